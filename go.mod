@@ -39,6 +39,7 @@ require (
 
 require (
 	github.com/99designs/gqlgen v0.17.89 // indirect
+	github.com/BurntSushi/toml v1.6.0 // indirect
 	github.com/Khan/genqlient v0.8.1 // indirect
 	github.com/bmatcuk/doublestar/v4 v4.10.0 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect

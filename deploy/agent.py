@@ -9,12 +9,7 @@
 # now), previous/ (what was before), bytecode.xz (the byte code that came with the wheel:
 # what lies beside its modules is compared with it), journal.jsonl.
 #
-# ../agent/agent.py, proof.py and verify.py go before it.
-import errno
-import fcntl
-import shutil
-import stat
-import subprocess
+# ../agent/agent.py, proof.py, verify.py and changes/changes.py go before it.
 import zipfile
 
 HOME = os.path.join(os.path.realpath(sys.prefix), ".dsbuild")
@@ -24,62 +19,8 @@ PREVIOUS = os.path.join(HOME, "previous")
 JOURNAL = os.path.join(HOME, "journal.jsonl")
 INBOX = os.path.join(HOME, "inbox")
 BYTE_CODE = os.path.join(HOME, "bytecode.xz")
-PART = ".part"  # ends the name of an upload that is not whole
-SYNC_LIMIT = 30  # seconds that a change waits for the disk before it is made final
 MOST_FIRST_LINE = 120  # bytes of an interpreter's path that every kernel reads in a script
-COPY, GONE = ".dsbuild-copy", ".dsbuild-gone"  # what move leaves where it is cut off
-
-
-class Busy(Failed):
-    """Another deploy holds the lock."""
-
-
-def save_json(path, value):
-    """Writes a file whole or not at all, and to the disk."""
-    part = path + ".part"
-    try:
-        with open(part, "w", encoding="utf-8") as f:
-            json.dump(value, f)
-            f.flush()
-            os.fsync(f.fileno())
-        os.rename(part, path)
-    except OSError:
-        sweep(part)
-        raise
-    sync_folder(os.path.dirname(path))
-
-
-def start_sync(places):
-    """Starts to bring to the disk what was written to the file systems of places,
-    else a power cut could leave empty files there, after all was reported as
-    well. One program for all of them: to sync one file after the other takes as
-    many writes of the file system's journal, seconds in place of a moment."""
-    try:
-        return subprocess.Popen(["sync", "-f"] + places, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    except OSError:  # not every container has it: then the kernel does it in its own time
-        return None
-
-
-def end_sync(child):
-    """Waits for what start_sync started, but not for ever: somebody else's data
-    may have to go to the same disk first."""
-    try:
-        if child:
-            child.wait(SYNC_LIMIT)
-    except subprocess.TimeoutExpired:
-        pass
-
-
-def sync_folder(path):
-    """Brings a rename in the folder to the disk, where folders can be synced."""
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    except OSError as e:
-        if e.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
-            raise
-    finally:
-        os.close(folder)
+COPY = ".dsbuild-copy"  # this and GONE are what move leaves where it is cut off
 
 
 def read_change(path):
@@ -97,42 +38,6 @@ def read_change(path):
         return None
     except (OSError, ValueError) as e:
         raise Failed("%s cannot be read: %s" % (path, getattr(e, "strerror", None) or e), "look-at-kept")
-
-
-def exists(path):
-    return os.path.lexists(path)
-
-
-def remove(path):
-    """Removes a file, link or tree; nothing there is fine."""
-    try:
-        if stat.S_ISDIR(os.lstat(path).st_mode):
-            shutil.rmtree(path)
-        else:
-            os.unlink(path)
-    except FileNotFoundError:
-        pass
-
-
-def sweep(path):
-    """Removes what nobody needs any more, as far as that goes: NFS keeps a folder
-    whose files some process has open. The next run tries again."""
-    try:
-        remove(path)
-    except OSError:
-        pass
-
-
-def put_aside(path, aside):
-    """Takes path away under its name, at once, to be swept later."""
-    while exists(aside):
-        aside += "+"
-    try:
-        os.rename(path, aside)
-    except FileNotFoundError:
-        pass
-    except OSError:  # another file system
-        remove(path)
 
 
 def move(source, target):
@@ -181,47 +86,11 @@ def outermost(paths):
     return kept
 
 
-class Digests:
-    """What was read once need not be read again while it is the same file."""
-
-    def __init__(self):
-        self.known = {}
-
-    def of(self, path, size=None):
-        """The sha256 of a file, or of its first bytes."""
-        st = os.stat(path)
-        size = st.st_size if size is None else size
-        key = (st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns, size)
-        if key not in self.known:
-            sum, left = hashlib.sha256(), size
-            with open(path, "rb") as f:
-                while left > 0:
-                    block = f.read(min(left, 1 << 20))
-                    if not block:
-                        break
-                    sum.update(block)
-                    left -= len(block)
-            self.known[key] = sum.hexdigest()
-        return self.known[key]
-
-    def learn(self, path, sum):
-        """Takes a digest of a whole file from somebody who has read it."""
-        st = os.stat(path)
-        self.known[(st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns, st.st_size)] = sum
-
-
 def check_wheel(wheel, digests):
     """The file must be the one that was sent."""
     got = digest_of(wheel["file"], digests)
     if got != wheel["sha256"]:
         raise Failed("%s has sha256 %s, not %s" % (wheel["file"], got, wheel["sha256"]))
-
-
-def digest_of(path, digests, size=None):
-    try:
-        return digests.of(path, size)
-    except OSError as e:
-        raise Failed("%s: %s" % (path, e.strerror), "same-path")
 
 
 class Replacement:
@@ -457,17 +326,16 @@ def same_as_file(kept):
     return same
 
 
-class Environment:
+class Environment(Workplace):
     """The environment under change."""
 
     def __init__(self):
+        Workplace.__init__(self)
         self.change = None
         self.recorded = False  # our change was made final: no way back
         self.syncing = None
         self.dir = None
-        self.lock = None
         self.along = []  # what was installed beside DeepSpeed
-        self.digests = Digests()
         self.byte_code = ""  # the upload that was installed
         self.keep = False  # what has arrived of the uploads: the next run goes on from there
 
@@ -487,33 +355,6 @@ class Environment:
         os.mkdir(self.dir, 0o700)
         return dict(found, inbox=INBOX, arrived=self.arrived())
 
-    def arrived(self):
-        """Makes the inbox ready, and names the files that need not be sent again."""
-        if os.path.islink(INBOX) or not os.path.isdir(INBOX):
-            remove(INBOX)
-            os.mkdir(INBOX, 0o700)
-        os.chmod(INBOX, 0o700)
-        wanted, whole = {f["name"]: f["sha256"] for f in REQUEST["files"]}, []
-        for name in os.listdir(INBOX):
-            path = os.path.join(INBOX, name)
-            if os.path.isfile(path) and not os.path.islink(path):
-                if name.endswith(PART) and name[:-len(PART)] in wanted:
-                    continue
-                if name in wanted and self.digests.of(path) == wanted[name]:
-                    whole.append(name)
-                    continue
-            remove(path)
-        return whole
-
-    def learn(self, order):
-        """The digest of an upload, from the program that wrote it."""
-        self.digests.learn(self.upload(order), order["sha256"])
-        return {}
-
-    def digest(self, order):
-        """The sha256 of the beginning of an upload."""
-        return {"sha256": digest_of(self.upload(order), self.digests, order["size"])}
-
     def keep_byte_code(self):
         """Keeps the byte code that came with the wheel. The change is final: an error here
         is none of the deploy, for without the file byte code is compared with its module."""
@@ -521,32 +362,6 @@ class Environment:
             if self.byte_code:
                 os.replace(self.byte_code, BYTE_CODE)
         except OSError:
-            pass
-
-    @staticmethod
-    def upload(order):
-        return os.path.join(INBOX, os.path.basename(order["file"]))
-
-    def take_lock(self, inbox):
-        """Waits a little: a driver that was killed leaves an agent that tidies up."""
-        self.lock = os.open(os.path.join(HOME, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        deadline = time.monotonic() + REQUEST["lock_s"]
-        while True:
-            try:
-                fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError as e:
-                if e.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                    raise Failed("%s: no lock: %s" % (HOME, e.strerror), "file-locks")
-                if time.monotonic() > deadline:
-                    who = os.read(self.lock, 300).decode("utf-8", "replace").strip()
-                    raise Busy("another deploy is changing this environment", "wait", who)
-                time.sleep(0.1)
-                inbox.check()
-        try:
-            os.ftruncate(self.lock, 0)
-            os.write(self.lock, ("run %s by %s on %s" % (REQUEST["run"], REQUEST["by"], REQUEST["label"])).encode("utf-8"))
-        except OSError:  # the disk is full: what must be put back needs no room
             pass
 
     def repair(self):
@@ -754,37 +569,6 @@ def add_byte_code(site, modules):
             f.write(head + code)
 
 
-def note(entry):
-    """Adds a line to the journal, unless it is the last one already: a finish that
-    was cut off is repeated. What is left of a line that was cut off goes."""
-    line = json.dumps(entry).encode("ascii") + b"\n"
-    with open(JOURNAL, "a+b") as f:
-        last, end = last_line(f)
-        f.truncate(end)
-        if last != line:
-            f.write(line)
-        f.flush()
-        os.fsync(f.fileno())
-
-
-def last_line(f, most=1 << 16):
-    """The last whole line of a file, and where it ends."""
-    size = f.seek(0, os.SEEK_END)
-    f.seek(max(0, size - most))
-    tail = f.read()
-    whole = tail[:tail.rfind(b"\n") + 1]
-    return (whole.splitlines(True) or [b""])[-1], size - len(tail) + len(whole)
-
-
-def last_run():
-    """The run that made the last change there was, "" where there was none."""
-    try:
-        with open(JOURNAL, "rb") as f:
-            return str(json.loads(last_line(f)[0] or b"{}").get("run", ""))
-    except (OSError, ValueError):
-        return ""
-
-
 def clone(source, target):
     """A copy that costs links, not bytes, where the file system can."""
     def link(a, b, **_):
@@ -816,76 +600,15 @@ def before():
     return {"version": found["version"], "sha256": found["sha256"]} if found else None
 
 
-def die_with_parent(parent):
-    """Asks the kernel to end this process with its parent, where it can."""
-    try:
-        import ctypes
-
-        ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0)  # PR_SET_PDEATHSIG
-        if os.getppid() != parent:  # it was faster
-            os._exit(1)
-    except Exception:  # then the lock, which pip holds too, keeps others away
-        pass
-
-
 def run_pip(order, arguments, folder, inbox, lock, isolated=True):
-    """Runs pip in the private folder, watching the driver meanwhile. Should this
-    program be killed, no pip may go on unseen: it dies too, and while it lives
-    the lock is held."""
+    """Runs pip in the private folder."""
     env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH" and not (isolated and k.startswith("PIP_"))}
     if isolated:  # no configuration can send the wheel elsewhere
         env["PIP_CONFIG_FILE"] = os.devnull
     env.update(PYTHONNOUSERSITE="1", TMPDIR=folder)  # a full /tmp does not matter
     pip = [os.path.join(order["pip"], "pip")] if order["pip"] else ["-m", "pip"]
     argv = [sys.executable, "-s"] + pip + ["--isolated"] * isolated + ["--no-input", "--no-cache-dir", "--disable-pip-version-check"] + arguments
-    me = os.getpid()
-    child = subprocess.Popen(argv, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                             start_new_session=True, pass_fds=(lock,), preexec_fn=lambda: die_with_parent(me))
-    said, deadline, out = b"", time.monotonic() + order["limit_s"], child.stdout.fileno()
-    try:
-        while True:
-            ready = select.select([out, 0], [], [], 1)[0]
-            if out in ready:
-                block = os.read(out, 65536)
-                if not block:
-                    break
-                said = (said + block)[-(1 << 17):]
-            inbox.check()
-            if time.monotonic() > deadline:
-                raise Failed("pip did not end within %d s" % order["limit_s"])
-        child.wait(10)
-    except subprocess.TimeoutExpired:
-        raise Failed("pip closed its output but did not end")
-    finally:
-        if child.poll() is None:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-        if said and not inbox.silent():  # for the log of the driver, if it still listens
-            emit({"pip": said.decode("utf-8", "replace").splitlines()})
-    if child.returncode != 0:
-        text = said.decode("utf-8", "replace").strip()
-        lines = [l for l in text.splitlines() if l.upper().startswith("ERROR")] or text.splitlines()[-3:]
-        words, advice = " ".join(lines)[:1000], no_room("".join(lines))
-        if advice:  # pip names a temporary file, on each node another
-            raise Failed("pip ended with status %d: there is no room left" % child.returncode, advice, words)
-        raise Failed("pip ended with status %d: %s" % (child.returncode, words))
-
-
-def describe(error):
-    """What is sent of an error; None for one that nobody expects."""
-    if isinstance(error, Failed):
-        return {"failed": str(error), "advice": error.advice, "detail": error.detail, "busy": isinstance(error, Busy)}
-    if isinstance(error, OSError):
-        return {"failed": "%s: %s" % (error.filename or HOME, error.strerror), "advice": no_room("[Errno %s]" % error.errno)}
-    return None
-
-
-def no_room(text):
-    """The code of the advice for a full disk, one with no more room for names, or a
-    quota; "" for any other error."""
-    if any("[Errno %d]" % number in text for number in (errno.ENOSPC, errno.EDQUOT)):
-        return "no-room"
-    return ""
+    run_program("pip", argv, env, folder, inbox, lock, order["limit_s"])
 
 
 def verbs(env, inbox):
@@ -904,32 +627,7 @@ def verbs(env, inbox):
 
 
 def main():
-    def leave(*_):
-        raise Gone()
-
-    for s in SIGNALS:
-        signal.signal(s, leave)
-    env, inbox = Environment(), Inbox(urgent=["undo"])
-    try:
-        answer(0, lambda: env.begin(inbox), describe)
-        if env.dir:
-            while True:
-                try:
-                    serve(inbox.take, verbs(env, inbox), describe)
-                    return
-                except Gone:
-                    undo = [o for o in inbox.orders if o["do"] == "undo"]
-                    if not undo or inbox.ended:
-                        env.keep = not env.recorded and not any(o["do"] in ("undo", "end") for o in inbox.orders)
-                        return  # nobody left to answer
-                    inbox.orders = undo
-    except Gone:
-        pass
-    finally:
-        for s in SIGNALS + (signal.SIGPIPE,):
-            signal.signal(s, signal.SIG_IGN)
-        if env.lock is not None and env.dir:
-            env.undo()
+    run_agent(Environment(), verbs)
 
 
 main()

@@ -14,7 +14,7 @@ import (
 func agentDo(t *testing.T, e environment, input, lines string) string {
 	t.Helper()
 	source := "MARK = ''\nREQUEST = {'run': 'r', 'label': 'n', 'by': 'tester', 'silence_s': 0.5, 'lock_s': 0.5, 'files': [], 'look': False}\n"
-	for _, file := range []string{"../node/common.py", "../node/record.py", "../agent/agent.py", "../verify/proof.py", "../verify/verify.py", "agent.py"} {
+	for _, file := range []string{"../node/common.py", "../node/record.py", "../agent/agent.py", "../verify/proof.py", "../verify/verify.py", "changes/changes.py", "agent.py"} {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/fanout"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -38,8 +39,8 @@ func ParseInUse(s string) (InUse, error) {
 	return InUse{}, fmt.Errorf("%s: must be refuse, wait=DURATION or ignore", s)
 }
 
-// inUseHint is the hint for an environment in use.
-const inUseHint = "wait until these processes have ended, or give --in-use wait=30m; --in-use ignore changes the environment anyway"
+// InUseHint is the hint for an environment in use.
+const InUseHint = "wait until these processes have ended, or give --in-use wait=30m; --in-use ignore changes the environment anyway"
 
 // InUseError reports that processes use an environment, so dsbuild left it as it is.
 type InUseError struct{ what cause.Message }
@@ -53,7 +54,7 @@ func (e *InUseError) Cause() string { return e.what.Cause }
 func (e *InUseError) Refused() {}
 
 // Hint tells the user how to wait.
-func (e *InUseError) Hint() string { return inUseHint }
+func (e *InUseError) Hint() string { return InUseHint }
 
 // describeProcesses describes processes: the first three in full, the others as a count. more is the number
 // of processes beyond those in all.
@@ -124,7 +125,7 @@ func applyInUse(plans []NodePlan, members []int, on int, users cause.Message, po
 			p.Remarks = append(p.Remarks, p.said(cause.Messagef("waits up to %s: %s", ui.Duration(policy.Wait), what)))
 			p.waits = true
 		default:
-			p.Action, p.Reasons, p.Hint = Refuse, []string{p.said(what)}, inUseHint
+			p.Action, p.Reasons, p.Hint = Refuse, []string{p.said(what)}, InUseHint
 		}
 	}
 }
@@ -138,26 +139,40 @@ func (u *nodeRun) awaitFree(ctx context.Context) error {
 		}
 		return nil
 	}
+	return u.deploy.opt.InUse.Await(ctx, u.Node, u.waitUntil, u.describeUsers)
+}
+
+// Await returns once users describes no processes. After the deadline until, it returns an
+// *InUseError. While it waits, it tells the user for what.
+func (p InUse) Await(ctx context.Context, n *fleet.Node, until time.Time, users func(context.Context) (cause.Message, error)) error {
 	told := cause.Message{}
 	for {
-		users, err := u.describeUsers(ctx)
+		now, err := users(ctx)
 		switch {
 		case err != nil:
 			return err
-		case users.Text == "":
+		case now.Text == "":
 			return nil
-		case !time.Now().Before(u.waitUntil):
-			return &InUseError{users}
-		case users != told:
-			told = users
-			u.Note("%s; waiting until %s", users, cause.Own(u.waitUntil.Format(time.TimeOnly)))
+		case !time.Now().Before(until):
+			return &InUseError{now}
+		case now != told:
+			told = now
+			n.Note("%s; waiting until %s", now, cause.Own(until.Format(time.TimeOnly)))
 		}
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-time.After(min(maxPoll, max(minPoll, u.deploy.opt.InUse.Wait/20))):
+		case <-time.After(min(maxPoll, max(minPoll, p.Wait/20))):
 		}
 	}
+}
+
+// DescribeUses describes the processes that use an environment; empty if there are none.
+func DescribeUses(got node.Uses) cause.Message {
+	if len(got.InUse) == 0 {
+		return cause.Message{}
+	}
+	return cause.Messagef("its environment is used by %s", describeProcesses(got.InUse, got.More))
 }
 
 // The shortest and longest pause between two questions whether an environment is still in use.
@@ -189,7 +204,7 @@ func (u *nodeRun) describeUsers(ctx context.Context) (cause.Message, error) {
 		case member != u:
 			return cause.Messagef("shares its environment with %s, where it is used by %s", cause.Own(member.Host.Name), describeProcesses(got.InUse, got.More)), nil
 		default:
-			return cause.Messagef("its environment is used by %s", describeProcesses(got.InUse, got.More)), nil
+			return DescribeUses(got), nil
 		}
 	}
 	return cause.Message{}, nil

@@ -3,11 +3,11 @@ package deploy
 import (
 	"context"
 	_ "embed"
-	"encoding/json"
 	"errors"
 	"time"
 
 	"github.com/dsbuild/dsbuild/agent"
+	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/node"
@@ -17,7 +17,7 @@ import (
 //go:embed agent.py
 var agentSource string
 
-var agentProgram = agent.NewProgram(verify.FilesSource(), node.UsesSource(), agentSource)
+var agentProgram = agent.NewProgram(verify.FilesSource(), node.UsesSource(), changes.Source(), agentSource)
 
 // lockWait is how long an agent waits for the lock. It covers an agent that still cleans up
 // after a killed driver.
@@ -66,20 +66,12 @@ func startSession(ctx context.Context, u *nodeRun, req sessionRequest) (*agentSe
 	req.LockS = max(req.LockS, lockWait.Seconds())
 	var b beginReply
 	s, err := agent.Start(ctx, u.Runner, agent.Options{
-		Script: node.Script{Python: u.facts.Executable, Program: agentProgram, Request: req}, Event: ignorePip, Asked: u.Log.Order,
+		Script: node.Script{Python: u.facts.Executable, Program: agentProgram, Request: req}, Event: changes.IgnoreOutput, Asked: u.Log.Order,
 	}, &b)
 	if err != nil {
 		return nil, beginReply{}, refused(err, u.Host)
 	}
 	return &agentSession{s, u.Host}, b, nil
-}
-
-// ignorePip takes pip's output, which the agent sends before the answer; the log already has it.
-func ignorePip(m json.RawMessage) error {
-	var got struct {
-		Pip []string `json:"pip"`
-	}
-	return node.Decode(m, &got)
 }
 
 // ask sends an order, waits for the answer and decodes it into into, unless into is nil.
@@ -94,21 +86,6 @@ func refused(err error, h inventory.Host) error {
 		return err
 	}
 	return verify.WithAdvice(f, f.Advice, h)
-}
-
-// learn tells the agent the digest of a file in the inbox, computed by another program on the
-// node.
-func (c *agentSession) learn(ctx context.Context, file, sha256 string) error {
-	return c.ask(ctx, agent.Order{"do": "learn", "file": file, "sha256": sha256}, nil)
-}
-
-// digest returns the sha256 of the first n bytes of a file in the inbox.
-func (c *agentSession) digest(ctx context.Context, file string, n int64) (string, error) {
-	var got struct {
-		SHA256 string `json:"sha256"`
-	}
-	err := c.ask(ctx, agent.Order{"do": "digest", "file": file, "size": n}, &got)
-	return got.SHA256, err
 }
 
 // users returns the processes that use the environment now.

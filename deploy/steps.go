@@ -5,23 +5,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/dsbuild/dsbuild/agent"
+	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/remote"
-	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/verify"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -187,7 +184,7 @@ func (u *nodeRun) isByteCode(f wheels.File) bool {
 // interrupted. With again set it waits longer for the lock: the agent before it may not know yet
 // that its connection is gone.
 func (u *nodeRun) startAgent(ctx context.Context, files []wheels.File, again bool) (beginReply, error) {
-	req := sessionRequest{Run: u.deploy.fleet.Run, Label: fileLabel(u.Host.Name), By: u.deploy.opt.By}
+	req := sessionRequest{Run: u.deploy.fleet.Run, Label: FileLabel(u.Host.Name), By: u.deploy.opt.By}
 	for _, f := range files {
 		req.Files = append(req.Files, expectedFile{filepath.Base(f.Path), f.SHA256})
 	}
@@ -211,42 +208,10 @@ func (u *nodeRun) startAgent(ctx context.Context, files []wheels.File, again boo
 	return b, nil
 }
 
-// largeFile is the size in bytes from which a Python process of its own writes a file and
-// computes the digest meanwhile. For smaller files, starting Python takes longer than it saves.
-const largeFile = 16 << 20
-
 // putFile sends a file to the inbox.
 func (u *nodeRun) putFile(ctx context.Context, f wheels.File) error {
-	var told atomic.Int64
-	up := remote.Upload{
-		Open:   func() (io.ReadSeekCloser, error) { return os.Open(f.Path) },
-		Size:   f.Size,
-		SHA256: f.SHA256,
-		Path:   path.Join(u.inbox.path, filepath.Base(f.Path)),
-		Mode:   0o600,
-		Resume: true,
-		Limit:  u.deploy.opt.Bandwidth,
-		Sum:    u.session.digest,
-		Progress: func(n int64) {
-			told.Add(n)
-			u.Sent(n)
-		},
-	}
-	if f.Size >= largeFile {
-		up.Write = func(ctx context.Context, path string, at int64, r io.Reader) (string, error) {
-			sum, err := node.Append(ctx, u.Runner, u.facts.Executable, path, at, r)
-			switch {
-			case err == nil:
-				err = u.session.learn(ctx, path, sum)
-			case len(u.Host.ExecPrefix) > 0 && strings.Contains(err.Error(), "FileNotFoundError"):
-				err = hint.With(err, "where exec_prefix enters a container, its Python must see the same path as the node")
-			}
-			return sum, err
-		}
-	}
-	err := u.Conn.Put(ctx, up)
-	if err != nil {
-		u.Sent(-told.Load()) // the file is sent again, or not at all
+	box := changes.Inbox{Node: u.Node, Ask: u.session.ask, Python: u.facts.Executable, Folder: u.inbox.path, Bandwidth: u.deploy.opt.Bandwidth}
+	if err := box.Put(ctx, f); err != nil {
 		return err
 	}
 	u.sent += f.Size

@@ -56,7 +56,7 @@ func (u undo) inspectAgain(ctx context.Context, lost error) (undoReply, error) {
 			return undoReply{}, err
 		}
 	}
-	c, b, err := startSession(ctx, u.nodeRun, sessionRequest{Run: u.deploy.fleet.Run, Label: fileLabel(u.Host.Name), By: u.deploy.opt.By, Look: true})
+	c, b, err := startSession(ctx, u.nodeRun, sessionRequest{Run: u.deploy.fleet.Run, Label: FileLabel(u.Host.Name), By: u.deploy.opt.By, Look: true})
 	if err != nil {
 		return undoReply{}, err
 	}

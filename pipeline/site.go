@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/dockerfiles"
+	"github.com/dsbuild/dsbuild/internal/pyindex"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -253,6 +254,46 @@ func (s *Site) readCertificates(flag, variable string) error {
 	}
 	s.ca = out.String()
 	return nil
+}
+
+// FileIndexes returns the indexes in which files of a lock may be: those beside the package index,
+// as uv asks them first, and the package index.
+func (s Site) FileIndexes() []string {
+	return append(strings.Fields(s.variables["UV_INDEX"]), cmp.Or(s.variables["UV_DEFAULT_INDEX"], packageIndex))
+}
+
+// IndexClient reads the site's indexes.
+func (s Site) IndexClient() *pyindex.Client { return pyindex.New(s.Transport()) }
+
+// TorchIndex returns the address below which torch's own indexes lie.
+func (s Site) TorchIndex() string { return cmp.Or(s.variables[torchIndexes], torchIndex) }
+
+// Programs returns the variables with which programs of this machine, such as uv, reach the site's
+// services: environ without other settings of theirs. Certificates beside the system's are
+// written into dir.
+func (s Site) Programs(environ []string, dir string) ([]string, error) {
+	var out []string
+	for _, v := range environ {
+		if !strings.HasPrefix(v, "UV_") && !strings.HasPrefix(v, "PIP_") && !strings.HasPrefix(v, "VIRTUAL_ENV=") {
+			out = append(out, v)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.variables)) {
+		out = append(out, name+"="+s.variables[name])
+	}
+	out = append(out, "UV_PYTHON_DOWNLOADS=never", "UV_NO_CONFIG=1")
+	if s.ca == "" {
+		return out, nil
+	}
+	bundle := []byte(s.ca)
+	for _, file := range []string{"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"} {
+		if text, err := os.ReadFile(file); err == nil {
+			bundle = append(append(text, '\n'), bundle...)
+			break
+		}
+	}
+	path := filepath.Join(dir, "certificates.pem")
+	return append(out, "SSL_CERT_FILE="+path), os.WriteFile(path, bundle, 0o600)
 }
 
 // Script returns the text that dockerfiles/site.sh reads: the settings as shell assignments. It

@@ -21,6 +21,9 @@ type UV struct {
 	cache   string
 }
 
+// Program is the path of uv.
+func (u UV) Program() string { return u.program }
+
 // Downloads is the folder of uv's cache. The host builder uses the same one, so that torch is
 // downloaded once.
 func Downloads() (string, error) {

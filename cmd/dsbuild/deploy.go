@@ -109,10 +109,15 @@ func addDeployFlags(cmd *cobra.Command, opts *deployOptions) {
 
 // addFleetFlags gives a command the flags of everything that changes nodes.
 func addFleetFlags(cmd *cobra.Command, opts *deployOptions) {
+	addChangeFlags(cmd, opts)
+	cmd.Flags().StringVar(&opts.serial, "serial", "", "change nodes in groups of `N|P%`: complete a group before the next, and stop after a group with failures; a list such as 1,10%,100% begins with a small group")
+}
+
+// addChangeFlags gives a command the flags of everything that changes nodes, all of them at once.
+func addChangeFlags(cmd *cobra.Command, opts *deployOptions) {
 	addReportFlags(cmd, opts)
 	flags := cmd.Flags()
 	flags.StringVar(&opts.maxFail, "max-fail", "", "start no further node once more than `N|P%` nodes have failed (P% also of a group of --serial)")
-	flags.StringVar(&opts.serial, "serial", "", "change nodes in groups of `N|P%`: complete a group before the next, and stop after a group with failures; a list such as 1,10%,100% begins with a small group")
 	flags.StringVar(&opts.inUse, "in-use", "refuse", "what to do with a node whose environment is used by running processes: `refuse|wait=30m|ignore`")
 	flags.BoolVar(&opts.dryRun, "dry-run", false, "probe the nodes and print what would be done")
 }
@@ -224,7 +229,8 @@ func (o deployOptions) fleetOptions(ctx context.Context, a *app) (fleet.Options,
 
 // commandName is the command without that of the program.
 func (o deployOptions) commandName() string {
-	return o.command[strings.LastIndexByte(o.command, ' ')+1:]
+	_, name, _ := strings.Cut(o.command, " ")
+	return name
 }
 
 // keptLogs says which logs are kept: of all nodes where the user says so, else of

@@ -123,6 +123,7 @@ func commandGroups(a *app) []commandGroup {
 			newDeployCommand(a),
 			newVerifyCommand(a),
 			newRollbackCommand(a),
+			newEnvCommand(a),
 			newNightlyCommand(a),
 		}},
 		{"Jobs", []*cobra.Command{

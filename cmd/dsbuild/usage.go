@@ -143,11 +143,11 @@ func meantFlag(cmd *cobra.Command, unknown *pflag.NotExistError, args []string) 
 	return fmt.Sprintf("--%s is a flag of %s and %s", name, strings.Join(others[:last], ", "), others[last])
 }
 
-// allCommands are all commands below one.
+// allCommands are all commands below one, those of its own first.
 func allCommands(cmd *cobra.Command) []*cobra.Command {
-	var all []*cobra.Command
+	all := slices.Clone(cmd.Commands())
 	for _, sub := range cmd.Commands() {
-		all = append(append(all, sub), allCommands(sub)...)
+		all = append(all, allCommands(sub)...)
 	}
 	return all
 }

@@ -234,7 +234,21 @@ func (r *Report) Verdict() string {
 	if cudas := r.values(func(f *node.Facts) string { return f.TorchCUDA }); cudas != "" {
 		line += ", CUDA " + cudas
 	}
-	return line + r.others()
+	return line + r.environments() + r.others()
+}
+
+// environments names the whole environments of the nodes; "" in reports of other commands.
+func (r *Report) environments() string {
+	var all []string
+	for _, n := range r.Nodes {
+		if e := n.Environment; e != nil && e.Digest != "" && !slices.Contains(all, ShortSum(e.Digest)) {
+			all = append(all, ShortSum(e.Digest))
+		}
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	return ", environment " + r.Nodes[0].Environment.Name + " " + strings.Join(all, " and ")
 }
 
 // others names the properties in which nodes differ although all are ok.

@@ -96,9 +96,19 @@ type Node struct {
 	Serial  int                `json:"serial,omitempty"` // the group of --serial that changed it, from 1
 	Log     string             `json:"log,omitempty"`    // the file with the node's commands and output
 
+	Environment *Environment `json:"environment,omitempty"` // only in reports of env
+
 	Unfit     bool   `json:"-"` // refused because the wheel does not fit it
 	Proven    bool   `json:"-"` // verify: its files are those of the wheel, whoever installed them
 	CauseText string `json:"-"` // Error without the node's own details; "": equal to Error
+}
+
+// Environment is the whole environment of a node.
+type Environment struct {
+	Name   string `json:"name"`
+	Digest string `json:"digest"` // of the environment that the node has now; "": none
+	Before string `json:"before"` // of the one that it had; "": none
+	Python string `json:"python"` // its interpreter on the node
 }
 
 // Empty is the report of a command that had nothing to do.
@@ -125,7 +135,7 @@ func (r *Report) Add(n Node, w *Wheel) {
 }
 
 // isVerify reports whether this is a report of verify, which changes no node.
-func (r *Report) isVerify() bool { return r.Command == "verify" }
+func (r *Report) isVerify() bool { return r.Command == "verify" || r.Command == "env verify" }
 
 // Complete counts the nodes, groups the causes and decides Consistent. Nodes with different wheels have different
 // sha256, but must have the same DeepSpeed version, torch and CUDA.

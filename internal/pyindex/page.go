@@ -19,6 +19,7 @@ import (
 type link struct {
 	name, address string
 	sha256        string
+	size          int64
 	yanked        bool
 	reason        string
 	metadata      bool
@@ -35,6 +36,7 @@ func readJSON(text []byte) ([]link, error) {
 			Filename string            `json:"filename"`
 			URL      string            `json:"url"`
 			Hashes   map[string]string `json:"hashes"`
+			Size     int64             `json:"size"`
 			Yanked   flag              `json:"yanked"`
 			Core     flag              `json:"core-metadata"`
 			Dist     flag              `json:"dist-info-metadata"`
@@ -52,7 +54,7 @@ func readJSON(text []byte) ([]link, error) {
 		if !meta.set {
 			meta = f.Dist
 		}
-		links = append(links, link{f.Filename, f.URL, f.Hashes["sha256"], f.Yanked.set, f.Yanked.text, meta.set, meta.hashes["sha256"]})
+		links = append(links, link{f.Filename, f.URL, f.Hashes["sha256"], f.Size, f.Yanked.set, f.Yanked.text, meta.set, meta.hashes["sha256"]})
 	}
 	return links, nil
 }
@@ -154,7 +156,7 @@ func (l link) file(page *url.URL, project string) (File, bool) {
 		return File{}, false
 	}
 	at.Fragment, at.RawFragment = "", ""
-	f := File{Name: l.name, Yanked: l.yanked, Reason: l.reason, Metadata: l.metadata, url: at}
+	f := File{Name: l.name, Size: max(0, l.size), Yanked: l.yanked, Reason: l.reason, Metadata: l.metadata, url: at}
 	if digest.MatchString(l.sha256) {
 		f.SHA256 = strings.ToLower(l.sha256)
 	}

@@ -35,6 +35,7 @@ type File struct {
 	Version string          // in the spelling of the file name
 	Wheel   *pypi.WheelInfo // nil for a source distribution
 	SHA256  string          // hex; "" if the index has none
+	Size    int64           // in bytes; 0 if the index does not say it
 	Yanked  bool            // withdrawn (PEP 592)
 	Reason  string          // the reason for Yanked
 	// Metadata reports that the index serves METADATA beside the wheel. MetadataSHA256 is its
@@ -47,7 +48,8 @@ type File struct {
 
 // Client queries indexes. It requests each page once.
 type Client struct {
-	http *http.Client
+	http *http.Client // for pages, with a limit of time
+	slow *http.Client // for files, without one
 
 	mutex sync.Mutex
 	pages map[string]page
@@ -62,6 +64,7 @@ type page struct {
 func New(transport http.RoundTripper) *Client {
 	return &Client{
 		http:  &http.Client{Transport: transport, Timeout: patience, CheckRedirect: follow},
+		slow:  &http.Client{Transport: transport, CheckRedirect: follow},
 		pages: map[string]page{},
 	}
 }
@@ -150,6 +153,23 @@ func (c *Client) Metadata(ctx context.Context, f File) ([]byte, error) {
 		return nil, fmt.Errorf("%s: its metadata has sha256 %s, but the index says %s", f.Name, have, f.MetadataSHA256)
 	}
 	return text, nil
+}
+
+// Open requests the file itself. The caller reads and closes it, and compares its digest.
+func (c *Client) Open(ctx context.Context, f File) (io.ReadCloser, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, f.url.String(), nil)
+	if err != nil {
+		return nil, errors.New("its address is not a URL")
+	}
+	res, err := c.slow.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	if res.StatusCode != http.StatusOK {
+		res.Body.Close()
+		return nil, fmt.Errorf("%s: it answers %s", req.URL.Redacted(), res.Status)
+	}
+	return res.Body, nil
 }
 
 // get fetches at most limit bytes. An error names the address without its password.

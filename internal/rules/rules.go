@@ -119,6 +119,11 @@ func actingRooms() []Rule { //nolint:revive // a table, however long
 			Reason: "deploy takes a finished wheel; it does not depend on how the wheel was made",
 		},
 		{
+			Folder: "environment",
+			Deny:   append(ours("inventory", "deploy", "fleet", "verify", "pipeline", "cmd", "launch", "ship", "nightly"), dagger, cobra, ssh),
+			Reason: "an environment is files for kinds of nodes: it neither reaches nodes nor builds",
+		},
+		{
 			Folder: "ship",
 			Deny:   append(ours("cmd", "nightly", "launch"), cobra, ssh, dagger),
 			Reason: "ship combines pipeline and deploy, and knows nothing below them",

@@ -1,0 +1,308 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/adrg/xdg"
+	"github.com/spf13/cobra"
+
+	"github.com/dsbuild/dsbuild/deploy/envs"
+	"github.com/dsbuild/dsbuild/deploy/wheels"
+	"github.com/dsbuild/dsbuild/environment"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/verify"
+)
+
+// envOptions are the flags of the commands of dsbuild env.
+type envOptions struct {
+	deployOptions
+
+	lock  string
+	files string
+	site  pipeline.SiteOptions
+}
+
+func newEnvCommand(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:        "env",
+		SuggestFor: []string{"environment", "venv", "conda", "uv"},
+		Short:      "Take nodes from a bare Python to one whole environment",
+		Long: `Take nodes from a bare Python to one whole environment: torch, DeepSpeed, companions
+and requirements.
+
+environment.yaml says what is wanted, dsbuild env lock writes down every file of it, and
+dsbuild env deploy gives each node the very same environment in a folder of its own,
+without a package index on the nodes. It switches to it by one rename of a link; the
+environment before stays for dsbuild env rollback.`,
+	}
+	cmd.AddCommand(newEnvLockCommand(a), newEnvDeployCommand(a), newEnvVerifyCommand(a), newEnvRollbackCommand(a))
+	refuseUnknown(cmd)
+	return cmd
+}
+
+func newEnvDeployCommand(a *app) *cobra.Command {
+	var opts envOptions
+	cmd := &cobra.Command{
+		Use:        "deploy INVENTORY",
+		SuggestFor: []string{"install", "push", "apply", "copy"},
+		Short:      "Give every node the environment of a lock",
+		Long: `Give every node the environment of a lock, and prove that all have the same.
+
+dsbuild first collects the files of the lock on this machine, then probes every node, and
+refuses a node that the lock has no files for before it sends anything. Each node gets the
+wheels that it lacks, and uv makes the environment there from these files alone, beside
+the current one. dsbuild compares every file with its wheel and loads every op of
+DeepSpeed. Then it switches by one rename of the link current. If anything fails or is
+interrupted, the old environment stays. A second run changes nothing.
+
+It refuses a node whose current environment is used by running processes, and names them;
+--in-use changes that.`,
+		Example: `  dsbuild env deploy inventory.yaml
+  dsbuild env deploy inventory.yaml --lock train.lock --limit 'gpu[01-04]' --dry-run`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			opts.command, opts.inventory = cmd.CommandPath(), args[0]
+			return runEnvDeploy(cmd.Context(), a, opts)
+		},
+	}
+	addChangeFlags(cmd, &opts.deployOptions)
+	addRetryFlag(cmd, &opts.deployOptions)
+	addBandwidthFlag(cmd, &opts.deployOptions)
+	addLockFlags(cmd, &opts)
+	addFilesFlags(cmd, &opts)
+	flags := cmd.Flags()
+	flags.StringVar(&opts.verify, "verify", "load", "what to check on each node: `load|files` (every op loads, or files alone)")
+	flags.BoolVar(&opts.force, "force", false, "make the environment anew also where a node has it already")
+	return cmd
+}
+
+func newEnvVerifyCommand(a *app) *cobra.Command {
+	var opts envOptions
+	cmd := &cobra.Command{
+		Use:        "verify INVENTORY",
+		SuggestFor: []string{"status", "diff", "compare"},
+		Short:      "Compare the environments of nodes with the lock, to the last file",
+		Long: `Compare the whole environments of nodes with the lock and with each other, to the last
+file. dsbuild changes and writes nothing on the nodes.
+
+Each node compares every file with its RECORD, and names code that belongs to no package.
+dsbuild compares the files of each package with those of its wheel, if it has the wheel
+here, in the cache or in --files; it downloads nothing.`,
+		Example: `  dsbuild env verify inventory.yaml`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			opts.command, opts.inventory = cmd.CommandPath(), args[0]
+			return runEnvVerify(cmd.Context(), a, opts)
+		},
+	}
+	addReportFlags(cmd, &opts.deployOptions)
+	addLockFlags(cmd, &opts)
+	cmd.Flags().StringVar(&opts.files, "files", "", "look for the files of the lock in `DIR` first")
+	cmd.Flags().StringVar(&opts.verify, "verify", "load", "what to check on each node: `load|files` (every op loads, or files alone)")
+	return cmd
+}
+
+func newEnvRollbackCommand(a *app) *cobra.Command {
+	var opts envOptions
+	cmd := &cobra.Command{
+		Use:        "rollback INVENTORY",
+		SuggestFor: []string{"undo", "revert", "restore"},
+		Short:      "Switch back to the environment that each node had before",
+		Long: `Switch back to the environment that each node had before the last switch, after a look at
+every file of it. dsbuild sends no files: the node kept it. A node keeps one environment
+back; the lock only names the environment.`,
+		Example: `  dsbuild env rollback inventory.yaml --limit 'gpu[03-04]'`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			opts.command, opts.inventory = cmd.CommandPath(), args[0]
+			return runEnvRollback(cmd.Context(), a, opts)
+		},
+	}
+	addChangeFlags(cmd, &opts.deployOptions)
+	addLockFlags(cmd, &opts)
+	return cmd
+}
+
+func addLockFlags(cmd *cobra.Command, opts *envOptions) {
+	cmd.Flags().StringVar(&opts.lock, "lock", "environment.lock", "the lock `FILE` of the environment")
+}
+
+// addFilesFlags gives a command the flags of everything that collects files.
+func addFilesFlags(cmd *cobra.Command, opts *envOptions) {
+	flags := cmd.Flags()
+	flags.StringVar(&opts.files, "files", "", "look for the files of the lock in `DIR` before the cache and the index")
+	flags.StringVar(&opts.site.IndexURL, "index-url", "", "package index to fetch from (default: that of pip or uv in the environment)")
+	flags.StringArrayVar(&opts.site.ExtraIndexURLs, "extra-index-url", nil, "additional package index, repeatable")
+	flags.StringVar(&opts.site.CA, "ca", "", "file of certificates to trust beside the system's (default: SSL_CERT_FILE)")
+}
+
+// envCache is dsbuild's folder for the files of environments.
+func envCache() string { return filepath.Join(xdg.CacheHome, "dsbuild", "env") }
+
+// collector finds files of locks for the settings of a site.
+func (o envOptions) collector(a *app, site pipeline.Site) (*environment.Collector, error) {
+	if o.files != "" {
+		if info, err := os.Stat(o.files); err != nil || !info.IsDir() {
+			return nil, usageErrorf(o.command, "--files %s: it is not a folder", o.files)
+		}
+	}
+	return &environment.Collector{Folder: o.files, Cache: envCache(), Indexes: site.FileIndexes(), Torch: site.TorchIndex(), Client: site.IndexClient(), Note: a.reporter.Note}, nil
+}
+
+// options checks the flags and reads the lock and the inventory.
+func (o envOptions) options(ctx context.Context, a *app) (envs.Options, error) {
+	o.deps = "refuse"
+	lock, err := environment.ReadLock(o.lock)
+	if err != nil {
+		return envs.Options{}, err
+	}
+	opt, err := o.changeOptions(ctx, a)
+	return envs.Options{Options: opt.Options, Lock: lock, Force: o.force, InUse: opt.InUse, Bandwidth: opt.Bandwidth, Verify: verify.Level(o.verify)}, err
+}
+
+// allFiles lists the files of all sets of a lock.
+func allFiles(l *environment.Lock) []environment.File {
+	var all []environment.File
+	for _, s := range l.Sets {
+		all = append(append(all, s.Installer), s.Files...)
+	}
+	return all
+}
+
+// runEnvDeploy deploys an environment as opts say.
+func runEnvDeploy(ctx context.Context, a *app, opts envOptions) error {
+	opt, err := opts.options(ctx, a)
+	if err != nil {
+		return opts.handleNothingToDo(a, err)
+	}
+	site, err := newSite(opts.site)
+	if err != nil {
+		return err
+	}
+	c, err := opts.collector(a, site)
+	if err != nil {
+		return err
+	}
+	paths, err := c.Collect(ctx, opt.Lock, allFiles(opt.Lock))
+	if err != nil {
+		return err
+	}
+	if opt.Files, err = envs.OpenFiles(ctx, opt.Lock, paths, wheels.DefaultCache()); err != nil {
+		return err
+	}
+	d := envs.New(opt)
+	defer tuneRuntime(len(opt.Hosts))()
+	return runEnv(ctx, a, opts, d, d.Survey)
+}
+
+// runEnvRollback rolls back as opts say.
+func runEnvRollback(ctx context.Context, a *app, opts envOptions) error {
+	opts.verify = string(verify.LevelFiles)
+	opt, err := opts.options(ctx, a)
+	if err != nil {
+		return err
+	}
+	d := envs.New(opt)
+	defer tuneRuntime(len(opt.Hosts))()
+	return runEnv(ctx, a, opts, d, d.SurveyRollback)
+}
+
+// runEnv surveys the nodes, applies the plan and reports the result.
+func runEnv(ctx context.Context, a *app, opts envOptions, d *envs.Deployment, survey func(context.Context) (envs.Plan, error)) error {
+	defer d.Close()
+	plan, err := survey(ctx)
+	switch {
+	case err != nil && ctx.Err() != nil && !opts.dryRun:
+		return tell(ctx, a, opts.deployOptions, d.Report())
+	case err != nil:
+		return err
+	case opts.dryRun:
+		return errors.Join(plan.Err(), printEnvPlan(a, opts, plan))
+	}
+	return tell(ctx, a, opts.deployOptions, d.Apply(ctx))
+}
+
+// envPlanEntry is a node in the JSON of a dry run.
+type envPlanEntry struct {
+	Name    string   `json:"name"`
+	Action  string   `json:"action"`
+	Digest  string   `json:"digest"`
+	Ready   bool     `json:"ready"`
+	Send    []string `json:"send"`
+	Bytes   int64    `json:"bytes"`
+	Reasons []string `json:"reasons"`
+	Remarks []string `json:"remarks"`
+	Hint    string   `json:"hint"`
+}
+
+func printEnvPlan(a *app, opts envOptions, plan envs.Plan) error {
+	if !opts.json {
+		return plan.Print(a.stdout)
+	}
+	nodes := []envPlanEntry{}
+	for _, n := range plan.Nodes {
+		e := envPlanEntry{n.Name, string(n.Action), "", n.Ready, []string{}, n.Size(), append([]string{}, n.Reasons...), append([]string{}, n.Remarks...), n.Hint}
+		if n.Set != nil {
+			e.Digest = n.Set.Digest
+		}
+		for _, f := range n.Send {
+			e.Send = append(e.Send, f.File)
+		}
+		nodes = append(nodes, e)
+	}
+	return ui.JSON(a.stdout, struct {
+		Nodes []envPlanEntry `json:"nodes"`
+	}{nodes})
+}
+
+// runEnvVerify compares environments as opts say.
+func runEnvVerify(ctx context.Context, a *app, opts envOptions) error {
+	opts.inUse = "refuse"
+	opt, err := opts.options(ctx, a)
+	if err != nil {
+		return err
+	}
+	c := &environment.Collector{Folder: opts.files, Cache: envCache()}
+	paths, err := c.Present(opt.Lock, allFiles(opt.Lock))
+	if err != nil {
+		return err
+	}
+	missing := map[string]bool{}
+	for _, f := range allFiles(opt.Lock) {
+		if paths[f.SHA256] == "" && f.Name != "uv" {
+			missing[f.File] = true
+		}
+	}
+	if len(missing) > 0 {
+		a.reporter.Note("%s of the lock not here: dsbuild compares their packages with RECORD and with the other nodes", ui.Count(len(missing), "file"))
+	}
+	if opt.Files, err = envs.OpenFiles(ctx, opt.Lock, paths, wheels.DefaultCache()); err != nil {
+		return err
+	}
+	defer tuneRuntime(len(opt.Hosts))()
+	r, err := envs.Verify(ctx, opt)
+	if err != nil {
+		return err
+	}
+	return tell(ctx, a, opts.deployOptions, r)
+}
+
+// lockName is the lock of an environment file: environment.lock of environment.yaml.
+func lockName(file string) string {
+	return strings.TrimSuffix(file, filepath.Ext(file)) + ".lock"
+}
+
+// describeKinds lists kinds of nodes for a message.
+func describeKinds(kinds []environment.Kind) string {
+	words := make([]string, len(kinds))
+	for i, k := range kinds {
+		words[i] = fmt.Sprint(k)
+	}
+	return strings.Join(words, ", ")
+}

@@ -1,0 +1,177 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dsbuild/dsbuild/ci/wheelindex"
+	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
+)
+
+// envSite is a folder with an environment.yaml, an inventory of bare nodes and a home.
+type envSite struct {
+	*wheelindex.Index
+	dir   string
+	nodes []*sshtest.Server
+}
+
+func newEnvSite(t *testing.T, nodes int, opt sshtest.Options) *envSite {
+	t.Helper()
+	s := &envSite{Index: wheelindex.New(t), dir: t.TempDir()}
+	text, keys := "known_hosts: known_hosts\nnodes:\n", ""
+	for i := range nodes {
+		opt.Name = fmt.Sprint("gpu", i+1)
+		n := sshtest.Start(t, opt)
+		key, err := os.ReadFile(n.KnownHosts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.nodes, keys = append(s.nodes, n), keys+string(key)
+		text += fmt.Sprintf("  - {hosts: %s, address: %s, port: %d, user: %s, identity_file: %s}\n", opt.Name, n.Address, n.Port, n.User, n.IdentityFile)
+	}
+	for name, text := range map[string]string{"inventory.yaml": text, "known_hosts": keys, "environment.yaml": "name: train\npython: 3.11\nrequirements: [alpha]\n"} {
+		if err := os.WriteFile(filepath.Join(s.dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.Add(t, wheelindex.Wheel{Name: "alpha", Version: "1.0"})
+	return s
+}
+
+// command is dsbuild in the folder of the site.
+func (s *envSite) command(t *testing.T, args ...string) (*exec.Cmd, *bytes.Buffer) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd, out := exec.CommandContext(t.Context(), self), new(bytes.Buffer)
+	cmd.Args, cmd.Dir, cmd.Stdout, cmd.Stderr = append([]string{"dsbuild"}, args...), s.dir, out, t.Output()
+	cmd.Env = []string{"HOME=" + s.dir, "PATH=" + filepath.Dir(s.UV) + ":" + os.Getenv("PATH"), "LC_ALL=C.UTF-8", "PIP_INDEX_URL=" + s.URL}
+	return cmd, out
+}
+
+// run runs dsbuild, which must end with an exit code, and returns its output.
+func (s *envSite) run(t *testing.T, code int, args ...string) string {
+	t.Helper()
+	cmd, out := s.command(t, args...)
+	if got := exitStatus(cmd.Run()); got != code {
+		t.Errorf("%q: exit %d, want %d\n%s", args, got, code, out)
+	}
+	return out.String()
+}
+
+func (s *envSite) current(n int) string {
+	link, err := os.Readlink(filepath.Join(s.nodes[n].Home, ".local/share/dsbuild/env/train/current"))
+	if err != nil {
+		return ""
+	}
+	return link
+}
+
+// The whole way: lock, look at the plan, deploy, verify, change, roll back.
+func TestEnv(t *testing.T) {
+	t.Parallel()
+	s := newEnvSite(t, 2, sshtest.Options{})
+	if out := s.run(t, 0, "env", "lock", "--for", "inventory.yaml"); !strings.Contains(out, "environment.lock: written") {
+		t.Error(out)
+	}
+	if out := s.run(t, 0, "env", "lock", "--for", "inventory.yaml"); !strings.Contains(out, "environment.lock: unchanged") {
+		t.Error(out)
+	}
+	if out := s.run(t, 0, "env", "deploy", "inventory.yaml", "--dry-run"); !strings.Contains(out, "gpu[1-2]  install") || s.current(0) != "" {
+		t.Error(out)
+	}
+	var r report.Report
+	if err := json.Unmarshal([]byte(s.run(t, 0, "env", "deploy", "inventory.yaml", "--json", "--report", "r.json", "--report", "r.html", "--report", "r.xml")), &r); err != nil || r.Command != "env deploy" || !r.Consistent || !r.Nodes[0].Changed {
+		t.Errorf("%v, %+v", err, r)
+	}
+	if out := s.run(t, 0, "env", "deploy", "inventory.yaml"); !strings.Contains(out, "ok, unchanged") {
+		t.Error(out)
+	}
+	if out := s.run(t, 0, "env", "deploy", "inventory.yaml", "--retry-failed", "r.json"); strings.Contains(out, "gpu") {
+		t.Error(out)
+	}
+	if out := s.run(t, 0, "env", "verify", "inventory.yaml"); !strings.Contains(out, "2 nodes ok, all equal") {
+		t.Error(out)
+	}
+	first := s.current(0)
+	s.Add(t, wheelindex.Wheel{Name: "alpha", Version: "2.0"})
+	if out := s.run(t, 0, "env", "lock", "--for", "inventory.yaml", "--upgrade", "--json"); !strings.Contains(out, `"changed": true`) {
+		t.Error(out)
+	}
+	s.run(t, 3, "env", "verify", "inventory.yaml")
+	s.run(t, 0, "env", "deploy", "inventory.yaml")
+	if s.current(0) == first || s.current(0) == "" || s.current(0) != s.current(1) {
+		t.Error(s.current(0))
+	}
+	s.run(t, 0, "env", "rollback", "inventory.yaml", "--limit", "gpu1")
+	if s.current(0) != first || s.current(1) == first {
+		t.Error(s.current(0), s.current(1))
+	}
+	if out := s.run(t, 3, "env", "verify", "inventory.yaml"); !strings.Contains(out, "gpu1") {
+		t.Error(out)
+	}
+	// A package without a wheel for the nodes is named, before any node gets anything.
+	s.Add(t, wheelindex.Wheel{Name: "newer", Version: "1", Tag: "cp313-cp313-manylinux_2_17_x86_64"})
+	if err := os.WriteFile(filepath.Join(s.dir, "environment.yaml"), []byte("name: train\npython: 3.11\nrequirements: [newer]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.run(t, 2, "env", "lock", "--for", "inventory.yaml")
+	// A lock with a hash that is not that of its file.
+	s.Add(t, wheelindex.Wheel{Name: "alpha", Version: "2.0", Files: map[string]string{"alpha/more.py": ""}})
+	s.run(t, 4, "env", "deploy", "inventory.yaml", "--files", s.Dir)
+}
+
+// dsbuild is killed at several moments of a deploy. Each time the node has the old environment or
+// the new one, whole, and the next run brings the new one to its end.
+func TestEnvKilledDriver(t *testing.T) {
+	t.Parallel()
+	moments := 6
+	if testing.Short() {
+		moments = 3
+	}
+	killDriver(t, moments)
+}
+
+// killDriver kills dsbuild at so many moments of as many deploys.
+func killDriver(t *testing.T, moments int) {
+	t.Helper()
+	s := newEnvSite(t, 1, sshtest.Options{})
+	s.run(t, 0, "env", "lock", "--for", "inventory.yaml")
+	s.run(t, 0, "env", "deploy", "inventory.yaml")
+	for i := range moments {
+		old := s.current(0)
+		s.Add(t, wheelindex.Wheel{Name: "alpha", Version: fmt.Sprintf("1.%d", i+1)})
+		s.run(t, 0, "env", "lock", "--for", "inventory.yaml", "--upgrade")
+		cmd, _ := s.command(t, "env", "deploy", "inventory.yaml")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(300+i*1500/moments) * time.Millisecond)
+		cmd.Process.Kill() //nolint:errcheck // it may have ended
+		cmd.Wait()         //nolint:errcheck // it was killed
+		now := s.current(0)
+		python := filepath.Join(s.nodes[0].Home, ".local/share/dsbuild/env/train/current/bin/python")
+		out, err := exec.Command(python, "-c", "import alpha; print(alpha.__version__)").CombinedOutput()
+		want := fmt.Sprintf("1.%d\n", i)
+		if now != old {
+			want = fmt.Sprintf("1.%d\n", i+1)
+		}
+		if err != nil || string(out) != want {
+			t.Errorf("moment %d: %v, %q, want %q", i, err, out, want)
+		}
+		s.run(t, 0, "env", "deploy", "inventory.yaml")
+		s.run(t, 0, "env", "verify", "inventory.yaml")
+	}
+}

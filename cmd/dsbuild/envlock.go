@@ -1,0 +1,218 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/dockerfiles"
+	"github.com/dsbuild/dsbuild/environment"
+	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/scratch"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/node"
+)
+
+// envLockOptions are the flags of dsbuild env lock.
+type envLockOptions struct {
+	envOptions
+
+	file    string
+	out     string
+	upgrade bool
+}
+
+func newEnvLockCommand(a *app) *cobra.Command {
+	var opts envLockOptions
+	cmd := &cobra.Command{
+		Use:   "lock [FILE]",
+		Short: "Write down every file of an environment, for each kind of node",
+		Long: `Write down every file of an environment, for each kind of node.
+
+FILE is the environment file (default environment.yaml; - for standard input with -o). uv
+resolves its requirements. The lock beside it lists every wheel with its size and sha256.
+A kind of node is a machine and its oldest glibc: nodes: in the file lists the kinds, or
+--for asks the nodes of an inventory. A package that has no wheel for the Python or the
+glibc of a kind is named here, before any node is touched.
+
+If nothing has changed that the lock depends on, it stays as it is. If something has, the
+other packages keep their versions; --upgrade takes the newest ones that fit.`,
+		Example: `  dsbuild env lock environment.yaml --for inventory.yaml
+  dsbuild env lock environment.yaml --upgrade`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			opts.command, opts.file = cmd.CommandPath(), "environment.yaml"
+			if len(args) > 0 {
+				opts.file = args[0]
+			}
+			return runEnvLock(cmd.Context(), a, opts)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&opts.inventory, "for", "", "ask the nodes of `INVENTORY` for their kinds")
+	addLimitFlag(cmd, &opts.limit)
+	addConnectFlags(cmd, &opts.connectOptions)
+	addFilesFlags(cmd, &opts.envOptions)
+	flags.StringVarP(&opts.out, "output", "o", "", "write the lock to `FILE` (default: the environment file's name with .lock)")
+	flags.BoolVar(&opts.upgrade, "upgrade", false, "take the newest versions that fit, whatever the lock has")
+	flags.BoolVar(&opts.json, "json", false, "print one JSON document")
+	return cmd
+}
+
+// runEnvLock locks as opts say.
+func runEnvLock(ctx context.Context, a *app, o envLockOptions) error {
+	if err := o.connectOptions.checkFlags(o.command); err != nil {
+		return err
+	}
+	if o.out == "" && o.file == "-" {
+		return usageErrorf(o.command, "- needs -o: the lock of standard input has no name")
+	}
+	if o.out == "" {
+		o.out = lockName(o.file)
+	}
+	spec, err := environment.Read(o.file, a.stdin)
+	if err != nil {
+		return err
+	}
+	kinds, err := o.kinds(ctx, a, spec)
+	if err != nil {
+		return err
+	}
+	old, err := o.oldLock()
+	if err != nil {
+		return err
+	}
+	l, err := o.resolve(ctx, a, spec, kinds, old)
+	if err != nil {
+		return err
+	}
+	changed, err := l.Write(o.out)
+	if err != nil {
+		return err
+	}
+	return printLock(a, o, l, changed)
+}
+
+// oldLock reads the lock that is there; nil if there is none, or with --upgrade.
+func (o envLockOptions) oldLock() (*environment.Lock, error) {
+	if _, err := os.Stat(o.out); o.upgrade || errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	l, err := environment.ReadLock(o.out)
+	if err != nil {
+		return nil, hint.With(err, "remove the file, or lock with --upgrade, which does not read it")
+	}
+	return l, nil
+}
+
+// resolve runs uv with the settings of the site.
+func (o envLockOptions) resolve(ctx context.Context, a *app, spec *environment.Spec, kinds []environment.Kind, old *environment.Lock) (*environment.Lock, error) {
+	site, err := newSite(o.site)
+	if err != nil {
+		return nil, err
+	}
+	tmp, err := scratch.New("")
+	if err != nil {
+		return nil, err
+	}
+	defer tmp.Close()
+	c, err := o.collector(a, site)
+	if err != nil {
+		return nil, err
+	}
+	uv, err := environment.FindUV(ctx, dockerfiles.UVVersion(), envCache(), c)
+	if err != nil {
+		return nil, err
+	}
+	environ, err := site.Programs(os.Environ(), tmp.Path)
+	if err != nil {
+		return nil, err
+	}
+	r := environment.Resolver{UV: uv, UVVersion: dockerfiles.UVVersion(), Environ: environ, TorchIndex: site.TorchIndex(), Collect: c}
+	return r.Resolve(ctx, spec, kinds, old, filepath.Dir(o.out))
+}
+
+// kinds are the kinds of nodes to lock for.
+func (o envLockOptions) kinds(ctx context.Context, a *app, spec *environment.Spec) ([]environment.Kind, error) {
+	switch {
+	case o.inventory == "" && len(spec.Kinds) == 0:
+		return nil, hint.With(usageErrorf(o.command, "no kind of node: %s has no nodes, and --for names no inventory", o.file), "give --for INVENTORY, or in the file: nodes: [{glibc: 2.28}]")
+	case o.inventory == "":
+		return spec.Kinds, nil
+	}
+	inv, err := a.loadInventory(ctx, o.inventory, o.limit)
+	if err != nil {
+		return nil, err
+	}
+	for i := range inv.Hosts {
+		inv.Hosts[i].Python = spec.Program()
+	}
+	opt := fleet.Options{Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Reporter: a.reporter}
+	if err := o.addDialer(ctx, a, inv, &opt); err != nil {
+		return nil, err
+	}
+	d := deploy.New(deploy.Options{Options: opt})
+	defer d.Close()
+	probed, err := d.Probe(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var facts []node.Facts
+	for _, n := range probed {
+		if n.Err != nil {
+			a.reporter.Warn("%s: %v; the lock may have no files for it", n.Name, n.Err)
+			continue
+		}
+		facts = append(facts, n.Facts)
+	}
+	kinds := environment.KindsOf(facts)
+	if len(kinds) == 0 {
+		return nil, report.NotOK("no node has told its machine and glibc")
+	}
+	a.reporter.Note("kinds of nodes: %s", describeKinds(kinds))
+	return kinds, nil
+}
+
+// lockDocument is the JSON document of dsbuild env lock.
+type lockDocument struct {
+	Lock    string    `json:"lock"`
+	Changed bool      `json:"changed"`
+	Name    string    `json:"name"`
+	Python  string    `json:"python"`
+	Sets    []lockSet `json:"sets"`
+}
+
+type lockSet struct {
+	environment.Kind
+	Digest string `json:"digest"`
+	Files  int    `json:"files"`
+	Size   int64  `json:"size"`
+}
+
+func printLock(a *app, o envLockOptions, l *environment.Lock, changed bool) error {
+	doc := lockDocument{Lock: o.out, Changed: changed, Name: l.Name, Python: l.Python}
+	var rows [][]string
+	for _, s := range l.Sets {
+		doc.Sets = append(doc.Sets, lockSet{s.Kind, s.Digest, len(s.Files), s.Size()})
+		rows = append(rows, []string{s.Machine, s.Glibc, fmt.Sprint(len(s.Files)), ui.Size(s.Size()), report.ShortSum(s.Digest)})
+	}
+	if o.json {
+		return ui.JSON(a.stdout, doc)
+	}
+	if err := ui.Table(a.stdout, []string{"MACHINE", "GLIBC", "FILES", "SIZE", "ENVIRONMENT"}, rows); err != nil {
+		return err
+	}
+	state := "unchanged"
+	if changed {
+		state = "written"
+	}
+	_, err := fmt.Fprintf(a.stdout, "%s: %s\n", ui.Clean(o.out), state)
+	return err
+}

@@ -1,0 +1,107 @@
+// Package changes holds what the agents share that change something on a node: the Python source
+// of their common part (whole files, the lock of a folder, uploads), and the transfer of files into
+// the inbox of such an agent.
+package changes
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+
+	"golang.org/x/time/rate"
+
+	"github.com/dsbuild/dsbuild/agent"
+	"github.com/dsbuild/dsbuild/deploy/wheels"
+	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/node"
+)
+
+//go:embed changes.py
+var source string
+
+// Source is the Python source that precedes an agent that changes something.
+func Source() string { return source }
+
+// IgnoreOutput takes the output of a program on the node, which the agent sends before its
+// answer; the log already has it.
+func IgnoreOutput(m json.RawMessage) error {
+	var got struct {
+		Pip []string `json:"pip"`
+	}
+	return node.Decode(m, &got)
+}
+
+// Inbox is the private folder for uploads of an agent on a node.
+type Inbox struct {
+	Node      *fleet.Node
+	Ask       func(ctx context.Context, order agent.Order, into any) error // of the agent's session
+	Python    string                                                       // path of the node's Python
+	Folder    string
+	Bandwidth *rate.Limiter // bytes per second of all uploads; nil: no limit
+}
+
+// largeFile is the size in bytes from which a Python process of its own writes a file and
+// computes the digest meanwhile. For smaller files, starting Python takes longer than it saves.
+const largeFile = 16 << 20
+
+// Path returns the path of a file in the inbox.
+func (i Inbox) Path(f wheels.File) string { return path.Join(i.Folder, filepath.Base(f.Path)) }
+
+// Put sends a file to the inbox.
+func (i Inbox) Put(ctx context.Context, f wheels.File) error {
+	var told atomic.Int64
+	up := remote.Upload{
+		Open:   func() (io.ReadSeekCloser, error) { return os.Open(f.Path) },
+		Size:   f.Size,
+		SHA256: f.SHA256,
+		Path:   i.Path(f),
+		Mode:   0o600,
+		Resume: true,
+		Limit:  i.Bandwidth,
+		Sum:    i.digest,
+		Progress: func(n int64) {
+			told.Add(n)
+			i.Node.Sent(n)
+		},
+	}
+	if f.Size >= largeFile {
+		up.Write = func(ctx context.Context, path string, at int64, r io.Reader) (string, error) {
+			sum, err := node.Append(ctx, i.Node.Runner, i.Python, path, at, r)
+			switch {
+			case err == nil:
+				err = i.learn(ctx, path, sum)
+			case len(i.Node.Host.ExecPrefix) > 0 && strings.Contains(err.Error(), "FileNotFoundError"):
+				err = hint.With(err, "where exec_prefix enters a container, its Python must see the same path as the node")
+			}
+			return sum, err
+		}
+	}
+	err := i.Node.Conn.Put(ctx, up)
+	if err != nil {
+		i.Node.Sent(-told.Load()) // the file is sent again, or not at all
+	}
+	return err
+}
+
+// learn tells the agent the digest of a file in the inbox, computed by another program on the
+// node.
+func (i Inbox) learn(ctx context.Context, file, sha256 string) error {
+	return i.Ask(ctx, agent.Order{"do": "learn", "file": file, "sha256": sha256}, nil)
+}
+
+// digest returns the sha256 of the first n bytes of a file in the inbox.
+func (i Inbox) digest(ctx context.Context, file string, n int64) (string, error) {
+	var got struct {
+		SHA256 string `json:"sha256"`
+	}
+	err := i.Ask(ctx, agent.Order{"do": "digest", "file": file, "size": n}, &got)
+	return got.SHA256, err
+}

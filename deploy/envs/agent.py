@@ -1,0 +1,284 @@
+# The agent that makes environments and switches to them. It never changes an environment: it makes
+# a new one beside the old one, and renames a link. If the driver goes away, the environment that is
+# being made goes, too.
+#
+# ../../agent/agent.py, proof.py, ../changes/changes.py, uses.py and place.py go before it.
+import zipfile
+
+INBOX, CACHE = os.path.join(HOME, "inbox"), os.path.join(HOME, "cache")
+SYNC_LIMIT = 180  # seconds: an environment has gigabytes
+JOURNAL, CHANGE = os.path.join(PLACE, "journal.jsonl"), os.path.join(PLACE, "change.json")
+
+
+class Environments(Workplace):
+    """The environments of a name."""
+
+    def __init__(self):
+        Workplace.__init__(self)
+        self.dir, self.made, self.uv = None, "", ""  # temporary files; the new environment; the installer
+        self.recorded, self.keep, self.syncing = False, True, None
+
+    def begin(self, inbox):
+        """Locks, and repairs what an earlier run left."""
+        for folder in (HOME, PLACE):
+            os.makedirs(folder, mode=0o755, exist_ok=True)
+        self.take_lock(inbox)
+        repaired = self.repair()
+        found = {"current": told(target(CURRENT)), "previous": told(target(PREVIOUS)), "repaired": repaired, "run": last_run()}
+        if REQUEST["look"]:
+            return dict(found, inbox="", arrived=[], have=[])
+        for name in os.listdir(HOME):  # nobody else works here while the lock is held
+            if name.startswith("run-") or GONE in name:
+                sweep(os.path.join(HOME, name))
+        self.dir = os.path.join(HOME, "run-" + REQUEST["run"])
+        os.mkdir(self.dir, 0o700)
+        return dict(found, inbox=INBOX, arrived=self.arrived(), have=stored(REQUEST["files"]))
+
+    def repair(self):
+        """Ends a switch that was cut off, and removes environments that are not whole."""
+        repaired, change = False, load_json(CHANGE)
+        if isinstance(change, dict) and change.get("to") and target(CURRENT) == change["to"]:
+            self.finish(change)
+            repaired = True
+        sweep(CHANGE)
+        for name in os.listdir(PLACE):
+            path = os.path.join(PLACE, name)
+            if os.path.isdir(path) and not os.path.islink(path) and not mark_of(name):
+                self.take_away(path)
+                repaired = True
+            elif name.startswith(".link-"):
+                sweep(path)
+        return repaired
+
+    def install(self, order, inbox):
+        """Makes a new environment of files that have arrived, or takes the one that is there."""
+        if order["ready"]:
+            return self.ready(order["digest"])
+        for f in order["files"]:
+            self.store(f)
+        self.made = self.free_name(order["digest"])
+        folder = os.path.join(PLACE, self.made)
+        self.unpack_uv(order["installer"])
+        self.build(order, folder, inbox)
+        whole = Whole(folder).told()
+        if whole["wrong"]:  # a file in the cache was changed, which all environments share
+            put_aside(CACHE, CACHE + GONE)
+            sweep(CACHE + GONE)
+            self.take_away(folder)
+            self.build(order, folder, inbox)
+            whole = Whole(folder).told()
+        if whole["wrong"]:
+            raise Failed("the new environment is not whole: %s" % ", ".join(whole["wrong"][:4]))
+        self.syncing = start_sync([folder])  # while it is verified
+        return dict(whole, name=self.made, python=python_of(folder))
+
+    @staticmethod
+    def ready(digest):
+        """An environment that an earlier run has made, unchanged."""
+        name = whole_of(digest)
+        if not name:
+            raise Failed("the environment %.16s is gone" % digest, "wait")
+        folder = os.path.join(PLACE, name)
+        whole = Whole(folder).told()
+        if whole["wrong"]:
+            raise Failed("the environment on the node is not as it was made: %s" % ", ".join(whole["wrong"][:4]), "env-force")
+        return dict(whole, name=name, python=python_of(folder))
+
+    def store(self, f):
+        """Moves an upload to the files that stay."""
+        folder = os.path.join(FILES, f["sha256"])
+        path, sent = os.path.join(folder, f["name"]), os.path.join(INBOX, f["name"])
+        if not exists(path):
+            if digest_of(sent, self.digests) != f["sha256"]:
+                raise Failed("%s has sha256 %s, not %s" % (f["name"], digest_of(sent, self.digests), f["sha256"]))
+            os.makedirs(folder, exist_ok=True)
+            os.chmod(sent, 0o644)
+            os.rename(sent, path)
+
+    @staticmethod
+    def free_name(digest):
+        """A name of its own for a new environment: the one with the same digest may be in use."""
+        name, n = digest[:16], 1
+        while exists(os.path.join(PLACE, name)):
+            n += 1
+            name = "%s-%d" % (digest[:16], n)
+        return name
+
+    def unpack_uv(self, f):
+        """Takes the program out of uv's wheel."""
+        self.uv = os.path.join(self.dir, "uv")
+        try:
+            with zipfile.ZipFile(os.path.join(FILES, f["sha256"], f["name"])) as z:
+                inside = [n for n in z.namelist() if n.endswith(".data/scripts/uv")]
+                with z.open(inside[0]) as source, open(self.uv, "wb") as out:
+                    shutil.copyfileobj(source, out)
+        except (zipfile.BadZipFile, IndexError):
+            raise Failed("%s is not a wheel of uv" % f["name"])
+        os.chmod(self.uv, 0o700)
+
+    def build(self, order, folder, inbox):
+        """Lets uv make the environment, from the files alone."""
+        asked = os.path.join(self.dir, "requirements.txt")
+        with open(asked, "w", encoding="utf-8") as f:
+            f.writelines("%s==%s --hash=sha256:%s\n" % (w["package"], w["version"], w["sha256"]) for w in order["files"] if w["package"])
+        places = [word for w in order["files"] if w["package"] for word in ("--find-links", os.path.join(FILES, w["sha256"]))]
+        try:
+            self.run_uv(order, inbox, ["venv", "--relocatable", "--no-project", "--python", sys.executable, folder])
+            self.run_uv(order, inbox, ["pip", "install", "--no-index", "--no-deps", "--require-hashes", "--no-build", "--python", python_of(folder), "-r", asked] + places)
+        except Failed:
+            self.drop_damaged(order["files"])
+            raise
+        forget_times(folder)
+
+    def run_uv(self, order, inbox, arguments):
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("UV_", "PYTHON", "VIRTUAL_ENV", "CONDA_"))}
+        env.update(UV_CACHE_DIR=CACHE, UV_NO_CONFIG="1", UV_OFFLINE="1", UV_PYTHON_DOWNLOADS="never", UV_NO_PROGRESS="1", NO_COLOR="1", TMPDIR=self.dir)
+        try:
+            run_program("uv", [self.uv] + arguments, env, self.dir, inbox, self.lock, order["limit_s"])
+        except PermissionError:
+            raise Failed("the node may not run uv from %s" % self.dir, "noexec")
+
+    def drop_damaged(self, files):
+        """Removes files that are no longer what they were, so that the next run sends them again."""
+        for f in files:
+            path = os.path.join(FILES, f["sha256"], f["name"])
+            if not os.path.isfile(path) or Digests().of(path) != f["sha256"]:
+                sweep(os.path.dirname(path))
+
+    def record(self, order):
+        """Notes that the environment is whole, and switches to it. From the rename on there is
+        no way back but rollback."""
+        name = self.made or whole_of(order["digest"])
+        if not name:
+            raise Failed("the environment %.16s is gone" % order["digest"])
+        folder = os.path.join(PLACE, name)
+        if self.made:
+            end_sync(self.syncing)
+            save_json(os.path.join(folder, NOTE), order["mark"])
+        before = target(CURRENT)
+        same = before and mark_of(before).get("digest") == order["digest"]  # it was made anew: nobody goes back to it
+        self.switch({"to": name, "previous": target(PREVIOUS) if same else before, "journal": order["journal"], "tidy": True})
+        return {"python": python_of(CURRENT)}
+
+    def roll_back(self, order):
+        """Switches back to the environment before. It keeps the one that it leaves, unlinked,
+        until the next deploy."""
+        name = target(PREVIOUS)
+        if not name:
+            raise Failed("there is nothing to go back to", "one-environment-back")
+        wrong = Whole(os.path.join(PLACE, name)).told()["wrong"]
+        if wrong:
+            raise Failed("the environment before is not as it was: %s" % ", ".join(wrong[:4]))
+        self.switch({"to": name, "previous": "", "journal": order["journal"], "tidy": False})
+        return {"python": python_of(CURRENT)}
+
+    def switch(self, change):
+        save_json(CHANGE, change)
+        self.link(CURRENT, change["to"])
+        self.recorded = True
+        self.finish(change)
+
+    @staticmethod
+    def link(path, name):
+        """Lets a link name an environment, by one rename."""
+        fresh = os.path.join(PLACE, ".link-" + REQUEST["run"])
+        sweep(fresh)
+        os.symlink(name, fresh)
+        os.rename(fresh, path)
+        sync_folder(PLACE)
+
+    def finish(self, change):
+        """What is left to do after a switch; harmless when repeated."""
+        if change.get("previous"):
+            self.link(PREVIOUS, change["previous"])
+        else:
+            remove(PREVIOUS)
+        note(change["journal"])
+        remove(CHANGE)
+        if change.get("tidy"):
+            try:
+                self.tidy()
+            except (OSError, subprocess.TimeoutExpired):
+                pass  # the next run removes it
+
+    def tidy(self):
+        """Removes environments and files that no link needs, as far as that goes."""
+        kept = (target(CURRENT), target(PREVIOUS))
+        for name in os.listdir(PLACE):
+            path = os.path.join(PLACE, name)
+            if os.path.isdir(path) and not os.path.islink(path) and name not in kept and not name.startswith(".") and not in_use(path):
+                self.take_away(path)
+        needed = set()
+        for name in os.listdir(ROOT):  # the other environments need theirs
+            for mark in [load_json(os.path.join(ROOT, name, inner, NOTE)) for inner in listed_folders(os.path.join(ROOT, name))]:
+                needed.update(mark.get("files", []) if isinstance(mark, dict) else [])
+        unused = set()
+        for sum in listed_folders(FILES):
+            if sum not in needed:
+                unused.update(normal(name.split("-")[0]) for name in os.listdir(os.path.join(FILES, sum)))
+                sweep(os.path.join(FILES, sum))
+        if unused and self.uv:
+            env = dict(os.environ, UV_CACHE_DIR=CACHE, UV_NO_CONFIG="1")
+            subprocess.run([self.uv, "--quiet", "cache", "clean"] + sorted(unused), env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60)
+
+    @staticmethod
+    def take_away(path):
+        """Removes an environment: its name first, at once."""
+        aside = os.path.join(HOME, os.path.basename(path) + GONE)
+        put_aside(path, aside)
+        sweep(aside)
+
+    def undo(self):
+        """Removes the environment that was being made. What is recorded stays."""
+        if self.made and not self.recorded:
+            self.take_away(os.path.join(PLACE, self.made))
+            self.made = ""
+        if self.dir:
+            sweep(self.dir)
+            self.dir = None
+            if self.recorded or not os.listdir(INBOX):
+                sweep(INBOX)  # else the next run goes on with what has arrived
+        return {"current": told(target(CURRENT)), "recorded": self.recorded, "finished": not exists(CHANGE)}
+
+
+def forget_times(folder):
+    """Removes uv's notes of when the wheels came to this node: without them equal wheels make equal
+    environments, to the byte."""
+    site = site_of(folder)
+    for entry in os.listdir(site):
+        note_file, record = entry + "/uv_cache.json", os.path.join(site, entry, "RECORD")
+        if not entry.endswith(".dist-info") or not exists(os.path.join(site, note_file)):
+            continue
+        lines = content(record, 1 << 26).splitlines(True)
+        with open(record + PART, "wb") as f:  # a file of its own: RECORD may be a link to the cache's
+            f.writelines(line for line in lines if not line.startswith(os.fsencode(note_file) + b","))
+        os.rename(record + PART, record)
+        os.unlink(os.path.join(site, note_file))
+
+
+def listed_folders(path):
+    """The names of the folders in a folder."""
+    return [n for n in (os.listdir(path) if os.path.isdir(path) else []) if os.path.isdir(os.path.join(path, n)) and not os.path.islink(os.path.join(path, n))]
+
+
+def in_use(folder):
+    """Whether processes run from an environment."""
+    global OWN_PREFIX
+    st = os.stat(folder)
+    OWN_PREFIX = (st.st_dev, st.st_ino)
+    return bool(users().get("in_use"))
+
+
+def verbs(env, inbox):
+    """What this agent can do."""
+    return {
+        "learn": env.learn,
+        "digest": env.digest,
+        "install": lambda order: env.install(order, inbox),
+        "record": env.record,
+        "roll_back": env.roll_back,
+        "undo": lambda order: env.undo(),
+    }
+
+
+run_agent(Environments(), verbs)

@@ -1,0 +1,330 @@
+package envs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/environment"
+	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/cause"
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/node"
+	"github.com/dsbuild/dsbuild/verify"
+)
+
+// Options are the resolved settings of a run.
+type Options struct {
+	fleet.Options
+
+	Lock      *environment.Lock
+	Files     *Files // of the lock; a rollback and a verification may do without
+	Force     bool   // make the environment anew where it is there already
+	InUse     deploy.InUse
+	Bandwidth *rate.Limiter // bytes per second of all uploads; nil: no limit
+	Verify    verify.Level  // LevelLoad also loads every op of DeepSpeed
+}
+
+// Deployment is one deploy or rollback of an environment: Survey or SurveyRollback, then Apply,
+// then Close.
+type Deployment struct {
+	opt   Options
+	fleet *fleet.Fleet
+	nodes []*nodeRun
+	plan  Plan
+
+	goesBack bool // it is a rollback
+}
+
+// New prepares a run; it contacts no node yet.
+func New(opt Options) *Deployment {
+	d := &Deployment{opt: opt, fleet: fleet.New(opt.Options)}
+	for _, n := range d.fleet.Nodes {
+		d.nodes = append(d.nodes, &nodeRun{Node: n, run: d})
+	}
+	return d
+}
+
+// Close closes every connection, and the dialer.
+func (d *Deployment) Close() { d.fleet.Close() }
+
+// Survey connects to every node, probes it and decides its action. It changes nothing.
+func (d *Deployment) Survey(ctx context.Context) (Plan, error) {
+	return d.survey(ctx, func(known []Known) (Plan, error) {
+		return NewPlan(known, PlanOptions{Lock: d.opt.Lock, Wheels: d.opt.Files.Wheels, Unpacked: d.opt.Files.Unpacked, Force: d.opt.Force, InUse: d.opt.InUse})
+	})
+}
+
+// SurveyRollback is Survey for a rollback to the environment before.
+func (d *Deployment) SurveyRollback(ctx context.Context) (Plan, error) {
+	d.goesBack = true
+	return d.survey(ctx, func(known []Known) (Plan, error) { return NewRollbackPlan(known, d.opt.InUse), nil })
+}
+
+func (d *Deployment) survey(ctx context.Context, newPlan func([]Known) (Plan, error)) (Plan, error) {
+	if err := d.probe(ctx); err != nil {
+		return Plan{}, err
+	}
+	known := make([]Known, len(d.nodes))
+	for i, u := range d.nodes {
+		known[i] = Known{Name: u.Host.Name, Facts: u.facts, Look: u.look, Uses: u.uses, Err: u.Err}
+	}
+	plan, err := newPlan(known)
+	if err != nil {
+		return Plan{}, err
+	}
+	d.plan = plan
+	for i, u := range d.nodes {
+		u.plan = plan.Nodes[i]
+		if u.plan.Action != deploy.Absent {
+			u.Step = "fit"
+		}
+		if u.plan.Action == deploy.Refuse {
+			u.Status = report.Refused
+			u.Err = hint.Add(cause.Error(cause.Message{Text: strings.Join(u.plan.Reasons, "; "), Cause: u.plan.cause}), u.plan.Hint)
+		}
+	}
+	return plan, nil
+}
+
+// probe connects to every node and looks at its environments.
+func (d *Deployment) probe(ctx context.Context) error {
+	var walks []fleet.Walk
+	for _, u := range d.nodes {
+		walks = append(walks, fleet.Walk{Node: u.Node, Steps: []fleet.Step{
+			{Name: "probe", Limit: d.fleet.Limit(probeLimit), Do: u.probe, ReadOnly: true}, // the facts, and the environments that are there
+		}})
+	}
+	d.fleet.Reach(ctx, "surveying", walks, d.fleet.StopWhen(0))
+	if ctx.Err() != nil {
+		return d.fleet.Abandon(ctx)
+	}
+	return nil
+}
+
+// Apply carries out the plan of the survey. The report is complete even if ctx ends early.
+func (d *Deployment) Apply(ctx context.Context) *report.Report {
+	var walks []fleet.Walk
+	var bytes int64
+	var failed []string
+	title := "deploying the environment"
+	start := time.Now()
+	for _, u := range d.nodes {
+		u.waitUntil = start.Add(d.opt.InUse.Wait)
+		steps := u.steps()
+		if u.Failed() {
+			failed = append(failed, u.Host.Name)
+		}
+		if u.plan.Action == deploy.Rollback {
+			title = "rolling back"
+		}
+		if len(steps) > 0 {
+			walks, bytes = append(walks, fleet.Walk{Node: u.Node, Steps: steps, End: u.end}), bytes+u.plan.Size()
+		}
+	}
+	d.announce()
+	hide := d.fleet.Show(title, len(walks), bytes, failed)
+	d.fleet.Walk(ctx, walks, d.fleet.StopWhen(len(failed)))
+	hide()
+	return d.Report()
+}
+
+// announce tells a Broadcaster which nodes get the same files. Other dialers are not told.
+func (d *Deployment) announce() {
+	s, ok := d.opt.Dialer.(remote.Broadcaster)
+	if !ok {
+		return
+	}
+	nodes := map[string][]string{}
+	for _, u := range d.nodes {
+		for _, f := range u.plan.Send {
+			nodes[f.SHA256] = append(nodes[f.SHA256], u.Host.Node)
+		}
+	}
+	for sum, names := range nodes {
+		s.Announce(sum, names)
+	}
+}
+
+// Report returns the report of the run so far. Nodes of one set are compared with each other, to
+// the last file.
+func (d *Deployment) Report() *report.Report {
+	d.compare()
+	r := report.Empty(d.opt.Command)
+	var seen []report.Seen
+	for _, u := range d.nodes {
+		r.Add(u.report(), u.wheel())
+		if f := u.current(); f != nil {
+			seen = append(seen, report.Seen{Name: u.Host.Name, Facts: *f, Kind: u.environment()})
+		}
+	}
+	r.Differences = report.Compare(seen, false)
+	r.Complete()
+	return r
+}
+
+// compare finds nodes whose files differ from those of most nodes with the same set.
+func (d *Deployment) compare() {
+	counts := map[string]map[string]int{}
+	for _, u := range d.nodes {
+		if u.Status == report.OK && u.whole != nil {
+			key := u.environment()
+			if counts[key] == nil {
+				counts[key] = map[string]int{}
+			}
+			counts[key][u.whole.Digest]++
+		}
+	}
+	for _, u := range d.nodes {
+		if u.Status != report.OK || u.whole == nil {
+			continue
+		}
+		mine, most := counts[u.environment()][u.whole.Digest], 0
+		for _, n := range counts[u.environment()] {
+			most = max(most, n)
+		}
+		if mine < most {
+			u.Status = report.Differs
+			u.differs = append(u.differs, "its commands or data files differ from those of most nodes")
+			u.Err = hint.With(errors.New(strings.Join(u.differs, "; ")), "make it anew: dsbuild env deploy with --force --limit %s", u.Host.Name)
+		}
+	}
+}
+
+// nodeRun is one node on its way to an environment.
+type nodeRun struct {
+	*fleet.Node
+	run *Deployment
+
+	facts   *node.Facts // with the node's own Python
+	inside  *node.Facts // with the Python of the environment, once it is verified
+	look    *Looked
+	uses    node.Uses // of the current environment
+	plan    NodePlan
+	session *session
+	whole   *whole // the files of the environment, once they were compared
+	now     *Present
+	unseen  bool // what is there now is not known
+	changed bool
+	sent    int64
+	differs []string
+
+	waitUntil time.Time // deadline of the wait for processes to end
+}
+
+// where names the environment for programs on the node.
+func (d *Deployment) where() where { return where{d.opt.Lock.Folder, d.opt.Lock.Name} }
+
+// lookRequest is the request of look.py.
+type lookRequest struct {
+	where
+	Digests []string  `json:"digests"`
+	Files   []fileRef `json:"files"`
+}
+
+// probe gathers the node's facts and looks at its environments, in one command; a second one asks
+// which processes use the current environment, if it may be changed.
+func (u *nodeRun) probe(ctx context.Context) error {
+	req := lookRequest{where: u.run.where(), Digests: []string{}, Files: []fileRef{}}
+	for i := range u.run.opt.Lock.Sets {
+		req.Digests = append(req.Digests, u.run.opt.Lock.Sets[i].Digest)
+		req.Files = append(req.Files, refs(&u.run.opt.Lock.Sets[i])...)
+	}
+	var got *Looked
+	facts, undone, err := node.ProbeAnd(ctx, u.Runner, u.run.opt.Lock.Program(), node.Errand{Program: lookProgram, Request: req, Begun: func() {}, Each: func(m json.RawMessage) error {
+		var said struct {
+			Looked *Looked `json:"looked"`
+		}
+		err := node.Decode(m, &said)
+		got = said.Looked
+		return err
+	}})
+	switch {
+	case err != nil:
+		return err
+	case undone != nil:
+		return undone
+	case facts.MissingPython() != "":
+		u.facts, u.look = facts, &Looked{}
+		return nil
+	case got == nil:
+		return errors.New("the node did not say which environments it has")
+	}
+	u.facts, u.look, u.now = facts, got, got.Current
+	if got.Current == nil || got.Current.Digest == u.wanted() && !u.run.opt.Force && !u.run.goesBack {
+		return nil
+	}
+	u.uses, err = node.Users(ctx, u.Runner, got.Current.Python)
+	if err != nil {
+		return fmt.Errorf("dsbuild does not know whether its environment is in use: %w", err)
+	}
+	return nil
+}
+
+// wanted is the digest of the environment that the node should have; "" if there is none for it.
+func (u *nodeRun) wanted() string {
+	set, err := u.run.opt.Lock.For(*u.facts)
+	if err != nil {
+		return ""
+	}
+	return set.Digest
+}
+
+// environment is the digest of the environment that the node has now; "" for none.
+func (u *nodeRun) environment() string {
+	if u.now == nil {
+		return ""
+	}
+	return u.now.Digest
+}
+
+// wheel is the wheel of DeepSpeed that the node should have; nil for none.
+func (u *nodeRun) wheel() *report.Wheel {
+	if u.plan.Set == nil {
+		return nil
+	}
+	ds := u.plan.Set.File("deepspeed")
+	if ds == nil {
+		return nil
+	}
+	return &report.Wheel{Name: ds.File, SHA256: ds.SHA256, Version: ds.Version}
+}
+
+// current returns the facts of the environment if it was verified, else of the node's own Python.
+func (u *nodeRun) current() *node.Facts {
+	if u.inside == nil {
+		return u.facts
+	}
+	f := *u.inside
+	if f.DeepSpeed != nil && u.now != nil && u.now.DeepSpeed != nil {
+		f.DeepSpeed = &node.Installed{Version: f.DeepSpeed.Version, SHA256: u.now.DeepSpeed.SHA256}
+	}
+	return &f
+}
+
+// report is the node's part of the report.
+func (u *nodeRun) report() report.Node {
+	n := u.Node.Report()
+	n.Changed, n.Unseen, n.Facts, n.Sent, n.Unfit = u.changed, u.unseen || u.facts == nil, u.current(), u.sent, u.plan.Unfit
+	n.Remarks, n.Differs = append(n.Remarks, u.plan.Remarks...), append(n.Differs, u.differs...)
+	if u.look != nil {
+		e := &report.Environment{Name: u.run.opt.Lock.Name}
+		if u.look.Current != nil {
+			e.Before, n.Before = node.PlainVersion(u.look.Current.Digest), u.look.Current.DeepSpeed.Plain()
+		}
+		if u.now != nil {
+			e.Digest, e.Python, n.After = node.PlainVersion(u.now.Digest), path.Join(u.look.Place, "current/bin/python"), u.now.DeepSpeed.Plain()
+		}
+		n.Environment = e
+	}
+	return n
+}

@@ -1,0 +1,521 @@
+package envs_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/dsbuild/dsbuild/ci/wheelindex"
+	"github.com/dsbuild/dsbuild/deploy/envs"
+	"github.com/dsbuild/dsbuild/deploy/wheels"
+	"github.com/dsbuild/dsbuild/dockerfiles"
+	"github.com/dsbuild/dsbuild/environment"
+	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/pyindex"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/inventory"
+	"github.com/dsbuild/dsbuild/verify"
+	"github.com/dsbuild/dsbuild/wheel"
+	"github.com/dsbuild/dsbuild/wheel/wheeltest"
+)
+
+// site is an index with a torch and a few packages, and a folder with environment.yaml.
+type site struct {
+	*wheelindex.Index
+	dir string
+}
+
+// newSite makes one whose environment has torch, DeepSpeed and alpha.
+func newSite(t *testing.T) *site {
+	t.Helper()
+	s := &site{wheelindex.New(t), t.TempDir()}
+	s.Add(t, wheelindex.Wheel{Name: "torch", Version: "2.15.0", Files: map[string]string{
+		"torch/version.py":  "__version__ = '2.15.0+cu132'\ncuda = '13.2'\n",
+		"torch/__init__.py": "from . import version\n__version__ = version.__version__\n",
+	}})
+	s.Add(t, wheelindex.Wheel{Name: "alpha", Version: "1.0", Files: map[string]string{
+		"alpha-1.0.data/scripts/alpha-tool":         "#!python\nimport alpha; print(alpha.__version__)\n",
+		"alpha-1.0.dist-info/entry_points.txt":      "[console_scripts]\nalpha-run = alpha:main\n",
+		"alpha-1.0.data/data/share/alpha/table.txt": "1 2 3\n",
+		"alpha-1.0.data/platlib/alpha/native.py":    "fast = True\n",
+	}})
+	return s
+}
+
+// deepspeed makes a wheel of DeepSpeed beside environment.yaml and returns its name.
+func (s *site) deepspeed(t *testing.T, version string, files map[string]string) string {
+	t.Helper()
+	all := map[string]string{
+		"deepspeed/ops/cpu_adam_loaded.py":     "",
+		"deepspeed/ops/op_builder/__init__.py": "",
+		"deepspeed/ops/op_builder/all_ops.py":  "class Builder:\n    def load(self):\n        from deepspeed.ops import cpu_adam_loaded\n        return cpu_adam_loaded\nALL_OPS = {'cpu_adam': Builder()}\n",
+	}
+	for name, text := range files {
+		all[name] = text
+	}
+	return filepath.Base(wheeltest.Packed(t, s.dir, wheeltest.Options{
+		Version: version, Python: "cp311", CPU: wheel.CPUv2, Files: all,
+		Scripts: map[string]string{"ds_report": "#!python\nprint('report')\n"},
+		Ops:     []wheeltest.Op{{Name: "cpu_adam", Dir: "adam", SASS: []string{"8.0"}}},
+	}))
+}
+
+// lock locks the text of an environment.yaml and collects its files.
+func (s *site) lock(t *testing.T, text string) (*environment.Lock, *envs.Files) {
+	t.Helper()
+	path := filepath.Join(s.dir, "environment.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	spec, err := environment.Read(path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &environment.Collector{Cache: t.TempDir(), Indexes: []string{s.URL}, Client: pyindex.New(http.DefaultTransport)}
+	r := environment.Resolver{
+		UV: s.UV, UVVersion: dockerfiles.UVVersion(), Collect: c,
+		Environ: []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "UV_CACHE_DIR=" + t.TempDir(), "UV_DEFAULT_INDEX=" + s.URL, "UV_NO_CONFIG=1", "UV_PYTHON_DOWNLOADS=never"},
+	}
+	l, err := r.Resolve(t.Context(), spec, []environment.Kind{{Machine: "x86_64", Glibc: "2.17"}}, nil, s.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l, s.collect(t, l, c)
+}
+
+func (s *site) collect(t *testing.T, l *environment.Lock, c *environment.Collector) *envs.Files {
+	t.Helper()
+	set := l.Sets[0]
+	paths, err := c.Collect(t.Context(), l, append([]environment.File{set.Installer}, set.Files...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := envs.OpenFiles(t.Context(), l, paths, wheels.Cache{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+const small = "name: train\npython: 3.11\nrequirements: [alpha, torch]\n"
+
+// host is a bare node: Python, and nothing else.
+func host(t *testing.T, name string, opt sshtest.Options) (inventory.Host, *sshtest.Server) {
+	t.Helper()
+	opt.Name = name
+	s := sshtest.Start(t, opt)
+	return inventory.Host{Name: name, Node: name, Address: s.Address, Port: s.Port, User: s.User, IdentityFile: s.IdentityFile, Python: "python3"}, s
+}
+
+// options are those of a deploy to test servers.
+func options(t *testing.T, l *environment.Lock, files *envs.Files, servers []*sshtest.Server, hosts ...inventory.Host) envs.Options {
+	t.Helper()
+	var keys []byte
+	for _, s := range servers {
+		k, err := os.ReadFile(s.KnownHosts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys = append(keys, k...)
+	}
+	known := filepath.Join(t.TempDir(), "known_hosts")
+	if err := os.WriteFile(known, keys, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return envs.Options{
+		Options: fleet.Options{
+			Command: "env deploy", Hosts: hosts, KnownHosts: known, By: "tester", Forks: 4,
+			Dialer:   remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: 5 * time.Second, KeepAlive: 2 * time.Second}),
+			Reporter: ui.New(testWriter{t}, ui.Options{}),
+		},
+		Lock: l, Files: files, Verify: verify.LevelLoad,
+	}
+}
+
+type testWriter struct{ t *testing.T }
+
+func (w testWriter) Write(b []byte) (int, error) {
+	w.t.Logf("%s", b)
+	return len(b), nil
+}
+
+// run deploys and returns the report, which it logs.
+func run(t *testing.T, ctx context.Context, opt envs.Options) *report.Report {
+	t.Helper()
+	d := envs.New(opt)
+	defer d.Close()
+	if _, err := d.Survey(ctx); err != nil {
+		t.Fatalf("survey: %v", err)
+	}
+	return told(t, d.Apply(ctx))
+}
+
+// back rolls back.
+func back(t *testing.T, opt envs.Options) *report.Report {
+	t.Helper()
+	opt.Command = "env rollback"
+	d := envs.New(opt)
+	defer d.Close()
+	if _, err := d.SurveyRollback(t.Context()); err != nil {
+		t.Fatalf("survey: %v", err)
+	}
+	return told(t, d.Apply(t.Context()))
+}
+
+// look verifies.
+func look(t *testing.T, opt envs.Options) *report.Report {
+	t.Helper()
+	opt.Command = "env verify"
+	r, err := envs.Verify(t.Context(), opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return told(t, r)
+}
+
+func told(t *testing.T, r *report.Report) *report.Report {
+	t.Helper()
+	for _, n := range r.Nodes {
+		t.Logf("%s: %s at %s, changed %v, sent %d, %+v, before %v, after %v, %v\n  error: %s\n  hint: %s", n.Name, n.Status, n.Step, n.Changed, n.Sent, n.Environment, n.Before, n.After, n.Seconds, n.Error, n.Hint)
+	}
+	return r
+}
+
+// place is the folder of a node's environments.
+func place(s *sshtest.Server) string { return filepath.Join(s.Home, ".local/share/dsbuild/env/train") }
+
+// current is the folder of the current environment, "" for none.
+func current(t *testing.T, s *sshtest.Server) string {
+	t.Helper()
+	name, err := os.Readlink(filepath.Join(place(s), "current"))
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(place(s), name)
+}
+
+// python runs lines in the current environment and returns what they print.
+func python(t *testing.T, s *sshtest.Server, lines string) string {
+	t.Helper()
+	cmd := exec.Command(filepath.Join(place(s), "current/bin/python"), "-B", "-c", lines)
+	cmd.Dir = t.TempDir()
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// tree is every file below a folder with its content and time, without byte code.
+func tree(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, _ := filepath.Rel(dir, path)
+		switch {
+		case d.Name() == "__pycache__":
+			return filepath.SkipDir
+		case d.IsDir():
+			files[rel] = "folder"
+		case d.Type()&os.ModeSymlink != 0:
+			files[rel], err = os.Readlink(path)
+		default:
+			f, open := os.Open(path)
+			if open != nil {
+				return open
+			}
+			defer f.Close()
+			h := sha256.New()
+			_, err = io.Copy(h, f)
+			files[rel] = hex.EncodeToString(h.Sum(nil))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// mustBe reports the files in which two trees differ.
+func mustBe(t *testing.T, got, want map[string]string) {
+	t.Helper()
+	for name, w := range want {
+		if got[name] != w {
+			t.Errorf("%s: was %q, is %q", name, w, got[name])
+		}
+	}
+	for name := range got {
+		if _, ok := want[name]; !ok {
+			t.Errorf("%s was not there", name)
+		}
+	}
+}
+
+// leftovers are names that no finished run leaves on a node.
+func leftovers(t *testing.T, s *sshtest.Server) []string {
+	t.Helper()
+	var left []string
+	for folder, fine := range map[string][]string{place(s): {"current", "previous", "journal.jsonl"}, filepath.Join(place(s), "../.dsbuild"): {"lock", "files", "cache"}} {
+		entries, err := os.ReadDir(folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			_, err := os.Stat(filepath.Join(folder, e.Name(), "environment.json"))
+			if err != nil && !slices.Contains(fine, e.Name()) {
+				left = append(left, e.Name())
+			}
+		}
+	}
+	return left
+}
+
+// counting is a Dialer that counts the files put and can get in the way.
+type counting struct {
+	remote.Dialer
+	puts   atomic.Int64
+	before func(up remote.Upload) error // asked before each file
+}
+
+func (c *counting) Dial(ctx context.Context, t remote.Target) (remote.Conn, error) {
+	conn, err := c.Dialer.Dial(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	return countingConn{conn, c}, nil
+}
+
+type countingConn struct {
+	remote.Conn
+	c *counting
+}
+
+func (c countingConn) Put(ctx context.Context, up remote.Upload) error {
+	c.c.puts.Add(1)
+	if c.c.before != nil {
+		if err := c.c.before(up); err != nil {
+			return err
+		}
+	}
+	return c.Conn.Put(ctx, up)
+}
+
+// Bare nodes get one environment, equal to the last byte; a second run changes and sends nothing.
+func TestBareNodesGetOneEnvironment(t *testing.T) {
+	t.Parallel()
+	x := newSite(t)
+	l, files := x.lock(t, "name: train\npython: 3.11\ntorch: 2.15.0\ndeepspeed: "+x.deepspeed(t, "0.19.8", nil)+"\nrequirements: [alpha]\n")
+	h1, s1 := host(t, "gpu1", sshtest.Options{})
+	h2, s2 := host(t, "gpu2", sshtest.Options{})
+	opt := options(t, l, files, []*sshtest.Server{s1, s2}, h1, h2)
+	r := run(t, t.Context(), opt)
+	if r.Err() != nil || !r.Consistent {
+		t.Fatalf("%v, %+v", r.Err(), r.Differences)
+	}
+	for _, n := range r.Nodes {
+		if n.Status != report.OK || !n.Changed || n.Before != nil || n.After == nil || n.After.SHA256 != l.Sets[0].File("deepspeed").SHA256 || n.Step != "record" || n.Environment.Digest != l.Sets[0].Digest || n.Facts.Torch != "2.15.0" {
+			t.Errorf("%+v", n)
+		}
+		if n.Sent != l.Sets[0].Size()+l.Sets[0].Installer.Size {
+			t.Errorf("%d bytes were sent", n.Sent)
+		}
+	}
+	if got := python(t, s1, "import alpha, torch, deepspeed, alpha.native; print(alpha.__version__, torch.__version__)"); got != "1.0 2.15.0+cu132" {
+		t.Error(got)
+	}
+	if out, err := exec.Command(filepath.Join(place(s2), "current/bin/alpha-tool")).CombinedOutput(); err != nil || string(out) != "1.0\n" {
+		t.Errorf("%v: %s", err, out)
+	}
+	one, two := tree(t, current(t, s1)), tree(t, current(t, s2))
+	delete(one, "environment.json") // has the time
+	delete(two, "environment.json")
+	if len(one) < 20 {
+		t.Errorf("only %d files", len(one))
+	}
+	mustBe(t, two, one)
+	if left := append(leftovers(t, s1), leftovers(t, s2)...); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+	if r := look(t, opt); r.Err() != nil {
+		t.Error(r.Err())
+	}
+	bare := opt
+	bare.Files = nil // a machine without the wheels
+	if r := look(t, bare); r.Err() != nil {
+		t.Error(r.Err())
+	}
+
+	was := tree(t, s1.Home)
+	count := &counting{Dialer: opt.Dialer}
+	opt.Dialer = count
+	r = run(t, t.Context(), opt)
+	if n := r.Nodes[0]; r.Err() != nil || n.Changed || n.Sent != 0 || n.Step != "verify" || n.After == nil || *n.Before != *n.After || count.puts.Load() != 0 {
+		t.Errorf("second run: %+v, %v", n, r.Err())
+	}
+	mustBe(t, tree(t, s1.Home), was)
+	var out strings.Builder
+	if err := r.Print(&out); err != nil || !strings.Contains(out.String(), "2 nodes ok, all equal: deepspeed 0.19.8") || !strings.Contains(out.String(), ", environment train "+report.ShortSum(l.Sets[0].Digest)) {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+}
+
+// After a change of one package only its wheel travels, and the files of the others are links.
+// The environment before stays for a rollback, and one before that goes.
+func TestOneChangedPackage(t *testing.T) {
+	t.Parallel()
+	x := newSite(t)
+	first, files := x.lock(t, small)
+	h, s := host(t, "gpu1", sshtest.Options{})
+	opt := options(t, first, files, []*sshtest.Server{s}, h)
+	if r := run(t, t.Context(), opt); r.Err() != nil {
+		t.Fatal(r.Err())
+	}
+	a := current(t, s)
+	before := tree(t, a)
+	x.Add(t, wheelindex.Wheel{Name: "alpha", Version: "1.1"})
+	second, files := x.lock(t, small)
+	opt2 := options(t, second, files, []*sshtest.Server{s}, h)
+	count := &counting{Dialer: opt2.Dialer}
+	opt2.Dialer = count
+	r := run(t, t.Context(), opt2)
+	if n := r.Nodes[0]; r.Err() != nil || n.Sent != second.Sets[0].File("alpha").Size || count.puts.Load() != 1 || n.Environment.Before != first.Sets[0].Digest {
+		t.Errorf("%v, %+v, %d files", r.Err(), n, count.puts.Load())
+	}
+	b := current(t, s)
+	old, err1 := os.Stat(filepath.Join(a, "lib/python3.11/site-packages/torch/version.py"))
+	now, err2 := os.Stat(filepath.Join(b, "lib/python3.11/site-packages/torch/version.py"))
+	if err1 != nil || err2 != nil || !os.SameFile(old, now) {
+		t.Errorf("the files of torch are not links: %v, %v", err1, err2)
+	}
+	if got := python(t, s, "import alpha; print(alpha.__version__)"); got != "1.1" {
+		t.Error(got)
+	}
+
+	// Rollback: the same bytes, nothing is sent; a second one is refused.
+	r = back(t, opt2)
+	if n := r.Nodes[0]; r.Err() != nil || !n.Changed || n.Sent != 0 || n.Environment.Digest != first.Sets[0].Digest || current(t, s) != a {
+		t.Errorf("%v, %+v", r.Err(), n)
+	}
+	mustBe(t, tree(t, a), before)
+	r = back(t, opt2)
+	if n := r.Nodes[0]; n.Status != report.Refused || !strings.Contains(n.Error, "nothing to go back to") || current(t, s) != a {
+		t.Errorf("%+v", n)
+	}
+	// What a rollback has left is there still: only the link changes.
+	count.puts.Store(0)
+	r = run(t, t.Context(), opt2)
+	if n := r.Nodes[0]; r.Err() != nil || n.Sent != 0 || count.puts.Load() != 0 || current(t, s) != b {
+		t.Errorf("%v, %+v", r.Err(), n)
+	}
+	// A third environment: the first goes, with its wheel.
+	x.Add(t, wheelindex.Wheel{Name: "alpha", Version: "1.2"})
+	third, files := x.lock(t, small)
+	if r := run(t, t.Context(), options(t, third, files, []*sshtest.Server{s}, h)); r.Err() != nil {
+		t.Error(r.Err())
+	}
+	if _, err := os.Stat(a); err == nil {
+		t.Error("the environment before the last two is still there")
+	}
+	if left, _ := filepath.Glob(filepath.Join(place(s), "../.dsbuild/files/*/alpha-1.0-*")); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+	if left, _ := filepath.Glob(filepath.Join(place(s), "../.dsbuild/files/*/*")); len(left) != 4 || len(leftovers(t, s)) > 0 {
+		t.Errorf("files %q, left %q", left, leftovers(t, s))
+	}
+}
+
+// A file that somebody changed is named, by the node and by the comparison with the wheel, even if
+// RECORD was changed, too. --force makes the environment anew.
+func TestChangedFilesAreNamed(t *testing.T) {
+	t.Parallel()
+	x := newSite(t)
+	l, files := x.lock(t, small)
+	h, s := host(t, "gpu1", sshtest.Options{})
+	h2, s2 := host(t, "gpu2", sshtest.Options{})
+	opt := options(t, l, files, []*sshtest.Server{s, s2}, h, h2)
+	if r := run(t, t.Context(), opt); r.Err() != nil {
+		t.Fatal(r.Err())
+	}
+	packages := filepath.Join(current(t, s), "lib/python3.11/site-packages")
+	for name, c := range map[string]struct {
+		change func() error
+		want   string
+	}{
+		"altered":   {func() error { return replace(filepath.Join(packages, "alpha/__init__.py"), "x = 1\n") }, "alpha/__init__.py is altered"},
+		"missing":   {func() error { return os.Remove(filepath.Join(packages, "torch/version.py")) }, "torch/version.py is missing"},
+		"unknown":   {func() error { return os.WriteFile(filepath.Join(packages, "sitecustomize.py"), nil, 0o644) }, "sitecustomize.py belongs to no package"},
+		"a pth":     {func() error { return os.WriteFile(filepath.Join(packages, "x.pth"), nil, 0o644) }, "x.pth belongs to no package"},
+		"a command": {func() error { return replace(filepath.Join(current(t, s), "bin/alpha-tool"), "#!/bin/sh\n") }, "bin/alpha-tool is altered"},
+		"a package": {func() error {
+			info := filepath.Join(packages, "extra-1.dist-info")
+			return joined(os.Mkdir(info, 0o755), os.WriteFile(filepath.Join(info, "RECORD"), nil, 0o644), os.WriteFile(filepath.Join(info, "METADATA"), []byte("Name: extra\nVersion: 1\n"), 0o644))
+		}, "extra is not in the lock"},
+		"with its RECORD": {func() error {
+			text := "x = 1\n"
+			sum := sha256.Sum256([]byte(text))
+			record := filepath.Join(packages, "alpha-1.0.dist-info/RECORD")
+			old, err := os.ReadFile(record)
+			var lines []string
+			for line := range strings.Lines(string(old)) {
+				if strings.HasPrefix(line, "alpha/__init__.py,") {
+					line = fmt.Sprintf("alpha/__init__.py,sha256=%s,%d\n", urlsafe(sum[:]), len(text))
+				}
+				lines = append(lines, line)
+			}
+			return joined(err, replace(filepath.Join(packages, "alpha/__init__.py"), text), replace(record, strings.Join(lines, "")))
+		}, "the files of alpha are not those of alpha-1.0-py3-none-any.whl"},
+	} {
+		if err := c.change(); err != nil {
+			t.Fatal(err)
+		}
+		r := look(t, opt)
+		if n := r.Nodes[0]; n.Status != report.Differs || !slices.ContainsFunc(n.Differs, func(d string) bool { return strings.Contains(d, c.want) }) || r.Nodes[1].Status != report.OK {
+			t.Errorf("%s: %+v", name, n)
+		}
+		r = run(t, t.Context(), opt)
+		if n := r.Nodes[0]; n.Status != report.Failed || n.Step != "verify" || !strings.Contains(n.Hint, "--force") {
+			t.Errorf("%s: %+v", name, n)
+		}
+		again := opt
+		again.Force, again.Hosts = true, opt.Hosts[:1]
+		if r := run(t, t.Context(), again); r.Err() != nil || !r.Nodes[0].Changed {
+			t.Errorf("%s: with --force: %v", name, r.Err())
+		}
+		if r := look(t, opt); r.Err() != nil {
+			t.Errorf("%s: after --force: %v", name, r.Err())
+		}
+		if link, err := os.Readlink(filepath.Join(place(s), "previous")); err == nil || len(leftovers(t, s)) > 0 {
+			t.Errorf("%s: a rollback would go to the changed environment %s, left %q", name, link, leftovers(t, s))
+		}
+		packages = filepath.Join(current(t, s), "lib/python3.11/site-packages")
+	}
+}
+
+// replace writes a file anew: what is written in place would change the cache, too.
+func replace(path, text string) error {
+	return joined(os.Remove(path), os.WriteFile(path, []byte(text), 0o755))
+}
+
+func joined(errs ...error) error { return errors.Join(errs...) }
+
+func urlsafe(sum []byte) string { return base64.RawURLEncoding.EncodeToString(sum) }

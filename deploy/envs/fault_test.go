@@ -1,0 +1,429 @@
+package envs_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dsbuild/dsbuild/ci/wheelindex"
+	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/deploy/envs"
+	"github.com/dsbuild/dsbuild/deploy/wheels"
+	"github.com/dsbuild/dsbuild/dockerfiles"
+	"github.com/dsbuild/dsbuild/environment"
+	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
+	"github.com/dsbuild/dsbuild/node"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// An op that does not load leaves the old environment current, and nothing of the new one.
+func TestFailedVerifyKeepsTheOldEnvironment(t *testing.T) {
+	t.Parallel()
+	x := newSite(t)
+	const text = "name: train\npython: 3.11\ntorch: 2.15.0\ndeepspeed: "
+	good, files := x.lock(t, text+x.deepspeed(t, "0.19.8", nil)+"\n")
+	h, s := host(t, "gpu1", sshtest.Options{})
+	if r := run(t, t.Context(), options(t, good, files, []*sshtest.Server{s}, h)); r.Err() != nil {
+		t.Fatal(r.Err())
+	}
+	was, link := tree(t, current(t, s)), current(t, s)
+	for name, c := range map[string][2]string{
+		"op raises":           {"raise ImportError('no kernel image')\n", "op cpu_adam does not load: ImportError: no kernel image"},
+		"illegal instruction": {"import os, signal\nos.kill(os.getpid(), signal.SIGILL)\n", "illegal instruction"},
+	} {
+		bad, files := x.lock(t, text+x.deepspeed(t, "0.19.9", map[string]string{"deepspeed/ops/cpu_adam_loaded.py": c[0]})+"\n")
+		r := run(t, t.Context(), options(t, bad, files, []*sshtest.Server{s}, h))
+		n := r.Nodes[0]
+		if n.Status != report.Failed || n.Step != "verify" || n.Changed || !strings.Contains(n.Error, c[1]) || !strings.Contains(n.Error, "stays current") || n.Environment.Digest != good.Sets[0].Digest {
+			t.Errorf("%s: %+v", name, n)
+		}
+		if current(t, s) != link || len(leftovers(t, s)) > 0 {
+			t.Errorf("%s: current %s, left %q", name, current(t, s), leftovers(t, s))
+		}
+		mustBe(t, tree(t, link), was)
+	}
+}
+
+// A node on which the transfer breaks goes on where it was; one that stays away is failed, has what
+// it had, and the next run brings it to its end.
+func TestBrokenConnections(t *testing.T) {
+	t.Parallel()
+	x := newSite(t)
+	x.Add(t, wheelindex.Wheel{Name: "large", Version: "1", Files: map[string]string{"large/data.bin": noise(4 << 20)}})
+	l, files := x.lock(t, "name: train\npython: 3.11\nrequirements: [alpha, torch, large]\n")
+	h1, s1 := host(t, "cut", sshtest.Options{CutAfter: 3 << 20, Cuts: 1})
+	h2, s2 := host(t, "gone", sshtest.Options{CutAfter: 200 << 10})
+	opt := options(t, l, files, []*sshtest.Server{s1, s2}, h1, h2)
+	r := run(t, t.Context(), opt)
+	if n := r.Nodes[0]; n.Status != report.OK {
+		t.Errorf("%+v", n)
+	}
+	if n := r.Nodes[1]; n.Status != report.Failed || n.Step != "put" || current(t, s2) != "" {
+		t.Errorf("%+v", n)
+	}
+}
+
+func noise(n int) string {
+	b, seed := make([]byte, n), uint32(1)
+	for i := range b {
+		seed = seed*1664525 + 1013904223
+		b[i] = byte(seed >> 24)
+	}
+	return string(b)
+}
+
+// kill -9 of the agent at every so-manieth thing that it does to the file system: the old
+// environment or the new one is current, whole; the next run brings the new one, and leaves nothing.
+func TestKilledAgent(t *testing.T) {
+	t.Parallel()
+	x := newSite(t)
+	first, files := x.lock(t, small)
+	h, s := host(t, "gpu1", sshtest.Options{})
+	if r := run(t, t.Context(), options(t, first, files, []*sshtest.Server{s}, h)); r.Err() != nil {
+		t.Fatal(r.Err())
+	}
+	old := current(t, s)
+	x.Add(t, wheelindex.Wheel{Name: "alpha", Version: "1.1"})
+	second, files := x.lock(t, small)
+	points := []int{1, 4, 8, 12, 15, 17, 18, 19, 20, 21, 22, 23, 24, 25}
+	if testing.Short() {
+		points = []int{4, 14, 21}
+	}
+	for _, at := range points {
+		dying := h
+		dying.Env = map[string]string{"DYING": strconv.Itoa(at), "PYTHONPATH": hook(t)}
+		r := run(t, t.Context(), options(t, second, files, []*sshtest.Server{s}, dying))
+		n := r.Nodes[0]
+		now := current(t, s)
+		want := first.Sets[0].Digest
+		if now != old {
+			want = second.Sets[0].Digest
+		}
+		if n.Status == report.OK {
+			t.Logf("at %d the agent was done", at)
+		}
+		if n.Environment.Digest != want || n.Unseen {
+			t.Errorf("at %d: the node has %s, the report says %+v, %s", at, want, n.Environment, n.Error)
+		}
+		opt := options(t, second, files, []*sshtest.Server{s}, h)
+		if r := run(t, t.Context(), opt); r.Err() != nil || len(leftovers(t, s)) > 0 {
+			t.Errorf("at %d: the next run: %v, left %q", at, r.Err(), leftovers(t, s))
+		}
+		if got := python(t, s, "import alpha, torch; print(alpha.__version__)"); got != "1.1" {
+			t.Errorf("at %d: %s", at, got)
+		}
+		if r := back(t, opt); r.Err() != nil || current(t, s) != old {
+			t.Errorf("at %d: rollback: %v", at, r.Err())
+		}
+		left, _ := filepath.Glob(filepath.Join(place(s), second.Sets[0].Digest[:16]+"*"))
+		for _, folder := range left { // it is made anew each time
+			if err := os.RemoveAll(folder); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// hook is a folder whose sitecustomize.py kills an agent before the DYING-th time that it renames,
+// links or removes something.
+func hook(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	text := `import os, signal, sys
+if sys.argv[:1] == ["-c"] and "DYING" in os.environ:
+    left = [int(os.environ["DYING"])]
+    def dying(do):
+        def step(*a, **k):
+            if "Environments" in sys.modules["__main__"].__dict__:
+                left[0] -= 1
+                if left[0] < 0 and not os.path.exists(__file__ + ".died"):  # the agent that looks afterwards lives
+                    open(__file__ + ".died", "w").close()
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return do(*a, **k)
+        return step
+    for name in ("rename", "symlink", "unlink", "mkdir", "fsync", "rmdir"):
+        setattr(os, name, dying(getattr(os, name)))
+`
+	if err := os.WriteFile(filepath.Join(dir, "sitecustomize.py"), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// A full disk fails the node alone, before or in the middle, and keeps its old environment.
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	x := newSite(t)
+	x.Add(t, wheelindex.Wheel{Name: "large", Version: "1", Files: map[string]string{"large/data.bin": noise(2 << 20)}})
+	l, files := x.lock(t, "name: train\npython: 3.11\nrequirements: [alpha, large]\n")
+	h1, s1 := host(t, "full", sshtest.Options{NoSpaceAfter: 1 << 20})
+	h2, s2 := host(t, "good", sshtest.Options{})
+	opt := options(t, l, files, []*sshtest.Server{s1, s2}, h1, h2)
+	r := run(t, t.Context(), opt)
+	if n := r.Nodes[0]; n.Status != report.Failed || n.Step != "put" || !strings.Contains(n.Error, "no space left") || !strings.Contains(n.Error, "as before") {
+		t.Errorf("%+v", n)
+	}
+	if r.Nodes[1].Status != report.OK {
+		t.Errorf("%+v", r.Nodes[1])
+	}
+	// uv finds the disk full: the node says so in its own words, with a hint.
+	h3, s3 := host(t, "uv", sshtest.Options{})
+	failing := x.uv(t, "echo 'error: failed to write: No space left on device (os error 28)' >&2; exit 2")
+	l, files = x.lock(t, "name: train\npython: 3.11\nrequirements: [alpha]\n")
+	failing()
+	r = run(t, t.Context(), options(t, l, files, []*sshtest.Server{s3}, h3))
+	if n := r.Nodes[0]; n.Status != report.Failed || n.Step != "install" || !strings.Contains(n.Error, "there is no room left") || !strings.Contains(n.Hint, "make room") || len(leftovers(t, s3)) > 0 {
+		t.Errorf("%+v, left %q", n, leftovers(t, s3))
+	}
+}
+
+// uv makes the wheel of uv on nodes do something else, until the returned function is called.
+func (s *site) uv(t *testing.T, line string) (restore func()) {
+	t.Helper()
+	wheels, _ := filepath.Glob(filepath.Join(s.Dir, "uv-*.whl"))
+	if len(wheels) != 1 {
+		t.Fatalf("%q", wheels)
+	}
+	was, err := os.ReadFile(wheels[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Add(t, wheelindex.Wheel{Name: "uv", Version: dockerfiles.UVVersion(), Tag: "py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64", Files: map[string]string{
+		"uv-" + dockerfiles.UVVersion() + ".data/scripts/uv": "#!/bin/sh\n" + line + "\n",
+	}})
+	return func() {
+		if err := os.WriteFile(wheels[0], was, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Nodes that the lock has no files for, or whose CPU the wheel does not suit, are refused before
+// anything is sent.
+func TestPlanRefuses(t *testing.T) {
+	t.Parallel()
+	set := environment.Set{Kind: environment.Kind{Machine: "x86_64", Glibc: "2.28"}, Digest: strings.Repeat("ab", 32), Files: []environment.File{{Name: "alpha", SHA256: "1", Size: 10}}}
+	l := &environment.Lock{Python: "3.11", Sets: []environment.Set{set}}
+	fine := node.Facts{Python: "3.11.2", Tag: "cp311", Platform: "linux_x86_64", Glibc: "2.31", CPU: "x86-64-v3"}
+	room := envs.Looked{Free: 1 << 40, Writable: true}
+	for want, c := range map[string]struct {
+		change func(*envs.Known)
+		policy deploy.InUse
+	}{
+		"": {func(*envs.Known) {}, deploy.InUse{}},
+		"for Python 3.11, this node's interpreter is 3.9.2":   {func(k *envs.Known) { k.Facts.Python = "3.9.2" }, deploy.InUse{}},
+		"no files for a node of linux_x86_64 with glibc 2.17": {func(k *envs.Known) { k.Facts.Glibc = "2.17" }, deploy.InUse{}},
+		"no usable Python: python is missing":                 {func(k *envs.Known) { k.Facts.Missing = []string{"python"} }, deploy.InUse{}},
+		"may not write into":                                  {func(k *envs.Known) { k.Look.Writable = false }, deploy.InUse{}},
+		"free, 64.0 MiB are needed":                           {func(k *envs.Known) { k.Look.Free = 1 << 20 }, deploy.InUse{}},
+		"its environment is used by pid 7 (me): python train.py": {func(k *envs.Known) {
+			k.Uses = node.Uses{InUse: []node.Process{{PID: 7, User: "me", Command: "python train.py"}}}
+		}, deploy.InUse{}},
+		"no connection": {func(k *envs.Known) { k.Err = errors.New("no connection") }, deploy.InUse{}},
+	} {
+		f, look := fine, room
+		k := envs.Known{Name: "n", Facts: &f, Look: &look}
+		c.change(&k)
+		plan, err := envs.NewPlan([]envs.Known{k}, envs.PlanOptions{Lock: l, InUse: c.policy})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := plan.Nodes[0]
+		switch {
+		case want == "" && (p.Action != deploy.Install || len(p.Send) != 2):
+			t.Errorf("%+v", p)
+		case want != "" && (p.Action == deploy.Install || len(p.Send) != 0 || !strings.Contains(strings.Join(p.Reasons, "; "), want) || plan.Err() == nil):
+			t.Errorf("%q: %+v", want, p)
+		}
+	}
+}
+
+// A wheel of DeepSpeed that does not run on a node is refused there, with the torch that the
+// environment brings.
+func TestPlanAsksWhetherDeepSpeedFits(t *testing.T) {
+	t.Parallel()
+	set := environment.Set{Kind: environment.Kind{Machine: "x86_64", Glibc: "2.28"}, Digest: strings.Repeat("ab", 32), Files: []environment.File{
+		{Name: "deepspeed", Version: "0.19.8", SHA256: "ds", Size: 10}, {Name: "torch", Version: "2.15.0+cu132", SHA256: "torch", Size: 10},
+	}}
+	m := wheel.Manifest{Name: "deepspeed-0.19.8-cp311-cp311-linux_x86_64.whl", Version: "0.19.8", Python: "3.11", Torch: "2.15.0", CUDA: "13.2", CPU: "x86-64-v4"}
+	for cpu, want := range map[string]deploy.Action{"x86-64-v4": deploy.Install, "x86-64-v3": deploy.Refuse} {
+		f := node.Facts{Python: "3.11.2", Tag: "cp311", Platform: "linux_x86_64", Glibc: "2.31", CPU: cpu}
+		plan, err := envs.NewPlan([]envs.Known{{Name: "n", Facts: &f, Look: &envs.Looked{Free: 1 << 40, Writable: true}}}, envs.PlanOptions{
+			Lock: &environment.Lock{Python: "3.11", Sets: []environment.Set{set}}, Wheels: map[string]*wheels.Wheel{"ds": {Manifest: m}},
+		})
+		if err != nil || plan.Nodes[0].Action != want || plan.Nodes[0].Unfit != (want == deploy.Refuse) {
+			t.Errorf("%s: %v, %+v", cpu, err, plan)
+		}
+		if code := exitCode(plan.Err()); want == deploy.Refuse && code != 4 {
+			t.Errorf("exit code %d", code)
+		}
+	}
+}
+
+func exitCode(err error) int {
+	var c interface{ ExitCode() int }
+	if errors.As(err, &c) {
+		return c.ExitCode()
+	}
+	return 0
+}
+
+// A job that runs from the current environment is respected: its node is refused and named; the
+// others go on. --in-use wait waits for its end, ignore does not.
+func TestRunningJob(t *testing.T) {
+	t.Parallel()
+	x := newSite(t)
+	first, files := x.lock(t, small)
+	h, s := host(t, "gpu1", sshtest.Options{})
+	opt := options(t, first, files, []*sshtest.Server{s}, h)
+	if r := run(t, t.Context(), opt); r.Err() != nil {
+		t.Fatal(r.Err())
+	}
+	old := current(t, s)
+	job := exec.Command(filepath.Join(place(s), "current/bin/python"), "-c", "import time; time.sleep(600)", "train.py")
+	if err := job.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := false
+	end := func() {
+		if !ended {
+			ended = true
+			job.Process.Kill() //nolint:errcheck // it sleeps
+			job.Wait()         //nolint:errcheck // it was killed
+		}
+	}
+	defer end()
+	if r := run(t, t.Context(), opt); r.Err() != nil {
+		t.Errorf("a node that has the environment already: %v", r.Err())
+	}
+	x.Add(t, wheelindex.Wheel{Name: "alpha", Version: "1.1"})
+	second, files := x.lock(t, small)
+	opt = options(t, second, files, []*sshtest.Server{s}, h)
+	r := run(t, t.Context(), opt)
+	if n := r.Nodes[0]; n.Status != report.Refused || n.Sent != 0 || !strings.Contains(n.Error, "used by pid") || !strings.Contains(n.Hint, "--in-use") || current(t, s) != old {
+		t.Errorf("%+v", n)
+	}
+	time.AfterFunc(3*time.Second, end)
+	opt.InUse = deploy.InUse{Wait: time.Minute}
+	if r := run(t, t.Context(), opt); r.Err() != nil || current(t, s) == old {
+		t.Errorf("%v", r.Err())
+	}
+}
+
+// An environment that nobody goes back to stays as long as a process runs from it.
+func TestOldEnvironmentInUseStays(t *testing.T) {
+	t.Parallel()
+	x := newSite(t)
+	h, s := host(t, "gpu1", sshtest.Options{})
+	var first string
+	var job *exec.Cmd
+	for _, version := range []string{"1.0", "1.1", "1.2", "1.3"} {
+		x.Add(t, wheelindex.Wheel{Name: "alpha", Version: version})
+		l, files := x.lock(t, small)
+		opt := options(t, l, files, []*sshtest.Server{s}, h)
+		opt.InUse = deploy.InUse{Ignore: true}
+		if version == "1.3" {
+			job.Process.Kill() //nolint:errcheck // it sleeps
+			job.Wait()         //nolint:errcheck // it was killed
+		}
+		if r := run(t, t.Context(), opt); r.Err() != nil {
+			t.Fatal(r.Err())
+		}
+		if job == nil {
+			first = current(t, s)
+			job = exec.Command(filepath.Join(first, "bin/python"), "-c", "import time; time.sleep(600)")
+			if err := job.Start(); err != nil {
+				t.Fatal(err)
+			}
+			defer job.Process.Kill() //nolint:errcheck // where the test has failed
+		}
+		if _, err := os.Stat(first); (err == nil) != (version != "1.3") {
+			t.Errorf("after %s: %v", version, err)
+		}
+	}
+}
+
+// A node that changes a file on its way in, or says that it has what it has not, is found out.
+func TestLyingNodes(t *testing.T) {
+	t.Parallel()
+	x := newSite(t)
+	l, files := x.lock(t, small)
+	h1, s1 := host(t, "corrupt", sshtest.Options{Corrupt: true})
+	h2, s2 := host(t, "have", sshtest.Options{})
+	sums := filepath.Join(s2.Home, ".local/share/dsbuild/env/.dsbuild/files")
+	for _, f := range append([]environment.File{l.Sets[0].Installer}, l.Sets[0].Files...) {
+		if f.Name != "alpha" {
+			continue
+		}
+		if err := errors.Join(os.MkdirAll(filepath.Join(sums, f.SHA256), 0o755), os.WriteFile(filepath.Join(sums, f.SHA256, f.File), []byte("not this wheel"), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	opt := options(t, l, files, []*sshtest.Server{s1, s2}, h1, h2)
+	r := run(t, t.Context(), opt)
+	if n := r.Nodes[0]; n.Status != report.Failed || n.Step != "put" || current(t, s1) != "" {
+		t.Errorf("%+v", n)
+	}
+	if n := r.Nodes[1]; n.Status != report.Failed || n.Step != "install" || current(t, s2) != "" {
+		t.Errorf("%+v", n)
+	}
+	opt.Hosts = opt.Hosts[1:]
+	if r := run(t, t.Context(), opt); r.Err() != nil { // the wrong file is gone, and sent again
+		t.Errorf("%v", r.Err())
+	}
+	// One that answers with another message than asked, or none.
+	x.uv(t, "mkdir -p \"$6/bin\"; ln -s /usr/bin/python3 \"$6/bin/python\"; exit 0")
+	odd, files := x.lock(t, small)
+	h3, s3 := host(t, "odd", sshtest.Options{})
+	r = run(t, t.Context(), options(t, odd, files, []*sshtest.Server{s3}, h3))
+	if n := r.Nodes[0]; n.Status != report.Failed || current(t, s3) != "" {
+		t.Errorf("%+v", n)
+	}
+}
+
+// Nodes that share a home make one environment: the others wait for the first, and verify it.
+func TestSharedHome(t *testing.T) {
+	t.Parallel()
+	x := newSite(t)
+	l, files := x.lock(t, small)
+	home := t.TempDir()
+	h1, s1 := host(t, "gpu1", sshtest.Options{Home: home})
+	h2, s2 := host(t, "gpu2", sshtest.Options{Home: home})
+	r := run(t, t.Context(), options(t, l, files, []*sshtest.Server{s1, s2}, h1, h2))
+	if r.Err() != nil || r.Nodes[0].Changed == r.Nodes[1].Changed || len(leftovers(t, s1)) > 0 {
+		t.Errorf("%v, left %q", r.Err(), leftovers(t, s1))
+	}
+}
+
+// An interrupt in the middle leaves what was there.
+func TestInterrupted(t *testing.T) {
+	t.Parallel()
+	x := newSite(t)
+	l, files := x.lock(t, small)
+	h, s := host(t, "gpu1", sshtest.Options{})
+	opt := options(t, l, files, []*sshtest.Server{s}, h)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	opt.Dialer = &counting{Dialer: opt.Dialer, before: func(up remote.Upload) error {
+		if strings.Contains(up.Path, "torch") {
+			stop()
+		}
+		return nil
+	}}
+	r := run(t, ctx, opt)
+	if n := r.Nodes[0]; n.Status != report.Failed || current(t, s) != "" || !strings.Contains(n.Error, "no environment is current, as before") {
+		t.Errorf("%+v", n)
+	}
+	opt = options(t, l, files, []*sshtest.Server{s}, h)
+	if r := run(t, t.Context(), opt); r.Err() != nil || len(leftovers(t, s)) > 0 {
+		t.Errorf("%v, left %q", r.Err(), leftovers(t, s))
+	}
+}

@@ -1,0 +1,110 @@
+# Where a node keeps whole environments, and what they are. Changes nothing. REQUEST names the
+# environment and, if it is not the user's own, the folder.
+ROOT = os.path.join(REQUEST["folder"] or os.path.join(os.path.expanduser("~"), ".local", "share"), "dsbuild", "env")
+HOME = os.path.join(ROOT, ".dsbuild")  # of all environments: lock, inbox, files, cache
+FILES = os.path.join(HOME, "files")
+PLACE = os.path.join(ROOT, REQUEST["name"])
+CURRENT, PREVIOUS = os.path.join(PLACE, "current"), os.path.join(PLACE, "previous")
+NOTE = "environment.json"  # an environment that is whole has it
+MOST_WRONG = 50  # files that are named
+OWN = ("INSTALLER", "REQUESTED", "RECORD", "direct_url.json")  # an installer's notes in a dist-info
+
+
+def target(link):
+    """The name of the environment that a link in PLACE names, "" where there is none."""
+    try:
+        name = os.readlink(link)
+    except OSError:
+        return ""
+    return name if os.sep not in name and mark_of(name) else ""
+
+
+def mark_of(name):
+    """What is noted of an environment, None of one that is not whole."""
+    mark = load_json(os.path.join(PLACE, name, NOTE))
+    return mark if isinstance(mark, dict) else None
+
+
+def told(name):
+    """An environment as the driver hears of it, None for none."""
+    mark = mark_of(name) if name else None
+    if mark is None:
+        return None
+    return {"name": name, "digest": str(mark.get("digest", "")), "python": python_of(os.path.join(PLACE, name)), "deepspeed": mark.get("deepspeed")}
+
+
+def python_of(folder):
+    return os.path.join(folder, "bin", "python")
+
+
+def whole_of(digest):
+    """The name of a whole environment with a digest, the current one first, "" for none."""
+    names = [target(CURRENT), target(PREVIOUS)] + sorted(os.listdir(PLACE) if os.path.isdir(PLACE) else [])
+    for name in names:
+        if name and not name.startswith(".") and name not in ("current", "previous"):
+            mark = mark_of(name)
+            if mark and mark.get("digest") == digest:
+                return name
+    return ""
+
+
+def stored(files):
+    """The sha256 of those files that the node has."""
+    return [f["sha256"] for f in files if os.path.isfile(os.path.join(FILES, f["sha256"], f["name"]))]
+
+
+def site_of(folder):
+    """The site-packages of an environment, which has one."""
+    lib = os.path.join(folder, "lib")
+    found = sorted(name for name in (os.listdir(lib) if os.path.isdir(lib) else []) if name.startswith("python3"))
+    return os.path.join(lib, found[0], "site-packages") if found else lib
+
+
+class Whole:
+    """Every file of an environment, compared with RECORD."""
+
+    def __init__(self, folder):
+        self.site, self.listed, self.wrong, self.lines = site_of(folder), set(), [], []
+        self.packages = {}
+        for entry in sorted(os.listdir(self.site) if os.path.isdir(self.site) else []):
+            if entry.endswith(".dist-info"):
+                self.package(entry)
+        for path, is_link in walk(self.site):
+            name = path[len(self.site) + 1:]
+            if name not in self.listed and (is_link or name.endswith(CODE + (".pth",)) or name.count("/") == 1 and ".dist-info/" in name):
+                self.wrong.append(name + " belongs to no package")
+
+    def package(self, entry):
+        info, lines = os.path.join(self.site, entry), []
+        rows = record_rows(info)
+        if rows is None:
+            self.wrong.append(entry + " has no RECORD")
+            return
+        for row in rows:
+            path = os.path.normpath(row[0])
+            self.listed.add(path)
+            algorithm, _, want = row[1].partition("=")
+            if algorithm not in HASHES:
+                continue
+            try:
+                digest = file_digest(os.path.join(self.site, path))
+                same = digest if algorithm == "sha256" else file_digest(os.path.join(self.site, path), getattr(hashlib, algorithm))
+            except OSError:
+                self.wrong.append(row[0] + " is missing")
+                continue
+            if written(same.digest()) != want.rstrip("="):
+                self.wrong.append(row[0] + " is altered")
+            line = "%s\0%s\n" % (path, digest.hexdigest())
+            if path.startswith(".."):
+                self.lines.append(line)
+            elif not (path.startswith(entry + "/") and path[len(entry) + 1:] in OWN):
+                lines.append(line)
+        name, version = metadata_of(info)
+        sum = hashlib.sha256("".join(sorted(lines)).encode("utf-8", "surrogateescape")).hexdigest()
+        self.packages[normal(name)] = {"version": version, "digest": sum}
+
+    def told(self):
+        """What the driver hears."""
+        every = sorted(self.lines + ["%s\0%s\n" % (name, p["digest"]) for name, p in self.packages.items()])
+        sum = hashlib.sha256("".join(every).encode("utf-8", "surrogateescape")).hexdigest()
+        return {"packages": self.packages, "digest": sum, "wrong": sorted(self.wrong)[:MOST_WRONG], "more": max(0, len(self.wrong) - MOST_WRONG)}

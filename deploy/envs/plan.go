@@ -1,0 +1,272 @@
+package envs
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/deploy/wheels"
+	"github.com/dsbuild/dsbuild/environment"
+	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/cause"
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/node"
+)
+
+// NodePlan is the action on one node.
+type NodePlan struct {
+	Name    string
+	Action  deploy.Action
+	Set     *environment.Set // the files for the node; nil if none serves it
+	Ready   bool             // the node has the environment already: only the link changes
+	Send    []environment.File
+	Reasons []string // for a refusal or an absence
+	Unfit   bool     // refused because the wheel of DeepSpeed does not fit it
+	Remarks []string
+	Hint    string
+
+	cause string // Reasons without the node's own details
+	waits bool   // wait until no process uses the current environment
+}
+
+// Size is the number of bytes to send.
+func (p NodePlan) Size() int64 {
+	var n int64
+	for _, f := range p.Send {
+		n += f.Size
+	}
+	return n
+}
+
+// Plan lists the actions, in inventory order.
+type Plan struct{ Nodes []NodePlan }
+
+// Known is the result of the survey for one node.
+type Known struct {
+	Name  string
+	Facts *node.Facts // nil if it could not be probed
+	Look  *Looked
+	Uses  node.Uses // of the current environment
+	Err   error
+}
+
+// Looked is the state of a node's environments.
+type Looked struct {
+	Current  *Present `json:"current"`  // nil: none
+	Previous *Present `json:"previous"` // what a rollback restores; nil: nothing
+	Ready    []string `json:"ready"`    // digests of whole environments
+	Have     []string `json:"have"`     // sha256 of files that need not be sent
+	Free     int64    `json:"free"`
+	Writable bool     `json:"writable"`
+
+	Leftovers bool   `json:"leftovers"` // of a run that was cut off
+	Place     string `json:"place"`     // the folder of the environments of this name
+}
+
+// Present is an environment on a node.
+type Present struct {
+	Name      string          `json:"name"` // of its folder
+	Digest    string          `json:"digest"`
+	Python    string          `json:"python"`
+	DeepSpeed *report.Version `json:"deepspeed"`
+}
+
+// PlanOptions are the settings of NewPlan.
+type PlanOptions struct {
+	Lock     *environment.Lock
+	Wheels   map[string]*wheels.Wheel // the wheel of DeepSpeed by its sha256
+	Unpacked map[string]int64         // bytes that each file needs once it is installed, by its sha256
+	Force    bool
+	InUse    deploy.InUse
+}
+
+// NewPlan decides the action on each node. It is pure.
+func NewPlan(nodes []Known, opt PlanOptions) (Plan, error) {
+	tables, err := compat.NewTables()
+	if err != nil {
+		return Plan{}, err
+	}
+	plan := Plan{}
+	for _, n := range nodes {
+		p := NodePlan{Name: n.Name}
+		if n.Err != nil {
+			p.absent(n.Err)
+		} else {
+			p.decide(tables, n, opt)
+		}
+		plan.Nodes = append(plan.Nodes, p)
+	}
+	return plan, nil
+}
+
+func (p *NodePlan) absent(err error) {
+	m := cause.From(err)
+	p.Action, p.Reasons, p.Hint, p.cause = deploy.Absent, []string{m.Text}, hint.Of(err), m.Cause
+}
+
+func (p *NodePlan) refuse(hint string, why ...string) {
+	p.Action, p.Reasons, p.Hint = deploy.Refuse, why, hint
+}
+
+// decide decides the action on a node that was probed.
+func (p *NodePlan) decide(tables *compat.Tables, n Known, opt PlanOptions) {
+	set, err := opt.Lock.For(*n.Facts)
+	switch {
+	case n.Facts.MissingPython() != "":
+		p.refuse("install Python "+opt.Lock.Python+" there, or set interpreter: in environment.yaml", "no usable Python: "+n.Facts.MissingPython()+" is missing")
+		return
+	case err != nil:
+		p.refuse("lock for such nodes, too: dsbuild env lock environment.yaml --for INVENTORY; interpreter: names their Python", err.Error())
+		return
+	case !n.Look.Writable:
+		p.refuse("set folder: in environment.yaml to a place where this user may write", "the user may not write into "+node.ShownPath(n.Look.Place))
+		return
+	}
+	p.Set = set
+	if reasons, try := unfit(tables, set, *n.Facts, opt.Wheels); len(reasons) > 0 {
+		p.Unfit = true
+		p.refuse(try, reasons...)
+		return
+	}
+	if n.Look.Current != nil && n.Look.Current.Digest == set.Digest && !opt.Force {
+		p.Action = deploy.UpToDate
+		return
+	}
+	p.Action, p.Ready = deploy.Install, slices.Contains(n.Look.Ready, set.Digest) && !opt.Force
+	if !p.Ready {
+		p.send(n.Look, opt)
+	}
+	if p.Action == deploy.Install {
+		p.respect(n.Uses, opt.InUse)
+	}
+}
+
+// roomMargin is the free space that the installer and its notes need.
+const roomMargin = 64 << 20
+
+// send lists the files that the node lacks, and refuses a node without the room for them.
+func (p *NodePlan) send(l *Looked, opt PlanOptions) {
+	need := int64(roomMargin)
+	for _, f := range append([]environment.File{p.Set.Installer}, p.Set.Files...) {
+		if slices.Contains(l.Have, f.SHA256) {
+			continue
+		}
+		p.Send = append(p.Send, f)
+		need += f.Size + opt.Unpacked[f.SHA256]
+	}
+	if l.Free < need {
+		p.refuse("make room there, or set folder: in environment.yaml", fmt.Sprintf("%s has %s free, %s are needed", node.ShownPath(l.Place), ui.Size(l.Free), ui.Size(need)))
+		p.Send = nil
+	}
+}
+
+// respect applies the policy for an environment that processes use: a job would load the modules
+// of the new one through the link.
+func (p *NodePlan) respect(uses node.Uses, policy deploy.InUse) {
+	what := deploy.DescribeUses(uses)
+	switch {
+	case what.Text == "":
+	case policy.Ignore:
+		p.Remarks = append(p.Remarks, what.Text)
+	case policy.Wait > 0:
+		p.Remarks, p.waits = append(p.Remarks, "waits up to "+ui.Duration(policy.Wait)+": "+what.Text), true
+	default:
+		p.refuse(deploy.InUseHint, what.Text)
+		p.cause, p.Send = what.Cause, nil
+	}
+}
+
+// unfit returns the reasons why the DeepSpeed of the set does not run on a node once the set's
+// torch is there.
+func unfit(tables *compat.Tables, set *environment.Set, f node.Facts, known map[string]*wheels.Wheel) (reasons []string, try string) {
+	ds := set.File("deepspeed")
+	if ds == nil || known[ds.SHA256] == nil {
+		return nil, ""
+	}
+	m := known[ds.SHA256].Manifest
+	f.TorchCUDA, f.CXX11ABI, f.Torch = m.CUDA, nil, ""
+	if torch := set.File("torch"); torch != nil {
+		f.Torch, _, _ = strings.Cut(torch.Version, "+")
+	}
+	v := tables.Fit(m, f)
+	if v.OK() {
+		return nil, ""
+	}
+	return v.Reasons, v.Hint()
+}
+
+// NewRollbackPlan decides which nodes go back to the environment before. It is pure.
+func NewRollbackPlan(nodes []Known, policy deploy.InUse) Plan {
+	plan := Plan{}
+	for _, n := range nodes {
+		p := NodePlan{Name: n.Name}
+		switch {
+		case n.Err != nil:
+			p.absent(n.Err)
+		case n.Facts.MissingPython() != "":
+			p.refuse("set interpreter: in environment.yaml", "no usable Python: "+n.Facts.MissingPython()+" is missing")
+		case n.Look.Previous == nil:
+			p.refuse("a node keeps only the environment before the last switch", "there is nothing to go back to")
+		default:
+			p.Action = deploy.Rollback
+			p.respect(n.Uses, policy)
+		}
+		plan.Nodes = append(plan.Nodes, p)
+	}
+	return plan
+}
+
+// Err is the error that the report of this plan will have, as far as the plan can tell.
+func (p Plan) Err() error {
+	bad, unfit := 0, 0
+	for _, n := range p.Nodes {
+		if n.Action == deploy.Refuse || n.Action == deploy.Absent {
+			bad++
+		}
+		if n.Unfit {
+			unfit++
+		}
+	}
+	switch {
+	case bad == 0:
+		return nil
+	case unfit == len(p.Nodes):
+		return report.AllUnfit(unfit)
+	}
+	return report.NotOK("%d of %d nodes are refused or could not be reached", bad, len(p.Nodes))
+}
+
+// cellSep separates the cells of a row while dsbuild folds equal rows.
+const cellSep = "\x00"
+
+// Print writes the plan, equal nodes in one row.
+func (p Plan) Print(w io.Writer) error {
+	var rows []ui.Named
+	for _, n := range p.Nodes {
+		what, send, why := "-", "-", n.Remarks
+		if n.Set != nil {
+			what = report.ShortSum(n.Set.Digest)
+		}
+		switch {
+		case len(n.Reasons) > 0:
+			why = n.Reasons
+		case n.Action == deploy.UpToDate:
+			why = append([]string{"has this environment already"}, why...)
+		case n.Ready:
+			why = append([]string{"the environment is there: only the link changes"}, why...)
+		case n.Action == deploy.Install:
+			send = fmt.Sprintf("%s in %s", ui.Size(n.Size()), ui.Count(len(n.Send), "file"))
+		}
+		rows = append(rows, ui.Named{Name: n.Name, Text: strings.Join([]string{string(n.Action), what, send, cmp.Or(strings.Join(why, "; "), "-")}, cellSep)})
+	}
+	var table [][]string
+	for _, f := range ui.Fold(rows) {
+		table = append(table, append([]string{f.Names}, strings.Split(f.Text, cellSep)...))
+	}
+	return ui.Table(w, []string{"NODES", "ACTION", "ENVIRONMENT", "SENDS", "WHY"}, table)
+}

@@ -1,0 +1,134 @@
+package envs
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+
+	"github.com/dsbuild/dsbuild/agent"
+	"github.com/dsbuild/dsbuild/deploy/changes"
+	"github.com/dsbuild/dsbuild/environment"
+	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/node"
+	"github.com/dsbuild/dsbuild/verify"
+)
+
+// The programs on nodes are made of these sources: place.py, then one of the others.
+var (
+	//go:embed place.py
+	placeSource string
+	//go:embed look.py
+	lookSource string
+	//go:embed check.py
+	checkSource string
+	//go:embed agent.py
+	agentSource string
+)
+
+var (
+	lookProgram  = node.NewErrand(placeSource, lookSource)
+	checkProgram = node.NewProgram(placeSource, checkSource)
+	agentProgram = agent.NewProgram(verify.FilesSource(), changes.Source(), node.UsesSource(), placeSource, agentSource)
+)
+
+// where names the environment for the programs on nodes.
+type where struct {
+	Folder string `json:"folder"` // "": the user's own
+	Name   string `json:"name"`
+}
+
+// fileRef is a file that an agent should have.
+type fileRef struct {
+	Name    string `json:"name"`
+	SHA256  string `json:"sha256"`
+	Package string `json:"package"` // "" for the installer, which is no part of the environment
+	Version string `json:"version"`
+}
+
+// refs lists the files of a set, the installer first.
+func refs(s *environment.Set) []fileRef {
+	all := []fileRef{{Name: s.Installer.File, SHA256: s.Installer.SHA256}}
+	for _, f := range s.Files {
+		all = append(all, fileRef{f.File, f.SHA256, f.Name, f.Version})
+	}
+	return all
+}
+
+// sessionRequest is the agent's start request.
+type sessionRequest struct {
+	where
+	Files []fileRef `json:"files"`
+	Look  bool      `json:"look"` // report the state and end
+	Run   string    `json:"run"`
+	Label string    `json:"label"`
+	By    string    `json:"by"`
+	LockS float64   `json:"lock_s"`
+}
+
+// beginReply is the agent's first answer: the state once the agent holds the lock.
+type beginReply struct {
+	Inbox    string   `json:"inbox"`
+	Arrived  []string `json:"arrived"` // names of files in the inbox that need not be sent again
+	Have     []string `json:"have"`    // sha256 of files that the node keeps
+	Current  *Present `json:"current"`
+	Previous *Present `json:"previous"`
+	Repaired bool     `json:"repaired"`
+	Run      string   `json:"run"` // the run that made the last switch
+}
+
+// whole is the state of an environment's files.
+type whole struct {
+	Name     string                    `json:"name"`
+	Python   string                    `json:"python"`
+	Digest   string                    `json:"digest"` // of all files that belong to packages
+	Packages map[string]packageOnANode `json:"packages"`
+	Wrong    []string                  `json:"wrong"` // files that are not as RECORD says
+	More     int                       `json:"more"`  // how many more there are
+}
+
+type packageOnANode struct {
+	Version string `json:"version"`
+	Digest  string `json:"digest"`
+}
+
+// undoReply is the agent's answer to undo.
+type undoReply struct {
+	Current  *Present `json:"current"`
+	Recorded bool     `json:"recorded"` // the switch was made and stays
+	Finished bool     `json:"finished"` // the next run has nothing left to repair
+}
+
+// session is a running agent on a node.
+type session struct {
+	*agent.Session
+	node *fleet.Node
+}
+
+// startSession starts an agent and waits until it holds the lock.
+func startSession(ctx context.Context, n *fleet.Node, python string, req sessionRequest) (*session, beginReply, error) {
+	if req.Files == nil {
+		req.Files = []fileRef{} // not null
+	}
+	var b beginReply
+	s, err := agent.Start(ctx, n.Runner, agent.Options{
+		Script: node.Script{Python: python, Program: agentProgram, Request: req}, Event: changes.IgnoreOutput, Asked: n.Log.Order,
+	}, &b)
+	if err != nil {
+		return nil, beginReply{}, advised(err, n)
+	}
+	return &session{s, n}, b, nil
+}
+
+// ask sends an order, waits for the answer and decodes it into into, unless into is nil.
+func (s *session) ask(ctx context.Context, order agent.Order, into any) error {
+	return advised(s.Ask(ctx, order, into), s.node)
+}
+
+// advised adds the hint to the failure of an order.
+func advised(err error, n *fleet.Node) error {
+	var f *agent.Failure
+	if !errors.As(err, &f) {
+		return err
+	}
+	return verify.WithAdvice(f, f.Advice, n.Host)
+}

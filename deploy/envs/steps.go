@@ -1,0 +1,431 @@
+package envs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dsbuild/dsbuild/agent"
+	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/deploy/changes"
+	"github.com/dsbuild/dsbuild/deploy/wheels"
+	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/cause"
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/node"
+	"github.com/dsbuild/dsbuild/verify"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// The time limits of the steps.
+const (
+	probeLimit   = 2 * time.Minute
+	putLimit     = 30 * time.Minute
+	installLimit = 15 * time.Minute
+	verifyLimit  = 15 * time.Minute
+	recordLimit  = 5 * time.Minute
+	undoLimit    = 2 * time.Minute
+	programGrace = 30 * time.Second // time for the node to stop a hanging uv and report it
+	lockWait     = 20 * time.Second // covers an agent that still cleans up after a killed driver
+	putTries     = 5                // tries to send the files if the connection breaks
+)
+
+// steps returns the steps of a node in Apply. If one fails, end removes what was made.
+func (u *nodeRun) steps() []fleet.Step {
+	limit, wait := u.run.fleet.Limit, u.run.opt.InUse.Wait
+	waits := fleet.Step{Name: "fit", Limit: wait + limit(probeLimit), Do: u.awaitFree, ReadOnly: true, Needed: func() bool { return u.plan.waits }}
+	holdsLock := func() bool { return u.session != nil }
+	switch u.plan.Action {
+	case deploy.Install:
+		return []fleet.Step{
+			waits,
+			{Name: "put", Limit: limit(putLimit), Do: u.put},                                                 // takes the lock, sends the files that the node lacks
+			{Name: "install", Limit: limit(installLimit) + programGrace, Do: u.install, Needed: holdsLock},   // makes the environment beside the current one
+			{Name: "verify", Limit: limit(verifyLimit), Do: u.verify},                                        // compares every package, loads every op
+			{Name: "record", Limit: wait + limit(probeLimit) + recordLimit, Do: u.record, Needed: holdsLock}, // switches to it by one rename
+		}
+	case deploy.Rollback:
+		return []fleet.Step{
+			waits,
+			{Name: "rollback", Limit: wait + limit(installLimit), Do: u.rollBack}, // switches back, after a look at every file
+		}
+	case deploy.UpToDate:
+		left := func() bool { return u.look.Leftovers }
+		return []fleet.Step{
+			{Name: "put", Limit: limit(putLimit), Do: u.tidy, Needed: left}, // removes what an interrupted run left
+			{Name: "verify", Limit: limit(verifyLimit), Do: u.verifyCurrent},
+		}
+	}
+	return nil
+}
+
+// end is the end of a node's steps: it undoes an unfinished change, ends the agent and closes the
+// connection.
+func (u *nodeRun) end(ctx context.Context, err error) {
+	defer u.HangUp()
+	if err != nil {
+		u.undo(ctx)
+		return
+	}
+	u.Status = report.OK
+	u.endSession()
+}
+
+func (u *nodeRun) endSession() {
+	if u.session != nil {
+		u.session.End()
+		u.session = nil
+	}
+}
+
+// awaitFree waits until no process uses the current environment.
+func (u *nodeRun) awaitFree(ctx context.Context) error {
+	if u.run.opt.InUse.Ignore || u.look.Current == nil {
+		return nil
+	}
+	return u.run.opt.InUse.Await(ctx, u.Node, u.waitUntil, func(ctx context.Context) (cause.Message, error) {
+		got, err := node.Users(ctx, u.Runner, u.look.Current.Python)
+		if err != nil {
+			return cause.Message{}, fmt.Errorf("dsbuild does not know whether its environment is in use: %w", err)
+		}
+		return deploy.DescribeUses(got), nil
+	})
+}
+
+// put sends the files to the node. If the connection breaks, it tries again: what has arrived stays.
+func (u *nodeRun) put(ctx context.Context) error {
+	for try := 1; ; try++ {
+		err := u.putAll(ctx, try > 1)
+		if err == nil || try == putTries || !errors.Is(err, remote.ErrLost) || ctx.Err() != nil {
+			return err
+		}
+		u.Note("%v; dsbuild reconnects and continues the transfer", err)
+		u.endSession()
+		if err := u.Reconnect(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// putAll starts the agent and sends the files that the node lacks.
+func (u *nodeRun) putAll(ctx context.Context, again bool) error {
+	b, err := u.start(ctx, again, false)
+	if err != nil {
+		return err
+	}
+	if b.Current != nil && b.Current.Digest == u.plan.Set.Digest && !u.run.opt.Force {
+		u.endSession() // another node that shares the folder has switched meanwhile, or another run
+		return nil
+	}
+	box := changes.Inbox{Node: u.Node, Ask: u.session.ask, Python: u.facts.Executable, Folder: b.Inbox, Bandwidth: u.run.opt.Bandwidth}
+	for _, f := range u.plan.Send {
+		local := wheels.File{Path: u.run.opt.Files.Paths[f.SHA256], SHA256: f.SHA256, Size: f.Size}
+		if slices.Contains(b.Have, f.SHA256) || slices.Contains(b.Arrived, path.Base(local.Path)) {
+			u.Sent(f.Size)
+			continue
+		}
+		if err := box.Put(ctx, local); err != nil {
+			return err
+		}
+		u.sent += f.Size
+	}
+	return nil
+}
+
+// tidy removes the files of an interrupted run from a node that needs no other change.
+func (u *nodeRun) tidy(ctx context.Context) error {
+	set := u.plan.Set
+	u.plan.Set = nil // no upload is wanted
+	_, err := u.start(ctx, false, false)
+	u.plan.Set = set
+	if errors.As(err, new(*agent.Failure)) {
+		return nil // another deploy is running, and the files are its own
+	}
+	u.endSession()
+	return err
+}
+
+// start starts the agent, which takes the lock and repairs what an interrupted run left.
+func (u *nodeRun) start(ctx context.Context, again, look bool) (beginReply, error) {
+	req := sessionRequest{where: u.run.where(), Run: u.run.fleet.Run, Label: deploy.FileLabel(u.Host.Name), By: u.run.opt.By, Look: look, LockS: lockWait.Seconds()}
+	if u.plan.Set != nil {
+		req.Files = refs(u.plan.Set)
+	}
+	if again {
+		req.LockS += agent.Silence.Seconds() // the agent before it may not know yet that its connection is gone
+	}
+	s, b, err := startSession(ctx, u.Node, u.facts.Executable, req)
+	if err != nil {
+		return b, err
+	}
+	u.now, u.unseen = b.Current, false
+	if look {
+		s.End()
+		return b, nil
+	}
+	u.session = s
+	if b.Repaired {
+		u.Warn("an earlier run was interrupted; the node has cleaned up after it")
+	}
+	return b, nil
+}
+
+// install lets the node make the environment of the files.
+func (u *nodeRun) install(ctx context.Context) error {
+	all := refs(u.plan.Set)
+	var made whole
+	err := u.session.ask(ctx, agent.Order{
+		"do": "install", "digest": u.plan.Set.Digest, "ready": u.plan.Ready, "files": all, "installer": all[0],
+		"limit_s": u.run.fleet.Limit(installLimit).Seconds(),
+	}, &made)
+	if err != nil {
+		return err
+	}
+	u.whole = &made
+	return nil
+}
+
+// verify proves that the environment has the very files of the lock, and that its ops load.
+func (u *nodeRun) verify(ctx context.Context) error {
+	if u.session == nil { // the environment was there when the lock was taken
+		return u.verifyCurrent(ctx)
+	}
+	if err := u.compareWithLock(); err != nil {
+		return err
+	}
+	return u.prove(ctx, u.whole.Python)
+}
+
+// verifyCurrent is verify for the environment that is current already.
+func (u *nodeRun) verifyCurrent(ctx context.Context) error {
+	if err := u.check(ctx); err != nil {
+		return err
+	}
+	if err := u.compareWithLock(); err != nil {
+		return hint.Add(err, "make it anew: dsbuild env deploy with --force")
+	}
+	return u.prove(ctx, u.now.Python)
+}
+
+// check compares every file of the current environment with RECORD, on the node.
+func (u *nodeRun) check(ctx context.Context) error {
+	var answer struct {
+		Checked *whole `json:"checked"`
+	}
+	script := node.Script{Python: u.facts.Executable, Program: checkProgram, Request: u.run.where()}
+	if err := script.Run(ctx, u.Runner, func(m json.RawMessage) error { return node.Decode(m, &answer) }); err != nil {
+		return err
+	}
+	if answer.Checked == nil || u.now == nil {
+		return hint.With(errors.New("the environment is gone"), "deploy it again")
+	}
+	u.whole = answer.Checked
+	return nil
+}
+
+// compareWithLock compares the packages on the node with those of the lock, file by file.
+func (u *nodeRun) compareWithLock() error {
+	differs := u.differences()
+	if len(differs) == 0 {
+		return nil
+	}
+	const most = 8
+	if len(differs) > most {
+		differs = append(differs[:most:most], fmt.Sprintf("and %d more", len(differs)-most))
+	}
+	return errors.New("the environment is not that of the lock: " + strings.Join(differs, "; "))
+}
+
+// differences lists what of the node's environment is not as the lock says. Files that the lock's
+// wheels do not tell here are compared with the node's RECORD alone.
+func (u *nodeRun) differences() []string {
+	out := slices.Clone(u.whole.Wrong)
+	if u.whole.More > 0 {
+		out = append(out, fmt.Sprintf("%d more files", u.whole.More))
+	}
+	known := map[string]bool{}
+	for _, f := range u.plan.Set.Files {
+		known[f.Name] = true
+		p, ok := u.whole.Packages[f.Name]
+		var want string
+		if u.run.opt.Files != nil {
+			want = u.run.opt.Files.Digests[f.SHA256]
+		}
+		switch {
+		case !ok:
+			out = append(out, f.Name+" is missing")
+		case want != "" && p.Digest != want:
+			out = append(out, fmt.Sprintf("the files of %s are not those of %s", f.Name, f.File))
+		case wheel.CompareVersions(p.Version, f.Version) != 0 && normalVersion(p.Version) != normalVersion(f.Version):
+			out = append(out, fmt.Sprintf("%s is %s, not %s", f.Name, node.PlainVersion(p.Version), f.Version))
+		}
+	}
+	for name := range u.whole.Packages {
+		if !known[name] {
+			out = append(out, name+" is not in the lock")
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// normalVersion is a version as file names and METADATA may spell it alike.
+func normalVersion(v string) string {
+	return strings.NewReplacer("_", ".", "-", ".").Replace(strings.ToLower(v))
+}
+
+// prove loads every op, as a training job of this user would, and gathers the facts of the
+// environment.
+func (u *nodeRun) prove(ctx context.Context, python string) error {
+	inside, err := node.Probe(ctx, u.Runner, node.ProbeOptions{Python: python})
+	if err != nil {
+		return err
+	}
+	if part := inside.MissingPython(); part != "" {
+		return errors.New("the environment's Python does not run: " + part + " is missing")
+	}
+	u.inside = &inside
+	if u.plan.Set == nil || u.run.opt.Verify != verify.LevelLoad {
+		return nil
+	}
+	ds := u.plan.Set.File("deepspeed")
+	switch {
+	case ds == nil:
+		return nil
+	case inside.DeepSpeed == nil:
+		return errors.New("the environment has no DeepSpeed")
+	}
+	// Without the wheel here, its own build record says which ops it has.
+	m, version := wheel.Manifest{CUDA: inside.TorchCUDA, Ops: inside.DeepSpeed.Ops}, inside.DeepSpeed.Version
+	if u.run.opt.Files != nil && u.run.opt.Files.Wheels[ds.SHA256] != nil {
+		w := u.run.opt.Files.Wheels[ds.SHA256]
+		m, version = w.Manifest, w.Version
+	}
+	return verify.Prove(ctx, u.Node, inside, m, verify.Request{Level: verify.LevelLoad, Version: version, Record: inside.DeepSpeed.Record, Ops: m.Ops})
+}
+
+// mark is the note in an environment that is whole.
+type mark struct {
+	Name      string                    `json:"name"`
+	Digest    string                    `json:"digest"`
+	Files     []string                  `json:"files"` // sha256 of its wheels and of the installer
+	Packages  map[string]packageOnANode `json:"packages"`
+	DeepSpeed *report.Version           `json:"deepspeed"`
+	At        string                    `json:"at"`
+	Run       string                    `json:"run"`
+	By        string                    `json:"by"`
+}
+
+// entry is a line in the journal of an environment.
+type entry struct {
+	Do     string `json:"do"` // env deploy or env rollback
+	Run    string `json:"run"`
+	At     string `json:"at"`
+	By     string `json:"by"`
+	Node   string `json:"node"`
+	Digest string `json:"digest"`
+	Before string `json:"before"`
+}
+
+func (u *nodeRun) entry(digest string) entry {
+	return entry{u.run.opt.Command, u.run.fleet.Run, time.Now().UTC().Format(time.RFC3339), u.run.opt.By, u.Host.Name, digest, u.environment()}
+}
+
+// record switches to the environment.
+func (u *nodeRun) record(ctx context.Context) error {
+	if err := u.awaitFree(ctx); err != nil { // a job may have started since
+		return err
+	}
+	set := u.plan.Set
+	m := mark{Name: u.run.opt.Lock.Name, Digest: set.Digest, Packages: u.whole.Packages, Run: u.run.fleet.Run, By: u.run.opt.By, At: time.Now().UTC().Format(time.RFC3339)}
+	for _, f := range refs(set) {
+		m.Files = append(m.Files, f.SHA256)
+	}
+	if w := u.wheel(); w != nil {
+		m.DeepSpeed = &report.Version{Version: w.Version, SHA256: w.SHA256}
+		if u.inside != nil && u.inside.DeepSpeed != nil {
+			m.DeepSpeed.Version = u.inside.DeepSpeed.Version
+		}
+	}
+	var done struct {
+		Python string `json:"python"`
+	}
+	if err := u.session.ask(ctx, agent.Order{"do": "record", "digest": set.Digest, "mark": m, "journal": u.entry(set.Digest)}, &done); err != nil {
+		return err
+	}
+	u.changed, u.now = true, &Present{Name: u.whole.Name, Digest: set.Digest, Python: done.Python, DeepSpeed: m.DeepSpeed}
+	return nil
+}
+
+// rollBack switches back to the environment before.
+func (u *nodeRun) rollBack(ctx context.Context) error {
+	if err := u.awaitFree(ctx); err != nil {
+		return err
+	}
+	b, err := u.start(ctx, false, false)
+	if err != nil {
+		return err
+	}
+	if planned := u.look.Previous; b.Previous == nil || b.Previous.Digest != planned.Digest {
+		return hint.With(errors.New("another change was made since the survey"), "check with --dry-run, then roll back again")
+	}
+	var done struct {
+		Python string `json:"python"`
+	}
+	if err := u.session.ask(ctx, agent.Order{"do": "roll_back", "journal": u.entry(b.Previous.Digest)}, &done); err != nil {
+		return err
+	}
+	now := *b.Previous
+	now.Python = done.Python
+	u.changed, u.now = true, &now
+	return u.prove(ctx, done.Python)
+}
+
+// undo removes what a failed run made, even after ctx has ended, and finds out what is there.
+func (u *nodeRun) undo(ctx context.Context) {
+	if u.session == nil {
+		return
+	}
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
+	defer cancel()
+	var is undoReply
+	err := u.session.ask(limited, agent.Order{"do": "undo"}, &is)
+	u.endSession()
+	if err != nil {
+		if errors.Is(err, remote.ErrLost) {
+			err = u.Reconnect(limited)
+		}
+		if err == nil || !errors.Is(err, remote.ErrDial) {
+			var b beginReply
+			if b, err = u.start(limited, true, true); err == nil {
+				is = undoReply{Current: b.Current, Recorded: b.Run == u.run.fleet.Run, Finished: true}
+			}
+		}
+	}
+	u.describe(is, err)
+}
+
+// describe adds to the node's error which environment it has now.
+func (u *nodeRun) describe(is undoReply, err error) {
+	var after error
+	switch {
+	case err != nil:
+		after, u.unseen, u.now = errors.New("the node has the old environment or the new one, whole; dsbuild could not find out which"), true, nil
+	case is.Recorded:
+		u.changed, u.now = true, is.Current
+		after = errors.New("the new environment is current and stays")
+	case is.Current == nil:
+		u.now, after = nil, errors.New("no environment is current, as before")
+	default:
+		u.now, after = is.Current, fmt.Errorf("the environment %s stays current", report.ShortSum(node.PlainVersion(is.Current.Digest)))
+	}
+	u.Log.Line("", after.Error())
+	u.Err = hint.Add(fmt.Errorf("%w; %w", u.Err, after), hint.Of(u.Err))
+}

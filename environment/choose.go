@@ -1,0 +1,100 @@
+package environment
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// choose returns the wheel that pip would take on a node of a kind: the one with the most specific
+// tag (PEP 425), then with the highest build number.
+func choose(all []File, python string, k Kind) (File, error) {
+	facts := k.facts(python)
+	var best File
+	var rank []int
+	for _, f := range all {
+		name, err := wheel.ParseFileName(f.File)
+		if err != nil {
+			continue // an installer passes it over, too
+		}
+		f.Version = name.Version
+		for _, tag := range name.Tags {
+			if !compat.Installs(tag, facts) {
+				continue
+			}
+			r := append(rankOf(tag), buildNumber(name.Build))
+			if c := slices.Compare(r, rank); c > 0 || c == 0 && f.File > best.File {
+				best, rank = f, r
+			}
+		}
+	}
+	if rank == nil {
+		return File{}, &ResolveError{"it has no wheel for Python " + python + ", " + k.String() + wheelsThere(all)}
+	}
+	return best, nil
+}
+
+// wheelsThere lists the wheels that there are instead.
+func wheelsThere(all []File) string {
+	const most = 4
+	if len(all) == 0 {
+		return ": only sources, or none at all"
+	}
+	names := make([]string, 0, most)
+	for _, f := range all[:min(len(all), most)] {
+		names = append(names, f.File)
+	}
+	return fmt.Sprintf("; there are %s", strings.Join(names, ", "))
+}
+
+// rankOf orders the tags that install on a node: first by Python and ABI, then by platform.
+func rankOf(tag string) []int {
+	parts := strings.Split(tag, "-") // three: compat.Installs has accepted it
+	digits := strings.TrimLeft(parts[0], "cpy")
+	minor, _ := strconv.Atoi(digits[min(1, len(digits)):]) // "3" has none
+	group := 0
+	switch {
+	case parts[1] != "none" && parts[1] != "abi3":
+		group = 3
+	case parts[1] == "abi3":
+		group = 2
+	case strings.HasPrefix(parts[0], "cp"):
+		group = 1
+	}
+	return []int{group, minor, platformRank(parts[2])}
+}
+
+// platformRank prefers a newer glibc, then any platform tag, then pure Python.
+func platformRank(platform string) int {
+	switch {
+	case platform == "any":
+		return 0
+	case strings.HasPrefix(platform, "linux_"):
+		return 1
+	case strings.HasPrefix(platform, "manylinux2014_"):
+		return 2 + 17
+	case strings.HasPrefix(platform, "manylinux2010_"):
+		return 2 + 12
+	case strings.HasPrefix(platform, "manylinux1_"):
+		return 2 + 5
+	}
+	fields := strings.SplitN(platform, "_", 4)
+	if len(fields) < 4 {
+		return 1
+	}
+	minor, _ := strconv.Atoi(fields[2])
+	return 2 + minor
+}
+
+func buildNumber(build string) int {
+	end := strings.IndexFunc(build, func(r rune) bool { return r < '0' || r > '9' })
+	if end >= 0 {
+		build = build[:end]
+	}
+	n, _ := strconv.Atoi(build)
+	return n
+}

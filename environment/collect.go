@@ -1,0 +1,222 @@
+package environment
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/atomicfile"
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/pyindex"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// Collector finds the files of a lock: beside the lock, in a folder, in the cache, in an index.
+type Collector struct {
+	Folder  string // of wheels, which come first; "": none
+	Cache   string // folder of the files by sha256
+	Indexes []string
+	Torch   string // address below which torch's own indexes lie; "": none
+	Client  *pyindex.Client
+	Note    func(format string, args ...any) // gets a line before a download
+}
+
+// DamagedError is a file that is not the one of the lock: exit code 4.
+type DamagedError struct{ what string }
+
+func (e *DamagedError) Error() string { return e.what }
+
+// ExitCode is that of a damaged wheel.
+func (e *DamagedError) ExitCode() int { return 4 }
+
+// Collect returns the paths of files on this machine, by their sha256. Each has the size and the
+// sha256 of the lock.
+func (c *Collector) Collect(ctx context.Context, l *Lock, files []File) (map[string]string, error) {
+	paths := map[string]string{}
+	for _, f := range files {
+		if paths[f.SHA256] != "" {
+			continue
+		}
+		path, err := c.find(ctx, l, f)
+		if err != nil {
+			return nil, err
+		}
+		paths[f.SHA256] = path
+	}
+	return paths, nil
+}
+
+// Present returns the paths of those files that are on this machine, by their sha256. It fetches
+// nothing.
+func (c *Collector) Present(l *Lock, files []File) (map[string]string, error) {
+	paths := map[string]string{}
+	for _, f := range files {
+		path, err := c.here(l, f)
+		if err != nil {
+			return nil, err
+		}
+		if path != "" {
+			paths[f.SHA256] = path
+		}
+	}
+	return paths, nil
+}
+
+// find returns the path of one file, which it fetches if it is not here.
+func (c *Collector) find(ctx context.Context, l *Lock, f File) (string, error) {
+	path, err := c.here(l, f)
+	if err != nil || path != "" {
+		return path, err
+	}
+	if f.Path != "" {
+		return "", hint.With(&DamagedError{fmt.Sprintf("%s is not there", localPath(l, f))}, "the lock names a local wheel: bring it there, or into the folder of --files")
+	}
+	path, size, err := c.fetch(ctx, f)
+	if err == nil && size != f.Size {
+		err = &DamagedError{fmt.Sprintf("%s has %d bytes in the index, the lock says %d", f.File, size, f.Size)}
+	}
+	return path, err
+}
+
+// localPath is the place of a local wheel.
+func localPath(l *Lock, f File) string {
+	path := filepath.FromSlash(f.Path)
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(l.Dir, path)
+	}
+	return path
+}
+
+// here returns the path of a file on this machine; "" if it is not there. A file that is there
+// with another content is an error, except in the cache.
+func (c *Collector) here(l *Lock, f File) (string, error) {
+	var places []string
+	if f.Path != "" {
+		places = append(places, localPath(l, f))
+	}
+	if c.Folder != "" {
+		places = append(places, filepath.Join(c.Folder, f.File))
+	}
+	for _, path := range append(places, c.cached(f)) {
+		sum, size, err := wheel.HashFile(path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			return "", err
+		case sum == f.SHA256 && size == f.Size:
+			return path, nil
+		case path == c.cached(f): // damaged: it is fetched again
+		default:
+			return "", hint.With(&DamagedError{fmt.Sprintf("%s has sha256 %s and %d bytes, the lock says %s and %d", path, sum, size, f.SHA256, f.Size)},
+				"bring the file of the lock, or lock again: dsbuild env lock environment.yaml")
+		}
+	}
+	return "", nil
+}
+
+// cached is the place of a file in the cache.
+func (c *Collector) cached(f File) string { return filepath.Join(c.Cache, f.SHA256, f.File) }
+
+// fetch downloads a file of an index into the cache, and returns its place and size. The cache
+// gets the whole file with the right sha256, or nothing.
+func (c *Collector) fetch(ctx context.Context, f File) (path string, size int64, err error) {
+	indexes := c.Indexes
+	if m := torchLocal.FindStringSubmatch(f.Version); m != nil && f.Name == "torch" && c.Torch != "" {
+		indexes = []string{c.Torch + "/" + m[1]}
+	}
+	found, err := c.inIndexes(ctx, indexes, f.Name, func(o pyindex.File) bool {
+		return o.Name == f.File && (o.SHA256 == "" || strings.EqualFold(o.SHA256, f.SHA256))
+	})
+	if err != nil {
+		return "", 0, fmt.Errorf("%s: %w", f.File, err)
+	}
+	if len(found) == 0 {
+		return "", 0, hint.With(fmt.Errorf("%s (sha256 %.12s) is in no index", f.File, f.SHA256), "bring the file in a folder with --files, or lock again: dsbuild env lock environment.yaml")
+	}
+	path = c.cached(f)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return "", 0, err
+	}
+	if c.Note != nil {
+		c.Note("downloading %s", f.File)
+	}
+	body, err := c.Client.Open(ctx, found[0])
+	if err != nil {
+		return "", 0, fmt.Errorf("%s: %w", f.File, err)
+	}
+	defer body.Close()
+	checked := &checkedReader{r: body, want: f, sum: sha256.New()}
+	if err := atomicfile.Write(path, checked, 0o644); err != nil {
+		return "", 0, err
+	}
+	_, size, err = wheel.HashFile(path)
+	return path, size, err
+}
+
+// latest returns the wheel of one version of a package for a kind of node.
+func (c *Collector) latest(ctx context.Context, name, version, python string, k Kind) (File, error) {
+	found, err := c.inIndexes(ctx, c.Indexes, name, func(o pyindex.File) bool { return o.Wheel != nil && o.Version == version && o.SHA256 != "" })
+	if err != nil {
+		return File{}, fmt.Errorf("%s %s: %w", name, version, err)
+	}
+	var all []File
+	for _, o := range found {
+		all = append(all, File{Name: name, Version: version, File: o.Name, SHA256: strings.ToLower(o.SHA256), Size: o.Size})
+	}
+	f, err := choose(all, python, k)
+	if err != nil {
+		return File{}, fmt.Errorf("%s %s: %w", name, version, err)
+	}
+	if f.Size == 0 {
+		_, f.Size, err = c.fetch(ctx, f)
+	}
+	return f, err
+}
+
+// inIndexes returns the files of a project that fit, from the first index that has one.
+func (c *Collector) inIndexes(ctx context.Context, indexes []string, project string, fits func(pyindex.File) bool) ([]pyindex.File, error) {
+	var failed error
+	for _, index := range indexes {
+		files, err := c.Client.Files(ctx, index, project)
+		if err != nil && !errors.Is(err, pyindex.ErrNoProject) {
+			failed = errors.Join(failed, err)
+		}
+		var found []pyindex.File
+		for _, f := range files {
+			if fits(f) {
+				found = append(found, f)
+			}
+		}
+		if len(found) > 0 {
+			return found, nil
+		}
+	}
+	return nil, failed
+}
+
+// checkedReader ends with an error if what it read has another sha256.
+type checkedReader struct {
+	r    io.Reader
+	want File
+	sum  hash.Hash
+}
+
+// Read implements io.Reader.
+func (c *checkedReader) Read(b []byte) (int, error) {
+	n, err := c.r.Read(b)
+	c.sum.Write(b[:n])
+	if err == io.EOF {
+		if got := hex.EncodeToString(c.sum.Sum(nil)); got != c.want.SHA256 {
+			return n, &DamagedError{fmt.Sprintf("%s has sha256 %s in the index, the lock says %s", c.want.File, got, c.want.SHA256)}
+		}
+	}
+	return n, err
+}

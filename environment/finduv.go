@@ -1,0 +1,93 @@
+package environment
+
+import (
+	"archive/zip"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/atomicfile"
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/pyindex"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// FindUV returns a uv that is not older than version: the one on PATH, or one from its wheel in the
+// index, which is kept in dir.
+func FindUV(ctx context.Context, version, dir string, c *Collector) (string, error) {
+	if p, err := exec.LookPath("uv"); err == nil {
+		out, err := exec.CommandContext(ctx, p, "--version").Output()
+		if words := strings.Fields(string(out)); err == nil && len(words) > 1 && words[0] == "uv" && wheel.CompareVersions(words[1], version) >= 0 {
+			return p, nil
+		}
+	}
+	program := "uv"
+	if runtime.GOOS == "windows" {
+		program = "uv.exe"
+	}
+	place := filepath.Join(dir, "uv-"+version, program)
+	if _, err := os.Stat(place); err == nil {
+		return place, nil
+	}
+	if err := fetchUV(ctx, version, place, c); err != nil {
+		return "", hint.With(fmt.Errorf("no uv %s or newer on PATH, and none from the index: %w", version, err), "install uv, or name the index with --index-url")
+	}
+	return place, nil
+}
+
+// fetchUV puts the program of uv's wheel at place.
+func fetchUV(ctx context.Context, version, place string, c *Collector) error {
+	found, err := c.inIndexes(ctx, c.Indexes, "uv", func(f pyindex.File) bool {
+		return f.Wheel != nil && f.Version == version && f.SHA256 != "" && strings.HasSuffix(f.Name, ".whl") && runsHere(f.Name)
+	})
+	switch {
+	case err != nil:
+		return err
+	case len(found) == 0:
+		return errors.New("it has no wheel for this machine")
+	}
+	path, _, err := c.fetch(ctx, File{Name: "uv", Version: version, File: found[0].Name, SHA256: strings.ToLower(found[0].SHA256)})
+	if err != nil {
+		return err
+	}
+	z, err := zip.OpenReader(path)
+	if err != nil {
+		return err
+	}
+	defer z.Close()
+	for _, f := range z.File {
+		if !strings.HasSuffix(f.Name, ".data/scripts/"+filepath.Base(place)) {
+			continue
+		}
+		r, err := f.Open()
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		if err := os.MkdirAll(filepath.Dir(place), 0o755); err != nil {
+			return err
+		}
+		return atomicfile.Write(place, r, 0o755)
+	}
+	return errors.New(found[0].Name + " holds no program")
+}
+
+// runsHere reports whether a wheel of uv is for this machine.
+func runsHere(name string) bool {
+	platform := map[string]string{"linux": "manylinux", "darwin": "macosx_", "windows": "win_"}[runtime.GOOS]
+	machines := map[string][]string{"amd64": {"x86_64", "amd64"}, "arm64": {"aarch64", "arm64"}}[runtime.GOARCH]
+	if platform == "" || !strings.Contains(name, platform) {
+		return false
+	}
+	for _, machine := range machines {
+		if strings.HasSuffix(strings.TrimSuffix(name, ".whl"), "_"+machine) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,210 @@
+package environment
+
+import (
+	"io"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"deps.dev/util/pypi"
+	"github.com/goccy/go-yaml/ast"
+
+	"github.com/dsbuild/dsbuild/internal/yamldoc"
+)
+
+// The forms of values.
+var (
+	nameForm    = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+	pythonForm  = regexp.MustCompile(`^3\.\d{1,2}$`)
+	programForm = regexp.MustCompile(`^(/[A-Za-z0-9._+/-]+|[A-Za-z0-9][A-Za-z0-9._+-]*)$`)
+	folderForm  = regexp.MustCompile(`^/[A-Za-z0-9._+/-]+$`)
+	torchForm   = regexp.MustCompile(`^\d+(\.\d+)+(\+[a-z0-9]+(\.[a-z0-9]+)*)?$`)
+	glibcForm   = regexp.MustCompile(`^2\.\d{1,3}$`)
+)
+
+// machines are those for which wheels with a glibc exist.
+func machines() []string { return []string{"aarch64", "x86_64"} }
+
+// maxText bounds one value of the file, in bytes.
+const maxText = 500
+
+// Read reads the environment.yaml at path; "-" is in. An error about its contents lists all
+// mistakes with their places.
+func Read(path string, in io.Reader) (*Spec, error) {
+	r := newReader(path)
+	body, err := r.Load(path, in)
+	if err != nil {
+		return nil, err
+	}
+	return r.read(body)
+}
+
+// reader turns one file into a Spec and collects its mistakes.
+type reader struct{ *yamldoc.Reader }
+
+func newReader(path string) *reader {
+	return &reader{&yamldoc.Reader{
+		File:  path,
+		Kind:  "environment",
+		Least: `give at least "name: train", "python: 3.11" and "requirements: [numpy]"`,
+	}}
+}
+
+func parse(path string, data []byte) (*Spec, error) {
+	r := newReader(path)
+	return r.read(r.Body(data))
+}
+
+func (r *reader) read(body ast.Node) (*Spec, error) {
+	s := &Spec{}
+	if body != nil {
+		r.spec(s, body)
+	}
+	if err := r.Err(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// spec reads the whole file.
+func (r *reader) spec(s *Spec, body ast.Node) {
+	known := []string{"name", "python", "interpreter", "folder", "torch", "deepspeed", "companions", "requirements", "nodes"}
+	given := map[string]bool{}
+	for _, p := range r.Pairs(body, "the environment file", known) {
+		given[p.Key] = true
+		switch p.Key {
+		case "name":
+			s.Name = r.text(p.Node, "name", nameForm, "letters, digits, '.', '_' and '-', 64 at most")
+		case "python":
+			s.Python = r.text(p.Node, "python", pythonForm, "a version X.Y such as 3.11")
+		case "interpreter":
+			s.Interpreter = r.text(p.Node, "interpreter", programForm, "a command, or an absolute path without spaces")
+		case "folder":
+			if s.Folder = r.text(p.Node, "folder", folderForm, "an absolute path without spaces"); s.Folder != "" {
+				s.Folder = path.Clean(s.Folder)
+			}
+		case "torch":
+			s.Torch = r.text(p.Node, "torch", torchForm, "a version such as 2.15.0 or 2.15.0+cu132")
+		case "deepspeed":
+			s.Wheels = append(s.Wheels, r.wheel(p.Node, "deepspeed")...)
+		case "companions":
+			for _, n := range r.Items(p.Node, "companions") {
+				s.Wheels = append(s.Wheels, r.wheel(n, "an entry of companions")...)
+			}
+		case "requirements":
+			for _, n := range r.Items(p.Node, "requirements") {
+				s.Wanted = append(s.Wanted, r.requirement(n)...)
+			}
+		case "nodes":
+			s.Kinds = r.kinds(p.Node)
+		}
+	}
+	r.checkWhole(s, body, given)
+}
+
+// checkWhole finds mistakes that no single key has.
+func (r *reader) checkWhole(s *Spec, body ast.Node, given map[string]bool) {
+	for _, key := range []string{"name", "python"} {
+		if !given[key] {
+			r.Add(r.Place(body), "", "the key %q is missing", key)
+		}
+	}
+	if len(r.Problems) == 0 && s.Torch == "" && len(s.Wheels)+len(s.Wanted) == 0 {
+		r.Add(r.Place(body), "give torch, deepspeed, companions or requirements", "the environment is empty")
+	}
+	seen := map[string]Position{}
+	if s.Torch != "" {
+		seen["torch"] = r.Place(body)
+	}
+	for _, w := range s.Wanted {
+		d, err := pypi.ParseDependency(w.Text)
+		if err != nil {
+			continue // reported already
+		}
+		if at, twice := seen[d.Name]; twice && d.Environment == "" {
+			r.Add(w.At, "", "%s is given twice; first at %s", d.Name, at)
+		}
+		seen[d.Name] = w.At
+	}
+}
+
+// text reads a value of one line in a form, which what describes.
+func (r *reader) text(n ast.Node, key string, form *regexp.Regexp, what string) string {
+	word, ok := yamldoc.Scalar(n)
+	if !ok {
+		r.Wrong(n, key+" must be a text")
+		return ""
+	}
+	if !form.MatchString(word) || len(word) > maxText {
+		r.Add(r.Place(n), "", "%s must be %s", key, what)
+		return ""
+	}
+	return word
+}
+
+// wheel reads the path of a local wheel, which is relative to the file.
+func (r *reader) wheel(n ast.Node, what string) []Text {
+	word, ok := yamldoc.Scalar(n)
+	switch {
+	case !ok:
+		r.Wrong(n, what+" must be a text")
+		return nil
+	case !strings.HasSuffix(word, ".whl") || strings.ContainsAny(word, "\n\r\x00") || len(word) > maxText:
+		r.Add(r.Place(n), "packages of an index are requirements", "%s must be the path of a wheel (.whl)", what)
+		return nil
+	}
+	if !filepath.IsAbs(word) {
+		word = filepath.Join(filepath.Dir(r.File), word)
+	}
+	return []Text{{word, r.Place(n)}}
+}
+
+// requirement reads a requirement. One with a URL would make the lock depend on a place.
+func (r *reader) requirement(n ast.Node) []Text {
+	word, ok := yamldoc.Scalar(n)
+	if !ok {
+		r.Wrong(n, "a requirement must be a text")
+		return nil
+	}
+	word = strings.TrimSpace(word)
+	_, err := pypi.ParseDependency(word)
+	switch {
+	case strings.Contains(word, "@"):
+		r.Add(r.Place(n), "build a wheel of it and name that under companions", "a requirement with a URL is not supported")
+	case err != nil || word == "" || strings.ContainsAny(word, "\n\r\x00\"\\") || strings.HasPrefix(word, "-") || len(word) > maxText:
+		r.Add(r.Place(n), `write it as pip does: "numpy>=2,<3"; in markers use single quotes`, "%.80q is not a requirement", word)
+	default:
+		return []Text{{word, r.Place(n)}}
+	}
+	return nil
+}
+
+// kinds reads the kinds of nodes.
+func (r *reader) kinds(n ast.Node) []Kind {
+	var kinds []Kind
+	for _, entry := range r.Items(n, "nodes") {
+		k := Kind{Machine: "x86_64"}
+		for _, p := range r.Pairs(entry, "an entry of nodes", []string{"machine", "glibc"}) {
+			switch p.Key {
+			case "machine":
+				if k.Machine = r.text(p.Node, "machine", nameForm, "x86_64 or aarch64"); k.Machine != "" && !slices.Contains(machines(), k.Machine) {
+					r.Add(r.Place(p.Node), "", "machine must be x86_64 or aarch64")
+				}
+			case "glibc":
+				k.Glibc = r.text(p.Node, "glibc", glibcForm, "a version such as 2.28")
+			}
+		}
+		switch {
+		case len(r.Problems) > 0:
+		case k.Glibc == "":
+			r.Add(r.Place(entry), "the oldest of these nodes, as ldd --version prints it", "the key \"glibc\" is missing")
+		case slices.Contains(kinds, k):
+			r.Add(r.Place(entry), "", "%s is given twice", k)
+		}
+		kinds = append(kinds, k)
+	}
+	sortKinds(kinds)
+	return kinds
+}

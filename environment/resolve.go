@@ -1,0 +1,206 @@
+package environment
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"deps.dev/util/pypi"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// Resolver turns a Spec into a Lock.
+type Resolver struct {
+	UV         string   // the program uv
+	UVVersion  string   // of the installer that goes to the nodes
+	Environ    []string // variables of uv: indexes, proxies, certificates
+	TorchIndex string   // below it lie torch's own indexes: cu126, cu132
+	Collect    *Collector
+}
+
+// Resolve makes the lock of a Spec for kinds of nodes. old, which may be nil, is the lock that is
+// there: if it answers the same request, it is returned as it is; otherwise its versions stay
+// wherever the requirements allow that. Dir is the folder in which the lock will lie.
+func (r Resolver) Resolve(ctx context.Context, s *Spec, kinds []Kind, old *Lock, dir string) (*Lock, error) {
+	locals, err := openLocals(s)
+	if err != nil {
+		return nil, err
+	}
+	l := &Lock{
+		Format: lockFormat, Name: s.Name, Python: s.Python, Interpreter: s.Interpreter, Folder: s.Folder,
+		Request: s.request(kinds, locals, r.UVVersion), Dir: dir,
+	}
+	if old != nil && old.Request == l.Request {
+		return old, nil
+	}
+	for _, k := range kinds {
+		set, err := r.set(ctx, s, k, locals, old)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", k, err)
+		}
+		for i := range set.Files {
+			if at := indexOfLocal(locals, set.Files[i].Name); at >= 0 {
+				set.Files[i].Path = relativePath(dir, locals[at].path)
+			}
+		}
+		set.Digest = set.digest(l.Python)
+		l.Sets = append(l.Sets, set)
+	}
+	return l, l.check()
+}
+
+// request identifies all that decides the lock, except the state of the index.
+func (s *Spec) request(kinds []Kind, locals []local, uv string) string {
+	h := sha256.New()
+	fmt.Fprintf(h, "format %d\nname %s\npython %s\ninterpreter %s\nfolder %s\ntorch %s\nuv %s\n", lockFormat, s.Name, s.Python, s.Interpreter, s.Folder, s.Torch, uv)
+	for _, w := range locals {
+		fmt.Fprintf(h, "wheel %s %s\n", w.SHA256, w.path)
+	}
+	for _, w := range s.Wanted {
+		fmt.Fprintf(h, "requirement %s\n", w.Text)
+	}
+	for _, k := range kinds {
+		fmt.Fprintf(h, "kind %s\n", k)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// local is a wheel on this machine.
+type local struct {
+	File
+	path string
+}
+
+// openLocals reads the local wheels of a Spec. The mistakes have their places in the file.
+func openLocals(s *Spec) ([]local, error) {
+	var locals []local
+	var problems diagnostic.List
+	for _, w := range s.Wheels {
+		l, err := openLocal(w.Text)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			problems.Add(w.At, "dsbuild wheel makes the wheel of DeepSpeed", "%s does not exist", w.Text)
+		case err != nil:
+			problems.Add(w.At, "", "%v", err)
+		case indexOfLocal(locals, l.Name) >= 0:
+			problems.Add(w.At, "", "a second wheel of %s", l.Name)
+		}
+		locals = append(locals, l)
+	}
+	return locals, problems.Err()
+}
+
+func openLocal(path string) (local, error) {
+	name, err := wheel.ParseFileName(filepath.Base(path))
+	if err != nil {
+		return local{}, err
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return local{}, err
+	}
+	if !info.Mode().IsRegular() {
+		return local{}, fmt.Errorf("%s is not a file", path)
+	}
+	l := local{File: File{Name: pypi.CanonPackageName(name.Name), Version: name.Version, File: filepath.Base(path)}, path: path}
+	l.SHA256, l.Size, err = wheel.HashFile(path)
+	return l, err
+}
+
+func indexOfLocal(locals []local, name string) int {
+	return slices.IndexFunc(locals, func(l local) bool { return l.Name == name })
+}
+
+// relativePath is path as seen from dir, with slashes; path itself where there is no way.
+func relativePath(dir, path string) string {
+	if abs, err := filepath.Abs(path); err == nil {
+		path = abs
+	}
+	if abs, err := filepath.Abs(dir); err == nil {
+		if rel, err := filepath.Rel(abs, path); err == nil {
+			path = rel
+		}
+	}
+	return filepath.ToSlash(path)
+}
+
+// set resolves the files for one kind of node.
+func (r Resolver) set(ctx context.Context, s *Spec, k Kind, locals []local, old *Lock) (Set, error) {
+	out := Set{Kind: k}
+	for _, l := range locals {
+		if err := installsOn(l.File, s.Python, k); err != nil {
+			return out, err
+		}
+	}
+	var known []File
+	if old != nil {
+		if at := slices.IndexFunc(old.Sets, func(o Set) bool { return o.Machine == k.Machine }); at >= 0 {
+			known = old.Sets[at].Files
+		}
+	}
+	packages, err := r.runUV(ctx, s, k, locals, known)
+	if err != nil {
+		return out, err
+	}
+	for _, p := range packages {
+		f, err := r.file(ctx, p, s.Python, k, locals)
+		if err != nil {
+			return out, err
+		}
+		out.Files = append(out.Files, f)
+	}
+	if len(out.Files) == 0 {
+		return out, &ResolveError{"no requirement applies to such a node: the environment would be empty"}
+	}
+	slices.SortFunc(out.Files, func(a, b File) int { return strings.Compare(a.Name, b.Name) })
+	out.Installer, err = r.Collect.latest(ctx, "uv", r.UVVersion, s.Python, k)
+	return out, err
+}
+
+// installsOn returns an error if no pip would install the wheel on nodes of a kind.
+func installsOn(f File, python string, k Kind) error {
+	name, err := wheel.ParseFileName(f.File)
+	if err != nil {
+		return err
+	}
+	facts := k.facts(python)
+	if !slices.ContainsFunc(name.Tags, func(tag string) bool { return compat.Installs(tag, facts) }) {
+		return &ResolveError{fmt.Sprintf("%s %s has no wheel for Python %s, %s: %s is for another", f.Name, f.Version, python, k, f.File)}
+	}
+	return nil
+}
+
+// file takes the one wheel of a resolved package that a pip on such a node would take.
+func (r Resolver) file(ctx context.Context, p lockedPackage, python string, k Kind, locals []local) (File, error) {
+	if at := indexOfLocal(locals, p.Name); at >= 0 {
+		l := locals[at].File
+		return l, nil
+	}
+	var all []File
+	for _, w := range p.Wheels {
+		all = append(all, File{Name: p.Name, File: w.fileName(), SHA256: strings.ToLower(w.Hashes["sha256"]), Size: w.Size})
+	}
+	f, err := choose(all, python, k)
+	if err != nil {
+		return File{}, fmt.Errorf("%s %s: %w", p.Name, p.Version, err)
+	}
+	if f.SHA256 == "" {
+		return File{}, fmt.Errorf("%s: the index has no sha256 of it", f.File)
+	}
+	if f.Size == 0 { // the index does not say it
+		if _, f.Size, err = r.Collect.fetch(ctx, f); err != nil {
+			return File{}, err
+		}
+	}
+	return f, nil
+}

@@ -1,0 +1,188 @@
+package environment
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/scratch"
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+// lockedPackage is a package in uv's answer, a lock file of PEP 751.
+type lockedPackage struct {
+	Name    string        `toml:"name"`
+	Version string        `toml:"version"`
+	Wheels  []lockedWheel `toml:"wheels"`
+}
+
+type lockedWheel struct {
+	Name   string            `toml:"name"`
+	URL    string            `toml:"url"`
+	Path   string            `toml:"path"`
+	Size   int64             `toml:"size"`
+	Hashes map[string]string `toml:"hashes"`
+}
+
+// fileName is the wheel's own name: PEP 751 leaves it out where the address ends with it.
+func (w lockedWheel) fileName() string {
+	if w.Name != "" {
+		return w.Name
+	}
+	if u, err := url.Parse(w.URL); err == nil && w.URL != "" {
+		return path.Base(u.Path)
+	}
+	return path.Base(filepath.ToSlash(w.Path))
+}
+
+// runUV resolves the requirements of a Spec for one kind of node. The versions in known are
+// preferred.
+func (r Resolver) runUV(ctx context.Context, s *Spec, k Kind, locals []local, known []File) ([]lockedPackage, error) {
+	tmp, err := scratch.New("")
+	if err != nil {
+		return nil, err
+	}
+	defer tmp.Close()
+	project, err := r.project(s, locals)
+	if err != nil {
+		return nil, err
+	}
+	pins := filepath.Join(tmp.Path, "pins.txt")
+	for name, text := range map[string]string{"pyproject.toml": project, "pins.txt": pinned(known)} {
+		if err := os.WriteFile(filepath.Join(tmp.Path, name), []byte(text), 0o600); err != nil { // an index may have a password
+			return nil, err
+		}
+	}
+	platform, err := uvPlatform(k)
+	if err != nil {
+		return nil, err
+	}
+	common := []string{
+		"pip", "compile", "pyproject.toml", "--quiet", "--no-header", "--no-annotate", "--no-progress", "--color", "never", "--only-binary", ":all:",
+		"--python-version", s.Python, "--python-platform", platform,
+	}
+	// The first run lets uv prefer the versions that it finds in its own output, the second writes
+	// the same versions in the form that names files.
+	if err := r.run(ctx, tmp.Path, append(common, "--output-file", pins)...); err != nil {
+		return nil, err
+	}
+	answer := filepath.Join(tmp.Path, "pylock.toml")
+	if err := r.run(ctx, tmp.Path, append(common, "--constraints", pins, "--format", "pylock.toml", "--output-file", answer)...); err != nil {
+		return nil, err
+	}
+	var got struct {
+		Packages []lockedPackage `toml:"packages"`
+	}
+	if _, err := toml.DecodeFile(answer, &got); err != nil {
+		return nil, fmt.Errorf("uv's answer cannot be read: %w", err)
+	}
+	return got.Packages, nil
+}
+
+// pinned writes the versions of an older lock as uv writes its own output.
+func pinned(known []File) string {
+	var b strings.Builder
+	for _, f := range known {
+		if f.Path == "" {
+			fmt.Fprintf(&b, "%s==%s\n", f.Name, f.Version)
+		}
+	}
+	return b.String()
+}
+
+// torchLocal finds the name of torch's own index in a version: cu132 of 2.15.0+cu132.
+var torchLocal = regexp.MustCompile(`\+(cu\d+|cpu)$`)
+
+// project is the project file that asks uv for the environment. A torch for another CUDA than the
+// package index has comes from torch's own index, and nothing else does.
+func (r Resolver) project(s *Spec, locals []local) (string, error) {
+	type table = map[string]any
+	wanted := []string{}
+	for _, l := range locals {
+		abs, err := filepath.Abs(l.path)
+		if err != nil {
+			return "", err
+		}
+		wanted = append(wanted, l.Name+" @ "+(&url.URL{Scheme: "file", Path: filepath.ToSlash(abs)}).String())
+	}
+	if s.Torch != "" {
+		wanted = append(wanted, "torch=="+s.Torch)
+	}
+	for _, w := range s.Wanted {
+		wanted = append(wanted, w.Text)
+	}
+	doc := table{"project": table{"name": "dsbuild-environment", "version": "0", "requires-python": ">=" + s.Python, "dependencies": wanted}}
+	if m := torchLocal.FindStringSubmatch(s.Torch); m != nil {
+		doc["tool"] = table{"uv": table{
+			"sources": table{"torch": table{"index": "torch"}},
+			"index":   []table{{"name": "torch", "url": r.TorchIndex + "/" + m[1], "explicit": true}},
+		}}
+	}
+	var out bytes.Buffer
+	err := toml.NewEncoder(&out).Encode(doc)
+	return out.String(), err
+}
+
+// uvPlatform is uv's name for a kind of node: it knows some versions of glibc, and wheels for an
+// older one install there too.
+func uvPlatform(k Kind) (string, error) {
+	minor, err := strconv.Atoi(strings.TrimPrefix(k.Glibc, "2."))
+	if err != nil || minor < 17 {
+		return "", hint.With(&ResolveError{"glibc " + k.Glibc + " is too old for uv"}, "an environment needs nodes with glibc 2.17 or newer")
+	}
+	switch {
+	case minor < 28:
+		minor = 17
+	case minor < 31:
+		minor = 28
+	case minor > 40:
+		minor = 40
+	}
+	return fmt.Sprintf("%s-manylinux_2_%d", k.Machine, minor), nil
+}
+
+// noSolution is uv's exit code if no set of packages meets the requirements; it has another one for
+// an index that does not answer.
+const noSolution = 1
+
+// run runs uv in a folder. Its error has uv's own explanation.
+func (r Resolver) run(ctx context.Context, dir string, args ...string) error {
+	cmd := exec.CommandContext(ctx, r.UV, args...)
+	var said bytes.Buffer
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, r.Environ, &said, &said
+	err := cmd.Run()
+	var exit *exec.ExitError
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.As(err, &exit):
+		words := ui.Clean(strings.TrimPrefix(strings.TrimSpace(said.String()), "error: "))
+		if exit.ExitCode() == noSolution {
+			return &ResolveError{"uv cannot resolve the requirements: " + words}
+		}
+		return fmt.Errorf("uv failed with status %d: %s", exit.ExitCode(), words)
+	case err != nil:
+		return fmt.Errorf("uv: %w", err)
+	}
+	return nil
+}
+
+// ResolveError says that no set of files meets the requirements: exit code 2.
+type ResolveError struct{ what string }
+
+func (e *ResolveError) Error() string { return e.what }
+
+// ExitCode is that of wrong configuration.
+func (e *ResolveError) ExitCode() int { return 2 }
