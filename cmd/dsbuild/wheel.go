@@ -81,14 +81,7 @@ A wheel is for one minor of torch and one Python. With --abi stable it is for to
 			if o.inventory != "" && !cmd.Flags().Changed("cpu") {
 				o.request.CPU = "" // the nodes decide
 			}
-			run := runWheel
-			switch {
-			case o.matrix != "":
-				run = runMatrix
-			case o.inventory != "":
-				run = runWheelFor
-			}
-			return site.Error(asUsage(cmd.CommandPath(), run(cmd.Context(), a, o)))
+			return site.Error(asUsage(cmd.CommandPath(), o.run()(cmd.Context(), a, o)))
 		},
 	}
 	f := cmd.Flags()
@@ -104,6 +97,17 @@ A wheel is for one minor of torch and one Python. With --abi stable it is for to
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the plan and stop")
 	f.BoolVar(&o.json, "json", false, "print one JSON document on stdout")
 	return cmd
+}
+
+// run returns the function for what is asked for: one wheel, those of a matrix, or those of nodes.
+func (o wheelOptions) run() func(context.Context, *app, wheelOptions) error {
+	switch {
+	case o.matrix != "":
+		return runMatrix
+	case o.inventory != "":
+		return runWheelFor
+	}
+	return runWheel
 }
 
 // buildFlags adds the flags that all builds have.
