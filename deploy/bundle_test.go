@@ -135,12 +135,12 @@ func TestBundleFillsWhatANodeLacks(t *testing.T) {
 	}
 
 	opt.Bundle = fullHouse(t)
-	count := &counting{Dialer: opt.Dialer}
+	count := &sshtest.CountingDialer{Dialer: opt.Dialer}
 	opt.Dialer = count
 	r = run(t, context.Background(), opt)
 	want := []string{"deep-one 1.5", "einops 0.8.1", "hjson 3.1.0", "quick 3", "space-one 2.0"}
-	if n := r.Nodes[0]; r.Err() != nil || !n.Changed || !slices.Equal(n.Along, want) || count.puts.Load() != 6 {
-		t.Fatalf("%v: %+v, %d files sent", r.Err(), n, count.puts.Load())
+	if n := r.Nodes[0]; r.Err() != nil || !n.Changed || !slices.Equal(n.Along, want) || count.Puts.Load() != 6 {
+		t.Fatalf("%v: %+v, %d files sent", r.Err(), n, count.Puts.Load())
 	}
 	out, err := exec.Command(e.python, "-c", "import einops, deep_one, quick, hjson, space.one, space.two, single; print(einops.__version__, hjson.v, space.one.v, space.two.v, single.v)").CombinedOutput()
 	if strings.TrimSpace(string(out)) != "0.8.1 3 2 1 2" {
@@ -161,7 +161,7 @@ func TestBundleFillsWhatANodeLacks(t *testing.T) {
 		t.Errorf("left behind: %q", left)
 	}
 
-	if r = run(t, context.Background(), opt); r.Err() != nil || r.Nodes[0].Changed || count.puts.Load() != 6 {
+	if r = run(t, context.Background(), opt); r.Err() != nil || r.Nodes[0].Changed || count.Puts.Load() != 6 {
 		t.Errorf("second run: %+v", r.Nodes[0])
 	}
 	// Another commit of a companion, which says the same version.

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -338,36 +337,6 @@ func run(t *testing.T, ctx context.Context, opt deploy.Options) *report.Report {
 		t.Logf("%s: %s at %s, changed %v, before %v, after %v, %v\n  error: %s\n  hint: %s", n.Name, n.Status, n.Step, n.Changed, n.Before, n.After, n.Seconds, n.Error, n.Hint)
 	}
 	return r
-}
-
-// counting is a Dialer that counts the files put and can get in the way.
-type counting struct {
-	remote.Dialer
-	puts   atomic.Int64
-	before func(up remote.Upload) error // asked before each file
-}
-
-func (c *counting) Dial(ctx context.Context, t remote.Target) (remote.Conn, error) {
-	conn, err := c.Dialer.Dial(ctx, t)
-	if err != nil {
-		return nil, err
-	}
-	return countingConn{conn, c}, nil
-}
-
-type countingConn struct {
-	remote.Conn
-	c *counting
-}
-
-func (c countingConn) Put(ctx context.Context, up remote.Upload) error {
-	c.c.puts.Add(1)
-	if c.c.before != nil {
-		if err := c.c.before(up); err != nil {
-			return err
-		}
-	}
-	return c.Conn.Put(ctx, up)
 }
 
 // fakeTorchWheel is a wheel for the fake torch of test nodes.

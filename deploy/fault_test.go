@@ -79,7 +79,7 @@ func TestRefusedNodesAreSentNothing(t *testing.T) {
 	}
 	opt := options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{})), servers, hosts...)
 	var sentTo []string
-	count := &counting{Dialer: opt.Dialer, before: func(up remote.Upload) error {
+	count := &sshtest.CountingDialer{Dialer: opt.Dialer, Before: func(up remote.Upload) error {
 		sentTo = append(sentTo, up.Path)
 		if !strings.HasPrefix(up.Path, ready.dir) {
 			t.Errorf("%s was sent", up.Path)
@@ -173,7 +173,7 @@ func TestDiskThatFillsUpOnTheWay(t *testing.T) {
 	h, s := host(t, "gpu1", e, sshtest.Options{})
 	opt := options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{})), []*sshtest.Server{s}, h)
 	ballast := filepath.Join(small, "ballast")
-	opt.Dialer = &counting{Dialer: opt.Dialer, before: func(remote.Upload) error {
+	opt.Dialer = &sshtest.CountingDialer{Dialer: opt.Dialer, Before: func(remote.Upload) error {
 		err := os.WriteFile(ballast, make([]byte, 64<<20), 0o600)
 		if !errors.Is(err, syscall.ENOSPC) {
 			t.Errorf("filling the disk: %v", err)
@@ -325,19 +325,19 @@ func TestNodesThatShareAnEnvironmentAreServedOnce(t *testing.T) {
 		hosts, servers = append(hosts, h), append(servers, s)
 	}
 	opt := options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{})), servers, hosts...)
-	count := &counting{Dialer: opt.Dialer}
+	count := &sshtest.CountingDialer{Dialer: opt.Dialer}
 	opt.Dialer = count
 	r := run(t, context.Background(), opt)
-	if r.Err() != nil || count.puts.Load() != 1 {
-		t.Errorf("%v; %d files sent", r.Err(), count.puts.Load())
+	if r.Err() != nil || count.Puts.Load() != 1 {
+		t.Errorf("%v; %d files sent", r.Err(), count.Puts.Load())
 	}
 	for _, n := range r.Nodes {
 		if n.Seconds["verify"] == 0 || !n.Changed {
 			t.Errorf("%s: %+v", n.Name, n)
 		}
 	}
-	if r = run(t, context.Background(), opt); r.Err() != nil || count.puts.Load() != 1 {
-		t.Errorf("second run: %v; %d files sent", r.Err(), count.puts.Load())
+	if r = run(t, context.Background(), opt); r.Err() != nil || count.Puts.Load() != 1 {
+		t.Errorf("second run: %v; %d files sent", r.Err(), count.Puts.Load())
 	}
 }
 

@@ -17,7 +17,7 @@ func TestDeployInstallsAndSecondRunChangesNothing(t *testing.T) {
 	wheels := load(t, makeWheel(t, t.TempDir(), wheelOptions{}))
 	h, s := host(t, "gpu1", e, sshtest.Options{})
 	opt := options(t, wheels, []*sshtest.Server{s}, h)
-	count := &counting{Dialer: opt.Dialer}
+	count := &sshtest.CountingDialer{Dialer: opt.Dialer}
 	opt.Dialer = count
 	r := run(t, context.Background(), opt)
 	n := r.Nodes[0]
@@ -33,13 +33,13 @@ func TestDeployInstallsAndSecondRunChangesNothing(t *testing.T) {
 	if left := e.leftovers(t); len(left) > 0 {
 		t.Errorf("left behind: %q", left)
 	}
-	was, written := e.snapshot(t), count.puts.Load()
+	was, written := e.snapshot(t), count.Puts.Load()
 	r = run(t, context.Background(), opt)
 	n = r.Nodes[0]
 	if n.Status != report.OK || n.Changed || n.Before == nil || n.After == nil || *n.Before != *n.After {
 		t.Errorf("second run: %+v", n)
 	}
-	if written != 1 || count.puts.Load() != written {
+	if written != 1 || count.Puts.Load() != written {
 		t.Error("the second run sent a file")
 	}
 	e.mustBe(t, was)

@@ -108,10 +108,10 @@ func TestCommandsOfOthersAreRefusedBeforeAByteIsSent(t *testing.T) {
 	was := e.snapshot(t)
 	for name, want := range map[string]string{"hjson": "hjson belongs to hjson", "mine": "mine belongs to no package", "broken": "broken belongs to no package"} {
 		opt := options(t, load(t, withFiles(t, makeWheel(t, t.TempDir(), wheelOptions{}), commands(name))), []*sshtest.Server{s}, h)
-		count := &counting{Dialer: opt.Dialer}
+		count := &sshtest.CountingDialer{Dialer: opt.Dialer}
 		opt.Dialer = count
-		if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.Refused || n.Step != "fit" || !strings.Contains(n.Error, want) || n.Hint == "" || count.puts.Load() != 0 {
-			t.Errorf("%s: %+v, %d files sent", name, n, count.puts.Load())
+		if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.Refused || n.Step != "fit" || !strings.Contains(n.Error, want) || n.Hint == "" || count.Puts.Load() != 0 {
+			t.Errorf("%s: %+v, %d files sent", name, n, count.Puts.Load())
 		}
 		if exists(filepath.Join(e.dir, ".dsbuild"))() {
 			t.Errorf("%s: something was written", name)

@@ -75,7 +75,7 @@ func TestEnvironmentInUseIsLeftAsItIs(t *testing.T) {
 	b, sb := host(t, "gpu2", idle, sshtest.Options{})
 	opt := options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{})), []*sshtest.Server{sa, sb}, a, b)
 	opt.TooMany = func(n, _ int) bool { return n > 0 } // a refusal is no failure
-	count := &counting{Dialer: opt.Dialer}
+	count := &sshtest.CountingDialer{Dialer: opt.Dialer}
 	opt.Dialer = count
 	was := busy.snapshot(t)
 	pid, end := busy.train(t)
@@ -84,8 +84,8 @@ func TestEnvironmentInUseIsLeftAsItIs(t *testing.T) {
 	if n.Status != report.Refused || n.Step != "fit" || n.Changed || n.Error != "its environment is "+describeProcesses(pid) || !strings.Contains(n.Hint, "--in-use wait=30m") {
 		t.Errorf("%+v", n)
 	}
-	if r.Nodes[1].Status != report.OK || count.puts.Load() != 1 || code(r.Err()) != 3 {
-		t.Errorf("the other node: %+v, files sent %d, exit code %d", r.Nodes[1], count.puts.Load(), code(r.Err()))
+	if r.Nodes[1].Status != report.OK || count.Puts.Load() != 1 || code(r.Err()) != 3 {
+		t.Errorf("the other node: %+v, files sent %d, exit code %d", r.Nodes[1], count.Puts.Load(), code(r.Err()))
 	}
 	busy.mustBe(t, was)
 
@@ -120,14 +120,14 @@ func TestWaitsUntilTheEnvironmentIsFree(t *testing.T) {
 	e := newEnvironment(t, "2.15.0")
 	h, s := host(t, "gpu1", e, sshtest.Options{})
 	opt := options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{})), []*sshtest.Server{s}, h)
-	count := &counting{Dialer: opt.Dialer}
+	count := &sshtest.CountingDialer{Dialer: opt.Dialer}
 	opt.Dialer = count
 	pid, end := e.train(t)
 
 	opt.InUse = deploy.InUse{Wait: time.Second}
 	n := run(t, context.Background(), opt).Nodes[0]
-	if n.Status != report.Refused || n.Step != "fit" || !strings.Contains(n.Error, describeProcesses(pid)) || count.puts.Load() != 0 {
-		t.Errorf("still in use: %+v, files sent %d", n, count.puts.Load())
+	if n.Status != report.Refused || n.Step != "fit" || !strings.Contains(n.Error, describeProcesses(pid)) || count.Puts.Load() != 0 {
+		t.Errorf("still in use: %+v, files sent %d", n, count.Puts.Load())
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	time.AfterFunc(2*time.Second, cancel)
@@ -157,7 +157,7 @@ func TestJobThatStartsMeanwhileIsRespected(t *testing.T) {
 	opt := options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{})), []*sshtest.Server{s}, h)
 	was := e.snapshot(t)
 	pid := 0
-	opt.Dialer = &counting{Dialer: opt.Dialer, before: func(remote.Upload) error {
+	opt.Dialer = &sshtest.CountingDialer{Dialer: opt.Dialer, Before: func(remote.Upload) error {
 		pid, _ = e.train(t)
 		return nil
 	}}

@@ -114,7 +114,7 @@ func TestSilenceInTheMiddle(t *testing.T) {
 			began := filepath.Join(t.TempDir(), "began")
 			switch step {
 			case "put":
-				opt.Dialer = &counting{Dialer: opt.Dialer, before: func(remote.Upload) error {
+				opt.Dialer = &sshtest.CountingDialer{Dialer: opt.Dialer, Before: func(remote.Upload) error {
 					s.Hush()
 					return nil
 				}}

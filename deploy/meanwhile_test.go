@@ -105,7 +105,7 @@ func TestAnotherDeployBetweenProbeAndLock(t *testing.T) {
 	long(t)
 	t.Parallel()
 	e, opt, _ := withOld(t)
-	count := &counting{Dialer: opt.Dialer}
+	count := &sshtest.CountingDialer{Dialer: opt.Dialer}
 	opt.Dialer = count
 	survey := func(do func(*deploy.Deployment) error) *deploy.Deployment {
 		d := deploy.New(opt)
@@ -125,8 +125,8 @@ func TestAnotherDeployBetweenProbeAndLock(t *testing.T) {
 	}
 	r := slower.Apply(context.Background())
 	n := r.Nodes[0]
-	if r.Err() != nil || n.Changed || n.Step != "verify" || n.Before == nil || *n.Before != *n.After || count.puts.Load() != 1 {
-		t.Errorf("%v: %+v; %d files sent", r.Err(), n, count.puts.Load())
+	if r.Err() != nil || n.Changed || n.Step != "verify" || n.Before == nil || *n.Before != *n.After || count.Puts.Load() != 1 {
+		t.Errorf("%v: %+v; %d files sent", r.Err(), n, count.Puts.Load())
 	}
 	if r = back(t, opt); r.Err() != nil || !strings.HasPrefix(r.Nodes[0].After.Version, "0.19.7") {
 		t.Errorf("%v: %+v", r.Err(), r.Nodes[0])

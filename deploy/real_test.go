@@ -23,6 +23,7 @@ import (
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -92,11 +93,11 @@ func TestRealDeploy(t *testing.T) {
 	}
 
 	opt.Hosts = all[:3]
-	count := &counting{Dialer: opt.Dialer}
+	count := &sshtest.CountingDialer{Dialer: opt.Dialer}
 	opt.Dialer = count
 	r = run(t, context.Background(), opt)
-	if r.Err() != nil || !r.Consistent || count.puts.Load() != 0 {
-		t.Errorf("second run: %v, consistent %v, %d files sent", r.Err(), r.Consistent, count.puts.Load())
+	if r.Err() != nil || !r.Consistent || count.Puts.Load() != 0 {
+		t.Errorf("second run: %v, consistent %v, %d files sent", r.Err(), r.Consistent, count.Puts.Load())
 	}
 	for _, n := range r.Nodes {
 		if n.Changed {

@@ -78,13 +78,13 @@ func TestWhatHasArrivedIsNotSentAgain(t *testing.T) {
 	if !exists(whole)() {
 		t.Fatalf("%s is gone; left: %q", whole, e.leftovers(t))
 	}
-	count := &counting{Dialer: opt.Dialer}
+	count := &sshtest.CountingDialer{Dialer: opt.Dialer}
 	opt.Dialer = count
 	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.OK || !n.Changed {
 		t.Errorf("%+v", n)
 	}
-	if count.puts.Load() > 1 { // pip's own wheel may be one
-		t.Errorf("%d files were sent", count.puts.Load())
+	if count.Puts.Load() > 1 { // pip's own wheel may be one
+		t.Errorf("%d files were sent", count.Puts.Load())
 	}
 	if left := e.leftovers(t); len(left) > 0 {
 		t.Errorf("left behind: %q", left)

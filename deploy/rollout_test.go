@@ -131,7 +131,7 @@ func TestSerialChangesOneGroupAfterTheOther(t *testing.T) {
 	}
 	var mu sync.Mutex
 	opt.Serial, opt.Forks = deploy.Serial{{N: 1}, {N: 2}}, 5
-	opt.Dialer = &counting{Dialer: opt.Dialer, before: func(up remote.Upload) error {
+	opt.Dialer = &sshtest.CountingDialer{Dialer: opt.Dialer, Before: func(up remote.Upload) error {
 		mu.Lock()
 		defer mu.Unlock()
 		group := 0
@@ -200,7 +200,7 @@ func TestSerialGrowsOnlyAfterSuccess(t *testing.T) {
 	t.Parallel()
 	all, opt := several(t, 3)
 	opt.Serial, opt.Forks = deploy.Serial{{N: 1}, {Percent: true, N: 100}}, 1
-	opt.Dialer = &counting{Dialer: opt.Dialer, before: func(up remote.Upload) error {
+	opt.Dialer = &sshtest.CountingDialer{Dialer: opt.Dialer, Before: func(up remote.Upload) error {
 		if strings.HasPrefix(up.Path, all[0].dir) {
 			all[0].train(t)
 		}

@@ -18,7 +18,6 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/hint"
-	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/verify"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -90,22 +89,9 @@ func (u *nodeRun) endSession() {
 	}
 }
 
-// putTries is how often dsbuild tries to send the files to a node if the connection breaks.
-// Nothing has been changed by then, and the files that have arrived stay.
-const putTries = 5
-
 // put sends the files to the node. If the connection breaks, it tries again.
 func (u *nodeRun) put(ctx context.Context) error {
-	for try := 1; ; try++ {
-		err := u.putAll(ctx, try > 1)
-		if err == nil || try == putTries || !errors.Is(err, remote.ErrLost) || ctx.Err() != nil {
-			return err
-		}
-		u.Note("%v; dsbuild reconnects and continues the transfer", err)
-		if err := u.restart(ctx); err != nil {
-			return err
-		}
-	}
+	return changes.PutAll(ctx, u.Node, u.putAll, u.endSession)
 }
 
 // restart closes the node's connection and its agent, and connects again.

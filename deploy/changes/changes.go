@@ -1,12 +1,13 @@
 // Package changes holds what the agents share that change something on a node: the Python source
 // of their common part (whole files, the lock of a folder, uploads), and the transfer of files into
-// the inbox of such an agent.
+// the inbox of such an agent, also over a connection that breaks.
 package changes
 
 import (
 	"context"
 	_ "embed"
 	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"path"
@@ -89,6 +90,26 @@ func (i Inbox) Put(ctx context.Context, f wheels.File) error {
 		i.Node.Sent(-told.Load()) // the file is sent again, or not at all
 	}
 	return err
+}
+
+// putTries is how often PutAll tries to send the files if the connection breaks.
+const putTries = 5
+
+// PutAll sends files to a node by put. If the connection breaks, it ends the agent's session,
+// connects again and calls put again: nothing has been changed by then, and the files that have
+// arrived stay. again tells put that it is not the first try.
+func PutAll(ctx context.Context, n *fleet.Node, put func(ctx context.Context, again bool) error, endSession func()) error {
+	for try := 1; ; try++ {
+		err := put(ctx, try > 1)
+		if err == nil || try == putTries || !errors.Is(err, remote.ErrLost) || ctx.Err() != nil {
+			return err
+		}
+		n.Note("%v; dsbuild reconnects and continues the transfer", err)
+		endSession()
+		if err := n.Reconnect(ctx); err != nil {
+			return err
+		}
+	}
 }
 
 // learn tells the agent the digest of a file in the inbox, computed by another program on the

@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -290,36 +289,6 @@ func leftovers(t *testing.T, s *sshtest.Server) []string {
 	return left
 }
 
-// counting is a Dialer that counts the files put and can get in the way.
-type counting struct {
-	remote.Dialer
-	puts   atomic.Int64
-	before func(up remote.Upload) error // asked before each file
-}
-
-func (c *counting) Dial(ctx context.Context, t remote.Target) (remote.Conn, error) {
-	conn, err := c.Dialer.Dial(ctx, t)
-	if err != nil {
-		return nil, err
-	}
-	return countingConn{conn, c}, nil
-}
-
-type countingConn struct {
-	remote.Conn
-	c *counting
-}
-
-func (c countingConn) Put(ctx context.Context, up remote.Upload) error {
-	c.c.puts.Add(1)
-	if c.c.before != nil {
-		if err := c.c.before(up); err != nil {
-			return err
-		}
-	}
-	return c.Conn.Put(ctx, up)
-}
-
 // Bare nodes get one environment, equal to the last byte; a second run changes and sends nothing.
 func TestBareNodesGetOneEnvironment(t *testing.T) {
 	t.Parallel()
@@ -366,10 +335,10 @@ func TestBareNodesGetOneEnvironment(t *testing.T) {
 	}
 
 	was := tree(t, s1.Home)
-	count := &counting{Dialer: opt.Dialer}
+	count := &sshtest.CountingDialer{Dialer: opt.Dialer}
 	opt.Dialer = count
 	r = run(t, t.Context(), opt)
-	if n := r.Nodes[0]; r.Err() != nil || n.Changed || n.Sent != 0 || n.Step != "verify" || n.After == nil || *n.Before != *n.After || count.puts.Load() != 0 {
+	if n := r.Nodes[0]; r.Err() != nil || n.Changed || n.Sent != 0 || n.Step != "verify" || n.After == nil || *n.Before != *n.After || count.Puts.Load() != 0 {
 		t.Errorf("second run: %+v, %v", n, r.Err())
 	}
 	mustBe(t, tree(t, s1.Home), was)
@@ -395,11 +364,11 @@ func TestOneChangedPackage(t *testing.T) {
 	x.Add(t, wheelindex.Wheel{Name: "alpha", Version: "1.1"})
 	second, files := x.lock(t, small)
 	opt2 := options(t, second, files, []*sshtest.Server{s}, h)
-	count := &counting{Dialer: opt2.Dialer}
+	count := &sshtest.CountingDialer{Dialer: opt2.Dialer}
 	opt2.Dialer = count
 	r := run(t, t.Context(), opt2)
-	if n := r.Nodes[0]; r.Err() != nil || n.Sent != second.Sets[0].File("alpha").Size || count.puts.Load() != 1 || n.Environment.Before != first.Sets[0].Digest {
-		t.Errorf("%v, %+v, %d files", r.Err(), n, count.puts.Load())
+	if n := r.Nodes[0]; r.Err() != nil || n.Sent != second.Sets[0].File("alpha").Size || count.Puts.Load() != 1 || n.Environment.Before != first.Sets[0].Digest {
+		t.Errorf("%v, %+v, %d files", r.Err(), n, count.Puts.Load())
 	}
 	b := current(t, s)
 	old, err1 := os.Stat(filepath.Join(a, "lib/python3.11/site-packages/torch/version.py"))
@@ -422,9 +391,9 @@ func TestOneChangedPackage(t *testing.T) {
 		t.Errorf("%+v", n)
 	}
 	// What a rollback has left is there still: only the link changes.
-	count.puts.Store(0)
+	count.Puts.Store(0)
 	r = run(t, t.Context(), opt2)
-	if n := r.Nodes[0]; r.Err() != nil || n.Sent != 0 || count.puts.Load() != 0 || current(t, s) != b {
+	if n := r.Nodes[0]; r.Err() != nil || n.Sent != 0 || count.Puts.Load() != 0 || current(t, s) != b {
 		t.Errorf("%v, %+v", r.Err(), n)
 	}
 	// A third environment: the first goes, with its wheel.

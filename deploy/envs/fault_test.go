@@ -412,7 +412,7 @@ func TestInterrupted(t *testing.T) {
 	opt := options(t, l, files, []*sshtest.Server{s}, h)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	opt.Dialer = &counting{Dialer: opt.Dialer, before: func(up remote.Upload) error {
+	opt.Dialer = &sshtest.CountingDialer{Dialer: opt.Dialer, Before: func(up remote.Upload) error {
 		if strings.Contains(up.Path, "torch") {
 			stop()
 		}

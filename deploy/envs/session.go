@@ -45,8 +45,11 @@ type fileRef struct {
 	Version string `json:"version"`
 }
 
-// refs lists the files of a set, the installer first.
+// refs lists the files of a set, the installer first; none if there is no set.
 func refs(s *environment.Set) []fileRef {
+	if s == nil {
+		return nil
+	}
 	all := []fileRef{{Name: s.Installer.File, SHA256: s.Installer.SHA256}}
 	for _, f := range s.Files {
 		all = append(all, fileRef{f.File, f.SHA256, f.Name, f.Version})

@@ -34,7 +34,6 @@ const (
 	undoLimit    = 2 * time.Minute
 	programGrace = 30 * time.Second // time for the node to stop a hanging uv and report it
 	lockWait     = 20 * time.Second // covers an agent that still cleans up after a killed driver
-	putTries     = 5                // tries to send the files if the connection breaks
 )
 
 // steps returns the steps of a node in Apply. If one fails, end removes what was made.
@@ -101,22 +100,12 @@ func (u *nodeRun) awaitFree(ctx context.Context) error {
 
 // put sends the files to the node. If the connection breaks, it tries again: what has arrived stays.
 func (u *nodeRun) put(ctx context.Context) error {
-	for try := 1; ; try++ {
-		err := u.putAll(ctx, try > 1)
-		if err == nil || try == putTries || !errors.Is(err, remote.ErrLost) || ctx.Err() != nil {
-			return err
-		}
-		u.Note("%v; dsbuild reconnects and continues the transfer", err)
-		u.endSession()
-		if err := u.Reconnect(ctx); err != nil {
-			return err
-		}
-	}
+	return changes.PutAll(ctx, u.Node, u.putAll, u.endSession)
 }
 
 // putAll starts the agent and sends the files that the node lacks.
 func (u *nodeRun) putAll(ctx context.Context, again bool) error {
-	b, err := u.start(ctx, again, false)
+	b, err := u.start(ctx, refs(u.plan.Set), again, false)
 	if err != nil {
 		return err
 	}
@@ -141,10 +130,7 @@ func (u *nodeRun) putAll(ctx context.Context, again bool) error {
 
 // tidy removes the files of an interrupted run from a node that needs no other change.
 func (u *nodeRun) tidy(ctx context.Context) error {
-	set := u.plan.Set
-	u.plan.Set = nil // no upload is wanted
-	_, err := u.start(ctx, false, false)
-	u.plan.Set = set
+	_, err := u.start(ctx, nil, false, false)
 	if errors.As(err, new(*agent.Failure)) {
 		return nil // another deploy is running, and the files are its own
 	}
@@ -152,12 +138,10 @@ func (u *nodeRun) tidy(ctx context.Context) error {
 	return err
 }
 
-// start starts the agent, which takes the lock and repairs what an interrupted run left.
-func (u *nodeRun) start(ctx context.Context, again, look bool) (beginReply, error) {
-	req := sessionRequest{where: u.run.where(), Run: u.run.fleet.Run, Label: deploy.FileLabel(u.Host.Name), By: u.run.opt.By, Look: look, LockS: lockWait.Seconds()}
-	if u.plan.Set != nil {
-		req.Files = refs(u.plan.Set)
-	}
+// start starts the agent, which takes the lock and repairs what an interrupted run left. files
+// are those that the node is to have.
+func (u *nodeRun) start(ctx context.Context, files []fileRef, again, look bool) (beginReply, error) {
+	req := sessionRequest{where: u.run.where(), Run: u.run.fleet.Run, Label: deploy.FileLabel(u.Host.Name), By: u.run.opt.By, Files: files, Look: look, LockS: lockWait.Seconds()}
 	if again {
 		req.LockS += agent.Silence.Seconds() // the agent before it may not know yet that its connection is gone
 	}
@@ -369,7 +353,7 @@ func (u *nodeRun) rollBack(ctx context.Context) error {
 	if err := u.awaitFree(ctx); err != nil {
 		return err
 	}
-	b, err := u.start(ctx, false, false)
+	b, err := u.start(ctx, refs(u.plan.Set), false, false)
 	if err != nil {
 		return err
 	}
@@ -404,7 +388,7 @@ func (u *nodeRun) undo(ctx context.Context) {
 		}
 		if err == nil || !errors.Is(err, remote.ErrDial) {
 			var b beginReply
-			if b, err = u.start(limited, true, true); err == nil {
+			if b, err = u.start(limited, refs(u.plan.Set), true, true); err == nil {
 				is = undoReply{Current: b.Current, Recorded: b.Run == u.run.fleet.Run, Finished: true}
 			}
 		}
