@@ -16,6 +16,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/ci/child"
 	"github.com/dsbuild/dsbuild/ci/debian"
+	"github.com/dsbuild/dsbuild/ci/enginectl"
 	"github.com/dsbuild/dsbuild/ci/nodes"
 	"github.com/dsbuild/dsbuild/ci/python"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -186,9 +187,21 @@ func (ws *workspace) writeConfigs() error {
 	return err
 }
 
+// startEngine makes sure that a Dagger engine answers.
+func startEngine(ctx context.Context) error {
+	found, err := enginectl.Prepare(ctx, "bin")
+	if err == nil {
+		_, err = found.Start(ctx)
+	}
+	return err
+}
+
 // buildWheels builds two wheels for different GPUs, so that each deploy finds another wheel on
 // the nodes. It takes them from the store if the store has them.
 func (ws *workspace) buildWheels(ctx context.Context, step ui.Step) (string, error) {
+	if err := startEngine(ctx); err != nil {
+		return "", err
+	}
 	ws.real = nil
 	for _, arch := range []string{"8.0", "8.6"} {
 		step.Log("dsbuild wheel --arch " + arch)
