@@ -45,9 +45,10 @@ type Grouping struct {
 // no toolchain makes that wheel, the nodes are split: each kind of node joins the first wheel that
 // can serve it.
 func (t *Tables) Group(nodes []Member, want wheel.Spec) Grouping {
-	g := &grouper{Tables: t, nodes: nodes, want: want, members: map[family][]*kind{}, found: map[search]*evaluation{}, archs: map[node.GPU]string{}}
 	asked, bad := t.lookUp(want, nil)
-	if g.asked = asked; len(bad) > 0 {
+	rules := &nodeRules{Tables: t, want: want, asked: asked, archs: map[node.GPU]string{}}
+	g := &grouper{nodeRules: rules, nodes: nodes, members: map[family][]*kind{}, found: map[search]*evaluation{}}
+	if len(bad) > 0 {
 		return g.refuseAll()
 	}
 	var withoutCode []int // nodes that need no device code join a wheel that has some, if it serves them
@@ -72,17 +73,13 @@ func (t *Tables) Group(nodes []Member, want wheel.Spec) Grouping {
 
 // grouper collects the groups.
 type grouper struct {
-	*Tables
+	*nodeRules
 	Grouping
 	nodes []Member
-	want  wheel.Spec
-	asked *requirements
 
 	families []family // in the order of their first nodes
 	members  map[family][]*kind
-	// Results for nodes that are alike.
-	found map[search]*evaluation
-	archs map[node.GPU]string
+	found    map[search]*evaluation // results for kinds that are alike
 }
 
 // family identifies nodes that one wheel can serve as far as Python and torch are concerned.
@@ -198,39 +195,6 @@ func (g *grouper) whyNotStable(k *kind) string {
 		return e.whyNotRan()
 	}
 	return "no toolchain makes a wheel of torch's stable ABI for it"
-}
-
-// torchOf returns the release of a node's minor that its wheel is built against: the first for
-// its CUDA, else the first there is. It reports whether there is one.
-func (g *grouper) torchOf(f node.Facts) (found Torch, known bool) {
-	minor, cuda := firstTwo(f.Torch), firstTwo(f.TorchCUDA)
-	for _, r := range g.Torches {
-		if isTorch(minor, r) && (!known || found.CUDA != cuda && r.CUDA == cuda) {
-			found, known = r, true
-		}
-	}
-	return found, known
-}
-
-// archsOf returns the compute capabilities of a node's GPUs, as far as they are known. Without
-// device code it returns none.
-func (g *grouper) archsOf(f node.Facts) []string {
-	var out []string
-	if !g.asked.wantsDeviceCode() {
-		return nil
-	}
-	for _, gpu := range f.GPUs {
-		arch, known := g.archs[gpu]
-		if !known {
-			arch = g.archOfGPU(gpu)
-			g.archs[gpu] = arch
-		}
-		if arch != "" && !slices.Contains(out, arch) {
-			out = append(out, arch)
-		}
-	}
-	slices.SortFunc(out, compareVersions)
-	return out
 }
 
 // addWheels adds the wheels for the kinds of nodes of a family.
