@@ -37,6 +37,7 @@ func (b *bench) allParts() []parts.Part {
 		part("release", "TestFullRelease", "the files of a release, run in a system where nothing is installed", engine), // it needs the bare Debian of the engine
 		part("nightly", "TestFullNight", "several nights with real builds: skipped, changed, killed and resumed", engine),
 		part("lint", "TestFullLint", "the sources, by golangci-lint with all its rules"),
+		part("fuzz", "TestFullFuzz", "every function that reads foreign input, fuzzed for a minute"),
 		part("speed", "TestFullSpeed", "dsbuild's builds, compared with the stock recipe's: symbols, numbers, bytes; what a change compiles again", engine),
 	}
 }

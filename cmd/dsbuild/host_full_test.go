@@ -145,7 +145,7 @@ func (l login) beside(t *testing.T, want string) {
 // withoutBase is a manifest without what differs from builder to builder.
 func withoutBase(t *testing.T, m wheel.Manifest) string {
 	t.Helper()
-	m.Builder, m.Base, m.PlanDigest, m.SHA256, m.Size, m.BuiltAt = "", wheel.Base{}, "", "", 0, nil
+	m.Builder, m.Base, m.PlanDigest, m.SHA256, m.Size, m.BuiltAt, m.Dsbuild = "", wheel.Base{}, "", "", 0, nil, ""
 	text, err := json.MarshalIndent(m, "", " ")
 	if err != nil {
 		t.Fatal(err)
