@@ -19,6 +19,7 @@ var (
 	nameForm    = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 	pythonForm  = regexp.MustCompile(`^3\.\d{1,2}$`)
 	programForm = regexp.MustCompile(`^(/[A-Za-z0-9._+/-]+|[A-Za-z0-9][A-Za-z0-9._+-]*)$`)
+	archiveForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]*\.(tar\.gz|tgz)$`)
 	folderForm  = regexp.MustCompile(`^/[A-Za-z0-9._+/-]+$`)
 	torchForm   = regexp.MustCompile(`^\d+(\.\d+)+(\+[a-z0-9]+(\.[a-z0-9]+)*)?$`)
 	glibcForm   = regexp.MustCompile(`^2\.\d{1,3}$`)
@@ -80,7 +81,7 @@ func (r *reader) spec(s *Spec, body ast.Node) {
 		case "python":
 			s.Python = r.text(p.Node, "python", pythonForm, "a version X.Y such as 3.11")
 		case "interpreter":
-			s.Interpreter = r.text(p.Node, "interpreter", programForm, "a command, or an absolute path without spaces")
+			r.interpreter(s, p.Node)
 		case "folder":
 			if s.Folder = r.text(p.Node, "folder", folderForm, "an absolute path without spaces"); s.Folder != "" {
 				s.Folder = path.Clean(s.Folder)
@@ -142,6 +143,33 @@ func (r *reader) text(n ast.Node, key string, form *regexp.Regexp, what string) 
 		return ""
 	}
 	return word
+}
+
+// interpreter reads the nodes' own Python, or the archives of one that comes along: one, or a list
+// with one for each machine.
+func (r *reader) interpreter(s *Spec, n ast.Node) {
+	items := []ast.Node{n}
+	if _, ok := yamldoc.Scalar(n); !ok {
+		items = r.Items(n, "interpreter")
+	}
+	for _, item := range items {
+		word, ok := yamldoc.Scalar(item)
+		switch {
+		case !ok:
+			r.Wrong(item, "an entry of interpreter must be a text")
+		case archiveForm.MatchString(filepath.Base(word)) && !strings.ContainsAny(word, "\n\r\x00") && len(word) <= maxText:
+			if !filepath.IsAbs(word) {
+				word = filepath.Join(filepath.Dir(r.File), word)
+			}
+			s.Archives = append(s.Archives, Text{word, r.Place(item)})
+		case len(items) > 1 || item != n:
+			r.Add(r.Place(item), "", "an entry of interpreter must be the archive of a Python (.tar.gz)")
+		case strings.HasSuffix(word, ".zst") || strings.HasSuffix(word, ".xz"):
+			r.Add(r.Place(item), "take the install_only archive, which is a .tar.gz", "interpreter must be a .tar.gz: not every node can unpack %s", path.Ext(word))
+		default:
+			s.Interpreter = r.text(item, "interpreter", programForm, "a command, an absolute path without spaces, or the archive of a Python (.tar.gz)")
+		}
+	}
 }
 
 // wheel reads the path of a local wheel, which is relative to the file.

@@ -18,6 +18,7 @@ type Spec struct {
 	Name        string
 	Python      string // X.Y, of every node
 	Interpreter string // the program on nodes; "": pythonX.Y
+	Archives    []Text // of a relocatable Python that comes along, one for each machine; none: Interpreter
 	Folder      string // on nodes, absolute; "": the user's ~/.local/share
 	Torch       string // the version, such as 2.15.0 or 2.15.0+cu132; "": none
 	Wheels      []Text // paths of local wheels: DeepSpeed's and the companions
@@ -25,8 +26,14 @@ type Spec struct {
 	Kinds       []Kind // kinds of nodes; none: the inventory's nodes tell
 }
 
-// Program is the interpreter on nodes: what the file names, or pythonX.Y.
-func (s *Spec) Program() string { return cmp.Or(s.Interpreter, "python"+s.Python) }
+// Program is the interpreter on nodes: what the file names, or pythonX.Y. If one comes along, any
+// Python of the nodes serves until it is there.
+func (s *Spec) Program() string {
+	if len(s.Archives) > 0 {
+		return "python3"
+	}
+	return cmp.Or(s.Interpreter, "python"+s.Python)
+}
 
 // Text is a value with its place in the file.
 type Text struct {

@@ -170,7 +170,7 @@ func (o envOptions) options(ctx context.Context, a *app) (envs.Options, error) {
 func allFiles(l *environment.Lock) []environment.File {
 	var all []environment.File
 	for _, s := range l.Sets {
-		all = append(append(all, s.Installer), s.Files...)
+		all = append(all, s.All()...)
 	}
 	return all
 }
@@ -251,7 +251,7 @@ func printEnvPlan(a *app, opts envOptions, plan envs.Plan) error {
 		if n.Set != nil {
 			e.Digest = n.Set.Digest
 		}
-		for _, f := range n.Send {
+		for _, f := range n.Files() {
 			e.Send = append(e.Send, f.File)
 		}
 		nodes = append(nodes, e)

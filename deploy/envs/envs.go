@@ -1,6 +1,7 @@
 package envs
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -76,7 +77,7 @@ func (d *Deployment) survey(ctx context.Context, newPlan func([]Known) (Plan, er
 	}
 	known := make([]Known, len(d.nodes))
 	for i, u := range d.nodes {
-		known[i] = Known{Name: u.Host.Name, Facts: u.facts, Look: u.look, Uses: u.uses, Err: u.Err}
+		known[i] = Known{Name: u.Host.Name, Facts: u.facts, Look: u.look, Uses: u.uses, Python: u.brought, Err: u.Err}
 	}
 	plan, err := newPlan(known)
 	if err != nil {
@@ -146,6 +147,9 @@ func (d *Deployment) announce() {
 	}
 	nodes := map[string][]string{}
 	for _, u := range d.nodes {
+		if ref := refOf(u.plan.Set); ref != nil && u.plan.Python {
+			nodes[ref.SHA256] = append(nodes[ref.SHA256], u.Host.Node)
+		}
 		for _, f := range u.plan.Send {
 			nodes[f.SHA256] = append(nodes[f.SHA256], u.Host.Node)
 		}
@@ -206,6 +210,7 @@ type nodeRun struct {
 	run *Deployment
 
 	facts   *node.Facts // with the node's own Python
+	brought *nodePython // set if the lock brings a Python along
 	inside  *node.Facts // with the Python of the environment, once it is verified
 	look    *Looked
 	uses    node.Uses // of the current environment
@@ -240,7 +245,15 @@ func (u *nodeRun) probe(ctx context.Context) error {
 		req.Files = append(req.Files, refs(&u.run.opt.Lock.Sets[i])...)
 	}
 	var got *Looked
-	facts, undone, err := node.ProbeAnd(ctx, u.Runner, u.run.opt.Lock.Program(), node.Errand{Program: lookProgram, Request: req, Begun: func() {}, Each: func(m json.RawMessage) error {
+	program := u.run.opt.Lock.Program()
+	if u.run.opt.Lock.Brings() {
+		var err error
+		if u.brought, err = u.findPython(ctx); err != nil {
+			return err
+		}
+		program = cmp.Or(u.brought.use, "python3")
+	}
+	facts, undone, err := node.ProbeAnd(ctx, u.Runner, program, node.Errand{Program: lookProgram, Request: req, Begun: func() {}, Each: func(m json.RawMessage) error {
 		var said struct {
 			Looked *Looked `json:"looked"`
 		}
@@ -253,6 +266,9 @@ func (u *nodeRun) probe(ctx context.Context) error {
 		return err
 	case undone != nil:
 		return undone
+	case facts.MissingPython() != "" && u.brought != nil:
+		u.facts, u.look = facts, u.brought.looked(u.run.opt.Lock.Name)
+		return nil
 	case facts.MissingPython() != "":
 		u.facts, u.look = facts, &Looked{}
 		return nil

@@ -91,7 +91,11 @@ func (s *site) lock(t *testing.T, text string) (*environment.Lock, *envs.Files) 
 		UV: s.UV, UVVersion: dockerfiles.UVVersion(), Collect: c,
 		Environ: []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "UV_CACHE_DIR=" + t.TempDir(), "UV_DEFAULT_INDEX=" + s.URL, "UV_NO_CONFIG=1", "UV_PYTHON_DOWNLOADS=never"},
 	}
-	l, err := r.Resolve(t.Context(), spec, []environment.Kind{{Machine: "x86_64", Glibc: "2.17"}}, nil, s.dir)
+	kinds := spec.Kinds
+	if len(kinds) == 0 {
+		kinds = []environment.Kind{{Machine: "x86_64", Glibc: "2.17"}}
+	}
+	l, err := r.Resolve(t.Context(), spec, kinds, nil, s.dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +105,7 @@ func (s *site) lock(t *testing.T, text string) (*environment.Lock, *envs.Files) 
 func (s *site) collect(t *testing.T, l *environment.Lock, c *environment.Collector) *envs.Files {
 	t.Helper()
 	set := l.Sets[0]
-	paths, err := c.Collect(t.Context(), l, append([]environment.File{set.Installer}, set.Files...))
+	paths, err := c.Collect(t.Context(), l, set.All())
 	if err != nil {
 		t.Fatal(err)
 	}
