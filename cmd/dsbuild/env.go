@@ -71,7 +71,7 @@ It refuses a node whose current environment is used by running processes, and na
 			return runEnvDeploy(cmd.Context(), a, opts)
 		},
 	}
-	addChangeFlags(cmd, &opts.deployOptions)
+	addFleetFlags(cmd, &opts.deployOptions)
 	addRetryFlag(cmd, &opts.deployOptions)
 	addBandwidthFlag(cmd, &opts.deployOptions)
 	addLockFlags(cmd, &opts)
@@ -124,7 +124,7 @@ back; the lock only names the environment.`,
 			return runEnvRollback(cmd.Context(), a, opts)
 		},
 	}
-	addChangeFlags(cmd, &opts.deployOptions)
+	addFleetFlags(cmd, &opts.deployOptions)
 	addLockFlags(cmd, &opts)
 	return cmd
 }
@@ -163,7 +163,7 @@ func (o envOptions) options(ctx context.Context, a *app) (envs.Options, error) {
 		return envs.Options{}, err
 	}
 	opt, err := o.changeOptions(ctx, a)
-	return envs.Options{Options: opt.Options, Lock: lock, Force: o.force, InUse: opt.InUse, Bandwidth: opt.Bandwidth, Verify: verify.Level(o.verify)}, err
+	return envs.Options{Options: opt.Options, Lock: lock, Force: o.force, InUse: opt.InUse, Serial: opt.Serial, Bandwidth: opt.Bandwidth, Verify: verify.Level(o.verify)}, err
 }
 
 // allFiles lists the files of all sets of a lock.
@@ -239,6 +239,7 @@ type envPlanEntry struct {
 	Reasons []string `json:"reasons"`
 	Remarks []string `json:"remarks"`
 	Hint    string   `json:"hint"`
+	Serial  int      `json:"serial,omitempty"`
 }
 
 func printEnvPlan(a *app, opts envOptions, plan envs.Plan) error {
@@ -247,7 +248,7 @@ func printEnvPlan(a *app, opts envOptions, plan envs.Plan) error {
 	}
 	nodes := []envPlanEntry{}
 	for _, n := range plan.Nodes {
-		e := envPlanEntry{n.Name, string(n.Action), "", n.Ready, []string{}, n.Size(), append([]string{}, n.Reasons...), append([]string{}, n.Remarks...), n.Hint}
+		e := envPlanEntry{n.Name, string(n.Action), "", n.Ready, []string{}, n.Size(), append([]string{}, n.Reasons...), append([]string{}, n.Remarks...), n.Hint, n.Serial}
 		if n.Set != nil {
 			e.Digest = n.Set.Digest
 		}

@@ -434,10 +434,15 @@ func TestChangedFilesAreNamed(t *testing.T) {
 		change func() error
 		want   string
 	}{
-		"altered":   {func() error { return replace(filepath.Join(packages, "alpha/__init__.py"), "x = 1\n") }, "alpha/__init__.py is altered"},
-		"missing":   {func() error { return os.Remove(filepath.Join(packages, "torch/version.py")) }, "torch/version.py is missing"},
-		"unknown":   {func() error { return os.WriteFile(filepath.Join(packages, "sitecustomize.py"), nil, 0o644) }, "sitecustomize.py belongs to no package"},
-		"a pth":     {func() error { return os.WriteFile(filepath.Join(packages, "x.pth"), nil, 0o644) }, "x.pth belongs to no package"},
+		"altered": {func() error { return replace(filepath.Join(packages, "alpha/__init__.py"), "x = 1\n") }, "alpha/__init__.py is altered"},
+		"missing": {func() error { return os.Remove(filepath.Join(packages, "torch/version.py")) }, "torch/version.py is missing"},
+		"unknown": {func() error { return os.WriteFile(filepath.Join(packages, "sitecustomize.py"), nil, 0o644) }, "sitecustomize.py belongs to no package"},
+		"a pth":   {func() error { return os.WriteFile(filepath.Join(packages, "x.pth"), nil, 0o644) }, "x.pth belongs to no package"},
+		"byte code": {func() error { // unchecked, and of another module: an import of alpha would run it
+			cmd := exec.Command("python3", "-c", "import sys, py_compile; py_compile.compile(sys.argv[1], sys.argv[2], invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)",
+				filepath.Join(packages, "torch/version.py"), filepath.Join(packages, "alpha/__pycache__/__init__.cpython-311.pyc"))
+			return cmd.Run()
+		}, "alpha/__pycache__/__init__.cpython-311.pyc is not the byte code of its module"},
 		"a command": {func() error { return replace(filepath.Join(current(t, s), "bin/alpha-tool"), "#!/bin/sh\n") }, "bin/alpha-tool is altered"},
 		"a package": {func() error {
 			info := filepath.Join(packages, "extra-1.dist-info")
