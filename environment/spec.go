@@ -20,6 +20,7 @@ type Spec struct {
 	Interpreter string // the program on nodes; "": pythonX.Y
 	Archives    []Text // of a relocatable Python that comes along, one for each machine; none: Interpreter
 	Folder      string // on nodes, absolute; "": the user's ~/.local/share
+	Build       *Build // the DeepSpeed to build; nil: its wheel is in Wheels, or there is none
 	Torch       string // the version, such as 2.15.0 or 2.15.0+cu132; "": none
 	Wheels      []Text // paths of local wheels: DeepSpeed's and the companions
 	Wanted      []Text // requirements (PEP 508)
@@ -33,6 +34,16 @@ func (s *Spec) Program() string {
 		return "python3"
 	}
 	return cmp.Or(s.Interpreter, "python"+s.Python)
+}
+
+// Build says which DeepSpeed to build. Its fields are flags of dsbuild ship; an empty one was not
+// given.
+type Build struct {
+	Version string // as --deepspeed takes it
+	Ops     []string
+	Archs   []string
+	CPU     string
+	At      Position
 }
 
 // Text is a value with its place in the file.
