@@ -177,28 +177,34 @@ func allFiles(l *environment.Lock) []environment.File {
 
 // runEnvDeploy deploys an environment as opts say.
 func runEnvDeploy(ctx context.Context, a *app, opts envOptions) error {
-	opt, err := opts.options(ctx, a)
+	opt, err := opts.withFiles(ctx, a)
 	if err != nil {
 		return opts.handleNothingToDo(a, err)
-	}
-	site, err := newSite(opts.site)
-	if err != nil {
-		return err
-	}
-	c, err := opts.collector(a, site)
-	if err != nil {
-		return err
-	}
-	paths, err := c.Collect(ctx, opt.Lock, allFiles(opt.Lock))
-	if err != nil {
-		return err
-	}
-	if opt.Files, err = envs.OpenFiles(ctx, opt.Lock, paths, wheels.DefaultCache()); err != nil {
-		return err
 	}
 	d := envs.New(opt)
 	defer tuneRuntime(len(opt.Hosts))()
 	return runEnv(ctx, a, opts, d, d.Survey)
+}
+
+// withFiles is options with the files of the lock, which it collects.
+func (o envOptions) withFiles(ctx context.Context, a *app) (envs.Options, error) {
+	opt, err := o.options(ctx, a)
+	if err != nil {
+		return opt, err
+	}
+	site, err := newSite(o.site)
+	if err != nil {
+		return opt, err
+	}
+	c, err := o.collector(a, site)
+	if err != nil {
+		return opt, err
+	}
+	paths, err := c.Collect(ctx, opt.Lock, allFiles(opt.Lock))
+	if err == nil {
+		opt.Files, err = envs.OpenFiles(ctx, opt.Lock, paths, wheels.DefaultCache())
+	}
+	return opt, err
 }
 
 // runEnvRollback rolls back as opts say.
