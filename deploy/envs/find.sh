@@ -13,7 +13,7 @@ done
 for program; do
 	set -- "$@" "$home/.dsbuild/pythons/$program" && shift
 done
-for program in "$@" python3 /usr/libexec/platform-python "$home"/.dsbuild/pythons/*/tree/*/bin/python3.*; do
+for program in "$@" python3 /usr/libexec/platform-python "$home"/.dsbuild/pythons/[0-9a-f]*/tree/*/bin/python3.*; do
 	usable "$program" && say use "$program" && break
 done
 place=$home

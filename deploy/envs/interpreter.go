@@ -14,8 +14,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/environment"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/remote"
@@ -145,13 +147,17 @@ func (u *nodeRun) newPython() *pythonRef {
 	return refOf(u.plan.Set)
 }
 
-// bringPython sends the archive of the Python and unpacks it, unless it is there. Its folder
-// appears whole or not at all.
+// bringPython sends the archive of the Python and unpacks it. If the connection breaks, it begins
+// anew. Its folder appears whole or not at all.
 func (u *nodeRun) bringPython(ctx context.Context) error {
+	return changes.PutAll(ctx, u.Node, func(ctx context.Context, _ bool) error { return u.putPython(ctx) }, func() {})
+}
+
+func (u *nodeRun) putPython(ctx context.Context) error {
 	ref := refOf(u.plan.Set)
-	work := u.brought.place("run-" + u.run.fleet.Run + "-" + path.Base(u.Host.Name))
+	work := u.brought.place("run-" + u.run.fleet.Run + "-" + deploy.FileLabel(u.Host.Name))
 	if err := u.Runner.Run(ctx, remote.Command{Argv: []string{"mkdir", "-p", "-m", "755", path.Dir(path.Dir(work)), path.Dir(work), work}}); err != nil {
-		return advisePath(err, work)
+		return hint.With(err, "may this user write into %s? Else set folder: in environment.yaml", node.ShownPath(path.Dir(work)))
 	}
 	err := u.unpackPython(ctx, work, ref)
 	if err != nil {
@@ -162,19 +168,20 @@ func (u *nodeRun) bringPython(ctx context.Context) error {
 	return nil
 }
 
-func advisePath(err error, work string) error {
-	return hint.With(err, "may this user write into %s? Else set folder: in environment.yaml", node.ShownPath(path.Dir(work)))
-}
-
 // unpackPython fills the folder work and renames it.
 func (u *nodeRun) unpackPython(ctx context.Context, work string, ref *pythonRef) error {
 	python := u.plan.Set.Python
-	archive := path.Join(work, "python.tar.gz")
+	archive, told := path.Join(work, "python.tar.gz"), atomic.Int64{}
 	err := u.Conn.Put(ctx, remote.Upload{
 		Open: func() (io.ReadSeekCloser, error) { return os.Open(u.run.opt.Files.Paths[python.SHA256]) },
-		Size: python.Size, SHA256: python.SHA256, Path: archive, Mode: 0o600, Limit: u.run.opt.Bandwidth, Progress: u.Sent,
+		Size: python.Size, SHA256: python.SHA256, Path: archive, Mode: 0o600, Limit: u.run.opt.Bandwidth,
+		Progress: func(n int64) {
+			told.Add(n)
+			u.Sent(n)
+		},
 	})
 	if err != nil {
+		u.Sent(-told.Load())
 		return err
 	}
 	u.sent += python.Size

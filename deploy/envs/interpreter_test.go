@@ -10,6 +10,8 @@ import (
 
 	pythons "github.com/dsbuild/dsbuild/ci/python"
 	"github.com/dsbuild/dsbuild/ci/wheelindex"
+	"github.com/dsbuild/dsbuild/deploy/envs"
+	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 )
@@ -75,10 +77,10 @@ func TestPythonComesAlong(t *testing.T) {
 		t.Errorf("second run: %+v, %v", r.Nodes[0], r.Err())
 	}
 
-	// Another environment: the Python stays, and does not travel again.
+	// Another environment, of the node without any Python: the Python stays, and does not travel again.
 	x.Add(t, wheelindex.Wheel{Name: "alpha", Version: "1.1"})
 	second, files2 := x.lock(t, bareText+archive+"\n")
-	opt2 := options(t, second, files2, servers, h1, h2)
+	opt2 := options(t, second, files2, servers[:1], h1)
 	if r := run(t, t.Context(), opt2); r.Err() != nil || r.Nodes[0].Sent != second.Sets[0].File("alpha").Size {
 		t.Errorf("%v, %d bytes", r.Err(), r.Nodes[0].Sent)
 	}
@@ -93,6 +95,7 @@ func TestPythonComesAlong(t *testing.T) {
 	if err := errors.Join(err, os.WriteFile(filepath.Join(lib, "colorsys.py"), append(sound, '\n'), 0o644), os.WriteFile(filepath.Join(lib, "more.py"), nil, 0o644)); err != nil {
 		t.Fatal(err)
 	}
+	opt.Hosts = opt.Hosts[:1]
 	r = look(t, opt)
 	if n := r.Nodes[0]; n.Status != report.Differs || !strings.Contains(n.Error, "colorsys.py is altered") || !strings.Contains(n.Error, "more.py is not in the archive") {
 		t.Errorf("%s: %s", n.Status, n.Error)
@@ -107,7 +110,6 @@ func TestPythonComesAlong(t *testing.T) {
 	}
 
 	// The nodes' own Python again, twice: nobody needs the other one.
-	x.Add(t, wheelindex.Wheel{Name: "alpha", Version: "1.2"})
 	for _, version := range []string{"1.2", "1.3"} {
 		x.Add(t, wheelindex.Wheel{Name: "alpha", Version: version})
 		own, files := x.lock(t, small)
@@ -128,4 +130,54 @@ func withByteCode(t *testing.T, s *sshtest.Server, lines string) string {
 		t.Errorf("%v\n%s", err, out)
 	}
 	return strings.TrimSpace(string(out))
+}
+
+// Where the Python cannot be unpacked, or is not that of the lock once it is, the node keeps what it
+// has, and nothing is left.
+func TestPythonThatCannotCome(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("it packs and unpacks a whole Python")
+	}
+	x := newSite(t)
+	archive, err := pythons.Archive(t.TempDir(), "/usr/bin/python3.11")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, files := x.lock(t, bareText+archive+"\n")
+	noTar, corrupt, full := bare(t), bare(t), bare(t)
+	if err := os.Remove(filepath.Join(strings.TrimPrefix(noTar.Env[0], "PATH="), "tar")); err != nil {
+		t.Fatal(err)
+	}
+	corrupt.Corrupt, full.NoSpaceAfter = true, 1<<20
+	for want, o := range map[string]sshtest.Options{"cannot unpack": noTar, "sha256": corrupt, "no space left": full} {
+		h, s := host(t, "gpu1", o)
+		r := run(t, t.Context(), options(t, l, files, []*sshtest.Server{s}, h))
+		if n := r.Nodes[0]; n.Status != report.Failed || n.Step != "python" || !strings.Contains(n.Error, want) || current(t, s) != "" || len(broughtTo(t, s)) > 0 {
+			t.Errorf("%s: %s at %s: %s, left %q", want, n.Status, n.Step, n.Error, broughtTo(t, s))
+		}
+	}
+	// An archive that has changed since it was locked is found out before any node is asked.
+	l.Sets[0].Python.Tree = strings.Repeat("0", 64)
+	if _, err := envs.OpenFiles(t.Context(), l, files.Paths, wheels.Cache{}); err == nil || exitCode(err) != 2 {
+		t.Error(err)
+	}
+}
+
+// kill -9 of uv: the old environment stays, and the next run brings the new one.
+func TestKilledInstaller(t *testing.T) {
+	t.Parallel()
+	x := newSite(t)
+	h, s := host(t, "gpu1", sshtest.Options{})
+	restore := x.uv(t, "kill -9 $$")
+	l, files := x.lock(t, small)
+	r := run(t, t.Context(), options(t, l, files, []*sshtest.Server{s}, h))
+	if n := r.Nodes[0]; n.Status != report.Failed || n.Step != "install" || !strings.Contains(n.Error, "status -9") || current(t, s) != "" || len(leftovers(t, s)) > 0 {
+		t.Errorf("%s at %s: %s, left %q", n.Status, n.Step, n.Error, leftovers(t, s))
+	}
+	restore()
+	l, files = x.lock(t, small)
+	if r := run(t, t.Context(), options(t, l, files, []*sshtest.Server{s}, h)); r.Err() != nil {
+		t.Error(r.Err())
+	}
 }
