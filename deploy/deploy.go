@@ -161,7 +161,7 @@ func (d *Deployment) Apply(ctx context.Context) *report.Report {
 	defer hide()
 	start := time.Now()
 	for number := 1; ; number++ {
-		group := d.members(order.nextGroup())
+		group := d.members(order.NextGroup())
 		if len(group)+len(left) == 0 {
 			return d.Report()
 		}
@@ -176,7 +176,7 @@ func (d *Deployment) Apply(ctx context.Context) *report.Report {
 			return d.Report()
 		}
 		if isOK(group) {
-			order.useNextSize()
+			order.UseNextSize()
 		}
 	}
 }
@@ -266,9 +266,9 @@ func (d *Deployment) walk(ctx context.Context, nodes []*nodeRun) {
 }
 
 // skipRest gives the nodes of all further groups the reason why dsbuild does not start them.
-func (d *Deployment) skipRest(order *rollout, why error) {
+func (d *Deployment) skipRest(order *Rollout, why error) {
 	for {
-		rest := d.members(order.nextGroup())
+		rest := d.members(order.NextGroup())
 		if len(rest) == 0 {
 			return
 		}

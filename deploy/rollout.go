@@ -2,10 +2,10 @@ package deploy
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
@@ -43,42 +43,51 @@ func (s GroupSize) of(total int) int {
 	return s.N
 }
 
-// rollout is the order in which nodes are changed. Nodes that share an environment are in the
-// same group. Nodes that wait for running jobs are in the last groups, so that they delay no
-// other node.
-type rollout struct {
-	ready, waiting [][]int // the indexes of the nodes of each environment, its leader first
+// Rollout is the order in which nodes are changed: those that can be changed at once, then those
+// that wait for running jobs, so that they delay no other node.
+type Rollout struct {
+	ready, waiting [][]int // the indexes of nodes; those of one list are in the same group
 	sizes          Serial
 	at             int // index of the next size
 	total          int // number of nodes
 }
 
-// newRollout makes the order for plans. It leaves out nodes that are not to be changed.
-func newRollout(plans []NodePlan, sizes Serial) *rollout {
-	r := &rollout{sizes: sizes}
+// NewRollout makes the order for nodes, by their indexes. The nodes of one list are in the same
+// group.
+func NewRollout(ready, waiting [][]int, sizes Serial) *Rollout {
+	r := &Rollout{ready: ready, waiting: waiting, sizes: sizes}
+	for _, together := range slices.Concat(ready, waiting) {
+		r.total += len(together)
+	}
+	return r
+}
+
+// newRollout makes the order for plans. It leaves out nodes that are not to be changed. Nodes that
+// share an environment are in the same group, the leader first.
+func newRollout(plans []NodePlan, sizes Serial) *Rollout {
 	members := map[int][]int{}
 	for i, p := range plans {
 		if p.Action == Shared {
 			members[p.Leader] = append(members[p.Leader], i)
 		}
 	}
+	var ready, waiting [][]int
 	for i, p := range plans {
 		if p.Action != Install && p.Action != Rollback {
 			continue
 		}
 		all := append([]int{i}, members[i]...)
-		r.total += len(all)
 		if p.waits {
-			r.waiting = append(r.waiting, all)
+			waiting = append(waiting, all)
 		} else {
-			r.ready = append(r.ready, all)
+			ready = append(ready, all)
 		}
 	}
-	return r
+	return NewRollout(ready, waiting, sizes)
 }
 
-// nextGroup takes the next group; it is empty when all groups have been taken.
-func (r *rollout) nextGroup() []int {
+// NextGroup takes the next group; it is empty when all groups have been taken.
+func (r *Rollout) NextGroup() []int {
 	from := &r.ready
 	if len(*from) == 0 {
 		from = &r.waiting
@@ -94,8 +103,8 @@ func (r *rollout) nextGroup() []int {
 	return group
 }
 
-// useNextSize moves on to the next size, because a node of the last group is ok.
-func (r *rollout) useNextSize() { r.at++ }
+// UseNextSize moves on to the next size, because a node of the last group is ok.
+func (r *Rollout) UseNextSize() { r.at++ }
 
 // AssignGroups notes for each node the group of --serial that will change it, assuming that no group
 // fails.
@@ -105,35 +114,34 @@ func (p Plan) AssignGroups(serial Serial) {
 	}
 	order := newRollout(p.Nodes, serial)
 	for number := 1; ; number++ {
-		group := order.nextGroup()
+		group := order.NextGroup()
 		if len(group) == 0 {
 			return
 		}
 		for _, i := range group {
 			p.Nodes[i].Serial = number
 		}
-		order.useNextSize()
+		order.UseNextSize()
 	}
 }
 
-// stopAfter returns the reason to start no further group after this one, nil if there is none.
-func (d *Deployment) stopAfter(number int, group []*nodeRun) error {
-	if len(d.opt.Serial) == 0 {
+// StopAfter returns the reason to start no further group after this one of so many nodes, nil if
+// there is none. tooMany may be nil.
+func (s Serial) StopAfter(number int, failed []string, nodes int, tooMany func(failed, of int) bool) error {
+	if len(s) == 0 || len(failed) == 0 || tooMany != nil && !tooMany(len(failed), nodes) {
 		return nil
 	}
+	return hint.With(fmt.Errorf("not started: in group %d of --serial, %d of %s failed (%s)", number, len(failed), ui.Count(nodes, "node"), ui.FoldShort(failed)),
+		"correct the failures and run the command again: it skips finished nodes; --max-fail sets how many nodes may fail")
+}
+
+// stopAfter is StopAfter for a group of nodes.
+func (d *Deployment) stopAfter(number int, group []*nodeRun) error {
 	var failed []string
 	for _, u := range group {
-		if u.Status == report.Failed || u.Status == report.Unreachable {
+		if u.Failed() {
 			failed = append(failed, u.Host.Name)
 		}
 	}
-	tooMany := len(failed) > 0
-	if d.opt.TooMany != nil {
-		tooMany = tooMany && d.opt.TooMany(len(failed), len(group))
-	}
-	if !tooMany {
-		return nil
-	}
-	return hint.With(fmt.Errorf("not started: in group %d of --serial, %d of %s failed (%s)", number, len(failed), ui.Count(len(group), "node"), ui.FoldShort(failed)),
-		"correct the failures and run the command again: it skips finished nodes; --max-fail sets how many nodes may fail")
+	return d.opt.Serial.StopAfter(number, failed, len(group), d.opt.TooMany)
 }

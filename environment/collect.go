@@ -77,7 +77,7 @@ func (c *Collector) find(ctx context.Context, l *Lock, f File) (string, error) {
 		return path, err
 	}
 	if f.Path != "" {
-		return "", hint.With(&DamagedError{fmt.Sprintf("%s is not there", localPath(l, f))}, "the lock names a local wheel: bring it there, or into the folder of --files")
+		return "", hint.With(&DamagedError{fmt.Sprintf("%s is not there", localPath(l, f))}, "the lock names a local file: bring it there, or into the folder of --files")
 	}
 	path, size, err := c.fetch(ctx, f)
 	if err == nil && size != f.Size {

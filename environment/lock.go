@@ -35,15 +35,17 @@ type Lock struct {
 	Dir string `json:"-"` // the folder of the lock file, to which File.Path is relative
 }
 
-// Program is the interpreter on nodes: what environment.yaml names, or pythonX.Y.
+// Program is the interpreter on nodes: what environment.yaml names, or pythonX.Y. A node for which
+// a Python comes along may have neither.
 func (l *Lock) Program() string { return cmp.Or(l.Interpreter, "python"+l.Python) }
 
 // Set is the files for one kind of node.
 type Set struct {
 	Kind
-	Digest    string `json:"digest"`    // identifies the environment that these files make
-	Installer File   `json:"installer"` // uv's wheel, which comes along and is not part of the environment
-	Files     []File `json:"files"`     // sorted by name
+	Digest    string       `json:"digest"`           // identifies the environment that these files make
+	Python    *Interpreter `json:"python,omitempty"` // comes along; nil: the node's own
+	Installer File         `json:"installer"`        // uv's wheel, which comes along and is not part of the environment
+	Files     []File       `json:"files"`            // sorted by name
 }
 
 // File is one wheel.
@@ -165,6 +167,11 @@ func (s Set) check(python string) error {
 	if len(s.Files) == 0 || len(s.Files) > maxFiles {
 		return fmt.Errorf("it lists %d files", len(s.Files))
 	}
+	if s.Python != nil {
+		if err := s.Python.check(); err != nil {
+			return err
+		}
+	}
 	names, files := map[string]bool{}, map[string]bool{s.Installer.File: true}
 	for _, f := range append([]File{s.Installer}, s.Files...) {
 		if err := f.check(); err != nil {
@@ -203,10 +210,23 @@ func (f File) check() error {
 func (s Set) digest(python string) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "environment %d\npython %s\n", lockFormat, python)
+	if s.Python != nil {
+		fmt.Fprintf(h, "interpreter %s\n", s.Python.SHA256)
+	}
 	for _, f := range s.Files {
 		fmt.Fprintf(h, "%s %s\n", f.SHA256, f.File)
 	}
 	return hex.EncodeToString(h.Sum(nil))
+}
+
+// All lists the files that dsbuild needs on this machine: the wheels, the installer, and the
+// interpreter that comes along.
+func (s Set) All() []File {
+	all := append([]File{s.Installer}, s.Files...)
+	if s.Python != nil {
+		all = append(all, s.Python.file())
+	}
+	return all
 }
 
 // Size is the size of all files of the set in bytes.
@@ -231,6 +251,9 @@ func (s Set) File(name string) *File {
 // For returns the set for a node. If several serve it, this is the one with the newest glibc. If
 // none does, the error says why.
 func (l *Lock) For(f node.Facts) (*Set, error) {
+	if set := l.withPython(f); set != nil {
+		return set, nil
+	}
 	if x, y, ok := firstTwo(f.Python); !ok || x+"."+y != l.Python {
 		return nil, fmt.Errorf("the environment is for Python %s, this node's interpreter is %s", l.Python, node.PlainVersion(f.Python))
 	}
@@ -243,6 +266,21 @@ func (l *Lock) For(f node.Facts) (*Set, error) {
 		}
 	}
 	return nil, fmt.Errorf("the lock has no files for a node of %s with glibc %s", node.PlainVersion(f.Platform), node.PlainVersion(f.Glibc))
+}
+
+// withPython returns the set for a node to which a Python comes along; nil if none does.
+func (l *Lock) withPython(f node.Facts) *Set {
+	for i := len(l.Sets) - 1; i >= 0; i-- {
+		if l.Sets[i].Python != nil && l.Sets[i].serves(f) {
+			return &l.Sets[i]
+		}
+	}
+	return nil
+}
+
+// Brings reports whether a Python comes along for a kind of node.
+func (l *Lock) Brings() bool {
+	return slices.ContainsFunc(l.Sets, func(s Set) bool { return s.Python != nil })
 }
 
 func firstTwo(version string) (x, y string, ok bool) {

@@ -19,6 +19,7 @@ var (
 	nameForm    = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 	pythonForm  = regexp.MustCompile(`^3\.\d{1,2}$`)
 	programForm = regexp.MustCompile(`^(/[A-Za-z0-9._+/-]+|[A-Za-z0-9][A-Za-z0-9._+-]*)$`)
+	archiveForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]*\.(tar\.gz|tgz)$`)
 	folderForm  = regexp.MustCompile(`^/[A-Za-z0-9._+/-]+$`)
 	torchForm   = regexp.MustCompile(`^\d+(\.\d+)+(\+[a-z0-9]+(\.[a-z0-9]+)*)?$`)
 	glibcForm   = regexp.MustCompile(`^2\.\d{1,3}$`)
@@ -80,7 +81,7 @@ func (r *reader) spec(s *Spec, body ast.Node) {
 		case "python":
 			s.Python = r.text(p.Node, "python", pythonForm, "a version X.Y such as 3.11")
 		case "interpreter":
-			s.Interpreter = r.text(p.Node, "interpreter", programForm, "a command, or an absolute path without spaces")
+			r.interpreter(s, p.Node)
 		case "folder":
 			if s.Folder = r.text(p.Node, "folder", folderForm, "an absolute path without spaces"); s.Folder != "" {
 				s.Folder = path.Clean(s.Folder)
@@ -88,7 +89,7 @@ func (r *reader) spec(s *Spec, body ast.Node) {
 		case "torch":
 			s.Torch = r.text(p.Node, "torch", torchForm, "a version such as 2.15.0 or 2.15.0+cu132")
 		case "deepspeed":
-			s.Wheels = append(s.Wheels, r.wheel(p.Node, "deepspeed")...)
+			r.deepspeed(s, p.Node)
 		case "companions":
 			for _, n := range r.Items(p.Node, "companions") {
 				s.Wheels = append(s.Wheels, r.wheel(n, "an entry of companions")...)
@@ -111,8 +112,11 @@ func (r *reader) checkWhole(s *Spec, body ast.Node, given map[string]bool) {
 			r.Add(r.Place(body), "", "the key %q is missing", key)
 		}
 	}
-	if len(r.Problems) == 0 && s.Torch == "" && len(s.Wheels)+len(s.Wanted) == 0 {
+	if len(r.Problems) == 0 && s.Torch == "" && s.Build == nil && len(s.Wheels)+len(s.Wanted) == 0 {
 		r.Add(r.Place(body), "give torch, deepspeed, companions or requirements", "the environment is empty")
+	}
+	if s.Build != nil && !given["torch"] {
+		r.Add(s.Build.At, "add torch: 2.15.0, or the path of a wheel", "a DeepSpeed is built for a torch, and the key \"torch\" is missing")
 	}
 	seen := map[string]Position{}
 	if s.Torch != "" {
@@ -142,6 +146,72 @@ func (r *reader) text(n ast.Node, key string, form *regexp.Regexp, what string) 
 		return ""
 	}
 	return word
+}
+
+// interpreter reads the nodes' own Python, or the archives of one that comes along: one, or a list
+// with one for each machine.
+func (r *reader) interpreter(s *Spec, n ast.Node) {
+	items := []ast.Node{n}
+	if _, ok := yamldoc.Scalar(n); !ok {
+		items = r.Items(n, "interpreter")
+	}
+	for _, item := range items {
+		word, ok := yamldoc.Scalar(item)
+		switch {
+		case !ok:
+			r.Wrong(item, "an entry of interpreter must be a text")
+		case archiveForm.MatchString(filepath.Base(word)) && !strings.ContainsAny(word, "\n\r\x00") && len(word) <= maxText:
+			if !filepath.IsAbs(word) {
+				word = filepath.Join(filepath.Dir(r.File), word)
+			}
+			s.Archives = append(s.Archives, Text{word, r.Place(item)})
+		case len(items) > 1 || item != n:
+			r.Add(r.Place(item), "", "an entry of interpreter must be the archive of a Python (.tar.gz)")
+		case strings.HasSuffix(word, ".zst") || strings.HasSuffix(word, ".xz"):
+			r.Add(r.Place(item), "take the install_only archive, which is a .tar.gz", "interpreter must be a .tar.gz: not every node can unpack %s", path.Ext(word))
+		default:
+			s.Interpreter = r.text(item, "interpreter", programForm, "a command, an absolute path without spaces, or the archive of a Python (.tar.gz)")
+		}
+	}
+}
+
+// deepspeed reads the path of a wheel, or what to build.
+func (r *reader) deepspeed(s *Spec, n ast.Node) {
+	if _, isText := yamldoc.Scalar(n); isText {
+		s.Wheels = append(s.Wheels, r.wheel(n, "deepspeed")...)
+		return
+	}
+	s.Build = &Build{At: r.Place(n)}
+	for _, p := range r.Pairs(n, "deepspeed", []string{"version", "ops", "arch", "cpu"}) {
+		var words []string
+		if _, isText := yamldoc.Scalar(p.Node); isText {
+			words = r.word(p.Node, p.Key)
+		} else {
+			for _, item := range r.Items(p.Node, p.Key) {
+				words = append(words, r.word(item, p.Key)...)
+			}
+		}
+		switch p.Key {
+		case "version":
+			s.Build.Version = strings.Join(words, ",")
+		case "ops":
+			s.Build.Ops = words
+		case "arch":
+			s.Build.Archs = words
+		case "cpu":
+			s.Build.CPU = strings.Join(words, ",")
+		}
+	}
+}
+
+// wordForm is the form of a word of what to build: it becomes the value of a flag.
+var wordForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+:/@-]*$`)
+
+func (r *reader) word(n ast.Node, key string) []string {
+	if word := r.text(n, key, wordForm, "one word"); word != "" {
+		return []string{word}
+	}
+	return nil
 }
 
 // wheel reads the path of a local wheel, which is relative to the file.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -38,7 +39,10 @@ func (r Resolver) Resolve(ctx context.Context, s *Spec, kinds []Kind, old *Lock,
 	}
 	l := &Lock{
 		Format: lockFormat, Name: s.Name, Python: s.Python, Interpreter: s.Interpreter, Folder: s.Folder,
-		Request: s.request(kinds, locals, r.UVVersion), Dir: dir,
+		Dir: dir,
+	}
+	if l.Request, err = s.request(kinds, locals, r.UVVersion); err != nil {
+		return nil, err
 	}
 	if old != nil && old.Request == l.Request {
 		return old, nil
@@ -53,6 +57,9 @@ func (r Resolver) Resolve(ctx context.Context, s *Spec, kinds []Kind, old *Lock,
 				set.Files[i].Path = relativePath(dir, locals[at].path)
 			}
 		}
+		if set.Python, err = s.chooseInterpreter(k, dir); err != nil {
+			return nil, err
+		}
 		set.Digest = set.digest(l.Python)
 		l.Sets = append(l.Sets, set)
 	}
@@ -60,7 +67,7 @@ func (r Resolver) Resolve(ctx context.Context, s *Spec, kinds []Kind, old *Lock,
 }
 
 // request identifies all that decides the lock, except the state of the index.
-func (s *Spec) request(kinds []Kind, locals []local, uv string) string {
+func (s *Spec) request(kinds []Kind, locals []local, uv string) (string, error) {
 	h := sha256.New()
 	fmt.Fprintf(h, "format %d\nname %s\npython %s\ninterpreter %s\nfolder %s\ntorch %s\nuv %s\n", lockFormat, s.Name, s.Python, s.Interpreter, s.Folder, s.Torch, uv)
 	for _, w := range locals {
@@ -72,7 +79,17 @@ func (s *Spec) request(kinds []Kind, locals []local, uv string) string {
 	for _, k := range kinds {
 		fmt.Fprintf(h, "kind %s\n", k)
 	}
-	return hex.EncodeToString(h.Sum(nil))
+	for _, a := range s.Archives {
+		sum, _, err := wheel.HashFile(a.Text)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = hint.With(&ResolveError{fmt.Sprintf("%s: %s does not exist", a.At, a.Text)}, "bring the archive there, or name the nodes' own Python")
+		}
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(h, "interpreter %s %s\n", sum, a.Text)
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
 // local is a wheel on this machine.

@@ -18,15 +18,33 @@ type Spec struct {
 	Name        string
 	Python      string // X.Y, of every node
 	Interpreter string // the program on nodes; "": pythonX.Y
+	Archives    []Text // of a relocatable Python that comes along, one for each machine; none: Interpreter
 	Folder      string // on nodes, absolute; "": the user's ~/.local/share
+	Build       *Build // the DeepSpeed to build; nil: its wheel is in Wheels, or there is none
 	Torch       string // the version, such as 2.15.0 or 2.15.0+cu132; "": none
 	Wheels      []Text // paths of local wheels: DeepSpeed's and the companions
 	Wanted      []Text // requirements (PEP 508)
 	Kinds       []Kind // kinds of nodes; none: the inventory's nodes tell
 }
 
-// Program is the interpreter on nodes: what the file names, or pythonX.Y.
-func (s *Spec) Program() string { return cmp.Or(s.Interpreter, "python"+s.Python) }
+// Program is the interpreter on nodes: what the file names, or pythonX.Y. If one comes along, any
+// Python of the nodes serves until it is there.
+func (s *Spec) Program() string {
+	if len(s.Archives) > 0 {
+		return "python3"
+	}
+	return cmp.Or(s.Interpreter, "python"+s.Python)
+}
+
+// Build says which DeepSpeed to build. Its fields are flags of dsbuild ship; an empty one was not
+// given.
+type Build struct {
+	Version string // as --deepspeed takes it
+	Ops     []string
+	Archs   []string
+	CPU     string
+	At      Position
+}
 
 // Text is a value with its place in the file.
 type Text struct {

@@ -40,6 +40,7 @@ type Deploy struct {
 	Source    string // the name of the source whose wheels they get
 	Canary    string // these nodes first: a --limit; "" for none
 	Limit     string // of all
+	Env       string // an environment file: the nodes get the whole environment with the wheel; "": the wheel alone
 	Flags     map[string]string
 }
 
@@ -297,7 +298,7 @@ func (r *reader) readCommand(p yamldoc.Pair) []string {
 
 func (r *reader) readDeploy(p yamldoc.Pair) *Deploy {
 	out := &Deploy{Flags: map[string]string{}}
-	for _, q := range r.Pairs(p.Node, "deploy", append([]string{"inventory", "source", "canary", "limit"}, DeployFlags()...)) {
+	for _, q := range r.Pairs(p.Node, "deploy", append([]string{"inventory", "source", "canary", "limit", "env"}, DeployFlags()...)) {
 		text := r.singleLine(q)
 		switch q.Key {
 		case "inventory":
@@ -311,9 +312,14 @@ func (r *reader) readDeploy(p yamldoc.Pair) *Deploy {
 			out.Canary = text
 		case "limit":
 			out.Limit = text
+		case "env":
+			out.Env = r.resolvePath(text)
 		default:
 			out.Flags[q.Key] = text
 		}
+	}
+	if out.Env != "" && out.Flags["deps"] != "" {
+		r.Add(p.At, "", "deploy has env and deps: an environment has all its packages")
 	}
 	if out.Inventory == "" {
 		r.Add(p.At, "", "deploy has no inventory")

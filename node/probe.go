@@ -269,6 +269,9 @@ func (a *answer) assembleFacts(broken *ScriptError) *Facts {
 	}
 	f.CPU = cpuLevel(machine, strings.Fields(flags))
 	f.Glibc = cmp.Or(f.Glibc, a.libc)
+	if f.Platform == "" && machine != "" {
+		f.Platform = "linux_" + machine // as Python would call it
+	}
 	f.GPUs, f.GPUsWithheld, f.Driver, f.Container = a.gpus, a.withheld, a.driver, a.container
 	f.Missing = slices.Concat(a.missingPython(broken), f.missingFacts())
 	if machine == "" || machine == x86 && flags == "" {

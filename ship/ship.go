@@ -13,6 +13,7 @@ import (
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -50,18 +51,22 @@ type Options struct {
 	// Keep leaves the nodes unchanged: the user wants only the wheels, also for nodes to which
 	// dsbuild could not deploy now.
 	Keep bool
+	// Assume returns the facts of a node as they will be when the wheel comes there; nil: as they
+	// are.
+	Assume func(node.Facts) node.Facts
 	// Report receives the progress.
 	Report ui.Reporter
 }
 
 // Shipment is one run: Survey, then Build, then Deploy, then Close.
 type Shipment struct {
-	opt   Options
-	fleet *deploy.Deployment
-	known []deploy.ProbeResult
-	plan  *Plan
-	given []deploy.Assignment // one per node, without the wheels themselves
-	built bool                // the run built a wheel, so the facts of the nodes may be old
+	opt    Options
+	fleet  *deploy.Deployment
+	known  []deploy.ProbeResult
+	probed []node.Facts // of the nodes that answered, without Assume
+	plan   *Plan
+	given  []deploy.Assignment // one per node, without the wheels themselves
+	built  bool                // the run built a wheel, so the facts of the nodes may be old
 }
 
 // New prepares a run. It does not contact the nodes yet.
@@ -76,6 +81,14 @@ func (s *Shipment) Survey(ctx context.Context) (*Plan, error) {
 	known, err := s.fleet.Probe(ctx)
 	if err != nil {
 		return nil, err
+	}
+	for i := range known {
+		if known[i].Err == nil {
+			s.probed = append(s.probed, known[i].Facts)
+			if s.opt.Assume != nil {
+				known[i].Facts = s.opt.Assume(known[i].Facts)
+			}
+		}
 	}
 	s.known, s.given = known, make([]deploy.Assignment, len(known))
 	s.plan = &Plan{Nodes: len(known), Keep: s.opt.Keep}

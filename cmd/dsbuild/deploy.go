@@ -109,17 +109,12 @@ func addDeployFlags(cmd *cobra.Command, opts *deployOptions) {
 
 // addFleetFlags gives a command the flags of everything that changes nodes.
 func addFleetFlags(cmd *cobra.Command, opts *deployOptions) {
-	addChangeFlags(cmd, opts)
-	cmd.Flags().StringVar(&opts.serial, "serial", "", "change nodes in groups of `N|P%`: complete a group before the next, and stop after a group with failures; a list such as 1,10%,100% begins with a small group")
-}
-
-// addChangeFlags gives a command the flags of everything that changes nodes, all of them at once.
-func addChangeFlags(cmd *cobra.Command, opts *deployOptions) {
 	addReportFlags(cmd, opts)
 	flags := cmd.Flags()
 	flags.StringVar(&opts.maxFail, "max-fail", "", "start no further node once more than `N|P%` nodes have failed (P% also of a group of --serial)")
 	flags.StringVar(&opts.inUse, "in-use", "refuse", "what to do with a node whose environment is used by running processes: `refuse|wait=30m|ignore`")
 	flags.BoolVar(&opts.dryRun, "dry-run", false, "probe the nodes and print what would be done")
+	flags.StringVar(&opts.serial, "serial", "", "change nodes in groups of `N|P%`: complete a group before the next, and stop after a group with failures; a list such as 1,10%,100% begins with a small group")
 }
 
 // addRetryFlag gives a command the flag that goes on from an earlier run of it.

@@ -71,7 +71,7 @@ It refuses a node whose current environment is used by running processes, and na
 			return runEnvDeploy(cmd.Context(), a, opts)
 		},
 	}
-	addChangeFlags(cmd, &opts.deployOptions)
+	addFleetFlags(cmd, &opts.deployOptions)
 	addRetryFlag(cmd, &opts.deployOptions)
 	addBandwidthFlag(cmd, &opts.deployOptions)
 	addLockFlags(cmd, &opts)
@@ -124,7 +124,7 @@ back; the lock only names the environment.`,
 			return runEnvRollback(cmd.Context(), a, opts)
 		},
 	}
-	addChangeFlags(cmd, &opts.deployOptions)
+	addFleetFlags(cmd, &opts.deployOptions)
 	addLockFlags(cmd, &opts)
 	return cmd
 }
@@ -163,42 +163,48 @@ func (o envOptions) options(ctx context.Context, a *app) (envs.Options, error) {
 		return envs.Options{}, err
 	}
 	opt, err := o.changeOptions(ctx, a)
-	return envs.Options{Options: opt.Options, Lock: lock, Force: o.force, InUse: opt.InUse, Bandwidth: opt.Bandwidth, Verify: verify.Level(o.verify)}, err
+	return envs.Options{Options: opt.Options, Lock: lock, Force: o.force, InUse: opt.InUse, Serial: opt.Serial, Bandwidth: opt.Bandwidth, Verify: verify.Level(o.verify)}, err
 }
 
 // allFiles lists the files of all sets of a lock.
 func allFiles(l *environment.Lock) []environment.File {
 	var all []environment.File
 	for _, s := range l.Sets {
-		all = append(append(all, s.Installer), s.Files...)
+		all = append(all, s.All()...)
 	}
 	return all
 }
 
 // runEnvDeploy deploys an environment as opts say.
 func runEnvDeploy(ctx context.Context, a *app, opts envOptions) error {
-	opt, err := opts.options(ctx, a)
+	opt, err := opts.withFiles(ctx, a)
 	if err != nil {
 		return opts.handleNothingToDo(a, err)
-	}
-	site, err := newSite(opts.site)
-	if err != nil {
-		return err
-	}
-	c, err := opts.collector(a, site)
-	if err != nil {
-		return err
-	}
-	paths, err := c.Collect(ctx, opt.Lock, allFiles(opt.Lock))
-	if err != nil {
-		return err
-	}
-	if opt.Files, err = envs.OpenFiles(ctx, opt.Lock, paths, wheels.DefaultCache()); err != nil {
-		return err
 	}
 	d := envs.New(opt)
 	defer tuneRuntime(len(opt.Hosts))()
 	return runEnv(ctx, a, opts, d, d.Survey)
+}
+
+// withFiles is options with the files of the lock, which it collects.
+func (o envOptions) withFiles(ctx context.Context, a *app) (envs.Options, error) {
+	opt, err := o.options(ctx, a)
+	if err != nil {
+		return opt, err
+	}
+	site, err := newSite(o.site)
+	if err != nil {
+		return opt, err
+	}
+	c, err := o.collector(a, site)
+	if err != nil {
+		return opt, err
+	}
+	paths, err := c.Collect(ctx, opt.Lock, allFiles(opt.Lock))
+	if err == nil {
+		opt.Files, err = envs.OpenFiles(ctx, opt.Lock, paths, wheels.DefaultCache())
+	}
+	return opt, err
 }
 
 // runEnvRollback rolls back as opts say.
@@ -239,6 +245,7 @@ type envPlanEntry struct {
 	Reasons []string `json:"reasons"`
 	Remarks []string `json:"remarks"`
 	Hint    string   `json:"hint"`
+	Serial  int      `json:"serial,omitempty"`
 }
 
 func printEnvPlan(a *app, opts envOptions, plan envs.Plan) error {
@@ -247,11 +254,11 @@ func printEnvPlan(a *app, opts envOptions, plan envs.Plan) error {
 	}
 	nodes := []envPlanEntry{}
 	for _, n := range plan.Nodes {
-		e := envPlanEntry{n.Name, string(n.Action), "", n.Ready, []string{}, n.Size(), append([]string{}, n.Reasons...), append([]string{}, n.Remarks...), n.Hint}
+		e := envPlanEntry{n.Name, string(n.Action), "", n.Ready, []string{}, n.Size(), append([]string{}, n.Reasons...), append([]string{}, n.Remarks...), n.Hint, n.Serial}
 		if n.Set != nil {
 			e.Digest = n.Set.Digest
 		}
-		for _, f := range n.Send {
+		for _, f := range n.Files() {
 			e.Send = append(e.Send, f.File)
 		}
 		nodes = append(nodes, e)

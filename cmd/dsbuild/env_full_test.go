@@ -2,7 +2,177 @@
 
 package main
 
-import "testing"
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/dsbuild/dsbuild/ci/nodes"
+	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
+	"github.com/dsbuild/dsbuild/ci/python"
+	"github.com/dsbuild/dsbuild/deploy/wheels"
+	"github.com/dsbuild/dsbuild/dockerfiles"
+	"github.com/dsbuild/dsbuild/environment"
+	"github.com/dsbuild/dsbuild/fleet/report"
+)
 
 // kill -9 of dsbuild at 30 moments.
 func TestFullEnvKilledDriver(t *testing.T) { killDriver(t, 30) }
+
+// roomForTorch is the disk that four environments with torch need here: on four machines it would be a
+// quarter of it on each.
+const roomForTorch = 45 << 30
+
+// Four real nodes that have Python alone get torch, DeepSpeed with its ops and transformers by one
+// command, all equal. Four plain uv at once, from the same files on this disk, are the yardstick. Where
+// the disk has no room for torch, or no wheel was built, the environment has none, and the result
+// says so.
+func TestFullEnvBareNodes(t *testing.T) {
+	const count = 4
+	fleet := nodestest.Up(t, nodes.Options{Count: count, Env: nodes.NoPython})
+	interpreter, err := python.Find(t.Context(), "3.11")
+	if err != nil {
+		t.Fatal(err)
+	}
+	uv, err := python.GetUV(t.Context(), interpreter, func(line string) { t.Log(line) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	home := t.TempDir()
+	torch := writeFullEnv(t, home, "3.0.2")
+	run := func(args ...string) (string, time.Duration) {
+		t.Helper()
+		self, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.CommandContext(t.Context(), self)
+		cmd.Args, cmd.Dir, cmd.Stderr = append([]string{"dsbuild"}, args...), home, t.Output()
+		cmd.Env = append(os.Environ(), "HOME="+home, "XDG_CACHE_HOME="+filepath.Join(home, "cache"), "PATH="+filepath.Dir(uv.Program())+":"+os.Getenv("PATH"))
+		begin := time.Now()
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("%q: %v\n%s", args, err, out)
+		}
+		return string(out), time.Since(begin)
+	}
+	deploy := func() (report.Report, time.Duration) {
+		t.Helper()
+		run("env", "lock", "--for", fleet.Inventory)
+		run("env", "deploy", fleet.Inventory, "--dry-run") // brings the files to this machine
+		out, took := run("env", "deploy", fleet.Inventory, "--json")
+		var r report.Report
+		if err := json.Unmarshal([]byte(out), &r); err != nil || r.Summary.OK != count || !r.Consistent || !r.Nodes[0].Changed {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return r, took
+	}
+	first, whole := deploy()
+	plain := plainInstalls(t, uv.Program(), interpreter, home, count)
+	writeFullEnv(t, home, "3.1.0")
+	second, one := deploy()
+	run("env", "verify", fleet.Inventory)
+	if second.Nodes[0].Sent*20 > first.Nodes[0].Sent {
+		t.Errorf("one changed package: %d of %d bytes", second.Nodes[0].Sent, first.Nodes[0].Sent)
+	}
+	if torch != "" && (whole > plain*3/2 || one*20 > whole) {
+		t.Errorf("%v for %d nodes, plain uv %d times at once %v, one changed package %v", whole, count, count, plain, one)
+	}
+	t.Logf("steps of a node: %v, then %v", first.Nodes[0].Seconds, second.Nodes[0].Seconds)
+	with := "without torch, for which the disk has no room or no wheel was built"
+	if torch != "" {
+		with = "with torch " + torch + " and DeepSpeed's ops"
+	}
+	t.Logf("result: four bare nodes %s: %.1f s, plain uv four times at once from the same files %.1f s; one changed package %d of %d bytes, %.1f s",
+		with, whole.Seconds(), plain.Seconds(), second.Nodes[0].Sent, first.Nodes[0].Sent, one.Seconds())
+}
+
+// writeFullEnv writes environment.yaml with the requirements of DeepSpeed and transformers, and with
+// torch and DeepSpeed if there is room for them. It returns the version of torch.
+func writeFullEnv(t *testing.T, dir, hjson string) (torch string) {
+	t.Helper()
+	needs, err := dockerfiles.RuntimeRequirements()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var disk syscall.Statfs_t
+	if err := syscall.Statfs(dir, &disk); err != nil {
+		t.Fatal(err)
+	}
+	text := "name: train\npython: 3.11\n"
+	if built := os.Getenv("DSBUILD_TEST_WHEEL"); built != "" && int64(disk.Bavail)*disk.Bsize > roomForTorch {
+		loaded, err := wheels.Load(t.Context(), built, wheels.Cache{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		torch = loaded[0].Manifest.Torch
+		text += "torch: " + torch + "\ndeepspeed: " + built + "\n"
+	}
+	text += "requirements:\n  - transformers==4.57.1\n  - hjson==" + hjson + "\n"
+	for _, r := range needs {
+		if !strings.Contains(r, ";") && !strings.HasPrefix(r, "hjson") {
+			text += fmt.Sprintf("  - %q\n", r)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "environment.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return torch
+}
+
+// plainInstalls lets uv install the files of the lock several times at once, each into an environment of
+// its own with a cache of its own, as so many nodes do that have the files on their disks.
+func plainInstalls(t *testing.T, uv, interpreter, home string, count int) time.Duration {
+	t.Helper()
+	l, err := environment.ReadLock(filepath.Join(home, "environment.lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked, folder := "", t.TempDir()
+	for _, f := range l.Sets[0].Files {
+		file := filepath.Join(home, "cache", "dsbuild", "env", f.SHA256, f.File)
+		if f.Path != "" {
+			file = filepath.Join(l.Dir, filepath.FromSlash(f.Path))
+		}
+		if err := os.Symlink(file, filepath.Join(folder, f.File)); err != nil {
+			t.Fatal(err)
+		}
+		asked += fmt.Sprintf("%s==%s --hash=sha256:%s\n", f.Name, f.Version, f.SHA256)
+	}
+	requirements := filepath.Join(folder, "requirements.txt")
+	if err := os.WriteFile(requirements, []byte(asked), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var all errgroup.Group
+	begin := time.Now()
+	for range count {
+		dir := t.TempDir()
+		all.Go(func() error {
+			venv := filepath.Join(dir, "venv")
+			run := func(args ...string) error {
+				cmd := exec.CommandContext(t.Context(), uv, args...)
+				cmd.Env = append(os.Environ(), "UV_CACHE_DIR="+filepath.Join(dir, "cache"), "UV_NO_CONFIG=1", "UV_OFFLINE=1")
+				out, err := cmd.CombinedOutput()
+				if err != nil {
+					return fmt.Errorf("%w: %s", err, out)
+				}
+				return nil
+			}
+			return errors.Join(run("venv", "--python", interpreter, venv),
+				run("pip", "install", "--no-index", "--no-deps", "--require-hashes", "--python", filepath.Join(venv, "bin/python"), "-r", requirements, "--find-links", folder))
+		})
+	}
+	if err := all.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	return time.Since(begin)
+}

@@ -81,23 +81,31 @@ func runEnvLock(ctx context.Context, a *app, o envLockOptions) error {
 	if err != nil {
 		return err
 	}
+	if spec.Build != nil {
+		return hint.With(usageErrorf(o.command, "%s: deepspeed: says what to build, and there is no wheel yet", spec.Build.At), "dsbuild ship INVENTORY --env %s builds it, locks and deploys", ui.Clean(o.file))
+	}
 	kinds, err := o.kinds(ctx, a, spec)
 	if err != nil {
 		return err
 	}
-	old, err := o.oldLock()
-	if err != nil {
-		return err
-	}
-	l, err := o.resolve(ctx, a, spec, kinds, old)
-	if err != nil {
-		return err
-	}
-	changed, err := l.Write(o.out)
+	l, changed, err := o.lockSpec(ctx, a, spec, kinds)
 	if err != nil {
 		return err
 	}
 	return printLock(a, o, l, changed)
+}
+
+// lockSpec resolves an environment and writes its lock, unless it is the one that is there.
+func (o envLockOptions) lockSpec(ctx context.Context, a *app, spec *environment.Spec, kinds []environment.Kind) (l *environment.Lock, changed bool, err error) {
+	old, err := o.oldLock()
+	if err != nil {
+		return nil, false, err
+	}
+	if l, err = o.resolve(ctx, a, spec, kinds, old); err != nil {
+		return nil, false, err
+	}
+	changed, err = l.Write(o.out)
+	return l, changed, err
 }
 
 // oldLock reads the lock that is there; nil if there is none, or with --upgrade.

@@ -10,6 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/environment"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/nightly"
 	"github.com/dsbuild/dsbuild/pipeline"
@@ -97,7 +99,7 @@ func runNight(ctx context.Context, a *app, o nightlyOptions, config nightly.Conf
 	var err error
 	opt := nightly.Options{Config: config, Store: pipeline.DefaultStore(), Report: a.reporter, Now: time.Now, By: localUser()}
 	if config.Deploy != nil {
-		if opt.Deploy, err = nightlyDeploy(ctx, a, *config.Deploy); err != nil {
+		if opt.Deploy, err = nightlyDeploy(ctx, a, *config.Deploy, o.build.siteOptions); err != nil {
 			return nil, err
 		}
 	}
@@ -118,7 +120,7 @@ func runNight(ctx context.Context, a *app, o nightlyOptions, config nightly.Conf
 
 // nightlyDeploy deploys with the flags of dsbuild deploy that the file has. It finds
 // mistakes in them before the night begins.
-func nightlyDeploy(ctx context.Context, a *app, d nightly.Deploy) (func(ctx context.Context, dir, limit, report string) (nightly.Nodes, error), error) {
+func nightlyDeploy(ctx context.Context, a *app, d nightly.Deploy, site pipeline.SiteOptions) (func(ctx context.Context, dir, limit, report string) (nightly.Nodes, error), error) {
 	opts := deployOptions{command: "dsbuild deploy"}
 	cmd := &cobra.Command{}
 	addDeployFlags(cmd, &opts) // the defaults
@@ -134,11 +136,21 @@ func nightlyDeploy(ctx context.Context, a *app, d nightly.Deploy) (func(ctx cont
 			return nil, err
 		}
 	}
+	var spec *environment.Spec
+	if d.Env != "" {
+		var err error
+		if spec, err = readNightlyEnv(d.Env); err != nil {
+			return nil, err
+		}
+	}
 	return func(ctx context.Context, dir, limit, report string) (nightly.Nodes, error) {
 		opts := opts
 		opts.limit, opts.wheel = limit, dir
 		for _, ending := range []string{".json", ".html", ".xml"} {
 			opts.reports = append(opts.reports, report+ending)
+		}
+		if spec != nil {
+			return deployEnvOnce(ctx, a, envOptions{deployOptions: opts, site: site}, *spec, dir)
 		}
 		return deployOnce(ctx, a, opts)
 	}, nil
@@ -162,7 +174,11 @@ func deployOnce(ctx context.Context, a *app, opts deployOptions) (nightly.Nodes,
 	if _, err := d.Survey(ctx); err != nil {
 		return nightly.Nodes{}, err
 	}
-	report := d.Apply(ctx)
+	return describeNight(ctx, opts, d.Apply(ctx))
+}
+
+// describeNight writes the reports of a deploy, and sums it up.
+func describeNight(ctx context.Context, opts deployOptions, report *report.Report) (nightly.Nodes, error) {
 	n := nightly.Nodes{OK: report.Summary.OK, All: len(report.Nodes), Verdict: ui.Clean(report.Verdict())}
 	for _, node := range report.Nodes {
 		if node.Changed {

@@ -21,6 +21,8 @@ type shipOptions struct {
 	build       wheelOptions
 	fleet       deployOptions
 	verifyGiven bool // --verify was said
+	env         string
+	lock        string
 }
 
 func newShipCommand(a *app) *cobra.Command {
@@ -46,11 +48,16 @@ second run without changes needs no engine and takes seconds. Wheels are built s
 side where memory allows. If one fails, the others go on; its nodes stay unchanged,
 and the report gives the reason.
 
-Nodes are changed as by dsbuild deploy; dsbuild rollback restores them.`,
+Nodes are changed as by dsbuild deploy; dsbuild rollback restores them.
+
+With --env the nodes need neither torch nor pip: dsbuild builds the DeepSpeed that the
+environment file describes for them, locks the environment with that wheel, and deploys
+it as dsbuild env deploy does.`,
 		Example: `  dsbuild ship inventory.yaml --dry-run
   dsbuild ship inventory.yaml
   dsbuild ship inventory.yaml --abi auto --ops cpu_adam,utils
   dsbuild ship inventory.yaml --ops all --limit a100 --report ship.json
+  dsbuild ship inventory.yaml --env environment.yaml
   dsbuild ship inventory.yaml --deepspeed git+https://github.com/deepspeedai/DeepSpeed@master`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -63,7 +70,11 @@ Nodes are changed as by dsbuild deploy; dsbuild rollback restores them.`,
 				return err
 			}
 			o.build.site = site
-			return site.Error(asUsage(cmd.CommandPath(), runShip(cmd.Context(), a, o)))
+			run := runShip
+			if o.env != "" {
+				run = runShipEnv
+			}
+			return site.Error(asUsage(cmd.CommandPath(), run(cmd.Context(), a, o)))
 		},
 	}
 	f := cmd.Flags()
@@ -74,6 +85,8 @@ Nodes are changed as by dsbuild deploy; dsbuild rollback restores them.`,
 	addBandwidthFlag(cmd, &o.fleet)
 	f.StringVar(&o.fleet.deps, "deps", "refuse", "what to do when requirements are missing on a node: `refuse|bundle|index` (name them, collect and copy them, or install them from the node's own index)")
 	f.StringVar(&o.fleet.verify, "verify", "load", "what to check on each node: `load|files` (every op loads, or files and metadata alone); by default load where a wheel is installed, files elsewhere")
+	f.StringVar(&o.env, "env", "", "deploy the whole environment of `FILE`, with the DeepSpeed that it says to build")
+	f.StringVar(&o.lock, "lock", "", "the lock that --env writes: `FILE` (default: the environment file's name with .lock)")
 	f.BoolVar(&o.fleet.force, "force", false, "install also where the node already runs its wheel")
 	return cmd
 }

@@ -2,7 +2,7 @@
 # a new one beside the old one, and renames a link. If the driver goes away, the environment that is
 # being made goes, too.
 #
-# ../../agent/agent.py, proof.py, ../changes/changes.py, uses.py and place.py go before it.
+# ../../agent/agent.py, proof.py, ../changes/changes.py, uses.py, python.py and place.py go before it.
 import zipfile
 
 INBOX, CACHE = os.path.join(HOME, "inbox"), os.path.join(HOME, "cache")
@@ -23,6 +23,8 @@ class Environments(Workplace):
         for folder in (HOME, PLACE):
             os.makedirs(folder, mode=0o755, exist_ok=True)
         self.take_lock(inbox)
+        if REQUEST["python"] and not exists(os.path.join(PYTHONS, REQUEST["python"]["program"])):
+            raise Failed("another run has removed the Python that came along", "wait")
         repaired = self.repair()
         found = {"current": told(target(CURRENT)), "previous": told(target(PREVIOUS)), "repaired": repaired, "run": last_run()}
         if REQUEST["look"]:
@@ -60,13 +62,13 @@ class Environments(Workplace):
         folder = os.path.join(PLACE, self.made)
         self.unpack_uv(order["installer"])
         self.build(order, folder, inbox)
-        whole = Whole(folder).told()
+        whole = Whole(folder, REQUEST["python"]).told()
         if whole["wrong"]:  # a file in the cache was changed, which all environments share
             put_aside(CACHE, CACHE + GONE)
             sweep(CACHE + GONE)
             self.take_away(folder)
             self.build(order, folder, inbox)
-            whole = Whole(folder).told()
+            whole = Whole(folder, REQUEST["python"]).told()
         if whole["wrong"]:
             raise Failed("the new environment is not whole: %s" % ", ".join(whole["wrong"][:4]))
         self.syncing = start_sync([folder])  # while it is verified
@@ -208,10 +210,14 @@ class Environments(Workplace):
             path = os.path.join(PLACE, name)
             if os.path.isdir(path) and not os.path.islink(path) and name not in kept and not name.startswith(".") and not in_use(path):
                 self.take_away(path)
-        needed = set()
+        needed, pythons = set(), set()
         for name in os.listdir(ROOT):  # the other environments need theirs
             for mark in [load_json(os.path.join(ROOT, name, inner, NOTE)) for inner in listed_folders(os.path.join(ROOT, name))]:
                 needed.update(mark.get("files", []) if isinstance(mark, dict) else [])
+                pythons.add((mark.get("python") or {}).get("sha256") if isinstance(mark, dict) else None)
+        for name in listed_folders(PYTHONS):
+            if name not in pythons and (not name.startswith("run-") or is_old(os.path.join(PYTHONS, name))):
+                sweep(os.path.join(PYTHONS, name))
         unused = set()
         for sum in listed_folders(FILES):
             if sum not in needed:
@@ -259,6 +265,11 @@ def forget_times(folder):
 def listed_folders(path):
     """The names of the folders in a folder."""
     return [n for n in (os.listdir(path) if os.path.isdir(path) else []) if os.path.isdir(os.path.join(path, n)) and not os.path.islink(os.path.join(path, n))]
+
+
+def is_old(folder):
+    """Whether a Python that is being unpacked was begun so long ago that its run is dead."""
+    return time.time() - os.stat(folder).st_mtime > 3600
 
 
 def in_use(folder):

@@ -1,6 +1,7 @@
 package envs
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -30,6 +31,7 @@ type Options struct {
 	Files     *Files // of the lock; a rollback and a verification may do without
 	Force     bool   // make the environment anew where it is there already
 	InUse     deploy.InUse
+	Serial    deploy.Serial
 	Bandwidth *rate.Limiter // bytes per second of all uploads; nil: no limit
 	Verify    verify.Level  // LevelLoad also loads every op of DeepSpeed
 }
@@ -76,12 +78,13 @@ func (d *Deployment) survey(ctx context.Context, newPlan func([]Known) (Plan, er
 	}
 	known := make([]Known, len(d.nodes))
 	for i, u := range d.nodes {
-		known[i] = Known{Name: u.Host.Name, Facts: u.facts, Look: u.look, Uses: u.uses, Err: u.Err}
+		known[i] = Known{Name: u.Host.Name, Facts: u.facts, Look: u.look, Uses: u.uses, Python: u.brought, Err: u.Err}
 	}
 	plan, err := newPlan(known)
 	if err != nil {
 		return Plan{}, err
 	}
+	plan.assignGroups(d.opt.Serial)
 	d.plan = plan
 	for i, u := range d.nodes {
 		u.plan = plan.Nodes[i]
@@ -113,39 +116,114 @@ func (d *Deployment) probe(ctx context.Context) error {
 
 // Apply carries out the plan of the survey. The report is complete even if ctx ends early.
 func (d *Deployment) Apply(ctx context.Context) *report.Report {
-	var walks []fleet.Walk
-	var bytes int64
-	var failed []string
-	title := "deploying the environment"
+	order := d.plan.rollout(d.opt.Serial)
+	left := d.members(d.plan.unchanged())
+	defer d.showProgress()()
 	start := time.Now()
-	for _, u := range d.nodes {
-		u.waitUntil = start.Add(d.opt.InUse.Wait)
-		steps := u.steps()
+	for number := 1; ; number++ {
+		group := d.members(order.NextGroup())
+		if len(group)+len(left) == 0 {
+			return d.Report()
+		}
+		d.changeGroup(ctx, group, left, start)
+		left = nil
+		if len(d.opt.Serial) > 0 {
+			d.fleet.ShowGroup(number)
+		}
+		failed, ok := settle(group, number)
+		if err := d.opt.Serial.StopAfter(number, failed, len(group), d.opt.TooMany); err != nil && ctx.Err() == nil {
+			d.skipRest(order, err)
+			return d.Report()
+		}
+		if ok {
+			order.UseNextSize()
+		}
+	}
+}
+
+// settle notes the group in which nodes were changed. It returns those that failed, and whether one
+// is ok.
+func settle(group []*nodeRun, number int) (failed []string, ok bool) {
+	for _, u := range group {
+		if u.Status != report.Skipped {
+			u.serial = number
+		}
 		if u.Failed() {
 			failed = append(failed, u.Host.Name)
 		}
+		ok = ok || u.Status == report.OK
+	}
+	return failed, ok
+}
+
+// changeGroup changes a group of nodes, and verifies the nodes in left, which are not changed.
+func (d *Deployment) changeGroup(ctx context.Context, group, left []*nodeRun, start time.Time) {
+	var walks []fleet.Walk
+	for _, u := range append(left, group...) {
+		u.waitUntil = time.Now().Add(d.opt.InUse.Wait)
+		if u.plan.waits { // counted from the start of Apply
+			u.waitUntil = start.Add(d.opt.InUse.Wait)
+		}
+		walks = append(walks, fleet.Walk{Node: u.Node, Steps: u.steps(), End: u.end})
+	}
+	d.announce(group)
+	d.fleet.Walk(ctx, walks, d.fleet.StopWhen(len(d.failed())))
+}
+
+// skipRest gives the nodes of all further groups the reason why dsbuild does not start them.
+func (d *Deployment) skipRest(order *deploy.Rollout, why error) {
+	for rest := d.members(order.NextGroup()); len(rest) > 0; rest = d.members(order.NextGroup()) {
+		for _, u := range rest {
+			u.Err = why
+		}
+	}
+}
+
+// members returns the nodes at indexes.
+func (d *Deployment) members(at []int) []*nodeRun {
+	nodes := make([]*nodeRun, len(at))
+	for i, place := range at {
+		nodes[i] = d.nodes[place]
+	}
+	return nodes
+}
+
+// failed returns the names of the nodes that failed so far.
+func (d *Deployment) failed() []string {
+	var names []string
+	for _, u := range d.nodes {
+		if u.Failed() {
+			names = append(names, u.Host.Name)
+		}
+	}
+	return names
+}
+
+// showProgress displays the progress of Apply.
+func (d *Deployment) showProgress() (hide func()) {
+	title, walks, bytes := "deploying the environment", 0, int64(0)
+	for _, u := range d.nodes {
 		if u.plan.Action == deploy.Rollback {
 			title = "rolling back"
 		}
-		if len(steps) > 0 {
-			walks, bytes = append(walks, fleet.Walk{Node: u.Node, Steps: steps, End: u.end}), bytes+u.plan.Size()
+		if len(u.steps()) > 0 {
+			walks, bytes = walks+1, bytes+u.plan.Size()
 		}
 	}
-	d.announce()
-	hide := d.fleet.Show(title, len(walks), bytes, failed)
-	d.fleet.Walk(ctx, walks, d.fleet.StopWhen(len(failed)))
-	hide()
-	return d.Report()
+	return d.fleet.Show(title, walks, bytes, d.failed())
 }
 
-// announce tells a Broadcaster which nodes get the same files. Other dialers are not told.
-func (d *Deployment) announce() {
+// announce tells a Broadcaster which nodes of a group get the same files. Other dialers are not told.
+func (d *Deployment) announce(group []*nodeRun) {
 	s, ok := d.opt.Dialer.(remote.Broadcaster)
 	if !ok {
 		return
 	}
 	nodes := map[string][]string{}
-	for _, u := range d.nodes {
+	for _, u := range group {
+		if ref := refOf(u.plan.Set); ref != nil && u.plan.Python {
+			nodes[ref.SHA256] = append(nodes[ref.SHA256], u.Host.Node)
+		}
 		for _, f := range u.plan.Send {
 			nodes[f.SHA256] = append(nodes[f.SHA256], u.Host.Node)
 		}
@@ -206,6 +284,7 @@ type nodeRun struct {
 	run *Deployment
 
 	facts   *node.Facts // with the node's own Python
+	brought *nodePython // set if the lock brings a Python along
 	inside  *node.Facts // with the Python of the environment, once it is verified
 	look    *Looked
 	uses    node.Uses // of the current environment
@@ -216,6 +295,7 @@ type nodeRun struct {
 	unseen  bool // what is there now is not known
 	changed bool
 	sent    int64
+	serial  int // the group of --serial in which it was changed, from 1
 	differs []string
 
 	waitUntil time.Time // deadline of the wait for processes to end
@@ -240,7 +320,15 @@ func (u *nodeRun) probe(ctx context.Context) error {
 		req.Files = append(req.Files, refs(&u.run.opt.Lock.Sets[i])...)
 	}
 	var got *Looked
-	facts, undone, err := node.ProbeAnd(ctx, u.Runner, u.run.opt.Lock.Program(), node.Errand{Program: lookProgram, Request: req, Begun: func() {}, Each: func(m json.RawMessage) error {
+	program := u.run.opt.Lock.Program()
+	if u.run.opt.Lock.Brings() {
+		var err error
+		if u.brought, err = u.findPython(ctx); err != nil {
+			return err
+		}
+		program = cmp.Or(u.brought.use, "python3")
+	}
+	facts, undone, err := node.ProbeAnd(ctx, u.Runner, program, node.Errand{Program: lookProgram, Request: req, Begun: func() {}, Each: func(m json.RawMessage) error {
 		var said struct {
 			Looked *Looked `json:"looked"`
 		}
@@ -253,6 +341,9 @@ func (u *nodeRun) probe(ctx context.Context) error {
 		return err
 	case undone != nil:
 		return undone
+	case facts.MissingPython() != "" && u.brought != nil:
+		u.facts, u.look = facts, u.brought.looked(u.run.opt.Lock.Name)
+		return nil
 	case facts.MissingPython() != "":
 		u.facts, u.look = facts, &Looked{}
 		return nil
@@ -316,6 +407,9 @@ func (u *nodeRun) report() report.Node {
 	n := u.Node.Report()
 	n.Changed, n.Unseen, n.Facts, n.Sent, n.Unfit = u.changed, u.unseen || u.facts == nil, u.current(), u.sent, u.plan.Unfit
 	n.Remarks, n.Differs = append(n.Remarks, u.plan.Remarks...), append(n.Differs, u.differs...)
+	if len(u.run.opt.Serial) > 0 {
+		n.Serial = u.serial
+	}
 	if u.look != nil {
 		e := &report.Environment{Name: u.run.opt.Lock.Name}
 		if u.look.Current != nil {

@@ -91,7 +91,11 @@ func (s *site) lock(t *testing.T, text string) (*environment.Lock, *envs.Files) 
 		UV: s.UV, UVVersion: dockerfiles.UVVersion(), Collect: c,
 		Environ: []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "UV_CACHE_DIR=" + t.TempDir(), "UV_DEFAULT_INDEX=" + s.URL, "UV_NO_CONFIG=1", "UV_PYTHON_DOWNLOADS=never"},
 	}
-	l, err := r.Resolve(t.Context(), spec, []environment.Kind{{Machine: "x86_64", Glibc: "2.17"}}, nil, s.dir)
+	kinds := spec.Kinds
+	if len(kinds) == 0 {
+		kinds = []environment.Kind{{Machine: "x86_64", Glibc: "2.17"}}
+	}
+	l, err := r.Resolve(t.Context(), spec, kinds, nil, s.dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +105,7 @@ func (s *site) lock(t *testing.T, text string) (*environment.Lock, *envs.Files) 
 func (s *site) collect(t *testing.T, l *environment.Lock, c *environment.Collector) *envs.Files {
 	t.Helper()
 	set := l.Sets[0]
-	paths, err := c.Collect(t.Context(), l, append([]environment.File{set.Installer}, set.Files...))
+	paths, err := c.Collect(t.Context(), l, set.All())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -430,10 +434,15 @@ func TestChangedFilesAreNamed(t *testing.T) {
 		change func() error
 		want   string
 	}{
-		"altered":   {func() error { return replace(filepath.Join(packages, "alpha/__init__.py"), "x = 1\n") }, "alpha/__init__.py is altered"},
-		"missing":   {func() error { return os.Remove(filepath.Join(packages, "torch/version.py")) }, "torch/version.py is missing"},
-		"unknown":   {func() error { return os.WriteFile(filepath.Join(packages, "sitecustomize.py"), nil, 0o644) }, "sitecustomize.py belongs to no package"},
-		"a pth":     {func() error { return os.WriteFile(filepath.Join(packages, "x.pth"), nil, 0o644) }, "x.pth belongs to no package"},
+		"altered": {func() error { return replace(filepath.Join(packages, "alpha/__init__.py"), "x = 1\n") }, "alpha/__init__.py is altered"},
+		"missing": {func() error { return os.Remove(filepath.Join(packages, "torch/version.py")) }, "torch/version.py is missing"},
+		"unknown": {func() error { return os.WriteFile(filepath.Join(packages, "sitecustomize.py"), nil, 0o644) }, "sitecustomize.py belongs to no package"},
+		"a pth":   {func() error { return os.WriteFile(filepath.Join(packages, "x.pth"), nil, 0o644) }, "x.pth belongs to no package"},
+		"byte code": {func() error { // unchecked, and of another module: an import of alpha would run it
+			cmd := exec.Command("python3", "-c", "import sys, py_compile; py_compile.compile(sys.argv[1], sys.argv[2], invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)",
+				filepath.Join(packages, "torch/version.py"), filepath.Join(packages, "alpha/__pycache__/__init__.cpython-311.pyc"))
+			return cmd.Run()
+		}, "alpha/__pycache__/__init__.cpython-311.pyc is not the byte code of its module"},
 		"a command": {func() error { return replace(filepath.Join(current(t, s), "bin/alpha-tool"), "#!/bin/sh\n") }, "bin/alpha-tool is altered"},
 		"a package": {func() error {
 			info := filepath.Join(packages, "extra-1.dist-info")

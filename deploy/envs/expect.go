@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"path"
@@ -28,6 +29,11 @@ type Files struct {
 func OpenFiles(ctx context.Context, l *environment.Lock, paths map[string]string, known wheels.Cache) (*Files, error) {
 	f := &Files{Paths: paths, Wheels: map[string]*wheels.Wheel{}, Unpacked: map[string]int64{}, Digests: map[string]string{}}
 	for _, set := range l.Sets {
+		if python := set.Python; python != nil && paths[python.SHA256] != "" {
+			if err := f.openPython(*python, paths[python.SHA256]); err != nil {
+				return nil, err
+			}
+		}
 		for _, file := range append([]environment.File{set.Installer}, set.Files...) {
 			at := paths[file.SHA256]
 			if _, done := f.Digests[file.SHA256]; done || at == "" {
@@ -46,6 +52,20 @@ func OpenFiles(ctx context.Context, l *environment.Lock, paths map[string]string
 		}
 	}
 	return f, nil
+}
+
+// openPython reads the archive of a Python that comes along. It must be as safe as when it was
+// locked, and the same.
+func (f *Files) openPython(python environment.Interpreter, at string) error {
+	a, err := environment.OpenArchive(at)
+	if err != nil {
+		return err
+	}
+	if a.Tree() != python.Tree || a.Program != python.Program {
+		return &environment.ArchiveError{File: python.File, Err: errors.New("its files are not those of the lock: lock again")}
+	}
+	f.Unpacked[python.SHA256] = a.Unpacked
+	return nil
 }
 
 func (f *Files) open(sum, at string) error {

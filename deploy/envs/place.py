@@ -1,8 +1,9 @@
 # Where a node keeps whole environments, and what they are. Changes nothing. REQUEST names the
-# environment and, if it is not the user's own, the folder.
+# environment and, if it is not the user's own, the folder. python.py goes before it.
 ROOT = os.path.join(REQUEST["folder"] or os.path.join(os.path.expanduser("~"), ".local", "share"), "dsbuild", "env")
 HOME = os.path.join(ROOT, ".dsbuild")  # of all environments: lock, inbox, files, cache
 FILES = os.path.join(HOME, "files")
+PYTHONS = os.path.join(HOME, "pythons")  # those that came along
 PLACE = os.path.join(ROOT, REQUEST["name"])
 CURRENT, PREVIOUS = os.path.join(PLACE, "current"), os.path.join(PLACE, "previous")
 NOTE = "environment.json"  # an environment that is whole has it
@@ -61,11 +62,16 @@ def site_of(folder):
 
 
 class Whole:
-    """Every file of an environment, compared with RECORD."""
+    """Every file of an environment, compared with RECORD, and its Python, if one came along. A new
+    environment has no mark yet: python is its Python."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, python=None):
         self.site, self.listed, self.wrong, self.lines = site_of(folder), set(), [], []
         self.packages = {}
+        mark = mark_of(os.path.basename(folder)) or {}
+        self.python = python or mark.get("python") or None
+        if self.python:
+            self.interpreter(folder)
         for entry in sorted(os.listdir(self.site) if os.path.isdir(self.site) else []):
             if entry.endswith(".dist-info"):
                 self.package(entry)
@@ -73,6 +79,13 @@ class Whole:
             name = path[len(self.site) + 1:]
             if name not in self.listed and (is_link or name.endswith(CODE + (".pth",)) or name.count("/") == 1 and ".dist-info/" in name):
                 self.wrong.append(name + " belongs to no package")
+
+    def interpreter(self, folder):
+        """The Python that came along must be that of its archive, and the one that runs here."""
+        place, program = os.path.join(PYTHONS, self.python["sha256"]), os.path.join(PYTHONS, self.python["program"])
+        self.wrong += ["python: " + fault for fault in altered_python(place, self.python["tree"])]
+        if os.path.realpath(python_of(folder)) != os.path.realpath(program):
+            self.wrong.append("bin/python is another Python")
 
     def package(self, entry):
         info, lines = os.path.join(self.site, entry), []
@@ -99,6 +112,7 @@ class Whole:
                 self.lines.append(line)
             elif not (path.startswith(entry + "/") and path[len(entry) + 1:] in OWN):
                 lines.append(line)
+        self.wrong += wrong_modules(self.site, [row[0] for row in rows])
         name, version = metadata_of(info)
         sum = hashlib.sha256("".join(sorted(lines)).encode("utf-8", "surrogateescape")).hexdigest()
         self.packages[normal(name)] = {"version": version, "digest": sum}
@@ -107,4 +121,4 @@ class Whole:
         """What the driver hears."""
         every = sorted(self.lines + ["%s\0%s\n" % (name, p["digest"]) for name, p in self.packages.items()])
         sum = hashlib.sha256("".join(every).encode("utf-8", "surrogateescape")).hexdigest()
-        return {"packages": self.packages, "digest": sum, "wrong": sorted(self.wrong)[:MOST_WRONG], "more": max(0, len(self.wrong) - MOST_WRONG)}
+        return {"python_tree": self.python["tree"] if self.python else "", "packages": self.packages, "digest": sum, "wrong": sorted(self.wrong)[:MOST_WRONG], "more": max(0, len(self.wrong) - MOST_WRONG)}

@@ -25,10 +25,13 @@ type NodePlan struct {
 	Set     *environment.Set // the files for the node; nil if none serves it
 	Ready   bool             // the node has the environment already: only the link changes
 	Send    []environment.File
+	Python  bool     // bring the Python of the set
 	Reasons []string // for a refusal or an absence
 	Unfit   bool     // refused because the wheel of DeepSpeed does not fit it
 	Remarks []string
 	Hint    string
+
+	Serial int // the group of --serial that changes it, from 1; 0: none
 
 	cause string // Reasons without the node's own details
 	waits bool   // wait until no process uses the current environment
@@ -37,10 +40,19 @@ type NodePlan struct {
 // Size is the number of bytes to send.
 func (p NodePlan) Size() int64 {
 	var n int64
-	for _, f := range p.Send {
+	for _, f := range p.Files() {
 		n += f.Size
 	}
 	return n
+}
+
+// Files lists the files to send, the Python that comes along among them.
+func (p NodePlan) Files() []environment.File {
+	if !p.Python {
+		return p.Send
+	}
+	all := p.Set.All()
+	return append([]environment.File{all[len(all)-1]}, p.Send...)
 }
 
 // Plan lists the actions, in inventory order.
@@ -48,11 +60,12 @@ type Plan struct{ Nodes []NodePlan }
 
 // Known is the result of the survey for one node.
 type Known struct {
-	Name  string
-	Facts *node.Facts // nil if it could not be probed
-	Look  *Looked
-	Uses  node.Uses // of the current environment
-	Err   error
+	Name   string
+	Facts  *node.Facts // nil if it could not be probed
+	Look   *Looked
+	Uses   node.Uses   // of the current environment
+	Python *nodePython // set if the lock brings a Python along
+	Err    error
 }
 
 // Looked is the state of a node's environments.
@@ -117,8 +130,8 @@ func (p *NodePlan) refuse(hint string, why ...string) {
 func (p *NodePlan) decide(tables *compat.Tables, n Known, opt PlanOptions) {
 	set, err := opt.Lock.For(*n.Facts)
 	switch {
-	case n.Facts.MissingPython() != "":
-		p.refuse("install Python "+opt.Lock.Python+" there, or set interpreter: in environment.yaml", "no usable Python: "+n.Facts.MissingPython()+" is missing")
+	case n.Facts.MissingPython() != "" && (err != nil || set.Python == nil):
+		p.refuse("install Python "+opt.Lock.Python+" there, or set interpreter: in environment.yaml, also to the archive of a Python that comes along", "no usable Python: "+n.Facts.MissingPython()+" is missing")
 		return
 	case err != nil:
 		p.refuse("lock for such nodes, too: dsbuild env lock environment.yaml --for INVENTORY; interpreter: names their Python", err.Error())
@@ -128,7 +141,7 @@ func (p *NodePlan) decide(tables *compat.Tables, n Known, opt PlanOptions) {
 		return
 	}
 	p.Set = set
-	if reasons, try := unfit(tables, set, *n.Facts, opt.Wheels); len(reasons) > 0 {
+	if reasons, try := unfit(tables, set, withPython(*n.Facts, set, opt.Lock.Python), opt.Wheels); len(reasons) > 0 {
 		p.Unfit = true
 		p.refuse(try, reasons...)
 		return
@@ -138,7 +151,8 @@ func (p *NodePlan) decide(tables *compat.Tables, n Known, opt PlanOptions) {
 		return
 	}
 	p.Action, p.Ready = deploy.Install, slices.Contains(n.Look.Ready, set.Digest) && !opt.Force
-	if !p.Ready {
+	p.Python = set.Python != nil && (opt.Force || !n.Python.has(refOf(set)))
+	if !p.Ready || p.Python {
 		p.send(n.Look, opt)
 	}
 	if p.Action == deploy.Install {
@@ -159,9 +173,15 @@ func (p *NodePlan) send(l *Looked, opt PlanOptions) {
 		p.Send = append(p.Send, f)
 		need += f.Size + opt.Unpacked[f.SHA256]
 	}
+	if p.Python {
+		need += p.Set.Python.Size + opt.Unpacked[p.Set.Python.SHA256]
+	}
+	if p.Ready {
+		p.Send = nil
+	}
 	if l.Free < need {
 		p.refuse("make room there, or set folder: in environment.yaml", fmt.Sprintf("%s has %s free, %s are needed", node.ShownPath(l.Place), ui.Size(l.Free), ui.Size(need)))
-		p.Send = nil
+		p.Send, p.Python = nil, false
 	}
 }
 
@@ -177,8 +197,17 @@ func (p *NodePlan) respect(uses node.Uses, policy deploy.InUse) {
 		p.Remarks, p.waits = append(p.Remarks, "waits up to "+ui.Duration(policy.Wait)+": "+what.Text), true
 	default:
 		p.refuse(deploy.InUseHint, what.Text)
-		p.cause, p.Send = what.Cause, nil
+		p.cause, p.Send, p.Python = what.Cause, nil, false
 	}
+}
+
+// withPython are the facts of a node once the Python of the set has come along.
+func withPython(f node.Facts, set *environment.Set, version string) node.Facts {
+	if set.Python != nil {
+		f.Python, f.Tag = version+".0", "cp"+strings.ReplaceAll(version, ".", "")
+		f.Missing = slices.DeleteFunc(slices.Clone(f.Missing), func(m string) bool { return strings.HasPrefix(m, "python") })
+	}
+	return f
 }
 
 // unfit returns the reasons why the DeepSpeed of the set does not run on a node once the set's
@@ -208,7 +237,7 @@ func NewRollbackPlan(nodes []Known, policy deploy.InUse) Plan {
 		switch {
 		case n.Err != nil:
 			p.absent(n.Err)
-		case n.Facts.MissingPython() != "":
+		case n.Facts.MissingPython() != "" && n.Look.Previous == nil:
 			p.refuse("set interpreter: in environment.yaml", "no usable Python: "+n.Facts.MissingPython()+" is missing")
 		case n.Look.Previous == nil:
 			p.refuse("a node keeps only the environment before the last switch", "there is nothing to go back to")
@@ -219,6 +248,49 @@ func NewRollbackPlan(nodes []Known, policy deploy.InUse) Plan {
 		plan.Nodes = append(plan.Nodes, p)
 	}
 	return plan
+}
+
+// rollout is the order in which the nodes of the plan are changed.
+func (p Plan) rollout(sizes deploy.Serial) *deploy.Rollout {
+	var ready, waiting [][]int
+	for i, n := range p.Nodes {
+		switch {
+		case n.Action != deploy.Install && n.Action != deploy.Rollback:
+		case n.waits:
+			waiting = append(waiting, []int{i})
+		default:
+			ready = append(ready, []int{i})
+		}
+	}
+	return deploy.NewRollout(ready, waiting, sizes)
+}
+
+// unchanged returns the indexes of the nodes that have their environment already.
+func (p Plan) unchanged() (at []int) {
+	for i, n := range p.Nodes {
+		if n.Action == deploy.UpToDate {
+			at = append(at, i)
+		}
+	}
+	return at
+}
+
+// assignGroups notes for each node the group of --serial that will change it, if no group fails.
+func (p Plan) assignGroups(sizes deploy.Serial) {
+	if len(sizes) == 0 {
+		return
+	}
+	order := p.rollout(sizes)
+	for number := 1; ; number++ {
+		group := order.NextGroup()
+		if len(group) == 0 {
+			return
+		}
+		for _, i := range group {
+			p.Nodes[i].Serial = number
+		}
+		order.UseNextSize()
+	}
 }
 
 // Err is the error that the report of this plan will have, as far as the plan can tell.
@@ -260,7 +332,10 @@ func (p Plan) Print(w io.Writer) error {
 		case n.Ready:
 			why = append([]string{"the environment is there: only the link changes"}, why...)
 		case n.Action == deploy.Install:
-			send = fmt.Sprintf("%s in %s", ui.Size(n.Size()), ui.Count(len(n.Send), "file"))
+			if n.Serial > 0 {
+				why = append([]string{fmt.Sprintf("group %d", n.Serial)}, why...)
+			}
+			send = fmt.Sprintf("%s in %s", ui.Size(n.Size()), ui.Count(len(n.Files()), "file"))
 		}
 		rows = append(rows, ui.Named{Name: n.Name, Text: strings.Join([]string{string(n.Action), what, send, cmp.Or(strings.Join(why, "; "), "-")}, cellSep)})
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/dsbuild/dsbuild/verify"
 )
 
-// The programs on nodes are made of these sources: place.py, then one of the others.
+// The programs on nodes are made of these sources: python.py, place.py, then one of the others.
 var (
 	//go:embed place.py
 	placeSource string
@@ -26,9 +26,9 @@ var (
 )
 
 var (
-	lookProgram  = node.NewErrand(placeSource, lookSource)
-	checkProgram = node.NewProgram(placeSource, checkSource)
-	agentProgram = agent.NewProgram(verify.FilesSource(), changes.Source(), node.UsesSource(), placeSource, agentSource)
+	lookProgram  = node.NewErrand(pythonSource, placeSource, lookSource)
+	checkProgram = node.NewProgram(pythonSource, placeSource, checkSource)
+	agentProgram = agent.NewProgram(verify.FilesSource(), changes.Source(), node.UsesSource(), pythonSource, placeSource, agentSource)
 )
 
 // where names the environment for the programs on nodes.
@@ -60,12 +60,13 @@ func refs(s *environment.Set) []fileRef {
 // sessionRequest is the agent's start request.
 type sessionRequest struct {
 	where
-	Files []fileRef `json:"files"`
-	Look  bool      `json:"look"` // report the state and end
-	Run   string    `json:"run"`
-	Label string    `json:"label"`
-	By    string    `json:"by"`
-	LockS float64   `json:"lock_s"`
+	Files  []fileRef  `json:"files"`
+	Python *pythonRef `json:"python"` // of the new environment, if one came along
+	Look   bool       `json:"look"`   // report the state and end
+	Run    string     `json:"run"`
+	Label  string     `json:"label"`
+	By     string     `json:"by"`
+	LockS  float64    `json:"lock_s"`
 }
 
 // beginReply is the agent's first answer: the state once the agent holds the lock.
@@ -83,7 +84,8 @@ type beginReply struct {
 type whole struct {
 	Name     string                    `json:"name"`
 	Python   string                    `json:"python"`
-	Digest   string                    `json:"digest"` // of all files that belong to packages
+	Digest   string                    `json:"digest"`      // of all files that belong to packages
+	Tree     string                    `json:"python_tree"` // of its Python, if one came along
 	Packages map[string]packageOnANode `json:"packages"`
 	Wrong    []string                  `json:"wrong"` // files that are not as RECORD says
 	More     int                       `json:"more"`  // how many more there are

@@ -45,10 +45,11 @@ func (u *nodeRun) steps() []fleet.Step {
 	case deploy.Install:
 		return []fleet.Step{
 			waits,
-			{Name: "put", Limit: limit(putLimit), Do: u.put},                                                 // takes the lock, sends the files that the node lacks
-			{Name: "install", Limit: limit(installLimit) + programGrace, Do: u.install, Needed: holdsLock},   // makes the environment beside the current one
-			{Name: "verify", Limit: limit(verifyLimit), Do: u.verify},                                        // compares every package, loads every op
-			{Name: "record", Limit: wait + limit(probeLimit) + recordLimit, Do: u.record, Needed: holdsLock}, // switches to it by one rename
+			{Name: "python", Limit: limit(putLimit), Do: u.bringPython, Needed: func() bool { return u.plan.Python }}, // a Python that comes along, beside the others
+			{Name: "put", Limit: limit(putLimit), Do: u.put},                                                          // takes the lock, sends the files that the node lacks
+			{Name: "install", Limit: limit(installLimit) + programGrace, Do: u.install, Needed: holdsLock},            // makes the environment beside the current one
+			{Name: "verify", Limit: limit(verifyLimit), Do: u.verify},                                                 // compares every package, loads every op
+			{Name: "record", Limit: wait + limit(probeLimit) + recordLimit, Do: u.record, Needed: holdsLock},          // switches to it by one rename
 		}
 	case deploy.Rollback:
 		return []fleet.Step{
@@ -113,7 +114,7 @@ func (u *nodeRun) putAll(ctx context.Context, again bool) error {
 		u.endSession() // another node that shares the folder has switched meanwhile, or another run
 		return nil
 	}
-	box := changes.Inbox{Node: u.Node, Ask: u.session.ask, Python: u.facts.Executable, Folder: b.Inbox, Bandwidth: u.run.opt.Bandwidth}
+	box := changes.Inbox{Node: u.Node, Ask: u.session.ask, Python: u.interpreter(), Folder: b.Inbox, Bandwidth: u.run.opt.Bandwidth}
 	for _, f := range u.plan.Send {
 		local := wheels.File{Path: u.run.opt.Files.Paths[f.SHA256], SHA256: f.SHA256, Size: f.Size}
 		if slices.Contains(b.Have, f.SHA256) || slices.Contains(b.Arrived, path.Base(local.Path)) {
@@ -141,11 +142,11 @@ func (u *nodeRun) tidy(ctx context.Context) error {
 // start starts the agent, which takes the lock and repairs what an interrupted run left. files
 // are those that the node is to have.
 func (u *nodeRun) start(ctx context.Context, files []fileRef, again, look bool) (beginReply, error) {
-	req := sessionRequest{where: u.run.where(), Run: u.run.fleet.Run, Label: deploy.FileLabel(u.Host.Name), By: u.run.opt.By, Files: files, Look: look, LockS: lockWait.Seconds()}
+	req := sessionRequest{where: u.run.where(), Run: u.run.fleet.Run, Label: deploy.FileLabel(u.Host.Name), By: u.run.opt.By, Files: files, Python: u.newPython(), Look: look, LockS: lockWait.Seconds()}
 	if again {
 		req.LockS += agent.Silence.Seconds() // the agent before it may not know yet that its connection is gone
 	}
-	s, b, err := startSession(ctx, u.Node, u.facts.Executable, req)
+	s, b, err := startSession(ctx, u.Node, u.interpreter(), req)
 	if err != nil {
 		return b, err
 	}
@@ -203,7 +204,7 @@ func (u *nodeRun) check(ctx context.Context) error {
 	var answer struct {
 		Checked *whole `json:"checked"`
 	}
-	script := node.Script{Python: u.facts.Executable, Program: checkProgram, Request: u.run.where()}
+	script := node.Script{Python: u.interpreter(), Program: checkProgram, Request: u.run.where()}
 	if err := script.Run(ctx, u.Runner, func(m json.RawMessage) error { return node.Decode(m, &answer) }); err != nil {
 		return err
 	}
@@ -233,6 +234,9 @@ func (u *nodeRun) differences() []string {
 	out := slices.Clone(u.whole.Wrong)
 	if u.whole.More > 0 {
 		out = append(out, fmt.Sprintf("%d more files", u.whole.More))
+	}
+	if ref := refOf(u.plan.Set); ref != nil && u.whole.Tree != ref.Tree {
+		out = append(out, "its Python is not that of "+u.plan.Set.Python.File)
 	}
 	known := map[string]bool{}
 	for _, f := range u.plan.Set.Files {
@@ -300,6 +304,7 @@ type mark struct {
 	Name      string                    `json:"name"`
 	Digest    string                    `json:"digest"`
 	Files     []string                  `json:"files"` // sha256 of its wheels and of the installer
+	Python    *pythonRef                `json:"python,omitempty"`
 	Packages  map[string]packageOnANode `json:"packages"`
 	DeepSpeed *report.Version           `json:"deepspeed"`
 	At        string                    `json:"at"`
@@ -328,7 +333,7 @@ func (u *nodeRun) record(ctx context.Context) error {
 		return err
 	}
 	set := u.plan.Set
-	m := mark{Name: u.run.opt.Lock.Name, Digest: set.Digest, Packages: u.whole.Packages, Run: u.run.fleet.Run, By: u.run.opt.By, At: time.Now().UTC().Format(time.RFC3339)}
+	m := mark{Name: u.run.opt.Lock.Name, Digest: set.Digest, Python: refOf(set), Packages: u.whole.Packages, Run: u.run.fleet.Run, By: u.run.opt.By, At: time.Now().UTC().Format(time.RFC3339)}
 	for _, f := range refs(set) {
 		m.Files = append(m.Files, f.SHA256)
 	}

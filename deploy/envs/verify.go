@@ -31,7 +31,7 @@ func Verify(ctx context.Context, opt Options) (*report.Report, error) {
 func (u *nodeRun) inspect(ctx context.Context) error {
 	set, err := u.run.opt.Lock.For(*u.facts)
 	switch {
-	case u.facts.MissingPython() != "":
+	case u.facts.MissingPython() != "" && u.brought == nil:
 		return errors.New("no usable Python: " + u.facts.MissingPython() + " is missing")
 	case err != nil:
 		u.differs = []string{err.Error()}

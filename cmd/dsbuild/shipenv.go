@@ -1,0 +1,109 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+
+	"github.com/dsbuild/dsbuild/environment"
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/pipeline/planner"
+	"github.com/dsbuild/dsbuild/ship"
+)
+
+// runShipEnv builds the DeepSpeed of an environment for the nodes, locks the environment with it
+// and deploys it. A step that finds its result there already takes it.
+func runShipEnv(ctx context.Context, a *app, o shipOptions) error {
+	if o.fleet.deps != "refuse" {
+		return usageErrorf(o.fleet.command, "--deps and --env exclude each other: an environment has all its packages")
+	}
+	spec, err := environment.Read(o.env, a.stdin)
+	switch {
+	case err != nil:
+		return err
+	case spec.Build == nil:
+		return hint.With(usageErrorf(o.fleet.command, "%s says of no DeepSpeed that it is to be built", ui.Clean(o.env)), "give deepspeed: {version: 0.19.8, ops: [cpu_adam]}, or use dsbuild env lock and dsbuild env deploy")
+	case o.env == "-" && o.lock == "":
+		return usageErrorf(o.fleet.command, "--env - needs --lock: the lock of standard input has no name")
+	}
+	o.lock = cmp.Or(o.lock, lockName(o.env))
+	o.build.request = withBuild(o.build.request, *spec.Build)
+	kinds, done, err := buildForEnv(ctx, a, o, spec)
+	if err != nil || done {
+		return err
+	}
+	env := envOptions{deployOptions: o.fleet, lock: o.lock, site: o.build.siteOptions}
+	lock := envLockOptions{envOptions: env, file: o.env, out: o.lock}
+	l, changed, err := lock.lockSpec(ctx, a, spec, kinds)
+	if err != nil {
+		return err
+	}
+	if changed {
+		a.reporter.Note("%s: locked the environment %s", ui.Clean(o.lock), l.Name)
+	}
+	return runEnvDeploy(ctx, a, env)
+}
+
+// withBuild adds what an environment says of its DeepSpeed to a request. Flags come first.
+func withBuild(r planner.Request, b environment.Build) planner.Request {
+	r.DeepSpeed, r.CPU = cmp.Or(r.DeepSpeed, b.Version), cmp.Or(r.CPU, b.CPU)
+	if len(r.Ops) == 0 {
+		r.Ops = b.Ops
+	}
+	if len(r.Archs)+len(r.GPUs) == 0 {
+		r.Archs = b.Archs
+	}
+	return r
+}
+
+// buildForEnv builds the wheel that the nodes need with the Python and the torch of the environment,
+// and adds it to spec. It returns the kinds of the nodes. done is true after a dry run.
+func buildForEnv(ctx context.Context, a *app, o shipOptions, spec *environment.Spec) (kinds []environment.Kind, done bool, err error) {
+	deployment, err := o.fleet.changeOptions(ctx, a)
+	if err != nil {
+		return nil, false, err
+	}
+	for i := range deployment.Hosts {
+		deployment.Hosts[i].Python = spec.Program()
+	}
+	backend := o.build.newBackend(a)
+	defer backend.Close()
+	plans, err := o.build.newPlanner(ctx, a, backend)
+	if err != nil {
+		return nil, false, err
+	}
+	defer plans.Close()
+	opt, err := o.build.shipOptions(ctx, a, backend, plans)
+	if err != nil {
+		return nil, false, err
+	}
+	opt.Fleet, opt.Keep = deployment, true
+	if opt.Assume, err = ship.WithEnvironment(plans.Tables(), spec.Python, spec.Torch); err != nil {
+		return nil, false, err
+	}
+	s := ship.New(opt)
+	defer s.Close()
+	plan, err := s.Survey(ctx)
+	switch {
+	case err != nil:
+		return nil, false, err
+	case o.fleet.dryRun:
+		return nil, true, errors.Join(plan.Err(), printWheelsForPlan(a, o.build, plan))
+	}
+	for _, line := range plan.Lines() {
+		a.reporter.Note("%s", line)
+	}
+	if s.Build(ctx); ctx.Err() != nil {
+		return nil, false, context.Cause(ctx)
+	}
+	path, err := s.OneWheel()
+	if err != nil {
+		return nil, false, err
+	}
+	spec.Wheels = append(spec.Wheels, environment.Text{Text: path, At: spec.Build.At})
+	if kinds = spec.Kinds; len(kinds) == 0 {
+		kinds = environment.KindsOf(s.Probed())
+	}
+	return kinds, false, nil
+}

@@ -1,0 +1,228 @@
+package envs
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/deploy/changes"
+	"github.com/dsbuild/dsbuild/environment"
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/node"
+)
+
+var (
+	//go:embed find.sh
+	findShell string
+	//go:embed unpack.sh
+	unpackShell string
+	//go:embed python.py
+	pythonSource string
+	//go:embed unpack.py
+	unpackSource string
+)
+
+var unpackProgram = node.NewProgram(pythonSource, unpackSource)
+
+// pythonRef names a Python that came along to the programs on nodes.
+type pythonRef struct {
+	SHA256  string `json:"sha256"` // of its archive
+	Tree    string `json:"tree"`
+	Program string `json:"program"` // its path below the folder of these Pythons
+}
+
+// refOf returns the reference to the interpreter of a set; nil if none comes along.
+func refOf(s *environment.Set) *pythonRef {
+	if s == nil || s.Python == nil {
+		return nil
+	}
+	return &pythonRef{s.Python.SHA256, s.Python.Tree, path.Join(s.Python.SHA256, "tree", s.Python.Program)}
+}
+
+// nodePython is the Python that runs dsbuild's programs on a node.
+type nodePython struct {
+	home     string   // the folder of all environments
+	there    []string // programs of Pythons that came along earlier (pythonRef.Program)
+	use      string   // the program that runs; "" for none
+	writable bool
+	free     int64
+}
+
+// place is the path of a Python that came along, or of a file in its folder.
+func (p *nodePython) place(inner string) string {
+	return path.Join(p.home, ".dsbuild", "pythons", inner)
+}
+
+// has reports whether a Python has come along earlier.
+func (p *nodePython) has(ref *pythonRef) bool {
+	return ref != nil && slices.Contains(p.there, ref.Program)
+}
+
+// looked is the state of a node on which no Python can look at the environments: a node without any
+// Python has none of ours.
+func (p *nodePython) looked(name string) *Looked {
+	return &Looked{Free: p.free, Writable: p.writable, Place: path.Join(p.home, name)}
+}
+
+const sayMark = "@@dsbuild-python "
+
+// findPython looks for a Python on the node with nothing but a shell.
+func (u *nodeRun) findPython(ctx context.Context) (*nodePython, error) {
+	argv := []string{"sh", "-c", findShell, "sh", u.run.opt.Lock.Folder}
+	for i := range u.run.opt.Lock.Sets {
+		if ref := refOf(&u.run.opt.Lock.Sets[i]); ref != nil {
+			argv = append(argv, ref.Program)
+		}
+	}
+	var out limitedBuffer
+	if err := u.Runner.Run(ctx, remote.Command{Argv: argv, Stdout: &out}); err != nil {
+		return nil, err
+	}
+	p := &nodePython{}
+	for line := range strings.SplitSeq(out.String(), "\n") {
+		said, ok := strings.CutPrefix(line, sayMark)
+		if !ok {
+			continue
+		}
+		switch key, value, _ := strings.Cut(said, " "); key {
+		case "home":
+			p.home = value
+		case "there":
+			p.there = append(p.there, value)
+		case "use":
+			p.use = value
+		case "writable":
+			p.writable = true
+		case "free":
+			blocks, _ := strconv.ParseInt(value, 10, 64) // without df there seems to be no room
+			p.free = blocks << 10
+		}
+	}
+	if !path.IsAbs(p.home) {
+		return nil, errors.New("the node did not say where its environments are")
+	}
+	return p, nil
+}
+
+// limitedBuffer keeps the beginning of what a node prints.
+type limitedBuffer struct{ bytes.Buffer }
+
+// Write implements io.Writer.
+func (b *limitedBuffer) Write(p []byte) (int, error) {
+	const most = 64 << 10
+	b.Buffer.Write(p[:min(len(p), max(0, most-b.Len()))])
+	return len(p), nil
+}
+
+// interpreter is the Python that runs dsbuild's programs on the node: the one of the environment,
+// as soon as it is there.
+func (u *nodeRun) interpreter() string {
+	switch ref := refOf(u.plan.Set); {
+	case u.brought == nil:
+		return u.facts.Executable
+	case u.brought.has(ref):
+		return u.brought.place(ref.Program)
+	}
+	return u.brought.use
+}
+
+// newPython names the Python of the new environment to the agent; nil if none comes along.
+func (u *nodeRun) newPython() *pythonRef {
+	if u.plan.Action != deploy.Install {
+		return nil
+	}
+	return refOf(u.plan.Set)
+}
+
+// bringPython sends the archive of the Python and unpacks it. If the connection breaks, it begins
+// anew. Its folder appears whole or not at all.
+func (u *nodeRun) bringPython(ctx context.Context) error {
+	return changes.PutAll(ctx, u.Node, func(ctx context.Context, _ bool) error { return u.putPython(ctx) }, func() {})
+}
+
+func (u *nodeRun) putPython(ctx context.Context) error {
+	ref := refOf(u.plan.Set)
+	work := u.brought.place("run-" + u.run.fleet.Run + "-" + deploy.FileLabel(u.Host.Name))
+	if err := u.Runner.Run(ctx, remote.Command{Argv: []string{"mkdir", "-p", "-m", "755", path.Dir(path.Dir(work)), path.Dir(work), work}}); err != nil {
+		return hint.With(err, "may this user write into %s? Else set folder: in environment.yaml", node.ShownPath(path.Dir(work)))
+	}
+	err := u.unpackPython(ctx, work, ref)
+	if err != nil {
+		u.sweepPython(ctx, work)
+		return err
+	}
+	u.brought.there = append(u.brought.there, ref.Program)
+	return nil
+}
+
+// unpackPython fills the folder work and renames it.
+func (u *nodeRun) unpackPython(ctx context.Context, work string, ref *pythonRef) error {
+	python := u.plan.Set.Python
+	archive, told := path.Join(work, "python.tar.gz"), atomic.Int64{}
+	err := u.Conn.Put(ctx, remote.Upload{
+		Open: func() (io.ReadSeekCloser, error) { return os.Open(u.run.opt.Files.Paths[python.SHA256]) },
+		Size: python.Size, SHA256: python.SHA256, Path: archive, Mode: 0o600, Limit: u.run.opt.Bandwidth,
+		Progress: func(n int64) {
+			told.Add(n)
+			u.Sent(n)
+		},
+	})
+	if err != nil {
+		u.Sent(-told.Load())
+		return err
+	}
+	u.sent += python.Size
+	var said limitedBuffer
+	if err := u.Runner.Run(ctx, remote.Command{Argv: []string{"sh", "-c", unpackShell, "sh", archive, path.Join(work, "tree")}, Stderr: &said}); err != nil {
+		return hint.With(fmt.Errorf("the node cannot unpack %s: %s (%w)", python.File, node.Words(said.String()), err), "the node needs tar and gzip, and room for it")
+	}
+	var got struct {
+		Ready bool `json:"ready"`
+	}
+	script := node.Script{
+		Python: path.Join(work, "tree", python.Program), Program: unpackProgram,
+		Request: map[string]string{"work": work, "place": u.brought.place(ref.SHA256), "tree": ref.Tree},
+	}
+	err = script.Run(ctx, withoutByteCode{u.Runner}, func(m json.RawMessage) error { return node.Decode(m, &got) })
+	switch {
+	case err != nil:
+		return hint.With(fmt.Errorf("the Python of %s does not run on this node: %w", python.File, err), "is the folder mounted noexec? Set folder: in environment.yaml; else take an archive for this kind of node")
+	case !got.Ready:
+		return errors.New("the files of " + python.File + " are not those of the lock once they are unpacked")
+	}
+	return nil
+}
+
+// sweepPython removes what an unfinished bringPython left, as far as that goes.
+func (u *nodeRun) sweepPython(ctx context.Context, work string) {
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
+	defer cancel()
+	u.Runner.Run(limited, remote.Command{Argv: []string{"rm", "-rf", work}}) //nolint:errcheck // the next run removes it
+}
+
+// withoutByteCode keeps Python from writing byte code.
+type withoutByteCode struct{ remote.Runner }
+
+// Run implements remote.Runner.
+func (r withoutByteCode) Run(ctx context.Context, cmd remote.Command) error {
+	env := maps.Clone(cmd.Env)
+	if env == nil {
+		env = map[string]string{}
+	}
+	env["PYTHONDONTWRITEBYTECODE"] = "1"
+	cmd.Env = env
+	return r.Runner.Run(ctx, cmd)
+}

@@ -1,0 +1,292 @@
+package environment
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"debug/elf"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// Interpreter is an archive of a relocatable Python, which dsbuild brings to nodes that have no
+// usable one.
+type Interpreter struct {
+	File    string `json:"file"` // its file name, without a folder
+	SHA256  string `json:"sha256"`
+	Size    int64  `json:"size"`
+	Path    string `json:"path"`    // relative to the lock
+	Program string `json:"program"` // the interpreter's path in the archive
+	Tree    string `json:"tree"`    // sha256 of the list of its files (Archive.List)
+}
+
+// file is the archive as a file of a lock.
+func (i Interpreter) file() File {
+	return File{Name: "python", File: i.File, SHA256: i.SHA256, Size: i.Size, Path: i.Path}
+}
+
+// Archive is the content of an Interpreter's archive. All of it is below one folder.
+type Archive struct {
+	Python   string // X.Y
+	Machine  string // x86_64, aarch64
+	Glibc    string // the oldest on which it runs, X.Y
+	Program  string // the interpreter's path
+	Unpacked int64  // bytes of all files
+	List     string // a line for each file and link, sorted, as python.py writes it
+}
+
+// Tree identifies the files of the archive.
+func (a *Archive) Tree() string {
+	sum := sha256.Sum256([]byte(a.List))
+	return hex.EncodeToString(sum[:])
+}
+
+// The limits of an archive.
+const (
+	maxEntries  = 100_000
+	maxUnpacked = 4 << 30
+	maxProgram  = 256 << 20 // bytes of one ELF file of the interpreter
+)
+
+// ArchiveError is an archive that dsbuild does not unpack on a node: exit code 2.
+type ArchiveError struct {
+	File string
+	Err  error
+}
+
+func (e *ArchiveError) Error() string { return fmt.Sprintf("%s: %v", e.File, e.Err) }
+
+// Unwrap returns the reason.
+func (e *ArchiveError) Unwrap() error { return e.Err }
+
+// Hint says which archives are right.
+func (e *ArchiveError) Hint() string {
+	return "interpreter: takes a relocatable Python for glibc as a .tar.gz, such as an install_only archive of python-build-standalone"
+}
+
+// ExitCode is that of wrong configuration.
+func (e *ArchiveError) ExitCode() int { return 2 }
+
+// OpenArchive reads the archive at a path. It refuses an archive that could write outside its own
+// folder, or that has anything but folders, files and links.
+func OpenArchive(file string) (*Archive, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	a, err := readArchive(f)
+	if err != nil {
+		return nil, &ArchiveError{filepath.Base(file), err}
+	}
+	return a, nil
+}
+
+// archiveReader collects the entries of an archive.
+type archiveReader struct {
+	kinds   map[string]byte   // the type of each entry by its path
+	lines   map[string]string // of the list, by path
+	targets map[string]string // of links
+	heads   map[string][]byte // ELF files that tell the machine
+	size    int64
+}
+
+func readArchive(r io.Reader) (*Archive, error) {
+	z, err := gzip.NewReader(r)
+	if err != nil {
+		return nil, fmt.Errorf("it is not a .tar.gz: %w", err)
+	}
+	in := archiveReader{kinds: map[string]byte{}, lines: map[string]string{}, targets: map[string]string{}, heads: map[string][]byte{}}
+	for t := tar.NewReader(z); ; {
+		h, err := t.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("it is damaged: %w", err)
+		}
+		if err := in.add(h, t); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := io.Copy(io.Discard, z); err != nil { // the checksum of gzip comes last
+		return nil, fmt.Errorf("it is damaged: %w", err)
+	}
+	return in.finish()
+}
+
+// add reads one entry.
+func (in *archiveReader) add(h *tar.Header, body io.Reader) error {
+	name, err := checkEntry(h)
+	if err != nil || name == "." {
+		return err
+	}
+	if old, twice := in.kinds[name]; twice && (old != tar.TypeDir || h.Typeflag != tar.TypeDir) {
+		return fmt.Errorf("%q is in it twice", name)
+	}
+	if len(in.kinds) >= maxEntries {
+		return fmt.Errorf("it has more than %d entries", maxEntries)
+	}
+	in.kinds[name] = h.Typeflag
+	switch h.Typeflag {
+	case tar.TypeReg:
+		return in.addFile(name, h, body)
+	case tar.TypeSymlink:
+		if path.IsAbs(h.Linkname) || !fs.ValidPath(path.Join(path.Dir(name), h.Linkname)) {
+			return fmt.Errorf("the link %q leads out of it: %q", name, h.Linkname)
+		}
+		in.targets[name] = path.Join(path.Dir(name), h.Linkname)
+		in.lines[name] = "link\t" + h.Linkname
+	case tar.TypeLink:
+		target := path.Clean(h.Linkname)
+		line, ok := in.lines[target]
+		if !ok || in.kinds[target] == tar.TypeSymlink {
+			return fmt.Errorf("the hard link %q is to no file of it: %q", name, h.Linkname)
+		}
+		in.lines[name] = line
+	}
+	return nil
+}
+
+// checkEntry returns the clean name of an entry.
+func checkEntry(h *tar.Header) (string, error) {
+	name := path.Clean(h.Name)
+	switch {
+	case !fs.ValidPath(name), strings.ContainsFunc(name+h.Linkname, unicode.IsControl):
+		return "", fmt.Errorf("the name %q leads out of it, or is no plain name", h.Name)
+	case !slices.Contains([]byte{tar.TypeReg, tar.TypeDir, tar.TypeSymlink, tar.TypeLink}, h.Typeflag):
+		return "", fmt.Errorf("%q is a device, or no file at all", name)
+	case h.FileInfo().Mode()&(fs.ModeSetuid|fs.ModeSetgid) != 0:
+		return "", fmt.Errorf("%q runs as another user", name)
+	}
+	return name, nil
+}
+
+// programFiles matches the ELF files that tell the machine and the glibc.
+var programFiles = regexp.MustCompile(`^[^/]+/(bin/python3\.\d+|lib/libpython3\.\d+\.so\.1\.0)$`)
+
+func (in *archiveReader) addFile(name string, h *tar.Header, body io.Reader) error {
+	if in.size += h.Size; in.size > maxUnpacked {
+		return fmt.Errorf("it has more than %d GiB", maxUnpacked>>30)
+	}
+	sum, mode := sha256.New(), "file"
+	if h.Mode&0o100 != 0 {
+		mode = "program"
+	}
+	if programFiles.MatchString(name) && h.Size <= maxProgram {
+		head, err := io.ReadAll(io.TeeReader(body, sum))
+		if err != nil {
+			return fmt.Errorf("it is damaged: %w", err)
+		}
+		in.heads[name] = head
+	} else if _, err := io.Copy(sum, body); err != nil {
+		return fmt.Errorf("it is damaged: %w", err)
+	}
+	in.lines[name] = mode + "\t" + hex.EncodeToString(sum.Sum(nil))
+	return nil
+}
+
+// finish checks the archive as a whole: no entry is below a link, and one Python is in it.
+func (in *archiveReader) finish() (*Archive, error) {
+	a := &Archive{Unpacked: in.size}
+	var lines []string
+	for name := range in.kinds {
+		for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+			if kind, ok := in.kinds[dir]; ok && kind != tar.TypeDir {
+				return nil, fmt.Errorf("%q is below %q, which is no folder", name, dir)
+			}
+		}
+		if line, ok := in.lines[name]; ok {
+			lines = append(lines, name+"\t"+line+"\n")
+		}
+	}
+	slices.Sort(lines)
+	a.List = strings.Join(lines, "")
+	return a, in.describeProgram(a)
+}
+
+// describeProgram finds the interpreter, its version, its machine and its glibc.
+func (in *archiveReader) describeProgram(a *Archive) error {
+	for name := range in.heads {
+		if strings.Contains(name, "/bin/") {
+			if a.Program != "" {
+				return fmt.Errorf("it has several Pythons: %s and %s", a.Program, name)
+			}
+			a.Program, a.Python = name, strings.TrimPrefix(path.Base(name), "python")
+		}
+	}
+	if a.Program == "" {
+		return errors.New("it has no Python: FOLDER/bin/python3.X is missing")
+	}
+	for name, head := range in.heads {
+		f, err := elf.NewFile(bytes.NewReader(head))
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		a.Machine = map[elf.Machine]string{elf.EM_X86_64: "x86_64", elf.EM_AARCH64: "aarch64"}[f.Machine]
+		symbols, _ := f.ImportedSymbols() // a static program has none
+		for _, s := range symbols {
+			if v, ok := strings.CutPrefix(s.Version, "GLIBC_"); ok && glibcForm.MatchString(majorMinor(v)) && wheel.CompareVersions(v, a.Glibc) > 0 {
+				a.Glibc = majorMinor(v)
+			}
+		}
+	}
+	if a.Machine == "" || a.Glibc == "" {
+		return errors.New("its Python is not for Linux with glibc on x86_64 or aarch64")
+	}
+	return nil
+}
+
+// majorMinor is a version without its third part: 2.2.5 is 2.2.
+func majorMinor(v string) string {
+	x, y, _ := firstTwo(v)
+	return x + "." + y
+}
+
+// check compares the entry with itself: no path of it leads elsewhere.
+func (i Interpreter) check() error {
+	switch {
+	case i.File == "" || i.File != path.Base(i.File) || !archiveForm.MatchString(i.File) || filepath.Base(i.Path) != i.File:
+		return fmt.Errorf("%.120q is no name of a Python's archive", i.File)
+	case !hexSum.MatchString(i.SHA256), !hexSum.MatchString(i.Tree), i.Size <= 0:
+		return fmt.Errorf("%s: its sha256, tree or size is not valid", i.File)
+	case !fs.ValidPath(i.Program) || !programFiles.MatchString(i.Program) || !folderForm.MatchString("/"+i.Program):
+		return fmt.Errorf("%s: %.120q is no program of it", i.File, i.Program)
+	}
+	return nil
+}
+
+// chooseInterpreter returns the archive of a Spec for a kind of node; nil if the Spec has none.
+func (s *Spec) chooseInterpreter(k Kind, dir string) (*Interpreter, error) {
+	if len(s.Archives) == 0 {
+		return nil, nil
+	}
+	var others []string
+	for _, t := range s.Archives {
+		a, err := OpenArchive(t.Text)
+		switch {
+		case err != nil:
+			return nil, err
+		case a.Python != s.Python || a.Machine != k.Machine || wheel.CompareVersions(k.Glibc, a.Glibc) < 0:
+			others = append(others, fmt.Sprintf("%s has Python %s for %s with glibc %s", filepath.Base(t.Text), a.Python, a.Machine, a.Glibc))
+			continue
+		}
+		i := &Interpreter{File: filepath.Base(t.Text), Path: relativePath(dir, t.Text), Program: a.Program, Tree: a.Tree()}
+		i.SHA256, i.Size, err = wheel.HashFile(t.Text)
+		return i, err
+	}
+	return nil, &ResolveError{fmt.Sprintf("no archive of interpreter: has Python %s for %s: %s", s.Python, k, strings.Join(others, "; "))}
+}
