@@ -38,6 +38,8 @@ type Options struct {
 	URL string
 	// GPUs names the GPUs of a compute capability for people; nil if no names are known.
 	GPUs func(capability string) []string
+	// Variants adds an index of variants for each torch and CUDA.
+	Variants bool
 	// Warn tells of a wheel in a store that the index leaves out; nil: nobody.
 	Warn func(format string, args ...any)
 }
@@ -46,8 +48,10 @@ type Options struct {
 type Summary struct {
 	Dir     string      `json:"dir"`
 	Indexes []Toolchain `json:"indexes"` // the newest torch first
-	Written int         `json:"written"` // files that are new or differ from before
-	Removed int         `json:"removed"`
+	// Variants are the indexes of variants, if they were wanted.
+	Variants []VariantIndex `json:"variants,omitempty"`
+	Written  int            `json:"written"` // files that are new or differ from before
+	Removed  int            `json:"removed"`
 }
 
 // Toolchain is one index: the wheels for the same torch, CUDA, GPUs and CPU.
@@ -78,6 +82,7 @@ type Wheel struct {
 	Yanked  string    `json:"yanked,omitempty"` // why installers take it only by its whole version (PEP 592)
 
 	commit         string // of its sources
+	toolkit        string // version of CUDA's headers and nvcc; "": that of the wheel's CUDA
 	requiresPython string
 	metadata       []byte
 	file           string   // its path before it is copied into the index; its name in a store
@@ -103,14 +108,11 @@ func (e *ConflictError) ExitCode() int { return 2 }
 // wheels writes nothing.
 func Write(ctx context.Context, opt Options) (Summary, error) {
 	sum := Summary{Dir: opt.Dir}
-	var err error
-	if sum.Indexes, err = read(ctx, opt); err != nil {
-		return sum, err
-	}
-	files, err := layout(opt, sum.Indexes)
+	files, remove, err := sum.plan(ctx, opt)
 	if err != nil {
 		return sum, err
 	}
+	defer remove()
 	unlock, err := lockDir(ctx, opt.Dir)
 	if err != nil {
 		return sum, err
@@ -118,6 +120,28 @@ func Write(ctx context.Context, opt Options) (Summary, error) {
 	defer unlock()
 	sum.Written, sum.Removed, err = replace(ctx, opt.Dir, files)
 	return sum, err
+}
+
+// plan reads the wheels and lists the files of the index. remove removes the temporary ones.
+func (s *Summary) plan(ctx context.Context, opt Options) (files []file, remove func(), err error) {
+	remove = func() {}
+	if s.Indexes, err = read(ctx, opt); err != nil {
+		return nil, remove, err
+	}
+	if files, err = layout(opt, s.Indexes); err != nil || !opt.Variants {
+		return files, remove, err
+	}
+	tmp, err := os.MkdirTemp("", "dsbuild-variants-")
+	if err != nil {
+		return nil, remove, err
+	}
+	remove = func() { _ = os.RemoveAll(tmp) } // the system clears this folder
+	var more []file
+	if s.Variants, more, err = writeVariants(ctx, opt, s.Indexes, tmp); err != nil {
+		remove()
+		return nil, func() {}, err
+	}
+	return slices.Concat(more, files), remove, nil
 }
 
 // Exists reports whether a folder holds an index that dsbuild wrote.
@@ -147,7 +171,9 @@ func Add(ctx context.Context, opt Options) (Summary, error) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(before)) {
 		at := filepath.Join(opt.Dir, filepath.FromSlash(name))
-		if _, err := os.Lstat(at); err == nil && strings.HasSuffix(name, ".whl") {
+		if inVariants(name) {
+			opt.Variants = true
+		} else if _, err := os.Lstat(at); err == nil && strings.HasSuffix(name, ".whl") {
 			opt.Wheels = append(opt.Wheels, at)
 		}
 	}
@@ -156,15 +182,19 @@ func Add(ctx context.Context, opt Options) (Summary, error) {
 		return sum, err
 	}
 	opt.URL = cmp.Or(opt.URL, addressIn(list))
-	if sum.Indexes, err = read(ctx, opt); err != nil {
-		return sum, err
-	}
-	files, err := layout(opt, sum.Indexes)
+	files, remove, err := sum.plan(ctx, opt)
 	if err != nil {
 		return sum, err
 	}
+	defer remove()
 	sum.Written, sum.Removed, err = replace(ctx, opt.Dir, files)
 	return sum, err
+}
+
+// inVariants reports whether a file belongs to an index of variants.
+func inVariants(name string) bool {
+	folder, _, _ := strings.Cut(name, "/")
+	return strings.HasSuffix(folder, variantsSuffix)
 }
 
 // addressIn returns the URL of the index that an index.json describes, "" if it names none.
@@ -254,7 +284,7 @@ func open(ctx context.Context, file string) (Wheel, Toolchain, error) {
 	}
 	w := Wheel{
 		Name: m.Name, Version: m.Version, Python: m.Python, Ops: m.Ops, Glibc: m.Glibc, SHA256: m.SHA256, Size: m.Size,
-		commit: m.Source.Commit, file: file, beside: beside,
+		commit: m.Source.Commit, toolkit: m.Toolchain.Toolkit, file: file, beside: beside,
 	}
 	if w.BuiltAt, err = builtAt(file); err != nil {
 		return Wheel{}, Toolchain{}, err

@@ -18,7 +18,7 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-//go:embed simple.html.tmpl project.html.tmpl chooser.html.tmpl chooser.css chooser.js
+//go:embed simple.html.tmpl project.html.tmpl variants.html.tmpl chooser.html.tmpl chooser.css chooser.js
 var files embed.FS
 
 // The names of a page for installers, as HTML and as JSON.

@@ -154,7 +154,7 @@ func (t *Target) parseBucket(rest string) error {
 	prefix = strings.Trim(prefix, "/")
 	for part := range strings.SplitSeq(prefix, "/") {
 		if part == "." || part == ".." || part == "" && prefix != "" {
-			return errors.New("its prefix has an empty part, . or ..")
+			return errors.New("its prefix has an empty part, or one of dots")
 		}
 	}
 	if prefix != "" {

@@ -28,7 +28,7 @@ func TestTargets(t *testing.T) {
 		"ftp://host/dir":                      "no place of the form ftp:",
 		"s3:wheels":                           "the name of a bucket",
 		"s3://Wheels/":                        "the name of a bucket",
-		"s3://wheels/a/../b":                  "an empty part, . or ..",
+		"s3://wheels/a/../b":                  "an empty part, or one of dots",
 		"file://server/dir":                   "an absolute path",
 		"https://me:secret@pypi.example.org/": "must have no login",
 		"https://pypi.example.org/?a=b":       "no query",

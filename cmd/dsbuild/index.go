@@ -24,7 +24,9 @@ type indexOptions struct {
 	wheels []string
 	chosen bool // --wheel was given
 	url    string
-	json   bool
+	// variants asks for indexes of variants, too.
+	variants bool
+	json     bool
 }
 
 func newIndexCommand(a *app) *cobra.Command {
@@ -58,13 +60,14 @@ where they are: 'dsbuild publish' adds wheels.`,
 	f := cmd.Flags()
 	f.StringArrayVar(&o.wheels, "wheel", []string{"dist"}, "a wheel `FILE|DIR`, or a folder of wheels; repeatable")
 	f.StringVar(&o.url, "url", "", "URL at which DIR is published (default: the page detects it)")
+	f.BoolVar(&o.variants, "variants", false, "experimental: also an index of variants for each torch and CUDA, among which uv chooses by GPU, driver and CPU")
 	f.BoolVar(&o.json, "json", false, "print one JSON document")
 	return cmd
 }
 
 // runIndex writes the index of the wheels that the flags name.
 func runIndex(ctx context.Context, a *app, o indexOptions, command string) error {
-	opt := index.Options{Dir: o.dir, URL: o.url}
+	opt := index.Options{Dir: o.dir, URL: o.url, Variants: o.variants}
 	if err := checkIndexURL("--url", o.url, command); err != nil {
 		return err
 	}
@@ -87,6 +90,9 @@ func runIndex(ctx context.Context, a *app, o indexOptions, command string) error
 func writeIndex(ctx context.Context, a *app, o indexOptions, opt index.Options, command string) (index.Summary, error) {
 	to, err := publish.ParseTarget(o.dir)
 	if _, _, bucket := to.Bucket(); err == nil && bucket {
+		if o.variants {
+			return index.Summary{}, usageErrorf(command, "--variants does not go with %s: variants are made of wheels in a folder", o.dir)
+		}
 		if o.chosen {
 			return index.Summary{}, usageErrorf(command, "--wheel does not go with %s: its index has the wheels that lie there; dsbuild publish adds wheels", o.dir)
 		}
@@ -155,6 +161,9 @@ func printIndex(a *app, sum index.Summary) error {
 	rows := make([][]string, 0, len(sum.Indexes))
 	for _, tc := range sum.Indexes {
 		rows = append(rows, []string{tc.Name, strconv.Itoa(len(tc.Wheels)), tc.Wheels[0].Version})
+	}
+	for _, x := range sum.Variants {
+		rows = append(rows, []string{x.Name, strconv.Itoa(len(x.Variants)), x.Variants[0].Version()})
 	}
 	err := ui.Table(a.stdout, []string{"INDEX", "WHEELS", "NEWEST"}, rows)
 	dir, page := relativePath(sum.Dir), relativePath(sum.Dir)+string(os.PathSeparator)+"index.html"
