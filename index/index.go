@@ -8,10 +8,15 @@
 package index
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -33,14 +38,20 @@ type Options struct {
 	URL string
 	// GPUs names the GPUs of a compute capability for people; nil if no names are known.
 	GPUs func(capability string) []string
+	// Variants adds an index of variants for each torch and CUDA.
+	Variants bool
+	// Warn tells of a wheel in a store that the index leaves out; nil: nobody.
+	Warn func(format string, args ...any)
 }
 
 // Summary describes an index after Write, and counts the changes.
 type Summary struct {
 	Dir     string      `json:"dir"`
 	Indexes []Toolchain `json:"indexes"` // the newest torch first
-	Written int         `json:"written"` // files that are new or differ from before
-	Removed int         `json:"removed"`
+	// Variants are the indexes of variants, if they were wanted.
+	Variants []VariantIndex `json:"variants,omitempty"`
+	Written  int            `json:"written"` // files that are new or differ from before
+	Removed  int            `json:"removed"`
 }
 
 // Toolchain is one index: the wheels for the same torch, CUDA, GPUs and CPU.
@@ -71,9 +82,12 @@ type Wheel struct {
 	Yanked  string    `json:"yanked,omitempty"` // why installers take it only by its whole version (PEP 592)
 
 	commit         string // of its sources
+	toolkit        string // version of CUDA's headers and nvcc; "": that of the wheel's CUDA
 	requiresPython string
 	metadata       []byte
-	file           string // its path before it is copied into the index
+	file           string   // its path before it is copied into the index; its name in a store
+	beside         []string // suffixes of the files beside it
+	link           string   // its relative address on the page of its index; "": it lies beside the page
 }
 
 // ConflictError reports wheels that cannot share an index, or a folder or file that blocks it.
@@ -94,31 +108,121 @@ func (e *ConflictError) ExitCode() int { return 2 }
 // wheels writes nothing.
 func Write(ctx context.Context, opt Options) (Summary, error) {
 	sum := Summary{Dir: opt.Dir}
-	var err error
-	if sum.Indexes, err = read(ctx, opt); err != nil {
-		return sum, err
-	}
-	files, err := layout(opt, sum.Indexes)
+	files, remove, err := sum.plan(ctx, opt)
 	if err != nil {
 		return sum, err
 	}
-	if err := os.MkdirAll(opt.Dir, 0o755); err != nil {
+	defer remove()
+	unlock, err := lockDir(ctx, opt.Dir)
+	if err != nil {
 		return sum, err
 	}
-	lockFile := filepath.Join(opt.Dir, lockName)
-	if err := refuseLink(lockFile); err != nil {
+	defer unlock()
+	sum.Written, sum.Removed, err = replace(ctx, opt.Dir, files)
+	return sum, err
+}
+
+// plan reads the wheels and lists the files of the index. remove removes the temporary ones.
+func (s *Summary) plan(ctx context.Context, opt Options) (files []file, remove func(), err error) {
+	remove = func() {}
+	if s.Indexes, err = read(ctx, opt); err != nil {
+		return nil, remove, err
+	}
+	if files, err = layout(opt, s.Indexes); err != nil || !opt.Variants {
+		return files, remove, err
+	}
+	tmp, err := os.MkdirTemp("", "dsbuild-variants-")
+	if err != nil {
+		return nil, remove, err
+	}
+	remove = func() { _ = os.RemoveAll(tmp) } // the system clears this folder
+	var more []file
+	if s.Variants, more, err = writeVariants(ctx, opt, s.Indexes, tmp); err != nil {
+		remove()
+		return nil, func() {}, err
+	}
+	return slices.Concat(more, files), remove, nil
+}
+
+// Exists reports whether a folder holds an index that dsbuild wrote.
+func Exists(dir string) bool {
+	_, err := os.Lstat(filepath.Join(dir, markName))
+	return err == nil
+}
+
+// Folder returns the place of a wheel in an index, with slashes.
+func Folder(m wheel.Manifest) (string, error) {
+	tc, err := toolchainOf(m)
+	return path.Join(tc.Name, project), err
+}
+
+// Add makes an index that exists hold these wheels beside those that it has, as Write does. The
+// address of the index stays.
+func Add(ctx context.Context, opt Options) (Summary, error) {
+	sum := Summary{Dir: opt.Dir}
+	unlock, err := lockDir(ctx, opt.Dir)
+	if err != nil {
 		return sum, err
+	}
+	defer unlock()
+	before, err := readMark(opt.Dir)
+	if err != nil {
+		return sum, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(before)) {
+		at := filepath.Join(opt.Dir, filepath.FromSlash(name))
+		if inVariants(name) {
+			opt.Variants = true
+		} else if _, err := os.Lstat(at); err == nil && strings.HasSuffix(name, ".whl") {
+			opt.Wheels = append(opt.Wheels, at)
+		}
+	}
+	list, err := os.ReadFile(filepath.Join(opt.Dir, jsonPage))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return sum, err
+	}
+	opt.URL = cmp.Or(opt.URL, addressIn(list))
+	files, remove, err := sum.plan(ctx, opt)
+	if err != nil {
+		return sum, err
+	}
+	defer remove()
+	sum.Written, sum.Removed, err = replace(ctx, opt.Dir, files)
+	return sum, err
+}
+
+// inVariants reports whether a file belongs to an index of variants.
+func inVariants(name string) bool {
+	folder, _, _ := strings.Cut(name, "/")
+	return strings.HasSuffix(folder, variantsSuffix)
+}
+
+// addressIn returns the URL of the index that an index.json describes, "" if it names none.
+func addressIn(list []byte) string {
+	var said struct{ Indexes []Toolchain }
+	if json.Unmarshal(list, &said) != nil || len(said.Indexes) == 0 {
+		return ""
+	}
+	return strings.TrimSuffix(said.Indexes[0].URL, said.Indexes[0].Name+"/")
+}
+
+// lockDir waits until no other run changes the index.
+func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	lockFile := filepath.Join(dir, lockName)
+	if err := refuseLink(lockFile); err != nil {
+		return nil, err
 	}
 	lock := flock.New(lockFile)
 	if _, err := lock.TryLockContext(ctx, 100*time.Millisecond); err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
-		return sum, fmt.Errorf("the lock of %s: %w", opt.Dir, err)
+		return nil, fmt.Errorf("the lock of %s: %w", dir, err)
 	}
-	defer lock.Close()
-	sum.Written, sum.Removed, err = replace(ctx, opt.Dir, files)
-	return sum, err
+	return func() { _ = lock.Close() }, nil // the system releases it, too
 }
 
 // read verifies the wheels and sorts them into toolchains.
@@ -126,7 +230,7 @@ func read(ctx context.Context, opt Options) ([]Toolchain, error) {
 	if len(opt.Wheels) == 0 {
 		return nil, &ConflictError{"no wheels for the index", "name a wheel, or a folder with wheels"}
 	}
-	found := map[string]*Toolchain{}
+	found := toolchains{}
 	named := map[string]Wheel{}
 	var wrong []error
 	for _, file := range opt.Wheels {
@@ -146,33 +250,22 @@ func read(ctx context.Context, opt Options) ([]Toolchain, error) {
 			continue
 		}
 		named[w.Name] = w
-		if found[tc.Name] == nil {
-			if opt.URL != "" {
-				tc.URL = strings.TrimRight(opt.URL, "/") + "/" + tc.Name + "/"
-			}
-			found[tc.Name] = &tc
-		}
-		found[tc.Name].Wheels = append(found[tc.Name].Wheels, w)
+		found.add(w, tc)
 	}
 	if len(wrong) > 0 {
 		return nil, errors.Join(wrong...)
 	}
-	all := make([]Toolchain, 0, len(found))
-	for _, tc := range found {
-		slices.SortFunc(tc.Wheels, newest)
-		supersede(tc.Wheels)
-		all = append(all, *tc)
-	}
-	slices.SortFunc(all, Toolchain.compare)
-	return all, nil
+	return found.sorted(opt.URL), nil
 }
 
 // open reads a wheel built by dsbuild, and checks it against its own metadata.
 func open(ctx context.Context, file string) (Wheel, Toolchain, error) {
-	for _, suffix := range append(besideWheel(), "") {
-		if err := refuseLink(file + suffix); err != nil {
-			return Wheel{}, Toolchain{}, err
-		}
+	if err := refuseLink(file); err != nil {
+		return Wheel{}, Toolchain{}, err
+	}
+	beside, err := wheel.Beside(file)
+	if err != nil {
+		return Wheel{}, Toolchain{}, err
 	}
 	v, err := wheel.Verify(ctx, file)
 	if err == nil {
@@ -191,7 +284,7 @@ func open(ctx context.Context, file string) (Wheel, Toolchain, error) {
 	}
 	w := Wheel{
 		Name: m.Name, Version: m.Version, Python: m.Python, Ops: m.Ops, Glibc: m.Glibc, SHA256: m.SHA256, Size: m.Size,
-		commit: m.Source.Commit, file: file,
+		commit: m.Source.Commit, toolkit: m.Toolchain.Toolkit, file: file, beside: beside,
 	}
 	if w.BuiltAt, err = builtAt(file); err != nil {
 		return Wheel{}, Toolchain{}, err
@@ -207,11 +300,6 @@ func open(ctx context.Context, file string) (Wheel, Toolchain, error) {
 	said, err := a.Metadata()
 	w.requiresPython = said.RequiresPython
 	return w, tc, err
-}
-
-// besideWheel returns the suffixes of the files that accompany a wheel.
-func besideWheel() []string {
-	return []string{wheel.ManifestSuffix, wheel.ProvenanceSuffix, wheel.ByteCodeSuffix}
 }
 
 // refuseLink refuses a path that exists and is not a regular file.

@@ -2,13 +2,13 @@ package index
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"html/template"
-	"os"
 	"path"
 	"slices"
 	"strings"
@@ -18,7 +18,7 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-//go:embed simple.html.tmpl project.html.tmpl chooser.html.tmpl chooser.css chooser.js
+//go:embed simple.html.tmpl project.html.tmpl variants.html.tmpl chooser.html.tmpl chooser.css chooser.js
 var files embed.FS
 
 // The names of a page for installers, as HTML and as JSON.
@@ -95,7 +95,7 @@ func (t Toolchain) projectJSON() ([]byte, error) {
 
 // Link is the relative address of the file. It escapes the plus, which some servers read as a
 // space.
-func (w Wheel) Link() string { return strings.ReplaceAll(w.Name, "+", "%2B") }
+func (w Wheel) Link() string { return strings.ReplaceAll(cmp.Or(w.link, w.Name), "+", "%2B") }
 
 // Href is the link with the hash. Installers check the downloaded file against it.
 func (w Wheel) Href() template.URL {
@@ -182,7 +182,7 @@ func newChoice(tc Toolchain, opt Options) choice {
 	for _, w := range tc.Wheels {
 		r := row{Wheel: w, Size: fmt.Sprintf("%.1f MB", float64(w.Size)/1e6), Folder: tc.Name + "/" + project + "/"}
 		r.Commit = w.commit[:min(len(w.commit), 12)]
-		if _, err := os.Stat(w.file + wheel.ManifestSuffix); err == nil {
+		if slices.Contains(w.beside, wheel.ManifestSuffix) {
 			r.Manifest = w.Link() + wheel.ManifestSuffix
 		}
 		c.Rows = append(c.Rows, r)

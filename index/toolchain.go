@@ -43,6 +43,32 @@ func toolchainOf(m wheel.Manifest) (Toolchain, error) {
 	return tc, nil
 }
 
+// toolchains are the indexes by their names.
+type toolchains map[string]*Toolchain
+
+// add adds a wheel to its index.
+func (t toolchains) add(w Wheel, tc Toolchain) {
+	if t[tc.Name] == nil {
+		t[tc.Name] = &tc
+	}
+	t[tc.Name].Wheels = append(t[tc.Name].Wheels, w)
+}
+
+// sorted returns the indexes in order, below an address if that is known.
+func (t toolchains) sorted(address string) []Toolchain {
+	all := make([]Toolchain, 0, len(t))
+	for _, tc := range t {
+		if address != "" {
+			tc.URL = strings.TrimRight(address, "/") + "/" + tc.Name + "/"
+		}
+		slices.SortFunc(tc.Wheels, newest)
+		supersede(tc.Wheels)
+		all = append(all, *tc)
+	}
+	slices.SortFunc(all, Toolchain.compare)
+	return all
+}
+
 // compare puts the newest torch first, then the newest CUDA, then releases.
 func (t Toolchain) compare(other Toolchain) int {
 	return cmp.Or(compareVersions(other.Torch, t.Torch), compareVersions(other.CUDA, t.CUDA), cmp.Compare(t.Name, other.Name))

@@ -30,6 +30,9 @@ type file struct {
 	from string // "": text
 }
 
+// MetadataSuffix is the suffix of the file beside a wheel that holds its METADATA (PEP 658).
+const MetadataSuffix = ".metadata"
+
 // project is the folder of the only project in each index.
 const project = "deepspeed"
 
@@ -41,13 +44,10 @@ func layout(opt Options, all []Toolchain) ([]file, error) {
 		sums := map[string]string{}
 		for _, w := range tc.Wheels {
 			at := path.Join(folder, w.Name)
-			wheels = append(wheels, file{path: at, from: w.file}, file{path: at + ".metadata", text: w.metadata})
+			wheels = append(wheels, file{path: at, from: w.file}, file{path: at + MetadataSuffix, text: w.metadata})
 			sums[w.Name] = w.SHA256
-			for _, suffix := range besideWheel() {
+			for _, suffix := range w.beside {
 				sum, _, err := wheel.HashRegular(w.file + suffix)
-				if errors.Is(err, fs.ErrNotExist) {
-					continue
-				}
 				if err != nil {
 					return nil, err
 				}
@@ -167,12 +167,21 @@ func readMark(dir string) (map[string]bool, error) {
 		text, err = io.ReadAll(f)
 		err = errors.Join(err, f.Close())
 	}
-	var m mark
-	if err == nil {
-		err = json.Unmarshal(text, &m)
-	}
 	if err != nil {
-		return nil, &ConflictError{fmt.Sprintf("%s: %v", name, err), "it lists the files of the index; remove the index, and write it again"}
+		return nil, badMark(name, err)
+	}
+	return parseMark(name, text)
+}
+
+func badMark(name string, err error) error {
+	return &ConflictError{fmt.Sprintf("%s: %v", name, err), "it lists the files of the index; remove the index, and write it again"}
+}
+
+// parseMark reads the list of files in a mark.
+func parseMark(name string, text []byte) (map[string]bool, error) {
+	var m mark
+	if err := json.Unmarshal(text, &m); err != nil {
+		return nil, badMark(name, err)
 	}
 	ours := map[string]bool{}
 	for _, f := range m.Files {
@@ -185,11 +194,11 @@ func readMark(dir string) (map[string]bool, error) {
 }
 
 func writeMark(dir string, files map[string]bool) error {
-	text, err := json.MarshalIndent(mark{slices.Sorted(maps.Keys(files))}, "", " ")
+	text, err := document(mark{slices.Sorted(maps.Keys(files))})
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(filepath.Join(dir, markName), bytes.NewReader(append(text, '\n')), 0o644)
+	return atomicfile.Write(filepath.Join(dir, markName), bytes.NewReader(text), 0o644)
 }
 
 // write writes the file into the folder, and reports whether that changed anything.

@@ -117,6 +117,28 @@ func retagged(name string, tag [3]string) string {
 type packer struct {
 	in      *Archive
 	changed map[string][]byte
+	// stem is the NAME-VERSION of its folders; "": as it was.
+	stem string
+}
+
+// renamed returns the name of a file of the new wheel for one of the old.
+func (p *packer) renamed(name string) string {
+	old := strings.TrimSuffix(p.in.distInfo, distInfoSuffix)
+	for _, suffix := range []string{distInfoSuffix, dataSuffix} {
+		if rest, ok := strings.CutPrefix(name, old+suffix+"/"); ok && p.stem != "" {
+			return p.stem + suffix + "/" + rest
+		}
+	}
+	return name
+}
+
+// sources returns the name in the old wheel for each file of the new one that is not new.
+func (p *packer) sources() map[string]string {
+	names := make(map[string]string, len(p.in.members))
+	for _, m := range p.in.members {
+		names[p.renamed(m.Name)] = m.Name
+	}
+	return names
 }
 
 // describe changes the wheel's metadata, and adds its manifest and its SBOM.
@@ -242,7 +264,7 @@ func torchPin(torch string) (string, error) {
 // write writes the zip file. The files are sorted, with dist-info last and RECORD at its end. All
 // have one time, and their sizes are in the headers.
 func (p *packer) write(ctx context.Context, file string) error {
-	record := p.in.inDistInfo("RECORD")
+	record := p.renamed(p.in.inDistInfo("RECORD"))
 	files, err := p.compressed(ctx, p.filesInOrder(record))
 	if err != nil {
 		return err
@@ -277,6 +299,7 @@ func (p *packer) write(ctx context.Context, file string) error {
 // compressed compresses files of the new wheel, as many at once as there are cores.
 func (p *packer) compressed(ctx context.Context, names []string) ([]packedFile, error) {
 	files := make([]packedFile, len(names))
+	sources := p.sources()
 	g, ctx := errgroup.WithContext(ctx)
 	var next atomic.Int64
 	for range runtime.GOMAXPROCS(0) {
@@ -286,7 +309,7 @@ func (p *packer) compressed(ctx context.Context, names []string) ([]packedFile, 
 			deflate, err := flate.NewWriter(nil, flate.BestCompression)
 			for i := int(next.Add(1)) - 1; i < len(names) && err == nil; i = int(next.Add(1)) - 1 {
 				if err = ctx.Err(); err == nil {
-					files[i], err = p.compress(names[i], deflate)
+					files[i], err = p.compress(names[i], sources[names[i]], deflate)
 				}
 			}
 			return err
@@ -295,15 +318,16 @@ func (p *packer) compressed(ctx context.Context, names []string) ([]packedFile, 
 	return files, g.Wait()
 }
 
-func (p *packer) compress(name string, deflate *flate.Writer) (packedFile, error) {
+// compress makes a file of the new wheel; source is its name in the old one.
+func (p *packer) compress(name, source string, deflate *flate.Writer) (packedFile, error) {
 	data, changed := p.changed[name]
 	if !changed {
 		var err error
-		if data, err = p.in.ReadFile(name, maxPacked); err != nil {
+		if data, err = p.in.ReadFile(source, maxPacked); err != nil {
 			return packedFile{}, err
 		}
 	}
-	return compress(name, p.memberMode(name), data, deflate)
+	return compress(name, p.memberMode(source), data, deflate)
 }
 
 // maxPacked bounds a file of a wheel that is packed, because Pack holds it in memory.
@@ -312,8 +336,8 @@ const maxPacked = 2 << 30
 // filesInOrder lists the files of the new wheel except RECORD.
 func (p *packer) filesInOrder(record string) []string {
 	names := map[string]bool{}
-	for _, m := range p.in.Members() {
-		names[m.Name] = true
+	for name := range p.sources() {
+		names[name] = true
 	}
 	for name := range p.changed {
 		names[name] = true

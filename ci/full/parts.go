@@ -36,6 +36,7 @@ func (b *bench) allParts() []parts.Part {
 		part("job", "TestFullJob", "jobs started on real nodes by one command, and everything that ends them"),
 		part("release", "TestFullRelease", "the files of a release, run in a system where nothing is installed", engine), // it needs the bare Debian of the engine
 		part("nightly", "TestFullNight", "several nights with real builds: skipped, changed, killed and resumed", engine),
+		part("publish", "TestFullPublish", "stock pip, uv and twine with what was published, and stock uv with variants"),
 		part("lint", "TestFullLint", "the sources, by golangci-lint with all its rules"),
 		part("fuzz", "TestFullFuzz", "every function that reads foreign input, fuzzed for a minute"),
 		part("speed", "TestFullSpeed", "dsbuild's builds, compared with the stock recipe's: symbols, numbers, bytes; what a change compiles again", engine),

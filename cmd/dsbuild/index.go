@@ -8,26 +8,31 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/index"
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/publish"
 )
 
 // indexOptions are the flags of dsbuild index.
 type indexOptions struct {
 	dir    string
 	wheels []string
+	chosen bool // --wheel was given
 	url    string
-	json   bool
+	// variants asks for indexes of variants, too.
+	variants bool
+	json     bool
 }
 
 func newIndexCommand(a *app) *cobra.Command {
 	var o indexOptions
 	cmd := &cobra.Command{
-		Use:        "index DIR",
+		Use:        "index DIR|s3://BUCKET[/PREFIX]",
 		SuggestFor: []string{"repo", "pypi", "simple"},
 		Short:      "Write a package index that pip and uv install wheels from",
 		Long: `Write a static package index (PEP 503, 691, 658): files that any web server, or the
@@ -38,45 +43,40 @@ DIR/index.html helps to choose, and shows the command that installs from each.
 dsbuild verifies the wheels of --wheel first, and the index holds no others. It writes
 each file completely or not at all, and removes files of an earlier index; other files
 in DIR stay. The files beside a wheel (manifest, checksums) are copied too. A second
-run with the same wheels writes nothing.`,
+run with the same wheels writes nothing.
+
+In a bucket, the index has all wheels that lie below the prefix, and its pages link them
+where they are: 'dsbuild publish' adds wheels.`,
 		Example: `  dsbuild index /srv/www/wheels
+  dsbuild index s3://wheels/deepspeed --url https://wheels.example.org/deepspeed/
   dsbuild index public --wheel dist --wheel old --url https://wheels.example.org/
   pip install --no-deps --index-url https://wheels.example.org/torch2.15-cu132-sm80-v3/ deepspeed`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o.dir = args[0]
+			o.dir, o.chosen = args[0], cmd.Flags().Changed("wheel")
 			return runIndex(cmd.Context(), a, o, cmd.CommandPath())
 		},
 	}
 	f := cmd.Flags()
 	f.StringArrayVar(&o.wheels, "wheel", []string{"dist"}, "a wheel `FILE|DIR`, or a folder of wheels; repeatable")
 	f.StringVar(&o.url, "url", "", "URL at which DIR is published (default: the page detects it)")
+	f.BoolVar(&o.variants, "variants", false, "experimental: also an index of variants for each torch and CUDA, among which uv chooses by GPU, driver and CPU")
 	f.BoolVar(&o.json, "json", false, "print one JSON document")
 	return cmd
 }
 
 // runIndex writes the index of the wheels that the flags name.
 func runIndex(ctx context.Context, a *app, o indexOptions, command string) error {
-	opt := index.Options{Dir: o.dir, URL: o.url}
-	if err := checkIndexURL(o.url, command); err != nil {
+	opt := index.Options{Dir: o.dir, URL: o.url, Variants: o.variants}
+	if err := checkIndexURL("--url", o.url, command); err != nil {
 		return err
-	}
-	for _, path := range o.wheels {
-		files, folder, err := wheelsAt(command, path)
-		if err != nil {
-			return err
-		}
-		if info, err := os.Stat(path); err == nil && info.IsDir() && !folder {
-			return usageErrorf(command, "no wheel in %s", path)
-		}
-		opt.Wheels = append(opt.Wheels, files...)
 	}
 	tables, err := compat.NewTables()
 	if err != nil {
 		return err
 	}
 	opt.GPUs = gpusOf(tables)
-	sum, err := index.Write(ctx, opt)
+	sum, err := writeIndex(ctx, a, o, opt, command)
 	if err != nil {
 		return noWheel(command, err)
 	}
@@ -86,19 +86,60 @@ func runIndex(ctx context.Context, a *app, o indexOptions, command string) error
 	return printIndex(a, sum)
 }
 
+// writeIndex writes the index into a folder, or beside the wheels of a bucket.
+func writeIndex(ctx context.Context, a *app, o indexOptions, opt index.Options, command string) (index.Summary, error) {
+	to, err := publish.ParseTarget(o.dir)
+	if _, _, bucket := to.Bucket(); err == nil && bucket {
+		if o.variants {
+			return index.Summary{}, usageErrorf(command, "--variants does not go with %s: variants are made of wheels in a folder", o.dir)
+		}
+		if o.chosen {
+			return index.Summary{}, usageErrorf(command, "--wheel does not go with %s: its index has the wheels that lie there; dsbuild publish adds wheels", o.dir)
+		}
+		store, err := publish.Objects(publish.Options{To: to})
+		if err != nil {
+			return index.Summary{}, err
+		}
+		opt.Warn = a.reporter.Warn
+		sum, err := index.WriteObjects(ctx, store, opt)
+		sum.Dir = o.dir
+		return sum, err
+	}
+	if opt.Wheels, err = wheelsOf(command, o.wheels); err != nil {
+		return index.Summary{}, err
+	}
+	return index.Write(ctx, opt)
+}
+
+// wheelsOf lists the wheels of files and folders.
+func wheelsOf(command string, paths []string) ([]string, error) {
+	var all []string
+	for _, path := range paths {
+		files, folder, err := wheelsAt(command, path)
+		if err != nil {
+			return nil, err
+		}
+		if info, err := os.Stat(path); err == nil && info.IsDir() && !folder {
+			return nil, usageErrorf(command, "no wheel in %s", path)
+		}
+		all = append(all, files...)
+	}
+	return all, nil
+}
+
 // checkIndexURL refuses an address that installers cannot use.
-func checkIndexURL(text, command string) error {
+func checkIndexURL(flag, text, command string) error {
 	if text == "" {
 		return nil
 	}
 	at, err := url.Parse(text)
 	switch {
 	case err != nil:
-		return usageErrorf(command, "--url: %w", err)
+		return usageErrorf(command, "%s: %w", flag, err)
 	case !slices.Contains([]string{"http", "https", "file"}, at.Scheme) || at.Host == "" && at.Scheme != "file":
-		return usageErrorf(command, "--url %s: must be an address such as https://wheels.example.org/deepspeed/", at.Redacted())
+		return usageErrorf(command, "%s %s: must be an address such as https://wheels.example.org/deepspeed/", flag, at.Redacted())
 	case at.User != nil || at.RawQuery != "" || at.Fragment != "":
-		return usageErrorf(command, "--url %s: must have no login, query or fragment, because the page shows it", at.Redacted())
+		return usageErrorf(command, "%s %s: must have no login, query or fragment", flag, at.Redacted())
 	}
 	return nil
 }
@@ -121,8 +162,15 @@ func printIndex(a *app, sum index.Summary) error {
 	for _, tc := range sum.Indexes {
 		rows = append(rows, []string{tc.Name, strconv.Itoa(len(tc.Wheels)), tc.Wheels[0].Version})
 	}
+	for _, x := range sum.Variants {
+		rows = append(rows, []string{x.Name, strconv.Itoa(len(x.Variants)), x.Variants[0].Version()})
+	}
 	err := ui.Table(a.stdout, []string{"INDEX", "WHEELS", "NEWEST"}, rows)
+	dir, page := relativePath(sum.Dir), relativePath(sum.Dir)+string(os.PathSeparator)+"index.html"
+	if strings.HasPrefix(sum.Dir, "s3://") {
+		dir, page = sum.Dir, strings.TrimRight(sum.Dir, "/")+"/index.html"
+	}
 	_, last := fmt.Fprintf(a.stdout, "%s: %d files written, %d removed; %s says which index fits which node\n",
-		ui.Clean(relativePath(sum.Dir)), sum.Written, sum.Removed, ui.Clean(relativePath(sum.Dir)+string(os.PathSeparator)+"index.html"))
+		ui.Clean(dir), sum.Written, sum.Removed, ui.Clean(page))
 	return errors.Join(err, last)
 }

@@ -92,7 +92,7 @@ func runNightly(ctx context.Context, a *app, o nightlyOptions, command string) e
 // runNight runs one. Its report is nil where it could not begin.
 func runNight(ctx context.Context, a *app, o nightlyOptions, config nightly.Config, command string) (*nightly.Report, error) {
 	if config.Index != nil {
-		if err := checkIndexURL(config.Index.URL, command); err != nil {
+		if err := checkIndexURL("--url", config.Index.URL, command); err != nil {
 			return nil, err
 		}
 	}

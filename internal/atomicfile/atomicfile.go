@@ -15,16 +15,37 @@ import (
 // Write copies r to path, by way of a temporary file beside it that is renamed at
 // the end. The file has mode, less the user's umask.
 func Write(path string, r io.Reader, mode fs.FileMode) error {
+	return write(path, r, mode, os.Rename)
+}
+
+// Create is Write for a file that must not exist: the error is fs.ErrExist if it does when the new
+// one is complete, even if it came meanwhile.
+func Create(path string, r io.Reader, mode fs.FileMode) error {
+	return write(path, r, mode, func(tmp, path string) error {
+		err := os.Link(tmp, path)
+		if err == nil || errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		// A file system without hard links.
+		if _, exists := os.Lstat(path); exists == nil {
+			return &fs.PathError{Op: "create", Path: path, Err: fs.ErrExist}
+		}
+		return os.Rename(tmp, path)
+	})
+}
+
+// write copies r to a temporary file, and gives that its place.
+func write(path string, r io.Reader, mode fs.FileMode, place func(tmp, path string) error) error {
 	tmp, err := createBeside(path, mode)
 	if err != nil {
 		return err
 	}
-	defer os.Remove(tmp.Name()) //nolint:errcheck // it was renamed, or nobody can do anything about it
+	defer os.Remove(tmp.Name()) //nolint:errcheck // it has its place, or nobody can do anything about it
 	_, err = io.Copy(tmp, r)
 	if err = errors.Join(err, tmp.Close()); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	return os.Rename(tmp.Name(), path)
+	return place(tmp.Name(), path)
 }
 
 // createBeside makes a new file in the folder of path. os.CreateTemp would make it

@@ -29,6 +29,15 @@ const (
 // ErrNoProject is the answer of an index that has no such project.
 var ErrNoProject = errors.New("it has no such project")
 
+// StatusError is an answer of an index that is no success.
+type StatusError struct {
+	Where  string // the address
+	Status string
+	Code   int
+}
+
+func (e *StatusError) Error() string { return e.Where + ": it answers " + e.Status }
+
 // File is one distribution that an index lists.
 type File struct {
 	Name    string
@@ -167,7 +176,7 @@ func (c *Client) Open(ctx context.Context, f File) (io.ReadCloser, error) {
 	}
 	if res.StatusCode != http.StatusOK {
 		res.Body.Close()
-		return nil, fmt.Errorf("%s: it answers %s", req.URL.Redacted(), res.Status)
+		return nil, &StatusError{req.URL.Redacted(), res.Status, res.StatusCode}
 	}
 	return res.Body, nil
 }
@@ -189,7 +198,7 @@ func (c *Client) get(ctx context.Context, address, accept string, limit int64) (
 	case res.StatusCode == http.StatusNotFound || res.StatusCode == http.StatusGone:
 		return nil, nil, fmt.Errorf("%s: %w", where, ErrNoProject)
 	case res.StatusCode != http.StatusOK:
-		return nil, nil, fmt.Errorf("%s: it answers %s", where, res.Status)
+		return nil, nil, &StatusError{where, res.Status, res.StatusCode}
 	}
 	text, err := io.ReadAll(io.LimitReader(res.Body, limit+1))
 	if err != nil {

@@ -145,6 +145,12 @@ func actingRooms() []Rule { //nolint:revive // a table, however long
 			Reason: "the index is made of wheels alone",
 		},
 		{
+			Folder: "publish",
+			Deny:   []string{Module, cobra, ssh, sftp, yaml, dagger},
+			Allow:  ours("publish", "wheel", "index", "internal/atomicfile", "internal/hint", "internal/pyindex", "internal/ui"),
+			Reason: "publishing sends finished wheels: it knows no node and no build",
+		},
+		{
 			Folder: "ci",
 			Deny:   ours("cmd"),
 			Reason: "the tools of tests run the program from outside",

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/publish"
+)
+
+// publishOptions are the flags of dsbuild publish.
+type publishOptions struct {
+	wheels   []string
+	to       string
+	checkURL string
+	ca       string
+	parallel int
+	dryRun   bool
+	json     bool
+}
+
+func newPublishCommand(a *app) *cobra.Command {
+	var o publishOptions
+	cmd := &cobra.Command{
+		Use:        "publish WHEEL|DIR... TO",
+		SuggestFor: []string{"upload", "push", "twine"},
+		Short:      "Put wheels into a folder, S3, a package index, a release or a registry",
+		Long: `Put wheels, and the files beside them, where others get them. TO is one of:
+
+` + placeForms() + `
+dsbuild verifies the wheels first. It asks TO which files it has, and sends the others.
+It never replaces a file: if another file has the name of one of these there, it sends
+nothing (exit code 4). A file is there whole or not at all, so the same command again
+finishes what was cut off. If TO is a folder or a bucket with an index that dsbuild wrote,
+its pages are written too.
+
+Credentials come from where the usual tools take them: AWS_ACCESS_KEY_ID and ~/.aws,
+TWINE_USERNAME and TWINE_PASSWORD, ~/.pypirc and ~/.netrc, GITHUB_TOKEN, GITLAB_TOKEN
+or CI_JOB_TOKEN, docker login. dsbuild has no flag for them, and prints none.`,
+		Example: `  dsbuild publish dist /srv/wheels
+  dsbuild publish dist s3://wheels/deepspeed --dry-run
+  dsbuild publish dist pypirc:internal --check-url https://pypi.example.org/simple/
+  dsbuild publish dist github:example/wheels@v1`,
+		Args: cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.wheels, o.to = args[:len(args)-1], args[len(args)-1]
+			return runPublish(cmd.Context(), a, o, cmd.CommandPath())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.checkURL, "check-url", "", "simple `URL` of the package index that lists what it has")
+	f.StringVar(&o.ca, "ca", "", "file of certificates to trust beside the system's (default: SSL_CERT_FILE)")
+	f.IntVar(&o.parallel, "parallel", 4, "wheels at the same time")
+	f.BoolVar(&o.dryRun, "dry-run", false, "show which files would be sent, and send nothing")
+	f.BoolVar(&o.json, "json", false, "print one JSON document")
+	return cmd
+}
+
+// placeForms lists the forms of TO.
+func placeForms() string {
+	var list strings.Builder
+	for _, f := range publish.Forms() {
+		fmt.Fprintf(&list, "  %-28s %s\n", f.Form, f.Meaning)
+	}
+	return list.String()
+}
+
+// runPublish publishes the wheels that the arguments name.
+func runPublish(ctx context.Context, a *app, o publishOptions, command string) error {
+	to, err := publish.ParseTarget(o.to)
+	if err != nil {
+		return err
+	}
+	if o.parallel < 1 {
+		return usageErrorf(command, "--parallel %d: must be at least 1", o.parallel)
+	}
+	if err := checkIndexURL("--check-url", o.checkURL, command); err != nil {
+		return err
+	}
+	site, err := newSite(pipeline.SiteOptions{CA: o.ca})
+	if err != nil {
+		return err
+	}
+	tables, err := compat.NewTables()
+	if err != nil {
+		return err
+	}
+	opt := publish.Options{
+		To: to, CheckURL: o.checkURL, Parallel: o.parallel, DryRun: o.dryRun,
+		Transport: site.Transport(), Warn: a.reporter.Warn, GPUs: gpusOf(tables),
+		Progress: func(total int64) publish.Progress { return a.reporter.Bar("publish", total) },
+	}
+	if opt.Wheels, err = wheelsOf(command, o.wheels); err != nil {
+		return err
+	}
+	sum, err := publish.Run(ctx, opt)
+	if err != nil {
+		return noWheel(command, err)
+	}
+	if o.json {
+		return ui.JSON(a.stdout, sum)
+	}
+	return printPublished(a, sum)
+}
+
+// printPublished is the result of publish for people.
+func printPublished(a *app, sum publish.Summary) error {
+	rows := make([][]string, 0, len(sum.Files))
+	for _, f := range sum.Files {
+		rows = append(rows, []string{f.Name, ui.Size(f.Size), string(f.Status)})
+	}
+	err := ui.Table(a.stdout, []string{"FILE", "SIZE", "STATUS"}, rows)
+	sent, bytes := sum.Count(publish.Sent)
+	present, _ := sum.Count(publish.Present)
+	last := fmt.Sprintf("%s: %s sent (%s), %d present", sum.To, ui.Count(sent, "file"), ui.Size(bytes), present)
+	if sum.DryRun {
+		absent, bytes := sum.Count(publish.Absent)
+		last = fmt.Sprintf("%s: %s to send (%s), %d present; nothing was sent", sum.To, ui.Count(absent, "file"), ui.Size(bytes), present)
+	}
+	if sum.Pages != nil {
+		last += fmt.Sprintf("; index: %d files written, %d removed", sum.Pages.Written, sum.Pages.Removed)
+	}
+	_, printErr := fmt.Fprintln(a.stdout, ui.Clean(last))
+	return errors.Join(err, printErr)
+}

@@ -1,0 +1,291 @@
+package publish
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"mime"
+	"net/http"
+	"net/url"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
+	"gopkg.in/ini.v1"
+
+	"github.com/dsbuild/dsbuild/index"
+)
+
+// bucket is a part of a bucket: the objects whose names begin with a prefix. A single request
+// stores a wheel, so an object is whole or not there, and no parts are left behind.
+type bucket struct {
+	run    *run
+	client *minio.Client
+	name   string
+	prefix string // "" or with a slash at the end
+	// folders has the wheels that lie in a folder below the prefix: a copied index has such.
+	folders map[string]string
+}
+
+// nameOf returns the name of the object for a file: beside its wheel if that is there.
+func (b *bucket) nameOf(f File) string {
+	stem, _, _ := strings.Cut(f.Name, ".whl")
+	return path.Join(b.folders[stem+".whl"], f.Name)
+}
+
+// Objects opens the objects below s3://BUCKET/PREFIX, for an index of them.
+func Objects(opt Options) (index.Objects, error) {
+	b, err := newRun(opt).newBucket()
+	if err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// openBucket returns the place; if the bucket holds an index, one that writes its pages.
+func (r *run) openBucket(ctx context.Context) (place, error) {
+	b, err := r.newBucket()
+	if err != nil {
+		return nil, err
+	}
+	if err := index.HasObjects(ctx, b); errors.Is(err, fs.ErrNotExist) {
+		return bucketPlace{eachFile{r, b}, b}, nil
+	} else if err != nil {
+		return nil, err
+	}
+	list, err := b.List(ctx)
+	for _, o := range list {
+		if strings.HasSuffix(o.Name, ".whl") {
+			b.folders[path.Base(o.Name)] = path.Dir(o.Name)
+		}
+	}
+	return indexBucket{bucketPlace{eachFile{r, b}, b}}, err
+}
+
+func (r *run) newBucket() (*bucket, error) {
+	conf := r.awsSettings()
+	at, err := url.Parse(conf.endpoint)
+	if err != nil || at.Host == "" || at.Scheme != "http" && at.Scheme != "https" || at.User != nil || strings.Trim(at.Path, "/") != "" {
+		return nil, &TargetError{withoutLogin(conf.endpoint), "the endpoint of S3 must be https:// and a host"}
+	}
+	client, err := minio.New(at.Host, &minio.Options{
+		Creds: r.awsCredentials(conf), Secure: at.Scheme == "https", Transport: r.Transport, Region: conf.region,
+		MaxRetries: 1, // retry of this package does it, and honours Retry-After
+	})
+	if err != nil {
+		return nil, &TargetError{r.To.text, err.Error()}
+	}
+	client.SetAppInfo("dsbuild", "")
+	name, prefix, _ := r.To.Bucket()
+	return &bucket{r, client, name, prefix, map[string]string{}}, nil
+}
+
+// awsSettings are what the environment and ~/.aws/config say of a store.
+type awsSettings struct{ profile, endpoint, region, shared string }
+
+const amazon = "https://s3.amazonaws.com"
+
+func (r *run) awsSettings() awsSettings {
+	conf := awsSettings{
+		profile: cmp.Or(r.Getenv("AWS_PROFILE"), r.Getenv("AWS_DEFAULT_PROFILE"), "default"),
+		shared:  cmp.Or(r.Getenv("AWS_SHARED_CREDENTIALS_FILE"), filepath.Join(r.Home, ".aws", "credentials")),
+	}
+	section := "profile " + conf.profile
+	if conf.profile == "default" {
+		section = conf.profile
+	}
+	file, err := ini.LooseLoad(cmp.Or(r.Getenv("AWS_CONFIG_FILE"), filepath.Join(r.Home, ".aws", "config")))
+	if err != nil {
+		file = ini.Empty() // as if there were none: it holds no secret that dsbuild needs
+	}
+	said := file.Section(section)
+	conf.endpoint = cmp.Or(r.Getenv("AWS_ENDPOINT_URL_S3"), r.Getenv("AWS_ENDPOINT_URL"), said.Key("endpoint_url").String(), amazon)
+	conf.region = cmp.Or(r.Getenv("AWS_REGION"), r.Getenv("AWS_DEFAULT_REGION"), said.Key("region").String())
+	return conf
+}
+
+// awsCredentials takes credentials from where Amazon's own tools take them: the environment, the
+// file of credentials (with its credential_process and SSO), the role of the machine or container.
+func (r *run) awsCredentials(conf awsSettings) *credentials.Credentials {
+	if id, key := r.Getenv("AWS_ACCESS_KEY_ID"), r.Getenv("AWS_SECRET_ACCESS_KEY"); id != "" && key != "" {
+		return credentials.NewStaticV4(id, r.secrets.add(key), r.secrets.add(r.Getenv("AWS_SESSION_TOKEN")))
+	}
+	chain := []credentials.Provider{&credentials.FileAWSCredentials{Filename: conf.shared, Profile: conf.profile}}
+	if conf.endpoint == amazon || r.Getenv("AWS_WEB_IDENTITY_TOKEN_FILE") != "" {
+		chain = append(chain, &credentials.IAM{})
+	}
+	return credentials.NewChainCredentials(chain)
+}
+
+func (b *bucket) access() string {
+	return "dsbuild takes AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the profile AWS_PROFILE of ~/.aws, or the machine's role"
+}
+
+// where names an object for people.
+func (b *bucket) where(object string) string { return "s3://" + b.name + "/" + b.prefix + object }
+
+// failed describes a failed request; an object that is not there is fs.ErrNotExist.
+func (b *bucket) failed(object string, err error) error {
+	if statusOf(err) == http.StatusNotFound && (minio.ToErrorResponse(err).Code == minio.NoSuchKey || minio.ToErrorResponse(err).Code == "") {
+		err = fs.ErrNotExist
+	}
+	if code := statusOf(err); code != 0 {
+		return fmt.Errorf("%s: it answers %d: %w", b.where(object), code, err)
+	}
+	return fmt.Errorf("%s: %w", b.where(object), err)
+}
+
+// lookFile compares an object by its ETag where that is the MD5, else by its bytes.
+func (b *bucket) lookFile(ctx context.Context, f File) (state, error) {
+	object := b.nameOf(f)
+	info, err := b.client.StatObject(ctx, b.name, b.prefix+object, minio.StatObjectOptions{})
+	if err != nil {
+		if err = b.failed(object, err); errors.Is(err, fs.ErrNotExist) {
+			return absent, nil
+		}
+		return absent, err
+	}
+	switch {
+	case info.Size != f.Size:
+		return other, nil
+	case strings.Trim(info.ETag, `"`) == f.MD5:
+		return same, nil
+	}
+	sum := sha256.New()
+	if err := b.readOnce(ctx, object, func(in io.Reader) error { _, err := io.Copy(sum, in); return err }); err != nil {
+		return absent, err
+	}
+	if hexSum(sum) != f.SHA256 {
+		return other, nil
+	}
+	return same, nil
+}
+
+// readOnce reads an object by one request.
+func (b *bucket) readOnce(ctx context.Context, object string, use func(io.Reader) error) error {
+	in, _, _, err := minio.Core{Client: b.client}.GetObject(ctx, b.name, b.prefix+object, minio.GetObjectOptions{})
+	if err != nil {
+		return b.failed(object, err)
+	}
+	defer in.Close()
+	if err := use(in); err != nil {
+		return b.failed(object, err)
+	}
+	return nil
+}
+
+// putFile stores a file on the condition that there is no object of its name. A store that does
+// not know the condition gets the file without it.
+func (b *bucket) putFile(ctx context.Context, f File, sent func(int64)) error {
+	err := b.putOnce(ctx, f, sent, true)
+	if statusOf(err) == http.StatusNotImplemented {
+		err = b.putOnce(ctx, f, sent, false)
+	}
+	if statusOf(err) == http.StatusPreconditionFailed || statusOf(err) == http.StatusConflict { // somebody else published it meanwhile
+		now, err := b.lookFile(ctx, f)
+		if err == nil && now != same {
+			err = &ConflictError{[]string{f.Name}}
+		}
+		return err
+	}
+	return err
+}
+
+func (b *bucket) putOnce(ctx context.Context, f File, sent func(int64), isNew bool) error {
+	return f.send(sent, func(in *body) error {
+		opt := minio.PutObjectOptions{ContentType: contentType(f.Name), DisableMultipart: true}
+		if isNew {
+			opt.SetMatchETagExcept("*")
+		}
+		if _, err := b.client.PutObject(ctx, b.name, b.prefix+b.nameOf(f), in, f.Size, opt); err != nil {
+			return b.failed(b.nameOf(f), err)
+		}
+		return nil
+	})
+}
+
+// contentType returns the type of a file by its name.
+func contentType(name string) string {
+	switch path.Ext(name) {
+	case ".html":
+		return "text/html; charset=utf-8"
+	case ".json":
+		return "application/json"
+	case ".metadata":
+		return "text/plain; charset=utf-8"
+	}
+	return cmp.Or(mime.TypeByExtension(path.Ext(name)), "application/octet-stream")
+}
+
+// List implements index.Objects.
+func (b *bucket) List(ctx context.Context) (all []index.Object, err error) {
+	err = b.run.retry(ctx, func(int) error {
+		all = nil
+		for info := range b.client.ListObjects(ctx, b.name, minio.ListObjectsOptions{Prefix: b.prefix, Recursive: true}) {
+			if info.Err != nil {
+				return b.failed("", info.Err)
+			}
+			all = append(all, index.Object{Name: strings.TrimPrefix(info.Key, b.prefix), Size: info.Size, Version: info.ETag, Modified: info.LastModified})
+		}
+		return nil
+	})
+	return all, withAccessHint(err, b.access())
+}
+
+// Read implements index.Objects.
+func (b *bucket) Read(ctx context.Context, name string, use func(io.Reader) error) error {
+	err := b.run.retry(ctx, func(int) error { return b.readOnce(ctx, name, use) })
+	return withAccessHint(err, b.access())
+}
+
+// Put implements index.Objects.
+func (b *bucket) Put(ctx context.Context, name string, text []byte) error {
+	err := b.run.retry(ctx, func(int) error {
+		opt := minio.PutObjectOptions{ContentType: contentType(name), DisableMultipart: true, CacheControl: "no-cache"}
+		if _, err := b.client.PutObject(ctx, b.name, b.prefix+name, bytes.NewReader(text), int64(len(text)), opt); err != nil {
+			return b.failed(name, err)
+		}
+		return nil
+	})
+	return withAccessHint(err, b.access())
+}
+
+// Delete implements index.Objects.
+func (b *bucket) Delete(ctx context.Context, name string) error {
+	err := b.run.retry(ctx, func(int) error {
+		if err := b.client.RemoveObject(ctx, b.name, b.prefix+name, minio.RemoveObjectOptions{}); err != nil {
+			return b.failed(name, err)
+		}
+		return nil
+	})
+	return withAccessHint(err, b.access())
+}
+
+// bucketPlace stores files, and METADATA beside each wheel, from which an index can be made
+// without the wheel.
+type bucketPlace struct {
+	eachFile
+	bucket *bucket
+}
+
+func (p bucketPlace) put(ctx context.Context, w Wheel, files []File, sent func(int64)) error {
+	if err := p.bucket.Put(ctx, p.bucket.nameOf(w.main())+index.MetadataSuffix, w.metadata); err != nil {
+		return err
+	}
+	return p.eachFile.put(ctx, w, files, sent)
+}
+
+// indexBucket is a bucket with an index.
+type indexBucket struct{ bucketPlace }
+
+func (p indexBucket) finish(ctx context.Context, _ []Wheel) (*Pages, error) {
+	sum, err := index.WriteObjects(ctx, p.bucket, index.Options{GPUs: p.run.GPUs, Warn: p.run.Warn})
+	return &Pages{sum.Written, sum.Removed}, err
+}

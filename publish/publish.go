@@ -1,0 +1,293 @@
+// Package publish puts finished wheels, and the files beside them, where others get them: a
+// folder, S3-compatible storage, a package index that takes twine's uploads, a release of GitHub
+// or GitLab, an OCI registry.
+//
+// A run first verifies all wheels, then asks the place which files it has, and sends nothing if
+// one of them has other bytes there. Each place stores a file whole or not at all, so a run that
+// was cut off is finished by the next one, which sends only the missing files.
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Options are the inputs of a run.
+type Options struct {
+	Wheels   []string // files; what lies beside a wheel goes with it
+	To       Target
+	CheckURL string // the simple index that lists what an index for uploads has; "": unknown
+	Parallel int    // wheels at once
+	DryRun   bool   // look, and send nothing
+
+	Getenv    func(string) string // nil: os.Getenv
+	Home      string              // with .pypirc, .netrc, .aws; "": the user's
+	Transport http.RoundTripper   // nil: http.DefaultTransport
+
+	// Progress starts a display of so many bytes; nil: none.
+	Progress func(total int64) Progress
+	// Warn tells the user of something that is no error; nil: nobody.
+	Warn func(format string, args ...any)
+	// GPUs names the GPUs of a compute capability on an index's page; nil: without names.
+	GPUs func(capability string) []string
+	// Pause waits; nil: for that time.
+	Pause func(ctx context.Context, d time.Duration) error
+}
+
+// Progress shows the bytes that were sent.
+type Progress interface {
+	Add(n int64) // negative: they must be sent again
+	Close()
+}
+
+// Status says what a run did with a file.
+type Status string
+
+// The states of a file.
+const (
+	Present Status = "present" // it was there already, with the same bytes
+	Sent    Status = "sent"
+	Absent  Status = "absent" // a dry run would send it
+	Left    Status = "left"   // the place takes wheels only
+)
+
+// Summary describes a run.
+type Summary struct {
+	To     string   `json:"to"`
+	DryRun bool     `json:"dry_run"`
+	Files  []Result `json:"files"`
+	Pages  *Pages   `json:"pages"` // null: the place has no index of dsbuild's
+}
+
+// Result is what became of one file.
+type Result struct {
+	Name   string `json:"name"`
+	SHA256 string `json:"sha256"`
+	Size   int64  `json:"size"`
+	Status Status `json:"status"`
+}
+
+// Pages counts the files of the index that a run changed.
+type Pages struct {
+	Written int `json:"written"`
+	Removed int `json:"removed"`
+}
+
+// Count returns how many files have a status, and their bytes.
+func (s Summary) Count(status Status) (files int, bytes int64) {
+	for _, f := range s.Files {
+		if f.Status == status {
+			files++
+			bytes += f.Size
+		}
+	}
+	return files, bytes
+}
+
+// ConflictError lists files whose name is taken by other bytes at the place.
+type ConflictError struct{ Files []string }
+
+func (e *ConflictError) Error() string {
+	return "other files have these names there: " + strings.Join(e.Files, "; ")
+}
+
+// Hint suggests the next step.
+func (e *ConflictError) Hint() string {
+	return "dsbuild never replaces a published file: build the wheel under another version, or remove the other file yourself"
+}
+
+// ExitCode returns 4: the place refuses the wheel.
+func (e *ConflictError) ExitCode() int { return 4 }
+
+// state is what a place has under the name of a file.
+type state int
+
+const (
+	absent  state = iota
+	same          // the same bytes
+	other         // other bytes
+	untaken       // the place does not take such files
+)
+
+// place is where wheels go. It stores each file whole or not at all, and replaces none.
+type place interface {
+	// look returns the state of each file of a wheel.
+	look(ctx context.Context, w Wheel) ([]state, error)
+	// put sends files of a wheel that were absent, and reports bytes as they are sent.
+	put(ctx context.Context, w Wheel, files []File, sent func(int64)) error
+}
+
+// finisher is a place with pages that list its files. They are written after the files.
+type finisher interface {
+	finish(ctx context.Context, wheels []Wheel) (*Pages, error)
+}
+
+// Run publishes the wheels.
+func Run(ctx context.Context, opt Options) (Summary, error) {
+	r := newRun(opt)
+	sum := Summary{To: opt.To.String(), DryRun: opt.DryRun, Files: []Result{}}
+	err := r.publish(ctx, &sum)
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return sum, r.secrets.hide(err)
+}
+
+// run is one run: its options with defaults, and the secrets that it read.
+type run struct {
+	Options
+	secrets *secrets
+}
+
+func newRun(opt Options) *run {
+	if opt.Getenv == nil {
+		opt.Getenv = os.Getenv
+	}
+	if opt.Home == "" {
+		opt.Home, _ = os.UserHomeDir() // none: no files of credentials
+	}
+	if opt.Transport == nil {
+		opt.Transport = http.DefaultTransport
+	}
+	if opt.Pause == nil {
+		opt.Pause = pause
+	}
+	if opt.Warn == nil {
+		opt.Warn = func(string, ...any) {}
+	}
+	opt.Parallel = max(opt.Parallel, 1)
+	opt.Transport = &patientTransport{base: opt.Transport, pause: opt.Pause}
+	return &run{Options: opt, secrets: &secrets{}}
+}
+
+// publish does the work of Run and fills the summary.
+func (r *run) publish(ctx context.Context, sum *Summary) error {
+	wheels, err := readWheels(ctx, r.Wheels)
+	if err != nil {
+		return err
+	}
+	p, err := r.openPlace(ctx)
+	if err != nil {
+		return err
+	}
+	states, err := r.survey(ctx, p, wheels)
+	if err != nil {
+		return err
+	}
+	if err := refuseOthers(wheels, states); err != nil {
+		return err
+	}
+	sum.Files = results(wheels, states, Absent)
+	if r.DryRun {
+		return nil
+	}
+	if err := r.send(ctx, p, wheels, states); err != nil {
+		return err
+	}
+	if f, ok := p.(finisher); ok {
+		if sum.Pages, err = f.finish(ctx, wheels); err != nil {
+			return err
+		}
+	}
+	sum.Files = results(wheels, states, Sent)
+	return nil
+}
+
+// survey asks the place for the state of every file.
+func (r *run) survey(ctx context.Context, p place, wheels []Wheel) ([][]state, error) {
+	states := make([][]state, len(wheels))
+	err := r.eachWheel(ctx, wheels, func(ctx context.Context, i int) error {
+		var err error
+		states[i], err = p.look(ctx, wheels[i])
+		return err
+	})
+	return states, err
+}
+
+// refuseOthers returns a *ConflictError if a name is taken.
+func refuseOthers(wheels []Wheel, states [][]state) error {
+	var taken []string
+	for i, w := range wheels {
+		for j, f := range w.Files {
+			if states[i][j] == other {
+				taken = append(taken, f.Name)
+			}
+		}
+	}
+	if len(taken) > 0 {
+		return &ConflictError{taken}
+	}
+	return nil
+}
+
+// send sends the absent files.
+func (r *run) send(ctx context.Context, p place, wheels []Wheel, states [][]state) error {
+	missing := make([][]File, len(wheels))
+	total := int64(0)
+	for i, w := range wheels {
+		for j, f := range w.Files {
+			if states[i][j] == absent {
+				missing[i] = append(missing[i], f)
+				total += f.Size
+			}
+		}
+	}
+	if total == 0 {
+		return nil
+	}
+	sent := func(int64) {}
+	if r.Progress != nil {
+		bar := r.Progress(total)
+		defer bar.Close()
+		sent = bar.Add
+	}
+	return r.eachWheel(ctx, wheels, func(ctx context.Context, i int) error {
+		if len(missing[i]) == 0 {
+			return nil
+		}
+		return p.put(ctx, wheels[i], missing[i], sent)
+	})
+}
+
+// eachWheel calls do for the wheels, several at once. The first error ends the others.
+func (r *run) eachWheel(ctx context.Context, wheels []Wheel, do func(ctx context.Context, i int) error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(r.Parallel)
+	var failed atomic.Bool
+	for i, w := range wheels {
+		group.Go(func() error {
+			if failed.Load() || ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			if err := do(ctx, i); err != nil {
+				failed.Store(true)
+				if taken := new(ConflictError); errors.As(err, &taken) {
+					return err
+				}
+				return fmt.Errorf("%s: %w", w.Name(), err)
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// results lists all files; those that were absent get the status sent.
+func results(wheels []Wheel, states [][]state, sent Status) []Result {
+	all := []Result{}
+	for i, w := range wheels {
+		for j, f := range w.Files {
+			status := map[state]Status{absent: sent, same: Present, untaken: Left}[states[i][j]]
+			all = append(all, Result{f.Name, f.SHA256, f.Size, status})
+		}
+	}
+	return all
+}

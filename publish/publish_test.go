@@ -1,0 +1,404 @@
+package publish_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/publish"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+func jsonOf(v any) ([]byte, error) { return json.Marshal(v) }
+
+// same compares the files of a place with those that were published.
+func same(t *testing.T, got, want map[string][]byte) {
+	t.Helper()
+	for name, data := range want {
+		if !bytes.Equal(got[name], data) {
+			t.Errorf("%s: %d bytes there, want %d", name, len(got[name]), len(data))
+		}
+	}
+	for name := range got {
+		if _, ok := want[name]; !ok {
+			t.Errorf("%s was published, too", name)
+		}
+	}
+}
+
+func TestEachPlace(t *testing.T) {
+	wheels, files := built(t, "0.19.8", "0.19.7")
+	for _, p := range places(t) {
+		t.Run(p.name, func(t *testing.T) {
+			want := p.expected(files)
+			opt := p.options(t, wheels)
+			opt.DryRun = true
+			sum, err := publish.Run(t.Context(), opt)
+			if n, _ := sum.Count(publish.Absent); err != nil || n != len(want) {
+				t.Fatalf("dry run: %+v, %v", sum, err)
+			}
+			if there := p.files(t); len(there) > 0 {
+				t.Fatalf("a dry run sent %d files", len(there))
+			}
+			opt.DryRun = false
+			shown := &bar{}
+			opt.Progress = shown.start
+			sum, err = publish.Run(t.Context(), opt)
+			if n, size := sum.Count(publish.Sent); err != nil || n != len(want) || shown.done != size || shown.total != size {
+				t.Fatalf("%+v, %v; the bar shows %d of %d", sum, err, shown.done, shown.total)
+			}
+			same(t, p.files(t), want)
+			before := 0
+			if p.sent != nil {
+				before = p.sent()
+			}
+			sum, err = publish.Run(t.Context(), opt)
+			if n, _ := sum.Count(publish.Present); err != nil || n != len(want) {
+				t.Errorf("again: %+v, %v", sum, err)
+			}
+			if p.sent != nil && p.sent() != before {
+				t.Errorf("%d files were sent again", p.sent()-before)
+			}
+			if sum.Pages != nil && sum.Pages.Written+sum.Pages.Removed > 0 {
+				t.Errorf("%+v pages of the same index", *sum.Pages)
+			}
+		})
+	}
+}
+
+// A signature that comes later goes to the wheel that is there.
+func TestAddsLater(t *testing.T) {
+	for _, p := range places(t) {
+		t.Run(p.name, func(t *testing.T) {
+			wheels, files := built(t, "0.19.8")
+			opt := p.options(t, wheels)
+			late := wheels[0] + ".provenance.json.sig"
+			if err := os.Remove(late); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := publish.Run(t.Context(), opt); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(late, files[filepath.Base(late)], 0o644); err != nil {
+				t.Fatal(err)
+			}
+			sum, err := publish.Run(t.Context(), opt)
+			if n, _ := sum.Count(publish.Sent); err != nil || p.beside && n != 1 || !p.beside && n != 0 {
+				t.Errorf("%+v, %v", sum, err)
+			}
+			same(t, p.files(t), p.expected(files))
+		})
+	}
+}
+
+// Another file under the name of one stops the run before the first is sent.
+func TestRefusesOtherBytes(t *testing.T) {
+	wheels, files := built(t, "0.19.8", "0.19.7")
+	taken := filepath.Base(wheels[1])
+	for _, p := range places(t) {
+		t.Run(p.name, func(t *testing.T) {
+			if p.add == nil {
+				t.Run("of the artifact", func(t *testing.T) { otherArtifact(t, p, wheels) })
+				return
+			}
+			foreign := bytes.Clone(files[taken])
+			foreign[len(foreign)-1] ^= 1
+			p.add(taken, foreign)
+			_, err := publish.Run(t.Context(), p.options(t, wheels))
+			refused := new(publish.ConflictError)
+			if !errors.As(err, &refused) || len(refused.Files) != 1 || refused.Files[0] != taken || refused.ExitCode() != 4 {
+				t.Fatal(err)
+			}
+			there := filesOf(t, p)
+			if !bytes.Equal(there[taken], foreign) && p.name != "GitLab" && p.name != "folder with an index" || len(there) > 1 {
+				t.Errorf("%d files there", len(there))
+			}
+		})
+	}
+}
+
+// filesOf is p.files without a look at the pages, which do not name what a test adds.
+func filesOf(t *testing.T, p place) map[string][]byte {
+	t.Helper()
+	return p.files(t)
+}
+
+// otherArtifact publishes other wheels under the same names.
+func otherArtifact(t *testing.T, p place, wheels []string) {
+	dir := t.TempDir()
+	twin := filepath.Join(dir, filepath.Base(wheels[1]))
+	data, err := os.ReadFile(wheels[1])
+	if err == nil {
+		err = os.WriteFile(twin, data, 0o644)
+	}
+	if err == nil {
+		err = os.WriteFile(twin+".provenance.json.sig", []byte("another signature"), 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := publish.Run(t.Context(), p.options(t, []string{twin})); err != nil {
+		t.Fatal(err)
+	}
+	before := p.files(t)
+	_, err = publish.Run(t.Context(), p.options(t, wheels))
+	refused := new(publish.ConflictError)
+	if !errors.As(err, &refused) || len(refused.Files) != 1 || !strings.HasSuffix(refused.Files[0], ".sig") {
+		t.Error(err)
+	}
+	same(t, p.files(t), before)
+}
+
+// A run that is cut off anywhere leaves whole files, and the next one sends the others.
+func TestCutOff(t *testing.T) {
+	rounds := 50
+	if testing.Short() {
+		rounds = 8
+	}
+	wheels, files := built(t, "0.19.8", "0.19.7", "0.19.6")
+	for _, p := range places(t) {
+		t.Run(p.name, func(t *testing.T) {
+			want := p.expected(files)
+			random := rand.New(rand.NewPCG(30, 2))
+			effort := p.effort(t, wheels)
+			whole, cut := 0, 0
+			for range rounds {
+				opt := p.options(t, wheels)
+				ctx, stop := context.WithCancelCause(t.Context())
+				limit := &cutter{base: http.DefaultTransport, cut: func() { stop(errCut) }}
+				limit.left.Store(random.Int64N(effort * 5 / 4))
+				if opt.Transport = limit; p.wrap == nil { // a folder: after a time
+					time.AfterFunc(time.Duration(limit.left.Load()), limit.cut)
+				}
+				_, err := publish.Run(ctx, opt)
+				stop(nil)
+				switch there := p.files(t); {
+				case err == nil:
+					same(t, there, want)
+					p.clear()
+					whole++
+				case !errors.Is(err, errCut):
+					t.Fatal(err)
+				default:
+					cut++
+					for name, data := range there {
+						if !bytes.Equal(data, want[name]) {
+							t.Fatalf("%s has %d bytes of %d", name, len(data), len(want[name]))
+						}
+					}
+				}
+			}
+			if !testing.Short() && (whole == 0 || cut == 0) {
+				t.Errorf("%d runs got to the end, %d were cut off: the limits prove nothing", whole, cut)
+			}
+			if _, err := publish.Run(t.Context(), p.options(t, wheels)); err != nil {
+				t.Fatal(err)
+			}
+			same(t, p.files(t), want)
+		})
+	}
+}
+
+// Servers that fail now and then are asked again, and what arrived unheard is not sent twice.
+func TestBrokenConnections(t *testing.T) {
+	wheels, files := built(t, "0.19.8", "0.19.7")
+	for _, p := range places(t) {
+		if p.wrap == nil {
+			continue
+		}
+		t.Run(p.name, func(t *testing.T) {
+			opt := p.options(t, wheels)
+			opt.Transport = &flaky{random: rand.New(rand.NewPCG(7, 1))}
+			opt.Parallel = 1
+			var err error
+			for range 10 { // five attempts may all fail
+				if _, err = publish.Run(t.Context(), opt); err == nil {
+					break
+				}
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			same(t, p.files(t), p.expected(files))
+			if n := len(p.expected(files)); p.sent != nil && p.sent() != n {
+				t.Errorf("%d uploads of %d files", p.sent(), n)
+			}
+		})
+	}
+}
+
+// flaky loses one in eight requests, or its answer.
+type flaky struct{ random *rand.Rand }
+
+func (f *flaky) RoundTrip(r *http.Request) (*http.Response, error) {
+	switch f.random.IntN(16) {
+	case 0:
+		if r.Body != nil {
+			r.Body.Close()
+		}
+		return nil, errors.New("connection reset before the request")
+	case 1:
+		res, err := http.DefaultTransport.RoundTrip(r)
+		if err == nil {
+			res.Body.Close()
+		}
+		return nil, errors.Join(err, errors.New("connection reset before the answer"))
+	}
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+// Each answer of a server that is no success ends in an error that says so, and contains no secret.
+func TestAnswers(t *testing.T) {
+	wheels, _ := built(t, "0.19.8")
+	for _, p := range places(t) {
+		if p.wrap == nil {
+			continue
+		}
+		for _, code := range []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusServiceUnavailable} {
+			t.Run(p.name+" "+http.StatusText(code), func(t *testing.T) {
+				var asked atomic.Int64
+				p.wrap(func(http.Handler) http.Handler {
+					return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+						asked.Add(1)
+						for _, secret := range r.Header {
+							w.Header().Add("X-Echo", secret[0])
+						}
+						w.WriteHeader(code)
+						for _, value := range p.env { // a careless server
+							_, _ = w.Write([]byte(value + " "))
+						}
+					})
+				})
+				defer p.wrap(func(h http.Handler) http.Handler { return h })
+				_, err := publish.Run(t.Context(), p.options(t, wheels))
+				if err == nil || !strings.Contains(err.Error(), http.StatusText(code)) && !strings.Contains(err.Error(), itoa(code)) {
+					t.Fatal(err)
+				}
+				for name, value := range p.env {
+					secret := strings.Contains(name, "TOKEN") || strings.Contains(name, "SECRET") || strings.Contains(name, "PASSWORD")
+					if secret && strings.Contains(err.Error(), value) {
+						t.Errorf("the error has %s in it: %v", name, err)
+					}
+				}
+				again := code == http.StatusTooManyRequests || code >= 500
+				if n := asked.Load(); again && n < 5 || !again && n > 2 {
+					t.Errorf("%d requests", n)
+				}
+				if !again && !strings.Contains(hint.Of(err), "dsbuild takes") {
+					t.Errorf("hint %q of %v", hint.Of(err), err)
+				}
+			})
+		}
+	}
+}
+
+func itoa(n int) string { text, _ := json.Marshal(n); return string(text) }
+
+// Retry-After is honoured; a wait that is too long ends the run.
+func TestRetryAfter(t *testing.T) {
+	wheels, files := built(t, "0.19.8")
+	for _, p := range places(t) {
+		if p.wrap == nil {
+			continue
+		}
+		t.Run(p.name, func(t *testing.T) {
+			var asked atomic.Int64
+			wait := "17"
+			p.wrap(func(h http.Handler) http.Handler {
+				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if asked.Add(1) == 2 || wait != "17" {
+						w.Header().Set("Retry-After", wait)
+						w.WriteHeader(http.StatusTooManyRequests)
+						return
+					}
+					h.ServeHTTP(w, r)
+				})
+			})
+			opt := p.options(t, wheels)
+			var waited atomic.Bool
+			opt.Pause = func(_ context.Context, d time.Duration) error {
+				if d > 16*time.Second && d <= 17*time.Second {
+					waited.Store(true)
+				}
+				return nil
+			}
+			if _, err := publish.Run(t.Context(), opt); err != nil || !waited.Load() {
+				t.Fatalf("%v; waited: %t", err, waited.Load())
+			}
+			same(t, p.files(t), p.expected(files))
+			wait = "86400"
+			before := asked.Load()
+			if _, err := publish.Run(t.Context(), opt); err == nil || !strings.Contains(err.Error(), "asks to wait 24h0m0s") || asked.Load() > before+2 {
+				t.Errorf("%v after %d requests", err, asked.Load()-before)
+			}
+		})
+	}
+}
+
+// Nothing is sent if one of the wheels is damaged, and a wheel that changes is not sent whole.
+func TestWheels(t *testing.T) {
+	wheels, _ := built(t, "0.19.8", "0.19.7")
+	torn := filepath.Join(t.TempDir(), filepath.Base(wheels[1]))
+	data, err := os.ReadFile(wheels[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(torn, data[:len(data)/2], 0o644); err != nil {
+		t.Fatal(err)
+	}
+	p := folderPlace(t)
+	damaged := new(wheel.FileError)
+	if _, err := publish.Run(t.Context(), p.options(t, []string{wheels[0], torn})); !errors.As(err, &damaged) {
+		t.Error(err)
+	}
+	linked := filepath.Join(t.TempDir(), filepath.Base(wheels[0]))
+	if err := os.Symlink(wheels[0], linked); err != nil {
+		t.Fatal(err)
+	}
+	link := new(wheel.LinkError)
+	if _, err := publish.Run(t.Context(), p.options(t, []string{linked})); !errors.As(err, &link) {
+		t.Error(err)
+	}
+	if there := p.files(t); len(there) > 0 {
+		t.Errorf("%d files were published", len(there))
+	}
+	for _, p := range []place{folderPlace(t), bucketPlace(t, false), githubPlace(t)} {
+		opt := p.options(t, wheels[:1])
+		opt.Progress = func(int64) publish.Progress { // all is verified; now the wheel changes
+			changed := bytes.Clone(data)
+			if err := os.WriteFile(wheels[0], append(changed[:len(changed)-1], changed[len(changed)-1]^1), 0o644); err != nil {
+				t.Error(err)
+			}
+			return &bar{}
+		}
+		_, err := publish.Run(t.Context(), opt)
+		if err == nil || !strings.Contains(err.Error(), "changed while dsbuild published it") {
+			t.Errorf("%s: %v", p.name, err)
+		}
+		if _, there := p.files(t)[filepath.Base(wheels[0])]; there {
+			t.Errorf("%s: the changed wheel is there", p.name)
+		}
+		wheels, _ = built(t, "0.19.8", "0.19.7")
+	}
+}
+
+func TestCancelled(t *testing.T) {
+	wheels, _ := built(t, "0.19.8")
+	ctx, stop := context.WithCancelCause(t.Context())
+	stop(errCut)
+	for _, p := range places(t) {
+		if _, err := publish.Run(ctx, p.options(t, wheels)); !errors.Is(err, errCut) {
+			t.Errorf("%s: %v", p.name, err)
+		}
+	}
+}

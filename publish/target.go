@@ -1,0 +1,203 @@
+package publish
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/name"
+)
+
+// kind is the kind of a place.
+type kind int
+
+const (
+	folderKind kind = iota
+	bucketKind
+	indexKind  // its address is known
+	pypircKind // ~/.pypirc knows its address
+	githubKind
+	gitlabKind
+	registryKind
+)
+
+// Target is a place in the form in which users name it.
+type Target struct {
+	kind kind
+	text string
+	path string // of a folder; the prefix in a bucket, with a slash at the end, or ""
+	name string // of the bucket, the section of .pypirc, the project (OWNER/REPO, GROUP/PROJECT), the repository
+	tag  string // of the release
+}
+
+// String returns the text that ParseTarget read.
+func (t Target) String() string { return t.text }
+
+// Bucket returns the parts of s3://BUCKET/PREFIX; false for another place.
+func (t Target) Bucket() (bucket, prefix string, ok bool) {
+	return t.name, t.path, t.kind == bucketKind
+}
+
+// Form is a form of a place, for people.
+type Form struct{ Form, Meaning string }
+
+// Forms returns all forms of a place.
+func Forms() []Form {
+	return []Form{
+		{"PATH, file://PATH", "a folder"},
+		{"s3://BUCKET[/PREFIX]", "storage that speaks S3"},
+		{"https://HOST/PATH", "a package index that takes twine's uploads"},
+		{"pypirc:NAME", "such an index, as ~/.pypirc names it"},
+		{"github:OWNER/REPO@TAG", "a release of GitHub"},
+		{"gitlab:GROUP/PROJECT@TAG", "a release of GitLab"},
+		{"oci://REGISTRY/REPOSITORY", "an OCI registry, an artifact for each wheel"},
+	}
+}
+
+// TargetError is a text that names no place.
+type TargetError struct{ text, why string }
+
+func (e *TargetError) Error() string { return fmt.Sprintf("%s: %s", e.text, e.why) }
+
+// Hint lists the forms.
+func (e *TargetError) Hint() string {
+	forms := make([]string, 0, len(Forms()))
+	for _, f := range Forms() {
+		forms = append(forms, f.Form)
+	}
+	return "a place is one of: " + strings.Join(forms, "  ")
+}
+
+// ExitCode returns the code of wrong usage.
+func (e *TargetError) ExitCode() int { return 2 }
+
+var (
+	scheme        = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]+:`) // one letter is a drive of Windows
+	bucketName    = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`)
+	githubRelease = regexp.MustCompile(`^([A-Za-z0-9-]+/[A-Za-z0-9._-]+)@(\S+)$`)
+	gitlabRelease = regexp.MustCompile(`^([A-Za-z0-9._-]+(?:/[A-Za-z0-9._-]+)+)@([A-Za-z0-9_+.-]+)$`)
+	sectionName   = regexp.MustCompile(`^[^\s\[\]]+$`)
+)
+
+// ParseTarget reads one of Forms. Another text is a *TargetError.
+func ParseTarget(text string) (Target, error) {
+	t := Target{text: text}
+	head := scheme.FindString(text)
+	rest := text[len(head):]
+	var err error
+	switch head {
+	case "":
+		t.path = text
+		if text == "" {
+			err = errors.New("it is empty")
+		}
+	case "file:":
+		err = t.parseFile()
+	case "s3:":
+		err = t.parseBucket(rest)
+	case "http:", "https:":
+		t.kind = indexKind
+		err = t.parseIndex()
+	case "pypirc:":
+		t.kind, t.name = pypircKind, rest
+		if !sectionName.MatchString(rest) {
+			err = errors.New("it must be pypirc: and the name of a section")
+		}
+	case "github:":
+		err = t.parseRelease(githubKind, githubRelease, rest, "OWNER/REPO@TAG")
+	case "gitlab:":
+		err = t.parseRelease(gitlabKind, gitlabRelease, rest, "GROUP/PROJECT@TAG")
+	case "oci:":
+		err = t.parseRegistry(rest)
+	default:
+		err = fmt.Errorf("dsbuild knows no place of the form %s", head)
+	}
+	if err != nil {
+		return Target{}, &TargetError{withoutLogin(text), err.Error()}
+	}
+	return t, nil
+}
+
+// withoutLogin hides the password in an address.
+func withoutLogin(text string) string {
+	if at, err := url.Parse(text); err == nil && at.User != nil {
+		return at.Redacted()
+	}
+	if head, rest, ok := strings.Cut(text, "://"); ok {
+		if login, host, ok := strings.Cut(rest, "@"); ok && strings.Contains(login, ":") {
+			return head + "://***@" + host
+		}
+	}
+	return text
+}
+
+func (t *Target) parseFile() error {
+	at, err := url.Parse(t.text)
+	switch {
+	case err != nil:
+		return errors.New("it is not a URL")
+	case at.Host != "" && at.Host != "localhost" || at.Path == "" || at.RawQuery != "" || at.Fragment != "":
+		return errors.New("it must be file:// and an absolute path")
+	}
+	t.path = at.Path
+	return nil
+}
+
+func (t *Target) parseBucket(rest string) error {
+	rest, ok := strings.CutPrefix(rest, "//")
+	bucket, prefix, _ := strings.Cut(rest, "/")
+	if !ok || !bucketName.MatchString(bucket) {
+		return errors.New("it must be s3:// and the name of a bucket")
+	}
+	prefix = strings.Trim(prefix, "/")
+	for part := range strings.SplitSeq(prefix, "/") {
+		if part == "." || part == ".." || part == "" && prefix != "" {
+			return errors.New("its prefix has an empty part, or one of dots")
+		}
+	}
+	if prefix != "" {
+		prefix += "/"
+	}
+	t.kind, t.name, t.path = bucketKind, bucket, prefix
+	return nil
+}
+
+func (t *Target) parseIndex() error {
+	at, err := url.Parse(t.text)
+	switch {
+	case err != nil || at.Host == "":
+		return errors.New("it is not the address of an index")
+	case at.User != nil:
+		return errors.New("an address on the command line must have no login; set TWINE_USERNAME and TWINE_PASSWORD, or use ~/.pypirc or ~/.netrc")
+	case at.RawQuery != "" || at.Fragment != "":
+		return errors.New("the address of an index has no query and no fragment")
+	}
+	return nil
+}
+
+func (t *Target) parseRelease(k kind, form *regexp.Regexp, rest, want string) error {
+	parts := form.FindStringSubmatch(rest)
+	if parts == nil {
+		return errors.New("it must name " + want)
+	}
+	t.kind, t.name, t.tag = k, parts[1], parts[2]
+	return nil
+}
+
+func (t *Target) parseRegistry(rest string) error {
+	rest, ok := strings.CutPrefix(rest, "//")
+	host, _, slash := strings.Cut(rest, "/")
+	if !ok || !slash || host == "" {
+		return errors.New("it must be oci:// with a registry and a repository")
+	}
+	if strings.Contains(rest, "@") || strings.Contains(rest[len(host):], ":") {
+		return errors.New("it must have no login, tag or digest: dsbuild tags the artifact of each wheel with the wheel's name")
+	}
+	if _, err := name.NewRepository(rest, name.StrictValidation); err != nil {
+		return errors.New("it is not the name of a repository")
+	}
+	t.kind, t.name = registryKind, rest
+	return nil
+}
