@@ -145,7 +145,11 @@ func (r Runner) finishWheel(b *build, builder string) (wheel.Artifact, error) {
 	}
 	now := time.Now().UTC().Truncate(time.Second)
 	m.Builder, m.Dsbuild, m.BuiltAt = builder, r.Version, &now
-	statement, err := wheel.Provenance(m, b.facts, b.started, now)
+	facts := b.facts
+	if facts.Record, err = wheel.RecordSum(b.wheel); err != nil {
+		return wheel.Artifact{}, err
+	}
+	statement, err := wheel.Provenance(m, facts, b.started, now)
 	if err != nil {
 		return wheel.Artifact{}, err
 	}

@@ -79,6 +79,9 @@ func readSums(file string) map[string]string {
 
 // ofWheel reports whether a name is that of a wheel or of a file beside one.
 func ofWheel(name string) bool {
+	if _, signature := wheel.SignedName(name); signature {
+		return true
+	}
 	for _, suffix := range []string{wheel.ManifestSuffix, wheel.ProvenanceSuffix, wheel.ByteCodeSuffix} {
 		name = strings.TrimSuffix(name, suffix)
 	}
