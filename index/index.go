@@ -169,7 +169,11 @@ func read(ctx context.Context, opt Options) ([]Toolchain, error) {
 
 // open reads a wheel built by dsbuild, and checks it against its own metadata.
 func open(ctx context.Context, file string) (Wheel, Toolchain, error) {
-	for _, suffix := range append(besideWheel(), "") {
+	beside, err := besideWheel(file)
+	if err != nil {
+		return Wheel{}, Toolchain{}, err
+	}
+	for _, suffix := range append(beside, "") {
 		if err := refuseLink(file + suffix); err != nil {
 			return Wheel{}, Toolchain{}, err
 		}
@@ -209,9 +213,14 @@ func open(ctx context.Context, file string) (Wheel, Toolchain, error) {
 	return w, tc, err
 }
 
-// besideWheel returns the suffixes of the files that accompany a wheel.
-func besideWheel() []string {
-	return []string{wheel.ManifestSuffix, wheel.ProvenanceSuffix, wheel.ByteCodeSuffix}
+// besideWheel returns the suffixes of the files that accompany a wheel; some of them may be missing.
+func besideWheel(file string) ([]string, error) {
+	all := []string{wheel.ManifestSuffix, wheel.ProvenanceSuffix, wheel.ByteCodeSuffix}
+	signatures, err := wheel.SignatureFiles(file)
+	for _, f := range signatures {
+		all = append(all, strings.TrimPrefix(filepath.Base(f), filepath.Base(file)))
+	}
+	return all, err
 }
 
 // refuseLink refuses a path that exists and is not a regular file.

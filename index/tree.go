@@ -43,7 +43,11 @@ func layout(opt Options, all []Toolchain) ([]file, error) {
 			at := path.Join(folder, w.Name)
 			wheels = append(wheels, file{path: at, from: w.file}, file{path: at + ".metadata", text: w.metadata})
 			sums[w.Name] = w.SHA256
-			for _, suffix := range besideWheel() {
+			beside, err := besideWheel(w.file)
+			if err != nil {
+				return nil, err
+			}
+			for _, suffix := range beside {
 				sum, _, err := wheel.HashRegular(w.file + suffix)
 				if errors.Is(err, fs.ErrNotExist) {
 					continue

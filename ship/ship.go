@@ -50,6 +50,8 @@ type Options struct {
 	// Keep leaves the nodes unchanged: the user wants only the wheels, also for nodes to which
 	// dsbuild could not deploy now.
 	Keep bool
+	// Sign signs the wheel at path before it is deployed; nil: dsbuild signs nothing.
+	Sign func(path string) error
 	// Report receives the progress.
 	Report ui.Reporter
 }
@@ -226,8 +228,15 @@ func (s *Shipment) Build(ctx context.Context) {
 		}
 	}
 	for _, w := range s.plan.Wheels {
+		found := w.State == Placed
 		if w.State == Stored || w.State == Running && s.opt.Keep {
+			found = w.Artifact.Path == "" // else the build put it there, and signed it
 			s.placeStored(w)
+		}
+		if found && w.Err == nil && s.opt.Sign != nil {
+			if err := pipeline.SignPlaced(w.filePath(), s.opt.Sign); err != nil {
+				w.markFailed(err)
+			}
 		}
 	}
 }

@@ -114,6 +114,8 @@ func commandGroups(a *app) []commandGroup {
 			newWheelCommand(a),
 			newInspectCommand(a),
 			newVerifyWheelCommand(a),
+			newSignCommand(a),
+			newPolicyCommand(a),
 			newIndexCommand(a),
 		}},
 		{"Fleet", []*cobra.Command{
