@@ -2,6 +2,7 @@ package signing
 
 import (
 	"fmt"
+	"io"
 	"regexp"
 	"slices"
 	"strconv"
@@ -28,11 +29,11 @@ const (
 	maxBuilders = 100
 )
 
-// ReadPolicy reads the policy at path. It reports all mistakes together, with their places. A policy
+// ReadPolicy reads the policy at path; "-" is in. It reports all mistakes together, with their places. A policy
 // that trusts nobody at now is a mistake, too.
-func ReadPolicy(path string, now time.Time) (*Policy, error) {
+func ReadPolicy(path string, in io.Reader, now time.Time) (*Policy, error) {
 	r := newReader(path)
-	body, err := r.Load(path, nil)
+	body, err := r.Load(path, in)
 	if err != nil {
 		return nil, err
 	}
@@ -118,10 +119,11 @@ func (r *reader) readPolicy(p *Policy, body ast.Node) {
 // readSigner reads one trusted key.
 func (r *reader) readSigner(n ast.Node) Signer {
 	s := Signer{Namespaces: []string{Namespace}}
-	kinds := 0
+	kinds, named := 0, false
 	for _, p := range r.Pairs(n, "a signer", []string{"name", "key", "ca", "principals", "namespaces", "from", "until"}) {
 		switch p.Key {
 		case "name":
+			named = true
 			s.Name = r.text(p.Node, "name", nameForm, "letters, digits and . _ @ + -")
 			r.once("name "+s.Name, "the name "+s.Name, p)
 		case "key", "ca":
@@ -143,7 +145,7 @@ func (r *reader) readSigner(n ast.Node) Signer {
 		}
 	}
 	switch {
-	case s.Name == "":
+	case !named:
 		r.Add(r.Place(n), "", "a signer needs a name")
 	case kinds != 1:
 		r.Add(r.Place(n), "", "signer %s needs either a key or a ca", s.Name)

@@ -209,7 +209,7 @@ func (o deployOptions) changeOptions(ctx context.Context, a *app) (deploy.Option
 	if err != nil {
 		return deploy.Options{}, err
 	}
-	policy, err := readPolicy(cmp.Or(o.policy, inv.Policy))
+	policy, err := a.readPolicy(cmp.Or(o.policy, inv.Policy))
 	return deploy.Options{
 		Options: common, DryRun: o.dryRun, InUse: inUse, Bandwidth: bandwidth, Serial: serial, Policy: policy, Verify: verify.Level(o.verify),
 	}, err

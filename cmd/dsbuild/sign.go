@@ -135,7 +135,7 @@ A node that has this JSON in /etc/dsbuild/policy.json, or an environment that ha
 		Example: `  dsbuild policy policy.yaml`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			p, err := readPolicy(args[0])
+			p, err := a.readPolicy(args[0])
 			if err != nil {
 				return err
 			}
@@ -144,12 +144,12 @@ A node that has this JSON in /etc/dsbuild/policy.json, or an environment that ha
 	}
 }
 
-// readPolicy reads a policy; none without a file.
-func readPolicy(file string) (*signing.Policy, error) {
+// readPolicy reads a policy, "-" from standard input; none without a file.
+func (a *app) readPolicy(file string) (*signing.Policy, error) {
 	if file == "" {
 		return nil, nil
 	}
-	return signing.ReadPolicy(file, time.Now())
+	return signing.ReadPolicy(file, a.stdin, time.Now())
 }
 
 // acceptedWheels returns the wheels that a policy accepts: this machine judges first, so that a wheel

@@ -46,7 +46,7 @@ func runVerifyWheel(ctx context.Context, a *app, file, policy string, asJSON boo
 	if info, err := os.Stat(file); err == nil && info.IsDir() {
 		return usageErrorf(command, "%s is a directory: give a .whl file; 'dsbuild inspect' also reads unpacked wheels", file)
 	}
-	rules, err := readPolicy(policy)
+	rules, err := a.readPolicy(policy)
 	if err != nil {
 		return err
 	}
