@@ -114,6 +114,7 @@ func commandGroups(a *app) []commandGroup {
 			newWheelCommand(a),
 			newInspectCommand(a),
 			newVerifyWheelCommand(a),
+			newRebuildCommand(a),
 			newSignCommand(a),
 			newPolicyCommand(a),
 			newIndexCommand(a),

@@ -7,7 +7,9 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/rsa"
+	"crypto/sha256"
 	"encoding/pem"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -29,7 +31,7 @@ type Case struct {
 	Modern bool   // only OpenSSH knows this kind of key
 }
 
-// Keys are signers by their names: a, b, c, rsa, ca, other.
+// Keys are signers by their names: a, b, c, rsa, token, ca, other.
 type Keys map[string]ssh.Signer
 
 // NewKeys makes keys.
@@ -46,6 +48,7 @@ func NewKeys(t testing.TB) Keys {
 	must(t, err)
 	k["rsa"], err = ssh.NewSignerFromKey(private)
 	must(t, err)
+	k["token"] = newToken(t, 1)
 	return k
 }
 
@@ -54,6 +57,33 @@ func must(t testing.TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// tokenKey is a security key (FIDO) as the agent shows one.
+type tokenKey struct {
+	private ed25519.PrivateKey
+	public  ssh.PublicKey
+	flags   byte
+}
+
+// newToken makes a security key whose signatures have these flags: 1 if somebody touched it.
+func newToken(t testing.TB, flags byte) tokenKey {
+	t.Helper()
+	public, private, err := ed25519.GenerateKey(rand.Reader)
+	must(t, err)
+	key, err := ssh.ParsePublicKey(ssh.Marshal(struct{ Kind, Key, Application string }{ssh.KeyAlgoSKED25519, string(public), "ssh:"}))
+	must(t, err)
+	return tokenKey{private, key, flags}
+}
+
+// PublicKey implements ssh.Signer.
+func (k tokenKey) PublicKey() ssh.PublicKey { return k.public }
+
+// Sign implements ssh.Signer.
+func (k tokenKey) Sign(_ io.Reader, data []byte) (*ssh.Signature, error) {
+	application, message := sha256.Sum256([]byte("ssh:")), sha256.Sum256(data)
+	rest := []byte{k.flags, 0, 0, 0, 7} // and the counter
+	return &ssh.Signature{Format: k.public.Type(), Blob: ed25519.Sign(k.private, slices.Concat(application[:], rest, message[:])), Rest: rest}, nil
 }
 
 // Public is the public half of a key, as in authorized_keys.
@@ -114,6 +144,7 @@ func Accepted(t testing.TB, k Keys, wheel, statement string) []Case {
 	all.add("an untrusted one beside", "signers: [{name: a, key: $a}]", "", all.by("other", "a"))
 	all.add("RSA", "signers: [{name: rsa, key: $rsa}]", "", all.by("rsa"))
 	all.add("a certificate", "signers: [{name: team, ca: $ca, principals: [builder-0, builder-1]}]", "", []string{SignWith(t, k.Certify(t, "b", "ca", nil), statement, signing.Namespace)})
+	all.add("a security key", "signers: [{name: token, key: $token}]", "", all.by("token"))
 	all.add("SHA-256", "signers: [{name: a, key: $a}]", "", []string{signSHA256(t, k["a"], statement)})
 	return all.list
 }
