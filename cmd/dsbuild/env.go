@@ -163,7 +163,7 @@ func (o envOptions) options(ctx context.Context, a *app) (envs.Options, error) {
 		return envs.Options{}, err
 	}
 	opt, err := o.changeOptions(ctx, a)
-	return envs.Options{Options: opt.Options, Lock: lock, Force: o.force, InUse: opt.InUse, Serial: opt.Serial, Bandwidth: opt.Bandwidth, Verify: verify.Level(o.verify)}, err
+	return envs.Options{Options: opt.Options, Lock: lock, Force: o.force, InUse: opt.InUse, Serial: opt.Serial, Policy: opt.Policy, Bandwidth: opt.Bandwidth, Verify: verify.Level(o.verify)}, err
 }
 
 // allFiles lists the files of all sets of a lock.
@@ -180,6 +180,11 @@ func runEnvDeploy(ctx context.Context, a *app, opts envOptions) error {
 	opt, err := opts.withFiles(ctx, a)
 	if err != nil {
 		return opts.handleNothingToDo(a, err)
+	}
+	for _, w := range opt.Files.Wheels {
+		if _, err := acceptedWheels(opt.Policy, []wheels.Wheel{*w}, a.reporter); err != nil {
+			return err
+		}
 	}
 	d := envs.New(opt)
 	defer tuneRuntime(len(opt.Hosts))()
