@@ -115,6 +115,7 @@ func commandGroups(a *app) []commandGroup {
 			newInspectCommand(a),
 			newVerifyWheelCommand(a),
 			newIndexCommand(a),
+			newImageCommand(a),
 		}},
 		{"Fleet", []*cobra.Command{
 			newStartCommand(a),

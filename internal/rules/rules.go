@@ -145,6 +145,12 @@ func actingRooms() []Rule { //nolint:revive // a table, however long
 			Reason: "the index is made of wheels alone",
 		},
 		{
+			Folder: "image",
+			Deny:   append(ours("deploy", "pipeline", "fleet", "inventory", "cmd", "launch", "ship", "nightly"), dagger, cobra, ssh, yaml),
+			Allow:  ours("deploy/wheels"),
+			Reason: "an image is a base and finished wheels: it neither builds them nor reaches nodes",
+		},
+		{
 			Folder: "ci",
 			Deny:   ours("cmd"),
 			Reason: "the tools of tests run the program from outside",
