@@ -119,6 +119,7 @@ func commandGroups(a *app) []commandGroup {
 			newPolicyCommand(a),
 			newIndexCommand(a),
 			newPublishCommand(a),
+			newImageCommand(a),
 		}},
 		{"Fleet", []*cobra.Command{
 			newStartCommand(a),

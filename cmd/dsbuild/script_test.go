@@ -51,6 +51,9 @@ func TestScripts(t *testing.T) {
 				makeBuiltWheel(t, ts.MkAbs(args[0]))
 			},
 			"mkpolicy": cmdPolicy,
+			"mkbase": func(ts *testscript.TestScript, _ bool, args []string) {
+				ts.Check(makeBase(ts.MkAbs(args[0]), args[1:]))
+			},
 		},
 	})
 }
