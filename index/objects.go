@@ -35,7 +35,7 @@ type Objects interface {
 	Delete(ctx context.Context, name string) error
 }
 
-// Object is what a store says about one object.
+// Object describes one object of a store.
 type Object struct {
 	Name     string
 	Size     int64

@@ -87,7 +87,7 @@ func (r *run) newBucket() (*bucket, error) {
 	return &bucket{r, client, name, prefix, map[string]string{}}, nil
 }
 
-// awsSettings are what the environment and ~/.aws/config say of a store.
+// awsSettings are the settings of a store in the environment and in ~/.aws/config.
 type awsSettings struct{ profile, endpoint, region, shared string }
 
 const amazon = "https://s3.amazonaws.com"

@@ -67,17 +67,18 @@ func (p *github) checkUploadURL(api string) error {
 	p.release.UploadURL, _, _ = strings.Cut(p.release.UploadURL, "{")
 	a, errA := url.Parse(api)
 	b, errB := url.Parse(p.release.UploadURL)
-	if errA != nil || errB != nil || a.Scheme != b.Scheme || a.Host != b.Host && domain(a.Host) != domain(b.Host) {
+	if errA != nil || errB != nil || a.Scheme != b.Scheme || a.Host != b.Host && !sameDomain(a.Host, b.Host) {
 		return fmt.Errorf("%s: it names %q for uploads, which is another site", p.repo, p.release.UploadURL)
 	}
 	return nil
 }
 
-// domain returns a host name without its first label: api.github.com and uploads.github.com share
-// it.
-func domain(host string) string {
-	_, rest, _ := strings.Cut(host, ".")
-	return rest
+// sameDomain reports whether host names differ in their first label only: api.github.com and
+// uploads.github.com.
+func sameDomain(a, b string) bool {
+	_, x, _ := strings.Cut(a, ".")
+	_, y, _ := strings.Cut(b, ".")
+	return x == y && strings.Contains(x, ".")
 }
 
 func (p *github) access() string {

@@ -22,9 +22,9 @@ import (
 
 // Options are the inputs of a run.
 type Options struct {
-	Wheels   []string // files; what lies beside a wheel goes with it
+	Wheels   []string // files; those beside a wheel travel with it
 	To       Target
-	CheckURL string // the simple index that lists what an index for uploads has; "": unknown
+	CheckURL string // the simple index that lists the files of an index for uploads; "": unknown
 	Parallel int    // wheels at once
 	DryRun   bool   // look, and send nothing
 
@@ -48,7 +48,7 @@ type Progress interface {
 	Close()
 }
 
-// Status says what a run did with a file.
+// Status is the state of a file after a run.
 type Status string
 
 // The states of a file.
@@ -67,7 +67,7 @@ type Summary struct {
 	Pages  *Pages   `json:"pages"` // null: the place has no index of dsbuild's
 }
 
-// Result is what became of one file.
+// Result describes one file after a run.
 type Result struct {
 	Name   string `json:"name"`
 	SHA256 string `json:"sha256"`
@@ -107,7 +107,7 @@ func (e *ConflictError) Hint() string {
 // ExitCode returns 4: the place refuses the wheel.
 func (e *ConflictError) ExitCode() int { return 4 }
 
-// state is what a place has under the name of a file.
+// state compares a file with the one of its name at a place.
 type state int
 
 const (

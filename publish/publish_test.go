@@ -392,6 +392,23 @@ func TestWheels(t *testing.T) {
 	}
 }
 
+// A folder that cannot be written is an error at once: another attempt would not help.
+func TestFolderThatFails(t *testing.T) {
+	wheels, _ := built(t, "0.19.8")
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	opt := place{to: file + "/below"}.options(t, wheels)
+	opt.Pause = func(context.Context, time.Duration) error {
+		t.Error("it was tried again")
+		return nil
+	}
+	if _, err := publish.Run(t.Context(), opt); err == nil {
+		t.Error("a folder below a file was made")
+	}
+}
+
 func TestCancelled(t *testing.T) {
 	wheels, _ := built(t, "0.19.8")
 	ctx, stop := context.WithCancelCause(t.Context())

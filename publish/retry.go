@@ -110,7 +110,7 @@ func isTemporary(err error) bool {
 		return false
 	}
 	broken := new(url.Error)
-	var lost net.Error // while an answer is read
+	lost := new(net.OpError) // while an answer is read
 	return errors.As(err, &broken) || errors.As(err, &lost) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 

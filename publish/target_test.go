@@ -2,6 +2,7 @@ package publish_test
 
 import (
 	"errors"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -164,6 +165,20 @@ func TestLessHelpfulServers(t *testing.T) {
 	same(t, there, files)
 	p.to = "s3://absent/x"
 	if _, err := publish.Run(t.Context(), p.options(t, wheels)); err == nil || !strings.Contains(err.Error(), "s3://absent/x/") {
+		t.Error(err)
+	}
+
+	secure := httptest.NewTLSServer(newStore(t))
+	t.Cleanup(secure.Close)
+	p = bucketPlace(t, false)
+	p.env = map[string]string{"AWS_ACCESS_KEY_ID": accessKey, "AWS_SECRET_ACCESS_KEY": newStore(t).secret, "AWS_ENDPOINT_URL": secure.URL} // the store tells the region
+	opt = p.options(t, wheels)
+	opt.Transport = secure.Client().Transport
+	if sum, err := publish.Run(t.Context(), opt); err != nil {
+		t.Error(sum, err)
+	}
+	opt.Transport = nil // which does not trust the certificate
+	if _, err := publish.Run(t.Context(), opt); err == nil || !strings.Contains(err.Error(), "certificate") {
 		t.Error(err)
 	}
 
