@@ -77,6 +77,12 @@ it as dsbuild env deploy does.`,
 			return site.Error(asUsage(cmd.CommandPath(), run(cmd.Context(), a, o)))
 		},
 	}
+	o.addFlags(cmd)
+	return cmd
+}
+
+// addFlags gives the command its flags.
+func (o *shipOptions) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	addCommonRequestFlags(f, &o.build.request)
 	f.Lookup("cpu").Usage += " (default: v3, or the level of the oldest node)"
@@ -88,7 +94,6 @@ it as dsbuild env deploy does.`,
 	f.StringVar(&o.env, "env", "", "deploy the whole environment of `FILE`, with the DeepSpeed that it says to build")
 	f.StringVar(&o.lock, "lock", "", "the lock that --env writes: `FILE` (default: the environment file's name with .lock)")
 	f.BoolVar(&o.fleet.force, "force", false, "install also where the node already runs its wheel")
-	return cmd
 }
 
 // checkFlags checks the values of flags beyond their types.

@@ -79,8 +79,11 @@ func (p *nodePython) looked(name string) *Looked {
 
 const sayMark = "@@dsbuild-python "
 
+// pythonBringer brings a Python to a node.
+type pythonBringer struct{ *nodeRun }
+
 // findPython looks for a Python on the node with nothing but a shell.
-func (u *nodeRun) findPython(ctx context.Context) (*nodePython, error) {
+func (u pythonBringer) findPython(ctx context.Context) (*nodePython, error) {
 	argv := []string{"sh", "-c", findShell, "sh", u.run.opt.Lock.Folder}
 	for i := range u.run.opt.Lock.Sets {
 		if ref := refOf(&u.run.opt.Lock.Sets[i]); ref != nil {
@@ -149,11 +152,12 @@ func (u *nodeRun) newPython() *pythonRef {
 
 // bringPython sends the archive of the Python and unpacks it. If the connection breaks, it begins
 // anew. Its folder appears whole or not at all.
-func (u *nodeRun) bringPython(ctx context.Context) error {
-	return changes.PutAll(ctx, u.Node, func(ctx context.Context, _ bool) error { return u.putPython(ctx) }, func() {})
+func (u pythonBringer) bringPython(ctx context.Context) error {
+	return changes.PutAll(ctx, u.Node, func(ctx context.Context, _ bool) error { return u.sendPython(ctx) }, func() {})
 }
 
-func (u *nodeRun) putPython(ctx context.Context) error {
+// sendPython sends the archive to a folder of its own, and unpacks it there.
+func (u pythonBringer) sendPython(ctx context.Context) error {
 	ref := refOf(u.plan.Set)
 	work := u.brought.place("run-" + u.run.fleet.Run + "-" + deploy.FileLabel(u.Host.Name))
 	if err := u.Runner.Run(ctx, remote.Command{Argv: []string{"mkdir", "-p", "-m", "755", path.Dir(path.Dir(work)), path.Dir(work), work}}); err != nil {
@@ -169,7 +173,7 @@ func (u *nodeRun) putPython(ctx context.Context) error {
 }
 
 // unpackPython fills the folder work and renames it.
-func (u *nodeRun) unpackPython(ctx context.Context, work string, ref *pythonRef) error {
+func (u pythonBringer) unpackPython(ctx context.Context, work string, ref *pythonRef) error {
 	python := u.plan.Set.Python
 	archive, told := path.Join(work, "python.tar.gz"), atomic.Int64{}
 	err := u.Conn.Put(ctx, remote.Upload{
@@ -187,7 +191,7 @@ func (u *nodeRun) unpackPython(ctx context.Context, work string, ref *pythonRef)
 	u.sent += python.Size
 	var said limitedBuffer
 	if err := u.Runner.Run(ctx, remote.Command{Argv: []string{"sh", "-c", unpackShell, "sh", archive, path.Join(work, "tree")}, Stderr: &said}); err != nil {
-		return hint.With(fmt.Errorf("the node cannot unpack %s: %s (%w)", python.File, node.Words(said.String()), err), "the node needs tar and gzip, and room for it")
+		return hint.With(fmt.Errorf("the node cannot unpack %s: %w (%w)", python.File, node.Words(said.String()), err), "the node needs tar and gzip, and room for it")
 	}
 	var got struct {
 		Ready bool `json:"ready"`
@@ -207,7 +211,7 @@ func (u *nodeRun) unpackPython(ctx context.Context, work string, ref *pythonRef)
 }
 
 // sweepPython removes what an unfinished bringPython left, as far as that goes.
-func (u *nodeRun) sweepPython(ctx context.Context, work string) {
+func (u pythonBringer) sweepPython(ctx context.Context, work string) {
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
 	defer cancel()
 	u.Runner.Run(limited, remote.Command{Argv: []string{"rm", "-rf", work}}) //nolint:errcheck // the next run removes it

@@ -250,49 +250,6 @@ func NewRollbackPlan(nodes []Known, policy deploy.InUse) Plan {
 	return plan
 }
 
-// rollout is the order in which the nodes of the plan are changed.
-func (p Plan) rollout(sizes deploy.Serial) *deploy.Rollout {
-	var ready, waiting [][]int
-	for i, n := range p.Nodes {
-		switch {
-		case n.Action != deploy.Install && n.Action != deploy.Rollback:
-		case n.waits:
-			waiting = append(waiting, []int{i})
-		default:
-			ready = append(ready, []int{i})
-		}
-	}
-	return deploy.NewRollout(ready, waiting, sizes)
-}
-
-// unchanged returns the indexes of the nodes that have their environment already.
-func (p Plan) unchanged() (at []int) {
-	for i, n := range p.Nodes {
-		if n.Action == deploy.UpToDate {
-			at = append(at, i)
-		}
-	}
-	return at
-}
-
-// assignGroups notes for each node the group of --serial that will change it, if no group fails.
-func (p Plan) assignGroups(sizes deploy.Serial) {
-	if len(sizes) == 0 {
-		return
-	}
-	order := p.rollout(sizes)
-	for number := 1; ; number++ {
-		group := order.NextGroup()
-		if len(group) == 0 {
-			return
-		}
-		for _, i := range group {
-			p.Nodes[i].Serial = number
-		}
-		order.UseNextSize()
-	}
-}
-
 // Err is the error that the report of this plan will have, as far as the plan can tell.
 func (p Plan) Err() error {
 	bad, unfit := 0, 0

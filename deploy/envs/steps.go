@@ -46,11 +46,11 @@ func (u *nodeRun) steps() []fleet.Step {
 	case deploy.Install:
 		return []fleet.Step{
 			waits,
-			{Name: "python", Limit: limit(putLimit), Do: u.bringPython, Needed: func() bool { return u.plan.Python }}, // a Python that comes along, beside the others
-			{Name: "put", Limit: limit(putLimit), Do: u.put},                                                          // takes the lock, sends the files that the node lacks
-			{Name: "install", Limit: limit(installLimit) + programGrace, Do: u.install, Needed: holdsLock},            // makes the environment beside the current one
-			{Name: "verify", Limit: limit(verifyLimit), Do: u.verify},                                                 // compares every package, loads every op
-			{Name: "record", Limit: wait + limit(probeLimit) + recordLimit, Do: u.record, Needed: holdsLock},          // switches to it by one rename
+			{Name: "python", Limit: limit(putLimit), Do: pythonBringer{u}.bringPython, Needed: func() bool { return u.plan.Python }}, // a Python that comes along, beside the others
+			{Name: "put", Limit: limit(putLimit), Do: u.put},                                                 // takes the lock, sends the files that the node lacks
+			{Name: "install", Limit: limit(installLimit) + programGrace, Do: u.install, Needed: holdsLock},   // makes the environment beside the current one
+			{Name: "verify", Limit: limit(verifyLimit), Do: u.verify},                                        // compares every package, loads every op
+			{Name: "record", Limit: wait + limit(probeLimit) + recordLimit, Do: u.record, Needed: holdsLock}, // switches to it by one rename
 		}
 	case deploy.Rollback:
 		return []fleet.Step{
