@@ -7,9 +7,11 @@
 # moved aside), inbox/ (uploads: what a lost connection leaves of them, the next
 # run goes on with), run-*/ (temporary files), installed.json (what is installed
 # now), previous/ (what was before), bytecode.xz (the byte code that came with the wheel:
-# what lies beside its modules is compared with it), journal.jsonl.
+# what lies beside its modules is compared with it), signed/ (the signatures of the wheels
+# that are and were installed), journal.jsonl; and policy.json, if the owner of the environment
+# put one there.
 #
-# ../agent/agent.py, proof.py, verify.py and changes/changes.py go before it.
+# ../agent/agent.py, proof.py, verify.py, changes/changes.py and ../signing/enforce.py go before it.
 import zipfile
 
 HOME = os.path.join(os.path.realpath(sys.prefix), ".dsbuild")
@@ -338,6 +340,7 @@ class Environment(Workplace):
         self.along = []  # what was installed beside DeepSpeed
         self.byte_code = ""  # the upload that was installed
         self.keep = False  # what has arrived of the uploads: the next run goes on from there
+        self.judged = None  # how the policies judged the wheel
 
     def begin(self, inbox):
         """Locks, repairs what an earlier run left, and makes room for the upload,
@@ -410,6 +413,7 @@ class Environment(Workplace):
         first of which is DeepSpeed's: all of them, or none."""
         for wheel in order["wheels"]:
             check_wheel(wheel, self.digests)
+        accepted = self.judge(order)
         first, along = order["wheels"][0]["file"], order["wheels"][1:]
         incoming = new_files(first)
         for wheel in along:
@@ -420,6 +424,8 @@ class Environment(Workplace):
         code = byte_code(order["bytecode"]) if order.get("bytecode") else {}
         run_pip(order, ["install", "--no-deps", "--no-index", "--no-user", "--force-reinstall", "--no-warn-script-location"] + ["--no-compile"] * bool(code) +
                 [w["file"] for w in order["wheels"]], self.dir, inbox, self.lock)
+        if accepted:
+            accepted.must_be_unchanged()
         info = dist_info(sites())
         if info is None:
             raise Failed("pip ended well, but %s has no DeepSpeed" % " or ".join(sites()), "installs-elsewhere")
@@ -431,7 +437,21 @@ class Environment(Workplace):
         self.along = [{"name": w["name"], "sha256": w["sha256"], "record": record_of(w["name"])} for w in along]
         self.byte_code = order["bytecode"]["file"] if order.get("bytecode") else ""
         self.sync()
-        return {"version": metadata_version(info), "record": record_sha256(info)}
+        return {"version": metadata_version(info), "record": record_sha256(info), "judged": self.judged}
+
+    def judge(self, order):
+        """Judges DeepSpeed's wheel by the policies, before anything is changed. Keeps its
+        signatures: a rollback may have to judge it again."""
+        rules, signed, wheel, accepted = policies_for(order), order["signed"], order["wheels"][0], None
+        if rules:
+            if order["wheels"][1:] and not all(policy["companions"] for policy in rules):
+                refuse("other wheels would be installed with it, and nobody has signed these")
+            accepted = SignedWheel(wheel["file"])
+            self.judged = judge_wheel(rules, signed, os.path.basename(wheel["file"]), accepted.sha256, self.dir)
+        if signed["signatures"]:
+            load_signing()
+            store_signed(signed, wheel["file"], wheel["sha256"])
+        return accepted
 
     def fetch(self, order, inbox):
         """Downloads what is missing from this node's own index; nothing is changed.
@@ -497,11 +517,12 @@ class Environment(Workplace):
         self.sweep_roots()
         remove(CHANGE)
         self.change = None
+        forget_signed([noted_sha256(load_json(INSTALLED)), noted_sha256((load_json(os.path.join(PREVIOUS, "change.json")) or {}).get("noted"))])
         for name in os.listdir(HOME):
             if name.startswith("kept-"):
                 sweep(os.path.join(HOME, name))
 
-    def roll_back(self):
+    def roll_back(self, order):
         """Exchanges what is installed for what was before the last deploy."""
         last = read_change(os.path.join(PREVIOUS, "change.json"))
         if not last:
@@ -510,6 +531,9 @@ class Environment(Workplace):
             if record_of(other["name"]) != other["record"]:
                 raise Failed("%s was changed after the deploy that installed it: going back would undo that too" % other["name"], "deploy-wanted")
         back = [(os.path.join(PREVIOUS, str(i)), root["path"]) for i, root in enumerate(last["roots"]) if root["was"]]
+        rules = policies_for(order)
+        if rules and back:
+            self.judge_kept(rules, noted_sha256(last.get("noted")), back)
         incoming = {}
         for kept, path in back:
             incoming.update(kept_files(kept, path))
@@ -520,7 +544,28 @@ class Environment(Workplace):
             clone(kept, inside(path))
         self.sync()
         now = installed(False)
-        return {"version": now["version"] if now else "", "record": now["record"] if now else "", "noted": last.get("noted")}
+        return {"version": now["version"] if now else "", "record": now["record"] if now else "", "noted": last.get("noted"), "judged": self.judged}
+
+    def judge_kept(self, rules, sha256, back):
+        """Judges the version before: its signatures, and each of its files that a rollback brings back."""
+        kept, signed = {}, set()
+        for aside, path in back:
+            folder = os.path.isdir(aside) and not os.path.islink(aside)
+            kept.update({path + file[len(aside):]: file for file, _ in walk(aside)} if folder else {path: aside})
+        infos = [os.path.dirname(path) for path in kept if path.endswith(".dist-info/RECORD") and normal(os.path.basename(path[:-7]).split("-")[0]) == "deepspeed"]
+        site = os.path.dirname((infos + [os.path.join(sites()[0], "-")])[0])
+
+        def find(name):
+            parts = name.split("/")
+            place, rest = installed_place(parts, site)
+            path = os.path.normpath(os.path.join(place, *rest)) if place else ""
+            signed.add(path)
+            return kept.get(path, os.path.join(PREVIOUS, "gone")) if path else ""
+
+        self.judged = judge_stored(rules, sha256, self.dir, find)
+        for path in sorted(kept):
+            if path not in signed and path.startswith(site + os.sep) and path.endswith(CODE):
+                refuse("%s is in no signed wheel" % path[len(site) + 1:])
 
     def undo(self):
         """Puts back what was, if anything was changed. What is recorded stays;
@@ -540,6 +585,19 @@ class Environment(Workplace):
             if not self.keep:
                 sweep(INBOX)
         return {"before": before(), "recorded": self.recorded, "finished": not self.change}
+
+
+def installed_place(parts, site):
+    """Where a file of a wheel is installed: a folder, "" where pip changes it or renames it, and
+    its path below that."""
+    if not parts[0].endswith(".data") or len(parts) < 3:
+        return site, parts
+    return {"purelib": site, "platlib": site, "scripts": scripts_folder(), "data": os.path.realpath(sys.prefix)}.get(parts[1], ""), parts[2:]
+
+
+def noted_sha256(noted):
+    """The wheel of a note, "" where there is none."""
+    return str((noted or {}).get("sha256", ""))
 
 
 def byte_code(brought):
@@ -620,7 +678,7 @@ def verbs(env, inbox):
         "fetch": lambda order: env.fetch(order, inbox),
         "users": lambda order: users(),
         "verify": lambda order: verify_now(order["request"]),
-        "roll_back": lambda order: env.roll_back(),
+        "roll_back": env.roll_back,
         "record": env.record,
         "undo": lambda order: env.undo(),
     }

@@ -14,6 +14,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/signing"
 	"github.com/dsbuild/dsbuild/verify"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -25,11 +26,12 @@ type Options struct {
 	Wheels     []wheels.Wheel
 	Serial     Serial // the groups in which nodes are changed; nil: all nodes at once
 	Force      bool
-	Bundle     *wheel.Bundle // wheelhouse for requirements; nil: a node that lacks one is refused
-	Index      bool          // meet requirements from each node's own index
-	InUse      InUse         // the policy for nodes whose environment is in use
-	DryRun     bool          // write nothing: without a proof, dsbuild believes nodes that claim to share an environment
-	Bandwidth  *rate.Limiter // bytes per second of all uploads; nil: no limit
+	Bundle     *wheel.Bundle   // wheelhouse for requirements; nil: a node that lacks one is refused
+	Index      bool            // meet requirements from each node's own index
+	InUse      InUse           // the policy for nodes whose environment is in use
+	DryRun     bool            // write nothing: without a proof, dsbuild believes nodes that claim to share an environment
+	Bandwidth  *rate.Limiter   // bytes per second of all uploads; nil: no limit
+	Policy     *signing.Policy // the wheels that nodes accept; nil: any, unless a node has a policy of its own
 	Verify     verify.Level
 	VerifyLeft verify.Level // the level for nodes that dsbuild does not change; "" means Verify
 	// PipWheel returns the path of a pip wheel for a Python X.Y. dsbuild sends it to nodes whose

@@ -206,7 +206,7 @@ func (e environment) leftovers(t *testing.T) []string {
 	}
 	var left []string
 	for _, e := range entries {
-		if !slices.Contains([]string{"lock", "installed.json", "journal.jsonl", "previous", "bytecode.xz"}, e.Name()) {
+		if !slices.Contains([]string{"lock", "installed.json", "journal.jsonl", "previous", "bytecode.xz", "signed"}, e.Name()) {
 			left = append(left, e.Name())
 		}
 	}
@@ -240,6 +240,12 @@ type wheelOptions struct {
 // shared object beside it is what the wheel is judged by.
 func makeWheel(t *testing.T, dir string, opt wheelOptions) string {
 	t.Helper()
+	return wheeltest.Packed(t, dir, testWheel(t, opt))
+}
+
+// testWheel describes the wheel that makeWheel makes.
+func testWheel(t *testing.T, opt wheelOptions) wheeltest.Options {
+	t.Helper()
 	files := map[string]string{
 		"deepspeed/ops/cpu_adam_loaded.py":     "",
 		"deepspeed/ops/op_builder/__init__.py": "",
@@ -247,14 +253,13 @@ func makeWheel(t *testing.T, dir string, opt wheelOptions) string {
 	}
 	maps.Copy(files, opt.files)
 	tag := pythonTag(t)
-	o := wheeltest.Options{
+	return wheeltest.Options{
 		Version: opt.version, Python: tag, Torch: opt.torch, CUDA: opt.cuda, CPU: wheel.CPUv2, Files: files,
 		Scripts:  map[string]string{"ds_report": "#!python\nprint('report')\n"},
 		Ops:      []wheeltest.Op{{Name: "cpu_adam", Dir: "adam", SASS: []string{"8.0"}}},
 		Requires: append([]string{"einops", "sphinx; extra == 'doc'"}, opt.require...),
 		ByteCode: opt.code, Stable: opt.stable,
 	}
-	return wheeltest.Packed(t, dir, o)
 }
 
 func pythonTag(t *testing.T) string {

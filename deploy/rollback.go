@@ -11,6 +11,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/node"
+	"github.com/dsbuild/dsbuild/signing"
 	"github.com/dsbuild/dsbuild/verify"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -79,10 +80,12 @@ func (u rollback) exchange(ctx context.Context) error {
 		Version string         `json:"version"`
 		Record  string         `json:"record"`
 		Noted   map[string]any `json:"noted"` // dsbuild's note on that version; nil if something else installed it
+		Judged  *signing.Reply `json:"judged"`
 	}
-	if err := u.session.ask(ctx, map[string]any{"do": "roll_back"}, &done); err != nil {
+	if err := u.session.ask(ctx, map[string]any{"do": "roll_back", "policy": u.deploy.opt.Policy.ForNodes()}, &done); err != nil {
 		return err
 	}
+	u.judged = done.Judged.Remark()
 	u.installed.changed, u.installed.after, u.installed.record, u.installed.note = true, nil, done.Record, nil
 	if done.Noted != nil {
 		u.installed.note = done.Noted

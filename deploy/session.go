@@ -11,13 +11,14 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/node"
+	"github.com/dsbuild/dsbuild/signing"
 	"github.com/dsbuild/dsbuild/verify"
 )
 
 //go:embed agent.py
 var agentSource string
 
-var agentProgram = agent.NewProgram(verify.FilesSource(), node.UsesSource(), changes.Source(), agentSource)
+var agentProgram = agent.NewProgram(verify.FilesSource(), node.UsesSource(), changes.Source(), signing.NodeSource(), agentSource)
 
 // lockWait is how long an agent waits for the lock. It covers an agent that still cleans up
 // after a killed driver.

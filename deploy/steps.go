@@ -18,6 +18,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/signing"
 	"github.com/dsbuild/dsbuild/verify"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -215,8 +216,13 @@ func (u *nodeRun) install(ctx context.Context) error {
 		}
 	}
 	var done struct {
-		Version string `json:"version"`
-		Record  string `json:"record"`
+		Version string         `json:"version"`
+		Record  string         `json:"record"`
+		Judged  *signing.Reply `json:"judged"`
+	}
+	signed, err := signing.ReadSigned(u.plan.Wheel.Path)
+	if err != nil {
+		return err
 	}
 	files := []map[string]string{{"name": "deepspeed", "file": path.Join(u.inbox.path, filepath.Base(u.plan.Wheel.Path)), "sha256": m.SHA256}}
 	for _, a := range u.plan.Companions {
@@ -233,13 +239,14 @@ func (u *nodeRun) install(ctx context.Context) error {
 	if err := u.awaitFree(ctx); err != nil {
 		return err
 	}
-	order := map[string]any{"do": "install", "wheels": files, "pip": pip, "limit_s": u.deploy.fleet.Limit(installLimit).Seconds()}
+	order := map[string]any{"do": "install", "wheels": files, "pip": pip, "limit_s": u.deploy.fleet.Limit(installLimit).Seconds(), "policy": u.deploy.opt.Policy.ForNodes(), "signed": signed}
 	if u.inbox.byteCode {
 		order["bytecode"] = map[string]any{"file": path.Join(u.inbox.path, filepath.Base(u.plan.Wheel.ByteCode.Path)), "magic": m.ByteCode.Magic, "sha256": m.ByteCode.SHA256}
 	}
 	if err := u.session.ask(ctx, order, &done); err != nil {
 		return err
 	}
+	u.judged = done.Judged.Remark()
 	u.installed.changed, u.installed.after, u.installed.record = true, &report.Version{Version: done.Version, SHA256: m.SHA256}, done.Record
 	return nil
 }

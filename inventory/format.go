@@ -107,7 +107,7 @@ func mappingValues(n ast.Node) []*ast.MappingValueNode {
 // may be called nodes, but it does not hold a list.
 func ownKey(v *ast.MappingValueNode) bool {
 	switch v.Key.GetToken().Value {
-	case "defaults", "known_hosts":
+	case "defaults", "known_hosts", "policy":
 		return true
 	case "nodes":
 		_, isList := v.Value.(*ast.SequenceNode)

@@ -7,7 +7,9 @@ type Inventory struct {
 	Path string
 	// KnownHosts is the file of accepted host keys, absolute; "" means the user's own.
 	KnownHosts string
-	Hosts      []Host
+	// Policy is the file that says which wheels the nodes accept, absolute; "" means any.
+	Policy string
+	Hosts  []Host
 	// Remarks tell where dsbuild does not follow the inventory of another tool.
 	Remarks []Remark
 

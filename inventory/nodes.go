@@ -8,7 +8,7 @@ import (
 )
 
 // topKeys returns the keys of the document itself.
-func topKeys() []string { return []string{"defaults", "known_hosts", "nodes"} }
+func topKeys() []string { return []string{"defaults", "known_hosts", "nodes", "policy"} }
 
 // inventory reads the whole document.
 func (r *reader) inventory(body ast.Node) *Inventory {
@@ -23,6 +23,8 @@ func (r *reader) inventory(body ast.Node) *Inventory {
 			inv.KnownHosts = r.path(p.Node).value
 		case "nodes":
 			nodes = p.Node
+		case "policy":
+			inv.Policy = r.path(p.Node).value
 		}
 	}
 	if nodes == nil {

@@ -18,14 +18,19 @@ func Writers() []string { return []string{"hostfile", "slurm", "ansible", "yaml"
 // notation cannot hold: for each node, their keys in an inventory in YAML.
 func (inv *Inventory) Write(notation string) (text string, lost []Remark, err error) {
 	nodes := inv.nodes()
+	var whole []Remark
+	if inv.Policy != "" {
+		whole = append(whole, Remark{"", "policy"})
+	}
 	switch notation {
 	case "hostfile":
 		text, err = inv.hostfile(nodes)
-		return text, losses(nodes, "slots"), err
+		return text, append(whole, losses(nodes, "slots")...), err
 	case "slurm":
-		return inv.slurm(nodes) + "\n", losses(nodes), nil
+		return inv.slurm(nodes) + "\n", append(whole, losses(nodes)...), nil
 	case "ansible":
-		return inv.ansible(nodes)
+		text, lost, err := inv.ansible(nodes)
+		return text, append(whole, lost...), err
 	case "yaml":
 		return inv.yaml(nodes), nil, nil
 	}

@@ -22,6 +22,9 @@ func (inv *Inventory) yaml(nodes []nodeEntry) string {
 	if inv.KnownHosts != "" {
 		out.WriteString("known_hosts: " + yamlText(inv.KnownHosts) + "\n")
 	}
+	if inv.Policy != "" {
+		out.WriteString("policy: " + yamlText(inv.Policy) + "\n")
+	}
 	out.WriteString("nodes:\n")
 	for len(nodes) > 0 {
 		n := alike(nodes)

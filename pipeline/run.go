@@ -29,6 +29,9 @@ type Runner struct {
 	Report  ui.Reporter
 	Site    Site // whose secrets are kept out of all that is said and written
 
+	// Sign signs the wheel at path once it is in Dir; nil: dsbuild signs nothing.
+	Sign func(path string) error
+
 	claim func(name string) error // asked before a wheel of this name is put into Dir
 }
 
@@ -36,7 +39,18 @@ type Runner struct {
 func (r Runner) Run(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 	r.Report = r.Site.Reporter(r.Report)
 	a, err := r.runPlan(ctx, p)
+	if err == nil && r.Sign != nil {
+		err = SignPlaced(a.Path, r.Sign)
+	}
 	return a, r.Site.Error(err)
+}
+
+// SignPlaced signs a wheel that Place has put into a folder, and lists the signature there.
+func SignPlaced(path string, sign func(path string) error) error {
+	if err := sign(path); err != nil {
+		return hint.Add(fmt.Errorf("the wheel is in %s, but not signed: %w", filepath.Dir(path), err), hint.Of(err))
+	}
+	return RelistSums(filepath.Dir(path))
 }
 
 func (r Runner) runPlan(ctx context.Context, p *Plan) (wheel.Artifact, error) {
@@ -145,7 +159,11 @@ func (r Runner) finishWheel(b *build, builder string) (wheel.Artifact, error) {
 	}
 	now := time.Now().UTC().Truncate(time.Second)
 	m.Builder, m.Dsbuild, m.BuiltAt = builder, r.Version, &now
-	statement, err := wheel.Provenance(m, b.facts, b.started, now)
+	facts := b.facts
+	if facts.Record, err = wheel.RecordSum(b.wheel); err != nil {
+		return wheel.Artifact{}, err
+	}
+	statement, err := wheel.Provenance(m, facts, b.started, now)
 	if err != nil {
 		return wheel.Artifact{}, err
 	}

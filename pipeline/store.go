@@ -181,7 +181,48 @@ func (p Product) writeFiles(path string) error {
 	if err := atomicfile.Write(path+wheel.ManifestSuffix, strings.NewReader(string(text)+"\n"), 0o644); err != nil {
 		return err
 	}
-	return atomicfile.Write(path+wheel.ProvenanceSuffix, bytes.NewReader(p.Provenance), 0o644)
+	before, _ := os.ReadFile(path + wheel.ProvenanceSuffix) // none, or to be replaced
+	if err := atomicfile.Write(path+wheel.ProvenanceSuffix, bytes.NewReader(p.Provenance), 0o644); err != nil {
+		return err
+	}
+	return p.copySignatures(path, bytes.Equal(before, p.Provenance))
+}
+
+// copySignatures copies the signatures of the statement to those of the wheel at path. If these are
+// of another statement, it removes them first.
+func (p Product) copySignatures(path string, same bool) error {
+	there, err := wheel.SignatureFiles(path)
+	if err != nil {
+		return err
+	}
+	for _, f := range there {
+		if same {
+			continue
+		}
+		if err := os.Remove(f); err != nil {
+			return err
+		}
+	}
+	source, err := os.ReadFile(p.File + wheel.ProvenanceSuffix)
+	if err != nil || !bytes.Equal(source, p.Provenance) || p.File == path {
+		return nil //nolint:nilerr // there are no signatures of this statement
+	}
+	signatures, err := wheel.SignatureFiles(p.File)
+	for _, f := range signatures {
+		if err == nil {
+			err = copySignature(f, path+strings.TrimPrefix(f, p.File))
+		}
+	}
+	return err
+}
+
+func copySignature(from, to string) error {
+	src, err := wheel.OpenRegular(from)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	return atomicfile.Write(to, src, 0o644)
 }
 
 // writeByteCode copies the byte code to path, if there is any: a wheel works without it.

@@ -17,6 +17,14 @@ import (
 // changed since it was listed keeps its line.
 func writeSums(dir string) error { return listSums(dir, filetime.At) }
 
+// RelistSums lists the files of dir anew, after one was added. A folder that has no list gets none.
+func RelistSums(dir string) error {
+	if _, err := os.Lstat(filepath.Join(dir, wheel.SumsName)); err != nil {
+		return nil //nolint:nilerr // it was not dsbuild that put the wheels there
+	}
+	return withLock(dir, false, func() error { return writeSums(dir) })
+}
+
 // listSums does the work of writeSums; changedAt returns the time of a file's last change.
 func listSums(dir string, changedAt func(path string) (time.Time, error)) error {
 	entries, err := os.ReadDir(dir)
@@ -79,6 +87,9 @@ func readSums(file string) map[string]string {
 
 // ofWheel reports whether a name is that of a wheel or of a file beside one.
 func ofWheel(name string) bool {
+	if _, signature := wheel.SignedName(name); signature {
+		return true
+	}
 	for _, suffix := range []string{wheel.ManifestSuffix, wheel.ProvenanceSuffix, wheel.ByteCodeSuffix} {
 		name = strings.TrimSuffix(name, suffix)
 	}

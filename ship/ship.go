@@ -54,6 +54,8 @@ type Options struct {
 	// Assume returns the facts of a node as they will be when the wheel comes there; nil: as they
 	// are.
 	Assume func(node.Facts) node.Facts
+	// Sign signs the wheel at path before it is deployed; nil: dsbuild signs nothing.
+	Sign func(path string) error
 	// Report receives the progress.
 	Report ui.Reporter
 }
@@ -239,8 +241,15 @@ func (s *Shipment) Build(ctx context.Context) {
 		}
 	}
 	for _, w := range s.plan.Wheels {
+		found := w.State == Placed
 		if w.State == Stored || w.State == Running && s.opt.Keep {
+			found = w.Artifact.Path == "" // else the build put it there, and signed it
 			s.placeStored(w)
+		}
+		if found && w.Err == nil && s.opt.Sign != nil {
+			if err := pipeline.SignPlaced(w.filePath(), s.opt.Sign); err != nil {
+				w.markFailed(err)
+			}
 		}
 	}
 }

@@ -43,6 +43,8 @@ type Build struct {
 	Patches  []string  `json:"patches"` // corrections that were made to the sources, by name
 	Packages []Package `json:"packages"`
 	ByteCode *ByteCode `json:"bytecode"` // of the modules; nil where Python could not pack it
+
+	Record string `json:"-"` // SHA-256 of the RECORD of the finished wheel; "" if not known
 }
 
 // Package is a piece of software that was installed where a wheel was compiled.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 	"time"
 
@@ -26,8 +27,7 @@ const (
 )
 
 // Provenance returns the in-toto statement (v1, predicate SLSA provenance v1) of a finished
-// wheel: its materials, its builder, and the start and end of its build. dsbuild does not sign
-// the statement: a user who needs a signature signs the file.
+// wheel: its materials, its builder, and the start and end of its build. Package signing signs it.
 func Provenance(m Manifest, b Build, started, finished time.Time) ([]byte, error) {
 	external, err := structOf(map[string]any{
 		"deepspeed": m.Source.Ref, "ops": m.OpsRequested, "archs": m.ArchsRequested, "cpu": m.CPU,
@@ -47,7 +47,8 @@ func Provenance(m Manifest, b Build, started, finished time.Time) ([]byte, error
 			ResolvedDependencies: buildMaterials(m, b),
 		},
 		RunDetails: &slsa.RunDetails{
-			Builder: &slsa.Builder{Id: builderID + m.Builder, Version: map[string]string{"dsbuild": m.Dsbuild}},
+			Builder:    &slsa.Builder{Id: builderID + m.Builder, Version: map[string]string{"dsbuild": m.Dsbuild}},
+			Byproducts: byproducts(b),
 			Metadata: &slsa.BuildMetadata{
 				StartedOn: timestamppb.New(started.Truncate(time.Second)), FinishedOn: timestamppb.New(finished.Truncate(time.Second)),
 			},
@@ -93,11 +94,39 @@ const (
 	baseMaterial   = "base"
 )
 
+// recordProduct is the name of the wheel's RECORD among the byproducts: with its digest, installed
+// files can be compared with a statement when the wheel itself is gone.
+const recordProduct = "RECORD"
+
+func byproducts(b Build) []*intoto.ResourceDescriptor {
+	if b.Record == "" {
+		return nil
+	}
+	return []*intoto.ResourceDescriptor{{Name: recordProduct, Digest: digests(b.Record)}}
+}
+
+// sourceURI says where sources came from. Only a release has the URL of a package: sources of
+// another kind must not pass for one.
+func sourceURI(s Source) string {
+	switch s.Kind {
+	case "release":
+		return pypiURL("deepspeed", s.Ref)
+	case "git":
+		scheme, rest, ok := strings.Cut(s.Ref, "://")
+		host, path, _ := strings.Cut(rest, "/") // an @ in the host is a user's, not the revision's
+		if path, _, _ = strings.Cut(path, "@"); ok {
+			return scheme + "://" + host + "/" + path + "@" + s.Commit
+		}
+		return s.Ref + "@" + s.Commit
+	}
+	return s.Kind + ":" + url.PathEscape(s.Ref)
+}
+
 // buildMaterials lists the sources, the base, and the software installed in the build
 // environment. The digest of a package is that of the file list its installer recorded.
 func buildMaterials(m Manifest, b Build) []*intoto.ResourceDescriptor {
 	all := []*intoto.ResourceDescriptor{
-		{Name: sourceMaterial, Uri: pypiURL("deepspeed", m.Source.Ref), Digest: digests(m.Source.SHA256)},
+		{Name: sourceMaterial, Uri: sourceURI(m.Source), Digest: digests(m.Source.SHA256)},
 		{Name: baseMaterial, Uri: m.Base.uri(), Digest: digests(strings.TrimPrefix(m.Base.Digest, "sha256:"))},
 	}
 	for _, p := range b.Packages {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,6 +53,7 @@ type deployOptions struct {
 	verify      string
 	reports     []string
 	logs        string
+	policy      string
 	dryRun      bool
 	force       bool
 	json        bool
@@ -113,6 +115,7 @@ func addFleetFlags(cmd *cobra.Command, opts *deployOptions) {
 	flags := cmd.Flags()
 	flags.StringVar(&opts.maxFail, "max-fail", "", "start no further node once more than `N|P%` nodes have failed (P% also of a group of --serial)")
 	flags.StringVar(&opts.inUse, "in-use", "refuse", "what to do with a node whose environment is used by running processes: `refuse|wait=30m|ignore`")
+	flags.StringVar(&opts.policy, "policy", "", "only wheels that the policy in `FILE` accepts; each node judges before it changes anything (default: policy of the inventory)")
 	flags.BoolVar(&opts.dryRun, "dry-run", false, "probe the nodes and print what would be done")
 	flags.StringVar(&opts.serial, "serial", "", "change nodes in groups of `N|P%`: complete a group before the next, and stop after a group with failures; a list such as 1,10%,100% begins with a small group")
 }
@@ -161,6 +164,9 @@ func (o deployOptions) withWheels(ctx context.Context, opt deploy.Options) (depl
 	if opt.Wheels, err = wheels.Load(ctx, o.wheel, wheels.DefaultCache()); err != nil {
 		return opt, err
 	}
+	if opt.Wheels, err = acceptedWheels(opt.Policy, opt.Wheels, opt.Reporter); err != nil {
+		return opt, err
+	}
 	if deploy.Deps(o.deps) == deploy.DepsBundle {
 		if opt.Bundle, err = deploy.LoadBundle(o.bundle, o.wheel); err != nil {
 			return opt, err
@@ -194,24 +200,28 @@ func (o deployOptions) changeOptions(ctx context.Context, a *app) (deploy.Option
 	if err != nil {
 		return deploy.Options{}, err
 	}
-	common, err := o.fleetOptions(ctx, a)
+	common, inv, err := o.fleetOptions(ctx, a)
+	if err != nil {
+		return deploy.Options{}, err
+	}
+	policy, err := a.readPolicy(cmp.Or(o.policy, inv.Policy))
 	return deploy.Options{
-		Options: common, DryRun: o.dryRun, InUse: inUse, Bandwidth: bandwidth, Serial: serial, Verify: verify.Level(o.verify),
+		Options: common, DryRun: o.dryRun, InUse: inUse, Bandwidth: bandwidth, Serial: serial, Policy: policy, Verify: verify.Level(o.verify),
 	}, err
 }
 
 // fleetOptions checks the flags that every command on nodes has, and reads the inventory.
-func (o deployOptions) fleetOptions(ctx context.Context, a *app) (fleet.Options, error) {
+func (o deployOptions) fleetOptions(ctx context.Context, a *app) (fleet.Options, *inventory.Inventory, error) {
 	if err := o.checkFlags(); err != nil {
-		return fleet.Options{}, err
+		return fleet.Options{}, nil, err
 	}
 	tooMany, err := parseMaxFail(o)
 	if err != nil {
-		return fleet.Options{}, err
+		return fleet.Options{}, nil, err
 	}
 	inv, err := o.loadNodes(ctx, a)
 	if err != nil {
-		return fleet.Options{}, err
+		return fleet.Options{}, nil, err
 	}
 	opt := fleet.Options{
 		Command: o.commandName(), By: localUser(), Logs: o.keptLogs(),
@@ -219,7 +229,7 @@ func (o deployOptions) fleetOptions(ctx context.Context, a *app) (fleet.Options,
 		Forks: o.forks, TooMany: tooMany, Timeout: o.timeout,
 	}
 	err = o.addDialer(ctx, a, inv, &opt)
-	return opt, err
+	return opt, inv, err
 }
 
 // commandName is the command without that of the program.

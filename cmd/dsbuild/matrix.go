@@ -46,7 +46,13 @@ func runMatrix(ctx context.Context, a *app, o wheelOptions) error {
 	if o.dryRun {
 		return printMatrixPlans(a, o.json, jobs)
 	}
-	farm := pipeline.Farm{Runner: o.newRunner(a, o.out), Workers: backend.Workers()}
+	runner := o.newRunner(a, o.out)
+	var done func()
+	if runner.Sign, done, err = a.wheelSigner(ctx, o.sign); err != nil {
+		return err
+	}
+	defer done()
+	farm := pipeline.Farm{Runner: runner, Workers: backend.Workers()}
 	results := farm.Run(ctx, jobs)
 	if err := printMatrix(a, o.json, results); err != nil {
 		return err

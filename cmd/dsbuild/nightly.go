@@ -110,9 +110,16 @@ func runNight(ctx context.Context, a *app, o nightlyOptions, config nightly.Conf
 		return nil, err
 	}
 	defer plans.Close()
+	sign, done, err := a.wheelSigner(ctx, o.build.sign)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	opt.GPUs, opt.Plans = gpusOf(plans.Tables()), nightly.NewSourcePlanner(plans)
 	opt.Build = func(ctx context.Context, dir string, jobs []pipeline.Job, done func(pipeline.Result)) []pipeline.Result {
-		farm := pipeline.Farm{Runner: o.build.newRunner(a, dir), Workers: backend.Workers(), Done: done}
+		runner := o.build.newRunner(a, dir)
+		runner.Sign = sign
+		farm := pipeline.Farm{Runner: runner, Workers: backend.Workers(), Done: done}
 		return farm.Run(ctx, jobs)
 	}
 	return nightly.Run(ctx, opt)

@@ -14,6 +14,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/wheel/wheeltest"
 )
 
@@ -46,6 +47,10 @@ func TestScripts(t *testing.T) {
 			"mkwheel": func(ts *testscript.TestScript, _ bool, args []string) {
 				makeWheel(t, ts.MkAbs(args[0]), args[1:])
 			},
+			"builtwheel": func(ts *testscript.TestScript, _ bool, args []string) {
+				makeBuiltWheel(t, ts.MkAbs(args[0]))
+			},
+			"mkpolicy": cmdPolicy,
 		},
 	})
 }
@@ -90,6 +95,24 @@ func makeWheel(t *testing.T, dir string, damage []string) {
 	if len(damage) > 0 {
 		wheeltest.Write(t, path, files)
 	}
+}
+
+// makeBuiltWheel is "builtwheel DIR": a small wheel in DIR with its manifest and statement beside it.
+func makeBuiltWheel(t *testing.T, dir string) {
+	file, m, statement := wheeltest.Built(t, t.TempDir(), wheeltest.Options{})
+	if _, err := pipeline.Place(pipeline.Product{File: file, Manifest: m, Provenance: statement}, dir); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// cmdPolicy is "mkpolicy FILE KEY [PRINCIPAL]": a policy that trusts a key, or certificates by it.
+func cmdPolicy(ts *testscript.TestScript, _ bool, args []string) {
+	key := strings.TrimSpace(ts.ReadFile(args[1] + ".pub"))
+	text := fmt.Sprintf("signers: [{name: signer, key: %q}]\n", key)
+	if len(args) > 2 {
+		text = fmt.Sprintf("signers: [{name: signer, ca: %q, principals: [%s]}]\n", key, args[2])
+	}
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(text), 0o644))
 }
 
 // stubborn is a program that takes no notice of its cancelled context.

@@ -115,7 +115,12 @@ func runShip(ctx context.Context, a *app, o shipOptions) error {
 		return err
 	}
 	defer plans.Close()
-	opt, err := o.build.shipOptions(ctx, a, backend, plans)
+	sign, done, err := a.wheelSigner(ctx, o.build.sign)
+	if err != nil {
+		return err
+	}
+	defer done()
+	opt, err := o.build.shipOptions(ctx, a, backend, plans, sign)
 	if err != nil {
 		return err
 	}

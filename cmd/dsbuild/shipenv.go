@@ -74,7 +74,12 @@ func buildForEnv(ctx context.Context, a *app, o shipOptions, spec *environment.S
 		return nil, false, err
 	}
 	defer plans.Close()
-	opt, err := o.build.shipOptions(ctx, a, backend, plans)
+	sign, closeKey, err := a.wheelSigner(ctx, o.build.sign)
+	if err != nil {
+		return nil, false, err
+	}
+	defer closeKey()
+	opt, err := o.build.shipOptions(ctx, a, backend, plans, sign)
 	if err != nil {
 		return nil, false, err
 	}

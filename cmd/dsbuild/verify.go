@@ -48,7 +48,7 @@ func runVerify(ctx context.Context, a *app, opts deployOptions) error {
 	if opts.retryFailed != "" && opts.wheel == "" {
 		return usageErrorf(opts.command, "--retry-failed needs --wheel: the nodes that failed cannot say which version is expected")
 	}
-	common, err := opts.fleetOptions(ctx, a)
+	common, _, err := opts.fleetOptions(ctx, a)
 	if err != nil {
 		return opts.handleNothingToDo(a, err)
 	}

@@ -15,6 +15,7 @@ import (
 
 func newVerifyWheelCommand(a *app) *cobra.Command {
 	var asJSON bool
+	var policy string
 	cmd := &cobra.Command{
 		Use:   "verify-wheel FILE.whl",
 		Short: "Check a wheel against its own metadata",
@@ -24,28 +25,42 @@ and, for a wheel that dsbuild built, the manifest and the SBOM inside it against
 its code: ops, GPU architectures, CPU level. It also compares the files beside the
 wheel: SHA256SUMS, the manifest, the provenance statement.
 
+With --policy it also judges the wheel as a node does: who signed its statement, and
+what the statement says.
+
 It names every difference, and then exits with 4.`,
-		Example: `  dsbuild verify-wheel dist/deepspeed-*.whl`,
-		Args:    cobra.ExactArgs(1),
+		Example: `  dsbuild verify-wheel dist/deepspeed-*.whl
+  dsbuild verify-wheel --policy policy.yaml dist/deepspeed-*.whl`,
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runVerifyWheel(cmd.Context(), a, args[0], asJSON)
+			return runVerifyWheel(cmd.Context(), a, args[0], policy, asJSON)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON document")
+	cmd.Flags().StringVar(&policy, "policy", "", "also judge the wheel by the policy in `FILE` (docs/signing.md)")
 	return cmd
 }
 
-func runVerifyWheel(ctx context.Context, a *app, file string, asJSON bool) error {
+func runVerifyWheel(ctx context.Context, a *app, file, policy string, asJSON bool) error {
 	const command = "dsbuild verify-wheel"
 	if info, err := os.Stat(file); err == nil && info.IsDir() {
 		return usageErrorf(command, "%s is a directory: give a .whl file; 'dsbuild inspect' also reads unpacked wheels", file)
+	}
+	rules, err := a.readPolicy(policy)
+	if err != nil {
+		return err
 	}
 	v, err := wheel.Verify(ctx, file)
 	if err != nil {
 		return noWheel(command, err)
 	}
+	outcome := v.Err()
+	if rules != nil {
+		check, refused := judgeWheel(rules, policy, file, v.SHA256)
+		v.Checks, outcome = append(v.Checks, check), errors.Join(outcome, refused)
+	}
 	if asJSON {
-		return errors.Join(ui.JSON(a.stdout, v), v.Err())
+		return errors.Join(ui.JSON(a.stdout, v), outcome)
 	}
 	rows := make([][]string, 0, len(v.Checks))
 	for _, c := range v.Checks {
@@ -53,6 +68,8 @@ func runVerifyWheel(ctx context.Context, a *app, file string, asJSON bool) error
 		switch {
 		case c.Skipped:
 			result = "skipped"
+		case len(c.Damage) > 0 && c.Name == policyCheck:
+			result = "REFUSED"
 		case len(c.Damage) > 0:
 			result = "DAMAGED"
 		}
@@ -61,8 +78,8 @@ func runVerifyWheel(ctx context.Context, a *app, file string, asJSON bool) error
 	if err := ui.Table(a.stdout, []string{"CHECK", "RESULT", "AGAINST"}, rows); err != nil {
 		return err
 	}
-	if err := v.Err(); err != nil {
-		return err
+	if outcome != nil {
+		return outcome
 	}
 	_, err = fmt.Fprintf(a.stdout, "%s matches its metadata: %s, sha256 %s\n", ui.Clean(relativePath(file)), ui.Size(v.Size), v.SHA256)
 	return err

@@ -35,6 +35,7 @@ type wheelOptions struct {
 	bundle      bool
 	jobs        int
 	noCache     bool
+	sign        string // the key that signs the wheels
 	siteOptions pipeline.SiteOptions
 	site        pipeline.Site
 	dryRun      bool
@@ -123,6 +124,7 @@ func (o *wheelOptions) placeFlags(f *pflag.FlagSet) {
 	f.StringArrayVar(&o.engines, "engine", nil, "address of a Dagger engine: unix:///path/engine.sock, tcp://host:port, image+docker://REF; repeatable when dsbuild builds several wheels")
 	f.IntVar(&o.parallel, "parallel", 0, "number of parallel builds on each engine (default: as cores and memory allow)")
 	siteFlags(f, &o.siteOptions)
+	f.StringVar(&o.sign, "sign", "", "sign the wheels with this SSH `KEY`: a private key, or the .pub file of a key in the agent (docs/signing.md)")
 	f.IntVar(&o.jobs, "jobs", 0, "number of parallel compile jobs (default: the number of cores)")
 }
 
@@ -213,8 +215,13 @@ func runWheel(ctx context.Context, a *app, o wheelOptions) error {
 	if o.dryRun {
 		return printWheelPlan(a, o.json, plan, house)
 	}
+	sign, done, err := a.wheelSigner(ctx, o.sign)
+	if err != nil {
+		return err
+	}
+	defer done()
 	runner := o.newRunner(a, o.out)
-	runner.Builder = backend.OpenBuilder
+	runner.Builder, runner.Sign = backend.OpenBuilder, sign
 	artifact, err := runner.Run(ctx, plan)
 	if err != nil {
 		return err

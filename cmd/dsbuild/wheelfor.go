@@ -28,7 +28,12 @@ func runWheelFor(ctx context.Context, a *app, o wheelOptions) error {
 		return err
 	}
 	defer plans.Close()
-	opt, err := o.shipOptions(ctx, a, backend, plans)
+	sign, done, err := a.wheelSigner(ctx, o.sign)
+	if err != nil {
+		return err
+	}
+	defer done()
+	opt, err := o.shipOptions(ctx, a, backend, plans, sign)
 	if err != nil {
 		return err
 	}

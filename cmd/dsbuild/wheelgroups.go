@@ -13,19 +13,21 @@ import (
 )
 
 // shipOptions prepares the part of a shipment that builds wheels. It needs plans until
-// the shipment has ended.
-func (o wheelOptions) shipOptions(ctx context.Context, a *app, backend *planner.Backend, plans *planner.Planner) (ship.Options, error) {
+// the shipment has ended. sign signs the wheels; nil: nobody does.
+func (o wheelOptions) shipOptions(ctx context.Context, a *app, backend *planner.Backend, plans *planner.Planner, sign func(path string) error) (ship.Options, error) {
 	groups, err := ship.NewGroupPlanner(ctx, plans, o.request)
 	if err != nil {
 		return ship.Options{}, err
 	}
 	build := func(ctx context.Context, jobs []pipeline.Job) []pipeline.Result {
-		farm := pipeline.Farm{Runner: o.newRunner(a, o.out), Workers: backend.Workers()}
+		runner := o.newRunner(a, o.out)
+		runner.Sign = sign
+		farm := pipeline.Farm{Runner: runner, Workers: backend.Workers()}
 		return farm.Run(ctx, jobs)
 	}
 	return ship.Options{
 		Want: groups.Spec(), Group: groups.Group, Plans: groups, Build: build,
-		Store: pipeline.DefaultStore(), Dir: o.out, Fresh: o.noCache, Report: a.reporter,
+		Store: pipeline.DefaultStore(), Dir: o.out, Fresh: o.noCache, Sign: sign, Report: a.reporter,
 	}, nil
 }
 

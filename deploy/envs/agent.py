@@ -2,7 +2,8 @@
 # a new one beside the old one, and renames a link. If the driver goes away, the environment that is
 # being made goes, too.
 #
-# ../../agent/agent.py, proof.py, ../changes/changes.py, uses.py, python.py and place.py go before it.
+# ../../agent/agent.py, proof.py, ../changes/changes.py, ../../signing/enforce.py, uses.py, python.py
+# and place.py go before it.
 import zipfile
 
 INBOX, CACHE = os.path.join(HOME, "inbox"), os.path.join(HOME, "cache")
@@ -17,6 +18,7 @@ class Environments(Workplace):
         Workplace.__init__(self)
         self.dir, self.made, self.uv = None, "", ""  # temporary files; the new environment; the installer
         self.recorded, self.keep, self.syncing = False, True, None
+        self.judged = None  # how the policies judged the wheel of DeepSpeed
 
     def begin(self, inbox):
         """Locks, and repairs what an earlier run left."""
@@ -55,9 +57,11 @@ class Environments(Workplace):
     def install(self, order, inbox):
         """Makes a new environment of files that have arrived, or takes the one that is there."""
         if order["ready"]:
-            return self.ready(order["digest"])
+            self.judge(order)
+            return dict(self.ready(order["digest"]), judged=self.judged)
         for f in order["files"]:
             self.store(f)
+        self.judge(order)
         self.made = self.free_name(order["digest"])
         folder = os.path.join(PLACE, self.made)
         self.unpack_uv(order["installer"])
@@ -72,7 +76,44 @@ class Environments(Workplace):
         if whole["wrong"]:
             raise Failed("the new environment is not whole: %s" % ", ".join(whole["wrong"][:4]))
         self.syncing = start_sync([folder])  # while it is verified
-        return dict(whole, name=self.made, python=python_of(folder))
+        return dict(whole, name=self.made, python=python_of(folder), judged=self.judged)
+
+    def judge(self, order):
+        """Judges DeepSpeed's wheel by the policies, before an environment is made of it. uv compares the
+        wheel with its sha256 once more when it unpacks it."""
+        rules, signed = policies_for(order), order["signed"]
+        for f in order["files"]:
+            if f["package"] != "deepspeed":
+                continue
+            path = os.path.join(FILES, f["sha256"], f["name"])
+            if rules:
+                accepted = SignedWheel(path)
+                if accepted.sha256 != f["sha256"]:
+                    refuse("%s has sha256 %s, not %s" % (f["name"], accepted.sha256, f["sha256"]))
+                self.judged = judge_wheel(rules, signed, f["name"], accepted.sha256, self.dir)
+            if signed["signatures"]:
+                load_signing()
+                store_signed(signed, path, f["sha256"])
+
+    def judge_before(self, order, folder):
+        """Judges the wheel of the environment before again, and each of its files."""
+        rules, mark = policies_for(order), mark_of(os.path.basename(folder))
+        deepspeed = mark.get("deepspeed") if mark else None
+        if not rules or not deepspeed:
+            return
+        sha256 = str(deepspeed.get("sha256", ""))
+        for name in os.listdir(os.path.join(FILES, sha256)) if os.path.isdir(os.path.join(FILES, sha256)) else []:
+            if SignedWheel(os.path.join(FILES, sha256, name)).sha256 != sha256:
+                refuse("%s is not the wheel that was installed" % name)
+
+        def find(name):
+            parts = name.split("/")
+            if not parts[0].endswith(".data") or len(parts) < 3:
+                return os.path.join(site_of(folder), *parts)
+            place = {"purelib": site_of(folder), "platlib": site_of(folder), "scripts": os.path.join(folder, "bin"), "data": folder}.get(parts[1])
+            return os.path.join(place, *parts[2:]) if place else ""
+
+        self.judged = judge_stored(rules, sha256, self.dir, find)
 
     @staticmethod
     def ready(digest):
@@ -168,11 +209,12 @@ class Environments(Workplace):
         name = target(PREVIOUS)
         if not name:
             raise Failed("there is nothing to go back to", "one-environment-back")
+        self.judge_before(order, os.path.join(PLACE, name))
         wrong = Whole(os.path.join(PLACE, name)).told()["wrong"]
         if wrong:
             raise Failed("the environment before is not as it was: %s" % ", ".join(wrong[:4]))
         self.switch({"to": name, "previous": "", "journal": order["journal"], "tidy": False})
-        return {"python": python_of(CURRENT)}
+        return {"python": python_of(CURRENT), "judged": self.judged}
 
     def switch(self, change):
         save_json(CHANGE, change)
@@ -218,6 +260,7 @@ class Environments(Workplace):
         for name in listed_folders(PYTHONS):
             if name not in pythons and (not name.startswith("run-") or is_old(os.path.join(PYTHONS, name))):
                 sweep(os.path.join(PYTHONS, name))
+        forget_signed(needed)
         unused = set()
         for sum in listed_folders(FILES):
             if sum not in needed:

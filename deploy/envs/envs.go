@@ -20,6 +20,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/node"
+	"github.com/dsbuild/dsbuild/signing"
 	"github.com/dsbuild/dsbuild/verify"
 )
 
@@ -32,8 +33,9 @@ type Options struct {
 	Force     bool   // make the environment anew where it is there already
 	InUse     deploy.InUse
 	Serial    deploy.Serial
-	Bandwidth *rate.Limiter // bytes per second of all uploads; nil: no limit
-	Verify    verify.Level  // LevelLoad also loads every op of DeepSpeed
+	Bandwidth *rate.Limiter   // bytes per second of all uploads; nil: no limit
+	Policy    *signing.Policy // the wheels of DeepSpeed that nodes accept; nil: any, unless a node has a policy of its own
+	Verify    verify.Level    // LevelLoad also loads every op of DeepSpeed
 }
 
 // Deployment is one deploy or rollback of an environment: Survey or SurveyRollback, then Apply,
@@ -295,7 +297,8 @@ type nodeRun struct {
 	unseen  bool // what is there now is not known
 	changed bool
 	sent    int64
-	serial  int // the group of --serial in which it was changed, from 1
+	serial  int      // the group of --serial in which it was changed, from 1
+	judged  []string // how the node judged the wheel by the policies, for the report
 	differs []string
 
 	waitUntil time.Time // deadline of the wait for processes to end
@@ -406,7 +409,7 @@ func (u *nodeRun) current() *node.Facts {
 func (u *nodeRun) report() report.Node {
 	n := u.Node.Report()
 	n.Changed, n.Unseen, n.Facts, n.Sent, n.Unfit = u.changed, u.unseen || u.facts == nil, u.current(), u.sent, u.plan.Unfit
-	n.Remarks, n.Differs = append(n.Remarks, u.plan.Remarks...), append(n.Differs, u.differs...)
+	n.Remarks, n.Differs = append(append(n.Remarks, u.plan.Remarks...), u.judged...), append(n.Differs, u.differs...)
 	if len(u.run.opt.Serial) > 0 {
 		n.Serial = u.serial
 	}

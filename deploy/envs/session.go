@@ -10,6 +10,7 @@ import (
 	"github.com/dsbuild/dsbuild/environment"
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/node"
+	"github.com/dsbuild/dsbuild/signing"
 	"github.com/dsbuild/dsbuild/verify"
 )
 
@@ -28,7 +29,7 @@ var (
 var (
 	lookProgram  = node.NewErrand(pythonSource, placeSource, lookSource)
 	checkProgram = node.NewProgram(pythonSource, placeSource, checkSource)
-	agentProgram = agent.NewProgram(verify.FilesSource(), changes.Source(), node.UsesSource(), pythonSource, placeSource, agentSource)
+	agentProgram = agent.NewProgram(verify.FilesSource(), changes.Source(), signing.NodeSource(), node.UsesSource(), pythonSource, placeSource, agentSource)
 )
 
 // where names the environment for the programs on nodes.
@@ -89,6 +90,7 @@ type whole struct {
 	Packages map[string]packageOnANode `json:"packages"`
 	Wrong    []string                  `json:"wrong"` // files that are not as RECORD says
 	More     int                       `json:"more"`  // how many more there are
+	Judged   *signing.Reply            `json:"judged"`
 }
 
 type packageOnANode struct {

@@ -20,6 +20,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/node"
+	"github.com/dsbuild/dsbuild/signing"
 	"github.com/dsbuild/dsbuild/verify"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -165,15 +166,22 @@ func (u *nodeRun) start(ctx context.Context, files []fileRef, again, look bool) 
 // install lets the node make the environment of the files.
 func (u *nodeRun) install(ctx context.Context) error {
 	all := refs(u.plan.Set)
+	signed := signing.Signed{Signatures: []string{}}
+	if ds := u.plan.Set.File("deepspeed"); ds != nil && u.run.opt.Files.Paths[ds.SHA256] != "" {
+		var err error
+		if signed, err = signing.ReadSigned(u.run.opt.Files.Paths[ds.SHA256]); err != nil {
+			return err
+		}
+	}
 	var made whole
 	err := u.session.ask(ctx, agent.Order{
 		"do": "install", "digest": u.plan.Set.Digest, "ready": u.plan.Ready, "files": all, "installer": all[0],
-		"limit_s": u.run.fleet.Limit(installLimit).Seconds(),
+		"limit_s": u.run.fleet.Limit(installLimit).Seconds(), "policy": u.run.opt.Policy.ForNodes(), "signed": signed,
 	}, &made)
 	if err != nil {
 		return err
 	}
-	u.whole = &made
+	u.whole, u.judged = &made, made.Judged.Remark()
 	return nil
 }
 
@@ -366,11 +374,13 @@ func (u *nodeRun) rollBack(ctx context.Context) error {
 		return hint.With(errors.New("another change was made since the survey"), "check with --dry-run, then roll back again")
 	}
 	var done struct {
-		Python string `json:"python"`
+		Python string         `json:"python"`
+		Judged *signing.Reply `json:"judged"`
 	}
-	if err := u.session.ask(ctx, agent.Order{"do": "roll_back", "journal": u.entry(b.Previous.Digest)}, &done); err != nil {
+	if err := u.session.ask(ctx, agent.Order{"do": "roll_back", "journal": u.entry(b.Previous.Digest), "policy": u.run.opt.Policy.ForNodes()}, &done); err != nil {
 		return err
 	}
+	u.judged = done.Judged.Remark()
 	now := *b.Previous
 	now.Python = done.Python
 	u.changed, u.now = true, &now

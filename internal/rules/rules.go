@@ -119,6 +119,12 @@ func actingRooms() []Rule { //nolint:revive // a table, however long
 			Reason: "deploy takes a finished wheel; it does not depend on how the wheel was made",
 		},
 		{
+			Folder: "signing",
+			Deny:   []string{Module, cobra, sftp, "net$", "net/http", "os/exec"},
+			Allow:  ours("signing", "wheel", "internal/yamldoc", "internal/diagnostic", "internal/hint", "internal/atomicfile"),
+			Reason: "a judgement of a wheel rests on its files and the policy alone",
+		},
+		{
 			Folder: "environment",
 			Deny:   append(ours("inventory", "deploy", "fleet", "verify", "pipeline", "cmd", "launch", "ship", "nightly"), dagger, cobra, ssh),
 			Reason: "an environment is files for kinds of nodes: it neither reaches nodes nor builds",
@@ -271,7 +277,7 @@ func Everywhere() []Except {
 			Reason:  "no dagger types across package borders",
 		},
 		{
-			Folders: []string{"internal/remote", "ci"},
+			Folders: []string{"internal/remote", "signing", "ci"},
 			Deny:    ssh,
 			Reason:  "no ssh types across package borders",
 		},

@@ -210,6 +210,9 @@ func Built(t testing.TB, dir string, opt Options) (path string, m wheel.Manifest
 	}
 	now := time.Now().UTC().Truncate(time.Second)
 	m.Builder, m.BuiltAt = "test", &now
+	if build.Record, err = wheel.RecordSum(path); err != nil {
+		t.Fatal(err)
+	}
 	if statement, err = wheel.Provenance(m, build, now, now); err != nil {
 		t.Fatal(err)
 	}

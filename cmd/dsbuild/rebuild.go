@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/scratch"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/pipeline/planner"
+	"github.com/dsbuild/dsbuild/signing"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+func newRebuildCommand(a *app) *cobra.Command {
+	var o wheelOptions
+	cmd := &cobra.Command{
+		Use:   "rebuild WHEEL",
+		Short: "Build a wheel again from its manifest, and compare the bytes",
+		Long: `rebuild builds a wheel again from what its manifest says: the same sources, base, versions,
+operators and targets. It takes nothing from the store, compiles everything, and says whether
+the two wheels have the same bytes; the new one is not kept.
+
+With --sign it then signs the statement beside the wheel: a second builder's signature, which a
+policy with builders: 2 asks for. A wheel with other bytes is not signed: the differences
+are listed, and the exit code is 4.`,
+		Example: `  dsbuild rebuild --sign ~/.ssh/id_ed25519 dist/deepspeed-*.whl`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.checkBuildFlags(cmd.Flags(), cmd.CommandPath()); err != nil {
+				return err
+			}
+			site, err := newSite(o.siteOptions)
+			if err != nil {
+				return err
+			}
+			o.site, o.noCache = site, true
+			return site.Error(asUsage(cmd.CommandPath(), runRebuild(cmd.Context(), a, o, args[0], cmd.CommandPath())))
+		},
+	}
+	o.placeFlags(cmd.Flags())
+	return cmd
+}
+
+// runRebuild builds a wheel again and compares it with the first one.
+func runRebuild(ctx context.Context, a *app, o wheelOptions, file, command string) error {
+	m, sum, err := readBuilt(ctx, file, command)
+	if err != nil {
+		return err
+	}
+	request, err := planner.RebuildRequest(m)
+	if err != nil {
+		return usageErrorf(command, "%s cannot be built again: %w", m.Name, err)
+	}
+	sign, done, err := a.wheelSigner(ctx, o.sign)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if sign != nil { // before a build of minutes
+		if signed, err := signing.ReadSigned(file); err != nil || signed.Statement == "" {
+			return usageErrorf(command, "--sign: there is no statement beside %s", m.Name)
+		}
+	}
+	tmp, err := scratch.New("")
+	if err != nil {
+		return err
+	}
+	defer tmp.Close()
+	again, err := buildAgain(ctx, a, o, request, m, tmp.Path)
+	if err != nil {
+		return err
+	}
+	if again.SHA256 != sum {
+		return differError(file, again.Path)
+	}
+	if _, err := fmt.Fprintf(a.stdout, "%s has the same bytes when it is built again: sha256 %s\n", ui.Clean(m.Name), sum); err != nil || sign == nil {
+		return err
+	}
+	return pipeline.SignPlaced(file, sign)
+}
+
+// readBuilt reads a wheel of dsbuild's, which must agree with itself.
+func readBuilt(ctx context.Context, file, command string) (wheel.Manifest, string, error) {
+	v, err := wheel.Verify(ctx, file)
+	if err != nil {
+		return wheel.Manifest{}, "", noWheel(command, err)
+	}
+	if err := v.Err(); err != nil {
+		return wheel.Manifest{}, "", err
+	}
+	if v.Manifest == nil {
+		return wheel.Manifest{}, "", usageErrorf(command, "%s has no manifest: dsbuild did not build it", filepath.Base(file))
+	}
+	return *v.Manifest, v.SHA256, nil
+}
+
+// buildAgain builds the wheel of a manifest into a folder, without the store.
+func buildAgain(ctx context.Context, a *app, o wheelOptions, request planner.Request, m wheel.Manifest, dir string) (wheel.Artifact, error) {
+	backend := o.newBackend(a)
+	defer backend.Close()
+	plans, err := o.newPlanner(ctx, a, backend)
+	if err != nil {
+		return wheel.Artifact{}, err
+	}
+	defer plans.Close()
+	plan, err := plans.Plan(ctx, request)
+	if err != nil {
+		return wheel.Artifact{}, err
+	}
+	if plan.Digest != m.PlanDigest {
+		a.reporter.Warn("this dsbuild (%s) plans the wheel in another way than the one that built it: other bytes say nothing about its builder", a.version)
+	}
+	runner := o.newRunner(a, filepath.Join(dir, "dist"))
+	runner.Builder, runner.Store = backend.OpenBuilder, pipeline.Store{Dir: filepath.Join(dir, "store"), Keep: 1}
+	return runner.Run(ctx, plan)
+}
+
+// differError names what differs between a wheel and the one that was built again.
+func differError(file, again string) error {
+	differs, err := wheel.Differ(file, again)
+	if err != nil {
+		return err
+	}
+	if filepath.Base(file) != filepath.Base(again) {
+		differs = append([]string{"its name is " + filepath.Base(again)}, differs...)
+	}
+	if len(differs) == 0 {
+		differs = []string{"the same files, packed in another way"}
+	}
+	const most = 10
+	if len(differs) > most {
+		differs = append(differs[:most:most], fmt.Sprintf("and %d more", len(differs)-most))
+	}
+	err = errors.New(filepath.Base(file) + " has other bytes when it is built again: " + strings.Join(differs, "; "))
+	return &otherBytesError{hint.With(err, "compare the two manifests and statements: another gcc or package in the base changes code")}
+}
+
+// otherBytesError is a wheel that is not what its manifest leads to.
+type otherBytesError struct{ error }
+
+func (e *otherBytesError) Unwrap() error { return e.error }
+func (e *otherBytesError) ExitCode() int { return exitWheel }

@@ -1,0 +1,202 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dsbuild/dsbuild/deploy/wheels"
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/signing"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// signOptions are the flags of dsbuild sign.
+type signOptions struct {
+	command   string
+	key       string
+	namespace string
+}
+
+func newSignCommand(a *app) *cobra.Command {
+	var o signOptions
+	cmd := &cobra.Command{
+		Use:   "sign WHEEL...",
+		Short: "Sign wheels with an SSH key",
+		Long: `sign signs the provenance statement beside each wheel with an SSH key, and writes the
+signature beside it: WHEEL.provenance.json.ID.sig, where ID tells one key from another. The
+statement names the wheel by its sha256, so the signature is one of the wheel, too. Several
+builders sign the same statement side by side.
+
+The key is a private key, or the .pub file of a key that the SSH agent holds: a security
+key (FIDO) signs through the agent. If KEY-cert.pub is there, the key signs with that
+certificate. dsbuild asks for a passphrase at the terminal. ssh-keygen -Y verify reads
+the signatures.`,
+		Example: `  dsbuild sign --key ~/.ssh/id_ed25519 dist/deepspeed-*.whl`,
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.command = cmd.CommandPath()
+			return runSign(cmd.Context(), a, o, args)
+		},
+	}
+	cmd.Flags().StringVar(&o.key, "key", "", "the SSH `KEY`: a private key, or the .pub file of a key in the agent")
+	cmd.Flags().StringVar(&o.namespace, "namespace", signing.Namespace, "the signature's namespace, which a policy can ask for")
+	return cmd
+}
+
+var namespaceForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}$`)
+
+// runSign signs wheels as o says.
+func runSign(ctx context.Context, a *app, o signOptions, files []string) error {
+	switch {
+	case o.key == "":
+		return usageErrorf(o.command, "--key is missing: name the SSH key that signs")
+	case !namespaceForm.MatchString(o.namespace):
+		return usageErrorf(o.command, "--namespace %q: must be letters, digits and . _ @ + -", o.namespace)
+	}
+	for _, file := range files {
+		if info, err := os.Stat(file); err != nil || !info.Mode().IsRegular() {
+			return usageErrorf(o.command, "%s is not a wheel's file", file)
+		}
+	}
+	key, err := a.openKey(ctx, o.key)
+	if err != nil {
+		return err
+	}
+	defer key.Close()
+	for _, file := range files {
+		path, err := signing.Sign(file, key, o.namespace)
+		if err == nil {
+			err = pipeline.RelistSums(filepath.Dir(file))
+		}
+		if err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintf(a.stdout, "%s\n", ui.Clean(relativePath(path))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// keyError is a key that cannot be used: wrong usage.
+type keyError struct{ err error }
+
+func (e *keyError) Error() string { return e.err.Error() }
+func (e *keyError) Unwrap() error { return e.err }
+func (e *keyError) ExitCode() int { return exitUsage }
+
+// openKey opens a key that signs; whoever is at the terminal is asked for its passphrase.
+func (a *app) openKey(ctx context.Context, file string) (*remote.Key, error) {
+	var asks remote.Prompter
+	if a.prompt != nil {
+		asks = a.prompt
+	}
+	key, err := remote.NewAnswers(asks).OpenKey(ctx, file)
+	if err != nil {
+		return nil, &keyError{err}
+	}
+	return key, nil
+}
+
+// wheelSigner returns the function that signs wheels for --sign, nil without a key. The key is
+// opened before anything is built.
+func (a *app) wheelSigner(ctx context.Context, file string) (sign func(path string) error, done func(), err error) {
+	if file == "" {
+		return nil, func() {}, nil
+	}
+	key, err := a.openKey(ctx, file)
+	if err != nil {
+		return nil, nil, err
+	}
+	return func(path string) error {
+		_, err := signing.Sign(path, key, signing.Namespace)
+		return hint.Add(err, "sign it later: dsbuild sign --key KEY WHEEL")
+	}, key.Close, nil
+}
+
+func newPolicyCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "policy FILE",
+		Short: "Check a policy, and print it in the form for nodes",
+		Long: `policy checks a policy, the file that says which wheels nodes accept, and prints it as JSON.
+
+A node that has this JSON in /etc/dsbuild/policy.json, or an environment that has it in
+.dsbuild/policy.json, enforces it whoever deploys, and with whatever --policy.`,
+		Example: `  dsbuild policy policy.yaml`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			p, err := a.readPolicy(args[0])
+			if err != nil {
+				return err
+			}
+			return ui.JSON(a.stdout, p.ForNodes())
+		},
+	}
+}
+
+// readPolicy reads a policy, "-" from standard input; none without a file.
+func (a *app) readPolicy(file string) (*signing.Policy, error) {
+	if file == "" {
+		return nil, nil
+	}
+	return signing.ReadPolicy(file, a.stdin, time.Now())
+}
+
+// acceptedWheels returns the wheels that a policy accepts: this machine judges first, so that a wheel
+// that no node would accept goes to none. If it accepts no wheel, it returns the error of the first.
+func acceptedWheels(p *signing.Policy, all []wheels.Wheel, report ui.Reporter) ([]wheels.Wheel, error) {
+	if p == nil {
+		return all, nil
+	}
+	var accepted []wheels.Wheel
+	var refused []error
+	for _, w := range all {
+		if err := acceptWheel(p, w.Path, w.Manifest.SHA256); err != nil {
+			refused = append(refused, fmt.Errorf("%s: %w", w.Manifest.Name, err))
+			continue
+		}
+		accepted = append(accepted, w)
+	}
+	if len(accepted) == 0 && len(refused) > 0 {
+		return nil, refused[0]
+	}
+	for _, err := range refused {
+		report.Note("left out: %v", err)
+	}
+	return accepted, nil
+}
+
+func acceptWheel(p *signing.Policy, file, sum string) error {
+	signed, err := signing.ReadSigned(file)
+	if err == nil {
+		_, err = p.Check(signed, sum, time.Now())
+	}
+	return err
+}
+
+// policyCheck is the name of the policy's judgement among the checks of a wheel.
+const policyCheck = "policy"
+
+// judgeWheel is the policy's judgement of a wheel, as one of its checks.
+func judgeWheel(p *signing.Policy, policy, file, sum string) (wheel.Check, error) {
+	check := wheel.Check{Name: policyCheck, Against: policy, Damage: []string{}}
+	err := acceptWheel(p, file, sum)
+	var refused *signing.RefusedError
+	switch {
+	case errors.As(err, &refused):
+		check.Damage = refused.Reasons
+	case err != nil:
+		check.Damage = []string{err.Error()}
+	}
+	return check, err
+}

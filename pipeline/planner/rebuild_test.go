@@ -1,0 +1,54 @@
+package planner_test
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/pipeline/planner"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+func TestRebuildRequest(t *testing.T) {
+	t.Parallel()
+	m := wheel.Manifest{
+		Source: wheel.Source{Kind: "release", Ref: "0.19.8"}, ArchsRequested: []string{"8.0"}, OpsRequested: []string{"cpu_adam"},
+		CPU: "x86-64-v3", Torch: "2.15.0", CUDA: "13.2", Python: "3.11", PlanDigest: "cd",
+		Base: wheel.Base{Ref: "docker.io/library/debian:12@sha256:" + strings.Repeat("a", 64)},
+		Env:  map[string]string{wheel.KeepDebugVariable: "1"},
+	}
+	want := planner.Request{
+		Archs: m.ArchsRequested, Ops: m.OpsRequested, DeepSpeed: "0.19.8", Torch: "2.15.0", CUDA: "13.2", Python: "3.11", CPU: "x86-64-v3", Base: m.Base.Ref, KeepDebug: true,
+	}
+	if got, err := planner.RebuildRequest(m); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for ref, want := range map[string]string{
+		"git+https://example.org/ds@main":       "git+https://example.org/ds@c0ffee",
+		"git+https://example.org/ds":            "git+https://example.org/ds@c0ffee",
+		"git+ssh://git@example.org/ds.git@v1#x": "git+ssh://git@example.org/ds.git@c0ffee",
+	} {
+		m := m
+		m.Source = wheel.Source{Kind: "git", Ref: ref, Commit: "c0ffee"}
+		if got, err := planner.RebuildRequest(m); err != nil || got.DeepSpeed != want {
+			t.Errorf("%s: %s, %v", ref, got.DeepSpeed, err)
+		}
+	}
+	for want, change := range map[string]func(*wheel.Manifest){
+		"from a folder, ds":       func(m *wheel.Manifest) { m.Source = wheel.Source{Kind: "path", Ref: "ds"} },
+		"a source distribution":   func(m *wheel.Manifest) { m.Source = wheel.Source{Kind: "sdist", Ref: "ds.tar.gz"} },
+		"built on base.tar":       func(m *wheel.Manifest) { m.Base.Ref = "base.tar" },
+		"does not say how it was": func(m *wheel.Manifest) { m.PlanDigest = "" },
+	} {
+		m := m
+		change(&m)
+		if _, err := planner.RebuildRequest(m); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	stable := m
+	stable.TorchABI, stable.Torch, stable.CUDA, stable.Python = &wheel.TorchABI{Stable: true, Min: "2.10"}, "2.10", "13", "3.10+"
+	if got, err := planner.RebuildRequest(stable); err != nil || got.ABI != "stable" || got.Torch+got.CUDA+got.Python != "" {
+		t.Errorf("%+v, %v", got, err)
+	}
+}

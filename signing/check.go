@@ -1,0 +1,236 @@
+package signing
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hiddeco/sshsig"
+	"golang.org/x/crypto/ssh"
+
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// clockSlack is how far the clocks of a builder and of a node may differ.
+const clockSlack = 5 * time.Minute
+
+// RefusedError reports a wheel that a policy does not accept.
+type RefusedError struct{ Reasons []string }
+
+func (e *RefusedError) Error() string {
+	return "the policy refuses it: " + strings.Join(e.Reasons, "; ")
+}
+
+// Hint suggests the next step.
+func (e *RefusedError) Hint() string {
+	return "sign the wheel with a key of the policy: dsbuild sign --key KEY WHEEL"
+}
+
+// ExitCode is the code for a wheel that is not what was asked.
+func (e *RefusedError) ExitCode() int { return 4 }
+
+// Check judges a wheel by a policy at a time; sum is the wheel's SHA-256. It returns the names of the
+// builders who signed, or a *RefusedError. The node's check.py does the same.
+func (p *Policy) Check(s Signed, sum string, now time.Time) ([]string, error) {
+	facts, err := readFacts(s.Statement, s.Name, sum)
+	if err != nil {
+		return nil, &RefusedError{[]string{err.Error()}}
+	}
+	reasons := p.checkFacts(facts, now)
+	names, rejected := p.countBuilders(s, now)
+	if len(names) < max(p.Builders, 1) {
+		reasons = append(reasons, fmt.Sprintf("%d of %d trusted signatures%s", len(names), max(p.Builders, 1), inParentheses(rejected)))
+	}
+	if len(reasons) > 0 {
+		return nil, &RefusedError{reasons}
+	}
+	return names, nil
+}
+
+func inParentheses(words []string) string {
+	if len(words) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(words, "; ") + ")"
+}
+
+// readFacts reads a statement, and compares it with the wheel.
+func readFacts(text, name, sum string) (wheel.ProvenanceFacts, error) {
+	if text == "" {
+		return wheel.ProvenanceFacts{}, errors.New("the wheel has no statement")
+	}
+	facts, err := wheel.ReadProvenance([]byte(text))
+	switch {
+	case err != nil:
+		return facts, fmt.Errorf("the statement cannot be read: %w", err)
+	case facts.Name != name:
+		return facts, errors.New("the statement is about another file")
+	case facts.SHA256 != sum:
+		return facts, fmt.Errorf("the statement is about a file with sha256 %s, but this file has %s", facts.SHA256, sum)
+	}
+	return facts, nil
+}
+
+// checkFacts lists what a statement says that the policy does not accept.
+func (p *Policy) checkFacts(f wheel.ProvenanceFacts, now time.Time) (reasons []string) {
+	refuse := func(format string, args ...any) { reasons = append(reasons, fmt.Sprintf(format, args...)) }
+	if p.Minimum != "" && isOlder(f.Version, p.Minimum) {
+		refuse("version %s is older than %s", f.Version, p.Minimum)
+	}
+	if len(p.Sources) > 0 && !slices.ContainsFunc(p.Sources, func(pattern string) bool { return matches(pattern, f.Source) }) {
+		refuse("it was built from %s, which is none of the sources", f.Source)
+	}
+	if age := now.Sub(f.Finished); p.MaxAge > 0 && age > p.MaxAge {
+		refuse("it was built on %s, too long ago", f.Finished.UTC().Format(time.RFC3339))
+	}
+	if f.Finished.Sub(now) > clockSlack {
+		refuse("it was built on %s, after the time of this clock", f.Finished.UTC().Format(time.RFC3339))
+	}
+	return reasons
+}
+
+// isOlder reports whether a version of DeepSpeed comes before a release, as far as numbers and
+// pre-releases go.
+func isOlder(version, release string) bool {
+	numbers, rest := splitVersion(version)
+	least, _ := splitVersion(release)
+	if c := slices.Compare(numbers, least); c != 0 {
+		return c < 0
+	}
+	return rest != "" && !strings.HasPrefix(rest, ".post") && !strings.HasPrefix(rest, "-")
+}
+
+var leadingNumbers = regexp.MustCompile(`^((?:\d{1,9}\.)*\d{1,9})?(?s:(.*))$`)
+
+// splitVersion returns the numbers of a version without zeros at the end, and the part after them.
+func splitVersion(version string) (numbers []int, rest string) {
+	m := leadingNumbers.FindStringSubmatch(version)
+	for word := range strings.SplitSeq(m[1], ".") {
+		n, _ := strconv.Atoi(word) // at most nine digits
+		numbers = append(numbers, n)
+	}
+	for len(numbers) > 0 && numbers[len(numbers)-1] == 0 {
+		numbers = numbers[:len(numbers)-1]
+	}
+	return numbers, m[2]
+}
+
+// matches reports whether a text matches a pattern in which * stands for any text.
+func matches(pattern, text string) bool {
+	parts := strings.Split(pattern, "*")
+	for i := range parts {
+		parts[i] = regexp.QuoteMeta(parts[i])
+	}
+	ok, err := regexp.MatchString(`\A`+strings.Join(parts, ".*")+`\z`, text)
+	return err == nil && ok
+}
+
+// countBuilders returns the different builders whose signatures count, and why others do not.
+func (p *Policy) countBuilders(s Signed, now time.Time) (names, rejected []string) {
+	keys := map[string]bool{}
+	for i, armored := range s.Signatures {
+		name, key, err := p.builderOf(s.Statement, armored, now)
+		switch {
+		case err != nil:
+			rejected = append(rejected, fmt.Sprintf("signature %d: %v", i+1, err))
+		case slices.Contains(names, name) || keys[string(key)]:
+			rejected = append(rejected, fmt.Sprintf("signature %d: %s has signed already", i+1, name))
+		default:
+			names, keys[string(key)] = append(names, name), true
+		}
+	}
+	return names, rejected
+}
+
+// builderOf returns the builder who made a signature, and the key itself without a certificate.
+func (p *Policy) builderOf(statement, armored string, now time.Time) (name string, key []byte, err error) {
+	sig, err := sshsig.Unarmor([]byte(armored))
+	if err != nil {
+		return "", nil, errors.New("not an SSH signature")
+	}
+	key = plainKey(sig.PublicKey)
+	name, err = p.trusted(sig, now)
+	if err == nil {
+		err = verifySignature(statement, sig)
+	}
+	return name, key, err
+}
+
+// verifySignature proves that the key of a signature signed the statement.
+func verifySignature(statement string, sig *sshsig.Signature) error {
+	key, err := ssh.ParsePublicKey(plainKey(sig.PublicKey))
+	if err != nil {
+		return err
+	}
+	plain := *sig
+	plain.PublicKey = key
+	if key.Type() == ssh.KeyAlgoRSA && sig.Signature.Format != ssh.KeyAlgoRSASHA256 && sig.Signature.Format != ssh.KeyAlgoRSASHA512 {
+		return errors.New("it rests on SHA-1")
+	}
+	if err := sshsig.Verify(strings.NewReader(statement), &plain, key, sig.HashAlgorithm, sig.Namespace); err != nil {
+		return errors.New("it is not of this statement")
+	}
+	return nil
+}
+
+// plainKey is the key of a signature without its certificate.
+func plainKey(key ssh.PublicKey) []byte {
+	if cert, ok := key.(*ssh.Certificate); ok {
+		key = cert.Key
+	}
+	return key.Marshal()
+}
+
+// trusted returns the builder for whom the key of a signature speaks.
+func (p *Policy) trusted(sig *sshsig.Signature, now time.Time) (string, error) {
+	cert, certified := sig.PublicKey.(*ssh.Certificate)
+	authority := plainKey(sig.PublicKey)
+	if certified {
+		authority = cert.SignatureKey.Marshal()
+	}
+	for _, blob := range [][]byte{plainKey(sig.PublicKey), authority} {
+		if f := fingerprint(blob); slices.Contains(p.Revoked, f) {
+			return "", fmt.Errorf("the key %s is revoked", f)
+		}
+	}
+	for i := range p.Signers {
+		s := &p.Signers[i]
+		if s.CA != certified || !bytes.Equal(s.blob, authority) {
+			continue
+		}
+		if why := s.validAt(now); why != "" {
+			return "", fmt.Errorf("the key of %s is %s", s.Name, why)
+		}
+		if !slices.Contains(s.Namespaces, sig.Namespace) {
+			return "", fmt.Errorf("the key of %s may not sign in the namespace %q", s.Name, sig.Namespace)
+		}
+		if certified {
+			return s.principalOf(cert, now)
+		}
+		return s.Name, nil
+	}
+	return "", fmt.Errorf("the policy does not trust the key %s", fingerprint(authority))
+}
+
+// principalOf returns the builder that a certificate names.
+func (s *Signer) principalOf(cert *ssh.Certificate, now time.Time) (string, error) {
+	for _, principal := range s.Principals {
+		if !slices.Contains(cert.ValidPrincipals, principal) {
+			continue
+		}
+		checker := ssh.CertChecker{Clock: func() time.Time { return now }}
+		if cert.CertType != ssh.UserCert {
+			return "", errors.New("it is the certificate of a host")
+		}
+		if err := checker.CheckCert(principal, cert); err != nil {
+			return "", fmt.Errorf("the certificate is not valid: %w", err)
+		}
+		return s.Name + "/" + principal, nil
+	}
+	return "", fmt.Errorf("the certificate names none of the principals of %s", s.Name)
+}

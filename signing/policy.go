@@ -1,0 +1,163 @@
+// Package signing lets a team say which wheels its nodes accept: dsbuild signs the provenance
+// statement beside a wheel with an SSH key (the format of ssh-keygen -Y), and a policy names the
+// trusted keys and what a statement must say. The policy is enforced on each node, by check.py;
+// Check is the same judgement on this machine.
+package signing
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+)
+
+// Namespace is the namespace of dsbuild's signatures, unless the user says otherwise. A key that
+// also signs other things cannot be tricked into signing a wheel.
+const Namespace = "dsbuild"
+
+// Policy says which wheels nodes accept.
+type Policy struct {
+	Signers    []Signer
+	Revoked    []string      // fingerprints of keys that are not trusted any more
+	Builders   int           // so many different signers must have signed a wheel
+	Minimum    string        // oldest version of DeepSpeed; "" for any
+	Sources    []string      // patterns for the source of a build; none: any source
+	MaxAge     time.Duration // of a build; 0 for any
+	Companions bool          // accept the unsigned wheels that --deps installs with DeepSpeed
+}
+
+// Signer is a trusted key, or a certificate authority that vouches for keys.
+type Signer struct {
+	Name       string
+	Key        string    // in the form of authorized_keys, without a comment
+	CA         bool      // Key signs certificates; the certificates' keys sign wheels
+	Principals []string  // of a CA: certificates for these names are accepted
+	Namespaces []string  // of signatures
+	From       time.Time // zero: always
+	Until      time.Time // zero: for ever
+
+	blob []byte
+}
+
+// parseKey stores a key in its plain form.
+func (s *Signer) parseKey(text string) error {
+	key, _, options, rest, err := ssh.ParseAuthorizedKey([]byte(text))
+	switch {
+	case err != nil:
+		return errors.New("is not an SSH public key (ssh-ed25519 AAAA…)")
+	case len(options) > 0 || len(bytes.TrimSpace(rest)) > 0:
+		return errors.New("must be one public key without options")
+	case strings.Contains(key.Type(), "-cert-v01@"):
+		return errors.New("is a certificate: name the key of its CA, with ca")
+	}
+	s.blob, s.Key = key.Marshal(), strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key)))
+	return nil
+}
+
+// fingerprint is the fingerprint of the signer's key, as ssh-keygen -l prints it.
+func (s *Signer) fingerprint() string { return fingerprint(s.blob) }
+
+func fingerprint(blob []byte) string {
+	key, err := ssh.ParsePublicKey(blob)
+	if err != nil {
+		return ""
+	}
+	return ssh.FingerprintSHA256(key)
+}
+
+// validAt reports why a signer is not trusted at a time; "" if it is.
+func (s *Signer) validAt(now time.Time) string {
+	switch {
+	case !s.From.IsZero() && now.Before(s.From):
+		return "not valid before " + s.From.UTC().Format(time.RFC3339)
+	case !s.Until.IsZero() && !now.Before(s.Until):
+		return "expired on " + s.Until.UTC().Format(time.RFC3339)
+	}
+	return ""
+}
+
+// voices is the number of different builders for which a signer can speak.
+func (s *Signer) voices() int {
+	if s.CA {
+		return len(s.Principals)
+	}
+	return 1
+}
+
+// Trusts reports why a policy trusts nobody at a time; nil if it trusts enough signers.
+func (p *Policy) Trusts(now time.Time) error {
+	voices := 0
+	var gone []string
+	for i := range p.Signers {
+		s := &p.Signers[i]
+		if why := s.validAt(now); why != "" {
+			gone = append(gone, s.Name+" is "+strings.TrimPrefix(why, "is "))
+			continue
+		}
+		if !slices.Contains(p.Revoked, s.fingerprint()) {
+			voices += s.voices()
+		}
+	}
+	if voices >= max(p.Builders, 1) {
+		return nil
+	}
+	more := ""
+	if len(gone) > 0 {
+		more = " (" + strings.Join(gone, "; ") + ")"
+	}
+	if voices == 0 {
+		return fmt.Errorf("the policy trusts nobody now%s", more)
+	}
+	return fmt.Errorf("the policy wants %d builders, but trusts only %d now%s", p.Builders, voices, more)
+}
+
+// nodePolicy is the form of a policy for nodes, whose Python reads no YAML. A node refuses a policy
+// of another version, or without one of these keys.
+type nodePolicy struct {
+	Version    int          `json:"version"`
+	Signers    []nodeSigner `json:"signers"`
+	Revoked    []string     `json:"revoked"`
+	Builders   int          `json:"builders"`
+	Minimum    string       `json:"minimum"`
+	Sources    []string     `json:"sources"`
+	Age        int64        `json:"age_s"`
+	Companions bool         `json:"companions"`
+}
+
+type nodeSigner struct {
+	Name       string   `json:"name"`
+	Key        string   `json:"key"`
+	CA         bool     `json:"ca"`
+	Principals []string `json:"principals"`
+	Namespaces []string `json:"namespaces"`
+	From       int64    `json:"from"`  // seconds since 1970; 0: always
+	Until      int64    `json:"until"` // 0: for ever
+}
+
+// ForNodes returns the policy in the form for nodes: a value for a JSON document.
+func (p *Policy) ForNodes() any {
+	if p == nil {
+		return nil
+	}
+	out := nodePolicy{
+		Version: 1, Signers: []nodeSigner{}, Revoked: orEmpty(p.Revoked), Builders: max(p.Builders, 1),
+		Minimum: p.Minimum, Sources: orEmpty(p.Sources), Age: int64(p.MaxAge / time.Second), Companions: p.Companions,
+	}
+	for _, s := range p.Signers {
+		out.Signers = append(out.Signers, nodeSigner{s.Name, s.Key, s.CA, orEmpty(s.Principals), s.Namespaces, seconds(s.From), seconds(s.Until)})
+	}
+	return out
+}
+
+func orEmpty(list []string) []string { return append([]string{}, list...) }
+
+func seconds(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.Unix()
+}

@@ -1,0 +1,146 @@
+package signing
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/hiddeco/sshsig"
+
+	"github.com/dsbuild/dsbuild/internal/atomicfile"
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// Bounds on the files beside a wheel.
+const (
+	maxStatement  = 4 << 20
+	maxSignature  = 64 << 10
+	maxSignatures = 32
+)
+
+// Signed is what lies beside a wheel: its statement, and the signatures of the statement.
+type Signed struct {
+	Name       string   `json:"name"` // the wheel's file name
+	Statement  string   `json:"statement"`
+	Signatures []string `json:"signatures"` // armored
+}
+
+// ReadSigned reads the statement and the signatures beside a wheel. A missing statement is an empty
+// one; no signature is none.
+func ReadSigned(file string) (Signed, error) {
+	s := Signed{Name: filepath.Base(file), Signatures: []string{}}
+	text, err := readBounded(file+wheel.ProvenanceSuffix, maxStatement)
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, nil
+	}
+	if err != nil {
+		return s, err
+	}
+	s.Statement = string(text)
+	files, err := wheel.SignatureFiles(file)
+	if err != nil {
+		return s, err
+	}
+	if len(files) > maxSignatures {
+		return s, fmt.Errorf("%s has more than %d signatures", s.Name, maxSignatures)
+	}
+	for _, f := range files {
+		text, err := readBounded(f, maxSignature)
+		if err != nil {
+			return s, err
+		}
+		s.Signatures = append(s.Signatures, string(text))
+	}
+	return s, nil
+}
+
+// readBounded reads a regular file of a limited size.
+func readBounded(path string, most int64) ([]byte, error) {
+	f, err := wheel.OpenRegular(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && int64(len(text)) > most {
+		err = fmt.Errorf("%s is larger than %d KiB", path, most>>10)
+	}
+	return text, err
+}
+
+// Key signs messages.
+type Key interface {
+	// Sign returns an armored SSH signature of a message in a namespace.
+	Sign(message []byte, namespace string) ([]byte, error)
+}
+
+// Sign signs the statement beside a wheel, and returns the path of the signature. The statement must
+// be the wheel's. A second signature by the same key replaces the first; signatures of an earlier
+// statement are removed, because they are worth nothing any more.
+func Sign(file string, key Key, namespace string) (string, error) {
+	s, err := ReadSigned(file)
+	if err != nil {
+		return "", err
+	}
+	if s.Statement == "" {
+		return "", hint.With(fmt.Errorf("%s has no statement beside it (%s)", s.Name, s.Name+wheel.ProvenanceSuffix),
+			"dsbuild wheel writes it: copy it with the wheel, or build the wheel again")
+	}
+	sum, _, err := wheel.HashRegular(file)
+	if err != nil {
+		return "", err
+	}
+	if _, err := readFacts(s.Statement, s.Name, sum); err != nil {
+		return "", hint.With(fmt.Errorf("not signed: %w", err), "copy the files of one build, or build the wheel again")
+	}
+	text, err := key.Sign([]byte(s.Statement), namespace)
+	if err != nil {
+		return "", fmt.Errorf("signing %s: %w", s.Name, err)
+	}
+	path := wheel.SignatureFile(file, signerID(text))
+	if err := removeStale(file, s); err != nil {
+		return "", err
+	}
+	return path, atomicfile.Write(path, bytes.NewReader(text), 0o644)
+}
+
+// signerID names the key of a signature in a file name.
+func signerID(armored []byte) string {
+	sig, err := sshsig.Unarmor(armored)
+	if err != nil {
+		return "unknown"
+	}
+	sum := sha256.Sum256(plainKey(sig.PublicKey))
+	return hex.EncodeToString(sum[:6])
+}
+
+// removeStale removes the signatures that are not of the statement.
+func removeStale(file string, s Signed) error {
+	files, err := wheel.SignatureFiles(file)
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		text, err := readBounded(f, maxSignature)
+		if err == nil && verifies(s.Statement, string(text)) {
+			continue
+		}
+		if err := os.Remove(f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// verifies reports whether a signature is one of the statement, by anyone.
+func verifies(statement, armored string) bool {
+	sig, err := sshsig.Unarmor([]byte(armored))
+	return err == nil && verifySignature(statement, sig) == nil
+}

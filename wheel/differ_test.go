@@ -1,0 +1,27 @@
+package wheel_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/wheel"
+	"github.com/dsbuild/dsbuild/wheel/wheeltest"
+)
+
+func TestDiffer(t *testing.T) {
+	t.Parallel()
+	a := wheeltest.Packed(t, t.TempDir(), wheeltest.Options{Files: map[string]string{"deepspeed/a.py": "a", "deepspeed/b.py": "b", "deepspeed/c.py": "c"}})
+	b := wheeltest.Packed(t, t.TempDir(), wheeltest.Options{Files: map[string]string{"deepspeed/a.py": "A", "deepspeed/b.py": "bb", "deepspeed/d.py": "d"}})
+	got, err := wheel.Differ(a, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"deepspeed/a.py has other bytes", "deepspeed/b.py has 2 bytes, not 1", "deepspeed/c.py is missing", "deepspeed/d.py is new"} {
+		if !slices.Contains(got, want) {
+			t.Errorf("%q lacks %q", got, want)
+		}
+	}
+	if same, err := wheel.Differ(a, a); err != nil || len(same) > 0 {
+		t.Errorf("%q, %v", same, err)
+	}
+}
