@@ -163,7 +163,10 @@ func (o envOptions) options(ctx context.Context, a *app) (envs.Options, error) {
 		return envs.Options{}, err
 	}
 	opt, err := o.changeOptions(ctx, a)
-	return envs.Options{Options: opt.Options, Lock: lock, Force: o.force, InUse: opt.InUse, Serial: opt.Serial, Policy: opt.Policy, Bandwidth: opt.Bandwidth, Verify: verify.Level(o.verify)}, err
+	return envs.Options{
+		Options: opt.Options, Lock: lock, Force: o.force, InUse: opt.InUse, Serial: opt.Serial,
+		Bandwidth: opt.Bandwidth, Policy: opt.Policy, Verify: verify.Level(o.verify),
+	}, err
 }
 
 // allFiles lists the files of all sets of a lock.
@@ -209,7 +212,15 @@ func (o envOptions) withFiles(ctx context.Context, a *app) (envs.Options, error)
 	if err == nil {
 		opt.Files, err = envs.OpenFiles(ctx, opt.Lock, paths, wheels.DefaultCache())
 	}
-	return opt, err
+	if err != nil {
+		return opt, err
+	}
+	for _, w := range opt.Files.Wheels {
+		if _, err := acceptedWheels(opt.Policy, []wheels.Wheel{*w}, a.reporter); err != nil {
+			return opt, err
+		}
+	}
+	return opt, nil
 }
 
 // runEnvRollback rolls back as opts say.
