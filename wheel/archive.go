@@ -327,6 +327,20 @@ func (a *Archive) checkNames() error {
 	return nil
 }
 
+// Place returns where installers put the file name of a wheel: below site-packages, or in the
+// folder of a scheme: "scripts", "headers", "data" (the whole environment).
+func Place(name string) (scheme, below string) {
+	p := installPath(name)
+	if !strings.HasPrefix(p, "/") {
+		return "", p
+	}
+	scheme, below, _ = strings.Cut(p[1:], "/")
+	return scheme, below
+}
+
+// DistInfo is the name of the wheel's dist-info folder.
+func (a *Archive) DistInfo() string { return a.distInfo }
+
 // installPath returns the place where installers put the file name of a wheel: relative to
 // site-packages, or in the directory of a scheme. Format: the binary distribution format (PyPA),
 // "The .data directory". Of the schemes of Python's sysconfig, data is the whole environment.

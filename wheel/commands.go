@@ -43,15 +43,42 @@ func (a *Archive) readCommands() (names, damage []string, err error) {
 		return nil, nil, a.damagedError(err)
 	}
 	entries, more := parseEntryPoints(string(text))
-	names, damage = append(names, entries...), append(damage, more...)
+	for _, e := range entries {
+		names = append(names, e.Name)
+	}
+	damage = append(damage, more...)
 	slices.Sort(names)
 	return slices.Compact(names), damage, nil
 }
 
-// parseEntryPoints reads the names of console_scripts and gui_scripts. The parsers of installers
+// EntryPoint is a command that installers make of a function.
+type EntryPoint struct {
+	Name   string
+	Module string // dotted
+	Object string // dotted, within the module
+}
+
+// EntryPoints returns the commands that installers make, sorted by name.
+func (a *Archive) EntryPoints() ([]EntryPoint, error) {
+	text, err := a.ReadFile(a.inDistInfo(entryPointsName), maxText)
+	if errors.Is(err, errNoMember) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, a.damagedError(err)
+	}
+	entries, damage := parseEntryPoints(string(text))
+	if len(damage) > 0 {
+		return nil, a.damagedError(errors.New(damage[0]))
+	}
+	slices.SortFunc(entries, func(x, y EntryPoint) int { return strings.Compare(x.Name, y.Name) })
+	return entries, nil
+}
+
+// parseEntryPoints reads console_scripts and gui_scripts. The parsers of installers
 // differ, so a line that two of them could read differently is damage. Format: the entry points
 // specification (PyPA).
-func parseEntryPoints(text string) (names, damage []string) {
+func parseEntryPoints(text string) (entries []EntryPoint, damage []string) {
 	section := ""
 	for i, line := range strings.Split(strings.ReplaceAll(text, "\r\n", "\n"), "\n") {
 		line = strings.Trim(line, " \t")
@@ -70,10 +97,12 @@ func parseEntryPoints(text string) (names, damage []string) {
 			damage = append(damage, fmt.Sprintf("%s: line %d is not NAME = MODULE:FUNCTION: %.80q", entryPointsName, i+1, line))
 			fallthrough
 		default:
-			names = append(names, name)
+			value, _, _ = strings.Cut(value, "[") // extras
+			module, object, _ := strings.Cut(strings.Trim(value, " \t"), ":")
+			entries = append(entries, EntryPoint{name, module, strings.TrimRight(object, " \t")})
 		}
 	}
-	return names, damage
+	return entries, damage
 }
 
 // verifyCommands checks that no command replaces a program of the environment itself, or lies

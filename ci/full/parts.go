@@ -40,5 +40,6 @@ func (b *bench) allParts() []parts.Part {
 		part("lint", "TestFullLint", "the sources, by golangci-lint with all its rules"),
 		part("fuzz", "TestFullFuzz", "every function that reads foreign input, fuzzed for a minute"),
 		part("speed", "TestFullSpeed", "dsbuild's builds, compared with the stock recipe's: symbols, numbers, bytes; what a change compiles again", engine),
+		part("image", "TestFullImage", "a wheel on an image of 1 GB in a registry, as a squashfs, and run by Docker", engine, wheel),
 	}
 }

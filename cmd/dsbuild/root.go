@@ -116,6 +116,7 @@ func commandGroups(a *app) []commandGroup {
 			newVerifyWheelCommand(a),
 			newIndexCommand(a),
 			newPublishCommand(a),
+			newImageCommand(a),
 		}},
 		{"Fleet", []*cobra.Command{
 			newStartCommand(a),

@@ -46,6 +46,9 @@ func TestScripts(t *testing.T) {
 			"mkwheel": func(ts *testscript.TestScript, _ bool, args []string) {
 				makeWheel(t, ts.MkAbs(args[0]), args[1:])
 			},
+			"mkbase": func(ts *testscript.TestScript, _ bool, args []string) {
+				ts.Check(makeBase(ts.MkAbs(args[0]), args[1:]))
+			},
 		},
 	})
 }

@@ -151,6 +151,12 @@ func actingRooms() []Rule { //nolint:revive // a table, however long
 			Reason: "publishing sends finished wheels: it knows no node and no build",
 		},
 		{
+			Folder: "image",
+			Deny:   append(ours("deploy", "pipeline", "fleet", "inventory", "cmd", "launch", "ship", "nightly"), dagger, cobra, ssh, yaml),
+			Allow:  ours("deploy/wheels"),
+			Reason: "an image is a base and finished wheels: it neither builds them nor reaches nodes",
+		},
+		{
 			Folder: "ci",
 			Deny:   ours("cmd"),
 			Reason: "the tools of tests run the program from outside",

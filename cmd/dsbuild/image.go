@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/deploy/wheels"
+	"github.com/dsbuild/dsbuild/image"
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+// imageOptions are the flags of dsbuild image.
+type imageOptions struct {
+	base   string
+	wheels []string
+	output string
+	name   string
+	given  map[string]*string // facts about the base, by name
+	force  bool
+	dryRun bool
+	json   bool
+}
+
+func newImageCommand(a *app) *cobra.Command {
+	o := imageOptions{given: map[string]*string{}}
+	cmd := &cobra.Command{
+		Use:        "image --base IMAGE|TAR -o IMAGE|FILE",
+		SuggestFor: []string{"layer", "container", "docker", "oci"},
+		Short:      "Put a wheel, installed, as one layer on a container image",
+		Long: `image installs a wheel into a container image: it adds one layer with the files that
+pip install --no-deps would write, without byte code, to the image of --base. It runs
+nothing. It neither pulls nor unpacks a base in a registry: it reads the manifest and
+the configuration, and the registry takes the base's layers over.
+
+dsbuild first checks that the wheel fits the base's Python, torch, CUDA, glibc and
+machine, as deploy checks a node. It reads these from the files of a base on disk, else
+from labels, variables and history of the image. Where they do not say something, it
+names the flags that do; it never guesses.
+
+-o is an image in a registry (NAME:TAG), a file NAME.tar for docker load, podman load,
+enroot and Apptainer, or a squashfs NAME.sqsh. The same base, wheel and dsbuild give the
+same digest; SOURCE_DATE_EPOCH sets the time of all files.`,
+		Example: `  dsbuild image --base registry.example.org/torch:2.15 -o registry.example.org/train:1
+  dsbuild image --base base.tar --wheel dist -o train.tar --name train:1`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return runImage(cmd.Context(), a, o, cmd.CommandPath())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.base, "base", "", "base: an image reference, the file of docker save, or an OCI layout")
+	f.StringArrayVar(&o.wheels, "wheel", []string{"dist"}, "the wheel of DeepSpeed, `FILE|DIR`; companion wheels too, repeatable")
+	f.StringVarP(&o.output, "output", "o", "", "image to make: `NAME:TAG` in a registry, NAME.tar or NAME.sqsh")
+	f.StringVar(&o.name, "name", "", "name of the image in a tar, which docker load gives it")
+	given := func(name, help string) { o.given[name] = f.String(name, "", help) }
+	given(image.FactPython, "Python of the base: 3.11")
+	given(image.FactTorch, "torch of the base: 2.15.0+cu132")
+	given(image.FactCUDA, "CUDA that this torch was built for: 13.2, or none")
+	given(image.FactGlibc, "glibc of the base: 2.35")
+	given(image.FactLibstdcxx, "newest GLIBCXX of the base's libstdc++: 3.4.30")
+	given(image.FactSitePackages, "`FOLDER` in the base into which pip installs")
+	given(image.FactDeepSpeed, "`VERSION` of the DeepSpeed in the base, which the layer replaces, or none")
+	f.BoolVar(&o.force, "force", false, "replace an output that is there")
+	f.BoolVar(&o.dryRun, "dry-run", false, "read the base, print the plan and stop")
+	f.BoolVar(&o.json, "json", false, "print one JSON document")
+	return cmd
+}
+
+// runImage makes the image that the flags describe.
+func runImage(ctx context.Context, a *app, o imageOptions, command string) error {
+	switch {
+	case o.base == "":
+		return usageErrorf(command, "--base is missing: the image on which the wheel goes")
+	case o.output == "" && !o.dryRun:
+		return usageErrorf(command, "-o is missing: the image to make")
+	}
+	opt := image.Options{Base: o.base, Output: o.output, Name: o.name, Force: o.force, Given: map[string]string{}}
+	for name, value := range o.given {
+		opt.Given[name] = *value
+	}
+	var err error
+	if opt.Time, err = sourceDate(command, os.Getenv("SOURCE_DATE_EPOCH")); err != nil {
+		return err
+	}
+	if opt.Tables, err = compat.NewTables(); err != nil {
+		return err
+	}
+	if opt.Wheels, err = image.LoadWheels(ctx, o.wheels, wheels.DefaultCache()); err != nil {
+		return err
+	}
+	plan, err := image.Survey(ctx, opt)
+	if err != nil {
+		return err
+	}
+	err = makeImage(ctx, a, o, plan)
+	return errors.Join(err, plan.Close())
+}
+
+// makeImage builds what was planned, or prints the plan.
+func makeImage(ctx context.Context, a *app, o imageOptions, plan *image.Plan) error {
+	if o.dryRun && o.json {
+		return ui.JSON(a.stdout, plan)
+	}
+	if o.dryRun {
+		return printImagePlan(a, plan)
+	}
+	for _, r := range plan.Remarks {
+		a.reporter.Note("%s", r)
+	}
+	step := a.reporter.Step("image " + o.output)
+	result, err := plan.Build(ctx)
+	if err != nil {
+		step.End(ui.Failed, "")
+		return err
+	}
+	if result.Unchanged {
+		step.End(ui.Skipped, "it is there already")
+	} else {
+		step.End(ui.Done, ui.Size(result.Layer.Size)+" layer")
+	}
+	if o.json {
+		return ui.JSON(a.stdout, result)
+	}
+	_, err = fmt.Fprintf(a.stdout, "%s  %s\n", ui.Clean(result.Image), result.Digest)
+	return err
+}
+
+// printImagePlan shows what is known about the base and what the image would be.
+func printImagePlan(a *app, plan *image.Plan) error {
+	rows := make([][]string, 0, len(plan.Facts))
+	for _, f := range plan.Facts {
+		rows = append(rows, []string{f.Name, f.Value, f.Source})
+	}
+	err := ui.Table(a.stdout, []string{"FACT", "VALUE", "FROM"}, rows)
+	names := make([]string, len(plan.Wheels))
+	for i, w := range plan.Wheels {
+		names[i] = w.Name
+	}
+	_, last := fmt.Fprintf(a.stdout, "%s: %s, %s, %s: %s fits\n", ui.Clean(plan.Base.Name), ui.Count(plan.Base.Layers, "layer"), ui.Size(plan.Base.Size), plan.Base.Platform, strings.Join(names, ", "))
+	for _, r := range plan.Remarks {
+		fmt.Fprintln(a.stdout, ui.Clean(r))
+	}
+	return errors.Join(err, last)
+}
+
+// sourceDate reads SOURCE_DATE_EPOCH, the time that reproducible builds use.
+func sourceDate(command, text string) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	seconds, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || seconds < 0 || seconds > 1<<33 {
+		return time.Time{}, usageErrorf(command, "SOURCE_DATE_EPOCH=%q: must be seconds since 1970", text)
+	}
+	return time.Unix(seconds, 0), nil
+}
