@@ -163,7 +163,7 @@ func (o envOptions) options(ctx context.Context, a *app) (envs.Options, error) {
 		return envs.Options{}, err
 	}
 	opt, err := o.changeOptions(ctx, a)
-	return envs.Options{Options: opt.Options, Lock: lock, Force: o.force, InUse: opt.InUse, Serial: opt.Serial, Bandwidth: opt.Bandwidth, Verify: verify.Level(o.verify)}, err
+	return envs.Options{Options: opt.Options, Lock: lock, Force: o.force, InUse: opt.InUse, Serial: opt.Serial, Bandwidth: opt.Bandwidth, Relay: opt.Relay, Verify: verify.Level(o.verify)}, err
 }
 
 // allFiles lists the files of all sets of a lock.

@@ -15,6 +15,7 @@ import (
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/environment"
 	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/relay"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/hint"
@@ -33,6 +34,7 @@ type Options struct {
 	InUse     deploy.InUse
 	Serial    deploy.Serial
 	Bandwidth *rate.Limiter // bytes per second of all uploads; nil: no limit
+	Relay     relay.Options // how nodes pass files on to each other
 	Verify    verify.Level  // LevelLoad also loads every op of DeepSpeed
 }
 
@@ -41,6 +43,7 @@ type Options struct {
 type Deployment struct {
 	opt   Options
 	fleet *fleet.Fleet
+	relay *relay.Relay // nil: dsbuild sends every file itself
 	nodes []*nodeRun
 	plan  Plan
 
@@ -50,6 +53,9 @@ type Deployment struct {
 // New prepares a run; it contacts no node yet.
 func New(opt Options) *Deployment {
 	d := &Deployment{opt: opt, fleet: fleet.New(opt.Options)}
+	if _, broadcasts := opt.Dialer.(remote.Broadcaster); !broadcasts {
+		d.relay = relay.New(opt.Relay)
+	}
 	for _, n := range d.fleet.Nodes {
 		d.nodes = append(d.nodes, &nodeRun{Node: n, run: d})
 	}
@@ -57,7 +63,10 @@ func New(opt Options) *Deployment {
 }
 
 // Close closes every connection, and the dialer.
-func (d *Deployment) Close() { d.fleet.Close() }
+func (d *Deployment) Close() {
+	d.relay.Close()
+	d.fleet.Close()
+}
 
 // Survey connects to every node, probes it and decides its action. It changes nothing.
 func (d *Deployment) Survey(ctx context.Context) (Plan, error) {
@@ -213,23 +222,30 @@ func (d *Deployment) showProgress() (hide func()) {
 	return d.fleet.Show(title, walks, bytes, d.failed())
 }
 
-// announce tells a Broadcaster which nodes of a group get the same files. Other dialers are not told.
+// announce tells a Broadcaster, or else the relay, which nodes of a group get the same files. A
+// Python goes to nodes that have none: they cannot run the program of a relay yet.
 func (d *Deployment) announce(group []*nodeRun) {
-	s, ok := d.opt.Dialer.(remote.Broadcaster)
-	if !ok {
-		return
-	}
-	nodes := map[string][]string{}
+	b, broadcasts := d.opt.Dialer.(remote.Broadcaster)
+	nodes, pythons := map[relay.File][]*fleet.Node{}, map[string][]*fleet.Node{}
 	for _, u := range group {
 		if ref := refOf(u.plan.Set); ref != nil && u.plan.Python {
-			nodes[ref.SHA256] = append(nodes[ref.SHA256], u.Host.Node)
+			pythons[ref.SHA256] = append(pythons[ref.SHA256], u.Node)
 		}
 		for _, f := range u.plan.Send {
-			nodes[f.SHA256] = append(nodes[f.SHA256], u.Host.Node)
+			file := relay.File{Path: d.opt.Files.Paths[f.SHA256], SHA256: f.SHA256, Size: f.Size}
+			nodes[file] = append(nodes[file], u.Node)
 		}
 	}
-	for sum, names := range nodes {
-		s.Announce(sum, names)
+	for f, all := range nodes {
+		if broadcasts {
+			b.Announce(f.SHA256, fleet.Names(all))
+		}
+		d.relay.Announce(f, all)
+	}
+	for sum, all := range pythons {
+		if broadcasts {
+			b.Announce(sum, fleet.Names(all))
+		}
 	}
 }
 
@@ -406,6 +422,7 @@ func (u *nodeRun) current() *node.Facts {
 func (u *nodeRun) report() report.Node {
 	n := u.Node.Report()
 	n.Changed, n.Unseen, n.Facts, n.Sent, n.Unfit = u.changed, u.unseen || u.facts == nil, u.current(), u.sent, u.plan.Unfit
+	n.From = u.run.relay.Sources(u.Node, u.sent)
 	n.Remarks, n.Differs = append(n.Remarks, u.plan.Remarks...), append(n.Differs, u.differs...)
 	if len(u.run.opt.Serial) > 0 {
 		n.Serial = u.serial
