@@ -1,6 +1,9 @@
 package relay
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // stuckFanout is how many nodes a node sends to if others would wait for the driver.
 const stuckFanout = 4
@@ -95,10 +98,9 @@ func (s *swarm) chooseParent(t *seat, fed []bool, children []int) *seat {
 	if t.stuck {
 		fanout = max(fanout, stuckFanout)
 	}
-	n := len(s.seats)
-	for i := 1; i < n; i++ {
-		at := (t.order - i + n) % n // those before it, then those behind it from the end
-		if t.order-i < 0 {
+	for i := 1; i < len(s.seats); i++ {
+		at := t.order - i
+		if at < 0 { // no more before it
 			at = i
 		}
 		if p := s.seats[at]; fed[at] && p.sends() && !t.refused[p] && children[at] < fanout {
@@ -108,30 +110,23 @@ func (s *swarm) chooseParent(t *seat, fed []bool, children []int) *seat {
 	return nil
 }
 
-// chooseHead returns the node to which the driver sends next; nil if it need not. It sends to the
-// node with the most pieces if the file reaches nobody, and to those that no node can serve.
+// chooseHead returns the node to which the driver sends next, of those that no node can serve the
+// one with the most pieces; nil if the driver need not send.
 func (s *swarm) chooseHead(fed []bool) *seat {
 	var head *seat
-	reached := false
 	for _, t := range s.seats {
-		if t == nil || t.gone {
-			continue
-		}
-		reached = reached || fed[t.order] && t.sends()
-		if !t.waiting {
-			continue
-		}
-		if t.stuck || len(t.refused) >= mostTries {
-			return t
-		}
-		if head == nil || t.have > head.have {
+		if t != nil && t.waiting && (t.stuck || !s.canServe(t, fed)) && (head == nil || t.have > head.have) {
 			head = t
 		}
 	}
-	if reached {
-		return nil
-	}
 	return head
+}
+
+// canServe reports whether some node can send the file to this one, now or soon.
+func (s *swarm) canServe(t *seat, fed []bool) bool {
+	return len(t.refused) < mostTries && slices.ContainsFunc(s.seats, func(p *seat) bool {
+		return p.sends() && fed[p.order] && !t.refused[p]
+	})
 }
 
 // unsettled reports whether nodes may still come.

@@ -109,7 +109,7 @@ func (s *swarm) join(ctx context.Context, at int, n *fleet.Node, python, path st
 		return nil, err
 	}
 	t := &seat{
-		swarm: s, station: st, order: at, have: min(max(got.Have, 0), s.pieces.count), refused: map[*seat]bool{},
+		swarm: s, station: st, order: at, have: min(max(got.Have, 0), s.pieces.count), waiting: true, refused: map[*seat]bool{},
 		decided: make(chan *seat, 1), fetched: make(chan event, 1),
 	}
 	s.relay.mu.Lock()
@@ -166,11 +166,12 @@ func (s *swarm) complete(t *seat) {
 // refuse notes that a parent failed a node.
 func (s *swarm) refuse(t, parent *seat, got event) {
 	s.relay.mu.Lock()
-	t.refused[parent], t.parent = true, nil
+	t.refused[parent], t.parent, t.waiting, t.stuck = true, nil, true, false
 	parent.failures++
 	if got.Wrong {
 		parent.failures = mostFailures
 	}
+	s.plan()
 	name := parent.station.node.Host.Name
 	s.relay.mu.Unlock()
 	t.station.node.Note("%s does not send it the file (%s): dsbuild chooses another source", name, got.Why)
@@ -192,10 +193,6 @@ func (s *swarm) sendTo(ctx context.Context, t *seat, send func(context.Context) 
 
 // assign waits until the node gets a parent, and returns it; nil: the driver is to send the file.
 func (s *swarm) assign(ctx context.Context, t *seat) (*seat, error) {
-	s.relay.mu.Lock()
-	t.waiting, t.stuck = true, false
-	s.plan()
-	s.relay.mu.Unlock()
 	stuck := time.NewTimer(settleTime + stuckTime)
 	defer stuck.Stop()
 	for {
