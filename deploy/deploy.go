@@ -10,6 +10,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/relay"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/hint"
@@ -32,6 +33,7 @@ type Options struct {
 	DryRun     bool            // write nothing: without a proof, dsbuild believes nodes that claim to share an environment
 	Bandwidth  *rate.Limiter   // bytes per second of all uploads; nil: no limit
 	Policy     *signing.Policy // the wheels that nodes accept; nil: any, unless a node has a policy of its own
+	Relay      relay.Options   // how nodes pass files on to each other
 	Verify     verify.Level
 	VerifyLeft verify.Level // the level for nodes that dsbuild does not change; "" means Verify
 	// PipWheel returns the path of a pip wheel for a Python X.Y. dsbuild sends it to nodes whose
@@ -44,6 +46,7 @@ type Options struct {
 type Deployment struct {
 	opt   Options
 	fleet *fleet.Fleet
+	relay *relay.Relay // nil: dsbuild sends every file itself
 	nodes []*nodeRun
 	plan  Plan
 
@@ -54,6 +57,9 @@ type Deployment struct {
 // New prepares a deploy; it contacts no node yet.
 func New(opt Options) *Deployment {
 	d := &Deployment{opt: opt, fleet: fleet.New(opt.Options), pips: map[string]wheels.File{}}
+	if !d.broadcasts() {
+		d.relay = relay.New(opt.Relay)
+	}
 	for _, n := range d.fleet.Nodes {
 		d.nodes = append(d.nodes, &nodeRun{Node: n, deploy: d})
 	}
@@ -61,7 +67,10 @@ func New(opt Options) *Deployment {
 }
 
 // Close closes every connection, and the dialer.
-func (d *Deployment) Close() { d.fleet.Close() }
+func (d *Deployment) Close() {
+	d.relay.Close()
+	d.fleet.Close()
+}
 
 // Survey is the first phase: dsbuild connects to every node, probes it and decides its action. It
 // changes no environment and sends no wheel. Where nodes claim that they share an environment,
@@ -218,23 +227,21 @@ func setSerial(group []*nodeRun, number int) {
 	}
 }
 
-// announce tells a Broadcaster which nodes of a group get the same files. Other dialers are not
-// told.
+// announce tells a Broadcaster, or else the relay, which nodes of a group get the same files.
 func (d *Deployment) announce(group []*nodeRun) {
-	s, ok := d.opt.Dialer.(remote.Broadcaster)
-	if !ok {
-		return
-	}
-	nodes := make(map[string][]string)
+	nodes := make(map[wheels.File][]*fleet.Node)
 	for _, u := range group {
 		if u.plan.Action == Install {
 			for _, f := range u.uploads() {
-				nodes[f.SHA256] = append(nodes[f.SHA256], u.Host.Node)
+				nodes[f] = append(nodes[f], u.Node)
 			}
 		}
 	}
-	for sha256, names := range nodes {
-		s.Announce(sha256, names)
+	for f, all := range nodes {
+		if s, ok := d.opt.Dialer.(remote.Broadcaster); ok {
+			s.Announce(f.SHA256, fleet.Names(all))
+		}
+		d.relay.Announce(relay.File{Path: f.Path, SHA256: f.SHA256, Size: f.Size}, all)
 	}
 }
 

@@ -90,6 +90,7 @@ func (u *nodeRun) report() report.Node {
 	n.Changed, n.Before, n.After = u.installed.changed, u.installed.before.Plain(), u.installed.after.Plain()
 	n.Unseen = u.installed.unseen || u.facts == nil
 	n.Along, n.Facts, n.Sent, n.Serial, n.Unfit = companionNames(u.plan.Companions), u.facts, u.sent, u.serial, u.plan.Unfit
+	n.From = u.deploy.relay.Sources(u.Node, u.sent)
 	n.Remarks = append(append(n.Remarks, u.plan.Chosen...), u.judged...)
 	return n
 }

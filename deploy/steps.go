@@ -119,6 +119,7 @@ func (u *nodeRun) putAll(ctx context.Context, again bool) error {
 	for _, f := range files {
 		if slices.Contains(b.Arrived, filepath.Base(f.Path)) {
 			u.Sent(f.Size)
+			u.deploy.relay.Skip(f.SHA256, u.Node)
 		} else if err := u.putFile(ctx, f); err != nil {
 			return err
 		}
@@ -195,10 +196,11 @@ func (u *nodeRun) startAgent(ctx context.Context, files []wheels.File, again boo
 	return b, nil
 }
 
-// putFile sends a file to the inbox.
+// putFile brings a file to the inbox, from another node or from here.
 func (u *nodeRun) putFile(ctx context.Context, f wheels.File) error {
 	box := changes.Inbox{Node: u.Node, Ask: u.session.ask, Python: u.facts.Executable, Folder: u.inbox.path, Bandwidth: u.deploy.opt.Bandwidth}
-	if err := box.Put(ctx, f); err != nil {
+	err := u.deploy.relay.Bring(ctx, u.Node, u.facts.Executable, f.SHA256, box.Path(f), func(ctx context.Context) error { return box.Put(ctx, f) })
+	if err != nil {
 		return err
 	}
 	u.sent += f.Size

@@ -33,6 +33,9 @@ type progress struct {
 	flushed time.Time
 
 	sent  atomic.Int64 // bytes
+	rate  int64        // bytes per second since the last update
+	past  int64        // bytes sent by then
+	shown time.Time    // time of the last update; zero: none
 	stop  chan struct{}
 	ended chan struct{}
 }
@@ -183,13 +186,23 @@ func (w *progress) printMessages() {
 // show updates the text beside the bar.
 func (w *progress) show(now time.Time) {
 	w.mu.Lock()
+	w.measureRate(now)
 	lines := []string{w.standing(), w.slowest(now), w.failures()}
 	w.mu.Unlock()
 	lines = slices.DeleteFunc(lines, func(l string) bool { return l == "" })
 	w.bar.Describe(strings.Join(lines, "\n"))
 }
 
-// standing is the overall state: nodes done, the group, bytes sent.
+// measureRate computes how many bytes per second arrive on all nodes together.
+func (w *progress) measureRate(now time.Time) {
+	sent := w.sent.Load()
+	if since := now.Sub(w.shown).Seconds(); !w.shown.IsZero() && since > 0 {
+		w.rate = int64(float64(sent-w.past) / since)
+	}
+	w.past, w.shown = sent, now
+}
+
+// standing is the overall state: nodes done, the group, bytes sent and their rate.
 func (w *progress) standing() string {
 	text := fmt.Sprintf("%d of %s", w.done, ui.Count(w.nodes, "node"))
 	if w.group > 0 {
@@ -197,6 +210,9 @@ func (w *progress) standing() string {
 	}
 	if w.bytes > 0 {
 		text += fmt.Sprintf(", %s of %s sent", ui.Size(min(max(w.sent.Load(), 0), w.bytes)), ui.Size(w.bytes))
+	}
+	if w.rate > 0 {
+		text += fmt.Sprintf(", %s/s", ui.Size(w.rate))
 	}
 	return text
 }

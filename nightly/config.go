@@ -57,7 +57,7 @@ const defaultKeep = 7
 // DeployFlags are the keys of deploy that are flags of dsbuild deploy.
 func DeployFlags() []string {
 	return []string{
-		"forks", "serial", "max-fail", "timeout", "bwlimit", "in-use", "deps", "verify",
+		"forks", "serial", "max-fail", "timeout", "bwlimit", "relay", "in-use", "deps", "verify",
 		"via", "partition", "account", "qos", "time", "slurm-wait",
 	}
 }

@@ -30,6 +30,7 @@ func (b *bench) allParts() []parts.Part {
 		part("launch", "TestFullLaunch", "the output of launch, run on a local Slurm with real torch and JAX"),
 		part("fleet", "TestFullFleet", "real nodes of several kinds: probe, ship, compare", engine),
 		part("env", "TestFullEnv", "whole environments: four bare nodes, real packages of the index, and dsbuild killed at thirty moments", engine, wheel),
+		part("relay", "TestFullRelay", "nodes pass a file on, and everything that goes wrong on its way"),
 		part("faults", "TestFullFaults", "failures on the way to a node, at every moment"),
 		part("slurm", "TestFullSlurm", "nodes reached by a real Slurm, without SSH"),
 		part("check", "TestFullCheck", "clusters with faults, by real SSH and a real Slurm"),

@@ -17,6 +17,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/relay"
 	"github.com/dsbuild/dsbuild/verify"
 
 	"github.com/adrg/xdg"
@@ -47,6 +48,7 @@ type deployOptions struct {
 	serial      string
 	inUse       string
 	bwlimit     string
+	relay       string
 	timeout     time.Duration
 	deps        string
 	bundle      string
@@ -125,9 +127,10 @@ func addRetryFlag(cmd *cobra.Command, opts *deployOptions) {
 	cmd.Flags().StringVar(&opts.retryFailed, "retry-failed", "", "only the nodes that were not ok in `REPORT.json`, written by this command before; --report may write the same file anew")
 }
 
-// addBandwidthFlag gives a command that sends files the flag that holds it back.
+// addBandwidthFlag gives a command that sends files the flags for the way that they take.
 func addBandwidthFlag(cmd *cobra.Command, opts *deployOptions) {
-	cmd.Flags().StringVar(&opts.bwlimit, "bwlimit", "", "send at most `SIZE` per second to all nodes together: 500KB, 100MB, 1GB")
+	cmd.Flags().StringVar(&opts.bwlimit, "bwlimit", "", "send at most `SIZE` per second to all nodes together, and from each node to others: 500KB, 100MB, 1GB")
+	cmd.Flags().StringVar(&opts.relay, "relay", "auto", "whether nodes pass large files on to each other: `auto|off|FANOUT` (in a chain where that is faster, never, or each to that many)")
 }
 
 // addReportFlags gives a command the flags of everything that reaches nodes and
@@ -200,13 +203,17 @@ func (o deployOptions) changeOptions(ctx context.Context, a *app) (deploy.Option
 	if err != nil {
 		return deploy.Options{}, err
 	}
+	passing, err := o.relayOptions(bandwidth)
+	if err != nil {
+		return deploy.Options{}, err
+	}
 	common, inv, err := o.fleetOptions(ctx, a)
 	if err != nil {
 		return deploy.Options{}, err
 	}
 	policy, err := a.readPolicy(cmp.Or(o.policy, inv.Policy))
 	return deploy.Options{
-		Options: common, DryRun: o.dryRun, InUse: inUse, Bandwidth: bandwidth, Serial: serial, Policy: policy, Verify: verify.Level(o.verify),
+		Options: common, DryRun: o.dryRun, InUse: inUse, Bandwidth: bandwidth, Relay: passing, Serial: serial, Policy: policy, Verify: verify.Level(o.verify),
 	}, err
 }
 
@@ -337,6 +344,8 @@ func (o deployOptions) checkFlags() error {
 	switch {
 	case o.via == viaSlurm && o.bwlimit != "":
 		return usageErrorf(o.command, "--bwlimit does not work with --via slurm: Slurm sends the files, and has no such limit")
+	case o.via == viaSlurm && o.relay != "" && o.relay != "auto" && o.relay != "off":
+		return usageErrorf(o.command, "--relay %s does not work with --via slurm: Slurm passes the files on by itself", o.relay)
 	case o.forks < 1:
 		return usageErrorf(o.command, "--forks %d: must be 1 or more", o.forks)
 	case o.timeout != 0 && o.timeout < time.Second:
@@ -400,6 +409,21 @@ func parseMaxFail(o deployOptions) (func(failed, of int) bool, error) {
 		return func(failed, of int) bool { return failed*100 > n*of }, nil
 	}
 	return func(failed, _ int) bool { return failed > n }, nil
+}
+
+// relayOptions turns --relay into the settings of a relay, in which bandwidth holds for each node.
+func (o deployOptions) relayOptions(bandwidth *rate.Limiter) (relay.Options, error) {
+	if o.relay == "" { // the command sends no files
+		return relay.Options{Off: true}, nil
+	}
+	opt, err := relay.ParseMode(o.relay)
+	if err != nil {
+		return opt, usageErrorf(o.command, "--relay %w", err)
+	}
+	if bandwidth != nil {
+		opt.Limit = int64(bandwidth.Limit())
+	}
+	return opt, nil
 }
 
 // parseBandwidth turns --bwlimit into a limiter for all transfers together.

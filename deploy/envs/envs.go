@@ -15,7 +15,9 @@ import (
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/environment"
 	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/relay"
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/node"
@@ -33,6 +35,7 @@ type Options struct {
 	InUse     deploy.InUse
 	Serial    deploy.Serial
 	Bandwidth *rate.Limiter   // bytes per second of all uploads; nil: no limit
+	Relay     relay.Options   // how nodes pass files on to each other
 	Policy    *signing.Policy // the wheels of DeepSpeed that nodes accept; nil: any, unless a node has a policy of its own
 	Verify    verify.Level    // LevelLoad also loads every op of DeepSpeed
 }
@@ -42,6 +45,7 @@ type Options struct {
 type Deployment struct {
 	opt   Options
 	fleet *fleet.Fleet
+	relay *relay.Relay // nil: dsbuild sends every file itself
 	nodes []*nodeRun
 	plan  Plan
 
@@ -51,6 +55,9 @@ type Deployment struct {
 // New prepares a run; it contacts no node yet.
 func New(opt Options) *Deployment {
 	d := &Deployment{opt: opt, fleet: fleet.New(opt.Options)}
+	if _, broadcasts := opt.Dialer.(remote.Broadcaster); !broadcasts {
+		d.relay = relay.New(opt.Relay)
+	}
 	for _, n := range d.fleet.Nodes {
 		d.nodes = append(d.nodes, &nodeRun{Node: n, run: d})
 	}
@@ -58,7 +65,10 @@ func New(opt Options) *Deployment {
 }
 
 // Close closes every connection, and the dialer.
-func (d *Deployment) Close() { d.fleet.Close() }
+func (d *Deployment) Close() {
+	d.relay.Close()
+	d.fleet.Close()
+}
 
 // Survey connects to every node, probes it and decides its action. It changes nothing.
 func (d *Deployment) Survey(ctx context.Context) (Plan, error) {
@@ -289,6 +299,7 @@ func (u *nodeRun) current() *node.Facts {
 func (u *nodeRun) report() report.Node {
 	n := u.Node.Report()
 	n.Changed, n.Unseen, n.Facts, n.Sent, n.Unfit = u.changed, u.unseen || u.facts == nil, u.current(), u.sent, u.plan.Unfit
+	n.From = u.run.relay.Sources(u.Node, u.sent)
 	n.Remarks, n.Differs = append(append(n.Remarks, u.plan.Remarks...), u.judged...), append(n.Differs, u.differs...)
 	if len(u.run.opt.Serial) > 0 {
 		n.Serial = u.serial

@@ -6,6 +6,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/relay"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
 )
@@ -152,22 +153,29 @@ func (d *Deployment) showProgress() (hide func()) {
 	return d.fleet.Show(title, walks, bytes, d.failed())
 }
 
-// announce tells a Broadcaster which nodes of a group get the same files. Other dialers are not told.
+// announce tells a Broadcaster, or else the relay, which nodes of a group get the same files. A
+// Python goes to nodes that have none: they cannot run the program of a relay yet.
 func (d *Deployment) announce(group []*nodeRun) {
-	s, ok := d.opt.Dialer.(remote.Broadcaster)
-	if !ok {
-		return
-	}
-	nodes := map[string][]string{}
+	b, broadcasts := d.opt.Dialer.(remote.Broadcaster)
+	nodes, pythons := map[relay.File][]*fleet.Node{}, map[string][]*fleet.Node{}
 	for _, u := range group {
 		if ref := refOf(u.plan.Set); ref != nil && u.plan.Python {
-			nodes[ref.SHA256] = append(nodes[ref.SHA256], u.Host.Node)
+			pythons[ref.SHA256] = append(pythons[ref.SHA256], u.Node)
 		}
 		for _, f := range u.plan.Send {
-			nodes[f.SHA256] = append(nodes[f.SHA256], u.Host.Node)
+			file := relay.File{Path: d.opt.Files.Paths[f.SHA256], SHA256: f.SHA256, Size: f.Size}
+			nodes[file] = append(nodes[file], u.Node)
 		}
 	}
-	for sum, names := range nodes {
-		s.Announce(sum, names)
+	for f, all := range nodes {
+		if broadcasts {
+			b.Announce(f.SHA256, fleet.Names(all))
+		}
+		d.relay.Announce(f, all)
+	}
+	for sum, all := range pythons {
+		if broadcasts {
+			b.Announce(sum, fleet.Names(all))
+		}
 	}
 }

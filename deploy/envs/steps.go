@@ -120,9 +120,11 @@ func (u *nodeRun) putAll(ctx context.Context, again bool) error {
 		local := wheels.File{Path: u.run.opt.Files.Paths[f.SHA256], SHA256: f.SHA256, Size: f.Size}
 		if slices.Contains(b.Have, f.SHA256) || slices.Contains(b.Arrived, path.Base(local.Path)) {
 			u.Sent(f.Size)
+			u.run.relay.Skip(f.SHA256, u.Node)
 			continue
 		}
-		if err := box.Put(ctx, local); err != nil {
+		send := func(ctx context.Context) error { return box.Put(ctx, local) }
+		if err := u.run.relay.Bring(ctx, u.Node, u.interpreter(), f.SHA256, box.Path(local), send); err != nil {
 			return err
 		}
 		u.sent += f.Size

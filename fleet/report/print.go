@@ -43,7 +43,7 @@ func (r *Report) Print(w io.Writer) error {
 	if r.isVerify() {
 		lines = append(lines, r.remarks()...)
 	}
-	lines = append(lines, r.Verdict())
+	lines = append(append(lines, r.passedOn()...), r.Verdict())
 	if r.idle() {
 		lines = append(lines, r.idleVerdict())
 	}
@@ -53,6 +53,25 @@ func (r *Report) Print(w io.Writer) error {
 		}
 	}
 	return nil
+}
+
+// passedOn returns a line with the bytes that came from dsbuild and from other nodes; none where
+// no node passed files on.
+func (r *Report) passedOn() []string {
+	var driver, nodes int64
+	for _, n := range r.Nodes {
+		for _, s := range n.From {
+			if s.Node == "" {
+				driver += s.Bytes
+			} else {
+				nodes += s.Bytes
+			}
+		}
+	}
+	if nodes == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("files: %s from dsbuild, %s from node to node", ui.Size(driver), ui.Size(nodes))}
 }
 
 // causes returns the causes of failure as text: each once, with its nodes, the error of one of

@@ -96,11 +96,19 @@ type Node struct {
 	Serial  int                `json:"serial,omitempty"` // the group of --serial that changed it, from 1
 	Log     string             `json:"log,omitempty"`    // the file with the node's commands and output
 
+	From []Source `json:"from,omitempty"` // only where nodes passed files on: the sources of its files
+
 	Environment *Environment `json:"environment,omitempty"` // only in reports of env
 
 	Unfit     bool   `json:"-"` // refused because the wheel does not fit it
 	Proven    bool   `json:"-"` // verify: its files are those of the wheel, whoever installed them
 	CauseText string `json:"-"` // Error without the node's own details; "": equal to Error
+}
+
+// Source is a sender of files.
+type Source struct {
+	Node  string `json:"node"` // "": the driver
+	Bytes int64  `json:"bytes"`
 }
 
 // Environment is the whole environment of a node.

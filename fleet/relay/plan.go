@@ -1,0 +1,133 @@
+package relay
+
+import (
+	"slices"
+	"time"
+)
+
+// stuckFanout is how many nodes a node sends to if others would wait for the driver.
+const stuckFanout = 4
+
+// plan gives parents to the nodes that wait, once all nodes have come or there was time for it.
+// The caller holds mu.
+func (s *swarm) plan() {
+	if s.missed > 0 && s.relay.unsettled() {
+		return
+	}
+	fed, children := s.feed()
+	for s.assignAll(fed, children) {
+		head := s.chooseHead(fed)
+		if head == nil {
+			return
+		}
+		head.byDriver = true
+		head.decide(nil)
+		s.mark(fed, head)
+	}
+}
+
+// assignAll gives each node that waits a parent among the fed ones. It reports whether some still
+// wait.
+func (s *swarm) assignAll(fed []bool, children []int) (left bool) {
+	for _, t := range s.seats {
+		if t == nil || !t.waiting {
+			continue
+		}
+		p := s.chooseParent(t, fed, children)
+		if p == nil {
+			left = true
+			continue
+		}
+		t.parent = p
+		children[p.order]++
+		t.decide(p)
+		s.mark(fed, t)
+	}
+	return left
+}
+
+// decide ends the wait of a node.
+func (t *seat) decide(parent *seat) {
+	t.waiting = false
+	t.decided <- parent
+}
+
+// feed returns by place which nodes the file reaches, from the driver or a whole copy, and the
+// number of nodes that each sends to. Slow ones cost their parent hardly anything.
+func (s *swarm) feed() (fed []bool, children []int) {
+	fed, children = make([]bool, len(s.seats)), make([]int, len(s.seats))
+	for _, t := range s.seats {
+		if t != nil && !t.gone && t.parent != nil && !t.slow {
+			children[t.parent.order]++
+		}
+	}
+	for _, t := range s.seats {
+		if t != nil && !t.gone && (t.whole || t.byDriver) {
+			fed[t.order] = true
+		}
+	}
+	for grew := true; grew; {
+		grew = false
+		for _, t := range s.seats {
+			if t != nil && !t.gone && !fed[t.order] && t.parent != nil && !t.parent.gone && fed[t.parent.order] {
+				fed[t.order], grew = true, true
+			}
+		}
+	}
+	return fed, children
+}
+
+// mark notes that the file reaches a node, and all nodes behind it.
+func (s *swarm) mark(fed []bool, t *seat) {
+	fed[t.order] = true
+	for _, child := range s.seats {
+		if child != nil && !child.gone && child.parent == t && !fed[child.order] {
+			s.mark(fed, child)
+		}
+	}
+}
+
+// chooseParent returns the nearest node before this one that can send it the file, else the nearest
+// one behind it; nil if there is none. A node that waits feeds nobody, so a fed one is not behind
+// it in the chain.
+func (s *swarm) chooseParent(t *seat, fed []bool, children []int) *seat {
+	if len(t.refused) >= mostTries {
+		return nil
+	}
+	fanout := max(s.relay.opt.Fanout, 1)
+	if t.stuck {
+		fanout = max(fanout, stuckFanout)
+	}
+	for i := 1; i < len(s.seats); i++ {
+		at := t.order - i
+		if at < 0 { // no more before it
+			at = i
+		}
+		if p := s.seats[at]; fed[at] && p.sends() && !t.refused[p] && children[at] < fanout {
+			return p
+		}
+	}
+	return nil
+}
+
+// chooseHead returns the node to which the driver sends next, of those that no node can serve the
+// one with the most pieces; nil if the driver need not send.
+func (s *swarm) chooseHead(fed []bool) *seat {
+	var head *seat
+	for _, t := range s.seats {
+		if t != nil && t.waiting && (t.stuck || !s.canServe(t, fed)) && (head == nil || t.have > head.have) {
+			head = t
+		}
+	}
+	return head
+}
+
+// canServe reports whether some node can send the file to this one, now or soon.
+func (s *swarm) canServe(t *seat, fed []bool) bool {
+	return len(t.refused) < mostTries && slices.ContainsFunc(s.seats, func(p *seat) bool {
+		return p.sends() && fed[p.order] && !t.refused[p]
+	})
+}
+
+// unsettled reports whether nodes may still come.
+func (r *Relay) unsettled() bool { return r.settled.IsZero() || time.Now().Before(r.settled) }

@@ -1,0 +1,367 @@
+# The node's side of a relay. It receives files in pieces from other nodes, compares each piece
+# with the driver's sha256, writes it, and sends it to further nodes while the rest arrives. Where
+# the driver itself sends a file, it only watches the file grow. Pieces come in order, so one
+# number, Copy.have, says which are here.
+#
+# Between nodes: TLS 1.3, both sides with a certificate of this run. The child sends one line,
+# {"token": ..., "at": first piece}; the parent answers with frames: a length in 4 bytes and a
+# piece. A frame of length 0 only says that the parent is alive.
+#
+# ../../agent/agent.py goes before this part.
+import base64
+import hashlib
+import socket
+import ssl
+import struct
+
+PART = ".part"  # ends the name of a file that is not whole
+BEAT = 1  # seconds between frames of a parent that has no new piece
+QUIET = REQUEST["quiet_s"]  # seconds of silence after which a parent or a child is given up
+CONNECT = 3  # seconds for each address of a parent
+MOST_CHILDREN = 16  # connections at once, strangers included
+MOST_LINE = 4096
+
+
+class Wrong(Exception):
+    """The parent sent something else than the driver announced."""
+
+
+class NoRoom(Exception):
+    """This node cannot write the file."""
+
+
+class Copy:
+    """A file on this node, as far as it has arrived."""
+
+    def __init__(self, order):
+        self.id, self.path, self.size, self.piece = order["id"], order["file"], order["size"], order["piece"]
+        sums = base64.b64decode(order["sums"])
+        self.sums = [sums[i:i + 32] for i in range(0, len(sums), 32)]
+        self.have, self.grown, self.fd, self.told = 0, threading.Condition(), None, 0
+        self.parent, self.stopped = None, False
+        self.check_part()
+        self.told = self.have
+
+    def whole(self):
+        return self.have == len(self.sums)
+
+    def length(self, index):
+        return min(self.piece, self.size - index * self.piece)
+
+    def read(self, index):
+        """A piece of the file on the disk; b"" if it is not there, or incomplete. The open file
+        outlives its name: an installation may take the file away."""
+        length, at = self.length(index), index * self.piece
+        for path in (None, self.path + PART, self.path):
+            fd = self.fd
+            if path:
+                try:
+                    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+                except OSError:
+                    continue
+                self.fd = fd  # an older one stays open: another thread may read it
+            data = os.pread(fd, length, at) if fd is not None else b""
+            if len(data) == length:
+                return data
+        return b""
+
+    def right(self, index, data):
+        return len(data) == self.length(index) and hashlib.sha256(data).digest() == self.sums[index]
+
+    def grow(self):
+        with self.grown:
+            self.have += 1
+            self.grown.notify_all()
+
+    def check_part(self):
+        """Counts the right pieces at the file's beginning. True if there are new ones."""
+        before = self.have
+        while not self.whole() and self.right(self.have, self.read(self.have)):
+            self.grow()
+        return self.have > before
+
+    def open_part(self):
+        """The file to write, cut off behind the right pieces."""
+        try:
+            f = os.fdopen(os.open(self.path + PART, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600), "wb")
+            f.truncate(self.have * self.piece)
+            f.seek(self.have * self.piece)
+        except OSError as e:
+            raise NoRoom(e.strerror)
+        return f
+
+    def add(self, f, data):
+        """Writes the next piece."""
+        if not self.right(self.have, data):
+            raise Wrong("piece %d of it is wrong" % self.have)
+        try:
+            f.write(data)
+            f.flush()
+        except OSError as e:
+            raise NoRoom(e.strerror)
+        self.grow()
+
+    def finish(self):
+        """Gives the whole file its name."""
+        try:
+            if os.path.exists(self.path + PART):
+                os.rename(self.path + PART, self.path)
+        except OSError as e:
+            raise NoRoom(e.strerror)
+
+    def wait(self, index):
+        """Waits a moment for a piece. True if it is here."""
+        with self.grown:
+            if self.have <= index:
+                self.grown.wait(BEAT)
+            return self.have > index
+
+    def stop(self):
+        self.stopped = True
+        if self.parent:
+            try:
+                self.parent.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+
+class Limit:
+    """The bytes per second that this node sends to all its children."""
+
+    def __init__(self, rate):
+        self.rate, self.free, self.lock = rate, time.monotonic(), threading.Lock()
+
+    def take(self, count):
+        if not self.rate:
+            return
+        with self.lock:
+            begin = max(self.free, time.monotonic())
+            self.free = begin + float(count) / self.rate
+        time.sleep(max(0, begin - time.monotonic()))
+
+
+def load_identity(context, order):
+    """Loads the certificate and the key through pipes: ssl reads files only, and the key must
+    be in none."""
+    readers = []
+    try:
+        for text in (order["certificate"], order["key"]):
+            reader, writer = os.pipe()
+            readers.append(reader)
+            os.write(writer, text.encode("ascii"))
+            os.close(writer)
+        context.load_cert_chain(*["/dev/fd/%d" % r for r in readers])
+    finally:
+        for reader in readers:
+            os.close(reader)
+
+
+def new_context(protocol, order):
+    context = ssl.SSLContext(protocol)
+    context.check_hostname = False  # the driver's name of the node is compared instead
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_verify_locations(cadata=order["ca"])
+    load_identity(context, order)
+    return context
+
+
+def peer_name(connection):
+    return [value for part in connection.getpeercert()["subject"] for key, value in part if key == "commonName"]
+
+
+def receive(connection, count):
+    data = bytearray()
+    while len(data) < count:
+        block = connection.recv(min(count - len(data), 1 << 16))
+        if not block:
+            raise OSError("it closed the connection")
+        data += block
+    return bytes(data)
+
+
+def receive_line(connection):
+    line = b""
+    while not line.endswith(b"\n"):
+        if len(line) > MOST_LINE:
+            raise ValueError("too long a line")
+        line += receive(connection, 1)
+    return line
+
+
+def start(work, *args):
+    thread = threading.Thread(target=work, args=args)
+    thread.daemon = True
+    thread.start()
+
+
+def own_addresses():
+    """The addresses at which other nodes may reach this one, the likeliest first."""
+    found = os.environ.get("SSH_CONNECTION", "").split(" ")[2:3]
+    try:
+        found += [info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None, 0, socket.SOCK_STREAM)]
+    except OSError:
+        pass
+    return list(dict.fromkeys(found))
+
+
+def listen():
+    """A socket on a free port of all addresses."""
+    try:
+        listener = socket.socket(socket.AF_INET6)
+        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.bind(("::", 0))
+    except OSError:
+        listener = socket.socket(socket.AF_INET)
+        listener.bind(("", 0))
+    listener.listen(MOST_CHILDREN)
+    return listener
+
+
+class Relay:
+    """Sends pieces to children, and executes the orders of the driver."""
+
+    def begin(self, order):
+        self.limit, self.copies, self.tokens = Limit(order["limit"]), {}, {}
+        self.server, self.client = new_context(ssl.PROTOCOL_TLS_SERVER, order), new_context(ssl.PROTOCOL_TLS_CLIENT, order)
+        self.free, self.socket = threading.Semaphore(MOST_CHILDREN), listen()
+        start(self.accept)
+        start(self.report)
+        return {"port": self.socket.getsockname()[1], "addresses": own_addresses()}
+
+    def accept(self):
+        while True:
+            raw, _ = self.socket.accept()
+            if self.free.acquire(False):
+                start(self.serve, raw)
+            else:
+                raw.close()
+
+    def serve(self, raw):
+        """Serves one child; a stranger is only disconnected."""
+        try:
+            raw.settimeout(QUIET)
+            with self.server.wrap_socket(raw, server_side=True) as child:
+                ask = json.loads(receive_line(child).decode("ascii"))
+                self.send(child, self.copies[ask["token"]], int(ask["at"]))
+        except (OSError, ValueError, KeyError, TypeError):  # ssl.SSLError is an OSError
+            pass  # the child says to the driver what it missed
+        finally:
+            raw.close()
+            self.free.release()
+
+    def send(self, child, copy, at):
+        while 0 <= at < len(copy.sums):
+            data = b""
+            if copy.wait(at):
+                data = copy.read(at)
+                if not data:
+                    raise OSError("the file is gone")
+            self.limit.take(len(data))
+            child.sendall(struct.pack(">I", len(data)) + data)
+            at += bool(data)
+
+    def report(self):
+        """Tells the driver how much is here, while it grows."""
+        while True:
+            time.sleep(BEAT / 2.0)
+            for copy in list(self.copies.values()):
+                if copy.have != copy.told:
+                    copy.told = copy.have
+                    say({"id": copy.id, "have": copy.told})
+
+    def add(self, order):
+        """Takes part in the relay of a file."""
+        copy = Copy(order)
+        self.copies[order["token"]] = copy
+        self.tokens[copy.id] = order["token"]
+        return {"have": copy.have}
+
+    def copy(self, order):
+        return self.copies[self.tokens[order["id"]]]
+
+    def fetch(self, order):
+        start(self.fetch_all, self.copy(order), order)
+        return {}
+
+    def fetch_all(self, copy, order):
+        """Receives a file from a parent, and tells the driver how that ended."""
+        why, wrong, local = "", False, False
+        try:
+            copy.stopped = False
+            if not copy.whole():
+                self.receive_all(copy, order)
+            copy.finish()
+        except Wrong as e:
+            why, wrong = str(e), True
+        except NoRoom as e:
+            why, local = str(e), True
+        except OSError as e:
+            why = e.strerror or str(e)
+        if copy.stopped and why:
+            why, wrong, local = "it sends too slowly", False, False
+        copy.told = copy.have
+        say({"id": copy.id, "fetch": order["fetch"], "have": copy.have, "why": why, "wrong": wrong, "local": local})
+
+    def connect(self, order):
+        errors = []
+        for host in order["addresses"]:
+            try:
+                raw = socket.create_connection((host, order["port"]), CONNECT)
+                raw.settimeout(QUIET)
+                parent = self.client.wrap_socket(raw)
+            except OSError as e:
+                errors.append("%s: %s" % (host, e.strerror or e))
+                continue
+            if peer_name(parent) == [order["name"]]:
+                return parent
+            parent.close()
+            errors.append("%s: another node answers there" % host)
+        raise OSError("; ".join(errors) or "it has no address")
+
+    def receive_all(self, copy, order):
+        with self.connect(order) as copy.parent, copy.open_part() as f:
+            copy.parent.sendall((json.dumps({"token": self.tokens[copy.id], "at": copy.have}) + "\n").encode("ascii"))
+            while not copy.whole():
+                if copy.stopped:
+                    raise OSError("stopped")
+                self.receive_piece(copy, f)
+
+    def receive_piece(self, copy, f):
+        length, = struct.unpack(">I", receive(copy.parent, 4))
+        if length == 0:
+            return
+        if length != copy.length(copy.have):
+            raise Wrong("piece %d of it has %d bytes" % (copy.have, length))
+        copy.add(f, receive(copy.parent, length))
+
+    def stop(self, order):
+        self.copy(order).stop()
+        return {}
+
+    def watch(self, order):
+        """Follows the file that the driver sends."""
+        start(self.follow, self.copy(order))
+        return {}
+
+    def follow(self, copy):
+        while not copy.whole() and self.copies[self.tokens[copy.id]] is copy:
+            if not copy.check_part():
+                time.sleep(0.02)
+
+
+def describe(error):
+    return {"failed": "%s: %s" % (type(error).__name__, error)}
+
+
+def run_relay():
+    relay, inbox = Relay(), Inbox()
+    say({"to": 0, "ok": {}})
+    try:
+        serve(inbox.take, {name: getattr(relay, name) for name in ("begin", "add", "fetch", "stop", "watch")}, describe)
+    except Gone:
+        pass
+    os._exit(0)  # without waiting for threads
+
+
+run_relay()

@@ -1,0 +1,73 @@
+package relay
+
+import (
+	"context"
+
+	"github.com/dsbuild/dsbuild/agent"
+)
+
+// seat is the place of a node in the relay of one file. The relay's mu guards it.
+type seat struct {
+	swarm   *swarm
+	station *station
+	order   int // its place among the announced nodes
+
+	have     int   // pieces that the node has
+	parent   *seat // the node that sends to it
+	byDriver bool  // the driver sends to it
+	whole    bool
+	gone     bool           // its program has ended
+	slow     bool           // it receives much more slowly than others
+	waiting  bool           // for a parent
+	stuck    bool           // it has waited for long
+	refused  map[*seat]bool // parents that failed it
+	failures int            // nodes that it failed, as a parent
+	fetches  int            // number of the last fetch
+
+	decided chan *seat // its parent; nil: the driver
+	fetched chan event
+}
+
+// mostFailures is the number of nodes that a parent may fail before no other is sent to it. One
+// may be the child's own fault.
+const mostFailures = 2
+
+// sends reports whether the node may be a parent.
+func (t *seat) sends() bool { return t != nil && !t.gone && !t.slow && t.failures < mostFailures }
+
+// count adds the pieces up to n to the bytes from the present parent.
+func (t *seat) count(n int) {
+	if t.parent == nil {
+		return
+	}
+	r, bytes := t.swarm.relay, t.swarm.pieces.bytes(t.have, n, t.swarm.file.Size)
+	name := t.station.node.Host.Name
+	if r.from[name] == nil {
+		r.from[name] = map[string]int64{}
+	}
+	r.from[name][t.parent.station.node.Host.Name] += bytes
+	t.station.node.Sent(bytes)
+}
+
+// fetch makes the node receive the file from its parent, until it is whole or the parent fails.
+func (t *seat) fetch(ctx context.Context, parent *seat) (event, error) {
+	r := t.swarm.relay
+	r.mu.Lock()
+	t.fetches++
+	order := agent.Order{
+		"do": "fetch", "id": t.swarm.id, "fetch": t.fetches,
+		"name": parent.station.node.Host.Name, "addresses": parent.station.addresses(), "port": parent.station.port,
+	}
+	r.mu.Unlock()
+	if err := t.station.session.Ask(ctx, order, nil); err != nil {
+		return event{}, err
+	}
+	select {
+	case got := <-t.fetched:
+		return got, nil
+	case <-t.station.session.Ended():
+		return event{}, t.station.session.Err()
+	case <-ctx.Done():
+		return event{}, context.Cause(ctx)
+	}
+}

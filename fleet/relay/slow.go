@@ -1,0 +1,104 @@
+package relay
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/dsbuild/dsbuild/agent"
+)
+
+// A node is slow if it receives less than a quarter of the pieces that half of the others do, and
+// its parent has so much more that they would need two looks for it.
+const (
+	lookEvery = 5 * time.Second
+	slowShare = 4
+	slowLooks = 2
+)
+
+// look is the state of a node at the last look.
+type look struct {
+	parent *seat
+	have   int
+	idle   int // looks since the last new piece, though its parent has more
+}
+
+// watch looks for slow nodes until the relay of the file ends. Nodes behind a slow one would wait
+// for it: they get other parents. So does the slow one, once: it may be the parent's fault.
+func (s *swarm) watch() {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	seen, usual := map[*seat]look{}, 0
+	for {
+		select {
+		case <-s.done:
+			return
+		case <-tick.C:
+		}
+		s.relay.mu.Lock()
+		usual = s.usualGain(seen, usual)
+		change := s.findSlow(seen, usual)
+		s.relay.mu.Unlock()
+		for _, t := range change {
+			ctx, cancel := context.WithTimeout(context.Background(), quiet)
+			t.station.session.Ask(ctx, agent.Order{"do": "stop", "id": s.id}, nil) //nolint:errcheck // its fetch ends then, or its session has
+			cancel()
+		}
+	}
+}
+
+// usualGain returns how many pieces half of the receiving nodes got since the last look; before, if
+// fewer than two received any.
+func (s *swarm) usualGain(seen map[*seat]look, before int) int {
+	var gains []int
+	for _, t := range s.seats {
+		if was, ok := seen[t]; ok && t != nil && t.parent != nil && was.parent == t.parent {
+			gains = append(gains, t.have-was.have)
+		}
+	}
+	if len(gains) < 2 {
+		return before
+	}
+	slices.Sort(gains)
+	return gains[len(gains)/2]
+}
+
+// findSlow marks slow nodes, and returns the nodes that need another parent.
+func (s *swarm) findSlow(seen map[*seat]look, usual int) (change []*seat) {
+	for _, t := range s.seats {
+		if t == nil || t.gone || t.parent == nil {
+			delete(seen, t)
+			continue
+		}
+		was, ok := seen[t]
+		now := look{parent: t.parent, have: t.have}
+		seen[t] = now
+		if !ok || was.parent != t.parent {
+			continue
+		}
+		gain, lag := t.have-was.have, t.parent.have-t.have
+		if gain == 0 && lag > 0 {
+			now.idle = was.idle + 1
+			seen[t] = now
+		}
+		slow := gain*slowShare < usual && lag >= usual*slowLooks
+		if now.idle >= slowLooks || slow && !t.slow && len(t.refused) == 0 {
+			change = append(change, t)
+		}
+		if slow && !t.slow {
+			change = append(change, s.childrenOf(t)...)
+		}
+		t.slow = slow || t.slow && gain*slowShare < usual
+	}
+	return change
+}
+
+// childrenOf lists the nodes to which a node sends.
+func (s *swarm) childrenOf(p *seat) (all []*seat) {
+	for _, t := range s.seats {
+		if t != nil && !t.gone && t.parent == p {
+			all = append(all, t)
+		}
+	}
+	return all
+}

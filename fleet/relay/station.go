@@ -1,0 +1,135 @@
+package relay
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/dsbuild/dsbuild/agent"
+	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/node"
+)
+
+// quiet is how long a node may send nothing before the other end of a connection gives it up.
+// A parent without new pieces says every second that it is alive.
+const quiet = 10 * time.Second
+
+// station is the program on a node, which takes part in the relay of one file after another.
+type station struct {
+	relay   *Relay
+	node    *fleet.Node
+	session *agent.Session
+	port    int
+	own     []string      // the node's addresses in its own view
+	seats   map[int]*seat // by the number of the file; guarded by the relay's mu
+}
+
+// openStation returns the program on a node, and starts it if it does not run.
+func (r *Relay) openStation(ctx context.Context, n *fleet.Node, python string) (*station, error) {
+	r.mu.Lock()
+	st := r.stations[n.Host.Name]
+	r.mu.Unlock()
+	if st != nil && st.session.Err() == nil {
+		return st, nil
+	}
+	order, err := r.introduce(n)
+	if err != nil {
+		return nil, err
+	}
+	st = &station{relay: r, node: n, seats: map[int]*seat{}}
+	script := node.Script{Python: python, Program: program, Request: map[string]any{"quiet_s": quiet.Seconds()}, Endless: true}
+	st.session, err = agent.Start(ctx, n.Runner, agent.Options{Script: script, Event: st.handleEvent}, nil)
+	if err != nil {
+		return nil, err
+	}
+	var got struct {
+		Port      int      `json:"port"`
+		Addresses []string `json:"addresses"`
+	}
+	if err := st.session.Ask(ctx, order, &got); err != nil {
+		st.session.End()
+		return nil, err
+	}
+	st.port, st.own = got.Port, got.Addresses
+	r.mu.Lock()
+	r.stations[n.Host.Name] = st
+	r.mu.Unlock()
+	go func() {
+		<-st.session.Ended()
+		r.loseStation(st)
+	}()
+	return st, nil
+}
+
+// introduce makes the first order to a node: its certificate and key, and the authority of the run.
+func (r *Relay) introduce(n *fleet.Node) (agent.Order, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.authority == nil {
+		a, err := newAuthority()
+		if err != nil {
+			return nil, err
+		}
+		r.authority = a
+	}
+	certificate, key, err := r.authority.issue(n.Host.Name)
+	return agent.Order{"do": "begin", "limit": r.opt.Limit, "ca": r.authority.root(), "certificate": certificate, "key": key}, err
+}
+
+// loseStation notes that the program on a node has ended.
+func (r *Relay) loseStation(st *station) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, t := range st.seats {
+		t.gone, t.parent, t.byDriver, t.waiting = true, nil, false, false
+		t.swarm.plan()
+	}
+}
+
+// addresses are those at which another node may reach this one, the likeliest first.
+func (st *station) addresses() []string {
+	var all []string
+	for _, a := range append(slices.Clone(st.own), st.node.Host.Address) {
+		if a != "" && !slices.Contains(all, a) {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+// event is a message of the program that answers no order.
+type event struct {
+	ID    int    `json:"id"`    // of the file
+	Have  int    `json:"have"`  // pieces there
+	Fetch int    `json:"fetch"` // not 0: this fetch has ended
+	Why   string `json:"why"`   // "": the file is whole
+	Wrong bool   `json:"wrong"` // the parent sent wrong bytes
+	Local bool   `json:"local"` // the node cannot write the file
+}
+
+// handleEvent takes an event of the node's program. The node may say anything: it cannot have
+// more pieces than there are, or fewer than before.
+func (st *station) handleEvent(m json.RawMessage) error {
+	var got event
+	if err := node.Decode(m, &got); err != nil {
+		return err
+	}
+	st.relay.mu.Lock()
+	defer st.relay.mu.Unlock()
+	t := st.seats[got.ID]
+	if t == nil {
+		return nil
+	}
+	if n := min(got.Have, t.swarm.pieces.count); n > t.have {
+		t.count(n)
+		t.have = n
+	}
+	if got.Fetch == t.fetches && got.Fetch > 0 {
+		select {
+		case t.fetched <- got:
+		default: // said more than once
+		}
+	}
+	return nil
+}

@@ -1,0 +1,216 @@
+package relay
+
+import (
+	"context"
+	"crypto/rand"
+	"sync"
+	"time"
+
+	"github.com/dsbuild/dsbuild/agent"
+	"github.com/dsbuild/dsbuild/fleet"
+)
+
+// Times of a relay.
+const (
+	settleTime = 3 * time.Second // the first nodes wait so long for the other announced ones
+	stuckTime  = 5 * time.Second // a node waits so long for a parent within the fanout
+	mostTries  = 4               // parents that a node tries before the driver sends to it
+)
+
+// swarm is the nodes that pass on one file. The relay's mu guards it.
+type swarm struct {
+	relay *Relay
+	id    int // number of the file
+	file  File
+	nodes []*fleet.Node // announced, in their order
+	token string
+
+	cut    func() error // cuts the file, once
+	pieces pieces
+
+	seats  []*seat // by place; nil: not there
+	came   []bool  // by place: it has a seat, or takes no part
+	missed int     // places that have not come
+	timer  *time.Timer
+	done   chan struct{} // closed by stop
+}
+
+func newSwarm(r *Relay, id int, f File, nodes []*fleet.Node) *swarm {
+	s := &swarm{
+		relay: r, id: id, file: f, nodes: nodes, token: rand.Text(), seats: make([]*seat, len(nodes)),
+		came: make([]bool, len(nodes)), missed: len(nodes), done: make(chan struct{}),
+	}
+	s.cut = sync.OnceValue(func() (err error) {
+		s.pieces, err = cutFile(f)
+		return err
+	})
+	go s.watch()
+	return s
+}
+
+// stop ends the choice of parents. The caller holds mu.
+func (s *swarm) stop() {
+	select {
+	case <-s.done:
+	default:
+		close(s.done)
+	}
+}
+
+// bring brings the file to a node.
+func (s *swarm) bring(ctx context.Context, at int, n *fleet.Node, python, path string, send func(context.Context) error) error {
+	t, err := s.join(ctx, at, n, python, path)
+	if err != nil {
+		s.skip(at)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		n.Note("it cannot pass files on, and the driver sends to it: %v", err)
+		return send(ctx)
+	}
+	for {
+		parent, err := s.assign(ctx, t)
+		switch {
+		case err != nil:
+			return err
+		case parent == nil:
+			return s.sendTo(ctx, t, send)
+		}
+		got, err := t.fetch(ctx, parent)
+		switch {
+		case err == nil && got.Why == "":
+			s.complete(t)
+			return nil
+		case ctx.Err() != nil:
+			s.lose(t)
+			return context.Cause(ctx)
+		case err != nil || got.Local: // the node's own failure: send says which
+			s.lose(t)
+			return send(ctx)
+		}
+		s.refuse(t, parent, got)
+	}
+}
+
+// join gives a node its seat.
+func (s *swarm) join(ctx context.Context, at int, n *fleet.Node, python, path string) (*seat, error) {
+	if err := s.cut(); err != nil {
+		return nil, err
+	}
+	st, err := s.relay.openStation(ctx, n, python)
+	if err != nil {
+		return nil, err
+	}
+	var got struct {
+		Have int `json:"have"`
+	}
+	order := agent.Order{"do": "add", "id": s.id, "file": path, "size": s.file.Size, "piece": s.pieces.size, "sums": s.pieces.sums, "token": s.token}
+	if err := st.session.Ask(ctx, order, &got); err != nil {
+		return nil, err
+	}
+	t := &seat{
+		swarm: s, station: st, order: at, have: min(max(got.Have, 0), s.pieces.count), waiting: true, refused: map[*seat]bool{},
+		decided: make(chan *seat, 1), fetched: make(chan event, 1),
+	}
+	s.relay.mu.Lock()
+	defer s.relay.mu.Unlock()
+	if old := s.seats[at]; old != nil { // its connection broke
+		old.gone, old.parent, old.byDriver = true, nil, false
+	}
+	s.seats[at], st.seats[s.id] = t, t
+	s.arrive(at)
+	return t, nil
+}
+
+// arrive notes that a node takes part, or will not. The caller holds mu.
+func (s *swarm) arrive(at int) {
+	if !s.came[at] {
+		s.came[at], s.missed = true, s.missed-1
+	}
+	if r := s.relay; r.settled.IsZero() {
+		r.settled = time.Now().Add(settleTime)
+	}
+	if s.timer == nil {
+		s.timer = time.AfterFunc(time.Until(s.relay.settled), func() {
+			s.relay.mu.Lock()
+			defer s.relay.mu.Unlock()
+			s.plan()
+		})
+	}
+	s.plan()
+}
+
+// skip notes that a node takes no part.
+func (s *swarm) skip(at int) {
+	s.relay.mu.Lock()
+	defer s.relay.mu.Unlock()
+	s.arrive(at)
+}
+
+// lose notes that a node gives up its seat.
+func (s *swarm) lose(t *seat) {
+	s.relay.mu.Lock()
+	defer s.relay.mu.Unlock()
+	t.gone, t.parent, t.byDriver, t.waiting = true, nil, false, false
+	s.plan()
+}
+
+// complete notes that a node has the whole file.
+func (s *swarm) complete(t *seat) {
+	s.relay.mu.Lock()
+	defer s.relay.mu.Unlock()
+	t.have, t.whole, t.parent, t.byDriver, t.slow = s.pieces.count, true, nil, false, false
+	s.plan()
+}
+
+// refuse notes that a parent failed a node.
+func (s *swarm) refuse(t, parent *seat, got event) {
+	s.relay.mu.Lock()
+	t.refused[parent], t.parent, t.waiting, t.stuck = true, nil, true, false
+	parent.failures++
+	if got.Wrong {
+		parent.failures = mostFailures
+	}
+	s.plan()
+	name := parent.station.node.Host.Name
+	s.relay.mu.Unlock()
+	t.station.node.Note("%s does not send it the file (%s): dsbuild chooses another source", name, got.Why)
+}
+
+// sendTo makes the driver send the file to a node, which passes it on meanwhile.
+func (s *swarm) sendTo(ctx context.Context, t *seat, send func(context.Context) error) error {
+	if err := t.station.session.Ask(ctx, agent.Order{"do": "watch", "id": s.id}, nil); err != nil {
+		s.lose(t) // send finds out whether it was the connection
+	}
+	err := send(ctx)
+	if err != nil {
+		s.lose(t)
+	} else if t.station.session.Err() == nil {
+		s.complete(t)
+	}
+	return err
+}
+
+// assign waits until the node gets a parent, and returns it; nil: the driver is to send the file.
+func (s *swarm) assign(ctx context.Context, t *seat) (*seat, error) {
+	stuck := time.NewTimer(settleTime + stuckTime)
+	defer stuck.Stop()
+	for {
+		select {
+		case parent := <-t.decided:
+			return parent, nil
+		case <-stuck.C:
+			s.relay.mu.Lock()
+			t.stuck = true
+			s.plan()
+			s.relay.mu.Unlock()
+		case <-t.station.session.Ended():
+			return nil, nil // sendTo notes that
+		case <-s.done:
+			return nil, nil
+		case <-ctx.Done():
+			s.lose(t)
+			return nil, context.Cause(ctx)
+		}
+	}
+}
