@@ -59,10 +59,10 @@ func judgeOnNode(t *testing.T, cases []signingtest.Case, sum, path string) []str
 	}
 	cmd := exec.Command(python, "-c", onNode)
 	cmd.Env = append(os.Environ(), "PATH="+path)
-	cmd.Stdin = bytes.NewReader(input)
+	cmd.Stdin, cmd.Stderr = bytes.NewReader(input), os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("%v\n%s", err, err.(*exec.ExitError).Stderr)
+		t.Fatal(err)
 	}
 	var said []string
 	if err := json.Unmarshal(out, &said); err != nil || len(said) != len(cases) {
