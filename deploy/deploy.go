@@ -241,7 +241,9 @@ func (d *Deployment) announce(group []*nodeRun) {
 		if s, ok := d.opt.Dialer.(remote.Broadcaster); ok {
 			s.Announce(f.SHA256, fleet.Names(all))
 		}
-		d.relay.Announce(relay.File{Path: f.Path, SHA256: f.SHA256, Size: f.Size}, all)
+		if d.relay.Announce(relay.File{Path: f.Path, SHA256: f.SHA256, Size: f.Size}, all) {
+			d.fleet.Widen(len(all))
+		}
 	}
 }
 

@@ -84,6 +84,17 @@ func (f *Fleet) Forks() int {
 	return fanout.DefaultForks
 }
 
+// mostWide bounds the window that Widen opens.
+const mostWide = 256
+
+// Widen lets so many nodes be at work at once, at most 256, unless the user chose another number
+// than the default: nodes that pass a file on to each other have to be at work together.
+func (f *Fleet) Widen(nodes int) {
+	if f.Forks() >= fanout.DefaultForks {
+		f.opt.Forks = max(f.Forks(), min(nodes, mostWide))
+	}
+}
+
 // StopWhen wraps Options.TooMany for a phase before which some nodes failed already. It returns
 // nil if the run never stops early.
 func (f *Fleet) StopWhen(failedBefore int) func(failed int) bool {

@@ -260,3 +260,16 @@ func TestTooManyFailures(t *testing.T) {
 		t.Errorf("too many failed in the phase before: %v", f.Nodes[3].Err)
 	}
 }
+
+// A wider window respects what the user chose.
+func TestWiden(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ forks, nodes, want int }{
+		{0, 10, 32}, {0, 48, 48}, {32, 48, 48}, {100, 48, 100}, {4, 48, 4}, {0, 1000, 256},
+	} {
+		f := fleet.New(fleet.Options{Forks: c.forks})
+		if f.Widen(c.nodes); f.Forks() != c.want {
+			t.Errorf("%d forks, %d nodes: %d", c.forks, c.nodes, f.Forks())
+		}
+	}
+}

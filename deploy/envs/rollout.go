@@ -171,7 +171,9 @@ func (d *Deployment) announce(group []*nodeRun) {
 		if broadcasts {
 			b.Announce(f.SHA256, fleet.Names(all))
 		}
-		d.relay.Announce(f, all)
+		if d.relay.Announce(f, all) {
+			d.fleet.Widen(len(all))
+		}
 	}
 	for sum, all := range pythons {
 		if broadcasts {

@@ -97,14 +97,14 @@ func New(opt Options) *Relay {
 }
 
 // Announce says that Bring will be called for a file and these nodes. Nodes with the same groups in
-// the inventory, such as those of a rack, follow each other in the chain. Announce ignores a file
-// for which a relay does not pay.
-func (r *Relay) Announce(f File, nodes []*fleet.Node) {
+// the inventory, such as those of a rack, follow each other in the chain. It returns false for a
+// file for which a relay does not pay.
+func (r *Relay) Announce(f File, nodes []*fleet.Node) bool {
 	if r == nil || len(nodes) < 2 {
-		return
+		return false
 	}
 	if r.opt.Fanout == 0 && !Worthwhile(f.Size, len(nodes)) || r.opt.Fanout > 0 && f.Size < leastChosen {
-		return
+		return false
 	}
 	nodes = slices.Clone(nodes)
 	slices.SortStableFunc(nodes, func(a, b *fleet.Node) int { return slices.Compare(a.Host.Groups, b.Host.Groups) })
@@ -116,6 +116,7 @@ func (r *Relay) Announce(f File, nodes []*fleet.Node) {
 	r.files++
 	r.settled = time.Time{}
 	r.swarms[f.SHA256] = newSwarm(r, r.files, f, nodes)
+	return true
 }
 
 // Skip says that an announced node does not need a file.
