@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -119,12 +120,14 @@ func installDaemon(tb testing.TB, program string, packages ...string) {
 	if out, err := exec.CommandContext(tb.Context(), "unshare", try...).CombinedOutput(); err != nil {
 		needs.Missing(tb, "a container daemon of the test's own needs the right to make namespaces and mounts: %s", bytes.TrimSpace(out))
 	}
+	programs := []string{program, "slirp4netns", "newuidmap"} // podman without root needs the last one
 	have := func() bool {
-		_, daemon := exec.LookPath(program)
-		_, network := exec.LookPath("slirp4netns")
-		return daemon == nil && network == nil
+		return !slices.ContainsFunc(programs, func(name string) bool {
+			_, err := exec.LookPath(name)
+			return err != nil
+		})
 	}
-	if err := debian.Ensure(tb.Context(), have, append(packages, "slirp4netns")...); err != nil {
+	if err := debian.Ensure(tb.Context(), have, append(packages, "slirp4netns", "uidmap")...); err != nil {
 		needs.Missing(tb, "installing %s: %v", program, err)
 	}
 }
