@@ -49,6 +49,19 @@ func (s *stage) signal(number syscall.Signal, at ...int) {
 	}
 }
 
+// hasOpen reports whether the program on a node has the file open.
+func (s *stage) hasOpen(i int) bool {
+	for _, pid := range s.programs(i) {
+		files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+		for _, file := range files {
+			if to, _ := os.Readlink(file); to == s.path(i) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // pair brings the file to the first of two nodes, runs harm, and brings it to the second one, while
 // the program on the first runs.
 func pair(t *testing.T, harm func(s *stage)) *stage {
@@ -104,7 +117,10 @@ func TestFullRelayParentThatFails(t *testing.T) {
 // An installation may take the file away as soon as it is whole.
 func TestFullRelayParentPassesOnAFileThatIsGone(t *testing.T) {
 	t.Parallel()
-	s := pair(t, func(s *stage) { os.Remove(s.path(0)) })
+	s := pair(t, func(s *stage) {
+		await(t, "the program has opened the file", func() bool { return s.hasOpen(0) })
+		os.Remove(s.path(0))
+	})
 	if s.sends.Load() != 1 {
 		t.Errorf("the driver sent %d copies", s.sends.Load())
 	}
