@@ -119,8 +119,9 @@ class Replacement:
         """The paths that are moved aside for new files. incoming has, by path, a function
         that says whether the file there is the same; None where nobody can know."""
         moved, blocking = self.own_roots(), {}
+        bases = sites() + [os.path.realpath(sys.prefix)]
         for path in sorted(incoming):
-            root = first_new(path, moved)
+            root = first_new(path, bases, moved)
             if root is None:
                 continue
             if exists(root):
@@ -132,9 +133,9 @@ class Replacement:
     def own_roots(self):
         """Everything that belongs to what is replaced, folders as a whole where nothing else
         is in them."""
-        moved, tops = set(), set()
+        moved, tops, places = set(), set(), sites()
         for path in self.own:
-            place = [place for place in sites() if path.startswith(place + os.sep)]
+            place = [place for place in places if path.startswith(place + os.sep)]
             top = os.path.join(place[0], path[len(place[0]) + 1:].split(os.sep)[0]) if place else path
             if top == path or os.path.islink(top) and top not in self.packages:
                 moved |= {path} if exists(path) else set()
@@ -182,10 +183,10 @@ class Replacement:
                 raise Failed("%s is there already, belongs to no package, and would be replaced" % path, "in-the-way")
 
 
-def first_new(path, moved):
-    """The outermost part of path that a new file there makes or replaces; None where
-    that part is moved aside anyhow."""
-    bases = [base for base in sites() + [os.path.realpath(sys.prefix)] if path.startswith(base + os.sep)]
+def first_new(path, bases, moved):
+    """The outermost part of path, below one of bases, that a new file there makes or replaces;
+    None where that part is moved aside anyhow."""
+    bases = [base for base in bases if path.startswith(base + os.sep)]
     at = bases[0] if bases else os.path.dirname(path)
     for part in path[len(at) + 1:].split(os.sep):
         at = os.path.join(at, part)

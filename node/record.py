@@ -123,9 +123,9 @@ def unknown_code(site, rows):
 def owners(paths, but):
     """The distribution that owns each of some files, by the RECORDs of all distributions
     but some. A distribution without a RECORD owns what its top_level.txt names."""
-    found, wanted, tops, outside = {}, set(paths), {"."}, False
+    found, wanted, tops, outside, places = {}, set(paths), {"."}, False, sites()
     for path in wanted:
-        place = [place for place in sites() if path.startswith(place + os.sep)]
+        place = [place for place in places if path.startswith(place + os.sep)]
         if place:
             tops.add(path[len(place[0]) + 1:].partition(os.sep)[0])
         else:
