@@ -41,6 +41,12 @@ func deepSpeedNeeds() []string {
 // Pythons that this machine has.
 func pythonWithTorch(t *testing.T, torch string, versions ...string) string {
 	t.Helper()
+	return pythonWithPackages(t, []string{"torch==" + torch}, versions...)
+}
+
+// pythonWithPackages is pythonWithTorch with other packages beside those that DeepSpeed needs.
+func pythonWithPackages(t *testing.T, packages []string, versions ...string) string {
+	t.Helper()
 	var interpreter string
 	err := errors.New("no Python asked for")
 	for _, version := range versions {
@@ -52,7 +58,7 @@ func pythonWithTorch(t *testing.T, torch string, versions ...string) string {
 		t.Fatal(err)
 	}
 	dir, err := python.Environment(t.Context(), python.EnvironmentOptions{
-		Interpreter: interpreter, Packages: append(deepSpeedNeeds(), "torch=="+torch), Log: func(line string) { t.Log(line) },
+		Interpreter: interpreter, Packages: append(deepSpeedNeeds(), packages...), Log: func(line string) { t.Log(line) },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -275,12 +281,12 @@ func TestFullStableOps(t *testing.T) {
 	hostPackages(t, "libaio-dev")
 	driverStandIn(t)
 	ops := stableOps(t)
-	interpreter := pythonWithTorch(t, "2.15.0", "3.11")
 	shown := map[string]map[string]exposedOp{}
 	for _, abi := range []string{"stable", "torch"} {
 		built := build(t, "--abi", abi, "--ops", strings.Join(ops, ","), "--arch", "8.0", "--torch", "2.15.0", "--python", "3.11", "--builder", "host", "-o", t.TempDir())
 		files := unzipped(t, built.Path)
 		compareWithAudit(t, built.Path, files)
+		interpreter := pythonWithPackages(t, slices.Concat(built.Manifest.Requires, []string{"torch==2.15.0"}), "3.11")
 		shown[abi] = exposedBy(t, interpreter, files, ops)
 		t.Logf("result: --abi %s: %d ops, %d bytes, built in %.0f s", abi, len(ops), built.Size, built.Seconds)
 	}
