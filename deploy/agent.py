@@ -186,8 +186,7 @@ class Replacement:
 def first_new(path, bases, moved):
     """The outermost part of path, below one of bases, that a new file there makes or replaces;
     None where that part is moved aside anyhow."""
-    bases = [base for base in bases if path.startswith(base + os.sep)]
-    at = bases[0] if bases else os.path.dirname(path)
+    at = next((base for base in bases if path.startswith(base + os.sep)), os.path.dirname(path))
     for part in path[len(at) + 1:].split(os.sep):
         at = os.path.join(at, part)
         if at in moved:

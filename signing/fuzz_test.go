@@ -47,8 +47,8 @@ func FuzzSigned(f *testing.F) {
 	f.Add(uint16(0), uint16(9999), "{}", uint16(0), uint16(9999), "-----BEGIN SSH SIGNATURE-----\n-----END SSH SIGNATURE-----\n")
 	f.Fuzz(func(t *testing.T, at, length uint16, piece string, signatureAt, signatureLength uint16, signaturePiece string) {
 		signed := good.Signed
-		signed.Statement = replaced(statement, at, length, piece)
-		signed.Signatures = []string{replaced(armored, signatureAt, signatureLength, signaturePiece)}
+		signed.Statement = replacePiece(statement, at, length, piece)
+		signed.Signatures = []string{replacePiece(armored, signatureAt, signatureLength, signaturePiece)}
 		names, err := good.Policy.Check(signed, m.SHA256, time.Now())
 		if err == nil && (signed.Statement != statement || !slices.Equal(names, []string{"a"})) {
 			t.Errorf("%q signed by %q is accepted as of %q", signed.Statement, signed.Signatures, names)
@@ -56,8 +56,8 @@ func FuzzSigned(f *testing.F) {
 	})
 }
 
-// replaced returns text with piece in place of length bytes from at on.
-func replaced(text string, at, length uint16, piece string) string {
+// replacePiece returns text with piece in place of length bytes from at on.
+func replacePiece(text string, at, length uint16, piece string) string {
 	from := min(int(at), len(text))
 	return text[:from] + piece + text[min(from+int(length), len(text)):]
 }
