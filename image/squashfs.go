@@ -1,6 +1,7 @@
 package image
 
 import (
+	"archive/tar"
 	"bytes"
 	"cmp"
 	"context"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
@@ -53,14 +55,19 @@ func (p *Plan) writeSquashfs(ctx context.Context, image v1.Image, result *Result
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // nobody can do anything about it
 	made := filepath.Join(dir, "image")
-	seconds := strconv.FormatInt(p.Created.Unix(), 10)
-	cmd := exec.CommandContext(ctx, program, "-quiet", "-no-progress", "-reproducible", "-mkfs-time", seconds, made)
 	image, err = withRuntimeFiles(image)
+	if err != nil {
+		return err
+	}
+	newest, err := newestEntry(image)
 	if err != nil {
 		return err
 	}
 	files := flatten(image)
 	defer files.Close()
+	cmd := exec.CommandContext(ctx, program, "-quiet", "-no-progress", "-reproducible", made)
+	// Else the root folder has the time of this run: sqfstar 4.5 ignores its own -root-time.
+	cmd.Env = append(os.Environ(), "SOURCE_DATE_EPOCH="+strconv.FormatInt(newest.Unix(), 10))
 	cmd.Stdin = files
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return errors.Join(context.Cause(ctx), fmt.Errorf("%s: %w: %s", squashProgram, err, strings.TrimSpace(string(out[max(0, len(out)-2000):]))))
@@ -106,6 +113,26 @@ func startScript(c v1.Config) string {
 	}
 	return fmt.Sprintf("cd %s || exit 1\n[ -s /etc/rc.local ] && . /etc/rc.local\n[ $# -gt 0 ] || set -- %s\nexec %s \"$@\"\n",
 		quote([]string{cmp.Or(c.WorkingDir, "/")}), quote(cmd), quote(c.Entrypoint))
+}
+
+// newestEntry returns the newest time of the image's files. With it as SOURCE_DATE_EPOCH, sqfstar
+// changes the time of none of them: Python compares the times of modules with those in byte code.
+func newestEntry(image v1.Image) (time.Time, error) {
+	newest := time.Unix(0, 0)
+	files := flatten(image)
+	defer files.Close()
+	for r := tar.NewReader(files); ; {
+		entry, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return newest, nil
+		}
+		if err != nil {
+			return newest, err
+		}
+		if entry.ModTime.After(newest) {
+			newest = entry.ModTime
+		}
+	}
 }
 
 // flatten returns the tar of the image's files.

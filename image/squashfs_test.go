@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
@@ -58,6 +59,7 @@ func TestSquashfs(t *testing.T) {
 	}
 	first := readFile(t, opt.Output)
 	opt.Force = true
+	time.Sleep(time.Second) // times in a squashfs are whole seconds
 	mustBuild(t, opt)
 	if string(readFile(t, opt.Output)) != string(first) {
 		t.Error("the second squashfs differs")
