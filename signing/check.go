@@ -52,6 +52,20 @@ func (p *Policy) Check(s Signed, sum string, now time.Time) ([]string, error) {
 	return names, nil
 }
 
+// Accept judges the wheel in a file, whose SHA-256 is sum, by the statement and the signatures
+// beside it. It returns a *RefusedError for a wheel that the policy does not accept. A nil policy
+// accepts every wheel.
+func (p *Policy) Accept(file, sum string, now time.Time) error {
+	if p == nil {
+		return nil
+	}
+	signed, err := ReadSigned(file)
+	if err == nil {
+		_, err = p.Check(signed, sum, now)
+	}
+	return err
+}
+
 func inParentheses(words []string) string {
 	if len(words) == 0 {
 		return ""

@@ -161,7 +161,7 @@ func acceptedWheels(p *signing.Policy, all []wheels.Wheel, report ui.Reporter) (
 	var accepted []wheels.Wheel
 	var refused []error
 	for _, w := range all {
-		if err := acceptWheel(p, w.Path, w.Manifest.SHA256); err != nil {
+		if err := p.Accept(w.Path, w.Manifest.SHA256, time.Now()); err != nil {
 			refused = append(refused, fmt.Errorf("%s: %w", w.Manifest.Name, err))
 			continue
 		}
@@ -176,21 +176,13 @@ func acceptedWheels(p *signing.Policy, all []wheels.Wheel, report ui.Reporter) (
 	return accepted, nil
 }
 
-func acceptWheel(p *signing.Policy, file, sum string) error {
-	signed, err := signing.ReadSigned(file)
-	if err == nil {
-		_, err = p.Check(signed, sum, time.Now())
-	}
-	return err
-}
-
 // policyCheck is the name of the policy's judgement among the checks of a wheel.
 const policyCheck = "policy"
 
 // judgeWheel is the policy's judgement of a wheel, as one of its checks.
 func judgeWheel(p *signing.Policy, policy, file, sum string) (wheel.Check, error) {
 	check := wheel.Check{Name: policyCheck, Against: policy, Damage: []string{}}
-	err := acceptWheel(p, file, sum)
+	err := p.Accept(file, sum, time.Now())
 	var refused *signing.RefusedError
 	switch {
 	case errors.As(err, &refused):

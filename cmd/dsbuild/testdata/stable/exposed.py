@@ -33,7 +33,7 @@ def signatures(function, *given):
     try:
         function(*given, *[object()] * 60)
     except TypeError as e:
-        listed = re.findall(r"^    \d+\. (?:\w+)?\((.*)\)(?: -> .*)?$", str(e), re.M)
+        listed = re.findall(r"^    \d+\. [\w.]*\((.*)\)(?: -> .*)?$", str(e), re.M)
     arguments = [[p.partition(":")[0] + "".join(p.partition(" = ")[1:]) for p in parts(one)] for one in listed]
     return ["(" + ", ".join(a) + ")" for a in arguments]
 
@@ -41,7 +41,7 @@ def signatures(function, *given):
 def doc(function):
     """The lines of the documentation, without the signatures that pybind11 adds."""
     lines = [line.strip() for line in (function.__doc__ or "").splitlines()]
-    return [line for line in lines if line and line != "Overloaded function." and not re.match(r"(\d+\. )?\w+\(.*\) -> ", line)]
+    return [line for line in lines if line and line != "Overloaded function." and not re.match(r"(\d+\. )?\w+\(.*\)( -> .*)?$", line)]
 
 
 def exposed(module):
