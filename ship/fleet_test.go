@@ -27,6 +27,7 @@ import (
 	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/ship"
+	"github.com/dsbuild/dsbuild/signing"
 	"github.com/dsbuild/dsbuild/wheel"
 	"github.com/dsbuild/dsbuild/wheel/wheeltest"
 )
@@ -56,6 +57,9 @@ type testFleet struct {
 	fresh bool
 	keep  bool
 	force bool
+
+	policy *signing.Policy
+	sign   func(path string) error
 }
 
 func newFleet(t *testing.T, kinds ...kind) *testFleet {
@@ -126,8 +130,9 @@ func (f *testFleet) ship(t *testing.T) *ship.Shipment {
 			Verify:     verify.LevelLoad,
 			VerifyLeft: verify.LevelFiles,
 			Force:      f.force,
+			Policy:     f.policy,
 		},
-		Want: f.want, Group: func(_ context.Context, m []compat.Member, s wheel.Spec) compat.Grouping { return tables.Group(m, s) }, Plans: f.works, Build: f.works.build, Bundle: f.works.bundle, Store: f.store, Dir: f.dir, Fresh: f.fresh, Keep: f.keep, Report: rep,
+		Want: f.want, Group: func(_ context.Context, m []compat.Member, s wheel.Spec) compat.Grouping { return tables.Group(m, s) }, Plans: f.works, Build: f.works.build, Bundle: f.works.bundle, Store: f.store, Dir: f.dir, Fresh: f.fresh, Keep: f.keep, Sign: f.sign, Report: rep,
 	})
 	t.Cleanup(s.Close)
 	return s

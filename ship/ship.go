@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 
@@ -250,6 +251,23 @@ func (s *Shipment) Build(ctx context.Context) {
 			if err := pipeline.SignPlaced(w.filePath(), s.opt.Sign); err != nil {
 				w.markFailed(err)
 			}
+		}
+	}
+	s.judgeWheels()
+}
+
+// judgeWheels judges the wheels by the policy, so that a wheel that every node would refuse is sent to none.
+// With Keep dsbuild sends nothing, and the wheels may be signed later.
+func (s *Shipment) judgeWheels() {
+	if s.opt.Keep {
+		return
+	}
+	for _, w := range s.plan.Wheels {
+		if w.Err != nil || w.Artifact.Path == "" {
+			continue
+		}
+		if err := s.opt.Fleet.Policy.Accept(w.Artifact.Path, w.Artifact.SHA256, time.Now()); err != nil {
+			w.markFailed(err)
 		}
 	}
 }

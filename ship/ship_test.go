@@ -11,10 +11,14 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/crypto/ssh"
+
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/ship"
+	"github.com/dsbuild/dsbuild/signing"
+	"github.com/dsbuild/dsbuild/signing/signingtest"
 	"github.com/dsbuild/dsbuild/wheel"
 	"github.com/dsbuild/dsbuild/wheel/wheeltest"
 )
@@ -60,6 +64,43 @@ func TestShip(t *testing.T) {
 	_, r, err = f.run(t)
 	if err != nil || !sameNames(changed(r), "node2") || len(f.works.built) > 0 {
 		t.Errorf("one was changed by hand: %v, changed %q, built %q", err, changed(r), f.works.built)
+	}
+}
+
+// testKey signs with a key of the tests.
+type testKey struct {
+	t   *testing.T
+	key ssh.Signer
+}
+
+func (k testKey) Sign(message []byte, namespace string) ([]byte, error) {
+	return []byte(signingtest.SignWith(k.t, k.key, string(message), namespace)), nil
+}
+
+// A wheel that the policy refuses is sent to no node, and the wheel is named as the cause; once it is
+// signed, it is deployed from the folder without a build.
+func TestShipJudgesWheelsByThePolicy(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, a100)
+	keys := signingtest.NewKeys(t)
+	f.policy = keys.Policy(t, "signers: [{name: ci, key: $a}]")
+	plan, r, err := f.run(t)
+	n := r.Nodes[0]
+	if code(err) != 4 || n.Status != report.Skipped || n.Changed || !strings.Contains(n.Error, "the policy refuses it: 0 of 1 trusted signatures") {
+		t.Errorf("unsigned: %v, %+v", err, n)
+	}
+	if _, puts := f.dials.count(); len(puts) > 0 || len(f.works.built) != 1 || plan.Wheels[0].State != ship.Failed {
+		t.Errorf("unsigned: files %q, built %q, %s", puts, f.works.built, plan.Wheels[0].State)
+	}
+
+	f.works.built = nil
+	f.sign = func(path string) error {
+		_, err := signing.Sign(path, testKey{t, keys["a"]}, signing.Namespace)
+		return err
+	}
+	_, r, err = f.run(t)
+	if err != nil || !sameNames(changed(r), "node1") || len(f.works.built) > 0 {
+		t.Errorf("signed: %v, changed %q, built %q", err, changed(r), f.works.built)
 	}
 }
 
