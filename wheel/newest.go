@@ -32,7 +32,7 @@ func (c *Contents) NameNewest(file, glibc string) error {
 			archive = a
 		}
 		var err error
-		if e.Newest, err = archive.symbolsAbove(e.Path, floors); err != nil {
+		if e.Newest, err = symbolsAbove(archive, e.Path, floors); err != nil {
 			return fmt.Errorf("%s: %w", e.Path, err)
 		}
 	}
@@ -41,7 +41,7 @@ func (c *Contents) NameNewest(file, glibc string) error {
 
 // symbolsAbove lists the symbols that a member needs in a newer version than the floors, newest
 // first.
-func (a *Archive) symbolsAbove(member string, floors Floors) ([]string, error) {
+func symbolsAbove(a *Archive, member string, floors Floors) ([]string, error) {
 	r, err := a.Open(member)
 	if err != nil {
 		return nil, err
