@@ -121,7 +121,7 @@ func actingRooms() []Rule { //nolint:revive // a table, however long
 		{
 			Folder: "signing",
 			Deny:   []string{Module, cobra, sftp, "net$", "net/http", "os/exec"},
-			Allow:  ours("signing", "wheel", "internal/yamldoc", "internal/diagnostic", "internal/hint", "internal/atomicfile"),
+			Allow:  ours("signing", "wheel", "internal/yamldoc", "internal/diagnostic", "internal/hint", "internal/atomicfile", "internal/sigstoretest"),
 			Reason: "a judgement of a wheel rests on its files and the policy alone",
 		},
 		{
@@ -193,6 +193,17 @@ func innerRooms() []Rule { //nolint:revive // a table, however long
 			Deny:   []string{Module},
 			Allow:  ours("internal/fanout"),
 			Reason: "running many items at once does not depend on the items",
+		},
+		{
+			Folder: "internal/keyless",
+			Deny:   []string{Module, cobra},
+			Allow:  ours("internal/keyless", "internal/hint", "signing/sigstore"),
+			Reason: "signing with an identity asks the services of sigstore, and nobody else",
+		},
+		{
+			Folder: "internal/sigstoretest",
+			Deny:   []string{Module},
+			Reason: "the sigstore of tests stands alone",
 		},
 		{
 			Folder: "internal/ui",

@@ -1,0 +1,243 @@
+// Package keyless signs with an identity in place of a key: a certificate authority (Fulcio) gives
+// the identity of a token a certificate for a key that lives for one signature, and a transparency
+// log (Rekor) records it. The result is a bundle of sigstore.
+package keyless
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	protocommon "github.com/sigstore/protobuf-specs/gen/pb-go/common/v1"
+	"github.com/sigstore/sigstore-go/pkg/root"
+	"github.com/sigstore/sigstore-go/pkg/sign"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/signing/sigstore"
+)
+
+// The environment variables with a token: the token itself, or where GitHub Actions gives one to a
+// job with the permission id-token: write.
+const (
+	tokenVariable   = "SIGSTORE_ID_TOKEN"
+	requestURL      = "ACTIONS_ID_TOKEN_REQUEST_URL"
+	requestVariable = "ACTIONS_ID_TOKEN_REQUEST_TOKEN"
+)
+
+const (
+	audience     = "sigstore" // for whom Fulcio wants a token to be
+	requestLimit = 30 * time.Second
+	maxConfig    = 1 << 20
+	maxToken     = 64 << 10
+	retries      = 2
+)
+
+// Signer signs with the identity of a token from the environment.
+type Signer struct {
+	fulcio      root.Service
+	logs        []root.Service
+	timestamps  []root.Service
+	trustedRoot *sigstore.TrustedRoot // verifies each bundle before it is returned; nil: nothing does
+	token       func() (string, error)
+	ctx         context.Context // of the command
+}
+
+// IsConfig reports whether a file looks like a signing config and not like an SSH key.
+func IsConfig(file string) bool {
+	text, err := readFile(file, maxConfig)
+	return err == nil && bytes.HasPrefix(bytes.TrimSpace(text), []byte("{"))
+}
+
+// Open reads a signing config of sigstore (signing_config.json), which names the services. If
+// trusted_root.json lies beside it, each bundle is verified before it is returned. getenv reads the
+// environment, which has the token: it never stands in an argument.
+func Open(ctx context.Context, file string, getenv func(string) string) (*Signer, error) {
+	text, err := readFile(file, maxConfig)
+	if err != nil {
+		return nil, err
+	}
+	config, err := root.NewSigningConfigFromJSON(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s is not a signing config of sigstore: %w", file, err)
+	}
+	s := &Signer{ctx: ctx, token: tokenSource(ctx, getenv)}
+	if err := s.choose(config, time.Now()); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	if s.token == nil {
+		return nil, hint.With(errors.New("there is no identity token"),
+			"set "+tokenVariable+"; in GitHub Actions, give the job the permission id-token: write")
+	}
+	beside := filepath.Join(filepath.Dir(file), "trusted_root.json")
+	text, err = readFile(beside, maxConfig)
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, nil
+	}
+	if err == nil {
+		s.trustedRoot, err = sigstore.ParseTrustedRoot(text)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", beside, err)
+	}
+	return s, nil
+}
+
+// choose chooses the services of a signing config for a time.
+func (s *Signer) choose(c *root.SigningConfig, now time.Time) error {
+	var err error
+	if s.fulcio, err = root.SelectService(c.FulcioCertificateAuthorityURLs(), sign.FulcioAPIVersions, now); err != nil {
+		return fmt.Errorf("no certificate authority: %w", err)
+	}
+	if s.logs, err = root.SelectServices(c.RekorLogURLs(), c.RekorLogURLsConfig(), sign.RekorAPIVersions, now); err != nil {
+		return fmt.Errorf("no transparency log: %w", err)
+	}
+	if len(c.TimestampAuthorityURLs()) > 0 {
+		if s.timestamps, err = root.SelectServices(c.TimestampAuthorityURLs(), c.TimestampAuthorityURLsConfig(), sign.TimestampAuthorityAPIVersions, now); err != nil {
+			return fmt.Errorf("no timestamp authority: %w", err)
+		}
+	}
+	for _, service := range append(append([]root.Service{s.fulcio}, s.logs...), s.timestamps...) {
+		if err := checkURL(service.URL); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkURL refuses addresses to which a token would go in plain text.
+func checkURL(text string) error {
+	u, err := url.Parse(text)
+	switch {
+	case err != nil || u.Host == "" || u.User != nil:
+		return fmt.Errorf("%q is not the address of a service", text)
+	case u.Scheme == "https" || u.Scheme == "http" && isLoopback(u.Hostname()):
+		return nil
+	}
+	return fmt.Errorf("%s: the address must begin with https://", text)
+}
+
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// Sign returns a bundle with a signature of a message. Bundles have no namespaces.
+func (s *Signer) Sign(message []byte, _ string) ([]byte, error) {
+	return s.sign(&sign.PlainData{Data: message}, message)
+}
+
+// Close does nothing: no key outlives its signature.
+func (s *Signer) Close() {}
+
+func (s *Signer) sign(content sign.Content, message []byte) ([]byte, error) {
+	token, err := s.token()
+	if err != nil {
+		return nil, err
+	}
+	key, err := sign.NewEphemeralKeypair(&sign.EphemeralKeypairOptions{Algorithm: protocommon.PublicKeyDetails_PKIX_ECDSA_P256_SHA_256})
+	if err != nil {
+		return nil, err
+	}
+	options := sign.BundleOptions{
+		Context:                    s.ctx,
+		CertificateProvider:        sign.NewFulcio(&sign.FulcioOptions{BaseURL: s.fulcio.URL, Timeout: requestLimit, Retries: retries}),
+		CertificateProviderOptions: &sign.CertificateProviderOptions{IDToken: token},
+	}
+	for _, l := range s.logs {
+		options.TransparencyLogs = append(options.TransparencyLogs, sign.NewRekor(&sign.RekorOptions{BaseURL: l.URL, Timeout: requestLimit, Retries: retries, Version: l.MajorAPIVersion}))
+	}
+	for _, t := range s.timestamps {
+		options.TimestampAuthorities = append(options.TimestampAuthorities, sign.NewTimestampAuthority(&sign.TimestampAuthorityOptions{URL: t.URL, Timeout: requestLimit, Retries: retries}))
+	}
+	b, err := sign.Bundle(content, key, options)
+	if err != nil {
+		return nil, err
+	}
+	text, err := protojson.Marshal(b)
+	if err != nil {
+		return nil, err
+	}
+	if s.trustedRoot != nil {
+		if _, err := s.trustedRoot.Verify(text, message); err != nil {
+			return nil, fmt.Errorf("the services returned a bundle that trusted_root.json does not accept: %w", err)
+		}
+	}
+	return append(text, '\n'), nil
+}
+
+// tokenSource returns the function that gets a token for each signature, because a token is valid for
+// minutes; nil if the environment has none.
+func tokenSource(ctx context.Context, getenv func(string) string) func() (string, error) {
+	token, address, bearer := getenv(tokenVariable), getenv(requestURL), getenv(requestVariable)
+	switch {
+	case token != "":
+		return func() (string, error) { return token, nil }
+	case address == "" || bearer == "":
+		return nil
+	}
+	return func() (string, error) {
+		token, err := requestToken(ctx, address, bearer)
+		if err != nil {
+			return "", fmt.Errorf("GitHub Actions gave no identity token: %w", err)
+		}
+		return token, nil
+	}
+}
+
+// requestToken asks GitHub Actions for the token of a job.
+func requestToken(ctx context.Context, address, bearer string) (string, error) {
+	if err := checkURL(address); err != nil {
+		return "", err
+	}
+	u, _ := url.Parse(address) // checkURL has parsed it
+	query := u.Query()
+	query.Set("audience", audience)
+	u.RawQuery = query.Encode()
+	ctx, cancel := context.WithTimeout(ctx, requestLimit)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), http.NoBody)
+	if err != nil {
+		return "", err
+	}
+	request.Header.Set("Authorization", "Bearer "+bearer)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return "", errors.New(response.Status)
+	}
+	var got struct {
+		Value string `json:"value"`
+	}
+	err = json.NewDecoder(io.LimitReader(response.Body, maxToken)).Decode(&got)
+	if err != nil || got.Value == "" {
+		return "", cmp.Or(err, errors.New("the answer has none"))
+	}
+	return got.Value, nil
+}
+
+// readFile reads a regular file of a limited size, also through a link.
+func readFile(path string, most int64) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > most {
+		return nil, fmt.Errorf("%s is not a file of at most %d KiB", path, most>>10)
+	}
+	return os.ReadFile(path)
+}
