@@ -447,7 +447,7 @@ class Environment(Workplace):
             if order["wheels"][1:] and not all(policy["companions"] for policy in rules):
                 refuse("other wheels would be installed with it, and nobody has signed these")
             accepted = SignedWheel(wheel["file"])
-            self.judged = judge_wheel(rules, signed, os.path.basename(wheel["file"]), accepted.sha256, self.dir)
+            self.judged = judge_wheel(rules, signed, os.path.basename(wheel["file"]), accepted.sha256, self.dir, order.get("verifier"))
         if signed["signatures"]:
             load_signing()
             store_signed(signed, wheel["file"], wheel["sha256"])
@@ -533,7 +533,7 @@ class Environment(Workplace):
         back = [(os.path.join(PREVIOUS, str(i)), root["path"]) for i, root in enumerate(last["roots"]) if root["was"]]
         rules = policies_for(order)
         if rules and back:
-            self.judge_kept(rules, noted_sha256(last.get("noted")), back)
+            self.judge_kept(rules, noted_sha256(last.get("noted")), back, order.get("verifier"))
         incoming = {}
         for kept, path in back:
             incoming.update(kept_files(kept, path))
@@ -546,7 +546,7 @@ class Environment(Workplace):
         now = installed(False)
         return {"version": now["version"] if now else "", "record": now["record"] if now else "", "noted": last.get("noted"), "judged": self.judged}
 
-    def judge_kept(self, rules, sha256, back):
+    def judge_kept(self, rules, sha256, back, verifier):
         """Judges the version before: its signatures, and each of its files that a rollback brings back."""
         kept, signed = {}, set()
         for aside, path in back:
@@ -562,7 +562,7 @@ class Environment(Workplace):
             signed.add(path)
             return kept.get(path, os.path.join(PREVIOUS, "gone")) if path else ""
 
-        self.judged = judge_stored(rules, sha256, self.dir, find)
+        self.judged = judge_stored(rules, sha256, self.dir, find, verifier)
         for path in sorted(kept):
             if path not in signed and path.startswith(site + os.sep) and path.endswith(CODE):
                 refuse("%s is in no signed wheel" % path[len(site) + 1:])

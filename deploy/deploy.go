@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/relay"
@@ -27,13 +28,14 @@ type Options struct {
 	Wheels     []wheels.Wheel
 	Serial     Serial // the groups in which nodes are changed; nil: all nodes at once
 	Force      bool
-	Bundle     *wheel.Bundle   // wheelhouse for requirements; nil: a node that lacks one is refused
-	Index      bool            // meet requirements from each node's own index
-	InUse      InUse           // the policy for nodes whose environment is in use
-	DryRun     bool            // write nothing: without a proof, dsbuild believes nodes that claim to share an environment
-	Bandwidth  *rate.Limiter   // bytes per second of all uploads; nil: no limit
-	Policy     *signing.Policy // the wheels that nodes accept; nil: any, unless a node has a policy of its own
-	Relay      relay.Options   // how nodes pass files on to each other
+	Bundle     *wheel.Bundle        // wheelhouse for requirements; nil: a node that lacks one is refused
+	Index      bool                 // meet requirements from each node's own index
+	InUse      InUse                // the policy for nodes whose environment is in use
+	DryRun     bool                 // write nothing: without a proof, dsbuild believes nodes that claim to share an environment
+	Bandwidth  *rate.Limiter        // bytes per second of all uploads; nil: no limit
+	Policy     *signing.Policy      // the wheels that nodes accept; nil: any, unless a node has a policy of its own
+	Verifier   changes.FindVerifier // the dsbuild that verifies bundles on nodes; nil: none
+	Relay      relay.Options        // how nodes pass files on to each other
 	Verify     verify.Level
 	VerifyLeft verify.Level // the level for nodes that dsbuild does not change; "" means Verify
 	// PipWheel returns the path of a pip wheel for a Python X.Y. dsbuild sends it to nodes whose
@@ -227,12 +229,24 @@ func setSerial(group []*nodeRun, number int) {
 	}
 }
 
+// mayAskFor returns the verifier of bundles, for which a node may ask when it judges the wheel.
+func (u *nodeRun) mayAskFor() []wheels.File {
+	if u.deploy.opt.Verifier == nil || !u.deploy.opt.Policy.TrustsIdentities() {
+		return nil
+	}
+	f, err := u.deploy.opt.Verifier(u.facts.Platform)
+	if err != nil {
+		return nil // the node that asks is told
+	}
+	return []wheels.File{f}
+}
+
 // announce tells a Broadcaster, or else the relay, which nodes of a group get the same files.
 func (d *Deployment) announce(group []*nodeRun) {
 	nodes := make(map[wheels.File][]*fleet.Node)
 	for _, u := range group {
 		if u.plan.Action == Install {
-			for _, f := range u.uploads() {
+			for _, f := range append(u.uploads(), u.mayAskFor()...) {
 				nodes[f] = append(nodes[f], u.Node)
 			}
 		}

@@ -28,6 +28,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
+	"github.com/dsbuild/dsbuild/signing/signingtest"
 	"github.com/dsbuild/dsbuild/wheel"
 	"github.com/dsbuild/dsbuild/wheel/wheeltest"
 )
@@ -76,6 +77,7 @@ var unpackPip = sync.OnceValue(func() error {
 })
 
 func TestMain(m *testing.M) {
+	signingtest.BeVerifier()
 	var err error
 	if pipDir, err = os.MkdirTemp("", "dsbuild-pip-"); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -47,7 +47,11 @@ func (w signedWheel) put(t *testing.T, s signing.Signed) {
 		put(t, w.file+wheel.ProvenanceSuffix, s.Statement)
 	}
 	for i, text := range s.Signatures {
-		put(t, wheel.SignatureFile(w.file, string("0123456789abcdef"[i])), text)
+		path := wheel.SignatureFile(w.file, string("0123456789abcdef"[i]))
+		if strings.HasPrefix(text, "{") {
+			path = wheel.BundleFile(w.file, string("0123456789abcdef"[i]))
+		}
+		put(t, path, text)
 	}
 }
 
@@ -158,7 +162,7 @@ func TestNodeRefusesAttacks(t *testing.T) {
 	mustRefuse(t, e, opt, "policy edited on the driver", "does not trust the key")
 	opt.Policy = nil
 	mustRefuse(t, e, opt, "policy left out by the driver", "does not trust the key")
-	for name, text := range map[string]string{"garbage": "{", "nobody": strings.Replace(string(text), `"signers":[`, `"signers":[],"was":[`, 1), "a later version": strings.Replace(string(text), `"version":1`, `"version":2`, 1)} {
+	for name, text := range map[string]string{"garbage": "{", "nobody": strings.Replace(string(text), `"signers":[`, `"signers":[],"was":[`, 1), "a later version": strings.Replace(string(text), `"version":1`, `"version":3`, 1)} {
 		put(t, own, text)
 		mustRefuse(t, e, opt, "the node's own policy is "+name, "polic")
 	}

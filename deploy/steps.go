@@ -196,9 +196,19 @@ func (u *nodeRun) startAgent(ctx context.Context, files []wheels.File, again boo
 	return b, nil
 }
 
+// uploadBox is the agent's inbox.
+func (u *nodeRun) uploadBox() changes.Inbox {
+	return changes.Inbox{Node: u.Node, Ask: u.session.ask, Python: u.facts.Executable, Folder: u.inbox.path, Bandwidth: u.deploy.opt.Bandwidth}
+}
+
+// askJudged sends an order that the node obeys only after it has judged a wheel.
+func (u *nodeRun) askJudged(ctx context.Context, order agent.Order, into any) error {
+	return u.uploadBox().AskJudged(ctx, order, u.deploy.opt.Verifier, u.facts.Platform, u.putFile, into)
+}
+
 // putFile brings a file to the inbox, from another node or from here.
 func (u *nodeRun) putFile(ctx context.Context, f wheels.File) error {
-	box := changes.Inbox{Node: u.Node, Ask: u.session.ask, Python: u.facts.Executable, Folder: u.inbox.path, Bandwidth: u.deploy.opt.Bandwidth}
+	box := u.uploadBox()
 	err := u.deploy.relay.Bring(ctx, u.Node, u.facts.Executable, f.SHA256, box.Path(f), func(ctx context.Context) error { return box.Put(ctx, f) })
 	if err != nil {
 		return err
@@ -245,7 +255,7 @@ func (u *nodeRun) install(ctx context.Context) error {
 	if u.inbox.byteCode {
 		order["bytecode"] = map[string]any{"file": path.Join(u.inbox.path, filepath.Base(u.plan.Wheel.ByteCode.Path)), "magic": m.ByteCode.Magic, "sha256": m.ByteCode.SHA256}
 	}
-	if err := u.session.ask(ctx, order, &done); err != nil {
+	if err := u.askJudged(ctx, order, &done); err != nil {
 		return err
 	}
 	u.judged = done.Judged.Remark()

@@ -9,6 +9,7 @@ import re
 
 POLICY_KEYS = {"version", "signers", "revoked", "builders", "minimum", "sources", "age_s", "companions"}
 CLOCK_SLACK = 300  # seconds by which the clocks of a builder and of this node may differ
+POLICY_VERSIONS = (1, 2)  # 2: with identities of sigstore
 MOST_SIGNATURES, LARGEST_SIGNATURE, LARGEST_STATEMENT = 32, 64 << 10, 4 << 20
 STATEMENT, PREDICATE = "https://in-toto.io/Statement/v1", "https://slsa.dev/provenance/v1"
 
@@ -28,7 +29,7 @@ def read_policies(told, own):
         except (OSError, ValueError) as e:
             raise Failed("the node's own policy %s cannot be read: %s" % (path, e), "policy")
     for policy in found:
-        if not isinstance(policy, dict) or set(policy) != POLICY_KEYS or policy["version"] != 1:
+        if not isinstance(policy, dict) or set(policy) != POLICY_KEYS or policy["version"] not in POLICY_VERSIONS:
             raise Failed("a policy has a form that this dsbuild does not know", "policy")
         if not policy["signers"] or policy["builders"] < 1:
             refuse("it trusts nobody")
@@ -80,17 +81,67 @@ def matches(pattern, text):
     return re.match("(?s)" + ".*".join(re.escape(part) for part in pattern.split("*")) + r"\Z", text) is not None
 
 
+def is_bundle(text):
+    """Whether a signature is a bundle of sigstore: an SSH signature is armored."""
+    return text.lstrip(" \t\r\n").startswith("{")
+
+
 def moment(seconds):
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+class BundleVerifier:
+    """The dsbuild that the driver has sent: it verifies bundles of sigstore, which no program of a
+    node can. sent is its file and digest, None where the driver has sent none."""
+
+    def __init__(self, sent):
+        self.sent, self.used, self.missed = sent, False, False
+
+    def signer(self, statement, bundle, signers):
+        """The name of the signer who made a bundle, and its identity."""
+        if not signers:
+            raise Malformed("the policy trusts no identity of sigstore")
+        if not self.sent:
+            self.missed = True
+            raise Malformed("a bundle of sigstore, for which the node has no verifier")
+        said = self.run(json.dumps({"statement": statement, "bundle": bundle, "signers": signers}).encode("ascii"))
+        if said["error"]:
+            raise Malformed("%.400s" % said["error"])
+        return said["name"], said["identity"]
+
+    def run(self, question):
+        """The verdict of the verifier on a question."""
+        path = self.sent["file"]
+        if not self.used:
+            if SignedWheel(path).sha256 != self.sent["sha256"]:
+                raise Failed("the verifier %s is not the one that was sent" % path, "verifier-broken")
+            os.chmod(path, 0o700)
+            self.used = True
+        try:
+            child = subprocess.Popen([path, "verify-bundle"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            out, err = child.communicate(question, timeout=60)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.communicate()
+            raise Failed("the verifier %s did not end" % path, "verifier-broken")
+        except OSError as e:
+            raise Failed("the verifier %s cannot run: %s" % (path, e.strerror), "verifier-broken")
+        try:
+            said = json.loads(out.decode("utf-8"))
+            if child.returncode == 0 and all(isinstance(said[key], str) for key in ("name", "identity", "error")):
+                return said
+        except (ValueError, KeyError, TypeError):
+            pass
+        raise Failed("the verifier %s ended with status %d: %.200s" % (path, child.returncode, err.decode("utf-8", "replace").strip()), "verifier-broken")
 
 
 class Judge:
     """Judges one wheel by one policy."""
 
-    def __init__(self, policy, folder):
-        self.policy, self.folder = policy, folder
+    def __init__(self, policy, folder, bundles):
+        self.policy, self.folder, self.bundles = policy, folder, bundles
         self.now = time.time()
-        self.own = False  # whether dsbuild's own verifier was needed
+        self.own = False  # whether dsbuild's own verifier of SSH signatures was needed
 
     def judge(self, signed, name, sha256):
         """Refuses a wheel, or returns its statement and the number of its builders."""
@@ -115,23 +166,35 @@ class Judge:
 
     def count_builders(self, statement, signatures):
         names, keys, rejected = set(), set(), []
+        self.bundles.missed = False
         if len(signatures) > MOST_SIGNATURES:
             refuse("it has more than %d signatures" % MOST_SIGNATURES)
         for number, text in enumerate(signatures):
             try:
                 if len(text) > LARGEST_SIGNATURE:
                     raise Malformed("it is too large")
-                sig = Signature(text)
-                name = self.builder(sig, statement.data)
-                if name in names or sig.key in keys:
+                name, key = self.bundle_builder(statement, text) if is_bundle(text) else self.key_builder(statement, text)
+                if name in names or key in keys:
                     raise Malformed("%s has signed already" % name)
                 names.add(name)
-                keys.add(sig.key)
+                keys.add(key)
             except Malformed as e:
                 rejected.append("signature %d: %s" % (number + 1, e))
+        if len(names) < self.policy["builders"] and self.bundles.missed:
+            raise Failed("the policy trusts identities of sigstore, and the node has no verifier for their bundles", "verifier")
         if len(names) < self.policy["builders"]:
             refuse("%d of %d trusted signatures%s" % (len(names), self.policy["builders"], " (%s)" % "; ".join(rejected) if rejected else ""))
         return len(names)
+
+    def bundle_builder(self, statement, text):
+        """The builder for whom a bundle of sigstore speaks, and its identity."""
+        signers = [signer for signer in self.policy["signers"] if signer.get("sigstore")]
+        return self.bundles.signer(statement.data.decode("utf-8"), text, signers)
+
+    def key_builder(self, statement, text):
+        """The builder for whom an SSH signature speaks, and its key."""
+        sig = Signature(text)
+        return self.builder(sig, statement.data), sig.key
 
     def builder(self, sig, message):
         """The builder for whom a signature speaks."""
@@ -140,7 +203,7 @@ class Judge:
             if fingerprint(key) in self.policy["revoked"]:
                 raise Malformed("the key %s is revoked" % fingerprint(key))
         for signer in self.policy["signers"]:
-            if signer["ca"] == bool(sig.certificate) and base64.b64decode(signer["key"].split()[1]) == authority:
+            if not signer.get("sigstore") and signer["ca"] == bool(sig.certificate) and base64.b64decode(signer["key"].split()[1]) == authority:
                 break
         else:
             raise Malformed("the policy does not trust the key %s" % fingerprint(authority))
@@ -226,13 +289,14 @@ class SignedWheel:
             refuse("%s was changed while it was installed" % self.path)
 
 
-def judge_wheel(rules, signed, name, sha256, folder):
-    """Judges a wheel by all policies."""
-    judges, signers = [Judge(policy, folder) for policy in rules], []
+def judge_wheel(rules, signed, name, sha256, folder, verifier=None):
+    """Judges a wheel by all policies. verifier is what the driver has sent to verify bundles."""
+    bundles = BundleVerifier(verifier)
+    judges, signers = [Judge(policy, folder, bundles) for policy in rules], []
     for judge in judges:
         _, count = judge.judge(signed, name, sha256)
         signers.append(count)
-    return {"signers": signers, "own": any(judge.own for judge in judges)}
+    return {"signers": signers, "own": any(judge.own for judge in judges), "verifier": verifier["sha256"] if bundles.used else ""}
 
 
 # What was signed stays on the node, so that it can be judged again when the wheel comes back.
@@ -247,13 +311,13 @@ def store_signed(signed, wheel, sha256):
     save_json(stored_path(sha256), dict(signed, record=text))
 
 
-def judge_stored(rules, sha256, folder, find):
+def judge_stored(rules, sha256, folder, find, verifier=None):
     """Judges a wheel again whose files are on the node. find returns where a file of its RECORD is
     now, None where it is not compared."""
     stored = load_json(stored_path(sha256)) if re.match(r"[0-9a-f]{64}\Z", sha256) else None
     if not isinstance(stored, dict) or not {"name", "statement", "signatures", "record"} <= set(stored):
         refuse("the version before was not signed, or its signatures are gone")
-    result = judge_wheel(rules, stored, stored["name"], sha256, folder)
+    result = judge_wheel(rules, stored, stored["name"], sha256, folder, verifier)
     if Statement(stored["statement"]).record != [hashlib.sha256(stored["record"].encode("utf-8")).hexdigest()]:
         refuse("the list of its files is not the signed one")
     for row in csv.reader(stored["record"].splitlines()):

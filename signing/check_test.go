@@ -29,21 +29,29 @@ for case in REQUEST["cases"]:
     try:
         if not case["policy"]["signers"]:
             refuse("it trusts nobody")
-        answer = judge_wheel([case["policy"]], case["signed"], case["signed"]["name"], REQUEST["sha256"], REQUEST["folder"])
-        said.append("own" if answer["own"] else "")
+        answer = judge_wheel([case["policy"]], case["signed"], case["signed"]["name"], REQUEST["sha256"], REQUEST["folder"], REQUEST["verifier"])
+        said.append("own" if answer["own"] else answer["verifier"])
     except Failed as e:
         said.append(str(e))
 print(json.dumps(said))
 `
 
-// judgeOnNode asks a node's program about cases; path is where it finds programs.
-func judgeOnNode(t *testing.T, cases []signingtest.Case, sum, path string) []string {
+// judgeOnNode asks a node's program about cases; path is where it finds programs, verifier the program
+// that the driver has sent for bundles.
+func judgeOnNode(t *testing.T, cases []signingtest.Case, sum, path, verifier string) []string {
 	t.Helper()
 	type entry struct {
 		Policy any            `json:"policy"`
 		Signed signing.Signed `json:"signed"`
 	}
-	request := map[string]any{"source": signing.JudgeSource(), "sha256": sum, "folder": t.TempDir()}
+	request := map[string]any{"source": signing.JudgeSource(), "sha256": sum, "folder": t.TempDir(), "verifier": nil}
+	if verifier != "" {
+		digest, _, err := wheel.HashFile(verifier)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request["verifier"] = map[string]string{"file": verifier, "sha256": digest}
+	}
 	var all []entry
 	for _, c := range cases {
 		all = append(all, entry{c.Policy.ForNodes(), c.Signed})
@@ -91,7 +99,7 @@ func TestThreeJudgesAgree(t *testing.T) {
 		t.Errorf("%d attacks", len(bad))
 	}
 	all := append(good, bad...)
-	modern, old := judgeOnNode(t, all, m.SHA256, os.Getenv("PATH")), judgeOnNode(t, all, m.SHA256, oldKeygen(t))
+	modern, old := judgeOnNode(t, all, m.SHA256, os.Getenv("PATH"), ""), judgeOnNode(t, all, m.SHA256, oldKeygen(t), "")
 	for i, c := range all {
 		_, err := c.Policy.Check(c.Signed, m.SHA256, time.Now())
 		here := ""

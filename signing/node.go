@@ -36,12 +36,18 @@ func VerifierDigest() string {
 type Reply struct {
 	Signers []int `json:"signers"` // how many builders signed, for each policy: the driver's, then the node's
 	Own     bool  `json:"own"`     // verified by dsbuild's verifier, because ssh-keygen is missing or too old
+	// Verifier is the SHA-256 of the dsbuild that verified bundles of sigstore; "" if none was needed.
+	Verifier string `json:"verifier"`
 }
 
-// Remark says in the report of a node that its ssh-keygen could not verify the signatures.
+// Remark says in the report of a node which programs of dsbuild's verified the signatures.
 func (r *Reply) Remark() []string {
-	if r == nil || !r.Own {
-		return nil
+	var remarks []string
+	if r != nil && r.Own {
+		remarks = append(remarks, "signatures verified by dsbuild's own verifier (sha256 "+VerifierDigest()+"): the node's ssh-keygen is missing, or older than 8.2")
 	}
-	return []string{"signatures verified by dsbuild's own verifier (sha256 " + VerifierDigest() + "): the node's ssh-keygen is missing, or older than 8.2"}
+	if r != nil && r.Verifier != "" {
+		remarks = append(remarks, "bundles of sigstore verified by a dsbuild that the driver sent (sha256 "+r.Verifier+")")
+	}
+	return remarks
 }

@@ -1,7 +1,7 @@
 // Package signing lets a team say which wheels its nodes accept: dsbuild signs the provenance
-// statement beside a wheel with an SSH key (the format of ssh-keygen -Y), and a policy names the
-// trusted keys and what a statement must say. The policy is enforced on each node, by check.py;
-// Check is the same judgement on this machine.
+// statement beside a wheel with an SSH key (the format of ssh-keygen -Y) or with an identity (a
+// bundle of sigstore), and a policy names the trusted signers and what a statement must say. The
+// policy is enforced on each node, by check.py; Check is the same judgement on this machine.
 package signing
 
 import (
@@ -30,13 +30,14 @@ type Policy struct {
 	Companions bool          // accept the unsigned wheels that --deps installs with DeepSpeed
 }
 
-// Signer is a trusted key, or a certificate authority that vouches for keys.
+// Signer is a trusted key, a certificate authority that vouches for keys, or an identity of sigstore.
 type Signer struct {
 	Name       string
 	Key        string    // in the form of authorized_keys, without a comment
 	CA         bool      // Key signs certificates; the certificates' keys sign wheels
 	Principals []string  // of a CA: certificates for these names are accepted
-	Namespaces []string  // of signatures
+	Namespaces []string  // of signatures by a key
+	Identity   *Identity // of sigstore; nil: the signer has a key
 	From       time.Time // zero: always
 	Until      time.Time // zero: for ever
 
@@ -58,7 +59,7 @@ func (s *Signer) parseKey(text string) error {
 	return nil
 }
 
-// fingerprint is the fingerprint of the signer's key, as ssh-keygen -l prints it.
+// fingerprint is the fingerprint of the signer's key, as ssh-keygen -l prints it; "" for an identity.
 func (s *Signer) fingerprint() string { return fingerprint(s.blob) }
 
 func fingerprint(blob []byte) string {
@@ -115,6 +116,12 @@ func (p *Policy) Trusts(now time.Time) error {
 	return fmt.Errorf("the policy wants %d builders, but trusts only %d now%s", p.Builders, voices, more)
 }
 
+// The versions of nodePolicy. Nodes of older releases know only the first.
+const (
+	keysOnly       = 1
+	withIdentities = 2
+)
+
 // nodePolicy is the form of a policy for nodes, whose Python reads no YAML. A node refuses a policy
 // of another version, or without one of these keys.
 type nodePolicy struct {
@@ -129,13 +136,14 @@ type nodePolicy struct {
 }
 
 type nodeSigner struct {
-	Name       string   `json:"name"`
-	Key        string   `json:"key"`
-	CA         bool     `json:"ca"`
-	Principals []string `json:"principals"`
-	Namespaces []string `json:"namespaces"`
-	From       int64    `json:"from"`  // seconds since 1970; 0: always
-	Until      int64    `json:"until"` // 0: for ever
+	Name       string    `json:"name"`
+	Key        string    `json:"key"`
+	CA         bool      `json:"ca"`
+	Principals []string  `json:"principals"`
+	Namespaces []string  `json:"namespaces"`
+	Identity   *Identity `json:"sigstore,omitempty"`
+	From       int64     `json:"from"`  // seconds since 1970; 0: always
+	Until      int64     `json:"until"` // 0: for ever
 }
 
 // ForNodes returns the policy in the form for nodes: a value for a JSON document.
@@ -144,11 +152,14 @@ func (p *Policy) ForNodes() any {
 		return nil
 	}
 	out := nodePolicy{
-		Version: 1, Signers: []nodeSigner{}, Revoked: orEmpty(p.Revoked), Builders: max(p.Builders, 1),
+		Version: keysOnly, Signers: []nodeSigner{}, Revoked: orEmpty(p.Revoked), Builders: max(p.Builders, 1),
 		Minimum: p.Minimum, Sources: orEmpty(p.Sources), Age: int64(p.MaxAge / time.Second), Companions: p.Companions,
 	}
 	for _, s := range p.Signers {
-		out.Signers = append(out.Signers, nodeSigner{s.Name, s.Key, s.CA, orEmpty(s.Principals), s.Namespaces, seconds(s.From), seconds(s.Until)})
+		out.Signers = append(out.Signers, nodeSigner{s.Name, s.Key, s.CA, orEmpty(s.Principals), orEmpty(s.Namespaces), s.Identity, seconds(s.From), seconds(s.Until)})
+	}
+	if p.TrustsIdentities() {
+		out.Version = withIdentities
 	}
 	return out
 }

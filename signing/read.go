@@ -3,6 +3,7 @@ package signing
 import (
 	"fmt"
 	"io"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -21,12 +22,16 @@ var (
 	versionForm     = regexp.MustCompile(`^\d{1,6}(\.\d{1,6}){0,4}$`)
 	ageForm         = regexp.MustCompile(`^(\d{1,5})([hdw])$`)
 	sourceForm      = regexp.MustCompile(`^[!-~]{1,300}$`)
+	issuerForm      = regexp.MustCompile(`^https?://[!-~]{1,300}$`)
+	subjectForm     = regexp.MustCompile(`^[!-~]{1,300}$`)
 	fingerprintForm = regexp.MustCompile(`^SHA256:[A-Za-z0-9+/]{43}$`)
 )
 
 const (
 	maxSigners  = 200
 	maxBuilders = 100
+
+	maxTrustedRoot = 128 << 10 // each node gets it with the policy
 )
 
 // ReadPolicy reads the policy at path; "-" is in. It reports all mistakes together, with their places. A policy
@@ -116,11 +121,11 @@ func (r *reader) readPolicy(p *Policy, body ast.Node) {
 	}
 }
 
-// readSigner reads one trusted key.
+// readSigner reads one trusted key or identity.
 func (r *reader) readSigner(n ast.Node) Signer {
-	s := Signer{Namespaces: []string{Namespace}}
+	var s Signer
 	kinds, named := 0, false
-	for _, p := range r.Pairs(n, "a signer", []string{"name", "key", "ca", "principals", "namespaces", "from", "until"}) {
+	for _, p := range r.Pairs(n, "a signer", []string{"name", "key", "ca", "sigstore", "principals", "namespaces", "from", "until"}) {
 		switch p.Key {
 		case "name":
 			named = true
@@ -134,6 +139,12 @@ func (r *reader) readSigner(n ast.Node) Signer {
 				continue
 			}
 			r.once("key "+s.Key, "this key", p)
+		case "sigstore":
+			kinds++
+			s.Identity = r.readIdentity(p.Node)
+			if s.Identity.root != nil {
+				r.once("identity "+s.Identity.Issuer+" "+s.Identity.Subject, "this identity", p)
+			}
 		case "principals":
 			s.Principals = r.texts(p.Node, "principals", nameForm, "a name of letters, digits and . _ @ + -")
 		case "namespaces":
@@ -144,11 +155,19 @@ func (r *reader) readSigner(n ast.Node) Signer {
 			s.Until = r.readTime(p)
 		}
 	}
+	r.checkSigner(n, &s, kinds, named)
+	return s
+}
+
+// checkSigner finds mistakes that no single key of a signer has.
+func (r *reader) checkSigner(n ast.Node, s *Signer, kinds int, named bool) {
 	switch {
 	case !named:
 		r.Add(r.Place(n), "", "a signer needs a name")
 	case kinds != 1:
-		r.Add(r.Place(n), "", "signer %s needs either a key or a ca", s.Name)
+		r.Add(r.Place(n), "", "signer %s needs one of key, ca and sigstore", s.Name)
+	case s.Identity != nil && len(s.Namespaces) > 0:
+		r.Add(r.Place(n), "", "signer %s has namespaces, which bundles of sigstore do not have", s.Name)
 	case s.CA && len(s.Principals) == 0:
 		r.Add(r.Place(n), "a CA may also sign certificates for logins; list the names that sign wheels", "signer %s is a CA without principals", s.Name)
 	case !s.CA && len(s.Principals) > 0:
@@ -156,7 +175,45 @@ func (r *reader) readSigner(n ast.Node) Signer {
 	case !s.From.IsZero() && !s.Until.IsZero() && !s.From.Before(s.Until):
 		r.Add(r.Place(n), "", "signer %s is never valid: until is not after from", s.Name)
 	}
-	return s
+	if s.Identity == nil && len(s.Namespaces) == 0 {
+		s.Namespaces = []string{Namespace}
+	}
+}
+
+// readIdentity reads an identity of sigstore.
+func (r *reader) readIdentity(n ast.Node) *Identity {
+	id := &Identity{}
+	for _, p := range r.Pairs(n, "sigstore", []string{"issuer", "subject", "trusted_root"}) {
+		switch p.Key {
+		case "issuer":
+			id.Issuer = r.text(p.Node, "issuer", issuerForm, "the address of a token issuer, such as https://token.actions.githubusercontent.com")
+		case "subject":
+			id.Subject = r.text(p.Node, "subject", subjectForm, "a pattern without spaces for an address or an e-mail address")
+			if strings.Trim(id.Subject, "*") == "" && id.Subject != "" {
+				r.Add(r.Place(p.Node), "", "the subject %s is everybody whom the issuer knows", id.Subject)
+			}
+		case "trusted_root":
+			file := r.text(p.Node, "trusted_root", nil, "")
+			if file == "" {
+				continue
+			}
+			if err := id.loadTrustedRoot(r.beside(file)); err != nil {
+				r.Add(r.Place(p.Node), "cosign trusted-root create makes one for a private sigstore", "%v", err)
+			}
+		}
+	}
+	if r.Err() == nil && (id.Issuer == "" || id.Subject == "" || id.root == nil) {
+		r.Add(r.Place(n), "", "sigstore needs issuer, subject and trusted_root")
+	}
+	return id
+}
+
+// beside returns the path of a file that the policy names: it lies beside the policy.
+func (r *reader) beside(file string) string {
+	if filepath.IsAbs(file) || r.File == "-" {
+		return file
+	}
+	return filepath.Join(filepath.Dir(r.File), file)
 }
 
 // once refuses a second signer with the same name or key: it would count twice.
@@ -244,7 +301,7 @@ func (r *reader) text(n ast.Node, what string, form *regexp.Regexp, want string)
 // checkWhole finds mistakes that no single key has.
 func (r *reader) checkWhole(p *Policy, body ast.Node, now time.Time) {
 	for _, s := range p.Signers {
-		if slices.Contains(p.Revoked, s.fingerprint()) {
+		if s.Identity == nil && slices.Contains(p.Revoked, s.fingerprint()) {
 			r.Add(r.seen["key "+s.Key], "remove the signer, or its key from revoked", "the key of signer %s is revoked", s.Name)
 		}
 	}

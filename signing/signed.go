@@ -15,6 +15,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
 	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/signing/sigstore"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -29,7 +30,7 @@ const (
 type Signed struct {
 	Name       string   `json:"name"` // the wheel's file name
 	Statement  string   `json:"statement"`
-	Signatures []string `json:"signatures"` // armored
+	Signatures []string `json:"signatures"` // armored, or bundles of sigstore
 }
 
 // ReadSigned reads the statement and the signatures beside a wheel. A missing statement is an empty
@@ -77,7 +78,7 @@ func readBounded(path string, most int64) ([]byte, error) {
 
 // Key signs messages.
 type Key interface {
-	// Sign returns an armored SSH signature of a message in a namespace.
+	// Sign returns an armored SSH signature of a message in a namespace, or a bundle of sigstore.
 	Sign(message []byte, namespace string) ([]byte, error)
 }
 
@@ -104,20 +105,29 @@ func Sign(file string, key Key, namespace string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("signing %s: %w", s.Name, err)
 	}
-	path := wheel.SignatureFile(file, signerID(text))
+	path := signatureFile(file, text)
 	if err := removeStale(file, s); err != nil {
 		return "", err
 	}
 	return path, atomicfile.Write(path, bytes.NewReader(text), 0o644)
 }
 
-// signerID names the key of a signature in a file name.
-func signerID(armored []byte) string {
-	sig, err := sshsig.Unarmor(armored)
-	if err != nil {
-		return "unknown"
+// signatureFile is the path of a signature, which tells its signer from others.
+func signatureFile(file string, text []byte) string {
+	if isBundle(string(text)) {
+		identity, _ := sigstore.ClaimedIdentity(text) // the signer has just made it
+		return wheel.BundleFile(file, signerID(identityKey(identity)))
 	}
-	sum := sha256.Sum256(plainKey(sig.PublicKey))
+	sig, err := sshsig.Unarmor(text)
+	if err != nil {
+		return wheel.SignatureFile(file, "0")
+	}
+	return wheel.SignatureFile(file, signerID(plainKey(sig.PublicKey)))
+}
+
+// signerID names a key or an identity in a file name.
+func signerID(key []byte) string {
+	sum := sha256.Sum256(key)
 	return hex.EncodeToString(sum[:6])
 }
 
@@ -139,8 +149,12 @@ func removeStale(file string, s Signed) error {
 	return nil
 }
 
-// verifies reports whether a signature is one of the statement, by anyone.
+// verifies reports whether a signature is one of the statement, by anyone. No trusted root is known
+// here, so of a bundle it reports only for which statement it claims to be.
 func verifies(statement, armored string) bool {
+	if isBundle(armored) {
+		return sigstore.ClaimsMessage([]byte(armored), []byte(statement))
+	}
 	sig, err := sshsig.Unarmor([]byte(armored))
 	return err == nil && verifySignature(statement, sig) == nil
 }

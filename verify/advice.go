@@ -45,6 +45,8 @@ func adviceTexts() map[string]string {
 		"shadow-user":          "it is in this user's own packages: there run PYTHON -m pip uninstall deepspeed, or set PYTHONNOUSERSITE=1",
 		"too-many-files":       "look into the deepspeed folder of its site-packages",
 		"torch-differs":        "torch, CUDA or the accelerator differ from the wheel's",
+		"verifier":             "run dsbuild on the system and processor of the nodes",
+		"verifier-broken":      "is the environment on a file system that is mounted noexec? A dsbuild for nodes is built with CGO_ENABLED=0",
 		"wait":                 "wait for it to end, then run again",
 	}
 }

@@ -213,7 +213,7 @@ func (o deployOptions) changeOptions(ctx context.Context, a *app) (deploy.Option
 	}
 	policy, err := a.readPolicy(cmp.Or(o.policy, inv.Policy))
 	return deploy.Options{
-		Options: common, DryRun: o.dryRun, InUse: inUse, Bandwidth: bandwidth, Relay: passing, Serial: serial, Policy: policy, Verify: verify.Level(o.verify),
+		Options: common, DryRun: o.dryRun, InUse: inUse, Bandwidth: bandwidth, Relay: passing, Serial: serial, Policy: policy, Verifier: nodeVerifier(), Verify: verify.Level(o.verify),
 	}, err
 }
 

@@ -165,7 +165,7 @@ func (o envOptions) options(ctx context.Context, a *app) (envs.Options, error) {
 	opt, err := o.changeOptions(ctx, a)
 	return envs.Options{
 		Options: opt.Options, Lock: lock, Force: o.force, InUse: opt.InUse, Serial: opt.Serial,
-		Bandwidth: opt.Bandwidth, Relay: opt.Relay, Policy: opt.Policy, Verify: verify.Level(o.verify),
+		Bandwidth: opt.Bandwidth, Relay: opt.Relay, Policy: opt.Policy, Verifier: opt.Verifier, Verify: verify.Level(o.verify),
 	}, err
 }
 

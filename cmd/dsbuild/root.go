@@ -82,7 +82,7 @@ Exit codes:
 			root.AddCommand(cmd)
 		}
 	}
-	root.AddCommand(newManCommand(a)) // hidden
+	root.AddCommand(newManCommand(a), newVerifyBundleCommand(a)) // hidden
 	root.SetHelpCommandGroupID(groupReference)
 	root.SetCompletionCommandGroupID(groupReference)
 	root.InitDefaultHelpCmd()

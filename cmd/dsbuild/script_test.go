@@ -13,6 +13,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/dsbuild/dsbuild/internal/sigstoretest"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/wheel/wheeltest"
@@ -51,6 +52,13 @@ func TestScripts(t *testing.T) {
 				makeBuiltWheel(t, ts.MkAbs(args[0]))
 			},
 			"mkpolicy": cmdPolicy,
+			"mksigstore": func(ts *testscript.TestScript, _ bool, args []string) {
+				ts.Check(os.Mkdir(ts.MkAbs(args[0]), 0o755))
+				sigstoretest.New(t).WriteFiles(ts.MkAbs(args[0]))
+			},
+			"mktoken": func(ts *testscript.TestScript, _ bool, args []string) {
+				ts.Setenv("SIGSTORE_ID_TOKEN", sigstoretest.Token(sigstoretest.Issuer, args[0]))
+			},
 			"mkbase": func(ts *testscript.TestScript, _ bool, args []string) {
 				ts.Check(makeBase(ts.MkAbs(args[0]), args[1:]))
 			},

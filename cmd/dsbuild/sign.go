@@ -13,6 +13,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/keyless"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
@@ -31,25 +32,32 @@ func newSignCommand(a *app) *cobra.Command {
 	var o signOptions
 	cmd := &cobra.Command{
 		Use:   "sign WHEEL...",
-		Short: "Sign wheels with an SSH key",
-		Long: `sign signs the provenance statement beside each wheel with an SSH key, and writes the
-signature beside it: WHEEL.provenance.json.ID.sig, where ID tells one key from another. The
-statement names the wheel by its sha256, so the signature is one of the wheel, too. Several
-builders sign the same statement side by side.
+		Short: "Sign wheels with an SSH key or an identity",
+		Long: `sign signs the provenance statement beside each wheel, and writes the signature beside
+it. The statement names the wheel by its sha256, so the signature is one of the wheel,
+too. Several builders sign the same statement side by side.
 
-The key is a private key, or the .pub file of a key that the SSH agent holds: a security
+With an SSH key, the signature is WHEEL.provenance.json.ID.sig, where ID tells one key
+from another. The key is a private key, or the .pub file of a key that the SSH agent holds: a security
 key (FIDO) signs through the agent. If KEY-cert.pub is there, the key signs with that
 certificate. dsbuild asks for a passphrase at the terminal. ssh-keygen -Y verify reads
-the signatures.`,
-		Example: `  dsbuild sign --key ~/.ssh/id_ed25519 dist/deepspeed-*.whl`,
-		Args:    cobra.MinimumNArgs(1),
+the signatures.
+
+With a signing config of sigstore (signing_config.json, which names a Fulcio and a
+Rekor), the signature is a bundle, WHEEL.provenance.json.ID.sigstore.json. dsbuild takes
+the identity token from SIGSTORE_ID_TOKEN, or from GitHub Actions in a job with the
+permission id-token: write. If trusted_root.json lies beside the signing config, dsbuild
+verifies the bundle before it writes it. Other programs of sigstore read the bundles.`,
+		Example: `  dsbuild sign --key ~/.ssh/id_ed25519 dist/deepspeed-*.whl
+  dsbuild sign --key sigstore/signing_config.json dist/deepspeed-*.whl`,
+		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.command = cmd.CommandPath()
 			return runSign(cmd.Context(), a, o, args)
 		},
 	}
-	cmd.Flags().StringVar(&o.key, "key", "", "the SSH `KEY`: a private key, or the .pub file of a key in the agent")
-	cmd.Flags().StringVar(&o.namespace, "namespace", signing.Namespace, "the signature's namespace, which a policy can ask for")
+	cmd.Flags().StringVar(&o.key, "key", "", "the SSH `KEY`: a private key, or the .pub file of a key in the agent; or a signing config of sigstore")
+	cmd.Flags().StringVar(&o.namespace, "namespace", signing.Namespace, "the namespace of an SSH signature, which a policy can ask for")
 	return cmd
 }
 
@@ -59,7 +67,7 @@ var namespaceForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}$`)
 func runSign(ctx context.Context, a *app, o signOptions, files []string) error {
 	switch {
 	case o.key == "":
-		return usageErrorf(o.command, "--key is missing: name the SSH key that signs")
+		return usageErrorf(o.command, "--key is missing: name the SSH key or the signing config that signs")
 	case !namespaceForm.MatchString(o.namespace):
 		return usageErrorf(o.command, "--namespace %q: must be letters, digits and . _ @ + -", o.namespace)
 	}
@@ -73,6 +81,9 @@ func runSign(ctx context.Context, a *app, o signOptions, files []string) error {
 		return err
 	}
 	defer key.Close()
+	if _, ssh := key.(*remote.Key); !ssh && o.namespace != signing.Namespace {
+		return usageErrorf(o.command, "--namespace: bundles of sigstore have no namespace")
+	}
 	for _, file := range files {
 		path, err := signing.Sign(file, key, o.namespace)
 		if err == nil {
@@ -95,8 +106,21 @@ func (e *keyError) Error() string { return e.err.Error() }
 func (e *keyError) Unwrap() error { return e.err }
 func (e *keyError) ExitCode() int { return exitUsage }
 
+// signingKey is an SSH key, or an identity of sigstore.
+type signingKey interface {
+	signing.Key
+	Close()
+}
+
 // openKey opens a key that signs; whoever is at the terminal is asked for its passphrase.
-func (a *app) openKey(ctx context.Context, file string) (*remote.Key, error) {
+func (a *app) openKey(ctx context.Context, file string) (signingKey, error) {
+	if keyless.IsConfig(file) {
+		key, err := keyless.Open(ctx, file, os.Getenv)
+		if err != nil {
+			return nil, &keyError{err}
+		}
+		return key, nil
+	}
 	var asks remote.Prompter
 	if a.prompt != nil {
 		asks = a.prompt

@@ -23,6 +23,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/node"
+	"github.com/dsbuild/dsbuild/signing"
 )
 
 //go:embed changes.py
@@ -116,6 +117,30 @@ func PutAll(ctx context.Context, n *fleet.Node, put func(ctx context.Context, ag
 // node.
 func (i Inbox) learn(ctx context.Context, file, sha256 string) error {
 	return i.Ask(ctx, agent.Order{"do": "learn", "file": file, "sha256": sha256}, nil)
+}
+
+// FindVerifier returns the dsbuild that verifies bundles of sigstore on nodes of a platform such as
+// linux_x86_64.
+type FindVerifier func(platform string) (wheels.File, error)
+
+// AskJudged sends an order that the node obeys only after it has judged a wheel. A node that needs a
+// verifier of bundles refuses the order before it changes anything: then find finds the verifier for
+// its platform, put sends it, and AskJudged asks again. A nil find sends none.
+func (i Inbox) AskJudged(ctx context.Context, order agent.Order, find FindVerifier, platform string, put func(context.Context, wheels.File) error, into any) error {
+	err := i.Ask(ctx, order, into)
+	var failed *agent.Failure
+	if find == nil || !errors.As(err, &failed) || failed.Advice != signing.NeedsVerifier {
+		return err
+	}
+	file, err := find(platform)
+	if err != nil {
+		return err
+	}
+	if err := put(ctx, file); err != nil {
+		return err
+	}
+	order["verifier"] = map[string]string{"file": i.Path(file), "sha256": file.SHA256}
+	return i.Ask(ctx, order, into)
 }
 
 // digest returns the sha256 of the first n bytes of a file in the inbox.

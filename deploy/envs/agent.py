@@ -90,7 +90,7 @@ class Environments(Workplace):
                 accepted = SignedWheel(path)
                 if accepted.sha256 != f["sha256"]:
                     refuse("%s has sha256 %s, not %s" % (f["name"], accepted.sha256, f["sha256"]))
-                self.judged = judge_wheel(rules, signed, f["name"], accepted.sha256, self.dir)
+                self.judged = judge_wheel(rules, signed, f["name"], accepted.sha256, self.dir, order.get("verifier"))
             if signed["signatures"]:
                 load_signing()
                 store_signed(signed, path, f["sha256"])
@@ -113,7 +113,7 @@ class Environments(Workplace):
             place = {"purelib": site_of(folder), "platlib": site_of(folder), "scripts": os.path.join(folder, "bin"), "data": folder}.get(parts[1])
             return os.path.join(place, *parts[2:]) if place else ""
 
-        self.judged = judge_stored(rules, sha256, self.dir, find)
+        self.judged = judge_stored(rules, sha256, self.dir, find, order.get("verifier"))
 
     @staticmethod
     def ready(digest):

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/environment"
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/relay"
@@ -34,10 +35,11 @@ type Options struct {
 	Force     bool   // make the environment anew where it is there already
 	InUse     deploy.InUse
 	Serial    deploy.Serial
-	Bandwidth *rate.Limiter   // bytes per second of all uploads; nil: no limit
-	Relay     relay.Options   // how nodes pass files on to each other
-	Policy    *signing.Policy // the wheels of DeepSpeed that nodes accept; nil: any, unless a node has a policy of its own
-	Verify    verify.Level    // LevelLoad also loads every op of DeepSpeed
+	Bandwidth *rate.Limiter        // bytes per second of all uploads; nil: no limit
+	Relay     relay.Options        // how nodes pass files on to each other
+	Verifier  changes.FindVerifier // the dsbuild that verifies bundles on nodes; nil: none
+	Policy    *signing.Policy      // the wheels of DeepSpeed that nodes accept; nil: any, unless a node has a policy of its own
+	Verify    verify.Level         // LevelLoad also loads every op of DeepSpeed
 }
 
 // Deployment is one deploy or rollback of an environment: Survey or SurveyRollback, then Apply,
@@ -182,6 +184,7 @@ type nodeRun struct {
 	uses    node.Uses // of the current environment
 	plan    NodePlan
 	session *session
+	inbox   string // the agent's folder for uploads
 	whole   *whole // the files of the environment, once they were compared
 	now     *Present
 	unseen  bool // what is there now is not known

@@ -8,8 +8,11 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/deploy/envs"
+	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
+	"github.com/dsbuild/dsbuild/internal/sigstoretest"
+	"github.com/dsbuild/dsbuild/signing"
 	"github.com/dsbuild/dsbuild/signing/signingtest"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -44,6 +47,75 @@ func write(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestMain(m *testing.M) {
+	signingtest.BeVerifier()
+	os.Exit(m.Run())
+}
+
+// A bundle of sigstore beside the wheel of DeepSpeed is judged by a verifier that the driver sends,
+// before an environment is made, and again before a rollback.
+func TestBundlesOfEnvironments(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: makes two environments")
+	}
+	t.Parallel()
+	sigstore, folder := sigstoretest.New(t), t.TempDir()
+	sigstore.WriteFiles(folder)
+	policy := func(subject string) *signing.Policy {
+		return signingtest.Keys{}.Policy(t, "signers: [{name: ci, "+signingtest.Identity(subject, filepath.Join(folder, "trusted_root.json"))+"}]")
+	}
+	s := newSite(t)
+	lock := func(version string) envs.Options {
+		t.Helper()
+		name := s.deepspeed(t, version, nil)
+		file := filepath.Join(s.dir, name)
+		signDeepSpeed(t, nil, file)
+		statement, err := os.ReadFile(file + wheel.ProvenanceSuffix)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, wheel.BundleFile(file, "0"), sigstore.Sign(sigstoretest.Issuer, "someone@example.org", string(statement)))
+		l, files := s.lock(t, small[:len(small)-1]+"\ndeepspeed: "+name+"\n")
+		return envs.Options{Lock: l, Files: files}
+	}
+	old, newer := lock("0.19.7"), lock("0.19.8")
+	h, server := host(t, "gpu1", sshtest.Options{})
+	opt := options(t, old.Lock, old.Files, []*sshtest.Server{server}, h)
+	opt.Verifier = func(string) (wheels.File, error) {
+		path, err := os.Executable()
+		if err != nil {
+			return wheels.File{}, err
+		}
+		sum, size, err := wheel.HashFile(path)
+		return wheels.File{Path: path, SHA256: sum, Size: size}, err
+	}
+	refuses := func(subject, want string, do func() *report.Report) {
+		t.Helper()
+		before, _ := os.Readlink(filepath.Join(place(server), "current"))
+		opt.Policy = policy(subject)
+		n := do().Nodes[0]
+		after, _ := os.Readlink(filepath.Join(place(server), "current"))
+		if n.Status != report.Failed || n.Changed || before != after || !strings.Contains(n.Error, want) {
+			t.Errorf("%s: %+v, %q is current", subject, n, after)
+		}
+	}
+	deploys := func() *report.Report { return run(t, t.Context(), opt) }
+	rollsBack := func() *report.Report { return back(t, opt) }
+	refuses("other@example.org", "does not trust the identity", deploys)
+	opt.Policy = policy("someone@example.org")
+	for _, next := range []envs.Options{old, newer} {
+		opt.Lock, opt.Files = next.Lock, next.Files
+		if r := deploys(); r.Err() != nil || !strings.Contains(strings.Join(r.Nodes[0].Remarks, " "), "bundles of sigstore verified by") {
+			t.Fatalf("%+v", r.Nodes[0])
+		}
+	}
+	refuses("other@example.org", "does not trust the identity", rollsBack)
+	opt.Policy = policy("someone@example.org")
+	if r := rollsBack(); r.Err() != nil {
+		t.Errorf("%+v", r.Nodes[0])
 	}
 }
 

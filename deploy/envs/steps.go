@@ -115,7 +115,7 @@ func (u *nodeRun) putAll(ctx context.Context, again bool) error {
 		u.endSession() // another node that shares the folder has switched meanwhile, or another run
 		return nil
 	}
-	box := changes.Inbox{Node: u.Node, Ask: u.session.ask, Python: u.interpreter(), Folder: b.Inbox, Bandwidth: u.run.opt.Bandwidth}
+	box := u.uploadBox()
 	for _, f := range u.plan.Send {
 		local := wheels.File{Path: u.run.opt.Files.Paths[f.SHA256], SHA256: f.SHA256, Size: f.Size}
 		if slices.Contains(b.Have, f.SHA256) || slices.Contains(b.Arrived, path.Base(local.Path)) {
@@ -158,11 +158,29 @@ func (u *nodeRun) start(ctx context.Context, files []fileRef, again, look bool) 
 		s.End()
 		return b, nil
 	}
-	u.session = s
+	u.session, u.inbox = s, b.Inbox
 	if b.Repaired {
 		u.Warn("an earlier run was interrupted; the node has cleaned up after it")
 	}
 	return b, nil
+}
+
+// uploadBox is the agent's inbox.
+func (u *nodeRun) uploadBox() changes.Inbox {
+	return changes.Inbox{Node: u.Node, Ask: u.session.ask, Python: u.interpreter(), Folder: u.inbox, Bandwidth: u.run.opt.Bandwidth}
+}
+
+// askJudged sends an order that the node obeys only after it has judged a wheel.
+func (u *nodeRun) askJudged(ctx context.Context, order agent.Order, into any) error {
+	box := u.uploadBox()
+	put := func(ctx context.Context, f wheels.File) error {
+		err := box.Put(ctx, f)
+		if err == nil {
+			u.sent += f.Size
+		}
+		return err
+	}
+	return box.AskJudged(ctx, order, u.run.opt.Verifier, u.facts.Platform, put, into)
 }
 
 // install lets the node make the environment of the files.
@@ -176,7 +194,7 @@ func (u *nodeRun) install(ctx context.Context) error {
 		}
 	}
 	var made whole
-	err := u.session.ask(ctx, agent.Order{
+	err := u.askJudged(ctx, agent.Order{
 		"do": "install", "digest": u.plan.Set.Digest, "ready": u.plan.Ready, "files": all, "installer": all[0],
 		"limit_s": u.run.fleet.Limit(installLimit).Seconds(), "policy": u.run.opt.Policy.ForNodes(), "signed": signed,
 	}, &made)
@@ -379,7 +397,7 @@ func (u *nodeRun) rollBack(ctx context.Context) error {
 		Python string         `json:"python"`
 		Judged *signing.Reply `json:"judged"`
 	}
-	if err := u.session.ask(ctx, agent.Order{"do": "roll_back", "journal": u.entry(b.Previous.Digest), "policy": u.run.opt.Policy.ForNodes()}, &done); err != nil {
+	if err := u.askJudged(ctx, agent.Order{"do": "roll_back", "journal": u.entry(b.Previous.Digest), "policy": u.run.opt.Policy.ForNodes()}, &done); err != nil {
 		return err
 	}
 	u.judged = done.Judged.Remark()

@@ -1,0 +1,104 @@
+package signing
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dsbuild/dsbuild/signing/sigstore"
+)
+
+// Identity names the signers of bundles of sigstore that a policy trusts. Nodes get it in this form.
+type Identity struct {
+	Issuer      string `json:"issuer"`  // of the tokens
+	Subject     string `json:"subject"` // a pattern in which * stands for any text
+	TrustedRoot string `json:"trusted_root"`
+
+	root *sigstore.TrustedRoot
+}
+
+// TrustsIdentities reports whether a policy has a signer that is an identity: nodes may then need a
+// verifier of bundles.
+func (p *Policy) TrustsIdentities() bool {
+	return p != nil && slices.ContainsFunc(p.Signers, func(s Signer) bool { return s.Identity != nil })
+}
+
+// isBundle reports whether the text of a signature is a bundle of sigstore; an SSH signature is
+// armored.
+func isBundle(text string) bool { return strings.HasPrefix(strings.TrimLeft(text, " \t\r\n"), "{") }
+
+// identityKey tells one identity from others.
+func identityKey(i sigstore.Identity) []byte { return []byte(i.Issuer + "\x00" + i.Subject) }
+
+// identityOf returns the first signer of the policy whose identity made a bundle, and the identity.
+func (p *Policy) identityOf(statement, text string, now time.Time) (name string, key []byte, err error) {
+	known := false // whether a trusted root accepted the bundle: then err says more than a failed proof
+	for i := range p.Signers {
+		s := &p.Signers[i]
+		if s.Identity == nil {
+			continue
+		}
+		found, failed := s.Identity.root.Verify([]byte(text), []byte(statement))
+		if failed != nil {
+			if !known {
+				err = fmt.Errorf("the bundle is not valid: %.300s", strings.Join(strings.Fields(failed.Error()), " "))
+			}
+			continue
+		}
+		known = true
+		if err = s.accepts(found, now); err == nil {
+			return s.Name, identityKey(found), nil
+		}
+	}
+	if err == nil {
+		err = errors.New("the policy trusts no identity of sigstore")
+	}
+	return "", nil, err
+}
+
+// accepts reports why a signer does not stand for an identity at a time; nil if it does.
+func (s *Signer) accepts(found sigstore.Identity, now time.Time) error {
+	if found.Issuer != s.Identity.Issuer || !matches(s.Identity.Subject, found.Subject) {
+		return fmt.Errorf("the policy does not trust the identity %.300s", found)
+	}
+	if why := s.validAt(now); why != "" {
+		return fmt.Errorf("the identity of %s is %s", s.Name, why)
+	}
+	return nil
+}
+
+// loadTrustedRoot reads the trusted root of an identity. A link may lead to it.
+func (id *Identity) loadTrustedRoot(path string) error {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return fmt.Errorf("cannot read the trusted root: %w", err)
+	case !info.Mode().IsRegular() || info.Size() > maxTrustedRoot:
+		return fmt.Errorf("the trusted root %s is not a file of at most %d KiB", path, maxTrustedRoot>>10)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("cannot read the trusted root: %w", err)
+	}
+	var compact bytes.Buffer
+	if err := json.Compact(&compact, text); err != nil {
+		return fmt.Errorf("the trusted root %s is not JSON: %w", path, err)
+	}
+	id.TrustedRoot = compact.String()
+	if err := id.parse(); err != nil {
+		return fmt.Errorf("the trusted root %s cannot be used: %w", path, err)
+	}
+	return nil
+}
+
+// parse parses the trusted root.
+func (id *Identity) parse() error {
+	root, err := sigstore.ParseTrustedRoot([]byte(id.TrustedRoot))
+	id.root = root
+	return err
+}
