@@ -138,10 +138,11 @@ type Log struct {
 	folder *logFolder
 	host   inventory.Host
 	file   string
+	once   sync.Once
+	hidden secrets // by hide
 
 	mu      sync.Mutex
 	text    bytes.Buffer // lines that are not written yet
-	hidden  secrets
 	written int
 	begun   bool
 	talked  bool // the phase has more than its failure to log
@@ -199,7 +200,11 @@ func (l *Log) ended(took time.Duration, err error) {
 }
 
 // Order logs an order to a program on the node.
-func (l *Log) Order(line []byte) { l.Line("order", ui.ShortenMiddle(string(line), maxLine)) }
+func (l *Log) Order(line []byte) {
+	if !l.off() {
+		l.Line("order", ui.ShortenMiddle(l.hide(string(line)), maxLine))
+	}
+}
 
 // settle ends a phase: it writes the lines still held. With Logs.Failed it drops the lines of a
 // node that has not failed.
@@ -227,10 +232,7 @@ func (l *Log) Path() string {
 
 // write appends the lines still held to the file, without secrets.
 func (l *Log) write() {
-	if l.hidden.words == nil {
-		l.hidden = l.secrets()
-	}
-	text := ui.Clean(l.hidden.hide(l.text.String()))
+	text := ui.Clean(l.hide(l.text.String()))
 	l.text.Reset()
 	if text == "" || !l.folder.reserve(len(text)) {
 		return

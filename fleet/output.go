@@ -40,7 +40,7 @@ func (c loggedConn) Put(ctx context.Context, up remote.Upload) error {
 
 // Run implements remote.Runner.
 func (c loggedConn) Run(ctx context.Context, cmd remote.Command) error {
-	c.log.Line("run", asked(cmd))
+	c.log.Line("run", asked(cmd, c.log.hide))
 	out, errs := &lines{log: c.log, kind: "out", to: cmd.Stdout}, &lines{log: c.log, kind: "err", to: cmd.Stderr}
 	cmd.Stdout, cmd.Stderr = out, errs
 	err := c.Conn.Run(ctx, cmd)
@@ -58,8 +58,8 @@ func outcome(err error) string {
 }
 
 // asked describes a command for the log: without the values of variables, and with the size of an
-// embedded program instead of its text.
-func asked(cmd remote.Command) string {
+// embedded program instead of its text. hide hides the secrets of a text that is cut.
+func asked(cmd remote.Command, hide func(string) string) string {
 	var words []string
 	for _, w := range cmd.Argv {
 		if strings.Contains(w, "\n") {
@@ -69,7 +69,7 @@ func asked(cmd remote.Command) string {
 	}
 	text := strings.Join(words, " ")
 	if cmd.About != "" {
-		text += "\nasked " + ui.ShortenMiddle(cmd.About, maxLine)
+		text += "\nasked " + ui.ShortenMiddle(hide(cmd.About), maxLine)
 	}
 	if cmd.Setup != "" {
 		text += "\nafter " + assignment.ReplaceAllString(cmd.Setup, "$1=[…]")
@@ -123,7 +123,7 @@ func (w *lines) take(b []byte) {
 func (w *lines) room() int {
 	most := maxWhole
 	if said, ok := node.Unmark(w.line); ok && w.log.folder.failed && len(said) >= maxGlimpse && !bytes.HasPrefix(said, []byte(pipBegins)) {
-		most = maxGlimpse
+		most = 2 * maxGlimpse // note cuts it, once it has hidden the secrets
 	}
 	return max(0, most-len(w.line))
 }
@@ -153,6 +153,7 @@ func (w *lines) note() {
 	case line == "" && long == 0: // an empty line precedes each message
 		return
 	}
+	line = w.log.hide(line)
 	if cut := len(line) - most; cut > 0 {
 		line, long = strings.ToValidUTF8(line[:most], ""), long+cut
 	}

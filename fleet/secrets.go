@@ -3,12 +3,15 @@ package fleet
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"regexp"
 	"slices"
 	"strings"
+	"unicode/utf16"
 
 	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
 // secrets replaces the values that a log must not show by the names of their variables.
@@ -18,7 +21,8 @@ var (
 	// assignment matches a variable set by a shell line or by an argument of a command.
 	assignment = regexp.MustCompile(`([A-Za-z_][A-Za-z0-9_]*)=("[^"]*"|'[^']*'|[^\s"';&|]+)`)
 	// login matches a user name and password in a URL.
-	login = regexp.MustCompile(`(://)[^/\s@]+@`)
+	// people write passwords that contain an @, too.
+	login = regexp.MustCompile(`(://)[^/\s]+@`)
 	// private matches names of variables whose values are never shown, however short.
 	private = regexp.MustCompile(`(?i)token|secret|passw|key|credential|auth`)
 )
@@ -32,10 +36,8 @@ func (l *Log) secrets() secrets {
 			if !hides(name, part) {
 				continue
 			}
-			sign := "[" + name + "]"
-			values = append(values, [2]string{part, sign}, [2]string{strings.Trim(remote.Quote(part), "'"), sign})
-			if text, err := json.Marshal(part); err == nil {
-				values = append(values, [2]string{string(text[1 : len(text)-1]), sign})
+			for _, spelling := range spellings(part) {
+				values = append(values, [2]string{spelling, "[" + name + "]"})
 			}
 		}
 	}
@@ -44,7 +46,11 @@ func (l *Log) secrets() secrets {
 	}
 	for _, line := range append([]string{l.host.Setup}, l.host.ExecPrefix...) {
 		for _, m := range assignment.FindAllStringSubmatch(line, -1) {
-			hide(m[1], strings.Trim(m[2], `"'`))
+			name, value := m[1], strings.Trim(m[2], `"'`)
+			hide(name, value)
+			if inner, rest, ok := strings.Cut(value, "="); ok { // --env=NAME=value
+				hide(inner, rest)
+			}
 		}
 	}
 	// The longest value first: otherwise a value that is the beginning of another would leave the
@@ -55,6 +61,39 @@ func (l *Log) secrets() secrets {
 		pairs = append(pairs, v[:]...)
 	}
 	return secrets{strings.NewReplacer(pairs...)}
+}
+
+// spellings returns the ways in which a log may write a value: as it is, within a line, quoted for
+// a shell, and in the JSON of dsbuild and of the Python programs on nodes.
+func spellings(value string) []string {
+	all := []string{value, ui.OneLine(value), strings.Trim(remote.Quote(value), "'")}
+	var text strings.Builder
+	enc := json.NewEncoder(&text)
+	for _, escapeHTML := range []bool{true, false} {
+		text.Reset()
+		enc.SetEscapeHTML(escapeHTML)
+		if err := enc.Encode(value); err == nil {
+			inner := strings.TrimSuffix(text.String(), "\"\n")[1:]
+			all = append(all, inner, asciiJSON(inner))
+		}
+	}
+	return slices.DeleteFunc(all, func(s string) bool { return s == "" })
+}
+
+// asciiJSON escapes the characters of a JSON text that Python's json.dumps escapes beyond those that
+// JSON demands.
+func asciiJSON(text string) string {
+	var out strings.Builder
+	for _, r := range text {
+		if r <= '~' {
+			out.WriteRune(r)
+			continue
+		}
+		for _, unit := range utf16.Encode([]rune{r}) {
+			fmt.Fprintf(&out, `\u%04x`, unit)
+		}
+	}
+	return out.String()
 }
 
 // hides reports whether a value may be a secret. Paths and very short values stay: without them a
@@ -68,6 +107,13 @@ func hides(name, value string) bool {
 		paths = paths && (part == "" || part[0] == '/')
 	}
 	return len(value) > 5 && !paths
+}
+
+// hide replaces secrets in a text. Whoever cuts a text hides its secrets before: the part of a
+// secret that a cut leaves would be readable.
+func (l *Log) hide(text string) string {
+	l.once.Do(func() { l.hidden = l.secrets() })
+	return l.hidden.hide(text)
 }
 
 // hide replaces secrets in a text.
