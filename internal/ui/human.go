@@ -2,6 +2,7 @@ package ui
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"time"
 )
@@ -9,7 +10,7 @@ import (
 // Size writes a number of bytes for people: "512 B", "42.1 MiB".
 func Size(bytes int64) string {
 	if bytes < 0 {
-		return "-" + Size(-bytes)
+		return "-" + Size(-max(bytes, -math.MaxInt64)) // the least number has no opposite
 	}
 	if bytes < 1024 {
 		return fmt.Sprintf("%d B", bytes)
@@ -29,7 +30,7 @@ func Size(bytes int64) string {
 func Duration(d time.Duration) string {
 	switch tenths := d.Round(100 * time.Millisecond); {
 	case d < 0:
-		return "-" + Duration(-d)
+		return "-" + Duration(-max(d, -math.MaxInt64))
 	case tenths < time.Minute:
 		return fmt.Sprintf("%.1fs", tenths.Seconds())
 	}

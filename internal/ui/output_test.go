@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"strings"
 	"testing"
@@ -180,6 +181,7 @@ func TestPrintError(t *testing.T) {
 func TestSizeAndDuration(t *testing.T) {
 	for size, want := range map[int64]string{
 		0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1536: "1.5 KiB", 1<<20 - 1: "1.0 MiB", 44_145_050: "42.1 MiB", 5 << 40: "5.0 TiB", -2048: "-2.0 KiB",
+		math.MaxInt64: "8.0 EiB", math.MinInt64: "-8.0 EiB",
 	} {
 		if got := ui.Size(size); got != want {
 			t.Errorf("Size(%d) = %s, want %s", size, got, want)
@@ -188,6 +190,7 @@ func TestSizeAndDuration(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		0: "0.0s", 340 * time.Millisecond: "0.3s", 42 * time.Second: "42.0s", 59970 * time.Millisecond: "1m00s",
 		185 * time.Second: "3m05s", 3599800 * time.Millisecond: "1h00m", 62 * time.Minute: "1h02m", -time.Second: "-1.0s",
+		math.MaxInt64: "2562047h47m", math.MinInt64: "-2562047h47m", math.MinInt64 + 1: "-2562047h47m",
 	} {
 		if got := ui.Duration(d); got != want {
 			t.Errorf("Duration(%d) = %s, want %s", d, got, want)
