@@ -24,6 +24,15 @@ const (
 	mostSkew = 2.0
 )
 
+// lastSecond is the end of the year 9999, in Unix time. A node's clock counts as no later, and as no
+// earlier than the same time before 1970: the report shows each digit.
+const lastSecond = 253402300799.0
+
+// newSkew compares a node's time with this machine's.
+func newSkew(theirs, bound, ours float64) *Skew {
+	return &Skew{max(-lastSecond, min(theirs, lastSecond)) - ours, bound}
+}
+
 // checkClocks compares the nodes' clocks with this machine's.
 func (r *run) checkClocks(ctx context.Context) {
 	live := r.liveMembers()
@@ -38,8 +47,8 @@ func (r *run) checkClocks(ctx context.Context) {
 			}
 			half := came.Sub(sent) / 2
 			ours := float64(sent.Add(half).UnixNano()) / 1e9
-			if s := (Skew{got.Time - ours, half.Seconds()}); m.skew == nil || s.Bound < m.skew.Bound {
-				m.skew = &s
+			if s := newSkew(got.Time, half.Seconds(), ours); m.skew == nil || s.Bound < m.skew.Bound {
+				m.skew = s
 			}
 		}
 		return nil

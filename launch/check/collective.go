@@ -205,13 +205,25 @@ func (t *teamwork) runStages(ctx context.Context, backend string, local func(*me
 			t.askTeam(ctx, func(int, *member) agent.Order { return agent.Order{"do": "go"} })
 		}
 	}
+	t.measure(s)
+	return nil
+}
+
+// Bounds of the seconds of a sum that a node may claim. They keep the report short, and its numbers
+// finite: JSON has no others.
+const (
+	longestSum  = 24 * 3600.0
+	shortestSum = 1e-9
+)
+
+// measure takes the times of the slowest processes, and computes the bandwidth.
+func (t *teamwork) measure(s *Sum) {
 	for _, e := range t.results {
-		s.Seconds, s.Latency = max(s.Seconds, e.Seconds), max(s.Latency, e.Latency)
+		s.Seconds, s.Latency = max(s.Seconds, min(e.Seconds, longestSum)), max(s.Latency, min(e.Latency, longestSum))
 	}
-	if s.Seconds > 0 && t.world > 1 {
+	if s.Seconds > shortestSum && t.world > 1 {
 		s.Bandwidth = 2 * float64(t.world-1) / float64(t.world) * float64(s.Bytes) / s.Seconds
 	}
-	return nil
 }
 
 // seenAddress is the node's address for the others.
