@@ -86,7 +86,7 @@ func (w *watch) checkOnce(ctx context.Context) (ended bool, err error) {
 		return false, w.left(context.Cause(ctx))
 	case err != nil && strings.Contains(err.Error(), "Invalid job id"):
 		return false, hint.With(fmt.Errorf("Slurm no longer knows job %s: it forgets a job some time after its end (MinJobAge)", w.id), //nolint:staticcheck // a name
-			"if the cluster has accounting, 'sacct -j %s' shows how it ended; its output is %s", w.id, w.last.Output)
+			"if the cluster has accounting, 'sacct -j %s' shows how it ended%s", w.id, w.outputHint("; "))
 	case err != nil && time.Since(w.heard) > Patience:
 		return false, w.left(fmt.Errorf("Slurm has not answered for %s: %w", ui.Duration(Patience), err)) //nolint:staticcheck // a name
 	case err != nil:
@@ -146,7 +146,15 @@ func (w *watch) finishWatch(ctx context.Context) (Ended, error) {
 
 // left adds a hint that the job goes on without dsbuild.
 func (w *watch) left(err error) error {
-	return hint.With(err, "job %s continues: 'squeue -j %s' shows it, 'scancel %s' cancels it, its output is %s", w.id, w.id, w.id, w.last.Output)
+	return hint.With(err, "job %s continues: 'squeue -j %s' shows it, 'scancel %s' cancels it%s", w.id, w.id, w.id, w.outputHint(", "))
+}
+
+// outputHint names the job's output behind a separator; "" before Slurm has named it.
+func (w *watch) outputHint(separator string) string {
+	if w.last.Output == "" {
+		return ""
+	}
+	return separator + "its output is " + w.last.Output
 }
 
 // sleepFor waits. It returns the cause if ctx ends first.
