@@ -21,9 +21,9 @@ import (
 // output of jobs.
 type fakeSlurm struct {
 	Slurm
-	dir      string
-	told     bytes.Buffer
-	log      bytes.Buffer
+	dir  string
+	told bytes.Buffer
+	log  bytes.Buffer
 }
 
 func newFakeSlurm(t *testing.T, answers map[string][]string) *fakeSlurm {
