@@ -2,11 +2,9 @@ package nightly
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -213,7 +211,7 @@ func (r *Report) Err() error {
 			continue
 		}
 		failed = append(failed, w.Name)
-		if codeOf(w.err) != 4 {
+		if hint.ExitCode(w.err) != 4 {
 			code = 1
 		}
 	}
@@ -225,7 +223,7 @@ func (r *Report) Err() error {
 	}
 	for _, d := range r.Deploys {
 		if d.Status == Failed {
-			e.addFailure(max(codeOf(d.err), 1), "%s: %s", d.Name, d.Error)
+			e.addFailure(max(hint.ExitCode(d.err), 1), "%s: %s", d.Name, d.Error)
 		}
 	}
 	if len(e.what) == 0 {
@@ -239,19 +237,6 @@ func (e *Error) addFailure(code int, format string, args ...any) {
 		e.code = code
 	}
 	e.what = append(e.what, fmt.Sprintf(format, args...))
-}
-
-// codeOf is the exit code that an error asks for, 0 if none. The exit status of a
-// program that was run is not ours.
-func codeOf(err error) int {
-	var coded interface{ ExitCode() int }
-	if !errors.As(err, &coded) {
-		return 0
-	}
-	if _, foreign := coded.(*exec.ExitError); foreign {
-		return 0
-	}
-	return coded.ExitCode()
 }
 
 // Print writes the report for people.

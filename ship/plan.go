@@ -1,7 +1,7 @@
 package ship
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -204,10 +204,7 @@ func (e *BuildError) Error() string {
 func (e *BuildError) ExitCode() int {
 	code := 0
 	for i, err := range e.errs {
-		one := 1
-		if c := interface{ ExitCode() int }(nil); errors.As(err, &c) {
-			one = c.ExitCode()
-		}
+		one := cmp.Or(hint.ExitCode(err), 1)
 		if i > 0 && one != code {
 			return 1
 		}

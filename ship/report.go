@@ -141,7 +141,9 @@ func (w *Wheel) describe() []string {
 		lines = append(lines, "  "+why)
 	}
 	if w.Err != nil {
-		lines = append(lines, strings.Split("  "+w.Err.Error(), "\n")...)
+		for line := range strings.SplitSeq(w.Err.Error(), "\n") {
+			lines = append(lines, "  "+line)
+		}
 		if h := hint.Of(w.Err); h != "" {
 			lines = append(lines, "  hint: "+h)
 		}

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/pipeline/planner"
 )
 
@@ -47,36 +47,12 @@ func exitCode(ctx context.Context, err error) int {
 	if wasInterrupted(ctx) {
 		return exitInterrupted
 	}
-	switch code := chosenCode(err); code {
+	switch code := hint.ExitCode(err); code {
 	case exitUsage, exitNodes, exitWheel, exitInterrupted:
 		return code
 	default:
 		return exitFailed
 	}
-}
-
-// chosenCode is the code that the outermost error with one asks for, or 0.
-// The exit status of a program we ran (exec.ExitError) is not ours.
-func chosenCode(err error) int {
-	if _, foreign := err.(*exec.ExitError); foreign { //nolint:errorlint // walks the tree itself
-		return 0
-	}
-	if coded, ok := err.(interface{ ExitCode() int }); ok {
-		return coded.ExitCode()
-	}
-	switch err := err.(type) { //nolint:errorlint // walks the tree itself
-	case interface{ Unwrap() error }:
-		if inner := err.Unwrap(); inner != nil {
-			return chosenCode(inner)
-		}
-	case interface{ Unwrap() []error }:
-		for _, inner := range err.Unwrap() {
-			if code := chosenCode(inner); code != 0 {
-				return code
-			}
-		}
-	}
-	return 0
 }
 
 // plainInterrupt replaces the echoes of a cancelled context by the plain fact.

@@ -39,7 +39,7 @@ func runMatrix(ctx context.Context, a *app, o wheelOptions) error {
 		return err
 	}
 	defer plans.Close()
-	jobs, err := plans.PlanMatrix(ctx, file, func(err error) bool { return chosenCode(err) == exitUsage })
+	jobs, err := plans.PlanMatrix(ctx, file, func(err error) bool { return hint.ExitCode(err) == exitUsage })
 	if err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func matrixFailure(ctx context.Context, results []pipeline.Result) error {
 			continue
 		}
 		e.failed = append(e.failed, r.Name)
-		if chosenCode(r.Err) != exitWheel {
+		if hint.ExitCode(r.Err) != exitWheel {
 			e.code = exitFailed
 		}
 	}

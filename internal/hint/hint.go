@@ -1,4 +1,5 @@
-// Package hint attaches to an error the next step that its reader can try.
+// Package hint attaches to an error the next step that its reader can try, and reads the exit code
+// that an error asks for.
 //
 // The text of an error describes the failure. The hint suggests a remedy and is printed on a line
 // of its own. A package that may not import this one gives its error type a method Hint() string
