@@ -98,20 +98,21 @@ func words(list string) []string {
 	return out
 }
 
-// gresItem matches one generic resource, such as gpu:2, gpu:a100:8(S:0-1) or
-// gpu:tesla:no_consume:4.
-var gresItem = regexp.MustCompile(`(?:^|,)gpu((?::[A-Za-z][A-Za-z0-9_.-]*)*):(\d+)`)
+// gresItem matches one generic resource, such as gpu:2, gpu:a100:8(S:0-1), gpu:1g.5gb:7 or
+// gpu:tesla:no_consume:4. The last word is the count.
+var gresItem = regexp.MustCompile(`(?:^|,)gpu((?::[A-Za-z0-9][A-Za-z0-9_.-]*)+)`)
 
 // gpus counts the GPUs in a list of generic resources and returns their types.
 func gpus(list string) (count int, types []string) {
 	for _, m := range gresItem.FindAllStringSubmatch(list, -1) {
-		n, err := strconv.Atoi(m[2])
+		words := strings.Split(m[1], ":")[1:]
+		n, err := strconv.Atoi(words[len(words)-1])
 		if err != nil {
 			continue
 		}
 		count += n
-		for t := range strings.SplitSeq(m[1], ":") {
-			if t != "" && t != "no_consume" && !slices.Contains(types, t) {
+		for _, t := range words[:len(words)-1] {
+			if t != "no_consume" && !slices.Contains(types, t) {
 				types = append(types, t)
 			}
 		}
