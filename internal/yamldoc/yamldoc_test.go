@@ -1,0 +1,200 @@
+package yamldoc_test
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/yamldoc"
+)
+
+func newReader() *yamldoc.Reader {
+	return &yamldoc.Reader{File: "x.yaml", Kind: "matrix", Least: "give a wheel", Share: "use defaults"}
+}
+
+// mistake is the text and the hint of the mistakes that read records about a text.
+func mistake(text string, read func(*yamldoc.Reader, ast.Node)) string {
+	r := newReader()
+	if body := r.Body([]byte(text)); body != nil {
+		read(r, body)
+	}
+	err := r.Err()
+	if err == nil {
+		return ""
+	}
+	first, _, _ := strings.Cut(err.Error(), "\n")
+	if try := hint.Of(err); try != "" {
+		first += " | " + try
+	}
+	return first
+}
+
+// A file that is no YAML document of one kind is refused with its place, before anything is read.
+func TestFileAsAWhole(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ text, want string }{
+		"good":           {"a: 1\n", ""},
+		"with a mark":    {"\ufeffa: 1\n", ""},
+		"one document":   {"---\na: 1\n", ""},
+		"empty":          {"", "x.yaml:1:1: the matrix is empty | give a wheel"},
+		"a comment":      {"# nothing\n", "x.yaml:1:1: the matrix is empty | give a wheel"},
+		"two documents":  {"a: 1\n---\nb: 2\n", "x.yaml:3:1: a second YAML document: one file holds one matrix"},
+		"too large":      {strings.Repeat("#", 1<<20+1), "x.yaml: larger than 1 MiB: this is not a matrix"},
+		"as large":       {"a: 1\n" + strings.Repeat("#", 1<<20-5), ""},
+		"binary":         {"a: \x00", "x.yaml: not UTF-8 text: this is not a matrix"},
+		"latin 1":        {"a: \xe4", "x.yaml: not UTF-8 text: this is not a matrix"},
+		"a tab":          {"a:\n\tb: 1\n", "x.yaml:2:1: a tab: YAML allows only spaces for indentation | replace the tabs at the beginning of lines by spaces"},
+		"open":           {"a: [1, 2\n", "x.yaml:1:4: "},
+		"deep in flow":   {"a: " + strings.Repeat("[", 10_000), "x.yaml:1:44: nested too deeply"},
+		"deep in dashes": {strings.Repeat("- ", 10_000) + "a", "x.yaml:1:81: nested too deeply"},
+		"deep by spaces": {"a:\n" + strings.Repeat(" ", 3000) + "b: 1", "x.yaml:2:3001: nested too deeply"},
+		"deep by keys":   {strings.Repeat("? ", 10_000) + "a", "x.yaml:1:81: nested too deeply"},
+	} {
+		got := mistake(c.text, func(*yamldoc.Reader, ast.Node) {})
+		if got != c.want && !(name == "open" && strings.HasPrefix(got, c.want)) {
+			t.Errorf("%s: %s\nwant %s", name, got, c.want)
+		}
+	}
+}
+
+// Keys are checked, with the place of each and the nearest known one.
+func TestPairs(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"wheels: 1\narch: 2\n":           "",
+		"whels: 1\n":                     `x.yaml:1:1: unknown key "whels" in the matrix | did you mean "wheels"?`,
+		"a: 1\n":                         `x.yaml:1:1: unknown key "a" in the matrix | known keys: wheels, arch`,
+		"{wheels: 1, b: 2}":              `x.yaml:1:13: unknown key "b" in the matrix | known keys: wheels, arch`,
+		"[1]":                            "x.yaml:1:1: the matrix must be a mapping (key: value), but this is a list",
+		"text":                           "x.yaml:1:1: the matrix must be a mapping (key: value), but this is a text",
+		"7":                              "x.yaml:1:1: the matrix must be a mapping (key: value), but this is a number",
+		"7.5":                            "x.yaml:1:1: the matrix must be a mapping (key: value), but this is a decimal number",
+		".inf":                           "x.yaml:1:1: the matrix must be a mapping (key: value), but this is a decimal number",
+		"true":                           "x.yaml:1:1: the matrix must be a mapping (key: value), but this is true or false",
+		"null":                           "x.yaml:1:1: the matrix must be a mapping (key: value), but this is nothing | remove the key instead",
+		"&a 1":                           "x.yaml:1:1: the matrix must be a mapping (key: value), but this is an anchor or alias, which is not supported | use defaults",
+		"!!str a":                        "x.yaml:1:1: the matrix must be a mapping (key: value), but this is a tag, which is not supported",
+		"|\n  a\n":                       "x.yaml:1:1: the matrix must be a mapping (key: value), but this is a text",
+		"<<: {a: 1}\n":                   "x.yaml:1:1: merge keys (<<) are not supported | use defaults",
+		strings.Repeat("k", 300) + ": 1": `x.yaml:1:1: unknown key "` + strings.Repeat("k", 60) + `..." in the matrix | known keys: wheels, arch`,
+	} {
+		got := mistake(text, func(r *yamldoc.Reader, n ast.Node) { r.Pairs(n, "the matrix", []string{"wheels", "arch"}) })
+		if got != want {
+			t.Errorf("%.40q: %s\nwant %s", text, got, want)
+		}
+	}
+	any := func(r *yamldoc.Reader, n ast.Node) { r.Pairs(n, "env", nil) }
+	if got := mistake("1: a\n", any); got != "x.yaml:1:1: a key in env must be a text | quote it" {
+		t.Error(got)
+	}
+	r := newReader()
+	all := r.Pairs(r.Body([]byte("\"a b\": 1\nc: [2]\n")), "env", nil)
+	if len(all) != 2 || all[0].Key != "a b" || all[1].Key != "c" || all[1].At.Line != 2 || r.Err() != nil {
+		t.Errorf("%+v %v", all, r.Err())
+	}
+}
+
+// Lists are checked; one that must not be empty says what to do.
+func TestItems(t *testing.T) {
+	t.Parallel()
+	read := func(items bool) func(*yamldoc.Reader, ast.Node) {
+		return func(r *yamldoc.Reader, n ast.Node) {
+			for _, p := range r.Pairs(n, "the matrix", []string{"a"}) {
+				if items {
+					r.Items(p.Node, "a")
+				} else {
+					r.Entries(p.Node, "a")
+				}
+			}
+		}
+	}
+	for text, want := range map[string][2]string{
+		"a: [1]": {}, "a:\n- 1\n": {}, "a: []": {"x.yaml:1:4: a is empty | remove the key instead", ""},
+		"a: 1":         {"x.yaml:1:4: a must be a list, but this is a number", "x.yaml:1:4: a must be a list, but this is a number"},
+		"a:":           {"x.yaml:1:4: a must be a list, but this is nothing | remove the key instead", "x.yaml:1:4: a must be a list, but this is nothing | remove the key instead"},
+		"a:\n  b: 1\n": {"x.yaml:2:3: a must be a list, but this is a mapping", "x.yaml:2:3: a must be a list, but this is a mapping"},
+	} {
+		if got := mistake(text, read(true)); got != want[0] {
+			t.Errorf("%q: %s\nwant %s", text, got, want[0])
+		}
+		if got := mistake(text, read(false)); got != want[1] {
+			t.Errorf("%q: %s\nwant %s", text, got, want[1])
+		}
+	}
+}
+
+// Numbers keep the spelling of the file: 3.10 is not 3.1.
+func TestScalar(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{"3.10": "3.10", "8.0": "8.0", "007": "007", "0x10": "0x10", "'a b'": "a b", "|\n  one\n  two\n": "one\ntwo\n", "1_000": "1_000"} {
+		r := newReader()
+		if got, ok := yamldoc.Scalar(r.Body([]byte(text))); !ok || got != want {
+			t.Errorf("%q: %q %v, want %q", text, got, ok, want)
+		}
+	}
+	for _, text := range []string{"true", "null", "[1]", "{a: 1}", ".nan"} {
+		r := newReader()
+		if got, ok := yamldoc.Scalar(r.Body([]byte(text))); ok {
+			t.Errorf("%s is the text %q", text, got)
+		}
+	}
+}
+
+func TestLoad(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "x.yaml")
+	if err := os.WriteFile(file, []byte("a: 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, in := range map[string]io.Reader{file: nil, "-": strings.NewReader("a: 1\n")} {
+		if body, err := newReader().Load(path, in); err != nil || body == nil {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	_, err := newReader().Load(file+".missing", nil)
+	if err == nil || err.Error() != "x.yaml: cannot read the matrix: no such file or directory" || !errors.Is(err, fs.ErrNotExist) || hint.ExitCode(err) != 2 {
+		t.Error(err)
+	}
+	broken := errors.New("broken pipe")
+	if _, err := newReader().Load("-", iotest.ErrReader(broken)); !errors.Is(err, broken) || hint.ExitCode(err) != 2 {
+		t.Error(err)
+	}
+	if _, err := newReader().Load(filepath.Dir(file), nil); err == nil || !strings.Contains(err.Error(), "is a directory") {
+		t.Error(err)
+	}
+}
+
+// FuzzBody: whatever the text is, it is read or refused with a place in the file.
+func FuzzBody(f *testing.F) {
+	for _, text := range []string{"a: 1\n", "a: [1, {b: 2}]\n", "- &a 1\n- *a\n", "a: |\n  x\n", "<<: *a", "? a\n: b\n", "\ta", "a: 'x", "---\na\n...\nb", "!!map {}", "a:\r\n  b"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		r := newReader()
+		body := r.Body([]byte(text))
+		if body == nil {
+			if r.Err() == nil {
+				t.Error("nothing is read, and nothing is wrong")
+			}
+			return
+		}
+		for _, p := range r.Pairs(body, "the file", nil) {
+			if p.At.Line < 1 || p.At.Column < 1 {
+				t.Errorf("%q stands at %v", p.Key, p.At)
+			}
+			yamldoc.Scalar(p.Node)
+			r.Entries(p.Node, p.Key)
+		}
+		if err := r.Err(); err != nil && !strings.HasPrefix(err.Error(), "x.yaml") {
+			t.Error(err)
+		}
+	})
+}
