@@ -3,14 +3,17 @@ package script
 import (
 	"slices"
 	"strconv"
+	"strings"
 
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// expandArithmetic expands $((...)): to a number if all its parts are known.
+// expandArithmetic expands $((...)): to a number if all its parts are known. The variables that it
+// assigns are unknown behind it.
 func (e expander) expandArithmetic(p *syntax.ArithmExp, q quoting) []Char {
 	var uses []*Ref
 	n, known := e.evalArithmetic(p.X, &uses)
+	e.forgetAssigned(p)
 	at := e.src.placeOf(p.Pos())
 	if !known {
 		return e.unknownText(p.Pos(), &Ref{Uses: uses}, q)
@@ -71,13 +74,13 @@ func applyOperator(op syntax.BinAritOperator, a, b int) (n int, known bool) {
 // evalOperand evaluates a number, $NAME or NAME.
 func (e expander) evalOperand(w *syntax.Word, uses *[]*Ref) (n int, known bool) {
 	value := joinChars(e.expandWord(w, inQuotes), e.src.placeOf(w.Pos()))
-	if n, ok := value.Int(); ok {
+	if n, ok := arithmeticInt(value); ok {
 		return n, true
 	}
 	if name, ok := value.Literal(); ok && syntax.ValidName(name) {
 		v := e.env.vars[name]
 		if v != nil && !v.unknown && v.array == nil {
-			if n, ok := v.value.Int(); ok {
+			if n, ok := arithmeticInt(v.value); ok {
 				return n, true
 			}
 			value = v.value
@@ -91,6 +94,15 @@ func (e expander) evalOperand(w *syntax.Word, uses *[]*Ref) (n int, known bool) 
 		}
 	}
 	return 0, false
+}
+
+// arithmeticInt returns a word as a number of an expression. Behind a leading zero, which means
+// another base, the number is not known.
+func arithmeticInt(w Word) (int, bool) {
+	n, ok := w.Int()
+	text, _ := w.Literal()
+	digits := strings.TrimLeft(strings.TrimSpace(text), "+-")
+	return n, ok && (len(digits) == 1 || digits[0] != '0')
 }
 
 // addUses adds a variable, or the variables of an expression.

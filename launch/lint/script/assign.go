@@ -29,7 +29,8 @@ func (e expander) evalAssignment(a *syntax.Assign) *Assignment {
 	}
 	made := e.newAssignment(name, value, e.src.placeOf(a.Pos()))
 	made.Array = array
-	if a.Append && (old == nil || old.unknown) || a.Index != nil {
+	element := a.Index != nil || a.Array == nil && !a.Append && old != nil && old.array != nil
+	if a.Append && (old == nil || old.unknown) || element {
 		made.Inherited = true
 		made.Value = Word{Chars: e.unknownText(a.Pos(), &Ref{Name: name, Assigned: true}, inQuotes), At: made.At}
 		made.Array = nil
@@ -60,8 +61,15 @@ func appendToVariable(old *variable, array []Word, value Word) ([]Word, Word) {
 // NAME++ and NAME+=1. nodes is the size of the part.
 func assignedNames(node syntax.Node) (names []string, nodes int) {
 	arithmetic := func(x syntax.ArithmExpr) {
-		if w, ok := x.(*syntax.Word); ok && syntax.ValidName(w.Lit()) {
+		w, ok := x.(*syntax.Word)
+		switch {
+		case !ok:
+		case syntax.ValidName(w.Lit()):
 			names = append(names, w.Lit())
+		case len(w.Parts) == 1: // NAME[index]
+			if p, ok := w.Parts[0].(*syntax.ParamExp); ok && p.Param != nil {
+				names = append(names, p.Param.Value)
+			}
 		}
 	}
 	syntax.Walk(node, func(n syntax.Node) bool {

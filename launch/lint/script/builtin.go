@@ -14,12 +14,18 @@ func runBuiltin(sh *shell, name string, cmd *Command) bool {
 	switch name {
 	case "unset":
 		for _, n := range names {
+			if array, _, element := strings.Cut(n, "["); element {
+				sh.forgetVariables(array)
+				continue
+			}
 			sh.env.vars[n] = &variable{unset: true}
 		}
 	case "set":
 		setOptions(sh, cmd)
-	case "shift", "getopts":
-		sh.forgetVariables("1", "2", "3", "4", "5", "6", "7", "8", "9", "@", "*", "OPTARG")
+	case "shift":
+		sh.forgetArguments()
+	case "getopts":
+		sh.forgetVariables("OPTARG", cmd.Arg(2))
 	case "read", "mapfile", "readarray":
 		sh.forgetVariables(names...)
 	case "printf":
@@ -33,10 +39,18 @@ func runBuiltin(sh *shell, name string, cmd *Command) bool {
 	return true
 }
 
-// setOptions follows set -a and set -o pipefail.
+// forgetArguments makes the arguments of the shell or the function unknown.
+func (sh *shell) forgetArguments() {
+	sh.forgetVariables("1", "2", "3", "4", "5", "6", "7", "8", "9", "@", "*")
+}
+
+// setOptions follows set -a, set -o pipefail and set ARGUMENTS.
 func setOptions(sh *shell, cmd *Command) {
 	for i := 1; i < len(cmd.Words); i++ {
 		switch arg := cmd.Arg(i); {
+		case arg == "--" || arg == "" || arg[0] != '-' && arg[0] != '+' && !strings.HasSuffix(cmd.Arg(i-1), "o"):
+			sh.forgetArguments()
+			return
 		case arg == "pipefail" && strings.HasPrefix(cmd.Arg(i-1), "-"):
 			sh.env.pipefail = true
 		case arg == "allexport":

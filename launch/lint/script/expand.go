@@ -144,11 +144,13 @@ func (e expander) expandSingleQuoted(p *syntax.SglQuoted) []Char {
 		if p.Dollar && c.Byte == '\\' && i+1 < to {
 			i++
 			c = e.charAt(i, true)
-			switch c.Byte {
-			case 'n':
-				c.Byte = '\n'
-			case 't':
-				c.Byte = '\t'
+			switch at := strings.IndexByte("abeEfnrtv", c.Byte); {
+			case at >= 0:
+				c.Byte = "\a\b\x1b\x1b\f\n\r\t\v"[at]
+			case strings.IndexByte("xuUc01234567", c.Byte) >= 0: // a character by its number
+				return e.unknownText(p.Pos(), &Ref{}, inQuotes)
+			case strings.IndexByte("\\'\"?", c.Byte) < 0:
+				out = append(out, e.charAt(i-1, true)) // a backslash before any other character stays
 			}
 		}
 		out = append(out, c)
@@ -172,6 +174,33 @@ func (e expander) commandOutput(stmts []*syntax.Stmt) []*Command {
 }
 
 func (e expander) expandParameter(p *syntax.ParamExp, q quoting) []Char {
+	value := e.parameterValue(p, q)
+	if q == unquoted && e.splitsOtherwise(value) {
+		return e.unknownText(p.Pos(), &Ref{Name: p.Param.Value, Assigned: true, Edited: true}, q)
+	}
+	return value
+}
+
+// splitsOtherwise reports whether the script has set IFS so that the shell may split this value
+// into other words than at blanks.
+func (e expander) splitsOtherwise(value []Char) bool {
+	ifs := e.env.vars["IFS"]
+	if ifs == nil || ifs.unset {
+		return false
+	}
+	separators, known := ifs.value.Literal()
+	return slices.ContainsFunc(value, func(c Char) bool {
+		switch {
+		case c.kind != charByte:
+			return false
+		case known && !ifs.unknown:
+			return isBlank(c.Byte) || strings.IndexByte(separators, c.Byte) >= 0
+		}
+		return !(c.Byte == '_' || c.Byte >= '0' && c.Byte <= '9' || c.Byte >= 'A' && c.Byte <= 'Z' || c.Byte >= 'a' && c.Byte <= 'z')
+	})
+}
+
+func (e expander) parameterValue(p *syntax.ParamExp, q quoting) []Char {
 	if p.Param == nil {
 		return e.unknownText(p.Pos(), &Ref{}, q)
 	}

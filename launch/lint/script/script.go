@@ -100,6 +100,10 @@ type Command struct {
 	Env []*Assignment
 	// environment are its shell's exported variables with known values.
 	environment map[string]*Assignment
+	// removed are the variables that env -u takes out of the program's environment; cleared: env -i
+	// takes out all.
+	removed []string
+	cleared bool
 	// Via are the commands that start it, outermost first: srun, then bash.
 	Via       []*Command
 	Redirects []Redirect

@@ -76,6 +76,8 @@ func TestAsBashDoes(t *testing.T) {
 		"X=1\nbash <<END\nX=2\nprobe $X \\$X '$X'\nEND\n",
 		"probe a; true && probe b; false || probe c",
 		"unset X; probe x$X; X=1; unset X; probe \"x${X-unset}\"",
+		"X=1; f() { local X=2; probe $X; }; f; probe $X; X=3 & wait; probe $X",
+		"X=1; [ -d / ] && probe $X; IFS=:; probe $X 'a:b'",
 		"probe a>/dev/stdout b; ! probe c; { probe d; }; (probe e)",
 	} {
 		cmd := exec.Command(bash, "-c", `probe() { for a; do printf '<%s>' "$a"; done; echo; }; export -f probe; `+"\n"+text)

@@ -17,6 +17,9 @@ type shell struct {
 	budget    *budget
 	situation
 	shells int // depth of shells and functions
+	// locals are the variables that the running function hides from its caller, with the values
+	// that they have there; nil outside of functions.
+	locals map[string]*variable
 }
 
 // situation holds the properties that a command shares with its surroundings.
@@ -67,6 +70,9 @@ func (sh *shell) leaveLevel() { sh.budget.levels-- }
 func (sh *shell) newSubshell() *shell {
 	sub := *sh
 	sub.env = sh.copyEnvironment()
+	if sh.locals != nil {
+		sub.locals = map[string]*variable{}
+	}
 	return &sub
 }
 
@@ -112,6 +118,13 @@ func (sh *shell) exportVariable(name string) {
 	}
 	v.exported = true
 	sh.env.vars[name] = &v
+}
+
+// hideVariable follows local NAME: the caller of the function keeps its value.
+func (sh *shell) hideVariable(name string) {
+	if _, hidden := sh.locals[name]; sh.locals != nil && !hidden {
+		sh.locals[name] = sh.env.vars[name]
+	}
 }
 
 // forgetVariables makes variables unknown, as read does.

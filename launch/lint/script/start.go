@@ -148,7 +148,11 @@ func (l launcher) startWrapped(cmd *Command, s starter, document *Word) {
 		l.launchWords(cmd, s, rest[i:], document)
 		return
 	}
+	options := rest
 	rest = behindOptions(rest, s.values)
+	if cmd.Name() == "env" {
+		cmd.removed, cmd.cleared = removedVariables(options[:len(options)-len(rest)])
+	}
 	for len(rest) > 0 && (cmd.Name() == "env" || cmd.Name() == "sudo") && l.addVariable(cmd, rest[0]) {
 		rest = rest[1:]
 	}
@@ -175,6 +179,25 @@ func behindOptions(words []Word, values string) []Word {
 		}
 	}
 	return nil
+}
+
+// removedVariables returns the variables that env takes out of the environment of its program: those
+// of -u, or all.
+func removedVariables(options []Word) (names []string, all bool) {
+	for i, w := range options {
+		text := w.Text()
+		switch name, long := strings.CutPrefix(text, "--unset="); {
+		case long:
+			names = append(names, name)
+		case text == "-i" || text == "--ignore-environment":
+			all = true
+		case text == "-u" && i+1 < len(options):
+			names = append(names, options[i+1].Text())
+		case strings.HasPrefix(text, "-u"):
+			names = append(names, text[2:])
+		}
+	}
+	return names, all
 }
 
 // addVariable records NAME=value in front of a program.
@@ -233,6 +256,12 @@ func (l launcher) newChild(cmd *Command, s starter) *shell {
 	}
 	if s.remote {
 		sub.remote, sub.env = true, newEnvironment()
+	}
+	if cmd.cleared {
+		sub.env = newEnvironment()
+	}
+	for _, name := range cmd.removed {
+		sub.env.vars[name] = &variable{unset: true}
 	}
 	for _, a := range cmd.Env {
 		v := &variable{value: a.Value, array: a.Array, exported: true, record: a}

@@ -72,6 +72,9 @@ func (in interpreter) runStatement(s *syntax.Stmt) {
 		return
 	}
 	defer in.leaveLevel()
+	if s.Background { // its assignments do not reach this shell
+		in = interpreter{in.newSubshell()}
+	}
 	in.withSituation(func(sit *situation) { sit.background = sit.background || s.Background }, func() {
 		switch c := s.Cmd.(type) {
 		case *syntax.CallExpr:
@@ -108,7 +111,7 @@ func (in interpreter) runCompound(cmd syntax.Command) {
 	case *syntax.TimeClause:
 		in.runStatement(c.Stmt)
 	case *syntax.CoprocClause:
-		in.runStatement(c.Stmt)
+		interpreter{in.newSubshell()}.runStatement(c.Stmt)
 	case *syntax.TestDecl:
 		in.runStatement(c.Body)
 	case *syntax.ArithmCmd, *syntax.LetClause:
@@ -182,10 +185,18 @@ func (in interpreter) runBinary(c *syntax.BinaryCmd) {
 	switch c.Op {
 	case syntax.AndStmt:
 		in.runStatement(c.X)
+		if !isCondition(c.X) {
+			in.runStatement(c.Y)
+			return
+		}
+		never := in.copyEnvironment()
 		in.runStatement(c.Y)
+		in.env.mergeBranches([]*environment{in.copyEnvironment(), never})
 	case syntax.OrStmt:
 		in.withSituation(markTest, func() { in.runStatement(c.X) })
+		never := in.copyEnvironment()
 		in.withSituation(markBranch, func() { in.runStatement(c.Y) })
+		in.env.mergeBranches([]*environment{in.copyEnvironment(), never})
 	default:
 		left, right := in.newSubshell(), in.newSubshell()
 		left.piped = true
@@ -194,26 +205,48 @@ func (in interpreter) runBinary(c *syntax.BinaryCmd) {
 	}
 }
 
+// isCondition reports whether a statement asks something, so that a command behind && may as well
+// not run: [ -n "$X" ] && Y=1. Other commands, such as cd, are taken to succeed.
+func isCondition(s *syntax.Stmt) bool {
+	switch c := s.Cmd.(type) {
+	case *syntax.TestClause, *syntax.ArithmCmd, *syntax.LetClause:
+		return true
+	case *syntax.BinaryCmd:
+		return isCondition(c.Y)
+	case *syntax.CallExpr:
+		return len(c.Args) > 0 && slices.Contains([]string{"[", "test", "false", "grep", "command", "type", "which", "hash"}, c.Args[0].Lit())
+	}
+	return false
+}
+
 // runDeclaration follows export, declare, local, readonly and typeset.
 func (in interpreter) runDeclaration(c *syntax.DeclClause) {
-	export := c.Variant.Value == "export"
+	export, local, edited := c.Variant.Value == "export", c.Variant.Value != "export" && c.Variant.Value != "readonly", false
 	in.budget.chars += len(c.Args)
 	for _, a := range c.Args {
 		if a.Name == nil {
 			option, _ := expander{in.shell}.expandValue(a.Value).Literal()
-			if strings.HasPrefix(option, "-") && strings.Contains(option, "x") {
-				export = true
+			if strings.HasPrefix(option, "-") {
+				export = export || strings.Contains(option, "x")
+				local = local && !strings.Contains(option, "g")
+				edited = edited || strings.ContainsAny(option, "cilnu") // the shell changes the values
 			}
 			if strings.HasPrefix(option, "-") && strings.Contains(option, "n") && c.Variant.Value == "export" {
 				return
 			}
 			continue
 		}
+		if local {
+			in.hideVariable(a.Name.Value)
+		}
 		switch {
 		case a.Naked && export:
 			in.exportVariable(a.Name.Value)
 		case !a.Naked:
 			in.setVariable(expander{in.shell}.evalAssignment(a), export)
+			if edited {
+				in.forgetVariables(a.Name.Value)
+			}
 		}
 	}
 }
@@ -268,7 +301,7 @@ func (in interpreter) callFunction(f *function, cmd *Command) {
 		return
 	}
 	defer in.leaveLevel()
-	saved, src := map[string]*variable{}, in.src
+	saved, src, outer := map[string]*variable{}, in.src, in.locals
 	set := func(name string, v *variable) {
 		saved[name] = in.env.vars[name]
 		in.env.setOrDelete(name, v)
@@ -289,9 +322,9 @@ func (in interpreter) callFunction(f *function, cmd *Command) {
 		}
 	}
 	in.shells++
-	in.src = f.src
+	in.src, in.locals = f.src, saved
 	in.runStatement(f.body)
-	in.src = src
+	in.src, in.locals = src, outer
 	in.shells--
 	for name, v := range saved {
 		in.env.setOrDelete(name, v)
