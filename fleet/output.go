@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/dsbuild/dsbuild/internal/hosts"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/node"
@@ -65,14 +66,14 @@ func asked(cmd remote.Command, hide func(string) string) string {
 		if strings.Contains(w, "\n") {
 			w = fmt.Sprintf("[program of %s]", ui.Size(int64(len(w))))
 		}
-		words = append(words, assignment.ReplaceAllString(w, "$1=[…]"))
+		words = append(words, hosts.HideValues(w))
 	}
 	text := strings.Join(words, " ")
 	if cmd.About != "" {
 		text += "\nasked " + ui.ShortenMiddle(hide(cmd.About), maxLine)
 	}
 	if cmd.Setup != "" {
-		text += "\nafter " + assignment.ReplaceAllString(cmd.Setup, "$1=[…]")
+		text += "\nafter " + hosts.HideValues(cmd.Setup)
 	}
 	if names := slices.AppendSeq(slices.Clone(cmd.EnvNames), maps.Keys(cmd.Env)); len(names) > 0 {
 		slices.Sort(names)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"unicode/utf16"
 
+	"github.com/dsbuild/dsbuild/internal/hosts"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
@@ -18,8 +19,6 @@ import (
 type secrets struct{ words *strings.Replacer }
 
 var (
-	// assignment matches a variable set by a shell line or by an argument of a command.
-	assignment = regexp.MustCompile(`([A-Za-z_][A-Za-z0-9_]*)=("[^"]*"|'[^']*'|[^\s"';&|]+)`)
 	// login matches a user name and password in a URL.
 	// people write passwords that contain an @, too.
 	login = regexp.MustCompile(`(://)[^/\s]+@`)
@@ -45,12 +44,8 @@ func (l *Log) secrets() secrets {
 		hide(name, l.host.Env[name])
 	}
 	for _, line := range append([]string{l.host.Setup}, l.host.ExecPrefix...) {
-		for _, m := range assignment.FindAllStringSubmatch(line, -1) {
-			name, value := m[1], strings.Trim(m[2], `"'`)
-			hide(name, value)
-			if inner, rest, ok := strings.Cut(value, "="); ok { // --env=NAME=value
-				hide(inner, rest)
-			}
+		for _, variable := range hosts.Assigned(line) {
+			hide(variable[0], variable[1])
 		}
 	}
 	// The longest value first: otherwise a value that is the beginning of another would leave the

@@ -134,7 +134,7 @@ func (w *setupWatch) failure(h inventory.Host) error {
 	if why != "" {
 		why = ": " + ui.Shorten(why, mostSaid)
 	}
-	return hint.With(fmt.Errorf("the setup line %q ended with status %s%s", ui.Shorten(h.Setup, mostSaid), ui.Shorten(strings.TrimSpace(status), 10), why),
+	return hint.With(fmt.Errorf("the setup line %q ended with status %s%s", ui.Shorten(HideValues(h.Setup), mostSaid), ui.Shorten(strings.TrimSpace(status), 10), why),
 		"the line is at %s; try it on %s in a shell that is not interactive: sh -c 'LINE'", h.Position, h.Node)
 }
 
