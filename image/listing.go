@@ -97,7 +97,7 @@ func (l listing) apply(changes *layerFiles) {
 		emptied[p] = true
 	}
 	for name := range l {
-		remove := gone[name]
+		remove := gone[name] || emptied["."]
 		for dir := path.Dir(name); !remove && dir != "."; dir = path.Dir(dir) {
 			_, replaced := changes.added[dir]
 			remove = gone[dir] || emptied[dir] || replaced

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -83,6 +84,7 @@ func packagesOf(text []byte) []sbomPackage {
 // parsePURL reads pkg:pypi/torch@2.15.0%2Bcu132 and pkg:deb/debian/libc6@2.36-9?arch=amd64.
 func parsePURL(purl string) (p sbomPackage, ok bool) {
 	rest, ok := strings.CutPrefix(purl, "pkg:")
+	rest, _, _ = strings.Cut(rest, "#")
 	rest, _, _ = strings.Cut(rest, "?")
 	place, version, hasVersion := strings.Cut(rest, "@")
 	kind, name, hasName := strings.Cut(place, "/")
@@ -93,7 +95,8 @@ func parsePURL(purl string) (p sbomPackage, ok bool) {
 	if kind == "pypi" {
 		name = pypi.CanonPackageName(name)
 	}
-	return sbomPackage{kind, name, strings.ReplaceAll(version, "%2B", "+")}, true
+	version, err := url.PathUnescape(version)
+	return sbomPackage{kind, name, version}, err == nil
 }
 
 // readSBOM returns the SBOM of a base in a registry, nil if there is none that is small enough:
