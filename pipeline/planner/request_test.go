@@ -1,0 +1,202 @@
+package planner
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/pipeline/matrix"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// A request with a value that has no meaning is wrong usage, and its hint names what may be meant.
+func TestRequestWithoutMeaning(t *testing.T) {
+	t.Parallel()
+	tables, err := compat.NewTables()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		request    Request
+		text, hint string
+	}{
+		"ABI":            {Request{ABI: "stabel"}, `--abi "stabel" is unknown: must be torch, stable or auto`, "did you mean stable?"},
+		"ABI, far":       {Request{ABI: "c"}, `--abi "c" is unknown`, ""},
+		"arch":           {Request{Archs: []string{"eight"}}, "eight", ""},
+		"GPU as arch":    {Request{Archs: []string{"A100"}}, "A100", "did you mean --gpu A100?"},
+		"CPU":            {Request{CPU: "x86-64-v9"}, "--cpu: ", ""},
+		"CPU, AVX-512":   {Request{CPU: "AVX512F"}, "--cpu: ", "did you mean --cpu v4?"},
+		"CPU, AVX2":      {Request{CPU: "avx2"}, "--cpu: ", "did you mean --cpu v3?"},
+		"CPU, SSE":       {Request{CPU: "sse4.2"}, "--cpu: ", "did you mean --cpu v2?"},
+		"CPU, natvie":    {Request{CPU: "natvie"}, "--cpu: ", "did you mean native?"},
+		"no ops":         {Request{Ops: []string{}}, "--ops: no operator given", ""},
+		"first of these": {Request{ABI: "x", CPU: "y"}, `--abi "x"`, ""},
+	} {
+		_, err := c.request.spec(tables)
+		if err == nil || !strings.Contains(err.Error(), c.text) || !strings.Contains(hint.Of(err), c.hint) || hint.ExitCode(err) != 2 {
+			t.Errorf("%s: %v, hint %q, exit code %d", name, err, hint.Of(err), hint.ExitCode(err))
+		}
+	}
+}
+
+// Each value of a request arrives in the spec.
+func TestRequestBecomesSpec(t *testing.T) {
+	t.Parallel()
+	tables, err := compat.NewTables()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := Request{Archs: []string{"8.0"}, GPUs: []string{"H100"}, Ops: []string{"cpu_adam"}, Torch: "2.15", CUDA: "13", Python: "3.11", CPU: "v3", Glibc: "2.28", Driver: "580.1", ABI: "stable"}
+	s, err := r.spec(tables)
+	if err != nil || len(s.Archs) != 1 || s.Archs[0].String() != "8.0" || !slices.Equal(s.GPUs, r.GPUs) || !slices.Equal(s.Ops, r.Ops) || s.Torch != "2.15" || s.CUDA != "13" || s.Python != "3.11" ||
+		s.CPU != wheel.CPUv3 || s.Glibc != "2.28" || s.Driver != "580.1" || s.ABI != wheel.StableABI {
+		t.Errorf("%+v, %v", s, err)
+	}
+	for abi, want := range map[string]wheel.ABI{"": "", "torch": "", "auto": wheel.AutoABI} {
+		if s, err := (Request{ABI: abi}).spec(tables); err != nil || s.ABI != want || s.CPU != "" || s.Ops != nil {
+			t.Errorf("%q: %+v, %v", abi, s, err)
+		}
+	}
+	if s, err := (Request{CPU: "native"}).spec(tables); err == nil && s.CPU == "" || err != nil && hint.ExitCode(err) != 2 {
+		t.Errorf("native: %+v, %v", s, err)
+	}
+}
+
+// An entry of a matrix makes the request that the flags would make.
+func TestEntryOfMatrix(t *testing.T) {
+	t.Parallel()
+	e := matrix.Entry{Archs: []string{"8.0"}, Ops: []string{"a,b", "c"}, DeepSpeed: "0.19.8", Torch: "2.15", ABI: "auto", KeepDebug: true}
+	r := EntryRequest(e)
+	if !slices.Equal(r.Ops, []string{"a", "b", "c"}) || r.CPU != DefaultCPU || r.DeepSpeed != "0.19.8" || r.ABI != "auto" || !r.KeepDebug {
+		t.Errorf("%+v", r)
+	}
+	if r := EntryRequest(matrix.Entry{CPU: "native"}); r.CPU != "native" || r.Ops != nil {
+		t.Errorf("%+v", r)
+	}
+	for text, want := range map[string]string{
+		"--torch 2.8.0 has no --python 3.9": "torch: 2.8.0 has no python: 3.9", "--cpu: bad": "cpu: bad", "--retries 3": "--retries 3", "a--torch": "a--torch", "": "",
+	} {
+		if got := flagsAsKeys(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
+
+// dryPlanner is a planner that plans without an engine.
+func dryPlanner(t *testing.T) *Planner {
+	t.Helper()
+	site, err := pipeline.NewSite(pipeline.SiteOptions{}, func(string) string { return "" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	report := ui.New(io.Discard, ui.Options{})
+	backend := NewBackend(BackendOptions{Kind: Dagger, Site: site, Report: report})
+	t.Cleanup(func() { backend.Close() })
+	p, err := New(t.Context(), Options{Backend: backend, DryRun: true, Report: report})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+// All mistakes of a file are named before anything is built, each at its entry and in the file's words;
+// two entries that give one wheel are a mistake, too.
+func TestMistakesOfMatrix(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "wheels.yaml")
+	const text = `wheels:
+- {name: good, arch: 8.0}
+- {name: again, arch: [8.0]}
+- {name: gpu, arch: A100}
+- {name: cpu, arch: 8.0, cpu: avx2}
+- {name: never, arch: 8.0, torch: 2.15, python: 3.7}
+- {name: other, arch: 9.0}
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m, err := matrix.Read(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	jobs, err := dryPlanner(t).PlanMatrix(t.Context(), m, func(err error) bool { return hint.ExitCode(err) == 2 })
+	if err == nil || hint.ExitCode(err) != 2 {
+		t.Fatalf("%v", err)
+	}
+	for _, want := range []string{
+		"wheels.yaml:3:", "again is the same wheel as good (", "remove one of them", "wheels.yaml:4:", "hint: did you mean gpu: A100?",
+		"wheels.yaml:5:", "cpu: ", "hint: did you mean cpu: v3?", "wheels.yaml:6:", "3.7",
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("no %q in\n%v", want, err)
+		}
+	}
+	if strings.Contains(err.Error(), "--cpu") || strings.Contains(err.Error(), "wheels.yaml:2:3: ") || strings.Contains(err.Error(), "wheels.yaml:7:") {
+		t.Errorf("%v", err)
+	}
+	if len(jobs) != 2 || jobs[0].Name != "good" || jobs[1].Name != "other" || jobs[0].Plan.Digest == jobs[1].Plan.Digest {
+		t.Errorf("%+v", jobs)
+	}
+}
+
+// The same request gives the same plan, another one another plan, and neither needs an engine.
+func TestPlanWithoutEngine(t *testing.T) {
+	t.Parallel()
+	p := dryPlanner(t)
+	plan := func(r Request) (*pipeline.Plan, string) {
+		target, err := p.OpenTarget(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		made, request, err := p.PlanWithoutEngine(t.Context(), r, target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return made, request
+	}
+	one, key := plan(Request{Archs: []string{"8.0"}, CPU: DefaultCPU})
+	same, sameKey := plan(Request{Archs: []string{"8.0"}, CPU: "v3"})
+	if one.Digest != same.Digest || key != sameKey || key == "" {
+		t.Errorf("%s and %s, %s and %s", one.Digest, same.Digest, key, sameKey)
+	}
+	if other, otherKey := plan(Request{Archs: []string{"9.0"}, CPU: DefaultCPU}); other.Digest == one.Digest || otherKey == key {
+		t.Error("another arch gives the same plan")
+	}
+	target, err := p.OpenTarget(t.Context(), Request{Archs: []string{"8.0"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := p.Retarget(t.Context(), target, Request{Archs: []string{"9.0"}})
+	if err != nil || again.Spec.DeepSpeed != target.Spec.DeepSpeed || again.Spec.Archs[0].String() != "9.0" || target.Spec.Archs[0].String() != "8.0" {
+		t.Errorf("%+v, %v", again.Spec, err)
+	}
+	if _, err := p.Retarget(t.Context(), target, Request{ABI: "x"}); hint.ExitCode(err) != 2 {
+		t.Error(err)
+	}
+	if _, err := p.OpenTarget(t.Context(), Request{Archs: []string{"8.0"}, DeepSpeed: filepath.Join(t.TempDir(), "none")}); err == nil {
+		t.Error("sources that are not there are opened")
+	}
+}
+
+// Lines arrive one by one, however they are written.
+func TestLineWriter(t *testing.T) {
+	t.Parallel()
+	var got []string
+	w := &lineWriter{line: func(s string) { got = append(got, s) }}
+	for _, part := range []string{"a", "b\n", "\n \nc\r\nd", "e\nrest"} {
+		if n, err := w.Write([]byte(part)); n != len(part) || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	if !slices.Equal(got, []string{"ab", "c", "de"}) {
+		t.Errorf("%q", got)
+	}
+}
