@@ -30,14 +30,8 @@ func DefaultStore() Store {
 	return Store{Dir: filepath.Join(xdg.CacheHome, "dsbuild", "wheels"), Keep: 100}
 }
 
-// Get copies the wheel of a plan with its manifest into dir. It reports whether the store
-// has the wheel undamaged.
-func (s Store) Get(digest, dir string) (a wheel.Artifact, ok bool, err error) {
-	return s.getUnlocked(digest, func(p Product) (wheel.Artifact, error) { return Place(p, dir) })
-}
-
-// getUnlocked finds the wheel of a plan as Get does, and calls place for it instead of copying
-// it.
+// getUnlocked calls place for the wheel of a plan. It reports whether the store has the wheel
+// undamaged.
 func (s Store) getUnlocked(digest string, place func(Product) (wheel.Artifact, error)) (a wheel.Artifact, ok bool, err error) {
 	if _, err := os.Stat(s.Dir); err != nil {
 		return wheel.Artifact{}, false, nil //nolint:nilerr // an unreadable store counts as empty

@@ -19,6 +19,12 @@ import (
 	"github.com/dsbuild/dsbuild/wheel/wheeltest"
 )
 
+// Get copies the wheel of a plan with its manifest into dir. It reports whether the store
+// has the wheel undamaged.
+func (s Store) Get(digest, dir string) (a wheel.Artifact, ok bool, err error) {
+	return s.getUnlocked(digest, func(p Product) (wheel.Artifact, error) { return Place(p, dir) })
+}
+
 // artifact puts a file that stands for a wheel, with its manifest, into a new
 // directory.
 func artifact(t *testing.T, name, content string) wheel.Artifact {

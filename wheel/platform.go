@@ -76,24 +76,6 @@ func (f Floors) Versions() string {
 	return "GLIBC_" + f.Glibc + " GLIBCXX_" + f.GLIBCXX + " CXXABI_" + f.CXXABI + " GCC_" + f.Libgcc
 }
 
-// Offered returns the glibc of the newest manylinux platform (PEP 600) that a machine with this
-// glibc and this libstdc++ offers. Wheels tagged for it or an older one run there. It is "" if no
-// platform is old enough.
-func Offered(glibc, glibcxx string) string {
-	all := readPolicies()
-	if newest := all[len(all)-1]; CompareVersions(glibc, newest.Glibc) >= 0 && CompareVersions(glibcxx, newest.GLIBCXX) >= 0 {
-		return glibc
-	}
-	for _, p := range slices.Backward(all) {
-		// Installers compare the number in the tag with the machine's glibc, not the policy's
-		// glibc.
-		if tag := fmt.Sprintf("2.%d", p.Minor); CompareVersions(tag, glibc) <= 0 && CompareVersions(p.GLIBCXX, glibcxx) <= 0 {
-			return tag
-		}
-	}
-	return ""
-}
-
 // legacyPlatforms are the names manylinux tags had before PEP 600 put the
 // glibc into them.
 func legacyPlatforms() map[string]string {

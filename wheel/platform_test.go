@@ -54,25 +54,3 @@ func TestPromise(t *testing.T) {
 		}
 	}
 }
-
-func TestOffered(t *testing.T) {
-	for machine, want := range map[[2]string]string{
-		{"2.36", "3.4.30"}:  "2.36", // Debian 12
-		{"2.35", "3.4.30"}:  "2.35", // Ubuntu 22.04
-		{"2.34", "3.4.29"}:  "2.34", // RHEL 9
-		{"2.28", "3.4.25"}:  "2.28", // RHEL 8
-		{"2.41", "3.4.33"}:  "2.41", // Debian 13
-		{"2.43", "3.4.35"}:  "2.43", // newer than every policy
-		{"2.39", "3.4.30"}:  "2.38", // libstdc++ of an environment, older than the system
-		{"2.39", "3.4.29"}:  "2.34",
-		{"2.36", "3.4.28"}:  "2.31",
-		{"2.33", "3.4.30"}:  "2.31",
-		{"2.999", "3.4.30"}: "2.38", // glibc is not known
-		{"2.4", "3.4.7"}:    "",
-	} {
-		got := Offered(machine[0], machine[1])
-		if got != want {
-			t.Errorf("glibc %s, GLIBCXX %s: %q, want %q", machine[0], machine[1], got, want)
-		}
-	}
-}

@@ -12,7 +12,6 @@ import (
 	"github.com/dsbuild/dsbuild/ci/child"
 	"github.com/dsbuild/dsbuild/ci/gotest"
 	"github.com/dsbuild/dsbuild/ci/parts"
-	"github.com/dsbuild/dsbuild/internal/rules"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -103,7 +102,7 @@ func (i id) topLevel() id {
 }
 
 func (i id) String() string {
-	pkg := strings.TrimPrefix(i.pkg, rules.Module+"/")
+	pkg := strings.TrimPrefix(i.pkg, "github.com/dsbuild/dsbuild/")
 	if i.test == "" {
 		return pkg
 	}

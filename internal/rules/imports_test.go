@@ -1,4 +1,4 @@
-package rules_test
+package rules
 
 import (
 	"go/parser"
@@ -11,9 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/goccy/go-yaml"
-
-	"github.com/dsbuild/dsbuild/internal/rules"
+	goyaml "github.com/goccy/go-yaml"
 )
 
 const root = "../.."
@@ -24,14 +22,14 @@ func TestImports(t *testing.T) {
 	files := 0
 	for folder, imports := range packages(t) {
 		files += len(imports)
-		if !slices.ContainsFunc(rules.Imports(), func(r rules.Rule) bool {
+		if !slices.ContainsFunc(Imports(), func(r Rule) bool {
 			return folder == r.Folder || strings.HasPrefix(folder, r.Folder+"/")
 		}) {
 			t.Errorf("package %s: no rule says what it may import; does its room exist already (docs/design.md)?", folder)
 		}
 		for file, paths := range imports {
 			for _, path := range paths {
-				if reason := rules.Violation(folder, path); reason != "" {
+				if reason := Violation(folder, path); reason != "" {
 					t.Errorf("package %s imports %s (%s): %s", folder, path, filepath.Base(file), reason)
 				}
 			}
@@ -99,7 +97,7 @@ func skipFolder(path string, entry fs.DirEntry) error {
 
 // The rules find the violations for which they were made.
 func TestViolation(t *testing.T) {
-	const m = rules.Module + "/"
+	const m = Module + "/"
 	for _, c := range []struct {
 		folder, path string
 		refused      bool
@@ -130,7 +128,7 @@ func TestViolation(t *testing.T) {
 		{"cmd/dsbuild", m + "deploy", false},
 		{"ci/nodes", m + "ci/engine", false},
 	} {
-		if reason := rules.Violation(c.folder, c.path); (reason != "") != c.refused {
+		if reason := Violation(c.folder, c.path); (reason != "") != c.refused {
 			t.Errorf("%s importing %s: %q", c.folder, c.path, reason)
 		}
 	}
@@ -142,7 +140,7 @@ func TestDesignHasTheRooms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range rules.Imports() {
+	for _, r := range Imports() {
 		if !strings.Contains(string(text), "\n| `"+r.Folder+"` ") {
 			t.Errorf("docs/design.md has no row for %s", r.Folder)
 		}
@@ -169,19 +167,19 @@ func TestLinterHasTheRules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := yaml.Unmarshal(data, &config); err != nil {
+	if err := goyaml.Unmarshal(data, &config); err != nil {
 		t.Fatal(err)
 	}
 	got := config.Linters.Settings.Depguard.Rules
 	want := make(map[string]rule)
-	for _, r := range rules.Imports() {
+	for _, r := range Imports() {
 		w := rule{ListMode: "lax", Files: []string{"**/" + r.Folder + "/**", "!$test"}, Allow: r.Allow}
 		for _, pkg := range r.Deny {
 			w.Deny = append(w.Deny, deny{pkg, r.Reason})
 		}
 		want[strings.ReplaceAll(r.Folder, "/", "-")] = w
 	}
-	for _, e := range rules.Everywhere() {
+	for _, e := range Everywhere() {
 		w := rule{ListMode: "lax", Files: []string{"**/*.go", "!$test"}, Deny: []deny{{e.Deny, e.Reason}}}
 		for _, folder := range e.Folders {
 			w.Files = append(w.Files, "!**/"+folder+"/**")
@@ -189,7 +187,7 @@ func TestLinterHasTheRules(t *testing.T) {
 		want["everywhere-"+filepath.Base(e.Deny)] = w
 	}
 	text := func(v any) string {
-		out, err := yaml.Marshal(v)
+		out, err := goyaml.Marshal(v)
 		if err != nil {
 			t.Fatal(err)
 		}

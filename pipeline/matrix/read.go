@@ -33,11 +33,6 @@ func newReader(path string) *reader {
 // those of that file.
 func Entries(r *yamldoc.Reader, body ast.Node) []Entry { return (&reader{r}).readDocument(body) }
 
-func parse(path string, data []byte) (*File, error) {
-	r := newReader(path)
-	return r.read(r.Body(data))
-}
-
 // read turns the body of a file into a File. The body is nil if the file as a whole cannot be
 // read.
 func (r *reader) read(body ast.Node) (*File, error) {

@@ -9,6 +9,12 @@ import (
 	"testing"
 )
 
+// parse reads a file from memory.
+func parse(path string, data []byte) (*File, error) {
+	r := newReader(path)
+	return r.read(r.Body(data))
+}
+
 func TestRead(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "wheels.yaml")
 	text := `
