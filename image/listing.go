@@ -3,6 +3,7 @@ package image
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -226,8 +227,8 @@ var (
 // addPackages notes torch and DeepSpeed in a folder of packages.
 func (l listing) addPackages(e *evidence, site string) error {
 	have := l.packages(site)
-	e.addTorch(orNone(have["torch"]), "the files of torch")
-	e.add(FactDeepSpeed, orNone(have["deepspeed"]), "the files of the base")
+	e.addTorch(cmp.Or(have["torch"], None), "the files of torch")
+	e.add(FactDeepSpeed, cmp.Or(have["deepspeed"], None), "the files of the base")
 	f, ok := l[path.Join(site, "torch/version.py")]
 	if !ok || have["torch"] == "" {
 		return nil
@@ -240,16 +241,9 @@ func (l listing) addPackages(e *evidence, site string) error {
 		e.addTorch(string(m[1]), "torch/version.py")
 	}
 	if m := cudaLine.FindSubmatch(text); m != nil {
-		e.add(FactCUDA, orNone(string(m[1])), "torch/version.py")
+		e.add(FactCUDA, cmp.Or(string(m[1]), None), "torch/version.py")
 	}
 	return nil
-}
-
-func orNone(value string) string {
-	if value == "" {
-		return None
-	}
-	return value
 }
 
 var glibcBanner = regexp.MustCompile(`GNU C Library [^\n]{0,100}release version (2\.\d+)`)

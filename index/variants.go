@@ -113,7 +113,7 @@ func variantsOf(w Wheel, tc Toolchain, local string) ([]Variant, error) {
 		return append(list, v)
 	}
 	var list []Variant
-	toolkit := minor(cmp.Or(w.toolkit, tc.CUDA))
+	toolkit := wheel.Minor(cmp.Or(w.toolkit, tc.CUDA))
 	if err := refuseSuffixes(w, slices.Concat(tc.Archs, tc.PTX)); err != nil {
 		return nil, err
 	}
@@ -183,12 +183,6 @@ func virtualValues(archs []string) []string {
 		}
 	}
 	return values
-}
-
-// minor returns the first two numbers of a version.
-func minor(version string) string {
-	parts := strings.SplitN(version, ".", 3)
-	return strings.Join(parts[:min(2, len(parts))], ".")
 }
 
 // checkVariants refuses wheels among which an installer would choose otherwise than dsbuild: it

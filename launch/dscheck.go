@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -139,16 +140,9 @@ func (k configCheck) checkOps() {
 	for _, n := range k.config.neededOps() {
 		if !slices.Contains(k.ops, n.op) {
 			k.addProblemAt(k.at(n.key), fmt.Sprintf("build one with --ops %s", strings.Join(append(slices.Clone(k.ops), n.op), ",")),
-				"%s needs the operator %s, but the wheel has %s", n.why, n.op, orNone(strings.Join(k.ops, ", ")))
+				"%s needs the operator %s, but the wheel has %s", n.why, n.op, cmp.Or(strings.Join(k.ops, ", "), "none"))
 		}
 	}
-}
-
-func orNone(s string) string {
-	if s == "" {
-		return "none"
-	}
-	return s
 }
 
 // need is an operator that a configuration makes DeepSpeed load, and why.

@@ -2,6 +2,7 @@ package nightly
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -132,7 +133,7 @@ func describeChanges(before *Build, now Build) []string {
 	said := []string{}
 	say := func(what, from, to string) {
 		if from != to {
-			said = append(said, fmt.Sprintf("%s %s, was %s", what, orNone(to), orNone(from)))
+			said = append(said, fmt.Sprintf("%s %s, was %s", what, cmp.Or(to, "none"), cmp.Or(from, "none")))
 		}
 	}
 	say("commit", shortCommit(before.Commit), shortCommit(now.Commit))
@@ -160,13 +161,6 @@ func describeChanges(before *Build, now Build) []string {
 }
 
 func shortCommit(commit string) string { return commit[:min(len(commit), 12)] }
-
-func orNone(text string) string {
-	if text == "" {
-		return "none"
-	}
-	return text
-}
 
 func formatSeconds(s float64) string { return ui.Duration(time.Duration(s * float64(time.Second))) }
 

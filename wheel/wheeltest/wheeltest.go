@@ -125,7 +125,7 @@ func Compiled(t testing.TB, dir string, opt Options) string {
 		"deepspeed/version.py":          "__version__ = '" + version + "'\n",
 		"deepspeed/git_version_info.py": "from .git_version_info_installed import *\n",
 		"deepspeed/git_version_info_installed.py": fmt.Sprintf("version='%s'\ninstalled_ops={%s}\ntorch_info={'version': '%s', 'cuda_version': '%s'}\n",
-			version, strings.Join(installed, ", "), firstTwo(opt.Torch), opt.CUDA),
+			version, strings.Join(installed, ", "), wheel.Minor(opt.Torch), opt.CUDA),
 		"deepspeed/ops/__init__.py": "",
 		info + "METADATA":           metadata + "\nWhat it is.\n",
 		info + "WHEEL":              "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\nTag: " + tag + "\n",
@@ -151,10 +151,6 @@ func Compiled(t testing.TB, dir string, opt Options) string {
 	path := filepath.Join(dir, "deepspeed-"+version+"-"+tag+".whl")
 	Write(t, path, files)
 	return path
-}
-
-func firstTwo(version string) string {
-	return strings.Join(strings.SplitN(version, ".", 3)[:2], ".")
 }
 
 // Path is the op's place in a wheel for a Python of that tag.
