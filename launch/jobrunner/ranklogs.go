@@ -89,7 +89,7 @@ func (b *rankLogs) appendLine(file, text string) {
 		return
 	}
 	if size+len(text) > maxLog {
-		text = "[dsbuild: the log is full]"
+		text, size = "[dsbuild: the log is full]\n", maxLog
 	}
 	path := filepath.Join(b.dir, file)
 	flags := os.O_WRONLY | os.O_APPEND
