@@ -11,6 +11,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/node"
 )
 
 // isLoopback reports whether an address is a loopback address.
@@ -194,11 +195,15 @@ func (a addressChecks) judgeInterfaces() {
 		}
 		said := m.judgeSaid(name, a.hasPeers())
 		if !said && a.hasPeers() && len(names) > 1 && name != names[0].value {
-			m.addFinding(Interface, Warning, fmt.Sprintf("in the inventory, set env: {NCCL_SOCKET_IFNAME: %[1]s, GLOO_SOCKET_IFNAME: %[1]s} for it, and %[2]s for the others", name, names[0].value),
+			m.addFinding(Interface, Warning, fmt.Sprintf("in the inventory, set env: {NCCL_SOCKET_IFNAME: %[1]s, GLOO_SOCKET_IFNAME: %[1]s} for it, and %[2]s for the others", interfaceInHint(name), interfaceInHint(names[0].value)),
 				"it reaches the master through %s, but %d of %s through %s", name, len(names[0].members), ui.Count(len(routed), "node"), names[0].value)
 		}
 	}
 }
+
+// interfaceInHint is the name of an interface for a hint, which a user trusts and may copy: the node
+// sent the name.
+func interfaceInHint(name string) string { return node.PlainPath(name, "INTERFACE") }
 
 // judgeSaid compares the variables that name an interface with the node's interfaces.
 // It reports whether there are such variables.
@@ -220,11 +225,11 @@ func (m *member) judgeSaid(name string, several bool) (said bool) {
 		}
 		switch {
 		case len(chosen) == 0:
-			m.addFinding(Interface, Error, fmt.Sprintf("the route to the master uses %s: %s=%s", name, variable, name), "%s=%s names no interface of this node with an address", variable, value)
+			m.addFinding(Interface, Error, fmt.Sprintf("the route to the master uses %[1]s: %[2]s=%[1]s", interfaceInHint(name), variable), "%s=%s names no interface of this node with an address", variable, value)
 		case several && !slices.ContainsFunc(chosen, func(c string) bool { return !isVirtual(c) }):
-			m.addFinding(Interface, Error, fmt.Sprintf("the route to the master uses %s: %s=%s", name, variable, name), "%s=%s leads to no other node", variable, value)
+			m.addFinding(Interface, Error, fmt.Sprintf("the route to the master uses %[1]s: %[2]s=%[1]s", interfaceInHint(name), variable), "%s=%s leads to no other node", variable, value)
 		case !slices.Contains(chosen, name):
-			m.addFinding(Interface, Warning, fmt.Sprintf("the route to the master uses %s", name), "%s=%s is not the interface through which it reaches the master (%s)", variable, value, name)
+			m.addFinding(Interface, Warning, fmt.Sprintf("the route to the master uses %s", interfaceInHint(name)), "%s=%s is not the interface through which it reaches the master (%s)", variable, value, name)
 		}
 	}
 	return said

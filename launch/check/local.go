@@ -219,21 +219,22 @@ const fewInodes = 1000
 
 // judgeRoom checks one place for files.
 func (m *member) judgeRoom(kind Kind, what string, p room, least int64) {
-	try := "free space: df -h " + p.Path
+	folder := node.PlainPath(p.Path, "FOLDER") // the node sent it, and a user may copy the hint
+	try := "free space: df -h " + folder
 	if what == "/dev/shm" {
 		try += "; in a container: docker run --shm-size 16g, or an emptyDir of medium Memory"
 	}
 	name := what
 	if p.Path != what {
-		name += " (" + p.Path + ")"
+		name += " (" + node.ShownPath(p.Path) + ")"
 	}
 	switch {
 	case p.Unwritable != "":
-		m.addFinding(kind, Error, try+"; ls -ld "+p.Path, "%s: dsbuild cannot write there: %s", name, p.Unwritable)
+		m.addFinding(kind, Error, try+"; ls -ld "+folder, "%s: dsbuild cannot write there: %s", name, p.Unwritable)
 	case p.Free < least:
 		m.addFinding(kind, Error, try, "%s has %s free, less than %s", name, cause.Own(ui.Size(p.Free)), ui.Size(least))
 	case p.Inodes >= 0 && p.Inodes < fewInodes:
-		m.addFinding(kind, Error, "free space: df -i "+p.Path, "%s has inodes for only %d more files", name, cause.Own(p.Inodes))
+		m.addFinding(kind, Error, "free space: df -i "+folder, "%s has inodes for only %d more files", name, cause.Own(p.Inodes))
 	}
 }
 
