@@ -86,11 +86,37 @@ func FoldWithin(names []string, width int) (folded string, whole bool) {
 	if cut <= 0 {
 		return "", false
 	}
-	open := ""
-	if strings.LastIndexByte(folded[:cut], '[') > strings.LastIndexByte(folded[:cut], ']') {
-		open = "]"
+	at := strings.LastIndexByte(folded[:cut], '[')
+	if at < strings.LastIndexByte(folded[:cut], ']') || at < 0 {
+		return folded[:cut] + ",…", false
 	}
-	return folded[:cut] + ",…" + open, false
+	_, behind, _ := strings.Cut(folded[cut:], "]")
+	if behind == "" || behind[0] == ',' {
+		return folded[:cut] + ",…]", false
+	}
+	// The names go on behind the range. Without their ends they would be names of other nodes.
+	if cut = lastOutside(folded[:at]); cut <= 0 {
+		return "", false
+	}
+	return folded[:cut] + ",…", false
+}
+
+// lastOutside is the place of the last comma of a text that stands in no brackets; -1 for none.
+func lastOutside(text string) int {
+	last, inside := -1, false
+	for i := range len(text) {
+		switch text[i] {
+		case '[':
+			inside = true
+		case ']':
+			inside = false
+		case ',':
+			if !inside {
+				last = i
+			}
+		}
+	}
+	return last
 }
 
 // maxSentence is the maximum length of folded names in a sentence, in bytes.
