@@ -83,7 +83,7 @@ func without(format string, args []any) string {
 			kept[i] = arg
 		}
 	}
-	return fmt.Sprintf(strings.ReplaceAll(format, "%w", "%v"), kept...)
+	return fmt.Sprintf(strings.NewReplacer("%%", "%%", "%w", "%v").Replace(format), kept...)
 }
 
 // Of returns the message of an error without the node's own details, wherever in the chain of

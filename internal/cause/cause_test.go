@@ -30,6 +30,7 @@ func TestOf(t *testing.T) {
 		"several": {fmt.Errorf("%w, %w", inner, lookup), inner.Error() + ", lookup gpu1.cluster on 10.0.0.1:53: no such host", "no connection to …: dial tcp: no route to host, no such host"},
 		"verbs":   {cause.Errorf("%q of %.1f GiB, %03d", "a", cause.Own(1.25), cause.Own(7)), `"a" of 1.2 GiB, 007`, `"a" of … GiB, …`},
 		"message": {cause.Errorf("used by %s", process), "used by pid 71 (alice): train.py", "used by pid … (alice): train.py"},
+		"percent": {cause.Errorf("100%%w of %w, %s", errDial, cause.Own("x")), "100%w of no connection, x", "100%w of no connection, …"},
 		"as one":  {cause.Error(process), "pid 71 (alice): train.py", "pid … (alice): train.py"},
 	} {
 		if got := c.err.Error(); got != c.text {
