@@ -1,0 +1,108 @@
+package remote
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+)
+
+// loginThatSaid is a login by OpenSSH to a node, before ssh has said anything.
+func loginThatSaid(t *testing.T) *attempt {
+	t.Helper()
+	target := Target{Name: "gpu1", Node: "gpu1", Address: "10.0.0.1", Port: 2222, User: "train"}
+	return &attempt{
+		dialer: &SSH{opt: Options{Timeout: 15 * time.Second}}, target: target, folder: t.TempDir(),
+		login: &opensshLogin{login: login{target: target, keys: &keySet{}}},
+	}
+}
+
+// ssh's words become the error that dsbuild's own SSH gives for the same fault, with the same advice.
+func TestWordsOfSSH(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		said       string
+		text, hint string
+	}{
+		"no listener":     {"debug1: Connecting\nssh: connect to host 10.0.0.1 port 2222: Connection refused\n", "nothing listens there", "is sshd running on the node, and on port 2222?"},
+		"no answer":       {"ssh: connect to host 10.0.0.1 port 2222: Connection timed out\r\n", "no answer", "does a firewall let port 2222 through?"},
+		"no route":        {"ssh: connect to host 10.0.0.1 port 2222: No route to host\n", "No route to host", ""},
+		"no name":         {"ssh: Could not resolve hostname gpu1: Name or service not known\n", "its name is unknown: Name or service not known", "address: ..."},
+		"no name server":  {"ssh: Could not resolve hostname gpu1: Temporary failure in name resolution\n", "the name lookup failed: Temporary failure", "does the name server answer?"},
+		"banned":          {"kex_exchange_identification: banner line 0: Not allowed at this time\n", "Not allowed at this time", "PerSourcePenalties"},
+		"turned away":     {"debug1: x\nkex_exchange_identification: banner line 0: Exceeded MaxStartups\ndebug1: y\n", "the node ended the handshake: Exceeded MaxStartups", "MaxStartups"},
+		"closed":          {"debug1: x\nkex_exchange_identification: Connection closed by remote host\n", "the node ended the handshake: kex_exchange_identification: Connection closed", "MaxStartups"},
+		"slow handshake":  {"debug1: Connection established.\nConnection to 10.0.0.1 port 2222 timed out\n", "did not finish the SSH handshake within 15s", "is the node overloaded?"},
+		"nothing is said": {"", "the node ended the handshake: ", "sshd log"},
+	} {
+		err := loginThatSaid(t).unreached(c.said)
+		if !strings.Contains(err.Error(), c.text) || !strings.Contains(hint.Of(err), c.hint) || !errors.Is(err, ErrDial) && !errors.Is(err, ErrBanned) {
+			t.Errorf("%s: %v\nhint: %s", name, err, hint.Of(err))
+		}
+	}
+}
+
+// Behind a jump host the reason stands in the log of its own connection.
+func TestWordsOfJumpHost(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		log, stderr string
+		text, hint  string
+	}{
+		"refused":    {"channel 2: open failed: connect failed: Connection refused\n", "", "the jump host cannot reach it: connect failed: Connection refused", "try from the jump host: ssh -p 2222 train@10.0.0.1"},
+		"the last":   {"channel 1: open failed: connect failed: No route to host\nchannel 2: open failed: connect failed: Connection timed out\n", "", "Connection timed out", "try from the jump host"},
+		"prohibited": {"channel 2: open failed: administratively prohibited: open failed\n", "", "the jump host refused to forward the connection", "AllowTcpForwarding"},
+		"no log":     {"", "debug1: x\nstdio forwarding failed\ndebug1: y\n", "the jump host cannot reach it: stdio forwarding failed", ""},
+	} {
+		a := loginThatSaid(t)
+		a.jump = &opensshLink{folder: t.TempDir()}
+		if err := os.WriteFile(masterLog(a.jump.folder), []byte(c.log), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		a.stderr.Write([]byte(c.stderr)) //nolint:errcheck // never fails
+		err := a.unreached("debug1: nothing else\n")
+		if !strings.Contains(err.Error(), c.text) || !strings.Contains(hint.Of(err), c.hint) || !errors.Is(err, ErrDial) {
+			t.Errorf("%s: %v\nhint: %s", name, err, hint.Of(err))
+		}
+	}
+}
+
+// The keys and methods that ssh tried are remembered for the error of a refused login.
+func TestKeysThatSSHTried(t *testing.T) {
+	t.Parallel()
+	a := loginThatSaid(t)
+	a.remember(`no such identity: /home/train/.ssh/id_none: No such file or directory
+debug1: Authentications that can continue: publickey,password
+debug1: Next authentication method: gssapi-with-mic
+debug1: Next authentication method: publickey
+debug1: Offering public key: train@head ED25519 SHA256:abc agent
+debug1: Offering public key: /nowhere/id_rsa RSA SHA256:def
+debug1: Authentications that can continue: publickey,keyboard-interactive
+`)
+	keys := a.login.keys
+	if got := strings.Join(keys.labels, "; "); got != "the agent's ED25519 SHA256:abc; /nowhere/id_rsa; gssapi-with-mic" {
+		t.Errorf("tried: %s", got)
+	}
+	if got := strings.Join(keys.notes, "; "); got != "/home/train/.ssh/id_none: does not exist" {
+		t.Errorf("notes: %s", got)
+	}
+	if offered := a.login.offered.Load(); offered == nil || strings.Join(*offered, ",") != "publickey,keyboard-interactive" {
+		t.Errorf("offered: %v", offered)
+	}
+	none := loginThatSaid(t)
+	if none.remember(""); strings.Join(none.login.keys.labels, "") != "no key" || none.login.offered.Load() != nil {
+		t.Errorf("%q", none.login.keys.labels)
+	}
+}
+
+func TestLastLineIsNoDebugMessage(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{"": "", "debug1: a": "", "a\nb\n\n": "b", "a\r\ndebug1: b\r\ndebug2: c": "a"} {
+		if got := lastLine(text); got != want {
+			t.Errorf("%q: %q", text, got)
+		}
+	}
+}
