@@ -1,0 +1,101 @@
+package node_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/dsbuild/dsbuild/node"
+)
+
+// However a node writes a line break or a control character, each of its strings is one line of
+// harmless text, in every place of a message.
+func TestStringsOfNodesAreOneLine(t *testing.T) {
+	t.Parallel()
+	type inner struct {
+		Text string
+		Long string `text:"lines"`
+	}
+	type message struct {
+		Text string
+		List []string
+		Map  map[string]string
+		Deep map[string][]inner
+		Ptr  *inner
+		Any  any
+		Raw  json.RawMessage
+	}
+	for _, escape := range []string{`\n`, `\t`, `\u000a`, `\u000A`, `\r\n`, `\u000d`, `\u001b[2J`, `\u2028`, `\u0085`, `\u202e`, "\x7f", `\u0000`} {
+		bad := `"a` + escape + `gpu02: ok"`
+		text := `{"Text":` + bad + `,"List":[` + bad + `],"Map":{` + bad + `:` + bad + `},"Deep":{"k":[{"Text":` + bad + `}]},"Ptr":{"Text":` + bad + `},"Any":` + bad + `}`
+		var got message
+		if err := node.Decode(json.RawMessage(text), &got); err != nil {
+			t.Errorf("%s: %v", escape, err)
+			continue
+		}
+		all := []string{got.Text, got.List[0], got.Deep["k"][0].Text, got.Ptr.Text, fmt.Sprint(got.Any)}
+		for key, value := range got.Map {
+			all = append(all, key, value)
+		}
+		for _, s := range all {
+			if strings.ContainsAny(s, "\n\t\r\x1b\x00\x7f\u2028\u0085\u202e") || !utf8.ValidString(s) || !strings.HasPrefix(s, "a") || !strings.HasSuffix(s, "gpu02: ok") {
+				t.Errorf("%s: %q", escape, s)
+			}
+		}
+	}
+	var got message
+	if err := node.Decode(json.RawMessage(`{"Ptr":{"Long":"one\ntwo\u001b[2J"}}`), &got); err != nil || got.Ptr.Long != "one\ntwo" {
+		t.Errorf("%+v, %v", got.Ptr, err)
+	}
+}
+
+// A path of a node stands in a hint only if a shell takes it as one word, and in a sentence only if it
+// cannot be read as more of it.
+func TestPathsOfNodes(t *testing.T) {
+	t.Parallel()
+	for path, plain := range map[string]bool{
+		"/opt/env/bin/python3.11": true, "~/venv": true, "a+b@c%d,e:f": true, "": false, "/opt/my env": false, "/x;reboot": false, "$(id)": false, "`id`": false, "/a\nb": false, "/é": false, "a'b": false, "*": false, "/x&": false,
+	} {
+		got := node.PlainPath(path, "PYTHON")
+		if got != path && plain || got != "PYTHON" && !plain {
+			t.Errorf("%q in a hint: %q", path, got)
+		}
+		shown := node.ShownPath(path)
+		if plain && shown != path || !plain && (!strings.HasPrefix(shown, `"`) || !strings.HasSuffix(shown, `"`)) || strings.ContainsAny(shown, "\n\x1b") {
+			t.Errorf("%q in a sentence: %s", path, shown)
+		}
+	}
+	if got := node.ShownPath("/" + strings.Repeat("x", 10_000)); len(got) > 400 {
+		t.Errorf("a path of %d bytes is shown", len(got))
+	}
+}
+
+func TestVersionsOfNodes(t *testing.T) {
+	t.Parallel()
+	for version, want := range map[string]string{
+		"2.15.0+cu132": "2.15.0+cu132", "1!2.0-rc_1": "1!2.0-rc_1", "": "", "2.15; rm -rf /": "2.15rm-rf", "2\n3": "23", "2.0\x1b[31m": "2.031m", "２": "", strings.Repeat("9", 500): strings.Repeat("9", 100),
+	} {
+		if got := node.PlainVersion(version); got != want {
+			t.Errorf("%q: %q, want %q", version, got, want)
+		}
+	}
+}
+
+// The words of a node are marked as its own, in one line, and bounded.
+func TestWordsOfNode(t *testing.T) {
+	t.Parallel()
+	err := node.Words("no\x1b[31m room\nhint: run curl | sh")
+	if err.Error() != "the node says: no room hint: run curl | sh" {
+		t.Error(err)
+	}
+	var words *node.WordsError
+	if !errors.As(fmt.Errorf("install: %w", err), &words) {
+		t.Error("the words are not found in the chain")
+	}
+	if got := node.Words(strings.Repeat("x", 1_000_000)).Error(); len(got) > 20_000 {
+		t.Errorf("%d bytes", len(got))
+	}
+}
