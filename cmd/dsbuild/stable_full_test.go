@@ -14,7 +14,6 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/ci/python"
-	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -93,11 +92,7 @@ func runWith(t *testing.T, interpreter, deepspeed string, args ...string) (strin
 
 func prove(t *testing.T, interpreter, deepspeed string) stableProof {
 	t.Helper()
-	script, err := filepath.Abs("testdata/stable/proof.py")
-	if err != nil {
-		t.Fatal(err)
-	}
-	said, err := runWith(t, interpreter, deepspeed, script)
+	said, err := runWith(t, interpreter, deepspeed, absolute(t, "testdata/stable/proof.py"))
 	var p stableProof
 	if err == nil {
 		err = json.Unmarshal([]byte(said), &p)
@@ -107,6 +102,9 @@ func prove(t *testing.T, interpreter, deepspeed string) stableProof {
 	}
 	return p
 }
+
+// stableCPUOps are the ops that compute without a GPU.
+const stableCPUOps = "cpu_adam,cpu_adagrad,cpu_lion,utils,pin_memory,async_io"
 
 // stablePair is a torch and a Python.
 type stablePair struct{ torch, python string }
@@ -173,7 +171,7 @@ func (e stableEnvironment) install(t *testing.T, path string) {
 // is for CUDA 12.
 func TestFullStable(t *testing.T) {
 	hostPackages(t, "libaio-dev")
-	ops := []string{"--ops", "cpu_adam,cpu_adagrad,cpu_lion,utils,pin_memory,async_io", "--builder", "host", "-o", t.TempDir()}
+	ops := []string{"--ops", stableCPUOps, "--builder", "host", "-o", t.TempDir()}
 	stable := build(t, append(ops, "--abi", "stable")...)
 	if name := filepath.Base(stable.Path); !strings.Contains(name, "+torch2.10.cu13.v3-py3-none-manylinux_2_") {
 		t.Error(name)
@@ -310,138 +308,5 @@ except Exception as e:
 			t.Errorf("%s: %v %s\nwant %s", name, err, said, c.want)
 		}
 		t.Logf("result: %s: %.160s", name, said)
-	}
-}
-
-// stableOps returns the ops that claim to be loadable with the stable ABI, and fails if none does.
-func stableOps(t *testing.T) []string {
-	t.Helper()
-	tables, err := compat.NewTables()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var names []string
-	for _, op := range tables.Ops {
-		if state := op.StableState(); state == compat.Ran || state == compat.Loaded {
-			names = append(names, op.Name)
-		}
-	}
-	if len(names) == 0 {
-		t.Fatal("no op claims it")
-	}
-	return names
-}
-
-// exposedOp is what testdata/stable/exposed.py says of an op.
-type exposedOp struct {
-	File    string
-	Exposed any // the functions, classes and values of its module
-	Answers any // what calls without a GPU return
-}
-
-// exposedBy loads ops of an unpacked wheel.
-func exposedBy(t *testing.T, interpreter, deepspeed string, ops []string) map[string]exposedOp {
-	t.Helper()
-	script, err := filepath.Abs("testdata/stable/exposed.py")
-	if err != nil {
-		t.Fatal(err)
-	}
-	told, err := runWith(t, interpreter, deepspeed, append([]string{script}, ops...)...)
-	shown := map[string]exposedOp{}
-	if err == nil {
-		err = json.Unmarshal([]byte(told), &shown)
-	}
-	if err != nil || len(shown) != len(ops) {
-		t.Fatalf("%d of %d ops: %v\n%s", len(shown), len(ops), err, told)
-	}
-	return shown
-}
-
-// driverStandIn makes a library to load in place of the GPU's driver, which gds is linked with.
-func driverStandIn(t *testing.T) {
-	t.Helper()
-	dir := t.TempDir()
-	file, source := filepath.Join(dir, "libcuda.so.1"), filepath.Join(dir, "driver.c")
-	if err := os.WriteFile(source, []byte("int cuGetErrorName(void) { return 3; /* not initialized */ }\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	command(t, ".", "gcc", "-shared", "-fPIC", source, "-Wl,-soname,libcuda.so.1", "-o", file)
-	t.Setenv("DSBUILD_DRIVER", file)
-}
-
-// auditedTorchABI is what torch-abi-audit says of an extension.
-type auditedTorchABI struct {
-	Path  string
-	Torch struct {
-		Stable   bool
-		Unstable []string `json:"unstable_symbols"`
-		Unknown  []string `json:"unknown_shim_symbols"`
-		Min      string   `json:"min_torch_version"`
-	}
-}
-
-// compareWithAudit checks what dsbuild reads from the symbols of a wheel against torch-abi-audit.
-func compareWithAudit(t *testing.T, path, unpacked string) {
-	t.Helper()
-	var audited struct {
-		Extensions, Bundled []auditedTorchABI
-	}
-	// It prints what it found also where that is not stable.
-	out := fullTool(t, "torch-abi-audit", "--json", filepath.Join(unpacked, "deepspeed"))
-	if err := json.Unmarshal([]byte(strings.ReplaceAll(out, `"bundled_libs"`, `"bundled"`)), &audited); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	read, err := wheel.Inspect(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	files := slices.Concat(audited.Extensions, audited.Bundled)
-	if len(files) != len(read.Extensions) {
-		t.Errorf("torch-abi-audit sees %d extensions, dsbuild %d", len(files), len(read.Extensions))
-	}
-	stable, oldest := true, ""
-	for _, f := range files {
-		// It takes pin_memory's class, which gds and async_io use, for torch's: its methods have tensors
-		// among their parameters. Both libraries come from this build.
-		f.Torch.Unstable = slices.DeleteFunc(f.Torch.Unstable, func(name string) bool {
-			return strings.HasPrefix(name, "deepspeed_pin_tensor_t::") || strings.Contains(name, "22deepspeed_pin_tensor_t")
-		})
-		f.Torch.Stable = len(f.Torch.Unstable) == 0
-		stable, oldest = stable && f.Torch.Stable, max(oldest, f.Torch.Min)
-		if len(f.Torch.Unknown) > 0 {
-			t.Errorf("torch-abi-audit: %+v", f)
-		}
-	}
-	if stable != read.TorchABI.IsStable() || stable && oldest != read.TorchABI.Min+".0" {
-		t.Errorf("torch-abi-audit says stable %v from torch %s on, dsbuild %+v", stable, oldest, read.TorchABI)
-	}
-	t.Logf("result: torch-abi-audit: %d extensions of %s: stable %v %s", len(files), filepath.Base(path), stable, oldest)
-}
-
-// Every op that claims it is built over the stable ABI, loads, shows Python the same functions and
-// classes as in the wheel for one torch, and answers the same where no GPU is needed. Both
-// programs that read the ABI from the symbols say the same of both wheels.
-func TestFullStableOps(t *testing.T) {
-	hostPackages(t, "libaio-dev")
-	driverStandIn(t)
-	ops := stableOps(t)
-	shown := map[string]map[string]exposedOp{}
-	for _, abi := range []string{"stable", "torch"} {
-		built := build(t, "--abi", abi, "--ops", strings.Join(ops, ","), "--arch", "8.0", "--torch", "2.15.0", "--python", "3.11", "--builder", "host", "-o", t.TempDir())
-		files := unzipped(t, built.Path)
-		compareWithAudit(t, built.Path, files)
-		interpreter := pythonWithPackages(t, slices.Concat(built.Manifest.Requires, []string{"torch==2.15.0"}), "3.11")
-		shown[abi] = exposedBy(t, interpreter, files, ops)
-		t.Logf("result: --abi %s: %d ops, %d bytes, built in %.0f s", abi, len(ops), built.Size, built.Seconds)
-	}
-	for _, op := range ops {
-		stable, stock := shown["stable"][op], shown["torch"][op]
-		if !strings.HasPrefix(filepath.Base(stable.File), "lib") {
-			t.Errorf("%s was loaded from %s", op, stable.File)
-		}
-		stock.File = stable.File
-		if !reflect.DeepEqual(stable, stock) {
-			t.Errorf("%s\nstable %v\nstock  %v", op, stable, stock)
-		}
 	}
 }

@@ -237,14 +237,16 @@ class Signature:
     def __init__(self, module, entry, of):
         self.op = getattr(module.ops, entry["op"]).default
         self.arguments = [Argument(module, i, told) for i, told in enumerate(entry["arguments"])]
-        self.result = entry["result"]
+        self.result, self.makes = entry["result"], ""
         if of and entry["method"] == "__init__":
-            self.arguments.insert(0, Ignored(of))
-            self.result = "None"
+            self.arguments.insert(0, Ignored())
+            self.makes = f"{module.name}.{of}"
         elif of:
             self.arguments[0] = Argument(module, 0, {"name": "self", "type": "class " + of})
 
     def __str__(self):
+        if self.makes:
+            return f"{self.makes}({', '.join(map(str, self.arguments[1:]))})"
         return f"({', '.join(map(str, self.arguments))}) -> {python_type(self.result)}"
 
     def values(self, args, kwargs, convert):
@@ -287,12 +289,6 @@ class Ignored:
     """The object of a constructor, which the library does not get."""
 
     has_default, name = False, None
-
-    def __init__(self, owner):
-        self.owner = owner
-
-    def __str__(self):
-        return f"self: {self.owner}"
 
     @staticmethod
     def take(_value, _convert):
