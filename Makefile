@@ -24,7 +24,7 @@ endif
 # flags, so that Go compiles their common packages once.
 build quickstart engine engine-stop: export CGO_ENABLED = 0
 
-.PHONY: help build drivers quickstart check source test test-full bench pictures release-snapshot release fuzz engine engine-stop lint clean clean-caches
+.PHONY: help build drivers quickstart check source test test-full test-gpu bench pictures release-snapshot release fuzz engine engine-stop lint clean clean-caches
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -57,6 +57,9 @@ test: build source ## what CI runs: real engine, real wheel, real nodes; without
 
 test-full: ## the long proofs, each part at most an hour: all, or PART=inside
 	$(GO) run ./ci/full $(PART)
+
+test-gpu: ## on a machine with a GPU: every kernel of both ABIs, compared with torch
+	$(GO) test -tags full -count=1 -v -timeout 12h -run '^TestGPU' ./cmd/dsbuild
 
 bench: build ## compare builds with the stock recipe, the fan-out with pdsh, clush, Ansible, scp; or PART=growth
 	$(GO) run ./ci/bench $(PART)

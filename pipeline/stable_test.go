@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -19,10 +20,15 @@ version = types.SimpleNamespace(cuda=os.environ.get("TORCH_CUDA", "13.2") or Non
 
 class Tensor:
     def __repr__(self): return "tensor"
+    def __getitem__(self, _): return self
+
+def tensor(_values, device): return Tensor()
 
 class Op:
     def __init__(self, name): self.name = name
     def default(self, *values):
+        if self.name.endswith(".dsbuild_probe"):
+            return os.environ.get("PROBE", "2/2 4 6, 2 of 2/2 4 6, absent, 0.5, -1099511627776, 1, \u00e9")
         called.append((self.name, values))
         return 4711 if self.name.endswith("__new") else self.name
 
@@ -51,6 +57,9 @@ const char *dsbuild_register(void) {
 		{"method": "__init__", "of": "handle", "op": "handle__new", "doc": "", "arguments": [{"type": "int32", "name": "size", "default": 8}, {"type": "str", "name": "name"}], "result": "int64"},
 		{"method": "read", "of": "handle", "op": "handle_read", "doc": "reads", "arguments": [{"type": "class handle"}, {"type": "str", "name": "file"}, {"type": "int64", "name": "offset", "default": 0}], "result": "int64"},
 		{"enum": "Kind"}, {"value": "Even", "of": "Kind", "number": 0}, {"value": "Odd", "of": "Kind", "number": 1}, {"export": "Kind"},
+		{"function": "view", "op": "view", "doc": "", "arguments": [{"type": "tuple int64"}, {"type": "optional Tensor"}, {"type": "optional int32", "name": "n", "default": null}], "result": "Tensor"},
+		{"function": "pick", "op": "pick", "doc": "", "arguments": [{"type": "tuple int64"}], "result": "None"},
+		{"function": "pick", "op": "pick__2", "doc": "", "arguments": [{"type": "list int64"}], "result": "None"},
 		{"function": "kind", "op": "kind", "doc": "", "arguments": [{"type": "enum Kind", "name": "k"}], "result": "None"}
 	]);
 }
@@ -79,9 +88,12 @@ def refused(do):
 `
 
 // stableOp makes a folder with the fake torch and the library of an op.
-func stableOp(t *testing.T) string {
+func stableOp(t *testing.T) string { return stableOpOf(t, fakeOp) }
+
+// stableOpOf is stableOp with another source of the library.
+func stableOpOf(t *testing.T, source string) string {
 	t.Helper()
-	dir := sources(t, map[string]string{"torch/__init__.py": fakeTorch, "op.c": fakeOp})
+	dir := sources(t, map[string]string{"torch/__init__.py": fakeTorch, "op.c": source})
 	cmd := exec.Command("gcc", "-shared", "-fPIC", "-o", filepath.Join(dir, "libx_op.so"), filepath.Join(dir, "op.c"))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -133,7 +145,10 @@ assert torch.called == [("dsbuild_x_op.handle__new", (8, "n"))]
 calls(lambda: h.read("f"), "handle_read", 4711, "f", 0)
 calls(lambda: h.read(b"f", offset=3), "handle_read", 4711, "f", 3)
 assert "(self: handle, file: str, offset: int = 0) -> int" in refused(lambda: h.read(3))
-assert refused(lambda: handle(1)).startswith("TypeError: __init__(): incompatible constructor arguments"), refused(lambda: handle(1))
+assert refused(lambda: handle(1)).startswith("""TypeError: __init__(): incompatible constructor arguments. The following argument types are supported:
+    1. deepspeed.ops.x_op.handle(size: int = 8, name: str)
+
+Invoked with: <deepspeed.ops.x_op.handle object"""), refused(lambda: handle(1))
 import pickle
 assert refused(lambda: pickle.dumps(h)) == "TypeError: cannot pickle 'handle' object"
 class Half(handle):
@@ -147,18 +162,95 @@ assert torch.called == [("dsbuild_x_op.handle__delete", (4711,))], torch.called
 	pythonTest(t, stableOp(t), text)
 }
 
+// A tuple is taken as pybind11 takes it: no list, and its elements are looked at only when the function
+// runs, so that a wrong one is a RuntimeError. What is optional may be None.
+func TestStableLoaderTuplesAndOptionals(t *testing.T) {
+	const text = loads + `
+x = op()
+t, view, pick = Tensor(), x["view"], x["pick"]
+
+def given(do):
+    torch.called.clear()
+    do()
+    return torch.called
+
+assert given(lambda: view((2, 3), t)) == [("dsbuild_x_op.view", ([2, 3], t, None))], torch.called
+assert given(lambda: view((), None, 7)) == [("dsbuild_x_op.view", ([], None, 7))], torch.called
+assert given(lambda: view((2,), None, n=None)) == [("dsbuild_x_op.view", ([2], None, None))], torch.called
+class Size(tuple): pass  # as torch.Size is
+assert given(lambda: view(Size((4,)), t)) == [("dsbuild_x_op.view", ([4], t, None))], torch.called
+# Of two overloads the one for what was given.
+assert given(lambda: pick((1, 2))) == [("dsbuild_x_op.pick", ([1, 2],))], torch.called
+assert given(lambda: pick([1, 2])) == [("dsbuild_x_op.pick__2", ([1, 2],))], torch.called
+
+torch.called.clear()
+for wrong in (lambda: view([2, 3], t), lambda: view(2, t), lambda: view(None, t), lambda: view((2,)), lambda: view((2,), 1), lambda: view((2,), [t]), lambda: view((2,), t, 2**31), lambda: view((2,), t, "1")):
+    assert refused(wrong).startswith("TypeError: view(): incompatible function arguments"), refused(wrong)
+for wrong in ((2, "3"), (2, None), (2**63,), (1.5,), (t,)):
+    try:
+        view(wrong, t)
+    except RuntimeError as e:
+        assert str(e).startswith("Unable to cast Python instance of type <class 'tuple'>"), e
+    else:
+        raise AssertionError(wrong)
+assert not torch.called, torch.called
+assert "1. (arg0: tuple, arg1: torch.Tensor | None, n: int | None = None) -> torch.Tensor" in refused(lambda: view()), refused(lambda: view())
+`
+	pythonTest(t, stableOp(t), text)
+}
+
+// A torch that hands values over in another way than it promises is refused, and so is a library
+// that does not register.
+func TestStableLoaderProbes(t *testing.T) {
+	dir := stableOp(t)
+	for _, told := range []string{"", "2/2 4 6, 2 of 2/2 4 6, absent, 0.5, 0, 1, \u00e9"} {
+		got := pythonTest(t, dir, loads+"print(refused(op))", "PROBE="+told)
+		if want := "Refused: DeepSpeed's op x does not work with torch 2.15.0+cu132, whose stable ABI is not the one of torch 2.10: it got '"; !strings.HasPrefix(got, want) || !strings.Contains(got, "\nhint: report it") {
+			t.Errorf("%q: %s\nwant %s", told, got, want)
+		}
+	}
+	failing := stableOpOf(t, `const char *dsbuild_register(void) { return "{\"error\": \"twice\"}"; }`)
+	if got, want := pythonTest(t, failing, loads+"print(refused(op))"), "Refused: DeepSpeed's op x cannot be registered with torch 2.15.0+cu132: twice\nhint: one process can have one DeepSpeed"; !strings.HasPrefix(got, want) {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+}
+
+// A torch that lacks a library that the op needs is refused in the words of the linker.
+func TestStableLoaderWithoutTorchCUDA(t *testing.T) {
+	dir := stableOp(t)
+	for _, args := range [][]string{
+		{"-o", "libtorch_cuda.so", "-Wl,-soname,libtorch_cuda.so", "-x", "c", "/dev/null"},
+		{"-o", "libx_op.so", "op.c", "-Wl,--no-as-needed", "-L.", "-ltorch_cuda"},
+	} {
+		gcc := exec.Command("gcc", append([]string{"-shared", "-fPIC", "-nostdlib"}, args...)...)
+		gcc.Dir = dir
+		if out, err := gcc.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+	if err := os.Remove(filepath.Join(dir, "libtorch_cuda.so")); err != nil {
+		t.Fatal(err)
+	}
+	got := pythonTest(t, dir, loads+"print(refused(op))")
+	if want := "Refused: DeepSpeed's op x cannot be loaded with torch 2.15.0+cu132: libtorch_cuda.so: cannot open shared object file: No such file or directory\nhint: report it, with this torch and the wheel's name"; !strings.HasPrefix(got, want) {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+}
+
 // A torch that cannot have the op is refused before anything is loaded, with a hint.
 func TestStableLoaderRefuses(t *testing.T) {
 	dir := stableOp(t)
 	for name, c := range map[string]struct {
 		torch, cuda, call, want string
 	}{
-		"older torch":   {"2.9.1+cu128", "12.8", `op(name="none_op")`, "needs torch 2.10 or newer, but this environment has torch 2.9.1+cu128\nhint: install a newer torch, or a DeepSpeed that was built for this one (dsbuild wheel --abi torch --torch 2.9)"},
-		"no CUDA":       {"2.12.0+cpu", "", `op("13", "none_op")`, "needs a torch for CUDA 13, but this torch 2.12.0+cpu has no CUDA\nhint: install a torch for CUDA 13"},
-		"other CUDA":    {"2.10.0+cu128", "12.8", `op("13", "none_op")`, "was built for CUDA 13, but this torch 2.10.0+cu128 is built for CUDA 12.8\nhint: install a torch for CUDA 13, or a DeepSpeed that was built for CUDA 12"},
-		"no runtime":    {"2.15.0+cu992", "99.2", `op("99", "none_op")`, "needs libcudart.so.99, but it cannot be loaded: libcudart.so.99: cannot open shared object file: No such file or directory\nhint: install the CUDA 99 runtime"},
-		"no library":    {"2.15.0", "13.2", `op(name="none_op")`, "cannot be loaded with torch 2.15.0: "},
-		"nothing wrong": {"2.10.0a0+git1", "", `op()`, ""},
+		"older torch":    {"2.9.1+cu128", "12.8", `op(name="none_op")`, "needs torch 2.10 or newer, but this environment has torch 2.9.1+cu128\nhint: install a newer torch, or a DeepSpeed that was built for this one (dsbuild wheel --abi torch --torch 2.9)"},
+		"no CUDA":        {"2.12.0+cpu", "", `op("13", "none_op")`, "needs a torch for CUDA 13, but this torch 2.12.0+cpu has no CUDA\nhint: install a torch for CUDA 13"},
+		"other CUDA":     {"2.10.0+cu128", "12.8", `op("13", "none_op")`, "was built for CUDA 13, but this torch 2.10.0+cu128 is built for CUDA 12.8\nhint: install a torch for CUDA 13, or a DeepSpeed that was built for CUDA 12"},
+		"no runtime":     {"2.15.0+cu992", "99.2", `op("99", "none_op")`, "needs libcudart.so.99, but it cannot be loaded: libcudart.so.99: cannot open shared object file: No such file or directory\nhint: install the CUDA 99 runtime"},
+		"no library":     {"2.15.0", "13.2", `op(name="none_op")`, "cannot be loaded with torch 2.15.0: "},
+		"nightly, older": {"2.9.0.dev20250801+cu130", "13.0", `op(name="none_op")`, "needs torch 2.10 or newer, but this environment has torch 2.9.0.dev20250801+cu130\nhint: "},
+		"nightly":        {"2.16.0.dev20261120+cu132", "13.2", `op()`, ""},
+		"nothing wrong":  {"2.10.0a0+git1", "", `op()`, ""},
 	} {
 		got := pythonTest(t, dir, loads+"print(refused(lambda: "+c.call+"))", "TORCH="+c.torch, "TORCH_CUDA="+c.cuda)
 		want := "Refused: DeepSpeed's op none " + c.want

@@ -14,7 +14,6 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/ci/python"
-	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -22,9 +21,11 @@ import (
 type stableProof struct {
 	Torch, CUDA, Python, File string
 
-	Compiled float64 // of a function by torch.compile
-	Refusals []string
-	Together []string // what went wrong with threads and forks
+	Compiled   float64 // of a function by torch.compile
+	Optimizers string  // digest of what DeepSpeed's CPU optimizers compute
+	Files      []any   // what async_io and pin_memory answered
+	Refusals   []string
+	Together   []string // what went wrong with threads and forks
 	// OneAtATime is whether a call waits for one of another thread.
 	OneAtATime bool   `json:"one_at_a_time"`
 	Results    string // digest of all numbers
@@ -91,11 +92,7 @@ func runWith(t *testing.T, interpreter, deepspeed string, args ...string) (strin
 
 func prove(t *testing.T, interpreter, deepspeed string) stableProof {
 	t.Helper()
-	script, err := filepath.Abs("testdata/stable/proof.py")
-	if err != nil {
-		t.Fatal(err)
-	}
-	said, err := runWith(t, interpreter, deepspeed, script)
+	said, err := runWith(t, interpreter, deepspeed, absolute(t, "testdata/stable/proof.py"))
 	var p stableProof
 	if err == nil {
 		err = json.Unmarshal([]byte(said), &p)
@@ -106,12 +103,75 @@ func prove(t *testing.T, interpreter, deepspeed string) stableProof {
 	return p
 }
 
-// One wheel of the stable ABI runs with torches and Pythons that are far apart. Its ops compute, to
-// the last bit, what those of the wheel for one torch compute, refuse what these refuse, and
-// keep out of each other's way in threads and after a fork.
+// stableCPUOps are the ops that compute without a GPU.
+const stableCPUOps = "cpu_adam,cpu_adagrad,cpu_lion,utils,pin_memory,async_io"
+
+// stablePair is a torch and a Python.
+type stablePair struct{ torch, python string }
+
+// stockPair is the torch and the Python of the wheel that others are compared with.
+func stockPair() stablePair { return stablePair{"2.15.0", "3.11"} }
+
+// stablePairs returns every minor of torch and every Python that a wheel of the stable ABI is for,
+// each at least once, the pair of the stock wheel first.
+func stablePairs() []stablePair {
+	return []stablePair{
+		stockPair(), {"2.10.0", "3.14"}, {"2.11.0", "3.12"}, {"2.12.1", "3.13"}, {"2.13.0", "3.14"}, {"2.14.1", "3.10"},
+	}
+}
+
+// stableEnvironment is a Python environment of one test.
+type stableEnvironment struct {
+	uv     python.UV
+	python string
+}
+
+// newStableEnvironment installs packages, and the torch of a pair, for the pair's Python. What was
+// downloaded for it is removed with it, if it is not of the stock wheel: each torch with the
+// packages that it requires takes 5 GB.
+func newStableEnvironment(t *testing.T, pair stablePair, packages ...string) stableEnvironment {
+	t.Helper()
+	interpreter, err := python.Find(t.Context(), pair.python)
+	if err != nil {
+		t.Fatal(err)
+	}
+	uv, err := python.GetUV(t.Context(), interpreter, func(line string) { t.Log(line) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "environment")
+	if err := uv.Venv(t.Context(), interpreter, dir); err != nil {
+		t.Fatal(err)
+	}
+	env := stableEnvironment{uv, filepath.Join(dir, "bin", "python")}
+	packages = slices.Concat(deepSpeedNeeds(), packages, []string{"torch==" + pair.torch})
+	if pair == stockPair() {
+		err = uv.Install(t.Context(), env.python, func(line string) { t.Log(line) }, packages...)
+	} else {
+		err = uv.Run(t.Context(), append([]string{"pip", "install", "--quiet", "--no-cache", "--python", env.python}, packages...)...)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return env
+}
+
+// install puts a wheel of DeepSpeed in place of another.
+func (e stableEnvironment) install(t *testing.T, path string) {
+	t.Helper()
+	if err := e.uv.Run(t.Context(), "pip", "install", "--quiet", "--no-cache", "--no-deps", "--reinstall", "--python", e.python, path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// One wheel of the stable ABI serves every torch and every Python that it is for. Its ops and the
+// optimizers of DeepSpeed that use them compute, to the last bit, what those of the wheel for one torch
+// compute, refuse what these refuse, and keep out of each other's way in threads and after a fork.
+// A wheel with device code loads wherever torch is for CUDA 13, and is refused in words where it
+// is for CUDA 12.
 func TestFullStable(t *testing.T) {
-	hostPackages(t)
-	ops := []string{"--ops", "cpu_adam,cpu_adagrad,cpu_lion,utils", "--builder", "host", "-o", t.TempDir()}
+	hostPackages(t, "libaio-dev")
+	ops := []string{"--ops", stableCPUOps, "--builder", "host", "-o", t.TempDir()}
 	stable := build(t, append(ops, "--abi", "stable")...)
 	if name := filepath.Base(stable.Path); !strings.Contains(name, "+torch2.10.cu13.v3-py3-none-manylinux_2_") {
 		t.Error(name)
@@ -119,185 +179,134 @@ func TestFullStable(t *testing.T) {
 	if abi := stable.Manifest.TorchABI; abi == nil || *abi != (wheel.TorchABI{Stable: true, Min: "2.10"}) {
 		t.Errorf("torch_abi %+v", abi)
 	}
-	newest := pythonWithTorch(t, "2.15.0", "3.11")
-	stock := build(t, append(ops, "--torch", "2.15.0", "--python", "3.11")...)
-	want := prove(t, newest, unzipped(t, stock.Path))
-	if want.Runs == 0 || len(want.Together) > 0 || !want.OneAtATime {
-		t.Fatalf("the wheel for one torch: %+v", want)
-	}
-	files := unzipped(t, stable.Path)
-	for _, interpreter := range []string{newest, pythonWithTorch(t, "2.10.0", "3.13", "3.12", "3.10")} {
-		got := prove(t, interpreter, files)
-		t.Logf("result: torch %s, CUDA %s, Python %s: %d runs of cpu_adam, cpu_lion and cpu_adagrad equal to the last bit; threads and forks: %d failures",
-			got.Torch, got.CUDA, got.Python, got.Runs, len(got.Together))
-		same := want
-		same.Torch, same.CUDA, same.Python, same.File = got.Torch, got.CUDA, got.Python, "libcpu_adam_op.so"
-		if !reflect.DeepEqual(got, same) {
-			t.Errorf("stable %+v\nother  %+v", got, want)
-		}
+	stock := build(t, append(ops, "--torch", stockPair().torch, "--python", stockPair().python)...)
+	withDeviceCode := build(t, "--abi", "stable", "--arch", "8.0", "--builder", "host", "-o", t.TempDir())
+	var want stableProof
+	for _, pair := range stablePairs() {
+		t.Run("torch"+pair.torch+"-python"+pair.python, func(t *testing.T) {
+			env := newStableEnvironment(t, pair)
+			if pair == stockPair() {
+				env.install(t, stock.Path)
+				if want = prove(t, env.python, ""); want.Runs == 0 || len(want.Together) > 0 || !want.OneAtATime {
+					t.Fatalf("the wheel for one torch: %+v", want)
+				}
+			}
+			env.install(t, stable.Path)
+			compareProofs(t, prove(t, env.python, ""), want, pair)
+			env.install(t, withDeviceCode.Path)
+			proveDeviceCode(t, env, pair)
+		})
 	}
 	t.Logf("result: wheel %s, %d bytes, built in %.0f s; for one torch %d bytes in %.0f s", stable.Manifest.Name, stable.Size, stable.Seconds, stock.Size, stock.Seconds)
 }
 
-// With a torch that cannot have them, ops are refused in words, before anything is loaded. So they
-// are by DeepSpeed, which compares the torch of the wheel with the one that runs.
-func TestFullStableRefused(t *testing.T) {
-	hostPackages(t)
-	files := unzipped(t, build(t, "--abi", "stable", "--ops", "utils", "--builder", "host", "-o", t.TempDir()).Path)
-	interpreter := pythonWithTorch(t, "2.15.0", "3.11")
-	for name, c := range map[string]struct{ torch, want string }{
-		"torch":  {"torch.__version__ = '2.9.1'", "Refused: DeepSpeed's op utils needs torch 2.10 or newer, but this environment has torch 2.9.1 hint: "},
-		"loaded": {"torch.__version__ = '2.9.1'", "RuntimeError: PyTorch version mismatch!"},
-		"CUDA":   {"torch.version.cuda = '12.8'", "loaded"}, // it needs nothing of CUDA's
-	} {
-		load := "from deepspeed.ops.op_builder.all_ops import ALL_OPS; ALL_OPS['utils'].load()"
-		if name == "torch" {
-			load = "import deepspeed.ops.utils_op"
+// compareProofs compares what a wheel of the stable ABI did with what the wheel for one torch did.
+func compareProofs(t *testing.T, got, want stableProof, pair stablePair) {
+	t.Helper()
+	if got.Torch != pair.torch || !strings.HasPrefix(got.Python, pair.python+".") {
+		t.Errorf("proven with torch %s and Python %s", got.Torch, got.Python)
+	}
+	t.Logf("result: torch %s, CUDA %s, Python %s: %d runs of cpu_adam, cpu_lion and cpu_adagrad and DeepSpeed's optimizers equal to the last bit; threads and forks: %d failures",
+		got.Torch, got.CUDA, got.Python, got.Runs, len(got.Together))
+	same := want
+	same.Torch, same.CUDA, same.Python, same.File = got.Torch, got.CUDA, got.Python, "libcpu_adam_op.so"
+	if !reflect.DeepEqual(got, same) {
+		t.Errorf("stable %+v\nother  %+v", got, want)
+	}
+}
+
+// proveDeviceCode loads DeepSpeed's default ops, one of which has device code: by DeepSpeed, which
+// compares CUDA too, and by the module, whose loader says what helps.
+func proveDeviceCode(t *testing.T, env stableEnvironment, pair stablePair) {
+	t.Helper()
+	told, err := runWith(t, env.python, "", "-c", `
+import json, torch
+from deepspeed.ops.op_builder.all_ops import ALL_OPS
+
+def tried(do):
+    try:
+        do()
+    except Exception as e:
+        return f"{type(e).__name__}: {e}"
+    return "loaded"
+
+def imported():
+    import deepspeed.ops.adam.fused_adam_op
+
+lists = lambda count: [[torch.zeros(1)]] * count
+told = {"cuda": torch.version.cuda, "module": tried(imported), "ops": {op: tried(ALL_OPS[op].load) for op in ("cpu_adam", "utils", "fused_adam")}}
+if told["module"] == "loaded":
+    told["cpu"], told["three"] = (tried(lambda: ALL_OPS["fused_adam"].load().multi_tensor_adam(1, torch.zeros(1), lists(n), 1e-3, 0.9, 0.99, 1e-8, 1, 1, 1, 0.0)) for n in (4, 3))
+print(json.dumps(told))
+`)
+	var said struct {
+		CUDA, Module string
+		Ops          map[string]string
+		CPU, Three   string // of tensors that are not on a GPU, and of too few lists of them
+	}
+	if err == nil {
+		err = json.Unmarshal([]byte(told), &said)
+	}
+	if err != nil {
+		t.Fatalf("%v\n%s", err, told)
+	}
+	t.Logf("result: default ops, torch %s, CUDA %s, Python %s: %s", pair.torch, said.CUDA, pair.python, strings.ReplaceAll(said.Module, "\n", " "))
+	if strings.HasPrefix(said.CUDA, "13.") {
+		for op, how := range said.Ops {
+			if how != "loaded" {
+				t.Errorf("%s: %s", op, how)
+			}
 		}
+		if said.Module != "loaded" || !strings.HasPrefix(said.CPU, "RuntimeError: ") || !strings.HasPrefix(said.Three, "RuntimeError: ") {
+			t.Errorf("%+v", said)
+		}
+		return
+	}
+	refusal := "Refused: DeepSpeed's op fused_adam was built for CUDA 13, but this torch " + pair.torch
+	if !strings.HasPrefix(said.Module, refusal) || !strings.Contains(said.Module, "\nhint: install a torch for CUDA 13, or a DeepSpeed that was built for CUDA 12") {
+		t.Errorf("%s\nwant %s", said.Module, refusal)
+	}
+	if !strings.HasPrefix(said.Ops["fused_adam"], "RuntimeError: PyTorch and CUDA") && !strings.Contains(said.Ops["fused_adam"], "mismatch") {
+		t.Errorf("%+v", said)
+	}
+}
+
+// With a torch that cannot have them, ops are refused in words, before anything is loaded. So they
+// are by DeepSpeed, which compares the torch of the wheel with the one that runs. A nightly of a
+// newer torch has them. An object that is gone, or was never made, is no argument.
+func TestFullStableRefused(t *testing.T) {
+	hostPackages(t, "libaio-dev")
+	files := unzipped(t, build(t, "--abi", "stable", "--ops", "utils,pin_memory,async_io", "--builder", "host", "-o", t.TempDir()).Path)
+	interpreter := pythonWithTorch(t, "2.15.0", "3.11")
+	const (
+		byDeepSpeed = "from deepspeed.ops.op_builder.all_ops import ALL_OPS; op = ALL_OPS['utils'].load()"
+		handle      = "from deepspeed.ops.op_builder.all_ops import ALL_OPS; handle = ALL_OPS['async_io'].load().aio_handle; "
+		noHandle    = "TypeError: get_block_size(): incompatible function arguments."
+	)
+	for name, c := range map[string]struct{ torch, do, want string }{
+		"torch":   {"torch.__version__ = '2.9.1'", "import deepspeed.ops.utils_op", "Refused: DeepSpeed's op utils needs torch 2.10 or newer, but this environment has torch 2.9.1 hint: "},
+		"loaded":  {"torch.__version__ = '2.9.1'", byDeepSpeed, "RuntimeError: PyTorch version mismatch!"},
+		"CUDA":    {"torch.version.cuda = '12.8'", byDeepSpeed, "done"}, // it needs nothing of CUDA's
+		"nightly": {"torch.__version__ = '2.16.0.dev20261120+cu132'", byDeepSpeed, "done"},
+		"probe": {
+			"torch.tensor = lambda given, device: torch.ones(len(given), 2)", "import deepspeed.ops.utils_op",
+			"Refused: DeepSpeed's op utils does not work with torch 2.15.0+cu132, whose stable ABI is not the one of torch 2.10: it got 'another tensor, ",
+		},
+		"never made": {"", handle + "handle.__new__(handle).get_block_size()", noHandle},
+		"gone":       {"", handle + "h = handle(); h.__del__(); h.__del__(); h.get_block_size()", noHandle},
+		"not one":    {"", handle + "handle.get_block_size(5)", noHandle},
+	} {
 		said, err := runWith(t, interpreter, files, "-c", `import torch
 `+c.torch+`
 try:
-    `+load+`
-    print("loaded")
+    `+c.do+`
+    print("done")
 except Exception as e:
     print(type(e).__name__ + ":", str(e).replace("\n", " "))
 `)
 		if err != nil || !strings.HasPrefix(said, c.want) {
 			t.Errorf("%s: %v %s\nwant %s", name, err, said, c.want)
 		}
-		t.Logf("result: %s: %s", name, said)
-	}
-}
-
-// stableOps returns the ops that claim to be loadable with the stable ABI, and fails if none does.
-func stableOps(t *testing.T) []string {
-	t.Helper()
-	tables, err := compat.NewTables()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var names []string
-	for _, op := range tables.Ops {
-		if state := op.StableState(); state == compat.Ran || state == compat.Loaded {
-			names = append(names, op.Name)
-		}
-	}
-	if len(names) == 0 {
-		t.Fatal("no op claims it")
-	}
-	return names
-}
-
-// exposedOp is what testdata/stable/exposed.py says of an op.
-type exposedOp struct {
-	File    string
-	Exposed any // the functions, classes and values of its module
-	Answers any // what calls without a GPU return
-}
-
-// exposedBy loads ops of an unpacked wheel.
-func exposedBy(t *testing.T, interpreter, deepspeed string, ops []string) map[string]exposedOp {
-	t.Helper()
-	script, err := filepath.Abs("testdata/stable/exposed.py")
-	if err != nil {
-		t.Fatal(err)
-	}
-	told, err := runWith(t, interpreter, deepspeed, append([]string{script}, ops...)...)
-	shown := map[string]exposedOp{}
-	if err == nil {
-		err = json.Unmarshal([]byte(told), &shown)
-	}
-	if err != nil || len(shown) != len(ops) {
-		t.Fatalf("%d of %d ops: %v\n%s", len(shown), len(ops), err, told)
-	}
-	return shown
-}
-
-// driverStandIn makes a library to load in place of the GPU's driver, which gds is linked with.
-func driverStandIn(t *testing.T) {
-	t.Helper()
-	dir := t.TempDir()
-	file, source := filepath.Join(dir, "libcuda.so.1"), filepath.Join(dir, "driver.c")
-	if err := os.WriteFile(source, []byte("int cuGetErrorName(void) { return 3; /* not initialized */ }\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	command(t, ".", "gcc", "-shared", "-fPIC", source, "-Wl,-soname,libcuda.so.1", "-o", file)
-	t.Setenv("DSBUILD_DRIVER", file)
-}
-
-// auditedTorchABI is what torch-abi-audit says of an extension.
-type auditedTorchABI struct {
-	Path  string
-	Torch struct {
-		Stable   bool
-		Unstable []string `json:"unstable_symbols"`
-		Unknown  []string `json:"unknown_shim_symbols"`
-		Min      string   `json:"min_torch_version"`
-	}
-}
-
-// compareWithAudit checks what dsbuild reads from the symbols of a wheel against torch-abi-audit.
-func compareWithAudit(t *testing.T, path, unpacked string) {
-	t.Helper()
-	var audited struct {
-		Extensions, Bundled []auditedTorchABI
-	}
-	// It prints what it found also where that is not stable.
-	out := fullTool(t, "torch-abi-audit", "--json", filepath.Join(unpacked, "deepspeed"))
-	if err := json.Unmarshal([]byte(strings.ReplaceAll(out, `"bundled_libs"`, `"bundled"`)), &audited); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	read, err := wheel.Inspect(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	files := slices.Concat(audited.Extensions, audited.Bundled)
-	if len(files) != len(read.Extensions) {
-		t.Errorf("torch-abi-audit sees %d extensions, dsbuild %d", len(files), len(read.Extensions))
-	}
-	stable, oldest := true, ""
-	for _, f := range files {
-		// It takes pin_memory's class, which gds and async_io use, for torch's: its methods have tensors
-		// among their parameters. Both libraries come from this build.
-		f.Torch.Unstable = slices.DeleteFunc(f.Torch.Unstable, func(name string) bool {
-			return strings.HasPrefix(name, "deepspeed_pin_tensor_t::") || strings.Contains(name, "22deepspeed_pin_tensor_t")
-		})
-		f.Torch.Stable = len(f.Torch.Unstable) == 0
-		stable, oldest = stable && f.Torch.Stable, max(oldest, f.Torch.Min)
-		if len(f.Torch.Unknown) > 0 {
-			t.Errorf("torch-abi-audit: %+v", f)
-		}
-	}
-	if stable != read.TorchABI.IsStable() || stable && oldest != read.TorchABI.Min+".0" {
-		t.Errorf("torch-abi-audit says stable %v from torch %s on, dsbuild %+v", stable, oldest, read.TorchABI)
-	}
-	t.Logf("result: torch-abi-audit: %d extensions of %s: stable %v %s", len(files), filepath.Base(path), stable, oldest)
-}
-
-// Every op that claims it is built over the stable ABI, loads, shows Python the same functions and
-// classes as in the wheel for one torch, and answers the same where no GPU is needed. Both
-// programs that read the ABI from the symbols say the same of both wheels.
-func TestFullStableOps(t *testing.T) {
-	hostPackages(t, "libaio-dev")
-	driverStandIn(t)
-	ops := stableOps(t)
-	shown := map[string]map[string]exposedOp{}
-	for _, abi := range []string{"stable", "torch"} {
-		built := build(t, "--abi", abi, "--ops", strings.Join(ops, ","), "--arch", "8.0", "--torch", "2.15.0", "--python", "3.11", "--builder", "host", "-o", t.TempDir())
-		files := unzipped(t, built.Path)
-		compareWithAudit(t, built.Path, files)
-		interpreter := pythonWithPackages(t, slices.Concat(built.Manifest.Requires, []string{"torch==2.15.0"}), "3.11")
-		shown[abi] = exposedBy(t, interpreter, files, ops)
-		t.Logf("result: --abi %s: %d ops, %d bytes, built in %.0f s", abi, len(ops), built.Size, built.Seconds)
-	}
-	for _, op := range ops {
-		stable, stock := shown["stable"][op], shown["torch"][op]
-		if !strings.HasPrefix(filepath.Base(stable.File), "lib") {
-			t.Errorf("%s was loaded from %s", op, stable.File)
-		}
-		stock.File = stable.File
-		if !reflect.DeepEqual(stable, stock) {
-			t.Errorf("%s\nstable %v\nstock  %v", op, stable, stock)
-		}
+		t.Logf("result: %s: %.160s", name, said)
 	}
 }

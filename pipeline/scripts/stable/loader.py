@@ -84,10 +84,28 @@ def expose(module, cuda=""):
     told = json.loads(library.dsbuild_register())
     if "error" in told:
         raise Refused(op, f"cannot be registered with torch {torch.__version__}: {told['error']}", "one process can have one DeepSpeed")
+    probe(op)
     module.pop("expose", None)  # pybind11's module has no such name
     module.update(Module(op, module["__name__"]).made(told))
     # DeepSpeed loads pin_memory once more by the name of its file, for all to see.
     module["__file__"] = path
+
+
+def probe(op):
+    """Raises Refused if this torch hands values over in another way than the library was compiled
+    for: torch promises that none does. The op dsbuild_probe writes down what it was given. Of
+    integers, because deepspeed.zero.Init changes the type of other tensors."""
+    tensor = torch.tensor([[1, 2], [3, 4], [5, 6]], device="cpu")[1:, 1]
+    try:
+        told = getattr(torch.ops, "dsbuild_" + op).dsbuild_probe.default(tensor, [tensor, tensor], None, 0.5, -(2**40), True, "\u00e9")
+    except RuntimeError as e:
+        told = str(e)
+    wanted = "2/2 4 6, 2 of 2/2 4 6, absent, 0.5, -1099511627776, 1, \u00e9"
+    if told != wanted:
+        raise Refused(
+            op, f"does not work with torch {torch.__version__}, whose stable ABI is not the one of torch {TORCH}: it got {told!r} for {wanted!r}",
+            "report it, with this torch and the wheel's name; meanwhile use a DeepSpeed built for this torch (dsbuild wheel --abi torch)",
+        )
 
 
 def not_compiled(function):
@@ -219,14 +237,16 @@ class Signature:
     def __init__(self, module, entry, of):
         self.op = getattr(module.ops, entry["op"]).default
         self.arguments = [Argument(module, i, told) for i, told in enumerate(entry["arguments"])]
-        self.result = entry["result"]
+        self.result, self.makes = entry["result"], ""
         if of and entry["method"] == "__init__":
-            self.arguments.insert(0, Ignored(of))
-            self.result = "None"
+            self.arguments.insert(0, Ignored())
+            self.makes = f"{module.name}.{of}"
         elif of:
             self.arguments[0] = Argument(module, 0, {"name": "self", "type": "class " + of})
 
     def __str__(self):
+        if self.makes:
+            return f"{self.makes}({', '.join(map(str, self.arguments[1:]))})"
         return f"({', '.join(map(str, self.arguments))}) -> {python_type(self.result)}"
 
     def values(self, args, kwargs, convert):
@@ -269,12 +289,6 @@ class Ignored:
     """The object of a constructor, which the library does not get."""
 
     has_default, name = False, None
-
-    def __init__(self, owner):
-        self.owner = owner
-
-    def __str__(self):
-        return f"self: {self.owner}"
 
     @staticmethod
     def take(_value, _convert):

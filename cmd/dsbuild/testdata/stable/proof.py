@@ -1,12 +1,13 @@
 """What the CPU ops of an installed DeepSpeed compute and how they refuse, as JSON: the same for
 every torch, for every Python, and for a wheel of torch's C++ interface.
 
-usage: proof.py     PYTHONPATH: the folder with DeepSpeed"""
+usage: proof.py     PYTHONPATH: the folder with DeepSpeed, where it is not installed"""
 import hashlib
 import itertools
 import json
 import os
 import platform
+import tempfile
 import threading
 import time
 
@@ -67,6 +68,45 @@ def numbers():
         results.update(t.numpy().tobytes())
     assert op.cast_to_byte_tensor(src_tensor=given[0]).data_ptr() == given[0].data_ptr()
     return {"results": results.hexdigest(), "words": words.hexdigest(), "runs": runs}
+
+
+def optimizers():
+    """The digest of what DeepSpeed's own CPU optimizers make of five steps, for each type of
+    parameters and of states that they take."""
+    from deepspeed.ops.adagrad import DeepSpeedCPUAdagrad
+    from deepspeed.ops.adam import DeepSpeedCPUAdam
+    from deepspeed.ops.lion import DeepSpeedCPULion
+
+    results = hashlib.sha256()
+    for kind, dtype, wide in itertools.product((DeepSpeedCPUAdam, DeepSpeedCPUAdagrad, DeepSpeedCPULion), (torch.float32, torch.bfloat16, torch.float16), (True, False)):
+        start, _, _, grads = tensors(1000, dtype, dtype)
+        parameter = torch.nn.Parameter(start)
+        optimizer = kind([parameter], lr=1e-3, weight_decay=0.01, fp32_optimizer_states=wide)
+        for parameter.grad in grads:
+            optimizer.step()
+        for t in (parameter.detach(), *(s for s in optimizer.state[parameter].values() if isinstance(s, torch.Tensor) and s.dim())):
+            results.update(str(t.dtype).encode() + t.contiguous().view(torch.uint8).numpy().tobytes())
+    return results.hexdigest()
+
+
+def files():
+    """Files written and read by async_io from locked buffers of pin_memory, at once and asynchronously,
+    by name; then what pin_memory says of its buffers."""
+    told, handle = [], ALL_OPS["async_io"].load().aio_handle(1 << 20, 8, False, True, 2)
+    told += [handle.get_block_size(), handle.get_queue_depth(), handle.get_single_submit(), handle.get_overlap_events(), handle.get_intra_op_parallelism()]
+    written, read = (handle.new_cpu_locked_tensor(1 << 20, torch.empty(0, dtype=torch.float32)) for _ in range(2))
+    written.copy_(torch.arange(1 << 20))
+    with tempfile.TemporaryDirectory() as folder:
+        file = os.path.join(folder, "tensor")
+        told.append(handle.sync_pwrite(written, file, 0))
+        told.append(handle.sync_pread(read, file, 0))
+        told.append(torch.equal(written, read))
+        read.zero_()
+        told += [handle.async_pread(read, file, 0), handle.wait(), torch.equal(written, read)]
+        told.append(os.path.getsize(file))
+    told += [handle.free_cpu_locked_tensor(t) for t in (written, read)]
+    told.append(handle.free_cpu_locked_tensor(torch.zeros(4)))
+    return told
 
 
 def refused(do):
@@ -155,6 +195,6 @@ def compiled():
 
 print(json.dumps({
     "torch": torch.__version__.split("+")[0], "cuda": torch.version.cuda, "python": platform.python_version(),
-    "file": os.path.basename(ALL_OPS["cpu_adam"].load().__file__), "compiled": compiled(),
+    "file": os.path.basename(ALL_OPS["cpu_adam"].load().__file__), "compiled": compiled(), "optimizers": optimizers(), "files": files(),
     "refusals": refusals(), "together": together(), "one_at_a_time": one_at_a_time(), **numbers(),
 }))

@@ -9,6 +9,7 @@
 
 #include <dsbuild/interpreter.h>
 #include <dsbuild/lock.h>
+#include <dsbuild/probe.h>
 #include <dsbuild/registry.h>
 #include <dsbuild/torch.h>
 
@@ -255,6 +256,7 @@ inline std::string registered(void (*bind)(pybind11::Module&))
     try {
         auto* registry = new Registry;  // its ops stay
         pybind11::Module module(*registry);
+        add(*registry, "dsbuild_probe", &probe, {}, parameters_of<decltype(&probe)>());
         bind(module);
         return registry->description();
     } catch (const std::exception& failure) {

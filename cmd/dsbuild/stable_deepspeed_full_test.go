@@ -1,0 +1,104 @@
+//go:build full
+
+package main
+
+import (
+	"encoding/xml"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// deepSpeedTests returns a folder with the tests of DeepSpeed's repository, which its source
+// distribution lacks. They come from the checkout that DSBUILD_DEEPSPEED_CHECKOUT names, else from
+// GitHub. The folder has nothing else of the checkout, so that its tests import the installed DeepSpeed.
+func deepSpeedTests(t *testing.T, version string) string {
+	t.Helper()
+	checkout := os.Getenv("DSBUILD_DEEPSPEED_CHECKOUT")
+	if checkout == "" {
+		checkout = filepath.Join(t.TempDir(), "DeepSpeed")
+		command(t, ".", "git", "clone", "--quiet", "--depth", "1", "--branch", "v"+version, "https://github.com/deepspeedai/DeepSpeed", checkout)
+	}
+	dir := filepath.Join(t.TempDir(), "tests")
+	if err := os.CopyFS(dir, os.DirFS(filepath.Join(checkout, "tests"))); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// pytestCase is a test in pytest's report of a run.
+type pytestCase struct {
+	Class   string    `xml:"classname,attr"`
+	Name    string    `xml:"name,attr"`
+	Failure *struct{} `xml:"failure"`
+	Error   *struct{} `xml:"error"`
+	Skipped *struct{} `xml:"skipped"`
+}
+
+// outcome is how the test ended.
+func (c pytestCase) outcome() string {
+	switch {
+	case c.Failure != nil || c.Error != nil:
+		return "failed"
+	case c.Skipped != nil:
+		return "skipped"
+	default:
+		return "passed"
+	}
+}
+
+// runPytest runs files of tests with the installed DeepSpeed. It returns how each test ended, and
+// how often each end was.
+func runPytest(t *testing.T, interpreter, dir string, files ...string) (ends map[string]string, counts map[string]int) {
+	t.Helper()
+	report := filepath.Join(t.TempDir(), "report.xml")
+	cmd := exec.Command(interpreter, append([]string{"-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml", report}, files...)...)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1", "DS_ACCELERATOR=cuda")
+	out, runErr := cmd.CombinedOutput() // tests that fail are in the report
+	text, err := os.ReadFile(report)
+	var suites struct {
+		Cases []pytestCase `xml:"testsuite>testcase"`
+	}
+	if err == nil {
+		err = xml.Unmarshal(text, &suites)
+	}
+	if err != nil || len(suites.Cases) == 0 {
+		t.Fatalf("%d tests, %v, %v\n%s", len(suites.Cases), err, runErr, out)
+	}
+	ends, counts = map[string]string{}, map[string]int{}
+	for _, c := range suites.Cases {
+		ends[c.Class+"."+c.Name] = c.outcome()
+		counts[c.outcome()]++
+	}
+	if counts["failed"] > 0 {
+		t.Logf("%s", out)
+	}
+	return ends, counts
+}
+
+// DeepSpeed's own tests of its CPU optimizers end with a wheel of the stable ABI as they do with the
+// wheel for one torch. Those that need a GPU are skipped where there is none.
+func TestFullStableDeepSpeedTests(t *testing.T) {
+	hostPackages(t, "libaio-dev")
+	ops := []string{"--ops", stableCPUOps, "--builder", "host", "-o", t.TempDir()}
+	env := newStableEnvironment(t, stockPair(), "pytest")
+	ends := map[string]map[string]string{}
+	for _, abi := range []string{"torch", "stable"} {
+		built := build(t, append(ops, "--abi", abi, "--torch", stockPair().torch, "--python", stockPair().python)...)
+		env.install(t, built.Path)
+		release, _, _ := strings.Cut(built.Manifest.Version, "+")
+		tests := deepSpeedTests(t, release)
+		var counts map[string]int
+		ends[abi], counts = runPytest(t, env.python, tests, "unit/ops/adam/test_cpu_adam.py", "unit/ops/adagrad/test_cpu_adagrad.py", "unit/ops/lion/test_cpu_lion.py")
+		if counts["passed"] == 0 || counts["failed"] > 0 {
+			t.Errorf("--abi %s: %v", abi, counts)
+		}
+		t.Logf("result: DeepSpeed's tests of its CPU optimizers, --abi %s: %d passed, %d skipped, %d failed", abi, counts["passed"], counts["skipped"], counts["failed"])
+	}
+	if !reflect.DeepEqual(ends["stable"], ends["torch"]) {
+		t.Errorf("stable %v\nstock %v", ends["stable"], ends["torch"])
+	}
+}
