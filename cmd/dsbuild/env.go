@@ -152,7 +152,7 @@ func (o envOptions) collector(a *app, site pipeline.Site) (*environment.Collecto
 			return nil, usageErrorf(o.command, "--files %s: it is not a folder", o.files)
 		}
 	}
-	return &environment.Collector{Folder: o.files, Cache: envCache(), Indexes: site.FileIndexes(), Torch: site.TorchIndex(), Client: site.IndexClient(), Note: a.reporter.Note}, nil
+	return &environment.Collector{Folder: o.files, Cache: envCache(), Indexes: site.FileIndexes(), Torch: site.TorchIndex(), Client: site.IndexClient(), Sum: wheels.DefaultCache().Sum, Note: a.reporter.Note}, nil
 }
 
 // options checks the flags and reads the lock and the inventory.

@@ -50,9 +50,9 @@ type Inbox struct {
 	Bandwidth *rate.Limiter // bytes per second of all uploads; nil: no limit
 }
 
-// largeFile is the size in bytes from which a Python process of its own writes a file and
+// LargeFile is the size in bytes from which a Python process of its own writes a file and
 // computes the digest meanwhile. For smaller files, starting Python takes longer than it saves.
-const largeFile = 16 << 20
+const LargeFile = 16 << 20
 
 // Path returns the path of a file in the inbox.
 func (i Inbox) Path(f wheels.File) string { return path.Join(i.Folder, filepath.Base(f.Path)) }
@@ -74,7 +74,7 @@ func (i Inbox) Put(ctx context.Context, f wheels.File) error {
 			i.Node.Sent(n)
 		},
 	}
-	if f.Size >= largeFile {
+	if f.Size >= LargeFile {
 		up.Write = func(ctx context.Context, path string, at int64, r io.Reader) (string, error) {
 			sum, err := node.Append(ctx, i.Node.Runner, i.Python, path, at, r)
 			switch {

@@ -2,8 +2,9 @@
 # a new one beside the old one, and renames a link. If the driver goes away, the environment that is
 # being made goes, too.
 #
-# ../../agent/agent.py, proof.py, ../changes/changes.py, ../../signing/enforce.py, uses.py, python.py
-# and place.py go before it.
+# ../../agent/agent.py, proof.py, ../changes/changes.py, ../../signing/enforce.py, uses.py, python.py,
+# place.py and known.py go before it.
+import queue
 import zipfile
 
 INBOX, CACHE = os.path.join(HOME, "inbox"), os.path.join(HOME, "cache")
@@ -19,6 +20,7 @@ class Environments(Workplace):
         self.dir, self.made, self.uv = None, "", ""  # temporary files; the new environment; the installer
         self.recorded, self.keep, self.syncing = False, True, None
         self.judged = None  # how the policies judged the wheel of DeepSpeed
+        self.noted = self.known = self.early = None  # the files of the current environment, those of the new one; who installs early
 
     def begin(self, inbox):
         """Locks, and repairs what an earlier run left."""
@@ -31,6 +33,7 @@ class Environments(Workplace):
         found = {"current": told(target(CURRENT)), "previous": told(target(PREVIOUS)), "repaired": repaired, "run": last_run()}
         if REQUEST["look"]:
             return dict(found, inbox="", arrived=[], have=[])
+        self.sweep_stored()
         for name in os.listdir(HOME):  # nobody else works here while the lock is held
             if name.startswith("run-") or GONE in name:
                 sweep(os.path.join(HOME, name))
@@ -54,6 +57,30 @@ class Environments(Workplace):
                 sweep(path)
         return repaired
 
+    def store_early(self, order, inbox):
+        """Moves an upload to the files that stay, and has a large wheel installed while others
+        arrive. DeepSpeed's waits until it is judged."""
+        f, early = order["file"], order["early"] and order["file"]["package"] != "deepspeed"
+        self.store(f, stays=early)
+        if early:
+            if not self.early:
+                self.begin_environment(order, inbox)
+                self.early = EarlyInstaller(lambda files, watch: self.install_early(order, files, watch))
+            self.early.raise_failure()
+            self.early.files.put(f)
+        return {}
+
+    def install_early(self, order, files, watch):
+        """Installs wheels and reads their files."""
+        folder = os.path.join(PLACE, self.made)
+        before = set(os.listdir(site_of(folder)))
+        self.install_wheels(order, folder, files, watch)
+        for entry in set(os.listdir(site_of(folder))) - before:
+            for row in record_rows(os.path.join(site_of(folder), entry)) or []:
+                watch.check()
+                if row[1].startswith("sha256="):
+                    self.known.sha256(os.path.join(site_of(folder), row[0]))
+
     def install(self, order, inbox):
         """Makes a new environment of files that have arrived, or takes the one that is there."""
         if order["ready"]:
@@ -62,21 +89,43 @@ class Environments(Workplace):
         for f in order["files"]:
             self.store(f)
         self.judge(order)
-        self.made = self.free_name(order["digest"])
-        folder = os.path.join(PLACE, self.made)
-        self.unpack_uv(order["installer"])
-        self.build(order, folder, inbox)
-        whole = Whole(folder, REQUEST["python"]).told()
+        folder = self.begin_environment(order, inbox)
+        if self.early:
+            self.early.finish(inbox)
+        self.install_wheels(order, folder, order["files"], inbox)
+        whole = self.inspect_new(folder)
         if whole["wrong"]:  # a file in the cache was changed, which all environments share
             put_aside(CACHE, CACHE + GONE)
             sweep(CACHE + GONE)
             self.take_away(folder)
-            self.build(order, folder, inbox)
-            whole = Whole(folder, REQUEST["python"]).told()
+            self.noted = NotedFiles("")
+            self.known = self.noted.known
+            self.make_venv(order, folder, inbox)
+            self.install_wheels(order, folder, order["files"], inbox)
+            whole = self.inspect_new(folder)
         if whole["wrong"]:
             raise Failed("the new environment is not whole: %s" % ", ".join(whole["wrong"][:4]))
         self.syncing = start_sync([folder])  # while it is verified
         return dict(whole, name=self.made, python=python_of(folder), judged=self.judged)
+
+    def begin_environment(self, order, inbox):
+        """Begins the new environment, unless that is done."""
+        folder = os.path.join(PLACE, self.made or self.free_name(order["digest"]))
+        if not self.made:
+            self.made = os.path.basename(folder)
+            before = target(CURRENT)
+            made_anew = before and mark_of(before).get("digest") == order["digest"]  # then every file is read
+            self.noted = NotedFiles("" if made_anew else before)
+            self.known = self.noted.known
+            self.unpack_uv(order["installer"])
+            self.make_venv(order, folder, inbox)
+        return folder
+
+    def inspect_new(self, folder):
+        """What the new environment is, once all is installed."""
+        forget_times(folder)
+        self.noted.link_byte_code(site_of(folder))
+        return Whole(folder, REQUEST["python"], self.known).told()
 
     def judge(self, order):
         """Judges DeepSpeed's wheel by the policies, before an environment is made of it. uv compares the
@@ -127,8 +176,9 @@ class Environments(Workplace):
             raise Failed("the environment on the node is not as it was made: %s" % ", ".join(whole["wrong"][:4]), "env-force")
         return dict(whole, name=name, python=python_of(folder))
 
-    def store(self, f):
-        """Moves an upload to the files that stay."""
+    def store(self, f, stays=False):
+        """Moves an upload to the files that stay, or links it: other nodes may still ask this one's
+        relay for it."""
         folder = os.path.join(FILES, f["sha256"])
         path, sent = os.path.join(folder, f["name"]), os.path.join(INBOX, f["name"])
         if not exists(path):
@@ -136,7 +186,17 @@ class Environments(Workplace):
                 raise Failed("%s has sha256 %s, not %s" % (f["name"], digest_of(sent, self.digests), f["sha256"]))
             os.makedirs(folder, exist_ok=True)
             os.chmod(sent, 0o644)
-            os.rename(sent, path)
+            try:
+                (os.link if stays else os.rename)(sent, path)
+            except OSError:  # a file system without links
+                os.rename(sent, path)
+
+    @staticmethod
+    def sweep_stored():
+        """Removes uploads that are among the files that stay."""
+        for f in REQUEST["files"]:
+            if exists(os.path.join(FILES, f["sha256"], f["name"])):
+                sweep(os.path.join(INBOX, f["name"]))
 
     @staticmethod
     def free_name(digest):
@@ -159,19 +219,22 @@ class Environments(Workplace):
             raise Failed("%s is not a wheel of uv" % f["name"])
         os.chmod(self.uv, 0o700)
 
-    def build(self, order, folder, inbox):
-        """Lets uv make the environment, from the files alone."""
-        asked = os.path.join(self.dir, "requirements.txt")
+    def make_venv(self, order, folder, inbox):
+        self.run_uv(order, inbox, ["venv", "--relocatable", "--no-project", "--python", sys.executable, folder])
+
+    def install_wheels(self, order, folder, files, inbox):
+        """Lets uv install wheels from their files alone."""
+        asked, wheels = os.path.join(self.dir, "requirements.txt"), [f for f in files if f["package"]]
         with open(asked, "w", encoding="utf-8") as f:
-            f.writelines("%s==%s --hash=sha256:%s\n" % (w["package"], w["version"], w["sha256"]) for w in order["files"] if w["package"])
-        places = [word for w in order["files"] if w["package"] for word in ("--find-links", os.path.join(FILES, w["sha256"]))]
+            f.writelines("%s==%s --hash=sha256:%s\n" % (w["package"], w["version"], w["sha256"]) for w in wheels)
+        places = [word for w in wheels for word in ("--find-links", os.path.join(FILES, w["sha256"]))]
         try:
-            self.run_uv(order, inbox, ["venv", "--relocatable", "--no-project", "--python", sys.executable, folder])
             self.run_uv(order, inbox, ["pip", "install", "--no-index", "--no-deps", "--require-hashes", "--no-build", "--python", python_of(folder), "-r", asked] + places)
         except Failed:
-            self.drop_damaged(order["files"])
+            self.drop_damaged(files)
             raise
-        forget_times(folder)
+        for w in wheels:
+            free_page_cache(os.path.join(FILES, w["sha256"], w["name"]))
 
     def run_uv(self, order, inbox, arguments):
         env = {k: v for k, v in os.environ.items() if not k.startswith(("UV_", "PYTHON", "VIRTUAL_ENV", "CONDA_"))}
@@ -201,6 +264,11 @@ class Environments(Workplace):
         before = target(CURRENT)
         same = before and mark_of(before).get("digest") == order["digest"]  # it was made anew: nobody goes back to it
         self.switch({"to": name, "previous": target(PREVIOUS) if same else before, "journal": order["journal"], "tidy": True})
+        if self.made:
+            try:
+                note_files(name, self.known)  # last: to remove an environment touches the files that others share
+            except OSError:
+                pass  # the next run reads every file
         return {"python": python_of(CURRENT)}
 
     def roll_back(self, order):
@@ -279,12 +347,16 @@ class Environments(Workplace):
 
     def undo(self):
         """Removes the environment that was being made. What is recorded stays."""
+        if self.early:
+            self.early.stop()
+            self.early = None
         if self.made and not self.recorded:
             self.take_away(os.path.join(PLACE, self.made))
             self.made = ""
         if self.dir:
             sweep(self.dir)
             self.dir = None
+            self.sweep_stored()
             if self.recorded or not os.listdir(INBOX):
                 sweep(INBOX)  # else the next run goes on with what has arrived
         return {"current": told(target(CURRENT)), "recorded": self.recorded, "finished": not exists(CHANGE)}
@@ -303,6 +375,16 @@ def forget_times(folder):
             f.writelines(line for line in lines if not line.startswith(os.fsencode(note_file) + b","))
         os.rename(record + PART, record)
         os.unlink(os.path.join(site, note_file))
+
+
+def free_page_cache(path):
+    """Lets the kernel forget a wheel that is installed: its memory is for the files of the environment,
+    which are read again."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)
 
 
 def listed_folders(path):
@@ -328,6 +410,7 @@ def verbs(env, inbox):
     return {
         "learn": env.learn,
         "digest": env.digest,
+        "store": lambda order: env.store_early(order, inbox),
         "install": lambda order: env.install(order, inbox),
         "record": env.record,
         "roll_back": env.roll_back,

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/ci/wheelindex"
+	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/deploy/envs"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/dockerfiles"
@@ -278,7 +279,7 @@ func mustBe(t *testing.T, got, want map[string]string) {
 func leftovers(t *testing.T, s *sshtest.Server) []string {
 	t.Helper()
 	var left []string
-	for folder, fine := range map[string][]string{place(s): {"current", "previous", "journal.jsonl"}, filepath.Join(place(s), "../.dsbuild"): {"lock", "files", "cache"}} {
+	for folder, fine := range map[string][]string{place(s): {"current", "previous", "journal.jsonl", "known.json"}, filepath.Join(place(s), "../.dsbuild"): {"lock", "files", "cache"}} {
 		entries, err := os.ReadDir(folder)
 		if err != nil {
 			t.Fatal(err)
@@ -414,6 +415,109 @@ func TestOneChangedPackage(t *testing.T) {
 	}
 	if left, _ := filepath.Glob(filepath.Join(place(s), "../.dsbuild/files/*/*")); len(left) != 4 || len(leftovers(t, s)) > 0 {
 		t.Errorf("files %q, left %q", left, leftovers(t, s))
+	}
+}
+
+// The files that did not change are known from the run before, and the byte code of their modules goes
+// along. A file that was changed meanwhile is found although it has its size and time: it would be in
+// the new environment, too.
+func TestKnownFiles(t *testing.T) {
+	t.Parallel()
+	x := newSite(t)
+	x.Add(t, wheelindex.Wheel{Name: "single", Version: "1", Files: map[string]string{"alone.py": "one = 1\n"}})
+	loads := map[string]string{"deepspeed/ops/cpu_adam_loaded.py": "import alone\n"}
+	lock := func() (*environment.Lock, *envs.Files) {
+		return x.lock(t, "name: train\npython: 3.11\ntorch: 2.15.0\ndeepspeed: "+x.deepspeed(t, "0.19.8", loads)+"\nrequirements: [alpha, single]\n")
+	}
+	h, s := host(t, "gpu1", sshtest.Options{})
+	deploy := func() string {
+		t.Helper()
+		l, files := lock()
+		if r := run(t, t.Context(), options(t, l, files, []*sshtest.Server{s}, h)); r.Err() != nil || !r.Nodes[0].Changed {
+			t.Fatalf("%v, %+v", r.Err(), r.Nodes[0])
+		}
+		return filepath.Join(current(t, s), "lib/python3.11/site-packages/torch")
+	}
+	byteCode := func(torch, path string) os.FileInfo {
+		t.Helper()
+		info, err := os.Stat(filepath.Join(torch, path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info
+	}
+	first := deploy() // to load the ops makes byte code
+	x.Add(t, wheelindex.Wheel{Name: "alpha", Version: "1.1"})
+	second := deploy()
+	for _, path := range []string{"__pycache__/version.cpython-311.pyc", "../__pycache__/alone.cpython-311.pyc"} {
+		if !os.SameFile(byteCode(first, path), byteCode(second, path)) {
+			t.Errorf("%s was made again", path)
+		}
+	}
+	file := filepath.Join(second, "version.py")
+	was := content(t, file)
+	info, err := os.Stat(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed, err := os.OpenFile(file, os.O_WRONLY, 0) // in place: uv's cache has the same file
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = changed.WriteString(strings.ToUpper(was[:4]))
+	if err := joined(err, changed.Close(), os.Chtimes(file, info.ModTime(), info.ModTime())); err != nil {
+		t.Fatal(err)
+	}
+	x.Add(t, wheelindex.Wheel{Name: "alpha", Version: "1.2"})
+	third := deploy()
+	if now := content(t, filepath.Join(third, "version.py")); now != was {
+		t.Errorf("the new environment has %q", now)
+	}
+}
+
+// content is the text of a file.
+func content(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// Large wheels are installed while the next files are sent. A uv that fails then fails the node, which
+// keeps nothing of it.
+func TestLargeWheelsAreInstalledEarly(t *testing.T) {
+	t.Parallel()
+	x := newSite(t)
+	x.Add(t, wheelindex.Wheel{Name: "a-large", Version: "1", Files: map[string]string{"large/data.bin": noise(changes.LargeFile + 1000)}})
+	const text = "name: train\npython: 3.11\nrequirements: [a-large, alpha]\n"
+	asked := filepath.Join(t.TempDir(), "asked")
+	deploy := func(line string) (report.Node, *sshtest.Server) {
+		t.Helper()
+		restore := x.uv(t, line)
+		l, files := x.lock(t, text)
+		restore()
+		h, s := host(t, "gpu1", sshtest.Options{})
+		return run(t, t.Context(), options(t, l, files, []*sshtest.Server{s}, h)).Nodes[0], s
+	}
+	n, s := deploy(fmt.Sprintf("echo $* >>%s; exec %s \"$@\"", asked, x.UV))
+	if n.Status != report.OK || len(leftovers(t, s)) > 0 {
+		t.Errorf("%+v, left %q", n, leftovers(t, s))
+	}
+	var wheels []int
+	for line := range strings.Lines(content(t, asked)) {
+		wheels = append(wheels, strings.Count(line, "--find-links"))
+	}
+	if !slices.Equal(wheels, []int{0, 1, 2}) {
+		t.Errorf("uv was given so many wheels: %v", wheels)
+	}
+	if got := python(t, s, "import alpha; print(alpha.__version__)"); got != "1.0" {
+		t.Error(got)
+	}
+	n, s = deploy("for last; do :; done; test $1 = venv && exec python3 -m venv --without-pip $last; echo it is broken >&2; exit 2")
+	if n.Status != report.Failed || !strings.Contains(n.Error, "it is broken") || len(leftovers(t, s)) > 0 {
+		t.Errorf("%+v, left %q", n, leftovers(t, s))
 	}
 }
 

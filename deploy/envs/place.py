@@ -63,11 +63,11 @@ def site_of(folder):
 
 class Whole:
     """Every file of an environment, compared with RECORD, and its Python, if one came along. A new
-    environment has no mark yet: python is its Python."""
+    environment has no mark yet: python is its Python. Files are read unless they are known."""
 
-    def __init__(self, folder, python=None):
+    def __init__(self, folder, python=None, known=None):
         self.site, self.listed, self.wrong, self.lines = site_of(folder), set(), [], []
-        self.packages = {}
+        self.packages, self.known = {}, known
         mark = mark_of(os.path.basename(folder)) or {}
         self.python = python or mark.get("python") or None
         if self.python:
@@ -100,19 +100,19 @@ class Whole:
             if algorithm not in HASHES:
                 continue
             try:
-                digest = file_digest(os.path.join(self.site, path))
-                same = digest if algorithm == "sha256" else file_digest(os.path.join(self.site, path), getattr(hashlib, algorithm))
+                sum = self.known.sha256(os.path.join(self.site, path)) if self.known else file_digest(os.path.join(self.site, path)).hexdigest()
+                same = bytes.fromhex(sum) if algorithm == "sha256" else file_digest(os.path.join(self.site, path), getattr(hashlib, algorithm)).digest()
             except OSError:
                 self.wrong.append(row[0] + " is missing")
                 continue
-            if written(same.digest()) != want.rstrip("="):
+            if written(same) != want.rstrip("="):
                 self.wrong.append(row[0] + " is altered")
-            line = "%s\0%s\n" % (path, digest.hexdigest())
+            line = "%s\0%s\n" % (path, sum)
             if path.startswith(".."):
                 self.lines.append(line)
             elif not (path.startswith(entry + "/") and path[len(entry) + 1:] in OWN):
                 lines.append(line)
-        self.wrong += wrong_modules(self.site, [row[0] for row in rows])
+        self.wrong += wrong_modules(self.site, [row[0] for row in rows], self.known)
         name, version = metadata_of(info)
         sum = hashlib.sha256("".join(sorted(lines)).encode("utf-8", "surrogateescape")).hexdigest()
         self.packages[normal(name)] = {"version": version, "digest": sum}

@@ -42,12 +42,13 @@ def altered_python(folder, tree):
             made.add(os.fsdecode(path))
         else:
             wrong.append(os.fsdecode(path) + " is not in the archive")
-    return wrong + wrong_modules(os.path.join(folder, "tree"), [os.fsdecode(p) for p in want], made)
+    return wrong + wrong_modules(os.path.join(folder, "tree"), [os.fsdecode(p) for p in want], only=made)
 
 
-def wrong_modules(site, paths, only=None):
+def wrong_modules(site, paths, known=None, only=None):
     """The byte code that Python would run in place of modules and that is not theirs."""
-    found = [f for f in byte_code_files(site, [[p, ""] for p in paths]) if only is None or f[1] in only]
+    found = [f for f in byte_code_files(site, [[p, ""] for p in paths])
+             if (only is None or f[1] in only) and not (known and known.find(os.path.join(site, f[1])) == "")]
     if found:
         exec(BYTECODE, globals())
     return [path + " is not the byte code of its module" for path in (differing(site, found, None) if found else [])]

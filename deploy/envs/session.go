@@ -14,7 +14,8 @@ import (
 	"github.com/dsbuild/dsbuild/verify"
 )
 
-// The programs on nodes are made of these sources: python.py, place.py, then one of the others.
+// The programs on nodes are made of these sources: python.py, place.py, for the agent
+// known.py, then one of the others.
 var (
 	//go:embed place.py
 	placeSource string
@@ -22,6 +23,8 @@ var (
 	lookSource string
 	//go:embed check.py
 	checkSource string
+	//go:embed known.py
+	knownSource string
 	//go:embed agent.py
 	agentSource string
 )
@@ -29,7 +32,7 @@ var (
 var (
 	lookProgram  = node.NewErrand(pythonSource, placeSource, lookSource)
 	checkProgram = node.NewProgram(pythonSource, placeSource, checkSource)
-	agentProgram = agent.NewProgram(verify.FilesSource(), changes.Source(), signing.NodeSource(), node.UsesSource(), pythonSource, placeSource, agentSource)
+	agentProgram = agent.NewProgram(verify.FilesSource(), changes.Source(), signing.NodeSource(), node.UsesSource(), pythonSource, placeSource, knownSource, agentSource)
 )
 
 // where names the environment for the programs on nodes.
@@ -53,10 +56,12 @@ func refs(s *environment.Set) []fileRef {
 	}
 	all := []fileRef{{Name: s.Installer.File, SHA256: s.Installer.SHA256}}
 	for _, f := range s.Files {
-		all = append(all, fileRef{f.File, f.SHA256, f.Name, f.Version})
+		all = append(all, refTo(f))
 	}
 	return all
 }
+
+func refTo(f environment.File) fileRef { return fileRef{f.File, f.SHA256, f.Name, f.Version} }
 
 // sessionRequest is the agent's start request.
 type sessionRequest struct {

@@ -14,6 +14,7 @@ import (
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
+	"github.com/dsbuild/dsbuild/environment"
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
@@ -118,18 +119,35 @@ func (u *nodeRun) putAll(ctx context.Context, again bool) error {
 	box := u.uploadBox()
 	for _, f := range u.plan.Send {
 		local := wheels.File{Path: u.run.opt.Files.Paths[f.SHA256], SHA256: f.SHA256, Size: f.Size}
-		if slices.Contains(b.Have, f.SHA256) || slices.Contains(b.Arrived, path.Base(local.Path)) {
+		stored := slices.Contains(b.Have, f.SHA256)
+		if stored || slices.Contains(b.Arrived, path.Base(local.Path)) {
 			u.Sent(f.Size)
 			u.run.relay.Skip(f.SHA256, u.Node)
+		} else {
+			send := func(ctx context.Context) error { return box.Put(ctx, local) }
+			if err := u.run.relay.Bring(ctx, u.Node, u.interpreter(), f.SHA256, box.Path(local), send); err != nil {
+				return err
+			}
+			u.sent += f.Size
+		}
+		if stored {
 			continue
 		}
-		send := func(ctx context.Context) error { return box.Put(ctx, local) }
-		if err := u.run.relay.Bring(ctx, u.Node, u.interpreter(), f.SHA256, box.Path(local), send); err != nil {
+		if err := u.store(ctx, f); err != nil {
 			return err
 		}
-		u.sent += f.Size
 	}
 	return nil
+}
+
+// store lets the node store a file that has arrived. The node installs a large wheel at once, while
+// the next files arrive.
+func (u *nodeRun) store(ctx context.Context, f environment.File) error {
+	set := u.plan.Set
+	return u.session.ask(ctx, agent.Order{
+		"do": "store", "file": refTo(f), "early": f.Size >= changes.LargeFile && f.SHA256 != set.Installer.SHA256,
+		"digest": set.Digest, "installer": refTo(set.Installer), "limit_s": u.run.fleet.Limit(installLimit).Seconds(),
+	}, nil)
 }
 
 // tidy removes the files of an interrupted run from a node that needs no other change.

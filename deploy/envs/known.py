@@ -1,0 +1,143 @@
+# Files that need not be read again: this program has read them, or an earlier one has and nothing
+# has touched them since.
+NOTED = os.path.join(PLACE, "known.json")  # the files of the current environment
+
+
+class Known:
+    """What is known of files: size, time and sha256 by device and inode. Byte code that is its
+    module's has "" for the sha256."""
+
+    def __init__(self):
+        self.files = {}
+
+    @staticmethod
+    def state(path):
+        st = os.stat(path)
+        return (st.st_dev, st.st_ino), (st.st_size, st.st_mtime_ns)
+
+    def find(self, path):
+        """The sha256 of a file, None for one that is not known."""
+        file, state = self.state(path)
+        found = self.files.get(file)
+        return found[1] if found and found[0] == state else None
+
+    def learn(self, path, sum):
+        file, state = self.state(path)
+        self.files[file] = (state, sum)
+
+    def sha256(self, path):
+        """The sha256 of a file, which is read if it is not known."""
+        sum = self.find(path)
+        if not sum:
+            before = self.state(path)
+            sum = file_digest(path).hexdigest()
+            if self.state(path) == before:
+                self.learn(path, sum)
+        return sum
+
+
+def times(path):
+    """What changes with every change of a file, however its owner sets its time."""
+    st = os.stat(path)
+    return [st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns, st.st_ctime_ns]
+
+
+def module_of(path):
+    """The module of byte code in __pycache__."""
+    folder, name = os.path.split(path)
+    return os.path.join(os.path.dirname(folder), name.split(".")[0] + ".py")
+
+
+class NotedFiles:
+    """What an earlier run noted of the current environment. It counts for files that nothing has
+    touched since; a new link to a file touches it, so it must be read before an installer runs."""
+
+    def __init__(self, name):
+        self.known, self.site, self.byte_code = Known(), site_of(os.path.join(PLACE, name)), []
+        noted = load_json(NOTED)
+        if not name or not isinstance(noted, dict) or noted.get("environment") != name:
+            return
+        for path, state in noted["files"].items():
+            file = os.path.join(self.site, path)
+            try:
+                if times(file) != state[:-1]:
+                    continue
+            except OSError:
+                continue
+            self.known.learn(file, state[-1])
+            if not state[-1]:
+                self.byte_code.append(path)
+
+    def link_byte_code(self, site):
+        """Gives a new environment the byte code of those modules that are the same files."""
+        for path in self.byte_code:
+            new = os.path.join(site, path)
+            try:
+                if os.path.samefile(os.path.join(self.site, module_of(path)), os.path.join(site, module_of(path))):
+                    os.makedirs(os.path.dirname(new), exist_ok=True)
+                    os.link(os.path.join(self.site, path), new)
+            except OSError:  # then Python compiles the module again
+                pass
+
+
+def note_files(name, known):
+    """Notes the files of an environment that were found whole. Its byte code is known, too: nobody
+    but dsbuild has run the environment yet."""
+    site, files = site_of(os.path.join(PLACE, name)), {}
+    for folder, _, names in os.walk(site):
+        inner = folder[len(site) + 1:]
+        for name_of_file in names:
+            path = os.path.join(folder, name_of_file)
+            is_byte_code = inner.endswith("__pycache__") and name_of_file.endswith(".pyc")
+            sum = "" if is_byte_code else None if os.path.islink(path) else known.find(path)
+            if sum is not None:
+                files[os.path.join(inner, name_of_file)] = times(path) + [sum]
+    with open(NOTED, "w", encoding="utf-8") as f:  # if it is cut off it is no JSON, and the next run reads every file
+        json.dump({"environment": name, "files": files}, f)
+
+
+class EarlyInstaller(threading.Thread):
+    """Installs large wheels while the next ones arrive, and reads their files while they are still in
+    memory. To uv it is the driver: if stop is called, uv ends."""
+
+    def __init__(self, install):
+        threading.Thread.__init__(self, daemon=True)
+        self.install, self.files, self.failed, self.stopped = install, queue.SimpleQueue(), None, False
+        self.start()
+
+    def run(self):
+        try:
+            while True:
+                files = [self.files.get()]
+                while not self.files.empty():
+                    files.append(self.files.get())
+                if files != [None]:
+                    self.install([f for f in files if f], self)
+                if None in files:
+                    return
+        except Exception as e:
+            self.failed = e
+
+    def check(self):
+        if self.stopped:
+            raise Gone()
+
+    def silent(self):
+        return True  # another thread speaks to the driver
+
+    def finish(self, inbox):
+        """Waits for the wheels that it has."""
+        self.files.put(None)
+        while self.is_alive():
+            inbox.check()
+            self.join(0.1)
+        self.raise_failure()
+
+    def raise_failure(self):
+        if self.failed:
+            raise self.failed
+
+    def stop(self):
+        self.stopped = True
+        self.files.put(None)
+        self.join()
