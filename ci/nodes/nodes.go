@@ -3,7 +3,7 @@
 // Package nodes runs a few real OpenSSH servers on this machine that look like the nodes of a
 // cluster: each has its own address in 127.0.1.0/24, host key, home, temporary folder and Python
 // environment. They need no root, write only into one folder, and end with the program that started
-// them.
+// them. For root, each can have a network of its own, with a link of a limited speed.
 package nodes
 
 import (
@@ -67,6 +67,9 @@ type Options struct {
 	Packages []string
 	// Python is the major.minor version of the interpreters; "" means 3.11.
 	Python string
+	// Networks gives every node and the driver a network of their own, whose links Fleet.Shape can
+	// limit. It needs root. Only commands behind Fleet.EnterDriver then reach the nodes.
+	Networks bool
 	// Log, if set, gets a line before each step that takes long.
 	Log func(line string)
 }
@@ -83,6 +86,7 @@ type Node struct {
 
 	configured []string // lines of its sshd_config
 	server     *server  // nil: the node is switched off
+	network    *network // nil: it is in this machine's own
 }
 
 // Fleet is a set of running nodes.
@@ -97,8 +101,9 @@ type Fleet struct {
 	IdentityFile string
 	Nodes        []*Node
 
-	sshd   sshd
-	unlock func()
+	sshd    sshd
+	network *network // nil: all nodes are in this machine's own
+	unlock  func()
 }
 
 // ErrNoSSHD means that this machine has no OpenSSH server and none could be installed.
@@ -166,9 +171,12 @@ func newFleet(opt Options) (*Fleet, error) {
 	if err != nil {
 		return nil, err
 	}
-	port, err := freePort(opt.Count)
-	if err != nil {
-		return nil, err
+	port, address := networkPort, nodeAddress
+	if !opt.Networks {
+		address = loopbackAddress
+		if port, err = freePort(opt.Count); err != nil {
+			return nil, err
+		}
 	}
 	f := &Fleet{
 		Dir: opt.Dir, User: u.Username,
@@ -177,7 +185,7 @@ func newFleet(opt Options) (*Fleet, error) {
 		IdentityFile: filepath.Join(opt.Dir, "id_ed25519"),
 	}
 	for i := range opt.Count {
-		n := &Node{Name: fmt.Sprintf("node%d", i+1), Address: fmt.Sprintf("127.0.1.%d", i+1), Port: port, Env: opt.Env}
+		n := &Node{Name: fmt.Sprintf("node%d", i+1), Address: address(i), Port: port, Env: opt.Env}
 		if e, ok := opt.Each[i]; ok {
 			n.Env = e
 		}
@@ -197,6 +205,15 @@ func (f *Fleet) start(ctx context.Context, opt Options) error {
 	}
 	if err := f.makeEnvironments(ctx, opt); err != nil {
 		return err
+	}
+	if opt.Networks {
+		var err error
+		if f.network, err = newNetwork(); err != nil {
+			return err
+		}
+		for _, n := range f.Nodes {
+			n.network = f.network
+		}
 	}
 	for i, n := range f.Nodes {
 		if err := f.Start(i); err != nil {
@@ -236,6 +253,8 @@ func (f *Fleet) layOut() error {
 	return nil
 }
 
+func loopbackAddress(i int) string { return fmt.Sprintf("127.0.1.%d", i+1) }
+
 // freePort finds a port that is free on the addresses of all nodes, below the range of ports for
 // outgoing connections.
 func freePort(count int) (int, error) {
@@ -243,7 +262,7 @@ next:
 	for range 200 {
 		port := 20000 + rand.N(10000)
 		for i := range count {
-			l, err := net.Listen("tcp", net.JoinHostPort(fmt.Sprintf("127.0.1.%d", i+1), strconv.Itoa(port)))
+			l, err := net.Listen("tcp", net.JoinHostPort(loopbackAddress(i), strconv.Itoa(port)))
 			if err != nil {
 				continue next
 			}

@@ -241,3 +241,32 @@ func TestFolderWithASpace(t *testing.T) {
 		t.Errorf("sftp: %v\n%s", err, out)
 	}
 }
+
+// Nodes with networks of their own are reached from the driver's; a link has the speed that it was
+// given, also that of a node that was killed and comes back.
+func TestNodesWithNetworks(t *testing.T) {
+	f := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.NoPython, Networks: true})
+	ssh := func(i int, line string) ([]byte, time.Duration, error) {
+		n := f.Nodes[i]
+		argv := append(f.EnterDriver(), "ssh", "-n", "-F", "none", "-i", f.IdentityFile, "-p", strconv.Itoa(n.Port),
+			"-o", "UserKnownHostsFile="+f.KnownHosts, f.User+"@"+n.Address, line)
+		begin := time.Now()
+		out, err := exec.CommandContext(t.Context(), argv[0], argv[1:]...).Output()
+		return out, time.Since(begin), err
+	}
+	if err := errors.Join(f.Shape(0, 8), f.Kill(1), f.Start(1)); err != nil {
+		t.Fatal(err)
+	}
+	for i := range f.Nodes {
+		out, took, err := ssh(i, "head -c 1500000 /dev/zero")
+		if err != nil || len(out) != 1500000 || took < time.Second || took > 10*time.Second {
+			t.Errorf("node %d: %d bytes at 1 MB/s in %s: %v", i+1, len(out), took, err)
+		}
+	}
+	if err := f.ShapeNode(1, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, took, err := ssh(1, "head -c 1500000 /dev/zero"); err != nil || took > time.Second {
+		t.Errorf("without a limit: %s, %v", took, err)
+	}
+}

@@ -19,6 +19,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/dsbuild/dsbuild/ci/child"
 	"github.com/dsbuild/dsbuild/ci/debian"
 	"github.com/dsbuild/dsbuild/ci/proc"
@@ -160,7 +162,9 @@ func (n *Node) serverConfig(s sshd, user string) string {
 		}
 		b.WriteString(text + "\n")
 	}
-	line("ListenAddress %s", n.Address)
+	if n.network == nil { // else the address comes after the server, with its link
+		line("ListenAddress %s", n.Address)
+	}
 	line("Port %d", n.Port)
 	line(`HostKey "%s"`, n.hostKeyFile())
 	line("PidFile none")
@@ -203,10 +207,10 @@ type server struct {
 	ended   <-chan struct{}
 }
 
-// runServer starts an sshd that ends with this program in any case.
-func runServer(cmd *exec.Cmd) (*server, error) {
+// runServer starts a process that ends with this program in any case, in new namespaces.
+func runServer(cmd *exec.Cmd, namespaces uintptr) (*server, error) {
 	cmd.Dir = "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGTERM}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGTERM, Cloneflags: namespaces}
 	started, ended := make(chan error), make(chan struct{})
 	go func() {
 		runtime.LockOSThread() // for the kernel, the end of this thread is the end of the program
@@ -238,8 +242,7 @@ func (f *Fleet) Start(i int) error {
 	if err := os.WriteFile(n.configFile(), []byte(n.serverConfig(f.sshd, f.User)), 0o600); err != nil {
 		return err
 	}
-	var err error
-	if n.server, err = runServer(f.sshd.sshdCommand("-D", "-f", n.configFile(), "-E", n.Log())); err != nil {
+	if err := f.runNode(i); err != nil {
 		return err
 	}
 	for deadline := time.Now().Add(10 * time.Second); !n.isListening(); time.Sleep(10 * time.Millisecond) {
@@ -251,8 +254,25 @@ func (f *Fleet) Start(i int) error {
 	return nil
 }
 
+// runNode starts the server of node i, in its network.
+func (f *Fleet) runNode(i int) (err error) {
+	n := f.Nodes[i]
+	var namespaces uintptr
+	if f.network != nil {
+		namespaces = unix.CLONE_NEWNET
+	}
+	if n.server, err = runServer(f.sshd.sshdCommand("-D", "-f", n.configFile(), "-E", n.Log()), namespaces); err == nil && f.network != nil {
+		err = f.network.connect(linkName(i), n.Address, n.server, f.network.forNode)
+	}
+	return err
+}
+
 func (n *Node) isListening() bool {
-	c, err := net.DialTimeout("tcp", net.JoinHostPort(n.Address, strconv.Itoa(n.Port)), time.Second)
+	dial := func(address string) (net.Conn, error) { return net.DialTimeout("tcp", address, time.Second) }
+	if n.network != nil {
+		dial = n.network.driver.dial
+	}
+	c, err := dial(net.JoinHostPort(n.Address, strconv.Itoa(n.Port)))
 	if err != nil {
 		return false
 	}
@@ -354,6 +374,9 @@ func (f *Fleet) Down() error {
 	var errs []error
 	for _, n := range f.Nodes {
 		errs = append(errs, n.stopServer())
+	}
+	if f.network != nil {
+		errs = append(errs, f.network.close())
 	}
 	f.unlock()
 	return errors.Join(errs...)

@@ -12,7 +12,7 @@ import (
 )
 
 // Up runs nodes until the test ends. With -short it skips the test. Without an OpenSSH server it
-// skips the test too, but fails it if the variable CI is true. opt.Dir may be empty.
+// skips the test too, as where it cannot make opt.Networks, but fails it if the variable CI is true. opt.Dir may be empty.
 func Up(tb testing.TB, opt nodes.Options) *nodes.Fleet {
 	tb.Helper()
 	if testing.Short() {
@@ -24,8 +24,11 @@ func Up(tb testing.TB, opt nodes.Options) *nodes.Fleet {
 	if opt.Log == nil {
 		opt.Log = func(s string) { tb.Log(s) }
 	}
+	if missing := nodes.MissingNetworks(); opt.Networks && missing != "" {
+		needs.Missing(tb, "networks of nodes need %s", missing)
+	}
 	f, err := nodes.Up(tb.Context(), opt)
-	if errors.Is(err, nodes.ErrNoSSHD) {
+	if errors.Is(err, nodes.ErrNoSSHD) || errors.Is(err, nodes.ErrNoNetworks) {
 		needs.Missing(tb, "%v", err)
 	}
 	if err != nil {
