@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,9 +25,9 @@ import (
 // await waits until a condition holds.
 func await(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(40 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Error("not within 20 s: " + what)
+			t.Error("not within 40 s: " + what)
 			return
 		}
 	}
@@ -47,19 +48,6 @@ func (s *stage) signal(number syscall.Signal, at ...int) {
 	for _, pid := range s.programs(at...) {
 		syscall.Kill(pid, number) //nolint:errcheck // it may have ended
 	}
-}
-
-// hasOpen reports whether the program on a node has the file open.
-func (s *stage) hasOpen(i int) bool {
-	for _, pid := range s.programs(i) {
-		files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
-		for _, file := range files {
-			if to, _ := os.Readlink(file); to == s.path(i) {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // pair brings the file to the first of two nodes, runs harm, and brings it to the second one, while
@@ -114,15 +102,57 @@ func TestFullRelayParentThatFails(t *testing.T) {
 	}
 }
 
-// An installation may take the file away as soon as it is whole.
+// An installation may take the file away as soon as it is whole, before any other node asked for it:
+// on the node to which the driver sent it, and on one that got it from another node.
 func TestFullRelayParentPassesOnAFileThatIsGone(t *testing.T) {
 	t.Parallel()
-	s := pair(t, func(s *stage) {
-		await(t, "the program has opened the file", func() bool { return s.hasOpen(0) })
-		os.Remove(s.path(0))
-	})
+	s := pair(t, func(s *stage) { os.Remove(s.path(0)) })
 	if s.sends.Load() != 1 {
 		t.Errorf("the driver sent %d copies", s.sends.Load())
+	}
+	s, r := set(t, 3, 2<<20)
+	for _, n := range s.fleet.Nodes {
+		if err := n.Connect(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range s.fleet.Nodes {
+		if err := s.bringOne(t.Context(), r, i, s.path(i)); err != nil {
+			t.Fatal(err)
+		}
+		if i == 1 {
+			s.signal(syscall.SIGKILL, 0)
+			await(t, "its program has ended", func() bool { return len(s.programs(0)) == 0 })
+			os.Remove(s.path(1))
+		}
+	}
+	s.mustHave(2)
+	if s.sends.Load() != 1 {
+		t.Errorf("the driver sent %d copies", s.sends.Load())
+	}
+}
+
+// The driver sends slowly to the first node and fast to all others: they do not wait for it.
+func TestFullRelaySlowFirstNode(t *testing.T) {
+	t.Parallel()
+	s, r := set(t, 4, 12<<20)
+	slow := rate.NewLimiter(128<<10, 1<<17)
+	s.limits = map[int]*rate.Limiter{0: slow}
+	var others sync.WaitGroup
+	others.Go(func() {
+		defer slow.SetLimit(rate.Inf)
+		await(t, "all others have the file", func() bool {
+			return !slices.ContainsFunc([]int{1, 2, 3}, func(i int) bool { return s.arrived(i) < s.file.Size })
+		})
+		if got := s.arrived(0); got > s.file.Size/2 {
+			t.Errorf("the first node has %d bytes already", got)
+		}
+	})
+	s.bring(r, 0, 1, 2, 3)
+	others.Wait()
+	s.mustHave(0, 1, 2, 3)
+	if n := s.sends.Load(); n != 2 {
+		t.Errorf("the driver sent %d copies", n)
 	}
 }
 

@@ -81,9 +81,10 @@ class Copy:
         return self.have > before
 
     def open_part(self):
-        """The file to write, cut off behind the right pieces."""
+        """The file to write, cut off behind the right pieces. Children read the same open file."""
         try:
-            f = os.fdopen(os.open(self.path + PART, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600), "wb")
+            f = os.fdopen(os.open(self.path + PART, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "wb")
+            self.fd = os.dup(f.fileno())  # an older one stays open, as in read
             f.truncate(self.have * self.piece)
             f.seek(self.have * self.piece)
         except OSError as e:
@@ -108,6 +109,10 @@ class Copy:
                 os.rename(self.path + PART, self.path)
         except OSError as e:
             raise NoRoom(e.strerror)
+
+    def hold(self):
+        """Opens the file that the driver has sent: an installation may take it away from now on."""
+        self.fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW)
 
     def wait(self, index):
         """Waits a moment for a piece. True if it is here."""
@@ -344,6 +349,14 @@ class Relay:
         start(self.follow, self.copy(order))
         return {}
 
+    def hold(self, order):
+        self.copy(order).hold()
+        return {}
+
+    def probe(self, order):
+        """Answers. How long that takes tells the driver how fast it sends to this node."""
+        return {}
+
     def follow(self, copy):
         while not copy.whole() and self.copies[self.tokens[copy.id]] is copy:
             if not copy.check_part():
@@ -358,7 +371,7 @@ def run_relay():
     relay, inbox = Relay(), Inbox()
     say({"to": 0, "ok": {}})
     try:
-        serve(inbox.take, {name: getattr(relay, name) for name in ("begin", "add", "fetch", "stop", "watch")}, describe)
+        serve(inbox.take, {name: getattr(relay, name) for name in ("begin", "add", "fetch", "stop", "watch", "hold", "probe")}, describe)
     except Gone:
         pass
     os._exit(0)  # without waiting for threads

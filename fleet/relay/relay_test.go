@@ -4,6 +4,7 @@ package relay
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -36,7 +37,9 @@ type stage struct {
 	file  File
 	data  []byte
 	limit *rate.Limiter // of the driver
-	sends atomic.Int32  // uploads by the driver
+	// limits are those of the driver for single nodes.
+	limits map[int]*rate.Limiter
+	sends  atomic.Int32 // uploads by the driver
 }
 
 // set makes a stage. Its relay always takes place.
@@ -101,7 +104,7 @@ func (s *stage) bringOne(ctx context.Context, r *Relay, i int, path string) erro
 		s.sends.Add(1)
 		return n.Conn.Put(ctx, remote.Upload{
 			Open: func() (io.ReadSeekCloser, error) { return os.Open(s.file.Path) }, Size: s.file.Size, SHA256: s.file.SHA256,
-			Path: path, Mode: 0o600, Resume: true, Limit: s.limit,
+			Path: path, Mode: 0o600, Resume: true, Limit: cmp.Or(s.limits[i], s.limit),
 		})
 	})
 }

@@ -31,6 +31,7 @@ type swarm struct {
 	seats  []*seat // by place; nil: not there
 	came   []bool  // by place: it has a seat, or takes no part
 	missed int     // places that have not come
+	probes int     // measurements of the driver's speed
 	timer  *time.Timer
 	done   chan struct{} // closed by stop
 }
@@ -182,13 +183,17 @@ func (s *swarm) sendTo(ctx context.Context, t *seat, send func(context.Context) 
 	if err := t.station.session.Ask(ctx, agent.Order{"do": "watch", "id": s.id}, nil); err != nil {
 		s.lose(t) // send finds out whether it was the connection
 	}
-	err := send(ctx)
-	if err != nil {
+	if err := send(ctx); err != nil {
 		s.lose(t)
-	} else if t.station.session.Err() == nil {
-		s.complete(t)
+		return err
 	}
-	return err
+	// From now on the caller may take the file away, and the program still has to pass it on.
+	if err := t.station.session.Ask(ctx, agent.Order{"do": "hold", "id": s.id}, nil); err != nil {
+		s.lose(t)
+		return nil
+	}
+	s.complete(t)
+	return nil
 }
 
 // assign waits until the node gets a parent, and returns it; nil: the driver is to send the file.
