@@ -4,28 +4,17 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"runtime"
-	"runtime/debug"
-	"strconv"
-	"strings"
 	"time"
 
-	"github.com/dsbuild/dsbuild/deploy/wheels"
-
-	"github.com/dsbuild/dsbuild/internal/fanout"
+	"github.com/dsbuild/dsbuild/ci/nodes"
 	"github.com/dsbuild/dsbuild/internal/filetime"
-	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
-	"github.com/dsbuild/dsbuild/inventory"
-	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -40,13 +29,13 @@ func noiseReader(seed byte, size int64) io.Reader {
 	return io.LimitReader(rand.NewChaCha8([32]byte{seed}), size)
 }
 
-// makeBigFile makes the copied file.
-func (races fleetRaces) makeBigFile() error {
-	f, err := os.Create(filepath.Join(races.dir, bigFile))
+// makeFile makes a file to copy.
+func (races fleetRaces) makeFile(name string, size int64) error {
+	f, err := os.Create(filepath.Join(races.dir, name))
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(f, noiseReader(0, bigSize))
+	_, err = io.Copy(f, noiseReader(0, size))
 	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
@@ -61,7 +50,7 @@ func copyContenders(n int) []contender {
 		return contender{name, fill(`head -{n} hosts | xargs -P {n} -IHOST scp -q -F ` + config + ` ` + bigFile + ` HOST:`), nil}
 	}
 	return []contender{
-		{dsbuildName, fill(`bench put nodes/inventory.yaml {n} ` + bigFile + ` nodes/HOST/home`), nil},
+		{dsbuildName, fill(`bench put nodes/inventory.yaml {n} ` + bigFile + ` nodes/HOST/home off`), nil},
 		scp(scpName, "ssh_config"),
 		scp("scp, aes128-gcm", "ssh_config.gcm"),
 		{pdcpName, fill(`pdcp -R ssh -f {n} -w {nodes} ` + bigFile + ` .`), []string{"PDSH_SSH_ARGS_APPEND=-F ssh_config"}},
@@ -73,7 +62,7 @@ func copyContenders(n int) []contender {
 
 // compareCopies compares the tools that copy a big file.
 func (races fleetRaces) compareCopies(ctx context.Context) (string, error) {
-	if err := races.makeBigFile(); err != nil {
+	if err := races.makeFile(bigFile, bigSize); err != nil {
 		return "", err
 	}
 	text := ""
@@ -81,7 +70,7 @@ func (races fleetRaces) compareCopies(ctx context.Context) (string, error) {
 		rank, err := races.runRace(ctx, race{
 			title: fmt.Sprintf("200 MiB to %s", ui.Count(n, "node")), nodes: n, rounds: 3, contenders: copyContenders,
 			before: func(contender, int) ([]string, error) { return nil, races.emptyHomes() },
-			after:  func(_ contender, n int) error { return races.mustHaveBigFile(n) },
+			after:  func(_ contender, n int) error { return races.mustHaveFile(bigFile, races.fleet.Nodes[:n]) },
 		})
 		if err != nil {
 			return "", err
@@ -93,71 +82,20 @@ func (races fleetRaces) compareCopies(ctx context.Context) (string, error) {
 	return text + "\n" + races.listTools(), races.emptyHomes()
 }
 
-// mustHaveBigFile makes sure that the file has arrived whole on n nodes.
-func (races fleetRaces) mustHaveBigFile(n int) error {
-	want := sha256.New()
-	if _, err := io.Copy(want, noiseReader(0, bigSize)); err != nil {
+// mustHaveFile makes sure that a copied file has arrived whole on nodes.
+func (races fleetRaces) mustHaveFile(name string, nodes []*nodes.Node) error {
+	want, _, err := wheel.HashFile(filepath.Join(races.dir, name))
+	if err != nil {
 		return err
 	}
-	for _, node := range races.fleet.Nodes[:n] {
-		got, _, err := wheel.HashFile(filepath.Join(node.Home, bigFile))
+	for _, node := range nodes {
+		got, _, err := wheel.HashFile(filepath.Join(node.Home, name))
 		if err != nil {
 			return err
 		}
-		if got != hex.EncodeToString(want.Sum(nil)) {
+		if got != want {
 			return fmt.Errorf("%s has another file", node.Name)
 		}
 	}
 	return nil
-}
-
-// putWord makes this program put a file as dsbuild deploy does: the whole file, with its digest
-// compared at the far end.
-const putWord = "put"
-
-// runPut is the main program of the process that puts a file. Its arguments are INVENTORY N FILE
-// DIR; HOST in DIR stands for the node's name.
-func runPut(args []string) error {
-	if len(args) != 4 {
-		return errors.New("INVENTORY N FILE DIR")
-	}
-	inv, err := inventory.Load(args[0])
-	if err != nil {
-		return err
-	}
-	n, err := strconv.Atoi(args[1])
-	if err != nil || n < 1 || n > len(inv.Hosts) {
-		return fmt.Errorf("%s nodes of %d", args[1], len(inv.Hosts))
-	}
-	sha256, size, err := wheels.Cache{Dir: "verified"}.Sum(args[2])
-	if err != nil {
-		return err
-	}
-	dir, err := filepath.Abs(args[3])
-	if err != nil {
-		return err
-	}
-	runtime.GOMAXPROCS(1) // as dsbuild does on two cores while nodes are working
-	debug.SetGCPercent(400)
-	dialer := remote.NewSSH(remote.Options{})
-	results := fanout.Run(context.Background(), inv.Hosts[:n], fanout.Options{Forks: n}, func(ctx context.Context, h inventory.Host) (struct{}, error) {
-		c, err := dialer.Dial(ctx, remote.Target{Name: h.Name, Address: h.Address, Port: h.Port, User: h.User, IdentityFiles: []string{h.IdentityFile}, KnownHosts: []string{inv.KnownHosts}})
-		if err != nil {
-			return struct{}{}, err
-		}
-		defer c.Close()
-		return struct{}{}, c.Put(ctx, remote.Upload{
-			Open: func() (io.ReadSeekCloser, error) { return os.Open(args[2]) }, Size: size, SHA256: sha256,
-			Path: filepath.Join(strings.ReplaceAll(dir, "HOST", h.Name), filepath.Base(args[2])), Mode: 0o600, Resume: true,
-			Write: func(ctx context.Context, path string, at int64, r io.Reader) (string, error) {
-				return node.Append(ctx, c, h.Python, path, at, r)
-			},
-		})
-	})
-	for i, r := range results {
-		if r.Err != nil {
-			err = errors.Join(err, fmt.Errorf("%s: %w", inv.Hosts[i].Name, r.Err))
-		}
-	}
-	return err
 }

@@ -145,9 +145,11 @@ func sentText(sent spread) string {
 func (races fleetRaces) emptyHomes() error {
 	var err error
 	for _, node := range races.fleet.Nodes {
-		wheels, _ := filepath.Glob(filepath.Join(node.Home, "*.whl")) // a bad pattern finds none
-		for _, file := range append(wheels, filepath.Join(node.Home, bigFile)) {
-			err = errors.Join(err, os.RemoveAll(file))
+		for _, pattern := range []string{"*.whl", "*.bin", "*.part"} {
+			files, _ := filepath.Glob(filepath.Join(node.Home, pattern)) // a bad pattern finds none
+			for _, file := range files {
+				err = errors.Join(err, os.RemoveAll(file))
+			}
 		}
 	}
 	return err

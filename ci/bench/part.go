@@ -35,6 +35,7 @@ func (ws *workspace) newProgram() parts.Program {
 			{Name: "copy", About: "a large file to nodes", Needs: []parts.Need{checkout, peers, fleet}, Do: races.compareCopies},
 			{Name: "verify", About: "the DeepSpeed version of many nodes", Needs: []parts.Need{checkout, peers, fleet, wheels}, Do: races.compareVerifications},
 			{Name: "growth", About: "the driver's cost for 1 to 1,000 nodes", Needs: []parts.Need{checkout, wheels}, Do: ws.measureGrowth},
+			{Name: "relay", About: "a large file to 1 to 64 nodes with slow links, which pass it on", Needs: []parts.Need{checkout, peers}, Do: ws.measureRelay},
 		},
 	}
 }

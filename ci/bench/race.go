@@ -88,10 +88,9 @@ func (races fleetRaces) takeSample(ctx context.Context, r race, c contender, nod
 	if err != nil {
 		return sample{}, err
 	}
-	fmt.Fprintf(races.log, "\n$ %s\n", c.line)
 	limited, cancel := context.WithTimeoutCause(ctx, commandLimit, fmt.Errorf("not done within %s", commandLimit))
 	defer cancel()
-	took, err := measureCommand(limited, races.dir, races.commandEnv(env...), races.log, c.line)
+	took, err := races.measure(limited, c.line, env...)
 	if err != nil {
 		return sample{}, cmp.Or(context.Cause(limited), err)
 	}
@@ -107,6 +106,15 @@ func (races fleetRaces) takeSample(ctx context.Context, r race, c contender, nod
 		err = r.after(c, nodes)
 	}
 	return s, err
+}
+
+// measure runs a line where the nodes can be reached, and returns its cost.
+func (ws *workspace) measure(ctx context.Context, line string, env ...string) (cost, error) {
+	fmt.Fprintf(ws.log, "\n$ %s\n", line)
+	if enter := ws.fleet.EnterDriver(); len(enter) > 0 {
+		line = strings.Join(enter, " ") + " bash -c '" + strings.ReplaceAll(line, "'", `'\''`) + "'"
+	}
+	return measureCommand(ctx, ws.dir, ws.commandEnv(env...), ws.log, line)
 }
 
 // spread is a median with the minimum and the maximum.

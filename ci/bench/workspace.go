@@ -31,6 +31,7 @@ const fleetSize = 64
 //	nodes/     the fleet, with inventory.yaml and known_hosts
 //	wheels/    the wheels to deploy
 //	ansible/   Ansible's own files
+//	relay/     the nodes of the part relay, with files like those here
 //	build/     where wheels are built, with the toolchain
 //	bin/bench  this program
 //	logs/      the tools' output in the last run of each part
@@ -84,8 +85,8 @@ func (ws *workspace) findProgram(ctx context.Context, _ ui.Step) (string, error)
 // installTools installs the other tools if they are missing: from Debian's packages, but Ansible
 // from its makers' own.
 func (ws *workspace) installTools(ctx context.Context, step ui.Step) (string, error) {
-	programs := []string{"pdsh", "pdcp", "clush", "parallel-ssh", "parallel-scp", "ssh", "scp"}
-	packages := []string{"pdsh", "clustershell", "pssh", "openssh-client"}
+	programs := []string{"pdsh", "pdcp", "clush", "parallel-ssh", "parallel-scp", "ssh", "scp", "rsync"}
+	packages := []string{"pdsh", "clustershell", "pssh", "openssh-client", "rsync"}
 	missing := func() (names []string) {
 		for _, p := range programs {
 			if _, err := exec.LookPath(p); err != nil {

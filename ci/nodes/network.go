@@ -169,6 +169,22 @@ func (f *Fleet) ShapeNode(i int, rate Rate) error {
 
 func linkName(i int) string { return fmt.Sprint("node", i+1) }
 
+// DriverSent returns how many bytes the driver has sent to nodes, all protocols included. It needs
+// Options.Networks.
+func (f *Fleet) DriverSent() (int64, error) {
+	file := fmt.Sprintf("/proc/%d/net/dev", f.network.driver.process.Pid)
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if fields := strings.Fields(line); len(fields) > 9 && fields[0] == "eth0:" {
+			return strconv.ParseInt(fields[9], 10, 64)
+		}
+	}
+	return 0, fmt.Errorf("%s has no eth0", file)
+}
+
 // EnterDriver returns the words before a command that run it in the driver's network. Without
 // Options.Networks there are none: the driver is this machine.
 func (f *Fleet) EnterDriver() []string {
