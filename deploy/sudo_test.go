@@ -4,6 +4,7 @@ package deploy_test
 
 import (
 	"context"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
+	"github.com/dsbuild/dsbuild/inventory"
 )
 
 // An environment that belongs to another user than who logs in is changed as that
@@ -23,11 +25,7 @@ import (
 func TestDeployBySudo(t *testing.T) {
 	t.Parallel()
 	e := newEnvironment(t, "2.15.0")
-	for dir := e.dir; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
-		if err := os.Chmod(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
+	openFolders(t, e)
 	h, s := host(t, "gpu1", e, sshtest.Options{Shell: nodestest.SudoShell(t, nodestest.SudoUser+" ALL=(ALL) NOPASSWD: ALL")})
 	opt := options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{})), []*sshtest.Server{s}, h)
 	opt.Dialer = remote.WithSudo(opt.Dialer, remote.NewAnswers(nil), remote.SudoLimit)
@@ -63,6 +61,37 @@ func TestDeployBySudo(t *testing.T) {
 	n := run(t, context.Background(), opt).Nodes[0]
 	if n.Status != report.Failed || n.Step != "connect" || !strings.Contains(n.Error, "unknown user") || n.Hint == "" {
 		t.Errorf("%+v", n)
+	}
+}
+
+// openFolders lets every user look into an environment.
+func openFolders(t *testing.T, e environment) {
+	t.Helper()
+	for dir := e.dir; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Nodes pass a wheel on as the user that sudo makes of who logs in.
+func TestNodesPassTheWheelOnBySudo(t *testing.T) {
+	t.Parallel()
+	var hosts []inventory.Host
+	var servers []*sshtest.Server
+	var envs []environment
+	for i := range 2 {
+		e := newEnvironment(t, "2.15.0")
+		openFolders(t, e)
+		h, s := host(t, fmt.Sprint("gpu", i), e, sshtest.Options{Shell: nodestest.SudoShell(t, nodestest.SudoUser+" ALL=(ALL) NOPASSWD: ALL")})
+		h.Sudo = "root"
+		hosts, servers, envs = append(hosts, h), append(servers, s), append(envs, e)
+	}
+	opt := options(t, largeWheel(t), servers, hosts...)
+	opt.Dialer = remote.WithSudo(opt.Dialer, remote.NewAnswers(nil), remote.SudoLimit)
+	mustPassOn(t, opt, envs)
+	for _, e := range envs {
+		belongsTo(t, e.dir, 0)
 	}
 }
 

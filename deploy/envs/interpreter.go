@@ -142,6 +142,12 @@ func (u *nodeRun) interpreter() string {
 	return u.brought.use
 }
 
+// relaysPython reports whether the node has a Python that runs the program of a relay while the
+// Python of the environment comes. That one itself may be replaced meanwhile.
+func (u *nodeRun) relaysPython() bool {
+	return u.brought != nil && u.brought.use != "" && !u.brought.has(refOf(u.plan.Set))
+}
+
 // newPython names the Python of the new environment to the agent; nil if none comes along.
 func (u *nodeRun) newPython() *pythonRef {
 	if u.plan.Action != deploy.Install {
@@ -176,16 +182,21 @@ func (u pythonBringer) sendPython(ctx context.Context) error {
 func (u pythonBringer) unpackPython(ctx context.Context, work string, ref *pythonRef) error {
 	python := u.plan.Set.Python
 	archive, told := path.Join(work, "python.tar.gz"), atomic.Int64{}
-	err := u.Conn.Put(ctx, remote.Upload{
-		Open: func() (io.ReadSeekCloser, error) { return os.Open(u.run.opt.Files.Paths[python.SHA256]) },
-		Size: python.Size, SHA256: python.SHA256, Path: archive, Mode: 0o600, Limit: u.run.opt.Bandwidth,
-		Progress: func(n int64) {
-			told.Add(n)
-			u.Sent(n)
-		},
+	err := u.run.relay.Bring(ctx, u.Node, u.interpreter(), python.SHA256, archive, func(ctx context.Context) error {
+		err := u.Conn.Put(ctx, remote.Upload{
+			Open: func() (io.ReadSeekCloser, error) { return os.Open(u.run.opt.Files.Paths[python.SHA256]) },
+			Size: python.Size, SHA256: python.SHA256, Path: archive, Mode: 0o600, Resume: true, Limit: u.run.opt.Bandwidth,
+			Progress: func(n int64) {
+				told.Add(n)
+				u.Sent(n)
+			},
+		})
+		if err != nil {
+			u.Sent(-told.Load())
+		}
+		return err
 	})
 	if err != nil {
-		u.Sent(-told.Load())
 		return err
 	}
 	u.sent += python.Size

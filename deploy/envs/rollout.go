@@ -153,14 +153,15 @@ func (d *Deployment) showProgress() (hide func()) {
 	return d.fleet.Show(title, walks, bytes, d.failed())
 }
 
-// announce tells a Broadcaster, or else the relay, which nodes of a group get the same files. A
-// Python goes to nodes that have none: they cannot run the program of a relay yet.
+// announce tells a Broadcaster, or else the relay, which nodes of a group get the same files.
 func (d *Deployment) announce(group []*nodeRun) {
 	b, broadcasts := d.opt.Dialer.(remote.Broadcaster)
-	nodes, pythons := map[relay.File][]*fleet.Node{}, map[string][]*fleet.Node{}
+	nodes := map[relay.File][]*fleet.Node{}
 	for _, u := range group {
-		if ref := refOf(u.plan.Set); ref != nil && u.plan.Python {
-			pythons[ref.SHA256] = append(pythons[ref.SHA256], u.Node)
+		if u.plan.Python && (broadcasts || u.relaysPython()) {
+			python := u.plan.Set.Python
+			file := relay.File{Path: d.opt.Files.Paths[python.SHA256], SHA256: python.SHA256, Size: python.Size}
+			nodes[file] = append(nodes[file], u.Node)
 		}
 		for _, f := range u.plan.Send {
 			file := relay.File{Path: d.opt.Files.Paths[f.SHA256], SHA256: f.SHA256, Size: f.Size}
@@ -173,11 +174,6 @@ func (d *Deployment) announce(group []*nodeRun) {
 		}
 		if d.relay.Announce(f, all) {
 			d.fleet.Widen(len(all))
-		}
-	}
-	for sum, all := range pythons {
-		if broadcasts {
-			b.Announce(sum, fleet.Names(all))
 		}
 	}
 }
