@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"text/template"
@@ -136,10 +137,20 @@ func (c *Cluster) writeSlurmConf() error {
 	if n := c.opt.GPUs; n > 0 {
 		gres = fmt.Sprintf("AutoDetect=off\nName=gpu File=/dev/nvidia[0-%d]\n", n-1)
 	}
+	var topology strings.Builder
+	if leaf := c.opt.Leaf; leaf > 0 {
+		number := 0
+		for nodes := range slices.Chunk(c.Nodes, leaf) {
+			number++
+			fmt.Fprintf(&topology, "SwitchName=leaf%d Nodes=%s-%s]\n", number, strings.Replace(nodes[0].Name, "node", "node[", 1), strings.TrimPrefix(nodes[len(nodes)-1].Name, "node"))
+		}
+		fmt.Fprintf(&topology, "SwitchName=spine Switches=leaf[1-%d]\n", number)
+	}
 	// A node has no control groups, and must not search for their version.
 	const cgroup = "CgroupPlugin=cgroup/v1\n"
 	return errors.Join(
 		os.WriteFile(c.etcPath("cgroup.conf"), []byte(cgroup), 0o644),
 		os.WriteFile(c.etcPath("slurm.conf"), []byte(b.String()), 0o644),
+		os.WriteFile(c.etcPath("topology.conf"), []byte(topology.String()), 0o644),
 		os.WriteFile(c.etcPath("gres.conf"), []byte(gres), 0o644))
 }

@@ -46,6 +46,9 @@ type Options struct {
 	// Partitions are the names of the partitions, the default one first. Each has all nodes.
 	// None means only "batch".
 	Partitions []string
+	// Leaf is the number of nodes at each leaf switch, leaf1, leaf2, … of a tree; 0 means that Slurm
+	// knows no topology.
+	Leaf int
 	// Packages are the requirements of the Python environment; none
 	// means that there is no environment. See TorchAndJAX.
 	Packages []string

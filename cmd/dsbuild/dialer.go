@@ -191,6 +191,8 @@ func slurmInventory(ctx context.Context, partition string) ([]inventory.SlurmNod
 	if err != nil {
 		return nil, err
 	}
+	// The topology only brings nodes in an order: without an answer, the order is Slurm's.
+	switches, _ := slurm.Switches(ctx) //nolint:errcheck // see above
 	var nodes []inventory.SlurmNode
 	for _, n := range listed {
 		groups := slices.Concat(n.Features, n.GPUTypes)
@@ -198,6 +200,9 @@ func slurmInventory(ctx context.Context, partition string) ([]inventory.SlurmNod
 		for _, p := range n.Partitions {
 			groups = append(groups, p.Name)
 			isDefault = isDefault || p.Default
+		}
+		if name := switches[n.Name]; name != "" {
+			groups = append(groups, name)
 		}
 		if partition != "" || isDefault {
 			nodes = append(nodes, inventory.SlurmNode{Name: n.Name, Slots: n.GPUs, Groups: groups})

@@ -20,6 +20,9 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/dsbuild/dsbuild/ci/needs"
+	"github.com/dsbuild/dsbuild/internal/remote"
 )
 
 // await waits until a condition holds.
@@ -171,20 +174,21 @@ func TestFullRelayInnerNodesDie(t *testing.T) {
 	s.mustHave(0, 1, 2, 3, 4)
 }
 
-// A node that cannot write the file fails alone.
+// A node in the middle of the chain whose disk fills up fails alone, and those behind it get the file.
 func TestFullRelayNodeWithoutRoom(t *testing.T) {
 	t.Parallel()
 	s, r := set(t, 4, 2<<20)
-	if err := os.Mkdir(s.path(1)+".part", 0o700); err != nil {
-		t.Fatal(err)
+	if err := syscall.Mount("tmpfs", s.homes[1], "tmpfs", 0, "size=1m"); err != nil {
+		needs.Missing(t, "mounting a small file system: %v", err)
 	}
-	if err := os.WriteFile(filepath.Join(s.path(1)+".part", "x"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	t.Cleanup(func() { syscall.Unmount(s.homes[1], syscall.MNT_DETACH) }) //nolint:errcheck // a test's scratch
 	s.bring(r, 0, 1, 2, 3)
 	s.mustHave(0, 2, 3)
-	if s.fleet.Nodes[1].Err == nil {
-		t.Error("it did not fail")
+	if err := s.fleet.Nodes[1].Err; !errors.Is(err, remote.ErrNoSpace) {
+		t.Errorf("it failed with %v", err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(s.homes[1], "*")); len(left) > 0 {
+		t.Errorf("left on the full disk: %q", left)
 	}
 }
 

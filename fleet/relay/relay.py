@@ -38,7 +38,7 @@ class Copy:
         sums = base64.b64decode(order["sums"])
         self.sums = [sums[i:i + 32] for i in range(0, len(sums), 32)]
         self.have, self.grown, self.fd, self.told = 0, threading.Condition(), None, 0
-        self.parent, self.stopped = None, False
+        self.parent, self.stopped = None, ""  # why the driver has stopped the fetch
         self.check_part()
         self.told = self.have
 
@@ -121,8 +121,8 @@ class Copy:
                 self.grown.wait(BEAT)
             return self.have > index
 
-    def stop(self):
-        self.stopped = True
+    def stop(self, why):
+        self.stopped = why
         if self.parent:
             try:
                 self.parent.shutdown(socket.SHUT_RDWR)
@@ -293,7 +293,7 @@ class Relay:
         """Receives a file from a parent, and tells the driver how that ended."""
         why, wrong, local = "", False, False
         try:
-            copy.stopped = False
+            copy.stopped = ""
             if not copy.whole():
                 self.receive_all(copy, order)
             copy.finish()
@@ -304,7 +304,7 @@ class Relay:
         except OSError as e:
             why = e.strerror or str(e)
         if copy.stopped and why:
-            why, wrong, local = "it sends too slowly", False, False
+            why, wrong, local = copy.stopped, False, False
         copy.told = copy.have
         say({"id": copy.id, "fetch": order["fetch"], "have": copy.have, "why": why, "wrong": wrong, "local": local})
 
@@ -341,7 +341,7 @@ class Relay:
         copy.add(f, receive(copy.parent, length))
 
     def stop(self, order):
-        self.copy(order).stop()
+        self.copy(order).stop(order["why"])
         return {}
 
     def watch(self, order):

@@ -74,14 +74,20 @@ func set(t *testing.T, count, size int) (*stage, *Relay) {
 	}
 	s.fleet = fleet.New(opt)
 	s.fleet.Show("bringing", 0, 0, nil)
-	r := New(Options{Fanout: 1})
-	t.Cleanup(func() {
+	r := s.relay(Options{Fanout: 1})
+	return s, r
+}
+
+// relay makes a relay of the stage's file.
+func (s *stage) relay(opt Options) *Relay {
+	r := New(opt)
+	s.t.Cleanup(func() {
 		r.Close()
 		s.fleet.Close()
 		s.mustBeGone()
 	})
 	r.Announce(s.file, s.fleet.Nodes)
-	return s, r
+	return r
 }
 
 func (s *stage) path(i int) string { return filepath.Join(s.homes[i], "file") }
@@ -158,5 +164,20 @@ func TestThreeNodes(t *testing.T) {
 		if got, _ := json.Marshal(r.Sources(s.fleet.Nodes[i], s.file.Size)); string(got) != want {
 			t.Errorf("gpu%d: %s", i, got)
 		}
+	}
+}
+
+// No node sends more bytes per second to others than the limit.
+func TestLimitOfANode(t *testing.T) {
+	t.Parallel()
+	s, _ := set(t, 2, 3<<20)
+	r := s.relay(Options{Fanout: 1, Limit: 2 << 20})
+	begin := time.Now()
+	if s.bring(r, 0, 1); time.Since(begin) < 1400*time.Millisecond {
+		t.Errorf("3 MiB at 2 MiB/s took %s", time.Since(begin))
+	}
+	s.mustHave(0, 1)
+	if got := r.Sources(s.fleet.Nodes[1], s.file.Size); len(got) != 1 || got[0].Node != "gpu0" || got[0].Bytes != s.file.Size {
+		t.Errorf("%+v", got)
 	}
 }

@@ -44,11 +44,16 @@ func (s *swarm) watch() {
 		if suspect.head != nil && s.outruns(suspect) {
 			change = append(change, s.leaveHead(suspect.head)...)
 		}
-		for _, t := range change {
-			ctx, cancel := context.WithTimeout(context.Background(), quiet)
-			t.station.session.Ask(ctx, agent.Order{"do": "stop", "id": s.id}, nil) //nolint:errcheck // its fetch ends then, or its session has
-			cancel()
-		}
+		s.stopFetches(change, "it sends too slowly")
+	}
+}
+
+// stopFetches ends the fetches of nodes that need another source, and tells them why.
+func (s *swarm) stopFetches(all []*seat, why string) {
+	for _, t := range all {
+		ctx, cancel := context.WithTimeout(context.Background(), quiet)
+		t.station.session.Ask(ctx, agent.Order{"do": "stop", "id": s.id, "why": why}, nil) //nolint:errcheck // its fetch ends then, or its session has
+		cancel()
 	}
 }
 
@@ -73,6 +78,10 @@ func (s *swarm) findSlow(seen map[*seat]look, usual int) (change []*seat) {
 	for _, t := range s.seats {
 		if t == nil || t.gone || t.parent == nil {
 			delete(seen, t)
+			continue
+		}
+		if t.parent.gone { // lose told it to stop before its fetch had begun
+			change = append(change, t)
 			continue
 		}
 		was, ok := seen[t]

@@ -148,10 +148,12 @@ func (s *swarm) skip(at int) {
 	s.arrive(at)
 }
 
-// lose notes that a node gives up its seat.
+// lose notes that a node gives up its seat. Its program lives on, and would keep the nodes behind it
+// waiting.
 func (s *swarm) lose(t *seat) {
 	s.relay.mu.Lock()
 	defer s.relay.mu.Unlock()
+	go s.stopFetches(s.childrenOf(t), "it did not get the file itself")
 	t.gone, t.parent, t.byDriver, t.waiting = true, nil, false, false
 	s.plan()
 }

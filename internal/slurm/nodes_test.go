@@ -30,6 +30,23 @@ cpu1|old|inact|idle~|(null)|(null)|1+|none
 	}
 }
 
+// scontrol's output about a tree of switches, about blocks, and about no topology.
+func TestParseTopology(t *testing.T) {
+	t.Parallel()
+	for said, want := range map[string]map[string]string{
+		"SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=gpu[01-02]\nSwitchName=leaf2 Level=0 LinkSpeed=1 Nodes=gpu03\nSwitchName=spine Level=1 LinkSpeed=1 Nodes=gpu[01-03] Switches=leaf[1-2]\n": {"gpu01": "leaf1", "gpu02": "leaf1", "gpu03": "leaf2"},
+		"BlockName=b1 BlockIndex=0 Nodes=gpu[01-02] BlockSize=2\nBlockName=b2 BlockIndex=1 Nodes=(null) BlockSize=2\n":                                                                        {"gpu01": "b1", "gpu02": "b1"},
+		"slurm_load_topo error: No topology information available\n":                                                                                                                          {},
+	} {
+		if got, err := parseTopology(said); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%q: %v, %v", said, got, err)
+		}
+	}
+	if _, err := parseTopology("SwitchName=a Level=0 Nodes=gpu[01\n"); err == nil {
+		t.Error("half a list was understood")
+	}
+}
+
 // dsbuild gives up a node at once only if waiting cannot help.
 func TestNodeStates(t *testing.T) {
 	t.Parallel()

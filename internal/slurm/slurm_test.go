@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -46,7 +47,7 @@ func TestSlurm(t *testing.T) {
 		onLoginNode(t)
 		return
 	}
-	c := slurmtest.Up(t, ci.Options{GPUs: 2, Partitions: []string{"batch", "gpu"}})
+	c := slurmtest.Up(t, ci.Options{GPUs: 2, Partitions: []string{"batch", "gpu"}, Leaf: 2})
 	succeed(t, c.Command(t.Context(), "scontrol", "update", "NodeName=node04", "State=DRAIN", "Reason=bad | disk"))
 	var all sync.WaitGroup
 	for _, n := range c.Nodes[:3] {
@@ -108,8 +109,17 @@ func onLoginNode(t *testing.T) {
 		"refusals":         refusals,
 		"busy and drained": busyAndDrained,
 		"cancelled":        cancelled,
+		"topology":         topology,
 	} {
 		t.Run(name, test)
+	}
+}
+
+func topology(t *testing.T) {
+	got, err := slurm.Switches(t.Context())
+	want := map[string]string{"node01": "leaf1", "node02": "leaf1", "node03": "leaf2", "node04": "leaf2"}
+	if err != nil || !maps.Equal(got, want) {
+		t.Errorf("%v, %v", got, err)
 	}
 }
 

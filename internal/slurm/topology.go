@@ -1,0 +1,50 @@
+package slurm
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/inventory"
+)
+
+// Switches asks Slurm for its topology, and returns for each node the switch to which it is
+// connected (topology/tree) or its block (topology/block). Many clusters have no topology: then the
+// map is empty.
+func Switches(ctx context.Context) (map[string]string, error) {
+	out, _, err := Program{Name: "scontrol", Args: []string{"show", "topology"}}.Output(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("asking Slurm for its topology: %w", err)
+	}
+	return parseTopology(out)
+}
+
+// parseTopology reads scontrol's lines, one for each switch or block. A switch of a higher level
+// lists the nodes of all switches below it.
+func parseTopology(text string) (map[string]string, error) {
+	found := make(map[string]string)
+	for line := range strings.Lines(text) {
+		values := make(map[string]string)
+		for word := range strings.FieldsSeq(line) {
+			key, value, _ := strings.Cut(word, "=")
+			values[key] = value
+		}
+		name := values["BlockName"]
+		if values["Level"] == "0" {
+			name = values["SwitchName"]
+		}
+		if name == "" || values["Nodes"] == "" || values["Nodes"] == "(null)" {
+			continue
+		}
+		nodes, err := inventory.Expand(values["Nodes"])
+		if err != nil {
+			return nil, fmt.Errorf("dsbuild does not understand the output of scontrol show topology: %.200q: %w", line, err)
+		}
+		for _, n := range nodes {
+			if found[n] == "" {
+				found[n] = name
+			}
+		}
+	}
+	return found, nil
+}
