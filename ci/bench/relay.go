@@ -27,7 +27,7 @@ const (
 	passedFile = "passed.bin"
 	passedSize = 100_000_000
 	racedFile  = "raced.bin"
-	racedSize  = 20_000_000
+	racedSize  = 10_000_000
 	racedNodes = 16
 )
 
