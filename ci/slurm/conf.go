@@ -142,7 +142,11 @@ func (c *Cluster) writeSlurmConf() error {
 		number := 0
 		for nodes := range slices.Chunk(c.Nodes, leaf) {
 			number++
-			fmt.Fprintf(&topology, "SwitchName=leaf%d Nodes=%s-%s]\n", number, strings.Replace(nodes[0].Name, "node", "node[", 1), strings.TrimPrefix(nodes[len(nodes)-1].Name, "node"))
+			var names []string
+			for _, n := range nodes {
+				names = append(names, n.Name)
+			}
+			fmt.Fprintf(&topology, "SwitchName=leaf%d Nodes=%s\n", number, strings.Join(names, ","))
 		}
 		fmt.Fprintf(&topology, "SwitchName=spine Switches=leaf[1-%d]\n", number)
 	}

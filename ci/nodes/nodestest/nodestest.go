@@ -12,7 +12,8 @@ import (
 )
 
 // Up runs nodes until the test ends. With -short it skips the test. Without an OpenSSH server it
-// skips the test too, as where it cannot make opt.Networks, but fails it if the variable CI is true. opt.Dir may be empty.
+// skips the test too, as where it cannot make opt.Networks, but fails it if the variable CI is true.
+// opt.Dir may be empty.
 func Up(tb testing.TB, opt nodes.Options) *nodes.Fleet {
 	tb.Helper()
 	if testing.Short() {
