@@ -118,6 +118,7 @@ func (ws *workspace) askVersions(ctx context.Context) error {
 		{"dsbuild", "version"},
 		{"pdsh", "-V"},
 		{"clush", "--version"},
+		{"rsync", "--version"},
 		{"parallel-ssh", "--version"},
 		{"ansible", "--version"},
 		{"ssh", "-V"},
