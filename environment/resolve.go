@@ -180,7 +180,7 @@ func (r Resolver) set(ctx context.Context, s *Spec, k Kind, locals []local, old 
 		return out, &ResolveError{"no requirement applies to such a node: the environment would be empty"}
 	}
 	slices.SortFunc(out.Files, func(a, b File) int { return strings.Compare(a.Name, b.Name) })
-	out.Installer, err = r.Collect.latest(ctx, "uv", r.UVVersion, s.Python, k)
+	out.Installer, err = r.Collect.Find(ctx, "uv", r.UVVersion, s.Python, k)
 	return out, err
 }
 
