@@ -48,10 +48,10 @@ const (
 	AllPackages     = "packages-build.txt" // both lists
 )
 
-// LockedPackages returns the packages of a toolchain: for a torch (X.Y.Z), a Python (X.Y) and a
-// source of CUDA. pins are requirements that replace the versions of the lock. If the lock does not
-// have them all, it returns false.
-func LockedPackages(torch, python, source string, pins []string) (Packages, bool) {
+// LockedPackages returns the packages of a toolchain: for a torch (X.Y.Z), a Python (X.Y), a source of
+// CUDA and the requirements of ops. pins are requirements that replace the versions of the lock. If
+// the lock does not have them all, it returns false.
+func LockedPackages(torch, python, source string, ops, pins []string) (Packages, bool) {
 	var out Packages
 	lock := readLock()
 	for _, s := range lock {
@@ -63,6 +63,17 @@ func LockedPackages(torch, python, source string, pins []string) (Packages, bool
 			out.Runtime = append(out.Runtime, s.packages...)
 		case ToolsSection, source:
 			out.Build = append(out.Build, s.packages...)
+		case OpsSection:
+			for _, p := range s.packages {
+				if slices.Contains(ops, p.String()) {
+					out.Build = append(out.Build, p)
+				}
+			}
+		}
+	}
+	for _, op := range ops {
+		if !slices.ContainsFunc(out.Build, func(p Package) bool { return p.String() == op }) {
+			return Packages{}, false
 		}
 	}
 	for _, pin := range pins {
@@ -116,6 +127,7 @@ func replacePinned(list []Package, pin, python string, lock []lockSection) bool 
 const (
 	RuntimeSection = "runtime"
 	ToolsSection   = "tools" // build.txt: of every toolchain
+	OpsSection     = "ops"   // what ops need, each for some
 )
 
 // lockSection lists packages that toolchains have in common.

@@ -221,7 +221,8 @@ func LockedPackages(tc compat.Toolchain) (dockerfiles.Packages, bool) {
 	if tc.Index != "" {
 		return dockerfiles.Packages{}, false
 	}
-	return dockerfiles.LockedPackages(tc.Torch, tc.Python, string(tc.CUDASource), tc.Pins)
+	needs := tc.Needs()
+	return dockerfiles.LockedPackages(tc.Torch, tc.Python, string(tc.CUDASource), slices.Concat(needs.Python, needs.Node), tc.Pins)
 }
 
 // cudaHome returns the directory of the toolkit in the toolchain's image. Debian's is part of the

@@ -98,7 +98,7 @@ func resolveAll(ctx context.Context, r environment.Resolver, tables *compat.Tabl
 				q := pins.TableRequest(tables, torch, python)
 				var known dockerfiles.Packages
 				if !upgrade {
-					known, _ = dockerfiles.LockedPackages(torch.Version, python, string(q.Source), nil)
+					known, _ = dockerfiles.LockedPackages(torch.Version, python, string(q.Source), nil, nil)
 				}
 				got, err := pins.Resolve(ctx, r, q, known)
 				if err != nil {
@@ -120,9 +120,14 @@ func addSections(lists map[dockerfiles.LockKey][]dockerfiles.Package, q pins.Req
 	key := dockerfiles.LockKey{Kind: dockerfiles.RuntimeSection, Torch: q.Torch, Python: q.Python}
 	lists[key] = got.Runtime
 	for _, p := range got.Build {
-		key.Kind = string(q.Source)
-		if slices.ContainsFunc(tools, func(tool string) bool { return dockerfiles.RequirementName(tool) == p.Name }) {
+		named := func(requirement string) bool { return dockerfiles.RequirementName(requirement) == p.Name }
+		switch {
+		case slices.ContainsFunc(tools, named):
 			key.Kind = dockerfiles.ToolsSection
+		case slices.ContainsFunc(q.Ops, named):
+			key.Kind = dockerfiles.OpsSection
+		default:
+			key.Kind = string(q.Source)
 		}
 		lists[key] = append(lists[key], p)
 	}

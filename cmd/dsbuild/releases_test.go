@@ -9,7 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/ci/wheelindex"
 	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/dockerfiles"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/nightly"
 	"github.com/dsbuild/dsbuild/node"
@@ -29,17 +31,22 @@ func packageIndex(t *testing.T) string {
 	page := func(files ...string) string {
 		return `{"meta": {"api-version": "1.1"}, "files": [` + strings.Join(files, ",") + `]}`
 	}
-	const torch = "torch-2.16.1-cp312-cp312-manylinux_2_28_x86_64.whl"
+	const (
+		torch    = "torch-2.16.1-cp312-cp312-manylinux_2_28_x86_64.whl"
+		torch126 = "torch-2.12.1+cu126-cp311-cp311-manylinux_2_28_x86_64.whl"
+	)
 	texts := map[string]string{
 		"/simple/deepspeed/":            page(file("deepspeed-0.19.9.tar.gz", "1"), file("deepspeed-0.19.8.tar.gz", "2")),
 		"/simple/torch/":                page(file(torch, "3")),
 		"/files/" + torch + ".metadata": "Metadata-Version: 2.1\nName: torch\nVersion: 2.16.1\nRequires-Dist: cuda-toolkit==13.2.2\n",
-		"/whl/cu126/torch/":             page(file("torch-2.12.1+cu126-cp311-cp311-manylinux_2_28_x86_64.whl", "4")),
+		"/whl/cu126/torch/":             page(file(torch126, "4")),
+		"/files/torch-2.12.1+cu126-cp311-cp311-manylinux_2_28_x86_64.whl.metadata": "Metadata-Version: 2.1\nName: torch\nVersion: 2.12.1+cu126\nRequires-Dist: sympy\n",
 	}
+	others := requiredPackages(t)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		text, ok := texts[r.URL.Path]
 		if !ok {
-			http.NotFound(w, r)
+			others.ServeHTTP(w, r)
 			return
 		}
 		w.Header().Set("Content-Type", "application/vnd.pypi.simple.v1+json")
@@ -47,6 +54,27 @@ func packageIndex(t *testing.T) string {
 	}))
 	t.Cleanup(server.Close)
 	return server.URL
+}
+
+// requiredPackages is an index with uv and what toolchains require besides torch, in the versions that
+// dsbuild pins.
+func requiredPackages(t *testing.T) *wheelindex.Index {
+	t.Helper()
+	x := wheelindex.New(t)
+	runtime, err := dockerfiles.RuntimeRequirements()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tools, err := dockerfiles.BuildRequirements()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range slices.Concat(runtime, tools, []string{"sympy==1.14.0", "cuda-toolkit==13.2.2"}) {
+		name := dockerfiles.RequirementName(r)
+		version, _, _ := strings.Cut(strings.TrimPrefix(r, name+"=="), ";")
+		wheelindex.Make(t, x.Dir, wheelindex.Wheel{Name: name, Version: version})
+	}
+	return x
 }
 
 // Releases that the tables do not know are planned by what the index says, with its
@@ -60,8 +88,8 @@ func TestReleasesOfAnIndex(t *testing.T) {
 	}{
 		{"--deepspeed 0.19.9", []string{"DeepSpeed 0.19.9 for torch 2.15.0", "DSBUILD_SHA256=" + strings.Repeat("1", 64)}},
 		{"--deepspeed latest", []string{"DeepSpeed 0.19.9 for torch 2.15.0"}},
-		{"--torch 2.16 --python 3.12", []string{"for torch 2.16.1, CUDA 13.2, Python 3.12", "TOOLKIT=13.2.2", "TORCH_SHA256=" + strings.Repeat("3", 64)}},
-		{"--torch 2.12 --driver 550.54.15", []string{"for torch 2.12.1, CUDA 12.6, Python 3.11", "TORCH_INDEX=cu126", "toolchain  nvcc12"}},
+		{"--torch 2.16 --python 3.12", []string{"for torch 2.16.1, CUDA 13.2, Python 3.12", "TOOLKIT=13.2.2", strings.Repeat("3", 64) + "  torch==2.16.1"}},
+		{"--torch 2.12 --driver 550.54.15", []string{"for torch 2.12.1, CUDA 12.6, Python 3.11", "TORCH_INDEX=cu126", "toolchain  nvcc12", strings.Repeat("4", 64) + "  torch==2.12.1+cu126", "  sympy==1.14.0"}},
 	} {
 		out, said := programWith(t, home, url, 0, append([]string{"wheel", "--gpu", "A100", "--dry-run"}, strings.Fields(c.args)...)...)
 		for _, want := range c.want {

@@ -142,17 +142,16 @@ func (q Request) resolve(ctx context.Context, r environment.Resolver, requiremen
 	for _, text := range requirements {
 		spec.Wanted = append(spec.Wanted, environment.Text{Text: text})
 	}
-	kind := platform()
-	old := &environment.Lock{Sets: []environment.Set{{Kind: kind}}}
+	var preferred []environment.File
 	for _, p := range known {
-		old.Sets[0].Files = append(old.Sets[0].Files, environment.File{Name: p.Name, Version: p.Version})
+		preferred = append(preferred, environment.File{Name: p.Name, Version: p.Version})
 	}
-	lock, err := r.Resolve(ctx, spec, []environment.Kind{kind}, old, "")
+	files, err := r.Files(ctx, spec, platform(), preferred)
 	if err != nil {
 		return nil, err
 	}
 	var out []dockerfiles.Package
-	for _, f := range lock.Sets[0].Files {
+	for _, f := range files {
 		out = append(out, dockerfiles.Package{Name: f.Name, Version: f.Version, SHA256: f.SHA256})
 	}
 	return out, nil

@@ -43,7 +43,11 @@ func TestLockHasEveryToolchain(t *testing.T) {
 		for _, python := range torch.Pythons {
 			q := pins.TableRequest(tables, torch, python)
 			for _, source := range []compat.CUDASource{q.Source, compat.Nvcc12, compat.FoundCUDA} {
-				got, ok := dockerfiles.LockedPackages(torch.Version, python, string(source), q.Pins)
+				ops := q.Ops
+				if source != q.Source {
+					ops = nil
+				}
+				got, ok := dockerfiles.LockedPackages(torch.Version, python, string(source), ops, q.Pins)
 				if !ok {
 					t.Errorf("torch %s, Python %s, %s: not in the lock", torch.Version, python, source)
 					continue
@@ -73,7 +77,7 @@ func TestLockHasEveryToolchain(t *testing.T) {
 
 // The pins of an old DeepSpeed replace what the lock has for the torch.
 func TestPinsReplaceVersions(t *testing.T) {
-	got, ok := dockerfiles.LockedPackages("2.3.1", "3.11", "cuda12", []string{"setuptools==69.5.1", "numpy==1.26.4"})
+	got, ok := dockerfiles.LockedPackages("2.3.1", "3.11", "cuda12", nil, []string{"setuptools==69.5.1", "numpy==1.26.4"})
 	var numpy dockerfiles.Package
 	for _, p := range got.Runtime {
 		if p.Name == "numpy" {
@@ -83,11 +87,11 @@ func TestPinsReplaceVersions(t *testing.T) {
 	if !ok || numpy.Version != "1.26.4" || len(numpy.SHA256) != 64 {
 		t.Error(ok, numpy)
 	}
-	if _, ok := dockerfiles.LockedPackages("2.3.1", "3.11", "cuda12", []string{"numpy==1.0"}); ok {
+	if _, ok := dockerfiles.LockedPackages("2.3.1", "3.11", "cuda12", nil, []string{"numpy==1.0"}); ok {
 		t.Error("the lock has a NumPy that it does not have")
 	}
 	for _, torch := range []string{"2.99.0", "2.15"} {
-		if _, ok := dockerfiles.LockedPackages(torch, "3.11", "cuda13", nil); ok {
+		if _, ok := dockerfiles.LockedPackages(torch, "3.11", "cuda13", nil, nil); ok {
 			t.Error("the lock has torch", torch)
 		}
 	}

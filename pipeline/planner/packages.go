@@ -63,7 +63,7 @@ func (l *packageLookup) find(ctx context.Context, tc compat.Toolchain, beside bo
 // Their versions are preferred, so that a plan changes only if its requirements do.
 func nearestLocked(tc compat.Toolchain) dockerfiles.Packages {
 	for _, torch := range compat.NearestVersions(tc.Torch, dockerfiles.LockedTorches(tc.Python)) {
-		if near, ok := dockerfiles.LockedPackages(torch, tc.Python, string(tc.CUDASource), nil); ok {
+		if near, ok := dockerfiles.LockedPackages(torch, tc.Python, string(tc.CUDASource), nil, nil); ok {
 			return near
 		}
 	}
