@@ -91,7 +91,7 @@ func indentLines(lines []string) string { return "  " + strings.Join(lines, "\n 
 
 // Hint gives the known cause of a failed compile, "" if there is none.
 func (e *StepError) Hint() string {
-	if m := otherHash.FindStringSubmatch(e.Tail); m != nil {
+	if m := otherHash.FindStringSubmatch(e.Error()); m != nil {
 		return fmt.Sprintf("the index has another file under the name and version of %s than the plan (dsbuild wheel --dry-run lists its sha256): take it from the index that has the original, with --index-url, or repair the mirror", m[1])
 	}
 	if m := missingHeader.FindStringSubmatch(e.Tail); m != nil {

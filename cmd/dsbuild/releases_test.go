@@ -11,7 +11,6 @@ import (
 
 	"github.com/dsbuild/dsbuild/ci/wheelindex"
 	"github.com/dsbuild/dsbuild/compat"
-	"github.com/dsbuild/dsbuild/dockerfiles"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/nightly"
 	"github.com/dsbuild/dsbuild/node"
@@ -42,7 +41,10 @@ func packageIndex(t *testing.T) string {
 		"/whl/cu126/torch/":             page(file(torch126, "4")),
 		"/files/torch-2.12.1+cu126-cp311-cp311-manylinux_2_28_x86_64.whl.metadata": "Metadata-Version: 2.1\nName: torch\nVersion: 2.12.1+cu126\nRequires-Dist: sympy\n",
 	}
-	others := requiredPackages(t)
+	others := wheelindex.New(t)
+	others.AddRequirements(t)
+	others.Add(t, wheelindex.Wheel{Name: "sympy", Version: "1.14.0"})
+	others.Add(t, wheelindex.Wheel{Name: "cuda-toolkit", Version: "13.2.2"})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		text, ok := texts[r.URL.Path]
 		if !ok {
@@ -54,27 +56,6 @@ func packageIndex(t *testing.T) string {
 	}))
 	t.Cleanup(server.Close)
 	return server.URL
-}
-
-// requiredPackages is an index with uv and what toolchains require besides torch, in the versions that
-// dsbuild pins.
-func requiredPackages(t *testing.T) *wheelindex.Index {
-	t.Helper()
-	x := wheelindex.New(t)
-	runtime, err := dockerfiles.RuntimeRequirements()
-	if err != nil {
-		t.Fatal(err)
-	}
-	tools, err := dockerfiles.BuildRequirements()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, r := range slices.Concat(runtime, tools, []string{"sympy==1.14.0", "cuda-toolkit==13.2.2"}) {
-		name := dockerfiles.RequirementName(r)
-		version, _, _ := strings.Cut(strings.TrimPrefix(r, name+"=="), ";")
-		wheelindex.Make(t, x.Dir, wheelindex.Wheel{Name: name, Version: version})
-	}
-	return x
 }
 
 // Releases that the tables do not know are planned by what the index says, with its

@@ -102,23 +102,7 @@ func TestPinsReplaceVersions(t *testing.T) {
 func TestUnknownTorchIsResolved(t *testing.T) {
 	t.Parallel()
 	x := wheelindex.New(t)
-	requirements, err := dockerfiles.RuntimeRequirements()
-	if err != nil {
-		t.Fatal(err)
-	}
-	tools, err := dockerfiles.BuildRequirements()
-	if err != nil {
-		t.Fatal(err)
-	}
-	added := map[string]bool{}
-	for _, r := range append(requirements, tools...) {
-		name := dockerfiles.RequirementName(r)
-		version, _, _ := strings.Cut(strings.TrimPrefix(r, name+"=="), ";")
-		if !added[name+version] {
-			x.Add(t, wheelindex.Wheel{Name: name, Version: version})
-		}
-		added[name+version] = true
-	}
+	x.AddRequirements(t)
 	for _, version := range []string{"1.0", "1.1"} {
 		x.Add(t, wheelindex.Wheel{Name: "filelock", Version: version})
 		x.Add(t, wheelindex.Wheel{Name: "sympy", Version: version})
