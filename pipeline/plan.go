@@ -204,13 +204,14 @@ func packagesOf(tc compat.Toolchain, opt Options) (dockerfiles.Packages, error) 
 	return dockerfiles.Packages{}, fmt.Errorf("%s does not have the packages of torch %s for Python %s", dockerfiles.LockName, tc.Torch, tc.Python)
 }
 
-// addArchives adds to installed packages the hashes of the files that the plan allows for them.
+// addArchives adds to the packages that the build installed the hashes of their files, which the plan
+// has. Others came with the environment that the build is for.
 func (p *Plan) addArchives(installed []wheel.Package) {
 	for i, have := range installed {
-		for _, one := range p.Packages {
-			if name, version, ok := have.Python(); ok && name == one.Name && version == one.Version {
-				installed[i].Archive = one.SHA256
-			}
+		name, version, python := have.Python()
+		at := slices.IndexFunc(p.Packages, func(one dockerfiles.Package) bool { return one.Name == name && one.Version == version })
+		if python && !have.Beside && at >= 0 {
+			installed[i].Archive = p.Packages[at].SHA256
 		}
 	}
 }

@@ -53,6 +53,7 @@ type Package struct {
 	File   string `json:"file"`   // the list of its files' hashes, as the installer left it
 	SHA256 string `json:"sha256"` // of that list
 
+	Beside  bool   `json:"beside,omitempty"`         // it is part of an environment that the build only read
 	Archive string `json:"archive_sha256,omitempty"` // SHA-256 of the wheel or .deb that was installed; "" if not known
 }
 

@@ -14,6 +14,7 @@ import runpy
 import shlex
 import shutil
 import subprocess
+import sys
 import sysconfig
 import tempfile
 import urllib.parse
@@ -93,6 +94,7 @@ def python_packages():
             "purl": purl("pypi", name, version),
             "file": f"{name}-{version}.dist-info/RECORD",
             "sha256": sha256(installed(record).encode()),
+            "beside": not str(dist.locate_file("")).startswith(sys.prefix),
         }
 
 
