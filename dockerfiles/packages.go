@@ -228,7 +228,7 @@ func FormatLock(lists map[LockKey][]Package, inputs string) string {
 		}
 	}
 	var b strings.Builder
-	b.WriteString("# Python packages of the toolchains, each with the sha256 of the one file that may be installed,\n# for Linux on x86_64. Written by ci/packagelock: make packages.lock\n" + inputsMark + inputs + "\n")
+	b.WriteString("# Python packages of the toolchains, each with the sha256 of the one file that may be installed,\n# for Linux on x86_64. Written by ci/packagelock: make packages-lock\n" + inputsMark + inputs + "\n")
 	for _, header := range slices.Sorted(maps.Keys(sections)) {
 		slices.Sort(sections[header])
 		b.WriteString("\n" + header + "\n" + strings.Join(sections[header], "\n") + "\n")

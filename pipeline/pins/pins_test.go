@@ -31,7 +31,7 @@ func TestLockIsOfThesePins(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := dockerfiles.LockInputs(); got != want {
-		t.Errorf("%s is of inputs %.12s, and those of this program are %.12s: make packages.lock", dockerfiles.LockName, got, want)
+		t.Errorf("%s is of inputs %.12s, and those of this program are %.12s: make packages-lock", dockerfiles.LockName, got, want)
 	}
 }
 
