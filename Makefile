@@ -24,7 +24,7 @@ endif
 # flags, so that Go compiles their common packages once.
 build quickstart engine engine-stop: export CGO_ENABLED = 0
 
-.PHONY: help build drivers quickstart check source test test-full test-gpu bench pictures release-snapshot release fuzz engine engine-stop lint clean clean-caches
+.PHONY: help build packages-lock drivers quickstart check source test test-full test-gpu bench pictures release-snapshot release fuzz engine engine-stop lint clean clean-caches
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -50,6 +50,9 @@ source:
 # CI is empty here: a missing part fails make test, but not make check.
 check: build source ## before each commit, in 3 minutes: build, vet, format, tests without engine and wheel
 	CI= $(GO) test -short ./...
+
+packages-lock: ## resolve the Python packages of all toolchains again, by PyPI: dockerfiles/packages.lock
+	$(GO) run ./ci/packagelock
 
 test: build source ## what CI runs: real engine, real wheel, real nodes; without an engine, the tests that need none
 	@for t in $(OTHERS); do echo "==> compiling for $$t"; GOOS=$${t%/*} GOARCH=$${t#*/} CGO_ENABLED=0 $(GO) build -o /dev/null ./cmd/dsbuild || exit 1; done

@@ -66,9 +66,16 @@ func (a *evaluation) pins() []string {
 	for _, l := range a.limits() {
 		all = append(all, l.Pins...)
 	}
+	return pinsFor(a.python, all)
+}
+
+// PinsFor lists the requirements that a torch needs otherwise than all toolchains, for a Python.
+func (t Torch) PinsFor(python string) []string { return pinsFor(python, t.Pins) }
+
+func pinsFor(python string, all []Pin) []string {
 	var out []string
 	for _, p := range all {
-		if (p.FromPython == "" || compareVersions(a.python, p.FromPython) >= 0) && !slices.Contains(out, p.Requirement) {
+		if (p.FromPython == "" || compareVersions(python, p.FromPython) >= 0) && !slices.Contains(out, p.Requirement) {
 			out = append(out, p.Requirement)
 		}
 	}

@@ -116,6 +116,14 @@ func (o Op) inRelease(deepspeed string) Op {
 	return o
 }
 
+// ToolkitParts returns the components of the CUDA toolkit that the op needs in any release of DeepSpeed.
+func (o Op) ToolkitParts() []string {
+	if o.Earlier == nil {
+		return o.Needs.Toolkit
+	}
+	return appendMissing(o.Needs.Toolkit, o.Earlier.Toolkit)
+}
+
 // Span is a range of releases of DeepSpeed; either end can be open.
 type Span struct {
 	Since string `json:"since,omitempty"` // from this on

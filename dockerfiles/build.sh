@@ -5,15 +5,21 @@
 #                           as packages (ROAD cuda13, cuda12 or nvcc12, TOOLKIT its
 #                           version): DSBUILD_CUDA is made to be its root
 #        build.sh ops       what the ops need: COMPONENTS (extras of cuda-toolkit),
-#                           PACKAGES (requirements)
+#                           PACKAGES (NAME==VERSION)
 #
-# PINS as for runtime.sh. Lists are joined by spaces.
+# packages-build.txt pins each package by the sha256 of its file. CUDA_PACKAGES are
+# the requirements for CUDA. Lists are joined by spaces.
 set -eu
 here=$(dirname "$0")
 . "$here/site.sh"
-pins=$(mktemp)
-printf '%s\n' $PINS >"$pins"
-add() { uv pip install --python "$DSBUILD_ENV" --overrides "$pins" "$@"; }
+packages=$here/packages-build.txt
+install() { uv pip install --python "$DSBUILD_ENV" --require-hashes --only-binary :all: "$@"; }
+add() { install -c "$packages" "$@"; }
+# The tools, of the versions that this toolchain has of them.
+add_tools() {
+    sed -n 's/^\([a-z][a-z-]*\)==.*/\1/p' "$here/build.txt" | sort -u | while read -r tool; do grep "^$tool==" "$packages"; done |
+        install --no-deps -r -
+}
 
 components() { printf ',%s' "$@" | sed 's/^,//'; }
 
@@ -41,15 +47,15 @@ collect_cuda12() {
 
 case $1-$ROAD in
 toolkit-cuda13)
-    add -r "$here/build.txt" "cuda-toolkit[nvcc,crt,nvvm,cccl,cudart,cublas,curand,cusolver,cusparse]==$TOOLKIT"
+    add_tools
+    add $CUDA_PACKAGES
     ln -s "$nvidia/cu13" "$DSBUILD_CUDA"
     ln -s lib "$nvidia/cu13/lib64"
     link_names "$nvidia/cu13/lib"
     ;;
 toolkit-cuda12)
-    add -r "$here/build.txt"
-    # torch's own packages have the headers, but those that nvcc brings.
-    add "nvidia-cuda-nvcc-cu12==$TOOLKIT.*" "nvidia-cuda-cccl-cu12==$TOOLKIT.*"
+    add_tools
+    add $CUDA_PACKAGES
     mkdir -p "$DSBUILD_CUDA/bin" "$DSBUILD_CUDA/include" "$DSBUILD_CUDA/lib64"
     collect_cuda12
     # DeepSpeed asks nvcc for its version; ops without device code ask for no more.
@@ -63,15 +69,15 @@ EOF
     chmod 755 "$DSBUILD_CUDA/bin/nvcc"
     ;;
 toolkit-nvcc12)
-    add -r "$here/build.txt"
+    add_tools
     mkdir -p "$DSBUILD_CUDA/bin" "$DSBUILD_CUDA/include" "$DSBUILD_CUDA/lib64"
     "$DSBUILD_ENV/bin/python" "$here/nvcc.py" "$DSBUILD_CUDA"
     # nvcc goes with headers of its own version, which are not those of torch's packages.
-    uv pip install --python "$DSBUILD_ENV" --no-deps --target "$DSBUILD_CUDA/packages" -r "$here/nvcc12.txt"
+    install --no-deps --target "$DSBUILD_CUDA/packages" -r "$here/nvcc12.txt"
     for dir in "$DSBUILD_CUDA"/packages/nvidia/*/include; do cp -RLn "$dir/." "$DSBUILD_CUDA/include/"; done
     rm -r "$DSBUILD_CUDA/packages"
     # Of CUDA 12.8 it needs the program alone, which makes code for newer GPUs (nvcc.py).
-    uv pip install --python "$DSBUILD_ENV" --no-deps --target "$DSBUILD_CUDA/packages" nvidia-cuda-nvcc-cu12==12.8.93
+    install --no-deps --target "$DSBUILD_CUDA/packages" -r "$here/ptxas12.txt"
     cp "$DSBUILD_CUDA/packages/nvidia/cuda_nvcc/bin/ptxas" "$DSBUILD_CUDA/bin/ptxas-12.8"
     chmod 755 "$DSBUILD_CUDA/bin/ptxas-12.8"
     rm -r "$DSBUILD_CUDA/packages"
@@ -84,7 +90,7 @@ toolkit-nvcc12)
     rm "$math.new"
     collect_cuda12
     ;;
-toolkit-*) add -r "$here/build.txt" ;;
+toolkit-*) add_tools ;;
 ops-cuda13)
     [ -z "$PACKAGES" ] || add --no-deps $PACKAGES
     [ -z "$COMPONENTS" ] || add "cuda-toolkit[$(components $COMPONENTS)]==$TOOLKIT"
@@ -92,4 +98,3 @@ ops-cuda13)
     ;;
 ops-*) [ -z "$PACKAGES" ] || add --no-deps $PACKAGES ;;
 esac
-rm "$pins"

@@ -1,7 +1,7 @@
 // Package dockerfiles holds the toolchain images: a Dockerfile of two stages, and its scripts,
 // which the host builder also runs. The versions are pinned here: those of packages in *.txt,
 // those of tools in the ARG lines. The user chooses torch and the CUDA toolkit, so these two are
-// arguments.
+// arguments. packages.lock pins each Python package by the sha256 of its file.
 package dockerfiles
 
 import (
@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-//go:embed *.Dockerfile *.sh *.txt *.py *.h
+//go:embed *.Dockerfile *.sh *.txt *.py *.h *.lock
 var files embed.FS
 
 // DefaultImage is the base on hosts that can pull images. On other hosts, a root file system tar
@@ -44,6 +44,7 @@ func Toolchain() (text string, context map[string]string, err error) {
 		}
 		context[e.Name()] = string(content)
 	}
+	delete(context, LockName) // a plan has its part of it
 	for _, stage := range []string{"runtime.Dockerfile", "toolchain.Dockerfile"} {
 		text += context[stage] + "\n"
 		delete(context, stage)
@@ -68,8 +69,14 @@ func NvccSHA256() string {
 
 // RuntimeRequirements lists the packages that DeepSpeed needs at run time beside torch, as pinned
 // requirements. The smoke test and the test nodes install them.
-func RuntimeRequirements() ([]string, error) {
-	text, err := files.ReadFile("runtime.txt")
+func RuntimeRequirements() ([]string, error) { return requirements("runtime.txt") }
+
+// BuildRequirements lists the tools of a build, as pinned requirements.
+func BuildRequirements() ([]string, error) { return requirements("build.txt") }
+
+// requirements returns the lines of a file that are no comments.
+func requirements(name string) ([]string, error) {
+	text, err := files.ReadFile(name)
 	if err != nil {
 		return nil, err
 	}

@@ -1,10 +1,8 @@
 #!/bin/sh
 # Installs into the environment DSBUILD_ENV what ops need of Python packages on a
-# node: REQUIRES, requirements joined by spaces. PINS as for runtime.sh.
+# node: REQUIRES, NAME==VERSION joined by spaces, without their own requirements.
 set -eu
-. "$(dirname "$0")/site.sh"
+here=$(dirname "$0")
+. "$here/site.sh"
 [ -n "$REQUIRES" ] || exit 0
-pins=$(mktemp)
-printf '%s\n' $PINS >"$pins"
-uv pip install --python "$DSBUILD_ENV" ${DSBUILD_BESIDE:+--no-deps} --overrides "$pins" $REQUIRES
-rm "$pins"
+uv pip install --python "$DSBUILD_ENV" --no-deps --require-hashes --only-binary :all: -c "$here/packages-build.txt" $REQUIRES

@@ -9,23 +9,20 @@ ARG PYTHON
 COPY site.sh install.sh python.sh /opt/dsbuild/
 RUN --mount=type=cache,id=dsbuild-apt,target=/var/cache/apt,sharing=locked --mount=type=secret,id=site \
     PYTHON="${PYTHON}" sh /opt/dsbuild/python.sh
-ARG UV_VERSION=0.13.8
-COPY uv.sh /opt/dsbuild/
+COPY uv.sh uv.txt /opt/dsbuild/
 RUN --mount=type=cache,id=dsbuild-pip,target=/root/.cache/pip,sharing=locked --mount=type=secret,id=site \
-    PYTHON="${PYTHON}" UV_VERSION=${UV_VERSION} sh /opt/dsbuild/uv.sh /opt/uv
+    PYTHON="${PYTHON}" sh /opt/dsbuild/uv.sh /opt/uv
 # torch is by far the largest of all: it lies in a layer of its own, and nowhere
 # a second time, which is why uv keeps nothing.
 ARG TORCH
 ARG TORCH_INDEX
-ARG TORCH_SHA256
-COPY torch.sh /opt/dsbuild/
+COPY torch.sh packages.txt /opt/dsbuild/
 RUN --mount=type=secret,id=site \
-    PYTHON="${PYTHON}" TORCH="${TORCH}" TORCH_INDEX="${TORCH_INDEX}" TORCH_SHA256="${TORCH_SHA256}" sh /opt/dsbuild/torch.sh
-ARG PINS
+    PYTHON="${PYTHON}" TORCH="${TORCH}" TORCH_INDEX="${TORCH_INDEX}" sh /opt/dsbuild/torch.sh
 COPY runtime.sh runtime.txt /opt/dsbuild/
 RUN --mount=type=secret,id=site \
-    PINS="${PINS}" sh /opt/dsbuild/runtime.sh
+    sh /opt/dsbuild/runtime.sh
 ARG REQUIRES
-COPY ops.sh /opt/dsbuild/
+COPY ops.sh packages-build.txt /opt/dsbuild/
 RUN --mount=type=secret,id=site \
-    REQUIRES="${REQUIRES}" PINS="${PINS}" sh /opt/dsbuild/ops.sh
+    REQUIRES="${REQUIRES}" sh /opt/dsbuild/ops.sh

@@ -1,27 +1,34 @@
 #!/bin/sh
-# Adds to the environment DSBUILD_ENV what DeepSpeed needs beside torch. PINS are
-# requirements that take the place of those in runtime.txt, joined by spaces.
-# What is in an environment beside this one (DSBUILD_BESIDE) is not added: it is
-# what DeepSpeed will be run with. ninja's program is needed on PATH.
+# Adds to the environment DSBUILD_ENV what torch requires, and what DeepSpeed needs
+# beside torch: the packages of packages.txt, each pinned by the sha256 of its file.
+# Where there is an environment beside this one (DSBUILD_BESIDE), which DeepSpeed will
+# be run with, only those of runtime.txt that it lacks. ninja's program is needed on PATH.
 set -eu
 here=$(dirname "$0")
 . "$here/site.sh"
-pins=$(mktemp)
 lacking=$(mktemp)
-printf '%s\n' $PINS >"$pins"
-"$DSBUILD_ENV/bin/python" - "$here/runtime.txt" >"$lacking" <<'EOF'
+"$DSBUILD_ENV/bin/python" - "$here" >"$lacking" <<'EOF'
 import importlib.metadata, os, re, sys
 
 def plain(name):
     return re.sub("[-_.]+", "-", name).lower()
 
+def name(line):
+    return plain(re.match(r"[\w.-]*", line).group())
+
+here = sys.argv[1]
 beside = [path for path in os.environ.get("DSBUILD_BESIDE", "").split(":") if path]
-there = {plain(d.metadata["Name"] or "") for d in importlib.metadata.distributions(path=beside)} - {"ninja"}
-with open(sys.argv[1]) as f:
-    sys.stdout.writelines(line for line in f if plain(re.match(r"[\w.-]*", line).group()) not in there)
+with open(os.path.join(here, "packages.txt")) as f:
+    lines = [line for line in f if name(line) != "torch"]
+if beside:
+    there = {plain(d.metadata["Name"] or "") for d in importlib.metadata.distributions(path=beside)} - {"ninja"}
+    with open(os.path.join(here, "runtime.txt")) as f:
+        wanted = {name(line) for line in f} - there
+    lines = [line for line in lines if name(line) in wanted]
+sys.stdout.writelines(lines)
 EOF
-uv pip install --python "$DSBUILD_ENV" ${DSBUILD_BESIDE:+--no-deps} --overrides "$pins" -r "$lacking"
-rm "$pins" "$lacking"
+uv pip install --python "$DSBUILD_ENV" --no-deps --require-hashes --only-binary :all: -r "$lacking"
+rm "$lacking"
 # What every step imports is compiled to byte code here, once: most of a smoke test's
 # time would go there. An environment beside this one stays as it is.
 [ -n "${DSBUILD_BESIDE-}" ] || "$DSBUILD_ENV/bin/python" -W ignore - <<'EOF'

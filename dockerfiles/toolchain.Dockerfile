@@ -12,14 +12,14 @@ RUN --mount=type=cache,id=dsbuild-apt,target=/var/cache/apt,sharing=locked --mou
 ARG CUDA_HOME
 ENV CUDA_HOME=${CUDA_HOME} DSBUILD_CUDA=${CUDA_HOME}
 ARG TOOLKIT
-ARG PINS
-COPY build.sh build.txt nvcc.py nvcc12.txt nothrow.h toolkit.de[b] /opt/dsbuild/
+ARG CUDA_PACKAGES
+COPY build.sh build.txt nvcc.py nvcc12.txt ptxas12.txt nothrow.h toolkit.de[b] /opt/dsbuild/
 RUN --mount=type=secret,id=site \
-    ROAD="${ROAD}" TOOLKIT="${TOOLKIT}" PINS="${PINS}" sh /opt/dsbuild/build.sh toolkit
+    ROAD="${ROAD}" TOOLKIT="${TOOLKIT}" CUDA_PACKAGES="${CUDA_PACKAGES}" sh /opt/dsbuild/build.sh toolkit
 ARG SYSTEM
 RUN --mount=type=cache,id=dsbuild-apt,target=/var/cache/apt,sharing=locked --mount=type=secret,id=site \
     sh /opt/dsbuild/install.sh ${SYSTEM}
 ARG COMPONENTS
 ARG PACKAGES
 RUN --mount=type=secret,id=site \
-    ROAD="${ROAD}" TOOLKIT="${TOOLKIT}" COMPONENTS="${COMPONENTS}" PACKAGES="${PACKAGES}" PINS="${PINS}" sh /opt/dsbuild/build.sh ops
+    ROAD="${ROAD}" TOOLKIT="${TOOLKIT}" COMPONENTS="${COMPONENTS}" PACKAGES="${PACKAGES}" sh /opt/dsbuild/build.sh ops

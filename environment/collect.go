@@ -169,8 +169,8 @@ func (c *Collector) fetch(ctx context.Context, f File) (path string, size int64,
 	return path, info.Size(), nil
 }
 
-// latest returns the wheel of one version of a package for a kind of node.
-func (c *Collector) latest(ctx context.Context, name, version, python string, k Kind) (File, error) {
+// Find returns the wheel of one version of a package for a kind of node.
+func (c *Collector) Find(ctx context.Context, name, version, python string, k Kind) (File, error) {
 	found, err := c.inIndexes(ctx, c.Indexes, name, func(o pyindex.File) bool { return o.Wheel != nil && o.Version == version && o.SHA256 != "" })
 	if err != nil {
 		return File{}, fmt.Errorf("%s %s: %w", name, version, err)

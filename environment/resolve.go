@@ -165,23 +165,45 @@ func (r Resolver) set(ctx context.Context, s *Spec, k Kind, locals []local, old 
 			known = old.Sets[at].Files
 		}
 	}
-	packages, err := r.runUV(ctx, s, k, locals, known)
-	if err != nil {
+	var err error
+	if out.Files, err = r.files(ctx, s, k, locals, known); err != nil {
 		return out, err
 	}
-	for _, p := range packages {
-		f, err := r.file(ctx, p, s.Python, k, locals)
-		if err != nil {
-			return out, err
+	for i, f := range out.Files {
+		if f.Size == 0 { // the index does not say it
+			if _, out.Files[i].Size, err = r.Collect.fetch(ctx, f); err != nil {
+				return out, err
+			}
 		}
-		out.Files = append(out.Files, f)
 	}
-	if len(out.Files) == 0 {
-		return out, &ResolveError{"no requirement applies to such a node: the environment would be empty"}
-	}
-	slices.SortFunc(out.Files, func(a, b File) int { return strings.Compare(a.Name, b.Name) })
-	out.Installer, err = r.Collect.latest(ctx, "uv", r.UVVersion, s.Python, k)
+	out.Installer, err = r.Collect.Find(ctx, "uv", r.UVVersion, s.Python, k)
 	return out, err
+}
+
+// Files resolves a Spec without local wheels for one kind of node, and returns the wheels, sorted by
+// name. It fetches none: a Size is 0 if the index does not say it. The versions in known are preferred.
+func (r Resolver) Files(ctx context.Context, s *Spec, k Kind, known []File) ([]File, error) {
+	return r.files(ctx, s, k, nil, known)
+}
+
+func (r Resolver) files(ctx context.Context, s *Spec, k Kind, locals []local, known []File) ([]File, error) {
+	packages, err := r.runUV(ctx, s, k, locals, known)
+	if err != nil {
+		return nil, err
+	}
+	var out []File
+	for _, p := range packages {
+		f, err := r.file(p, s.Python, k, locals)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, f)
+	}
+	if len(out) == 0 {
+		return nil, &ResolveError{"no requirement applies to such a node: the environment would be empty"}
+	}
+	slices.SortFunc(out, func(a, b File) int { return strings.Compare(a.Name, b.Name) })
+	return out, nil
 }
 
 // installsOn returns an error if no pip would install the wheel on nodes of a kind.
@@ -198,7 +220,7 @@ func installsOn(f File, python string, k Kind) error {
 }
 
 // file takes the one wheel of a resolved package that a pip on such a node would take.
-func (r Resolver) file(ctx context.Context, p lockedPackage, python string, k Kind, locals []local) (File, error) {
+func (r Resolver) file(p lockedPackage, python string, k Kind, locals []local) (File, error) {
 	if at := indexOfLocal(locals, p.Name); at >= 0 {
 		l := locals[at].File
 		return l, nil
@@ -213,11 +235,6 @@ func (r Resolver) file(ctx context.Context, p lockedPackage, python string, k Ki
 	}
 	if f.SHA256 == "" {
 		return File{}, fmt.Errorf("%s: the index has no sha256 of it", f.File)
-	}
-	if f.Size == 0 { // the index does not say it
-		if _, f.Size, err = r.Collect.fetch(ctx, f); err != nil {
-			return File{}, err
-		}
 	}
 	return f, nil
 }

@@ -25,6 +25,8 @@ type Spec struct {
 	Wheels      []Text // paths of local wheels: DeepSpeed's and the companions
 	Wanted      []Text // requirements (PEP 508)
 	Kinds       []Kind // kinds of nodes; none: the inventory's nodes tell
+
+	Overrides []string // requirements that replace those of all packages; a file has none
 }
 
 // Program is the interpreter on nodes: what the file names, or pythonX.Y. If one comes along, any

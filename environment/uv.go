@@ -60,7 +60,7 @@ func (r Resolver) runUV(ctx context.Context, s *Spec, k Kind, locals []local, kn
 		return nil, err
 	}
 	pins := filepath.Join(tmp.Path, "pins.txt")
-	for name, text := range map[string]string{"pyproject.toml": project, "pins.txt": pinned(known)} {
+	for name, text := range map[string]string{"pyproject.toml": project, "pins.txt": pinned(known), "overrides.txt": strings.Join(s.Overrides, "\n")} {
 		if err := os.WriteFile(filepath.Join(tmp.Path, name), []byte(text), 0o600); err != nil { // an index may have a password
 			return nil, err
 		}
@@ -71,7 +71,7 @@ func (r Resolver) runUV(ctx context.Context, s *Spec, k Kind, locals []local, kn
 	}
 	common := []string{
 		"pip", "compile", "pyproject.toml", "--quiet", "--no-header", "--no-annotate", "--no-progress", "--color", "never", "--only-binary", ":all:",
-		"--python-version", s.Python, "--python-platform", platform,
+		"--python-version", s.Python, "--python-platform", platform, "--overrides", "overrides.txt",
 	}
 	// The first run lets uv prefer the versions that it finds in its own output, the second writes
 	// the same versions in the form that names files.

@@ -104,6 +104,7 @@ func (b *build) packWheel(ctx context.Context) error {
 	if b.facts, err = wheel.ParseBuild(text); err != nil {
 		return err
 	}
+	b.plan.addArchives(b.facts.Packages)
 	wheels, err := filepath.Glob(filepath.Join(in, "*.whl"))
 	if err == nil && len(wheels) != 1 {
 		err = fmt.Errorf("the strip step left %d wheels, expected one", len(wheels))

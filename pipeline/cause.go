@@ -15,6 +15,9 @@ import (
 func Cause(stdout, stderr string) string {
 	lines := strings.Split(strings.TrimSpace(stdout+"\n"+stderr), "\n")
 	last := len(lines) - 1
+	if at := slices.IndexFunc(lines, hashLine.MatchString); at >= 0 {
+		return indentLines(lines[at:min(last+1, at+hashLines)])
+	}
 	if at := diagnosis(lines); at >= 0 {
 		end := at + 1
 		for end < last && end-at <= sourceLines && quotesSource.MatchString(lines[end]) {
@@ -39,6 +42,7 @@ func Cause(stdout, stderr string) string {
 const (
 	tailLines   = 12
 	sourceLines = 2 // of a source that a compiler quotes below a diagnosis
+	hashLines   = 8 // of uv or pip about a file with another hash
 )
 
 var (
@@ -71,6 +75,12 @@ func knownCauses() []*regexp.Regexp {
 	}
 }
 
+// otherHash matches the line in which uv says that a file has another hash than the plan; pip names
+// the requirement in a line of its own.
+var otherHash = regexp.MustCompile("(?:Hash mismatch for `?|DO NOT MATCH THE HASHES[^\n]*\n\\s*)([A-Za-z0-9._-]+==[^\\s`]+)")
+
+var hashLine = regexp.MustCompile(`Hash mismatch for |DO NOT MATCH THE HASHES`)
+
 var (
 	killedLine    = regexp.MustCompile(`Killed signal terminated program|virtual memory exhausted|cannot allocate memory|out of memory allocating|died due to signal 9|: killed by signal 9`)
 	missingHeader = regexp.MustCompile(`(?:fatal|catastrophic) error: (?:cannot open source file "([\w./+-]+)"|([\w./+-]+): No such file or directory)`)
@@ -81,6 +91,9 @@ func indentLines(lines []string) string { return "  " + strings.Join(lines, "\n 
 
 // Hint gives the known cause of a failed compile, "" if there is none.
 func (e *StepError) Hint() string {
+	if m := otherHash.FindStringSubmatch(e.Error()); m != nil {
+		return fmt.Sprintf("the index has another file under the name and version of %s than the plan (dsbuild wheel --dry-run lists its sha256): take it from the index that has the original, with --index-url, or repair the mirror", m[1])
+	}
 	if m := missingHeader.FindStringSubmatch(e.Tail); m != nil {
 		return headerHint(m[1] + m[2])
 	}

@@ -46,6 +46,18 @@ func TestCause(t *testing.T) {
 	}
 }
 
+// A file with another hash than the plan is named, with both hashes, however the program says so.
+func TestCauseIsAnotherHash(t *testing.T) {
+	uv := "Using Python 3.11.2 environment at: /opt/env\nResolved 43 packages in 9ms\nerror: Failed to download `sympy==1.14.0`\n  cause: Hash mismatch for `sympy==1.14.0`\n\n         Expected:\n           sha256:aa\n\n         Computed:\n           sha256:bb\n"
+	pip := "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE. If you have updated the package versions, please update the hashes.\n    sympy==1.14.0 from https://example.org/sympy.whl:\n        Expected sha256 aa\n             Got        bb\n"
+	for _, said := range []string{uv, pip, strings.Repeat("noise\n", 40) + uv + strings.Repeat("noise\n", 40)} {
+		failed := &StepError{Step: string(Runtime), Tail: Cause("", said)}
+		if failed.ExitCode() != 4 || !strings.Contains(failed.Hint(), "sympy==1.14.0") || !strings.Contains(failed.Tail, "aa") || !strings.Contains(failed.Tail, "bb") {
+			t.Errorf("exit %d, hint %q\n%s", failed.ExitCode(), failed.Hint(), failed.Tail)
+		}
+	}
+}
+
 // A program that is no compiler is shown by its first error and its end.
 func TestCauseOfOthers(t *testing.T) {
 	got := Cause("KeyError: 'x'\n"+strings.Repeat("noise\n", 40)+"ninja: build stopped\n", "Traceback\nRuntimeError: Error compiling objects for extension\n")

@@ -115,15 +115,23 @@ type Plan struct {
 	Args       map[string]string `json:"args"`    // build arguments of the Dockerfile, environment of its scripts
 	Steps      []Step            `json:"steps"`
 	Scripts    map[string]string `json:"scripts"` // contents by name
-	Digest     string            `json:"-"`       // hex sha256 over all of the above
-	Manifest   wheel.Manifest    `json:"-"`       // of the wheel, as far as the plan knows it
+
+	// Packages are all Python packages that may be installed, each with the sha256 of its file. The
+	// context has them, too.
+	Packages []dockerfiles.Package `json:"packages"`
+
+	Digest   string         `json:"-"` // hex sha256 over all of the above
+	Manifest wheel.Manifest `json:"-"` // of the wheel, as far as the plan knows it
 }
 
-// Options change how a plan runs, and except for KeepDebug not the wheel.
+// Options change how a plan runs, and except for KeepDebug and Packages not the wheel.
 type Options struct {
 	Jobs      int  // compile jobs; 0: as many as there are cores
 	NoCache   bool // compile and test anew
 	KeepDebug bool // leave debug information in; this does change the wheel
+
+	// Packages are those of a toolchain that the lock of package dockerfiles does not have.
+	Packages *dockerfiles.Packages
 }
 
 // epoch is the value of every time in the wheel: 2024-01-01T00:00:00Z.
@@ -135,9 +143,16 @@ func NewPlan(tc compat.Toolchain, src Source, base Base, opt Options) (*Plan, er
 	if err != nil {
 		return nil, err
 	}
-	p := &Plan{
-		Toolchain: tc, Options: opt, Source: src, Base: base, Context: context, Args: imageArgs(tc), Scripts: map[string]string{},
+	packages, err := packagesOf(tc, opt)
+	if err != nil {
+		return nil, err
 	}
+	p := &Plan{
+		Toolchain: tc, Options: opt, Source: src, Base: base, Context: context, Args: imageArgs(tc, packages), Scripts: map[string]string{},
+		Packages: slices.Concat(dockerfiles.ToolPackages(string(tc.CUDASource)), packages.Runtime, packages.Build),
+	}
+	context[dockerfiles.RuntimePackages] = dockerfiles.Constraints(packages.Runtime)
+	context[dockerfiles.AllPackages] = dockerfiles.Constraints(packages.Runtime, packages.Build)
 	switch {
 	case base.Host:
 	case base.File != "":
@@ -168,14 +183,47 @@ func NewPlan(tc compat.Toolchain, src Source, base Base, opt Options) (*Plan, er
 }
 
 // imageArgs returns the arguments of the scripts of package dockerfiles.
-func imageArgs(tc compat.Toolchain) map[string]string {
+func imageArgs(tc compat.Toolchain, packages dockerfiles.Packages) map[string]string {
 	needs := tc.Needs()
 	return map[string]string{
-		"ROAD": string(tc.CUDASource), "PYTHON": tc.Python, "TORCH": tc.Torch, "TORCH_INDEX": tc.Index, "TORCH_SHA256": tc.TorchHash, "TOOLKIT": tc.Toolkit, "GCC": tc.GCC,
-		"CUDA_HOME": cudaHome(tc), "PINS": strings.Join(tc.Pins, " "),
+		"ROAD": string(tc.CUDASource), "PYTHON": tc.Python, "TORCH": tc.Torch, "TORCH_INDEX": tc.Index, "TOOLKIT": tc.Toolkit, "GCC": tc.GCC,
+		"CUDA_HOME": cudaHome(tc), "CUDA_PACKAGES": strings.Join(packages.Pinned(dockerfiles.CUDARequirements(string(tc.CUDASource), tc.Toolkit)), " "),
 		"SYSTEM": strings.Join(needs.Debian, " "), "PACKAGES": strings.Join(needs.Python, " "),
 		"COMPONENTS": strings.Join(needs.Toolkit, " "), "REQUIRES": strings.Join(needs.Node, " "),
 	}
+}
+
+// packagesOf returns the Python packages of a toolchain: those of opt, or of the lock.
+func packagesOf(tc compat.Toolchain, opt Options) (dockerfiles.Packages, error) {
+	if opt.Packages != nil {
+		return *opt.Packages, nil
+	}
+	if locked, ok := LockedPackages(tc); ok {
+		return locked, nil
+	}
+	return dockerfiles.Packages{}, fmt.Errorf("%s does not have the packages of torch %s for Python %s", dockerfiles.LockName, tc.Torch, tc.Python)
+}
+
+// addArchives adds to the packages that the build installed the hashes of their files, which the plan
+// has. Others came with the environment that the build is for.
+func (p *Plan) addArchives(installed []wheel.Package) {
+	for i, have := range installed {
+		name, version, python := have.Python()
+		at := slices.IndexFunc(p.Packages, func(one dockerfiles.Package) bool { return one.Name == name && one.Version == version })
+		if python && !have.Beside && at >= 0 {
+			installed[i].Archive = p.Packages[at].SHA256
+		}
+	}
+}
+
+// LockedPackages returns the Python packages of a toolchain if the lock of package dockerfiles has
+// them: of a torch of the package index, in a release that the tables have.
+func LockedPackages(tc compat.Toolchain) (dockerfiles.Packages, bool) {
+	if tc.Index != "" {
+		return dockerfiles.Packages{}, false
+	}
+	needs := tc.Needs()
+	return dockerfiles.LockedPackages(tc.Torch, tc.Python, string(tc.CUDASource), slices.Concat(needs.Python, needs.Node), tc.Pins)
 }
 
 // cudaHome returns the directory of the toolkit in the toolchain's image. Debian's is part of the
@@ -464,6 +512,10 @@ func (p *Plan) Print(w io.Writer) error {
 		if s.Image != Here {
 			fmt.Fprintf(&b, "             $ %s\n", strings.Join(append([]string{s.Script}, s.Args...), " "))
 		}
+	}
+	fmt.Fprintf(&b, "packages   %d of Python may be installed, each with this sha256 only\n", len(p.Packages))
+	for _, one := range p.Packages {
+		fmt.Fprintf(&b, "             %s  %s\n", one.SHA256, one)
 	}
 	for _, left := range tc.Left {
 		fmt.Fprintf(&b, "left out   %s: %s\n", left.Name, left.Why)

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/dockerfiles"
 	"github.com/dsbuild/dsbuild/wheel"
 	"github.com/dsbuild/dsbuild/wheel/wheeltest"
 )
@@ -49,6 +50,22 @@ func planFor(t *testing.T, spec wheel.Spec, src Source, base Base, opt Options, 
 		t.Fatal(err)
 	}
 	return p
+}
+
+// A package that the build installed has the hash of the plan's file; one of an environment beside it, of
+// another version, or of the distribution has none by the plan.
+func TestInstalledPackagesHaveTheirArchives(t *testing.T) {
+	p := plan(t, image(), Options{}, []string{"cpu_adam"}, "8.0")
+	torch := p.Packages[slices.IndexFunc(p.Packages, func(one dockerfiles.Package) bool { return one.Name == "torch" })]
+	installed := []wheel.Package{
+		{PURL: "pkg:pypi/torch@2.15.0"}, {PURL: "pkg:pypi/torch@2.15.0", Beside: true}, {PURL: "pkg:pypi/torch@2.15.1"}, {PURL: "pkg:deb/debian/torch@2.15.0"},
+	}
+	p.addArchives(installed)
+	for i, have := range installed {
+		if want := map[int]string{0: torch.SHA256}[i]; have.Archive != want {
+			t.Errorf("%s: %q, want %q", have.PURL, have.Archive, want)
+		}
+	}
 }
 
 // known is the build environment of an image that the tables know.

@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/dockerfiles"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -223,11 +224,18 @@ func TestFoundReleasesArePinned(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := NewPlan(tc, Release(tc.DeepSpeed, tc.Source), Base{Ref: "debian:bookworm-slim"}, Options{})
+	if _, err := NewPlan(tc, Release(tc.DeepSpeed, tc.Source), Base{Ref: "debian:bookworm-slim"}, Options{}); err == nil || !strings.Contains(err.Error(), "packages.lock does not have the packages of torch 2.12.1") {
+		t.Errorf("a plan with the packages of another torch: %v", err)
+	}
+	packages := dockerfiles.Packages{Runtime: []dockerfiles.Package{{Name: "torch", Version: "2.12.1+cu126", SHA256: sha("c")}}}
+	p, err := NewPlan(tc, Release(tc.DeepSpeed, tc.Source), Base{Ref: "debian:bookworm-slim"}, Options{Packages: &packages})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]string{"TORCH": "2.12.1", "TORCH_INDEX": "cu126", "TORCH_SHA256": sha("c")} {
+	if want := "torch==2.12.1+cu126 --hash=sha256:" + sha("c") + "\n"; p.Context["packages.txt"] != want {
+		t.Errorf("%s, want %s", p.Context["packages.txt"], want)
+	}
+	for name, want := range map[string]string{"TORCH": "2.12.1", "TORCH_INDEX": "cu126"} {
 		if p.Args[name] != want {
 			t.Errorf("%s=%s, want %s", name, p.Args[name], want)
 		}

@@ -117,24 +117,31 @@ func TestSiteMirror(t *testing.T) {
 }
 
 // torch comes from the index that has it: the package index, or one of torch's own,
-// ahead of the others. Where its digest is known, no other bytes are taken.
+// ahead of the others. uv gets the line of the plan's packages, with the digest.
 func TestSiteTorchIndex(t *testing.T) {
 	dir := t.TempDir()
-	uv := "#!/bin/sh\ncase $1 in pip) echo \"$* $(cat), beside ${UV_INDEX-none}\" ;; esac\n"
-	if err := os.WriteFile(filepath.Join(dir, "uv"), []byte(uv), 0o700); err != nil {
-		t.Fatal(err)
+	files := map[string]string{
+		"uv":           "#!/bin/sh\ncase $1 in pip) echo \"$* $(cat), beside ${UV_INDEX-none}\" ;; esac\n",
+		"packages.txt": "sympy==1.14.0 --hash=sha256:def\ntorch==2.12.1 --hash=sha256:abc\n",
+	}
+	for _, name := range []string{"torch.sh", "site.sh"} {
+		text, err := os.ReadFile("../dockerfiles/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[name] = string(text)
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o700); err != nil {
+			t.Fatal(err)
+		}
 	}
 	s := site(t, SiteOptions{ExtraIndexURLs: []string{"https://extra.example.org/simple"}}, map[string]string{torchIndexes: "https://m.example.org/torch/"})
-	for _, c := range []struct {
-		args []string
-		want string
-	}{
-		{nil, "torch==2.12.1, beside https://extra.example.org/simple"},
-		{[]string{"TORCH_INDEX=cu126", "TORCH_SHA256=abc"}, "torch==2.12.1+cu126 --hash=sha256:abc, beside https://m.example.org/torch/cu126 https://extra.example.org/simple"},
-	} {
-		env := append([]string{"PATH=" + dir + ":" + os.Getenv("PATH"), "PYTHON=3.11", "DSBUILD_ENV=/env", "TORCH=2.12.1"}, c.args...)
-		if got := told(t, s, "sh ../dockerfiles/torch.sh", env...); got != "pip install --python /env -r - "+c.want+"\n" {
-			t.Errorf("%v: %s", c.args, got)
+	for index, beside := range map[string]string{"": "", "cu126": "https://m.example.org/torch/cu126 "} {
+		got := told(t, s, "sh "+filepath.Join(dir, "torch.sh"), "PATH="+dir+":"+os.Getenv("PATH"), "PYTHON=3.11", "DSBUILD_ENV=/env", "TORCH_INDEX="+index)
+		want := "pip install --python /env --no-deps --require-hashes --only-binary :all: -r - torch==2.12.1 --hash=sha256:abc, beside " + beside + "https://extra.example.org/simple\n"
+		if got != want {
+			t.Errorf("%s: %s", index, got)
 		}
 	}
 }

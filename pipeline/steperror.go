@@ -19,10 +19,10 @@ func (e *StepError) Error() string {
 
 func (e *StepError) Unwrap() error { return e.Err }
 
-// ExitCode returns 4 for a wheel that does not work after its installation, and the code of a
-// failed run for every other step.
+// ExitCode returns 4 for a wheel that does not work after its installation and for a package that is
+// not the one of the plan, and the code of a failed run for every other failure.
 func (e *StepError) ExitCode() int {
-	if e.Step == SmokeStep {
+	if e.Step == SmokeStep || otherHash.MatchString(e.Error()) {
 		return 4
 	}
 	return 1

@@ -29,7 +29,7 @@ import (
 
 // PackFormat changes whenever Pack makes other bytes from the same input. It is part of a plan's
 // digest.
-const PackFormat = "3"
+const PackFormat = "4"
 
 // StablePackFormat is PackFormat for wheels of the stable ABI.
 const StablePackFormat = "1"
@@ -52,6 +52,9 @@ type Package struct {
 	PURL   string `json:"purl"`   // pkg:pypi/torch@2.15.0, pkg:deb/debian/gcc-12@12.2.0-14
 	File   string `json:"file"`   // the list of its files' hashes, as the installer left it
 	SHA256 string `json:"sha256"` // of that list
+
+	Beside  bool   `json:"beside,omitempty"`         // it is part of an environment that the build only read
+	Archive string `json:"archive_sha256,omitempty"` // SHA-256 of the wheel or .deb that was installed; "" if not known
 }
 
 // ParseBuild reads the JSON of a Build.

@@ -92,6 +92,8 @@ func statement(m Manifest, predicate *slsa.Provenance) ([]byte, error) {
 const (
 	sourceMaterial = "source"
 	baseMaterial   = "base"
+
+	archiveMaterial = "archive" // of every package: the wheel or .deb that was installed
 )
 
 // recordProduct is the name of the wheel's RECORD among the byproducts: with its digest, installed
@@ -123,7 +125,8 @@ func sourceURI(s Source) string {
 }
 
 // buildMaterials lists the sources, the base, and the software installed in the build
-// environment. The digest of a package is that of the file list its installer recorded.
+// environment. A package has the digest of the file list its installer recorded and, if it is known,
+// that of the file that was installed.
 func buildMaterials(m Manifest, b Build) []*intoto.ResourceDescriptor {
 	all := []*intoto.ResourceDescriptor{
 		{Name: sourceMaterial, Uri: sourceURI(m.Source), Digest: digests(m.Source.SHA256)},
@@ -131,6 +134,9 @@ func buildMaterials(m Manifest, b Build) []*intoto.ResourceDescriptor {
 	}
 	for _, p := range b.Packages {
 		all = append(all, &intoto.ResourceDescriptor{Name: p.File, Uri: p.PURL, Digest: digests(p.SHA256)})
+		if p.Archive != "" {
+			all = append(all, &intoto.ResourceDescriptor{Name: archiveMaterial, Uri: p.PURL, Digest: digests(p.Archive)})
+		}
 	}
 	return all
 }

@@ -65,20 +65,36 @@ func sourceComponent(name string, s Source) cyclonedx.Component {
 	return c
 }
 
-func packageComponent(p Package) cyclonedx.Component {
+// Python returns the name and the version of a Python package; ok is false for any other.
+func (p Package) Python() (name, version string, ok bool) {
+	name, version = p.nameAndVersion()
+	return name, version, strings.HasPrefix(p.PURL, "pkg:pypi/")
+}
+
+// nameAndVersion reads the package's URL.
+func (p Package) nameAndVersion() (name, version string) {
 	path, _, _ := strings.Cut(p.PURL, "?")
 	base, version, _ := strings.Cut(path, "@")
-	name := base[strings.LastIndex(base, "/")+1:]
+	name = base[strings.LastIndex(base, "/")+1:]
 	if plain, err := url.PathUnescape(name); err == nil {
 		name = plain
 	}
 	if plain, err := url.PathUnescape(version); err == nil {
 		version = plain
 	}
-	return cyclonedx.Component{
+	return name, version
+}
+
+func packageComponent(p Package) cyclonedx.Component {
+	name, version := p.nameAndVersion()
+	c := cyclonedx.Component{
 		BOMRef: p.PURL, Type: cyclonedx.ComponentTypeLibrary, Scope: cyclonedx.ScopeExcluded,
 		Name: name, Version: version, PackageURL: p.PURL,
 	}
+	if p.Archive != "" {
+		c.Hashes = sha256Hash(p.Archive)
+	}
+	return c
 }
 
 func sha256Hash(hex string) *[]cyclonedx.Hash {

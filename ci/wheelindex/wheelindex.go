@@ -89,6 +89,24 @@ func (x *Index) Add(t testing.TB, w Wheel) string {
 	return Make(t, x.Dir, w)
 }
 
+// AddRequirements adds what every toolchain requires besides torch, in the versions that dsbuild pins.
+func (x *Index) AddRequirements(t testing.TB) {
+	t.Helper()
+	runtime, err := dockerfiles.RuntimeRequirements()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tools, err := dockerfiles.BuildRequirements()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range append(runtime, tools...) {
+		name := dockerfiles.RequirementName(r)
+		version, _, _ := strings.Cut(strings.TrimPrefix(r, name+"=="), ";")
+		x.Add(t, Wheel{Name: name, Version: version})
+	}
+}
+
 // ServeHTTP implements http.Handler: pages of PEP 691, and the files.
 func (x *Index) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if name, ok := strings.CutPrefix(r.URL.Path, "/files/"); ok {

@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dsbuild/dsbuild/deploy"
-	"github.com/dsbuild/dsbuild/dockerfiles"
 	"github.com/dsbuild/dsbuild/environment"
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/report"
@@ -18,6 +17,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/scratch"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/node"
+	"github.com/dsbuild/dsbuild/pipeline/pins"
 )
 
 // envLockOptions are the flags of dsbuild env lock.
@@ -135,15 +135,10 @@ func (o envLockOptions) resolve(ctx context.Context, a *app, spec *environment.S
 	if err != nil {
 		return nil, err
 	}
-	uv, err := environment.FindUV(ctx, dockerfiles.UVVersion(), envCache(), c)
+	r, err := pins.NewResolver(ctx, site, c, tmp.Path)
 	if err != nil {
 		return nil, err
 	}
-	environ, err := site.Programs(os.Environ(), tmp.Path)
-	if err != nil {
-		return nil, err
-	}
-	r := environment.Resolver{UV: uv, UVVersion: dockerfiles.UVVersion(), Environ: environ, TorchIndex: site.TorchIndex(), Collect: c}
 	return r.Resolve(ctx, spec, kinds, old, filepath.Dir(o.out))
 }
 

@@ -33,7 +33,7 @@ func exitMeanings() []exitMeaning {
 		{exitFailed, "the run failed, or lint found a mistake"},
 		{exitUsage, "wrong usage, configuration or inventory, or no toolchain exists"},
 		{exitNodes, "some nodes failed, differ or are not ready"},
-		{exitWheel, "the wheel is not what was asked, is damaged, or every node refused it"},
+		{exitWheel, "the wheel or a package of its build is not what was asked, is damaged, or every node refused it"},
 		{exitInterrupted, "interrupted"},
 	}
 }

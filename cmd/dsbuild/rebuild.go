@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,12 +21,14 @@ import (
 
 func newRebuildCommand(a *app) *cobra.Command {
 	var o wheelOptions
+	var base string
 	cmd := &cobra.Command{
 		Use:   "rebuild WHEEL",
 		Short: "Build a wheel again from its manifest, and compare the bytes",
 		Long: `rebuild builds a wheel again from what its manifest says: the same sources, base, versions,
 operators and targets. It takes nothing from the store, compiles everything, and says whether
-the two wheels have the same bytes; the new one is not kept.
+the two wheels have the same bytes; the new one is not kept. A wheel that was built on a root file
+system tar, or on a machine, needs the same one: dsbuild compares the digests.
 
 With --sign it then signs the statement beside the wheel: a second builder's signature, which a
 policy with builders: 2 asks for. A wheel with other bytes is not signed: the differences
@@ -41,15 +44,16 @@ are listed, and the exit code is 4.`,
 				return err
 			}
 			o.site, o.noCache = site, true
-			return site.Error(asUsage(cmd.CommandPath(), runRebuild(cmd.Context(), a, o, args[0], cmd.CommandPath())))
+			return site.Error(asUsage(cmd.CommandPath(), runRebuild(cmd.Context(), a, o, base, args[0], cmd.CommandPath())))
 		},
 	}
+	cmd.Flags().StringVar(&base, "base", "", "the root file system tar that the wheel was built on, if it is not the engine's own")
 	o.placeFlags(cmd.Flags())
 	return cmd
 }
 
 // runRebuild builds a wheel again and compares it with the first one.
-func runRebuild(ctx context.Context, a *app, o wheelOptions, file, command string) error {
+func runRebuild(ctx context.Context, a *app, o wheelOptions, base, file, command string) error {
 	m, sum, err := readBuilt(ctx, file, command)
 	if err != nil {
 		return err
@@ -58,6 +62,7 @@ func runRebuild(ctx context.Context, a *app, o wheelOptions, file, command strin
 	if err != nil {
 		return usageErrorf(command, "%s cannot be built again: %w", m.Name, err)
 	}
+	request.Base = cmp.Or(base, request.Base)
 	sign, done, err := a.wheelSigner(ctx, o.sign)
 	if err != nil {
 		return err
@@ -73,7 +78,7 @@ func runRebuild(ctx context.Context, a *app, o wheelOptions, file, command strin
 		return err
 	}
 	defer tmp.Close()
-	again, err := buildAgain(ctx, a, o, request, m, tmp.Path)
+	again, err := buildAgain(ctx, a, o, request, m, tmp.Path, command)
 	if err != nil {
 		return err
 	}
@@ -102,7 +107,7 @@ func readBuilt(ctx context.Context, file, command string) (wheel.Manifest, strin
 }
 
 // buildAgain builds the wheel of a manifest into a folder, without the store.
-func buildAgain(ctx context.Context, a *app, o wheelOptions, request planner.Request, m wheel.Manifest, dir string) (wheel.Artifact, error) {
+func buildAgain(ctx context.Context, a *app, o wheelOptions, request planner.Request, m wheel.Manifest, dir, command string) (wheel.Artifact, error) {
 	backend := o.newBackend(a)
 	defer backend.Close()
 	plans, err := o.newPlanner(ctx, a, backend)
@@ -113,6 +118,9 @@ func buildAgain(ctx context.Context, a *app, o wheelOptions, request planner.Req
 	plan, err := plans.Plan(ctx, request)
 	if err != nil {
 		return wheel.Artifact{}, err
+	}
+	if err := planner.CheckRebuild(plan, m); err != nil {
+		return wheel.Artifact{}, &usageError{err: fmt.Errorf("%s cannot be built again: %w", m.Name, err), command: command, hint: hint.Of(err)}
 	}
 	if plan.Digest != m.PlanDigest {
 		a.reporter.Warn("this dsbuild (%s) plans the wheel in another way than the one that built it: other bytes say nothing about its builder", a.version)

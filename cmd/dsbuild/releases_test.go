@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/ci/wheelindex"
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/nightly"
@@ -29,17 +30,25 @@ func packageIndex(t *testing.T) string {
 	page := func(files ...string) string {
 		return `{"meta": {"api-version": "1.1"}, "files": [` + strings.Join(files, ",") + `]}`
 	}
-	const torch = "torch-2.16.1-cp312-cp312-manylinux_2_28_x86_64.whl"
+	const (
+		torch    = "torch-2.16.1-cp312-cp312-manylinux_2_28_x86_64.whl"
+		torch126 = "torch-2.12.1+cu126-cp311-cp311-manylinux_2_28_x86_64.whl"
+	)
 	texts := map[string]string{
 		"/simple/deepspeed/":            page(file("deepspeed-0.19.9.tar.gz", "1"), file("deepspeed-0.19.8.tar.gz", "2")),
 		"/simple/torch/":                page(file(torch, "3")),
 		"/files/" + torch + ".metadata": "Metadata-Version: 2.1\nName: torch\nVersion: 2.16.1\nRequires-Dist: cuda-toolkit==13.2.2\n",
-		"/whl/cu126/torch/":             page(file("torch-2.12.1+cu126-cp311-cp311-manylinux_2_28_x86_64.whl", "4")),
+		"/whl/cu126/torch/":             page(file(torch126, "4")),
+		"/files/torch-2.12.1+cu126-cp311-cp311-manylinux_2_28_x86_64.whl.metadata": "Metadata-Version: 2.1\nName: torch\nVersion: 2.12.1+cu126\nRequires-Dist: sympy\n",
 	}
+	others := wheelindex.New(t)
+	others.AddRequirements(t)
+	others.Add(t, wheelindex.Wheel{Name: "sympy", Version: "1.14.0"})
+	others.Add(t, wheelindex.Wheel{Name: "cuda-toolkit", Version: "13.2.2"})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		text, ok := texts[r.URL.Path]
 		if !ok {
-			http.NotFound(w, r)
+			others.ServeHTTP(w, r)
 			return
 		}
 		w.Header().Set("Content-Type", "application/vnd.pypi.simple.v1+json")
@@ -60,8 +69,8 @@ func TestReleasesOfAnIndex(t *testing.T) {
 	}{
 		{"--deepspeed 0.19.9", []string{"DeepSpeed 0.19.9 for torch 2.15.0", "DSBUILD_SHA256=" + strings.Repeat("1", 64)}},
 		{"--deepspeed latest", []string{"DeepSpeed 0.19.9 for torch 2.15.0"}},
-		{"--torch 2.16 --python 3.12", []string{"for torch 2.16.1, CUDA 13.2, Python 3.12", "TOOLKIT=13.2.2", "TORCH_SHA256=" + strings.Repeat("3", 64)}},
-		{"--torch 2.12 --driver 550.54.15", []string{"for torch 2.12.1, CUDA 12.6, Python 3.11", "TORCH_INDEX=cu126", "toolchain  nvcc12"}},
+		{"--torch 2.16 --python 3.12", []string{"for torch 2.16.1, CUDA 13.2, Python 3.12", "TOOLKIT=13.2.2", strings.Repeat("3", 64) + "  torch==2.16.1"}},
+		{"--torch 2.12 --driver 550.54.15", []string{"for torch 2.12.1, CUDA 12.6, Python 3.11", "TORCH_INDEX=cu126", "toolchain  nvcc12", strings.Repeat("4", 64) + "  torch==2.12.1+cu126", "  sympy==1.14.0"}},
 	} {
 		out, said := programWith(t, home, url, 0, append([]string{"wheel", "--gpu", "A100", "--dry-run"}, strings.Fields(c.args)...)...)
 		for _, want := range c.want {

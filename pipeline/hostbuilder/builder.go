@@ -34,6 +34,9 @@ type Options struct {
 	Env *pipeline.PythonEnvironment
 }
 
+// BaseRef is the reference of a base that is a machine.
+const BaseRef = "host"
+
 // DefaultDir returns the directory in the user's cache.
 func DefaultDir() string { return filepath.Join(xdg.CacheHome, "dsbuild", "host") }
 
@@ -78,7 +81,7 @@ func (b *Builder) Base() pipeline.Base {
 		sum := sha256.Sum256([]byte(digest + "\n" + b.opt.Env.Identity()))
 		digest = "sha256:" + hex.EncodeToString(sum[:])
 	}
-	return pipeline.Base{Ref: "host", Digest: digest, Host: true}
+	return pipeline.Base{Ref: BaseRef, Digest: digest, Host: true}
 }
 
 // Open makes the environments of p, or uses those of an earlier build.

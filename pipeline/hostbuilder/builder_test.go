@@ -13,9 +13,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dsbuild/dsbuild/ci/python"
+	"github.com/dsbuild/dsbuild/ci/wheelindex"
 	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/dockerfiles"
+	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // record is a reporter that remembers.
@@ -377,6 +382,88 @@ func TestNothingStays(t *testing.T) {
 	}
 	if !strings.Contains(log.String(), "done\n") {
 		t.Errorf("%q", &log)
+	}
+}
+
+// The packages of a real plan are installed with the bytes that the plan names, from whatever index, and
+// with no others.
+func TestOtherBytesUnderTheNameOfThePlan(t *testing.T) {
+	x := wheelindex.New(t)
+	path := x.Add(t, wheelindex.Wheel{Name: "torch", Version: "2.15.0"})
+	good, _, err := wheel.HashFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables, err := compat.NewTables()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tc, err := tables.Resolve(wheel.Spec{Ops: []string{"cpu_adam"}, Python: "3.11"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan := func(opt pipeline.Options) *pipeline.Plan {
+		p, err := pipeline.NewPlan(tc, pipeline.Release(tc.DeepSpeed, tc.Source), pipeline.Base{Host: true, Digest: "sha256:0"}, opt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	site, err := pipeline.NewSite(pipeline.SiteOptions{IndexURL: x.URL}, func(string) string { return "" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	interpreter, err := python.Find(t.Context(), "3.11")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &Builder{
+		opt: Options{Dir: filepath.Join(t.TempDir(), "host"), Environ: append(os.Environ(), "PATH="+filepath.Dir(x.UV)+":"+os.Getenv("PATH")), Site: site},
+		environment: pipeline.BuildEnvironment{
+			BuildEnvironment: compat.BuildEnvironment{Host: true}, Digest: "sha256:0",
+			Interpreters: []pipeline.Interpreter{{Version: "3.11.0", Path: interpreter, Parts: []string{"Python.h"}}},
+		},
+	}
+	var log bytes.Buffer
+	_, err = b.Open(t.Context(), plan(pipeline.Options{}), &log, newRecord())
+	var step *pipeline.StepError
+	if !errors.As(err, &step) || step.ExitCode() != 4 || !strings.Contains(step.Hint(), "torch==2.15.0") || !strings.Contains(step.Tail, good) || !strings.Contains(step.Tail, "Expected:") {
+		t.Fatalf("%v, hint %s\n%s", err, hint.Of(err), &log)
+	}
+
+	// The bytes of the plan pass, from a mirror too; a package that one of them requires and the plan
+	// does not name is not installed.
+	pinned := func(w wheelindex.Wheel) dockerfiles.Package {
+		sum, _, err := wheel.HashFile(x.Add(t, w))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return dockerfiles.Package{Name: w.Name, Version: w.Version, SHA256: sum}
+	}
+	packages := dockerfiles.Packages{
+		Runtime: []dockerfiles.Package{{Name: "torch", Version: "2.15.0", SHA256: good}, pinned(wheelindex.Wheel{Name: "sympy", Version: "1", Requires: []string{"nowhere"}})},
+		Build: []dockerfiles.Package{
+			pinned(wheelindex.Wheel{Name: "cuda-toolkit", Version: "13.2.2", Files: map[string]string{"nvidia/cu13/lib/libx.so.1": "x"}}),
+			pinned(wheelindex.Wheel{Name: "pip", Version: "1"}), pinned(wheelindex.Wheel{Name: "setuptools", Version: "1"}), pinned(wheelindex.Wheel{Name: "wheel", Version: "1"}),
+		},
+	}
+	mirror := wheelindex.New(t)
+	if err := os.CopyFS(filepath.Join(mirror.Dir, "copy"), os.DirFS(x.Dir)); err != nil {
+		t.Fatal(err)
+	}
+	mirror.Dir = filepath.Join(mirror.Dir, "copy")
+	if b.opt.Site, err = pipeline.NewSite(pipeline.SiteOptions{IndexURL: mirror.URL}, func(string) string { return "" }); err != nil {
+		t.Fatal(err)
+	}
+	r := open(t, b, plan(pipeline.Options{Packages: &packages}), &log, newRecord())
+	for _, env := range []string{runtimeEnv, toolchainEnv} {
+		installed, _ := filepath.Glob(filepath.Join(r.entry.path(env), "lib/python3.11/site-packages/*.dist-info"))
+		if want := map[string]int{runtimeEnv: 2, toolchainEnv: 6}[env]; len(installed) != want {
+			t.Errorf("%s has %q, want %d packages", env, installed, want)
+		}
+	}
+	if got := read1(t, r.entry.path(cudaDir), "lib64", "libx.so"); got != "x" {
+		t.Errorf("CUDA's root has %q", got)
 	}
 }
 

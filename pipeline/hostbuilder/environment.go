@@ -224,7 +224,7 @@ func (r *run) installUV(ctx context.Context) error {
 	}
 	err = r.reportStep(ctx, "uv", "uv "+dockerfiles.UVVersion()+", to make environments", func(ctx context.Context, out output) error {
 		v := cleanEnvironment(r.opt.Environ).addSiteVariables(r.opt.Environ)
-		v.setAll(map[string]string{"PYTHON": python.Path, "UV_VERSION": dockerfiles.UVVersion(), "TMPDIR": r.scratch, "DSBUILD_SITE": r.siteFile()})
+		v.setAll(map[string]string{"PYTHON": python.Path, "TMPDIR": r.scratch, "DSBUILD_SITE": r.siteFile()})
 		return out.run(ctx, process{argv: []string{"sh", filepath.Join(r.entry.path(scriptsDir), "uv.sh"), dir}, dir: r.scratch, env: v.environ()})
 	})
 	if err != nil {

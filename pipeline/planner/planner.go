@@ -9,6 +9,7 @@ import (
 	"os"
 
 	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/dockerfiles"
 	"github.com/dsbuild/dsbuild/internal/scratch"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
@@ -34,6 +35,7 @@ type Planner struct {
 	env      *pipeline.PythonEnvironment // of Options.Env, or nil
 	dir      *scratch.Dir                // clean copies of sources
 	quiet    bool                        // nothing is reported
+	packages *packageLookup              // of toolchains that the lock of packages lacks
 }
 
 // New prepares a planner. It must be closed.
@@ -47,6 +49,7 @@ func New(ctx context.Context, o Options) (*Planner, error) {
 		return nil, err
 	}
 	p := &Planner{options: o, backend: o.Backend, tables: tables, releases: o.Backend.options.Site.Releases(), dir: dir}
+	p.packages = &packageLookup{site: o.Backend.options.Site, found: map[string]*dockerfiles.Packages{}}
 	if o.Env == "" {
 		return p, nil
 	}
@@ -210,6 +213,12 @@ func (p *Planner) PlanTarget(ctx context.Context, r Request, t Target) (*pipelin
 	}
 	opt := p.options.Plan
 	opt.KeepDebug = r.KeepDebug
+	if opt.Packages, err = p.packages.find(ctx, tc, base.Host && p.env != nil); err != nil {
+		return nil, err
+	}
+	if opt.Packages != nil && !p.quiet {
+		p.options.Report.Note("torch %s for Python %s is not in the lock of this dsbuild: the plan has the sha256 of its packages as the index has them now", tc.Torch, tc.Python)
+	}
 	plan, err := pipeline.NewPlan(tc, source, base, opt)
 	if err == nil && !p.quiet {
 		p.reportRemarks(plan)

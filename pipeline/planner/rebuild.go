@@ -6,14 +6,19 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/pipeline/hostbuilder"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // RebuildRequest returns the request that leads to the same wheel again: everything that dsbuild chose
-// is given. A wheel whose sources nobody else can have is an error.
+// is given. A wheel whose sources nobody else can have is an error. The base of the request is an image
+// that everybody can get; if the wheel was built on another base it is "", and CheckRebuild says whether
+// the plan has the same one.
 func RebuildRequest(m wheel.Manifest) (Request, error) {
 	r := Request{
-		Archs: m.ArchsRequested, Ops: m.OpsRequested, CPU: m.CPU, Base: m.Base.Ref,
+		Archs: m.ArchsRequested, Ops: m.OpsRequested, CPU: m.CPU,
 		KeepDebug: m.Env[wheel.KeepDebugVariable] != "",
 	}
 	if m.TorchABI.IsStable() {
@@ -33,13 +38,25 @@ func RebuildRequest(m wheel.Manifest) (Request, error) {
 	default:
 		return r, fmt.Errorf("it was built from a %s, %s, which only its builder has", kindName(m.Source.Kind), m.Source.Ref)
 	}
-	if !strings.Contains(m.Base.Ref, "@sha256:") {
-		return r, fmt.Errorf("it was built on %s, which is no image that others can get", cmp.Or(m.Base.Ref, "a machine"))
+	if strings.Contains(m.Base.Ref, "@sha256:") {
+		r.Base = m.Base.Ref
 	}
 	if m.PlanDigest == "" || len(m.OpsRequested) == 0 {
 		return r, errors.New("its manifest does not say how it was built")
 	}
 	return r, nil
+}
+
+// CheckRebuild returns an error if a plan does not build on the base of a manifest.
+func CheckRebuild(plan *pipeline.Plan, m wheel.Manifest) error {
+	if m.Base.Digest != "" && plan.Base.Digest == m.Base.Digest {
+		return nil
+	}
+	err := fmt.Errorf("it was built on %s (%s), and would be built on %s (%s) here", cmp.Or(m.Base.Ref, "a machine"), cmp.Or(m.Base.Digest, "no digest"), plan.Base.Ref, cmp.Or(plan.Base.Digest, "no digest"))
+	if m.Base.Ref == hostbuilder.BaseRef {
+		return hint.With(err, "a wheel of the host builder can be built again on the same machine only, with --builder host, until its compilers or Pythons change")
+	}
+	return hint.With(err, "give the same root file system tar with --base")
 }
 
 func kindName(kind string) string {

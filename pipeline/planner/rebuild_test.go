@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/planner"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -37,13 +39,22 @@ func TestRebuildRequest(t *testing.T) {
 	for want, change := range map[string]func(*wheel.Manifest){
 		"from a folder, ds":       func(m *wheel.Manifest) { m.Source = wheel.Source{Kind: "path", Ref: "ds"} },
 		"a source distribution":   func(m *wheel.Manifest) { m.Source = wheel.Source{Kind: "sdist", Ref: "ds.tar.gz"} },
-		"built on base.tar":       func(m *wheel.Manifest) { m.Base.Ref = "base.tar" },
 		"does not say how it was": func(m *wheel.Manifest) { m.PlanDigest = "" },
 	} {
 		m := m
 		change(&m)
 		if _, err := planner.RebuildRequest(m); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	tar := m
+	tar.Base = wheel.Base{Ref: "base.tar", Digest: "sha256:ab"}
+	if got, err := planner.RebuildRequest(tar); err != nil || got.Base != "" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for digest, same := range map[string]bool{"sha256:ab": true, "sha256:cd": false, "": false} {
+		if err := planner.CheckRebuild(&pipeline.Plan{Base: pipeline.Base{Ref: "other.tar", Digest: digest}}, tar); (err == nil) != same || !same && !strings.Contains(hint.Of(err), "--base") {
+			t.Errorf("%q: %v", digest, err)
 		}
 	}
 	stable := m

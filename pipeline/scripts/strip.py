@@ -14,6 +14,7 @@ import runpy
 import shlex
 import shutil
 import subprocess
+import sys
 import sysconfig
 import tempfile
 import urllib.parse
@@ -93,6 +94,7 @@ def python_packages():
             "purl": purl("pypi", name, version),
             "file": f"{name}-{version}.dist-info/RECORD",
             "sha256": sha256(installed(record).encode()),
+            "beside": not str(dist.locate_file("")).startswith(sys.prefix),
         }
 
 
@@ -117,7 +119,7 @@ def debian_packages():
         ["dpkg-query", "--show", "--showformat", "${Package}\t${Version}\t${Architecture}\t${Multi-Arch}\n"],
         stdout=subprocess.PIPE, text=True, check=True,
     ).stdout
-    distribution = os_release()["ID"]
+    distribution, files = os_release()["ID"], installed_files()
     for row in listing.splitlines():
         name, version, arch, multi = row.split("\t")
         stem = f"{name}:{arch}" if multi == "same" else name
@@ -126,7 +128,15 @@ def debian_packages():
             "purl": purl(f"deb/{distribution}", name, version) + "?arch=" + arch,
             "file": sums.name,
             "sha256": sha256(sums.read_bytes()) if sums.exists() else "",
+            "archive_sha256": files.get((name, version, arch), ""),
         }
+
+
+def installed_files():
+    """The sha256 of the .deb files that install.sh brought into this image."""
+    sums = pathlib.Path("/opt/dsbuild/debian.sums")
+    rows = map(str.split, sums.read_text().splitlines() if sums.exists() else ())
+    return {(name, version, arch): sha for name, version, arch, sha in rows}
 
 
 def facts():

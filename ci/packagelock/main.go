@@ -1,0 +1,134 @@
+// Command packagelock resolves the Python packages of every toolchain in the tables, and writes
+// dockerfiles/packages.lock. It asks PyPI; make packages-lock runs it. What the lock holds already stays, as far as the requirements allow that:
+// -upgrade takes the newest releases.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/dockerfiles"
+	"github.com/dsbuild/dsbuild/environment"
+	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/pipeline/pins"
+)
+
+// atOnce is the number of toolchains that are resolved side by side.
+const atOnce = 4
+
+func main() {
+	upgrade := flag.Bool("upgrade", false, "take the newest releases, whatever the lock has")
+	out := flag.String("o", filepath.Join("dockerfiles", dockerfiles.LockName), "the `FILE` to write")
+	flag.Parse()
+	if err := run(context.Background(), *upgrade, *out); err != nil {
+		fmt.Fprintln(os.Stderr, "packagelock:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, upgrade bool, out string) error {
+	tables, err := compat.NewTables()
+	if err != nil {
+		return err
+	}
+	tmp, err := os.MkdirTemp("", "packagelock-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	site, err := pipeline.NewSite(pipeline.SiteOptions{}, os.Getenv)
+	if err != nil {
+		return err
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return err
+	}
+	cache = filepath.Join(cache, "dsbuild", "env")
+	files := &environment.Collector{Cache: cache, Indexes: site.FileIndexes(), Torch: site.TorchIndex(), Client: site.IndexClient()}
+	resolver, err := pins.NewResolver(ctx, site, files, tmp)
+	if err != nil {
+		return err
+	}
+	if resolver.Environ, err = withCache(resolver.Environ, tmp); err != nil {
+		return err
+	}
+	lists, err := resolveAll(ctx, resolver, tables, upgrade)
+	if err != nil {
+		return err
+	}
+	inputs, err := pins.Inputs(tables)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(out, []byte(dockerfiles.FormatLock(lists, inputs)), 0o644)
+}
+
+// withCache lets uv keep the pages of PyPI for an hour: it reads the same ones for every toolchain.
+func withCache(environ []string, dir string) ([]string, error) {
+	const config = "[[index]]\nurl = \"https://pypi.org/simple\"\ndefault = true\n" +
+		"cache-control = { api = \"max-age=3600\", files = \"max-age=3600\" }\n"
+	file := filepath.Join(dir, "uv.toml")
+	environ = slices.DeleteFunc(environ, func(v string) bool { return strings.HasPrefix(v, "UV_") })
+	return append(environ, "UV_PYTHON_DOWNLOADS=never", "UV_CONFIG_FILE="+file), os.WriteFile(file, []byte(config), 0o600)
+}
+
+// resolveAll resolves every torch of the tables with each of its Pythons.
+func resolveAll(ctx context.Context, r environment.Resolver, tables *compat.Tables, upgrade bool) (map[dockerfiles.LockKey][]dockerfiles.Package, error) {
+	tools, err := dockerfiles.BuildRequirements()
+	if err != nil {
+		return nil, err
+	}
+	lists := map[dockerfiles.LockKey][]dockerfiles.Package{}
+	var mutex sync.Mutex
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(atOnce)
+	for _, torch := range tables.Torches {
+		for _, python := range torch.Pythons {
+			group.Go(func() error {
+				q := pins.TableRequest(tables, torch, python)
+				var known dockerfiles.Packages
+				if !upgrade {
+					known, _ = dockerfiles.LockedPackages(torch.Version, python, string(q.Source), nil, nil)
+				}
+				got, err := pins.Resolve(ctx, r, q, known)
+				if err != nil {
+					return fmt.Errorf("torch %s, Python %s: %w", torch.Version, python, err)
+				}
+				mutex.Lock()
+				defer mutex.Unlock()
+				fmt.Fprintf(os.Stderr, "torch %s, Python %s: %d packages\n", torch.Version, python, len(got.Runtime)+len(got.Build))
+				addSections(lists, q, got, tools)
+				return nil
+			})
+		}
+	}
+	return lists, group.Wait()
+}
+
+// addSections adds the packages of a request to the sections of the lock.
+func addSections(lists map[dockerfiles.LockKey][]dockerfiles.Package, q pins.Request, got dockerfiles.Packages, tools []string) {
+	key := dockerfiles.LockKey{Kind: dockerfiles.RuntimeSection, Torch: q.Torch, Python: q.Python}
+	lists[key] = got.Runtime
+	for _, p := range got.Build {
+		named := func(requirement string) bool { return dockerfiles.RequirementName(requirement) == p.Name }
+		switch {
+		case slices.ContainsFunc(tools, named):
+			key.Kind = dockerfiles.ToolsSection
+		case slices.ContainsFunc(q.Ops, named):
+			key.Kind = dockerfiles.OpsSection
+		default:
+			key.Kind = string(q.Source)
+		}
+		lists[key] = append(lists[key], p)
+	}
+}

@@ -1,0 +1,56 @@
+package dockerfiles
+
+import (
+	"strings"
+	"testing"
+)
+
+// The committed lock is as FormatLock writes it: nobody changed it by hand.
+func TestLockIsAsWritten(t *testing.T) {
+	text, err := files.ReadFile(LockName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lists := map[LockKey][]Package{}
+	for _, s := range readLock() {
+		for _, torch := range s.torches {
+			for _, python := range s.pythons {
+				key := LockKey{s.kind, torch, python}
+				lists[key] = append(lists[key], s.packages...)
+			}
+		}
+	}
+	if got := FormatLock(lists, LockInputs()); got != string(text) {
+		t.Errorf("FormatLock writes %d lines, the lock has %d", strings.Count(got, "\n"), strings.Count(string(text), "\n"))
+	}
+}
+
+// A line that is neither a section nor a package has its place in the error.
+func TestParseLockErrors(t *testing.T) {
+	sum := strings.Repeat("a", 64)
+	for text, want := range map[string]string{
+		"numpy==1 " + sum:                                     "packages.lock:1: neither",
+		"[runtime torch=2 python=3]\nnumpy==1 abc":            "packages.lock:2: neither",
+		"# x\n[runtime python=3 torch=2]\nnumpy==1 " + sum:    "packages.lock:2: no torch=",
+		"[runtime torch=2]\nnumpy==1 " + sum + " and another": "packages.lock:1: neither",
+	} {
+		if _, err := parseLock(text); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%q: %v, want %s", text, err, want)
+		}
+	}
+}
+
+// The files that pip and uv read without a plan name their packages with hashes, all of them.
+func TestToolPackagesAreAllPinned(t *testing.T) {
+	for source, want := range map[string]int{"cuda13": 1, "nvcc12": 6} {
+		if got := ToolPackages(source); len(got) != want {
+			t.Errorf("%s: %v, want %d packages", source, got, want)
+		}
+	}
+	for _, name := range []string{"uv.txt", "nvcc12.txt", "ptxas12.txt"} {
+		lines, err := requirements(name)
+		if err != nil || len(lines) != len(readPinned(name)) {
+			t.Errorf("%s: %v, %q has a line without a hash", name, err, lines)
+		}
+	}
+}

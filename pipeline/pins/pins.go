@@ -1,0 +1,169 @@
+// Package pins resolves the Python packages of toolchains, each to one file with its sha256: those of
+// the committed lock (dockerfiles/packages.lock), which ci/packagelock writes, and those of a
+// toolchain that the lock does not have.
+package pins
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/dockerfiles"
+	"github.com/dsbuild/dsbuild/environment"
+	"github.com/dsbuild/dsbuild/pipeline"
+)
+
+// Request describes the packages of a toolchain.
+type Request struct {
+	Torch  string // X.Y.Z, with +cuNNN if it comes from torch's own index; "" if torch is installed already
+	Python string // X.Y
+	Source compat.CUDASource
+	CUDA   []string // requirements for CUDA: those of dockerfiles.CUDARequirements, and those of ops
+	Ops    []string // NAME==VERSION that ops need, which are installed without their requirements
+	Pins   []string // requirements that replace those of all packages
+}
+
+// RequestOf returns the request for a toolchain. beside says that its torch is installed already.
+func RequestOf(tc compat.Toolchain, beside bool) Request {
+	needs := tc.Needs()
+	q := Request{
+		Torch: tc.Torch, Python: tc.Python, Source: tc.CUDASource, Pins: tc.Pins,
+		CUDA: dockerfiles.CUDARequirements(string(tc.CUDASource), tc.Toolkit), Ops: slices.Concat(needs.Python, needs.Node),
+	}
+	if tc.CUDASource == compat.CUDA13 && len(needs.Toolkit) > 0 {
+		q.CUDA = append(q.CUDA, fmt.Sprintf("cuda-toolkit[%s]==%s", strings.Join(needs.Toolkit, ","), tc.Toolkit))
+	}
+	switch {
+	case beside:
+		q.Torch = ""
+	case tc.Index != "":
+		q.Torch += "+" + tc.Index
+	}
+	return q
+}
+
+// TableRequest returns the request for a row of the tables, with the needs of every op.
+func TableRequest(t *compat.Tables, torch compat.Torch, python string) Request {
+	q := Request{Torch: torch.Version, Python: python, Pins: torch.PinsFor(python), Source: compat.CUDA12}
+	toolkit := torch.CUDA
+	if torch.Toolkit != "" {
+		q.Source, toolkit = compat.CUDA13, torch.Toolkit
+	} else if !strings.HasPrefix(torch.CUDA, "12.") {
+		q.Source = compat.Debian12
+	}
+	q.CUDA = dockerfiles.CUDARequirements(string(q.Source), toolkit)
+	for _, op := range t.Ops {
+		if len(op.Needs.CUDASources) > 0 && !slices.Contains(op.Needs.CUDASources, q.Source) {
+			continue
+		}
+		q.Ops = append(q.Ops, slices.Concat(op.Needs.Python, op.Needs.Node)...)
+		for _, part := range op.ToolkitParts() {
+			if q.Source == compat.CUDA13 {
+				q.CUDA = append(q.CUDA, fmt.Sprintf("cuda-toolkit[%s]==%s", part, toolkit))
+			}
+		}
+	}
+	return q
+}
+
+// Inputs identifies everything in this program that decides the lock: the requests of all rows of the
+// tables, and the pins of this program's own requirements.
+func Inputs(t *compat.Tables) (string, error) {
+	runtime, err := dockerfiles.RuntimeRequirements()
+	if err != nil {
+		return "", err
+	}
+	tools, err := dockerfiles.BuildRequirements()
+	if err != nil {
+		return "", err
+	}
+	h := sha256.New()
+	fmt.Fprintf(h, "%q %q %s\n", runtime, tools, platform())
+	for _, torch := range t.Torches {
+		for _, python := range torch.Pythons {
+			fmt.Fprintf(h, "%+v\n", TableRequest(t, torch, python))
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// platform is the oldest on which toolchains run: torch itself needs it since 2.7.
+func platform() environment.Kind { return environment.Kind{Machine: "x86_64", Glibc: compat.LinkGlibc} }
+
+// Resolve asks uv for the packages of a request. Versions in known are preferred.
+func Resolve(ctx context.Context, r environment.Resolver, q Request, known dockerfiles.Packages) (dockerfiles.Packages, error) {
+	runtime, err := dockerfiles.RuntimeRequirements()
+	if err != nil {
+		return dockerfiles.Packages{}, err
+	}
+	tools, err := dockerfiles.BuildRequirements()
+	if err != nil {
+		return dockerfiles.Packages{}, err
+	}
+	all, err := q.resolve(ctx, r, slices.Concat(runtime, tools, q.CUDA), slices.Concat(known.Runtime, known.Build))
+	if err != nil {
+		return dockerfiles.Packages{}, err
+	}
+	// The same versions, without what only a build needs.
+	part, err := q.resolve(ctx, r, runtime, all)
+	if err != nil {
+		return dockerfiles.Packages{}, err
+	}
+	out := dockerfiles.Packages{Runtime: part}
+	for _, p := range part {
+		if !slices.Contains(all, p) {
+			return out, fmt.Errorf("uv resolves %s for a node, and another one for the build", p)
+		}
+	}
+	for _, p := range all {
+		if !slices.Contains(part, p) {
+			out.Build = append(out.Build, p)
+		}
+	}
+	for _, op := range slices.Compact(slices.Sorted(slices.Values(q.Ops))) {
+		name, version, _ := strings.Cut(op, "==")
+		f, err := r.Collect.Find(ctx, name, version, q.Python, platform())
+		if err != nil {
+			return out, err
+		}
+		out.Build = append(out.Build, dockerfiles.Package{Name: name, Version: version, SHA256: f.SHA256})
+	}
+	return out, nil
+}
+
+// resolve returns the packages for some requirements, sorted by name.
+func (q Request) resolve(ctx context.Context, r environment.Resolver, requirements []string, known []dockerfiles.Package) ([]dockerfiles.Package, error) {
+	spec := &environment.Spec{Name: "toolchain", Python: q.Python, Torch: q.Torch, Overrides: q.Pins}
+	for _, text := range requirements {
+		spec.Wanted = append(spec.Wanted, environment.Text{Text: text})
+	}
+	var preferred []environment.File
+	for _, p := range known {
+		preferred = append(preferred, environment.File{Name: p.Name, Version: p.Version})
+	}
+	files, err := r.Files(ctx, spec, platform(), preferred)
+	if err != nil {
+		return nil, err
+	}
+	var out []dockerfiles.Package
+	for _, f := range files {
+		out = append(out, dockerfiles.Package{Name: f.Name, Version: f.Version, SHA256: f.SHA256})
+	}
+	return out, nil
+}
+
+// NewResolver returns a resolver that reaches the indexes of a site, and files by c, in whose cache it
+// keeps uv. Certificates of the site go into tmp.
+func NewResolver(ctx context.Context, site pipeline.Site, c *environment.Collector, tmp string) (environment.Resolver, error) {
+	uv, err := environment.FindUV(ctx, dockerfiles.UVVersion(), c.Cache, c)
+	if err != nil {
+		return environment.Resolver{}, err
+	}
+	environ, err := site.Programs(os.Environ(), tmp)
+	return environment.Resolver{UV: uv, UVVersion: dockerfiles.UVVersion(), Environ: environ, TorchIndex: site.TorchIndex(), Collect: c}, err
+}

@@ -1,0 +1,71 @@
+package planner
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"sync"
+
+	"github.com/adrg/xdg"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/dockerfiles"
+	"github.com/dsbuild/dsbuild/environment"
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/scratch"
+	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/pipeline/pins"
+)
+
+// packageLookup resolves the Python packages of toolchains that the lock does not have, each once.
+type packageLookup struct {
+	site pipeline.Site
+
+	mutex sync.Mutex
+	found map[string]*dockerfiles.Packages // by request
+}
+
+// find returns the packages of such a toolchain, and nil for one that the lock has. beside says
+// that its torch is installed already.
+func (l *packageLookup) find(ctx context.Context, tc compat.Toolchain, beside bool) (*dockerfiles.Packages, error) {
+	if _, locked := pipeline.LockedPackages(tc); locked {
+		return nil, nil
+	}
+	q := pins.RequestOf(tc, beside)
+	key := fmt.Sprintf("%+v", q)
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	if have := l.found[key]; have != nil {
+		return have, nil
+	}
+	tmp, err := scratch.New("")
+	if err != nil {
+		return nil, err
+	}
+	defer tmp.Close()
+	files := &environment.Collector{
+		Cache: filepath.Join(xdg.CacheHome, "dsbuild", "env"), Indexes: l.site.FileIndexes(), Torch: l.site.TorchIndex(), Client: l.site.IndexClient(),
+	}
+	resolver, err := pins.NewResolver(ctx, l.site, files, tmp.Path)
+	if err != nil {
+		return nil, err
+	}
+	got, err := pins.Resolve(ctx, resolver, q, nearestLocked(tc))
+	if err != nil {
+		err = fmt.Errorf("the Python packages of a toolchain with torch %s for Python %s, which this dsbuild does not know: %w", tc.Torch, tc.Python, err)
+		return nil, hint.With(err, "dsbuild asks the package index for them (--index-url); dsbuild toolchains lists the releases that it knows")
+	}
+	l.found[key] = &got
+	return &got, nil
+}
+
+// nearestLocked returns the packages that the lock has for the torch most like that of a toolchain.
+// Their versions are preferred, so that a plan changes only if its requirements do.
+func nearestLocked(tc compat.Toolchain) dockerfiles.Packages {
+	for _, torch := range compat.NearestVersions(tc.Torch, dockerfiles.LockedTorches(tc.Python)) {
+		if near, ok := dockerfiles.LockedPackages(torch, tc.Python, string(tc.CUDASource), nil, nil); ok {
+			return near
+		}
+	}
+	return dockerfiles.Packages{}
+}
