@@ -266,7 +266,8 @@ print(json.dumps(told))
 	if !strings.HasPrefix(said.Module, refusal) || !strings.Contains(said.Module, "\nhint: install a torch for CUDA 13, or a DeepSpeed that was built for CUDA 12") {
 		t.Errorf("%s\nwant %s", said.Module, refusal)
 	}
-	if !strings.HasPrefix(said.Ops["fused_adam"], "RuntimeError: PyTorch and CUDA") && !strings.Contains(said.Ops["fused_adam"], "mismatch") {
+	// DeepSpeed compares CUDA only where there is a GPU. Elsewhere the loader alone refuses the op.
+	if how := said.Ops["fused_adam"]; !strings.HasPrefix(how, refusal) && !strings.HasPrefix(how, "RuntimeError: CUDA version mismatch!") {
 		t.Errorf("%+v", said)
 	}
 }
