@@ -1,5 +1,5 @@
 // Command packagelock resolves the Python packages of every toolchain in the tables, and writes
-// dockerfiles/packages.lock. It asks PyPI; make packages-lock runs it. What the lock holds already stays, as far as the requirements allow that:
+// dockerfiles/packages.lock. It asks PyPI; make packages-lock runs it. Packages that the lock has keep their versions, if the requirements allow that:
 // -upgrade takes the newest releases.
 package main
 
