@@ -64,9 +64,16 @@ func TestEvidence(t *testing.T) {
 		said  []string
 		value string
 	}{
-		{FactPython, []string{"3.11"}, "3.11"}, {FactPython, []string{"3.11", "3.11.7"}, "3.11.7"}, {FactPython, []string{"3.11.7", "3.11"}, "3.11.7"}, {FactPython, []string{"3.1", "3.11"}, ""},
-		{FactTorch, []string{"2.15.0", "2.15.0+cu132"}, "2.15.0+cu132"}, {FactTorch, []string{"2.15.0+cu132", "2.15.0+cpu"}, ""}, {FactTorch, []string{"2.15.0", "2.14.0"}, ""},
-		{FactTorch, []string{"2.15.0", "", "not a version; rm"}, "2.15.0"}, {FactGlibc, []string{"2.36", "2.36-9"}, "2.36"}, {"unknown", []string{"x"}, ""},
+		{FactPython, []string{"3.11"}, "3.11"},
+		{FactPython, []string{"3.11", "3.11.7"}, "3.11.7"},
+		{FactPython, []string{"3.11.7", "3.11"}, "3.11.7"},
+		{FactPython, []string{"3.1", "3.11"}, ""},
+		{FactTorch, []string{"2.15.0", "2.15.0+cu132"}, "2.15.0+cu132"},
+		{FactTorch, []string{"2.15.0+cu132", "2.15.0+cpu"}, ""},
+		{FactTorch, []string{"2.15.0", "2.14.0"}, ""},
+		{FactTorch, []string{"2.15.0", "", "not a version; rm"}, "2.15.0"},
+		{FactGlibc, []string{"2.36", "2.36-9"}, "2.36"},
+		{"unknown", []string{"x"}, ""},
 	} {
 		e := newEvidence()
 		for i, said := range c.said {

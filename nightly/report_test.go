@@ -85,7 +85,8 @@ func TestNightForPeople(t *testing.T) {
 		Dir: "/nights",
 		Entries: []*EntryReport{
 			{Name: "a@main", Status: Built, Seconds: 125, Build: &Build{Size: 3 << 20}, Changes: []string{"commit 1, was 0", "size 3.0 MiB (+1.0 MiB)"}},
-			{Name: "b@main", Status: Unchanged, Build: &Build{Size: 1 << 20}}, {Name: "c@v1", Status: Failed, Error: "no gcc\x1b[2J\nmany lines"},
+			{Name: "b@main", Status: Unchanged, Build: &Build{Size: 1 << 20}},
+			{Name: "c@v1", Status: Failed, Error: "no gcc\x1b[2J\nmany lines"},
 		},
 		Publish: &PublishReport{Dir: "/index", Status: Failed, Wheels: 2, Error: "disk full"},
 		Deploys: []DeployReport{{Name: "canary", Status: Done, Nodes: Nodes{OK: 1, Changed: 1, All: 2}}, {Name: "nodes", Status: Skipped, Error: "the canary\x07 failed"}},

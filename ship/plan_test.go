@@ -149,10 +149,12 @@ func TestPlanForPeople(t *testing.T) {
 		{Name: "one", Nodes: []string{"gpu01", "gpu02", "gpu03"}, Running: []string{"gpu02"}, State: Stored, Why: []string{"gpu01 has an A100"}},
 		{Name: "two", Nodes: []string{"gpu04"}, Running: []string{"gpu04"}, State: Running},
 		{Name: "three", Nodes: []string{"gpu05"}, State: Failed, Err: hint.With(errors.New("no gcc\x1b[2J\nat all"), "install gcc")},
-		{Name: "four", Nodes: []string{"gpu06"}, State: ToBuild}, {Name: "five", Nodes: []string{"gpu06"}, State: Placed},
+		{Name: "four", Nodes: []string{"gpu06"}, State: ToBuild},
+		{Name: "five", Nodes: []string{"gpu06"}, State: Placed},
 	}, Left: []Left{
 		{Node: "gpu07", Reasons: []string{"no torch", "no pip"}, Hint: "install torch"},
-		{Node: "gpu08", Reasons: []string{"no route to 10.0.0.8"}, cause: "no route"}, {Node: "gpu09", Reasons: []string{"no route to 10.0.0.9"}, cause: "no route"},
+		{Node: "gpu08", Reasons: []string{"no route to 10.0.0.8"}, cause: "no route"},
+		{Node: "gpu09", Reasons: []string{"no route to 10.0.0.9"}, cause: "no route"},
 	}}
 	var out bytes.Buffer
 	if err := p.Print(&out); err != nil {

@@ -89,10 +89,14 @@ func TestJudge(t *testing.T) {
 		}, "gpu03: a, b, c, d, e and 895 more do not match RECORD"},
 		"litter": {3, func(all []*nodeState) { all[2].installed.Litter = five("deepspeed/note.txt") }, "gpu03 (remark): deepspeed/note.txt is in its folder, but not in RECORD"},
 		"bare":   {2, func(all []*nodeState) { all[1].installed.Bare = true }, "gpu02 (remark): its DeepSpeed has no RECORD: dsbuild compares its files only with those of other nodes"},
-		"another torch": {4, func(all []*nodeState) { all[3].facts.Torch = "2.14.0" },
-			"gpu04: torch 2.14.0, where 3 of 4 nodes have 2.15.0"},
-		"no majority": {2, func(all []*nodeState) { all[1].facts.TorchCUDA = "" },
-			"gpu01: CUDA: no majority: 13.2 on gpu01, none on gpu02\ngpu02: CUDA: no majority: 13.2 on gpu01, none on gpu02"},
+		"another torch": {
+			4, func(all []*nodeState) { all[3].facts.Torch = "2.14.0" },
+			"gpu04: torch 2.14.0, where 3 of 4 nodes have 2.15.0",
+		},
+		"no majority": {
+			2, func(all []*nodeState) { all[1].facts.TorchCUDA = "" },
+			"gpu01: CUDA: no majority: 13.2 on gpu01, none on gpu02\ngpu02: CUDA: no majority: 13.2 on gpu01, none on gpu02",
+		},
 		"another version": {3, func(all []*nodeState) {
 			all[0].facts.DeepSpeed.Version, all[0].installed.Version, all[0].installed.Noted.Version = "0.19.7", "0.19.7", "0.19.7"
 		}, "gpu01: DeepSpeed 0.19.7, where 2 of 3 nodes have 0.19.8"},
@@ -110,18 +114,24 @@ func TestJudge(t *testing.T) {
 				s.installed.altered = five("deepspeed/__init__.py")
 			}
 		}, "gpu01: deepspeed/__init__.py does not match RECORD\ngpu02: deepspeed/__init__.py does not match RECORD"},
-		"another tool installed it": {2, func(all []*nodeState) { all[0].installed.Noted.Version, all[0].installed.Noted.Same = "0.19.7", false },
-			"gpu01 (remark): dsbuild had installed DeepSpeed 0.19.7 there; another tool installed this one"},
-		"another RECORD": {2, func(all []*nodeState) { all[0].installed.Noted.Same = false },
-			"gpu01: its RECORD differs from the one that dsbuild noted when it installed deepspeed.whl"},
+		"another tool installed it": {
+			2, func(all []*nodeState) { all[0].installed.Noted.Version, all[0].installed.Noted.Same = "0.19.7", false },
+			"gpu01 (remark): dsbuild had installed DeepSpeed 0.19.7 there; another tool installed this one",
+		},
+		"another RECORD": {
+			2, func(all []*nodeState) { all[0].installed.Noted.Same = false },
+			"gpu01: its RECORD differs from the one that dsbuild noted when it installed deepspeed.whl",
+		},
 		"companions": {3, func(all []*nodeState) {
 			for i, s := range all {
 				s.facts.Dists = map[string]string{"numpy": "2.3.2"}
 				s.facts.Along = map[string]string{"numpy": strings.Repeat(string("aab"[i]), 64)}
 			}
 		}, "gpu03: numpy, wheel bbbbbbbbbbbb, where 2 of 3 nodes have aaaaaaaaaaaa"},
-		"a name with escapes": {2, func(all []*nodeState) { all[0].installed.altered = five("deepspeed/\x1b[2J\n; rm -rf") },
-			`gpu01: "deepspeed/ ; rm -rf" does not match RECORD`},
+		"a name with escapes": {
+			2, func(all []*nodeState) { all[0].installed.altered = five("deepspeed/\x1b[2J\n; rm -rf") },
+			`gpu01: "deepspeed/ ; rm -rf" does not match RECORD`,
+		},
 	} {
 		all := alike(c.nodes)
 		c.change(all)
@@ -146,8 +156,10 @@ func TestJudgeByWheel(t *testing.T) {
 			s.facts.DeepSpeed.Version, s.installed.Version, s.installed.Noted.Version = "0.18.0", "0.18.0", "0.18.0"
 		}, "gpu01: it runs DeepSpeed 0.18.0, not deepspeed-0.19.8.whl"},
 		"unfit": {func(s *nodeState) { s.unfit = []string{"it needs glibc 2.40"} }, "gpu01: deepspeed-0.19.8.whl does not fit it: it needs glibc 2.40"},
-		"none chosen": {func(s *nodeState) { s.wheel, s.unfit = nil, []string{"no wheel fits it: a, b"} },
-			"gpu01: dsbuild cannot choose a wheel for it: no wheel fits it: a, b"},
+		"none chosen": {
+			func(s *nodeState) { s.wheel, s.unfit = nil, []string{"no wheel fits it: a, b"} },
+			"gpu01: dsbuild cannot choose a wheel for it: no wheel fits it: a, b",
+		},
 		"altered": {func(s *nodeState) {
 			s.holds(map[string]string{"deepspeed/__init__.py": "00", "deepspeed/ops/adam.so": "22"})
 		}, "gpu01: deepspeed/__init__.py is not the wheel's"},
@@ -155,8 +167,10 @@ func TestJudgeByWheel(t *testing.T) {
 			s.facts.DeepSpeed.SHA256, s.installed.Noted = "", nil
 		}, "gpu01 (remark): dsbuild did not install it, but all its files are those of deepspeed-0.19.8.whl"},
 		"again by another tool": {func(s *nodeState) { s.installed.Noted.Same = false }, "gpu01 (remark): another tool than dsbuild installed it again"},
-		"another build": {func(s *nodeState) { s.facts.DeepSpeed.SHA256 = strings.Repeat("b", 64) },
-			"gpu01: it runs another wheel of that version (sha256 bbbbbbbbbbbb), not deepspeed-0.19.8.whl (aaaaaaaaaaaa)"},
+		"another build": {
+			func(s *nodeState) { s.facts.DeepSpeed.SHA256 = strings.Repeat("b", 64) },
+			"gpu01: it runs another wheel of that version (sha256 bbbbbbbbbbbb), not deepspeed-0.19.8.whl (aaaaaaaaaaaa)",
+		},
 	} {
 		all := alike(1)
 		all[0].wheel = w

@@ -73,31 +73,43 @@ func TestVerdictAndExitCode(t *testing.T) {
 		code    int
 	}{
 		"all equal": {"deploy", false, func([]report.Node) {}, "3 nodes ok, all equal: deepspeed 0.19.8+torch2.15cu132 (sha256 aaaaaaaa), torch 2.15.0, CUDA 13.2", 0},
-		"another torch": {"deploy", false, func(all []report.Node) { all[2].Facts.Torch = "2.14.0" },
-			"3 nodes ok, but they run different software", 3},
-		"another torch on purpose": {"verify", true, func(all []report.Node) { all[2].Facts.Torch = "2.14.0" },
-			"3 nodes ok: deepspeed 0.19.8+torch2.15cu132 (sha256 aaaaaaaa), torch 2.15.0 and 2.14.0, CUDA 13.2; not equal: torch", 0},
+		"another torch": {
+			"deploy", false, func(all []report.Node) { all[2].Facts.Torch = "2.14.0" },
+			"3 nodes ok, but they run different software", 3,
+		},
+		"another torch on purpose": {
+			"verify", true, func(all []report.Node) { all[2].Facts.Torch = "2.14.0" },
+			"3 nodes ok: deepspeed 0.19.8+torch2.15cu132 (sha256 aaaaaaaa), torch 2.15.0 and 2.14.0, CUDA 13.2; not equal: torch", 0,
+		},
 		"two wheels": {"ship", true, func(all []report.Node) {
 			all[2].After = &report.Version{Version: "0.19.8+torch2.15cu128", SHA256: sum("b")}
 			all[2].Facts.TorchCUDA = "12.8"
 		}, "3 nodes ok: deepspeed 0.19.8 in 2 wheels, torch 2.15.0, CUDA 13.2 and 12.8", 0},
-		"two releases on purpose": {"ship", true, func(all []report.Node) { all[2].After = &report.Version{Version: "0.19.7", SHA256: sum("b")} },
-			"3 nodes ok, but they run different software", 3},
-		"one wheel in two versions": {"deploy", false, func(all []report.Node) {
-			all[2].After = &report.Version{Version: all[0].After.Version, SHA256: sum("b")}
+		"two releases on purpose": {
+			"ship", true, func(all []report.Node) { all[2].After = &report.Version{Version: "0.19.7", SHA256: sum("b")} },
+			"3 nodes ok, but they run different software", 3,
 		},
-			"3 nodes ok, but they run different software", 3},
+		"one wheel in two versions": {
+			"deploy", false, func(all []report.Node) {
+				all[2].After = &report.Version{Version: all[0].After.Version, SHA256: sum("b")}
+			},
+			"3 nodes ok, but they run different software", 3,
+		},
 		"back to none": {"rollback", false, func(all []report.Node) {
 			for i := range all {
 				all[i].After, all[i].Facts.Torch, all[i].Facts.TorchCUDA = nil, "", ""
 			}
 		}, "3 nodes ok, all equal: no deepspeed", 0},
-		"some are not ok": {"deploy", false, func(all []report.Node) { all[0].Status, all[1].Status = report.Failed, report.Skipped },
-			"1 of 3 nodes ok, 1 failed, 1 skipped", 3},
-		"they differ": {"verify", false, func(all []report.Node) {
-			all[0].Status, all[1].Status, all[2].Status = report.Differs, report.Differs, report.Unreachable
+		"some are not ok": {
+			"deploy", false, func(all []report.Node) { all[0].Status, all[1].Status = report.Failed, report.Skipped },
+			"1 of 3 nodes ok, 1 failed, 1 skipped", 3,
 		},
-			"0 of 3 nodes ok, 1 unreachable, 2 differ", 3},
+		"they differ": {
+			"verify", false, func(all []report.Node) {
+				all[0].Status, all[1].Status, all[2].Status = report.Differs, report.Differs, report.Unreachable
+			},
+			"0 of 3 nodes ok, 1 unreachable, 2 differ", 3,
+		},
 		"the wheel fits none": {"deploy", false, func(all []report.Node) {
 			for i := range all {
 				all[i].Status, all[i].Unfit = report.Refused, true

@@ -27,8 +27,16 @@ func TestExcerptPointsAtColumn(t *testing.T) {
 		column int
 		at     string // the character above the caret
 	}{
-		{"key: value", 1, "k"}, {"key: value", 6, "v"}, {"\t\tkey: value", 3, "k"}, {"grün: ✓ X", 9, "X"}, {"key: value\r", 6, "v"},
-		{long, 151, "X"}, {long, 1, "a"}, {long, 301, "b"}, {strings.Repeat("ü", 200) + "X", 201, "X"}, {strings.Repeat("a", 76) + "X", 77, "X"},
+		{"key: value", 1, "k"},
+		{"key: value", 6, "v"},
+		{"\t\tkey: value", 3, "k"},
+		{"grün: ✓ X", 9, "X"},
+		{"key: value\r", 6, "v"},
+		{long, 151, "X"},
+		{long, 1, "a"},
+		{long, 301, "b"},
+		{strings.Repeat("ü", 200) + "X", 201, "X"},
+		{strings.Repeat("a", 76) + "X", 77, "X"},
 	} {
 		said := strings.Split(one(c.line, c.column), "\n")
 		if len(said) != 3 || said[0] != fmt.Sprintf("f:2:%d: wrong", c.column) {

@@ -69,7 +69,8 @@ func TestSettingsAreChecked(t *testing.T) {
 		"unknown node":      {[]string{"gpu01", "gpu07", "gpu08"}, "", lines(twoPartitions), "", "Slurm knows no node gpu[07-08]", "'sinfo --Node' lists them"},
 		"no such partition": {[]string{"gpu01"}, "big", "case \"$*\" in *big*) ;; *) " + lines(twoPartitions) + "\nesac", "", "Slurm has no nodes in partition big", "'sinfo' lists the partitions"},
 		"another partition": {
-			[]string{"gpu01"}, "cpu", "case \"$*\" in *partition=cpu*) " + lines("cpu01|cpu|up|idle|(null)|(null)|1|none") + "\n;; *) " + lines(twoPartitions) + "\nesac", "",
+			[]string{"gpu01"},
+			"cpu", "case \"$*\" in *partition=cpu*) " + lines("cpu01|cpu|up|idle|(null)|(null)|1|none") + "\n;; *) " + lines(twoPartitions) + "\nesac", "",
 			"gpu01: not in partition cpu", "without --partition",
 		},
 		"unknown in a partition": {

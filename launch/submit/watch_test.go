@@ -140,7 +140,8 @@ func TestWatchEndsBeforeJob(t *testing.T) {
 		"at once": {[]string{"JobState=RUNNING NodeList=n1 ExitCode=0:0"}, true, "interrupted", "'scancel 7' cancels it", "output"},
 		"running": {[]string{"JobState=RUNNING NodeList=n1 ExitCode=0:0 StdOut=/x/7.out"}, false, "interrupted", "its output is /x/7.out", ""},
 		"forgotten": {
-			[]string{"JobState=RUNNING NodeList=n1 ExitCode=0:0 StdOut=/x/7.out", "error: slurm_load_jobs error: Invalid job id specified"}, false,
+			[]string{"JobState=RUNNING NodeList=n1 ExitCode=0:0 StdOut=/x/7.out", "error: slurm_load_jobs error: Invalid job id specified"},
+			false,
 			"Slurm no longer knows job 7", "'sacct -j 7' shows how it ended; its output is /x/7.out", "",
 		},
 		"never known": {[]string{"error: slurm_load_jobs error: Invalid job id specified"}, false, "Slurm no longer knows job 7", "'sacct -j 7' shows how it ended", "output"},
