@@ -19,8 +19,8 @@ import (
 type secrets struct{ words *strings.Replacer }
 
 var (
-	// login matches a user name and password in a URL.
-	// people write passwords that contain an @, too.
+	// login matches a user name and password in a URL. The password may contain an @ that is not
+	// escaped.
 	login = regexp.MustCompile(`(://)[^/\s]+@`)
 	// private matches names of variables whose values are never shown, however short.
 	private = regexp.MustCompile(`(?i)token|secret|passw|key|credential|auth`)

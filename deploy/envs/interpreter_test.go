@@ -34,6 +34,20 @@ func bare(t *testing.T) sshtest.Options {
 
 const bareText = "name: train\npython: 3.11\nrequirements: [alpha, torch]\nnodes: [{glibc: 2.35}]\ninterpreter: "
 
+// siteWithPython returns a site, and the text of an environment with which the archive of a Python comes
+// along.
+func siteWithPython(t *testing.T) (x *site, text string) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("it packs and unpacks a whole Python")
+	}
+	archive, err := pythons.Archive(t.TempDir(), "/usr/bin/python3.11")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newSite(t), bareText + archive + "\n"
+}
+
 func broughtTo(t *testing.T, s *sshtest.Server) []string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(place(s), "../.dsbuild/pythons/*"))
@@ -47,15 +61,8 @@ func broughtTo(t *testing.T, s *sshtest.Server) []string {
 // shared by environments, verified to the last file, and goes with the last environment.
 func TestPythonComesAlong(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("it packs and unpacks a whole Python")
-	}
-	x := newSite(t)
-	archive, err := pythons.Archive(t.TempDir(), "/usr/bin/python3.11")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, files := x.lock(t, bareText+archive+"\n")
+	x, text := siteWithPython(t)
+	l, files := x.lock(t, text)
 	h1, s1 := host(t, "bare", bare(t))
 	h2, s2 := host(t, "some", sshtest.Options{})
 	servers := []*sshtest.Server{s1, s2}
@@ -79,7 +86,7 @@ func TestPythonComesAlong(t *testing.T) {
 
 	// Another environment, of the node without any Python: the Python stays, and does not travel again.
 	x.Add(t, wheelindex.Wheel{Name: "alpha", Version: "1.1"})
-	second, files2 := x.lock(t, bareText+archive+"\n")
+	second, files2 := x.lock(t, text)
 	opt2 := options(t, second, files2, servers[:1], h1)
 	if r := run(t, t.Context(), opt2); r.Err() != nil || r.Nodes[0].Sent != second.Sets[0].File("alpha").Size {
 		t.Errorf("%v, %d bytes", r.Err(), r.Nodes[0].Sent)

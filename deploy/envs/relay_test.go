@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"testing"
 
-	pythons "github.com/dsbuild/dsbuild/ci/python"
 	"github.com/dsbuild/dsbuild/ci/wheelindex"
 	"github.com/dsbuild/dsbuild/deploy/envs"
 	"github.com/dsbuild/dsbuild/fleet/report"
@@ -78,15 +77,8 @@ func TestNodesPassAnEnvironmentOn(t *testing.T) {
 // The archive of a Python goes from node to node too, except to a node that has no Python yet.
 func TestNodesPassAPythonOn(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("it packs and unpacks a whole Python")
-	}
-	x := newSite(t)
-	archive, err := pythons.Archive(t.TempDir(), "/usr/bin/python3.11")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, files := x.lock(t, bareText+archive+"\n")
+	x, text := siteWithPython(t)
+	l, files := x.lock(t, text)
 	h0, s0 := host(t, "gpu0", sshtest.Options{})
 	h1, s1 := host(t, "gpu1", sshtest.Options{})
 	h2, s2 := host(t, "bare", bare(t))
