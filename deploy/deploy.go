@@ -229,12 +229,12 @@ func setSerial(group []*nodeRun, number int) {
 	}
 }
 
-// mayAskFor returns the verifier of bundles, for which a node may ask when it judges the wheel.
-func (u *nodeRun) mayAskFor() []wheels.File {
-	if u.deploy.opt.Verifier == nil || !u.deploy.opt.Policy.TrustsIdentities() {
+// verifierFor returns the verifier of bundles, for which a node may ask when it judges the wheel.
+func (d *Deployment) verifierFor(u *nodeRun) []wheels.File {
+	if d.opt.Verifier == nil || !d.opt.Policy.TrustsIdentities() {
 		return nil
 	}
-	f, err := u.deploy.opt.Verifier(u.facts.Platform)
+	f, err := d.opt.Verifier(u.facts.Platform)
 	if err != nil {
 		return nil // the node that asks is told
 	}
@@ -246,7 +246,7 @@ func (d *Deployment) announce(group []*nodeRun) {
 	nodes := make(map[wheels.File][]*fleet.Node)
 	for _, u := range group {
 		if u.plan.Action == Install {
-			for _, f := range append(u.uploads(), u.mayAskFor()...) {
+			for _, f := range append(u.uploads(), d.verifierFor(u)...) {
 				nodes[f] = append(nodes[f], u.Node)
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"time"
 
+	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
@@ -20,18 +21,13 @@ type nodeRun struct {
 	facts     *node.Facts
 	plan      NodePlan
 	session   *agentSession // nil unless the agent runs there
-	inbox     inbox
+	inbox     changes.Inbox // of the agent
+	byteCode  bool          // the byte code has arrived
 	installed installation
 	judged    []string  // how the node judged the wheel by the policies, for the report
 	sent      int64     // bytes of files sent
 	serial    int       // the group of --serial in which it was changed, from 1
 	waitUntil time.Time // deadline of the wait for processes to end
-}
-
-// inbox is the private folder for uploads on a node.
-type inbox struct {
-	path     string
-	byteCode bool // the byte code has arrived
 }
 
 // installation is the DeepSpeed of a node before and after the change.

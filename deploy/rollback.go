@@ -82,7 +82,7 @@ func (u rollback) exchange(ctx context.Context) error {
 		Noted   map[string]any `json:"noted"` // dsbuild's note on that version; nil if something else installed it
 		Judged  *signing.Reply `json:"judged"`
 	}
-	if err := u.askJudged(ctx, map[string]any{"do": "roll_back", "policy": u.deploy.opt.Policy.ForNodes()}, &done); err != nil {
+	if err := u.inbox.AskJudged(ctx, map[string]any{"do": "roll_back", "policy": u.deploy.opt.Policy.ForNodes()}, &done); err != nil {
 		return err
 	}
 	u.judged = done.Judged.Remark()

@@ -115,15 +115,15 @@ func (u *nodeRun) putAll(ctx context.Context, again bool) error {
 		u.endSession()
 		return nil
 	}
-	u.inbox.byteCode = false
+	u.byteCode = false
 	for _, f := range files {
 		if slices.Contains(b.Arrived, filepath.Base(f.Path)) {
 			u.Sent(f.Size)
 			u.deploy.relay.Skip(f.SHA256, u.Node)
-		} else if err := u.putFile(ctx, f); err != nil {
+		} else if err := u.inbox.Put(ctx, f); err != nil {
 			return err
 		}
-		u.inbox.byteCode = u.inbox.byteCode || u.isByteCode(f)
+		u.byteCode = u.byteCode || u.isByteCode(f)
 	}
 	return nil
 }
@@ -188,33 +188,16 @@ func (u *nodeRun) startAgent(ctx context.Context, files []wheels.File, again boo
 		return beginReply{}, err
 	}
 	u.installed.unseen = false
-	u.session, u.inbox.path = c, b.Inbox
+	u.session = c
+	u.inbox = changes.Inbox{
+		Node: u.Node, Ask: c.ask, Python: u.facts.Executable, Folder: b.Inbox, Relay: u.deploy.relay,
+		Bandwidth: u.deploy.opt.Bandwidth, Received: &u.sent, Verifier: u.deploy.opt.Verifier, Platform: u.facts.Platform,
+	}
 	u.setInstalled(b.Now)
 	if b.Repaired {
 		u.Warn("an earlier change was interrupted; the node has repaired its environment")
 	}
 	return b, nil
-}
-
-// uploadBox is the agent's inbox.
-func (u *nodeRun) uploadBox() changes.Inbox {
-	return changes.Inbox{Node: u.Node, Ask: u.session.ask, Python: u.facts.Executable, Folder: u.inbox.path, Bandwidth: u.deploy.opt.Bandwidth}
-}
-
-// askJudged sends an order that the node obeys only after it has judged a wheel.
-func (u *nodeRun) askJudged(ctx context.Context, order agent.Order, into any) error {
-	return u.uploadBox().AskJudged(ctx, order, u.deploy.opt.Verifier, u.facts.Platform, u.putFile, into)
-}
-
-// putFile brings a file to the inbox, from another node or from here.
-func (u *nodeRun) putFile(ctx context.Context, f wheels.File) error {
-	box := u.uploadBox()
-	err := u.deploy.relay.Bring(ctx, u.Node, u.facts.Executable, f.SHA256, box.Path(f), func(ctx context.Context) error { return box.Put(ctx, f) })
-	if err != nil {
-		return err
-	}
-	u.sent += f.Size
-	return nil
 }
 
 // install tells the agent to install the wheel and its companions.
@@ -224,7 +207,7 @@ func (u *nodeRun) install(ctx context.Context) error {
 	if u.facts.Pip == "" {
 		pip = u.facts.PipWheel
 		if brought, ok := u.deploy.pips[minorVersion(u.facts.Python)]; ok && pip == "" {
-			pip = path.Join(u.inbox.path, filepath.Base(brought.Path))
+			pip = path.Join(u.inbox.Folder, filepath.Base(brought.Path))
 		}
 	}
 	var done struct {
@@ -236,9 +219,9 @@ func (u *nodeRun) install(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	files := []map[string]string{{"name": "deepspeed", "file": path.Join(u.inbox.path, filepath.Base(u.plan.Wheel.Path)), "sha256": m.SHA256}}
+	files := []map[string]string{{"name": "deepspeed", "file": path.Join(u.inbox.Folder, filepath.Base(u.plan.Wheel.Path)), "sha256": m.SHA256}}
 	for _, a := range u.plan.Companions {
-		files = append(files, map[string]string{"name": a.Name, "file": path.Join(u.inbox.path, a.File), "sha256": a.SHA256})
+		files = append(files, map[string]string{"name": a.Name, "file": path.Join(u.inbox.Folder, a.File), "sha256": a.SHA256})
 	}
 	fetched, err := u.fetch(ctx, pip)
 	if err != nil {
@@ -252,10 +235,10 @@ func (u *nodeRun) install(ctx context.Context) error {
 		return err
 	}
 	order := map[string]any{"do": "install", "wheels": files, "pip": pip, "limit_s": u.deploy.fleet.Limit(installLimit).Seconds(), "policy": u.deploy.opt.Policy.ForNodes(), "signed": signed}
-	if u.inbox.byteCode {
-		order["bytecode"] = map[string]any{"file": path.Join(u.inbox.path, filepath.Base(u.plan.Wheel.ByteCode.Path)), "magic": m.ByteCode.Magic, "sha256": m.ByteCode.SHA256}
+	if u.byteCode {
+		order["bytecode"] = map[string]any{"file": path.Join(u.inbox.Folder, filepath.Base(u.plan.Wheel.ByteCode.Path)), "magic": m.ByteCode.Magic, "sha256": m.ByteCode.SHA256}
 	}
-	if err := u.askJudged(ctx, order, &done); err != nil {
+	if err := u.inbox.AskJudged(ctx, order, &done); err != nil {
 		return err
 	}
 	u.judged = done.Judged.Remark()

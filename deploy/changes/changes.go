@@ -20,6 +20,7 @@ import (
 	"github.com/dsbuild/dsbuild/agent"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/relay"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/node"
@@ -41,13 +42,18 @@ func IgnoreOutput(m json.RawMessage) error {
 	return node.Decode(m, &got)
 }
 
-// Inbox is the private folder for uploads of an agent on a node.
+// Inbox is the private folder for uploads of an agent on a node. The zero value stands for no
+// inbox yet.
 type Inbox struct {
 	Node      *fleet.Node
 	Ask       func(ctx context.Context, order agent.Order, into any) error // of the agent's session
 	Python    string                                                       // path of the node's Python
 	Folder    string
+	Relay     *relay.Relay  // sends the files that it announced; nil: the driver sends all
 	Bandwidth *rate.Limiter // bytes per second of all uploads; nil: no limit
+	Received  *int64        // counts the bytes of the files that have arrived
+	Verifier  FindVerifier  // nil: no node gets a verifier
+	Platform  string        // of the node, such as linux_x86_64
 }
 
 // LargeFile is the size in bytes from which a Python process of its own writes a file and
@@ -57,8 +63,17 @@ const LargeFile = 16 << 20
 // Path returns the path of a file in the inbox.
 func (i Inbox) Path(f wheels.File) string { return path.Join(i.Folder, filepath.Base(f.Path)) }
 
-// Put sends a file to the inbox.
+// Put brings a file to the inbox, from another node or from here.
 func (i Inbox) Put(ctx context.Context, f wheels.File) error {
+	err := i.Relay.Bring(ctx, i.Node, i.Python, f.SHA256, i.Path(f), func(ctx context.Context) error { return i.send(ctx, f) })
+	if err == nil {
+		*i.Received += f.Size
+	}
+	return err
+}
+
+// send sends a file to the inbox from here.
+func (i Inbox) send(ctx context.Context, f wheels.File) error {
 	var told atomic.Int64
 	up := remote.Upload{
 		Open:   func() (io.ReadSeekCloser, error) { return os.Open(f.Path) },
@@ -124,19 +139,19 @@ func (i Inbox) learn(ctx context.Context, file, sha256 string) error {
 type FindVerifier func(platform string) (wheels.File, error)
 
 // AskJudged sends an order that the node obeys only after it has judged a wheel. A node that needs a
-// verifier of bundles refuses the order before it changes anything: then find finds the verifier for
-// its platform, put sends it, and AskJudged asks again. A nil find sends none.
-func (i Inbox) AskJudged(ctx context.Context, order agent.Order, find FindVerifier, platform string, put func(context.Context, wheels.File) error, into any) error {
+// verifier of bundles refuses the order before it changes anything: then AskJudged sends the verifier
+// for its platform, and asks again.
+func (i Inbox) AskJudged(ctx context.Context, order agent.Order, into any) error {
 	err := i.Ask(ctx, order, into)
 	var failed *agent.Failure
-	if find == nil || !errors.As(err, &failed) || failed.Advice != signing.NeedsVerifier {
+	if i.Verifier == nil || !errors.As(err, &failed) || failed.Advice != signing.NeedsVerifier {
 		return err
 	}
-	file, err := find(platform)
+	file, err := i.Verifier(i.Platform)
 	if err != nil {
 		return err
 	}
-	if err := put(ctx, file); err != nil {
+	if err := i.Put(ctx, file); err != nil {
 		return err
 	}
 	order["verifier"] = map[string]string{"file": i.Path(file), "sha256": file.SHA256}

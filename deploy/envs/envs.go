@@ -184,8 +184,8 @@ type nodeRun struct {
 	uses    node.Uses // of the current environment
 	plan    NodePlan
 	session *session
-	inbox   string // the agent's folder for uploads
-	whole   *whole // the files of the environment, once they were compared
+	inbox   changes.Inbox // of the session's agent
+	whole   *whole        // the files of the environment, once they were compared
 	now     *Present
 	unseen  bool // what is there now is not known
 	changed bool

@@ -142,18 +142,10 @@ func (u *nodeRun) interpreter() string {
 	return u.brought.use
 }
 
-// relaysPython reports whether the node has a Python that runs the program of a relay while the
-// Python of the environment comes. That one itself may be replaced meanwhile.
-func (u *nodeRun) relaysPython() bool {
-	return u.brought != nil && u.brought.use != "" && !u.brought.has(refOf(u.plan.Set))
-}
-
-// newPython names the Python of the new environment to the agent; nil if none comes along.
-func (u *nodeRun) newPython() *pythonRef {
-	if u.plan.Action != deploy.Install {
-		return nil
-	}
-	return refOf(u.plan.Set)
+// runsRelay reports whether the node has a Python that runs the program of a relay while the
+// Python of the environment, coming, is on its way. That one itself may be replaced meanwhile.
+func (p *nodePython) runsRelay(coming *pythonRef) bool {
+	return p != nil && p.use != "" && !p.has(coming)
 }
 
 // bringPython sends the archive of the Python and unpacks it. If the connection breaks, it begins

@@ -158,7 +158,7 @@ func (d *Deployment) announce(group []*nodeRun) {
 	b, broadcasts := d.opt.Dialer.(remote.Broadcaster)
 	nodes := map[relay.File][]*fleet.Node{}
 	for _, u := range group {
-		if u.plan.Python && (broadcasts || u.relaysPython()) {
+		if u.plan.Python && (broadcasts || u.brought.runsRelay(refOf(u.plan.Set))) {
 			python := u.plan.Set.Python
 			file := relay.File{Path: d.opt.Files.Paths[python.SHA256], SHA256: python.SHA256, Size: python.Size}
 			nodes[file] = append(nodes[file], u.Node)

@@ -116,19 +116,14 @@ func (u *nodeRun) putAll(ctx context.Context, again bool) error {
 		u.endSession() // another node that shares the folder has switched meanwhile, or another run
 		return nil
 	}
-	box := u.uploadBox()
 	for _, f := range u.plan.Send {
 		local := wheels.File{Path: u.run.opt.Files.Paths[f.SHA256], SHA256: f.SHA256, Size: f.Size}
 		stored := slices.Contains(b.Have, f.SHA256)
 		if stored || slices.Contains(b.Arrived, path.Base(local.Path)) {
 			u.Sent(f.Size)
 			u.run.relay.Skip(f.SHA256, u.Node)
-		} else {
-			send := func(ctx context.Context) error { return box.Put(ctx, local) }
-			if err := u.run.relay.Bring(ctx, u.Node, u.interpreter(), f.SHA256, box.Path(local), send); err != nil {
-				return err
-			}
-			u.sent += f.Size
+		} else if err := u.inbox.Put(ctx, local); err != nil {
+			return err
 		}
 		if stored {
 			continue
@@ -163,7 +158,10 @@ func (u *nodeRun) tidy(ctx context.Context) error {
 // start starts the agent, which takes the lock and repairs what an interrupted run left. files
 // are those that the node is to have.
 func (u *nodeRun) start(ctx context.Context, files []fileRef, again, look bool) (beginReply, error) {
-	req := sessionRequest{where: u.run.where(), Run: u.run.fleet.Run, Label: deploy.FileLabel(u.Host.Name), By: u.run.opt.By, Files: files, Python: u.newPython(), Look: look, LockS: lockWait.Seconds()}
+	req := sessionRequest{where: u.run.where(), Run: u.run.fleet.Run, Label: deploy.FileLabel(u.Host.Name), By: u.run.opt.By, Files: files, Look: look, LockS: lockWait.Seconds()}
+	if u.plan.Action == deploy.Install {
+		req.Python = refOf(u.plan.Set)
+	}
 	if again {
 		req.LockS += agent.Silence.Seconds() // the agent before it may not know yet that its connection is gone
 	}
@@ -176,29 +174,15 @@ func (u *nodeRun) start(ctx context.Context, files []fileRef, again, look bool) 
 		s.End()
 		return b, nil
 	}
-	u.session, u.inbox = s, b.Inbox
+	u.session = s
+	u.inbox = changes.Inbox{
+		Node: u.Node, Ask: s.ask, Python: u.interpreter(), Folder: b.Inbox, Relay: u.run.relay,
+		Bandwidth: u.run.opt.Bandwidth, Received: &u.sent, Verifier: u.run.opt.Verifier, Platform: u.facts.Platform,
+	}
 	if b.Repaired {
 		u.Warn("an earlier run was interrupted; the node has cleaned up after it")
 	}
 	return b, nil
-}
-
-// uploadBox is the agent's inbox.
-func (u *nodeRun) uploadBox() changes.Inbox {
-	return changes.Inbox{Node: u.Node, Ask: u.session.ask, Python: u.interpreter(), Folder: u.inbox, Bandwidth: u.run.opt.Bandwidth}
-}
-
-// askJudged sends an order that the node obeys only after it has judged a wheel.
-func (u *nodeRun) askJudged(ctx context.Context, order agent.Order, into any) error {
-	box := u.uploadBox()
-	put := func(ctx context.Context, f wheels.File) error {
-		err := box.Put(ctx, f)
-		if err == nil {
-			u.sent += f.Size
-		}
-		return err
-	}
-	return box.AskJudged(ctx, order, u.run.opt.Verifier, u.facts.Platform, put, into)
 }
 
 // install lets the node make the environment of the files.
@@ -212,7 +196,7 @@ func (u *nodeRun) install(ctx context.Context) error {
 		}
 	}
 	var made whole
-	err := u.askJudged(ctx, agent.Order{
+	err := u.inbox.AskJudged(ctx, agent.Order{
 		"do": "install", "digest": u.plan.Set.Digest, "ready": u.plan.Ready, "files": all, "installer": all[0],
 		"limit_s": u.run.fleet.Limit(installLimit).Seconds(), "policy": u.run.opt.Policy.ForNodes(), "signed": signed,
 	}, &made)
@@ -415,7 +399,7 @@ func (u *nodeRun) rollBack(ctx context.Context) error {
 		Python string         `json:"python"`
 		Judged *signing.Reply `json:"judged"`
 	}
-	if err := u.askJudged(ctx, agent.Order{"do": "roll_back", "journal": u.entry(b.Previous.Digest), "policy": u.run.opt.Policy.ForNodes()}, &done); err != nil {
+	if err := u.inbox.AskJudged(ctx, agent.Order{"do": "roll_back", "journal": u.entry(b.Previous.Digest), "policy": u.run.opt.Policy.ForNodes()}, &done); err != nil {
 		return err
 	}
 	u.judged = done.Judged.Remark()
