@@ -218,16 +218,21 @@ func (n networkChecks) checkSSH(ctx context.Context) {
 	n.askAll(ctx, SSH, []*member{m}, askLimit+20*time.Second*time.Duration(1+len(to)/16), func(ctx context.Context, m *member) error {
 		return m.agent.Ask(ctx, agent.Order{"do": "ssh", "hosts": to}, &got)
 	})
-	if m.Status != report.OK {
-		return
+	if m.Status == report.OK {
+		n.judgeLogins(got)
 	}
+}
+
+// judgeLogins finds nodes on which the first node cannot log in.
+func (n networkChecks) judgeLogins(got loggedIn) {
+	m := n.firstMember()
 	if !got.PDSH {
 		m.addFinding(SSH, Error, "apt-get install pdsh there", "pdsh is missing; DeepSpeed's launcher starts its processes with it")
 	}
 	for _, u := range got.Failed {
 		if u.at >= 0 && u.at < len(n.members) {
 			p := n.members[u.at]
-			p.addFinding(SSH, Error, fmt.Sprintf("on %s, run ssh-copy-id %s, and add its key to ~/.ssh/known_hosts", m.Host.Name, p.Host.Address), "%s cannot log in there without a password prompt: %s", m.Host.Name, u.why)
+			p.addFinding(SSH, Error, fmt.Sprintf("on %s, run ssh-copy-id %s, and add its key to ~/.ssh/known_hosts", m.Host.Name, p.Host.Address), "%s cannot log in there without a password prompt: %v", m.Host.Name, node.Words(u.why))
 		}
 	}
 }

