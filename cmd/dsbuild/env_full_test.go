@@ -4,7 +4,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -82,9 +81,9 @@ func TestFullEnvBareNodes(t *testing.T) {
 		return r, took
 	}
 	collect()
-	plain := plainInstalls(t, uv.Program(), interpreter, home, count)
+	installed, imported := plainInstalls(t, uv.Program(), interpreter, home, count, torch != "")
 	first, whole := deploy()
-	t.Logf("%d nodes: %v, plain uv %v", count, whole, plain)
+	t.Logf("%d nodes: %v, plain uv %v, and %v with the first import", count, whole, installed, imported)
 	writeFullEnv(t, home, built, "3.1.0")
 	collect()
 	second, one := deploy()
@@ -92,9 +91,10 @@ func TestFullEnvBareNodes(t *testing.T) {
 	if second.Nodes[0].Sent*20 > first.Nodes[0].Sent {
 		t.Errorf("one changed package: %d of %d bytes", second.Nodes[0].Sent, first.Nodes[0].Sent)
 	}
-	// A changed package takes longer than a twentieth: each node loads every op again, which imports torch.
-	if torch != "" && (whole > plain*3/2 || one*4 > whole) {
-		t.Errorf("%v for %d nodes, plain uv %d times at once %v, one changed package %v", whole, count, count, plain, one)
+	// Four machines have four disks. This one's disk gets every wheel and its files four times, and this machine also
+	// encrypts for the nodes. A changed package takes longer than a twentieth: each node loads every op again, which imports torch.
+	if torch != "" && (whole > imported*5/2 || one*5 > whole) {
+		t.Errorf("%v for %d nodes, plain uv and the first import %d times at once %v, one changed package %v", whole, count, count, imported, one)
 	}
 	for i := range first.Nodes {
 		t.Logf("steps of %s: %v, then %v", first.Nodes[i].Name, first.Nodes[i].Seconds, second.Nodes[i].Seconds)
@@ -103,8 +103,8 @@ func TestFullEnvBareNodes(t *testing.T) {
 	if torch != "" {
 		with = "with torch " + torch + " and DeepSpeed's ops"
 	}
-	t.Logf("result: four bare nodes %s: %.1f s, plain uv four times at once from the same files %.1f s; one changed package %d of %d bytes, %.1f s",
-		with, whole.Seconds(), plain.Seconds(), second.Nodes[0].Sent, first.Nodes[0].Sent, one.Seconds())
+	t.Logf("result: four bare nodes %s: %.1f s, plain uv four times at once from the same files %.1f s, with the first import of torch and DeepSpeed %.1f s; one changed package %d of %d bytes, %.1f s",
+		with, whole.Seconds(), installed.Seconds(), imported.Seconds(), second.Nodes[0].Sent, first.Nodes[0].Sent, one.Seconds())
 }
 
 // wheelWithRoom is the wheel that was built, "" if there is none or no room for torch.
@@ -152,8 +152,9 @@ func writeFullEnv(t *testing.T, dir, built, hjson string) (torch string) {
 }
 
 // plainInstalls lets uv install the files of the lock several times at once, each into an environment of
-// its own with a cache of its own, as so many nodes do that have the files on their disks.
-func plainInstalls(t *testing.T, uv, interpreter, home string, count int) time.Duration {
+// its own with a cache of its own, as so many nodes do that have the files on their disks. Then each imports
+// DeepSpeed, if that is among them: the first import compiles the modules of torch. It returns both times, from the begin on.
+func plainInstalls(t *testing.T, uv, interpreter, home string, count int, imports bool) (installed, imported time.Duration) {
 	t.Helper()
 	l, err := environment.ReadLock(filepath.Join(home, "environment.lock"))
 	if err != nil {
@@ -175,27 +176,35 @@ func plainInstalls(t *testing.T, uv, interpreter, home string, count int) time.D
 	if err := os.WriteFile(requirements, []byte(asked), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	var all errgroup.Group
 	begin := time.Now()
-	for i := range count {
-		dir := filepath.Join(folder, fmt.Sprint("node", i))
-		all.Go(func() error {
-			venv := filepath.Join(dir, "venv")
-			run := func(args ...string) error {
-				cmd := exec.CommandContext(t.Context(), uv, args...)
-				cmd.Env = append(os.Environ(), "UV_CACHE_DIR="+filepath.Join(dir, "cache"), "UV_NO_CONFIG=1", "UV_OFFLINE=1")
-				out, err := cmd.CombinedOutput()
-				if err != nil {
-					return fmt.Errorf("%w: %s", err, out)
+	onEach := func(commands func(dir, python string) [][]string) time.Duration {
+		var all errgroup.Group
+		for i := range count {
+			dir := filepath.Join(folder, fmt.Sprint("node", i))
+			all.Go(func() error {
+				for _, argv := range commands(dir, filepath.Join(dir, "venv", "bin", "python")) {
+					cmd := exec.CommandContext(t.Context(), argv[0], argv[1:]...)
+					cmd.Env = append(os.Environ(), "UV_CACHE_DIR="+filepath.Join(dir, "cache"), "UV_NO_CONFIG=1", "UV_OFFLINE=1")
+					if out, err := cmd.CombinedOutput(); err != nil {
+						return fmt.Errorf("%q: %w: %s", argv, err, out)
+					}
 				}
 				return nil
-			}
-			return errors.Join(run("venv", "--python", interpreter, venv),
-				run("pip", "install", "--no-index", "--no-deps", "--require-hashes", "--python", filepath.Join(venv, "bin/python"), "-r", requirements, "--find-links", folder))
-		})
+			})
+		}
+		if err := all.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		return time.Since(begin)
 	}
-	if err := all.Wait(); err != nil {
-		t.Fatal(err)
+	installed = onEach(func(dir, python string) [][]string {
+		return [][]string{
+			{uv, "venv", "--python", interpreter, filepath.Join(dir, "venv")},
+			{uv, "pip", "install", "--no-index", "--no-deps", "--require-hashes", "--python", python, "-r", requirements, "--find-links", folder},
+		}
+	})
+	if !imports {
+		return installed, installed
 	}
-	return time.Since(begin)
+	return installed, onEach(func(_, python string) [][]string { return [][]string{{python, "-c", "import torch, deepspeed"}} })
 }

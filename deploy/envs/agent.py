@@ -65,21 +65,26 @@ class Environments(Workplace):
         if early:
             if not self.early:
                 self.begin_environment(order, inbox)
-                self.early = EarlyInstaller(lambda files, watch: self.install_early(order, files, watch))
+                self.early = EarlyInstaller(lambda files, watch: self.install_early(order, files, watch), self.read_early)
             self.early.raise_failure()
             self.early.files.put(f)
         return {}
 
     def install_early(self, order, files, watch):
-        """Installs wheels and reads their files."""
+        """Installs wheels, and returns what is new in site-packages."""
         folder = os.path.join(PLACE, self.made)
         before = set(os.listdir(site_of(folder)))
         self.install_wheels(order, folder, files, watch)
-        for entry in set(os.listdir(site_of(folder))) - before:
-            for row in record_rows(os.path.join(site_of(folder), entry)) or []:
+        return set(os.listdir(site_of(folder))) - before
+
+    def read_early(self, entries, watch):
+        """Reads the files of packages that are installed."""
+        site = site_of(os.path.join(PLACE, self.made))
+        for entry in entries:
+            for row in record_rows(os.path.join(site, entry)) or []:
                 watch.check()
                 if row[1].startswith("sha256="):
-                    self.known.sha256(os.path.join(site_of(folder), row[0]))
+                    self.known.sha256(os.path.join(site, row[0]))
 
     def install(self, order, inbox):
         """Makes a new environment of files that have arrived, or takes the one that is there."""
@@ -91,8 +96,10 @@ class Environments(Workplace):
         self.judge(order)
         folder = self.begin_environment(order, inbox)
         if self.early:
-            self.early.finish(inbox)
+            self.early.finish_installing(inbox)
         self.install_wheels(order, folder, order["files"], inbox)
+        if self.early:
+            self.early.finish_reading(inbox)
         whole = self.inspect_new(folder)
         if whole["wrong"]:  # a file in the cache was changed, which all environments share
             put_aside(CACHE, CACHE + GONE)

@@ -246,6 +246,32 @@ func TestPlanRefuses(t *testing.T) {
 	}
 }
 
+// The largest wheels are sent first, behind the installer: the node installs them while the others
+// arrive. The lock keeps its order.
+func TestLargeWheelsAreSentFirst(t *testing.T) {
+	t.Parallel()
+	set := environment.Set{
+		Kind: environment.Kind{Machine: "x86_64", Glibc: "2.28"}, Digest: strings.Repeat("ab", 32), Installer: environment.File{Name: "uv", SHA256: "uv", Size: 1},
+		Files: []environment.File{{Name: "alpha", SHA256: "a", Size: 10}, {Name: "beta", SHA256: "b", Size: 10}, {Name: "gone", SHA256: "g", Size: 5000}, {Name: "torch", SHA256: "t", Size: 900}},
+	}
+	f := node.Facts{Python: "3.11.2", Tag: "cp311", Platform: "linux_x86_64", Glibc: "2.31", CPU: "x86-64-v3"}
+	look := envs.Looked{Free: 1 << 40, Writable: true, Have: []string{"g"}}
+	plan, err := envs.NewPlan([]envs.Known{{Name: "n", Facts: &f, Look: &look}}, envs.PlanOptions{Lock: &environment.Lock{Python: "3.11", Sets: []environment.Set{set}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sent []string
+	for _, f := range plan.Nodes[0].Send {
+		sent = append(sent, f.SHA256)
+	}
+	if got := strings.Join(sent, " "); got != "uv t a b" {
+		t.Errorf("sent in the order %s", got)
+	}
+	if set.Files[0].Name != "alpha" || set.Files[3].Name != "torch" {
+		t.Errorf("the lock's order is %+v", set.Files)
+	}
+}
+
 // A wheel of DeepSpeed that does not run on a node is refused there, with the torch that the
 // environment brings.
 func TestPlanAsksWhetherDeepSpeedFits(t *testing.T) {

@@ -97,26 +97,38 @@ def note_files(name, known):
 
 
 class EarlyInstaller(threading.Thread):
-    """Installs large wheels while the next ones arrive, and reads their files while they are still in
-    memory. To uv it is the driver: if stop is called, uv ends."""
+    """Installs large wheels while the next ones arrive. Meanwhile another thread reads the files of
+    those before, while they are still in memory. To uv it is the driver: if stop is called, uv ends."""
 
-    def __init__(self, install):
+    def __init__(self, install, read):
         threading.Thread.__init__(self, daemon=True)
-        self.install, self.files, self.failed, self.stopped = install, queue.SimpleQueue(), None, False
+        self.install, self.read, self.files, self.failed, self.stopped = install, read, queue.SimpleQueue(), None, False
+        self.all_installed = threading.Event()
         self.start()
 
     def run(self):
+        from concurrent.futures import ThreadPoolExecutor
+
         try:
-            while True:
-                files = [self.files.get()]
-                while not self.files.empty():
-                    files.append(self.files.get())
-                if files != [None]:
-                    self.install([f for f in files if f], self)
-                if None in files:
-                    return
+            with ThreadPoolExecutor(1) as reader:
+                readings = [reader.submit(self.read, entries, self) for entries in self.installed()]
+                self.all_installed.set()
+                for reading in readings:
+                    reading.result()
         except Exception as e:
             self.failed = e
+        finally:
+            self.all_installed.set()
+
+    def installed(self):
+        """Installs the wheels that have arrived, until there are no more."""
+        files = []
+        while None not in files:
+            files = [self.files.get()]
+            while not self.files.empty():
+                files.append(self.files.get())
+            if files != [None]:
+                yield self.install([f for f in files if f], self)
 
     def check(self):
         if self.stopped:
@@ -125,9 +137,15 @@ class EarlyInstaller(threading.Thread):
     def silent(self):
         return True  # another thread speaks to the driver
 
-    def finish(self, inbox):
-        """Waits for the wheels that it has."""
+    def finish_installing(self, inbox):
+        """Waits until the wheels that it has are installed."""
         self.files.put(None)
+        while not self.all_installed.wait(0.1):
+            inbox.check()
+        self.raise_failure()
+
+    def finish_reading(self, inbox):
+        """Waits until their files are read, too."""
         while self.is_alive():
             inbox.check()
             self.join(0.1)

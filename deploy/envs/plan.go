@@ -166,7 +166,9 @@ const roomMargin = 64 << 20
 // send lists the files that the node lacks, and refuses a node without the room for them.
 func (p *NodePlan) send(l *Looked, opt PlanOptions) {
 	need := int64(roomMargin)
-	for _, f := range append([]environment.File{p.Set.Installer}, p.Set.Files...) {
+	// The largest wheels first: the node installs them while the others arrive.
+	files := slices.SortedStableFunc(slices.Values(p.Set.Files), func(a, b environment.File) int { return cmp.Compare(b.Size, a.Size) })
+	for _, f := range append([]environment.File{p.Set.Installer}, files...) {
 		if slices.Contains(l.Have, f.SHA256) {
 			continue
 		}
