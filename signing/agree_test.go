@@ -2,6 +2,10 @@ package signing_test
 
 import (
 	"bytes"
+	"crypto/md5"
+	"crypto/sha256"
+	"crypto/sha512"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -222,6 +226,63 @@ func TestAgesAndTimes(t *testing.T) {
 		var e *diagnostic.Error
 		if want == "" && err != nil || want != "" && (!errors.As(err, &e) || !strings.Contains(err.Error(), want) || e.Problems[0].Position.Line != 1) {
 			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}
+
+// A stored wheel's files are compared by the digest of its RECORD, whichever of the three that is. Other
+// digests, and files that are not there, count as changed. An installer may change a script's first line.
+func TestFilesOfAStoredWheel(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	module, script := file("module.py", "x = 1\n"), file("script", "#!/opt/env/bin/python\nrun()\n")
+	digest := func(algorithm, text string) string {
+		sum := map[string]func() []byte{
+			"sha256": func() []byte { s := sha256.Sum256([]byte(text)); return s[:] },
+			"sha384": func() []byte { s := sha512.Sum384([]byte(text)); return s[:] },
+			"sha512": func() []byte { s := sha512.Sum512([]byte(text)); return s[:] },
+			"md5":    func() []byte { s := md5.Sum([]byte(text)); return s[:] }, //nolint:gosec // a digest that is refused
+		}[algorithm]()
+		return algorithm + "=" + base64.RawURLEncoding.EncodeToString(sum)
+	}
+	type question struct {
+		Path, Digest string
+		Script       bool
+	}
+	var all []question
+	var want []bool
+	ask := func(same bool, path, digest string, script bool) {
+		all, want = append(all, question{path, digest, script}), append(want, same)
+	}
+	for _, algorithm := range []string{"sha256", "sha384", "sha512"} {
+		ask(true, module, digest(algorithm, "x = 1\n"), false)
+		ask(false, module, digest(algorithm, "x = 2\n"), false)
+		ask(false, filepath.Join(dir, "gone.py"), digest(algorithm, "x = 1\n"), false)
+		ask(true, script, digest(algorithm, "#!python\nrun()\n"), true)
+		ask(false, script, digest(algorithm, "#!python\nrun()\n"), false)
+		ask(false, script, digest(algorithm, "#!python\nrun(2)\n"), true)
+	}
+	ask(false, module, digest("md5", "x = 1\n"), false)
+	ask(false, module, "sha3_256="+strings.TrimPrefix(digest("sha256", "x = 1\n"), "sha256="), false)
+	ask(false, module, "", false)
+	ask(false, module, "sha256=", false)
+	var got []bool
+	askJudge(t, `
+from binascii import b2a_base64
+def written(digest):
+    return b2a_base64(digest, newline=False).translate(bytes.maketrans(b"+/", b"-_")).rstrip(b"=").decode()
+print(json.dumps([has_digest(q["Path"], q["Digest"], q["Script"]) for q in json.load(sys.stdin)]))
+`, all, &got)
+	for i := range want {
+		if i >= len(got) || got[i] != want[i] {
+			t.Errorf("%+v: want %v, got %v", all[i], want[i], got)
 		}
 	}
 }
