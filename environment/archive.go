@@ -145,7 +145,8 @@ func (in *archiveReader) add(h *tar.Header, body io.Reader) error {
 	case tar.TypeReg:
 		return in.addFile(name, h, body)
 	case tar.TypeSymlink:
-		if path.IsAbs(h.Linkname) || !fs.ValidPath(path.Join(path.Dir(name), h.Linkname)) {
+		// After a name, .. leads elsewhere if that name is a link itself.
+		if path.IsAbs(h.Linkname) || !fs.ValidPath(path.Join(path.Dir(name), h.Linkname)) || climbsLate(h.Linkname) {
 			return fmt.Errorf("the link %q leads out of it: %q", name, h.Linkname)
 		}
 		in.targets[name] = path.Join(path.Dir(name), h.Linkname)
@@ -159,6 +160,23 @@ func (in *archiveReader) add(h *tar.Header, body io.Reader) error {
 		in.lines[name] = line
 	}
 	return nil
+}
+
+// climbsLate reports whether the target of a link has .. after a name.
+func climbsLate(target string) bool {
+	named := false
+	for part := range strings.SplitSeq(target, "/") {
+		switch part {
+		case "", ".":
+		case "..":
+			if named {
+				return true
+			}
+		default:
+			named = true
+		}
+	}
+	return false
 }
 
 // checkEntry returns the clean name of an entry.

@@ -26,7 +26,7 @@ func choose(all []File, python string, k Kind) (File, error) {
 			if !compat.Installs(tag, facts) {
 				continue
 			}
-			r := append(rankOf(tag), buildNumber(name.Build))
+			r := append(rankOf(tag, python), buildNumber(name.Build))
 			if c := slices.Compare(r, rank); c > 0 || c == 0 && f.File > best.File {
 				best, rank = f, r
 			}
@@ -51,24 +51,41 @@ func wheelsThere(all []File) string {
 	return fmt.Sprintf("; there are %s", strings.Join(names, ", "))
 }
 
-// rankOf orders the tags that install on a node: first by Python and ABI, then by platform.
-func rankOf(tag string) []int {
+// rankOf orders the tags that install on a node with a Python as pip does: by what the Python and the
+// ABI say together, by Python, then by platform.
+func rankOf(tag, python string) []int {
 	parts := strings.Split(tag, "-") // three: compat.Installs has accepted it
-	digits := strings.TrimLeft(parts[0], "cpy")
-	minor, _ := strconv.Atoi(digits[min(1, len(digits)):]) // "3" has none
+	_, y, _ := firstTwo(python)
+	own, _ := strconv.Atoi(y)
+	minor, err := strconv.Atoi(parts[0][min(3, len(parts[0])):])
+	switch {
+	case err != nil: // py3, which comes after the node's own minor
+		minor = 2*own - 1
+	default:
+		minor *= 2
+	}
+	cpython, pure := strings.HasPrefix(parts[0], "cp"), parts[2] == "any"
 	group := 0
 	switch {
 	case parts[1] != "none" && parts[1] != "abi3":
-		group = 3
-	case parts[1] == "abi3":
+		group = 6
+	case parts[1] == "abi3" && minor == 2*own:
+		group = 5
+	case cpython && !pure:
+		group = 4
+		if parts[1] == "abi3" {
+			group = 3
+		}
+	case !pure:
 		group = 2
-	case strings.HasPrefix(parts[0], "cp"):
+	case cpython:
 		group = 1
 	}
 	return []int{group, minor, platformRank(parts[2])}
 }
 
-// platformRank prefers a newer glibc, then any platform tag, then pure Python.
+// platformRank prefers a newer glibc, then any platform tag, then pure Python. Of two names of one glibc
+// it prefers the one with the version, as pip does.
 func platformRank(platform string) int {
 	switch {
 	case platform == "any":
@@ -76,21 +93,25 @@ func platformRank(platform string) int {
 	case strings.HasPrefix(platform, "linux_"):
 		return 1
 	case strings.HasPrefix(platform, "manylinux2014_"):
-		return 2 + 17
+		return 2 * 17
 	case strings.HasPrefix(platform, "manylinux2010_"):
-		return 2 + 12
+		return 2 * 12
 	case strings.HasPrefix(platform, "manylinux1_"):
-		return 2 + 5
+		return 2 * 5
 	}
 	fields := strings.SplitN(platform, "_", 4)
 	if len(fields) < 4 {
 		return 1
 	}
 	minor, _ := strconv.Atoi(fields[2])
-	return 2 + minor
+	return 2*minor + 1
 }
 
+// buildNumber is the number of a build, -1 for a wheel without one.
 func buildNumber(build string) int {
+	if build == "" {
+		return -1
+	}
 	end := strings.IndexFunc(build, func(r rune) bool { return r < '0' || r > '9' })
 	if end >= 0 {
 		build = build[:end]

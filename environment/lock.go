@@ -113,7 +113,7 @@ func lineOf(text []byte, err error) int {
 	at := int64(-1)
 	switch {
 	case errors.As(err, &syntax):
-		at = syntax.Offset
+		at = syntax.Offset - 1 // of the wrong byte, which may end its line
 	case errors.As(err, &kind):
 		at = kind.Offset
 	}

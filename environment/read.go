@@ -231,6 +231,23 @@ func (r *reader) wheel(n ast.Node, what string) []Text {
 	return []Text{{word, r.Place(n)}}
 }
 
+// requirementForm is the form of a requirement up to its marker (PEP 508). pypi.ParseDependency alone
+// takes numpy=2 as the name of a package.
+var requirementForm = func() *regexp.Regexp {
+	const (
+		release = `v?(?:\d+!)?\d+(?:\.\d+)*`
+		suffix  = `(?:[-_.]?(?:alpha|beta|preview|pre|a|b|c|rc)[-_.]?\d*)?(?:-\d+|[-_.]?(?:post|rev|r)[-_.]?\d*)?(?:[-_.]?dev[-_.]?\d*)?`
+		version = release + suffix // PEP 440
+		local   = version + `(?:\+[a-z0-9]+(?:[-_.][a-z0-9]+)*)?`
+		exact   = `(?:==|!=)\s*` + release + `\.\*|===?\s*` + local + `|!=\s*` + local
+		one     = `(?:` + exact + `|~=\s*v?(?:\d+!)?\d+(?:\.\d+)+` + suffix + `|(?:<=|>=|<|>)\s*` + version + `)`
+		all     = one + `(?:\s*,\s*` + one + `)*(?:\s*,)?`
+		name    = `[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?`
+		extras  = `\[\s*(?:` + name + `(?:\s*,\s*` + name + `)*)?\s*\]`
+	)
+	return regexp.MustCompile(`(?i)^` + name + `\s*(?:` + extras + `)?\s*(?:` + all + `|\(\s*` + all + `\s*\))?\s*(?:;\s*\S.*)?$`)
+}()
+
 // requirement reads a requirement. One with a URL would make the lock depend on a place.
 func (r *reader) requirement(n ast.Node) []Text {
 	word, ok := yamldoc.Scalar(n)
@@ -243,7 +260,7 @@ func (r *reader) requirement(n ast.Node) []Text {
 	switch {
 	case strings.Contains(word, "@"):
 		r.Add(r.Place(n), "build a wheel of it and name that under companions", "a requirement with a URL is not supported")
-	case err != nil || word == "" || strings.ContainsAny(word, "\n\r\x00\"\\") || strings.HasPrefix(word, "-") || len(word) > maxText:
+	case err != nil || !requirementForm.MatchString(word) || strings.ContainsAny(word, "\n\r\x00\"\\") || len(word) > maxText:
 		r.Add(r.Place(n), `write it as pip does: "numpy>=2,<3"; in markers use single quotes`, "%.80q is not a requirement", word)
 	default:
 		return []Text{{word, r.Place(n)}}

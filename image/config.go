@@ -88,10 +88,11 @@ func addCommand(e *evidence, command string, glibcOf func(image string) string) 
 		return
 	}
 	for _, m := range pinned.FindAllStringSubmatch(command, -1) {
+		version := strings.TrimRight(m[2], ".") // of torch==2.1.*
 		if m[1] == "torch" {
-			e.addTorch(m[2], "an installation in the history")
+			e.addTorch(version, "an installation in the history")
 		} else {
-			e.add(FactDeepSpeed, m[2], "an installation in the history")
+			e.add(FactDeepSpeed, version, "an installation in the history")
 		}
 	}
 }

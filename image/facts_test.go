@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// layerOf makes the changes of a layer from its entries: "dir/file", "dir/file -> link", or a whiteout.
+// layerOf makes the changes of a layer from its entries: "dir/file", "dir/", "dir/file -> link", or a whiteout.
 func layerOf(entries ...string) *layerFiles {
 	l := &layerFiles{added: map[string]entry{}}
 	for _, e := range entries {
@@ -16,6 +16,8 @@ func layerOf(entries ...string) *layerFiles {
 		kind := byte(tar.TypeReg)
 		if isLink {
 			kind = tar.TypeSymlink
+		} else if strings.HasSuffix(name, "/") {
+			kind = tar.TypeDir
 		}
 		l.add(name, kind, link, func() ([]byte, error) { return []byte(e), nil })
 	}
@@ -38,6 +40,8 @@ func TestLayersOnLayers(t *testing.T) {
 		"emptied":             {[][]string{{site + old, "usr/bin/python3"}, {"usr/lib/.wh..wh..opq", site + "torch-2.15.0.dist-info/METADATA"}}, []string{"usr/bin/python3", site + "torch-2.15.0.dist-info/METADATA"}},
 		"all emptied":         {[][]string{{site + old, "usr/bin/python3"}, {".wh..wh..opq", "usr/bin/python3.11"}}, []string{"usr/bin/python3.11"}},
 		"a link for a folder": {[][]string{{site + old}, {"usr/lib/python3 -> /opt/python3"}}, []string{"usr/lib/python3"}},
+		"a folder for a link": {[][]string{{"usr/lib/python3 -> /opt/python3", "usr/bin/python3"}, {"usr/lib/python3/", "usr/bin/", site + old}}, []string{"usr/bin/python3", site + old}},
+		"the same folder":     {[][]string{{site + old}, {site, site + "torch-2.14.0.dist-info/"}}, []string{site + old}},
 		"outside":             {[][]string{{"../../" + site + old}}, []string{site + old}},
 	} {
 		all := listing{}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -59,6 +60,11 @@ func combine(all []*installation) (content, error) {
 			for dir := path.Dir(f.path); strings.HasPrefix(dir, site+"/"); dir = path.Dir(dir) {
 				c.folders[dir] = true
 			}
+		}
+	}
+	for _, dir := range slices.Sorted(maps.Keys(c.folders)) {
+		if other := owner[dir]; other != "" {
+			return c, fmt.Errorf("/%s is a file of %s, and a folder of another wheel", dir, other)
 		}
 	}
 	return c, nil

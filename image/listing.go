@@ -34,6 +34,7 @@ type layerFiles struct {
 	added  map[string]entry
 	hidden []string // paths that the layer removes
 	opaque []string // folders whose content the layer removes
+	dirs   []string // folders of the layer, which take the place of links
 }
 
 // Files that matter, by their path without a leading slash.
@@ -80,6 +81,8 @@ func (l *layerFiles) add(name string, kind byte, link string, read func() ([]byt
 		l.hidden = append(l.hidden, path.Join(dir, strings.TrimPrefix(file, whiteout)))
 	case kind == tar.TypeSymlink:
 		l.added[name] = entry{link: link}
+	case kind == tar.TypeDir:
+		l.dirs = append(l.dirs, name)
 	case kind == tar.TypeReg || kind == tar.TypeLink:
 		if yes, _ := matters(name); yes {
 			l.added[name] = entry{read: read}
@@ -104,6 +107,11 @@ func (l listing) apply(changes *layerFiles) {
 			remove = gone[dir] || emptied[dir] || replaced
 		}
 		if remove {
+			delete(l, name)
+		}
+	}
+	for _, name := range changes.dirs {
+		if l[name].link != "" {
 			delete(l, name)
 		}
 	}
@@ -161,12 +169,17 @@ func listTar(ctx context.Context, r io.Reader) (*layerFiles, error) {
 	}
 }
 
-// packages returns the distributions in site-packages: version by normalised name.
-func (l listing) packages(site string) map[string]string {
-	found := map[string]string{}
+// packages returns the distributions in site-packages: by normalised name their versions, sorted. An
+// installation that was cut off may leave the metadata of two.
+func (l listing) packages(site string) map[string][]string {
+	found := map[string][]string{}
 	for name := range l {
 		if m := distInfoFile.FindStringSubmatch(name); m != nil && m[1] == site {
-			found[pypi.CanonPackageName(m[2])] = m[3]
+			of := pypi.CanonPackageName(m[2])
+			if !slices.Contains(found[of], m[3]) {
+				found[of] = append(found[of], m[3])
+				slices.Sort(found[of])
+			}
 		}
 	}
 	return found
@@ -227,10 +240,14 @@ var (
 // addPackages notes torch and DeepSpeed in a folder of packages.
 func (l listing) addPackages(e *evidence, site string) error {
 	have := l.packages(site)
-	e.addTorch(cmp.Or(have["torch"], None), "the files of torch")
-	e.add(FactDeepSpeed, cmp.Or(have["deepspeed"], None), "the files of the base")
+	for _, version := range orNone(have["torch"]) {
+		e.addTorch(version, "the files of torch")
+	}
+	for _, version := range orNone(have["deepspeed"]) {
+		e.add(FactDeepSpeed, version, "the files of the base")
+	}
 	f, ok := l[path.Join(site, "torch/version.py")]
-	if !ok || have["torch"] == "" {
+	if !ok || len(have["torch"]) == 0 {
 		return nil
 	}
 	text, err := f.read()
@@ -244,6 +261,13 @@ func (l listing) addPackages(e *evidence, site string) error {
 		e.add(FactCUDA, cmp.Or(string(m[1]), None), "torch/version.py")
 	}
 	return nil
+}
+
+func orNone(versions []string) []string {
+	if len(versions) == 0 {
+		return []string{None}
+	}
+	return versions
 }
 
 var glibcBanner = regexp.MustCompile(`GNU C Library [^\n]{0,100}release version (2\.\d+)`)

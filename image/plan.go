@@ -344,7 +344,7 @@ func (p *Plan) replaceOld(config *v1.ConfigFile) error {
 		have := p.files.packages(site)
 		for _, w := range p.opt.Wheels {
 			name, _ := wheel.ParseFileName(filepath.Base(w.Path))
-			if old := have[pypi.CanonPackageName(name.Name)]; old != "" {
+			for _, old := range have[pypi.CanonPackageName(name.Name)] {
 				p.hideDistribution(site, name.Name, old)
 			}
 		}

@@ -242,6 +242,7 @@ func (r *reader) readIndex(p yamldoc.Pair) *Index {
 // of the environment: it is often a secret, and so no message repeats it.
 func (r *reader) readNotify(p yamldoc.Pair) *Notify {
 	out := &Notify{}
+	r.hideURL(p.Node)
 	for _, q := range r.Pairs(p.Node, "notify", []string{"url", "command"}) {
 		switch q.Key {
 		case "url":
@@ -268,6 +269,24 @@ func (r *reader) readNotify(p yamldoc.Pair) *Notify {
 		r.Add(p.At, "", "notify needs either a url or a command")
 	}
 	return out
+}
+
+// hideURL cuts the line with the URL of notify, so that no mistake in that line shows the URL.
+func (r *reader) hideURL(n ast.Node) {
+	var values []*ast.MappingValueNode
+	switch n := n.(type) {
+	case *ast.MappingNode:
+		values = n.Values
+	case *ast.MappingValueNode:
+		values = []*ast.MappingValueNode{n}
+	}
+	for _, v := range values {
+		at := r.Place(v.Value)
+		if v.Key.GetToken().Value == "url" && at.Line > 0 && at.Line <= len(r.Lines) {
+			line := []rune(r.Lines[at.Line-1])
+			r.Lines[at.Line-1] = string(line[:min(at.Column-1, len(line))]) + "…"
+		}
+	}
 }
 
 // readCommand is a program, or a list of it and its arguments. No shell reads it.

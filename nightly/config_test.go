@@ -82,3 +82,30 @@ func TestMistakes(t *testing.T) {
 		}
 	}
 }
+
+// No mistake in a nightly file shows the URL of notify, which often holds a secret.
+func TestMistakesHideTheURL(t *testing.T) {
+	const secret = "T0KEN"
+	for notify, want := range map[string]string{
+		"{url: https://h.example.org/T0KEN, comand: [x]}":                   "nightly.yaml:2:44: unknown key \"comand\" in notify",
+		"{comand: [x], url: https://h.example.org/T0KEN}":                   "nightly.yaml:2:10: unknown key \"comand\" in notify",
+		"{command: {a: b}, url: 'https://h.example.org/T0KEN'}":             "nightly.yaml:2:19: command must be a list",
+		"{url: ['https://h.example.org/T0KEN']}":                            "nightly.yaml:2:15: url must be a text",
+		"{url: \"https:\\/\\/h.example.org\\/T0KEN\", command: '', a: b}":   "unknown key \"a\" in notify",
+		"{url: h.example.org/T0KEN}":                                        "nightly.yaml:2:15: url of notify is not an http or https address",
+		"\n  url: https://h.example.org/T0KEN\n  command: [mail]":           "nightly.yaml:2:1: notify needs either a url or a command",
+		"\n  url: |\n    https://h.example.org/T0KEN\n    x\n  urll: y":     "unknown key \"urll\" in notify",
+		"{url: 'https://h.example.org/T0KEN', url2: 'https://h/', cmd: 1 }": "unknown key \"url2\" in notify",
+	} {
+		_, _, err := read(t, "wheels: wheels.yaml\nnotify: "+notify+"\n")
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), secret) {
+			t.Errorf("%s:\n%v\nwant %s", notify, err, want)
+		}
+	}
+	t.Setenv("DSBUILD_TEST_HOOK", "ftp://h.example.org/T0KEN")
+	for _, url := range []string{"$DSBUILD_TEST_HOOK", "${DSBUILD_TEST_HOOK}", "$DSBUILD_TEST_NONE"} {
+		if _, _, err := read(t, "wheels: wheels.yaml\nnotify: {url: '"+url+"'}\n"); err == nil || strings.Contains(err.Error(), secret) || !strings.Contains(err.Error(), "nightly.yaml:2:15: url") {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+}

@@ -213,6 +213,9 @@ func (s *state) removeUnknown() (removed int, err error) {
 	var there []string
 	kinds, err := listBelow(s.dir, wheelsName)
 	for _, kind := range kinds {
+		if info, err := os.Lstat(filepath.Join(s.dir, kind)); err == nil && !info.IsDir() {
+			continue // a file of somebody else's, such as NFS leaves
+		}
 		builds, errKind := listBelow(s.dir, kind)
 		there, err = append(there, builds...), errors.Join(err, errKind)
 	}

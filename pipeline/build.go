@@ -105,14 +105,14 @@ func (b *build) packWheel(ctx context.Context) error {
 		return err
 	}
 	b.plan.addArchives(b.facts.Packages)
-	wheels, err := filepath.Glob(filepath.Join(in, "*.whl"))
+	wheels, err := fs.Glob(os.DirFS(in), "*.whl")
 	if err == nil && len(wheels) != 1 {
 		err = fmt.Errorf("the strip step left %d wheels, expected one", len(wheels))
 	}
 	if err != nil {
 		return err
 	}
-	if b.wheel, err = wheel.Pack(ctx, wheels[0], out, b.plan.Manifest, b.facts); err != nil {
+	if b.wheel, err = wheel.Pack(ctx, filepath.Join(in, wheels[0]), out, b.plan.Manifest, b.facts); err != nil {
 		return err
 	}
 	if b.facts.ByteCode != nil {

@@ -235,9 +235,9 @@ func (d gitDirs) copyInto(dir string) error {
 	copies := map[string]string{ // name: in which folder
 		"HEAD": d.own, "index": d.own, "packed-refs": d.common, "shallow": d.common, "info/exclude": d.common,
 	}
-	shared, _ := filepath.Glob(filepath.Join(globLiteral(d.own), "sharedindex.*"))
+	shared, _ := fs.Glob(os.DirFS(d.own), "sharedindex.*") // the pattern is right
 	for _, file := range shared {
-		copies[filepath.Base(file)] = d.own
+		copies[file] = d.own
 	}
 	const maxLinks = 5 // as git has it
 	pointer := filepath.Join(d.own, "HEAD")
@@ -256,14 +256,6 @@ func (d gitDirs) copyInto(dir string) error {
 		}
 	}
 	return nil
-}
-
-// globLiteral quotes a path for filepath.Glob.
-func globLiteral(path string) string {
-	if filepath.Separator == '\\' {
-		return path // there is no quoting, and \ separates
-	}
-	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }
 
 // regularFile refuses everything but regular files: opening a pipe would wait for ever.

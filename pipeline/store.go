@@ -53,11 +53,11 @@ func (s Store) getUnlocked(digest string, place func(Product) (wheel.Artifact, e
 // findEntry returns the stored wheel of a plan if it is undamaged.
 func (s Store) findEntry(digest string) (Product, bool, error) {
 	entry := filepath.Join(s.Dir, digest)
-	names, err := filepath.Glob(filepath.Join(entry, "*"+wheel.ManifestSuffix))
+	names, err := fs.Glob(os.DirFS(entry), "*"+wheel.ManifestSuffix)
 	if err != nil || len(names) != 1 {
 		return Product{}, false, err
 	}
-	text, err := os.ReadFile(names[0])
+	text, err := os.ReadFile(filepath.Join(entry, names[0]))
 	if err != nil {
 		return Product{}, false, nil //nolint:nilerr // an entry that cannot be read is none
 	}

@@ -45,7 +45,7 @@ func artifact(t *testing.T, name, content string) wheel.Artifact {
 }
 
 func TestStore(t *testing.T) {
-	s := Store{Dir: filepath.Join(t.TempDir(), "wheels"), Keep: 2}
+	s := Store{Dir: filepath.Join(t.TempDir(), "the[wheels]*"), Keep: 2}
 	if _, ok, err := s.Get("d1", t.TempDir()); ok || err != nil {
 		t.Fatalf("an empty store: %v, %v", ok, err)
 	}

@@ -140,7 +140,7 @@ func matches(pattern, text string) bool {
 	for i := range parts {
 		parts[i] = regexp.QuoteMeta(parts[i])
 	}
-	ok, err := regexp.MatchString(`\A`+strings.Join(parts, ".*")+`\z`, text)
+	ok, err := regexp.MatchString(`(?s)\A`+strings.Join(parts, ".*")+`\z`, text)
 	return err == nil && ok
 }
 

@@ -322,13 +322,16 @@ def judge_stored(rules, sha256, folder, find, verifier=None):
         refuse("the list of its files is not the signed one")
     for row in csv.reader(stored["record"].splitlines()):
         path = find(row[0]) if len(row) == 3 and row[1] else ""
-        if path and not has_digest(path, row[1].partition("=")[2], "/scripts/" in row[0]):
+        if path and not has_digest(path, row[1], "/scripts/" in row[0]):
             refuse("%s is not as it was signed" % row[0])
     return result
 
 
-def has_digest(path, want, script):
+def has_digest(path, digest, script):
     """Whether a file has the digest of its RECORD; an installer changes the first line of scripts."""
+    algorithm, _, want = digest.partition("=")
+    if algorithm not in ("sha256", "sha384", "sha512"):
+        return False
     try:
         with open(path, "rb") as f:
             data = f.read()
@@ -337,4 +340,4 @@ def has_digest(path, want, script):
     forms = [data]
     if script:
         forms += [b"#!python" + data[data.find(end) + len(end) - 1:] for end in (b"\n", b"\n' '''\n") if end in data]
-    return any(written(hashlib.sha256(form).digest()) == want for form in forms)
+    return any(written(hashlib.new(algorithm, form).digest()) == want for form in forms)

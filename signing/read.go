@@ -31,6 +31,8 @@ const (
 	maxSigners  = 200
 	maxBuilders = 100
 
+	maxAgeHours = 200 * 366 * 24 // a time.Duration counts 292 years
+
 	maxTrustedRoot = 128 << 10 // each node gets it with the policy
 )
 
@@ -260,8 +262,9 @@ func (r *reader) readAge(n ast.Node) time.Duration {
 	m := ageForm.FindStringSubmatch(r.text(n, "max_age", nil, ""))
 	if m != nil {
 		hours, _ := strconv.Atoi(m[1]) // at most five digits
-		if unit := map[string]int{"h": 1, "d": 24, "w": 168}[m[2]]; hours > 0 {
-			return time.Duration(hours*unit) * time.Hour
+		hours *= map[string]int{"h": 1, "d": 24, "w": 168}[m[2]]
+		if hours > 0 && hours <= maxAgeHours {
+			return time.Duration(hours) * time.Hour
 		}
 	}
 	r.Add(r.Place(n), "", "max_age must be hours, days or weeks, such as 12h, 30d or 8w")

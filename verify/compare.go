@@ -333,7 +333,7 @@ func judgeFiles(group []*nodeState) {
 // whole reports whether a node's files match its RECORD.
 func (s *nodeState) whole() bool {
 	l := s.installed
-	return l.altered.Count+l.missing.Count+l.unknown.Count+l.Links.Count+l.Code.Count == 0
+	return !slices.ContainsFunc([]paths{l.altered, l.missing, l.unknown, l.Links, l.Code}, func(p paths) bool { return p.Count != 0 })
 }
 
 // kindsOfFiles groups nodes by their files, the largest group first. Nodes whose files do not

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -145,7 +146,7 @@ func filesOfAll(offered []wheels.Wheel) (map[string]map[string]string, error) {
 }
 
 // filesOf returns the sha256 of a wheel's files in DeepSpeed's folder, by path. It reads them
-// from RECORD; wheels.Load has compared RECORD with the files.
+// from RECORD, if that has them; wheels.Load has compared RECORD with the files.
 func filesOf(path string) (map[string]string, error) {
 	a, err := wheel.Open(path)
 	if err != nil {
@@ -168,12 +169,29 @@ func filesOf(path string) (map[string]string, error) {
 		}
 		for _, e := range entries {
 			name := installedName(e.Path)
-			if e.Algorithm == "sha256" && strings.HasPrefix(name, "deepspeed/") {
+			if !strings.HasPrefix(name, "deepspeed/") {
+				continue
+			}
+			if e.Algorithm == "sha256" {
 				files[name] = inHex(e.Digest)
+			} else if files[name], err = sha256Of(a, e.Path); err != nil {
+				return nil, err
 			}
 		}
 	}
 	return files, nil
+}
+
+// sha256Of reads a file of a wheel whose RECORD has a digest of another kind.
+func sha256Of(a *wheel.Archive, name string) (string, error) {
+	r, err := a.Open(name)
+	if err != nil {
+		return "", err
+	}
+	defer r.Close()
+	h := sha256.New()
+	_, err = io.Copy(h, r)
+	return hex.EncodeToString(h.Sum(nil)), err
 }
 
 // installedName is the path of a wheel's file below site-packages.

@@ -291,7 +291,7 @@ func runEnvVerify(ctx context.Context, a *app, opts envOptions) error {
 	if err != nil {
 		return err
 	}
-	c := &environment.Collector{Folder: opts.files, Cache: envCache()}
+	c := &environment.Collector{Folder: opts.files, Cache: envCache(), Sum: wheels.DefaultCache().Sum}
 	paths, err := c.Present(opt.Lock, allFiles(opt.Lock))
 	if err != nil {
 		return err

@@ -172,6 +172,9 @@ func jobsOn(ctx context.Context, folded string) ([]job, error) {
 		if len(f) != 4 {
 			return nil, fmt.Errorf("dsbuild does not understand the output of squeue: %.200q", line)
 		}
+		if f[2] == "" || f[2] == "(null)" { // a completing job that has given all its nodes back
+			continue
+		}
 		names, err := inventory.Expand(f[2])
 		if err != nil {
 			return nil, fmt.Errorf("dsbuild does not understand the output of squeue: %.200q: %w", line, err)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -75,7 +76,7 @@ func host(t *testing.T, environ ...string) *Builder {
 	}
 	return &Builder{
 		opt: Options{
-			Dir:     filepath.Join(t.TempDir(), "host"),
+			Dir:     filepath.Join(t.TempDir(), "[host]"),
 			Environ: append([]string{"PATH=" + bin + ":.:/usr/bin:/bin", "HOME=/home/of/user"}, environ...),
 		},
 		environment: pipeline.BuildEnvironment{
@@ -264,7 +265,7 @@ func TestPrivateAndGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	left, _ := filepath.Glob(filepath.Join(tmp, "*"))
-	runs, _ := filepath.Glob(filepath.Join(b.opt.Dir, "run-*"))
+	runs, _ := fs.Glob(os.DirFS(b.opt.Dir), "run-*")
 	if len(left)+len(runs) > 0 {
 		t.Errorf("left behind: %q %q", left, runs)
 	}
@@ -457,7 +458,7 @@ func TestOtherBytesUnderTheNameOfThePlan(t *testing.T) {
 	}
 	r := open(t, b, plan(pipeline.Options{Packages: &packages}), &log, newRecord())
 	for _, env := range []string{runtimeEnv, toolchainEnv} {
-		installed, _ := filepath.Glob(filepath.Join(r.entry.path(env), "lib/python3.11/site-packages/*.dist-info"))
+		installed, _ := fs.Glob(os.DirFS(r.entry.path(env)), "lib/python3.11/site-packages/*.dist-info")
 		if want := map[string]int{runtimeEnv: 2, toolchainEnv: 6}[env]; len(installed) != want {
 			t.Errorf("%s has %q, want %d packages", env, installed, want)
 		}
@@ -514,7 +515,7 @@ func TestHalfAnEnvironment(t *testing.T) {
 	if _, err := os.Stat(e.dir); err == nil || e.isComplete() {
 		t.Error("a half made environment stays")
 	}
-	if runs, _ := filepath.Glob(filepath.Join(b.opt.Dir, "run-*")); len(runs) > 0 {
+	if runs, _ := fs.Glob(os.DirFS(b.opt.Dir), "run-*"); len(runs) > 0 {
 		t.Errorf("left behind: %q", runs)
 	}
 	p.Context["runtime.sh"] = good

@@ -247,9 +247,9 @@ func (r *run) fittingUV(ctx context.Context) bool {
 // time, and the downloads if they are too large. It keeps locked ones.
 func (r *run) pruneEnvironments() {
 	var dirs []string
-	locks, _ := filepath.Glob(filepath.Join(r.environmentsDir(), "*.lock"))
+	locks, _ := fs.Glob(os.DirFS(r.environmentsDir()), "*.lock") // the pattern is right
 	for _, lock := range locks {
-		dir := strings.TrimSuffix(lock, ".lock")
+		dir := filepath.Join(r.environmentsDir(), strings.TrimSuffix(lock, ".lock"))
 		if _, err := os.Stat(dir); err == nil {
 			dirs = append(dirs, dir)
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -78,8 +79,9 @@ func (r *run) ownDir(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	left, _ := filepath.Glob(filepath.Join(r.opt.Dir, runPrefix+"*", lockName))
+	left, _ := fs.Glob(os.DirFS(r.opt.Dir), runPrefix+"*/"+lockName) // the pattern is right
 	for _, lock := range left {
+		lock = filepath.Join(r.opt.Dir, lock)
 		if unlock, err := tryLock(lock, alone); err == nil {
 			_ = scratch.RemoveAll(filepath.Dir(lock)) // the next run tries again
 			unlock()

@@ -108,13 +108,13 @@ func (c stepCache) save(ctx context.Context, key, out string) error {
 
 // prune removes the outputs that were not used for the longest time.
 func (c stepCache) prune() error {
-	sums, err := filepath.Glob(filepath.Join(c.dir, "*"+sumSuffix))
+	sums, err := fs.Glob(os.DirFS(c.dir), "*"+sumSuffix)
 	if err != nil {
 		return err
 	}
 	var dirs []string
 	for _, sum := range sums {
-		dirs = append(dirs, strings.TrimSuffix(sum, sumSuffix))
+		dirs = append(dirs, filepath.Join(c.dir, strings.TrimSuffix(sum, sumSuffix)))
 	}
 	for _, dir := range longUnused(dirs, maxSteps) {
 		err = errors.Join(err, os.RemoveAll(dir+sumSuffix), scratch.RemoveAll(dir))

@@ -2,6 +2,7 @@ package hostbuilder
 
 import (
 	"bytes"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -52,12 +53,12 @@ func TestStepsAreKept(t *testing.T) {
 		return strings.Count(string(after), "\n") - strings.Count(string(before), "\n"), rep.ends[len(rep.ends)-1]
 	}
 	damage := func(*pipeline.Plan) {
-		kept, _ := filepath.Glob(filepath.Join(b.stepCache().dir, "*", "file"))
+		kept, _ := fs.Glob(os.DirFS(b.stepCache().dir), "*/file")
 		if len(kept) == 0 {
 			t.Fatal("nothing is kept")
 		}
 		for _, file := range kept {
-			if err := os.WriteFile(file, []byte("damaged"), 0o644); err != nil {
+			if err := os.WriteFile(filepath.Join(b.stepCache().dir, file), []byte("damaged"), 0o644); err != nil {
 				t.Fatal(err)
 			}
 		}

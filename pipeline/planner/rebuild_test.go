@@ -29,6 +29,11 @@ func TestRebuildRequest(t *testing.T) {
 		"git+https://example.org/ds@main":       "git+https://example.org/ds@c0ffee",
 		"git+https://example.org/ds":            "git+https://example.org/ds@c0ffee",
 		"git+ssh://git@example.org/ds.git@v1#x": "git+ssh://git@example.org/ds.git@c0ffee",
+		// The revision is after the last @, as in the argument of --deepspeed; the short form of ssh has no slashes.
+		"git+https://example.org/@team/ds@v0.19.8": "git+https://example.org/@team/ds@c0ffee",
+		"git+file:///srv/git@2/ds.git@main":        "git+file:///srv/git@2/ds.git@c0ffee",
+		"git+example.org:team/ds.git@v1":           "git+example.org:team/ds.git@c0ffee",
+		"git+git@example.org:team/ds.git":          "git+git@example.org:team/ds.git@c0ffee",
 	} {
 		m := m
 		m.Source = wheel.Source{Kind: "git", Ref: ref, Commit: "c0ffee"}

@@ -53,7 +53,10 @@ func (e *RequestError) ExitCode() int { return 2 }
 
 // spec reads the request's values, or reports the first that has no meaning.
 func (r Request) spec(tables *compat.Tables) (wheel.Spec, error) {
-	spec := wheel.Spec{GPUs: r.GPUs, Ops: r.Ops, Torch: r.Torch, CUDA: r.CUDA, Python: r.Python, Glibc: r.Glibc, Driver: r.Driver}
+	spec := wheel.Spec{GPUs: r.GPUs, Torch: r.Torch, CUDA: r.CUDA, Python: r.Python, Glibc: r.Glibc, Driver: r.Driver}
+	for _, op := range r.Ops { // of a list such as "cpu_adam, utils"
+		spec.Ops = append(spec.Ops, strings.TrimSpace(op))
+	}
 	var err error
 	if spec.ABI, err = parseABI(r.ABI); err != nil {
 		return spec, err
