@@ -51,18 +51,16 @@ func wheelsThere(all []File) string {
 	return fmt.Sprintf("; there are %s", strings.Join(names, ", "))
 }
 
-// rankOf orders the tags that install on a node with a Python as pip does: by what the Python and the
-// ABI say together, by Python, then by platform.
+// rankOf ranks a tag that installs on a node with a Python, in pip's order: Python and ABI together come
+// first, then Python alone, then the platform.
 func rankOf(tag, python string) []int {
 	parts := strings.Split(tag, "-") // three: compat.Installs has accepted it
 	_, y, _ := firstTwo(python)
 	own, _ := strconv.Atoi(y)
 	minor, err := strconv.Atoi(parts[0][min(3, len(parts[0])):])
-	switch {
-	case err != nil: // py3, which comes after the node's own minor
+	minor *= 2
+	if err != nil { // py3, which comes after the node's own minor
 		minor = 2*own - 1
-	default:
-		minor *= 2
 	}
 	cpython, pure := strings.HasPrefix(parts[0], "cp"), parts[2] == "any"
 	group := 0

@@ -157,7 +157,7 @@ func TestLineOfLock(t *testing.T) {
 	}
 }
 
-// What to build is one word or a list of them; a mistake has its place, and a build needs a torch.
+// A build is given as one word or as a list of words; a mistake has its place, and a build needs a torch.
 func TestDeepSpeedToBuild(t *testing.T) {
 	t.Parallel()
 	const head = "name: a\npython: 3.11\ntorch: 2.15.0\n"

@@ -52,7 +52,7 @@ func TestFactsOfHistory(t *testing.T) {
 func TestTwoVersionsInABase(t *testing.T) {
 	t.Parallel()
 	const site = "usr/local/lib/python3.11/site-packages/"
-	for range 20 { // whatever the order of a map
+	for range 20 { // a map has another order each time
 		all := listing{}
 		all.apply(layerOf(site+"torch-2.14.0.dist-info/METADATA", site+"torch-2.15.0.dist-info/METADATA", site+"deepspeed-0.18.0.dist-info/METADATA", site+"deepspeed-0.17.0.dist-info/METADATA", "usr/local/bin/python3.11"))
 		known, err := all.facts("", nil)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 
+	"github.com/dsbuild/dsbuild/internal/yamldoc"
 	"github.com/dsbuild/dsbuild/inventory/ansible"
 )
 
@@ -66,7 +67,7 @@ func guess(lines []string, yamlNamed bool) format {
 
 // yamlFormat reports whether a YAML document is dsbuild's inventory or Ansible's.
 func yamlFormat(body ast.Node) format {
-	if slices.ContainsFunc(mappingValues(body), ownKey) {
+	if slices.ContainsFunc(yamldoc.MappingValues(body), ownKey) {
 		return ownYAML
 	}
 	if hasAnsibleGroups(body) {
@@ -78,29 +79,18 @@ func yamlFormat(body ast.Node) format {
 // hasAnsibleGroups reports whether a YAML document looks like an inventory of
 // Ansible: groups with hosts, children or vars, or the configuration of a plugin.
 func hasAnsibleGroups(body ast.Node) bool {
-	for _, group := range mappingValues(body) {
+	for _, group := range yamldoc.MappingValues(body) {
 		name := group.Key.GetToken().Value
 		if name == "all" || name == "plugin" {
 			return true
 		}
-		for _, part := range mappingValues(group.Value) {
+		for _, part := range yamldoc.MappingValues(group.Value) {
 			if slices.Contains([]string{"hosts", "children", "vars"}, part.Key.GetToken().Value) {
 				return true
 			}
 		}
 	}
 	return false
-}
-
-// mappingValues returns the pairs of a mapping; none if n is no mapping.
-func mappingValues(n ast.Node) []*ast.MappingValueNode {
-	switch n := n.(type) {
-	case *ast.MappingNode:
-		return n.Values
-	case *ast.MappingValueNode:
-		return []*ast.MappingValueNode{n}
-	}
-	return nil
 }
 
 // ownKey reports whether a key of the document shows that it is dsbuild's. A group of Ansible's

@@ -119,15 +119,8 @@ func (r *reader) readItems(p yamldoc.Pair, n *ast.SequenceNode) ([]Word, bool) {
 
 // readVariables reads a mapping of names and values, as NAME=VALUE.
 func (r *reader) readVariables(n ast.Node) ([]Word, bool) {
-	values := []*ast.MappingValueNode{}
-	switch n := n.(type) {
-	case *ast.MappingNode:
-		values = n.Values
-	case *ast.MappingValueNode:
-		values = append(values, n)
-	}
 	words, ok := []Word{}, true
-	for _, v := range values {
+	for _, v := range yamldoc.MappingValues(n) {
 		text, scalar := yamldoc.Scalar(v.Value)
 		if b, is := v.Value.(*ast.BoolNode); is {
 			text, scalar = b.GetToken().Value, true

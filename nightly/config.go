@@ -273,14 +273,7 @@ func (r *reader) readNotify(p yamldoc.Pair) *Notify {
 
 // hideURL cuts the line with the URL of notify, so that no mistake in that line shows the URL.
 func (r *reader) hideURL(n ast.Node) {
-	var values []*ast.MappingValueNode
-	switch n := n.(type) {
-	case *ast.MappingNode:
-		values = n.Values
-	case *ast.MappingValueNode:
-		values = []*ast.MappingValueNode{n}
-	}
-	for _, v := range values {
+	for _, v := range yamldoc.MappingValues(n) {
 		at := r.Place(v.Value)
 		if v.Key.GetToken().Value == "url" && at.Line > 0 && at.Line <= len(r.Lines) {
 			line := []rune(r.Lines[at.Line-1])

@@ -48,22 +48,24 @@ func redactURL(text string) string {
 	return query.ReplaceAllString(scpUser.ReplaceAllString(text, "$1"), "$1")
 }
 
-// parseGit reads URL[@REF], the text after "git+".
-func parseGit(arg string) (gitRef, error) {
-	g := gitRef{url: arg}
-	// The host ends at a slash, or in the short form of ssh at a colon: an @
-	// before that belongs to the user's name.
-	from := 0
-	scheme, rest, ok := strings.Cut(arg, "://")
-	switch {
-	case ok:
+// SplitGitRef splits URL[@REF]; ref is "" if there is none. The host ends at a slash, or in the short
+// form of ssh at a colon: an @ before that belongs to the user's name.
+func SplitGitRef(arg string) (url, ref string) {
+	from := max(0, strings.IndexByte(arg, ':'))
+	if scheme, rest, ok := strings.Cut(arg, "://"); ok {
 		from = len(scheme) + 3 + max(0, strings.IndexByte(rest, '/'))
-	default:
-		from = max(0, strings.IndexByte(arg, ':'))
 	}
 	if i := strings.LastIndexByte(arg[from:], '@'); i >= 0 {
-		g.url, g.ref = arg[:from+i], arg[from+i+1:]
+		return arg[:from+i], arg[from+i+1:]
 	}
+	return arg, ""
+}
+
+// parseGit reads URL[@REF], the text after "git+".
+func parseGit(arg string) (gitRef, error) {
+	g := gitRef{}
+	g.url, g.ref = SplitGitRef(arg)
+	scheme, _, ok := strings.Cut(arg, "://")
 	g.shown = "git+" + redactURL(g.url)
 	fail := func(format string, args ...any) (gitRef, error) {
 		return gitRef{}, &SourceError{g.shown, fmt.Errorf(format, args...), "write git+https://HOST/PATH@REF, git+ssh://HOST/PATH@REF or git+file:///PATH@REF; REF is a tag, a branch or a commit"}

@@ -330,7 +330,7 @@ def judge_stored(rules, sha256, folder, find, verifier=None):
 def has_digest(path, digest, script):
     """Whether a file has the digest of its RECORD; an installer changes the first line of scripts."""
     algorithm, _, want = digest.partition("=")
-    if algorithm not in ("sha256", "sha384", "sha512"):
+    if algorithm not in HASHES:
         return False
     try:
         with open(path, "rb") as f:
@@ -340,4 +340,4 @@ def has_digest(path, digest, script):
     forms = [data]
     if script:
         forms += [b"#!python" + data[data.find(end) + len(end) - 1:] for end in (b"\n", b"\n' '''\n") if end in data]
-    return any(written(hashlib.new(algorithm, form).digest()) == want for form in forms)
+    return any(written(getattr(hashlib, algorithm)(form).digest()) == want for form in forms)

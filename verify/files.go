@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -174,24 +173,12 @@ func filesOf(path string) (map[string]string, error) {
 			}
 			if e.Algorithm == "sha256" {
 				files[name] = inHex(e.Digest)
-			} else if files[name], err = sha256Of(a, e.Path); err != nil {
+			} else if files[name], err = wheel.HashMember(a, e.Path); err != nil {
 				return nil, err
 			}
 		}
 	}
 	return files, nil
-}
-
-// sha256Of reads a file of a wheel whose RECORD has a digest of another kind.
-func sha256Of(a *wheel.Archive, name string) (string, error) {
-	r, err := a.Open(name)
-	if err != nil {
-		return "", err
-	}
-	defer r.Close()
-	h := sha256.New()
-	_, err = io.Copy(h, r)
-	return hex.EncodeToString(h.Sum(nil)), err
 }
 
 // installedName is the path of a wheel's file below site-packages.

@@ -54,7 +54,7 @@ func members(file string) (map[string]content, error) {
 	defer a.Close()
 	all := map[string]content{}
 	for _, m := range a.Members() {
-		sum, err := sumMember(a, m.Name)
+		sum, err := HashMember(a, m.Name)
 		if err != nil {
 			return nil, err
 		}
@@ -63,8 +63,8 @@ func members(file string) (map[string]content, error) {
 	return all, nil
 }
 
-// sumMember returns the SHA-256 of a file in a wheel.
-func sumMember(a *Archive, name string) (string, error) {
+// HashMember returns the sha256 of a file in a wheel, in hex.
+func HashMember(a *Archive, name string) (string, error) {
 	r, err := a.Open(name)
 	if err != nil {
 		return "", err

@@ -8,8 +8,8 @@ import (
 	pythons "github.com/dsbuild/dsbuild/ci/python"
 )
 
-// What the program of an EarlyInstaller needs of the other parts of an agent. Each step is a line of
-// the output; a wheel is a word.
+// earlyHead defines the names of the other agent parts that an EarlyInstaller uses. Its said collects the
+// steps in their order.
 const earlyHead = `
 import os, queue, threading, time
 PLACE = "/nowhere"

@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"path"
 	"slices"
 	"strings"
@@ -130,16 +129,7 @@ func sumOf(a *wheel.Archive, row wheel.RecordEntry) (string, error) {
 		sum, err := base64.RawURLEncoding.DecodeString(strings.TrimRight(row.Digest, "="))
 		return hex.EncodeToString(sum), err
 	}
-	r, err := a.Open(row.Path)
-	if err != nil {
-		return "", err
-	}
-	defer r.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, r); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
+	return wheel.HashMember(a, row.Path)
 }
 
 // installedName is the path of a wheel's file below site-packages; ok is false if it goes

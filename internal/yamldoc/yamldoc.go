@@ -167,6 +167,17 @@ func (r *Reader) Place(n ast.Node) diagnostic.Position {
 	return r.At(n.GetToken())
 }
 
+// MappingValues returns the pairs of a mapping as they are written; none if n is no mapping.
+func MappingValues(n ast.Node) []*ast.MappingValueNode {
+	switch n := n.(type) {
+	case *ast.MappingNode:
+		return n.Values
+	case *ast.MappingValueNode:
+		return []*ast.MappingValueNode{n}
+	}
+	return nil
+}
+
 // Pair is a key of a mapping and its value.
 type Pair struct {
 	Key  string
@@ -177,18 +188,14 @@ type Pair struct {
 // Pairs returns the pairs of a mapping whose keys are known; any text is a key if known is nil.
 // Messages call the mapping by the name in what.
 func (r *Reader) Pairs(n ast.Node, what string, known []string) []Pair {
-	var values []*ast.MappingValueNode
-	switch n := n.(type) {
-	case *ast.MappingNode:
-		values = n.Values
-	case *ast.MappingValueNode:
-		values = []*ast.MappingValueNode{n}
+	switch n.(type) {
+	case *ast.MappingNode, *ast.MappingValueNode:
 	default:
 		r.Wrong(n, what+" must be a mapping (key: value)")
 		return nil
 	}
 	var all []Pair
-	for _, v := range values {
+	for _, v := range MappingValues(n) {
 		at := r.At(v.Key.GetToken())
 		key, isText := v.Key.(*ast.StringNode)
 		name := v.Key.GetToken().Value

@@ -31,13 +31,7 @@ func RebuildRequest(m wheel.Manifest) (Request, error) {
 		r.DeepSpeed = m.Source.Ref
 	case "git":
 		url, _, _ := strings.Cut(strings.TrimPrefix(m.Source.Ref, "git+"), "#")
-		from := max(0, strings.IndexByte(url, ':')) // an @ in the host is a user's, not the revision's
-		if scheme, rest, ok := strings.Cut(url, "://"); ok {
-			from = len(scheme) + 3 + max(0, strings.IndexByte(rest, '/'))
-		}
-		if i := strings.LastIndexByte(url[from:], '@'); i >= 0 {
-			url = url[:from+i]
-		}
+		url, _ = pipeline.SplitGitRef(url)
 		r.DeepSpeed = "git+" + url + "@" + m.Source.Commit
 	default:
 		return r, fmt.Errorf("it was built from a %s, %s, which only its builder has", kindName(m.Source.Kind), m.Source.Ref)
