@@ -25,6 +25,7 @@ func (b *bench) allParts() []parts.Part {
 		part("ops", "TestFullOps", "every op that can be built, each with its own archs", engine),
 		part("host", "TestFullHost", "the host builder without root, compared with the Dagger builder", engine),
 		part("stable", "TestFullStable", "one wheel for several torches and Pythons, compared with one for a single torch", tools),
+		part("abi", "TestFullABI", "every op that has the stable ABI, compared with its build for one torch, and loaded with others", tools),
 		part("farm", "TestFullFarm", "many wheels at once, on one engine and on two", engine),
 		part("docker", "TestFullDocker", "the engine in Docker and in podman: the same wheel, pulled images, failures", engine, wheel),
 		part("launch", "TestFullLaunch", "the output of launch, run on a local Slurm with real torch and JAX"),
