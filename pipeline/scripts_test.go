@@ -511,11 +511,13 @@ func TestPatches(t *testing.T) {
 // what deepspeed-kernels says wrongly of itself.
 func TestSmokeChecksTheEnvironment(t *testing.T) {
 	const kernels = "The package `deepspeed-kernels` was built for a different platform"
+	const cmake = "The package `deepspeed-kernels` requires `cmake>=3.24`, but it's not installed"
 	const other = "The package `deepspeed` requires `hjson`, but it's not installed"
 	for _, c := range []struct{ said, want string }{
 		{"Using Python 3.11.7 environment at: /e\nChecked 3 packages in 78ms\nAll installed packages are compatible", ""},
 		{"Checked 3 packages in 78ms\nFound 1 incompatibility\n" + kernels, ""},
-		{"Checked 3 packages in 78ms\nFound 2 incompatibilities\n" + kernels + "\n" + other, other},
+		{"Checked 3 packages in 78ms\nFound 2 incompatibilities\n" + cmake + "\n" + kernels, ""},
+		{"Checked 3 packages in 78ms\nFound 3 incompatibilities\n" + kernels + "\n" + other + "\n" + cmake, other},
 		{"error: no such environment", "error: no such environment"},
 	} {
 		dir := t.TempDir()
