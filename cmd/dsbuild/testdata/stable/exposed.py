@@ -70,8 +70,8 @@ parameter = torch.nn.Parameter(torch.arange(4.0))
 raw = torch.arange(16, dtype=torch.uint8)
 # What an op is asked without a GPU: the calls whose own checks refuse them, and those that work.
 CALLS = {
-    # On the CPU; a list too few; lists of different lengths; no list.
-    "fused_adam": [("multi_tensor_adam", 1, torch.zeros(1), lists, 1e-3, 0.9, 0.99, 1e-8, 1, 1, 1, 0.0) for lists in ([[parameter]] * 4, [[parameter]] * 3, [[parameter]] * 3 + [[]], [])],
+    # On the CPU; a list too few; lists of different lengths. Without any list DeepSpeed reads past the end.
+    "fused_adam": [("multi_tensor_adam", 1, torch.zeros(1), lists, 1e-3, 0.9, 0.99, 1e-8, 1, 1, 1, 0.0) for lists in ([[parameter]] * 4, [[parameter]] * 3, [[parameter]] * 3 + [[]])],
     "random_ltd": [("token_sort_", torch.zeros(1, 1, 1), 1)],
     "transformer": [("forward_fp32", 1, *[torch.zeros(1)] * 14, *[False] * 5)],
     "stochastic_transformer": [("forward_fp16", 1, *[half(1)] * 14, *[False] * 5)],
