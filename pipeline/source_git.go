@@ -19,6 +19,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
 	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // gitRef is a repository and the requested tag, branch or commit.
@@ -48,23 +49,10 @@ func redactURL(text string) string {
 	return query.ReplaceAllString(scpUser.ReplaceAllString(text, "$1"), "$1")
 }
 
-// SplitGitRef splits URL[@REF]; ref is "" if there is none. The host ends at a slash, or in the short
-// form of ssh at a colon: an @ before that belongs to the user's name.
-func SplitGitRef(arg string) (url, ref string) {
-	from := max(0, strings.IndexByte(arg, ':'))
-	if scheme, rest, ok := strings.Cut(arg, "://"); ok {
-		from = len(scheme) + 3 + max(0, strings.IndexByte(rest, '/'))
-	}
-	if i := strings.LastIndexByte(arg[from:], '@'); i >= 0 {
-		return arg[:from+i], arg[from+i+1:]
-	}
-	return arg, ""
-}
-
 // parseGit reads URL[@REF], the text after "git+".
 func parseGit(arg string) (gitRef, error) {
 	g := gitRef{}
-	g.url, g.ref = SplitGitRef(arg)
+	g.url, g.ref = wheel.SplitGitRef(arg)
 	scheme, _, ok := strings.Cut(arg, "://")
 	g.shown = "git+" + redactURL(g.url)
 	fail := func(format string, args ...any) (gitRef, error) {

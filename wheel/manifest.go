@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -80,9 +81,22 @@ const KeepDebugVariable = "DSBUILD_KEEP_DEBUG"
 // Source is where the DeepSpeed sources came from.
 type Source struct {
 	Kind   string `json:"kind"` // release, git, path or sdist
-	Ref    string `json:"ref"`
+	Ref    string `json:"ref"`  // of a release its version, of git URL[@REF]
 	Commit string `json:"commit"`
 	SHA256 string `json:"sha256"`
+}
+
+// SplitGitRef splits URL[@REF]; ref is "" if there is none. The host ends at a slash, or in the short
+// form of ssh at a colon: an @ before that belongs to the user's name.
+func SplitGitRef(arg string) (url, ref string) {
+	from := max(0, strings.IndexByte(arg, ':'))
+	if scheme, rest, ok := strings.Cut(arg, "://"); ok {
+		from = len(scheme) + 3 + max(0, strings.IndexByte(rest, '/'))
+	}
+	if i := strings.LastIndexByte(arg[from:], '@'); i >= 0 {
+		return arg[:from+i], arg[from+i+1:]
+	}
+	return arg, ""
 }
 
 // Toolchain says where the CUDA that compiled a wheel came from.

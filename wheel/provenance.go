@@ -114,12 +114,8 @@ func sourceURI(s Source) string {
 	case "release":
 		return pypiURL("deepspeed", s.Ref)
 	case "git":
-		scheme, rest, ok := strings.Cut(s.Ref, "://")
-		host, path, _ := strings.Cut(rest, "/") // an @ in the host is a user's, not the revision's
-		if path, _, _ = strings.Cut(path, "@"); ok {
-			return scheme + "://" + host + "/" + path + "@" + s.Commit
-		}
-		return s.Ref + "@" + s.Commit
+		repository, _ := SplitGitRef(s.Ref)
+		return repository + "@" + s.Commit
 	}
 	return s.Kind + ":" + url.PathEscape(s.Ref)
 }

@@ -21,6 +21,8 @@ func TestStatementNamesItsSource(t *testing.T) {
 		"pkg:pypi/deepspeed@0.19.8":          {Kind: "release", Ref: "0.19.8"},
 		"git+https://example.org/ds@c0ffee":  {Kind: "git", Ref: "git+https://example.org/ds@main", Commit: "c0ffee"},
 		"git+ssh://me@example.org/ds@c0ffee": {Kind: "git", Ref: "git+ssh://me@example.org/ds", Commit: "c0ffee"},
+		"git+file:///a@b/ds@c0ffee":          {Kind: "git", Ref: "git+file:///a@b/ds@main", Commit: "c0ffee"},
+		"git+me@example.org:ds@c0ffee":       {Kind: "git", Ref: "git+me@example.org:ds@main", Commit: "c0ffee"},
 		"path:0.19.8":                        {Kind: "path", Ref: "0.19.8"},
 		"sdist:a%2Fb.tar.gz":                 {Kind: "sdist", Ref: "a/b.tar.gz"},
 	} {
