@@ -11,9 +11,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/deploy/wheels"
-
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 	"github.com/dsbuild/dsbuild/wheel"
 )

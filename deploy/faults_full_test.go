@@ -9,13 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/verify"
-
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 	"github.com/dsbuild/dsbuild/inventory"
+	"github.com/dsbuild/dsbuild/verify"
 )
 
 // 10% of 200 nodes are dead, in every way in which a node can be: each is named with

@@ -12,14 +12,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/fleet"
-	"github.com/dsbuild/dsbuild/verify"
-
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/fleet/report/page"
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 	"github.com/dsbuild/dsbuild/inventory"
+	"github.com/dsbuild/dsbuild/verify"
 )
 
 // liar is a node of which some programs answer what they like: it stands where exec_prefix

@@ -11,14 +11,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/fleet"
-	"github.com/dsbuild/dsbuild/verify"
-
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 	"github.com/dsbuild/dsbuild/inventory"
+	"github.com/dsbuild/dsbuild/verify"
 )
 
 // logOf reads a log, which must be private and clean.

@@ -7,9 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/deploy/wheels"
-
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
 )

@@ -9,10 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/deploy/wheels"
-
 	"golang.org/x/time/rate"
 
+	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"

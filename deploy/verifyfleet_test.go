@@ -16,15 +16,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/fleet"
-
-	"github.com/dsbuild/dsbuild/verify"
-
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
+	"github.com/dsbuild/dsbuild/verify"
 )
 
 // echoes are many nodes in one: each command is run once, for real, on this

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/deploy/wheels"
-
 	"github.com/dsbuild/dsbuild/wheel"
 	"github.com/dsbuild/dsbuild/wheel/wheeltest"
 )

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/fleet"
-
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"

@@ -8,10 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dsbuild/dsbuild/deploy/wheels"
-
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/node"

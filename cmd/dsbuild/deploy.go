@@ -15,23 +15,22 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dsbuild/dsbuild/deploy/wheels"
-	"github.com/dsbuild/dsbuild/fleet"
-	"github.com/dsbuild/dsbuild/fleet/relay"
-	"github.com/dsbuild/dsbuild/verify"
-
 	"github.com/adrg/xdg"
 	"github.com/docker/go-units"
 	"github.com/spf13/cobra"
 	"golang.org/x/time/rate"
 
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/deploy/wheels"
+	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/relay"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/fleet/report/page"
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
+	"github.com/dsbuild/dsbuild/verify"
 )
 
 // deployOptions are the flags of dsbuild deploy.

@@ -11,9 +11,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/fleet"
-
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"

@@ -3,11 +3,10 @@ package main
 import (
 	"context"
 
-	"github.com/dsbuild/dsbuild/verify"
-
 	"github.com/spf13/cobra"
 
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/verify"
 )
 
 func newRollbackCommand(a *app) *cobra.Command {

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/dsbuild/dsbuild/verify"
-
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -13,6 +11,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/ship"
+	"github.com/dsbuild/dsbuild/verify"
 )
 
 // shipOptions are the flags of dsbuild ship: those of builds, and those of

@@ -3,10 +3,10 @@ package main
 import (
 	"context"
 
+	"github.com/spf13/cobra"
+
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/verify"
-
-	"github.com/spf13/cobra"
 )
 
 func newVerifyCommand(a *app) *cobra.Command {

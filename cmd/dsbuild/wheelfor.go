@@ -4,9 +4,8 @@ import (
 	"context"
 	"errors"
 
-	"github.com/dsbuild/dsbuild/fleet"
-
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/ui"

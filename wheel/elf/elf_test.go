@@ -3,6 +3,7 @@ package elf_test
 import (
 	"bytes"
 	"compress/flate"
+	delf "debug/elf"
 	"errors"
 	"io"
 	"os"
@@ -13,8 +14,6 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
-
-	delf "debug/elf"
 
 	"github.com/dsbuild/dsbuild/wheel/elf"
 )
