@@ -310,7 +310,16 @@ func (n *Node) stopServer() error {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
+	n.awaitServer()
 	return nil
+}
+
+// awaitServer waits until Pid says that the server, whose process has ended, does not run. Else Start
+// might take the node for one that runs.
+func (n *Node) awaitServer() {
+	if n.server != nil {
+		<-n.server.ended
+	}
 }
 
 // ownProcesses lists the listener, its descendants, and all other processes with the node's mark
@@ -401,6 +410,7 @@ func (f *Fleet) Kill(i int) error {
 			return fmt.Errorf("processes %v of %s do not end", pids, n.Name)
 		}
 	}
+	n.awaitServer()
 	return nil
 }
 
