@@ -10,8 +10,8 @@ trap 'kill $proof 2>/dev/null || :' EXIT
 exec 3>"$DSBUILD_WORK/installed"
 uv pip install -q --python "$DSBUILD_ENV" --no-deps --no-index "$DSBUILD_IN"/pack/*.whl
 # deepspeed-kernels is published for any Python (py3-none-manylinux1), but the WHEEL
-# file in it says cp38-cp38-linux: what uv finds there is no fault of this wheel. It names
-# cmake, which only its own build runs; ops.sh installs it without.
+# file in it says cp38-cp38-linux: what uv finds there is no fault of this wheel. The package
+# also requires cmake, which only its own build runs; ops.sh leaves cmake out.
 check() {
     uv pip check --python "$DSBUILD_ENV" 2>&1 | sed \
         -e '/^Using Python /d' -e '/^Checked [0-9]* package/d' -e '/^Found [0-9]* incompatibilit/d' \
