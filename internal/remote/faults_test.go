@@ -433,7 +433,7 @@ func TestNoSpace(t *testing.T) {
 		"only df knows": {sshtest.Options{NoSpaceAfter: 1 << 20, HideFree: true, Exec: func(_ string, _ io.Reader, out, _ io.Writer) int {
 			fmt.Fprint(out, "Filesystem 1024-blocks Used Available Capacity Mounted on\n/dev/sda1 100 100 0 100% /srv\n")
 			return 0
-		}}, `needs 4\.0 MiB, but only 0 bytes are free`},
+		}}, `needs 4\.0 MiB, but only 0 B are free`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := sshtest.Start(t, c.opt)

@@ -151,7 +151,7 @@ func TestReceiptExplainsForeignAnswers(t *testing.T) {
 	}{
 		"killed":         {137, "", "Killed", "bringing a file to /data/file: "},
 		"another status": {1, "x", "no such shell", ": no such shell"},
-		"no number":      {84, "many", "", "/data needs 4 bytes, but only 0 bytes are free"},
+		"no number":      {84, "many", "", "/data needs 4 B, but only 0 B are free"},
 		"forbidden":      {85, "", "", "creating a file in /data: train cannot write there"},
 		"without words":  {83, "", "", "bringing a file to /data/file: "},
 		"its size":       {86, "banner\n7", "", "has 7 bytes at the far end, 4 were sent"},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
 // Check returns the error of an invalid upload before anything is sent.
@@ -42,7 +43,7 @@ func (u Upload) localSum(ctx context.Context, n int64) (sum string, there int64,
 
 // NoSpace returns the error of a node with too little free space.
 func (u Upload) NoSpace(free int64) error {
-	err := cause.Errorf("%w: %s needs %s, but only %s are free", ErrNoSpace, path.Dir(u.Path), size(u.Size), cause.Own(size(free)))
+	err := cause.Errorf("%w: %s needs %s, but only %s are free", ErrNoSpace, path.Dir(u.Path), ui.Size(u.Size), cause.Own(ui.Size(free)))
 	return hint.With(err, "make room there (on the node: df -h %s; du -xsh %s/*)", Quote(path.Dir(u.Path)), Quote(path.Dir(u.Path)))
 }
 
@@ -66,15 +67,4 @@ func (u Upload) Changed(n int64) error {
 func (u Upload) Corrupted(part, sum string) error {
 	return hint.With(fmt.Errorf("%s has sha256 %s on the node, but dsbuild sent %s", part, sum, u.SHA256),
 		"the node's disk or the network corrupts data")
-}
-
-// size formats a number of bytes for a person.
-func size(n int64) string {
-	switch {
-	case n >= 10<<30:
-		return fmt.Sprintf("%.0f GiB", float64(n)/(1<<30))
-	case n >= 1<<20:
-		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
-	}
-	return fmt.Sprintf("%d bytes", n)
 }
