@@ -22,11 +22,9 @@ endif
 
 # A version manager's python3 is a script that takes three times as long to start as Python, and the
 # tests start hundreds. So PATH begins with the folder of the interpreter itself, if PATH lacks it.
-PYTHON_DIR := $(shell python3 -c 'import os, sys; print(os.path.dirname(sys.executable))' 2>/dev/null)
-ifneq ($(PYTHON_DIR),)
-ifeq ($(findstring :$(PYTHON_DIR):,:$(PATH):),)
-check test test-full: export PATH := $(PYTHON_DIR):$(PATH)
-endif
+ifneq ($(filter check test test-full,$(MAKECMDGOALS)),)
+export PATH := $(shell python3 -c 'import os, sys; d, p = os.path.dirname(sys.executable), sys.argv[1]; \
+  print(p if not d or d in p.split(":") else d + ":" + p)' "$$PATH" 2>/dev/null || echo "$$PATH")
 endif
 
 # Programs are linked like those of a release. All of them, the engine's too, have the same
@@ -58,7 +56,7 @@ source:
 
 # CI is empty here: a missing part fails make test, but not make check. The tests wait for processes
 # and timers too, so more of them run at once than there are cores.
-check: build source ## before each commit, in 3 minutes: build, vet, format, tests without engine and wheel
+check: build source ## before each commit, in about 3 minutes: build, vet, format, tests without engine and wheel
 	cores=$$(getconf _NPROCESSORS_ONLN) && CI= $(GO) test -short -p $$((cores + 1)) -parallel $$((cores * 2)) ./...
 
 packages-lock: ## resolve the Python packages of all toolchains again, by PyPI: dockerfiles/packages.lock
