@@ -4,6 +4,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -67,6 +68,7 @@ func DeployFlags() []string {
 func Read(path string) (Config, error) {
 	r := &reader{Reader: &yamldoc.Reader{
 		File: path, Kind: "nightly file", Least: "give at least \"wheels: wheels.yaml\"", Share: "put what wheels share into defaults of wheels",
+		Secret: regexp.MustCompile(`(?i)\b(url|https?)\b`), // the URL of notify
 	}, dir: filepath.Dir(path)}
 	body, err := r.Load(path, nil)
 	if err != nil {
@@ -239,10 +241,9 @@ func (r *reader) readIndex(p yamldoc.Pair) *Index {
 }
 
 // readNotify is a URL or a command. A URL that begins with $ is that of a variable
-// of the environment: it is often a secret, and so no message repeats it.
+// of the environment. The URL is often a secret, so no message repeats it.
 func (r *reader) readNotify(p yamldoc.Pair) *Notify {
 	out := &Notify{}
-	r.hideURL(p.Node)
 	for _, q := range r.Pairs(p.Node, "notify", []string{"url", "command"}) {
 		switch q.Key {
 		case "url":
@@ -269,17 +270,6 @@ func (r *reader) readNotify(p yamldoc.Pair) *Notify {
 		r.Add(p.At, "", "notify needs either a url or a command")
 	}
 	return out
-}
-
-// hideURL cuts the line with the URL of notify, so that no mistake in that line shows the URL.
-func (r *reader) hideURL(n ast.Node) {
-	for _, v := range yamldoc.MappingValues(n) {
-		at := r.Place(v.Value)
-		if v.Key.GetToken().Value == "url" && at.Line > 0 && at.Line <= len(r.Lines) {
-			line := []rune(r.Lines[at.Line-1])
-			r.Lines[at.Line-1] = string(line[:min(at.Column-1, len(line))]) + "…"
-		}
-	}
 }
 
 // readCommand is a program, or a list of it and its arguments. No shell reads it.

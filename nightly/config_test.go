@@ -96,6 +96,9 @@ func TestMistakesHideTheURL(t *testing.T) {
 		"\n  url: https://h.example.org/T0KEN\n  command: [mail]":           "nightly.yaml:2:1: notify needs either a url or a command",
 		"\n  url: |\n    https://h.example.org/T0KEN\n    x\n  urll: y":     "unknown key \"urll\" in notify",
 		"{url: 'https://h.example.org/T0KEN', url2: 'https://h/', cmd: 1 }": "unknown key \"url2\" in notify",
+		"\n  url: https://h.example.org/T0KEN: x":                           "nightly.yaml:3:8: mapping value is not allowed",
+		"\n  url: \"https://h.example.org/T0KEN\n  command: [x]":            "nightly.yaml:3:8: ",
+		"\n  url:\n    https://h.example.org/T0KEN: [x\n":                   "nightly.yaml:4:",
 	} {
 		_, _, err := read(t, "wheels: wheels.yaml\nnotify: "+notify+"\n")
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), secret) {

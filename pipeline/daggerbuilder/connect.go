@@ -1,10 +1,14 @@
 package daggerbuilder
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	"dagger.io/dagger"
@@ -46,22 +50,55 @@ func Connect(ctx context.Context, e engine.Engine, log io.Writer) (*Builder, fun
 	}
 	return &Builder{client: client, steps: steps, engine: e}, func() error {
 		defer steps.close()
-		return closeWithin(client, closeLimit)
+		return closeWithin(client, closeLimit, steps.url)
 	}, nil
 }
 
 // closeLimit bounds the end of a session. A session ends at once, except while the engine is
-// being stopped: the engine then waits for its clients in turn.
+// being stopped, because the engine then waits for its clients in turn, and after the engine was
+// killed.
 const closeLimit = 15 * time.Second
 
-func closeWithin(client *dagger.Client, limit time.Duration) error {
+// closeWithin closes a client. After limit it kills the client's program, which reports to the
+// receiver at address: without its engine that program waits for ever.
+func closeWithin(client *dagger.Client, limit time.Duration, address string) error {
 	done := make(chan error, 1)
 	go func() { done <- client.Close() }()
 	select {
 	case err := <-done:
 		return err
 	case <-time.After(limit):
+		killChildren([]byte("\x00OTEL_EXPORTER_OTLP_ENDPOINT=" + address + "\x00"))
 		return fmt.Errorf("did not close within %s", limit)
+	}
+}
+
+// killChildren kills the children of this process that have a variable in their environment. The
+// Dagger client does not tell the number of its program; Linux does, and on other systems
+// killChildren finds none.
+func killChildren(variable []byte) {
+	lists, err := filepath.Glob("/proc/self/task/*/children")
+	if err != nil {
+		return
+	}
+	for _, list := range lists {
+		text, err := os.ReadFile(list)
+		if err != nil {
+			continue // the thread has ended
+		}
+		for _, number := range strings.Fields(string(text)) {
+			environ, err := os.ReadFile(filepath.Join("/proc", number, "environ"))
+			if err != nil || !bytes.Contains(environ, variable) {
+				continue
+			}
+			pid, err := strconv.Atoi(number)
+			if err != nil {
+				continue
+			}
+			if p, err := os.FindProcess(pid); err == nil {
+				_ = p.Kill() // it may have ended meanwhile
+			}
+		}
 	}
 }
 
