@@ -6,8 +6,8 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// CUDASource says where a toolchain's CUDA comes from. Each has a Dockerfile of its
-// name in package dockerfiles.
+// CUDASource says where a toolchain's CUDA comes from. One Dockerfile, toolchain.Dockerfile, makes the
+// image of each: its scripts compilers.sh and build.sh, which get the name as ROAD, install what differs.
 type CUDASource string
 
 // The CUDA sources, in the order in which they are preferred.

@@ -11,7 +11,7 @@
 # that are and were installed), journal.jsonl; and policy.json, if the owner of the environment
 # put one there.
 #
-# ../agent/agent.py, proof.py, verify.py, changes/changes.py and ../signing/enforce.py go before it.
+# session.go lists the sources that precede this file.
 import zipfile
 
 HOME = os.path.join(os.path.realpath(sys.prefix), ".dsbuild")

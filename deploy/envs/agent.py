@@ -2,8 +2,7 @@
 # a new one beside the old one, and renames a link. If the driver goes away, the environment that is
 # being made goes, too.
 #
-# ../../agent/agent.py, proof.py, ../changes/changes.py, ../../signing/enforce.py, uses.py, python.py,
-# place.py and known.py go before it.
+# session.go lists the sources that precede this file.
 import queue
 import zipfile
 
