@@ -2,7 +2,10 @@
 set above. Runs on Python 3.8 and later; parses on much older ones.
 
 A probe must cost little more than the start of Python. json and hashlib take long to
-import; so nothing here imports more of their kind for a few lines."""
+import; so nothing here imports more of their kind for a few lines.
+
+dsbuild splits every program at two blank lines (inParts in script.go), so that Python
+compiles it in small parts. So no function and no string may contain two blank lines."""
 import json
 import os
 import sys
