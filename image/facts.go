@@ -95,7 +95,7 @@ func agree(name, a, b string) bool {
 	return a == b || strings.HasPrefix(a, b+".") || strings.HasPrefix(b, a+".")
 }
 
-// value returns what is known, "" for nothing or for sources that differ.
+// value returns the known value, "" if there is none or the sources differ.
 func (e *evidence) value(name string) string {
 	if len(e.conflicts[name]) > 0 {
 		return ""

@@ -60,7 +60,7 @@ type BaseImage struct {
 	Platform string `json:"platform"`
 	Layers   int    `json:"layers"`
 	Size     int64  `json:"size"` // of the layers, as they are stored
-	Read     string `json:"read"` // what was read of it: "configuration", "files"
+	Read     string `json:"read"` // the part that was read: "configuration", "files"
 }
 
 // Wheel is one wheel in a report.

@@ -187,7 +187,7 @@ type nodeRun struct {
 	inbox   changes.Inbox // of the session's agent
 	whole   *whole        // the files of the environment, once they were compared
 	now     *Present
-	unseen  bool // what is there now is not known
+	unseen  bool // dsbuild does not know which environment is current
 	changed bool
 	sent    int64
 	serial  int      // the group of --serial in which it was changed, from 1
