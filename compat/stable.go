@@ -23,7 +23,7 @@ type ProofState string
 
 // The states, each of which includes those after it.
 const (
-	Ran      ProofState = "ran"      // it computed what the op of the C++ interface computes
+	Ran      ProofState = "ran"      // it computed the same as the op of the C++ interface
 	Loaded   ProofState = "loaded"   // it was loaded, and its functions checked their arguments
 	Compiled ProofState = "compiled" // it was compiled and linked
 	Unproven ProofState = "none"

@@ -145,7 +145,7 @@ func (e *evidence) contradict(given *evidence) []string {
 	return out
 }
 
-// describeConflict tells what the sources say about a fact on which they differ.
+// describeConflict lists the values of a fact on which the sources differ.
 func (e *evidence) describeConflict(name string) string {
 	all := append([]Fact{e.facts[name]}, e.conflicts[name]...)
 	var parts []string

@@ -533,7 +533,7 @@ func writeWhole(file string, data []byte, mode os.FileMode) error {
 	return atomicfile.Write(file, bytes.NewReader(data), mode)
 }
 
-// localUser is who deploys, for the journals on the nodes.
+// localUser returns the user and this machine, for the journals on the nodes.
 func localUser() string {
 	name, host := "unknown", "unknown"
 	if u, err := user.Current(); err == nil {

@@ -291,7 +291,7 @@ func printWheels(a *app, artifacts []wheel.Artifact) error {
 	return nil
 }
 
-// relativePath shows a path as the user would type it, where that is shorter.
+// relativePath returns a path relative to the working directory, if that is shorter.
 func relativePath(path string) string {
 	cwd, err := os.Getwd()
 	if err != nil {

@@ -32,7 +32,7 @@ type Options struct {
 
 	Lock      *environment.Lock
 	Files     *Files // of the lock; a rollback and a verification may do without
-	Force     bool   // make the environment anew where it is there already
+	Force     bool   // make the environment again, even if the node has it
 	InUse     deploy.InUse
 	Serial    deploy.Serial
 	Bandwidth *rate.Limiter        // bytes per second of all uploads; nil: no limit

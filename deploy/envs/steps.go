@@ -61,7 +61,7 @@ func (u *nodeRun) steps() []fleet.Step {
 	case deploy.UpToDate:
 		left := func() bool { return u.look.Leftovers }
 		return []fleet.Step{
-			{Name: "put", Limit: limit(putLimit), Do: u.tidy, Needed: left}, // removes what an interrupted run left
+			{Name: "put", Limit: limit(putLimit), Do: u.tidy, Needed: left}, // removes the files of an interrupted run
 			{Name: "verify", Limit: limit(verifyLimit), Do: u.verifyCurrent},
 		}
 	}
@@ -101,7 +101,7 @@ func (u *nodeRun) awaitFree(ctx context.Context) error {
 	})
 }
 
-// put sends the files to the node. If the connection breaks, it tries again: what has arrived stays.
+// put sends the files to the node. If the connection breaks, it tries again; files that have arrived stay.
 func (u *nodeRun) put(ctx context.Context) error {
 	return changes.PutAll(ctx, u.Node, u.putAll, u.endSession)
 }
@@ -155,7 +155,7 @@ func (u *nodeRun) tidy(ctx context.Context) error {
 	return err
 }
 
-// start starts the agent, which takes the lock and repairs what an interrupted run left. files
+// start starts the agent, which takes the lock and repairs the remains of an interrupted run. files
 // are those that the node is to have.
 func (u *nodeRun) start(ctx context.Context, files []fileRef, again, look bool) (beginReply, error) {
 	req := sessionRequest{where: u.run.where(), Run: u.run.fleet.Run, Label: deploy.FileLabel(u.Host.Name), By: u.run.opt.By, Files: files, Look: look, LockS: lockWait.Seconds()}
