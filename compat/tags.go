@@ -65,8 +65,8 @@ func installsPlatform(platform string, f node.Facts) bool {
 	return glibc == "" || f.Glibc == "" || !olderMinor(f.Glibc, glibc)
 }
 
-// splitPlatform reads a platform tag of Linux: the glibc it promises to run on,
-// "" where it promises none, and the machine, "" for any other tag.
+// splitPlatform reads a platform tag of Linux. It returns the oldest glibc of the tag, "" if the tag
+// names none, and the machine, "" for any other tag.
 func splitPlatform(platform string) (glibc, machine string) {
 	for _, old := range [][2]string{{"manylinux1_", "manylinux_2_5_"}, {"manylinux2010_", "manylinux_2_12_"}, {"manylinux2014_", "manylinux_2_17_"}} {
 		if rest, ok := strings.CutPrefix(platform, old[0]); ok {

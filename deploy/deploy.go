@@ -236,7 +236,7 @@ func (d *Deployment) verifierFor(u *nodeRun) []wheels.File {
 	}
 	f, err := d.opt.Verifier(u.facts.Platform)
 	if err != nil {
-		return nil // the node that asks is told
+		return nil // AskJudged reports the error, if the node needs the verifier
 	}
 	return []wheels.File{f}
 }

@@ -143,7 +143,7 @@ func (u *nodeRun) awaitFree(ctx context.Context) error {
 }
 
 // Await returns once users describes no processes. After the deadline until, it returns an
-// *InUseError. While it waits, it tells the user for what.
+// *InUseError. While it waits, it names the processes to the user.
 func (p InUse) Await(ctx context.Context, n *fleet.Node, until time.Time, users func(context.Context) (cause.Message, error)) error {
 	told := cause.Message{}
 	for {

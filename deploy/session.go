@@ -31,7 +31,25 @@ type agentSession struct {
 	host inventory.Host // the agent's node
 }
 
-// sessionRequest is the agent's start request.
+// sessionRequest is the agent's start request; beginReply answers it. Then the agent obeys these
+// orders (verbs in agent.py). learn and digest come from package changes.
+//
+//	order      fields                                              answer
+//	users      –                                                   node.Uses
+//	learn      file, sha256 (of an upload that another program     –
+//	           on the node has read)
+//	digest     file, size (of an upload, its first bytes)          sha256
+//	fetch      needs, fixed, pip, limit_s                          wheels: name, version, file, sha256
+//	install    wheels (DeepSpeed's first: name, file, sha256),     version, record, judged
+//	           pip, limit_s, policy, signed,
+//	           bytecode (optional: file, magic, sha256),
+//	           verifier (optional: file, sha256)
+//	roll_back  policy, verifier (optional)                         version, record, noted, judged
+//	verify     request (verify.Request)                            verify.Reply
+//	record     installed, journal, forget (the kept version)       –
+//	undo       – (it also interrupts an order)                     undoReply
+//
+// An order that fails has a Failure of package agent as its answer, with the code of a hint.
 type sessionRequest struct {
 	Files []expectedFile `json:"files"` // files that the driver will send
 	Look  bool           `json:"look"`  // no files: report the current state and end

@@ -24,7 +24,7 @@ import (
 
 // Options are the settings that all commands on nodes share.
 type Options struct {
-	Command    string // the dsbuild command, for logs and the report: deploy, rollback, ship or verify
+	Command    string // the dsbuild command, for logs and the report, such as deploy or env rollback
 	By         string // the user who runs it, for logs and journals
 	Hosts      []inventory.Host
 	KnownHosts string        // path of known_hosts; "" means the user's own
@@ -87,8 +87,8 @@ func (f *Fleet) Forks() int {
 // mostWide bounds the window that Widen opens.
 const mostWide = 256
 
-// Widen lets so many nodes be at work at once, at most 256, unless the user chose another number
-// than the default: nodes that pass a file on to each other have to be at work together.
+// Widen opens the window for so many nodes, at most 256, unless --forks is below its default. Nodes
+// that pass a file on to each other must be at work at the same time.
 func (f *Fleet) Widen(nodes int) {
 	if f.Forks() >= fanout.DefaultForks {
 		f.opt.Forks = max(f.Forks(), min(nodes, mostWide))

@@ -48,7 +48,7 @@ func (e *UnfitError) Hint() string { return e.hint }
 // ExitCode is the code for a wheel that every node refuses.
 func (e *UnfitError) ExitCode() int { return 4 }
 
-// registryError adds what to do about an answer of a registry.
+// registryError adds a hint to the error of a registry.
 func registryError(err error, registry string) error {
 	var answer *transport.Error
 	if !errors.As(err, &answer) {

@@ -78,7 +78,8 @@ func packProgram(sources ...string) Program {
 const part = "\f\n"
 
 // inParts divides a program where two blank lines separate functions. Python needs memory to
-// compile: small parts need less, and reuse it.
+// compile: small parts need less, and reuse it. So no function and no string of a program may
+// contain two blank lines.
 func inParts(source string) string {
 	const enough = 2000
 	var b strings.Builder

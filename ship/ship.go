@@ -439,7 +439,7 @@ func (s *Shipment) bundleForNodes(ctx context.Context, w *Wheel) {
 }
 
 // makeBundle makes the wheelhouse of a wheel for a Python. A wheel for several Pythons was built with
-// one of them, and the packages for another are gathered where that is.
+// one of them; dsbuild collects the packages for another one with a base that has that Python.
 func (s *Shipment) makeBundle(ctx context.Context, w *Wheel, python string) (*wheel.Bundle, error) {
 	a, p, name := w.Artifact, w.Plan, w.Name
 	a.Path = w.filePath()

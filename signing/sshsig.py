@@ -55,7 +55,7 @@ def pack(*strings):
 
 
 class Certificate:
-    """What a CA says of a key."""
+    """The certificate of a CA for a key."""
 
     def __init__(self, blob):
         f = Fields(blob)

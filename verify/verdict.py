@@ -1,4 +1,4 @@
-# Runs verify.py as a program of its own: what it imports, a training job would.
+# Runs verify.py as a program of its own, which imports what a training job would import.
 try:
     emit({"verified": verify(REQUEST)})
 except Failed as e:

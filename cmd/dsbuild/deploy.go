@@ -244,8 +244,8 @@ func (o deployOptions) commandName() string {
 	return name
 }
 
-// keptLogs says which logs are kept: of all nodes where the user says so, else of
-// those that failed.
+// keptLogs says which logs dsbuild keeps: with --logs those of all nodes, else those of the failed
+// ones.
 func (o deployOptions) keptLogs() fleet.Logs {
 	if o.logs != "" {
 		return fleet.Logs{Dir: o.logs}
@@ -286,13 +286,13 @@ func (o deployOptions) loadNodes(ctx context.Context, a *app) (*inventory.Invent
 	return &again, nil
 }
 
-// nothingError is a run that is over before it began, for there is nothing to do.
+// nothingError ends a run that has nothing to do.
 type nothingError struct{ why string }
 
 func (e *nothingError) Error() string { return e.why }
 
-// handleNothingToDo is err, but where that says that there is nothing to do: then this is
-// the result. Reports of before stay as they are.
+// handleNothingToDo prints an empty result if err is a nothingError, and returns any other error.
+// It does not write reports, so that those of the earlier run stay.
 func (o deployOptions) handleNothingToDo(a *app, err error) error {
 	var nothing *nothingError
 	switch {
@@ -533,7 +533,7 @@ func writeWhole(file string, data []byte, mode os.FileMode) error {
 	return atomicfile.Write(file, bytes.NewReader(data), mode)
 }
 
-// localUser is who deploys, for the journals on the nodes.
+// localUser returns the user and this machine, for the journals on the nodes.
 func localUser() string {
 	name, host := "unknown", "unknown"
 	if u, err := user.Current(); err == nil {

@@ -110,7 +110,7 @@ func closeDialer(d remote.Dialer) {
 	}
 }
 
-// keptJobs is how many runs keep their logs where no folder is named.
+// keptJobs is the number of runs whose logs stay if the user names no folder.
 const keptJobs = 10
 
 // jobRun is the name of a run's folder.

@@ -71,8 +71,8 @@ func (e *matrixError) Error() string {
 	return fmt.Sprintf("%d of %d wheels failed: %s", len(e.failed), e.of, strings.Join(e.failed, ", "))
 }
 
-// ExitCode is 4 where all failed wheels were built and do not match the request, and 1
-// where one could not be built.
+// ExitCode returns 4 if all failed wheels were built but do not match the request, and 1
+// if one could not be built.
 func (e *matrixError) ExitCode() int { return e.code }
 
 func matrixFailure(ctx context.Context, results []pipeline.Result) error {

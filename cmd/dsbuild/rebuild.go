@@ -130,7 +130,7 @@ func buildAgain(ctx context.Context, a *app, o wheelOptions, request planner.Req
 	return runner.Run(ctx, plan)
 }
 
-// differError names what differs between a wheel and the one that was built again.
+// differError names the differences between a wheel and its rebuild.
 func differError(file, again string) error {
 	differs, err := wheel.Differ(file, again)
 	if err != nil {
@@ -150,7 +150,7 @@ func differError(file, again string) error {
 	return &otherBytesError{hint.With(err, "compare the two manifests and statements: another gcc or package in the base changes code")}
 }
 
-// otherBytesError is a wheel that is not what its manifest leads to.
+// otherBytesError reports that a rebuild by the manifest gives other bytes.
 type otherBytesError struct{ error }
 
 func (e *otherBytesError) Unwrap() error { return e.error }

@@ -1,6 +1,6 @@
-// Package changes holds what the agents share that change something on a node: the Python source
-// of their common part (whole files, the lock of a folder, uploads), and the transfer of files into
-// the inbox of such an agent, also over a connection that breaks.
+// Package changes is the common part of the agents that change something on a node: its Python source
+// (whole files, the lock of a folder, uploads), and the transfer of files into the inbox of such an
+// agent, also over a connection that breaks.
 package changes
 
 import (

@@ -32,7 +32,7 @@ type Options struct {
 
 	Lock      *environment.Lock
 	Files     *Files // of the lock; a rollback and a verification may do without
-	Force     bool   // make the environment anew where it is there already
+	Force     bool   // make the environment again, even if the node has it
 	InUse     deploy.InUse
 	Serial    deploy.Serial
 	Bandwidth *rate.Limiter        // bytes per second of all uploads; nil: no limit
@@ -187,7 +187,7 @@ type nodeRun struct {
 	inbox   changes.Inbox // of the session's agent
 	whole   *whole        // the files of the environment, once they were compared
 	now     *Present
-	unseen  bool // what is there now is not known
+	unseen  bool // dsbuild does not know which environment is current
 	changed bool
 	sent    int64
 	serial  int      // the group of --serial in which it was changed, from 1

@@ -120,7 +120,7 @@ func (u pythonBringer) findPython(ctx context.Context) (*nodePython, error) {
 	return p, nil
 }
 
-// limitedBuffer keeps the beginning of what a node prints.
+// limitedBuffer keeps the beginning of a node's output.
 type limitedBuffer struct{ bytes.Buffer }
 
 // Write implements io.Writer.
@@ -213,7 +213,7 @@ func (u pythonBringer) unpackPython(ctx context.Context, work string, ref *pytho
 	return nil
 }
 
-// sweepPython removes what an unfinished bringPython left, as far as that goes.
+// sweepPython removes the files of an unfinished bringPython, and ignores errors.
 func (u pythonBringer) sweepPython(ctx context.Context, work string) {
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
 	defer cancel()

@@ -71,7 +71,7 @@ type Known struct {
 // Looked is the state of a node's environments.
 type Looked struct {
 	Current  *Present `json:"current"`  // nil: none
-	Previous *Present `json:"previous"` // what a rollback restores; nil: nothing
+	Previous *Present `json:"previous"` // the environment that a rollback restores; nil: none
 	Ready    []string `json:"ready"`    // digests of whole environments
 	Have     []string `json:"have"`     // sha256 of files that need not be sent
 	Free     int64    `json:"free"`

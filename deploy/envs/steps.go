@@ -38,7 +38,7 @@ const (
 	lockWait     = 20 * time.Second // covers an agent that still cleans up after a killed driver
 )
 
-// steps returns the steps of a node in Apply. If one fails, end removes what was made.
+// steps returns the steps of a node in Apply. If one fails, end removes the new environment.
 func (u *nodeRun) steps() []fleet.Step {
 	limit, wait := u.run.fleet.Limit, u.run.opt.InUse.Wait
 	waits := fleet.Step{Name: "fit", Limit: wait + limit(probeLimit), Do: u.awaitFree, ReadOnly: true, Needed: func() bool { return u.plan.waits }}
@@ -61,7 +61,7 @@ func (u *nodeRun) steps() []fleet.Step {
 	case deploy.UpToDate:
 		left := func() bool { return u.look.Leftovers }
 		return []fleet.Step{
-			{Name: "put", Limit: limit(putLimit), Do: u.tidy, Needed: left}, // removes what an interrupted run left
+			{Name: "put", Limit: limit(putLimit), Do: u.tidy, Needed: left}, // removes the files of an interrupted run
 			{Name: "verify", Limit: limit(verifyLimit), Do: u.verifyCurrent},
 		}
 	}
@@ -101,7 +101,7 @@ func (u *nodeRun) awaitFree(ctx context.Context) error {
 	})
 }
 
-// put sends the files to the node. If the connection breaks, it tries again: what has arrived stays.
+// put sends the files to the node. If the connection breaks, it tries again; files that have arrived stay.
 func (u *nodeRun) put(ctx context.Context) error {
 	return changes.PutAll(ctx, u.Node, u.putAll, u.endSession)
 }
@@ -155,7 +155,7 @@ func (u *nodeRun) tidy(ctx context.Context) error {
 	return err
 }
 
-// start starts the agent, which takes the lock and repairs what an interrupted run left. files
+// start starts the agent, which takes the lock and repairs the remains of an interrupted run. files
 // are those that the node is to have.
 func (u *nodeRun) start(ctx context.Context, files []fileRef, again, look bool) (beginReply, error) {
 	req := sessionRequest{where: u.run.where(), Run: u.run.fleet.Run, Label: deploy.FileLabel(u.Host.Name), By: u.run.opt.By, Files: files, Look: look, LockS: lockWait.Seconds()}
@@ -258,8 +258,8 @@ func (u *nodeRun) compareWithLock() error {
 	return errors.New("the environment is not that of the lock: " + strings.Join(differs, "; "))
 }
 
-// differences lists what of the node's environment is not as the lock says. Files that the lock's
-// wheels do not tell here are compared with the node's RECORD alone.
+// differences lists the differences between the node's environment and the lock. If dsbuild does not
+// have a wheel of the lock here, only the node compares its files, with RECORD.
 func (u *nodeRun) differences() []string {
 	out := slices.Clone(u.whole.Wrong)
 	if u.whole.More > 0 {
@@ -409,7 +409,8 @@ func (u *nodeRun) rollBack(ctx context.Context) error {
 	return u.prove(ctx, done.Python)
 }
 
-// undo removes what a failed run made, even after ctx has ended, and finds out what is there.
+// undo removes the environment that a failed run made, even after ctx has ended, and finds out which
+// one is current.
 func (u *nodeRun) undo(ctx context.Context) {
 	if u.session == nil {
 		return

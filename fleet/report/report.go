@@ -1,6 +1,6 @@
-// Package report is the outcome of a command on the nodes of a fleet: one report for deploy,
-// verify, rollback and ship, with its forms for people (a table, an HTML page in package page), for
-// programs (JSON) and for CI systems (JUnit).
+// Package report is the outcome of a command on the nodes of a fleet: one report for deploy, verify,
+// rollback, ship and the commands of env that work on nodes. It has forms for people (a table, an
+// HTML page in package page), for programs (JSON) and for CI systems (JUnit).
 package report
 
 import (
@@ -26,7 +26,7 @@ const (
 
 // Report is the outcome of a run: the JSON of --report and --json.
 type Report struct {
-	Command    string  `json:"command"` // deploy, rollback, ship or verify
+	Command    string  `json:"command"` // such as deploy or env rollback
 	Wheels     []Wheel `json:"wheels"`
 	Consistent bool    `json:"consistent"` // every node is ok, and all run the same
 	Summary    Summary `json:"summary"`

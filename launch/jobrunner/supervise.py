@@ -2,8 +2,8 @@
 # processes. All processes that it starts are its descendants, also those that left their session
 # or lost their parent, and end with it.
 #
-# There are two processes. One runs the job. The other only waits, and ends what is left if the
-# first is killed. Both need only Python 3.6.
+# There are two processes. One runs the job. The other only waits, and ends the remaining processes
+# if the first is killed. Both need only Python 3.6.
 #
 # ../../agent/agent.py comes before it.
 import codecs
@@ -153,7 +153,7 @@ class Stream:
 
 
 class Hindered(Exception):
-    """Why the job cannot run here."""
+    """A reason why the job cannot run here."""
 
 
 class Crew:
@@ -310,7 +310,7 @@ class Crew:
             return False
         self.reap()
         self.mourn()
-        while self.pump():  # what was said last
+        while self.pump():  # the last output
             time.sleep(TICK / 10)
         self.flush()
         return True
@@ -492,7 +492,7 @@ def main():
     if inner == 0:
         status = 1
         try:
-            os.setsid()  # what is meant for the terminal, or the connection's group, is the other's
+            os.setsid()  # signals to the terminal, or to the connection's group, reach only the other process
             prctl(SET_CHILD_SUBREAPER, 1)
             prctl(SET_PDEATHSIG, signal.SIGTERM)
             if os.getppid() == outer:
