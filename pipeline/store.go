@@ -157,12 +157,7 @@ func Place(p Product, dir string) (wheel.Artifact, error) {
 
 // writeFiles copies the wheel to path and writes the other files beside it.
 func (p Product) writeFiles(path string) error {
-	src, err := wheel.OpenRegular(p.File)
-	if err != nil {
-		return err
-	}
-	defer src.Close()
-	if err := atomicfile.Write(path, src, 0o644); err != nil {
+	if err := copyWhole(p.File, path); err != nil {
 		return err
 	}
 	if err := p.writeByteCode(path + wheel.ByteCodeSuffix); err != nil {
@@ -204,33 +199,20 @@ func (p Product) copySignatures(path string, same bool) error {
 	signatures, err := wheel.SignatureFiles(p.File)
 	for _, f := range signatures {
 		if err == nil {
-			err = copySignature(f, path+strings.TrimPrefix(f, p.File))
+			err = copyWhole(f, path+strings.TrimPrefix(f, p.File))
 		}
 	}
 	return err
 }
 
-func copySignature(from, to string) error {
-	src, err := wheel.OpenRegular(from)
-	if err != nil {
-		return err
-	}
-	defer src.Close()
-	return atomicfile.Write(to, src, 0o644)
-}
-
 // writeByteCode copies the byte code to path, if there is any: a wheel works without it.
 func (p Product) writeByteCode(path string) error {
-	src, err := wheel.OpenRegular(p.File + wheel.ByteCodeSuffix)
-	if errors.Is(err, fs.ErrNotExist) || p.Manifest.ByteCode == nil {
+	from := p.File + wheel.ByteCodeSuffix
+	if _, err := os.Stat(from); errors.Is(err, fs.ErrNotExist) || p.Manifest.ByteCode == nil {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err // that of another build with this name
 		}
 		return nil
 	}
-	if err != nil {
-		return err
-	}
-	defer src.Close()
-	return atomicfile.Write(path, src, 0o644)
+	return copyWhole(from, path)
 }
