@@ -55,7 +55,7 @@ func wheelsThere(all []File) string {
 // first, then Python alone, then the platform.
 func rankOf(tag, python string) []int {
 	parts := strings.Split(tag, "-") // three: compat.Installs has accepted it
-	_, y, _ := firstTwo(python)
+	_, y, _ := strings.Cut(wheel.Minor(python), ".")
 	own, _ := strconv.Atoi(y)
 	minor, err := strconv.Atoi(parts[0][min(3, len(parts[0])):])
 	minor *= 2
