@@ -112,24 +112,31 @@ func (s Store) pruneOldest() error {
 	if err != nil {
 		return err
 	}
-	type aged struct {
-		path string
-		used time.Time
-	}
-	var all []aged
+	var dirs []string
 	for _, e := range entries {
-		info, err := e.Info()
-		if err == nil && !strings.HasPrefix(e.Name(), ".") {
-			all = append(all, aged{filepath.Join(s.Dir, e.Name()), info.ModTime()})
+		if !strings.HasPrefix(e.Name(), ".") {
+			dirs = append(dirs, filepath.Join(s.Dir, e.Name()))
 		}
 	}
-	slices.SortFunc(all, func(a, b aged) int { return b.used.Compare(a.used) })
-	for i := s.Keep; i < len(all); i++ {
-		if err := os.RemoveAll(all[i].path); err != nil {
+	for _, dir := range LongUnused(dirs, s.Keep) {
+		if err := os.RemoveAll(dir); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// LongUnused returns the directories except the keep most recently used ones. A directory that
+// does not exist counts as never used.
+func LongUnused(dirs []string, keep int) []string {
+	used := map[string]time.Time{}
+	for _, dir := range dirs {
+		if info, err := os.Stat(dir); err == nil {
+			used[dir] = info.ModTime()
+		}
+	}
+	slices.SortFunc(dirs, func(a, b string) int { return used[b].Compare(used[a]) })
+	return dirs[min(keep, len(dirs)):]
 }
 
 // Product is a finished wheel with the files beside it.
