@@ -15,7 +15,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/adrg/xdg"
 	"github.com/docker/go-units"
 	"github.com/spf13/cobra"
 	"golang.org/x/time/rate"
@@ -30,6 +29,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
+	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/verify"
 )
 
@@ -250,7 +250,7 @@ func (o deployOptions) keptLogs() fleet.Logs {
 	if o.logs != "" {
 		return fleet.Logs{Dir: o.logs}
 	}
-	return fleet.Logs{Dir: filepath.Join(xdg.StateHome, "dsbuild", "logs"), Failed: true}
+	return fleet.Logs{Dir: pipeline.DefaultLogs(), Failed: true}
 }
 
 // loadNodes reads the inventory, and keeps the nodes that --limit and --retry-failed select. An

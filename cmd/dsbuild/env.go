@@ -42,7 +42,6 @@ without a package index on the nodes. It switches to it by one rename of a link;
 environment before stays for dsbuild env rollback.`,
 	}
 	cmd.AddCommand(newEnvLockCommand(a), newEnvDeployCommand(a), newEnvVerifyCommand(a), newEnvRollbackCommand(a))
-	refuseUnknown(cmd)
 	return cmd
 }
 
@@ -135,11 +134,8 @@ func addLockFlags(cmd *cobra.Command, opts *envOptions) {
 
 // addFilesFlags gives a command the flags of everything that collects files.
 func addFilesFlags(cmd *cobra.Command, opts *envOptions) {
-	flags := cmd.Flags()
-	flags.StringVar(&opts.files, "files", "", "look for the files of the lock in `DIR` before the cache and the index")
-	flags.StringVar(&opts.site.IndexURL, "index-url", "", "package index to fetch from (default: that of pip or uv in the environment)")
-	flags.StringArrayVar(&opts.site.ExtraIndexURLs, "extra-index-url", nil, "additional package index, repeatable")
-	flags.StringVar(&opts.site.CA, "ca", "", "file of certificates to trust beside the system's (default: SSL_CERT_FILE)")
+	cmd.Flags().StringVar(&opts.files, "files", "", "look for the files of the lock in `DIR` before the cache and the index")
+	indexFlags(cmd.Flags(), &opts.site)
 }
 
 // envCache is dsbuild's folder for the files of environments.
@@ -183,11 +179,6 @@ func runEnvDeploy(ctx context.Context, a *app, opts envOptions) error {
 	opt, err := opts.withFiles(ctx, a)
 	if err != nil {
 		return opts.handleNothingToDo(a, err)
-	}
-	for _, w := range opt.Files.Wheels {
-		if _, err := acceptedWheels(opt.Policy, []wheels.Wheel{*w}, a.reporter); err != nil {
-			return err
-		}
 	}
 	d := envs.New(opt)
 	defer tuneRuntime(len(opt.Hosts))()
