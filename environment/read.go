@@ -53,11 +53,6 @@ func newReader(path string) *reader {
 	}}
 }
 
-func parse(path string, data []byte) (*Spec, error) {
-	r := newReader(path)
-	return r.read(r.Body(data))
-}
-
 func (r *reader) read(body ast.Node) (*Spec, error) {
 	s := &Spec{}
 	if body != nil {

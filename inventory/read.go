@@ -80,13 +80,9 @@ func Load(path string) (*Inventory, error) {
 	return Open(context.Background(), path, Options{Stdin: os.Stdin})
 }
 
-// Read reads an inventory from r, in any format. Messages call it path, and relative paths in it
+// read reads an inventory from r, in any format. Messages call it path, and relative paths in it
 // start from path's folder; for "-" these are "stdin" and the working directory. An error about
 // the contents is an *Error with all problems.
-func Read(r io.Reader, path string) (*Inventory, error) {
-	return Options{}.read(context.Background(), r, path)
-}
-
 func (o Options) read(ctx context.Context, r io.Reader, path string) (*Inventory, error) {
 	data, err := io.ReadAll(io.LimitReader(r, MaxSize+1))
 	if err != nil {
