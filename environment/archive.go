@@ -300,5 +300,5 @@ func (s *Spec) chooseInterpreter(k Kind, dir string) (*Interpreter, error) {
 		i.SHA256, i.Size, err = wheel.HashFile(t.Text)
 		return i, err
 	}
-	return nil, &ResolveError{fmt.Sprintf("no archive of interpreter: has Python %s for %s: %s", s.Python, k, strings.Join(others, "; "))}
+	return nil, resolveErrorf("no archive of interpreter: has Python %s for %s: %s", s.Python, k, strings.Join(others, "; "))
 }

@@ -33,7 +33,7 @@ func choose(all []File, python string, k Kind) (File, error) {
 		}
 	}
 	if rank == nil {
-		return File{}, &ResolveError{"it has no wheel for Python " + python + ", " + k.String() + wheelsThere(all)}
+		return File{}, resolveErrorf("it has no wheel for Python %s, %s%s", python, k, wheelsThere(all))
 	}
 	return best, nil
 }

@@ -186,19 +186,10 @@ func (inv *Inventory) hostfile(nodes []nodeEntry) (string, error) {
 			"set it in the inventory: slots: 8 (dsbuild_slots=8 for Ansible)"))
 	}
 	if len(errs) > 0 {
-		return "", &unwritable{errors.Join(errs...)}
+		return "", hint.Coded(errors.Join(errs...), 2)
 	}
 	return out.String(), nil
 }
-
-// unwritable is the error of an inventory that lacks a value that the notation needs.
-type unwritable struct{ error }
-
-// ExitCode returns the exit code of a wrong inventory.
-func (u *unwritable) ExitCode() int { return 2 }
-
-// Unwrap returns the reason.
-func (u *unwritable) Unwrap() error { return u.error }
 
 // slurm writes the names in Slurm's way: only the number at the end of a name becomes a range.
 // Slurm does not accept text after brackets, and reorders names with several brackets.

@@ -319,7 +319,7 @@ func (s *Shipment) placeStored(w *Wheel) {
 	}
 	for _, other := range s.plan.Wheels {
 		if m := other.Artifact.Manifest; other.Artifact.Path != "" && m.Name == w.Artifact.Manifest.Name && m.SHA256 != w.Artifact.SHA256 {
-			w.markFailed(&pipeline.NameError{Name: m.Name, Owner: other.Name})
+			w.markFailed(pipeline.SameNameError(m.Name, other.Name))
 			return
 		}
 	}

@@ -60,39 +60,27 @@ func runMatrix(ctx context.Context, a *app, o wheelOptions) error {
 	return matrixFailure(ctx, results)
 }
 
-// matrixError is a matrix of which something failed.
-type matrixError struct {
-	failed []string
-	of     int
-	code   int
-}
-
-func (e *matrixError) Error() string {
-	return fmt.Sprintf("%d of %d wheels failed: %s", len(e.failed), e.of, strings.Join(e.failed, ", "))
-}
-
-// ExitCode is 4 where all failed wheels were built and do not match the request, and 1
-// where one could not be built.
-func (e *matrixError) ExitCode() int { return e.code }
-
+// matrixFailure is the error of a matrix of which something failed. Its exit code is 4 where all
+// failed wheels were built and do not match the request, and 1 where one could not be built.
 func matrixFailure(ctx context.Context, results []pipeline.Result) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	e := &matrixError{of: len(results), code: exitWheel}
+	var failed []string
+	code := exitWheel
 	for _, r := range results {
 		if r.Err == nil {
 			continue
 		}
-		e.failed = append(e.failed, r.Name)
+		failed = append(failed, r.Name)
 		if hint.ExitCode(r.Err) != exitWheel {
-			e.code = exitFailed
+			code = exitFailed
 		}
 	}
-	if len(e.failed) == 0 {
+	if len(failed) == 0 {
 		return nil
 	}
-	return e
+	return hint.Coded(fmt.Errorf("%d of %d wheels failed: %s", len(failed), len(results), strings.Join(failed, ", ")), code)
 }
 
 // matrixDocument is the JSON that dsbuild wheel --matrix prints.

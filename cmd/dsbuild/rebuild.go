@@ -147,11 +147,5 @@ func differError(file, again string) error {
 		differs = append(differs[:most:most], fmt.Sprintf("and %d more", len(differs)-most))
 	}
 	err = errors.New(filepath.Base(file) + " has other bytes when it is built again: " + strings.Join(differs, "; "))
-	return &otherBytesError{hint.With(err, "compare the two manifests and statements: another gcc or package in the base changes code")}
+	return hint.Coded(hint.With(err, "compare the two manifests and statements: another gcc or package in the base changes code"), exitWheel)
 }
-
-// otherBytesError is a wheel that is not what its manifest leads to.
-type otherBytesError struct{ error }
-
-func (e *otherBytesError) Unwrap() error { return e.error }
-func (e *otherBytesError) ExitCode() int { return exitWheel }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/node"
 )
 
@@ -118,10 +119,5 @@ func (r *Report) Err() error {
 	if r.Ready {
 		return nil
 	}
-	return &notReadyError{fmt.Sprintf("%d of %d nodes are not ready", len(r.Nodes)-r.Summary.OK, len(r.Nodes))}
+	return hint.Coded(fmt.Errorf("%d of %d nodes are not ready", len(r.Nodes)-r.Summary.OK, len(r.Nodes)), 3)
 }
-
-type notReadyError struct{ text string }
-
-func (e *notReadyError) Error() string { return e.text }
-func (e *notReadyError) ExitCode() int { return 3 }
