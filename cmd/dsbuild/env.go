@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -182,7 +181,7 @@ func runEnvDeploy(ctx context.Context, a *app, opts envOptions) error {
 	}
 	d := envs.New(opt)
 	defer tuneRuntime(len(opt.Hosts))()
-	return runEnv(ctx, a, opts, d, d.Survey)
+	return runFleet(ctx, a, opts.deployOptions, d, d.Survey, newEnvPlanDocument)
 }
 
 // withFiles is options with the files of the lock, which it collects.
@@ -223,22 +222,7 @@ func runEnvRollback(ctx context.Context, a *app, opts envOptions) error {
 	}
 	d := envs.New(opt)
 	defer tuneRuntime(len(opt.Hosts))()
-	return runEnv(ctx, a, opts, d, d.SurveyRollback)
-}
-
-// runEnv surveys the nodes, applies the plan and reports the result.
-func runEnv(ctx context.Context, a *app, opts envOptions, d *envs.Deployment, survey func(context.Context) (envs.Plan, error)) error {
-	defer d.Close()
-	plan, err := survey(ctx)
-	switch {
-	case err != nil && ctx.Err() != nil && !opts.dryRun:
-		return tell(ctx, a, opts.deployOptions, d.Report())
-	case err != nil:
-		return err
-	case opts.dryRun:
-		return errors.Join(plan.Err(), printEnvPlan(a, opts, plan))
-	}
-	return tell(ctx, a, opts.deployOptions, d.Apply(ctx))
+	return runFleet(ctx, a, opts.deployOptions, d, d.SurveyRollback, newEnvPlanDocument)
 }
 
 // envPlanEntry is a node in the JSON of a dry run.
@@ -255,10 +239,12 @@ type envPlanEntry struct {
 	Serial  int      `json:"serial,omitempty"`
 }
 
-func printEnvPlan(a *app, opts envOptions, plan envs.Plan) error {
-	if !opts.json {
-		return plan.Print(a.stdout)
-	}
+// envPlanDocument is the JSON document of a dry run of dsbuild env.
+type envPlanDocument struct {
+	Nodes []envPlanEntry `json:"nodes"`
+}
+
+func newEnvPlanDocument(plan envs.Plan) envPlanDocument {
 	nodes := []envPlanEntry{}
 	for _, n := range plan.Nodes {
 		e := envPlanEntry{n.Name, string(n.Action), "", n.Ready, []string{}, n.Size(), append([]string{}, n.Reasons...), append([]string{}, n.Remarks...), n.Hint, n.Serial}
@@ -270,9 +256,7 @@ func printEnvPlan(a *app, opts envOptions, plan envs.Plan) error {
 		}
 		nodes = append(nodes, e)
 	}
-	return ui.JSON(a.stdout, struct {
-		Nodes []envPlanEntry `json:"nodes"`
-	}{nodes})
+	return envPlanDocument{nodes}
 }
 
 // runEnvVerify compares environments as opts say.

@@ -32,14 +32,12 @@ func runMatrix(ctx context.Context, a *app, o wheelOptions) error {
 	if err != nil {
 		return err
 	}
-	backend := o.newBackend(a)
-	defer backend.Close()
-	plans, err := o.newPlanner(ctx, a, backend)
+	tools, err := o.openPlanner(ctx, a)
 	if err != nil {
 		return err
 	}
-	defer plans.Close()
-	jobs, err := plans.PlanMatrix(ctx, file, func(err error) bool { return hint.ExitCode(err) == exitUsage })
+	defer tools.Close()
+	jobs, err := tools.plans.PlanMatrix(ctx, file, func(err error) bool { return hint.ExitCode(err) == exitUsage })
 	if err != nil {
 		return err
 	}
@@ -52,7 +50,7 @@ func runMatrix(ctx context.Context, a *app, o wheelOptions) error {
 		return err
 	}
 	defer done()
-	farm := pipeline.Farm{Runner: runner, Workers: backend.Workers()}
+	farm := pipeline.Farm{Runner: runner, Workers: tools.backend.Workers()}
 	results := farm.Run(ctx, jobs)
 	if err := printMatrix(a, o.json, results); err != nil {
 		return err

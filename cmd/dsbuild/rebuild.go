@@ -108,14 +108,12 @@ func readBuilt(ctx context.Context, file, command string) (wheel.Manifest, strin
 
 // buildAgain builds the wheel of a manifest into a folder, without the store.
 func buildAgain(ctx context.Context, a *app, o wheelOptions, request planner.Request, m wheel.Manifest, dir, command string) (wheel.Artifact, error) {
-	backend := o.newBackend(a)
-	defer backend.Close()
-	plans, err := o.newPlanner(ctx, a, backend)
+	tools, err := o.openPlanner(ctx, a)
 	if err != nil {
 		return wheel.Artifact{}, err
 	}
-	defer plans.Close()
-	plan, err := plans.Plan(ctx, request)
+	defer tools.Close()
+	plan, err := tools.plans.Plan(ctx, request)
 	if err != nil {
 		return wheel.Artifact{}, err
 	}
@@ -126,7 +124,7 @@ func buildAgain(ctx context.Context, a *app, o wheelOptions, request planner.Req
 		a.reporter.Warn("this dsbuild (%s) plans the wheel in another way than the one that built it: other bytes say nothing about its builder", a.version)
 	}
 	runner := o.newRunner(a, filepath.Join(dir, "dist"))
-	runner.Builder, runner.Store = backend.OpenBuilder, pipeline.Store{Dir: filepath.Join(dir, "store"), Keep: 1}
+	runner.Builder, runner.Store = tools.backend.OpenBuilder, pipeline.Store{Dir: filepath.Join(dir, "store"), Keep: 1}
 	return runner.Run(ctx, plan)
 }
 

@@ -122,7 +122,7 @@ func TestReportWithManyFindings(t *testing.T) {
 }
 
 func TestReportAsJUnit(t *testing.T) {
-	about := About{Command: "dsbuild check", Inventory: "nodes.yaml", By: "alice@head", At: time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)}
+	about := report.About{Command: "dsbuild check", Inventory: "nodes.yaml", By: "alice@head", At: time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)}
 	var out bytes.Buffer
 	if err := judged().buildReport().JUnit(&out, about); err != nil {
 		t.Fatal(err)

@@ -388,7 +388,7 @@ func TestHostileNode(t *testing.T) {
 	rep := &Report{Nodes: []NodeReport{{Name: "n", Status: report.Failed, Findings: []Finding{{Check: Names, Level: Error, Text: `<script>alert(1)</script>`, Hint: `"><img src=x onerror=alert(1)>`}}}}}
 	rep.Causes = groupCauses(rep.Nodes)
 	var page bytes.Buffer
-	if err := rep.Page(&page, About{Command: "dsbuild check"}); err != nil {
+	if err := rep.Page(&page, report.About{Command: "dsbuild check"}); err != nil {
 		t.Fatal(err)
 	}
 	if text := page.String(); strings.Contains(text, "<script") || strings.Contains(text, "<img") || !strings.Contains(text, "&lt;script&gt;alert(1)") {
