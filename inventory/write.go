@@ -11,18 +11,18 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// Writers returns the names of the notations in which Write can write an inventory.
+// Writers returns the names of the formats in which Write can write an inventory.
 func Writers() []string { return []string{"hostfile", "slurm", "ansible", "yaml"} }
 
-// Write writes the inventory in one of the notations of Writers. lost names the values that the
-// notation cannot hold: for each node, their keys in an inventory in YAML.
-func (inv *Inventory) Write(notation string) (text string, lost []Remark, err error) {
+// Write writes the inventory in one of the formats of Writers. lost names the values that the
+// format cannot hold: for each node, their keys in an inventory in YAML.
+func (inv *Inventory) Write(format string) (text string, lost []Remark, err error) {
 	nodes := inv.nodes()
 	var whole []Remark
 	if inv.Policy != "" {
 		whole = append(whole, Remark{"", "policy"})
 	}
-	switch notation {
+	switch format {
 	case "hostfile":
 		text, err = inv.hostfile(nodes)
 		return text, append(whole, losses(nodes, "slots")...), err
@@ -34,7 +34,7 @@ func (inv *Inventory) Write(notation string) (text string, lost []Remark, err er
 	case "yaml":
 		return inv.yaml(nodes), nil, nil
 	}
-	return "", nil, fmt.Errorf("dsbuild cannot write an inventory as %q", notation)
+	return "", nil, fmt.Errorf("dsbuild cannot write an inventory as %q", format)
 }
 
 // envEntry is an environment of a node in the form of the YAML inventory.
@@ -144,7 +144,7 @@ func (n nodeEntry) keys() []string {
 	return all
 }
 
-// losses returns the keys of the nodes that the notation does not keep.
+// losses returns the keys of the nodes that the format does not keep.
 func losses(nodes []nodeEntry, kept ...string) []Remark {
 	var lost []Remark
 	for _, n := range nodes {
