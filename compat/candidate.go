@@ -365,8 +365,8 @@ func (t *Tables) NewestTorch(capability string) string {
 // a lower minor of the same major. It is true if the archs of the binaries are not known.
 func (t Torch) runsOn(arch wheel.Arch) bool {
 	return len(t.Archs) == 0 || slices.ContainsFunc(t.Archs, func(have string) bool {
-		major, minor := firstTwoNumbers(have)
-		return major == arch.Major && minor <= arch.Minor
+		n := releaseNumbers(have)
+		return n[0] == arch.Major && n[1] <= arch.Minor
 	})
 }
 

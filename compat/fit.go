@@ -71,7 +71,7 @@ func (c *fitCheck) addRemark(format string, args ...any) {
 func (c *fitCheck) checkMachine() {
 	var built []string
 	for _, tag := range c.tags {
-		if _, machine := splitPlatform(tag[2]); machine != "" && !slices.Contains(built, machine) {
+		if _, machine := wheel.SplitPlatform(tag[2]); machine != "" && !slices.Contains(built, machine) {
 			built = append(built, machine)
 		}
 	}
@@ -223,7 +223,7 @@ func (c *fitCheck) checkABI() {
 func (c *fitCheck) checkGlibc() {
 	promised := ""
 	for i, tag := range c.tags {
-		if glibc, _ := splitPlatform(tag[2]); i == 0 || olderMinor(glibc, promised) {
+		if glibc, _ := wheel.SplitPlatform(tag[2]); i == 0 || olderMinor(glibc, promised) {
 			promised = glibc
 		}
 	}
@@ -319,14 +319,14 @@ func (c *fitCheck) remarkMissingOps(name, arch string) {
 // with their CPU, runs neither on other GPUs nor on another Tegra, and other code does not run on
 // Tegra.
 func (c *fitCheck) hasSASS(archs []string, gpu string) bool {
-	major, minor := firstTwoNumbers(gpu)
+	g := releaseNumbers(gpu)
 	return slices.ContainsFunc(archs, func(a string) bool {
-		x, y := firstTwoNumbers(a)
-		same := x == major && y == minor
+		n := releaseNumbers(a)
+		same := n[0] == g[0] && n[1] == g[1]
 		if strings.HasSuffix(a, "a") || c.isTegra(gpu) || c.isTegra(a) {
 			return same
 		}
-		return x == major && y <= minor
+		return n[0] == g[0] && n[1] <= g[1]
 	})
 }
 
@@ -427,34 +427,13 @@ func (t *Tables) archOfGPU(g node.GPU) string {
 
 // firstTwo cuts a version to X.Y: local parts and patch levels do not count.
 func firstTwo(version string) string {
-	x, y := firstTwoNumbers(version)
-	return fmt.Sprintf("%d.%d", x, y)
+	n := releaseNumbers(version)
+	return fmt.Sprintf("%d.%d", n[0], n[1])
 }
 
 func olderMinor(a, b string) bool {
-	ax, ay := firstTwoNumbers(a)
-	bx, by := firstTwoNumbers(b)
-	return ax < bx || ax == bx && ay < by
-}
-
-// firstTwoNumbers returns the first two numbers of a version, 0 for a missing one.
-func firstTwoNumbers(version string) (major, minor int) {
-	var numbers [2]int
-	place, within := -1, false
-	for _, r := range version {
-		digit := r >= '0' && r <= '9'
-		if digit && !within {
-			place++
-		}
-		within = digit
-		if place >= len(numbers) {
-			break
-		}
-		if digit {
-			numbers[place] = numbers[place]*10 + int(r-'0')
-		}
-	}
-	return numbers[0], numbers[1]
+	x, y := releaseNumbers(a), releaseNumbers(b)
+	return slices.Compare(x[:2], y[:2]) < 0
 }
 
 // buildHint returns the command for a wheel that would fit, or another remedy.

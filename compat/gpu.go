@@ -128,13 +128,12 @@ func (t *Tables) NearestGPUs(name string) []string {
 }
 
 func archDistance(a, b string) int {
-	ax, ay := firstTwoNumbers(a)
-	bx, by := firstTwoNumbers(b)
-	return max(ax*10+ay, bx*10+by) - min(ax*10+ay, bx*10+by)
+	x, y := releaseNumbers(a), releaseNumbers(b)
+	return max(x[0]*10+x[1], y[0]*10+y[1]) - min(x[0]*10+x[1], y[0]*10+y[1])
 }
 
 // archOf turns a compute capability of the tables into an Arch.
 func archOf(capability string) wheel.Arch {
-	major, minor := firstTwoNumbers(capability)
-	return wheel.Arch{Major: major, Minor: minor}
+	n := releaseNumbers(capability)
+	return wheel.Arch{Major: n[0], Minor: n[1]}
 }

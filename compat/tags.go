@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/node"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // Installs reports whether an installer on the node accepts a wheel with this tag, as PEP 425 and
@@ -29,7 +30,7 @@ func installsPython(python, abi string, f node.Facts) bool {
 	if major != "3" || kind != "cp" && kind != "py" {
 		return false
 	}
-	_, have := firstTwoNumbers(f.Python)
+	have := releaseNumbers(f.Python)[1]
 	want, err := strconv.Atoi(cmp.Or(number, "0"))
 	if err != nil || f.Python == "" {
 		return false
@@ -55,7 +56,7 @@ func freeThreaded(tag string) bool {
 // installsPlatform checks the platform in a tag: "any", "linux_x86_64", "manylinux_2_28_x86_64".
 func installsPlatform(platform string, f node.Facts) bool {
 	have := machineOf(f.Platform)
-	glibc, machine := splitPlatform(platform)
+	glibc, machine := wheel.SplitPlatform(platform)
 	switch {
 	case platform == "any":
 		return true
@@ -63,30 +64,6 @@ func installsPlatform(platform string, f node.Facts) bool {
 		return false
 	}
 	return glibc == "" || f.Glibc == "" || !olderMinor(f.Glibc, glibc)
-}
-
-// splitPlatform reads a platform tag of Linux. It returns the oldest glibc of the tag, "" if the tag
-// names none, and the machine, "" for any other tag.
-func splitPlatform(platform string) (glibc, machine string) {
-	for _, old := range [][2]string{{"manylinux1_", "manylinux_2_5_"}, {"manylinux2010_", "manylinux_2_12_"}, {"manylinux2014_", "manylinux_2_17_"}} {
-		if rest, ok := strings.CutPrefix(platform, old[0]); ok {
-			platform = old[1] + rest
-		}
-	}
-	if machine, ok := strings.CutPrefix(platform, "linux_"); ok {
-		return "", machine
-	}
-	rest, ok := strings.CutPrefix(platform, "manylinux_")
-	fields := strings.SplitN(rest, "_", 3)
-	if !ok || len(fields) < 3 {
-		return "", ""
-	}
-	for _, number := range fields[:2] {
-		if _, err := strconv.Atoi(number); err != nil {
-			return "", ""
-		}
-	}
-	return fields[0] + "." + fields[1], fields[2]
 }
 
 // machineOf returns the machine of a platform: "x86_64" of "linux_x86_64". A platform

@@ -246,8 +246,8 @@ func shortage(lacks []missing, f node.Facts, opt PlanOptions) (reason, hint stri
 	reason = "requirements are missing: " + list
 	if opt.Bundle != nil {
 		reason = "requirements are missing, and the wheelhouse does not have them: " + list
-		if opt.Bundle.Python != minorVersion(f.Python) {
-			return reason, fmt.Sprintf("the wheelhouse is for Python %s, this node has %s: make one with dsbuild wheel --bundle --python %s", opt.Bundle.Python, f.Python, minorVersion(f.Python))
+		if opt.Bundle.Python != wheel.Minor(f.Python) {
+			return reason, fmt.Sprintf("the wheelhouse is for Python %s, this node has %s: make one with dsbuild wheel --bundle --python %s", opt.Bundle.Python, f.Python, wheel.Minor(f.Python))
 		}
 		return reason, "make a new wheelhouse: dsbuild wheel --bundle"
 	}

@@ -74,7 +74,7 @@ func (d *Deployment) fetchPips(ctx context.Context) map[string]error {
 		if u.facts == nil || u.facts.Pip != "" || u.facts.PipWheel != "" || u.facts.Dists == nil || d.opt.PipWheel == nil {
 			continue
 		}
-		python := minorVersion(u.facts.Python)
+		python := wheel.Minor(u.facts.Python)
 		if _, done := d.pips[python]; done || none[python] != nil {
 			continue
 		}

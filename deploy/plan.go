@@ -227,7 +227,7 @@ func unprepared(f node.Facts, opt PlanOptions) (reasons []string, hint string) {
 	if f.Torch == "" {
 		return []string{"its environment has no torch"}, "set python: in the inventory to the environment that has torch"
 	}
-	if err := opt.NoPip[minorVersion(f.Python)]; err != nil && f.Pip == "" && f.PipWheel == "" {
+	if err := opt.NoPip[wheel.Minor(f.Python)]; err != nil && f.Pip == "" && f.PipWheel == "" {
 		return []string{fmt.Sprintf("its environment has no pip, and dsbuild has none to send: %v", err)}, "install pip into the environment"
 	}
 	return nil, ""
@@ -344,13 +344,4 @@ func refuseOthers(plans []NodePlan, members []int, but int, why cause.Message) {
 		plans[i].Reasons = []string{plans[i].said(cause.Messagef("shares its environment with %s: %s", cause.Own(plans[with].Name), why))}
 		plans[i].Hint = "give nodes with different needs separate environments"
 	}
-}
-
-// minorVersion returns X.Y of X.Y.Z.
-func minorVersion(version string) string {
-	parts := strings.SplitN(version, ".", 3)
-	if len(parts) < 2 {
-		return ""
-	}
-	return parts[0] + "." + parts[1]
 }

@@ -151,7 +151,7 @@ func (u *nodeRun) uploads() []wheels.File {
 	for _, a := range u.plan.Companions {
 		files = append(files, wheels.File{Path: a.Path, SHA256: a.SHA256, Size: a.Size})
 	}
-	if pip, ok := u.deploy.pips[minorVersion(u.facts.Python)]; ok && u.facts.Pip == "" && u.facts.PipWheel == "" {
+	if pip, ok := u.deploy.pips[wheel.Minor(u.facts.Python)]; ok && u.facts.Pip == "" && u.facts.PipWheel == "" {
 		files = append(files, pip)
 	}
 	return files
@@ -206,7 +206,7 @@ func (u *nodeRun) install(ctx context.Context) error {
 	pip := ""
 	if u.facts.Pip == "" {
 		pip = u.facts.PipWheel
-		if brought, ok := u.deploy.pips[minorVersion(u.facts.Python)]; ok && pip == "" {
+		if brought, ok := u.deploy.pips[wheel.Minor(u.facts.Python)]; ok && pip == "" {
 			pip = path.Join(u.inbox.Folder, filepath.Base(brought.Path))
 		}
 	}

@@ -257,8 +257,8 @@ func (in *archiveReader) describeProgram(a *Archive) error {
 		a.Machine = map[elf.Machine]string{elf.EM_X86_64: "x86_64", elf.EM_AARCH64: "aarch64"}[f.Machine]
 		symbols, _ := f.ImportedSymbols() // a static program has none
 		for _, s := range symbols {
-			if v, ok := strings.CutPrefix(s.Version, "GLIBC_"); ok && glibcForm.MatchString(majorMinor(v)) && wheel.CompareVersions(v, a.Glibc) > 0 {
-				a.Glibc = majorMinor(v)
+			if v, ok := strings.CutPrefix(s.Version, "GLIBC_"); ok && glibcForm.MatchString(wheel.Minor(v)) && wheel.CompareVersions(v, a.Glibc) > 0 {
+				a.Glibc = wheel.Minor(v)
 			}
 		}
 	}
@@ -266,12 +266,6 @@ func (in *archiveReader) describeProgram(a *Archive) error {
 		return errors.New("its Python is not for Linux with glibc on x86_64 or aarch64")
 	}
 	return nil
-}
-
-// majorMinor is a version without its third part: 2.2.5 is 2.2.
-func majorMinor(v string) string {
-	x, y, _ := firstTwo(v)
-	return x + "." + y
 }
 
 // check compares the entry with itself: no path of it leads elsewhere.
@@ -306,5 +300,5 @@ func (s *Spec) chooseInterpreter(k Kind, dir string) (*Interpreter, error) {
 		i.SHA256, i.Size, err = wheel.HashFile(t.Text)
 		return i, err
 	}
-	return nil, &ResolveError{fmt.Sprintf("no archive of interpreter: has Python %s for %s: %s", s.Python, k, strings.Join(others, "; "))}
+	return nil, resolveErrorf("no archive of interpreter: has Python %s for %s: %s", s.Python, k, strings.Join(others, "; "))
 }

@@ -33,7 +33,7 @@ func choose(all []File, python string, k Kind) (File, error) {
 		}
 	}
 	if rank == nil {
-		return File{}, &ResolveError{"it has no wheel for Python " + python + ", " + k.String() + wheelsThere(all)}
+		return File{}, resolveErrorf("it has no wheel for Python %s, %s%s", python, k, wheelsThere(all))
 	}
 	return best, nil
 }
@@ -55,7 +55,7 @@ func wheelsThere(all []File) string {
 // first, then Python alone, then the platform.
 func rankOf(tag, python string) []int {
 	parts := strings.Split(tag, "-") // three: compat.Installs has accepted it
-	_, y, _ := firstTwo(python)
+	_, y, _ := strings.Cut(wheel.Minor(python), ".")
 	own, _ := strconv.Atoi(y)
 	minor, err := strconv.Atoi(parts[0][min(3, len(parts[0])):])
 	minor *= 2

@@ -30,13 +30,8 @@ type Collector struct {
 	Note    func(format string, args ...any)                         // gets a line before a download
 }
 
-// DamagedError is a file that is not the one of the lock: exit code 4.
-type DamagedError struct{ what string }
-
-func (e *DamagedError) Error() string { return e.what }
-
-// ExitCode is that of a damaged wheel.
-func (e *DamagedError) ExitCode() int { return 4 }
+// damagedf returns the error of a file that is not the one of the lock.
+func damagedf(format string, args ...any) error { return hint.Coded(fmt.Errorf(format, args...), 4) }
 
 // Collect returns the paths of files on this machine, by their sha256. Each has the size and the
 // sha256 of the lock.
@@ -78,11 +73,11 @@ func (c *Collector) find(ctx context.Context, l *Lock, f File) (string, error) {
 		return path, err
 	}
 	if f.Path != "" {
-		return "", hint.With(&DamagedError{fmt.Sprintf("%s is not there", localPath(l, f))}, "the lock names a local file: bring it there, or into the folder of --files")
+		return "", hint.With(damagedf("%s is not there", localPath(l, f)), "the lock names a local file: bring it there, or into the folder of --files")
 	}
 	path, size, err := c.fetch(ctx, f)
 	if err == nil && size != f.Size {
-		err = &DamagedError{fmt.Sprintf("%s has %d bytes in the index, the lock says %d", f.File, size, f.Size)}
+		err = damagedf("%s has %d bytes in the index, the lock says %d", f.File, size, f.Size)
 	}
 	return path, err
 }
@@ -120,7 +115,7 @@ func (c *Collector) here(l *Lock, f File) (string, error) {
 			return path, nil
 		case path == c.cached(f): // damaged: it is fetched again
 		default:
-			return "", hint.With(&DamagedError{fmt.Sprintf("%s has sha256 %s and %d bytes, the lock says %s and %d", path, sum, size, f.SHA256, f.Size)},
+			return "", hint.With(damagedf("%s has sha256 %s and %d bytes, the lock says %s and %d", path, sum, size, f.SHA256, f.Size),
 				"bring the file of the lock, or lock again: dsbuild env lock environment.yaml")
 		}
 	}
@@ -223,7 +218,7 @@ func (c *checkedReader) Read(b []byte) (int, error) {
 	c.sum.Write(b[:n])
 	if err == io.EOF {
 		if got := hex.EncodeToString(c.sum.Sum(nil)); got != c.want.SHA256 {
-			return n, &DamagedError{fmt.Sprintf("%s has sha256 %s in the index, the lock says %s", c.want.File, got, c.want.SHA256)}
+			return n, damagedf("%s has sha256 %s in the index, the lock says %s", c.want.File, got, c.want.SHA256)
 		}
 	}
 	return n, err

@@ -254,7 +254,7 @@ func (l *Lock) For(f node.Facts) (*Set, error) {
 	if set := l.withPython(f); set != nil {
 		return set, nil
 	}
-	if x, y, ok := firstTwo(f.Python); !ok || x+"."+y != l.Python {
+	if wheel.Minor(f.Python) != l.Python {
 		return nil, fmt.Errorf("the environment is for Python %s, this node's interpreter is %s", l.Python, node.PlainVersion(f.Python))
 	}
 	if f.Tag != "cp"+strings.ReplaceAll(l.Python, ".", "") {
@@ -281,14 +281,6 @@ func (l *Lock) withPython(f node.Facts) *Set {
 // Brings reports whether a Python comes along for a kind of node.
 func (l *Lock) Brings() bool {
 	return slices.ContainsFunc(l.Sets, func(s Set) bool { return s.Python != nil })
-}
-
-func firstTwo(version string) (x, y string, ok bool) {
-	parts := strings.SplitN(version, ".", 3)
-	if len(parts) < 2 {
-		return "", "", false
-	}
-	return parts[0], parts[1], true
 }
 
 // Write writes the lock to path, and reports whether it differs from the file that was there.

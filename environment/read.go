@@ -53,11 +53,6 @@ func newReader(path string) *reader {
 	}}
 }
 
-func parse(path string, data []byte) (*Spec, error) {
-	r := newReader(path)
-	return r.read(r.Body(data))
-}
-
 func (r *reader) read(body ast.Node) (*Spec, error) {
 	s := &Spec{}
 	if body != nil {
@@ -136,9 +131,8 @@ func (r *reader) checkWhole(s *Spec, body ast.Node, given map[string]bool) {
 
 // text reads a value of one line in a form, which what describes.
 func (r *reader) text(n ast.Node, key string, form *regexp.Regexp, what string) string {
-	word, ok := yamldoc.Scalar(n)
+	word, ok := r.Text(n, key)
 	if !ok {
-		r.Wrong(n, key+" must be a text")
 		return ""
 	}
 	if !form.MatchString(word) || len(word) > maxText {
@@ -156,10 +150,9 @@ func (r *reader) interpreter(s *Spec, n ast.Node) {
 		items = r.Items(n, "interpreter")
 	}
 	for _, item := range items {
-		word, ok := yamldoc.Scalar(item)
+		word, ok := r.Text(item, "an entry of interpreter")
 		switch {
 		case !ok:
-			r.Wrong(item, "an entry of interpreter must be a text")
 		case archiveForm.MatchString(filepath.Base(word)) && !strings.ContainsAny(word, "\n\r\x00") && len(word) <= maxText:
 			if !filepath.IsAbs(word) {
 				word = filepath.Join(filepath.Dir(r.File), word)
@@ -216,10 +209,9 @@ func (r *reader) word(n ast.Node, key string) []string {
 
 // wheel reads the path of a local wheel, which is relative to the file.
 func (r *reader) wheel(n ast.Node, what string) []Text {
-	word, ok := yamldoc.Scalar(n)
+	word, ok := r.Text(n, what)
 	switch {
 	case !ok:
-		r.Wrong(n, what+" must be a text")
 		return nil
 	case !strings.HasSuffix(word, ".whl") || strings.ContainsAny(word, "\n\r\x00") || len(word) > maxText:
 		r.Add(r.Place(n), "packages of an index are requirements", "%s must be the path of a wheel (.whl)", what)
@@ -250,9 +242,8 @@ var requirementForm = func() *regexp.Regexp {
 
 // requirement reads a requirement. One with a URL would make the lock depend on a place.
 func (r *reader) requirement(n ast.Node) []Text {
-	word, ok := yamldoc.Scalar(n)
+	word, ok := r.Text(n, "a requirement")
 	if !ok {
-		r.Wrong(n, "a requirement must be a text")
 		return nil
 	}
 	word = strings.TrimSpace(word)

@@ -9,6 +9,11 @@ import (
 	"github.com/dsbuild/dsbuild/node"
 )
 
+func parse(path string, data []byte) (*Spec, error) {
+	r := newReader(path)
+	return r.read(r.Body(data))
+}
+
 func TestRead(t *testing.T) {
 	t.Parallel()
 	s, err := parse("dir/environment.yaml", []byte(`name: train

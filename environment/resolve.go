@@ -82,7 +82,7 @@ func (s *Spec) request(kinds []Kind, locals []local, uv string) (string, error) 
 	for _, a := range s.Archives {
 		sum, _, err := wheel.HashFile(a.Text)
 		if errors.Is(err, fs.ErrNotExist) {
-			err = hint.With(&ResolveError{fmt.Sprintf("%s: %s does not exist", a.At, a.Text)}, "bring the archive there, or name the nodes' own Python")
+			err = hint.With(resolveErrorf("%s: %s does not exist", a.At, a.Text), "bring the archive there, or name the nodes' own Python")
 		}
 		if err != nil {
 			return "", err
@@ -200,7 +200,7 @@ func (r Resolver) files(ctx context.Context, s *Spec, k Kind, locals []local, kn
 		out = append(out, f)
 	}
 	if len(out) == 0 {
-		return nil, &ResolveError{"no requirement applies to such a node: the environment would be empty"}
+		return nil, resolveErrorf("no requirement applies to such a node: the environment would be empty")
 	}
 	slices.SortFunc(out, func(a, b File) int { return strings.Compare(a.Name, b.Name) })
 	return out, nil
@@ -214,7 +214,7 @@ func installsOn(f File, python string, k Kind) error {
 	}
 	facts := k.facts(python)
 	if !slices.ContainsFunc(name.Tags, func(tag string) bool { return compat.Installs(tag, facts) }) {
-		return &ResolveError{fmt.Sprintf("%s %s has no wheel for Python %s, %s: %s is for another", f.Name, f.Version, python, k, f.File)}
+		return resolveErrorf("%s %s has no wheel for Python %s, %s: %s is for another", f.Name, f.Version, python, k, f.File)
 	}
 	return nil
 }

@@ -140,7 +140,7 @@ func (r Resolver) project(s *Spec, locals []local) (string, error) {
 func uvPlatform(k Kind) (string, error) {
 	minor, err := strconv.Atoi(strings.TrimPrefix(k.Glibc, "2."))
 	if err != nil || minor < 17 {
-		return "", hint.With(&ResolveError{"glibc " + k.Glibc + " is too old for uv"}, "an environment needs nodes with glibc 2.17 or newer")
+		return "", hint.With(resolveErrorf("glibc %s is too old for uv", k.Glibc), "an environment needs nodes with glibc 2.17 or newer")
 	}
 	switch {
 	case minor < 28:
@@ -170,7 +170,7 @@ func (r Resolver) run(ctx context.Context, dir string, args ...string) error {
 	case errors.As(err, &exit):
 		words := ui.Clean(strings.TrimPrefix(strings.TrimSpace(said.String()), "error: "))
 		if exit.ExitCode() == noSolution {
-			return &ResolveError{"uv cannot resolve the requirements: " + words}
+			return resolveErrorf("uv cannot resolve the requirements: %s", words)
 		}
 		return fmt.Errorf("uv failed with status %d: %s", exit.ExitCode(), words)
 	case err != nil:
@@ -179,10 +179,7 @@ func (r Resolver) run(ctx context.Context, dir string, args ...string) error {
 	return nil
 }
 
-// ResolveError says that no set of files meets the requirements: exit code 2.
-type ResolveError struct{ what string }
-
-func (e *ResolveError) Error() string { return e.what }
-
-// ExitCode is that of wrong configuration.
-func (e *ResolveError) ExitCode() int { return 2 }
+// resolveErrorf returns the error of requirements that no set of files meets.
+func resolveErrorf(format string, args ...any) error {
+	return hint.Coded(fmt.Errorf(format, args...), 2)
+}

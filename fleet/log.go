@@ -110,7 +110,7 @@ func (b *logFolder) reserve(n int) bool {
 	}
 	b.ready = true
 	if b.failed {
-		prune(filepath.Dir(b.dir))
+		PruneRuns(filepath.Dir(b.dir), keptRuns)
 	}
 	return true
 }
@@ -118,17 +118,17 @@ func (b *logFolder) reserve(n int) bool {
 // trouble reports the first file that could not be written.
 func (b *logFolder) trouble(err error) { b.once.Do(func() { b.told(err) }) }
 
-// runName matches the name that New gives to a run.
-var runName = regexp.MustCompile(`^\d{8}T\d{6}-[a-z0-9]{6}$`)
+// runName matches the name that New gives to a run. The name of a job follows that of its run.
+var runName = regexp.MustCompile(`^\d{8}T\d{6}-[a-z0-9]{6}(-.*)?$`)
 
-// prune removes the logs of all but the newest runs.
-func prune(dir string) {
+// PruneRuns removes the folders of all but the newest runs.
+func PruneRuns(dir string, keep int) {
 	entries, err := os.ReadDir(dir) // sorted by name, therefore by time
 	if err != nil {
 		return
 	}
 	runs := slices.DeleteFunc(entries, func(e os.DirEntry) bool { return !e.IsDir() || !runName.MatchString(e.Name()) })
-	for _, e := range runs[:max(0, len(runs)-keptRuns)] {
+	for _, e := range runs[:max(0, len(runs)-keep)] {
 		os.RemoveAll(filepath.Join(dir, e.Name())) //nolint:errcheck // the next run tries again
 	}
 }

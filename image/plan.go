@@ -17,6 +17,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
+	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -306,8 +307,9 @@ func (p *Plan) checkFit() error {
 }
 
 // unfit returns the error of a wheel that does not fit the base.
-func (p *Plan) unfit(hint string, reasons ...string) error {
-	return &UnfitError{Wheel: p.opt.Wheels[0].Manifest.Name, Base: p.opt.Base, Reasons: reasons, hint: hint}
+func (p *Plan) unfit(advice string, reasons ...string) error {
+	err := fmt.Errorf("%s does not fit %s: %s", p.opt.Wheels[0].Manifest.Name, p.opt.Base, strings.Join(reasons, "; "))
+	return hint.Coded(hint.Add(err, advice), 4)
 }
 
 // aboutBase lets a sentence of compat.Fit speak of the base.

@@ -63,27 +63,3 @@ func (l *nodeList) hostLine(at Position, m []string) {
 // enoughMistakes is the number of problems after which dsbuild stops reading node expressions:
 // one line may hold very many.
 const enoughMistakes = 1000
-
-// nodeExpressions reads lines of node expressions.
-func (r *reader) nodeExpressions() *Inventory {
-	list := nodeList{reader: r, first: make(map[string]Position)}
-	for i, line := range r.Lines {
-		text := strings.TrimSpace(line)
-		if text == "" || strings.HasPrefix(text, "#") {
-			continue
-		}
-		at := Position{File: r.File, Line: i + 1, Column: 1 + utf8.RuneCountInString(line[:strings.Index(line, text)])}
-		inside := func(offset int) Position {
-			there := at
-			there.Column += utf8.RuneCountInString(text[:offset])
-			return there
-		}
-		if list.full || len(list.Problems) > enoughMistakes {
-			break
-		}
-		for _, name := range list.expand(text, at, inside) {
-			list.addNode(name, at, settings{})
-		}
-	}
-	return &Inventory{Hosts: list.hosts}
-}

@@ -2,16 +2,76 @@ package inventory
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
 )
+
+// Options are the sources of inventories besides files. The zero value reads only files.
+type Options struct {
+	// Stdin is the input that "-" names.
+	Stdin io.Reader
+	// Ansible returns the output of ansible-inventory --list for the inventory at
+	// path. It is nil if that program is not installed: then dsbuild reads plain
+	// INI inventories of Ansible, and no others.
+	Ansible func(ctx context.Context, path string) ([]byte, error)
+	// Slurm returns the nodes of a partition, or of several, separated by commas; "" is the
+	// default one.
+	Slurm func(ctx context.Context, partition string) ([]SlurmNode, error)
+}
+
+// Open reads the inventory that a user names: a file, "-" for standard input, a node expression
+// such as gpu[01-16], in any known format, or a Slurm partition as slurm:NAME.
+//
+// The inventory of another tool may hold nodes that dsbuild cannot reach. Select returns an error
+// if the selection contains one.
+func Open(ctx context.Context, name string, opt Options) (*Inventory, error) {
+	if name == "-" {
+		return opt.read(ctx, opt.Stdin, name)
+	}
+	info, err := os.Stat(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && strings.HasPrefix(name, slurmPrefix):
+		return opt.fromSlurm(ctx, name)
+	case errors.Is(err, fs.ErrNotExist):
+		return named(name, err)
+	case err != nil:
+		return nil, unreadable(name, err)
+	case info.IsDir() && opt.Ansible != nil:
+		return opt.askAnsible(ctx, name, name, nil)
+	case info.IsDir():
+		failed := unreadable(name, syscall.EISDIR)
+		failed.Problems[0].Hint = installAnsible
+		return nil, failed
+	}
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, unreadable(name, err)
+	}
+	defer file.Close()
+	if info.Mode()&0o111 != 0 && info.Mode().IsRegular() {
+		if program, err := isProgram(file); err != nil {
+			return nil, unreadable(name, err)
+		} else if program {
+			return opt.openDynamic(ctx, name)
+		}
+	}
+	return opt.read(ctx, file, name)
+}
+
+// Load reads the inventory file at path; "-" is standard input. It runs no other program.
+func Load(path string) (*Inventory, error) {
+	return Open(context.Background(), path, Options{Stdin: os.Stdin})
+}
 
 // expressionFile stands for a node expression in messages, in place of a file name.
 const expressionFile = "node expression"

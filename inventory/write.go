@@ -11,18 +11,18 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// Writers returns the names of the notations in which Write can write an inventory.
+// Writers returns the names of the formats in which Write can write an inventory.
 func Writers() []string { return []string{"hostfile", "slurm", "ansible", "yaml"} }
 
-// Write writes the inventory in one of the notations of Writers. lost names the values that the
-// notation cannot hold: for each node, their keys in an inventory in YAML.
-func (inv *Inventory) Write(notation string) (text string, lost []Remark, err error) {
+// Write writes the inventory in one of the formats of Writers. lost names the values that the
+// format cannot hold: for each node, their keys in an inventory in YAML.
+func (inv *Inventory) Write(format string) (text string, lost []Remark, err error) {
 	nodes := inv.nodes()
 	var whole []Remark
 	if inv.Policy != "" {
 		whole = append(whole, Remark{"", "policy"})
 	}
-	switch notation {
+	switch format {
 	case "hostfile":
 		text, err = inv.hostfile(nodes)
 		return text, append(whole, losses(nodes, "slots")...), err
@@ -34,7 +34,7 @@ func (inv *Inventory) Write(notation string) (text string, lost []Remark, err er
 	case "yaml":
 		return inv.yaml(nodes), nil, nil
 	}
-	return "", nil, fmt.Errorf("dsbuild cannot write an inventory as %q", notation)
+	return "", nil, fmt.Errorf("dsbuild cannot write an inventory as %q", format)
 }
 
 // envEntry is an environment of a node in the form of the YAML inventory.
@@ -144,7 +144,7 @@ func (n nodeEntry) keys() []string {
 	return all
 }
 
-// losses returns the keys of the nodes that the notation does not keep.
+// losses returns the keys of the nodes that the format does not keep.
 func losses(nodes []nodeEntry, kept ...string) []Remark {
 	var lost []Remark
 	for _, n := range nodes {
@@ -186,19 +186,10 @@ func (inv *Inventory) hostfile(nodes []nodeEntry) (string, error) {
 			"set it in the inventory: slots: 8 (dsbuild_slots=8 for Ansible)"))
 	}
 	if len(errs) > 0 {
-		return "", &unwritable{errors.Join(errs...)}
+		return "", hint.Coded(errors.Join(errs...), 2)
 	}
 	return out.String(), nil
 }
-
-// unwritable is the error of an inventory that lacks a value that the notation needs.
-type unwritable struct{ error }
-
-// ExitCode returns the exit code of a wrong inventory.
-func (u *unwritable) ExitCode() int { return 2 }
-
-// Unwrap returns the reason.
-func (u *unwritable) Unwrap() error { return u.error }
 
 // slurm writes the names in Slurm's way: only the number at the end of a name becomes a range.
 // Slurm does not accept text after brackets, and reorders names with several brackets.

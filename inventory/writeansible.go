@@ -155,7 +155,7 @@ func noTemplates(node string, vars []variable) error {
 		if node != "" {
 			node += ": "
 		}
-		return &unwritable{hint.With(fmt.Errorf("%s%s would contain {{ or {%%, which Ansible reads as a template", node, v.name), "put it into a script on the node, and name the script")}
+		return hint.Coded(hint.With(fmt.Errorf("%s%s would contain {{ or {%%, which Ansible reads as a template", node, v.name), "put it into a script on the node, and name the script"), 2)
 	}
 	return nil
 }

@@ -115,7 +115,7 @@ func (s sample) job(t *testing.T) *Job {
 	r := Request{Kind: s.kind, Command: s.args, ReadFile: os.ReadFile}
 	r.Flags = flagsOf(s.flags...)
 	if s.nodes != "" {
-		inv, err := inventory.Read(strings.NewReader(s.nodes), "-")
+		inv, err := inventory.Open(t.Context(), "-", inventory.Options{Stdin: strings.NewReader(s.nodes)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -106,9 +106,8 @@ func (r *reader) readWords(p yamldoc.Pair) ([]Word, bool) {
 func (r *reader) readItems(p yamldoc.Pair, n *ast.SequenceNode) ([]Word, bool) {
 	words, ok := []Word{}, true
 	for _, item := range n.Values {
-		text, scalar := yamldoc.Scalar(item)
+		text, scalar := r.Text(item, "an item of "+p.Key)
 		if !scalar {
-			r.Wrong(item, "an item of "+p.Key+" must be a text")
 			ok = false
 			continue
 		}

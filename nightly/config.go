@@ -148,9 +148,8 @@ func (r *reader) resolvePath(name string) string {
 
 // singleLine is the value of a key that takes one line.
 func (r *reader) singleLine(p yamldoc.Pair) string {
-	word, ok := yamldoc.Scalar(p.Node)
+	word, ok := r.Text(p.Node, p.Key)
 	if !ok {
-		r.Wrong(p.Node, p.Key+" must be a text")
 		return ""
 	}
 	if strings.TrimSpace(word) == "" || strings.ContainsAny(word, "\n\r\x00") {
@@ -279,10 +278,7 @@ func (r *reader) readCommand(p yamldoc.Pair) []string {
 		words = []string{word}
 	} else {
 		for _, n := range r.Items(p.Node, "command") {
-			word, ok := yamldoc.Scalar(n)
-			if !ok {
-				r.Wrong(n, "a word of command must be a text")
-			}
+			word, _ := r.Text(n, "a word of command")
 			words = append(words, word)
 		}
 	}

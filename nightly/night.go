@@ -24,7 +24,7 @@ import (
 // Planner turns an entry, built from a source, into a plan.
 type Planner interface {
 	// Ask makes the plan as far as that works without an engine. request is the key of the plan in
-	// the store (pipeline.Request). Ask fetches the sources, once.
+	// the store (pipeline.RequestDigest). Ask fetches the sources, once.
 	Ask(ctx context.Context, e matrix.Entry, s Source) (p *pipeline.Plan, request string, err error)
 	// Plan makes the plan to run. Its messages begin with name.
 	Plan(ctx context.Context, name string, e matrix.Entry, s Source) (*pipeline.Plan, error)
@@ -235,7 +235,7 @@ func (n *night) keepUnchanged(u *nightWheel, request, plan string) bool {
 // takeFromStore uses a wheel that another run has built from the wanted plan. A store
 // that cannot be read has none.
 func (n *night) takeFromStore(u *nightWheel, asked *pipeline.Plan) bool {
-	led, _ := n.Store.Asked(u.request)
+	led, _ := n.Store.PlanOfRequest(u.request)
 	for _, digest := range []string{asked.Digest, led} {
 		p, ok, err := n.Store.Look(digest)
 		if err != nil || !ok || len(wheel.AuditTags(p.Manifest.Name, asked.Toolchain.Glibc)) > 0 {
@@ -282,7 +282,7 @@ func (n *night) recordBuild(u *nightWheel, r pipeline.Result) {
 		u.report.markFailed(r.Err)
 		return
 	}
-	if err := n.Store.Note(u.request, r.Plan.Digest); err != nil {
+	if err := n.Store.LinkRequest(u.request, r.Plan.Digest); err != nil {
 		n.Options.Report.Warn("%s: the store could not record its targets: %v", u.name, err)
 	}
 	b, err := n.state.addBuild(u.name, u.request, n.report.ID, r.Artifact)

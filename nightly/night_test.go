@@ -70,7 +70,7 @@ func (y *yard) Ask(_ context.Context, e matrix.Entry, s nightly.Source) (*pipeli
 	if err != nil {
 		return nil, "", err
 	}
-	request, err := pipeline.Request(p, "auto")
+	request, err := pipeline.RequestDigest(p, "auto")
 	return p, request, err
 }
 
@@ -356,7 +356,7 @@ func TestFromTheStore(t *testing.T) {
 		err = store.Put(p.Digest, y.make(filepath.Join(y.dir, "dist"), p))
 	}
 	if err == nil {
-		err = store.Note(request, p.Digest)
+		err = store.LinkRequest(request, p.Digest)
 	}
 	if err != nil {
 		t.Fatal(err)

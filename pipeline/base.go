@@ -10,25 +10,15 @@ import (
 	"path/filepath"
 	"regexp"
 
+	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// BaseError reports a base that cannot be used.
-type BaseError struct {
-	Arg string
-	Err error
+// BaseError returns the error of a base that cannot be used.
+func BaseError(arg string, err error) error {
+	return hint.Coded(hint.With(fmt.Errorf("base %s: %w", arg, err),
+		"give a root file system tar, an OCI tar (both uncompressed), or an image such as debian:bookworm-slim"), 2)
 }
-
-func (e *BaseError) Error() string { return fmt.Sprintf("base %s: %v", e.Arg, e.Err) }
-func (e *BaseError) Unwrap() error { return e.Err }
-
-// Hint describes the forms of a base.
-func (e *BaseError) Hint() string {
-	return "give a root file system tar, an OCI tar (both uncompressed), or an image such as debian:bookworm-slim"
-}
-
-// ExitCode is that of wrong usage.
-func (e *BaseError) ExitCode() int { return 2 }
 
 // imageRef matches the form of an image reference: name, tag, digest.
 var imageRef = regexp.MustCompile(`^[a-z0-9]+([._/:-]?[a-z0-9]+)*(:[\w.-]+)?(@sha256:[0-9a-f]{64})?$`)
@@ -41,7 +31,7 @@ func NewBase(arg string) (Base, error) {
 	info, err := os.Stat(arg)
 	if err != nil {
 		if filepath.Ext(arg) == ".tar" || !imageRef.MatchString(arg) {
-			return Base{}, &BaseError{arg, errors.New("neither a file nor an image reference")}
+			return Base{}, BaseError(arg, errors.New("neither a file nor an image reference"))
 		}
 		b := Base{Ref: arg}
 		if m := digestSuffix.FindStringSubmatch(arg); m != nil {
@@ -50,15 +40,15 @@ func NewBase(arg string) (Base, error) {
 		return b, nil
 	}
 	if !info.Mode().IsRegular() {
-		return Base{}, &BaseError{arg, errors.New("not a regular file")}
+		return Base{}, BaseError(arg, errors.New("not a regular file"))
 	}
 	oci, err := isOCI(arg)
 	if err != nil {
-		return Base{}, &BaseError{arg, err}
+		return Base{}, BaseError(arg, err)
 	}
 	sum, _, err := wheel.HashFile(arg)
 	if err != nil {
-		return Base{}, &BaseError{arg, err}
+		return Base{}, BaseError(arg, err)
 	}
 	file, err := filepath.Abs(arg)
 	if err != nil {

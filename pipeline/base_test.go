@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
 // tarFile makes a tar with the given empty files.
@@ -63,8 +65,7 @@ func TestNewBaseRefuses(t *testing.T) {
 		text:                "not a tar",
 	} {
 		_, err := NewBase(arg)
-		var bad *BaseError
-		if !errors.As(err, &bad) || !strings.Contains(err.Error(), want) || bad.ExitCode() != 2 {
+		if hint.ExitCode(err) != 2 || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", arg, err, want)
 		}
 	}

@@ -30,7 +30,8 @@ type build struct {
 	wheel string      // path of the finished wheel
 }
 
-func (b *build) runStep(ctx context.Context, space Workspace) error {
+// run runs all steps of the plan.
+func (b *build) run(ctx context.Context, space Workspace) error {
 	b.space = space
 	if err := runSteps(ctx, b.plan.Steps, space, b.runHere); err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -150,18 +151,9 @@ func (w *work) dropWorker(t *task, y *buildWorker, why error) {
 		return
 	}
 	rep.Warn("dsbuild lost engine %s and leaves it out: %v", y.Name, why)
-	t.result.Err = w.farm.Runner.Site.Error(&LostError{y.Name, why})
+	t.result.Err = w.farm.Runner.Site.Error(fmt.Errorf("dsbuild lost engine %s: %w", y.Name, why))
 	w.taskDone()
 }
-
-// LostError reports a job whose engine is lost, with no other engine left for it.
-type LostError struct {
-	Engine string
-	Err    error
-}
-
-func (e *LostError) Error() string { return fmt.Sprintf("dsbuild lost engine %s: %v", e.Engine, e.Err) }
-func (e *LostError) Unwrap() error { return e.Err }
 
 // connection is one of a worker's builders, made when first needed.
 type connection struct {
@@ -223,24 +215,16 @@ func (c *claims) claimName(name, job string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if owner, taken := c.owner[name]; taken && owner != job {
-		return &NameError{name, owner}
+		return SameNameError(name, owner)
 	}
 	c.owner[name] = job
 	return nil
 }
 
-// NameError reports a wheel with the same name as a wheel of another plan.
-type NameError struct {
-	Name, Owner string
-}
-
-func (e *NameError) Error() string {
-	return fmt.Sprintf("its wheel would have the file name %s, the same as the wheel of %s", e.Name, e.Owner)
-}
-
-// Hint says how both can be had.
-func (e *NameError) Hint() string {
-	return "build them into different directories, one after the other"
+// SameNameError returns the error of a wheel with the same name as the wheel of another plan.
+func SameNameError(name, owner string) error {
+	return hint.With(fmt.Errorf("its wheel would have the file name %s, the same as the wheel of %s", name, owner),
+		"build them into different directories, one after the other")
 }
 
 // errNoWorker is the error of a job when all workers are lost.

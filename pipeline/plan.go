@@ -453,15 +453,9 @@ func patchFiles(env map[string]string) []string {
 	return files
 }
 
-// Audit opens the wheel at file and compares it with its own metadata and with the plan. An error
-// about differences is a *wheel.AuditError that lists every one.
-func (p *Plan) Audit(ctx context.Context, file string) error {
-	_, err := p.auditContents(ctx, file)
-	return err
-}
-
-// auditContents is Audit, but also returns the wheel's contents. If an extension needs newer
-// libraries than requested, the error names the symbols.
+// auditContents opens the wheel at file and compares it with its own metadata and with the plan.
+// An error about differences is a *wheel.AuditError that lists every one. If an extension needs
+// newer libraries than requested, the error names the symbols.
 func (p *Plan) auditContents(ctx context.Context, file string) (wheel.Contents, error) {
 	v, err := wheel.Verify(ctx, file)
 	if err != nil {

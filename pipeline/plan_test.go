@@ -229,12 +229,12 @@ func TestPlanComparesGlibc(t *testing.T) {
 func TestPlanAuditNamesTheDamage(t *testing.T) {
 	p := plan(t, image(), Options{}, []string{"cpu_adam", "fused_adam"}, "8.0")
 	p.Digest = wheeltest.PlanDigest()
-	if err := p.Audit(t.Context(), wheeltest.Packed(t, t.TempDir(), wheeltest.Options{})); err != nil {
+	if _, err := p.auditContents(t.Context(), wheeltest.Packed(t, t.TempDir(), wheeltest.Options{})); err != nil {
 		t.Errorf("as it was packed: %v", err)
 	}
 	for _, d := range wheeltest.Damages() {
 		var bad *wheel.AuditError
-		err := p.Audit(t.Context(), d.Damaged(t, t.TempDir()))
+		_, err := p.auditContents(t.Context(), d.Damaged(t, t.TempDir()))
 		if !errors.As(err, &bad) || bad.ExitCode() != 4 || !strings.Contains(err.Error(), d.Finding) {
 			t.Errorf("%s: %v, want %s", d.Name, err, d.Finding)
 		}

@@ -13,10 +13,10 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Request returns the digest of a request: of a plan made without an engine, in which an image's
+// RequestDigest returns the digest of a request: of a plan made without an engine, in which an image's
 // tag stands for the image, and of the requested builder. It costs nothing to compute, and the
 // store notes it beside the wheel that was built for it.
-func Request(p *Plan, builder string) (string, error) {
+func RequestDigest(p *Plan, builder string) (string, error) {
 	text, err := json.Marshal([]string{p.Digest, builder})
 	if err != nil {
 		return "", err
@@ -29,9 +29,9 @@ func Request(p *Plan, builder string) (string, error) {
 // that led to its wheel.
 const requestSuffix = ".request"
 
-// Note stores that a request led to the plan with this digest. It does nothing if the store has
+// LinkRequest stores that a request led to the plan with this digest. It does nothing if the store has
 // no such wheel.
-func (s Store) Note(request, digest string) error {
+func (s Store) LinkRequest(request, digest string) error {
 	if _, err := os.Stat(s.Dir); err != nil {
 		return nil //nolint:nilerr // an unreadable store counts as empty
 	}
@@ -69,8 +69,8 @@ func (s Store) readNote(request string) ([]string, error) {
 	return found, nil
 }
 
-// Asked returns the digest of the plan that a request led to, "" if none is known.
-func (s Store) Asked(request string) (digest string, err error) {
+// PlanOfRequest returns the digest of the plan that a request led to, "" if none is known.
+func (s Store) PlanOfRequest(request string) (digest string, err error) {
 	if _, err := os.Stat(s.Dir); err != nil {
 		return "", nil //nolint:nilerr // an unreadable store counts as empty
 	}

@@ -13,7 +13,7 @@ func TestRequest(t *testing.T) {
 	seen := map[string]bool{}
 	for _, p := range []*Plan{a, b} {
 		for _, builder := range []string{"auto", "host"} {
-			r, err := Request(p, builder)
+			r, err := RequestDigest(p, builder)
 			if err != nil || len(r) != 64 || seen[r] {
 				t.Errorf("%q, %v", r, err)
 			}
@@ -28,11 +28,11 @@ func TestStoreKnowsRequests(t *testing.T) {
 	s := Store{Dir: filepath.Join(t.TempDir(), "wheels"), Keep: 2}
 	asked := func(want string) {
 		t.Helper()
-		if got, err := s.Asked("r"); err != nil || got != want {
+		if got, err := s.PlanOfRequest("r"); err != nil || got != want {
 			t.Errorf("asked: %q, %v; want %q", got, err, want)
 		}
 	}
-	if err := s.Note("r", "d1"); err != nil { // no store yet
+	if err := s.LinkRequest("r", "d1"); err != nil { // no store yet
 		t.Fatal(err)
 	}
 	asked("")
@@ -42,7 +42,7 @@ func TestStoreKnowsRequests(t *testing.T) {
 		}
 	}
 	for _, d := range []string{"d1", "d2", "d2"} {
-		if err := s.Note("r", d); err != nil {
+		if err := s.LinkRequest("r", d); err != nil {
 			t.Fatal(err)
 		}
 		asked(d)
@@ -51,7 +51,7 @@ func TestStoreKnowsRequests(t *testing.T) {
 	if err != nil || !ok || p.Manifest.Name != "a-1.whl" {
 		t.Errorf("%+v, %v, %v", p, ok, err)
 	}
-	if err := s.Note("r", "d3"); err != nil { // of which there is no wheel
+	if err := s.LinkRequest("r", "d3"); err != nil { // of which there is no wheel
 		t.Fatal(err)
 	}
 	if err := os.RemoveAll(filepath.Join(s.Dir, "d2")); err != nil {

@@ -89,7 +89,7 @@ func (r Runner) buildWheel(ctx context.Context, p *Plan) (wheel.Artifact, error)
 	b := &build{plan: p, dir: tmp.Path, started: time.Now(), rep: r.Report}
 	builder, err := r.withWorkspace(ctx, p, func(space Workspace, log io.Writer) error {
 		b.log = log
-		return b.runStep(ctx, space)
+		return b.run(ctx, space)
 	})
 	if err != nil {
 		return wheel.Artifact{}, err

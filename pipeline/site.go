@@ -15,6 +15,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/dockerfiles"
 	"github.com/dsbuild/dsbuild/internal/pyindex"
+	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -302,13 +303,10 @@ func (s Site) Script() string {
 	var b strings.Builder
 	b.WriteString("# settings of the site\n")
 	for _, name := range slices.Sorted(maps.Keys(s.variables)) {
-		fmt.Fprintf(&b, "export %s=%s\n", name, shellQuote(s.variables[name]))
+		fmt.Fprintf(&b, "export %s=%s\n", name, remote.Quote(s.variables[name]))
 	}
 	if s.ca != "" {
-		fmt.Fprintf(&b, "DSBUILD_CA=%s\n", shellQuote(s.ca))
+		fmt.Fprintf(&b, "DSBUILD_CA=%s\n", remote.Quote(s.ca))
 	}
 	return b.String()
 }
-
-// shellQuote quotes any text as one word for a shell.
-func shellQuote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

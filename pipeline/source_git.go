@@ -19,6 +19,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
 	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -216,7 +217,7 @@ func (g gitRef) foreignOwner(err error) error {
 	if found == nil {
 		return nil
 	}
-	allow := "git config --global --add safe.directory " + shellQuote(found[1])
+	allow := "git config --global --add safe.directory " + remote.Quote(found[1])
 	owned := fmt.Errorf("%s belongs to another user, and git reads it only if you allow it", found[1])
 	if dir, isCheckout := strings.CutSuffix(found[1], "/.git"); isCheckout {
 		return hint.With(owned, "give the directory itself: %s (dsbuild reads it without its settings), or allow it: %s", dir, allow)

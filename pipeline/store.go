@@ -112,24 +112,31 @@ func (s Store) pruneOldest() error {
 	if err != nil {
 		return err
 	}
-	type aged struct {
-		path string
-		used time.Time
-	}
-	var all []aged
+	var dirs []string
 	for _, e := range entries {
-		info, err := e.Info()
-		if err == nil && !strings.HasPrefix(e.Name(), ".") {
-			all = append(all, aged{filepath.Join(s.Dir, e.Name()), info.ModTime()})
+		if !strings.HasPrefix(e.Name(), ".") {
+			dirs = append(dirs, filepath.Join(s.Dir, e.Name()))
 		}
 	}
-	slices.SortFunc(all, func(a, b aged) int { return b.used.Compare(a.used) })
-	for i := s.Keep; i < len(all); i++ {
-		if err := os.RemoveAll(all[i].path); err != nil {
+	for _, dir := range LongUnused(dirs, s.Keep) {
+		if err := os.RemoveAll(dir); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// LongUnused returns the directories except the keep most recently used ones. A directory that
+// does not exist counts as never used.
+func LongUnused(dirs []string, keep int) []string {
+	used := map[string]time.Time{}
+	for _, dir := range dirs {
+		if info, err := os.Stat(dir); err == nil {
+			used[dir] = info.ModTime()
+		}
+	}
+	slices.SortFunc(dirs, func(a, b string) int { return used[b].Compare(used[a]) })
+	return dirs[min(keep, len(dirs)):]
 }
 
 // Product is a finished wheel with the files beside it.
@@ -157,12 +164,7 @@ func Place(p Product, dir string) (wheel.Artifact, error) {
 
 // writeFiles copies the wheel to path and writes the other files beside it.
 func (p Product) writeFiles(path string) error {
-	src, err := wheel.OpenRegular(p.File)
-	if err != nil {
-		return err
-	}
-	defer src.Close()
-	if err := atomicfile.Write(path, src, 0o644); err != nil {
+	if err := copyWhole(p.File, path); err != nil {
 		return err
 	}
 	if err := p.writeByteCode(path + wheel.ByteCodeSuffix); err != nil {
@@ -204,33 +206,20 @@ func (p Product) copySignatures(path string, same bool) error {
 	signatures, err := wheel.SignatureFiles(p.File)
 	for _, f := range signatures {
 		if err == nil {
-			err = copySignature(f, path+strings.TrimPrefix(f, p.File))
+			err = copyWhole(f, path+strings.TrimPrefix(f, p.File))
 		}
 	}
 	return err
 }
 
-func copySignature(from, to string) error {
-	src, err := wheel.OpenRegular(from)
-	if err != nil {
-		return err
-	}
-	defer src.Close()
-	return atomicfile.Write(to, src, 0o644)
-}
-
 // writeByteCode copies the byte code to path, if there is any: a wheel works without it.
 func (p Product) writeByteCode(path string) error {
-	src, err := wheel.OpenRegular(p.File + wheel.ByteCodeSuffix)
-	if errors.Is(err, fs.ErrNotExist) || p.Manifest.ByteCode == nil {
+	from := p.File + wheel.ByteCodeSuffix
+	if _, err := os.Stat(from); errors.Is(err, fs.ErrNotExist) || p.Manifest.ByteCode == nil {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err // that of another build with this name
 		}
 		return nil
 	}
-	if err != nil {
-		return err
-	}
-	defer src.Close()
-	return atomicfile.Write(path, src, 0o644)
+	return copyWhole(from, path)
 }

@@ -199,7 +199,7 @@ func (b *bucket) putFile(ctx context.Context, f File, sent func(int64)) error {
 }
 
 func (b *bucket) putOnce(ctx context.Context, f File, sent func(int64), isNew bool) error {
-	return f.send(sent, func(in *body) error {
+	return f.withBody(sent, func(in *body) error {
 		opt := minio.PutObjectOptions{ContentType: contentType(f.Name), DisableMultipart: true}
 		if isNew {
 			opt.SetMatchETagExcept("*")

@@ -53,7 +53,7 @@ func (p folder) putFile(ctx context.Context, f File, sent func(int64)) error {
 	if err := os.MkdirAll(p.dir, 0o755); err != nil {
 		return err
 	}
-	err := f.send(sent, func(b *body) error {
+	err := f.withBody(sent, func(b *body) error {
 		return atomicfile.Create(filepath.Join(p.dir, f.Name), contextReader{ctx, b}, 0o644)
 	})
 	if errors.Is(err, fs.ErrExist) { // somebody else published it meanwhile

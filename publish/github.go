@@ -191,7 +191,7 @@ func (p *github) putFile(ctx context.Context, f File, sent func(int64)) error {
 		}
 	}
 	var stored asset
-	err = f.send(sent, func(b *body) error {
+	err = f.withBody(sent, func(b *body) error {
 		return p.caller.do(ctx, request{
 			method: http.MethodPost, address: p.release.UploadURL + "?name=" + url.QueryEscape(f.Name),
 			kind: "application/octet-stream", body: b, size: f.Size,

@@ -162,7 +162,7 @@ func (p *gitlab) putFile(ctx context.Context, f File, sent func(int64)) error {
 	if len(all.sums[f.Name]) > 0 {
 		sent(f.Size)
 	} else {
-		err := f.send(sent, func(b *body) error {
+		err := f.withBody(sent, func(b *body) error {
 			return p.caller.do(ctx, request{method: http.MethodPut, address: p.fileURL(f.Name), kind: "application/octet-stream", body: b, size: f.Size}, nil)
 		})
 		if err != nil {

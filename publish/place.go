@@ -2,6 +2,7 @@ package publish
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 
 	"github.com/dsbuild/dsbuild/internal/hint"
@@ -23,9 +24,10 @@ func (r *run) openPlace(ctx context.Context) (place, error) {
 		return r.openGitLab(ctx)
 	case registryKind:
 		return r.openRegistry()
-	default:
+	case folderKind:
 		return r.openFolder()
 	}
+	return nil, fmt.Errorf("dsbuild cannot open %s", t)
 }
 
 // filePlace is a place that stores each file by itself.
@@ -104,8 +106,8 @@ func withAccessHint(err error, access string) error {
 	return err
 }
 
-// send opens a file and gives its body to do. If do fails, the bytes count as not sent.
-func (f File) send(sent func(int64), do func(b *body) error) error {
+// withBody opens a file and gives its body to do. If do fails, the bytes count as not sent.
+func (f File) withBody(sent func(int64), do func(b *body) error) error {
 	b, err := f.open(sent)
 	if err != nil {
 		return err

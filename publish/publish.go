@@ -111,10 +111,10 @@ func (e *ConflictError) ExitCode() int { return 4 }
 type state int
 
 const (
-	absent  state = iota
-	same          // the same bytes
-	other         // other bytes
-	untaken       // the place does not take such files
+	absent      state = iota
+	same              // the same bytes
+	other             // other bytes
+	unsupported       // the place does not take such files
 )
 
 // place is where wheels go. It stores each file whole or not at all, and replaces none.
@@ -285,7 +285,7 @@ func results(wheels []Wheel, states [][]state, sent Status) []Result {
 	all := []Result{}
 	for i, w := range wheels {
 		for j, f := range w.Files {
-			status := map[state]Status{absent: sent, same: Present, untaken: Left}[states[i][j]]
+			status := map[state]Status{absent: sent, same: Present, unsupported: Left}[states[i][j]]
 			all = append(all, Result{f.Name, f.SHA256, f.Size, status})
 		}
 	}

@@ -141,7 +141,7 @@ func statesIn(found *v1.Manifest, w Wheel) []state {
 func (p registry) put(ctx context.Context, w Wheel, files []File, sent func(int64)) error {
 	for _, f := range files {
 		err := p.run.retry(ctx, func(int) error {
-			return f.send(sent, func(b *body) error { return p.pusher.Upload(ctx, p.repo, fileLayer{f, b}) })
+			return f.withBody(sent, func(b *body) error { return p.pusher.Upload(ctx, p.repo, fileLayer{f, b}) })
 		})
 		if err != nil {
 			return withAccessHint(err, p.access())

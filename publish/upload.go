@@ -75,7 +75,7 @@ func (p *uploadIndex) access() string {
 func (p *uploadIndex) lookFile(ctx context.Context, f File) (state, error) {
 	name, err := wheel.ParseFileName(f.Name)
 	if err != nil {
-		return untaken, nil //nolint:nilerr // a file beside a wheel
+		return unsupported, nil //nolint:nilerr // a file beside a wheel
 	}
 	if p.check == "" {
 		return absent, nil
@@ -132,7 +132,7 @@ func (p *uploadIndex) putFile(ctx context.Context, f File, sent func(int64)) err
 	if err != nil {
 		return err
 	}
-	err = f.send(sent, func(b *body) error {
+	err = f.withBody(sent, func(b *body) error {
 		return p.caller.do(ctx, request{
 			method: http.MethodPost, address: p.address, kind: kind,
 			body: io.MultiReader(bytes.NewReader(head), b, bytes.NewReader(tail)), size: int64(len(head)) + f.Size + int64(len(tail)),

@@ -1,6 +1,7 @@
 package ship
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -24,7 +25,7 @@ func WithEnvironment(tables *compat.Tables, python, torch string) (func(node.Fac
 			}
 		}
 		if cuda == "" {
-			return nil, hint.With(&Error{"dsbuild does not know the CUDA of torch " + version, "", 2}, "name it: torch: %s+cu132", version)
+			return nil, hint.With(hint.Coded(errors.New("dsbuild does not know the CUDA of torch "+version), 2), "name it: torch: %s+cu132", version)
 		}
 	}
 	return func(f node.Facts) node.Facts {
@@ -48,7 +49,7 @@ func (s *Shipment) OneWheel() (string, error) {
 		for _, w := range s.plan.Wheels {
 			names = append(names, w.Name)
 		}
-		return "", &Error{fmt.Sprintf("the nodes need %d wheels (%s), and an environment has one DeepSpeed", len(names), strings.Join(names, ", ")), "ship to nodes of one kind at a time with --limit, each kind with its own environment", 2}
+		return "", hint.Coded(hint.With(fmt.Errorf("the nodes need %d wheels (%s), and an environment has one DeepSpeed", len(names), strings.Join(names, ", ")), "ship to nodes of one kind at a time with --limit, each kind with its own environment"), 2)
 	}
 	w := s.plan.Wheels[0]
 	return w.Artifact.Path, w.Err

@@ -245,7 +245,7 @@ func (w *works) Ask(_ context.Context, spec wheel.Spec) (*pipeline.Plan, string,
 	if err != nil {
 		return nil, "", err
 	}
-	request, err := pipeline.Request(p, "auto")
+	request, err := pipeline.RequestDigest(p, "auto")
 	return p, request, err
 }
 

@@ -2,6 +2,7 @@ package ship
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -143,9 +144,9 @@ func (p *Plan) Err() error {
 	case without == 0:
 		return nil
 	case failed == 0:
-		return &Error{fmt.Sprintf("%d of %d nodes get no wheel", without, p.Nodes), "", 3}
+		return hint.Coded(fmt.Errorf("%d of %d nodes get no wheel", without, p.Nodes), 3)
 	}
-	return &Error{fmt.Sprintf("%d of %d nodes get no wheel: %d of %d wheels failed", without, p.Nodes, failed, len(p.Wheels)), "", 3}
+	return hint.Coded(fmt.Errorf("%d of %d nodes get no wheel: %d of %d wheels failed", without, p.Nodes, failed, len(p.Wheels)), 3)
 }
 
 // noWheelError returns the error of a plan that has no wheel for any node. If no wheel can be
@@ -160,7 +161,7 @@ func (p *Plan) noWheelError() error {
 		if len(p.Left) == 0 || slices.ContainsFunc(p.Left, func(l Left) bool { return !l.unserved }) {
 			return nil
 		}
-		return &Error{"dsbuild can build no wheel for any of the nodes", p.Left[0].Hint, 2}
+		return hint.Coded(hint.Add(errors.New("dsbuild can build no wheel for any of the nodes"), p.Left[0].Hint), 2)
 	}
 	var all []error
 	for _, w := range p.Wheels {
@@ -171,20 +172,6 @@ func (p *Plan) noWheelError() error {
 	}
 	return &BuildError{all}
 }
-
-// Error is the error of a run that did not serve every node.
-type Error struct {
-	what, hint string
-	code       int
-}
-
-func (e *Error) Error() string { return e.what }
-
-// Hint suggests the next step.
-func (e *Error) Hint() string { return e.hint }
-
-// ExitCode is 2 if no wheel can be built as requested, else 3.
-func (e *Error) ExitCode() int { return e.code }
 
 // BuildError is the error of a run in which every wheel failed.
 type BuildError struct{ errs []error }

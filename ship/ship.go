@@ -21,7 +21,7 @@ import (
 // Planner turns the requirements of one wheel into a plan.
 type Planner interface {
 	// Ask makes the plan as far as that works without an engine. request is the key of the plan
-	// in the store (pipeline.Request).
+	// in the store (pipeline.RequestDigest).
 	Ask(ctx context.Context, spec wheel.Spec) (p *pipeline.Plan, request string, err error)
 	// Plan makes the plan to run. The planner reports its progress under the wheel's name.
 	Plan(ctx context.Context, name string, spec wheel.Spec) (*pipeline.Plan, error)
@@ -190,7 +190,7 @@ func (s *Shipment) lookUpWheel(ctx context.Context, w *Wheel) error {
 	if s.opt.Fresh {
 		return nil
 	}
-	led, err := s.opt.Store.Asked(request)
+	led, err := s.opt.Store.PlanOfRequest(request)
 	if err != nil {
 		return fmt.Errorf("store: %w", err)
 	}
@@ -307,7 +307,7 @@ func (s *Shipment) recordBuild(r pipeline.Result, w *Wheel) {
 	if r.Artifact.Cached {
 		w.State = Stored
 	}
-	if err := s.opt.Store.Note(w.request, w.Plan.Digest); err != nil {
+	if err := s.opt.Store.LinkRequest(w.request, w.Plan.Digest); err != nil {
 		s.opt.Report.Warn("%s: the store could not record its targets: %v", w.Name, err)
 	}
 }
@@ -319,7 +319,7 @@ func (s *Shipment) placeStored(w *Wheel) {
 	}
 	for _, other := range s.plan.Wheels {
 		if m := other.Artifact.Manifest; other.Artifact.Path != "" && m.Name == w.Artifact.Manifest.Name && m.SHA256 != w.Artifact.SHA256 {
-			w.markFailed(&pipeline.NameError{Name: m.Name, Owner: other.Name})
+			w.markFailed(pipeline.SameNameError(m.Name, other.Name))
 			return
 		}
 	}

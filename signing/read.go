@@ -286,11 +286,10 @@ func (r *reader) texts(n ast.Node, what string, form *regexp.Regexp, want string
 
 // text reads a value of one line; want describes form, if there is one.
 func (r *reader) text(n ast.Node, what string, form *regexp.Regexp, want string) string {
-	word, ok := yamldoc.Scalar(n)
+	word, ok := r.Text(n, what)
 	word = strings.TrimSpace(word)
 	switch {
 	case !ok:
-		r.Wrong(n, what+" must be a text")
 	case word == "" || strings.ContainsAny(word, "\n\r\x00"):
 		r.Add(r.Place(n), "", "%s must be one line of text", what)
 	case form != nil && !form.MatchString(word):

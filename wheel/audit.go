@@ -123,8 +123,8 @@ func (e Extension) newestSymbols() string {
 
 // acceptedOnGlibc reports whether pip takes a platform tag on a machine with a glibc.
 func acceptedOnGlibc(platform, glibc string) bool {
-	needs, promised := platformGlibc(platform)
-	return !promised || CompareVersions(needs, glibc) <= 0
+	needs, _ := SplitPlatform(platform)
+	return needs == "" || CompareVersions(needs, glibc) <= 0
 }
 
 // AuditTags compares the tags in a finished wheel's name with the requested glibc; "" accepts

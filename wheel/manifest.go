@@ -86,6 +86,12 @@ type Source struct {
 	SHA256 string `json:"sha256"`
 }
 
+// CommitURL identifies sources of kind git by their commit: URL@COMMIT.
+func (s Source) CommitURL() string {
+	repository, _ := SplitGitRef(s.Ref)
+	return repository + "@" + s.Commit
+}
+
 // SplitGitRef splits URL[@REF]; ref is "" if there is none. The host ends at a slash, or in the short
 // form of ssh at a colon: an @ before that belongs to the user's name.
 func SplitGitRef(arg string) (url, ref string) {

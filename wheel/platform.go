@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -76,25 +77,29 @@ func (f Floors) Versions() string {
 	return "GLIBC_" + f.Glibc + " GLIBCXX_" + f.GLIBCXX + " CXXABI_" + f.CXXABI + " GCC_" + f.Libgcc
 }
 
-// legacyPlatforms are the names manylinux tags had before PEP 600 put the
-// glibc into them.
-func legacyPlatforms() map[string]string {
-	return map[string]string{"manylinux1": "manylinux_2_5", "manylinux2010": "manylinux_2_12", "manylinux2014": "manylinux_2_17"}
-}
-
-// platformGlibc returns the glibc that a platform tag promises to run on: "2.35" for
-// manylinux_2_35_x86_64, and false if the tag promises none.
-func platformGlibc(tag string) (string, bool) {
-	for old, name := range legacyPlatforms() {
-		if rest, ok := strings.CutPrefix(tag, old+"_"); ok {
-			tag = name + "_" + rest
+// SplitPlatform reads a platform tag of Linux: the glibc that it promises to run on ("2.35" for
+// manylinux_2_35_x86_64, "" if it promises none) and the machine ("" for any other tag).
+func SplitPlatform(tag string) (glibc, machine string) {
+	// The names before PEP 600 put the glibc into them.
+	for _, old := range [][2]string{{"manylinux1_", "manylinux_2_5_"}, {"manylinux2010_", "manylinux_2_12_"}, {"manylinux2014_", "manylinux_2_17_"}} {
+		if rest, ok := strings.CutPrefix(tag, old[0]); ok {
+			tag = old[1] + rest
 		}
 	}
-	var major, minor int
-	if n, _ := fmt.Sscanf(tag, "manylinux_%d_%d_", &major, &minor); n < 2 {
-		return "", false
+	if machine, ok := strings.CutPrefix(tag, "linux_"); ok {
+		return "", machine
 	}
-	return fmt.Sprintf("%d.%d", major, minor), true
+	rest, ok := strings.CutPrefix(tag, "manylinux_")
+	fields := strings.SplitN(rest, "_", 3)
+	if !ok || len(fields) < 3 {
+		return "", ""
+	}
+	for _, number := range fields[:2] {
+		if _, err := strconv.Atoi(number); err != nil {
+			return "", ""
+		}
+	}
+	return fields[0] + "." + fields[1], fields[2]
 }
 
 // promise matches a platform tag that names the libraries a Linux machine must have.

@@ -114,8 +114,7 @@ func sourceURI(s Source) string {
 	case "release":
 		return pypiURL("deepspeed", s.Ref)
 	case "git":
-		repository, _ := SplitGitRef(s.Ref)
-		return repository + "@" + s.Commit
+		return s.CommitURL()
 	}
 	return s.Kind + ":" + url.PathEscape(s.Ref)
 }

@@ -294,7 +294,7 @@ func (c Contents) checkPromise() []string {
 	}
 	f := c.Floors()
 	need, err := Platform(f)
-	needs, _ := platformGlibc(need)
+	needs, _ := SplitPlatform(need)
 	what := fmt.Sprintf("needs glibc %s, GLIBCXX %s, CXXABI %s and libgcc %s: that is %s",
 		orNothing(f.Glibc), orNothing(f.GLIBCXX), orNothing(f.CXXABI), orNothing(f.Libgcc), need)
 	if err != nil {
@@ -303,7 +303,7 @@ func (c Contents) checkPromise() []string {
 	var damage []string
 	for _, t := range c.Tags {
 		platform := t[strings.LastIndex(t, "-")+1:]
-		if promised, ok := platformGlibc(platform); !ok || !strings.HasSuffix(platform, "_x86_64") || CompareVersions(promised, needs) >= 0 {
+		if promised, machine := SplitPlatform(platform); promised == "" || machine != "x86_64" || CompareVersions(promised, needs) >= 0 {
 			continue
 		}
 		d := "tagged " + platform + ", " + what

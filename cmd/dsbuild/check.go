@@ -1,12 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
-	"io"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -14,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dsbuild/dsbuild/fleet"
-	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/launch/check"
 )
@@ -109,12 +105,13 @@ func runCheck(ctx context.Context, a *app, opts checkOptions) error {
 	}
 	given.Hosts, given.KnownHosts, given.Reporter = inv.Hosts, inv.KnownHosts, a.reporter
 	defer tuneRuntime(len(inv.Hosts))()
-	report := check.Run(ctx, given)
-	outcome := report.Err()
+	result := check.Run(ctx, given)
+	outcome := result.Err()
 	if ctx.Err() != nil {
 		outcome = context.Cause(ctx)
 	}
-	return errors.Join(outcome, opts.printReport(a, report))
+	about := report.About{Command: opts.command, Inventory: opts.inventory, By: localUser(), At: time.Now()}
+	return errors.Join(outcome, checkForms(result).print(a, opts.json, opts.reports, about))
 }
 
 // readFlags checks the values of flags beyond their types.
@@ -156,7 +153,7 @@ func (o checkOptions) readFlags() (check.Options, error) {
 		}
 		given.Skip = append(given.Skip, check.Kind(name))
 	}
-	return given, checkReports(o.command, o.reports, func(file string) bool { return checkFormat(file) != nil })
+	return given, checkReports(o.command, o.reports)
 }
 
 // refuseSeveralEnvironments refuses nodes of which several environments are meant: a job runs in one.
@@ -167,43 +164,6 @@ func (o checkOptions) refuseSeveralEnvironments(hosts []inventory.Host) error {
 			return usageErrorf(o.command, "%s and %s are the same node: a job runs in one environment; choose with --limit", other, h.Name)
 		}
 		seen[h.Node] = h.Name
-	}
-	return nil
-}
-
-// printReport prints before it writes files, so that the user sees the report also where
-// a file cannot be written.
-func (o checkOptions) printReport(a *app, report *check.Report) error {
-	var errs []error
-	if o.json {
-		errs = append(errs, ui.JSON(a.stdout, report))
-	} else {
-		errs = append(errs, report.Print(a.stdout))
-	}
-	about := check.About{Command: o.command, Inventory: o.inventory, By: localUser(), At: time.Now()}
-	for _, file := range o.reports {
-		var text bytes.Buffer
-		err := checkFormat(file)(&text, report, about)
-		if err == nil {
-			err = writeWhole(file, text.Bytes(), 0o644)
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("writing the report: %w", err))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// checkFormat returns the function that writes a report of a check in the format of the file name's
-// ending; nil for any other ending.
-func checkFormat(file string) func(io.Writer, *check.Report, check.About) error {
-	switch filepath.Ext(file) {
-	case ".json":
-		return func(w io.Writer, r *check.Report, _ check.About) error { return ui.JSON(w, r) }
-	case ".html":
-		return func(w io.Writer, r *check.Report, about check.About) error { return r.Page(w, about) }
-	case ".xml":
-		return func(w io.Writer, r *check.Report, about check.About) error { return r.JUnit(w, about) }
 	}
 	return nil
 }

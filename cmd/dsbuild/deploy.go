@@ -15,7 +15,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/adrg/xdg"
 	"github.com/docker/go-units"
 	"github.com/spf13/cobra"
 	"golang.org/x/time/rate"
@@ -25,11 +24,11 @@ import (
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/relay"
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/fleet/report/page"
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
+	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/verify"
 )
 
@@ -157,7 +156,7 @@ func runDeploy(ctx context.Context, a *app, opts deployOptions) error {
 	}
 	d := deploy.New(opt)
 	defer tuneRuntime(len(opt.Hosts))()
-	return runFleet(ctx, a, opts, d, d.Survey)
+	return runFleet(ctx, a, opts, d, d.Survey, newPlanDocument)
 }
 
 // withWheels adds the wheels, the wheelhouse and pip to a fleet's options.
@@ -250,7 +249,7 @@ func (o deployOptions) keptLogs() fleet.Logs {
 	if o.logs != "" {
 		return fleet.Logs{Dir: o.logs}
 	}
-	return fleet.Logs{Dir: filepath.Join(xdg.StateHome, "dsbuild", "logs"), Failed: true}
+	return fleet.Logs{Dir: pipeline.DefaultLogs(), Failed: true}
 }
 
 // loadNodes reads the inventory, and keeps the nodes that --limit and --retry-failed select. An
@@ -302,13 +301,24 @@ func (o deployOptions) handleNothingToDo(a *app, err error) error {
 		_, err = fmt.Fprintln(a.stdout, ui.Clean(nothing.why))
 		return err
 	case o.dryRun:
-		return printFleetPlan(a, o, deploy.Plan{})
+		return ui.JSON(a.stdout, newPlanDocument(deploy.Plan{}))
 	}
 	return ui.JSON(a.stdout, report.Empty(o.commandName()))
 }
 
-// runFleet surveys the nodes, applies the plan and reports the result.
-func runFleet(ctx context.Context, a *app, opts deployOptions, d *deploy.Deployment, survey func(context.Context) (deploy.Plan, error)) error {
+// deployment is a run that changes nodes.
+type deployment interface {
+	Apply(context.Context) *report.Report
+	Report() *report.Report
+	Close()
+}
+
+// runFleet surveys the nodes, applies the plan and reports the result. The JSON of a dry run is the
+// document of the plan.
+func runFleet[Plan interface {
+	Print(io.Writer) error
+	Err() error
+}, Document any](ctx context.Context, a *app, opts deployOptions, d deployment, survey func(context.Context) (Plan, error), document func(Plan) Document) error {
 	defer d.Close()
 	plan, err := survey(ctx)
 	switch {
@@ -316,8 +326,10 @@ func runFleet(ctx context.Context, a *app, opts deployOptions, d *deploy.Deploym
 		return tell(ctx, a, opts, d.Report())
 	case err != nil:
 		return err
+	case opts.dryRun && opts.json:
+		return errors.Join(plan.Err(), ui.JSON(a.stdout, document(plan)))
 	case opts.dryRun:
-		return errors.Join(plan.Err(), printFleetPlan(a, opts, plan))
+		return errors.Join(plan.Err(), plan.Print(a.stdout))
 	}
 	return tell(ctx, a, opts, d.Apply(ctx))
 }
@@ -353,7 +365,7 @@ func (o deployOptions) checkFlags() error {
 	if o.dryRun && len(o.reports) > 0 {
 		return usageErrorf(o.command, "--report does not work with --dry-run: a dry run has no report")
 	}
-	if err := checkReports(o.command, o.reports, func(file string) bool { return reportFormat(file) != nil }); err != nil {
+	if err := checkReports(o.command, o.reports); err != nil {
 		return err
 	}
 	if o.logs != "" {
@@ -369,9 +381,9 @@ func (o deployOptions) checkFlags() error {
 }
 
 // checkReports finds out before any node is touched whether reports can be written.
-func checkReports(command string, reports []string, known func(file string) bool) error {
+func checkReports(command string, reports []string) error {
 	for _, r := range reports {
-		if !known(r) {
+		if !slices.Contains(reportEndings(), filepath.Ext(r)) {
 			return usageErrorf(command, "--report %s: the name must end in .json, .html or .xml", r)
 		}
 		if err := checkWritable(r); err != nil {
@@ -455,13 +467,6 @@ type planEntry struct {
 	Serial  int      `json:"serial,omitempty"`
 }
 
-func printFleetPlan(a *app, opts deployOptions, plan deploy.Plan) error {
-	if !opts.json {
-		return plan.Print(a.stdout)
-	}
-	return ui.JSON(a.stdout, newPlanDocument(plan))
-}
-
 func newPlanDocument(plan deploy.Plan) planDocument {
 	doc := planDocument{Nodes: make([]planEntry, 0, len(plan.Nodes))}
 	for _, n := range plan.Nodes {
@@ -477,55 +482,14 @@ func newPlanDocument(plan deploy.Plan) planDocument {
 	return doc
 }
 
-// printReport prints before it writes files, so that the user sees the report also where
-// a file cannot be written.
-func printReport(a *app, opts deployOptions, report *report.Report) error {
-	var errs []error
-	if opts.json {
-		errs = append(errs, ui.JSON(a.stdout, report))
-	} else {
-		errs = append(errs, report.Print(a.stdout))
-	}
-	return errors.Join(append(errs, writeReports(opts, report))...)
+// about describes the run to the readers of its report.
+func (o deployOptions) about() report.About {
+	return report.About{Command: o.command, Inventory: o.inventory, By: localUser(), At: time.Now()}
 }
 
-// writeReports writes the report into the files that --report names.
-func writeReports(opts deployOptions, r *report.Report) error {
-	var errs []error
-	about := report.About{Command: opts.command, Inventory: opts.inventory, By: localUser(), At: time.Now()}
-	for _, file := range opts.reports {
-		if err := writeReport(file, r, about); err != nil {
-			errs = append(errs, fmt.Errorf("writing the report: %w", err))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// reportFormat returns the function that writes a report in the format of the file name's ending;
-// nil for any other ending.
-func reportFormat(file string) func(io.Writer, *report.Report, report.About) error {
-	switch filepath.Ext(file) {
-	case ".json":
-		return func(w io.Writer, r *report.Report, _ report.About) error { return ui.JSON(w, r) }
-	case ".html":
-		return page.Write
-	case ".xml":
-		return func(w io.Writer, r *report.Report, about report.About) error { return r.JUnit(w, about) }
-	}
-	return nil
-}
-
-// writeReport writes a report in the format of the file's name.
-func writeReport(file string, report *report.Report, about report.About) error {
-	var text bytes.Buffer
-	if err := reportFormat(file)(&text, report, about); err != nil {
-		return err
-	}
-	mode := os.FileMode(0o644)
-	if filepath.Ext(file) == ".xml" && report.QuotesLogs() {
-		mode = 0o600 // as the logs
-	}
-	return writeWhole(file, text.Bytes(), mode)
+// printReport prints the report and writes it into the files that --report names.
+func printReport(a *app, opts deployOptions, r *report.Report) error {
+	return fleetForms(r).print(a, opts.json, opts.reports, opts.about())
 }
 
 // writeWhole writes a file whole or not at all.

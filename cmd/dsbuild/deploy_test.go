@@ -50,7 +50,7 @@ func TestReportWithLogsIsPrivate(t *testing.T) {
 	for _, ending := range []string{".xml", ".html", ".json"} {
 		file := filepath.Join(dir, "report"+ending)
 		for _, r := range []*report.Report{fine, failed} {
-			if err := writeReport(file, r, report.About{}); err != nil {
+			if err := fleetForms(r).writeFile(file, report.About{}); err != nil {
 				t.Fatal(err)
 			}
 			text, err := os.ReadFile(file)
@@ -106,7 +106,7 @@ func TestInterruptedSurveyPrintsAndWritesTheReport(t *testing.T) {
 	}
 	var out bytes.Buffer
 	opts := deployOptions{reports: []string{filepath.Join(t.TempDir(), "r.json")}, json: true}
-	err := runFleet(ctx, &app{stdout: &out}, opts, d, survey)
+	err := runFleet(ctx, &app{stdout: &out}, opts, d, survey, newPlanDocument)
 	if code := exitCode(ctx, err); code != exitInterrupted {
 		t.Errorf("exit code %d, %v", code, err)
 	}

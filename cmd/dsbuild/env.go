@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -42,7 +41,6 @@ without a package index on the nodes. It switches to it by one rename of a link;
 environment before stays for dsbuild env rollback.`,
 	}
 	cmd.AddCommand(newEnvLockCommand(a), newEnvDeployCommand(a), newEnvVerifyCommand(a), newEnvRollbackCommand(a))
-	refuseUnknown(cmd)
 	return cmd
 }
 
@@ -135,11 +133,8 @@ func addLockFlags(cmd *cobra.Command, opts *envOptions) {
 
 // addFilesFlags gives a command the flags of everything that collects files.
 func addFilesFlags(cmd *cobra.Command, opts *envOptions) {
-	flags := cmd.Flags()
-	flags.StringVar(&opts.files, "files", "", "look for the files of the lock in `DIR` before the cache and the index")
-	flags.StringVar(&opts.site.IndexURL, "index-url", "", "package index to fetch from (default: that of pip or uv in the environment)")
-	flags.StringArrayVar(&opts.site.ExtraIndexURLs, "extra-index-url", nil, "additional package index, repeatable")
-	flags.StringVar(&opts.site.CA, "ca", "", "file of certificates to trust beside the system's (default: SSL_CERT_FILE)")
+	cmd.Flags().StringVar(&opts.files, "files", "", "look for the files of the lock in `DIR` before the cache and the index")
+	indexFlags(cmd.Flags(), &opts.site)
 }
 
 // envCache is dsbuild's folder for the files of environments.
@@ -184,14 +179,9 @@ func runEnvDeploy(ctx context.Context, a *app, opts envOptions) error {
 	if err != nil {
 		return opts.handleNothingToDo(a, err)
 	}
-	for _, w := range opt.Files.Wheels {
-		if _, err := acceptedWheels(opt.Policy, []wheels.Wheel{*w}, a.reporter); err != nil {
-			return err
-		}
-	}
 	d := envs.New(opt)
 	defer tuneRuntime(len(opt.Hosts))()
-	return runEnv(ctx, a, opts, d, d.Survey)
+	return runFleet(ctx, a, opts.deployOptions, d, d.Survey, newEnvPlanDocument)
 }
 
 // withFiles is options with the files of the lock, which it collects.
@@ -232,22 +222,7 @@ func runEnvRollback(ctx context.Context, a *app, opts envOptions) error {
 	}
 	d := envs.New(opt)
 	defer tuneRuntime(len(opt.Hosts))()
-	return runEnv(ctx, a, opts, d, d.SurveyRollback)
-}
-
-// runEnv surveys the nodes, applies the plan and reports the result.
-func runEnv(ctx context.Context, a *app, opts envOptions, d *envs.Deployment, survey func(context.Context) (envs.Plan, error)) error {
-	defer d.Close()
-	plan, err := survey(ctx)
-	switch {
-	case err != nil && ctx.Err() != nil && !opts.dryRun:
-		return tell(ctx, a, opts.deployOptions, d.Report())
-	case err != nil:
-		return err
-	case opts.dryRun:
-		return errors.Join(plan.Err(), printEnvPlan(a, opts, plan))
-	}
-	return tell(ctx, a, opts.deployOptions, d.Apply(ctx))
+	return runFleet(ctx, a, opts.deployOptions, d, d.SurveyRollback, newEnvPlanDocument)
 }
 
 // envPlanEntry is a node in the JSON of a dry run.
@@ -264,10 +239,12 @@ type envPlanEntry struct {
 	Serial  int      `json:"serial,omitempty"`
 }
 
-func printEnvPlan(a *app, opts envOptions, plan envs.Plan) error {
-	if !opts.json {
-		return plan.Print(a.stdout)
-	}
+// envPlanDocument is the JSON document of a dry run of dsbuild env.
+type envPlanDocument struct {
+	Nodes []envPlanEntry `json:"nodes"`
+}
+
+func newEnvPlanDocument(plan envs.Plan) envPlanDocument {
 	nodes := []envPlanEntry{}
 	for _, n := range plan.Nodes {
 		e := envPlanEntry{n.Name, string(n.Action), "", n.Ready, []string{}, n.Size(), append([]string{}, n.Reasons...), append([]string{}, n.Remarks...), n.Hint, n.Serial}
@@ -279,9 +256,7 @@ func printEnvPlan(a *app, opts envOptions, plan envs.Plan) error {
 		}
 		nodes = append(nodes, e)
 	}
-	return ui.JSON(a.stdout, struct {
-		Nodes []envPlanEntry `json:"nodes"`
-	}{nodes})
+	return envPlanDocument{nodes}
 }
 
 // runEnvVerify compares environments as opts say.

@@ -39,7 +39,6 @@ or both; flags override the file.`,
 		cmd.AddCommand(newLaunchKindCommand(a, k))
 	}
 	cmd.AddCommand(newLintCommand(a))
-	refuseUnknown(cmd)
 	return cmd
 }
 

@@ -5,8 +5,6 @@ import (
 	"crypto/rand"
 	"os"
 	"path/filepath"
-	"regexp"
-	"slices"
 	"strings"
 	"time"
 
@@ -113,20 +111,12 @@ func closeDialer(d remote.Dialer) {
 // keptJobs is the number of runs whose logs stay if the user names no folder.
 const keptJobs = 10
 
-// jobRun is the name of a run's folder.
-var jobRun = regexp.MustCompile(`^\d{8}T\d{6}-[a-z0-9]{6}-`)
-
 // jobLogs is the folder of a run's logs; of old runs they are removed.
 func jobLogs(dir, job string) string {
 	if dir != "" {
 		return dir
 	}
 	base := filepath.Join(xdg.StateHome, "dsbuild", "jobs")
-	if entries, err := os.ReadDir(base); err == nil { // by name, so by time
-		runs := slices.DeleteFunc(entries, func(e os.DirEntry) bool { return !e.IsDir() || !jobRun.MatchString(e.Name()) })
-		for _, e := range runs[:max(0, len(runs)-keptJobs+1)] {
-			os.RemoveAll(filepath.Join(base, e.Name())) //nolint:errcheck // the next run tries again
-		}
-	}
+	fleet.PruneRuns(base, keptJobs-1)
 	return filepath.Join(base, time.Now().Format("20060102T150405")+"-"+strings.ToLower(rand.Text()[:6])+"-"+job)
 }

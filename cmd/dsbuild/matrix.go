@@ -32,14 +32,12 @@ func runMatrix(ctx context.Context, a *app, o wheelOptions) error {
 	if err != nil {
 		return err
 	}
-	backend := o.newBackend(a)
-	defer backend.Close()
-	plans, err := o.newPlanner(ctx, a, backend)
+	tools, err := o.openPlanner(ctx, a)
 	if err != nil {
 		return err
 	}
-	defer plans.Close()
-	jobs, err := plans.PlanMatrix(ctx, file, func(err error) bool { return hint.ExitCode(err) == exitUsage })
+	defer tools.Close()
+	jobs, err := tools.plans.PlanMatrix(ctx, file, func(err error) bool { return hint.ExitCode(err) == exitUsage })
 	if err != nil {
 		return err
 	}
@@ -52,7 +50,7 @@ func runMatrix(ctx context.Context, a *app, o wheelOptions) error {
 		return err
 	}
 	defer done()
-	farm := pipeline.Farm{Runner: runner, Workers: backend.Workers()}
+	farm := pipeline.Farm{Runner: runner, Workers: tools.backend.Workers()}
 	results := farm.Run(ctx, jobs)
 	if err := printMatrix(a, o.json, results); err != nil {
 		return err
@@ -60,39 +58,27 @@ func runMatrix(ctx context.Context, a *app, o wheelOptions) error {
 	return matrixFailure(ctx, results)
 }
 
-// matrixError is a matrix of which something failed.
-type matrixError struct {
-	failed []string
-	of     int
-	code   int
-}
-
-func (e *matrixError) Error() string {
-	return fmt.Sprintf("%d of %d wheels failed: %s", len(e.failed), e.of, strings.Join(e.failed, ", "))
-}
-
-// ExitCode returns 4 if all failed wheels were built but do not match the request, and 1
-// if one could not be built.
-func (e *matrixError) ExitCode() int { return e.code }
-
+// matrixFailure returns the error of a matrix of which something failed. Its exit code is 4 if all
+// failed wheels were built but do not match the request, and 1 if one could not be built.
 func matrixFailure(ctx context.Context, results []pipeline.Result) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	e := &matrixError{of: len(results), code: exitWheel}
+	var failed []string
+	code := exitWheel
 	for _, r := range results {
 		if r.Err == nil {
 			continue
 		}
-		e.failed = append(e.failed, r.Name)
+		failed = append(failed, r.Name)
 		if hint.ExitCode(r.Err) != exitWheel {
-			e.code = exitFailed
+			code = exitFailed
 		}
 	}
-	if len(e.failed) == 0 {
+	if len(failed) == 0 {
 		return nil
 	}
-	return e
+	return hint.Coded(fmt.Errorf("%d of %d wheels failed: %s", len(failed), len(results), strings.Join(failed, ", ")), code)
 }
 
 // matrixDocument is the JSON that dsbuild wheel --matrix prints.

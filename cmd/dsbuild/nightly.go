@@ -103,23 +103,16 @@ func runNight(ctx context.Context, a *app, o nightlyOptions, config nightly.Conf
 			return nil, err
 		}
 	}
-	backend := o.build.newBackend(a)
-	defer backend.Close()
-	plans, err := o.build.newPlanner(ctx, a, backend)
+	tools, err := o.build.openBuild(ctx, a)
 	if err != nil {
 		return nil, err
 	}
-	defer plans.Close()
-	sign, done, err := a.wheelSigner(ctx, o.build.sign)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	opt.GPUs, opt.Plans = gpusOf(plans.Tables()), nightly.NewSourcePlanner(plans)
+	defer tools.Close()
+	opt.GPUs, opt.Plans = gpusOf(tools.plans.Tables()), nightly.NewSourcePlanner(tools.plans)
 	opt.Build = func(ctx context.Context, dir string, jobs []pipeline.Job, done func(pipeline.Result)) []pipeline.Result {
 		runner := o.build.newRunner(a, dir)
-		runner.Sign = sign
-		farm := pipeline.Farm{Runner: runner, Workers: backend.Workers(), Done: done}
+		runner.Sign = tools.sign
+		farm := pipeline.Farm{Runner: runner, Workers: tools.backend.Workers(), Done: done}
 		return farm.Run(ctx, jobs)
 	}
 	return nightly.Run(ctx, opt)
@@ -153,7 +146,7 @@ func nightlyDeploy(ctx context.Context, a *app, d nightly.Deploy, site pipeline.
 	return func(ctx context.Context, dir, limit, report string) (nightly.Nodes, error) {
 		opts := opts
 		opts.limit, opts.wheel = limit, dir
-		for _, ending := range []string{".json", ".html", ".xml"} {
+		for _, ending := range reportEndings() {
 			opts.reports = append(opts.reports, report+ending)
 		}
 		if spec != nil {
@@ -195,5 +188,5 @@ func describeNight(ctx context.Context, opts deployOptions, report *report.Repor
 	if ctx.Err() != nil {
 		return n, context.Cause(ctx)
 	}
-	return n, errors.Join(report.Err(), writeReports(opts, report))
+	return n, errors.Join(report.Err(), fleetForms(report).writeFiles(opts.reports, opts.about()))
 }

@@ -108,14 +108,12 @@ func readBuilt(ctx context.Context, file, command string) (wheel.Manifest, strin
 
 // buildAgain builds the wheel of a manifest into a folder, without the store.
 func buildAgain(ctx context.Context, a *app, o wheelOptions, request planner.Request, m wheel.Manifest, dir, command string) (wheel.Artifact, error) {
-	backend := o.newBackend(a)
-	defer backend.Close()
-	plans, err := o.newPlanner(ctx, a, backend)
+	tools, err := o.openPlanner(ctx, a)
 	if err != nil {
 		return wheel.Artifact{}, err
 	}
-	defer plans.Close()
-	plan, err := plans.Plan(ctx, request)
+	defer tools.Close()
+	plan, err := tools.plans.Plan(ctx, request)
 	if err != nil {
 		return wheel.Artifact{}, err
 	}
@@ -126,7 +124,7 @@ func buildAgain(ctx context.Context, a *app, o wheelOptions, request planner.Req
 		a.reporter.Warn("this dsbuild (%s) plans the wheel in another way than the one that built it: other bytes say nothing about its builder", a.version)
 	}
 	runner := o.newRunner(a, filepath.Join(dir, "dist"))
-	runner.Builder, runner.Store = backend.OpenBuilder, pipeline.Store{Dir: filepath.Join(dir, "store"), Keep: 1}
+	runner.Builder, runner.Store = tools.backend.OpenBuilder, pipeline.Store{Dir: filepath.Join(dir, "store"), Keep: 1}
 	return runner.Run(ctx, plan)
 }
 
@@ -147,11 +145,5 @@ func differError(file, again string) error {
 		differs = append(differs[:most:most], fmt.Sprintf("and %d more", len(differs)-most))
 	}
 	err = errors.New(filepath.Base(file) + " has other bytes when it is built again: " + strings.Join(differs, "; "))
-	return &otherBytesError{hint.With(err, "compare the two manifests and statements: another gcc or package in the base changes code")}
+	return hint.Coded(hint.With(err, "compare the two manifests and statements: another gcc or package in the base changes code"), exitWheel)
 }
-
-// otherBytesError reports that a rebuild by the manifest gives other bytes.
-type otherBytesError struct{ error }
-
-func (e *otherBytesError) Unwrap() error { return e.error }
-func (e *otherBytesError) ExitCode() int { return exitWheel }

@@ -38,5 +38,5 @@ func runRollback(ctx context.Context, a *app, opts deployOptions) error {
 	}
 	d := deploy.New(opt)
 	defer tuneRuntime(len(opt.Hosts))()
-	return runFleet(ctx, a, opts, d, d.SurveyRollback)
+	return runFleet(ctx, a, opts, d, d.SurveyRollback, newPlanDocument)
 }

@@ -112,19 +112,12 @@ func runShip(ctx context.Context, a *app, o shipOptions) error {
 	if err != nil {
 		return err
 	}
-	backend := o.build.newBackend(a)
-	defer backend.Close()
-	plans, err := o.build.newPlanner(ctx, a, backend)
+	tools, err := o.build.openBuild(ctx, a)
 	if err != nil {
 		return err
 	}
-	defer plans.Close()
-	sign, done, err := a.wheelSigner(ctx, o.build.sign)
-	if err != nil {
-		return err
-	}
-	defer done()
-	opt, err := o.build.shipOptions(ctx, a, backend, plans, sign)
+	defer tools.Close()
+	opt, err := o.build.shipOptions(ctx, a, tools)
 	if err != nil {
 		return err
 	}
@@ -132,7 +125,7 @@ func runShip(ctx context.Context, a *app, o shipOptions) error {
 	opt.Fleet.Force, opt.Fleet.Index = o.fleet.force, deploy.Deps(o.fleet.deps) == deploy.DepsIndex
 	opt.Fleet.PipWheel = deploy.DefaultPip()
 	if deploy.Deps(o.fleet.deps) == deploy.DepsBundle {
-		opt.Bundle = o.build.newBundler(a, backend)
+		opt.Bundle = o.build.newBundler(a, tools.backend)
 	}
 	if !o.verifyGiven {
 		opt.Fleet.VerifyLeft = verify.LevelFiles

@@ -67,24 +67,17 @@ func buildForEnv(ctx context.Context, a *app, o shipOptions, spec *environment.S
 	for i := range deployment.Hosts {
 		deployment.Hosts[i].Python = spec.Program()
 	}
-	backend := o.build.newBackend(a)
-	defer backend.Close()
-	plans, err := o.build.newPlanner(ctx, a, backend)
+	tools, err := o.build.openBuild(ctx, a)
 	if err != nil {
 		return nil, false, err
 	}
-	defer plans.Close()
-	sign, closeKey, err := a.wheelSigner(ctx, o.build.sign)
-	if err != nil {
-		return nil, false, err
-	}
-	defer closeKey()
-	opt, err := o.build.shipOptions(ctx, a, backend, plans, sign)
+	defer tools.Close()
+	opt, err := o.build.shipOptions(ctx, a, tools)
 	if err != nil {
 		return nil, false, err
 	}
 	opt.Fleet, opt.Keep = deployment, true
-	if opt.Assume, err = ship.WithEnvironment(plans.Tables(), spec.Python, spec.Torch); err != nil {
+	if opt.Assume, err = ship.WithEnvironment(tools.plans.Tables(), spec.Python, spec.Torch); err != nil {
 		return nil, false, err
 	}
 	s := ship.New(opt)

@@ -99,13 +99,6 @@ func runSign(ctx context.Context, a *app, o signOptions, files []string) error {
 	return nil
 }
 
-// keyError is a key that cannot be used: wrong usage.
-type keyError struct{ err error }
-
-func (e *keyError) Error() string { return e.err.Error() }
-func (e *keyError) Unwrap() error { return e.err }
-func (e *keyError) ExitCode() int { return exitUsage }
-
 // signingKey is an SSH key, or an identity of sigstore.
 type signingKey interface {
 	signing.Key
@@ -117,7 +110,7 @@ func (a *app) openKey(ctx context.Context, file string) (signingKey, error) {
 	if keyless.IsConfig(file) {
 		key, err := keyless.Open(ctx, file, os.Getenv)
 		if err != nil {
-			return nil, &keyError{err}
+			return nil, hint.Coded(err, exitUsage)
 		}
 		return key, nil
 	}
@@ -127,7 +120,7 @@ func (a *app) openKey(ctx context.Context, file string) (signingKey, error) {
 	}
 	key, err := remote.NewAnswers(asks).OpenKey(ctx, file)
 	if err != nil {
-		return nil, &keyError{err}
+		return nil, hint.Coded(err, exitUsage)
 	}
 	return key, nil
 }

@@ -39,7 +39,7 @@ func runToolchainMatrix(a *app, gpus []string, asJSON bool) error {
 			pythons = append(pythons, p.Python)
 		}
 	}
-	slices.SortFunc(pythons, comparePythons)
+	slices.SortFunc(pythons, wheel.CompareVersions)
 	rows, reasons := matrixRows(pairs, pythons)
 	if err := ui.Table(a.stdout, append([]string{"TORCH", "CUDA"}, pythons...), rows); err != nil {
 		return err
@@ -49,14 +49,6 @@ func runToolchainMatrix(a *app, gpus []string, asJSON bool) error {
 		fmt.Fprintf(a.stdout, "no %d: %s\n", i+1, r)
 	}
 	return nil
-}
-
-// comparePythons orders 3.9 before 3.10.
-func comparePythons(a, b string) int {
-	if len(a) != len(b) {
-		return len(a) - len(b)
-	}
-	return strings.Compare(a, b)
 }
 
 // matrixRows makes a row of each torch. A pair without a toolchain has the number

@@ -129,44 +129,25 @@ func foldVersions(rows [][]string) [][]string {
 // toolchainsDocument is the JSON document of dsbuild toolchains --json: each
 // table with its source and date.
 type toolchainsDocument struct {
-	Toolchains cudaSourceTable `json:"toolchains"`
-	Bases      baseTable       `json:"bases"`
-	CUDA       cudaTable       `json:"cuda"`
-	Torch      torchTable      `json:"torch"`
-	DeepSpeed  dsTable         `json:"deepspeed"`
+	Toolchains table[compat.CUDASourceInfo] `json:"toolchains"`
+	Bases      table[compat.Base]           `json:"bases"`
+	CUDA       table[compat.CUDA]           `json:"cuda"`
+	Torch      table[compat.Torch]          `json:"torch"`
+	DeepSpeed  table[compat.DeepSpeed]      `json:"deepspeed"`
 }
 
-type cudaSourceTable struct {
+// table is a table of compat with its source and date.
+type table[T any] struct {
 	compat.Origin
-	Rows []compat.CUDASourceInfo `json:"rows"`
-}
-
-type baseTable struct {
-	compat.Origin
-	Rows []compat.Base `json:"rows"`
-}
-
-type cudaTable struct {
-	compat.Origin
-	Rows []compat.CUDA `json:"rows"`
-}
-
-type torchTable struct {
-	compat.Origin
-	Rows []compat.Torch `json:"rows"`
-}
-
-type dsTable struct {
-	compat.Origin
-	Rows []compat.DeepSpeed `json:"rows"`
+	Rows []T `json:"rows"`
 }
 
 func newToolchainsDocument(t *compat.Tables) toolchainsDocument {
 	return toolchainsDocument{
-		cudaSourceTable{t.Origins["toolchains"], t.CUDASources},
-		baseTable{t.Origins["bases"], t.Bases},
-		cudaTable{t.Origins["cuda"], t.CUDAs},
-		torchTable{t.Origins["torch"], t.Torches},
-		dsTable{t.Origins["deepspeed"], t.DeepSpeeds},
+		table[compat.CUDASourceInfo]{t.Origins["toolchains"], t.CUDASources},
+		table[compat.Base]{t.Origins["bases"], t.Bases},
+		table[compat.CUDA]{t.Origins["cuda"], t.CUDAs},
+		table[compat.Torch]{t.Origins["torch"], t.Torches},
+		table[compat.DeepSpeed]{t.Origins["deepspeed"], t.DeepSpeeds},
 	}
 }

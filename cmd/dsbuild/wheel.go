@@ -172,17 +172,48 @@ func (o wheelOptions) checkBuildFlags(f *pflag.FlagSet, command string) error {
 	return nil
 }
 
-// newBackend is where these options have wheels built.
-func (o wheelOptions) newBackend(a *app) *planner.Backend {
-	return planner.NewBackend(planner.BackendOptions{Kind: o.builder, Engines: o.engines, Parallel: o.parallel, Site: o.site, Report: a.reporter})
+// buildTools are what a command plans and builds wheels with.
+type buildTools struct {
+	backend *planner.Backend
+	plans   *planner.Planner
+	sign    func(path string) error // nil without --sign, and after openPlanner
+	endSign func()
 }
 
-// newPlanner plans with these options.
-func (o wheelOptions) newPlanner(ctx context.Context, a *app, backend *planner.Backend) (*planner.Planner, error) {
-	return planner.New(ctx, planner.Options{
+// openPlanner opens a backend and a planner with these options.
+func (o wheelOptions) openPlanner(ctx context.Context, a *app) (*buildTools, error) {
+	backend := planner.NewBackend(planner.BackendOptions{Kind: o.builder, Engines: o.engines, Parallel: o.parallel, Site: o.site, Report: a.reporter})
+	plans, err := planner.New(ctx, planner.Options{
 		Backend: backend, Plan: pipeline.Options{Jobs: o.jobs, NoCache: o.noCache},
 		DryRun: o.dryRun, Printed: o.dryRun && !o.json, Env: o.env, Report: a.reporter,
 	})
+	if err != nil {
+		backend.Close()
+		return nil, err
+	}
+	return &buildTools{backend: backend, plans: plans, endSign: func() {}}, nil
+}
+
+// openBuild is openPlanner, and opens the key of --sign.
+func (o wheelOptions) openBuild(ctx context.Context, a *app) (*buildTools, error) {
+	t, err := o.openPlanner(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	sign, done, err := a.wheelSigner(ctx, o.sign)
+	if err != nil {
+		t.Close()
+		return nil, err
+	}
+	t.sign, t.endSign = sign, done
+	return t, nil
+}
+
+// Close ends what the tools hold open.
+func (t *buildTools) Close() {
+	t.endSign()
+	t.plans.Close()
+	t.backend.Close()
 }
 
 // newRunner runs plans, and puts the wheels into dir.
@@ -194,18 +225,16 @@ func (o wheelOptions) newRunner(a *app, dir string) pipeline.Runner {
 
 // runWheel plans one wheel, and builds it or prints the plan.
 func runWheel(ctx context.Context, a *app, o wheelOptions) error {
-	backend := o.newBackend(a)
-	defer backend.Close()
-	plans, err := o.newPlanner(ctx, a, backend)
+	tools, err := o.openPlanner(ctx, a)
 	if err != nil {
 		return err
 	}
-	defer plans.Close()
-	plan, err := plans.Plan(ctx, o.request)
+	defer tools.Close()
+	plan, err := tools.plans.Plan(ctx, o.request)
 	if err != nil {
 		return err
 	}
-	house, err := plans.PlanBundle(ctx, plan, o.with, o.bundle)
+	house, err := tools.plans.PlanBundle(ctx, plan, o.with, o.bundle)
 	if err != nil {
 		return err
 	}
@@ -221,7 +250,7 @@ func runWheel(ctx context.Context, a *app, o wheelOptions) error {
 	}
 	defer done()
 	runner := o.newRunner(a, o.out)
-	runner.Builder, runner.Sign = backend.OpenBuilder, sign
+	runner.Builder, runner.Sign = tools.backend.OpenBuilder, sign
 	artifact, err := runner.Run(ctx, plan)
 	if err != nil {
 		return err

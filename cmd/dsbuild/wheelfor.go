@@ -20,19 +20,12 @@ func runWheelFor(ctx context.Context, a *app, o wheelOptions) error {
 	if err != nil {
 		return err
 	}
-	backend := o.newBackend(a)
-	defer backend.Close()
-	plans, err := o.newPlanner(ctx, a, backend)
+	tools, err := o.openBuild(ctx, a)
 	if err != nil {
 		return err
 	}
-	defer plans.Close()
-	sign, done, err := a.wheelSigner(ctx, o.sign)
-	if err != nil {
-		return err
-	}
-	defer done()
-	opt, err := o.shipOptions(ctx, a, backend, plans, sign)
+	defer tools.Close()
+	opt, err := o.shipOptions(ctx, a, tools)
 	if err != nil {
 		return err
 	}

@@ -14,20 +14,20 @@ import (
 
 // shipOptions prepares the part of a shipment that builds wheels. It needs plans until
 // the shipment has ended. sign signs the wheels; nil: nobody does.
-func (o wheelOptions) shipOptions(ctx context.Context, a *app, backend *planner.Backend, plans *planner.Planner, sign func(path string) error) (ship.Options, error) {
-	groups, err := ship.NewGroupPlanner(ctx, plans, o.request)
+func (o wheelOptions) shipOptions(ctx context.Context, a *app, tools *buildTools) (ship.Options, error) {
+	groups, err := ship.NewGroupPlanner(ctx, tools.plans, o.request)
 	if err != nil {
 		return ship.Options{}, err
 	}
 	build := func(ctx context.Context, jobs []pipeline.Job) []pipeline.Result {
 		runner := o.newRunner(a, o.out)
-		runner.Sign = sign
-		farm := pipeline.Farm{Runner: runner, Workers: backend.Workers()}
+		runner.Sign = tools.sign
+		farm := pipeline.Farm{Runner: runner, Workers: tools.backend.Workers()}
 		return farm.Run(ctx, jobs)
 	}
 	return ship.Options{
 		Want: groups.Spec(), Group: groups.Group, Plans: groups, Build: build,
-		Store: pipeline.DefaultStore(), Dir: o.out, Fresh: o.noCache, Sign: sign, Report: a.reporter,
+		Store: pipeline.DefaultStore(), Dir: o.out, Fresh: o.noCache, Sign: tools.sign, Report: a.reporter,
 	}, nil
 }
 

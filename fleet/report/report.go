@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/node"
 )
 
@@ -220,22 +221,11 @@ func (r *Report) Err() error {
 
 // AllUnfit is the error of a run whose wheel fits none of its nodes.
 func AllUnfit(total int) error {
-	return &Error{fmt.Sprintf("the wheel fits no node (%d refuse it)", total), 4}
+	return hint.Coded(fmt.Errorf("the wheel fits no node (%d refuse it)", total), 4)
 }
 
 // NotOK is the error of a run that leaves some nodes in another state than ok.
-func NotOK(format string, args ...any) error { return &Error{fmt.Sprintf(format, args...), 3} }
-
-// Error reports that a run did not leave every node ok.
-type Error struct {
-	what string
-	code int
-}
-
-func (e *Error) Error() string { return e.what }
-
-// ExitCode is 3, or 4 if the wheel fits no node.
-func (e *Error) ExitCode() int { return e.code }
+func NotOK(format string, args ...any) error { return hint.Coded(fmt.Errorf(format, args...), 3) }
 
 // Version is a DeepSpeed version in the report.
 type Version struct {

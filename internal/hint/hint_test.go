@@ -64,6 +64,8 @@ func TestExitCode(t *testing.T) {
 		"none":                  {errors.New("a"), 0},
 		"nil":                   {nil, 0},
 		"asked":                 {fmt.Errorf("x: %w", hint.With(coded{code: 4}, "look")), 4},
+		"coded":                 {fmt.Errorf("x: %w", hint.Coded(fmt.Errorf("%w", coded{code: 4}), 3)), 3},
+		"coded nil":             {hint.Coded(nil, 3), 0},
 		"first of several":      {errors.Join(errors.New("a"), coded{code: 2}, coded{code: 4}), 2},
 		"of a program":          {fmt.Errorf("make: %w", foreign), 0},
 		"beside a program's":    {fmt.Errorf("%w: %w", foreign, coded{code: 4}), 4},

@@ -2,6 +2,7 @@ package remote
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -46,7 +47,7 @@ func setupLine(setup string) string {
 // Exports returns lines for a POSIX shell that set variables.
 func Exports(env map[string]string) (string, error) {
 	var b strings.Builder
-	for _, k := range sortedKeys(env) {
+	for _, k := range slices.Sorted(maps.Keys(env)) {
 		if !envName.MatchString(k) {
 			return "", fmt.Errorf("%q cannot be the name of a variable", k)
 		}
@@ -63,7 +64,7 @@ func programLine(cmd Command) (string, error) {
 	var b strings.Builder
 	if len(cmd.Env) > 0 {
 		b.WriteString("env ")
-		for _, k := range sortedKeys(cmd.Env) {
+		for _, k := range slices.Sorted(maps.Keys(cmd.Env)) {
 			if !envName.MatchString(k) {
 				return "", fmt.Errorf("%q cannot be the name of a variable", k)
 			}
@@ -89,13 +90,4 @@ func checkLine(line string) (string, error) {
 		return "", fmt.Errorf("a NUL byte in a command")
 	}
 	return line, nil
-}
-
-func sortedKeys(m map[string]string) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }

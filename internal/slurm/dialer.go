@@ -72,7 +72,7 @@ type request struct {
 }
 
 // New checks with Slurm that these nodes exist and that Slurm would accept the jobs. It reports
-// wrong settings as a *ConfigError. It allocates nothing.
+// wrong settings as an error with exit code 2. It allocates nothing.
 func New(ctx context.Context, opt Options) (*Dialer, error) {
 	d := &Dialer{opt: opt, places: make(map[string]*place), announced: make(map[string][]string)}
 	d.life, d.end = context.WithCancel(context.WithoutCancel(ctx))

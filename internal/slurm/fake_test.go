@@ -101,7 +101,7 @@ func TestSettingsAreChecked(t *testing.T) {
 			t.Errorf("%s: %v, code %d, hint %q", name, err, hint.ExitCode(err), hint.Of(err))
 		}
 	}
-	if err := NoNodes(""); err.Error() != "Slurm has no default partition" || err.ExitCode() != 2 {
+	if err := NoNodes(""); err.Error() != "Slurm has no default partition" || hint.ExitCode(err) != 2 {
 		t.Error(err)
 	}
 }

@@ -2,6 +2,7 @@ package slurm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,36 +11,27 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// ConfigError is an error in the settings of a job: Slurm does not know a node, or does not accept
-// a partition, an account or a time.
-type ConfigError struct {
-	what string
-	hint string
+// configError returns an error in the settings of a job: Slurm does not know a node, or does not
+// accept a partition, an account or a time.
+func configError(what, advice string) error {
+	return hint.Coded(hint.Add(errors.New(what), advice), 2)
 }
-
-func (e *ConfigError) Error() string { return e.what }
-
-// Hint returns the advice to the user.
-func (e *ConfigError) Hint() string { return e.hint }
-
-// ExitCode returns the exit code for a wrong configuration.
-func (e *ConfigError) ExitCode() int { return 2 }
 
 // NoNodes returns the error of a partition that has no nodes or does not exist. "" is the default
 // partition.
-func NoNodes(partition string) *ConfigError {
+func NoNodes(partition string) error {
 	what := "Slurm has no nodes in partition " + partition
 	if partition == "" {
 		what = "Slurm has no default partition"
 	}
-	return &ConfigError{what, "'sinfo' lists the partitions"}
+	return configError(what, "'sinfo' lists the partitions")
 }
 
 // check tests the nodes and the job options with Slurm before dsbuild asks for any node.
 func (d *Dialer) check(ctx context.Context) error {
 	listed, err := Nodes(ctx, d.opt.Partition)
 	if err != nil {
-		return &ConfigError{err.Error(), hint.Of(err)}
+		return configError(err.Error(), hint.Of(err))
 	}
 	parts, unknown := d.byPartition(d.opt.Nodes, listed)
 	if len(unknown) > 0 {
@@ -54,10 +46,10 @@ func (d *Dialer) check(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return err
 			}
-			return &ConfigError{
-				"Slurm refused a job for these nodes: " + err.Error(),
+			return configError(
+				"Slurm refused a job for these nodes: "+err.Error(),
 				"'sinfo' lists the partitions, 'sacctmgr show assoc user=$USER' your accounts and QOS",
-			}
+			)
 		}
 	}
 	return nil
@@ -67,7 +59,7 @@ func (d *Dialer) check(ctx context.Context) error {
 func (d *Dialer) unknown(ctx context.Context, names []string, listed []Node) error {
 	const advice = "in the inventory, give a node its name in Slurm (NodeName): 'sinfo --Node' lists them"
 	if d.opt.Partition == "" {
-		return &ConfigError{fmt.Sprintf("Slurm knows no node %s", ui.FoldNames(names)), advice}
+		return configError(fmt.Sprintf("Slurm knows no node %s", ui.FoldNames(names)), advice)
 	}
 	if len(listed) == 0 {
 		return NoNodes(d.opt.Partition)
@@ -78,9 +70,9 @@ func (d *Dialer) unknown(ctx context.Context, names []string, listed []Node) err
 	}
 	_, strangers := d.byPartition(names, all)
 	if len(strangers) > 0 {
-		return &ConfigError{fmt.Sprintf("Slurm knows no node %s", ui.FoldNames(strangers)), advice}
+		return configError(fmt.Sprintf("Slurm knows no node %s", ui.FoldNames(strangers)), advice)
 	}
-	return &ConfigError{fmt.Sprintf("%s: not in partition %s", ui.FoldNames(names), d.opt.Partition), "without --partition, dsbuild requests each node in one of its own partitions"}
+	return configError(fmt.Sprintf("%s: not in partition %s", ui.FoldNames(names), d.opt.Partition), "without --partition, dsbuild requests each node in one of its own partitions")
 }
 
 // partition is a Slurm partition in which dsbuild asks for nodes.

@@ -308,8 +308,7 @@ func refusals(t *testing.T) {
 		opt := options(t, "node01")
 		c.spoil(&opt)
 		_, err := slurm.New(t.Context(), opt)
-		var wrong *slurm.ConfigError
-		if !errors.As(err, &wrong) || !strings.Contains(err.Error(), c.want) || wrong.ExitCode() != 2 || hint.Of(err) == "" {
+		if hint.ExitCode(err) != 2 || !strings.Contains(err.Error(), c.want) || hint.Of(err) == "" {
 			t.Errorf("%q: %v, hint %q", c.want, err, hint.Of(err))
 		}
 	}

@@ -1,7 +1,6 @@
 package ui
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -14,11 +13,9 @@ import (
 // Dialogue asks one question after the other and reads an answer from each line
 // of its input: typed at a terminal, or prepared in a pipe or a file.
 type Dialogue struct {
-	in       *bufio.Reader
+	in       *lineReader
 	out      io.Writer
 	attended bool
-	lines    chan line
-	reading  bool
 }
 
 // ErrNoAnswer means that the input ended before an answer to the question.
@@ -27,7 +24,7 @@ var ErrNoAnswer = errors.New("there is no answer")
 // NewDialogue asks on out and reads from in.
 func NewDialogue(in io.Reader, out io.Writer) *Dialogue {
 	file, ok := in.(interface{ Fd() uintptr })
-	return &Dialogue{in: bufio.NewReader(in), out: out, attended: ok && term.IsTerminal(int(file.Fd())), lines: make(chan line, 1)}
+	return &Dialogue{in: newLineReader(in), out: out, attended: ok && term.IsTerminal(int(file.Fd()))}
 }
 
 // Say prints text that is not a question.
@@ -65,16 +62,9 @@ func (d *Dialogue) Ask(ctx context.Context, question, usual string, check func(a
 // nextLine returns the next line. If its caller gives up, the read goes on, and its line answers
 // the next question.
 func (d *Dialogue) nextLine(ctx context.Context) (string, error) {
-	if !d.reading {
-		d.reading = true
-		go func() {
-			text, err := d.in.ReadString('\n')
-			d.lines <- line{text, err}
-		}()
-	}
 	select {
-	case l := <-d.lines:
-		d.reading = false
+	case l := <-d.in.next():
+		d.in.reading = false
 		if errors.Is(l.err, io.EOF) && l.text == "" {
 			return "", ErrNoAnswer
 		}

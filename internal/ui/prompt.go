@@ -1,7 +1,6 @@
 package ui
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -25,20 +24,13 @@ type Prompt struct {
 	asking chan struct{} // held while a question is open
 	closed chan struct{}
 
-	in      *bufio.Reader // the terminal, opened with the first question
-	tty     *terminal
-	typed   chan line
-	reading bool // a goroutine waits for a line, though no caller may need it any more
-}
-
-type line struct {
-	text string
-	err  error
+	tty *terminal // opened with the first question
+	in  *lineReader
 }
 
 // FindPrompt finds a way to ask a person; nil if there is none.
 func FindPrompt(c *Console) *Prompt {
-	p := &Prompt{console: c, asking: make(chan struct{}, 1), closed: make(chan struct{}), typed: make(chan line, 1)}
+	p := &Prompt{console: c, asking: make(chan struct{}, 1), closed: make(chan struct{})}
 	program, require := os.Getenv("SSH_ASKPASS"), os.Getenv("SSH_ASKPASS_REQUIRE")
 	if program != "" && (require == "force" || require == "prefer") {
 		p.askpass = program
@@ -106,7 +98,7 @@ func (p *Prompt) askTerminal(ctx context.Context, question string, echo bool) (s
 		if err != nil {
 			return "", err
 		}
-		p.tty, p.in = t, bufio.NewReader(t)
+		p.tty, p.in = t, newLineReader(t)
 	}
 	restore, err := p.tty.prepareQuestion(echo)
 	if err != nil {
@@ -114,16 +106,9 @@ func (p *Prompt) askTerminal(ctx context.Context, question string, echo bool) (s
 	}
 	defer restore()
 	fmt.Fprint(p.tty, question)
-	if !p.reading {
-		p.reading = true
-		go func() {
-			text, err := p.in.ReadString('\n')
-			p.typed <- line{text, err}
-		}()
-	}
 	select {
-	case l := <-p.typed:
-		p.reading = false
+	case l := <-p.in.next():
+		p.in.reading = false
 		if !echo || l.err != nil {
 			fmt.Fprintln(p.tty)
 		}

@@ -300,3 +300,12 @@ func Scalar(n ast.Node) (string, bool) {
 	}
 	return "", false
 }
+
+// Text is Scalar, and reports a value that is none. Messages call the value by the name in what.
+func (r *Reader) Text(n ast.Node, what string) (string, bool) {
+	text, ok := Scalar(n)
+	if !ok {
+		r.Wrong(n, what+" must be a text")
+	}
+	return text, ok
+}

@@ -45,25 +45,22 @@ func preferIPv4(addresses []string) []string {
 	return slices.Compact(six)
 }
 
-// addressChecks check the names and interfaces by which nodes reach the master.
-type addressChecks struct{ *run }
-
 // checkNames checks how each node resolves the master's address and its own name.
-func (a addressChecks) checkNames(context.Context) {
-	live := a.liveMembers()
-	master := a.masterAddress()
+func (r *run) checkNames(context.Context) {
+	live := r.liveMembers()
+	master := r.masterAddress()
 	standsFor := func(m *member) (string, bool) {
-		if m.seen.Master.OK == nil || len(m.seen.Master.OK.Addresses) == 0 {
+		if m.survey.Master.OK == nil || len(m.survey.Master.OK.Addresses) == 0 {
 			return "", false
 		}
-		return strings.Join(preferIPv4(m.seen.Master.OK.Addresses), ", "), true
+		return strings.Join(preferIPv4(m.survey.Master.OK.Addresses), ", "), true
 	}
 	values := groupByValue(live, standsFor)
-	has := a.firstMember().reachableAddresses()
+	has := r.firstMember().reachableAddresses()
 	for _, m := range live {
-		why := m.seen.Master.failureReason()
+		why := m.survey.Master.failureReason()
 		if why == "" {
-			why = m.seen.Master.OK.Error
+			why = m.survey.Master.OK.Error
 		}
 		if why != "" {
 			m.addFinding(Names, Error, fmt.Sprintf("run getent hosts %s there, check /etc/hosts and /etc/resolv.conf; or give an address: --master", master), "the node cannot resolve the master's address %s: %s", master, why)
@@ -73,25 +70,25 @@ func (a addressChecks) checkNames(context.Context) {
 		addresses := strings.Split(value, ", ")
 		fix := fmt.Sprintf("run getent hosts %s there, and correct its line in /etc/hosts", master)
 		switch {
-		case a.hasPeers() && slices.ContainsFunc(addresses, isLoopback):
+		case r.hasPeers() && slices.ContainsFunc(addresses, isLoopback):
 			m.addFinding(Names, Error, fix+": use an address that other nodes reach", "the master's address %s resolves to %s there, which is the node itself", master, value)
 		case len(has) > 0 && !slices.ContainsFunc(addresses, func(a string) bool { return slices.Contains(has, a) || isLoopback(a) }):
-			m.addFinding(Names, Error, fix, "the master's address %s resolves to %s there, but %s has %[4]s", master, value, a.firstMember().Host.Name, strings.Join(has, ", "))
+			m.addFinding(Names, Error, fix, "the master's address %s resolves to %s there, but %s has %[4]s", master, value, r.firstMember().Host.Name, strings.Join(has, ", "))
 		case value != values[0].value:
 			m.addFinding(Names, Error, fix, "the master's address %s resolves to %s there, but on %d of %s to %s", master, value, len(values[0].members), ui.Count(len(live), "node"), values[0].value)
 		}
-		m.ownName(a.hasPeers())
+		m.ownName(r.hasPeers())
 	}
 }
 
 // reachableAddresses are the addresses by which other nodes may reach the node; nil
 // where they are not known.
 func (m *member) reachableAddresses() []string {
-	if m.seen.Interfaces.OK == nil {
+	if m.survey.Interfaces.OK == nil {
 		return nil
 	}
 	var all []string
-	for _, i := range *m.seen.Interfaces.OK {
+	for _, i := range *m.survey.Interfaces.OK {
 		if !isLoopback(i.Address) && !slices.Contains(all, i.Address) {
 			all = append(all, i.Address)
 		}
@@ -102,7 +99,7 @@ func (m *member) reachableAddresses() []string {
 // ownName checks how a node resolves its own name. gloo tells the others that address,
 // unless a variable names an interface.
 func (m *member) ownName(several bool) {
-	host := m.seen.Host.OK
+	host := m.survey.Host.OK
 	if !several || host == nil || m.variable("GLOO_SOCKET_IFNAME") != "" {
 		return
 	}
@@ -117,56 +114,56 @@ func (m *member) ownName(several bool) {
 
 // variable returns a variable's value on a node; "" if it is not set.
 func (m *member) variable(name string) string {
-	if m.seen.Variables.OK == nil {
+	if m.survey.Variables.OK == nil {
 		return ""
 	}
-	return (*m.seen.Variables.OK)[name]
+	return (*m.survey.Variables.OK)[name]
 }
 
 // checkInterfaces finds the interfaces between the nodes and the master.
-func (a addressChecks) checkInterfaces(ctx context.Context) {
-	live := a.liveMembers()
+func (r *run) checkInterfaces(ctx context.Context) {
+	live := r.liveMembers()
 	masters := groupByValue(live, func(m *member) (string, bool) { // the address that most nodes resolve
-		if m.seen.Master.OK == nil {
+		if m.survey.Master.OK == nil {
 			return "", false
 		}
-		for _, address := range preferIPv4(m.seen.Master.OK.Addresses) {
-			if !isLoopback(address) || !a.hasPeers() {
+		for _, address := range preferIPv4(m.survey.Master.OK.Addresses) {
+			if !isLoopback(address) || !r.hasPeers() {
 				return address, true
 			}
 		}
 		return "", false
 	})
 	if len(masters) == 0 {
-		if has := a.firstMember().reachableAddresses(); len(has) > 0 {
+		if has := r.firstMember().reachableAddresses(); len(has) > 0 {
 			masters = []valued{{value: has[0]}}
 		}
 	}
 	if len(masters) == 0 {
-		a.addNote(Interface, "no node could resolve the master's address")
+		r.addNotChecked(Interface, "no node could resolve the master's address")
 		return
 	}
 	to := masters[0].value
-	others := slices.DeleteFunc(slices.Clone(live), func(m *member) bool { return m == a.firstMember() })
-	a.askRoutes(ctx, others, to)
+	others := slices.DeleteFunc(slices.Clone(live), func(m *member) bool { return m == r.firstMember() })
+	r.askRoutes(ctx, others, to)
 	for _, m := range others { // the master, to one of the others
 		if m.route != nil {
 			to = m.route.Address
 			break
 		}
 	}
-	if a.firstMember().Status == report.OK {
-		a.askRoutes(ctx, []*member{a.firstMember()}, to)
-		if a.hasPeers() && a.firstMember().route != nil && !isLoopback(masters[0].value) && slices.Contains(a.firstMember().reachableAddresses(), masters[0].value) {
-			a.firstMember().route.Address = masters[0].value
+	if r.firstMember().Status == report.OK {
+		r.askRoutes(ctx, []*member{r.firstMember()}, to)
+		if r.hasPeers() && r.firstMember().route != nil && !isLoopback(masters[0].value) && slices.Contains(r.firstMember().reachableAddresses(), masters[0].value) {
+			r.firstMember().route.Address = masters[0].value
 		}
 	}
-	a.judgeInterfaces()
+	r.judgeInterfaces()
 }
 
 // askRoutes asks nodes for their route to an address.
-func (a addressChecks) askRoutes(ctx context.Context, members []*member, to string) {
-	a.askAll(ctx, Interface, members, askLimit, func(ctx context.Context, m *member) error {
+func (r *run) askRoutes(ctx context.Context, members []*member, to string) {
+	r.askAll(ctx, Interface, members, askLimit, func(ctx context.Context, m *member) error {
 		var got routed
 		err := m.agent.Ask(ctx, agent.Order{"do": "route", "to": to}, &got)
 		switch {
@@ -184,17 +181,17 @@ func (a addressChecks) askRoutes(ctx context.Context, members []*member, to stri
 }
 
 // judgeInterfaces checks the interfaces of the routes.
-func (a addressChecks) judgeInterfaces() {
-	routed := slices.DeleteFunc(a.liveMembers(), func(m *member) bool { return m.route == nil })
+func (r *run) judgeInterfaces() {
+	routed := slices.DeleteFunc(r.liveMembers(), func(m *member) bool { return m.route == nil })
 	names := groupByValue(routed, func(m *member) (string, bool) { return m.route.Interface, true })
 	for _, m := range routed {
 		name := m.route.Interface
-		if a.hasPeers() && (isVirtual(name) || isLoopback(m.route.Address)) {
+		if r.hasPeers() && (isVirtual(name) || isLoopback(m.route.Address)) {
 			m.addFinding(Interface, Error, "check ip route there; does only this node have the master's address?", "it reaches the master through %s (%s), which leads to no other node", name, cause.Own(m.route.Address))
 			continue
 		}
-		said := m.judgeSaid(name, a.hasPeers())
-		if !said && a.hasPeers() && len(names) > 1 && name != names[0].value {
+		said := m.judgeSaid(name, r.hasPeers())
+		if !said && r.hasPeers() && len(names) > 1 && name != names[0].value {
 			m.addFinding(Interface, Warning, fmt.Sprintf("in the inventory, set env: {NCCL_SOCKET_IFNAME: %[1]s, GLOO_SOCKET_IFNAME: %[1]s} for it, and %[2]s for the others", interfaceInHint(name), interfaceInHint(names[0].value)),
 				"it reaches the master through %s, but %d of %s through %s", name, len(names[0].members), ui.Count(len(routed), "node"), names[0].value)
 		}
@@ -214,11 +211,11 @@ func (m *member) judgeSaid(name string, several bool) (said bool) {
 			continue
 		}
 		said = true
-		if m.seen.Interfaces.OK == nil {
+		if m.survey.Interfaces.OK == nil {
 			continue
 		}
 		chosen := []string{}
-		for _, i := range *m.seen.Interfaces.OK {
+		for _, i := range *m.survey.Interfaces.OK {
 			if matchesInterface(variable, value, i.Name) && !slices.Contains(chosen, i.Name) {
 				chosen = append(chosen, i.Name)
 			}

@@ -22,7 +22,7 @@ var collectiveSource string
 type agentRequest struct {
 	LimitS     float64  `json:"limit_s"` // of the survey
 	Run        string   `json:"run"`     // names this check in files
-	Word       string   `json:"word"`    // the password of callers
+	Token      string   `json:"token"`   // which callers know
 	First      bool     `json:"first"`   // the first node leaves a file for the others to see
 	Master     string   `json:"master"`
 	Devices    bool     `json:"devices"`

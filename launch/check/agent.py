@@ -1,6 +1,6 @@
 # The program of a check on a node: one agent. It reports the progress of a collective in
 # messages of its own. It writes nothing but small files, which it removes. It listens on ports
-# that answer only callers who know a random word. When it ends, it ends all processes that it
+# that answer only callers who know a random token. When it ends, it ends all processes that it
 # started.
 #
 # ../../agent/agent.py comes before it.
@@ -15,7 +15,7 @@ import struct
 import subprocess
 
 RUN = REQUEST["run"]  # names this check in files
-WORD = REQUEST["word"]  # callers of this node must know it
+TOKEN = REQUEST["token"]  # callers of this node must know it
 CALLERS = 4096  # connections at the same time
 PAYLOAD = 32 << 10  # more than a packet, to find a path that loses large packets
 
@@ -329,93 +329,93 @@ def tools(order):
 # --- the network
 
 
-class Desk:
-    """Answers callers who know the word, on any number of ports."""
+class Listener:
+    """Answers callers who know the token, on any number of ports."""
 
     def __init__(self):
         self.waits = selectors.DefaultSelector()
-        self.doors = {}  # by port
+        self.sockets = {}  # by port
         self.new = queue.Queue()
-        self.bell, self.pull = socket.socketpair()
-        self.bell.setblocking(False)
-        self.waits.register(self.bell, selectors.EVENT_READ, None)
+        self.wakeup, self.waker = socket.socketpair()
+        self.wakeup.setblocking(False)
+        self.waits.register(self.wakeup, selectors.EVENT_READ, None)
         threading.Thread(target=self.serve, daemon=True).start()
 
     def open(self, port):
         """Listens on a port, 0 for any; the number, or an OSError."""
         both = socket.has_ipv6 and os.path.exists("/proc/net/if_inet6")
         try:
-            door = socket.socket(socket.AF_INET6 if both else socket.AF_INET, socket.SOCK_STREAM)
+            listening = socket.socket(socket.AF_INET6 if both else socket.AF_INET, socket.SOCK_STREAM)
             if both:
-                door.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         except OSError:
-            door = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             both = False
         try:
-            door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            door.bind(("::" if both else "0.0.0.0", port))
-            door.listen(1024)
-            door.setblocking(False)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(("::" if both else "0.0.0.0", port))
+            listening.listen(1024)
+            listening.setblocking(False)
         except OSError:
-            door.close()
+            listening.close()
             raise
-        port = door.getsockname()[1]
-        self.doors[port] = door
-        self.new.put(door)
-        self.pull.send(b"!")
+        port = listening.getsockname()[1]
+        self.sockets[port] = listening
+        self.new.put(listening)
+        self.waker.send(b"!")
         return port
 
     def close(self, port):
-        door = self.doors.pop(port, None)
-        if door:
+        listening = self.sockets.pop(port, None)
+        if listening:
             done = threading.Event()
-            self.new.put((door, done))
-            self.pull.send(b"!")
+            self.new.put((listening, done))
+            self.waker.send(b"!")
             done.wait(5)
 
     def serve(self):
         while True:
             for key, _ in self.waits.select():
                 try:
-                    self.turn(key)
+                    self.handle_event(key)
                 except (OSError, ValueError, KeyError):
-                    if isinstance(key.data, list):  # a caller; a door stays open
-                        self.leave(key.fileobj)
+                    if isinstance(key.data, list):  # a caller; a listening socket stays open
+                        self.close_socket(key.fileobj)
 
-    def turn(self, key):
-        if key.fileobj is self.bell:
-            self.bell.recv(64)
+    def handle_event(self, key):
+        if key.fileobj is self.wakeup:
+            self.wakeup.recv(64)
             while not self.new.empty():
-                door = self.new.get()
-                if isinstance(door, tuple):
-                    self.leave(door[0])
-                    door[1].set()
+                listening = self.new.get()
+                if isinstance(listening, tuple):
+                    self.close_socket(listening[0])
+                    listening[1].set()
                 else:
-                    self.waits.register(door, selectors.EVENT_READ, "door")
-        elif key.data == "door":
+                    self.waits.register(listening, selectors.EVENT_READ, "listening")
+        elif key.data == "listening":
             caller, _ = key.fileobj.accept()
             if len(self.waits.get_map()) > CALLERS:
                 return caller.close()
             caller.setblocking(False)
             self.waits.register(caller, selectors.EVENT_READ, [b"", 0])
         else:
-            self.attend(key.fileobj, key.data)
+            self.read_caller(key.fileobj, key.data)
 
-    def attend(self, caller, state):
+    def read_caller(self, caller, state):
         block = caller.recv(1 << 16)
         if not block:  # the caller hangs up first: the port has no connections that linger
-            return self.leave(caller)
+            return self.close_socket(caller)
         if len(state[0]) < 33:
             state[0] += block[:33 - len(state[0])]
         state[1] += len(block)
         if state[1] > 33 + PAYLOAD:
-            return self.leave(caller)
-        if len(state[0]) == 33 and state[0] != WORD.encode("ascii") + b"\n":
+            return self.close_socket(caller)
+        if len(state[0]) == 33 and state[0] != TOKEN.encode("ascii") + b"\n":
             caller.send(b"who?")
         elif state[1] == 33 + PAYLOAD:
             caller.send(b"well")
 
-    def leave(self, s):
+    def close_socket(self, s):
         try:
             self.waits.unregister(s)
         except (KeyError, ValueError):
@@ -451,7 +451,7 @@ def call(peers, window, limits):
 
     while waiting or active:
         while waiting and len(active) < window:
-            at, address, port, word = waiting.pop()
+            at, address, port, token = waiting.pop()
             try:
                 s = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
                 s.setblocking(False)
@@ -464,7 +464,7 @@ def call(peers, window, limits):
                 failed[at] = why(e)
                 continue
             # index, start time, data still to be sent, whether it is connected
-            active[s] = [at, time.monotonic(), word.encode("ascii") + b"\n" + b"\0" * PAYLOAD, False]
+            active[s] = [at, time.monotonic(), token.encode("ascii") + b"\n" + b"\0" * PAYLOAD, False]
             waits.register(s, selectors.EVENT_WRITE)
         for key, _ in waits.select(0.1):
             s = key.fileobj
@@ -496,10 +496,10 @@ def call(peers, window, limits):
 def port(order):
     """Whether a port is free; if so, this program then listens on it."""
     try:
-        return {"port": desk.open(order["port"]), "error": "", "holder": "", "free": 0}
+        return {"port": listener.open(order["port"]), "error": "", "holder": "", "free": 0}
     except OSError as e:
-        other = desk.open(0)
-        desk.close(other)
+        other = listener.open(0)
+        listener.close(other)
         return {"port": 0, "error": why(e), "holder": holder(order["port"]), "free": other}
 
 
@@ -636,7 +636,7 @@ def survey():
     found = {name: answers[name] for name in ("host", "master", "interfaces", "variables")}
     for group, inner in groups.items():
         found[group] = {name: answers[group + "\0" + name] for name in inner}
-    found["port"] = desk.open(0)
+    found["port"] = listener.open(0)
     return found
 
 
@@ -658,7 +658,7 @@ DO = {
     "seen": seen,
     "tools": tools,
     "port": port,
-    "close": lambda order: desk.close(order["port"]),
+    "close": lambda order: listener.close(order["port"]),
     "dial": dial,
     "ssh": ssh,
     "collect": collect,
@@ -672,6 +672,6 @@ for number in SIGNALS:
     signal.signal(number, lambda *_: end(1))
 waiting_orders = queue.Queue()
 threading.Thread(target=hear, args=(waiting_orders,), daemon=True).start()
-desk = Desk()
+listener = Listener()
 answer(0, survey, failure)
 serve(waiting_orders.get, DO, failure)

@@ -47,27 +47,27 @@ const (
 
 // run is one check.
 type run struct {
-	opt     Options
-	fleet   *fleet.Fleet
-	id      string
-	members []*member
-	pairs   Pairs
-	sums    []Sum
-	notes   []Note // skipped checks with reasons
-	events  chan event
+	opt        Options
+	fleet      *fleet.Fleet
+	id         string
+	members    []*member
+	pairs      Pairs
+	sums       []Sum
+	notChecked []NotChecked // skipped checks with reasons
+	events     chan event
 }
 
 // member is one node of a check.
 type member struct {
 	*fleet.Node
-	run   *run
-	index int
-	word  string // the password of its callers
-	agent *agent.Session
-	facts *node.Facts
-	seen  survey
-	route *routed
-	skew  *Skew
+	run    *run
+	index  int
+	token  string // which its callers know
+	agent  *agent.Session
+	facts  *node.Facts
+	survey survey
+	route  *routed
+	skew   *Skew
 
 	findings []Finding
 }
@@ -89,26 +89,26 @@ func Run(ctx context.Context, opt Options) *Report {
 	opt.SlowHint = "check the network and the disk there"
 	r := &run{opt: opt, fleet: fleet.New(opt.Options), id: strings.ToLower(rand.Text()[:12]), events: make(chan event, 4096)}
 	for i, n := range r.fleet.Nodes {
-		r.members = append(r.members, &member{Node: n, run: r, index: i, word: strings.ToLower(rand.Text() + rand.Text())[:32]})
+		r.members = append(r.members, &member{Node: n, run: r, index: i, token: strings.ToLower(rand.Text() + rand.Text())[:32]})
 	}
 	defer r.closeAll()
 	for _, p := range []struct {
 		kind Kind
 		do   func(context.Context)
 	}{
-		{Connect, r.connectAll},                       // connection, facts, program, survey
-		{Versions, r.checkVersions},                   //
-		{Variables, r.checkVariables},                 //
-		{Devices, r.checkDevices},                     // count, health, NVIDIA's own tests
-		{Disk, r.checkDisks},                          //
-		{Clock, r.checkClocks},                        // against this machine's, within the time of an answer
-		{Names, addressChecks{r}.checkNames},          // the master's address, the node's own name
-		{Interface, addressChecks{r}.checkInterfaces}, // towards the master
-		{Port, networkChecks{r}.checkPort},            // free on the master; the agent listens there from now on
-		{Network, networkChecks{r}.checkNetwork},      // each node calls every other one
-		{SSH, networkChecks{r}.checkSSH},              // from the first to the others
-		{Paths, r.checkPaths},                         // data and output
-		{Collective, r.checkCollectives},              // all sum
+		{Connect, r.connectAll},          // connection, facts, program, survey
+		{Versions, r.checkVersions},      //
+		{Variables, r.checkVariables},    //
+		{Devices, r.checkDevices},        // count, health, NVIDIA's own tests
+		{Disk, r.checkDisks},             //
+		{Clock, r.checkClocks},           // against this machine's, within the time of an answer
+		{Names, r.checkNames},            // the master's address, the node's own name
+		{Interface, r.checkInterfaces},   // towards the master
+		{Port, r.checkPort},              // free on the master; the agent listens there from now on
+		{Network, r.checkNetwork},        // each node calls every other one
+		{SSH, r.checkSSH},                // from the first to the others
+		{Paths, r.checkPaths},            // data and output
+		{Collective, r.checkCollectives}, // all sum
 	} {
 		if slices.Contains(opt.Skip, p.kind) || p.kind == SSH && !opt.SSH {
 			continue
@@ -119,14 +119,14 @@ func Run(ctx context.Context, opt Options) *Report {
 		}
 	}
 	for _, kind := range opt.Skip {
-		r.addNote(kind, "left out by --skip")
+		r.addNotChecked(kind, "left out by --skip")
 	}
 	return r.buildReport()
 }
 
-// addNote records a check that was not made.
-func (r *run) addNote(kind Kind, format string, args ...any) {
-	r.notes = append(r.notes, Note{kind, ui.OneLine(fmt.Sprintf(format, args...))})
+// addNotChecked records a check that was not made.
+func (r *run) addNotChecked(kind Kind, format string, args ...any) {
+	r.notChecked = append(r.notChecked, NotChecked{kind, ui.OneLine(fmt.Sprintf(format, args...))})
 }
 
 // closeAll ends the programs on all nodes at once, and closes the connections.
@@ -199,14 +199,14 @@ func (m *member) probe(ctx context.Context) error {
 func (m *member) startAgent(ctx context.Context) error {
 	opt := m.run.opt
 	req := agentRequest{
-		LimitS: lookLimit.Seconds(), Run: m.run.id, Word: m.word, First: m == m.run.firstMember(), Master: m.run.masterAddress(),
+		LimitS: lookLimit.Seconds(), Run: m.run.id, Token: m.token, First: m == m.run.firstMember(), Master: m.run.masterAddress(),
 		Devices: !slices.Contains(opt.Skip, Devices), Data: m.run.pathsToCheck(opt.Data), Output: m.run.pathsToCheck(opt.Output),
 	}
 	var err error
 	m.agent, err = startAgent(ctx, m.Runner, m.Host.Python, req, func(e event) {
 		e.from = m
 		m.run.queueEvent(e)
-	}, &m.seen)
+	}, &m.survey)
 	if err != nil {
 		return fmt.Errorf("the survey of the node: %w", err)
 	}

@@ -84,16 +84,16 @@ func TestFullCheckManyNodes(t *testing.T) {
 	var to, from atomic.Int64
 	for i := range many {
 		name := "n" + string(rune('0'+i/100)) + string(rune('0'+i/10%10)) + string(rune('0'+i%10))
-		m := &member{Node: &fleet.Node{Host: hostsNamed(name)[0], Status: report.OK}, index: i, word: strings.ToLower(random() + random())[:32]}
+		m := &member{Node: &fleet.Node{Host: hostsNamed(name)[0], Status: report.OK}, index: i, token: strings.ToLower(random() + random())[:32]}
 		r.members = append(r.members, m)
 	}
 	defer r.closeAll()
 	begin := time.Now()
 	for _, result := range fanout.Run(t.Context(), r.members, fanout.Options{Forks: 8}, func(ctx context.Context, m *member) (struct{}, error) {
-		req := agentRequest{LimitS: 60, Run: "many", Word: m.word, Master: address, Data: []string{}, Output: []string{}}
+		req := agentRequest{LimitS: 60, Run: "many", Token: m.token, Master: address, Data: []string{}, Output: []string{}}
 		m.route = &routed{"eth0", address}
 		var err error
-		m.agent, err = startAgent(ctx, metered{here{mark: mark}, &to, &from}, "python3", req, func(event) {}, &m.seen)
+		m.agent, err = startAgent(ctx, metered{here{mark: mark}, &to, &from}, "python3", req, func(event) {}, &m.survey)
 		return struct{}{}, err
 	}) {
 		if result.Err != nil {
@@ -101,13 +101,13 @@ func TestFullCheckManyNodes(t *testing.T) {
 		}
 	}
 	t.Logf("result: %d programs started on one machine in %.0f s", many, time.Since(begin).Seconds())
-	r.members[deaf].seen.Port = freePort(t) // nobody listens there
+	r.members[deaf].survey.Port = freePort(t) // nobody listens there
 	to.Store(0)
 	from.Store(0)
 	before := spent(t, mark)
 	begin = time.Now()
-	networkChecks{r}.checkPort(t.Context())
-	networkChecks{r}.checkNetwork(t.Context())
+	r.checkPort(t.Context())
+	r.checkNetwork(t.Context())
 	took := time.Since(begin)
 	used := spent(t, mark) - before
 	if r.pairs != (Pairs{Tried: many * (many - 1), Failed: many - 1}) {

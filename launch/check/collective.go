@@ -80,7 +80,7 @@ func (r *run) checkCollectives(ctx context.Context) {
 	}
 	team := r.eligibleMembers()
 	if len(team) == 0 || r.hasPeers() && len(team) < 2 {
-		r.addNote(Collective, "fewer than two nodes have no blocking errors")
+		r.addNotChecked(Collective, "fewer than two nodes have no blocking errors")
 		return
 	}
 	right := r.runCollective(ctx, onCPU, team, func(*member) int { return 1 }, glooBytes)
@@ -100,7 +100,7 @@ func (r *run) checkCollectives(ctx context.Context) {
 	switch {
 	case len(with) == 0:
 	case len(with) < len(team):
-		r.addNote(Collective, "%s: not all nodes have GPUs that are free and without errors", onGPU)
+		r.addNotChecked(Collective, "%s: not all nodes have GPUs that are free and without errors", onGPU)
 	default:
 		r.runCollective(ctx, onGPU, with, gpus, ncclBytes)
 	}

@@ -56,10 +56,10 @@ func countGPUs(n int) string {
 
 // visibleGPUs is the number of GPUs in CUDA_VISIBLE_DEVICES; -1 if it is not set.
 func (m *member) visibleGPUs() int {
-	if m.seen.Variables.OK == nil {
+	if m.survey.Variables.OK == nil {
 		return -1
 	}
-	value, set := (*m.seen.Variables.OK)["CUDA_VISIBLE_DEVICES"]
+	value, set := (*m.survey.Variables.OK)["CUDA_VISIBLE_DEVICES"]
 	if !set || value == "" { // "" is told among the variables
 		return -1
 	}
@@ -75,7 +75,7 @@ func (m *member) visibleGPUs() int {
 
 // smiLines returns nvidia-smi's answer to a question; nil if it failed.
 func (m *member) smiLines(question string) []string {
-	p := m.seen.Devices[question].OK
+	p := m.survey.Devices[question].OK
 	if p == nil || p.Status != 0 {
 		return nil
 	}
@@ -94,7 +94,7 @@ func splitColumns(line string) []string {
 // checkHealth checks the GPUs with nvidia-smi and the kernel's log.
 func (m *member) checkHealth() {
 	const admin = "drain the node, and have the GPU reset or replaced"
-	if p, asked := m.seen.Devices["gpus"]; asked && (p.failureReason() != "" || p.OK != nil && p.OK.Status != 0) {
+	if p, asked := m.survey.Devices["gpus"]; asked && (p.failureReason() != "" || p.OK != nil && p.OK.Status != 0) {
 		said := p.failureReason()
 		if p.OK != nil && len(p.OK.Lines) > 0 {
 			said = p.OK.Lines[len(p.OK.Lines)-1]
@@ -165,7 +165,7 @@ func programXIDs() []int { return []int{13, 31, 43, 45, 68, 69, 109} }
 
 // checkXIDs reports each XID error in the kernel's log once.
 func (m *member) checkXIDs() {
-	p := m.seen.Devices["xid"].OK
+	p := m.survey.Devices["xid"].OK
 	if p == nil {
 		return
 	}
@@ -205,7 +205,7 @@ func timesOf(n int) string {
 func (r *run) ownTools(ctx context.Context, live []*member) {
 	with := slices.DeleteFunc(slices.Clone(live), func(m *member) bool { return len(m.facts.GPUs) == 0 || m.facts.GPUsWithheld })
 	r.askAll(ctx, Devices, with, toolsLimit+askLimit, func(ctx context.Context, m *member) error {
-		var got map[string]part[told]
+		var got map[string]part[programOutput]
 		gpus := len(m.facts.GPUs)
 		if n := m.visibleGPUs(); n >= 0 {
 			gpus = min(gpus, n)
@@ -220,7 +220,7 @@ func (r *run) ownTools(ctx context.Context, live []*member) {
 }
 
 // judgeTools reads the results of NVIDIA's tests.
-func (m *member) judgeTools(got map[string]part[told]) {
+func (m *member) judgeTools(got map[string]part[programOutput]) {
 	for _, tool := range []string{"dcgmi", "nccl-tests"} {
 		p, ran := got[tool]
 		if !ran {

@@ -56,7 +56,7 @@ func ready(n int) *run {
 			Node: &fleet.Node{Host: inventory.Host{Name: name, Node: name, Address: name}, Status: report.OK}, index: i, agent: &agent.Session{},
 			facts: &node.Facts{Python: "3.11.2", Torch: "2.15.0"}, route: &routed{"eth0", address}, skew: &Skew{},
 		}
-		m.seen = survey{
+		m.survey = survey{
 			Host: known(resolved{name, []string{address}, ""}), Master: known(resolved{"n1", []string{"10.0.0.1"}, ""}),
 			Interfaces: known([]nic{{"lo", "127.0.0.1"}, {"eth0", address}, {"docker0", "172.17.0.1"}}),
 			Variables:  known(map[string]string{}), Port: 4000,
@@ -77,7 +77,7 @@ func (r *run) said() string {
 }
 
 func TestJudgements(t *testing.T) {
-	set := func(m *member, name, value string) { (*m.seen.Variables.OK)[name] = value }
+	set := func(m *member, name, value string) { (*m.survey.Variables.OK)[name] = value }
 	for _, c := range []struct {
 		name  string
 		wrong func(r *run)
@@ -87,28 +87,28 @@ func TestJudgements(t *testing.T) {
 		{"nothing", func(*run) {}, func(r *run) {
 			r.checkVersions(t.Context())
 			r.checkVariables(t.Context())
-			addressChecks{r}.checkNames(t.Context())
-			addressChecks{r}.judgeInterfaces()
+			r.checkNames(t.Context())
+			r.judgeInterfaces()
 			r.judgeClocks()
 			r.checkDisks(t.Context())
 		}, ""},
 		{"the master is loopback on one", func(r *run) {
-			r.members[2].seen.Master = known(resolved{"n1", []string{"127.0.1.1"}, ""})
-		}, func(r *run) { addressChecks{r}.checkNames(t.Context()) }, "n3 error: the master's address n1 resolves to 127.0.1.1 there, which is the node itself"},
+			r.members[2].survey.Master = known(resolved{"n1", []string{"127.0.1.1"}, ""})
+		}, func(r *run) { r.checkNames(t.Context()) }, "n3 error: the master's address n1 resolves to 127.0.1.1 there, which is the node itself"},
 		{"the master is another's address", func(r *run) {
-			r.members[1].seen.Master = known(resolved{"n1", []string{"10.9.9.9"}, ""})
-		}, func(r *run) { addressChecks{r}.checkNames(t.Context()) }, "n2 error: the master's address n1 resolves to 10.9.9.9 there, but n1 has 10.0.0.1, 172.17.0.1"},
+			r.members[1].survey.Master = known(resolved{"n1", []string{"10.9.9.9"}, ""})
+		}, func(r *run) { r.checkNames(t.Context()) }, "n2 error: the master's address n1 resolves to 10.9.9.9 there, but n1 has 10.0.0.1, 172.17.0.1"},
 		{"no name server", func(r *run) {
-			r.members[1].seen.Master = part[resolved]{Hung: true}
-		}, func(r *run) { addressChecks{r}.checkNames(t.Context()) }, "n2 error: the node cannot resolve the master's address n1: no answer within 20s"},
+			r.members[1].survey.Master = part[resolved]{Hung: true}
+		}, func(r *run) { r.checkNames(t.Context()) }, "n2 error: the node cannot resolve the master's address n1: no answer within 20s"},
 		{"null", func(r *run) {
-			r.members[1].seen.Master = part[resolved]{}
-		}, func(r *run) { addressChecks{r}.checkNames(t.Context()) }, "n2 error: the node cannot resolve the master's address n1: no answer"},
+			r.members[1].survey.Master = part[resolved]{}
+		}, func(r *run) { r.checkNames(t.Context()) }, "n2 error: the node cannot resolve the master's address n1: no answer"},
 		{"the own name is loopback", func(r *run) {
-			r.members[1].seen.Host = known(resolved{"n2", []string{"127.0.1.1"}, ""})
-			r.members[2].seen.Host = known(resolved{"n3", []string{"127.0.1.1"}, ""})
+			r.members[1].survey.Host = known(resolved{"n2", []string{"127.0.1.1"}, ""})
+			r.members[2].survey.Host = known(resolved{"n3", []string{"127.0.1.1"}, ""})
 			set(r.members[2], "GLOO_SOCKET_IFNAME", "eth0")
-		}, func(r *run) { addressChecks{r}.checkNames(t.Context()) }, "n2 error: its own name n2 resolves to 127.0.1.1: gloo would send this address to the others"},
+		}, func(r *run) { r.checkNames(t.Context()) }, "n2 error: its own name n2 resolves to 127.0.1.1: gloo would send this address to the others"},
 		{
 			"another torch", func(r *run) { r.members[3].facts.Torch = "2.14.0" }, func(r *run) { r.checkVersions(t.Context()) },
 			"n4 error: torch 2.14.0, but 3 of 4 nodes have 2.15.0",
@@ -138,7 +138,7 @@ func TestJudgements(t *testing.T) {
 			r.members[1].route = &routed{"docker0", "172.17.0.1"}
 			r.members[2].route.Interface = "ens5"
 			set(r.members[3], "NCCL_SOCKET_IFNAME", "ib")
-		}, func(r *run) { addressChecks{r}.judgeInterfaces() }, strings.Join([]string{
+		}, func(r *run) { r.judgeInterfaces() }, strings.Join([]string{
 			"n2 error: it reaches the master through docker0 (172.17.0.1), which leads to no other node",
 			"n3 warning: it reaches the master through ens5, but 2 of 4 nodes through eth0",
 			"n4 error: NCCL_SOCKET_IFNAME=ib names no interface of this node with an address",
@@ -147,7 +147,7 @@ func TestJudgements(t *testing.T) {
 			set(r.members[1], "GLOO_SOCKET_IFNAME", "lo")
 			set(r.members[2], "NCCL_SOCKET_IFNAME", "^docker,lo")
 			set(r.members[3], "NCCL_SOCKET_IFNAME", "=eth")
-		}, func(r *run) { addressChecks{r}.judgeInterfaces() }, strings.Join([]string{
+		}, func(r *run) { r.judgeInterfaces() }, strings.Join([]string{
 			"n2 error: GLOO_SOCKET_IFNAME=lo leads to no other node",
 			"n4 error: NCCL_SOCKET_IFNAME==eth names no interface of this node with an address",
 		}, "\n")},
@@ -163,10 +163,10 @@ func TestJudgements(t *testing.T) {
 		}, func(r *run) { r.judgeClocks() }, "n1 error: its clock is 1m40s behind most nodes' clock (± 0.0s)"},
 		{"disks", func(r *run) {
 			r.opt.MinFree = 1 << 30
-			r.members[0].seen.Disks = map[string]part[room]{"/dev/shm": known(room{Path: "/dev/shm", Free: 64 << 20, Inodes: -1})}
-			r.members[1].seen.Disks = map[string]part[room]{"TMPDIR": known(room{Path: "/tmp", Free: 1 << 40, Inodes: 3})}
-			r.members[2].seen.Disks = map[string]part[room]{"TMPDIR": known(room{Path: "/tmp", Free: 1 << 40, Inodes: -1, Unwritable: "Read-only file system"})}
-			r.members[3].seen.Disks = map[string]part[room]{"environment": {Hung: true}}
+			r.members[0].survey.Disks = map[string]part[room]{"/dev/shm": known(room{Path: "/dev/shm", Free: 64 << 20, Inodes: -1})}
+			r.members[1].survey.Disks = map[string]part[room]{"TMPDIR": known(room{Path: "/tmp", Free: 1 << 40, Inodes: 3})}
+			r.members[2].survey.Disks = map[string]part[room]{"TMPDIR": known(room{Path: "/tmp", Free: 1 << 40, Inodes: -1, Unwritable: "Read-only file system"})}
+			r.members[3].survey.Disks = map[string]part[room]{"environment": {Hung: true}}
 		}, func(r *run) { r.checkDisks(t.Context()) }, strings.Join([]string{
 			"n1 error: /dev/shm has 64.0 MiB free, less than 1.0 GiB",
 			"n2 error: TMPDIR (/tmp) has inodes for only 3 more files",
@@ -176,9 +176,9 @@ func TestJudgements(t *testing.T) {
 		{"data", func(r *run) {
 			r.opt.Data = []string{"/data"}
 			for i, m := range r.members {
-				m.seen.Data = map[string]part[dataset]{"/data": known(dataset{"/data", 2, 2048, []string{"a", "a", "b", "a"}[i]})}
+				m.survey.Data = map[string]part[dataset]{"/data": known(dataset{"/data", 2, 2048, []string{"a", "a", "b", "a"}[i]})}
 			}
-			r.members[1].seen.Data["/data"] = known(dataset{"/data", 0, 0, "c"})
+			r.members[1].survey.Data["/data"] = known(dataset{"/data", 0, 0, "c"})
 		}, func(r *run) { r.checkPaths(t.Context()) }, "n2 error: --data /data is empty\nn3 error: --data /data: 2 items, 2.0 KiB, but 2 of 4 nodes have 2 items, 2.0 KiB, by other names or sizes"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -217,7 +217,7 @@ func TestJudgeCalls(t *testing.T) {
 				got[from].Failed = append(got[from].Failed, unheard{at, "no answer"})
 			}
 		}
-		networkChecks{r}.judgeCalls(r.members, r.members, got)
+		r.judgeCalls(r.members, r.members, got)
 		if said := r.said(); said != c.want {
 			t.Errorf("%s: got\n%s\nwant\n%s", c.name, said, c.want)
 		}
@@ -228,7 +228,7 @@ func TestJudgeCalls(t *testing.T) {
 func TestCalls(t *testing.T) {
 	r := ready(3)
 	order := func(m *member) (at []int) {
-		for _, c := range (networkChecks{r}).listCalls(m, r.members, true) {
+		for _, c := range r.listCalls(m, r.members, true) {
 			at = append(at, c[0].(int))
 		}
 		return at
@@ -242,27 +242,27 @@ func TestCalls(t *testing.T) {
 
 func TestDevices(t *testing.T) {
 	r := ready(4)
-	say := func(lines ...string) part[told] { return known(told{0, lines}) }
+	say := func(lines ...string) part[programOutput] { return known(programOutput{0, lines}) }
 	for _, m := range r.members {
 		m.facts.GPUs = slices.Repeat([]node.GPU{{Name: "NVIDIA A100", Arch: "8.0"}}, 8)
-		m.seen.Devices = map[string]part[told]{
+		m.survey.Devices = map[string]part[programOutput]{
 			"gpus": say("0, GPU-1"), "ecc": say("0, 0", "1, [N/A]"), "retired": say("0, [N/A]", "1, No"), "xid": say(),
 			"remapped": say("00000000:07:00.0, 0, 0", "00000000:0F:00.0, No, No"), "slowdown": say("0, Not Active"), "busy": say(),
 		}
 	}
 	r.members[1].facts.GPUs = r.members[1].facts.GPUs[:7]
-	r.members[2].seen.Devices = map[string]part[told]{
+	r.members[2].survey.Devices = map[string]part[programOutput]{
 		"gpus": say("0, GPU-1"), "ecc": say("0, 0", "5, 12"), "retired": say("3, Yes"),
 		"remapped": say("00000000:07:00.0, 1, 0", "00000000:0F:00.0, No, Yes"), "slowdown": say("2, Active"), "busy": say("GPU-1, 4711, python3"),
 		"xid": say("[1] NVRM: Xid (PCI:0000:0f:00): 79, pid=1, GPU has fallen off the bus.", "[2] NVRM: Xid (PCI:0000:07:00): 31, pid=7", "[3] NVRM: Xid (PCI:0000:0f:00): 79, pid=1"),
 	}
-	r.members[3].seen.Devices["gpus"] = known(told{9, []string{"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."}})
+	r.members[3].survey.Devices["gpus"] = known(programOutput{9, []string{"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."}})
 	counts := groupByValue(r.members, func(m *member) (string, bool) { return []string{"7", "8"}[len(m.facts.GPUs)-7], true })
 	for _, m := range r.members {
 		m.countDevices(counts, 4)
 		m.checkHealth()
 	}
-	r.members[0].judgeTools(map[string]part[told]{"dcgmi": known(told{226, []string{"| PCIe             | Fail - GPU: 3 |"}}), "nccl-tests": say("# Out of bounds values : 0 OK")})
+	r.members[0].judgeTools(map[string]part[programOutput]{"dcgmi": known(programOutput{226, []string{"| PCIe             | Fail - GPU: 3 |"}}), "nccl-tests": say("# Out of bounds values : 0 OK")})
 	want := strings.Join([]string{
 		"n1 error: dcgmi: PCIe | Fail - GPU: 3",
 		"n2 error: 7 GPUs, but 3 of 4 nodes have 8",
@@ -282,7 +282,7 @@ func TestDevices(t *testing.T) {
 	r = ready(2)
 	r.members[0].Host.Slots, r.members[1].Host.Slots = 2, 2
 	r.members[0].facts.GPUs = []node.GPU{{}, {}}
-	(*r.members[0].seen.Variables.OK)["CUDA_VISIBLE_DEVICES"] = "0,-1,1"
+	(*r.members[0].survey.Variables.OK)["CUDA_VISIBLE_DEVICES"] = "0,-1,1"
 	for _, m := range r.members {
 		m.countDevices(nil, 2)
 	}

@@ -4,25 +4,15 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"time"
 
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/junit"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// About describes a report's origin. Reports for people begin with it; the JSON leaves
-// it out.
-type About struct {
-	Command   string // "dsbuild check"
-	Inventory string // as the user named it: "-" is standard input
-	By        string // user@host
-	At        time.Time
-}
-
 // JUnit writes the report for CI systems. Each node is a test, and so is each
 // collective.
-func (r *Report) JUnit(w io.Writer, about About) error {
+func (r *Report) JUnit(w io.Writer, about report.About) error {
 	suite := junit.Suite{
 		Name: about.Command, Timestamp: junit.At(about.At), Hostname: about.By[strings.LastIndexByte(about.By, '@')+1:],
 		Properties: []junit.Property{{Name: "inventory", Value: about.Inventory}, {Name: "by", Value: about.By}, {Name: "verdict", Value: ui.Clean(r.Verdict())}},

@@ -74,15 +74,15 @@ func (r *run) checkVariables(context.Context) {
 	live := r.liveMembers()
 	names := map[string]bool{}
 	for _, m := range live {
-		if why := m.seen.Variables.failureReason(); why != "" {
+		if why := m.survey.Variables.failureReason(); why != "" {
 			m.addFinding(Variables, Error, "", "dsbuild could not read its variables: %s", why)
 			continue
 		}
 		if value := m.variable("MASTER_ADDR"); value != "" && value != "localhost" && !isLoopback(value) && value != r.masterAddress() && !slices.Contains(r.firstMember().reachableAddresses(), value) {
 			m.addFinding(Variables, Warning, unsetHint, "MASTER_ADDR=%s is not the first node, %s", value, r.masterAddress())
 		}
-		for _, name := range slices.Sorted(maps.Keys(*m.seen.Variables.OK)) {
-			value := (*m.seen.Variables.OK)[name]
+		for _, name := range slices.Sorted(maps.Keys(*m.survey.Variables.OK)) {
+			value := (*m.survey.Variables.OK)[name]
 			names[name] = true
 			for _, rule := range variableRules() {
 				if rule.name == name && rule.bad(value) {
@@ -101,10 +101,10 @@ func (r *run) checkVariables(context.Context) {
 // compareVariable finds the nodes whose value differs from most others'.
 func compareVariable(live []*member, name string) {
 	values := groupByValue(live, func(m *member) (string, bool) {
-		if m.seen.Variables.OK == nil {
+		if m.survey.Variables.OK == nil {
 			return "", false
 		}
-		value, set := (*m.seen.Variables.OK)[name]
+		value, set := (*m.survey.Variables.OK)[name]
 		if !set {
 			return "not set", true
 		}
@@ -203,8 +203,8 @@ func groupByValue(members []*member, of func(*member) (string, bool)) []valued {
 // checkDisks checks the free space.
 func (r *run) checkDisks(context.Context) {
 	for _, m := range r.liveMembers() {
-		for _, what := range slices.Sorted(maps.Keys(m.seen.Disks)) {
-			p := m.seen.Disks[what]
+		for _, what := range slices.Sorted(maps.Keys(m.survey.Disks)) {
+			p := m.survey.Disks[what]
 			if why := p.failureReason(); why != "" {
 				m.addFinding(Disk, Error, "", "%s: %s", what, why)
 				continue
@@ -243,14 +243,14 @@ func (r *run) checkPaths(ctx context.Context) {
 	live := r.liveMembers()
 	for _, path := range r.opt.Data {
 		for _, m := range live {
-			if why := m.seen.Data[path].failureReason(); why != "" {
+			if why := m.survey.Data[path].failureReason(); why != "" {
 				m.addFinding(Paths, Error, "mount it there, or copy it; check ls -ld "+path, "--data %s: %s", path, why)
-			} else if m.seen.Data[path].OK.Entries == 0 {
+			} else if m.survey.Data[path].OK.Entries == 0 {
 				m.addFinding(Paths, Error, "is it mounted there? findmnt -T "+path, "--data %s is empty", path)
 			}
 		}
 		kinds := groupByValue(live, func(m *member) (string, bool) {
-			d := m.seen.Data[path].OK
+			d := m.survey.Data[path].OK
 			if d == nil || d.Entries == 0 {
 				return "", false
 			}
@@ -258,7 +258,7 @@ func (r *run) checkPaths(ctx context.Context) {
 		})
 		for _, kind := range kinds[min(1, len(kinds)):] {
 			for _, m := range kind.members {
-				most, has := kinds[0].members[0].seen.Data[path].OK, m.seen.Data[path].OK
+				most, has := kinds[0].members[0].survey.Data[path].OK, m.survey.Data[path].OK
 				m.addFinding(Paths, Error, "is it mounted there? Is a copy complete?", "--data %s: %s, %s, but %d of %s have %s, %s, by other names or sizes", path,
 					ui.Count(has.Entries, "item"), ui.Size(has.Bytes), len(kinds[0].members), ui.Count(len(live), "node"), ui.Count(most.Entries, "item"), ui.Size(most.Bytes))
 			}
@@ -272,7 +272,7 @@ func (r *run) checkPaths(ctx context.Context) {
 func (r *run) checkOutputs(ctx context.Context, live []*member) {
 	for _, path := range r.opt.Output {
 		for _, m := range live {
-			p := m.seen.Output[path]
+			p := m.survey.Output[path]
 			if why := p.failureReason(); why != "" {
 				m.addFinding(Paths, Error, "ls -ld "+path, "--output %s: %s", path, why)
 				continue
@@ -288,13 +288,13 @@ func (r *run) checkOutputs(ctx context.Context, live []*member) {
 		return m.agent.Ask(ctx, agent.Order{"do": "seen", "paths": r.opt.Output}, &seen[m.index])
 	})
 	for _, path := range r.opt.Output {
-		if f := r.firstMember().seen.Output[path]; f.OK == nil || f.OK.Unwritable != "" {
+		if f := r.firstMember().survey.Output[path]; f.OK == nil || f.OK.Unwritable != "" {
 			continue
 		}
 		var with, without []*member
 		for _, m := range live[1:] {
 			switch p, asked := seen[m.index][path]; {
-			case !asked || m.seen.Output[path].OK == nil:
+			case !asked || m.survey.Output[path].OK == nil:
 			case p.failureReason() != "":
 				m.addFinding(Paths, Error, "", "--output %s: %s", path, p.failureReason())
 			case *p.OK:

@@ -13,9 +13,6 @@ import (
 	"github.com/dsbuild/dsbuild/node"
 )
 
-// networkChecks check the connections between nodes.
-type networkChecks struct{ *run }
-
 // listening is the answer about a port of a node.
 type listening struct {
 	Port   int    `json:"port"` // 0: it is taken
@@ -26,15 +23,15 @@ type listening struct {
 
 // checkPort checks that the master's port is free. The agent then answers on it, so that
 // the other nodes can test it.
-func (n networkChecks) checkPort(ctx context.Context) {
-	m := n.firstMember()
+func (r *run) checkPort(ctx context.Context) {
+	m := r.firstMember()
 	if m.Status != report.OK || m.agent == nil {
-		n.addNote(Port, "%s, the master, does not answer", m.Host.Name)
+		r.addNotChecked(Port, "%s, the master, does not answer", m.Host.Name)
 		return
 	}
 	var got listening
-	n.askAll(ctx, Port, []*member{m}, askLimit, func(ctx context.Context, m *member) error {
-		return m.agent.Ask(ctx, agent.Order{"do": "port", "port": n.opt.Port}, &got)
+	r.askAll(ctx, Port, []*member{m}, askLimit, func(ctx context.Context, m *member) error {
+		return m.agent.Ask(ctx, agent.Order{"do": "port", "port": r.opt.Port}, &got)
 	})
 	if m.Status != report.OK || got.Port != 0 {
 		return
@@ -43,7 +40,7 @@ func (n networkChecks) checkPort(ctx context.Context) {
 	if got.Holder != "" {
 		by = ", by " + got.Holder
 	}
-	m.addFinding(Port, Error, fmt.Sprintf("another job may use it: run ss -ltnp 'sport = :%d' there; or use another port: --port %d", n.opt.Port, got.Free), "the master's port %d is taken: %s%s", n.opt.Port, got.Error, by)
+	m.addFinding(Port, Error, fmt.Sprintf("another job may use it: run ss -ltnp 'sport = :%d' there; or use another port: --port %d", r.opt.Port, got.Free), "the master's port %d is taken: %s%s", r.opt.Port, got.Error, by)
 }
 
 // dialled is the result of a node's calls to its peers.
@@ -76,40 +73,40 @@ const (
 // beginning with its successor, so that the calls spread over all nodes. A call is a
 // connection and 32 KiB. With 500 nodes each makes 499 calls with 16 MB in and out,
 // which takes seconds, and dsbuild sends each node a list of 30 KB.
-func (n networkChecks) checkNetwork(ctx context.Context) {
-	peers := slices.DeleteFunc(n.liveMembers(), func(m *member) bool { return m.route == nil || m.seen.Port < 1 || m.seen.Port > 65535 })
+func (r *run) checkNetwork(ctx context.Context) {
+	peers := slices.DeleteFunc(r.liveMembers(), func(m *member) bool { return m.route == nil || m.survey.Port < 1 || m.survey.Port > 65535 })
 	if len(peers) < 2 {
-		if n.hasPeers() {
-			n.addNote(Network, "fewer than two nodes have an address to call")
+		if r.hasPeers() {
+			r.addNotChecked(Network, "fewer than two nodes have an address to call")
 		}
 		return
 	}
-	work := n.opt.Reporter.Step("connections between " + ui.Count(len(peers), "node"))
+	work := r.opt.Reporter.Step("connections between " + ui.Count(len(peers), "node"))
 	defer work.End(ui.Done, "")
-	got := make([]dialled, len(n.members))
-	withPort := !n.firstMember().hasError(Port) && !slices.Contains(n.opt.Skip, Port)
+	got := make([]dialled, len(r.members))
+	withPort := !r.firstMember().hasError(Port) && !slices.Contains(r.opt.Skip, Port)
 	// The worst case: all calls connect and none gets an answer, twice.
 	limit := askLimit + 2*(dialLimit+answerLimit)*time.Duration(2+len(peers)/dialWindow)
-	n.askAll(ctx, Network, peers, limit, func(ctx context.Context, m *member) error {
-		return m.agent.Ask(ctx, agent.Order{"do": "dial", "peers": n.listCalls(m, peers, withPort), "window": dialWindow, "limit_s": dialLimit.Seconds(), "answer_s": answerLimit.Seconds()}, &got[m.index])
+	r.askAll(ctx, Network, peers, limit, func(ctx context.Context, m *member) error {
+		return m.agent.Ask(ctx, agent.Order{"do": "dial", "peers": r.listCalls(m, peers, withPort), "window": dialWindow, "limit_s": dialLimit.Seconds(), "answer_s": answerLimit.Seconds()}, &got[m.index])
 	})
 	answered := slices.DeleteFunc(slices.Clone(peers), func(m *member) bool { return m.Status != report.OK })
-	n.judgeCalls(answered, peers, got)
+	r.judgeCalls(answered, peers, got)
 }
 
 // masterPort marks the call to the master's port.
 const masterPort = 1 << 20
 
-// listCalls lists the calls of a node as [index, address, port, word], beginning with
+// listCalls lists the calls of a node as [index, address, port, token], beginning with
 // its successor.
-func (n networkChecks) listCalls(m *member, peers []*member, withPort bool) [][]any {
+func (r *run) listCalls(m *member, peers []*member, withPort bool) [][]any {
 	at := slices.Index(peers, m)
 	calls := [][]any{}
 	for i := 1; i < len(peers); i++ {
 		p := peers[(at+i)%len(peers)]
-		calls = append(calls, []any{p.index, p.route.Address, p.seen.Port, p.word})
-		if p == n.firstMember() && withPort {
-			calls = append(calls, []any{masterPort, p.route.Address, n.opt.Port, p.word})
+		calls = append(calls, []any{p.index, p.route.Address, p.survey.Port, p.token})
+		if p == r.firstMember() && withPort {
+			calls = append(calls, []any{masterPort, p.route.Address, r.opt.Port, p.token})
 		}
 	}
 	return calls
@@ -117,7 +114,7 @@ func (n networkChecks) listCalls(m *member, peers []*member, withPort bool) [][]
 
 // judgeCalls finds nodes that no other reaches, nodes that reach no other, and blocked
 // pairs.
-func (n networkChecks) judgeCalls(callers, peers []*member, got []dialled) {
+func (r *run) judgeCalls(callers, peers []*member, got []dialled) {
 	const try = "a firewall, or no route between them: NCCL and gloo connect all nodes with all others, on random ports; open the whole network between the nodes, not one port"
 	failed := map[int]map[int]string{} // by caller, by peer
 	deaf := map[int]int{}              // by peer: the number of failed calls
@@ -130,8 +127,8 @@ func (n networkChecks) judgeCalls(callers, peers []*member, got []dialled) {
 				deaf[u.at]++
 			}
 		}
-		n.pairs.Tried += len(peers) - 1
-		n.pairs.Failed += len(failed[m.index])
+		r.pairs.Tried += len(peers) - 1
+		r.pairs.Failed += len(failed[m.index])
 	}
 	for _, m := range peers {
 		if by := deaf[m.index]; by > 1 && by == len(callers)-1 {
@@ -152,8 +149,8 @@ func (n networkChecks) judgeCalls(callers, peers []*member, got []dialled) {
 			m.addFinding(Network, Error, try, "it does not reach %s: %v", nameWithAddress(v.members), node.Words(v.value))
 		}
 		for _, u := range got[m.index].Failed {
-			if u.at == masterPort && f[n.firstMember().index] == "" {
-				m.addFinding(Network, Error, try, "it reaches the master %s, but not at its port %d: %v", n.firstMember().Host.Name, n.opt.Port, node.Words(u.why))
+			if u.at == masterPort && f[r.firstMember().index] == "" {
+				m.addFinding(Network, Error, try, "it reaches the master %s, but not at its port %d: %v", r.firstMember().Host.Name, r.opt.Port, node.Words(u.why))
 			}
 		}
 	}
@@ -204,34 +201,34 @@ type loggedIn struct {
 
 // checkSSH has the first node log in on the others without a password prompt, as
 // DeepSpeed's launcher does through pdsh.
-func (n networkChecks) checkSSH(ctx context.Context) {
-	m := n.firstMember()
+func (r *run) checkSSH(ctx context.Context) {
+	m := r.firstMember()
 	if m.Status != report.OK || m.agent == nil {
-		n.addNote(SSH, "%s does not answer, and the logins start there", m.Host.Name)
+		r.addNotChecked(SSH, "%s does not answer, and the logins start there", m.Host.Name)
 		return
 	}
 	to := [][]any{}
-	for _, p := range n.members {
+	for _, p := range r.members {
 		to = append(to, []any{p.index, p.Host.Address, p.Host.Port, p.Host.User})
 	}
 	var got loggedIn
-	n.askAll(ctx, SSH, []*member{m}, askLimit+20*time.Second*time.Duration(1+len(to)/16), func(ctx context.Context, m *member) error {
+	r.askAll(ctx, SSH, []*member{m}, askLimit+20*time.Second*time.Duration(1+len(to)/16), func(ctx context.Context, m *member) error {
 		return m.agent.Ask(ctx, agent.Order{"do": "ssh", "hosts": to}, &got)
 	})
 	if m.Status == report.OK {
-		n.judgeLogins(got)
+		r.judgeLogins(got)
 	}
 }
 
 // judgeLogins finds nodes on which the first node cannot log in.
-func (n networkChecks) judgeLogins(got loggedIn) {
-	m := n.firstMember()
+func (r *run) judgeLogins(got loggedIn) {
+	m := r.firstMember()
 	if !got.PDSH {
 		m.addFinding(SSH, Error, "apt-get install pdsh there", "pdsh is missing; DeepSpeed's launcher starts its processes with it")
 	}
 	for _, u := range got.Failed {
-		if u.at >= 0 && u.at < len(n.members) {
-			p := n.members[u.at]
+		if u.at >= 0 && u.at < len(r.members) {
+			p := r.members[u.at]
 			p.addFinding(SSH, Error, fmt.Sprintf("on %s, run ssh-copy-id %s, and add its key to ~/.ssh/known_hosts", m.Host.Name, p.Host.Address), "%s cannot log in there without a password prompt: %v", m.Host.Name, node.Words(u.why))
 		}
 	}

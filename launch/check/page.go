@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/htmlpage"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
@@ -37,7 +38,7 @@ type viewCause struct {
 
 // Page writes the report as one HTML page. It loads nothing and runs no scripts: the
 // nodes' words are escaped, and the page's policy allows only its one style.
-func (r *Report) Page(w io.Writer, about About) error {
+func (r *Report) Page(w io.Writer, about report.About) error {
 	tmpl, err := template.New("page").Parse(pageTemplate)
 	if err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/node"
 )
 
@@ -16,7 +17,7 @@ type Report struct {
 	Causes      []Cause      `json:"causes"` // the findings, merged over nodes
 	Pairs       Pairs        `json:"pairs"`
 	Collectives []Sum        `json:"collectives"`
-	NotChecked  []Note       `json:"not_checked"`
+	NotChecked  []NotChecked `json:"not_checked"`
 	Nodes       []NodeReport `json:"nodes"` // in inventory order
 }
 
@@ -41,8 +42,8 @@ type Pairs struct {
 	Failed int `json:"failed"`
 }
 
-// Note is a check that was not made, with the reason.
-type Note struct {
+// NotChecked is a check that was not made, with the reason.
+type NotChecked struct {
 	Check Kind   `json:"check"`
 	Why   string `json:"why"`
 }
@@ -63,7 +64,7 @@ type NodeReport struct {
 func (r *run) buildReport() *Report {
 	rep := &Report{
 		Command: "check", Master: Master{r.firstMember().Host.Name, r.masterAddress(), r.opt.Port}, Pairs: r.pairs,
-		Collectives: append([]Sum{}, r.sums...), NotChecked: append([]Note{}, r.notes...),
+		Collectives: append([]Sum{}, r.sums...), NotChecked: append([]NotChecked{}, r.notChecked...),
 	}
 	for _, m := range r.members {
 		n := NodeReport{Name: m.Host.Name, Status: m.Status, Findings: append([]Finding{}, m.findings...), Clock: m.skew, Seconds: m.connectSeconds()}
@@ -118,10 +119,5 @@ func (r *Report) Err() error {
 	if r.Ready {
 		return nil
 	}
-	return &notReadyError{fmt.Sprintf("%d of %d nodes are not ready", len(r.Nodes)-r.Summary.OK, len(r.Nodes))}
+	return hint.Coded(fmt.Errorf("%d of %d nodes are not ready", len(r.Nodes)-r.Summary.OK, len(r.Nodes)), 3)
 }
-
-type notReadyError struct{ text string }
-
-func (e *notReadyError) Error() string { return e.text }
-func (e *notReadyError) ExitCode() int { return 3 }

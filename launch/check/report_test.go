@@ -37,7 +37,7 @@ func judged() *run {
 		{Backend: "gloo", OK: true, Nodes: []string{"n1", "n2"}, Without: []string{"n3", "n4"}, Processes: 2, Bytes: 16 << 20, Seconds: 0.25, Latency: 0.0002, Bandwidth: 1 << 30},
 		{Backend: "nccl", Nodes: []string{"n1"}, Processes: 1, Error: "held up by \x1b[1mn1"},
 	}
-	r.addNote(SSH, "no shell on %d nodes", 2)
+	r.addNotChecked(SSH, "no shell on %d nodes", 2)
 	return r
 }
 
@@ -122,7 +122,7 @@ func TestReportWithManyFindings(t *testing.T) {
 }
 
 func TestReportAsJUnit(t *testing.T) {
-	about := About{Command: "dsbuild check", Inventory: "nodes.yaml", By: "alice@head", At: time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)}
+	about := report.About{Command: "dsbuild check", Inventory: "nodes.yaml", By: "alice@head", At: time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)}
 	var out bytes.Buffer
 	if err := judged().buildReport().JUnit(&out, about); err != nil {
 		t.Fatal(err)

@@ -250,14 +250,14 @@ func withPython(t *testing.T, interpreter string, jax bool) *run {
 	t.Helper()
 	r := &run{fleet: fleet.New(fleet.Options{}), opt: Options{Options: fleet.Options{Reporter: ui.New(io.Discard, ui.Options{})}, Port: freePort(t), JAX: jax, StageTimeout: 2 * time.Minute}, events: make(chan event, 4096)}
 	for i, host := range hostsNamed("n1", "n2") {
-		m := &member{Node: &fleet.Node{Host: host, Status: report.OK}, index: i, word: strings.ToLower(random() + random())[:32], route: &routed{"lo", "127.0.0.1"}, facts: &node.Facts{}}
+		m := &member{Node: &fleet.Node{Host: host, Status: report.OK}, index: i, token: strings.ToLower(random() + random())[:32], route: &routed{"lo", "127.0.0.1"}, facts: &node.Facts{}}
 		r.members = append(r.members, m)
-		req := agentRequest{LimitS: 20, Run: "r", Word: m.word, Master: "127.0.0.1", Data: []string{}, Output: []string{}}
+		req := agentRequest{LimitS: 20, Run: "r", Token: m.token, Master: "127.0.0.1", Data: []string{}, Output: []string{}}
 		var err error
 		m.agent, err = startAgent(t.Context(), here{mark: t.Name()}, interpreter, req, func(e event) {
 			e.from = m
 			r.queueEvent(e)
-		}, &m.seen)
+		}, &m.survey)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -308,7 +308,7 @@ func TestSumWithoutJAX(t *testing.T) {
 // surveyed is an agent that runs on this machine, after its survey.
 func surveyed(t *testing.T, runner remote.Runner) *agent.Session {
 	t.Helper()
-	req := agentRequest{LimitS: 20, Run: "r", Word: strings.Repeat("w", 32), Master: "127.0.0.1", Data: []string{}, Output: []string{}}
+	req := agentRequest{LimitS: 20, Run: "r", Token: strings.Repeat("w", 32), Master: "127.0.0.1", Data: []string{}, Output: []string{}}
 	a, err := startAgent(t.Context(), runner, "python3", req, func(event) {}, &survey{})
 	if err != nil {
 		t.Fatal(err)
@@ -388,7 +388,7 @@ func TestHostileNode(t *testing.T) {
 	rep := &Report{Nodes: []NodeReport{{Name: "n", Status: report.Failed, Findings: []Finding{{Check: Names, Level: Error, Text: `<script>alert(1)</script>`, Hint: `"><img src=x onerror=alert(1)>`}}}}}
 	rep.Causes = groupCauses(rep.Nodes)
 	var page bytes.Buffer
-	if err := rep.Page(&page, About{Command: "dsbuild check"}); err != nil {
+	if err := rep.Page(&page, report.About{Command: "dsbuild check"}); err != nil {
 		t.Fatal(err)
 	}
 	if text := page.String(); strings.Contains(text, "<script") || strings.Contains(text, "<img") || !strings.Contains(text, "&lt;script&gt;alert(1)") {

@@ -10,15 +10,15 @@ import (
 
 // survey is an agent's first answer: facts about its node.
 type survey struct {
-	Host       part[resolved]           `json:"host"`   // its own name
-	Master     part[resolved]           `json:"master"` // the master's address
-	Interfaces part[[]nic]              `json:"interfaces"`
-	Variables  part[map[string]string]  `json:"variables"`
-	Disks      map[string]part[room]    `json:"disks"`
-	Devices    map[string]part[told]    `json:"devices"`
-	Data       map[string]part[dataset] `json:"data"`
-	Output     map[string]part[room]    `json:"output"`
-	Port       int                      `json:"port"` // answers callers
+	Host       part[resolved]                 `json:"host"`   // its own name
+	Master     part[resolved]                 `json:"master"` // the master's address
+	Interfaces part[[]nic]                    `json:"interfaces"`
+	Variables  part[map[string]string]        `json:"variables"`
+	Disks      map[string]part[room]          `json:"disks"`
+	Devices    map[string]part[programOutput] `json:"devices"`
+	Data       map[string]part[dataset]       `json:"data"`
+	Output     map[string]part[room]          `json:"output"`
+	Port       int                            `json:"port"` // answers callers
 }
 
 // part is the answer to one question: a value, an error, or none in time.
@@ -78,8 +78,8 @@ type dataset struct {
 	Digest  string `json:"digest"` // of names and sizes
 }
 
-// told is the output of a program.
-type told struct {
+// programOutput is the output of a program.
+type programOutput struct {
 	Status int      `json:"status"`
 	Lines  []string `json:"lines"`
 }

@@ -72,7 +72,7 @@ func TestVisibleGPUs(t *testing.T) {
 	t.Parallel()
 	for value, want := range map[string]int{"": -1, "0": 1, "0,1,2": 3, " 2 , 1": 2, "0,-1,1": 1, "-1": 0, "GPU-4f0e,GPU-81aa": 2, "MIG-7c": 1} {
 		m := ready(1).members[0]
-		(*m.seen.Variables.OK)["CUDA_VISIBLE_DEVICES"] = value
+		(*m.survey.Variables.OK)["CUDA_VISIBLE_DEVICES"] = value
 		if got := m.visibleGPUs(); got != want {
 			t.Errorf("%q leaves %d, want %d", value, got, want)
 		}
@@ -81,7 +81,7 @@ func TestVisibleGPUs(t *testing.T) {
 	if got := m.visibleGPUs(); got != -1 {
 		t.Errorf("a variable that is not set leaves %d", got)
 	}
-	m.seen.Variables = part[map[string]string]{Error: "no permission"}
+	m.survey.Variables = part[map[string]string]{Error: "no permission"}
 	if got := m.visibleGPUs(); got != -1 {
 		t.Errorf("unknown variables leave %d", got)
 	}
@@ -182,8 +182,8 @@ func TestXIDs(t *testing.T) {
 		"[  6.0] a program wrote Xid: 79",
 		"[  7.0] NVRM: Xid (PCI:0000:07:00): 99999999999999999999999, too large",
 	}
-	r.members[0].seen.Devices = map[string]part[told]{"xid": known(told{0, lines})}
-	r.members[1].seen.Devices = map[string]part[told]{"xid": known(told{1, []string{"dmesg: read kernel buffer failed: Operation not permitted"}})}
+	r.members[0].survey.Devices = map[string]part[programOutput]{"xid": known(programOutput{0, lines})}
+	r.members[1].survey.Devices = map[string]part[programOutput]{"xid": known(programOutput{1, []string{"dmesg: read kernel buffer failed: Operation not permitted"}})}
 	for _, m := range r.members {
 		m.checkXIDs()
 	}
@@ -208,16 +208,16 @@ func TestJudgeTools(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name string
-		got  map[string]part[told]
+		got  map[string]part[programOutput]
 		want string
 	}{
 		{"neither ran", nil, ""},
-		{"both pass", map[string]part[told]{"dcgmi": known(told{0, []string{"| Deployment | Pass |"}}), "nccl-tests": known(told{0, nil})}, ""},
-		{"a failure, though the status is 0", map[string]part[told]{"dcgmi": known(told{0, []string{"| Memory | Fail |"}})}, "n1 error: dcgmi: Memory | Fail"},
-		{"a wrong sum", map[string]part[told]{"nccl-tests": known(told{1, []string{"# Out of bounds values : 3 FAILED"}})}, "n1 error: nccl-tests: # Out of bounds values : 3 FAILED"},
-		{"it does not start", map[string]part[told]{"nccl-tests": known(told{127, []string{"libnccl.so.2: cannot open shared object file"}})}, "n1 warning: dsbuild could not run nccl-tests: libnccl.so.2: cannot open shared object file"},
-		{"it says nothing", map[string]part[told]{"dcgmi": known(told{3, nil})}, "n1 warning: dsbuild could not run dcgmi: exit status 3"},
-		{"it hangs", map[string]part[told]{"dcgmi": {Hung: true}}, "n1 warning: dcgmi: no answer within 20s"},
+		{"both pass", map[string]part[programOutput]{"dcgmi": known(programOutput{0, []string{"| Deployment | Pass |"}}), "nccl-tests": known(programOutput{0, nil})}, ""},
+		{"a failure, though the status is 0", map[string]part[programOutput]{"dcgmi": known(programOutput{0, []string{"| Memory | Fail |"}})}, "n1 error: dcgmi: Memory | Fail"},
+		{"a wrong sum", map[string]part[programOutput]{"nccl-tests": known(programOutput{1, []string{"# Out of bounds values : 3 FAILED"}})}, "n1 error: nccl-tests: # Out of bounds values : 3 FAILED"},
+		{"it does not start", map[string]part[programOutput]{"nccl-tests": known(programOutput{127, []string{"libnccl.so.2: cannot open shared object file"}})}, "n1 warning: dsbuild could not run nccl-tests: libnccl.so.2: cannot open shared object file"},
+		{"it says nothing", map[string]part[programOutput]{"dcgmi": known(programOutput{3, nil})}, "n1 warning: dsbuild could not run dcgmi: exit status 3"},
+		{"it hangs", map[string]part[programOutput]{"dcgmi": {Hung: true}}, "n1 warning: dcgmi: no answer within 20s"},
 	} {
 		r := ready(1)
 		if r.members[0].judgeTools(c.got); r.said() != c.want {
@@ -264,14 +264,14 @@ func TestVariableRules(t *testing.T) {
 			t.Errorf("%s has no bad value here", rule.name)
 		}
 		r := ready(1)
-		(*r.members[0].seen.Variables.OK)[rule.name] = value
+		(*r.members[0].survey.Variables.OK)[rule.name] = value
 		r.checkVariables(t.Context())
 		if want := "n1 " + string(rule.level) + ": " + rule.name + "=" + value + ": " + rule.why; r.said() != want {
 			t.Errorf("got %q, want %q", r.said(), want)
 		}
 		if value, ok := good[rule.name]; ok {
 			r = ready(1)
-			(*r.members[0].seen.Variables.OK)[rule.name] = value
+			(*r.members[0].survey.Variables.OK)[rule.name] = value
 			if r.checkVariables(t.Context()); r.said() != "" {
 				t.Errorf("%s=%s: %q", rule.name, value, r.said())
 			}
@@ -284,9 +284,9 @@ func TestUnreadableVariables(t *testing.T) {
 	t.Parallel()
 	r := ready(4)
 	for _, m := range r.members[:3] {
-		(*m.seen.Variables.OK)["NCCL_ALGO"] = "Ring"
+		(*m.survey.Variables.OK)["NCCL_ALGO"] = "Ring"
 	}
-	r.members[3].seen.Variables = part[map[string]string]{Error: "Input/output error"}
+	r.members[3].survey.Variables = part[map[string]string]{Error: "Input/output error"}
 	r.checkVariables(t.Context())
 	if got, want := r.said(), "n4 error: dsbuild could not read its variables: the node says: Input/output error"; got != want {
 		t.Errorf("got %q, want %q", got, want)
@@ -319,12 +319,12 @@ func TestSSHOfALyingMaster(t *testing.T) {
 	if err := json.Unmarshal([]byte(`{"pdsh": true, "failed": [[1, "Permission denied"], [7, "x"], [-1, "y"]]}`), &got); err != nil {
 		t.Fatal(err)
 	}
-	networkChecks{r}.judgeLogins(got)
+	r.judgeLogins(got)
 	if said := r.said(); said != "n2 error: n1 cannot log in there without a password prompt: the node says: Permission denied" {
 		t.Error(said)
 	}
 	r = ready(2)
-	networkChecks{r}.judgeLogins(loggedIn{})
+	r.judgeLogins(loggedIn{})
 	if said := r.said(); said != "n1 error: pdsh is missing; DeepSpeed's launcher starts its processes with it" {
 		t.Error(said)
 	}
@@ -336,10 +336,10 @@ func TestNodesThatFailedAreNotCompared(t *testing.T) {
 	r := ready(3)
 	r.members[2].Status, r.members[2].agent = report.Failed, nil
 	r.members[2].facts.Torch = "1.0"
-	r.members[2].seen = survey{}
+	r.members[2].survey = survey{}
 	r.checkVersions(t.Context())
 	r.checkVariables(t.Context())
-	addressChecks{r}.checkNames(t.Context())
+	r.checkNames(t.Context())
 	r.checkDisks(t.Context())
 	r.checkPaths(t.Context())
 	if got := r.said(); got != "" {
@@ -350,7 +350,7 @@ func TestNodesThatFailedAreNotCompared(t *testing.T) {
 	}
 	r.checkVersions(t.Context())
 	r.judgeClocks()
-	addressChecks{r}.judgeInterfaces()
+	r.judgeInterfaces()
 	if got := r.said(); got != "" {
 		t.Error(got)
 	}

@@ -34,7 +34,7 @@ func (b *Builder) Look(ctx context.Context, base pipeline.Base) (compat.BuildEnv
 	}
 	environment, err := pipeline.ParseBuildEnvironment(text)
 	if err == nil && !slices.Contains(environment.Tools, "apt-get") {
-		err = &pipeline.BaseError{Arg: base.Ref, Err: errors.New("it has no apt-get, which dsbuild needs to install compilers")}
+		err = pipeline.BaseError(base.Ref, errors.New("it has no apt-get, which dsbuild needs to install compilers"))
 	}
 	return environment.BuildEnvironment, err
 }

@@ -254,25 +254,12 @@ func (r *run) pruneEnvironments() {
 			dirs = append(dirs, dir)
 		}
 	}
-	for _, dir := range longUnused(dirs, keepEnvironments-1) {
+	for _, dir := range pipeline.LongUnused(dirs, keepEnvironments-1) {
 		r.removeUnused(dir)
 	}
 	if treeSize(r.downloadsDir()) > keepDownloads {
 		r.removeUnused(r.downloadsDir())
 	}
-}
-
-// longUnused returns the directories except the keep most recently used ones. A directory that
-// does not exist counts as never used.
-func longUnused(dirs []string, keep int) []string {
-	used := map[string]time.Time{}
-	for _, dir := range dirs {
-		if info, err := os.Stat(dir); err == nil {
-			used[dir] = info.ModTime()
-		}
-	}
-	slices.SortFunc(dirs, func(a, b string) int { return used[b].Compare(used[a]) })
-	return dirs[min(keep, len(dirs)):]
 }
 
 // removeUnused removes a directory unless a build holds its lock.

@@ -116,7 +116,7 @@ func (c stepCache) prune() error {
 	for _, sum := range sums {
 		dirs = append(dirs, filepath.Join(c.dir, strings.TrimSuffix(sum, sumSuffix)))
 	}
-	for _, dir := range longUnused(dirs, maxSteps) {
+	for _, dir := range pipeline.LongUnused(dirs, maxSteps) {
 		err = errors.Join(err, os.RemoveAll(dir+sumSuffix), scratch.RemoveAll(dir))
 	}
 	return err

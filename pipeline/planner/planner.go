@@ -104,7 +104,7 @@ func (p *Planner) PlanWithoutEngine(ctx context.Context, r Request, t Target) (*
 	if err != nil {
 		return nil, "", err
 	}
-	request, err := pipeline.Request(plan, p.backend.options.Kind)
+	request, err := pipeline.RequestDigest(plan, p.backend.options.Kind)
 	return plan, request, err
 }
 

@@ -30,9 +30,7 @@ func RebuildRequest(m wheel.Manifest) (Request, error) {
 	case "release":
 		r.DeepSpeed = m.Source.Ref
 	case "git":
-		url, _, _ := strings.Cut(strings.TrimPrefix(m.Source.Ref, "git+"), "#")
-		url, _ = wheel.SplitGitRef(url)
-		r.DeepSpeed = "git+" + url + "@" + m.Source.Commit
+		r.DeepSpeed = m.Source.CommitURL()
 	default:
 		return r, fmt.Errorf("it was built from a %s, %s, which only its builder has", kindName(m.Source.Kind), m.Source.Ref)
 	}

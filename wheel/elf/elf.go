@@ -67,7 +67,6 @@ type Object struct {
 	// "aarch64"; for those that no wheel tag knows the name of the ELF
 	// constant ("cuda", "bpf"), or "machine 1234".
 	Machine string
-	Bits    int // 32 or 64
 	Type    elf.Type
 	// Unread is the reason why only the fields above were read: the object is not for 64-bit
 	// little-endian Linux. It is empty for all others.
@@ -153,7 +152,7 @@ func Read(open Open, size int64, sink Sink) (*Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &Object{Machine: h.machine.name, Bits: h.bits, Type: h.kind, Unread: h.unread}
+	o := &Object{Machine: h.machine.name, Type: h.kind, Unread: h.unread}
 	if o.Unread != "" {
 		return o, nil
 	}

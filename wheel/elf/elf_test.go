@@ -39,7 +39,6 @@ func read(data []byte) (*elf.Object, error) {
 func tiny() *elf.Object {
 	return &elf.Object{
 		Machine:   "x86_64",
-		Bits:      64,
 		Type:      delf.ET_DYN,
 		SoName:    "tiny.so",
 		Needs:     []string{"libc.so.6", "libm.so.6"},
@@ -291,18 +290,17 @@ func TestOtherMachines(t *testing.T) {
 		what    string
 		patch   func(*image)
 		machine string
-		bits    int
 		unread  string
 	}{
-		{"32-bit x86", func(b *image) { b.data[4] = 1; b.put16(18, 3) }, "i686", 32, "a 32-bit object"},
-		{"x32", func(b *image) { b.data[4] = 1 }, "x86_64", 32, "a 32-bit object"},
-		{"32-bit ARM, a header only", func(b *image) { b.data[4] = 1; b.put16(18, 40); b.data = b.data[:52] }, "armv7l", 32, "a 32-bit object"},
-		{"s390x", func(b *image) { b.data[5] = 2; b.data[16], b.data[17], b.data[18], b.data[19] = 0, 3, 0, 22 }, "s390x", 64, "a big-endian object"},
-		{"device code", func(b *image) { b.put16(18, 190) }, "cuda", 64, "an object for cuda"},
-		{"unknown", func(b *image) { b.put16(18, 0xfeed) }, "machine 65261", 64, "an object for machine 65261"},
+		{"32-bit x86", func(b *image) { b.data[4] = 1; b.put16(18, 3) }, "i686", "a 32-bit object"},
+		{"x32", func(b *image) { b.data[4] = 1 }, "x86_64", "a 32-bit object"},
+		{"32-bit ARM, a header only", func(b *image) { b.data[4] = 1; b.put16(18, 40); b.data = b.data[:52] }, "armv7l", "a 32-bit object"},
+		{"s390x", func(b *image) { b.data[5] = 2; b.data[16], b.data[17], b.data[18], b.data[19] = 0, 3, 0, 22 }, "s390x", "a big-endian object"},
+		{"device code", func(b *image) { b.put16(18, 190) }, "cuda", "an object for cuda"},
+		{"unknown", func(b *image) { b.put16(18, 0xfeed) }, "machine 65261", "an object for machine 65261"},
 	} {
 		o, err := read(patched(t, c.patch))
-		want := &elf.Object{Machine: c.machine, Bits: c.bits, Type: delf.ET_DYN, Unread: c.unread}
+		want := &elf.Object{Machine: c.machine, Type: delf.ET_DYN, Unread: c.unread}
 		if err != nil || !reflect.DeepEqual(o, want) {
 			t.Errorf("%s: %v\nread %+v\nwant %+v", c.what, err, o, want)
 		}

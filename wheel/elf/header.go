@@ -48,7 +48,6 @@ var otherMachines = map[elf.Machine]string{
 // header is the ELF header.
 type header struct {
 	machine machine
-	bits    int
 	kind    elf.Type
 	unread  string // why nothing below is known
 
@@ -72,9 +71,8 @@ func parseHeader(raw []byte) (header, error) {
 	var h header
 	switch class := elf.Class(raw[elf.EI_CLASS]); class {
 	case elf.ELFCLASS32:
-		h.bits, h.unread = 32, "a 32-bit object"
+		h.unread = "a 32-bit object"
 	case elf.ELFCLASS64:
-		h.bits = 64
 	default:
 		return header{}, formatError(headerName, elf.EI_CLASS, "class %d is neither 32-bit nor 64-bit", class)
 	}

@@ -1,22 +1,7 @@
 package x86
 
-import "errors"
-
 // MaxLen is the length in bytes that no instruction exceeds.
 const MaxLen = 15
-
-var (
-	// ErrTruncated says that the code ends within the instruction.
-	ErrTruncated = errors.New("x86: the instruction is truncated")
-	// ErrInvalid says that the bytes are no instruction, or none known here.
-	ErrInvalid = errors.New("x86: no instruction")
-)
-
-// Inst is one instruction.
-type Inst struct {
-	Len int // in bytes, prefixes included: 1 to MaxLen
-	Need
-}
 
 // Need is an instruction's requirement on the CPU.
 type Need struct {
@@ -33,31 +18,17 @@ type Need struct {
 	SSE bool
 }
 
-// Decode reads the instruction that code begins with. The error is ErrTruncated if code holds
-// only the beginning of one, and ErrInvalid if it begins none.
-//
-// Where Intel and AMD differ, in a 66 prefix before a near branch, Decode follows Intel. An
-// instruction that only a kernel runs is V1. So is one that an older CPU runs to the same effect
-// (tzcnt as bsf) or as a no-op: compilers emit it for all CPUs. Decode checks operands only as
-// far as they tell instructions apart, so it accepts some code that faults for another reason.
-func Decode(code []byte) (Inst, error) {
-	t := tables()
-	n, need := t.decodeAny(code)
-	switch {
-	case n > len(code):
-		return Inst{}, ErrTruncated
-	case need == invalid:
-		return Inst{}, ErrInvalid
-	}
-	return Inst{Len: n, Need: t.needs[need]}, nil
-}
-
 // window holds the bytes that decode looks at: the longest instruction, and one byte more so that
 // any index & MaxLen is within, which the compiler then need not check.
 type window [MaxLen + 1]byte
 
 // decodeAny decodes the instruction that code begins with. It adds zeros after the end of code: a
 // result greater than len(code) means that the instruction used them.
+//
+// Where Intel and AMD differ, in a 66 prefix before a near branch, decodeAny follows Intel. An
+// instruction that only a kernel runs is V1. So is one that an older CPU runs to the same effect
+// (tzcnt as bsf) or as a no-op: compilers emit it for all CPUs. decodeAny checks operands only as
+// far as they tell instructions apart, so it accepts some code that faults for another reason.
 func (t *table) decodeAny(code []byte) (int, needID) {
 	if len(code) >= len(window{}) {
 		return t.decode((*window)(code))

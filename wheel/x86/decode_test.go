@@ -19,6 +19,33 @@ func code(t testing.TB, digits string) []byte {
 	return b
 }
 
+var (
+	// errTruncated says that the code ends within the instruction.
+	errTruncated = errors.New("x86: the instruction is truncated")
+	// errInvalid says that the bytes are no instruction, or none known here.
+	errInvalid = errors.New("x86: no instruction")
+)
+
+// inst is one instruction.
+type inst struct {
+	Len int // in bytes, prefixes included: 1 to MaxLen
+	Need
+}
+
+// decodeOne reads the instruction that code begins with. The error is errTruncated if code holds
+// only the beginning of one, and errInvalid if it begins none.
+func decodeOne(code []byte) (inst, error) {
+	t := tables()
+	n, need := t.decodeAny(code)
+	switch {
+	case n > len(code):
+		return inst{}, errTruncated
+	case need == invalid:
+		return inst{}, errInvalid
+	}
+	return inst{Len: n, Need: t.needs[need]}, nil
+}
+
 // What a manual says and objdump cannot be asked, or says differently.
 func TestDecode(t *testing.T) {
 	for _, c := range []struct {
@@ -73,13 +100,13 @@ func TestDecode(t *testing.T) {
 		{"c4 e2 71 d2 c1", Need{Level: V3, Feature: "avx_vnni_int16"}, "vpdpwusd"},
 		{"c4 e2 70 6c c1", Need{Level: V3, Feature: "amx_complex"}, "tcmmrlfp16ps"},
 	} {
-		want := Inst{Len: len(code(t, c.code)), Need: c.need}
+		want := inst{Len: len(code(t, c.code)), Need: c.need}
 		padded := append(code(t, c.code), bytes.Repeat([]byte{0x90}, MaxLen)...)
-		if got, err := Decode(padded); err != nil || got != want {
+		if got, err := decodeOne(padded); err != nil || got != want {
 			t.Errorf("%s (%s): %+v, %v; want %+v", c.code, c.what, got, err, want)
 		}
 		for n := range want.Len {
-			if _, err := Decode(padded[:n]); !errors.Is(err, ErrTruncated) {
+			if _, err := decodeOne(padded[:n]); !errors.Is(err, errTruncated) {
 				t.Errorf("%d bytes of %s: %v", n, c.code, err)
 			}
 		}
@@ -103,11 +130,11 @@ func TestDecodeInvalid(t *testing.T) {
 	} {
 		b := code(t, digits)
 		for _, more := range [][]byte{nil, make([]byte, MaxLen)} {
-			if in, err := Decode(slices.Concat(b, more)); !errors.Is(err, ErrInvalid) {
+			if in, err := decodeOne(slices.Concat(b, more)); !errors.Is(err, errInvalid) {
 				t.Errorf("%s (%s): %+v, %v", digits, what, in, err)
 			}
 		}
-		if in, err := Decode(b[:len(b)-1]); !errors.Is(err, ErrTruncated) {
+		if in, err := decodeOne(b[:len(b)-1]); !errors.Is(err, errTruncated) {
 			t.Errorf("%s without its last byte: %+v, %v", digits, in, err)
 		}
 	}
@@ -152,15 +179,15 @@ func FuzzDecode(f *testing.F) {
 		f.Add(code(f, s))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		in, err := Decode(b)
-		again, err2 := Decode(append(slices.Clone(b), 0xff, 0, 0x90))
+		in, err := decodeOne(b)
+		again, err2 := decodeOne(append(slices.Clone(b), 0xff, 0, 0x90))
 		switch {
-		case errors.Is(err, ErrTruncated):
-			if in != (Inst{}) || len(b) >= MaxLen {
+		case errors.Is(err, errTruncated):
+			if in != (inst{}) || len(b) >= MaxLen {
 				t.Fatalf("%x: %+v, %v", b, in, err)
 			}
 		case err != nil:
-			if !errors.Is(err2, ErrInvalid) || in != (Inst{}) {
+			if !errors.Is(err2, errInvalid) || in != (inst{}) {
 				t.Fatalf("%x: %v, with more behind it %+v, %v", b, err, again, err2)
 			}
 		case in != again || err2 != nil:

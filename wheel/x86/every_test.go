@@ -138,7 +138,7 @@ func TestEveryOpcode(t *testing.T) {
 			return
 		}
 		delete(at, l.address)
-		in, err := Decode(code[l.address:])
+		in, err := decodeOne(code[l.address:])
 		if err == nil {
 			ours[e.form] = e
 		}

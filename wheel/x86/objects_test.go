@@ -60,7 +60,7 @@ func sweeps(t *testing.T, file string) map[string]*sweep {
 				continue
 			}
 			s.starts[i] = true
-			in, err := Decode(code[i:])
+			in, err := decodeOne(code[i:])
 			if err != nil {
 				in.Len = 1
 			}
@@ -107,7 +107,7 @@ func compareObject(t *testing.T, o oracle, file string) map[string]*sweep {
 		if !s.starts[at] {
 			s.astray++
 		}
-		in, err := Decode(s.code[at:])
+		in, err := decodeOne(s.code[at:])
 		want := o.need(l)
 		s.levels[want.Level]++
 		if err != nil || in.Len != len(l.code) || in.Need != want {
@@ -180,7 +180,7 @@ func TestInstructions(t *testing.T) {
 		}
 		want := needOfSection(name)
 		for i := 0; i < len(s.code); {
-			in, err := Decode(s.code[i:])
+			in, err := decodeOne(s.code[i:])
 			in.SSE = false
 			if err != nil || in.Need != want {
 				t.Fatalf("%s: %x: %+v, %v", name, s.code[i:], in, err)

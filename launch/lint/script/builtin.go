@@ -44,15 +44,13 @@ func (sh *shell) forgetArguments() {
 	sh.forgetVariables("1", "2", "3", "4", "5", "6", "7", "8", "9", "@", "*")
 }
 
-// setOptions follows set -a, set -o pipefail and set ARGUMENTS.
+// setOptions follows set -a and set ARGUMENTS.
 func setOptions(sh *shell, cmd *Command) {
 	for i := 1; i < len(cmd.Words); i++ {
 		switch arg := cmd.Arg(i); {
 		case arg == "--" || arg == "" || arg[0] != '-' && arg[0] != '+' && !strings.HasSuffix(cmd.Arg(i-1), "o"):
 			sh.forgetArguments()
 			return
-		case arg == "pipefail" && strings.HasPrefix(cmd.Arg(i-1), "-"):
-			sh.env.pipefail = true
 		case arg == "allexport":
 			sh.env.exportAll = strings.HasPrefix(cmd.Arg(i-1), "-")
 		case strings.HasPrefix(arg, "-") && !strings.HasPrefix(arg, "--") && strings.Contains(arg, "a"):

@@ -19,14 +19,13 @@ type variable struct {
 type environment struct {
 	vars      map[string]*variable // no value is nil
 	exportAll bool                 // set -a
-	pipefail  bool
 }
 
 func newEnvironment() *environment { return &environment{vars: map[string]*variable{}} }
 
 // copyEnvironment copies the variables. Code replaces variables and never changes them.
 func (e *environment) copyEnvironment() *environment {
-	return &environment{vars: maps.Clone(e.vars), exportAll: e.exportAll, pipefail: e.pipefail}
+	return &environment{vars: maps.Clone(e.vars), exportAll: e.exportAll}
 }
 
 // setOrDelete sets a variable, or forgets all about it if v is nil.
@@ -68,7 +67,6 @@ func (e *environment) exportedAssignments() map[string]*Assignment {
 func (e *environment) mergeBranches(branches []*environment) {
 	names := map[string]bool{}
 	for _, b := range branches {
-		e.pipefail = e.pipefail || b.pipefail
 		for name := range b.vars {
 			names[name] = true
 		}

@@ -128,8 +128,6 @@ type Command struct {
 	Captured   bool // in $(...)
 	Background bool
 	Remote     bool // by ssh or in a container: without the script's environment
-	Pipefail   bool
-	Piped      bool // its output goes to another command
 	Uncalled   bool // in a function without calls
 }
 

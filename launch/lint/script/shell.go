@@ -32,7 +32,6 @@ type situation struct {
 	captured   bool
 	background bool
 	remote     bool
-	piped      bool
 	uncalled   bool
 }
 
@@ -158,6 +157,6 @@ func (sh *shell) newCommand(words []Word) *Command {
 		environment: sh.env.exportedAssignments(),
 		Words:       words, Via: sh.via, Depth: sh.depth, Seq: sh.budget.nextSeq(), At: words[0].At,
 		Loop: sh.loop, Branch: sh.branch, Test: sh.test, Captured: sh.captured, Background: sh.background,
-		Remote: sh.remote, Pipefail: sh.env.pipefail, Piped: sh.piped, Uncalled: sh.uncalled,
+		Remote: sh.remote, Uncalled: sh.uncalled,
 	}
 }

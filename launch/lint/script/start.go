@@ -5,6 +5,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"mvdan.cc/sh/v3/syntax"
 )
 
 // starter describes how a command names the program that it starts.
@@ -304,13 +306,8 @@ func (l launcher) runText(text Word, document *Word) {
 		return
 	}
 	defer l.leaveLevel()
-	src := sourceOf(text)
-	if nestingDepth(src.text) > maxNesting {
-		return
-	}
-	l.budget.chars += len(src.text)
-	file, err := src.parseShell()
-	if err != nil {
+	src, file, ok := l.parseInner(text)
+	if !ok {
 		return
 	}
 	saved := l.src
@@ -321,6 +318,18 @@ func (l launcher) runText(text Word, document *Word) {
 		l.keepExported()
 		l.runText(*document, nil)
 	}
+}
+
+// parseInner parses a text for another shell. It is false for a text with a syntax error or too
+// much nesting.
+func (l launcher) parseInner(text Word) (*source, *syntax.File, bool) {
+	src := sourceOf(text)
+	if nestingDepth(src.text) > maxNesting {
+		return nil, nil, false
+	}
+	l.budget.chars += len(src.text)
+	file, err := src.parseShell()
+	return src, file, err == nil
 }
 
 // readsStandardInput reports whether a remote command reads its script from standard
@@ -369,13 +378,8 @@ func (l launcher) readInnerScript(text Word, options []Option) {
 	if l.budget.isSpent() || l.shells >= maxShells {
 		return
 	}
-	src := sourceOf(text)
-	if nestingDepth(src.text) > maxNesting {
-		return
-	}
-	l.budget.chars += len(src.text)
-	file, err := src.parseShell()
-	if err != nil {
+	src, file, ok := l.parseInner(text)
+	if !ok {
 		return
 	}
 	levels := l.budget.levels

@@ -199,7 +199,6 @@ func (in interpreter) runBinary(c *syntax.BinaryCmd) {
 		in.env.mergeBranches([]*environment{in.copyEnvironment(), never})
 	default:
 		left, right := in.newSubshell(), in.newSubshell()
-		left.piped = true
 		interpreter{left}.runStatement(c.X)
 		interpreter{right}.runStatement(c.Y)
 	}

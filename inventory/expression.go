@@ -1,0 +1,30 @@
+package inventory
+
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+// nodeExpressions reads lines of node expressions.
+func (r *reader) nodeExpressions() *Inventory {
+	list := nodeList{reader: r, first: make(map[string]Position)}
+	for i, line := range r.Lines {
+		text := strings.TrimSpace(line)
+		if text == "" || strings.HasPrefix(text, "#") {
+			continue
+		}
+		at := Position{File: r.File, Line: i + 1, Column: 1 + utf8.RuneCountInString(line[:strings.Index(line, text)])}
+		inside := func(offset int) Position {
+			there := at
+			there.Column += utf8.RuneCountInString(text[:offset])
+			return there
+		}
+		if list.full || len(list.Problems) > enoughMistakes {
+			break
+		}
+		for _, name := range list.expand(text, at, inside) {
+			list.addNode(name, at, settings{})
+		}
+	}
+	return &Inventory{Hosts: list.hosts}
+}
