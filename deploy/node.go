@@ -26,7 +26,6 @@ type nodeRun struct {
 	installed installation
 	judged    []string  // how the node judged the wheel by the policies, for the report
 	sent      int64     // bytes of files sent
-	serial    int       // the group of --serial in which it was changed, from 1
 	waitUntil time.Time // deadline of the wait for processes to end
 }
 
@@ -85,7 +84,7 @@ func (u *nodeRun) report() report.Node {
 	n := u.Node.Report()
 	n.Changed, n.Before, n.After = u.installed.changed, u.installed.before.Plain(), u.installed.after.Plain()
 	n.Unseen = u.installed.unseen || u.facts == nil
-	n.Along, n.Facts, n.Sent, n.Serial, n.Unfit = companionNames(u.plan.Companions), u.facts, u.sent, u.serial, u.plan.Unfit
+	n.Along, n.Facts, n.Sent, n.Unfit = companionNames(u.plan.Companions), u.facts, u.sent, u.plan.Unfit
 	n.From = u.deploy.relay.Sources(u.Node, u.sent)
 	n.Remarks = append(append(n.Remarks, u.plan.Chosen...), u.judged...)
 	return n

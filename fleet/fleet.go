@@ -32,7 +32,7 @@ type Options struct {
 	Reporter   ui.Reporter
 	Forks      int // nodes at once; 0 means fanout.DefaultForks
 	// TooMany is called with the number of failed nodes and the total: of all nodes, or of one
-	// group of deploy's Serial. If it returns true, dsbuild starts no further node. nil: dsbuild
+	// group of --serial. If it returns true, dsbuild starts no further node. nil: dsbuild
 	// never stops early.
 	TooMany func(failed, of int) bool
 	Logs    Logs          // where to keep the log of each node
@@ -188,14 +188,22 @@ func (f *Fleet) Reach(ctx context.Context, title string, walks []Walk, stop func
 
 // Show displays the progress of the walks until the caller calls hide: their number, the bytes to
 // send, and the nodes that failed before.
-func (f *Fleet) Show(title string, walks int, bytes int64, failed []string) (hide func()) {
+func (f *Fleet) Show(title string, walks int, bytes int64) (hide func()) {
 	f.progress = newProgress(f.opt.Reporter, title, walks)
-	f.progress.bytes, f.progress.failed = bytes, failed
+	f.progress.bytes, f.progress.failed = bytes, f.Failed()
 	return f.progress.close
 }
 
-// ShowGroup displays the number of the group of --serial that is changed now.
-func (f *Fleet) ShowGroup(number int) { f.progress.setGroup(number) }
+// Failed returns the names of the nodes that failed so far.
+func (f *Fleet) Failed() []string {
+	var names []string
+	for _, n := range f.Nodes {
+		if n.Failed() {
+			names = append(names, n.Host.Name)
+		}
+	}
+	return names
+}
 
 // Walk takes nodes that are connected through their steps, and starts no further node once stop
 // returns true for the number of failed nodes; nil means never. Show comes before it.

@@ -252,7 +252,7 @@ func TestTooManyFailures(t *testing.T) {
 	if f.Nodes[2].Status != report.Failed || !errors.Is(f.Nodes[3].Err, fanout.ErrStopped) || f.Nodes[3].Status != report.Skipped {
 		t.Errorf("%s, then %v", f.Nodes[2].Status, f.Nodes[3].Err)
 	}
-	hide := f.Show("testing", 1, 0, nil)
+	hide := f.Show("testing", 1, 0)
 	defer hide()
 	f.Nodes[3].Err = nil
 	f.Walk(t.Context(), walks[3:], f.StopWhen(2))

@@ -192,9 +192,9 @@ func (o deployOptions) changeOptions(ctx context.Context, a *app) (deploy.Option
 	if err != nil {
 		return deploy.Options{}, usageErrorf(o.command, "--in-use %w", err)
 	}
-	var serial deploy.Serial
+	var serial fleet.Serial
 	if o.serial != "" {
-		if serial, err = deploy.ParseSerial(o.serial); err != nil {
+		if serial, err = fleet.ParseSerial(o.serial); err != nil {
 			return deploy.Options{}, usageErrorf(o.command, "--serial %w", err)
 		}
 	}

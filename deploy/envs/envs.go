@@ -34,7 +34,7 @@ type Options struct {
 	Files     *Files // of the lock; a rollback and a verification may do without
 	Force     bool   // make the environment anew where it is there already
 	InUse     deploy.InUse
-	Serial    deploy.Serial
+	Serial    fleet.Serial
 	Bandwidth *rate.Limiter        // bytes per second of all uploads; nil: no limit
 	Relay     relay.Options        // how nodes pass files on to each other
 	Verifier  changes.FindVerifier // the dsbuild that verifies bundles on nodes; nil: none
@@ -190,7 +190,6 @@ type nodeRun struct {
 	unseen  bool // what is there now is not known
 	changed bool
 	sent    int64
-	serial  int      // the group of --serial in which it was changed, from 1
 	judged  []string // how the node judged the wheel by the policies, for the report
 	differs []string
 
@@ -304,9 +303,6 @@ func (u *nodeRun) report() report.Node {
 	n.Changed, n.Unseen, n.Facts, n.Sent, n.Unfit = u.changed, u.unseen || u.facts == nil, u.current(), u.sent, u.plan.Unfit
 	n.From = u.run.relay.Sources(u.Node, u.sent)
 	n.Remarks, n.Differs = append(append(n.Remarks, u.plan.Remarks...), u.judged...), append(n.Differs, u.differs...)
-	if len(u.run.opt.Serial) > 0 {
-		n.Serial = u.serial
-	}
 	if u.look != nil {
 		e := &report.Environment{Name: u.run.opt.Lock.Name}
 		if u.look.Current != nil {

@@ -73,7 +73,7 @@ func set(t *testing.T, count, size int) (*stage, *Relay) {
 		t.Fatal(err)
 	}
 	s.fleet = fleet.New(opt)
-	s.fleet.Show("bringing", 0, 0, nil)
+	s.fleet.Show("bringing", 0, 0)
 	r := s.relay(Options{Fanout: 1})
 	return s, r
 }
