@@ -45,11 +45,11 @@ type Options struct {
 // Deployment is one deploy or rollback. The caller calls Survey, SurveyRollback, or Probe and
 // Assign; then Apply, then Close.
 type Deployment struct {
-	opt   Options
-	fleet *fleet.Fleet
-	relay *relay.Relay // nil: dsbuild sends every file itself
-	nodes []*nodeRun
-	plan  Plan
+	opt      Options
+	fleet    *fleet.Fleet
+	transfer changes.Transfer
+	nodes    []*nodeRun
+	plan     Plan
 
 	pips     map[string]wheels.File // pip wheels, by Python X.Y
 	installs int                    // number of nodes that Apply installs on
@@ -57,9 +57,9 @@ type Deployment struct {
 
 // New prepares a deploy; it contacts no node yet.
 func New(opt Options) *Deployment {
-	d := &Deployment{opt: opt, fleet: fleet.New(opt.Options), pips: map[string]wheels.File{}}
-	if !d.broadcasts() {
-		d.relay = relay.New(opt.Relay)
+	d := &Deployment{
+		opt: opt, fleet: fleet.New(opt.Options), pips: map[string]wheels.File{},
+		transfer: changes.NewTransfer(opt.Dialer, opt.Relay, opt.Bandwidth, opt.Verifier),
 	}
 	for _, n := range d.fleet.Nodes {
 		d.nodes = append(d.nodes, &nodeRun{Node: n, deploy: d})
@@ -69,7 +69,7 @@ func New(opt Options) *Deployment {
 
 // Close closes every connection, and the dialer.
 func (d *Deployment) Close() {
-	d.relay.Close()
+	d.transfer.Relay.Close()
 	d.fleet.Close()
 }
 
@@ -222,7 +222,7 @@ func (d *Deployment) announce(group []*nodeRun) {
 			}
 		}
 	}
-	d.relay.AnnounceAll(d.fleet, d.opt.Dialer, nodes)
+	d.transfer.Relay.AnnounceAll(d.fleet, d.opt.Dialer, nodes)
 }
 
 // changeGroup changes a group of nodes, and verifies along with it the nodes in unchanged. Nodes

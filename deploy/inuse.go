@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dsbuild/dsbuild/agent"
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/fanout"
@@ -167,6 +168,12 @@ func (p InUse) Await(ctx context.Context, n *fleet.Node, until time.Time, users 
 	}
 }
 
+// AwaitStep is the step in which a node waits until no process uses its environment, before dsbuild
+// sends a byte.
+func (p InUse) AwaitStep(f *fleet.Fleet, awaitFree func(context.Context) error, waits bool) fleet.Step {
+	return fleet.Step{Name: "fit", Limit: p.Wait + f.Limit(probeLimit), Do: awaitFree, ReadOnly: true, Needed: func() bool { return waits }}
+}
+
 // DescribeUses describes the processes that use an environment; empty if there are none.
 func DescribeUses(got node.Uses) cause.Message {
 	if len(got.InUse) == 0 {
@@ -214,7 +221,9 @@ func (u *nodeRun) describeUsers(ctx context.Context) (cause.Message, error) {
 // own there.
 func (u *nodeRun) askUsers(ctx context.Context) (node.Uses, error) {
 	if u.session != nil {
-		return u.session.users(ctx)
+		var got node.Uses
+		err := u.session.Ask(ctx, agent.Order{"do": "users"}, &got)
+		return got, err
 	}
 	return node.Users(ctx, u.Runner, u.facts.Executable)
 }

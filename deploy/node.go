@@ -20,9 +20,9 @@ type nodeRun struct {
 
 	facts     *node.Facts
 	plan      NodePlan
-	session   *agentSession // nil unless the agent runs there
-	inbox     changes.Inbox // of the agent
-	byteCode  bool          // the byte code has arrived
+	session   *changes.Session // nil unless the agent runs there
+	inbox     changes.Inbox    // of the agent
+	byteCode  bool             // the byte code has arrived
 	installed installation
 	judged    []string  // how the node judged the wheel by the policies, for the report
 	sent      int64     // bytes of files sent
@@ -85,7 +85,7 @@ func (u *nodeRun) report() report.Node {
 	n.Changed, n.Before, n.After = u.installed.changed, u.installed.before.Plain(), u.installed.after.Plain()
 	n.Unseen = u.installed.unseen || u.facts == nil
 	n.Along, n.Facts, n.Sent, n.Unfit = companionNames(u.plan.Companions), u.facts, u.sent, u.plan.Unfit
-	n.From = u.deploy.relay.Sources(u.Node, u.sent)
+	n.From = u.deploy.transfer.Relay.Sources(u.Node, u.sent)
 	n.Remarks = append(append(n.Remarks, u.plan.Chosen...), u.judged...)
 	return n
 }

@@ -116,5 +116,5 @@ func (u rollback) record(ctx context.Context) error {
 	if u.installed.after != nil {
 		e.SHA256 = u.installed.after.SHA256
 	}
-	return u.session.ask(ctx, map[string]any{"do": "record", "forget": true, "installed": u.installed.note, "journal": e}, nil)
+	return u.session.Ask(ctx, map[string]any{"do": "record", "forget": true, "installed": u.installed.note, "journal": e}, nil)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/signing"
 	"github.com/dsbuild/dsbuild/verify"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -62,8 +63,7 @@ func (u *nodeRun) steps() []fleet.Step {
 
 // awaitFreeStep waits until no process uses the environment, before dsbuild sends a byte.
 func (u *nodeRun) awaitFreeStep() fleet.Step {
-	limit := u.deploy.opt.InUse.Wait + u.deploy.fleet.Limit(probeLimit)
-	return fleet.Step{Name: "fit", Limit: limit, Do: u.awaitFree, ReadOnly: true, Needed: func() bool { return u.plan.waits }}
+	return u.deploy.opt.InUse.AwaitStep(u.deploy.fleet, u.awaitFree, u.plan.waits)
 }
 
 // holdsLock reports whether the agent holds the lock of the environment. Put releases a node that
@@ -84,15 +84,13 @@ func (u *nodeRun) end(ctx context.Context, err error) {
 
 // endSession ends the agent on the node, if there is one.
 func (u *nodeRun) endSession() {
-	if u.session != nil {
-		u.session.End()
-		u.session = nil
-	}
+	u.session.End()
+	u.session = nil
 }
 
 // put sends the files to the node. If the connection breaks, it tries again.
 func (u *nodeRun) put(ctx context.Context) error {
-	return changes.PutAll(ctx, u.Node, u.putAll, u.endSession)
+	return changes.PutAll(ctx, u.Node, u.putAll, u.restart)
 }
 
 // restart closes the node's connection and its agent, and connects again.
@@ -119,7 +117,7 @@ func (u *nodeRun) putAll(ctx context.Context, again bool) error {
 	for _, f := range files {
 		if slices.Contains(b.Arrived, filepath.Base(f.Path)) {
 			u.Sent(f.Size)
-			u.deploy.relay.Skip(f.SHA256, u.Node)
+			u.deploy.transfer.Relay.Skip(f.SHA256, u.Node)
 		} else if err := u.inbox.Put(ctx, f); err != nil {
 			return err
 		}
@@ -172,14 +170,11 @@ func (u *nodeRun) isByteCode(f wheels.File) bool {
 // interrupted. With again set it waits longer for the lock: the agent before it may not know yet
 // that its connection is gone.
 func (u *nodeRun) startAgent(ctx context.Context, files []wheels.File, again bool) (beginReply, error) {
-	req := sessionRequest{Run: u.deploy.fleet.Run, Label: FileLabel(u.Host.Name), By: u.deploy.opt.By}
+	expected := []expectedFile{} // not null
 	for _, f := range files {
-		req.Files = append(req.Files, expectedFile{filepath.Base(f.Path), f.SHA256})
+		expected = append(expected, expectedFile{filepath.Base(f.Path), f.SHA256})
 	}
-	if again {
-		req.LockS = (agent.Silence + lockWait).Seconds()
-	}
-	c, b, err := startSession(ctx, u, req)
+	s, b, err := u.startSession(ctx, sessionRequest{Files: expected, LockS: changes.LockWait(again)})
 	if err != nil {
 		// Another deploy, or a repair, is changing the state that the probe saw.
 		if refused := (*agent.Failure)(nil); errors.As(err, &refused) && refused.Busy || u.facts.Unfinished {
@@ -188,16 +183,21 @@ func (u *nodeRun) startAgent(ctx context.Context, files []wheels.File, again boo
 		return beginReply{}, err
 	}
 	u.installed.unseen = false
-	u.session = c
-	u.inbox = changes.Inbox{
-		Node: u.Node, Ask: c.ask, Python: u.facts.Executable, Folder: b.Inbox, Relay: u.deploy.relay,
-		Bandwidth: u.deploy.opt.Bandwidth, Received: &u.sent, Verifier: u.deploy.opt.Verifier, Platform: u.facts.Platform,
-	}
+	u.session = s
+	u.inbox = changes.Inbox{Transfer: u.deploy.transfer, Node: u.Node, Session: s, Python: u.facts.Executable, Folder: b.Inbox, Received: &u.sent, Platform: u.facts.Platform}
 	u.setInstalled(b.Now)
 	if b.Repaired {
 		u.Warn("an earlier change was interrupted; the node has repaired its environment")
 	}
 	return b, nil
+}
+
+// startSession starts the agent and waits until it holds the lock.
+func (u *nodeRun) startSession(ctx context.Context, req sessionRequest) (*changes.Session, beginReply, error) {
+	var b beginReply
+	req.Run, req.Label, req.By = u.deploy.fleet.Run, FileLabel(u.Host.Name), u.deploy.opt.By
+	s, err := changes.Start(ctx, u.Node, node.Script{Python: u.facts.Executable, Program: agentProgram, Request: req}, &b)
+	return s, b, err
 }
 
 // install tells the agent to install the wheel and its companions.
@@ -255,7 +255,7 @@ func (u *nodeRun) fetch(ctx context.Context, pip string) ([]wheel.BundleWheel, e
 		Wheels []wheel.BundleWheel `json:"wheels"`
 	}
 	order := map[string]any{"do": "fetch", "needs": u.plan.Fetch, "fixed": installedVersions(*u.facts), "pip": pip, "limit_s": u.deploy.fleet.Limit(installLimit).Seconds()}
-	err := u.session.ask(ctx, order, &got)
+	err := u.session.Ask(ctx, order, &got)
 	if err != nil {
 		err = fmt.Errorf("from the node's own index: %w", err)
 	}
@@ -295,7 +295,7 @@ func (u *nodeRun) verify(ctx context.Context) error {
 // loaded by a program of its own, as a training job would.
 func (u *nodeRun) prove(ctx context.Context, m wheel.Manifest, request verify.Request) error {
 	if u.session != nil && request.Level == verify.LevelFiles {
-		return u.session.ask(ctx, agent.Order{"do": "verify", "request": request}, new(verify.Reply))
+		return u.session.Ask(ctx, agent.Order{"do": "verify", "request": request}, new(verify.Reply))
 	}
 	return verify.Prove(ctx, u.Node, *u.facts, m, request)
 }
@@ -328,7 +328,7 @@ type journalEntry struct {
 func (u *nodeRun) record(ctx context.Context) error {
 	m := u.plan.Wheel.Manifest
 	at := time.Now().UTC().Format(time.RFC3339)
-	return u.session.ask(ctx, map[string]any{
+	return u.session.Ask(ctx, map[string]any{
 		"do": "record", "forget": false,
 		"installed": map[string]any{"wheel": m.Name, "sha256": m.SHA256, "version": u.installed.after.Version, "record": u.installed.record, "at": at, "run": u.deploy.fleet.Run},
 		"journal":   journalEntry{"deploy", u.deploy.fleet.Run, at, u.deploy.opt.By, u.Host.Name, m.Name, m.SHA256, companionNames(u.plan.Companions), u.installed.before, u.deploy.opt.Verify},

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/agent"
+	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/hint"
@@ -29,7 +30,8 @@ func (u undo) run(ctx context.Context) {
 	}
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
 	defer cancel()
-	is, err := u.session.undo(limited)
+	var is undoReply
+	err := u.session.Ask(limited, agent.Order{"do": "undo"}, &is)
 	u.endSession()
 	if err != nil && u.Step == "put" {
 		return // nothing was changed yet; the next run uses the files that have arrived
@@ -56,11 +58,11 @@ func (u undo) inspectAgain(ctx context.Context, lost error) (undoReply, error) {
 			return undoReply{}, err
 		}
 	}
-	c, b, err := startSession(ctx, u.nodeRun, sessionRequest{Run: u.deploy.fleet.Run, Label: FileLabel(u.Host.Name), By: u.deploy.opt.By, Look: true})
+	s, b, err := u.startSession(ctx, sessionRequest{Files: []expectedFile{}, Look: true, LockS: changes.LockWait(false)})
 	if err != nil {
 		return undoReply{}, err
 	}
-	c.End()
+	s.End()
 	is := undoReply{Finished: true, Recorded: b.Run == u.deploy.fleet.Run}
 	if b.Now != nil {
 		is.Before = &report.Version{Version: b.Now.Version, SHA256: b.Now.SHA256}

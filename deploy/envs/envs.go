@@ -20,7 +20,6 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/hint"
-	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/signing"
 	"github.com/dsbuild/dsbuild/verify"
@@ -45,21 +44,18 @@ type Options struct {
 // Deployment is one deploy or rollback of an environment: Survey or SurveyRollback, then Apply,
 // then Close.
 type Deployment struct {
-	opt   Options
-	fleet *fleet.Fleet
-	relay *relay.Relay // nil: dsbuild sends every file itself
-	nodes []*nodeRun
-	plan  Plan
+	opt      Options
+	fleet    *fleet.Fleet
+	transfer changes.Transfer
+	nodes    []*nodeRun
+	plan     Plan
 
 	goesBack bool // it is a rollback
 }
 
 // New prepares a run; it contacts no node yet.
 func New(opt Options) *Deployment {
-	d := &Deployment{opt: opt, fleet: fleet.New(opt.Options)}
-	if _, broadcasts := opt.Dialer.(remote.Broadcaster); !broadcasts {
-		d.relay = relay.New(opt.Relay)
-	}
+	d := &Deployment{opt: opt, fleet: fleet.New(opt.Options), transfer: changes.NewTransfer(opt.Dialer, opt.Relay, opt.Bandwidth, opt.Verifier)}
 	for _, n := range d.fleet.Nodes {
 		d.nodes = append(d.nodes, &nodeRun{Node: n, run: d})
 	}
@@ -68,7 +64,7 @@ func New(opt Options) *Deployment {
 
 // Close closes every connection, and the dialer.
 func (d *Deployment) Close() {
-	d.relay.Close()
+	d.transfer.Relay.Close()
 	d.fleet.Close()
 }
 
@@ -183,9 +179,9 @@ type nodeRun struct {
 	look    *Looked
 	uses    node.Uses // of the current environment
 	plan    NodePlan
-	session *session
-	inbox   changes.Inbox // of the session's agent
-	whole   *whole        // the files of the environment, once they were compared
+	session *changes.Session // nil unless the agent runs there
+	inbox   changes.Inbox    // of the session's agent
+	whole   *whole           // the files of the environment, once they were compared
 	now     *Present
 	unseen  bool // what is there now is not known
 	changed bool
@@ -301,7 +297,7 @@ func (u *nodeRun) current() *node.Facts {
 func (u *nodeRun) report() report.Node {
 	n := u.Node.Report()
 	n.Changed, n.Unseen, n.Facts, n.Sent, n.Unfit = u.changed, u.unseen || u.facts == nil, u.current(), u.sent, u.plan.Unfit
-	n.From = u.run.relay.Sources(u.Node, u.sent)
+	n.From = u.run.transfer.Relay.Sources(u.Node, u.sent)
 	n.Remarks, n.Differs = append(append(n.Remarks, u.plan.Remarks...), u.judged...), append(n.Differs, u.differs...)
 	if u.look != nil {
 		e := &report.Environment{Name: u.run.opt.Lock.Name}

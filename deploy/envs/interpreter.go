@@ -151,7 +151,7 @@ func (p *nodePython) runsRelay(coming *pythonRef) bool {
 // bringPython sends the archive of the Python and unpacks it. If the connection breaks, it begins
 // anew. Its folder appears whole or not at all.
 func (u pythonBringer) bringPython(ctx context.Context) error {
-	return changes.PutAll(ctx, u.Node, func(ctx context.Context, _ bool) error { return u.sendPython(ctx) }, func() {})
+	return changes.PutAll(ctx, u.Node, func(ctx context.Context, _ bool) error { return u.sendPython(ctx) }, u.Reconnect)
 }
 
 // sendPython sends the archive to a folder of its own, and unpacks it there.
@@ -174,7 +174,7 @@ func (u pythonBringer) sendPython(ctx context.Context) error {
 func (u pythonBringer) unpackPython(ctx context.Context, work string, ref *pythonRef) error {
 	python := u.plan.Set.Python
 	archive, told := path.Join(work, "python.tar.gz"), atomic.Int64{}
-	err := u.run.relay.Bring(ctx, u.Node, u.interpreter(), python.SHA256, archive, func(ctx context.Context) error {
+	err := u.run.transfer.Relay.Bring(ctx, u.Node, u.interpreter(), python.SHA256, archive, func(ctx context.Context) error {
 		err := u.Conn.Put(ctx, remote.Upload{
 			Open: func() (io.ReadSeekCloser, error) { return os.Open(u.run.opt.Files.Paths[python.SHA256]) },
 			Size: python.Size, SHA256: python.SHA256, Path: archive, Mode: 0o600, Resume: true, Limit: u.run.opt.Bandwidth,

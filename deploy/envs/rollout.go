@@ -103,5 +103,5 @@ func (d *Deployment) announce(group []*nodeRun) {
 			nodes[file] = append(nodes[file], u.Node)
 		}
 	}
-	d.relay.AnnounceAll(d.fleet, d.opt.Dialer, nodes)
+	d.transfer.Relay.AnnounceAll(d.fleet, d.opt.Dialer, nodes)
 }

@@ -35,13 +35,12 @@ const (
 	recordLimit  = 5 * time.Minute
 	undoLimit    = 2 * time.Minute
 	programGrace = 30 * time.Second // time for the node to stop a hanging uv and report it
-	lockWait     = 20 * time.Second // covers an agent that still cleans up after a killed driver
 )
 
 // steps returns the steps of a node in Apply. If one fails, end removes what was made.
 func (u *nodeRun) steps() []fleet.Step {
 	limit, wait := u.run.fleet.Limit, u.run.opt.InUse.Wait
-	waits := fleet.Step{Name: "fit", Limit: wait + limit(probeLimit), Do: u.awaitFree, ReadOnly: true, Needed: func() bool { return u.plan.waits }}
+	waits := u.run.opt.InUse.AwaitStep(u.run.fleet, u.awaitFree, u.plan.waits)
 	holdsLock := func() bool { return u.session != nil }
 	switch u.plan.Action {
 	case deploy.Install:
@@ -80,11 +79,16 @@ func (u *nodeRun) end(ctx context.Context, err error) {
 	u.endSession()
 }
 
+// endSession ends the agent on the node, if there is one.
 func (u *nodeRun) endSession() {
-	if u.session != nil {
-		u.session.End()
-		u.session = nil
-	}
+	u.session.End()
+	u.session = nil
+}
+
+// restart ends the agent and replaces the connection.
+func (u *nodeRun) restart(ctx context.Context) error {
+	u.endSession()
+	return u.Reconnect(ctx)
 }
 
 // awaitFree waits until no process uses the current environment.
@@ -103,7 +107,7 @@ func (u *nodeRun) awaitFree(ctx context.Context) error {
 
 // put sends the files to the node. If the connection breaks, it tries again: what has arrived stays.
 func (u *nodeRun) put(ctx context.Context) error {
-	return changes.PutAll(ctx, u.Node, u.putAll, u.endSession)
+	return changes.PutAll(ctx, u.Node, u.putAll, u.restart)
 }
 
 // putAll starts the agent and sends the files that the node lacks.
@@ -121,7 +125,7 @@ func (u *nodeRun) putAll(ctx context.Context, again bool) error {
 		stored := slices.Contains(b.Have, f.SHA256)
 		if stored || slices.Contains(b.Arrived, path.Base(local.Path)) {
 			u.Sent(f.Size)
-			u.run.relay.Skip(f.SHA256, u.Node)
+			u.run.transfer.Relay.Skip(f.SHA256, u.Node)
 		} else if err := u.inbox.Put(ctx, local); err != nil {
 			return err
 		}
@@ -139,7 +143,7 @@ func (u *nodeRun) putAll(ctx context.Context, again bool) error {
 // the next files arrive.
 func (u *nodeRun) store(ctx context.Context, f environment.File) error {
 	set := u.plan.Set
-	return u.session.ask(ctx, agent.Order{
+	return u.session.Ask(ctx, agent.Order{
 		"do": "store", "file": refTo(f), "early": f.Size >= changes.LargeFile && f.SHA256 != set.Installer.SHA256,
 		"digest": set.Digest, "installer": refTo(set.Installer), "limit_s": u.run.fleet.Limit(installLimit).Seconds(),
 	}, nil)
@@ -158,16 +162,17 @@ func (u *nodeRun) tidy(ctx context.Context) error {
 // start starts the agent, which takes the lock and repairs what an interrupted run left. files
 // are those that the node is to have.
 func (u *nodeRun) start(ctx context.Context, files []fileRef, again, look bool) (beginReply, error) {
-	req := sessionRequest{where: u.run.where(), Run: u.run.fleet.Run, Label: deploy.FileLabel(u.Host.Name), By: u.run.opt.By, Files: files, Look: look, LockS: lockWait.Seconds()}
+	req := sessionRequest{where: u.run.where(), Run: u.run.fleet.Run, Label: deploy.FileLabel(u.Host.Name), By: u.run.opt.By, Files: files, Look: look, LockS: changes.LockWait(again)}
+	if req.Files == nil {
+		req.Files = []fileRef{} // not null
+	}
 	if u.plan.Action == deploy.Install {
 		req.Python = refOf(u.plan.Set)
 	}
-	if again {
-		req.LockS += agent.Silence.Seconds() // the agent before it may not know yet that its connection is gone
-	}
-	s, b, err := startSession(ctx, u.Node, u.interpreter(), req)
+	var b beginReply
+	s, err := changes.Start(ctx, u.Node, node.Script{Python: u.interpreter(), Program: agentProgram, Request: req}, &b)
 	if err != nil {
-		return b, err
+		return beginReply{}, err
 	}
 	u.now, u.unseen = b.Current, false
 	if look {
@@ -175,10 +180,7 @@ func (u *nodeRun) start(ctx context.Context, files []fileRef, again, look bool) 
 		return b, nil
 	}
 	u.session = s
-	u.inbox = changes.Inbox{
-		Node: u.Node, Ask: s.ask, Python: u.interpreter(), Folder: b.Inbox, Relay: u.run.relay,
-		Bandwidth: u.run.opt.Bandwidth, Received: &u.sent, Verifier: u.run.opt.Verifier, Platform: u.facts.Platform,
-	}
+	u.inbox = changes.Inbox{Transfer: u.run.transfer, Node: u.Node, Session: s, Python: u.interpreter(), Folder: b.Inbox, Received: &u.sent, Platform: u.facts.Platform}
 	if b.Repaired {
 		u.Warn("an earlier run was interrupted; the node has cleaned up after it")
 	}
@@ -376,7 +378,7 @@ func (u *nodeRun) record(ctx context.Context) error {
 	var done struct {
 		Python string `json:"python"`
 	}
-	if err := u.session.ask(ctx, agent.Order{"do": "record", "digest": set.Digest, "mark": m, "journal": u.entry(set.Digest)}, &done); err != nil {
+	if err := u.session.Ask(ctx, agent.Order{"do": "record", "digest": set.Digest, "mark": m, "journal": u.entry(set.Digest)}, &done); err != nil {
 		return err
 	}
 	u.changed, u.now = true, &Present{Name: u.whole.Name, Digest: set.Digest, Python: done.Python, DeepSpeed: m.DeepSpeed}
@@ -417,7 +419,7 @@ func (u *nodeRun) undo(ctx context.Context) {
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
 	defer cancel()
 	var is undoReply
-	err := u.session.ask(limited, agent.Order{"do": "undo"}, &is)
+	err := u.session.Ask(limited, agent.Order{"do": "undo"}, &is)
 	u.endSession()
 	if err != nil {
 		if errors.Is(err, remote.ErrLost) {
