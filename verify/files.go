@@ -144,51 +144,17 @@ func filesOfAll(offered []wheels.Wheel) (map[string]map[string]string, error) {
 	return all, nil
 }
 
-// filesOf returns the sha256 of a wheel's files in DeepSpeed's folder, by path. It reads them
-// from RECORD, if that has them; wheels.Load has compared RECORD with the files.
+// filesOf returns the sha256 of a wheel's files in DeepSpeed's folder, by path. wheels.Load has
+// compared RECORD with the files.
 func filesOf(path string) (map[string]string, error) {
 	a, err := wheel.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer a.Close()
-	files := map[string]string{}
-	for _, m := range a.Members() {
-		if strings.Count(m.Name, "/") != 1 || !strings.HasSuffix(m.Name, ".dist-info/RECORD") {
-			continue
-		}
-		r, err := a.Open(m.Name)
-		if err != nil {
-			return nil, err
-		}
-		defer r.Close()
-		entries, err := wheel.ParseRecord(r)
-		if err != nil {
-			return nil, err
-		}
-		for _, e := range entries {
-			name := installedName(e.Path)
-			if !strings.HasPrefix(name, "deepspeed/") {
-				continue
-			}
-			if e.Algorithm == "sha256" {
-				files[name] = inHex(e.Digest)
-			} else if files[name], err = wheel.HashMember(a, e.Path); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return files, nil
-}
-
-// installedName is the path of a wheel's file below site-packages.
-func installedName(name string) string {
-	for _, scheme := range []string{"purelib", "platlib"} {
-		if _, rest, ok := strings.Cut(name, ".data/"+scheme+"/"); ok {
-			return rest
-		}
-	}
-	return name
+	files, err := a.InstalledFiles("")
+	maps.DeleteFunc(files, func(name, _ string) bool { return !strings.HasPrefix(name, "deepspeed/") })
+	return files, err
 }
 
 // inHex converts a digest from RECORD's encoding to hex, as nodes write it; "" if it is invalid.

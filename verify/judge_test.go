@@ -369,15 +369,3 @@ func TestAcceleratorOfNodeWithoutGPU(t *testing.T) {
 		}
 	}
 }
-
-func TestInstalledName(t *testing.T) {
-	t.Parallel()
-	for name, want := range map[string]string{
-		"deepspeed/a.py": "deepspeed/a.py", "deepspeed-0.19.8.data/purelib/deepspeed/a.py": "deepspeed/a.py",
-		"deepspeed-0.19.8.data/platlib/x": "x", "deepspeed-0.19.8.data/scripts/ds": "deepspeed-0.19.8.data/scripts/ds",
-	} {
-		if got := installedName(name); got != want {
-			t.Errorf("%s: %s", name, got)
-		}
-	}
-}
