@@ -1,7 +1,6 @@
 package verify
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
@@ -10,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -65,34 +63,8 @@ func (l fileList) compare() *contents {
 
 // fileLists stores each list of files once, however many nodes have it.
 type fileLists struct {
-	mu    sync.Mutex
-	kept  map[string]*contents
-	first chan struct{} // closed when the first node has sent its list
-	since time.Time     // when that node was asked
-}
-
-// firstList is how long the first node may take to send its list before dsbuild asks the others
-// for theirs, too.
-const firstList = 2 * time.Second
-
-// waitForFirst lets one node send its list before dsbuild asks the others. Most of them have the same
-// list, 150 KB that they then need not send. The caller calls listed once the node has sent its
-// list, or will not.
-func (s *fileLists) waitForFirst(ctx context.Context, most time.Duration) (listed func()) {
-	s.mu.Lock()
-	first, since := s.first, s.since
-	if first == nil {
-		s.first, s.since = make(chan struct{}), time.Now()
-		s.mu.Unlock()
-		return sync.OnceFunc(func() { close(s.first) })
-	}
-	s.mu.Unlock()
-	select {
-	case <-first:
-	case <-ctx.Done():
-	case <-time.After(time.Until(since.Add(most))):
-	}
-	return func() {}
+	mu   sync.Mutex
+	kept map[string]*contents
 }
 
 // maxKnown bounds how many known digests dsbuild sends to a node.

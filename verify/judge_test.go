@@ -1,14 +1,12 @@
 package verify
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
@@ -244,30 +242,6 @@ func TestNodeCannotReplaceList(t *testing.T) {
 	if known := lists.digests(); len(known) != maxKnown || !slices.IsSorted(known) {
 		t.Errorf("%d digests are sent to nodes", len(known))
 	}
-}
-
-// The others wait for the first node's list; not for ever, and not after the end.
-func TestOthersWaitForFirst(t *testing.T) {
-	t.Parallel()
-	var lists fileLists
-	listed := lists.waitForFirst(t.Context(), time.Hour)
-	waited := make(chan struct{})
-	go func() { lists.waitForFirst(t.Context(), time.Hour)(); close(waited) }()
-	select {
-	case <-waited:
-		t.Error("the second node did not wait")
-	case <-time.After(20 * time.Millisecond):
-	}
-	listed()
-	listed() // the first node's steps end, too
-	<-waited
-
-	var late fileLists
-	late.waitForFirst(t.Context(), time.Hour)
-	late.waitForFirst(t.Context(), 0)()
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	late.waitForFirst(ended, time.Hour)()
 }
 
 // Messages of a node become findings; its words cannot pass for dsbuild's.

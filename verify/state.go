@@ -148,8 +148,6 @@ type message struct {
 // inspectFiles gathers a node's facts and inspects the files of its DeepSpeed, in one command.
 func (s *nodeState) inspectFiles(ctx context.Context) error {
 	limit := s.run.fleet.Limit(probeLimit)
-	listed := s.run.files.waitForFirst(ctx, min(firstList, limit/2))
-	defer listed()
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
 	slow := time.AfterFunc(limit, func() { giveUp(s.run.fleet.NotWithin(limit)) })
@@ -158,13 +156,7 @@ func (s *nodeState) inspectFiles(ctx context.Context) error {
 		Program: lookProgram,
 		Request: map[string]any{"known": s.run.files.digests()},
 		Begun:   func() { slow.Stop() },
-		Each: func(message json.RawMessage) error {
-			err := s.handleMessage(message, &s.run.files)
-			if s.installed != nil {
-				listed()
-			}
-			return err
-		},
+		Each:    func(message json.RawMessage) error { return s.handleMessage(message, &s.run.files) },
 	})
 	s.facts = facts
 	if err != nil {
