@@ -64,7 +64,7 @@ func NewTransfer(dialer remote.Dialer, opt relay.Options, bandwidth *rate.Limite
 type Inbox struct {
 	Transfer
 	Node     *fleet.Node
-	Session  *Session // with the agent; nil: it is no agent that asks for the files
+	Session  *Session // with the agent; nil: the files come before any agent
 	Python   string   // path of the node's Python
 	Folder   string
 	Received *int64 // counts the bytes of the files that have arrived
@@ -79,32 +79,37 @@ const LargeFile = 16 << 20
 func (i Inbox) Path(f wheels.File) string { return path.Join(i.Folder, filepath.Base(f.Path)) }
 
 // Put brings a file to the inbox, from another node or from here.
-func (i Inbox) Put(ctx context.Context, f wheels.File) error {
-	err := i.Relay.Bring(ctx, i.Node, i.Python, f.SHA256, i.Path(f), func(ctx context.Context) error { return i.send(ctx, f) })
+func (i Inbox) Put(ctx context.Context, f wheels.File) error { return i.PutAs(ctx, f, i.Path(f)) }
+
+// PutAs is Put for a path of the caller's choice.
+func (i Inbox) PutAs(ctx context.Context, f wheels.File, to string) error {
+	err := i.Relay.Bring(ctx, i.Node, i.Python, f.SHA256, to, func(ctx context.Context) error { return i.send(ctx, f, to) })
 	if err == nil {
 		*i.Received += f.Size
 	}
 	return err
 }
 
-// send sends a file to the inbox from here.
-func (i Inbox) send(ctx context.Context, f wheels.File) error {
+// send sends a file from here.
+func (i Inbox) send(ctx context.Context, f wheels.File, to string) error {
 	var told atomic.Int64
 	up := remote.Upload{
 		Open:   func() (io.ReadSeekCloser, error) { return os.Open(f.Path) },
 		Size:   f.Size,
 		SHA256: f.SHA256,
-		Path:   i.Path(f),
+		Path:   to,
 		Mode:   0o600,
 		Resume: true,
 		Limit:  i.Bandwidth,
-		Sum:    i.digest,
 		Progress: func(n int64) {
 			told.Add(n)
 			i.Node.Sent(n)
 		},
 	}
-	if f.Size >= LargeFile {
+	if i.Session != nil {
+		up.Sum = i.digest
+	}
+	if i.Session != nil && f.Size >= LargeFile {
 		up.Write = func(ctx context.Context, path string, at int64, r io.Reader) (string, error) {
 			sum, err := node.Append(ctx, i.Node.Runner, i.Python, path, at, r)
 			switch {

@@ -254,22 +254,10 @@ func NewRollbackPlan(nodes []Known, policy deploy.InUse) Plan {
 
 // Err is the error that the report of this plan will have, as far as the plan can tell.
 func (p Plan) Err() error {
-	bad, unfit := 0, 0
-	for _, n := range p.Nodes {
-		if n.Action == deploy.Refuse || n.Action == deploy.Absent {
-			bad++
-		}
-		if n.Unfit {
-			unfit++
-		}
-	}
-	switch {
-	case bad == 0:
-		return nil
-	case unfit == len(p.Nodes):
-		return report.AllUnfit(unfit)
-	}
-	return report.NotOK("%d of %d nodes are refused or could not be reached", bad, len(p.Nodes))
+	return report.PlanErr(len(p.Nodes), func(i int) (left, unfit bool) {
+		n := p.Nodes[i]
+		return n.Action == deploy.Refuse || n.Action == deploy.Absent, n.Unfit
+	})
 }
 
 // cellSep separates the cells of a row while dsbuild folds equal rows.
