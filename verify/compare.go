@@ -85,7 +85,7 @@ func (s *nodeState) judgeItself(tables *compat.Tables) {
 	}
 	if s.facts.DeepSpeed == nil {
 		s.runsOther = true
-		if len(s.differs) == 0 { // else look.py has already reported its DeepSpeed
+		if len(s.differs) == 0 { // else inspect_files.py has already reported its DeepSpeed
 			s.differ(deployHint, "it has no DeepSpeed")
 		}
 	}

@@ -20,7 +20,7 @@ import (
 // actual sha256 follows as a third part.
 type fileList map[string]string
 
-// digest is the digest of a list, computed as look.py does.
+// digest is the digest of a list, computed as inspect_files.py does.
 func (l fileList) digest() string {
 	h := sha256.New()
 	for _, name := range slices.Sorted(maps.Keys(l)) {

@@ -7,7 +7,7 @@ def load():
     try:
         place = check_place()
     except Failed:
-        return  # what look.py has said
+        return  # what inspect_files.py has said
     try:
         check_ops(place, REQUEST, lambda op, place: attempt(lambda: load_op(op, place), "broken"))
     except Failed:

@@ -65,7 +65,7 @@ func (s *nodeState) remark(format string, args ...any) {
 	s.remarks = append(s.remarks, ui.OneLine(fmt.Sprintf(format, args...)))
 }
 
-// installation is look.py's answer about the registered DeepSpeed.
+// installation is inspect_files.py's answer about the registered DeepSpeed.
 type installation struct {
 	Version string   `json:"version"`
 	Noted   *noted   `json:"noted"`  // nil: dsbuild has never installed here
@@ -134,7 +134,7 @@ type paths struct {
 	First []string `json:"first"`
 }
 
-// message is one message from look.py or load.py.
+// message is one message from inspect_files.py or load.py.
 type message struct {
 	Looked *installation `json:"looked"`
 	Wrong  string        `json:"wrong"`  // a difference from the expected state
@@ -153,7 +153,7 @@ func (s *nodeState) inspectFiles(ctx context.Context) error {
 	slow := time.AfterFunc(limit, func() { giveUp(s.run.fleet.NotWithin(limit)) })
 	defer slow.Stop()
 	facts, ended, err := node.ProbeAnd(ctx, s.Runner, s.Host.Python, node.Errand{
-		Program: lookProgram,
+		Program: inspectProgram,
 		Request: map[string]any{"known": s.run.files.digests()},
 		Begun:   func() { slow.Stop() },
 		Each:    func(message json.RawMessage) error { return s.handleMessage(message, &s.run.files) },

@@ -2,7 +2,7 @@
 # uploads, and programs that end with the agent. The agent that follows defines HOME (dsbuild's own
 # folder, with lock), INBOX (the uploads) and JOURNAL.
 #
-# ../../agent/agent.py and ../../verify/proof.py go before it.
+# ../../agent/agent.py and ../../verify/importcheck.py go before it.
 import errno
 import fcntl
 import shutil
@@ -145,7 +145,7 @@ class Workplace:
         self.lock = None
         self.digests = Digests()
 
-    def take_lock(self, inbox):
+    def take_lock(self, orders):
         """Waits a little: a driver that was killed leaves an agent that tidies up. For another
         agent of the same run it waits as long as the driver does: their nodes share the folder."""
         self.lock = os.open(os.path.join(HOME, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -161,7 +161,7 @@ class Workplace:
                 if time.monotonic() > deadline and not who.startswith("run %s by " % REQUEST["run"]):
                     raise Busy("another deploy is changing this environment", "wait", who)
                 time.sleep(0.1)
-                inbox.check()
+                orders.check()
         try:
             os.ftruncate(self.lock, 0)
             os.write(self.lock, ("run %s by %s on %s" % (REQUEST["run"], REQUEST["by"], REQUEST["label"])).encode("utf-8"))
@@ -243,7 +243,7 @@ def die_with_parent(parent):
         pass
 
 
-def run_program(name, argv, env, folder, inbox, lock, limit):
+def run_program(name, argv, env, folder, orders, lock, limit):
     """Runs a program in a private folder, watching the driver meanwhile. Should this
     agent be killed, the program may not go on unseen: it dies too, and while it lives
     the lock is held."""
@@ -259,7 +259,7 @@ def run_program(name, argv, env, folder, inbox, lock, limit):
                 if not block:
                     break
                 said = (said + block)[-(1 << 17):]
-            inbox.check()
+            orders.check()
             if time.monotonic() > deadline:
                 raise Failed("%s did not end within %d s" % (name, limit))
         child.wait(10)
@@ -269,7 +269,7 @@ def run_program(name, argv, env, folder, inbox, lock, limit):
         if child.poll() is None:
             os.killpg(child.pid, signal.SIGKILL)
             child.wait()
-        if said and not inbox.silent():  # for the log of the driver, if it still listens
+        if said and not orders.silent():  # for the log of the driver, if it still listens
             emit({"pip": said.decode("utf-8", "replace").splitlines()})
     if child.returncode != 0:
         text = said.decode("utf-8", "replace").strip()
@@ -305,20 +305,20 @@ def run_agent(env, verbs):
 
     for s in SIGNALS:
         signal.signal(s, leave)
-    inbox = Inbox(urgent=["undo"])
+    orders = Orders(urgent=["undo"])
     try:
-        answer(0, lambda: env.begin(inbox), describe)
+        answer(0, lambda: env.begin(orders), describe)
         if env.dir:
             while True:
                 try:
-                    serve(inbox.take, verbs(env, inbox), describe)
+                    serve(orders.take, verbs(env, orders), describe)
                     return
                 except Gone:
-                    undo = [o for o in inbox.orders if o["do"] == "undo"]
-                    if not undo or inbox.ended:
-                        env.keep = not env.recorded and not any(o["do"] in ("undo", "end") for o in inbox.orders)
+                    undo = [o for o in orders.pending if o["do"] == "undo"]
+                    if not undo or orders.ended:
+                        env.keep = not env.recorded and not any(o["do"] in ("undo", "end") for o in orders.pending)
                         return  # nobody left to answer
-                    inbox.orders = undo
+                    orders.pending = undo
     except Gone:
         pass
     finally:
