@@ -24,19 +24,19 @@ import (
 type Options struct {
 	fleet.Options
 
-	Wheels     []wheels.Wheel
-	Serial     fleet.Serial // the groups in which nodes are changed; nil: all nodes at once
-	Force      bool
-	Bundle     *wheel.Bundle        // wheelhouse for requirements; nil: a node that lacks one is refused
-	Index      bool                 // meet requirements from each node's own index
-	InUse      InUse                // the policy for nodes whose environment is in use
-	DryRun     bool                 // write nothing: without a proof, dsbuild believes nodes that claim to share an environment
-	Bandwidth  *rate.Limiter        // bytes per second of all uploads; nil: no limit
-	Policy     *signing.Policy      // the wheels that nodes accept; nil: any, unless a node has a policy of its own
-	Verifier   changes.FindVerifier // the dsbuild that verifies bundles on nodes; nil: none
-	Relay      relay.Options        // how nodes pass files on to each other
-	Verify     verify.Level
-	VerifyLeft verify.Level // the level for nodes that dsbuild does not change; "" means Verify
+	Wheels          []wheels.Wheel
+	Serial          fleet.Serial // the groups in which nodes are changed; nil: all nodes at once
+	Force           bool
+	Bundle          *wheel.Bundle        // wheelhouse for requirements; nil: a node that lacks one is refused
+	Index           bool                 // meet requirements from each node's own index
+	InUse           InUse                // the policy for nodes whose environment is in use
+	DryRun          bool                 // write nothing: without a proof, dsbuild believes nodes that claim to share an environment
+	Bandwidth       *rate.Limiter        // bytes per second of all uploads; nil: no limit
+	Policy          *signing.Policy      // the wheels that nodes accept; nil: any, unless a node has a policy of its own
+	Verifier        changes.FindVerifier // the dsbuild that verifies bundles on nodes; nil: none
+	Relay           relay.Options        // how nodes pass files on to each other
+	Verify          verify.Level
+	VerifyUnchanged verify.Level // the level for nodes that dsbuild does not change; "" means Verify
 	// PipWheel returns the path of a pip wheel for a Python X.Y. dsbuild sends it to nodes whose
 	// environment has no pip.
 	PipWheel func(ctx context.Context, python string) (string, error)

@@ -286,7 +286,7 @@ func (u *nodeRun) verify(ctx context.Context) error {
 	w := u.plan.Wheel
 	level := u.deploy.opt.Verify
 	if u.plan.Action == UpToDate {
-		level = cmp.Or(u.deploy.opt.VerifyLeft, level)
+		level = cmp.Or(u.deploy.opt.VerifyUnchanged, level)
 	}
 	return u.prove(ctx, w.Manifest, verify.Request{Level: level, Version: w.Version, Record: u.installed.record, Ops: w.Manifest.Ops, Along: versions(u.plan.Companions)})
 }
