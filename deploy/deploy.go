@@ -62,7 +62,7 @@ func New(opt Options) *Deployment {
 		transfer: changes.NewTransfer(opt.Dialer, opt.Relay, opt.Bandwidth, opt.Verifier),
 	}
 	for _, n := range d.fleet.Nodes {
-		d.nodes = append(d.nodes, &nodeRun{Node: n, deploy: d})
+		d.nodes = append(d.nodes, &nodeRun{Node: n, run: d})
 	}
 	return d
 }

@@ -134,13 +134,13 @@ func applyInUse(plans []NodePlan, members []int, on int, users cause.Message, po
 // awaitFree returns once no process uses the environment, on the node or on one that shares it. It
 // asks the nodes again, because the survey may be long ago.
 func (u *nodeRun) awaitFree(ctx context.Context) error {
-	if u.deploy.opt.InUse.Ignore {
+	if u.run.opt.InUse.Ignore {
 		if f := u.facts; len(f.InUse) > 0 {
 			u.Warn("its environment is used by %s; dsbuild changes it anyway", describeProcesses(f.InUse, f.InUseMore))
 		}
 		return nil
 	}
-	return u.deploy.opt.InUse.Await(ctx, u.Node, u.waitUntil, u.describeUsers)
+	return u.run.opt.InUse.Await(ctx, u.Node, u.waitUntil, u.describeUsers)
 }
 
 // Await returns once users describes no processes. After the deadline until, it returns an
@@ -192,12 +192,12 @@ const (
 // that shares it; empty if there are none.
 func (u *nodeRun) describeUsers(ctx context.Context) (cause.Message, error) {
 	members := []*nodeRun{u}
-	for _, other := range u.deploy.nodes {
-		if other.plan.Action == Shared && u.deploy.nodes[other.plan.Leader] == u {
+	for _, other := range u.run.nodes {
+		if other.plan.Action == Shared && u.run.nodes[other.plan.Leader] == u {
 			members = append(members, other)
 		}
 	}
-	results := fanout.Run(ctx, members, fanout.Options{Forks: u.deploy.opt.Forks}, func(ctx context.Context, member *nodeRun) (node.Uses, error) {
+	results := fanout.Run(ctx, members, fanout.Options{Forks: u.run.opt.Forks}, func(ctx context.Context, member *nodeRun) (node.Uses, error) {
 		return member.askUsers(ctx)
 	})
 	for i, member := range members {

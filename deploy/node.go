@@ -16,7 +16,7 @@ import (
 // nodeRun is one node on its way through a deploy or a rollback.
 type nodeRun struct {
 	*fleet.Node
-	deploy *Deployment
+	run *Deployment
 
 	facts     *node.Facts
 	plan      NodePlan
@@ -63,7 +63,7 @@ func (u *nodeRun) setFacts(facts node.Facts) {
 // askFacts asks the node for its facts.
 func (u *nodeRun) askFacts(ctx context.Context) (node.Facts, error) {
 	opt := node.ProbeOptions{Python: u.Host.Python, Files: true}
-	for _, w := range u.deploy.opt.Wheels {
+	for _, w := range u.run.opt.Wheels {
 		opt.Of = append(opt.Of, w.Manifest.SHA256)
 		opt.Commands = append(opt.Commands, w.Commands...)
 	}
@@ -85,7 +85,7 @@ func (u *nodeRun) report() report.Node {
 	n.Changed, n.Before, n.After = u.installed.changed, u.installed.before.Plain(), u.installed.after.Plain()
 	n.Unseen = u.installed.unseen || u.facts == nil
 	n.Along, n.Facts, n.Sent, n.Unfit = companionNames(u.plan.Companions), u.facts, u.sent, u.plan.Unfit
-	n.From = u.deploy.transfer.Relay.Sources(u.Node, u.sent)
+	n.From = u.run.transfer.Relay.Sources(u.Node, u.sent)
 	n.Remarks = append(append(n.Remarks, u.plan.Chosen...), u.judged...)
 	return n
 }

@@ -54,7 +54,7 @@ type rollback struct{ *nodeRun }
 
 // steps returns the steps of a rollback.
 func (u rollback) steps() []fleet.Step {
-	limit, wait := u.deploy.fleet.Limit, u.deploy.opt.InUse.Wait
+	limit, wait := u.run.fleet.Limit, u.run.opt.InUse.Wait
 	return []fleet.Step{
 		u.awaitFreeStep(),
 		{Name: "rollback", Limit: wait + limit(installLimit), Do: u.exchange}, // takes the lock, exchanges the versions
@@ -82,7 +82,7 @@ func (u rollback) exchange(ctx context.Context) error {
 		Noted   map[string]any `json:"noted"` // dsbuild's note on that version; nil if something else installed it
 		Judged  *signing.Reply `json:"judged"`
 	}
-	if err := u.inbox.AskJudged(ctx, map[string]any{"do": "roll_back", "policy": u.deploy.opt.Policy.ForNodes()}, &done); err != nil {
+	if err := u.inbox.AskJudged(ctx, map[string]any{"do": "roll_back", "policy": u.run.opt.Policy.ForNodes()}, &done); err != nil {
 		return err
 	}
 	u.judged = done.Judged.Remark()
@@ -112,7 +112,7 @@ func (u rollback) verify(ctx context.Context) error {
 // record makes the rollback final and deletes the version that it replaced.
 func (u rollback) record(ctx context.Context) error {
 	at := time.Now().UTC().Format(time.RFC3339)
-	e := journalEntry{Do: "rollback", Run: u.deploy.fleet.Run, At: at, By: u.deploy.opt.By, Node: u.Host.Name, Before: u.installed.before, Verify: verify.LevelFiles}
+	e := journalEntry{Do: "rollback", Run: u.run.fleet.Run, At: at, By: u.run.opt.By, Node: u.Host.Name, Before: u.installed.before, Verify: verify.LevelFiles}
 	if u.installed.after != nil {
 		e.SHA256 = u.installed.after.SHA256
 	}

@@ -169,7 +169,7 @@ func (w *wordWatch) Write(b []byte) (int, error) {
 // findSharedInstallation probes a node that shares its environment with a changed node, its leader, to learn its
 // version now. It does not trust the leader's answer for this node.
 func (u *nodeRun) findSharedInstallation(ctx context.Context) error {
-	leader, before := u.deploy.nodes[u.plan.Leader], u.installed.before
+	leader, before := u.run.nodes[u.plan.Leader], u.installed.before
 	if leader.Status == report.Refused {
 		return &InUseError{cause.Messagef("shares its environment with %s, which was refused: %v", cause.Own(leader.Host.Name), leader.Err)}
 	}

@@ -36,7 +36,7 @@ const (
 
 // steps returns the steps of a node in Apply. If one fails, end undoes the change.
 func (u *nodeRun) steps() []fleet.Step {
-	limit, wait := u.deploy.fleet.Limit, u.deploy.opt.InUse.Wait
+	limit, wait := u.run.fleet.Limit, u.run.opt.InUse.Wait
 	verify := fleet.Step{Name: "verify", Limit: limit(verifyLimit), Do: u.verify} // proves that an import finds the wheel
 	switch u.plan.Action {
 	case Install:
@@ -63,7 +63,7 @@ func (u *nodeRun) steps() []fleet.Step {
 
 // awaitFreeStep waits until no process uses the environment, before dsbuild sends a byte.
 func (u *nodeRun) awaitFreeStep() fleet.Step {
-	return u.deploy.opt.InUse.AwaitStep(u.deploy.fleet, u.awaitFree, u.plan.waits)
+	return u.run.opt.InUse.AwaitStep(u.run.fleet, u.awaitFree, u.plan.waits)
 }
 
 // holdsLock reports whether the agent holds the lock of the environment. Put releases a node that
@@ -107,7 +107,7 @@ func (u *nodeRun) putAll(ctx context.Context, again bool) error {
 		return err
 	}
 	m := u.plan.Wheel.Manifest
-	if b.Now != nil && b.Now.Intact && b.Now.SHA256 == m.SHA256 && !u.deploy.opt.Force && len(u.plan.Companions)+len(u.plan.Fetch) == 0 {
+	if b.Now != nil && b.Now.Intact && b.Now.SHA256 == m.SHA256 && !u.run.opt.Force && len(u.plan.Companions)+len(u.plan.Fetch) == 0 {
 		// Another deploy has installed this wheel meanwhile. Installing it again would only
 		// replace the version in previous/ that a rollback should bring back.
 		u.endSession()
@@ -117,7 +117,7 @@ func (u *nodeRun) putAll(ctx context.Context, again bool) error {
 	for _, f := range files {
 		if slices.Contains(b.Arrived, filepath.Base(f.Path)) {
 			u.Sent(f.Size)
-			u.deploy.transfer.Relay.Skip(f.SHA256, u.Node)
+			u.run.transfer.Relay.Skip(f.SHA256, u.Node)
 		} else if err := u.inbox.Put(ctx, f); err != nil {
 			return err
 		}
@@ -142,14 +142,14 @@ func (u *nodeRun) tidy(ctx context.Context) error {
 func (u *nodeRun) uploads() []wheels.File {
 	m := u.plan.Wheel.Manifest
 	files := []wheels.File{{Path: u.plan.Wheel.Path, SHA256: m.SHA256, Size: m.Size}}
-	crowded := u.deploy.installs > mostWithCode && !u.deploy.broadcasts()
+	crowded := u.run.installs > mostWithCode && !u.run.broadcasts()
 	if code := u.plan.Wheel.ByteCode; code != nil && !crowded && len(u.plan.Companions)+len(u.plan.Fetch) == 0 {
 		files = append(files, *code)
 	}
 	for _, a := range u.plan.Companions {
 		files = append(files, wheels.File{Path: a.Path, SHA256: a.SHA256, Size: a.Size})
 	}
-	if pip, ok := u.deploy.pips[minorVersion(u.facts.Python)]; ok && u.facts.Pip == "" && u.facts.PipWheel == "" {
+	if pip, ok := u.run.pips[minorVersion(u.facts.Python)]; ok && u.facts.Pip == "" && u.facts.PipWheel == "" {
 		files = append(files, pip)
 	}
 	return files
@@ -184,7 +184,7 @@ func (u *nodeRun) startAgent(ctx context.Context, files []wheels.File, again boo
 	}
 	u.installed.unseen = false
 	u.session = s
-	u.inbox = changes.Inbox{Transfer: u.deploy.transfer, Node: u.Node, Session: s, Python: u.facts.Executable, Folder: b.Inbox, Received: &u.sent, Platform: u.facts.Platform}
+	u.inbox = changes.Inbox{Transfer: u.run.transfer, Node: u.Node, Session: s, Python: u.facts.Executable, Folder: b.Inbox, Received: &u.sent, Platform: u.facts.Platform}
 	u.setInstalled(b.Now)
 	if b.Repaired {
 		u.Warn("an earlier change was interrupted; the node has repaired its environment")
@@ -195,7 +195,7 @@ func (u *nodeRun) startAgent(ctx context.Context, files []wheels.File, again boo
 // startSession starts the agent and waits until it holds the lock.
 func (u *nodeRun) startSession(ctx context.Context, req sessionRequest) (*changes.Session, beginReply, error) {
 	var b beginReply
-	req.Run, req.Label, req.By = u.deploy.fleet.Run, FileLabel(u.Host.Name), u.deploy.opt.By
+	req.Run, req.Label, req.By = u.run.fleet.Run, FileLabel(u.Host.Name), u.run.opt.By
 	s, err := changes.Start(ctx, u.Node, node.Script{Python: u.facts.Executable, Program: agentProgram, Request: req}, &b)
 	return s, b, err
 }
@@ -206,7 +206,7 @@ func (u *nodeRun) install(ctx context.Context) error {
 	pip := ""
 	if u.facts.Pip == "" {
 		pip = u.facts.PipWheel
-		if brought, ok := u.deploy.pips[minorVersion(u.facts.Python)]; ok && pip == "" {
+		if brought, ok := u.run.pips[minorVersion(u.facts.Python)]; ok && pip == "" {
 			pip = path.Join(u.inbox.Folder, filepath.Base(brought.Path))
 		}
 	}
@@ -234,7 +234,7 @@ func (u *nodeRun) install(ctx context.Context) error {
 	if err := u.awaitFree(ctx); err != nil {
 		return err
 	}
-	order := map[string]any{"do": "install", "wheels": files, "pip": pip, "limit_s": u.deploy.fleet.Limit(installLimit).Seconds(), "policy": u.deploy.opt.Policy.ForNodes(), "signed": signed}
+	order := map[string]any{"do": "install", "wheels": files, "pip": pip, "limit_s": u.run.fleet.Limit(installLimit).Seconds(), "policy": u.run.opt.Policy.ForNodes(), "signed": signed}
 	if u.byteCode {
 		order["bytecode"] = map[string]any{"file": path.Join(u.inbox.Folder, filepath.Base(u.plan.Wheel.ByteCode.Path)), "magic": m.ByteCode.Magic, "sha256": m.ByteCode.SHA256}
 	}
@@ -254,7 +254,7 @@ func (u *nodeRun) fetch(ctx context.Context, pip string) ([]wheel.BundleWheel, e
 	var got struct {
 		Wheels []wheel.BundleWheel `json:"wheels"`
 	}
-	order := map[string]any{"do": "fetch", "needs": u.plan.Fetch, "fixed": installedVersions(*u.facts), "pip": pip, "limit_s": u.deploy.fleet.Limit(installLimit).Seconds()}
+	order := map[string]any{"do": "fetch", "needs": u.plan.Fetch, "fixed": installedVersions(*u.facts), "pip": pip, "limit_s": u.run.fleet.Limit(installLimit).Seconds()}
 	err := u.session.Ask(ctx, order, &got)
 	if err != nil {
 		err = fmt.Errorf("from the node's own index: %w", err)
@@ -265,7 +265,7 @@ func (u *nodeRun) fetch(ctx context.Context, pip string) ([]wheel.BundleWheel, e
 // verifySharing verifies a node that shares its environment with a node that has already
 // recorded the change: it is too late to undo the change.
 func (u *nodeRun) verifySharing(ctx context.Context) error {
-	leader := u.deploy.nodes[u.plan.Leader]
+	leader := u.run.nodes[u.plan.Leader]
 	verify, kept := u.verify, "the new wheel"
 	if leader.plan.Action == Rollback {
 		verify, kept = rollback{u}.verify, "the version that was put back"
@@ -284,9 +284,9 @@ func (u *nodeRun) verifySharing(ctx context.Context) error {
 // verify proves that the node has the version that was installed, or put back.
 func (u *nodeRun) verify(ctx context.Context) error {
 	w := u.plan.Wheel
-	level := u.deploy.opt.Verify
+	level := u.run.opt.Verify
 	if u.plan.Action == UpToDate {
-		level = cmp.Or(u.deploy.opt.VerifyUnchanged, level)
+		level = cmp.Or(u.run.opt.VerifyUnchanged, level)
 	}
 	return u.prove(ctx, w.Manifest, verify.Request{Level: level, Version: w.Version, Record: u.installed.record, Ops: w.Manifest.Ops, Along: versions(u.plan.Companions)})
 }
@@ -330,7 +330,7 @@ func (u *nodeRun) record(ctx context.Context) error {
 	at := time.Now().UTC().Format(time.RFC3339)
 	return u.session.Ask(ctx, map[string]any{
 		"do": "record", "forget": false,
-		"installed": map[string]any{"wheel": m.Name, "sha256": m.SHA256, "version": u.installed.after.Version, "record": u.installed.record, "at": at, "run": u.deploy.fleet.Run},
-		"journal":   journalEntry{"deploy", u.deploy.fleet.Run, at, u.deploy.opt.By, u.Host.Name, m.Name, m.SHA256, companionNames(u.plan.Companions), u.installed.before, u.deploy.opt.Verify},
+		"installed": map[string]any{"wheel": m.Name, "sha256": m.SHA256, "version": u.installed.after.Version, "record": u.installed.record, "at": at, "run": u.run.fleet.Run},
+		"journal":   journalEntry{"deploy", u.run.fleet.Run, at, u.run.opt.By, u.Host.Name, m.Name, m.SHA256, companionNames(u.plan.Companions), u.installed.before, u.run.opt.Verify},
 	}, nil)
 }

@@ -63,7 +63,7 @@ func (u undo) inspectAgain(ctx context.Context, lost error) (undoReply, error) {
 		return undoReply{}, err
 	}
 	s.End()
-	is := undoReply{Finished: true, Recorded: b.Run == u.deploy.fleet.Run}
+	is := undoReply{Finished: true, Recorded: b.Run == u.run.fleet.Run}
 	if b.Now != nil {
 		is.Before = &report.Version{Version: b.Now.Version, SHA256: b.Now.SHA256}
 	}

@@ -70,7 +70,7 @@ func (d *Deployment) Close() {
 
 // Survey connects to every node, probes it and decides its action. It changes nothing.
 func (d *Deployment) Survey(ctx context.Context) (Plan, error) {
-	return d.survey(ctx, func(known []Known) (Plan, error) {
+	return d.survey(ctx, func(known []ProbeResult) (Plan, error) {
 		return NewPlan(known, PlanOptions{Lock: d.opt.Lock, Wheels: d.opt.Files.Wheels, Unpacked: d.opt.Files.Unpacked, Force: d.opt.Force, InUse: d.opt.InUse})
 	})
 }
@@ -78,16 +78,16 @@ func (d *Deployment) Survey(ctx context.Context) (Plan, error) {
 // SurveyRollback is Survey for a rollback to the environment before.
 func (d *Deployment) SurveyRollback(ctx context.Context) (Plan, error) {
 	d.goesBack = true
-	return d.survey(ctx, func(known []Known) (Plan, error) { return NewRollbackPlan(known, d.opt.InUse), nil })
+	return d.survey(ctx, func(known []ProbeResult) (Plan, error) { return NewRollbackPlan(known, d.opt.InUse), nil })
 }
 
-func (d *Deployment) survey(ctx context.Context, newPlan func([]Known) (Plan, error)) (Plan, error) {
+func (d *Deployment) survey(ctx context.Context, newPlan func([]ProbeResult) (Plan, error)) (Plan, error) {
 	if err := d.probe(ctx); err != nil {
 		return Plan{}, err
 	}
-	known := make([]Known, len(d.nodes))
+	known := make([]ProbeResult, len(d.nodes))
 	for i, u := range d.nodes {
-		known[i] = Known{Name: u.Host.Name, Facts: u.facts, Look: u.look, Uses: u.uses, Python: u.brought, Err: u.Err}
+		known[i] = ProbeResult{Name: u.Host.Name, Facts: u.facts, Look: u.look, Uses: u.uses, Python: u.brought, Err: u.Err}
 	}
 	plan, err := newPlan(known)
 	if err != nil {

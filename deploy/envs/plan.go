@@ -58,8 +58,8 @@ func (p NodePlan) Files() []environment.File {
 // Plan lists the actions, in inventory order.
 type Plan struct{ Nodes []NodePlan }
 
-// Known is the result of the survey for one node.
-type Known struct {
+// ProbeResult is the result of the survey for one node.
+type ProbeResult struct {
 	Name   string
 	Facts  *node.Facts // nil if it could not be probed
 	Look   *Looked
@@ -99,7 +99,7 @@ type PlanOptions struct {
 }
 
 // NewPlan decides the action on each node. It is pure.
-func NewPlan(nodes []Known, opt PlanOptions) (Plan, error) {
+func NewPlan(nodes []ProbeResult, opt PlanOptions) (Plan, error) {
 	tables, err := compat.NewTables()
 	if err != nil {
 		return Plan{}, err
@@ -127,7 +127,7 @@ func (p *NodePlan) refuse(hint string, why ...string) {
 }
 
 // decide decides the action on a node that was probed.
-func (p *NodePlan) decide(tables *compat.Tables, n Known, opt PlanOptions) {
+func (p *NodePlan) decide(tables *compat.Tables, n ProbeResult, opt PlanOptions) {
 	set, err := opt.Lock.For(*n.Facts)
 	switch {
 	case n.Facts.MissingPython() != "" && (err != nil || set.Python == nil):
@@ -232,7 +232,7 @@ func unfit(tables *compat.Tables, set *environment.Set, f node.Facts, known map[
 }
 
 // NewRollbackPlan decides which nodes go back to the environment before. It is pure.
-func NewRollbackPlan(nodes []Known, policy deploy.InUse) Plan {
+func NewRollbackPlan(nodes []ProbeResult, policy deploy.InUse) Plan {
 	plan := Plan{}
 	for _, n := range nodes {
 		p := NodePlan{Name: n.Name}
