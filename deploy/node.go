@@ -23,18 +23,18 @@ type nodeRun struct {
 	session   *changes.Session // nil unless the agent runs there
 	inbox     changes.Inbox    // of the agent
 	byteCode  bool             // the byte code has arrived
-	installed installation
+	change    changeState
 	judged    []string  // how the node judged the wheel by the policies, for the report
 	sent      int64     // bytes of files sent
 	waitUntil time.Time // deadline of the wait for processes to end
 }
 
-// installation is the DeepSpeed of a node before and after the change.
-type installation struct {
+// changeState is the DeepSpeed of a node before and after the change.
+type changeState struct {
 	before, after *report.Version
 	unseen        bool   // the current version is not known
 	changed       bool   // dsbuild changed it
-	record        string // sha256 of the RECORD that verify expects
+	recordSHA256  string // of the RECORD that verify expects
 	note          any    // rollback: dsbuild's note on the version put back; nil if something else installed it
 }
 
@@ -72,18 +72,18 @@ func (u *nodeRun) askFacts(ctx context.Context) (node.Facts, error) {
 
 // setInstalled stores the DeepSpeed that is there before the change; nil if there is none.
 func (u *nodeRun) setInstalled(ds *node.Installed) {
-	u.installed.before, u.installed.record = nil, ""
+	u.change.before, u.change.recordSHA256 = nil, ""
 	if ds != nil {
-		u.installed.before, u.installed.record = &report.Version{Version: ds.Version, SHA256: ds.SHA256}, ds.Record
+		u.change.before, u.change.recordSHA256 = &report.Version{Version: ds.Version, SHA256: ds.SHA256}, ds.Record
 	}
-	u.installed.after = u.installed.before
+	u.change.after = u.change.before
 }
 
 // report is the node's part of the report.
 func (u *nodeRun) report() report.Node {
 	n := u.Node.Report()
-	n.Changed, n.Before, n.After = u.installed.changed, u.installed.before.Plain(), u.installed.after.Plain()
-	n.Unseen = u.installed.unseen || u.facts == nil
+	n.Changed, n.Before, n.After = u.change.changed, u.change.before.Plain(), u.change.after.Plain()
+	n.Unseen = u.change.unseen || u.facts == nil
 	n.Along, n.Facts, n.Sent, n.Unfit = companionNames(u.plan.Companions), u.facts, u.sent, u.plan.Unfit
 	n.From = u.run.transfer.Relay.Sources(u.Node, u.sent)
 	n.Remarks = append(append(n.Remarks, u.plan.Chosen...), u.judged...)
@@ -94,10 +94,10 @@ func (u *nodeRun) report() report.Node {
 func (u *nodeRun) currentFacts() node.Facts {
 	f := *u.facts
 	f.DeepSpeed = nil
-	if u.installed.after != nil {
-		f.DeepSpeed = &node.Installed{Version: u.installed.after.Version, SHA256: u.installed.after.SHA256}
+	if u.change.after != nil {
+		f.DeepSpeed = &node.Installed{Version: u.change.after.Version, SHA256: u.change.after.SHA256}
 	}
-	if u.installed.changed && f.Dists != nil {
+	if u.change.changed && f.Dists != nil {
 		f.Dists = maps.Clone(f.Dists)
 		for _, a := range u.plan.Companions {
 			f.Dists[a.Name] = a.Version

@@ -86,13 +86,13 @@ func (u rollback) exchange(ctx context.Context) error {
 		return err
 	}
 	u.judged = done.Judged.Remark()
-	u.installed.changed, u.installed.after, u.installed.record, u.installed.note = true, nil, done.Record, nil
+	u.change.changed, u.change.after, u.change.recordSHA256, u.change.note = true, nil, done.Record, nil
 	if done.Noted != nil {
-		u.installed.note = done.Noted
+		u.change.note = done.Noted
 	}
 	if done.Version != "" {
 		sha, _ := done.Noted["sha256"].(string)
-		u.installed.after = &report.Version{Version: done.Version, SHA256: sha}
+		u.change.after = &report.Version{Version: done.Version, SHA256: sha}
 	}
 	return nil
 }
@@ -100,21 +100,21 @@ func (u rollback) exchange(ctx context.Context) error {
 // verify compares the files of the restored version with its RECORD. It does not load the
 // ops: an op that fails now may have failed before the deploy, too.
 func (u rollback) verify(ctx context.Context) error {
-	if u.installed.after == nil {
+	if u.change.after == nil {
 		return nil
 	}
-	if u.installed.record == "" {
+	if u.change.recordSHA256 == "" {
 		return errors.New("the version put back has no RECORD")
 	}
-	return u.prove(ctx, wheel.Manifest{}, verify.Request{Level: verify.LevelFiles, Version: u.installed.after.Version, Record: u.installed.record, Ops: []string{}})
+	return u.prove(ctx, wheel.Manifest{}, verify.Request{Level: verify.LevelFiles, Version: u.change.after.Version, Record: u.change.recordSHA256, Ops: []string{}})
 }
 
 // record makes the rollback final and deletes the version that it replaced.
 func (u rollback) record(ctx context.Context) error {
 	at := time.Now().UTC().Format(time.RFC3339)
-	e := journalEntry{Do: "rollback", Run: u.run.fleet.Run, At: at, By: u.run.opt.By, Node: u.Host.Name, Before: u.installed.before, Verify: verify.LevelFiles}
-	if u.installed.after != nil {
-		e.SHA256 = u.installed.after.SHA256
+	e := journalEntry{Do: "rollback", Run: u.run.fleet.Run, At: at, By: u.run.opt.By, Node: u.Host.Name, Before: u.change.before, Verify: verify.LevelFiles}
+	if u.change.after != nil {
+		e.SHA256 = u.change.after.SHA256
 	}
-	return u.session.Ask(ctx, map[string]any{"do": "record", "forget": true, "installed": u.installed.note, "journal": e}, nil)
+	return u.session.Ask(ctx, map[string]any{"do": "record", "forget": true, "installed": u.change.note, "journal": e}, nil)
 }

@@ -178,11 +178,11 @@ func (u *nodeRun) startAgent(ctx context.Context, files []wheels.File, again boo
 	if err != nil {
 		// Another deploy, or a repair, is changing the state that the probe saw.
 		if refused := (*agent.Failure)(nil); errors.As(err, &refused) && refused.Busy || u.facts.Unfinished {
-			u.installed.after, u.installed.unseen = nil, true
+			u.change.after, u.change.unseen = nil, true
 		}
 		return beginReply{}, err
 	}
-	u.installed.unseen = false
+	u.change.unseen = false
 	u.session = s
 	u.inbox = changes.Inbox{Transfer: u.run.transfer, Node: u.Node, Session: s, Python: u.facts.Executable, Folder: b.Inbox, Received: &u.sent, Platform: u.facts.Platform}
 	u.setInstalled(b.Now)
@@ -242,7 +242,7 @@ func (u *nodeRun) install(ctx context.Context) error {
 		return err
 	}
 	u.judged = done.Judged.Remark()
-	u.installed.changed, u.installed.after, u.installed.record = true, &report.Version{Version: done.Version, SHA256: m.SHA256}, done.Record
+	u.change.changed, u.change.after, u.change.recordSHA256 = true, &report.Version{Version: done.Version, SHA256: m.SHA256}, done.Record
 	return nil
 }
 
@@ -271,7 +271,7 @@ func (u *nodeRun) verifySharing(ctx context.Context) error {
 		verify, kept = rollback{u}.verify, "the version that was put back"
 	}
 	err := verify(ctx)
-	if err == nil || !u.installed.changed {
+	if err == nil || !u.change.changed {
 		return err
 	}
 	try := hint.Of(err)
@@ -288,7 +288,7 @@ func (u *nodeRun) verify(ctx context.Context) error {
 	if u.plan.Action == UpToDate {
 		level = cmp.Or(u.run.opt.VerifyUnchanged, level)
 	}
-	return u.prove(ctx, w.Manifest, verify.Request{Level: level, Version: w.Version, Record: u.installed.record, Ops: w.Manifest.Ops, Along: versions(u.plan.Companions)})
+	return u.prove(ctx, w.Manifest, verify.Request{Level: level, Version: w.Version, Record: u.change.recordSHA256, Ops: w.Manifest.Ops, Along: versions(u.plan.Companions)})
 }
 
 // prove proves that the node has an installation. The agent can compare files itself; ops are
@@ -330,7 +330,7 @@ func (u *nodeRun) record(ctx context.Context) error {
 	at := time.Now().UTC().Format(time.RFC3339)
 	return u.session.Ask(ctx, map[string]any{
 		"do": "record", "forget": false,
-		"installed": map[string]any{"wheel": m.Name, "sha256": m.SHA256, "version": u.installed.after.Version, "record": u.installed.record, "at": at, "run": u.run.fleet.Run},
-		"journal":   journalEntry{"deploy", u.run.fleet.Run, at, u.run.opt.By, u.Host.Name, m.Name, m.SHA256, companionNames(u.plan.Companions), u.installed.before, u.run.opt.Verify},
+		"installed": map[string]any{"wheel": m.Name, "sha256": m.SHA256, "version": u.change.after.Version, "record": u.change.recordSHA256, "at": at, "run": u.run.fleet.Run},
+		"journal":   journalEntry{"deploy", u.run.fleet.Run, at, u.run.opt.By, u.Host.Name, m.Name, m.SHA256, companionNames(u.plan.Companions), u.change.before, u.run.opt.Verify},
 	}, nil)
 }

@@ -75,15 +75,15 @@ func (u undo) describeUndo(is undoReply, err error) {
 	why, after := hint.Of(u.Err), errors.New("put back: no DeepSpeed, as before")
 	switch {
 	case err != nil:
-		after, u.installed.after, u.installed.unseen = u.describeUnseen(err), nil, true
+		after, u.change.after, u.change.unseen = u.describeUnseen(err), nil, true
 		why = strings.TrimPrefix(why+"; deploy again once the node answers", "; ")
 	case is.Recorded:
-		u.installed.changed = true
-		after = describeFinal(u.installed.after, is.Finished)
+		u.change.changed = true
+		after = describeFinal(u.change.after, is.Finished)
 	case is.Before == nil:
-		u.installed.changed, u.installed.after = false, nil
+		u.change.changed, u.change.after = false, nil
 	default:
-		u.installed.changed, u.installed.after = false, is.Before
+		u.change.changed, u.change.after = false, is.Before
 		after = cause.Errorf("put back: DeepSpeed %s, as before", cause.Own(is.Before.Version))
 	}
 	u.Log.Line("", after.Error())
