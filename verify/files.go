@@ -31,29 +31,29 @@ func (l fileList) digest() string {
 
 // contents is the meaning of a file list; many nodes have the same.
 type contents struct {
-	files                      map[string]string // path → actual sha256
-	sum                        string            // digest of files: equal if they are equal
-	altered, missing, unlisted []string
+	files                         map[string]string // path → actual sha256
+	sum                           string            // digest of files: equal if they are equal
+	mismatched, missing, unlisted []string          // not as in RECORD; not there; not in RECORD
 }
 
 // compare compares the files of a list with their digests in RECORD.
 func (l fileList) compare() *contents {
 	c := &contents{files: map[string]string{}}
 	for _, name := range slices.Sorted(maps.Keys(l)) {
-		said, is, _ := strings.Cut(l[name], " ")
+		recorded, is, _ := strings.Cut(l[name], " ")
 		is, sum, other := strings.Cut(is, " ")
 		if !other {
 			sum = is
 		}
-		_, want, _ := strings.Cut(said, "=")
+		_, want, _ := strings.Cut(recorded, "=")
 		switch {
 		case is == "":
 			c.missing = append(c.missing, name)
 			continue
-		case said == "":
+		case recorded == "":
 			c.unlisted = append(c.unlisted, name)
 		case is != inHex(want):
-			c.altered = append(c.altered, name)
+			c.mismatched = append(c.mismatched, name)
 		}
 		c.files[name] = sum
 	}
@@ -84,14 +84,14 @@ func (s *fileLists) digests() []string {
 	return known
 }
 
-// intern returns the contents of a list, stored once for all nodes. said is the digest that the node
+// intern returns the contents of a list, stored once for all nodes. claimed is the digest that the node
 // claims. It counts only if the node sent no list: a node must not replace a list that others are
 // compared with.
-func (s *fileLists) intern(said string, files fileList) *contents {
+func (s *fileLists) intern(claimed string, files fileList) *contents {
 	digest := files.digest()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if kept, ok := s.kept[said]; ok && len(files) == 0 {
+	if kept, ok := s.kept[claimed]; ok && len(files) == 0 {
 		return kept
 	}
 	if s.kept == nil {
