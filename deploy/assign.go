@@ -78,7 +78,7 @@ func planAssigned(t *compat.Tables, n ProbeResult, g Assignment, opt PlanOptions
 		n.Err = g.Err
 	}
 	if n.Err != nil {
-		p.Action, p.Reasons, p.Hint = Absent, []string{p.said(cause.From(n.Err))}, hint.Of(n.Err)
+		p.Action, p.Reasons, p.Hint = Absent, []string{p.noteCause(cause.From(n.Err))}, hint.Of(n.Err)
 		return p
 	}
 	if p.Reasons, p.Hint = unusable(n.Facts); len(p.Reasons) == 0 {

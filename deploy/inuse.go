@@ -121,12 +121,12 @@ func applyInUse(plans []NodePlan, members []int, on int, users cause.Message, po
 		}
 		switch {
 		case policy.Ignore:
-			p.Remarks = append(p.Remarks, p.said(what))
+			p.Remarks = append(p.Remarks, p.noteCause(what))
 		case policy.Wait > 0:
-			p.Remarks = append(p.Remarks, p.said(cause.Messagef("waits up to %s: %s", ui.Duration(policy.Wait), what)))
+			p.Remarks = append(p.Remarks, p.noteCause(cause.Messagef("waits up to %s: %s", ui.Duration(policy.Wait), what)))
 			p.waits = true
 		default:
-			p.Action, p.Reasons, p.Hint = Refuse, []string{p.said(what)}, InUseHint
+			p.Action, p.Reasons, p.Hint = Refuse, []string{p.noteCause(what)}, InUseHint
 		}
 	}
 }

@@ -55,8 +55,8 @@ type NodePlan struct {
 	causes map[string]string // the cause by text, for reasons and remarks that hold a node's own details
 }
 
-// said notes the cause of a reason or a remark, and returns its text.
-func (p *NodePlan) said(m cause.Message) string {
+// noteCause notes the cause of a reason or a remark, and returns its text.
+func (p *NodePlan) noteCause(m cause.Message) string {
 	if m.Cause != "" && m.Cause != m.Text {
 		if p.causes == nil {
 			p.causes = map[string]string{}
@@ -148,7 +148,7 @@ func tellOpen(open []ui.Named) []string {
 func planNode(tables *compat.Tables, n ProbeResult, offered []wheels.Wheel, opt PlanOptions) (NodePlan, error) {
 	p := NodePlan{Name: n.Name}
 	if n.Err != nil {
-		p.Action, p.Reasons, p.Hint = Absent, []string{p.said(cause.From(n.Err))}, hint.Of(n.Err)
+		p.Action, p.Reasons, p.Hint = Absent, []string{p.noteCause(cause.From(n.Err))}, hint.Of(n.Err)
 		return p, nil
 	}
 	if p.Reasons, p.Hint = unusable(n.Facts); len(p.Reasons) == 0 {
@@ -190,7 +190,7 @@ func planWheel(p NodePlan, w *wheels.Wheel, verdict compat.Verdict, n ProbeResul
 	missing, try := unready(*w, n.Facts, along, lacks, err, opt)
 	p.Hint = try
 	for _, reason := range missing {
-		p.Reasons = append(p.Reasons, p.said(reason))
+		p.Reasons = append(p.Reasons, p.noteCause(reason))
 	}
 	if len(missing) > 0 {
 		p.Action = Refuse
@@ -341,7 +341,7 @@ func refuseOthers(plans []NodePlan, members []int, but int, why cause.Message) {
 			continue
 		}
 		plans[i].Action, plans[i].Unfit = Refuse, but >= 0 && plans[but].Unfit
-		plans[i].Reasons = []string{plans[i].said(cause.Messagef("shares its environment with %s: %s", cause.Own(plans[with].Name), why))}
+		plans[i].Reasons = []string{plans[i].noteCause(cause.Messagef("shares its environment with %s: %s", cause.Own(plans[with].Name), why))}
 		plans[i].Hint = "give nodes with different needs separate environments"
 	}
 }

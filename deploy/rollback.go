@@ -23,7 +23,7 @@ func NewRollbackPlan(nodes []ProbeResult) Plan {
 		p := NodePlan{Name: n.Name, Leader: i}
 		switch reasons, hint := unusable(n.Facts); {
 		case n.Err != nil:
-			p.Action, p.Reasons = Absent, []string{p.said(cause.From(n.Err))}
+			p.Action, p.Reasons = Absent, []string{p.noteCause(cause.From(n.Err))}
 		case len(reasons) > 0:
 			p.Action, p.Reasons, p.Hint = Refuse, reasons, hint
 		case n.Facts.Previous == nil:
