@@ -57,9 +57,9 @@ func (e *InUseError) Refused() {}
 // Hint tells the user how to wait.
 func (e *InUseError) Hint() string { return InUseHint }
 
-// describeProcesses describes processes: the first three in full, the others as a count. more is the number
+// listProcesses describes processes: the first three in full, the others as a count. more is the number
 // of processes beyond those in all.
-func describeProcesses(all []node.Process, more int) cause.Message {
+func listProcesses(all []node.Process, more int) cause.Message {
 	const most = 3
 	var texts, causes []string
 	for _, p := range all[:min(len(all), most)] {
@@ -93,7 +93,7 @@ func (p Plan) ApplyInUse(nodes []ProbeResult, policy InUse) {
 		}
 		for _, i := range members {
 			if f := nodes[i].Facts; len(f.InUse) > 0 {
-				applyInUse(plans, members, i, describeProcesses(f.InUse, f.InUseMore), policy)
+				applyInUse(plans, members, i, listProcesses(f.InUse, f.InUseMore), policy)
 				break
 			}
 		}
@@ -136,11 +136,11 @@ func applyInUse(plans []NodePlan, members []int, on int, users cause.Message, po
 func (u *nodeRun) awaitFree(ctx context.Context) error {
 	if u.run.opt.InUse.Ignore {
 		if f := u.facts; len(f.InUse) > 0 {
-			u.Warn("its environment is used by %s; dsbuild changes it anyway", describeProcesses(f.InUse, f.InUseMore))
+			u.Warn("its environment is used by %s; dsbuild changes it anyway", listProcesses(f.InUse, f.InUseMore))
 		}
 		return nil
 	}
-	return u.run.opt.InUse.Await(ctx, u.Node, u.waitUntil, u.describeUsers)
+	return u.run.opt.InUse.Await(ctx, u.Node, u.waitUntil, u.describeProcessesNow)
 }
 
 // Await returns once users describes no processes. After the deadline until, it returns an
@@ -174,12 +174,12 @@ func (p InUse) AwaitStep(f *fleet.Fleet, awaitFree func(context.Context) error, 
 	return fleet.Step{Name: "fit", Limit: p.Wait + f.Limit(probeLimit), Do: awaitFree, ReadOnly: true, Needed: func() bool { return waits }}
 }
 
-// DescribeUses describes the processes that use an environment; empty if there are none.
-func DescribeUses(got node.Uses) cause.Message {
+// DescribeProcesses describes the processes that use an environment; empty if there are none.
+func DescribeProcesses(got node.Processes) cause.Message {
 	if len(got.InUse) == 0 {
 		return cause.Message{}
 	}
-	return cause.Messagef("its environment is used by %s", describeProcesses(got.InUse, got.More))
+	return cause.Messagef("its environment is used by %s", listProcesses(got.InUse, got.More))
 }
 
 // The shortest and longest pause between two questions whether an environment is still in use.
@@ -188,17 +188,17 @@ const (
 	maxPoll = 10 * time.Second
 )
 
-// describeUsers describes the processes that use the environment of a node now, on it or on another
+// describeProcessesNow describes the processes that use the environment of a node now, on it or on another
 // that shares it; empty if there are none.
-func (u *nodeRun) describeUsers(ctx context.Context) (cause.Message, error) {
+func (u *nodeRun) describeProcessesNow(ctx context.Context) (cause.Message, error) {
 	members := []*nodeRun{u}
 	for _, other := range u.run.nodes {
 		if other.plan.Action == Shared && u.run.nodes[other.plan.Leader] == u {
 			members = append(members, other)
 		}
 	}
-	results := fanout.Run(ctx, members, fanout.Options{Forks: u.run.opt.Forks}, func(ctx context.Context, member *nodeRun) (node.Uses, error) {
-		return member.askUsers(ctx)
+	results := fanout.Run(ctx, members, fanout.Options{Forks: u.run.opt.Forks}, func(ctx context.Context, member *nodeRun) (node.Processes, error) {
+		return member.askProcesses(ctx)
 	})
 	for i, member := range members {
 		got, err := results[i].Value, results[i].Err
@@ -209,21 +209,21 @@ func (u *nodeRun) describeUsers(ctx context.Context) (cause.Message, error) {
 			return cause.Message{}, fmt.Errorf("dsbuild does not know whether its environment is in use: %w", err)
 		case len(got.InUse) == 0:
 		case member != u:
-			return cause.Messagef("shares its environment with %s, where it is used by %s", cause.Own(member.Host.Name), describeProcesses(got.InUse, got.More)), nil
+			return cause.Messagef("shares its environment with %s, where it is used by %s", cause.Own(member.Host.Name), listProcesses(got.InUse, got.More)), nil
 		default:
-			return DescribeUses(got), nil
+			return DescribeProcesses(got), nil
 		}
 	}
 	return cause.Message{}, nil
 }
 
-// askUsers asks the agent on the node for the processes. Without an agent it runs a program of its
+// askProcesses asks the agent on the node for the processes. Without an agent it runs a program of its
 // own there.
-func (u *nodeRun) askUsers(ctx context.Context) (node.Uses, error) {
+func (u *nodeRun) askProcesses(ctx context.Context) (node.Processes, error) {
 	if u.session != nil {
-		var got node.Uses
+		var got node.Processes
 		err := u.session.Ask(ctx, agent.Order{"do": "users"}, &got)
 		return got, err
 	}
-	return node.Users(ctx, u.Runner, u.facts.Executable)
+	return node.FindProcesses(ctx, u.Runner, u.facts.Executable)
 }

@@ -14,7 +14,7 @@ import (
 //go:embed agent.py
 var agentSource string
 
-var agentProgram = agent.NewProgram(verify.FilesSource(), node.UsesSource(), changes.Source(), signing.NodeSource(), agentSource)
+var agentProgram = agent.NewProgram(verify.FilesSource(), node.ProcessesSource(), changes.Source(), signing.NodeSource(), agentSource)
 
 // sessionRequest is the agent's start request.
 type sessionRequest struct {

@@ -1,6 +1,6 @@
 # Which processes use an environment. Reads /proc; every part of it may vanish
 # while it is read, or belong to somebody else. What is not needed before a process
-# is found is in judge.py, and compiled then: Python takes long to read a program.
+# is found is in processes.py, and compiled then: Python takes long to read a program.
 
 
 def words_of(pid, what):
@@ -72,7 +72,7 @@ def users():
                 found.append((int(pid), words, used))
     if not found:
         return {}
-    exec(JUDGE, globals())
+    exec(PROCESSES, globals())
     return judge(sorted(found))
 
 

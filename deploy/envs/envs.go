@@ -87,7 +87,7 @@ func (d *Deployment) survey(ctx context.Context, newPlan func([]ProbeResult) (Pl
 	}
 	known := make([]ProbeResult, len(d.nodes))
 	for i, u := range d.nodes {
-		known[i] = ProbeResult{Name: u.Host.Name, Facts: u.facts, Look: u.look, Uses: u.uses, Python: u.brought, Err: u.Err}
+		known[i] = ProbeResult{Name: u.Host.Name, Facts: u.facts, Look: u.look, Processes: u.processes, Python: u.brought, Err: u.Err}
 	}
 	plan, err := newPlan(known)
 	if err != nil {
@@ -173,21 +173,21 @@ type nodeRun struct {
 	*fleet.Node
 	run *Deployment
 
-	facts   *node.Facts // with the node's own Python
-	brought *nodePython // set if the lock brings a Python along
-	inside  *node.Facts // with the Python of the environment, once it is verified
-	look    *Looked
-	uses    node.Uses // of the current environment
-	plan    NodePlan
-	session *changes.Session // nil unless the agent runs there
-	inbox   changes.Inbox    // of the session's agent
-	whole   *whole           // the files of the environment, once they were compared
-	now     *Present
-	unseen  bool // what is there now is not known
-	changed bool
-	sent    int64
-	judged  []string // how the node judged the wheel by the policies, for the report
-	differs []string
+	facts     *node.Facts // with the node's own Python
+	brought   *nodePython // set if the lock brings a Python along
+	inside    *node.Facts // with the Python of the environment, once it is verified
+	look      *Looked
+	processes node.Processes // of the current environment
+	plan      NodePlan
+	session   *changes.Session // nil unless the agent runs there
+	inbox     changes.Inbox    // of the session's agent
+	whole     *whole           // the files of the environment, once they were compared
+	now       *Present
+	unseen    bool // what is there now is not known
+	changed   bool
+	sent      int64
+	judged    []string // how the node judged the wheel by the policies, for the report
+	differs   []string
 
 	waitUntil time.Time // deadline of the wait for processes to end
 }
@@ -245,7 +245,7 @@ func (u *nodeRun) probe(ctx context.Context) error {
 	if got.Current == nil || got.Current.Digest == u.wanted() && !u.run.opt.Force && !u.run.goesBack {
 		return nil
 	}
-	u.uses, err = node.Users(ctx, u.Runner, got.Current.Python)
+	u.processes, err = node.FindProcesses(ctx, u.Runner, got.Current.Python)
 	if err != nil {
 		return fmt.Errorf("dsbuild does not know whether its environment is in use: %w", err)
 	}

@@ -225,7 +225,7 @@ func TestPlanRefuses(t *testing.T) {
 		"may not write into":                                  {func(k *envs.ProbeResult) { k.Look.Writable = false }, deploy.InUse{}},
 		"free, 64.0 MiB are needed":                           {func(k *envs.ProbeResult) { k.Look.Free = 1 << 20 }, deploy.InUse{}},
 		"its environment is used by pid 7 (me): python train.py": {func(k *envs.ProbeResult) {
-			k.Uses = node.Uses{InUse: []node.Process{{PID: 7, User: "me", Command: "python train.py"}}}
+			k.Processes = node.Processes{InUse: []node.Process{{PID: 7, User: "me", Command: "python train.py"}}}
 		}, deploy.InUse{}},
 		"no connection": {func(k *envs.ProbeResult) { k.Err = errors.New("no connection") }, deploy.InUse{}},
 	} {

@@ -60,12 +60,12 @@ type Plan struct{ Nodes []NodePlan }
 
 // ProbeResult is the result of the survey for one node.
 type ProbeResult struct {
-	Name   string
-	Facts  *node.Facts // nil if it could not be probed
-	Look   *Looked
-	Uses   node.Uses   // of the current environment
-	Python *nodePython // set if the lock brings a Python along
-	Err    error
+	Name      string
+	Facts     *node.Facts // nil if it could not be probed
+	Look      *Looked
+	Processes node.Processes // of the current environment
+	Python    *nodePython    // set if the lock brings a Python along
+	Err       error
 }
 
 // Looked is the state of a node's environments.
@@ -156,7 +156,7 @@ func (p *NodePlan) decide(tables *compat.Tables, n ProbeResult, opt PlanOptions)
 		p.send(n.Look, opt)
 	}
 	if p.Action == deploy.Install {
-		p.respect(n.Uses, opt.InUse)
+		p.respect(n.Processes, opt.InUse)
 	}
 }
 
@@ -189,8 +189,8 @@ func (p *NodePlan) send(l *Looked, opt PlanOptions) {
 
 // respect applies the policy for an environment that processes use: a job would load the modules
 // of the new one through the link.
-func (p *NodePlan) respect(uses node.Uses, policy deploy.InUse) {
-	what := deploy.DescribeUses(uses)
+func (p *NodePlan) respect(processes node.Processes, policy deploy.InUse) {
+	what := deploy.DescribeProcesses(processes)
 	switch {
 	case what.Text == "":
 	case policy.Ignore:
@@ -245,7 +245,7 @@ func NewRollbackPlan(nodes []ProbeResult, policy deploy.InUse) Plan {
 			p.refuse("a node keeps only the environment before the last switch", "there is nothing to go back to")
 		default:
 			p.Action = deploy.Rollback
-			p.respect(n.Uses, policy)
+			p.respect(n.Processes, policy)
 		}
 		plan.Nodes = append(plan.Nodes, p)
 	}

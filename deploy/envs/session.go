@@ -29,7 +29,7 @@ var (
 var (
 	lookProgram  = node.NewErrand(pythonSource, placeSource, lookSource)
 	checkProgram = node.NewProgram(pythonSource, placeSource, checkSource)
-	agentProgram = agent.NewProgram(verify.FilesSource(), changes.Source(), signing.NodeSource(), node.UsesSource(), pythonSource, placeSource, knownSource, agentSource)
+	agentProgram = agent.NewProgram(verify.FilesSource(), changes.Source(), signing.NodeSource(), node.ProcessesSource(), pythonSource, placeSource, knownSource, agentSource)
 )
 
 // where names the environment for the programs on nodes.

@@ -97,11 +97,11 @@ func (u *nodeRun) awaitFree(ctx context.Context) error {
 		return nil
 	}
 	return u.run.opt.InUse.Await(ctx, u.Node, u.waitUntil, func(ctx context.Context) (cause.Message, error) {
-		got, err := node.Users(ctx, u.Runner, u.look.Current.Python)
+		got, err := node.FindProcesses(ctx, u.Runner, u.look.Current.Python)
 		if err != nil {
 			return cause.Message{}, fmt.Errorf("dsbuild does not know whether its environment is in use: %w", err)
 		}
-		return deploy.DescribeUses(got), nil
+		return deploy.DescribeProcesses(got), nil
 	})
 }
 
