@@ -68,7 +68,7 @@ func NewAssignedPlan(nodes []ProbeResult, assignments []Assignment, opt PlanOpti
 
 // Lacks returns, as text, the requirements of a wheel that a node does not meet.
 func Lacks(w wheels.Wheel, f node.Facts) ([]string, error) {
-	_, lacks, err := chooseCompanions(w, f, nil, false, nil)
+	_, lacks, err := chooseExtraWheels(w, f, nil, false, nil)
 	return reasonsOf(lacks), err
 }
 

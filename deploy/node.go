@@ -84,7 +84,7 @@ func (u *nodeRun) report() report.Node {
 	n := u.Node.Report()
 	n.Changed, n.Before, n.After = u.change.changed, u.change.before.Plain(), u.change.after.Plain()
 	n.Unseen = u.change.unseen || u.facts == nil
-	n.Along, n.Facts, n.Sent, n.Unfit = companionNames(u.plan.Companions), u.facts, u.sent, u.plan.Unfit
+	n.Along, n.Facts, n.Sent, n.Unfit = extraWheelNames(u.plan.Extra), u.facts, u.sent, u.plan.Unfit
 	n.From = u.run.transfer.Relay.Sources(u.Node, u.sent)
 	n.Remarks = append(append(n.Remarks, u.plan.Chosen...), u.judged...)
 	return n
@@ -99,7 +99,7 @@ func (u *nodeRun) currentFacts() node.Facts {
 	}
 	if u.change.changed && f.Dists != nil {
 		f.Dists = maps.Clone(f.Dists)
-		for _, a := range u.plan.Companions {
+		for _, a := range u.plan.Extra {
 			f.Dists[a.Name] = a.Version
 			if a.Name == "transformers" {
 				f.Transformers = a.Version

@@ -37,19 +37,19 @@ type ProbeResult struct {
 
 // NodePlan is the action on one node, with the reasons for it.
 type NodePlan struct {
-	Name       string
-	Action     Action
-	Wheel      *wheels.Wheel // nil if none was chosen
-	Companions []Companion   // wheels of the wheelhouse to install with it
-	Fetch      []string      // requirements that the node downloads from its own index
-	Reasons    []string      // reasons for a refusal or an absence
-	Unfit      bool          // refused because the wheel does not fit; else because the node lacks something
-	Remarks    []string      // notes for the user that refuse nothing
-	Chosen     []string      // of the remarks, why it gets this wheel and not another one that fits
-	Hint       string
-	Back       string // rollback: the version that it puts back
-	Leader     int    // index of the node that installs for it; its own index if it installs itself
-	Serial     int    // the group of --serial that changes it, from 1; 0: none
+	Name    string
+	Action  Action
+	Wheel   *wheels.Wheel // nil if none was chosen
+	Extra   []ExtraWheel  // wheels of the wheelhouse to install with it
+	Fetch   []string      // requirements that the node downloads from its own index
+	Reasons []string      // reasons for a refusal or an absence
+	Unfit   bool          // refused because the wheel does not fit; else because the node lacks something
+	Remarks []string      // notes for the user that refuse nothing
+	Chosen  []string      // of the remarks, why it gets this wheel and not another one that fits
+	Hint    string
+	Back    string // rollback: the version that it puts back
+	Leader  int    // index of the node that installs for it; its own index if it installs itself
+	Serial  int    // the group of --serial that changes it, from 1; 0: none
 
 	waits  bool              // wait until no process uses its environment
 	causes map[string]string // the cause by text, for reasons and remarks that hold a node's own details
@@ -175,7 +175,7 @@ func planWheel(p NodePlan, w *wheels.Wheel, verdict compat.Verdict, n ProbeResul
 		p.Action, p.Hint = Refuse, verdict.Hint()
 		return p
 	}
-	along, lacks, err := chooseCompanions(*w, n.Facts, opt.Bundle, opt.Force, opt.markers)
+	along, lacks, err := chooseExtraWheels(*w, n.Facts, opt.Bundle, opt.Force, opt.markers)
 	d := n.Facts.DeepSpeed
 	// A node that runs the wheel still installs if it lacks requirements that dsbuild can add.
 	whole := opt.Bundle == nil && !opt.Index || err == nil && len(along)+len(lacks) == 0
@@ -183,7 +183,7 @@ func planWheel(p NodePlan, w *wheels.Wheel, verdict compat.Verdict, n ProbeResul
 		p.Action = UpToDate
 		return p
 	}
-	p.Companions = along
+	p.Extra = along
 	if opt.Index {
 		p.Fetch, lacks = fetchable(lacks)
 	}
@@ -242,7 +242,7 @@ const (
 
 // unready returns the reasons why an environment cannot take a wheel that fits it: missing
 // requirements, foreign commands or a full disk.
-func unready(w wheels.Wheel, f node.Facts, along []Companion, lacks []missing, err error, opt PlanOptions) (reasons []cause.Message, hint string) {
+func unready(w wheels.Wheel, f node.Facts, along []ExtraWheel, lacks []missing, err error, opt PlanOptions) (reasons []cause.Message, hint string) {
 	switch {
 	case err != nil:
 		reasons, hint = append(reasons, cause.From(err)), "dsbuild cannot read the wheel's METADATA: build the wheel again"

@@ -29,8 +29,8 @@ func (p Plan) Print(w io.Writer) error {
 			if len(n.Fetch) > 0 {
 				why = append([]string{"from its index " + strings.Join(n.Fetch, ", ")}, why...)
 			}
-			if len(n.Companions) > 0 {
-				why = append([]string{"with " + strings.Join(companionNames(n.Companions), ", ")}, why...)
+			if len(n.Extra) > 0 {
+				why = append([]string{"with " + strings.Join(extraWheelNames(n.Extra), ", ")}, why...)
 			}
 		case Shared:
 			why = append([]string{"shares its environment with " + p.Nodes[n.Leader].Name}, why...)

@@ -107,7 +107,7 @@ func (u *nodeRun) putAll(ctx context.Context, again bool) error {
 		return err
 	}
 	m := u.plan.Wheel.Manifest
-	if b.Now != nil && b.Now.Intact && b.Now.SHA256 == m.SHA256 && !u.run.opt.Force && len(u.plan.Companions)+len(u.plan.Fetch) == 0 {
+	if b.Now != nil && b.Now.Intact && b.Now.SHA256 == m.SHA256 && !u.run.opt.Force && len(u.plan.Extra)+len(u.plan.Fetch) == 0 {
 		// Another deploy has installed this wheel meanwhile. Installing it again would only
 		// replace the version in previous/ that a rollback should bring back.
 		u.endSession()
@@ -143,10 +143,10 @@ func (u *nodeRun) uploads() []wheels.File {
 	m := u.plan.Wheel.Manifest
 	files := []wheels.File{{Path: u.plan.Wheel.Path, SHA256: m.SHA256, Size: m.Size}}
 	crowded := u.run.installs > mostWithCode && !u.run.broadcasts()
-	if code := u.plan.Wheel.ByteCode; code != nil && !crowded && len(u.plan.Companions)+len(u.plan.Fetch) == 0 {
+	if code := u.plan.Wheel.ByteCode; code != nil && !crowded && len(u.plan.Extra)+len(u.plan.Fetch) == 0 {
 		files = append(files, *code)
 	}
-	for _, a := range u.plan.Companions {
+	for _, a := range u.plan.Extra {
 		files = append(files, wheels.File{Path: a.Path, SHA256: a.SHA256, Size: a.Size})
 	}
 	if pip, ok := u.run.pips[minorVersion(u.facts.Python)]; ok && u.facts.Pip == "" && u.facts.PipWheel == "" {
@@ -220,7 +220,7 @@ func (u *nodeRun) install(ctx context.Context) error {
 		return err
 	}
 	files := []map[string]string{{"name": "deepspeed", "file": path.Join(u.inbox.Folder, filepath.Base(u.plan.Wheel.Path)), "sha256": m.SHA256}}
-	for _, a := range u.plan.Companions {
+	for _, a := range u.plan.Extra {
 		files = append(files, map[string]string{"name": a.Name, "file": path.Join(u.inbox.Folder, a.File), "sha256": a.SHA256})
 	}
 	fetched, err := u.fetch(ctx, pip)
@@ -229,7 +229,7 @@ func (u *nodeRun) install(ctx context.Context) error {
 	}
 	for _, f := range fetched {
 		files = append(files, map[string]string{"name": f.Name, "file": f.File, "sha256": f.SHA256})
-		u.plan.Companions = append(u.plan.Companions, Companion{f, "index"})
+		u.plan.Extra = append(u.plan.Extra, ExtraWheel{f, "index"})
 	}
 	if err := u.awaitFree(ctx); err != nil {
 		return err
@@ -288,7 +288,7 @@ func (u *nodeRun) verify(ctx context.Context) error {
 	if u.plan.Action == UpToDate {
 		level = cmp.Or(u.run.opt.VerifyUnchanged, level)
 	}
-	return u.prove(ctx, w.Manifest, verify.Request{Level: level, Version: w.Version, Record: u.change.recordSHA256, Ops: w.Manifest.Ops, Along: versions(u.plan.Companions)})
+	return u.prove(ctx, w.Manifest, verify.Request{Level: level, Version: w.Version, Record: u.change.recordSHA256, Ops: w.Manifest.Ops, Along: versions(u.plan.Extra)})
 }
 
 // prove proves that the node has an installation. The agent can compare files itself; ops are
@@ -302,7 +302,7 @@ func (u *nodeRun) prove(ctx context.Context, m wheel.Manifest, request verify.Re
 
 // versions returns the version of each wheel that was installed with DeepSpeed, by name, for the
 // verification.
-func versions(along []Companion) map[string]string {
+func versions(along []ExtraWheel) map[string]string {
 	out := map[string]string{}
 	for _, a := range along {
 		out[a.Name] = a.Version
@@ -331,6 +331,6 @@ func (u *nodeRun) record(ctx context.Context) error {
 	return u.session.Ask(ctx, map[string]any{
 		"do": "record", "forget": false,
 		"installed": map[string]any{"wheel": m.Name, "sha256": m.SHA256, "version": u.change.after.Version, "record": u.change.recordSHA256, "at": at, "run": u.run.fleet.Run},
-		"journal":   journalEntry{"deploy", u.run.fleet.Run, at, u.run.opt.By, u.Host.Name, m.Name, m.SHA256, companionNames(u.plan.Companions), u.change.before, u.run.opt.Verify},
+		"journal":   journalEntry{"deploy", u.run.fleet.Run, at, u.run.opt.By, u.Host.Name, m.Name, m.SHA256, extraWheelNames(u.plan.Extra), u.change.before, u.run.opt.Verify},
 	}, nil)
 }

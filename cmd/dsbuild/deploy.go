@@ -466,7 +466,7 @@ func newPlanDocument(plan deploy.Plan) planDocument {
 	doc := planDocument{Nodes: make([]planEntry, 0, len(plan.Nodes))}
 	for _, n := range plan.Nodes {
 		e := planEntry{n.Name, string(n.Action), "", []string{}, slices.Concat([]string{}, n.Fetch), slices.Concat([]string{}, n.Reasons), slices.Concat([]string{}, n.Remarks), n.Hint, n.Serial}
-		for _, a := range n.Companions {
+		for _, a := range n.Extra {
 			e.Along = append(e.Along, a.String())
 		}
 		if n.Wheel != nil {
