@@ -144,19 +144,19 @@ func (d *Deployment) Report() *report.Report {
 func (d *Deployment) compare() {
 	counts := map[string]map[string]int{}
 	for _, u := range d.nodes {
-		if u.Status == report.OK && u.whole != nil {
+		if u.Status == report.OK && u.files != nil {
 			key := u.environment()
 			if counts[key] == nil {
 				counts[key] = map[string]int{}
 			}
-			counts[key][u.whole.Digest]++
+			counts[key][u.files.Digest]++
 		}
 	}
 	for _, u := range d.nodes {
-		if u.Status != report.OK || u.whole == nil {
+		if u.Status != report.OK || u.files == nil {
 			continue
 		}
-		mine, most := counts[u.environment()][u.whole.Digest], 0
+		mine, most := counts[u.environment()][u.files.Digest], 0
 		for _, n := range counts[u.environment()] {
 			most = max(most, n)
 		}
@@ -179,9 +179,9 @@ type nodeRun struct {
 	look      *Looked
 	processes node.Processes // of the current environment
 	plan      NodePlan
-	session   *changes.Session // nil unless the agent runs there
-	inbox     changes.Inbox    // of the session's agent
-	whole     *whole           // the files of the environment, once they were compared
+	session   *changes.Session  // nil unless the agent runs there
+	inbox     changes.Inbox     // of the session's agent
+	files     *environmentFiles // the files of the environment, once they were compared
 	now       *Present
 	unseen    bool // what is there now is not known
 	changed   bool

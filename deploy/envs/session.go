@@ -83,8 +83,8 @@ type beginReply struct {
 	Run      string   `json:"run"` // the run that made the last switch
 }
 
-// whole is the state of an environment's files.
-type whole struct {
+// environmentFiles is the state of an environment's files.
+type environmentFiles struct {
 	Name     string                    `json:"name"`
 	Python   string                    `json:"python"`
 	Digest   string                    `json:"digest"`      // of all files that belong to packages

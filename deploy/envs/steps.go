@@ -197,7 +197,7 @@ func (u *nodeRun) install(ctx context.Context) error {
 			return err
 		}
 	}
-	var made whole
+	var made environmentFiles
 	err := u.inbox.AskJudged(ctx, agent.Order{
 		"do": "install", "digest": u.plan.Set.Digest, "ready": u.plan.Ready, "files": all, "installer": all[0],
 		"limit_s": u.run.fleet.Limit(installLimit).Seconds(), "policy": u.run.opt.Policy.ForNodes(), "signed": signed,
@@ -205,7 +205,7 @@ func (u *nodeRun) install(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	u.whole, u.judged = &made, made.Judged.Remark()
+	u.files, u.judged = &made, made.Judged.Remark()
 	return nil
 }
 
@@ -217,7 +217,7 @@ func (u *nodeRun) verify(ctx context.Context) error {
 	if err := u.compareWithLock(); err != nil {
 		return err
 	}
-	return u.prove(ctx, u.whole.Python)
+	return u.prove(ctx, u.files.Python)
 }
 
 // verifyCurrent is verify for the environment that is current already.
@@ -234,7 +234,7 @@ func (u *nodeRun) verifyCurrent(ctx context.Context) error {
 // check compares every file of the current environment with RECORD, on the node.
 func (u *nodeRun) check(ctx context.Context) error {
 	var answer struct {
-		Checked *whole `json:"checked"`
+		Checked *environmentFiles `json:"checked"`
 	}
 	script := node.Script{Python: u.interpreter(), Program: checkProgram, Request: u.run.where()}
 	if err := script.Run(ctx, u.Runner, func(m json.RawMessage) error { return node.Decode(m, &answer) }); err != nil {
@@ -243,7 +243,7 @@ func (u *nodeRun) check(ctx context.Context) error {
 	if answer.Checked == nil || u.now == nil {
 		return hint.With(errors.New("the environment is gone"), "deploy it again")
 	}
-	u.whole = answer.Checked
+	u.files = answer.Checked
 	return nil
 }
 
@@ -263,17 +263,17 @@ func (u *nodeRun) compareWithLock() error {
 // differences lists what of the node's environment is not as the lock says. Files that the lock's
 // wheels do not tell here are compared with the node's RECORD alone.
 func (u *nodeRun) differences() []string {
-	out := slices.Clone(u.whole.Wrong)
-	if u.whole.More > 0 {
-		out = append(out, fmt.Sprintf("%d more files", u.whole.More))
+	out := slices.Clone(u.files.Wrong)
+	if u.files.More > 0 {
+		out = append(out, fmt.Sprintf("%d more files", u.files.More))
 	}
-	if ref := refOf(u.plan.Set); ref != nil && u.whole.Tree != ref.Tree {
+	if ref := refOf(u.plan.Set); ref != nil && u.files.Tree != ref.Tree {
 		out = append(out, "its Python is not that of "+u.plan.Set.Python.File)
 	}
 	known := map[string]bool{}
 	for _, f := range u.plan.Set.Files {
 		known[f.Name] = true
-		p, ok := u.whole.Packages[f.Name]
+		p, ok := u.files.Packages[f.Name]
 		var want string
 		if u.run.opt.Files != nil {
 			want = u.run.opt.Files.Digests[f.SHA256]
@@ -287,7 +287,7 @@ func (u *nodeRun) differences() []string {
 			out = append(out, fmt.Sprintf("%s is %s, not %s", f.Name, node.PlainVersion(p.Version), f.Version))
 		}
 	}
-	for name := range u.whole.Packages {
+	for name := range u.files.Packages {
 		if !known[name] {
 			out = append(out, name+" is not in the lock")
 		}
@@ -365,7 +365,7 @@ func (u *nodeRun) record(ctx context.Context) error {
 		return err
 	}
 	set := u.plan.Set
-	m := mark{Name: u.run.opt.Lock.Name, Digest: set.Digest, Python: refOf(set), Packages: u.whole.Packages, Run: u.run.fleet.Run, By: u.run.opt.By, At: time.Now().UTC().Format(time.RFC3339)}
+	m := mark{Name: u.run.opt.Lock.Name, Digest: set.Digest, Python: refOf(set), Packages: u.files.Packages, Run: u.run.fleet.Run, By: u.run.opt.By, At: time.Now().UTC().Format(time.RFC3339)}
 	for _, f := range refs(set) {
 		m.Files = append(m.Files, f.SHA256)
 	}
@@ -381,7 +381,7 @@ func (u *nodeRun) record(ctx context.Context) error {
 	if err := u.session.Ask(ctx, agent.Order{"do": "record", "digest": set.Digest, "mark": m, "journal": u.entry(set.Digest)}, &done); err != nil {
 		return err
 	}
-	u.changed, u.now = true, &Present{Name: u.whole.Name, Digest: set.Digest, Python: done.Python, DeepSpeed: m.DeepSpeed}
+	u.changed, u.now = true, &Present{Name: u.files.Name, Digest: set.Digest, Python: done.Python, DeepSpeed: m.DeepSpeed}
 	return nil
 }
 
