@@ -103,15 +103,15 @@ const probeLimit = 2 * time.Minute
 // connections, or over new ones where those have ended. It does not retry a node that could not
 // be reached before.
 func (d *Deployment) Probe(ctx context.Context) ([]ProbeResult, error) {
-	var walks []fleet.Walk
+	var nodeSteps []fleet.NodeSteps
 	for _, u := range d.nodes {
 		if u.Err == nil {
-			walks = append(walks, fleet.Walk{Node: u.Node, Steps: []fleet.Step{
+			nodeSteps = append(nodeSteps, fleet.NodeSteps{Node: u.Node, Steps: []fleet.Step{
 				{Name: "probe", Limit: d.fleet.Limit(probeLimit), Do: u.probe, ReadOnly: true}, // gathers the facts
 			}})
 		}
 	}
-	d.fleet.Reach(ctx, "surveying", walks, d.fleet.StopWhen(len(d.nodes)-len(walks)))
+	d.fleet.ConnectAndRun(ctx, "surveying", nodeSteps, d.fleet.StopWhen(len(d.nodes)-len(nodeSteps)))
 	if ctx.Err() != nil {
 		return nil, d.fleet.Abandon(ctx)
 	}
@@ -241,17 +241,17 @@ func (d *Deployment) changeGroup(ctx context.Context, group, unchanged []*nodeRu
 		}
 	}
 	d.announce(first)
-	d.walk(ctx, append(unchanged, first...))
-	d.walk(ctx, sharing)
+	d.runSteps(ctx, append(unchanged, first...))
+	d.runSteps(ctx, sharing)
 }
 
-// walk takes nodes through their steps, and starts no further node once too many have failed.
-func (d *Deployment) walk(ctx context.Context, nodes []*nodeRun) {
-	walks := make([]fleet.Walk, len(nodes))
+// runSteps takes nodes through their steps, and starts no further node once too many have failed.
+func (d *Deployment) runSteps(ctx context.Context, nodes []*nodeRun) {
+	nodeSteps := make([]fleet.NodeSteps, len(nodes))
 	for i, u := range nodes {
-		walks[i] = fleet.Walk{Node: u.Node, Steps: u.steps(), End: u.end}
+		nodeSteps[i] = fleet.NodeSteps{Node: u.Node, Steps: u.steps(), End: u.end}
 	}
-	d.fleet.Walk(ctx, walks, d.fleet.StopWhen(len(d.fleet.Failed())))
+	d.fleet.RunSteps(ctx, nodeSteps, d.fleet.StopWhen(len(d.fleet.Failed())))
 }
 
 // Report returns the report of the run so far.

@@ -55,13 +55,13 @@ func Run(ctx context.Context, opt Options) (*report.Report, error) {
 	opt.Command = "verify"
 	r := &run{opt: opt, fleet: fleet.New(opt.Options), tables: tables}
 	defer r.fleet.Close()
-	var walks []fleet.Walk
+	var nodeSteps []fleet.NodeSteps
 	for _, n := range r.fleet.Nodes {
 		s := &nodeState{Node: n, run: r}
 		r.nodes = append(r.nodes, s)
-		walks = append(walks, fleet.Walk{Node: n, Steps: s.steps(), End: s.end})
+		nodeSteps = append(nodeSteps, fleet.NodeSteps{Node: n, Steps: s.steps(), End: s.end})
 	}
-	r.fleet.Reach(ctx, "verifying", walks, nil)
+	r.fleet.ConnectAndRun(ctx, "verifying", nodeSteps, nil)
 	answered := slices.DeleteFunc(slices.Clone(r.nodes), func(s *nodeState) bool { return s.Err != nil })
 	judgeAll(tables, answered, wanted)
 	for _, s := range answered {

@@ -110,13 +110,13 @@ func (d *Deployment) survey(ctx context.Context, newPlan func([]ProbeResult) (Pl
 
 // probe connects to every node and looks at its environments.
 func (d *Deployment) probe(ctx context.Context) error {
-	var walks []fleet.Walk
+	var nodeSteps []fleet.NodeSteps
 	for _, u := range d.nodes {
-		walks = append(walks, fleet.Walk{Node: u.Node, Steps: []fleet.Step{
+		nodeSteps = append(nodeSteps, fleet.NodeSteps{Node: u.Node, Steps: []fleet.Step{
 			{Name: "probe", Limit: d.fleet.Limit(probeLimit), Do: u.probe, ReadOnly: true}, // the facts, and the environments that are there
 		}})
 	}
-	d.fleet.Reach(ctx, "surveying", walks, d.fleet.StopWhen(0))
+	d.fleet.ConnectAndRun(ctx, "surveying", nodeSteps, d.fleet.StopWhen(0))
 	if ctx.Err() != nil {
 		return d.fleet.Abandon(ctx)
 	}

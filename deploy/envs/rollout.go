@@ -55,16 +55,16 @@ func (d *Deployment) Apply(ctx context.Context) *report.Report {
 
 // changeGroup changes a group of nodes, and verifies the nodes in unchanged.
 func (d *Deployment) changeGroup(ctx context.Context, group, unchanged []*nodeRun, start time.Time) {
-	var walks []fleet.Walk
+	var nodeSteps []fleet.NodeSteps
 	for _, u := range append(unchanged, group...) {
 		u.waitUntil = time.Now().Add(d.opt.InUse.Wait)
 		if u.plan.waits { // counted from the start of Apply
 			u.waitUntil = start.Add(d.opt.InUse.Wait)
 		}
-		walks = append(walks, fleet.Walk{Node: u.Node, Steps: u.steps(), End: u.end})
+		nodeSteps = append(nodeSteps, fleet.NodeSteps{Node: u.Node, Steps: u.steps(), End: u.end})
 	}
 	d.announce(group)
-	d.fleet.Walk(ctx, walks, d.fleet.StopWhen(len(d.fleet.Failed())))
+	d.fleet.RunSteps(ctx, nodeSteps, d.fleet.StopWhen(len(d.fleet.Failed())))
 }
 
 // members returns the nodes at indexes.
