@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dsbuild/dsbuild/agent"
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
@@ -49,22 +50,19 @@ func previousName(p *node.Previous) string {
 	return "DeepSpeed " + p.Version
 }
 
-// rollback is one node on its way back to the version before the last deploy.
-type rollback struct{ *nodeRun }
-
-// steps returns the steps of a rollback.
-func (u rollback) steps() []fleet.Step {
+// rollbackSteps returns the steps of a rollback to the version before the last deploy.
+func (u *nodeRun) rollbackSteps() []fleet.Step {
 	limit, wait := u.run.fleet.Limit, u.run.opt.InUse.Wait
 	return []fleet.Step{
 		u.awaitFreeStep(),
 		{Name: "rollback", Limit: wait + limit(installLimit), Do: u.exchange}, // takes the lock, exchanges the versions
-		{Name: "verify", Limit: limit(verifyLimit), Do: u.verify},
-		{Name: "record", Limit: recordLimit, Do: u.record, Needed: u.holdsLock},
+		{Name: "verify", Limit: limit(verifyLimit), Do: u.verifyRollback},
+		{Name: "record", Limit: recordLimit, Do: u.recordRollback, Needed: u.holdsLock},
 	}
 }
 
 // exchange tells the agent to exchange the installed version for the previous one.
-func (u rollback) exchange(ctx context.Context) error {
+func (u *nodeRun) exchange(ctx context.Context) error {
 	if err := u.awaitFree(ctx); err != nil {
 		return err
 	}
@@ -82,7 +80,7 @@ func (u rollback) exchange(ctx context.Context) error {
 		Noted   map[string]any `json:"noted"` // dsbuild's note on that version; nil if something else installed it
 		Judged  *signing.Reply `json:"judged"`
 	}
-	if err := u.inbox.AskJudged(ctx, map[string]any{"do": "roll_back", "policy": u.run.opt.Policy.ForNodes()}, &done); err != nil {
+	if err := u.inbox.AskJudged(ctx, agent.Order{"do": "roll_back", "policy": u.run.opt.Policy.ForNodes()}, &done); err != nil {
 		return err
 	}
 	u.judged = done.Judged.Remark()
@@ -97,9 +95,9 @@ func (u rollback) exchange(ctx context.Context) error {
 	return nil
 }
 
-// verify compares the files of the restored version with its RECORD. It does not load the
+// verifyRollback compares the files of the restored version with its RECORD. It does not load the
 // ops: an op that fails now may have failed before the deploy, too.
-func (u rollback) verify(ctx context.Context) error {
+func (u *nodeRun) verifyRollback(ctx context.Context) error {
 	if u.change.after == nil {
 		return nil
 	}
@@ -109,12 +107,12 @@ func (u rollback) verify(ctx context.Context) error {
 	return u.prove(ctx, wheel.Manifest{}, verify.Request{Level: verify.LevelFiles, Version: u.change.after.Version, Record: u.change.recordSHA256, Ops: []string{}})
 }
 
-// record makes the rollback final and deletes the version that it replaced.
-func (u rollback) record(ctx context.Context) error {
+// recordRollback makes the rollback final and deletes the version that it replaced.
+func (u *nodeRun) recordRollback(ctx context.Context) error {
 	at := time.Now().UTC().Format(time.RFC3339)
 	e := journalEntry{Do: "rollback", Run: u.run.fleet.Run, At: at, By: u.run.opt.By, Node: u.Host.Name, Before: u.change.before, Verify: verify.LevelFiles}
 	if u.change.after != nil {
 		e.SHA256 = u.change.after.SHA256
 	}
-	return u.session.Ask(ctx, map[string]any{"do": "record", "forget": true, "installed": u.change.note, "journal": e}, nil)
+	return u.session.Ask(ctx, agent.Order{"do": "record", "forget": true, "installed": u.change.note, "journal": e}, nil)
 }

@@ -48,7 +48,7 @@ func (u *nodeRun) steps() []fleet.Step {
 			{Name: "record", Limit: recordLimit, Do: u.record, Needed: u.holdsLock}, // makes the change final, writes the journal
 		}
 	case Rollback:
-		return rollback{u}.steps()
+		return u.rollbackSteps()
 	case Shared:
 		return []fleet.Step{
 			{Name: "install", Limit: installLimit, Do: u.findSharedInstallation}, // finds the version that the other node installed
@@ -75,7 +75,7 @@ func (u *nodeRun) holdsLock() bool { return u.session != nil }
 func (u *nodeRun) end(ctx context.Context, err error) {
 	defer u.HangUp()
 	if err != nil {
-		undo{u}.run(ctx)
+		u.undo(ctx)
 		return
 	}
 	u.Status = report.OK
@@ -234,7 +234,7 @@ func (u *nodeRun) install(ctx context.Context) error {
 	if err := u.awaitFree(ctx); err != nil {
 		return err
 	}
-	order := map[string]any{"do": "install", "wheels": files, "pip": pip, "limit_s": u.run.fleet.Limit(installLimit).Seconds(), "policy": u.run.opt.Policy.ForNodes(), "signed": signed}
+	order := agent.Order{"do": "install", "wheels": files, "pip": pip, "limit_s": u.run.fleet.Limit(installLimit).Seconds(), "policy": u.run.opt.Policy.ForNodes(), "signed": signed}
 	if u.byteCode {
 		order["bytecode"] = map[string]any{"file": path.Join(u.inbox.Folder, filepath.Base(u.plan.Wheel.ByteCode.Path)), "magic": m.ByteCode.Magic, "sha256": m.ByteCode.SHA256}
 	}
@@ -254,7 +254,7 @@ func (u *nodeRun) fetch(ctx context.Context, pip string) ([]wheel.BundleWheel, e
 	var got struct {
 		Wheels []wheel.BundleWheel `json:"wheels"`
 	}
-	order := map[string]any{"do": "fetch", "needs": u.plan.Fetch, "fixed": installedVersions(*u.facts), "pip": pip, "limit_s": u.run.fleet.Limit(installLimit).Seconds()}
+	order := agent.Order{"do": "fetch", "needs": u.plan.Fetch, "fixed": installedVersions(*u.facts), "pip": pip, "limit_s": u.run.fleet.Limit(installLimit).Seconds()}
 	err := u.session.Ask(ctx, order, &got)
 	if err != nil {
 		err = fmt.Errorf("from the node's own index: %w", err)
@@ -268,7 +268,7 @@ func (u *nodeRun) verifySharing(ctx context.Context) error {
 	leader := u.run.nodes[u.plan.Leader]
 	verify, kept := u.verify, "the new wheel"
 	if leader.plan.Action == Rollback {
-		verify, kept = rollback{u}.verify, "the version that was put back"
+		verify, kept = u.verifyRollback, "the version that was put back"
 	}
 	err := verify(ctx)
 	if err == nil || !u.change.changed {
@@ -328,7 +328,7 @@ type journalEntry struct {
 func (u *nodeRun) record(ctx context.Context) error {
 	m := u.plan.Wheel.Manifest
 	at := time.Now().UTC().Format(time.RFC3339)
-	return u.session.Ask(ctx, map[string]any{
+	return u.session.Ask(ctx, agent.Order{
 		"do": "record", "forget": false,
 		"installed": map[string]any{"wheel": m.Name, "sha256": m.SHA256, "version": u.change.after.Version, "record": u.change.recordSHA256, "at": at, "run": u.run.fleet.Run},
 		"journal":   journalEntry{"deploy", u.run.fleet.Run, at, u.run.opt.By, u.Host.Name, m.Name, m.SHA256, extraWheelNames(u.plan.Extra), u.change.before, u.run.opt.Verify},

@@ -19,12 +19,9 @@ import (
 // interrupted the run.
 const hurriedLimit = 15 * time.Second
 
-// undo takes back the change that was begun on a node.
-type undo struct{ *nodeRun }
-
-// run undoes the change that was begun on a node, even after ctx has ended, and finds out
+// undo takes back the change that was begun on a node, even after ctx has ended, and finds out
 // the version there.
-func (u undo) run(ctx context.Context) {
+func (u *nodeRun) undo(ctx context.Context) {
 	if u.session == nil {
 		return
 	}
@@ -42,7 +39,7 @@ func (u undo) run(ctx context.Context) {
 			limited, hurry = context.WithTimeout(limited, hurriedLimit)
 			defer hurry()
 		}
-		if seen, again := u.inspectAgain(limited, err); again == nil {
+		if seen, inspectErr := u.inspectAgain(limited, err); inspectErr == nil {
 			is, err = seen, nil
 		}
 	}
@@ -52,7 +49,7 @@ func (u undo) run(ctx context.Context) {
 // inspectAgain finds out the version on a node after its agent was lost. It starts another agent,
 // over a new connection if needed. That agent waits for the end of the first one and, if the
 // first one was killed, repairs the environment.
-func (u undo) inspectAgain(ctx context.Context, lost error) (undoReply, error) {
+func (u *nodeRun) inspectAgain(ctx context.Context, lost error) (undoReply, error) {
 	if errors.Is(lost, remote.ErrLost) {
 		if err := u.restart(ctx); err != nil {
 			return undoReply{}, err
@@ -71,7 +68,7 @@ func (u undo) inspectAgain(ctx context.Context, lost error) (undoReply, error) {
 }
 
 // describeUndo adds the result of the undo to the node's error.
-func (u undo) describeUndo(is undoReply, err error) {
+func (u *nodeRun) describeUndo(is undoReply, err error) {
 	why, after := hint.Of(u.Err), errors.New("put back: no DeepSpeed, as before")
 	switch {
 	case err != nil:
@@ -91,7 +88,7 @@ func (u undo) describeUndo(is undoReply, err error) {
 }
 
 // describeUnseen describes the state of a node whose undo failed or gave no answer.
-func (u undo) describeUnseen(err error) error {
+func (u *nodeRun) describeUnseen(err error) error {
 	var refused *agent.Failure
 	switch {
 	case errors.As(err, &refused):

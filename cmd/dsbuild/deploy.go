@@ -271,19 +271,19 @@ func (o deployOptions) loadNodes(ctx context.Context, a *app) (*inventory.Invent
 	if err != nil {
 		return nil, err
 	}
-	again := *inv
+	retry := *inv
 	var remarks []string
-	again.Hosts, remarks, err = past.Retry(inv.Hosts, all.Hosts)
+	retry.Hosts, remarks, err = past.Retry(inv.Hosts, all.Hosts)
 	if err != nil {
 		return nil, err
 	}
 	for _, r := range remarks {
 		a.reporter.Note("%s", r)
 	}
-	if len(again.Hosts) == 0 {
+	if len(retry.Hosts) == 0 {
 		return nil, &nothingError{past.Nothing()}
 	}
-	return &again, nil
+	return &retry, nil
 }
 
 // nothingError is a run that is over before it began, for there is nothing to do.

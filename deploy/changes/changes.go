@@ -128,16 +128,16 @@ func (i Inbox) send(ctx context.Context, f wheels.File, to string) error {
 	return err
 }
 
-// putTries is how often PutAll tries to send the files if the connection breaks.
-const putTries = 5
+// putRetries is how often PutAll tries again to send the files if the connection breaks.
+const putRetries = 4
 
 // PutAll sends files to a node by put. If the connection breaks, it calls restart, which connects
 // again, and then put again: nothing has been changed by then, and the files that have arrived stay.
 // again tells put that it is not the first try.
 func PutAll(ctx context.Context, n *fleet.Node, put func(ctx context.Context, again bool) error, restart func(context.Context) error) error {
-	for try := 1; ; try++ {
-		err := put(ctx, try > 1)
-		if err == nil || try == putTries || !errors.Is(err, remote.ErrLost) || ctx.Err() != nil {
+	for retry := 0; ; retry++ {
+		err := put(ctx, retry > 0)
+		if err == nil || retry == putRetries || !errors.Is(err, remote.ErrLost) || ctx.Err() != nil {
 			return err
 		}
 		n.Note("%v; dsbuild reconnects and continues the transfer", err)
