@@ -345,11 +345,11 @@ class Environment(Workplace):
         self.keep = False  # keep the uploads, so that the next run continues them
         self.judged = None  # how the policies judged the wheel
 
-    def begin(self, inbox):
+    def begin(self, orders):
         """Takes the lock, finishes or undoes the change of an interrupted run, and prepares
         the inbox, unless the driver only looks."""
         os.makedirs(HOME, mode=0o755, exist_ok=True)
-        self.take_lock(inbox)
+        self.take_lock(orders)
         repaired = self.repair()
         found = {"now": installed([f["sha256"] for f in REQUEST["files"]]), "previous": previous(HOME), "repaired": repaired, "run": last_run()}
         if REQUEST["look"]:
@@ -411,7 +411,7 @@ class Environment(Workplace):
             for ending in (COPY, GONE):
                 sweep(root["path"] + ending)
 
-    def install(self, order, inbox):
+    def install(self, order, orders):
         """Moves the replaced files aside and lets pip install the new wheels, all or none.
         The first wheel is DeepSpeed's."""
         for wheel in order["wheels"]:
@@ -426,7 +426,7 @@ class Environment(Workplace):
         self.start_change(Replacement(["deepspeed"] + [w["name"] for w in along]).roots(incoming), "kept-" + REQUEST["run"])
         code = byte_code(order["bytecode"]) if order.get("bytecode") else {}
         run_pip(order, ["install", "--no-deps", "--no-index", "--no-user", "--force-reinstall", "--no-warn-script-location"] + ["--no-compile"] * bool(code) +
-                [w["file"] for w in order["wheels"]], self.dir, inbox, self.lock)
+                [w["file"] for w in order["wheels"]], self.dir, orders, self.lock)
         if accepted:
             accepted.must_be_unchanged()
         info = dist_info(sites())
@@ -456,20 +456,20 @@ class Environment(Workplace):
             store_signed(signed, wheel["file"], wheel["sha256"])
         return accepted
 
-    def fetch(self, order, inbox):
+    def fetch(self, order, orders):
         """Downloads the missing requirements from this node's own index, and changes nothing.
         pip itself resolves them, with torch and similar packages fixed."""
         fixed, report, place = (os.path.join(self.dir, name) for name in ("fixed.txt", "report.json", "fetched"))
         with open(fixed, "w", encoding="utf-8") as f:
             f.writelines("%s==%s\n" % pair for pair in sorted(order["fixed"].items()))
         run_pip(order, ["install", "--dry-run", "--quiet", "--no-user", "--only-binary", ":all:", "-c", fixed, "--report", report] + order["needs"],
-                self.dir, inbox, self.lock, isolated=False)
+                self.dir, orders, self.lock, isolated=False)
         wanted = [item["metadata"] for item in (load_json(report) or {}).get("install", [])]
         changed = sorted(m["name"] for m in wanted if normal(m["name"]) in order["fixed"])
         if changed:
             raise Failed("pip would replace %s, which is never changed" % ", ".join(changed))
         run_pip(order, ["download", "--quiet", "--no-deps", "--only-binary", ":all:", "-d", place] + ["%s==%s" % (m["name"], m["version"]) for m in wanted],
-                self.dir, inbox, self.lock, isolated=False)
+                self.dir, orders, self.lock, isolated=False)
         wheels = [os.path.join(place, name) for name in sorted(os.listdir(place))]
         versions = {normal(m["name"]): m["version"] for m in wanted}
         names = [normal(os.path.basename(w).split("-")[0]) for w in wheels]
@@ -645,12 +645,12 @@ def clone(source, target):
 
 
 def verify_now(request):
-    """Runs verify.py in this process, which compares files and imports nothing. To load ops takes a
+    """Runs prove.py in this process, which compares files and imports nothing. To load ops takes a
     process of its own."""
     import importlib
 
     importlib.invalidate_caches()
-    return verify(request)
+    return prove(request)
 
 
 def before():
@@ -661,7 +661,7 @@ def before():
     return {"version": found["version"], "sha256": found["sha256"]} if found else None
 
 
-def run_pip(order, arguments, folder, inbox, lock, isolated=True):
+def run_pip(order, arguments, folder, orders, lock, isolated=True):
     """Runs pip in the private folder."""
     env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH" and not (isolated and k.startswith("PIP_"))}
     if isolated:  # no configuration can send the wheel elsewhere
@@ -669,16 +669,16 @@ def run_pip(order, arguments, folder, inbox, lock, isolated=True):
     env.update(PYTHONNOUSERSITE="1", TMPDIR=folder)  # a full /tmp does not matter
     pip = [os.path.join(order["pip"], "pip")] if order["pip"] else ["-m", "pip"]
     argv = [sys.executable, "-s"] + pip + ["--isolated"] * isolated + ["--no-input", "--no-cache-dir", "--disable-pip-version-check"] + arguments
-    run_program("pip", argv, env, folder, inbox, lock, order["limit_s"])
+    run_program("pip", argv, env, folder, orders, lock, order["limit_s"])
 
 
-def verbs(env, inbox):
+def verbs(env, orders):
     """The orders of this agent. deploy/session.go lists their fields."""
     return {
-        "install": lambda order: env.install(order, inbox),
+        "install": lambda order: env.install(order, orders),
         "learn": env.learn,
         "digest": env.digest,
-        "fetch": lambda order: env.fetch(order, inbox),
+        "fetch": lambda order: env.fetch(order, orders),
         "users": lambda order: users(),
         "verify": lambda order: verify_now(order["request"]),
         "roll_back": env.roll_back,

@@ -1,15 +1,11 @@
 package deploy
 
 import (
-	"context"
 	_ "embed"
-	"errors"
-	"time"
 
 	"github.com/dsbuild/dsbuild/agent"
 	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/signing"
 	"github.com/dsbuild/dsbuild/verify"
@@ -18,18 +14,7 @@ import (
 //go:embed agent.py
 var agentSource string
 
-var agentProgram = agent.NewProgram(verify.FilesSource(), node.UsesSource(), changes.Source(), signing.NodeSource(), agentSource)
-
-// lockWait is how long an agent waits for the lock. It covers an agent that still cleans up
-// after a killed driver.
-const lockWait = 20 * time.Second
-
-// agentSession is a running agent on a node. The agent holds the lock of the environment. If it
-// loses the driver before the change is recorded, it restores the environment.
-type agentSession struct {
-	*agent.Session
-	host inventory.Host // the agent's node
-}
+var agentProgram = agent.NewProgram(verify.FilesSource(), node.ProcessesSource(), changes.Source(), signing.NodeSource(), agentSource)
 
 // sessionRequest is the agent's start request; beginReply answers it. Then the agent obeys these
 // orders (verbs in agent.py). learn and digest come from package changes.
@@ -76,54 +61,9 @@ type beginReply struct {
 	Run      string          `json:"run"` // the run that made the last recorded change
 }
 
-// startSession starts an agent and waits until it holds the lock. The agent outlives ctx, so that
-// the driver can still ask it to undo; at its End it undoes a change that is not recorded.
-func startSession(ctx context.Context, u *nodeRun, req sessionRequest) (*agentSession, beginReply, error) {
-	if req.Files == nil {
-		req.Files = []expectedFile{} // not null
-	}
-	req.LockS = max(req.LockS, lockWait.Seconds())
-	var b beginReply
-	s, err := agent.Start(ctx, u.Runner, agent.Options{
-		Script: node.Script{Python: u.facts.Executable, Program: agentProgram, Request: req}, Event: changes.IgnoreOutput, Asked: u.Log.Order,
-	}, &b)
-	if err != nil {
-		return nil, beginReply{}, refused(err, u.Host)
-	}
-	return &agentSession{s, u.Host}, b, nil
-}
-
-// ask sends an order, waits for the answer and decodes it into into, unless into is nil.
-func (c *agentSession) ask(ctx context.Context, order agent.Order, into any) error {
-	return refused(c.Ask(ctx, order, into), c.host)
-}
-
-// refused adds the hint to the failure of an order.
-func refused(err error, h inventory.Host) error {
-	var f *agent.Failure
-	if !errors.As(err, &f) {
-		return err
-	}
-	return verify.WithAdvice(f, f.Advice, h)
-}
-
-// users returns the processes that use the environment now.
-func (c *agentSession) users(ctx context.Context) (node.Uses, error) {
-	var got node.Uses
-	err := c.ask(ctx, agent.Order{"do": "users"}, &got)
-	return got, err
-}
-
 // undoReply is the agent's answer to undo.
 type undoReply struct {
 	Before   *report.Version `json:"before"`   // the version there now
 	Recorded bool            `json:"recorded"` // the change was already final and stays
 	Finished bool            `json:"finished"` // the next run has nothing left to repair
-}
-
-// undo restores the previous state of the environment, unless the change is already final.
-func (c *agentSession) undo(ctx context.Context) (undoReply, error) {
-	var u undoReply
-	err := c.ask(ctx, agent.Order{"do": "undo"}, &u)
-	return u, err
 }

@@ -44,7 +44,7 @@ var recordSource = recordPython + "\nBYTECODE = " + strconv.QuoteToASCII(byteCod
 // rest. First come the variables for this node alone, then the packed program. boot compiles the
 // program part by part, because reused memory costs less than new memory. It compiles only with
 // exec, because compile() creates a type for every kind of syntax. The first line of boot
-// identifies dsbuild's processes on a node (judge.py).
+// identifies dsbuild's processes on a node (processes.py).
 const boot = `#dsbuild
 import os,sys,zlib
 h,n=map(int,sys.argv[1].split("+"));n+=h;b=b""

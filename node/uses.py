@@ -1,5 +1,5 @@
 # Finds the processes that use an environment. Reads /proc; every part of it may vanish
-# while it is read, or belong to another user. judge.py is compiled only when a process was
+# while it is read, or belong to another user. processes.py is compiled only when a process was
 # found, because Python takes long to compile a program.
 
 
@@ -72,7 +72,7 @@ def users():
                 found.append((int(pid), words, used))
     if not found:
         return {}
-    exec(JUDGE, globals())
+    exec(PROCESSES, globals())
     return judge(sorted(found))
 
 

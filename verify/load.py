@@ -7,7 +7,7 @@ def load():
     try:
         place = check_place()
     except Failed:
-        return  # look.py has reported it
+        return  # inspect_files.py has reported it
     try:
         check_ops(place, REQUEST, lambda op, place: attempt(lambda: load_op(op, place), "broken"))
     except Failed:

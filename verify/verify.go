@@ -8,7 +8,7 @@
 // The node itself decides where the decision needs its Python or its other files: whether an import
 // finds this DeepSpeed, which byte code is not that of its module, whose code is in DeepSpeed's folder,
 // which links to folders are there, whether a wheel that dsbuild installed with DeepSpeed was changed
-// (look.py), and which ops do not load (load.py). The machine that runs dsbuild decides the rest: which
+// (inspect_files.py), and which ops do not load (load.py). The machine that runs dsbuild decides the rest: which
 // files differ from RECORD (files.go), from the wheel or from the other nodes (compare.go).
 package verify
 
@@ -60,13 +60,13 @@ func Run(ctx context.Context, opt Options) (*report.Report, error) {
 	opt.Command = "verify"
 	r := &run{opt: opt, fleet: fleet.New(opt.Options), tables: tables}
 	defer r.fleet.Close()
-	var walks []fleet.Walk
+	var nodeSteps []fleet.NodeSteps
 	for _, n := range r.fleet.Nodes {
 		s := &nodeState{Node: n, run: r}
 		r.nodes = append(r.nodes, s)
-		walks = append(walks, fleet.Walk{Node: n, Steps: s.steps(), End: s.end})
+		nodeSteps = append(nodeSteps, fleet.NodeSteps{Node: n, Steps: s.steps(), End: s.end})
 	}
-	r.fleet.Reach(ctx, "verifying", walks, nil)
+	r.fleet.ConnectAndRun(ctx, "verifying", nodeSteps, nil)
 	answered := slices.DeleteFunc(slices.Clone(r.nodes), func(s *nodeState) bool { return s.Err != nil })
 	judgeAll(tables, answered, wanted)
 	for _, s := range answered {

@@ -191,9 +191,9 @@ func (o deployOptions) changeOptions(ctx context.Context, a *app) (deploy.Option
 	if err != nil {
 		return deploy.Options{}, usageErrorf(o.command, "--in-use %w", err)
 	}
-	var serial deploy.Serial
+	var serial fleet.Serial
 	if o.serial != "" {
-		if serial, err = deploy.ParseSerial(o.serial); err != nil {
+		if serial, err = fleet.ParseSerial(o.serial); err != nil {
 			return deploy.Options{}, usageErrorf(o.command, "--serial %w", err)
 		}
 	}
@@ -270,19 +270,19 @@ func (o deployOptions) loadNodes(ctx context.Context, a *app) (*inventory.Invent
 	if err != nil {
 		return nil, err
 	}
-	again := *inv
+	retry := *inv
 	var remarks []string
-	again.Hosts, remarks, err = past.Retry(inv.Hosts, all.Hosts)
+	retry.Hosts, remarks, err = past.Retry(inv.Hosts, all.Hosts)
 	if err != nil {
 		return nil, err
 	}
 	for _, r := range remarks {
 		a.reporter.Note("%s", r)
 	}
-	if len(again.Hosts) == 0 {
+	if len(retry.Hosts) == 0 {
 		return nil, &nothingError{past.Nothing()}
 	}
-	return &again, nil
+	return &retry, nil
 }
 
 // nothingError ends a run that has nothing to do.
@@ -471,7 +471,7 @@ func newPlanDocument(plan deploy.Plan) planDocument {
 	doc := planDocument{Nodes: make([]planEntry, 0, len(plan.Nodes))}
 	for _, n := range plan.Nodes {
 		e := planEntry{n.Name, string(n.Action), "", []string{}, slices.Concat([]string{}, n.Fetch), slices.Concat([]string{}, n.Reasons), slices.Concat([]string{}, n.Remarks), n.Hint, n.Serial}
-		for _, a := range n.Companions {
+		for _, a := range n.Extra {
 			e.Along = append(e.Along, a.String())
 		}
 		if n.Wheel != nil {

@@ -2,7 +2,7 @@
 # uploads, and programs that end with the agent. The agent that follows defines HOME (dsbuild's own
 # folder, with lock), INBOX (the uploads) and JOURNAL.
 #
-# agent.py of package agent and proof.py of package verify come before it.
+# agent.py of package agent and importcheck.py of package verify come before it.
 import errno
 import fcntl
 import shutil
@@ -144,7 +144,7 @@ class Workplace:
         self.lock = None
         self.digests = Digests()
 
-    def take_lock(self, inbox):
+    def take_lock(self, orders):
         """Waits lock_s for the lock: after a driver was killed, its agent still cleans up. If
         another agent of the same run holds the lock (their nodes share the folder), it waits as long
         as the driver does."""
@@ -161,7 +161,7 @@ class Workplace:
                 if time.monotonic() > deadline and not who.startswith("run %s by " % REQUEST["run"]):
                     raise Busy("another deploy is changing this environment", "wait", who)
                 time.sleep(0.1)
-                inbox.check()
+                orders.check()
         try:
             os.ftruncate(self.lock, 0)
             os.write(self.lock, ("run %s by %s on %s" % (REQUEST["run"], REQUEST["by"], REQUEST["label"])).encode("utf-8"))
@@ -243,7 +243,7 @@ def die_with_parent(parent):
         pass
 
 
-def run_program(name, argv, env, folder, inbox, lock, limit):
+def run_program(name, argv, env, folder, orders, lock, limit):
     """Runs a program in a private folder, and ends it if the driver goes away. The program dies
     if this agent is killed, and holds the lock as long as it lives."""
     me = os.getpid()
@@ -258,7 +258,7 @@ def run_program(name, argv, env, folder, inbox, lock, limit):
                 if not block:
                     break
                 said = (said + block)[-(1 << 17):]
-            inbox.check()
+            orders.check()
             if time.monotonic() > deadline:
                 raise Failed("%s did not end within %d s" % (name, limit))
         child.wait(10)
@@ -268,7 +268,7 @@ def run_program(name, argv, env, folder, inbox, lock, limit):
         if child.poll() is None:
             os.killpg(child.pid, signal.SIGKILL)
             child.wait()
-        if said and not inbox.silent():  # for the log of the driver, if it still listens
+        if said and not orders.silent():  # for the log of the driver, if it still listens
             emit({"pip": said.decode("utf-8", "replace").splitlines()})
     if child.returncode != 0:
         text = said.decode("utf-8", "replace").strip()
@@ -304,20 +304,20 @@ def run_agent(env, verbs):
 
     for s in SIGNALS:
         signal.signal(s, leave)
-    inbox = Inbox(urgent=["undo"])
+    orders = Orders(urgent=["undo"])
     try:
-        answer(0, lambda: env.begin(inbox), describe)
+        answer(0, lambda: env.begin(orders), describe)
         if env.dir:
             while True:
                 try:
-                    serve(inbox.take, verbs(env, inbox), describe)
+                    serve(orders.take, verbs(env, orders), describe)
                     return
                 except Gone:
-                    undo = [o for o in inbox.orders if o["do"] == "undo"]
-                    if not undo or inbox.ended:
-                        env.keep = not env.recorded and not any(o["do"] in ("undo", "end") for o in inbox.orders)
+                    undo = [o for o in orders.pending if o["do"] == "undo"]
+                    if not undo or orders.ended:
+                        env.keep = not env.recorded and not any(o["do"] in ("undo", "end") for o in orders.pending)
                         return  # nobody waits for an answer
-                    inbox.orders = undo
+                    orders.pending = undo
     except Gone:
         pass
     finally:

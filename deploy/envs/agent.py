@@ -21,11 +21,11 @@ class Environments(Workplace):
         self.judged = None  # how the policies judged the wheel of DeepSpeed
         self.noted = self.known = self.early = None  # the files of the current environment, those of the new one; the EarlyInstaller
 
-    def begin(self, inbox):
+    def begin(self, orders):
         """Takes the lock, and finishes or undoes the change of an interrupted run."""
         for folder in (HOME, PLACE):
             os.makedirs(folder, mode=0o755, exist_ok=True)
-        self.take_lock(inbox)
+        self.take_lock(orders)
         if REQUEST["python"] and not exists(os.path.join(PYTHONS, REQUEST["python"]["program"])):
             raise Failed("another run has removed the Python that came along", "wait")
         repaired = self.repair()
@@ -56,14 +56,14 @@ class Environments(Workplace):
                 sweep(path)
         return repaired
 
-    def store_early(self, order, inbox):
+    def store_early(self, order, orders):
         """Stores an upload, and installs a large wheel while the next files arrive. DeepSpeed's wheel
         waits until it is judged."""
         f, early = order["file"], order["early"] and order["file"]["package"] != "deepspeed"
         self.store(f, stays=early)
         if early:
             if not self.early:
-                self.begin_environment(order, inbox)
+                self.begin_environment(order, orders)
                 self.early = EarlyInstaller(lambda files, watch: self.install_early(order, files, watch), self.read_early)
             self.early.raise_failure()
             self.early.files.put(f)
@@ -85,7 +85,7 @@ class Environments(Workplace):
                 if row[1].startswith("sha256="):
                     self.known.sha256(os.path.join(site, row[0]))
 
-    def install(self, order, inbox):
+    def install(self, order, orders):
         """Makes a new environment from the files that have arrived, or uses the one that exists."""
         if order["ready"]:
             self.judge(order)
@@ -93,12 +93,12 @@ class Environments(Workplace):
         for f in order["files"]:
             self.store(f)
         self.judge(order)
-        folder = self.begin_environment(order, inbox)
+        folder = self.begin_environment(order, orders)
         if self.early:
-            self.early.finish_installing(inbox)
-        self.install_wheels(order, folder, order["files"], inbox)
+            self.early.finish_installing(orders)
+        self.install_wheels(order, folder, order["files"], orders)
         if self.early:
-            self.early.finish_reading(inbox)
+            self.early.finish_reading(orders)
         whole = self.inspect_new(folder)
         if whole["wrong"]:  # a file in the cache was changed; all environments share it
             put_aside(CACHE, CACHE + GONE)
@@ -106,15 +106,15 @@ class Environments(Workplace):
             self.take_away(folder)
             self.noted = NotedFiles("")
             self.known = self.noted.known
-            self.make_venv(order, folder, inbox)
-            self.install_wheels(order, folder, order["files"], inbox)
+            self.make_venv(order, folder, orders)
+            self.install_wheels(order, folder, order["files"], orders)
             whole = self.inspect_new(folder)
         if whole["wrong"]:
             raise Failed("the new environment is not whole: %s" % ", ".join(whole["wrong"][:4]))
         self.syncing = start_sync([folder])  # while it is verified
         return dict(whole, name=self.made, python=python_of(folder), judged=self.judged)
 
-    def begin_environment(self, order, inbox):
+    def begin_environment(self, order, orders):
         """Creates the folder of the new environment, unless it exists."""
         folder = os.path.join(PLACE, self.made or self.free_name(order["digest"]))
         if not self.made:
@@ -124,7 +124,7 @@ class Environments(Workplace):
             self.noted = NotedFiles("" if made_anew else before)
             self.known = self.noted.known
             self.unpack_uv(order["installer"])
-            self.make_venv(order, folder, inbox)
+            self.make_venv(order, folder, orders)
         return folder
 
     def inspect_new(self, folder):
@@ -225,28 +225,28 @@ class Environments(Workplace):
             raise Failed("%s is not a wheel of uv" % f["name"])
         os.chmod(self.uv, 0o700)
 
-    def make_venv(self, order, folder, inbox):
-        self.run_uv(order, inbox, ["venv", "--relocatable", "--no-project", "--python", sys.executable, folder])
+    def make_venv(self, order, folder, orders):
+        self.run_uv(order, orders, ["venv", "--relocatable", "--no-project", "--python", sys.executable, folder])
 
-    def install_wheels(self, order, folder, files, inbox):
+    def install_wheels(self, order, folder, files, orders):
         """Lets uv install wheels from their files, without any index."""
         asked, wheels = os.path.join(self.dir, "requirements.txt"), [f for f in files if f["package"]]
         with open(asked, "w", encoding="utf-8") as f:
             f.writelines("%s==%s --hash=sha256:%s\n" % (w["package"], w["version"], w["sha256"]) for w in wheels)
         places = [word for w in wheels for word in ("--find-links", os.path.join(FILES, w["sha256"]))]
         try:
-            self.run_uv(order, inbox, ["pip", "install", "--no-index", "--no-deps", "--require-hashes", "--no-build", "--python", python_of(folder), "-r", asked] + places)
+            self.run_uv(order, orders, ["pip", "install", "--no-index", "--no-deps", "--require-hashes", "--no-build", "--python", python_of(folder), "-r", asked] + places)
         except Failed:
             self.drop_damaged(files)
             raise
         for w in wheels:
             free_page_cache(os.path.join(FILES, w["sha256"], w["name"]))
 
-    def run_uv(self, order, inbox, arguments):
+    def run_uv(self, order, orders, arguments):
         env = {k: v for k, v in os.environ.items() if not k.startswith(("UV_", "PYTHON", "VIRTUAL_ENV", "CONDA_"))}
         env.update(UV_CACHE_DIR=CACHE, UV_NO_CONFIG="1", UV_OFFLINE="1", UV_PYTHON_DOWNLOADS="never", UV_NO_PROGRESS="1", NO_COLOR="1", TMPDIR=self.dir)
         try:
-            run_program("uv", [self.uv] + arguments, env, self.dir, inbox, self.lock, order["limit_s"])
+            run_program("uv", [self.uv] + arguments, env, self.dir, orders, self.lock, order["limit_s"])
         except PermissionError:
             raise Failed("the node may not run uv from %s" % self.dir, "noexec")
 
@@ -411,13 +411,13 @@ def in_use(folder):
     return bool(users().get("in_use"))
 
 
-def verbs(env, inbox):
+def verbs(env, orders):
     """What this agent can do."""
     return {
         "learn": env.learn,
         "digest": env.digest,
-        "store": lambda order: env.store_early(order, inbox),
-        "install": lambda order: env.install(order, inbox),
+        "store": lambda order: env.store_early(order, orders),
+        "install": lambda order: env.install(order, orders),
         "record": env.record,
         "roll_back": env.roll_back,
         "undo": lambda order: env.undo(),

@@ -140,17 +140,17 @@ class EarlyInstaller(threading.Thread):
     def silent(self):
         return True  # another thread speaks to the driver
 
-    def finish_installing(self, inbox):
+    def finish_installing(self, orders):
         """Waits until the wheels that it has are installed."""
         self.files.put(None)
         while not self.all_installed.wait(0.1):
-            inbox.check()
+            orders.check()
         self.raise_failure()
 
-    def finish_reading(self, inbox):
+    def finish_reading(self, orders):
         """Waits until their files are read, too."""
         while self.is_alive():
-            inbox.check()
+            orders.check()
             self.join(0.1)
         self.raise_failure()
 

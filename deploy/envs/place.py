@@ -114,7 +114,7 @@ class Whole:
                 lines.append(line)
         self.wrong += wrong_modules(self.site, [row[0] for row in rows], self.known)
         name, version = metadata_of(info)
-        sum = hashlib.sha256("".join(sorted(lines)).encode("utf-8", "surrogateescape")).hexdigest()
+        sum = hashlib.sha256("".join(sorted(set(lines))).encode("utf-8", "surrogateescape")).hexdigest()
         self.packages[normal(name)] = {"version": version, "digest": sum}
 
     def told(self):

@@ -219,6 +219,29 @@ func (r *Report) Err() error {
 	return NotOK("%d of %d nodes are not ok", total-r.Summary.OK, total)
 }
 
+// PlanErr is the error that the report of a plan for so many nodes will have, as far as the plan can
+// tell. of says of each node whether it is left as it is, refused or not reached, and whether it is
+// so because the wheel does not fit it.
+func PlanErr(total int, of func(i int) (left, unfit bool)) error {
+	allLeft, allUnfit := 0, 0
+	for i := range total {
+		left, unfit := of(i)
+		if left {
+			allLeft++
+		}
+		if left && unfit {
+			allUnfit++
+		}
+	}
+	switch {
+	case allLeft == 0:
+		return nil
+	case allUnfit == total:
+		return AllUnfit(total)
+	}
+	return NotOK("%d of %d nodes are refused or could not be reached", allLeft, total)
+}
+
 // AllUnfit is the error of a run whose wheel fits none of its nodes.
 func AllUnfit(total int) error {
 	return hint.Coded(fmt.Errorf("the wheel fits no node (%d refuse it)", total), 4)

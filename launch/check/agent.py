@@ -42,10 +42,10 @@ def end(status):
 
 def hear(orders):
     """Takes orders. Ends everything when the driver is gone or gives the order to end."""
-    inbox = Inbox()
+    arriving = Orders()
     try:
         while True:
-            order = inbox.take()
+            order = arriving.take()
             if order["do"] == "end":
                 break
             orders.put(order)

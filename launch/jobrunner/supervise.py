@@ -163,7 +163,7 @@ class Crew:
         self.spec, self.folder = REQUEST, folder
         self.logs = os.path.join(folder, "ranks")
         self.said = queue.Queue()  # pump puts nothing into a long one
-        self.inbox = Inbox()
+        self.orders = Orders()
         self.launcher = None
         self.streams = {}
         self.ranks = {}  # local rank: rank
@@ -316,20 +316,20 @@ class Crew:
         return True
 
     def obey(self):
-        self.inbox.listen(0)
-        for order in self.inbox.orders:
+        self.orders.listen(0)
+        for order in self.orders.pending:
             if order["do"] != "go":
                 self.stop("")
             elif self.ending is None:
                 os.write(self.begin, b"g")
             if "number" in order:
                 self.tell({"to": order["number"], "ok": None})
-        self.inbox.orders = []
+        self.orders.pending = []
         if self.killed:
             self.stop("dsbuild's program there was killed")
-        elif self.inbox.ended:
+        elif self.orders.ended:
             self.stop("the connection has ended")
-        elif self.inbox.silent():
+        elif self.orders.silent():
             self.stop("dsbuild has been silent for %d s" % SILENCE)
 
     def kill(self, *_):
@@ -420,8 +420,8 @@ class Crew:
         more = False
         for fd, stream in list(self.streams.items()):
             if self.said.qsize() > 100:  # the other side is slower
-                self.inbox.listen(0)
-                return not self.inbox.silent()
+                self.orders.listen(0)
+                return not self.orders.silent()
             raw = stream.read()
             if raw:
                 more = True

@@ -24,7 +24,7 @@ def check_along(request):
         check_found(name, want)
 
 
-def verify(request):
+def prove(request):
     place = check_place()
     result = {"version": check_files(place, request), "torch": "", "cuda": ""}
     check_along(request)
