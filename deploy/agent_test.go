@@ -44,7 +44,7 @@ func TestUnreadableChangeIsNotTakenForNone(t *testing.T) {
 	e := newEnvironment(t, "")
 	home := filepath.Join(e.dir, ".dsbuild")
 	kept := filepath.Join(home, "kept-earlier", "0")
-	begin := "env = Environment()\ntry:\n    print(env.begin(Inbox()))\nexcept Failed as f:\n    print('failed:', f, '| advice:', f.advice)\n"
+	begin := "env = Environment()\ntry:\n    print(env.begin(Orders()))\nexcept Failed as f:\n    print('failed:', f, '| advice:', f.advice)\n"
 	for name, write := range map[string]func(path string) error{
 		"torn":       func(path string) error { return os.WriteFile(path, []byte(`{"done": fal`), 0o600) },
 		"empty":      func(path string) error { return os.WriteFile(path, nil, 0o600) },

@@ -53,7 +53,10 @@ func newSite(t *testing.T) *site {
 		"alpha-1.0.data/scripts/alpha-tool":         "#!python\nimport alpha; print(alpha.__version__)\n",
 		"alpha-1.0.dist-info/entry_points.txt":      "[console_scripts]\nalpha-run = alpha:main\n",
 		"alpha-1.0.data/data/share/alpha/table.txt": "1 2 3\n",
-		"alpha-1.0.data/platlib/alpha/native.py":    "fast = True\n",
+		// Data in the site-packages of this Python, and of another one.
+		"alpha-1.0.data/data/lib/python3.11/site-packages/alpha_data.py":  "here = True\n",
+		"alpha-1.0.data/data/lib/python3.9/site-packages/alpha_others.py": "here = False\n",
+		"alpha-1.0.data/platlib/alpha/native.py":                          "fast = True\n",
 	}})
 	return s
 }
