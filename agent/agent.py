@@ -49,11 +49,11 @@ def serve(take, verbs, describe):
         answer(order["number"], lambda: verbs[order["do"]](order), describe)
 
 
-class Inbox:
+class Orders:
     """The orders on standard input, and the life line."""
 
     def __init__(self, urgent=()):
-        self.data, self.ended, self.heard, self.orders = b"", False, time.monotonic(), []
+        self.data, self.ended, self.heard, self.pending = b"", False, time.monotonic(), []
         self.urgent = urgent  # verbs that interrupt an order
 
     def read(self):
@@ -66,7 +66,7 @@ class Inbox:
         for line in lines:
             order = json.loads(line.decode("utf-8"))
             if order["do"] != "ping":
-                self.orders.append(order)
+                self.pending.append(order)
 
     def listen(self, wait):
         """Reads all that is there. Waits at most so long for its beginning."""
@@ -80,14 +80,14 @@ class Inbox:
     def check(self):
         """Raises Gone if nobody wants the result of the order under way."""
         self.listen(0)
-        if self.silent() or any(o["do"] in self.urgent for o in self.orders):
+        if self.silent() or any(o["do"] in self.urgent for o in self.pending):
             raise Gone()
 
     def take(self):
         """Returns the next order. Raises Gone if there will be none."""
         self.listen(0)  # what came while the agent was busy counts before silence is judged
-        while not self.orders:
+        while not self.pending:
             if self.silent():
                 raise Gone()
             self.listen(min(SILENCE, 5))
-        return self.orders.pop(0)
+        return self.pending.pop(0)

@@ -100,7 +100,7 @@ DO = {
     "stay": stay,
 }
 answer(0, lambda: {"started": REQUEST["name"], "pid": os.getpid()}, describe)
-serve(Inbox().take, DO, describe)
+serve(Orders().take, DO, describe)
 `
 
 type started struct {

@@ -9,8 +9,8 @@ import (
 // ConflictError lists every reason why no toolchain exists for a Spec.
 type ConflictError struct {
 	Conflicts []Conflict
-	// Fix is the nearest change that makes it work, in the words of the command
-	// line. It has been resolved. It is "" where no other value of the command line helps.
+	// Fix is the nearest change of the command line with which Resolve succeeds. It is "" if no
+	// other value helps.
 	Fix string
 }
 

@@ -215,7 +215,7 @@ func (e *explainer) checkSources(refused []*evaluation) {
 }
 
 // pythonsWithoutTorch says that no torch for a CUDA source has wheels for the Pythons of the
-// build environments; "" where there is no such torch.
+// build environments; "" if there is no such torch.
 func (e *explainer) pythonsWithoutTorch(source CUDASourceInfo) string {
 	theirs := allPythons(slices.DeleteFunc(e.torches(), func(r Torch) bool {
 		return source.Suite != "" || source.TorchCUDA != majorOf(r.CUDA)

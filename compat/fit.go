@@ -36,12 +36,12 @@ type fitCheck struct {
 	*Tables
 	m    wheel.Manifest
 	f    node.Facts
-	tags [][3]string // Python, ABI and platform by the wheel's name; none where that is no name of a wheel
+	tags [][3]string // Python, ABI and platform in the wheel's name; none if it is not the name of a wheel
 	Verdict
 }
 
 // Fit compares the properties of a wheel with those of a node. A fact that the probe could
-// not learn refuses nothing, unless the wheel cannot run without it (Python, torch).
+// not find refuses nothing, unless the wheel cannot run without it (Python, torch).
 func (t *Tables) Fit(m wheel.Manifest, f node.Facts) Verdict {
 	c := &fitCheck{Tables: t, m: m, f: f}
 	if name, err := wheel.ParseFileName(m.Name); err == nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// request is a Spec with the build environments that the caller named, none where the
-// tables choose.
+// request is a Spec with the build environments that the caller named; none if the tables
+// choose.
 type request struct {
 	spec         wheel.Spec
 	environments []BuildEnvironment

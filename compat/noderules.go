@@ -51,8 +51,7 @@ func (n *nodeRules) archsOf(f node.Facts) []string {
 	return out
 }
 
-// whyUnfit returns the reasons why no wheel of an ABI that could be built serves a node, as far as
-// its facts show.
+// whyUnfit returns the reasons in a node's facts why no wheel of this ABI can serve it.
 func (n *nodeRules) whyUnfit(f node.Facts, abi wheel.ABI) (reasons []string, hint string) {
 	rules := []func(node.Facts) (string, string){n.machineProblem, n.pythonProblem, n.torchProblem, n.cudaProblem, n.abiProblem, n.libraryProblem, n.cpuProblem, n.driverProblem}
 	if abi == wheel.StableABI {

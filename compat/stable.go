@@ -8,14 +8,14 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Proof is what was proven of an op that is built over torch's stable ABI.
+// Proof says how far an op that uses torch's stable ABI was proven.
 type Proof struct {
 	State     ProofState `json:"state"`
 	DeepSpeed string     `json:"deepspeed"` // release
 	Built     string     `json:"built"`     // X.Y of the torch whose headers it was compiled with
 	Torch     []string   `json:"torch"`     // X.Y of those with which it ran or was loaded
 	Python    []string   `json:"python"`    // X.Y, likewise
-	How       string     `json:"how"`       // what was done, and what it showed
+	How       string     `json:"how"`       // the tests, and their results
 }
 
 // ProofState says how far a proof goes.
@@ -23,7 +23,7 @@ type ProofState string
 
 // The states, each of which includes those after it.
 const (
-	Ran      ProofState = "ran"      // it computed what the op of the C++ interface computes
+	Ran      ProofState = "ran"      // it computed the same as the op of the C++ interface
 	Loaded   ProofState = "loaded"   // it was loaded, and its functions checked their arguments
 	Compiled ProofState = "compiled" // it was compiled and linked
 	Unproven ProofState = "none"
@@ -89,7 +89,7 @@ func (a *evaluation) whyNotRan() string {
 	return ""
 }
 
-// otherThanProven says in what the proof of an op differs from what is to be built; "" if in nothing.
+// otherThanProven names the difference between the proof of an op and the planned build; "" if there is none.
 func (a *evaluation) otherThanProven(op Op) string {
 	switch p := op.Stable; {
 	case p.DeepSpeed != a.deepspeed.Version:

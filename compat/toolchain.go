@@ -6,8 +6,8 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// CUDASource says where a toolchain's CUDA comes from. Each has a Dockerfile of its
-// name in package dockerfiles.
+// CUDASource says where a toolchain's CUDA comes from. One Dockerfile, toolchain.Dockerfile, makes the
+// image of each: its scripts compilers.sh and build.sh, which get the name as ROAD, install what differs.
 type CUDASource string
 
 // The CUDA sources, in the order in which they are preferred.
@@ -77,15 +77,15 @@ type Op struct {
 	MinArch    string   `json:"min_arch,omitempty"` // DeepSpeed leaves lower ones out
 	MaxArch    string   `json:"max_arch,omitempty"` // its libraries have no higher ones
 	Since      string   `json:"since,omitempty"`    // first release of DeepSpeed that has it
-	Until      string   `json:"until,omitempty"`    // first that has it no more
+	Until      string   `json:"until,omitempty"`    // first release that no longer has it
 	Needs      Needs    `json:"needs"`
 	Brings     []string `json:"brings,omitempty"` // ops that DeepSpeed adds to it
 	Broken     []Broken `json:"broken,omitempty"`
-	Bound      *Span    `json:"bound,omitempty"` // releases of DeepSpeed that load it only under a torch of its CUDA; those with device code always are so
+	Bound      *Span    `json:"bound,omitempty"` // releases of DeepSpeed that load it only under a torch of its CUDA; an op with device code always needs such a torch
 	Patch      string   `json:"patch,omitempty"` // correction to DeepSpeed's sources, by name (pipeline/scripts)
 	Earlier    *Earlier `json:"earlier,omitempty"`
-	Stable     *Proof   `json:"stable,omitempty"` // what was proven of it with torch's stable ABI; nil: nothing
-	Kind       string   `json:"kind,omitempty"`   // how people know it, for the printed table
+	Stable     *Proof   `json:"stable,omitempty"` // the proof with torch's stable ABI; nil: there is none
+	Kind       string   `json:"kind,omitempty"`   // a short description for the printed table
 
 	Archs []wheel.Arch `json:"-"`
 }
@@ -94,9 +94,9 @@ type Op struct {
 type Needs struct {
 	Debian      []string     `json:"debian,omitempty"`  // packages of the distribution
 	Python      []string     `json:"python,omitempty"`  // requirements
-	Node        []string     `json:"node,omitempty"`    // requirements that also a node must meet, to run the op
+	Node        []string     `json:"node,omitempty"`    // requirements that a node must meet too, to run the op
 	Toolkit     []string     `json:"toolkit,omitempty"` // components of the CUDA toolkit: the extras of cuda-toolkit
-	CUDASources []CUDASource `json:"roads,omitempty"`   // the only ones on which it was made to work; none: all that fit
+	CUDASources []CUDASource `json:"roads,omitempty"`   // the only sources with which it works; none: with all
 }
 
 // Earlier describes an op in the releases of DeepSpeed before Until, if it differs there from the

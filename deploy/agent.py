@@ -1,17 +1,21 @@
 # The agent that changes an environment. It lives as long as its standard input: when the
-# driver goes away, however it goes, the input ends and the environment is put back by the
-# node itself.
+# driver goes away, for whatever reason, the input ends and the node itself restores the
+# environment.
 #
-# Everything of dsbuild's is in HOME: lock (held while this runs), change.json (a
-# change under way: enough to undo it after a power cut), kept-RUN/ (what was
-# moved aside), inbox/ (uploads: what a lost connection leaves of them, the next
-# run goes on with), run-*/ (temporary files), installed.json (what is installed
-# now), previous/ (what was before), bytecode.xz (the byte code that came with the wheel:
-# what lies beside its modules is compared with it), signed/ (the signatures of the wheels
-# that are and were installed), journal.jsonl; and policy.json, if the owner of the environment
-# put one there.
+# All files of dsbuild are in HOME:
+#   lock             held while this program runs
+#   change.json      a change under way: enough to undo it after a power cut
+#   kept-RUN/        the files that the change has moved aside
+#   inbox/           uploads; the next run continues those that a lost connection cut off
+#   run-*/           temporary files
+#   installed.json   a note on the installed version
+#   previous/        the version before it
+#   bytecode.xz      the byte code that came with the wheel
+#   signed/          the signatures of the installed wheel and of the one before it
+#   journal.jsonl    a line for each change
+#   policy.json      if the owner of the environment has put one there
 #
-# ../agent/agent.py, proof.py, verify.py, changes/changes.py and ../signing/enforce.py go before it.
+# session.go lists the sources that precede this file.
 import zipfile
 
 HOME = os.path.join(os.path.realpath(sys.prefix), ".dsbuild")
@@ -22,13 +26,13 @@ JOURNAL = os.path.join(HOME, "journal.jsonl")
 INBOX = os.path.join(HOME, "inbox")
 BYTE_CODE = os.path.join(HOME, "bytecode.xz")
 MOST_FIRST_LINE = 120  # bytes of an interpreter's path that every kernel reads in a script
-COPY = ".dsbuild-copy"  # this and GONE are what move leaves where it is cut off
+COPY = ".dsbuild-copy"  # move leaves a file with this ending, or with GONE, if it is cut off
 
 
 def read_change(path):
-    """The change that a file notes, None where there is none. A file that is
-    there but cannot be read (a stale NFS handle, a torn file) must not pass for
-    none: what it says was moved aside may be the only copy of the old DeepSpeed."""
+    """The change that a file notes; None if there is no file. If the file exists but
+    cannot be read (a stale NFS handle, a torn file), this fails: the files that it lists
+    as moved aside may be the only copy of the old DeepSpeed."""
     try:
         with open(path, encoding="utf-8") as f:
             change = json.load(f)
@@ -43,9 +47,9 @@ def read_change(path):
 
 
 def move(source, target):
-    """Renames; where that cannot be (a lower layer of an overlay, another file
-    system) copies, in such an order that target appears whole and source
-    disappears under its name at once."""
+    """Renames source to target. If that is impossible (a lower layer of an overlay, another
+    file system), it copies: target appears under its name at once and whole, and then source
+    disappears from its name at once."""
     try:
         os.rename(source, target)
         return
@@ -80,7 +84,7 @@ def inside(path):
 
 
 def outermost(paths):
-    """paths without those that lie in another of them: they are moved with it."""
+    """paths without those that lie inside another one, which move with it."""
     kept = []
     for path in sorted(set(paths), key=lambda p: p.split(os.sep)):
         if not kept or not path.startswith(kept[-1] + os.sep):
@@ -96,8 +100,8 @@ def check_wheel(wheel, digests):
 
 
 class Replacement:
-    """What a change moves aside: the files of the distributions that are replaced, and what
-    stands where new files go. Everything else stays where it is, in shared folders, too."""
+    """The paths that a change moves aside: the files of the replaced distributions, and files
+    that are in the way of new ones. All other files stay, also in shared folders."""
 
     def __init__(self, names):
         self.names, self.own, self.packages = set(names), set(), []
@@ -116,8 +120,8 @@ class Replacement:
             self.own |= set(unknown) - set(owners([path for path in unknown if path not in self.own], self.names))
 
     def roots(self, incoming):
-        """The paths that are moved aside for new files. incoming has, by path, a function
-        that says whether the file there is the same; None where nobody can know."""
+        """The paths to move aside for new files. incoming maps the path of each new file to a
+        function that reports whether the file there is the same; None if that is unknown."""
         moved, blocking = self.own_roots(), {}
         bases = sites() + [os.path.realpath(sys.prefix)]
         for path in sorted(incoming):
@@ -131,8 +135,7 @@ class Replacement:
         return outermost([inside(path) for path in moved])
 
     def own_roots(self):
-        """Everything that belongs to what is replaced, folders as a whole where nothing else
-        is in them."""
+        """All paths of the replaced distributions. A folder that holds nothing else is one path."""
         moved, tops, places = set(), set(), sites()
         for path in self.own:
             place = [place for place in places if path.startswith(place + os.sep)]
@@ -146,7 +149,7 @@ class Replacement:
         return moved
 
     def parts(self, folder):
-        """What of a folder moves: the folder itself, where that is all of it."""
+        """The paths in a folder that move; only the folder itself if all of it moves."""
         found, whole = [], True
         with os.scandir(folder) as listing:
             entries = list(listing)
@@ -163,7 +166,7 @@ class Replacement:
         return [folder] if whole and (found or package) else found
 
     def is_own_byte_code(self, path):
-        """Whether path is byte code of an own module, or of one of DeepSpeed's that is gone."""
+        """Whether path is byte code of a replaced module, or of a module of DeepSpeed that is gone."""
         cache, name = os.path.split(path)
         folder, above = os.path.split(cache)
         if above != "__pycache__" or not name.endswith(".pyc"):
@@ -172,7 +175,7 @@ class Replacement:
         return module in self.own or not exists(module) and any(path.startswith(package + os.sep) for package in self.packages)
 
     def refuse_foreign(self, blocking):
-        """Refuses a change that would put its files in the place of somebody else's."""
+        """Refuses a change that would replace files of other packages, or of no package."""
         blocking = {path: same for path, same in blocking.items() if not path.endswith(".pyc")}
         owned, places = owners(list(blocking), self.names), sites()
         for path, same in sorted(blocking.items()):
@@ -184,8 +187,8 @@ class Replacement:
 
 
 def first_new(path, bases, moved):
-    """The outermost part of path, below one of bases, that a new file there makes or replaces;
-    None where that part is moved aside anyhow."""
+    """The outermost folder or file, below one of bases, that a new file at path creates or
+    replaces; None if that is moved aside anyway."""
     at = next((base for base in bases if path.startswith(base + os.sep)), os.path.dirname(path))
     for part in path[len(at) + 1:].split(os.sep):
         at = os.path.join(at, part)
@@ -202,8 +205,8 @@ def holds(path, data):
 
 
 def new_files(wheel):
-    """Every file that pip will make of a wheel, byte code and commands too: by its path, a
-    function that says whether a file there is the same, None where that cannot be told."""
+    """Every file that pip will install from a wheel, with byte code and commands. Maps its path to
+    a function that reports whether a file there is the same; None if that is unknown."""
     import importlib.util
     import sysconfig
 
@@ -224,7 +227,7 @@ def new_files(wheel):
         elif parts[1] in ("purelib", "platlib"):
             files[os.path.join(os.path.realpath(sysconfig.get_path(parts[1])), *parts[2:])] = same
         elif parts[1] == "headers":
-            # pip puts a folder of the package's name between, however it is spelled.
+            # pip adds a folder with the package's name, in one of two spellings.
             stem = parts[0].split("-")[0]
             files.update((os.path.join(os.path.realpath(headers), spelled, *parts[2:]), same) for spelled in (stem, stem.replace("_", "-")))
         elif parts[1] in ("scripts", "data"):
@@ -244,8 +247,8 @@ def same_as_member(wheel, name):
 
 
 def commands_of(entry_points):
-    """The commands that pip makes of an entry_points.txt. In a line that is no plain NAME =
-    MODULE:FUNCTION pip may find another name."""
+    """The commands that pip makes from an entry_points.txt. Fails for a line that is not a plain
+    NAME = MODULE:FUNCTION, because pip may read another name there."""
     import re
 
     found, section = set(), ""
@@ -267,9 +270,9 @@ def commands_of(entry_points):
 
 
 def mend_first_lines(info):
-    """Where the path of the interpreter has a space, or is longer than a kernel reads, no
-    kernel runs the first line that pip gives to scripts, and a shell reads more in the one
-    of commands. Such scripts find their interpreter by a shell, and RECORD says so."""
+    """Corrects the first line that pip gives to scripts. If the path of the interpreter has a
+    space, or is longer than a kernel reads, the kernel cannot run that line, and a shell reads
+    the line of a command wrongly. Then a shell starts the interpreter; RECORD gets the new digests."""
     python, place, record = os.fsencode(sys.executable), os.path.dirname(info), os.path.join(info, "RECORD")
     if len(python) < MOST_FIRST_LINE and not python.split()[1:]:
         return
@@ -295,7 +298,7 @@ def mend_first_lines(info):
 
 def refuse_vital(wheel, files):
     """Refuses a wheel of another package that has files in the folders of torch or DeepSpeed,
-    or of the environment itself: without its Python nothing here can be put back."""
+    or of the environment itself: without its Python the node can restore nothing."""
     import sysconfig
 
     places, prefix = sites(), os.path.realpath(sys.prefix)
@@ -311,7 +314,7 @@ def refuse_vital(wheel, files):
 
 
 def kept_files(kept, path):
-    """What a rollback brings back: each file below kept, by the path that it comes to."""
+    """The files that a rollback restores: each file below kept, by its path after the rollback."""
     if not os.path.isdir(kept) or os.path.islink(kept):
         return {path: same_as_file(kept)}
     files = {}
@@ -334,19 +337,19 @@ class Environment(Workplace):
     def __init__(self):
         Workplace.__init__(self)
         self.change = None
-        self.recorded = False  # our change was made final: no way back
+        self.recorded = False  # our change is final and cannot be undone
         self.syncing = None
         self.dir = None
-        self.along = []  # what was installed beside DeepSpeed
-        self.byte_code = ""  # the upload that was installed
-        self.keep = False  # what has arrived of the uploads: the next run goes on from there
+        self.along = []  # the wheels that were installed with DeepSpeed
+        self.byte_code = ""  # the path of the uploaded byte code, once it is installed
+        self.keep = False  # keep the uploads, so that the next run continues them
         self.judged = None  # how the policies judged the wheel
 
-    def begin(self, inbox):
-        """Locks, repairs what an earlier run left, and makes room for the upload,
-        unless there will be none."""
+    def begin(self, orders):
+        """Takes the lock, finishes or undoes the change of an interrupted run, and prepares
+        the inbox, unless the driver only looks."""
         os.makedirs(HOME, mode=0o755, exist_ok=True)
-        self.take_lock(inbox)
+        self.take_lock(orders)
         repaired = self.repair()
         found = {"now": installed([f["sha256"] for f in REQUEST["files"]]), "previous": previous(HOME), "repaired": repaired, "run": last_run()}
         if REQUEST["look"]:
@@ -359,8 +362,8 @@ class Environment(Workplace):
         return dict(found, inbox=INBOX, arrived=self.arrived())
 
     def keep_byte_code(self):
-        """Keeps the byte code that came with the wheel. The change is final: an error here
-        is none of the deploy, for without the file byte code is compared with its module."""
+        """Keeps the byte code that came with the wheel. The change is final, so an error here does
+        not fail the deploy: without this file, verify compares byte code with its module."""
         try:
             if self.byte_code:
                 os.replace(self.byte_code, BYTE_CODE)
@@ -368,7 +371,7 @@ class Environment(Workplace):
             pass
 
     def repair(self):
-        """Ends a change that was cut off: forward once it was recorded, else back."""
+        """Ends a change that was cut off: finishes it if it was recorded, else undoes it."""
         self.change = read_change(CHANGE)
         if not self.change:
             return False
@@ -391,7 +394,7 @@ class Environment(Workplace):
                 move(root["path"], root["kept"])
 
     def restore(self):
-        """Puts everything back as it was. Can be cut off and begun again."""
+        """Restores every path. May be cut off and started again."""
         for root in self.change["roots"]:
             if exists(root["kept"]) or not root["was"]:
                 put_aside(root["path"], root["kept"] + GONE)
@@ -403,14 +406,14 @@ class Environment(Workplace):
         self.change = None
 
     def sweep_roots(self):
-        """Removes what a move that was cut off has left among the packages."""
+        """Removes the copies that an interrupted move has left among the packages."""
         for root in self.change["roots"]:
             for ending in (COPY, GONE):
                 sweep(root["path"] + ending)
 
-    def install(self, order, inbox):
-        """Moves what is replaced aside and lets pip install the new wheels, the
-        first of which is DeepSpeed's: all of them, or none."""
+    def install(self, order, orders):
+        """Moves the replaced files aside and lets pip install the new wheels, all or none.
+        The first wheel is DeepSpeed's."""
         for wheel in order["wheels"]:
             check_wheel(wheel, self.digests)
         accepted = self.judge(order)
@@ -423,7 +426,7 @@ class Environment(Workplace):
         self.start_change(Replacement(["deepspeed"] + [w["name"] for w in along]).roots(incoming), "kept-" + REQUEST["run"])
         code = byte_code(order["bytecode"]) if order.get("bytecode") else {}
         run_pip(order, ["install", "--no-deps", "--no-index", "--no-user", "--force-reinstall", "--no-warn-script-location"] + ["--no-compile"] * bool(code) +
-                [w["file"] for w in order["wheels"]], self.dir, inbox, self.lock)
+                [w["file"] for w in order["wheels"]], self.dir, orders, self.lock)
         if accepted:
             accepted.must_be_unchanged()
         info = dist_info(sites())
@@ -440,8 +443,8 @@ class Environment(Workplace):
         return {"version": metadata_version(info), "record": record_sha256(info), "judged": self.judged}
 
     def judge(self, order):
-        """Judges DeepSpeed's wheel by the policies, before anything is changed. Keeps its
-        signatures: a rollback may have to judge it again."""
+        """Judges DeepSpeed's wheel by the policies, before any file changes. Keeps its
+        signatures, because a rollback may have to judge the wheel again."""
         rules, signed, wheel, accepted = policies_for(order), order["signed"], order["wheels"][0], None
         if rules:
             if order["wheels"][1:] and not all(policy["companions"] for policy in rules):
@@ -453,27 +456,27 @@ class Environment(Workplace):
             store_signed(signed, wheel["file"], wheel["sha256"])
         return accepted
 
-    def fetch(self, order, inbox):
-        """Downloads what is missing from this node's own index; nothing is changed.
-        pip itself finds out what that is, with torch and its like held fixed."""
+    def fetch(self, order, orders):
+        """Downloads the missing requirements from this node's own index, and changes nothing.
+        pip itself resolves them, with torch and similar packages fixed."""
         fixed, report, place = (os.path.join(self.dir, name) for name in ("fixed.txt", "report.json", "fetched"))
         with open(fixed, "w", encoding="utf-8") as f:
             f.writelines("%s==%s\n" % pair for pair in sorted(order["fixed"].items()))
         run_pip(order, ["install", "--dry-run", "--quiet", "--no-user", "--only-binary", ":all:", "-c", fixed, "--report", report] + order["needs"],
-                self.dir, inbox, self.lock, isolated=False)
+                self.dir, orders, self.lock, isolated=False)
         wanted = [item["metadata"] for item in (load_json(report) or {}).get("install", [])]
         changed = sorted(m["name"] for m in wanted if normal(m["name"]) in order["fixed"])
         if changed:
             raise Failed("pip would replace %s, which is never changed" % ", ".join(changed))
         run_pip(order, ["download", "--quiet", "--no-deps", "--only-binary", ":all:", "-d", place] + ["%s==%s" % (m["name"], m["version"]) for m in wanted],
-                self.dir, inbox, self.lock, isolated=False)
+                self.dir, orders, self.lock, isolated=False)
         wheels = [os.path.join(place, name) for name in sorted(os.listdir(place))]
         versions = {normal(m["name"]): m["version"] for m in wanted}
         names = [normal(os.path.basename(w).split("-")[0]) for w in wheels]
         return {"wheels": [{"name": n, "version": versions.get(n, ""), "file": w, "sha256": file_digest(w).hexdigest()} for n, w in zip(names, wheels)]}
 
     def record(self, order):
-        """Makes the change final. From the first line on there is no way back."""
+        """Makes the change final: once change.json says done, the change cannot be undone."""
         if order["installed"] and self.along:
             names = [other["name"] for other in self.along]
             kept = [other for other in (self.change["noted"] or {}).get("along", []) if other["name"] not in names]
@@ -486,21 +489,21 @@ class Environment(Workplace):
         return {}
 
     def look(self):
-        """Whether our change was made final, the file alone says: this program can
-        be told to leave, or meet a full disk, just after the file was replaced."""
+        """Reads from change.json whether our change is final. Only the file is right: this program
+        may be interrupted, or find the disk full, just after it has replaced the file."""
         try:
             self.change = read_change(CHANGE) or self.change
-        except Failed:  # what is known of the change will do
+        except Failed:  # then the copy in memory counts
             pass
         self.recorded = self.change["done"]
 
     def sync(self):
-        """Starts to bring what was installed to the disk, while it is verified."""
+        """Starts to write the installed files to the disk, while dsbuild verifies them."""
         folders = {os.stat(folder).st_dev: folder for folder in {os.path.dirname(root["path"]) for root in self.change["roots"]}}
         self.syncing = start_sync(sorted(folders.values()))
 
     def finish(self):
-        """What is left to do once a change is recorded; harmless when repeated."""
+        """Completes a change that is recorded. May be repeated."""
         change = self.change
         if change["installed"]:
             save_json(INSTALLED, change["installed"])
@@ -523,7 +526,7 @@ class Environment(Workplace):
                 sweep(os.path.join(HOME, name))
 
     def roll_back(self, order):
-        """Exchanges what is installed for what was before the last deploy."""
+        """Exchanges the installed version for the one before the last deploy."""
         last = read_change(os.path.join(PREVIOUS, "change.json"))
         if not last:
             raise Failed("there is nothing to go back to", "one-step-back")
@@ -547,7 +550,7 @@ class Environment(Workplace):
         return {"version": now["version"] if now else "", "record": now["record"] if now else "", "noted": last.get("noted"), "judged": self.judged}
 
     def judge_kept(self, rules, sha256, back, verifier):
-        """Judges the version before: its signatures, and each of its files that a rollback brings back."""
+        """Judges the previous version: its signatures, and each file that the rollback restores."""
         kept, signed = {}, set()
         for aside, path in back:
             folder = os.path.isdir(aside) and not os.path.islink(aside)
@@ -568,15 +571,15 @@ class Environment(Workplace):
                 refuse("%s is in no signed wheel" % path[len(site) + 1:])
 
     def undo(self):
-        """Puts back what was, if anything was changed. What is recorded stays;
-        then what is left of recording is tried once more."""
+        """Undoes the change, if there is one. A recorded change stays: then this tries once more
+        to complete it."""
         if self.change:
             self.look()
         if self.change and self.recorded:
             try:
                 self.finish()
             except OSError:
-                pass  # change.json stays: the next run finishes it
+                pass  # change.json stays, and the next run completes the change
         elif self.change:
             self.restore()
         if self.dir:
@@ -588,21 +591,21 @@ class Environment(Workplace):
 
 
 def installed_place(parts, site):
-    """Where a file of a wheel is installed: a folder, "" where pip changes it or renames it, and
-    its path below that."""
+    """The place of a file of a wheel after the installation: the folder, and the path below it. The
+    folder is "" if pip changes or renames the file."""
     if not parts[0].endswith(".data") or len(parts) < 3:
         return site, parts
     return {"purelib": site, "platlib": site, "scripts": scripts_folder(), "data": os.path.realpath(sys.prefix)}.get(parts[1], ""), parts[2:]
 
 
 def noted_sha256(noted):
-    """The wheel of a note, "" where there is none."""
+    """The sha256 of the wheel in a note; "" if there is none."""
     return str((noted or {}).get("sha256", ""))
 
 
 def byte_code(brought):
-    """The byte code of a wheel's modules by their names; empty where this Python has
-    other byte code, or none of what is needed: then pip compiles."""
+    """The byte code of a wheel's modules by their names. Empty if this Python uses other byte
+    code, or cannot unpack it: then pip compiles the modules."""
     import importlib.util
 
     exec(BYTECODE, globals())
@@ -613,7 +616,7 @@ def byte_code(brought):
 
 
 def add_byte_code(site, modules):
-    """Puts byte code beside its modules, as compiling them here would have done."""
+    """Writes byte code beside its modules, as if this Python had compiled them."""
     import importlib.util
 
     for name, code in modules.items():
@@ -628,7 +631,7 @@ def add_byte_code(site, modules):
 
 
 def clone(source, target):
-    """A copy that costs links, not bytes, where the file system can."""
+    """Copies a file or a folder by hard links, or by content if the file system has no links."""
     def link(a, b, **_):
         try:
             os.link(a, b, follow_symlinks=False)
@@ -642,23 +645,23 @@ def clone(source, target):
 
 
 def verify_now(request):
-    """verify.py without a Python of its own: for files, which nothing here has
-    imported."""
+    """Runs prove.py in this process, which compares files and imports nothing. To load ops takes a
+    process of its own."""
     import importlib
 
     importlib.invalidate_caches()
-    return verify(request)
+    return prove(request)
 
 
 def before():
-    """The DeepSpeed of now as the report tells it."""
+    """The DeepSpeed that is there now, in the form of the report."""
     found = installed(False)
     if found and not (found["version"] and found["record"]):
         raise Failed("%s cannot be read" % dist_info(sites()), "disk")
     return {"version": found["version"], "sha256": found["sha256"]} if found else None
 
 
-def run_pip(order, arguments, folder, inbox, lock, isolated=True):
+def run_pip(order, arguments, folder, orders, lock, isolated=True):
     """Runs pip in the private folder."""
     env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH" and not (isolated and k.startswith("PIP_"))}
     if isolated:  # no configuration can send the wheel elsewhere
@@ -666,16 +669,16 @@ def run_pip(order, arguments, folder, inbox, lock, isolated=True):
     env.update(PYTHONNOUSERSITE="1", TMPDIR=folder)  # a full /tmp does not matter
     pip = [os.path.join(order["pip"], "pip")] if order["pip"] else ["-m", "pip"]
     argv = [sys.executable, "-s"] + pip + ["--isolated"] * isolated + ["--no-input", "--no-cache-dir", "--disable-pip-version-check"] + arguments
-    run_program("pip", argv, env, folder, inbox, lock, order["limit_s"])
+    run_program("pip", argv, env, folder, orders, lock, order["limit_s"])
 
 
-def verbs(env, inbox):
-    """What this agent can do."""
+def verbs(env, orders):
+    """The orders of this agent. deploy/session.go lists their fields."""
     return {
-        "install": lambda order: env.install(order, inbox),
+        "install": lambda order: env.install(order, orders),
         "learn": env.learn,
         "digest": env.digest,
-        "fetch": lambda order: env.fetch(order, inbox),
+        "fetch": lambda order: env.fetch(order, orders),
         "users": lambda order: users(),
         "verify": lambda order: verify_now(order["request"]),
         "roll_back": env.roll_back,

@@ -16,7 +16,7 @@ import (
 func agentDo(t *testing.T, e environment, input, lines string) string {
 	t.Helper()
 	source := "MARK = ''\nREQUEST = {'run': 'r', 'label': 'n', 'by': 'tester', 'silence_s': 0.5, 'lock_s': 0.5, 'files': [], 'look': False}\n"
-	for _, file := range []string{"../node/common.py", "../node/record.py", "../agent/agent.py", "../verify/proof.py", "../verify/verify.py", "changes/changes.py", "agent.py"} {
+	for _, file := range []string{"../node/common.py", "../node/record.py", "../agent/agent.py", "../verify/importcheck.py", "../verify/prove.py", "changes/changes.py", "agent.py"} {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
@@ -100,14 +100,14 @@ print(synced)
 func TestLongWorkOnTheNodeIsNotTakenForSilenceOfTheDriver(t *testing.T) {
 	t.Parallel()
 	e := newEnvironment(t, "")
-	for _, ask := range []string{"print('next:', inbox.take())", "inbox.check(); print('next:', inbox.take())"} {
-		out := agentDo(t, e, `{"do": "ping"}`+"\n"+`{"do": "record", "number": 2}`+"\n", fmt.Sprintf("r, w = os.pipe()\nos.write(w, os.read(0, 65536))\nos.dup2(r, 0)\ninbox = Inbox()\ntime.sleep(1)\n%s\n", ask))
+	for _, ask := range []string{"print('next:', orders.take())", "orders.check(); print('next:', orders.take())"} {
+		out := agentDo(t, e, `{"do": "ping"}`+"\n"+`{"do": "record", "number": 2}`+"\n", fmt.Sprintf("r, w = os.pipe()\nos.write(w, os.read(0, 65536))\nos.dup2(r, 0)\norders = Orders()\ntime.sleep(1)\n%s\n", ask))
 		if !strings.Contains(out, "next: {'do': 'record', 'number': 2}") {
 			t.Errorf("%s: %s", ask, out)
 		}
 	}
 	// A driver that says nothing at all is gone.
-	out := agentDo(t, e, "", "r, w = os.pipe()\nos.dup2(r, 0)\ninbox = Inbox()\ntime.sleep(1)\ntry:\n    inbox.take()\nexcept Gone:\n    print('gone')\n")
+	out := agentDo(t, e, "", "r, w = os.pipe()\nos.dup2(r, 0)\norders = Orders()\ntime.sleep(1)\ntry:\n    orders.take()\nexcept Gone:\n    print('gone')\n")
 	if strings.TrimSpace(out) != "gone" {
 		t.Error(out)
 	}

@@ -28,23 +28,25 @@ var errNoWheel = errors.New("dsbuild has no wheel for it")
 
 // Assign ends the first phase, after Probe, for nodes that each have a wheel assigned. It changes
 // no environment and sends no wheel.
-func (d *Deployment) Assign(ctx context.Context, given []Assignment) (Plan, error) {
-	given = slices.Clone(given)
+func (d *Deployment) Assign(ctx context.Context, assignments []Assignment) (Plan, error) {
+	assignments = slices.Clone(assignments)
 	for i, u := range d.nodes {
-		g := given[i]
+		g := assignments[i]
 		if g.Coming != "" || g.Wheel == nil && len(g.Reasons) == 0 && g.Err == nil {
 			g = Assignment{Err: errNoWheel}
-			given[i] = g
+			assignments[i] = g
 		}
 		if g.Err != nil && u.Err == nil {
 			u.Err, u.Step = g.Err, "build"
 		}
 	}
-	return d.decide(ctx, func(known []ProbeResult) (Plan, error) { return NewAssignedPlan(known, given, d.planOptions(ctx)) })
+	return d.decide(ctx, func(known []ProbeResult) (Plan, error) {
+		return NewAssignedPlan(known, assignments, d.planOptions(ctx))
+	})
 }
 
 // NewAssignedPlan decides the action on each node with the wheel assigned to it. It is pure.
-func NewAssignedPlan(nodes []ProbeResult, given []Assignment, opt PlanOptions) (Plan, error) {
+func NewAssignedPlan(nodes []ProbeResult, assignments []Assignment, opt PlanOptions) (Plan, error) {
 	plan := Plan{Nodes: make([]NodePlan, len(nodes)), Assigned: true}
 	tables, err := compat.NewTables()
 	if err != nil {
@@ -52,11 +54,11 @@ func NewAssignedPlan(nodes []ProbeResult, given []Assignment, opt PlanOptions) (
 	}
 	opt.markers = markers{}
 	for i, n := range nodes {
-		plan.Nodes[i] = planAssigned(tables, n, given[i], opt)
+		plan.Nodes[i] = planAssigned(tables, n, assignments[i], opt)
 		plan.Nodes[i].Leader = i
 	}
 	resolveSharing(plan.Nodes, nodes)
-	for _, g := range given {
+	for _, g := range assignments {
 		if g.Wheel != nil && !slices.ContainsFunc(plan.Wheels, func(w wheels.Wheel) bool { return w.Manifest.SHA256 == g.Wheel.Manifest.SHA256 }) {
 			plan.Wheels = append(plan.Wheels, *g.Wheel)
 		}
@@ -66,7 +68,7 @@ func NewAssignedPlan(nodes []ProbeResult, given []Assignment, opt PlanOptions) (
 
 // Lacks returns, as text, the requirements of a wheel that a node does not meet.
 func Lacks(w wheels.Wheel, f node.Facts) ([]string, error) {
-	_, lacks, err := chooseCompanions(w, f, nil, false, nil)
+	_, lacks, err := chooseExtraWheels(w, f, nil, false, nil)
 	return reasonsOf(lacks), err
 }
 
@@ -76,7 +78,7 @@ func planAssigned(t *compat.Tables, n ProbeResult, g Assignment, opt PlanOptions
 		n.Err = g.Err
 	}
 	if n.Err != nil {
-		p.Action, p.Reasons, p.Hint = Absent, []string{p.said(cause.From(n.Err))}, hint.Of(n.Err)
+		p.Action, p.Reasons, p.Hint = Absent, []string{p.noteCause(cause.From(n.Err))}, hint.Of(n.Err)
 		return p
 	}
 	if p.Reasons, p.Hint = unusable(n.Facts); len(p.Reasons) == 0 {

@@ -28,13 +28,13 @@ const (
 	DepsIndex  Deps = "index"  // install them from the node's own index
 )
 
-// Companion is a wheel that dsbuild installs together with DeepSpeed's.
-type Companion struct {
+// ExtraWheel is a wheel that dsbuild installs together with DeepSpeed's.
+type ExtraWheel struct {
 	wheel.BundleWheel
 	For string // the reason: the requirement that it meets, or "companion"
 }
 
-func (a Companion) String() string { return a.Name + " " + a.Version }
+func (a ExtraWheel) String() string { return a.Name + " " + a.Version }
 
 // LoadBundle reads the wheelhouse at dir. If dir is "", it reads the wheelhouse beside the wheel
 // at the path at, or inside it if that is a folder.
@@ -80,17 +80,17 @@ type picker struct {
 	bundle  *wheel.Bundle // nil: no wheelhouse
 	markers markers
 	have    map[string]string
-	along   []Companion
+	along   []ExtraWheel
 	lacks   []missing
 	queue   []demand
 	asked   map[string]bool
 }
 
-// chooseCompanions returns the wheels that must be installed together with w on a node, and the requirements
+// chooseExtraWheels returns the wheels that must be installed together with w on a node, and the requirements
 // that neither the node nor the wheelhouse meets. A companion is skipped if the node already has
 // that version, unless dsbuild installed it there from another wheel: two commits may carry the
 // same version. With force, companions are always installed again.
-func chooseCompanions(w wheels.Wheel, f node.Facts, bundle *wheel.Bundle, force bool, known markers) (along []Companion, lacks []missing, err error) {
+func chooseExtraWheels(w wheels.Wheel, f node.Facts, bundle *wheel.Bundle, force bool, known markers) (along []ExtraWheel, lacks []missing, err error) {
 	p := picker{facts: f, bundle: bundle, markers: known, have: maps.Clone(f.Dists), asked: map[string]bool{}}
 	if p.have == nil {
 		p.have = map[string]string{}
@@ -115,7 +115,7 @@ func chooseCompanions(w wheels.Wheel, f node.Facts, bundle *wheel.Bundle, force 
 			return nil, nil, err
 		}
 	}
-	slices.SortFunc(p.along, func(a, b Companion) int { return strings.Compare(a.File, b.File) })
+	slices.SortFunc(p.along, func(a, b ExtraWheel) int { return strings.Compare(a.File, b.File) })
 	return p.along, p.lacks, nil
 }
 
@@ -137,7 +137,7 @@ func (p *picker) take(b wheel.BundleWheel, why string) bool {
 		p.lacks = append(p.lacks, missing{b.Name, fmt.Sprintf("%s (the wheelhouse has %s, which this node cannot install: Python %s, glibc %s)", why, b.File, p.facts.Python, p.facts.Glibc)})
 		return false
 	}
-	p.along = append(p.along, Companion{b, why})
+	p.along = append(p.along, ExtraWheel{b, why})
 	p.have[b.Name] = b.Version
 	p.demand(b.Requires, nil)
 	return true
@@ -195,7 +195,7 @@ func wrapRequirement(requirement string, err error) error {
 }
 
 func (p *picker) taken(name string) bool {
-	return slices.ContainsFunc(p.along, func(a Companion) bool { return a.Name == name })
+	return slices.ContainsFunc(p.along, func(a ExtraWheel) bool { return a.Name == name })
 }
 
 func (p *picker) inBundle(name string) *wheel.BundleWheel {
@@ -223,7 +223,7 @@ func (p *picker) needed(marker string, extras []string) (bool, error) {
 }
 
 // alongSize is the size in bytes of the wheels sent to a node besides DeepSpeed's.
-func alongSize(along []Companion) int64 {
+func alongSize(along []ExtraWheel) int64 {
 	var n int64
 	for _, a := range along {
 		n += a.Size
@@ -231,8 +231,8 @@ func alongSize(along []Companion) int64 {
 	return n
 }
 
-// companionNames returns each wheel as "name version": "numpy 2.3.2", "hjson 3.1.0".
-func companionNames(along []Companion) []string {
+// extraWheelNames returns each wheel as "name version": "numpy 2.3.2", "hjson 3.1.0".
+func extraWheelNames(along []ExtraWheel) []string {
 	out := make([]string, len(along))
 	for i, a := range along {
 		out[i] = a.String()

@@ -365,7 +365,7 @@ func TestPlanWithABundle(t *testing.T) {
 		}
 		p := plan.Nodes[0]
 		var along []string
-		for _, a := range p.Companions {
+		for _, a := range p.Extra {
 			along = append(along, a.String())
 		}
 		got := strings.Join(along, ", ")

@@ -2,7 +2,6 @@ package deploy
 
 import (
 	"context"
-	"slices"
 	"strings"
 	"time"
 
@@ -25,19 +24,19 @@ import (
 type Options struct {
 	fleet.Options
 
-	Wheels     []wheels.Wheel
-	Serial     Serial // the groups in which nodes are changed; nil: all nodes at once
-	Force      bool
-	Bundle     *wheel.Bundle        // wheelhouse for requirements; nil: a node that lacks one is refused
-	Index      bool                 // meet requirements from each node's own index
-	InUse      InUse                // the policy for nodes whose environment is in use
-	DryRun     bool                 // write nothing: without a proof, dsbuild believes nodes that claim to share an environment
-	Bandwidth  *rate.Limiter        // bytes per second of all uploads; nil: no limit
-	Policy     *signing.Policy      // the wheels that nodes accept; nil: any, unless a node has a policy of its own
-	Verifier   changes.FindVerifier // the dsbuild that verifies bundles on nodes; nil: none
-	Relay      relay.Options        // how nodes pass files on to each other
-	Verify     verify.Level
-	VerifyLeft verify.Level // the level for nodes that dsbuild does not change; "" means Verify
+	Wheels          []wheels.Wheel
+	Serial          fleet.Serial // the groups in which nodes are changed; nil: all nodes at once
+	Force           bool
+	Bundle          *wheel.Bundle        // wheelhouse for requirements; nil: a node that lacks one is refused
+	Index           bool                 // meet requirements from each node's own index
+	InUse           InUse                // the policy for nodes whose environment is in use
+	DryRun          bool                 // write nothing: without a proof, dsbuild believes nodes that claim to share an environment
+	Bandwidth       *rate.Limiter        // bytes per second of all uploads; nil: no limit
+	Policy          *signing.Policy      // the wheels that nodes accept; nil: any, unless a node has a policy of its own
+	Verifier        changes.FindVerifier // the dsbuild that verifies bundles on nodes; nil: none
+	Relay           relay.Options        // how nodes pass files on to each other
+	Verify          verify.Level
+	VerifyUnchanged verify.Level // the level for nodes that dsbuild does not change; "" means Verify
 	// PipWheel returns the path of a pip wheel for a Python X.Y. dsbuild sends it to nodes whose
 	// environment has no pip.
 	PipWheel func(ctx context.Context, python string) (string, error)
@@ -46,11 +45,11 @@ type Options struct {
 // Deployment is one deploy or rollback. The caller calls Survey, SurveyRollback, or Probe and
 // Assign; then Apply, then Close.
 type Deployment struct {
-	opt   Options
-	fleet *fleet.Fleet
-	relay *relay.Relay // nil: dsbuild sends every file itself
-	nodes []*nodeRun
-	plan  Plan
+	opt      Options
+	fleet    *fleet.Fleet
+	transfer changes.Transfer
+	nodes    []*nodeRun
+	plan     Plan
 
 	pips     map[string]wheels.File // pip wheels, by Python X.Y
 	installs int                    // number of nodes that Apply installs on
@@ -58,19 +57,19 @@ type Deployment struct {
 
 // New prepares a deploy; it contacts no node yet.
 func New(opt Options) *Deployment {
-	d := &Deployment{opt: opt, fleet: fleet.New(opt.Options), pips: map[string]wheels.File{}}
-	if !d.broadcasts() {
-		d.relay = relay.New(opt.Relay)
+	d := &Deployment{
+		opt: opt, fleet: fleet.New(opt.Options), pips: map[string]wheels.File{},
+		transfer: changes.NewTransfer(opt.Dialer, opt.Relay, opt.Bandwidth, opt.Verifier),
 	}
 	for _, n := range d.fleet.Nodes {
-		d.nodes = append(d.nodes, &nodeRun{Node: n, deploy: d})
+		d.nodes = append(d.nodes, &nodeRun{Node: n, run: d})
 	}
 	return d
 }
 
 // Close closes every connection, and the dialer.
 func (d *Deployment) Close() {
-	d.relay.Close()
+	d.transfer.Relay.Close()
 	d.fleet.Close()
 }
 
@@ -104,15 +103,15 @@ const probeLimit = 2 * time.Minute
 // connections, or over new ones where those have ended. It does not retry a node that could not
 // be reached before.
 func (d *Deployment) Probe(ctx context.Context) ([]ProbeResult, error) {
-	var walks []fleet.Walk
+	var nodeSteps []fleet.NodeSteps
 	for _, u := range d.nodes {
 		if u.Err == nil {
-			walks = append(walks, fleet.Walk{Node: u.Node, Steps: []fleet.Step{
+			nodeSteps = append(nodeSteps, fleet.NodeSteps{Node: u.Node, Steps: []fleet.Step{
 				{Name: "probe", Limit: d.fleet.Limit(probeLimit), Do: u.probe, ReadOnly: true}, // gathers the facts
 			}})
 		}
 	}
-	d.fleet.Reach(ctx, "surveying", walks, d.fleet.StopWhen(len(d.nodes)-len(walks)))
+	d.fleet.ConnectAndRun(ctx, "surveying", nodeSteps, d.fleet.StopWhen(len(d.nodes)-len(nodeSteps)))
 	if ctx.Err() != nil {
 		return nil, d.fleet.Abandon(ctx)
 	}
@@ -163,51 +162,32 @@ func (d *Deployment) decide(ctx context.Context, newPlan func([]ProbeResult) (Pl
 // Apply is the second phase: it carries out the plan of the survey. The report is complete even if
 // ctx ends early.
 func (d *Deployment) Apply(ctx context.Context) *report.Report {
-	order := newRollout(d.plan.Nodes, d.opt.Serial)
-	var left []*nodeRun
-	for _, u := range d.nodes {
+	rollout := newRollout(d.plan.Nodes, d.opt.Serial)
+	var unchanged []int
+	for i, u := range d.nodes {
 		if u.plan.Action == UpToDate {
-			left = append(left, u)
+			unchanged = append(unchanged, i)
 		}
 	}
-	hide := d.showProgress(order.total + len(left))
+	hide := d.showProgress(rollout.Total() + len(unchanged))
 	defer hide()
 	start := time.Now()
-	for number := 1; ; number++ {
-		group := d.members(order.NextGroup())
-		if len(group)+len(left) == 0 {
-			return d.Report()
-		}
-		d.changeGroup(ctx, group, left, start)
-		left = nil
-		if len(d.opt.Serial) > 0 {
-			d.fleet.ShowGroup(number)
-			setSerial(group, number)
-		}
-		if err := d.stopAfter(number, group); err != nil && ctx.Err() == nil {
-			d.skipRest(order, err)
-			return d.Report()
-		}
-		if isOK(group) {
-			order.UseNextSize()
-		}
-	}
+	d.fleet.ChangeGroups(ctx, rollout, unchanged, func(group, unchanged []int) {
+		d.changeGroup(ctx, d.members(group), d.members(unchanged), start)
+	})
+	return d.Report()
 }
 
 // showProgress displays the progress of Apply on a number of nodes.
 func (d *Deployment) showProgress(nodes int) (hide func()) {
 	title := "deploying"
 	var bytes int64
-	var failed []string
 	for _, u := range d.nodes {
 		if u.plan.Action == Install {
 			d.installs++
 		}
 		if u.plan.Action == Rollback {
 			title = "rolling back"
-		}
-		if u.Failed() {
-			failed = append(failed, u.Host.Name)
 		}
 	}
 	for _, u := range d.nodes {
@@ -217,16 +197,7 @@ func (d *Deployment) showProgress(nodes int) (hide func()) {
 			}
 		}
 	}
-	return d.fleet.Show(title, nodes, bytes, failed)
-}
-
-// setSerial notes the group of --serial in which nodes were changed.
-func setSerial(group []*nodeRun, number int) {
-	for _, u := range group {
-		if u.Status != report.Skipped {
-			u.serial = number
-		}
-	}
+	return d.fleet.Show(title, nodes, bytes)
 }
 
 // verifierFor returns the verifier of bundles, for which a node may ask when it judges the wheel.
@@ -236,34 +207,27 @@ func (d *Deployment) verifierFor(u *nodeRun) []wheels.File {
 	}
 	f, err := d.opt.Verifier(u.facts.Platform)
 	if err != nil {
-		return nil // the node that asks is told
+		return nil // AskJudged reports the error, if the node needs the verifier
 	}
 	return []wheels.File{f}
 }
 
 // announce tells a Broadcaster, or else the relay, which nodes of a group get the same files.
 func (d *Deployment) announce(group []*nodeRun) {
-	nodes := make(map[wheels.File][]*fleet.Node)
+	nodes := make(map[relay.File][]*fleet.Node)
 	for _, u := range group {
 		if u.plan.Action == Install {
 			for _, f := range append(u.uploads(), d.verifierFor(u)...) {
-				nodes[f] = append(nodes[f], u.Node)
+				nodes[relay.File(f)] = append(nodes[relay.File(f)], u.Node)
 			}
 		}
 	}
-	for f, all := range nodes {
-		if s, ok := d.opt.Dialer.(remote.Broadcaster); ok {
-			s.Announce(f.SHA256, fleet.Names(all))
-		}
-		if d.relay.Announce(relay.File{Path: f.Path, SHA256: f.SHA256, Size: f.Size}, all) {
-			d.fleet.Widen(len(all))
-		}
-	}
+	d.transfer.Relay.AnnounceAll(d.fleet, d.opt.Dialer, nodes)
 }
 
-// changeGroup changes a group of nodes, and verifies along with it the nodes in left, which are
-// not changed. Nodes that share an environment come after the node that changes it.
-func (d *Deployment) changeGroup(ctx context.Context, group, left []*nodeRun, start time.Time) {
+// changeGroup changes a group of nodes, and verifies along with it the nodes in unchanged. Nodes
+// that share an environment come after the node that changes it.
+func (d *Deployment) changeGroup(ctx context.Context, group, unchanged []*nodeRun, start time.Time) {
 	var first, sharing []*nodeRun
 	for _, u := range group {
 		u.waitUntil = time.Now().Add(d.opt.InUse.Wait)
@@ -277,30 +241,17 @@ func (d *Deployment) changeGroup(ctx context.Context, group, left []*nodeRun, st
 		}
 	}
 	d.announce(first)
-	d.walk(ctx, append(left, first...))
-	d.walk(ctx, sharing)
+	d.runSteps(ctx, append(unchanged, first...))
+	d.runSteps(ctx, sharing)
 }
 
-// walk takes nodes through their steps, and starts no further node once too many have failed.
-func (d *Deployment) walk(ctx context.Context, nodes []*nodeRun) {
-	walks := make([]fleet.Walk, len(nodes))
+// runSteps takes nodes through their steps, and starts no further node once too many have failed.
+func (d *Deployment) runSteps(ctx context.Context, nodes []*nodeRun) {
+	nodeSteps := make([]fleet.NodeSteps, len(nodes))
 	for i, u := range nodes {
-		walks[i] = fleet.Walk{Node: u.Node, Steps: u.steps(), End: u.end}
+		nodeSteps[i] = fleet.NodeSteps{Node: u.Node, Steps: u.steps(), End: u.end}
 	}
-	d.fleet.Walk(ctx, walks, d.fleet.StopWhen(d.failed()))
-}
-
-// skipRest gives the nodes of all further groups the reason why dsbuild does not start them.
-func (d *Deployment) skipRest(order *Rollout, why error) {
-	for {
-		rest := d.members(order.NextGroup())
-		if len(rest) == 0 {
-			return
-		}
-		for _, u := range rest {
-			u.Err = why
-		}
-	}
+	d.fleet.RunSteps(ctx, nodeSteps, d.fleet.StopWhen(len(d.fleet.Failed())))
 }
 
 // Report returns the report of the run so far.
@@ -327,17 +278,6 @@ func (d *Deployment) Report() *report.Report {
 	return r
 }
 
-// failed counts the nodes that failed so far.
-func (d *Deployment) failed() int {
-	n := 0
-	for _, u := range d.nodes {
-		if u.Failed() {
-			n++
-		}
-	}
-	return n
-}
-
 // broadcasts reports whether the dialer brings a file to all nodes at once.
 func (d *Deployment) broadcasts() bool {
 	_, ok := d.opt.Dialer.(remote.Broadcaster)
@@ -351,9 +291,4 @@ func (d *Deployment) members(at []int) []*nodeRun {
 		nodes[i] = d.nodes[place]
 	}
 	return nodes
-}
-
-// isOK reports whether one of the nodes is ok.
-func isOK(nodes []*nodeRun) bool {
-	return slices.ContainsFunc(nodes, func(u *nodeRun) bool { return u.Status == report.OK })
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dsbuild/dsbuild/agent"
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/fanout"
@@ -56,9 +57,9 @@ func (e *InUseError) Refused() {}
 // Hint tells the user how to wait.
 func (e *InUseError) Hint() string { return InUseHint }
 
-// describeProcesses describes processes: the first three in full, the others as a count. more is the number
+// listProcesses describes processes: the first three in full, the others as a count. more is the number
 // of processes beyond those in all.
-func describeProcesses(all []node.Process, more int) cause.Message {
+func listProcesses(all []node.Process, more int) cause.Message {
 	const most = 3
 	var texts, causes []string
 	for _, p := range all[:min(len(all), most)] {
@@ -92,7 +93,7 @@ func (p Plan) ApplyInUse(nodes []ProbeResult, policy InUse) {
 		}
 		for _, i := range members {
 			if f := nodes[i].Facts; len(f.InUse) > 0 {
-				applyInUse(plans, members, i, describeProcesses(f.InUse, f.InUseMore), policy)
+				applyInUse(plans, members, i, listProcesses(f.InUse, f.InUseMore), policy)
 				break
 			}
 		}
@@ -120,12 +121,12 @@ func applyInUse(plans []NodePlan, members []int, on int, users cause.Message, po
 		}
 		switch {
 		case policy.Ignore:
-			p.Remarks = append(p.Remarks, p.said(what))
+			p.Remarks = append(p.Remarks, p.noteCause(what))
 		case policy.Wait > 0:
-			p.Remarks = append(p.Remarks, p.said(cause.Messagef("waits up to %s: %s", ui.Duration(policy.Wait), what)))
+			p.Remarks = append(p.Remarks, p.noteCause(cause.Messagef("waits up to %s: %s", ui.Duration(policy.Wait), what)))
 			p.waits = true
 		default:
-			p.Action, p.Reasons, p.Hint = Refuse, []string{p.said(what)}, InUseHint
+			p.Action, p.Reasons, p.Hint = Refuse, []string{p.noteCause(what)}, InUseHint
 		}
 	}
 }
@@ -133,17 +134,17 @@ func applyInUse(plans []NodePlan, members []int, on int, users cause.Message, po
 // awaitFree returns once no process uses the environment, on the node or on one that shares it. It
 // asks the nodes again, because the survey may be long ago.
 func (u *nodeRun) awaitFree(ctx context.Context) error {
-	if u.deploy.opt.InUse.Ignore {
+	if u.run.opt.InUse.Ignore {
 		if f := u.facts; len(f.InUse) > 0 {
-			u.Warn("its environment is used by %s; dsbuild changes it anyway", describeProcesses(f.InUse, f.InUseMore))
+			u.Warn("its environment is used by %s; dsbuild changes it anyway", listProcesses(f.InUse, f.InUseMore))
 		}
 		return nil
 	}
-	return u.deploy.opt.InUse.Await(ctx, u.Node, u.waitUntil, u.describeUsers)
+	return u.run.opt.InUse.Await(ctx, u.Node, u.waitUntil, u.describeProcessesNow)
 }
 
 // Await returns once users describes no processes. After the deadline until, it returns an
-// *InUseError. While it waits, it tells the user for what.
+// *InUseError. While it waits, it names the processes to the user.
 func (p InUse) Await(ctx context.Context, n *fleet.Node, until time.Time, users func(context.Context) (cause.Message, error)) error {
 	told := cause.Message{}
 	for {
@@ -167,12 +168,18 @@ func (p InUse) Await(ctx context.Context, n *fleet.Node, until time.Time, users 
 	}
 }
 
-// DescribeUses describes the processes that use an environment; empty if there are none.
-func DescribeUses(got node.Uses) cause.Message {
+// AwaitStep is the step in which a node waits until no process uses its environment, before dsbuild
+// sends a byte.
+func (p InUse) AwaitStep(f *fleet.Fleet, awaitFree func(context.Context) error, waits bool) fleet.Step {
+	return fleet.Step{Name: "fit", Limit: p.Wait + f.Limit(probeLimit), Do: awaitFree, ReadOnly: true, Needed: func() bool { return waits }}
+}
+
+// DescribeProcesses describes the processes that use an environment; empty if there are none.
+func DescribeProcesses(got node.Processes) cause.Message {
 	if len(got.InUse) == 0 {
 		return cause.Message{}
 	}
-	return cause.Messagef("its environment is used by %s", describeProcesses(got.InUse, got.More))
+	return cause.Messagef("its environment is used by %s", listProcesses(got.InUse, got.More))
 }
 
 // The shortest and longest pause between two questions whether an environment is still in use.
@@ -181,17 +188,17 @@ const (
 	maxPoll = 10 * time.Second
 )
 
-// describeUsers describes the processes that use the environment of a node now, on it or on another
+// describeProcessesNow describes the processes that use the environment of a node now, on it or on another
 // that shares it; empty if there are none.
-func (u *nodeRun) describeUsers(ctx context.Context) (cause.Message, error) {
+func (u *nodeRun) describeProcessesNow(ctx context.Context) (cause.Message, error) {
 	members := []*nodeRun{u}
-	for _, other := range u.deploy.nodes {
-		if other.plan.Action == Shared && u.deploy.nodes[other.plan.Leader] == u {
+	for _, other := range u.run.nodes {
+		if other.plan.Action == Shared && u.run.nodes[other.plan.Leader] == u {
 			members = append(members, other)
 		}
 	}
-	results := fanout.Run(ctx, members, fanout.Options{Forks: u.deploy.opt.Forks}, func(ctx context.Context, member *nodeRun) (node.Uses, error) {
-		return member.askUsers(ctx)
+	results := fanout.Run(ctx, members, fanout.Options{Forks: u.run.opt.Forks}, func(ctx context.Context, member *nodeRun) (node.Processes, error) {
+		return member.askProcesses(ctx)
 	})
 	for i, member := range members {
 		got, err := results[i].Value, results[i].Err
@@ -202,19 +209,21 @@ func (u *nodeRun) describeUsers(ctx context.Context) (cause.Message, error) {
 			return cause.Message{}, fmt.Errorf("dsbuild does not know whether its environment is in use: %w", err)
 		case len(got.InUse) == 0:
 		case member != u:
-			return cause.Messagef("shares its environment with %s, where it is used by %s", cause.Own(member.Host.Name), describeProcesses(got.InUse, got.More)), nil
+			return cause.Messagef("shares its environment with %s, where it is used by %s", cause.Own(member.Host.Name), listProcesses(got.InUse, got.More)), nil
 		default:
-			return DescribeUses(got), nil
+			return DescribeProcesses(got), nil
 		}
 	}
 	return cause.Message{}, nil
 }
 
-// askUsers asks the agent on the node for the processes. Without an agent it runs a program of its
+// askProcesses asks the agent on the node for the processes. Without an agent it runs a program of its
 // own there.
-func (u *nodeRun) askUsers(ctx context.Context) (node.Uses, error) {
+func (u *nodeRun) askProcesses(ctx context.Context) (node.Processes, error) {
 	if u.session != nil {
-		return u.session.users(ctx)
+		var got node.Processes
+		err := u.session.Ask(ctx, agent.Order{"do": "users"}, &got)
+		return got, err
 	}
-	return node.Users(ctx, u.Runner, u.facts.Executable)
+	return node.FindProcesses(ctx, u.Runner, u.facts.Executable)
 }

@@ -45,8 +45,8 @@ func (e environment) train(t *testing.T) (pid int, end func()) {
 	return c.Process.Pid, end
 }
 
-// describeProcesses is how an error names a job of train.
-func describeProcesses(pid int) string {
+// listProcesses is how an error names a job of train.
+func listProcesses(pid int) string {
 	return fmt.Sprintf("used by pid %d (%s, Slurm job 4711): python train.py", pid, userName())
 }
 
@@ -81,7 +81,7 @@ func TestEnvironmentInUseIsLeftAsItIs(t *testing.T) {
 	pid, end := busy.train(t)
 	r := run(t, context.Background(), opt)
 	n := r.Nodes[0]
-	if n.Status != report.Refused || n.Step != "fit" || n.Changed || n.Error != "its environment is "+describeProcesses(pid) || !strings.Contains(n.Hint, "--in-use wait=30m") {
+	if n.Status != report.Refused || n.Step != "fit" || n.Changed || n.Error != "its environment is "+listProcesses(pid) || !strings.Contains(n.Hint, "--in-use wait=30m") {
 		t.Errorf("%+v", n)
 	}
 	if r.Nodes[1].Status != report.OK || count.Puts.Load() != 1 || code(r.Err()) != 3 {
@@ -95,7 +95,7 @@ func TestEnvironmentInUseIsLeftAsItIs(t *testing.T) {
 	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.OK || !n.Changed {
 		t.Errorf("ignored: %+v", n)
 	}
-	if len(heard.said) != 1 || !strings.Contains(heard.said[0], "gpu1: its environment is "+describeProcesses(pid)) {
+	if len(heard.said) != 1 || !strings.Contains(heard.said[0], "gpu1: its environment is "+listProcesses(pid)) {
 		t.Errorf("warnings: %q", heard.said)
 	}
 	// Where nothing is changed nobody is in the way.
@@ -104,7 +104,7 @@ func TestEnvironmentInUseIsLeftAsItIs(t *testing.T) {
 		t.Errorf("left alone: %+v", n)
 	}
 	// A rollback changes it.
-	if n := back(t, opt).Nodes[0]; n.Status != report.Refused || !strings.Contains(n.Error, describeProcesses(pid)) {
+	if n := back(t, opt).Nodes[0]; n.Status != report.Refused || !strings.Contains(n.Error, listProcesses(pid)) {
 		t.Errorf("rollback: %+v", n)
 	}
 	end()
@@ -126,7 +126,7 @@ func TestWaitsUntilTheEnvironmentIsFree(t *testing.T) {
 
 	opt.InUse = deploy.InUse{Wait: time.Second}
 	n := run(t, context.Background(), opt).Nodes[0]
-	if n.Status != report.Refused || n.Step != "fit" || !strings.Contains(n.Error, describeProcesses(pid)) || count.Puts.Load() != 0 {
+	if n.Status != report.Refused || n.Step != "fit" || !strings.Contains(n.Error, listProcesses(pid)) || count.Puts.Load() != 0 {
 		t.Errorf("still in use: %+v, files sent %d", n, count.Puts.Load())
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -162,7 +162,7 @@ func TestJobThatStartsMeanwhileIsRespected(t *testing.T) {
 		return nil
 	}}
 	n := run(t, context.Background(), opt).Nodes[0]
-	if n.Status != report.Refused || n.Step != "install" || n.Changed || !strings.Contains(n.Error, describeProcesses(pid)) || !strings.Contains(n.Hint, "--in-use") {
+	if n.Status != report.Refused || n.Step != "install" || n.Changed || !strings.Contains(n.Error, listProcesses(pid)) || !strings.Contains(n.Hint, "--in-use") {
 		t.Errorf("%+v", n)
 	}
 	e.mustBe(t, was)
@@ -190,17 +190,17 @@ func TestSharedEnvironmentIsInUseOnAnyNode(t *testing.T) {
 	was := e.snapshot(t)
 	pid, end := e.train(t)
 	r := run(t, context.Background(), opt)
-	if n := r.Nodes[0]; n.Status != report.Refused || n.Error != "shares its environment with gpu2, where it is "+describeProcesses(pid) {
+	if n := r.Nodes[0]; n.Status != report.Refused || n.Error != "shares its environment with gpu2, where it is "+listProcesses(pid) {
 		t.Errorf("the one that would install: %+v", n)
 	}
-	if n := r.Nodes[1]; n.Status != report.Refused || n.Error != "its environment is "+describeProcesses(pid) {
+	if n := r.Nodes[1]; n.Status != report.Refused || n.Error != "its environment is "+listProcesses(pid) {
 		t.Errorf("the one where it is used: %+v", n)
 	}
 	e.mustBe(t, was)
 	opt.InUse = deploy.InUse{Wait: time.Second}
 	r = run(t, context.Background(), opt)
 	for _, n := range r.Nodes {
-		if n.Status != report.Refused || !strings.Contains(n.Error, describeProcesses(pid)) || !strings.Contains(n.Error, "gpu2") && n.Name == "gpu1" {
+		if n.Status != report.Refused || !strings.Contains(n.Error, listProcesses(pid)) || !strings.Contains(n.Error, "gpu2") && n.Name == "gpu1" {
 			t.Errorf("after waiting: %+v", n)
 		}
 	}

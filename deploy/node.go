@@ -16,26 +16,25 @@ import (
 // nodeRun is one node on its way through a deploy or a rollback.
 type nodeRun struct {
 	*fleet.Node
-	deploy *Deployment
+	run *Deployment
 
 	facts     *node.Facts
 	plan      NodePlan
-	session   *agentSession // nil unless the agent runs there
-	inbox     changes.Inbox // of the agent
-	byteCode  bool          // the byte code has arrived
-	installed installation
+	session   *changes.Session // nil unless the agent runs there
+	inbox     changes.Inbox    // of the agent
+	byteCode  bool             // the byte code has arrived
+	change    changeState
 	judged    []string  // how the node judged the wheel by the policies, for the report
 	sent      int64     // bytes of files sent
-	serial    int       // the group of --serial in which it was changed, from 1
 	waitUntil time.Time // deadline of the wait for processes to end
 }
 
-// installation is the DeepSpeed of a node before and after the change.
-type installation struct {
+// changeState is the DeepSpeed of a node before and after the change.
+type changeState struct {
 	before, after *report.Version
 	unseen        bool   // the current version is not known
 	changed       bool   // dsbuild changed it
-	record        string // sha256 of the RECORD that verify expects
+	recordSHA256  string // of the RECORD that verify expects
 	note          any    // rollback: dsbuild's note on the version put back; nil if something else installed it
 }
 
@@ -64,7 +63,7 @@ func (u *nodeRun) setFacts(facts node.Facts) {
 // askFacts asks the node for its facts.
 func (u *nodeRun) askFacts(ctx context.Context) (node.Facts, error) {
 	opt := node.ProbeOptions{Python: u.Host.Python, Files: true}
-	for _, w := range u.deploy.opt.Wheels {
+	for _, w := range u.run.opt.Wheels {
 		opt.Of = append(opt.Of, w.Manifest.SHA256)
 		opt.Commands = append(opt.Commands, w.Commands...)
 	}
@@ -73,20 +72,20 @@ func (u *nodeRun) askFacts(ctx context.Context) (node.Facts, error) {
 
 // setInstalled stores the DeepSpeed that is there before the change; nil if there is none.
 func (u *nodeRun) setInstalled(ds *node.Installed) {
-	u.installed.before, u.installed.record = nil, ""
+	u.change.before, u.change.recordSHA256 = nil, ""
 	if ds != nil {
-		u.installed.before, u.installed.record = &report.Version{Version: ds.Version, SHA256: ds.SHA256}, ds.Record
+		u.change.before, u.change.recordSHA256 = &report.Version{Version: ds.Version, SHA256: ds.SHA256}, ds.Record
 	}
-	u.installed.after = u.installed.before
+	u.change.after = u.change.before
 }
 
 // report is the node's part of the report.
 func (u *nodeRun) report() report.Node {
 	n := u.Node.Report()
-	n.Changed, n.Before, n.After = u.installed.changed, u.installed.before.Plain(), u.installed.after.Plain()
-	n.Unseen = u.installed.unseen || u.facts == nil
-	n.Along, n.Facts, n.Sent, n.Serial, n.Unfit = companionNames(u.plan.Companions), u.facts, u.sent, u.serial, u.plan.Unfit
-	n.From = u.deploy.relay.Sources(u.Node, u.sent)
+	n.Changed, n.Before, n.After = u.change.changed, u.change.before.Plain(), u.change.after.Plain()
+	n.Unseen = u.change.unseen || u.facts == nil
+	n.Along, n.Facts, n.Sent, n.Unfit = extraWheelNames(u.plan.Extra), u.facts, u.sent, u.plan.Unfit
+	n.From = u.run.transfer.Relay.Sources(u.Node, u.sent)
 	n.Remarks = append(append(n.Remarks, u.plan.Chosen...), u.judged...)
 	return n
 }
@@ -95,12 +94,12 @@ func (u *nodeRun) report() report.Node {
 func (u *nodeRun) currentFacts() node.Facts {
 	f := *u.facts
 	f.DeepSpeed = nil
-	if u.installed.after != nil {
-		f.DeepSpeed = &node.Installed{Version: u.installed.after.Version, SHA256: u.installed.after.SHA256}
+	if u.change.after != nil {
+		f.DeepSpeed = &node.Installed{Version: u.change.after.Version, SHA256: u.change.after.SHA256}
 	}
-	if u.installed.changed && f.Dists != nil {
+	if u.change.changed && f.Dists != nil {
 		f.Dists = maps.Clone(f.Dists)
-		for _, a := range u.plan.Companions {
+		for _, a := range u.plan.Extra {
 			f.Dists[a.Name] = a.Version
 			if a.Name == "transformers" {
 				f.Transformers = a.Version

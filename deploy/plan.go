@@ -37,26 +37,26 @@ type ProbeResult struct {
 
 // NodePlan is the action on one node, with the reasons for it.
 type NodePlan struct {
-	Name       string
-	Action     Action
-	Wheel      *wheels.Wheel // nil if none was chosen
-	Companions []Companion   // wheels of the wheelhouse to install with it
-	Fetch      []string      // requirements that the node downloads from its own index
-	Reasons    []string      // reasons for a refusal or an absence
-	Unfit      bool          // refused because the wheel does not fit; else because the node lacks something
-	Remarks    []string      // notes for the user that refuse nothing
-	Chosen     []string      // of the remarks, why it gets this wheel and not another one that fits
-	Hint       string
-	Back       string // rollback: the version that it puts back
-	Leader     int    // index of the node that installs for it; its own index if it installs itself
-	Serial     int    // the group of --serial that changes it, from 1; 0: none
+	Name    string
+	Action  Action
+	Wheel   *wheels.Wheel // nil if none was chosen
+	Extra   []ExtraWheel  // wheels of the wheelhouse to install with it
+	Fetch   []string      // requirements that the node downloads from its own index
+	Reasons []string      // reasons for a refusal or an absence
+	Unfit   bool          // refused because the wheel does not fit; else because the node lacks something
+	Remarks []string      // notes for the user that refuse nothing
+	Chosen  []string      // of the remarks, why it gets this wheel and not another one that fits
+	Hint    string
+	Back    string // rollback: the version that it puts back
+	Leader  int    // index of the node that installs for it; its own index if it installs itself
+	Serial  int    // the group of --serial that changes it, from 1; 0: none
 
 	waits  bool              // wait until no process uses its environment
 	causes map[string]string // the cause by text, for reasons and remarks that hold a node's own details
 }
 
-// said notes the cause of a reason or a remark, and returns its text.
-func (p *NodePlan) said(m cause.Message) string {
+// noteCause notes the cause of a reason or a remark, and returns its text.
+func (p *NodePlan) noteCause(m cause.Message) string {
 	if m.Cause != "" && m.Cause != m.Text {
 		if p.causes == nil {
 			p.causes = map[string]string{}
@@ -148,7 +148,7 @@ func tellOpen(open []ui.Named) []string {
 func planNode(tables *compat.Tables, n ProbeResult, offered []wheels.Wheel, opt PlanOptions) (NodePlan, error) {
 	p := NodePlan{Name: n.Name}
 	if n.Err != nil {
-		p.Action, p.Reasons, p.Hint = Absent, []string{p.said(cause.From(n.Err))}, hint.Of(n.Err)
+		p.Action, p.Reasons, p.Hint = Absent, []string{p.noteCause(cause.From(n.Err))}, hint.Of(n.Err)
 		return p, nil
 	}
 	if p.Reasons, p.Hint = unusable(n.Facts); len(p.Reasons) == 0 {
@@ -175,7 +175,7 @@ func planWheel(p NodePlan, w *wheels.Wheel, verdict compat.Verdict, n ProbeResul
 		p.Action, p.Hint = Refuse, verdict.Hint()
 		return p
 	}
-	along, lacks, err := chooseCompanions(*w, n.Facts, opt.Bundle, opt.Force, opt.markers)
+	along, lacks, err := chooseExtraWheels(*w, n.Facts, opt.Bundle, opt.Force, opt.markers)
 	d := n.Facts.DeepSpeed
 	// A node that runs the wheel still installs if it lacks requirements that dsbuild can add.
 	whole := opt.Bundle == nil && !opt.Index || err == nil && len(along)+len(lacks) == 0
@@ -183,14 +183,14 @@ func planWheel(p NodePlan, w *wheels.Wheel, verdict compat.Verdict, n ProbeResul
 		p.Action = UpToDate
 		return p
 	}
-	p.Companions = along
+	p.Extra = along
 	if opt.Index {
 		p.Fetch, lacks = fetchable(lacks)
 	}
 	missing, try := unready(*w, n.Facts, along, lacks, err, opt)
 	p.Hint = try
 	for _, reason := range missing {
-		p.Reasons = append(p.Reasons, p.said(reason))
+		p.Reasons = append(p.Reasons, p.noteCause(reason))
 	}
 	if len(missing) > 0 {
 		p.Action = Refuse
@@ -242,7 +242,7 @@ const (
 
 // unready returns the reasons why an environment cannot take a wheel that fits it: missing
 // requirements, foreign commands or a full disk.
-func unready(w wheels.Wheel, f node.Facts, along []Companion, lacks []missing, err error, opt PlanOptions) (reasons []cause.Message, hint string) {
+func unready(w wheels.Wheel, f node.Facts, along []ExtraWheel, lacks []missing, err error, opt PlanOptions) (reasons []cause.Message, hint string) {
 	switch {
 	case err != nil:
 		reasons, hint = append(reasons, cause.From(err)), "dsbuild cannot read the wheel's METADATA: build the wheel again"
@@ -341,7 +341,7 @@ func refuseOthers(plans []NodePlan, members []int, but int, why cause.Message) {
 			continue
 		}
 		plans[i].Action, plans[i].Unfit = Refuse, but >= 0 && plans[but].Unfit
-		plans[i].Reasons = []string{plans[i].said(cause.Messagef("shares its environment with %s: %s", cause.Own(plans[with].Name), why))}
+		plans[i].Reasons = []string{plans[i].noteCause(cause.Messagef("shares its environment with %s: %s", cause.Own(plans[with].Name), why))}
 		plans[i].Hint = "give nodes with different needs separate environments"
 	}
 }

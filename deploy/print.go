@@ -29,8 +29,8 @@ func (p Plan) Print(w io.Writer) error {
 			if len(n.Fetch) > 0 {
 				why = append([]string{"from its index " + strings.Join(n.Fetch, ", ")}, why...)
 			}
-			if len(n.Companions) > 0 {
-				why = append([]string{"with " + strings.Join(companionNames(n.Companions), ", ")}, why...)
+			if len(n.Extra) > 0 {
+				why = append([]string{"with " + strings.Join(extraWheelNames(n.Extra), ", ")}, why...)
 			}
 		case Shared:
 			why = append([]string{"shares its environment with " + p.Nodes[n.Leader].Name}, why...)
@@ -85,21 +85,8 @@ func (p Plan) printGroups(w io.Writer) error {
 
 // Err is the error that the report of this plan will have, as far as the plan can tell.
 func (p Plan) Err() error {
-	total, bad, unfit := len(p.Nodes), 0, 0
-	for _, n := range p.Nodes {
-		if n.Action != Refuse && n.Action != Absent {
-			continue
-		}
-		bad++
-		if n.Unfit {
-			unfit++
-		}
-	}
-	switch {
-	case bad == 0:
-		return nil
-	case unfit == total:
-		return report.AllUnfit(total)
-	}
-	return report.NotOK("%d of %d nodes are refused or could not be reached", bad, total)
+	return report.PlanErr(len(p.Nodes), func(i int) (left, unfit bool) {
+		n := p.Nodes[i]
+		return n.Action == Refuse || n.Action == Absent, n.Unfit
+	})
 }

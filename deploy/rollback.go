@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dsbuild/dsbuild/agent"
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
@@ -23,7 +24,7 @@ func NewRollbackPlan(nodes []ProbeResult) Plan {
 		p := NodePlan{Name: n.Name, Leader: i}
 		switch reasons, hint := unusable(n.Facts); {
 		case n.Err != nil:
-			p.Action, p.Reasons = Absent, []string{p.said(cause.From(n.Err))}
+			p.Action, p.Reasons = Absent, []string{p.noteCause(cause.From(n.Err))}
 		case len(reasons) > 0:
 			p.Action, p.Reasons, p.Hint = Refuse, reasons, hint
 		case n.Facts.Previous == nil:
@@ -49,22 +50,19 @@ func previousName(p *node.Previous) string {
 	return "DeepSpeed " + p.Version
 }
 
-// rollback is one node on its way back to the version before the last deploy.
-type rollback struct{ *nodeRun }
-
-// steps returns the steps of a rollback.
-func (u rollback) steps() []fleet.Step {
-	limit, wait := u.deploy.fleet.Limit, u.deploy.opt.InUse.Wait
+// rollbackSteps returns the steps of a rollback to the version before the last deploy.
+func (u *nodeRun) rollbackSteps() []fleet.Step {
+	limit, wait := u.run.fleet.Limit, u.run.opt.InUse.Wait
 	return []fleet.Step{
 		u.awaitFreeStep(),
 		{Name: "rollback", Limit: wait + limit(installLimit), Do: u.exchange}, // takes the lock, exchanges the versions
-		{Name: "verify", Limit: limit(verifyLimit), Do: u.verify},
-		{Name: "record", Limit: recordLimit, Do: u.record, Needed: u.holdsLock},
+		{Name: "verify", Limit: limit(verifyLimit), Do: u.verifyRollback},
+		{Name: "record", Limit: recordLimit, Do: u.recordRollback, Needed: u.holdsLock},
 	}
 }
 
 // exchange tells the agent to exchange the installed version for the previous one.
-func (u rollback) exchange(ctx context.Context) error {
+func (u *nodeRun) exchange(ctx context.Context) error {
 	if err := u.awaitFree(ctx); err != nil {
 		return err
 	}
@@ -82,39 +80,39 @@ func (u rollback) exchange(ctx context.Context) error {
 		Noted   map[string]any `json:"noted"` // dsbuild's note on that version; nil if something else installed it
 		Judged  *signing.Reply `json:"judged"`
 	}
-	if err := u.inbox.AskJudged(ctx, map[string]any{"do": "roll_back", "policy": u.deploy.opt.Policy.ForNodes()}, &done); err != nil {
+	if err := u.inbox.AskJudged(ctx, agent.Order{"do": "roll_back", "policy": u.run.opt.Policy.ForNodes()}, &done); err != nil {
 		return err
 	}
 	u.judged = done.Judged.Remark()
-	u.installed.changed, u.installed.after, u.installed.record, u.installed.note = true, nil, done.Record, nil
+	u.change.changed, u.change.after, u.change.recordSHA256, u.change.note = true, nil, done.Record, nil
 	if done.Noted != nil {
-		u.installed.note = done.Noted
+		u.change.note = done.Noted
 	}
 	if done.Version != "" {
 		sha, _ := done.Noted["sha256"].(string)
-		u.installed.after = &report.Version{Version: done.Version, SHA256: sha}
+		u.change.after = &report.Version{Version: done.Version, SHA256: sha}
 	}
 	return nil
 }
 
-// verify compares the files of the restored version with its RECORD. It does not load the
+// verifyRollback compares the files of the restored version with its RECORD. It does not load the
 // ops: an op that fails now may have failed before the deploy, too.
-func (u rollback) verify(ctx context.Context) error {
-	if u.installed.after == nil {
+func (u *nodeRun) verifyRollback(ctx context.Context) error {
+	if u.change.after == nil {
 		return nil
 	}
-	if u.installed.record == "" {
+	if u.change.recordSHA256 == "" {
 		return errors.New("the version put back has no RECORD")
 	}
-	return u.prove(ctx, wheel.Manifest{}, verify.Request{Level: verify.LevelFiles, Version: u.installed.after.Version, Record: u.installed.record, Ops: []string{}})
+	return u.prove(ctx, wheel.Manifest{}, verify.Request{Level: verify.LevelFiles, Version: u.change.after.Version, Record: u.change.recordSHA256, Ops: []string{}})
 }
 
-// record makes the rollback final and deletes the version that it replaced.
-func (u rollback) record(ctx context.Context) error {
+// recordRollback makes the rollback final and deletes the version that it replaced.
+func (u *nodeRun) recordRollback(ctx context.Context) error {
 	at := time.Now().UTC().Format(time.RFC3339)
-	e := journalEntry{Do: "rollback", Run: u.deploy.fleet.Run, At: at, By: u.deploy.opt.By, Node: u.Host.Name, Before: u.installed.before, Verify: verify.LevelFiles}
-	if u.installed.after != nil {
-		e.SHA256 = u.installed.after.SHA256
+	e := journalEntry{Do: "rollback", Run: u.run.fleet.Run, At: at, By: u.run.opt.By, Node: u.Host.Name, Before: u.change.before, Verify: verify.LevelFiles}
+	if u.change.after != nil {
+		e.SHA256 = u.change.after.SHA256
 	}
-	return u.session.ask(ctx, map[string]any{"do": "record", "forget": true, "installed": u.installed.note, "journal": e}, nil)
+	return u.session.Ask(ctx, agent.Order{"do": "record", "forget": true, "installed": u.change.note, "journal": e}, nil)
 }

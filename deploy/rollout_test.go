@@ -12,28 +12,13 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/node"
 )
-
-func TestParseSerial(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]deploy.Serial{
-		"1": {{N: 1}}, "10%": {{N: 10, Percent: true}}, "1,10%,100%": {{N: 1}, {N: 10, Percent: true}, {N: 100, Percent: true}},
-	} {
-		if got, err := deploy.ParseSerial(text); err != nil || !slices.Equal(got, want) {
-			t.Errorf("%s: %v, %v", text, got, err)
-		}
-	}
-	for _, text := range []string{"", "0", "-1", "+1", "0%", "101%", "1.5", "5 %", "a", "1,", ",1", "%", "99999999999999999999"} {
-		if got, err := deploy.ParseSerial(text); err == nil {
-			t.Errorf("%q is %v", text, got)
-		}
-	}
-}
 
 // TestDivide: what is in which group. A letter is what becomes of a node:
 // installs, follows the last that installs, is left alone, refused, or waits.
@@ -69,10 +54,10 @@ func TestDivide(t *testing.T) {
 			plan.Nodes = append(plan.Nodes, p)
 		}
 		plan.ApplyInUse(known, deploy.InUse{Wait: time.Hour})
-		var serial deploy.Serial
+		var serial fleet.Serial
 		if c.serial != "" {
 			var err error
-			if serial, err = deploy.ParseSerial(c.serial); err != nil {
+			if serial, err = fleet.ParseSerial(c.serial); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -90,12 +75,12 @@ func TestDivide(t *testing.T) {
 func TestPlanSaysTheGroups(t *testing.T) {
 	t.Parallel()
 	plan := deploy.Plan{Nodes: slices.Repeat([]deploy.NodePlan{{Name: "gpu1", Action: deploy.Install}}, 20)}
-	plan.AssignGroups(deploy.Serial{{N: 1}, {N: 10}})
+	plan.AssignGroups(fleet.Serial{{N: 1}, {N: 10}})
 	var out strings.Builder
 	if err := plan.Print(&out); err != nil || !strings.HasSuffix(out.String(), "\nin 3 groups, one after the other: 1, 10, 9 nodes\n") {
 		t.Errorf("%v\n%s", err, out.String())
 	}
-	plan.AssignGroups(deploy.Serial{{N: 1}})
+	plan.AssignGroups(fleet.Serial{{N: 1}})
 	out.Reset()
 	if err := plan.Print(&out); err != nil || !strings.HasSuffix(out.String(), "\nin 20 groups, one after the other: 1, 1, 1, 1, 1, 1, 1, …, 1 nodes\n") {
 		t.Errorf("%v\n%s", err, out.String())
@@ -130,7 +115,7 @@ func TestSerialChangesOneGroupAfterTheOther(t *testing.T) {
 		return err == nil
 	}
 	var mu sync.Mutex
-	opt.Serial, opt.Forks = deploy.Serial{{N: 1}, {N: 2}}, 5
+	opt.Serial, opt.Forks = fleet.Serial{{N: 1}, {N: 2}}, 5
 	opt.Dialer = &sshtest.CountingDialer{Dialer: opt.Dialer, Before: func(up remote.Upload) error {
 		mu.Lock()
 		defer mu.Unlock()
@@ -168,7 +153,7 @@ func TestSerialStopsAfterAGroupWithFailures(t *testing.T) {
 	t.Parallel()
 	all, opt := several(t, 4)
 	all[1].spoil(t)
-	opt.Serial = deploy.Serial{{N: 1}, {N: 2}}
+	opt.Serial = fleet.Serial{{N: 1}, {N: 2}}
 	r := run(t, context.Background(), opt)
 	for i, want := range []report.Status{report.OK, report.Failed, report.OK, report.Skipped} {
 		n := r.Nodes[i]
@@ -199,7 +184,7 @@ func TestSerialStopsAfterAGroupWithFailures(t *testing.T) {
 func TestSerialGrowsOnlyAfterSuccess(t *testing.T) {
 	t.Parallel()
 	all, opt := several(t, 3)
-	opt.Serial, opt.Forks = deploy.Serial{{N: 1}, {Percent: true, N: 100}}, 1
+	opt.Serial, opt.Forks = fleet.Serial{{N: 1}, {Percent: true, N: 100}}, 1
 	opt.Dialer = &sshtest.CountingDialer{Dialer: opt.Dialer, Before: func(up remote.Upload) error {
 		if strings.HasPrefix(up.Path, all[0].dir) {
 			all[0].train(t)

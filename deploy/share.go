@@ -169,16 +169,16 @@ func (w *wordWatch) Write(b []byte) (int, error) {
 // findSharedInstallation probes a node that shares its environment with a changed node, its leader, to learn its
 // version now. It does not trust the leader's answer for this node.
 func (u *nodeRun) findSharedInstallation(ctx context.Context) error {
-	leader, before := u.deploy.nodes[u.plan.Leader], u.installed.before
+	leader, before := u.run.nodes[u.plan.Leader], u.change.before
 	if leader.Status == report.Refused {
 		return &InUseError{cause.Messagef("shares its environment with %s, which was refused: %v", cause.Own(leader.Host.Name), leader.Err)}
 	}
 	facts, err := u.askFacts(ctx)
 	if err != nil {
-		u.installed.after, u.installed.unseen = nil, true
+		u.change.after, u.change.unseen = nil, true
 	} else {
 		u.setFacts(facts)
-		u.installed.before = before
+		u.change.before = before
 	}
 	switch {
 	case leader.Status != report.OK:
@@ -186,9 +186,9 @@ func (u *nodeRun) findSharedInstallation(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("dsbuild could not find out the version in its environment: %w", err)
 	}
-	u.installed.changed = leader.installed.changed
-	if u.installed.record != leader.installed.record || u.installed.after.String() != leader.installed.after.String() {
-		return hint.With(cause.Errorf("shares its environment with %s, which has %s now; this node sees %s", cause.Own(leader.Host.Name), leader.installed.after.String(), u.installed.after.String()),
+	u.change.changed = leader.change.changed
+	if u.change.recordSHA256 != leader.change.recordSHA256 || u.change.after.String() != leader.change.after.String() {
+		return hint.With(cause.Errorf("shares its environment with %s, which has %s now; this node sees %s", cause.Own(leader.Host.Name), leader.change.after.String(), u.change.after.String()),
 			"a network file system may show changes late: run the same command again")
 	}
 	return nil

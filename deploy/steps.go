@@ -18,6 +18,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/signing"
 	"github.com/dsbuild/dsbuild/verify"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -35,7 +36,7 @@ const (
 
 // steps returns the steps of a node in Apply. If one fails, end undoes the change.
 func (u *nodeRun) steps() []fleet.Step {
-	limit, wait := u.deploy.fleet.Limit, u.deploy.opt.InUse.Wait
+	limit, wait := u.run.fleet.Limit, u.run.opt.InUse.Wait
 	verify := fleet.Step{Name: "verify", Limit: limit(verifyLimit), Do: u.verify} // proves that an import finds the wheel
 	switch u.plan.Action {
 	case Install:
@@ -47,7 +48,7 @@ func (u *nodeRun) steps() []fleet.Step {
 			{Name: "record", Limit: recordLimit, Do: u.record, Needed: u.holdsLock}, // makes the change final, writes the journal
 		}
 	case Rollback:
-		return rollback{u}.steps()
+		return u.rollbackSteps()
 	case Shared:
 		return []fleet.Step{
 			{Name: "install", Limit: installLimit, Do: u.findSharedInstallation}, // finds the version that the other node installed
@@ -62,8 +63,7 @@ func (u *nodeRun) steps() []fleet.Step {
 
 // awaitFreeStep waits until no process uses the environment, before dsbuild sends a byte.
 func (u *nodeRun) awaitFreeStep() fleet.Step {
-	limit := u.deploy.opt.InUse.Wait + u.deploy.fleet.Limit(probeLimit)
-	return fleet.Step{Name: "fit", Limit: limit, Do: u.awaitFree, ReadOnly: true, Needed: func() bool { return u.plan.waits }}
+	return u.run.opt.InUse.AwaitStep(u.run.fleet, u.awaitFree, u.plan.waits)
 }
 
 // holdsLock reports whether the agent holds the lock of the environment. Put releases a node that
@@ -75,7 +75,7 @@ func (u *nodeRun) holdsLock() bool { return u.session != nil }
 func (u *nodeRun) end(ctx context.Context, err error) {
 	defer u.HangUp()
 	if err != nil {
-		undo{u}.run(ctx)
+		u.undo(ctx)
 		return
 	}
 	u.Status = report.OK
@@ -84,15 +84,13 @@ func (u *nodeRun) end(ctx context.Context, err error) {
 
 // endSession ends the agent on the node, if there is one.
 func (u *nodeRun) endSession() {
-	if u.session != nil {
-		u.session.End()
-		u.session = nil
-	}
+	u.session.End()
+	u.session = nil
 }
 
 // put sends the files to the node. If the connection breaks, it tries again.
 func (u *nodeRun) put(ctx context.Context) error {
-	return changes.PutAll(ctx, u.Node, u.putAll, u.endSession)
+	return changes.PutAll(ctx, u.Node, u.putAll, u.restart)
 }
 
 // restart closes the node's connection and its agent, and connects again.
@@ -109,7 +107,7 @@ func (u *nodeRun) putAll(ctx context.Context, again bool) error {
 		return err
 	}
 	m := u.plan.Wheel.Manifest
-	if b.Now != nil && b.Now.Intact && b.Now.SHA256 == m.SHA256 && !u.deploy.opt.Force && len(u.plan.Companions)+len(u.plan.Fetch) == 0 {
+	if b.Now != nil && b.Now.Intact && b.Now.SHA256 == m.SHA256 && !u.run.opt.Force && len(u.plan.Extra)+len(u.plan.Fetch) == 0 {
 		// Another deploy has installed this wheel meanwhile. Installing it again would only
 		// replace the version in previous/ that a rollback should bring back.
 		u.endSession()
@@ -119,7 +117,7 @@ func (u *nodeRun) putAll(ctx context.Context, again bool) error {
 	for _, f := range files {
 		if slices.Contains(b.Arrived, filepath.Base(f.Path)) {
 			u.Sent(f.Size)
-			u.deploy.relay.Skip(f.SHA256, u.Node)
+			u.run.transfer.Relay.Skip(f.SHA256, u.Node)
 		} else if err := u.inbox.Put(ctx, f); err != nil {
 			return err
 		}
@@ -144,14 +142,14 @@ func (u *nodeRun) tidy(ctx context.Context) error {
 func (u *nodeRun) uploads() []wheels.File {
 	m := u.plan.Wheel.Manifest
 	files := []wheels.File{{Path: u.plan.Wheel.Path, SHA256: m.SHA256, Size: m.Size}}
-	crowded := u.deploy.installs > mostWithCode && !u.deploy.broadcasts()
-	if code := u.plan.Wheel.ByteCode; code != nil && !crowded && len(u.plan.Companions)+len(u.plan.Fetch) == 0 {
+	crowded := u.run.installs > mostWithCode && !u.run.broadcasts()
+	if code := u.plan.Wheel.ByteCode; code != nil && !crowded && len(u.plan.Extra)+len(u.plan.Fetch) == 0 {
 		files = append(files, *code)
 	}
-	for _, a := range u.plan.Companions {
+	for _, a := range u.plan.Extra {
 		files = append(files, wheels.File{Path: a.Path, SHA256: a.SHA256, Size: a.Size})
 	}
-	if pip, ok := u.deploy.pips[wheel.Minor(u.facts.Python)]; ok && u.facts.Pip == "" && u.facts.PipWheel == "" {
+	if pip, ok := u.run.pips[wheel.Minor(u.facts.Python)]; ok && u.facts.Pip == "" && u.facts.PipWheel == "" {
 		files = append(files, pip)
 	}
 	return files
@@ -172,32 +170,34 @@ func (u *nodeRun) isByteCode(f wheels.File) bool {
 // interrupted. With again set it waits longer for the lock: the agent before it may not know yet
 // that its connection is gone.
 func (u *nodeRun) startAgent(ctx context.Context, files []wheels.File, again bool) (beginReply, error) {
-	req := sessionRequest{Run: u.deploy.fleet.Run, Label: FileLabel(u.Host.Name), By: u.deploy.opt.By}
+	expected := []expectedFile{} // not null
 	for _, f := range files {
-		req.Files = append(req.Files, expectedFile{filepath.Base(f.Path), f.SHA256})
+		expected = append(expected, expectedFile{filepath.Base(f.Path), f.SHA256})
 	}
-	if again {
-		req.LockS = (agent.Silence + lockWait).Seconds()
-	}
-	c, b, err := startSession(ctx, u, req)
+	s, b, err := u.startSession(ctx, sessionRequest{Files: expected, LockS: changes.LockWait(again)})
 	if err != nil {
 		// Another deploy, or a repair, is changing the state that the probe saw.
 		if refused := (*agent.Failure)(nil); errors.As(err, &refused) && refused.Busy || u.facts.Unfinished {
-			u.installed.after, u.installed.unseen = nil, true
+			u.change.after, u.change.unseen = nil, true
 		}
 		return beginReply{}, err
 	}
-	u.installed.unseen = false
-	u.session = c
-	u.inbox = changes.Inbox{
-		Node: u.Node, Ask: c.ask, Python: u.facts.Executable, Folder: b.Inbox, Relay: u.deploy.relay,
-		Bandwidth: u.deploy.opt.Bandwidth, Received: &u.sent, Verifier: u.deploy.opt.Verifier, Platform: u.facts.Platform,
-	}
+	u.change.unseen = false
+	u.session = s
+	u.inbox = changes.Inbox{Transfer: u.run.transfer, Node: u.Node, Session: s, Python: u.facts.Executable, Folder: b.Inbox, Received: &u.sent, Platform: u.facts.Platform}
 	u.setInstalled(b.Now)
 	if b.Repaired {
 		u.Warn("an earlier change was interrupted; the node has repaired its environment")
 	}
 	return b, nil
+}
+
+// startSession starts the agent and waits until it holds the lock.
+func (u *nodeRun) startSession(ctx context.Context, req sessionRequest) (*changes.Session, beginReply, error) {
+	var b beginReply
+	req.Run, req.Label, req.By = u.run.fleet.Run, FileLabel(u.Host.Name), u.run.opt.By
+	s, err := changes.Start(ctx, u.Node, node.Script{Python: u.facts.Executable, Program: agentProgram, Request: req}, &b)
+	return s, b, err
 }
 
 // install tells the agent to install the wheel and its companions.
@@ -206,7 +206,7 @@ func (u *nodeRun) install(ctx context.Context) error {
 	pip := ""
 	if u.facts.Pip == "" {
 		pip = u.facts.PipWheel
-		if brought, ok := u.deploy.pips[wheel.Minor(u.facts.Python)]; ok && pip == "" {
+		if brought, ok := u.run.pips[wheel.Minor(u.facts.Python)]; ok && pip == "" {
 			pip = path.Join(u.inbox.Folder, filepath.Base(brought.Path))
 		}
 	}
@@ -220,7 +220,7 @@ func (u *nodeRun) install(ctx context.Context) error {
 		return err
 	}
 	files := []map[string]string{{"name": "deepspeed", "file": path.Join(u.inbox.Folder, filepath.Base(u.plan.Wheel.Path)), "sha256": m.SHA256}}
-	for _, a := range u.plan.Companions {
+	for _, a := range u.plan.Extra {
 		files = append(files, map[string]string{"name": a.Name, "file": path.Join(u.inbox.Folder, a.File), "sha256": a.SHA256})
 	}
 	fetched, err := u.fetch(ctx, pip)
@@ -229,12 +229,12 @@ func (u *nodeRun) install(ctx context.Context) error {
 	}
 	for _, f := range fetched {
 		files = append(files, map[string]string{"name": f.Name, "file": f.File, "sha256": f.SHA256})
-		u.plan.Companions = append(u.plan.Companions, Companion{f, "index"})
+		u.plan.Extra = append(u.plan.Extra, ExtraWheel{f, "index"})
 	}
 	if err := u.awaitFree(ctx); err != nil {
 		return err
 	}
-	order := map[string]any{"do": "install", "wheels": files, "pip": pip, "limit_s": u.deploy.fleet.Limit(installLimit).Seconds(), "policy": u.deploy.opt.Policy.ForNodes(), "signed": signed}
+	order := agent.Order{"do": "install", "wheels": files, "pip": pip, "limit_s": u.run.fleet.Limit(installLimit).Seconds(), "policy": u.run.opt.Policy.ForNodes(), "signed": signed}
 	if u.byteCode {
 		order["bytecode"] = map[string]any{"file": path.Join(u.inbox.Folder, filepath.Base(u.plan.Wheel.ByteCode.Path)), "magic": m.ByteCode.Magic, "sha256": m.ByteCode.SHA256}
 	}
@@ -242,7 +242,7 @@ func (u *nodeRun) install(ctx context.Context) error {
 		return err
 	}
 	u.judged = done.Judged.Remark()
-	u.installed.changed, u.installed.after, u.installed.record = true, &report.Version{Version: done.Version, SHA256: m.SHA256}, done.Record
+	u.change.changed, u.change.after, u.change.recordSHA256 = true, &report.Version{Version: done.Version, SHA256: m.SHA256}, done.Record
 	return nil
 }
 
@@ -254,8 +254,8 @@ func (u *nodeRun) fetch(ctx context.Context, pip string) ([]wheel.BundleWheel, e
 	var got struct {
 		Wheels []wheel.BundleWheel `json:"wheels"`
 	}
-	order := map[string]any{"do": "fetch", "needs": u.plan.Fetch, "fixed": installedVersions(*u.facts), "pip": pip, "limit_s": u.deploy.fleet.Limit(installLimit).Seconds()}
-	err := u.session.ask(ctx, order, &got)
+	order := agent.Order{"do": "fetch", "needs": u.plan.Fetch, "fixed": installedVersions(*u.facts), "pip": pip, "limit_s": u.run.fleet.Limit(installLimit).Seconds()}
+	err := u.session.Ask(ctx, order, &got)
 	if err != nil {
 		err = fmt.Errorf("from the node's own index: %w", err)
 	}
@@ -265,13 +265,13 @@ func (u *nodeRun) fetch(ctx context.Context, pip string) ([]wheel.BundleWheel, e
 // verifySharing verifies a node that shares its environment with a node that has already
 // recorded the change: it is too late to undo the change.
 func (u *nodeRun) verifySharing(ctx context.Context) error {
-	leader := u.deploy.nodes[u.plan.Leader]
+	leader := u.run.nodes[u.plan.Leader]
 	verify, kept := u.verify, "the new wheel"
 	if leader.plan.Action == Rollback {
-		verify, kept = rollback{u}.verify, "the version that was put back"
+		verify, kept = u.verifyRollback, "the version that was put back"
 	}
 	err := verify(ctx)
-	if err == nil || !u.installed.changed {
+	if err == nil || !u.change.changed {
 		return err
 	}
 	try := hint.Of(err)
@@ -284,25 +284,25 @@ func (u *nodeRun) verifySharing(ctx context.Context) error {
 // verify proves that the node has the version that was installed, or put back.
 func (u *nodeRun) verify(ctx context.Context) error {
 	w := u.plan.Wheel
-	level := u.deploy.opt.Verify
+	level := u.run.opt.Verify
 	if u.plan.Action == UpToDate {
-		level = cmp.Or(u.deploy.opt.VerifyLeft, level)
+		level = cmp.Or(u.run.opt.VerifyUnchanged, level)
 	}
-	return u.prove(ctx, w.Manifest, verify.Request{Level: level, Version: w.Version, Record: u.installed.record, Ops: w.Manifest.Ops, Along: versions(u.plan.Companions)})
+	return u.prove(ctx, w.Manifest, verify.Request{Level: level, Version: w.Version, Record: u.change.recordSHA256, Ops: w.Manifest.Ops, Along: versions(u.plan.Extra)})
 }
 
 // prove proves that the node has an installation. The agent can compare files itself; ops are
 // loaded by a program of its own, as a training job would.
 func (u *nodeRun) prove(ctx context.Context, m wheel.Manifest, request verify.Request) error {
 	if u.session != nil && request.Level == verify.LevelFiles {
-		return u.session.ask(ctx, agent.Order{"do": "verify", "request": request}, new(verify.Reply))
+		return u.session.Ask(ctx, agent.Order{"do": "verify", "request": request}, new(verify.Reply))
 	}
 	return verify.Prove(ctx, u.Node, *u.facts, m, request)
 }
 
 // versions returns the version of each wheel that was installed with DeepSpeed, by name, for the
 // verification.
-func versions(along []Companion) map[string]string {
+func versions(along []ExtraWheel) map[string]string {
 	out := map[string]string{}
 	for _, a := range along {
 		out[a.Name] = a.Version
@@ -328,9 +328,9 @@ type journalEntry struct {
 func (u *nodeRun) record(ctx context.Context) error {
 	m := u.plan.Wheel.Manifest
 	at := time.Now().UTC().Format(time.RFC3339)
-	return u.session.ask(ctx, map[string]any{
+	return u.session.Ask(ctx, agent.Order{
 		"do": "record", "forget": false,
-		"installed": map[string]any{"wheel": m.Name, "sha256": m.SHA256, "version": u.installed.after.Version, "record": u.installed.record, "at": at, "run": u.deploy.fleet.Run},
-		"journal":   journalEntry{"deploy", u.deploy.fleet.Run, at, u.deploy.opt.By, u.Host.Name, m.Name, m.SHA256, companionNames(u.plan.Companions), u.installed.before, u.deploy.opt.Verify},
+		"installed": map[string]any{"wheel": m.Name, "sha256": m.SHA256, "version": u.change.after.Version, "record": u.change.recordSHA256, "at": at, "run": u.run.fleet.Run},
+		"journal":   journalEntry{"deploy", u.run.fleet.Run, at, u.run.opt.By, u.Host.Name, m.Name, m.SHA256, extraWheelNames(u.plan.Extra), u.change.before, u.run.opt.Verify},
 	}, nil)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/agent"
+	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/hint"
@@ -18,18 +19,16 @@ import (
 // interrupted the run.
 const hurriedLimit = 15 * time.Second
 
-// undo takes back the change that was begun on a node.
-type undo struct{ *nodeRun }
-
-// run undoes the change that was begun on a node, even after ctx has ended, and finds out
+// undo takes back the change that was begun on a node, even after ctx has ended, and finds out
 // the version there.
-func (u undo) run(ctx context.Context) {
+func (u *nodeRun) undo(ctx context.Context) {
 	if u.session == nil {
 		return
 	}
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
 	defer cancel()
-	is, err := u.session.undo(limited)
+	var is undoReply
+	err := u.session.Ask(limited, agent.Order{"do": "undo"}, &is)
 	u.endSession()
 	if err != nil && u.Step == "put" {
 		return // nothing was changed yet; the next run uses the files that have arrived
@@ -40,7 +39,7 @@ func (u undo) run(ctx context.Context) {
 			limited, hurry = context.WithTimeout(limited, hurriedLimit)
 			defer hurry()
 		}
-		if seen, again := u.inspectAgain(limited, err); again == nil {
+		if seen, inspectErr := u.inspectAgain(limited, err); inspectErr == nil {
 			is, err = seen, nil
 		}
 	}
@@ -50,18 +49,18 @@ func (u undo) run(ctx context.Context) {
 // inspectAgain finds out the version on a node after its agent was lost. It starts another agent,
 // over a new connection if needed. That agent waits for the end of the first one and, if the
 // first one was killed, repairs the environment.
-func (u undo) inspectAgain(ctx context.Context, lost error) (undoReply, error) {
+func (u *nodeRun) inspectAgain(ctx context.Context, lost error) (undoReply, error) {
 	if errors.Is(lost, remote.ErrLost) {
 		if err := u.restart(ctx); err != nil {
 			return undoReply{}, err
 		}
 	}
-	c, b, err := startSession(ctx, u.nodeRun, sessionRequest{Run: u.deploy.fleet.Run, Label: FileLabel(u.Host.Name), By: u.deploy.opt.By, Look: true})
+	s, b, err := u.startSession(ctx, sessionRequest{Files: []expectedFile{}, Look: true, LockS: changes.LockWait(false)})
 	if err != nil {
 		return undoReply{}, err
 	}
-	c.End()
-	is := undoReply{Finished: true, Recorded: b.Run == u.deploy.fleet.Run}
+	s.End()
+	is := undoReply{Finished: true, Recorded: b.Run == u.run.fleet.Run}
 	if b.Now != nil {
 		is.Before = &report.Version{Version: b.Now.Version, SHA256: b.Now.SHA256}
 	}
@@ -69,19 +68,19 @@ func (u undo) inspectAgain(ctx context.Context, lost error) (undoReply, error) {
 }
 
 // describeUndo adds the result of the undo to the node's error.
-func (u undo) describeUndo(is undoReply, err error) {
+func (u *nodeRun) describeUndo(is undoReply, err error) {
 	why, after := hint.Of(u.Err), errors.New("put back: no DeepSpeed, as before")
 	switch {
 	case err != nil:
-		after, u.installed.after, u.installed.unseen = u.describeUnseen(err), nil, true
+		after, u.change.after, u.change.unseen = u.describeUnseen(err), nil, true
 		why = strings.TrimPrefix(why+"; deploy again once the node answers", "; ")
 	case is.Recorded:
-		u.installed.changed = true
-		after = describeFinal(u.installed.after, is.Finished)
+		u.change.changed = true
+		after = describeFinal(u.change.after, is.Finished)
 	case is.Before == nil:
-		u.installed.changed, u.installed.after = false, nil
+		u.change.changed, u.change.after = false, nil
 	default:
-		u.installed.changed, u.installed.after = false, is.Before
+		u.change.changed, u.change.after = false, is.Before
 		after = cause.Errorf("put back: DeepSpeed %s, as before", cause.Own(is.Before.Version))
 	}
 	u.Log.Line("", after.Error())
@@ -89,7 +88,7 @@ func (u undo) describeUndo(is undoReply, err error) {
 }
 
 // describeUnseen describes the state of a node whose undo failed or gave no answer.
-func (u undo) describeUnseen(err error) error {
+func (u *nodeRun) describeUnseen(err error) error {
 	var refused *agent.Failure
 	switch {
 	case errors.As(err, &refused):

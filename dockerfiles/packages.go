@@ -21,8 +21,8 @@ func (p Package) String() string { return p.Name + "==" + p.Version }
 
 // Packages are the Python packages that may be installed for a toolchain, each list sorted by name.
 type Packages struct {
-	Runtime []Package // torch, what DeepSpeed needs beside it, and what these require
-	Build   []Package // what a build needs in addition: tools, CUDA, and what ops need
+	Runtime []Package // torch, DeepSpeed's other requirements, and the requirements of these
+	Build   []Package // the additional packages of a build: tools, CUDA, requirements of ops
 }
 
 // Pinned returns requirements such as NAME[EXTRA]==X.* with the version that the packages have.
@@ -260,7 +260,7 @@ func CUDARequirements(source, toolkit string) []string {
 }
 
 // ToolPackages returns the packages of a toolchain that do not depend on its torch and Python: uv, and
-// what goes with nvcc 12.4.
+// those that belong to nvcc 12.4.
 func ToolPackages(source string) []Package {
 	out := readPinned("uv.txt")
 	if source == "nvcc12" {

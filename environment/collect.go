@@ -205,7 +205,7 @@ func (c *Collector) inIndexes(ctx context.Context, indexes []string, project str
 	return nil, failed
 }
 
-// checkedReader ends with an error if what it read has another sha256.
+// checkedReader ends with an error if the bytes that it read have another sha256.
 type checkedReader struct {
 	r    io.Reader
 	want File

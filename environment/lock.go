@@ -35,8 +35,8 @@ type Lock struct {
 	Dir string `json:"-"` // the folder of the lock file, to which File.Path is relative
 }
 
-// Program is the interpreter on nodes: what environment.yaml names, or pythonX.Y. A node for which
-// a Python comes along may have neither.
+// Program is the interpreter on nodes: the one in environment.yaml, or pythonX.Y. A node to which
+// dsbuild sends a Python may have neither.
 func (l *Lock) Program() string { return cmp.Or(l.Interpreter, "python"+l.Python) }
 
 // Set is the files for one kind of node.

@@ -138,7 +138,7 @@ func indexOfLocal(locals []local, name string) int {
 	return slices.IndexFunc(locals, func(l local) bool { return l.Name == name })
 }
 
-// relativePath is path as seen from dir, with slashes; path itself where there is no way.
+// relativePath is path relative to dir, with slashes; path itself if that is impossible.
 func relativePath(dir, path string) string {
 	if abs, err := filepath.Abs(path); err == nil {
 		path = abs

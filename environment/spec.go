@@ -29,8 +29,8 @@ type Spec struct {
 	Overrides []string // requirements that replace those of all packages; a file has none
 }
 
-// Program is the interpreter on nodes: what the file names, or pythonX.Y. If one comes along, any
-// Python of the nodes serves until it is there.
+// Program is the interpreter on nodes: the one in the file, or pythonX.Y. If dsbuild sends one, it uses any
+// Python of the nodes until then.
 func (s *Spec) Program() string {
 	if len(s.Archives) > 0 {
 		return "python3"

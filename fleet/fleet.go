@@ -24,7 +24,7 @@ import (
 
 // Options are the settings that all commands on nodes share.
 type Options struct {
-	Command    string // the dsbuild command, for logs and the report: deploy, rollback, ship or verify
+	Command    string // the dsbuild command, for logs and the report, such as deploy or env rollback
 	By         string // the user who runs it, for logs and journals
 	Hosts      []inventory.Host
 	KnownHosts string        // path of known_hosts; "" means the user's own
@@ -32,7 +32,7 @@ type Options struct {
 	Reporter   ui.Reporter
 	Forks      int // nodes at once; 0 means fanout.DefaultForks
 	// TooMany is called with the number of failed nodes and the total: of all nodes, or of one
-	// group of deploy's Serial. If it returns true, dsbuild starts no further node. nil: dsbuild
+	// group of --serial. If it returns true, dsbuild starts no further node. nil: dsbuild
 	// never stops early.
 	TooMany func(failed, of int) bool
 	Logs    Logs          // where to keep the log of each node
@@ -87,8 +87,8 @@ func (f *Fleet) Forks() int {
 // mostWide bounds the window that Widen opens.
 const mostWide = 256
 
-// Widen lets so many nodes be at work at once, at most 256, unless the user chose another number
-// than the default: nodes that pass a file on to each other have to be at work together.
+// Widen opens the window for so many nodes, at most 256, unless --forks is below its default. Nodes
+// that pass a file on to each other must be at work at the same time.
 func (f *Fleet) Widen(nodes int) {
 	if f.Forks() >= fanout.DefaultForks {
 		f.opt.Forks = max(f.Forks(), min(nodes, mostWide))
@@ -128,8 +128,8 @@ type Step struct {
 	Needed func() bool
 }
 
-// Walk is the way of one node through its steps.
-type Walk struct {
+// NodeSteps is what one node is taken through.
+type NodeSteps struct {
 	Node  *Node
 	Steps []Step
 	// End is called once at the end, with the error of the failed step; nil: nothing to do. The
@@ -162,59 +162,67 @@ func (f *Fleet) connectStep(n *Node) Step {
 	return s
 }
 
-// Reach connects to nodes and takes each through its steps. Once stop returns true for the number
+// ConnectAndRun connects to nodes and takes each through its steps. Once stop returns true for the number
 // of failed nodes, it starts no further node; nil means never. If connecting may mean a wait in a
 // queue (ConnectWait), every node connects at once and the limit of Forks applies only to steps.
-func (f *Fleet) Reach(ctx context.Context, title string, walks []Walk, stop func(int) bool) {
-	f.progress = newProgress(f.opt.Reporter, title, len(walks))
+func (f *Fleet) ConnectAndRun(ctx context.Context, title string, nodeSteps []NodeSteps, stop func(int) bool) {
+	f.progress = newProgress(f.opt.Reporter, title, len(nodeSteps))
 	defer f.progress.close()
 	opt := fanout.Options{Forks: f.opt.Forks, StopWhen: stop}
 	var window chan struct{}
 	if f.opt.ConnectWait > 0 {
 		window = make(chan struct{}, f.Forks())
-		opt.Forks = len(walks)
+		opt.Forks = len(nodeSteps)
 	}
-	f.run(ctx, walks, opt, 1, func(ctx context.Context, w Walk) error {
-		if err := w.Node.walk(ctx, []Step{f.connectStep(w.Node)}); err != nil {
+	f.run(ctx, nodeSteps, opt, 1, func(ctx context.Context, w NodeSteps) error {
+		if err := w.Node.runSteps(ctx, []Step{f.connectStep(w.Node)}); err != nil {
 			return err
 		}
 		if window != nil {
 			window <- struct{}{} // a node that holds a place ends when ctx does
 			defer func() { <-window }()
 		}
-		return w.Node.walk(ctx, w.Steps)
+		return w.Node.runSteps(ctx, w.Steps)
 	})
 }
 
-// Show displays the progress of the walks until the caller calls hide: their number, the bytes to
+// Show displays the progress of some nodes until the caller calls hide: their number, the bytes to
 // send, and the nodes that failed before.
-func (f *Fleet) Show(title string, walks int, bytes int64, failed []string) (hide func()) {
-	f.progress = newProgress(f.opt.Reporter, title, walks)
-	f.progress.bytes, f.progress.failed = bytes, failed
+func (f *Fleet) Show(title string, nodes int, bytes int64) (hide func()) {
+	f.progress = newProgress(f.opt.Reporter, title, nodes)
+	f.progress.bytes, f.progress.failed = bytes, f.Failed()
 	return f.progress.close
 }
 
-// ShowGroup displays the number of the group of --serial that is changed now.
-func (f *Fleet) ShowGroup(number int) { f.progress.setGroup(number) }
+// Failed returns the names of the nodes that failed so far.
+func (f *Fleet) Failed() []string {
+	var names []string
+	for _, n := range f.Nodes {
+		if n.Failed() {
+			names = append(names, n.Host.Name)
+		}
+	}
+	return names
+}
 
-// Walk takes nodes that are connected through their steps, and starts no further node once stop
+// RunSteps takes nodes that are connected through their steps, and starts no further node once stop
 // returns true for the number of failed nodes; nil means never. Show comes before it.
-func (f *Fleet) Walk(ctx context.Context, walks []Walk, stop func(int) bool) {
+func (f *Fleet) RunSteps(ctx context.Context, nodeSteps []NodeSteps, stop func(int) bool) {
 	if stop != nil && stop(0) {
-		for _, w := range walks {
+		for _, w := range nodeSteps {
 			w.Node.Err = fanout.ErrStopped
 		}
 		return
 	}
-	f.run(ctx, walks, fanout.Options{Forks: f.opt.Forks, StopWhen: stop}, 0, func(ctx context.Context, w Walk) error {
-		return w.Node.walk(ctx, w.Steps)
+	f.run(ctx, nodeSteps, fanout.Options{Forks: f.opt.Forks, StopWhen: stop}, 0, func(ctx context.Context, w NodeSteps) error {
+		return w.Node.runSteps(ctx, w.Steps)
 	})
 }
 
-// run calls do for every walk, and ends it. It notes the errors that only fanout knows: the node
-// was not started, or its goroutine panicked. more is the number of steps beyond Walk.Steps.
-func (f *Fleet) run(ctx context.Context, walks []Walk, opt fanout.Options, more int, do func(context.Context, Walk) error) {
-	results := fanout.Run(ctx, walks, opt, func(ctx context.Context, w Walk) (struct{}, error) {
+// run calls do for every node, and ends it. It notes the errors that only fanout knows: the node
+// was not started, or its goroutine panicked. more is the number of steps beyond NodeSteps.Steps.
+func (f *Fleet) run(ctx context.Context, nodeSteps []NodeSteps, opt fanout.Options, more int, do func(context.Context, NodeSteps) error) {
+	results := fanout.Run(ctx, nodeSteps, opt, func(ctx context.Context, w NodeSteps) (struct{}, error) {
 		f.progress.begin(w.Node, more+len(w.Steps))
 		defer f.progress.end(w.Node)
 		ended := false
@@ -235,7 +243,7 @@ func (f *Fleet) run(ctx context.Context, walks []Walk, opt fanout.Options, more 
 		return struct{}{}, err
 	})
 	for i, r := range results {
-		if n := walks[i].Node; r.Err != nil && n.Err == nil {
+		if n := nodeSteps[i].Node; r.Err != nil && n.Err == nil {
 			n.Err = r.Err
 			if r.Started {
 				n.Status = report.Failed
@@ -244,9 +252,9 @@ func (f *Fleet) run(ctx context.Context, walks []Walk, opt fanout.Options, more 
 	}
 }
 
-// walk takes a node through steps: it handles the display, durations, time limits and the log, so
+// runSteps takes a node through steps: it handles the display, durations, time limits and the log, so
 // that a step does not have to.
-func (n *Node) walk(ctx context.Context, steps []Step) error {
+func (n *Node) runSteps(ctx context.Context, steps []Step) error {
 	for _, s := range steps {
 		if s.Needed != nil && !s.Needed() {
 			continue

@@ -25,7 +25,8 @@ type Node struct {
 	Seconds map[string]float64 // by step
 	KeepLog bool               // keep its log although no step failed
 
-	fleet *Fleet
+	fleet  *Fleet
+	serial int // the group of --serial in which it was changed, from 1
 }
 
 // Names lists the nodes' own names.
@@ -93,7 +94,7 @@ const mostError = 4 << 10
 func (n *Node) Report() report.Node {
 	r := report.Node{
 		Name: n.Host.Name, Status: n.Status, Step: n.Step, Seconds: n.Seconds, Log: n.Log.Path(),
-		Differs: []string{}, Remarks: []string{}, Along: []string{}, CauseText: cause.Of(n.Err),
+		Differs: []string{}, Remarks: []string{}, Along: []string{}, CauseText: cause.Of(n.Err), Serial: n.serial,
 	}
 	if n.Err != nil {
 		r.Error, r.Hint = ui.ShortenMiddle(ui.OneLine(n.Err.Error()), mostError), ui.OneLine(hint.Of(n.Err))

@@ -32,13 +32,13 @@ func (d deaf) Dial(ctx context.Context, t remote.Target) (remote.Conn, error) {
 	return nil, fmt.Errorf("%w: dial tcp 10.0.0.%d:22: i/o timeout", remote.ErrDial, len(t.Name))
 }
 
-// walksOf are walks of all nodes without further steps.
-func walksOf(f *fleet.Fleet) []fleet.Walk {
-	var walks []fleet.Walk
+// noSteps are all nodes without further steps.
+func noSteps(f *fleet.Fleet) []fleet.NodeSteps {
+	var nodeSteps []fleet.NodeSteps
 	for _, n := range f.Nodes {
-		walks = append(walks, fleet.Walk{Node: n})
+		nodeSteps = append(nodeSteps, fleet.NodeSteps{Node: n})
 	}
-	return walks
+	return nodeSteps
 }
 
 // surveyed is what is said while 2,000 nodes are asked, of which two take longer
@@ -54,7 +54,7 @@ func surveyed(t *testing.T, opts ui.Options) string {
 			opt.Hosts = append(opt.Hosts, inventory.Host{Name: name, Node: name, Address: name})
 		}
 		f := fleet.New(opt)
-		f.Reach(t.Context(), "surveying", walksOf(f), nil)
+		f.ConnectAndRun(t.Context(), "surveying", noSteps(f), nil)
 		console.Close()
 	})
 	return out.String()
@@ -110,7 +110,7 @@ func TestWatchingEndsWithItsNodes(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		time.AfterFunc(4*time.Second, func() { cancel(errors.New("interrupted by the test")) })
 		f := fleet.New(opt)
-		f.Reach(ctx, "surveying", walksOf(f), nil)
+		f.ConnectAndRun(ctx, "surveying", noSteps(f), nil)
 		if err := f.Abandon(ctx); err == nil || f.Nodes[9].Err == nil {
 			t.Error("no error")
 		}

@@ -9,8 +9,8 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// factsOfLabels returns what dsbuild's own labels say: those of an earlier run, or of the
-// Dockerfile of the base.
+// factsOfLabels returns the facts in dsbuild's own labels, which an earlier run or the Dockerfile of the
+// base has set.
 func factsOfLabels(labels map[string]string) *evidence {
 	e := newEvidence()
 	for _, name := range factNames() {
@@ -24,7 +24,7 @@ func factsOfLabels(labels map[string]string) *evidence {
 	return e
 }
 
-// factsOfConfig returns what an image's configuration says: variables, the labels of its
+// factsOfConfig returns the facts in an image's configuration: variables, the labels of its
 // distribution, and the commands in its history.
 func factsOfConfig(c *v1.ConfigFile, glibcOf func(image string) string) *evidence {
 	e := newEvidence()

@@ -15,7 +15,7 @@ func usagef(advice, format string, args ...any) error {
 	return hint.Coded(hint.Add(fmt.Errorf(format, args...), advice), 2)
 }
 
-// registryError adds what to do about an answer of a registry.
+// registryError adds a hint to the error of a registry.
 func registryError(err error, registry string) error {
 	var answer *transport.Error
 	if !errors.As(err, &answer) {

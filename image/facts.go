@@ -95,7 +95,7 @@ func agree(name, a, b string) bool {
 	return a == b || strings.HasPrefix(a, b+".") || strings.HasPrefix(b, a+".")
 }
 
-// value returns what is known, "" for nothing or for sources that differ.
+// value returns the known value, "" if there is none or the sources differ.
 func (e *evidence) value(name string) string {
 	if len(e.conflicts[name]) > 0 {
 		return ""
@@ -145,7 +145,7 @@ func (e *evidence) contradict(given *evidence) []string {
 	return out
 }
 
-// describeConflict tells what the sources say about a fact on which they differ.
+// describeConflict lists the values of a fact on which the sources differ.
 func (e *evidence) describeConflict(name string) string {
 	all := append([]Fact{e.facts[name]}, e.conflicts[name]...)
 	var parts []string

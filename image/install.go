@@ -67,8 +67,8 @@ type installation struct {
 // maxScript bounds a script, whose first line may change: bytes.
 const maxScript = 16 << 20
 
-// installWheel returns what pip install --no-deps would write for a wheel, without byte code:
-// Python compiles it at the first import.
+// installWheel returns the files that pip install --no-deps would write for a wheel, without byte
+// code: Python compiles that at the first import.
 func installWheel(a *wheel.Archive, t target) (*installation, error) {
 	i := &installation{archive: a, target: t}
 	meta, err := a.Metadata()

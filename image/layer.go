@@ -34,7 +34,7 @@ const (
 // gzipLevel makes layers smaller than the wheel, in half the time of the best level.
 const gzipLevel = 6
 
-// content is what one layer holds.
+// content is the content of one layer.
 type content struct {
 	files   []file
 	folders map[string]bool // made by the layer, without a leading slash

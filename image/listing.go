@@ -207,7 +207,7 @@ func (l listing) hasPython() bool {
 	return false
 }
 
-// facts returns what the files say. site is the folder that the user named, or "".
+// facts returns the facts in the files. site is the folder that the user named, or "".
 func (l listing) facts(site string, glibcOf func(image string) string) (*evidence, error) {
 	e := newEvidence()
 	if err := l.addSystem(e, glibcOf); err != nil {

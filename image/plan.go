@@ -61,7 +61,7 @@ type BaseImage struct {
 	Platform string `json:"platform"`
 	Layers   int    `json:"layers"`
 	Size     int64  `json:"size"` // of the layers, as they are stored
-	Read     string `json:"read"` // what was read of it: "configuration", "files"
+	Read     string `json:"read"` // the part that was read: "configuration", "files"
 }
 
 // Wheel is one wheel in a report.
@@ -174,7 +174,7 @@ func (p *Plan) readConfig(platform v1.Platform) (*v1.ConfigFile, error) {
 	return config, nil
 }
 
-// gather collects the facts: the user's, then the files', then what the image says of itself.
+// gather collects the facts: from the user, then from the files, then from the image's metadata.
 func (p *Plan) gather(ctx context.Context, config *v1.ConfigFile) error {
 	given := newEvidence()
 	for _, name := range factNames() {
@@ -318,7 +318,7 @@ func aboutBase(reason string) string {
 }
 
 // nodeFacts are the facts of a node that runs the base. It has the GPUs of the wheel: an image
-// says nothing about GPUs, and DeepSpeed refuses another CUDA where there is one.
+// says nothing about GPUs, and on a node with a GPU DeepSpeed refuses another CUDA.
 func (p *Plan) nodeFacts(m wheel.Manifest) node.Facts {
 	value := func(name string) string {
 		if v := p.known.value(name); v != None {

@@ -16,7 +16,7 @@ import (
 // sbomPackage is a package by its package URL.
 type sbomPackage struct{ kind, name, version string }
 
-// factsOfSBOM returns what a list of packages says: SPDX or CycloneDX, alone or in an in-toto
+// factsOfSBOM returns the facts in a list of packages: SPDX or CycloneDX, alone or in an in-toto
 // statement. A document of another form says nothing.
 func factsOfSBOM(text []byte) *evidence {
 	e := newEvidence()

@@ -88,7 +88,7 @@ func (r *rangeReader) read(blob v1.Hash, offset, size int64) ([]byte, error) {
 	return data, err
 }
 
-// tocDecompressor is what both kinds of tables have in common.
+// tocDecompressor is the interface of both kinds of tables.
 type tocDecompressor interface {
 	estargz.Decompressor
 	DecompressTOC(r io.Reader) (io.ReadCloser, error)

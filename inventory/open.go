@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -143,23 +142,4 @@ func isProgram(file io.ReadSeeker) (bool, error) {
 	}
 	_, err = file.Seek(0, io.SeekStart)
 	return bytes.Equal(head[:n], []byte("#!")), err
-}
-
-// secret matches a variable with its value if its name shows that the value is secret.
-var secret = regexp.MustCompile(`(?i)(\w*(?:pass|secret|token|credential|api_?key|private_key)\w*["']?\s*[=:]\s*)("[^"]*"?|'[^']*'?|\S+)`)
-
-// withoutSecrets returns the lines for excerpts, with stars in place of secrets. The columns stay.
-func withoutSecrets(lines []string) []string {
-	shown := slices.Clone(lines)
-	for i, line := range shown {
-		for _, m := range slices.Backward(secret.FindAllStringSubmatchIndex(line, -1)) {
-			if strings.Contains(strings.ToLower(line[m[2]:m[3]]), "_file") {
-				continue
-			}
-			value := line[m[4]:m[5]]
-			line = line[:m[4]] + strings.Repeat("*", len([]rune(value))) + line[m[5]:]
-		}
-		shown[i] = line
-	}
-	return shown
 }

@@ -125,16 +125,11 @@ func (r *reader) recognise(data []byte) document {
 	ext := filepath.Ext(r.File)
 	r.format = guess(doc.lines, slices.Contains([]string{".yaml", ".yml", ".json"}, ext))
 	switch {
-	case r.format == ansibleINI:
-		r.Lines = withoutSecrets(doc.lines)
 	case r.format == yamlFamily && ansible.IsList(string(data)):
 		r.format, r.Lines = ansibleList, nil // no excerpts: the list is one line with all secrets
 	case r.format == yamlFamily:
-		if doc.body = r.parse(data); doc.body == nil {
-			break
-		}
-		if r.format = yamlFormat(doc.body); r.format == ansibleYAML {
-			r.Lines = withoutSecrets(doc.lines)
+		if doc.body = r.parse(data); doc.body != nil {
+			r.format = yamlFormat(doc.body)
 		}
 	}
 	return doc

@@ -104,7 +104,7 @@ func faultOf(dec *json.Decoder, err error) error {
 
 func (c config) isTrue(key string) bool { return c[key].value == true }
 
-// textOf of a key; "" where it is no text.
+// textOf returns the text of a key; "" if it is not a text.
 func (c config) textOf(key string) string {
 	s, _ := c[key].value.(string)
 	return s

@@ -23,7 +23,7 @@ type Config struct {
 	Entries []matrix.Entry // each is built from each source
 	Index   *Index         // nil: not published
 	Deploy  *Deploy        // nil: not deployed
-	Notify  *Notify        // nil: nobody is told of a night that failed
+	Notify  *Notify        // nil: no notice of a failed night
 }
 
 // Source is the origin of wheels.
@@ -35,7 +35,7 @@ type Source struct {
 // Index is where wheels are published.
 type Index struct{ Dir, URL string }
 
-// Deploy says who gets the wheels, in the words of the flags of dsbuild deploy.
+// Deploy says which nodes get the wheels. Its fields are named like the flags of dsbuild deploy.
 type Deploy struct {
 	Inventory string
 	Source    string // the name of the source whose wheels they get

@@ -23,10 +23,10 @@ import (
 
 // Planner turns an entry, built from a source, into a plan.
 type Planner interface {
-	// Ask is the plan as far as it can be told without an engine, and the request
-	// that it is known by (pipeline.RequestDigest). It brings the sources, once.
+	// Ask makes the plan as far as that works without an engine. request is the key of the plan in
+	// the store (pipeline.RequestDigest). Ask fetches the sources, once.
 	Ask(ctx context.Context, e matrix.Entry, s Source) (p *pipeline.Plan, request string, err error)
-	// Plan is the plan to run. Its messages name name.
+	// Plan makes the plan to run. Its messages begin with name.
 	Plan(ctx context.Context, name string, e matrix.Entry, s Source) (*pipeline.Plan, error)
 }
 
@@ -34,11 +34,11 @@ type Planner interface {
 type Options struct {
 	Config
 	Plans Planner
-	// Build runs plans and puts the wheels into dir; done is told of each as soon as
-	// it has ended, by several goroutines (pipeline.Farm).
+	// Build runs plans and puts the wheels into dir. Several goroutines call done, each with a result as
+	// soon as it exists (pipeline.Farm).
 	Build func(ctx context.Context, dir string, jobs []pipeline.Job, done func(pipeline.Result)) []pipeline.Result
-	// Deploy gives the wheels in dir to the nodes of limit, and writes its reports
-	// under the name, which has no ending; nil where nothing is deployed.
+	// Deploy installs the wheels of dir on the nodes of limit, and writes its reports as report with an
+	// ending. It is nil if the night deploys nothing.
 	Deploy func(ctx context.Context, dir, limit, report string) (Nodes, error)
 	// GPUs names those of a compute capability, for the page of the index.
 	GPUs func(capability string) []string

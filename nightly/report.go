@@ -41,7 +41,7 @@ type Report struct {
 	By      string         `json:"by"`
 	Summary Summary        `json:"summary"`
 	Entries []*EntryReport `json:"entries"` // source after source, in the order of the file
-	Publish *PublishReport `json:"publish"` // null where nothing is to be
+	Publish *PublishReport `json:"publish"` // null if the night publishes nothing
 	Deploys []DeployReport `json:"deploys"` // the canary, and all
 	Pruned  int            `json:"pruned"`  // builds and reports that were dropped
 }
@@ -63,7 +63,7 @@ type EntryReport struct {
 	Error   string   `json:"error,omitempty"`
 	Hint    string   `json:"hint,omitempty"`
 	Engine  string   `json:"engine,omitempty"`
-	Seconds float64  `json:"seconds"` // of building; 0 where nothing was built
+	Seconds float64  `json:"seconds"` // of the build; 0 if there was none
 	Build   *Build   `json:"build"`   // the build of now; of a wheel that failed the last good one
 	Before  *Build   `json:"before"`  // the build before this night
 	Changes []string `json:"changes"` // since then
@@ -195,7 +195,7 @@ func (e *Error) Error() string { return strings.Join(e.what, "; ") }
 // it.
 func (e *Error) ExitCode() int { return e.code }
 
-// Err is nil where nothing failed.
+// Err returns nil if nothing failed.
 func (r *Report) Err() error {
 	e := &Error{}
 	var failed []string

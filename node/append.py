@@ -1,5 +1,5 @@
-# Appends what comes on standard input to a file, to its end, and tells the digest of
-# the whole: what comes is touched once.
+# Appends standard input to a file, and reports the digest of the whole file. It reads the
+# input only once.
 import fcntl
 import hashlib
 import select
@@ -9,11 +9,11 @@ SETPIPE_SZ = 1031  # fcntl.F_SETPIPE_SZ, which Python names since 3.10
 
 
 def widen(pipe, size):
-    """Makes a pipe hold more than 64 KB, where it may: for each of those, both of its
-    ends would have to take turns."""
+    """Enlarges a pipe beyond 64 KB, if it may: with a small one, reader and writer have to
+    take turns more often."""
     try:
         fcntl.fcntl(pipe, SETPIPE_SZ, size)
-    except OSError:  # no pipe, or too many of this user's are large
+    except OSError:  # not a pipe, or this user has too many large ones
         pass
 
 

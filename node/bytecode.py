@@ -1,9 +1,10 @@
-# Byte code of DeepSpeed's modules: what came with a wheel, and what is not its module's.
+# The byte code of DeepSpeed's modules: unpacks the byte code of a wheel, and finds byte code that
+# is not that of its module.
 
 
 def unpack_byte_code(file, sha256):
-    """The byte code of a wheel's modules by their names, from a file that must unpack to
-    this digest; empty where it does not."""
+    """The byte code of a wheel's modules by their names. Empty if the file does not unpack to
+    this digest."""
     try:
         import lzma
     except ImportError:  # an optional part of Python
@@ -32,8 +33,8 @@ def unpack_byte_code(file, sha256):
 
 
 def differing(site, found, brought):
-    """The paths of byte code that is neither what came with the wheel nor what this Python
-    makes of the module."""
+    """The paths of byte code that is neither that of the wheel nor what this Python compiles from
+    the module."""
     import warnings
 
     kept = os.path.join(sys.prefix, ".dsbuild", "bytecode.xz")
@@ -49,7 +50,7 @@ def differing(site, found, brought):
 
 
 def compiles_to(module, level, data):
-    """Whether byte code is that of a module, or such that Python makes it anew."""
+    """Whether byte code is that of a module, or of a form that Python ignores and compiles again."""
     import importlib.util
     import marshal
 

@@ -1,8 +1,11 @@
-"""Prepended to every program that dsbuild runs on a node: MARK and REQUEST are
-set above. Runs on Python 3.8 and later; parses on much older ones.
+"""Comes first in every program that dsbuild runs on a node. MARK and REQUEST are set
+before it. Runs on Python 3.8 and later; much older ones can parse it.
 
-A probe must cost little more than the start of Python. json and hashlib take long to
-import; so nothing here imports more of their kind for a few lines."""
+A probe must cost little more than the start of Python. Modules take long to import, so
+nothing here imports one for a few lines.
+
+dsbuild splits every program at two blank lines (inParts in script.go), so that Python
+compiles it in small parts. So no function and no string may contain two blank lines."""
 import json
 import os
 import sys
@@ -14,14 +17,14 @@ if sys.path and sys.path[0] in ("", os.getcwd()):
 
 
 def emit(message):
-    """Sends one message; what else reaches stdout is noise and passed over."""
+    """Sends one message. dsbuild ignores all other output on stdout."""
     data = ("\n" + MARK + json.dumps(message, separators=(",", ":")) + "\n").encode("ascii")
     while data:
         data = data[os.write(1, data):]
 
 
 def content(path, most=1 << 20):
-    """The beginning of a file, b"" where it cannot be read."""
+    """The beginning of a file, b"" if it cannot be read."""
     data = b""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe must not block
@@ -33,7 +36,7 @@ def content(path, most=1 << 20):
             if not block:
                 break
             data += block
-    except OSError:  # a directory, or what vanished while it was read
+    except OSError:  # a directory, or a file that vanished meanwhile
         pass
     finally:
         os.close(fd)
@@ -41,14 +44,14 @@ def content(path, most=1 << 20):
 
 
 def text(path):
-    """The beginning of a text file, "" where there is none."""
+    """The beginning of a text file, "" if it cannot be read."""
     return content(path).decode("utf-8", "replace")
 
 
 def sites():
-    """The directories that pip installs into, without doubles."""
-    # The same everywhere but in the Pythons of distributions, which sysconfig
-    # knows: it reads all that Python was built with, which takes long.
+    """The directories that pip installs into, without duplicates."""
+    # They are the same everywhere except in the Pythons of distributions. Only for those
+    # this asks sysconfig, which takes long to import.
     tail = "python%d.%d%s/site-packages" % (sys.version_info[0], sys.version_info[1], "t" if "t" in getattr(sys, "abiflags", "") else "")
     paths = [os.path.join(sys.prefix, lib, tail) for lib in ("lib", getattr(sys, "platlibdir", "lib"))]
     if sys.prefix == "/usr" or not all(p in sys.path and os.path.isdir(p) for p in paths):
@@ -108,7 +111,7 @@ def metadata_of(info):
 
 
 def headers(data):
-    """The name and version among the headers that data begins with."""
+    """The name and the version in the headers at the beginning of data."""
     found = {}
     for line in data.split(b"\n"):
         key, colon, value = line.partition(b":")
@@ -123,12 +126,12 @@ def headers(data):
 
 
 def metadata_version(info):
-    """The version that a dist-info names."""
+    """The version in a dist-info."""
     return metadata_of(info)[1]
 
 
 def record_sha256(info):
-    """The sha256 of RECORD itself, "" where there is none."""
+    """The sha256 of RECORD itself, "" if there is none."""
     data = content(os.path.join(info, "RECORD"), 1 << 26)
     if not data:
         return ""
@@ -138,7 +141,7 @@ def record_sha256(info):
 
 
 def load_json(path):
-    """What a JSON file of dsbuild's holds, or None."""
+    """The content of a JSON file of dsbuild, or None."""
     source = content(path, 1 << 26)
     try:
         return json.loads(source.decode("utf-8")) if source else None
@@ -166,7 +169,7 @@ def installed(files=True):
 
 
 def previous(home):
-    """What was there before the last deploy, None if nothing is kept of it."""
+    """The DeepSpeed before the last deploy, None if dsbuild keeps none."""
     last = load_json(os.path.join(home, "previous", "change.json"))
     if not isinstance(last, dict):
         return None

@@ -24,8 +24,8 @@ var probePython string
 //go:embed uses.py
 var usesPython string
 
-//go:embed judge.py
-var judgePython string
+//go:embed processes.py
+var processesPython string
 
 // answered is Python's exit status after it has sent all facts. It is one more if nvidia-smi
 // reported nothing, two more if nvidia-smi did not end, three more if an errand failed. After any
@@ -135,8 +135,8 @@ func runProbe(ctx context.Context, r remote.Runner, python string, program Progr
 
 // Only a probe that compares files sends the code that reads a RECORD.
 var (
-	probeProgram      = packProgram(commonSource, UsesSource(), probePython, probeEnd)
-	probeFilesProgram = packProgram(commonSource, recordSource, UsesSource(), probePython, probeEnd)
+	probeProgram      = packProgram(commonSource, ProcessesSource(), probePython, probeEnd)
+	probeFilesProgram = packProgram(commonSource, recordSource, ProcessesSource(), probePython, probeEnd)
 )
 
 // probeEnd ends Python at once: an orderly shutdown takes as long as half of a probe.
@@ -180,10 +180,10 @@ func pythonList(words []string) string {
 	return "[" + strings.Join(quoted, ", ") + "]"
 }
 
-// UsesSource is the Python program that finds the processes that use an environment: users(), in
+// ProcessesSource is the Python program that finds the processes that use an environment: users(), in
 // two parts. Python compiles the second part only if it is needed.
-func UsesSource() string {
-	return usesPython + "\nJUDGE = " + strconv.QuoteToASCII(judgePython) + "\n"
+func ProcessesSource() string {
+	return usesPython + "\nPROCESSES = " + strconv.QuoteToASCII(processesPython) + "\n"
 }
 
 // readMessage reads one message: an object from Python, or a word and a text from the shell.

@@ -1,13 +1,13 @@
-# What the node's Python knows. Reads files and package metadata, imports nothing
-# that is not in the standard library, writes nothing. nvidia-smi is the one program
-# it starts; what else there is to find out about GPUs is the shell's.
+# Finds the facts that need the node's Python. Reads files and package metadata, imports only the
+# standard library, writes nothing. The only program that it starts is nvidia-smi; the shell finds
+# everything else about GPUs.
 QUERY = ["nvidia-smi", "--query-gpu=name,compute_cap,driver_version", "--format=csv,noheader"]
 NETWORK = ("nfs", "nfs4", "lustre", "beegfs", "ceph", "cifs", "smb3", "gpfs", "glusterfs", "fuse.glusterfs",
            "fuse.sshfs", "afs", "orangefs", "wekafs", "fuse.juicefs", "fuse.ceph", "panfs")
 
 
 def unescape(s):
-    """A path as mountinfo writes it."""
+    """The path of an entry in mountinfo, without its escapes."""
     for code, char in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\043", "#"), ("\\134", "\\")):
         s = s.replace(code, char)
     return s
@@ -50,7 +50,7 @@ def site_id(path):
 
 
 def free(path):
-    """Bytes that this user may still write at path or, if it is not there, above it."""
+    """The bytes that this user may still write at path, or above it if path does not exist."""
     while not os.path.isdir(path) and path != os.path.dirname(path):
         path = os.path.dirname(path)
     try:
@@ -106,20 +106,20 @@ def torch_home():
 
 
 def abi_text(torch):
-    """What shows which std::string torch uses: its CMake file says so up to 2.6, later
-    ones have a constructor that takes one."""
+    """The text that shows which std::string torch uses: up to 2.6 its CMake file; later the name of
+    a constructor that takes one."""
     said = text(os.path.join(torch, "share", "cmake", "Torch", "TorchConfig.cmake")).partition("_GLIBCXX_USE_CXX11_ABI=")[2][:1]
     return said or "".join(behind(os.path.join(torch, "lib", "libc10.so"), b"_ZN3c105ErrorC2ENS_14SourceLocationE", 1)[:1])
 
 
 def head_of(path):
-    """What the ELF header of a library says of its machine."""
+    """The machine in the ELF header of a library."""
     head = content(path, 20)
     return head[:6] + head[18:20] if head.startswith(b"\x7fELF") else b""
 
 
 def cached(name):
-    """Where the loader's cache says a library is, the first to be tried first."""
+    """The paths of a library in the loader's cache, in the order of preference."""
     data = content("/etc/ld.so.cache", 1 << 24)
     base = max(0, data.find(b"glibc-ld.so.cache"))  # offsets count from here
     wanted, found, at = b"/" + name.encode("ascii") + b"\0", [], -1
@@ -173,7 +173,7 @@ def distributions():
 
 
 def zipped(place, found):
-    """Adds what an archive on the path holds."""
+    """Adds the distributions in an archive on the path."""
     from importlib import metadata
 
     for dist in metadata.distributions(path=[place]):
@@ -215,7 +215,7 @@ def pip_wheel():
 
 
 def cpu_flags():
-    """What the first processor can do, as the kernel names it."""
+    """The flags of the first processor, in the kernel's words."""
     # The whole file is long, and slow to make, where there are many processors.
     for line in content("/proc/cpuinfo", 1 << 13).decode("ascii", "replace").split("\n"):
         if line.startswith("flags"):
@@ -262,7 +262,7 @@ def end_smi(pid, out):
 
 
 def probe():
-    """All of it: fields of Facts, and texts that Facts are read from elsewhere."""
+    """All facts: fields of Facts, and texts that dsbuild parses."""
     uname = os.uname()
     facts = {"python": "%d.%d.%d" % sys.version_info[:3], "executable": sys.executable or "", "prefix": sys.prefix,
              "tag": "cp%d%d%s" % (sys.version_info[0], sys.version_info[1], "t" if "t" in getattr(sys, "abiflags", "") else ""),
@@ -298,7 +298,7 @@ def probe():
 
 
 def undone(*raised):
-    """Ends a program that fails after the facts were told."""
+    """Ends a program whose errand fails, after it has sent the facts."""
     sys.__excepthook__(*raised)
     sys.stderr.flush()
     os._exit(ANSWERED + 3)

@@ -1,6 +1,6 @@
-# Gathers what is to be known about a node, most of it by the node's Python; what
-# that does not answer is found with nothing but a POSIX shell. Every program
-# that is started costs, so there are few. Writes nothing.
+# Gathers the facts about a node, most of them by the node's Python. If Python does not
+# answer, the shell itself finds as many as it can. Every program that it starts costs
+# time, so it starts few. Writes nothing.
 # Arguments: mark of a message, interpreter, how Python reads its program from
 # standard input, the program's size.
 mark=$1 py=$2 boot=$3 size=$4
@@ -35,16 +35,16 @@ if command -v "$py" >/dev/null 2>&1; then
 	"$py" -B -c "$boot" "$size"
 	status=$?
 	case $status in
-	93) exit 0 ;;           # it has told all
-	94) told=again ;;       # but nvidia-smi had nothing to say
-	95) told=hung ;;        # or did not end
-	96) exit 1 ;;           # what it was to do besides failed
+	93) exit 0 ;;           # Python has sent all facts
+	94) told=again ;;       # all but the GPUs: nvidia-smi reported nothing
+	95) told=hung ;;        # all but the GPUs: nvidia-smi did not end
+	96) exit 1 ;;           # all facts, but the errand failed
 	*) say python "$(command -v "$py")" ;;
 	esac
 fi
 
-# The names alone: from drivers that do not know compute_cap, or from the kernel's
-# module where nvidia-smi is missing or finds its library to be of another version.
+# Sends only the names of the GPUs: from nvidia-smi -L if the driver does not know compute_cap; from
+# the kernel's module if nvidia-smi is missing, or its library is of another version.
 names() {
 	case $1 in
 	*"GPU "*" (UUID"*)
@@ -65,7 +65,7 @@ names() {
 				[ "$key" = Model: ] && say gpu "$value"
 			done <"$file"
 		done
-		# A job that asked for none may not open them.
+		# A job that requested no GPU may not open them.
 		for file in /dev/nvidia[0-9]*; do
 			[ -e "$file" ] || continue
 			case $(LC_ALL=C && : 2>&1 <>"$file") in *"not permitted"*) say withheld "$file" && break ;; esac
@@ -107,7 +107,7 @@ gpus() {
 	IFS=$kept
 }
 
-# What Python would have said.
+# Sends the facts that Python would have sent.
 alone() {
 	say machine "$(uname -m 2>/dev/null)"
 	say libc "$(getconf GNU_LIBC_VERSION 2>/dev/null)"

@@ -1,15 +1,15 @@
-# What is read of the files of a distribution: for what changes or verifies an
-# environment, and for a probe that is asked to.
+# Reads the files of a distribution, and its RECORD: for programs that change or verify an
+# environment, and for a probe that compares files.
 import hashlib
 
-HASHES = ("sha256", "sha384", "sha512")  # that files are compared by
+HASHES = ("sha256", "sha384", "sha512")  # algorithms that count in RECORD
 CODE = (".py", ".pyc", ".so")  # endings that an import looks for
 MOST_CODE = 256 << 20  # bytes of byte code; DeepSpeed has a thirtieth of it
-BUFFER = memoryview(bytearray(1 << 17))  # of what is read; these programs have one thread
+BUFFER = memoryview(bytearray(1 << 17))  # for reading; these programs have one thread
 
 
 def record_of(name):
-    """The sha256 of the RECORD of a distribution, "" where there is none."""
+    """The sha256 of the RECORD of a distribution, "" if there is none."""
     for found, info in named_infos():
         if found == name:
             return record_sha256(info)
@@ -17,8 +17,8 @@ def record_of(name):
 
 
 def file_digest(path, new=hashlib.sha256):
-    """The digest of a file, as an object of hashlib's."""
-    # open() would make three objects for each of a thousand files; a pipe must not block.
+    """The digest of a file, as an object of hashlib."""
+    # open() would make three objects for each of a thousand files. O_NONBLOCK: a pipe must not block.
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         if os.fstat(fd).st_mode & 0o170000 != 0o100000:
@@ -34,15 +34,15 @@ def file_digest(path, new=hashlib.sha256):
 
 
 def written(digest):
-    """A digest as RECORD writes it, without the padding."""
-    from binascii import b2a_base64  # base64 imports re, too
+    """A digest in RECORD's encoding, without padding."""
+    from binascii import b2a_base64  # base64 would import re
 
     return b2a_base64(digest).rstrip(b"=\n").replace(b"+", b"-").replace(b"/", b"_").decode("ascii")
 
 
 def record_rows(info):
-    """The rows of a dist-info's RECORD, each with path and hash at least. None where
-    there is none."""
+    """The rows of a dist-info's RECORD, each with at least path and hash. None if there is no
+    RECORD."""
     try:
         with open(os.path.join(info, "RECORD"), "rb") as f:
             lines = f.read().decode("utf-8", "surrogateescape").replace("\r\n", "\n").split("\n")
@@ -58,7 +58,7 @@ def record_rows(info):
 
 
 def altered(info):
-    """Files that are not what RECORD says, or missing: the first few of them."""
+    """The first few files that are missing or differ from RECORD."""
     wrong = []
     for row in record_rows(info) or []:
         algorithm, _, want = row[1].partition("=")
@@ -76,8 +76,8 @@ def altered(info):
 
 
 def walk(package):
-    """Every file and link below a folder: (path, whether it is a link). Links are not
-    followed, and byte code in __pycache__ is left out. (os.walk takes three times as long.)"""
+    """Every file and link below a folder: (path, whether it is a link). Follows no link, and
+    leaves out byte code in __pycache__. (os.walk takes three times as long.)"""
     folders = [package]
     if os.path.islink(package):
         yield folders.pop(), True
@@ -100,29 +100,29 @@ def listed_paths(rows):
 
 
 def is_vouched(path, said):
-    """Whether RECORD knows what a file is that it names, by what it says of it: for byte code
-    in __pycache__ it need not say anything, for no other code a missing digest will do."""
+    """Whether a row of RECORD (path, digest) vouches for its file. Code needs a digest, except
+    byte code in __pycache__."""
     return said.partition("=")[0] in HASHES or not path.endswith(CODE) or "__pycache__/" in path
 
 
 def unknown_entries(info, rows):
-    """The entry_points.txt of a distribution, by its path below site-packages, where RECORD does
-    not name it: other packages run what it says."""
+    """The entry_points.txt of a distribution, by its path below site-packages, if RECORD does not
+    name it. It counts as code: other packages run the functions that it names."""
     path = os.path.basename(info) + "/entry_points.txt"
     return [path] if path not in listed_paths(rows) and os.path.lexists(os.path.join(info, "entry_points.txt")) else []
 
 
 def unknown_code(site, rows):
-    """Paths below site-packages of code in DeepSpeed's folder that RECORD does not know, and
-    of links to folders: an import could find them."""
+    """Code and links to folders in DeepSpeed's folder that RECORD does not list, by their paths
+    below site-packages: an import could find them."""
     listed, skip = listed_paths([row for row in rows if is_vouched(row[0], row[1])]), len(site) + 1
     return [path[skip:] for path, is_link in walk(site + "/deepspeed")
             if path[skip:] not in listed and (path.endswith(CODE) or is_link and os.path.isdir(path))]
 
 
 def owners(paths, but):
-    """The distribution that owns each of some files, by the RECORDs of all distributions
-    but some. A distribution without a RECORD owns what its top_level.txt names."""
+    """The distribution that owns each of these files, by the RECORDs of all distributions
+    except but. A distribution without a RECORD owns the packages that its top_level.txt names."""
     found, wanted, tops, outside, places = {}, set(paths), {"."}, False, sites()
     for path in wanted:
         place = [place for place in places if path.startswith(place + os.sep)]
@@ -150,7 +150,7 @@ def owners(paths, but):
 
 
 def scripts_folder():
-    """Where pip puts commands."""
+    """The folder in which pip puts commands."""
     if sites()[0] == os.path.realpath(os.path.join(sys.prefix, "lib", "python%d.%d" % sys.version_info[:2], "site-packages")):
         return os.path.realpath(os.path.join(sys.prefix, "bin"))
     import sysconfig
@@ -159,8 +159,8 @@ def scripts_folder():
 
 
 def taken(commands):
-    """Of the commands of wheels those that are there and not DeepSpeed's: the distribution
-    that owns each, "" for none."""
+    """The commands of wheels that exist here and do not belong to DeepSpeed, each with the
+    distribution that owns it, "" if none does."""
     folder = scripts_folder()
     there = {os.path.join(folder, name): name for name in commands if os.path.lexists(os.path.join(folder, name))}
     for info in dist_infos(sites()) if there else ():
@@ -171,9 +171,9 @@ def taken(commands):
 
 
 def byte_code_files(site, rows):
-    """The byte code that Python would run in place of the modules that RECORD names, as
-    (module, its path, level of optimization, bytes). Byte code that is older than its
-    module is not run."""
+    """The byte code that Python would run instead of the modules in RECORD, as (module, path of
+    the byte code, level of optimization, bytes). Python does not run byte code that is older
+    than its module."""
     found, folders, tag = [], {}, "." + (sys.implementation.cache_tag or "none")
     for path in sorted((path for path in listed_paths(rows) if path.endswith(".py") and not path.startswith("../")), key=lambda path: (path.split("/")[:-1], path)):
         folder, _, name = path.rpartition("/")
@@ -198,8 +198,9 @@ def byte_code_files(site, rows):
 
 
 def wrong_byte_code(info, rows):
-    """Byte code that Python would run and that is not what its module compiles to. If all of
-    it is what came with the wheel, by the digest in the wheel's manifest, one digest tells."""
+    """Byte code that Python would run and that is not that of its module. First compares one
+    digest over all byte code with the one in the wheel's manifest: if they are equal, nothing
+    is wrong."""
     site, manifest = os.path.dirname(info), load_json(os.path.join(info, "dsbuild.json"))
     brought = manifest.get("bytecode") if isinstance(manifest, dict) else None
     brought, found = brought if isinstance(brought, dict) else None, byte_code_files(site, rows)
@@ -216,9 +217,9 @@ def wrong_byte_code(info, rows):
 
 
 def faults(info):
-    """What of a DeepSpeed is not as it was installed, the first few paths: files that are
-    not what RECORD says, code that RECORD does not know and no other distribution owns,
-    byte code that is not its module's."""
+    """The first few paths of a DeepSpeed that are not as installed: files that differ from
+    RECORD; code that RECORD does not list and no other distribution owns; byte code that is not
+    that of its module."""
     wrong, rows, site = altered(info), record_rows(info), os.path.dirname(info)
     if wrong or rows is None:
         return wrong

@@ -44,7 +44,7 @@ var recordSource = recordPython + "\nBYTECODE = " + strconv.QuoteToASCII(byteCod
 // rest. First come the variables for this node alone, then the packed program. boot compiles the
 // program part by part, because reused memory costs less than new memory. It compiles only with
 // exec, because compile() creates a type for every kind of syntax. The first line of boot
-// identifies dsbuild's processes on a node (judge.py).
+// identifies dsbuild's processes on a node (processes.py).
 const boot = `#dsbuild
 import os,sys,zlib
 h,n=map(int,sys.argv[1].split("+"));n+=h;b=b""
@@ -78,7 +78,8 @@ func packProgram(sources ...string) Program {
 const part = "\f\n"
 
 // inParts divides a program where two blank lines separate functions. Python needs memory to
-// compile: small parts need less, and reuse it.
+// compile: small parts need less, and reuse it. So no function and no string of a program may
+// contain two blank lines.
 func inParts(source string) string {
 	const enough = 2000
 	var b strings.Builder

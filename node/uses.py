@@ -1,6 +1,6 @@
-# Which processes use an environment. Reads /proc; every part of it may vanish
-# while it is read, or belong to somebody else. What is not needed before a process
-# is found is in judge.py, and compiled then: Python takes long to read a program.
+# Finds the processes that use an environment. Reads /proc; every part of it may vanish
+# while it is read, or belong to another user. processes.py is compiled only when a process was
+# found, because Python takes long to compile a program.
 
 
 def words_of(pid, what):
@@ -21,9 +21,9 @@ def is_python(path):
 
 
 def folder_of(pid, word):
-    """Where the interpreter lies that a process was called by, as this user can
-    reach it; "" if unknown. That and not /proc/PID/exe says which environment it is
-    in: the python of a venv is a link."""
+    """The folder of the interpreter with which a process was started, as this user can
+    reach it; "" if unknown. It shows the environment; /proc/PID/exe does not, because the
+    python of a venv is a link."""
     root = "/proc/%s/root" % pid  # in a container other folders have the same names
     if not os.access(root, os.R_OK):
         root = ""  # somebody else's process
@@ -38,8 +38,8 @@ def folder_of(pid, word):
 
 
 def uses(pid, words):
-    """Whether a Python process runs from this environment; None if what it was
-    called by does not say."""
+    """Whether a Python process runs from this environment; None if its command line does
+    not show that."""
     folder = folder_of(pid, words[0]) if is_python(words[0]) else ""
     try:
         st = os.stat(folder + "/..")
@@ -72,7 +72,7 @@ def users():
                 found.append((int(pid), words, used))
     if not found:
         return {}
-    exec(JUDGE, globals())
+    exec(PROCESSES, globals())
     return judge(sorted(found))
 
 

@@ -245,7 +245,7 @@ func TestManyProcessesAreCounted(t *testing.T) {
 		t.Error("they are in no order")
 	}
 	begin := time.Now()
-	users, err := node.Users(context.Background(), local{}, python)
+	users, err := node.FindProcesses(context.Background(), local{}, python)
 	if err != nil || len(users.InUse) != 32 || users.More != 8 {
 		t.Errorf("%+v, %v after %s", users, err, time.Since(begin))
 	}

@@ -124,7 +124,7 @@ type Plan struct {
 	Manifest wheel.Manifest `json:"-"` // of the wheel, as far as the plan knows it
 }
 
-// Options change how a plan runs, and except for KeepDebug and Packages not the wheel.
+// Options change how a plan runs. Only KeepDebug and Packages change the wheel, too.
 type Options struct {
 	Jobs      int  // compile jobs; 0: as many as there are cores
 	NoCache   bool // compile and test anew

@@ -117,7 +117,7 @@ func (c *checkout) readNested(ctx context.Context, outer repository, name, prefi
 	if err != nil {
 		return err
 	}
-	// MODE HASH STAGE, a tab and the name; nothing where it is no submodule.
+	// MODE HASH STAGE, a tab and the name; nothing if it is not a submodule.
 	wanted, err := outer.runGit(ctx, "ls-files", "--stage", "-z", "--", ":(literal)"+name)
 	if err != nil {
 		return err

@@ -142,7 +142,7 @@ func (b *bucket) failed(object string, err error) error {
 	return fmt.Errorf("%s: %w", b.where(object), err)
 }
 
-// lookFile compares an object by its ETag where that is the MD5, else by its bytes.
+// lookFile compares an object by its ETag if that is the MD5, else by its bytes.
 func (b *bucket) lookFile(ctx context.Context, f File) (state, error) {
 	object := b.nameOf(f)
 	info, err := b.client.StatObject(ctx, b.name, b.prefix+object, minio.StatObjectOptions{})

@@ -18,7 +18,7 @@ import (
 
 // Wheel is a wheel with the files that travel with it.
 type Wheel struct {
-	// Files are the files beside the wheel, and the wheel last: who sees it finds the others.
+	// Files are the files beside the wheel, and last the wheel: once it is there, so are the others.
 	Files    []File
 	Manifest *wheel.Manifest // nil: dsbuild did not build it
 

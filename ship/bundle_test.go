@@ -45,7 +45,7 @@ func TestBundleForEachPython(t *testing.T) {
 			f.Dists = map[string]string{"hjson": "3.1.0"}
 		}
 		s.known = append(s.known, deploy.ProbeResult{Facts: f})
-		s.given = append(s.given, deploy.Assignment{Wheel: loaded})
+		s.assignments = append(s.assignments, deploy.Assignment{Wheel: loaded})
 		w.places = append(w.places, i)
 	}
 	s.bundleForNodes(t.Context(), w)
@@ -53,7 +53,7 @@ func TestBundleForEachPython(t *testing.T) {
 		t.Errorf("made %q, want %q", made, want)
 	}
 	var got []string
-	for _, g := range s.given {
+	for _, g := range s.assignments {
 		python := "-"
 		if g.Bundle != nil {
 			python = g.Bundle.Python

@@ -117,7 +117,7 @@ func (f *testFleet) ship(t *testing.T) *ship.Shipment {
 	}
 	rep := ui.New(testWriter{t}, ui.Options{})
 	s := ship.New(ship.Options{
-		Fleet: deploy.Options{
+		Deploy: deploy.Options{
 			Options: fleet.Options{
 				Hosts:      f.hosts,
 				KnownHosts: f.known,
@@ -126,10 +126,10 @@ func (f *testFleet) ship(t *testing.T) *ship.Shipment {
 				Forks:      4,
 				By:         "tester",
 			},
-			Verify:     verify.LevelLoad,
-			VerifyLeft: verify.LevelFiles,
-			Force:      f.force,
-			Policy:     f.policy,
+			Verify:          verify.LevelLoad,
+			VerifyUnchanged: verify.LevelFiles,
+			Force:           f.force,
+			Policy:          f.policy,
 		},
 		Want: f.want, Group: func(_ context.Context, m []compat.Member, s wheel.Spec) compat.Grouping { return tables.Group(m, s) }, Plans: f.works, Build: f.works.build, Bundle: f.works.bundle, Store: f.store, Dir: f.dir, Fresh: f.fresh, Keep: f.keep, Sign: f.sign, Report: rep,
 	})

@@ -29,8 +29,8 @@ type Planner interface {
 
 // Options configure a Shipment, with plain resolved values.
 type Options struct {
-	// Fleet configures the deploy, without wheels.
-	Fleet deploy.Options
+	// Deploy configures the deploy, without wheels.
+	Deploy deploy.Options
 	// Want holds the requirements of every wheel.
 	Want wheel.Spec
 	// Group finds the fewest wheels for nodes (compat.Tables.Group).
@@ -62,25 +62,25 @@ type Options struct {
 
 // Shipment is one run: Survey, then Build, then Deploy, then Close.
 type Shipment struct {
-	opt    Options
-	fleet  *deploy.Deployment
-	known  []deploy.ProbeResult
-	probed []node.Facts // of the nodes that answered, without Assume
-	plan   *Plan
-	given  []deploy.Assignment // one per node, without the wheels themselves
-	built  bool                // the run built a wheel, so the facts of the nodes may be old
+	opt         Options
+	deployment  *deploy.Deployment
+	known       []deploy.ProbeResult
+	probed      []node.Facts // of the nodes that answered, without Assume
+	plan        *Plan
+	assignments []deploy.Assignment // one per node, without the wheels themselves
+	built       bool                // the run built a wheel, so the facts of the nodes may be old
 }
 
 // New prepares a run. It does not contact the nodes yet.
-func New(opt Options) *Shipment { return &Shipment{opt: opt, fleet: deploy.New(opt.Fleet)} }
+func New(opt Options) *Shipment { return &Shipment{opt: opt, deployment: deploy.New(opt.Deploy)} }
 
 // Close closes every connection.
-func (s *Shipment) Close() { s.fleet.Close() }
+func (s *Shipment) Close() { s.deployment.Close() }
 
 // Survey probes the nodes, groups them, and finds the wheels that exist already. It changes
 // nothing, builds nothing and needs no engine.
 func (s *Shipment) Survey(ctx context.Context) (*Plan, error) {
-	known, err := s.fleet.Probe(ctx)
+	known, err := s.deployment.Probe(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +92,7 @@ func (s *Shipment) Survey(ctx context.Context) (*Plan, error) {
 			}
 		}
 	}
-	s.known, s.given = known, make([]deploy.Assignment, len(known))
+	s.known, s.assignments = known, make([]deploy.Assignment, len(known))
 	s.plan = &Plan{Nodes: len(known), Keep: s.opt.Keep}
 	if err := s.groupNodes(ctx); err != nil {
 		return nil, err
@@ -114,7 +114,7 @@ func (s *Shipment) groupNodes(ctx context.Context) error {
 	grouping := s.opt.Group(ctx, members, s.opt.Want)
 	for _, l := range grouping.Left {
 		i := places[l.Node]
-		s.given[i].Reasons, s.given[i].Hint = l.Reasons, l.Hint
+		s.assignments[i].Reasons, s.assignments[i].Hint = l.Reasons, l.Hint
 		s.leaveOut(i, Left{Reasons: l.Reasons, Hint: l.Hint, unserved: true})
 	}
 	for _, g := range grouping.Groups {
@@ -142,7 +142,7 @@ func (s *Shipment) lookUpWheels(ctx context.Context) error {
 func (s *Shipment) findRunning() {
 	for _, w := range s.plan.Wheels {
 		w.Running = w.nodesRunning(s.known)
-		if len(w.Running) == len(w.Nodes) && !s.opt.Fleet.Force {
+		if len(w.Running) == len(w.Nodes) && !s.opt.Deploy.Force {
 			w.State = Running
 		}
 	}
@@ -156,7 +156,7 @@ func (s *Shipment) deployableNodes() (members []compat.Member, places []int, err
 	for i, n := range plan.Nodes {
 		refused := n.Action == deploy.Refuse && !s.opt.Keep
 		if refused {
-			s.given[i].Reasons, s.given[i].Hint = n.Reasons, n.Hint
+			s.assignments[i].Reasons, s.assignments[i].Hint = n.Reasons, n.Hint
 		}
 		if refused || n.Action == deploy.Absent {
 			s.leaveOut(i, Left{Reasons: n.Reasons, Hint: n.Hint, cause: n.Cause()})
@@ -218,9 +218,9 @@ func (s *Shipment) Preview(ctx context.Context) (deploy.Plan, error) {
 			s.awaitBundle(w)
 		}
 	}
-	plan, err := deploy.NewAssignedPlan(s.known, s.given, deploy.PlanOptions{Force: s.opt.Fleet.Force, Bundle: s.opt.Fleet.Bundle, Index: s.opt.Fleet.Index})
-	plan.ApplyInUse(s.known, s.opt.Fleet.InUse)
-	plan.AssignGroups(s.opt.Fleet.Serial)
+	plan, err := deploy.NewAssignedPlan(s.known, s.assignments, deploy.PlanOptions{Force: s.opt.Deploy.Force, Bundle: s.opt.Deploy.Bundle, Index: s.opt.Deploy.Index})
+	plan.ApplyInUse(s.known, s.opt.Deploy.InUse)
+	plan.AssignGroups(s.opt.Deploy.Serial)
 	if err == nil {
 		err = s.plan.noWheelError()
 	}
@@ -265,7 +265,7 @@ func (s *Shipment) judgeWheels() {
 		if w.Err != nil || w.Artifact.Path == "" {
 			continue
 		}
-		if err := s.opt.Fleet.Policy.Accept(w.Artifact.Path, w.Artifact.SHA256, time.Now()); err != nil {
+		if err := s.opt.Deploy.Policy.Accept(w.Artifact.Path, w.Artifact.SHA256, time.Now()); err != nil {
 			w.markFailed(err)
 		}
 	}
@@ -336,7 +336,7 @@ func (s *Shipment) placeStored(w *Wheel) {
 // if ctx ends early.
 func (s *Shipment) Deploy(ctx context.Context) *report.Report {
 	if s.built && ctx.Err() == nil { // the nodes may have changed during the build
-		if known, err := s.fleet.Probe(ctx); err == nil {
+		if known, err := s.deployment.Probe(ctx); err == nil {
 			s.known = known
 		}
 	}
@@ -345,16 +345,16 @@ func (s *Shipment) Deploy(ctx context.Context) *report.Report {
 			s.bundleForNodes(ctx, w)
 		}
 	}
-	if _, err := s.fleet.Assign(ctx, s.given); err != nil {
+	if _, err := s.deployment.Assign(ctx, s.assignments); err != nil {
 		return s.Report()
 	}
-	s.fleet.Apply(ctx)
+	s.deployment.Apply(ctx)
 	return s.Report()
 }
 
 // Report returns the results so far.
 func (s *Shipment) Report() *report.Report {
-	r := s.fleet.Report()
+	r := s.deployment.Report()
 	if s.plan != nil {
 		r.Groups = s.plan.Groups()
 	}
@@ -389,7 +389,7 @@ func (s *Shipment) assignWheel(ctx context.Context, w *Wheel) {
 		g = deploy.Assignment{Err: &MissingError{w.Name, w.Err}}
 	}
 	for _, i := range w.places {
-		s.given[i] = g
+		s.assignments[i] = g
 	}
 }
 
@@ -397,7 +397,7 @@ func (s *Shipment) assignWheel(ctx context.Context, w *Wheel) {
 // the wheel is still to be built.
 func (s *Shipment) nodesLackingPackages(w *Wheel) (places []int) {
 	for _, i := range w.places {
-		g := s.given[i]
+		g := s.assignments[i]
 		if g.Wheel == nil || g.Coming != "" {
 			continue
 		}
@@ -411,7 +411,7 @@ func (s *Shipment) nodesLackingPackages(w *Wheel) (places []int) {
 // awaitBundle records, for nodes that lack packages, that a wheelhouse will bring them.
 func (s *Shipment) awaitBundle(w *Wheel) {
 	for _, i := range s.nodesLackingPackages(w) {
-		s.given[i].Coming = "with its missing packages, once dsbuild has collected them"
+		s.assignments[i].Coming = "with its missing packages, once dsbuild has collected them"
 	}
 }
 
@@ -433,13 +433,13 @@ func (s *Shipment) bundleForNodes(ctx context.Context, w *Wheel) {
 			continue
 		}
 		for _, i := range byPython[python] {
-			s.given[i].Bundle = b
+			s.assignments[i].Bundle = b
 		}
 	}
 }
 
 // makeBundle makes the wheelhouse of a wheel for a Python. A wheel for several Pythons was built with
-// one of them, and the packages for another are gathered where that is.
+// one of them; dsbuild collects the packages for another one with a base that has that Python.
 func (s *Shipment) makeBundle(ctx context.Context, w *Wheel, python string) (*wheel.Bundle, error) {
 	a, p, name := w.Artifact, w.Plan, w.Name
 	a.Path = w.filePath()

@@ -1,8 +1,8 @@
-# Whether a policy accepts a wheel: who must have signed the wheel's statement, and what the
-# statement must say. A node judges before it changes a file, and trusts nothing that the driver
-# says of the wheel but the policy; those of its own hold for every driver.
+# Decides whether a policy accepts a wheel: who must have signed the wheel's statement, and what the
+# statement must say. A node judges before it changes a file. It takes the policy from the driver,
+# and believes nothing else that the driver says about the wheel. Its own policies hold for every driver.
 #
-# enforce.py and sshsig.py go before it.
+# enforce.py and sshsig.py come before this file.
 import calendar
 import csv
 import re
@@ -45,7 +45,7 @@ def once(pairs):
 
 
 class Statement:
-    """What a wheel's provenance statement says."""
+    """The content of a wheel's provenance statement."""
 
     def __init__(self, text):
         self.data = text.encode("utf-8")
@@ -69,7 +69,7 @@ class Statement:
 
 
 def release(version):
-    """A version as far as its order goes: its numbers, and whether it comes before that release."""
+    """A version in a form that can be compared: its numbers, and whether it comes before that release."""
     numbers, rest = re.match(r"((?:\d{1,9}\.)*\d{1,9})?(.*)", version, re.S).groups()
     numbers = [int(n) for n in (numbers or "0").split(".")]
     while numbers and not numbers[-1]:
@@ -276,7 +276,7 @@ class SignedWheel:
 
     @staticmethod
     def state(st):
-        """What no write to a file leaves as it was."""
+        """The properties of a file of which every write changes one."""
         return (st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns, st.st_ctime_ns)
 
     def must_be_unchanged(self):
@@ -299,7 +299,7 @@ def judge_wheel(rules, signed, name, sha256, folder, verifier=None):
     return {"signers": signers, "own": any(judge.own for judge in judges), "verifier": verifier["sha256"] if bundles.used else ""}
 
 
-# What was signed stays on the node, so that it can be judged again when the wheel comes back.
+# The signed statement stays on the node, so that a rollback can judge the wheel again.
 
 
 def store_signed(signed, wheel, sha256):

@@ -1,7 +1,7 @@
-# What an agent does where it must judge a wheel by a policy. SIGNING is the source of sshsig.py and
+# The part of an agent that judges a wheel by a policy. SIGNING is the source of sshsig.py and
 # check.py, which a node without a policy does not compile.
 #
-# ../deploy/changes/changes.py goes before it; the agent that follows defines HOME.
+# deploy/changes/changes.py comes before this file; the agent that follows defines HOME.
 NODE_POLICY = "/etc/dsbuild/policy.json"
 
 
@@ -28,7 +28,7 @@ def stored_path(sha256):
 
 
 def forget_signed(kept):
-    """Removes what was kept of wheels but some."""
+    """Removes the statements and signatures of all wheels except those with these digests."""
     folder = os.path.join(HOME, "signed")
     for name in os.listdir(folder) if os.path.isdir(folder) else []:
         if name[:-len(".json")] not in kept:

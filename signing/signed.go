@@ -26,7 +26,7 @@ const (
 	maxSignatures = 32
 )
 
-// Signed is what lies beside a wheel: its statement, and the signatures of the statement.
+// Signed are the files beside a wheel that a signature needs: its statement, and the statement's signatures.
 type Signed struct {
 	Name       string   `json:"name"` // the wheel's file name
 	Statement  string   `json:"statement"`

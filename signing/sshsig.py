@@ -2,7 +2,7 @@
 # keys that teams have most: Ed25519, also in a security key, and RSA, also certified by a CA of
 # these kinds. It holds no secret, so its time may depend on its input.
 #
-# ../verify/proof.py goes before it.
+# ../verify/importcheck.py goes before it.
 import base64
 import hashlib
 import struct
@@ -55,7 +55,7 @@ def pack(*strings):
 
 
 class Certificate:
-    """What a CA says of a key."""
+    """The certificate of a CA for a key."""
 
     def __init__(self, blob):
         f = Fields(blob)

@@ -17,7 +17,7 @@ const NeedsVerifier = "verifier"
 // maxQuestion bounds what a node asks: a statement, a bundle, and the trusted roots of all signers.
 const maxQuestion = maxStatement*2 + maxSignature*2 + maxSigners*maxTrustedRoot
 
-// question is what a node asks its verifier: who of some signers made a bundle for a statement.
+// question is a node's question to its verifier: which of these signers made a bundle for a statement?
 type question struct {
 	Statement string       `json:"statement"`
 	Bundle    string       `json:"bundle"`

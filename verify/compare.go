@@ -85,7 +85,7 @@ func (s *nodeState) judgeItself(tables *compat.Tables) {
 	}
 	if s.facts.DeepSpeed == nil {
 		s.runsOther = true
-		if len(s.differs) == 0 { // else look.py has already reported its DeepSpeed
+		if len(s.differs) == 0 { // else inspect_files.py has already reported its DeepSpeed
 			s.differ(deployHint, "it has no DeepSpeed")
 		}
 	}
@@ -105,9 +105,9 @@ func (s *nodeState) judgeItself(tables *compat.Tables) {
 		p         paths
 		one, many string
 	}{
-		{l.altered, "does not match RECORD", "do not match RECORD"},
+		{l.mismatched, "does not match RECORD", "do not match RECORD"},
 		{l.missing, "is missing", "are missing"},
-		{l.unknown, "is code that RECORD does not list", "are code that RECORD does not list"},
+		{l.unlisted, "is code that RECORD does not list", "are code that RECORD does not list"},
 		{l.Links, "is a link to a folder that RECORD does not list", "are links to folders that RECORD does not list"},
 		{l.Code, "is not the byte code of its module", "are not the byte code of their modules"},
 	} {
@@ -189,7 +189,7 @@ func (s *nodeState) judgeWheel(files map[string]map[string]string) {
 // difference already names.
 func (s *nodeState) strays(want map[string]string) paths {
 	named := map[string]bool{}
-	for _, p := range []paths{s.installed.altered, s.installed.missing, s.installed.unknown} {
+	for _, p := range []paths{s.installed.mismatched, s.installed.missing, s.installed.unlisted} {
 		for _, name := range p.First {
 			named[name] = true
 		}
@@ -236,8 +236,8 @@ func compareAll(group []*nodeState, properties []node.Property, try func(*nodeSt
 	for i, deviations := range node.Deviations(facts, properties, votes) {
 		for _, d := range deviations {
 			s := group[i]
-			said := d.What == "deepspeed" && s.facts.DeepSpeed == nil || d.What == "cuda" && s.facts.Torch == ""
-			if !said {
+			reported := d.What == "deepspeed" && s.facts.DeepSpeed == nil || d.What == "cuda" && s.facts.Torch == ""
+			if !reported {
 				s.differ(try(s, d), "%s", inWords(group, d))
 			}
 		}
@@ -319,7 +319,7 @@ func judgeFiles(group []*nodeState) {
 				from := fmt.Sprintf(" from %d of %s with this version, whatever RECORD says", len(kinds[0]), ui.Count(len(group), "node"))
 				s.differ(deployHint, "%s", strays.sentence("differs"+from, "differ"+from))
 			}
-		case tie && s.whole():
+		case tie && s.matchesRecord():
 			other := norm
 			if alike {
 				other = kinds[1][0]
@@ -330,21 +330,21 @@ func judgeFiles(group []*nodeState) {
 	}
 }
 
-// whole reports whether a node's files match its RECORD.
-func (s *nodeState) whole() bool {
+// matchesRecord reports whether a node's files match its RECORD.
+func (s *nodeState) matchesRecord() bool {
 	l := s.installed
-	return !slices.ContainsFunc([]paths{l.altered, l.missing, l.unknown, l.Links, l.Code}, func(p paths) bool { return p.Count != 0 })
+	return !slices.ContainsFunc([]paths{l.mismatched, l.missing, l.unlisted, l.Links, l.Code}, func(p paths) bool { return p.Count != 0 })
 }
 
 // kindsOfFiles groups nodes by their files, the largest group first. Nodes whose files do not
 // match their RECORD count only if there are no others. A tie means that the two largest groups
 // have the same size.
 func kindsOfFiles(group []*nodeState) (kinds [][]*nodeState, tie bool) {
-	whole := slices.DeleteFunc(slices.Clone(group), func(s *nodeState) bool { return !s.whole() })
-	if len(whole) == 0 {
-		whole = group
+	matching := slices.DeleteFunc(slices.Clone(group), func(s *nodeState) bool { return !s.matchesRecord() })
+	if len(matching) == 0 {
+		matching = group
 	}
-	kinds = groupBy(whole, func(s *nodeState) string { return s.installed.contents.sum })
+	kinds = groupBy(matching, func(s *nodeState) string { return s.installed.contents.sum })
 	slices.SortStableFunc(kinds, func(a, b []*nodeState) int { return cmp.Compare(len(b), len(a)) })
 	return kinds, len(kinds) > 1 && len(kinds[0]) == len(kinds[1])
 }

@@ -1,7 +1,6 @@
 package verify
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
@@ -10,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -22,7 +20,7 @@ import (
 // actual sha256 follows as a third part.
 type fileList map[string]string
 
-// digest is the digest of a list, computed as look.py does.
+// digest is the digest of a list, computed as inspect_files.py does.
 func (l fileList) digest() string {
 	h := sha256.New()
 	for _, name := range slices.Sorted(maps.Keys(l)) {
@@ -33,29 +31,29 @@ func (l fileList) digest() string {
 
 // contents is the meaning of a file list; many nodes have the same.
 type contents struct {
-	files                      map[string]string // path → actual sha256
-	sum                        string            // digest of files: equal if they are equal
-	altered, missing, unlisted []string
+	files                         map[string]string // path → actual sha256
+	sum                           string            // digest of files: equal if they are equal
+	mismatched, missing, unlisted []string          // not as in RECORD; not there; not in RECORD
 }
 
 // compare compares the files of a list with their digests in RECORD.
 func (l fileList) compare() *contents {
 	c := &contents{files: map[string]string{}}
 	for _, name := range slices.Sorted(maps.Keys(l)) {
-		said, is, _ := strings.Cut(l[name], " ")
+		recorded, is, _ := strings.Cut(l[name], " ")
 		is, sum, other := strings.Cut(is, " ")
 		if !other {
 			sum = is
 		}
-		_, want, _ := strings.Cut(said, "=")
+		_, want, _ := strings.Cut(recorded, "=")
 		switch {
 		case is == "":
 			c.missing = append(c.missing, name)
 			continue
-		case said == "":
+		case recorded == "":
 			c.unlisted = append(c.unlisted, name)
 		case is != inHex(want):
-			c.altered = append(c.altered, name)
+			c.mismatched = append(c.mismatched, name)
 		}
 		c.files[name] = sum
 	}
@@ -65,34 +63,8 @@ func (l fileList) compare() *contents {
 
 // fileLists stores each list of files once, however many nodes have it.
 type fileLists struct {
-	mu    sync.Mutex
-	kept  map[string]*contents
-	first chan struct{} // closed when the first node has sent its list
-	since time.Time     // when that node was asked
-}
-
-// firstList is how long the first node may take to send its list before dsbuild asks the others
-// for theirs, too.
-const firstList = 2 * time.Second
-
-// waitForFirst lets one node send its list before dsbuild asks the others. Most of them have the same
-// list, 150 KB that they then need not send. The caller calls listed once the node has sent its
-// list, or will not.
-func (s *fileLists) waitForFirst(ctx context.Context, most time.Duration) (listed func()) {
-	s.mu.Lock()
-	first, since := s.first, s.since
-	if first == nil {
-		s.first, s.since = make(chan struct{}), time.Now()
-		s.mu.Unlock()
-		return sync.OnceFunc(func() { close(s.first) })
-	}
-	s.mu.Unlock()
-	select {
-	case <-first:
-	case <-ctx.Done():
-	case <-time.After(time.Until(since.Add(most))):
-	}
-	return func() {}
+	mu   sync.Mutex
+	kept map[string]*contents
 }
 
 // maxKnown bounds how many known digests dsbuild sends to a node.
@@ -112,14 +84,14 @@ func (s *fileLists) digests() []string {
 	return known
 }
 
-// intern returns the contents of a list, stored once for all nodes. said is the digest that the node
+// intern returns the contents of a list, stored once for all nodes. claimed is the digest that the node
 // claims. It counts only if the node sent no list: a node must not replace a list that others are
 // compared with.
-func (s *fileLists) intern(said string, files fileList) *contents {
+func (s *fileLists) intern(claimed string, files fileList) *contents {
 	digest := files.digest()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if kept, ok := s.kept[said]; ok && len(files) == 0 {
+	if kept, ok := s.kept[claimed]; ok && len(files) == 0 {
 		return kept
 	}
 	if s.kept == nil {
@@ -144,51 +116,17 @@ func filesOfAll(offered []wheels.Wheel) (map[string]map[string]string, error) {
 	return all, nil
 }
 
-// filesOf returns the sha256 of a wheel's files in DeepSpeed's folder, by path. It reads them
-// from RECORD, if that has them; wheels.Load has compared RECORD with the files.
+// filesOf returns the sha256 of a wheel's files in DeepSpeed's folder, by path. wheels.Load has
+// compared RECORD with the files.
 func filesOf(path string) (map[string]string, error) {
 	a, err := wheel.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer a.Close()
-	files := map[string]string{}
-	for _, m := range a.Members() {
-		if strings.Count(m.Name, "/") != 1 || !strings.HasSuffix(m.Name, ".dist-info/RECORD") {
-			continue
-		}
-		r, err := a.Open(m.Name)
-		if err != nil {
-			return nil, err
-		}
-		defer r.Close()
-		entries, err := wheel.ParseRecord(r)
-		if err != nil {
-			return nil, err
-		}
-		for _, e := range entries {
-			name := installedName(e.Path)
-			if !strings.HasPrefix(name, "deepspeed/") {
-				continue
-			}
-			if e.Algorithm == "sha256" {
-				files[name] = inHex(e.Digest)
-			} else if files[name], err = wheel.HashMember(a, e.Path); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return files, nil
-}
-
-// installedName is the path of a wheel's file below site-packages.
-func installedName(name string) string {
-	for _, scheme := range []string{"purelib", "platlib"} {
-		if _, rest, ok := strings.Cut(name, ".data/"+scheme+"/"); ok {
-			return rest
-		}
-	}
-	return name
+	files, err := a.InstalledFiles("")
+	maps.DeleteFunc(files, func(name, _ string) bool { return !strings.HasPrefix(name, "deepspeed/") })
+	return files, err
 }
 
 // inHex converts a digest from RECORD's encoding to hex, as nodes write it; "" if it is invalid.

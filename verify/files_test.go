@@ -94,8 +94,8 @@ func TestCountsOfANode(t *testing.T) {
 	}
 	// A count below zero does not outweigh a file that differs.
 	s := alike(1)[0]
-	s.installed.altered, s.installed.Links = newPaths([]string{"deepspeed/a.py"}), paths{Count: -1}
-	if s.whole() {
+	s.installed.mismatched, s.installed.Links = newPaths([]string{"deepspeed/a.py"}), paths{Count: -1}
+	if s.matchesRecord() {
 		t.Error("the node is whole")
 	}
 }

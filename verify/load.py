@@ -1,5 +1,5 @@
-# Loads every op of the DeepSpeed that a node has, whoever installed it, and names
-# all that do not. Writes nothing: no byte code either.
+# Loads every op of a node's DeepSpeed, whoever installed it, and names the ops that do not
+# load. Writes nothing, not even byte code.
 sys.dont_write_bytecode = True
 
 
@@ -7,7 +7,7 @@ def load():
     try:
         place = check_place()
     except Failed:
-        return  # what look.py has said
+        return  # inspect_files.py has reported it
     try:
         check_ops(place, REQUEST, lambda op, place: attempt(lambda: load_op(op, place), "broken"))
     except Failed:

@@ -2,12 +2,12 @@
 
 
 def without_compiler(do):
-    """Does what loads ops where none can be compiled, and fails if one was."""
+    """Calls do, which loads ops, with a compiler that always fails. Fails if an op was compiled."""
     import shutil
 
-    # A place of its own that is not made: an op that kills this process with an
-    # illegal instruction leaves nothing behind. (tempfile would try the folder out
-    # with a file.)
+    # A folder that does not exist, and that only a compilation would create: if an op kills
+    # this process with an illegal instruction, nothing is left. (tempfile would write a file
+    # to test the folder.)
     scratch = os.path.join(os.environ.get("TMPDIR", "/tmp"), "dsbuild-verify-" + os.urandom(16).hex())
     os.environ["TORCH_EXTENSIONS_DIR"] = scratch
     os.environ["CC"] = os.environ["CXX"] = "/bin/false"

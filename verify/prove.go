@@ -16,32 +16,32 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// The programs on nodes are made of these sources, in this order: proof.py first; ops.py before
-// load.py and, if ops are to be loaded, before verify.py; verify.py before verdict.py.
+// The programs on nodes are made of these sources, in this order: importcheck.py first; ops.py before
+// load.py and, if ops are to be loaded, before prove.py; prove.py before prove_main.py.
 var (
-	//go:embed proof.py
-	proofSource string
+	//go:embed importcheck.py
+	importCheckSource string
 	//go:embed ops.py
 	opsSource string
-	//go:embed verify.py
-	verifySource string
-	//go:embed verdict.py
-	verdictSource string
-	//go:embed look.py
-	lookSource string
+	//go:embed prove.py
+	proveSource string
+	//go:embed prove_main.py
+	proveMainSource string
+	//go:embed inspect_files.py
+	inspectSource string
 	//go:embed load.py
 	loadSource string
 )
 
 var (
-	verifyProgram = node.NewProgram(proofSource, opsSource, verifySource, verdictSource)
-	lookProgram   = node.NewErrand(proofSource, lookSource)
-	loadProgram   = node.NewProgram(proofSource, opsSource, loadSource)
+	proveProgram   = node.NewProgram(importCheckSource, opsSource, proveSource, proveMainSource)
+	inspectProgram = node.NewErrand(importCheckSource, inspectSource)
+	loadProgram    = node.NewProgram(importCheckSource, opsSource, loadSource)
 )
 
 // FilesSource is the Python source that compares files, for the agent of a deploy: it can prove
 // an installation without a process of its own.
-func FilesSource() string { return proofSource + "\n" + verifySource }
+func FilesSource() string { return importCheckSource + "\n" + proveSource }
 
 // Level is how thorough a verification is.
 type Level string
@@ -61,7 +61,7 @@ type Request struct {
 	Along   map[string]string `json:"along,omitempty"` // the versions of the packages installed with it, by name
 }
 
-// answer is a message from verify.py.
+// answer is a message from prove.py.
 type answer struct {
 	Op       string `json:"op"` // the op that is loaded next
 	Failed   string `json:"failed"`
@@ -79,7 +79,7 @@ type Reply struct {
 // Prove proves on one node that its environment has the installation of a request, by a program
 // that imports DeepSpeed there. m is the wheel's manifest.
 func Prove(ctx context.Context, n *fleet.Node, facts node.Facts, m wheel.Manifest, request Request) error {
-	script := node.Script{Python: facts.Executable, Program: verifyProgram, Request: request}
+	script := node.Script{Python: facts.Executable, Program: proveProgram, Request: request}
 	var last answer
 	op := ""
 	err := script.Run(ctx, hosts.WithEnv(n.Runner, acceleratorEnv(m.CUDA, facts)), func(message json.RawMessage) error {

@@ -65,7 +65,7 @@ func (s *nodeState) remark(format string, args ...any) {
 	s.remarks = append(s.remarks, ui.OneLine(fmt.Sprintf(format, args...)))
 }
 
-// installation is look.py's answer about the registered DeepSpeed.
+// installation is inspect_files.py's answer about the registered DeepSpeed.
 type installation struct {
 	Version string   `json:"version"`
 	Noted   *noted   `json:"noted"`  // nil: dsbuild has never installed here
@@ -81,22 +81,22 @@ type installation struct {
 	Manifest json.RawMessage `json:"manifest"` // parts of the wheel's manifest; null if dsbuild did not build the wheel
 
 	// Set by understand, from Files and Others.
-	contents                  *contents // of DeepSpeed's folder
-	altered, missing, unknown paths     // not as in RECORD; not there; code that is not in RECORD
+	contents                      *contents // of DeepSpeed's folder
+	mismatched, missing, unlisted paths     // not as in RECORD; not there; code that is not in RECORD
 }
 
-// understand turns the file lists from the node into contents and into altered, missing and
-// unknown files.
+// understand turns the file lists from the node into contents and into files that do not
+// match RECORD, are missing, or are not listed.
 func (l *installation) understand(files *fileLists) {
 	l.contents = files.intern(l.Digest, l.Files)
 	others := l.Others.compare()
 	if l.Conda {
-		others.altered = slices.DeleteFunc(others.altered, func(name string) bool { return strings.HasPrefix(name, "../") })
+		others.mismatched = slices.DeleteFunc(others.mismatched, func(name string) bool { return strings.HasPrefix(name, "../") })
 	}
-	l.altered = newPaths(slices.Concat(l.contents.altered, others.altered))
+	l.mismatched = newPaths(slices.Concat(l.contents.mismatched, others.mismatched))
 	l.missing = newPaths(slices.Concat(l.contents.missing, others.missing))
 	if !l.Bare {
-		l.unknown = newPaths(slices.Concat(l.contents.unlisted, others.unlisted))
+		l.unlisted = newPaths(slices.Concat(l.contents.unlisted, others.unlisted))
 	}
 	l.Files, l.Others = nil, nil
 }
@@ -134,7 +134,7 @@ type paths struct {
 	First []string `json:"first"`
 }
 
-// message is one message from look.py or load.py.
+// message is one message from inspect_files.py or load.py.
 type message struct {
 	Looked *installation `json:"looked"`
 	Wrong  string        `json:"wrong"`  // a difference from the expected state
@@ -148,23 +148,15 @@ type message struct {
 // inspectFiles gathers a node's facts and inspects the files of its DeepSpeed, in one command.
 func (s *nodeState) inspectFiles(ctx context.Context) error {
 	limit := s.run.fleet.Limit(probeLimit)
-	listed := s.run.files.waitForFirst(ctx, min(firstList, limit/2))
-	defer listed()
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
 	slow := time.AfterFunc(limit, func() { giveUp(s.run.fleet.NotWithin(limit)) })
 	defer slow.Stop()
 	facts, ended, err := node.ProbeAnd(ctx, s.Runner, s.Host.Python, node.Errand{
-		Program: lookProgram,
+		Program: inspectProgram,
 		Request: map[string]any{"known": s.run.files.digests()},
 		Begun:   func() { slow.Stop() },
-		Each: func(message json.RawMessage) error {
-			err := s.handleMessage(message, &s.run.files)
-			if s.installed != nil {
-				listed()
-			}
-			return err
-		},
+		Each:    func(message json.RawMessage) error { return s.handleMessage(message, &s.run.files) },
 	})
 	s.facts = facts
 	if err != nil {
@@ -327,16 +319,16 @@ func (s *nodeState) kind() string {
 	return s.runs.SHA256
 }
 
-// mostAltered bounds how many altered, missing or unknown files a report names.
+// mostAltered bounds how many files that are not as RECORD says a report names.
 const mostAltered = 50
 
 // setStatus sets the node's status, error and facts from the findings.
 func (s *nodeState) setStatus() {
 	if l := s.installed; l != nil && s.facts.DeepSpeed != nil {
 		f := *s.facts.DeepSpeed
-		f.Altered = slices.Concat(l.altered.First, l.missing.First, l.unknown.First, l.Links.First, l.Code.First)
+		f.Altered = slices.Concat(l.mismatched.First, l.missing.First, l.unlisted.First, l.Links.First, l.Code.First)
 		f.Altered = f.Altered[:min(len(f.Altered), mostAltered)]
-		f.Intact = l.Noted != nil && l.Noted.Same && s.whole()
+		f.Intact = l.Noted != nil && l.Noted.Same && s.matchesRecord()
 		s.facts.DeepSpeed = &f
 		if l.Noted != nil && l.Noted.Same {
 			s.runs = &report.Wheel{Name: l.Noted.Wheel, SHA256: l.Noted.SHA256, Version: l.Version}

@@ -1,10 +1,15 @@
 // Package verify inspects the nodes of an inventory without changing them. It reports which nodes
 // run the same software, and how the others differ.
 //
-// On each node it takes two steps: probe gathers the facts and the digests of all files of the
-// DeepSpeed there, and load imports DeepSpeed and loads every op. Then it compares the nodes with
-// their wheels or, without wheels, with the majority. A node reports the digests in RECORD and
-// those of its files; the driver compares them.
+// A node has two steps. The step probe gathers its facts, the digests of DeepSpeed's files and the
+// digests in RECORD. The step verify imports DeepSpeed and loads every op. Then this package compares
+// the nodes with their wheels or, without wheels, with the majority.
+//
+// The node itself decides where the decision needs its Python or its other files: whether an import
+// finds this DeepSpeed, which byte code is not that of its module, whose code is in DeepSpeed's folder,
+// which links to folders are there, whether a wheel that dsbuild installed with DeepSpeed was changed
+// (inspect_files.py), and which ops do not load (load.py). The machine that runs dsbuild decides the rest: which
+// files differ from RECORD (files.go), from the wheel or from the other nodes (compare.go).
 package verify
 
 import (
@@ -55,13 +60,13 @@ func Run(ctx context.Context, opt Options) (*report.Report, error) {
 	opt.Command = "verify"
 	r := &run{opt: opt, fleet: fleet.New(opt.Options), tables: tables}
 	defer r.fleet.Close()
-	var walks []fleet.Walk
+	var nodeSteps []fleet.NodeSteps
 	for _, n := range r.fleet.Nodes {
 		s := &nodeState{Node: n, run: r}
 		r.nodes = append(r.nodes, s)
-		walks = append(walks, fleet.Walk{Node: n, Steps: s.steps(), End: s.end})
+		nodeSteps = append(nodeSteps, fleet.NodeSteps{Node: n, Steps: s.steps(), End: s.end})
 	}
-	r.fleet.Reach(ctx, "verifying", walks, nil)
+	r.fleet.ConnectAndRun(ctx, "verifying", nodeSteps, nil)
 	answered := slices.DeleteFunc(slices.Clone(r.nodes), func(s *nodeState) bool { return s.Err != nil })
 	judgeAll(tables, answered, wanted)
 	for _, s := range answered {

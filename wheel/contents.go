@@ -19,7 +19,7 @@ type Contents struct {
 	Torch      string      `json:"torch"`     // X.Y of the torch it is bound to; "" if no file shows it
 	CUDA       string      `json:"cuda"`      // X.Y or X; "" if no file shows it
 	Python     string      `json:"python"`    // X.Y, with + for that or a newer one; "" for any
-	TorchABI   *TorchABI   `json:"torch_abi"` // null where no extension uses torch
+	TorchABI   *TorchABI   `json:"torch_abi"` // null if no extension uses torch
 }
 
 // Extension is one ELF file of a wheel.

@@ -147,7 +147,7 @@ func OnlyWithExtra(requirement string) bool {
 }
 
 var (
-	markerText = regexp.MustCompile(`'[^']+'|"[^"]+"`) // the extra of who asks for none is ""
+	markerText = regexp.MustCompile(`'[^']+'|"[^"]+"`) // without an extra, its value is ""
 	markerOr   = regexp.MustCompile(`\bor\b`)
 	markerAnd  = regexp.MustCompile(`\band\b`)
 	extraTerm  = regexp.MustCompile(`^[ (]*extra *== *x[ )]*$`)

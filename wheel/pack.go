@@ -95,7 +95,7 @@ func Pack(ctx context.Context, compiled, dir string, m Manifest, b Build) (strin
 	return file, p.write(ctx, file)
 }
 
-// tag returns the tag of a finished wheel, with * where it is that of the compiled one.
+// tag returns the tag of a finished wheel. * stands for a part that the compiled wheel has already.
 func (m Manifest) tag(platform string) [3]string {
 	if m.TorchABI != nil {
 		return [3]string{"py3", "none", platform}
@@ -190,7 +190,7 @@ func (m Manifest) fillIn(c Contents, b Build, name string) Manifest {
 	m.Patches, m.ByteCode = b.Patches, b.ByteCode
 	m.Glibc, m.GLIBCXX = floors.Glibc, floors.GLIBCXX
 	m.GCC, m.CXX11ABI = b.GCC, c.cxx11ABI()
-	if m.TorchABI == nil { // else the plan says what the wheel is for
+	if m.TorchABI == nil { // else the plan has the targets of the wheel
 		m.Python, m.Torch, m.CUDA = b.Python, b.Torch, b.CUDA
 	}
 	return m

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 )
 
-// ProvenanceFacts is what a policy asks of a statement.
+// ProvenanceFacts are the parts of a statement that a policy judges.
 type ProvenanceFacts struct {
 	Name     string    // of the only file that it is about
 	SHA256   string    // of that file

@@ -84,11 +84,11 @@ func runPut(args []string) error {
 // putAll puts the file on all nodes at once.
 func (p *putter) putAll(all *fleet.Fleet) error {
 	p.relay.Announce(p.file, all.Nodes)
-	var walks []fleet.Walk
+	var nodeSteps []fleet.NodeSteps
 	for _, n := range all.Nodes {
-		walks = append(walks, fleet.Walk{Node: n, Steps: []fleet.Step{{Name: "put", Do: func(ctx context.Context) error { return p.put(ctx, n) }}}})
+		nodeSteps = append(nodeSteps, fleet.NodeSteps{Node: n, Steps: []fleet.Step{{Name: "put", Do: func(ctx context.Context) error { return p.put(ctx, n) }}}})
 	}
-	all.Reach(context.Background(), "copying", walks, nil)
+	all.ConnectAndRun(context.Background(), "copying", nodeSteps, nil)
 	var errs []error
 	for _, n := range all.Nodes {
 		if n.Err != nil {

@@ -219,9 +219,9 @@ func (o changeFlags) changeOptions(ctx context.Context, a *app) (deploy.Options,
 	if err != nil {
 		return deploy.Options{}, usageErrorf(o.command, "--in-use %w", err)
 	}
-	var serial deploy.Serial
+	var serial fleet.Serial
 	if o.serial != "" {
-		if serial, err = deploy.ParseSerial(o.serial); err != nil {
+		if serial, err = fleet.ParseSerial(o.serial); err != nil {
 			return deploy.Options{}, usageErrorf(o.command, "--serial %w", err)
 		}
 	}
@@ -288,8 +288,8 @@ func (o fleetFlags) commandName() string {
 	return name
 }
 
-// keptLogs says which logs are kept: of all nodes where the user says so, else of
-// those that failed.
+// keptLogs says which logs dsbuild keeps: with --logs those of all nodes, else those of the failed
+// ones.
 func (o fleetFlags) keptLogs() fleet.Logs {
 	if o.logs != "" {
 		return fleet.Logs{Dir: o.logs}
@@ -315,33 +315,33 @@ func (o fleetFlags) loadNodes(ctx context.Context, a *app) (*inventory.Inventory
 	if err != nil {
 		return nil, err
 	}
-	again := *inv
+	retry := *inv
 	var remarks []string
-	again.Hosts, remarks, err = past.Retry(inv.Hosts, all.Hosts)
+	retry.Hosts, remarks, err = past.Retry(inv.Hosts, all.Hosts)
 	if err != nil {
 		return nil, err
 	}
 	for _, r := range remarks {
 		a.reporter.Note("%s", r)
 	}
-	if len(again.Hosts) == 0 {
+	if len(retry.Hosts) == 0 {
 		return nil, &nothingError{past.Nothing()}
 	}
-	return &again, nil
+	return &retry, nil
 }
 
-// nothingError is a run that is over before it began, for there is nothing to do.
+// nothingError ends a run that has nothing to do.
 type nothingError struct{ why string }
 
 func (e *nothingError) Error() string { return e.why }
 
-// handleNothingToDo is err, but where that says that there is nothing to do: then this is
-// the result. Reports of before stay as they are.
+// handleNothingToDo prints an empty result if err is a nothingError, and returns any other error.
+// It does not write reports, so that those of the earlier run stay.
 func (o fleetFlags) handleNothingToDo(a *app, err error) error {
 	return o.printNothing(a, err, report.Empty(o.commandName()))
 }
 
-// handleNothingToDo also knows dry runs.
+// handleNothingToDo is that of fleetFlags; after a dry run the empty result is a plan.
 func (o changeFlags) handleNothingToDo(a *app, err error) error {
 	if o.dryRun {
 		return o.printNothing(a, err, newPlanDocument(deploy.Plan{}))
@@ -517,7 +517,7 @@ func newPlanDocument(plan deploy.Plan) planDocument {
 	doc := planDocument{Nodes: make([]planEntry, 0, len(plan.Nodes))}
 	for _, n := range plan.Nodes {
 		e := planEntry{n.Name, string(n.Action), "", []string{}, slices.Concat([]string{}, n.Fetch), slices.Concat([]string{}, n.Reasons), slices.Concat([]string{}, n.Remarks), n.Hint, n.Serial}
-		for _, a := range n.Companions {
+		for _, a := range n.Extra {
 			e.Along = append(e.Along, a.String())
 		}
 		if n.Wheel != nil {
@@ -543,7 +543,7 @@ func writeWhole(file string, data []byte, mode os.FileMode) error {
 	return atomicfile.Write(file, bytes.NewReader(data), mode)
 }
 
-// localUser is who deploys, for the journals on the nodes.
+// localUser returns the user and this machine, for the journals on the nodes.
 func localUser() string {
 	name, host := "unknown", "unknown"
 	if u, err := user.Current(); err == nil {

@@ -26,10 +26,10 @@ const (
 	viaSlurm = "slurm"
 )
 
-// sshAuto is who speaks SSH if nothing is said.
+// sshAuto is the default of --ssh.
 const sshAuto = string(remote.Auto)
 
-// connectOptions are the flags that say by which way nodes are reached.
+// connectOptions are the flags that say how to reach nodes.
 type connectOptions struct {
 	via       string
 	ssh       string
@@ -41,10 +41,10 @@ type connectOptions struct {
 	salloc    []string
 }
 
-// slurmWait is how long nodes are waited for if nothing is said.
+// slurmWait is the default of --slurm-wait.
 const slurmWait = time.Minute
 
-// addConnectFlags gives a command the flags of everything that reaches nodes.
+// addConnectFlags gives a command the flags of connectOptions.
 func addConnectFlags(cmd *cobra.Command, opts *connectOptions) {
 	flags := cmd.Flags()
 	flags.StringVar(&opts.via, "via", viaSSH, "reach the nodes by `ssh|slurm` (slurm: in a job of your own, with salloc, sbcast and srun)")
@@ -91,7 +91,7 @@ func (o connectOptions) checkFlags(command string) error {
 	return nil
 }
 
-// checkSSH finds an --ssh that there is not, or that this machine cannot do.
+// checkSSH refuses an unknown value of --ssh, and one that this machine does not support.
 func (o connectOptions) checkSSH(command string) error {
 	if err := oneOf(command, "ssh", o.ssh, sshAuto, string(remote.Native), string(remote.OpenSSH)); err != nil {
 		return err

@@ -104,7 +104,7 @@ func runImage(ctx context.Context, a *app, o imageOptions, command string) error
 	return errors.Join(err, plan.Close())
 }
 
-// makeImage builds what was planned, or prints the plan.
+// makeImage builds the planned image, or prints the plan.
 func makeImage(ctx context.Context, a *app, o imageOptions, plan *image.Plan) error {
 	if o.dryRun && o.json {
 		return ui.JSON(a.stdout, plan)
@@ -133,7 +133,7 @@ func makeImage(ctx context.Context, a *app, o imageOptions, plan *image.Plan) er
 	return err
 }
 
-// printImagePlan shows what is known about the base and what the image would be.
+// printImagePlan prints the facts about the base, and the planned image.
 func printImagePlan(a *app, plan *image.Plan) error {
 	rows := make([][]string, 0, len(plan.Facts))
 	for _, f := range plan.Facts {

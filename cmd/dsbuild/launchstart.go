@@ -108,7 +108,7 @@ func closeDialer(d remote.Dialer) {
 	}
 }
 
-// keptJobs is how many runs keep their logs where no folder is named.
+// keptJobs is the number of runs whose logs stay if the user names no folder.
 const keptJobs = 10
 
 // jobLogs is the folder of a run's logs; of old runs they are removed.

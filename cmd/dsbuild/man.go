@@ -9,7 +9,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// newManCommand is for who packs dsbuild, and hidden from its users.
+// newManCommand makes a hidden command for packagers of dsbuild.
 func newManCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:    "man DIR",
@@ -22,7 +22,7 @@ func newManCommand(a *app) *cobra.Command {
 	}
 }
 
-// runMan dates the pages by SOURCE_DATE_EPOCH, where it is set.
+// runMan writes the pages, with the date of SOURCE_DATE_EPOCH if that is set.
 func runMan(root *cobra.Command, version, dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return hint.With(err, "name a folder that dsbuild can create")

@@ -58,8 +58,8 @@ func runMatrix(ctx context.Context, a *app, o wheelOptions) error {
 	return matrixFailure(ctx, results)
 }
 
-// matrixFailure is the error of a matrix of which something failed. Its exit code is 4 where all
-// failed wheels were built and do not match the request, and 1 where one could not be built.
+// matrixFailure returns the error of a matrix of which something failed. Its exit code is 4 if all
+// failed wheels were built but do not match the request, and 1 if one could not be built.
 func matrixFailure(ctx context.Context, results []pipeline.Result) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

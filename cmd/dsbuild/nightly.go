@@ -63,8 +63,8 @@ was built, and is not what was asked; else the exit code of the deploy.`,
 	return cmd
 }
 
-// runNightly runs a night as the file says, and tells of it where it failed. The
-// report is printed also then.
+// runNightly runs the night of the file. If it failed, it sends the notice; it prints the report in
+// any case.
 func runNightly(ctx context.Context, a *app, o nightlyOptions, command string) error {
 	config, err := nightly.Read(o.file)
 	if err != nil {
@@ -89,7 +89,7 @@ func runNightly(ctx context.Context, a *app, o nightlyOptions, command string) e
 	return errors.Join(err, report.Print(a.stdout))
 }
 
-// runNight runs one. Its report is nil where it could not begin.
+// runNight runs one night. Its report is nil if the night could not begin.
 func runNight(ctx context.Context, a *app, o nightlyOptions, config nightly.Config, command string) (*nightly.Report, error) {
 	if config.Index != nil {
 		if err := checkIndexURL("--url", config.Index.URL, command); err != nil {

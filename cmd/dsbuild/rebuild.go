@@ -128,7 +128,7 @@ func buildAgain(ctx context.Context, a *app, o wheelOptions, request planner.Req
 	return runner.Run(ctx, plan)
 }
 
-// differError names what differs between a wheel and the one that was built again.
+// differError names the differences between a wheel and its rebuild.
 func differError(file, again string) error {
 	differs, err := wheel.Differ(file, again)
 	if err != nil {

@@ -21,12 +21,12 @@ type app struct {
 	stdout   io.Writer   // results
 	stderr   io.Writer   // progress and log; prefer reporter
 	reporter ui.Reporter // closed by run, not by commands
-	prompt   *ui.Prompt  // asks the person there; nil: nobody is. Closed by run
+	prompt   *ui.Prompt  // asks at the terminal; nil: there is none. Closed by run
 	version  string
 }
 
-// run is the whole program but for the process around it: it returns the
-// exit code. The error is printed here and nowhere else.
+// run executes the command line and returns the exit code. It prints the error; nothing else
+// does.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	style := ui.FromEnvironment(stderr)
 	stdout, stderr = withoutBrokenPipe(stdout), withoutBrokenPipe(stderr)

@@ -121,14 +121,14 @@ func runShip(ctx context.Context, a *app, o shipOptions) error {
 	if err != nil {
 		return err
 	}
-	opt.Fleet = deployment
-	opt.Fleet.Force, opt.Fleet.Index = o.fleet.force, deploy.Deps(o.fleet.deps) == deploy.DepsIndex
-	opt.Fleet.PipWheel = deploy.DefaultPip()
+	opt.Deploy = deployment
+	opt.Deploy.Force, opt.Deploy.Index = o.fleet.force, deploy.Deps(o.fleet.deps) == deploy.DepsIndex
+	opt.Deploy.PipWheel = deploy.DefaultPip()
 	if deploy.Deps(o.fleet.deps) == deploy.DepsBundle {
 		opt.Bundle = o.build.newBundler(a, tools.backend)
 	}
 	if !o.verifyGiven {
-		opt.Fleet.VerifyLeft = verify.LevelFiles
+		opt.Deploy.VerifyUnchanged = verify.LevelFiles
 	}
 	return runShipment(ctx, a, o.fleet.changeFlags, ship.New(opt))
 }

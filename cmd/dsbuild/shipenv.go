@@ -45,7 +45,7 @@ func runShipEnv(ctx context.Context, a *app, o shipOptions) error {
 	return runEnvDeploy(ctx, a, env)
 }
 
-// withBuild adds what an environment says of its DeepSpeed to a request. Flags come first.
+// withBuild adds the DeepSpeed that an environment describes to a request. Flags override it.
 func withBuild(r planner.Request, b environment.Build) planner.Request {
 	r.DeepSpeed, r.CPU = cmp.Or(r.DeepSpeed, b.Version), cmp.Or(r.CPU, b.CPU)
 	if len(r.Ops) == 0 {
@@ -76,7 +76,7 @@ func buildForEnv(ctx context.Context, a *app, o shipOptions, spec *environment.S
 	if err != nil {
 		return nil, false, err
 	}
-	opt.Fleet, opt.Keep = deployment, true
+	opt.Deploy, opt.Keep = deployment, true
 	if opt.Assume, err = ship.WithEnvironment(tools.plans.Tables(), spec.Python, spec.Torch); err != nil {
 		return nil, false, err
 	}

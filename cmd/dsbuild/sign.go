@@ -105,7 +105,7 @@ type signingKey interface {
 	Close()
 }
 
-// openKey opens a key that signs; whoever is at the terminal is asked for its passphrase.
+// openKey opens a key for signing. It asks for the passphrase at the terminal.
 func (a *app) openKey(ctx context.Context, file string) (signingKey, error) {
 	if keyless.IsConfig(file) {
 		key, err := keyless.Open(ctx, file, os.Getenv)

@@ -39,7 +39,7 @@ func wrongUsage(cmd *cobra.Command, args []string, err error) error {
 	return wrong
 }
 
-// firstWord is the argument behind a command's name, "" where that is a flag.
+// firstWord returns the argument after a command's name, "" if that is a flag.
 func firstWord(cmd *cobra.Command, args []string) string {
 	for range strings.Fields(cmd.CommandPath())[1:] {
 		if len(args) > 0 {

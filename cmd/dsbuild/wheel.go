@@ -100,7 +100,7 @@ A wheel is for one minor of torch and one Python. With --abi stable it is for to
 	return cmd
 }
 
-// run returns the function for what is asked for: one wheel, those of a matrix, or those of nodes.
+// run returns the function that builds the requested wheels: one, those of a matrix, or those of nodes.
 func (o wheelOptions) run() func(context.Context, *app, wheelOptions) error {
 	switch {
 	case o.matrix != "":
@@ -320,7 +320,7 @@ func printWheels(a *app, artifacts []wheel.Artifact) error {
 	return nil
 }
 
-// relativePath shows a path as the user would type it, where that is shorter.
+// relativePath returns a path relative to the working directory, if that is shorter.
 func relativePath(path string) string {
 	cwd, err := os.Getwd()
 	if err != nil {

@@ -30,8 +30,8 @@ func runWheelFor(ctx context.Context, a *app, o wheelOptions) error {
 		return err
 	}
 	opt.Keep = true
-	opt.Fleet = deploy.Options{Options: fleet.Options{Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Reporter: a.reporter}}
-	if err := o.addDialer(ctx, a, inv, &opt.Fleet.Options); err != nil {
+	opt.Deploy = deploy.Options{Options: fleet.Options{Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Reporter: a.reporter}}
+	if err := o.addDialer(ctx, a, inv, &opt.Deploy.Options); err != nil {
 		return err
 	}
 	s := ship.New(opt)

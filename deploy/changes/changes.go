@@ -1,6 +1,6 @@
-// Package changes holds what the agents share that change something on a node: the Python source
-// of their common part (whole files, the lock of a folder, uploads), and the transfer of files into
-// the inbox of such an agent, also over a connection that breaks.
+// Package changes is the common part of the agents that change something on a node: its Python source
+// (whole files, the lock of a folder, uploads), and the transfer of files into the inbox of such an
+// agent, also over a connection that breaks.
 package changes
 
 import (
@@ -33,27 +33,42 @@ var source string
 // Source is the Python source that precedes an agent that changes something.
 func Source() string { return source }
 
-// IgnoreOutput takes the output of a program on the node, which the agent sends before its
+// ignoreOutput takes the output of a program on the node, which the agent sends before its
 // answer; the log already has it.
-func IgnoreOutput(m json.RawMessage) error {
+func ignoreOutput(m json.RawMessage) error {
 	var got struct {
 		Pip []string `json:"pip"`
 	}
 	return node.Decode(m, &got)
 }
 
+// Transfer is how the files of a run come to the nodes.
+type Transfer struct {
+	Relay     *relay.Relay  // sends the files that it announced; nil: the driver sends all
+	Bandwidth *rate.Limiter // bytes per second of all uploads; nil: no limit
+	Verifier  FindVerifier  // nil: no node gets a verifier
+}
+
+// NewTransfer prepares the transfer of files through the connections of a dialer. Nodes do not pass on
+// files if the dialer brings a file to all of them at once.
+func NewTransfer(dialer remote.Dialer, opt relay.Options, bandwidth *rate.Limiter, verifier FindVerifier) Transfer {
+	t := Transfer{Bandwidth: bandwidth, Verifier: verifier}
+	if _, broadcasts := dialer.(remote.Broadcaster); !broadcasts {
+		t.Relay = relay.New(opt)
+	}
+	return t
+}
+
 // Inbox is the private folder for uploads of an agent on a node. The zero value stands for no
 // inbox yet.
 type Inbox struct {
-	Node      *fleet.Node
-	Ask       func(ctx context.Context, order agent.Order, into any) error // of the agent's session
-	Python    string                                                       // path of the node's Python
-	Folder    string
-	Relay     *relay.Relay  // sends the files that it announced; nil: the driver sends all
-	Bandwidth *rate.Limiter // bytes per second of all uploads; nil: no limit
-	Received  *int64        // counts the bytes of the files that have arrived
-	Verifier  FindVerifier  // nil: no node gets a verifier
-	Platform  string        // of the node, such as linux_x86_64
+	Transfer
+	Node     *fleet.Node
+	Session  *Session // with the agent; nil: the files come before any agent
+	Python   string   // path of the node's Python
+	Folder   string
+	Received *int64 // counts the bytes of the files that have arrived
+	Platform string // of the node, such as linux_x86_64
 }
 
 // LargeFile is the size in bytes from which a Python process of its own writes a file and
@@ -64,32 +79,37 @@ const LargeFile = 16 << 20
 func (i Inbox) Path(f wheels.File) string { return path.Join(i.Folder, filepath.Base(f.Path)) }
 
 // Put brings a file to the inbox, from another node or from here.
-func (i Inbox) Put(ctx context.Context, f wheels.File) error {
-	err := i.Relay.Bring(ctx, i.Node, i.Python, f.SHA256, i.Path(f), func(ctx context.Context) error { return i.send(ctx, f) })
+func (i Inbox) Put(ctx context.Context, f wheels.File) error { return i.PutAs(ctx, f, i.Path(f)) }
+
+// PutAs is Put for a path of the caller's choice.
+func (i Inbox) PutAs(ctx context.Context, f wheels.File, to string) error {
+	err := i.Relay.Bring(ctx, i.Node, i.Python, f.SHA256, to, func(ctx context.Context) error { return i.send(ctx, f, to) })
 	if err == nil {
 		*i.Received += f.Size
 	}
 	return err
 }
 
-// send sends a file to the inbox from here.
-func (i Inbox) send(ctx context.Context, f wheels.File) error {
+// send sends a file from here.
+func (i Inbox) send(ctx context.Context, f wheels.File, to string) error {
 	var told atomic.Int64
 	up := remote.Upload{
 		Open:   func() (io.ReadSeekCloser, error) { return os.Open(f.Path) },
 		Size:   f.Size,
 		SHA256: f.SHA256,
-		Path:   i.Path(f),
+		Path:   to,
 		Mode:   0o600,
 		Resume: true,
 		Limit:  i.Bandwidth,
-		Sum:    i.digest,
 		Progress: func(n int64) {
 			told.Add(n)
 			i.Node.Sent(n)
 		},
 	}
-	if f.Size >= LargeFile {
+	if i.Session != nil {
+		up.Sum = i.digest
+	}
+	if i.Session != nil && f.Size >= LargeFile {
 		up.Write = func(ctx context.Context, path string, at int64, r io.Reader) (string, error) {
 			sum, err := node.Append(ctx, i.Node.Runner, i.Python, path, at, r)
 			switch {
@@ -108,21 +128,20 @@ func (i Inbox) send(ctx context.Context, f wheels.File) error {
 	return err
 }
 
-// putTries is how often PutAll tries to send the files if the connection breaks.
-const putTries = 5
+// putRetries is how often PutAll tries again to send the files if the connection breaks.
+const putRetries = 4
 
-// PutAll sends files to a node by put. If the connection breaks, it ends the agent's session,
-// connects again and calls put again: nothing has been changed by then, and the files that have
-// arrived stay. again tells put that it is not the first try.
-func PutAll(ctx context.Context, n *fleet.Node, put func(ctx context.Context, again bool) error, endSession func()) error {
-	for try := 1; ; try++ {
-		err := put(ctx, try > 1)
-		if err == nil || try == putTries || !errors.Is(err, remote.ErrLost) || ctx.Err() != nil {
+// PutAll sends files to a node by put. If the connection breaks, it calls restart, which connects
+// again, and then put again: nothing has been changed by then, and the files that have arrived stay.
+// again tells put that it is not the first try.
+func PutAll(ctx context.Context, n *fleet.Node, put func(ctx context.Context, again bool) error, restart func(context.Context) error) error {
+	for retry := 0; ; retry++ {
+		err := put(ctx, retry > 0)
+		if err == nil || retry == putRetries || !errors.Is(err, remote.ErrLost) || ctx.Err() != nil {
 			return err
 		}
 		n.Note("%v; dsbuild reconnects and continues the transfer", err)
-		endSession()
-		if err := n.Reconnect(ctx); err != nil {
+		if err := restart(ctx); err != nil {
 			return err
 		}
 	}
@@ -131,7 +150,7 @@ func PutAll(ctx context.Context, n *fleet.Node, put func(ctx context.Context, ag
 // learn tells the agent the digest of a file in the inbox, computed by another program on the
 // node.
 func (i Inbox) learn(ctx context.Context, file, sha256 string) error {
-	return i.Ask(ctx, agent.Order{"do": "learn", "file": file, "sha256": sha256}, nil)
+	return i.Session.Ask(ctx, agent.Order{"do": "learn", "file": file, "sha256": sha256}, nil)
 }
 
 // FindVerifier returns the dsbuild that verifies bundles of sigstore on nodes of a platform such as
@@ -142,7 +161,7 @@ type FindVerifier func(platform string) (wheels.File, error)
 // verifier of bundles refuses the order before it changes anything: then AskJudged sends the verifier
 // for its platform, and asks again.
 func (i Inbox) AskJudged(ctx context.Context, order agent.Order, into any) error {
-	err := i.Ask(ctx, order, into)
+	err := i.Session.Ask(ctx, order, into)
 	var failed *agent.Failure
 	if i.Verifier == nil || !errors.As(err, &failed) || failed.Advice != signing.NeedsVerifier {
 		return err
@@ -155,7 +174,7 @@ func (i Inbox) AskJudged(ctx context.Context, order agent.Order, into any) error
 		return err
 	}
 	order["verifier"] = map[string]string{"file": i.Path(file), "sha256": file.SHA256}
-	return i.Ask(ctx, order, into)
+	return i.Session.Ask(ctx, order, into)
 }
 
 // digest returns the sha256 of the first n bytes of a file in the inbox.
@@ -163,6 +182,6 @@ func (i Inbox) digest(ctx context.Context, file string, n int64) (string, error)
 	var got struct {
 		SHA256 string `json:"sha256"`
 	}
-	err := i.Ask(ctx, agent.Order{"do": "digest", "file": file, "size": n}, &got)
+	err := i.Session.Ask(ctx, agent.Order{"do": "digest", "file": file, "size": n}, &got)
 	return got.SHA256, err
 }

@@ -1,8 +1,8 @@
-# What the agents share that change something on a node: whole files, the lock of a folder,
+# The common part of the agents that change something on a node: whole files, the lock of a folder,
 # uploads, and programs that end with the agent. The agent that follows defines HOME (dsbuild's own
 # folder, with lock), INBOX (the uploads) and JOURNAL.
 #
-# ../../agent/agent.py and ../../verify/proof.py go before it.
+# agent.py of package agent and importcheck.py of package verify come before it.
 import errno
 import fcntl
 import shutil
@@ -11,7 +11,7 @@ import subprocess
 
 PART = ".part"  # ends the name of an upload that is not whole
 SYNC_LIMIT = 30  # seconds that a change waits for the disk before it is made final
-GONE = ".dsbuild-gone"  # ends the name of what is taken away, until it is swept
+GONE = ".dsbuild-gone"  # ends the name of a file or folder that is put aside, until sweep removes it
 
 
 class Busy(Failed):
@@ -19,7 +19,7 @@ class Busy(Failed):
 
 
 def save_json(path, value):
-    """Writes a file whole or not at all, and to the disk."""
+    """Writes a JSON file whole or not at all, and waits until it is on the disk."""
     part = path + ".part"
     try:
         with open(part, "w", encoding="utf-8") as f:
@@ -34,19 +34,18 @@ def save_json(path, value):
 
 
 def start_sync(places):
-    """Starts to bring to the disk what was written to the file systems of places,
-    else a power cut could leave empty files there, after all was reported as
-    well. One program for all of them: to sync one file after the other takes as
-    many writes of the file system's journal, seconds in place of a moment."""
+    """Starts to write the file systems of places to the disk. Without it, a power cut could leave
+    empty files after dsbuild has reported success. One program syncs whole file systems: to sync
+    one file after the other takes seconds, because each writes the file system's journal."""
     try:
         return subprocess.Popen(["sync", "-f"] + places, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    except OSError:  # not every container has it: then the kernel does it in its own time
+    except OSError:  # not every container has sync: then the kernel writes the files later
         return None
 
 
 def end_sync(child):
-    """Waits for what start_sync started, but not for ever: somebody else's data
-    may have to go to the same disk first."""
+    """Waits for the program of start_sync, but only a limited time: other programs may have
+    much data to write to the same disk first."""
     try:
         if child:
             child.wait(SYNC_LIMIT)
@@ -55,7 +54,7 @@ def end_sync(child):
 
 
 def sync_folder(path):
-    """Brings a rename in the folder to the disk, where folders can be synced."""
+    """Writes a rename in the folder to the disk, if the file system can sync folders."""
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)
@@ -71,7 +70,7 @@ def exists(path):
 
 
 def remove(path):
-    """Removes a file, link or tree; nothing there is fine."""
+    """Removes a file, link or tree, if it is there."""
     try:
         if stat.S_ISDIR(os.lstat(path).st_mode):
             shutil.rmtree(path)
@@ -82,8 +81,8 @@ def remove(path):
 
 
 def sweep(path):
-    """Removes what nobody needs any more, as far as that goes: NFS keeps a folder
-    whose files some process has open. The next run tries again."""
+    """Removes a path that is no longer needed, and ignores an error: NFS keeps a folder while a
+    process has a file in it open. The next run tries again."""
     try:
         remove(path)
     except OSError:
@@ -91,7 +90,7 @@ def sweep(path):
 
 
 def put_aside(path, aside):
-    """Takes path away under its name, at once, to be swept later."""
+    """Renames path at once, so that nothing has its name; sweep removes it later."""
     while exists(aside):
         aside += "+"
     try:
@@ -103,7 +102,7 @@ def put_aside(path, aside):
 
 
 class Digests:
-    """What was read once need not be read again while it is the same file."""
+    """The digests of files that this program has read. It does not read an unchanged file again."""
 
     def __init__(self):
         self.known = {}
@@ -126,7 +125,7 @@ class Digests:
         return self.known[key]
 
     def learn(self, path, sum):
-        """Takes a digest of a whole file from somebody who has read it."""
+        """Notes the digest of a whole file that another program has computed."""
         st = os.stat(path)
         self.known[(st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns, st.st_size)] = sum
 
@@ -145,9 +144,10 @@ class Workplace:
         self.lock = None
         self.digests = Digests()
 
-    def take_lock(self, inbox):
-        """Waits a little: a driver that was killed leaves an agent that tidies up. For another
-        agent of the same run it waits as long as the driver does: their nodes share the folder."""
+    def take_lock(self, orders):
+        """Waits lock_s for the lock: after a driver was killed, its agent still cleans up. If
+        another agent of the same run holds the lock (their nodes share the folder), it waits as long
+        as the driver does."""
         self.lock = os.open(os.path.join(HOME, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         deadline = time.monotonic() + REQUEST["lock_s"]
         while True:
@@ -161,15 +161,15 @@ class Workplace:
                 if time.monotonic() > deadline and not who.startswith("run %s by " % REQUEST["run"]):
                     raise Busy("another deploy is changing this environment", "wait", who)
                 time.sleep(0.1)
-                inbox.check()
+                orders.check()
         try:
             os.ftruncate(self.lock, 0)
             os.write(self.lock, ("run %s by %s on %s" % (REQUEST["run"], REQUEST["by"], REQUEST["label"])).encode("utf-8"))
-        except OSError:  # the disk is full: what must be put back needs no room
+        except OSError:  # the disk is full; to restore the environment needs no space
             pass
 
     def arrived(self):
-        """Makes the inbox ready, and names the files that need not be sent again."""
+        """Prepares the inbox, and returns the names of the files that need not be sent again."""
         if os.path.islink(INBOX) or not os.path.isdir(INBOX):
             remove(INBOX)
             os.mkdir(INBOX, 0o700)
@@ -201,8 +201,8 @@ class Workplace:
 
 
 def note(entry):
-    """Adds a line to the journal, unless it is the last one already: a finish that
-    was cut off is repeated. What is left of a line that was cut off goes."""
+    """Adds a line to the journal, unless the last line is equal: an interrupted finish is
+    repeated. Removes a last line that was cut off."""
     line = json.dumps(entry).encode("ascii") + b"\n"
     with open(JOURNAL, "a+b") as f:
         last, end = last_line(f)
@@ -214,7 +214,7 @@ def note(entry):
 
 
 def last_line(f, most=1 << 16):
-    """The last whole line of a file, and where it ends."""
+    """The last whole line of a file, and the offset of its end."""
     size = f.seek(0, os.SEEK_END)
     f.seek(max(0, size - most))
     tail = f.read()
@@ -223,7 +223,7 @@ def last_line(f, most=1 << 16):
 
 
 def last_run():
-    """The run that made the last change there was, "" where there was none."""
+    """The run that made the last change, "" if there was none."""
     try:
         with open(JOURNAL, "rb") as f:
             return str(json.loads(last_line(f)[0] or b"{}").get("run", ""))
@@ -232,21 +232,20 @@ def last_run():
 
 
 def die_with_parent(parent):
-    """Asks the kernel to end this process with its parent, where it can."""
+    """Asks the kernel to end this process together with its parent, if the kernel can."""
     try:
         import ctypes
 
         ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0)  # PR_SET_PDEATHSIG
-        if os.getppid() != parent:  # it was faster
+        if os.getppid() != parent:  # the parent has ended already
             os._exit(1)
-    except Exception:  # then the lock, which pip holds too, keeps others away
+    except Exception:  # then the lock, which this process holds too, keeps other agents away
         pass
 
 
-def run_program(name, argv, env, folder, inbox, lock, limit):
-    """Runs a program in a private folder, watching the driver meanwhile. Should this
-    agent be killed, the program may not go on unseen: it dies too, and while it lives
-    the lock is held."""
+def run_program(name, argv, env, folder, orders, lock, limit):
+    """Runs a program in a private folder, and ends it if the driver goes away. The program dies
+    if this agent is killed, and holds the lock as long as it lives."""
     me = os.getpid()
     child = subprocess.Popen(argv, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                              start_new_session=True, pass_fds=(lock,), preexec_fn=lambda: die_with_parent(me))
@@ -259,7 +258,7 @@ def run_program(name, argv, env, folder, inbox, lock, limit):
                 if not block:
                     break
                 said = (said + block)[-(1 << 17):]
-            inbox.check()
+            orders.check()
             if time.monotonic() > deadline:
                 raise Failed("%s did not end within %d s" % (name, limit))
         child.wait(10)
@@ -269,7 +268,7 @@ def run_program(name, argv, env, folder, inbox, lock, limit):
         if child.poll() is None:
             os.killpg(child.pid, signal.SIGKILL)
             child.wait()
-        if said and not inbox.silent():  # for the log of the driver, if it still listens
+        if said and not orders.silent():  # for the log of the driver, if it still listens
             emit({"pip": said.decode("utf-8", "replace").splitlines()})
     if child.returncode != 0:
         text = said.decode("utf-8", "replace").strip()
@@ -281,7 +280,7 @@ def run_program(name, argv, env, folder, inbox, lock, limit):
 
 
 def describe(error):
-    """What is sent of an error; None for one that nobody expects."""
+    """The message about an error; None for an unexpected exception."""
     if isinstance(error, Failed):
         return {"failed": str(error), "advice": error.advice, "detail": error.detail, "busy": isinstance(error, Busy)}
     if isinstance(error, OSError):
@@ -290,35 +289,35 @@ def describe(error):
 
 
 def no_room(text):
-    """The code of the advice for a full disk, one with no more room for names, or a
-    quota; "" for any other error."""
+    """The code of the advice for a full disk, a disk without free inodes, or a reached quota; ""
+    for any other error."""
     if any(form % number in text for form in ("[Errno %d]", "(os error %d)") for number in (errno.ENOSPC, errno.EDQUOT)):
         return "no-room"
     return ""
 
 
 def run_agent(env, verbs):
-    """Runs an agent until its driver ends it or goes away. env has begin, undo, recorded, keep, and
-    dir, which is set while it may change something."""
+    """Runs an agent until its driver ends it or goes away. env has begin, undo, recorded, keep and
+    dir. dir is set while env may change something."""
     def leave(*_):
         raise Gone()
 
     for s in SIGNALS:
         signal.signal(s, leave)
-    inbox = Inbox(urgent=["undo"])
+    orders = Orders(urgent=["undo"])
     try:
-        answer(0, lambda: env.begin(inbox), describe)
+        answer(0, lambda: env.begin(orders), describe)
         if env.dir:
             while True:
                 try:
-                    serve(inbox.take, verbs(env, inbox), describe)
+                    serve(orders.take, verbs(env, orders), describe)
                     return
                 except Gone:
-                    undo = [o for o in inbox.orders if o["do"] == "undo"]
-                    if not undo or inbox.ended:
-                        env.keep = not env.recorded and not any(o["do"] in ("undo", "end") for o in inbox.orders)
-                        return  # nobody left to answer
-                    inbox.orders = undo
+                    undo = [o for o in orders.pending if o["do"] == "undo"]
+                    if not undo or orders.ended:
+                        env.keep = not env.recorded and not any(o["do"] in ("undo", "end") for o in orders.pending)
+                        return  # nobody waits for an answer
+                    orders.pending = undo
     except Gone:
         pass
     finally:

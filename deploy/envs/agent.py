@@ -1,9 +1,8 @@
 # The agent that makes environments and switches to them. It never changes an environment: it makes
-# a new one beside the old one, and renames a link. If the driver goes away, the environment that is
-# being made goes, too.
+# a new one beside the old one, and renames a link. If the driver goes away, the agent removes the
+# environment that it is making.
 #
-# ../../agent/agent.py, proof.py, ../changes/changes.py, ../../signing/enforce.py, uses.py, python.py,
-# place.py and known.py go before it.
+# session.go lists the sources that precede this file.
 import queue
 import zipfile
 
@@ -20,13 +19,13 @@ class Environments(Workplace):
         self.dir, self.made, self.uv = None, "", ""  # temporary files; the new environment; the installer
         self.recorded, self.keep, self.syncing = False, True, None
         self.judged = None  # how the policies judged the wheel of DeepSpeed
-        self.noted = self.known = self.early = None  # the files of the current environment, those of the new one; who installs early
+        self.noted = self.known = self.early = None  # the files of the current environment, those of the new one; the EarlyInstaller
 
-    def begin(self, inbox):
-        """Locks, and repairs what an earlier run left."""
+    def begin(self, orders):
+        """Takes the lock, and finishes or undoes the change of an interrupted run."""
         for folder in (HOME, PLACE):
             os.makedirs(folder, mode=0o755, exist_ok=True)
-        self.take_lock(inbox)
+        self.take_lock(orders)
         if REQUEST["python"] and not exists(os.path.join(PYTHONS, REQUEST["python"]["program"])):
             raise Failed("another run has removed the Python that came along", "wait")
         repaired = self.repair()
@@ -57,21 +56,21 @@ class Environments(Workplace):
                 sweep(path)
         return repaired
 
-    def store_early(self, order, inbox):
-        """Moves an upload to the files that stay, and has a large wheel installed while others
-        arrive. DeepSpeed's waits until it is judged."""
+    def store_early(self, order, orders):
+        """Stores an upload, and installs a large wheel while the next files arrive. DeepSpeed's wheel
+        waits until it is judged."""
         f, early = order["file"], order["early"] and order["file"]["package"] != "deepspeed"
         self.store(f, stays=early)
         if early:
             if not self.early:
-                self.begin_environment(order, inbox)
+                self.begin_environment(order, orders)
                 self.early = EarlyInstaller(lambda files, watch: self.install_early(order, files, watch), self.read_early)
             self.early.raise_failure()
             self.early.files.put(f)
         return {}
 
     def install_early(self, order, files, watch):
-        """Installs wheels, and returns what is new in site-packages."""
+        """Installs wheels, and returns the names of the new entries in site-packages."""
         folder = os.path.join(PLACE, self.made)
         before = set(os.listdir(site_of(folder)))
         self.install_wheels(order, folder, files, watch)
@@ -86,37 +85,37 @@ class Environments(Workplace):
                 if row[1].startswith("sha256="):
                     self.known.sha256(os.path.join(site, row[0]))
 
-    def install(self, order, inbox):
-        """Makes a new environment of files that have arrived, or takes the one that is there."""
+    def install(self, order, orders):
+        """Makes a new environment from the files that have arrived, or uses the one that exists."""
         if order["ready"]:
             self.judge(order)
             return dict(self.ready(order["digest"]), judged=self.judged)
         for f in order["files"]:
             self.store(f)
         self.judge(order)
-        folder = self.begin_environment(order, inbox)
+        folder = self.begin_environment(order, orders)
         if self.early:
-            self.early.finish_installing(inbox)
-        self.install_wheels(order, folder, order["files"], inbox)
+            self.early.finish_installing(orders)
+        self.install_wheels(order, folder, order["files"], orders)
         if self.early:
-            self.early.finish_reading(inbox)
+            self.early.finish_reading(orders)
         whole = self.inspect_new(folder)
-        if whole["wrong"]:  # a file in the cache was changed, which all environments share
+        if whole["wrong"]:  # a file in the cache was changed; all environments share it
             put_aside(CACHE, CACHE + GONE)
             sweep(CACHE + GONE)
             self.take_away(folder)
             self.noted = NotedFiles("")
             self.known = self.noted.known
-            self.make_venv(order, folder, inbox)
-            self.install_wheels(order, folder, order["files"], inbox)
+            self.make_venv(order, folder, orders)
+            self.install_wheels(order, folder, order["files"], orders)
             whole = self.inspect_new(folder)
         if whole["wrong"]:
             raise Failed("the new environment is not whole: %s" % ", ".join(whole["wrong"][:4]))
         self.syncing = start_sync([folder])  # while it is verified
         return dict(whole, name=self.made, python=python_of(folder), judged=self.judged)
 
-    def begin_environment(self, order, inbox):
-        """Begins the new environment, unless that is done."""
+    def begin_environment(self, order, orders):
+        """Creates the folder of the new environment, unless it exists."""
         folder = os.path.join(PLACE, self.made or self.free_name(order["digest"]))
         if not self.made:
             self.made = os.path.basename(folder)
@@ -125,11 +124,11 @@ class Environments(Workplace):
             self.noted = NotedFiles("" if made_anew else before)
             self.known = self.noted.known
             self.unpack_uv(order["installer"])
-            self.make_venv(order, folder, inbox)
+            self.make_venv(order, folder, orders)
         return folder
 
     def inspect_new(self, folder):
-        """What the new environment is, once all is installed."""
+        """The state of the new environment after the installation."""
         forget_times(folder)
         self.noted.link_byte_code(site_of(folder))
         return Whole(folder, REQUEST["python"], self.known).told()
@@ -152,7 +151,7 @@ class Environments(Workplace):
                 store_signed(signed, path, f["sha256"])
 
     def judge_before(self, order, folder):
-        """Judges the wheel of the environment before again, and each of its files."""
+        """Judges the wheel of the previous environment again, and each of its files."""
         rules, mark = policies_for(order), mark_of(os.path.basename(folder))
         deepspeed = mark.get("deepspeed") if mark else None
         if not rules or not deepspeed:
@@ -173,7 +172,7 @@ class Environments(Workplace):
 
     @staticmethod
     def ready(digest):
-        """An environment that an earlier run has made, unchanged."""
+        """The environment that an earlier run has made, if it is unchanged."""
         name = whole_of(digest)
         if not name:
             raise Failed("the environment %.16s is gone" % digest, "wait")
@@ -184,8 +183,8 @@ class Environments(Workplace):
         return dict(whole, name=name, python=python_of(folder))
 
     def store(self, f, stays=False):
-        """Moves an upload to the files that stay, or links it: other nodes may still ask this one's
-        relay for it."""
+        """Moves an upload to FILES. With stays it only links the upload there: other nodes may still
+        ask this node's relay for it."""
         folder = os.path.join(FILES, f["sha256"])
         path, sent = os.path.join(folder, f["name"]), os.path.join(INBOX, f["name"])
         if not exists(path):
@@ -200,14 +199,14 @@ class Environments(Workplace):
 
     @staticmethod
     def sweep_stored():
-        """Removes uploads that are among the files that stay."""
+        """Removes uploads that are in FILES already."""
         for f in REQUEST["files"]:
             if exists(os.path.join(FILES, f["sha256"], f["name"])):
                 sweep(os.path.join(INBOX, f["name"]))
 
     @staticmethod
     def free_name(digest):
-        """A name of its own for a new environment: the one with the same digest may be in use."""
+        """An unused name for a new environment: another one with the same digest may be in use."""
         name, n = digest[:16], 1
         while exists(os.path.join(PLACE, name)):
             n += 1
@@ -215,7 +214,7 @@ class Environments(Workplace):
         return name
 
     def unpack_uv(self, f):
-        """Takes the program out of uv's wheel."""
+        """Unpacks the program from uv's wheel."""
         self.uv = os.path.join(self.dir, "uv")
         try:
             with zipfile.ZipFile(os.path.join(FILES, f["sha256"], f["name"])) as z:
@@ -226,41 +225,41 @@ class Environments(Workplace):
             raise Failed("%s is not a wheel of uv" % f["name"])
         os.chmod(self.uv, 0o700)
 
-    def make_venv(self, order, folder, inbox):
-        self.run_uv(order, inbox, ["venv", "--relocatable", "--no-project", "--python", sys.executable, folder])
+    def make_venv(self, order, folder, orders):
+        self.run_uv(order, orders, ["venv", "--relocatable", "--no-project", "--python", sys.executable, folder])
 
-    def install_wheels(self, order, folder, files, inbox):
-        """Lets uv install wheels from their files alone."""
+    def install_wheels(self, order, folder, files, orders):
+        """Lets uv install wheels from their files, without any index."""
         asked, wheels = os.path.join(self.dir, "requirements.txt"), [f for f in files if f["package"]]
         with open(asked, "w", encoding="utf-8") as f:
             f.writelines("%s==%s --hash=sha256:%s\n" % (w["package"], w["version"], w["sha256"]) for w in wheels)
         places = [word for w in wheels for word in ("--find-links", os.path.join(FILES, w["sha256"]))]
         try:
-            self.run_uv(order, inbox, ["pip", "install", "--no-index", "--no-deps", "--require-hashes", "--no-build", "--python", python_of(folder), "-r", asked] + places)
+            self.run_uv(order, orders, ["pip", "install", "--no-index", "--no-deps", "--require-hashes", "--no-build", "--python", python_of(folder), "-r", asked] + places)
         except Failed:
             self.drop_damaged(files)
             raise
         for w in wheels:
             free_page_cache(os.path.join(FILES, w["sha256"], w["name"]))
 
-    def run_uv(self, order, inbox, arguments):
+    def run_uv(self, order, orders, arguments):
         env = {k: v for k, v in os.environ.items() if not k.startswith(("UV_", "PYTHON", "VIRTUAL_ENV", "CONDA_"))}
         env.update(UV_CACHE_DIR=CACHE, UV_NO_CONFIG="1", UV_OFFLINE="1", UV_PYTHON_DOWNLOADS="never", UV_NO_PROGRESS="1", NO_COLOR="1", TMPDIR=self.dir)
         try:
-            run_program("uv", [self.uv] + arguments, env, self.dir, inbox, self.lock, order["limit_s"])
+            run_program("uv", [self.uv] + arguments, env, self.dir, orders, self.lock, order["limit_s"])
         except PermissionError:
             raise Failed("the node may not run uv from %s" % self.dir, "noexec")
 
     def drop_damaged(self, files):
-        """Removes files that are no longer what they were, so that the next run sends them again."""
+        """Removes stored files that have changed, so that the next run sends them again."""
         for f in files:
             path = os.path.join(FILES, f["sha256"], f["name"])
             if not os.path.isfile(path) or Digests().of(path) != f["sha256"]:
                 sweep(os.path.dirname(path))
 
     def record(self, order):
-        """Notes that the environment is whole, and switches to it. From the rename on there is
-        no way back but rollback."""
+        """Notes that the environment is whole, and switches to it. After the rename only a rollback
+        can go back."""
         name = self.made or whole_of(order["digest"])
         if not name:
             raise Failed("the environment %.16s is gone" % order["digest"])
@@ -279,7 +278,7 @@ class Environments(Workplace):
         return {"python": python_of(CURRENT)}
 
     def roll_back(self, order):
-        """Switches back to the environment before. It keeps the one that it leaves, unlinked,
+        """Switches back to the previous environment. The one that it leaves stays, without a link,
         until the next deploy."""
         name = target(PREVIOUS)
         if not name:
@@ -299,7 +298,7 @@ class Environments(Workplace):
 
     @staticmethod
     def link(path, name):
-        """Lets a link name an environment, by one rename."""
+        """Points a link to an environment, by one rename."""
         fresh = os.path.join(PLACE, ".link-" + REQUEST["run"])
         sweep(fresh)
         os.symlink(name, fresh)
@@ -307,7 +306,7 @@ class Environments(Workplace):
         sync_folder(PLACE)
 
     def finish(self, change):
-        """What is left to do after a switch; harmless when repeated."""
+        """Completes a switch. May be repeated."""
         if change.get("previous"):
             self.link(PREVIOUS, change["previous"])
         else:
@@ -321,7 +320,7 @@ class Environments(Workplace):
                 pass  # the next run removes it
 
     def tidy(self):
-        """Removes environments and files that no link needs, as far as that goes."""
+        """Removes environments and files that no link needs, if the file system allows it."""
         kept = (target(CURRENT), target(PREVIOUS))
         for name in os.listdir(PLACE):
             path = os.path.join(PLACE, name)
@@ -353,7 +352,7 @@ class Environments(Workplace):
         sweep(aside)
 
     def undo(self):
-        """Removes the environment that was being made. What is recorded stays."""
+        """Removes the unfinished environment. A recorded switch stays."""
         if self.early:
             self.early.stop()
             self.early = None
@@ -365,7 +364,7 @@ class Environments(Workplace):
             self.dir = None
             self.sweep_stored()
             if self.recorded or not os.listdir(INBOX):
-                sweep(INBOX)  # else the next run goes on with what has arrived
+                sweep(INBOX)  # else the next run continues with the uploads
         return {"current": told(target(CURRENT)), "recorded": self.recorded, "finished": not exists(CHANGE)}
 
 
@@ -385,8 +384,8 @@ def forget_times(folder):
 
 
 def free_page_cache(path):
-    """Lets the kernel forget a wheel that is installed: its memory is for the files of the environment,
-    which are read again."""
+    """Lets the kernel drop an installed wheel from its page cache: the memory is better used for the files
+    of the environment, which are read again."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -400,7 +399,7 @@ def listed_folders(path):
 
 
 def is_old(folder):
-    """Whether a Python that is being unpacked was begun so long ago that its run is dead."""
+    """Whether the unpacking of a Python began so long ago that its run must have ended."""
     return time.time() - os.stat(folder).st_mtime > 3600
 
 
@@ -412,13 +411,13 @@ def in_use(folder):
     return bool(users().get("in_use"))
 
 
-def verbs(env, inbox):
+def verbs(env, orders):
     """What this agent can do."""
     return {
         "learn": env.learn,
         "digest": env.digest,
-        "store": lambda order: env.store_early(order, inbox),
-        "install": lambda order: env.install(order, inbox),
+        "store": lambda order: env.store_early(order, orders),
+        "install": lambda order: env.install(order, orders),
         "record": env.record,
         "roll_back": env.roll_back,
         "undo": lambda order: env.undo(),

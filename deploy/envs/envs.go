@@ -20,7 +20,6 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/hint"
-	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/signing"
 	"github.com/dsbuild/dsbuild/verify"
@@ -32,9 +31,9 @@ type Options struct {
 
 	Lock      *environment.Lock
 	Files     *Files // of the lock; a rollback and a verification may do without
-	Force     bool   // make the environment anew where it is there already
+	Force     bool   // make the environment again, even if the node has it
 	InUse     deploy.InUse
-	Serial    deploy.Serial
+	Serial    fleet.Serial
 	Bandwidth *rate.Limiter        // bytes per second of all uploads; nil: no limit
 	Relay     relay.Options        // how nodes pass files on to each other
 	Verifier  changes.FindVerifier // the dsbuild that verifies bundles on nodes; nil: none
@@ -45,21 +44,18 @@ type Options struct {
 // Deployment is one deploy or rollback of an environment: Survey or SurveyRollback, then Apply,
 // then Close.
 type Deployment struct {
-	opt   Options
-	fleet *fleet.Fleet
-	relay *relay.Relay // nil: dsbuild sends every file itself
-	nodes []*nodeRun
-	plan  Plan
+	opt      Options
+	fleet    *fleet.Fleet
+	transfer changes.Transfer
+	nodes    []*nodeRun
+	plan     Plan
 
 	goesBack bool // it is a rollback
 }
 
 // New prepares a run; it contacts no node yet.
 func New(opt Options) *Deployment {
-	d := &Deployment{opt: opt, fleet: fleet.New(opt.Options)}
-	if _, broadcasts := opt.Dialer.(remote.Broadcaster); !broadcasts {
-		d.relay = relay.New(opt.Relay)
-	}
+	d := &Deployment{opt: opt, fleet: fleet.New(opt.Options), transfer: changes.NewTransfer(opt.Dialer, opt.Relay, opt.Bandwidth, opt.Verifier)}
 	for _, n := range d.fleet.Nodes {
 		d.nodes = append(d.nodes, &nodeRun{Node: n, run: d})
 	}
@@ -68,13 +64,13 @@ func New(opt Options) *Deployment {
 
 // Close closes every connection, and the dialer.
 func (d *Deployment) Close() {
-	d.relay.Close()
+	d.transfer.Relay.Close()
 	d.fleet.Close()
 }
 
 // Survey connects to every node, probes it and decides its action. It changes nothing.
 func (d *Deployment) Survey(ctx context.Context) (Plan, error) {
-	return d.survey(ctx, func(known []Known) (Plan, error) {
+	return d.survey(ctx, func(known []ProbeResult) (Plan, error) {
 		return NewPlan(known, PlanOptions{Lock: d.opt.Lock, Wheels: d.opt.Files.Wheels, Unpacked: d.opt.Files.Unpacked, Force: d.opt.Force, InUse: d.opt.InUse})
 	})
 }
@@ -82,16 +78,16 @@ func (d *Deployment) Survey(ctx context.Context) (Plan, error) {
 // SurveyRollback is Survey for a rollback to the environment before.
 func (d *Deployment) SurveyRollback(ctx context.Context) (Plan, error) {
 	d.goesBack = true
-	return d.survey(ctx, func(known []Known) (Plan, error) { return NewRollbackPlan(known, d.opt.InUse), nil })
+	return d.survey(ctx, func(known []ProbeResult) (Plan, error) { return NewRollbackPlan(known, d.opt.InUse), nil })
 }
 
-func (d *Deployment) survey(ctx context.Context, newPlan func([]Known) (Plan, error)) (Plan, error) {
+func (d *Deployment) survey(ctx context.Context, newPlan func([]ProbeResult) (Plan, error)) (Plan, error) {
 	if err := d.probe(ctx); err != nil {
 		return Plan{}, err
 	}
-	known := make([]Known, len(d.nodes))
+	known := make([]ProbeResult, len(d.nodes))
 	for i, u := range d.nodes {
-		known[i] = Known{Name: u.Host.Name, Facts: u.facts, Look: u.look, Uses: u.uses, Python: u.brought, Err: u.Err}
+		known[i] = ProbeResult{Name: u.Host.Name, Facts: u.facts, Look: u.look, Processes: u.processes, Python: u.brought, Err: u.Err}
 	}
 	plan, err := newPlan(known)
 	if err != nil {
@@ -114,13 +110,13 @@ func (d *Deployment) survey(ctx context.Context, newPlan func([]Known) (Plan, er
 
 // probe connects to every node and looks at its environments.
 func (d *Deployment) probe(ctx context.Context) error {
-	var walks []fleet.Walk
+	var nodeSteps []fleet.NodeSteps
 	for _, u := range d.nodes {
-		walks = append(walks, fleet.Walk{Node: u.Node, Steps: []fleet.Step{
+		nodeSteps = append(nodeSteps, fleet.NodeSteps{Node: u.Node, Steps: []fleet.Step{
 			{Name: "probe", Limit: d.fleet.Limit(probeLimit), Do: u.probe, ReadOnly: true}, // the facts, and the environments that are there
 		}})
 	}
-	d.fleet.Reach(ctx, "surveying", walks, d.fleet.StopWhen(0))
+	d.fleet.ConnectAndRun(ctx, "surveying", nodeSteps, d.fleet.StopWhen(0))
 	if ctx.Err() != nil {
 		return d.fleet.Abandon(ctx)
 	}
@@ -148,19 +144,19 @@ func (d *Deployment) Report() *report.Report {
 func (d *Deployment) compare() {
 	counts := map[string]map[string]int{}
 	for _, u := range d.nodes {
-		if u.Status == report.OK && u.whole != nil {
+		if u.Status == report.OK && u.files != nil {
 			key := u.environment()
 			if counts[key] == nil {
 				counts[key] = map[string]int{}
 			}
-			counts[key][u.whole.Digest]++
+			counts[key][u.files.Digest]++
 		}
 	}
 	for _, u := range d.nodes {
-		if u.Status != report.OK || u.whole == nil {
+		if u.Status != report.OK || u.files == nil {
 			continue
 		}
-		mine, most := counts[u.environment()][u.whole.Digest], 0
+		mine, most := counts[u.environment()][u.files.Digest], 0
 		for _, n := range counts[u.environment()] {
 			most = max(most, n)
 		}
@@ -177,22 +173,21 @@ type nodeRun struct {
 	*fleet.Node
 	run *Deployment
 
-	facts   *node.Facts // with the node's own Python
-	brought *nodePython // set if the lock brings a Python along
-	inside  *node.Facts // with the Python of the environment, once it is verified
-	look    *Looked
-	uses    node.Uses // of the current environment
-	plan    NodePlan
-	session *session
-	inbox   changes.Inbox // of the session's agent
-	whole   *whole        // the files of the environment, once they were compared
-	now     *Present
-	unseen  bool // what is there now is not known
-	changed bool
-	sent    int64
-	serial  int      // the group of --serial in which it was changed, from 1
-	judged  []string // how the node judged the wheel by the policies, for the report
-	differs []string
+	facts     *node.Facts // with the node's own Python
+	brought   *nodePython // set if the lock brings a Python along
+	inside    *node.Facts // with the Python of the environment, once it is verified
+	look      *Looked
+	processes node.Processes // of the current environment
+	plan      NodePlan
+	session   *changes.Session  // nil unless the agent runs there
+	inbox     changes.Inbox     // of the session's agent
+	files     *environmentFiles // the files of the environment, once they were compared
+	now       *Present
+	unseen    bool // dsbuild does not know which environment is current
+	changed   bool
+	sent      int64
+	judged    []string // how the node judged the wheel by the policies, for the report
+	differs   []string
 
 	waitUntil time.Time // deadline of the wait for processes to end
 }
@@ -250,7 +245,7 @@ func (u *nodeRun) probe(ctx context.Context) error {
 	if got.Current == nil || got.Current.Digest == u.wanted() && !u.run.opt.Force && !u.run.goesBack {
 		return nil
 	}
-	u.uses, err = node.Users(ctx, u.Runner, got.Current.Python)
+	u.processes, err = node.FindProcesses(ctx, u.Runner, got.Current.Python)
 	if err != nil {
 		return fmt.Errorf("dsbuild does not know whether its environment is in use: %w", err)
 	}
@@ -302,11 +297,8 @@ func (u *nodeRun) current() *node.Facts {
 func (u *nodeRun) report() report.Node {
 	n := u.Node.Report()
 	n.Changed, n.Unseen, n.Facts, n.Sent, n.Unfit = u.changed, u.unseen || u.facts == nil, u.current(), u.sent, u.plan.Unfit
-	n.From = u.run.relay.Sources(u.Node, u.sent)
+	n.From = u.run.transfer.Relay.Sources(u.Node, u.sent)
 	n.Remarks, n.Differs = append(append(n.Remarks, u.plan.Remarks...), u.judged...), append(n.Differs, u.differs...)
-	if len(u.run.opt.Serial) > 0 {
-		n.Serial = u.serial
-	}
 	if u.look != nil {
 		e := &report.Environment{Name: u.run.opt.Lock.Name}
 		if u.look.Current != nil {

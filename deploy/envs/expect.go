@@ -3,7 +3,6 @@ package envs
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -38,7 +37,7 @@ func OpenFiles(ctx context.Context, l *environment.Lock, paths map[string]string
 			if _, done := f.Digests[file.SHA256]; done || at == "" {
 				continue
 			}
-			if err := f.open(file.SHA256, at); err != nil {
+			if err := f.open(file.SHA256, at, l.Python); err != nil {
 				return nil, err
 			}
 		}
@@ -67,7 +66,7 @@ func (f *Files) openPython(python environment.Interpreter, at string) error {
 	return nil
 }
 
-func (f *Files) open(sum, at string) error {
+func (f *Files) open(sum, at, python string) error {
 	a, err := wheel.Open(at)
 	if err != nil {
 		return err
@@ -76,7 +75,7 @@ func (f *Files) open(sum, at string) error {
 	for _, m := range a.Members() {
 		f.Unpacked[sum] += m.Size
 	}
-	f.Digests[sum], err = installedDigest(a)
+	f.Digests[sum], err = installedDigest(a, python)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path.Base(at), err)
 	}
@@ -88,57 +87,21 @@ func notes() []string {
 	return []string{"INSTALLER", "REQUESTED", "RECORD", "direct_url.json"}
 }
 
-// installedDigest is the digest of the files that a wheel puts into site-packages, computed as
-// place.py does for installed ones.
-func installedDigest(a *wheel.Archive) (string, error) {
+// installedDigest is the digest of the files that a wheel puts into the site-packages of an
+// environment with Python X.Y, computed as place.py does for installed ones.
+func installedDigest(a *wheel.Archive, python string) (string, error) {
+	files, err := a.InstalledFiles("lib/python" + python + "/site-packages")
+	if err != nil {
+		return "", err
+	}
+	for _, name := range notes() {
+		delete(files, path.Join(a.DistInfo(), name))
+	}
 	var lines []string
-	for _, m := range a.Members() {
-		if strings.Count(m.Name, "/") != 1 || !strings.HasSuffix(m.Name, ".dist-info/RECORD") {
-			continue
-		}
-		r, err := a.Open(m.Name)
-		if err != nil {
-			return "", err
-		}
-		defer r.Close()
-		rows, err := wheel.ParseRecord(r)
-		if err != nil {
-			return "", err
-		}
-		info := path.Dir(m.Name)
-		for _, row := range rows {
-			name, ok := installedName(row.Path)
-			if !ok || row.Algorithm == "" || path.Dir(name) == info && slices.Contains(notes(), path.Base(name)) {
-				continue
-			}
-			sum, err := sumOf(a, row)
-			if err != nil {
-				return "", err
-			}
-			lines = append(lines, name+"\x00"+sum+"\n")
-		}
+	for name, sum := range files {
+		lines = append(lines, name+"\x00"+sum+"\n")
 	}
 	slices.Sort(lines)
 	sum := sha256.Sum256([]byte(strings.Join(lines, "")))
 	return hex.EncodeToString(sum[:]), nil
-}
-
-// sumOf is the sha256 of a file, from RECORD if it has it.
-func sumOf(a *wheel.Archive, row wheel.RecordEntry) (string, error) {
-	if row.Algorithm == "sha256" {
-		sum, err := base64.RawURLEncoding.DecodeString(strings.TrimRight(row.Digest, "="))
-		return hex.EncodeToString(sum), err
-	}
-	return wheel.HashMember(a, row.Path)
-}
-
-// installedName is the path of a wheel's file below site-packages; ok is false if it goes
-// elsewhere.
-func installedName(name string) (installed string, ok bool) {
-	top, rest, _ := strings.Cut(name, "/")
-	if !strings.HasSuffix(top, ".data") {
-		return path.Clean(name), true
-	}
-	scheme, rest, _ := strings.Cut(rest, "/")
-	return path.Clean(rest), scheme == "purelib" || scheme == "platlib"
 }

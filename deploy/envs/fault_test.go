@@ -215,24 +215,24 @@ func TestPlanRefuses(t *testing.T) {
 	fine := node.Facts{Python: "3.11.2", Tag: "cp311", Platform: "linux_x86_64", Glibc: "2.31", CPU: "x86-64-v3"}
 	room := envs.Looked{Free: 1 << 40, Writable: true}
 	for want, c := range map[string]struct {
-		change func(*envs.Known)
+		change func(*envs.ProbeResult)
 		policy deploy.InUse
 	}{
-		"": {func(*envs.Known) {}, deploy.InUse{}},
-		"for Python 3.11, this node's interpreter is 3.9.2":   {func(k *envs.Known) { k.Facts.Python = "3.9.2" }, deploy.InUse{}},
-		"no files for a node of linux_x86_64 with glibc 2.17": {func(k *envs.Known) { k.Facts.Glibc = "2.17" }, deploy.InUse{}},
-		"no usable Python: python is missing":                 {func(k *envs.Known) { k.Facts.Missing = []string{"python"} }, deploy.InUse{}},
-		"may not write into":                                  {func(k *envs.Known) { k.Look.Writable = false }, deploy.InUse{}},
-		"free, 64.0 MiB are needed":                           {func(k *envs.Known) { k.Look.Free = 1 << 20 }, deploy.InUse{}},
-		"its environment is used by pid 7 (me): python train.py": {func(k *envs.Known) {
-			k.Uses = node.Uses{InUse: []node.Process{{PID: 7, User: "me", Command: "python train.py"}}}
+		"": {func(*envs.ProbeResult) {}, deploy.InUse{}},
+		"for Python 3.11, this node's interpreter is 3.9.2":   {func(k *envs.ProbeResult) { k.Facts.Python = "3.9.2" }, deploy.InUse{}},
+		"no files for a node of linux_x86_64 with glibc 2.17": {func(k *envs.ProbeResult) { k.Facts.Glibc = "2.17" }, deploy.InUse{}},
+		"no usable Python: python is missing":                 {func(k *envs.ProbeResult) { k.Facts.Missing = []string{"python"} }, deploy.InUse{}},
+		"may not write into":                                  {func(k *envs.ProbeResult) { k.Look.Writable = false }, deploy.InUse{}},
+		"free, 64.0 MiB are needed":                           {func(k *envs.ProbeResult) { k.Look.Free = 1 << 20 }, deploy.InUse{}},
+		"its environment is used by pid 7 (me): python train.py": {func(k *envs.ProbeResult) {
+			k.Processes = node.Processes{InUse: []node.Process{{PID: 7, User: "me", Command: "python train.py"}}}
 		}, deploy.InUse{}},
-		"no connection": {func(k *envs.Known) { k.Err = errors.New("no connection") }, deploy.InUse{}},
+		"no connection": {func(k *envs.ProbeResult) { k.Err = errors.New("no connection") }, deploy.InUse{}},
 	} {
 		f, look := fine, room
-		k := envs.Known{Name: "n", Facts: &f, Look: &look}
+		k := envs.ProbeResult{Name: "n", Facts: &f, Look: &look}
 		c.change(&k)
-		plan, err := envs.NewPlan([]envs.Known{k}, envs.PlanOptions{Lock: l, InUse: c.policy})
+		plan, err := envs.NewPlan([]envs.ProbeResult{k}, envs.PlanOptions{Lock: l, InUse: c.policy})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -256,7 +256,7 @@ func TestLargeWheelsAreSentFirst(t *testing.T) {
 	}
 	f := node.Facts{Python: "3.11.2", Tag: "cp311", Platform: "linux_x86_64", Glibc: "2.31", CPU: "x86-64-v3"}
 	look := envs.Looked{Free: 1 << 40, Writable: true, Have: []string{"g"}}
-	plan, err := envs.NewPlan([]envs.Known{{Name: "n", Facts: &f, Look: &look}}, envs.PlanOptions{Lock: &environment.Lock{Python: "3.11", Sets: []environment.Set{set}}})
+	plan, err := envs.NewPlan([]envs.ProbeResult{{Name: "n", Facts: &f, Look: &look}}, envs.PlanOptions{Lock: &environment.Lock{Python: "3.11", Sets: []environment.Set{set}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -282,7 +282,7 @@ func TestPlanAsksWhetherDeepSpeedFits(t *testing.T) {
 	m := wheel.Manifest{Name: "deepspeed-0.19.8-cp311-cp311-linux_x86_64.whl", Version: "0.19.8", Python: "3.11", Torch: "2.15.0", CUDA: "13.2", CPU: "x86-64-v4"}
 	for cpu, want := range map[string]deploy.Action{"x86-64-v4": deploy.Install, "x86-64-v3": deploy.Refuse} {
 		f := node.Facts{Python: "3.11.2", Tag: "cp311", Platform: "linux_x86_64", Glibc: "2.31", CPU: cpu}
-		plan, err := envs.NewPlan([]envs.Known{{Name: "n", Facts: &f, Look: &envs.Looked{Free: 1 << 40, Writable: true}}}, envs.PlanOptions{
+		plan, err := envs.NewPlan([]envs.ProbeResult{{Name: "n", Facts: &f, Look: &envs.Looked{Free: 1 << 40, Writable: true}}}, envs.PlanOptions{
 			Lock: &environment.Lock{Python: "3.11", Sets: []environment.Set{set}}, Wheels: map[string]*wheels.Wheel{"ds": {Manifest: m}},
 		})
 		if err != nil || plan.Nodes[0].Action != want || plan.Nodes[0].Unfit != (want == deploy.Refuse) {

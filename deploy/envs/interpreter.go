@@ -1,23 +1,20 @@
 package envs
 
 import (
-	"bytes"
 	"context"
 	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"os"
 	"path"
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/deploy/changes"
+	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/environment"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/remote"
@@ -90,12 +87,12 @@ func (u pythonBringer) findPython(ctx context.Context) (*nodePython, error) {
 			argv = append(argv, ref.Program)
 		}
 	}
-	var out limitedBuffer
-	if err := u.Runner.Run(ctx, remote.Command{Argv: argv, Stdout: &out}); err != nil {
+	out, err := remote.RunForAnswer(ctx, u.Runner, remote.Command{Argv: argv})
+	if err != nil {
 		return nil, err
 	}
 	p := &nodePython{}
-	for line := range strings.SplitSeq(out.String(), "\n") {
+	for line := range strings.SplitSeq(out, "\n") {
 		said, ok := strings.CutPrefix(line, sayMark)
 		if !ok {
 			continue
@@ -120,16 +117,6 @@ func (u pythonBringer) findPython(ctx context.Context) (*nodePython, error) {
 	return p, nil
 }
 
-// limitedBuffer keeps the beginning of what a node prints.
-type limitedBuffer struct{ bytes.Buffer }
-
-// Write implements io.Writer.
-func (b *limitedBuffer) Write(p []byte) (int, error) {
-	const most = 64 << 10
-	b.Buffer.Write(p[:min(len(p), max(0, most-b.Len()))])
-	return len(p), nil
-}
-
 // interpreter is the Python that runs dsbuild's programs on the node: the one of the environment,
 // as soon as it is there.
 func (u *nodeRun) interpreter() string {
@@ -151,7 +138,7 @@ func (p *nodePython) runsRelay(coming *pythonRef) bool {
 // bringPython sends the archive of the Python and unpacks it. If the connection breaks, it begins
 // anew. Its folder appears whole or not at all.
 func (u pythonBringer) bringPython(ctx context.Context) error {
-	return changes.PutAll(ctx, u.Node, func(ctx context.Context, _ bool) error { return u.sendPython(ctx) }, func() {})
+	return changes.PutAll(ctx, u.Node, func(ctx context.Context, _ bool) error { return u.sendPython(ctx) }, u.Reconnect)
 }
 
 // sendPython sends the archive to a folder of its own, and unpacks it there.
@@ -173,27 +160,14 @@ func (u pythonBringer) sendPython(ctx context.Context) error {
 // unpackPython fills the folder work and renames it.
 func (u pythonBringer) unpackPython(ctx context.Context, work string, ref *pythonRef) error {
 	python := u.plan.Set.Python
-	archive, told := path.Join(work, "python.tar.gz"), atomic.Int64{}
-	err := u.run.relay.Bring(ctx, u.Node, u.interpreter(), python.SHA256, archive, func(ctx context.Context) error {
-		err := u.Conn.Put(ctx, remote.Upload{
-			Open: func() (io.ReadSeekCloser, error) { return os.Open(u.run.opt.Files.Paths[python.SHA256]) },
-			Size: python.Size, SHA256: python.SHA256, Path: archive, Mode: 0o600, Resume: true, Limit: u.run.opt.Bandwidth,
-			Progress: func(n int64) {
-				told.Add(n)
-				u.Sent(n)
-			},
-		})
-		if err != nil {
-			u.Sent(-told.Load())
-		}
-		return err
-	})
-	if err != nil {
+	archive := path.Join(work, "python.tar.gz")
+	inbox := changes.Inbox{Transfer: u.run.transfer, Node: u.Node, Python: u.interpreter(), Received: &u.sent}
+	local := wheels.File{Path: u.run.opt.Files.Paths[python.SHA256], SHA256: python.SHA256, Size: python.Size}
+	if err := inbox.PutAs(ctx, local, archive); err != nil {
 		return err
 	}
-	u.sent += python.Size
-	var said limitedBuffer
-	if err := u.Runner.Run(ctx, remote.Command{Argv: []string{"sh", "-c", unpackShell, "sh", archive, path.Join(work, "tree")}, Stderr: &said}); err != nil {
+	said := remote.NewAnswer(func() {}) // tar may have much to say of files that it unpacks
+	if err := u.Runner.Run(ctx, remote.Command{Argv: []string{"sh", "-c", unpackShell, "sh", archive, path.Join(work, "tree")}, Stderr: said}); err != nil {
 		return hint.With(fmt.Errorf("the node cannot unpack %s: %w (%w)", python.File, node.Words(said.String()), err), "the node needs tar and gzip, and room for it")
 	}
 	var got struct {
@@ -203,7 +177,7 @@ func (u pythonBringer) unpackPython(ctx context.Context, work string, ref *pytho
 		Python: path.Join(work, "tree", python.Program), Program: unpackProgram,
 		Request: map[string]string{"work": work, "place": u.brought.place(ref.SHA256), "tree": ref.Tree},
 	}
-	err = script.Run(ctx, withoutByteCode{u.Runner}, func(m json.RawMessage) error { return node.Decode(m, &got) })
+	err := script.Run(ctx, withoutByteCode{u.Runner}, func(m json.RawMessage) error { return node.Decode(m, &got) })
 	switch {
 	case err != nil:
 		return hint.With(fmt.Errorf("the Python of %s does not run on this node: %w", python.File, err), "is the folder mounted noexec? Set folder: in environment.yaml; else take an archive for this kind of node")
@@ -213,7 +187,7 @@ func (u pythonBringer) unpackPython(ctx context.Context, work string, ref *pytho
 	return nil
 }
 
-// sweepPython removes what an unfinished bringPython left, as far as that goes.
+// sweepPython removes the files of an unfinished bringPython, and ignores errors.
 func (u pythonBringer) sweepPython(ctx context.Context, work string) {
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
 	defer cancel()

@@ -1,11 +1,11 @@
-# Files that need not be read again: this program has read them, or an earlier one has and nothing
-# has touched them since.
+# Files that need not be read again: this program has read them, or an earlier one has, and they
+# are unchanged since then.
 NOTED = os.path.join(PLACE, "known.json")  # the files of the current environment
 
 
 class Known:
-    """What is known of files: size, time and sha256 by device and inode. Byte code that is its
-    module's has "" for the sha256."""
+    """The known files: size, times and sha256 by device and inode. Byte code that was compared with
+    its module has "" as its sha256."""
 
     def __init__(self):
         self.files = {}
@@ -26,7 +26,7 @@ class Known:
         self.files[file] = (state, sum)
 
     def sha256(self, path):
-        """The sha256 of a file, which is read if it is not known."""
+        """The sha256 of a file. Reads the file if it is not known."""
         sum = self.find(path)
         if not sum:
             before = self.state(path)
@@ -37,7 +37,8 @@ class Known:
 
 
 def times(path):
-    """What changes with every change of a file, however its owner sets its time."""
+    """The times of a file. One of them changes with every change of the file, also if its owner sets
+    the other one."""
     st = os.stat(path)
     return [st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns, st.st_ctime_ns]
 
@@ -49,8 +50,9 @@ def module_of(path):
 
 
 class NotedFiles:
-    """What an earlier run noted of the current environment. It counts for files that nothing has
-    touched since; a new link to a file touches it, so it must be read before an installer runs."""
+    """The note of an earlier run on the files of the current environment. It is valid for files that
+    are unchanged since then. A new link to a file counts as a change, so this must be read before an
+    installer runs."""
 
     def __init__(self, name):
         self.known, self.site, self.byte_code = Known(), site_of(os.path.join(PLACE, name)), []
@@ -81,8 +83,8 @@ class NotedFiles:
 
 
 def note_files(name, known):
-    """Notes the files of an environment that were found whole. Its byte code is known, too: nobody
-    but dsbuild has run the environment yet."""
+    """Notes the files of an environment that dsbuild has compared. It notes the byte code too: only
+    dsbuild has run the environment so far."""
     site, files = site_of(os.path.join(PLACE, name)), {}
     for folder, _, names in os.walk(site):
         inner = folder[len(site) + 1:]
@@ -97,8 +99,9 @@ def note_files(name, known):
 
 
 class EarlyInstaller(threading.Thread):
-    """Installs large wheels while the next ones arrive. Meanwhile another thread reads the files of
-    those before, while they are still in memory. To uv it is the driver: if stop is called, uv ends."""
+    """Installs large wheels while the next ones arrive. At the same time another thread reads the
+    files of the wheels before them, which are still in memory. It takes the place of the inbox for
+    run_program: after stop, uv ends."""
 
     def __init__(self, install, read):
         threading.Thread.__init__(self, daemon=True)
@@ -137,17 +140,17 @@ class EarlyInstaller(threading.Thread):
     def silent(self):
         return True  # another thread speaks to the driver
 
-    def finish_installing(self, inbox):
+    def finish_installing(self, orders):
         """Waits until the wheels that it has are installed."""
         self.files.put(None)
         while not self.all_installed.wait(0.1):
-            inbox.check()
+            orders.check()
         self.raise_failure()
 
-    def finish_reading(self, inbox):
+    def finish_reading(self, orders):
         """Waits until their files are read, too."""
         while self.is_alive():
-            inbox.check()
+            orders.check()
             self.join(0.1)
         self.raise_failure()
 

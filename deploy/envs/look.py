@@ -1,8 +1,8 @@
-# A probe's errand: the environments of a node. place.py goes before it.
+# An errand of the probe: lists the environments of a node. place.py comes before this file.
 
 
 def room():
-    """Bytes that this user may still write where the environments are."""
+    """The free space for the environments, and whether this user may write there."""
     place = ROOT
     while not os.path.isdir(place):
         place = os.path.dirname(place)
@@ -10,7 +10,7 @@ def room():
 
 
 def leftovers():
-    """Whether files of a run that was cut off are there."""
+    """Whether an interrupted run has left files."""
     own, names = listed(HOME), listed(PLACE)
     folders = [n for n in names if os.path.isdir(os.path.join(PLACE, n)) and not os.path.islink(os.path.join(PLACE, n))]
     return any(n == "inbox" or n.startswith("run-") for n in own) or "change.json" in names or not all(mark_of(n) for n in folders)

@@ -1,9 +1,9 @@
-# Where a node keeps whole environments, and what they are. Changes nothing. REQUEST names the
-# environment and, if it is not the user's own, the folder. python.py goes before it.
+# The places of whole environments on a node, and their state. Changes nothing. REQUEST names the
+# environment and, if it is not the user's own, the folder. python.py comes before this file.
 ROOT = os.path.join(REQUEST["folder"] or os.path.join(os.path.expanduser("~"), ".local", "share"), "dsbuild", "env")
 HOME = os.path.join(ROOT, ".dsbuild")  # of all environments: lock, inbox, files, cache
 FILES = os.path.join(HOME, "files")
-PYTHONS = os.path.join(HOME, "pythons")  # those that came along
+PYTHONS = os.path.join(HOME, "pythons")  # the Pythons that dsbuild has sent
 PLACE = os.path.join(ROOT, REQUEST["name"])
 CURRENT, PREVIOUS = os.path.join(PLACE, "current"), os.path.join(PLACE, "previous")
 NOTE = "environment.json"  # an environment that is whole has it
@@ -21,13 +21,13 @@ def target(link):
 
 
 def mark_of(name):
-    """What is noted of an environment, None of one that is not whole."""
+    """The note on an environment; None if the environment is not whole."""
     mark = load_json(os.path.join(PLACE, name, NOTE))
     return mark if isinstance(mark, dict) else None
 
 
 def told(name):
-    """An environment as the driver hears of it, None for none."""
+    """An environment in the form for the driver; None if there is none."""
     mark = mark_of(name) if name else None
     if mark is None:
         return None
@@ -39,7 +39,7 @@ def python_of(folder):
 
 
 def whole_of(digest):
-    """The name of a whole environment with a digest, the current one first, "" for none."""
+    """The name of a whole environment with this digest, "" if there is none. The current one comes first."""
     names = [target(CURRENT), target(PREVIOUS)] + sorted(os.listdir(PLACE) if os.path.isdir(PLACE) else [])
     for name in names:
         if name and not name.startswith(".") and name not in ("current", "previous"):
@@ -55,15 +55,15 @@ def stored(files):
 
 
 def site_of(folder):
-    """The site-packages of an environment, which has one."""
+    """The site-packages of an environment."""
     lib = os.path.join(folder, "lib")
     found = sorted(name for name in (os.listdir(lib) if os.path.isdir(lib) else []) if name.startswith("python3"))
     return os.path.join(lib, found[0], "site-packages") if found else lib
 
 
 class Whole:
-    """Every file of an environment, compared with RECORD, and its Python, if one came along. A new
-    environment has no mark yet: python is its Python. Files are read unless they are known."""
+    """Compares every file of an environment with RECORD, and its Python with the archive, if dsbuild has
+    sent one. A new environment has no note yet: then python names its Python. Does not read known files."""
 
     def __init__(self, folder, python=None, known=None):
         self.site, self.listed, self.wrong, self.lines = site_of(folder), set(), [], []
@@ -81,7 +81,7 @@ class Whole:
                 self.wrong.append(name + " belongs to no package")
 
     def interpreter(self, folder):
-        """The Python that came along must be that of its archive, and the one that runs here."""
+        """The Python that dsbuild has sent must be that of its archive, and the one of the environment."""
         place, program = os.path.join(PYTHONS, self.python["sha256"]), os.path.join(PYTHONS, self.python["program"])
         self.wrong += ["python: " + fault for fault in altered_python(place, self.python["tree"])]
         if os.path.realpath(python_of(folder)) != os.path.realpath(program):
@@ -114,11 +114,11 @@ class Whole:
                 lines.append(line)
         self.wrong += wrong_modules(self.site, [row[0] for row in rows], self.known)
         name, version = metadata_of(info)
-        sum = hashlib.sha256("".join(sorted(lines)).encode("utf-8", "surrogateescape")).hexdigest()
+        sum = hashlib.sha256("".join(sorted(set(lines))).encode("utf-8", "surrogateescape")).hexdigest()
         self.packages[normal(name)] = {"version": version, "digest": sum}
 
     def told(self):
-        """What the driver hears."""
+        """The result in the form for the driver."""
         every = sorted(self.lines + ["%s\0%s\n" % (name, p["digest"]) for name, p in self.packages.items()])
         sum = hashlib.sha256("".join(every).encode("utf-8", "surrogateescape")).hexdigest()
         return {"python_tree": self.python["tree"] if self.python else "", "packages": self.packages, "digest": sum, "wrong": sorted(self.wrong)[:MOST_WRONG], "more": max(0, len(self.wrong) - MOST_WRONG)}

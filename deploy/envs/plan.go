@@ -58,20 +58,20 @@ func (p NodePlan) Files() []environment.File {
 // Plan lists the actions, in inventory order.
 type Plan struct{ Nodes []NodePlan }
 
-// Known is the result of the survey for one node.
-type Known struct {
-	Name   string
-	Facts  *node.Facts // nil if it could not be probed
-	Look   *Looked
-	Uses   node.Uses   // of the current environment
-	Python *nodePython // set if the lock brings a Python along
-	Err    error
+// ProbeResult is the result of the survey for one node.
+type ProbeResult struct {
+	Name      string
+	Facts     *node.Facts // nil if it could not be probed
+	Look      *Looked
+	Processes node.Processes // of the current environment
+	Python    *nodePython    // set if the lock brings a Python along
+	Err       error
 }
 
 // Looked is the state of a node's environments.
 type Looked struct {
 	Current  *Present `json:"current"`  // nil: none
-	Previous *Present `json:"previous"` // what a rollback restores; nil: nothing
+	Previous *Present `json:"previous"` // the environment that a rollback restores; nil: none
 	Ready    []string `json:"ready"`    // digests of whole environments
 	Have     []string `json:"have"`     // sha256 of files that need not be sent
 	Free     int64    `json:"free"`
@@ -99,7 +99,7 @@ type PlanOptions struct {
 }
 
 // NewPlan decides the action on each node. It is pure.
-func NewPlan(nodes []Known, opt PlanOptions) (Plan, error) {
+func NewPlan(nodes []ProbeResult, opt PlanOptions) (Plan, error) {
 	tables, err := compat.NewTables()
 	if err != nil {
 		return Plan{}, err
@@ -127,7 +127,7 @@ func (p *NodePlan) refuse(hint string, why ...string) {
 }
 
 // decide decides the action on a node that was probed.
-func (p *NodePlan) decide(tables *compat.Tables, n Known, opt PlanOptions) {
+func (p *NodePlan) decide(tables *compat.Tables, n ProbeResult, opt PlanOptions) {
 	set, err := opt.Lock.For(*n.Facts)
 	switch {
 	case n.Facts.MissingPython() != "" && (err != nil || set.Python == nil):
@@ -156,7 +156,7 @@ func (p *NodePlan) decide(tables *compat.Tables, n Known, opt PlanOptions) {
 		p.send(n.Look, opt)
 	}
 	if p.Action == deploy.Install {
-		p.respect(n.Uses, opt.InUse)
+		p.respect(n.Processes, opt.InUse)
 	}
 }
 
@@ -189,8 +189,8 @@ func (p *NodePlan) send(l *Looked, opt PlanOptions) {
 
 // respect applies the policy for an environment that processes use: a job would load the modules
 // of the new one through the link.
-func (p *NodePlan) respect(uses node.Uses, policy deploy.InUse) {
-	what := deploy.DescribeUses(uses)
+func (p *NodePlan) respect(processes node.Processes, policy deploy.InUse) {
+	what := deploy.DescribeProcesses(processes)
 	switch {
 	case what.Text == "":
 	case policy.Ignore:
@@ -232,7 +232,7 @@ func unfit(tables *compat.Tables, set *environment.Set, f node.Facts, known map[
 }
 
 // NewRollbackPlan decides which nodes go back to the environment before. It is pure.
-func NewRollbackPlan(nodes []Known, policy deploy.InUse) Plan {
+func NewRollbackPlan(nodes []ProbeResult, policy deploy.InUse) Plan {
 	plan := Plan{}
 	for _, n := range nodes {
 		p := NodePlan{Name: n.Name}
@@ -245,7 +245,7 @@ func NewRollbackPlan(nodes []Known, policy deploy.InUse) Plan {
 			p.refuse("a node keeps only the environment before the last switch", "there is nothing to go back to")
 		default:
 			p.Action = deploy.Rollback
-			p.respect(n.Uses, policy)
+			p.respect(n.Processes, policy)
 		}
 		plan.Nodes = append(plan.Nodes, p)
 	}
@@ -254,22 +254,10 @@ func NewRollbackPlan(nodes []Known, policy deploy.InUse) Plan {
 
 // Err is the error that the report of this plan will have, as far as the plan can tell.
 func (p Plan) Err() error {
-	bad, unfit := 0, 0
-	for _, n := range p.Nodes {
-		if n.Action == deploy.Refuse || n.Action == deploy.Absent {
-			bad++
-		}
-		if n.Unfit {
-			unfit++
-		}
-	}
-	switch {
-	case bad == 0:
-		return nil
-	case unfit == len(p.Nodes):
-		return report.AllUnfit(unfit)
-	}
-	return report.NotOK("%d of %d nodes are refused or could not be reached", bad, len(p.Nodes))
+	return report.PlanErr(len(p.Nodes), func(i int) (left, unfit bool) {
+		n := p.Nodes[i]
+		return n.Action == deploy.Refuse || n.Action == deploy.Absent, n.Unfit
+	})
 }
 
 // cellSep separates the cells of a row while dsbuild folds equal rows.

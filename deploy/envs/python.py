@@ -1,4 +1,4 @@
-# A Python that came along: its files, compared with those of its archive. Changes nothing.
+# Compares the files of a Python that dsbuild has sent with those of its archive. Changes nothing.
 LIST = "files.txt"  # a line for each file of the archive: path, kind, sha256 or target
 
 
@@ -27,7 +27,7 @@ def tree_of(lines):
 
 
 def altered_python(folder, tree):
-    """The files of a Python that are not those of its archive, which has this digest."""
+    """The files of a Python that differ from its archive. tree is the digest of the archive's list."""
     listed = content(os.path.join(folder, LIST), 1 << 26).splitlines(True)
     if tree_of(listed) != tree:
         return ["the list of its files is not that of the archive"]
@@ -46,7 +46,7 @@ def altered_python(folder, tree):
 
 
 def wrong_modules(site, paths, known=None, only=None):
-    """The byte code that Python would run in place of modules and that is not theirs."""
+    """The byte code that Python would run and that is not that of its module."""
     found = [f for f in byte_code_files(site, [[p, ""] for p in paths])
              if (only is None or f[1] in only) and not (known and known.find(os.path.join(site, f[1])) == "")]
     if found:

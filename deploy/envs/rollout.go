@@ -12,7 +12,7 @@ import (
 )
 
 // rollout is the order in which the nodes of the plan are changed.
-func (p Plan) rollout(sizes deploy.Serial) *deploy.Rollout {
+func (p Plan) rollout(sizes fleet.Serial) *fleet.Rollout {
 	var ready, waiting [][]int
 	for i, n := range p.Nodes {
 		switch {
@@ -23,7 +23,7 @@ func (p Plan) rollout(sizes deploy.Serial) *deploy.Rollout {
 			ready = append(ready, []int{i})
 		}
 	}
-	return deploy.NewRollout(ready, waiting, sizes)
+	return fleet.NewRollout(ready, waiting, sizes)
 }
 
 // unchanged returns the indexes of the nodes that have their environment already.
@@ -36,87 +36,35 @@ func (p Plan) unchanged() (at []int) {
 	return at
 }
 
-// assignGroups notes for each node the group of --serial that will change it, if no group fails.
-func (p Plan) assignGroups(sizes deploy.Serial) {
-	if len(sizes) == 0 {
-		return
-	}
-	order := p.rollout(sizes)
-	for number := 1; ; number++ {
-		group := order.NextGroup()
-		if len(group) == 0 {
-			return
-		}
-		for _, i := range group {
-			p.Nodes[i].Serial = number
-		}
-		order.UseNextSize()
-	}
+// assignGroups notes for each node the group of --serial that will change it, assuming that no group
+// fails.
+func (p Plan) assignGroups(sizes fleet.Serial) {
+	p.rollout(sizes).AssignGroups(func(node, group int) { p.Nodes[node].Serial = group })
 }
 
 // Apply carries out the plan of the survey. The report is complete even if ctx ends early.
 func (d *Deployment) Apply(ctx context.Context) *report.Report {
-	order := d.plan.rollout(d.opt.Serial)
-	left := d.members(d.plan.unchanged())
-	defer d.showProgress()()
+	rollout, unchanged := d.plan.rollout(d.opt.Serial), d.plan.unchanged()
+	defer d.showProgress(rollout.Total() + len(unchanged))()
 	start := time.Now()
-	for number := 1; ; number++ {
-		group := d.members(order.NextGroup())
-		if len(group)+len(left) == 0 {
-			return d.Report()
-		}
-		d.changeGroup(ctx, group, left, start)
-		left = nil
-		if len(d.opt.Serial) > 0 {
-			d.fleet.ShowGroup(number)
-		}
-		failed, ok := settle(group, number)
-		if err := d.opt.Serial.StopAfter(number, failed, len(group), d.opt.TooMany); err != nil && ctx.Err() == nil {
-			d.skipRest(order, err)
-			return d.Report()
-		}
-		if ok {
-			order.UseNextSize()
-		}
-	}
+	d.fleet.ChangeGroups(ctx, rollout, unchanged, func(group, unchanged []int) {
+		d.changeGroup(ctx, d.members(group), d.members(unchanged), start)
+	})
+	return d.Report()
 }
 
-// settle notes the group in which nodes were changed. It returns those that failed, and whether one
-// is ok.
-func settle(group []*nodeRun, number int) (failed []string, ok bool) {
-	for _, u := range group {
-		if u.Status != report.Skipped {
-			u.serial = number
-		}
-		if u.Failed() {
-			failed = append(failed, u.Host.Name)
-		}
-		ok = ok || u.Status == report.OK
-	}
-	return failed, ok
-}
-
-// changeGroup changes a group of nodes, and verifies the nodes in left, which are not changed.
-func (d *Deployment) changeGroup(ctx context.Context, group, left []*nodeRun, start time.Time) {
-	var walks []fleet.Walk
-	for _, u := range append(left, group...) {
+// changeGroup changes a group of nodes, and verifies the nodes in unchanged.
+func (d *Deployment) changeGroup(ctx context.Context, group, unchanged []*nodeRun, start time.Time) {
+	var nodeSteps []fleet.NodeSteps
+	for _, u := range append(unchanged, group...) {
 		u.waitUntil = time.Now().Add(d.opt.InUse.Wait)
 		if u.plan.waits { // counted from the start of Apply
 			u.waitUntil = start.Add(d.opt.InUse.Wait)
 		}
-		walks = append(walks, fleet.Walk{Node: u.Node, Steps: u.steps(), End: u.end})
+		nodeSteps = append(nodeSteps, fleet.NodeSteps{Node: u.Node, Steps: u.steps(), End: u.end})
 	}
 	d.announce(group)
-	d.fleet.Walk(ctx, walks, d.fleet.StopWhen(len(d.failed())))
-}
-
-// skipRest gives the nodes of all further groups the reason why dsbuild does not start them.
-func (d *Deployment) skipRest(order *deploy.Rollout, why error) {
-	for rest := d.members(order.NextGroup()); len(rest) > 0; rest = d.members(order.NextGroup()) {
-		for _, u := range rest {
-			u.Err = why
-		}
-	}
+	d.fleet.RunSteps(ctx, nodeSteps, d.fleet.StopWhen(len(d.fleet.Failed())))
 }
 
 // members returns the nodes at indexes.
@@ -128,34 +76,21 @@ func (d *Deployment) members(at []int) []*nodeRun {
 	return nodes
 }
 
-// failed returns the names of the nodes that failed so far.
-func (d *Deployment) failed() []string {
-	var names []string
-	for _, u := range d.nodes {
-		if u.Failed() {
-			names = append(names, u.Host.Name)
-		}
-	}
-	return names
-}
-
-// showProgress displays the progress of Apply.
-func (d *Deployment) showProgress() (hide func()) {
-	title, walks, bytes := "deploying the environment", 0, int64(0)
+// showProgress displays the progress of Apply on a number of nodes.
+func (d *Deployment) showProgress(nodes int) (hide func()) {
+	title, bytes := "deploying the environment", int64(0)
 	for _, u := range d.nodes {
 		if u.plan.Action == deploy.Rollback {
 			title = "rolling back"
 		}
-		if len(u.steps()) > 0 {
-			walks, bytes = walks+1, bytes+u.plan.Size()
-		}
+		bytes += u.plan.Size()
 	}
-	return d.fleet.Show(title, walks, bytes, d.failed())
+	return d.fleet.Show(title, nodes, bytes)
 }
 
 // announce tells a Broadcaster, or else the relay, which nodes of a group get the same files.
 func (d *Deployment) announce(group []*nodeRun) {
-	b, broadcasts := d.opt.Dialer.(remote.Broadcaster)
+	_, broadcasts := d.opt.Dialer.(remote.Broadcaster)
 	nodes := map[relay.File][]*fleet.Node{}
 	for _, u := range group {
 		if u.plan.Python && (broadcasts || u.brought.runsRelay(refOf(u.plan.Set))) {
@@ -168,12 +103,5 @@ func (d *Deployment) announce(group []*nodeRun) {
 			nodes[file] = append(nodes[file], u.Node)
 		}
 	}
-	for f, all := range nodes {
-		if broadcasts {
-			b.Announce(f.SHA256, fleet.Names(all))
-		}
-		if d.relay.Announce(f, all) {
-			d.fleet.Widen(len(all))
-		}
-	}
+	d.transfer.Relay.AnnounceAll(d.fleet, d.opt.Dialer, nodes)
 }

@@ -5,8 +5,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/deploy/envs"
+	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 	"github.com/dsbuild/dsbuild/inventory"
@@ -32,7 +32,7 @@ func TestSerial(t *testing.T) {
 			}
 		}
 	}
-	opt.Serial = deploy.Serial{{N: 1}}
+	opt.Serial = fleet.Serial{{N: 1}}
 	d := envs.New(opt)
 	defer d.Close()
 	plan, err := d.Survey(t.Context())

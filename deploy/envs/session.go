@@ -1,14 +1,11 @@
 package envs
 
 import (
-	"context"
 	_ "embed"
-	"errors"
 
 	"github.com/dsbuild/dsbuild/agent"
 	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/environment"
-	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/signing"
 	"github.com/dsbuild/dsbuild/verify"
@@ -32,7 +29,7 @@ var (
 var (
 	lookProgram  = node.NewErrand(pythonSource, placeSource, lookSource)
 	checkProgram = node.NewProgram(pythonSource, placeSource, checkSource)
-	agentProgram = agent.NewProgram(verify.FilesSource(), changes.Source(), signing.NodeSource(), node.UsesSource(), pythonSource, placeSource, knownSource, agentSource)
+	agentProgram = agent.NewProgram(verify.FilesSource(), changes.Source(), signing.NodeSource(), node.ProcessesSource(), pythonSource, placeSource, knownSource, agentSource)
 )
 
 // where names the environment for the programs on nodes.
@@ -86,8 +83,8 @@ type beginReply struct {
 	Run      string   `json:"run"` // the run that made the last switch
 }
 
-// whole is the state of an environment's files.
-type whole struct {
+// environmentFiles is the state of an environment's files.
+type environmentFiles struct {
 	Name     string                    `json:"name"`
 	Python   string                    `json:"python"`
 	Digest   string                    `json:"digest"`      // of all files that belong to packages
@@ -108,39 +105,4 @@ type undoReply struct {
 	Current  *Present `json:"current"`
 	Recorded bool     `json:"recorded"` // the switch was made and stays
 	Finished bool     `json:"finished"` // the next run has nothing left to repair
-}
-
-// session is a running agent on a node.
-type session struct {
-	*agent.Session
-	node *fleet.Node
-}
-
-// startSession starts an agent and waits until it holds the lock.
-func startSession(ctx context.Context, n *fleet.Node, python string, req sessionRequest) (*session, beginReply, error) {
-	if req.Files == nil {
-		req.Files = []fileRef{} // not null
-	}
-	var b beginReply
-	s, err := agent.Start(ctx, n.Runner, agent.Options{
-		Script: node.Script{Python: python, Program: agentProgram, Request: req}, Event: changes.IgnoreOutput, Asked: n.Log.Order,
-	}, &b)
-	if err != nil {
-		return nil, beginReply{}, advised(err, n)
-	}
-	return &session{s, n}, b, nil
-}
-
-// ask sends an order, waits for the answer and decodes it into into, unless into is nil.
-func (s *session) ask(ctx context.Context, order agent.Order, into any) error {
-	return advised(s.Ask(ctx, order, into), s.node)
-}
-
-// advised adds the hint to the failure of an order.
-func advised(err error, n *fleet.Node) error {
-	var f *agent.Failure
-	if !errors.As(err, &f) {
-		return err
-	}
-	return verify.WithAdvice(f, f.Advice, n.Host)
 }

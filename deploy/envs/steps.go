@@ -35,13 +35,12 @@ const (
 	recordLimit  = 5 * time.Minute
 	undoLimit    = 2 * time.Minute
 	programGrace = 30 * time.Second // time for the node to stop a hanging uv and report it
-	lockWait     = 20 * time.Second // covers an agent that still cleans up after a killed driver
 )
 
-// steps returns the steps of a node in Apply. If one fails, end removes what was made.
+// steps returns the steps of a node in Apply. If one fails, end removes the new environment.
 func (u *nodeRun) steps() []fleet.Step {
 	limit, wait := u.run.fleet.Limit, u.run.opt.InUse.Wait
-	waits := fleet.Step{Name: "fit", Limit: wait + limit(probeLimit), Do: u.awaitFree, ReadOnly: true, Needed: func() bool { return u.plan.waits }}
+	waits := u.run.opt.InUse.AwaitStep(u.run.fleet, u.awaitFree, u.plan.waits)
 	holdsLock := func() bool { return u.session != nil }
 	switch u.plan.Action {
 	case deploy.Install:
@@ -61,7 +60,7 @@ func (u *nodeRun) steps() []fleet.Step {
 	case deploy.UpToDate:
 		left := func() bool { return u.look.Leftovers }
 		return []fleet.Step{
-			{Name: "put", Limit: limit(putLimit), Do: u.tidy, Needed: left}, // removes what an interrupted run left
+			{Name: "put", Limit: limit(putLimit), Do: u.tidy, Needed: left}, // removes the files of an interrupted run
 			{Name: "verify", Limit: limit(verifyLimit), Do: u.verifyCurrent},
 		}
 	}
@@ -80,11 +79,16 @@ func (u *nodeRun) end(ctx context.Context, err error) {
 	u.endSession()
 }
 
+// endSession ends the agent on the node, if there is one.
 func (u *nodeRun) endSession() {
-	if u.session != nil {
-		u.session.End()
-		u.session = nil
-	}
+	u.session.End()
+	u.session = nil
+}
+
+// restart ends the agent and replaces the connection.
+func (u *nodeRun) restart(ctx context.Context) error {
+	u.endSession()
+	return u.Reconnect(ctx)
 }
 
 // awaitFree waits until no process uses the current environment.
@@ -93,17 +97,17 @@ func (u *nodeRun) awaitFree(ctx context.Context) error {
 		return nil
 	}
 	return u.run.opt.InUse.Await(ctx, u.Node, u.waitUntil, func(ctx context.Context) (cause.Message, error) {
-		got, err := node.Users(ctx, u.Runner, u.look.Current.Python)
+		got, err := node.FindProcesses(ctx, u.Runner, u.look.Current.Python)
 		if err != nil {
 			return cause.Message{}, fmt.Errorf("dsbuild does not know whether its environment is in use: %w", err)
 		}
-		return deploy.DescribeUses(got), nil
+		return deploy.DescribeProcesses(got), nil
 	})
 }
 
-// put sends the files to the node. If the connection breaks, it tries again: what has arrived stays.
+// put sends the files to the node. If the connection breaks, it tries again; files that have arrived stay.
 func (u *nodeRun) put(ctx context.Context) error {
-	return changes.PutAll(ctx, u.Node, u.putAll, u.endSession)
+	return changes.PutAll(ctx, u.Node, u.putAll, u.restart)
 }
 
 // putAll starts the agent and sends the files that the node lacks.
@@ -121,7 +125,7 @@ func (u *nodeRun) putAll(ctx context.Context, again bool) error {
 		stored := slices.Contains(b.Have, f.SHA256)
 		if stored || slices.Contains(b.Arrived, path.Base(local.Path)) {
 			u.Sent(f.Size)
-			u.run.relay.Skip(f.SHA256, u.Node)
+			u.run.transfer.Relay.Skip(f.SHA256, u.Node)
 		} else if err := u.inbox.Put(ctx, local); err != nil {
 			return err
 		}
@@ -139,7 +143,7 @@ func (u *nodeRun) putAll(ctx context.Context, again bool) error {
 // the next files arrive.
 func (u *nodeRun) store(ctx context.Context, f environment.File) error {
 	set := u.plan.Set
-	return u.session.ask(ctx, agent.Order{
+	return u.session.Ask(ctx, agent.Order{
 		"do": "store", "file": refTo(f), "early": f.Size >= changes.LargeFile && f.SHA256 != set.Installer.SHA256,
 		"digest": set.Digest, "installer": refTo(set.Installer), "limit_s": u.run.fleet.Limit(installLimit).Seconds(),
 	}, nil)
@@ -155,19 +159,20 @@ func (u *nodeRun) tidy(ctx context.Context) error {
 	return err
 }
 
-// start starts the agent, which takes the lock and repairs what an interrupted run left. files
+// start starts the agent, which takes the lock and repairs the remains of an interrupted run. files
 // are those that the node is to have.
 func (u *nodeRun) start(ctx context.Context, files []fileRef, again, look bool) (beginReply, error) {
-	req := sessionRequest{where: u.run.where(), Run: u.run.fleet.Run, Label: deploy.FileLabel(u.Host.Name), By: u.run.opt.By, Files: files, Look: look, LockS: lockWait.Seconds()}
+	req := sessionRequest{where: u.run.where(), Run: u.run.fleet.Run, Label: deploy.FileLabel(u.Host.Name), By: u.run.opt.By, Files: files, Look: look, LockS: changes.LockWait(again)}
+	if req.Files == nil {
+		req.Files = []fileRef{} // not null
+	}
 	if u.plan.Action == deploy.Install {
 		req.Python = refOf(u.plan.Set)
 	}
-	if again {
-		req.LockS += agent.Silence.Seconds() // the agent before it may not know yet that its connection is gone
-	}
-	s, b, err := startSession(ctx, u.Node, u.interpreter(), req)
+	var b beginReply
+	s, err := changes.Start(ctx, u.Node, node.Script{Python: u.interpreter(), Program: agentProgram, Request: req}, &b)
 	if err != nil {
-		return b, err
+		return beginReply{}, err
 	}
 	u.now, u.unseen = b.Current, false
 	if look {
@@ -175,10 +180,7 @@ func (u *nodeRun) start(ctx context.Context, files []fileRef, again, look bool) 
 		return b, nil
 	}
 	u.session = s
-	u.inbox = changes.Inbox{
-		Node: u.Node, Ask: s.ask, Python: u.interpreter(), Folder: b.Inbox, Relay: u.run.relay,
-		Bandwidth: u.run.opt.Bandwidth, Received: &u.sent, Verifier: u.run.opt.Verifier, Platform: u.facts.Platform,
-	}
+	u.inbox = changes.Inbox{Transfer: u.run.transfer, Node: u.Node, Session: s, Python: u.interpreter(), Folder: b.Inbox, Received: &u.sent, Platform: u.facts.Platform}
 	if b.Repaired {
 		u.Warn("an earlier run was interrupted; the node has cleaned up after it")
 	}
@@ -195,7 +197,7 @@ func (u *nodeRun) install(ctx context.Context) error {
 			return err
 		}
 	}
-	var made whole
+	var made environmentFiles
 	err := u.inbox.AskJudged(ctx, agent.Order{
 		"do": "install", "digest": u.plan.Set.Digest, "ready": u.plan.Ready, "files": all, "installer": all[0],
 		"limit_s": u.run.fleet.Limit(installLimit).Seconds(), "policy": u.run.opt.Policy.ForNodes(), "signed": signed,
@@ -203,7 +205,7 @@ func (u *nodeRun) install(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	u.whole, u.judged = &made, made.Judged.Remark()
+	u.files, u.judged = &made, made.Judged.Remark()
 	return nil
 }
 
@@ -215,7 +217,7 @@ func (u *nodeRun) verify(ctx context.Context) error {
 	if err := u.compareWithLock(); err != nil {
 		return err
 	}
-	return u.prove(ctx, u.whole.Python)
+	return u.prove(ctx, u.files.Python)
 }
 
 // verifyCurrent is verify for the environment that is current already.
@@ -232,7 +234,7 @@ func (u *nodeRun) verifyCurrent(ctx context.Context) error {
 // check compares every file of the current environment with RECORD, on the node.
 func (u *nodeRun) check(ctx context.Context) error {
 	var answer struct {
-		Checked *whole `json:"checked"`
+		Checked *environmentFiles `json:"checked"`
 	}
 	script := node.Script{Python: u.interpreter(), Program: checkProgram, Request: u.run.where()}
 	if err := script.Run(ctx, u.Runner, func(m json.RawMessage) error { return node.Decode(m, &answer) }); err != nil {
@@ -241,7 +243,7 @@ func (u *nodeRun) check(ctx context.Context) error {
 	if answer.Checked == nil || u.now == nil {
 		return hint.With(errors.New("the environment is gone"), "deploy it again")
 	}
-	u.whole = answer.Checked
+	u.files = answer.Checked
 	return nil
 }
 
@@ -258,20 +260,20 @@ func (u *nodeRun) compareWithLock() error {
 	return errors.New("the environment is not that of the lock: " + strings.Join(differs, "; "))
 }
 
-// differences lists what of the node's environment is not as the lock says. Files that the lock's
-// wheels do not tell here are compared with the node's RECORD alone.
+// differences lists the differences between the node's environment and the lock. If dsbuild does not
+// have a wheel of the lock here, only the node compares its files, with RECORD.
 func (u *nodeRun) differences() []string {
-	out := slices.Clone(u.whole.Wrong)
-	if u.whole.More > 0 {
-		out = append(out, fmt.Sprintf("%d more files", u.whole.More))
+	out := slices.Clone(u.files.Wrong)
+	if u.files.More > 0 {
+		out = append(out, fmt.Sprintf("%d more files", u.files.More))
 	}
-	if ref := refOf(u.plan.Set); ref != nil && u.whole.Tree != ref.Tree {
+	if ref := refOf(u.plan.Set); ref != nil && u.files.Tree != ref.Tree {
 		out = append(out, "its Python is not that of "+u.plan.Set.Python.File)
 	}
 	known := map[string]bool{}
 	for _, f := range u.plan.Set.Files {
 		known[f.Name] = true
-		p, ok := u.whole.Packages[f.Name]
+		p, ok := u.files.Packages[f.Name]
 		var want string
 		if u.run.opt.Files != nil {
 			want = u.run.opt.Files.Digests[f.SHA256]
@@ -285,7 +287,7 @@ func (u *nodeRun) differences() []string {
 			out = append(out, fmt.Sprintf("%s is %s, not %s", f.Name, node.PlainVersion(p.Version), f.Version))
 		}
 	}
-	for name := range u.whole.Packages {
+	for name := range u.files.Packages {
 		if !known[name] {
 			out = append(out, name+" is not in the lock")
 		}
@@ -363,7 +365,7 @@ func (u *nodeRun) record(ctx context.Context) error {
 		return err
 	}
 	set := u.plan.Set
-	m := mark{Name: u.run.opt.Lock.Name, Digest: set.Digest, Python: refOf(set), Packages: u.whole.Packages, Run: u.run.fleet.Run, By: u.run.opt.By, At: time.Now().UTC().Format(time.RFC3339)}
+	m := mark{Name: u.run.opt.Lock.Name, Digest: set.Digest, Python: refOf(set), Packages: u.files.Packages, Run: u.run.fleet.Run, By: u.run.opt.By, At: time.Now().UTC().Format(time.RFC3339)}
 	for _, f := range refs(set) {
 		m.Files = append(m.Files, f.SHA256)
 	}
@@ -376,10 +378,10 @@ func (u *nodeRun) record(ctx context.Context) error {
 	var done struct {
 		Python string `json:"python"`
 	}
-	if err := u.session.ask(ctx, agent.Order{"do": "record", "digest": set.Digest, "mark": m, "journal": u.entry(set.Digest)}, &done); err != nil {
+	if err := u.session.Ask(ctx, agent.Order{"do": "record", "digest": set.Digest, "mark": m, "journal": u.entry(set.Digest)}, &done); err != nil {
 		return err
 	}
-	u.changed, u.now = true, &Present{Name: u.whole.Name, Digest: set.Digest, Python: done.Python, DeepSpeed: m.DeepSpeed}
+	u.changed, u.now = true, &Present{Name: u.files.Name, Digest: set.Digest, Python: done.Python, DeepSpeed: m.DeepSpeed}
 	return nil
 }
 
@@ -409,7 +411,8 @@ func (u *nodeRun) rollBack(ctx context.Context) error {
 	return u.prove(ctx, done.Python)
 }
 
-// undo removes what a failed run made, even after ctx has ended, and finds out what is there.
+// undo removes the environment that a failed run made, even after ctx has ended, and finds out which
+// one is current.
 func (u *nodeRun) undo(ctx context.Context) {
 	if u.session == nil {
 		return
@@ -417,7 +420,7 @@ func (u *nodeRun) undo(ctx context.Context) {
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
 	defer cancel()
 	var is undoReply
-	err := u.session.ask(limited, agent.Order{"do": "undo"}, &is)
+	err := u.session.Ask(limited, agent.Order{"do": "undo"}, &is)
 	u.endSession()
 	if err != nil {
 		if errors.Is(err, remote.ErrLost) {

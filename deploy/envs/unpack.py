@@ -1,5 +1,5 @@
-# Makes a Python that has just been unpacked ready for use, by one rename. It runs with this
-# Python itself. python.py goes before it.
+# Compares a Python that was just unpacked with its archive, and renames it to its final name. That
+# Python itself runs this program. python.py comes before this file.
 import shutil
 
 WORK, FINAL = REQUEST["work"], REQUEST["place"]

@@ -16,14 +16,14 @@ import (
 func Verify(ctx context.Context, opt Options) (*report.Report, error) {
 	d := New(opt)
 	defer d.Close()
-	var walks []fleet.Walk
+	var nodeSteps []fleet.NodeSteps
 	for _, u := range d.nodes {
-		walks = append(walks, fleet.Walk{Node: u.Node, End: u.endVerify, Steps: []fleet.Step{
+		nodeSteps = append(nodeSteps, fleet.NodeSteps{Node: u.Node, End: u.endVerify, Steps: []fleet.Step{
 			{Name: "probe", Limit: d.fleet.Limit(probeLimit), Do: u.probe, ReadOnly: true},
 			{Name: "verify", Limit: d.fleet.Limit(verifyLimit), Do: u.inspect, ReadOnly: true},
 		}})
 	}
-	d.fleet.Reach(ctx, "verifying", walks, d.fleet.StopWhen(0))
+	d.fleet.ConnectAndRun(ctx, "verifying", nodeSteps, d.fleet.StopWhen(0))
 	return d.Report(), nil
 }
 

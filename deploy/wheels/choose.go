@@ -65,8 +65,8 @@ type fitting struct {
 // compare is negative if a suits a node more than b, and says why: first by fewer remarks (nothing
 // to compile at first use), then by the higher CPU level, then a wheel for the node's own torch
 // before one for several. It never ranks wheels with different sources or ops, because only the
-// user knows which is wanted. But where one is of the stable ABI, and so fits nodes for which
-// another was made, the wheel with more ops is for them.
+// user knows which is wanted. There is one exception: a wheel of the stable ABI also fits nodes for
+// which another wheel was made, so of these two it prefers the one with more ops.
 func (a fitting) compare(b fitting) (order int, why string) {
 	m, n := a.w.Manifest, b.w.Manifest
 	if m.Source != n.Source {

@@ -368,10 +368,10 @@ def describe(error):
 
 
 def run_relay():
-    relay, inbox = Relay(), Inbox()
+    relay, orders = Relay(), Orders()
     say({"to": 0, "ok": {}})
     try:
-        serve(inbox.take, {name: getattr(relay, name) for name in ("begin", "add", "fetch", "stop", "watch", "hold", "probe")}, describe)
+        serve(orders.take, {name: getattr(relay, name) for name in ("begin", "add", "fetch", "stop", "watch", "hold", "probe")}, describe)
     except Gone:
         pass
     os._exit(0)  # without waiting for threads

@@ -73,7 +73,7 @@ func set(t *testing.T, count, size int) (*stage, *Relay) {
 		t.Fatal(err)
 	}
 	s.fleet = fleet.New(opt)
-	s.fleet.Show("bringing", 0, 0, nil)
+	s.fleet.Show("bringing", 0, 0)
 	r := s.relay(Options{Fanout: 1})
 	return s, r
 }
@@ -95,13 +95,13 @@ func (s *stage) path(i int) string { return filepath.Join(s.homes[i], "file") }
 // bring brings the file to nodes, all at once.
 func (s *stage) bring(r *Relay, at ...int) {
 	s.t.Helper()
-	var walks []fleet.Walk
+	var nodeSteps []fleet.NodeSteps
 	for _, i := range at {
-		walks = append(walks, fleet.Walk{Node: s.fleet.Nodes[i], Steps: []fleet.Step{{Name: "put", Do: func(ctx context.Context) error {
+		nodeSteps = append(nodeSteps, fleet.NodeSteps{Node: s.fleet.Nodes[i], Steps: []fleet.Step{{Name: "put", Do: func(ctx context.Context) error {
 			return s.bringOne(ctx, r, i, s.path(i))
 		}}}})
 	}
-	s.fleet.Reach(s.t.Context(), "bringing", walks, nil)
+	s.fleet.ConnectAndRun(s.t.Context(), "bringing", nodeSteps, nil)
 }
 
 func (s *stage) bringOne(ctx context.Context, r *Relay, i int, path string) error {

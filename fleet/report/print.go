@@ -55,7 +55,7 @@ func (r *Report) Print(w io.Writer) error {
 	return nil
 }
 
-// passedOn returns a line with the bytes that came from dsbuild and from other nodes; none where
+// passedOn returns a line with the bytes that came from dsbuild and from other nodes; none if
 // no node passed files on.
 func (r *Report) passedOn() []string {
 	var driver, nodes int64

@@ -1,6 +1,6 @@
-// Package report is the outcome of a command on the nodes of a fleet: one report for deploy,
-// verify, rollback and ship, with its forms for people (a table, an HTML page in package page), for
-// programs (JSON) and for CI systems (JUnit).
+// Package report is the outcome of a command on the nodes of a fleet: one report for deploy, verify,
+// rollback, ship and the commands of env that work on nodes. It has forms for people (a table, an
+// HTML page in package page), for programs (JSON) and for CI systems (JUnit).
 package report
 
 import (
@@ -27,7 +27,7 @@ const (
 
 // Report is the outcome of a run: the JSON of --report and --json.
 type Report struct {
-	Command    string  `json:"command"` // deploy, rollback, ship or verify
+	Command    string  `json:"command"` // such as deploy or env rollback
 	Wheels     []Wheel `json:"wheels"`
 	Consistent bool    `json:"consistent"` // every node is ok, and all run the same
 	Summary    Summary `json:"summary"`
@@ -217,6 +217,29 @@ func (r *Report) Err() error {
 		return AllUnfit(total)
 	}
 	return NotOK("%d of %d nodes are not ok", total-r.Summary.OK, total)
+}
+
+// PlanErr is the error that the report of a plan for so many nodes will have, as far as the plan can
+// tell. of says of each node whether it is left as it is, refused or not reached, and whether it is
+// so because the wheel does not fit it.
+func PlanErr(total int, of func(i int) (left, unfit bool)) error {
+	allLeft, allUnfit := 0, 0
+	for i := range total {
+		left, unfit := of(i)
+		if left {
+			allLeft++
+		}
+		if left && unfit {
+			allUnfit++
+		}
+	}
+	switch {
+	case allLeft == 0:
+		return nil
+	case allUnfit == total:
+		return AllUnfit(total)
+	}
+	return NotOK("%d of %d nodes are refused or could not be reached", allLeft, total)
 }
 
 // AllUnfit is the error of a run whose wheel fits none of its nodes.

@@ -1,5 +1,5 @@
 // Package diagnostic collects the mistakes of a file and prints them together, each
-// with its line and a caret below the column.
+// with its line and a caret below the column. It shows no line's secrets.
 package diagnostic
 
 import (
@@ -88,6 +88,7 @@ type List struct {
 	Problems []Problem
 
 	dropped int
+	shown   map[int]string // lines without their secrets, by number
 }
 
 // Bounds of the cost of a file with very many mistakes.
@@ -96,17 +97,30 @@ const (
 	maxLine     = 10_000 // bytes of a line that is shown in part
 )
 
-// Add records a mistake at a place.
+// Add records a mistake at a place. It removes credentials from URLs in the message.
 func (l *List) Add(at Position, hint, format string, args ...any) {
 	if len(l.Problems) == maxProblems {
 		l.dropped++
 		return
 	}
-	p := Problem{Position: at, Message: fmt.Sprintf(format, args...), Hint: hint}
+	p := Problem{Position: at, Message: HideCredentials(fmt.Sprintf(format, args...)), Hint: hint}
 	if at.Line > 0 && at.Line <= len(l.Lines) && len(l.Lines[at.Line-1]) <= maxLine && strings.TrimSpace(l.Lines[at.Line-1]) != "" {
-		p.Excerpt = excerpt(l.Lines[at.Line-1], at.Line, at.Column)
+		p.Excerpt = excerpt(l.shownLine(at.Line), at.Line, at.Column)
 	}
 	l.Problems = append(l.Problems, p)
+}
+
+// shownLine returns a line without its secrets.
+func (l *List) shownLine(number int) string {
+	line, known := l.shown[number]
+	if !known {
+		if l.shown == nil {
+			l.shown = map[int]string{}
+		}
+		line = hideSecrets(l.Lines[number-1])
+		l.shown[number] = line
+	}
+	return line
 }
 
 // Err returns the recorded mistakes as an *Error, in the order of the file, or nil.

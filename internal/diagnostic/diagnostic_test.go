@@ -149,3 +149,24 @@ func TestPosition(t *testing.T) {
 		}
 	}
 }
+
+// No message and no excerpt shows a secret. The caret stays below its column.
+func TestSecretsAreHidden(t *testing.T) {
+	for line, want := range map[string]string{
+		"env: [HF_TOKEN=hf_s3cret]":                                "env: [HF_TOKEN=**********",
+		"- {hosts: gpu1, env: {API_TOKEN: s3cret}, foo: bar}":      "- {hosts: gpu1, env: {API_TOKEN: ******** foo: bar}",
+		`"ansible_password": "s3cret" "x": 1`:                      `"ansible_password": ******** "x": 1`,
+		`gpu1 dsbuild_env="{\"API_TOKEN\": \"s3cret\"}"`:           `gpu1 dsbuild_env="{\"API_TOKEN\": **********}"`,
+		"deepspeed: git+https://u:s3cret@host/x@v1":                "deepspeed: git+https://***************@v1",
+		"requirements: [foo @ https://s3cret@host/x.whl]":          "requirements: [foo @ https://******@host/x.whl]",
+		"deepspeed: git+https://host/x@v1, identity_file: /a/pass": "deepspeed: git+https://host/x@v1, identity_file: /a/pass",
+		"sudo_password_file: /etc/x":                               "sudo_password_file: /etc/x",
+	} {
+		l := diagnostic.List{Lines: []string{line}}
+		l.Add(diagnostic.Position{File: "f", Line: 1, Column: 3}, "", "wrong: %s", "https://u:s3cret@host/x")
+		text := l.Err().Error()
+		if strings.Contains(text, "s3cret") || !strings.Contains(text, "| "+want+"\n") || !strings.Contains(text, "\n      |   ^") || !strings.Contains(text, "wrong: https://host/x") {
+			t.Errorf("%s\nwant %s", text, want)
+		}
+	}
+}

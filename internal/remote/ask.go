@@ -13,7 +13,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// Prompter asks the person who runs dsbuild.
+// Prompter asks the user.
 type Prompter interface {
 	// Ask shows a question, whose last line is the prompt, and returns the line that the person
 	// typed. With echo false, the terminal does not show the typing. Ask ends with ctx. The

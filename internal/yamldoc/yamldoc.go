@@ -232,6 +232,9 @@ func (r *Reader) Known(at diagnostic.Position, kind, name, what string, known []
 			return true
 		}
 	}
+	if scheme, _, isURL := strings.Cut(name, "://"); isURL {
+		name = scheme + "://…" // the rest may be secret
+	}
 	advice := "known keys: " + strings.Join(known, ", ")
 	if near := diagnostic.Nearest(name, known); near != "" {
 		advice = fmt.Sprintf("did you mean %q?", near)

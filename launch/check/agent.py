@@ -15,9 +15,9 @@ import struct
 import subprocess
 
 RUN = REQUEST["run"]  # names this check in files
-TOKEN = REQUEST["token"]  # what callers of this node know
-CALLERS = 4096  # that are listened to at once
-PAYLOAD = 32 << 10  # more than a packet, so that a path for small ones alone is found out
+TOKEN = REQUEST["token"]  # callers of this node must know it
+CALLERS = 4096  # connections at the same time
+PAYLOAD = 32 << 10  # more than a packet, to find a path that loses large packets
 
 children = []  # processes that were started, each the first of its session
 litter = []  # files to be removed
@@ -42,10 +42,10 @@ def end(status):
 
 def hear(orders):
     """Takes orders. Ends everything when the driver is gone or gives the order to end."""
-    inbox = Inbox()
+    arriving = Orders()
     try:
         while True:
-            order = inbox.take()
+            order = arriving.take()
             if order["do"] == "end":
                 break
             orders.put(order)
@@ -87,8 +87,8 @@ def finish(child):
 
 
 def ran(argv, limit, about=""):
-    """The output of a program, of which only the lines that contain about: {status, lines}; None
-    if the program is missing. Status -1 means that it did not end in time."""
+    """The status and the output of a program: {status, lines}, with the lines that contain about.
+    None if the program is missing. Status -1 means that it did not end in time."""
     env = dict(os.environ, LC_ALL="C")
     try:
         child = begin(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env)
@@ -126,7 +126,7 @@ def side_by_side(parts, limit):
     return found
 
 
-# --- what the node is
+# --- facts about the node
 
 
 def addresses_of(name):
@@ -603,7 +603,7 @@ class Ranks:
                 child.stdin.write(word + b"\n")
                 child.stdin.flush()
             except OSError:
-                pass  # it has ended, which is told by itself
+                pass  # it has ended; follow reports that
 
     def silent(self):
         """How long each process has been silent; each sends a sign of life every second."""

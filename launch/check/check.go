@@ -161,14 +161,14 @@ func (r *run) hasPeers() bool { return len(r.members) > 1 }
 
 // connectAll connects to all nodes, probes them and starts the agent on each.
 func (r *run) connectAll(ctx context.Context) {
-	walks := make([]fleet.Walk, len(r.members))
+	nodeSteps := make([]fleet.NodeSteps, len(r.members))
 	for i, m := range r.members {
-		walks[i] = fleet.Walk{Node: m.Node, End: m.endConnect, Steps: []fleet.Step{
+		nodeSteps[i] = fleet.NodeSteps{Node: m.Node, End: m.endConnect, Steps: []fleet.Step{
 			{Name: "probe", Limit: probeLimit, Do: m.probe, ReadOnly: true},
 			{Name: "start", Limit: lookLimit + askLimit, Do: m.startAgent, ReadOnly: true},
 		}}
 	}
-	r.fleet.Reach(ctx, "reaching", walks, nil)
+	r.fleet.ConnectAndRun(ctx, "reaching", nodeSteps, nil)
 }
 
 // endConnect is the end of the first steps of a node.

@@ -9,7 +9,7 @@ import time
 told = json.loads(sys.argv[1])
 stages = os.fdopen(told["fd"], "w", buffering=1)
 go = threading.Event()
-if sys.path and sys.path[0] in ("", os.getcwd()):  # the home of whoever logs in is no place for packages
+if sys.path and sys.path[0] in ("", os.getcwd()):  # a job does not import packages from the login user's home
     del sys.path[0]
 
 
@@ -151,5 +151,5 @@ tell("summed", seconds=seconds, latency=latency, bytes=numbers * 4)
 job.part()
 go.clear()
 tell("ended")
-go.wait()  # until all have ended: the first has what the others need to part
+go.wait()  # until all have ended: the others need the first process to disconnect
 os._exit(0)

@@ -10,7 +10,8 @@ package check
 // Kind is a check. Its name appears in reports and in --skip.
 type Kind string
 
-// The checks, in their order.
+// The checks, in the order in which the help of --skip and the documentation list them. Run calls
+// them in another order.
 const (
 	Connect    Kind = "connect"    // connection, and a Python on the node
 	Versions   Kind = "versions"   // all nodes run the same software

@@ -2,8 +2,8 @@
 # processes. All processes that it starts are its descendants, also those that left their session
 # or lost their parent, and end with it.
 #
-# There are two processes. One runs the job. The other only waits, and ends what is left if the
-# first is killed. Both need only Python 3.6.
+# There are two processes. One runs the job. The other only waits, and ends the remaining processes
+# if the first is killed. Both need only Python 3.6.
 #
 # ../../agent/agent.py comes before it.
 import codecs
@@ -153,7 +153,7 @@ class Stream:
 
 
 class Hindered(Exception):
-    """Why the job cannot run here."""
+    """A reason why the job cannot run here."""
 
 
 class Crew:
@@ -163,7 +163,7 @@ class Crew:
         self.spec, self.folder = REQUEST, folder
         self.logs = os.path.join(folder, "ranks")
         self.said = queue.Queue()  # pump puts nothing into a long one
-        self.inbox = Inbox()
+        self.orders = Orders()
         self.launcher = None
         self.streams = {}
         self.ranks = {}  # local rank: rank
@@ -310,26 +310,26 @@ class Crew:
             return False
         self.reap()
         self.mourn()
-        while self.pump():  # what was said last
+        while self.pump():  # the last output
             time.sleep(TICK / 10)
         self.flush()
         return True
 
     def obey(self):
-        self.inbox.listen(0)
-        for order in self.inbox.orders:
+        self.orders.listen(0)
+        for order in self.orders.pending:
             if order["do"] != "go":
                 self.stop("")
             elif self.ending is None:
                 os.write(self.begin, b"g")
             if "number" in order:
                 self.tell({"to": order["number"], "ok": None})
-        self.inbox.orders = []
+        self.orders.pending = []
         if self.killed:
             self.stop("dsbuild's program there was killed")
-        elif self.inbox.ended:
+        elif self.orders.ended:
             self.stop("the connection has ended")
-        elif self.inbox.silent():
+        elif self.orders.silent():
             self.stop("dsbuild has been silent for %d s" % SILENCE)
 
     def kill(self, *_):
@@ -420,8 +420,8 @@ class Crew:
         more = False
         for fd, stream in list(self.streams.items()):
             if self.said.qsize() > 100:  # the other side is slower
-                self.inbox.listen(0)
-                return not self.inbox.silent()
+                self.orders.listen(0)
+                return not self.orders.silent()
             raw = stream.read()
             if raw:
                 more = True
@@ -492,7 +492,7 @@ def main():
     if inner == 0:
         status = 1
         try:
-            os.setsid()  # what is meant for the terminal, or the connection's group, is the other's
+            os.setsid()  # signals to the terminal, or to the connection's group, reach only the other process
             prctl(SET_CHILD_SUBREAPER, 1)
             prctl(SET_PDEATHSIG, signal.SIGTERM)
             if os.getppid() == outer:

@@ -20,8 +20,8 @@ const (
 	shared hold = true // along with others that want no more than to read
 )
 
-// tryLock takes the lock of a file, or returns errBusy. A lock ends with the process that holds
-// it, in whatever way that ends.
+// tryLock takes the lock of a file, or returns errBusy. The system releases a lock when the process
+// that holds it ends, for any reason.
 func tryLock(path string, how hold) (unlock func(), err error) {
 	lock := flock.New(path)
 	take := lock.TryLock

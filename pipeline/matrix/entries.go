@@ -50,7 +50,7 @@ func (s settings) name() string {
 		if said.words == nil {
 			text = map[bool]string{true: "true", false: "false"}[said.yes]
 		}
-		words = append(words, said.key+"="+text)
+		words = append(words, said.key+"="+diagnostic.HideCredentials(text))
 	}
 	return strings.Join(words, ",")
 }

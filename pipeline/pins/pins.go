@@ -109,7 +109,7 @@ func Resolve(ctx context.Context, r environment.Resolver, q Request, known docke
 	if err != nil {
 		return dockerfiles.Packages{}, err
 	}
-	// The same versions, without what only a build needs.
+	// The same versions, without the packages that only a build needs.
 	part, err := q.resolve(ctx, r, runtime, all)
 	if err != nil {
 		return dockerfiles.Packages{}, err

@@ -16,7 +16,7 @@ import (
 
 // The kinds of backends that --builder names.
 const (
-	Auto   = "auto" // an engine, or this machine where there is no engine
+	Auto   = "auto" // an engine, or this machine if there is none
 	Dagger = "dagger"
 	Host   = "host"
 )
@@ -65,8 +65,8 @@ func (b *Backend) OpenBuilder(ctx context.Context) (pipeline.Builder, error) {
 	return b.connect(ctx)
 }
 
-// usesHost decides between engine and machine. Auto takes the machine where there
-// is no engine, and says why. A dry run looks for none.
+// usesHost decides between an engine and this machine. Auto chooses this machine if there is no
+// engine, and says why. A dry run does not search for an engine.
 func (b *Backend) usesHost(ctx context.Context, dryRun bool) (bool, error) {
 	if b.kind != Auto || dryRun {
 		return b.kind == Host, nil
@@ -130,8 +130,8 @@ func openSession(ctx context.Context, found engine.Engine, name string, report u
 	return builder, end, nil
 }
 
-// chosenBase returns the base of the build environment that the toolchain chose:
-// the tar of dsbuild's own engine where that builds, else the image by its digest.
+// chosenBase returns the base of the toolchain's build environment: a tar if dsbuild's own engine
+// builds, else the image by its digest.
 func (b *Backend) chosenBase(ctx context.Context, env compat.BuildEnvironment, dryRun bool) (pipeline.Base, error) {
 	bases := engine.NewBases(b.options.Report.Note)
 	tar, err := bases.There(env.Suite), error(nil)
@@ -181,8 +181,8 @@ func (b *Backend) hostBuilder(ctx context.Context) (*hostbuilder.Builder, error)
 	return b.machine, err
 }
 
-// prepareHost inspects this machine in the background, where it builds, until stop
-// is called. Errors are found again by whoever needs the builder.
+// prepareHost inspects this machine in the background, if it builds here, until stop is called. It
+// drops errors, because the builder finds them again.
 func (b *Backend) prepareHost(ctx context.Context) (stop func()) {
 	if b.kind != Host {
 		return func() {}

@@ -165,7 +165,7 @@ func (p *Planner) Retarget(ctx context.Context, t Target, r Request) (Target, er
 	return t, p.LookUpTorch(ctx, &t, spec)
 }
 
-// LookUpTorch adds the torch of a spec to the target's tables where they lack it.
+// LookUpTorch adds the torch of a spec to the target's tables if they lack it.
 // With Options.Env the environment's torch is known already.
 func (p *Planner) LookUpTorch(ctx context.Context, t *Target, s wheel.Spec) error {
 	if p.env != nil {

@@ -45,7 +45,7 @@ type RequestError struct {
 func (e *RequestError) Error() string { return e.err.Error() }
 func (e *RequestError) Unwrap() error { return e.err }
 
-// Hint names the value that may be meant; it is empty where none is near.
+// Hint names the nearest value, "" if none is near.
 func (e *RequestError) Hint() string { return e.suggestion }
 
 // ExitCode is that of wrong usage.

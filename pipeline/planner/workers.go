@@ -37,8 +37,8 @@ func (b *Backend) hostWorker() pipeline.Worker {
 	}
 }
 
-// engineWorker opens sessions on the engine at an address, or on the one that is
-// found where that is empty.
+// engineWorker opens sessions on the engine at an address. If the address is empty, it searches for an
+// engine.
 func (b *Backend) engineWorker(address string) pipeline.Worker {
 	w := pipeline.Worker{Name: address, Parallel: b.options.Parallel}
 	if address == "" {

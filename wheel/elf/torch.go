@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Torch lists what an object imports of torch, by the names of its undefined dynamic symbols.
+// Torch lists an object's imports from torch: the names of its undefined dynamic symbols.
 type Torch struct {
 	// C are the functions of torch's C interface, sorted: torch_… and aoti_torch_…. torch promises
 	// to keep them.
@@ -29,7 +29,7 @@ const longestTorch = 256
 
 var pythonC = regexp.MustCompile(`^_?Py[A-Z_]`)
 
-// describeTorch fills in what o imports of torch, from the names in all.
+// describeTorch fills in o's imports from torch. all has the names.
 func (p *parts) describeTorch(o *Object, all string) error {
 	o.Torch.C = []string{}
 	c := map[string]bool{}

@@ -1,16 +1,16 @@
-# A probe's errand: what is to be known of the DeepSpeed that a node has, whoever
-# installed it. What its files mean is judged by who asks; found is what the probe
-# told. Writes nothing.
+# An errand of the probe: inspects the DeepSpeed of a node, whoever installed it. It sends the
+# digests of the files; the machine that runs dsbuild judges them. found has the facts of the
+# probe. Writes nothing.
 MOST_FILES = 10000  # of one package; more are not DeepSpeed's
 MOST_NAMED = 50  # files of one kind that are named
 
 
 def digests(rows):
     """(files of the package, files elsewhere, other files in the package's folder, its links).
-    A file is told as path → "hash digest": what RECORD says, nothing where it does not
-    know the file, and what is there, nothing where nothing is; where RECORD uses another
-    algorithm, the sha256 follows. Paths are below the working directory: the kernel is
-    quicker with short ones."""
+    The first two map a path to "RECORD ACTUAL": the digest in RECORD (empty if RECORD does not
+    list the file), a space, and the actual digest (empty if the file is missing). If RECORD uses
+    another algorithm than sha256, a space and the actual sha256 follow. Paths start at the
+    working directory, because the kernel is quicker with short ones."""
     new, files, others, listed, besides = hashlib.sha256, {}, {}, set(), []
     links = {"folders": [], "files": []}
     for row in rows or []:
@@ -45,7 +45,7 @@ def digests(rows):
 
 
 def digest_or_not(path):
-    """The digest of a file that RECORD does not know, or a word for one that cannot be read."""
+    """The digest of a file that RECORD does not list, or "unreadable"."""
     try:
         return file_digest(path).hexdigest()
     except OSError:
@@ -53,8 +53,8 @@ def digest_or_not(path):
 
 
 def leave_to_owners(info, files):
-    """Takes out of files the code that belongs to other distributions, and says whose it is:
-    no deploy takes it away."""
+    """Removes from files the code that belongs to other distributions, and reports the owners: a
+    deploy does not move that code."""
     site = os.path.dirname(info)
     owned = owners([os.path.join(site, path) for path in files if files[path].startswith(" ")], {"deepspeed"})
     for owner in sorted(set(owned.values())):
@@ -65,12 +65,12 @@ def leave_to_owners(info, files):
 
 
 def some(paths):
-    """A few of some paths, for a sentence."""
+    """The first paths, for a sentence."""
     return ", ".join(paths[:4]) + (" and more" if paths[4:] else "")
 
 
 def look_at_files(info):
-    """All that is there of the package."""
+    """The files of DeepSpeed, their digests and their faults."""
     rows, here = record_rows(info), os.open(".", os.O_PATH)
     os.chdir(os.path.dirname(info))
     try:
@@ -87,19 +87,19 @@ def look_at_files(info):
     code = wrong_byte_code(info, rows or [[path, ""] for path in files])
     lines = "".join(["%s\0%s\n" % file for file in sorted(files.items())])
     digest = hashlib.sha256(lines.encode("utf-8", "replace")).hexdigest()
-    # What another node sent already need not be sent again.
+    # The driver need not get a list again that another node has sent.
     return {"digest": digest, "files": {} if digest in REQUEST["known"] else files, "others": others, "bare": rows is None,
             "conda": text(os.path.join(info, "INSTALLER")).strip() == "conda",
             "links": counted(links["folders"]), "code": counted(code), "litter": counted(besides)}
 
 
 def counted(paths):
-    """How many paths there are, and the first of them."""
+    """The number of paths, and the first of them."""
     return {"count": len(paths), "first": sorted(paths)[:MOST_NAMED]}
 
 
 def noted_by_dsbuild(record):
-    """What dsbuild noted when it installed, and whether that is still what is there."""
+    """dsbuild's note on its installation, and whether RECORD is still the one in the note."""
     noted = load_json(os.path.join(sys.prefix, ".dsbuild", "installed.json"))
     if not isinstance(noted, dict):
         return {}
@@ -111,7 +111,7 @@ def noted_by_dsbuild(record):
 
 
 def look_along(wheels):
-    """What became of the wheels that dsbuild installed with DeepSpeed."""
+    """Checks the wheels that dsbuild installed with DeepSpeed."""
     infos = dict(reversed(list(named_infos()))) if wheels else {}
     for wheel in wheels:
         name = str(wheel.get("name", ""))
@@ -129,7 +129,7 @@ def look_along(wheels):
 
 
 def manifest(info):
-    """What dsbuild's manifest says that the wheel was built for, or None."""
+    """The targets in the manifest of a wheel that dsbuild built, or None."""
     whole = load_json(os.path.join(info, "dsbuild.json"))
     keys = ("name", "version", "ops", "archs", "ptx", "op_archs", "cpu", "python", "torch", "cuda", "torch_abi", "glibc", "glibcxx", "cxx11abi")
     return {key: whole[key] for key in keys if key in whole} if isinstance(whole, dict) else None

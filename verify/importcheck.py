@@ -1,10 +1,10 @@
-# What deploy and verify prove alike: that an import finds the DeepSpeed of this
-# environment. Changes nothing.
+# The proof that deploy and verify share: an import finds the DeepSpeed of this environment.
+# Changes nothing.
 
 
 class Failed(Exception):
-    """Something that went wrong. advice is the code of a hint: dsbuild has the text of
-    each code (advice.go), a node sends none. detail is what only this node has to say."""
+    """An expected failure. advice is the code of a hint: the node sends the code, and dsbuild
+    has its text (advice.go). detail is the part of the message that differs from node to node."""
 
     def __init__(self, why, advice="", detail=""):
         Exception.__init__(self, why)
@@ -24,8 +24,8 @@ def shadow_advice(place):
 
 
 def origin_of(name):
-    """The file that an import of a package would run, "" for none: importlib.util
-    says the same, and takes longer to import than to answer."""
+    """The file that an import of a package would run, "" if there is none. importlib.util
+    would find the same, but to import it takes longer than the answer."""
     for finder in sys.meta_path:
         spec = finder.find_spec(name, None) if hasattr(finder, "find_spec") else None
         if spec is not None:
@@ -59,12 +59,12 @@ def check_found(name, want):
 
 
 def plain(version):
-    """A version as PEP 440 compares it, near enough for two spellings of one."""
+    """A version in a form in which two spellings of one version are equal, almost as in PEP 440."""
     return version.lower().replace("-", ".").replace("_", ".")
 
 
 def attempt(do, kind="wrong"):
-    """Does something and says what is wrong, if anything is."""
+    """Calls do, and reports its failure, if it fails."""
     try:
         do()
     except Failed as e:

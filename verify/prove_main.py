@@ -1,6 +1,6 @@
-# Runs verify.py as a program of its own: what it imports, a training job would.
+# Runs prove.py as a program of its own, which imports what a training job would import.
 try:
-    emit({"verified": verify(REQUEST)})
+    emit({"verified": prove(REQUEST)})
 except Failed as e:
     emit({"failed": str(e)[:2000], "advice": e.advice})
 except Exception as e:

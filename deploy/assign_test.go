@@ -13,7 +13,7 @@ import (
 
 // Every node gets the wheel that is given to it, also where another would suit
 // it better, or nothing, with the reason.
-func TestGivenPlan(t *testing.T) {
+func TestAssignedPlan(t *testing.T) {
 	t.Parallel()
 	low := planWheel("low.whl", func(m *wheel.Manifest) { m.CPU = "x86-64-v2" })
 	high, alien := planWheel("high.whl", nil), planWheel("alien.whl", func(m *wheel.Manifest) { m.Torch = "2.8.0" })
@@ -56,7 +56,7 @@ func TestGivenPlan(t *testing.T) {
 }
 
 // Nodes that share an environment must be given one wheel.
-func TestGivenPlanOfASharedEnvironment(t *testing.T) {
+func TestAssignedPlanOfASharedEnvironment(t *testing.T) {
 	t.Parallel()
 	a, b := planWheel("a.whl", nil), planWheel("b.whl", nil)
 	shared := facts(func(f *node.Facts) { f.SiteID = "nfs:server:1" })

@@ -1,9 +1,9 @@
-# Proves that this node runs the wanted wheel, as a training job of this user
-# would find it. Changes nothing. What loads ops is in ops.py.
+# Proves that a training job of this user would find the wanted wheel on this node. Changes
+# nothing. ops.py loads the ops.
 
 
 def check_files(place, request):
-    """RECORD must be the one that was installed, and every file what it says."""
+    """RECORD must be that of the installation, and every file must match RECORD."""
     info = dist_info([place])
     if info is None or record_rows(info) is None:
         raise Failed("%s has no DeepSpeed with a RECORD" % place, "deploy-again")
@@ -19,12 +19,12 @@ def check_files(place, request):
 
 
 def check_along(request):
-    """What was installed with the wheel must be what this user finds."""
+    """This user must find the packages that dsbuild installed with the wheel."""
     for name, want in sorted(request.get("along", {}).items()):
         check_found(name, want)
 
 
-def verify(request):
+def prove(request):
     place = check_place()
     result = {"version": check_files(place, request), "torch": "", "cuda": ""}
     check_along(request)

@@ -1,4 +1,4 @@
-# What is to be known of processes that use an environment, or may.
+# Inspects processes that use, or may use, an environment.
 MOST = 32
 
 
@@ -17,7 +17,7 @@ def ancestors(pid):
 
 
 def is_dsbuild(words):
-    """Whether a command line is that of a program of dsbuild's, run from here or from elsewhere."""
+    """Whether a command line is that of a program of dsbuild, started by this machine or another one."""
     return any(word.startswith("#dsbuild\n") for word in words[1:5])
 
 
@@ -39,14 +39,14 @@ def maps_packages(pid):
 
 
 def plain_python(word):
-    """The name of an interpreter without its folder; "" if that is not what it is."""
+    """The name of an interpreter without its folder; "" if it is not a Python."""
     name = os.path.basename(word)
     return name if name.startswith("python") and not name[len("python"):].strip("0123456789.t") else ""
 
 
 def command_of(words):
-    """Program and script of a command line. What follows may be secret, and so
-    may the text of -c, and all of a title but its first word."""
+    """The program and the script of a command line. Further words may be secret, and so
+    may the text of -c and all words of a title except the first."""
     program, rest = plain_python(words[0]), words[1:]
     if not program:
         return os.path.basename((words[0].split() or [""])[0])[:100]
@@ -70,7 +70,7 @@ def command_of(words):
 
 
 def user_of(pid):
-    """Who runs a process. The owner of /proc/PID is not always that."""
+    """The user of a process. The owner of /proc/PID is not always that user."""
     uid = (text("/proc/%s/status" % pid).partition("\nUid:")[2].split() or [""])[0]
     try:
         import pwd
@@ -93,13 +93,13 @@ def job_of(pid):
 
 
 def judge(found):
-    """Of processes that (may) use this environment, those that do, without dsbuild's own."""
+    """Those of the processes that really use this environment, without dsbuild's own."""
     mine, users, unseen = set(ancestors(os.getpid())), [], 0
     for pid, words, used in found:
         if pid in mine or is_dsbuild(words) or any(is_dsbuild(words_of(p, "cmdline")) for p in ancestors(pid)):
             continue
-        # A program that gave itself a title has hidden what it was called by, but
-        # the module it did that with is mapped.
+        # A program that gave itself a title hides its interpreter's path, but it has
+        # mapped the module that sets titles.
         used = maps_packages(pid) if used is None else used
         if not os.path.isdir("/proc/%d" % pid):
             continue  # it has ended meanwhile

@@ -1,0 +1,166 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+// Serial holds the sizes of the groups in which nodes are changed. dsbuild finishes one group
+// before it begins the next. The last size applies to all further groups. An empty Serial means
+// one group of all nodes.
+type Serial []GroupSize
+
+// GroupSize is a number of nodes, or a percentage of the nodes to be changed.
+type GroupSize struct {
+	N       int
+	Percent bool
+}
+
+// ParseSerial reads the value of --serial: 5, 10% or a list such as 1,10%,100%.
+func ParseSerial(s string) (Serial, error) {
+	var serial Serial
+	for word := range strings.SplitSeq(s, ",") {
+		digits, percent := strings.CutSuffix(word, "%")
+		n, err := strconv.Atoi(digits)
+		if err != nil || n < 1 || percent && n > 100 || digits[0] == '+' {
+			return nil, fmt.Errorf("%s: must be numbers of nodes or percentages such as 5, 10%% or 1,10%%,100%%", s)
+		}
+		serial = append(serial, GroupSize{n, percent})
+	}
+	return serial, nil
+}
+
+// of returns the size in nodes, at least one; total is the number of nodes to be changed.
+func (s GroupSize) of(total int) int {
+	if s.Percent {
+		return max(1, total*s.N/100)
+	}
+	return s.N
+}
+
+// Rollout is the order in which nodes are changed: those that can be changed at once, then those
+// that wait for running jobs, so that they delay no other node.
+type Rollout struct {
+	ready, waiting [][]int // the indexes of nodes; those of one list are in the same group
+	sizes          Serial
+	at             int // index of the next size
+	total          int // number of nodes
+}
+
+// NewRollout makes the order for nodes, by their indexes. The nodes of one list are in the same
+// group.
+func NewRollout(ready, waiting [][]int, sizes Serial) *Rollout {
+	r := &Rollout{ready: ready, waiting: waiting, sizes: sizes}
+	for _, together := range slices.Concat(ready, waiting) {
+		r.total += len(together)
+	}
+	return r
+}
+
+// Total returns the number of nodes to be changed.
+func (r *Rollout) Total() int { return r.total }
+
+// nextGroup takes the next group; it is empty when all groups have been taken.
+func (r *Rollout) nextGroup() []int {
+	from := &r.ready
+	if len(*from) == 0 {
+		from = &r.waiting
+	}
+	most := r.total
+	if len(r.sizes) > 0 {
+		most = r.sizes[min(r.at, len(r.sizes)-1)].of(r.total)
+	}
+	var group []int
+	for len(*from) > 0 && (len(group) == 0 || len(group)+len((*from)[0]) <= most) {
+		group, *from = append(group, (*from)[0]...), (*from)[1:]
+	}
+	return group
+}
+
+// useNextSize moves on to the next size, because a node of the last group is ok.
+func (r *Rollout) useNextSize() { r.at++ }
+
+// AssignGroups takes all groups and calls assign with the group of --serial of each node, from 1,
+// assuming that no group fails. Without --serial there are no groups to assign.
+func (r *Rollout) AssignGroups(assign func(node, group int)) {
+	if len(r.sizes) == 0 {
+		return
+	}
+	for number := 1; ; number++ {
+		group := r.nextGroup()
+		if len(group) == 0 {
+			return
+		}
+		for _, i := range group {
+			assign(i, number)
+		}
+		r.useNextSize()
+	}
+}
+
+// ChangeGroups calls change for one group of a rollout after the other, by the indexes of the nodes.
+// The nodes in unchanged, which are only verified, are given to the first call. If too many nodes of
+// a group fail, it gives the nodes of all further groups the reason why they are not started.
+func (f *Fleet) ChangeGroups(ctx context.Context, r *Rollout, unchanged []int, change func(group, unchanged []int)) {
+	for number := 1; ; number++ {
+		group := r.nextGroup()
+		if len(group)+len(unchanged) == 0 {
+			return
+		}
+		change(group, unchanged)
+		unchanged = nil
+		if len(r.sizes) > 0 {
+			f.progress.setGroup(number)
+		}
+		failed, ok := f.settle(group, number, len(r.sizes) > 0)
+		if err := r.sizes.stopAfter(number, failed, len(group), f.opt.TooMany); err != nil && ctx.Err() == nil {
+			f.skipRest(r, err)
+			return
+		}
+		if ok {
+			r.useNextSize()
+		}
+	}
+}
+
+// settle notes the group of --serial in which nodes were changed. It returns the names of those that
+// failed, and whether one is ok.
+func (f *Fleet) settle(group []int, number int, serial bool) (failed []string, ok bool) {
+	for _, i := range group {
+		n := f.Nodes[i]
+		if serial && n.Status != report.Skipped {
+			n.serial = number
+		}
+		if n.Failed() {
+			failed = append(failed, n.Host.Name)
+		}
+		ok = ok || n.Status == report.OK
+	}
+	return failed, ok
+}
+
+// stopAfter returns the reason to start no further group after this one of so many nodes, nil if
+// there is none. tooMany may be nil.
+func (s Serial) stopAfter(number int, failed []string, nodes int, tooMany func(failed, of int) bool) error {
+	if len(s) == 0 || len(failed) == 0 || tooMany != nil && !tooMany(len(failed), nodes) {
+		return nil
+	}
+	return hint.With(fmt.Errorf("not started: in group %d of --serial, %d of %s failed (%s)", number, len(failed), ui.Count(nodes, "node"), ui.FoldShort(failed)),
+		"correct the failures and run the command again: it skips finished nodes; --max-fail sets how many nodes may fail")
+}
+
+// skipRest gives the nodes of all further groups the reason why dsbuild does not start them.
+func (f *Fleet) skipRest(r *Rollout, why error) {
+	for rest := r.nextGroup(); len(rest) > 0; rest = r.nextGroup() {
+		for _, i := range rest {
+			f.Nodes[i].Err = why
+		}
+	}
+}

@@ -1,0 +1,59 @@
+package wheel
+
+import (
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"path"
+	"strings"
+)
+
+// InstalledFiles returns the sha256 in hex of each file that installers put into site-packages, by
+// its path there. RECORD has most of them; its caller has to compare RECORD with the files. site is
+// the path of site-packages below the environment, such as lib/python3.11/site-packages: the data of
+// a wheel may go there, too. With "" it does not count.
+func (a *Archive) InstalledFiles(site string) (map[string]string, error) {
+	r, err := a.Open(a.inDistInfo("RECORD"))
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	entries, err := ParseRecord(r)
+	if err != nil {
+		return nil, err
+	}
+	files := map[string]string{}
+	for _, e := range entries {
+		name, ok := installedName(path.Clean(e.Path), site)
+		if !ok || e.Algorithm == "" { // RECORD itself has no hash
+			continue
+		}
+		if files[name], err = a.sha256Of(e); err != nil {
+			return nil, err
+		}
+	}
+	return files, nil
+}
+
+// installedName returns the path below site-packages of the file name of a wheel; ok is false if
+// installers put it elsewhere.
+func installedName(name, site string) (installed string, ok bool) {
+	if elements := strings.SplitN(name, "/", 3); len(elements) == 3 && strings.HasSuffix(elements[0], dataSuffix) && elements[1] == "data" {
+		installed, ok = strings.CutPrefix(elements[2], site+"/")
+		return installed, ok && site != ""
+	}
+	scheme, installed := Place(name)
+	return installed, scheme == ""
+}
+
+// sha256Of returns the sha256 of a file in hex, from RECORD if that has it.
+func (a *Archive) sha256Of(e RecordEntry) (string, error) {
+	if e.Algorithm != "sha256" {
+		return HashMember(a, e.Path)
+	}
+	sum, err := base64.RawURLEncoding.DecodeString(strings.TrimRight(e.Digest, "="))
+	if err != nil {
+		return "", fmt.Errorf("RECORD: %s: %w", e.Path, err)
+	}
+	return hex.EncodeToString(sum), nil
+}
