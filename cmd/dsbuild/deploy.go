@@ -32,31 +32,43 @@ import (
 	"github.com/dsbuild/dsbuild/verify"
 )
 
-// deployOptions are the flags of dsbuild deploy.
-type deployOptions struct {
+// fleetFlags are the flags of everything that reaches nodes and tells how they are.
+type fleetFlags struct {
 	connectOptions
 
 	command     string // for messages about wrong usage
 	inventory   string
-	wheel       string
 	limit       string
 	forks       int
-	maxFail     string
 	retryFailed string
-	serial      string
-	inUse       string
-	bwlimit     string
-	relay       string
 	timeout     time.Duration
-	deps        string
-	bundle      string
-	verify      string
 	reports     []string
 	logs        string
-	policy      string
-	dryRun      bool
-	force       bool
 	json        bool
+}
+
+// changeFlags are the flags of everything that changes nodes.
+type changeFlags struct {
+	fleetFlags
+
+	maxFail string
+	serial  string
+	inUse   string
+	bwlimit string
+	relay   string
+	policy  string
+	dryRun  bool
+}
+
+// deployOptions are the flags of dsbuild deploy.
+type deployOptions struct {
+	changeFlags
+
+	wheel  string
+	deps   string
+	bundle string
+	verify string
+	force  bool
 }
 
 func newDeployCommand(a *app) *cobra.Command {
@@ -98,20 +110,20 @@ the wheel; dsbuild rollback removes it.`,
 
 // addDeployFlags gives a command the flags of deploy.
 func addDeployFlags(cmd *cobra.Command, opts *deployOptions) {
-	addFleetFlags(cmd, opts)
+	addChangeFlags(cmd, &opts.changeFlags)
 	flags := cmd.Flags()
 	flags.StringVar(&opts.wheel, "wheel", "dist", "the wheel `FILE`, or a folder from which each node gets the one that fits it")
 	flags.StringVar(&opts.deps, "deps", "refuse", "what to do when requirements are missing on a node: `refuse|bundle|index` (name them, or install them from the wheelhouse or from the node's own index)")
 	flags.StringVar(&opts.bundle, "bundle", "", "the wheelhouse `DIR` for --deps bundle (default: wheelhouse beside the wheel)")
 	flags.StringVar(&opts.verify, "verify", "load", "what to check on each node: `load|files` (every op loads, or files and metadata alone)")
 	flags.BoolVar(&opts.force, "force", false, "install also where the node already runs this wheel")
-	addRetryFlag(cmd, opts)
-	addBandwidthFlag(cmd, opts)
+	addRetryFlag(cmd, &opts.fleetFlags)
+	addBandwidthFlag(cmd, &opts.changeFlags)
 }
 
-// addFleetFlags gives a command the flags of everything that changes nodes.
-func addFleetFlags(cmd *cobra.Command, opts *deployOptions) {
-	addReportFlags(cmd, opts)
+// addChangeFlags gives a command the flags of everything that changes nodes.
+func addChangeFlags(cmd *cobra.Command, opts *changeFlags) {
+	addFleetFlags(cmd, &opts.fleetFlags)
 	flags := cmd.Flags()
 	flags.StringVar(&opts.maxFail, "max-fail", "", "start no further node once more than `N|P%` nodes have failed (P% also of a group of --serial)")
 	flags.StringVar(&opts.inUse, "in-use", "refuse", "what to do with a node whose environment is used by running processes: `refuse|wait=30m|ignore`")
@@ -121,19 +133,19 @@ func addFleetFlags(cmd *cobra.Command, opts *deployOptions) {
 }
 
 // addRetryFlag gives a command the flag that goes on from an earlier run of it.
-func addRetryFlag(cmd *cobra.Command, opts *deployOptions) {
+func addRetryFlag(cmd *cobra.Command, opts *fleetFlags) {
 	cmd.Flags().StringVar(&opts.retryFailed, "retry-failed", "", "only the nodes that were not ok in `REPORT.json`, written by this command before; --report may write the same file anew")
 }
 
 // addBandwidthFlag gives a command that sends files the flags for the way that they take.
-func addBandwidthFlag(cmd *cobra.Command, opts *deployOptions) {
+func addBandwidthFlag(cmd *cobra.Command, opts *changeFlags) {
 	cmd.Flags().StringVar(&opts.bwlimit, "bwlimit", "", "send at most `SIZE` per second to all nodes together, and from each node to others: 500KB, 100MB, 1GB")
 	cmd.Flags().StringVar(&opts.relay, "relay", "auto", "whether nodes pass large files on to each other: `auto|off|FANOUT` (in a chain where that is faster, never, or each to that many)")
 }
 
-// addReportFlags gives a command the flags of everything that reaches nodes and
+// addFleetFlags gives a command the flags of everything that reaches nodes and
 // tells how they are.
-func addReportFlags(cmd *cobra.Command, opts *deployOptions) {
+func addFleetFlags(cmd *cobra.Command, opts *fleetFlags) {
 	addLimitFlag(cmd, &opts.limit)
 	addConnectFlags(cmd, &opts.connectOptions)
 	flags := cmd.Flags()
@@ -156,7 +168,7 @@ func runDeploy(ctx context.Context, a *app, opts deployOptions) error {
 	}
 	d := deploy.New(opt)
 	defer tuneRuntime(len(opt.Hosts))()
-	return runFleet(ctx, a, opts, d, d.Survey, newPlanDocument)
+	return runFleet(ctx, a, opts.changeFlags, d, d.Survey, newPlanDocument)
 }
 
 // withWheels adds the wheels, the wheelhouse and pip to a fleet's options.
@@ -179,7 +191,7 @@ func (o deployOptions) withWheels(ctx context.Context, opt deploy.Options) (depl
 	return opt, nil
 }
 
-// changeOptions checks the flags and reads the inventory, for a command that changes nodes.
+// changeOptions checks the flags and reads the inventory, for a command that installs.
 func (o deployOptions) changeOptions(ctx context.Context, a *app) (deploy.Options, error) {
 	if err := oneOf(o.command, "deps", o.deps, string(deploy.DepsRefuse), string(deploy.DepsBundle), string(deploy.DepsIndex)); err != nil {
 		return deploy.Options{}, err
@@ -187,6 +199,22 @@ func (o deployOptions) changeOptions(ctx context.Context, a *app) (deploy.Option
 	if o.bundle != "" && o.deps != string(deploy.DepsBundle) {
 		return deploy.Options{}, usageErrorf(o.command, "--bundle needs --deps bundle")
 	}
+	level, err := verifyLevel(o.command, o.verify)
+	if err != nil {
+		return deploy.Options{}, err
+	}
+	opt, err := o.changeFlags.changeOptions(ctx, a)
+	opt.Verify = level
+	return opt, err
+}
+
+// verifyLevel is the value of --verify.
+func verifyLevel(command, text string) (verify.Level, error) {
+	return verify.Level(text), oneOf(command, "verify", text, string(verify.LevelLoad), string(verify.LevelFiles))
+}
+
+// changeOptions checks the flags and reads the inventory, for a command that changes nodes.
+func (o changeFlags) changeOptions(ctx context.Context, a *app) (deploy.Options, error) {
 	inUse, err := deploy.ParseInUse(o.inUse)
 	if err != nil {
 		return deploy.Options{}, usageErrorf(o.command, "--in-use %w", err)
@@ -205,23 +233,40 @@ func (o deployOptions) changeOptions(ctx context.Context, a *app) (deploy.Option
 	if err != nil {
 		return deploy.Options{}, err
 	}
+	tooMany, err := parseMaxFail(o)
+	if err != nil {
+		return deploy.Options{}, err
+	}
+	if err := o.checkWithOthers(); err != nil {
+		return deploy.Options{}, err
+	}
 	common, inv, err := o.fleetOptions(ctx, a)
 	if err != nil {
 		return deploy.Options{}, err
 	}
+	common.TooMany = tooMany
 	policy, err := a.readPolicy(cmp.Or(o.policy, inv.Policy))
 	return deploy.Options{
-		Options: common, DryRun: o.dryRun, InUse: inUse, Bandwidth: bandwidth, Relay: passing, Serial: serial, Policy: policy, Verifier: nodeVerifier(), Verify: verify.Level(o.verify),
+		Options: common, DryRun: o.dryRun, InUse: inUse, Bandwidth: bandwidth, Relay: passing, Serial: serial, Policy: policy, Verifier: nodeVerifier(),
 	}, err
 }
 
-// fleetOptions checks the flags that every command on nodes has, and reads the inventory.
-func (o deployOptions) fleetOptions(ctx context.Context, a *app) (fleet.Options, *inventory.Inventory, error) {
-	if err := o.checkFlags(); err != nil {
-		return fleet.Options{}, nil, err
+// checkWithOthers refuses flags that exclude each other.
+func (o changeFlags) checkWithOthers() error {
+	switch {
+	case o.via == viaSlurm && o.bwlimit != "":
+		return usageErrorf(o.command, "--bwlimit does not work with --via slurm: Slurm sends the files, and has no such limit")
+	case o.via == viaSlurm && o.relay != "" && o.relay != "auto" && o.relay != "off":
+		return usageErrorf(o.command, "--relay %s does not work with --via slurm: Slurm passes the files on by itself", o.relay)
+	case o.dryRun && len(o.reports) > 0:
+		return usageErrorf(o.command, "--report does not work with --dry-run: a dry run has no report")
 	}
-	tooMany, err := parseMaxFail(o)
-	if err != nil {
+	return nil
+}
+
+// fleetOptions checks the flags that every command on nodes has, and reads the inventory.
+func (o fleetFlags) fleetOptions(ctx context.Context, a *app) (fleet.Options, *inventory.Inventory, error) {
+	if err := o.checkFlags(); err != nil {
 		return fleet.Options{}, nil, err
 	}
 	inv, err := o.loadNodes(ctx, a)
@@ -231,21 +276,21 @@ func (o deployOptions) fleetOptions(ctx context.Context, a *app) (fleet.Options,
 	opt := fleet.Options{
 		Command: o.commandName(), By: localUser(), Logs: o.keptLogs(),
 		Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Reporter: a.reporter,
-		Forks: o.forks, TooMany: tooMany, Timeout: o.timeout,
+		Forks: o.forks, Timeout: o.timeout,
 	}
 	err = o.addDialer(ctx, a, inv, &opt)
 	return opt, inv, err
 }
 
 // commandName is the command without that of the program.
-func (o deployOptions) commandName() string {
+func (o fleetFlags) commandName() string {
 	_, name, _ := strings.Cut(o.command, " ")
 	return name
 }
 
 // keptLogs says which logs dsbuild keeps: with --logs those of all nodes, else those of the failed
 // ones.
-func (o deployOptions) keptLogs() fleet.Logs {
+func (o fleetFlags) keptLogs() fleet.Logs {
 	if o.logs != "" {
 		return fleet.Logs{Dir: o.logs}
 	}
@@ -254,7 +299,7 @@ func (o deployOptions) keptLogs() fleet.Logs {
 
 // loadNodes reads the inventory, and keeps the nodes that --limit and --retry-failed select. An
 // inventory without nodes is a *nothingError.
-func (o deployOptions) loadNodes(ctx context.Context, a *app) (*inventory.Inventory, error) {
+func (o fleetFlags) loadNodes(ctx context.Context, a *app) (*inventory.Inventory, error) {
 	if o.retryFailed == "" {
 		return a.loadInventory(ctx, o.inventory, o.limit)
 	}
@@ -292,18 +337,29 @@ func (e *nothingError) Error() string { return e.why }
 
 // handleNothingToDo prints an empty result if err is a nothingError, and returns any other error.
 // It does not write reports, so that those of the earlier run stay.
-func (o deployOptions) handleNothingToDo(a *app, err error) error {
+func (o fleetFlags) handleNothingToDo(a *app, err error) error {
+	return o.printNothing(a, err, report.Empty(o.commandName()))
+}
+
+// handleNothingToDo is that of fleetFlags; after a dry run the empty result is a plan.
+func (o changeFlags) handleNothingToDo(a *app, err error) error {
+	if o.dryRun {
+		return o.printNothing(a, err, newPlanDocument(deploy.Plan{}))
+	}
+	return o.fleetFlags.handleNothingToDo(a, err)
+}
+
+// printNothing prints why there is nothing to do; document is the JSON that says so.
+func (o fleetFlags) printNothing(a *app, err error, document any) error {
 	var nothing *nothingError
 	switch {
 	case !errors.As(err, &nothing):
 		return err
-	case !o.json:
-		_, err = fmt.Fprintln(a.stdout, ui.Clean(nothing.why))
-		return err
-	case o.dryRun:
-		return ui.JSON(a.stdout, newPlanDocument(deploy.Plan{}))
+	case o.json:
+		return ui.JSON(a.stdout, document)
 	}
-	return ui.JSON(a.stdout, report.Empty(o.commandName()))
+	_, err = fmt.Fprintln(a.stdout, ui.Clean(nothing.why))
+	return err
 }
 
 // deployment is a run that changes nodes.
@@ -318,12 +374,12 @@ type deployment interface {
 func runFleet[Plan interface {
 	Print(io.Writer) error
 	Err() error
-}, Document any](ctx context.Context, a *app, opts deployOptions, d deployment, survey func(context.Context) (Plan, error), document func(Plan) Document) error {
+}, Document any](ctx context.Context, a *app, opts changeFlags, d deployment, survey func(context.Context) (Plan, error), document func(Plan) Document) error {
 	defer d.Close()
 	plan, err := survey(ctx)
 	switch {
 	case err != nil && ctx.Err() != nil && !opts.dryRun:
-		return tell(ctx, a, opts, d.Report())
+		return tell(ctx, a, opts.fleetFlags, d.Report())
 	case err != nil:
 		return err
 	case opts.dryRun && opts.json:
@@ -331,12 +387,12 @@ func runFleet[Plan interface {
 	case opts.dryRun:
 		return errors.Join(plan.Err(), plan.Print(a.stdout))
 	}
-	return tell(ctx, a, opts, d.Apply(ctx))
+	return tell(ctx, a, opts.fleetFlags, d.Apply(ctx))
 }
 
 // tell prints and writes the report. The nodes' error comes first, so that a full disk
 // here does not hide it.
-func tell(ctx context.Context, a *app, opts deployOptions, report *report.Report) error {
+func tell(ctx context.Context, a *app, opts fleetFlags, report *report.Report) error {
 	outcome := report.Err()
 	if ctx.Err() != nil {
 		outcome = context.Cause(ctx)
@@ -345,25 +401,15 @@ func tell(ctx context.Context, a *app, opts deployOptions, report *report.Report
 }
 
 // checkFlags checks the values of flags beyond their types.
-func (o deployOptions) checkFlags() error {
+func (o fleetFlags) checkFlags() error {
 	if err := o.connectOptions.checkFlags(o.command); err != nil {
 		return err
 	}
-	if err := oneOf(o.command, "verify", o.verify, string(verify.LevelLoad), string(verify.LevelFiles)); err != nil {
-		return err
-	}
 	switch {
-	case o.via == viaSlurm && o.bwlimit != "":
-		return usageErrorf(o.command, "--bwlimit does not work with --via slurm: Slurm sends the files, and has no such limit")
-	case o.via == viaSlurm && o.relay != "" && o.relay != "auto" && o.relay != "off":
-		return usageErrorf(o.command, "--relay %s does not work with --via slurm: Slurm passes the files on by itself", o.relay)
 	case o.forks < 1:
 		return usageErrorf(o.command, "--forks %d: must be 1 or more", o.forks)
 	case o.timeout != 0 && o.timeout < time.Second:
 		return usageErrorf(o.command, "--timeout %s: must be a duration such as 90s, 5m or 1h", o.timeout)
-	}
-	if o.dryRun && len(o.reports) > 0 {
-		return usageErrorf(o.command, "--report does not work with --dry-run: a dry run has no report")
 	}
 	if err := checkReports(o.command, o.reports); err != nil {
 		return err
@@ -407,7 +453,7 @@ func checkWritable(file string) error {
 }
 
 // parseMaxFail turns --max-fail into the question that is asked after each failure.
-func parseMaxFail(o deployOptions) (func(failed, of int) bool, error) {
+func parseMaxFail(o changeFlags) (func(failed, of int) bool, error) {
 	if o.maxFail == "" {
 		return nil, nil
 	}
@@ -423,7 +469,7 @@ func parseMaxFail(o deployOptions) (func(failed, of int) bool, error) {
 }
 
 // relayOptions turns --relay into the settings of a relay, in which bandwidth holds for each node.
-func (o deployOptions) relayOptions(bandwidth *rate.Limiter) (relay.Options, error) {
+func (o changeFlags) relayOptions(bandwidth *rate.Limiter) (relay.Options, error) {
 	if o.relay == "" { // the command sends no files
 		return relay.Options{Off: true}, nil
 	}
@@ -438,7 +484,7 @@ func (o deployOptions) relayOptions(bandwidth *rate.Limiter) (relay.Options, err
 }
 
 // parseBandwidth turns --bwlimit into a limiter for all transfers together.
-func parseBandwidth(o deployOptions) (*rate.Limiter, error) {
+func parseBandwidth(o changeFlags) (*rate.Limiter, error) {
 	if o.bwlimit == "" {
 		return nil, nil
 	}
@@ -483,12 +529,12 @@ func newPlanDocument(plan deploy.Plan) planDocument {
 }
 
 // about describes the run to the readers of its report.
-func (o deployOptions) about() report.About {
+func (o fleetFlags) about() report.About {
 	return report.About{Command: o.command, Inventory: o.inventory, By: localUser(), At: time.Now()}
 }
 
 // printReport prints the report and writes it into the files that --report names.
-func printReport(a *app, opts deployOptions, r *report.Report) error {
+func printReport(a *app, opts fleetFlags, r *report.Report) error {
 	return fleetForms(r).print(a, opts.json, opts.reports, opts.about())
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/dsbuild/dsbuild/deploy/envs"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/environment"
+	"github.com/dsbuild/dsbuild/fleet/relay"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/verify"
@@ -20,11 +21,13 @@ import (
 
 // envOptions are the flags of the commands of dsbuild env.
 type envOptions struct {
-	deployOptions
+	changeFlags
 
-	lock  string
-	files string
-	site  pipeline.SiteOptions
+	lock   string
+	files  string
+	site   pipeline.SiteOptions
+	verify string
+	force  bool
 }
 
 func newEnvCommand(a *app) *cobra.Command {
@@ -69,9 +72,9 @@ It refuses a node whose current environment is used by running processes, and na
 			return runEnvDeploy(cmd.Context(), a, opts)
 		},
 	}
-	addFleetFlags(cmd, &opts.deployOptions)
-	addRetryFlag(cmd, &opts.deployOptions)
-	addBandwidthFlag(cmd, &opts.deployOptions)
+	addChangeFlags(cmd, &opts.changeFlags)
+	addRetryFlag(cmd, &opts.fleetFlags)
+	addBandwidthFlag(cmd, &opts.changeFlags)
 	addLockFlags(cmd, &opts)
 	addFilesFlags(cmd, &opts)
 	flags := cmd.Flags()
@@ -99,7 +102,7 @@ here, in the cache or in --files; it downloads nothing.`,
 			return runEnvVerify(cmd.Context(), a, opts)
 		},
 	}
-	addReportFlags(cmd, &opts.deployOptions)
+	addFleetFlags(cmd, &opts.fleetFlags)
 	addLockFlags(cmd, &opts)
 	cmd.Flags().StringVar(&opts.files, "files", "", "look for the files of the lock in `DIR` first")
 	cmd.Flags().StringVar(&opts.verify, "verify", "load", "what to check on each node: `load|files` (every op loads, or files alone)")
@@ -122,7 +125,7 @@ back; the lock only names the environment.`,
 			return runEnvRollback(cmd.Context(), a, opts)
 		},
 	}
-	addFleetFlags(cmd, &opts.deployOptions)
+	addChangeFlags(cmd, &opts.changeFlags)
 	addLockFlags(cmd, &opts)
 	return cmd
 }
@@ -152,7 +155,6 @@ func (o envOptions) collector(a *app, site pipeline.Site) (*environment.Collecto
 
 // options checks the flags and reads the lock and the inventory.
 func (o envOptions) options(ctx context.Context, a *app) (envs.Options, error) {
-	o.deps = "refuse"
 	lock, err := environment.ReadLock(o.lock)
 	if err != nil {
 		return envs.Options{}, err
@@ -160,7 +162,7 @@ func (o envOptions) options(ctx context.Context, a *app) (envs.Options, error) {
 	opt, err := o.changeOptions(ctx, a)
 	return envs.Options{
 		Options: opt.Options, Lock: lock, Force: o.force, InUse: opt.InUse, Serial: opt.Serial,
-		Bandwidth: opt.Bandwidth, Relay: opt.Relay, Policy: opt.Policy, Verifier: opt.Verifier, Verify: verify.Level(o.verify),
+		Bandwidth: opt.Bandwidth, Relay: opt.Relay, Policy: opt.Policy, Verifier: opt.Verifier,
 	}, err
 }
 
@@ -181,15 +183,20 @@ func runEnvDeploy(ctx context.Context, a *app, opts envOptions) error {
 	}
 	d := envs.New(opt)
 	defer tuneRuntime(len(opt.Hosts))()
-	return runFleet(ctx, a, opts.deployOptions, d, d.Survey, newEnvPlanDocument)
+	return runFleet(ctx, a, opts.changeFlags, d, d.Survey, newEnvPlanDocument)
 }
 
 // withFiles is options with the files of the lock, which it collects.
 func (o envOptions) withFiles(ctx context.Context, a *app) (envs.Options, error) {
+	level, err := verifyLevel(o.command, o.verify)
+	if err != nil {
+		return envs.Options{}, err
+	}
 	opt, err := o.options(ctx, a)
 	if err != nil {
 		return opt, err
 	}
+	opt.Verify = level
 	site, err := newSite(o.site)
 	if err != nil {
 		return opt, err
@@ -215,14 +222,14 @@ func (o envOptions) withFiles(ctx context.Context, a *app) (envs.Options, error)
 
 // runEnvRollback rolls back as opts say.
 func runEnvRollback(ctx context.Context, a *app, opts envOptions) error {
-	opts.verify = string(verify.LevelFiles)
 	opt, err := opts.options(ctx, a)
 	if err != nil {
 		return err
 	}
+	opt.Verify = verify.LevelFiles
 	d := envs.New(opt)
 	defer tuneRuntime(len(opt.Hosts))()
-	return runFleet(ctx, a, opts.deployOptions, d, d.SurveyRollback, newEnvPlanDocument)
+	return runFleet(ctx, a, opts.changeFlags, d, d.SurveyRollback, newEnvPlanDocument)
 }
 
 // envPlanEntry is a node in the JSON of a dry run.
@@ -261,11 +268,19 @@ func newEnvPlanDocument(plan envs.Plan) envPlanDocument {
 
 // runEnvVerify compares environments as opts say.
 func runEnvVerify(ctx context.Context, a *app, opts envOptions) error {
-	opts.inUse = "refuse"
-	opt, err := opts.options(ctx, a)
+	level, err := verifyLevel(opts.command, opts.verify)
 	if err != nil {
 		return err
 	}
+	lock, err := environment.ReadLock(opts.lock)
+	if err != nil {
+		return err
+	}
+	common, _, err := opts.fleetOptions(ctx, a)
+	if err != nil {
+		return err
+	}
+	opt := envs.Options{Options: common, Lock: lock, Verify: level, Relay: relay.Options{Off: true}} // it sends nothing
 	c := &environment.Collector{Folder: opts.files, Cache: envCache(), Sum: wheels.DefaultCache().Sum}
 	paths, err := c.Present(opt.Lock, allFiles(opt.Lock))
 	if err != nil {
@@ -288,7 +303,7 @@ func runEnvVerify(ctx context.Context, a *app, opts envOptions) error {
 	if err != nil {
 		return err
 	}
-	return tell(ctx, a, opts.deployOptions, r)
+	return tell(ctx, a, opts.fleetFlags, r)
 }
 
 // lockName is the lock of an environment file: environment.lock of environment.yaml.

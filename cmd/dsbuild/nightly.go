@@ -121,7 +121,8 @@ func runNight(ctx context.Context, a *app, o nightlyOptions, config nightly.Conf
 // nightlyDeploy deploys with the flags of dsbuild deploy that the file has. It finds
 // mistakes in them before the night begins.
 func nightlyDeploy(ctx context.Context, a *app, d nightly.Deploy, site pipeline.SiteOptions) (func(ctx context.Context, dir, limit, report string) (nightly.Nodes, error), error) {
-	opts := deployOptions{command: "dsbuild deploy"}
+	opts := deployOptions{}
+	opts.command = "dsbuild deploy"
 	cmd := &cobra.Command{}
 	addDeployFlags(cmd, &opts) // the defaults
 	for name, text := range d.Flags {
@@ -150,7 +151,7 @@ func nightlyDeploy(ctx context.Context, a *app, d nightly.Deploy, site pipeline.
 			opts.reports = append(opts.reports, report+ending)
 		}
 		if spec != nil {
-			return deployEnvOnce(ctx, a, envOptions{deployOptions: opts, site: site}, *spec, dir)
+			return deployEnvOnce(ctx, a, envOptions{changeFlags: opts.changeFlags, site: site, verify: opts.verify, force: opts.force}, *spec, dir)
 		}
 		return deployOnce(ctx, a, opts)
 	}, nil
@@ -174,11 +175,11 @@ func deployOnce(ctx context.Context, a *app, opts deployOptions) (nightly.Nodes,
 	if _, err := d.Survey(ctx); err != nil {
 		return nightly.Nodes{}, err
 	}
-	return describeNight(ctx, opts, d.Apply(ctx))
+	return describeNight(ctx, opts.fleetFlags, d.Apply(ctx))
 }
 
 // describeNight writes the reports of a deploy, and sums it up.
-func describeNight(ctx context.Context, opts deployOptions, report *report.Report) (nightly.Nodes, error) {
+func describeNight(ctx context.Context, opts fleetFlags, report *report.Report) (nightly.Nodes, error) {
 	n := nightly.Nodes{OK: report.Summary.OK, All: len(report.Nodes), Verdict: ui.Clean(report.Verdict())}
 	for _, node := range report.Nodes {
 		if node.Changed {

@@ -51,7 +51,7 @@ func deployEnvOnce(ctx context.Context, a *app, opts envOptions, spec environmen
 	if _, err := d.Survey(ctx); err != nil {
 		return nightly.Nodes{}, err
 	}
-	return describeNight(ctx, opts.deployOptions, d.Apply(ctx))
+	return describeNight(ctx, opts.fleetFlags, d.Apply(ctx))
 }
 
 // wheelOfPython returns the one wheel of a folder that installs on a Python X.Y.

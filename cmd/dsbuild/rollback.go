@@ -10,7 +10,7 @@ import (
 )
 
 func newRollbackCommand(a *app) *cobra.Command {
-	var opts deployOptions
+	var opts changeFlags
 	cmd := &cobra.Command{
 		Use:        "rollback INVENTORY",
 		SuggestFor: []string{"undo", "revert", "restore"},
@@ -24,18 +24,18 @@ there was none. dsbuild sends no files: the node kept them. A node keeps one ver
 			return runRollback(cmd.Context(), a, opts)
 		},
 	}
-	addFleetFlags(cmd, &opts)
-	addRetryFlag(cmd, &opts)
+	addChangeFlags(cmd, &opts)
+	addRetryFlag(cmd, &opts.fleetFlags)
 	return cmd
 }
 
 // runRollback rolls back as opts say.
-func runRollback(ctx context.Context, a *app, opts deployOptions) error {
-	opts.verify, opts.deps = string(verify.LevelFiles), "refuse"
+func runRollback(ctx context.Context, a *app, opts changeFlags) error {
 	opt, err := opts.changeOptions(ctx, a)
 	if err != nil {
 		return opts.handleNothingToDo(a, err)
 	}
+	opt.Verify = verify.LevelFiles
 	d := deploy.New(opt)
 	defer tuneRuntime(len(opt.Hosts))()
 	return runFleet(ctx, a, opts, d, d.SurveyRollback, newPlanDocument)

@@ -86,8 +86,8 @@ func (o *shipOptions) addFlags(cmd *cobra.Command) {
 	addCommonRequestFlags(f, &o.build.request)
 	f.Lookup("cpu").Usage += " (default: v3, or the level of the oldest node)"
 	o.build.buildFlags(f)
-	addFleetFlags(cmd, &o.fleet)
-	addBandwidthFlag(cmd, &o.fleet)
+	addChangeFlags(cmd, &o.fleet.changeFlags)
+	addBandwidthFlag(cmd, &o.fleet.changeFlags)
 	f.StringVar(&o.fleet.deps, "deps", "refuse", "what to do when requirements are missing on a node: `refuse|bundle|index` (name them, collect and copy them, or install them from the node's own index)")
 	f.StringVar(&o.fleet.verify, "verify", "load", "what to check on each node: `load|files` (every op loads, or files and metadata alone); by default load where a wheel is installed, files elsewhere")
 	f.StringVar(&o.env, "env", "", "deploy the whole environment of `FILE`, with the DeepSpeed that it says to build")
@@ -130,16 +130,16 @@ func runShip(ctx context.Context, a *app, o shipOptions) error {
 	if !o.verifyGiven {
 		opt.Deploy.VerifyUnchanged = verify.LevelFiles
 	}
-	return runShipment(ctx, a, o.fleet, ship.New(opt))
+	return runShipment(ctx, a, o.fleet.changeFlags, ship.New(opt))
 }
 
 // runShipment runs the steps of a shipment, or previews them.
-func runShipment(ctx context.Context, a *app, o deployOptions, s *ship.Shipment) error {
+func runShipment(ctx context.Context, a *app, o changeFlags, s *ship.Shipment) error {
 	defer s.Close()
 	plan, err := s.Survey(ctx)
 	switch {
 	case err != nil && ctx.Err() != nil && !o.dryRun:
-		return errors.Join(context.Cause(ctx), printReport(a, o, s.Report()))
+		return errors.Join(context.Cause(ctx), printReport(a, o.fleetFlags, s.Report()))
 	case err != nil:
 		return err
 	case o.dryRun:
@@ -150,11 +150,11 @@ func runShipment(ctx context.Context, a *app, o deployOptions, s *ship.Shipment)
 		a.reporter.Note("%s", line)
 	}
 	report, err := s.Run(ctx)
-	return errors.Join(err, printReport(a, o, report))
+	return errors.Join(err, printReport(a, o.fleetFlags, report))
 }
 
 // printShipPlan prints the wheels to build, and the action for every node.
-func printShipPlan(a *app, o deployOptions, plan *ship.Plan, preview deploy.Plan) error {
+func printShipPlan(a *app, o changeFlags, plan *ship.Plan, preview deploy.Plan) error {
 	if o.json {
 		return ui.JSON(a.stdout, struct {
 			Groups []report.Group  `json:"groups"`

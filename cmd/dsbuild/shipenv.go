@@ -33,7 +33,7 @@ func runShipEnv(ctx context.Context, a *app, o shipOptions) error {
 	if err != nil || done {
 		return err
 	}
-	env := envOptions{deployOptions: o.fleet, lock: o.lock, site: o.build.siteOptions}
+	env := envOptions{changeFlags: o.fleet.changeFlags, lock: o.lock, site: o.build.siteOptions, verify: o.fleet.verify, force: o.fleet.force}
 	lock := envLockOptions{envOptions: env, file: o.env, out: o.lock}
 	l, changed, err := lock.lockSpec(ctx, a, spec, kinds)
 	if err != nil {

@@ -9,8 +9,16 @@ import (
 	"github.com/dsbuild/dsbuild/verify"
 )
 
+// verifyOptions are the flags of dsbuild verify.
+type verifyOptions struct {
+	fleetFlags
+
+	wheel  string
+	verify string
+}
+
 func newVerifyCommand(a *app) *cobra.Command {
-	var opts deployOptions
+	var opts verifyOptions
 	cmd := &cobra.Command{
 		Use:        "verify INVENTORY",
 		SuggestFor: []string{"status", "diff", "compare"},
@@ -35,8 +43,8 @@ Nodes that need several wheels (two Pythons, say) differ without it.`,
 			return runVerify(cmd.Context(), a, opts)
 		},
 	}
-	addReportFlags(cmd, &opts)
-	addRetryFlag(cmd, &opts)
+	addFleetFlags(cmd, &opts.fleetFlags)
+	addRetryFlag(cmd, &opts.fleetFlags)
 	flags := cmd.Flags()
 	flags.StringVar(&opts.wheel, "wheel", "", "the wheel `FILE` that every node must run, or a folder with a wheel for each node (default: what most nodes run)")
 	flags.StringVar(&opts.verify, "verify", "load", "what to check on each node: `load|files` (every op loads, or files and metadata alone)")
@@ -44,15 +52,19 @@ Nodes that need several wheels (two Pythons, say) differ without it.`,
 }
 
 // runVerify compares nodes as opts say.
-func runVerify(ctx context.Context, a *app, opts deployOptions) error {
+func runVerify(ctx context.Context, a *app, opts verifyOptions) error {
 	if opts.retryFailed != "" && opts.wheel == "" {
 		return usageErrorf(opts.command, "--retry-failed needs --wheel: the nodes that failed cannot say which version is expected")
+	}
+	level, err := verifyLevel(opts.command, opts.verify)
+	if err != nil {
+		return err
 	}
 	common, _, err := opts.fleetOptions(ctx, a)
 	if err != nil {
 		return opts.handleNothingToDo(a, err)
 	}
-	opt := verify.Options{Options: common, Level: verify.Level(opts.verify)}
+	opt := verify.Options{Options: common, Level: level}
 	if opts.wheel != "" {
 		if opt.Wheels, err = wheels.Load(ctx, opts.wheel, wheels.DefaultCache()); err != nil {
 			return err
@@ -63,5 +75,5 @@ func runVerify(ctx context.Context, a *app, opts deployOptions) error {
 	if err != nil {
 		return err
 	}
-	return tell(ctx, a, opts, r)
+	return tell(ctx, a, opts.fleetFlags, r)
 }
