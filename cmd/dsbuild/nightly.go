@@ -5,9 +5,11 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/environment"
@@ -53,7 +55,7 @@ was built, and is not what was asked; else the exit code of the deploy.`,
 				return err
 			}
 			o.build.site = site
-			return runNightly(cmd.Context(), a, o, cmd.CommandPath())
+			return runNightly(cmd.Context(), a, o)
 		},
 	}
 	f := cmd.Flags()
@@ -65,12 +67,12 @@ was built, and is not what was asked; else the exit code of the deploy.`,
 
 // runNightly runs a night as the file says, and tells of it where it failed. The
 // report is printed also then.
-func runNightly(ctx context.Context, a *app, o nightlyOptions, command string) error {
+func runNightly(ctx context.Context, a *app, o nightlyOptions) error {
 	config, err := nightly.Read(o.file)
 	if err != nil {
 		return o.build.site.Error(err)
 	}
-	report, err := runNight(ctx, a, o, config, command)
+	report, err := runNight(ctx, a, o, config)
 	err = o.build.site.Error(err)
 	if err != nil && config.Notify != nil {
 		config.Notify.Transport = o.build.site.Transport()
@@ -90,12 +92,7 @@ func runNightly(ctx context.Context, a *app, o nightlyOptions, command string) e
 }
 
 // runNight runs one. Its report is nil where it could not begin.
-func runNight(ctx context.Context, a *app, o nightlyOptions, config nightly.Config, command string) (*nightly.Report, error) {
-	if config.Index != nil {
-		if err := checkIndexURL("--url", config.Index.URL, command); err != nil {
-			return nil, err
-		}
-	}
+func runNight(ctx context.Context, a *app, o nightlyOptions, config nightly.Config) (*nightly.Report, error) {
 	var err error
 	opt := nightly.Options{Config: config, Store: pipeline.DefaultStore(), Report: a.reporter, Now: time.Now, By: localUser()}
 	if config.Deploy != nil {
@@ -133,7 +130,11 @@ func nightlyDeploy(ctx context.Context, a *app, d nightly.Deploy, site pipeline.
 	addDeployFlags(cmd, &opts) // the defaults
 	for name, text := range d.Flags {
 		if err := cmd.Flags().Set(name, text); err != nil {
-			return nil, usageErrorf("dsbuild nightly", "deploy: %s: %w", name, err)
+			var invalid *pflag.InvalidValueError
+			if errors.As(err, &invalid) {
+				err = invalidValue(invalid)
+			}
+			return nil, usageErrorf("dsbuild nightly", "deploy: %s", strings.TrimPrefix(err.Error(), "--"))
 		}
 	}
 	opts.inventory = d.Inventory

@@ -80,6 +80,9 @@ func runPublish(ctx context.Context, a *app, o publishOptions, command string) e
 	if o.parallel < 1 {
 		return usageErrorf(command, "--parallel %d: must be at least 1", o.parallel)
 	}
+	if o.checkURL != "" && !to.Index() {
+		return usageErrorf(command, "--check-url needs a package index as TO: https://HOST/PATH or pypirc:NAME")
+	}
 	if err := checkIndexURL("--check-url", o.checkURL, command); err != nil {
 		return err
 	}

@@ -31,11 +31,12 @@ type settings []setting
 
 // entry returns an Entry with the defaults, replaced by the settings in s.
 func (s settings) entry(name string, at Position, defaults settings) Entry {
-	e := Entry{Name: name, Position: at}
+	e := Entry{Name: name, Position: at, places: map[string]Position{}}
 	for _, said := range slices.Concat(defaults, s) {
 		for _, k := range keys() {
 			if k.name == said.key {
 				k.set(&e, said.value)
+				e.places[k.name] = said.at
 			}
 		}
 	}
