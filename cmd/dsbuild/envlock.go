@@ -59,6 +59,7 @@ other packages keep their versions; --upgrade takes the newest ones that fit.`,
 	flags.StringVar(&opts.inventory, "for", "", "ask the nodes of `INVENTORY` for their kinds")
 	addLimitFlag(cmd, &opts.limit)
 	addConnectFlags(cmd, &opts.connectOptions)
+	flagsNeed(cmd, "for", append(connectFlags(), "limit")...)
 	addFilesFlags(cmd, &opts.envOptions)
 	flags.StringVarP(&opts.out, "output", "o", "", "write the lock to `FILE` (default: the environment file's name with .lock)")
 	flags.BoolVar(&opts.upgrade, "upgrade", false, "take the newest versions that fit, whatever the lock has")

@@ -91,11 +91,12 @@ of --output.`,
 	if launch.TakesInventory(kind.Kind) {
 		flags.StringVarP(&opts.inventory, "inventory", "i", "", "the nodes, from this `INVENTORY`")
 		addLimitFlag(cmd, &opts.limit)
+		flagsNeed(cmd, "inventory", "limit")
 	}
 	if launch.TakesConfig(kind.Kind) {
 		flags.StringVar(&opts.wheel, "wheel", "", "check the configuration against the operators of this `WHEEL`")
 	}
-	addSubmitFlags(flags, &opts)
+	addSubmitFlags(cmd, &opts)
 	addJobFlags(flags, kind.Kind)
 	return cmd
 }

@@ -178,7 +178,10 @@ func executeCommand(ctx context.Context, root *cobra.Command, args []string) err
 	started := false
 	onRun(root, func(cmd *cobra.Command) error {
 		started = true
-		return refuseEmptyFlags(cmd)
+		if err := refuseEmptyFlags(cmd); err != nil {
+			return err
+		}
+		return checkFlagRules(cmd)
 	})
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)

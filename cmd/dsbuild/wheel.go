@@ -91,6 +91,7 @@ A wheel is for one minor of torch and one Python. With --abi stable it is for to
 	f.StringVar(&o.inventory, "for", "", "build the fewest wheels that serve all nodes of this `INVENTORY`")
 	addLimitFlag(cmd, &o.limit)
 	addConnectFlags(cmd, &o.connectOptions)
+	flagsNeed(cmd, "for", append(connectFlags(), "limit")...)
 	f.StringVar(&o.env, "env", "", "build for the environment of this python; dsbuild does not change it")
 	f.StringVar(&o.matrix, "matrix", "", "file that lists several wheels (docs/farm.md)")
 	f.StringArrayVar(&o.with, "with", nil, "companion to build in the same environment, repeatable: NAME==VERSION, NAME@git+URL@REF or NAME@PATH")
@@ -140,12 +141,6 @@ func (o wheelOptions) checkFlags(f *pflag.FlagSet, command string) error {
 	switch {
 	case o.matrix != "" && o.inventory != "":
 		return usageErrorf(command, "--for does not work with --matrix: either the nodes or the file decide which wheels to build")
-	case o.limit != "" && o.inventory == "":
-		return usageErrorf(command, "--limit needs --for")
-	case o.via != viaSSH && o.inventory == "":
-		return usageErrorf(command, "--via needs --for")
-	case o.ssh != sshAuto && o.inventory == "":
-		return usageErrorf(command, "--ssh needs --for")
 	case several && (len(o.with) > 0 || o.bundle):
 		return usageErrorf(command, "--with and --bundle work for one wheel only: a wheelhouse is for one Python and one torch")
 	case o.inventory != "" && o.env != "":
