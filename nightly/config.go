@@ -307,7 +307,11 @@ func (r *reader) readCommand(p yamldoc.Pair) []string {
 	if word, ok := yamldoc.Scalar(p.Node); ok {
 		words = []string{word}
 	} else {
-		for _, n := range r.Items(p.Node, "command") {
+		items := r.RequiredItems(p.Node, "command")
+		if len(items) == 0 {
+			return nil
+		}
+		for _, n := range items {
 			word, ok := yamldoc.Scalar(n)
 			if !ok {
 				r.Wrong(n, "a word of command must be a text")

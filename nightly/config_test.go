@@ -64,6 +64,8 @@ func TestMistakes(t *testing.T) {
 		"wheels: {wheels: [{arhc: 8.0}]}": "nightly.yaml:1:20: unknown key \"arhc\" in an entry of wheels",
 		"wheels: said.yaml":               "nightly.yaml:1:1: wheel a has a key deepspeed",
 		"wheels: none.yaml":               "none.yaml: cannot read the matrix",
+		"wheels: {wheels: []}":                             "add at least one entry",
+		"wheels: wheels.yaml\nnotify: {command: []}":       "add at least one entry",
 		"wheels: none.yaml\nkeep: 0":      "nightly.yaml:2:7: keep must be a number of builds",
 		"keep: 1\nwheels: none.yaml":      "nightly.yaml:2:9: ",
 		"wheels: {wheels: [{arch: 8.0, cpu: v9}]}":          "nightly.yaml:1:36: cpu is \"v9\": must be v2 (SSE4.2), v3 (AVX2), v4 (AVX-512), or native",

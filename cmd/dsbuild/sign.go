@@ -75,6 +75,9 @@ func runSign(ctx context.Context, a *app, o signOptions, files []string) error {
 		if info, err := os.Stat(file); err != nil || !info.Mode().IsRegular() {
 			return usageErrorf(o.command, "%s is not a wheel's file", file)
 		}
+		if err := signing.CheckStatement(file); err != nil {
+			return err
+		}
 	}
 	key, err := a.openKey(ctx, o.key)
 	if err != nil {

@@ -73,7 +73,7 @@ func (r *reader) readDocument(body ast.Node) []Entry {
 		r.Add(p.At, "", "exclude needs a matrix")
 	}
 	if p, ok := parts["wheels"]; ok {
-		for _, n := range r.Items(p.Node, "wheels") {
+		for _, n := range r.RequiredItems(p.Node, "wheels") {
 			before := len(r.Problems)
 			said, name := r.readSettings(n, "an entry of wheels", true)
 			if len(r.Problems) > before {
