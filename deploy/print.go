@@ -101,5 +101,5 @@ func (p Plan) Err() error {
 	case unfit == total:
 		return report.AllUnfit(total)
 	}
-	return report.NotOK("%d of %d nodes are refused or could not be reached", bad, total)
+	return report.NotOK("%d of %d nodes: refused or unreachable", bad, total)
 }

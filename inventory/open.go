@@ -60,7 +60,7 @@ func noSuchFile(name string, err error) error {
 				names = append(names, e.Name())
 			}
 		}
-		if near := diagnostic.Nearest(filepath.Base(name), names); near != "" {
+		if near := diagnostic.Nearest(filepath.Base(name), names); near != "" && diagnostic.Distance(filepath.Base(name), near) <= 2*diagnostic.Letter {
 			advice = "did you mean " + filepath.Join(filepath.Dir(name), near) + "?"
 		}
 	}

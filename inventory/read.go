@@ -57,6 +57,7 @@ func Open(ctx context.Context, name string, opt Options) (*Inventory, error) {
 		return opt.askAnsible(ctx, name, name, nil)
 	case info.IsDir():
 		failed := unreadable(name, syscall.EISDIR)
+		failed.Problems[0].Message = "a folder: only ansible-inventory can read it, and it is not installed"
 		failed.Problems[0].Hint = installAnsible
 		return nil, failed
 	}

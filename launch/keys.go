@@ -150,7 +150,7 @@ func deepspeedKeys() []Key {
 	return []Key{
 		{Name: "ds-form", Flag: "form", Placeholder: "FORM", Help: "pdsh (one launcher logs in on the nodes) or nodes (a launcher on each node) (default: pdsh; nodes with --submit)", Kinds: ds, set: oneOf(func(j *Job) *string { return &j.DSForm }, "pdsh", "nodes")},
 		{Name: "ds-config", Flag: "config", Placeholder: "FILE", Help: "check this DeepSpeed configuration instead of rendering one", Kinds: configs, set: anyLine(func(j *Job) *string { return &j.DS.File })},
-		{Name: "zero", Placeholder: "STAGE", Help: "render a DeepSpeed configuration with this ZeRO stage: 0 to 3 (default: 2)", Kinds: configs, set: numberBetween(0, 3, func(j *Job) *int { return &j.DS.Stage })},
+		{Name: "zero", Placeholder: "STAGE", Help: "render a DeepSpeed configuration with this ZeRO stage: 0 to 3 (launch deepspeed renders one without it, of stage 2)", Kinds: configs, set: numberBetween(0, 3, func(j *Job) *int { return &j.DS.Stage })},
 		{Name: "offload", Placeholder: "WHERE", Help: "keep the optimizer (with ZeRO-3 the parameters too) in: none, cpu, nvme (default: none)", Kinds: configs, set: oneOf(func(j *Job) *string { return &j.DS.Offload }, "none", "cpu", "nvme")},
 		{Name: "nvme-path", Placeholder: "DIR", Help: "folder on the nodes' NVMe disks, for --offload nvme", Kinds: configs, set: anyLine(func(j *Job) *string { return &j.DS.NVMePath })},
 		{Name: "precision", Placeholder: "HOW", Help: "bf16 (Ampere and newer), fp16 or fp32 (default: bf16)", Kinds: configs, set: oneOf(func(j *Job) *string { return &j.DS.Precision }, "bf16", "fp16", "fp32")},

@@ -138,7 +138,7 @@ func addReportFlags(cmd *cobra.Command, opts *deployOptions) {
 	addLimitFlag(cmd, &opts.limit)
 	addConnectFlags(cmd, &opts.connectOptions)
 	flags := cmd.Flags()
-	flags.DurationVar(&opts.timeout, "timeout", 0, "give up a node if sending, installing or verifying takes longer (default 30m, 15m and 15m)")
+	flags.DurationVar(&opts.timeout, "timeout", 0, "give up a node if sending, installing or verifying takes longer than `DURATION` (default 30m, 15m and 15m)")
 	flags.IntVar(&opts.forks, "forks", 32, "`N` nodes at once")
 	flags.StringArrayVar(&opts.reports, "report", nil, "also write the report to `FILE`: .json, .html (a page for people) or .xml (JUnit, for CI); repeatable")
 	flags.StringVar(&opts.logs, "logs", "", "keep the log of every node in `DIR` (default: of failed nodes, in dsbuild/logs of the state directory)")

@@ -102,6 +102,7 @@ here, in the cache or in --files; it downloads nothing.`,
 		},
 	}
 	addReportFlags(cmd, &opts.deployOptions)
+	cmd.Flags().Lookup("timeout").Usage = verifyTimeoutUsage
 	addLockFlags(cmd, &opts)
 	cmd.Flags().StringVar(&opts.files, "files", "", "look for the files of the lock in `DIR` first")
 	cmd.Flags().StringVar(&opts.verify, "verify", "load", "what to check on each node: `load|files` (every op loads, or files alone)")
@@ -137,9 +138,7 @@ func addLockFlags(cmd *cobra.Command, opts *envOptions) {
 func addFilesFlags(cmd *cobra.Command, opts *envOptions) {
 	flags := cmd.Flags()
 	flags.StringVar(&opts.files, "files", "", "look for the files of the lock in `DIR` before the cache and the index")
-	flags.StringVar(&opts.site.IndexURL, "index-url", "", "package index to fetch from (default: that of pip or uv in the environment)")
-	flags.StringArrayVar(&opts.site.ExtraIndexURLs, "extra-index-url", nil, "additional package index, repeatable")
-	flags.StringVar(&opts.site.CA, "ca", "", "file of certificates to trust beside the system's (default: SSL_CERT_FILE)")
+	indexFlags(flags, &opts.site)
 }
 
 // envCache is dsbuild's folder for the files of environments.

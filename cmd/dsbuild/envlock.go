@@ -83,7 +83,7 @@ func runEnvLock(ctx context.Context, a *app, o envLockOptions) error {
 		return err
 	}
 	if spec.Build != nil {
-		return hint.With(usageErrorf(o.command, "%s: deepspeed: says what to build, and there is no wheel yet", spec.Build.At), "dsbuild ship INVENTORY --env %s builds it, locks and deploys", ui.Clean(o.file))
+		return hint.With(usageErrorf(o.command, "%s: deepspeed describes a wheel that is not built yet", spec.Build.At), "dsbuild ship INVENTORY --env %s builds it, locks and deploys", ui.Clean(o.file))
 	}
 	kinds, err := o.kinds(ctx, a, spec)
 	if err != nil {

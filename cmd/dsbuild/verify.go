@@ -9,6 +9,9 @@ import (
 	"github.com/dsbuild/dsbuild/verify"
 )
 
+// verifyTimeoutUsage is the help of --timeout where nothing is sent and installed.
+const verifyTimeoutUsage = "give up a node if verifying takes longer than `DURATION` (default 15m)"
+
 func newVerifyCommand(a *app) *cobra.Command {
 	var opts deployOptions
 	cmd := &cobra.Command{
@@ -36,6 +39,7 @@ Nodes that need several wheels (two Pythons, say) differ without it.`,
 		},
 	}
 	addReportFlags(cmd, &opts)
+	cmd.Flags().Lookup("timeout").Usage = verifyTimeoutUsage
 	addRetryFlag(cmd, &opts)
 	flags := cmd.Flags()
 	flags.StringVar(&opts.wheel, "wheel", "", "the wheel `FILE` that every node must run, or a folder with a wheel for each node (default: what most nodes run)")

@@ -269,7 +269,7 @@ func (p Plan) Err() error {
 	case unfit == len(p.Nodes):
 		return report.AllUnfit(unfit)
 	}
-	return report.NotOK("%d of %d nodes are refused or could not be reached", bad, len(p.Nodes))
+	return report.NotOK("%d of %d nodes: refused or unreachable", bad, len(p.Nodes))
 }
 
 // cellSep separates the cells of a row while dsbuild folds equal rows.
