@@ -57,6 +57,23 @@ func (p Plan) Print(w io.Writer) error {
 	return p.printGroups(w)
 }
 
+// PrintHints writes what to try for the nodes that are refused or were not reached, equal hints in
+// one line.
+func (p Plan) PrintHints(w io.Writer) error {
+	var hints []ui.Named
+	for _, n := range p.Nodes {
+		if (n.Action == Refuse || n.Action == Absent) && n.Hint != "" {
+			hints = append(hints, ui.Named{Name: n.Name, Text: n.Hint})
+		}
+	}
+	for _, f := range ui.Fold(hints) {
+		if _, err := fmt.Fprintf(w, "%s: hint: %s\n", f.Names, ui.Clean(f.Text)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // printGroups prints the sizes of the groups of --serial, if there are any.
 func (p Plan) printGroups(w io.Writer) error {
 	var sizes []int

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -325,6 +326,7 @@ func runFleet(ctx context.Context, a *app, opts deployOptions, d *deploy.Deploym
 // tell prints and writes the report. The nodes' error comes first, so that a full disk
 // here does not hide it.
 func tell(ctx context.Context, a *app, opts deployOptions, report *report.Report) error {
+	report.EditHints(func(hint string) string { return nameInventory(hint, opts.inventory) })
 	outcome := report.Err()
 	if ctx.Err() != nil {
 		outcome = context.Cause(ctx)
@@ -362,7 +364,7 @@ func (o deployOptions) checkFlags() error {
 			err = checkWritable(filepath.Join(o.logs, "node.log"))
 		}
 		if err != nil {
-			return usageErrorf(o.command, "--logs %s: dsbuild could not write there: %w", o.logs, err)
+			return usageErrorf(o.command, "--logs %s: %w", o.logs, err)
 		}
 	}
 	return nil
@@ -375,7 +377,7 @@ func checkReports(command string, reports []string, known func(file string) bool
 			return usageErrorf(command, "--report %s: the name must end in .json, .html or .xml", r)
 		}
 		if err := checkWritable(r); err != nil {
-			return usageErrorf(command, "--report %s: dsbuild could not write it: %w", r, err)
+			return usageErrorf(command, "--report %s: %w", r, err)
 		}
 	}
 	return nil
@@ -388,7 +390,13 @@ func checkWritable(file string) error {
 		return errors.New("it is a folder")
 	}
 	probe, err := os.CreateTemp(filepath.Dir(file), ".report-*")
-	if err != nil {
+	var private *fs.PathError
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("the folder %s does not exist", filepath.Dir(file))
+	case errors.As(err, &private): // it has the name of the temporary file
+		return fmt.Errorf("dsbuild cannot write into %s: %w", filepath.Dir(file), private.Err)
+	case err != nil:
 		return err
 	}
 	return errors.Join(probe.Close(), os.Remove(probe.Name()))
@@ -457,7 +465,7 @@ type planEntry struct {
 
 func printFleetPlan(a *app, opts deployOptions, plan deploy.Plan) error {
 	if !opts.json {
-		return plan.Print(a.stdout)
+		return errors.Join(plan.Print(a.stdout), plan.PrintHints(a.stdout))
 	}
 	return ui.JSON(a.stdout, newPlanDocument(plan))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -79,6 +80,9 @@ func runEnvLock(ctx context.Context, a *app, o envLockOptions) error {
 		o.out = lockName(o.file)
 	}
 	spec, err := environment.Read(o.file, a.stdin)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = hint.With(err, "write environment.yaml (docs/environments.md#the-file)")
+	}
 	if err != nil {
 		return err
 	}

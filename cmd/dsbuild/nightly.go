@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/environment"
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/nightly"
 	"github.com/dsbuild/dsbuild/pipeline"
@@ -69,6 +71,9 @@ was built, and is not what was asked; else the exit code of the deploy.`,
 // report is printed also then.
 func runNightly(ctx context.Context, a *app, o nightlyOptions) error {
 	config, err := nightly.Read(o.file)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = hint.With(err, "copy ci/nightly/nightly.yaml (docs/nightly.md)")
+	}
 	if err != nil {
 		return o.build.site.Error(err)
 	}

@@ -188,7 +188,7 @@ func executeCommand(ctx context.Context, root *cobra.Command, args []string) err
 	if err != nil && !started {
 		return wrongUsage(cmd, args, err)
 	}
-	return err
+	return namedInventory(cmd, err)
 }
 
 // refuseEmptyFlags refuses flags whose value is empty: in --limit "$NODES" a
