@@ -191,7 +191,7 @@ func (s *Session) receive(m json.RawMessage) error {
 	defer s.mu.Unlock()
 	waiting, ok := s.waiting[got.To]
 	if !ok {
-		return errors.New("the program on the node sent an answer to no order")
+		return errors.New("the program on the node sent an answer that dsbuild did not ask for")
 	}
 	delete(s.waiting, got.To)
 	waiting <- answer{got, at}

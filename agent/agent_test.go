@@ -191,8 +191,8 @@ func TestUnaskedMessages(t *testing.T) {
 	t.Parallel()
 	const event = `{"event":1}`
 	for message, want := range map[string]string{
-		`{"to": 7, "ok": 1}`:                "the program on the node sent an answer to no order",
-		`{"to": 0, "ok": 1}`:                "the program on the node sent an answer to no order",
+		`{"to": 7, "ok": 1}`:                "the program on the node sent an answer that dsbuild did not ask for",
+		`{"to": 0, "ok": 1}`:                "the program on the node sent an answer that dsbuild did not ask for",
 		`{"to": "x"}`:                       "dsbuild does not understand the node's answer",
 		`{"to": 1, "ok": 1, "surprise": 1}`: "dsbuild does not understand the node's answer",
 		`{"surprise": 1}`:                   "no such event",

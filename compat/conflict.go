@@ -12,6 +12,8 @@ type ConflictError struct {
 	// Fix is the nearest change of the command line with which Resolve succeeds. It is "" if no
 	// other value helps.
 	Fix string
+	// Nodes says what must change on the nodes before Fix works, "" if nothing.
+	Nodes string
 }
 
 // Conflict is one reason. Advice names a remedy besides the command line: another
@@ -32,7 +34,10 @@ func (e *ConflictError) Error() string {
 // Hint gives the fix and the advice.
 func (e *ConflictError) Hint() string {
 	var hints []string
-	if e.Fix != "" {
+	switch {
+	case e.Nodes != "":
+		hints = append(hints, e.Nodes+", then this works: "+e.Fix)
+	case e.Fix != "":
 		hints = append(hints, "this works: "+e.Fix)
 	}
 	for _, c := range e.Conflicts {
@@ -61,7 +66,8 @@ func (t *Tables) conflict(asked request) *ConflictError {
 	}
 	e := &ConflictError{Conflicts: bad}
 	if !w.isForeignHost() {
-		e.Fix = t.nearestFix(asked)
+		found := t.nearestFix(asked)
+		e.Fix, e.Nodes = found.flags, found.nodes
 	}
 	return e
 }

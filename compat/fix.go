@@ -2,6 +2,8 @@ package compat
 
 import (
 	"cmp"
+	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -21,6 +23,13 @@ type request struct {
 type change struct {
 	text  string // for the command line
 	apply func(*request)
+	nodes string // what must change on the nodes before, or ""
+}
+
+// fix is the result of a search for one.
+type fix struct {
+	flags string // for the command line; "" if there is none
+	nodes string // what must change on the nodes before, or ""
 }
 
 // value is one value of a request, with the changes that can replace it, nearest first.
@@ -30,13 +39,13 @@ type value struct {
 	ofNode  bool // a GPU or an arch: it is replaced before other values are added
 }
 
-// nearestFix returns the changes that make a request work, "" if it finds none. It adds the
+// nearestFix returns the changes that make a request work, if it finds any. It adds the
 // values of the request one by one, drops those that do not go with the values before
 // them, and replaces the dropped ones. Every step was resolved. The values that describe
 // the nodes come first and are kept longest.
-func (t *Tables) nearestFix(asked request) string {
+func (t *Tables) nearestFix(asked request) fix {
 	if e := t.find(asked.spec, t.images, asked.noGPUNeeded); e != nil && len(asked.environments) == 0 {
-		return "--base " + e.environment.Ref
+		return fix{flags: "--base " + e.environment.Ref}
 	}
 	f := &fixer{Tables: t, asked: asked}
 	f.now.noGPUNeeded = asked.noGPUNeeded
@@ -55,15 +64,15 @@ func (t *Tables) nearestFix(asked request) string {
 	}
 	for _, v := range dropped {
 		if !f.try(v.replace()) {
-			return ""
+			return fix{}
 		}
 	}
 	if hasGPUs(asked.spec) && !hasGPUs(f.now.spec) { // a wheel for other GPUs is no fix
-		return ""
+		return fix{}
 	}
 	f.try(f.missingPython())
 	f.try(f.missingGPU())
-	return strings.Join(f.texts, " and ")
+	return fix{strings.Join(f.texts, " and "), strings.Join(f.nodes, " and ")}
 }
 
 // fixer is a request while its fix is put together.
@@ -71,6 +80,7 @@ type fixer struct {
 	*Tables
 	asked, now request
 	texts      []string // the changes so far
+	nodes      []string // those of the nodes
 }
 
 // try makes the first change that works.
@@ -79,6 +89,9 @@ func (f *fixer) try(changes []change) bool {
 		with := f.now
 		if c.apply(&with); f.works(with) {
 			f.now, f.texts = with, append(f.texts, c.text)
+			if c.nodes != "" {
+				f.nodes = append(f.nodes, c.nodes)
+			}
 			return true
 		}
 	}
@@ -105,8 +118,25 @@ func (f *fixer) values() []value {
 			})
 		}
 	}
-	version("--glibc", func(s *wheel.Spec) *string { return &s.Glibc }, []string{LinkGlibc})
-	for _, name := range splitNames(spec.GPUs) {
+	ofNodes := func(flag, update string, form *regexp.Regexp, field func(*wheel.Spec) *string, known []string) {
+		if v := *field(&spec); v != "" {
+			out = append(out, value{
+				func(r *request) { *field(&r.spec) = v },
+				func() []change {
+					if !form.MatchString(v) {
+						return []change{without(flag + " " + v)} // only the nodes know the version
+					}
+					all := versionChanges(flag, v, known, field)
+					for i, newer := range NearestVersions(v, known) {
+						all[i].nodes = fmt.Sprintf(update, newer)
+					}
+					return all
+				}, false,
+			})
+		}
+	}
+	ofNodes("--glibc", "update the system of the nodes to one with glibc %s or newer", xy, func(s *wheel.Spec) *string { return &s.Glibc }, []string{LinkGlibc})
+	for _, name := range SplitNames(spec.GPUs) {
 		out = append(out, value{func(r *request) { addGPU(r, name) }, func() []change { return f.gpuChanges(name) }, true})
 	}
 	for _, arch := range spec.Archs {
@@ -115,7 +145,7 @@ func (f *fixer) values() []value {
 	for _, name := range spec.Ops {
 		out = append(out, value{func(r *request) { addOp(r, name) }, func() []change { return f.opChanges(name) }, false})
 	}
-	version("--driver", func(s *wheel.Spec) *string { return &s.Driver }, oldestDrivers(f.CUDAs))
+	ofNodes("--driver", "update the driver of the nodes to %s or newer", driverForm, func(s *wheel.Spec) *string { return &s.Driver }, oldestDrivers(f.CUDAs))
 	version("--python", func(s *wheel.Spec) *string { return &s.Python }, allPythons(f.Torches))
 	if len(f.asked.environments) > 0 {
 		out = append(out, value{
@@ -131,7 +161,7 @@ func (f *fixer) values() []value {
 	if abi := spec.ABI; abi != "" {
 		out = append(out, value{
 			func(r *request) { r.spec.ABI = abi },
-			func() []change { return []change{{"--abi torch", func(r *request) { r.spec.ABI = "" }}} }, false,
+			func() []change { return []change{{text: "--abi torch", apply: func(r *request) { r.spec.ABI = "" }}} }, false,
 		})
 	}
 	return out
@@ -141,13 +171,13 @@ func addGPU(r *request, name string) { r.spec.GPUs = append(slices.Clone(r.spec.
 func addOp(r *request, name string)  { r.spec.Ops = append(slices.Clone(r.spec.Ops), name) }
 
 // without leaves a value out, which the request no longer has.
-func without(flag string) change { return change{"without " + flag, func(*request) {}} }
+func without(flag string) change { return change{text: "without " + flag, apply: func(*request) {}} }
 
 // versionChanges offers the known versions, those nearest to the wrong one first.
 func versionChanges(flag, wrong string, known []string, field func(*wheel.Spec) *string) []change {
 	var out []change
 	for _, v := range NearestVersions(wrong, known) {
-		out = append(out, change{flag + " " + v, func(r *request) { *field(&r.spec) = v }})
+		out = append(out, change{text: flag + " " + v, apply: func(r *request) { *field(&r.spec) = v }})
 	}
 	return out
 }
@@ -157,21 +187,36 @@ func (f *fixer) gpuChanges(name string) []change {
 	var out []change
 	if rows := f.GPUsNamed(name); len(rows) == 0 {
 		if archs := archsIn(name); len(archs) > 0 {
-			out = append(out, change{"--arch " + archs[0].String() + " instead of --gpu " + quoteFlag(name), func(r *request) {
+			out = append(out, change{text: "--arch " + archs[0].String() + " instead of --gpu " + quoteFlag(name), apply: func(r *request) {
 				r.spec.Archs = addArch(r.spec.Archs, archs[0])
 			}})
 		}
 		for _, near := range f.usableGPUs(name) {
-			out = append(out, change{"--gpu " + quoteFlag(near) + " instead of " + quoteFlag(name), func(r *request) { addGPU(r, near) }})
+			out = append(out, change{text: "--gpu " + quoteFlag(near) + " instead of " + quoteFlag(name), apply: func(r *request) { addGPU(r, near) }})
 		}
 	} else {
-		for _, row := range rows {
-			if row.Arch != rows[0].Arch || len(rows) > 1 {
-				out = append(out, change{"--gpu " + quoteFlag(row.Name) + " instead of " + quoteFlag(name), func(r *request) { addGPU(r, row.Name) }})
-			}
-		}
+		out = append(out, f.clearerNames(name, rows)...)
 	}
 	return append(out, without("--gpu "+quoteFlag(name)))
+}
+
+// clearerNames offers all products that an ambiguous name may mean: only the user knows which it is.
+func (f *fixer) clearerNames(name string, rows []GPU) []change {
+	var usable []string
+	for _, row := range rows {
+		with := f.now
+		if addGPU(&with, row.Name); len(rows) > 1 && f.works(with) {
+			usable = append(usable, row.Name)
+		}
+	}
+	if len(usable) == 0 {
+		return nil
+	}
+	var flags []string
+	for _, name := range usable {
+		flags = append(flags, "--gpu "+quoteFlag(name))
+	}
+	return []change{{text: strings.Join(flags, " or ") + " instead of " + quoteFlag(name), apply: func(r *request) { addGPU(r, usable[0]) }}}
 }
 
 // archChanges offers the archs nearest to one that no CUDA compiles for.
@@ -185,7 +230,7 @@ func (f *fixer) archChanges(wrong wheel.Arch) []change {
 		for _, n := range near[:min(len(near), 3)] {
 			a := archOf(n)
 			a.PTX = wrong.PTX
-			out = append(out, change{"--arch " + a.String() + " instead of " + wrong.String(), func(r *request) { r.spec.Archs = addArch(r.spec.Archs, a) }})
+			out = append(out, change{text: "--arch " + a.String() + " instead of " + wrong.String(), apply: func(r *request) { r.spec.Archs = addArch(r.spec.Archs, a) }})
 		}
 	}
 	return append(out, without("--arch "+wrong.String()))
@@ -198,13 +243,13 @@ func (f *fixer) opChanges(name string) []change {
 	i := slices.IndexFunc(f.Ops, func(o Op) bool { return o.Name == name })
 	if i < 0 && name != AllOps {
 		for _, n := range similarOps(name, f.Ops) {
-			out = append(out, change{"--ops " + n + " instead of " + name, func(r *request) { addOp(r, n) }})
+			out = append(out, change{text: "--ops " + n + " instead of " + name, apply: func(r *request) { addOp(r, n) }})
 		}
 	}
 	if i >= 0 && f.asked.spec.DeepSpeed == "" && !f.asked.spec.Foreign {
 		all := releases(f.DeepSpeeds)
 		if at := slices.IndexFunc(all, func(v string) bool { return f.Ops[i].absentFrom(v) == "" }); at >= 0 {
-			out = append(out, change{"--deepspeed " + all[at], func(r *request) { addOp(r, name); r.spec.DeepSpeed = all[at] }})
+			out = append(out, change{text: "--deepspeed " + all[at], apply: func(r *request) { addOp(r, name); r.spec.DeepSpeed = all[at] }})
 		}
 	}
 	return append(out, without("--ops "+name))
@@ -237,7 +282,7 @@ func (f *fixer) baseChanges() []change {
 		if f.asked.environments[0].Host {
 			text = "--builder dagger " + text
 		}
-		out = append(out, change{text, func(r *request) { r.environments = []BuildEnvironment{e.environment} }})
+		out = append(out, change{text: text, apply: func(r *request) { r.environments = []BuildEnvironment{e.environment} }})
 	}
 	return out
 }
@@ -260,7 +305,7 @@ func (f *fixer) missingGPU() []change {
 	}
 	var out []change
 	for _, g := range exampleGPUs() {
-		out = append(out, change{"--gpu " + g[0], func(r *request) { addGPU(r, g[0]) }})
+		out = append(out, change{text: "--gpu " + g[0], apply: func(r *request) { addGPU(r, g[0]) }})
 	}
 	return out
 }

@@ -162,7 +162,7 @@ func addArch(list []wheel.Arch, a wheel.Arch) []wheel.Arch {
 // findGPUs adds the archs of the GPUs named.
 func (l *lookup) findGPUs() {
 	var good []string
-	for _, name := range splitNames(l.spec.GPUs) {
+	for _, name := range SplitNames(l.spec.GPUs) {
 		rows := l.GPUsNamed(name)
 		if c, wrong := l.gpuConflict(name, rows); wrong {
 			l.bad = append(l.bad, c)
@@ -176,8 +176,8 @@ func (l *lookup) findGPUs() {
 	l.spec.GPUs = good
 }
 
-// splitNames splits "A100,H100" into two names and drops repeated ones.
-func splitNames(list []string) []string {
+// SplitNames splits "A100,H100" into two names and drops repeated ones.
+func SplitNames(list []string) []string {
 	var out []string
 	for _, names := range list {
 		for _, name := range strings.Split(names, ",") {
@@ -187,6 +187,15 @@ func splitNames(list []string) []string {
 		}
 	}
 	return out
+}
+
+// CheckGPU returns a *ConflictError if no wheel can be built for a GPU of this name: it is not in the
+// tables, can mean several GPUs, or no x86_64 torch runs on it.
+func (t *Tables) CheckGPU(name string) error {
+	if _, wrong := t.gpuConflict(name, t.GPUsNamed(name)); !wrong {
+		return nil
+	}
+	return t.conflict(request{spec: wheel.Spec{GPUs: []string{name}}})
 }
 
 // gpuConflict says why a GPU's name cannot be used, if it cannot.

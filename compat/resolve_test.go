@@ -97,6 +97,11 @@ func (a *ask) remove(t *testing.T, flag, v string) {
 	case "--arch":
 		a.spec.Archs = slices.DeleteFunc(slices.Clone(a.spec.Archs), func(x wheel.Arch) bool { return x.String() == v })
 	}
+	for name, value := range map[string]*string{"--glibc": &a.spec.Glibc, "--driver": &a.spec.Driver} {
+		if flag == name && *value == v {
+			*value = ""
+		}
+	}
 	if fmt.Sprint(a.spec) == before {
 		t.Errorf("there is no %s %s to leave out", flag, v)
 	}
@@ -107,7 +112,7 @@ func (a *ask) remove(t *testing.T, flag, v string) {
 func (a ask) follow(t *testing.T, tt *Tables, hint string) ask {
 	t.Helper()
 	for len(hint) > 0 {
-		step := regexp.MustCompile(`^(without )?(--[a-z]+) ("[^"]*"|\S+)(?: instead of ("[^"]*"|\S+))?(?: (?:with |and )?|$)`).FindStringSubmatch(hint)
+		step := regexp.MustCompile(`^(without )?(--[a-z]+) ("[^"]*"|\S+)(?: or --gpu (?:"[^"]*"|\S+))*(?: instead of ("[^"]*"|\S+))?(?: (?:with |and )?|$)`).FindStringSubmatch(hint)
 		if step == nil {
 			t.Fatalf("hint %q", hint)
 		}
@@ -134,6 +139,9 @@ func (a ask) follow(t *testing.T, tt *Tables, hint string) ask {
 // "" where it has none.
 func changeOf(hint string) string {
 	hint, _, _ = strings.Cut(hint, "; ")
+	if _, then, ok := strings.Cut(hint, ", then this works: "); ok { // after a change on the nodes
+		return then
+	}
 	hint, ok := strings.CutPrefix(hint, "this works: ")
 	if !ok {
 		return ""

@@ -57,6 +57,17 @@ func (p Plan) Print(w io.Writer) error {
 	return p.printGroups(w)
 }
 
+// Hints lists what to try for the nodes that are refused or were not reached.
+func (p Plan) Hints() []ui.Named {
+	var hints []ui.Named
+	for _, n := range p.Nodes {
+		if (n.Action == Refuse || n.Action == Absent) && n.Hint != "" {
+			hints = append(hints, ui.Named{Name: n.Name, Text: n.Hint})
+		}
+	}
+	return hints
+}
+
 // printGroups prints the sizes of the groups of --serial, if there are any.
 func (p Plan) printGroups(w io.Writer) error {
 	var sizes []int

@@ -22,11 +22,11 @@ func NewRollbackPlan(nodes []ProbeResult) Plan {
 	plan := Plan{Nodes: make([]NodePlan, len(nodes))}
 	for i, n := range nodes {
 		p := NodePlan{Name: n.Name, Leader: i}
-		switch reasons, hint := unusable(n.Facts); {
+		switch reasons, try := unusable(n.Facts); {
 		case n.Err != nil:
-			p.Action, p.Reasons = Absent, []string{p.noteCause(cause.From(n.Err))}
+			p.Action, p.Reasons, p.Hint = Absent, []string{p.noteCause(cause.From(n.Err))}, hint.Of(n.Err)
 		case len(reasons) > 0:
-			p.Action, p.Reasons, p.Hint = Refuse, reasons, hint
+			p.Action, p.Reasons, p.Hint = Refuse, reasons, try
 		case n.Facts.Previous == nil:
 			p.Action, p.Reasons = Refuse, []string{"there is nothing to go back to"}
 			p.Hint = "a node keeps only the version that the last deploy replaced"

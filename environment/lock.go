@@ -78,6 +78,9 @@ func (e *LockError) Error() string {
 	return fmt.Sprintf("%s: %v", e.File, e.Err)
 }
 
+// errNotLock is a file that is no JSON document.
+var errNotLock = errors.New("not a lock (JSON, written by dsbuild env lock)")
+
 // Unwrap returns the reason.
 func (e *LockError) Unwrap() error { return e.Err }
 
@@ -99,6 +102,10 @@ func ReadLock(path string) (*Lock, error) {
 		return nil, &LockError{path, 0, err}
 	}
 	l, err := parseLock(text)
+	var syntax *json.SyntaxError
+	if errors.As(err, &syntax) && !bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
+		return nil, &LockError{path, 0, errNotLock}
+	}
 	if err != nil {
 		return nil, &LockError{path, lineOf(text, err), err}
 	}

@@ -114,11 +114,11 @@ func (f *Fleet) ChangeGroups(ctx context.Context, r *Rollout, unchanged []int, c
 		if len(group)+len(unchanged) == 0 {
 			return
 		}
-		change(group, unchanged)
-		unchanged = nil
 		if len(r.sizes) > 0 {
 			f.progress.setGroup(number)
 		}
+		change(group, unchanged)
+		unchanged = nil
 		failed, ok := f.settle(group, number, len(r.sizes) > 0)
 		if err := r.sizes.stopAfter(number, failed, len(group), f.opt.TooMany); err != nil && ctx.Err() == nil {
 			f.skipRest(r, err)

@@ -87,7 +87,7 @@ func parseTerm(expr string, start int) (rangeTerm, error) {
 			term.add(part)
 			at, length = end, length+part.longest()
 		case ']':
-			return term, &RangeError{at, "a ] without its ["}
+			return term, &RangeError{at, "a ] without a ["}
 		default:
 			end := at + 1
 			for end < len(expr) && !strings.ContainsRune("[],", rune(expr[end])) {
@@ -112,7 +112,7 @@ func parseTerm(expr string, start int) (rangeTerm, error) {
 func parseBrackets(expr string, open int) (rangePart, int, error) {
 	length := strings.IndexByte(expr[open:], ']')
 	if length < 0 {
-		return rangePart{}, 0, &RangeError{open, "a [ without its ]"}
+		return rangePart{}, 0, &RangeError{open, "a [ without a ]"}
 	}
 	var part rangePart
 	at := open + 1

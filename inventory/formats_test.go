@@ -360,7 +360,7 @@ func TestAnsibleIsMissing(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "only ansible-inventory can run it") || hint.Of(err) == "" {
 		t.Errorf("got %v", err)
 	}
-	if _, err := inventory.Load(dir); err == nil || !strings.Contains(err.Error(), "is a directory") || hint.Of(err) == "" {
+	if _, err := inventory.Load(dir); err == nil || !strings.Contains(err.Error(), "a folder: only ansible-inventory can read it") || hint.Of(err) == "" {
 		t.Errorf("got %v", err)
 	}
 	inv, err := inventory.Load(filepath.Join(dir, "hosts"))

@@ -50,6 +50,7 @@ func Open(ctx context.Context, name string, opt Options) (*Inventory, error) {
 		return opt.askAnsible(ctx, name, name, nil)
 	case info.IsDir():
 		failed := unreadable(name, syscall.EISDIR)
+		failed.Problems[0].Message = "a folder: only ansible-inventory can read it, and it is not installed"
 		failed.Problems[0].Hint = installAnsible
 		return nil, failed
 	}
@@ -119,7 +120,7 @@ func noSuchFile(name string, err error) error {
 				names = append(names, e.Name())
 			}
 		}
-		if near := diagnostic.Nearest(filepath.Base(name), names); near != "" {
+		if near := diagnostic.Nearest(filepath.Base(name), names); near != "" && diagnostic.Distance(filepath.Base(name), near) <= 2*diagnostic.Letter {
 			advice = "did you mean " + filepath.Join(filepath.Dir(name), near) + "?"
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
@@ -16,12 +17,17 @@ type builder struct {
 	diagnostic.List
 	job  *Job
 	said map[string]Setting // the last setting of each key
+	// refused are the keys whose values are mistakes. What follows from such a value is no mistake of its own.
+	refused map[string]bool
 
 	submit bool // dsbuild also starts the job
 }
 
-// addProblem notes an invalid value of a key.
+// addProblem notes that a value does not go with others. It notes nothing if the value was refused.
 func (b *builder) addProblem(s Setting, hint, format string, args ...any) {
+	if b.refused[s.Key] {
+		return
+	}
 	at := s.At
 	if len(s.Words) > 0 {
 		at = s.Words[0].At
@@ -31,6 +37,31 @@ func (b *builder) addProblem(s Setting, hint, format string, args ...any) {
 
 func (b *builder) addProblemAt(at Position, hint, format string, args ...any) {
 	b.Add(at, hint, format, args...)
+}
+
+// refuse notes a value that its key does not take: "--gpus -1: must be …", and in a file
+// "FILE:3:7: gpus is "-1": must be …".
+func (b *builder) refuse(s Setting, hint, want string) {
+	at, word := s.At, s.text()
+	if len(s.Words) > 0 {
+		at = s.Words[0].At
+	}
+	if at.Line > 0 {
+		b.addProblemAt(at, hint, "%s is %q: %s", s.Key, word, want)
+		return
+	}
+	if quoted := strconv.Quote(word); word == "" || strings.ContainsAny(word, " \t") || quoted != `"`+word+`"` {
+		word = quoted
+	}
+	b.addProblemAt(Position{File: at.File + " " + diagnostic.Clip(word)}, hint, "%s", want)
+}
+
+// form is a value as the user writes it: after its flag, or alone in a file.
+func (s Setting) form(value string) string {
+	if s.At.Line > 0 {
+		return value
+	}
+	return s.At.File + " " + value
 }
 
 func (b *builder) oneLine(s Setting) bool {
@@ -66,7 +97,7 @@ type Request struct {
 // New makes the job of a request. The error for invalid settings is an *Error that
 // lists all mistakes.
 func New(r Request) (*Job, error) {
-	b := &builder{List: diagnostic.List{Lines: r.File.lines}, job: &Job{Kind: r.Kind}, said: map[string]Setting{}, submit: r.Submit}
+	b := &builder{List: diagnostic.List{Lines: r.File.lines}, job: &Job{Kind: r.Kind}, said: map[string]Setting{}, refused: map[string]bool{}, submit: r.Submit}
 	for _, source := range []Settings{r.File, r.Flags} {
 		b.applySettings(source)
 	}
@@ -96,7 +127,10 @@ func (b *builder) applySettings(s Settings) {
 				continue
 			}
 			b.said[said.Key] = said
+			found, before := len(b.Problems), b.refused[said.Key]
+			b.refused[said.Key] = false
 			k.set(b, said)
+			b.refused[said.Key] = before || len(b.Problems) > found
 		}
 	}
 	for _, said := range s.All {
@@ -245,8 +279,8 @@ func (b *builder) checkAll() {
 	if j.Kind == JAX && j.GPUs%j.Procs != 0 && j.GPUs > 0 {
 		b.addProblem(b.said["procs"], "", "%d GPUs cannot be divided evenly among %d processes", j.GPUs, j.Procs)
 	}
-	if (j.Kind == K8s || j.Kind == Docker) && j.Image == "" {
-		b.addProblemAt(Position{File: "--image"}, "an image with torch", "no image given")
+	if (j.Kind == K8s || j.Kind == Docker) && j.Image == "" && !b.refused["image"] {
+		b.addProblemAt(Position{File: "--image"}, "add --image IMAGE: an image with torch", "no image given")
 	}
 	if j.Kind == K8s {
 		b.checkK8s()
@@ -286,7 +320,7 @@ func (b *builder) checkElastic() {
 func (b *builder) checkK8s() {
 	j := b.job
 	if !regexp.MustCompile(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`).MatchString(j.Name) {
-		b.addProblem(b.said["name"], "as in train-t5", "%q is not a valid name on Kubernetes: use at most 40 lower-case letters, digits and '-', and begin with a letter", j.Name)
+		b.addProblem(b.said["name"], "for example "+b.said["name"].form("train-t5"), "%q is not a valid name on Kubernetes: use at most 40 lower-case letters, digits and '-', and begin with a letter", j.Name)
 	}
 	for _, m := range j.Mounts {
 		if !path.IsAbs(m.Source) && !regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`).MatchString(m.Source) {
@@ -294,7 +328,7 @@ func (b *builder) checkK8s() {
 		}
 	}
 	switch {
-	case j.Gang == "kueue" && j.Queue == "":
+	case j.Gang == "kueue" && j.Queue == "" && !b.refused["queue"]:
 		b.addProblem(b.said["gang"], "add --queue NAME: 'kubectl get localqueues' lists them", "Kueue needs a queue")
 	case j.Gang == "volcano" && j.K8sForm == "trainjob":
 		b.addProblem(b.said["gang"], "use --gang coscheduling, or --queue NAME for Kueue", "a TrainJob of Kubeflow Trainer 2.0 does not support Volcano")
@@ -310,9 +344,11 @@ func (b *builder) checkK8s() {
 func (b *builder) checkSlurm() {
 	j := b.job
 	if j.Container == "" || !j.BySlurm() {
-		b.checkNoContainer()
+		if !b.refused["container"] {
+			b.checkNoContainer()
+		}
 		j.Container, j.Image, j.Mounts = "", "", nil
-	} else if j.Image == "" {
+	} else if j.Image == "" && !b.refused["image"] {
 		b.addProblem(b.said["container"], "add --image: a .sif or .sqsh file, or docker://NAME", "no image given")
 	}
 	if j.hasWorkers() && j.Container != "" {

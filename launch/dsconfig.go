@@ -167,7 +167,7 @@ func (b *builder) completeConfig() {
 	if ds.Offload == "nvme" && ds.Stage != 3 {
 		b.addProblemAt(b.placeOf("offload"), "add --zero 3", "NVMe offload is part of ZeRO-3, not of stage %d", ds.Stage)
 	}
-	if ds.Offload == "nvme" && ds.NVMePath == "" {
+	if ds.Offload == "nvme" && ds.NVMePath == "" && !b.refused["nvme-path"] {
 		b.addProblemAt(b.placeOf("offload"), "add --nvme-path /local/nvme", "NVMe offload needs a folder on a local disk")
 	}
 	if ds.Offload != "none" && ds.Stage == 0 {

@@ -155,22 +155,22 @@ func TestJobMistakes(t *testing.T) {
 		flags string
 		want  string
 	}{
-		{Slurm, "nodes=0", "--nodes: nodes is \"0\": it must be N or MIN:MAX"},
-		{Slurm, "nodes=2-4", "it must be N or MIN:MAX"},
+		{Slurm, "nodes=0", "--nodes 0: must be N or MIN:MAX"},
+		{Slurm, "nodes=2-4", "must be N or MIN:MAX"},
 		{Slurm, "nodes=4:2", "the minimum is larger than the maximum"},
-		{Slurm, "preset=smal", "--preset: unknown preset \"smal\""},
+		{Slurm, "preset=smal", "--preset smal: must be one of small, medium, large"},
 		{Slurm, "nodes=2:4 rendezvous=static", "an elastic job (MIN:MAX) has no fixed ranks: it needs c10d"},
 		{Slurm, "nodes=2:4 max-restarts=0", "does not survive a lost node"},
 		{Slurm, "slurm-form=workers", "a master and at least one worker"},
 		{Slurm, "slurm-form=workers nodes=2 rendezvous=static", "one-node jobs have no fixed ranks"},
 		{Slurm, "rendezvous=etcd", "must be one of static, c10d"},
-		{Slurm, "port=80", "--port: port is \"80\": it must be a number from 1024 to 65535"},
-		{Slurm, "name=$(id)", "name is \"$(id)\""},
-		{Slurm, "partition=a;b", "partition is \"a;b\""},
-		{Slurm, "nodelist=a`b", "nodelist is"},
-		{Slurm, "log=a#b", "log is \"a#b\""},
-		{Slurm, "time=1h", "time is \"1h\""},
-		{Slurm, "account=a\nb", "account is"},
+		{Slurm, "port=80", "--port 80: must be a number from 1024 to 65535"},
+		{Slurm, "name=$(id)", "--name $(id): must be letters"},
+		{Slurm, "partition=a;b", "--partition a;b: must be names"},
+		{Slurm, "nodelist=a`b", "--nodelist a`b: must be"},
+		{Slurm, "log=a#b", "--log a#b: must be"},
+		{Slurm, "time=1h", "--time 1h: must be"},
+		{Slurm, "account=a\nb", `--account "a\nb": must be`},
 		{Slurm, "setup=a\nb", "setup must be one line of text"},
 		{Slurm, "env=1A=b", "cannot be the name of a variable"},
 		{Slurm, "env=A=b\nc", "must be one line of text"},
@@ -178,7 +178,7 @@ func TestJobMistakes(t *testing.T) {
 		{Slurm, "env=MASTER_PORT=1", "MASTER_PORT must not be in env"},
 		{Slurm, "env=HF_TOKEN=hf_abc", "HF_TOKEN looks like a secret"},
 		{Torchrun, "nodes=2 master=localhost", "on each node, localhost is the node itself"},
-		{Torchrun, "master=a b", "master is \"a b\""},
+		{Torchrun, "master=a b", `--master "a b": must be`},
 		{JAX, "nodes=1:2", "JAX takes a fixed number of processes"},
 		{JAX, "gpus=8 procs=3", "8 GPUs cannot be divided evenly among 3 processes"},
 		{K8s, "", "no image given"},
@@ -187,7 +187,7 @@ func TestJobMistakes(t *testing.T) {
 		{K8s, "image=a mount=UPPER:/d", "\"UPPER\" is neither"},
 		{K8s, "image=a rdzv-id=x", "only an elastic PyTorchJob"},
 		{Docker, "image=a mount=/a", "is not a mount"},
-		{Docker, "image=-v", "image is \"-v\""},
+		{Docker, "image=-v", "--image -v: must be"},
 		{Docker, "", "no image given"},
 		{DeepSpeed, "nodes=2", "a hostfile of 2 nodes needs their names"},
 		{DeepSpeed, "nodes=1:2", "DeepSpeed's launcher takes a fixed number of nodes"},
@@ -227,10 +227,35 @@ func TestCommandMistakes(t *testing.T) {
 // A file's mistakes are shown where they stand, those of flags by their names.
 func TestPlaces(t *testing.T) {
 	_, err := made(t, Slurm, "name: t\nenv:\n  RANK: 3\n  A: 1\nnodes: many\n", []string{"gpus=x"}, "train.py")
-	for _, want := range []string{"stdin:3:3: RANK must not", "    3 |   RANK: 3\n      |   ^", "stdin:5:8: nodes is \"many\"", "--gpus: gpus is \"x\""} {
+	for _, want := range []string{"stdin:3:3: RANK must not", "    3 |   RANK: 3\n      |   ^", "stdin:5:8: nodes is \"many\"", "--gpus x: must be a number"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in\n%v", want, err)
 		}
+	}
+}
+
+// A refused value is one mistake: nothing that follows from it is another one. Its hint can be typed.
+func TestRefusedOnce(t *testing.T) {
+	for _, c := range []struct {
+		kind       Kind
+		flag       string
+		want, hint string
+	}{
+		{Slurm, "container=docker", "--container docker: must be one of pyxis, apptainer", ""},
+		{Torchrun, "config-arg=foo", "--config-arg foo: must be an option such as --deepspeed_config, or none", ""},
+		{K8s, "image=a b", `--image "a b": must be an image reference`, ""},
+		{JAX, "jax-platforms=foo", "--platforms foo: must be cuda, rocm, gpu, oneapi, tpu or cpu, several joined by commas", ""},
+		{Torchrun, "nodes=4:2", "--nodes 4:2: the minimum is larger than the maximum", "write --nodes 2:4"},
+		{Torchrun, "env==3", `--env: "" cannot be the name of a variable`, "write --env NAME=VALUE"},
+	} {
+		_, err := made(t, c.kind, "", []string{c.flag}, "train.py")
+		var wrong *Error
+		if !errors.As(err, &wrong) || len(wrong.Problems) != 1 || err.Error() != c.want || wrong.Hint() != c.hint {
+			t.Errorf("%s: %v, hint %q", c.flag, err, wrong.Hint())
+		}
+	}
+	if _, err := made(t, JAX, "", []string{"jax-platforms=cuda,cpu"}, "train.py"); err != nil {
+		t.Error(err)
 	}
 }
 

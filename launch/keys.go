@@ -136,9 +136,10 @@ func k8sKeys() []Key {
 }
 
 func jaxKeys() []Key {
+	const platforms = `(cuda|rocm|gpu|oneapi|tpu|cpu)` // those of jax/_src/xla_bridge.py; gpu is any of the first three
 	return []Key{
 		{Name: "jax-form", Flag: "form", Placeholder: "FORM", Help: "slurm or manual (a script on each host) (default: slurm; manual with an inventory)", Kinds: []Kind{JAX}, set: oneOf(func(j *Job) *string { return &j.JAXForm }, "slurm", "manual")},
-		{Name: "jax-platforms", Flag: "platforms", Placeholder: "LIST", Help: "JAX_PLATFORMS: cuda, rocm, tpu, cpu (default: cuda; cpu without GPUs)", Kinds: []Kind{JAX}, set: matchingText(`[a-z]+(,[a-z]+)*`, "names, separated by commas", func(j *Job) *string { return &j.JAXPlatforms })},
+		{Name: "jax-platforms", Flag: "platforms", Placeholder: "LIST", Help: "JAX_PLATFORMS: cuda, rocm, gpu, oneapi, tpu, cpu, several joined by commas (default: cuda; cpu without GPUs)", Kinds: []Kind{JAX}, set: matchingText(platforms+"(,"+platforms+")*", "cuda, rocm, gpu, oneapi, tpu or cpu, several joined by commas", func(j *Job) *string { return &j.JAXPlatforms })},
 		{Name: "preallocate", Help: "let XLA allocate its GPU memory at the start (default: false)", Kinds: []Kind{JAX}, kind: yesNo, set: yesNoValue(func(j *Job) *bool { return &j.Preallocate })},
 		{Name: "mem-fraction", Placeholder: "SHARE", Help: "share of GPU memory for XLA (default: 0.9; try 0.8 if it runs out)", Kinds: []Kind{JAX}, set: matchingText(`0?\.[0-9]{1,3}`, "a share such as 0.9", func(j *Job) *string { return &j.MemFraction })},
 	}
@@ -149,7 +150,7 @@ func deepspeedKeys() []Key {
 	return []Key{
 		{Name: "ds-form", Flag: "form", Placeholder: "FORM", Help: "pdsh (one launcher logs in on the nodes) or nodes (a launcher on each node) (default: pdsh; nodes with --submit)", Kinds: ds, set: oneOf(func(j *Job) *string { return &j.DSForm }, "pdsh", "nodes")},
 		{Name: "ds-config", Flag: "config", Placeholder: "FILE", Help: "check this DeepSpeed configuration instead of rendering one", Kinds: configs, set: anyLine(func(j *Job) *string { return &j.DS.File })},
-		{Name: "zero", Placeholder: "STAGE", Help: "render a DeepSpeed configuration with this ZeRO stage: 0 to 3 (default: 2)", Kinds: configs, set: numberBetween(0, 3, func(j *Job) *int { return &j.DS.Stage })},
+		{Name: "zero", Placeholder: "STAGE", Help: "render a DeepSpeed configuration with this ZeRO stage: 0 to 3 (launch deepspeed renders one without it, of stage 2)", Kinds: configs, set: numberBetween(0, 3, func(j *Job) *int { return &j.DS.Stage })},
 		{Name: "offload", Placeholder: "WHERE", Help: "keep the optimizer (with ZeRO-3 the parameters too) in: none, cpu, nvme (default: none)", Kinds: configs, set: oneOf(func(j *Job) *string { return &j.DS.Offload }, "none", "cpu", "nvme")},
 		{Name: "nvme-path", Placeholder: "DIR", Help: "folder on the nodes' NVMe disks, for --offload nvme", Kinds: configs, set: anyLine(func(j *Job) *string { return &j.DS.NVMePath })},
 		{Name: "precision", Placeholder: "HOW", Help: "bf16 (Ampere and newer), fp16 or fp32 (default: bf16)", Kinds: configs, set: oneOf(func(j *Job) *string { return &j.DS.Precision }, "bf16", "fp16", "fp32")},
@@ -169,7 +170,7 @@ const filterWords = `[A-Za-z0-9_.-]+(:[0-9]+(,[0-9]+)*)?(@[A-Za-z0-9_.-]+(:[0-9]
 func matchingText(pattern, want string, field func(*Job) *string) func(*builder, Setting) {
 	return func(b *builder, s Setting) {
 		if !regexp.MustCompile(`^(?:` + pattern + `)$`).MatchString(s.text()) {
-			b.addProblem(s, "", "%s is %q: it must be %s", s.Key, s.text(), want)
+			b.refuse(s, "", "must be "+want)
 			return
 		}
 		*field(b.job) = s.text()
@@ -189,7 +190,7 @@ func anyLine(field func(*Job) *string) func(*builder, Setting) {
 func oneOf(field func(*Job) *string, known ...string) func(*builder, Setting) {
 	return func(b *builder, s Setting) {
 		if !slices.Contains(known, s.text()) {
-			b.addProblem(s, nearest(s.text(), known), "%s is %q: it must be one of %s", s.Key, s.text(), strings.Join(known, ", "))
+			b.refuse(s, nearest(s.text(), known), "must be one of "+strings.Join(known, ", "))
 			return
 		}
 		*field(b.job) = s.text()
@@ -200,7 +201,7 @@ func numberBetween(low, high int, field func(*Job) *int) func(*builder, Setting)
 	return func(b *builder, s Setting) {
 		n, err := strconv.Atoi(s.text())
 		if err != nil || n < low || n > high {
-			b.addProblem(s, "", "%s is %q: it must be a number from %d to %d", s.Key, s.text(), low, high)
+			b.refuse(s, "", fmt.Sprintf("must be a number from %d to %d", low, high))
 			return
 		}
 		*field(b.job) = n
@@ -221,7 +222,7 @@ func setPreset(b *builder, s Setting) {
 			return
 		}
 	}
-	b.addProblem(s, nearest(s.text(), known), "unknown preset %q; the presets are %s", s.text(), strings.Join(known, ", "))
+	b.refuse(s, nearest(s.text(), known), "must be one of "+strings.Join(known, ", "))
 }
 
 // maxNodes is far above the size of any cluster.
@@ -236,9 +237,9 @@ func setNodes(b *builder, s Setting) {
 	most, err2 := strconv.Atoi(high)
 	switch {
 	case err1 != nil || err2 != nil || least < 1 || most > maxNodes:
-		b.addProblem(s, "as in 4, or 2:4 for an elastic job", "nodes is %q: it must be N or MIN:MAX", s.text())
+		b.refuse(s, "write "+s.form("4")+", or "+s.form("2:4")+" for an elastic job", "must be N or MIN:MAX")
 	case least > most:
-		b.addProblem(s, fmt.Sprintf("as in %d:%d", most, least), "nodes is %q: the minimum is larger than the maximum", s.text())
+		b.refuse(s, "write "+s.form(fmt.Sprintf("%d:%d", most, least)), "the minimum is larger than the maximum")
 	default:
 		b.job.Nodes = Nodes{least, most}
 	}
@@ -267,7 +268,7 @@ func setRDMA(b *builder, s Setting) {
 		n, err = 1, nil
 	}
 	if !regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,60}[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`).MatchString(name) || err != nil || n < 1 || n > 64 {
-		b.addProblem(s, "'kubectl describe node' lists what nodes offer", "rdma is %q: it must be a resource such as rdma/hca, or rdma/hca=8", s.text())
+		b.refuse(s, "'kubectl describe node' lists what nodes offer", "must be a resource such as rdma/hca, or rdma/hca=8")
 		return
 	}
 	b.job.RDMA = Resource{name, n}
@@ -292,7 +293,7 @@ func setMounts(b *builder, s Setting) {
 	for _, w := range s.Words {
 		m := form.FindStringSubmatch(w.Text)
 		if m == nil || strings.ContainsAny(w.Text, "\n\x00,") {
-			b.addProblemAt(w.At, "SOURCE:TARGET, or SOURCE:TARGET:ro", "%q is not a mount: it must be a source and an absolute path in the container", w.Text)
+			b.addProblemAt(w.At, "write "+s.form("SOURCE:TARGET")+", or "+s.form("SOURCE:TARGET:ro"), "%q is not a mount: it must be a source and an absolute path in the container", w.Text)
 			continue
 		}
 		b.job.Mounts = append(b.job.Mounts, Mount{m[1], m[2], m[3] == ":ro"})
@@ -310,7 +311,7 @@ func setEnv(b *builder, s Setting) {
 		v.Taken = !given
 		switch {
 		case !name.MatchString(v.Name):
-			b.addProblemAt(w.At, "NAME=VALUE", "%q cannot be the name of a variable", v.Name)
+			b.addProblemAt(w.At, "write "+s.form("NAME=VALUE"), "%q cannot be the name of a variable", v.Name)
 		case strings.ContainsAny(v.Value, "\n\r\x00"):
 			b.addProblemAt(w.At, "", "the value of %s must be one line of text", v.Name)
 		case variableOwner(v.Name) != "":

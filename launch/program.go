@@ -53,7 +53,7 @@ func (b *builder) checkModule() {
 	module, isFile := strings.CutSuffix(script, ".py")
 	switch {
 	case !moduleName.MatchString(script):
-		b.addProblem(b.said["module"], "as in: -- -m pkg.train --epochs 3", "%q is not the name of a Python module", script)
+		b.addProblem(b.said["module"], "name the module: -- -m pkg.train --epochs 3", "%q is not the name of a Python module", script)
 	case isFile:
 		b.addProblem(b.said["module"], "-- "+script+", or for the module: -- -m "+module, "%q is the name of a file, and -m takes a module", script)
 	}
@@ -88,7 +88,7 @@ func (b *builder) checkScript() {
 	case option:
 		b.addProblem(said, "give the path of a Python file first, or -m MODULE", "the script is %q, which looks like an option", words[0])
 	case other:
-		b.addProblem(said, "name the Python file, as in: -- train.py --epochs 3", "the script is %q, which is not a Python file", words[0])
+		b.addProblem(said, "name the Python file: -- train.py --epochs 3", "the script is %q, which is not a Python file", words[0])
 	}
 }
 

@@ -28,7 +28,7 @@ func TestProgramMistakes(t *testing.T) {
 		{"conda run -n x python t.py", "runs a Python program", "-- t.py"},
 		{"A=b train.py", "which sets a variable", "set it with --env A=VALUE"},
 		{"-m", "looks like an option", ""},
-		{"-m pkg/train.py", "is not the name of a Python module", "as in: -- -m pkg.train --epochs 3"},
+		{"-m pkg/train.py", "is not the name of a Python module", "name the module: -- -m pkg.train --epochs 3"},
 		{"-m train.py", "is the name of a file, and -m takes a module", "-- train.py, or for the module: -- -m train"},
 		{"train.ipynb", "which is not a Python file", "name the Python file"},
 		{"ds_config.json train.py", "which is not a Python file", "name the Python file"},

@@ -1,6 +1,7 @@
 package nightly
 
 import (
+	"errors"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -10,9 +11,14 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/index"
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/yamldoc"
 	"github.com/dsbuild/dsbuild/pipeline/matrix"
+	"github.com/dsbuild/dsbuild/pipeline/planner"
+	"github.com/dsbuild/dsbuild/publish"
 )
 
 // Config is the content of a nightly file.
@@ -66,39 +72,40 @@ func DeployFlags() []string {
 // Read reads the nightly file at path. It reports all mistakes together, as a
 // *diagnostic.Error. Relative paths are taken from its folder.
 func Read(path string) (Config, error) {
+	tables, err := compat.NewTables()
+	if err != nil {
+		return Config{}, err
+	}
 	r := &reader{Reader: &yamldoc.Reader{
 		File: path, Kind: "nightly file", Least: "give at least \"wheels: wheels.yaml\"", Share: "put what wheels share into defaults of wheels",
 		Secret: regexp.MustCompile(`(?i)\b(url|https?)\b`), // the URL of notify
-	}, dir: filepath.Dir(path)}
+	}, dir: filepath.Dir(path), tables: tables}
 	body, err := r.Load(path, nil)
 	if err != nil {
 		return Config{}, err
 	}
 	var c Config
 	if body != nil {
-		c, err = r.readConfig(body)
+		c = r.readConfig(body)
 	}
-	if err == nil {
-		err = r.Err()
-	}
-	return c, err
+	return c, r.Err()
 }
 
 type reader struct {
 	*yamldoc.Reader
-	dir string
+	dir    string
+	tables *compat.Tables
 }
 
-// readConfig reads the whole file. An error is that of another file it names.
-func (r *reader) readConfig(body ast.Node) (Config, error) {
+// readConfig reads the whole file, and the file of wheels that it names.
+func (r *reader) readConfig(body ast.Node) Config {
 	c := Config{Dir: r.resolvePath("nightly"), Keep: defaultKeep, Sources: []Source{{Name: releaseSource}}}
-	var err error
 	given := false
 	for _, p := range r.Pairs(body, "the nightly file", []string{"wheels", "sources", "dir", "keep", "index", "deploy", "notify"}) {
 		switch p.Key {
 		case "wheels":
 			given = true
-			c.Entries, err = r.readWheels(p)
+			c.Entries = r.readWheels(p)
 		case "sources":
 			c.Sources = r.readSources(p)
 		case "dir":
@@ -116,9 +123,6 @@ func (r *reader) readConfig(body ast.Node) (Config, error) {
 		case "notify":
 			c.Notify = r.readNotify(p)
 		}
-		if err != nil {
-			return c, err
-		}
 	}
 	if !given {
 		r.Add(r.Place(body), `give "wheels": a matrix, or a matrix file (docs/farm.md)`, "the file lists no wheels")
@@ -135,7 +139,7 @@ func (r *reader) readConfig(body ast.Node) (Config, error) {
 			r.Add(diagnostic.Position{File: r.File}, "", "deploy names the source %q, which is not in sources", diagnostic.Clip(d.Source))
 		}
 	}
-	return c, nil
+	return c
 }
 
 // resolvePath is one from the file's folder.
@@ -160,23 +164,40 @@ func (r *reader) singleLine(p yamldoc.Pair) string {
 }
 
 // readWheels are a matrix, here or in a file.
-func (r *reader) readWheels(p yamldoc.Pair) ([]matrix.Entry, error) {
+func (r *reader) readWheels(p yamldoc.Pair) []matrix.Entry {
 	var entries []matrix.Entry
+	list := &r.List
 	if name, ok := yamldoc.Scalar(p.Node); ok {
 		file, err := matrix.Read(r.resolvePath(name))
 		if err != nil {
-			return nil, err
+			r.addOfFile(p.Node, err)
+			return nil
 		}
-		entries = file.Entries
+		entries, list = file.Entries, file.Mistakes()
 	} else {
 		entries = matrix.Entries(r.Reader, p.Node)
 	}
 	for _, e := range entries {
+		planner.AddMistakes(list, r.tables, e)
 		if e.DeepSpeed != "" {
 			r.Add(p.At, "add it to sources", "wheel %s has a key deepspeed: use sources instead", diagnostic.Clip(e.Name))
 		}
 	}
-	return entries, nil
+	if list != &r.List {
+		r.Problems = append(r.Problems, list.Problems...)
+	}
+	return entries
+}
+
+// addOfFile adds the mistakes in a matrix file to those of this file. A file that cannot be read is
+// a mistake of the value that names it.
+func (r *reader) addOfFile(n ast.Node, err error) {
+	var wrong *diagnostic.Error
+	if !errors.As(err, &wrong) || wrong.Cause != nil {
+		r.Add(r.Place(n), hint.Of(err), "%s", err)
+		return
+	}
+	r.Problems = append(r.Problems, wrong.Problems...)
 }
 
 // readSources reads the sources: known words, or a name with a value of --deepspeed.
@@ -221,16 +242,24 @@ func (r *reader) readSources(p yamldoc.Pair) []Source {
 
 // readIndex is a folder, or that with the address at which it will be found.
 func (r *reader) readIndex(p yamldoc.Pair) *Index {
-	if _, ok := yamldoc.Scalar(p.Node); ok {
-		return &Index{Dir: r.resolvePath(r.singleLine(p))}
-	}
 	out := &Index{}
-	for _, q := range r.Pairs(p.Node, "index", []string{"dir", "url"}) {
+	pairs := []yamldoc.Pair{{Key: "dir", At: p.At, Node: p.Node}}
+	if _, folder := yamldoc.Scalar(p.Node); !folder {
+		pairs = r.Pairs(p.Node, "index", []string{"dir", "url"})
+	}
+	for _, q := range pairs {
+		text := r.singleLine(q)
 		switch q.Key {
 		case "dir":
-			out.Dir = r.resolvePath(r.singleLine(q))
+			out.Dir = r.resolvePath(text)
+			if to, err := publish.ParseIndexTarget(text); text != "" && (err != nil || !to.Folder()) {
+				r.Add(r.Place(q.Node), "name a folder, and copy it with dsbuild publish or another program", "the index of a night goes into a folder")
+			}
 		case "url":
-			out.URL = r.singleLine(q)
+			out.URL = text
+			if err := index.CheckURL(text); text != "" && err != nil {
+				r.Add(r.Place(q.Node), "", "url of index %v", err)
+			}
 		}
 	}
 	if out.Dir == "" {
@@ -277,7 +306,11 @@ func (r *reader) readCommand(p yamldoc.Pair) []string {
 	if word, ok := yamldoc.Scalar(p.Node); ok {
 		words = []string{word}
 	} else {
-		for _, n := range r.Items(p.Node, "command") {
+		items := r.RequiredItems(p.Node, "command")
+		if len(items) == 0 {
+			return nil
+		}
+		for _, n := range items {
 			word, _ := r.Text(n, "a word of command")
 			words = append(words, word)
 		}

@@ -16,7 +16,7 @@ func read(t *testing.T, text string) (nightly.Config, string, error) {
 	t.Helper()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "nightly.yaml")
-	for name, text := range map[string]string{"nightly.yaml": text, "wheels.yaml": "wheels: [{name: a, arch: 8.0}]\n", "said.yaml": "wheels: [{name: a, deepspeed: 0.19.7}]\n"} {
+	for name, text := range map[string]string{"nightly.yaml": text, "wheels.yaml": "wheels: [{name: a, arch: 8.0}]\n", "wrong.yaml": "wheels: [{arch: 8.0, abi: stabel}]\n", "said.yaml": "wheels: [{name: a, deepspeed: 0.19.7}]\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -58,19 +58,28 @@ deploy: {inventory: inventory.yaml, canary: canary, source: main, forks: 8, veri
 
 func TestMistakes(t *testing.T) {
 	for text, want := range map[string]string{
-		"":                                                "nightly.yaml:1:1: the nightly file is empty",
-		"keep: 3":                                         "nightly.yaml:1:1: the file lists no wheels",
-		"whels: wheels.yaml":                              "unknown key \"whels\" in the nightly file",
-		"wheels: {wheels: [{arhc: 8.0}]}":                 "nightly.yaml:1:20: unknown key \"arhc\" in an entry of wheels",
-		"wheels: said.yaml":                               "nightly.yaml:1:1: wheel a has a key deepspeed",
-		"wheels: none.yaml":                               "none.yaml: cannot read the matrix",
-		"wheels: wheels.yaml\nkeep: 0":                    "nightly.yaml:2:7: keep must be a number of builds",
-		"wheels: wheels.yaml\nsources: []":                "sources is empty",
-		"wheels: wheels.yaml\nsources: [nigh]":            "source \"nigh\" is neither release nor main",
-		"wheels: wheels.yaml\nsources: [{name: x}]":       "a source needs a name and a deepspeed",
-		"wheels: wheels.yaml\nsources: [main, main]":      "a second source with the name \"main\"",
-		"wheels: wheels.yaml\nindex: {url: 'https://a/'}": "index has no dir",
-		"wheels: wheels.yaml\ndeploy: {canary: x}":        "deploy has no inventory",
+		"":                                "nightly.yaml:1:1: the nightly file is empty",
+		"keep: 3":                         "nightly.yaml:1:1: the file lists no wheels",
+		"whels: wheels.yaml":              "unknown key \"whels\" in the nightly file",
+		"wheels: {wheels: [{arhc: 8.0}]}": "nightly.yaml:1:20: unknown key \"arhc\" in an entry of wheels",
+		"wheels: said.yaml":               "nightly.yaml:1:1: wheel a has a key deepspeed",
+		"wheels: none.yaml":               "none.yaml: cannot read the matrix",
+		"wheels: {wheels: []}":            "add at least one entry",
+		"wheels: wheels.yaml\nnotify: {command: []}":        "add at least one entry",
+		"wheels: none.yaml\nkeep: 0":                        "nightly.yaml:2:7: keep must be a number of builds",
+		"keep: 1\nwheels: none.yaml":                        "nightly.yaml:2:9: ",
+		"wheels: {wheels: [{arch: 8.0, cpu: v9}]}":          "nightly.yaml:1:36: cpu is \"v9\": must be v2 (SSE4.2), v3 (AVX2), v4 (AVX-512), or native",
+		"wheels: {wheels: [{gpu: FOO}]}":                    "nightly.yaml:1:25: GPU \"FOO\" is not in the tables",
+		"wheels: wrong.yaml":                                "wrong.yaml:1:27: abi is \"stabel\": must be torch, stable or auto",
+		"wheels: wheels.yaml\nindex: s3://wheels":           "nightly.yaml:2:8: the index of a night goes into a folder",
+		"wheels: wheels.yaml\nindex: {dir: a, url: wheels}": "nightly.yaml:2:22: url of index must be an address such as",
+		"wheels: wheels.yaml\nkeep: 0":                      "nightly.yaml:2:7: keep must be a number of builds",
+		"wheels: wheels.yaml\nsources: []":                  "sources is empty",
+		"wheels: wheels.yaml\nsources: [nigh]":              "source \"nigh\" is neither release nor main",
+		"wheels: wheels.yaml\nsources: [{name: x}]":         "a source needs a name and a deepspeed",
+		"wheels: wheels.yaml\nsources: [main, main]":        "a second source with the name \"main\"",
+		"wheels: wheels.yaml\nindex: {url: 'https://a/'}":   "index has no dir",
+		"wheels: wheels.yaml\ndeploy: {canary: x}":          "deploy has no inventory",
 
 		"wheels: wheels.yaml\ndeploy: {inventory: i, source: main}": "deploy names the source \"main\", which is not in sources",
 		"wheels: wheels.yaml\ndeploy: {inventory: i, fork: 3}":      "did you mean \"forks\"?",

@@ -19,7 +19,25 @@ type WordsError struct{ words string }
 // Words makes an error of a node's message.
 func Words(words string) *WordsError { return &WordsError{ui.Shorten(ui.OneLine(words), mostWords)} }
 
-func (e *WordsError) Error() string { return "the node says: " + e.words }
+func (e *WordsError) Error() string { return nodeSays + e.words }
+
+const nodeSays = "the node says: "
+
+// hereError is an error of a program that ran on this machine as it does on a node.
+type hereError struct{ error }
+
+func (e *hereError) Error() string {
+	return strings.ReplaceAll(e.error.Error(), nodeSays, "this machine says: ")
+}
+func (e *hereError) Unwrap() error { return e.error }
+
+// Here returns an error without the words about a node: there is none.
+func Here(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &hereError{err}
+}
 
 // plainPath is a path that needs no quotes in a command, for an environment or a program.
 var plainPath = regexp.MustCompile(`^[A-Za-z0-9_@%+:,./~-]+$`)

@@ -73,14 +73,14 @@ func (r *run) newBucket() (*bucket, error) {
 	conf := r.awsSettings()
 	at, err := url.Parse(conf.endpoint)
 	if err != nil || at.Host == "" || at.Scheme != "http" && at.Scheme != "https" || at.User != nil || strings.Trim(at.Path, "/") != "" {
-		return nil, &TargetError{withoutLogin(conf.endpoint), "the endpoint of S3 must be https:// and a host"}
+		return nil, &TargetError{withoutLogin(conf.endpoint), "the endpoint of S3 must be https:// and a host", "correct AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, or endpoint_url in ~/.aws/config"}
 	}
 	client, err := minio.New(at.Host, &minio.Options{
 		Creds: r.awsCredentials(conf), Secure: at.Scheme == "https", Transport: r.Transport, Region: conf.region,
 		MaxRetries: 1, // retry of this package does it, and honours Retry-After
 	})
 	if err != nil {
-		return nil, &TargetError{r.To.text, err.Error()}
+		return nil, &TargetError{r.To.text, err.Error(), ""}
 	}
 	client.SetAppInfo("dsbuild", "")
 	name, prefix, _ := r.To.Bucket()

@@ -18,7 +18,7 @@ type folder struct{ dir string }
 func (r *run) openFolder() (place, error) {
 	dir := r.To.path
 	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
-		return nil, &TargetError{r.To.text, "it is a file, and no folder"}
+		return nil, &TargetError{r.To.text, "it is a file, and no folder", "name a folder"}
 	}
 	if index.Exists(dir) {
 		return &indexFolder{r, dir}, nil

@@ -41,7 +41,7 @@ type registry struct {
 func (r *run) openRegistry() (place, error) {
 	repo, err := name.NewRepository(r.To.name)
 	if err != nil {
-		return nil, &TargetError{r.To.text, err.Error()}
+		return nil, &TargetError{r.To.text, err.Error(), ""}
 	}
 	auth, err := authn.DefaultKeychain.Resolve(repo)
 	if err != nil {

@@ -40,6 +40,12 @@ func (t Target) Bucket() (bucket, prefix string, ok bool) {
 	return t.name, t.path, t.kind == bucketKind
 }
 
+// Folder reports whether the place is a folder on this machine.
+func (t Target) Folder() bool { return t.kind == folderKind }
+
+// Index reports whether the place is a package index that takes uploads.
+func (t Target) Index() bool { return t.kind == indexKind || t.kind == pypircKind }
+
 // Form is a form of a place, for people.
 type Form struct{ Form, Meaning string }
 
@@ -57,12 +63,18 @@ func Forms() []Form {
 }
 
 // TargetError is a text that names no place.
-type TargetError struct{ text, why string }
+type TargetError struct {
+	text, why string
+	try       string // the hint; "" lists the forms
+}
 
 func (e *TargetError) Error() string { return fmt.Sprintf("%s: %s", e.text, e.why) }
 
-// Hint lists the forms.
+// Hint says what to try: by default it lists the forms.
 func (e *TargetError) Hint() string {
+	if e.try != "" {
+		return e.try
+	}
 	forms := make([]string, 0, len(Forms()))
 	for _, f := range Forms() {
 		forms = append(forms, f.Form)
@@ -115,9 +127,24 @@ func ParseTarget(text string) (Target, error) {
 		err = fmt.Errorf("dsbuild knows no place of the form %s", head)
 	}
 	if err != nil {
-		return Target{}, &TargetError{withoutLogin(text), err.Error()}
+		return Target{}, &TargetError{text: withoutLogin(text), why: err.Error()}
 	}
 	return t, nil
+}
+
+// ParseIndexTarget reads a place that an index is written into: a folder's path or
+// s3://BUCKET[/PREFIX]. Another text is a *TargetError.
+func ParseIndexTarget(text string) (Target, error) {
+	const try = "name a folder such as www, or a bucket such as s3://wheels/deepspeed"
+	if head := scheme.FindString(text); head != "" && head != "s3:" {
+		return Target{}, &TargetError{withoutLogin(text), "the index goes into a folder or s3://BUCKET[/PREFIX]", try}
+	}
+	t, err := ParseTarget(text)
+	var wrong *TargetError
+	if errors.As(err, &wrong) {
+		wrong.try = try
+	}
+	return t, err
 }
 
 // withoutLogin hides the password in an address.
@@ -148,8 +175,13 @@ func (t *Target) parseFile() error {
 func (t *Target) parseBucket(rest string) error {
 	rest, ok := strings.CutPrefix(rest, "//")
 	bucket, prefix, _ := strings.Cut(rest, "/")
-	if !ok || !bucketName.MatchString(bucket) {
+	switch {
+	case !ok || bucket == "":
 		return errors.New("it must be s3:// and the name of a bucket")
+	case strings.Contains(bucket, "@"):
+		return errors.New("it must have no login; dsbuild takes the keys from AWS_ACCESS_KEY_ID or ~/.aws")
+	case !bucketName.MatchString(bucket):
+		return fmt.Errorf("%q is not the name of a bucket (3 to 63 characters: a-z, 0-9, . and -)", bucket)
 	}
 	prefix = strings.Trim(prefix, "/")
 	for part := range strings.SplitSeq(prefix, "/") {

@@ -28,7 +28,9 @@ func TestTargets(t *testing.T) {
 		"":                                    "it is empty",
 		"ftp://host/dir":                      "no place of the form ftp:",
 		"s3:wheels":                           "the name of a bucket",
-		"s3://Wheels/":                        "the name of a bucket",
+		"s3://Wheels/":                        `"Wheels" is not the name of a bucket (3 to 63 characters: a-z, 0-9, . and -)`,
+		"s3://x/y":                            `"x" is not the name of a bucket`,
+		"s3://me:secret@wheels/y":             "must have no login",
 		"s3://wheels/a/../b":                  "an empty part, or one of dots",
 		"file://server/dir":                   "an absolute path",
 		"https://me:secret@pypi.example.org/": "must have no login",
@@ -48,6 +50,30 @@ func TestTargets(t *testing.T) {
 		wrong := new(publish.TargetError)
 		if !errors.As(err, &wrong) || wrong.ExitCode() != 2 || !strings.Contains(err.Error(), why) || strings.Contains(err.Error(), "secret") || !strings.Contains(hint.Of(err), "s3://BUCKET") {
 			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+// An index goes into a folder or a bucket; no other place is taken for the name of a folder.
+func TestIndexTarget(t *testing.T) {
+	t.Parallel()
+	for text, why := range map[string]string{
+		"s3://Wheels/p":                        `"Wheels" is not the name of a bucket`,
+		"s3://":                                "the name of a bucket",
+		"s3://me:secret@wheels/p":              "must have no login",
+		"oci://registry.example.org/team":      "the index goes into a folder or s3://BUCKET[/PREFIX]",
+		"file:///tmp/f":                        "the index goes into a folder",
+		"https://me:secret@wheels.example.org": "the index goes into a folder",
+		"pypirc:internal":                      "the index goes into a folder",
+	} {
+		_, err := publish.ParseIndexTarget(text)
+		if hint.ExitCode(err) != 2 || !strings.Contains(err.Error(), why) || strings.Contains(err.Error(), "secret") || hint.Of(err) != "name a folder such as www, or a bucket such as s3://wheels/deepspeed" {
+			t.Errorf("%s: %v, hint %q", text, err, hint.Of(err))
+		}
+	}
+	for _, text := range []string{"www", "/srv/www", "./s3:/x", "s3://wheels/p"} {
+		if to, err := publish.ParseIndexTarget(text); err != nil || to.String() != text {
+			t.Errorf("%s: %v, %v", text, to, err)
 		}
 	}
 }
@@ -87,7 +113,7 @@ func TestCredentials(t *testing.T) {
 		{name: "other section", pypirc: "[internal]\nrepository = ADDRESS\n", to: "pypirc:external", fails: "no section [external]"},
 		{name: "no repository", pypirc: "[internal]\nusername = ci\n", to: "pypirc:internal", fails: "has no repository"},
 		{name: "a folder", pypirc: "[internal]\nrepository = /srv\n", to: "pypirc:internal", fails: "not the address of an index"},
-		{name: "no file", to: "pypirc:internal", fails: "cannot be read"},
+		{name: "no file", to: "pypirc:internal", fails: "there is no ~/.pypirc"},
 		{name: "no login", fails: "401"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -20,16 +20,24 @@ import (
 const clockSlack = 5 * time.Minute
 
 // RefusedError reports a wheel that a policy does not accept.
-type RefusedError struct{ Reasons []string }
+type RefusedError struct {
+	Reasons []string
+	try     string // the hint
+}
 
 func (e *RefusedError) Error() string {
 	return "the policy refuses it: " + strings.Join(e.Reasons, "; ")
 }
 
 // Hint suggests the next step.
-func (e *RefusedError) Hint() string {
-	return "sign the wheel with a key of the policy: dsbuild sign --key KEY WHEEL"
-}
+func (e *RefusedError) Hint() string { return e.try }
+
+// The hints for a wheel that a policy refuses.
+const (
+	signHint  = "sign the wheel with a key of the policy: dsbuild sign --key KEY WHEEL"
+	copyHint  = "copy WHEEL.provenance.json and its signatures with the wheel, or build the wheel again with --sign KEY"
+	buildHint = "build a wheel that meets the policy, with --sign KEY"
+)
 
 // ExitCode is the code for a wheel that is not what was asked.
 func (e *RefusedError) ExitCode() int { return 4 }
@@ -39,15 +47,18 @@ func (e *RefusedError) ExitCode() int { return 4 }
 func (p *Policy) Check(s Signed, sum string, now time.Time) ([]string, error) {
 	facts, err := readFacts(s.Statement, s.Name, sum)
 	if err != nil {
-		return nil, &RefusedError{[]string{err.Error()}}
+		return nil, &RefusedError{[]string{err.Error()}, copyHint}
 	}
-	reasons := p.checkFacts(facts, now)
+	reasons, try := p.checkFacts(facts, now), signHint
+	if len(reasons) > 0 {
+		try = buildHint // no signature helps
+	}
 	names, rejected := p.countBuilders(s, now)
 	if len(names) < max(p.Builders, 1) {
 		reasons = append(reasons, fmt.Sprintf("%d of %d trusted signatures%s", len(names), max(p.Builders, 1), inParentheses(rejected)))
 	}
 	if len(reasons) > 0 {
-		return nil, &RefusedError{reasons}
+		return nil, &RefusedError{reasons, try}
 	}
 	return names, nil
 }

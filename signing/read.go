@@ -90,7 +90,7 @@ func (r *reader) readPolicy(p *Policy, body ast.Node) {
 		given[pair.Key] = true
 		switch pair.Key {
 		case "signers":
-			for _, n := range r.Items(pair.Node, "signers") {
+			for _, n := range r.RequiredItems(pair.Node, "signers") {
 				p.Signers = append(p.Signers, r.readSigner(n))
 			}
 			if len(p.Signers) > maxSigners {

@@ -82,6 +82,30 @@ type Key interface {
 	Sign(message []byte, namespace string) ([]byte, error)
 }
 
+// StatementError is a wheel without the statement that is signed.
+type StatementError struct{ wheel string }
+
+func (e *StatementError) Error() string {
+	return fmt.Sprintf("%s has no statement beside it (%s)", e.wheel, e.wheel+wheel.ProvenanceSuffix)
+}
+
+// Hint suggests the next step.
+func (e *StatementError) Hint() string {
+	return "dsbuild wheel writes it: copy it with the wheel, or build the wheel again"
+}
+
+// ExitCode is the code for wrong usage.
+func (e *StatementError) ExitCode() int { return 2 }
+
+// CheckStatement returns a *StatementError for a wheel without a statement beside it.
+func CheckStatement(file string) error {
+	s, err := ReadSigned(file)
+	if err == nil && s.Statement == "" {
+		err = &StatementError{s.Name}
+	}
+	return err
+}
+
 // Sign signs the statement beside a wheel, and returns the path of the signature. The statement must
 // be the wheel's. A second signature by the same key replaces the first; signatures of an earlier
 // statement are removed, because they are worth nothing any more.
@@ -91,8 +115,7 @@ func Sign(file string, key Key, namespace string) (string, error) {
 		return "", err
 	}
 	if s.Statement == "" {
-		return "", hint.With(fmt.Errorf("%s has no statement beside it (%s)", s.Name, s.Name+wheel.ProvenanceSuffix),
-			"dsbuild wheel writes it: copy it with the wheel, or build the wheel again")
+		return "", &StatementError{s.Name}
 	}
 	sum, _, err := wheel.HashRegular(file)
 	if err != nil {

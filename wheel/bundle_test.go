@@ -93,7 +93,7 @@ func TestHostileBundles(t *testing.T) {
 		"hides torch":     {func(b *wheel.Bundle, dir string) { rebuilt(t, b, dir, "hjson-3.1.0.data/platlib/torch/x.py") }, "would write files into torch"},
 		"brings nvidia":   {func(b *wheel.Bundle, dir string) { rebuilt(t, b, dir, "nvidia/cu13/lib/x.so") }, "would write files into nvidia"},
 		"deepspeed":       {func(b *wheel.Bundle, dir string) { rebuilt(t, b, dir, "deepspeed/x.py") }, "would write files into deepspeed"},
-		"no zip":          {func(b *wheel.Bundle, dir string) { replaced(t, b, dir, "no zip") }, "not a valid zip"},
+		"no zip":          {func(b *wheel.Bundle, dir string) { replaced(t, b, dir, "no zip") }, "not a zip file"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()

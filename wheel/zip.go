@@ -109,10 +109,10 @@ func findDirectory(r io.ReaderAt, size int64) (directory, error) {
 	// The signature of the last record must lie where a whole record fits.
 	i := bytes.LastIndex(tail[:max(0, len(tail)-endLen+len(endMagic))], []byte(endMagic))
 	if size == 0 {
-		return directory{}, fmt.Errorf("%w: the file is empty", zip.ErrFormat)
+		return directory{}, errors.New("not a zip file: it is empty")
 	}
 	if i < 0 {
-		return directory{}, fmt.Errorf("%w: it is truncated, or not a zip file", zip.ErrFormat)
+		return directory{}, errors.New("not a zip file, or truncated")
 	}
 	end := tail[i:]
 	at := size - int64(len(end))

@@ -72,7 +72,7 @@ The first node is the master. dsbuild changes nothing and leaves nothing on the 
 	flags.StringArrayVar(&opts.output, "output", nil, "a `FOLDER` that every node must be able to write to; repeatable")
 	flags.StringVar(&opts.minFree, "min-free", "1GB", "free space needed in the environment, TMPDIR, /dev/shm and each --output, as `SIZE`")
 	flags.StringArrayVar(&opts.skip, "skip", nil, "leave a `CHECK` out: "+strings.Join(checkNames(), ", ")+"; repeatable")
-	flags.DurationVar(&opts.timeout, "timeout", 0, "time limit of each step of a collective (default 2m)")
+	flags.DurationVar(&opts.timeout, "timeout", 0, "time limit of each step of a collective, as `DURATION` (default 2m)")
 	flags.StringArrayVar(&opts.reports, "report", nil, "also write the report to `FILE`: .json, .html (a page for people) or .xml (JUnit, for CI); repeatable")
 	flags.BoolVar(&opts.json, "json", false, "print one JSON document")
 	return cmd

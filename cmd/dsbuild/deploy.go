@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -149,7 +150,7 @@ func addFleetFlags(cmd *cobra.Command, opts *fleetFlags) {
 	addLimitFlag(cmd, &opts.limit)
 	addConnectFlags(cmd, &opts.connectOptions)
 	flags := cmd.Flags()
-	flags.DurationVar(&opts.timeout, "timeout", 0, "give up a node if sending, installing or verifying takes longer (default 30m, 15m and 15m)")
+	flags.DurationVar(&opts.timeout, "timeout", 0, "give up a node if sending, installing or verifying takes longer than `DURATION` (default 30m, 15m and 15m)")
 	flags.IntVar(&opts.forks, "forks", 32, "`N` nodes at once")
 	flags.StringArrayVar(&opts.reports, "report", nil, "also write the report to `FILE`: .json, .html (a page for people) or .xml (JUnit, for CI); repeatable")
 	flags.StringVar(&opts.logs, "logs", "", "keep the log of every node in `DIR` (default: of failed nodes, in dsbuild/logs of the state directory)")
@@ -373,6 +374,7 @@ type deployment interface {
 // document of the plan.
 func runFleet[Plan interface {
 	Print(io.Writer) error
+	Hints() []ui.Named
 	Err() error
 }, Document any](ctx context.Context, a *app, opts changeFlags, d deployment, survey func(context.Context) (Plan, error), document func(Plan) Document) error {
 	defer d.Close()
@@ -385,7 +387,11 @@ func runFleet[Plan interface {
 	case opts.dryRun && opts.json:
 		return errors.Join(plan.Err(), ui.JSON(a.stdout, document(plan)))
 	case opts.dryRun:
-		return errors.Join(plan.Err(), plan.Print(a.stdout))
+		hints := plan.Hints()
+		for i := range hints {
+			hints[i].Text = nameInventory(hints[i].Text, opts.inventory)
+		}
+		return errors.Join(plan.Err(), plan.Print(a.stdout), report.PrintHints(a.stdout, hints))
 	}
 	return tell(ctx, a, opts.fleetFlags, d.Apply(ctx))
 }
@@ -393,6 +399,7 @@ func runFleet[Plan interface {
 // tell prints and writes the report. The nodes' error comes first, so that a full disk
 // here does not hide it.
 func tell(ctx context.Context, a *app, opts fleetFlags, report *report.Report) error {
+	report.EditHints(func(hint string) string { return nameInventory(hint, opts.inventory) })
 	outcome := report.Err()
 	if ctx.Err() != nil {
 		outcome = context.Cause(ctx)
@@ -420,7 +427,7 @@ func (o fleetFlags) checkFlags() error {
 			err = checkWritable(filepath.Join(o.logs, "node.log"))
 		}
 		if err != nil {
-			return usageErrorf(o.command, "--logs %s: dsbuild could not write there: %w", o.logs, err)
+			return usageErrorf(o.command, "--logs %s: %w", o.logs, err)
 		}
 	}
 	return nil
@@ -433,7 +440,7 @@ func checkReports(command string, reports []string) error {
 			return usageErrorf(command, "--report %s: the name must end in .json, .html or .xml", r)
 		}
 		if err := checkWritable(r); err != nil {
-			return usageErrorf(command, "--report %s: dsbuild could not write it: %w", r, err)
+			return usageErrorf(command, "--report %s: %w", r, err)
 		}
 	}
 	return nil
@@ -446,7 +453,13 @@ func checkWritable(file string) error {
 		return errors.New("it is a folder")
 	}
 	probe, err := os.CreateTemp(filepath.Dir(file), ".report-*")
-	if err != nil {
+	var private *fs.PathError
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("the folder %s does not exist", filepath.Dir(file))
+	case errors.As(err, &private): // it has the name of the temporary file
+		return fmt.Errorf("dsbuild cannot write into %s: %w", filepath.Dir(file), private.Err)
+	case err != nil:
 		return err
 	}
 	return errors.Join(probe.Close(), os.Remove(probe.Name()))

@@ -103,6 +103,7 @@ here, in the cache or in --files; it downloads nothing.`,
 		},
 	}
 	addFleetFlags(cmd, &opts.fleetFlags)
+	cmd.Flags().Lookup("timeout").Usage = verifyTimeoutUsage
 	addLockFlags(cmd, &opts)
 	cmd.Flags().StringVar(&opts.files, "files", "", "look for the files of the lock in `DIR` first")
 	cmd.Flags().StringVar(&opts.verify, "verify", "load", "what to check on each node: `load|files` (every op loads, or files alone)")
@@ -136,8 +137,9 @@ func addLockFlags(cmd *cobra.Command, opts *envOptions) {
 
 // addFilesFlags gives a command the flags of everything that collects files.
 func addFilesFlags(cmd *cobra.Command, opts *envOptions) {
-	cmd.Flags().StringVar(&opts.files, "files", "", "look for the files of the lock in `DIR` before the cache and the index")
-	indexFlags(cmd.Flags(), &opts.site)
+	flags := cmd.Flags()
+	flags.StringVar(&opts.files, "files", "", "look for the files of the lock in `DIR` before the cache and the index")
+	indexFlags(flags, &opts.site)
 }
 
 // envCache is dsbuild's folder for the files of environments.

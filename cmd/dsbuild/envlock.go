@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -59,6 +60,7 @@ other packages keep their versions; --upgrade takes the newest ones that fit.`,
 	flags.StringVar(&opts.inventory, "for", "", "ask the nodes of `INVENTORY` for their kinds")
 	addLimitFlag(cmd, &opts.limit)
 	addConnectFlags(cmd, &opts.connectOptions)
+	flagsNeed(cmd, "for", append(connectFlags(), "limit")...)
 	addFilesFlags(cmd, &opts.envOptions)
 	flags.StringVarP(&opts.out, "output", "o", "", "write the lock to `FILE` (default: the environment file's name with .lock)")
 	flags.BoolVar(&opts.upgrade, "upgrade", false, "take the newest versions that fit, whatever the lock has")
@@ -78,11 +80,14 @@ func runEnvLock(ctx context.Context, a *app, o envLockOptions) error {
 		o.out = lockName(o.file)
 	}
 	spec, err := environment.Read(o.file, a.stdin)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = hint.With(err, "write environment.yaml (docs/environments.md#the-file)")
+	}
 	if err != nil {
 		return err
 	}
 	if spec.Build != nil {
-		return hint.With(usageErrorf(o.command, "%s: deepspeed: says what to build, and there is no wheel yet", spec.Build.At), "dsbuild ship INVENTORY --env %s builds it, locks and deploys", ui.Clean(o.file))
+		return hint.With(usageErrorf(o.command, "%s: deepspeed describes a wheel that is not built yet", spec.Build.At), "dsbuild ship INVENTORY --env %s builds it, locks and deploys", ui.Clean(o.file))
 	}
 	kinds, err := o.kinds(ctx, a, spec)
 	if err != nil {

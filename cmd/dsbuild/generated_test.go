@@ -170,3 +170,18 @@ func tablesPage(t *testing.T) string {
 
 // cell is a text as it stands in a table.
 func cell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
+
+// The help names the value of each flag: no flag has the word of its Go type there.
+func TestPlaceholders(t *testing.T) {
+	root := newRootCommand(&app{})
+	for _, cmd := range append(allCommands(root), root) {
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if name, _ := pflag.UnquoteUsage(f); !f.Hidden && f.Value.Type() != "bool" && name == strings.ToLower(name) && !strings.Contains(name, "|") {
+				t.Errorf("%s --%s %s", cmd.CommandPath(), f.Name, name)
+			}
+			if strings.Contains(f.Usage, "directory") && !strings.Contains(f.Usage, "state directory") {
+				t.Errorf("%s --%s: %s", cmd.CommandPath(), f.Name, f.Usage)
+			}
+		})
+	}
+}

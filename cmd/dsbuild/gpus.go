@@ -37,6 +37,7 @@ func runGPUs(a *app, names []string, asJSON bool, command string) error {
 	if err != nil {
 		return err
 	}
+	names = compat.SplitNames(names)
 	gpus, err := chosenGPUs(tables, names, command)
 	if err != nil {
 		return err

@@ -56,16 +56,16 @@ same digest; SOURCE_DATE_EPOCH sets the time of all files.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.base, "base", "", "base: an image reference, the file of docker save, or an OCI layout")
+	f.StringVar(&o.base, "base", "", "`BASE`: an image reference, the file of docker save, or an OCI layout")
 	f.StringArrayVar(&o.wheels, "wheel", []string{"dist"}, "the wheel of DeepSpeed, `FILE|DIR`; companion wheels too, repeatable")
 	f.StringVarP(&o.output, "output", "o", "", "image to make: `NAME:TAG` in a registry, NAME.tar or NAME.sqsh")
-	f.StringVar(&o.name, "name", "", "name of the image in a tar, which docker load gives it")
+	f.StringVar(&o.name, "name", "", "`NAME` of the image in a tar, which docker load gives it")
 	given := func(name, help string) { o.given[name] = f.String(name, "", help) }
-	given(image.FactPython, "Python of the base: 3.11")
-	given(image.FactTorch, "torch of the base: 2.15.0+cu132")
-	given(image.FactCUDA, "CUDA that this torch was built for: 13.2, or none")
-	given(image.FactGlibc, "glibc of the base: 2.35")
-	given(image.FactLibstdcxx, "newest GLIBCXX of the base's libstdc++: 3.4.30")
+	given(image.FactPython, "Python `VERSION` of the base: 3.11")
+	given(image.FactTorch, "torch `VERSION` of the base: 2.15.0+cu132")
+	given(image.FactCUDA, "CUDA `VERSION` that this torch was built for: 13.2, or none")
+	given(image.FactGlibc, "glibc `VERSION` of the base: 2.35")
+	given(image.FactLibstdcxx, "newest GLIBCXX `VERSION` of the base's libstdc++: 3.4.30")
 	given(image.FactSitePackages, "`FOLDER` in the base into which pip installs")
 	given(image.FactDeepSpeed, "`VERSION` of the DeepSpeed in the base, which the layer replaces, or none")
 	f.BoolVar(&o.force, "force", false, "replace an output that is there")

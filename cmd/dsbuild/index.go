@@ -59,7 +59,7 @@ where they are: 'dsbuild publish' adds wheels.`,
 	}
 	f := cmd.Flags()
 	f.StringArrayVar(&o.wheels, "wheel", []string{"dist"}, "a wheel `FILE|DIR`, or a folder of wheels; repeatable")
-	f.StringVar(&o.url, "url", "", "URL at which DIR is published (default: the page detects it)")
+	f.StringVar(&o.url, "url", "", "`URL` at which DIR is published (default: the page detects it)")
 	f.BoolVar(&o.variants, "variants", false, "experimental: also an index of variants for each torch and CUDA, among which uv chooses by GPU, driver and CPU")
 	f.BoolVar(&o.json, "json", false, "print one JSON document")
 	return cmd
@@ -88,8 +88,11 @@ func runIndex(ctx context.Context, a *app, o indexOptions, command string) error
 
 // writeIndex writes the index into a folder, or beside the wheels of a bucket.
 func writeIndex(ctx context.Context, a *app, o indexOptions, opt index.Options, command string) (index.Summary, error) {
-	to, err := publish.ParseTarget(o.dir)
-	if _, _, bucket := to.Bucket(); err == nil && bucket {
+	to, err := publish.ParseIndexTarget(o.dir)
+	if err != nil {
+		return index.Summary{}, err
+	}
+	if _, _, bucket := to.Bucket(); bucket {
 		if o.variants {
 			return index.Summary{}, usageErrorf(command, "--variants does not go with %s: variants are made of wheels in a folder", o.dir)
 		}
@@ -129,19 +132,14 @@ func wheelsOf(command string, paths []string) ([]string, error) {
 
 // checkIndexURL refuses an address that installers cannot use.
 func checkIndexURL(flag, text, command string) error {
-	if text == "" {
+	err := index.CheckURL(text)
+	if text == "" || err == nil {
 		return nil
 	}
-	at, err := url.Parse(text)
-	switch {
-	case err != nil:
-		return usageErrorf(command, "%s: %w", flag, err)
-	case !slices.Contains([]string{"http", "https", "file"}, at.Scheme) || at.Host == "" && at.Scheme != "file":
-		return usageErrorf(command, "%s %s: must be an address such as https://wheels.example.org/deepspeed/", flag, at.Redacted())
-	case at.User != nil || at.RawQuery != "" || at.Fragment != "":
-		return usageErrorf(command, "%s %s: must have no login, query or fragment", flag, at.Redacted())
+	if at, bad := url.Parse(text); bad == nil {
+		flag += " " + at.Redacted()
 	}
-	return nil
+	return usageErrorf(command, "%s: %w", flag, err)
 }
 
 // gpusOf names the GPUs of a compute capability.

@@ -15,6 +15,14 @@ type interruptError struct{ signal os.Signal }
 
 func (e *interruptError) Error() string { return "interrupted (" + e.signal.String() + ")" }
 
+// signalName is the name of a signal that dsbuild catches.
+func signalName(s os.Signal) string {
+	if s == syscall.SIGTERM {
+		return "SIGTERM"
+	}
+	return "SIGINT"
+}
+
 // withInterrupt returns a context that the first SIGINT or SIGTERM cancels, so
 // that commands can tidy up. The second ends the process at once, after last.
 func withInterrupt(parent context.Context, reporter ui.Reporter, last func()) (context.Context, func()) {
@@ -26,7 +34,7 @@ func withInterrupt(parent context.Context, reporter ui.Reporter, last func()) (c
 		select {
 		case s := <-signals:
 			cancel(&interruptError{s})
-			reporter.Warn("%s: stopping; press once more to stop immediately", s)
+			reporter.Warn("stopping (%s); a second signal stops at once", signalName(s))
 		case <-done:
 			return
 		}

@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -90,11 +92,12 @@ of --output.`,
 	if launch.TakesInventory(kind.Kind) {
 		flags.StringVarP(&opts.inventory, "inventory", "i", "", "the nodes, from this `INVENTORY`")
 		addLimitFlag(cmd, &opts.limit)
+		flagsNeed(cmd, "inventory", "limit")
 	}
 	if launch.TakesConfig(kind.Kind) {
 		flags.StringVar(&opts.wheel, "wheel", "", "check the configuration against the operators of this `WHEEL`")
 	}
-	addSubmitFlags(flags, &opts)
+	addSubmitFlags(cmd, &opts)
 	addJobFlags(flags, kind.Kind)
 	return cmd
 }
@@ -188,7 +191,17 @@ func runLaunch(ctx context.Context, a *app, opts launchOptions) error {
 	if opts.out == "" {
 		return printFiles(a.stdout, files)
 	}
-	return writeFiles(a, opts.out, files)
+	return opts.writeOutput(a, files)
+}
+
+// writeOutput writes the files to --output.
+func (o launchOptions) writeOutput(a *app, files []launch.File) error {
+	err := writeFiles(a, o.out, files)
+	var path *fs.PathError
+	if errors.As(err, &path) && hint.Of(err) == "" {
+		return usageErrorf("dsbuild launch "+string(o.kind), "-o %s: dsbuild cannot write it: %w", o.out, err)
+	}
+	return err
 }
 
 // launchRequest reads all that the job is made of, and the inventory: empty where

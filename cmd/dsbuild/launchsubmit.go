@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/spf13/pflag"
+	"github.com/spf13/cobra"
 
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -16,7 +16,8 @@ import (
 )
 
 // addSubmitFlags gives a kind of job that dsbuild can start the flags for that.
-func addSubmitFlags(flags *pflag.FlagSet, opts *launchOptions) {
+func addSubmitFlags(cmd *cobra.Command, opts *launchOptions) {
+	flags := cmd.Flags()
 	var what string
 	switch opts.kind {
 	case launch.Slurm:
@@ -33,7 +34,9 @@ func addSubmitFlags(flags *pflag.FlagSet, opts *launchOptions) {
 	if opts.kind != launch.Slurm {
 		flags.StringVar(&opts.logs, "logs", "", "with --submit, without Slurm: the folder `DIR` of the run's logs, a file for each rank (default: dsbuild/jobs in the state directory)")
 		flags.DurationVar(&opts.grace, "grace", usualGrace, "with --submit, without Slurm: how long processes may take to end after SIGTERM, as `DURATION`; then dsbuild kills them")
+		flagsNeed(cmd, "submit", "logs", "grace")
 	}
+	flagsNeed(cmd, "submit", "json")
 }
 
 // usualGrace is how long processes may take to end if nothing is said.

@@ -58,8 +58,8 @@ shell script.`,
 	cmd.Flags().BoolVar(&opts.json, "json", false, "print one JSON document")
 	cmd.Flags().BoolVar(&opts.sarif, "sarif", false, "print one SARIF 2.1.0 document, for CI")
 	cmd.Flags().BoolVar(&opts.rules, "rules", false, "list the rules, and read no file")
-	cmd.MarkFlagsMutuallyExclusive("json", "sarif")
-	cmd.MarkFlagsMutuallyExclusive("rules", "sarif")
+	flagsExclude(cmd, "json", "sarif", "both decide the format")
+	flagsExclude(cmd, "rules", "sarif", "SARIF holds findings; use --json")
 	return cmd
 }
 

@@ -3,15 +3,19 @@ package main
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/environment"
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/nightly"
 	"github.com/dsbuild/dsbuild/pipeline"
@@ -53,7 +57,7 @@ was built, and is not what was asked; else the exit code of the deploy.`,
 				return err
 			}
 			o.build.site = site
-			return runNightly(cmd.Context(), a, o, cmd.CommandPath())
+			return runNightly(cmd.Context(), a, o)
 		},
 	}
 	f := cmd.Flags()
@@ -65,12 +69,15 @@ was built, and is not what was asked; else the exit code of the deploy.`,
 
 // runNightly runs the night of the file. If it failed, it sends the notice; it prints the report in
 // any case.
-func runNightly(ctx context.Context, a *app, o nightlyOptions, command string) error {
+func runNightly(ctx context.Context, a *app, o nightlyOptions) error {
 	config, err := nightly.Read(o.file)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = hint.With(err, "copy ci/nightly/nightly.yaml (docs/nightly.md)")
+	}
 	if err != nil {
 		return o.build.site.Error(err)
 	}
-	report, err := runNight(ctx, a, o, config, command)
+	report, err := runNight(ctx, a, o, config)
 	err = o.build.site.Error(err)
 	if err != nil && config.Notify != nil {
 		config.Notify.Transport = o.build.site.Transport()
@@ -90,12 +97,7 @@ func runNightly(ctx context.Context, a *app, o nightlyOptions, command string) e
 }
 
 // runNight runs one night. Its report is nil if the night could not begin.
-func runNight(ctx context.Context, a *app, o nightlyOptions, config nightly.Config, command string) (*nightly.Report, error) {
-	if config.Index != nil {
-		if err := checkIndexURL("--url", config.Index.URL, command); err != nil {
-			return nil, err
-		}
-	}
+func runNight(ctx context.Context, a *app, o nightlyOptions, config nightly.Config) (*nightly.Report, error) {
 	var err error
 	opt := nightly.Options{Config: config, Store: pipeline.DefaultStore(), Report: a.reporter, Now: time.Now, By: localUser()}
 	if config.Deploy != nil {
@@ -127,7 +129,11 @@ func nightlyDeploy(ctx context.Context, a *app, d nightly.Deploy, site pipeline.
 	addDeployFlags(cmd, &opts) // the defaults
 	for name, text := range d.Flags {
 		if err := cmd.Flags().Set(name, text); err != nil {
-			return nil, usageErrorf("dsbuild nightly", "deploy: %s: %w", name, err)
+			var invalid *pflag.InvalidValueError
+			if errors.As(err, &invalid) {
+				err = invalidValue(invalid)
+			}
+			return nil, usageErrorf("dsbuild nightly", "deploy: %s", strings.TrimPrefix(err.Error(), "--"))
 		}
 	}
 	opts.inventory = d.Inventory

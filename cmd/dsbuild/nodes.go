@@ -61,7 +61,7 @@ format cannot hold.`,
 	addLimitFlag(cmd, &opts.limit)
 	cmd.Flags().StringVar(&opts.to, "to", "", "write the inventory as `"+strings.Join(inventory.Writers(), "|")+"`")
 	cmd.Flags().BoolVar(&opts.json, "json", false, "print one JSON document")
-	cmd.MarkFlagsMutuallyExclusive("to", "json")
+	flagsExclude(cmd, "json", "to", "both decide the format")
 	return cmd
 }
 

@@ -55,8 +55,8 @@ or CI_JOB_TOKEN, docker login. dsbuild has no flag for them, and prints none.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.checkURL, "check-url", "", "simple `URL` of the package index that lists what it has")
-	f.StringVar(&o.ca, "ca", "", "file of certificates to trust beside the system's (default: SSL_CERT_FILE)")
-	f.IntVar(&o.parallel, "parallel", 4, "wheels at the same time")
+	caFlag(f, &o.ca)
+	f.IntVar(&o.parallel, "parallel", 4, "`N` wheels at the same time")
 	f.BoolVar(&o.dryRun, "dry-run", false, "show which files would be sent, and send nothing")
 	f.BoolVar(&o.json, "json", false, "print one JSON document")
 	return cmd
@@ -79,6 +79,9 @@ func runPublish(ctx context.Context, a *app, o publishOptions, command string) e
 	}
 	if o.parallel < 1 {
 		return usageErrorf(command, "--parallel %d: must be at least 1", o.parallel)
+	}
+	if o.checkURL != "" && !to.Index() {
+		return usageErrorf(command, "--check-url needs a package index as TO: https://HOST/PATH or pypirc:NAME")
 	}
 	if err := checkIndexURL("--check-url", o.checkURL, command); err != nil {
 		return err

@@ -47,7 +47,7 @@ are listed, and the exit code is 4.`,
 			return site.Error(asUsage(cmd.CommandPath(), runRebuild(cmd.Context(), a, o, base, args[0], cmd.CommandPath())))
 		},
 	}
-	cmd.Flags().StringVar(&base, "base", "", "the root file system tar that the wheel was built on, if it is not the engine's own")
+	cmd.Flags().StringVar(&base, "base", "", "the root file system `TAR` that the wheel was built on, if it is not the engine's own")
 	o.placeFlags(cmd.Flags())
 	return cmd
 }

@@ -178,14 +178,17 @@ func executeCommand(ctx context.Context, root *cobra.Command, args []string) err
 	started := false
 	onRun(root, func(cmd *cobra.Command) error {
 		started = true
-		return refuseEmptyFlags(cmd)
+		if err := refuseEmptyFlags(cmd); err != nil {
+			return err
+		}
+		return checkFlagRules(cmd)
 	})
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
 	if err != nil && !started {
 		return wrongUsage(cmd, args, err)
 	}
-	return err
+	return namedInventory(cmd, err)
 }
 
 // refuseEmptyFlags refuses flags whose value is empty: in --limit "$NODES" a

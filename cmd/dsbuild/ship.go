@@ -93,6 +93,7 @@ func (o *shipOptions) addFlags(cmd *cobra.Command) {
 	f.StringVar(&o.env, "env", "", "deploy the whole environment of `FILE`, with the DeepSpeed that it says to build")
 	f.StringVar(&o.lock, "lock", "", "the lock that --env writes: `FILE` (default: the environment file's name with .lock)")
 	f.BoolVar(&o.fleet.force, "force", false, "install also where the node already runs its wheel")
+	flagsNeed(cmd, "env", "lock")
 }
 
 // checkFlags checks the values of flags beyond their types.

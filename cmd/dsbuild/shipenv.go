@@ -23,7 +23,7 @@ func runShipEnv(ctx context.Context, a *app, o shipOptions) error {
 	case err != nil:
 		return err
 	case spec.Build == nil:
-		return hint.With(usageErrorf(o.fleet.command, "%s says of no DeepSpeed that it is to be built", ui.Clean(o.env)), "give deepspeed: {version: 0.19.8, ops: [cpu_adam]}, or use dsbuild env lock and dsbuild env deploy")
+		return hint.With(usageErrorf(o.fleet.command, "%s names a finished wheel, or no DeepSpeed, but ship --env builds one", ui.Clean(o.env)), "give deepspeed: {version: 0.19.8, ops: [cpu_adam]}, or use dsbuild env lock and dsbuild env deploy")
 	case o.env == "-" && o.lock == "":
 		return usageErrorf(o.fleet.command, "--env - needs --lock: the lock of standard input has no name")
 	}

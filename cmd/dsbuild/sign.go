@@ -56,8 +56,8 @@ verifies the bundle before it writes it. Other programs of sigstore read the bun
 			return runSign(cmd.Context(), a, o, args)
 		},
 	}
-	cmd.Flags().StringVar(&o.key, "key", "", "the SSH `KEY`: a private key, or the .pub file of a key in the agent; or a signing config of sigstore")
-	cmd.Flags().StringVar(&o.namespace, "namespace", signing.Namespace, "the namespace of an SSH signature, which a policy can ask for")
+	cmd.Flags().StringVar(&o.key, "key", "", "the `KEY`: an SSH private key, the .pub file of a key in the agent, or a signing config of sigstore")
+	cmd.Flags().StringVar(&o.namespace, "namespace", signing.Namespace, "`NAMESPACE` of an SSH signature, which a policy can ask for")
 	return cmd
 }
 
@@ -74,6 +74,9 @@ func runSign(ctx context.Context, a *app, o signOptions, files []string) error {
 	for _, file := range files {
 		if info, err := os.Stat(file); err != nil || !info.Mode().IsRegular() {
 			return usageErrorf(o.command, "%s is not a wheel's file", file)
+		}
+		if err := signing.CheckStatement(file); err != nil {
+			return err
 		}
 	}
 	key, err := a.openKey(ctx, o.key)

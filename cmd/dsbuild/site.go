@@ -12,14 +12,18 @@ import (
 // taken from the environment (docs/airgap.md).
 func siteFlags(f *pflag.FlagSet, o *pipeline.SiteOptions) {
 	indexFlags(f, o)
-	f.StringVar(&o.Toolkit, "toolkit", "", "file of Debian's package nvidia-cuda-toolkit 12.4, for device code under CUDA 12 (default: from a mirror of Debian)")
+	f.StringVar(&o.Toolkit, "toolkit", "", "`FILE` of Debian's package nvidia-cuda-toolkit 12.4, for device code under CUDA 12 (default: from a mirror of Debian)")
 }
 
 // indexFlags are the flags of a command that fetches packages.
 func indexFlags(f *pflag.FlagSet, o *pipeline.SiteOptions) {
-	f.StringVar(&o.IndexURL, "index-url", "", "package index to fetch from (default: that of pip or uv in the environment)")
-	f.StringArrayVar(&o.ExtraIndexURLs, "extra-index-url", nil, "additional package index, repeatable")
-	f.StringVar(&o.CA, "ca", "", "file of certificates to trust beside the system's (default: SSL_CERT_FILE)")
+	f.StringVar(&o.IndexURL, "index-url", "", "`URL` of the package index to fetch from (default: the variable UV_DEFAULT_INDEX, UV_INDEX_URL or PIP_INDEX_URL)")
+	f.StringArrayVar(&o.ExtraIndexURLs, "extra-index-url", nil, "`URL` of an additional package index, repeatable (default: UV_INDEX, UV_EXTRA_INDEX_URL and PIP_EXTRA_INDEX_URL)")
+	caFlag(f, &o.CA)
+}
+
+func caFlag(f *pflag.FlagSet, ca *string) {
+	f.StringVar(ca, "ca", "", "`FILE` of certificates to trust beside the system's (default: SSL_CERT_FILE)")
 }
 
 func newSite(o pipeline.SiteOptions) (pipeline.Site, error) {

@@ -23,9 +23,9 @@ func runToolchainMatrix(a *app, gpus []string, asJSON bool) error {
 	if err != nil {
 		return err
 	}
+	gpus = compat.SplitNames(gpus)
 	for _, name := range gpus {
-		if len(tables.GPUsNamed(name)) == 0 {
-			_, err := tables.Resolve(wheel.Spec{GPUs: []string{name}}) // says which are near
+		if err := tables.CheckGPU(name); err != nil {
 			return err
 		}
 	}

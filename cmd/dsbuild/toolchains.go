@@ -33,8 +33,9 @@ none. --matrix shows its choice for every torch and Python.`,
 		},
 	}
 	cmd.Flags().BoolVar(&matrix, "matrix", false, "print the toolchain for each torch and Python, or why none exists")
-	cmd.Flags().StringArrayVar(&gpus, "gpu", []string{"A100"}, "with --matrix: a GPU to build for, repeatable")
+	cmd.Flags().StringArrayVar(&gpus, "gpu", []string{"A100"}, "with --matrix: a GPU to build for, by `NAME`; repeatable")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON document")
+	flagsNeed(cmd, "matrix", "gpu")
 	return cmd
 }
 

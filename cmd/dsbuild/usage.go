@@ -12,6 +12,9 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -37,6 +40,20 @@ func wrongUsage(cmd *cobra.Command, args []string, err error) error {
 		wrong.err, wrong.hint = wrongArguments(cmd, cmd.Flags().Args())
 	}
 	return wrong
+}
+
+// nameInventory puts the name of the inventory into a hint of a package that does not know it.
+func nameInventory(hint, inventory string) string {
+	return strings.ReplaceAll(hint, "INVENTORY", node.PlainPath(inventory, remote.Quote(inventory)))
+}
+
+// namedInventory is nameInventory for the hint of an error of a command on an inventory.
+func namedInventory(cmd *cobra.Command, err error) error {
+	args := cmd.Flags().Args()
+	if text := hint.Of(err); strings.Contains(text, "INVENTORY") && len(args) == 1 && slices.Equal(requiredArguments(cmd), []string{"INVENTORY"}) {
+		return hint.With(err, "%s", nameInventory(text, args[0]))
+	}
+	return err
 }
 
 // firstWord returns the argument after a command's name, "" if that is a flag.

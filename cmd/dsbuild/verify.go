@@ -17,6 +17,9 @@ type verifyOptions struct {
 	verify string
 }
 
+// verifyTimeoutUsage is the help of --timeout of a command that sends and installs nothing.
+const verifyTimeoutUsage = "give up a node if verifying takes longer than `DURATION` (default 15m)"
+
 func newVerifyCommand(a *app) *cobra.Command {
 	var opts verifyOptions
 	cmd := &cobra.Command{
@@ -44,6 +47,7 @@ Nodes that need several wheels (two Pythons, say) differ without it.`,
 		},
 	}
 	addFleetFlags(cmd, &opts.fleetFlags)
+	cmd.Flags().Lookup("timeout").Usage = verifyTimeoutUsage
 	addRetryFlag(cmd, &opts.fleetFlags)
 	flags := cmd.Flags()
 	flags.StringVar(&opts.wheel, "wheel", "", "the wheel `FILE` that every node must run, or a folder with a wheel for each node (default: what most nodes run)")

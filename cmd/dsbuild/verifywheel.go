@@ -44,7 +44,7 @@ It names every difference, and then exits with 4.`,
 func runVerifyWheel(ctx context.Context, a *app, file, policy string, asJSON bool) error {
 	const command = "dsbuild verify-wheel"
 	if info, err := os.Stat(file); err == nil && info.IsDir() {
-		return usageErrorf(command, "%s is a directory: give a .whl file; 'dsbuild inspect' also reads unpacked wheels", file)
+		return usageErrorf(command, "%s is a folder: give a .whl file; 'dsbuild inspect' also reads unpacked wheels", file)
 	}
 	rules, err := a.readPolicy(policy)
 	if err != nil {

@@ -91,9 +91,10 @@ A wheel is for one minor of torch and one Python. With --abi stable it is for to
 	f.StringVar(&o.inventory, "for", "", "build the fewest wheels that serve all nodes of this `INVENTORY`")
 	addLimitFlag(cmd, &o.limit)
 	addConnectFlags(cmd, &o.connectOptions)
-	f.StringVar(&o.env, "env", "", "build for the environment of this python; dsbuild does not change it")
-	f.StringVar(&o.matrix, "matrix", "", "file that lists several wheels (docs/farm.md)")
-	f.StringArrayVar(&o.with, "with", nil, "companion to build in the same environment, repeatable: NAME==VERSION, NAME@git+URL@REF or NAME@PATH")
+	flagsNeed(cmd, "for", append(connectFlags(), "limit")...)
+	f.StringVar(&o.env, "env", "", "build for the environment of this `PYTHON`; dsbuild does not change it")
+	f.StringVar(&o.matrix, "matrix", "", "`FILE` that lists several wheels (docs/farm.md)")
+	f.StringArrayVar(&o.with, "with", nil, "`COMPANION` to build in the same environment, repeatable: NAME==VERSION, NAME@git+URL@REF or NAME@PATH")
 	f.BoolVar(&o.bundle, "bundle", false, "also collect the requirements of DeepSpeed and the companions, without torch, in a wheelhouse")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the plan and stop")
 	f.BoolVar(&o.json, "json", false, "print one JSON document on stdout")
@@ -115,17 +116,17 @@ func (o wheelOptions) run() func(context.Context, *app, wheelOptions) error {
 func (o *wheelOptions) buildFlags(f *pflag.FlagSet) {
 	o.placeFlags(f)
 	f.BoolVar(&o.noCache, "no-cache", false, "compile again: ignore the store and cached objects")
-	f.StringVarP(&o.out, "output", "o", "dist", "directory for wheels")
+	f.StringVarP(&o.out, "output", "o", "dist", "`FOLDER` for wheels")
 }
 
 // placeFlags adds the flags that say where, and with which builder, wheels are built.
 func (o *wheelOptions) placeFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.builder, "builder", planner.Auto, "auto, dagger (a container engine) or host (this machine, no root needed)")
-	f.StringArrayVar(&o.engines, "engine", nil, "address of a Dagger engine: unix:///path/engine.sock, tcp://host:port, image+docker://REF; repeatable when dsbuild builds several wheels")
-	f.IntVar(&o.parallel, "parallel", 0, "number of parallel builds on each engine (default: as cores and memory allow)")
+	f.StringVar(&o.builder, "builder", planner.Auto, "`auto|dagger|host`: dagger is a container engine, host this machine (no root needed)")
+	f.StringArrayVar(&o.engines, "engine", nil, "`ADDRESS` of a Dagger engine: unix:///path/engine.sock, tcp://host:port, image+docker://REF; repeatable when dsbuild builds several wheels")
+	f.IntVar(&o.parallel, "parallel", 0, "`N` parallel builds on each engine (default: as cores and memory allow)")
 	siteFlags(f, &o.siteOptions)
-	f.StringVar(&o.sign, "sign", "", "sign the wheels with this SSH `KEY`: a private key, or the .pub file of a key in the agent (docs/signing.md)")
-	f.IntVar(&o.jobs, "jobs", 0, "number of parallel compile jobs (default: the number of cores)")
+	f.StringVar(&o.sign, "sign", "", "sign the wheels with `KEY`: an SSH private key, the .pub file of a key in the agent, or a signing config of sigstore (docs/signing.md)")
+	f.IntVar(&o.jobs, "jobs", 0, "`N` parallel compile jobs (default: the number of cores)")
 }
 
 // checkFlags refuses flags that contradict each other.
@@ -140,12 +141,6 @@ func (o wheelOptions) checkFlags(f *pflag.FlagSet, command string) error {
 	switch {
 	case o.matrix != "" && o.inventory != "":
 		return usageErrorf(command, "--for does not work with --matrix: either the nodes or the file decide which wheels to build")
-	case o.limit != "" && o.inventory == "":
-		return usageErrorf(command, "--limit needs --for")
-	case o.via != viaSSH && o.inventory == "":
-		return usageErrorf(command, "--via needs --for")
-	case o.ssh != sshAuto && o.inventory == "":
-		return usageErrorf(command, "--ssh needs --for")
 	case several && (len(o.with) > 0 || o.bundle):
 		return usageErrorf(command, "--with and --bundle work for one wheel only: a wheelhouse is for one Python and one torch")
 	case o.inventory != "" && o.env != "":

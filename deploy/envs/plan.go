@@ -252,6 +252,17 @@ func NewRollbackPlan(nodes []ProbeResult, policy deploy.InUse) Plan {
 	return plan
 }
 
+// Hints lists what to try for the nodes that are refused or were not reached.
+func (p Plan) Hints() []ui.Named {
+	var hints []ui.Named
+	for _, n := range p.Nodes {
+		if (n.Action == deploy.Refuse || n.Action == deploy.Absent) && n.Hint != "" {
+			hints = append(hints, ui.Named{Name: n.Name, Text: n.Hint})
+		}
+	}
+	return hints
+}
+
 // Err is the error that the report of this plan will have, as far as the plan can tell.
 func (p Plan) Err() error {
 	return report.PlanErr(len(p.Nodes), func(i int) (left, unfit bool) {

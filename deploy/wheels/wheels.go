@@ -73,7 +73,7 @@ func NewUsageError(hint, format string, args ...any) error {
 	return &UsageError{fmt.Errorf(format, args...), hint}
 }
 
-const buildHint = "build one with: dsbuild wheel --arch 8.0 (the arch of your GPUs), or name one with --wheel"
+const buildHint = "build one for these nodes: dsbuild wheel --for INVENTORY; or name one: --wheel FILE"
 
 // Load reads the wheel at path, or every wheel in the folder at path. It counts copies of a
 // wheel once. A damaged wheel is an error with exit code 4. A wheel in the cache known is not

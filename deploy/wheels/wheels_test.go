@@ -88,8 +88,8 @@ func TestLoadRefuses(t *testing.T) {
 		text, hint string
 		code       int
 	}{
-		filepath.Join(empty, "none.whl"): {"no wheel: ", "dsbuild wheel --arch 8.0", 2},
-		empty:                            {"no wheel in " + empty, "dsbuild wheel --arch 8.0", 2},
+		filepath.Join(empty, "none.whl"): {"no wheel: ", "dsbuild wheel --for INVENTORY", 2},
+		empty:                            {"no wheel in " + empty, "dsbuild wheel --for INVENTORY", 2},
 		damaged:                          {name, "", 4},
 		foreign:                          {name, "", 4},
 		outside:                          {"it would put files outside of DeepSpeed's own folder: torch", "", 4},

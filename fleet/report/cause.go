@@ -23,6 +23,16 @@ type Cause struct {
 	Alike bool `json:"-"`
 }
 
+// EditHints rewrites every hint, such as one that does not know the name of the inventory.
+func (r *Report) EditHints(edit func(hint string) string) {
+	for i := range r.Nodes {
+		r.Nodes[i].Hint = edit(r.Nodes[i].Hint)
+	}
+	for i := range r.Causes {
+		r.Causes[i].Hint = edit(r.Causes[i].Hint)
+	}
+}
+
 // Causes groups the nodes that are not ok by cause. The cause with the most nodes comes first;
 // nodes skipped because of others come last.
 func Causes(nodes []Node) []Cause {

@@ -292,3 +292,13 @@ func (r *Report) values(of func(*node.Facts) string) string {
 	}
 	return strings.Join(all, " and ")
 }
+
+// PrintHints writes the hints of nodes, equal ones in one line.
+func PrintHints(w io.Writer, hints []ui.Named) error {
+	for _, f := range ui.Fold(hints) {
+		if _, err := fmt.Fprintf(w, "%s: hint: %s\n", f.Names, ui.Clean(f.Text)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -239,7 +239,7 @@ func PlanErr(total int, of func(i int) (left, unfit bool)) error {
 	case allUnfit == total:
 		return AllUnfit(total)
 	}
-	return NotOK("%d of %d nodes are refused or could not be reached", allLeft, total)
+	return NotOK("%d of %d nodes: refused or unreachable", allLeft, total)
 }
 
 // AllUnfit is the error of a run whose wheel fits none of its nodes.

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -66,6 +67,8 @@ func readPast(r io.Reader, command string) (*Past, error) {
 	switch err := json.Unmarshal(text, &report); {
 	case errors.As(err, &odd):
 		return nil, fmt.Errorf("it is not a report: %s has the type %s", cmp.Or(odd.Field, "the document"), odd.Value)
+	case err != nil && !bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")):
+		return nil, errors.New("it is not a report (JSON, written by --report FILE.json)")
 	case err != nil:
 		return nil, fmt.Errorf("it is not a report: %w", err)
 	case report.Command == "" || report.Nodes == nil:

@@ -77,7 +77,8 @@ func TestRetry(t *testing.T) {
 // reports that are none; each names what is wrong with it.
 func damagedReports() map[string]string {
 	return map[string]string{
-		"":                         "unexpected end of JSON input",
+		"":                         "it is not a report (JSON, written by --report FILE.json)",
+		"a: b":                     "it is not a report (JSON, written by --report FILE.json)",
 		"{":                        "unexpected end of JSON input",
 		"[]":                       "the document has the type array",
 		"null":                     "it does not name its command",

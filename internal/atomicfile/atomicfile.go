@@ -38,14 +38,27 @@ func Create(path string, r io.Reader, mode fs.FileMode) error {
 func write(path string, r io.Reader, mode fs.FileMode, place func(tmp, path string) error) error {
 	tmp, err := createBeside(path, mode)
 	if err != nil {
-		return err
+		return named(path, err)
 	}
 	defer os.Remove(tmp.Name()) //nolint:errcheck // it has its place, or nobody can do anything about it
 	_, err = io.Copy(tmp, r)
 	if err = errors.Join(err, tmp.Close()); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	return place(tmp.Name(), path)
+	return named(path, place(tmp.Name(), path))
+}
+
+// named returns err with the name of the file in place of the temporary one.
+func named(path string, err error) error {
+	var create *fs.PathError
+	var link *os.LinkError
+	switch {
+	case errors.As(err, &create):
+		return &fs.PathError{Op: "create", Path: path, Err: create.Err}
+	case errors.As(err, &link):
+		return &fs.PathError{Op: "create", Path: path, Err: link.Err}
+	}
+	return err
 }
 
 // createBeside makes a new file in the folder of path. os.CreateTemp would make it

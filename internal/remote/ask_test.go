@@ -350,7 +350,7 @@ func TestQuestionEnds(t *testing.T) {
 func TestNobodyToAsk(t *testing.T) {
 	s := sshtest.Start(t, sshtest.Options{Password: "secret"})
 	_, err := quick().Dial(t.Context(), keyless(s))
-	wantError(t, err, remote.ErrAuth, "there is no key to try", "")
+	wantError(t, err, remote.ErrAuth, "no SSH key to log in to", "")
 	target := s.Target()
 	other := sshtest.Start(t, sshtest.Options{})
 	target.IdentityFiles = []string{other.IdentityFile}

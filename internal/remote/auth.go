@@ -45,6 +45,7 @@ type keySet struct {
 	signers []ssh.Signer
 	labels  []string // one for each signer
 	notes   []string // keys that could not be used, each with the reason
+	missing bool     // an identity file does not exist
 	locked  []string // encrypted identity files, when nobody can be asked for the passphrase
 	agent   net.Conn
 	certs   []*ssh.Certificate // from CertificateFile; each goes before its key
@@ -94,9 +95,18 @@ func (d *SSH) keysFor(ctx context.Context, t Target) (*keySet, error) {
 		return k, nil
 	}
 	defer k.close()
-	err := cause.Errorf("%w for %s: there is no key to try%s", ErrAuth, cause.Own(loginName(t)), k.because())
+	err := cause.Errorf("%w %s%s", noKeyError{}, cause.Own(loginName(t)), k.because())
+	if k.missing && len(k.locked) == 0 && named {
+		return nil, hint.With(err, "correct identity_file in the inventory, or IdentityFile in ~/.ssh/config")
+	}
 	return nil, hint.With(err, "%s", k.advice())
 }
+
+// noKeyError is a login that dsbuild did not try. It is an ErrAuth.
+type noKeyError struct{}
+
+func (noKeyError) Error() string        { return "no SSH key to log in to" }
+func (noKeyError) Is(target error) bool { return target == ErrAuth } //nolint:errorlint // Is itself
 
 func loginName(t Target) string { return t.User + "@" + hostPort(t) }
 
@@ -211,7 +221,8 @@ func (k *keySet) addFile(file string, held []ssh.Signer) {
 			return
 		}
 		if errors.Is(err, os.ErrNotExist) {
-			err = errors.New("does not exist")
+			k.notes, k.missing = append(k.notes, file+" does not exist"), true
+			return
 		}
 		k.notes = append(k.notes, fmt.Sprintf("%s: %v", file, err))
 		return

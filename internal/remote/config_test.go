@@ -431,7 +431,7 @@ func TestIdentitiesOnly(t *testing.T) {
 	target := s.Target()
 	target.IdentityFiles = nil
 	_, err := d.Dial(t.Context(), target) // this dialer has no agent at all
-	wantError(t, err, remote.ErrAuth, "no key to try", "")
+	wantError(t, err, remote.ErrAuth, "no SSH key to log in to", "")
 
 	config := filepath.Join(t.TempDir(), "config")
 	if err := os.WriteFile(config, []byte("Host *\n  IdentitiesOnly yes\n  IdentityAgent "+socket+"\n"), 0o600); err != nil {
@@ -440,7 +440,7 @@ func TestIdentitiesOnly(t *testing.T) {
 	t.Setenv("SSH_AUTH_SOCK", "/no/such/agent")
 	d = remote.NewSSH(remote.Options{Config: config})
 	_, err = d.Dial(t.Context(), target)
-	wantError(t, err, remote.ErrAuth, "no key to try", "")
+	wantError(t, err, remote.ErrAuth, "no SSH key to log in to", "")
 
 	// Only the public half of the named key is here.
 	signer, err := ssh.NewSignerFromKey(right)

@@ -293,7 +293,7 @@ func TestNoKeyAtAll(t *testing.T) {
 	target := s.Target()
 	target.IdentityFiles = []string{"/no/such/key"}
 	_, err := quick().Dial(t.Context(), target)
-	wantError(t, err, remote.ErrAuth, "no key to try .*/no/such/key: does not exist", "identity_file")
+	wantError(t, err, remote.ErrAuth, "^no SSH key to log in to train@.*/no/such/key does not exist", "^correct identity_file")
 	if s.Connections() != 0 {
 		t.Error("the node was bothered")
 	}

@@ -83,7 +83,7 @@ func (a *attempt) remember(said string) {
 		keys.labels = append(keys.labels, m[1])
 	}
 	for _, m := range saysMissing.FindAllStringSubmatch(said, -1) {
-		keys.notes = append(keys.notes, m[1]+": does not exist")
+		keys.notes = append(keys.notes, m[1]+" does not exist")
 	}
 	if len(keys.labels) == 0 && a.login.asked == 0 {
 		keys.labels = append(keys.labels, "no key")

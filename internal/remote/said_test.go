@@ -86,7 +86,7 @@ debug1: Authentications that can continue: publickey,keyboard-interactive
 	if got := strings.Join(keys.labels, "; "); got != "the agent's ED25519 SHA256:abc; /nowhere/id_rsa; gssapi-with-mic" {
 		t.Errorf("tried: %s", got)
 	}
-	if got := strings.Join(keys.notes, "; "); got != "/home/train/.ssh/id_none: does not exist" {
+	if got := strings.Join(keys.notes, "; "); got != "/home/train/.ssh/id_none does not exist" {
 		t.Errorf("notes: %s", got)
 	}
 	if offered := a.login.offered.Load(); offered == nil || strings.Join(*offered, ",") != "publickey,keyboard-interactive" {

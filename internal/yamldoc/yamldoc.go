@@ -253,11 +253,20 @@ func (r *Reader) Entries(n ast.Node, what string) []ast.Node {
 	return list.Values
 }
 
-// Items returns the entries of a list that must not be empty.
+// Items returns the entries of a list that must not be empty, of a key that the file may leave out.
 func (r *Reader) Items(n ast.Node, what string) []ast.Node {
+	return r.items(n, what, "remove the key, or add an entry")
+}
+
+// RequiredItems returns the entries of a list that must not be empty, of a key that the file needs.
+func (r *Reader) RequiredItems(n ast.Node, what string) []ast.Node {
+	return r.items(n, what, "add at least one entry")
+}
+
+func (r *Reader) items(n ast.Node, what, advice string) []ast.Node {
 	entries := r.Entries(n, what)
 	if _, ok := n.(*ast.SequenceNode); ok && len(entries) == 0 {
-		r.Add(r.Place(n), "remove the key instead", "%s is empty", what)
+		r.Add(r.Place(n), advice, "%s is empty", what)
 	}
 	return entries
 }
@@ -267,7 +276,7 @@ func (r *Reader) Wrong(n ast.Node, want string) {
 	advice, kind := "", "something else"
 	switch n.(type) {
 	case *ast.NullNode:
-		advice, kind = "remove the key instead", "nothing"
+		advice, kind = "remove the key, or give it a value", "nothing"
 	case *ast.MappingNode, *ast.MappingValueNode:
 		kind = "a mapping"
 	case *ast.SequenceNode:

@@ -79,7 +79,7 @@ func TestPairs(t *testing.T) {
 		"7.5":                            "x.yaml:1:1: the matrix must be a mapping (key: value), but this is a decimal number",
 		".inf":                           "x.yaml:1:1: the matrix must be a mapping (key: value), but this is a decimal number",
 		"true":                           "x.yaml:1:1: the matrix must be a mapping (key: value), but this is true or false",
-		"null":                           "x.yaml:1:1: the matrix must be a mapping (key: value), but this is nothing | remove the key instead",
+		"null":                           "x.yaml:1:1: the matrix must be a mapping (key: value), but this is nothing | remove the key, or give it a value",
 		"&a 1":                           "x.yaml:1:1: the matrix must be a mapping (key: value), but this is an anchor or alias, which is not supported | use defaults",
 		"!!str a":                        "x.yaml:1:1: the matrix must be a mapping (key: value), but this is a tag, which is not supported",
 		"|\n  a\n":                       "x.yaml:1:1: the matrix must be a mapping (key: value), but this is a text",
@@ -117,9 +117,9 @@ func TestItems(t *testing.T) {
 		}
 	}
 	for text, want := range map[string][2]string{
-		"a: [1]": {}, "a:\n- 1\n": {}, "a: []": {"x.yaml:1:4: a is empty | remove the key instead", ""},
+		"a: [1]": {}, "a:\n- 1\n": {}, "a: []": {"x.yaml:1:4: a is empty | remove the key, or add an entry", ""},
 		"a: 1":         {"x.yaml:1:4: a must be a list, but this is a number", "x.yaml:1:4: a must be a list, but this is a number"},
-		"a:":           {"x.yaml:1:4: a must be a list, but this is nothing | remove the key instead", "x.yaml:1:4: a must be a list, but this is nothing | remove the key instead"},
+		"a:":           {"x.yaml:1:4: a must be a list, but this is nothing | remove the key, or give it a value", "x.yaml:1:4: a must be a list, but this is nothing | remove the key, or give it a value"},
 		"a:\n  b: 1\n": {"x.yaml:2:3: a must be a list, but this is a mapping", "x.yaml:2:3: a must be a list, but this is a mapping"},
 	} {
 		if got := mistake(text, read(true)); got != want[0] {

@@ -80,6 +80,11 @@ func Check(file string, r io.Reader) ([]Finding, error) {
 	if err != nil {
 		return nil, unreadableError(file, err)
 	}
+	if reason := notScript(text); reason != "" {
+		list := diagnostic.List{} // without lines: no excerpt shows bytes that are no text
+		list.Add(diagnostic.Position{File: file}, scriptsHint, "%s: not a launch script", reason)
+		return nil, list.Err()
+	}
 	// A byte order mark is not part of the script.
 	text = bytes.TrimPrefix(text, []byte("\ufeff"))
 	f := newDocument(file, text)
@@ -107,6 +112,20 @@ func Check(file string, r io.Reader) ([]Finding, error) {
 	}
 	sortFindings(all)
 	return all, nil
+}
+
+// scriptsHint is the hint of files that are no scripts.
+const scriptsHint = "launch lint reads only scripts of sh and bash"
+
+// notScript says why a file cannot be a script; "" if it can.
+func notScript(text []byte) string {
+	switch {
+	case len(text) > script.MaxSize:
+		return fmt.Sprintf("larger than %d KiB", script.MaxSize>>10)
+	case bytes.IndexByte(text, 0) >= 0:
+		return "a binary file"
+	}
+	return ""
 }
 
 // Unreadable is the error for a file that cannot be opened.
@@ -194,7 +213,7 @@ func (f *document) syntaxError(err error) error {
 	if errors.As(err, &at) {
 		position = f.position(at.At)
 	}
-	list.Add(position, "launch lint reads only scripts of sh and bash", "%s", err)
+	list.Add(position, scriptsHint, "%s", err)
 	return list.Err()
 }
 

@@ -31,11 +31,12 @@ type settings []setting
 
 // entry returns an Entry with the defaults, replaced by the settings in s.
 func (s settings) entry(name string, at Position, defaults settings) Entry {
-	e := Entry{Name: name, Position: at}
+	e := Entry{Name: name, Position: at, places: map[string]Position{}}
 	for _, said := range slices.Concat(defaults, s) {
 		for _, k := range keys() {
 			if k.name == said.key {
 				k.set(&e, said.value)
+				e.places[k.name] = said.at
 			}
 		}
 	}
@@ -72,7 +73,7 @@ func (r *reader) readDocument(body ast.Node) []Entry {
 		r.Add(p.At, "", "exclude needs a matrix")
 	}
 	if p, ok := parts["wheels"]; ok {
-		for _, n := range r.Items(p.Node, "wheels") {
+		for _, n := range r.RequiredItems(p.Node, "wheels") {
 			before := len(r.Problems)
 			said, name := r.readSettings(n, "an entry of wheels", true)
 			if len(r.Problems) > before {

@@ -36,6 +36,16 @@ type Entry struct {
 	ABI       string
 	Base      string
 	KeepDebug bool
+
+	places map[string]Position // of the values, by key
+}
+
+// Place returns the position of a key's value; that of the entry if the file does not give the key.
+func (e Entry) Place(key string) Position {
+	if at, ok := e.places[key]; ok {
+		return at
+	}
+	return e.Position
 }
 
 // File is a matrix file that was read.

@@ -44,6 +44,12 @@ wheels:
 		{Name: "v100", Position: at(9, 5), GPUs: []string{"V100"}, Ops: ops, CPU: "x86-64-v3"},
 		{Name: "gpu=H100+A100,ops=all,keep-debug=true", Position: at(10, 5), GPUs: []string{"H100", "A100"}, Ops: []string{"all"}, CPU: "x86-64-v3", KeepDebug: true},
 	}
+	if at := f.Entries[1].Place("torch"); at.Line != 5 || at.Column != 19 || f.Entries[1].Place("driver") != f.Entries[1].Position {
+		t.Errorf("the torch of the second entry is at %s", at)
+	}
+	for i := range f.Entries {
+		f.Entries[i].places = nil
+	}
 	if !reflect.DeepEqual(f.Entries, want) {
 		t.Errorf("%+v\nwant\n%+v", f.Entries, want)
 	}

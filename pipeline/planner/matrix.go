@@ -18,6 +18,9 @@ func (p *Planner) PlanMatrix(ctx context.Context, file *matrix.File, isMistake f
 	first := map[string]matrix.Entry{} // by plan
 	var jobs []pipeline.Job
 	for _, e := range file.Entries {
+		if AddMistakes(mistakes, p.tables, e) {
+			continue
+		}
 		plan, err := p.ReportingAs(e.Name).Plan(ctx, EntryRequest(e))
 		if err != nil && !isMistake(err) {
 			return nil, fmt.Errorf("%s: %w", e.Name, err)

@@ -1,14 +1,11 @@
 package planner
 
 import (
-	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
-	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -54,47 +51,29 @@ func (e *RequestError) ExitCode() int { return 2 }
 // spec reads the request's values, or reports the first that has no meaning.
 func (r Request) spec(tables *compat.Tables) (wheel.Spec, error) {
 	spec := wheel.Spec{GPUs: r.GPUs, Torch: r.Torch, CUDA: r.CUDA, Python: r.Python, Glibc: r.Glibc, Driver: r.Driver}
+	if wrong := r.wrongValues(tables); len(wrong) > 0 {
+		return spec, wrong[0].err
+	}
 	for _, op := range r.Ops { // of a list such as "cpu_adam, utils"
 		spec.Ops = append(spec.Ops, strings.TrimSpace(op))
 	}
-	var err error
-	if spec.ABI, err = parseABI(r.ABI); err != nil {
-		return spec, err
+	if spec.ABI = wheel.ABI(r.ABI); spec.ABI == wheel.TorchMinor {
+		spec.ABI = "" // the default
 	}
+	var err error
 	if spec.Archs, err = wheel.ParseArchs(r.Archs); err != nil {
-		for _, name := range r.Archs {
-			if len(tables.GPUsNamed(name)) > 0 {
-				return spec, hint.With(err, "did you mean --gpu %s?", name)
-			}
-		}
 		return spec, err
 	}
 	switch r.CPU {
 	case "": // the nodes decide
 	case nativeCPU:
-		spec.CPU, err = hostCPU()
+		if spec.CPU, err = hostCPU(); err != nil {
+			return spec, &RequestError{err: fmt.Errorf("--cpu native: %w", err)}
+		}
 	default:
 		spec.CPU, err = wheel.ParseCPULevel(r.CPU)
 	}
-	if err != nil {
-		return spec, &RequestError{fmt.Errorf("--cpu: %w", err), suggestCPU(r.CPU)}
-	}
-	if r.Ops != nil && len(r.Ops) == 0 { // nil: the default ops
-		return spec, &RequestError{err: errors.New("--ops: no operator given")}
-	}
-	return spec, nil
-}
-
-// parseABI reads the ABI that a wheel is asked for. torch's C++ interface is the default.
-func parseABI(text string) (wheel.ABI, error) {
-	known := []string{string(wheel.TorchMinor), string(wheel.StableABI), string(wheel.AutoABI)}
-	switch {
-	case text == "" || text == known[0]:
-		return "", nil
-	case slices.Contains(known, text):
-		return wheel.ABI(text), nil
-	}
-	return "", &RequestError{fmt.Errorf("--abi %q is unknown: must be torch, stable or auto", text), diagnostic.DidYouMean(text, known)}
+	return spec, err
 }
 
 // suggestCPU names the level that a set of instructions belongs to.

@@ -27,17 +27,24 @@ func TestRequestWithoutMeaning(t *testing.T) {
 		request    Request
 		text, hint string
 	}{
-		"ABI":            {Request{ABI: "stabel"}, `--abi "stabel" is unknown: must be torch, stable or auto`, "did you mean stable?"},
-		"ABI, far":       {Request{ABI: "c"}, `--abi "c" is unknown`, ""},
+		"ABI":            {Request{ABI: "stabel"}, `--abi stabel: must be torch, stable or auto`, "did you mean stable?"},
+		"ABI, far":       {Request{ABI: "c"}, `--abi c: must be`, ""},
 		"arch":           {Request{Archs: []string{"eight"}}, "eight", ""},
 		"GPU as arch":    {Request{Archs: []string{"A100"}}, "A100", "did you mean --gpu A100?"},
-		"CPU":            {Request{CPU: "x86-64-v9"}, "--cpu: ", ""},
-		"CPU, AVX-512":   {Request{CPU: "AVX512F"}, "--cpu: ", "did you mean --cpu v4?"},
-		"CPU, AVX2":      {Request{CPU: "avx2"}, "--cpu: ", "did you mean --cpu v3?"},
-		"CPU, SSE":       {Request{CPU: "sse4.2"}, "--cpu: ", "did you mean --cpu v2?"},
-		"CPU, natvie":    {Request{CPU: "natvie"}, "--cpu: ", "did you mean native?"},
+		"CPU":            {Request{CPU: "x86-64-v9"}, "--cpu ", ""},
+		"CPU, AVX-512":   {Request{CPU: "AVX512F"}, "--cpu ", "did you mean --cpu v4?"},
+		"CPU, AVX2":      {Request{CPU: "avx2"}, "--cpu ", "did you mean --cpu v3?"},
+		"CPU, SSE":       {Request{CPU: "sse4.2"}, "--cpu ", "did you mean --cpu v2?"},
+		"CPU, natvie":    {Request{CPU: "natvie"}, "--cpu ", "did you mean native?"},
+		"CPU, none":      {Request{CPU: "v9"}, "--cpu v9: must be v2 (SSE4.2), v3 (AVX2), v4 (AVX-512), or native", ""},
+		"torch":          {Request{Torch: "foo"}, "--torch foo: must be X.Y or X.Y.Z", ""},
+		"torch, a major": {Request{Torch: "2"}, "--torch 2: must be X.Y or X.Y.Z", ""},
+		"CUDA":           {Request{CUDA: "cu128"}, "--cuda cu128: must be X or X.Y", ""},
+		"Python":         {Request{GPUs: []string{"A100"}, Python: "3"}, "--python 3: must be X.Y", "did you mean --python 3.11?"},
+		"glibc":          {Request{Glibc: "old"}, "--glibc old: must be X.Y", ""},
+		"driver":         {Request{Driver: "x"}, "--driver x: must be a version, as nvidia-smi prints it", ""},
 		"no ops":         {Request{Ops: []string{}}, "--ops: no operator given", ""},
-		"first of these": {Request{ABI: "x", CPU: "y"}, `--abi "x"`, ""},
+		"first of these": {Request{ABI: "x", CPU: "y"}, `--abi x:`, ""},
 	} {
 		_, err := c.request.spec(tables)
 		if err == nil || !strings.Contains(err.Error(), c.text) || !strings.Contains(hint.Of(err), c.hint) || hint.ExitCode(err) != 2 {
@@ -116,9 +123,10 @@ func TestMistakesOfMatrix(t *testing.T) {
 - {name: good, arch: 8.0}
 - {name: again, arch: [8.0]}
 - {name: gpu, arch: A100}
-- {name: cpu, arch: 8.0, cpu: avx2}
+- {name: cpu, arch: 8.0, cpu: avx2, driver: x}
 - {name: never, arch: 8.0, torch: 2.15, python: 3.7}
 - {name: other, arch: 9.0}
+- {name: unknown, gpu: [A100, V10O], ops: [utils, cpu_adm]}
 `
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -133,7 +141,8 @@ func TestMistakesOfMatrix(t *testing.T) {
 	}
 	for _, want := range []string{
 		"wheels.yaml:3:", "again is the same wheel as good (", "remove one of them", "wheels.yaml:4:", "hint: did you mean gpu: A100?",
-		"wheels.yaml:5:", "cpu: ", "hint: did you mean cpu: v3?", "wheels.yaml:6:", "3.7",
+		"wheels.yaml:5:31: cpu is \"avx2\": must be v2", "hint: did you mean cpu: v3?", "wheels.yaml:5:45: driver is \"x\": must be a version", "wheels.yaml:6:", "3.7",
+		"wheels.yaml:8:24: GPU \"V10O\" is not in the tables", "hint: this works: gpu: V100 instead of V10O", "wheels.yaml:8:43: dsbuild cannot build an op \"cpu_adm\"",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("no %q in\n%v", want, err)

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// The rules of flags are annotations of a flag, so that the rules of all commands are checked in one
+// place, and refused in the same words.
+const (
+	needsRule    = "dsbuild_needs"    // the flag without which it has no effect
+	excludesRule = "dsbuild_excludes" // a flag that it does not work with, and why
+)
+
+// flagsNeed declares flags that have no effect without another one.
+func flagsNeed(cmd *cobra.Command, needed string, names ...string) {
+	for _, name := range names {
+		annotate(cmd, name, needsRule, needed)
+	}
+}
+
+// flagsExclude declares two flags that do not work together.
+func flagsExclude(cmd *cobra.Command, first, second, why string) {
+	annotate(cmd, first, excludesRule, second, why)
+}
+
+// connectFlags are the flags of addConnectFlags.
+func connectFlags() []string {
+	return []string{"via", "ssh", "partition", "account", "qos", "time", "slurm-wait", "salloc"}
+}
+
+func annotate(cmd *cobra.Command, name, rule string, values ...string) {
+	if err := cmd.Flags().SetAnnotation(name, rule, values); err != nil {
+		panic(err) // the command has no such flag
+	}
+}
+
+// checkFlagRules refuses flags that have no effect, or that contradict each other.
+func checkFlagRules(cmd *cobra.Command) error {
+	var wrong []string
+	given := func(name string) bool {
+		f := cmd.Flags().Lookup(name)
+		return f != nil && f.Changed && f.Value.String() != "false"
+	}
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if rule := f.Annotations[needsRule]; len(rule) == 1 && given(f.Name) && !given(rule[0]) {
+			wrong = append(wrong, "--"+f.Name+" needs "+flagWord(cmd, rule[0]))
+		}
+		if rule := f.Annotations[excludesRule]; len(rule) == 2 && given(f.Name) && given(rule[0]) {
+			wrong = append(wrong, "--"+f.Name+" does not work with --"+rule[0]+": "+rule[1])
+		}
+	})
+	if len(wrong) == 0 {
+		return nil
+	}
+	return &usageError{err: errors.New(strings.Join(slices.Compact(wrong), "\n")), command: cmd.CommandPath()}
+}
+
+// flagWord is a flag as users mostly write it.
+func flagWord(cmd *cobra.Command, name string) string {
+	if f := cmd.Flags().Lookup(name); f.Shorthand != "" {
+		return "-" + f.Shorthand
+	}
+	return "--" + name
+}

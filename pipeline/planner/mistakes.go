@@ -1,0 +1,138 @@
+package planner
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/pipeline/matrix"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// mistake is a value of a request that has no meaning, whatever the other values are.
+type mistake struct {
+	key  string // of a matrix file; the flag has the same name
+	text string // in the words of the file
+	err  error  // in the words of the command line
+}
+
+// newMistake describes a value that is not what its key takes.
+func newMistake(key, value, want, suggestion string) mistake {
+	return mistake{
+		key, fmt.Sprintf("%s is %q: %s", key, diagnostic.Clip(value), want),
+		&RequestError{fmt.Errorf("--%s %s: %s", key, diagnostic.Clip(value), want), suggestion},
+	}
+}
+
+// mistakeOf wraps an error that is worded for both already.
+func mistakeOf(key string, err error) mistake { return mistake{key, flagsAsKeys(err.Error()), err} }
+
+// wrongValues finds the values that cannot be read.
+func (r Request) wrongValues(tables *compat.Tables) []mistake {
+	var all []mistake
+	if known := []string{string(wheel.TorchMinor), string(wheel.StableABI), string(wheel.AutoABI)}; r.ABI != "" && !slices.Contains(known, r.ABI) {
+		all = append(all, newMistake("abi", r.ABI, "must be torch, stable or auto", diagnostic.DidYouMean(r.ABI, known)))
+	}
+	for _, text := range r.Archs {
+		if _, err := wheel.ParseArchs([]string{text}); err != nil {
+			if len(tables.GPUsNamed(text)) > 0 {
+				err = hint.With(err, "did you mean --gpu %s?", text)
+			}
+			all = append(all, mistakeOf("arch", err))
+		}
+	}
+	if _, err := wheel.ParseCPULevel(r.CPU); err != nil && r.CPU != "" && r.CPU != nativeCPU {
+		all = append(all, newMistake("cpu", r.CPU, "must be v2 (SSE4.2), v3 (AVX2), v4 (AVX-512), or native: the level of this machine", suggestCPU(r.CPU)))
+	}
+	if r.Ops != nil && len(r.Ops) == 0 { // nil: the default ops
+		all = append(all, mistakeOf("ops", &RequestError{err: errors.New("--ops: no operator given")}))
+	}
+	return append(all, r.wrongVersions(tables)...)
+}
+
+var (
+	torchForm  = regexp.MustCompile(`^[0-9]+\.[0-9]+(\.[0-9]+)?([^0-9.].*)?$`) // a suffix such as +cu128 is compat's
+	cudaForm   = regexp.MustCompile(`^[0-9]+(\.[0-9]+){0,2}$`)
+	pythonForm = regexp.MustCompile(`^[0-9]+\.[0-9]+(\.[0-9]+)?$`)
+	glibcForm  = regexp.MustCompile(`^[0-9]+\.[0-9]+$`)
+	driverForm = regexp.MustCompile(`^[0-9]{3}(\.[0-9]+){0,2}$`)
+)
+
+// wrongVersions finds versions that are none.
+func (r Request) wrongVersions(tables *compat.Tables) []mistake {
+	var all []mistake
+	for _, v := range []struct {
+		key, value, want string
+		form             *regexp.Regexp
+	}{
+		{"torch", r.Torch, "must be X.Y or X.Y.Z", torchForm},
+		{"cuda", r.CUDA, "must be X or X.Y", cudaForm},
+		{"python", r.Python, "must be X.Y", pythonForm},
+		{"glibc", r.Glibc, "must be X.Y, as 'ldd --version' prints it on the oldest node: 2.28", glibcForm},
+		{"driver", r.Driver, "must be a version, as nvidia-smi prints it on the oldest node: 550.54.15", driverForm},
+	} {
+		if v.value == "" || v.form.MatchString(v.value) {
+			continue
+		}
+		suggestion := ""
+		if v.key == "python" {
+			suggestion = r.suggestPython(tables)
+		}
+		all = append(all, newMistake(v.key, v.value, v.want, suggestion))
+	}
+	return all
+}
+
+// suggestPython names the Python that dsbuild chooses for a request without one.
+func (r Request) suggestPython(tables *compat.Tables) string {
+	r.Python = ""
+	spec, err := r.spec(tables)
+	if err != nil {
+		return ""
+	}
+	tc, err := tables.Resolve(spec)
+	if err != nil {
+		return ""
+	}
+	return "did you mean --python " + tc.Python + "?"
+}
+
+// unknownNames finds the GPUs and the ops that dsbuild does not know.
+func (r Request) unknownNames(tables *compat.Tables) []mistake {
+	var all []mistake
+	for _, name := range compat.SplitNames(r.GPUs) {
+		var bad *compat.ConflictError
+		if errors.As(tables.CheckGPU(name), &bad) {
+			all = append(all, mistakeOf("gpu", hint.With(errors.New(bad.Conflicts[0].What), "%s", bad.Hint())))
+		}
+	}
+	known := []string{compat.AllOps}
+	for _, op := range tables.Ops {
+		known = append(known, op.Name)
+	}
+	for _, name := range compat.SplitNames(r.Ops) {
+		if !slices.Contains(known, name) {
+			err := fmt.Errorf("dsbuild cannot build an op %q ('dsbuild ops' lists the ops)", name)
+			all = append(all, mistakeOf("ops", hint.Add(err, diagnostic.DidYouMean(name, known))))
+		}
+	}
+	return all
+}
+
+// AddMistakes adds what has no meaning in an entry of a matrix to the mistakes of its file, each at
+// its place, and reports whether there is any. A value that several entries share is added once.
+func AddMistakes(list *diagnostic.List, tables *compat.Tables, e matrix.Entry) bool {
+	r := EntryRequest(e)
+	wrong := append(r.wrongValues(tables), r.unknownNames(tables)...)
+	for _, m := range wrong {
+		at := e.Place(m.key)
+		if !slices.ContainsFunc(list.Problems, func(p diagnostic.Problem) bool { return p.Position == at && p.Message == m.text }) {
+			list.Add(at, flagsAsKeys(hint.Of(m.err)), "%s", m.text)
+		}
+	}
+	return len(wrong) > 0
+}
