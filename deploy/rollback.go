@@ -50,19 +50,24 @@ func previousName(p *node.Previous) string {
 	return "DeepSpeed " + p.Version
 }
 
-// rollbackSteps returns the steps of a rollback to the version before the last deploy.
-func (u *nodeRun) rollbackSteps() []fleet.Step {
+// rollback takes a node back to the version before the last deploy.
+type rollback struct{ node *nodeRun }
+
+// steps returns the steps of the rollback.
+func (r rollback) steps() []fleet.Step {
+	u := r.node
 	limit, wait := u.run.fleet.Limit, u.run.opt.InUse.Wait
 	return []fleet.Step{
 		u.awaitFreeStep(),
-		{Name: "rollback", Limit: wait + limit(installLimit), Do: u.exchange}, // takes the lock, exchanges the versions
-		{Name: "verify", Limit: limit(verifyLimit), Do: u.verifyRollback},
-		{Name: "record", Limit: recordLimit, Do: u.recordRollback, Needed: u.holdsLock},
+		{Name: "rollback", Limit: wait + limit(installLimit), Do: r.exchange}, // takes the lock, exchanges the versions
+		{Name: "verify", Limit: limit(verifyLimit), Do: r.verify},
+		{Name: "record", Limit: recordLimit, Do: r.record, Needed: u.holdsLock},
 	}
 }
 
 // exchange tells the agent to exchange the installed version for the previous one.
-func (u *nodeRun) exchange(ctx context.Context) error {
+func (r rollback) exchange(ctx context.Context) error {
+	u := r.node
 	if err := u.awaitFree(ctx); err != nil {
 		return err
 	}
@@ -95,9 +100,10 @@ func (u *nodeRun) exchange(ctx context.Context) error {
 	return nil
 }
 
-// verifyRollback compares the files of the restored version with its RECORD. It does not load the
+// verify compares the files of the restored version with its RECORD. It does not load the
 // ops: an op that fails now may have failed before the deploy, too.
-func (u *nodeRun) verifyRollback(ctx context.Context) error {
+func (r rollback) verify(ctx context.Context) error {
+	u := r.node
 	if u.change.after == nil {
 		return nil
 	}
@@ -107,8 +113,9 @@ func (u *nodeRun) verifyRollback(ctx context.Context) error {
 	return u.prove(ctx, wheel.Manifest{}, verify.Request{Level: verify.LevelFiles, Version: u.change.after.Version, Record: u.change.recordSHA256, Ops: []string{}})
 }
 
-// recordRollback makes the rollback final and deletes the version that it replaced.
-func (u *nodeRun) recordRollback(ctx context.Context) error {
+// record makes the rollback final and deletes the version that it replaced.
+func (r rollback) record(ctx context.Context) error {
+	u := r.node
 	at := time.Now().UTC().Format(time.RFC3339)
 	e := journalEntry{Do: "rollback", Run: u.run.fleet.Run, At: at, By: u.run.opt.By, Node: u.Host.Name, Before: u.change.before, Verify: verify.LevelFiles}
 	if u.change.after != nil {

@@ -48,7 +48,7 @@ func (u *nodeRun) steps() []fleet.Step {
 			{Name: "record", Limit: recordLimit, Do: u.record, Needed: u.holdsLock}, // makes the change final, writes the journal
 		}
 	case Rollback:
-		return u.rollbackSteps()
+		return rollback{u}.steps()
 	case Shared:
 		return []fleet.Step{
 			{Name: "install", Limit: installLimit, Do: u.findSharedInstallation}, // finds the version that the other node installed
@@ -121,7 +121,7 @@ func (u *nodeRun) putAll(ctx context.Context, again bool) error {
 		} else if err := u.inbox.Put(ctx, f); err != nil {
 			return err
 		}
-		u.byteCode = u.byteCode || u.isByteCode(f)
+		u.byteCode = u.byteCode || u.plan.Wheel.ByteCode != nil && f == *u.plan.Wheel.ByteCode
 	}
 	return nil
 }
@@ -159,12 +159,6 @@ func (u *nodeRun) uploads() []wheels.File {
 // DeepSpeed's modules in about a second, all nodes at once. Sending the 2.4 MB to more than 64
 // nodes over 1 Gbit/s takes longer than that.
 const mostWithCode = 64
-
-// isByteCode reports whether a file is the byte code of the wheel's modules.
-func (u *nodeRun) isByteCode(f wheels.File) bool {
-	code := u.plan.Wheel.ByteCode
-	return code != nil && f == *code
-}
 
 // startAgent starts the agent, which takes the lock and repairs the environment if an earlier run was
 // interrupted. With again set it waits longer for the lock: the agent before it may not know yet
@@ -268,7 +262,7 @@ func (u *nodeRun) verifySharing(ctx context.Context) error {
 	leader := u.run.nodes[u.plan.Leader]
 	verify, kept := u.verify, "the new wheel"
 	if leader.plan.Action == Rollback {
-		verify, kept = u.verifyRollback, "the version that was put back"
+		verify, kept = rollback{u}.verify, "the version that was put back"
 	}
 	err := verify(ctx)
 	if err == nil || !u.change.changed {

@@ -39,17 +39,17 @@ func (u *nodeRun) undo(ctx context.Context) {
 			limited, hurry = context.WithTimeout(limited, hurriedLimit)
 			defer hurry()
 		}
-		if seen, inspectErr := u.inspectAgain(limited, err); inspectErr == nil {
+		if seen, inspectErr := inspectAgain(limited, u, err); inspectErr == nil {
 			is, err = seen, nil
 		}
 	}
-	u.describeUndo(is, err)
+	describeUndo(u, is, err)
 }
 
 // inspectAgain finds out the version on a node after its agent was lost. It starts another agent,
 // over a new connection if needed. That agent waits for the end of the first one and, if the
 // first one was killed, repairs the environment.
-func (u *nodeRun) inspectAgain(ctx context.Context, lost error) (undoReply, error) {
+func inspectAgain(ctx context.Context, u *nodeRun, lost error) (undoReply, error) {
 	if errors.Is(lost, remote.ErrLost) {
 		if err := u.restart(ctx); err != nil {
 			return undoReply{}, err
@@ -68,11 +68,11 @@ func (u *nodeRun) inspectAgain(ctx context.Context, lost error) (undoReply, erro
 }
 
 // describeUndo adds the result of the undo to the node's error.
-func (u *nodeRun) describeUndo(is undoReply, err error) {
+func describeUndo(u *nodeRun, is undoReply, err error) {
 	why, after := hint.Of(u.Err), errors.New("put back: no DeepSpeed, as before")
 	switch {
 	case err != nil:
-		after, u.change.after, u.change.unseen = u.describeUnseen(err), nil, true
+		after, u.change.after, u.change.unseen = describeUnseen(u, err), nil, true
 		why = strings.TrimPrefix(why+"; deploy again once the node answers", "; ")
 	case is.Recorded:
 		u.change.changed = true
@@ -88,7 +88,7 @@ func (u *nodeRun) describeUndo(is undoReply, err error) {
 }
 
 // describeUnseen describes the state of a node whose undo failed or gave no answer.
-func (u *nodeRun) describeUnseen(err error) error {
+func describeUnseen(u *nodeRun, err error) error {
 	var refused *agent.Failure
 	switch {
 	case errors.As(err, &refused):

@@ -160,7 +160,7 @@ func (w *BundleWheel) readWheel(dir string) error {
 	if err != nil {
 		return err
 	}
-	if foreign := a.foreignTops(func(top string) bool { return !torchFolder(top) && !strings.EqualFold(top, "deepspeed") }); len(foreign) > 0 {
+	if foreign := foreignTops(a.members, func(top string) bool { return !torchFolder(top) && !strings.EqualFold(top, "deepspeed") }); len(foreign) > 0 {
 		return &FileError{w.Path, fmt.Errorf("it would write files into %s, which belongs to another package", strings.Join(foreign, ", ")), "leave it out of the bundle"}
 	}
 	f, _ := a.FileName()
@@ -174,11 +174,11 @@ func torchFolder(top string) bool {
 	return slices.Contains([]string{"torch", "torchgen", "functorch", "triton", "nvidia"}, strings.ToLower(top))
 }
 
-// foreignTops lists the files and folders that a wheel puts at the top level of site-packages and
-// for which may returns false.
-func (a *Archive) foreignTops(may func(top string) bool) []string {
+// foreignTops lists the files and folders that the members of a wheel put at the top level of
+// site-packages and for which may returns false.
+func foreignTops(members []Member, may func(top string) bool) []string {
 	var out []string
-	for _, m := range a.members {
+	for _, m := range members {
 		p := installPath(m.Name)
 		if p[0] == '/' {
 			continue // in the directory of a scheme: scripts, headers, data
@@ -194,7 +194,7 @@ func (a *Archive) foreignTops(may func(top string) bool) []string {
 // ForeignTops lists the files and folders that a wheel of DeepSpeed would install outside of its
 // own package, its metadata and its scripts. For DeepSpeed's own wheels the list is empty.
 func (a *Archive) ForeignTops() []string {
-	out := a.foreignTops(func(top string) bool { return strings.HasPrefix(strings.ToLower(top), "deepspeed") })
+	out := foreignTops(a.members, func(top string) bool { return strings.HasPrefix(strings.ToLower(top), "deepspeed") })
 	for _, m := range a.members {
 		p := installPath(m.Name)
 		if p[0] == '/' && !strings.HasPrefix(p, "/scripts/") && !slices.Contains(out, m.Name) {

@@ -28,7 +28,7 @@ func (a *Archive) InstalledFiles(site string) (map[string]string, error) {
 		if !ok || e.Algorithm == "" { // RECORD itself has no hash
 			continue
 		}
-		if files[name], err = a.sha256Of(e); err != nil {
+		if files[name], err = sha256Of(a, e); err != nil {
 			return nil, err
 		}
 	}
@@ -47,7 +47,7 @@ func installedName(name, site string) (installed string, ok bool) {
 }
 
 // sha256Of returns the sha256 of a file in hex, from RECORD if that has it.
-func (a *Archive) sha256Of(e RecordEntry) (string, error) {
+func sha256Of(a *Archive, e RecordEntry) (string, error) {
 	if e.Algorithm != "sha256" {
 		return HashMember(a, e.Path)
 	}

@@ -355,7 +355,8 @@ type entry struct {
 	Before string `json:"before"`
 }
 
-func (u *nodeRun) entry(digest string) entry {
+// newEntry describes a change to the environment with this digest, for the journal.
+func newEntry(u *nodeRun, digest string) entry {
 	return entry{u.run.opt.Command, u.run.fleet.Run, time.Now().UTC().Format(time.RFC3339), u.run.opt.By, u.Host.Name, digest, u.environment()}
 }
 
@@ -378,7 +379,7 @@ func (u *nodeRun) record(ctx context.Context) error {
 	var done struct {
 		Python string `json:"python"`
 	}
-	if err := u.session.Ask(ctx, agent.Order{"do": "record", "digest": set.Digest, "mark": m, "journal": u.entry(set.Digest)}, &done); err != nil {
+	if err := u.session.Ask(ctx, agent.Order{"do": "record", "digest": set.Digest, "mark": m, "journal": newEntry(u, set.Digest)}, &done); err != nil {
 		return err
 	}
 	u.changed, u.now = true, &Present{Name: u.files.Name, Digest: set.Digest, Python: done.Python, DeepSpeed: m.DeepSpeed}
@@ -401,7 +402,7 @@ func (u *nodeRun) rollBack(ctx context.Context) error {
 		Python string         `json:"python"`
 		Judged *signing.Reply `json:"judged"`
 	}
-	if err := u.inbox.AskJudged(ctx, agent.Order{"do": "roll_back", "journal": u.entry(b.Previous.Digest), "policy": u.run.opt.Policy.ForNodes()}, &done); err != nil {
+	if err := u.inbox.AskJudged(ctx, agent.Order{"do": "roll_back", "journal": newEntry(u, b.Previous.Digest), "policy": u.run.opt.Policy.ForNodes()}, &done); err != nil {
 		return err
 	}
 	u.judged = done.Judged.Remark()

@@ -200,12 +200,12 @@ func (m *member) startAgent(ctx context.Context) error {
 	opt := m.run.opt
 	req := agentRequest{
 		LimitS: lookLimit.Seconds(), Run: m.run.id, Token: m.token, First: m == m.run.firstMember(), Master: m.run.masterAddress(),
-		Devices: !slices.Contains(opt.Skip, Devices), Data: m.run.pathsToCheck(opt.Data), Output: m.run.pathsToCheck(opt.Output),
+		Devices: !slices.Contains(opt.Skip, Devices), Data: pathsToCheck(opt.Skip, opt.Data), Output: pathsToCheck(opt.Skip, opt.Output),
 	}
 	var err error
 	m.agent, err = startAgent(ctx, m.Runner, m.Host.Python, req, func(e event) {
 		e.from = m
-		m.run.queueEvent(e)
+		queueEvent(m.run.events, e)
 	}, &m.survey)
 	if err != nil {
 		return fmt.Errorf("the survey of the node: %w", err)
@@ -214,17 +214,17 @@ func (m *member) startAgent(ctx context.Context) error {
 }
 
 // pathsToCheck returns the paths, or none if --skip leaves them out.
-func (r *run) pathsToCheck(paths []string) []string {
-	if slices.Contains(r.opt.Skip, Paths) {
+func pathsToCheck(skip []Kind, paths []string) []string {
+	if slices.Contains(skip, Paths) {
 		return []string{}
 	}
 	return append([]string{}, paths...) // not null
 }
 
 // queueEvent queues an event of a collective. It drops the event if nobody reads.
-func (r *run) queueEvent(e event) {
+func queueEvent(events chan<- event, e event) {
 	select {
-	case r.events <- e:
+	case events <- e:
 	default:
 	}
 }

@@ -111,10 +111,10 @@ func (r *run) eligibleMembers() []*member {
 	return slices.DeleteFunc(r.liveMembers(), func(m *member) bool { return m.hasError(blockingKinds()...) || m.route == nil && r.hasPeers() })
 }
 
-// namesOutside names the nodes outside the team.
-func (r *run) namesOutside(team []*member) []string {
+// namesOutside names the members that are not in the team.
+func namesOutside(members, team []*member) []string {
 	names := []string{}
-	for _, m := range r.members {
+	for _, m := range members {
 		if !slices.Contains(team, m) {
 			names = append(names, m.Host.Name)
 		}
@@ -125,7 +125,7 @@ func (r *run) namesOutside(team []*member) []string {
 // runCollective runs one all_reduce, with local(m) processes on each node. It reports
 // whether all sums were right.
 func (r *run) runCollective(ctx context.Context, backend string, team []*member, local func(*member) int, bytes int64) bool {
-	s := Sum{Backend: backend, Without: r.namesOutside(team), Bytes: bytes}
+	s := Sum{Backend: backend, Without: namesOutside(r.members, team), Bytes: bytes}
 	t := &teamwork{run: r, team: team, step: stageLimit}
 	if r.opt.StageTimeout > 0 {
 		t.step = r.opt.StageTimeout

@@ -23,7 +23,7 @@ func (r *run) checkDevices(ctx context.Context) {
 		m.countDevices(counts, len(live))
 		m.checkHealth()
 	}
-	r.ownTools(ctx, live)
+	runTools(ctx, r, live)
 }
 
 // countDevices compares the number of GPUs with the inventory, or with most other
@@ -201,8 +201,8 @@ func timesOf(n int) string {
 	return fmt.Sprintf("%d times", n)
 }
 
-// ownTools runs NVIDIA's own tests where they are installed and the GPUs are idle.
-func (r *run) ownTools(ctx context.Context, live []*member) {
+// runTools runs NVIDIA's own tests where they are installed and the GPUs are idle.
+func runTools(ctx context.Context, r *run, live []*member) {
 	with := slices.DeleteFunc(slices.Clone(live), func(m *member) bool { return len(m.facts.GPUs) == 0 || m.facts.GPUsWithheld })
 	r.askAll(ctx, Devices, with, toolsLimit+askLimit, func(ctx context.Context, m *member) error {
 		var got map[string]part[programOutput]

@@ -256,7 +256,7 @@ func withPython(t *testing.T, interpreter string, jax bool) *run {
 		var err error
 		m.agent, err = startAgent(t.Context(), here{mark: t.Name()}, interpreter, req, func(e event) {
 			e.from = m
-			r.queueEvent(e)
+			queueEvent(r.events, e)
 		}, &m.survey)
 		if err != nil {
 			t.Fatal(err)
