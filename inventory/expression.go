@@ -1,19 +1,11 @@
 package inventory
 
-import (
-	"strings"
-	"unicode/utf8"
-)
+import "unicode/utf8"
 
 // nodeExpressions reads lines of node expressions.
 func (r *reader) nodeExpressions() *Inventory {
 	list := nodeList{reader: r, first: make(map[string]Position)}
-	for i, line := range r.Lines {
-		text := strings.TrimSpace(line)
-		if text == "" || strings.HasPrefix(text, "#") {
-			continue
-		}
-		at := Position{File: r.File, Line: i + 1, Column: 1 + utf8.RuneCountInString(line[:strings.Index(line, text)])}
+	for at, text := range r.textLines() {
 		inside := func(offset int) Position {
 			there := at
 			there.Column += utf8.RuneCountInString(text[:offset])

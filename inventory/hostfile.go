@@ -17,12 +17,7 @@ var slotsWord = regexp.MustCompile(`^(\S+)(\s+)slots=(\d+)([\s#].*)?$`)
 // hostfile reads the nodes of a DeepSpeed hostfile.
 func (r *reader) hostfile() *Inventory {
 	list := nodeList{reader: r, first: make(map[string]Position)}
-	for i, line := range r.Lines {
-		text := strings.TrimSpace(line)
-		if text == "" || strings.HasPrefix(text, "#") {
-			continue
-		}
-		at := Position{File: r.File, Line: i + 1, Column: 1 + utf8.RuneCountInString(line[:strings.Index(line, text)])}
+	for at, text := range r.textLines() {
 		m := slotsWord.FindStringSubmatch(text)
 		if m == nil {
 			r.Add(at, "", "must be NAME slots=N, as DeepSpeed requires")

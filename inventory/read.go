@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -151,6 +152,23 @@ func (r *reader) read(doc document) *Inventory {
 		return nil // a problem is recorded
 	}
 	return r.withNodes(inv)
+}
+
+// textLines yields the lines that are neither empty nor comments, without the space around them, each
+// with its place.
+func (r *reader) textLines() iter.Seq2[Position, string] {
+	return func(yield func(Position, string) bool) {
+		for i, line := range r.Lines {
+			text := strings.TrimSpace(line)
+			if text == "" || strings.HasPrefix(text, "#") {
+				continue
+			}
+			column := 1 + utf8.RuneCountInString(line[:strings.Index(line, text)])
+			if !yield(Position{File: r.File, Line: i + 1, Column: column}, text) {
+				return
+			}
+		}
+	}
 }
 
 // withNodes returns an inventory, and records a problem if it is empty.
