@@ -78,8 +78,8 @@ func Read(path string) (Config, error) {
 	}
 	r := &reader{Reader: &yamldoc.Reader{
 		File: path, Kind: "nightly file", Least: "give at least \"wheels: wheels.yaml\"", Share: "put what wheels share into defaults of wheels",
-		Secret: regexp.MustCompile(`(?i)\b(url|https?)\b`), // the URL of notify
 	}, dir: filepath.Dir(path), tables: tables}
+	r.Secret = regexp.MustCompile(`(?i)\b(url|https?)\b`) // the URL of notify
 	body, err := r.Load(path, nil)
 	if err != nil {
 		return Config{}, err

@@ -41,13 +41,13 @@ var (
 	fullHash = regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
 	userinfo = regexp.MustCompile(`://\S*@`) // a password may hold a slash that nobody has quoted
 	scpUser  = regexp.MustCompile(`^[^/@:\s]+@([^/:\s]+:)`)
-	query    = regexp.MustCompile(`(://[^\s'"?]*)\?[^\s'"]*`)
 )
 
-// redactURL removes credentials from URLs in text.
+// redactURL removes credentials from a URL or an error of git. It takes all of a URL before an @ for a
+// password: it is not for text in which @REF follows a URL (see diagnostic.HideCredentials).
 func redactURL(text string) string {
 	text = userinfo.ReplaceAllString(text, "://")
-	return query.ReplaceAllString(scpUser.ReplaceAllString(text, "$1"), "$1")
+	return diagnostic.HideCredentials(scpUser.ReplaceAllString(text, "$1"))
 }
 
 // parseGit reads URL[@REF], the text after "git+".

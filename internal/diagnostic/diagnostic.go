@@ -4,6 +4,7 @@ package diagnostic
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -86,6 +87,9 @@ func (e *Error) Unwrap() error { return e.Cause }
 type List struct {
 	Lines    []string // of the file, for the excerpts
 	Problems []Problem
+	// Secret matches where a secret of such a file may begin: no excerpt shows the rest of the line.
+	// Nil: no line holds one beside those that diagnostic finds itself.
+	Secret *regexp.Regexp
 
 	dropped int
 	shown   map[int]string // lines without their secrets, by number
@@ -117,7 +121,13 @@ func (l *List) shownLine(number int) string {
 		if l.shown == nil {
 			l.shown = map[int]string{}
 		}
-		line = hideSecrets(l.Lines[number-1])
+		line = l.Lines[number-1]
+		if l.Secret != nil {
+			if at := l.Secret.FindStringIndex(line); at != nil {
+				line = line[:at[1]] + "…"
+			}
+		}
+		line = hideSecrets(line)
 		l.shown[number] = line
 	}
 	return line

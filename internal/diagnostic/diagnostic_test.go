@@ -150,6 +150,19 @@ func TestPosition(t *testing.T) {
 	}
 }
 
+func TestHideCredentials(t *testing.T) {
+	for text, want := range map[string]string{
+		"gpu=A100,deepspeed=git+https://u:s3cret@host/x@v1": "gpu=A100,deepspeed=git+https://v1",
+		"git+https://s3cret@host/x@v1":                      "git+https://host/x@v1",
+		"https://host/x?token=s3cret: no":                   "https://host/x no",
+		"https://host/x":                                    "https://host/x",
+	} {
+		if got := diagnostic.HideCredentials(text); got != want {
+			t.Errorf("%q: %q, not %q", text, got, want)
+		}
+	}
+}
+
 // No message and no excerpt shows a secret. The caret stays below its column.
 func TestSecretsAreHidden(t *testing.T) {
 	for line, want := range map[string]string{

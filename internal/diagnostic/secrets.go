@@ -10,12 +10,16 @@ var (
 	// userinfo matches the user name and the password of a URL. A password may hold a slash that
 	// nobody has quoted.
 	userinfo = regexp.MustCompile(`://([^\s@/]*:\S*|[^\s@/]*)@`)
+	// query matches the query of a URL, which may hold a token.
+	query = regexp.MustCompile(`(://[^\s'"?]*)\?[^\s'"]*`)
 	// secret matches a setting with its value if its name shows that the value is secret.
 	secret = regexp.MustCompile(`(?i)(\w*(?:pass|secret|token|credential|api_?key|access_?key|private_key)\w*(?:\\?["'])?\s*[=:]\s*)(\\?"[^"]*"?|'[^']*'?|\S+)`)
 )
 
-// HideCredentials removes user names and passwords from the URLs in a text.
-func HideCredentials(text string) string { return userinfo.ReplaceAllString(text, "://") }
+// HideCredentials removes user names, passwords and queries from the URLs in a text.
+func HideCredentials(text string) string {
+	return query.ReplaceAllString(userinfo.ReplaceAllString(text, "://"), "$1")
+}
 
 // hideSecrets returns a line with stars in place of secrets: the credentials in URLs, and the
 // values of settings with such a name. The columns stay.

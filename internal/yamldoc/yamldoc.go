@@ -10,7 +10,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"regexp"
 	"strings"
 	"unicode/utf8"
 
@@ -40,9 +39,6 @@ type Reader struct {
 	Least string
 	// Share is the hint for a user who writes an anchor or an alias; "" if there is none.
 	Share string
-	// Secret matches where a secret may begin. No excerpt shows the rest of such a line. Nil: the
-	// file holds no secrets.
-	Secret *regexp.Regexp
 }
 
 // Load reads the file at path. If path is "-", it reads in instead. The body is nil if the file
@@ -88,13 +84,6 @@ func (r *Reader) Body(data []byte) ast.Node {
 		return nil
 	}
 	r.Lines = strings.Split(string(data), "\n")
-	if r.Secret != nil {
-		for i, line := range r.Lines {
-			if at := r.Secret.FindStringIndex(line); at != nil {
-				r.Lines[i] = line[:at[1]] + "…"
-			}
-		}
-	}
 	return r.Parse(data)
 }
 
