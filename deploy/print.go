@@ -57,15 +57,15 @@ func (p Plan) Print(w io.Writer) error {
 	return p.printGroups(w)
 }
 
-// Hints lists what to try for the nodes that are refused or were not reached.
-func (p Plan) Hints() []ui.Named {
-	var hints []ui.Named
+// Left lists the nodes that the plan leaves as they are: refused, or not reached.
+func (p Plan) Left() []report.LeftNode {
+	var left []report.LeftNode
 	for _, n := range p.Nodes {
-		if (n.Action == Refuse || n.Action == Absent) && n.Hint != "" {
-			hints = append(hints, ui.Named{Name: n.Name, Text: n.Hint})
+		if n.Action == Refuse || n.Action == Absent {
+			left = append(left, report.LeftNode{Name: n.Name, Unfit: n.Unfit, Hint: n.Hint})
 		}
 	}
-	return hints
+	return left
 }
 
 // printGroups prints the sizes of the groups of --serial, if there are any.
@@ -96,8 +96,5 @@ func (p Plan) printGroups(w io.Writer) error {
 
 // Err is the error that the report of this plan will have, as far as the plan can tell.
 func (p Plan) Err() error {
-	return report.PlanErr(len(p.Nodes), func(i int) (left, unfit bool) {
-		n := p.Nodes[i]
-		return n.Action == Refuse || n.Action == Absent, n.Unfit
-	})
+	return report.PlanErr(len(p.Nodes), p.Left())
 }

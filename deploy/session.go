@@ -20,7 +20,7 @@ var agentProgram = agent.NewProgram(verify.FilesSource(), node.ProcessesSource()
 // orders (verbs in agent.py). learn and digest come from package changes.
 //
 //	order      fields                                              answer
-//	users      –                                                   node.Uses
+//	users      –                                                   node.Processes
 //	learn      file, sha256 (of an upload that another program     –
 //	           on the node has read)
 //	digest     file, size (of an upload, its first bytes)          sha256

@@ -130,6 +130,7 @@ func addChangeFlags(cmd *cobra.Command, opts *changeFlags) {
 	flags.StringVar(&opts.inUse, "in-use", "refuse", "what to do with a node whose environment is used by running processes: `refuse|wait=30m|ignore`")
 	flags.StringVar(&opts.policy, "policy", "", "only wheels that the policy in `FILE` accepts; each node judges before it changes anything (default: policy of the inventory)")
 	flags.BoolVar(&opts.dryRun, "dry-run", false, "probe the nodes and print what would be done")
+	flagsExclude(cmd, "report", "dry-run", "a dry run has no report")
 	flags.StringVar(&opts.serial, "serial", "", "change nodes in groups of `N|P%`: complete a group before the next, and stop after a group with failures; a list such as 1,10%,100% begins with a small group")
 }
 
@@ -259,8 +260,6 @@ func (o changeFlags) checkWithOthers() error {
 		return usageErrorf(o.command, "--bwlimit does not work with --via slurm: Slurm sends the files, and has no such limit")
 	case o.via == viaSlurm && o.relay != "" && o.relay != "auto" && o.relay != "off":
 		return usageErrorf(o.command, "--relay %s does not work with --via slurm: Slurm passes the files on by itself", o.relay)
-	case o.dryRun && len(o.reports) > 0:
-		return usageErrorf(o.command, "--report does not work with --dry-run: a dry run has no report")
 	}
 	return nil
 }
@@ -374,7 +373,7 @@ type deployment interface {
 // document of the plan.
 func runFleet[Plan interface {
 	Print(io.Writer) error
-	Hints() []ui.Named
+	Left() []report.LeftNode
 	Err() error
 }, Document any](ctx context.Context, a *app, opts changeFlags, d deployment, survey func(context.Context) (Plan, error), document func(Plan) Document) error {
 	defer d.Close()
@@ -387,11 +386,8 @@ func runFleet[Plan interface {
 	case opts.dryRun && opts.json:
 		return errors.Join(plan.Err(), ui.JSON(a.stdout, document(plan)))
 	case opts.dryRun:
-		hints := plan.Hints()
-		for i := range hints {
-			hints[i].Text = nameInventory(hints[i].Text, opts.inventory)
-		}
-		return errors.Join(plan.Err(), plan.Print(a.stdout), report.PrintHints(a.stdout, hints))
+		named := func(hint string) string { return nameInventory(hint, opts.inventory) }
+		return errors.Join(plan.Err(), plan.Print(a.stdout), report.PrintHints(a.stdout, plan.Left(), named))
 	}
 	return tell(ctx, a, opts.fleetFlags, d.Apply(ctx))
 }

@@ -252,23 +252,20 @@ func NewRollbackPlan(nodes []ProbeResult, policy deploy.InUse) Plan {
 	return plan
 }
 
-// Hints lists what to try for the nodes that are refused or were not reached.
-func (p Plan) Hints() []ui.Named {
-	var hints []ui.Named
+// Left lists the nodes that the plan leaves as they are: refused, or not reached.
+func (p Plan) Left() []report.LeftNode {
+	var left []report.LeftNode
 	for _, n := range p.Nodes {
-		if (n.Action == deploy.Refuse || n.Action == deploy.Absent) && n.Hint != "" {
-			hints = append(hints, ui.Named{Name: n.Name, Text: n.Hint})
+		if n.Action == deploy.Refuse || n.Action == deploy.Absent {
+			left = append(left, report.LeftNode{Name: n.Name, Unfit: n.Unfit, Hint: n.Hint})
 		}
 	}
-	return hints
+	return left
 }
 
 // Err is the error that the report of this plan will have, as far as the plan can tell.
 func (p Plan) Err() error {
-	return report.PlanErr(len(p.Nodes), func(i int) (left, unfit bool) {
-		n := p.Nodes[i]
-		return n.Action == deploy.Refuse || n.Action == deploy.Absent, n.Unfit
-	})
+	return report.PlanErr(len(p.Nodes), p.Left())
 }
 
 // cellSep separates the cells of a row while dsbuild folds equal rows.

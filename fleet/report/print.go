@@ -293,8 +293,15 @@ func (r *Report) values(of func(*node.Facts) string) string {
 	return strings.Join(all, " and ")
 }
 
-// PrintHints writes the hints of nodes, equal ones in one line.
-func PrintHints(w io.Writer, hints []ui.Named) error {
+// PrintHints writes the hints for nodes that a plan leaves as they are, equal ones in one line. edit
+// changes a hint before it is written.
+func PrintHints(w io.Writer, left []LeftNode, edit func(string) string) error {
+	var hints []ui.Named
+	for _, n := range left {
+		if n.Hint != "" {
+			hints = append(hints, ui.Named{Name: n.Name, Text: edit(n.Hint)})
+		}
+	}
 	for _, f := range ui.Fold(hints) {
 		if _, err := fmt.Fprintf(w, "%s: hint: %s\n", f.Names, ui.Clean(f.Text)); err != nil {
 			return err

@@ -219,27 +219,29 @@ func (r *Report) Err() error {
 	return NotOK("%d of %d nodes are not ok", total-r.Summary.OK, total)
 }
 
+// LeftNode is a node that a plan leaves as it is: refused, or not reached.
+type LeftNode struct {
+	Name  string
+	Unfit bool   // the wheel does not fit it
+	Hint  string // what to try, or ""
+}
+
 // PlanErr is the error that the report of a plan for so many nodes will have, as far as the plan can
-// tell. of says of each node whether it is left as it is, refused or not reached, and whether it is
-// so because the wheel does not fit it.
-func PlanErr(total int, of func(i int) (left, unfit bool)) error {
-	allLeft, allUnfit := 0, 0
-	for i := range total {
-		left, unfit := of(i)
-		if left {
-			allLeft++
-		}
-		if left && unfit {
-			allUnfit++
+// tell.
+func PlanErr(total int, left []LeftNode) error {
+	unfit := 0
+	for _, n := range left {
+		if n.Unfit {
+			unfit++
 		}
 	}
 	switch {
-	case allLeft == 0:
+	case len(left) == 0:
 		return nil
-	case allUnfit == total:
+	case unfit == total:
 		return AllUnfit(total)
 	}
-	return NotOK("%d of %d nodes: refused or unreachable", allLeft, total)
+	return NotOK("%d of %d nodes: refused or unreachable", len(left), total)
 }
 
 // AllUnfit is the error of a run whose wheel fits none of its nodes.
