@@ -28,9 +28,13 @@ func flagsExclude(cmd *cobra.Command, first, second, why string) {
 	annotate(cmd, first, excludesRule, second, why)
 }
 
-// connectFlags are the flags of addConnectFlags.
+// connectFlags lists the flags of addConnectFlags.
 func connectFlags() []string {
-	return []string{"via", "ssh", "partition", "account", "qos", "time", "slurm-wait", "salloc"}
+	var names []string
+	var cmd cobra.Command
+	addConnectFlags(&cmd, new(connectOptions))
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	return names
 }
 
 func annotate(cmd *cobra.Command, name, rule string, values ...string) {

@@ -98,6 +98,8 @@ A wheel is for one minor of torch and one Python. With --abi stable it is for to
 	f.BoolVar(&o.bundle, "bundle", false, "also collect the requirements of DeepSpeed and the companions, without torch, in a wheelhouse")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the plan and stop")
 	f.BoolVar(&o.json, "json", false, "print one JSON document on stdout")
+	flagsExclude(cmd, "for", "matrix", "either the nodes or the file decide which wheels to build")
+	flagsExclude(cmd, "env", "for", "dsbuild builds for the environments of the nodes")
 	return cmd
 }
 
@@ -139,12 +141,8 @@ func (o wheelOptions) checkFlags(f *pflag.FlagSet, command string) error {
 	}
 	several := o.matrix != "" || o.inventory != ""
 	switch {
-	case o.matrix != "" && o.inventory != "":
-		return usageErrorf(command, "--for does not work with --matrix: either the nodes or the file decide which wheels to build")
 	case several && (len(o.with) > 0 || o.bundle):
 		return usageErrorf(command, "--with and --bundle work for one wheel only: a wheelhouse is for one Python and one torch")
-	case o.inventory != "" && o.env != "":
-		return usageErrorf(command, "--env does not work with --for: dsbuild builds for the environments of the nodes")
 	case o.matrix != "":
 		return refuseEntryFlags(f, command)
 	case !several && (len(o.engines) > 1 || o.parallel > 0):

@@ -123,8 +123,8 @@ func (r Request) unknownNames(tables *compat.Tables) []mistake {
 	return all
 }
 
-// AddMistakes adds what has no meaning in an entry of a matrix to the mistakes of its file, each at
-// its place, and reports whether there is any. A value that several entries share is added once.
+// AddMistakes adds the values of a matrix entry that have no meaning to the mistakes of its file, each
+// at its place, and reports whether there is any. A value that several entries share is added once.
 func AddMistakes(list *diagnostic.List, tables *compat.Tables, e matrix.Entry) bool {
 	r := EntryRequest(e)
 	wrong := append(r.wrongValues(tables), r.unknownNames(tables)...)
