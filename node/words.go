@@ -27,7 +27,7 @@ const nodeSays = "the node says: "
 type hereError struct{ error }
 
 func (e *hereError) Error() string {
-	return strings.ReplaceAll(e.error.Error(), nodeSays, "this machine says: ")
+	return strings.ReplaceAll(e.error.Error(), nodeSays, "")
 }
 func (e *hereError) Unwrap() error { return e.error }
 

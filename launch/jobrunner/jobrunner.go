@@ -238,7 +238,7 @@ func (c *jobRun) handleEvent(e event) {
 				c.handleFailure(m)
 			}
 		case c.phase == gathering && m.state != refused:
-			m.state, m.err = lost, fmt.Errorf("dsbuild's program there ended before the job started: %s", m.end.reasonText())
+			m.state, m.err = lost, fmt.Errorf("dsbuild's program there ended before the job started: %s", m.reasonText())
 		}
 	case e.Rank != nil:
 		c.trackProcess(e)

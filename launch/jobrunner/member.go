@@ -85,16 +85,24 @@ type ending struct {
 func (e ending) hasPassed() bool { return e.Code == 0 && e.Signal == 0 && e.Reason == "" }
 
 // reasonText is the node's reason, marked as the node's words; "" for none.
-func (e ending) reasonText() string {
-	if e.Reason == "" {
+func (m *member) reasonText() string {
+	if m.end.Reason == "" {
 		return ""
 	}
-	return node.Words(e.Reason).Error()
+	return m.withoutNode(node.Words(m.end.Reason)).Error()
+}
+
+// withoutNode leaves out the words about a node in an error of the machine that dsbuild runs on.
+func (m *member) withoutNode(err error) error {
+	if m.Host == nil {
+		return node.Here(err)
+	}
+	return err
 }
 
 // serveMember does all the work for one node.
 func (c *jobRun) serveMember(ctx, dialing context.Context, m *member) {
-	err := c.runMember(ctx, dialing, m)
+	err := m.withoutNode(c.runMember(ctx, dialing, m))
 	c.events <- event{from: m, at: time.Now(), closed: true, err: err}
 }
 
@@ -132,7 +140,7 @@ func (c *jobRun) startSupervisor(ctx context.Context, link Link, m *member) (*ag
 		Event:   func(text json.RawMessage) error { return c.receive(m, text) },
 	}, nil)
 	if errors.As(err, new(*agent.Failure)) {
-		c.events <- event{from: m, at: time.Now(), refused: err}
+		c.events <- event{from: m, at: time.Now(), refused: m.withoutNode(err)}
 	}
 	if errors.As(err, new(*remote.ExitError)) {
 		err = hint.With(err, "the node needs Python 3.6 or later")

@@ -128,7 +128,7 @@ func (c *jobRun) nodeResult(m *member) Node {
 	case m.state == over && m.end.hasPassed():
 		n.State = "passed"
 	case m.state == over && !c.wasStopped(m):
-		n.State, n.Why = "failed", cmp.Or(m.end.reasonText(), "its launcher failed")
+		n.State, n.Why = "failed", cmp.Or(m.reasonText(), "its launcher failed")
 	default:
 		n.State = "stopped"
 	}

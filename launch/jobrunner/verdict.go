@@ -124,7 +124,7 @@ func (c *jobRun) suspectNode(m *member) suspect {
 		s.Why, s.Hint = m.err.Error(), cmp.Or(hint.Of(m.err), adviceFor(m.err.Error(), 0, m.name()))
 		s.Last = nil
 	case m.end.Reason != "":
-		s.Why = m.end.reasonText()
+		s.Why = m.reasonText()
 	default:
 		s.Why, s.code = howEnded(m.end.Code, m.end.Signal)
 		s.Why = "its launcher ended: " + s.Why

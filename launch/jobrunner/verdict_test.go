@@ -12,6 +12,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/launch"
 )
 
@@ -26,7 +27,7 @@ func atWorkOn(t *testing.T, nodes ...string) *jobRun {
 	job.Nodes.Min = len(nodes)
 	c := &jobRun{opt: Options{Job: job, Logs: book.dir, Report: ui.New(io.Discard, ui.Options{})}, book: book, ranks: map[int]*rank{}, phase: running, begin: time.Now()}
 	for i, name := range nodes {
-		m := &member{Machine: &Machine{Part: launch.Part{Node: name}}, state: atWork}
+		m := &member{Machine: &Machine{Part: launch.Part{Node: name, Host: &inventory.Host{Name: name}}}, state: atWork}
 		c.members = append(c.members, m)
 		c.ranks[i] = &rank{number: i, member: m}
 	}

@@ -90,8 +90,11 @@ func FuzzMessages(f *testing.F) {
 					}
 				}
 			}
-			if e.End != nil && strings.ContainsAny(e.End.reasonText(), "\x1b\n") {
-				t.Fatalf("%q", e.End.reasonText())
+			if e.End == nil {
+				continue
+			}
+			if m.end = *e.End; strings.ContainsAny(m.reasonText(), "\x1b\n") {
+				t.Fatalf("%q", m.reasonText())
 			}
 		}
 	})
