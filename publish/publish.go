@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -18,6 +19,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
 // Options are the inputs of a run.
@@ -138,7 +141,17 @@ func Run(ctx context.Context, opt Options) (Summary, error) {
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	return sum, r.secrets.hide(err)
+	return sum, r.secrets.hide(r.explainNetwork(err))
+}
+
+// explainNetwork names the place in an error of the network, which names only an address, and
+// says what to check.
+func (r *run) explainNetwork(err error) error {
+	if failed := new(net.OpError); !errors.As(err, &failed) {
+		return err
+	}
+	return hint.With(fmt.Errorf("publishing to %s: %w", r.To, err),
+		"check the address, the network and HTTPS_PROXY, and run the same command again: it sends only the missing files")
 }
 
 // run is one run: its options with defaults, and the secrets that it read.

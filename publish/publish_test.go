@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -406,6 +407,24 @@ func TestFolderThatFails(t *testing.T) {
 	}
 	if _, err := publish.Run(t.Context(), opt); err == nil {
 		t.Error("a folder below a file was made")
+	}
+}
+
+// A place that cannot be reached is named as the user named it.
+func TestUnreachable(t *testing.T) {
+	wheels, _ := built(t, "0.19.8")
+	for _, p := range places(t) {
+		if p.wrap == nil {
+			continue
+		}
+		opt := p.options(t, wheels)
+		opt.Transport = &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: errors.New("no route to host")}
+		}}
+		_, err := publish.Run(t.Context(), opt)
+		if err == nil || !strings.HasPrefix(err.Error(), "publishing to "+p.to+": ") || !strings.Contains(hint.Of(err), "HTTPS_PROXY") {
+			t.Errorf("%s: %v; hint: %s", p.name, err, hint.Of(err))
+		}
 	}
 }
 
