@@ -173,16 +173,15 @@ func (u *nodeRun) findSharedInstallation(ctx context.Context) error {
 	if leader.Status == report.Refused {
 		return &InUseError{cause.Messagef("shares its environment with %s, which was refused: %v", cause.Own(leader.Host.Name), leader.Err)}
 	}
-	facts, err := u.askFacts(ctx)
+	err := u.probe(ctx)
 	if err != nil {
 		u.change.after, u.change.unseen = nil, true
 	} else {
-		u.setFacts(facts)
 		u.change.before = before
 	}
 	switch {
 	case leader.Status != report.OK:
-		return hint.With(cause.Errorf("shares its environment with %s, where the deploy did not succeed", cause.Own(leader.Host.Name)), "see the error of %s", leader.Host.Name)
+		return hint.With(cause.Errorf("shares its environment with %s, where the change did not succeed", cause.Own(leader.Host.Name)), "see the error of %s", leader.Host.Name)
 	case err != nil:
 		return fmt.Errorf("dsbuild could not find out the version in its environment: %w", err)
 	}

@@ -51,7 +51,7 @@ func (u *nodeRun) steps() []fleet.Step {
 		return rollback{u}.steps()
 	case Shared:
 		return []fleet.Step{
-			{Name: "install", Limit: installLimit, Do: u.findSharedInstallation}, // finds the version that the other node installed
+			{Name: "install", Limit: limit(probeLimit), Do: u.findSharedInstallation}, // finds the version that the other node installed
 			{Name: "verify", Limit: limit(verifyLimit), Do: u.verifySharing},
 		}
 	case UpToDate:

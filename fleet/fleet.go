@@ -166,7 +166,7 @@ func (f *Fleet) connectStep(n *Node) Step {
 // of failed nodes, it starts no further node; nil means never. If connecting may mean a wait in a
 // queue (ConnectWait), every node connects at once and the limit of Forks applies only to steps.
 func (f *Fleet) ConnectAndRun(ctx context.Context, title string, nodeSteps []NodeSteps, stop func(int) bool) {
-	f.progress = newProgress(f.opt.Reporter, title, len(nodeSteps))
+	f.progress = newProgress(f.opt.Reporter, title, len(nodeSteps), 0, nil)
 	defer f.progress.close()
 	opt := fanout.Options{Forks: f.opt.Forks, StopWhen: stop}
 	var window chan struct{}
@@ -189,8 +189,7 @@ func (f *Fleet) ConnectAndRun(ctx context.Context, title string, nodeSteps []Nod
 // Show displays the progress of some nodes until the caller calls hide: their number, the bytes to
 // send, and the nodes that failed before.
 func (f *Fleet) Show(title string, nodes int, bytes int64) (hide func()) {
-	f.progress = newProgress(f.opt.Reporter, title, nodes)
-	f.progress.bytes, f.progress.failed = bytes, f.Failed()
+	f.progress = newProgress(f.opt.Reporter, title, nodes, bytes, f.Failed())
 	return f.progress.close
 }
 

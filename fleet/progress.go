@@ -59,10 +59,10 @@ const (
 	nodeShare = 1000
 )
 
-// newProgress starts the display for a number of nodes.
-func newProgress(reporter ui.Reporter, title string, nodes int) *progress {
+// newProgress starts the display for a number of nodes. Some nodes failed before.
+func newProgress(reporter ui.Reporter, title string, nodes int, bytes int64, failed []string) *progress {
 	w := &progress{
-		reporter: reporter, nodes: nodes, active: map[*Node]*activity{},
+		reporter: reporter, nodes: nodes, bytes: bytes, failed: failed, active: map[*Node]*activity{},
 		stop: make(chan struct{}), ended: make(chan struct{}),
 	}
 	if nodes == 0 { // there is nothing to show

@@ -85,7 +85,7 @@ func TestFailedNodesThatDoNotFit(t *testing.T) {
 func TestMessagesAreFolded(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
-	w := newProgress(ui.New(&out, ui.Options{}), "", 0)
+	w := newProgress(ui.New(&out, ui.Options{}), "", 0, 0, nil)
 	now := time.Now()
 	if w.due(now) {
 		t.Error("no message is due")

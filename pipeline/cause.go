@@ -66,7 +66,7 @@ func diagnosis(lines []string) int {
 func knownCauses() []*regexp.Regexp {
 	return []*regexp.Regexp{
 		killedLine,
-		regexp.MustCompile(`No space left on device`),
+		noSpaceLine,
 		regexp.MustCompile(`^\S.*(:\d+|\(\d+\)).*: (fatal |catastrophic )?error: #error`),
 		missingHeader,
 		regexp.MustCompile(`^\S.*(:\d+|\(\d+\)): (fatal |catastrophic )?error:? `),
@@ -83,6 +83,7 @@ var hashLine = regexp.MustCompile(`Hash mismatch for |DO NOT MATCH THE HASHES`)
 
 var (
 	killedLine    = regexp.MustCompile(`Killed signal terminated program|virtual memory exhausted|cannot allocate memory|out of memory allocating|died due to signal 9|: killed by signal 9`)
+	noSpaceLine   = regexp.MustCompile(`No space left on device`)
 	missingHeader = regexp.MustCompile(`(?:fatal|catastrophic) error: (?:cannot open source file "([\w./+-]+)"|([\w./+-]+): No such file or directory)`)
 	olderStandard = regexp.MustCompile(`#error.* (C\+\+\d\d) .*is required`)
 )

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"errors"
 	"strings"
 	"testing"
 )
@@ -59,6 +60,25 @@ func TestCauseIsAnotherHash(t *testing.T) {
 }
 
 // A program that is no compiler is shown by its first error and its end.
+// Only the smoke test of a wheel says that the wheel does not work: an engine that was lost, or a
+// full disk, says nothing about it.
+func TestExitCodeOfStep(t *testing.T) {
+	for _, c := range []struct {
+		failed StepError
+		want   int
+	}{
+		{StepError{Step: SmokeStep, Ran: true, Tail: Cause("", "undefined symbol: omp_get_num_threads")}, 4},
+		{StepError{Step: SmokeStep, Ran: true, Tail: Cause("", "")}, 4}, // it was killed
+		{StepError{Step: SmokeStep, Ran: true, Tail: Cause("", "OSError: [Errno 28] No space left on device")}, 1},
+		{StepError{Step: SmokeStep, Err: errors.New("the engine is gone")}, 1},
+		{StepError{Step: CompileStep, Ran: true}, 1},
+	} {
+		if got := c.failed.ExitCode(); got != c.want {
+			t.Errorf("%+v: exit code %d, want %d", c.failed, got, c.want)
+		}
+	}
+}
+
 func TestCauseOfOthers(t *testing.T) {
 	got := Cause("KeyError: 'x'\n"+strings.Repeat("noise\n", 40)+"ninja: build stopped\n", "Traceback\nRuntimeError: Error compiling objects for extension\n")
 	for _, want := range []string{"KeyError: 'x'", "ninja: build stopped", "RuntimeError: Error compiling"} {

@@ -333,8 +333,8 @@ func (s *Shipment) placeStored(w *Wheel) {
 }
 
 // Deploy installs on every node its wheel, and reports the results. The report is complete even
-// if ctx ends early.
-func (s *Shipment) Deploy(ctx context.Context) *report.Report {
+// if ctx ends early. The error says why no node could be changed.
+func (s *Shipment) Deploy(ctx context.Context) (*report.Report, error) {
 	if s.built && ctx.Err() == nil { // the nodes may have changed during the build
 		if known, err := s.deployment.Probe(ctx); err == nil {
 			s.known = known
@@ -346,10 +346,10 @@ func (s *Shipment) Deploy(ctx context.Context) *report.Report {
 		}
 	}
 	if _, err := s.deployment.Assign(ctx, s.assignments); err != nil {
-		return s.Report()
+		return s.Report(), err
 	}
 	s.deployment.Apply(ctx)
-	return s.Report()
+	return s.Report(), nil
 }
 
 // Report returns the results so far.
@@ -364,9 +364,12 @@ func (s *Shipment) Report() *report.Report {
 // Run runs Build and Deploy. The error carries the exit code. The report is set in any case.
 func (s *Shipment) Run(ctx context.Context) (*report.Report, error) {
 	s.Build(ctx)
-	r := s.Deploy(ctx)
+	r, err := s.Deploy(ctx)
 	if ctx.Err() != nil {
 		return r, context.Cause(ctx)
+	}
+	if err != nil {
+		return r, err
 	}
 	if err := s.plan.noWheelError(); err != nil {
 		return r, err

@@ -106,6 +106,7 @@ func runCheck(ctx context.Context, a *app, opts checkOptions) error {
 	given.Hosts, given.KnownHosts, given.Reporter = inv.Hosts, inv.KnownHosts, a.reporter
 	defer tuneRuntime(len(inv.Hosts))()
 	result := check.Run(ctx, given)
+	result.EditHints(func(hint string) string { return nameInventory(hint, opts.inventory) })
 	outcome := result.Err()
 	if ctx.Err() != nil {
 		outcome = context.Cause(ctx)

@@ -126,7 +126,7 @@ func addDeployFlags(cmd *cobra.Command, opts *deployOptions) {
 func addChangeFlags(cmd *cobra.Command, opts *changeFlags) {
 	addFleetFlags(cmd, &opts.fleetFlags)
 	flags := cmd.Flags()
-	flags.StringVar(&opts.maxFail, "max-fail", "", "start no further node once more than `N|P%` nodes have failed (P% also of a group of --serial)")
+	flags.StringVar(&opts.maxFail, "max-fail", "", "start no further node after more than `N|P%` nodes have failed (P% applies to all nodes, and to each group of --serial)")
 	flags.StringVar(&opts.inUse, "in-use", "refuse", "what to do with a node whose environment is used by running processes: `refuse|wait=30m|ignore`")
 	flags.StringVar(&opts.policy, "policy", "", "only wheels that the policy in `FILE` accepts; each node judges before it changes anything (default: policy of the inventory)")
 	flags.BoolVar(&opts.dryRun, "dry-run", false, "probe the nodes and print what would be done")
@@ -152,9 +152,9 @@ func addFleetFlags(cmd *cobra.Command, opts *fleetFlags) {
 	addConnectFlags(cmd, &opts.connectOptions)
 	flags := cmd.Flags()
 	flags.DurationVar(&opts.timeout, "timeout", 0, "give up a node if sending, installing or verifying takes longer than `DURATION` (default 30m, 15m and 15m)")
-	flags.IntVar(&opts.forks, "forks", 32, "`N` nodes at once")
+	flags.IntVar(&opts.forks, "forks", 32, "work on `N` nodes at once")
 	flags.StringArrayVar(&opts.reports, "report", nil, "also write the report to `FILE`: .json, .html (a page for people) or .xml (JUnit, for CI); repeatable")
-	flags.StringVar(&opts.logs, "logs", "", "keep the log of every node in `DIR` (default: of failed nodes, in dsbuild/logs of the state directory)")
+	flags.StringVar(&opts.logs, "logs", "", "keep the log of every node in `DIR` (default: only of failed nodes, in ~/.local/state/dsbuild/logs)")
 	flags.BoolVar(&opts.json, "json", false, "print one JSON document")
 }
 
@@ -386,8 +386,7 @@ func runFleet[Plan interface {
 	case opts.dryRun && opts.json:
 		return errors.Join(plan.Err(), ui.JSON(a.stdout, document(plan)))
 	case opts.dryRun:
-		named := func(hint string) string { return nameInventory(hint, opts.inventory) }
-		return errors.Join(plan.Err(), plan.Print(a.stdout), report.PrintHints(a.stdout, plan.Left(), named))
+		return errors.Join(plan.Err(), plan.Print(a.stdout), report.PrintHints(a.stdout, plan.Left(), opts.nameInventory))
 	}
 	return tell(ctx, a, opts.fleetFlags, d.Apply(ctx))
 }
@@ -395,7 +394,6 @@ func runFleet[Plan interface {
 // tell prints and writes the report. The nodes' error comes first, so that a full disk
 // here does not hide it.
 func tell(ctx context.Context, a *app, opts fleetFlags, report *report.Report) error {
-	report.EditHints(func(hint string) string { return nameInventory(hint, opts.inventory) })
 	outcome := report.Err()
 	if ctx.Err() != nil {
 		outcome = context.Cause(ctx)
@@ -544,6 +542,7 @@ func (o fleetFlags) about() report.About {
 
 // printReport prints the report and writes it into the files that --report names.
 func printReport(a *app, opts fleetFlags, r *report.Report) error {
+	r.EditHints(opts.nameInventory)
 	return fleetForms(r).print(a, opts.json, opts.reports, opts.about())
 }
 

@@ -40,8 +40,8 @@ and requirements.
 
 environment.yaml says what is wanted, dsbuild env lock writes down every file of it, and
 dsbuild env deploy gives each node the very same environment in a folder of its own,
-without a package index on the nodes. It switches to it by one rename of a link; the
-environment before stays for dsbuild env rollback.`,
+without a package index on the nodes. A node switches to the new environment by one rename
+of a link. The previous environment stays, for dsbuild env rollback.`,
 	}
 	cmd.AddCommand(newEnvLockCommand(a), newEnvDeployCommand(a), newEnvVerifyCommand(a), newEnvRollbackCommand(a))
 	return cmd
@@ -117,8 +117,8 @@ func newEnvRollbackCommand(a *app) *cobra.Command {
 		SuggestFor: []string{"undo", "revert", "restore"},
 		Short:      "Switch back to the environment that each node had before",
 		Long: `Switch back to the environment that each node had before the last switch, after a look at
-every file of it. dsbuild sends no files: the node kept it. A node keeps one environment
-back; the lock only names the environment.`,
+every file of it. dsbuild sends no files, because the node kept that environment. A node
+keeps only one previous environment. dsbuild reads only the environment's name from the lock.`,
 		Example: `  dsbuild env rollback inventory.yaml --limit 'gpu[03-04]'`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

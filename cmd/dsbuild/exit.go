@@ -29,11 +29,11 @@ type exitMeaning struct {
 // exitMeanings are all codes, for people.
 func exitMeanings() []exitMeaning {
 	return []exitMeaning{
-		{exitOK, "fine"},
+		{exitOK, "success"},
 		{exitFailed, "the run failed, or lint found a mistake"},
 		{exitUsage, "wrong usage, configuration or inventory, or no toolchain exists"},
 		{exitNodes, "some nodes failed, differ or are not ready"},
-		{exitWheel, "the wheel or a package of its build is not what was asked, is damaged, or every node refused it"},
+		{exitWheel, "the wheel or a package of its build is damaged or is not what was asked, or the wheel fits no node"},
 		{exitInterrupted, "interrupted"},
 	}
 }

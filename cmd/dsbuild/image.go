@@ -42,8 +42,8 @@ the configuration, and the registry takes the base's layers over.
 
 dsbuild first checks that the wheel fits the base's Python, torch, CUDA, glibc and
 machine, as deploy checks a node. It reads these from the files of a base on disk, else
-from labels, variables and history of the image. Where they do not say something, it
-names the flags that do; it never guesses.
+from labels, variables and history of the image. If it does not find a value there, it
+names the flag that sets it. dsbuild never guesses a value.
 
 -o is an image in a registry (NAME:TAG), a file NAME.tar for docker load, podman load,
 enroot and Apptainer, or a squashfs NAME.sqsh. The same base, wheel and dsbuild give the

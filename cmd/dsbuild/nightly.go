@@ -40,8 +40,8 @@ builds, deploy to a canary and then to the other nodes, and write a report of th
 changes (JSON, JUnit, HTML with history).
 
 If a wheel fails, the others go on, and its last good build stays published and
-deployed. If the canary fails, the other nodes are not changed. Only one night runs in
-a folder at a time; the next run finishes one that was killed. Run it from cron, a systemd
+deployed. If the canary fails, dsbuild does not change the other nodes. Only one run works in
+a folder at a time. The next run finishes a run that was killed. Start it from cron, a systemd
 timer or CI: ci/nightly has examples of each.
 
 Exit codes: 0 nothing failed; 1 a wheel or the index failed; 4 every failed wheel
@@ -186,6 +186,7 @@ func deployOnce(ctx context.Context, a *app, opts deployOptions) (nightly.Nodes,
 
 // describeNight writes the reports of a deploy, and sums it up.
 func describeNight(ctx context.Context, opts fleetFlags, report *report.Report) (nightly.Nodes, error) {
+	report.EditHints(opts.nameInventory)
 	n := nightly.Nodes{OK: report.Summary.OK, All: len(report.Nodes), Verdict: ui.Clean(report.Verdict())}
 	for _, node := range report.Nodes {
 		if node.Changed {

@@ -26,8 +26,8 @@ func newNodesCommand(a *app) *cobra.Command {
 		Use:        "nodes INVENTORY",
 		SuggestFor: []string{"inventory", "hosts", "list"},
 		Short:      "List the nodes of an inventory, or convert it",
-		Long: `List the nodes of an inventory with what is known about reaching them. No node
-is contacted.
+		Long: `List the nodes of an inventory, each with its address, user and other settings of its
+connection. dsbuild contacts no node.
 
 INVENTORY is, for this command and all others, a file, - for standard input, a Slurm
 node expression such as gpu[01-16],cpu1, or a Slurm partition as slurm:NAME (slurm: is

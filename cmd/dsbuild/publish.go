@@ -34,11 +34,11 @@ func newPublishCommand(a *app) *cobra.Command {
 		Long: `Put wheels, and the files beside them, where others get them. TO is one of:
 
 ` + placeForms() + `
-dsbuild verifies the wheels first. It asks TO which files it has, and sends the others.
-It never replaces a file: if another file has the name of one of these there, it sends
-nothing (exit code 4). A file is there whole or not at all, so the same command again
-finishes what was cut off. If TO is a folder or a bucket with an index that dsbuild wrote,
-its pages are written too.
+dsbuild verifies the wheels first. Then it sends the files that TO does not have yet. It
+never replaces a file: if TO has a file with the same name and other content, dsbuild sends
+nothing (exit code 4). A file appears in TO completely or not at all. After an interruption,
+repeat the command: it sends the missing files. If TO is a folder or a bucket with an index
+that dsbuild wrote, dsbuild also writes the pages of the index.
 
 Credentials come from where the usual tools take them: AWS_ACCESS_KEY_ID and ~/.aws,
 TWINE_USERNAME and TWINE_PASSWORD, ~/.pypirc and ~/.netrc, GITHUB_TOKEN, GITLAB_TOKEN
@@ -54,7 +54,7 @@ or CI_JOB_TOKEN, docker login. dsbuild has no flag for them, and prints none.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.checkURL, "check-url", "", "simple `URL` of the package index that lists what it has")
+	f.StringVar(&o.checkURL, "check-url", "", "`URL` of the package index's simple pages (PEP 503), where dsbuild looks up which files the index has")
 	caFlag(f, &o.ca)
 	f.IntVar(&o.parallel, "parallel", 4, "`N` wheels at the same time")
 	f.BoolVar(&o.dryRun, "dry-run", false, "show which files would be sent, and send nothing")

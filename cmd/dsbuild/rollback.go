@@ -16,7 +16,7 @@ func newRollbackCommand(a *app) *cobra.Command {
 		SuggestFor: []string{"undo", "revert", "restore"},
 		Short:      "Restore the DeepSpeed that each node had before the last deploy",
 		Long: `Restore the DeepSpeed that each node had before the last deploy, or remove it where
-there was none. dsbuild sends no files: the node kept them. A node keeps one version back.`,
+there was none. dsbuild sends no files, because the node kept them. A node keeps only one previous version.`,
 		Example: `  dsbuild rollback inventory.yaml --limit 'gpu[03-04]'`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

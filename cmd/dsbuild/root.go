@@ -50,7 +50,7 @@ func newRootCommand(a *app) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "dsbuild",
 		Short: "Build DeepSpeed wheels with compiled operators and deploy them to GPU nodes",
-		Long: `dsbuild builds the right DeepSpeed wheel once, in a clean container, proves what
+		Long: `dsbuild builds the right DeepSpeed wheel once, in a clean container or on this machine, proves what
 is inside it, puts it on every node, and proves that every node runs the same.
 
 INVENTORY is dsbuild's own YAML, a hostfile, an Ansible inventory, - for standard

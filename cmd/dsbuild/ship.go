@@ -33,13 +33,13 @@ func newShipCommand(a *app) *cobra.Command {
 		Long: `Probe the nodes of an inventory, build the fewest wheels that serve them all, install
 on each node the wheel that fits it, and check that every node runs its wheel.
 
-The nodes decide the targets of the wheels: Python, torch, GPUs, CPU, glibc and
-libstdc++. Nodes with the same Python and torch share one wheel, with the archs of
-all their GPUs, for the oldest of their CPUs and systems. With --abi stable or auto
-also nodes with several Pythons and torches from 2.10 on share one, as far as the
-operators are proven so (dsbuild ops). dsbuild shows the plan and
-its reasons before it builds anything. A node without a visible GPU gets the
-operators that need none; --gpu and --arch add targets.
+The nodes decide the targets of the wheels: Python, torch, GPUs and CPU. Nodes with
+the same Python and the same minor of torch share one wheel, with the archs of all
+their GPUs, for the oldest of their CPUs. With --abi stable or auto, nodes with several
+Pythons and torches from 2.10 on share one wheel if all its operators have run with the
+stable ABI (dsbuild ops). dsbuild shows the plan and its reasons before it builds
+anything. A node without a visible GPU gets the operators without device code. --gpu
+and --arch add targets.
 
 A wheel in the store is not built again. A node that runs its wheel already is not
 changed: dsbuild compares its files, and with --verify load loads its operators. A
@@ -89,7 +89,7 @@ func (o *shipOptions) addFlags(cmd *cobra.Command) {
 	addChangeFlags(cmd, &o.fleet.changeFlags)
 	addBandwidthFlag(cmd, &o.fleet.changeFlags)
 	f.StringVar(&o.fleet.deps, "deps", "refuse", "what to do when requirements are missing on a node: `refuse|bundle|index` (name them, collect and copy them, or install them from the node's own index)")
-	f.StringVar(&o.fleet.verify, "verify", "load", "what to check on each node: `load|files` (every op loads, or files and metadata alone); by default load where a wheel is installed, files elsewhere")
+	f.StringVar(&o.fleet.verify, "verify", "load", "what to check on each node: `load|files` (every op loads, or files and metadata alone); without this flag, files on a node that already runs its wheel")
 	f.StringVar(&o.env, "env", "", "deploy the whole environment of `FILE`, with the DeepSpeed that it says to build")
 	f.StringVar(&o.lock, "lock", "", "the lock that --env writes: `FILE` (default: the environment file's name with .lock)")
 	f.BoolVar(&o.fleet.force, "force", false, "install also where the node already runs its wheel")
@@ -163,5 +163,5 @@ func printShipPlan(a *app, o changeFlags, plan *ship.Plan, preview deploy.Plan) 
 			planDocument
 		}{plan.Groups(), plan.Leftovers(), newPlanDocument(preview)})
 	}
-	return errors.Join(plan.Print(a.stdout), preview.Print(a.stdout))
+	return errors.Join(plan.Print(a.stdout), preview.Print(a.stdout), report.PrintHints(a.stdout, preview.Left(), o.nameInventory))
 }

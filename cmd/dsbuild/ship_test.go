@@ -14,6 +14,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/ci/nodes"
 	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
+	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -84,6 +85,26 @@ func TestShipFromTheStore(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(home, doc.Wheels[0].Path)); err != nil {
 		t.Error(err)
+	}
+}
+
+// A node that is left out has its hint in the plan and in the report, with the inventory's name.
+func TestShipHints(t *testing.T) {
+	t.Parallel()
+	fleet := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.FakeTorch})
+	home := t.TempDir()
+	inv := fleet.Inventory
+	store(t, home, plannedFor(t, home, inv))
+	job := exec.Command(fleet.Nodes[1].Python, "-c", "import time; time.sleep(600)")
+	if err := job.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { job.Process.Kill(); job.Wait() })
+	for _, args := range [][]string{{"ship", inv, "--ops", "cpu_adam", "--dry-run"}, {"ship", inv, "--ops", "cpu_adam"}} {
+		out, said := program(t, home, 3, args...)
+		if text := out + said; !strings.Contains(text, "hint: "+deploy.InUseHint) || strings.Contains(text, "INVENTORY") {
+			t.Errorf("%q:\n%s", args, text)
+		}
 	}
 }
 

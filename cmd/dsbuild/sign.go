@@ -56,7 +56,7 @@ verifies the bundle before it writes it. Other programs of sigstore read the bun
 			return runSign(cmd.Context(), a, o, args)
 		},
 	}
-	cmd.Flags().StringVar(&o.key, "key", "", "the `KEY`: an SSH private key, the .pub file of a key in the agent, or a signing config of sigstore")
+	cmd.Flags().StringVar(&o.key, "key", "", "the `KEY`: an SSH private key, the .pub file of a key in the SSH agent, or a signing config of sigstore")
 	cmd.Flags().StringVar(&o.namespace, "namespace", signing.Namespace, "`NAMESPACE` of an SSH signature, which a policy can ask for")
 	return cmd
 }
@@ -150,8 +150,8 @@ func newPolicyCommand(a *app) *cobra.Command {
 		Short: "Check a policy, and print it in the form for nodes",
 		Long: `policy checks a policy, the file that says which wheels nodes accept, and prints it as JSON.
 
-A node that has this JSON in /etc/dsbuild/policy.json, or an environment that has it in
-.dsbuild/policy.json, enforces it whoever deploys, and with whatever --policy.`,
+If this JSON is in /etc/dsbuild/policy.json of a node, or in .dsbuild/policy.json of an
+environment, the node enforces it in every deploy, by any user and with any --policy.`,
 		Example: `  dsbuild policy policy.yaml`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {

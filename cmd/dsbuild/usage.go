@@ -47,6 +47,9 @@ func nameInventory(hint, inventory string) string {
 	return strings.ReplaceAll(hint, "INVENTORY", node.PlainPath(inventory, remote.Quote(inventory)))
 }
 
+// nameInventory puts the name of the command's inventory into a hint.
+func (o fleetFlags) nameInventory(hint string) string { return nameInventory(hint, o.inventory) }
+
 // namedInventory is nameInventory for the hint of an error of a command on an inventory.
 func namedInventory(cmd *cobra.Command, err error) error {
 	args := cmd.Flags().Args()

@@ -31,8 +31,8 @@ on the nodes.
 
 The versions that most nodes run are expected of all: DeepSpeed, torch, CUDA, NCCL,
 Python, transformers. dsbuild names each node that differs, with its version. It
-compares every file of DeepSpeed with its RECORD, with the record of its installation
-by dsbuild, and with the other nodes, also where another tool installed it. Then it
+compares every file of DeepSpeed with its RECORD, with dsbuild's note on the installation,
+and with the other nodes, whichever tool installed it. Then it
 loads every op. Driver, glibc, CPU and GPUs may differ within a job: differences are
 reported.
 

@@ -123,11 +123,11 @@ func (o *wheelOptions) buildFlags(f *pflag.FlagSet) {
 
 // placeFlags adds the flags that say where, and with which builder, wheels are built.
 func (o *wheelOptions) placeFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.builder, "builder", planner.Auto, "`auto|dagger|host`: dagger is a container engine, host this machine (no root needed)")
+	f.StringVar(&o.builder, "builder", planner.Auto, "where to build: `auto|dagger|host` (dagger: in containers of a Dagger engine; host: on this machine, without root; auto: dagger if there is an engine, else host)")
 	f.StringArrayVar(&o.engines, "engine", nil, "`ADDRESS` of a Dagger engine: unix:///path/engine.sock, tcp://host:port, image+docker://REF; repeatable when dsbuild builds several wheels")
 	f.IntVar(&o.parallel, "parallel", 0, "`N` parallel builds on each engine (default: as cores and memory allow)")
 	siteFlags(f, &o.siteOptions)
-	f.StringVar(&o.sign, "sign", "", "sign the wheels with `KEY`: an SSH private key, the .pub file of a key in the agent, or a signing config of sigstore (docs/signing.md)")
+	f.StringVar(&o.sign, "sign", "", "sign the wheels with `KEY`: an SSH private key, the .pub file of a key in the SSH agent, or a signing config of sigstore (docs/signing.md)")
 	f.IntVar(&o.jobs, "jobs", 0, "`N` parallel compile jobs (default: the number of cores)")
 }
 

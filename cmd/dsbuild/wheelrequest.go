@@ -29,6 +29,6 @@ func addCommonRequestFlags(f *pflag.FlagSet, r *planner.Request) {
 	f.StringVar(&r.DeepSpeed, "deepspeed", "", "`SOURCE` of DeepSpeed: a release, latest, git+URL@REF, a folder or a source distribution (default: the newest release that this dsbuild knows)")
 	f.StringVar(&r.CPU, "cpu", "", "oldest CPU `LEVEL` that must run it: x86-64-v2, -v3 (AVX2), -v4 (AVX-512), or native: this machine's")
 	f.StringVar(&r.Base, "base", "", "`BASE`: an image reference, a root file system tar or an OCI tar (default: chosen, a Debian or Ubuntu)")
-	f.StringVar(&r.ABI, "abi", "torch", "ABI of torch that the operators use: `torch|stable|auto` (torch: for one minor of torch and one Python; stable: for every torch from 2.10 on and every Python, not all operators; auto: stable where all given operators are proven with it)")
+	f.StringVar(&r.ABI, "abi", "torch", "ABI of torch that the operators use: `torch|stable|auto` (torch: for one minor of torch and one Python; stable: for every torch from 2.10 on and every Python from 3.10 on, not all operators; auto: stable if all given operators have run with it, see dsbuild ops)")
 	f.BoolVar(&r.KeepDebug, "keep-debug", false, "keep debug information in the extensions")
 }

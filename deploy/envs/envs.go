@@ -140,7 +140,8 @@ func (d *Deployment) Report() *report.Report {
 	return r
 }
 
-// compare finds nodes whose files differ from those of most nodes with the same set.
+// compare finds nodes whose files differ from those of most nodes with the same set. If there is no
+// majority, all these nodes differ.
 func (d *Deployment) compare() {
 	counts := map[string]map[string]int{}
 	for _, u := range d.nodes {
@@ -156,13 +157,19 @@ func (d *Deployment) compare() {
 		if u.Status != report.OK || u.files == nil {
 			continue
 		}
-		mine, most := counts[u.environment()][u.files.Digest], 0
-		for _, n := range counts[u.environment()] {
-			most = max(most, n)
+		mine, others := counts[u.environment()][u.files.Digest], 0
+		for digest, n := range counts[u.environment()] {
+			if digest != u.files.Digest {
+				others = max(others, n)
+			}
 		}
-		if mine < most {
+		if mine <= others {
+			from := "most nodes"
+			if mine == others {
+				from = "other nodes: no majority"
+			}
 			u.Status = report.Differs
-			u.differs = append(u.differs, "its commands or data files differ from those of most nodes")
+			u.differs = append(u.differs, "its commands or data files differ from those of "+from)
 			u.Err = hint.With(errors.New(strings.Join(u.differs, "; ")), "make it anew: dsbuild env deploy with --force --limit %s", u.Host.Name)
 		}
 	}

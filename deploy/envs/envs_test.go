@@ -556,18 +556,7 @@ func TestChangedFilesAreNamed(t *testing.T) {
 			return joined(os.Mkdir(info, 0o755), os.WriteFile(filepath.Join(info, "RECORD"), nil, 0o644), os.WriteFile(filepath.Join(info, "METADATA"), []byte("Name: extra\nVersion: 1\n"), 0o644))
 		}, "extra is not in the lock"},
 		"with its RECORD": {func() error {
-			text := "x = 1\n"
-			sum := sha256.Sum256([]byte(text))
-			record := filepath.Join(packages, "alpha-1.0.dist-info/RECORD")
-			old, err := os.ReadFile(record)
-			var lines []string
-			for line := range strings.Lines(string(old)) {
-				if strings.HasPrefix(line, "alpha/__init__.py,") {
-					line = fmt.Sprintf("alpha/__init__.py,sha256=%s,%d\n", urlsafe(sum[:]), len(text))
-				}
-				lines = append(lines, line)
-			}
-			return joined(err, replace(filepath.Join(packages, "alpha/__init__.py"), text), replace(record, strings.Join(lines, "")))
+			return replaceRecorded(packages, "alpha/__init__.py", "x = 1\n")
 		}, "the files of alpha are not those of alpha-1.0-py3-none-any.whl"},
 	} {
 		if err := c.change(); err != nil {
@@ -594,6 +583,53 @@ func TestChangedFilesAreNamed(t *testing.T) {
 		}
 		packages = filepath.Join(current(t, s), "lib/python3.11/site-packages")
 	}
+}
+
+// A command is no file of a wheel: if RECORD was changed with it, only the comparison with other nodes
+// finds that. Two nodes have no majority.
+func TestChangedCommands(t *testing.T) {
+	t.Parallel()
+	x := newSite(t)
+	l, files := x.lock(t, small)
+	var hosts []inventory.Host
+	var servers []*sshtest.Server
+	for _, name := range []string{"gpu1", "gpu2", "gpu3"} {
+		h, s := host(t, name, sshtest.Options{})
+		hosts, servers = append(hosts, h), append(servers, s)
+	}
+	opt := options(t, l, files, servers, hosts...)
+	if r := run(t, t.Context(), opt); r.Err() != nil {
+		t.Fatal(r.Err())
+	}
+	if err := replaceRecorded(filepath.Join(current(t, servers[0]), "lib/python3.11/site-packages"), "../../../bin/alpha-tool", "#!/bin/sh\n"); err != nil {
+		t.Fatal(err)
+	}
+	const differs = "its commands or data files differ from those of "
+	r := look(t, opt)
+	if n := r.Nodes[0]; !slices.Equal(n.Differs, []string{differs + "most nodes"}) || r.Summary.OK != 2 {
+		t.Errorf("of three nodes: %+v", n)
+	}
+	opt.Hosts = hosts[:2]
+	for _, n := range look(t, opt).Nodes {
+		if !slices.Equal(n.Differs, []string{differs + "other nodes: no majority"}) || n.Status != report.Differs {
+			t.Errorf("of two nodes: %+v", n)
+		}
+	}
+}
+
+// replaceRecorded changes a file of alpha, and its line in RECORD.
+func replaceRecorded(packages, name, text string) error {
+	sum := sha256.Sum256([]byte(text))
+	record := filepath.Join(packages, "alpha-1.0.dist-info/RECORD")
+	old, err := os.ReadFile(record)
+	var lines []string
+	for line := range strings.Lines(string(old)) {
+		if strings.HasPrefix(line, name+",") {
+			line = fmt.Sprintf("%s,sha256=%s,%d\n", name, urlsafe(sum[:]), len(text))
+		}
+		lines = append(lines, line)
+	}
+	return joined(err, replace(filepath.Join(packages, name), text), replace(record, strings.Join(lines, "")))
 }
 
 // replace writes a file anew: what is written in place would change the cache, too.

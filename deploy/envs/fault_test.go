@@ -1,13 +1,17 @@
 package envs_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -67,6 +71,61 @@ func TestBrokenConnections(t *testing.T) {
 		t.Errorf("%+v", n)
 	}
 	if n := r.Nodes[1]; n.Status != report.Failed || n.Step != "put" || current(t, s2) != "" {
+		t.Errorf("%+v", n)
+	}
+}
+
+// cutAtInstall is a dialer whose first connection is cut when dsbuild orders the installation. It
+// makes no other connection.
+type cutAtInstall struct {
+	remote.Dialer
+	server *sshtest.Server
+	used   atomic.Bool
+}
+
+func (d *cutAtInstall) Dial(ctx context.Context, target remote.Target) (remote.Conn, error) {
+	if d.used.Swap(true) {
+		return nil, errors.New("the key is not accepted any more")
+	}
+	conn, err := d.Dialer.Dial(ctx, target)
+	return cutConn{conn, d.server}, err
+}
+
+type cutConn struct {
+	remote.Conn
+	server *sshtest.Server
+}
+
+func (c cutConn) Run(ctx context.Context, command remote.Command) error {
+	if command.Stdin != nil {
+		command.Stdin = cutReader{command.Stdin, c.server}
+	}
+	return c.Conn.Run(ctx, command)
+}
+
+type cutReader struct {
+	io.Reader
+	server *sshtest.Server
+}
+
+func (r cutReader) Read(b []byte) (int, error) {
+	n, err := r.Reader.Read(b)
+	if bytes.Contains(b[:n], []byte(`"do":"install"`)) {
+		r.server.Cut()
+	}
+	return n, err
+}
+
+// What a node has is unknown if it does not let dsbuild in again after a lost connection.
+func TestNoLoginAfterALostConnection(t *testing.T) {
+	t.Parallel()
+	x := newSite(t)
+	l, files := x.lock(t, small)
+	h, s := host(t, "gpu1", sshtest.Options{})
+	opt := options(t, l, files, []*sshtest.Server{s}, h)
+	opt.Dialer = &cutAtInstall{Dialer: opt.Dialer, server: s}
+	r := run(t, t.Context(), opt)
+	if n := r.Nodes[0]; n.Status != report.Failed || n.Step != "install" || !n.Unseen || !strings.Contains(n.Error, "dsbuild could not find out which") || current(t, s) != "" {
 		t.Errorf("%+v", n)
 	}
 }
@@ -243,6 +302,28 @@ func TestPlanRefuses(t *testing.T) {
 		case want != "" && (p.Action == deploy.Install || len(p.Send) != 0 || !strings.Contains(strings.Join(p.Reasons, "; "), want) || plan.Err() == nil):
 			t.Errorf("%q: %+v", want, p)
 		}
+	}
+}
+
+// Nodes without room are one row of the plan, however much each has.
+func TestPlanFoldsFullDisks(t *testing.T) {
+	t.Parallel()
+	set := environment.Set{Kind: environment.Kind{Machine: "x86_64", Glibc: "2.28"}, Digest: strings.Repeat("ab", 32), Files: []environment.File{{Name: "alpha", SHA256: "1", Size: 10}}}
+	var nodes []envs.ProbeResult
+	for free := range int64(5) {
+		nodes = append(nodes, envs.ProbeResult{
+			Name:  fmt.Sprintf("gpu%d", free+1),
+			Facts: &node.Facts{Python: "3.11.2", Tag: "cp311", Platform: "linux_x86_64", Glibc: "2.31", CPU: "x86-64-v3"},
+			Look:  &envs.Looked{Place: "/opt/envs", Free: free << 20, Writable: true},
+		})
+	}
+	plan, err := envs.NewPlan(nodes, envs.PlanOptions{Lock: &environment.Lock{Python: "3.11", Sets: []environment.Set{set}}})
+	var out strings.Builder
+	if err := joined(err, plan.Print(&out)); err != nil {
+		t.Fatal(err)
+	}
+	if got := out.String(); strings.Count(got, "\n") != 2 || !strings.Contains(got, "gpu[1-5]") || !strings.Contains(got, "/opt/envs has 0 B free, 64.0 MiB are needed (as on gpu1)") {
+		t.Error(got)
 	}
 }
 

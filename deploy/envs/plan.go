@@ -126,6 +126,12 @@ func (p *NodePlan) refuse(hint string, why ...string) {
 	p.Action, p.Reasons, p.Hint = deploy.Refuse, why, hint
 }
 
+// refuseWithCause is refuse for a reason that holds the node's own details.
+func (p *NodePlan) refuseWithCause(hint string, why cause.Message) {
+	p.refuse(hint, why.Text)
+	p.cause = why.Cause
+}
+
 // decide decides the action on a node that was probed.
 func (p *NodePlan) decide(tables *compat.Tables, n ProbeResult, opt PlanOptions) {
 	set, err := opt.Lock.For(*n.Facts)
@@ -182,7 +188,8 @@ func (p *NodePlan) send(l *Looked, opt PlanOptions) {
 		p.Send = nil
 	}
 	if l.Free < need {
-		p.refuse("make room there, or set folder: in environment.yaml", fmt.Sprintf("%s has %s free, %s are needed", node.ShownPath(l.Place), ui.Size(l.Free), ui.Size(need)))
+		p.refuseWithCause("make room there, or set folder: in environment.yaml",
+			cause.Messagef("%s has %s free, %s are needed", node.ShownPath(l.Place), cause.Own(ui.Size(l.Free)), ui.Size(need)))
 		p.Send, p.Python = nil, false
 	}
 }
@@ -198,8 +205,8 @@ func (p *NodePlan) respect(processes node.Processes, policy deploy.InUse) {
 	case policy.Wait > 0:
 		p.Remarks, p.waits = append(p.Remarks, "waits up to "+ui.Duration(policy.Wait)+": "+what.Text), true
 	default:
-		p.refuse(deploy.InUseHint, what.Text)
-		p.cause, p.Send, p.Python = what.Cause, nil, false
+		p.refuseWithCause(deploy.InUseHint, what)
+		p.Send, p.Python = nil, false
 	}
 }
 
@@ -292,10 +299,17 @@ func (p Plan) Print(w io.Writer) error {
 			}
 			send = fmt.Sprintf("%s in %s", ui.Size(n.Size()), ui.Count(len(n.Files()), "file"))
 		}
-		rows = append(rows, ui.Named{Name: n.Name, Text: strings.Join([]string{string(n.Action), what, send, cmp.Or(strings.Join(why, "; "), "-")}, cellSep)})
+		row := func(why string) string {
+			return strings.Join([]string{string(n.Action), what, send, cmp.Or(why, "-")}, cellSep)
+		}
+		text := strings.Join(why, "; ")
+		rows = append(rows, ui.Named{Name: n.Name, Text: row(text), Cause: row(cmp.Or(n.cause, text))})
 	}
 	var table [][]string
 	for _, f := range ui.Fold(rows) {
+		if f.Example != "" {
+			f.Text += " (as on " + f.Example + ")"
+		}
 		table = append(table, append([]string{f.Names}, strings.Split(f.Text, cellSep)...))
 	}
 	return ui.Table(w, []string{"NODES", "ACTION", "ENVIRONMENT", "SENDS", "WHY"}, table)

@@ -424,17 +424,24 @@ func (u *nodeRun) undo(ctx context.Context) {
 	err := u.session.Ask(limited, agent.Order{"do": "undo"}, &is)
 	u.endSession()
 	if err != nil {
-		if errors.Is(err, remote.ErrLost) {
-			err = u.Reconnect(limited)
-		}
-		if err == nil || !errors.Is(err, remote.ErrDial) {
-			var b beginReply
-			if b, err = u.start(limited, refs(u.plan.Set), true, true); err == nil {
-				is = undoReply{Current: b.Current, Recorded: b.Run == u.run.fleet.Run, Finished: true}
-			}
-		}
+		is, err = u.inspectAgain(limited, err)
 	}
 	u.describe(is, err)
+}
+
+// inspectAgain finds out which environment is current after the agent was lost. It starts another
+// agent, over a new connection if needed.
+func (u *nodeRun) inspectAgain(ctx context.Context, lost error) (undoReply, error) {
+	if errors.Is(lost, remote.ErrLost) {
+		if err := u.Reconnect(ctx); err != nil {
+			return undoReply{}, err
+		}
+	}
+	b, err := u.start(ctx, refs(u.plan.Set), true, true)
+	if err != nil {
+		return undoReply{}, err
+	}
+	return undoReply{Current: b.Current, Recorded: b.Run == u.run.fleet.Run, Finished: true}, nil
 }
 
 // describe adds to the node's error which environment it has now.

@@ -60,6 +60,18 @@ type NodeReport struct {
 	Seconds   float64       `json:"seconds"`   // until its survey arrived
 }
 
+// EditHints rewrites every hint, such as one that does not know the name of the inventory.
+func (r *Report) EditHints(edit func(hint string) string) {
+	for i := range r.Causes {
+		r.Causes[i].Hint = edit(r.Causes[i].Hint)
+	}
+	for _, n := range r.Nodes {
+		for i := range n.Findings {
+			n.Findings[i].Hint = edit(n.Findings[i].Hint)
+		}
+	}
+}
+
 // buildReport makes the report of the run.
 func (r *run) buildReport() *Report {
 	rep := &Report{

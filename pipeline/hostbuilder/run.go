@@ -344,7 +344,7 @@ func (r *run) stepError(step string, err error, out output) error {
 	failed := &pipeline.StepError{Step: step, Err: err}
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
-		failed.Err = errors.New(strings.Replace(exit.String(), "exit status", "exit code", 1))
+		failed.Ran, failed.Err = true, errors.New(strings.Replace(exit.String(), "exit status", "exit code", 1))
 		failed.Tail = pipeline.Cause(out.stdout.keptText(), out.stderr.keptText())
 	}
 	fmt.Fprintln(r.log, failed.Err)
