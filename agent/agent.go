@@ -40,8 +40,8 @@ const (
 	EndGrace = 10 * time.Second
 	// pings is the number of signs of life within the silence.
 	pings = 6
-	// mostDetail bounds the detail of a failure, in bytes.
-	mostDetail = 300
+	// maxDetail bounds the detail of a failure, in bytes.
+	maxDetail = 300
 )
 
 // Options describe the agent to start.
@@ -258,10 +258,10 @@ func (s *Session) await(ctx context.Context, waiting <-chan answer, into any) (a
 func (r reply) decode(into any) error {
 	switch {
 	case r.OK == nil && r.Detail == "":
-		return &Failure{node.Words(r.Failed), r.Advice, r.Busy}
+		return &Failure{node.NewNodeError(r.Failed), r.Advice, r.Busy}
 	case r.OK == nil:
-		own := cause.Own(ui.Shorten(ui.OneLine(r.Detail), mostDetail))
-		return &Failure{cause.Errorf("%w (%s)", node.Words(r.Failed), own), r.Advice, r.Busy}
+		own := cause.Own(ui.Shorten(ui.OneLine(r.Detail), maxDetail))
+		return &Failure{cause.Errorf("%w (%s)", node.NewNodeError(r.Failed), own), r.Advice, r.Busy}
 	case into == nil:
 		return nil
 	}

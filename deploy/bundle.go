@@ -36,14 +36,14 @@ type ExtraWheel struct {
 
 func (a ExtraWheel) String() string { return a.Name + " " + a.Version }
 
-// LoadBundle reads the wheelhouse at dir. If dir is "", it reads the wheelhouse beside the wheel
-// at the path at, or inside it if that is a folder.
-func LoadBundle(dir, at string) (*wheel.Bundle, error) {
+// LoadBundle reads the wheelhouse at dir. If dir is "", it reads the wheelhouse beside the wheel at
+// wheelPath or, if wheelPath is a folder, in it.
+func LoadBundle(dir, wheelPath string) (*wheel.Bundle, error) {
 	if dir == "" {
-		if info, err := os.Stat(at); err != nil || !info.IsDir() {
-			at = filepath.Dir(at)
+		if info, err := os.Stat(wheelPath); err != nil || !info.IsDir() {
+			wheelPath = filepath.Dir(wheelPath)
 		}
-		dir = filepath.Join(at, wheel.WheelhouseDir)
+		dir = filepath.Join(wheelPath, wheel.WheelhouseDir)
 	}
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 		return nil, wheels.NewUsageError("make one with: dsbuild wheel --bundle, or name one with --bundle DIR", "no wheelhouse: %s is not a folder", dir)
@@ -80,7 +80,7 @@ type picker struct {
 	bundle  *wheel.Bundle // nil: no wheelhouse
 	markers markers
 	have    map[string]string
-	along   []ExtraWheel
+	extra   []ExtraWheel
 	lacks   []missing
 	queue   []demand
 	asked   map[string]bool
@@ -90,7 +90,7 @@ type picker struct {
 // that neither the node nor the wheelhouse meets. A companion is skipped if the node already has
 // that version, unless dsbuild installed it there from another wheel: two commits may carry the
 // same version. With force, companions are always installed again.
-func chooseExtraWheels(w wheels.Wheel, f node.Facts, bundle *wheel.Bundle, force bool, known markers) (along []ExtraWheel, lacks []missing, err error) {
+func chooseExtraWheels(w wheels.Wheel, f node.Facts, bundle *wheel.Bundle, force bool, known markers) (extra []ExtraWheel, lacks []missing, err error) {
 	p := picker{facts: f, bundle: bundle, markers: known, have: maps.Clone(f.Dists), asked: map[string]bool{}}
 	if p.have == nil {
 		p.have = map[string]string{}
@@ -101,7 +101,7 @@ func chooseExtraWheels(w wheels.Wheel, f node.Facts, bundle *wheel.Bundle, force
 			if b.Why != wheel.Companion {
 				continue
 			}
-			noted, ours := f.Along[b.Name]
+			noted, ours := f.ExtraWheels[b.Name]
 			if have, ok := f.Dists[b.Name]; !ok || !satisfies(have, "=="+b.Version) || ours && noted != b.SHA256 || force {
 				p.take(b, "companion")
 			}
@@ -115,8 +115,8 @@ func chooseExtraWheels(w wheels.Wheel, f node.Facts, bundle *wheel.Bundle, force
 			return nil, nil, err
 		}
 	}
-	slices.SortFunc(p.along, func(a, b ExtraWheel) int { return strings.Compare(a.File, b.File) })
-	return p.along, p.lacks, nil
+	slices.SortFunc(p.extra, func(a, b ExtraWheel) int { return strings.Compare(a.File, b.File) })
+	return p.extra, p.lacks, nil
 }
 
 // demand queues requirements; each is queued once.
@@ -137,7 +137,7 @@ func (p *picker) take(b wheel.BundleWheel, why string) bool {
 		p.lacks = append(p.lacks, missing{b.Name, fmt.Sprintf("%s (the wheelhouse has %s, which this node cannot install: Python %s, glibc %s)", why, b.File, p.facts.Python, p.facts.Glibc)})
 		return false
 	}
-	p.along = append(p.along, ExtraWheel{b, why})
+	p.extra = append(p.extra, ExtraWheel{b, why})
 	p.have[b.Name] = b.Version
 	p.demand(b.Requires, nil)
 	return true
@@ -195,7 +195,7 @@ func wrapRequirement(requirement string, err error) error {
 }
 
 func (p *picker) taken(name string) bool {
-	return slices.ContainsFunc(p.along, func(a ExtraWheel) bool { return a.Name == name })
+	return slices.ContainsFunc(p.extra, func(a ExtraWheel) bool { return a.Name == name })
 }
 
 func (p *picker) inBundle(name string) *wheel.BundleWheel {
@@ -222,19 +222,19 @@ func (p *picker) needed(marker string, extras []string) (bool, error) {
 	return false, nil
 }
 
-// alongSize is the size in bytes of the wheels sent to a node besides DeepSpeed's.
-func alongSize(along []ExtraWheel) int64 {
+// extraSize is the size in bytes of the wheels sent to a node besides DeepSpeed's.
+func extraSize(extra []ExtraWheel) int64 {
 	var n int64
-	for _, a := range along {
+	for _, a := range extra {
 		n += a.Size
 	}
 	return n
 }
 
 // extraWheelNames returns each wheel as "name version": "numpy 2.3.2", "hjson 3.1.0".
-func extraWheelNames(along []ExtraWheel) []string {
-	out := make([]string, len(along))
-	for i, a := range along {
+func extraWheelNames(extra []ExtraWheel) []string {
+	out := make([]string, len(extra))
+	for i, a := range extra {
 		out[i] = a.String()
 	}
 	return out

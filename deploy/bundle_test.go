@@ -138,7 +138,7 @@ func TestBundleFillsWhatANodeLacks(t *testing.T) {
 	opt.Dialer = count
 	r = run(t, context.Background(), opt)
 	want := []string{"deep-one 1.5", "einops 0.8.1", "hjson 3.1.0", "quick 3", "space-one 2.0"}
-	if n := r.Nodes[0]; r.Err() != nil || !n.Changed || !slices.Equal(n.Along, want) || count.Puts.Load() != 6 {
+	if n := r.Nodes[0]; r.Err() != nil || !n.Changed || !slices.Equal(n.ExtraWheels, want) || count.Puts.Load() != 6 {
 		t.Fatalf("%v: %+v, %d files sent", r.Err(), n, count.Puts.Load())
 	}
 	out, err := exec.Command(e.python, "-c", "import einops, deep_one, quick, hjson, space.one, space.two, single; print(einops.__version__, hjson.v, space.one.v, space.two.v, single.v)").CombinedOutput()
@@ -166,7 +166,7 @@ func TestBundleFillsWhatANodeLacks(t *testing.T) {
 	// Another commit of a companion, which says the same version.
 	newer := opt
 	newer.Bundle = wheelhouse(t, small{name: "space-one", version: "2.0", companion: true, files: map[string]string{"space/one/__init__.py": "v = 22\n"}})
-	if r = run(t, context.Background(), newer); r.Err() != nil || !slices.Equal(r.Nodes[0].Along, []string{"space-one 2.0"}) {
+	if r = run(t, context.Background(), newer); r.Err() != nil || !slices.Equal(r.Nodes[0].ExtraWheels, []string{"space-one 2.0"}) {
 		t.Errorf("%v: %+v", r.Err(), r.Nodes[0])
 	}
 	if r = back(t, newer); r.Err() != nil {
@@ -298,7 +298,7 @@ func TestIndexOfTheNode(t *testing.T) {
 	h.Env = map[string]string{"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": index}
 	was := e.snapshot(t)
 	for needs, want := range map[string]string{
-		"greedy": "from the node's own index: the node says: pip ended with status 1", "nowhere": "No matching distribution found for nowhere",
+		"greedy": "downloading the missing requirements from the node's package index: the node says: pip ended with status 1", "nowhere": "No matching distribution found for nowhere",
 		"thief": "would put files into a folder of torch",
 	} {
 		opt := options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{require: []string{needs}})), []*sshtest.Server{s}, h)
@@ -311,7 +311,7 @@ func TestIndexOfTheNode(t *testing.T) {
 	opt := options(t, load(t, makeWheel(t, t.TempDir(), needy())), []*sshtest.Server{s}, h)
 	opt.Index = true
 	r := run(t, context.Background(), opt)
-	if n := r.Nodes[0]; r.Err() != nil || !slices.Equal(n.Along, []string{"deep-one 1.5", "einops 0.8.1", "hjson 3.1.0", "quick 3"}) {
+	if n := r.Nodes[0]; r.Err() != nil || !slices.Equal(n.ExtraWheels, []string{"deep-one 1.5", "einops 0.8.1", "hjson 3.1.0", "quick 3"}) {
 		t.Errorf("%v: %+v", r.Err(), n)
 	}
 	if r = run(t, context.Background(), opt); r.Err() != nil || r.Nodes[0].Changed {
@@ -349,12 +349,18 @@ func TestPlanWithABundle(t *testing.T) {
 		"forced":             {func(f *node.Facts) { maps.Copy(f.Dists, full); f.DeepSpeed = runsIt }, true, deploy.Install, "transformers 4.57.0.dev0"},
 		"runs it, lacks one": {func(f *node.Facts) { maps.Copy(f.Dists, full); f.DeepSpeed = runsIt; delete(f.Dists, "hjson") }, false, deploy.Install, "hjson 3.1.0"},
 		"other companion":    {func(f *node.Facts) { maps.Copy(f.Dists, full); f.Dists["transformers"] = "4.57.0" }, false, deploy.Install, "transformers 4.57.0.dev0"},
-		"the same version":   {func(f *node.Facts) { maps.Copy(f.Dists, full); f.Along = map[string]string{"transformers": "sha-d"} }, false, deploy.Install, ""},
-		"of another commit":  {func(f *node.Facts) { maps.Copy(f.Dists, full); f.Along = map[string]string{"transformers": "other"} }, false, deploy.Install, "transformers 4.57.0.dev0"},
-		"older numpy":        {func(f *node.Facts) { maps.Copy(f.Dists, full); f.Dists["einops"] = "0.1"; f.Dists["numpy"] = "1.26" }, false, deploy.Install, "einops 0.8.1, numpy 2.3.2"},
-		"old glibc":          {func(f *node.Facts) { f.Glibc = "2.35" }, false, deploy.Refuse, "numpy>=2 (the wheelhouse has b, which this node cannot install: Python 3.11.2, glibc 2.35)"},
-		"other Python":       {func(f *node.Facts) { f.Python, f.Tag = "3.12.1", "cp312" }, false, deploy.Refuse, "built for Python 3.11"},
-		"full disk":          {func(f *node.Facts) { f.FreeBytes = 32<<20 + 5<<20 }, false, deploy.Refuse, "are needed"},
+		"the same version": {func(f *node.Facts) {
+			maps.Copy(f.Dists, full)
+			f.ExtraWheels = map[string]string{"transformers": "sha-d"}
+		}, false, deploy.Install, ""},
+		"of another commit": {func(f *node.Facts) {
+			maps.Copy(f.Dists, full)
+			f.ExtraWheels = map[string]string{"transformers": "other"}
+		}, false, deploy.Install, "transformers 4.57.0.dev0"},
+		"older numpy":  {func(f *node.Facts) { maps.Copy(f.Dists, full); f.Dists["einops"] = "0.1"; f.Dists["numpy"] = "1.26" }, false, deploy.Install, "einops 0.8.1, numpy 2.3.2"},
+		"old glibc":    {func(f *node.Facts) { f.Glibc = "2.35" }, false, deploy.Refuse, "numpy>=2 (the wheelhouse has b, which this node cannot install: Python 3.11.2, glibc 2.35)"},
+		"other Python": {func(f *node.Facts) { f.Python, f.Tag = "3.12.1", "cp312" }, false, deploy.Refuse, "built for Python 3.11"},
+		"full disk":    {func(f *node.Facts) { f.FreeBytes = 32<<20 + 5<<20 }, false, deploy.Refuse, "are needed"},
 	} {
 		w := planWheel("a.whl", nil)
 		w.Requires = []string{"torch", "einops>0.5", "hjson"}

@@ -258,7 +258,7 @@ func (d *Deployment) runSteps(ctx context.Context, nodes []*nodeRun) {
 func (d *Deployment) Report() *report.Report {
 	r := report.Empty(d.opt.Command)
 	r.Mixed = d.plan.Assigned || wheels.AnyStable(d.plan.Wheels)
-	var seen []report.Seen
+	var seen []report.ProbedNode
 	for _, u := range d.nodes {
 		var w *report.Wheel
 		kind := ""
@@ -270,7 +270,7 @@ func (d *Deployment) Report() *report.Report {
 		}
 		r.Add(u.report(), w)
 		if u.facts != nil {
-			seen = append(seen, report.Seen{Name: u.Host.Name, Facts: u.currentFacts(), Kind: kind})
+			seen = append(seen, report.ProbedNode{Name: u.Host.Name, Facts: u.currentFacts(), Kind: kind})
 		}
 	}
 	r.Differences = report.Compare(seen, r.Mixed)

@@ -93,7 +93,7 @@ func (p Plan) ApplyInUse(nodes []ProbeResult, policy InUse) {
 		}
 		for _, i := range members {
 			if f := nodes[i].Facts; len(f.InUse) > 0 {
-				applyInUse(plans, members, i, listProcesses(f.InUse, f.InUseMore), policy)
+				applyInUseToMembers(plans, members, i, listProcesses(f.InUse, f.InUseMore), policy)
 				break
 			}
 		}
@@ -111,9 +111,9 @@ func membersOf(plans []NodePlan, leader int) []int {
 	return members
 }
 
-// applyInUse applies the policy to the members of an environment that processes use on the member with
+// applyInUseToMembers applies the policy to the members of an environment that processes use on the member with
 // index on.
-func applyInUse(plans []NodePlan, members []int, on int, users cause.Message, policy InUse) {
+func applyInUseToMembers(plans []NodePlan, members []int, on int, users cause.Message, policy InUse) {
 	for _, i := range members {
 		p, what := &plans[i], cause.Messagef("its environment is used by %s", users)
 		if i != on {

@@ -84,7 +84,7 @@ func (u *nodeRun) report() report.Node {
 	n := u.Node.Report()
 	n.Changed, n.Before, n.After = u.change.changed, u.change.before.Plain(), u.change.after.Plain()
 	n.Unseen = u.change.unseen || u.facts == nil
-	n.Along, n.Facts, n.Sent, n.Unfit = extraWheelNames(u.plan.Extra), u.facts, u.sent, u.plan.Unfit
+	n.ExtraWheels, n.Facts, n.Sent, n.Unfit = extraWheelNames(u.plan.Extra), u.facts, u.sent, u.plan.Unfit
 	n.From = u.run.transfer.Relay.Sources(u.Node, u.sent)
 	n.Remarks = append(append(n.Remarks, u.plan.Chosen...), u.judged...)
 	return n

@@ -151,8 +151,8 @@ func planNode(tables *compat.Tables, n ProbeResult, offered []wheels.Wheel, opt 
 		p.Action, p.Reasons, p.Hint = Absent, []string{p.noteCause(cause.From(n.Err))}, hint.Of(n.Err)
 		return p, nil
 	}
-	if p.Reasons, p.Hint = unusable(n.Facts); len(p.Reasons) == 0 {
-		p.Reasons, p.Hint = unprepared(n.Facts, opt)
+	if p.Reasons, p.Hint = environmentFaults(n.Facts); len(p.Reasons) == 0 {
+		p.Reasons, p.Hint = missingTorchOrPip(n.Facts, opt)
 	}
 	if len(p.Reasons) > 0 {
 		p.Action = Refuse
@@ -175,19 +175,19 @@ func planWheel(p NodePlan, w *wheels.Wheel, verdict compat.Verdict, n ProbeResul
 		p.Action, p.Hint = Refuse, verdict.Hint()
 		return p
 	}
-	along, lacks, err := chooseExtraWheels(*w, n.Facts, opt.Bundle, opt.Force, opt.markers)
+	extra, lacks, err := chooseExtraWheels(*w, n.Facts, opt.Bundle, opt.Force, opt.markers)
 	d := n.Facts.DeepSpeed
 	// A node that runs the wheel still installs if it lacks requirements that dsbuild can add.
-	whole := opt.Bundle == nil && !opt.Index || err == nil && len(along)+len(lacks) == 0
+	whole := opt.Bundle == nil && !opt.Index || err == nil && len(extra)+len(lacks) == 0
 	if d != nil && d.Intact && d.SHA256 == w.Manifest.SHA256 && !n.Facts.Unfinished && !opt.Force && whole {
 		p.Action = UpToDate
 		return p
 	}
-	p.Extra = along
+	p.Extra = extra
 	if opt.Index {
 		p.Fetch, lacks = fetchable(lacks)
 	}
-	missing, try := unready(*w, n.Facts, along, lacks, err, opt)
+	missing, try := installObstacles(*w, n.Facts, extra, lacks, err, opt)
 	p.Hint = try
 	for _, reason := range missing {
 		p.Reasons = append(p.Reasons, p.noteCause(reason))
@@ -200,8 +200,8 @@ func planWheel(p NodePlan, w *wheels.Wheel, verdict compat.Verdict, n ProbeResul
 	return p
 }
 
-// unusable returns the reasons why dsbuild cannot change an environment at all, and a hint.
-func unusable(f node.Facts) (reasons []string, hint string) {
+// environmentFaults returns the reasons why dsbuild cannot change an environment at all, and a hint.
+func environmentFaults(f node.Facts) (reasons []string, hint string) {
 	part := f.MissingPython()
 	switch {
 	case part != "":
@@ -222,8 +222,8 @@ func unusable(f node.Facts) (reasons []string, hint string) {
 	return nil, ""
 }
 
-// unprepared returns the reasons why an environment cannot take any wheel, and a hint.
-func unprepared(f node.Facts, opt PlanOptions) (reasons []string, hint string) {
+// missingTorchOrPip returns the reasons why an environment cannot take any wheel, and a hint.
+func missingTorchOrPip(f node.Facts, opt PlanOptions) (reasons []string, hint string) {
 	if f.Torch == "" {
 		return []string{"its environment has no torch"}, "set python: in the inventory to the environment that has torch"
 	}
@@ -240,9 +240,9 @@ const (
 	roomMargin = 32 << 20
 )
 
-// unready returns the reasons why an environment cannot take a wheel that fits it: missing
+// installObstacles returns the reasons why an environment cannot take a wheel that fits it: missing
 // requirements, foreign commands or a full disk.
-func unready(w wheels.Wheel, f node.Facts, along []ExtraWheel, lacks []missing, err error, opt PlanOptions) (reasons []cause.Message, hint string) {
+func installObstacles(w wheels.Wheel, f node.Facts, extra []ExtraWheel, lacks []missing, err error, opt PlanOptions) (reasons []cause.Message, hint string) {
 	switch {
 	case err != nil:
 		reasons, hint = append(reasons, cause.From(err)), "dsbuild cannot read the wheel's METADATA: build the wheel again"
@@ -254,7 +254,7 @@ func unready(w wheels.Wheel, f node.Facts, along []ExtraWheel, lacks []missing, 
 	if reason, try := foreignCommands(w, f); reason != "" {
 		reasons, hint = append(reasons, cause.Message{Text: reason}), cmp.Or(hint, try)
 	}
-	if full, try := checkDisk(f, w.Manifest.Size+alongSize(along)); full.Text != "" {
+	if full, try := checkDisk(f, w.Manifest.Size+extraSize(extra)); full.Text != "" {
 		reasons, hint = append(reasons, full), cmp.Or(hint, try)
 	}
 	return reasons, hint

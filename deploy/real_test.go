@@ -296,7 +296,7 @@ func TestRealBundleWithNoRoute(t *testing.T) {
 	}
 	opt.Bundle = &bundle
 	r := run(t, context.Background(), opt)
-	if n := r.Nodes[0]; r.Err() != nil || !n.Changed || len(n.Along) != 2 || !strings.HasPrefix(n.Along[0], "hjson ") || !strings.HasPrefix(n.Along[1], "ninja ") {
+	if n := r.Nodes[0]; r.Err() != nil || !n.Changed || len(n.ExtraWheels) != 2 || !strings.HasPrefix(n.ExtraWheels[0], "hjson ") || !strings.HasPrefix(n.ExtraWheels[1], "ninja ") {
 		t.Errorf("%v: %+v", r.Err(), n)
 	}
 	if r = back(t, opt); r.Err() != nil {

@@ -36,12 +36,12 @@ var agentProgram = agent.NewProgram(verify.FilesSource(), node.ProcessesSource()
 //
 // An order that fails has a Failure of package agent as its answer, with the code of a hint.
 type sessionRequest struct {
-	Files []expectedFile `json:"files"` // files that the driver will send
-	Look  bool           `json:"look"`  // no files: report the current state and end
-	Run   string         `json:"run"`
-	Label string         `json:"label"` // the node's name, as part of a file name
-	By    string         `json:"by"`
-	LockS float64        `json:"lock_s"`
+	Files      []expectedFile `json:"files"` // files that the driver will send
+	StatusOnly bool           `json:"look"`  // no files: report the current state and end
+	Run        string         `json:"run"`
+	Label      string         `json:"label"` // the node's name, as part of a file name
+	By         string         `json:"by"`
+	LockS      float64        `json:"lock_s"`
 }
 
 // expectedFile is a file that the driver will send to the inbox.

@@ -23,8 +23,8 @@ import (
 // can read the word.
 
 const (
-	// mostRounds bounds how many nodes with the same SiteID are tried as writers.
-	mostRounds = 8
+	// maxRounds bounds how many nodes with the same SiteID are tried as writers.
+	maxRounds = 8
 	// proofLimit is the time limit of one proof.
 	proofLimit = 30 * time.Second
 )
@@ -73,7 +73,7 @@ func (d *Deployment) proveGroup(ctx context.Context, known []ProbeResult, member
 	for _, i := range members {
 		known[i].Facts.SiteID = ""
 	}
-	for round := 1; round <= mostRounds && len(members) > 1; round++ {
+	for round := 1; round <= maxRounds && len(members) > 1; round++ {
 		at := slices.IndexFunc(members, func(i int) bool { return known[i].Facts.Writable })
 		if at < 0 {
 			return // no node can change the environment either

@@ -116,7 +116,7 @@ func (u *nodeRun) putAll(ctx context.Context, again bool) error {
 	u.byteCode = false
 	for _, f := range files {
 		if slices.Contains(b.Arrived, filepath.Base(f.Path)) {
-			u.Sent(f.Size)
+			u.AddSent(f.Size)
 			u.run.transfer.Relay.Skip(f.SHA256, u.Node)
 		} else if err := u.inbox.Put(ctx, f); err != nil {
 			return err
@@ -142,7 +142,7 @@ func (u *nodeRun) tidy(ctx context.Context) error {
 func (u *nodeRun) uploads() []wheels.File {
 	m := u.plan.Wheel.Manifest
 	files := []wheels.File{{Path: u.plan.Wheel.Path, SHA256: m.SHA256, Size: m.Size}}
-	crowded := u.run.installs > mostWithCode && !u.run.broadcasts()
+	crowded := u.run.installs > maxWithCode && !u.run.broadcasts()
 	if code := u.plan.Wheel.ByteCode; code != nil && !crowded && len(u.plan.Extra)+len(u.plan.Fetch) == 0 {
 		files = append(files, *code)
 	}
@@ -155,10 +155,10 @@ func (u *nodeRun) uploads() []wheels.File {
 	return files
 }
 
-// mostWithCode is the number of nodes up to which dsbuild sends byte code. Each node compiles
+// maxWithCode is the number of nodes up to which dsbuild sends byte code. Each node compiles
 // DeepSpeed's modules in about a second, all nodes at once. Sending the 2.4 MB to more than 64
 // nodes over 1 Gbit/s takes longer than that.
-const mostWithCode = 64
+const maxWithCode = 64
 
 // startAgent starts the agent, which takes the lock and repairs the environment if an earlier run was
 // interrupted. With again set it waits longer for the lock: the agent before it may not know yet
@@ -251,7 +251,7 @@ func (u *nodeRun) fetch(ctx context.Context, pip string) ([]wheel.BundleWheel, e
 	order := agent.Order{"do": "fetch", "needs": u.plan.Fetch, "fixed": installedVersions(*u.facts), "pip": pip, "limit_s": u.run.fleet.Limit(installLimit).Seconds()}
 	err := u.session.Ask(ctx, order, &got)
 	if err != nil {
-		err = fmt.Errorf("from the node's own index: %w", err)
+		err = fmt.Errorf("downloading the missing requirements from the node's package index: %w", err)
 	}
 	return got.Wheels, err
 }
@@ -282,7 +282,7 @@ func (u *nodeRun) verify(ctx context.Context) error {
 	if u.plan.Action == UpToDate {
 		level = cmp.Or(u.run.opt.VerifyUnchanged, level)
 	}
-	return u.prove(ctx, w.Manifest, verify.Request{Level: level, Version: w.Version, Record: u.change.recordSHA256, Ops: w.Manifest.Ops, Along: versions(u.plan.Extra)})
+	return u.prove(ctx, w.Manifest, verify.Request{Level: level, Version: w.Version, Record: u.change.recordSHA256, Ops: w.Manifest.Ops, ExtraWheels: versions(u.plan.Extra)})
 }
 
 // prove proves that the node has an installation. The agent can compare files itself; ops are
@@ -296,9 +296,9 @@ func (u *nodeRun) prove(ctx context.Context, m wheel.Manifest, request verify.Re
 
 // versions returns the version of each wheel that was installed with DeepSpeed, by name, for the
 // verification.
-func versions(along []ExtraWheel) map[string]string {
+func versions(extra []ExtraWheel) map[string]string {
 	out := map[string]string{}
-	for _, a := range along {
+	for _, a := range extra {
 		out[a.Name] = a.Version
 	}
 	return out
@@ -306,16 +306,16 @@ func versions(along []ExtraWheel) map[string]string {
 
 // journalEntry is a line in the node's journal.
 type journalEntry struct {
-	Do     string          `json:"do"` // deploy or rollback
-	Run    string          `json:"run"`
-	At     string          `json:"at"`
-	By     string          `json:"by"`
-	Node   string          `json:"node"`
-	Wheel  string          `json:"wheel"`
-	SHA256 string          `json:"sha256"`
-	Along  []string        `json:"along,omitempty"` // wheels installed with it
-	Before *report.Version `json:"before"`
-	Verify verify.Level    `json:"verify"`
+	Do          string          `json:"do"` // deploy or rollback
+	Run         string          `json:"run"`
+	At          string          `json:"at"`
+	By          string          `json:"by"`
+	Node        string          `json:"node"`
+	Wheel       string          `json:"wheel"`
+	SHA256      string          `json:"sha256"`
+	ExtraWheels []string        `json:"along,omitempty"` // wheels installed with it
+	Before      *report.Version `json:"before"`
+	Verify      verify.Level    `json:"verify"`
 }
 
 // record makes the change final and writes the journal.

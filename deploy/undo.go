@@ -55,7 +55,7 @@ func inspectAgain(ctx context.Context, u *nodeRun, lost error) (undoReply, error
 			return undoReply{}, err
 		}
 	}
-	s, b, err := u.startSession(ctx, sessionRequest{Files: []expectedFile{}, Look: true, LockS: changes.LockWait(false)})
+	s, b, err := u.startSession(ctx, sessionRequest{Files: []expectedFile{}, StatusOnly: true, LockS: changes.LockWait(false)})
 	if err != nil {
 		return undoReply{}, err
 	}

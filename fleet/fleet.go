@@ -84,14 +84,14 @@ func (f *Fleet) Forks() int {
 	return fanout.DefaultForks
 }
 
-// mostWide bounds the window that Widen opens.
-const mostWide = 256
+// maxWide bounds the window that Widen opens.
+const maxWide = 256
 
 // Widen opens the window for so many nodes, at most 256, unless --forks is below its default. Nodes
 // that pass a file on to each other must be at work at the same time.
 func (f *Fleet) Widen(nodes int) {
 	if f.Forks() >= fanout.DefaultForks {
-		f.opt.Forks = max(f.Forks(), min(nodes, mostWide))
+		f.opt.Forks = max(f.Forks(), min(nodes, maxWide))
 	}
 }
 
@@ -235,7 +235,7 @@ func (f *Fleet) run(ctx context.Context, nodeSteps []NodeSteps, opt fanout.Optio
 		if w.End != nil {
 			w.End(ctx, err)
 		}
-		w.Node.Log.settle(w.Node.Status == report.Failed || w.Node.KeepLog)
+		w.Node.Log.endPhase(w.Node.Status == report.Failed || w.Node.KeepLog)
 		if w.Node.Status == report.Refused {
 			err = nil // a refusal does not count as a failure
 		}

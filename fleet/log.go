@@ -206,9 +206,9 @@ func (l *Log) Order(line []byte) {
 	}
 }
 
-// settle ends a phase: it writes the lines still held. With Logs.Failed it drops the lines of a
+// endPhase ends a phase: it writes the lines still held. With Logs.Failed it drops the lines of a
 // node that has not failed.
-func (l *Log) settle(failed bool) {
+func (l *Log) endPhase(failed bool) {
 	if l.off() {
 		return
 	}

@@ -84,20 +84,20 @@ func (n *Node) Warn(format string, args ...any) {
 	n.fleet.progress.warn(n, cause.Messagef(format, args...))
 }
 
-// Sent adds bytes to the display of the progress.
-func (n *Node) Sent(bytes int64) { n.fleet.progress.sent.Add(bytes) }
+// AddSent adds bytes to the display of the progress.
+func (n *Node) AddSent(bytes int64) { n.fleet.progress.sent.Add(bytes) }
 
-// mostError bounds the error text of a node in the report, in bytes.
-const mostError = 4 << 10
+// maxError bounds the error text of a node in the report, in bytes.
+const maxError = 4 << 10
 
 // Report returns the node's outcome so far.
 func (n *Node) Report() report.Node {
 	r := report.Node{
 		Name: n.Host.Name, Status: n.Status, Step: n.Step, Seconds: n.Seconds, Log: n.Log.Path(),
-		Differs: []string{}, Remarks: []string{}, Along: []string{}, CauseText: cause.Of(n.Err), Serial: n.serial,
+		Differs: []string{}, Remarks: []string{}, ExtraWheels: []string{}, CauseText: cause.Of(n.Err), Serial: n.serial,
 	}
 	if n.Err != nil {
-		r.Error, r.Hint = ui.ShortenMiddle(ui.OneLine(n.Err.Error()), mostError), ui.OneLine(hint.Of(n.Err))
+		r.Error, r.Hint = ui.ShortenMiddle(ui.OneLine(n.Err.Error()), maxError), ui.OneLine(hint.Of(n.Err))
 	}
 	return r
 }

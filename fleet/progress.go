@@ -53,8 +53,8 @@ const (
 	noteEvery = 10 * time.Second
 	// slowAfter is how long a node must be at work before the display names it.
 	slowAfter = 3 * time.Second
-	mostSlow  = 3
-	mostNames = 60 // characters of the failed nodes' names
+	maxSlow   = 3
+	maxNames  = 60 // characters of the failed nodes' names
 	// nodeShare is a node's part of the bar; its steps divide it.
 	nodeShare = 1000
 )
@@ -234,7 +234,7 @@ func (w *progress) slowest(now time.Time) string {
 		return ""
 	}
 	slices.SortFunc(all, func(a, b slow) int { return cmp.Or(a.begin.Compare(b.begin), cmp.Compare(a.name, b.name)) })
-	words := make([]string, min(len(all), mostSlow))
+	words := make([]string, min(len(all), maxSlow))
 	for i := range words {
 		words[i] = fmt.Sprintf("%s (%s, %s)", all[i].name, all[i].step, now.Sub(all[i].since).Truncate(time.Second))
 	}
@@ -247,7 +247,7 @@ func (w *progress) failures() string {
 		return ""
 	}
 	if w.folded == "" {
-		w.folded, _ = ui.FoldWithin(w.failed, mostNames)
+		w.folded, _ = ui.FoldWithin(w.failed, maxNames)
 	}
 	return strings.TrimSuffix(fmt.Sprintf("%d failed: %s", len(w.failed), w.folded), ": ")
 }

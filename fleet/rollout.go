@@ -119,7 +119,7 @@ func (f *Fleet) ChangeGroups(ctx context.Context, r *Rollout, unchanged []int, c
 		}
 		change(group, unchanged)
 		unchanged = nil
-		failed, ok := f.settle(group, number, len(r.sizes) > 0)
+		failed, ok := f.recordGroup(group, number, len(r.sizes) > 0)
 		if err := r.sizes.stopAfter(number, failed, len(group), f.opt.TooMany); err != nil && ctx.Err() == nil {
 			f.skipRest(r, err)
 			return
@@ -130,9 +130,9 @@ func (f *Fleet) ChangeGroups(ctx context.Context, r *Rollout, unchanged []int, c
 	}
 }
 
-// settle notes the group of --serial in which nodes were changed. It returns the names of those that
+// recordGroup notes the group of --serial in which nodes were changed. It returns the names of those that
 // failed, and whether one is ok.
-func (f *Fleet) settle(group []int, number int, serial bool) (failed []string, ok bool) {
+func (f *Fleet) recordGroup(group []int, number int, serial bool) (failed []string, ok bool) {
 	for _, i := range group {
 		n := f.Nodes[i]
 		if serial && n.Status != report.Skipped {

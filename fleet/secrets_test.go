@@ -22,7 +22,7 @@ func logLines(t *testing.T, h inventory.Host, write func(*Log)) string {
 	}, "run")
 	log := folder.newLog(h)
 	write(log)
-	log.settle(true)
+	log.endPhase(true)
 	data, err := os.ReadFile(log.Path())
 	if err != nil {
 		t.Fatal(err)

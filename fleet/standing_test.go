@@ -72,7 +72,7 @@ func TestFailedNodesThatDoNotFit(t *testing.T) {
 	for i := range 40 {
 		w.failed = append(w.failed, strings.Repeat(string(rune('a'+i%26)), 20)+string(rune('a'+i/26)))
 	}
-	if got := w.failures(); !strings.HasPrefix(got, "40 failed: ") || len(got) > mostNames+20 || !strings.Contains(got, "…") {
+	if got := w.failures(); !strings.HasPrefix(got, "40 failed: ") || len(got) > maxNames+20 || !strings.Contains(got, "…") {
 		t.Error(got)
 	}
 	w = &progress{failed: []string{strings.Repeat("x", 100)}}
@@ -117,7 +117,7 @@ func TestNoLogs(t *testing.T) {
 	l.Line("out", "text")
 	l.Order([]byte("order"))
 	l.step("connect")
-	l.settle(true)
+	l.endPhase(true)
 	if l.text.Len() != 0 || l.Path() != "" {
 		t.Errorf("%q, %s", l.text.String(), l.Path())
 	}

@@ -23,7 +23,7 @@ import (
 
 // Config is the content of a nightly file.
 type Config struct {
-	Dir     string // where all lies that is known from night to night
+	Dir     string // the folder of everything that one night keeps for the next
 	Keep    int    // builds of each wheel
 	Sources []Source
 	Entries []matrix.Entry // each is built from each source
@@ -142,7 +142,7 @@ func (r *reader) readConfig(body ast.Node) Config {
 	return c
 }
 
-// resolvePath is one from the file's folder.
+// resolvePath resolves a path relative to the file's folder.
 func (r *reader) resolvePath(name string) string {
 	if name == "" || filepath.IsAbs(name) {
 		return name
@@ -163,7 +163,7 @@ func (r *reader) singleLine(p yamldoc.Pair) string {
 	return word
 }
 
-// readWheels are a matrix, here or in a file.
+// readWheels reads the matrix, from this file or from the file that it names.
 func (r *reader) readWheels(p yamldoc.Pair) []matrix.Entry {
 	var entries []matrix.Entry
 	list := &r.List
@@ -240,7 +240,7 @@ func (r *reader) readSources(p yamldoc.Pair) []Source {
 	return all
 }
 
-// readIndex is a folder, or that with the address at which it will be found.
+// readIndex reads the folder of the index and, if it is given, its address.
 func (r *reader) readIndex(p yamldoc.Pair) *Index {
 	out := &Index{}
 	pairs := []yamldoc.Pair{{Key: "dir", At: p.At, Node: p.Node}}

@@ -40,7 +40,7 @@ type Options struct {
 	// Deploy installs the wheels of dir on the nodes of limit, and writes its reports as report with an
 	// ending. It is nil if the night deploys nothing.
 	Deploy func(ctx context.Context, dir, limit, report string) (Nodes, error)
-	// GPUs names those of a compute capability, for the page of the index.
+	// GPUs returns the names of the GPUs of a compute capability, for the page of the index.
 	GPUs func(capability string) []string
 	// Store has wheels that other runs built.
 	Store  pipeline.Store
@@ -77,8 +77,8 @@ type nightWheel struct {
 }
 
 // Run runs a night. Its report is there as soon as the night has begun, and is written
-// into the folder; the error carries the exit code. A night that ctx ends is gone on
-// with by the next run.
+// into the folder; the error carries the exit code. The next run
+// continues a night that ctx interrupted.
 func Run(ctx context.Context, opt Options) (*Report, error) {
 	if err := os.MkdirAll(opt.Dir, 0o755); err != nil {
 		return nil, err
@@ -237,7 +237,7 @@ func (n *night) keepUnchanged(u *nightWheel, request, plan string) bool {
 func (n *night) takeFromStore(u *nightWheel, asked *pipeline.Plan) bool {
 	led, _ := n.Store.PlanOfRequest(u.request)
 	for _, digest := range []string{asked.Digest, led} {
-		p, ok, err := n.Store.Look(digest)
+		p, ok, err := n.Store.Find(digest)
 		if err != nil || !ok || len(wheel.AuditTags(p.Manifest.Name, asked.Toolchain.Glibc)) > 0 {
 			continue
 		}

@@ -144,7 +144,7 @@ const (
 	plotColours           = 6
 )
 
-// newPlot is nil where too little is known for a line.
+// newPlot returns nil if there are too few points for a line.
 func newPlot(r *Report, nights []past) *plot {
 	most, first, last := 0.0, -1, -1
 	old := slices.Clone(nights)

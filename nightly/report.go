@@ -260,7 +260,7 @@ func (r *Report) Print(w io.Writer) error {
 	return nil
 }
 
-// stageLines are a line for each thing that was done with the wheels.
+// stageLines returns a line for each stage after the builds.
 func (r *Report) stageLines() []string {
 	var lines []string
 	if p := r.Publish; p != nil {

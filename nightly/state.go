@@ -153,7 +153,7 @@ func (s *state) buildPath(name string, b Build) string {
 
 var unsafe = regexp.MustCompile(`[^A-Za-z0-9._=@+-]+`)
 
-// folderName is a name as that of a folder.
+// folderName turns a name into the name of a folder.
 func folderName(name string) string {
 	sum := sha256.Sum256([]byte(name))
 	short := unsafe.ReplaceAllString(name, "_")

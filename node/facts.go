@@ -39,7 +39,7 @@ type Facts struct {
 	Leftovers         bool              `json:"leftovers"`       // files of a run that was cut off lie in Prefix/.dsbuild
 	Dists             map[string]string `json:"dists,omitempty"` // distributions by normalised name
 	Taken             map[string]string `json:"taken,omitempty"` // commands of the wheels that are there and not DeepSpeed's: the distribution that owns each, "" for none
-	Along             map[string]string `json:"along,omitempty"` // sha256 of the wheels that dsbuild installed with DeepSpeed, by normalised name
+	ExtraWheels       map[string]string `json:"along,omitempty"` // sha256 of the wheels that dsbuild installed with DeepSpeed, by normalised name
 	FreeBytes         int64             `json:"free_bytes"`      // file system of site-packages
 	FreeTmpBytes      int64             `json:"free_tmp_bytes"`  // where dsbuild keeps temporary files: in Prefix
 	Missing           []string          `json:"missing,omitempty"`

@@ -358,9 +358,9 @@ func TestOldPythonsAnswer(t *testing.T) {
 			t.Errorf("%s: %+v", version, f)
 		}
 		again := probe(t, local{}, node.ProbeOptions{Python: python, Files: true})
-		and, undone, err := node.ProbeAnd(t.Context(), local{}, python, node.Errand{Program: node.NewErrand("f'{1:=2}'"), Each: func(json.RawMessage) error { return nil }})
+		and, undone, err := node.ProbeWithFollowUp(t.Context(), local{}, python, node.FollowUp{Program: node.NewFollowUp("f'{1:=2}'"), Each: func(json.RawMessage) error { return nil }})
 		if err != nil || undone != nil || !slices.Equal(f.Missing, again.Missing) || !slices.Equal(f.Missing, and.Missing) {
-			t.Errorf("%s: %q, comparing files %q, with an errand %q (%v), %v", version, f.Missing, again.Missing, and.Missing, undone, err)
+			t.Errorf("%s: %q, comparing files %q, with a follow-up %q (%v), %v", version, f.Missing, again.Missing, and.Missing, undone, err)
 		}
 	}
 }

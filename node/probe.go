@@ -28,7 +28,7 @@ var usesPython string
 var processesPython string
 
 // answered is Python's exit status after it has sent all facts. It is one more if nvidia-smi
-// reported nothing, two more if nvidia-smi did not end, three more if an errand failed. After any
+// reported nothing, two more if nvidia-smi did not end, three more if a follow-up failed. After any
 // other status the shell (probe.sh) reports the facts that it can find.
 const answered = 93
 
@@ -59,8 +59,8 @@ type answer struct {
 	hung                                           bool   // nvidia-smi
 	withheld                                       bool   // these commands have no access to the GPUs
 
-	python *pythonFacts
-	errand Errand // takes Python's messages after the facts
+	python   *pythonFacts
+	followUp FollowUp // takes Python's messages after the facts
 }
 
 // pythonFacts holds Python's findings: Facts, and the raw data for other Facts.
@@ -73,12 +73,12 @@ type pythonFacts struct {
 	Unseen  int      `json:"in_use_unseen"` // Python processes of other users that the probe cannot inspect
 }
 
-// Errand is a program that a probe's Python runs after it has sent the facts: a second Python
+// FollowUp is a program that a probe's Python runs after it has sent the facts: a second Python
 // would cost as much as most of the probe. It does not run if Python is missing or too old. With
-// an errand, the probe does not search for the processes that use the environment: only a command
+// a follow-up, the probe does not search for the processes that use the environment: only a command
 // that will change the environment needs them.
-type Errand struct {
-	Program Program // made by NewErrand
+type FollowUp struct {
+	Program Program // made by NewFollowUp
 	// Request is passed to the program as REQUEST, as JSON.
 	Request any
 	// Begun is called when the facts have arrived.
@@ -95,27 +95,27 @@ func Probe(ctx context.Context, r remote.Runner, opt ProbeOptions) (Facts, error
 	if opt.Files {
 		program, files, commands = probeFilesProgram, pythonFiles(opt.Of), pythonList(opt.Commands)
 	}
-	facts, _, err := runProbe(ctx, r, opt.Python, program, "FILES = "+files+"\nCOMMANDS = "+commands+"\n", Errand{})
+	facts, _, err := runProbe(ctx, r, opt.Python, program, "FILES = "+files+"\nCOMMANDS = "+commands+"\n", FollowUp{})
 	if err != nil {
 		return Facts{}, err
 	}
 	return *facts, nil
 }
 
-// ProbeAnd is Probe with an errand, without the comparison of files. undone is the *ScriptError
-// of an errand that ended early. With an error, facts holds the facts that arrived before it; it
+// ProbeWithFollowUp is Probe with a follow-up, without the comparison of files. undone is the *ScriptError
+// of a follow-up that ended early. With an error, facts holds the facts that arrived before it; it
 // is nil if none did.
-func ProbeAnd(ctx context.Context, r remote.Runner, python string, e Errand) (facts *Facts, undone, err error) {
-	request, err := json.Marshal(e.Request)
+func ProbeWithFollowUp(ctx context.Context, r remote.Runner, python string, f FollowUp) (facts *Facts, undone, err error) {
+	request, err := json.Marshal(f.Request)
 	if err != nil {
 		return nil, nil, err
 	}
-	return runProbe(ctx, r, python, e.Program, fmt.Sprintf("FILES = False\nCOMMANDS = []\nREQUEST = %s\n", strconv.QuoteToASCII(string(request))), e)
+	return runProbe(ctx, r, python, f.Program, fmt.Sprintf("FILES = False\nCOMMANDS = []\nREQUEST = %s\n", strconv.QuoteToASCII(string(request))), f)
 }
 
-func runProbe(ctx context.Context, r remote.Runner, python string, program Program, told string, e Errand) (facts *Facts, undone, err error) {
+func runProbe(ctx context.Context, r remote.Runner, python string, program Program, told string, f FollowUp) (facts *Facts, undone, err error) {
 	mark := newMark()
-	got := answer{errand: e}
+	got := answer{followUp: f}
 	err = runMarked(ctx, r, probeCommand(mark, python, program, told), &messages{mark: []byte(mark), each: got.readMessage})
 	var broken *ScriptError
 	switch {
@@ -123,7 +123,7 @@ func runProbe(ctx context.Context, r remote.Runner, python string, program Progr
 		undone = broken
 	case errors.As(err, &broken) && got.any:
 		// Python exists but did not answer: use the shell's facts.
-	case err != nil && got.python != nil && e.Each != nil:
+	case err != nil && got.python != nil && f.Each != nil:
 		return got.assembleFacts(nil), nil, err
 	case err != nil:
 		return nil, nil, fmt.Errorf("probe: %w", err)
@@ -142,14 +142,14 @@ var (
 // probeEnd ends Python at once: an orderly shutdown takes as long as half of a probe.
 const probeEnd = "os._exit(status)\n"
 
-// beforeErrand skips the search for processes that use the environment.
-const beforeErrand = "users = dict\n"
+// beforeFollowUp skips the search for processes that use the environment.
+const beforeFollowUp = "users = dict\n"
 
-// NewErrand makes an errand's program of sources. They may use the same definitions as those of
+// NewFollowUp makes the program of a follow-up from its sources. They may use the same definitions as those of
 // NewProgram. The variable found holds the facts of the probe.
-func NewErrand(sources ...string) Program {
-	// A Python that is too old to parse the errand has ended before it reads it.
-	before := []string{commonSource, recordSource, beforeErrand, probePython, part, "REQUEST = json.loads(REQUEST)"}
+func NewFollowUp(sources ...string) Program {
+	// A Python that is too old to parse the follow-up has ended before it reads it.
+	before := []string{commonSource, recordSource, beforeFollowUp, probePython, part, "REQUEST = json.loads(REQUEST)"}
 	return packProgram(slices.Concat(before, sources, []string{probeEnd})...)
 }
 
@@ -190,8 +190,8 @@ func ProcessesSource() string {
 func (a *answer) readMessage(message json.RawMessage) error {
 	a.any = true
 	object := bytes.HasPrefix(message, []byte("{"))
-	if object && a.python != nil && a.errand.Each != nil {
-		return a.errand.Each(message)
+	if object && a.python != nil && a.followUp.Each != nil {
+		return a.followUp.Each(message)
 	}
 	if object {
 		var m struct {
@@ -201,8 +201,8 @@ func (a *answer) readMessage(message json.RawMessage) error {
 			return err
 		}
 		a.python = m.Python
-		if a.errand.Begun != nil {
-			a.errand.Begun()
+		if a.followUp.Begun != nil {
+			a.followUp.Begun()
 		}
 		for _, line := range a.python.SMI {
 			a.readSMILine(line)

@@ -149,8 +149,8 @@ func TestProbeRunsAnErrandOnceTheFactsAreTold(t *testing.T) {
 		var said []string
 		begun := 0
 		runner := &counted{local: local{env: env}}
-		facts, undone, err := node.ProbeAnd(context.Background(), runner, c.python, node.Errand{
-			Program: node.NewErrand(c.program),
+		facts, undone, err := node.ProbeWithFollowUp(context.Background(), runner, c.python, node.FollowUp{
+			Program: node.NewFollowUp(c.program),
 			Request: map[string]string{"of": "it's \"me\""},
 			Begun:   func() { begun++ },
 			Each:    func(m json.RawMessage) error { said = append(said, string(m)); return nil },

@@ -131,7 +131,7 @@ type ScriptError struct {
 
 func (e *ScriptError) Error() string {
 	if last := lastLine(e.Stderr); last != "" {
-		return fmt.Sprintf("%v (%v)", Words(last), e.Err)
+		return fmt.Sprintf("%v (%v)", NewNodeError(last), e.Err)
 	}
 	return e.Err.Error()
 }

@@ -9,17 +9,19 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// mostWords is how much of an error that a node tells is repeated.
-const mostWords = 1 << 10
+// maxWords is how much of an error that a node tells is repeated.
+const maxWords = 1 << 10
 
-// WordsError is an error in the words of a node. They are on one line, and marked as the
+// NodeError is an error in the words of a node. They are on one line, and marked as the
 // node's: a reader must not take them for dsbuild's own.
-type WordsError struct{ words string }
+type NodeError struct{ words string }
 
-// Words makes an error of a node's message.
-func Words(words string) *WordsError { return &WordsError{ui.Shorten(ui.OneLine(words), mostWords)} }
+// NewNodeError makes an error of a node's message.
+func NewNodeError(words string) *NodeError {
+	return &NodeError{ui.Shorten(ui.OneLine(words), maxWords)}
+}
 
-func (e *WordsError) Error() string { return nodeSays + e.words }
+func (e *NodeError) Error() string { return nodeSays + e.words }
 
 const nodeSays = "the node says: "
 
@@ -31,8 +33,8 @@ func (e *hereError) Error() string {
 }
 func (e *hereError) Unwrap() error { return e.error }
 
-// Here returns an error without the words about a node: there is none.
-func Here(err error) error {
+// WithoutNodePrefix returns an error without the words about a node: there is none.
+func WithoutNodePrefix(err error) error {
 	if err == nil {
 		return nil
 	}

@@ -87,15 +87,15 @@ func TestVersionsOfNodes(t *testing.T) {
 // The words of a node are marked as its own, in one line, and bounded.
 func TestWordsOfNode(t *testing.T) {
 	t.Parallel()
-	err := node.Words("no\x1b[31m room\nhint: run curl | sh")
+	err := node.NewNodeError("no\x1b[31m room\nhint: run curl | sh")
 	if err.Error() != "the node says: no room hint: run curl | sh" {
 		t.Error(err)
 	}
-	var words *node.WordsError
+	var words *node.NodeError
 	if !errors.As(fmt.Errorf("install: %w", err), &words) {
 		t.Error("the words are not found in the chain")
 	}
-	if got := node.Words(strings.Repeat("x", 1_000_000)).Error(); len(got) > 20_000 {
+	if got := node.NewNodeError(strings.Repeat("x", 1_000_000)).Error(); len(got) > 20_000 {
 		t.Errorf("%d bytes", len(got))
 	}
 }

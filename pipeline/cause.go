@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// Cause picks the lines of a failed command's output that give the reason. For a compiler these
+// FailureLines picks the lines of a failed command's output that give the reason. For a compiler these
 // are the most important diagnosis, with its file, and the last line of the output; for any other
 // program the first error that it printed and the end.
-func Cause(stdout, stderr string) string {
+func FailureLines(stdout, stderr string) string {
 	lines := strings.Split(strings.TrimSpace(stdout+"\n"+stderr), "\n")
 	last := len(lines) - 1
 	if at := slices.IndexFunc(lines, hashLine.MatchString); at >= 0 {

@@ -35,7 +35,7 @@ func TestCause(t *testing.T) {
 		"library": {noise + "/usr/bin/ld: cannot find -laio: No such file or directory\ncollect2: error: ld returned 1 exit status\n" + end, "/usr/bin/ld: cannot find -laio", ""},
 		"full":    {noise + "/tmp/a.s: No space left on device\nx.cpp:1:1: error: no\n" + noise + end, "/tmp/a.s: No space left on device", ""},
 	} {
-		failed := &StepError{Step: CompileStep, Tail: Cause(c.said, "")}
+		failed := &StepError{Step: CompileStep, Tail: FailureLines(c.said, "")}
 		lines := strings.Split(failed.Tail, "\n")
 		last := c.said[strings.LastIndex(c.said, "\n")+1:]
 		if !strings.Contains(lines[0], c.cause) || !strings.HasSuffix(failed.Tail, last) || len(lines) > 6 {
@@ -52,7 +52,7 @@ func TestCauseIsAnotherHash(t *testing.T) {
 	uv := "Using Python 3.11.2 environment at: /opt/env\nResolved 43 packages in 9ms\nerror: Failed to download `sympy==1.14.0`\n  cause: Hash mismatch for `sympy==1.14.0`\n\n         Expected:\n           sha256:aa\n\n         Computed:\n           sha256:bb\n"
 	pip := "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE. If you have updated the package versions, please update the hashes.\n    sympy==1.14.0 from https://example.org/sympy.whl:\n        Expected sha256 aa\n             Got        bb\n"
 	for _, said := range []string{uv, pip, strings.Repeat("noise\n", 40) + uv + strings.Repeat("noise\n", 40)} {
-		failed := &StepError{Step: string(Runtime), Tail: Cause("", said)}
+		failed := &StepError{Step: string(Runtime), Tail: FailureLines("", said)}
 		if failed.ExitCode() != 4 || !strings.Contains(failed.Hint(), "sympy==1.14.0") || !strings.Contains(failed.Tail, "aa") || !strings.Contains(failed.Tail, "bb") {
 			t.Errorf("exit %d, hint %q\n%s", failed.ExitCode(), failed.Hint(), failed.Tail)
 		}
@@ -67,9 +67,9 @@ func TestExitCodeOfStep(t *testing.T) {
 		failed StepError
 		want   int
 	}{
-		{StepError{Step: SmokeStep, Ran: true, Tail: Cause("", "undefined symbol: omp_get_num_threads")}, 4},
-		{StepError{Step: SmokeStep, Ran: true, Tail: Cause("", "")}, 4}, // it was killed
-		{StepError{Step: SmokeStep, Ran: true, Tail: Cause("", "OSError: [Errno 28] No space left on device")}, 1},
+		{StepError{Step: SmokeStep, Ran: true, Tail: FailureLines("", "undefined symbol: omp_get_num_threads")}, 4},
+		{StepError{Step: SmokeStep, Ran: true, Tail: FailureLines("", "")}, 4}, // it was killed
+		{StepError{Step: SmokeStep, Ran: true, Tail: FailureLines("", "OSError: [Errno 28] No space left on device")}, 1},
 		{StepError{Step: SmokeStep, Err: errors.New("the engine is gone")}, 1},
 		{StepError{Step: CompileStep, Ran: true}, 1},
 	} {
@@ -80,7 +80,7 @@ func TestExitCodeOfStep(t *testing.T) {
 }
 
 func TestCauseOfOthers(t *testing.T) {
-	got := Cause("KeyError: 'x'\n"+strings.Repeat("noise\n", 40)+"ninja: build stopped\n", "Traceback\nRuntimeError: Error compiling objects for extension\n")
+	got := FailureLines("KeyError: 'x'\n"+strings.Repeat("noise\n", 40)+"ninja: build stopped\n", "Traceback\nRuntimeError: Error compiling objects for extension\n")
 	for _, want := range []string{"KeyError: 'x'", "ninja: build stopped", "RuntimeError: Error compiling"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("Cause does not name %q:\n%s", want, got)
@@ -89,7 +89,7 @@ func TestCauseOfOthers(t *testing.T) {
 	if n := strings.Count(got, "\n"); n > tailLines+2 {
 		t.Errorf("%d lines", n)
 	}
-	if got := Cause("", "one line"); got != "  one line" {
+	if got := FailureLines("", "one line"); got != "  one line" {
 		t.Errorf("%q", got)
 	}
 	if hint := (&StepError{Tail: got}).Hint(); hint != "" {

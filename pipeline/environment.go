@@ -13,17 +13,17 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// LookScript is the name of the script that lists the tools of a build environment.
+// InspectScript is the name of the script that lists the tools of a build environment.
 // ParseBuildEnvironment reads its output.
-const LookScript = "look.sh"
+const InspectScript = "look.sh"
 
-// LookText returns the text of LookScript.
-func LookText() (string, error) {
-	text, err := scripts.ReadFile("scripts/" + LookScript)
+// InspectText returns the text of InspectScript.
+func InspectText() (string, error) {
+	text, err := scripts.ReadFile("scripts/" + InspectScript)
 	return string(text), err
 }
 
-// BuildEnvironment is the result of LookScript. The embedded part serves the choice of a
+// BuildEnvironment is the result of InspectScript. The embedded part serves the choice of a
 // toolchain; the paths and the parts serve a builder that builds there.
 type BuildEnvironment struct {
 	compat.BuildEnvironment
@@ -64,14 +64,14 @@ func (c Compiler) Major() string {
 // Complete reports whether it compiles C++ with the system's headers.
 func (c Compiler) Complete() bool { return c.CXX != "" && c.Headers }
 
-// LookError reports an output of LookScript that dsbuild cannot read. The output comes from a
+// InspectError reports an output of InspectScript that dsbuild cannot read. The output comes from a
 // base that is not trusted.
-type LookError struct {
+type InspectError struct {
 	Line int // 0: the answer as a whole
 	Why  string
 }
 
-func (e *LookError) Error() string {
+func (e *InspectError) Error() string {
 	if e.Line == 0 {
 		return "inspecting the base: " + e.Why
 	}
@@ -79,31 +79,31 @@ func (e *LookError) Error() string {
 }
 
 // Hint names the programs that a base needs.
-func (e *LookError) Hint() string {
+func (e *InspectError) Hint() string {
 	return "a base needs a shell and the usual programs: sed, tr, cut, uname"
 }
 
-// Bounds on the output of LookScript. No honest output reaches them.
+// Bounds on the output of InspectScript. No honest output reaches them.
 const (
 	maxLook      = 64 << 10
 	maxLookLines = 200
 	maxLookField = 256
 )
 
-// ParseBuildEnvironment reads the output of LookScript.
+// ParseBuildEnvironment reads the output of InspectScript.
 func ParseBuildEnvironment(text string) (BuildEnvironment, error) {
 	if len(text) > maxLook {
-		return BuildEnvironment{}, &LookError{Why: fmt.Sprintf("the answer has %d bytes", len(text))}
+		return BuildEnvironment{}, &InspectError{Why: fmt.Sprintf("the answer has %d bytes", len(text))}
 	}
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	if len(lines) > maxLookLines {
-		return BuildEnvironment{}, &LookError{Why: fmt.Sprintf("the answer has %d lines", len(lines))}
+		return BuildEnvironment{}, &InspectError{Why: fmt.Sprintf("the answer has %d lines", len(lines))}
 	}
 	if lines[0] != "look\t1" {
-		return BuildEnvironment{}, &LookError{Line: 1, Why: "is not that of this version of dsbuild"}
+		return BuildEnvironment{}, &InspectError{Line: 1, Why: "is not that of this version of dsbuild"}
 	}
 	if lines[len(lines)-1] != "end" {
-		return BuildEnvironment{}, &LookError{Why: "the answer is cut off"}
+		return BuildEnvironment{}, &InspectError{Why: "the answer is cut off"}
 	}
 	var g BuildEnvironment
 	facts := lookFacts()
@@ -111,11 +111,11 @@ func ParseBuildEnvironment(text string) (BuildEnvironment, error) {
 		fields := strings.Split(line, "\t")
 		fact, known := facts[fields[0]]
 		if !known || len(fields)-1 != len(fact.shapes) {
-			return BuildEnvironment{}, &LookError{Line: i + 2, Why: fmt.Sprintf("is not a fact: %.60q", line)}
+			return BuildEnvironment{}, &InspectError{Line: i + 2, Why: fmt.Sprintf("is not a fact: %.60q", line)}
 		}
 		for j, shape := range fact.shapes {
 			if len(fields[j+1]) > maxLookField || !shape.MatchString(fields[j+1]) {
-				return BuildEnvironment{}, &LookError{Line: i + 2, Why: fmt.Sprintf("says %s %.60q", fields[0], fields[j+1])}
+				return BuildEnvironment{}, &InspectError{Line: i + 2, Why: fmt.Sprintf("says %s %.60q", fields[0], fields[j+1])}
 			}
 		}
 		fact.take(&g, fields[1:])

@@ -105,7 +105,7 @@ func paths(g pipeline.BuildEnvironment) []string {
 // look runs the script with a PATH and an environment of its own.
 func look(t *testing.T, env ...string) string {
 	t.Helper()
-	text, err := pipeline.LookText()
+	text, err := pipeline.InspectText()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -82,16 +82,16 @@ func ReadEnvironment(ctx context.Context, python string) (PythonEnvironment, err
 	}
 	facts, err := node.Probe(ctx, isolated{}, node.ProbeOptions{Python: file})
 	if err != nil {
-		return PythonEnvironment{}, fmt.Errorf("environment of %s: %w", python, node.Here(err))
+		return PythonEnvironment{}, fmt.Errorf("environment of %s: %w", python, node.WithoutNodePrefix(err))
 	}
 	e := PythonEnvironment{Facts: facts}
 	if facts.Executable == "" || facts.Dists == nil {
-		return e, &EnvironmentError{Python: python, Reasons: []string{"it does not answer like a Python: " + node.Here(errors.New(strings.Join(facts.Missing, "; "))).Error()}}
+		return e, &EnvironmentError{Python: python, Reasons: []string{"it does not answer like a Python: " + node.WithoutNodePrefix(errors.New(strings.Join(facts.Missing, "; "))).Error()}}
 	}
 	script := node.Script{Python: facts.Executable, Program: environmentProgram, Request: map[string]any{}}
 	err = script.Run(ctx, isolated{}, func(m json.RawMessage) error { return node.Decode(m, &e.Details) })
 	if err != nil {
-		return e, fmt.Errorf("environment of %s: %w", python, node.Here(err))
+		return e, fmt.Errorf("environment of %s: %w", python, node.WithoutNodePrefix(err))
 	}
 	return e, e.checkUsable()
 }

@@ -56,7 +56,7 @@ func (r *Releases) ofPackageIndex(ctx context.Context, s wheel.Spec, f *Found) e
 	all := torchesOf(files, "")
 	release, named := pickRelease(all, s.Torch)
 	if !named && len(all) > 0 {
-		f.addNote("torch %s: the package index has no wheels of it for Linux on x86_64%s", s.Torch, isWithdrawn(all, s.Torch))
+		f.addNote("torch %s: the package index has no wheels of it for Linux on x86_64%s", s.Torch, describeWithdrawn(all, s.Torch))
 		release = nearestTorch(all, s.Torch)
 	}
 	if release.version == "" || f.Tables.OffersTorch(wheel.Spec{Torch: release.version}) {
@@ -79,8 +79,8 @@ func (r *Releases) ofPackageIndex(ctx context.Context, s wheel.Spec, f *Found) e
 	return nil
 }
 
-// isWithdrawn names the withdrawn release of a minor.
-func isWithdrawn(all []torchRelease, asked string) string {
+// describeWithdrawn names the withdrawn release of a minor.
+func describeWithdrawn(all []torchRelease, asked string) string {
 	for _, r := range all {
 		if isMinorOf(asked, r.version) {
 			return fmt.Sprintf(" except %s, which was withdrawn (yanked): --torch %s uses it anyway", r.version, r.version)

@@ -84,9 +84,9 @@ func (s Store) PlanOfRequest(request string) (digest string, err error) {
 	return digest, err
 }
 
-// Look returns the wheel of a plan from the store, if it is there and its bytes are unchanged.
+// Find returns the wheel of a plan from the store, if it is there and its bytes are unchanged.
 // Another process may prune it at any time.
-func (s Store) Look(digest string) (p Product, ok bool, err error) {
+func (s Store) Find(digest string) (p Product, ok bool, err error) {
 	if _, err := os.Stat(s.Dir); err != nil || digest == "" {
 		return Product{}, false, nil //nolint:nilerr // likewise
 	}

@@ -47,7 +47,7 @@ func TestStoreKnowsRequests(t *testing.T) {
 		}
 		asked(d)
 	}
-	p, ok, err := s.Look("d2")
+	p, ok, err := s.Find("d2")
 	if err != nil || !ok || p.Manifest.Name != "a-1.whl" {
 		t.Errorf("%+v, %v, %v", p, ok, err)
 	}
@@ -58,7 +58,7 @@ func TestStoreKnowsRequests(t *testing.T) {
 		t.Fatal(err)
 	}
 	asked("")
-	if _, ok, err := s.Look("d2"); ok || err != nil {
+	if _, ok, err := s.Find("d2"); ok || err != nil {
 		t.Errorf("a wheel that is gone: %v, %v", ok, err)
 	}
 }

@@ -59,7 +59,7 @@ func (r Runner) runPlan(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 		return wheel.Artifact{}, hint.With(fmt.Errorf("output directory: %w", err), "choose a folder that you can write: -o DIR")
 	}
 	if !p.Options.NoCache {
-		a, ok, err := r.Store.getUnlocked(p.Digest, func(kept Product) (wheel.Artifact, error) {
+		a, ok, err := r.Store.withStoredWheel(p.Digest, func(kept Product) (wheel.Artifact, error) {
 			// The same wheel, which may have been asked for newer nodes.
 			if findings := wheel.AuditTags(kept.Manifest.Name, p.Toolchain.Glibc); len(findings) > 0 {
 				return wheel.Artifact{}, wheel.NotAsked(kept.Manifest.Name, findings)

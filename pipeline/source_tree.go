@@ -105,7 +105,7 @@ func (t *tree) selectFiles(stale func(string) bool) error {
 			continue // deleted, but not yet from the index
 		}
 		if err == nil {
-			err = t.isCopyable(name, info)
+			err = t.checkCopyable(name, info)
 		}
 		if err != nil {
 			return err
@@ -121,8 +121,8 @@ func (t *tree) selectFiles(stale func(string) bool) error {
 	return nil
 }
 
-// isCopyable returns why a file cannot be in a copy, or nil.
-func (t *tree) isCopyable(name string, info fs.FileInfo) error {
+// checkCopyable returns why a file cannot be in a copy, or nil.
+func (t *tree) checkCopyable(name string, info fs.FileInfo) error {
 	switch {
 	case info.Mode().IsRegular():
 		return nil
@@ -400,7 +400,7 @@ func (u *unpacker) writeHardLink(name, target string) error {
 	return u.writeFile(name, int64(len(content)), info.Mode(), bytes.NewReader(content))
 }
 
-// writeLinks makes the symbolic links. tree.isCopyable refuses those that lead out of the tree,
+// writeLinks makes the symbolic links. tree.checkCopyable refuses those that lead out of the tree,
 // as in a checkout.
 func (u *unpacker) writeLinks() error {
 	for _, h := range u.later {

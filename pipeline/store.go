@@ -30,9 +30,9 @@ func DefaultStore() Store {
 	return Store{Dir: filepath.Join(xdg.CacheHome, "dsbuild", "wheels"), Keep: 100}
 }
 
-// getUnlocked calls place for the wheel of a plan. It reports whether the store has the wheel
+// withStoredWheel calls place for the wheel of a plan. It reports whether the store has the wheel
 // undamaged.
-func (s Store) getUnlocked(digest string, place func(Product) (wheel.Artifact, error)) (a wheel.Artifact, ok bool, err error) {
+func (s Store) withStoredWheel(digest string, place func(Product) (wheel.Artifact, error)) (a wheel.Artifact, ok bool, err error) {
 	if _, err := os.Stat(s.Dir); err != nil {
 		return wheel.Artifact{}, false, nil //nolint:nilerr // an unreadable store counts as empty
 	}

@@ -22,7 +22,7 @@ import (
 // Get copies the wheel of a plan with its manifest into dir. It reports whether the store
 // has the wheel undamaged.
 func (s Store) Get(digest, dir string) (a wheel.Artifact, ok bool, err error) {
-	return s.getUnlocked(digest, func(p Product) (wheel.Artifact, error) { return Place(p, dir) })
+	return s.withStoredWheel(digest, func(p Product) (wheel.Artifact, error) { return Place(p, dir) })
 }
 
 // artifact puts a file that stands for a wheel, with its manifest, into a new

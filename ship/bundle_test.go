@@ -46,7 +46,7 @@ func TestBundleForEachPython(t *testing.T) {
 		}
 		s.known = append(s.known, deploy.ProbeResult{Facts: f})
 		s.assignments = append(s.assignments, deploy.Assignment{Wheel: loaded})
-		w.places = append(w.places, i)
+		w.indexes = append(w.indexes, i)
 	}
 	s.bundleForNodes(t.Context(), w)
 	if want := map[string]string{"py3-torch2.10-v3-cp311": "3.11", "py3-torch2.10-v3-cp312": "3.12"}; !maps.Equal(made, want) {

@@ -30,10 +30,10 @@ const (
 
 // Plan lists the wheels that serve a fleet, and the nodes that get none.
 type Plan struct {
-	Wheels []*Wheel
-	Left   []Left // in inventory order
-	Nodes  int    // number of nodes in the fleet
-	Keep   bool   // dsbuild leaves the nodes unchanged
+	Wheels    []*Wheel
+	Left      []LeftOut // in inventory order
+	Nodes     int       // number of nodes in the fleet
+	BuildOnly bool      // dsbuild leaves the nodes unchanged
 }
 
 // Wheel is one wheel of a plan, with the nodes that get it.
@@ -51,18 +51,18 @@ type Wheel struct {
 
 	request string
 	product pipeline.Product // from the store, or from Options.Dir
-	places  []int            // indexes of Nodes in the inventory
+	indexes []int            // indexes of Nodes in the inventory
 }
 
-// Left is a node that gets no wheel.
-type Left struct {
+// LeftOut is a node that gets no wheel.
+type LeftOut struct {
 	Node    string
 	Reasons []string
 	cause   string // equal for nodes with the same reasons; "" means the reasons themselves
 	Hint    string
 
 	unserved bool // no wheel can serve it; false: dsbuild cannot reach it or deploy to it
-	place    int
+	index    int
 }
 
 // nameWheels gives each wheel a unique name that tells for which nodes it is.
@@ -118,7 +118,7 @@ func (w *Wheel) filePath() string {
 // installation.
 func (w *Wheel) nodesRunning(known []deploy.ProbeResult) []string {
 	var names []string
-	for _, i := range w.places {
+	for _, i := range w.indexes {
 		d := known[i].Facts.DeepSpeed
 		if d != nil && d.Intact && d.SHA256 == w.Artifact.SHA256 && d.SHA256 != "" && !known[i].Facts.Unfinished {
 			names = append(names, known[i].Name)
@@ -158,7 +158,7 @@ func (p *Plan) noWheelError() error {
 		return nil
 	}
 	if len(p.Wheels) == 0 {
-		if len(p.Left) == 0 || slices.ContainsFunc(p.Left, func(l Left) bool { return !l.unserved }) {
+		if len(p.Left) == 0 || slices.ContainsFunc(p.Left, func(l LeftOut) bool { return !l.unserved }) {
 			return nil
 		}
 		return hint.Coded(hint.Add(errors.New("dsbuild can build no wheel for any of the nodes"), p.Left[0].Hint), 2)

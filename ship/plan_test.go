@@ -62,8 +62,8 @@ func TestErrorOfPlan(t *testing.T) {
 	t.Parallel()
 	good := &Wheel{Name: "good", Nodes: []string{"a"}}
 	bad := func(err error) *Wheel { return &Wheel{Name: "bad", Nodes: []string{"b", "c"}, Err: err} }
-	unserved := Left{Node: "d", Reasons: []string{"no torch"}, Hint: "install torch", unserved: true}
-	lost := Left{Node: "e", Reasons: []string{"no connection"}}
+	unserved := LeftOut{Node: "d", Reasons: []string{"no torch"}, Hint: "install torch", unserved: true}
+	lost := LeftOut{Node: "e", Reasons: []string{"no connection"}}
 	for name, c := range map[string]struct {
 		plan Plan
 		text string
@@ -72,10 +72,10 @@ func TestErrorOfPlan(t *testing.T) {
 	}{
 		"all served":        {Plan{Nodes: 1, Wheels: []*Wheel{good}}, "", 0, ""},
 		"no nodes left":     {Plan{}, "", 0, ""},
-		"one left":          {Plan{Nodes: 2, Wheels: []*Wheel{good}, Left: []Left{lost}}, "1 of 2 nodes get no wheel", 3, ""},
+		"one left":          {Plan{Nodes: 2, Wheels: []*Wheel{good}, Left: []LeftOut{lost}}, "1 of 2 nodes get no wheel", 3, ""},
 		"one failed":        {Plan{Nodes: 3, Wheels: []*Wheel{good, bad(errors.New("x"))}}, "2 of 3 nodes get no wheel: 1 of 2 wheels failed", 3, ""},
-		"none can be built": {Plan{Nodes: 1, Left: []Left{unserved}}, "dsbuild can build no wheel for any of the nodes", 2, "install torch"},
-		"none is reached":   {Plan{Nodes: 2, Left: []Left{unserved, lost}}, "2 of 2 nodes get no wheel", 3, ""},
+		"none can be built": {Plan{Nodes: 1, Left: []LeftOut{unserved}}, "dsbuild can build no wheel for any of the nodes", 2, "install torch"},
+		"none is reached":   {Plan{Nodes: 2, Left: []LeftOut{unserved, lost}}, "2 of 2 nodes get no wheel", 3, ""},
 		"the only one":      {Plan{Nodes: 2, Wheels: []*Wheel{bad(hint.With(codedError(4), "look"))}}, "bad: refused", 4, "look"},
 		"all, for one reason": {
 			Plan{Nodes: 4, Wheels: []*Wheel{bad(codedError(4)), bad(hint.With(codedError(4), "look"))}},
@@ -111,7 +111,7 @@ func TestNodesRunning(t *testing.T) {
 		probed("another", &node.Installed{SHA256: "bb", Intact: true}, false), probed("unfinished", &node.Installed{SHA256: "aa", Intact: true}, true),
 		probed("of another wheel", &node.Installed{SHA256: "aa", Intact: true}, false),
 	}
-	w := &Wheel{Artifact: wheel.Artifact{SHA256: "aa"}, places: []int{0, 1, 2, 3, 4}}
+	w := &Wheel{Artifact: wheel.Artifact{SHA256: "aa"}, indexes: []int{0, 1, 2, 3, 4}}
 	if got := w.nodesRunning(known); len(got) != 1 || got[0] != "it" {
 		t.Errorf("%v", got)
 	}
@@ -151,7 +151,7 @@ func TestPlanForPeople(t *testing.T) {
 		{Name: "three", Nodes: []string{"gpu05"}, State: Failed, Err: hint.With(errors.New("no gcc\x1b[2J\nat all"), "install gcc")},
 		{Name: "four", Nodes: []string{"gpu06"}, State: ToBuild},
 		{Name: "five", Nodes: []string{"gpu06"}, State: Placed},
-	}, Left: []Left{
+	}, Left: []LeftOut{
 		{Node: "gpu07", Reasons: []string{"no torch", "no pip"}, Hint: "install torch"},
 		{Node: "gpu08", Reasons: []string{"no route to 10.0.0.8"}, cause: "no route"},
 		{Node: "gpu09", Reasons: []string{"no route to 10.0.0.9"}, cause: "no route"},
@@ -188,10 +188,10 @@ left out
 	if g := groups[2]; g.Error != "no gcc\nat all" || g.Hint != "install gcc" || g.State != "failed" || g.Running == nil || g.Why == nil || g.Archs == nil || g.Ops == nil {
 		t.Errorf("%+v", g)
 	}
-	if l := p.Leftovers(); len(l) != 3 || l[0].Hint != "install torch" || strings.Join(l[0].Reasons, ";") != "no torch;no pip" {
+	if l := p.LeftOutNodes(); len(l) != 3 || l[0].Hint != "install torch" || strings.Join(l[0].Reasons, ";") != "no torch;no pip" {
 		t.Errorf("%+v", l)
 	}
-	if none := new(Plan); none.Groups() == nil || none.Leftovers() == nil || none.Lines()[0] != "0 nodes, 0 wheels" {
+	if none := new(Plan); none.Groups() == nil || none.LeftOutNodes() == nil || none.Lines()[0] != "0 nodes, 0 wheels" {
 		t.Errorf("%v", none.Lines())
 	}
 }

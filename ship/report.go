@@ -38,18 +38,18 @@ func (p *Plan) Groups() []report.Group {
 	return out
 }
 
-// Leftover is a node that gets no wheel, in JSON.
-type Leftover struct {
+// LeftOutNode is a node that gets no wheel, in JSON.
+type LeftOutNode struct {
 	Node    string   `json:"node"`
 	Reasons []string `json:"reasons"`
 	Hint    string   `json:"hint"`
 }
 
-// Leftovers returns the nodes that get no wheel, for JSON.
-func (p *Plan) Leftovers() []Leftover {
-	out := []Leftover{}
+// LeftOutNodes returns the nodes that get no wheel, for JSON.
+func (p *Plan) LeftOutNodes() []LeftOutNode {
+	out := []LeftOutNode{}
 	for _, l := range p.Left {
-		out = append(out, Leftover{l.Node, append([]string{}, l.Reasons...), l.Hint})
+		out = append(out, LeftOutNode{l.Node, append([]string{}, l.Reasons...), l.Hint})
 	}
 	return out
 }

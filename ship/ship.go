@@ -48,9 +48,9 @@ type Options struct {
 	Dir string
 	// Fresh builds every wheel, even if the store has it.
 	Fresh bool
-	// Keep leaves the nodes unchanged: the user wants only the wheels, also for nodes to which
+	// BuildOnly leaves the nodes unchanged: the user wants only the wheels, also for nodes to which
 	// dsbuild could not deploy now.
-	Keep bool
+	BuildOnly bool
 	// Assume returns the facts of a node as they will be when the wheel comes there; nil: as they
 	// are.
 	Assume func(node.Facts) node.Facts
@@ -93,7 +93,7 @@ func (s *Shipment) Survey(ctx context.Context) (*Plan, error) {
 		}
 	}
 	s.known, s.assignments = known, make([]deploy.Assignment, len(known))
-	s.plan = &Plan{Nodes: len(known), Keep: s.opt.Keep}
+	s.plan = &Plan{Nodes: len(known), BuildOnly: s.opt.BuildOnly}
 	if err := s.groupNodes(ctx); err != nil {
 		return nil, err
 	}
@@ -115,12 +115,12 @@ func (s *Shipment) groupNodes(ctx context.Context) error {
 	for _, l := range grouping.Left {
 		i := places[l.Node]
 		s.assignments[i].Reasons, s.assignments[i].Hint = l.Reasons, l.Hint
-		s.leaveOut(i, Left{Reasons: l.Reasons, Hint: l.Hint, unserved: true})
+		s.leaveOut(i, LeftOut{Reasons: l.Reasons, Hint: l.Hint, unserved: true})
 	}
 	for _, g := range grouping.Groups {
 		w := &Wheel{Spec: g.Spec, Why: g.Reasons, State: ToBuild}
 		for _, n := range g.Nodes {
-			w.places = append(w.places, places[n])
+			w.indexes = append(w.indexes, places[n])
 			w.Nodes = append(w.Nodes, s.known[places[n]].Name)
 		}
 		s.plan.Wheels = append(s.plan.Wheels, w)
@@ -154,12 +154,12 @@ func (s *Shipment) deployableNodes() (members []compat.Member, places []int, err
 	coming := slices.Repeat([]deploy.Assignment{{Wheel: &wheels.Wheel{}, Coming: "asked"}}, len(s.known))
 	plan, err := deploy.NewAssignedPlan(s.known, coming, deploy.PlanOptions{})
 	for i, n := range plan.Nodes {
-		refused := n.Action == deploy.Refuse && !s.opt.Keep
+		refused := n.Action == deploy.Refuse && !s.opt.BuildOnly
 		if refused {
 			s.assignments[i].Reasons, s.assignments[i].Hint = n.Reasons, n.Hint
 		}
 		if refused || n.Action == deploy.Absent {
-			s.leaveOut(i, Left{Reasons: n.Reasons, Hint: n.Hint, cause: n.Cause()})
+			s.leaveOut(i, LeftOut{Reasons: n.Reasons, Hint: n.Hint, cause: n.Cause()})
 			continue
 		}
 		members = append(members, compat.Member{Name: s.known[i].Name, Facts: s.known[i].Facts})
@@ -169,10 +169,10 @@ func (s *Shipment) deployableNodes() (members []compat.Member, places []int, err
 }
 
 // leaveOut records that a node gets no wheel, and why.
-func (s *Shipment) leaveOut(i int, l Left) {
-	l.Node, l.place = s.known[i].Name, i
+func (s *Shipment) leaveOut(i int, l LeftOut) {
+	l.Node, l.index = s.known[i].Name, i
 	s.plan.Left = append(s.plan.Left, l)
-	slices.SortFunc(s.plan.Left, func(a, b Left) int { return a.place - b.place })
+	slices.SortFunc(s.plan.Left, func(a, b LeftOut) int { return a.index - b.index })
 }
 
 // lookUpWheel plans a wheel as far as that works without an engine, and looks for a finished one.
@@ -195,7 +195,7 @@ func (s *Shipment) lookUpWheel(ctx context.Context, w *Wheel) error {
 		return fmt.Errorf("store: %w", err)
 	}
 	for _, digest := range []string{p.Digest, led} {
-		kept, ok, err := s.opt.Store.Look(digest)
+		kept, ok, err := s.opt.Store.Find(digest)
 		if err != nil {
 			return fmt.Errorf("store: %w", err)
 		}
@@ -242,7 +242,7 @@ func (s *Shipment) Build(ctx context.Context) {
 	}
 	for _, w := range s.plan.Wheels {
 		found := w.State == Placed
-		if w.State == Stored || w.State == Running && s.opt.Keep {
+		if w.State == Stored || w.State == Running && s.opt.BuildOnly {
 			found = w.Artifact.Path == "" // else the build put it there, and signed it
 			s.placeStored(w)
 		}
@@ -258,7 +258,7 @@ func (s *Shipment) Build(ctx context.Context) {
 // judgeWheels judges the wheels by the policy, so that a wheel that every node would refuse is sent to none.
 // With Keep dsbuild sends nothing, and the wheels may be signed later.
 func (s *Shipment) judgeWheels() {
-	if s.opt.Keep {
+	if s.opt.BuildOnly {
 		return
 	}
 	for _, w := range s.plan.Wheels {
@@ -391,7 +391,7 @@ func (s *Shipment) assignWheel(ctx context.Context, w *Wheel) {
 	if w.Err != nil {
 		g = deploy.Assignment{Err: &MissingError{w.Name, w.Err}}
 	}
-	for _, i := range w.places {
+	for _, i := range w.indexes {
 		s.assignments[i] = g
 	}
 }
@@ -399,7 +399,7 @@ func (s *Shipment) assignWheel(ctx context.Context, w *Wheel) {
 // nodesLackingPackages returns the nodes of a wheel that lack a package that it requires; none if
 // the wheel is still to be built.
 func (s *Shipment) nodesLackingPackages(w *Wheel) (places []int) {
-	for _, i := range w.places {
+	for _, i := range w.indexes {
 		g := s.assignments[i]
 		if g.Wheel == nil || g.Coming != "" {
 			continue

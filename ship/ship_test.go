@@ -267,8 +267,8 @@ func TestShipGathersWhatNodesLack(t *testing.T) {
 		return &b, err
 	}
 	_, r, err := f.run(t)
-	if err != nil || gathered != 1 || !slices.Equal(r.Nodes[0].Along, []string{"extra 1.2"}) {
-		t.Errorf("%v, gathered %d times, along %q", err, gathered, r.Nodes[0].Along)
+	if err != nil || gathered != 1 || !slices.Equal(r.Nodes[0].ExtraWheels, []string{"extra 1.2"}) {
+		t.Errorf("%v, gathered %d times, along %q", err, gathered, r.Nodes[0].ExtraWheels)
 	}
 	_, r, err = f.run(t)
 	if err != nil || gathered != 1 || len(changed(r)) > 0 {

@@ -23,27 +23,27 @@ const (
 	kindsHint  = "make the environments alike; if they differ on purpose, name their wheels with --wheel, or verify each kind with --limit"
 )
 
-// judgeAll adds to each node its differences: those that the node shows alone, those from its wheel,
+// compareNodes adds to each node its differences: those that the node shows alone, those from its wheel,
 // and those from most other nodes. files maps the sha256 of each wheel to its files. It is pure.
-func judgeAll(tables *compat.Tables, all []*nodeState, files map[string]map[string]string) {
+func compareNodes(tables *compat.Tables, all []*nodeState, files map[string]map[string]string) {
 	for _, s := range all {
-		s.judgeItself(tables)
-		s.judgeWheel(files)
+		s.addOwnDifferences(tables)
+		s.compareWithWheel(files)
 	}
 	for _, group := range groupBy(all, func(s *nodeState) string { return s.group() }) {
-		judgeProperties(group)
+		compareProperties(group)
 	}
 	installed := slices.DeleteFunc(slices.Clone(all), func(s *nodeState) bool { return s.installed == nil })
 	for _, group := range groupBy(installed, func(s *nodeState) string { return s.installed.Version + " " + s.facts.Tag }) {
-		judgeAlong(group)
+		compareExtraWheels(group)
 		free := slices.DeleteFunc(slices.Clone(group), func(s *nodeState) bool { return s.wheel != nil })
 		if len(free) > 0 { // the others were compared with their wheel
-			judgeSource(free)
-			judgeFiles(free)
+			compareSources(free)
+			compareFiles(free)
 		}
 	}
 	for _, s := range all {
-		s.judgeNote()
+		s.compareWithNote()
 	}
 }
 
@@ -71,8 +71,8 @@ func (s *nodeState) group() string {
 	return s.wheel.Kind(*s.facts)
 }
 
-// judgeItself adds the differences that one node shows without a comparison.
-func (s *nodeState) judgeItself(tables *compat.Tables) {
+// addOwnDifferences adds the differences that one node shows without a comparison.
+func (s *nodeState) addOwnDifferences(tables *compat.Tables) {
 	if lacks := s.facts.MissingPython(); lacks != "" {
 		s.differ("set python: in the inventory to the interpreter of the environment (absolute)", "no usable Python: %s is missing", lacks)
 		return
@@ -123,12 +123,12 @@ func (s *nodeState) judgeItself(tables *compat.Tables) {
 	}
 }
 
-// mostPaths is how many paths a sentence names; it counts the rest.
-const mostPaths = 5
+// maxPaths is how many paths a sentence names; it counts the rest.
+const maxPaths = 5
 
 // sentence makes a sentence about paths.
 func (p paths) sentence(one, many string) string {
-	named := slices.Clone(p.First[:min(len(p.First), mostPaths)])
+	named := slices.Clone(p.First[:min(len(p.First), maxPaths)])
 	for i, path := range named {
 		named[i] = node.ShownPath(path)
 	}
@@ -151,8 +151,8 @@ func newPaths(all []string) paths {
 	return paths{len(all), all}
 }
 
-// judgeWheel compares a node with the wheel that it should run.
-func (s *nodeState) judgeWheel(files map[string]map[string]string) {
+// compareWithWheel compares a node with the wheel that it should run.
+func (s *nodeState) compareWithWheel(files map[string]map[string]string) {
 	w, d := s.wheel, s.facts.DeepSpeed
 	if w == nil && len(s.unfit) > 0 {
 		s.differ("choose one wheel with --wheel, or fewer nodes with --limit", "dsbuild cannot choose a wheel for it: %s", strings.Join(s.unfit, "; "))
@@ -208,8 +208,8 @@ func (s *nodeState) strays(want map[string]string) paths {
 	return newPaths(strays)
 }
 
-// judgeProperties compares the facts of nodes that should be equal.
-func judgeProperties(group []*nodeState) {
+// compareProperties compares the facts of nodes that should be equal.
+func compareProperties(group []*nodeState) {
 	properties := node.Properties()
 	if group[0].wheel != nil { // judgeWheel has already compared DeepSpeed with the wheel
 		properties = slices.DeleteFunc(properties, func(p node.Property) bool { return p.Name == "deepspeed" })
@@ -244,8 +244,8 @@ func compareAll(group []*nodeState, properties []node.Property, try func(*nodeSt
 	}
 }
 
-// mostSides is how many sides of a tie a sentence names.
-const mostSides = 4
+// maxSides is how many sides of a tie a sentence names.
+const maxSides = 4
 
 // inWords describes a deviation: the node's value, and the majority's or, in a tie, the values of
 // each side.
@@ -255,10 +255,10 @@ func inWords(group []*nodeState, d node.Deviation) string {
 		return fmt.Sprintf("%s, where %d of %s have %s", orNone(what, d.Value), d.Most, ui.Count(d.Of, "node"), cmp.Or(d.Norm, "none"))
 	}
 	var sides []string
-	for _, side := range d.Tie[:min(len(d.Tie), mostSides)] {
+	for _, side := range d.Tie[:min(len(d.Tie), maxSides)] {
 		sides = append(sides, fmt.Sprintf("%s on %s", cmp.Or(side.Value, "none"), fold(group, side.Nodes)))
 	}
-	if more := len(d.Tie) - mostSides; more > 0 {
+	if more := len(d.Tie) - maxSides; more > 0 {
 		sides = append(sides, fmt.Sprintf("%d others", more))
 	}
 	return fmt.Sprintf("%s: no majority: %s", what, strings.Join(sides, ", "))
@@ -280,8 +280,8 @@ func fold(group []*nodeState, places []int) string {
 	return ui.FoldShort(names)
 }
 
-// judgeSource compares the sha256 of the wheels that nodes with one version were installed from.
-func judgeSource(group []*nodeState) {
+// compareSources compares the sha256 of the wheels that nodes with one version were installed from.
+func compareSources(group []*nodeState) {
 	came := []node.Property{{Name: "wheel", Must: true, Unknown: true, Of: func(f node.Facts) string {
 		if f.DeepSpeed == nil {
 			return ""
@@ -291,24 +291,24 @@ func judgeSource(group []*nodeState) {
 	compareAll(group, came, func(*nodeState, node.Deviation) string { return deployHint })
 }
 
-// judgeAlong compares the companion wheels of nodes that report the same version of them.
-func judgeAlong(group []*nodeState) {
+// compareExtraWheels compares the companion wheels of nodes that report the same version of them.
+func compareExtraWheels(group []*nodeState) {
 	names := map[string]bool{}
 	for _, s := range group {
-		for name := range s.facts.Along {
+		for name := range s.facts.ExtraWheels {
 			names[name] = true
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		came := []node.Property{{Name: name + ", wheel", Must: true, Unknown: true, Of: func(f node.Facts) string { return report.ShortSum(f.Along[name]) }}}
+		came := []node.Property{{Name: name + ", wheel", Must: true, Unknown: true, Of: func(f node.Facts) string { return report.ShortSum(f.ExtraWheels[name]) }}}
 		for _, alike := range groupBy(group, func(s *nodeState) string { return s.facts.Dists[name] }) {
 			compareAll(alike, came, func(*nodeState, node.Deviation) string { return "deploy again with --deps bundle and --force" })
 		}
 	}
 }
 
-// judgeFiles compares the files of nodes that report the same version.
-func judgeFiles(group []*nodeState) {
+// compareFiles compares the files of nodes that report the same version.
+func compareFiles(group []*nodeState) {
 	kinds, tie := kindsOfFiles(group)
 	norm := kinds[0][0]
 	for _, s := range group {
@@ -349,11 +349,11 @@ func kindsOfFiles(group []*nodeState) (kinds [][]*nodeState, tie bool) {
 	return kinds, len(kinds) > 1 && len(kinds[0]) == len(kinds[1])
 }
 
-// judgeNote compares dsbuild's own note of the installation with the node. This finds a RECORD
+// compareWithNote compares dsbuild's own note of the installation with the node. This finds a RECORD
 // that somebody changed to agree with changed files. It also finds an installation by hand, which
 // is only a remark if the files are those of the wheel. A node's note proves nothing about
 // another node, because the node may lie.
-func (s *nodeState) judgeNote() {
+func (s *nodeState) compareWithNote() {
 	if s.installed == nil || s.installed.Noted == nil || s.installed.Noted.Same {
 		return
 	}

@@ -49,7 +49,7 @@ func judge(t *testing.T, all []*nodeState, files map[string]map[string]string) s
 	if err != nil {
 		t.Fatal(err)
 	}
-	judgeAll(tables, all, files)
+	compareNodes(tables, all, files)
 	var said []string
 	for _, s := range all {
 		for _, d := range s.differs {
@@ -123,7 +123,7 @@ func TestJudge(t *testing.T) {
 		"companions": {3, func(all []*nodeState) {
 			for i, s := range all {
 				s.facts.Dists = map[string]string{"numpy": "2.3.2"}
-				s.facts.Along = map[string]string{"numpy": strings.Repeat(string("aab"[i]), 64)}
+				s.facts.ExtraWheels = map[string]string{"numpy": strings.Repeat(string("aab"[i]), 64)}
 			}
 		}, "gpu03: numpy, wheel bbbbbbbbbbbb, where 2 of 3 nodes have aaaaaaaaaaaa"},
 		"a name with escapes": {

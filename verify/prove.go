@@ -35,7 +35,7 @@ var (
 
 var (
 	proveProgram   = node.NewProgram(importCheckSource, opsSource, proveSource, proveMainSource)
-	inspectProgram = node.NewErrand(importCheckSource, inspectSource)
+	inspectProgram = node.NewFollowUp(importCheckSource, inspectSource)
 	loadProgram    = node.NewProgram(importCheckSource, opsSource, loadSource)
 )
 
@@ -54,11 +54,11 @@ const (
 
 // Request describes the installation that a node should have.
 type Request struct {
-	Level   Level             `json:"level"`
-	Version string            `json:"version"`
-	Record  string            `json:"record"` // sha256 of its RECORD
-	Ops     []string          `json:"ops"`
-	Along   map[string]string `json:"along,omitempty"` // the versions of the packages installed with it, by name
+	Level       Level             `json:"level"`
+	Version     string            `json:"version"`
+	Record      string            `json:"record"` // sha256 of its RECORD
+	Ops         []string          `json:"ops"`
+	ExtraWheels map[string]string `json:"along,omitempty"` // the versions of the packages installed with it, by name
 }
 
 // answer is a message from prove.py.
@@ -74,6 +74,11 @@ type Reply struct {
 	Version string `json:"version"`
 	Torch   string `json:"torch"`
 	CUDA    string `json:"cuda"`
+}
+
+// noAnswer is the error of a program on a node that ended without a result.
+func noAnswer() error {
+	return hint.With(errors.New("the verification on the node gave no answer"), "run the same command again; --logs DIR keeps the node's output")
 }
 
 // Prove proves on one node that its environment has the installation of a request, by a program
@@ -96,9 +101,9 @@ func Prove(ctx context.Context, n *fleet.Node, facts node.Facts, m wheel.Manifes
 	case err != nil:
 		return err
 	case last.Failed != "":
-		return WithAdvice(node.Words(last.Failed), last.Advice, n.Host)
+		return WithAdvice(node.NewNodeError(last.Failed), last.Advice, n.Host)
 	case last.Verified == nil:
-		return errors.New("the verification on the node gave no answer")
+		return noAnswer()
 	}
 	return nil
 }

@@ -85,9 +85,9 @@ type installation struct {
 	mismatched, missing, unlisted paths     // not as in RECORD; not there; code that is not in RECORD
 }
 
-// understand turns the file lists from the node into contents and into files that do not
+// compareWithRecord turns the file lists from the node into contents and into files that do not
 // match RECORD, are missing, or are not listed.
-func (l *installation) understand(files *fileLists) {
+func (l *installation) compareWithRecord(files *fileLists) {
 	l.contents = files.intern(l.Digest, l.Files)
 	others := l.Others.compare()
 	if l.Conda {
@@ -152,7 +152,7 @@ func (s *nodeState) inspectFiles(ctx context.Context) error {
 	defer giveUp(nil)
 	slow := time.AfterFunc(limit, func() { giveUp(s.run.fleet.NotWithin(limit)) })
 	defer slow.Stop()
-	facts, ended, err := node.ProbeAnd(ctx, s.Runner, s.Host.Python, node.Errand{
+	facts, ended, err := node.ProbeWithFollowUp(ctx, s.Runner, s.Host.Python, node.FollowUp{
 		Program: inspectProgram,
 		Request: map[string]any{"known": s.run.files.digests()},
 		Begun:   func() { slow.Stop() },
@@ -167,7 +167,8 @@ func (s *nodeState) inspectFiles(ctx context.Context) error {
 	return nil
 }
 
-// loadOps returns the error of look, if there is one, and loads every op if the level is LevelLoad.
+// loadOps returns the error of the program that inspected the files, if it failed. If the level is
+// LevelLoad, it loads every op.
 func (s *nodeState) loadOps(ctx context.Context) error {
 	switch {
 	case s.facts.MissingPython() != "":
@@ -175,7 +176,7 @@ func (s *nodeState) loadOps(ctx context.Context) error {
 	case s.program.err != nil:
 		return s.program.err
 	case !s.program.done:
-		return errors.New("the verification on the node gave no answer")
+		return noAnswer()
 	case s.run.opt.Level != LevelLoad || s.installed == nil:
 		return nil
 	}
@@ -207,7 +208,7 @@ func (s *nodeState) loadOps(ctx context.Context) error {
 	case err != nil:
 		return err
 	case !s.program.done:
-		return errors.New("the verification on the node gave no answer")
+		return noAnswer()
 	}
 	return nil
 }
@@ -222,13 +223,13 @@ func (s *nodeState) handleMessage(text json.RawMessage, files *fileLists) error 
 	switch {
 	case m.Looked != nil:
 		s.installed = m.Looked
-		s.installed.understand(files)
+		s.installed.compareWithRecord(files)
 	case m.Wrong != "":
-		s.differ(adviceFor(m.Advice, s.Host), "%v", node.Words(m.Wrong))
+		s.differ(adviceFor(m.Advice, s.Host), "%v", node.NewNodeError(m.Wrong))
 	case m.Broken != "":
-		s.broken = append(s.broken, nodeFinding{node.Words(m.Broken).Error(), adviceFor(m.Advice, s.Host)})
+		s.broken = append(s.broken, nodeFinding{node.NewNodeError(m.Broken).Error(), adviceFor(m.Advice, s.Host)})
 	case m.Remark != "":
-		s.remark("%v", node.Words(m.Remark))
+		s.remark("%v", node.NewNodeError(m.Remark))
 	}
 	return nil
 }
@@ -319,15 +320,15 @@ func (s *nodeState) kind() string {
 	return s.runs.SHA256
 }
 
-// mostAltered bounds how many files that are not as RECORD says a report names.
-const mostAltered = 50
+// maxAltered bounds how many files that are not as RECORD says a report names.
+const maxAltered = 50
 
 // setStatus sets the node's status, error and facts from the findings.
 func (s *nodeState) setStatus() {
 	if l := s.installed; l != nil && s.facts.DeepSpeed != nil {
 		f := *s.facts.DeepSpeed
 		f.Altered = slices.Concat(l.mismatched.First, l.missing.First, l.unlisted.First, l.Links.First, l.Code.First)
-		f.Altered = f.Altered[:min(len(f.Altered), mostAltered)]
+		f.Altered = f.Altered[:min(len(f.Altered), maxAltered)]
 		f.Intact = l.Noted != nil && l.Noted.Same && s.matchesRecord()
 		s.facts.DeepSpeed = &f
 		if l.Noted != nil && l.Noted.Same {

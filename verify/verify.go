@@ -68,7 +68,7 @@ func Run(ctx context.Context, opt Options) (*report.Report, error) {
 	}
 	r.fleet.ConnectAndRun(ctx, "verifying", nodeSteps, nil)
 	answered := slices.DeleteFunc(slices.Clone(r.nodes), func(s *nodeState) bool { return s.Err != nil })
-	judgeAll(tables, answered, wanted)
+	compareNodes(tables, answered, wanted)
 	for _, s := range answered {
 		s.setStatus()
 	}
@@ -97,12 +97,12 @@ func (s *nodeState) end(_ context.Context, err error) {
 func (r *run) report() *report.Report {
 	rep := report.Empty(r.opt.Command)
 	rep.Mixed = len(r.opt.Wheels) > 1 || wheels.AnyStable(r.opt.Wheels) // intended: each node is compared with its own wheel
-	var seen []report.Seen
+	var seen []report.ProbedNode
 	for _, s := range r.nodes {
 		n := s.report()
 		rep.Add(n, s.runs)
 		if s.facts != nil {
-			seen = append(seen, report.Seen{Name: n.Name, Facts: s.installedFacts(), Kind: s.kind()})
+			seen = append(seen, report.ProbedNode{Name: n.Name, Facts: s.installedFacts(), Kind: s.kind()})
 		}
 	}
 	rep.Differences = report.Compare(seen, rep.Mixed)

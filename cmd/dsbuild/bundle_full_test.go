@@ -82,13 +82,13 @@ func TestFullToolchainsBundle(t *testing.T) {
 	}
 	n := report.Nodes[0]
 	for _, name := range []string{"einops", "hjson", "msgpack 1.1.0", "native-thing 1.2", "ninja", "pydantic", "safetensors", "tabulate"} {
-		if !slices.ContainsFunc(n.Along, func(a string) bool { return a == name || strings.HasPrefix(a, name+" ") }) {
-			t.Errorf("%s did not go along: %v", name, n.Along)
+		if !slices.ContainsFunc(n.ExtraWheels, func(a string) bool { return a == name || strings.HasPrefix(a, name+" ") }) {
+			t.Errorf("%s did not go along: %v", name, n.ExtraWheels)
 		}
 	}
 	command(t, t.TempDir(), fleet.Nodes[0].Python, "-c", "import native_thing, safetensors, tabulate, msgpack; assert msgpack.version == (1, 1, 0)")
 	dsbuild(t, "rollback", fleet.Inventory)
-	t.Logf("result: installed with no route to anywhere: %s", strings.Join(n.Along, ", "))
+	t.Logf("result: installed with no route to anywhere: %s", strings.Join(n.ExtraWheels, ", "))
 }
 
 // dsbuild runs a command that must succeed, and returns what it prints.

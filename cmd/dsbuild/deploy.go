@@ -33,7 +33,7 @@ import (
 	"github.com/dsbuild/dsbuild/verify"
 )
 
-// fleetFlags are the flags of everything that reaches nodes and tells how they are.
+// fleetFlags are the flags of all commands that connect to nodes and report on them.
 type fleetFlags struct {
 	connectOptions
 
@@ -145,8 +145,8 @@ func addBandwidthFlag(cmd *cobra.Command, opts *changeFlags) {
 	cmd.Flags().StringVar(&opts.relay, "relay", "auto", "whether nodes pass large files on to each other: `auto|off|FANOUT` (in a chain where that is faster, never, or each to that many)")
 }
 
-// addFleetFlags gives a command the flags of everything that reaches nodes and
-// tells how they are.
+// addFleetFlags gives a command the flags of all commands that connect to nodes and report on
+// them.
 func addFleetFlags(cmd *cobra.Command, opts *fleetFlags) {
 	addLimitFlag(cmd, &opts.limit)
 	addConnectFlags(cmd, &opts.connectOptions)
@@ -380,7 +380,7 @@ func runFleet[Plan interface {
 	plan, err := survey(ctx)
 	switch {
 	case err != nil && ctx.Err() != nil && !opts.dryRun:
-		return tell(ctx, a, opts.fleetFlags, d.Report())
+		return reportOutcome(ctx, a, opts.fleetFlags, d.Report())
 	case err != nil:
 		return err
 	case opts.dryRun && opts.json:
@@ -388,12 +388,12 @@ func runFleet[Plan interface {
 	case opts.dryRun:
 		return errors.Join(plan.Err(), plan.Print(a.stdout), report.PrintHints(a.stdout, plan.Left(), opts.nameInventory))
 	}
-	return tell(ctx, a, opts.fleetFlags, d.Apply(ctx))
+	return reportOutcome(ctx, a, opts.fleetFlags, d.Apply(ctx))
 }
 
-// tell prints and writes the report. The nodes' error comes first, so that a full disk
+// reportOutcome prints and writes the report. The nodes' error comes first, so that a full disk
 // here does not hide it.
-func tell(ctx context.Context, a *app, opts fleetFlags, report *report.Report) error {
+func reportOutcome(ctx context.Context, a *app, opts fleetFlags, report *report.Report) error {
 	outcome := report.Err()
 	if ctx.Err() != nil {
 		outcome = context.Cause(ctx)

@@ -25,7 +25,7 @@ func TestReportThatCannotBeWrittenHidesNothing(t *testing.T) {
 	var out bytes.Buffer
 	good := filepath.Join(t.TempDir(), "r.json")
 	opts := fleetFlags{reports: []string{filepath.Join(t.TempDir(), "gone", "r.json"), good}}
-	err := tell(context.Background(), &app{stdout: &out}, opts, r)
+	err := reportOutcome(context.Background(), &app{stdout: &out}, opts, r)
 	if code := exitCode(context.Background(), err); code != exitNodes || !strings.Contains(err.Error(), "writing the report") {
 		t.Errorf("exit code %d, %v", code, err)
 	}

@@ -134,7 +134,7 @@ func (o connectOptions) addDialer(ctx context.Context, a *app, inv *inventory.In
 			return err
 		}
 		ssh := remote.WithRetry(remote.NewSSH(remote.Options{
-			Way: remote.Way(o.ssh), Answers: answers, Askpass: askpass,
+			Way: remote.Client(o.ssh), Answers: answers, Askpass: askpass,
 			Note: func(text string) { a.reporter.Note("%s", text) },
 		}), 3, time.Second)
 		opt.Dialer = remote.WithSudo(remote.WithSharing(ssh), answers, remote.SudoLimit)
@@ -214,9 +214,9 @@ func slurmInventory(ctx context.Context, partition string) ([]inventory.SlurmNod
 	return nodes, nil
 }
 
-// tuneRuntime limits CPUs and heap while so many nodes are at work. dsbuild mostly waits
-// then, and more threads would cost more than they bring. The garbage collector runs
-// late while the heap is small. restore ends both.
+// tuneRuntime sets the number of threads, the garbage collector and the limit of the heap for a run on
+// so many nodes. dsbuild mostly waits then, and more threads would cost more than they bring. The
+// garbage collector runs late while the heap is small. restore resets all three.
 func tuneRuntime(nodes int) (restore func()) {
 	const base, each = 44 << 20, 64 << 10 // heap without a node, and for each node
 	threads := runtime.GOMAXPROCS(min(max(runtime.NumCPU()/2, 1), 4))

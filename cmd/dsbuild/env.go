@@ -305,7 +305,7 @@ func runEnvVerify(ctx context.Context, a *app, opts envOptions) error {
 	if err != nil {
 		return err
 	}
-	return tell(ctx, a, opts.fleetFlags, r)
+	return reportOutcome(ctx, a, opts.fleetFlags, r)
 }
 
 // lockName is the lock of an environment file: environment.lock of environment.yaml.

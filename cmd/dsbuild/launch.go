@@ -44,8 +44,7 @@ or both; flags override the file.`,
 	return cmd
 }
 
-// launchOptions are the flags of dsbuild launch KIND that are not said about the
-// job itself.
+// launchOptions are the flags of dsbuild launch KIND that do not describe the job itself.
 type launchOptions struct {
 	kind      launch.Kind
 	inventory string
@@ -139,7 +138,7 @@ type jobFlag struct {
 	words []string
 }
 
-// Set takes the last that is said, or all where the key has several.
+// Set keeps the last value of the flag, or all values if the key may repeat.
 func (f *jobFlag) Set(word string) error {
 	if !f.key.Repeats() {
 		f.words = nil

@@ -30,7 +30,7 @@ func startJob(ctx context.Context, a *app, opts launchOptions, inv *inventory.In
 	if opts.grace < 0 || opts.grace > time.Hour {
 		return usageErrorf(command, "--grace %s: must be an hour or less", opts.grace)
 	}
-	env, err := takenHere(command, job)
+	env, err := forwardedEnv(command, job)
 	if err != nil {
 		return err
 	}
@@ -62,9 +62,9 @@ func startJob(ctx context.Context, a *app, opts launchOptions, inv *inventory.In
 	return err
 }
 
-// takenHere are the values of the variables that a job takes from the environment
+// forwardedEnv are the values of the variables that a job takes from the environment
 // that starts it.
-func takenHere(command string, job *launch.Job) (map[string]string, error) {
+func forwardedEnv(command string, job *launch.Job) (map[string]string, error) {
 	env := map[string]string{}
 	for _, v := range job.Taken() {
 		value, set := os.LookupEnv(v.Name)

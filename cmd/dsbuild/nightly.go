@@ -62,7 +62,7 @@ was built, and is not what was asked; else the exit code of the deploy.`,
 	}
 	f := cmd.Flags()
 	f.StringVarP(&o.file, "file", "f", "nightly.yaml", "configuration of the night: `FILE` (docs/nightly.md)")
-	o.build.placeFlags(f)
+	o.build.builderFlags(f)
 	f.BoolVar(&o.json, "json", false, "print one JSON document")
 	return cmd
 }

@@ -48,7 +48,7 @@ are listed, and the exit code is 4.`,
 		},
 	}
 	cmd.Flags().StringVar(&base, "base", "", "the root file system `TAR` that the wheel was built on, if it is not the engine's own")
-	o.placeFlags(cmd.Flags())
+	o.builderFlags(cmd.Flags())
 	return cmd
 }
 

@@ -158,10 +158,10 @@ func runShipment(ctx context.Context, a *app, o changeFlags, s *ship.Shipment) e
 func printShipPlan(a *app, o changeFlags, plan *ship.Plan, preview deploy.Plan) error {
 	if o.json {
 		return ui.JSON(a.stdout, struct {
-			Groups []report.Group  `json:"groups"`
-			Left   []ship.Leftover `json:"left"`
+			Groups []report.Group     `json:"groups"`
+			Left   []ship.LeftOutNode `json:"left"`
 			planDocument
-		}{plan.Groups(), plan.Leftovers(), newPlanDocument(preview)})
+		}{plan.Groups(), plan.LeftOutNodes(), newPlanDocument(preview)})
 	}
 	return errors.Join(plan.Print(a.stdout), preview.Print(a.stdout), report.PrintHints(a.stdout, preview.Left(), o.nameInventory))
 }

@@ -76,7 +76,7 @@ func buildForEnv(ctx context.Context, a *app, o shipOptions, spec *environment.S
 	if err != nil {
 		return nil, false, err
 	}
-	opt.Deploy, opt.Keep = deployment, true
+	opt.Deploy, opt.BuildOnly = deployment, true
 	if opt.Assume, err = ship.WithEnvironment(tools.plans.Tables(), spec.Python, spec.Torch); err != nil {
 		return nil, false, err
 	}

@@ -149,7 +149,7 @@ func elasticJob(m *menu) plan {
 		nodes = m.askInventory()
 	}
 	least := m.askNumber("Minimum number of nodes", "1", 1)
-	most := m.askNumber("Maximum number of nodes", "2", atLeast(least))
+	most := m.askNumber("Maximum number of nodes", "2", numberOf(least))
 	script := m.askScript()
 	if where == "slurm" {
 		words := append([]string{"launch", "slurm", "--nodes", least + ":" + most}, m.askGPUs("GPUs on each node, 0 for none", "8")...)
@@ -227,11 +227,11 @@ func (m *menu) chooseBranch(question string, all []branch) plan {
 	if m.err != nil {
 		return plan{}
 	}
-	return all[atLeast(answer)-1].ask(m)
+	return all[numberOf(answer)-1].ask(m)
 }
 
-// atLeast returns an answer that was already checked as a number; 1 without an answer.
-func atLeast(answer string) int {
+// numberOf returns an answer that was already checked as a number; 1 without an answer.
+func numberOf(answer string) int {
 	n, err := strconv.Atoi(answer)
 	if err != nil {
 		return 1

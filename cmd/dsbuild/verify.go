@@ -79,5 +79,5 @@ func runVerify(ctx context.Context, a *app, opts verifyOptions) error {
 	if err != nil {
 		return err
 	}
-	return tell(ctx, a, opts.fleetFlags, r)
+	return reportOutcome(ctx, a, opts.fleetFlags, r)
 }

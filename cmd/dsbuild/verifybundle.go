@@ -61,7 +61,7 @@ func nodeVerifier() changes.FindVerifier {
 }
 
 // dsbuildFor returns the path of a dsbuild that runs on nodes of a platform such as linux_x86_64: own,
-// which is this very program, or one beside it that make drivers has compiled.
+// which is this very program, or one beside it, compiled by 'make drivers'.
 func dsbuildFor(platform, own string) (string, error) {
 	system, machine, _ := strings.Cut(platform, "_")
 	arch := cmp.Or(map[string]string{"x86_64": "amd64", "aarch64": "arm64"}[machine], machine)

@@ -116,13 +116,13 @@ func (o wheelOptions) run() func(context.Context, *app, wheelOptions) error {
 
 // buildFlags adds the flags that all builds have.
 func (o *wheelOptions) buildFlags(f *pflag.FlagSet) {
-	o.placeFlags(f)
+	o.builderFlags(f)
 	f.BoolVar(&o.noCache, "no-cache", false, "compile again: ignore the store and cached objects")
 	f.StringVarP(&o.out, "output", "o", "dist", "`FOLDER` for wheels")
 }
 
-// placeFlags adds the flags that say where, and with which builder, wheels are built.
-func (o *wheelOptions) placeFlags(f *pflag.FlagSet) {
+// builderFlags adds the flags that say where, and with which builder, wheels are built.
+func (o *wheelOptions) builderFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.builder, "builder", planner.Auto, "where to build: `auto|dagger|host` (dagger: in containers of a Dagger engine; host: on this machine, without root; auto: dagger if there is an engine, else host)")
 	f.StringArrayVar(&o.engines, "engine", nil, "`ADDRESS` of a Dagger engine: unix:///path/engine.sock, tcp://host:port, image+docker://REF; repeatable when dsbuild builds several wheels")
 	f.IntVar(&o.parallel, "parallel", 0, "`N` parallel builds on each engine (default: as cores and memory allow)")

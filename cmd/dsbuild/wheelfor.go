@@ -29,7 +29,7 @@ func runWheelFor(ctx context.Context, a *app, o wheelOptions) error {
 	if err != nil {
 		return err
 	}
-	opt.Keep = true
+	opt.BuildOnly = true
 	opt.Deploy = deploy.Options{Options: fleet.Options{Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Reporter: a.reporter}}
 	if err := o.addDialer(ctx, a, inv, &opt.Deploy.Options); err != nil {
 		return err
@@ -61,17 +61,17 @@ func printWheelsForPlan(a *app, o wheelOptions, plan *ship.Plan) error {
 		return plan.Print(a.stdout)
 	}
 	return ui.JSON(a.stdout, struct {
-		Groups []report.Group  `json:"groups"`
-		Left   []ship.Leftover `json:"left"`
-	}{plan.Groups(), plan.Leftovers()})
+		Groups []report.Group     `json:"groups"`
+		Left   []ship.LeftOutNode `json:"left"`
+	}{plan.Groups(), plan.LeftOutNodes()})
 }
 
 // wheelsForDocument is the JSON of dsbuild wheel --for: that of --matrix, with
 // the nodes that each wheel is for, and those that get none.
 type wheelsForDocument struct {
-	Wheels []wheelFor      `json:"wheels"`
-	Failed []failedFor     `json:"failed"`
-	Left   []ship.Leftover `json:"left"`
+	Wheels []wheelFor         `json:"wheels"`
+	Failed []failedFor        `json:"failed"`
+	Left   []ship.LeftOutNode `json:"left"`
 }
 
 type wheelFor struct {
@@ -85,7 +85,7 @@ type failedFor struct {
 }
 
 func printWheelsFor(a *app, o wheelOptions, plan *ship.Plan) error {
-	doc := wheelsForDocument{Wheels: []wheelFor{}, Failed: []failedFor{}, Left: plan.Leftovers()}
+	doc := wheelsForDocument{Wheels: []wheelFor{}, Failed: []failedFor{}, Left: plan.LeftOutNodes()}
 	var errs []error
 	for _, w := range plan.Wheels {
 		if w.Err != nil {

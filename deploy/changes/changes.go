@@ -103,7 +103,7 @@ func (i Inbox) send(ctx context.Context, f wheels.File, to string) error {
 		Limit:  i.Bandwidth,
 		Progress: func(n int64) {
 			told.Add(n)
-			i.Node.Sent(n)
+			i.Node.AddSent(n)
 		},
 	}
 	if i.Session != nil {
@@ -123,7 +123,7 @@ func (i Inbox) send(ctx context.Context, f wheels.File, to string) error {
 	}
 	err := i.Node.Conn.Put(ctx, up)
 	if err != nil {
-		i.Node.Sent(-told.Load()) // the file is sent again, or not at all
+		i.Node.AddSent(-told.Load()) // the file is sent again, or not at all
 	}
 	return err
 }

@@ -128,11 +128,11 @@ func (d *Deployment) probe(ctx context.Context) error {
 func (d *Deployment) Report() *report.Report {
 	d.compare()
 	r := report.Empty(d.opt.Command)
-	var seen []report.Seen
+	var seen []report.ProbedNode
 	for _, u := range d.nodes {
 		r.Add(u.report(), u.wheel())
 		if f := u.current(); f != nil {
-			seen = append(seen, report.Seen{Name: u.Host.Name, Facts: *f, Kind: u.environment()})
+			seen = append(seen, report.ProbedNode{Name: u.Host.Name, Facts: *f, Kind: u.environment()})
 		}
 	}
 	r.Differences = report.Compare(seen, false)
@@ -183,13 +183,13 @@ type nodeRun struct {
 	facts     *node.Facts // with the node's own Python
 	brought   *nodePython // set if the lock brings a Python along
 	inside    *node.Facts // with the Python of the environment, once it is verified
-	look      *Looked
+	look      *EnvironmentState
 	processes node.Processes // of the current environment
 	plan      NodePlan
 	session   *changes.Session  // nil unless the agent runs there
 	inbox     changes.Inbox     // of the session's agent
 	files     *environmentFiles // the files of the environment, once they were compared
-	now       *Present
+	now       *InstalledEnvironment
 	unseen    bool // dsbuild does not know which environment is current
 	changed   bool
 	sent      int64
@@ -200,11 +200,13 @@ type nodeRun struct {
 }
 
 // where names the environment for programs on the node.
-func (d *Deployment) where() where { return where{d.opt.Lock.Folder, d.opt.Lock.Name} }
+func (d *Deployment) where() environmentRef {
+	return environmentRef{d.opt.Lock.Folder, d.opt.Lock.Name}
+}
 
 // lookRequest is the request of look.py.
 type lookRequest struct {
-	where
+	environmentRef
 	Digests []string  `json:"digests"`
 	Files   []fileRef `json:"files"`
 }
@@ -212,12 +214,12 @@ type lookRequest struct {
 // probe gathers the node's facts and looks at its environments, in one command; a second one asks
 // which processes use the current environment, if it may be changed.
 func (u *nodeRun) probe(ctx context.Context) error {
-	req := lookRequest{where: u.run.where(), Digests: []string{}, Files: []fileRef{}}
+	req := lookRequest{environmentRef: u.run.where(), Digests: []string{}, Files: []fileRef{}}
 	for i := range u.run.opt.Lock.Sets {
 		req.Digests = append(req.Digests, u.run.opt.Lock.Sets[i].Digest)
 		req.Files = append(req.Files, refs(&u.run.opt.Lock.Sets[i])...)
 	}
-	var got *Looked
+	var got *EnvironmentState
 	program := u.run.opt.Lock.Program()
 	if u.run.opt.Lock.Brings() {
 		var err error
@@ -226,9 +228,9 @@ func (u *nodeRun) probe(ctx context.Context) error {
 		}
 		program = cmp.Or(u.brought.use, "python3")
 	}
-	facts, undone, err := node.ProbeAnd(ctx, u.Runner, program, node.Errand{Program: lookProgram, Request: req, Begun: func() {}, Each: func(m json.RawMessage) error {
+	facts, undone, err := node.ProbeWithFollowUp(ctx, u.Runner, program, node.FollowUp{Program: lookProgram, Request: req, Begun: func() {}, Each: func(m json.RawMessage) error {
 		var said struct {
-			Looked *Looked `json:"looked"`
+			Looked *EnvironmentState `json:"looked"`
 		}
 		err := node.Decode(m, &said)
 		got = said.Looked
@@ -243,7 +245,7 @@ func (u *nodeRun) probe(ctx context.Context) error {
 		u.facts, u.look = facts, u.brought.looked(u.run.opt.Lock.Name)
 		return nil
 	case facts.MissingPython() != "":
-		u.facts, u.look = facts, &Looked{}
+		u.facts, u.look = facts, &EnvironmentState{}
 		return nil
 	case got == nil:
 		return errors.New("the node did not say which environments it has")

@@ -272,7 +272,7 @@ func TestPlanRefuses(t *testing.T) {
 	set := environment.Set{Kind: environment.Kind{Machine: "x86_64", Glibc: "2.28"}, Digest: strings.Repeat("ab", 32), Files: []environment.File{{Name: "alpha", SHA256: "1", Size: 10}}}
 	l := &environment.Lock{Python: "3.11", Sets: []environment.Set{set}}
 	fine := node.Facts{Python: "3.11.2", Tag: "cp311", Platform: "linux_x86_64", Glibc: "2.31", CPU: "x86-64-v3"}
-	room := envs.Looked{Free: 1 << 40, Writable: true}
+	room := envs.EnvironmentState{Free: 1 << 40, Writable: true}
 	for want, c := range map[string]struct {
 		change func(*envs.ProbeResult)
 		policy deploy.InUse
@@ -314,7 +314,7 @@ func TestPlanFoldsFullDisks(t *testing.T) {
 		nodes = append(nodes, envs.ProbeResult{
 			Name:  fmt.Sprintf("gpu%d", free+1),
 			Facts: &node.Facts{Python: "3.11.2", Tag: "cp311", Platform: "linux_x86_64", Glibc: "2.31", CPU: "x86-64-v3"},
-			Look:  &envs.Looked{Place: "/opt/envs", Free: free << 20, Writable: true},
+			Look:  &envs.EnvironmentState{Place: "/opt/envs", Free: free << 20, Writable: true},
 		})
 	}
 	plan, err := envs.NewPlan(nodes, envs.PlanOptions{Lock: &environment.Lock{Python: "3.11", Sets: []environment.Set{set}}})
@@ -336,7 +336,7 @@ func TestLargeWheelsAreSentFirst(t *testing.T) {
 		Files: []environment.File{{Name: "alpha", SHA256: "a", Size: 10}, {Name: "beta", SHA256: "b", Size: 10}, {Name: "gone", SHA256: "g", Size: 5000}, {Name: "torch", SHA256: "t", Size: 900}},
 	}
 	f := node.Facts{Python: "3.11.2", Tag: "cp311", Platform: "linux_x86_64", Glibc: "2.31", CPU: "x86-64-v3"}
-	look := envs.Looked{Free: 1 << 40, Writable: true, Have: []string{"g"}}
+	look := envs.EnvironmentState{Free: 1 << 40, Writable: true, Have: []string{"g"}}
 	plan, err := envs.NewPlan([]envs.ProbeResult{{Name: "n", Facts: &f, Look: &look}}, envs.PlanOptions{Lock: &environment.Lock{Python: "3.11", Sets: []environment.Set{set}}})
 	if err != nil {
 		t.Fatal(err)
@@ -363,7 +363,7 @@ func TestPlanAsksWhetherDeepSpeedFits(t *testing.T) {
 	m := wheel.Manifest{Name: "deepspeed-0.19.8-cp311-cp311-linux_x86_64.whl", Version: "0.19.8", Python: "3.11", Torch: "2.15.0", CUDA: "13.2", CPU: "x86-64-v4"}
 	for cpu, want := range map[string]deploy.Action{"x86-64-v4": deploy.Install, "x86-64-v3": deploy.Refuse} {
 		f := node.Facts{Python: "3.11.2", Tag: "cp311", Platform: "linux_x86_64", Glibc: "2.31", CPU: cpu}
-		plan, err := envs.NewPlan([]envs.ProbeResult{{Name: "n", Facts: &f, Look: &envs.Looked{Free: 1 << 40, Writable: true}}}, envs.PlanOptions{
+		plan, err := envs.NewPlan([]envs.ProbeResult{{Name: "n", Facts: &f, Look: &envs.EnvironmentState{Free: 1 << 40, Writable: true}}}, envs.PlanOptions{
 			Lock: &environment.Lock{Python: "3.11", Sets: []environment.Set{set}}, Wheels: map[string]*wheels.Wheel{"ds": {Manifest: m}},
 		})
 		if err != nil || plan.Nodes[0].Action != want || plan.Nodes[0].Unfit != (want == deploy.Refuse) {

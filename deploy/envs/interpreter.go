@@ -70,8 +70,8 @@ func (p *nodePython) has(ref *pythonRef) bool {
 
 // looked is the state of a node on which no Python can look at the environments: a node without any
 // Python has none of ours.
-func (p *nodePython) looked(name string) *Looked {
-	return &Looked{Free: p.free, Writable: p.writable, Place: path.Join(p.home, name)}
+func (p *nodePython) looked(name string) *EnvironmentState {
+	return &EnvironmentState{Free: p.free, Writable: p.writable, Place: path.Join(p.home, name)}
 }
 
 const sayMark = "@@dsbuild-python "
@@ -168,7 +168,7 @@ func (u pythonBringer) unpackPython(ctx context.Context, work string, ref *pytho
 	}
 	said := remote.NewAnswer(func() {}) // tar may have much to say of files that it unpacks
 	if err := u.Runner.Run(ctx, remote.Command{Argv: []string{"sh", "-c", unpackShell, "sh", archive, path.Join(work, "tree")}, Stderr: said}); err != nil {
-		return hint.With(fmt.Errorf("the node cannot unpack %s: %w (%w)", python.File, node.Words(said.String()), err), "the node needs tar and gzip, and room for it")
+		return hint.With(fmt.Errorf("the node cannot unpack %s: %w (%w)", python.File, node.NewNodeError(said.String()), err), "the node needs tar and gzip, and room for it")
 	}
 	var got struct {
 		Ready bool `json:"ready"`

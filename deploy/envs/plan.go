@@ -62,27 +62,27 @@ type Plan struct{ Nodes []NodePlan }
 type ProbeResult struct {
 	Name      string
 	Facts     *node.Facts // nil if it could not be probed
-	Look      *Looked
+	Look      *EnvironmentState
 	Processes node.Processes // of the current environment
 	Python    *nodePython    // set if the lock brings a Python along
 	Err       error
 }
 
-// Looked is the state of a node's environments.
-type Looked struct {
-	Current  *Present `json:"current"`  // nil: none
-	Previous *Present `json:"previous"` // the environment that a rollback restores; nil: none
-	Ready    []string `json:"ready"`    // digests of whole environments
-	Have     []string `json:"have"`     // sha256 of files that need not be sent
-	Free     int64    `json:"free"`
-	Writable bool     `json:"writable"`
+// EnvironmentState is the state of a node's environments.
+type EnvironmentState struct {
+	Current  *InstalledEnvironment `json:"current"`  // nil: none
+	Previous *InstalledEnvironment `json:"previous"` // the environment that a rollback restores; nil: none
+	Ready    []string              `json:"ready"`    // digests of whole environments
+	Have     []string              `json:"have"`     // sha256 of files that need not be sent
+	Free     int64                 `json:"free"`
+	Writable bool                  `json:"writable"`
 
 	Leftovers bool   `json:"leftovers"` // of a run that was cut off
 	Place     string `json:"place"`     // the folder of the environments of this name
 }
 
-// Present is an environment on a node.
-type Present struct {
+// InstalledEnvironment is an environment on a node.
+type InstalledEnvironment struct {
 	Name      string          `json:"name"` // of its folder
 	Digest    string          `json:"digest"`
 	Python    string          `json:"python"`
@@ -162,7 +162,7 @@ func (p *NodePlan) decide(tables *compat.Tables, n ProbeResult, opt PlanOptions)
 		p.send(n.Look, opt)
 	}
 	if p.Action == deploy.Install {
-		p.respect(n.Processes, opt.InUse)
+		p.applyInUse(n.Processes, opt.InUse)
 	}
 }
 
@@ -170,7 +170,7 @@ func (p *NodePlan) decide(tables *compat.Tables, n ProbeResult, opt PlanOptions)
 const roomMargin = 64 << 20
 
 // send lists the files that the node lacks, and refuses a node without the room for them.
-func (p *NodePlan) send(l *Looked, opt PlanOptions) {
+func (p *NodePlan) send(l *EnvironmentState, opt PlanOptions) {
 	need := int64(roomMargin)
 	// The largest wheels first: the node installs them while the others arrive.
 	files := slices.SortedStableFunc(slices.Values(p.Set.Files), func(a, b environment.File) int { return cmp.Compare(b.Size, a.Size) })
@@ -194,9 +194,9 @@ func (p *NodePlan) send(l *Looked, opt PlanOptions) {
 	}
 }
 
-// respect applies the policy for an environment that processes use: a job would load the modules
+// applyInUse applies the policy for an environment that processes use: a job would load the modules
 // of the new one through the link.
-func (p *NodePlan) respect(processes node.Processes, policy deploy.InUse) {
+func (p *NodePlan) applyInUse(processes node.Processes, policy deploy.InUse) {
 	what := deploy.DescribeProcesses(processes)
 	switch {
 	case what.Text == "":
@@ -252,7 +252,7 @@ func NewRollbackPlan(nodes []ProbeResult, policy deploy.InUse) Plan {
 			p.refuse("a node keeps only the environment before the last switch", "there is nothing to go back to")
 		default:
 			p.Action = deploy.Rollback
-			p.respect(n.Processes, policy)
+			p.applyInUse(n.Processes, policy)
 		}
 		plan.Nodes = append(plan.Nodes, p)
 	}

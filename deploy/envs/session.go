@@ -27,13 +27,13 @@ var (
 )
 
 var (
-	lookProgram  = node.NewErrand(pythonSource, placeSource, lookSource)
+	lookProgram  = node.NewFollowUp(pythonSource, placeSource, lookSource)
 	checkProgram = node.NewProgram(pythonSource, placeSource, checkSource)
 	agentProgram = agent.NewProgram(verify.FilesSource(), changes.Source(), signing.NodeSource(), node.ProcessesSource(), pythonSource, placeSource, knownSource, agentSource)
 )
 
-// where names the environment for the programs on nodes.
-type where struct {
+// environmentRef names the environment for the programs on nodes.
+type environmentRef struct {
 	Folder string `json:"folder"` // "": the user's own
 	Name   string `json:"name"`
 }
@@ -62,25 +62,25 @@ func refTo(f environment.File) fileRef { return fileRef{f.File, f.SHA256, f.Name
 
 // sessionRequest is the agent's start request.
 type sessionRequest struct {
-	where
-	Files  []fileRef  `json:"files"`
-	Python *pythonRef `json:"python"` // of the new environment, if one came along
-	Look   bool       `json:"look"`   // report the state and end
-	Run    string     `json:"run"`
-	Label  string     `json:"label"`
-	By     string     `json:"by"`
-	LockS  float64    `json:"lock_s"`
+	environmentRef
+	Files      []fileRef  `json:"files"`
+	Python     *pythonRef `json:"python"` // of the new environment, if one came along
+	StatusOnly bool       `json:"look"`   // report the state and end
+	Run        string     `json:"run"`
+	Label      string     `json:"label"`
+	By         string     `json:"by"`
+	LockS      float64    `json:"lock_s"`
 }
 
 // beginReply is the agent's first answer: the state once the agent holds the lock.
 type beginReply struct {
-	Inbox    string   `json:"inbox"`
-	Arrived  []string `json:"arrived"` // names of files in the inbox that need not be sent again
-	Have     []string `json:"have"`    // sha256 of files that the node keeps
-	Current  *Present `json:"current"`
-	Previous *Present `json:"previous"`
-	Repaired bool     `json:"repaired"`
-	Run      string   `json:"run"` // the run that made the last switch
+	Inbox    string                `json:"inbox"`
+	Arrived  []string              `json:"arrived"` // names of files in the inbox that need not be sent again
+	Have     []string              `json:"have"`    // sha256 of files that the node keeps
+	Current  *InstalledEnvironment `json:"current"`
+	Previous *InstalledEnvironment `json:"previous"`
+	Repaired bool                  `json:"repaired"`
+	Run      string                `json:"run"` // the run that made the last switch
 }
 
 // environmentFiles is the state of an environment's files.
@@ -102,7 +102,7 @@ type packageOnANode struct {
 
 // undoReply is the agent's answer to undo.
 type undoReply struct {
-	Current  *Present `json:"current"`
-	Recorded bool     `json:"recorded"` // the switch was made and stays
-	Finished bool     `json:"finished"` // the next run has nothing left to repair
+	Current  *InstalledEnvironment `json:"current"`
+	Recorded bool                  `json:"recorded"` // the switch was made and stays
+	Finished bool                  `json:"finished"` // the next run has nothing left to repair
 }

@@ -124,7 +124,7 @@ func (u *nodeRun) putAll(ctx context.Context, again bool) error {
 		local := wheels.File{Path: u.run.opt.Files.Paths[f.SHA256], SHA256: f.SHA256, Size: f.Size}
 		stored := slices.Contains(b.Have, f.SHA256)
 		if stored || slices.Contains(b.Arrived, path.Base(local.Path)) {
-			u.Sent(f.Size)
+			u.AddSent(f.Size)
 			u.run.transfer.Relay.Skip(f.SHA256, u.Node)
 		} else if err := u.inbox.Put(ctx, local); err != nil {
 			return err
@@ -162,7 +162,7 @@ func (u *nodeRun) tidy(ctx context.Context) error {
 // start starts the agent, which takes the lock and repairs the remains of an interrupted run. files
 // are those that the node is to have.
 func (u *nodeRun) start(ctx context.Context, files []fileRef, again, look bool) (beginReply, error) {
-	req := sessionRequest{where: u.run.where(), Run: u.run.fleet.Run, Label: deploy.FileLabel(u.Host.Name), By: u.run.opt.By, Files: files, Look: look, LockS: changes.LockWait(again)}
+	req := sessionRequest{environmentRef: u.run.where(), Run: u.run.fleet.Run, Label: deploy.FileLabel(u.Host.Name), By: u.run.opt.By, Files: files, StatusOnly: look, LockS: changes.LockWait(again)}
 	if req.Files == nil {
 		req.Files = []fileRef{} // not null
 	}
@@ -331,8 +331,8 @@ func (u *nodeRun) prove(ctx context.Context, python string) error {
 	return verify.Prove(ctx, u.Node, inside, m, verify.Request{Level: verify.LevelLoad, Version: version, Record: inside.DeepSpeed.Record, Ops: m.Ops})
 }
 
-// mark is the note in an environment that is whole.
-type mark struct {
+// environmentNote is the note in an environment that is whole.
+type environmentNote struct {
 	Name      string                    `json:"name"`
 	Digest    string                    `json:"digest"`
 	Files     []string                  `json:"files"` // sha256 of its wheels and of the installer
@@ -344,8 +344,8 @@ type mark struct {
 	By        string                    `json:"by"`
 }
 
-// entry is a line in the journal of an environment.
-type entry struct {
+// journalEntry is a line in the journal of an environment.
+type journalEntry struct {
 	Do     string `json:"do"` // env deploy or env rollback
 	Run    string `json:"run"`
 	At     string `json:"at"`
@@ -356,8 +356,8 @@ type entry struct {
 }
 
 // newEntry describes a change to the environment with this digest, for the journal.
-func newEntry(u *nodeRun, digest string) entry {
-	return entry{u.run.opt.Command, u.run.fleet.Run, time.Now().UTC().Format(time.RFC3339), u.run.opt.By, u.Host.Name, digest, u.environment()}
+func newEntry(u *nodeRun, digest string) journalEntry {
+	return journalEntry{u.run.opt.Command, u.run.fleet.Run, time.Now().UTC().Format(time.RFC3339), u.run.opt.By, u.Host.Name, digest, u.environment()}
 }
 
 // record switches to the environment.
@@ -366,7 +366,7 @@ func (u *nodeRun) record(ctx context.Context) error {
 		return err
 	}
 	set := u.plan.Set
-	m := mark{Name: u.run.opt.Lock.Name, Digest: set.Digest, Python: refOf(set), Packages: u.files.Packages, Run: u.run.fleet.Run, By: u.run.opt.By, At: time.Now().UTC().Format(time.RFC3339)}
+	m := environmentNote{Name: u.run.opt.Lock.Name, Digest: set.Digest, Python: refOf(set), Packages: u.files.Packages, Run: u.run.fleet.Run, By: u.run.opt.By, At: time.Now().UTC().Format(time.RFC3339)}
 	for _, f := range refs(set) {
 		m.Files = append(m.Files, f.SHA256)
 	}
@@ -382,7 +382,7 @@ func (u *nodeRun) record(ctx context.Context) error {
 	if err := u.session.Ask(ctx, agent.Order{"do": "record", "digest": set.Digest, "mark": m, "journal": newEntry(u, set.Digest)}, &done); err != nil {
 		return err
 	}
-	u.changed, u.now = true, &Present{Name: u.files.Name, Digest: set.Digest, Python: done.Python, DeepSpeed: m.DeepSpeed}
+	u.changed, u.now = true, &InstalledEnvironment{Name: u.files.Name, Digest: set.Digest, Python: done.Python, DeepSpeed: m.DeepSpeed}
 	return nil
 }
 

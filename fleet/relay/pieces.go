@@ -26,13 +26,13 @@ type pieces struct {
 // sum of both smallest.
 const (
 	leastPiece = 64 << 10
-	mostPiece  = 4 << 20
+	maxPiece   = 4 << 20
 	usualCount = 2048
 )
 
 // cutFile reads a file and returns its pieces.
 func cutFile(f File) (pieces, error) {
-	p := pieces{size: min(max(f.Size/usualCount, leastPiece), mostPiece)}
+	p := pieces{size: min(max(f.Size/usualCount, leastPiece), maxPiece)}
 	in, err := os.Open(f.Path)
 	if err != nil {
 		return p, err

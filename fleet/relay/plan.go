@@ -11,10 +11,10 @@ const stuckFanout = 4
 // plan gives parents to the nodes that wait, once all nodes have come or there was time for it.
 // The caller holds mu.
 func (s *swarm) plan() {
-	if s.missed > 0 && s.relay.unsettled() {
+	if s.pending > 0 && s.relay.mayStillJoin() {
 		return
 	}
-	fed, children := s.feed()
+	fed, children := s.reachedNodes()
 	for s.assignAll(fed, children) {
 		head := s.chooseHead(fed)
 		if head == nil {
@@ -39,7 +39,7 @@ func (s *swarm) assignAll(fed []bool, children []int) (left bool) {
 			continue
 		}
 		t.parent = p
-		children[p.order]++
+		children[p.index]++
 		t.decide(p)
 		s.mark(fed, t)
 	}
@@ -52,25 +52,25 @@ func (t *seat) decide(parent *seat) {
 	t.decided <- parent
 }
 
-// feed returns by place which nodes the file reaches, from the driver or a whole copy, and the
+// reachedNodes returns by place which nodes the file reaches, from the driver or a whole copy, and the
 // number of nodes that each sends to. Slow ones cost their parent hardly anything.
-func (s *swarm) feed() (fed []bool, children []int) {
+func (s *swarm) reachedNodes() (fed []bool, children []int) {
 	fed, children = make([]bool, len(s.seats)), make([]int, len(s.seats))
 	for _, t := range s.seats {
 		if t != nil && !t.gone && t.parent != nil && !t.slow {
-			children[t.parent.order]++
+			children[t.parent.index]++
 		}
 	}
 	for _, t := range s.seats {
 		if t != nil && !t.gone && (t.whole || t.byDriver) {
-			fed[t.order] = true
+			fed[t.index] = true
 		}
 	}
 	for grew := true; grew; {
 		grew = false
 		for _, t := range s.seats {
-			if t != nil && !t.gone && !fed[t.order] && t.parent != nil && !t.parent.gone && fed[t.parent.order] {
-				fed[t.order], grew = true, true
+			if t != nil && !t.gone && !fed[t.index] && t.parent != nil && !t.parent.gone && fed[t.parent.index] {
+				fed[t.index], grew = true, true
 			}
 		}
 	}
@@ -79,9 +79,9 @@ func (s *swarm) feed() (fed []bool, children []int) {
 
 // mark notes that the file reaches a node, and all nodes behind it.
 func (s *swarm) mark(fed []bool, t *seat) {
-	fed[t.order] = true
+	fed[t.index] = true
 	for _, child := range s.seats {
-		if child != nil && !child.gone && child.parent == t && !fed[child.order] {
+		if child != nil && !child.gone && child.parent == t && !fed[child.index] {
 			s.mark(fed, child)
 		}
 	}
@@ -91,7 +91,7 @@ func (s *swarm) mark(fed []bool, t *seat) {
 // one behind it; nil if there is none. A node that waits feeds nobody, so a fed one is not behind
 // it in the chain.
 func (s *swarm) chooseParent(t *seat, fed []bool, children []int) *seat {
-	if len(t.refused) >= mostTries {
+	if len(t.refused) >= maxTries {
 		return nil
 	}
 	fanout := max(s.relay.opt.Fanout, 1)
@@ -99,7 +99,7 @@ func (s *swarm) chooseParent(t *seat, fed []bool, children []int) *seat {
 		fanout = max(fanout, stuckFanout)
 	}
 	for i := 1; i < len(s.seats); i++ {
-		at := t.order - i
+		at := t.index - i
 		if at < 0 { // no more before it
 			at = i
 		}
@@ -124,10 +124,10 @@ func (s *swarm) chooseHead(fed []bool) *seat {
 
 // canServe reports whether some node can send the file to this one, now or soon.
 func (s *swarm) canServe(t *seat, fed []bool) bool {
-	return len(t.refused) < mostTries && slices.ContainsFunc(s.seats, func(p *seat) bool {
-		return p.sends() && fed[p.order] && !t.refused[p]
+	return len(t.refused) < maxTries && slices.ContainsFunc(s.seats, func(p *seat) bool {
+		return p.sends() && fed[p.index] && !t.refused[p]
 	})
 }
 
-// unsettled reports whether nodes may still come.
-func (r *Relay) unsettled() bool { return r.settled.IsZero() || time.Now().Before(r.settled) }
+// mayStillJoin reports whether nodes may still come.
+func (r *Relay) mayStillJoin() bool { return r.settled.IsZero() || time.Now().Before(r.settled) }

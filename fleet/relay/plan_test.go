@@ -21,9 +21,9 @@ func crowd(t *testing.T, fanout, count int) *swarm {
 	s := newSwarm(r, 1, File{Size: 100 * leastPiece}, nodes)
 	t.Cleanup(s.stop)
 	s.pieces = pieces{size: leastPiece, count: 100}
-	s.missed = 0
+	s.pending = 0
 	for i := range nodes {
-		s.seats[i] = &seat{swarm: s, station: &station{relay: r, node: nodes[i]}, order: i, waiting: true, refused: map[*seat]bool{}, decided: make(chan *seat, 1)}
+		s.seats[i] = &seat{swarm: s, station: &station{relay: r, node: nodes[i]}, index: i, waiting: true, refused: map[*seat]bool{}, decided: make(chan *seat, 1)}
 	}
 	return s
 }
@@ -56,7 +56,7 @@ func TestPlanOfManyNodes(t *testing.T) {
 			}
 			most = max(most, depth(n))
 			if fanout == 1 && i > 0 && n.parent != s.seats[i-1] {
-				t.Errorf("%d gets it from %d", i, n.parent.order)
+				t.Errorf("%d gets it from %d", i, n.parent.index)
 			}
 		}
 		if heads != 1 || most > deepest {
@@ -128,7 +128,7 @@ func TestSuspectHead(t *testing.T) {
 		"fast enough":        {8, 3, 0, 0, false},
 		"alone":              {1, 1, 0, 0, false},
 		"with a limit":       {1, 3, 1 << 20, 0, false},
-		"measured too often": {1, 3, 0, mostProbes, false},
+		"measured too often": {1, 3, 0, maxProbes, false},
 	} {
 		s := crowd(t, 1, c.nodes)
 		s.relay.opt.Limit, s.probes = c.limit, c.probes

@@ -43,8 +43,8 @@ type Options struct {
 	Limit int64
 }
 
-// mostFanout bounds Options.Fanout: relay.py serves 16 connections.
-const mostFanout = 8
+// maxFanout bounds Options.Fanout: relay.py serves 16 connections.
+const maxFanout = 8
 
 // ParseMode returns the options for a value of --relay.
 func ParseMode(text string) (Options, error) {
@@ -55,8 +55,8 @@ func ParseMode(text string) (Options, error) {
 		return Options{Off: true}, nil
 	}
 	n, err := strconv.Atoi(text)
-	if err != nil || n < 1 || n > mostFanout {
-		return Options{}, fmt.Errorf("%s: must be auto, off, or a number from 1 to %d", text, mostFanout)
+	if err != nil || n < 1 || n > maxFanout {
+		return Options{}, fmt.Errorf("%s: must be auto, off, or a number from 1 to %d", text, maxFanout)
 	}
 	return Options{Fanout: n}, nil
 }

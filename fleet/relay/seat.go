@@ -10,7 +10,7 @@ import (
 type seat struct {
 	swarm   *swarm
 	station *station
-	order   int // its place among the announced nodes
+	index   int // its place among the announced nodes
 
 	have     int   // pieces that the node has
 	parent   *seat // the node that sends to it
@@ -28,12 +28,12 @@ type seat struct {
 	fetched chan event
 }
 
-// mostFailures is the number of nodes that a parent may fail before no other is sent to it. One
+// maxFailures is the number of nodes that a parent may fail before no other is sent to it. One
 // may be the child's own fault.
-const mostFailures = 2
+const maxFailures = 2
 
 // sends reports whether the node may be a parent.
-func (t *seat) sends() bool { return t != nil && !t.gone && !t.slow && t.failures < mostFailures }
+func (t *seat) sends() bool { return t != nil && !t.gone && !t.slow && t.failures < maxFailures }
 
 // count adds the pieces up to n to the bytes from the present parent.
 func (t *seat) count(n int) {
@@ -46,7 +46,7 @@ func (t *seat) count(n int) {
 		r.from[name] = map[string]int64{}
 	}
 	r.from[name][t.parent.station.node.Host.Name] += bytes
-	t.station.node.Sent(bytes)
+	t.station.node.AddSent(bytes)
 }
 
 // fetch makes the node receive the file from its parent, until it is whole or the parent fails.

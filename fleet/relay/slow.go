@@ -113,7 +113,7 @@ func (s *swarm) findSlow(seen map[*seat]look, usual int) (change []*seat) {
 // such a link, so there are few.
 const (
 	suspectLooks = 12
-	mostProbes   = 2
+	maxProbes    = 2
 	probeShare   = 2
 	leastProbe   = 256 << 10 // bytes
 )
@@ -127,7 +127,7 @@ type suspicion struct {
 // suspectHead returns a head that may be slow. Under a limit of --bwlimit none is: the driver itself
 // is slow then.
 func (s *swarm) suspectHead(heads map[*seat]look) (found suspicion) {
-	if s.relay.opt.Limit > 0 || s.probes >= mostProbes {
+	if s.relay.opt.Limit > 0 || s.probes >= maxProbes {
 		return suspicion{}
 	}
 	for _, t := range s.seats {
@@ -151,7 +151,7 @@ func (s *swarm) suspectHead(heads map[*seat]look) (found suspicion) {
 
 // outruns reports whether the driver sends to another node much faster than to the head.
 func (s *swarm) outruns(it suspicion) bool {
-	noise := make([]byte, min(max(it.rate, leastProbe), mostPiece)) // it travels as base64, so a third more
+	noise := make([]byte, min(max(it.rate, leastProbe), maxPiece)) // it travels as base64, so a third more
 	rand.Read(noise)
 	within := lookEvery
 	if it.rate > 0 {

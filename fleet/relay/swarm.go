@@ -12,9 +12,9 @@ import (
 
 // Times of a relay.
 const (
-	settleTime = 3 * time.Second // the first nodes wait so long for the other announced ones
-	stuckTime  = 5 * time.Second // a node waits so long for a parent within the fanout
-	mostTries  = 4               // parents that a node tries before the driver sends to it
+	joinTime  = 3 * time.Second // the first nodes wait so long for the other announced ones
+	stuckTime = 5 * time.Second // a node waits so long for a parent within the fanout
+	maxTries  = 4               // parents that a node tries before the driver sends to it
 )
 
 // swarm is the nodes that pass on one file. The relay's mu guards it.
@@ -28,18 +28,18 @@ type swarm struct {
 	cut    func() error // cuts the file, once
 	pieces pieces
 
-	seats  []*seat // by place; nil: not there
-	came   []bool  // by place: it has a seat, or takes no part
-	missed int     // places that have not come
-	probes int     // measurements of the driver's speed
-	timer  *time.Timer
-	done   chan struct{} // closed by stop
+	seats   []*seat // by place; nil: not there
+	joined  []bool  // by place: it has a seat, or takes no part
+	pending int     // places that have not come
+	probes  int     // measurements of the driver's speed
+	timer   *time.Timer
+	done    chan struct{} // closed by stop
 }
 
 func newSwarm(r *Relay, id int, f File, nodes []*fleet.Node) *swarm {
 	s := &swarm{
 		relay: r, id: id, file: f, nodes: nodes, token: rand.Text(), seats: make([]*seat, len(nodes)),
-		came: make([]bool, len(nodes)), missed: len(nodes), done: make(chan struct{}),
+		joined: make([]bool, len(nodes)), pending: len(nodes), done: make(chan struct{}),
 	}
 	s.cut = sync.OnceValue(func() (err error) {
 		s.pieces, err = cutFile(f)
@@ -66,7 +66,7 @@ func (s *swarm) bring(ctx context.Context, at int, n *fleet.Node, python, path s
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		n.Note("it cannot pass files on, and the driver sends to it: %v", err)
+		n.Note("it cannot pass files on (%v): dsbuild sends to it directly", err)
 		return send(ctx)
 	}
 	for {
@@ -110,7 +110,7 @@ func (s *swarm) join(ctx context.Context, at int, n *fleet.Node, python, path st
 		return nil, err
 	}
 	t := &seat{
-		swarm: s, station: st, order: at, have: min(max(got.Have, 0), s.pieces.count), waiting: true, refused: map[*seat]bool{},
+		swarm: s, station: st, index: at, have: min(max(got.Have, 0), s.pieces.count), waiting: true, refused: map[*seat]bool{},
 		decided: make(chan *seat, 1), fetched: make(chan event, 1),
 	}
 	s.relay.mu.Lock()
@@ -125,11 +125,11 @@ func (s *swarm) join(ctx context.Context, at int, n *fleet.Node, python, path st
 
 // arrive notes that a node takes part, or will not. The caller holds mu.
 func (s *swarm) arrive(at int) {
-	if !s.came[at] {
-		s.came[at], s.missed = true, s.missed-1
+	if !s.joined[at] {
+		s.joined[at], s.pending = true, s.pending-1
 	}
 	if r := s.relay; r.settled.IsZero() {
-		r.settled = time.Now().Add(settleTime)
+		r.settled = time.Now().Add(joinTime)
 	}
 	if s.timer == nil {
 		s.timer = time.AfterFunc(time.Until(s.relay.settled), func() {
@@ -172,7 +172,7 @@ func (s *swarm) refuse(t, parent *seat, got event) {
 	t.refused[parent], t.parent, t.waiting, t.stuck = true, nil, true, false
 	parent.failures++
 	if got.Wrong {
-		parent.failures = mostFailures
+		parent.failures = maxFailures
 	}
 	s.plan()
 	name := parent.station.node.Host.Name
@@ -200,7 +200,7 @@ func (s *swarm) sendTo(ctx context.Context, t *seat, send func(context.Context) 
 
 // assign waits until the node gets a parent, and returns it; nil: the driver is to send the file.
 func (s *swarm) assign(ctx context.Context, t *seat) (*seat, error) {
-	stuck := time.NewTimer(settleTime + stuckTime)
+	stuck := time.NewTimer(joinTime + stuckTime)
 	defer stuck.Stop()
 	for {
 		select {

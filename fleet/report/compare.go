@@ -7,8 +7,8 @@ import (
 	"github.com/dsbuild/dsbuild/node"
 )
 
-// Seen is a node that answered, as Compare needs it.
-type Seen struct {
+// ProbedNode is a node that answered, as Compare needs it.
+type ProbedNode struct {
 	Name  string
 	Facts node.Facts // after the changes that dsbuild made
 	Kind  string     // equal for nodes that should be alike, such as those of one wheel; "" if there is none
@@ -17,7 +17,7 @@ type Seen struct {
 // Compare returns the properties in which nodes differ. It leaves out
 // nodes without a usable Python, because they would differ in every property that Python reports.
 // In a fleet with mixed wheels, nodes of different kinds may differ in everything but DeepSpeed.
-func Compare(all []Seen, mixed bool) []Difference {
+func Compare(all []ProbedNode, mixed bool) []Difference {
 	var facts []node.Facts
 	var names, kinds []string
 	for _, n := range all {
@@ -60,7 +60,7 @@ func differWithinKind(d node.Diff, kinds []string) bool {
 func companions(facts []node.Facts) []node.Property {
 	names := map[string]bool{}
 	for _, f := range facts {
-		for name := range f.Along {
+		for name := range f.ExtraWheels {
 			names[name] = true
 		}
 	}

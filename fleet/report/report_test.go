@@ -32,7 +32,7 @@ func well(names ...string) []report.Node {
 func reported(command string, mixed bool, nodes []report.Node) *report.Report {
 	r := report.Empty(command)
 	r.Mixed = mixed
-	var seen []report.Seen
+	var seen []report.ProbedNode
 	for _, n := range nodes {
 		var w *report.Wheel
 		if n.After != nil {
@@ -40,7 +40,7 @@ func reported(command string, mixed bool, nodes []report.Node) *report.Report {
 		}
 		r.Add(n, w)
 		if n.Facts != nil {
-			seen = append(seen, report.Seen{Name: n.Name, Facts: *n.Facts, Kind: n.Wheel})
+			seen = append(seen, report.ProbedNode{Name: n.Name, Facts: *n.Facts, Kind: n.Wheel})
 		}
 	}
 	r.Differences = report.Compare(seen, mixed)
@@ -228,14 +228,14 @@ func TestCompareWithinKinds(t *testing.T) {
 		f.Torch = torch
 		return f
 	}
-	must := func(mixed bool, all ...report.Seen) map[string]bool {
+	must := func(mixed bool, all ...report.ProbedNode) map[string]bool {
 		found := map[string]bool{}
 		for _, d := range report.Compare(all, mixed) {
 			found[d.What] = d.Must
 		}
 		return found
 	}
-	a, b, same := report.Seen{Name: "a", Facts: facts("2.15.0"), Kind: "k1"}, report.Seen{Name: "b", Facts: facts("2.14.0"), Kind: "k2"}, report.Seen{Name: "c", Facts: facts("2.14.0"), Kind: "k1"}
+	a, b, same := report.ProbedNode{Name: "a", Facts: facts("2.15.0"), Kind: "k1"}, report.ProbedNode{Name: "b", Facts: facts("2.14.0"), Kind: "k2"}, report.ProbedNode{Name: "c", Facts: facts("2.14.0"), Kind: "k1"}
 	if got := must(false, a, b); !got["torch"] {
 		t.Errorf("%v", got)
 	}
@@ -245,12 +245,12 @@ func TestCompareWithinKinds(t *testing.T) {
 	if got := must(true, a, b, same); !got["torch"] {
 		t.Errorf("%v", got)
 	}
-	lost := report.Seen{Name: "d", Facts: node.Facts{Missing: []string{"python"}}}
+	lost := report.ProbedNode{Name: "d", Facts: node.Facts{Missing: []string{"python"}}}
 	if got := must(false, a, lost); len(got) != 0 {
 		t.Errorf("a node without Python differs in %v", got)
 	}
-	a.Facts.Along = map[string]string{"numpy": sum("a"), "transformers": sum("b")}
-	c := report.Seen{Name: "e", Facts: facts("2.15.0"), Kind: "k1"}
+	a.Facts.ExtraWheels = map[string]string{"numpy": sum("a"), "transformers": sum("b")}
+	c := report.ProbedNode{Name: "e", Facts: facts("2.15.0"), Kind: "k1"}
 	c.Facts.Dists = map[string]string{"numpy": "1.26.0"}
 	if got := must(false, a, c); len(got) != 1 || got["numpy"] {
 		t.Errorf("%v", got)

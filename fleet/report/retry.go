@@ -15,9 +15,9 @@ import (
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
-// Past is the report of an earlier run, reduced to the part that a retry needs: its nodes, and
+// PastReport is the report of an earlier run, reduced to the part that a retry needs: its nodes, and
 // which of them were not ok.
-type Past struct {
+type PastReport struct {
 	file  string
 	names []string        // of all nodes
 	notOK map[string]bool // by name
@@ -28,7 +28,7 @@ const maxPast = 256 << 20
 
 // LoadPast reads the JSON report of a command, such as "deploy". It returns a *diagnostic.Error if
 // the report is damaged or belongs to another command.
-func LoadPast(path, command string) (*Past, error) {
+func LoadPast(path, command string) (*PastReport, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, &diagnostic.Error{Problems: []diagnostic.Problem{{Message: fmt.Sprintf("no report: %v", err)}}, Cause: err}
@@ -48,7 +48,7 @@ func wrongReport(file string, err error, hint string) error {
 }
 
 // readPast reads and checks a report of a command.
-func readPast(r io.Reader, command string) (*Past, error) {
+func readPast(r io.Reader, command string) (*PastReport, error) {
 	text, err := io.ReadAll(io.LimitReader(r, maxPast+1))
 	switch {
 	case err != nil:
@@ -76,7 +76,7 @@ func readPast(r io.Reader, command string) (*Past, error) {
 	case report.Command != command:
 		return nil, fmt.Errorf("it is the report of dsbuild %s", ui.Shorten(report.Command, 200))
 	}
-	p := &Past{notOK: map[string]bool{}}
+	p := &PastReport{notOK: map[string]bool{}}
 	seen := map[string]bool{}
 	for _, n := range report.Nodes {
 		switch {
@@ -100,7 +100,7 @@ func statuses() []Status { return []Status{OK, Failed, Unreachable, Refused, Dif
 // Retry returns the nodes of selected that were not ok, in the order of selected. all are the
 // nodes of the whole inventory. The remarks name the nodes that were not ok but are left out. A
 // report with none of the inventory's nodes is a *diagnostic.Error.
-func (p *Past) Retry(selected, all []inventory.Host) (again []inventory.Host, remarks []string, err error) {
+func (p *PastReport) Retry(selected, all []inventory.Host) (again []inventory.Host, remarks []string, err error) {
 	there, known := map[string]bool{}, false
 	for _, h := range all {
 		there[h.Name] = true
@@ -136,7 +136,7 @@ func (p *Past) Retry(selected, all []inventory.Host) (again []inventory.Host, re
 }
 
 // Nothing is the message that there is no node to retry, with the reason.
-func (p *Past) Nothing() string {
+func (p *PastReport) Nothing() string {
 	if len(p.notOK) == 0 {
 		return fmt.Sprintf("nothing to retry: all nodes in %s are ok", p.file)
 	}

@@ -24,7 +24,7 @@ func hostsNamed(names string) []inventory.Host {
 }
 
 // past writes a report and reads it again.
-func past(t *testing.T, text, command string) (*report.Past, error) {
+func past(t *testing.T, text, command string) (*report.PastReport, error) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "r.json")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {

@@ -132,14 +132,14 @@ func (w *setupWatch) failure(h inventory.Host) error {
 	lines := strings.Split(strings.TrimSpace(before), "\n")
 	why := strings.TrimSpace(lines[len(lines)-1])
 	if why != "" {
-		why = ": " + ui.Shorten(why, mostSaid)
+		why = ": " + ui.Shorten(why, maxSaid)
 	}
-	return hint.With(fmt.Errorf("the setup line %q ended with status %s%s", ui.Shorten(HideValues(h.Setup), mostSaid), ui.Shorten(strings.TrimSpace(status), 10), why),
+	return hint.With(fmt.Errorf("the setup line %q ended with status %s%s", ui.Shorten(HideValues(h.Setup), maxSaid), ui.Shorten(strings.TrimSpace(status), 10), why),
 		"the line is at %s; try it on %s in a shell that is not interactive: sh -c 'LINE'", h.Position, h.Node)
 }
 
-// mostSaid limits the bytes of a node's text that an error message quotes.
-const mostSaid = 200
+// maxSaid limits the bytes of a node's text that an error message quotes.
+const maxSaid = 200
 
 // WithEnv sets variables for every command of a Runner. The command's own variables win.
 func WithEnv(r remote.Runner, env map[string]string) remote.Runner { return envRunner{r, env} }

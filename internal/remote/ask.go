@@ -94,8 +94,8 @@ const (
 	refused
 )
 
-// loan is a secret in use by one login.
-type loan struct {
+// secretTrial is a secret in use by one login.
+type secretTrial struct {
 	answers *Answers
 	key     string
 	secret  *secret
@@ -103,10 +103,10 @@ type loan struct {
 	first   bool // this login is the first to try the secret
 }
 
-// borrow returns the secret called key and asks for it if nobody has yet. Until the secret is
+// beginTrial returns the secret called key and asks for it if nobody has yet. Until the secret is
 // proven, one login has it and the others wait. Otherwise a typing error would go to a thousand
 // nodes, and each counts it as a failed login.
-func (a *Answers) borrow(ctx context.Context, key string, ask func() (string, error)) (*loan, error) {
+func (a *Answers) beginTrial(ctx context.Context, key string, ask func() (string, error)) (*secretTrial, error) {
 	for {
 		a.mu.Lock()
 		s := a.given[key]
@@ -115,7 +115,7 @@ func (a *Answers) borrow(ctx context.Context, key string, ask func() (string, er
 			s = &secret{state: onTrial, settled: make(chan struct{})}
 			a.given[key] = s
 			a.mu.Unlock()
-			l := &loan{answers: a, key: key, secret: s, first: true}
+			l := &secretTrial{answers: a, key: key, secret: s, first: true}
 			var err error
 			if l.text, err = ask(); err != nil {
 				l.fail(ctx, err)
@@ -125,13 +125,13 @@ func (a *Answers) borrow(ctx context.Context, key string, ask func() (string, er
 		case s.state == untried:
 			s.state, s.settled = onTrial, make(chan struct{})
 			a.mu.Unlock()
-			return &loan{answers: a, key: key, secret: s, text: s.text, first: true}, nil
+			return &secretTrial{answers: a, key: key, secret: s, text: s.text, first: true}, nil
 		case s.state == refused:
 			defer a.mu.Unlock()
 			return nil, s.wrong
 		case s.state == proven:
 			defer a.mu.Unlock()
-			return &loan{answers: a, key: key, secret: s, text: s.text}, nil
+			return &secretTrial{answers: a, key: key, secret: s, text: s.text}, nil
 		}
 		a.mu.Unlock()
 		select {
@@ -144,7 +144,7 @@ func (a *Answers) borrow(ctx context.Context, key string, ask func() (string, er
 
 // fail ends a loan without an answer. If ctx ended, only this login has gone, and the next login
 // may ask again.
-func (l *loan) fail(ctx context.Context, err error) {
+func (l *secretTrial) fail(ctx context.Context, err error) {
 	if ctx.Err() == nil {
 		l.refuse(err)
 		return
@@ -156,15 +156,15 @@ func (l *loan) fail(ctx context.Context, err error) {
 }
 
 // prove marks the secret as right: other logins may use it.
-func (l *loan) prove() { l.settle(proven, nil) }
+func (l *secretTrial) prove() { l.settle(proven, nil) }
 
 // refuse marks the secret as wrong. Later logins get the error why instead.
-func (l *loan) refuse(why error) { l.settle(refused, why) }
+func (l *secretTrial) refuse(why error) { l.settle(refused, why) }
 
-// giveBack ends the trial without a result.
-func (l *loan) giveBack() { l.settle(untried, nil) }
+// leaveUntried ends the trial without a result.
+func (l *secretTrial) leaveUntried() { l.settle(untried, nil) }
 
-func (l *loan) settle(state trial, wrong error) {
+func (l *secretTrial) settle(state trial, wrong error) {
 	if !l.first {
 		return
 	}
@@ -180,22 +180,22 @@ var errNoAnswer = errors.New("nothing was typed")
 
 // Limits on a node's text in a question, in bytes.
 const (
-	mostSaid   = 2000
-	mostPrompt = 200
+	maxSaid   = 2000
+	maxPrompt = 200
 )
 
 // question formats a prompt from a node or program. A node's message stands on its own indented
 // lines, so that it cannot imitate a question of another source.
 func question(from, said, prompt string) string {
 	var b strings.Builder
-	if said = clip(strings.TrimSpace(said), mostSaid); said != "" {
+	if said = clip(strings.TrimSpace(said), maxSaid); said != "" {
 		b.WriteString(from + " says:\n")
 		for _, line := range strings.FieldsFunc(said, func(r rune) bool { return r == '\n' || r == '\r' }) {
 			b.WriteString("  | " + line + "\n")
 		}
 	}
 	prompt = strings.Join(strings.Fields(prompt), " ")
-	b.WriteString(from + ": " + clip(prompt, mostPrompt) + " ")
+	b.WriteString(from + ": " + clip(prompt, maxPrompt) + " ")
 	return b.String()
 }
 

@@ -27,8 +27,8 @@ func (b *Bound) Count(n int) {
 	}
 }
 
-// mostAnswer limits the kept bytes of a short answer.
-const mostAnswer = 64 << 10
+// maxAnswer limits the kept bytes of a short answer.
+const maxAnswer = 64 << 10
 
 // Answer is a Writer that keeps the short answer of a program. If the program sends more, Answer
 // calls the function that ends it.
@@ -39,12 +39,12 @@ type Answer struct {
 
 // NewAnswer returns an Answer. over ends the program.
 func NewAnswer(over func()) *Answer {
-	return &Answer{bound: Bound{Most: mostAnswer, Over: over}}
+	return &Answer{bound: Bound{Most: maxAnswer, Over: over}}
 }
 
 // Write implements io.Writer.
 func (a *Answer) Write(b []byte) (int, error) {
-	a.text.Write(b[:min(len(b), mostAnswer-a.text.Len())])
+	a.text.Write(b[:min(len(b), maxAnswer-a.text.Len())])
 	a.bound.Count(len(b))
 	return len(b), nil
 }

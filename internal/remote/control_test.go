@@ -187,7 +187,7 @@ func TestControlMasterStays(t *testing.T) {
 	for range 8 {
 		hold(t, c)
 	}
-	if err := c.Run(t.Context(), remote.Command{Argv: []string{"true"}}); err == nil || !strings.Contains(err.Error(), "needs room for others") {
+	if err := c.Run(t.Context(), remote.Command{Argv: []string{"true"}}); err == nil || !strings.Contains(err.Error(), "has no free session") {
 		t.Errorf("the ninth session: %v", err)
 	}
 	// Further connections log in by themselves, and there is no other way to log in here.

@@ -40,7 +40,7 @@ type Options struct {
 	// does when too many connect at once. It doubles each time. 0 means 500 ms.
 	Pause time.Duration
 	// Way selects the SSH implementation; "" means Auto.
-	Way Way
+	Way Client
 	// Askpass is the program through which ssh asks for passwords. It must call Askpass when it
 	// begins. With "", ssh asks nobody.
 	Askpass string
@@ -115,7 +115,7 @@ func (d *SSH) dial(ctx context.Context, t Target) (*sshConn, error) {
 	if t.openSSH {
 		return d.dialOpenSSH(ctx, t)
 	}
-	if c := d.rideOnly(ctx, t); c != nil {
+	if c := d.tryUserMaster(ctx, t); c != nil {
 		return c, nil
 	}
 	keys, err := d.keysFor(ctx, t)
@@ -147,17 +147,17 @@ func (d *SSH) dial(ctx context.Context, t Target) (*sshConn, error) {
 
 type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// knocks is the number of tries at a node that turns connections away before it knows the user.
+// dialAttempts is the number of tries at a node that turns connections away before it knows the user.
 // sshd does so when too many connect at once, and does not count it as a failed login.
-const knocks = 5
+const dialAttempts = 5
 
 // connect opens one hop. It retries while the node turns the connection away. attempt makes one
 // try.
 func (d *SSH) connect(ctx context.Context, t Target, attempt func(*deadline) (*sshConn, error)) (*sshConn, error) {
 	next := d.opt.Pause
 	for n := 1; ; n++ {
-		c, err := d.knock(ctx, t, attempt)
-		if n == knocks || !errors.Is(err, errTurnedAway) {
+		c, err := d.dialHopOnce(ctx, t, attempt)
+		if n == dialAttempts || !errors.Is(err, errTurnedAway) {
 			return c, err
 		}
 		if err := pause(ctx, around(next)); err != nil {
@@ -167,8 +167,8 @@ func (d *SSH) connect(ctx context.Context, t Target, attempt func(*deadline) (*s
 	}
 }
 
-// knock makes one try at a hop, under one deadline.
-func (d *SSH) knock(ctx context.Context, t Target, attempt func(*deadline) (*sshConn, error)) (*sshConn, error) {
+// dialHopOnce makes one try at a hop, under one deadline.
+func (d *SSH) dialHopOnce(ctx context.Context, t Target, attempt func(*deadline) (*sshConn, error)) (*sshConn, error) {
 	leave, err := d.logins.acquire(ctx, jumpKey(t.Jump)+hostPort(t))
 	if err != nil {
 		return nil, err

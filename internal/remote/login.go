@@ -29,12 +29,12 @@ type login struct {
 
 	offered atomic.Pointer[[]string]
 
-	said   string // the node's message, not shown yet
-	asked  int    // rounds with a question
-	asks   bool   // this round had a question
-	mute   bool   // keyboard-interactive asks nothing here
-	last   string // the method under way
-	loan   *loan  // of a password that is valid on other nodes too
+	said   string       // the node's message, not shown yet
+	asked  int          // rounds with a question
+	asks   bool         // this round had a question
+	mute   bool         // keyboard-interactive asks nothing here
+	last   string       // the method under way
+	loan   *secretTrial // of a password that is valid on other nodes too
 	gaveUp error
 }
 
@@ -161,7 +161,7 @@ func (l *login) answer(prompt string, echo bool) (string, error) {
 		key += " at " + hostPort(l.target)
 	}
 	var err error
-	if l.loan, err = l.answers.borrow(l.ctx, key, ask); err != nil {
+	if l.loan, err = l.answers.beginTrial(l.ctx, key, ask); err != nil {
 		return "", err
 	}
 	return l.loan.text, nil
@@ -192,7 +192,7 @@ func (l *login) end(err error) {
 	case errors.Is(err, ErrAuth):
 		l.loan.refuse(fmt.Errorf("%s refused the password; dsbuild tries it nowhere else", l.who()))
 	default:
-		l.loan.giveBack()
+		l.loan.leaveUntried()
 	}
 }
 

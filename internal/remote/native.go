@@ -33,8 +33,8 @@ type aliveConn struct {
 	failed  error       // the error of writing held
 }
 
-// mostFirst is more bytes than a node sends before its version.
-const mostFirst = 1 << 10
+// maxFirst is more bytes than a node sends before its version.
+const maxFirst = 1 << 10
 
 func newAliveConn(c net.Conn) *aliveConn {
 	a := &aliveConn{Conn: c}
@@ -113,7 +113,7 @@ func (a *aliveConn) remember(b []byte) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.first = append(a.first, b...)
-	if len(a.first) > mostFirst || bytes.HasPrefix(a.first, []byte("SSH-")) || bytes.Contains(a.first, []byte("\nSSH-")) {
+	if len(a.first) > maxFirst || bytes.HasPrefix(a.first, []byte("SSH-")) || bytes.Contains(a.first, []byte("\nSSH-")) {
 		a.first = nil
 		a.greeted.Store(true)
 	}

@@ -49,7 +49,7 @@ func FindOpenSSH(ctx context.Context) (string, error) {
 	}
 	version := versionForm.FindStringSubmatch(string(said))
 	if version == nil {
-		return "", hint.With(fmt.Errorf("%w: %s -V prints no version of OpenSSH: %s", ErrOpenSSH, program, cmp.Or(clip(firstLine(said), mostPrompt), fmt.Sprint(err))),
+		return "", hint.With(fmt.Errorf("%w: %s -V prints no version of OpenSSH: %s", ErrOpenSSH, program, cmp.Or(clip(firstLine(said), maxPrompt), fmt.Sprint(err))),
 			"put the OpenSSH client first on PATH, or use --ssh native")
 	}
 	major, minor := number(version[1]), number(version[2])
@@ -145,21 +145,21 @@ func (p *process) end() {
 	}
 }
 
-// tail is a Writer that keeps the last mostTail bytes.
+// tail is a Writer that keeps the last maxTail bytes.
 type tail struct {
 	mu   sync.Mutex
 	text []byte
 }
 
-// mostTail is the number of bytes that a tail keeps.
-const mostTail = 4 << 10
+// maxTail is the number of bytes that a tail keeps.
+const maxTail = 4 << 10
 
 // Write implements io.Writer.
 func (t *tail) Write(b []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.text = append(t.text, b...)
-	t.text = t.text[max(0, len(t.text)-mostTail):]
+	t.text = t.text[max(0, len(t.text)-maxTail):]
 	return len(b), nil
 }
 

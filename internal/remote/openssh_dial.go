@@ -13,8 +13,8 @@ import (
 	"github.com/dsbuild/dsbuild/internal/cause"
 )
 
-// rideLimit is the time in which a user's master, and the node behind it, must answer.
-const rideLimit = 5 * time.Second
+// masterAnswerLimit is the time in which a user's master, and the node behind it, must answer.
+const masterAnswerLimit = 5 * time.Second
 
 // dialOpenSSH connects to a resolved target through OpenSSH. It calls itself for jump hosts.
 func (d *SSH) dialOpenSSH(ctx context.Context, t Target) (*sshConn, error) {
@@ -22,7 +22,7 @@ func (d *SSH) dialOpenSSH(ctx context.Context, t Target) (*sshConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c := d.ride(ctx, program, t); c != nil {
+	if c := d.dialUserMaster(ctx, program, t); c != nil {
 		return c, nil
 	}
 	var behind *opensshLink
@@ -45,10 +45,10 @@ func (d *SSH) dialOpenSSH(ctx context.Context, t Target) (*sshConn, error) {
 	return c, nil
 }
 
-// ride opens a connection through an OpenSSH master that the user started. It returns nil if there
+// dialUserMaster opens a connection through an OpenSSH master that the user started. It returns nil if there
 // is none or it does not answer. That OpenSSH has checked the host key and logged in, as its own
 // configuration demanded; t.KnownHosts has no effect.
-func (d *SSH) ride(ctx context.Context, program string, t Target) *sshConn {
+func (d *SSH) dialUserMaster(ctx context.Context, program string, t Target) *sshConn {
 	for _, path := range t.masters() {
 		folder, err := privateFolder()
 		if err != nil {
@@ -66,8 +66,8 @@ func (d *SSH) ride(ctx context.Context, program string, t Target) *sshConn {
 	return nil
 }
 
-// rideOnly is ride for a target that does not need OpenSSH otherwise.
-func (d *SSH) rideOnly(ctx context.Context, t Target) *sshConn {
+// tryUserMaster is dialUserMaster for a target that does not need OpenSSH otherwise.
+func (d *SSH) tryUserMaster(ctx context.Context, t Target) *sshConn {
 	if d.opt.Way == Native || t.jump || !t.hasMaster() {
 		return nil
 	}
@@ -75,16 +75,16 @@ func (d *SSH) rideOnly(ctx context.Context, t Target) *sshConn {
 	if err != nil {
 		return nil
 	}
-	return d.ride(ctx, program, t)
+	return d.dialUserMaster(ctx, program, t)
 }
 
 // answers checks that the master answers, and that the node behind it does too. For a jump host it
 // checks the master alone, because a jump host may forward connections and run nothing.
 func (l *opensshLink) answers(ctx context.Context, forwards bool) error {
 	if !forwards {
-		return l.ask(ctx, rideLimit)
+		return l.ask(ctx, masterAnswerLimit)
 	}
-	limited, cancel := context.WithTimeout(ctx, rideLimit)
+	limited, cancel := context.WithTimeout(ctx, masterAnswerLimit)
 	defer cancel()
 	cmd := exec.CommandContext(limited, l.ssh, l.args("-O", "check", "--", l.host)...)
 	cmd.WaitDelay = time.Second
@@ -119,7 +119,7 @@ func (a *attempt) start(clock *deadline, program string) (*opensshLink, error) {
 	d, t, socket := a.dialer, a.target, filepath.Join(a.folder, "master")
 	asking, stop := context.WithCancelCause(clock)
 	defer stop(nil)
-	a.login = &opensshLogin{login: login{target: t, keys: &keySet{}, answers: d.answers, ctx: asking, clock: clock}, log: masterLog(a.folder), tell: d.opt.Note, stop: stop, by: map[string]*loan{}}
+	a.login = &opensshLogin{login: login{target: t, keys: &keySet{}, answers: d.answers, ctx: asking, clock: clock}, log: masterLog(a.folder), tell: d.opt.Note, stop: stop, by: map[string]*secretTrial{}}
 	cmd := exec.Command(program, a.args(socket)...) //nolint:noctx // the process outlives the attempt
 	cmd.Env = os.Environ()
 	cmd.Stderr = &a.stderr

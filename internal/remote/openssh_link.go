@@ -96,7 +96,7 @@ func (l *opensshLink) start(stdin *os.File, stdout, stderr io.Writer, what ...st
 		return nil, &endedError{"opening a session"}
 	}
 	if l.master == nil && !l.seats.take(l.socket) {
-		return nil, noSession("an OpenSSH on this machine, on whose connection this one rides, needs room for others")
+		return nil, noSession("the connection that your own OpenSSH (ControlMaster) has to the node has no free session")
 	}
 	p, err := startProcess(cmd)
 	if err != nil {
@@ -184,15 +184,15 @@ func (l *opensshLink) run(ctx context.Context, line string, in, out, errs *Gate)
 		<-s.done
 		return ctx.Err()
 	}
-	return l.verdict(s, runningCommand)
+	return l.sessionResult(s, runningCommand)
 }
 
 // sshFailed is the exit status of an ssh that failed itself. A program may exit with the same
 // status.
 const sshFailed = 255
 
-// verdict returns the result of a session.
-func (l *opensshLink) verdict(s *session, doing string) error {
+// sessionResult returns the result of a session.
+func (l *opensshLink) sessionResult(s *session, doing string) error {
 	code := s.code()
 	switch {
 	case code == 0:
@@ -247,7 +247,7 @@ func (l *opensshLink) sftp(options ...sftp.ClientOption) (*sftp.Client, error) {
 	in.Close()
 	l.reap(s)
 	out.Close()
-	if ended := l.verdict(s, "opening SFTP"); errors.Is(ended, errNoSession) {
+	if ended := l.sessionResult(s, "opening SFTP"); errors.Is(ended, errNoSession) {
 		return nil, ended
 	}
 	return nil, err

@@ -16,7 +16,7 @@ type opensshLogin struct {
 	stop context.CancelCauseFunc // ends the attempt
 	read int                     // number of bytes of log already shown
 	mu   sync.Mutex              // held while a question is answered
-	by   map[string]*loan        // the secrets that this login tries
+	by   map[string]*secretTrial // the secrets that this login tries
 }
 
 // The prompts of OpenSSH. A prompt of the node, from keyboard-interactive, begins with the login in
@@ -109,7 +109,7 @@ func (l *opensshLogin) secret(key, prompt string) (string, error) {
 		}
 		return text, err
 	}
-	lent, err := l.answers.borrow(l.ctx, key, ask)
+	lent, err := l.answers.beginTrial(l.ctx, key, ask)
 	if err != nil {
 		return "", err
 	}

@@ -65,7 +65,7 @@ func (a *Answers) unlock(ctx context.Context, file string, text []byte) (passphr
 		}
 		return "", hint.With(fmt.Errorf("%s is encrypted, and %w", file, errNotTyped), "unlock it with the agent: ssh-add %s", Quote(file))
 	}
-	l, err := a.borrow(ctx, "passphrase of "+filepath.Clean(file), ask)
+	l, err := a.beginTrial(ctx, "passphrase of "+filepath.Clean(file), ask)
 	if err != nil {
 		return "", nil, err
 	}

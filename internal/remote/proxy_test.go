@@ -66,7 +66,7 @@ func TestProxyCommandFails(t *testing.T) {
 // A jump host in the inventory replaces the ProxyCommand of the configuration.
 func TestJumpHostSparesProxyCommand(t *testing.T) {
 	f := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.NoPython})
-	for _, way := range []remote.Way{remote.Auto, remote.Native, remote.OpenSSH} {
+	for _, way := range []remote.Client{remote.Auto, remote.Native, remote.OpenSSH} {
 		d := remote.NewSSH(remote.Options{Config: write(t, "config", "Host 127.0.*\n ProxyCommand false\n"), AgentSocket: "none", Way: way, Timeout: 5 * time.Second})
 		target := fleetTarget(f, 1)
 		jump := fleetTarget(f, 0)

@@ -190,7 +190,7 @@ func (p *put) goOn(ctx context.Context, st fs.FileInfo) error {
 			if err != nil {
 				return err
 			}
-			there, err := p.farSum(ctx, n)
+			there, err := p.remoteSum(ctx, n)
 			if err != nil {
 				return err
 			}
@@ -297,7 +297,7 @@ func (p *put) verify(ctx context.Context) error {
 			return err
 		}
 	}
-	there, err := p.farSum(ctx, p.up.Size)
+	there, err := p.remoteSum(ctx, p.up.Size)
 	if err != nil || there == p.up.SHA256 {
 		return err
 	}
@@ -321,11 +321,11 @@ elif command -v python3 >/dev/null; then sum() { python3 -c 'import hashlib,sys;
 else exit 127; fi
 head -c "$2" <"$1" | sum`
 
-// farSum returns the sha256 of the first n bytes of the temporary file. If the program of
-// Upload.Write reported the sha256, farSum returns that. Otherwise the node computes it. If the
-// node cannot (it has no such program, or its shell does not see the SFTP root), farSum reads the
+// remoteSum returns the sha256 of the first n bytes of the temporary file. If the program of
+// Upload.Write reported the sha256, remoteSum returns that. Otherwise the node computes it. If the
+// node cannot (it has no such program, or its shell does not see the SFTP root), remoteSum reads the
 // bytes back.
-func (p *put) farSum(ctx context.Context, n int64) (string, error) {
+func (p *put) remoteSum(ctx context.Context, n int64) (string, error) {
 	if p.written != "" {
 		return p.written, nil
 	}

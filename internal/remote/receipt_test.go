@@ -115,10 +115,10 @@ func TestReceiptRefuses(t *testing.T) {
 		"no room":   {func(_ string, r *remote.Receipt) { r.Size = 1 << 62 }, "-", text, "but only ", "df -h ", remote.ErrNoSpace},
 		"changed here": {func(_ string, r *remote.Receipt) {
 			r.Open = uploadOf("another text.  ", "/x").Open
-		}, "-", "another text.  ", "the local file is not the expected one: it has changed", "", nil},
+		}, "-", "another text.  ", "the local file for file is not the expected one: it changed", "verify-wheel", nil},
 		"grown here": {func(_ string, r *remote.Receipt) {
 			r.Open = uploadOf(text+"more", "/x").Open
-		}, "-", text + "more", "the local file is not the expected one: it has changed, or its digest was wrong (16 bytes read, 15 expected)", "", nil},
+		}, "-", text + "more", "the local file for file is not the expected one: it changed during the run, or its digest was wrong (16 bytes read, 15 expected)", "verify-wheel", nil},
 		"part is taken": {func(dir string, r *remote.Receipt) { r.Part = dir + "/file" }, "-", text, "bringing a file to ", "touch ", nil},
 	} {
 		dir := t.TempDir()

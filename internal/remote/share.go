@@ -82,7 +82,7 @@ func (s *sharedDial) usable() bool {
 
 // Dial implements Dialer.
 func (d *sharingDialer) Dial(ctx context.Context, t Target) (Conn, error) {
-	key := sameWay(t)
+	key := shareKey(t)
 	d.mu.Lock()
 	var s *sharedDial
 	for _, one := range d.open[key] {
@@ -166,9 +166,9 @@ func (d *sharingDialer) forget(key string, s *sharedDial) {
 	}
 }
 
-// sameWay returns a key that is equal for targets with the same address, login and jump hosts,
+// shareKey returns a key that is equal for targets with the same address, login and jump hosts,
 // whatever their names in messages.
-func sameWay(t Target) string {
+func shareKey(t Target) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%q ", t.Address)
 	if t.Address == "" {

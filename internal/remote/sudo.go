@@ -176,8 +176,8 @@ type sudoSession struct {
 
 // Limits on sudo's output in bytes: on the kept part, and on all of it.
 const (
-	mostWords  = 16 << 10
-	mostBefore = 1 << 20
+	maxWords  = 16 << 10
+	maxBefore = 1 << 20
 )
 
 func (c *sudoConn) session(cmd Command, password func(context.Context, string) (string, error)) (*sudoSession, error) {
@@ -203,7 +203,7 @@ func (c *sudoConn) session(cmd Command, password func(context.Context, string) (
 // run runs the command until it ends.
 func (s *sudoSession) run(ctx context.Context) error {
 	asking, over, flooded, cancel := bounded(ctx)
-	s.ctx, s.bound = asking, Bound{Most: mostBefore, Over: over}
+	s.ctx, s.bound = asking, Bound{Most: maxBefore, Over: over}
 	err := flooded(s.conn.Conn.Run(asking, s.line))
 	cancel()
 	s.answering.Wait()
@@ -244,7 +244,7 @@ func (s *sudoSession) Write(b []byte) (int, error) {
 			s.answering.Go(func() { s.answer(of) })
 			continue
 		default:
-			if len(s.buf) > mostWords {
+			if len(s.buf) > maxWords {
 				s.keep(s.buf[:len(s.buf)-len(s.ask)-1])
 				s.buf = s.buf[len(s.buf)-len(s.ask)-1:]
 			}
@@ -268,7 +268,7 @@ func (s *sudoSession) pass(b []byte) (int, error) {
 }
 
 func (s *sudoSession) keep(b []byte) {
-	s.words = append(s.words, b[:min(len(b), mostWords-len(s.words))]...)
+	s.words = append(s.words, b[:min(len(b), maxWords-len(s.words))]...)
 }
 
 // answer gives sudo the password of a user. If there is none, answer ends sudo's input, and sudo
@@ -301,7 +301,7 @@ func (s *sudoSession) last() string {
 			break
 		}
 	}
-	return clip(strings.TrimSpace(what), mostPrompt)
+	return clip(strings.TrimSpace(what), maxPrompt)
 }
 
 // refused returns the error of a command that did not begin.
@@ -340,7 +340,7 @@ var sudoAdvice = [][2]string{
 type sudoLogin struct {
 	conn  *sudoConn
 	clock *deadline
-	loan  *loan
+	loan  *secretTrial
 	text  string
 	asked int
 }
@@ -375,7 +375,7 @@ func (a *sudoLogin) password(ctx context.Context, of string) (string, error) {
 	}
 	var err error
 	if a.loan == nil && of == a.conn.login(ctx) {
-		if a.loan, err = answers.borrow(ctx, "password of "+of+" for sudo", ask); err != nil {
+		if a.loan, err = answers.beginTrial(ctx, "password of "+of+" for sudo", ask); err != nil {
 			return "", err
 		}
 		a.text = a.loan.text
@@ -396,7 +396,7 @@ func (a *sudoLogin) end(err error) {
 	case errors.Is(err, ErrSudo):
 		a.loan.refuse(cause.Errorf("sudo on %s refused the password; dsbuild tries it nowhere else", cause.Own(a.conn.target.Name)))
 	default:
-		a.loan.giveBack()
+		a.loan.leaveUntried()
 	}
 }
 

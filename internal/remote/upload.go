@@ -60,7 +60,8 @@ func (u Upload) Forbidden(doing, user string) error {
 // Changed returns the error of a local file that does not match Size and SHA256. n is the number of
 // bytes read.
 func (u Upload) Changed(n int64) error {
-	return fmt.Errorf("the local file is not the expected one: it has changed, or its digest was wrong (%d bytes read, %d expected)", n, u.Size)
+	return hint.With(fmt.Errorf("the local file for %s is not the expected one: it changed during the run, or its digest was wrong (%d bytes read, %d expected)", path.Base(u.Path), n, u.Size),
+		"run the same command again; 'dsbuild verify-wheel FILE' checks a wheel")
 }
 
 // Corrupted returns the error of a file that arrived at part with another sha256.

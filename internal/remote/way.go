@@ -9,15 +9,15 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// Way selects the SSH implementation.
-type Way string
+// Client selects the SSH implementation.
+type Client string
 
 // The ways. Auto is the default, also for "". It means Native, except for nodes whose client
 // configuration needs a feature that only OpenSSH has.
 const (
-	Auto    Way = "auto"
-	Native  Way = "native"
-	OpenSSH Way = "openssh"
+	Auto    Client = "auto"
+	Native  Client = "native"
+	OpenSSH Client = "openssh"
 )
 
 // chooseWay selects the way to t and to its jump hosts.

@@ -91,7 +91,7 @@ func (d *Dialer) turnDown(ctx context.Context, part partition, names []string, e
 		says = " (Slurm says " + late.reason + ")"
 	}
 	d.refuse(names, func(name string) error {
-		switch held := holders(jobs, name); {
+		switch held := describeJobsOn(jobs, name); {
 		case now[name].down() != "":
 			return downError(name, now[name].down())
 		case now[name].absent() != "":
@@ -103,8 +103,8 @@ func (d *Dialer) turnDown(ctx context.Context, part partition, names []string, e
 	})
 }
 
-// holders describes the first job on a node and counts the others.
-func holders(jobs []job, node string) string {
+// describeJobsOn describes the first job on a node and counts the others.
+func describeJobsOn(jobs []job, node string) string {
 	on := slices.DeleteFunc(slices.Clone(jobs), func(j job) bool { return !slices.Contains(j.nodes, node) })
 	if len(on) == 0 {
 		return ""

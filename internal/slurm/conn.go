@@ -72,7 +72,7 @@ func (c *conn) run(ctx context.Context, line string, s streams) (gone <-chan str
 	case ctx.Err() != nil:
 		err = ctx.Err()
 	case closed(p.ended):
-		return p.ended, p.verdict(a, c.node)
+		return p.ended, p.result(a, c.node)
 	case c.ended.Err() != nil:
 		err = errClosed
 	default:

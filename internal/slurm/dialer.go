@@ -158,7 +158,7 @@ func (d *Dialer) lease(ctx context.Context, name string, anew bool) (a *allocati
 		case a != nil:
 			d.work()
 			d.mu.Unlock()
-			return a, sync.OnceFunc(d.rest), nil
+			return a, sync.OnceFunc(d.endUse), nil
 		case d.asking.Err() != nil:
 			d.mu.Unlock()
 			return nil, nil, context.Cause(d.asking)
@@ -192,8 +192,8 @@ func (d *Dialer) work() {
 	}
 }
 
-// rest counts a program that has ended.
-func (d *Dialer) rest() {
+// endUse counts a program that has ended.
+func (d *Dialer) endUse() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.active--; d.active > 0 {

@@ -221,7 +221,7 @@ func TestVerdictOfStep(t *testing.T) {
 		p := &step{errs: &marked{mark: mark}, own: &tail{most: complaintMost}, err: c.err}
 		p.errs.Write([]byte(c.errs)) //nolint:errcheck // never fails
 		p.own.Write([]byte(c.own))   //nolint:errcheck // never fails
-		err := p.verdict(a, "gpu01")
+		err := p.result(a, "gpu01")
 		if (err == nil) != (c.text == "") || err != nil && (!strings.Contains(err.Error(), c.text) || !strings.Contains(hint.Of(err), c.hint)) {
 			t.Errorf("%s: %v, hint %q", name, err, hint.Of(err))
 		}

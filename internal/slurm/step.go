@@ -151,8 +151,8 @@ func (p *step) endsIn(within time.Duration) bool {
 	}
 }
 
-// verdict returns the result of the program.
-func (p *step) verdict(a *allocation, node string) error {
+// result returns the result of the program.
+func (p *step) result(a *allocation, node string) error {
 	status, seen := p.errs.status()
 	own := p.own.text()
 	if slurmEnded.MatchString(own) {

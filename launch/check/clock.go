@@ -19,9 +19,9 @@ type Skew struct {
 
 const (
 	clockTries = 5
-	// mostSkew is the largest harmless difference: logs can still be compared, and
+	// maxSkew is the largest harmless difference: logs can still be compared, and
 	// file servers, tokens and make accept it.
-	mostSkew = 2.0
+	maxSkew = 2.0
 )
 
 // lastSecond is the end of the year 9999, in Unix time. A node's clock counts as no later, and as no
@@ -69,10 +69,10 @@ func (r *run) judgeClocks() {
 		all[i] = m.skew.Seconds
 	}
 	slices.Sort(all)
-	if median := all[len(all)/2]; len(all) > 2 && (median > mostSkew || median < -mostSkew) {
+	if median := all[len(all)/2]; len(all) > 2 && (median > maxSkew || median < -maxSkew) {
 		near := 0
 		for _, s := range all {
-			if s-median < mostSkew && median-s < mostSkew {
+			if s-median < maxSkew && median-s < maxSkew {
 				near++
 			}
 		}
@@ -83,7 +83,7 @@ func (r *run) judgeClocks() {
 	}
 	for _, m := range known {
 		off := m.skew.Seconds - middle
-		if off > mostSkew+m.skew.Bound || off < -mostSkew-m.skew.Bound {
+		if off > maxSkew+m.skew.Bound || off < -maxSkew-m.skew.Bound {
 			m.addFinding(Clock, Error, "run chronyc tracking or timedatectl there: is NTP active?", "its clock is %s %s clock (± %s)", cause.Own(describeSkew(off)), whose, cause.Own(ui.Duration(time.Duration(m.skew.Bound*float64(time.Second)))))
 		}
 	}

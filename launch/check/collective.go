@@ -299,12 +299,12 @@ func (t *teamwork) awaitStage(ctx context.Context, through int, s stage) error {
 // importLimit is the time limit of the import of torch or JAX.
 const importLimit = 5 * time.Minute
 
-// settleTime is the wait for further failures after the first: a failed process makes
+// quietTime is the wait for further failures after the first: a failed process makes
 // others fail, and their reports may arrive first.
-const settleTime = 2 * time.Second
+const quietTime = 2 * time.Second
 
 func (t *teamwork) collectFailures(ctx context.Context) {
-	end := time.NewTimer(settleTime)
+	end := time.NewTimer(quietTime)
 	defer end.Stop()
 	for {
 		select {
@@ -346,7 +346,7 @@ func (t *teamwork) handleEvent(e event) (failed bool) {
 	case t.failed[e.Rank] == "":
 		t.failed[e.Rank] = "it ended"
 		if e.Error != "" {
-			t.failed[e.Rank] = node.Words(e.Error).Error()
+			t.failed[e.Rank] = node.NewNodeError(e.Error).Error()
 		}
 	}
 	return true

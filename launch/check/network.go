@@ -138,7 +138,7 @@ func (r *run) judgeCalls(callers, peers []*member, got []dialled) {
 	for _, m := range callers {
 		f := failed[m.index]
 		if len(f) > 1 && len(f) == len(peers)-1 {
-			m.addFinding(Network, Error, try, "it reaches no other node: %v", node.Words(mostCommonOf(f)))
+			m.addFinding(Network, Error, try, "it reaches no other node: %v", node.NewNodeError(mostCommonOf(f)))
 			continue
 		}
 		byReason := groupByValue(peers, func(p *member) (string, bool) {
@@ -146,11 +146,11 @@ func (r *run) judgeCalls(callers, peers []*member, got []dialled) {
 			return why, bad && !(deaf[p.index] > 1 && deaf[p.index] == len(callers)-1)
 		})
 		for _, v := range byReason {
-			m.addFinding(Network, Error, try, "it does not reach %s: %v", nameWithAddress(v.members), node.Words(v.value))
+			m.addFinding(Network, Error, try, "it does not reach %s: %v", nameWithAddress(v.members), node.NewNodeError(v.value))
 		}
 		for _, u := range got[m.index].Failed {
 			if u.at == masterPort && f[r.firstMember().index] == "" {
-				m.addFinding(Network, Error, try, "it reaches the master %s, but not at its port %d: %v", r.firstMember().Host.Name, r.opt.Port, node.Words(u.why))
+				m.addFinding(Network, Error, try, "it reaches the master %s, but not at its port %d: %v", r.firstMember().Host.Name, r.opt.Port, node.NewNodeError(u.why))
 			}
 		}
 	}
@@ -229,7 +229,7 @@ func (r *run) judgeLogins(got loggedIn) {
 	for _, u := range got.Failed {
 		if u.at >= 0 && u.at < len(r.members) {
 			p := r.members[u.at]
-			p.addFinding(SSH, Error, fmt.Sprintf("on %s, run ssh-copy-id %s, and add its key to ~/.ssh/known_hosts", m.Host.Name, p.Host.Address), "%s cannot log in there without a password prompt: %v", m.Host.Name, node.Words(u.why))
+			p.addFinding(SSH, Error, fmt.Sprintf("on %s, run ssh-copy-id %s, and add its key to ~/.ssh/known_hosts", m.Host.Name, p.Host.Address), "%s cannot log in there without a password prompt: %v", m.Host.Name, node.NewNodeError(u.why))
 		}
 	}
 }

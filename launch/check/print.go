@@ -66,8 +66,8 @@ func (c Cause) String() string {
 	return text
 }
 
-// mostCauses is the number of printed causes; --json and the page list all.
-const mostCauses = 30
+// maxCauses is the number of printed causes; --json and the page list all.
+const maxCauses = 30
 
 // Print writes the report for a person: a table with one row for equal nodes, the merged
 // findings, the joint checks, and a verdict.
@@ -134,10 +134,10 @@ func (r *Report) tableRows() [][]string {
 // findingLines writes the causes.
 func (r *Report) findingLines() []string {
 	var lines []string
-	for _, c := range r.Causes[:min(len(r.Causes), mostCauses)] {
+	for _, c := range r.Causes[:min(len(r.Causes), maxCauses)] {
 		lines = append(lines, c.String())
 	}
-	if more := len(r.Causes) - mostCauses; more > 0 {
+	if more := len(r.Causes) - maxCauses; more > 0 {
 		lines = append(lines, fmt.Sprintf("… and %d more findings: --report FILE.html has all of them", more))
 	}
 	return lines

@@ -88,7 +88,7 @@ func (r *run) buildReport() *Report {
 		}
 		if m.facts != nil {
 			f := *m.facts
-			f.Dists, f.Along = nil, nil
+			f.Dists, f.ExtraWheels = nil, nil
 			n.Facts = &f
 		}
 		switch n.Status {

@@ -111,12 +111,12 @@ func TestReportForPeople(t *testing.T) {
 // More findings than a person reads are counted; the JSON has all of them.
 func TestReportWithManyFindings(t *testing.T) {
 	r := ready(2)
-	for i := range mostCauses + 5 {
+	for i := range maxCauses + 5 {
 		r.members[0].addFinding(Disk, Warning, "", "finding %d", i)
 	}
 	rep := r.buildReport()
 	lines := rep.findingLines()
-	if len(rep.Causes) != mostCauses+5 || len(lines) != mostCauses+1 || lines[mostCauses] != "… and 5 more findings: --report FILE.html has all of them" {
+	if len(rep.Causes) != maxCauses+5 || len(lines) != maxCauses+1 || lines[maxCauses] != "… and 5 more findings: --report FILE.html has all of them" {
 		t.Errorf("%d causes, %q", len(rep.Causes), lines[len(lines)-1])
 	}
 }

@@ -38,7 +38,7 @@ func (p part[T]) failureReason() string {
 	case p.Error == "":
 		return ""
 	}
-	return node.Words(p.Error).Error()
+	return node.NewNodeError(p.Error).Error()
 }
 
 // resolved is a name with its addresses on a node.

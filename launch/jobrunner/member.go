@@ -89,13 +89,13 @@ func (m *member) reasonText() string {
 	if m.end.Reason == "" {
 		return ""
 	}
-	return m.withoutNode(node.Words(m.end.Reason)).Error()
+	return m.withoutNode(node.NewNodeError(m.end.Reason)).Error()
 }
 
 // withoutNode leaves out the words about a node in an error of the machine that dsbuild runs on.
 func (m *member) withoutNode(err error) error {
 	if m.Host == nil {
-		return node.Here(err)
+		return node.WithoutNodePrefix(err)
 	}
 	return err
 }

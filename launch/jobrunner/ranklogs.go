@@ -19,7 +19,7 @@ const (
 	tailLines = 20        // last lines of each rank, for the report
 	tailText  = 400       // bytes of each of these lines
 
-	mostStreams = 64 // of a rank; each attempt has its own
+	maxStreams = 64 // of a rank; each attempt has its own
 )
 
 // rankLogs writes the output of a job to files in one folder. It keeps no file open: a
@@ -56,14 +56,14 @@ func (b *rankLogs) rankFile(number int) string {
 // launcherFile names the log of a node's launcher.
 func launcherFile(m *member) string { return "launcher-" + fileName(m.name()) + ".log" }
 
-// mostLocal is the maximum number of logs for processes of a node without a known rank.
-const mostLocal = 1 << 10
+// maxLocal is the maximum number of logs for processes of a node without a known rank.
+const maxLocal = 1 << 10
 
 // localFile names the log of a process without a known rank. If the node names an
 // impossible process, that is the launcher's log.
 func localFile(m *member, local string) string {
 	n, err := strconv.Atoi(local)
-	if err != nil || n < 0 || n >= mostLocal {
+	if err != nil || n < 0 || n >= maxLocal {
 		return launcherFile(m)
 	}
 	return fmt.Sprintf("worker-%s.%d.log", fileName(m.name()), n)
@@ -186,7 +186,7 @@ func (t *tail) addText(stream, text string) (whole []string) {
 	if t.partial == nil {
 		t.partial = map[string]string{}
 	}
-	if _, known := t.partial[stream]; !known && len(t.partial) >= mostStreams {
+	if _, known := t.partial[stream]; !known && len(t.partial) >= maxStreams {
 		stream = "" // the node invents streams
 	}
 	rest := t.partial[stream] + text

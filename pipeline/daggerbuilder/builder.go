@@ -209,7 +209,7 @@ func (r *run) reportStep(ctx context.Context, name, title string, do func(contex
 	start := time.Now()
 	r.steps.begin(shown, r.log)
 	err := do(ctx)
-	r.steps.waitUntilSettled(start)
+	r.steps.waitForReports(start)
 	cached := r.steps.end()
 	switch {
 	case ctx.Err() != nil: // the engine's error is only a consequence
@@ -232,7 +232,7 @@ func (r *run) stepError(ctx context.Context, step string, err error) error {
 	var exec *dagger.ExecError
 	if errors.As(err, &exec) {
 		fmt.Fprintf(r.log, "%s\n%s\nexit code %d\n", exec.Stdout, exec.Stderr, exec.ExitCode)
-		return &pipeline.StepError{Step: step, Err: fmt.Errorf("exit code %d", exec.ExitCode), Ran: true, Tail: pipeline.Cause(exec.Stdout, exec.Stderr)}
+		return &pipeline.StepError{Step: step, Err: fmt.Errorf("exit code %d", exec.ExitCode), Ran: true, Tail: pipeline.FailureLines(exec.Stdout, exec.Stderr)}
 	}
 	fmt.Fprintln(r.log, err)
 	return &pipeline.StepError{Step: step, Err: r.engine.Explain(r.engine.Lost(ctx, withoutQuery(err)))}

@@ -13,19 +13,19 @@ import (
 )
 
 // systemPath is the program search path of the images. A build does not use the directories that
-// a base adds to its PATH, so Look must not find programs there.
+// a base adds to its PATH, so dsbuild must not find programs there.
 const systemPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // Look describes the content of a base. It runs a script in the base that changes nothing. It
 // refuses a base that lacks a requirement of the build and has no way to install it.
 func (b *Builder) Look(ctx context.Context, base pipeline.Base) (compat.BuildEnvironment, error) {
-	script, err := pipeline.LookText()
+	script, err := pipeline.InspectText()
 	if err != nil {
 		return compat.BuildEnvironment{}, err
 	}
 	text, err := b.root(base).WithEnvVariable("PATH", systemPath).
-		WithNewFile("/dsbuild/"+pipeline.LookScript, script).
-		WithExec([]string{"sh", "/dsbuild/" + pipeline.LookScript}).Stdout(ctx)
+		WithNewFile("/dsbuild/"+pipeline.InspectScript, script).
+		WithExec([]string{"sh", "/dsbuild/" + pipeline.InspectScript}).Stdout(ctx)
 	if ctx.Err() != nil {
 		return compat.BuildEnvironment{}, context.Cause(ctx)
 	}

@@ -112,9 +112,9 @@ func (r *receiver) end() (cached bool) {
 	return r.heard && r.ran == 0
 }
 
-// waitUntilSettled waits until the engine's reports about a step that has just ended must have
+// waitForReports waits until the engine's reports about a step that has just ended must have
 // arrived. The engine sends spans and lines in batches, some of them after the result.
-func (r *receiver) waitUntilSettled(since time.Time) {
+func (r *receiver) waitForReports(since time.Time) {
 	if rest := batchTime - time.Since(since); rest > 0 {
 		time.Sleep(rest)
 	}

@@ -67,7 +67,7 @@ func TestAddressWithoutClient(t *testing.T) {
 func TestPodmanWithoutRoot(t *testing.T) {
 	fakeClient(t, "podman", `case $1 in version) echo 4.3.1;; info) echo true;; esac`)
 	f := nowhere(t)
-	f.Look = func(name string) (string, error) {
+	f.LookPath = func(name string) (string, error) {
 		if name != "podman" {
 			return "", os.ErrNotExist
 		}
@@ -85,7 +85,7 @@ func TestPodmanWithoutRoot(t *testing.T) {
 func TestUserOutsideTheGroup(t *testing.T) {
 	fakeClient(t, "docker", "echo 'permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock' >&2; exit 1")
 	f := nowhere(t)
-	f.Look = func(name string) (string, error) {
+	f.LookPath = func(name string) (string, error) {
 		if name != "docker" {
 			return "", os.ErrNotExist
 		}

@@ -74,13 +74,13 @@ func Home() string { return filepath.Join(xdg.StateHome, "dsbuild", "engine") }
 
 // Finder looks for an engine.
 type Finder struct {
-	Flag string                       // --engine; "" if not given
-	Env  string                       // DSBUILD_ENGINE
-	CLI  string                       // the dagger program that the user names; "" if none
-	Home string                       // directory of dsbuild's own engine
-	Root bool                         // whether the user may start it
-	Note func(string, ...any)         // prints a message for the user
-	Look func(string) (string, error) // exec.LookPath
+	Flag     string                       // --engine; "" if not given
+	Env      string                       // DSBUILD_ENGINE
+	CLI      string                       // the dagger program that the user names; "" if none
+	Home     string                       // directory of dsbuild's own engine
+	Root     bool                         // whether the user may start it
+	Note     func(string, ...any)         // prints a message for the user
+	LookPath func(string) (string, error) // exec.LookPath
 }
 
 // NewFinder returns a Finder that looks in the documented order: --engine, DSBUILD_ENGINE,
@@ -88,7 +88,7 @@ type Finder struct {
 func NewFinder(flag string, note func(string, ...any)) *Finder {
 	return &Finder{
 		Flag: flag, Env: os.Getenv("DSBUILD_ENGINE"), CLI: os.Getenv(CLIVariable), Home: Home(), Root: os.Geteuid() == 0,
-		Note: note, Look: exec.LookPath,
+		Note: note, LookPath: exec.LookPath,
 	}
 }
 
@@ -199,7 +199,7 @@ func (f *Finder) serves(ctx context.Context, client string) error {
 
 // daemon asks a container client for its daemon: a client without one is of no use.
 func (f *Finder) daemon(ctx context.Context, client string) error {
-	path, err := f.Look(client)
+	path, err := f.LookPath(client)
 	if err != nil {
 		return errors.New("not installed")
 	}

@@ -15,7 +15,7 @@ import (
 func nowhere(t *testing.T) *Finder {
 	return &Finder{
 		Home: t.TempDir(), Note: t.Logf,
-		Look: func(string) (string, error) { return "", errors.New("not found") },
+		LookPath: func(string) (string, error) { return "", errors.New("not found") },
 	}
 }
 
@@ -97,7 +97,7 @@ func TestDaemons(t *testing.T) {
 			if err := os.WriteFile(client, []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
 				t.Fatal(err)
 			}
-			f.Look = func(name string) (string, error) {
+			f.LookPath = func(name string) (string, error) {
 				if name == "docker" {
 					return client, nil
 				}

@@ -84,7 +84,7 @@ func searchPath(path string) string {
 	return strings.Join(dirs, ":")
 }
 
-// lookEnv returns the environment of LookScript. It also has the variables that name the place of
+// lookEnv returns the environment of InspectScript. It also has the variables that name the place of
 // CUDA and of uv's Pythons.
 func lookEnv(environ []string) []string {
 	v, user := cleanEnvironment(environ), parseEnviron(environ)

@@ -23,7 +23,7 @@ func Look(ctx context.Context, environ []string) (pipeline.BuildEnvironment, err
 	if runtime.GOOS != "linux" {
 		return pipeline.BuildEnvironment{}, &MissingError{[]Part{{"Linux, because dsbuild's wheels are for Linux (this is " + runtime.GOOS + ")", "--builder dagger builds in containers: start Docker or podman"}}}
 	}
-	script, err := pipeline.LookText()
+	script, err := pipeline.InspectText()
 	if err != nil {
 		return pipeline.BuildEnvironment{}, err
 	}

@@ -198,7 +198,7 @@ func (r *run) Run(ctx context.Context, s pipeline.Step) error {
 
 // runStep runs the program of a step, and returns its directories.
 func (r *run) runStep(ctx context.Context, s pipeline.Step, out output) (pipeline.Places, error) {
-	at, remove, err := r.stepPlaces(s)
+	at, remove, err := r.makeStepDirs(s)
 	defer r.tidying.Go(remove)
 	if err != nil {
 		return at, err
@@ -228,9 +228,9 @@ func (r *run) runStep(ctx context.Context, s pipeline.Step, out output) (pipelin
 // outDir returns the directory of a step's output.
 func (r *run) outDir(s pipeline.Step) string { return filepath.Join(r.dir, "out", s.Name) }
 
-// stepPlaces makes the directories of a step, with its scripts. remove removes all of them except
+// makeStepDirs makes the directories of a step, with its scripts. remove removes all of them except
 // its output.
-func (r *run) stepPlaces(s pipeline.Step) (at pipeline.Places, remove func(), err error) {
+func (r *run) makeStepDirs(s pipeline.Step) (at pipeline.Places, remove func(), err error) {
 	root, work := filepath.Join(r.dir, s.Name), filepath.Join(r.scratch, "work-"+s.Name)
 	at = pipeline.Places{
 		Tools: filepath.Join(root, "tools"), In: filepath.Join(root, "in"), Out: r.outDir(s),
@@ -345,7 +345,7 @@ func (r *run) stepError(step string, err error, out output) error {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
 		failed.Ran, failed.Err = true, errors.New(strings.Replace(exit.String(), "exit status", "exit code", 1))
-		failed.Tail = pipeline.Cause(out.stdout.keptText(), out.stderr.keptText())
+		failed.Tail = pipeline.FailureLines(out.stdout.keptText(), out.stderr.keptText())
 	}
 	fmt.Fprintln(r.log, failed.Err)
 	return failed

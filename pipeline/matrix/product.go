@@ -32,7 +32,7 @@ func (l *entries) addProduct(m, exclude yamldoc.Pair, defaults settings) {
 		l.Add(m.At, "", "the matrix has more than %d wheels", MaxEntries)
 		return
 	}
-	out := l.isExcluded(exclude, axes)
+	out := l.readExclusions(exclude, axes)
 	if len(axes) == 0 || len(l.Problems) > 0 {
 		return
 	}
@@ -90,7 +90,7 @@ type exclusion struct {
 	at Position
 }
 
-func (l *entries) isExcluded(p yamldoc.Pair, axes []axis) []exclusion {
+func (l *entries) readExclusions(p yamldoc.Pair, axes []axis) []exclusion {
 	if p.Node == nil {
 		return nil
 	}

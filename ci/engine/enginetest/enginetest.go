@@ -48,7 +48,7 @@ func Own(tb testing.TB) Engine {
 	}
 	f := engine.NewFinder("", tb.Logf)
 	f.Env = "" // other engines do not matter
-	f.Look = func(string) (string, error) { return "", errors.New("not asked for") }
+	f.LookPath = func(string) (string, error) { return "", errors.New("not asked for") }
 	if os.Geteuid() != 0 {
 		needs.Missing(tb, "dsbuild's own engine needs root")
 	}

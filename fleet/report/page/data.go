@@ -172,7 +172,7 @@ func ofWheel(m member, f *node.Facts) []fact {
 	return []fact{
 		{"# DeepSpeed", ""},
 		{"Wheel", m.Wheel},
-		{"Installed with it", strings.Join(m.Along, ", ")},
+		{"Installed with it", strings.Join(m.ExtraWheels, ", ")},
 		{"Before", version(m.Before)},
 		{"Now", version(m.After)},
 		{"Found by the probe", is.Version},

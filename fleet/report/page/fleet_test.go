@@ -100,7 +100,7 @@ func good(i int) report.Node {
 	}
 	name := fmt.Sprintf("gpu%02d", i)
 	return report.Node{
-		Name: name, Status: report.OK, Step: "record", Changed: true, Wheel: w.Name, Along: []string{},
+		Name: name, Status: report.OK, Step: "record", Changed: true, Wheel: w.Name, ExtraWheels: []string{},
 		Before: &report.Version{Version: "0.18.2"},
 		After:  &report.Version{Version: w.Version, SHA256: w.SHA256},
 		Facts: &node.Facts{
@@ -173,7 +173,7 @@ func hostile() *report.Report {
 		n := &r.Nodes[i]
 		n.Name = fmt.Sprintf("%s%d", run, i)
 		n.Error, n.Hint, n.Wheel = run, "do: dsbuild "+run, run
-		n.Along, n.Log = []string{run}, run
+		n.ExtraWheels, n.Log = []string{run}, run
 		n.Seconds[run] = 1
 		n.Differs, n.Remarks = []string{run, run}, []string{run}
 		if n.After != nil {

@@ -146,8 +146,8 @@ func (c column) weight(value string) string {
 	return "may"
 }
 
-// settle sets the norm to the most frequent known value, and the text for the nodes that have it.
-func (c *column) settle() {
+// setNorm sets the norm to the most frequent known value, and the text for the nodes that have it.
+func (c *column) setNorm() {
 	known := slices.DeleteFunc(slices.Clone(c.diff.Values), func(v report.DifferenceValue) bool { return c.unknown(v.Value) })
 	c.norm, c.whose = known[0].Value, "most nodes"
 	if len(known) > 1 && len(known[0].Nodes) == len(known[1].Nodes) {
@@ -203,7 +203,7 @@ func compared(differences []report.Difference) []column {
 		}
 		c := &columns[at]
 		c.diff, c.has = &differences[i], map[string]string{}
-		c.settle()
+		c.setNorm()
 		for _, v := range d.Values {
 			for _, name := range v.Nodes {
 				c.has[name] = v.Value
@@ -325,9 +325,9 @@ func (t *table) span(at int, members []int) string {
 	return least + "–" + most
 }
 
-// mostValues bounds the listed values of a property. If a property has more values, each node may
+// maxValues bounds the listed values of a property. If a property has more values, each node may
 // have its own.
-const mostValues = 30
+const maxValues = 30
 
 // differences returns the properties in which nodes differ, and the titles of those in which they
 // agree.
@@ -342,7 +342,7 @@ func (t *table) differences(words *words) (all []difference, agree string) {
 			continue
 		}
 		d := difference{Title: c.Title, Must: c.diff.Must, Whose: c.whose, Column: i}
-		d.More = max(0, len(c.diff.Values)-mostValues)
+		d.More = max(0, len(c.diff.Values)-maxValues)
 		for _, v := range c.diff.Values[:len(c.diff.Values)-d.More] {
 			text := c.shown(v.Value)
 			one := value{text, v.Value == c.norm, c.weight(v.Value), ui.Clean(ui.FoldNames(v.Nodes)), len(v.Nodes), unknown}

@@ -200,13 +200,13 @@ func counts(r *report.Report) []count {
 	return some
 }
 
-// mostReasons bounds the listed reasons: nobody reads more, and the table has them all.
-const mostReasons = 100
+// maxReasons bounds the listed reasons: nobody reads more, and the table has them all.
+const maxReasons = 100
 
 // reasons returns the causes of the report.
 func reasons(r *report.Report) (all []reason, more int) {
 	causes := r.Why()
-	more = max(0, len(causes)-mostReasons)
+	more = max(0, len(causes)-maxReasons)
 	for _, c := range causes[:len(causes)-more] {
 		one := reason{Status: c.Status, Nodes: ui.Clean(ui.FoldNames(c.Nodes)), Count: len(c.Nodes), Step: ui.Clean(c.Step), Error: ui.Clean(c.Said), Hint: newHint(c.Hint)}
 		if !c.Alike {
@@ -218,8 +218,8 @@ func reasons(r *report.Report) (all []reason, more int) {
 	return all, more
 }
 
-// mostRemarks bounds the listed remarks.
-const mostRemarks = 30
+// maxRemarks bounds the listed remarks.
+const maxRemarks = 30
 
 // remarks returns the remarks, each once with all its nodes.
 func remarks(r *report.Report) (all []remark, more int) {
@@ -230,7 +230,7 @@ func remarks(r *report.Report) (all []remark, more int) {
 		}
 	}
 	folded := ui.Fold(said)
-	more = max(0, len(folded)-mostRemarks)
+	more = max(0, len(folded)-maxRemarks)
 	for _, f := range folded[:len(folded)-more] {
 		all = append(all, remark{ui.Clean(f.Text), ui.Clean(f.Names), f.Count})
 	}
