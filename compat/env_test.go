@@ -148,3 +148,14 @@ func TestNeedsOfOps(t *testing.T) {
 		t.Errorf("%s %s %s", torch, cuda, python)
 	}
 }
+
+// An environment with an older torch than the stable ABI needs is a conflict, also if the tables have
+// no other torch.
+func TestStableABIOfAnOldTorch(t *testing.T) {
+	t.Parallel()
+	own := tables(t).WithTorch("2.5.1", "12.1", "3.11")
+	_, err := own.Resolve(wheel.Spec{Archs: archs(t, "8.0"), Torch: "2.5.1", Python: "3.11", ABI: wheel.StableABI})
+	if err == nil || !strings.Contains(err.Error(), "torch 2.5.1 is older than "+StableTorch) {
+		t.Error(err)
+	}
+}

@@ -70,7 +70,7 @@ func (a *evaluation) chooseABI() {
 		}
 		a.toolchain.ABI = wheel.StableABI
 	}
-	if a.toolchain.ABI == wheel.StableABI {
+	if a.toolchain.ABI == wheel.StableABI && tooOld == "" {
 		a.toolchain.PythonFrom = a.oldestStablePython()
 	}
 }
@@ -124,7 +124,12 @@ func (a *evaluation) remarkProofs() {
 	}
 }
 
-// oldestStablePython returns the oldest Python for which there is a torch with the stable ABI.
+// oldestStablePython returns the oldest Python for which there is a torch with the stable ABI; "" if
+// there is no such torch.
 func (t *Tables) oldestStablePython() string {
-	return allPythons(slices.DeleteFunc(slices.Clone(t.Torches), func(r Torch) bool { return olderMinor(r.Version, StableTorch) }))[0]
+	pythons := allPythons(slices.DeleteFunc(slices.Clone(t.Torches), func(r Torch) bool { return olderMinor(r.Version, StableTorch) }))
+	if len(pythons) == 0 {
+		return ""
+	}
+	return pythons[0]
 }

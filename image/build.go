@@ -116,7 +116,11 @@ func (p *Plan) hide(c *content, archives []*wheel.Archive) {
 			c.hidden = append(c.hidden, h)
 		}
 	}
-	if p.files != nil && len(p.Hidden) == 0 || p.known.value(FactDeepSpeed) == None {
+	nothingOld := p.known.value(FactDeepSpeed) == None
+	if p.files != nil {
+		nothingOld = len(p.Hidden) == 0
+	}
+	if nothingOld {
 		return
 	}
 	for _, a := range archives {

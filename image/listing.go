@@ -185,6 +185,28 @@ func (l listing) packages(site string) map[string][]string {
 	return found
 }
 
+// distribution is an installed distribution. Its name is that of its metadata's folder, which may be
+// spelled in another way than that of a newer wheel: PyYAML, pyyaml.
+type distribution struct{ name, version string }
+
+// distributions returns the installed versions of a distribution, whatever the spelling of its name.
+func (l listing) distributions(site, name string) []distribution {
+	var all []distribution
+	for file := range l {
+		m := distInfoFile.FindStringSubmatch(file)
+		if m == nil || m[1] != site || pypi.CanonPackageName(m[2]) != pypi.CanonPackageName(name) {
+			continue
+		}
+		if d := (distribution{m[2], m[3]}); !slices.Contains(all, d) {
+			all = append(all, d)
+		}
+	}
+	slices.SortFunc(all, func(a, b distribution) int {
+		return cmp.Or(strings.Compare(a.name, b.name), strings.Compare(a.version, b.version))
+	})
+	return all
+}
+
 // sites returns the folders of packages, sorted.
 func (l listing) sites() []string {
 	var all []string

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"deps.dev/util/pypi"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/dsbuild/dsbuild/compat"
@@ -343,11 +342,10 @@ func (p *Plan) nodeFacts(m wheel.Manifest) node.Facts {
 func (p *Plan) replaceOld(config *v1.ConfigFile) error {
 	site := strings.TrimPrefix(p.target.site, "/")
 	if p.files != nil {
-		have := p.files.packages(site)
 		for _, w := range p.opt.Wheels {
 			name, _ := wheel.ParseFileName(filepath.Base(w.Path))
-			for _, old := range have[pypi.CanonPackageName(name.Name)] {
-				p.hideDistribution(site, name.Name, old)
+			for _, old := range p.files.distributions(site, name.Name) {
+				p.hideDistribution(site, old)
 			}
 		}
 		return nil
@@ -355,7 +353,7 @@ func (p *Plan) replaceOld(config *v1.ConfigFile) error {
 	switch old := p.known.value(FactDeepSpeed); {
 	case old == None:
 	case old != "":
-		p.hideDistribution(site, "deepspeed", old)
+		p.hideDistribution(site, distribution{"deepspeed", old})
 	case mentionsDeepSpeed(config) != "":
 		return usagef("name the version in the base: --deepspeed 0.17.0, or --deepspeed none", "base %s: its history speaks of DeepSpeed, but not of the version: %.120q", p.opt.Base, mentionsDeepSpeed(config))
 	default:
@@ -365,9 +363,9 @@ func (p *Plan) replaceOld(config *v1.ConfigFile) error {
 }
 
 // hideDistribution hides the metadata of a distribution, and its commands if RECORD is known.
-func (p *Plan) hideDistribution(site, name, version string) {
-	p.Remarks = append(p.Remarks, fmt.Sprintf("the layer replaces %s %s of the base", name, version))
-	info := path.Join(site, name+"-"+version+".dist-info")
+func (p *Plan) hideDistribution(site string, old distribution) {
+	p.Remarks = append(p.Remarks, fmt.Sprintf("the layer replaces %s %s of the base", old.name, old.version))
+	info := path.Join(site, old.name+"-"+old.version+".dist-info")
 	p.Hidden = append(p.Hidden, info)
 	e, ok := p.files[info+"/RECORD"]
 	if !ok || e.read == nil {

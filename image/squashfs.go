@@ -59,7 +59,7 @@ func (p *Plan) writeSquashfs(ctx context.Context, image v1.Image, result *Result
 	if err != nil {
 		return err
 	}
-	newest, err := newestEntry(image)
+	newest, err := newestEntry(ctx, image)
 	if err != nil {
 		return err
 	}
@@ -117,11 +117,11 @@ func startScript(c v1.Config) string {
 
 // newestEntry returns the newest time of the image's files. With it as SOURCE_DATE_EPOCH, sqfstar
 // changes the time of none of them: Python compares the times of modules with those in byte code.
-func newestEntry(image v1.Image) (time.Time, error) {
+func newestEntry(ctx context.Context, image v1.Image) (time.Time, error) {
 	newest := time.Unix(0, 0)
 	files := flatten(image)
 	defer files.Close()
-	for r := tar.NewReader(files); ; {
+	for r := tar.NewReader(contextReader{ctx, files}); ; {
 		entry, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			return newest, nil

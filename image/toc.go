@@ -226,7 +226,7 @@ func (r *rangeReader) listTable(d v1.Descriptor, table tocDecompressor, toc *est
 
 // readFile reads a small file from a layer and checks its digest. A large one reads as empty.
 func (r *rangeReader) readFile(d v1.Descriptor, table tocDecompressor, e *estargz.TOCEntry, later []*estargz.TOCEntry) ([]byte, error) {
-	if e.Type != "reg" || e.Size == 0 || e.Size > maxTOCFile {
+	if e.Type != "reg" || e.Size <= 0 || e.Size > maxTOCFile {
 		return nil, nil
 	}
 	end := min(d.Size, e.Offset+maxTOCFile+4096)

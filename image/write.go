@@ -111,7 +111,7 @@ const refName = "org.opencontainers.image.ref.name"
 
 // writeArchive writes the tar of an image. Its bytes depend on the image and its name only.
 func writeArchive(ctx context.Context, w io.Writer, image v1.Image, name string, at time.Time) error {
-	t := &archiveWriter{tar.NewWriter(w), at, map[string]bool{}}
+	t := &archiveWriter{ctx, tar.NewWriter(w), at, map[string]bool{}}
 	if err := t.text("oci-layout", map[string]string{"imageLayoutVersion": "1.0.0"}); err != nil {
 		return err
 	}
@@ -149,6 +149,7 @@ func writeArchive(ctx context.Context, w io.Writer, image v1.Image, name string,
 
 // archiveWriter writes the tar of an image.
 type archiveWriter struct {
+	ctx context.Context //nolint:containedctx // of the one call that writes the tar
 	*tar.Writer
 	at      time.Time
 	written map[string]bool
@@ -163,8 +164,21 @@ func (t *archiveWriter) file(name string, size int64, r io.Reader) error {
 	if err := t.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o644, Size: size, ModTime: t.at}); err != nil {
 		return err
 	}
-	_, err := io.Copy(t, r)
+	_, err := io.Copy(t, contextReader{t.ctx, r})
 	return err
+}
+
+// contextReader ends a long read when its context does.
+type contextReader struct {
+	ctx context.Context //nolint:containedctx // of one read
+	io.Reader
+}
+
+func (r contextReader) Read(p []byte) (int, error) {
+	if err := context.Cause(r.ctx); err != nil {
+		return 0, err
+	}
+	return r.Reader.Read(p)
 }
 
 // text writes a document.

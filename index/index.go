@@ -85,9 +85,15 @@ type Wheel struct {
 	toolkit        string // version of CUDA's headers and nvcc; "": that of the wheel's CUDA
 	requiresPython string
 	metadata       []byte
-	file           string   // its path before it is copied into the index; its name in a store
-	beside         []string // suffixes of the files beside it
-	link           string   // its relative address on the page of its index; "": it lies beside the page
+	file           string // its path before it is copied into the index; its name in a store
+	beside         []besideFile
+	link           string // its relative address on the page of its index; "": it lies beside the page
+}
+
+// besideFile is a file beside a wheel, whose name is that of the wheel with a suffix.
+type besideFile struct {
+	suffix string
+	from   string // its path before it is copied into the index
 }
 
 // ConflictError reports wheels that cannot share an index, or a folder or file that blocks it.
@@ -249,7 +255,8 @@ func read(ctx context.Context, opt Options) ([]Toolchain, error) {
 		return nil, &ConflictError{"no wheels for the index", "name a wheel, or a folder with wheels"}
 	}
 	found := toolchains{}
-	named := map[string]Wheel{}
+	named := map[string]*Wheel{}
+	of := map[string]Toolchain{} // by the wheel's name
 	var wrong []error
 	for _, file := range opt.Wheels {
 		w, tc, err := open(ctx, file)
@@ -265,15 +272,35 @@ func read(ctx context.Context, opt Options) ([]Toolchain, error) {
 			})
 			continue
 		case twice:
+			other.merge(w)
 			continue
 		}
-		named[w.Name] = w
-		found.add(w, tc)
+		named[w.Name], of[w.Name] = &w, tc
 	}
 	if len(wrong) > 0 {
 		return nil, errors.Join(wrong...)
 	}
+	for name, w := range named {
+		found.add(*w, of[name])
+	}
 	return found.sorted(opt.URL), nil
+}
+
+// hasManifest reports whether a manifest lies beside the wheel.
+func (w *Wheel) hasManifest() bool {
+	return slices.ContainsFunc(w.beside, func(b besideFile) bool { return b.suffix == wheel.ManifestSuffix })
+}
+
+// merge adds the files beside another copy of the wheel, such as a second signature.
+func (w *Wheel) merge(other Wheel) {
+	if other.hasManifest() && !w.hasManifest() {
+		w.BuiltAt = other.BuiltAt
+	}
+	for _, b := range other.beside {
+		if !slices.ContainsFunc(w.beside, func(have besideFile) bool { return have.suffix == b.suffix }) {
+			w.beside = append(w.beside, b)
+		}
+	}
 }
 
 // open reads a wheel built by dsbuild, and checks it against its own metadata.
@@ -281,9 +308,13 @@ func open(ctx context.Context, file string) (Wheel, Toolchain, error) {
 	if err := refuseLink(file); err != nil {
 		return Wheel{}, Toolchain{}, err
 	}
-	beside, err := wheel.Beside(file)
+	suffixes, err := wheel.Beside(file)
 	if err != nil {
 		return Wheel{}, Toolchain{}, err
+	}
+	var beside []besideFile
+	for _, suffix := range suffixes {
+		beside = append(beside, besideFile{suffix, file + suffix})
 	}
 	v, err := wheel.Verify(ctx, file)
 	if err == nil {

@@ -206,7 +206,7 @@ func (x *objectIndex) readWheel(ctx context.Context, name string) (Wheel, Toolch
 		w.BuiltAt = m.BuiltAt.UTC()
 	}
 	if _, ok := x.objects[name+wheel.ManifestSuffix]; ok {
-		w.beside = []string{wheel.ManifestSuffix}
+		w.beside = []besideFile{{suffix: wheel.ManifestSuffix}}
 	}
 	return w, tc, nil
 }

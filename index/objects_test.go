@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -172,6 +173,30 @@ func readFile(t *testing.T, name string) []byte {
 		t.Fatal(err)
 	}
 	return data
+}
+
+// The files beside a wheel in an index stay, also if the wheel is added again without them; others
+// come to them.
+func TestAddKeepsFilesBeside(t *testing.T) {
+	dir, other := t.TempDir(), t.TempDir()
+	wheels := some(t)
+	signature := wheel.SignatureFile(wheels[0], "0123456789abcdef")
+	if err := os.WriteFile(signature, []byte("first"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	write(t, index.Options{Dir: dir, Wheels: wheels[:1]})
+	before := tree(t, dir)
+	data, err := os.ReadFile(wheels[0])
+	again := filepath.Join(other, filepath.Base(wheels[0]))
+	if err == nil {
+		err = os.WriteFile(again, data, 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sum, err := index.Add(t.Context(), index.Options{Dir: dir, Wheels: []string{again}}); err != nil || sum.Removed+sum.Written != 0 || !maps.Equal(tree(t, dir), before) {
+		t.Errorf("%+v, %v", sum, err)
+	}
 }
 
 func TestAdd(t *testing.T) {

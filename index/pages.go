@@ -182,7 +182,7 @@ func newChoice(tc Toolchain, opt Options) choice {
 	for _, w := range tc.Wheels {
 		r := row{Wheel: w, Size: fmt.Sprintf("%.1f MB", float64(w.Size)/1e6), Folder: tc.Name + "/" + project + "/"}
 		r.Commit = w.commit[:min(len(w.commit), 12)]
-		if slices.Contains(w.beside, wheel.ManifestSuffix) {
+		if w.hasManifest() {
 			r.Manifest = w.Link() + wheel.ManifestSuffix
 		}
 		c.Rows = append(c.Rows, r)

@@ -46,13 +46,13 @@ func layout(opt Options, all []Toolchain) ([]file, error) {
 			at := path.Join(folder, w.Name)
 			wheels = append(wheels, file{path: at, from: w.file}, file{path: at + MetadataSuffix, text: w.metadata})
 			sums[w.Name] = w.SHA256
-			for _, suffix := range w.beside {
-				sum, _, err := wheel.HashRegular(w.file + suffix)
+			for _, b := range w.beside {
+				sum, _, err := wheel.HashRegular(b.from)
 				if err != nil {
 					return nil, err
 				}
-				wheels = append(wheels, file{path: at + suffix, from: w.file + suffix})
-				sums[w.Name+suffix] = sum
+				wheels = append(wheels, file{path: at + b.suffix, from: b.from})
+				sums[w.Name+b.suffix] = sum
 			}
 		}
 		var list bytes.Buffer

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/scratch"
 	"github.com/dsbuild/dsbuild/inventory/ansible"
@@ -75,7 +76,11 @@ func (o Options) openDynamic(ctx context.Context, path string) (*Inventory, erro
 		return o.askAnsible(ctx, path, path, nil)
 	}
 	failed := unreadable(path, errors.New("it is a program (a dynamic inventory), and only ansible-inventory can run it"))
-	failed.Problems[0].Hint = "install ansible-core, or: ./" + filepath.Base(path) + " --list | dsbuild ... -"
+	program := path
+	if !strings.Contains(program, "/") {
+		program = "./" + program
+	}
+	failed.Problems[0].Hint = "install ansible-core, or: " + ansible.Quote(program) + " --list | dsbuild ... -"
 	return nil, failed
 }
 

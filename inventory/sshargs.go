@@ -213,5 +213,14 @@ func jumpOf(command string) (string, error) {
 	if strings.Contains(host, "@") {
 		user = ""
 	}
-	return user + host + port, nil
+	login, address, found := strings.Cut(host, "@")
+	if !found {
+		login, address = "", host
+	} else {
+		login += "@"
+	}
+	if port != "" && strings.Contains(address, ":") && !strings.HasPrefix(address, "[") {
+		address = "[" + address + "]"
+	}
+	return user + login + address + port, nil
 }

@@ -223,7 +223,7 @@ const usualRestarts = 3
 func (b *builder) decideProcesses() {
 	j := b.job
 	j.ProcsSaid = b.isSet("procs")
-	j.Slots = len(j.Hosts) > 0 && !b.isSet("gpus") && !j.ProcsSaid && !slices.ContainsFunc(j.Hosts, func(h inventory.Host) bool { return h.Slots == 0 })
+	j.Slots = len(j.Hosts) > 0 && !b.isSet("gpus") && (!j.ProcsSaid || j.Kind == JAX) && !slices.ContainsFunc(j.Hosts, func(h inventory.Host) bool { return h.Slots == 0 })
 	switch {
 	case j.Slots:
 		j.GPUs = slices.MaxFunc(j.Hosts, func(a, b inventory.Host) int { return a.Slots - b.Slots }).Slots

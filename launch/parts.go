@@ -30,7 +30,7 @@ func (j *Job) Parts(files []File) ([]Part, error) {
 	if j.BySlurm() || j.Kind == K8s || j.Kind == AIStation || j.Kind == Docker {
 		return nil, fmt.Errorf("dsbuild cannot start a job of the kind %s on nodes", j.Kind)
 	}
-	if j.Kind == DeepSpeed && (deepspeedLauncher{j}).ByPDSH() {
+	if j.Kind == DeepSpeed && len(j.Hosts) > 0 && !(deepspeedLauncher{j}).OnEach() {
 		return nil, fmt.Errorf("with --form pdsh DeepSpeed's own launcher logs in on the nodes: run it by hand, or leave --form out")
 	}
 	if len(j.Hosts) == 0 {

@@ -59,6 +59,8 @@ func TestNoParts(t *testing.T) {
 	}{
 		{Torchrun, []string{"nodes=2"}, nil, "the job takes 2 nodes, and there is no inventory"},
 		{DeepSpeed, []string{"ds-form=pdsh"}, two, "logs in on the nodes"},
+		{DeepSpeed, []string{"ds-form=pdsh", "include=a"}, two, "logs in on the nodes"},
+		{DeepSpeed, []string{"ds-form=pdsh"}, two[:1], "logs in on the nodes"},
 		{Slurm, nil, nil, "dsbuild cannot start a job of the kind"},
 		{Docker, []string{"image=x"}, two, "dsbuild cannot start a job of the kind"},
 	} {
@@ -73,5 +75,36 @@ func TestNoParts(t *testing.T) {
 		if _, err := j.Parts(files); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s %v: %v, want %q", c.kind, c.flags, err, c.want)
 		}
+	}
+}
+
+// Slurm's script is found by the job's name, also if that is a name of the form workers.
+func TestBatchOfAnyName(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"train", "worker", "master"} {
+		j, err := New(Request{Kind: Slurm, Flags: flagsOf("name=" + name), Command: []string{"train.py"}, Submit: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		files, err := j.Render()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b, ok := j.Batch(files); !ok || b.Script.Name != name+".sbatch" || b.Workers != 0 {
+			t.Errorf("%s: %+v, %v", name, b.Script.Name, ok)
+		}
+	}
+}
+
+// The inventory's slots are the GPUs of a node, also if each process of JAX has several of them.
+func TestSlotsOfJAX(t *testing.T) {
+	t.Parallel()
+	four := []inventory.Host{{Name: "a", Node: "a", Address: "10.0.0.1", Python: "python3", Slots: 4}}
+	j, err := New(Request{Kind: JAX, Flags: flagsOf("procs=2"), Command: []string{"train.py"}, Hosts: four, Submit: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if j.GPUs != 4 || j.Procs != 2 {
+		t.Errorf("%d GPUs, %d processes", j.GPUs, j.Procs)
 	}
 }

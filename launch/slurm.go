@@ -22,10 +22,10 @@ type Batch struct {
 func (j *Job) Batch(files []File) (b Batch, ok bool) {
 	for _, f := range files {
 		switch {
-		case f.Name == "submit.sh": // dsbuild does its work itself
-		case f.Name == "worker.sbatch":
+		case j.hasWorkers() && f.Name == "submit.sh": // dsbuild does its work itself
+		case j.hasWorkers() && f.Name == "worker.sbatch":
 			b.Worker, b.Workers = f, j.Nodes.Max-1
-		case f.Name == "master.sbatch", f.Name == j.Name+".sbatch":
+		case j.hasWorkers() && f.Name == "master.sbatch", !j.hasWorkers() && f.Name == j.Name+".sbatch":
 			b.Script, ok = f, true
 		default:
 			b.Beside = append(b.Beside, f)

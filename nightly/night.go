@@ -37,6 +37,8 @@ type Options struct {
 	// Build runs plans and puts the wheels into dir. Several goroutines call done, each with a result as
 	// soon as it exists (pipeline.Farm).
 	Build func(ctx context.Context, dir string, jobs []pipeline.Job, done func(pipeline.Result)) []pipeline.Result
+	// Sign signs the wheel at path, as Build does with those that it builds; nil: dsbuild signs nothing.
+	Sign func(path string) error
 	// Deploy installs the wheels of dir on the nodes of limit, and writes its reports as report with an
 	// ending. It is nil if the night deploys nothing.
 	Deploy func(ctx context.Context, dir, limit, report string) (Nodes, error)
@@ -228,8 +230,29 @@ func (n *night) keepUnchanged(u *nightWheel, request, plan string) bool {
 	case b.Night == n.report.ID:
 		status = Stored
 	}
-	u.report.recordBuild(b, status)
+	n.reportKept(u, b, status)
 	return true
+}
+
+// reportKept reports a build that is kept. If it has no signature, because it comes from the store or
+// because an earlier night could not sign it, it is signed first.
+func (n *night) reportKept(u *nightWheel, b Build, status Status) {
+	if err := n.signKept(n.state.buildPath(u.name, b)); err != nil {
+		u.report.markFailed(err)
+		return
+	}
+	u.report.recordBuild(b, status)
+}
+
+// signKept signs the wheel at path if wheels are to be signed and it has no signature.
+func (n *night) signKept(path string) error {
+	if n.Sign == nil {
+		return nil
+	}
+	if signatures, err := wheel.SignatureFiles(path); err != nil || len(signatures) > 0 {
+		return err
+	}
+	return pipeline.SignPlaced(path, n.Sign)
 }
 
 // takeFromStore uses a wheel that another run has built from the wanted plan. A store
@@ -244,7 +267,7 @@ func (n *night) takeFromStore(u *nightWheel, asked *pipeline.Plan) bool {
 		m := p.Manifest
 		b, err := n.state.addBuild(u.name, u.request, n.report.ID, wheel.Artifact{Path: p.File, SHA256: m.SHA256, Size: m.Size, Cached: true, Manifest: m})
 		if err == nil { // it may have been pruned meanwhile
-			u.report.recordBuild(b, Stored)
+			n.reportKept(u, b, Stored)
 			return true
 		}
 	}

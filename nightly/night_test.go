@@ -362,6 +362,31 @@ func TestFromTheStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	one := func(o *nightly.Options) { o.Entries, o.Sources = o.Entries[:1], o.Sources[:1] }
+	signed := 0
+	signing := func(err error) func(*nightly.Options) {
+		return func(o *nightly.Options) {
+			one(o)
+			o.Sign = func(path string) error {
+				signed++
+				return errors.Join(err, os.WriteFile(wheel.SignatureFile(path, "0123456789abcdef"), []byte("signature"), 0o644))
+			}
+			if err != nil {
+				o.Sign = func(string) error { return err }
+			}
+		}
+	}
+	if _, got, err := y.night(signing(errors.New("no agent"))); err == nil || got["a100@release"] != nightly.Failed {
+		t.Errorf("a wheel of the store that cannot be signed: %v, %v", err, got)
+	}
+	if _, got, err := y.night(signing(nil)); err != nil || got["a100@release"] != nightly.Stored && got["a100@release"] != nightly.Unchanged || signed != 1 {
+		t.Errorf("signed %d times: %v, %v", signed, err, got)
+	}
+	if _, got, err := y.night(signing(nil)); err != nil || got["a100@release"] != nightly.Unchanged || signed != 1 {
+		t.Errorf("signed %d times: %v, %v", signed, err, got)
+	}
+	if err := os.RemoveAll(filepath.Join(y.dir, "nightly")); err != nil {
+		t.Fatal(err)
+	}
 	if r, got, err := y.night(one); err != nil || got["a100@release"] != nightly.Stored || y.asked != 0 || r.Publish.Wheels != 1 {
 		t.Errorf("%v, %v, %d plans for an engine", err, got, y.asked)
 	}

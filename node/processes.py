@@ -23,7 +23,7 @@ def is_dsbuild(words):
 
 def maps_packages(pid):
     """Whether a process has mapped a file of this environment's packages; None if unknown."""
-    wanted, tail = [os.fsencode(" " + place + "/") for place in sites()], b""
+    wanted, tail = [os.fsencode(" " + place + "/") for place in OWN_SITES or sites()], b""
     try:
         with open("/proc/%s/maps" % pid, "rb", buffering=0) as f:
             for _ in range(256):

@@ -78,3 +78,4 @@ def users():
 
 OWN_PROGRAM = os.path.realpath("/proc/self/exe")
 OWN_PREFIX = (os.stat(sys.prefix).st_dev, os.stat(sys.prefix).st_ino)
+OWN_SITES = []  # the site-packages of the environment; those of this Python if empty

@@ -110,15 +110,18 @@ func (c *checkout) addWorkTree(ctx context.Context, r repository, prefix string,
 // readNested adds a repository that lies in another one, as a submodule or not.
 func (c *checkout) readNested(ctx context.Context, outer repository, name, prefix string, depth int) error {
 	dir := filepath.Join(outer.dir, name)
-	if _, err := os.Lstat(filepath.Join(dir, ".git")); err != nil {
-		return hint.With(fmt.Errorf("%s: a submodule that is not checked out", prefix+name), "git submodule update --init --recursive")
-	}
-	inner, err := c.cleanRepository(ctx, dir)
+	// MODE HASH STAGE, a tab and the name; nothing if git does not track it.
+	wanted, err := outer.runGit(ctx, "ls-files", "--stage", "-z", "--", ":(literal)"+name)
 	if err != nil {
 		return err
 	}
-	// MODE HASH STAGE, a tab and the name; nothing if it is not a submodule.
-	wanted, err := outer.runGit(ctx, "ls-files", "--stage", "-z", "--", ":(literal)"+name)
+	if _, err := os.Lstat(filepath.Join(dir, ".git")); err != nil {
+		if len(wanted) > 0 && !strings.HasPrefix(string(wanted), submoduleMode) {
+			return nil // a tracked file that was replaced by a folder, whose files are listed
+		}
+		return hint.With(fmt.Errorf("%s: a submodule that is not checked out", prefix+name), "git submodule update --init --recursive")
+	}
+	inner, err := c.cleanRepository(ctx, dir)
 	if err != nil {
 		return err
 	}

@@ -62,7 +62,7 @@ func parseGit(arg string) (gitRef, error) {
 	switch {
 	case strings.ContainsFunc(arg, func(r rune) bool { return r <= ' ' || r == 0x7f }):
 		return fail("a space or a control character in it")
-	case strings.HasPrefix(arg, "-") || strings.Contains(arg, "::"):
+	case strings.HasPrefix(arg, "-") || !ok && strings.Contains(arg, "::"):
 		return fail("not the URL of a repository")
 	case ok && !slices.Contains(gitSchemes(), scheme):
 		return fail("dsbuild does not read repositories with %q", scheme)
@@ -168,7 +168,7 @@ func (r repository) refuseSubmodules(ctx context.Context, commit string) error {
 		return err
 	}
 	for entry := range strings.SplitSeq(string(out), "\x00") {
-		if _, name, ok := strings.Cut(entry, "\t"); ok && strings.HasPrefix(entry, "160000 ") {
+		if _, name, ok := strings.Cut(entry, "\t"); ok && strings.HasPrefix(entry, submoduleMode) {
 			return hint.With(fmt.Errorf("%s is a submodule, and dsbuild does not fetch submodules", name),
 				"clone it with --recurse-submodules, and give the directory")
 		}
@@ -420,14 +420,23 @@ func gitEnv(environ []string) []string {
 	if os.Getenv("GIT_ALLOW_PROTOCOL") == "" {
 		env = append(env, "GIT_ALLOW_PROTOCOL="+strings.Join(gitSchemes(), ":"))
 	}
-	return append(env, "GIT_TERMINAL_PROMPT=0", "GIT_OPTIONAL_LOCKS=0", "GIT_NO_LAZY_FETCH=1", "LC_ALL=C")
+	return append(env, "GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=", "GIT_OPTIONAL_LOCKS=0", "GIT_NO_LAZY_FETCH=1", "LC_ALL=C")
 }
+
+// submoduleMode begins git's line about a submodule.
+const submoduleMode = "160000 "
+
+// maxGitOutput bounds the output of a command of git in bytes. No honest repository reaches it.
+const maxGitOutput = 256 << 20
 
 // runGit runs git in the repository and returns its output.
 func (r repository) runGit(ctx context.Context, args ...string) ([]byte, error) {
 	var out bytes.Buffer
 	err := r.pipeGit(ctx, func(stdout io.Reader) error {
-		_, err := io.Copy(&out, io.LimitReader(stdout, 256<<20))
+		n, err := io.Copy(&out, io.LimitReader(stdout, maxGitOutput+1))
+		if err == nil && n > maxGitOutput {
+			err = fmt.Errorf("git %s prints more than %d bytes", args[0], maxGitOutput) // pipeGit ends it
+		}
 		return err
 	}, args...)
 	return out.Bytes(), err

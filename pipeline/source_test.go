@@ -328,6 +328,22 @@ func TestGitArchiveDoesNotHangOnTheUsersSettings(t *testing.T) {
 	}
 }
 
+// A tracked file may be replaced by a folder: the folder's files are sources, and no submodule is missing.
+func TestFileBecameAFolder(t *testing.T) {
+	repo := newCheckout(t, deepspeedFiles())
+	writeTree(t, repo, map[string]string{"notes": "text\n"})
+	runGit(t, repo, "add", "notes")
+	runGit(t, repo, "commit", "-qm", "notes")
+	if err := os.Remove(filepath.Join(repo, "notes")); err != nil {
+		t.Fatal(err)
+	}
+	writeTree(t, repo, map[string]string{"notes/one.txt": "one\n"})
+	s := mustOpen(t, repo)
+	if got := packed(t, s); got["notes/one.txt"] != "one\n" || !s.Dirty {
+		t.Errorf("%q, %+v", got, s)
+	}
+}
+
 func TestSubmodules(t *testing.T) {
 	library := newCheckout(t, map[string]string{"lib.h": "h\n", ".gitignore": "*.o\n"})
 	repo := newCheckout(t, deepspeedFiles())

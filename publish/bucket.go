@@ -188,14 +188,19 @@ func (b *bucket) putFile(ctx context.Context, f File, sent func(int64)) error {
 	if statusOf(err) == http.StatusNotImplemented {
 		err = b.putOnce(ctx, f, sent, false)
 	}
-	if statusOf(err) == http.StatusPreconditionFailed || statusOf(err) == http.StatusConflict { // somebody else published it meanwhile
-		now, err := b.lookFile(ctx, f)
-		if err == nil && now != same {
-			err = &ConflictError{[]string{f.Name}}
-		}
+	if statusOf(err) != http.StatusPreconditionFailed && statusOf(err) != http.StatusConflict {
 		return err
 	}
-	return err
+	// Somebody else has published it meanwhile, or tried to.
+	switch now, lookErr := b.lookFile(ctx, f); {
+	case lookErr != nil:
+		return lookErr
+	case now == same:
+		return nil
+	case now == other:
+		return &ConflictError{[]string{f.Name}}
+	}
+	return b.putOnce(ctx, f, sent, true)
 }
 
 func (b *bucket) putOnce(ctx context.Context, f File, sent func(int64), isNew bool) error {

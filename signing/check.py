@@ -240,7 +240,12 @@ class Judge:
             child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         except OSError:
             return self.verified_here(sig, message)
-        said = child.communicate(message, timeout=60)[0]
+        try:
+            said = child.communicate(message, timeout=60)[0]
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.communicate()
+            raise Failed("ssh-keygen did not end within 60 s", "policy")
         if child.returncode == 0:
             return True
         if b"illegal option" in said or b"unknown option" in said or b"nsupported operation" in said or b"usage: ssh-keygen" in said:

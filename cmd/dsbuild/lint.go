@@ -42,13 +42,16 @@ shell script.`,
   dsbuild launch lint --sarif scripts/*.sh > lint.sarif
   dsbuild launch lint --rules`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if opts.rules {
-				return cobra.NoArgs(cmd, args)
+			if opts.rules { // RunE refuses files
+				return nil
 			}
 			return cobra.MinimumNArgs(1)(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.files = args
+			if opts.rules && len(args) > 0 {
+				return usageErrorf(cmd.CommandPath(), "--rules reads no file: leave out %q", args[0])
+			}
 			if opts.rules {
 				return printRules(a, opts)
 			}

@@ -110,6 +110,7 @@ func runNight(ctx context.Context, a *app, o nightlyOptions, config nightly.Conf
 		return nil, err
 	}
 	defer tools.Close()
+	opt.Sign = tools.sign
 	opt.GPUs, opt.Plans = gpusOf(tools.plans.Tables()), nightly.NewSourcePlanner(tools.plans)
 	opt.Build = func(ctx context.Context, dir string, jobs []pipeline.Job, done func(pipeline.Result)) []pipeline.Result {
 		runner := o.build.newRunner(a, dir)

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"io"
 
 	"github.com/dsbuild/dsbuild/environment"
 	"github.com/dsbuild/dsbuild/internal/hint"
@@ -29,9 +32,19 @@ func runShipEnv(ctx context.Context, a *app, o shipOptions) error {
 	}
 	o.lock = cmp.Or(o.lock, lockName(o.env))
 	o.build.request = withBuild(o.build.request, *spec.Build)
+	var input []byte // read by the build and by the deploy
+	if o.fleet.inventory == "-" || o.fleet.policy == "-" {
+		if input, err = io.ReadAll(a.stdin); err != nil {
+			return fmt.Errorf("standard input: %w", err)
+		}
+		a.stdin = bytes.NewReader(input)
+	}
 	kinds, done, err := buildForEnv(ctx, a, o, spec)
 	if err != nil || done {
 		return err
+	}
+	if input != nil {
+		a.stdin = bytes.NewReader(input)
 	}
 	env := envOptions{changeFlags: o.fleet.changeFlags, lock: o.lock, site: o.build.siteOptions, verify: o.fleet.verify, force: o.fleet.force}
 	lock := envLockOptions{envOptions: env, file: o.env, out: o.lock}

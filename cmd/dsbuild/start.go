@@ -372,5 +372,11 @@ func localGPUs() string {
 	if err != nil {
 		return "0"
 	}
-	return strconv.Itoa(strings.Count(string(out), "GPU "))
+	count := 0
+	for line := range strings.Lines(string(out)) { // GPU 0: NVIDIA A100 (UUID: …)
+		if strings.HasPrefix(line, "GPU ") {
+			count++
+		}
+	}
+	return strconv.Itoa(count)
 }

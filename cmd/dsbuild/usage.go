@@ -203,8 +203,9 @@ func wrongArguments(cmd *cobra.Command, args []string) (err error, hint string) 
 	if len(args) < len(names) {
 		return fmt.Errorf("%s is missing: %s", names[len(args)], cmd.UseLine()), ""
 	}
-	extra := args[len(names)]
-	if len(names) == 0 {
+	most := len(names) + optionalArguments(cmd)
+	extra := args[min(most, len(args)-1)]
+	if most == 0 {
 		err = fmt.Errorf("%q: %s takes no arguments", extra, cmd.CommandPath())
 	} else {
 		err = fmt.Errorf("%q: one argument too many: %s", extra, cmd.UseLine())
@@ -223,6 +224,17 @@ func requiredArguments(cmd *cobra.Command) []string {
 		names = append(names, strings.TrimSuffix(word, "..."))
 	}
 	return names
+}
+
+// optionalArguments counts the arguments that a command may have besides: "lock [FILE]".
+func optionalArguments(cmd *cobra.Command) int {
+	count := 0
+	for _, word := range strings.Fields(cmd.Use)[1:] {
+		if strings.HasPrefix(word, "[") && !strings.HasPrefix(word, "[-") {
+			count++
+		}
+	}
+	return count
 }
 
 // meantArgument names the flag whose value an argument may be.

@@ -356,6 +356,9 @@ class Environments(Workplace):
         if self.early:
             self.early.stop()
             self.early = None
+        # Only the link says whether the switch took place: this program may have been interrupted
+        # just after the rename.
+        self.recorded = self.recorded or bool(self.made) and target(CURRENT) == self.made
         if self.made and not self.recorded:
             self.take_away(os.path.join(PLACE, self.made))
             self.made = ""
@@ -405,9 +408,9 @@ def is_old(folder):
 
 def in_use(folder):
     """Whether processes run from an environment."""
-    global OWN_PREFIX
+    global OWN_PREFIX, OWN_SITES
     st = os.stat(folder)
-    OWN_PREFIX = (st.st_dev, st.st_ino)
+    OWN_PREFIX, OWN_SITES = (st.st_dev, st.st_ino), [os.path.realpath(site_of(folder))]
     return bool(users().get("in_use"))
 
 

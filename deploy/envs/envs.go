@@ -50,7 +50,8 @@ type Deployment struct {
 	nodes    []*nodeRun
 	plan     Plan
 
-	goesBack bool // it is a rollback
+	goesBack   bool // it is a rollback
+	onlyVerify bool // it changes no node
 }
 
 // New prepares a run; it contacts no node yet.
@@ -251,12 +252,15 @@ func (u *nodeRun) probe(ctx context.Context) error {
 		return errors.New("the node did not say which environments it has")
 	}
 	u.facts, u.look, u.now = facts, got, got.Current
-	if got.Current == nil || got.Current.Digest == u.wanted() && !u.run.opt.Force && !u.run.goesBack {
+	if u.run.onlyVerify || got.Current == nil || got.Current.Digest == u.wanted() && !u.run.opt.Force && !u.run.goesBack {
 		return nil
 	}
 	u.processes, err = node.FindProcesses(ctx, u.Runner, got.Current.Python)
-	if err != nil {
-		return fmt.Errorf("dsbuild does not know whether its environment is in use: %w", err)
+	switch {
+	case err != nil && u.run.opt.InUse.Ignore:
+		u.Warn("dsbuild does not know whether its environment is in use, and changes it anyway: %v", err)
+	case err != nil:
+		return hint.With(fmt.Errorf("dsbuild does not know whether its environment is in use: %w", err), "if its Python is gone, no new job can use it: --in-use ignore")
 	}
 	return nil
 }

@@ -508,6 +508,85 @@ func TestSharedHome(t *testing.T) {
 	if r.Err() != nil || r.Nodes[0].Changed == r.Nodes[1].Changed || len(leftovers(t, s1)) > 0 {
 		t.Errorf("%v, left %q", r.Err(), leftovers(t, s1))
 	}
+	old := current(t, s1)
+	x.Add(t, wheelindex.Wheel{Name: "alpha", Version: "1.1"})
+	l, files = x.lock(t, small)
+	opt := options(t, l, files, []*sshtest.Server{s1, s2}, h1, h2)
+	if r := run(t, t.Context(), opt); r.Err() != nil || current(t, s1) == old {
+		t.Errorf("%v", r.Err())
+	}
+	r = back(t, opt)
+	if r.Err() != nil || r.Nodes[0].Changed == r.Nodes[1].Changed || current(t, s1) != old {
+		t.Errorf("rollback: %v: %+v", r.Err(), r.Nodes)
+	}
+}
+
+// A job on one node uses the environment that all nodes with this folder have in common.
+func TestJobOnANodeWithTheSameFolder(t *testing.T) {
+	t.Parallel()
+	set := environment.Set{Kind: environment.Kind{Machine: "x86_64", Glibc: "2.28"}, Digest: strings.Repeat("ab", 32), Files: []environment.File{{Name: "alpha", SHA256: "1", Size: 10}}}
+	l := &environment.Lock{Python: "3.11", Sets: []environment.Set{set}}
+	survey := func(name, site string) envs.ProbeResult {
+		return envs.ProbeResult{
+			Name:  name,
+			Facts: &node.Facts{Python: "3.11.2", Tag: "cp311", Platform: "linux_x86_64", Glibc: "2.31", CPU: "x86-64-v3"},
+			Look:  &envs.EnvironmentState{Place: "/home/me/env", Site: site, Free: 1 << 40, Writable: true, Previous: &envs.InstalledEnvironment{}},
+		}
+	}
+	busy := survey("gpu2", "nfs:server:7")
+	busy.Processes.InUse = []node.Process{{PID: 7, User: "me", Command: "python train.py"}}
+	nodes := []envs.ProbeResult{survey("gpu1", "nfs:server:7"), busy, survey("gpu3", "local:a:1:2"), {Name: "gpu4", Err: errors.New("no connection")}}
+	const want = "its environments lie in a folder that it shares with gpu2, where its environment is used by pid 7 (me): python train.py"
+	for policy, action := range map[deploy.InUse]deploy.Action{{}: deploy.Refuse, {Wait: time.Minute}: deploy.Refuse, {Ignore: true}: deploy.Install} {
+		plan, err := envs.NewPlan(nodes, envs.PlanOptions{Lock: l, InUse: policy})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p := plan.Nodes[0]; p.Action != action || !strings.Contains(strings.Join(append(p.Reasons, p.Remarks...), ";"), want) || action == deploy.Refuse && len(p.Send) > 0 {
+			t.Errorf("%+v: %+v", policy, p)
+		}
+		if p := plan.Nodes[2]; p.Action != deploy.Install {
+			t.Errorf("%+v: %+v", policy, p)
+		}
+	}
+	if p := envs.NewRollbackPlan(nodes, deploy.InUse{}); p.Nodes[0].Action != deploy.Refuse || p.Nodes[2].Action != deploy.Rollback {
+		t.Errorf("%+v", p.Nodes)
+	}
+}
+
+// A disk that fails just after the switch does not take the new environment away.
+func TestFailureAfterTheSwitch(t *testing.T) {
+	t.Parallel()
+	x := newSite(t)
+	l, files := x.lock(t, small)
+	h, s := host(t, "gpu1", sshtest.Options{})
+	dir := t.TempDir()
+	hook := `import os, sys
+if sys.argv[:1] == ["-c"]:
+    rename, fsync, switched = os.rename, os.fsync, []
+    def noted(old, new, **k):
+        rename(old, new, **k)
+        if str(new).endswith("/current"):
+            switched.append(new)
+    def failing(fd):
+        if switched and "Environments" in sys.modules["__main__"].__dict__:
+            switched.clear()
+            raise OSError(5, "Input/output error")
+        fsync(fd)
+    os.rename, os.fsync = noted, failing
+`
+	if err := os.WriteFile(filepath.Join(dir, "sitecustomize.py"), []byte(hook), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	h.Env = map[string]string{"PYTHONPATH": dir}
+	r := run(t, t.Context(), options(t, l, files, []*sshtest.Server{s}, h))
+	n := r.Nodes[0]
+	if n.Status != report.Failed || n.Environment.Digest != l.Sets[0].Digest || !strings.Contains(n.Error, "the new environment is current and stays") {
+		t.Errorf("%+v", n)
+	}
+	if got := python(t, s, "import alpha; print(alpha.__version__)"); got != "1.0" {
+		t.Error(got)
+	}
 }
 
 // An interrupt in the middle leaves what was there.

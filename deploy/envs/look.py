@@ -18,4 +18,4 @@ def leftovers():
 
 bytes_free, writable = room()
 emit({"looked": {"current": told(target(CURRENT)), "previous": told(target(PREVIOUS)), "ready": [d for d in REQUEST["digests"] if whole_of(d)],
-                 "have": stored(REQUEST["files"]), "free": bytes_free, "writable": writable, "leftovers": leftovers(), "place": PLACE}})
+                 "have": stored(REQUEST["files"]), "free": bytes_free, "writable": writable, "leftovers": leftovers(), "place": PLACE, "site": site_id(PLACE)}})

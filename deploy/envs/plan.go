@@ -79,6 +79,7 @@ type EnvironmentState struct {
 
 	Leftovers bool   `json:"leftovers"` // of a run that was cut off
 	Place     string `json:"place"`     // the folder of the environments of this name
+	Site      string `json:"site"`      // equal on two nodes if they have this folder in common; "": not known
 }
 
 // InstalledEnvironment is an environment on a node.
@@ -114,6 +115,7 @@ func NewPlan(nodes []ProbeResult, opt PlanOptions) (Plan, error) {
 		}
 		plan.Nodes = append(plan.Nodes, p)
 	}
+	plan.applyInUseOfOthers(nodes, opt.InUse)
 	return plan, nil
 }
 
@@ -238,6 +240,36 @@ func unfit(tables *compat.Tables, set *environment.Set, f node.Facts, known map[
 	return v.Reasons, v.Hint()
 }
 
+// applyInUseOfOthers applies the policy for environments in a folder that nodes have in common, such as
+// a shared home: a job on any of the nodes uses the current environment.
+func (p *Plan) applyInUseOfOthers(nodes []ProbeResult, policy deploy.InUse) {
+	users := map[string]*ProbeResult{} // by site: the first node with processes
+	for i, n := range nodes {
+		if n.Err == nil && n.Look.Site != "" && len(n.Processes.InUse) > 0 && users[n.Look.Site] == nil {
+			users[n.Look.Site] = &nodes[i]
+		}
+	}
+	for i, n := range nodes {
+		plan := &p.Nodes[i]
+		if plan.Action != deploy.Install && plan.Action != deploy.Rollback || len(n.Processes.InUse) > 0 || users[n.Look.Site] == nil {
+			continue
+		}
+		other := users[n.Look.Site]
+		what := cause.Messagef("its environments lie in a folder that it shares with %s, where %s", cause.Own(other.Name), deploy.DescribeProcesses(other.Processes))
+		switch {
+		case policy.Ignore:
+			plan.Remarks = append(plan.Remarks, what.Text)
+		case policy.Wait > 0: // dsbuild asks a node again only about its own processes
+			plan.refuseWithCause("wait until these processes have ended, and run the same command again", what)
+		default:
+			plan.refuseWithCause(deploy.InUseHint, what)
+		}
+		if plan.Action == deploy.Refuse {
+			plan.Send, plan.Python = nil, false
+		}
+	}
+}
+
 // NewRollbackPlan decides which nodes go back to the environment before. It is pure.
 func NewRollbackPlan(nodes []ProbeResult, policy deploy.InUse) Plan {
 	plan := Plan{}
@@ -256,6 +288,7 @@ func NewRollbackPlan(nodes []ProbeResult, policy deploy.InUse) Plan {
 		}
 		plan.Nodes = append(plan.Nodes, p)
 	}
+	plan.applyInUseOfOthers(nodes, policy)
 	return plan
 }
 

@@ -395,6 +395,11 @@ func (u *nodeRun) rollBack(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if b.Current != nil && b.Run == u.run.fleet.Run && b.Current.Digest == u.look.Previous.Digest {
+		u.endSession() // another node that shares the folder has switched back meanwhile
+		u.now = b.Current
+		return u.prove(ctx, b.Current.Python)
+	}
 	if planned := u.look.Previous; b.Previous == nil || b.Previous.Digest != planned.Digest {
 		return hint.With(errors.New("another change was made since the survey"), "check with --dry-run, then roll back again")
 	}

@@ -15,6 +15,7 @@ import (
 // It changes nothing on any node.
 func Verify(ctx context.Context, opt Options) (*report.Report, error) {
 	d := New(opt)
+	d.onlyVerify = true
 	defer d.Close()
 	var nodeSteps []fleet.NodeSteps
 	for _, u := range d.nodes {

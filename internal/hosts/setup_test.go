@@ -76,6 +76,8 @@ func TestAssigned(t *testing.T) {
 		"A=1;B=2&&x":                           {"A=[…];B=[…]&&x", [][2]string{{"A", "1"}, {"B", "2"}}},
 		"--env=NGC=nvapi-1":                    {"--env=[…]", [][2]string{{"env", "NGC=nvapi-1"}, {"NGC", "nvapi-1"}}},
 		"A= B":                                 {"A= B", nil},
+		`A='it'\''s' B=x"y z"w C=a\ b`:         {"A=[…] B=[…] C=[…]", [][2]string{{"A", "it's"}, {"B", "xy zw"}, {"C", "a b"}}},
+		`export A="never ends`:                 {"export A=[…]", [][2]string{{"A", "never ends"}}},
 		"PATH=/a:$PATH":                        {"PATH=[…]", [][2]string{{"PATH", "/a:$PATH"}}},
 	} {
 		if got := hosts.HideValues(text); got != want.hidden {

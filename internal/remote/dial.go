@@ -56,7 +56,7 @@ type SSH struct {
 	opt      Options
 	config   *clientConfig
 	hostKeys *hostKeys
-	jumps    *pool
+	jumps    *sharedConns[*sshConn]
 	logins   *loginLimiter
 	masters  *masters
 	answers  *Answers
@@ -90,7 +90,7 @@ func NewSSH(opt Options) *SSH {
 		opt:      opt,
 		config:   newClientConfig(opt.Config, opt.Note),
 		hostKeys: &hostKeys{},
-		jumps:    &pool{shared: map[string]*sharedConn{}},
+		jumps:    newJumps(),
 		logins:   &loginLimiter{servers: map[string]*loginSlots{}},
 		masters:  &masters{taken: map[string]int{}},
 		answers:  opt.Answers,
@@ -134,7 +134,7 @@ func (d *SSH) dial(ctx context.Context, t Target) (*sshConn, error) {
 		if err != nil {
 			return nil, fmt.Errorf("through jump host %s: %w", last.Address, err)
 		}
-		hop, release = jump.forward, done
+		hop, release = jump.conn.forward, done
 	}
 	c, err := d.connect(ctx, t, func(clock *deadline) (*sshConn, error) { return d.reach(clock, t, hop, keys) })
 	if err != nil {

@@ -34,7 +34,7 @@ func (d *SSH) dialOpenSSH(ctx context.Context, t Target) (*sshConn, error) {
 		if err != nil {
 			return nil, fmt.Errorf("through jump host %s: %w", last.Address, err)
 		}
-		behind, release = jump.link.(*opensshLink), done
+		behind, release = jump.conn.link.(*opensshLink), done
 	}
 	c, err := d.connect(ctx, t, func(clock *deadline) (*sshConn, error) { return d.master(clock, program, t, behind) })
 	if err != nil {

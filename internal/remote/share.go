@@ -18,7 +18,7 @@ const perConn = 3
 // handshake. If the node refuses a further session on the connection, the caller gets another
 // connection.
 func WithSharing(d Dialer) Dialer {
-	return &sharingDialer{dialer: d, open: map[string][]*sharedDial{}}
+	return &sharingDialer{d, newSharedConns[Conn](perConn, nil)}
 }
 
 // Close closes the wrapped dialer if it holds resources.
@@ -52,118 +52,18 @@ func closeDialer(d Dialer) error {
 
 type sharingDialer struct {
 	dialer Dialer
-	mu     sync.Mutex
-	open   map[string][]*sharedDial
-}
-
-// sharedDial is a shared connection or the attempt to open one.
-type sharedDial struct {
-	ready  chan struct{} // closed once conn or err is set
-	conn   Conn
-	err    error
-	users  int
-	broken bool               // a user has seen the connection end
-	cancel context.CancelFunc // ends the attempt
-}
-
-// usable reports whether another user may join; the caller holds the dialer's mu.
-func (s *sharedDial) usable() bool {
-	if s.users >= perConn {
-		return false
-	}
-	select {
-	case <-s.ready:
-	default:
-		return true // the attempt is still under way
-	}
-	dead, known := s.conn.(interface{ isDead() bool })
-	return s.err == nil && !s.broken && (!known || !dead.isDead())
+	conns  *sharedConns[Conn]
 }
 
 // Dial implements Dialer.
 func (d *sharingDialer) Dial(ctx context.Context, t Target) (Conn, error) {
-	key := shareKey(t)
-	d.mu.Lock()
-	var s *sharedDial
-	for _, one := range d.open[key] {
-		if one.usable() {
-			s = one
-			break
-		}
-	}
-	if s == nil {
-		s = &sharedDial{ready: make(chan struct{})}
-		// The attempt has a context of its own: if the first caller gives up, the others still get
-		// the connection.
-		var lasting context.Context
-		lasting, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
-		d.open[key] = append(d.open[key], s)
-		go d.dial(lasting, key, s, t)
-	}
-	s.users++
-	d.mu.Unlock()
-	release := sync.OnceFunc(func() { d.release(key, s) })
-	select {
-	case <-s.ready:
-	case <-ctx.Done():
-		release()
-		return nil, ctx.Err()
-	}
-	if s.err != nil {
-		release()
-		return nil, s.err
+	s, release, err := d.conns.get(ctx, shareKey(t), func(ctx context.Context) (Conn, error) { return d.dialer.Dial(ctx, t) })
+	if err != nil {
+		return nil, err
 	}
 	ended, end := context.WithCancel(context.Background())
-	lost := func() {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		s.broken = true
-	}
-	return &share{conn: s.conn, dialer: d.dialer, target: t, release: release, broke: lost, ended: ended, end: end}, nil
-}
-
-func (d *sharingDialer) dial(ctx context.Context, key string, s *sharedDial, t Target) {
-	conn, err := d.dialer.Dial(ctx, t)
-	d.mu.Lock()
-	s.conn, s.err = conn, err
-	unused := s.users == 0
-	if err != nil || unused {
-		d.forget(key, s)
-	}
-	close(s.ready)
-	d.mu.Unlock()
-	if unused && conn != nil {
-		conn.Close() //nolint:errcheck // nobody has used it
-	}
-}
-
-func (d *sharingDialer) release(key string, s *sharedDial) {
-	d.mu.Lock()
-	s.users--
-	last := s.users == 0
-	if last {
-		d.forget(key, s)
-	}
-	conn := s.conn
-	d.mu.Unlock()
-	if last {
-		s.cancel()
-		if conn != nil {
-			conn.Close() //nolint:errcheck // nothing is under way
-		}
-	}
-}
-
-// forget removes s from the connections that others may join; the caller holds mu.
-func (d *sharingDialer) forget(key string, s *sharedDial) {
-	for i, one := range d.open[key] {
-		if one == s {
-			d.open[key] = append(d.open[key][:i:i], d.open[key][i+1:]...)
-		}
-	}
-	if len(d.open[key]) == 0 {
-		delete(d.open, key)
-	}
+	lost := func() { d.conns.markLost(s) }
+	return &share{conn: s.conn, dialer: d.dialer, target: t, release: release, markLost: lost, ended: ended, end: end}, nil
 }
 
 // shareKey returns a key that is equal for targets with the same address, login and jump hosts,
@@ -181,13 +81,13 @@ func shareKey(t Target) string {
 // share is one user's part of a connection. If the node refuses it a session, it opens a connection
 // of its own.
 type share struct {
-	conn    Conn
-	dialer  Dialer
-	target  Target
-	release func()
-	broke   func()          // marks the shared connection as lost
-	ended   context.Context // ended by Close
-	end     context.CancelFunc
+	conn     Conn
+	dialer   Dialer
+	target   Target
+	release  func()
+	markLost func()          // of the shared connection
+	ended    context.Context // ended by Close
+	end      context.CancelFunc
 
 	mu  sync.Mutex
 	own Conn
@@ -214,7 +114,7 @@ func (s *share) again(ctx context.Context, do func(context.Context, Conn) error)
 	defer context.AfterFunc(s.ended, cancel)()
 	err := do(limited, s.conn)
 	if errors.Is(err, ErrLost) {
-		s.broke()
+		s.markLost()
 	}
 	if errors.Is(err, errNoSession) {
 		var own Conn

@@ -61,6 +61,9 @@ func (r *run) checkNames(context.Context) {
 		why := m.survey.Master.failureReason()
 		if why == "" {
 			why = m.survey.Master.OK.Error
+			if why == "" && len(m.survey.Master.OK.Addresses) == 0 {
+				why = "it has no address there"
+			}
 		}
 		if why != "" {
 			m.addFinding(Names, Error, fmt.Sprintf("run getent hosts %s there, check /etc/hosts and /etc/resolv.conf; or give an address: --master", master), "the node cannot resolve the master's address %s: %s", master, why)

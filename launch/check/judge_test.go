@@ -104,6 +104,10 @@ func TestJudgements(t *testing.T) {
 		{"null", func(r *run) {
 			r.members[1].survey.Master = part[resolved]{}
 		}, func(r *run) { r.checkNames(t.Context()) }, "n2 error: the node cannot resolve the master's address n1: no answer"},
+		{"no address", func(r *run) {
+			r.members = r.members[:1]
+			r.members[0].survey.Master = known(resolved{"n1", nil, ""})
+		}, func(r *run) { r.checkNames(t.Context()) }, "n1 error: the node cannot resolve the master's address n1: it has no address there"},
 		{"the own name is loopback", func(r *run) {
 			r.members[1].survey.Host = known(resolved{"n2", []string{"127.0.1.1"}, ""})
 			r.members[2].survey.Host = known(resolved{"n3", []string{"127.0.1.1"}, ""})

@@ -28,6 +28,10 @@ func (l *entries) addProduct(m, exclude yamldoc.Pair, defaults settings) {
 		axes = append(axes, a)
 		total = min(total*len(a.values), MaxEntries+1)
 	}
+	hasAxis := func(key string) bool { return slices.ContainsFunc(axes, func(a axis) bool { return a.key == key }) }
+	if hasAxis("arch") && hasAxis("gpu") {
+		l.Add(m.At, "keep one of them", "arch and gpu both say for which GPUs a wheel is")
+	}
 	if total > MaxEntries {
 		l.Add(m.At, "", "the matrix has more than %d wheels", MaxEntries)
 		return

@@ -89,6 +89,7 @@ func TestMistakes(t *testing.T) {
 		"matrix: {python: []}":                             "m:1:18: python is empty",
 		"matrix: {name: [a]}":                              "m:1:10: unknown key \"name\" in matrix",
 		"matrix: {python: 3.11}":                           "m:1:18: python must be a list, but this is a decimal number",
+		"matrix: {arch: [7.0], gpu: [H100]}":               "arch and gpu both say",
 		"exclude: [{python: 3.11}]":                        "exclude needs a matrix",
 		"matrix: {arch: [8.0]}\nexclude: [{arch: 9.0}]":    "m:2:11: this excludes nothing",
 		"matrix: {arch: [8.0]}\nexclude: [{arch: 8.0}]":    "m:1:1: the matrix is empty: exclude removes all of it",
