@@ -429,14 +429,14 @@ func (u *nodeRun) undo(ctx context.Context) {
 	err := u.session.Ask(limited, agent.Order{"do": "undo"}, &is)
 	u.endSession()
 	if err != nil {
-		is, err = u.inspectAgain(limited, err)
+		is, err = inspectAgain(limited, u, err)
 	}
 	u.describe(is, err)
 }
 
 // inspectAgain finds out which environment is current after the agent was lost. It starts another
 // agent, over a new connection if needed.
-func (u *nodeRun) inspectAgain(ctx context.Context, lost error) (undoReply, error) {
+func inspectAgain(ctx context.Context, u *nodeRun, lost error) (undoReply, error) {
 	if errors.Is(lost, remote.ErrLost) {
 		if err := u.Reconnect(ctx); err != nil {
 			return undoReply{}, err
