@@ -169,27 +169,12 @@ func listTar(ctx context.Context, r io.Reader) (*layerFiles, error) {
 	}
 }
 
-// packages returns the distributions in site-packages: by normalised name their versions, sorted. An
-// installation that was cut off may leave the metadata of two.
-func (l listing) packages(site string) map[string][]string {
-	found := map[string][]string{}
-	for name := range l {
-		if m := distInfoFile.FindStringSubmatch(name); m != nil && m[1] == site {
-			of := pypi.CanonPackageName(m[2])
-			if !slices.Contains(found[of], m[3]) {
-				found[of] = append(found[of], m[3])
-				slices.Sort(found[of])
-			}
-		}
-	}
-	return found
-}
-
 // distribution is an installed distribution. Its name is that of its metadata's folder, which may be
 // spelled in another way than that of a newer wheel: PyYAML, pyyaml.
 type distribution struct{ name, version string }
 
-// distributions returns the installed versions of a distribution, whatever the spelling of its name.
+// distributions returns the installed versions of a distribution, whatever the spelling of its name,
+// sorted. An installation that was cut off may leave the metadata of two.
 func (l listing) distributions(site, name string) []distribution {
 	var all []distribution
 	for file := range l {
@@ -204,6 +189,15 @@ func (l listing) distributions(site, name string) []distribution {
 	slices.SortFunc(all, func(a, b distribution) int {
 		return cmp.Or(strings.Compare(a.name, b.name), strings.Compare(a.version, b.version))
 	})
+	return all
+}
+
+// versions returns the installed versions of a distribution.
+func (l listing) versions(site, name string) []string {
+	var all []string
+	for _, d := range l.distributions(site, name) {
+		all = append(all, d.version)
+	}
 	return all
 }
 
@@ -238,7 +232,7 @@ func (l listing) facts(site string, glibcOf func(image string) string) (*evidenc
 	site = strings.TrimPrefix(site, "/")
 	if site == "" {
 		for _, s := range l.sites() {
-			if _, ok := l.packages(s)["torch"]; ok {
+			if len(l.distributions(s, "torch")) > 0 {
 				e.addSite("/"+s, "the files of torch")
 			}
 		}
@@ -261,15 +255,15 @@ var (
 
 // addPackages notes torch and DeepSpeed in a folder of packages.
 func (l listing) addPackages(e *evidence, site string) error {
-	have := l.packages(site)
-	for _, version := range orNone(have["torch"]) {
+	torch := l.versions(site, "torch")
+	for _, version := range orNone(torch) {
 		e.addTorch(version, "the files of torch")
 	}
-	for _, version := range orNone(have["deepspeed"]) {
+	for _, version := range orNone(l.versions(site, "deepspeed")) {
 		e.add(FactDeepSpeed, version, "the files of the base")
 	}
 	f, ok := l[path.Join(site, "torch/version.py")]
-	if !ok || len(have["torch"]) == 0 {
+	if !ok || len(torch) == 0 {
 		return nil
 	}
 	text, err := f.read()
