@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
 	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // isSquashfs reports whether an output is a squashfs.
@@ -121,7 +122,7 @@ func newestEntry(ctx context.Context, image v1.Image) (time.Time, error) {
 	newest := time.Unix(0, 0)
 	files := flatten(image)
 	defer files.Close()
-	for r := tar.NewReader(contextReader{ctx, files}); ; {
+	for r := tar.NewReader(wheel.NewContextReader(ctx, files)); ; {
 		entry, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			return newest, nil

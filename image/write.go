@@ -22,6 +22,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // write puts the image where the user wants it.
@@ -164,21 +165,8 @@ func (t *archiveWriter) file(name string, size int64, r io.Reader) error {
 	if err := t.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o644, Size: size, ModTime: t.at}); err != nil {
 		return err
 	}
-	_, err := io.Copy(t, contextReader{t.ctx, r})
+	_, err := io.Copy(t, wheel.NewContextReader(t.ctx, r))
 	return err
-}
-
-// contextReader ends a long read when its context does.
-type contextReader struct {
-	ctx context.Context //nolint:containedctx // of one read
-	io.Reader
-}
-
-func (r contextReader) Read(p []byte) (int, error) {
-	if err := context.Cause(r.ctx); err != nil {
-		return 0, err
-	}
-	return r.Reader.Read(p)
 }
 
 // text writes a document.

@@ -54,7 +54,7 @@ func (p folder) putFile(ctx context.Context, f File, sent func(int64)) error {
 		return err
 	}
 	err := f.withBody(sent, func(b *body) error {
-		return atomicfile.Create(filepath.Join(p.dir, f.Name), contextReader{ctx, b}, 0o644)
+		return atomicfile.Create(filepath.Join(p.dir, f.Name), wheel.NewContextReader(ctx, b), 0o644)
 	})
 	if errors.Is(err, fs.ErrExist) { // somebody else published it meanwhile
 		now, err := p.lookFile(ctx, f)
@@ -64,19 +64,6 @@ func (p folder) putFile(ctx context.Context, f File, sent func(int64)) error {
 		return err
 	}
 	return err
-}
-
-// contextReader fails when the run ends.
-type contextReader struct {
-	ctx context.Context //nolint:containedctx // a reader has no other way to it
-	in  *body
-}
-
-func (r contextReader) Read(p []byte) (int, error) {
-	if r.ctx.Err() != nil {
-		return 0, context.Cause(r.ctx)
-	}
-	return r.in.Read(p)
 }
 
 // indexFolder is a folder with an index that dsbuild index wrote. Package index adds the wheels.

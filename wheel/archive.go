@@ -406,7 +406,7 @@ func isASCII(s string) bool {
 func (a *Archive) hashFile(ctx context.Context) (sum string, size int64, err error) {
 	h := sha256.New()
 	whole := io.NewSectionReader(a.raw, 0, a.raw.Size())
-	size, err = io.Copy(h, contextReader{ctx, io.NopCloser(whole)})
+	size, err = io.Copy(h, NewContextReader(ctx, whole))
 	if err != nil && ctx.Err() == nil {
 		err = a.damagedError(err)
 	}

@@ -133,7 +133,10 @@ func (a elfFiles) extension(ctx context.Context, m Member) (*Extension, error) {
 	defer s.close()
 	open := func() (io.ReadCloser, error) {
 		r, err := a.Open(m.Name)
-		return contextReader{ctx, r}, err
+		return struct {
+			io.Reader
+			io.Closer
+		}{NewContextReader(ctx, r), r}, err
 	}
 	object, err := elf.Read(open, m.Size, s.sinkFor)
 	if err != nil {
@@ -156,15 +159,17 @@ func (a elfFiles) isELF(name string) (bool, error) {
 	return elf.IsELF(head[:n]), err
 }
 
-// contextReader ends a long read when its context does.
+// NewContextReader returns a reader of r that ends a long read when ctx does.
+func NewContextReader(ctx context.Context, r io.Reader) io.Reader { return contextReader{ctx, r} }
+
 type contextReader struct {
-	ctx context.Context //nolint:containedctx // lives as long as one read of one member
-	io.ReadCloser
+	ctx context.Context //nolint:containedctx // lives as long as one read of one file
+	io.Reader
 }
 
 func (r contextReader) Read(p []byte) (int, error) {
 	if r.ctx.Err() != nil {
 		return 0, context.Cause(r.ctx)
 	}
-	return r.ReadCloser.Read(p)
+	return r.Reader.Read(p)
 }

@@ -415,7 +415,7 @@ func (a *Archive) hashes(ctx context.Context, c Contents) (map[string]string, er
 			return nil, err
 		}
 		h := sha256.New()
-		_, err = io.Copy(h, contextReader{ctx, r})
+		_, err = io.Copy(h, NewContextReader(ctx, r))
 		if err = errors.Join(err, r.Close()); err != nil {
 			return nil, err
 		}
