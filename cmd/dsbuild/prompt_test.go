@@ -25,6 +25,7 @@ type screen struct {
 	master, tty *os.File
 	mu          sync.Mutex
 	text        bytes.Buffer
+	done        chan struct{} // closed once all that was written has arrived
 }
 
 func newScreen(t *testing.T) *screen {
@@ -33,16 +34,15 @@ func newScreen(t *testing.T) *screen {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &screen{master: master, tty: tty}
-	done := make(chan struct{})
+	s := &screen{master: master, tty: tty, done: make(chan struct{})}
 	go func() {
-		defer close(done)
+		defer close(s.done)
 		io.Copy(s, master)
 	}()
 	t.Cleanup(func() {
 		tty.Close()
 		master.Close()
-		<-done
+		<-s.done
 	})
 	return s
 }

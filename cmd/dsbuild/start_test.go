@@ -10,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // atMenu is dsbuild start at a real terminal, in a folder with two programs.
@@ -64,8 +63,8 @@ func (m *atMenu) ends(t *testing.T, code int) string {
 	if got := m.cmd.ProcessState.ExitCode(); got != code {
 		t.Errorf("exit code %d, want %d; on the screen: %q", got, code, m)
 	}
-	// What it wrote last may still be on its way.
-	time.Sleep(50 * time.Millisecond)
+	m.tty.Close() // the last one: the terminal ends behind what was written
+	<-m.done
 	return strings.ReplaceAll(m.String(), "\r\n", "\n")
 }
 
