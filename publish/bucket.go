@@ -191,17 +191,14 @@ func (b *bucket) putFile(ctx context.Context, f File, sent func(int64)) error {
 	if statusOf(err) != http.StatusPreconditionFailed && statusOf(err) != http.StatusConflict {
 		return err
 	}
-	// Somebody else has published it meanwhile, or tried to.
-	switch now, lookErr := b.lookFile(ctx, f); {
-	case lookErr != nil:
-		return lookErr
-	case now == same:
-		return nil
-	case now == other:
-		return &ConflictError{[]string{f.Name}}
+	if taken := compareTaken(ctx, b.lookFile, f, errAbsent); !errors.Is(taken, errAbsent) {
+		return taken
 	}
-	return b.putOnce(ctx, f, sent, true)
+	return b.putOnce(ctx, f, sent, true) // somebody else only tried to publish it
 }
+
+// errAbsent says that nobody has published a file that a bucket refused.
+var errAbsent = errors.New("the file is not there")
 
 func (b *bucket) putOnce(ctx context.Context, f File, sent func(int64), isNew bool) error {
 	return f.withBody(sent, func(in *body) error {

@@ -199,25 +199,12 @@ func (p *github) putFile(ctx context.Context, f File, sent func(int64)) error {
 	})
 	switch {
 	case statusOf(err) == http.StatusUnprocessableEntity && strings.Contains(err.Error(), "already_exists"):
-		return p.compareAgain(ctx, f, err)
+		p.forget() // the asset came meanwhile
+		return compareTaken(ctx, p.lookFile, f, err)
 	case err != nil:
 		return err
 	case stored.Name != f.Name:
 		return fmt.Errorf("%s: GitHub has stored %s under the name %q", p.repo, f.Name, stored.Name)
 	}
 	return nil
-}
-
-// compareAgain handles an asset that came meanwhile.
-func (p *github) compareAgain(ctx context.Context, f File, refused error) error {
-	p.forget()
-	switch now, err := p.lookFile(ctx, f); {
-	case err != nil:
-		return err
-	case now == same:
-		return nil
-	case now == other:
-		return &ConflictError{[]string{f.Name}}
-	}
-	return refused
 }

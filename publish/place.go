@@ -93,6 +93,20 @@ func (p eachFile) arrived(ctx context.Context, f File) (bool, error) {
 	}
 }
 
+// compareTaken handles a place that refused a file because another run may have published it meanwhile:
+// it returns nil if the same bytes are there now, a *ConflictError for others, and refused for none.
+func compareTaken(ctx context.Context, look func(context.Context, File) (state, error), f File, refused error) error {
+	switch now, err := look(ctx, f); {
+	case err != nil:
+		return err
+	case now == same:
+		return nil
+	case now == other:
+		return &ConflictError{[]string{f.Name}}
+	}
+	return refused
+}
+
 // withAccessHint tells of the credentials if a server refuses them.
 func withAccessHint(err error, access string) error {
 	switch statusOf(err) {

@@ -144,16 +144,7 @@ func (p *uploadIndex) putFile(ctx context.Context, f File, sent func(int64)) err
 	if p.check == "" {
 		return hint.With(&ConflictError{[]string{f.Name}}, "give --check-url, the simple index that lists what is there: then dsbuild compares the bytes, and sends no file twice")
 	}
-	now, lookErr := p.lookFile(ctx, f)
-	switch {
-	case lookErr != nil:
-		return lookErr
-	case now == same:
-		return nil
-	case now == other:
-		return &ConflictError{[]string{f.Name}}
-	}
-	return err
+	return compareTaken(ctx, p.lookFile, f, err)
 }
 
 // saysTaken reports whether an index refused a file because it has one of that name. PyPI and
