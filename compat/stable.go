@@ -70,7 +70,7 @@ func (a *evaluation) chooseABI() {
 		}
 		a.toolchain.ABI = wheel.StableABI
 	}
-	if a.toolchain.ABI == wheel.StableABI && tooOld == "" {
+	if a.toolchain.ABI == wheel.StableABI {
 		a.toolchain.PythonFrom = a.oldestStablePython()
 	}
 }

@@ -173,32 +173,26 @@ func listTar(ctx context.Context, r io.Reader) (*layerFiles, error) {
 // spelled in another way than that of a newer wheel: PyYAML, pyyaml.
 type distribution struct{ name, version string }
 
-// distributions returns the installed versions of a distribution, whatever the spelling of its name,
-// sorted. An installation that was cut off may leave the metadata of two.
-func (l listing) distributions(site, name string) []distribution {
-	var all []distribution
+// packages returns the distributions in site-packages by normalised name, sorted. An installation that
+// was cut off may leave the metadata of two.
+func (l listing) packages(site string) map[string][]distribution {
+	found := map[string][]distribution{}
 	for file := range l {
 		m := distInfoFile.FindStringSubmatch(file)
-		if m == nil || m[1] != site || pypi.CanonPackageName(m[2]) != pypi.CanonPackageName(name) {
+		if m == nil || m[1] != site {
 			continue
 		}
-		if d := (distribution{m[2], m[3]}); !slices.Contains(all, d) {
-			all = append(all, d)
+		of, d := pypi.CanonPackageName(m[2]), distribution{m[2], m[3]}
+		if !slices.Contains(found[of], d) {
+			found[of] = append(found[of], d)
 		}
 	}
-	slices.SortFunc(all, func(a, b distribution) int {
-		return cmp.Or(strings.Compare(a.name, b.name), strings.Compare(a.version, b.version))
-	})
-	return all
-}
-
-// versions returns the installed versions of a distribution.
-func (l listing) versions(site, name string) []string {
-	var all []string
-	for _, d := range l.distributions(site, name) {
-		all = append(all, d.version)
+	for _, all := range found {
+		slices.SortFunc(all, func(a, b distribution) int {
+			return cmp.Or(strings.Compare(a.name, b.name), strings.Compare(a.version, b.version))
+		})
 	}
-	return all
+	return found
 }
 
 // sites returns the folders of packages, sorted.
@@ -232,7 +226,7 @@ func (l listing) facts(site string, glibcOf func(image string) string) (*evidenc
 	site = strings.TrimPrefix(site, "/")
 	if site == "" {
 		for _, s := range l.sites() {
-			if len(l.distributions(s, "torch")) > 0 {
+			if _, ok := l.packages(s)["torch"]; ok {
 				e.addSite("/"+s, "the files of torch")
 			}
 		}
@@ -255,15 +249,15 @@ var (
 
 // addPackages notes torch and DeepSpeed in a folder of packages.
 func (l listing) addPackages(e *evidence, site string) error {
-	torch := l.versions(site, "torch")
-	for _, version := range orNone(torch) {
+	have := l.packages(site)
+	for _, version := range versionsOrNone(have["torch"]) {
 		e.addTorch(version, "the files of torch")
 	}
-	for _, version := range orNone(l.versions(site, "deepspeed")) {
+	for _, version := range versionsOrNone(have["deepspeed"]) {
 		e.add(FactDeepSpeed, version, "the files of the base")
 	}
 	f, ok := l[path.Join(site, "torch/version.py")]
-	if !ok || len(torch) == 0 {
+	if !ok || len(have["torch"]) == 0 {
 		return nil
 	}
 	text, err := f.read()
@@ -279,9 +273,14 @@ func (l listing) addPackages(e *evidence, site string) error {
 	return nil
 }
 
-func orNone(versions []string) []string {
-	if len(versions) == 0 {
+// versionsOrNone returns the versions of a distribution; None if it is not installed.
+func versionsOrNone(installed []distribution) []string {
+	if len(installed) == 0 {
 		return []string{None}
+	}
+	versions := make([]string, len(installed))
+	for i, d := range installed {
+		versions[i] = d.version
 	}
 	return versions
 }

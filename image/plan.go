@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"deps.dev/util/pypi"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/dsbuild/dsbuild/compat"
@@ -342,9 +343,10 @@ func (p *Plan) nodeFacts(m wheel.Manifest) node.Facts {
 func (p *Plan) replaceOld(config *v1.ConfigFile) error {
 	site := strings.TrimPrefix(p.target.site, "/")
 	if p.files != nil {
+		have := p.files.packages(site)
 		for _, w := range p.opt.Wheels {
 			name, _ := wheel.ParseFileName(filepath.Base(w.Path))
-			for _, old := range p.files.distributions(site, name.Name) {
+			for _, old := range have[pypi.CanonPackageName(name.Name)] {
 				p.hideDistribution(site, old)
 			}
 		}

@@ -255,8 +255,12 @@ func read(ctx context.Context, opt Options) ([]Toolchain, error) {
 		return nil, &ConflictError{"no wheels for the index", "name a wheel, or a folder with wheels"}
 	}
 	found := toolchains{}
-	named := map[string]*Wheel{}
-	of := map[string]Toolchain{} // by the wheel's name
+	type sortedWheel struct {
+		Wheel
+		toolchain Toolchain
+	}
+	var all []*sortedWheel
+	named := map[string]*sortedWheel{}
 	var wrong []error
 	for _, file := range opt.Wheels {
 		w, tc, err := open(ctx, file)
@@ -275,13 +279,14 @@ func read(ctx context.Context, opt Options) ([]Toolchain, error) {
 			other.merge(w)
 			continue
 		}
-		named[w.Name], of[w.Name] = &w, tc
+		named[w.Name] = &sortedWheel{w, tc}
+		all = append(all, named[w.Name])
 	}
 	if len(wrong) > 0 {
 		return nil, errors.Join(wrong...)
 	}
-	for name, w := range named {
-		found.add(*w, of[name])
+	for _, w := range all {
+		found.add(w.Wheel, w.toolchain)
 	}
 	return found.sorted(opt.URL), nil
 }

@@ -210,17 +210,11 @@ func jumpOf(command string) (string, error) {
 		return "", other
 	}
 	host := rest[0]
-	if strings.Contains(host, "@") {
-		user = ""
+	if login, address, found := strings.Cut(host, "@"); found {
+		user, host = login+"@", address
 	}
-	login, address, found := strings.Cut(host, "@")
-	if !found {
-		login, address = "", host
-	} else {
-		login += "@"
+	if port != "" && strings.Contains(host, ":") && !strings.HasPrefix(host, "[") {
+		host = "[" + host + "]"
 	}
-	if port != "" && strings.Contains(address, ":") && !strings.HasPrefix(address, "[") {
-		address = "[" + address + "]"
-	}
-	return user + login + address + port, nil
+	return user + host + port, nil
 }

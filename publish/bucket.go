@@ -191,14 +191,11 @@ func (b *bucket) putFile(ctx context.Context, f File, sent func(int64)) error {
 	if statusOf(err) != http.StatusPreconditionFailed && statusOf(err) != http.StatusConflict {
 		return err
 	}
-	if taken := compareTaken(ctx, b.lookFile, f, errAbsent); !errors.Is(taken, errAbsent) {
+	if taken := compareTaken(ctx, b.lookFile, f, err); !errors.Is(taken, err) {
 		return taken
 	}
 	return b.putOnce(ctx, f, sent, true) // somebody else only tried to publish it
 }
-
-// errAbsent says that nobody has published a file that a bucket refused.
-var errAbsent = errors.New("the file is not there")
 
 func (b *bucket) putOnce(ctx context.Context, f File, sent func(int64), isNew bool) error {
 	return f.withBody(sent, func(in *body) error {

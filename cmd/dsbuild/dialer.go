@@ -134,7 +134,7 @@ func (o connectOptions) addDialer(ctx context.Context, a *app, inv *inventory.In
 			return err
 		}
 		ssh := remote.WithRetry(remote.NewSSH(remote.Options{
-			Way: remote.Client(o.ssh), Answers: answers, Askpass: askpass,
+			Client: remote.Client(o.ssh), Answers: answers, Askpass: askpass,
 			Note: func(text string) { a.reporter.Note("%s", text) },
 		}), 3, time.Second)
 		opt.Dialer = remote.WithSudo(remote.WithSharing(ssh), answers, remote.SudoLimit)

@@ -49,10 +49,10 @@ shell script.`,
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.files = args
-			if opts.rules && len(args) > 0 {
+			switch {
+			case opts.rules && len(args) > 0:
 				return usageErrorf(cmd.CommandPath(), "--rules reads no file: leave out %q", args[0])
-			}
-			if opts.rules {
+			case opts.rules:
 				return printRules(a, opts)
 			}
 			return runLint(cmd.Context(), a, opts)

@@ -116,7 +116,7 @@ func (r cutReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// What a node has is unknown if it does not let dsbuild in again after a lost connection.
+// The environment of a node is unknown if the node does not let dsbuild in again after a lost connection.
 func TestNoLoginAfterALostConnection(t *testing.T) {
 	t.Parallel()
 	x := newSite(t)
@@ -265,13 +265,23 @@ func (s *site) uv(t *testing.T, line string) (restore func()) {
 	}
 }
 
+// lockOfOneFile is a lock for the plans of nodes such as factsForLock.
+func lockOfOneFile() *environment.Lock {
+	set := environment.Set{Kind: environment.Kind{Machine: "x86_64", Glibc: "2.28"}, Digest: strings.Repeat("ab", 32), Files: []environment.File{{Name: "alpha", SHA256: "1", Size: 10}}}
+	return &environment.Lock{Python: "3.11", Sets: []environment.Set{set}}
+}
+
+// factsForLock are the facts of a node that lockOfOneFile serves.
+func factsForLock() node.Facts {
+	return node.Facts{Python: "3.11.2", Tag: "cp311", Platform: "linux_x86_64", Glibc: "2.31", CPU: "x86-64-v3"}
+}
+
 // Nodes that the lock has no files for, or whose CPU the wheel does not suit, are refused before
 // anything is sent.
 func TestPlanRefuses(t *testing.T) {
 	t.Parallel()
-	set := environment.Set{Kind: environment.Kind{Machine: "x86_64", Glibc: "2.28"}, Digest: strings.Repeat("ab", 32), Files: []environment.File{{Name: "alpha", SHA256: "1", Size: 10}}}
-	l := &environment.Lock{Python: "3.11", Sets: []environment.Set{set}}
-	fine := node.Facts{Python: "3.11.2", Tag: "cp311", Platform: "linux_x86_64", Glibc: "2.31", CPU: "x86-64-v3"}
+	l := lockOfOneFile()
+	fine := factsForLock()
 	room := envs.EnvironmentState{Free: 1 << 40, Writable: true}
 	for want, c := range map[string]struct {
 		change func(*envs.ProbeResult)
@@ -308,16 +318,15 @@ func TestPlanRefuses(t *testing.T) {
 // Nodes without room are one row of the plan, however much each has.
 func TestPlanFoldsFullDisks(t *testing.T) {
 	t.Parallel()
-	set := environment.Set{Kind: environment.Kind{Machine: "x86_64", Glibc: "2.28"}, Digest: strings.Repeat("ab", 32), Files: []environment.File{{Name: "alpha", SHA256: "1", Size: 10}}}
 	var nodes []envs.ProbeResult
 	for free := range int64(5) {
 		nodes = append(nodes, envs.ProbeResult{
 			Name:  fmt.Sprintf("gpu%d", free+1),
-			Facts: &node.Facts{Python: "3.11.2", Tag: "cp311", Platform: "linux_x86_64", Glibc: "2.31", CPU: "x86-64-v3"},
+			Facts: new(factsForLock()),
 			Look:  &envs.EnvironmentState{Place: "/opt/envs", Free: free << 20, Writable: true},
 		})
 	}
-	plan, err := envs.NewPlan(nodes, envs.PlanOptions{Lock: &environment.Lock{Python: "3.11", Sets: []environment.Set{set}}})
+	plan, err := envs.NewPlan(nodes, envs.PlanOptions{Lock: lockOfOneFile()})
 	var out strings.Builder
 	if err := joined(err, plan.Print(&out)); err != nil {
 		t.Fatal(err)
@@ -524,12 +533,11 @@ func TestSharedHome(t *testing.T) {
 // A job on one node uses the environment that all nodes with this folder have in common.
 func TestJobOnANodeWithTheSameFolder(t *testing.T) {
 	t.Parallel()
-	set := environment.Set{Kind: environment.Kind{Machine: "x86_64", Glibc: "2.28"}, Digest: strings.Repeat("ab", 32), Files: []environment.File{{Name: "alpha", SHA256: "1", Size: 10}}}
-	l := &environment.Lock{Python: "3.11", Sets: []environment.Set{set}}
+	l := lockOfOneFile()
 	survey := func(name, site string) envs.ProbeResult {
 		return envs.ProbeResult{
 			Name:  name,
-			Facts: &node.Facts{Python: "3.11.2", Tag: "cp311", Platform: "linux_x86_64", Glibc: "2.31", CPU: "x86-64-v3"},
+			Facts: new(factsForLock()),
 			Look:  &envs.EnvironmentState{Place: "/home/me/env", Site: site, Free: 1 << 40, Writable: true, Previous: &envs.InstalledEnvironment{}},
 		}
 	}

@@ -124,8 +124,10 @@ func (p *NodePlan) absent(err error) {
 	p.Action, p.Reasons, p.Hint, p.cause = deploy.Absent, []string{m.Text}, hint.Of(err), m.Cause
 }
 
+// refuse makes a plan that sends nothing.
 func (p *NodePlan) refuse(hint string, why ...string) {
 	p.Action, p.Reasons, p.Hint = deploy.Refuse, why, hint
+	p.Send, p.Python = nil, false
 }
 
 // refuseWithCause is refuse for a reason that holds the node's own details.
@@ -164,7 +166,7 @@ func (p *NodePlan) decide(tables *compat.Tables, n ProbeResult, opt PlanOptions)
 		p.send(n.Look, opt)
 	}
 	if p.Action == deploy.Install {
-		p.applyInUse(n.Processes, opt.InUse)
+		p.applyInUse(deploy.DescribeProcesses(n.Processes), opt.InUse)
 	}
 }
 
@@ -192,14 +194,12 @@ func (p *NodePlan) send(l *EnvironmentState, opt PlanOptions) {
 	if l.Free < need {
 		p.refuseWithCause("make room there, or set folder: in environment.yaml",
 			cause.Messagef("%s has %s free, %s are needed", node.ShownPath(l.Place), cause.Own(ui.Size(l.Free)), ui.Size(need)))
-		p.Send, p.Python = nil, false
 	}
 }
 
-// applyInUse applies the policy for an environment that processes use: a job would load the modules
-// of the new one through the link.
-func (p *NodePlan) applyInUse(processes node.Processes, policy deploy.InUse) {
-	what := deploy.DescribeProcesses(processes)
+// applyInUse applies the policy for an environment that processes use, as what describes: a job would load
+// the modules of the new one through the link. An empty description means no processes.
+func (p *NodePlan) applyInUse(what cause.Message, policy deploy.InUse) {
 	switch {
 	case what.Text == "":
 	case policy.Ignore:
@@ -208,7 +208,6 @@ func (p *NodePlan) applyInUse(processes node.Processes, policy deploy.InUse) {
 		p.Remarks, p.waits = append(p.Remarks, "waits up to "+ui.Duration(policy.Wait)+": "+what.Text), true
 	default:
 		p.refuseWithCause(deploy.InUseHint, what)
-		p.Send, p.Python = nil, false
 	}
 }
 
@@ -256,17 +255,11 @@ func (p *Plan) applyInUseOfOthers(nodes []ProbeResult, policy deploy.InUse) {
 		}
 		other := users[n.Look.Site]
 		what := cause.Messagef("its environments lie in a folder that it shares with %s, where %s", cause.Own(other.Name), deploy.DescribeProcesses(other.Processes))
-		switch {
-		case policy.Ignore:
-			plan.Remarks = append(plan.Remarks, what.Text)
-		case policy.Wait > 0: // dsbuild asks a node again only about its own processes
+		if policy.Wait > 0 && !policy.Ignore { // dsbuild asks a node again only about its own processes
 			plan.refuseWithCause("wait until these processes have ended, and run the same command again", what)
-		default:
-			plan.refuseWithCause(deploy.InUseHint, what)
+			continue
 		}
-		if plan.Action == deploy.Refuse {
-			plan.Send, plan.Python = nil, false
-		}
+		plan.applyInUse(what, policy)
 	}
 }
 
@@ -284,7 +277,7 @@ func NewRollbackPlan(nodes []ProbeResult, policy deploy.InUse) Plan {
 			p.refuse("a node keeps only the environment before the last switch", "there is nothing to go back to")
 		default:
 			p.Action = deploy.Rollback
-			p.applyInUse(n.Processes, policy)
+			p.applyInUse(deploy.DescribeProcesses(n.Processes), policy)
 		}
 		plan.Nodes = append(plan.Nodes, p)
 	}

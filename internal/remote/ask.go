@@ -142,7 +142,7 @@ func (a *Answers) beginTrial(ctx context.Context, key string, ask func() (string
 	}
 }
 
-// fail ends a loan without an answer. If ctx ended, only this login has gone, and the next login
+// fail ends a trial without an answer. If ctx ended, only this login has gone, and the next login
 // may ask again.
 func (l *secretTrial) fail(ctx context.Context, err error) {
 	if ctx.Err() == nil {

@@ -347,7 +347,7 @@ Host gpu* jump direct
 		}
 	}
 	configured(t, text)
-	native := remote.NewSSH(remote.Options{Config: write(t, "config", text), Way: remote.Native})
+	native := remote.NewSSH(remote.Options{Config: write(t, "config", text), Client: remote.Native})
 	refused(t, native, remote.Target{Address: "gpu1"})
 	refused(t, native, remote.Target{Address: "far"})
 	auto := configured(t, text)

@@ -28,7 +28,7 @@ func thisWay(opt remote.Options) remote.Options {
 	if err != nil {
 		panic(err)
 	}
-	opt.Way, opt.Askpass = remote.OpenSSH, program
+	opt.Client, opt.Askpass = remote.OpenSSH, program
 	opt.Timeout = max(opt.Timeout, 4*time.Second) // a process starts more slowly than a goroutine
 	return opt
 }

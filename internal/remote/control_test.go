@@ -324,7 +324,7 @@ func TestControlMasterAlone(t *testing.T) {
 		c.Close()
 	}
 	// dsbuild's own SSH does not use it.
-	native := remote.NewSSH(remote.Options{Config: config, AgentSocket: "none", Way: remote.Native})
+	native := remote.NewSSH(remote.Options{Config: config, AgentSocket: "none", Client: remote.Native})
 	if _, err := native.Dial(t.Context(), ridden()); !errors.Is(err, remote.ErrAuth) {
 		t.Errorf("native: %v", err)
 	}

@@ -40,7 +40,7 @@ type Options struct {
 	// does when too many connect at once. It doubles each time. 0 means 500 ms.
 	Pause time.Duration
 	// Way selects the SSH implementation; "" means Auto.
-	Way Client
+	Client Client
 	// Askpass is the program through which ssh asks for passwords. It must call Askpass when it
 	// begins. With "", ssh asks nobody.
 	Askpass string

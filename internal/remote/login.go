@@ -34,7 +34,7 @@ type login struct {
 	asks   bool         // this round had a question
 	mute   bool         // keyboard-interactive asks nothing here
 	last   string       // the method under way
-	loan   *secretTrial // of a password that is valid on other nodes too
+	trial  *secretTrial // of a password that is valid on other nodes too
 	gaveUp error
 }
 
@@ -149,10 +149,10 @@ func (l *login) answer(prompt string, echo bool) (string, error) {
 	if echo || !passwordPrompt.MatchString(strings.TrimSpace(prompt)) {
 		return ask()
 	}
-	if l.loan != nil { // the password was wrong here
+	if l.trial != nil { // the password was wrong here
 		text, err := ask()
-		if err == nil && l.loan.first {
-			l.loan.text = text
+		if err == nil && l.trial.first {
+			l.trial.text = text
 		}
 		return text, err
 	}
@@ -161,10 +161,10 @@ func (l *login) answer(prompt string, echo bool) (string, error) {
 		key += " at " + hostPort(l.target)
 	}
 	var err error
-	if l.loan, err = l.answers.beginTrial(l.ctx, key, ask); err != nil {
+	if l.trial, err = l.answers.beginTrial(l.ctx, key, ask); err != nil {
 		return "", err
 	}
-	return l.loan.text, nil
+	return l.trial.text, nil
 }
 
 // who returns the node's name for the person.
@@ -183,16 +183,16 @@ func (l *login) who() string {
 	return at
 }
 
-// end settles the loan of the password. err is the error of the login.
+// end settles the trial of the password. err is the error of the login.
 func (l *login) end(err error) {
 	switch {
-	case l.loan == nil:
+	case l.trial == nil:
 	case err == nil:
-		l.loan.prove()
+		l.trial.prove()
 	case errors.Is(err, ErrAuth):
-		l.loan.refuse(fmt.Errorf("%s refused the password; dsbuild tries it nowhere else", l.who()))
+		l.trial.refuse(fmt.Errorf("%s refused the password; dsbuild tries it nowhere else", l.who()))
 	default:
-		l.loan.leaveUntried()
+		l.trial.leaveUntried()
 	}
 }
 

@@ -68,7 +68,7 @@ func (d *SSH) dialUserMaster(ctx context.Context, program string, t Target) *ssh
 
 // tryUserMaster is dialUserMaster for a target that does not need OpenSSH otherwise.
 func (d *SSH) tryUserMaster(ctx context.Context, t Target) *sshConn {
-	if d.opt.Way == Native || t.jump || !t.hasMaster() {
+	if d.opt.Client == Native || t.jump || !t.hasMaster() {
 		return nil
 	}
 	program, err := d.openSSH()

@@ -102,30 +102,30 @@ func (l *opensshLogin) secret(key, prompt string) (string, error) {
 		}
 		return text, err
 	}
-	if lent := l.by[key]; lent != nil { // the secret was wrong
+	if trial := l.by[key]; trial != nil { // the secret was wrong
 		text, err := ask()
-		if err == nil && lent.first {
-			lent.text = text
+		if err == nil && trial.first {
+			trial.text = text
 		}
 		return text, err
 	}
-	lent, err := l.answers.beginTrial(l.ctx, key, ask)
+	trial, err := l.answers.beginTrial(l.ctx, key, ask)
 	if err != nil {
 		return "", err
 	}
-	l.by[key] = lent
-	return lent.text, nil
+	l.by[key] = trial
+	return trial.text, nil
 }
 
-// settle settles all loans of the login. err is the error of the login.
+// settle settles all trials of the login. err is the error of the login.
 func (l *opensshLogin) settle(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.end(err)
-	password := l.loan
-	for _, lent := range l.by {
-		l.loan = lent
+	password := l.trial
+	for _, trial := range l.by {
+		l.trial = trial
 		l.end(err)
 	}
-	l.loan = password
+	l.trial = password
 }

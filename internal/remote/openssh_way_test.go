@@ -46,7 +46,7 @@ func needSSH(t *testing.T) {
 func bySSH(t *testing.T, opt remote.Options) *remote.SSH {
 	t.Helper()
 	needSSH(t)
-	opt.Way = remote.OpenSSH
+	opt.Client = remote.OpenSSH
 	opt.Config = cmp.Or(opt.Config, remote.NoConfig)
 	opt.AgentSocket = "none"
 	if opt.Timeout == 0 {
@@ -217,6 +217,6 @@ func TestFindOpenSSH(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	_, err := remote.FindOpenSSH(t.Context())
 	wantError(t, err, remote.ErrOpenSSH, "there is no ssh on PATH", "install the OpenSSH client")
-	_, err = remote.NewSSH(remote.Options{Config: remote.NoConfig, Way: remote.OpenSSH}).Dial(t.Context(), remote.Target{Address: "127.0.0.1"})
+	_, err = remote.NewSSH(remote.Options{Config: remote.NoConfig, Client: remote.OpenSSH}).Dial(t.Context(), remote.Target{Address: "127.0.0.1"})
 	wantError(t, err, remote.ErrOpenSSH, "there is no ssh on PATH", "install")
 }

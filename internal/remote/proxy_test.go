@@ -67,7 +67,7 @@ func TestProxyCommandFails(t *testing.T) {
 func TestJumpHostSparesProxyCommand(t *testing.T) {
 	f := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.NoPython})
 	for _, way := range []remote.Client{remote.Auto, remote.Native, remote.OpenSSH} {
-		d := remote.NewSSH(remote.Options{Config: write(t, "config", "Host 127.0.*\n ProxyCommand false\n"), AgentSocket: "none", Way: way, Timeout: 5 * time.Second})
+		d := remote.NewSSH(remote.Options{Config: write(t, "config", "Host 127.0.*\n ProxyCommand false\n"), AgentSocket: "none", Client: way, Timeout: 5 * time.Second})
 		target := fleetTarget(f, 1)
 		jump := fleetTarget(f, 0)
 		jump.Jump = []remote.Target{}

@@ -340,7 +340,7 @@ var sudoAdvice = [][2]string{
 type sudoLogin struct {
 	conn  *sudoConn
 	clock *deadline
-	loan  *secretTrial
+	trial *secretTrial
 	text  string
 	asked int
 }
@@ -374,29 +374,29 @@ func (a *sudoLogin) password(ctx context.Context, of string) (string, error) {
 		return text, err
 	}
 	var err error
-	if a.loan == nil && of == a.conn.login(ctx) {
-		if a.loan, err = answers.beginTrial(ctx, "password of "+of+" for sudo", ask); err != nil {
+	if a.trial == nil && of == a.conn.login(ctx) {
+		if a.trial, err = answers.beginTrial(ctx, "password of "+of+" for sudo", ask); err != nil {
 			return "", err
 		}
-		a.text = a.loan.text
+		a.text = a.trial.text
 		return a.text, nil
 	}
-	if a.text, err = ask(); err == nil && a.loan != nil && a.loan.first {
-		a.loan.text = a.text
+	if a.text, err = ask(); err == nil && a.trial != nil && a.trial.first {
+		a.trial.text = a.text
 	}
 	return a.text, err
 }
 
-// end settles the loan of the password.
+// end settles the trial of the password.
 func (a *sudoLogin) end(err error) {
 	switch {
-	case a.loan == nil:
+	case a.trial == nil:
 	case err == nil:
-		a.loan.prove()
+		a.trial.prove()
 	case errors.Is(err, ErrSudo):
-		a.loan.refuse(cause.Errorf("sudo on %s refused the password; dsbuild tries it nowhere else", cause.Own(a.conn.target.Name)))
+		a.trial.refuse(cause.Errorf("sudo on %s refused the password; dsbuild tries it nowhere else", cause.Own(a.conn.target.Name)))
 	default:
-		a.loan.leaveUntried()
+		a.trial.leaveUntried()
 	}
 }
 

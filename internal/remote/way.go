@@ -24,7 +24,7 @@ const (
 func (d *SSH) chooseWay(t *Target, set settings) error {
 	why := d.opensshAlone(*t, set)
 	t.hostCommand = set.value("knownhostscommand") != ""
-	switch d.opt.Way {
+	switch d.opt.Client {
 	case OpenSSH:
 		t.openSSH = true
 	case Native:
