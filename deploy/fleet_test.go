@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
+	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 )
 
 func TestDeployInstallsAndSecondRunChangesNothing(t *testing.T) {

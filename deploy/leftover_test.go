@@ -12,10 +12,10 @@ import (
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/verify"
-	"github.com/dsbuild/dsbuild/wheel/wheeltest"
 )
 
 // TestNothingIsLeftOfADeploy finds no goroutine more after a deploy, and none of a

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
+	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 )
 
 // An environment may lie below a folder with a space in its name, a sign that means

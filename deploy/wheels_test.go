@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/deploy/wheels"
+	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/wheel"
-	"github.com/dsbuild/dsbuild/wheel/wheeltest"
 )
 
 // A damaged wheel is refused before any node is asked anything, whatever else

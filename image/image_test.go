@@ -25,7 +25,7 @@ import (
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/image"
-	"github.com/dsbuild/dsbuild/wheel/wheeltest"
+	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 )
 
 const site = "usr/local/lib/python3.11/site-packages"

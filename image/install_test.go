@@ -14,8 +14,8 @@ import (
 
 	"github.com/dsbuild/dsbuild/ci/needs"
 	"github.com/dsbuild/dsbuild/image"
+	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/wheel"
-	"github.com/dsbuild/dsbuild/wheel/wheeltest"
 )
 
 // installedByPip returns the files that pip writes into an environment, below its prefix.

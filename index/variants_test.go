@@ -11,8 +11,8 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/index"
+	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/wheel"
-	"github.com/dsbuild/dsbuild/wheel/wheeltest"
 )
 
 const variantFolder = "torch2.15-cu132-variants"

@@ -15,9 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
-	"github.com/dsbuild/dsbuild/wheel/wheeltest"
 )
 
 // imageTime is how long the images of a trial take.

@@ -14,9 +14,9 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
-	"github.com/dsbuild/dsbuild/wheel/wheeltest"
 )
 
 // Get copies the wheel of a plan with its manifest into dir. It reports whether the store

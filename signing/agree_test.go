@@ -18,9 +18,9 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/testkit/signingtest"
+	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/signing"
-	"github.com/dsbuild/dsbuild/signing/signingtest"
-	"github.com/dsbuild/dsbuild/wheel/wheeltest"
 )
 
 // askJudge runs a Python program after the judgement of nodes, with a value as JSON on its input.

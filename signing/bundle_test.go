@@ -7,11 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/sigstoretest"
+	"github.com/dsbuild/dsbuild/internal/testkit/signingtest"
+	"github.com/dsbuild/dsbuild/internal/testkit/sigstoretest"
+	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/signing"
-	"github.com/dsbuild/dsbuild/signing/signingtest"
 	"github.com/dsbuild/dsbuild/wheel"
-	"github.com/dsbuild/dsbuild/wheel/wheeltest"
 )
 
 func TestMain(m *testing.M) {

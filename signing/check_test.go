@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dsbuild/dsbuild/internal/testkit/signingtest"
+	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/signing"
-	"github.com/dsbuild/dsbuild/signing/signingtest"
 	"github.com/dsbuild/dsbuild/wheel"
-	"github.com/dsbuild/dsbuild/wheel/wheeltest"
 )
 
 // onNode runs the judgement of nodes in one Python: it prints for each case "" or why it is refused.

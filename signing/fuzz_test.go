@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/sigstoretest"
+	"github.com/dsbuild/dsbuild/internal/testkit/signingtest"
+	"github.com/dsbuild/dsbuild/internal/testkit/sigstoretest"
+	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/signing"
-	"github.com/dsbuild/dsbuild/signing/signingtest"
-	"github.com/dsbuild/dsbuild/wheel/wheeltest"
 )
 
 // A policy that is read trusts somebody, and demands a number of builders that it can have.

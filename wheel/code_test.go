@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/wheel"
-	"github.com/dsbuild/dsbuild/wheel/wheeltest"
 )
 
 // sectioned is a shared object of n sections with that name and flags, each of

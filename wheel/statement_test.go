@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/wheel"
-	"github.com/dsbuild/dsbuild/wheel/wheeltest"
 )
 
 // Sources that are no release must not pass for one.

@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/wheel"
-	"github.com/dsbuild/dsbuild/wheel/wheeltest"
 )
 
 func TestVerifyFindsNoDamage(t *testing.T) {

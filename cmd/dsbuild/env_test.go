@@ -15,7 +15,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/ci/wheelindex"
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
+	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 )
 
 // envSite is a folder with an environment.yaml, an inventory of bare nodes and a home.

@@ -29,8 +29,8 @@ import (
 	"github.com/dsbuild/dsbuild/ci/nodes"
 	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/wheel"
-	"github.com/dsbuild/dsbuild/wheel/wheeltest"
 )
 
 // Faults that befall the program as a whole, here a process of its own, and real

@@ -16,7 +16,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/ci/manynodes"
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/wheel/wheeltest"
+	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 )
 
 // The program stays small, however many nodes there are: TestFullFleetThousandNodes has more.

@@ -13,10 +13,10 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/dsbuild/dsbuild/internal/sigstoretest"
+	"github.com/dsbuild/dsbuild/internal/testkit/sigstoretest"
+	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
-	"github.com/dsbuild/dsbuild/wheel/wheeltest"
 )
 
 // TestMain makes programs of this test binary, called again under their names:

@@ -16,7 +16,7 @@ import (
 	"github.com/dsbuild/dsbuild/environment"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/pyindex"
-	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
+	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 )
 
 // The real requirements of DeepSpeed and transformers from the package index, with the real wheel

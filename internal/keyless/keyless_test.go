@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/internal/keyless"
-	"github.com/dsbuild/dsbuild/internal/sigstoretest"
+	"github.com/dsbuild/dsbuild/internal/testkit/sigstoretest"
 	"github.com/dsbuild/dsbuild/signing/sigstore"
 )
 

@@ -10,8 +10,8 @@ import (
 	"github.com/dsbuild/dsbuild/ci/nodes"
 	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
 	"github.com/dsbuild/dsbuild/internal/remote"
-	"github.com/dsbuild/dsbuild/internal/remote/remotetest"
-	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
+	"github.com/dsbuild/dsbuild/internal/testkit/remotetest"
+	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 )
 
 // dialer uses nothing of this machine: no agent, no configuration.

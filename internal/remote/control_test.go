@@ -21,8 +21,8 @@ import (
 	"github.com/dsbuild/dsbuild/ci/nodes"
 	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
 	"github.com/dsbuild/dsbuild/internal/remote"
-	"github.com/dsbuild/dsbuild/internal/remote/remotetest"
-	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
+	"github.com/dsbuild/dsbuild/internal/testkit/remotetest"
+	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 )
 
 // master runs an OpenSSH that is connected to node i of a fleet and shares its connection, with

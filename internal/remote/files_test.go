@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/internal/remote"
-	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
+	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 )
 
 // A process that cannot open more files has not been refused by a node.

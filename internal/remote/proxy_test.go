@@ -15,8 +15,8 @@ import (
 	"github.com/dsbuild/dsbuild/ci/nodes"
 	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
 	"github.com/dsbuild/dsbuild/internal/remote"
-	"github.com/dsbuild/dsbuild/internal/remote/remotetest"
-	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
+	"github.com/dsbuild/dsbuild/internal/testkit/remotetest"
+	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 )
 
 // behindProxy is a configuration for node 1 of a fleet. Its name does not resolve, and a

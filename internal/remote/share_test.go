@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/internal/remote"
-	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
+	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 )
 
 // hold keeps a session open until the test ends.

@@ -10,8 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-
-	goyaml "github.com/goccy/go-yaml"
 )
 
 const root = "../.."
@@ -130,77 +128,6 @@ func TestViolation(t *testing.T) {
 	} {
 		if reason := Violation(c.folder, c.path); (reason != "") != c.refused {
 			t.Errorf("%s importing %s: %q", c.folder, c.path, reason)
-		}
-	}
-}
-
-// The design's table has a row for each rule.
-func TestDesignHasTheRooms(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(root, "docs", "design.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, r := range Imports() {
-		if !strings.Contains(string(text), "\n| `"+r.Folder+"` ") {
-			t.Errorf("docs/design.md has no row for %s", r.Folder)
-		}
-	}
-}
-
-// The linter has the same rules, so that an editor shows them.
-func TestLinterHasTheRules(t *testing.T) {
-	type deny struct{ Pkg, Desc string }
-	type rule struct {
-		ListMode string `yaml:"list-mode"`
-		Files    []string
-		Allow    []string
-		Deny     []deny
-	}
-	var config struct {
-		Linters struct {
-			Settings struct {
-				Depguard struct{ Rules map[string]rule }
-			}
-		}
-	}
-	data, err := os.ReadFile(filepath.Join(root, ".golangci.yml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := goyaml.Unmarshal(data, &config); err != nil {
-		t.Fatal(err)
-	}
-	got := config.Linters.Settings.Depguard.Rules
-	want := make(map[string]rule)
-	for _, r := range Imports() {
-		w := rule{ListMode: "lax", Files: []string{"**/" + r.Folder + "/**", "!$test"}, Allow: r.Allow}
-		for _, pkg := range r.Deny {
-			w.Deny = append(w.Deny, deny{pkg, r.Reason})
-		}
-		want[strings.ReplaceAll(r.Folder, "/", "-")] = w
-	}
-	for _, e := range Everywhere() {
-		w := rule{ListMode: "lax", Files: []string{"**/*.go", "!$test"}, Deny: []deny{{e.Deny, e.Reason}}}
-		for _, folder := range e.Folders {
-			w.Files = append(w.Files, "!**/"+folder+"/**")
-		}
-		want["everywhere-"+filepath.Base(e.Deny)] = w
-	}
-	text := func(v any) string {
-		out, err := goyaml.Marshal(v)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(out)
-	}
-	for name := range got {
-		if _, ok := want[name]; !ok {
-			t.Errorf("depguard has a rule %s that the table has not", name)
-		}
-	}
-	for name, w := range want {
-		if text(got[name]) != text(w) {
-			t.Errorf("depguard rule %s differs from the table; it should be:\n%s", name, text(map[string]rule{name: w}))
 		}
 	}
 }

@@ -1,5 +1,5 @@
 // Package rules holds the import rules: which package may import what. The test of this package
-// enforces this table; docs/design.md has a copy for readers.
+// enforces this table.
 package rules
 
 import (
@@ -121,7 +121,7 @@ func actingRooms() []Rule { //nolint:revive // a table, however long
 		{
 			Folder: "signing",
 			Deny:   []string{Module, cobra, sftp, "net$", "net/http", "os/exec"},
-			Allow:  ours("signing", "wheel", "internal/yamldoc", "internal/diagnostic", "internal/hint", "internal/atomicfile", "internal/sigstoretest"),
+			Allow:  ours("signing", "wheel", "internal/yamldoc", "internal/diagnostic", "internal/hint", "internal/atomicfile"),
 			Reason: "a judgement of a wheel rests on its files and the policy alone",
 		},
 		{
@@ -201,9 +201,8 @@ func innerRooms() []Rule { //nolint:revive // a table, however long
 			Reason: "signing with an identity asks the services of sigstore, and nobody else",
 		},
 		{
-			Folder: "internal/sigstoretest",
-			Deny:   []string{Module},
-			Reason: "the sigstore of tests stands alone",
+			Folder: "internal/testkit",
+			Reason: "kits of tests may use what they test",
 		},
 		{
 			Folder: "internal/ui",
@@ -284,6 +283,11 @@ func innerRooms() []Rule { //nolint:revive // a table, however long
 func Everywhere() []Except {
 	return []Except{
 		{
+			Folders: []string{"internal/testkit", "ci"},
+			Deny:    Module + "/internal/testkit",
+			Reason:  "kits are for tests: the program must not need them",
+		},
+		{
 			Folders: []string{"ci"},
 			Deny:    Module + "/ci",
 			Reason:  "ci is for tests: the program must not need it",
@@ -294,7 +298,7 @@ func Everywhere() []Except {
 			Reason:  "no dagger types across package borders",
 		},
 		{
-			Folders: []string{"internal/remote", "signing", "ci"},
+			Folders: []string{"internal/remote", "internal/testkit", "signing", "ci"},
 			Deny:    ssh,
 			Reason:  "no ssh types across package borders",
 		},
@@ -347,7 +351,7 @@ func anyContains(outer []string, folder string) bool {
 	return false
 }
 
-// matches is depguard's rule: a prefix, or with "$" the whole path.
+// matches compares a path with a pattern: a prefix, or with "$" the whole path.
 func matches(pattern, path string) bool {
 	if exact, ok := strings.CutSuffix(pattern, "$"); ok {
 		return path == exact

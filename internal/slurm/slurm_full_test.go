@@ -13,7 +13,7 @@ import (
 	ci "github.com/dsbuild/dsbuild/ci/slurm"
 	"github.com/dsbuild/dsbuild/ci/slurm/slurmtest"
 	"github.com/dsbuild/dsbuild/internal/remote"
-	"github.com/dsbuild/dsbuild/internal/remote/remotetest"
+	"github.com/dsbuild/dsbuild/internal/testkit/remotetest"
 )
 
 // dsbuild gives idle nodes back to Slurm, and gets them again over the same connection when

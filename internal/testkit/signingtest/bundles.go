@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/sigstoretest"
+	"github.com/dsbuild/dsbuild/internal/testkit/sigstoretest"
 	"github.com/dsbuild/dsbuild/signing"
 )
 
