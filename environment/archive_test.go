@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/ci/python"
 	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/testkit/python"
 )
 
 // packed is an archive with a Python and some more entries.

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/ci/wheelindex"
 	"github.com/dsbuild/dsbuild/environment"
 	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/testkit/wheelindex"
 )
 
 // A uv on PATH is used if it is new enough, by numbers and not by letters; another one comes from the

@@ -10,10 +10,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/ci/wheelindex"
 	"github.com/dsbuild/dsbuild/dockerfiles"
 	"github.com/dsbuild/dsbuild/environment"
 	"github.com/dsbuild/dsbuild/internal/pyindex"
+	"github.com/dsbuild/dsbuild/internal/testkit/wheelindex"
 	"github.com/dsbuild/dsbuild/node"
 )
 

@@ -14,9 +14,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
-	"github.com/dsbuild/dsbuild/ci/docker"
-	"github.com/dsbuild/dsbuild/ci/needs"
-	"github.com/dsbuild/dsbuild/ci/python"
+	"github.com/dsbuild/dsbuild/internal/testkit/docker"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
+	"github.com/dsbuild/dsbuild/internal/testkit/python"
 	"github.com/dsbuild/dsbuild/pipeline/engine"
 	"github.com/dsbuild/dsbuild/wheel"
 )

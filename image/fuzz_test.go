@@ -9,8 +9,8 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-	"github.com/dsbuild/dsbuild/ci/needs"
 	"github.com/dsbuild/dsbuild/image"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 )
 
 // No tar makes the reader of bases panic or leave its file.

@@ -17,9 +17,9 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-	"github.com/dsbuild/dsbuild/ci/debian"
-	"github.com/dsbuild/dsbuild/ci/needs"
-	imageregistry "github.com/dsbuild/dsbuild/ci/registry"
+	"github.com/dsbuild/dsbuild/internal/testkit/debian"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
+	imageregistry "github.com/dsbuild/dsbuild/internal/testkit/registry"
 )
 
 const gigabyte = 1 << 30

@@ -17,9 +17,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/ci/python"
 	"github.com/dsbuild/dsbuild/index"
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
+	"github.com/dsbuild/dsbuild/internal/testkit/python"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/wheel"
 )

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/ci/debian"
+	"github.com/dsbuild/dsbuild/internal/testkit/debian"
 	"github.com/dsbuild/dsbuild/inventory"
 )
 

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/ci/python"
+	"github.com/dsbuild/dsbuild/internal/testkit/python"
 )
 
 // lack ends a test for want of something: a laptop may lack it, CI may not.

@@ -20,12 +20,12 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/dsbuild/dsbuild/ci/child"
-	"github.com/dsbuild/dsbuild/ci/debian"
 	"github.com/dsbuild/dsbuild/ci/parts"
-	"github.com/dsbuild/dsbuild/ci/python"
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
+	"github.com/dsbuild/dsbuild/internal/testkit/child"
+	"github.com/dsbuild/dsbuild/internal/testkit/debian"
+	"github.com/dsbuild/dsbuild/internal/testkit/python"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
 )

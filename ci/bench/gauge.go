@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/dsbuild/dsbuild/ci/nodes"
-	"github.com/dsbuild/dsbuild/ci/proc"
+	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
+	"github.com/dsbuild/dsbuild/internal/testkit/proc"
 )
 
 // gauge reads the CPU time of the nodes: of their servers, and of all processes below them. This

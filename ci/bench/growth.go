@@ -13,9 +13,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/ci/child"
-	"github.com/dsbuild/dsbuild/ci/manynodes"
 	"github.com/dsbuild/dsbuild/internal/scratch"
+	"github.com/dsbuild/dsbuild/internal/testkit/child"
+	"github.com/dsbuild/dsbuild/internal/testkit/manynodes"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 

@@ -7,7 +7,7 @@
 //	go run ./ci/bench                    # all parts
 //	go run ./ci/bench growth             # one of them
 //
-// The nodes are real OpenSSH servers on this machine (ci/nodes). It writes the results into
+// The nodes are real OpenSSH servers on this machine (internal/testkit/nodes). It writes the results into
 // docs/benchmarks.md.
 package main
 

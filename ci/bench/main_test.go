@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/ci/nodes"
-	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
+	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
+	"github.com/dsbuild/dsbuild/internal/testkit/nodes/nodestest"
 )
 
 // TestMain makes this test program behave as the program does when it starts itself.

@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/dsbuild/dsbuild/ci/nodes"
+	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 

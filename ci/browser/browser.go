@@ -18,8 +18,8 @@ import (
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/chromedp"
 
-	"github.com/dsbuild/dsbuild/ci/debian"
-	"github.com/dsbuild/dsbuild/ci/needs"
+	"github.com/dsbuild/dsbuild/internal/testkit/debian"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 )
 
 // errNone means that there is no Chromium.

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/dsbuild/dsbuild/ci/child"
+	"github.com/dsbuild/dsbuild/internal/testkit/child"
 )
 
 // tailLines is the number of lines of a failed command's output that its error shows.

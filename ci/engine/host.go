@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/dsbuild/dsbuild/ci/debian"
 	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/testkit/debian"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dsbuild/dsbuild/ci/proc"
+	"github.com/dsbuild/dsbuild/internal/testkit/proc"
 )
 
 // process identifies a process permanently. A pid alone does not: the kernel reuses pids, and

@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/ci/child"
+	"github.com/dsbuild/dsbuild/internal/testkit/child"
 )
 
 // own is the program's name for dsbuild's own engine.

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/ci/child"
+	"github.com/dsbuild/dsbuild/internal/testkit/child"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 

@@ -9,9 +9,9 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/ci/child"
 	"github.com/dsbuild/dsbuild/ci/gotest"
 	"github.com/dsbuild/dsbuild/ci/parts"
+	"github.com/dsbuild/dsbuild/internal/testkit/child"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 

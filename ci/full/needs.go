@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/ci/enginectl"
-	"github.com/dsbuild/dsbuild/ci/python"
+	"github.com/dsbuild/dsbuild/internal/testkit/python"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dsbuild/dsbuild/ci/child"
+	"github.com/dsbuild/dsbuild/internal/testkit/child"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 

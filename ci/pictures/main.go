@@ -19,7 +19,7 @@ import (
 
 	"github.com/creack/pty"
 
-	"github.com/dsbuild/dsbuild/ci/nodes"
+	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
 )
 
 // scene is one picture: commands that run one after the other, with their output.

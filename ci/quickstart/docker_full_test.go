@@ -15,9 +15,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/ci/docker"
-	"github.com/dsbuild/dsbuild/ci/registry"
 	"github.com/dsbuild/dsbuild/dockerfiles"
+	"github.com/dsbuild/dsbuild/internal/testkit/docker"
+	"github.com/dsbuild/dsbuild/internal/testkit/registry"
 	"github.com/dsbuild/dsbuild/pipeline/engine"
 )
 

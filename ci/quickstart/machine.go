@@ -12,7 +12,7 @@ import (
 	"github.com/adrg/xdg"
 
 	"github.com/dsbuild/dsbuild/ci/enginectl"
-	"github.com/dsbuild/dsbuild/ci/nodes"
+	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/hostbuilder"
 )

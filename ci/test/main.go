@@ -15,10 +15,10 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/dsbuild/dsbuild/ci/child"
 	"github.com/dsbuild/dsbuild/ci/enginectl"
 	"github.com/dsbuild/dsbuild/ci/gotest"
-	"github.com/dsbuild/dsbuild/ci/python"
+	"github.com/dsbuild/dsbuild/internal/testkit/child"
+	"github.com/dsbuild/dsbuild/internal/testkit/python"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 

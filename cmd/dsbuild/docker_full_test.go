@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/ci/docker"
+	"github.com/dsbuild/dsbuild/internal/testkit/docker"
 	"github.com/dsbuild/dsbuild/pipeline/engine"
 	"github.com/dsbuild/dsbuild/wheel"
 )

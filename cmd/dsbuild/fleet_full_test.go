@@ -16,10 +16,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/ci/nodes"
-	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
-	"github.com/dsbuild/dsbuild/ci/python"
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
+	"github.com/dsbuild/dsbuild/internal/testkit/nodes/nodestest"
+	"github.com/dsbuild/dsbuild/internal/testkit/python"
 )
 
 // realFleet is six nodes of three kinds in one inventory, and the program by

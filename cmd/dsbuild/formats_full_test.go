@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/ci/python"
+	"github.com/dsbuild/dsbuild/internal/testkit/python"
 )
 
 // Where ansible-inventory is installed, dsbuild reads what only it can: variables

@@ -17,10 +17,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/ci/nodes"
-	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
-	"github.com/dsbuild/dsbuild/ci/slurm"
-	"github.com/dsbuild/dsbuild/ci/slurm/slurmtest"
+	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
+	"github.com/dsbuild/dsbuild/internal/testkit/nodes/nodestest"
+	"github.com/dsbuild/dsbuild/internal/testkit/slurm"
+	"github.com/dsbuild/dsbuild/internal/testkit/slurm/slurmtest"
 	"github.com/dsbuild/dsbuild/launch/jobrunner"
 )
 

@@ -19,10 +19,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/ci/debian"
-	"github.com/dsbuild/dsbuild/ci/nodes"
-	"github.com/dsbuild/dsbuild/ci/slurm"
-	"github.com/dsbuild/dsbuild/ci/slurm/slurmtest"
+	"github.com/dsbuild/dsbuild/internal/testkit/debian"
+	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
+	"github.com/dsbuild/dsbuild/internal/testkit/slurm"
+	"github.com/dsbuild/dsbuild/internal/testkit/slurm/slurmtest"
 )
 
 // longest is how long a job may take: it is done in a fraction of that, and what

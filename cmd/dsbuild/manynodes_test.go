@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/ci/manynodes"
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/testkit/manynodes"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 )
 

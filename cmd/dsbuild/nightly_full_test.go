@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/ci/python"
+	"github.com/dsbuild/dsbuild/internal/testkit/python"
 	"github.com/dsbuild/dsbuild/nightly"
 )
 

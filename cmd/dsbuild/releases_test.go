@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/ci/wheelindex"
 	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/internal/testkit/wheelindex"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/nightly"
 	"github.com/dsbuild/dsbuild/node"

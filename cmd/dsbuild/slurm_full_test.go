@@ -16,9 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/ci/slurm"
-	"github.com/dsbuild/dsbuild/ci/slurm/slurmtest"
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/testkit/slurm"
+	"github.com/dsbuild/dsbuild/internal/testkit/slurm/slurmtest"
 )
 
 // Everything here goes by Slurm: the nodes have no sshd, and disks of their own. Who

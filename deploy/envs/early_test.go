@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	pythons "github.com/dsbuild/dsbuild/ci/python"
+	pythons "github.com/dsbuild/dsbuild/internal/testkit/python"
 )
 
 // earlyHead defines the names of the other agent parts that an EarlyInstaller uses. Its said collects the

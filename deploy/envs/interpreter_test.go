@@ -8,12 +8,12 @@ import (
 	"strings"
 	"testing"
 
-	pythons "github.com/dsbuild/dsbuild/ci/python"
-	"github.com/dsbuild/dsbuild/ci/wheelindex"
 	"github.com/dsbuild/dsbuild/deploy/envs"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet/report"
+	pythons "github.com/dsbuild/dsbuild/internal/testkit/python"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
+	"github.com/dsbuild/dsbuild/internal/testkit/wheelindex"
 )
 
 // bare is a node without any Python: its PATH has the programs of a small system alone.

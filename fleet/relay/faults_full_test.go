@@ -21,8 +21,8 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"github.com/dsbuild/dsbuild/ci/needs"
 	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 )
 
 // await waits until a condition holds.

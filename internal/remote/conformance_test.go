@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/ci/nodes"
-	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
 	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
+	"github.com/dsbuild/dsbuild/internal/testkit/nodes/nodestest"
 	"github.com/dsbuild/dsbuild/internal/testkit/remotetest"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 )

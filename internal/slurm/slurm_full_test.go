@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
-	ci "github.com/dsbuild/dsbuild/ci/slurm"
-	"github.com/dsbuild/dsbuild/ci/slurm/slurmtest"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/testkit/remotetest"
+	ci "github.com/dsbuild/dsbuild/internal/testkit/slurm"
+	"github.com/dsbuild/dsbuild/internal/testkit/slurm/slurmtest"
 )
 
 // dsbuild gives idle nodes back to Slurm, and gets them again over the same connection when

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/ci/python"
+	"github.com/dsbuild/dsbuild/internal/testkit/python"
 )
 
 // program is ansible-inventory.

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/ci/slurm"
-	"github.com/dsbuild/dsbuild/ci/slurm/slurmtest"
+	"github.com/dsbuild/dsbuild/internal/testkit/slurm"
+	"github.com/dsbuild/dsbuild/internal/testkit/slurm/slurmtest"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 

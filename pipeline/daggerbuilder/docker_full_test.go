@@ -15,9 +15,9 @@ import (
 
 	"github.com/adrg/xdg"
 
-	"github.com/dsbuild/dsbuild/ci/docker"
-	"github.com/dsbuild/dsbuild/ci/registry"
 	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/testkit/docker"
+	"github.com/dsbuild/dsbuild/internal/testkit/registry"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/engine"
 )

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/ci/docker"
+	"github.com/dsbuild/dsbuild/internal/testkit/docker"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/engine"
 )

@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/ci/engine/enginetest"
+	"github.com/dsbuild/dsbuild/internal/testkit/enginetest"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/engine"
