@@ -38,9 +38,8 @@ type checkOptions struct {
 func newCheckCommand(a *app) *cobra.Command {
 	var opts checkOptions
 	cmd := &cobra.Command{
-		Use:        "check INVENTORY",
-		SuggestFor: []string{"doctor", "preflight", "test"},
-		Short:      "Check whether the nodes are ready for a job on all of them",
+		Use:   "check INVENTORY",
+		Short: "Check whether the nodes are ready for a job on all of them",
 		Long: `Check whether the nodes of an inventory are ready for a job that runs on all of
 them. dsbuild asks all nodes at once. For everything that would make a job hang or
 fail it names the node, the fault, and what to try.
@@ -104,7 +103,6 @@ func runCheck(ctx context.Context, a *app, opts checkOptions) error {
 		return err
 	}
 	given.Hosts, given.KnownHosts, given.Reporter = inv.Hosts, inv.KnownHosts, a.reporter
-	defer tuneRuntime(len(inv.Hosts))()
 	result := check.Run(ctx, given)
 	result.EditHints(func(hint string) string { return nameInventory(hint, opts.inventory) })
 	outcome := result.Err()

@@ -1,65 +1,14 @@
 package main
 
 import (
-	"bytes"
-	"cmp"
 	"context"
-	"errors"
-	"fmt"
-	"io"
-	"io/fs"
-	"os"
-	"os/user"
-	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
-	"time"
 
-	"github.com/docker/go-units"
 	"github.com/spf13/cobra"
-	"golang.org/x/time/rate"
 
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
-	"github.com/dsbuild/dsbuild/fleet"
-	"github.com/dsbuild/dsbuild/fleet/relay"
-	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/internal/atomicfile"
-	"github.com/dsbuild/dsbuild/internal/remote"
-	"github.com/dsbuild/dsbuild/internal/ui"
-	"github.com/dsbuild/dsbuild/inventory"
-	"github.com/dsbuild/dsbuild/pipeline"
-	"github.com/dsbuild/dsbuild/verify"
 )
-
-// fleetFlags are the flags of all commands that connect to nodes and report on them.
-type fleetFlags struct {
-	connectOptions
-
-	command     string // for messages about wrong usage
-	inventory   string
-	limit       string
-	forks       int
-	retryFailed string
-	timeout     time.Duration
-	reports     []string
-	logs        string
-	json        bool
-}
-
-// changeFlags are the flags of everything that changes nodes.
-type changeFlags struct {
-	fleetFlags
-
-	maxFail string
-	serial  string
-	inUse   string
-	bwlimit string
-	relay   string
-	policy  string
-	dryRun  bool
-}
 
 // deployOptions are the flags of dsbuild deploy.
 type deployOptions struct {
@@ -75,9 +24,8 @@ type deployOptions struct {
 func newDeployCommand(a *app) *cobra.Command {
 	var opts deployOptions
 	cmd := &cobra.Command{
-		Use:        "deploy INVENTORY",
-		SuggestFor: []string{"install", "push", "apply", "copy"},
-		Short:      "Install a wheel on every node and check that all run the same",
+		Use:   "deploy INVENTORY",
+		Short: "Install a wheel on every node and check that all run the same",
 		Long: `Install a wheel on every node of an inventory and prove that all run the same.
 
 dsbuild probes every node first, and refuses a node that the wheel does not fit
@@ -122,42 +70,6 @@ func addDeployFlags(cmd *cobra.Command, opts *deployOptions) {
 	addBandwidthFlag(cmd, &opts.changeFlags)
 }
 
-// addChangeFlags gives a command the flags of everything that changes nodes.
-func addChangeFlags(cmd *cobra.Command, opts *changeFlags) {
-	addFleetFlags(cmd, &opts.fleetFlags)
-	flags := cmd.Flags()
-	flags.StringVar(&opts.maxFail, "max-fail", "", "start no further node after more than `N|P%` nodes have failed (P% applies to all nodes, and to each group of --serial)")
-	flags.StringVar(&opts.inUse, "in-use", "refuse", "what to do with a node whose environment is used by running processes: `refuse|wait=30m|ignore`")
-	flags.StringVar(&opts.policy, "policy", "", "only wheels that the policy in `FILE` accepts; each node judges before it changes anything (default: policy of the inventory)")
-	flags.BoolVar(&opts.dryRun, "dry-run", false, "probe the nodes and print what would be done")
-	flagsExclude(cmd, "report", "dry-run", "a dry run has no report")
-	flags.StringVar(&opts.serial, "serial", "", "change nodes in groups of `N|P%`: complete a group before the next, and stop after a group with failures; a list such as 1,10%,100% begins with a small group")
-}
-
-// addRetryFlag gives a command the flag that goes on from an earlier run of it.
-func addRetryFlag(cmd *cobra.Command, opts *fleetFlags) {
-	cmd.Flags().StringVar(&opts.retryFailed, "retry-failed", "", "only the nodes that were not ok in `REPORT.json`, written by this command before; --report may write the same file anew")
-}
-
-// addBandwidthFlag gives a command that sends files the flags for the way that they take.
-func addBandwidthFlag(cmd *cobra.Command, opts *changeFlags) {
-	cmd.Flags().StringVar(&opts.bwlimit, "bwlimit", "", "send at most `SIZE` per second to all nodes together, and from each node to others: 500KB, 100MB, 1GB")
-	cmd.Flags().StringVar(&opts.relay, "relay", "auto", "whether nodes pass large files on to each other: `auto|off|FANOUT` (in a chain where that is faster, never, or each to that many)")
-}
-
-// addFleetFlags gives a command the flags of all commands that connect to nodes and report on
-// them.
-func addFleetFlags(cmd *cobra.Command, opts *fleetFlags) {
-	addLimitFlag(cmd, &opts.limit)
-	addConnectFlags(cmd, &opts.connectOptions)
-	flags := cmd.Flags()
-	flags.DurationVar(&opts.timeout, "timeout", 0, "give up a node if sending, installing or verifying takes longer than `DURATION` (default 30m, 15m and 15m)")
-	flags.IntVar(&opts.forks, "forks", 32, "work on `N` nodes at once")
-	flags.StringArrayVar(&opts.reports, "report", nil, "also write the report to `FILE`: .json, .html (a page for people) or .xml (JUnit, for CI); repeatable")
-	flags.StringVar(&opts.logs, "logs", "", "keep the log of every node in `DIR` (default: only of failed nodes, in ~/.local/state/dsbuild/logs)")
-	flags.BoolVar(&opts.json, "json", false, "print one JSON document")
-}
-
 // runDeploy deploys as opts say. The report is printed and written also when
 // nodes failed or the run was interrupted.
 func runDeploy(ctx context.Context, a *app, opts deployOptions) error {
@@ -169,7 +81,6 @@ func runDeploy(ctx context.Context, a *app, opts deployOptions) error {
 		return err
 	}
 	d := deploy.New(opt)
-	defer tuneRuntime(len(opt.Hosts))()
 	return runFleet(ctx, a, opts.changeFlags, d, d.Survey, newPlanDocument)
 }
 
@@ -210,299 +121,6 @@ func (o deployOptions) changeOptions(ctx context.Context, a *app) (deploy.Option
 	return opt, err
 }
 
-// verifyLevel is the value of --verify.
-func verifyLevel(command, text string) (verify.Level, error) {
-	return verify.Level(text), oneOf(command, "verify", text, string(verify.LevelLoad), string(verify.LevelFiles))
-}
-
-// changeOptions checks the flags and reads the inventory, for a command that changes nodes.
-func (o changeFlags) changeOptions(ctx context.Context, a *app) (deploy.Options, error) {
-	inUse, err := deploy.ParseInUse(o.inUse)
-	if err != nil {
-		return deploy.Options{}, usageErrorf(o.command, "--in-use %w", err)
-	}
-	var serial fleet.Serial
-	if o.serial != "" {
-		if serial, err = fleet.ParseSerial(o.serial); err != nil {
-			return deploy.Options{}, usageErrorf(o.command, "--serial %w", err)
-		}
-	}
-	bandwidth, err := parseBandwidth(o)
-	if err != nil {
-		return deploy.Options{}, err
-	}
-	passing, err := o.relayOptions(bandwidth)
-	if err != nil {
-		return deploy.Options{}, err
-	}
-	tooMany, err := parseMaxFail(o)
-	if err != nil {
-		return deploy.Options{}, err
-	}
-	if err := o.checkWithOthers(); err != nil {
-		return deploy.Options{}, err
-	}
-	common, inv, err := o.fleetOptions(ctx, a)
-	if err != nil {
-		return deploy.Options{}, err
-	}
-	common.TooMany = tooMany
-	policy, err := a.readPolicy(cmp.Or(o.policy, inv.Policy))
-	return deploy.Options{
-		Options: common, DryRun: o.dryRun, InUse: inUse, Bandwidth: bandwidth, Relay: passing, Serial: serial, Policy: policy, Verifier: nodeVerifier(),
-	}, err
-}
-
-// checkWithOthers refuses flags that exclude each other.
-func (o changeFlags) checkWithOthers() error {
-	switch {
-	case o.via == viaSlurm && o.bwlimit != "":
-		return usageErrorf(o.command, "--bwlimit does not work with --via slurm: Slurm sends the files, and has no such limit")
-	case o.via == viaSlurm && o.relay != "" && o.relay != "auto" && o.relay != "off":
-		return usageErrorf(o.command, "--relay %s does not work with --via slurm: Slurm passes the files on by itself", o.relay)
-	}
-	return nil
-}
-
-// fleetOptions checks the flags that every command on nodes has, and reads the inventory.
-func (o fleetFlags) fleetOptions(ctx context.Context, a *app) (fleet.Options, *inventory.Inventory, error) {
-	if err := o.checkFlags(); err != nil {
-		return fleet.Options{}, nil, err
-	}
-	inv, err := o.loadNodes(ctx, a)
-	if err != nil {
-		return fleet.Options{}, nil, err
-	}
-	opt := fleet.Options{
-		Command: o.commandName(), By: localUser(), Logs: o.keptLogs(),
-		Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Reporter: a.reporter,
-		Forks: o.forks, Timeout: o.timeout,
-	}
-	err = o.addDialer(ctx, a, inv, &opt)
-	return opt, inv, err
-}
-
-// commandName is the command without that of the program.
-func (o fleetFlags) commandName() string {
-	_, name, _ := strings.Cut(o.command, " ")
-	return name
-}
-
-// keptLogs says which logs dsbuild keeps: with --logs those of all nodes, else those of the failed
-// ones.
-func (o fleetFlags) keptLogs() fleet.Logs {
-	if o.logs != "" {
-		return fleet.Logs{Dir: o.logs}
-	}
-	return fleet.Logs{Dir: pipeline.DefaultLogs(), Failed: true}
-}
-
-// loadNodes reads the inventory, and keeps the nodes that --limit and --retry-failed select. An
-// inventory without nodes is a *nothingError.
-func (o fleetFlags) loadNodes(ctx context.Context, a *app) (*inventory.Inventory, error) {
-	if o.retryFailed == "" {
-		return a.loadInventory(ctx, o.inventory, o.limit)
-	}
-	past, err := report.LoadPast(o.retryFailed, o.commandName())
-	if err != nil {
-		return nil, err
-	}
-	all, err := a.openInventory(ctx, o.inventory)
-	if err != nil {
-		return nil, err
-	}
-	inv, err := a.limitNodes(all, o.limit)
-	if err != nil {
-		return nil, err
-	}
-	retry := *inv
-	var remarks []string
-	retry.Hosts, remarks, err = past.Retry(inv.Hosts, all.Hosts)
-	if err != nil {
-		return nil, err
-	}
-	for _, r := range remarks {
-		a.reporter.Note("%s", r)
-	}
-	if len(retry.Hosts) == 0 {
-		return nil, &nothingError{past.Nothing()}
-	}
-	return &retry, nil
-}
-
-// nothingError ends a run that has nothing to do.
-type nothingError struct{ why string }
-
-func (e *nothingError) Error() string { return e.why }
-
-// handleNothingToDo prints an empty result if err is a nothingError, and returns any other error.
-// It does not write reports, so that those of the earlier run stay.
-func (o fleetFlags) handleNothingToDo(a *app, err error) error {
-	return o.printNothing(a, err, report.Empty(o.commandName()))
-}
-
-// handleNothingToDo is that of fleetFlags; after a dry run the empty result is a plan.
-func (o changeFlags) handleNothingToDo(a *app, err error) error {
-	if o.dryRun {
-		return o.printNothing(a, err, newPlanDocument(deploy.Plan{}))
-	}
-	return o.fleetFlags.handleNothingToDo(a, err)
-}
-
-// printNothing prints why there is nothing to do; document is the JSON that says so.
-func (o fleetFlags) printNothing(a *app, err error, document any) error {
-	var nothing *nothingError
-	switch {
-	case !errors.As(err, &nothing):
-		return err
-	case o.json:
-		return ui.JSON(a.stdout, document)
-	}
-	_, err = fmt.Fprintln(a.stdout, ui.Clean(nothing.why))
-	return err
-}
-
-// deployment is a run that changes nodes.
-type deployment interface {
-	Apply(context.Context) *report.Report
-	Report() *report.Report
-	Close()
-}
-
-// runFleet surveys the nodes, applies the plan and reports the result. The JSON of a dry run is the
-// document of the plan.
-func runFleet[Plan interface {
-	Print(io.Writer) error
-	Left() []report.LeftNode
-	Err() error
-}, Document any](ctx context.Context, a *app, opts changeFlags, d deployment, survey func(context.Context) (Plan, error), document func(Plan) Document) error {
-	defer d.Close()
-	plan, err := survey(ctx)
-	switch {
-	case err != nil && ctx.Err() != nil && !opts.dryRun:
-		return reportOutcome(ctx, a, opts.fleetFlags, d.Report())
-	case err != nil:
-		return err
-	case opts.dryRun && opts.json:
-		return errors.Join(plan.Err(), ui.JSON(a.stdout, document(plan)))
-	case opts.dryRun:
-		return errors.Join(plan.Err(), plan.Print(a.stdout), report.PrintHints(a.stdout, plan.Left(), opts.nameInventory))
-	}
-	return reportOutcome(ctx, a, opts.fleetFlags, d.Apply(ctx))
-}
-
-// reportOutcome prints and writes the report. The nodes' error comes first, so that a full disk
-// here does not hide it.
-func reportOutcome(ctx context.Context, a *app, opts fleetFlags, report *report.Report) error {
-	outcome := report.Err()
-	if ctx.Err() != nil {
-		outcome = context.Cause(ctx)
-	}
-	return errors.Join(outcome, printReport(a, opts, report))
-}
-
-// checkFlags checks the values of flags beyond their types.
-func (o fleetFlags) checkFlags() error {
-	if err := o.connectOptions.checkFlags(o.command); err != nil {
-		return err
-	}
-	switch {
-	case o.forks < 1:
-		return usageErrorf(o.command, "--forks %d: must be 1 or more", o.forks)
-	case o.timeout != 0 && o.timeout < time.Second:
-		return usageErrorf(o.command, "--timeout %s: must be a duration such as 90s, 5m or 1h", o.timeout)
-	}
-	if err := checkReports(o.command, o.reports); err != nil {
-		return err
-	}
-	if o.logs != "" {
-		err := os.MkdirAll(o.logs, 0o700)
-		if err == nil {
-			err = checkWritable(filepath.Join(o.logs, "node.log"))
-		}
-		if err != nil {
-			return usageErrorf(o.command, "--logs %s: %w", o.logs, err)
-		}
-	}
-	return nil
-}
-
-// checkReports finds out before any node is touched whether reports can be written.
-func checkReports(command string, reports []string) error {
-	for _, r := range reports {
-		if !slices.Contains(reportEndings(), filepath.Ext(r)) {
-			return usageErrorf(command, "--report %s: the name must end in .json, .html or .xml", r)
-		}
-		if err := checkWritable(r); err != nil {
-			return usageErrorf(command, "--report %s: %w", r, err)
-		}
-	}
-	return nil
-}
-
-// checkWritable finds out before any node is touched whether a report can be
-// written; a file that is there stays as it is.
-func checkWritable(file string) error {
-	if info, err := os.Stat(file); err == nil && info.IsDir() {
-		return errors.New("it is a folder")
-	}
-	probe, err := os.CreateTemp(filepath.Dir(file), ".report-*")
-	var private *fs.PathError
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("the folder %s does not exist", filepath.Dir(file))
-	case errors.As(err, &private): // it has the name of the temporary file
-		return fmt.Errorf("dsbuild cannot write into %s: %w", filepath.Dir(file), private.Err)
-	case err != nil:
-		return err
-	}
-	return errors.Join(probe.Close(), os.Remove(probe.Name()))
-}
-
-// parseMaxFail turns --max-fail into the question that is asked after each failure.
-func parseMaxFail(o changeFlags) (func(failed, of int) bool, error) {
-	if o.maxFail == "" {
-		return nil, nil
-	}
-	text, percent := strings.CutSuffix(o.maxFail, "%")
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 0 || percent && n > 100 {
-		return nil, usageErrorf(o.command, "--max-fail %s: must be a number of nodes, or a percentage such as 5%%", o.maxFail)
-	}
-	if percent {
-		return func(failed, of int) bool { return failed*100 > n*of }, nil
-	}
-	return func(failed, _ int) bool { return failed > n }, nil
-}
-
-// relayOptions turns --relay into the settings of a relay, in which bandwidth holds for each node.
-func (o changeFlags) relayOptions(bandwidth *rate.Limiter) (relay.Options, error) {
-	if o.relay == "" { // the command sends no files
-		return relay.Options{Off: true}, nil
-	}
-	opt, err := relay.ParseMode(o.relay)
-	if err != nil {
-		return opt, usageErrorf(o.command, "--relay %w", err)
-	}
-	if bandwidth != nil {
-		opt.Limit = int64(bandwidth.Limit())
-	}
-	return opt, nil
-}
-
-// parseBandwidth turns --bwlimit into a limiter for all transfers together.
-func parseBandwidth(o changeFlags) (*rate.Limiter, error) {
-	if o.bwlimit == "" {
-		return nil, nil
-	}
-	n, err := units.FromHumanSize(strings.TrimSuffix(o.bwlimit, "/s"))
-	if err != nil || n < remote.LimitBurst {
-		return nil, usageErrorf(o.command, "--bwlimit %s: must be bytes per second such as 500KB, 100MB or 1GB, at least 33KB", o.bwlimit)
-	}
-	// Nobody waits longer than a tenth of a second for the next packets.
-	return rate.NewLimiter(rate.Limit(n), int(max(n/10, remote.LimitBurst))), nil
-}
-
 // planDocument is the JSON document of dsbuild deploy --dry-run --json.
 type planDocument struct {
 	Nodes []planEntry `json:"nodes"`
@@ -533,32 +151,4 @@ func newPlanDocument(plan deploy.Plan) planDocument {
 		doc.Nodes = append(doc.Nodes, e)
 	}
 	return doc
-}
-
-// about describes the run to the readers of its report.
-func (o fleetFlags) about() report.About {
-	return report.About{Command: o.command, Inventory: o.inventory, By: localUser(), At: time.Now()}
-}
-
-// printReport prints the report and writes it into the files that --report names.
-func printReport(a *app, opts fleetFlags, r *report.Report) error {
-	r.EditHints(opts.nameInventory)
-	return fleetForms(r).print(a, opts.json, opts.reports, opts.about())
-}
-
-// writeWhole writes a file whole or not at all.
-func writeWhole(file string, data []byte, mode os.FileMode) error {
-	return atomicfile.Write(file, bytes.NewReader(data), mode)
-}
-
-// localUser returns the user and this machine, for the journals on the nodes.
-func localUser() string {
-	name, host := "unknown", "unknown"
-	if u, err := user.Current(); err == nil {
-		name = u.Username
-	}
-	if h, err := os.Hostname(); err == nil {
-		host = h
-	}
-	return name + "@" + host
 }

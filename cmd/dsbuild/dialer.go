@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"runtime"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -212,19 +210,4 @@ func slurmInventory(ctx context.Context, partition string) ([]inventory.SlurmNod
 		return nil, slurm.NoNodes(partition)
 	}
 	return nodes, nil
-}
-
-// tuneRuntime sets the number of threads, the garbage collector and the limit of the heap for a run on
-// so many nodes. dsbuild mostly waits then, and more threads would cost more than they bring. The
-// garbage collector runs late while the heap is small. restore resets all three.
-func tuneRuntime(nodes int) (restore func()) {
-	const base, each = 44 << 20, 64 << 10 // heap without a node, and for each node
-	threads := runtime.GOMAXPROCS(min(max(runtime.NumCPU()/2, 1), 4))
-	percent := debug.SetGCPercent(400)
-	limit := debug.SetMemoryLimit(base + each*int64(nodes))
-	return func() {
-		runtime.GOMAXPROCS(threads)
-		debug.SetGCPercent(percent)
-		debug.SetMemoryLimit(limit)
-	}
 }

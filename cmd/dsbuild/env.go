@@ -32,9 +32,8 @@ type envOptions struct {
 
 func newEnvCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:        "env",
-		SuggestFor: []string{"environment", "venv", "conda", "uv"},
-		Short:      "Take nodes from a bare Python to one whole environment",
+		Use:   "env",
+		Short: "Take nodes from a bare Python to one whole environment",
 		Long: `Take nodes from a bare Python to one whole environment: torch, DeepSpeed, companions
 and requirements.
 
@@ -50,9 +49,8 @@ of a link. The previous environment stays, for dsbuild env rollback.`,
 func newEnvDeployCommand(a *app) *cobra.Command {
 	var opts envOptions
 	cmd := &cobra.Command{
-		Use:        "deploy INVENTORY",
-		SuggestFor: []string{"install", "push", "apply", "copy"},
-		Short:      "Give every node the environment of a lock",
+		Use:   "deploy INVENTORY",
+		Short: "Give every node the environment of a lock",
 		Long: `Give every node the environment of a lock, and prove that all have the same.
 
 dsbuild first collects the files of the lock on this machine, then probes every node, and
@@ -86,9 +84,8 @@ It refuses a node whose current environment is used by running processes, and na
 func newEnvVerifyCommand(a *app) *cobra.Command {
 	var opts envOptions
 	cmd := &cobra.Command{
-		Use:        "verify INVENTORY",
-		SuggestFor: []string{"status", "diff", "compare"},
-		Short:      "Compare the environments of nodes with the lock, to the last file",
+		Use:   "verify INVENTORY",
+		Short: "Compare the environments of nodes with the lock, to the last file",
 		Long: `Compare the whole environments of nodes with the lock and with each other, to the last
 file. dsbuild changes and writes nothing on the nodes.
 
@@ -113,9 +110,8 @@ here, in the cache or in --files; it downloads nothing.`,
 func newEnvRollbackCommand(a *app) *cobra.Command {
 	var opts envOptions
 	cmd := &cobra.Command{
-		Use:        "rollback INVENTORY",
-		SuggestFor: []string{"undo", "revert", "restore"},
-		Short:      "Switch back to the environment that each node had before",
+		Use:   "rollback INVENTORY",
+		Short: "Switch back to the environment that each node had before",
 		Long: `Switch back to the environment that each node had before the last switch, after a look at
 every file of it. dsbuild sends no files, because the node kept that environment. A node
 keeps only one previous environment. dsbuild reads only the environment's name from the lock.`,
@@ -184,7 +180,6 @@ func runEnvDeploy(ctx context.Context, a *app, opts envOptions) error {
 		return opts.handleNothingToDo(a, err)
 	}
 	d := envs.New(opt)
-	defer tuneRuntime(len(opt.Hosts))()
 	return runFleet(ctx, a, opts.changeFlags, d, d.Survey, newEnvPlanDocument)
 }
 
@@ -230,7 +225,6 @@ func runEnvRollback(ctx context.Context, a *app, opts envOptions) error {
 	}
 	opt.Verify = verify.LevelFiles
 	d := envs.New(opt)
-	defer tuneRuntime(len(opt.Hosts))()
 	return runFleet(ctx, a, opts.changeFlags, d, d.SurveyRollback, newEnvPlanDocument)
 }
 
@@ -300,7 +294,6 @@ func runEnvVerify(ctx context.Context, a *app, opts envOptions) error {
 	if opt.Files, err = envs.OpenFiles(ctx, opt.Lock, paths, wheels.DefaultCache()); err != nil {
 		return err
 	}
-	defer tuneRuntime(len(opt.Hosts))()
 	r, err := envs.Verify(ctx, opt)
 	if err != nil {
 		return err

@@ -12,9 +12,8 @@ import (
 func newGPUsCommand(a *app) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:        "gpus [NAME...]",
-		SuggestFor: []string{"arch", "archs", "sm"},
-		Short:      "List GPUs with their compute capability",
+		Use:   "gpus [NAME...]",
+		Short: "List GPUs with their compute capability",
 		Long: `List the GPUs that dsbuild knows with their compute capability, the CUDA releases
 that compile for it, and the newest torch that runs on them. NAME is a GPU's usual
 name, or its name in nvidia-smi.

@@ -32,9 +32,8 @@ type imageOptions struct {
 func newImageCommand(a *app) *cobra.Command {
 	o := imageOptions{given: map[string]*string{}}
 	cmd := &cobra.Command{
-		Use:        "image --base IMAGE|TAR -o IMAGE|FILE",
-		SuggestFor: []string{"layer", "container", "docker", "oci"},
-		Short:      "Put a wheel, installed, as one layer on a container image",
+		Use:   "image --base IMAGE|TAR -o IMAGE|FILE",
+		Short: "Put a wheel, installed, as one layer on a container image",
 		Long: `image installs a wheel into a container image: it adds one layer with the files that
 pip install --no-deps would write, without byte code, to the image of --base. It runs
 nothing. It neither pulls nor unpacks a base in a registry: it reads the manifest and

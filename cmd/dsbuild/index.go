@@ -32,9 +32,8 @@ type indexOptions struct {
 func newIndexCommand(a *app) *cobra.Command {
 	var o indexOptions
 	cmd := &cobra.Command{
-		Use:        "index DIR|s3://BUCKET[/PREFIX]",
-		SuggestFor: []string{"repo", "pypi", "simple"},
-		Short:      "Write a package index that pip and uv install wheels from",
+		Use:   "index DIR|s3://BUCKET[/PREFIX]",
+		Short: "Write a package index that pip and uv install wheels from",
 		Long: `Write a static package index (PEP 503, 691, 658): files that any web server, or the
 file system, serves to pip and uv. Wheels for different torches, CUDAs, GPUs or CPUs
 would hide each other in one index, so each gets its own, in a folder of DIR.

@@ -21,9 +21,8 @@ const inspectCommand = "dsbuild inspect"
 func newInspectCommand(a *app) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:        "inspect FILE.whl|DIR",
-		SuggestFor: []string{"show", "info", "cuobjdump"},
-		Short:      "Show the content of a wheel: ops, GPU archs, CPU level, glibc",
+		Use:   "inspect FILE.whl|DIR",
+		Short: "Show the content of a wheel: ops, GPU archs, CPU level, glibc",
 		Long: `inspect opens any wheel and reads its compiled extensions: the GPU architectures of
 their device code (SASS and PTX), the CPU level of their instructions, the newest
 symbol versions they need of glibc and libstdc++, and the libraries they load. It

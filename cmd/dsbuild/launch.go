@@ -23,9 +23,8 @@ import (
 
 func newLaunchCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:        "launch",
-		SuggestFor: []string{"run", "job", "train", "render"},
-		Short:      "Render, submit and lint scripts that start a training job",
+		Use:   "launch",
+		Short: "Render, submit and lint scripts that start a training job",
 		Long: `Render the scripts and manifests that start a training job. They run without edits,
 and a comment explains every default. With --submit dsbuild also starts the job and
 waits for its end: on the nodes of an inventory over SSH, on this machine, or through
@@ -60,14 +59,6 @@ type launchOptions struct {
 	command   []string        // script and arguments
 }
 
-// kindWords are other words for the kinds of job.
-func kindWords() map[launch.Kind][]string {
-	return map[launch.Kind][]string{
-		launch.K8s: {"kubernetes", "kube", "kubectl", "kubeflow", "pytorchjob"}, launch.Slurm: {"sbatch", "srun"},
-		launch.Torchrun: {"torch", "pytorch", "ddp", "accelerate"}, launch.DeepSpeed: {"ds", "pdsh"}, launch.Docker: {"podman", "container"},
-	}
-}
-
 func newLaunchKindCommand(a *app, kind launch.KindInfo) *cobra.Command {
 	opts := launchOptions{kind: kind.Kind}
 	cmd := &cobra.Command{
@@ -76,9 +67,8 @@ func newLaunchKindCommand(a *app, kind launch.KindInfo) *cobra.Command {
 		Long: `Render ` + kind.About + `.
 The result is printed, several files each with a heading, or written to the folder
 of --output.`,
-		Example:    launchExample(kind.Kind),
-		SuggestFor: kindWords()[kind.Kind],
-		Args:       cobra.ArbitraryArgs,
+		Example: launchExample(kind.Kind),
+		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.command = args
 			opts.said = saidByFlags(cmd.Flags(), opts.kind)

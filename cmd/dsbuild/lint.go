@@ -26,9 +26,8 @@ type lintOptions struct {
 func newLintCommand(a *app) *cobra.Command {
 	var opts lintOptions
 	cmd := &cobra.Command{
-		Use:        "lint FILE...",
-		SuggestFor: []string{"shellcheck", "analyse"},
-		Short:      "Find mistakes in launch scripts that hang a job or lose nodes",
+		Use:   "lint FILE...",
+		Short: "Find mistakes in launch scripts that hang a job or lose nodes",
 		Long: `lint reads launch scripts (sbatch, srun, torchrun, accelerate, JAX: any script of
 sh or bash) and finds the mistakes that make a job hang, or succeed on a part of
 its nodes. Nothing is run. FILE may be - for standard input.

@@ -31,9 +31,8 @@ type nightlyOptions struct {
 func newNightlyCommand(a *app) *cobra.Command {
 	var o nightlyOptions
 	cmd := &cobra.Command{
-		Use:        "nightly -f nightly.yaml",
-		SuggestFor: []string{"cron", "daily"},
-		Short:      "Build, test, publish and deploy changed wheels, unattended",
+		Use:   "nightly -f nightly.yaml",
+		Short: "Build, test, publish and deploy changed wheels, unattended",
 		Long: `Run one nightly build: fetch the newest sources, build the wheels whose plan has
 changed since the last run, audit and smoke-test them, publish an index of the kept
 builds, deploy to a canary and then to the other nodes, and write a report of the
@@ -178,7 +177,6 @@ func deployOnce(ctx context.Context, a *app, opts deployOptions) (nightly.Nodes,
 	}
 	d := deploy.New(opt)
 	defer d.Close()
-	defer tuneRuntime(len(opt.Hosts))()
 	if _, err := d.Survey(ctx); err != nil {
 		return nightly.Nodes{}, err
 	}

@@ -47,7 +47,6 @@ func deployEnvOnce(ctx context.Context, a *app, opts envOptions, spec environmen
 	}
 	d := envs.New(opt)
 	defer d.Close()
-	defer tuneRuntime(len(opt.Hosts))()
 	if _, err := d.Survey(ctx); err != nil {
 		return nightly.Nodes{}, err
 	}

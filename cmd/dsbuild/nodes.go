@@ -23,9 +23,8 @@ type nodesOptions struct {
 func newNodesCommand(a *app) *cobra.Command {
 	var opts nodesOptions
 	cmd := &cobra.Command{
-		Use:        "nodes INVENTORY",
-		SuggestFor: []string{"inventory", "hosts", "list"},
-		Short:      "List the nodes of an inventory, or convert it",
+		Use:   "nodes INVENTORY",
+		Short: "List the nodes of an inventory, or convert it",
 		Long: `List the nodes of an inventory, each with its address, user and other settings of its
 connection. dsbuild contacts no node.
 

@@ -28,9 +28,8 @@ type publishOptions struct {
 func newPublishCommand(a *app) *cobra.Command {
 	var o publishOptions
 	cmd := &cobra.Command{
-		Use:        "publish WHEEL|DIR... TO",
-		SuggestFor: []string{"upload", "push", "twine"},
-		Short:      "Put wheels into a folder, S3, a package index, a release or a registry",
+		Use:   "publish WHEEL|DIR... TO",
+		Short: "Put wheels into a folder, S3, a package index, a release or a registry",
 		Long: `Put wheels, and the files beside them, where others get them. TO is one of:
 
 ` + placeForms() + `

@@ -12,9 +12,8 @@ import (
 func newRollbackCommand(a *app) *cobra.Command {
 	var opts changeFlags
 	cmd := &cobra.Command{
-		Use:        "rollback INVENTORY",
-		SuggestFor: []string{"undo", "revert", "restore"},
-		Short:      "Restore the DeepSpeed that each node had before the last deploy",
+		Use:   "rollback INVENTORY",
+		Short: "Restore the DeepSpeed that each node had before the last deploy",
 		Long: `Restore the DeepSpeed that each node had before the last deploy, or remove it where
 there was none. dsbuild sends no files, because the node kept them. A node keeps only one previous version.`,
 		Example: `  dsbuild rollback inventory.yaml --limit 'gpu[03-04]'`,
@@ -37,6 +36,5 @@ func runRollback(ctx context.Context, a *app, opts changeFlags) error {
 	}
 	opt.Verify = verify.LevelFiles
 	d := deploy.New(opt)
-	defer tuneRuntime(len(opt.Hosts))()
 	return runFleet(ctx, a, opts, d, d.SurveyRollback, newPlanDocument)
 }

@@ -27,9 +27,8 @@ type shipOptions struct {
 func newShipCommand(a *app) *cobra.Command {
 	var o shipOptions
 	cmd := &cobra.Command{
-		Use:        "ship INVENTORY",
-		SuggestFor: []string{"all", "release"},
-		Short:      "Build the wheels that the nodes need, install and verify them",
+		Use:   "ship INVENTORY",
+		Short: "Build the wheels that the nodes need, install and verify them",
 		Long: `Probe the nodes of an inventory, build the fewest wheels that serve them all, install
 on each node the wheel that fits it, and check that every node runs its wheel.
 

@@ -21,9 +21,8 @@ import (
 
 func newStartCommand(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use:        "start",
-		SuggestFor: []string{"init", "wizard", "new"},
-		Short:      "Ask what to run and where, show the command for it, and run it",
+		Use:   "start",
+		Short: "Ask what to run and where, show the command for it, and run it",
 		Long: `Ask what to run and where, show the command for it, and run it: a training job on
 this machine, on several machines over SSH, on a Slurm cluster, with JAX, or elastic;
 or find the fault of a job that does not work.

@@ -15,9 +15,8 @@ func newToolchainsCommand(a *app) *cobra.Command {
 	var asJSON, matrix bool
 	var gpus []string
 	cmd := &cobra.Command{
-		Use:        "toolchains",
-		SuggestFor: []string{"toolkit", "cuda", "compilers"},
-		Short:      "List the toolchains: where CUDA comes from, the bases, each torch's CUDA and Pythons",
+		Use:   "toolchains",
+		Short: "List the toolchains: where CUDA comes from, the bases, each torch's CUDA and Pythons",
 		Long: `List the choices of dsbuild: the toolchains (where nvcc and the CUDA headers
 come from), the bases with their glibc, Pythons and gcc, what each CUDA
 compiles for, and which CUDA and Pythons each torch is built for.

@@ -72,16 +72,13 @@ func firstWord(cmd *cobra.Command, args []string) string {
 	return args[0]
 }
 
-// meantCommand names the command that a word may stand for: another word for
-// it, its beginning, or a slip of the keyboard.
+// meantCommand names the command that a word may stand for: its beginning, a slip of the keyboard,
+// or a command of another group.
 func meantCommand(group *cobra.Command, word string) string {
 	var names []string
 	for _, sub := range group.Commands() {
 		if sub.Hidden {
 			continue
-		}
-		if slices.Contains(sub.SuggestFor, strings.ToLower(word)) {
-			return didYouMean(sub.CommandPath())
 		}
 		names = append(names, sub.Name())
 	}
@@ -96,7 +93,7 @@ func meantCommand(group *cobra.Command, word string) string {
 		}
 	}
 	for _, other := range allCommands(group.Root()) { // of another group
-		if !other.Hidden && other != group && (other.Name() == word || slices.Contains(other.SuggestFor, strings.ToLower(word))) {
+		if !other.Hidden && other != group && other.Name() == word {
 			return didYouMean(other.CommandPath())
 		}
 	}
@@ -104,19 +101,6 @@ func meantCommand(group *cobra.Command, word string) string {
 }
 
 func didYouMean(what string) string { return "did you mean '" + what + "'?" }
-
-// flagWords are other programs' names of flags, with those of dsbuild that mean
-// the same. The first that a command has is meant.
-func flagWords() map[string][]string {
-	return map[string][]string{
-		"mode": {"form", "verify", "builder"}, "jobs": {"forks", "parallel"}, "workers": {"forks", "jobs"}, "concurrency": {"forks", "parallel"},
-		"host": {"limit", "inventory"}, "hosts": {"limit", "inventory"}, "hostfile": {"inventory"}, "node": {"limit", "nodes"},
-		"nnodes": {"nodes"}, "num-nodes": {"nodes"}, "nproc-per-node": {"procs"}, "nproc": {"procs"}, "num-gpus": {"gpus"}, "gpus-per-node": {"gpus"},
-		"master-addr": {"master"}, "master-port": {"port"}, "rdzv-backend": {"rendezvous"}, "format": {"to", "json"},
-		"check": {"dry-run"}, "noop": {"dry-run"}, "out": {"output"}, "output-dir": {"output"}, "dest": {"output"}, "cuda-version": {"cuda"},
-		"python-version": {"python"}, "torch-version": {"torch"}, "clean": {"no-cache"}, "rebuild": {"no-cache"}, "arch-list": {"arch"}, "sm": {"arch"},
-	}
-}
 
 // meantFlag names the flag that an unknown one may stand for. args are those of dsbuild.
 func meantFlag(cmd *cobra.Command, unknown *pflag.NotExistError, args []string) string {
@@ -127,18 +111,12 @@ func meantFlag(cmd *cobra.Command, unknown *pflag.NotExistError, args []string) 
 		}
 		return ""
 	}
-	flags := map[string]*pflag.Flag{}
 	var names []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		if !f.Hidden {
-			flags[f.Name], names = f, append(names, f.Name)
+			names = append(names, f.Name)
 		}
 	})
-	for _, same := range flagWords()[strings.ReplaceAll(strings.ToLower(name), "_", "-")] {
-		if flags[same] != nil {
-			return "did you mean --" + same + "?"
-		}
-	}
 	if near := diagnostic.Nearest(name, names); near != "" {
 		return "did you mean --" + near + "?"
 	}

@@ -23,9 +23,8 @@ const verifyTimeoutUsage = "give up a node if verifying takes longer than `DURAT
 func newVerifyCommand(a *app) *cobra.Command {
 	var opts verifyOptions
 	cmd := &cobra.Command{
-		Use:        "verify INVENTORY",
-		SuggestFor: []string{"status", "diff", "compare"},
-		Short:      "Show which nodes differ from the others, and how",
+		Use:   "verify INVENTORY",
+		Short: "Show which nodes differ from the others, and how",
 		Long: `Show which nodes differ from the others, and how. dsbuild changes and writes nothing
 on the nodes.
 
@@ -74,7 +73,6 @@ func runVerify(ctx context.Context, a *app, opts verifyOptions) error {
 			return err
 		}
 	}
-	defer tuneRuntime(len(opt.Hosts))()
 	r, err := verify.Run(ctx, opt)
 	if err != nil {
 		return err

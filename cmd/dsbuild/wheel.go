@@ -45,9 +45,8 @@ type wheelOptions struct {
 func newWheelCommand(a *app) *cobra.Command {
 	var o wheelOptions
 	cmd := &cobra.Command{
-		Use:        "wheel --gpu NAME | --arch X.Y",
-		SuggestFor: []string{"build", "make", "compile", "wheels"},
-		Short:      "Build a DeepSpeed wheel with its operators compiled",
+		Use:   "wheel --gpu NAME | --arch X.Y",
+		Short: "Build a DeepSpeed wheel with its operators compiled",
 		Long: `wheel builds DeepSpeed with the given operators compiled for the given GPUs, in a
 clean container on a Dagger engine or on this machine. Then it opens the wheel again
 and compares it with the request, installs it in a fresh environment and loads every
