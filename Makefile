@@ -29,7 +29,7 @@ endif
 
 # Programs are linked like those of a release. All of them, the engine's too, have the same
 # flags, so that Go compiles their common packages once.
-build quickstart engine engine-stop: export CGO_ENABLED = 0
+build quickstart engine engine-stop bin/ci/engine: export CGO_ENABLED = 0
 
 .PHONY: help build packages-lock drivers quickstart check source test test-full test-gpu bench pictures release-snapshot release fuzz engine engine-stop lint clean clean-caches
 .DEFAULT_GOAL := help
@@ -45,38 +45,46 @@ drivers: ## compile bin/dsbuild-OS-ARCH for every system on which dsbuild runs
 	@for t in $(DRIVERS); do echo "==> $$t"; \
 	  GOOS=$${t%/*} GOARCH=$${t#*/} CGO_ENABLED=0 $(GO) build -trimpath -o bin/dsbuild-$${t/\//-}$$([[ $$t != windows/* ]] || echo .exe) ./cmd/dsbuild || exit 1; done
 
+# The programs of the module ci, which run in this folder.
+bin/ci/%: FORCE
+	@$(GO) build -C ci -trimpath -o ../$@ ./$*
+FORCE:
+
 quickstart: ## build a real wheel for A100 and deploy it to three local nodes
 	@echo "==> compiling quickstart (the first time it takes a minute)"
-	@$(GO) run -trimpath ./ci/quickstart
+	@$(MAKE) --no-print-directory bin/ci/quickstart
+	@bin/ci/quickstart
 
 # Check the sources: format and vet.
 source:
 	@unformatted=$$(gofmt -l .) && test -z "$$unformatted" || { echo "gofmt -w: $$unformatted"; exit 1; }
 	$(GO) vet -tags full ./...
+	cd ci && $(GO) vet -tags full ./...
 
 # CI is empty here: a missing part fails make test, but not make check. The tests wait for processes
 # and timers too, so more of them run at once than there are cores.
 check: build source ## before each commit, in about 3 minutes: build, vet, format, tests without engine and wheel
-	cores=$$(getconf _NPROCESSORS_ONLN) && CI= $(GO) test -short -p $$((cores + 1)) -parallel $$((cores * 2)) ./...
+	cores=$$(getconf _NPROCESSORS_ONLN) && CI= $(GO) test -short -p $$((cores + 1)) -parallel $$((cores * 2)) ./... && \
+	  cd ci && CI= $(GO) test -short ./...
 
-packages-lock: ## resolve the Python packages of all toolchains again, by PyPI: dockerfiles/packages.lock
-	$(GO) run ./ci/packagelock
+packages-lock: bin/ci/packagelock ## resolve the Python packages of all toolchains again, by PyPI: dockerfiles/packages.lock
+	bin/ci/packagelock
 
-test: build source ## what CI runs: real engine, real wheel, real nodes; without an engine, the tests that need none
+test: build source bin/ci/test ## what CI runs: real engine, real wheel, real nodes; without an engine, the tests that need none
 	@for t in $(OTHERS); do echo "==> compiling for $$t"; GOOS=$${t%/*} GOARCH=$${t#*/} CGO_ENABLED=0 $(GO) build -o /dev/null ./cmd/dsbuild || exit 1; done
-	$(GO) run ./ci/test
+	bin/ci/test
 
-test-full: ## the long proofs, each part at most an hour: all, or PART=inside
-	$(GO) run ./ci/full $(PART)
+test-full: bin/ci/full ## the long proofs, each part at most an hour: all, or PART=inside
+	bin/ci/full $(PART)
 
 test-gpu: ## on a machine with a GPU: every kernel of both ABIs, compared with torch
 	$(GO) test -tags full -count=1 -v -timeout 12h -run '^TestGPU' ./cmd/dsbuild
 
-bench: build ## compare builds with the stock recipe, the fan-out with pdsh, clush, Ansible, scp; or PART=growth
-	$(GO) run ./ci/bench $(PART)
+bench: build bin/ci/bench ## compare builds with the stock recipe, the fan-out with pdsh, clush, Ansible, scp; or PART=growth
+	bin/ci/bench $(PART)
 
-pictures: build ## make docs/pictures, from real runs on three local nodes
-	$(GO) run ./ci/pictures
+pictures: build bin/ci/pictures ## make docs/pictures, from real runs on three local nodes
+	bin/ci/pictures
 
 release-snapshot: ## put all files of a release into bin/release
 	GOFLAGS= $(GO) run github.com/goreleaser/goreleaser/v2@$(GORELEASER) release --snapshot --clean
@@ -85,17 +93,18 @@ release-snapshot: ## put all files of a release into bin/release
 release:
 	GOFLAGS= $(GO) run github.com/goreleaser/goreleaser/v2@$(GORELEASER) release --clean
 
-fuzz: ## run every fuzz target for FUZZTIME (10s)
-	$(GO) run ./ci/fuzz $(FUZZTIME)
+fuzz: bin/ci/fuzz ## run every fuzz target for FUZZTIME (10s)
+	bin/ci/fuzz $(FUZZTIME)
 
 lint: ## compile golangci-lint (once, some minutes) and run it
 	$(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT) run
+	cd ci && $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT) run
 
-engine: ## start dsbuild's own Dagger engine (root, Debian 12 or 13)
-	$(GO) run -trimpath ./ci/engine up
+engine: bin/ci/engine ## start dsbuild's own Dagger engine (root, Debian 12 or 13)
+	bin/ci/engine up
 
-engine-stop: ## stop it; its cache stays
-	$(GO) run -trimpath ./ci/engine down
+engine-stop: bin/ci/engine ## stop it; its cache stays
+	bin/ci/engine down
 
 clean: ## remove the files that make built in this folder
 	rm -rf bin dist .test

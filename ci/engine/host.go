@@ -117,7 +117,7 @@ func findCheckout(from string) (string, error) {
 			return tools, nil
 		}
 		if dir == filepath.Dir(dir) {
-			return "", hint.With(fmt.Errorf("no ci/engine/tools at or above %s", from), "run it in a checkout of dsbuild: go run ./ci/engine up")
+			return "", hint.With(fmt.Errorf("no ci/engine/tools at or above %s", from), "run it in a checkout of dsbuild: make engine")
 		}
 	}
 }

@@ -1,13 +1,13 @@
 // Command engine installs, starts and stops a real Dagger engine on a Debian machine that has no
 // Docker and cannot reach an image registry.
 //
-//	go run ./ci/engine check   # which engine would be used; exit 3 if there is none
-//	go run ./ci/engine ensure  # use an engine that answers; without one, do up
-//	go run ./ci/engine up      # install missing parts, start, exit 0 when it answers
-//	go run ./ci/engine down    # stop it in an orderly way: the cache survives
-//	go run ./ci/engine status  # one line; exit 0 when it runs, 1 otherwise
-//	go run ./ci/engine base trixie  # the tar that workloads start from, made if missing
-//	go run ./ci/engine image engine.tar  # the installed engine as an image for docker load
+//	bin/ci/engine check   # which engine would be used; exit 3 if there is none
+//	bin/ci/engine ensure  # use an engine that answers; without one, do up
+//	make engine      # install missing parts, start, exit 0 when it answers
+//	bin/ci/engine down    # stop it in an orderly way: the cache survives
+//	bin/ci/engine status  # one line; exit 0 when it runs, 1 otherwise
+//	bin/ci/engine base trixie  # the tar that workloads start from, made if missing
+//	bin/ci/engine image engine.tar  # the installed engine as an image for docker load
 //
 // The engine belongs to the user, not to the checkout. All its files are in one state directory
 // (see Layout), together with a copy of this program called enginectl. That copy starts an

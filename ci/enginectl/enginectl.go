@@ -38,7 +38,11 @@ type Engine struct {
 // The working folder is the checkout; Prepare writes the program into the folder bin.
 func Prepare(ctx context.Context, bin string) (Engine, error) {
 	program := filepath.Join(bin, "enginectl")
-	build := child.Command(ctx, "go", "build", "-trimpath", "-o", program, "./ci/engine")
+	absolute, err := filepath.Abs(program)
+	if err != nil {
+		return Engine{}, err
+	}
+	build := child.Command(ctx, "go", "build", "-C", "ci", "-trimpath", "-o", absolute, "./engine")
 	build.Stdout, build.Stderr = os.Stderr, os.Stderr
 	if err := build.Run(); err != nil {
 		return Engine{}, fmt.Errorf("compiling ci/engine: %w", err)

@@ -15,7 +15,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/rhysd/actionlint"
 
-	"github.com/dsbuild/dsbuild/ci/pages"
+	"github.com/dsbuild/dsbuild/internal/testkit/pages"
 	"github.com/dsbuild/dsbuild/nightly"
 )
 

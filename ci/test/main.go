@@ -54,7 +54,7 @@ func runAll(ctx context.Context, l *list) error {
 	if err != nil {
 		return err
 	}
-	err = goTest(ctx, l)
+	err = errors.Join(goTest(ctx, l, "."), goTest(ctx, l, "ci"))
 	ssh, _ := exec.CommandContext(ctx, "ssh", "-V").CombinedOutput() //nolint:errcheck // only for a message
 	fmt.Printf("the tests ran with: %s; %s; %s\n", engine, strings.TrimSpace(string(ssh)), filepath.Base(wheelPath(wheelDir)))
 	if counts, err := os.ReadFile(filepath.Join(dir, "pages")); err == nil {
@@ -112,8 +112,8 @@ func wheelPath(folder string) string {
 	return found[0]
 }
 
-// goTest runs all tests.
-func goTest(ctx context.Context, l *list) error {
+// goTest runs all tests of the module in a folder.
+func goTest(ctx context.Context, l *list, module string) error {
 	here, err := os.Getwd()
 	if err != nil {
 		return err
@@ -121,7 +121,7 @@ func goTest(ctx context.Context, l *list) error {
 	cmd := child.Command(ctx, "go", "test", "-json", "-count=1", "-timeout", "45m", "./...")
 	cmd.Env = append(os.Environ(), "DSBUILD_TEST_DIR="+filepath.Join(here, dir),
 		"DSBUILD_TEST_WHEEL="+filepath.Join(here, wheelPath(wheelDir)), "DSBUILD_TEST_STABLE="+filepath.Join(here, wheelPath(stableDir)))
-	cmd.Stderr = os.Stderr
+	cmd.Dir, cmd.Stderr = module, os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return err

@@ -26,9 +26,9 @@ import (
 	"mvdan.cc/sh/v3/expand"
 	"mvdan.cc/sh/v3/syntax"
 
-	"github.com/dsbuild/dsbuild/ci/pages"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes/nodestest"
+	"github.com/dsbuild/dsbuild/internal/testkit/pages"
 	"github.com/dsbuild/dsbuild/internal/testkit/slurm"
 	"github.com/dsbuild/dsbuild/internal/testkit/slurm/slurmtest"
 	"github.com/dsbuild/dsbuild/internal/ui"

@@ -122,9 +122,7 @@ func TestViolation(t *testing.T) {
 		{"internal/ui", m + "inventory", true},
 		{"index", m + "wheel", false},
 		{"index", m + "compat", true},
-		{"cmd/dsbuild", m + "ci/engine", true},
 		{"cmd/dsbuild", m + "deploy", false},
-		{"ci/nodes", m + "ci/engine", false},
 	} {
 		if reason := Violation(c.folder, c.path); (reason != "") != c.refused {
 			t.Errorf("%s importing %s: %q", c.folder, c.path, reason)

@@ -162,11 +162,6 @@ func actingRooms() []Rule { //nolint:revive // a table, however long
 			Allow:  ours("deploy/wheels"),
 			Reason: "an image is a base and finished wheels: it neither builds them nor reaches nodes",
 		},
-		{
-			Folder: "ci",
-			Deny:   ours("cmd"),
-			Reason: "the tools of tests run the program from outside",
-		},
 	}
 }
 
@@ -283,22 +278,17 @@ func innerRooms() []Rule { //nolint:revive // a table, however long
 func Everywhere() []Except {
 	return []Except{
 		{
-			Folders: []string{"internal/testkit", "ci"},
+			Folders: []string{"internal/testkit"},
 			Deny:    Module + "/internal/testkit",
 			Reason:  "kits are for tests: the program must not need them",
 		},
 		{
-			Folders: []string{"ci"},
-			Deny:    Module + "/ci",
-			Reason:  "ci is for tests: the program must not need it",
-		},
-		{
-			Folders: []string{"pipeline/daggerbuilder", "ci"},
+			Folders: []string{"pipeline/daggerbuilder"},
 			Deny:    dagger,
 			Reason:  "no dagger types across package borders",
 		},
 		{
-			Folders: []string{"internal/remote", "internal/testkit", "signing", "ci"},
+			Folders: []string{"internal/remote", "internal/testkit", "signing"},
 			Deny:    ssh,
 			Reason:  "no ssh types across package borders",
 		},

@@ -111,5 +111,5 @@ func (e *ImageError) Hint() string {
 	if strings.Contains(said, "no space left on device") {
 		return e.Container.fill(fullDiskHint)
 	}
-	return e.Container.fill("bring the image here: CLIENT load -i engine.tar (from CLIENT save on a machine that has it, or go run ./ci/engine image engine.tar), or pull it from the site's registry and CLIENT tag it as IMAGE (docs/airgap.md); without an engine: --builder host")
+	return e.Container.fill("bring the image here: CLIENT load -i engine.tar (from CLIENT save on a machine that has it, or make engine, then bin/ci/engine image engine.tar), or pull it from the site's registry and CLIENT tag it as IMAGE (docs/airgap.md); without an engine: --builder host")
 }

@@ -1,5 +1,7 @@
-// Package browser gives tests a real Chromium that cannot resolve names: it opens files of a
-// test and pages served on 127.0.0.1.
+//go:build full && linux
+
+// Package browser tests dsbuild's pages in a real Chromium that cannot resolve names: it opens
+// files of a test and pages served on 127.0.0.1.
 package browser
 
 import (

@@ -15,19 +15,17 @@
 // A number before the colon ("parse 2:") selects one command of the block. A command without a
 // mark is executed and must exit with 0. The program whose results stand between "<!-- results
 // of" and "<!-- end -->" has written them there.
+//
+// The pages use a small part of Markdown, and so does this reader: headings that begin with "#",
+// blocks between fences or indented by four columns below an empty line, comments that begin a
+// line, code and links within a paragraph.
 package pages
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"regexp"
 	"strings"
-
-	"github.com/yuin/goldmark"
-	"github.com/yuin/goldmark/ast"
-	"github.com/yuin/goldmark/extension"
-	"github.com/yuin/goldmark/text"
 )
 
 // Page is one file of the documentation.
@@ -95,14 +93,10 @@ func Read(path string) (Page, error) {
 	if err != nil {
 		return Page{}, err
 	}
-	r := reader{page: Page{Path: path}, source: source}
-	root := goldmark.New(goldmark.WithExtensions(extension.Table)).Parser().Parse(text.NewReader(source))
-	err = ast.Walk(root, func(n ast.Node, entering bool) (ast.WalkStatus, error) {
-		if !entering {
-			return ast.WalkContinue, nil
-		}
-		return ast.WalkContinue, r.readNode(n)
-	})
+	r := reader{page: Page{Path: path}, lines: strings.Split(strings.TrimSuffix(string(source), "\n"), "\n")}
+	for r.at < len(r.lines) && err == nil {
+		err = r.readNext()
+	}
 	if err == nil {
 		err = r.reportUnused()
 	}
@@ -111,55 +105,133 @@ func Read(path string) (Page, error) {
 
 type reader struct {
 	page   Page
-	source []byte
+	lines  []string
+	at     int    // the next line, from 0
 	marks  []mark // marks that wait for their block
 	record bool   // the text is within results
+	inList bool   // indented lines continue an item of a list
 }
 
-// readNode reads a node of the page, in the order of the text.
-func (r *reader) readNode(n ast.Node) error {
-	switch n := n.(type) {
-	case *ast.HTMLBlock:
-		comment := string(n.Lines().Value(r.source)) + closesComment(n, r.source)
-		switch {
-		case strings.HasPrefix(comment, "<!-- results of "):
-			r.record = true
-		case strings.HasPrefix(comment, "<!-- end -->"):
-			r.record = false
-		}
-		marks, err := parseMarks(comment)
-		if err != nil {
-			return r.errorf(r.lineOf(n.Lines().At(0).Start), "%v", err)
-		}
-		for i := range marks {
-			marks[i].line = r.lineOf(n.Lines().At(0).Start)
-		}
-		r.marks = append(r.marks, marks...)
-	case *ast.FencedCodeBlock:
-		return r.readBlock(n.Lines(), string(n.Language(r.source)))
-	case *ast.CodeBlock:
-		return r.readBlock(n.Lines(), "")
-	case *ast.CodeSpan:
-		r.readSpan(n)
-	case *ast.Link:
-		r.readLink(n, string(n.Destination))
-	case *ast.Image:
-		r.readLink(n, string(n.Destination))
-	case *ast.Heading:
-		r.page.Anchors = append(r.page.Anchors, headingAnchor(string(n.Lines().Value(r.source))))
-		return r.reportUnused()
-	case *ast.Paragraph, *ast.List:
+var (
+	fence    = regexp.MustCompile("^ *```+ *([a-z]*)$")
+	listItem = regexp.MustCompile(`^ *([-*]|\d+\.) `)
+)
+
+// readNext reads the next heading, comment, block or paragraph.
+func (r *reader) readNext() error {
+	line := r.lines[r.at]
+	switch {
+	case strings.TrimSpace(line) == "":
+		r.at++
+		return nil
+	case strings.HasPrefix(strings.TrimLeft(line, " "), "<!--"):
+		return r.readComment()
+	case fence.MatchString(line):
+		return r.readFence(fence.FindStringSubmatch(line)[1])
+	case strings.HasPrefix(line, "    ") && !r.inList:
+		return r.readIndented()
+	case strings.HasPrefix(line, "#"):
+		r.readSpans(r.at, line)
+		r.at++
+		r.inList = false
+		r.page.Anchors = append(r.page.Anchors, headingAnchor(strings.TrimLeft(line, "# ")))
 		return r.reportUnused()
 	}
+	return r.readParagraph()
+}
+
+// readComment reads a comment and its marks.
+func (r *reader) readComment() error {
+	first := r.at
+	for !strings.Contains(r.lines[r.at], "-->") && r.at < len(r.lines)-1 {
+		r.at++
+	}
+	r.at++
+	comment := strings.TrimLeft(strings.Join(r.lines[first:r.at], "\n"), " ")
+	switch {
+	case strings.HasPrefix(comment, "<!-- results of "):
+		r.record = true
+	case strings.HasPrefix(comment, "<!-- end -->"):
+		r.record = false
+	}
+	marks, err := parseMarks(comment)
+	if err != nil {
+		return r.errorf(first+1, "%v", err)
+	}
+	for i := range marks {
+		marks[i].line = first + 1
+	}
+	r.marks = append(r.marks, marks...)
 	return nil
 }
 
-// closesComment returns the line that ends a comment of several lines.
-func closesComment(n *ast.HTMLBlock, source []byte) string {
-	if !n.HasClosure() {
-		return ""
+// readFence reads a block between fences. In a list it is indented as its fence is.
+func (r *reader) readFence(lang string) error {
+	indent := len(r.lines[r.at]) - len(strings.TrimLeft(r.lines[r.at], " "))
+	first := r.at + 1
+	var text strings.Builder
+	for r.at = first; r.at < len(r.lines) && strings.TrimSpace(r.lines[r.at]) != "```"; r.at++ {
+		line := r.lines[r.at]
+		text.WriteString(line[min(indent, len(line)-len(strings.TrimLeft(line, " "))):] + "\n")
 	}
-	return string(n.ClosureLine.Value(source))
+	if r.at == len(r.lines) {
+		return r.errorf(first, "the block has no end")
+	}
+	r.at++
+	return r.readBlock(first+1, text.String(), lang)
+}
+
+// readIndented reads a block that is indented by four columns, with the empty lines in it.
+func (r *reader) readIndented() error {
+	first := r.at
+	var text strings.Builder
+	for ; r.at < len(r.lines); r.at++ {
+		line, indented := strings.CutPrefix(r.lines[r.at], "    ")
+		if !indented && strings.TrimSpace(line) != "" {
+			break
+		}
+		text.WriteString(line + "\n")
+	}
+	return r.readBlock(first+1, strings.TrimRight(text.String(), "\n")+"\n", "")
+}
+
+// readParagraph reads the code and the links of a paragraph or of an item of a list.
+func (r *reader) readParagraph() error {
+	first := r.at
+	r.inList = listItem.MatchString(r.lines[first]) || r.inList && strings.HasPrefix(r.lines[first], " ")
+	for r.at++; r.at < len(r.lines); r.at++ {
+		line := r.lines[r.at]
+		if strings.TrimSpace(line) == "" || strings.HasPrefix(strings.TrimLeft(line, " "), "<!--") || fence.MatchString(line) {
+			break
+		}
+		r.inList = r.inList || listItem.MatchString(line)
+	}
+	r.readSpans(first, strings.Join(r.lines[first:r.at], "\n"))
+	return r.reportUnused()
+}
+
+var (
+	codeSpan = regexp.MustCompile("(`+)[^`]+`+")
+	link     = regexp.MustCompile(`\]\(([^()\s]+)\)`)
+)
+
+// readSpans records the commands and the links of a text whose first line is the given one.
+func (r *reader) readSpans(first int, text string) {
+	lineOf := func(offset int) int { return first + strings.Count(text[:offset], "\n") }
+	for _, at := range codeSpan.FindAllStringIndex(text, -1) {
+		code := strings.Join(strings.Fields(strings.Trim(text[at[0]:at[1]], "`")), " ")
+		line := lineOf(at[0])
+		command := strings.HasPrefix(code, "dsbuild ") || strings.HasPrefix(code, "make ")
+		if command && !strings.Contains(r.lines[line], "*(planned)*") {
+			r.page.Spans = append(r.page.Spans, Span{line + 1, code})
+		}
+	}
+	prose := codeSpan.ReplaceAllStringFunc(text, func(code string) string { return strings.Repeat("`", len(code)) })
+	for _, at := range link.FindAllStringSubmatchIndex(prose, -1) {
+		if target := text[at[2]:at[3]]; !strings.Contains(target, "://") {
+			r.page.Links = append(r.page.Links, Span{lineOf(at[0]) + 1, target})
+		}
+	}
 }
 
 // reportUnused returns an error if no block followed a mark.
@@ -174,47 +246,6 @@ func (r *reader) errorf(line int, format string, args ...any) error {
 	return fmt.Errorf("%s:%d: %s", r.page.Path, line, fmt.Sprintf(format, args...))
 }
 
-func (r *reader) lineOf(offset int) int {
-	return 1 + strings.Count(string(r.source[:offset]), "\n")
-}
-
-// readSpan records a span of code that is a command.
-func (r *reader) readSpan(n *ast.CodeSpan) {
-	var words strings.Builder
-	line, start := 0, 0
-	for c := n.FirstChild(); c != nil; c = c.NextSibling() {
-		if t, ok := c.(*ast.Text); ok {
-			if line == 0 {
-				start = t.Segment.Start
-				line = r.lineOf(start)
-			}
-			words.Write(t.Segment.Value(r.source))
-		}
-	}
-	from, to := bytes.LastIndexByte(r.source[:start], '\n')+1, bytes.IndexByte(r.source[start:], '\n')
-	if to >= 0 && bytes.Contains(r.source[from:start+to], []byte("*(planned)*")) {
-		return
-	}
-	code := strings.Join(strings.Fields(words.String()), " ")
-	if strings.HasPrefix(code, "dsbuild ") || strings.HasPrefix(code, "make ") {
-		r.page.Spans = append(r.page.Spans, Span{line, code})
-	}
-}
-
-// readLink records a link to a file of the project.
-func (r *reader) readLink(n ast.Node, target string) {
-	if strings.Contains(target, "://") {
-		return
-	}
-	line := 0
-	for p := n.Parent(); p != nil && line == 0; p = p.Parent() {
-		if p.Type() == ast.TypeBlock && p.Lines() != nil && p.Lines().Len() > 0 {
-			line = r.lineOf(p.Lines().At(0).Start)
-		}
-	}
-	r.page.Links = append(r.page.Links, Span{line, target})
-}
-
 var unnamed = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 
 // headingAnchor returns the name that GitHub gives a heading.
@@ -223,11 +254,11 @@ func headingAnchor(heading string) string {
 }
 
 // readBlock records a block with the marks before it.
-func (r *reader) readBlock(lines *text.Segments, lang string) error {
-	if lines.Len() == 0 {
+func (r *reader) readBlock(line int, text, lang string) error {
+	if text == "" {
 		return nil
 	}
-	b := Block{Line: r.lineOf(lines.At(0).Start), Text: string(lines.Value(r.source))}
+	b := Block{Line: line, Text: text}
 	marks := r.marks
 	r.marks = nil
 	if whole := wholeMark(marks); whole != nil {

@@ -85,7 +85,7 @@ func TestMistakes(t *testing.T) {
 
 // Every link of every page leads to an existing page and heading.
 func TestLinks(t *testing.T) {
-	root := filepath.Join("..", "..")
+	root := filepath.Join("..", "..", "..")
 	files, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
 	if err != nil || len(files) == 0 {
 		t.Fatal(files, err)

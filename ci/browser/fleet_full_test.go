@@ -1,6 +1,6 @@
 //go:build full && linux
 
-package page_test
+package browser
 
 import (
 	"bytes"
@@ -26,8 +26,9 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
-	"github.com/dsbuild/dsbuild/ci/browser"
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/fleet/report/page"
+	"github.com/dsbuild/dsbuild/internal/testkit/reporttest"
 )
 
 var (
@@ -36,7 +37,18 @@ var (
 )
 
 // thePicture is the one of docs/fleet.md.
-const thePicture = "../../../docs/fleet-report.png"
+const thePicture = "../../docs/fleet-report.png"
+
+// writeReport returns the page of a report.
+func writeReport(t *testing.T, r *report.Report) []byte {
+	t.Helper()
+	about := report.About{Command: "dsbuild deploy", Inventory: "inventory.yaml", By: "train@head", At: time.Date(2026, 11, 22, 9, 30, 0, 0, time.UTC)}
+	var out bytes.Buffer
+	if err := page.Write(&out, r, about); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
 
 // save writes a page to disk: the address to open it at.
 func save(t *testing.T, text []byte) string {
@@ -49,12 +61,12 @@ func save(t *testing.T, text []byte) string {
 }
 
 // names are the nodes, or rows of nodes, that the table shows.
-func names(tab *browser.Tab) []string {
-	return browser.Eval[[]string](tab, `[...document.querySelectorAll("#table tbody th")].map((th) => (th.querySelector("button") ?? th).textContent)`)
+func names(tab *Tab) []string {
+	return Eval[[]string](tab, `[...document.querySelectorAll("#table tbody th")].map((th) => (th.querySelector("button") ?? th).textContent)`)
 }
 
-func text(tab *browser.Tab, selector string) string {
-	return browser.Eval[string](tab, fmt.Sprintf("document.querySelector(%q).innerText", selector))
+func text(tab *Tab, selector string) string {
+	return Eval[string](tab, fmt.Sprintf("document.querySelector(%q).innerText", selector))
 }
 
 func want(t *testing.T, what string, got, want []string) {
@@ -67,8 +79,8 @@ func want(t *testing.T, what string, got, want []string) {
 var folded = []string{"gpu[01-04,06-08,12-14,16,19,21]", "gpu05", "gpu[09-11]", "gpu15", "gpu[17-18]", "gpu20", "gpu[22-24]"}
 
 func TestFullFleetPage(t *testing.T) {
-	tab := browser.Open(t)
-	address := save(t, write(t, mixed()))
+	tab := Open(t)
+	address := save(t, writeReport(t, reporttest.Mixed()))
 	tab.View(1440, 900, "screen", "light")
 	tab.Go(address)
 	t.Logf("result: browser: %s", tab.Version())
@@ -89,10 +101,10 @@ func TestFullFleetPage(t *testing.T) {
 		tab.Click(`[data-sort="-1"]`)
 		tab.Click(`[data-sort="-1"]`) // downwards
 		want(t, "by name, downwards", names(tab), []string{folded[5], folded[3], folded[1], folded[6], folded[4], folded[2], folded[0]})
-		if got := browser.Eval[string](tab, `document.querySelector("#table th").getAttribute("aria-sort")`); got != "descending" {
+		if got := Eval[string](tab, `document.querySelector("#table th").getAttribute("aria-sort")`); got != "descending" {
 			t.Errorf("aria-sort: %q", got)
 		}
-		at := browser.Eval[int](tab, `[...document.querySelectorAll("#table thead th")].findIndex((th) => th.textContent === "Driver")`)
+		at := Eval[int](tab, `[...document.querySelectorAll("#table thead th")].findIndex((th) => th.textContent === "Driver")`)
 		tab.Click(fmt.Sprintf("#table thead th:nth-child(%d) button", at+1))
 		if got := names(tab); got[0] != "gpu15" || got[1] != "gpu05" { // the unknown one, then 580 before 590
 			t.Errorf("by driver: %q", got)
@@ -104,7 +116,7 @@ func TestFullFleetPage(t *testing.T) {
 		want(t, "only nodes that differ", names(tab), folded[1:])
 		tab.Click("#odd")
 		tab.Click("#narrow")
-		if got := browser.Eval[[]string](tab, `[...document.querySelectorAll("#table thead th")].map((th) => th.textContent)`); slices.Contains(got, "glibc") || !slices.Contains(got, "NCCL") {
+		if got := Eval[[]string](tab, `[...document.querySelectorAll("#table thead th")].map((th) => th.textContent)`); slices.Contains(got, "glibc") || !slices.Contains(got, "NCCL") {
 			t.Errorf("columns that differ: %q", got)
 		}
 		tab.Click("#narrow")
@@ -131,7 +143,7 @@ func TestFullFleetPage(t *testing.T) {
 	})
 	t.Run("details", func(t *testing.T) { details(t, tab) })
 	t.Run("marks", func(t *testing.T) {
-		odd := browser.Eval[[]string](tab, `[...document.querySelectorAll("#table td.odd")].map((td) => td.textContent + "|" + td.title)`)
+		odd := Eval[[]string](tab, `[...document.querySelectorAll("#table td.odd")].map((td) => td.textContent + "|" + td.title)`)
 		if !slices.Contains(odd, "≠\u00a0differs from 2.15.0: 2.14.1|most nodes: 2.15.0") {
 			t.Errorf("cells that differ: %q", odd)
 		}
@@ -140,7 +152,7 @@ func TestFullFleetPage(t *testing.T) {
 }
 
 // details are those of a node, by mouse and by keys alone.
-func details(t *testing.T, tab *browser.Tab) {
+func details(t *testing.T, tab *Tab) {
 	tab.Click(`[data-row="5"] button`)
 	for _, part := range []string{"gpu20", "undefined symbol", "dsbuild wheel --torch 2.14.1 --python 3.11", "/opt/train/venv/bin/python", "0.18.2", "Time by step", "most nodes: 2.15.0"} {
 		if got := text(tab, "#node"); !strings.Contains(got, part) {
@@ -148,7 +160,7 @@ func details(t *testing.T, tab *browser.Tab) {
 		}
 	}
 	tab.Press(kb.Escape)
-	if browser.Eval[bool](tab, `document.getElementById("node").open`) {
+	if Eval[bool](tab, `document.getElementById("node").open`) {
 		t.Error("Escape leaves the details open")
 	}
 	tab.Do(chromedp.Focus(chromedp.CSS(`[data-row="2"] button`)))
@@ -166,42 +178,42 @@ func details(t *testing.T, tab *browser.Tab) {
 
 // Each of two walls holds by itself: what is escaped, and the policy.
 func TestFullFleetPageRunsNothingOfNodes(t *testing.T) {
-	tab := browser.Open(t)
-	page := write(t, hostile())
-	open := regexpPolicy().ReplaceAll(page, nil)
-	if len(open) == len(page) {
+	tab := Open(t)
+	hostile := writeReport(t, reporttest.Hostile())
+	open := regexpPolicy().ReplaceAll(hostile, nil)
+	if len(open) == len(hostile) {
 		t.Fatal("the page has no policy")
 	}
-	for name, text := range map[string][]byte{"as it is": page, "without its policy": open} {
+	for name, text := range map[string][]byte{"as it is": hostile, "without its policy": open} {
 		address, asked := serve(t, text)
 		tab.Go(address)
 		tab.Click(`[data-row="0"] button`)
-		if browser.Eval[bool](tab, `!document.getElementById("node").open`) { // it was a folded row
+		if Eval[bool](tab, `!document.getElementById("node").open`) { // it was a folded row
 			tab.Click(`[data-row="1"] button`)
 		}
-		if got := browser.Eval[string](tab, `String(window.hacked)`); got != "undefined" {
+		if got := Eval[string](tab, `String(window.hacked)`); got != "undefined" {
 			t.Errorf("%s: what a node said ran: %s", name, got)
 		}
-		if got := browser.Eval[int](tab, `document.querySelectorAll("img, svg[onload], script:not([id])").length`); got != 1 {
+		if got := Eval[int](tab, `document.querySelectorAll("img, svg[onload], script:not([id])").length`); got != 1 {
 			t.Errorf("%s: %d elements that could run, want our script alone", name, got)
 		}
-		if got := browser.Eval[string](tab, `document.querySelector("#node-name").textContent`); !strings.Contains(got, `<img src=x onerror="window.hacked='img'">`) {
+		if got := Eval[string](tab, `document.querySelector("#node-name").textContent`); !strings.Contains(got, `<img src=x onerror="window.hacked='img'">`) {
 			t.Errorf("%s: the name is not shown as it is: %q", name, got)
 		}
 		// An icon that no page names is asked for too, where no policy forbids it.
 		got := slices.DeleteFunc(asked(), func(path string) bool { return name != "as it is" && path == "/favicon.ico" })
 		want(t, name+": asked for", got, []string{"/fleet.html"})
 	}
-	holed := bytes.Replace(page, []byte("<main>"), []byte(`<main><script>window.hacked=1</script><script src="/x.js"></script><img src="/x.png" onerror="window.hacked=2"><p id=p></p>`), 1)
+	holed := bytes.Replace(hostile, []byte("<main>"), []byte(`<main><script>window.hacked=1</script><script src="/x.js"></script><img src="/x.png" onerror="window.hacked=2"><p id=p></p>`), 1)
 	address, asked := serve(t, holed)
 	tab.Go(address)
-	if got := browser.Eval[string](tab, `try { document.getElementById("p").innerHTML = "<b>" } catch (e) { window.caught = e.name }; window.hacked + " " + window.caught`); got != "undefined TypeError" {
+	if got := Eval[string](tab, `try { document.getElementById("p").innerHTML = "<b>" } catch (e) { window.caught = e.name }; window.hacked + " " + window.caught`); got != "undefined TypeError" {
 		t.Errorf("markup in the page, held by the policy alone: %q", got)
 	}
 	want(t, "markup in the page: asked for", asked(), []string{"/fleet.html"})
 	address, asked = serve(t, regexpPolicy().ReplaceAll(holed, nil))
 	tab.Go(address) // or the test would not see what the policy is for
-	if got := browser.Eval[string](tab, `String(window.hacked)`); got == "undefined" || !slices.Contains(asked(), "/x.png") {
+	if got := Eval[string](tab, `String(window.hacked)`); got == "undefined" || !slices.Contains(asked(), "/x.png") {
 		t.Errorf("without the policy: %s, asked for %q", got, asked())
 	}
 }
@@ -235,12 +247,12 @@ func regexpPolicy() *regexp.Regexp {
 }
 
 func TestFullFleetPageWithoutScript(t *testing.T) {
-	tab := browser.Open(t)
+	tab := Open(t)
 	tab.NoScript()
-	tab.Go(save(t, write(t, mixed())))
-	got := browser.Eval[[]string](tab, `[...document.querySelectorAll("#table tbody th")].map((th) => th.firstChild.textContent.trim())`)
+	tab.Go(save(t, writeReport(t, reporttest.Mixed())))
+	got := Eval[[]string](tab, `[...document.querySelectorAll("#table tbody th")].map((th) => th.firstChild.textContent.trim())`)
 	want(t, "rows", got, folded)
-	if browser.Eval[bool](tab, `document.querySelector(".tools").checkVisibility()`) {
+	if Eval[bool](tab, `document.querySelector(".tools").checkVisibility()`) {
 		t.Error("tools that do nothing are shown")
 	}
 	if !strings.Contains(text(tab, "noscript"), "need JavaScript") {
@@ -250,19 +262,19 @@ func TestFullFleetPageWithoutScript(t *testing.T) {
 
 // two thousand nodes, all of them different or nearly all alike.
 func TestFullFleetPageOfThousands(t *testing.T) {
-	for name, report := range map[string]*report.Report{"alike": thousands(2000, false), "all different": thousands(2000, true)} {
-		tab := browser.Open(t)
+	for name, fleet := range map[string]*report.Report{"alike": reporttest.Thousands(2000, false), "all different": reporttest.Thousands(2000, true)} {
+		tab := Open(t)
 		begin := time.Now()
-		page := write(t, report)
+		text := writeReport(t, fleet)
 		written := time.Since(begin)
-		if len(page) > 2_000_000 {
-			t.Errorf("%s: the page has %d bytes", name, len(page))
+		if len(text) > 2_000_000 {
+			t.Errorf("%s: the page has %d bytes", name, len(text))
 		}
 		begin = time.Now()
-		tab.Go(save(t, page))
+		tab.Go(save(t, text))
 		opened := time.Since(begin)
 		took := func(action string) float64 {
-			return browser.Eval[float64](tab, `(() => { const begin = performance.now(); `+action+`; document.body.offsetHeight; return performance.now() - begin })()`)
+			return Eval[float64](tab, `(() => { const begin = performance.now(); `+action+`; document.body.offsetHeight; return performance.now() - begin })()`)
 		}
 		unfold := took(`document.getElementById("fold").click()`)
 		filter := took(`document.getElementById("odd").click()`)
@@ -272,15 +284,15 @@ func TestFullFleetPageOfThousands(t *testing.T) {
 			t.Errorf("%s: %d rows of all", name, got)
 		}
 		t.Logf("result: a page of 2000 nodes, %s: %d KiB, written in %d ms, open after %d ms, unfolded in %.0f, filtered in %.0f, sorted in %.0f, all rows painted for printing in %.0f ms",
-			name, len(page)>>10, written.Milliseconds(), opened.Milliseconds(), unfold, filter, sorted, all)
+			name, len(text)>>10, written.Milliseconds(), opened.Milliseconds(), unfold, filter, sorted, all)
 	}
 }
 
 // TestFullFleetPicture takes the picture of the documentation, and with
 // -pictures those of everything else.
 func TestFullFleetPicture(t *testing.T) {
-	tab := browser.Open(t)
-	address := save(t, write(t, mixed()))
+	tab := Open(t)
+	address := save(t, writeReport(t, reporttest.Mixed()))
 	for _, scheme := range []string{"light", "dark"} {
 		tab.View(1440, 1600, "screen", scheme)
 		tab.Go(address)
