@@ -14,7 +14,7 @@ type evaluation struct {
 	*Tables
 	*requirements
 	candidate
-	rank       rank
+	preference preference
 	toolchain  Toolchain
 	cuda       CUDA // the row of the toolkit that compiles
 	conflicts  []string
@@ -178,23 +178,16 @@ func (a *evaluation) toolkitOrigin() string {
 // chooseOps takes the ops that can be built. If an op that the user named cannot be built, that
 // is a conflict; chooseOps leaves other such ops out.
 func (a *evaluation) chooseOps() {
-	var withoutNvcc []string
 	for i, op := range a.ops {
 		why := a.fitOp(&op)
 		switch {
 		case why == "":
 			a.toolchain.Ops = append(a.toolchain.Ops, op)
-		case !a.byName[i] && !a.allOps: // this DeepSpeed does not bring it along
-		case !a.byName[i]:
+		case a.byName[i]:
+			a.conflicts = appendMissing(a.conflicts, []string{why})
+		case a.allOps: // else this DeepSpeed does not bring it along
 			a.toolchain.Left = append(a.toolchain.Left, LeftOp{op.Name, why})
-		case op.DeviceCode && !a.source.Nvcc:
-			withoutNvcc = append(withoutNvcc, op.Name)
-		default:
-			a.conflicts = append(a.conflicts, why)
 		}
-	}
-	if len(withoutNvcc) > 0 {
-		a.addConflict("%s: device code needs nvcc, and the Python packages of CUDA %s have none", joinWords(withoutNvcc), a.cuda.Version)
 	}
 	if len(a.toolchain.Ops) == 0 && a.allOps {
 		a.addConflict("none of the ops can be built")
@@ -212,6 +205,19 @@ func (a *evaluation) fitOp(op *Op) string {
 	if why := op.unprovenAs(a.toolchain.ABI); why != "" {
 		return why
 	}
+	var left []string
+	if op.DeviceCode && !a.archOptional {
+		for _, arch := range a.archs {
+			if op.supportsArch(arch.Capability()) {
+				op.Archs = append(op.Archs, arch)
+			} else {
+				left = append(left, arch.Capability())
+			}
+		}
+		if len(op.Archs) == 0 && len(left) > 0 {
+			return op.archsRefused(a.archsWithGPUs(left))
+		}
+	}
 	if len(op.Needs.CUDASources) > 0 && !slices.Contains(op.Needs.CUDASources, a.source.Source) {
 		return fmt.Sprintf("op %s works only with %s, not with %s", op.Name, joinWords(cudaSourceNames(op.Needs.CUDASources)), a.source.Source)
 	}
@@ -223,21 +229,7 @@ func (a *evaluation) fitOp(op *Op) string {
 			return fmt.Sprintf("op %s cannot be built with CUDA %s: %s", op.Name, a.cuda.Version, b.Why)
 		}
 	}
-	if !op.DeviceCode || a.archOptional {
-		return ""
-	}
-	var left []string
-	for _, arch := range a.archs {
-		if op.supportsArch(arch.Capability()) {
-			op.Archs = append(op.Archs, arch)
-		} else {
-			left = append(left, arch.Capability())
-		}
-	}
-	switch {
-	case len(op.Archs) == 0 && len(a.archs) > 0:
-		return op.archsRefused(left)
-	case len(left) > 0:
+	if len(left) > 0 {
 		a.addRemark("%s is compiled for %s and not for %s: it %s", op.Name, joinWords(wheel.Capabilities(op.Archs, false)), joinWords(left), op.archRange())
 	}
 	return ""

@@ -9,8 +9,8 @@ import (
 // ConflictError lists every reason why no toolchain exists for a Spec.
 type ConflictError struct {
 	Conflicts []Conflict
-	// Fix is the nearest change of the command line with which Resolve succeeds. It is "" if no
-	// other value helps.
+	// Fix is the change of one constraint with which Resolve succeeds. It is "" if no
+	// single change helps.
 	Fix string
 	// Nodes says what must change on the nodes before Fix works, "" if nothing.
 	Nodes string
@@ -43,6 +43,9 @@ func (e *ConflictError) Hint() string {
 	for _, c := range e.Conflicts {
 		hints = appendMissing(hints, c.Advice)
 	}
+	if len(hints) == 0 {
+		return "no single change helps: change each value that is named above"
+	}
 	return strings.Join(hints, "; ")
 }
 
@@ -66,8 +69,8 @@ func (t *Tables) conflict(asked request) *ConflictError {
 	}
 	e := &ConflictError{Conflicts: bad}
 	if !w.isForeignHost() {
-		found := t.nearestFix(asked)
-		e.Fix, e.Nodes = found.flags, found.nodes
+		fix, _ := t.nearestFix(asked)
+		e.Fix, e.Nodes = fix.flags, fix.nodes
 	}
 	return e
 }

@@ -1,30 +1,28 @@
 package compat
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 )
 
-// explainer finds the conflicts between values. Each check removes the values that it names
-// from the requirements, so that the next check sees the rest.
+// explain names every conflict between the values of w. A value that belongs to no candidate is named and
+// dropped, so that the search shows what is wrong with the rest.
+func (t *Tables) explain(w *requirements) []Conflict {
+	e := &explainer{Tables: t, requirements: *w}
+	e.checkTorch()
+	e.checkEnvironments()
+	e.checkPythonOfTorch()
+	if best, refused := t.search(&e.requirements); best == nil {
+		e.addRefused(refused)
+	}
+	return e.found
+}
+
 type explainer struct {
 	*Tables
 	requirements
 	found conflictList
-}
-
-// explain names every conflict between the values of w.
-func (t *Tables) explain(w *requirements) []Conflict {
-	e := &explainer{Tables: t, requirements: *w}
-	for _, check := range []func(){e.checkTorch, e.checkMachine, e.checkPython, e.checkPythonOfTorch, e.checkOps} {
-		check()
-	}
-	if best, refused := t.search(&e.requirements); best == nil {
-		e.checkSources(refused)
-	}
-	return e.found
 }
 
 // checkTorch compares torch with CUDA and Python.
@@ -66,30 +64,26 @@ func (w *requirements) isForeignHost() bool {
 	return w.environments[0].Host && w.environments[0].isForeign()
 }
 
-// checkMachine refuses a build environment of another machine, of which there is one only.
-func (e *explainer) checkMachine() {
-	g := e.environments[0]
-	if !g.isForeign() {
-		return
+// checkEnvironments compares the build environments with the machine of the wheel and with Python.
+func (e *explainer) checkEnvironments() {
+	first := e.environments[0]
+	if first.isForeign() { // then it is the only one
+		e.found.add("%s: its CPU is %s; dsbuild builds x86_64 wheels, and only on x86_64", first.Name, first.Machine)
+		if first.Host {
+			e.found.advise(nativeBuildHint(first.Machine), "for x86_64, run dsbuild on an x86_64 machine")
+		}
+		first.Machine = ""
+		e.environments = []BuildEnvironment{first}
 	}
-	e.found.add("%s: its CPU is %s; dsbuild builds x86_64 wheels, and only on x86_64", g.Name, g.Machine)
-	if g.Host {
-		e.found.advise(nativeBuildHint(g.Machine), "for x86_64, run dsbuild on an x86_64 machine")
-	}
-	g.Machine = ""
-	e.environments = []BuildEnvironment{g}
-}
-
-// checkPython compares Python with those of the build environments.
-func (e *explainer) checkPython() {
 	p := e.spec.Python
 	switch {
 	case slices.ContainsFunc(e.environments, func(g BuildEnvironment) bool { return g.hasPython(p) }):
 		return
 	case e.environmentsNamed:
-		e.found.add("%s has Python %s, not %s", e.environments[0].Name, joinWords(e.environments[0].Pythons), p)
+		e.found.add("%s has Python %s, not %s", first.Name, joinWords(first.Pythons), p)
 	default:
-		e.found.add("no base has Python %s (%s): give your own interpreter: --env PYTHON, --base IMAGE, or --builder host with a python%s on PATH or of uv (uv python install %s)", p, e.pythonsByEnvironment(), p, p)
+		e.found.add("no base has Python %s (%s): give your own interpreter: --env PYTHON, --base IMAGE, "+
+			"or --builder host with a python%s on PATH or of uv (uv python install %s)", p, e.pythonsByEnvironment(), p, p)
 	}
 	e.spec.Python = ""
 }
@@ -128,108 +122,37 @@ func (e *explainer) checkPythonOfTorch() {
 	e.spec.Torch, e.spec.CUDA = "", ""
 }
 
-// checkOps compares the ops that the user named with DeepSpeed and the archs.
-func (e *explainer) checkOps() {
-	var ops []Op
-	var byName []bool
-	for i, op := range e.ops {
-		why := ""
-		if e.byName[i] {
-			why = cmp.Or(op.absentFrom(e.deepspeed.Version), e.archsRefused(op), op.unprovenAs(e.spec.ABI))
-		}
-		if why == "" {
-			ops, byName = append(ops, op), append(byName, e.byName[i])
-			continue
-		}
-		e.found.add("%s", why)
-		if op.absentFrom(e.deepspeed.Version) == "" && e.archsRefused(op) != "" {
-			e.found.advise(gpusFor(op))
-		}
-	}
-	e.ops, e.byName = ops, byName
-	if e.wantsDeviceCode() && len(e.archs) == 0 && !e.archOptional {
-		e.found.add("no arch is given and %s has device code", Toolchain{Ops: e.ops}.OpNames(true)[0])
-		e.archOptional = true
-	}
-}
-
-// archsRefused says that an op supports none of the archs, or "".
-func (w *requirements) archsRefused(op Op) string {
-	var named []string
-	for _, a := range w.archs {
-		if op.supportsArch(a.Capability()) {
-			return ""
-		}
-		named = append(named, w.archWithGPUs(a.Capability()))
-	}
-	if !op.DeviceCode || len(named) == 0 {
-		return ""
-	}
-	return op.archsRefused(named)
-}
-
-// gpusFor names the GPUs that an op needs.
-func gpusFor(op Op) string {
-	var such []string
-	for _, g := range exampleGPUs() {
-		if op.supportsArch(g[1]) {
-			such = append(such, g[0])
-		}
-	}
-	what := op.MinArch + " or higher"
-	if op.MaxArch != "" {
-		what = cmp.Or(op.MinArch, "any") + " to " + op.MaxArch
-	}
-	return fmt.Sprintf("%s needs a GPU of arch %s, such as %s", op.Name, what, strings.Join(such, " or "))
-}
-
-// checkSources names the conflicts with each CUDA source, except those that the one build
-// environment named can never use.
-func (e *explainer) checkSources(refused []*evaluation) {
-	var bySource []string
-	for i, r := range refused {
-		source := e.CUDASources[i]
-		why := e.pythonsWithoutTorch(source)
-		if r != nil {
-			why = strings.Join(r.conflicts, "; ")
-		}
-		if why == "" || r != nil && r.impossible && e.environmentsNamed {
-			continue
-		}
-		bySource = append(bySource, string(source.Source)+": "+why)
-	}
-	if len(bySource) == 1 {
-		_, bySource[0], _ = strings.Cut(bySource[0], ": ")
-	}
-	for _, why := range bySource {
-		e.found.add("%s", why)
-	}
-	if len(bySource) == 0 {
+// addRefused names the conflicts of the best candidate of each CUDA source. Those that all sources share come first, once; the
+// others follow by source, unless a source has no other.
+func (e *explainer) addRefused(refused []*evaluation) {
+	refused = slices.DeleteFunc(refused, func(r *evaluation) bool { return r == nil || r.impossible && e.environmentsNamed })
+	if len(refused) == 0 {
 		where := "here"
 		if e.environmentsNamed {
 			where = "on " + e.environments[0].Name
 		}
 		r := e.torches()[0]
 		e.found.add("torch %s is built for CUDA %s: there is no toolkit for it %s", r.Version, r.CUDA, where)
+		return
 	}
-}
-
-// pythonsWithoutTorch says that no torch for a CUDA source has wheels for the Pythons of the
-// build environments; "" if there is no such torch.
-func (e *explainer) pythonsWithoutTorch(source CUDASourceInfo) string {
-	theirs := allPythons(slices.DeleteFunc(e.torches(), func(r Torch) bool {
-		return source.Suite != "" || source.TorchCUDA != majorOf(r.CUDA)
-	}))
-	var ours []string
-	for _, g := range e.environments {
-		ours = appendMissing(ours, g.Pythons)
+	isShared := func(why string) bool {
+		return !slices.ContainsFunc(refused, func(r *evaluation) bool { return !r.impossible && !slices.Contains(r.conflicts, why) })
 	}
-	slices.SortFunc(ours, compareVersions)
-	if e.spec.Python != "" {
-		ours = []string{e.spec.Python}
+	var bySource []string
+	for _, r := range refused {
+		others := slices.DeleteFunc(slices.Clone(r.conflicts), isShared)
+		if len(others) > 0 {
+			bySource = append(bySource, fmt.Sprintf("%s: %s", r.source.Source, strings.Join(others, "; ")))
+		}
+		for _, why := range r.conflicts {
+			if isShared(why) && !slices.ContainsFunc(e.found, func(c Conflict) bool { return c.What == why }) {
+				e.found.add("%s", why)
+			}
+		}
 	}
-	if len(theirs) == 0 || len(ours) == 0 {
-		return ""
+	if len(bySource) == len(refused) {
+		for _, why := range bySource {
+			e.found.add("%s", why)
+		}
 	}
-	return fmt.Sprintf("torch for CUDA %s has wheels for Python %s to %s, not %s", source.TorchCUDA, theirs[0], theirs[len(theirs)-1], joinWords(ours))
 }

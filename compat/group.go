@@ -36,18 +36,17 @@ type Grouping struct {
 	Left   []Left
 }
 
-// Group finds few wheels that serve all nodes. Values of want hold for each wheel: a version
-// leaves out the nodes that have another one, archs are added to those of the nodes.
+// Group finds few wheels that serve all nodes: for each node it resolves a wheel, and asks Fit whether that wheel runs there.
+// Values of want hold for each wheel: a version leaves out the nodes that have another one, archs are added to those of
+// the nodes.
 //
 // A wheel is for one Python, one minor of torch and one C++ ABI. A wheel of torch's stable ABI is
 // for every Python, every torch from StableTorch on and, with device code, one major of CUDA.
 // Among nodes that agree in these, one wheel has the archs of all and the lowest CPU level. Where
-// no toolchain makes that wheel, the nodes are split: each kind of node joins the first wheel that
-// can serve it.
+// no toolchain makes that wheel, or it does not run on all of them, the nodes are split: each kind of node joins the first
+// wheel that can serve it.
 func (t *Tables) Group(nodes []Member, want wheel.Spec) Grouping {
-	asked, bad := t.lookUp(want, nil)
-	rules := &nodeRules{Tables: t, want: want, asked: asked, archs: map[node.GPU]string{}}
-	g := &grouper{nodeRules: rules, nodes: nodes, members: map[family][]*kind{}, found: map[search]*evaluation{}}
+	g, bad := t.newGrouper(nodes, want)
 	if len(bad) > 0 {
 		return g.refuseAll()
 	}
@@ -67,19 +66,31 @@ func (t *Tables) Group(nodes []Member, want wheel.Spec) Grouping {
 	}
 	slices.SortFunc(g.Groups, func(a, b Group) int { return cmp.Compare(a.Nodes[0], b.Nodes[0]) })
 	slices.SortFunc(g.Left, func(a, b Left) int { return cmp.Compare(a.Node, b.Node) })
-	g.offerAuto()
 	return g.Grouping
 }
 
 // grouper collects the groups.
 type grouper struct {
-	*nodeRules
+	*Tables
 	Grouping
 	nodes []Member
+	want  wheel.Spec
+	asked *requirements
 
 	families []family // in the order of their first nodes
 	members  map[family][]*kind
 	found    map[search]*evaluation // results for kinds that are alike
+	refused  map[alike]Left         // likewise
+	archs    map[node.GPU]string    // compute capabilities that were looked up; "" if unknown
+}
+
+// newGrouper returns a grouper, and the values of want that the tables lack.
+func (t *Tables) newGrouper(nodes []Member, want wheel.Spec) (*grouper, []Conflict) {
+	asked, bad := t.lookUp(want, nil)
+	return &grouper{
+		Tables: t, nodes: nodes, want: want, asked: asked,
+		members: map[family][]*kind{}, found: map[search]*evaluation{}, refused: map[alike]Left{}, archs: map[node.GPU]string{},
+	}, bad
 }
 
 // family identifies nodes that one wheel can serve as far as Python and torch are concerned.
@@ -87,16 +98,62 @@ type family struct {
 	abi           wheel.ABI // "" or StableABI
 	python, torch string    // X.Y; "" for StableABI
 	cuda          string    // X.Y of the release that it is built against; for StableABI the major, "" without device code
-	oldABI        bool
 }
 
-// kind holds nodes of a family that every wheel treats alike, except for its CPU level.
+// kind holds nodes of a family that are alike in all that Fit compares, except for their CPU level.
 type kind struct {
 	family
-	archs string // of their GPUs, joined
+	traits
+	facts node.Facts // of the first
 	nodes []int
 
 	notStable string // AutoABI: why their wheel is not of the stable ABI
+}
+
+// traits are facts that Fit compares with a wheel.
+type traits struct {
+	archs                                                   string // of the GPUs, joined
+	hasGPUs                                                 bool
+	python, torch, cuda, cxx11ABI, glibc, libstdcxx, driver string
+}
+
+// alike holds all that the answer to a node depends on.
+type alike struct {
+	family
+	traits
+	cpu, executable string
+}
+
+func (g *grouper) traitsOf(f node.Facts) traits {
+	abi := ""
+	if f.CXX11ABI != nil {
+		abi = fmt.Sprint(*f.CXX11ABI)
+	}
+	return traits{
+		archs: strings.Join(g.archsOf(f), " "), hasGPUs: len(f.GPUs) > 0, python: firstTwo(f.Python) + f.Tag,
+		torch: f.Torch, cuda: f.TorchCUDA, cxx11ABI: abi, glibc: f.Glibc, libstdcxx: f.Libstdcxx, driver: f.Driver,
+	}
+}
+
+// archsOf returns the compute capabilities of a node's GPUs, as far as they are known. Without
+// device code it returns none.
+func (g *grouper) archsOf(f node.Facts) []string {
+	var out []string
+	if !g.asked.wantsDeviceCode() {
+		return nil
+	}
+	for _, gpu := range f.GPUs {
+		arch, known := g.archs[gpu]
+		if !known {
+			arch = g.archOfGPU(gpu)
+			g.archs[gpu] = arch
+		}
+		if arch != "" && !slices.Contains(out, arch) {
+			out = append(out, arch)
+		}
+	}
+	slices.SortFunc(out, compareVersions)
+	return out
 }
 
 // search holds the values that determine whether there is a toolchain for some kinds.
@@ -116,16 +173,27 @@ func (g *grouper) refuseAll() Grouping {
 
 // addNode adds a node to its kind, or to the nodes that no wheel can serve.
 func (g *grouper) addNode(i int) {
-	k, left := g.kindOf(i)
-	if left != nil {
-		g.Left = append(g.Left, *left)
+	f := g.nodes[i].Facts
+	if reason, hint := unusable(f); reason != "" {
+		g.Left = append(g.Left, Left{i, []string{reason}, hint})
+		return
+	}
+	same := alike{g.familyOf(f, g.want.ABI), g.traitsOf(f), f.CPU, f.Executable}
+	if left, known := g.refused[same]; known {
+		g.Left = append(g.Left, Left{i, left.Reasons, left.Hint})
+		return
+	}
+	k, reasons := g.kindOf(f)
+	if len(reasons) > 0 {
+		g.refused[same] = Left{i, reasons, g.remedy(f)}
+		g.Left = append(g.Left, g.refused[same])
 		return
 	}
 	kinds := g.members[k.family]
 	if kinds == nil {
 		g.families = append(g.families, k.family)
 	}
-	at := slices.IndexFunc(kinds, func(have *kind) bool { return have.archs == k.archs })
+	at := slices.IndexFunc(kinds, func(have *kind) bool { return have.traits == k.traits })
 	if at < 0 {
 		at, kinds = len(kinds), append(kinds, k)
 		g.members[k.family] = kinds
@@ -139,8 +207,8 @@ func (g *grouper) abis(f node.Facts) []wheel.ABI {
 	if g.want.ABI != wheel.AutoABI {
 		return []wheel.ABI{g.want.ABI}
 	}
-	own := &kind{family: g.familyOf(f, ""), archs: strings.Join(g.archsOf(f), " ")}
-	if g.members[own.family] != nil && g.canServe([]*kind{own}) {
+	own := g.newKind(f, "")
+	if g.members[own.family] != nil && len(g.whyUnfit(own)) == 0 {
 		return []wheel.ABI{"", wheel.StableABI}
 	}
 	return []wheel.ABI{wheel.StableABI, ""}
@@ -151,36 +219,81 @@ func (g *grouper) needsDeviceCode(f node.Facts) bool {
 	return g.asked.wantsDeviceCode() && len(g.want.Archs)+len(g.want.GPUs)+len(g.archsOf(f)) > 0
 }
 
-// kindOf returns the kind of a node, or the reason why no wheel can serve it.
-func (g *grouper) kindOf(i int) (*kind, *Left) {
-	f := g.nodes[i].Facts
-	k := &kind{archs: strings.Join(g.archsOf(f), " ")}
-	left := &Left{Node: i}
-	for _, abi := range g.abis(f) {
-		reasons, hint := g.whyUnfit(f, abi)
-		if len(reasons) == 0 {
-			k.family = g.familyOf(f, abi)
-			why := g.whyNotStable(k)
-			if why == "" {
-				k.notStable = strings.Join(left.Reasons, "; ")
-				return k, nil
-			}
-			reasons = []string{why}
-		}
-		left.Reasons, left.Hint = appendMissing(left.Reasons, reasons), cmp.Or(hint, left.Hint)
-	}
-	return nil, left
+func (g *grouper) newKind(f node.Facts, abi wheel.ABI) *kind {
+	return &kind{family: g.familyOf(f, abi), traits: g.traitsOf(f), facts: f}
 }
 
-// familyOf returns the family of a node that a wheel of this ABI can serve.
-func (g *grouper) familyOf(f node.Facts, abi wheel.ABI) family {
-	if abi != wheel.StableABI {
-		release, _ := g.torchOf(f)
-		return family{python: firstTwo(f.Python), torch: firstTwo(f.Torch), cuda: release.CUDA, oldABI: release.OldABI}
+// kindOf returns the kind of a node, or the reasons why no wheel can serve it.
+func (g *grouper) kindOf(f node.Facts) (*kind, []string) {
+	var reasons []string
+	for _, abi := range g.abis(f) {
+		k := g.newKind(f, abi)
+		why := g.whyUnfit(k)
+		if stable := g.whyNotStable(k); len(why) == 0 && stable != "" {
+			why = []string{stable}
+		}
+		if len(why) == 0 {
+			k.notStable = strings.Join(reasons, "; ")
+			return k, nil
+		}
+		reasons = appendMissing(reasons, why)
 	}
-	own := family{abi: abi, cuda: majorOf(f.TorchCUDA)}
-	if !g.needsDeviceCode(f) && g.members[own] == nil {
-		own.cuda = ""
+	return nil, reasons
+}
+
+// whyUnfit says why there is no wheel for a kind of nodes, or why it does not run on them.
+func (g *grouper) whyUnfit(k *kind) []string {
+	kinds := []*kind{k}
+	if g.evaluationOf(kinds) == nil {
+		return g.whyNoWheel(k)
+	}
+	return g.whyNotRun(kinds)
+}
+
+// whyNotRun says why the one wheel of some kinds does not run on their nodes.
+func (g *grouper) whyNotRun(kinds []*kind) []string {
+	m := g.evaluationOf(kinds).manifest()
+	m.CPU = string(cmp.Or(g.want.CPU, wheel.CPULevels()[0])) // chooseCPU takes the level of the oldest CPU
+	var out []string
+	for _, k := range kinds {
+		out = appendMissing(out, g.Fit(m, k.facts).Reasons)
+	}
+	return out
+}
+
+// manifest returns what the manifest of the candidate's wheel will say of its needs.
+func (a *evaluation) manifest() wheel.Manifest {
+	tc := a.toolchain
+	torch, cuda, python := tc.Serves()
+	tag := cpythonTag(tc.Python) + "-" + cpythonTag(tc.Python)
+	var abi *wheel.TorchABI
+	if tc.ABI == wheel.StableABI {
+		tag, abi = "py3-none", &wheel.TorchABI{Stable: true, Min: torch}
+	}
+	platform := "manylinux_" + strings.ReplaceAll(LinkGlibc, ".", "_") + "_" + x86Machine
+	return wheel.Manifest{
+		Name: fmt.Sprintf("deepspeed-%s-%s-%s.whl", tc.DeepSpeed, tag, platform), Version: tc.DeepSpeed, TorchABI: abi,
+		Ops: tc.OpNames(false), Archs: wheel.Capabilities(tc.Archs, false), PTX: wheel.Capabilities(tc.Archs, true), CPU: string(tc.CPU),
+		Python: python, Torch: torch, CUDA: cuda, Toolchain: wheel.Toolchain{Toolkit: tc.Toolkit},
+		Glibc: LinkGlibc, GLIBCXX: wheel.PlatformFloors(LinkGlibc).GLIBCXX, CXX11ABI: !a.torch.OldABI,
+	}
+}
+
+// familyOf returns the family of a node that a wheel of this ABI can serve. The wheel is built against the release of the
+// node's minor of torch that is for its CUDA, or else the newest.
+func (g *grouper) familyOf(f node.Facts, abi wheel.ABI) family {
+	if abi == wheel.StableABI {
+		own := family{abi: abi, cuda: majorOf(f.TorchCUDA)}
+		if !g.needsDeviceCode(f) && g.members[own] == nil {
+			own.cuda = ""
+		}
+		return own
+	}
+	own := family{python: cmp.Or(g.want.Python, firstTwo(f.Python)), torch: firstTwo(cmp.Or(g.want.Torch, f.Torch))}
+	for _, r := range g.Torches {
+		if isTorch(own.torch, r) && isCUDA(g.want.CUDA, r.CUDA) && (own.cuda == "" || r.CUDA == firstTwo(f.TorchCUDA)) {
+			own.cuda = r.CUDA
+		}
 	}
 	return own
 }
@@ -199,17 +312,8 @@ func (g *grouper) whyNotStable(k *kind) string {
 
 // addWheels adds the wheels for the kinds of nodes of a family.
 func (g *grouper) addWheels(kinds []*kind) {
-	var served []*kind
 	var wheels [][]*kind
 	for _, k := range kinds {
-		if g.evaluationOf([]*kind{k}) == nil {
-			reasons, hint := g.explainKind(k)
-			for _, i := range k.nodes {
-				g.Left = append(g.Left, Left{i, reasons, hint})
-			}
-			continue
-		}
-		served = append(served, k)
 		at := slices.IndexFunc(wheels, func(have []*kind) bool { return g.canServe(append(slices.Clone(have), k)) })
 		if at < 0 {
 			wheels = append(wheels, []*kind{k})
@@ -220,7 +324,7 @@ func (g *grouper) addWheels(kinds []*kind) {
 	for _, set := range wheels {
 		group := g.newGroup(set)
 		if len(wheels) > 1 {
-			group.Reasons = append(group.Reasons, g.whyApart(set, served))
+			group.Reasons = append(group.Reasons, g.whyApart(set, kinds))
 		}
 		g.Groups = append(g.Groups, group)
 	}
@@ -229,7 +333,10 @@ func (g *grouper) addWheels(kinds []*kind) {
 // canServe reports whether one wheel serves all the kinds.
 func (g *grouper) canServe(kinds []*kind) bool {
 	e := g.evaluationOf(kinds)
-	return e != nil && (g.want.ABI != wheel.AutoABI || e.toolchain.ABI != wheel.StableABI || e.whyNotRan() == "")
+	if e == nil || g.want.ABI == wheel.AutoABI && e.toolchain.ABI == wheel.StableABI && e.whyNotRan() != "" {
+		return false
+	}
+	return len(g.whyNotRun(kinds)) == 0
 }
 
 // evaluationOf returns the evaluation of one wheel for all the kinds; nil if there is no such
@@ -261,8 +368,10 @@ func (g *grouper) specFor(s search) wheel.Spec {
 	if spec.ABI = s.abi; s.abi == wheel.StableABI {
 		spec.CUDA = cmp.Or(spec.CUDA, s.cuda)
 	} else {
-		i := slices.IndexFunc(g.Torches, func(r Torch) bool { return isTorch(s.torch, r) && r.CUDA == s.cuda })
-		spec.Python, spec.Torch, spec.CUDA = s.python, g.Torches[i].Version, s.cuda
+		spec.Python, spec.Torch, spec.CUDA = s.python, s.torch, cmp.Or(s.cuda, g.want.CUDA)
+		if i := slices.IndexFunc(g.Torches, func(r Torch) bool { return isTorch(s.torch, r) && r.CUDA == s.cuda }); i >= 0 {
+			spec.Torch = g.Torches[i].Version
+		}
 	}
 	spec.Archs = slices.Clone(g.want.Archs)
 	for _, capability := range strings.Fields(s.archs) {
@@ -323,6 +432,9 @@ func (g *grouper) newGroup(kinds []*kind) Group {
 func (g *grouper) whyApart(set, all []*kind) string {
 	others := slices.DeleteFunc(slices.Clone(all), func(k *kind) bool { return slices.Contains(set, k) })
 	s, o := g.searchFor(set), g.searchFor(others)
+	if g.evaluationOf(all) != nil {
+		return "a separate wheel: one for all would not run on some nodes: " + strings.Join(g.whyNotRun(all), "; ")
+	}
 	more := "the others"
 	if o.archs != "" {
 		more = "archs " + joinWords(strings.Fields(o.archs))
@@ -332,23 +444,4 @@ func (g *grouper) whyApart(set, all []*kind) string {
 		what = "of torch's stable ABI"
 	}
 	return fmt.Sprintf("a separate wheel: no toolchain %s also supports %s", what, more)
-}
-
-// offerAuto changes the hints of nodes that no wheel of the stable ABI serves, where AutoABI gives
-// them a wheel for their own torch.
-func (g *grouper) offerAuto() {
-	if g.want.ABI != wheel.StableABI || len(g.Left) == 0 {
-		return
-	}
-	var nodes []Member
-	for _, l := range g.Left {
-		nodes = append(nodes, g.nodes[l.Node])
-	}
-	want := g.want
-	want.ABI = wheel.AutoABI
-	for _, group := range g.Tables.Group(nodes, want).Groups {
-		for _, i := range group.Nodes {
-			g.Left[i].Hint = "use --abi auto: it gets a wheel for its own torch"
-		}
-	}
 }

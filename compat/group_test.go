@@ -133,29 +133,13 @@ func complete(t *testing.T, tt *Tables, nodes []Member, want wheel.Spec, g Group
 	}
 }
 
-// built is the manifest of the wheel that a Spec gives, whose code needs all that
-// it may.
+// built is the manifest of the wheel that a Spec gives.
 func built(tt *Tables, spec wheel.Spec) (wheel.Manifest, error) {
 	a := tt.find(spec, nil, false)
 	if a == nil {
 		return wheel.Manifest{}, errors.New("cannot be built")
 	}
-	tc := a.toolchain
-	glibc, glibcxx := LinkGlibc, wheel.PlatformFloors(LinkGlibc).GLIBCXX
-	platform := "manylinux_" + strings.ReplaceAll(glibc, ".", "_") + "_" + x86Machine
-	tag := cpythonTag(tc.Python) + "-" + cpythonTag(tc.Python)
-	release := a.torch
-	torch, cuda, python := tc.Serves()
-	var abi *wheel.TorchABI
-	if tc.ABI == wheel.StableABI {
-		tag, abi = "py3-none", &wheel.TorchABI{Stable: true, Min: torch}
-	}
-	return wheel.Manifest{
-		Name: fmt.Sprintf("deepspeed-%s-%s-%s.whl", tc.DeepSpeed, tag, platform), Version: tc.DeepSpeed, TorchABI: abi,
-		Ops: tc.OpNames(false), Archs: wheel.Capabilities(tc.Archs, false), PTX: wheel.Capabilities(tc.Archs, true), CPU: string(tc.CPU),
-		Python: python, Torch: torch, CUDA: cuda, Toolchain: wheel.Toolchain{Toolkit: tc.Toolkit},
-		Glibc: glibc, GLIBCXX: glibcxx, CXX11ABI: !release.OldABI,
-	}, nil
+	return a.manifest(), nil
 }
 
 // divided are tables in which several toolkits for one torch compile for different
@@ -337,12 +321,12 @@ func TestGroupIsFewest(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 2026))
 	several, lefts := 0, 0
 	tt := divided(t, halves())
-	for i := range 150 {
-		if i == 60 { // and with the tables as they are
+	for i := range 90 {
+		if i == 40 { // and with the tables as they are
 			tt = tables(t)
 		}
 		want := wheel.Spec{}
-		if i >= 90 {
+		if i >= 60 {
 			want.ABI = wheel.StableABI
 		}
 		nodes := randomFleet(r, 1+r.IntN(5))
@@ -357,7 +341,7 @@ func TestGroupIsFewest(t *testing.T) {
 		}
 		lefts += left
 	}
-	if several < 20 || lefts < 20 {
+	if several < 10 || lefts < 10 {
 		t.Errorf("%d fleets took several wheels, %d nodes had none: the fleets show nothing", several, lefts)
 	}
 	for range 10 {

@@ -180,35 +180,3 @@ func (r *groupReasons) explainGlibc() {
 		r.addReason("glibc %s, as requested: the audit checks it", v)
 	}
 }
-
-// explainKind says why no toolchain makes a wheel for a kind of nodes, and gives a hint.
-func (g *grouper) explainKind(k *kind) (reasons []string, hint string) {
-	s := g.searchFor([]*kind{k})
-	spec := g.specFor(s)
-	w, bad := g.lookUp(spec, nil)
-	for capability, names := range g.gpuNames(k.nodes) {
-		w.gpus[capability] = names
-	}
-	reasons = reasonsOf(append(bad, g.explain(w)...))
-	if len(spec.Ops) == 0 && g.asked.wantsDeviceCode() && s.archs == "" && len(g.want.Archs)+len(g.want.GPUs) == 0 {
-		return []string{"dsbuild knows no GPU of it, and every requested operator has device code"}, "name its GPU or compute capability: --gpu A100, --arch 8.0"
-	}
-	return reasons, g.nearestRemedy(spec, k)
-}
-
-// nearestRemedy finds a change that gives a node a wheel: another base, another torch on the
-// node, fewer ops. The change has been resolved.
-func (g *grouper) nearestRemedy(spec wheel.Spec, k *kind) string {
-	if a := g.find(spec, g.images, false); a != nil {
-		return "build on another base: --base " + a.environment.Ref
-	}
-	other, plain := spec, spec
-	other.Torch, other.CUDA = "", ""
-	if a := g.find(other, nil, false); a != nil {
-		return fmt.Sprintf("install torch %s there", a.torch.Version)
-	}
-	if plain.Ops = g.plainOps(spec); len(plain.Ops) > 0 && g.find(plain, nil, false) != nil {
-		return "leave out the ops with device code: --ops " + strings.Join(plain.Ops, ",")
-	}
-	return environmentHint(g.nodes[k.nodes[0]].Facts)
-}

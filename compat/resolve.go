@@ -9,8 +9,8 @@ import (
 )
 
 // Resolve chooses the toolchain for s in one of the build environments, by default those of the
-// tables. If there is none, it returns a *ConflictError that names every conflict and the
-// nearest fix.
+// tables. If there is none, it returns a *ConflictError that names every conflict and, if there is one, the
+// change of one constraint that is enough.
 //
 // Among the candidates without a conflict it prefers, in this order: a torch that runs on the
 // GPUs asked for, the CUDA toolkit of the build environment, the newest torch, a toolkit of
@@ -48,54 +48,72 @@ type candidate struct {
 	places      [4]int // in the tables: torch, source, environment, Python
 }
 
-// rank orders candidates: lower is better, the first number that differs decides.
-type rank [9]int
+// preference orders candidates before their conflicts are known: lower is better, and the first
+// field that differs decides.
+type preference struct {
+	archsWithoutTorch int // of the archs asked for, those that torch's own binaries do not run on
+	lacksNvcc         int // 1 if all ops are asked for and there is no nvcc
+	ignoresToolkit    int // 1 if the build environment has a toolkit that is not used
+	torch             int // place in the table
+	otherCUDA         int // 1 if the toolkit is not of exactly torch's CUDA
+}
+
+func (c candidate) preferenceFor(w *requirements) preference {
+	e := evaluation{requirements: w, candidate: c}
+	return preference{
+		archsWithoutTorch: len(e.archsTorchLacks()),
+		lacksNvcc:         oneIf(w.allOps && !c.source.Nvcc),
+		ignoresToolkit:    oneIf(c.environment.CUDA != "" && c.source.Source != FoundCUDA),
+		torch:             c.places[0],
+		otherCUDA:         oneIf(firstTwo(e.toolkitVersion()) != c.torch.CUDA),
+	}
+}
+
+func (p preference) compare(o preference) int {
+	return cmp.Or(
+		cmp.Compare(p.archsWithoutTorch, o.archsWithoutTorch), cmp.Compare(p.lacksNvcc, o.lacksNvcc),
+		cmp.Compare(p.ignoresToolkit, o.ignoresToolkit), cmp.Compare(p.torch, o.torch), cmp.Compare(p.otherCUDA, o.otherCUDA),
+	)
+}
+
+// compare orders evaluations: after the preference, fewer ops that are left out, then the order of the tables.
+func (a *evaluation) compare(o *evaluation) int {
+	return cmp.Or(
+		a.preference.compare(o.preference), cmp.Compare(len(a.toolchain.Left), len(o.toolchain.Left)), slices.Compare(a.places[:], o.places[:]),
+	)
+}
 
 // search returns the best candidate without a conflict. If there is none, refused has the
 // best candidate of each CUDA source, with its conflicts.
 func (t *Tables) search(w *requirements) (best *evaluation, refused []*evaluation) {
 	refused = make([]*evaluation, len(t.CUDASources))
 	for c := range t.candidates(w) {
-		r := c.rankFor(w)
-		if best != nil && slices.Compare(r[:5], best.rank[:5]) > 0 {
+		p := c.preferenceFor(w)
+		if best != nil && p.compare(best.preference) > 0 {
 			continue // without a closer look
 		}
 		e := t.evaluate(w, c)
-		e.rank = r
-		e.rank[5] = len(e.toolchain.Left)
+		e.preference = p
 		if len(e.conflicts) == 0 {
-			if best == nil || slices.Compare(e.rank[:], best.rank[:]) < 0 {
+			if best == nil || e.compare(best) < 0 {
 				best = e
 			}
 			continue
 		}
-		have := refused[c.places[1]]
-		if have == nil || cmp.Or(boolToInt(e.impossible)-boolToInt(have.impossible), slices.Compare(e.rank[:], have.rank[:])) < 0 {
-			refused[c.places[1]] = e
+		source := c.places[1]
+		have := refused[source]
+		if have == nil || cmp.Or(oneIf(e.impossible)-oneIf(have.impossible), e.compare(have)) < 0 {
+			refused[source] = e
 		}
 	}
 	return best, refused
 }
 
-func boolToInt(b bool) int {
+func oneIf(b bool) int {
 	if b {
 		return 1
 	}
 	return 0
-}
-
-func (c candidate) rankFor(w *requirements) rank {
-	e := evaluation{requirements: w, candidate: c}
-	torch, source, environment, python := c.places[0], c.places[1], c.places[2], c.places[3]
-	return rank{
-		len(e.archsTorchLacks()),
-		boolToInt(w.allOps && !c.source.Nvcc), // all ops means more than the ops without device code
-		boolToInt(c.environment.CUDA != "" && c.source.Source != FoundCUDA),
-		torch,
-		boolToInt(firstTwo(e.toolkitVersion()) != c.torch.CUDA),
-		0, // the ops left out, which evaluate counts
-		source, environment, python,
-	}
 }
 
 // candidates yields the combinations that w allows.

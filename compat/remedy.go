@@ -1,0 +1,139 @@
+package compat
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/node"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// unusable says why no wheel of dsbuild can be installed on a node, whatever the wheel is for, and what to do; "" if one can.
+func unusable(f node.Facts) (reason, hint string) {
+	switch machine := machineOf(f.Platform); {
+	case machine != "" && machine != x86Machine:
+		return fmt.Sprintf("its CPU is %s; dsbuild builds only %s wheels", machine, x86Machine), nativeBuildHint(machine)
+	case f.Python == "":
+		return "it has no Python at the interpreter that the inventory names", "set python: in the inventory to the interpreter of the environment (absolute)"
+	case f.ExternallyManaged:
+		return "its Python is managed by the system (PEP 668) and must not be changed",
+			"create an environment there (python3 -m venv, uv venv) and name its python in the inventory"
+	case f.Torch == "":
+		return "its environment has no torch", "set python: in the inventory to the environment that has torch"
+	}
+	return "", ""
+}
+
+// whyNoWheel says why no toolchain makes a wheel for a kind of nodes.
+func (g *grouper) whyNoWheel(k *kind) []string {
+	s := g.searchFor([]*kind{k})
+	spec := g.specFor(s)
+	if len(spec.Ops) == 0 && g.asked.wantsDeviceCode() && len(spec.Archs)+len(spec.GPUs) == 0 {
+		return []string{"dsbuild knows no GPU of it, and every requested operator has device code"}
+	}
+	if have := k.facts.Torch; s.abi == wheel.StableABI && olderMinor(have, StableTorch) {
+		return []string{fmt.Sprintf("its torch %s is older than %s, the first that has all of the stable ABI that dsbuild uses", have, StableTorch)}
+	}
+	w, bad := g.lookUp(spec, nil)
+	for _, gpu := range k.facts.GPUs {
+		if arch, name := g.archOfGPU(gpu), ShortGPU(gpu.Name); !slices.Contains(w.gpus[arch], name) {
+			w.gpus[arch] = append(w.gpus[arch], name)
+		}
+	}
+	return reasonsOf(append(bad, g.explain(w)...))
+}
+
+// serves reports whether there is a wheel for a node under another request.
+func (g *grouper) serves(f node.Facts, want wheel.Spec) bool {
+	other, bad := g.newGrouper(nil, want)
+	if len(bad) > 0 {
+		return false
+	}
+	_, reasons := other.kindOf(f)
+	return len(reasons) == 0
+}
+
+// remedy finds a change that gives a node a wheel: of the request, of the base, of the node's torch, of the ops. Each was tried,
+// except for the last, a build on the node itself.
+func (g *grouper) remedy(f node.Facts) string {
+	for _, c := range []struct {
+		hint string
+		drop func(*wheel.Spec)
+	}{
+		{"use --abi auto: it gets a wheel for its own torch", func(s *wheel.Spec) {
+			if s.ABI == wheel.StableABI {
+				s.ABI = wheel.AutoABI
+			}
+		}},
+		{"leave --python out: each node gets a wheel for its own Python", func(s *wheel.Spec) { s.Python = "" }},
+		{"leave --torch out: each node gets a wheel for its own torch", func(s *wheel.Spec) { s.Torch = "" }},
+		{"leave --cuda out: each node gets a wheel for its own CUDA", func(s *wheel.Spec) { s.CUDA = "" }},
+		{"leave --cpu out: each wheel gets the level of its oldest CPU", func(s *wheel.Spec) { s.CPU = "" }},
+		{"leave --python, --torch and --cuda out: each node gets a wheel for its own", func(s *wheel.Spec) { s.Python, s.Torch, s.CUDA = "", "", "" }},
+	} {
+		want := g.want
+		if c.drop(&want); !reflect.DeepEqual(want, g.want) && g.serves(f, want) {
+			return c.hint
+		}
+	}
+	if level := wheel.CPULevel(f.CPU); level != "" && !level.Includes(wheel.CPULevels()[0]) {
+		return "use another machine"
+	}
+	k := g.newKind(f, g.want.ABI)
+	if a := g.find(g.specFor(g.searchFor([]*kind{k})), g.images, false); a != nil && g.evaluationOf([]*kind{k}) == nil {
+		return "build on another base: --base " + a.environment.Ref
+	}
+	if g.asked.wantsDeviceCode() && !g.needsDeviceCode(f) && len(g.plainOps(g.want)) == 0 {
+		return "name its GPU or compute capability: --gpu A100, --arch 8.0"
+	}
+	if !g.offersTorchOf(f) || freeThreaded(f.Tag) { // somebody chose that for a reason
+		return environmentHint(f)
+	}
+	if hint := g.otherTorch(f); hint != "" {
+		return hint
+	}
+	want := g.want
+	if want.Ops = g.plainOps(g.want); len(want.Ops) > 0 && g.serves(f, want) {
+		return "leave out the ops with device code: --ops " + strings.Join(want.Ops, ",")
+	}
+	return environmentHint(f)
+}
+
+// offersTorchOf reports whether the node's torch is one that the package index has.
+func (g *grouper) offersTorchOf(f node.Facts) bool {
+	return slices.ContainsFunc(g.Torches, func(r Torch) bool {
+		return isTorch(firstTwo(f.Torch), r) && (r.CUDA == firstTwo(f.TorchCUDA) || f.TorchCUDA == "") && (f.CXX11ABI == nil || *f.CXX11ABI != r.OldABI)
+	})
+}
+
+// otherTorch names a torch with which a node would get a wheel; "" if there is none.
+func (g *grouper) otherTorch(f node.Facts) string {
+	spec := g.want
+	spec.Torch, spec.CUDA, spec.Python, spec.ABI = "", "", firstTwo(f.Python), ""
+	if driverForm.MatchString(f.Driver) && len(f.GPUs) > 0 {
+		spec.Driver = f.Driver
+	}
+	for _, arch := range g.archsOf(f) {
+		spec.Archs = addArch(spec.Archs, archOf(arch))
+	}
+	e := g.find(spec, nil, true)
+	if e == nil {
+		return ""
+	}
+	hint := fmt.Sprintf("install torch %s for CUDA %s there", e.torch.Version, e.torch.CUDA)
+	if !g.Drives(spec.Driver, f.TorchCUDA) {
+		hint += ", which works with driver " + f.Driver
+	}
+	f.Torch, f.TorchCUDA, f.CXX11ABI = e.torch.Version, e.torch.CUDA, nil
+	if !g.serves(f, g.want) {
+		return ""
+	}
+	return hint
+}
+
+// environmentHint returns the remedy for an environment that dsbuild cannot reproduce.
+func environmentHint(f node.Facts) string {
+	return "build the wheel on such a node, for its environment: dsbuild wheel --env " + node.PlainPath(f.Executable, "PYTHON")
+}
