@@ -88,7 +88,9 @@ func (f *fixer) otherVersions() []change {
 		out = versionChanges("--deepspeed", s.DeepSpeed, all, func(s *wheel.Spec) *string { return &s.DeepSpeed })
 	default:
 		for _, v := range all[1:] {
-			if slices.ContainsFunc(f.Ops, func(o Op) bool { return slices.Contains(s.Ops, o.Name) && o.absentFrom(all[0]) != "" && o.absentFrom(v) == "" }) {
+			if slices.ContainsFunc(f.Ops, func(o Op) bool {
+				return slices.Contains(s.Ops, o.Name) && o.absentFrom(all[0]) != "" && o.absentFrom(v) == ""
+			}) {
 				out = append(out, change{flags: "--deepspeed " + v, apply: func(r *request) { r.spec.DeepSpeed = v }})
 			}
 		}
