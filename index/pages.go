@@ -18,7 +18,7 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-//go:embed simple.html.tmpl project.html.tmpl variants.html.tmpl chooser.html.tmpl chooser.css chooser.js
+//go:embed simple.html.tmpl project.html.tmpl variants.html.tmpl
 var files embed.FS
 
 // The names of a page for installers, as HTML and as JSON.
@@ -111,83 +111,98 @@ func (w Wheel) MetadataSHA256() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// choice is a toolchain as the page shows it.
-type choice struct {
-	Toolchain
-	Title   string
-	GPUs    []string // each capability with GPUs that have it
-	Install string   // the pip command for the wheel alone
-	Along   string   // the pip command for the wheel and its requirements
-	Rows    []row
-}
-
-type row struct {
-	Wheel
-	Size     string
-	Commit   string
-	Folder   string
-	Manifest string // its link
-}
+// unknown stands for the address of the page if the caller did not give it. The page's script
+// fills the address in.
+const unknown = "ADDRESS-OF-THIS-PAGE/"
 
 // chooser returns the page on which people choose an index, and the same data for programs.
 func chooser(opt Options, all []Toolchain) ([]file, error) {
-	style, err := files.ReadFile("chooser.css")
-	if err != nil {
-		return nil, err
+	page := htmlpage.Page{
+		Title: "DeepSpeed wheels",
+		Lines: []htmlpage.Text{
+			"Each index below holds the wheels for one torch, CUDA, list of GPUs and CPU level. " +
+				"In a single index, pip would take the highest version, even if it does not fit your machine.",
+			"These commands show the versions and GPUs of your machine:",
+		},
+		Commands: []htmlpage.Command{
+			{Text: "python -c 'import sys, torch; print(sys.version.split()[0], torch.__version__, torch.version.cuda)'"},
+			{Text: "nvidia-smi --query-gpu=name,compute_cap --format=csv,noheader"},
+		},
 	}
-	script, err := files.ReadFile("chooser.js")
-	if err != nil {
-		return nil, err
+	if opt.URL == "" {
+		page.Here = unknown
 	}
-	var choices []choice
 	for _, tc := range all {
-		choices = append(choices, newChoice(tc, opt))
+		page.Sections = append(page.Sections, tc.section(opt))
 	}
-	text, err := render("chooser.html.tmpl", struct {
-		htmlpage.Page
-		Known   bool // where the page will be
-		Unknown string
-		Choices []choice
-	}{htmlpage.New(style, script), opt.URL != "", unknown, choices})
-	if err != nil {
+	var text bytes.Buffer
+	if err := page.Write(&text); err != nil {
 		return nil, err
 	}
 	list, err := document(struct {
 		Indexes []Toolchain `json:"indexes"`
 	}{all})
-	return []file{{path: htmlPage, text: text}, {path: jsonPage, text: list}}, err
+	return []file{{path: htmlPage, text: text.Bytes()}, {path: jsonPage, text: list}}, err
 }
 
-// unknown stands for the address of the page if the caller did not give it. The page's script
-// fills the address in.
-const unknown = "ADDRESS-OF-THIS-PAGE/"
+// section shows a toolchain: the machines that it fits, how to install from it, and its wheels.
+func (t Toolchain) section(opt Options) htmlpage.Section {
+	at := cmp.Or(t.URL, unknown+t.Name+"/")
+	var gpus []string
+	for _, arch := range t.Archs {
+		gpus = append(gpus, named(arch, opt.GPUs))
+	}
+	for _, arch := range t.PTX {
+		gpus = append(gpus, "newer than "+arch+", compiled at first use")
+	}
+	s := htmlpage.Section{
+		ID: t.Name, Title: htmlpage.Text(t.title()),
+		Facts: []htmlpage.Fact{
+			{Label: "GPUs", Text: htmlpage.Text(cmp.Or(strings.Join(gpus, "; "), "any: it has no device code"))},
+			{Label: "CPU", Text: htmlpage.Text(t.CPU)},
+			{Label: "Index", Text: htmlpage.Text(t.Name), Link: t.Name + "/" + htmlPage},
+		},
+		Commands: []htmlpage.Command{
+			{Text: htmlpage.Text("pip install --no-deps --index-url " + at + " " + project)},
+			{
+				Label: "with its requirements, from your usual index:",
+				Text:  htmlpage.Text(fmt.Sprintf("pip install --extra-index-url %s %s==%s", at, project, t.Wheels[0].Version)),
+			},
+		},
+		Table: &htmlpage.Table{Columns: []htmlpage.Column{
+			{Title: "Version"}, {Title: "Python"}, {Title: "glibc"}, {Title: "Operators"}, {Title: "Built"}, {Title: "Size", Number: true}, {Title: "File"}, {Title: "sha256"},
+		}},
+	}
+	if t.Dev {
+		s.Note = "not from a release"
+	}
+	for _, w := range t.Wheels {
+		s.Table.Rows = append(s.Table.Rows, w.row(t.Name+"/"+project+"/"))
+	}
+	return s
+}
 
-func newChoice(tc Toolchain, opt Options) choice {
-	at := tc.URL
-	if at == "" {
-		at = unknown + tc.Name + "/"
+// row shows a wheel whose files lie in folder.
+func (w Wheel) row(folder string) htmlpage.Row {
+	version := htmlpage.Cell{Text: htmlpage.Text(w.Version)}
+	if w.commit != "" {
+		version.Small = htmlpage.Text("commit " + w.commit[:min(len(w.commit), 12)] + " ")
 	}
-	c := choice{
-		Toolchain: tc,
-		Title:     tc.title(),
-		Install:   "pip install --no-deps --index-url " + at + " " + project,
-		Along:     fmt.Sprintf("pip install --extra-index-url %s %s==%s", at, project, tc.Wheels[0].Version),
+	version.Small += htmlpage.Text(w.Yanked)
+	links := []htmlpage.Link{{Text: "wheel", To: folder + w.Link()}}
+	if w.hasManifest() {
+		links = append(links, htmlpage.Link{Text: "manifest", To: folder + w.Link() + wheel.ManifestSuffix})
 	}
-	for _, arch := range tc.Archs {
-		c.GPUs = append(c.GPUs, named(arch, opt.GPUs))
-	}
-	for _, arch := range tc.PTX {
-		c.GPUs = append(c.GPUs, "newer than "+arch+", compiled at first use")
-	}
-	for _, w := range tc.Wheels {
-		r := row{Wheel: w, Size: fmt.Sprintf("%.1f MB", float64(w.Size)/1e6), Folder: tc.Name + "/" + project + "/"}
-		r.Commit = w.commit[:min(len(w.commit), 12)]
-		if w.hasManifest() {
-			r.Manifest = w.Link() + wheel.ManifestSuffix
-		}
-		c.Rows = append(c.Rows, r)
-	}
-	return c
+	return htmlpage.Row{Dim: w.Yanked != "", Cells: []htmlpage.Cell{
+		version,
+		{Text: htmlpage.Text(w.Python)},
+		{Text: htmlpage.Text(w.Glibc)},
+		{Text: htmlpage.Text(strings.Join(w.Ops, ", "))},
+		{Text: htmlpage.Text(w.BuiltAt.Format(time.DateOnly))},
+		{Text: htmlpage.Text(fmt.Sprintf("%.1f MB", float64(w.Size)/1e6))},
+		{Links: links},
+		{Text: htmlpage.Text(w.SHA256)},
+	}}
 }
 
 // title describes a toolchain in one line.

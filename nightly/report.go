@@ -233,6 +233,15 @@ func (e *Error) addFailure(code int, format string, args ...any) {
 	e.what = append(e.what, fmt.Sprintf(format, args...))
 }
 
+// verdictLine is the night in a line.
+func (r *Report) verdictLine() string {
+	if err := r.Err(); err != nil {
+		return err.Error()
+	}
+	s := r.Summary
+	return fmt.Sprintf("%d wheels: %d built, %d from the store, %d unchanged", len(r.Entries), s.Built, s.Stored, s.Unchanged)
+}
+
 // Print writes the report for people.
 func (r *Report) Print(w io.Writer) error {
 	rows := make([][]string, 0, len(r.Entries))

@@ -42,7 +42,7 @@ func TestFullNightIndexPage(t *testing.T) {
 			address = base
 		}
 		tab.Go(address)
-		lines := Eval[[]string](tab, `[...document.querySelectorAll(".line code")].map((c) => c.textContent)`)
+		lines := Eval[[]string](tab, `[...document.querySelectorAll(".command code")].map((c) => c.textContent)`)
 		if want := "pip install --no-deps --index-url " + base + "torch2.15-cu132-sm80-v3/ deepspeed"; !slices.Contains(lines, want) {
 			t.Errorf("%s: the lines lack %q: %q", base, want, lines)
 		}

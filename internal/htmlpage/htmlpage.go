@@ -1,45 +1,243 @@
-// Package htmlpage has the common style and the security policy of the HTML pages
-// that dsbuild writes: each is a single file, loads nothing, and runs nothing but
-// its one script.
+// Package htmlpage writes the HTML pages of dsbuild: the reports of fleets, checks and nights, and the
+// page of an index. A caller says what the page shows; the template, the style and the script are the
+// same for all.
+//
+// A page is a single file that asks for nothing. Its texts may come from nodes: they are escaped, and the
+// policy of the page allows no other style and no other script than dsbuild's own. Without JavaScript the
+// page lacks only the search, the order of rows and the details of each node.
 package htmlpage
 
 import (
+	"bytes"
 	"crypto/sha256"
-	_ "embed"
+	"embed"
 	"encoding/base64"
 	"fmt"
 	"html/template"
+	"io"
 	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-//go:embed base.css
-var base string
+//go:embed page.html.tmpl page.css page.js
+var files embed.FS
 
-// Page holds the policy, style and script of a page, for its template.
+// Text is a text of the page. It may be anybody's: it is shown without control characters.
+type Text string
+
+func (t Text) String() string { return ui.Clean(string(t)) }
+
+// Page is what a page shows.
 type Page struct {
-	Policy string       // its Content-Security-Policy
-	Style  template.CSS // the common style, then that of the page
-	Script template.JS  // "" for a page without
+	Title    Text
+	Outcome  Outcome
+	About    []Fact
+	Counts   []Count // the rows of the main table, or the nodes behind them, by status
+	Lines    []Text  // paragraphs
+	Commands []Command
+	Sections []Section
+	// Here stands for the address of the page in its commands; the script replaces it. It is "" if no
+	// command needs the address.
+	Here string
 }
 
-// New returns a page with a style and a script (nil for none). Both must be
-// dsbuild's own text.
-func New(style, script []byte) Page {
-	all := base + "\n" + string(style)
-	return Page{policy([]byte(all), script), template.CSS(all), template.JS(script)} //nolint:gosec // our own
+// Outcome is whether what the page reports went well. The zero value is for pages that report nothing.
+type Outcome string
+
+// The outcomes.
+const (
+	Good Outcome = "good"
+	Bad  Outcome = "bad"
+)
+
+// GoodIf returns Good or Bad.
+func GoodIf(good bool) Outcome {
+	if good {
+		return Good
+	}
+	return Bad
+}
+
+// Fact is a labelled text, which may be a link.
+type Fact struct {
+	Label, Text Text
+	Link        string
+}
+
+// Count is a number of nodes, or of other things that the main table shows, with one status.
+type Count struct {
+	Status string
+	N      int
+}
+
+// Command is a command line to copy.
+type Command struct{ Label, Text Text }
+
+// Section is a part of the page. It shows those of its fields that are not empty.
+type Section struct {
+	ID       string // by which a link finds the section
+	Title    Text
+	Note     Text // beside the title
+	Facts    []Fact
+	Commands []Command
+	Items    []Item
+	List     []Text
+	Table    *Table
+	After    Text
+}
+
+// Item is a finding, or another thing that concerns some nodes.
+type Item struct {
+	Status string // decides its colour
+	Title  Text
+	Nodes  Text // the names, folded
+	Count  int  // of the nodes
+	List   []Text
+	Text   Text
+	From   Text // the node that said Text, if others used other words
+	Hint   Text
+	Log    Text // a file
+}
+
+// Table is a table. The page has one main table at most: the one that can be searched and sorted, and
+// whose rows show the details of their nodes.
+type Table struct {
+	Main    bool
+	Columns []Column
+	Rows    []Row
+	Labels  []Text // of the values of all records; "# title" begins a part
+}
+
+// Column is the head of a column. Numbers are aligned to the right.
+type Column struct {
+	Title  Text
+	Number bool
+}
+
+// Row is a row of a table, for one node or for several that are alike.
+type Row struct {
+	Status  string
+	Dim     bool
+	Cells   []Cell // the first is the head of the row
+	Records []Record
+}
+
+// Record is what is known about one node of a row: a value for each label of the table, "" if there is none.
+type Record struct {
+	Name   Text
+	Values []Text
+}
+
+// Cell is a cell of a table.
+type Cell struct {
+	Text   Text
+	Small  Text   // after the text
+	Status string // decides the colour
+	Odd    string // "must" or "may" marks a value that differs from most, and says whether it must not
+	Copy   Text   // a text to copy
+	Links  []Link
+}
+
+// Class returns the class of a cell in column i.
+func (t Table) Class(i int, c Cell) string {
+	var words []string
+	if t.Columns[i].Number {
+		words = append(words, "number")
+	}
+	if c.Odd != "" {
+		words = append(words, "odd", c.Odd)
+	}
+	if c.Status != "" {
+		words = append(words, "status", "is-"+c.Status)
+	}
+	return strings.Join(words, " ")
+}
+
+// Link is a link, to a place that dsbuild chose.
+type Link struct{ Text, To string }
+
+// Hint is a hint, split around the command in it.
+type Hint struct{ Before, Command, After Text }
+
+// Split finds the command of a hint. It follows a colon and ends before a bracket, a semicolon,
+// ", or " or a line break.
+func (t Text) Split() Hint {
+	text := t.String()
+	at := strings.Index(text, ": dsbuild ")
+	if at < 0 {
+		return Hint{Before: Text(text)}
+	}
+	at += len(": ")
+	end := len(text)
+	for _, mark := range []string{" (", ";", ", or ", "\n"} {
+		if i := strings.Index(text[at:], mark); i >= 0 {
+			end = min(end, at+i)
+		}
+	}
+	return Hint{Text(text[:at]), Text(text[at:end]), Text(text[end:])}
+}
+
+// Part is a part of the bar, with the number of nodes before it.
+type Part struct {
+	Count
+	Before int
+}
+
+// Bar returns the counts as parts of a bar.
+func (p Page) Bar() (parts []Part) {
+	before := 0
+	for _, c := range p.Counts {
+		parts = append(parts, Part{c, before})
+		before += c.N
+	}
+	return parts
+}
+
+// Total is the sum of the counts.
+func (p Page) Total() (sum int) {
+	for _, c := range p.Counts {
+		sum += c.N
+	}
+	return sum
+}
+
+// Write writes the page.
+func (p Page) Write(w io.Writer) error {
+	tmpl, err := template.ParseFS(files, "page.html.tmpl")
+	if err != nil {
+		return err
+	}
+	style, err := files.ReadFile("page.css")
+	if err != nil {
+		return err
+	}
+	script, err := files.ReadFile("page.js")
+	if err != nil {
+		return err
+	}
+	var page bytes.Buffer
+	err = tmpl.Execute(&page, struct {
+		Page
+		Policy string
+		Style  template.CSS
+		Script template.JS
+		Data   data
+	}{p, policy(style, script), template.CSS(style), template.JS(script), newData(p)}) //nolint:gosec // our own
+	if err != nil {
+		return err
+	}
+	_, err = page.WriteTo(w)
+	return err
 }
 
 // policy returns the Content-Security-Policy of a page. It allows the style and the
 // script by their hashes, and nothing else: no other script, no request.
 func policy(style, script []byte) string {
-	scripts := "script-src 'none'"
-	if script != nil {
-		scripts = "script-src " + source(script)
-	}
 	return strings.Join([]string{
 		"default-src 'none'",
 		"style-src " + source(style),
-		scripts,
+		"script-src " + source(script),
 		"base-uri 'none'",
 		"form-action 'none'",
 		"require-trusted-types-for 'script'", // no text becomes markup, even after a mistake in the script
@@ -51,4 +249,46 @@ func policy(style, script []byte) string {
 func source(text []byte) string {
 	sum := sha256.Sum256(text)
 	return fmt.Sprintf("'sha256-%s'", base64.StdEncoding.EncodeToString(sum[:]))
+}
+
+// data is the input of the script: the records of the main table. Numbers are indexes into Words,
+// because most nodes of a fleet have the same texts.
+type data struct {
+	Words  []string  `json:"words"`
+	Labels []string  `json:"labels"`
+	Rows   [][][]int `json:"rows"` // for each row, for each record: its name and its values
+}
+
+// newData collects the records of the main table.
+func newData(p Page) data {
+	d := data{Words: []string{}, Labels: []string{}, Rows: [][][]int{}}
+	place := map[Text]int{}
+	word := func(t Text) int {
+		at, seen := place[t]
+		if !seen {
+			at = len(d.Words)
+			place[t], d.Words = at, append(d.Words, t.String())
+		}
+		return at
+	}
+	for _, s := range p.Sections {
+		if s.Table == nil || !s.Table.Main {
+			continue
+		}
+		for _, label := range s.Table.Labels {
+			d.Labels = append(d.Labels, label.String())
+		}
+		for _, r := range s.Table.Rows {
+			records := [][]int{}
+			for _, record := range r.Records {
+				numbers := []int{word(record.Name)}
+				for _, v := range record.Values {
+					numbers = append(numbers, word(v))
+				}
+				records = append(records, numbers)
+			}
+			d.Rows = append(d.Rows, records)
+		}
+	}
+	return d
 }

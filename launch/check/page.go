@@ -1,83 +1,71 @@
 package check
 
 import (
-	_ "embed"
-	"html/template"
 	"io"
-	"strings"
-	"time"
 
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/fleet/report/page"
 	"github.com/dsbuild/dsbuild/internal/htmlpage"
-	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-//go:embed page.html.tmpl
-var pageTemplate string
-
-//go:embed page.css
-var pageStyle string
-
-// view holds the cleaned texts of the page.
-type view struct {
-	htmlpage.Page
-	Good     bool
-	Verdict  string
-	About    [][2]string
-	Causes   []viewCause
-	Together []string
-	Left     []string
-	Rows     [][]string
-}
-
-type viewCause struct {
-	Level, Check, Nodes, Text, Hint string
-	Count                           int
-	As                              string // the node that said Text, if other nodes used other words
-}
-
-// Page writes the report as one HTML page. It loads nothing and runs no scripts: the
-// nodes' words are escaped, and the page's policy allows only its one style.
+// Page writes the report as one HTML page.
 func (r *Report) Page(w io.Writer, about report.About) error {
-	tmpl, err := template.New("page").Parse(pageTemplate)
-	if err != nil {
-		return err
-	}
-	v := view{
-		Page:    htmlpage.New([]byte(pageStyle), nil),
-		Good:    r.Ready,
-		Verdict: ui.Clean(r.Verdict()),
-		About: [][2]string{
-			{"command", about.Command},
-			{"inventory", about.Inventory},
-			{"by", about.By},
-			{"at", about.At.Format(time.RFC1123Z)},
-			{"master", ui.Clean(r.Master.Address)},
-		},
-	}
+	head := append(page.About(about), htmlpage.Fact{Label: "Master", Text: htmlpage.Text(r.Master.Address)})
+	found := htmlpage.Section{Title: "Findings"}
 	for _, c := range r.Causes {
-		one := viewCause{string(c.Level), string(c.Check), ui.FoldNames(c.Nodes), ui.Clean(c.Text), ui.Clean(c.Hint), len(c.Nodes), ""}
+		item := htmlpage.Item{
+			Status: string(c.Level), Title: htmlpage.Text(string(c.Level) + " " + string(c.Check)),
+			Nodes: htmlpage.Text(foldNames(c.Nodes)), Count: len(c.Nodes), Text: htmlpage.Text(c.Text), Hint: htmlpage.Text(c.Hint),
+		}
 		if !c.alike {
-			one.As = c.Node
+			item.From = htmlpage.Text(c.Node)
 		}
-		v.Causes = append(v.Causes, one)
+		found.Items = append(found.Items, item)
 	}
-	for _, line := range r.jointLines() {
-		v.Together = append(v.Together, ui.Clean(line))
+	if len(r.Causes) == 0 {
+		found.After = "Nothing."
 	}
-	for _, n := range r.NotChecked {
-		v.Left = append(v.Left, string(n.Check)+": "+ui.Clean(n.Why))
-	}
-	for _, row := range r.tableRows() {
-		for i := range row {
-			row[i] = ui.Clean(row[i])
+	sections := []htmlpage.Section{found}
+	if lines := r.jointLines(); len(lines) > 0 {
+		together := htmlpage.Section{Title: "Together"}
+		for _, line := range lines {
+			together.List = append(together.List, htmlpage.Text(line))
 		}
-		v.Rows = append(v.Rows, row)
+		sections = append(sections, together)
 	}
-	var page strings.Builder
-	if err := tmpl.Execute(&page, v); err != nil {
-		return err
+	if len(r.NotChecked) > 0 {
+		left := htmlpage.Section{Title: "Not checked"}
+		for _, n := range r.NotChecked {
+			left.List = append(left.List, htmlpage.Text(string(n.Check)+": "+n.Why))
+		}
+		sections = append(sections, left)
 	}
-	_, err = io.WriteString(w, page.String())
-	return err
+	var counts []htmlpage.Count
+	for _, status := range []report.Status{report.OK, report.Skipped, report.Unreachable, report.Failed} {
+		n := 0
+		for _, node := range r.Nodes {
+			if node.Status == status {
+				n++
+			}
+		}
+		if n > 0 {
+			counts = append(counts, htmlpage.Count{Status: string(status), N: n})
+		}
+	}
+	nodes := &htmlpage.Table{Main: true}
+	for _, title := range tableHead() {
+		nodes.Columns = append(nodes.Columns, htmlpage.Column{Title: htmlpage.Text(title)})
+	}
+	for _, cells := range r.tableRows() {
+		row := htmlpage.Row{Status: cells[1]}
+		for _, text := range cells {
+			row.Cells = append(row.Cells, htmlpage.Cell{Text: htmlpage.Text(text)})
+		}
+		row.Cells[1].Status = row.Status
+		nodes.Rows = append(nodes.Rows, row)
+	}
+	return htmlpage.Page{
+		Title: htmlpage.Text(r.Verdict()), Outcome: htmlpage.GoodIf(r.Ready), About: head, Counts: counts,
+		Sections: append(sections, htmlpage.Section{Title: "Nodes", Table: nodes}),
+	}.Write(w)
 }

@@ -72,7 +72,11 @@ const maxCauses = 30
 // Print writes the report for a person: a table with one row for equal nodes, the merged
 // findings, the joint checks, and a verdict.
 func (r *Report) Print(w io.Writer) error {
-	if err := ui.Table(w, []string{"NODES", "STATUS", "GPUS", "TORCH", "INTERFACE", "CLOCK", "SECONDS"}, r.tableRows()); err != nil {
+	head := tableHead()
+	for i := range head {
+		head[i] = strings.ToUpper(head[i])
+	}
+	if err := ui.Table(w, head, r.tableRows()); err != nil {
 		return err
 	}
 	lines := r.findingLines()
@@ -87,6 +91,11 @@ func (r *Report) Print(w io.Writer) error {
 		}
 	}
 	return nil
+}
+
+// tableHead are the titles of the table.
+func tableHead() []string {
+	return []string{"Nodes", "Status", "GPUs", "Torch", "Interface", "Clock", "Seconds"}
 }
 
 // tableRows are the rows of the table. Nodes that differ only in time share a row.

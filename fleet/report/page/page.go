@@ -1,39 +1,180 @@
-// Package page writes the report of a fleet as one HTML page. The page needs only a browser,
-// shows everything that the report holds, and runs no code that came from a node.
+// Package page writes the report of a fleet as an HTML page, which shows everything that the report holds.
 package page
 
 import (
-	"embed"
-	"html/template"
+	"cmp"
+	"fmt"
 	"io"
+	"strings"
 
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/htmlpage"
+	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-//go:embed page.html.tmpl page.css page.js
-var files embed.FS
+// The page lists at most so many of each: nobody reads more, and the table of nodes has them all.
+const (
+	maxReasons = 100
+	maxRemarks = 30
+	maxValues  = 30 // of a property; if there are more, each node may have its own
+)
 
 // Write writes the page of a report.
-//
-// All text from nodes goes through html/template, or is JSON in a script whose type no browser
-// runs. The page's content security policy is a second barrier: it allows only our one style and
-// one script, by their hashes, and no other script and no request.
 func Write(w io.Writer, r *report.Report, about report.About) error {
-	tmpl, err := template.ParseFS(files, "page.html.tmpl")
-	if err != nil {
-		return err
+	members := newMembers(r)
+	t := newTable(r, members)
+	page := htmlpage.Page{Title: htmlpage.Text(r.Verdict()), Outcome: htmlpage.GoodIf(r.Err() == nil), About: About(about), Counts: counts(r)}
+	add := func(s htmlpage.Section) {
+		if s.Table != nil || len(s.Items) > 0 || len(s.List) > 0 || s.After != "" {
+			page.Sections = append(page.Sections, s)
+		}
 	}
-	style, err := files.ReadFile("page.css")
-	if err != nil {
-		return err
+	if len(r.Wheels) > 0 {
+		add(htmlpage.Section{Title: "Wheels", Table: wheels(r)})
 	}
-	script, err := files.ReadFile("page.js")
-	if err != nil {
-		return err
+	add(htmlpage.Section{Title: "Wheels and their nodes", Items: groups(r)})
+	add(reasons(r))
+	add(t.differences())
+	add(remarks(r))
+	add(htmlpage.Section{Title: "Nodes", Table: t.nodes(members)})
+	return page.Write(w)
+}
+
+// About describes a run for the head of a page.
+func About(about report.About) []htmlpage.Fact {
+	inventory := about.Inventory
+	if inventory == "-" {
+		inventory = "standard input"
 	}
-	return tmpl.Execute(w, struct {
-		htmlpage.Page
-		view
-	}{htmlpage.New(style, script), newView(r, about)})
+	return []htmlpage.Fact{
+		{Label: "Command", Text: htmlpage.Text(about.Command)},
+		{Label: "Inventory", Text: htmlpage.Text(inventory)},
+		{Label: "By", Text: htmlpage.Text(about.By)},
+		{Label: "At", Text: htmlpage.Text(about.At.Format("2006-01-02 15:04:05 MST"))},
+	}
+}
+
+// counts counts nodes by status, the worst status last.
+func counts(r *report.Report) []htmlpage.Count {
+	s := r.Summary
+	var some []htmlpage.Count
+	for _, c := range []struct {
+		status report.Status
+		n      int
+	}{
+		{report.OK, s.OK},
+		{report.Skipped, s.Skipped},
+		{report.Differs, s.Differs},
+		{report.Refused, s.Refused},
+		{report.Unreachable, s.Unreachable},
+		{report.Failed, s.Failed},
+	} {
+		if c.n > 0 {
+			some = append(some, htmlpage.Count{Status: string(c.status), N: c.n})
+		}
+	}
+	return some
+}
+
+// wheels lists the wheels with their numbers, which the table of nodes uses.
+func wheels(r *report.Report) *htmlpage.Table {
+	t := &htmlpage.Table{Columns: []htmlpage.Column{{Title: "Wheel"}, {Title: "File"}, {Title: "sha256"}}}
+	for i, w := range r.Wheels {
+		sum := htmlpage.Text(w.SHA256)
+		t.Rows = append(t.Rows, htmlpage.Row{Cells: []htmlpage.Cell{
+			{Text: htmlpage.Text(fmt.Sprint(i + 1))}, {Text: htmlpage.Text(w.Name)}, {Text: sum, Copy: sum},
+		}})
+	}
+	return t
+}
+
+// groups lists the wheels in the report of ship, each with the reasons for its choice.
+func groups(r *report.Report) []htmlpage.Item {
+	var items []htmlpage.Item
+	for _, g := range r.Groups {
+		words := map[string]string{
+			"build": "to be built", "store": "was in the store", "placed": "was built before", "running": "ran on all of them",
+			"built": fmt.Sprintf("built in %.0f s", g.Seconds), "failed": "failed",
+		}
+		item := htmlpage.Item{
+			Title: htmlpage.Text(g.Name + " " + cmp.Or(words[g.State], g.State)), Nodes: folded(g.Nodes), Count: len(g.Nodes),
+			Text: htmlpage.Text(g.Error), Hint: htmlpage.Text(g.Hint), Status: "done",
+		}
+		if g.State == "failed" {
+			item.Status = "failed"
+		}
+		if n := len(g.Running); n > 0 && n < len(g.Nodes) {
+			item.List = append(item.List, "It ran before on "+folded(g.Running)+".")
+		}
+		item.List = append(item.List, htmlpage.Text(joined(
+			labelled{"Python", g.Python}, labelled{"torch", g.Torch}, labelled{"CUDA", g.CUDA}, labelled{"arch", strings.Join(g.Archs, ";")},
+			labelled{"", g.CPU}, labelled{"ops", strings.Join(g.Ops, ", ")},
+		)))
+		for _, why := range g.Why {
+			item.List = append(item.List, htmlpage.Text(why))
+		}
+		items = append(items, item)
+	}
+	return items
+}
+
+// reasons lists the causes of failures, in the words of the report.
+func reasons(r *report.Report) htmlpage.Section {
+	s := htmlpage.Section{Title: "Causes"}
+	causes := r.Why()
+	if more := len(causes) - maxReasons; more > 0 {
+		s.After = htmlpage.Text(fmt.Sprintf("And %d more, in the table of nodes.", more))
+		causes = causes[:maxReasons]
+	}
+	for _, c := range causes {
+		item := htmlpage.Item{
+			Status: string(c.Status), Title: htmlpage.Text(c.Status), Nodes: folded(c.Nodes), Count: len(c.Nodes),
+			Text: htmlpage.Text(c.Said), Hint: htmlpage.Text(c.Hint), Log: htmlpage.Text(c.Log),
+		}
+		if c.Step != "" {
+			item.Title += htmlpage.Text(" at " + c.Step)
+		}
+		if !c.Alike {
+			item.From = htmlpage.Text(c.Node)
+		}
+		s.Items = append(s.Items, item)
+	}
+	return s
+}
+
+// remarks lists what is no fault, each remark once with all its nodes.
+func remarks(r *report.Report) htmlpage.Section {
+	s := htmlpage.Section{Title: "Remarks"}
+	var said []ui.Named
+	for _, n := range r.Nodes {
+		for _, text := range n.Remarks {
+			said = append(said, ui.Named{Name: n.Name, Text: text})
+		}
+	}
+	all := ui.Fold(said)
+	if more := len(all) - maxRemarks; more > 0 {
+		s.After = htmlpage.Text(fmt.Sprintf("And %d more, in the details of the nodes.", more))
+		all = all[:maxRemarks]
+	}
+	for _, f := range all {
+		s.List = append(s.List, htmlpage.Text(f.Text+": "+f.Names))
+	}
+	return s
+}
+
+// folded writes the names of nodes as ranges.
+func folded(names []string) htmlpage.Text { return htmlpage.Text(ui.FoldNames(names)) }
+
+// labelled is a text with a label, which may be empty.
+type labelled struct{ label, text string }
+
+// joined writes those that have a text in one line.
+func joined(all ...labelled) string {
+	var parts []string
+	for _, p := range all {
+		if p.text != "" {
+			parts = append(parts, strings.TrimSpace(p.label+" "+p.text))
+		}
+	}
+	return strings.Join(parts, ", ")
 }

@@ -200,15 +200,13 @@ func TestPageEscapesWhatNodesSay(t *testing.T) {
 		t.Errorf("%d drawings, want the bar", n)
 	}
 	var data struct {
-		Words []string `json:"words"`
-		Nodes []struct {
-			Name int `json:"name"`
-		} `json:"nodes"`
+		Words []string  `json:"words"`
+		Rows  [][][]int `json:"rows"`
 	}
 	if err := json.Unmarshal([]byte(doc.named("script")[0].FirstChild.Data), &data); err != nil {
 		t.Fatal(err)
 	}
-	name := data.Words[data.Nodes[0].Name]
+	name := data.Words[data.Rows[0][0][0]]
 	if !strings.HasPrefix(name, `</script><script>window.hacked="script"</script><img`) {
 		t.Errorf("the name of a node: %q", name)
 	}
@@ -254,30 +252,6 @@ func TestPageOfANodeWithoutPython(t *testing.T) {
 	doc := parse(t, write(t, counted(nil, []report.Node{good(1), n})))
 	if !strings.Contains(doc.text, "no usable Python") || strings.Contains(doc.text, "none") {
 		t.Errorf("the page says none of what is not known")
-	}
-}
-
-// A command to copy is one that runs: what is said besides is not part of it.
-func TestPageFindsTheCommandOfAHint(t *testing.T) {
-	t.Parallel()
-	for hint, want := range map[string]string{
-		"build a wheel for it: dsbuild wheel --arch 7.5":                               "dsbuild wheel --arch 7.5",
-		"build one with: dsbuild wheel --arch 8.0 (the arch of your GPUs), or name it": "dsbuild wheel --arch 8.0",
-		"make one with: dsbuild wheel --bundle, or name one with --bundle DIR":         "dsbuild wheel --bundle",
-		"look there; to go back: dsbuild rollback INVENTORY --limit gpu1; or not":      "dsbuild rollback INVENTORY --limit gpu1",
-		"dsbuild deploy brings it the wheel":                                           "",
-		"is the node switched on?":                                                     "",
-	} {
-		n := mixed().Nodes[19]
-		n.Hint = hint
-		doc := parse(t, write(t, counted(nil, []report.Node{n})))
-		got := ""
-		for _, code := range doc.named("code") {
-			got += code.FirstChild.Data
-		}
-		if got != want || !strings.Contains(doc.text, hint) {
-			t.Errorf("%q: %q, want %q", hint, got, want)
-		}
 	}
 }
 

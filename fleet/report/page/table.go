@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/internal/htmlpage"
 	"github.com/dsbuild/dsbuild/node"
 )
 
@@ -52,8 +52,9 @@ func newMembers(r *report.Report) []member {
 // column is one property of every node. A compared column also holds the differences between
 // nodes.
 type column struct {
-	Key, Title string
-	Number     bool // a number that each node has for itself: a folded row shows its span
+	key    string
+	title  htmlpage.Text
+	number bool // a number that each node has for itself: a folded row shows its span
 
 	of   func(member) string
 	is   *node.Property // nil: not compared
@@ -64,17 +65,10 @@ type column struct {
 	norm, whose string             // the most frequent value, and a text for the nodes that have it
 }
 
-// cell is a column's value for a node. Unknown is not the same as none.
-type cell struct {
-	Text    string
-	Unknown bool
-	Odd     string // "must" or "may" if the value is not the norm, else ""
-}
-
-// table holds the columns, and the cells of each node.
+// table holds the columns after the names of the nodes, and the cells of each node.
 type table struct {
 	columns []column
-	cells   [][]cell // by member
+	cells   [][]htmlpage.Cell // by member; the first is its name
 }
 
 // newTable chooses the columns and fills the cells.
@@ -82,7 +76,11 @@ func newTable(r *report.Report, members []member) *table {
 	t := &table{columns: columns(r.Differences)}
 	t.columns = slices.DeleteFunc(t.columns, func(c column) bool { return c.needless(members) })
 	for _, m := range members {
-		t.cells = append(t.cells, t.row(m))
+		cells := []htmlpage.Cell{{Text: htmlpage.Text(m.Name)}}
+		for _, c := range t.columns {
+			cells = append(cells, c.cell(m))
+		}
+		t.cells = append(t.cells, cells)
 	}
 	return t
 }
@@ -96,39 +94,29 @@ func (c column) needless(members []member) bool {
 	return !slices.ContainsFunc(members, func(m member) bool { return c.of(m) != "" })
 }
 
-// row returns the cells of a node.
-func (t *table) row(m member) []cell {
-	cells := make([]cell, len(t.columns))
-	for i, c := range t.columns {
-		switch {
-		case c.is == nil:
-			cells[i] = cell{Text: ui.Clean(c.of(m))}
-		case m.facts == nil:
-			cells[i] = cell{Unknown: true}
-		default:
-			cells[i] = c.cell(c.value(m))
-		}
+// cell returns the cell of a node. It is empty for what is not known, such as all that Python reports on a
+// node without a usable Python.
+func (c column) cell(m member) htmlpage.Cell {
+	switch {
+	case c.key == "status":
+		return htmlpage.Cell{Text: htmlpage.Text(m.Status), Status: string(m.Status)}
+	case c.is == nil:
+		return htmlpage.Cell{Text: htmlpage.Text(c.of(m))}
+	case m.facts == nil:
+		return htmlpage.Cell{}
 	}
-	return cells
-}
-
-// value returns a node's value of a property. For a node without a usable Python it is not known,
-// because nothing could be asked there.
-func (c column) value(m member) (value string, known bool) {
+	var value string
+	var known bool
 	if c.diff == nil {
 		value = c.is.Of(*m.facts)
-		return value, value != "" || m.facts.Python != ""
+		known = value != "" || m.facts.Python != ""
+	} else {
+		value, known = c.has[m.Name]
 	}
-	value, known = c.has[m.Name]
-	return value, known
-}
-
-// cell makes a cell of a compared column.
-func (c column) cell(value string, known bool) cell {
 	if !known || c.unknown(value) {
-		return cell{Unknown: true}
+		return htmlpage.Cell{}
 	}
-	return cell{Text: c.shown(value), Odd: c.weight(value)}
+	return htmlpage.Cell{Text: c.shown(value), Odd: c.weight(value)}
 }
 
 // unknown reports whether an empty value means that the probe could not find out the property.
@@ -156,29 +144,29 @@ func (c *column) setNorm() {
 }
 
 // shown is a value as the page displays it.
-func (c column) shown(value string) string {
-	if c.Key == "wheel" {
+func (c column) shown(value string) htmlpage.Text {
+	if c.key == "wheel" {
 		value = value[:min(len(value), 12)] // a sha256
 	}
 	none := "none"
 	if c.is.Unknown {
 		none = "not known"
 	}
-	return cmp.Or(ui.Clean(value), none)
+	return htmlpage.Text(cmp.Or(value, none))
 }
 
 // columns returns the columns of the table: first the outcome, then the compared properties, the
 // most important first, then the numbers that each node has for itself.
 func columns(differences []report.Difference) []column {
 	return slices.Concat([]column{
-		{Key: "status", Title: "Status", of: func(m member) string { return string(m.Status) }},
-		{Key: "step", Title: "Step", of: func(m member) string { return m.Step }},
-		{Key: "chosen", Title: "Wheel", of: func(m member) string { return m.wheel }},
-		{Key: "before", Title: "Before", of: before},
+		{key: "status", title: "Status", of: func(m member) string { return string(m.Status) }},
+		{key: "step", title: "Step", of: func(m member) string { return m.Step }},
+		{key: "chosen", title: "Wheel", of: func(m member) string { return m.wheel }},
+		{key: "before", title: "Before", of: before},
 	}, compared(differences), []column{
-		{Key: "serial", Title: "Group", of: serial, Number: true},
-		{Key: "free", Title: "Free", of: free, Number: true},
-		{Key: "seconds", Title: "Seconds", of: func(m member) string { return fmt.Sprintf("%.1f", total(m.Seconds)) }, Number: true},
+		{key: "serial", title: "Group", of: serial, number: true},
+		{key: "free", title: "Free", of: free, number: true},
+		{key: "seconds", title: "Seconds", of: func(m member) string { return fmt.Sprintf("%.1f", total(m.Seconds)) }, number: true},
 	})
 }
 
@@ -193,13 +181,13 @@ func compared(differences []report.Difference) []column {
 	}
 	var columns []column
 	for _, p := range node.Properties() {
-		title := cmp.Or(usual[p.Name], rare[p.Name], p.Name)
-		columns = append(columns, column{Key: p.Name, Title: title, is: &p, rare: usual[p.Name] == ""})
+		title := htmlpage.Text(cmp.Or(usual[p.Name], rare[p.Name], p.Name))
+		columns = append(columns, column{key: p.Name, title: title, is: &p, rare: usual[p.Name] == ""})
 	}
 	for i, d := range differences {
-		at := slices.IndexFunc(columns, func(c column) bool { return c.Key == d.What })
+		at := slices.IndexFunc(columns, func(c column) bool { return c.key == d.What })
 		if at < 0 { // a package that dsbuild installed on some nodes with DeepSpeed
-			at, columns = len(columns), append(columns, column{Key: d.What, Title: ui.Clean(d.What), is: &node.Property{Name: d.What}})
+			at, columns = len(columns), append(columns, column{key: d.What, title: htmlpage.Text(d.What), is: &node.Property{Name: d.What}})
 		}
 		c := &columns[at]
 		c.diff, c.has = &differences[i], map[string]string{}
@@ -247,62 +235,72 @@ func total(seconds map[string]float64) float64 {
 	return sum
 }
 
-// fold is a set of nodes that share a row.
-type fold struct {
-	names   string
-	members []int
-	cells   []cell
-}
-
-// fold groups nodes with the same cause whose cells are equal except for numbers; a row shows
-// the span of the numbers.
-func (t *table) fold(members []member) []fold {
+// nodes returns the table of nodes. Nodes with the same cause whose cells are equal except for numbers
+// share a row, which shows the span of the numbers.
+func (t *table) nodes(members []member) *htmlpage.Table {
+	steps := steps(members)
+	out := &htmlpage.Table{Main: true, Columns: []htmlpage.Column{{Title: "Node"}}, Labels: t.labels(steps)}
+	for _, c := range t.columns {
+		out.Columns = append(out.Columns, htmlpage.Column{Title: c.title, Number: c.number})
+	}
 	places := map[string]int{}
-	var groups []fold
+	var groups [][]int
 	for i, m := range members {
 		key := t.key(i, m)
 		at, seen := places[key]
 		if !seen {
 			at, places[key] = len(groups), len(groups)
-			groups = append(groups, fold{})
+			groups = append(groups, nil)
 		}
-		groups[at].members = append(groups[at].members, i)
+		groups[at] = append(groups[at], i)
 	}
-	for i := range groups {
-		t.sum(&groups[i], members)
+	for _, group := range groups {
+		first := group[0]
+		row := htmlpage.Row{Status: string(members[first].Status), Cells: slices.Clone(t.cells[first])}
+		var names []string
+		for _, i := range group {
+			names = append(names, members[i].Name)
+			row.Records = append(row.Records, t.record(members[i], t.cells[i], steps))
+		}
+		row.Cells[0] = named(names)
+		for at, c := range t.columns {
+			if c.number {
+				row.Cells[at+1].Text = t.span(at+1, group)
+			}
+		}
+		out.Rows = append(out.Rows, row)
 	}
-	return groups
+	return out
+}
+
+// named is a cell with the names of nodes.
+func named(names []string) htmlpage.Cell {
+	c := htmlpage.Cell{Text: folded(names)}
+	if len(names) > 1 {
+		c.Small = htmlpage.Text(fmt.Sprintf("%d nodes", len(names)))
+	}
+	return c
 }
 
 // key returns a key that is equal for nodes in the same row.
 func (t *table) key(i int, m member) string {
 	words := []string{strconv.Itoa(m.cause)}
-	for at, c := range t.cells[i] {
-		if !t.columns[at].Number {
-			words = append(words, c.Text)
+	for at, c := range t.columns {
+		if !c.number {
+			words = append(words, string(t.cells[i][at+1].Text))
 		}
 	}
 	return fmt.Sprintf("%q", words)
 }
 
-// sum sets the names and the cells of a group.
-func (t *table) sum(g *fold, members []member) {
-	names := make([]string, len(g.members))
-	for i, at := range g.members {
-		names[i] = members[at].Name
+// span is the range of the numbers of a row in a column.
+func (t *table) span(at int, members []int) htmlpage.Text {
+	number := func(text htmlpage.Text) float64 {
+		digits, _, _ := strings.Cut(string(text), " ")
+		n, _ := strconv.ParseFloat(digits, 64)
+		return n
 	}
-	g.names = ui.Clean(ui.FoldNames(names))
-	g.cells = slices.Clone(t.cells[g.members[0]])
-	for at, c := range t.columns {
-		if c.Number {
-			g.cells[at].Text = t.span(at, g.members)
-		}
-	}
-}
-
-// span is the range of a group's numbers in a column.
-func (t *table) span(at int, members []int) string {
-	var texts []string
+	var texts []htmlpage.Text
 	for _, m := range members {
 		if text := t.cells[m][at].Text; text != "" {
 			texts = append(texts, text)
@@ -311,47 +309,52 @@ func (t *table) span(at int, members []int) string {
 	if len(texts) == 0 {
 		return ""
 	}
-	number := func(text string) float64 {
-		digits, _, _ := strings.Cut(text, " ")
-		n, _ := strconv.ParseFloat(digits, 64)
-		return n
-	}
-	slices.SortFunc(texts, func(a, b string) int { return cmp.Compare(number(a), number(b)) })
-	least, most := texts[0], texts[len(texts)-1]
+	byNumber := func(a, b htmlpage.Text) int { return cmp.Compare(number(a), number(b)) }
+	least, most := slices.MinFunc(texts, byNumber), slices.MaxFunc(texts, byNumber)
 	if least == most {
 		return most
 	}
-	least, _, _ = strings.Cut(least, " ")
-	return least + "–" + most
+	digits, _, _ := strings.Cut(string(least), " ")
+	return htmlpage.Text(digits) + "–" + most
 }
 
-// maxValues bounds the listed values of a property. If a property has more values, each node may
-// have its own.
-const maxValues = 30
-
-// differences returns the properties in which nodes differ, and the titles of those in which they
-// agree.
-func (t *table) differences(words *words) (all []difference, agree string) {
-	var same []string
-	for i, c := range t.columns {
+// differences lists the properties in which nodes differ, with the nodes of each value, and names those in
+// which they agree.
+func (t *table) differences() htmlpage.Section {
+	out := &htmlpage.Table{Columns: []htmlpage.Column{{Title: "Property"}, {Title: "Value"}, {Title: "Nodes"}}}
+	var agree []string
+	for _, c := range t.columns {
 		switch {
 		case c.is == nil:
 			continue
 		case c.diff == nil:
-			same = append(same, c.Title)
+			agree = append(agree, string(c.title))
 			continue
 		}
-		d := difference{Title: c.Title, Must: c.diff.Must, Whose: c.whose, Column: i}
-		d.More = max(0, len(c.diff.Values)-maxValues)
-		for _, v := range c.diff.Values[:len(c.diff.Values)-d.More] {
-			text := c.shown(v.Value)
-			one := value{text, v.Value == c.norm, c.weight(v.Value), ui.Clean(ui.FoldNames(v.Nodes)), len(v.Nodes), unknown}
-			if !c.unknown(v.Value) {
-				one.Word = words.of(text)
-			}
-			d.Values = append(d.Values, one)
+		head := htmlpage.Cell{Text: c.title, Small: "may differ"}
+		if c.diff.Must {
+			head.Small = "must agree"
 		}
-		all = append(all, d)
+		for i, v := range c.diff.Values {
+			if i == maxValues {
+				rest := fmt.Sprintf("and %d other values", len(c.diff.Values)-maxValues)
+				out.Rows = append(out.Rows, htmlpage.Row{Dim: true, Cells: []htmlpage.Cell{{}, {Text: htmlpage.Text(rest)}, {}}})
+				break
+			}
+			value := htmlpage.Cell{Text: c.shown(v.Value), Odd: c.weight(v.Value)}
+			if v.Value == c.norm {
+				value.Small = htmlpage.Text(c.whose)
+			}
+			out.Rows = append(out.Rows, htmlpage.Row{Cells: []htmlpage.Cell{head, value, named(v.Nodes)}})
+			head = htmlpage.Cell{}
+		}
 	}
-	return all, strings.Join(same, ", ")
+	s := htmlpage.Section{Title: "Differences", Table: out}
+	if len(out.Rows) == 0 {
+		s.Table, s.List = nil, []htmlpage.Text{"No compared property differs."}
+	}
+	if len(agree) > 0 {
+		s.After = htmlpage.Text("All nodes that answered agree in " + strings.Join(agree, ", ") + ".")
+	}
+	return s
 }
