@@ -52,8 +52,7 @@ FORCE:
 
 quickstart: ## build a real wheel for A100 and deploy it to three local nodes
 	@echo "==> compiling quickstart (the first time it takes a minute)"
-	@$(MAKE) --no-print-directory bin/ci/quickstart
-	@bin/ci/quickstart
+	@cd ci && $(GO) run -trimpath ./quickstart # it writes elsewhere if this folder is read-only
 
 # Check the sources: format and vet.
 source:
@@ -70,21 +69,21 @@ check: build source ## before each commit, in about 3 minutes: build, vet, forma
 packages-lock: bin/ci/packagelock ## resolve the Python packages of all toolchains again, by PyPI: dockerfiles/packages.lock
 	bin/ci/packagelock
 
-test: build source bin/ci/test ## what CI runs: real engine, real wheel, real nodes; without an engine, the tests that need none
+test: build source bin/ci/engine ## what CI runs: real engine, real wheel, real nodes; without an engine, the tests that need none
 	@for t in $(OTHERS); do echo "==> compiling for $$t"; GOOS=$${t%/*} GOARCH=$${t#*/} CGO_ENABLED=0 $(GO) build -o /dev/null ./cmd/dsbuild || exit 1; done
-	bin/ci/test
+	ci/test.sh
 
-test-full: bin/ci/full ## the long proofs, each part at most an hour: all, or PART=inside
-	bin/ci/full $(PART)
+test-full: build bin/ci/engine ## the long proofs, each part at most an hour: all, or PART="inside fleet"
+	ci/full.sh $(PART)
 
 test-gpu: ## on a machine with a GPU: every kernel of both ABIs, compared with torch
 	$(GO) test -tags full -count=1 -v -timeout 12h -run '^TestGPU' ./cmd/dsbuild
 
-bench: build bin/ci/bench ## compare builds with the stock recipe, the fan-out with pdsh, clush, Ansible, scp; or PART=growth
+bench: build bin/ci/engine bin/ci/bench ## compare builds with the stock recipe, the fan-out with pdsh, clush, Ansible, scp; or PART=growth
 	bin/ci/bench $(PART)
 
-pictures: build bin/ci/pictures ## make docs/pictures, from real runs on three local nodes
-	bin/ci/pictures
+pictures: build ## make docs/pictures, from real runs on three local nodes
+	cd ci && $(GO) test -tags full -count=1 -v -run '^TestDrawPictures$$' ./pictures
 
 release-snapshot: ## put all files of a release into bin/release
 	GOFLAGS= $(GO) run github.com/goreleaser/goreleaser/v2@$(GORELEASER) release --snapshot --clean
@@ -93,8 +92,8 @@ release-snapshot: ## put all files of a release into bin/release
 release:
 	GOFLAGS= $(GO) run github.com/goreleaser/goreleaser/v2@$(GORELEASER) release --clean
 
-fuzz: bin/ci/fuzz ## run every fuzz target for FUZZTIME (10s)
-	bin/ci/fuzz $(FUZZTIME)
+fuzz: ## run every fuzz target for FUZZTIME (10s)
+	ci/fuzz.sh $(FUZZTIME)
 
 lint: ## compile golangci-lint (once, some minutes) and run it
 	$(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT) run

@@ -16,18 +16,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/internal/testkit/fulltools"
 	"github.com/dsbuild/dsbuild/wheel"
 )
-
-// fullDir is where make test-full has put tools and wheels.
-func fullDir(t *testing.T) string {
-	t.Helper()
-	dir := os.Getenv("DSBUILD_FULL_DIR")
-	if dir == "" {
-		t.Fatal("DSBUILD_FULL_DIR is not set: run make test-full PART=inside")
-	}
-	return dir
-}
 
 func command(t *testing.T, name string, args ...string) string {
 	t.Helper()
@@ -41,12 +32,8 @@ func command(t *testing.T, name string, args ...string) string {
 // The archs of every extension of every wheel are those that NVIDIA's
 // cuobjdump finds.
 func TestFullInsideCuobjdump(t *testing.T) {
-	dir := fullDir(t)
-	wheels, err := filepath.Glob(filepath.Join(dir, "wheels", "*.whl"))
-	if err != nil || len(wheels) < 8 {
-		t.Fatalf("%d wheels, %v", len(wheels), err)
-	}
-	programs := []string{filepath.Join(dir, "tools/bin/cuobjdump"), olderCuobjdump(t, dir)}
+	wheels, tools := fulltools.Wheels(t), fulltools.Tools(t)
+	programs := []string{filepath.Join(tools, "cuobjdump"), olderCuobjdump(t)}
 	for _, path := range append(wheels, os.Getenv("DSBUILD_TEST_WHEEL")) {
 		if strings.HasPrefix(filepath.Base(path), "triton-") {
 			continue // it is here for its cuobjdump
@@ -54,7 +41,7 @@ func TestFullInsideCuobjdump(t *testing.T) {
 		t.Run(filepath.Base(path), func(t *testing.T) {
 			c := inspect(t, path)
 			tmp := t.TempDir()
-			command(t, filepath.Join(dir, "tools/bin/python"), "-m", "zipfile", "-e", path, tmp)
+			command(t, filepath.Join(tools, "python"), "-m", "zipfile", "-e", path, tmp)
 			device := 0
 			for _, e := range c.Extensions {
 				file := filepath.Join(tmp, e.Path)
@@ -78,13 +65,9 @@ func TestFullInsideCuobjdump(t *testing.T) {
 
 // olderCuobjdump is that of CUDA 12.8, out of triton's wheel: newer ones read
 // no cubins of before sm_50.
-func olderCuobjdump(t *testing.T, dir string) string {
+func olderCuobjdump(t *testing.T) string {
 	t.Helper()
-	wheels, err := filepath.Glob(filepath.Join(dir, "wheels", "triton-3.3.1-*.whl"))
-	if err != nil || len(wheels) != 1 {
-		t.Fatalf("%v, %v", wheels, err)
-	}
-	a, err := wheel.Open(wheels[0])
+	a, err := wheel.Open(fulltools.Wheel(t, "triton-3.3.1-"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,23 +140,19 @@ func sorted(archs []string) []string {
 // torch's own wheel, half a GB: memory does not grow with it, and time is that
 // of unpacking it and little more.
 func TestFullInsideTorch(t *testing.T) {
-	dir := fullDir(t)
-	wheels, err := filepath.Glob(filepath.Join(dir, "wheels", "torch-2.*.whl"))
-	if err != nil || len(wheels) != 1 {
-		t.Fatalf("%v, %v", wheels, err)
-	}
+	torch := fulltools.Wheel(t, "torch-2.")
 	dsbuild := filepath.Join(t.TempDir(), "dsbuild")
 	command(t, "go", "build", "-o", dsbuild, "../cmd/dsbuild")
-	python := filepath.Join(dir, "tools/bin/python")
+	python := filepath.Join(fulltools.Tools(t), "python")
 	unpack, inspect := math.Inf(1), math.Inf(1) // seconds
 	var peak int64                              // KiB
 	for range 3 {                               // the best of each: other work on the machine only adds
-		seconds, _ := measured(t, python, python, "-m", "zipfile", "-e", wheels[0], t.TempDir())
+		seconds, _ := measured(t, python, python, "-m", "zipfile", "-e", torch, t.TempDir())
 		unpack = min(unpack, seconds)
-		seconds, memory := measured(t, python, dsbuild, "inspect", "--json", wheels[0])
+		seconds, memory := measured(t, python, dsbuild, "inspect", "--json", torch)
 		inspect, peak = min(inspect, seconds), max(peak, memory)
 	}
-	t.Logf("result: peak memory of inspecting %s: %d MiB", filepath.Base(wheels[0]), peak>>10)
+	t.Logf("result: peak memory of inspecting %s: %d MiB", filepath.Base(torch), peak>>10)
 	t.Logf("result: time of inspecting it by that of unpacking it (python -m zipfile): %.1f s / %.1f s = %.2f", inspect, unpack, inspect/unpack)
 	if peak > 200<<10 {
 		t.Errorf("%d KiB at its peak, more than 200 MiB", peak)
@@ -181,7 +160,7 @@ func TestFullInsideTorch(t *testing.T) {
 	if inspect > 3*unpack {
 		t.Errorf("%.1f s, more than three times the %.1f s of unpacking", inspect, unpack)
 	}
-	profile(t, wheels[0])
+	profile(t, torch)
 }
 
 // measured runs a program and returns its time and its peak memory in KiB. It

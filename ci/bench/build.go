@@ -9,25 +9,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"path/filepath"
-	"regexp"
-	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
-	"github.com/dsbuild/dsbuild/ci/parts"
-	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
 	"github.com/dsbuild/dsbuild/internal/testkit/child"
-	"github.com/dsbuild/dsbuild/internal/testkit/debian"
 	"github.com/dsbuild/dsbuild/internal/testkit/python"
-	"github.com/dsbuild/dsbuild/internal/ui"
-	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // The ops of the builds: those of the guides, dsbuild's default, and one whose device code is large.
@@ -67,38 +58,38 @@ type wheelBuilds struct{ *workspace }
 
 // makeToolchain makes the toolchain: dsbuild's host builder builds a wheel, which makeToolchain
 // drops. All later builds reuse its downloads.
-func (builds wheelBuilds) makeToolchain(ctx context.Context, step ui.Step) (string, error) {
+func (builds wheelBuilds) makeToolchain(ctx context.Context) error {
 	s := site{dir: filepath.Join(builds.dir, "build")}
 	downloads, err := python.Downloads()
 	if err := errors.Join(err, os.MkdirAll(s.hostPath(), 0o700), os.MkdirAll(downloads, 0o700)); err != nil {
-		return "", err
+		return err
 	}
 	if err := os.Symlink(downloads, s.hostPath("uv-cache")); err != nil && !errors.Is(err, os.ErrExist) {
-		return "", err
+		return err
 	}
-	step.Log("dsbuild wheel --builder host, for the toolchains")
+	builds.say("dsbuild wheel --builder host, for the toolchains")
 	builds.site = s
 	for _, abi := range []string{"stable", "torch"} {
 		if _, err := builds.buildWheel(ctx, "--ops", "utils,fused_adam", "--abi", abi); err != nil {
-			return "", err
+			return err
 		}
 	}
 	envs, err := filepath.Glob(s.hostPath("environments", "*", "complete"))
 	if err != nil || len(envs) == 0 {
-		return "", fmt.Errorf("no toolchain in %s: %w", s.hostPath("environments"), err)
+		return fmt.Errorf("no toolchain in %s: %w", s.hostPath("environments"), err)
 	}
 	slices.SortFunc(envs, func(a, b string) int { return modificationTime(b).Compare(modificationTime(a)) })
 	s.env, s.cuda = filepath.Join(filepath.Dir(envs[0]), "toolchain"), filepath.Join(filepath.Dir(envs[0]), "cuda")
 	sources, err := filepath.Glob(s.hostPath("steps", "*", "deepspeed-*.tar.gz"))
 	if err != nil || len(sources) == 0 {
-		return "", fmt.Errorf("no sources in %s: %w", s.hostPath("steps"), err)
+		return fmt.Errorf("no sources in %s: %w", s.hostPath("steps"), err)
 	}
 	s.source = s.path(filepath.Base(sources[0]))
 	if err := copyTo(sources[0], s.source); err != nil {
-		return "", err
+		return err
 	}
 	builds.site = s
-	return builds.readVersion(ctx, filepath.Join(s.env, "bin", "python"), "-c", "import torch; print('torch', torch.__version__)")
+	return nil
 }
 
 // built is dsbuild's JSON about the wheel.
@@ -106,10 +97,6 @@ type built struct {
 	Path   string `json:"path"`
 	Size   int64  `json:"size"`
 	Cached bool   `json:"cached"`
-
-	Manifest struct {
-		Ops []string `json:"ops"`
-	} `json:"manifest"`
 
 	took cost
 }
@@ -291,13 +278,12 @@ func (builds wheelBuilds) compareBuilds(ctx context.Context) (string, error) {
 		results := buildResults{walls: map[string][]float64{}, cpus: map[string][]float64{}, sizes: map[string]int64{}}
 		for round := 1; round <= rounds; round++ {
 			c := builds.comparisons(round)[i]
-			step := builds.ui.Step(fmt.Sprintf("a wheel of %s, round %d of %d", c.ops, round, rounds))
+			builds.say("a wheel of %s, round %d of %d", c.ops, round, rounds)
 			said, err := results.measure(ctx, c)
 			if err != nil {
-				step.End(ui.Failed, "")
 				return "", err
 			}
-			step.End(ui.Done, said)
+			builds.say("  %s", said)
 		}
 		b.WriteString(results.table(builds.comparisons(0)[i]) + "\n")
 	}
@@ -340,7 +326,7 @@ func (r buildResults) table(c comparison) string {
 		for i := range ratios {
 			ratios[i] = r.walls[w.name][i] / r.walls[stockName][i]
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %d |\n", parts.Markdown(w.name), aroundMedian(spreadOf(r.walls[w.name]), "%.1f"),
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %d |\n", inTable(w.name), aroundMedian(spreadOf(r.walls[w.name]), "%.1f"),
 			aroundMedian(spreadOf(ratios), "%.3f"), aroundMedian(spreadOf(r.cpus[w.name]), "%.1f"), r.sizes[w.name])
 	}
 	return b.String()
@@ -350,101 +336,6 @@ func buildRemarks() string {
 	return "The stock recipe, in a fresh copy of the sources:\n\n```sh\n" + stockLine(guideOps) + "\n```\n\n" +
 		"dsbuild's wall times are for the whole command, with audit and smoke test, which the recipe does not have. " +
 		"The next commit is a tree with one Python file changed.\n"
-}
-
-// installOpPackages installs the packages that the ops need on this system.
-func (builds wheelBuilds) installOpPackages(ctx context.Context, _ ui.Step) (string, error) {
-	tables, err := compat.NewTables()
-	if err != nil {
-		return "", err
-	}
-	archs, err := wheel.ParseArchs([]string{"8.0"})
-	if err != nil {
-		return "", err
-	}
-	tc, err := tables.Resolve(wheel.Spec{Ops: []string{compat.AllOps}, Archs: archs})
-	if err != nil {
-		return "", err
-	}
-	packages := tc.Needs().Debian
-	there := func() bool {
-		return child.Command(ctx, "dpkg", append([]string{"--status"}, packages...)...).Run() == nil
-	}
-	return strings.Join(packages, ", "), debian.Ensure(ctx, there, packages...)
-}
-
-// buildAllOps compares the time of compiling all ops with the least time that the cores allow.
-func (builds wheelBuilds) buildAllOps(ctx context.Context) (string, error) {
-	if err := builds.emptyCaches(keptWheels, keptSteps, keptObjects); err != nil {
-		return "", err
-	}
-	if err := os.RemoveAll(builds.site.path("state")); err != nil {
-		return "", err
-	}
-	step := builds.ui.Step("a wheel of all ops")
-	made, err := builds.buildWheel(ctx, "--ops", compat.AllOps, "--deepspeed", builds.site.source)
-	if err != nil {
-		step.End(ui.Failed, "")
-		return "", err
-	}
-	step.End(ui.Done, "")
-	logs, err := filepath.Glob(builds.site.path("state", "dsbuild", "logs", "*.log"))
-	if err != nil || len(logs) != 1 {
-		return "", fmt.Errorf("%d logs of a build: %w", len(logs), err)
-	}
-	text, err := os.ReadFile(logs[0])
-	if err != nil {
-		return "", err
-	}
-	work, err := readJobs(string(text))
-	if err != nil {
-		return "", fmt.Errorf("%s: %w", logs[0], err)
-	}
-	limit := work.cpu / float64(runtime.NumCPU())
-	return fmt.Sprintf(`| a wheel of %d ops for 8.0, nothing kept | |
-|---|---|
-| jobs | %d |
-| wall from the first to the last of them, s | %.1f |
-| their CPU, s | %.1f |
-| that by %d cores, s | %.1f |
-| the most memory of one, MiB | %.0f |
-| wall of the whole command, s | %.1f |
-| bytes of the wheel | %d |
-
-The jobs take %.0f %% of the cores for as long as they run: %s.
-`, len(made.Manifest.Ops), work.count, work.wall, work.cpu, runtime.NumCPU(), limit, work.memory, made.took.Wall, made.Size, 100*limit/work.wall, strings.Join(made.Manifest.Ops, ", ")), nil
-}
-
-// jobs is the time of the programs of a compile step.
-type jobs struct {
-	count             int
-	wall, cpu, memory float64 // seconds, seconds, MiB
-}
-
-// jobLine matches the line that the compile step prints for each job (pipeline/scripts/jobs.py).
-var jobLine = regexp.MustCompile(`(?m)^job \d+: core \d+, ([\d.]+) to ([\d.]+) s, CPU ([\d.]+) s, (\d+) MiB: `)
-
-// readJobs reads the jobs from the log of a build.
-func readJobs(log string) (jobs, error) {
-	var all jobs
-	first := math.Inf(1)
-	for _, found := range jobLine.FindAllStringSubmatch(log, -1) {
-		var n [4]float64
-		for i := range n {
-			var err error
-			if n[i], err = strconv.ParseFloat(found[i+1], 64); err != nil {
-				return all, err
-			}
-		}
-		all.count++
-		all.cpu += n[2]
-		first, all.wall, all.memory = min(first, n[0]), max(all.wall, n[1]), max(all.memory, n[3])
-	}
-	if all.count == 0 {
-		return all, errors.New("no job in it")
-	}
-	all.wall -= first
-	return all, nil
 }
 
 // modificationTime returns the time at which a file was last changed.

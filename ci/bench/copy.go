@@ -77,9 +77,9 @@ func (races fleetRaces) compareCopies(ctx context.Context) (string, error) {
 		}
 		text += rank.String() + "\n"
 		ours := rank.ratio(dsbuildName, scpName)
-		text += fmt.Sprintf("dsbuild takes %s of scp's time.\n\n%s\n", aroundMedian(ours, "%.2f"), rank.listCommands())
+		text += fmt.Sprintf("dsbuild takes %s of scp's time.\n\n", aroundMedian(ours, "%.2f"))
 	}
-	return text + "\n" + races.listTools(), races.emptyHomes()
+	return text + races.listTools(), races.emptyHomes()
 }
 
 // mustHaveFile makes sure that a copied file has arrived whole on nodes.

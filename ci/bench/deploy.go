@@ -114,7 +114,6 @@ func (races fleetRaces) compareDeploys(ctx context.Context) (string, error) {
 	return strings.Join([]string{
 		rank.String(), rank.floor(floorName),
 		rank.leanness(pdshName, "clush", "parallel-ssh", scpName, ansibleName), sentText(sent), races.listTools(),
-		rank.listCommands("export WHEEL="+filepath.Dir(wheel)+"/deepspeed-….whl", fmt.Sprintf("export "+install, "deepspeed-….whl")),
 	}, "\n"), nil
 }
 

@@ -35,13 +35,12 @@ type grown struct {
 func (ws *workspace) measureGrowth(ctx context.Context) (string, error) {
 	var all []grown
 	for _, n := range fleetSizes() {
-		step := ws.ui.Step(fmt.Sprintf("%d nodes of one process", n))
+		ws.say("%d nodes of one process", n)
 		g, err := ws.measureNodes(ctx, n)
 		if err != nil {
-			step.End(ui.Failed, "")
 			return "", fmt.Errorf("%d nodes: %w", n, err)
 		}
-		step.End(ui.Done, fmt.Sprintf("%.1fs, %s", g.deploy.Wall, ui.Size(g.deploy.Memory)))
+		ws.say("  %.1f s, %s", g.deploy.Wall, ui.Size(g.deploy.Memory))
 		all = append(all, g)
 	}
 	return growthText(all), nil

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -126,26 +125,5 @@ func TestRanking(t *testing.T) {
 `
 	if got := races().String(); got != want {
 		t.Errorf("got\n%s", got)
-	}
-	if got := races().listCommands("export W=1"); !strings.Contains(got, "export X='1 2'\na | b\n") || !strings.Contains(got, "&lt;wheel&gt;") {
-		t.Errorf("got\n%s", got)
-	}
-}
-
-// The document of this checkout has a place for the results.
-func TestDocument(t *testing.T) {
-	t.Chdir("../..")
-	if err := new(workspace).newProgram().Document.Check(); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestReadJobs(t *testing.T) {
-	got, err := readJobs("== compile\nsaid\njob 1: core 1, 0.50 to 2.50 s, CPU 1.5 s, 900 MiB: csrc/a.cpp\njob 2: core 2, 1.00 to 4.50 s, CPU 3.0 s, 40 MiB: link b.so\n")
-	if want := (jobs{count: 2, wall: 4, cpu: 4.5, memory: 900}); err != nil || got != want {
-		t.Errorf("%+v, %v", got, err)
-	}
-	if _, err := readJobs("objects: 4 from the cache, 0 compiled\n"); err == nil {
-		t.Error("a log without jobs is one")
 	}
 }

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
 // contender is a tool with the command for the compared work.
@@ -52,12 +50,11 @@ func (races fleetRaces) runRace(ctx context.Context, r race) (ranking, error) {
 		if round == 0 {
 			title, n = r.title+", warming up", 1
 		}
-		step := races.ui.Step(title)
+		races.say("%s", title)
 		var walls []string
 		for _, c := range r.contenders(n) {
 			s, err := races.takeSample(ctx, r, c, n)
 			if err != nil {
-				step.End(ui.Failed, "")
 				return out, fmt.Errorf("%s: %w", c.name, err)
 			}
 			walls = append(walls, fmt.Sprintf("%s %.1fs", c.name, s.Wall))
@@ -65,7 +62,7 @@ func (races fleetRaces) runRace(ctx context.Context, r race) (ranking, error) {
 				out.samples[c.name] = append(out.samples[c.name], s)
 			}
 		}
-		step.End(ui.Done, strings.Join(walls, ", "))
+		races.say("  %s", strings.Join(walls, ", "))
 	}
 	return out, nil
 }

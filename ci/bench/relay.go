@@ -9,11 +9,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
-	"sync"
 	"syscall"
-	"time"
 
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -33,9 +30,6 @@ const (
 
 // relaySizes returns the numbers of nodes that get the larger file.
 func relaySizes() []int { return []int{1, 4, 16, 48, relayNodes} }
-
-// killedOf48 are the places of the nodes that die in a relay to 48 nodes: a tenth of them.
-func killedOf48() []int { return []int{4, 13, 22, 31, 40} }
 
 // relayRaces measures copies over slow links.
 type relayRaces struct {
@@ -59,18 +53,14 @@ func (ws *workspace) measureRelay(ctx context.Context) (_ string, err error) {
 	if err != nil {
 		return "", err
 	}
-	killed, err := races.measureKilled(ctx)
-	if err != nil {
-		return growth, err
-	}
 	rank, err := races.compareRelays(ctx)
 	if err != nil {
-		return growth + killed, err
+		return growth, err
 	}
 	return strings.Join([]string{
 		fmt.Sprintf("Links of %d Mbit/s in both directions, for the driver and for each node. Load average of the machine before: %s.\n",
 			linkSpeed, strings.Join(strings.Fields(string(load))[:3], ", ")),
-		growth, killed, rank, races.listTools(),
+		growth, rank, races.listTools(),
 	}, "\n"), nil
 }
 
@@ -78,10 +68,9 @@ func (ws *workspace) measureRelay(ctx context.Context) (_ string, err error) {
 func (ws *workspace) startSlowNodes(ctx context.Context) (*relayRaces, error) {
 	own := *ws
 	own.dir = filepath.Join(ws.dir, "relay")
-	step := ws.ui.Step(fmt.Sprintf("%d nodes with links of %d Mbit/s", relayNodes, linkSpeed))
-	fleet, err := nodes.Up(ctx, nodes.Options{Dir: filepath.Join(own.dir, "nodes"), Count: relayNodes, Env: nodes.FakeTorch, Networks: true, Log: step.Log})
+	ws.say("%d nodes with links of %d Mbit/s", relayNodes, linkSpeed)
+	fleet, err := nodes.Up(ctx, nodes.Options{Dir: filepath.Join(own.dir, "nodes"), Count: relayNodes, Env: nodes.FakeTorch, Networks: true, Log: ws.logLine})
 	if err != nil {
-		step.End(ui.Failed, "")
 		return nil, err
 	}
 	own.fleet, own.gauge = fleet, &gauge{fleet: fleet}
@@ -89,10 +78,8 @@ func (ws *workspace) startSlowNodes(ctx context.Context) (*relayRaces, error) {
 	races := &relayRaces{fleetRaces{&own}, map[string]float64{}}
 	err = errors.Join(fleet.Shape(linkSpeed, linkSpeed), own.writeConfigs(), races.emptyHomes(), races.makeFile(passedFile, passedSize), races.makeFile(racedFile, racedSize))
 	if err != nil {
-		step.End(ui.Failed, "")
 		return nil, errors.Join(err, fleet.Down())
 	}
-	step.End(ui.Done, "")
 	return races, nil
 }
 
@@ -101,26 +88,13 @@ func putLine(n int) string {
 	return fmt.Sprintf("bench put nodes/inventory.yaml %d %s nodes/HOST/home auto", n, passedFile)
 }
 
-// copies runs do, and returns how many copies of a file of this size the driver's link carried.
-func (races *relayRaces) copies(size int64, do func() error) (float64, error) {
-	before, err := races.fleet.DriverSent()
-	if err != nil {
-		return 0, err
-	}
-	if err := do(); err != nil {
-		return 0, err
-	}
-	after, err := races.fleet.DriverSent()
-	return float64(after-before) / float64(size), err
-}
-
 // measureSizes brings the larger file to more and more nodes.
 func (races *relayRaces) measureSizes(ctx context.Context) (string, error) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "| %s to | wall, s | × 1 node | copies over the driver's link | driver's CPU, s |\n|---|---|---|---|---|\n", ui.Size(passedSize))
 	one := 0.0
 	for _, n := range relaySizes() {
-		took, sent, err := races.pass(ctx, n, func(context.Context) error { return nil })
+		took, sent, err := races.pass(ctx, n)
 		if err == nil && took.Status != 0 {
 			err = fmt.Errorf("%d nodes: it ended with status %d; its output is in %s", n, took.Status, races.log.Name())
 		}
@@ -136,105 +110,25 @@ func (races *relayRaces) measureSizes(ctx context.Context) (string, error) {
 	return b.String(), nil
 }
 
-// pass brings the larger file to n nodes, with something else happening meanwhile.
-func (races *relayRaces) pass(ctx context.Context, n int, meanwhile func(context.Context) error) (took cost, sent float64, err error) {
+// pass brings the larger file to n nodes, and returns how many copies of it the driver's link
+// carried.
+func (races *relayRaces) pass(ctx context.Context, n int) (took cost, sent float64, err error) {
 	if err := races.emptyHomes(); err != nil {
 		return took, 0, err
 	}
 	syscall.Sync()
-	step := races.ui.Step(fmt.Sprintf("%s to %s", ui.Size(passedSize), ui.Count(n, "node")))
+	races.say("%s to %s", ui.Size(passedSize), ui.Count(n, "node"))
 	limited, cancel := context.WithTimeoutCause(ctx, commandLimit, fmt.Errorf("not done within %s", commandLimit))
 	defer cancel()
-	sent, err = races.copies(passedSize, func() error {
-		happened := make(chan error, 1)
-		go func() { happened <- meanwhile(limited) }()
-		var err error
-		if took, err = races.measure(limited, putLine(n)); err != nil {
-			cancel()
-		}
-		return errors.Join(err, <-happened)
-	})
+	before, err := races.fleet.DriverSent()
 	if err != nil {
-		step.End(ui.Failed, "")
-		return took, sent, err
+		return took, 0, err
 	}
-	step.End(ui.Done, fmt.Sprintf("%.1fs, %.2f copies by the driver", took.Wall, sent))
-	return took, sent, nil
-}
-
-// measureKilled brings the larger file to 48 nodes, of which a tenth lose their power on the way.
-func (races *relayRaces) measureKilled(ctx context.Context) (string, error) {
-	const n = 48
-	killed := killedOf48()
-	took, sent, err := races.pass(ctx, n, func(ctx context.Context) error {
-		last := filepath.Join(races.fleet.Nodes[n-1].Home, passedFile+".part")
-		for {
-			if st, err := os.Stat(last); err == nil && st.Size() > passedSize/2 {
-				break
-			}
-			if err := sleep(ctx, 100*time.Millisecond); err != nil {
-				return err
-			}
-		}
-		errs := make([]error, len(killed))
-		var killing sync.WaitGroup
-		for at, i := range killed {
-			killing.Go(func() { errs[at] = races.fleet.Kill(i) })
-		}
-		killing.Wait()
-		return errors.Join(errs...)
-	})
-	if err != nil {
-		return "", err
+	if took, err = races.measure(limited, putLine(n)); err != nil {
+		return took, 0, err
 	}
-	var others []*nodes.Node
-	for i, node := range races.fleet.Nodes[:n] {
-		if !slices.Contains(killed, i) {
-			others = append(others, node)
-		} else if _, err := os.Stat(filepath.Join(node.Home, passedFile)); err == nil {
-			return "", fmt.Errorf("%s had the whole file when it was killed", node.Name)
-		}
-	}
-	if took.Status != 1 {
-		return "", fmt.Errorf("with %d dead nodes it ended with status %d; its output is in %s", len(killed), took.Status, races.log.Name())
-	}
-	if err := errors.Join(races.mustHaveFile(passedFile, others), races.mustBeClean(others)); err != nil {
-		return "", err
-	}
-	for _, i := range killed {
-		err = errors.Join(err, races.fleet.Start(i))
-	}
-	return fmt.Sprintf("48 nodes, of which %d in the middle of the chain lose their power when the last node has half of the file: %.1f s, %.2f copies over the driver's link. "+
-		"All others have the whole file, and no process and no other file is left on them.\n", len(killed), took.Wall, sent), err
-}
-
-// sleep waits, unless ctx ends.
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-// mustBeClean makes sure that a relay has left nothing but the file on nodes.
-func (races *relayRaces) mustBeClean(all []*nodes.Node) error {
-	for i, node := range races.fleet.Nodes {
-		if !slices.Contains(all, node) {
-			continue
-		}
-		if races.fleet.Busy(i) {
-			return fmt.Errorf("%s still works", node.Name)
-		}
-		for _, pattern := range []string{filepath.Join(node.Home, "*"), filepath.Join(node.Dir, "tmp", "*")} {
-			files, _ := filepath.Glob(pattern) // a bad pattern finds none
-			if rest := slices.DeleteFunc(files, func(file string) bool { return slices.Contains([]string{passedFile, ".bashrc"}, filepath.Base(file)) }); len(rest) > 0 {
-				return fmt.Errorf("left on %s: %s", node.Name, strings.Join(rest, ", "))
-			}
-		}
-	}
-	return nil
+	after, err := races.fleet.DriverSent()
+	return took, float64(after-before) / passedSize, err
 }
 
 // relayContenders bring the smaller file to the homes of the first n nodes. clush's tree has four
@@ -285,6 +179,6 @@ func (races *relayRaces) compareRelays(ctx context.Context) (string, error) {
 		sent = append(sent, fmt.Sprintf("%s %.2f", c.name, races.sent[c.name]))
 	}
 	return strings.Join([]string{
-		rank.String(), "Copies over the driver's link: " + strings.Join(sent, "; ") + ".\n", rank.listCommands(),
+		rank.String(), "Copies over the driver's link: " + strings.Join(sent, "; ") + ".\n",
 	}, "\n"), races.emptyHomes()
 }

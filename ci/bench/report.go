@@ -5,12 +5,9 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"html"
 	"runtime"
 	"slices"
 	"strings"
-
-	"github.com/dsbuild/dsbuild/ci/parts"
 )
 
 // ranking holds the results of a race.
@@ -23,14 +20,14 @@ type ranking struct {
 // String is the table: wall times, their ratio to dsbuild's, and CPU times.
 func (r ranking) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "| %s | wall, s | × %s | driver's CPU, s | nodes' CPU, s |\n|---|---|---|---|---|\n", parts.Markdown(r.title), dsbuildName)
+	fmt.Fprintf(&b, "| %s | wall, s | × %s | driver's CPU, s | nodes' CPU, s |\n|---|---|---|---|---|\n", inTable(r.title), dsbuildName)
 	for _, c := range r.contenders {
 		s := r.samples[c.name]
 		ratio := "1"
 		if c.name != dsbuildName {
 			ratio = aroundMedian(r.ratio(c.name, dsbuildName), "%.2f")
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", parts.Markdown(c.name), aroundMedian(spreadOf(each(s, wall)), "%.1f"), ratio,
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", inTable(c.name), aroundMedian(spreadOf(each(s, wall)), "%.1f"), ratio,
 			aroundMedian(spreadOf(each(s, driverCPU)), "%.2f"), aroundMedian(spreadOf(each(s, nodesCPU)), "%.1f"))
 	}
 	return b.String()
@@ -39,25 +36,6 @@ func (r ranking) String() string {
 // aroundMedian prints a median with the minimum and the maximum.
 func aroundMedian(s spread, format string) string {
 	return fmt.Sprintf(format+" ("+format+"–"+format+")", s.median, s.least, s.most)
-}
-
-// listCommands prints the commands of the race, word for word.
-func (r ranking) listCommands(common ...string) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "<details><summary>What was run: %s</summary>\n\n", html.EscapeString(r.title))
-	if len(common) > 0 {
-		fmt.Fprintf(&b, "Set for all:\n\n```sh\n%s\n```\n\n", strings.Join(common, "\n"))
-	}
-	for _, c := range r.contenders {
-		fmt.Fprintf(&b, "%s:\n\n```sh\n", c.name)
-		for _, kv := range c.env {
-			k, v, _ := strings.Cut(kv, "=")
-			fmt.Fprintf(&b, "export %s='%s'\n", k, v)
-		}
-		fmt.Fprintf(&b, "%s\n```\n\n", c.line)
-	}
-	b.WriteString("</details>\n")
-	return b.String()
 }
 
 // ratio divides the wall time of a contender by that of another, round by round.
@@ -88,7 +66,10 @@ func (r ranking) leanness(others ...string) string {
 	return fmt.Sprintf("The driver's CPU time: the best of the others with the same key exchange (%s) %.2f s; %s %.2f s, %.2f of it.\n", best, least, dsbuildName, ours, ours/least)
 }
 
+// inTable escapes a text for a cell of a table.
+func inTable(text string) string { return strings.NewReplacer("|", `\|`, "<", "&lt;").Replace(text) }
+
 // listTools names the exact versions of the compared tools.
 func (ws *workspace) listTools() string {
-	return "Compared: " + parts.Markdown(strings.Join(ws.versions, "; ")) + ".\n"
+	return "Compared: " + inTable(strings.Join(ws.versions, "; ")) + ".\n"
 }

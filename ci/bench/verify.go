@@ -53,7 +53,7 @@ func (races fleetRaces) compareVerifications(ctx context.Context) (string, error
 		rank.String(),
 		"dsbuild reads every file of DeepSpeed on each node and compares it with RECORD and with the other nodes, compares the byte code with that of the wheel, and asks for torch, CUDA, GPUs, driver and the rest besides; " +
 			"the others ask for the version alone, or do nothing (true).\n",
-		races.listTools(), rank.listCommands("export " + ask),
+		races.listTools(),
 	}, "\n"), nil
 }
 

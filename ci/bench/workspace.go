@@ -14,12 +14,10 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/ci/enginectl"
 	"github.com/dsbuild/dsbuild/internal/testkit/child"
 	"github.com/dsbuild/dsbuild/internal/testkit/debian"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
 	"github.com/dsbuild/dsbuild/internal/testkit/python"
-	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
 // fleetSize is the number of nodes in the fleet; most parts use some of them.
@@ -36,9 +34,9 @@ const fleetSize = 64
 //	bin/bench  this program
 //	logs/      the tools' output in the last run of each part
 type workspace struct {
-	dir string
-	ui  ui.Reporter
-	log *os.File // the tools' output in the part that runs
+	dir    string
+	commit string   // of the checkout at the start
+	log    *os.File // the tools' output in the part that runs
 
 	dsbuild  string // the program
 	path     string // PATH of the commands
@@ -49,12 +47,6 @@ type workspace struct {
 	site     site     // where wheels are built
 }
 
-// begin prepares for a part.
-func (ws *workspace) begin(r ui.Reporter, log *os.File) error {
-	ws.ui, ws.log = r, log
-	return nil
-}
-
 // close stops the nodes.
 func (ws *workspace) close() error {
 	if ws.fleet == nil {
@@ -63,28 +55,31 @@ func (ws *workspace) close() error {
 	return ws.fleet.Down()
 }
 
+// logLine writes a line into the log.
+func (ws *workspace) logLine(line string) { fmt.Fprintln(ws.log, line) }
+
 // findProgram finds the program that make has compiled.
-func (ws *workspace) findProgram(ctx context.Context, _ ui.Step) (string, error) {
+func (ws *workspace) findProgram(ctx context.Context) error {
 	path, err := filepath.Abs("bin/dsbuild")
 	if err != nil {
-		return "", err
+		return err
 	}
 	self, err := os.Executable()
 	if err != nil {
-		return "", err
+		return err
 	}
 	bin := filepath.Join(ws.dir, "bin")
 	err = errors.Join(os.RemoveAll(bin), os.Mkdir(bin, 0o755), os.Symlink(self, filepath.Join(bin, "bench")))
 	if err != nil {
-		return "", err
+		return err
 	}
 	ws.dsbuild, ws.path = path, strings.Join([]string{bin, filepath.Dir(path), os.Getenv("PATH")}, ":")
-	return ws.readVersion(ctx, path, "version")
+	return nil
 }
 
 // installTools installs the other tools if they are missing: from Debian's packages, but Ansible
 // from its makers' own.
-func (ws *workspace) installTools(ctx context.Context, step ui.Step) (string, error) {
+func (ws *workspace) installTools(ctx context.Context) error {
 	programs := []string{"pdsh", "pdcp", "clush", "parallel-ssh", "parallel-scp", "ssh", "scp", "rsync"}
 	packages := []string{"pdsh", "clustershell", "pssh", "openssh-client", "rsync"}
 	missing := func() (names []string) {
@@ -96,20 +91,20 @@ func (ws *workspace) installTools(ctx context.Context, step ui.Step) (string, er
 		return names
 	}
 	if len(missing()) > 0 && os.Geteuid() == 0 {
-		step.Log("apt-get install " + strings.Join(packages, " "))
+		ws.say("apt-get install %s", strings.Join(packages, " "))
 		if err := debian.Ensure(ctx, func() bool { return len(missing()) == 0 }, packages...); err != nil {
-			return "", err
+			return err
 		}
 	}
 	if m := missing(); len(m) > 0 {
-		return "", fmt.Errorf("no %s here: install %s", strings.Join(m, ", "), strings.Join(packages, ", "))
+		return fmt.Errorf("no %s here: install %s", strings.Join(m, ", "), strings.Join(packages, ", "))
 	}
-	ansible, err := python.Environment(ctx, python.EnvironmentOptions{Packages: []string{python.Ansible}, Log: step.Log})
+	ansible, err := python.Environment(ctx, python.EnvironmentOptions{Packages: []string{python.Ansible}, Log: ws.logLine})
 	if err != nil {
-		return "", err
+		return err
 	}
 	ws.path = filepath.Join(ansible, "bin") + ":" + ws.path
-	return "", ws.askVersions(ctx)
+	return ws.askVersions(ctx)
 }
 
 // askVersions records the exact versions of the compared programs.
@@ -152,15 +147,15 @@ func (ws *workspace) commandEnv(more ...string) []string {
 }
 
 // startNodes starts the fleet.
-func (ws *workspace) startNodes(ctx context.Context, step ui.Step) (string, error) {
+func (ws *workspace) startNodes(ctx context.Context) error {
 	fleet, err := nodes.Up(ctx, nodes.Options{
-		Dir: filepath.Join(ws.dir, "nodes"), Count: fleetSize, Env: nodes.WithTorch, Packages: []string{"pip==26.3"}, Log: step.Log,
+		Dir: filepath.Join(ws.dir, "nodes"), Count: fleetSize, Env: nodes.WithTorch, Packages: []string{"pip==26.3"}, Log: ws.logLine,
 	})
 	if err != nil {
-		return "", err
+		return err
 	}
 	ws.fleet, ws.gauge = fleet, &gauge{fleet: fleet}
-	return "torch " + nodes.DefaultTorch + " on each", ws.writeConfigs()
+	return ws.writeConfigs()
 }
 
 // writeConfigs writes the files through which the other tools know the nodes. ssh_config selects
@@ -189,30 +184,23 @@ func (ws *workspace) writeConfigs() error {
 	return err
 }
 
-// startEngine makes sure that a Dagger engine answers.
-func startEngine(ctx context.Context) error {
-	found, err := enginectl.Prepare(ctx, "bin")
-	if err == nil {
-		_, err = found.Start(ctx)
-	}
-	return err
-}
-
 // buildWheels builds two wheels for different GPUs, so that each deploy finds another wheel on
 // the nodes. It takes them from the store if the store has them.
-func (ws *workspace) buildWheels(ctx context.Context, step ui.Step) (string, error) {
-	if err := startEngine(ctx); err != nil {
-		return "", err
+func (ws *workspace) buildWheels(ctx context.Context) error {
+	engine := child.Command(ctx, "bin/ci/engine", "ensure")
+	engine.Stdout, engine.Stderr = ws.log, ws.log
+	if err := engine.Run(); err != nil {
+		return fmt.Errorf("bin/ci/engine ensure: %w (its output is in %s)", err, ws.log.Name())
 	}
 	ws.real = nil
 	for _, arch := range []string{"8.0", "8.6"} {
-		step.Log("dsbuild wheel --arch " + arch)
+		ws.say("dsbuild wheel --arch %s", arch)
 		dir := filepath.Join("wheels", arch)
 		var out bytes.Buffer
 		cmd := child.Command(ctx, ws.dsbuild, "wheel", "--arch", arch, "--json", "-o", dir)
 		cmd.Dir, cmd.Stdout, cmd.Stderr = ws.dir, &out, ws.log
 		if err := cmd.Run(); err != nil {
-			return "", fmt.Errorf("dsbuild wheel --arch %s: %w (its output is in %s)", arch, err, ws.log.Name())
+			return fmt.Errorf("dsbuild wheel --arch %s: %w (its output is in %s)", arch, err, ws.log.Name())
 		}
 		var doc struct {
 			Wheels []struct {
@@ -220,10 +208,12 @@ func (ws *workspace) buildWheels(ctx context.Context, step ui.Step) (string, err
 			} `json:"wheels"`
 		}
 		if err := json.Unmarshal(out.Bytes(), &doc); err != nil || len(doc.Wheels) != 1 {
-			return "", fmt.Errorf("dsbuild wheel --json printed no wheel: %w", err)
+			return fmt.Errorf("dsbuild wheel --json printed no wheel: %w", err)
 		}
 		ws.real = append(ws.real, filepath.Join(dir, filepath.Base(doc.Wheels[0].Path)))
 	}
-	ws.gauge.passOver()
-	return strings.Join(ws.real, ", "), nil
+	if ws.gauge != nil {
+		ws.gauge.passOver()
+	}
+	return nil
 }

@@ -18,7 +18,7 @@ import (
 
 // Where nobody has said at which address the page will be, it finds out by itself, from
 // a server and from files; it asks for nothing, and its own policy lets it.
-func TestFullNightIndexPage(t *testing.T) {
+func TestFullNightlyIndexPage(t *testing.T) {
 	ops := []wheeltest.Op{{Name: "cpu_adam", Dir: "adam"}, {Name: "fused_adam", Dir: "adam", SASS: []string{"8.0"}}}
 	file, manifest, _ := wheeltest.Built(t, t.TempDir(), wheeltest.Options{Ops: ops})
 	text, err := json.Marshal(manifest)

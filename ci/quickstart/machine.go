@@ -11,7 +11,6 @@ import (
 
 	"github.com/adrg/xdg"
 
-	"github.com/dsbuild/dsbuild/ci/enginectl"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/hostbuilder"
@@ -23,7 +22,7 @@ type machine struct {
 	engine bool   // a container engine builds the wheel, else the machine itself
 	python string // X.Y, for the wheel and the nodes
 
-	containerEngine enginectl.Engine // if engine is set
+	container containerEngine // if engine is set
 }
 
 // programPath returns the path of the program dsbuild.
@@ -60,17 +59,17 @@ func readMachine(ctx context.Context) (machine, error) {
 	if err != nil {
 		return machine{}, err
 	}
-	found, err := enginectl.Prepare(ctx, filepath.Join(dir, "bin"))
-	var none *enginectl.NoneError
+	found, err := prepareEngine(ctx, filepath.Join(dir, "bin"))
+	var none *noneError
 	if err != nil && !errors.As(err, &none) {
 		return machine{}, err
 	}
-	m := machine{dir: dir, engine: none == nil, containerEngine: found}
+	m := machine{dir: dir, engine: none == nil, container: found}
 	if m.python, err = checkPrograms(ctx, os.Environ(), m.engine); err != nil {
 		return m, err
 	}
 	if m.engine {
-		printStep("container engine: %s", found.Name)
+		printStep("container engine: %s", found.name)
 	} else {
 		printStep("building on this machine: %s. There is no clean container: this machine's compiler makes the wheel", none.Why)
 	}

@@ -45,6 +45,9 @@ func main() {
 // runQuickstart prepares the nodes, which wait for the network (torch), and at the same time the
 // build, which waits for the compiler.
 func runQuickstart(ctx context.Context) error {
+	if err := os.Chdir(".."); err != nil { // make starts it in the folder ci
+		return err
+	}
 	m, err := readMachine(ctx)
 	if err != nil {
 		return err
@@ -112,7 +115,7 @@ func (m machine) compileProgram(ctx context.Context) error {
 	if err != nil || !m.engine {
 		return err
 	}
-	name, err := m.containerEngine.Start(ctx)
+	name, err := m.container.start(ctx)
 	if err == nil {
 		printStep("%s", name)
 	}

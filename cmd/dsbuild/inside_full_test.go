@@ -14,18 +14,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/internal/testkit/fulltools"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// fullTool runs one of the tools that make test-full has installed.
+// fullTool runs one of the tools of the long proofs.
 func fullTool(t *testing.T, name string, args ...string) string {
 	t.Helper()
-	dir := os.Getenv("DSBUILD_FULL_DIR")
-	if dir == "" {
-		t.Fatal("DSBUILD_FULL_DIR is not set: run make test-full")
-	}
-	return command(t, ".", filepath.Join(dir, "tools", "bin", name), args...)
+	return command(t, ".", filepath.Join(fulltools.Tools(t), name), args...)
 }
 
 func TestFullInsideTwine(t *testing.T) {

@@ -79,7 +79,7 @@ func (n nights) kept(t *testing.T) int {
 // builds only what comes from the sources that somebody has changed, a fourth only what is
 // asked anew; one that is killed in the middle is ended by the next run; and pip installs by
 // name what is there then.
-func TestFullNight(t *testing.T) {
+func TestFullNightly(t *testing.T) {
 	n := nights{t.TempDir()}
 	env := pipEnvironment(t)
 	team := n.sources(t, env)

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/internal/testkit/fulltools"
 	"github.com/dsbuild/dsbuild/pipeline/engine"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -35,7 +36,7 @@ func newShop(t *testing.T) shop {
 		t.Fatal(err)
 	}
 	// On the file system of the downloads, for links.
-	dir, err := os.MkdirTemp(os.Getenv("DSBUILD_FULL_DIR"), "speed-")
+	dir, err := os.MkdirTemp(fulltools.Dir(t), "speed-")
 	if err != nil {
 		t.Fatal(err)
 	}
