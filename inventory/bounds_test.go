@@ -37,13 +37,8 @@ func TestSmallInventoriesStaySmall(t *testing.T) {
 		"signs":                 {"nodes: [" + strings.Repeat("{},", 1_500_000) + "{}]\n", "too many entries"},
 		"expressions":           {strings.Repeat("gpu[1-90000]\n", 200), "more problems"},
 		"hostfile":              {strings.Repeat("h slots=8\n", 300_000), "more problems"},
-		"INI: variables":        {"[g]\nh[1:50000] " + lines(5000, "dsbuild_v%d=1 ") + "\n", held},
-		"INI: repeated ranges":  {"[g]\n" + strings.Repeat("h[1:90000] ansible_port=1\n", 1000), held},
-		"INI: long names":       {"[g]\nh[1:99999]" + strings.Repeat("x", 100_000) + "\n", "a range of more than 300 characters"},
-		"INI: group variables":  {"[g]\nh[1:5000]\n[g:vars]\n" + lines(5000, "dsbuild_v%d=1\n"), held},
-		"list: group variables": {`{"_meta": {}, "g": {"hosts": [` + lines(5000, `"h%d",`) + `"h"], "vars": {` + lines(5000, `"ansible_v%d": 1,`) + `"ansible_user": "u"}}}`, ""},
-		"list: environment":     {`{"_meta": {}, "g": {"hosts": [` + lines(50_000, `"h%d",`) + `"h"], "vars": {"dsbuild_env": {` + lines(5000, `"V%d": "x",`) + `"A": "x"}}}}`, held},
-		"INI: both":             {"[g]\n" + lines(5000, "h%d ansible_port=1\n") + "[g:vars]\n" + lines(5000, "dsbuild_v%d=1\n"), held},
+		"list: variables":       {`{"_meta": {"hostvars": {` + lines(5000, `"h%d": {`+strings.TrimSuffix(strings.ReplaceAll(lines(100, `"dsbuild_v%d":1,`), "%", "%%"), ",")+`},`) + `"h": {}}}}`, held},
+		"list: environment":     {`{"_meta": {"hostvars": {` + lines(50_000, `"h%d": {"dsbuild_env": {"A": 1, "B": 2}},`) + `"h": {}}}}`, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var before, after runtime.MemStats

@@ -8,7 +8,6 @@ import (
 	"github.com/goccy/go-yaml/ast"
 
 	"github.com/dsbuild/dsbuild/internal/yamldoc"
-	"github.com/dsbuild/dsbuild/inventory/ansible"
 )
 
 // format is the file format of an inventory.
@@ -17,14 +16,10 @@ type format string
 const (
 	ownYAML     format = "dsbuild's own YAML"
 	hostfile    format = "a DeepSpeed hostfile (host slots=N)"
-	expressions format = "node expressions, as Slurm writes them"
-	ansibleINI  format = "an Ansible inventory (INI)"
-	ansibleYAML format = "an Ansible inventory (YAML)"
+	hostList    format = "a list of hosts (gpu[01-16], or gpu01:8 for 8 GPUs)"
+	ofAnsible   format = "an Ansible inventory"
 	ansibleList format = "the output of ansible-inventory --list"
 )
-
-// ofAnsible reports whether the program ansible-inventory reads the format.
-func (f format) ofAnsible() bool { return f == ansibleINI || f == ansibleYAML }
 
 // yamlFamily is a guess: only the parsed document shows whether the YAML is dsbuild's or
 // Ansible's.
@@ -35,9 +30,10 @@ var (
 	// yamlLine matches the start of a line that can only be YAML: a key, an entry of a list, a
 	// document.
 	yamlLine = regexp.MustCompile(`^("[^"]*"|'[^']*'|[^\s"'=\[\]]+)\s*:(\s|$)|^-(\s|$)|^---|^%|^\{`)
-	// nodeExpression matches a word that can only be a node expression: it has a comma, or
-	// brackets without the colon of Ansible.
-	nodeExpression = regexp.MustCompile(`^[^\s=:]*[,\[][^\s=:]*$`)
+	// hostWord matches a word of a list of hosts. In brackets, a colon is Ansible's.
+	hostWord = regexp.MustCompile(`^[^\s=:\[\]]*(\[[^\s=:\]]*\]?[^\s=:\[\]]*)*(:\d+)?$`)
+	// section matches a line of an INI file that begins a section.
+	section = regexp.MustCompile(`^\[[^\]]*[^\]0-9,-][^\]]*\]`)
 )
 
 // guess detects the format from lines of text. yamlNamed reports that the file has the extension
@@ -45,24 +41,26 @@ var (
 func guess(lines []string, yamlNamed bool) format {
 	var said []string
 	for _, line := range lines {
+		line, _, _ = strings.Cut(strings.TrimSpace(line), " #")
 		if line = strings.TrimSpace(line); line != "" && line[0] != '#' && line[0] != ';' {
 			said = append(said, line)
 		}
 	}
+	isHostWord := func(line string) bool { return hostWord.MatchString(line) }
 	switch {
 	case len(said) == 0 || yamlLine.MatchString(said[0]):
 		return yamlFamily
-	case slices.ContainsFunc(said, ansible.IsSection):
-		return ansibleINI
+	case slices.ContainsFunc(said, section.MatchString),
+		slices.ContainsFunc(said, func(line string) bool { return strings.Contains(line, " ansible_") }):
+		return ofAnsible
 	case slices.ContainsFunc(said, hostfileLine.MatchString):
 		return hostfile
 	case yamlNamed:
 		return yamlFamily
-	case !slices.ContainsFunc(said, func(s string) bool { return strings.ContainsAny(s, " \t:=") }) &&
-		slices.ContainsFunc(said, nodeExpression.MatchString):
-		return expressions
+	case !slices.ContainsFunc(said, func(line string) bool { return !isHostWord(line) }):
+		return hostList
 	}
-	return ansibleINI // almost any line is valid in it
+	return ofAnsible // almost any line is valid in it
 }
 
 // yamlFormat reports whether a YAML document is dsbuild's inventory or Ansible's.
@@ -71,7 +69,7 @@ func yamlFormat(body ast.Node) format {
 		return ownYAML
 	}
 	if hasAnsibleGroups(body) {
-		return ansibleYAML
+		return ofAnsible
 	}
 	return ownYAML
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -34,7 +35,7 @@ func list(inv *inventory.Inventory) string {
 }
 
 // recorded answers for ansible-inventory, with what it printed for the files of
-// testdata/ansible (TestFullFleetAnsible asks the program again).
+// testdata/ansible (TestAsAnsible of inventory/ansible asks the program again).
 func recorded(_ context.Context, path string) ([]byte, error) { return os.ReadFile(path + ".json") }
 
 // ofAnsible reads an inventory of testdata/ansible as ansible-inventory reads it.
@@ -55,17 +56,14 @@ func TestRecognised(t *testing.T) {
 		{"# a hostfile\n\ngpu01 slots=8# eight\n\tuser@gpu02\tslots=4\r\n", "hosts.yaml", "gpu01*8 gpu02*4"},
 		{"gpu[01-02],cpu1\n", "-", "gpu01 gpu02 cpu1"},
 		{"a,b\nc\n# end\nx[1-2]\n", "-", "a b c x1 x2"},
-		{"gpu[01:02]\n", "-", "gpu01 gpu02"},
 		{"gpu01\ngpu02\n", "-", "gpu01 gpu02"},
-		{"gpu01:2222\n", "-", "gpu01:2222"},
-		{"\ufeff[a]\nx slots=8\n", "-", "x"},
-		{"; ini\nx ansible_host=1.2.3.4\n", "-", "x@1.2.3.4"},
-		{"[nodes]\nx\n", "x.yaml", "x"},
+		{"gpu01:8\n# MPI's machine file\ngpu02:4 # the old one\n", "-", "gpu01*8 gpu02*4"},
+		{"10.0.0.1:8\ngpu[03-04]:2\n", "machinefile", "10.0.0.1*8 gpu03*2 gpu04*2"},
 		{"nodes: [{hosts: x}]", "hosts.ini", "x"},
 		{"{nodes: [{hosts: x}]}", "-", "x"},
 		{`{"nodes": [{"hosts": "x"}]}`, "x.json", "x"},
 		{"---\nnodes:\n- hosts: x\n", "-", "x"},
-		{`{"_meta": {"hostvars": {}}, "g": ["x"]}`, "-", "x"},
+		{`{"_meta": {"hostvars": {}}, "g": {"hosts": ["x"]}}`, "-", "x"},
 		{`{"_meta": {"hostvars": {"x": {"ansible_host": "h"}}}}`, "x.json", "x@h"},
 	} {
 		inv, err := inventory.Read(strings.NewReader(c.text), c.path)
@@ -75,10 +73,23 @@ func TestRecognised(t *testing.T) {
 			t.Errorf("%q as %s: %s, want %s", c.text, c.path, got, c.want)
 		}
 	}
-	for _, text := range []string{"all: {hosts: {x: }}", "nodes: {hosts: {x: }}", "'my group':\n  hosts:\n    x:\n", "plugin: aws_ec2", "all: {hosts: {x: &a {}, y: *a}}"} {
-		_, err := inventory.Read(strings.NewReader(text), "-")
-		if err == nil || !strings.HasPrefix(err.Error(), "stdin: read as an Ansible inventory (YAML):\nstdin: only ansible-inventory can read this file, and it is not installed") {
-			t.Errorf("%q: %v", text, err)
+}
+
+// What an Ansible inventory is goes to ansible-inventory.
+func TestTakenForAnsible(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		"all: {hosts: {x: }}", "nodes: {hosts: {x: }}", "'my group':\n  hosts:\n    x:\n", "plugin: aws_ec2", "all: {hosts: {x: {}, y: {}}}",
+		"gpu[01:02]\n", "\ufeff[a]\nx slots=8\n", "; ini\nx ansible_host=1.2.3.4\n", "x slots=8 ansible_host=1.2.3.4\n", "[g:vars]\na=b\n", "word\nanother word\n",
+	} {
+		_, err := inventory.Read(strings.NewReader(text), "hosts")
+		want := "hosts: cannot read the inventory: it reads as an Ansible inventory, which needs ansible-inventory, and that is not installed"
+		if err == nil || err.Error() != want || !strings.HasPrefix(hint.Of(err), "pip install ansible-core; or ") {
+			t.Errorf("%q: got %v, hint %q", text, err, hint.Of(err))
+		}
+		_, err = inventory.Read(strings.NewReader(text), "-")
+		if err == nil || !strings.HasSuffix(err.Error(), "ansible-inventory does not read standard input") || !strings.HasPrefix(hint.Of(err), "name the file, or: ") {
+			t.Errorf("%q from standard input: got %v, hint %q", text, err, hint.Of(err))
 		}
 	}
 }
@@ -86,21 +97,18 @@ func TestRecognised(t *testing.T) {
 // What cannot be read says what it was taken for.
 func TestTakenFor(t *testing.T) {
 	for text, want := range map[string]string{
-		"[g]\nx y\n":                 "as an Ansible inventory (INI)",
-		"x slots=8\ny\n":             "as a DeepSpeed hostfile",
-		"x[1-\n":                     "as node expressions",
-		"all: {hosts: x}":            "as an Ansible inventory (YAML)",
-		`{"_meta": {}, "g": 1}`:      "as the output of ansible-inventory --list",
-		"nodes: [{hosts: x, y: 1}]":  "x:1:20: unknown key",
-		"word\nanother word\n":       "as an Ansible inventory (INI)",
-		"plugin: aws_ec2":            "only ansible-inventory can read this file, and it is not installed",
-		"x\ny ansible_become=true":   "x:2:3: only ansible-inventory can read the variable \"ansible_become\", and it is not installed",
-		"[g:vars]\nansible_user=x\n": "there is no section [g]",
+		"x slots=8\ny\n":            "as a DeepSpeed hostfile",
+		"x[1-\n":                    "as a list of hosts",
+		`{"_meta": {}, "g": 1}`:     "as the output of ansible-inventory --list",
+		"nodes: [{hosts: x, y: 1}]": "x:1:20: unknown key",
+		"gpu01:8\ngpu02:2222\n":     "x:2:7: 2222 after gpu02 could be a port: in a list of hosts it is the number of GPUs",
+		"gpu01:22\n":                "x:1:7: 22 after gpu01 could be a port",
+		"gpu01:0\n":                 "x:1:7: 0 after gpu01 could be a port",
 	} {
 		_, err := inventory.Read(strings.NewReader(text), "x")
 		var wrong *inventory.Error
 		if err == nil || !strings.Contains(err.Error(), want) || !errors.As(err, &wrong) {
-			t.Errorf("%q: %v", text, err)
+			t.Errorf("%q: got %v, want %q", text, err, want)
 		}
 	}
 }
@@ -152,29 +160,25 @@ func TestNamesThatAreNoFiles(t *testing.T) {
 // What Ansible's variables say.
 func TestAnsibleVariables(t *testing.T) {
 	t.Setenv("HOME", "/home/me")
-	dir, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
 	inv := ofAnsible(t, "variables.ini")
-	type said struct{ name, address, user, key, jump, python, setup, prefix, env, groups string }
+	type said struct{ name, address, user, key, jump, args, python, setup, prefix, env, groups string }
 	var got []said
 	for _, h := range inv.Hosts {
 		got = append(got, said{
-			h.Name, fmt.Sprintf("%s:%d*%d", h.Address, h.Port, h.Slots), h.User, h.IdentityFile, h.ProxyJump, h.Python, h.Setup,
+			h.Name, fmt.Sprintf("%s:%d*%d", h.Address, h.Port, h.Slots), h.User, h.IdentityFile, h.ProxyJump, strings.Join(h.SSHArgs, "|"), h.Python, h.Setup,
 			strings.Join(h.ExecPrefix, "|"), fmt.Sprint(h.Env), strings.Join(h.Groups, ","),
 		})
 	}
 	want := []said{
-		{"gpu01", "gpu01:2222*0", "all", "", "", "python3", "", "", "map[]", "gpu"},
-		{"gpu02", "gpu02:2222*0", "all", "", "", "python3", "", "", "map[]", "gpu"},
-		{"a", "10.0.0.1:22*0", "u", "/home/me/key", "", "python3", "", "", "map[]", "gpu"},
-		{"b", "b:0*0", "all", "", "jump@gate:2022", "python3.11", "", "", "map[]", "gpu"},
-		{"c", "c:23*0", "all", filepath.Join(dir, "keys", "id"), "a@b:1,c", "python3", "", "", "map[]", "gpu"},
-		{"d", "d:0*8", "all", "", "z", "/opt/venv/bin/python", "module load 'gcc'", "apptainer|exec|/my image.sif", "map[A:1 B:true C:x]", "gpu"},
-		{"e/train", "e:0*0", "all", "", "", "/t", "", "p|q r", "map[]", "gpu"},
-		{"e/dev", "e:0*0", "all", "", "", "python3", "s", "p|q r", "map[X:y]", "gpu"},
-		{"f", "10:0*0", "1000", "", "", "python3", "", "", "map[]", "gpu"},
+		{"gpu01", "gpu01:2222*0", "all", "", "", "", "python3", "", "", "map[]", "gpu"},
+		{"gpu02", "gpu02:2222*0", "all", "", "", "", "python3", "", "", "map[]", "gpu"},
+		{"a", "10.0.0.1:22*0", "u", "/home/me/key", "", "", "python3", "", "", "map[]", "gpu"},
+		{"b", "b:0*0", "all", "", "", "-o|ProxyCommand=ssh -q -W %h:%p -p 2022 -l jump gate", "python3.11", "", "", "map[]", "gpu"},
+		{"c", "c:0*0", "all", "", "", "-o|ControlMaster=auto|-o|ControlPersist 60s|-i|keys/id|-o|User=w|-l|x|-p|23|-o|ProxyJump=a@b:1,c", "python3", "", "", "map[]", "gpu"},
+		{"d", "d:0*8", "all", "", "z", "", "/opt/venv/bin/python", "module load 'gcc'", "apptainer|exec|/my image.sif", "map[A:1 B:true C:x]", "gpu"},
+		{"e/train", "e:0*0", "all", "", "", "-o|ProxyJump=none", "/t", "", "p|q r", "map[]", "gpu"},
+		{"e/dev", "e:0*0", "all", "", "", "-o|ProxyJump=none", "python3", "s", "p|q r", "map[X:y]", "gpu"},
+		{"f", "10:0*0", "1000", "", "", "-o|ProxyCommand=none", "python3", "", "", "map[]", "gpu"},
 	}
 	for i := range want {
 		if i >= len(got) || got[i] != want[i] {
@@ -223,10 +227,9 @@ func TestAnsibleRemarks(t *testing.T) {
 			"dsbuild ignores ansible_host_key_checking: it always checks host keys; " +
 			"dsbuild ignores the group c: --limit c means the node of that name",
 		"b": `dsbuild ignores StrictHostKeyChecking=no: it always checks host keys; dsbuild ignores UserKnownHostsFile=/dev/null: it always checks host keys; ` +
-			`dsbuild ignores the option "ciphers" of ansible_ssh_common_args; dsbuild ignores the option "-w" of ansible_ssh_common_args; ` +
+			`dsbuild ignores the option -w of ansible_ssh_common_args; ` +
 			`dsbuild ignores the group "x/y": --limit supports only letters, digits, '.', '_' and '-'`,
-		"c": "dsbuild ignores ansible_ssh_private_key: it logs in with key files and the agent's keys; dsbuild ignores ansible_ssh_executable: it has its own SSH client; " +
-			"dsbuild ignores UserKnownHostsFile: it uses one file for all nodes, but here the nodes have different ones",
+		"c": "dsbuild ignores ansible_ssh_private_key: it logs in with key files and the agent's keys; dsbuild ignores ansible_ssh_executable: it takes the ssh on PATH",
 	} {
 		part, err := inv.Select(limit)
 		if err != nil {
@@ -248,8 +251,17 @@ func TestAnsibleRemarks(t *testing.T) {
 	if err != nil || strings.Contains(fmt.Sprint(all.Remarks), "hunter2") {
 		t.Errorf("%v, %v", all.Remarks, err)
 	}
-	if inv = ofAnsible(t, "knownhosts.ini"); inv.KnownHosts != "/etc/keys" || inv.Hosts[1].ProxyJump != "x" {
-		t.Errorf("got %+v", inv)
+	if args := inv.Hosts[slices.IndexFunc(inv.Hosts, func(h inventory.Host) bool { return h.Name == "c" })].SSHArgs; !slices.Equal(args, []string{"-o", "UserKnownHostsFile=~/x"}) {
+		t.Errorf("c has the arguments %q", args)
+	}
+}
+
+// The number of GPUs of a hostfile may stand in a line of an Ansible inventory.
+func TestAnsibleSlots(t *testing.T) {
+	t.Parallel()
+	inv, err := ofAnsible(t, "ssh.ini").Select("mpi")
+	if err != nil || list(inv) != "mpi*4" {
+		t.Errorf("got %v, %v", inv, err)
 	}
 }
 
@@ -262,9 +274,9 @@ func TestBadAnsibleVariables(t *testing.T) {
 	}
 }
 
-// Where ansible-inventory is installed it is asked about files, and about standard
-// input if that is no plain INI.
+// ansible-inventory is asked about files and folders of Ansible's and about programs, and about nothing else.
 func TestAnsibleIsAsked(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	write := func(name, text string, mode os.FileMode) string {
 		path := filepath.Join(dir, name)
@@ -275,7 +287,7 @@ func TestAnsibleIsAsked(t *testing.T) {
 	}
 	asked := ""
 	answer, failure := `{"_meta": {"hostvars": {"x": {"ansible_port": 1}, "y": {"ansible_port": 0}}}, "g": {"hosts": ["x", "y"]}}`, error(nil)
-	opt := inventory.Options{Stdin: strings.NewReader("[g]\nown\n"), Ansible: func(_ context.Context, path string) ([]byte, error) {
+	opt := inventory.Options{Stdin: strings.NewReader("own\n"), Ansible: func(_ context.Context, path string) ([]byte, error) {
 		asked += filepath.Base(path) + " "
 		return []byte(answer), failure
 	}}
@@ -286,93 +298,40 @@ func TestAnsibleIsAsked(t *testing.T) {
 			continue
 		}
 		if _, err = inv.Select(""); err == nil || err.Error() != path+": y: ansible_port: port 0 is out of range (1 to 65535)" {
-			t.Errorf("got %v", err)
+			t.Errorf("%s: got %v, want the range of the port", path, err)
 		}
 	}
-	for _, path := range []string{write("hostfile", "own slots=1\n", 0o600), write("own.yaml", "nodes: [{hosts: own}]", 0o755), write("comment", "#!not run\nown ansible_port=2\n", 0o600), "-"} {
-		inv, err := inventory.Open(t.Context(), path, opt)
-		if filepath.Base(path) != "comment" && (err != nil || list(inv) == "x:1 y") {
+	for _, path := range []string{write("hostfile", "own slots=1\n", 0o600), write("own.yaml", "nodes: [{hosts: own}]", 0o755), "-"} {
+		if inv, err := inventory.Open(t.Context(), path, opt); err != nil || list(inv) == "x:1 y" {
 			t.Errorf("%s: %+v, %v", path, inv, err)
 		}
 	}
-	if want := "hosts a.yml dynamic " + filepath.Base(dir) + " comment "; asked != want {
-		t.Errorf("asked %q, want %q", asked, want)
-	}
-	for _, text := range []string{"own ansible_become=true\n", "all: {hosts: {own: }}\n"} {
-		given := ""
-		fromStdin := inventory.Options{Stdin: strings.NewReader(text), Ansible: func(_ context.Context, path string) ([]byte, error) {
-			data, err := os.ReadFile(path)
-			given = string(data)
-			info, statErr := os.Stat(path)
-			if statErr != nil || info.Mode().Perm() != 0o600 {
-				t.Errorf("%s: %v, %v", path, info, statErr)
-			}
-			asked = path
-			return []byte(answer), err
-		}}
-		inv, err := inventory.Open(t.Context(), "-", fromStdin)
-		if err != nil || list(inv) != "x:1 y" || inv.Path != "-" || inv.Hosts[0].Position != "stdin" || given != text {
-			t.Errorf("%q: %+v, %v, given %q", text, inv, err, given)
-		}
-		if _, err := os.Stat(asked); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("%s is left: %v", asked, err)
-		}
+	if want := "hosts a.yml dynamic " + filepath.Base(dir) + " "; asked != want {
+		t.Errorf("asked about %q, want %q", asked, want)
 	}
 	failure = errors.New("no vault password")
-	for name, want := range map[string]string{
-		"hosts": "hosts: cannot read the inventory: ansible-inventory: no vault password",
-		"bad":   "bad: cannot read the inventory: ansible-inventory: no vault password\nbad:2:3: \"y\" is not a variable: expected NAME=VALUE",
-	} {
-		if name == "bad" {
-			write(name, "[g]\nx y\n", 0o600)
-		}
-		_, err := inventory.Open(t.Context(), filepath.Join(dir, name), opt)
-		var wrong *inventory.Error
-		if err == nil || !strings.HasPrefix(strings.ReplaceAll(err.Error(), dir+"/", ""), want) || !errors.As(err, &wrong) || wrong.ExitCode() != 2 {
-			t.Errorf("got %v, want %s", err, want)
-		}
+	_, err := inventory.Open(t.Context(), filepath.Join(dir, "hosts"), opt)
+	var wrong *inventory.Error
+	if want := "hosts: cannot read the inventory: ansible-inventory: no vault password"; !errors.As(err, &wrong) || wrong.ExitCode() != 2 || !strings.HasSuffix(err.Error(), want) {
+		t.Errorf("got %v, want %s", err, want)
 	}
-	answer, failure = "no json", nil
-	if _, err := inventory.Open(t.Context(), filepath.Join(dir, "hosts"), opt); err == nil || !strings.Contains(err.Error(), "not a JSON object") {
-		t.Errorf("got %v", err)
+	for text, want := range map[string]string{"no json": "not a JSON object", `{"_meta": {"hostvars": {}}}`: "the inventory has no nodes"} {
+		answer, failure = text, nil
+		if _, err := inventory.Open(t.Context(), filepath.Join(dir, "hosts"), opt); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %s", text, err, want)
+		}
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	stopped := errors.New("stopped")
 	cancel(stopped)
 	if _, err := inventory.Open(ctx, filepath.Join(dir, "hosts"), opt); !errors.Is(err, stopped) {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want the reason of the end", err)
 	}
 }
 
-// Without it, what only it can read is told apart.
-func TestAnsibleIsMissing(t *testing.T) {
-	dir := t.TempDir()
-	for name, text := range map[string]string{"dynamic": "#!/bin/sh\n", "hosts": "x\n", "group_vars/all.yml": "ansible_user: u\n"} {
-		path := filepath.Join(dir, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.Chmod(filepath.Join(dir, "hosts"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	_, err := inventory.Load(filepath.Join(dir, "dynamic"))
-	if err == nil || !strings.Contains(err.Error(), "only ansible-inventory can run it") || hint.Of(err) == "" {
-		t.Errorf("got %v", err)
-	}
-	if _, err := inventory.Load(dir); err == nil || !strings.Contains(err.Error(), "a folder: only ansible-inventory can read it") || hint.Of(err) == "" {
-		t.Errorf("got %v", err)
-	}
-	inv, err := inventory.Load(filepath.Join(dir, "hosts"))
-	if err != nil || len(inv.Remarks) != 1 || !strings.HasPrefix(inv.Remarks[0].Text, "dsbuild did not read group_vars beside the inventory") {
-		t.Errorf("got %+v, %v", inv, err)
-	}
-}
-
-// Whatever the text, it is an inventory that can be written and read again, or
-// its mistakes are told.
+// Whatever the text, it is an inventory, or its mistakes are told.
 func FuzzFormats(f *testing.F) {
-	for _, pattern := range []string{"testdata/good/*", "testdata/bad/*", "testdata/ansible/*", "ansible/testdata/good/*", "ansible/testdata/bad/*"} {
+	for _, pattern := range []string{"testdata/good/*", "testdata/bad/*", "testdata/ansible/*"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil || len(files) == 0 {
 			f.Fatal(pattern, err)
@@ -396,28 +355,6 @@ func FuzzFormats(f *testing.F) {
 		if err != nil {
 			if !errors.As(err, &wrong) || len(wrong.Problems) == 0 {
 				t.Fatalf("error without a problem: %v", err)
-			}
-			return
-		}
-		if len(inv.Hosts) > 1000 {
-			return
-		}
-		for _, notation := range inventory.Writers() {
-			out, lost, err := inv.Write(notation)
-			if err != nil {
-				continue
-			}
-			again, err := inventory.Read(strings.NewReader(out), "-")
-			if err == nil {
-				again, err = again.Select("")
-			}
-			switch {
-			case err != nil && notation == "yaml": // the others have no place for every name and value
-				t.Fatalf("%s: %v\n%s", notation, err, out)
-			case notation == "yaml":
-				same(t, again, inv, true)
-			case err == nil && notation == "ansible" && len(lost) == 0:
-				same(t, again, inv, false)
 			}
 		}
 	})

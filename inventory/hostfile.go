@@ -28,6 +28,44 @@ func (r *reader) hostfile() *Inventory {
 	return &Inventory{Hosts: list.hosts, Remarks: list.remarks}
 }
 
+// hostList reads lines of node expressions. As in the machine files of MPI, :N after one is the number
+// of GPUs of its nodes.
+func (r *reader) hostList() *Inventory {
+	list := nodeList{reader: r, first: make(map[string]Position)}
+	for at, text := range r.textLines() {
+		text, _, _ = strings.Cut(text, " #")
+		expr, slots, counted := strings.Cut(strings.TrimSpace(text), ":")
+		inside := func(offset int) Position {
+			there := at
+			there.Column += utf8.RuneCountInString(text[:offset])
+			return there
+		}
+		var s settings
+		if counted {
+			n, err := strconv.Atoi(slots)
+			if err != nil || n < 1 || n > mostPerHost || n == sshPort {
+				r.Add(inside(len(expr)+1), "write a number of GPUs as NAME slots=N, and a port as port: N in dsbuild's YAML (docs/nodes.md)",
+					"%s after %s could be a port: in a list of hosts it is the number of GPUs", diagnostic.Clip(slots), diagnostic.Clip(expr))
+				continue
+			}
+			s.slots = some(n)
+		}
+		if list.full || len(list.Problems) > enoughMistakes {
+			break
+		}
+		for _, name := range list.expand(expr, at, inside) {
+			list.addNode(name, at, s)
+		}
+	}
+	return &Inventory{Hosts: list.hosts}
+}
+
+// In a list of hosts, a greater number than mostPerHost and the number sshPort look like ports.
+const (
+	mostPerHost = 128
+	sshPort     = 22
+)
+
 // hostLine reads one line: its name, space, number and rest.
 func (l *nodeList) hostLine(at Position, m []string) {
 	name, s := m[1], settings{}

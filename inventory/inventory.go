@@ -30,6 +30,7 @@ type Host struct {
 	Sudo         string            // the user as whom sudo runs commands there; "": the login user
 	IdentityFile string            // absolute; "": not given
 	ProxyJump    string            // [user@]host[:port][,...]; "": not given
+	SSHArgs      []string          // more arguments of ssh that say how to connect, of an Ansible inventory
 	Groups       []string          //
 	Python       string            // the interpreter: absolute or a command name; "python3" if not given
 	Env          map[string]string // variables set for every command

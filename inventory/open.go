@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
 )
@@ -20,9 +19,8 @@ import (
 type Options struct {
 	// Stdin is the input that "-" names.
 	Stdin io.Reader
-	// Ansible returns the output of ansible-inventory --list for the inventory at
-	// path. It is nil if that program is not installed: then dsbuild reads plain
-	// INI inventories of Ansible, and no others.
+	// Ansible returns the output of ansible-inventory --list for the inventory at path. It is nil if
+	// that program is not installed.
 	Ansible func(ctx context.Context, path string) ([]byte, error)
 	// Slurm returns the nodes of a partition, or of several, separated by commas; "" is the
 	// default one.
@@ -46,13 +44,8 @@ func Open(ctx context.Context, name string, opt Options) (*Inventory, error) {
 		return named(name, err)
 	case err != nil:
 		return nil, unreadable(name, err)
-	case info.IsDir() && opt.Ansible != nil:
-		return opt.askAnsible(ctx, name, name, nil)
 	case info.IsDir():
-		failed := unreadable(name, syscall.EISDIR)
-		failed.Problems[0].Message = "a folder: only ansible-inventory can read it, and it is not installed"
-		failed.Problems[0].Hint = installAnsible
-		return nil, failed
+		return opt.askAnsible(ctx, name)
 	}
 	file, err := os.Open(name)
 	if err != nil {
@@ -63,7 +56,7 @@ func Open(ctx context.Context, name string, opt Options) (*Inventory, error) {
 		if program, err := isProgram(file); err != nil {
 			return nil, unreadable(name, err)
 		} else if program {
-			return opt.openDynamic(ctx, name)
+			return opt.askAnsible(ctx, name) // which runs it
 		}
 	}
 	return opt.read(ctx, file, name)
@@ -87,8 +80,8 @@ func named(name string, missing error) (*Inventory, error) {
 	if err != nil {
 		return nil, unreadable(name, err)
 	}
-	rd.File, rd.format, rd.Lines = expressionFile, expressions, []string{name}
-	inv := rd.nodeExpressions()
+	rd.File, rd.format, rd.Lines = expressionFile, hostList, []string{name}
+	inv := rd.hostList()
 	for _, h := range inv.Hosts {
 		if slices.Contains(fileEndings(), filepath.Ext(h.Name)) {
 			return nil, noSuchFile(name, missing)

@@ -39,25 +39,28 @@ func (o Options) read(ctx context.Context, r io.Reader, path string) (*Inventory
 		rd.Add(Position{File: rd.File}, "", "larger than %d MiB: this is not an inventory", MaxSize>>20)
 		return nil, rd.Err()
 	}
-	doc := rd.recognise(data)
-	if rd.format.ofAnsible() {
-		return o.readAnsible(ctx, rd, doc, path)
+	body := rd.recognise(data)
+	if rd.format == ofAnsible {
+		return o.askAnsible(ctx, path)
 	}
-	inv := rd.read(doc)
-	if err := rd.err(); err != nil {
-		return nil, err
-	}
-	inv.Path = path
-	return inv, nil
+	return rd.finish(rd.read(data, body), path)
 }
 
-// err returns all problems of the file. If dsbuild guessed the format, the error names the guess.
-func (r *reader) err() error {
-	err := r.Err()
-	if err == nil || r.format == ownYAML || r.format == yamlFamily {
-		return err
+// finish returns an inventory, or all problems of the file. If dsbuild guessed the format, the error
+// names the guess.
+func (r *reader) finish(inv *Inventory, path string) (*Inventory, error) {
+	if inv != nil && len(inv.Hosts) == 0 && len(r.Problems) == 0 {
+		r.Add(Position{File: r.File}, "", "the inventory has no nodes")
 	}
-	return fmt.Errorf("%s: read as %s:\n%w", r.File, r.format, err)
+	err := r.Err()
+	switch {
+	case err == nil:
+		inv.Path = path
+		return inv, nil
+	case r.format == ownYAML || r.format == yamlFamily:
+		return nil, err
+	}
+	return nil, fmt.Errorf("%s: read as %s:\n%w", r.File, r.format, err)
 }
 
 func unreadable(path string, err error) *Error {
@@ -107,51 +110,44 @@ func newReader(path string) (*reader, error) {
 	}, dir: dir, home: home}, nil
 }
 
-// document is an inventory before dsbuild interprets it.
-type document struct {
-	text  []byte
-	lines []string
-	body  ast.Node // the parsed YAML; nil if it has a syntax error
-}
-
-// recognise detects the format of the file, and parses it if it is YAML.
-func (r *reader) recognise(data []byte) document {
+// recognise detects the format of the file, and returns the parsed document if it is YAML without a
+// syntax error.
+func (r *reader) recognise(data []byte) ast.Node {
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))
 	if !utf8.Valid(data) || bytes.IndexByte(data, 0) >= 0 {
 		r.Add(Position{File: r.File}, "", "not UTF-8 text: this is not an inventory")
-		return document{}
+		return nil
 	}
-	doc := document{text: data, lines: strings.Split(string(data), "\n")}
-	r.Lines = doc.lines
+	r.Lines = strings.Split(string(data), "\n")
 	ext := filepath.Ext(r.File)
-	r.format = guess(doc.lines, slices.Contains([]string{".yaml", ".yml", ".json"}, ext))
-	switch {
-	case r.format == yamlFamily && ansible.IsList(string(data)):
-		r.format, r.Lines = ansibleList, nil // no excerpts: the list is one line with all secrets
-	case r.format == yamlFamily:
-		if doc.body = r.parse(data); doc.body != nil {
-			r.format = yamlFormat(doc.body)
-		}
+	r.format = guess(r.Lines, slices.Contains([]string{".yaml", ".yml", ".json"}, ext))
+	if r.format != yamlFamily {
+		return nil
 	}
-	return doc
+	if ansible.IsList(string(data)) {
+		r.format, r.Lines = ansibleList, nil // no excerpts: the list is one line with all secrets
+		return nil
+	}
+	body := r.parse(data)
+	if body != nil {
+		r.format = yamlFormat(body)
+	}
+	return body
 }
 
-// read interprets a document in the detected format.
-func (r *reader) read(doc document) *Inventory {
-	var inv *Inventory
+// read interprets the file in the detected format.
+func (r *reader) read(data []byte, body ast.Node) *Inventory {
 	switch r.format {
 	case ownYAML:
-		return r.inventory(doc.body)
+		return r.inventory(body)
 	case hostfile:
-		inv = r.hostfile()
-	case expressions:
-		inv = r.nodeExpressions()
+		return r.hostfile()
+	case hostList:
+		return r.hostList()
 	case ansibleList:
-		inv = r.fromAnsible(ansible.ReadList(r.File, doc.text, &r.List))
-	default:
-		return nil // a problem is recorded
+		return r.fromAnsible(ansible.ReadList(r.File, data, &r.List))
 	}
-	return r.withNodes(inv)
+	return nil // a problem is recorded
 }
 
 // textLines yields the lines that are neither empty nor comments, without the space around them, each
@@ -171,32 +167,19 @@ func (r *reader) textLines() iter.Seq2[Position, string] {
 	}
 }
 
-// withNodes returns an inventory, and records a problem if it is empty.
-func (r *reader) withNodes(inv *Inventory) *Inventory {
-	if len(inv.Hosts) == 0 && len(r.Problems) == 0 {
-		r.Add(Position{File: r.File}, "", "the inventory has no nodes")
-	}
-	return inv
-}
-
 // maxSigns bounds the punctuation characters of YAML in a file: each costs the parser hundreds of
 // bytes. 100,000 nodes with four keys each have half as many.
 const maxSigns = 2_000_000
 
-// countAny counts the bytes of data that are in signs.
-func countAny(data []byte, signs string) int {
-	n := 0
-	for _, c := range data {
-		if strings.IndexByte(signs, c) >= 0 {
-			n++
-		}
-	}
-	return n
-}
-
 // parse parses YAML. It returns nil if the YAML has a mistake.
 func (r *reader) parse(data []byte) ast.Node {
-	if bytes.Count(data, []byte("\n"))+countAny(data, ",:[]{}\"'&*") > maxSigns {
+	signs := 0
+	for _, c := range data {
+		if strings.IndexByte("\n,:[]{}\"'&*", c) >= 0 {
+			signs++
+		}
+	}
+	if signs > maxSigns {
 		r.Add(Position{File: r.File}, "give nodes as ranges: gpu[01-16]", "too many entries")
 		return nil
 	}

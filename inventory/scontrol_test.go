@@ -42,8 +42,7 @@ func scontrol(t *testing.T) func(args ...string) ([]string, error) {
 	}
 }
 
-// Expressions stand for the names that Slurm says they stand for, in its order,
-// and what dsbuild writes Slurm reads.
+// Expressions stand for the names that Slurm says they stand for, in its order.
 func TestExpressionsAsSlurm(t *testing.T) {
 	show := scontrol(t)
 	random := rand.New(rand.NewPCG(3, 4))
@@ -56,15 +55,6 @@ func TestExpressionsAsSlurm(t *testing.T) {
 		want, err := show("hostnames", expr)
 		if err != nil || !slices.Equal(got, want) {
 			t.Errorf("%s: %v, Slurm has %v, %v", expr, got, want, err)
-		}
-		// A node that is given twice is none of an inventory's.
-		slices.Sort(got)
-		got = slices.Compact(got)
-		text, _ := write(t, read(t, "nodes: [{hosts: '"+strings.Join(got, ",")+"'}]"), "slurm")
-		again, err := show("hostnames", strings.TrimSpace(text))
-		slices.Sort(again)
-		if err != nil || !slices.Equal(again, got) {
-			t.Errorf("%s is written as %s, which for Slurm is %v, %v", expr, text, again, err)
 		}
 	}
 	// What makes no sense makes none to Slurm either, and what has text behind

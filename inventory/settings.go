@@ -27,7 +27,7 @@ type settings struct {
 	sudo                                                  optional[string] // "": no sudo
 	port, slots                                           optional[int]
 	execPrefix                                            optional[[]string]
-	groups                                                []string
+	sshArgs, groups                                       []string
 	env                                                   map[string]string
 	envs                                                  optional[[]environment]
 }
@@ -53,6 +53,7 @@ func (s settings) over(base settings) settings {
 		slots:        s.slots.or(base.slots),
 		execPrefix:   s.execPrefix.or(base.execPrefix),
 		envs:         s.envs.or(base.envs),
+		sshArgs:      base.sshArgs,
 		groups:       slices.Clone(base.groups),
 	}
 	have := make(map[string]bool, len(base.groups)+len(s.groups))
@@ -78,7 +79,7 @@ const maxHeld = 5_000_000
 
 // size returns how much of maxHeld the Hosts of one node use.
 func (s settings) size() int {
-	one := 1 + len(s.env) + len(s.groups) + len(s.execPrefix.value)
+	one := 1 + len(s.sshArgs) + len(s.env) + len(s.groups) + len(s.execPrefix.value)
 	if len(s.envs.value) == 0 {
 		return one
 	}
@@ -100,6 +101,7 @@ func (s settings) host(name string, at Position) Host {
 		Sudo:         s.sudo.value,
 		IdentityFile: s.identityFile.value,
 		ProxyJump:    s.proxyJump.value,
+		SSHArgs:      s.sshArgs,
 		Groups:       slices.Clone(s.groups),
 		Python:       s.python.or(some(defaultPython)).value,
 		Env:          maps.Clone(s.env),

@@ -4,7 +4,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,8 +15,7 @@ import (
 )
 
 // Where ansible-inventory is installed, dsbuild reads what only it can: variables
-// of other files, what is encrypted, programs, folders. And it reads back what
-// dsbuild writes.
+// of other files, what is encrypted, programs, folders.
 func TestFullFleetAnsibleInventory(t *testing.T) {
 	ansible, err := python.Environment(t.Context(), python.EnvironmentOptions{Packages: []string{python.Ansible}, Log: func(line string) { t.Log(line) }})
 	if err != nil {
@@ -88,15 +86,7 @@ func TestFullFleetAnsibleInventory(t *testing.T) {
 	if _, said := nodes(2, "single"); !strings.Contains(said, "cpu1: ansible_user is encrypted") {
 		t.Errorf("a single value: %s", said)
 	}
-	// What is written is the same to Ansible, whatever has no place elsewhere.
-	own, _ := nodes(0, "hosts", "--json")
-	ini, _ := nodes(0, "hosts", "--to", "ansible")
-	write("again/hosts.ini", ini, 0o600)
-	again, _ := nodes(0, "again/hosts.ini", "--json")
-	if a, b := withoutPlaces(t, own), withoutPlaces(t, again); a != b {
-		t.Errorf("was\n%s\nis\n%s\nwritten\n%s", a, b, ini)
-	}
-	t.Log("result: group_vars, host_vars, a vault, a dynamic inventory and a folder are read by way of ansible-inventory; what --to ansible writes it reads back")
+	t.Log("result: group_vars, host_vars, a vault, a dynamic inventory and a folder are read by way of ansible-inventory")
 }
 
 func mustBeTable(t *testing.T, table string, want [][]string) {
@@ -108,23 +98,4 @@ func mustBeTable(t *testing.T, table string, want [][]string) {
 	if len(got) == 0 || !slices.EqualFunc(got[1:], want, slices.Equal) {
 		t.Errorf("got\n%s\nwant %v", table, want)
 	}
-}
-
-// withoutPlaces is the document of nodes --json without where the nodes stand,
-// in the order of their names.
-func withoutPlaces(t *testing.T, text string) string {
-	t.Helper()
-	var doc nodesDocument
-	if err := json.Unmarshal([]byte(text), &doc); err != nil {
-		t.Fatal(err)
-	}
-	for i := range doc.Nodes {
-		doc.Nodes[i].Position = ""
-	}
-	slices.SortFunc(doc.Nodes, func(a, b nodeEntry) int { return strings.Compare(a.Name, b.Name) })
-	out, err := json.MarshalIndent(doc, "", " ")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(out)
 }

@@ -16,16 +16,16 @@ import (
 	"github.com/dsbuild/dsbuild/internal/testkit/python"
 )
 
-// Real nodes are reached whatever the notation of the inventory: what one that
-// was written for Ansible says is enough, and where hostfiles and node
-// expressions say no more than names, ~/.ssh/config does.
+// Real nodes are reached whatever the notation of the inventory: what Ansible's variables say is enough,
+// a jump host's ProxyCommand among them, and where hostfiles and node expressions say no more than
+// names, ~/.ssh/config does.
 func TestFormatsReachRealNodes(t *testing.T) {
 	fleet := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.FakeTorch})
 	ansible, err := python.Environment(t.Context(), python.EnvironmentOptions{Packages: []string{python.Ansible}, Log: func(line string) { t.Log(line) }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("PATH", filepath.Join(ansible, "bin")+":"+os.Getenv("PATH")) // ansible-inventory reads what dsbuild wrote for Ansible
+	t.Setenv("PATH", filepath.Join(ansible, "bin")+":"+os.Getenv("PATH")) 
 	home := t.TempDir()
 	write := func(name, text string) {
 		t.Helper()
@@ -57,11 +57,18 @@ func TestFormatsReachRealNodes(t *testing.T) {
 	if !strings.Contains(want, "node2 differs torch \""+nodes.FakeTorchVersion) {
 		t.Fatalf("got %s", want)
 	}
-	for _, notation := range []string{"ansible", "yaml"} {
-		text, _ := program(t, home, 0, "nodes", fleet.Inventory, "--to", notation)
-		write("inventory."+notation, text)
-		if got := verify("inventory." + notation); got != want {
-			t.Errorf("%s: got\n%s\nwant\n%s\nwritten\n%s", notation, got, want, text)
+	ini := "[gpu]\n"
+	for _, n := range fleet.Nodes {
+		ini += fmt.Sprintf("%s ansible_host=%s ansible_port=%d dsbuild_python=%s\n", n.Name, n.Address, n.Port, n.Python)
+	}
+	ini += fmt.Sprintf("[gpu:vars]\nansible_user=%s\nansible_ssh_private_key_file=%s\nansible_password=hunter2\n", fleet.User, fleet.IdentityFile)
+	args := "-o UserKnownHostsFile=" + fleet.KnownHosts
+	jump := fmt.Sprintf(`-o ProxyCommand="ssh -F none -i %s -o UserKnownHostsFile=%s -p %d -W %%h:%%p -q %s@%s"`,
+		fleet.IdentityFile, fleet.KnownHosts, fleet.Nodes[0].Port, fleet.User, fleet.Nodes[0].Address)
+	for name, more := range map[string]string{"direct.ini": "", "behind.ini": " " + jump} {
+		write(name, ini+"ansible_ssh_common_args="+args+more+"\n")
+		if got := verify(name); got != want {
+			t.Errorf("%s: got\n%s\nwant\n%s", name, got, want)
 		}
 	}
 

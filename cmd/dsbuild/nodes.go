@@ -24,33 +24,33 @@ func newNodesCommand(a *app) *cobra.Command {
 	var opts nodesOptions
 	cmd := &cobra.Command{
 		Use:   "nodes INVENTORY",
-		Short: "List the nodes of an inventory, or convert it",
+		Short: "List the nodes of an inventory, or write a hostfile",
 		Long: `List the nodes of an inventory, each with its address, user and other settings of its
 connection. dsbuild contacts no node.
 
 INVENTORY is, for this command and all others, a file, - for standard input, a Slurm
 node expression such as gpu[01-16],cpu1, or a Slurm partition as slurm:NAME (slurm: is
-the default partition). A file is dsbuild's own YAML, a DeepSpeed hostfile, an Ansible
-inventory, or the output of ansible-inventory --list. The format is detected from the
-content. dsbuild reads Ansible's files, folders and dynamic inventories with
-ansible-inventory; without it, dsbuild reads plain INI files.
+the default partition). A file is dsbuild's own YAML, a DeepSpeed hostfile, a list of
+hosts, an Ansible inventory, or the output of ansible-inventory --list. The format is
+detected from the content. dsbuild reads Ansible's inventories with ansible-inventory.
 
-With --to dsbuild writes the nodes in another format: hostfile for DeepSpeed, slurm for
-Slurm, ansible for Ansible (INI), yaml for dsbuild. It names the settings that the
-format cannot hold.`,
+With --to hostfile dsbuild writes a hostfile for DeepSpeed. It names the settings that
+a hostfile cannot hold.`,
 		Example: `  dsbuild nodes inventory.yaml
   dsbuild nodes inventory.yaml --limit 'a100,!gpu[03-04]' --json
-  dsbuild nodes hosts.ini --to yaml > inventory.yaml
-  dsbuild nodes slurm:gpu --to yaml
-  dsbuild nodes "$SLURM_JOB_NODELIST" --to ansible`,
+  dsbuild nodes hosts.ini --to hostfile > hostfile
+  dsbuild nodes slurm:gpu`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.inventory = args[0]
 			if cmd.Flags().Changed("to") {
-				if opts.to == "json" {
-					return usageErrorf(cmd.CommandPath(), "--to json: --json prints JSON; --to takes one of %s", strings.Join(inventory.Writers(), ", "))
+				if instead := map[string]string{
+					"json": "--json prints JSON", "yaml": "--json prints all settings; docs/nodes.md has the keys of the YAML",
+					"ansible": "--json prints all settings, as a program can read them", "slurm": "scontrol show hostlist folds names",
+				}[opts.to]; instead != "" {
+					return usageErrorf(cmd.CommandPath(), "--to %s: %s; --to takes hostfile", opts.to, instead)
 				}
-				if err := oneOf(cmd.CommandPath(), "to", opts.to, inventory.Writers()...); err != nil {
+				if err := oneOf(cmd.CommandPath(), "to", opts.to, "hostfile"); err != nil {
 					return err
 				}
 			}
@@ -58,7 +58,7 @@ format cannot hold.`,
 		},
 	}
 	addLimitFlag(cmd, &opts.limit)
-	cmd.Flags().StringVar(&opts.to, "to", "", "write the inventory as `"+strings.Join(inventory.Writers(), "|")+"`")
+	cmd.Flags().StringVar(&opts.to, "to", "", "write the inventory as a `hostfile`")
 	cmd.Flags().BoolVar(&opts.json, "json", false, "print one JSON document")
 	flagsExclude(cmd, "json", "to", "both decide the format")
 	return cmd
@@ -110,7 +110,7 @@ func runNodes(ctx context.Context, a *app, opts nodesOptions) error {
 	}
 	switch {
 	case opts.to != "":
-		return printConverted(a, inv, opts.to)
+		return printHostfile(a, inv)
 	case opts.json:
 		return ui.JSON(a.stdout, newNodesDocument(inv))
 	}
@@ -125,10 +125,9 @@ func runNodes(ctx context.Context, a *app, opts nodesOptions) error {
 	return ui.Table(a.stdout, []string{"NAME", "ADDRESS", "PORT", "USER", "PYTHON", "GROUPS"}, rows)
 }
 
-// printConverted prints the inventory in another notation, and names the values that it cannot
-// hold.
-func printConverted(a *app, inv *inventory.Inventory, notation string) error {
-	text, lost, err := inv.Write(notation)
+// printHostfile prints the inventory as a hostfile, and names the settings that it cannot hold.
+func printHostfile(a *app, inv *inventory.Inventory) error {
+	text, lost, err := inv.Hostfile()
 	if err != nil {
 		return err
 	}
@@ -153,7 +152,7 @@ func printConverted(a *app, inv *inventory.Inventory, notation string) error {
 		if f.Names != "" {
 			of = " for " + f.Names
 		}
-		a.reporter.Note("not written%s: %s (--to %s cannot hold it)", of, f.Text, notation)
+		a.reporter.Note("not written%s: %s (a hostfile cannot hold it)", of, f.Text)
 	}
 	return nil
 }
@@ -181,6 +180,7 @@ type nodeEntry struct {
 	Sudo         string            `json:"sudo,omitempty"`
 	IdentityFile string            `json:"identity_file,omitempty"`
 	ProxyJump    string            `json:"proxy_jump,omitempty"`
+	SSHArgs      []string          `json:"ssh_args,omitempty"`
 	Groups       []string          `json:"groups"`
 	Python       string            `json:"python"`
 	Env          map[string]string `json:"env,omitempty"`

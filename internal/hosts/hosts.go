@@ -25,7 +25,7 @@ func Target(h inventory.Host, knownHosts string) (remote.Target, error) {
 	if err != nil {
 		return remote.Target{}, err
 	}
-	t := remote.Target{Name: h.Name, Node: h.Node, Address: h.Address, Port: h.Port, User: h.User, Sudo: h.Sudo, Jump: jump}
+	t := remote.Target{Name: h.Name, Node: h.Node, Address: h.Address, Port: h.Port, User: h.User, Sudo: h.Sudo, Jump: jump, SSHArgs: h.SSHArgs}
 	if h.IdentityFile != "" {
 		t.IdentityFiles = []string{h.IdentityFile}
 	}

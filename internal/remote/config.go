@@ -27,102 +27,40 @@ const NoConfig = "none"
 // clientConfig is the OpenSSH client configuration. dsbuild does not parse it but asks ssh for the
 // result (ssh -G).
 type clientConfig struct {
-	file   string // "" means the user's and the system's files
-	note   func(string)
+	file   string        // "" means the user's and the system's files
 	asking chan struct{} // limits how many ssh -G run at once
 	ticket func() bool   // whether Kerberos has a ticket
-
-	once sync.Once
-	ssh  string // path of ssh; "" if ssh need not be asked
+	ssh    func() string // returns the path of ssh, "" if there is none
 
 	mu   sync.Mutex
 	said map[string]settings // results by the arguments of ssh -G; nodes share jump hosts
 }
 
 func newClientConfig(file string, note func(string)) *clientConfig {
+	c := &clientConfig{file: file, ticket: sync.OnceValue(hasTicket), said: map[string]settings{}}
 	// Each ssh -G is a process that ends right after its start, so one for each CPU may run.
-	return &clientConfig{file: file, note: note, asking: make(chan struct{}, max(4, runtime.GOMAXPROCS(0))), ticket: sync.OnceValue(hasTicket), said: map[string]settings{}}
+	c.asking = make(chan struct{}, max(4, runtime.GOMAXPROCS(0)))
+	c.ssh = sync.OnceValue(func() string {
+		program, err := exec.LookPath("ssh")
+		if ignored := c.own(); err != nil && ignored != "" {
+			note(ignored + " was not read: there is no ssh on PATH to evaluate it. dsbuild uses only the inventory")
+		}
+		return program
+	})
+	return c
 }
 
-// load finds out whether dsbuild has to ask ssh at all. If the inventory holds every setting, and
-// the system's configuration is as shipped, no process is needed.
-func (c *clientConfig) load() {
-	var files []string
-	switch c.file {
-	case NoConfig:
-		return
-	case "":
-		if home, err := os.UserHomeDir(); err == nil {
-			files = append(files, filepath.Join(home, ".ssh", "config"))
-		}
-		files = append(files, filepath.Join(os.ExpandEnv(systemSSH), "ssh_config"))
-	default:
-		files = []string{c.file}
+// own returns the file that holds the user's own configuration, or "" if it does not exist.
+func (c *clientConfig) own() string {
+	file := c.file
+	if file == "" {
+		home, _ := os.UserHomeDir()
+		file = filepath.Join(home, ".ssh", "config")
 	}
-	said := slices.IndexFunc(files, func(f string) bool { return c.matters(f, 0) })
-	if said < 0 {
-		return
+	if !exists(file) {
+		return ""
 	}
-	program, err := exec.LookPath("ssh")
-	if err != nil {
-		c.note(files[said] + " was not read: there is no ssh on PATH to evaluate it. dsbuild uses only the inventory")
-		return
-	}
-	c.ssh = program
-}
-
-// wantedSettings are the keys that dsbuild uses; docs/nodes.md lists them.
-var wantedSettings = []string{
-	"hostname", "port", "user", "identityfile", "certificatefile", "identitiesonly", "identityagent",
-	"proxyjump", "proxycommand", "userknownhostsfile", "globalknownhostsfile", "knownhostscommand", "hostkeyalias",
-	"controlpath", "batchmode", "passwordauthentication", "kbdinteractiveauthentication", "challengeresponseauthentication",
-	"pkcs11provider", "hostbasedauthentication", "gssapiauthentication", "canonicalizehostname",
-}
-
-// matters reports whether a file, or a file that it includes, has a line with a key that dsbuild
-// uses. Distributions turn GSSAPIAuthentication on for everybody, so that key counts only if the
-// user has a Kerberos ticket.
-func (c *clientConfig) matters(file string, depth int) bool {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return !errors.Is(err, os.ErrNotExist) // ssh reports the problem with the file
-	}
-	for line := range strings.Lines(string(text)) {
-		line = strings.TrimSpace(line)
-		end := strings.IndexAny(line, " \t=")
-		if end < 0 {
-			continue
-		}
-		key, value := strings.ToLower(line[:end]), strings.TrimLeft(line[end:], " \t=")
-		switch {
-		case key == "include" && depth < 16: // ssh's own limit on the depth
-			if slices.ContainsFunc(included(file, value), func(f string) bool { return c.matters(f, depth+1) }) {
-				return true
-			}
-		case key == "gssapiauthentication" && !c.ticket():
-		case slices.Contains(wantedSettings, key):
-			return true
-		}
-	}
-	return false
-}
-
-// included returns the files that an Include line in file names.
-func included(file, value string) []string {
-	var all []string
-	for _, pattern := range words(value) {
-		pattern = expand(pattern, tokens{})
-		if !filepath.IsAbs(pattern) {
-			dir := filepath.Dir(file)
-			if home, err := os.UserHomeDir(); err == nil && !strings.HasPrefix(dir, os.ExpandEnv(systemSSH)) {
-				dir = filepath.Join(home, ".ssh")
-			}
-			pattern = filepath.Join(dir, pattern)
-		}
-		found, _ := filepath.Glob(pattern)
-		all = append(all, found...)
-	}
-	return all
+	return file
 }
 
 // settings holds all values of each key for one host. For most keys only the first value counts.
@@ -166,17 +104,22 @@ func (c *clientConfig) flags() []string {
 	}
 	home, err := os.UserHomeDir()
 	account, other := user.Current()
-	if own := filepath.Join(home, ".ssh", "config"); err == nil && other == nil && account.HomeDir != home && exists(own) {
+	if own := c.own(); err == nil && other == nil && account.HomeDir != home && own != "" {
 		return []string{"-F", own}
 	}
 	return nil
 }
 
-// lookup returns the settings for t under the name alias. It passes the inventory's port and user
-// to ssh -G, so that Match lines see them.
+// lookup returns the settings for t under the name alias. It passes the inventory's port, user and
+// arguments to ssh -G, so that Match lines see them.
 func (c *clientConfig) lookup(ctx context.Context, alias string, t Target) (settings, error) {
-	c.once.Do(c.load)
-	if c.ssh == "" {
+	if c.file == NoConfig && len(t.SSHArgs) == 0 {
+		return settings{}, nil
+	}
+	if c.ssh() == "" {
+		if len(t.SSHArgs) > 0 {
+			return nil, hint.With(fmt.Errorf("%s has arguments of ssh (%s), and there is no ssh on PATH to evaluate them", alias, strings.Join(t.SSHArgs, " ")), "install the OpenSSH client")
+		}
 		return settings{}, nil
 	}
 	args := append([]string{"-G"}, c.flags()...)
@@ -186,7 +129,7 @@ func (c *clientConfig) lookup(ctx context.Context, alias string, t Target) (sett
 	if t.User != "" {
 		args = append(args, option("User", t.User)...)
 	}
-	args = append(args, "--", alias)
+	args = append(append(args, t.SSHArgs...), "--", alias)
 	key := fmt.Sprintf("%q", args)
 	c.mu.Lock()
 	s, known := c.said[key]
@@ -213,7 +156,7 @@ func (c *clientConfig) ask(ctx context.Context, alias string, args []string) (se
 	}
 	limited, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
-	cmd := exec.CommandContext(limited, c.ssh, args...)
+	cmd := exec.CommandContext(limited, c.ssh(), args...)
 	cmd.WaitDelay = time.Second // a child of ssh may hold its output open
 	out, err := cmd.Output()
 	switch {
@@ -222,7 +165,7 @@ func (c *clientConfig) ask(ctx context.Context, alias string, args []string) (se
 	case limited.Err() != nil:
 		return nil, hint.With(fmt.Errorf("ssh -G %s did not end within %s", Quote(alias), askLimit), "a Match exec in ~/.ssh/config may hang")
 	case err != nil:
-		return nil, hint.With(fmt.Errorf("ssh cannot read its configuration: %s", complaint(err)), "try: ssh -G %s", Quote(alias))
+		return nil, hint.With(fmt.Errorf("on this machine, ssh cannot read its configuration: %s", complaint(err)), "correct it, and try: ssh -G %s", Quote(alias))
 	}
 	s := settings{}
 	for line := range bytes.Lines(out) {
@@ -251,10 +194,16 @@ func (s settings) forgetDefaults() {
 	}
 }
 
-// complaint returns the last stderr line of a failed program, or err's text.
+// atLine matches a message of ssh that names the file and the line of a mistake.
+var atLine = regexp.MustCompile(`(?m)^.+[: ]line \d+: .+$`)
+
+// complaint returns the message of a failed ssh that names a line, or else its last one, or err's text.
 func complaint(err error) string {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
+		if line := atLine.Find(exit.Stderr); line != nil {
+			return strings.TrimSpace(string(line))
+		}
 		if last := lastLine(string(exit.Stderr)); last != "" {
 			return last
 		}
@@ -292,7 +241,7 @@ func (d *SSH) resolve(ctx context.Context, t Target, depth int) (Target, error) 
 	}
 	set, err := d.config.lookup(ctx, alias, t)
 	if err != nil {
-		return t, fmt.Errorf("looking up %s: %w", alias, err)
+		return t, err
 	}
 	if err := fillLogin(&t, alias, set); err != nil {
 		return t, err
@@ -410,19 +359,6 @@ func expandAll(files []string, names tokens) []string {
 		if !strings.EqualFold(f, "none") {
 			list = append(list, expand(f, names))
 		}
-	}
-	return list
-}
-
-// words splits a value at spaces outside double quotes.
-func words(s string) []string {
-	var list []string
-	for i, part := range strings.Split(s, `"`) {
-		if i%2 == 1 {
-			list = append(list, part)
-			continue
-		}
-		list = append(list, strings.Fields(part)...)
 	}
 	return list
 }

@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
@@ -168,12 +169,61 @@ func TestResolveMatch(t *testing.T) {
 	}
 }
 
-func TestResolveSaysWhatSSHSays(t *testing.T) {
+// A mistake in the configuration of this machine is told with its file and line, at once and not as
+// the node's fault.
+func TestBrokenConfiguration(t *testing.T) {
 	needSSH(t)
-	d := configured(t, "Match nonsense\n User x\n")
-	_, err := d.Resolve(t.Context(), remote.Target{Address: "gpu1"})
-	if err == nil || !strings.Contains(err.Error(), "ssh cannot read its configuration: ") || !strings.Contains(hint.Of(err), "ssh -G 'gpu1'") {
-		t.Errorf("got %v, hint %q", err, hint.Of(err))
+	included := write(t, "more", "\n\nFoo bar\n")
+	for text, want := range map[string]string{
+		"Match nonsense\n User x\n":        ` line 1: Bad Match condition$`,
+		"Host *\n Foo bar\n":               `: line 2: Bad configuration option: foo$`,
+		"Include " + included + "\n":       included + `: line 3: Bad configuration option: foo$`,
+		"Host *\n ProxyCommand=\nPort 1\n": ` line 2: `,
+	} {
+		s := sshtest.Start(t, sshtest.Options{})
+		for _, way := range []remote.Client{remote.Auto, remote.OpenSSH} {
+			configured(t, "")
+			d := remote.NewSSH(remote.Options{Config: write(t, "config", text), AgentSocket: "none", Client: way})
+			begin := time.Now()
+			_, err := d.Dial(t.Context(), s.Target())
+			if err == nil || errors.Is(err, remote.ErrDial) || !regexp.MustCompile(`^on this machine, ssh cannot read its configuration: .*`+want).MatchString(err.Error()) {
+				t.Errorf("%q: got %v, want the line", text, err)
+			}
+			if took := time.Since(begin); took > 5*time.Second || !strings.Contains(hint.Of(err), "ssh -G '"+s.Address+"'") {
+				t.Errorf("%q: after %s, with the hint %q", text, took, hint.Of(err))
+			}
+		}
+	}
+}
+
+// Arguments of ssh mean what they mean to ssh: they go before its configuration, and after what the
+// inventory says in its own keys.
+func TestSSHArguments(t *testing.T) {
+	needSSH(t)
+	s := sshtest.Start(t, sshtest.Options{})
+	other := write(t, "other", "Host gpu1\n HostName "+s.Address+"\n Port 1\n User by-file\n")
+	d := configured(t, "Host gpu1\n HostName gpu1.invalid\n User by-config\n")
+	args := []string{"-F", other, "-p", strconv.Itoa(s.Port), "-i", s.IdentityFile, "-o", "UserKnownHostsFile=" + s.KnownHosts, "-l", "by-args"}
+	target := remote.Target{Name: "gpu1", User: s.Target().User, SSHArgs: args}
+	dial(t, d, target)
+	target.User = ""
+	got, err := d.Resolve(t.Context(), target)
+	if err != nil || got.User != "by-args" || got.Port != s.Port || got.Address != s.Address {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	target.SSHArgs = []string{"-o", "ProxyJump=ops@gate:2022"}
+	got, err = d.Resolve(t.Context(), target)
+	if err != nil || len(got.Jump) != 1 || got.Jump[0].User != "ops" || got.Jump[0].Address != "gate" || got.Jump[0].Port != 2022 {
+		t.Errorf("got the jump hosts %+v, %v", got.Jump, err)
+	}
+	target.SSHArgs = []string{"-o", "Nonsense=1"}
+	if _, err := d.Resolve(t.Context(), target); err == nil || !strings.Contains(err.Error(), "Bad configuration option: nonsense") {
+		t.Errorf("got %v, want ssh's own message", err)
+	}
+	t.Setenv("PATH", t.TempDir())
+	target.SSHArgs = args
+	if _, err := configured(t, "").Resolve(t.Context(), target); err == nil || !strings.Contains(err.Error(), "no ssh on PATH") || hint.Of(err) == "" {
+		t.Errorf("without ssh: got %v", err)
 	}
 }
 
@@ -191,41 +241,6 @@ func TestResolveWithoutSSH(t *testing.T) {
 	}
 	if want := file + " was not read: there is no ssh on PATH to evaluate it. dsbuild uses only the inventory"; strings.Join(said, "|") != want {
 		t.Errorf("said %q", said)
-	}
-}
-
-// A configuration without relevant settings starts no process: a missing one, an empty one, or
-// the shipped one.
-func TestResolveAsksNobody(t *testing.T) {
-	dir := t.TempDir()
-	mark := filepath.Join(dir, "asked")
-	if err := os.WriteFile(filepath.Join(dir, "ssh"), []byte("#!/bin/sh\necho asked >>"+mark+"\necho user by-config\n"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	more := write(t, "50-redhat.conf", "Match final all\n Include /etc/crypto-policies/back-ends/none.config\n GSSAPIAuthentication yes\n ForwardX11Trusted yes\n SendEnv LANG\n")
-	for _, path := range []string{dir + ":/nowhere", dir + ":" + ticket(t, 1), dir + ":" + ticket(t, 0)} {
-		t.Setenv("PATH", path+":"+os.Getenv("PATH"))
-		for _, text := range []string{"", "# User x\n\n", "Host *\n    SendEnv LANG LC_*\n    HashKnownHosts yes\n    GSSAPIAuthentication yes\nInclude " + more + "\n"} {
-			os.Remove(mark)
-			got, err := configured(t, text).Resolve(t.Context(), remote.Target{Address: "gpu1"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			asks := strings.Contains(text, "GSSAPI") && strings.Contains(path, "klist-0")
-			if _, err := os.Stat(mark); (err == nil) != asks || (got.User == "by-config") != asks {
-				t.Errorf("PATH %s, %q: asked %t, user %s", path, text, err == nil, got.User)
-			}
-		}
-	}
-	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-	for _, text := range []string{"User\tx\n", "HostName=10.0.0.1\n", "Host *\n\tproxycommand nc %h %p\n", "Include " + write(t, "more", "IdentityFile ~/.ssh/site\n") + "\n"} {
-		os.Remove(mark)
-		if _, err := configured(t, text).Resolve(t.Context(), remote.Target{Address: "gpu1"}); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := os.Stat(mark); err != nil {
-			t.Errorf("%q: not asked", text)
-		}
 	}
 }
 

@@ -15,8 +15,8 @@ func newJumps() *sharedConns[*sshConn] { return newSharedConns[*sshConn](0, isFi
 func jumpKey(chain []Target) string {
 	var b strings.Builder
 	for _, t := range chain {
-		fmt.Fprintf(&b, "%s %q %q %q %t %q %q %q %t %t %t %q\x00", loginName(t), t.IdentityFiles, t.KnownHosts,
-			t.CertificateFiles, t.IdentitiesOnly, t.Agent, t.HostKeyAlias, t.ControlPaths, t.BatchMode, t.NoPassword, t.NoInteractive, t.proxyCommand)
+		fmt.Fprintf(&b, "%s %q %q %q %t %q %q %q %t %t %t %q %q\x00", loginName(t), t.IdentityFiles, t.KnownHosts,
+			t.CertificateFiles, t.IdentitiesOnly, t.Agent, t.HostKeyAlias, t.ControlPaths, t.BatchMode, t.NoPassword, t.NoInteractive, t.proxyCommand, t.SSHArgs)
 	}
 	return b.String()
 }

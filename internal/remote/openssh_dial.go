@@ -248,7 +248,7 @@ func (a *attempt) args(socket string) []string {
 	case t.proxyCommand == "":
 		add("ProxyCommand", "none")
 	}
-	return append(args, "--", t.word())
+	return append(append(args, t.SSHArgs...), "--", t.word())
 }
 
 // trustArgs returns the options for the known_hosts files.

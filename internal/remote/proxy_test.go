@@ -46,6 +46,20 @@ func TestConformanceProxyCommand(t *testing.T) {
 	})
 }
 
+// The ProxyCommand of an argument, as in ansible_ssh_common_args, has options of its own.
+func TestProxyCommandOfArguments(t *testing.T) {
+	needSSH(t)
+	f := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.NoPython})
+	bastion, target := f.Nodes[0], fleetTarget(f, 1)
+	command := fmt.Sprintf("ssh -F none -i %s -o UserKnownHostsFile=%s -p %d -W %%h:%%p %s@%s", f.IdentityFile, f.KnownHosts, bastion.Port, f.User, bastion.Address)
+	target.SSHArgs = []string{"-o", "ControlMaster=auto", "-o", "ProxyCommand=" + command}
+	c := dial(t, remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none"}), target)
+	o, _, err := output(t, c, remote.Command{Argv: []string{"sh", "-c", "echo $HOME $SSH_CONNECTION"}})
+	if err != nil || !strings.HasPrefix(o, f.Nodes[1].Home+" "+bastion.Address+" ") {
+		t.Errorf("got %q, %v; want the home of the second node, reached from the first", o, err)
+	}
+}
+
 func TestProxyCommandFails(t *testing.T) {
 	needSSH(t)
 	for command, want := range map[string]string{

@@ -40,6 +40,9 @@ type Target struct {
 	KnownHosts []string
 	// Jump are the jump hosts, the nearest first.
 	Jump []Target
+	// SSHArgs are further arguments of ssh (-F, -i, -J, -l, -o, -p) that say how to connect. The fields
+	// above go before them, and they go before the client configuration.
+	SSHArgs []string
 
 	// Sudo is the user that runs every command and writes every file on the node, for dialers with
 	// sudo; "" means the login user.

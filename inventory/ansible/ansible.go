@@ -1,56 +1,272 @@
-// Package ansible reads the output of ansible-inventory --list, and plain Ansible
-// inventories in INI. It returns the hosts with their groups and variables;
-// package inventory gives the variables a meaning.
+// Package ansible reads the output of ansible-inventory --list. It returns the hosts with their groups
+// and variables; package inventory gives the variables a meaning.
 //
-// Of the variables it keeps those that begin with ansible_ or dsbuild_. Templates
-// are not evaluated, and nothing is decrypted.
+// Of the variables it keeps those that begin with ansible_ or dsbuild_, and slots. Templates are not
+// evaluated, and nothing is decrypted.
 package ansible
 
 import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
 )
 
-// MaxHosts bounds how many hosts an inventory may have.
-const MaxHosts = 100_000
+const (
+	// MaxHosts bounds how many hosts an inventory may have.
+	MaxHosts = 100_000
+	// maxWork bounds the memberships of hosts and groups in groups and in the groups above those.
+	maxWork = 2_000_000
+)
 
-// maxWork bounds the expansion of an inventory: memberships of hosts in groups, and variables of
-// groups for their hosts.
-const maxWork = 2_000_000
-
-// Inventory holds hosts in the order in which Ansible lists them.
-type Inventory struct {
-	Hosts []Host
-}
-
-// Host is one host with its own variables and those of its groups.
+// Host is one host with its variables, which include those of its groups.
 type Host struct {
 	Name string
-	// Groups are its groups and the groups that contain those, without "all" and
-	// "ungrouped".
+	// Groups are its groups and the groups that contain those, without "all" and "ungrouped".
 	Groups []string
-	// Vars are its variables. It may share them with other hosts.
-	Vars map[string]Var
-	// At is the place of its first mention.
-	At diagnostic.Position
-}
-
-// Var is a variable.
-type Var struct {
-	// Value is a string, an int64, a float64, a bool, nil, a []any, a
+	// Vars are its variables. A value is a string, an int64, a float64, a bool, nil, a []any, a
 	// map[string]any or Secret.
-	Value any
-	At    diagnostic.Position
+	Vars map[string]any
 }
 
 // Secret stands for an encrypted value.
 type Secret struct{}
 
-// kept reports whether dsbuild needs a variable.
-func kept(name string) bool {
-	return strings.HasPrefix(name, "ansible_") || strings.HasPrefix(name, "dsbuild_")
-}
-
 // IsTemplate reports whether Ansible would evaluate s where it is used.
 func IsTemplate(s string) bool { return strings.Contains(s, "{{") || strings.Contains(s, "{%") }
+
+// kept reports whether dsbuild needs a variable. The variable slots is what hostfiles call it.
+func kept(name string) bool {
+	return strings.HasPrefix(name, "ansible_") || strings.HasPrefix(name, "dsbuild_") || name == "slots"
+}
+
+// IsList reports whether text looks like the output of ansible-inventory --list: a JSON object
+// with "_meta".
+func IsList(text string) bool {
+	if !strings.HasPrefix(strings.TrimSpace(text), "{") {
+		return false
+	}
+	var top map[string]json.RawMessage
+	return json.Unmarshal([]byte(text), &top) == nil && top["_meta"] != nil
+}
+
+// group is a group of the list.
+type group struct {
+	Hosts    []string       `json:"hosts"`
+	Children []string       `json:"children"`
+	Vars     map[string]any `json:"vars"`
+
+	parents []string // the groups that contain it
+	above   []string // all groups that contain it or one of its parents, without "all"
+}
+
+// ReadList reads the output of ansible-inventory --list. It returns the hosts in the order in which
+// Ansible lists them: group by group, breadth first from "all". The output has no line numbers: each
+// problem is reported for the whole file.
+func ReadList(file string, text []byte, wrong *diagnostic.List) []Host {
+	l := list{List: wrong, at: diagnostic.Position{File: file}, groups: map[string]*group{}}
+	var top map[string]json.RawMessage
+	if err := json.Unmarshal(text, &top); err != nil {
+		l.Add(l.at, "", "not a JSON object: %v", err)
+		return nil
+	}
+	var meta struct {
+		Vars map[string]map[string]any `json:"hostvars"`
+	}
+	if err := decode(top["_meta"], &meta); err != nil {
+		l.Add(l.at, "", "_meta: %v", err)
+		return nil
+	}
+	delete(top, "_meta")
+	for _, name := range slices.Sorted(maps.Keys(top)) {
+		l.addGroup(name, top[name])
+	}
+	hosts := l.hosts(meta.Vars)
+	if len(hosts) > MaxHosts {
+		l.Add(l.at, "", "more than %d hosts", MaxHosts)
+		return nil
+	}
+	return hosts
+}
+
+// list holds the groups of one list.
+type list struct {
+	*diagnostic.List
+	at     diagnostic.Position
+	groups map[string]*group
+	work   int // of maxWork
+}
+
+// addGroup reads a group. Programs of dynamic inventories print variables of groups and plain lists
+// of hosts; the output of ansible-inventory has neither.
+func (l *list) addGroup(name string, text json.RawMessage) {
+	g := &group{}
+	if err := decode(text, g); err != nil {
+		l.Add(l.at, "", "group %s: %v", strconv.Quote(diagnostic.Clip(name)), err)
+		return
+	}
+	for variable := range g.Vars {
+		if kept(variable) {
+			l.Add(l.at, "give dsbuild the inventory itself, or the output of ansible-inventory -i INVENTORY --list",
+				"group %s has variables of its own: this is not what ansible-inventory --list prints", strconv.Quote(diagnostic.Clip(name)))
+			break
+		}
+	}
+	l.groups[name] = g
+}
+
+// hosts returns all hosts: first those of the groups, in Ansible's order, then those that only have
+// variables.
+func (l *list) hosts(vars map[string]map[string]any) []Host {
+	order := l.walk()
+	groups := map[string][]string{}
+	var names []string
+	for _, name := range order {
+		g := l.groups[name]
+		if len(g.Hosts) > 0 {
+			l.findAbove(g)
+		}
+		for _, h := range g.Hosts {
+			if groups[h] == nil {
+				names = append(names, h)
+			}
+			groups[h] = append(groups[h], name)
+			l.work += 1 + len(g.above)
+		}
+		if l.work > maxWork {
+			l.Add(l.at, "", "there are too many hosts and groups")
+			return nil
+		}
+	}
+	for _, h := range slices.Sorted(maps.Keys(vars)) {
+		if groups[h] == nil {
+			names = append(names, h)
+		}
+	}
+	place := make(map[string]int, len(order))
+	for i, name := range order {
+		place[name] = i
+	}
+	all := make([]Host, len(names))
+	for i, h := range names {
+		all[i] = Host{Name: h, Groups: l.groupsOf(groups[h], place), Vars: keptOf(vars[h])}
+	}
+	return all
+}
+
+// walk returns the names of all groups in Ansible's order, and notes the parents of each.
+func (l *list) walk() []string {
+	var order []string
+	seen := map[string]bool{}
+	add := func(name string) {
+		if !seen[name] && l.groups[name] != nil {
+			seen[name] = true
+			order = append(order, name)
+		}
+	}
+	visit := func(from int) {
+		for i := from; i < len(order); i++ {
+			for _, child := range l.groups[order[i]].Children {
+				add(child)
+				if c := l.groups[child]; c != nil {
+					c.parents = append(c.parents, order[i])
+				}
+			}
+		}
+	}
+	add("all")
+	visit(0)
+	for _, name := range slices.Sorted(maps.Keys(l.groups)) { // a group that no other contains is a part of "all"
+		next := len(order)
+		add(name)
+		visit(next)
+	}
+	return order
+}
+
+// findAbove finds all groups above a group.
+func (l *list) findAbove(g *group) {
+	seen := map[string]bool{"all": true}
+	add := func(parents []string) {
+		l.work += len(parents)
+		for _, p := range parents {
+			if !seen[p] {
+				seen[p] = true
+				g.above = append(g.above, p)
+			}
+		}
+	}
+	add(g.parents)
+	for i := 0; i < len(g.above) && l.work <= maxWork; i++ {
+		add(l.groups[g.above[i]].parents)
+	}
+}
+
+// groupsOf returns groups and all groups that contain them, in Ansible's order.
+func (l *list) groupsOf(names []string, place map[string]int) []string {
+	var all []string
+	for _, name := range names {
+		all = append(append(all, name), l.groups[name].above...)
+	}
+	slices.SortFunc(all, func(a, b string) int { return place[a] - place[b] })
+	return slices.DeleteFunc(slices.Compact(all), func(g string) bool { return g == "all" || g == "ungrouped" })
+}
+
+// keptOf returns the variables that dsbuild needs.
+func keptOf(vars map[string]any) map[string]any {
+	some := map[string]any{}
+	for name, value := range vars {
+		if kept(name) {
+			some[name] = plain(value)
+		}
+	}
+	return some
+}
+
+// decode reads JSON and keeps whole numbers whole. A nil raw leaves to unchanged.
+func decode(raw json.RawMessage, to any) error {
+	if raw == nil {
+		return nil
+	}
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber()
+	if err := dec.Decode(to); err != nil {
+		return fmt.Errorf("not as expected: %w", err)
+	}
+	return nil
+}
+
+// plain turns JSON numbers and Ansible's marks into the values of Host.Vars.
+func plain(v any) any {
+	switch v := v.(type) {
+	case json.Number:
+		if n, err := v.Int64(); err == nil {
+			return n
+		}
+		f, err := v.Float64()
+		if err != nil {
+			return v.String()
+		}
+		return f
+	case []any:
+		for i := range v {
+			v[i] = plain(v[i])
+		}
+	case map[string]any:
+		if text, ok := v["__ansible_unsafe"].(string); ok && len(v) == 1 {
+			return text
+		}
+		if _, ok := v["__ansible_vault"]; ok && len(v) == 1 {
+			return Secret{}
+		}
+		for k := range v {
+			v[k] = plain(v[k])
+		}
+	}
+	return v
+}
