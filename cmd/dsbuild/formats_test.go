@@ -25,7 +25,7 @@ func TestFormatsReachRealNodes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("PATH", filepath.Join(ansible, "bin")+":"+os.Getenv("PATH")) 
+	t.Setenv("PATH", filepath.Join(ansible, "bin")+":"+os.Getenv("PATH"))
 	home := t.TempDir()
 	write := func(name, text string) {
 		t.Helper()

@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/internal/testkit/python"
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/testkit/python"
 	"github.com/dsbuild/dsbuild/inventory/ansible"
 )
 
