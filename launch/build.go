@@ -238,13 +238,22 @@ func (b *builder) decideProcesses() {
 		j.Procs = max(j.GPUs, 1)
 	}
 	j.GPUsKnown = b.isSet("gpus") || j.Slots || j.Procs > 1
-	if j.CPUs == 0 {
+	if j.CPUs > 0 {
+		return
+	}
+	switch {
+	case j.Kind == JAX:
+		j.CPUs = max(j.GPUs/j.Procs, 1) + 2
+	case j.Offloads():
+		j.CPUs = 8*j.Procs + 2
+	default:
 		j.CPUs = j.Procs + 2
-		if j.Kind == JAX {
-			j.CPUs = max(j.GPUs/j.Procs, 1) + 2
-		}
 	}
 }
+
+// Offloads reports whether the optimizer runs on the CPU, which one core for each process would
+// slow down many times.
+func (j *Job) Offloads() bool { return j.DS.Offload == "cpu" || j.DS.Offload == "nvme" }
 
 // usualGPUs is the default number of GPUs per node: those of a usual server, four in
 // the guides' script, one in a container.
@@ -397,8 +406,12 @@ var (
 // checkHosts refuses hosts that a node's script cannot name.
 func (b *builder) checkHosts() {
 	j := b.job
-	if strings.HasPrefix(j.Python, "-") {
+	switch words := strings.Fields(j.Python); {
+	case strings.HasPrefix(j.Python, "-"):
 		b.addProblem(b.said["python"], "give a path on the nodes, or the name of a command", "the interpreter is %q, which looks like an option", j.Python)
+	case len(words) > 1 && classifyFirstWord(words[0]) != pythonFile:
+		b.addProblem(b.said["python"], "name the interpreter of the environment, such as --python .venv/bin/python",
+			"the interpreter is %q, which is a command with arguments", j.Python)
 	}
 	if len(j.Hosts) == 0 {
 		return

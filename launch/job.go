@@ -113,8 +113,10 @@ type Job struct {
 type SizeSettings struct {
 	Nodes Nodes
 	GPUs  int // of each node
-	Procs int // processes of each node
-	CPUs  int // of each task: all processes of a node under torchrun, one under JAX
+	// GPUType is the type of the GPUs in Slurm's words, as in gpu:h100:8; "" for any.
+	GPUType string
+	Procs   int // processes of each node
+	CPUs    int // of each task: all processes of a node under torchrun, one under JAX
 
 	// ProcsSaid: the user gave the number of processes; else it follows from the
 	// GPUs that the launcher finds on a node.
@@ -141,7 +143,7 @@ type RendezvousSettings struct {
 type ProgramSettings struct {
 	Env       []Var
 	NCCLDebug string
-	Setup     string // a shell line
+	Setup     []string // shell lines
 	WorkDir   string
 	Python    string
 	Script    string
@@ -160,10 +162,12 @@ type ContainerSettings struct {
 type SlurmSettings struct {
 	SlurmForm string // job or workers
 
-	Time, Partition, Account, QOS, Nodelist, Log string
+	Time, Partition, Account, QOS, Nodelist, Constraint, Mem, Log string
 
-	Requeue   bool   // put the job back into the queue after a preemption
-	Container string // pyxis or apptainer; "" for none
+	Exclusive bool     // no other job on the nodes
+	Sbatch    []string // further options of sbatch, as the user wrote them
+	Requeue   bool     // put the job back into the queue after a preemption
+	Container string   // pyxis or apptainer; "" for none
 }
 
 // K8sSettings are the options of a job on Kubernetes.

@@ -165,6 +165,12 @@ func TestJobMistakes(t *testing.T) {
 		{Slurm, "slurm-form=workers nodes=2 rendezvous=static", "one-node jobs have no fixed ranks"},
 		{Slurm, "rendezvous=etcd", "must be one of static, c10d"},
 		{Slurm, "port=80", "--port 80: must be a number from 1024 to 65535"},
+		{Torchrun, "gpus=h100:8", "only a job of Slurm names the type of its GPUs"},
+		{Slurm, "gpus=h100:", "--gpus h100:: must be a number from 0 to 64"},
+		{Slurm, "mem=200GB", "--mem 200GB: must be a size such as 200G, or 0"},
+		{Slurm, "sbatch=--time=1:00", "dsbuild sets that itself"},
+		{Slurm, "sbatch=-C", "must be a long option"},
+		{Slurm, "constraint=a#b", "--constraint a#b: must be"},
 		{Slurm, "name=$(id)", "--name $(id): must be letters"},
 		{Slurm, "partition=a;b", "--partition a;b: must be names"},
 		{Slurm, "nodelist=a`b", "--nodelist a`b: must be"},
@@ -316,4 +322,46 @@ func FuzzJob(f *testing.F) {
 			t.Fatalf("%#v", err)
 		}
 	})
+}
+
+// Every setup line runs, and each stops the job if it fails.
+func TestSetupLines(t *testing.T) {
+	j, err := made(t, Slurm, "setup: [module load cuda, source env/bin/activate]\n", nil, "train.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := j.Render()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"{\nmodule load cuda\n} || {", "{\nsource env/bin/activate\n} || {"} {
+		if !strings.Contains(files[0].Text, want) {
+			t.Errorf("%s has no %q:\n%s", files[0].Name, want, files[0].Text)
+		}
+	}
+}
+
+// An optimizer on the CPU gets more than one thread in each process.
+func TestOffloadHasCPUs(t *testing.T) {
+	for _, c := range []struct {
+		flags []string
+		want  int
+	}{{[]string{"zero=3"}, 10}, {[]string{"zero=3", "offload=cpu"}, 66}, {[]string{"zero=3", "offload=cpu", "cpus=32"}, 32}} {
+		if j, err := made(t, Slurm, "", c.flags, "train.py"); err != nil || j.CPUs != c.want {
+			t.Errorf("%q: %d CPUs, want %d (%v)", c.flags, j.CPUs, c.want, err)
+		}
+	}
+}
+
+// The interpreter is one word, and the hint of a command names what to give instead.
+func TestInterpreterIsNoCommand(t *testing.T) {
+	_, err := made(t, Torchrun, "", []string{"python=uv run python"}, "train.py")
+	var wrong *Error
+	if !errors.As(err, &wrong) || !strings.Contains(err.Error(), `the interpreter is "uv run python", which is a command`) || !strings.Contains(wrong.Hint(), ".venv/bin/python") {
+		t.Errorf("%v, want a refusal that names .venv/bin/python", err)
+	}
+	_, err = made(t, Torchrun, "", nil, "uv", "run", "train.py")
+	if !errors.As(err, &wrong) || !strings.Contains(wrong.Hint(), "--python .venv/bin/python") {
+		t.Errorf("hint %q, want it to name --python .venv/bin/python", wrong.Hint())
+	}
 }

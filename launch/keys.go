@@ -71,9 +71,9 @@ func sizeKeys() []Key {
 		{Name: "name", Placeholder: "NAME", Help: "name of the job (default: train)", set: matchingText(`[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?`, "letters, digits, '.', '_' and '-', 63 at most", func(j *Job) *string { return &j.Name })},
 		{Name: "preset", Placeholder: "SIZE", Help: "small (2 nodes x 8 GPUs), medium (4 x 8) or large (8 x 8)", set: setPreset},
 		{Name: "nodes", Placeholder: "N|MIN:MAX", Help: "number of nodes, or minimum and maximum of an elastic job (default: those of the inventory, or 1)", set: setNodes},
-		{Name: "gpus", Placeholder: "N", Help: "GPUs of each node; 0 for none", set: numberBetween(0, 64, func(j *Job) *int { return &j.GPUs })},
+		{Name: "gpus", Placeholder: "N", Help: "GPUs of each node; 0 for none. For Slurm also with their type: h100:8", set: setGPUs},
 		{Name: "procs", Placeholder: "N", Help: "processes of each node (default: one for each GPU; under JAX one)", set: numberBetween(1, 1024, func(j *Job) *int { return &j.Procs })},
-		{Name: "cpus", Placeholder: "N", Help: "CPUs of each task (default: one for each process, plus two)", Kinds: []Kind{Slurm, JAX, AIStation, K8s}, set: numberBetween(1, 4096, func(j *Job) *int { return &j.CPUs })},
+		{Name: "cpus", Placeholder: "N", Help: "CPUs of each task (default: one for each process, plus two; with --offload eight for each)", Kinds: []Kind{Slurm, JAX, AIStation, K8s}, set: numberBetween(1, 4096, func(j *Job) *int { return &j.CPUs })},
 	}
 }
 
@@ -97,6 +97,10 @@ func slurmKeys() []Key {
 		{Name: "account", Placeholder: "NAME", Help: "account to charge (default: the user's)", Kinds: bySlurm(), set: matchingText(words, "a name", func(j *Job) *string { return &j.Account })},
 		{Name: "qos", Placeholder: "NAME", Help: "quality of service (default: the account's)", Kinds: bySlurm(), set: matchingText(words, "a name", func(j *Job) *string { return &j.QOS })},
 		{Name: "nodelist", Placeholder: "NODES", Help: "use these nodes, in Slurm's syntax: gpu[01-04]", Kinds: bySlurm(), set: matchingText(`[A-Za-z0-9_.,\[\]-]+`, "a node expression such as gpu[01-04]", func(j *Job) *string { return &j.Nodelist })},
+		{Name: "constraint", Placeholder: "FEATURES", Help: "only nodes with these features, in Slurm's syntax: h100&ib", Kinds: bySlurm(), set: matchingText(`[A-Za-z0-9_.,:&|*()\[\]=-]{1,200}`, "features joined by & or |, such as h100&ib", func(j *Job) *string { return &j.Constraint })},
+		{Name: "mem", Placeholder: "SIZE", Help: "memory of each node, such as 200G; 0 for all of it (default: the cluster's)", Kinds: bySlurm(), set: matchingText(`[0-9]{1,9}[KMGT]?`, "a size such as 200G, or 0", func(j *Job) *string { return &j.Mem })},
+		{Name: "exclusive", Help: "no other job on the nodes", Kinds: bySlurm(), kind: yesNo, set: yesNoValue(func(j *Job) *bool { return &j.Exclusive })},
+		{Name: "sbatch", Placeholder: "OPTION", Help: "one more option of sbatch, such as --sbatch=--mail-type=END", Kinds: bySlurm(), kind: list, set: setSbatch},
 		{Name: "requeue", Help: "put the job back into the queue after a preemption or a lost node; the program must load its last checkpoint (default: the cluster's setting)", Kinds: bySlurm(), kind: yesNo, set: yesNoValue(func(j *Job) *bool { return &j.Requeue })},
 		{Name: "container", Placeholder: "HOW", Help: "run the program in --image on the nodes: pyxis (srun --container-image) or apptainer", Kinds: bySlurm(), set: oneOf(func(j *Job) *string { return &j.Container }, "pyxis", "apptainer")},
 		{Name: "log", Placeholder: "FILE", Help: "file of the output, with Slurm's %x, %j, %N (default: %x-%j.out)", Kinds: bySlurm(), set: matchingText(`[A-Za-z0-9_./%+@=:,-]{1,500}`, "a path without spaces and quotes", func(j *Job) *string { return &j.Log })},
@@ -107,7 +111,7 @@ func programKeys() []Key {
 	return []Key{
 		{Name: "env", Placeholder: "NAME[=VALUE]", Help: "variable of the job; without a value, taken from the environment that starts the job", kind: variables, set: setEnv},
 		{Name: "nccl-debug", Placeholder: "LEVEL", Help: "set NCCL_DEBUG: info, warn, trace, version (default: not set)", set: oneOf(func(j *Job) *string { return &j.NCCLDebug }, "version", "warn", "info", "trace")},
-		{Name: "setup", Placeholder: "LINE", Help: "shell line run before the job (module load …, source …/activate)", Kinds: onNodes(), set: setSetup},
+		{Name: "setup", Placeholder: "LINE", Help: "shell line run before the job (module load …, source …/activate)", Kinds: onNodes(), kind: list, set: setSetup},
 		{Name: "workdir", Placeholder: "DIR", Help: "working folder of the script (default: the folder where you start it; the home folder on nodes that --submit reaches over SSH)", set: anyLine(func(j *Job) *string { return &j.WorkDir })},
 		{Name: "python", Placeholder: "PYTHON", Help: "interpreter on the nodes (default: the inventory's, or the one on PATH)", set: anyLine(func(j *Job) *string { return &j.Python })},
 	}
@@ -245,10 +249,55 @@ func setNodes(b *builder, s Setting) {
 	}
 }
 
+// setGPUs accepts the number of GPUs, for Slurm also with their type: h100:8.
+func setGPUs(b *builder, s Setting) {
+	kind, number, typed := strings.Cut(s.text(), ":")
+	if !typed {
+		kind, number = "", s.text()
+	}
+	n, err := strconv.Atoi(number)
+	switch {
+	case typed && !slices.Contains(bySlurm(), b.job.Kind):
+		b.refuse(s, "write "+s.form(number), "only a job of Slurm names the type of its GPUs")
+	case err != nil || n < 0 || n > 64 || typed && (n == 0 || !gpuType.MatchString(kind)):
+		b.refuse(s, "", "must be a number from 0 to 64")
+	default:
+		b.job.GPUs, b.job.GPUType = n, kind
+	}
+}
+
+// gpuType is a type of gres.conf.
+var gpuType = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,60}$`)
+
+// setSbatch accepts options of sbatch for which dsbuild has no key.
+func setSbatch(b *builder, s Setting) {
+	b.job.Sbatch = nil
+	for _, w := range s.Words {
+		option := Setting{Key: s.Key, Words: []Word{w}, At: s.At}
+		name, value, _ := strings.Cut(w.Text, "=")
+		own := SbatchFlag(strings.TrimPrefix(name, "--"))
+		switch {
+		case !sbatchOption.MatchString(w.Text):
+			b.refuse(option, "", "must be a long option with = before its value, such as --mail-type=END")
+		case own == "":
+			b.job.Sbatch = append(b.job.Sbatch, w.Text)
+		case value == "":
+			b.refuse(option, "use --"+own, "dsbuild sets that itself")
+		default:
+			b.refuse(option, "use --"+own+" "+shellWord(value), "dsbuild sets that itself")
+		}
+	}
+}
+
+var sbatchOption = regexp.MustCompile(`^--[a-z][a-z0-9-]*(=[^\x00-\x1f]{1,500})?$`)
+
 // setSetup accepts shell code. It is the user's own, as in an inventory.
 func setSetup(b *builder, s Setting) {
-	if b.oneLine(s) {
-		b.job.Setup = s.text()
+	b.job.Setup = nil
+	for _, w := range s.Words {
+		if b.oneLine(Setting{Key: s.Key, Words: []Word{w}, At: s.At}) {
+			b.job.Setup = append(b.job.Setup, w.Text)
+		}
 	}
 }
 

@@ -68,9 +68,9 @@ func (b *builder) checkScript() {
 		return
 	}
 	words := append([]string{script}, b.job.Args...)
-	if fields := strings.Fields(script); len(fields) > 1 && (classifyFirstWord(fields[0]) != notPython || strings.HasPrefix(fields[1], "-")) {
+	if fields := strings.Fields(script); len(fields) > 1 && (classifyFirstWord(fields[0]) != pythonFile || strings.HasPrefix(fields[1], "-")) {
 		words = append(fields, b.job.Args...) // a whole line in one word
-		if classifyFirstWord(fields[0]) == notPython {
+		if classifyFirstWord(fields[0]) == pythonFile {
 			b.addProblem(said, "give each word by itself: "+exampleOf(words), "the script is %q: pass each argument as a separate word", script)
 			return
 		}
@@ -96,7 +96,7 @@ func (b *builder) checkScript() {
 type firstWord int
 
 const (
-	notPython   firstWord = iota // none of the others: dsbuild takes it for a Python file
+	pythonFile  firstWord = iota // none of the others: dsbuild takes it for a Python file
 	interpreter                  // python train.py
 	launcher                     // torchrun train.py
 	shell                        // bash run.sh, ./run.sh, env, sudo
@@ -135,7 +135,7 @@ func classifyFirstWord(word string) firstWord {
 	case otherFile.MatchString(name):
 		return other
 	}
-	return notPython
+	return pythonFile
 }
 
 // interpreterHint shows the command without its interpreter and its options.
@@ -153,7 +153,7 @@ func interpreterHint(words []string) string {
 	if len(rest) > 1 && rest[0] == "-m" && classifyFirstWord(rest[1]) == launcher {
 		return "name the Python program that it starts, as in: -- train.py --epochs 3"
 	}
-	if len(rest) == 0 || rest[0] == "-m" && len(rest) == 1 || rest[0] != "-m" && classifyFirstWord(rest[0]) != notPython {
+	if len(rest) == 0 || rest[0] == "-m" && len(rest) == 1 || rest[0] != "-m" && classifyFirstWord(rest[0]) != pythonFile {
 		rest = []string{"train.py"}
 	}
 	hint := "leave it out: " + exampleOf(rest)
@@ -166,14 +166,17 @@ func interpreterHint(words []string) string {
 // programHint asks for the program behind a launcher or a shell, and shows it if the
 // command names one.
 func programHint(kind Kind, words []string) string {
-	at := slices.IndexFunc(words, func(w string) bool { return strings.HasSuffix(w, ".py") && classifyFirstWord(w) == notPython })
+	at := slices.IndexFunc(words, func(w string) bool { return strings.HasSuffix(w, ".py") && classifyFirstWord(w) == pythonFile })
 	hint := "name the Python program that it starts"
 	if at >= 0 {
 		hint += ": " + exampleOf(words[at:])
 	} else {
 		hint += ", as in: -- train.py --epochs 3"
 	}
-	if classifyFirstWord(words[0]) == shell && slices.Contains(onNodes(), kind) {
+	switch {
+	case slices.Contains([]string{"uv", "uvx", "poetry", "pipenv", "pdm", "hatch"}, path.Base(words[0])):
+		hint += "; --python .venv/bin/python runs it in the project's environment"
+	case classifyFirstWord(words[0]) == shell && slices.Contains(onNodes(), kind):
 		hint += "; --setup is for a shell line before it"
 	}
 	return hint

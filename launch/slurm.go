@@ -2,8 +2,34 @@ package launch
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 )
+
+// SbatchFlag names the flag of dsbuild that stands for an option of sbatch; "" without one. Both are
+// without their dashes.
+func SbatchFlag(option string) string {
+	same := []string{"nodes", "time", "partition", "account", "qos", "nodelist", "constraint", "mem", "exclusive", "requeue"}
+	switch {
+	case slices.Contains(same, option):
+		return option
+	case option == "job-name":
+		return "name"
+	case option == "gres" || option == "gpus" || option == "gpus-per-node":
+		return "gpus"
+	case option == "ntasks" || option == "ntasks-per-node":
+		return "procs"
+	case option == "cpus-per-task":
+		return "cpus"
+	case option == "output" || option == "error":
+		return "log"
+	case option == "chdir":
+		return "workdir"
+	case option == "export":
+		return "env"
+	}
+	return ""
+}
 
 // Batch holds the files of a rendering that Slurm runs.
 type Batch struct {

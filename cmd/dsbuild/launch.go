@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -59,10 +60,13 @@ type launchOptions struct {
 	command   []string        // script and arguments
 }
 
+// programUse is the use of a command that takes a program and its arguments.
+const programUse = " [flags] -- SCRIPT [ARGS...]"
+
 func newLaunchKindCommand(a *app, kind launch.KindInfo) *cobra.Command {
 	opts := launchOptions{kind: kind.Kind}
 	cmd := &cobra.Command{
-		Use:   string(kind.Kind) + " [flags] -- SCRIPT [ARGS...]",
+		Use:   string(kind.Kind) + programUse,
 		Short: "Render " + kind.About,
 		Long: `Render ` + kind.About + `.
 The result is printed, several files each with a heading, or written to the folder
@@ -169,6 +173,12 @@ func runLaunch(ctx context.Context, a *app, opts launchOptions) error {
 	job, err := launch.New(request)
 	if err != nil {
 		return err
+	}
+	if job.BySlurm() && slices.Contains([]string{".log", ".out", ".err"}, filepath.Ext(opts.out)) {
+		return &usageError{
+			err:     fmt.Errorf("-o %s: dsbuild would write the script there", opts.out),
+			command: "dsbuild launch " + string(opts.kind), hint: "--log " + opts.out + " names the file for the job's output",
+		}
 	}
 	files, err := job.Render()
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/launch"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -105,6 +106,10 @@ func didYouMean(what string) string { return "did you mean '" + what + "'?" }
 // meantFlag names the flag that an unknown one may stand for. args are those of dsbuild.
 func meantFlag(cmd *cobra.Command, unknown *pflag.NotExistError, args []string) string {
 	name := unknown.GetSpecifiedName()
+	if program := slices.IndexFunc(args, func(word string) bool { return strings.HasSuffix(word, ".py") }); program >= 0 &&
+		strings.HasSuffix(cmd.Use, programUse) && !slices.Contains(args[:program], "--") {
+		return "put -- before the program: -- " + strings.Join(args[program:], " ")
+	}
 	if letters, _, _ := strings.Cut(unknown.GetSpecifiedShortnames(), "="); letters != "" {
 		if len(letters) > 1 && cmd.Flags().Lookup(letters) != nil {
 			return "did you mean --" + letters + "?"
@@ -119,6 +124,12 @@ func meantFlag(cmd *cobra.Command, unknown *pflag.NotExistError, args []string) 
 	})
 	if near := diagnostic.Nearest(name, names); near != "" {
 		return "did you mean --" + near + "?"
+	}
+	if own := launch.SbatchFlag(name); own != "" && slices.Contains(names, own) {
+		return "did you mean --" + own + "?"
+	}
+	if slices.Contains(names, "sbatch") && name != "" {
+		return "--sbatch=--" + name + " passes an option of sbatch on"
 	}
 	var others []string
 	for _, other := range allCommands(cmd.Root()) {

@@ -173,7 +173,7 @@ func (c *jobRun) orderFor(m *member) order {
 		o.Files = append(o.Files, orderFile{f.Name, f.Text})
 	}
 	// A setup line may change the folder and PATH; a prefix may change everything.
-	o.Look = j.Setup == "" && (m.Host == nil || m.Host.Setup == "" && len(m.Host.ExecPrefix) == 0)
+	o.Look = len(j.Setup) == 0 && (m.Host == nil || m.Host.Setup == "" && len(m.Host.ExecPrefix) == 0)
 	if m == c.members[0] && len(c.members) > 1 {
 		o.Port = j.Port
 	}

@@ -77,7 +77,7 @@ func rendezvousRules() []Rule {
 	}, {
 		ID: "c10d-with-node-rank", Severity: Warning,
 		Title: "a node rank is given to the c10d rendezvous",
-		Why:   "c10d ignores it and assigns ranks as nodes arrive, so rank 0 may run on another node",
+		Why:   "c10d ignores it and gives ranks by the order of the nodes' addresses, so rank 0 may run on another node",
 		Fix:   "remove --node-rank, or use the static rendezvous: --master-addr, --master-port and --node-rank without --rdzv-backend.",
 		check: c10dWithNodeRank,
 	}, {
