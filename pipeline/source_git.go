@@ -20,6 +20,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -38,7 +39,6 @@ var (
 	scpLike  = regexp.MustCompile(`^([A-Za-z0-9._-]+@)?[A-Za-z0-9][A-Za-z0-9.-]*:[^-:]`)
 	goodRef  = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_./+=,%#@-]*$`)
 	hexRef   = regexp.MustCompile(`^[0-9a-f]{4,64}$`)
-	fullHash = regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
 	userinfo = regexp.MustCompile(`://\S*@`) // a password may hold a slash that nobody has quoted
 	scpUser  = regexp.MustCompile(`^[^/@:\s]+@([^/:\s]+:)`)
 )
@@ -147,18 +147,19 @@ func (g gitRef) fetchTree(ctx context.Context, clone string, root *os.Root) (com
 		return "", err
 	}
 	defer tree.Close()
-	repo, commit, err := g.fetchCommit(ctx, clone)
+	repo, err := newRepository(ctx, clone, g.url)
 	if err != nil {
+		return "", err
+	}
+	if commit, err = g.fetchCommit(ctx, repo); err != nil {
 		return "", err
 	}
 	if err := repo.refuseSubmodules(ctx, commit); err != nil {
 		return "", err
 	}
-	// Unpack the files as the commit has them, whatever this machine does with line ends.
-	err = repo.pipeGit(ctx, func(out io.Reader) error {
+	return commit, repo.pipeGit(ctx, func(out io.Reader) error {
 		return unpackTar(ctx, out, tree, func(name string) (string, error) { return name, nil })
-	}, "-c", "core.autocrlf=false", "-c", "core.eol=lf", "-c", "core.attributesFile="+os.DevNull, "archive", "--format=tar", commit)
-	return commit, err
+	}, "archive", "--format=tar", commit)
 }
 
 // refuseSubmodules refuses a commit with submodules, because it is not complete by itself.
@@ -176,36 +177,46 @@ func (r repository) refuseSubmodules(ctx context.Context, commit string) error {
 	return nil
 }
 
-// fetchCommit fetches the requested commit, with only as much history as it takes to find it.
-func (g gitRef) fetchCommit(ctx context.Context, clone string) (repository, string, error) {
-	repo, err := newRepository(ctx, clone, g.url)
-	if err != nil {
-		return repo, "", err
+// git's texts about a reference that the repository does not have, and about a connection that broke.
+var (
+	unknownName = regexp.MustCompile(`couldn't find remote ref|not our ref`)
+	brokenOff   = regexp.MustCompile(`early EOF|RPC failed|timed out|Connection reset|hung up|returned error: 5`)
+)
+
+// fetchCommit fetches the requested commit, without its history.
+func (g gitRef) fetchCommit(ctx context.Context, repo repository) (string, error) {
+	commit, err := repo.fetchOne(ctx, cmp.Or(g.ref, "HEAD"))
+	if err == nil {
+		return commit, nil
 	}
-	refs, err := repo.remoteRefs(ctx, g.ref)
-	if err != nil {
-		if owned := g.foreignOwner(err); owned != nil {
-			return repo, "", owned
-		}
-		return repo, "", hint.With(&unreachable{err},
-			"try: git ls-remote %s; dsbuild asks for no password, but uses git's credential helpers, keys and proxies", redactURL(g.url))
-	}
-	name, commit := findRef(refs, g.ref)
-	switch {
-	case name != "":
-		if _, err = repo.runGit(ctx, "fetch", "--quiet", "--depth=1", "--no-tags", "origin", name); err == nil {
-			commit, err = repo.commitOf(ctx, "FETCH_HEAD")
-		}
-		return repo, commit, err
-	case !hexRef.MatchString(g.ref):
-		return repo, "", unknownRef(g.ref, refs)
-	case fullHash.MatchString(g.ref):
-		if _, err = repo.runGit(ctx, "fetch", "--quiet", "--depth=1", "--no-tags", "origin", g.ref); err == nil {
-			commit, err = repo.commitOf(ctx, "FETCH_HEAD")
-			return repo, commit, err
+	var refs []string
+	if unknownName.MatchString(err.Error()) {
+		if refs, err = repo.remoteRefs(ctx); err == nil {
+			if commit = g.fullHash(ctx, repo.dir+".history"); commit != "" {
+				return repo.fetchOne(ctx, commit)
+			}
+			return "", unknownRef(cmp.Or(g.ref, "HEAD"), refs)
 		}
 	}
-	return g.searchCommit(ctx, repo, refs)
+	if owned := g.foreignOwner(err); owned != nil {
+		return "", owned
+	}
+	return "", hint.With(&unreachable{err},
+		"try: git ls-remote %s; dsbuild asks for no password, but uses git's credential helpers, keys and proxies", redactURL(g.url))
+}
+
+// fetchOne fetches the commit that name is at origin. If the connection breaks, it tries once more.
+func (r repository) fetchOne(ctx context.Context, name string) (commit string, err error) {
+	for range 2 {
+		_, err = r.runGit(ctx, "fetch", "--quiet", "--depth=1", "--no-tags", "origin", name)
+		if err == nil {
+			return r.commitOf(ctx, "FETCH_HEAD")
+		}
+		if !brokenOff.MatchString(err.Error()) {
+			break
+		}
+	}
+	return "", err
 }
 
 var dubiousOwner = regexp.MustCompile(`dubious ownership in repository at '([^']+)'`)
@@ -231,28 +242,14 @@ type unreachable struct{ err error }
 func (e *unreachable) Error() string { return "the repository cannot be read: " + e.err.Error() }
 func (e *unreachable) Unwrap() error { return e.err }
 
-// searchCommit finds a commit that cannot be fetched by its name: first in the history without
-// any content, then in the whole repository.
-func (g gitRef) searchCommit(ctx context.Context, repo repository, refs []remoteRef) (repository, string, error) {
-	if commit := g.fullHash(ctx, repo.dir+".history"); commit != "" {
-		if _, err := repo.runGit(ctx, "fetch", "--quiet", "--depth=1", "--no-tags", "origin", commit); err == nil {
-			return repo, commit, nil
-		}
-	}
-	if _, err := repo.runGit(ctx, "fetch", "--quiet", "--no-tags", "origin", "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"); err != nil {
-		return repo, "", err
-	}
-	commit, err := repo.commitOf(ctx, g.ref)
-	if err != nil {
-		err = unknownRef(g.ref, refs)
-	}
-	return repo, commit, err
-}
-
-// fullHash returns the hash that begins with the reference, "" if the history does not tell.
+// fullHash returns the hash of the commit whose abbreviated hash is asked for, from the history without
+// any content; "" if there is none.
 func (g gitRef) fullHash(ctx context.Context, clone string) string {
-	repo, err := newRepository(ctx, clone, g.url)
+	if !hexRef.MatchString(g.ref) {
+		return ""
+	}
 	defer os.RemoveAll(clone) //nolint:errcheck // it lies in a folder that is removed
+	repo, err := newRepository(ctx, clone, g.url)
 	if err != nil {
 		return ""
 	}
@@ -267,12 +264,12 @@ func (g gitRef) fullHash(ctx context.Context, clone string) string {
 }
 
 // unknownRef returns an error that names the tags most like ref, or branches if there are none.
-func unknownRef(ref string, refs []remoteRef) error {
+func unknownRef(ref string, refs []string) error {
 	var tags, heads []string
 	for _, r := range refs {
-		if tag, ok := strings.CutPrefix(r.name, "refs/tags/"); ok {
+		if tag, ok := strings.CutPrefix(r, "refs/tags/"); ok {
 			tags = append(tags, tag)
-		} else if head, ok := strings.CutPrefix(r.name, "refs/heads/"); ok {
+		} else if head, ok := strings.CutPrefix(r, "refs/heads/"); ok {
 			heads = append(heads, head)
 		}
 	}
@@ -298,40 +295,25 @@ func nearestNames(word string, candidates []string) []string {
 	return candidates[:min(few, len(candidates))]
 }
 
-// remoteRef is a name that a repository gives to a commit.
-type remoteRef struct{ hash, name string }
-
-// findRef returns the full name that ref means, as git itself would choose: a tag
-// before a branch.
-func findRef(refs []remoteRef, ref string) (name, commit string) {
-	for _, full := range []string{ref, "refs/tags/" + ref, "refs/heads/" + ref} {
-		if ref == "" {
-			full = "HEAD"
-		}
-		for _, r := range refs {
-			if r.name == full {
-				return r.name, r.hash
-			}
-		}
-	}
-	return "", ""
-}
-
 // repository is a git repository on this machine.
 type repository struct {
 	dir string
 	env []string
 }
 
+// rawAttributes, as $GIT_DIR/info/attributes, override the attributes that a tree brings: git writes and
+// compares the bytes of the commit, and runs no filter.
+const rawAttributes = "* -text -filter -ident -working-tree-encoding -export-subst -export-ignore\n"
+
 // newRepository makes an empty one that knows rawURL as origin. A password of the
 // URL is in a file that only this user can read, and goes to the server by git's
 // own credential helper: git has the rest of the URL on command lines, which
 // everyone on this machine sees.
 func newRepository(ctx context.Context, dir, rawURL string) (repository, error) {
-	r, err := atRepository(dir)
-	if err != nil {
-		return r, err
+	if err := needGit(); err != nil {
+		return repository{}, err
 	}
+	r := repository{dir, gitEnv(os.Environ(), userVariables)}
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return r, err
 	}
@@ -342,15 +324,18 @@ func newRepository(ctx context.Context, dir, rawURL string) (repository, error) 
 	// a command of the user's own is left alone.
 	own, _ := r.runGit(ctx, "config", "core.sshCommand") // status 1: not set
 	if os.Getenv("GIT_SSH_COMMAND") == "" && os.Getenv("GIT_SSH") == "" && len(bytes.TrimSpace(own)) == 0 {
-		r.env = append(r.env, "GIT_SSH_COMMAND=ssh -oBatchMode=yes -oConnectTimeout=30")
+		r.env = append(r.env, "GIT_SSH_COMMAND=ssh -oBatchMode=yes -oConnectTimeout=30 -oServerAliveInterval=20")
 	}
 	settings, credentials := originSettings(rawURL)
+	// Settings of the user for the end of lines or archives would change the copy.
+	settings += "[core]\n\tautocrlf = false\n\teol = lf\n\tattributesFile = " + os.DevNull + "\n[tar]\n\tumask = 0\n"
+	settings += "[http]\n\tlowSpeedLimit = 100\n\tlowSpeedTime = 60\n" // a server that sends nothing for a minute is down
 	if credentials != "" {
 		if err := os.WriteFile(filepath.Join(dir, credentialsFile), []byte(credentials), 0o600); err != nil {
 			return r, err
 		}
 	}
-	return r, appendFile(filepath.Join(dir, "config"), settings)
+	return r, errors.Join(writeNew(filepath.Join(dir, "info/attributes"), rawAttributes), appendFile(filepath.Join(dir, "config"), settings))
 }
 
 // credentialsFile lies in a repository of newRepository, the folder that git and
@@ -397,30 +382,41 @@ func appendFile(file, text string) error {
 	return errors.Join(err, f.Close())
 }
 
-// atRepository returns the repository that dir is in, if any; git must be installed.
-func atRepository(dir string) (repository, error) {
-	if _, err := exec.LookPath("git"); err != nil {
-		return repository{}, hint.With(errors.New("git is not installed"), "install git, or give a release or a source distribution")
+// writeNew writes a file, and the folder that it lies in.
+func writeNew(file, text string) error {
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return err
 	}
-	return repository{dir: dir, env: gitEnv(os.Environ())}, nil
+	return os.WriteFile(file, []byte(text), 0o600)
 }
 
-// gitEnv returns the environment for git. With it, git never asks the user, writes nothing to a
-// checkout, uses no other repository, and runs a program for a URL only if the user has allowed
-// it.
-func gitEnv(environ []string) []string {
-	own := []string{
-		"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES",
-		"GIT_COMMON_DIR", "GIT_NAMESPACE", "GIT_PREFIX", "GIT_CEILING_DIRECTORIES", "GIT_TRACE", "GIT_TRACE_CURL", "GIT_CURL_VERBOSE", "SSH_ASKPASS",
+func needGit() error {
+	if _, err := exec.LookPath("git"); err != nil {
+		return hint.With(errors.New("git is not installed"), "install git, or give a release or a source distribution")
 	}
-	env := slices.DeleteFunc(slices.Clone(environ), func(kv string) bool {
+	return nil
+}
+
+// The variables of git that it gets from the user's environment: for a repository of the network, those that
+// say how to reach it; for a checkout, none that could name a program.
+var (
+	userVariables = regexp.MustCompile(`^GIT_(SSL_|SSH|PROXY_|HTTP_|CONFIG_|ALLOW_PROTOCOL$|EXEC_PATH$)`)
+	noVariables   = regexp.MustCompile(`^GIT_EXEC_PATH$`)
+)
+
+// gitEnv returns the environment for git, with only the kept ones of its variables. With it, git never asks
+// the user, uses no repository but those that it is given, and writes nothing to a checkout.
+func gitEnv(environ []string, kept *regexp.Regexp) []string {
+	own := []string{"GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=", "SSH_ASKPASS=", "GIT_OPTIONAL_LOCKS=0", "GIT_NO_LAZY_FETCH=1", "LC_ALL=C"}
+	allowed := "GIT_ALLOW_PROTOCOL=" + strings.Join(gitSchemes(), ":") // unless the user allows others
+	env := []string{allowed}
+	for _, kv := range environ {
 		name, _, _ := strings.Cut(kv, "=")
-		return slices.Contains(own, name)
-	})
-	if os.Getenv("GIT_ALLOW_PROTOCOL") == "" {
-		env = append(env, "GIT_ALLOW_PROTOCOL="+strings.Join(gitSchemes(), ":"))
+		if !strings.HasPrefix(name, "GIT_") || kept.MatchString(name) {
+			env = append(env, kv)
+		}
 	}
-	return append(env, "GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=", "GIT_OPTIONAL_LOCKS=0", "GIT_NO_LAZY_FETCH=1", "LC_ALL=C")
+	return append(env, own...)
 }
 
 // submoduleMode begins git's line about a submodule.
@@ -445,8 +441,6 @@ func (r repository) runGit(ctx context.Context, args ...string) ([]byte, error) 
 // pipeGit runs git and passes its output to read. If both fail, it returns the error of git,
 // because the other may follow from it.
 func (r repository) pipeGit(ctx context.Context, read func(io.Reader) error, args ...string) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	cmd := exec.CommandContext(ctx, "git", args...)
 	cmd.Dir, cmd.Env = r.dir, r.env
 	withHelpers(cmd)
@@ -461,30 +455,15 @@ func (r repository) pipeGit(ctx context.Context, read func(io.Reader) error, arg
 		return fmt.Errorf("git: %w", err)
 	}
 	unread := read(stdout)
-	if unread != nil {
-		cancel() // it may wait for a reader for ever
-	}
+	_ = stdout.Close() // if git still writes, it ends
 	err = cmd.Wait()
-	if unread != nil && ctx.Err() != nil {
-		return unread
-	}
-	if err != nil {
-		return fmt.Errorf("git %s: %s", gitCommand(args), gitError(stderr.String(), err))
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil && (unread == nil || cmd.ProcessState.Exited()):
+		return fmt.Errorf("git %s: %s", args[0], gitError(stderr.String(), err))
 	}
 	return unread
-}
-
-// gitCommand returns the subcommand in the arguments of git.
-func gitCommand(args []string) string {
-	for i := 0; i < len(args); i++ {
-		switch {
-		case args[i] == "-c":
-			i++
-		case !strings.HasPrefix(args[i], "-"):
-			return args[i]
-		}
-	}
-	return ""
 }
 
 // gitError returns git's own text about its failure.
@@ -498,8 +477,7 @@ func gitError(stderr string, err error) string {
 	if len(lines) == 0 {
 		return err.Error()
 	}
-	text := strings.Join(lines[:min(len(lines), 4)], " ")
-	return text[:min(len(text), 500)]
+	return ui.Shorten(strings.Join(lines, "; "), 2000)
 }
 
 // commitOf returns the full hash of the commit that ref names here.
@@ -508,22 +486,13 @@ func (r repository) commitOf(ctx context.Context, ref string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// remoteRefs lists the names at origin: all branches and tags, and ref itself.
-func (r repository) remoteRefs(ctx context.Context, ref string) ([]remoteRef, error) {
-	args := []string{"ls-remote", "--quiet", "origin", "HEAD", "refs/heads/*", "refs/tags/*"}
-	if strings.HasPrefix(ref, "refs/") {
-		args = append(args, ref)
-	}
-	out, err := r.runGit(ctx, args...)
-	if err != nil {
-		return nil, err
-	}
-	var refs []remoteRef
+// remoteRefs lists the names of all branches and tags at origin.
+func (r repository) remoteRefs(ctx context.Context) ([]string, error) {
+	out, err := r.runGit(ctx, "ls-remote", "--quiet", "--refs", "--heads", "--tags", "origin")
+	var refs []string
 	for line := range strings.Lines(string(out)) {
-		hash, name, _ := strings.Cut(strings.TrimSpace(line), "\t")
-		if !strings.HasSuffix(name, "^{}") {
-			refs = append(refs, remoteRef{hash, name})
-		}
+		_, name, _ := strings.Cut(strings.TrimSpace(line), "\t")
+		refs = append(refs, name)
 	}
-	return refs, nil
+	return refs, err
 }

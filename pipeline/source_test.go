@@ -328,6 +328,39 @@ func TestGitArchiveDoesNotHangOnTheUsersSettings(t *testing.T) {
 	}
 }
 
+// Attributes that a commit brings change no byte of its copy, and leave nothing out.
+func TestAttributesOfACommitChangeNothing(t *testing.T) {
+	files := deepspeedFiles()
+	files[".gitattributes"] = "deepspeed/* export-subst ident\nbin/* export-ignore\nsetup.py text eol=crlf\n"
+	files["deepspeed/version.py"] = "commit = '$Format:%H$' # $Id$\n"
+	repo := newCheckout(t, files)
+	got := packed(t, mustOpen(t, "git+file://"+repo))
+	for name, text := range files {
+		if strings.HasPrefix(name, "bin/") {
+			text = "x " + text
+		}
+		if got[name] != text {
+			t.Errorf("%s has %q, want the %q of the commit", name, got[name], text)
+		}
+	}
+}
+
+// If git fails while its output is read, git says why, not the reader.
+func TestErrorOfGitIsShown(t *testing.T) {
+	dir := newCheckout(t, deepspeedFiles())
+	err := repository{dir, gitEnv(os.Environ(), noVariables)}.pipeGit(t.Context(), func(out io.Reader) error {
+		_, _ = io.Copy(io.Discard, out)
+		return errors.New("not a readable tar")
+	}, "archive", "nowhere")
+	if err == nil || !strings.Contains(err.Error(), "git archive: not a valid object name: nowhere") {
+		t.Errorf("%v, want the error of git", err)
+	}
+	err = repository{dir, gitEnv(os.Environ(), noVariables)}.pipeGit(t.Context(), func(io.Reader) error { return errors.New("a device in it") }, "archive", "HEAD")
+	if err == nil || err.Error() != "a device in it" {
+		t.Errorf("%v, want the error of the reader", err)
+	}
+}
+
 // A tracked file may be replaced by a folder: the folder's files are sources, and no submodule is missing.
 func TestFileBecameAFolder(t *testing.T) {
 	repo := newCheckout(t, deepspeedFiles())
@@ -584,7 +617,7 @@ func TestWithoutGit(t *testing.T) {
 }
 
 func TestGitIsToldToBehave(t *testing.T) {
-	env := gitEnv([]string{"HOME=/h", "GIT_DIR=/x", "GIT_TRACE_CURL=1", "GIT_SSL_CAINFO=/ca", "https_proxy=p"})
+	env := gitEnv([]string{"HOME=/h", "GIT_DIR=/x", "GIT_TRACE_CURL=1", "GIT_SSL_CAINFO=/ca", "https_proxy=p"}, userVariables)
 	for _, want := range []string{"HOME=/h", "GIT_SSL_CAINFO=/ca", "https_proxy=p", "GIT_TERMINAL_PROMPT=0", "GIT_OPTIONAL_LOCKS=0", "GIT_ALLOW_PROTOCOL=https:http:ssh:file"} {
 		if !slices.Contains(env, want) {
 			t.Errorf("%s is not in %v", want, env)

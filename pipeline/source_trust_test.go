@@ -236,6 +236,10 @@ func TestKindsOfCheckouts(t *testing.T) {
 			runGit(t, ".", "clone", "-q", origin, dir)
 			runGit(t, dir, "sparse-checkout", "set", "--cone", "--sparse-index", "deepspeed", "op_builder", "bin")
 		},
+		"partial clone": func(dir string) {
+			runGit(t, origin, "config", "uploadpack.allowFilter", "true")
+			runGit(t, ".", "clone", "-q", "--filter=blob:none", "file://"+origin, dir)
+		},
 		"branch with a slash": func(dir string) { runGit(t, ".", "clone", "-q", origin, dir); runGit(t, dir, "checkout", "-qb", "a/b") },
 		"SHA-256": func(dir string) {
 			runGit(t, ".", "init", "-q", "--object-format=sha256", writeTree(t, dir, deepspeedFiles()))
