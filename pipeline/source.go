@@ -106,30 +106,24 @@ func (p project) openSource(ctx context.Context, arg, dir string) (Source, error
 
 // finishSource checks the tree and writes the copy.
 func (p project) finishSource(ctx context.Context, s Source, t *tree, dir string) (Source, error) {
-	fail := func(err error) (Source, error) {
-		if ctx.Err() != nil {
-			return Source{}, context.Cause(ctx)
-		}
-		return Source{}, sourceError(s.Ref, err)
-	}
 	if err := t.selectFiles(p.stale); err != nil {
-		return fail(err)
+		return Source{}, sourceError(ctx, s.Ref, err)
 	}
 	name, version, err := p.check(t)
 	if err != nil {
-		return fail(err)
+		return Source{}, sourceError(ctx, s.Ref, err)
 	}
 	s.Version, s.File = version, filepath.Join(dir, name+".tar.gz")
 	if s.SHA256, err = t.packTar(ctx, name, s.File); err != nil {
-		return fail(err)
+		return Source{}, sourceError(ctx, s.Ref, err)
 	}
 	return s, nil
 }
 
 // sourceError returns err as the error of the source ref.
-func sourceError(ref string, err error) error {
-	if known := new(SourceError); errors.As(err, &known) {
-		return err
+func sourceError(ctx context.Context, ref string, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
 	return &SourceError{ref, err, ""}
 }
@@ -157,10 +151,7 @@ func (p project) openDir(ctx context.Context, path, dir string) (Source, error) 
 		err = t.walkFiles()
 	}
 	if err != nil {
-		if ctx.Err() != nil {
-			return Source{}, context.Cause(ctx)
-		}
-		return Source{}, sourceError(path, err)
+		return Source{}, sourceError(ctx, path, err)
 	}
 	return p.finishSource(ctx, s, t, dir)
 }
@@ -172,21 +163,44 @@ func (p project) openSdist(ctx context.Context, file, dir string) (Source, error
 		return Source{}, &SourceError{file, err, ""}
 	}
 	defer f.Close()
-	t, done, err := scratchTree(dir)
+	s := Source{Kind: SourceSdist, Ref: filepath.Base(file)}
+	return p.openUnpacked(ctx, &s, dir, func(root *os.Root) error {
+		return hint.Add(unpackSdist(ctx, f, root), "a source distribution is a NAME-VERSION.tar.gz with one folder NAME-VERSION")
+	})
+}
+
+// openGit copies a commit of a repository.
+func (p project) openGit(ctx context.Context, arg, dir string) (Source, error) {
+	want, err := parseGit(arg)
 	if err != nil {
 		return Source{}, err
 	}
-	defer done()
-	if err := unpackSdist(ctx, f, t.root); err != nil {
-		if ctx.Err() != nil {
-			return Source{}, context.Cause(ctx)
-		}
-		return Source{}, &SourceError{file, err, "a source distribution is a NAME-VERSION.tar.gz with one folder NAME-VERSION"}
+	s := Source{Kind: SourceGit, Ref: want.shown}
+	return p.openUnpacked(ctx, &s, dir, func(root *os.Root) (err error) {
+		s.Commit, err = want.unpackCommit(ctx, root.Name()+".git", root)
+		return err
+	})
+}
+
+// openUnpacked makes the copy of a source that unpack puts into an empty folder.
+func (p project) openUnpacked(ctx context.Context, s *Source, dir string, unpack func(*os.Root) error) (Source, error) {
+	place, err := os.MkdirTemp(dir, ".tree-")
+	if err != nil {
+		return Source{}, err
 	}
-	if err := t.walkFiles(); err != nil {
-		return Source{}, &SourceError{file, err, ""}
+	defer os.RemoveAll(place) //nolint:errcheck // the caller removes dir anyway
+	t, err := openTree(place)
+	if err != nil {
+		return Source{}, err
 	}
-	return p.finishSource(ctx, Source{Kind: SourceSdist, Ref: filepath.Base(file)}, t, dir)
+	defer t.root.Close()
+	if err = unpack(t.root); err == nil {
+		err = t.walkFiles()
+	}
+	if err != nil {
+		return Source{}, sourceError(ctx, s.Ref, err)
+	}
+	return p.finishSource(ctx, *s, t, dir)
 }
 
 // deepspeedProject is DeepSpeed's tree.

@@ -19,7 +19,6 @@ import (
 
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
 	"github.com/dsbuild/dsbuild/internal/hint"
-	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -103,50 +102,9 @@ func (g gitRef) refuseURL() string {
 	return ""
 }
 
-// openGit fetches a commit into a repository of its own and copies its tree.
-func (p project) openGit(ctx context.Context, arg, dir string) (Source, error) {
-	want, err := parseGit(arg)
-	if err != nil {
-		return Source{}, err
-	}
-	t, done, err := scratchTree(dir)
-	if err != nil {
-		return Source{}, err
-	}
-	defer done()
-	clone := filepath.Join(t.root.Name(), "clone")
-	commit, err := want.fetchTree(ctx, clone, t.root)
-	if ctx.Err() != nil {
-		return Source{}, context.Cause(ctx)
-	}
-	if err != nil {
-		return Source{}, sourceError(want.shown, err)
-	}
-	if err := os.RemoveAll(clone); err != nil {
-		return Source{}, err
-	}
-	inside, err := openTree(filepath.Join(t.root.Name(), "tree"))
-	if err != nil {
-		return Source{}, err
-	}
-	defer inside.root.Close()
-	if err := inside.walkFiles(); err != nil {
-		return Source{}, sourceError(want.shown, err)
-	}
-	return p.finishSource(ctx, Source{Kind: SourceGit, Ref: want.shown, Commit: commit}, inside, dir)
-}
-
-// fetchTree fetches the commit into the new repository clone and unpacks its files into
-// the folder "tree" of root.
-func (g gitRef) fetchTree(ctx context.Context, clone string, root *os.Root) (commit string, err error) {
-	if err := root.Mkdir("tree", 0o700); err != nil {
-		return "", err
-	}
-	tree, err := root.OpenRoot("tree")
-	if err != nil {
-		return "", err
-	}
-	defer tree.Close()
+// unpackCommit fetches the commit into a new repository, and unpacks its files into root.
+func (g gitRef) unpackCommit(ctx context.Context, clone string, root *os.Root) (commit string, err error) {
+	defer os.RemoveAll(clone) //nolint:errcheck // it lies in a folder that the caller removes
 	repo, err := newRepository(ctx, clone, g.url)
 	if err != nil {
 		return "", err
@@ -157,9 +115,8 @@ func (g gitRef) fetchTree(ctx context.Context, clone string, root *os.Root) (com
 	if err := repo.refuseSubmodules(ctx, commit); err != nil {
 		return "", err
 	}
-	return commit, repo.pipeGit(ctx, func(out io.Reader) error {
-		return unpackTar(ctx, out, tree, func(name string) (string, error) { return name, nil })
-	}, "archive", "--format=tar", commit)
+	return commit, repo.pipeGit(ctx, func(out io.Reader) error { return unpackTar(ctx, out, root) },
+		"archive", "--format=tar", "--prefix=tree/", commit)
 }
 
 // refuseSubmodules refuses a commit with submodules, because it is not complete by itself.
@@ -198,9 +155,6 @@ func (g gitRef) fetchCommit(ctx context.Context, repo repository) (string, error
 			return "", unknownRef(cmp.Or(g.ref, "HEAD"), refs)
 		}
 	}
-	if owned := g.foreignOwner(err); owned != nil {
-		return "", owned
-	}
 	return "", hint.With(&unreachable{err},
 		"try: git ls-remote %s; dsbuild asks for no password, but uses git's credential helpers, keys and proxies", redactURL(g.url))
 }
@@ -217,23 +171,6 @@ func (r repository) fetchOne(ctx context.Context, name string) (commit string, e
 		}
 	}
 	return "", err
-}
-
-var dubiousOwner = regexp.MustCompile(`dubious ownership in repository at '([^']+)'`)
-
-// foreignOwner returns the error for a repository on this machine that git does not read because
-// of its owner; nil if err is another one.
-func (g gitRef) foreignOwner(err error) error {
-	found := dubiousOwner.FindStringSubmatch(err.Error())
-	if found == nil {
-		return nil
-	}
-	allow := "git config --global --add safe.directory " + remote.Quote(found[1])
-	owned := fmt.Errorf("%s belongs to another user, and git reads it only if you allow it", found[1])
-	if dir, isCheckout := strings.CutSuffix(found[1], "/.git"); isCheckout {
-		return hint.With(owned, "give the directory itself: %s (dsbuild reads it without its settings), or allow it: %s", dir, allow)
-	}
-	return hint.With(owned, "allow it: %s", allow)
 }
 
 // unreachable is a repository that may be right, but does not answer.
@@ -263,36 +200,15 @@ func (g gitRef) fullHash(ctx context.Context, clone string) string {
 	return commit
 }
 
-// unknownRef returns an error that names the tags most like ref, or branches if there are none.
+// unknownRef returns the error for a reference that the repository does not have. refs are those that it
+// has, the newest tags first.
 func unknownRef(ref string, refs []string) error {
-	var tags, heads []string
-	for _, r := range refs {
-		if tag, ok := strings.CutPrefix(r, "refs/tags/"); ok {
-			tags = append(tags, tag)
-		} else if head, ok := strings.CutPrefix(r, "refs/heads/"); ok {
-			heads = append(heads, head)
-		}
-	}
 	err := fmt.Errorf("it has no tag, branch or commit %s", ref)
-	switch {
-	case len(tags) > 0:
-		return hint.With(err, "its nearest tags: %s", strings.Join(nearestNames(ref, tags), ", "))
-	case len(heads) > 0:
-		return hint.With(err, "it has no tags; its branches: %s", strings.Join(nearestNames(ref, heads), ", "))
+	if len(refs) == 0 {
+		return hint.With(err, "the repository is empty")
 	}
-	return hint.With(err, "the repository is empty")
-}
-
-// nearestNames returns the few candidates that are most like word.
-func nearestNames(word string, candidates []string) []string {
-	const few, most = 3, 20_000
-	candidates = slices.Clone(candidates[:min(len(candidates), most)])
-	far := map[string]int{}
-	for _, c := range candidates {
-		far[c] = diagnostic.Distance(word, c[:min(len(c), 64)])
-	}
-	slices.SortFunc(candidates, func(a, b string) int { return cmp.Or(far[a]-far[b], strings.Compare(b, a)) })
-	return candidates[:min(few, len(candidates))]
+	few := "it has " + strings.Join(refs[:min(len(refs), 5)], ", ")
+	return hint.With(err, "%s", cmp.Or(diagnostic.DidYouMean(ref, refs), few))
 }
 
 // repository is a git repository on this machine.
@@ -486,13 +402,13 @@ func (r repository) commitOf(ctx context.Context, ref string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// remoteRefs lists the names of all branches and tags at origin.
+// remoteRefs lists the tags at origin, those of the newest versions first, and then the branches.
 func (r repository) remoteRefs(ctx context.Context) ([]string, error) {
-	out, err := r.runGit(ctx, "ls-remote", "--quiet", "--refs", "--heads", "--tags", "origin")
+	out, err := r.runGit(ctx, "ls-remote", "--quiet", "--refs", "--heads", "--tags", "--sort=-version:refname", "origin")
 	var refs []string
 	for line := range strings.Lines(string(out)) {
 		_, name, _ := strings.Cut(strings.TrimSpace(line), "\t")
-		refs = append(refs, name)
+		refs = append(refs, strings.TrimPrefix(strings.TrimPrefix(name, "refs/tags/"), "refs/heads/"))
 	}
 	return refs, err
 }

@@ -2,7 +2,6 @@ package pipeline
 
 import (
 	"archive/tar"
-	"bytes"
 	"compress/gzip"
 	"context"
 	"crypto/sha256"
@@ -43,22 +42,6 @@ func openTree(dir string) (*tree, error) {
 		return nil, err
 	}
 	return &tree{root: root}, nil
-}
-
-// scratchTree makes an empty tree below dir; done removes it.
-func scratchTree(dir string) (t *tree, done func(), err error) {
-	place, err := os.MkdirTemp(dir, ".tree-")
-	if err != nil {
-		return nil, nil, err
-	}
-	if t, err = openTree(place); err != nil {
-		_ = os.Remove(place) // it is empty
-		return nil, nil, err
-	}
-	return t, func() {
-		t.root.Close()      //nolint:errcheck // nothing was written through it
-		os.RemoveAll(place) //nolint:errcheck // the caller removes dir anyway
-	}, nil
 }
 
 // walkFiles selects all files, except environments and the files of version control.
@@ -250,46 +233,30 @@ func (t *tree) addFile(w *tar.Writer, top, name string) error {
 // packTime returns the time of every entry: the same as in a wheel.
 func packTime() time.Time { return time.Unix(1704067200, 0) }
 
-// unpackSdist reads a foreign source distribution, a gzip with one folder, and puts the content
-// of the folder into root.
+// unpackSdist unpacks a foreign source distribution, a tar.gz.
 func unpackSdist(ctx context.Context, r io.Reader, root *os.Root) error {
 	zip, err := gzip.NewReader(r)
 	if err != nil {
 		return fmt.Errorf("not a .tar.gz: %w", err)
 	}
-	top := ""
-	err = unpackTar(ctx, zip, root, func(name string) (string, error) {
-		first, rest, inside := strings.Cut(name, "/")
-		switch {
-		case top == "":
-			top = first
-		case first != top:
-			return "", fmt.Errorf("%s: lies outside the folder %s", name, top)
-		}
-		if !inside {
-			return ".", nil
-		}
-		return rest, nil
-	})
-	if err == nil && top == "" {
-		err = errors.New("it is empty")
-	}
-	return err
+	return unpackTar(ctx, zip, root)
 }
 
-// unpackTar writes a tar into root. It does not trust the tar: names must stay within root, it
-// writes nothing through a link and no name twice, and it refuses devices and absurd sizes. place
-// returns the path for a name; "." is the top.
-func unpackTar(ctx context.Context, r io.Reader, root *os.Root, place func(string) (string, error)) error {
-	u := unpacker{root: root, place: place, left: maxTreeBytes, made: map[string]bool{".": true}}
+// unpackTar puts the content of the one folder that a tar has into root. It does not trust the tar: nothing
+// leaves root, no name comes twice, and there are no devices and no absurd sizes. Where links lead is up to
+// tree.checkCopyable, as in a checkout.
+func unpackTar(ctx context.Context, r io.Reader, root *os.Root) error {
+	u := unpacker{root: root, left: maxTreeBytes}
 	in := tar.NewReader(r)
 	for n := 0; ; n++ {
 		h, err := in.Next()
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
+		case errors.Is(err, io.EOF) && u.top == "":
+			return errors.New("it is empty")
 		case errors.Is(err, io.EOF):
-			return u.writeLinks()
+			return nil
 		case err != nil:
 			return fmt.Errorf("not a readable tar: %w", err)
 		case n == maxTreeFiles:
@@ -303,35 +270,38 @@ func unpackTar(ctx context.Context, r io.Reader, root *os.Root, place func(strin
 
 // unpacker holds the state of unpacking one tar.
 type unpacker struct {
-	root  *os.Root
-	place func(string) (string, error)
-	left  int64           // bytes that may still come
-	made  map[string]bool // folders that are there
-	later []tar.Header    // links, made when nothing can be written through them
+	root *os.Root
+	top  string // the tar's folder
+	left int64  // bytes that may still come
 }
 
-// unpackEntry unpacks one entry; links are made at the end.
 func (u *unpacker) unpackEntry(h *tar.Header, content io.Reader) error {
 	if h.Typeflag == tar.TypeXGlobalHeader { // git's: the commit
 		return nil
 	}
-	name, err := u.entryName(h.Name)
+	name, err := u.insideTop(h.Name)
 	if err != nil {
 		return err
 	}
-	switch {
-	case h.Typeflag == tar.TypeDir:
-		err = u.root.MkdirAll(name, 0o755)
-	case name == ".":
+	if h.Typeflag == tar.TypeDir {
+		return u.root.MkdirAll(name, 0o755)
+	}
+	if name == "." {
 		return fmt.Errorf("%s: the top is not a folder", h.Name)
-	case h.Typeflag == tar.TypeReg:
+	}
+	if err := u.root.MkdirAll(path.Dir(name), 0o755); err != nil {
+		return err
+	}
+	switch h.Typeflag {
+	case tar.TypeReg:
 		err = u.writeFile(name, h.Size, h.FileInfo().Mode(), content)
-	case h.Typeflag == tar.TypeSymlink:
-		h.Name = name
-		u.later = append(u.later, *h)
-		return nil
-	case h.Typeflag == tar.TypeLink:
-		err = u.writeHardLink(name, h.Linkname)
+	case tar.TypeSymlink:
+		err = u.root.Symlink(h.Linkname, name)
+	case tar.TypeLink:
+		var target string
+		if target, err = u.insideTop(h.Linkname); err == nil {
+			err = u.root.Link(target, name)
+		}
 	default:
 		return fmt.Errorf("%s: neither a file, a folder nor a link", h.Name)
 	}
@@ -341,8 +311,8 @@ func (u *unpacker) unpackEntry(h *tar.Header, content io.Reader) error {
 	return err
 }
 
-// entryName returns the path for an entry, or an error if it may not be unpacked.
-func (u *unpacker) entryName(name string) (string, error) {
+// insideTop returns the path of an entry in the folder of the tar.
+func (u *unpacker) insideTop(name string) (string, error) {
 	clean := strings.TrimSuffix(strings.TrimPrefix(name, "./"), "/")
 	if clean == "" {
 		return ".", nil
@@ -350,7 +320,17 @@ func (u *unpacker) entryName(name string) (string, error) {
 	if len(clean) > maxTreeName || !fs.ValidPath(clean) || strings.ContainsFunc(clean, unicode.IsControl) {
 		return "", fmt.Errorf("%.80q: the name could lead to another folder", name)
 	}
-	return u.place(clean)
+	top, rest, inside := strings.Cut(clean, "/")
+	if u.top == "" {
+		u.top = top
+	}
+	if top != u.top {
+		return "", fmt.Errorf("%s: lies outside the folder %s", clean, u.top)
+	}
+	if !inside {
+		return ".", nil
+	}
+	return rest, nil
 }
 
 // writeFile writes a file of exactly size bytes.
@@ -359,12 +339,6 @@ func (u *unpacker) writeFile(name string, size int64, mode fs.FileMode, content 
 		return tooLarge()
 	}
 	u.left -= size
-	if dir := path.Dir(name); !u.made[dir] {
-		if err := u.root.MkdirAll(dir, 0o755); err != nil {
-			return err
-		}
-		u.made[dir] = true
-	}
 	perm := fs.FileMode(0o644)
 	if mode&0o100 != 0 {
 		perm = 0o755
@@ -381,44 +355,4 @@ func (u *unpacker) writeFile(name string, size int64, mode fs.FileMode, content 
 		err = fmt.Errorf("%s: ends after %d of %d bytes", name, n, size)
 	}
 	return err
-}
-
-// writeHardLink writes a file for a hard link; its target stands before it in the tar.
-func (u *unpacker) writeHardLink(name, target string) error {
-	from, err := u.entryName(target)
-	if err != nil {
-		return err
-	}
-	info, err := u.root.Lstat(from)
-	if err != nil || !info.Mode().IsRegular() {
-		return fmt.Errorf("%s: a hard link to %.80q, which is not an earlier file", name, target)
-	}
-	content, err := u.root.ReadFile(from)
-	if err != nil {
-		return err
-	}
-	return u.writeFile(name, int64(len(content)), info.Mode(), bytes.NewReader(content))
-}
-
-// writeLinks makes the symbolic links. tree.checkCopyable refuses those that lead out of the tree,
-// as in a checkout.
-func (u *unpacker) writeLinks() error {
-	for _, h := range u.later {
-		for dir := path.Dir(h.Name); dir != "."; dir = path.Dir(dir) {
-			if info, err := u.root.Lstat(dir); err == nil && !info.IsDir() {
-				return fmt.Errorf("%s: is in %s, which is not a folder", h.Name, dir)
-			}
-		}
-		if err := u.root.MkdirAll(path.Dir(h.Name), 0o755); err != nil {
-			return err
-		}
-		err := u.root.Symlink(h.Linkname, h.Name)
-		if errors.Is(err, fs.ErrExist) {
-			err = fmt.Errorf("%s: occurs twice", h.Name)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
