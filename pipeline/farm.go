@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/dsbuild/dsbuild/internal/hint"
@@ -42,8 +43,8 @@ type Prober interface {
 }
 
 // Farm runs many jobs over one or several workers: an idle worker takes the next job. The farm
-// builds equal plans once, and makes images that several jobs need once on each worker. A job
-// that fails stops no other.
+// builds equal plans once, and makes the images of one plan at a time on each worker: the next plan
+// finds there what it shares with them. A job that fails stops no other.
 type Farm struct {
 	Runner  Runner // its Builder and Report are those of the worker and the job
 	Workers []Worker
@@ -52,27 +53,30 @@ type Farm struct {
 	Done func(Result)
 }
 
-// Run returns the outcome of each job, in their order. When ctx ends it stops all and returns.
+// Run returns the outcome of each job, in their order. When ctx ends it stops all and returns. A worker
+// that is lost is left out, and what it was at is tried once more on another.
 func (f Farm) Run(ctx context.Context, jobs []Job) []Result {
-	w := &work{queue: newQueue(ctx, len(f.Workers)), farm: f, claims: &claims{owner: map[string]string{}}, named: len(jobs) > 1}
+	w := &work{farm: f, claims: &claims{owner: map[string]string{}}, named: len(jobs) > 1}
 	results := make([]Result, len(jobs))
 	first := map[string]int{} // of the jobs with this plan
+	var tasks []*Result
 	for i, j := range jobs {
 		results[i].Job = j
 		if _, twice := first[j.Plan.Digest]; !twice {
 			first[j.Plan.Digest] = i
-			w.waiting = append(w.waiting, &task{result: &results[i]})
+			tasks = append(tasks, &results[i])
 		}
 	}
-	tasks := len(w.waiting)
-	var all sync.WaitGroup
-	for i, y := range f.Workers {
-		at := &buildWorker{Worker: y, index: i, making: map[string]chan struct{}{}}
-		for range min(max(y.Parallel, 1), tasks) {
-			all.Go(func() { w.serveJobs(ctx, at) })
+	left, undone := w.share(ctx, f.Workers, tasks)
+	_, undone = w.share(ctx, left, undone)
+	for _, t := range undone {
+		switch {
+		case ctx.Err() != nil:
+			t.Err = context.Cause(ctx)
+		case t.Err == nil:
+			t.Err = errNoWorker
 		}
 	}
-	all.Wait()
 	for i, j := range jobs {
 		if from := first[j.Plan.Digest]; from != i {
 			results[i].Artifact, results[i].Err, results[i].Engine = results[from].Artifact, results[from].Err, results[from].Engine
@@ -84,56 +88,78 @@ func (f Farm) Run(ctx context.Context, jobs []Job) []Result {
 
 // work is one run of a farm.
 type work struct {
-	*queue
 	farm   Farm
 	claims *claims
 	named  bool // whether lines say which job they are about
 }
 
-// buildWorker is a Worker with the state of its running jobs.
-type buildWorker struct {
-	Worker
-	index  int
-	mu     sync.Mutex
-	making map[string]chan struct{} // images being made, by their inputs
+// share distributes tasks to workers. It returns the workers that were not lost, and the tasks that have
+// no outcome: those of lost workers, which have an error, and those that nobody began.
+func (w *work) share(ctx context.Context, workers []Worker, tasks []*Result) (left []Worker, undone []*Result) {
+	waiting, unfinished := make(chan *Result, len(tasks)), make(chan *Result, len(tasks))
+	for _, t := range tasks {
+		waiting <- t
+	}
+	close(waiting)
+	lost := make([]atomic.Bool, len(workers))
+	var all sync.WaitGroup
+	for i, y := range workers {
+		c := connection{Worker: y, lost: &lost[i], images: make(chan struct{}, 1), report: w.farm.Runner.Site.Reporter(w.farm.Runner.Report)}
+		for range min(max(y.Parallel, 1), len(tasks)) {
+			all.Go(func() { w.serve(ctx, c, waiting, unfinished) })
+		}
+	}
+	all.Wait()
+	close(unfinished)
+	for i, y := range workers {
+		if !lost[i].Load() {
+			left = append(left, y)
+		}
+	}
+	for t := range unfinished {
+		undone = append(undone, t)
+	}
+	for t := range waiting { // nobody began them
+		undone = append(undone, t)
+	}
+	return left, undone
 }
 
-// serveJobs takes one job after another, over one connection.
-func (w *work) serveJobs(ctx context.Context, y *buildWorker) {
-	c := &connection{buildWorker: y, report: w.farm.Runner.Site.Reporter(w.farm.Runner.Report)}
+// serve takes one task after another, over one connection.
+func (w *work) serve(ctx context.Context, c connection, waiting <-chan *Result, unfinished chan<- *Result) {
 	defer c.closeBuilder()
-	for t := w.nextTask(ctx, y.index); t != nil; t = w.nextTask(ctx, y.index) {
+	for ctx.Err() == nil && !c.lost.Load() {
+		t, more := <-waiting
+		if !more {
+			return
+		}
 		start := time.Now()
-		a, err := w.buildJob(ctx, y, c, t.result)
+		a, err := w.buildJob(ctx, &c, t)
 		a.Seconds = time.Since(start).Seconds()
 		if why := c.whyLost(ctx, err); why != nil {
-			w.dropWorker(t, y, why)
-			continue
+			c.lost.Store(true)
+			c.report.Warn("dsbuild lost engine %s and leaves it out: %v", c.Name, why)
+			t.Err = w.farm.Runner.Site.Error(fmt.Errorf("dsbuild lost engine %s: %w", c.Name, why))
+			unfinished <- t
+			return
 		}
-		t.result.Artifact, t.result.Err, t.result.Engine = a, err, y.Name
+		t.Artifact, t.Err, t.Engine = a, err, c.Name
 		if w.farm.Done != nil {
-			w.farm.Done(*t.result)
+			w.farm.Done(*t)
 		}
-		w.taskDone()
 	}
 }
 
-func (w *work) buildJob(ctx context.Context, y *buildWorker, c *connection, result *Result) (wheel.Artifact, error) {
+func (w *work) buildJob(ctx context.Context, c *connection, result *Result) (wheel.Artifact, error) {
 	r := w.farm.Runner
 	if w.named {
 		r.Report = ui.Prefixed(r.Report, result.Name)
 	}
 	r.claim = func(name string) error { return w.claims.claimName(name, result.Name) }
-	r.Builder = func(ctx context.Context) (Builder, error) {
-		b, err := c.openBuilder(ctx)
-		if err != nil {
-			return nil, err
-		}
-		return &shared{b, y}, nil
-	}
+	r.Builder, r.images = c.openBuilder, c.images
 	p := *result.Plan
 	if p.Options.Jobs == 0 {
-		p.Options.Jobs = y.Jobs
+		p.Options.Jobs = c.Jobs
 	}
 	a, err := r.Run(ctx, &p)
 	if err != nil && ctx.Err() == nil {
@@ -142,23 +168,13 @@ func (w *work) buildJob(ctx context.Context, y *buildWorker, c *connection, resu
 	return a, err
 }
 
-// dropWorker uses a worker no longer. The farm tries its job once more, elsewhere.
-func (w *work) dropWorker(t *task, y *buildWorker, why error) {
-	again := w.removeWorker(t, y.index)
-	rep := w.farm.Runner.Site.Reporter(w.farm.Runner.Report)
-	if again {
-		rep.Warn("dsbuild lost engine %s and leaves it out; %s goes to another: %v", y.Name, t.result.Name, why)
-		return
-	}
-	rep.Warn("dsbuild lost engine %s and leaves it out: %v", y.Name, why)
-	t.result.Err = w.farm.Runner.Site.Error(fmt.Errorf("dsbuild lost engine %s: %w", y.Name, why))
-	w.taskDone()
-}
-
 // connection is one of a worker's builders, made when first needed.
 type connection struct {
-	*buildWorker
-	report  ui.Reporter
+	Worker
+	lost   *atomic.Bool  // of all connections of this worker
+	images chan struct{} // likewise: holds one while a plan's images are made
+	report ui.Reporter
+
 	builder Builder
 	end     func() error
 	failed  error // why there is none

@@ -170,7 +170,7 @@ func TestFarm(t *testing.T) {
 	if a, b := results[0].Artifact, results[5].Artifact; a.SHA256 == "" || a.SHA256 != b.SHA256 || !b.Cached || results[5].Name != "again" {
 		t.Errorf("alike: %+v, %+v", a, b)
 	}
-	for _, want := range []string{"[w0] base: nothing", "[w2] failed: step compile: boom", "] toolchain: wait for another build that makes the same one"} {
+	for _, want := range []string{"[w0] base: nothing", "[w2] failed: step compile: boom"} {
 		if !strings.Contains(said.String(), want) {
 			t.Errorf("%q is not said in\n%s", want, &said)
 		}
@@ -199,7 +199,7 @@ func TestFarmLosesAnEngine(t *testing.T) {
 	if failed := failures(results); len(failed) > 0 || len(bad.opened) != 1 || len(good.opened) != 4 {
 		t.Errorf("%v, %v, %v", failed, bad.opened, good.opened)
 	}
-	if !strings.Contains(said.String(), "dsbuild lost engine bad and leaves it out; w") {
+	if !strings.Contains(said.String(), "dsbuild lost engine bad and leaves it out") {
 		t.Error(said.String())
 	}
 }
@@ -252,16 +252,5 @@ func TestFarmRefusesOneNameTwice(t *testing.T) {
 	results := farm(t, io.Discard, newTrial("one", 1)).Run(t.Context(), all)
 	if results[0].Err != nil || results[1].Err == nil || !strings.Contains(results[1].Err.Error(), "the same as the wheel of w0") {
 		t.Errorf("%v, %v", results[0].Err, results[1].Err)
-	}
-}
-
-func TestImagesKey(t *testing.T) {
-	a, b := plan(t, image(), Options{}, nil, "8.0"), plan(t, image(), Options{}, []string{"cpu_adam"})
-	if imagesKey(a) != imagesKey(b) {
-		t.Error("other ops on the same torch do not wait for one another")
-	}
-	b.Args["TORCH"] = "2.14.1"
-	if imagesKey(a) == imagesKey(b) {
-		t.Error("another torch waits")
 	}
 }

@@ -32,7 +32,8 @@ type Runner struct {
 	// Sign signs the wheel at path once it is in Dir; nil: dsbuild signs nothing.
 	Sign func(path string) error
 
-	claim func(name string) error // asked before a wheel of this name is put into Dir
+	claim  func(name string) error // asked before a wheel of this name is put into Dir
+	images chan struct{}           // of a farm: holds one while a plan's images are made
 }
 
 // Run returns the wheel of a plan.
@@ -114,7 +115,7 @@ func (r Runner) withWorkspace(ctx context.Context, p *Plan, use func(Workspace, 
 	defer file.Close()
 	err = func() error {
 		log := r.Site.Log(file)
-		space, err := builder.Open(ctx, p, log, r.Report)
+		space, err := r.openWorkspace(ctx, builder, p, log)
 		if err != nil {
 			return err
 		}
@@ -130,6 +131,19 @@ func (r Runner) withWorkspace(ctx context.Context, p *Plan, use func(Workspace, 
 		return "", addLogHint(err, file.Name())
 	}
 	return builder.Name(), nil
+}
+
+// openWorkspace opens the workspace of a plan, in a farm after those that others open.
+func (r Runner) openWorkspace(ctx context.Context, builder Builder, p *Plan, log io.Writer) (Workspace, error) {
+	if r.images != nil {
+		select {
+		case r.images <- struct{}{}:
+			defer func() { <-r.images }()
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+	return builder.Open(ctx, p, log, r.Report)
 }
 
 // addLogHint adds the log's place to the hint of the error.
