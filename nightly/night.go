@@ -199,14 +199,14 @@ func (n *night) planChanged(ctx context.Context, units []*nightWheel) []pipeline
 			continue
 		}
 		u.request = request
-		if n.keepUnchanged(u, request, asked.Digest) || n.takeFromStore(u, asked) {
+		if n.keepUnchanged(ctx, u, request, asked.Digest) || n.takeFromStore(ctx, u, asked) {
 			continue
 		}
 		p, err := n.Plans.Plan(ctx, u.name, u.entry, u.source)
 		switch {
 		case err != nil:
 			u.report.markFailed(err)
-		case n.keepUnchanged(u, "", p.Digest):
+		case n.keepUnchanged(ctx, u, "", p.Digest):
 		default:
 			jobs = append(jobs, pipeline.Job{Name: u.name, Plan: p})
 		}
@@ -215,7 +215,7 @@ func (n *night) planChanged(ctx context.Context, units []*nightWheel) []pipeline
 }
 
 // keepUnchanged uses a kept build if it has the wanted plan.
-func (n *night) keepUnchanged(u *nightWheel, request, plan string) bool {
+func (n *night) keepUnchanged(ctx context.Context, u *nightWheel, request, plan string) bool {
 	i := n.state.findBuild(u.name, request, plan)
 	if i < 0 {
 		return false
@@ -230,14 +230,14 @@ func (n *night) keepUnchanged(u *nightWheel, request, plan string) bool {
 	case b.Night == n.report.ID:
 		status = Stored
 	}
-	n.reportKept(u, b, status)
+	n.reportKept(ctx, u, b, status)
 	return true
 }
 
 // reportKept reports a build that is kept. If it has no signature, because it comes from the store or
 // because an earlier night could not sign it, it is signed first.
-func (n *night) reportKept(u *nightWheel, b Build, status Status) {
-	if err := n.signKept(n.state.buildPath(u.name, b)); err != nil {
+func (n *night) reportKept(ctx context.Context, u *nightWheel, b Build, status Status) {
+	if err := n.signKept(ctx, n.state.buildPath(u.name, b)); err != nil {
 		u.report.markFailed(err)
 		return
 	}
@@ -245,29 +245,29 @@ func (n *night) reportKept(u *nightWheel, b Build, status Status) {
 }
 
 // signKept signs the wheel at path if wheels are to be signed and it has no signature.
-func (n *night) signKept(path string) error {
+func (n *night) signKept(ctx context.Context, path string) error {
 	if n.Sign == nil {
 		return nil
 	}
 	if signatures, err := wheel.SignatureFiles(path); err != nil || len(signatures) > 0 {
 		return err
 	}
-	return pipeline.SignPlaced(path, n.Sign)
+	return pipeline.SignPlaced(ctx, path, n.Sign)
 }
 
 // takeFromStore uses a wheel that another run has built from the wanted plan. A store
 // that cannot be read has none.
-func (n *night) takeFromStore(u *nightWheel, asked *pipeline.Plan) bool {
-	led, _ := n.Store.PlanOfRequest(u.request)
+func (n *night) takeFromStore(ctx context.Context, u *nightWheel, asked *pipeline.Plan) bool {
+	led, _ := n.Store.PlanOfRequest(ctx, u.request)
 	for _, digest := range []string{asked.Digest, led} {
-		p, ok, err := n.Store.Find(digest)
+		p, ok, err := n.Store.Find(ctx, digest)
 		if err != nil || !ok || len(wheel.AuditTags(p.Manifest.Name, asked.Toolchain.Glibc)) > 0 {
 			continue
 		}
 		m := p.Manifest
-		b, err := n.state.addBuild(u.name, u.request, n.report.ID, wheel.Artifact{Path: p.File, SHA256: m.SHA256, Size: m.Size, Cached: true, Manifest: m})
+		b, err := n.state.addBuild(ctx, u.name, u.request, n.report.ID, wheel.Artifact{Path: p.File, SHA256: m.SHA256, Size: m.Size, Cached: true, Manifest: m})
 		if err == nil { // it may have been pruned meanwhile
-			n.reportKept(u, b, Stored)
+			n.reportKept(ctx, u, b, Stored)
 			return true
 		}
 	}
@@ -290,7 +290,7 @@ func (n *night) buildPlanned(ctx context.Context, units []*nightWheel, jobs []pi
 		defer n.mu.Unlock()
 		if !taken[r.Name] {
 			taken[r.Name] = true
-			n.recordBuild(byName[r.Name], r)
+			n.recordBuild(ctx, byName[r.Name], r)
 		}
 	}
 	for _, r := range n.Build(ctx, staging, jobs, take) {
@@ -299,16 +299,16 @@ func (n *night) buildPlanned(ctx context.Context, units []*nightWheel, jobs []pi
 }
 
 // recordBuild keeps a build, or notes its failure.
-func (n *night) recordBuild(u *nightWheel, r pipeline.Result) {
+func (n *night) recordBuild(ctx context.Context, u *nightWheel, r pipeline.Result) {
 	u.report.Engine = r.Engine
 	if r.Err != nil {
 		u.report.markFailed(r.Err)
 		return
 	}
-	if err := n.Store.LinkRequest(u.request, r.Plan.Digest); err != nil {
+	if err := n.Store.LinkRequest(ctx, u.request, r.Plan.Digest); err != nil {
 		n.Options.Report.Warn("%s: the store could not record its targets: %v", u.name, err)
 	}
-	b, err := n.state.addBuild(u.name, u.request, n.report.ID, r.Artifact)
+	b, err := n.state.addBuild(ctx, u.name, u.request, n.report.ID, r.Artifact)
 	if err != nil {
 		u.report.markFailed(err)
 		return
@@ -382,7 +382,7 @@ func (n *night) deployStages(ctx context.Context, units []*nightWheel) {
 	if d.Canary == "" {
 		stages = stages[1:]
 	}
-	dir, err := n.gatherNewest(units, d.Source)
+	dir, err := n.gatherNewest(ctx, units, d.Source)
 	broken := err != nil
 	for _, s := range stages {
 		switch {
@@ -406,7 +406,7 @@ func (n *night) deployStages(ctx context.Context, units []*nightWheel) {
 }
 
 // gatherNewest puts the newest build of each wheel of a source into a folder of their own.
-func (n *night) gatherNewest(units []*nightWheel, source string) (string, error) {
+func (n *night) gatherNewest(ctx context.Context, units []*nightWheel, source string) (string, error) {
 	dir := filepath.Join(n.Dir, currentName)
 	if err := os.RemoveAll(dir); err != nil {
 		return "", err
@@ -422,7 +422,7 @@ func (n *night) gatherNewest(units []*nightWheel, source string) (string, error)
 			err = fmt.Errorf("%s has changed", n.state.buildPath(u.name, *b))
 		}
 		if err == nil {
-			_, err = pipeline.Place(p, dir)
+			_, err = pipeline.Place(ctx, p, dir)
 		}
 		if err != nil {
 			return "", err

@@ -114,7 +114,7 @@ func (y *yard) make(dir string, p *pipeline.Plan) wheel.Artifact {
 	})
 	at := y.now
 	m.BuiltAt = &at
-	a, err := pipeline.Place(pipeline.Product{File: file, Manifest: m, Provenance: statement}, dir)
+	a, err := pipeline.Place(y.t.Context(), pipeline.Product{File: file, Manifest: m, Provenance: statement}, dir)
 	if err != nil {
 		y.t.Fatal(err)
 	}
@@ -353,10 +353,10 @@ func TestFromTheStore(t *testing.T) {
 	}
 	_, request, err := y.Ask(t.Context(), e, s)
 	if err == nil {
-		err = store.Put(p.Digest, y.make(filepath.Join(y.dir, "dist"), p))
+		err = store.Put(t.Context(), p.Digest, y.make(filepath.Join(y.dir, "dist"), p))
 	}
 	if err == nil {
-		err = store.LinkRequest(request, p.Digest)
+		err = store.LinkRequest(t.Context(), request, p.Digest)
 	}
 	if err != nil {
 		t.Fatal(err)

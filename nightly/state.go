@@ -2,6 +2,7 @@ package nightly
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -161,7 +162,7 @@ func folderName(name string) string {
 }
 
 // addBuild puts a finished wheel among the builds of its kind, as the newest.
-func (s *state) addBuild(name, request, night string, a wheel.Artifact) (Build, error) {
+func (s *state) addBuild(ctx context.Context, name, request, night string, a wheel.Artifact) (Build, error) {
 	m := a.Manifest
 	b := Build{
 		Plan: m.PlanDigest, Request: request, Night: night, Name: m.Name, SHA256: a.SHA256, Size: a.Size, Version: m.Version,
@@ -178,7 +179,7 @@ func (s *state) addBuild(name, request, night string, a wheel.Artifact) (Build, 
 	if err != nil {
 		return b, err
 	}
-	if _, err := pipeline.Place(pipeline.Product{File: a.Path, Manifest: m, Provenance: statement}, filepath.Join(s.dir, buildFolder(name, b.Plan))); err != nil {
+	if _, err := pipeline.Place(ctx, pipeline.Product{File: a.Path, Manifest: m, Provenance: statement}, filepath.Join(s.dir, buildFolder(name, b.Plan))); err != nil {
 		return b, err
 	}
 	others := slices.DeleteFunc(slices.Clone(s.Builds[name]), func(o Build) bool { return o.Plan == b.Plan })

@@ -131,7 +131,7 @@ func (b *BundlePlan) PrintSteps(w io.Writer) error {
 func (r Runner) Bundle(ctx context.Context, b *BundlePlan, a wheel.Artifact) (wheel.Bundle, error) {
 	kept := wheelhouses(r.Store)
 	if !b.Options.NoCache {
-		bundle, ok, err := storedBundle(kept, b.Digest, r.Dir)
+		bundle, ok, err := storedBundle(ctx, kept, b.Digest, r.Dir)
 		if err != nil {
 			return bundle, fmt.Errorf("store: %w", err)
 		}
@@ -156,10 +156,10 @@ func (r Runner) Bundle(ctx context.Context, b *BundlePlan, a wheel.Artifact) (wh
 	if err := b.checkComplete(bundle); err != nil {
 		return wheel.Bundle{}, err
 	}
-	if err := keepBundle(kept, b.Digest, house, bundle); err != nil {
+	if err := keepBundle(ctx, kept, b.Digest, house, bundle); err != nil {
 		r.Report.Warn("the wheelhouse is in %s, but not in the store: %v", r.Dir, err)
 	}
-	return placeBundle(house, bundle, r.Dir)
+	return placeBundle(ctx, house, bundle, r.Dir)
 }
 
 // companionSources returns the companions in the form that WriteBundle takes.
@@ -228,11 +228,11 @@ func wheelhouses(wheels Store) Store {
 }
 
 // keepBundle puts a wheelhouse into the store.
-func keepBundle(s Store, digest, house string, bundle wheel.Bundle) error {
+func keepBundle(ctx context.Context, s Store, digest, house string, bundle wheel.Bundle) error {
 	if err := os.MkdirAll(s.Dir, 0o755); err != nil {
 		return err
 	}
-	return withLock(s.Dir, false, func() error {
+	return withLock(ctx, s.Dir, false, func() error {
 		if err := copyBundle(house, bundle, filepath.Join(s.Dir, digest)); err != nil {
 			return err
 		}
@@ -242,31 +242,31 @@ func keepBundle(s Store, digest, house string, bundle wheel.Bundle) error {
 
 // storedBundle places the wheelhouse from the store, if the store has it and its bytes are
 // unchanged.
-func storedBundle(s Store, digest, dir string) (bundle wheel.Bundle, ok bool, err error) {
+func storedBundle(ctx context.Context, s Store, digest, dir string) (bundle wheel.Bundle, ok bool, err error) {
 	if _, err := os.Stat(s.Dir); err != nil {
 		return bundle, false, nil //nolint:nilerr // an unreadable store counts as empty
 	}
-	err = withLock(s.Dir, true, func() error {
+	err = withLock(ctx, s.Dir, true, func() error {
 		house := filepath.Join(s.Dir, digest)
 		if bundle, err = wheel.ReadBundle(house); err != nil {
 			return nil //nolint:nilerr // not there, or damaged: it is made anew
 		}
 		ok = true
-		bundle, err = placeBundle(house, bundle, dir)
+		bundle, err = placeBundle(ctx, house, bundle, dir)
 		return err
 	})
 	return bundle, ok, err
 }
 
 // placeBundle puts a wheelhouse beside the wheels in dir.
-func placeBundle(house string, bundle wheel.Bundle, dir string) (wheel.Bundle, error) {
+func placeBundle(ctx context.Context, house string, bundle wheel.Bundle, dir string) (wheel.Bundle, error) {
 	now := time.Now()
 	_ = os.Chtimes(house, now, now) // only the order of pruning hangs on it
 	to := filepath.Join(dir, wheel.WheelhouseDir)
 	for i := range bundle.Wheels {
 		bundle.Wheels[i].Path = filepath.Join(to, bundle.Wheels[i].File)
 	}
-	return bundle, withLock(dir, false, func() error {
+	return bundle, withLock(ctx, dir, false, func() error {
 		if err := copyBundle(house, bundle, to); err != nil {
 			return fmt.Errorf("wheelhouse: %w", err)
 		}

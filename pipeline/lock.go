@@ -1,10 +1,10 @@
 package pipeline
 
 import (
-	"errors"
+	"context"
 	"os"
 	"path/filepath"
-	"syscall"
+	"time"
 
 	"github.com/gofrs/flock"
 )
@@ -14,33 +14,34 @@ const lockName = ".dsbuild.lock"
 
 // withLock runs do while it holds the lock of the directory dir. With shared, other readers may
 // hold it at the same time. The lock works between goroutines and between processes.
-func withLock(dir string, shared bool, do func() error) error {
+func withLock(ctx context.Context, dir string, shared bool, do func() error) error {
 	if _, err := os.Stat(dir); err != nil {
 		return err
 	}
 	lock := flock.New(dir, flock.SetFlag(os.O_RDONLY))
-	if waitForLock(lock, shared) != nil {
+	err := waitForLock(ctx, lock, shared)
+	if err != nil && ctx.Err() == nil {
 		// NFS locks only files that are open for writing, and Windows locks no directories.
 		lock = flock.New(filepath.Join(dir, lockName), flock.SetFlag(os.O_CREATE|os.O_RDWR), flock.SetPermissions(0o644))
-		if err := waitForLock(lock, shared); err != nil {
-			return &os.PathError{Op: "lock", Path: dir, Err: err}
-		}
+		err = waitForLock(ctx, lock, shared)
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err != nil {
+		return &os.PathError{Op: "lock", Path: dir, Err: err}
 	}
 	defer lock.Close()
 	return do()
 }
 
-// waitForLock waits for the lock. It goes on after signals, which the Go runtime sends itself.
-func waitForLock(lock *flock.Flock, shared bool) error {
-	for {
-		err := error(nil)
-		if shared {
-			err = lock.RLock()
-		} else {
-			err = lock.Lock()
-		}
-		if !errors.Is(err, syscall.EINTR) {
-			return err
-		}
+// waitForLock waits for the lock until ctx ends.
+func waitForLock(ctx context.Context, lock *flock.Flock, shared bool) error {
+	const pause = 20 * time.Millisecond
+	take := lock.TryLockContext
+	if shared {
+		take = lock.TryRLockContext
 	}
+	_, err := take(ctx, pause)
+	return err
 }

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -31,11 +32,11 @@ const requestSuffix = ".request"
 
 // LinkRequest stores that a request led to the plan with this digest. It does nothing if the store has
 // no such wheel.
-func (s Store) LinkRequest(request, digest string) error {
+func (s Store) LinkRequest(ctx context.Context, request, digest string) error {
 	if _, err := os.Stat(s.Dir); err != nil {
 		return nil //nolint:nilerr // an unreadable store counts as empty
 	}
-	return withLock(s.Dir, false, func() error {
+	return withLock(ctx, s.Dir, false, func() error {
 		old, err := s.readNote(request)
 		if err != nil {
 			return err
@@ -70,11 +71,11 @@ func (s Store) readNote(request string) ([]string, error) {
 }
 
 // PlanOfRequest returns the digest of the plan that a request led to, "" if none is known.
-func (s Store) PlanOfRequest(request string) (digest string, err error) {
+func (s Store) PlanOfRequest(ctx context.Context, request string) (digest string, err error) {
 	if _, err := os.Stat(s.Dir); err != nil {
 		return "", nil //nolint:nilerr // an unreadable store counts as empty
 	}
-	err = withLock(s.Dir, true, func() error {
+	err = withLock(ctx, s.Dir, true, func() error {
 		notes, err := s.readNote(request)
 		if len(notes) == 1 {
 			digest = filepath.Base(filepath.Dir(notes[0]))
@@ -86,11 +87,11 @@ func (s Store) PlanOfRequest(request string) (digest string, err error) {
 
 // Find returns the wheel of a plan from the store, if it is there and its bytes are unchanged.
 // Another process may prune it at any time.
-func (s Store) Find(digest string) (p Product, ok bool, err error) {
+func (s Store) Find(ctx context.Context, digest string) (p Product, ok bool, err error) {
 	if _, err := os.Stat(s.Dir); err != nil || digest == "" {
 		return Product{}, false, nil //nolint:nilerr // likewise
 	}
-	err = withLock(s.Dir, true, func() error {
+	err = withLock(ctx, s.Dir, true, func() error {
 		p, ok, err = s.findEntry(digest)
 		return err
 	})

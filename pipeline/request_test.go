@@ -28,37 +28,37 @@ func TestStoreKnowsRequests(t *testing.T) {
 	s := Store{Dir: filepath.Join(t.TempDir(), "wheels"), Keep: 2}
 	asked := func(want string) {
 		t.Helper()
-		if got, err := s.PlanOfRequest("r"); err != nil || got != want {
+		if got, err := s.PlanOfRequest(t.Context(), "r"); err != nil || got != want {
 			t.Errorf("asked: %q, %v; want %q", got, err, want)
 		}
 	}
-	if err := s.LinkRequest("r", "d1"); err != nil { // no store yet
+	if err := s.LinkRequest(t.Context(), "r", "d1"); err != nil { // no store yet
 		t.Fatal(err)
 	}
 	asked("")
 	for _, d := range []string{"d1", "d2"} {
-		if err := s.Put(d, artifact(t, "a-1.whl", d)); err != nil {
+		if err := s.Put(t.Context(), d, artifact(t, "a-1.whl", d)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, d := range []string{"d1", "d2", "d2"} {
-		if err := s.LinkRequest("r", d); err != nil {
+		if err := s.LinkRequest(t.Context(), "r", d); err != nil {
 			t.Fatal(err)
 		}
 		asked(d)
 	}
-	p, ok, err := s.Find("d2")
+	p, ok, err := s.Find(t.Context(), "d2")
 	if err != nil || !ok || p.Manifest.Name != "a-1.whl" {
 		t.Errorf("%+v, %v, %v", p, ok, err)
 	}
-	if err := s.LinkRequest("r", "d3"); err != nil { // of which there is no wheel
+	if err := s.LinkRequest(t.Context(), "r", "d3"); err != nil { // of which there is no wheel
 		t.Fatal(err)
 	}
 	if err := os.RemoveAll(filepath.Join(s.Dir, "d2")); err != nil {
 		t.Fatal(err)
 	}
 	asked("")
-	if _, ok, err := s.Find("d2"); ok || err != nil {
+	if _, ok, err := s.Find(t.Context(), "d2"); ok || err != nil {
 		t.Errorf("a wheel that is gone: %v, %v", ok, err)
 	}
 }

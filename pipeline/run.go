@@ -2,7 +2,6 @@ package pipeline
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -41,17 +40,17 @@ func (r Runner) Run(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 	r.Report = r.Site.Reporter(r.Report)
 	a, err := r.runPlan(ctx, p)
 	if err == nil && r.Sign != nil {
-		err = SignPlaced(a.Path, r.Sign)
+		err = SignPlaced(ctx, a.Path, r.Sign)
 	}
 	return a, r.Site.Error(err)
 }
 
 // SignPlaced signs a wheel that Place has put into a folder, and lists the signature there.
-func SignPlaced(path string, sign func(path string) error) error {
+func SignPlaced(ctx context.Context, path string, sign func(path string) error) error {
 	if err := sign(path); err != nil {
 		return hint.Add(fmt.Errorf("the wheel is in %s, but not signed: %w", filepath.Dir(path), err), hint.Of(err))
 	}
-	return RelistSums(filepath.Dir(path))
+	return RelistSums(ctx, filepath.Dir(path))
 }
 
 func (r Runner) runPlan(ctx context.Context, p *Plan) (wheel.Artifact, error) {
@@ -60,12 +59,12 @@ func (r Runner) runPlan(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 		return wheel.Artifact{}, hint.With(fmt.Errorf("output directory: %w", err), "choose a folder that you can write: -o DIR")
 	}
 	if !p.Options.NoCache {
-		a, ok, err := r.Store.withStoredWheel(p.Digest, func(kept Product) (wheel.Artifact, error) {
+		a, ok, err := r.Store.withStoredWheel(ctx, p.Digest, func(kept Product) (wheel.Artifact, error) {
 			// The same wheel, which may have been asked for newer nodes.
 			if findings := wheel.AuditTags(kept.Manifest.Name, p.Toolchain.Glibc); len(findings) > 0 {
 				return wheel.Artifact{}, wheel.NotAsked(kept.Manifest.Name, findings)
 			}
-			return r.placeWheel(kept)
+			return r.placeWheel(ctx, kept)
 		})
 		if err != nil {
 			return a, err
@@ -95,7 +94,7 @@ func (r Runner) buildWheel(ctx context.Context, p *Plan) (wheel.Artifact, error)
 	if err != nil {
 		return wheel.Artifact{}, err
 	}
-	return r.finishWheel(b, builder)
+	return r.finishWheel(ctx, b, builder)
 }
 
 // withWorkspace opens the workspace of a plan, with a log of its own, until use returns. It
@@ -166,7 +165,7 @@ func (r Runner) checkSpace(ctx context.Context, builder Builder, p *Plan) error 
 
 // finishWheel completes the manifest, writes the provenance statement, puts all files into the
 // output directory and keeps them in the store.
-func (r Runner) finishWheel(b *build, builder string) (wheel.Artifact, error) {
+func (r Runner) finishWheel(ctx context.Context, b *build, builder string) (wheel.Artifact, error) {
 	m, err := wheel.ReadManifest(b.wheel)
 	if err != nil {
 		return wheel.Artifact{}, err
@@ -181,38 +180,40 @@ func (r Runner) finishWheel(b *build, builder string) (wheel.Artifact, error) {
 	if err != nil {
 		return wheel.Artifact{}, err
 	}
-	a, err := r.placeWheel(Product{File: b.wheel, Manifest: m, Provenance: statement})
+	a, err := r.placeWheel(ctx, Product{File: b.wheel, Manifest: m, Provenance: statement})
 	if err != nil {
 		return a, err
 	}
-	if err := r.Store.Put(b.plan.Digest, a); err != nil {
+	if err := r.Store.Put(ctx, b.plan.Digest, a); err != nil {
 		r.Report.Warn("the wheel is in %s, but not in the store: %v", r.Dir, err)
 	}
 	return a, nil
 }
 
 // placeWheel puts a finished wheel into the output directory.
-func (r Runner) placeWheel(p Product) (wheel.Artifact, error) {
+func (r Runner) placeWheel(ctx context.Context, p Product) (wheel.Artifact, error) {
 	if r.claim != nil {
 		if err := r.claim(p.Manifest.Name); err != nil {
 			return wheel.Artifact{}, err
 		}
 	}
-	return Place(p, r.Dir)
+	return Place(ctx, p, r.Dir)
 }
 
 // DefaultLogs returns the directory of the user's build logs.
 func DefaultLogs() string { return filepath.Join(xdg.StateHome, "dsbuild", "logs") }
 
-// createLog opens the file that keeps all output of one build.
+// keptLogs bounds the number of kept build logs. One has up to some megabytes.
+const keptLogs = 200
+
+// createLog opens the file that keeps all output of one build, and removes the oldest of these files.
 func createLog(dir string, p *Plan) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	name := fmt.Sprintf("wheel-%s-%s.log", time.Now().UTC().Format("20060102T150405"), p.Digest[:12])
-	f, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
-	if errors.Is(err, os.ErrExist) {
-		return os.CreateTemp(dir, "wheel-*-"+p.Digest[:12]+".log")
+	old, _ := filepath.Glob(filepath.Join(dir, "wheel-*.log"))
+	for _, log := range LongUnused(old, keptLogs-1) {
+		_ = os.Remove(log) // the next build tries again
 	}
-	return f, err
+	return os.CreateTemp(dir, fmt.Sprintf("wheel-%s-*-%s.log", time.Now().UTC().Format("20060102T150405"), p.Digest[:12]))
 }

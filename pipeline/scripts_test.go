@@ -418,6 +418,28 @@ print(strip.installed("\n".join(rows)) == strip.installed("\r\n".join(reversed(r
 	runs(t, cmd, "pkg:deb/debian/libstdc%2B%2B6@1:12.2.0-14%2Bb1~x pkg:pypi/torch@2.15.0%2Bcu132\nTrue 1")
 }
 
+// On a machine that is no image, the packages that a build does not use are not named.
+func TestStripNamesUsedPackages(t *testing.T) {
+	dir := t.TempDir()
+	const query = `#!/bin/sh
+case $1 in
+--search) echo "gcc-12: /usr/bin/gcc-12"; exit 1;;
+esac
+printf 'gcc-12\tc-compiler, gcc (= 12)\tlibc6 (>= 2.36), binutils | lld (>= 1)\n'
+printf 'libc6\t\tlibgcc-s1, libcrypt1 (>= 1:4.4.10-10~)\nlibgcc1\tlibgcc-s1 (= 1)\t\nbinutils\t\t, libc6\n'
+printf 'chromium\t\tlibc6, libnss3\nlibnss3\t\tlibc6\nlibaio-dev\t\tlibaio1 (= 0.3)\nlibaio1\t\tlibc6\n'
+`
+	if err := os.WriteFile(filepath.Join(dir, "dpkg-query"), []byte(query), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(python3(t), "-B", "-c", `
+import sys; sys.path.insert(0, "scripts")
+import strip
+print(sorted(strip.used_packages(["/usr/bin/gcc-12", "/opt/python3"], ["libaio-dev"])))`)
+	cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
+	runs(t, cmd, "['binutils', 'gcc-12', 'libaio-dev', 'libaio1', 'libc6', 'libgcc1']")
+}
+
 // The byte code of a module that has not changed is taken from an earlier build.
 func TestByteCodeIsKept(t *testing.T) {
 	dir := t.TempDir()

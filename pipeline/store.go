@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -32,11 +33,11 @@ func DefaultStore() Store {
 
 // withStoredWheel calls place for the wheel of a plan. It reports whether the store has the wheel
 // undamaged.
-func (s Store) withStoredWheel(digest string, place func(Product) (wheel.Artifact, error)) (a wheel.Artifact, ok bool, err error) {
+func (s Store) withStoredWheel(ctx context.Context, digest string, place func(Product) (wheel.Artifact, error)) (a wheel.Artifact, ok bool, err error) {
 	if _, err := os.Stat(s.Dir); err != nil {
 		return wheel.Artifact{}, false, nil //nolint:nilerr // an unreadable store counts as empty
 	}
-	err = withLock(s.Dir, true, func() error {
+	err = withLock(ctx, s.Dir, true, func() error {
 		p, there, err := s.findEntry(digest)
 		if err != nil {
 			return fmt.Errorf("store: %w", err)
@@ -79,7 +80,7 @@ func (s Store) findEntry(digest string) (Product, bool, error) {
 }
 
 // Put keeps a finished wheel under its plan's digest.
-func (s Store) Put(digest string, a wheel.Artifact) error {
+func (s Store) Put(ctx context.Context, digest string, a wheel.Artifact) error {
 	if err := os.MkdirAll(s.Dir, 0o755); err != nil {
 		return err
 	}
@@ -92,10 +93,10 @@ func (s Store) Put(digest string, a wheel.Artifact) error {
 	if err != nil {
 		return err
 	}
-	if _, err := Place(Product{File: a.Path, Manifest: a.Manifest, Provenance: statement}, tmp); err != nil {
+	if _, err := Place(ctx, Product{File: a.Path, Manifest: a.Manifest, Provenance: statement}, tmp); err != nil {
 		return err
 	}
-	return withLock(s.Dir, false, func() error {
+	return withLock(ctx, s.Dir, false, func() error {
 		entry := filepath.Join(s.Dir, digest)
 		if err := os.RemoveAll(entry); err != nil {
 			return err
@@ -148,13 +149,13 @@ type Product struct {
 
 // Place puts a wheel, its manifest and its statement into dir, and writes dir's SHA256SUMS again.
 // Each file appears only when it is complete. Several callers may do so at once.
-func Place(p Product, dir string) (wheel.Artifact, error) {
+func Place(ctx context.Context, p Product, dir string) (wheel.Artifact, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return wheel.Artifact{}, err
 	}
 	m := p.Manifest
 	a := wheel.Artifact{Path: filepath.Join(dir, m.Name), SHA256: m.SHA256, Size: m.Size, Manifest: m}
-	return a, withLock(dir, false, func() error {
+	return a, withLock(ctx, dir, false, func() error {
 		if err := p.writeFiles(a.Path); err != nil {
 			return err
 		}

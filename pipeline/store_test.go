@@ -13,6 +13,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -22,7 +23,7 @@ import (
 // Get copies the wheel of a plan with its manifest into dir. It reports whether the store
 // has the wheel undamaged.
 func (s Store) Get(digest, dir string) (a wheel.Artifact, ok bool, err error) {
-	return s.withStoredWheel(digest, func(p Product) (wheel.Artifact, error) { return Place(p, dir) })
+	return s.withStoredWheel(context.Background(), digest, func(p Product) (wheel.Artifact, error) { return Place(context.Background(), p, dir) })
 }
 
 // artifact puts a file that stands for a wheel, with its manifest, into a new
@@ -37,7 +38,7 @@ func artifact(t *testing.T, name, content string) wheel.Artifact {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := Place(Product{file, wheel.Manifest{Name: name, Version: "1", SHA256: sum, Size: size}, []byte("{}\n")}, t.TempDir())
+	a, err := Place(t.Context(), Product{file, wheel.Manifest{Name: name, Version: "1", SHA256: sum, Size: size}, []byte("{}\n")}, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +50,7 @@ func TestStore(t *testing.T) {
 	if _, ok, err := s.Get("d1", t.TempDir()); ok || err != nil {
 		t.Fatalf("an empty store: %v, %v", ok, err)
 	}
-	if err := s.Put("d1", artifact(t, "a-1.whl", "bytes")); err != nil {
+	if err := s.Put(t.Context(), "d1", artifact(t, "a-1.whl", "bytes")); err != nil {
 		t.Fatal(err)
 	}
 	out := t.TempDir()
@@ -69,7 +70,7 @@ func TestStore(t *testing.T) {
 
 func TestStoreDropsWhatIsDamaged(t *testing.T) {
 	s := Store{Dir: t.TempDir(), Keep: 2}
-	if err := s.Put("d1", artifact(t, "a-1.whl", "bytes")); err != nil {
+	if err := s.Put(t.Context(), "d1", artifact(t, "a-1.whl", "bytes")); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(s.Dir, "d1", "a-1.whl"), []byte("bytez"), 0o644); err != nil {
@@ -91,7 +92,7 @@ func TestPlaceBesideWhatIsNoFile(t *testing.T) {
 	if err := errors.Join(os.Mkdir(filepath.Join(dir, "folder.whl"), 0o755), syscall.Mkfifo(filepath.Join(dir, "pipe.whl"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Place(Product{a.Path, a.Manifest, []byte("{}\n")}, dir); err != nil {
+	if _, err := Place(t.Context(), Product{a.Path, a.Manifest, []byte("{}\n")}, dir); err != nil {
 		t.Error(err)
 	}
 }
@@ -111,7 +112,7 @@ func TestPlaceAndPutAtOnce(t *testing.T) {
 		all.Go(func() {
 			<-start
 			digest := fmt.Sprint("d", i/2) // each twice
-			if err := s.Put(digest, a); err != nil {
+			if err := s.Put(t.Context(), digest, a); err != nil {
 				t.Error(err)
 			}
 			if _, ok, err := s.Get(digest, out); !ok || err != nil {
@@ -134,7 +135,7 @@ func TestPlaceAndPutAtOnce(t *testing.T) {
 func TestStorePrunes(t *testing.T) {
 	s := Store{Dir: t.TempDir(), Keep: 2}
 	for i := range 4 {
-		if err := s.Put(fmt.Sprint("d", i), artifact(t, "a-1.whl", "bytes")); err != nil {
+		if err := s.Put(t.Context(), fmt.Sprint("d", i), artifact(t, "a-1.whl", "bytes")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -176,13 +177,13 @@ func TestRunnerAnswersFromTheStore(t *testing.T) {
 	if _, err := r.Run(t.Context(), p); err == nil || !strings.Contains(err.Error(), "no engine") {
 		t.Fatalf("nothing stored: %v", err)
 	}
-	if err := r.Store.Put(p.Digest, artifact(t, "a-1.whl", "bytes")); err != nil {
+	if err := r.Store.Put(t.Context(), p.Digest, artifact(t, "a-1.whl", "bytes")); err != nil {
 		t.Fatal(err)
 	}
 	if a, err := r.Run(t.Context(), p); err != nil || !a.Cached {
 		t.Errorf("stored: %+v, %v", a, err)
 	}
-	if err := r.Store.Put(p.Digest, artifact(t, "a-1-cp311-cp311-manylinux_2_35_x86_64.whl", "bytes")); err != nil {
+	if err := r.Store.Put(t.Context(), p.Digest, artifact(t, "a-1-cp311-cp311-manylinux_2_35_x86_64.whl", "bytes")); err != nil {
 		t.Fatal(err)
 	}
 	var bad *wheel.AuditError
@@ -273,5 +274,50 @@ func TestRunnerPacksAndAudits(t *testing.T) {
 		if !errors.As(err, &bad) || bad.ExitCode() != 4 || !strings.Contains(err.Error(), c.want) || len(left)+len(kept) > 0 {
 			t.Errorf("%s: %v, left %v, kept %v", name, err, left, kept)
 		}
+	}
+}
+
+// An interrupted build does not wait until another process lets go of a folder.
+func TestInterruptedWaitForALock(t *testing.T) {
+	dir := t.TempDir()
+	held := make(chan struct{})
+	release := make(chan struct{})
+	ended := make(chan error)
+	go func() {
+		ended <- withLock(context.Background(), dir, false, func() error { close(held); <-release; return nil })
+	}()
+	<-held
+	ctx, cancel := context.WithCancelCause(t.Context())
+	why := errors.New("interrupted")
+	time.AfterFunc(50*time.Millisecond, func() { cancel(why) })
+	for _, shared := range []bool{true, false} {
+		if err := withLock(ctx, dir, shared, func() error { return nil }); !errors.Is(err, why) {
+			t.Errorf("shared %v: %v, want the reason of the interruption", shared, err)
+		}
+	}
+	close(release)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// The folder of logs keeps the newest, and does not grow for ever.
+func TestOldLogsGo(t *testing.T) {
+	dir, p := t.TempDir(), plan(t, image(), Options{}, nil, "8.0")
+	for i := range keptLogs + 3 {
+		name := filepath.Join(dir, fmt.Sprintf("wheel-%04d-x.log", i))
+		old := time.Now().Add(time.Duration(i-1000) * time.Hour)
+		if err := errors.Join(os.WriteFile(name, nil, 0o600), os.Chtimes(name, old, old)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f, err := createLog(dir, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	left, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil || len(left) != keptLogs || filepath.Base(left[0]) != "wheel-0004-x.log" {
+		t.Errorf("%d logs are left, the first %s; want %d, the newest", len(left), left[0], keptLogs)
 	}
 }

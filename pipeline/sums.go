@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -18,11 +19,11 @@ import (
 func writeSums(dir string) error { return listSums(dir, filetime.At) }
 
 // RelistSums lists the files of dir anew, after one was added. A folder that has no list gets none.
-func RelistSums(dir string) error {
+func RelistSums(ctx context.Context, dir string) error {
 	if _, err := os.Lstat(filepath.Join(dir, wheel.SumsName)); err != nil {
 		return nil //nolint:nilerr // it was not dsbuild that put the wheels there
 	}
-	return withLock(dir, false, func() error { return writeSums(dir) })
+	return withLock(ctx, dir, false, func() error { return writeSums(dir) })
 }
 
 // listSums does the work of writeSums; changedAt returns the time of a file's last change.

@@ -288,11 +288,11 @@ func (w *works) make(p *pipeline.Plan) (wheel.Artifact, error) {
 		opt.Stable = compat.StableTorch
 	}
 	file, m, statement := wheeltest.Built(w.t, w.t.TempDir(), opt)
-	a, err := pipeline.Place(pipeline.Product{File: file, Manifest: m, Provenance: statement}, w.fleet.dir)
+	a, err := pipeline.Place(w.t.Context(), pipeline.Product{File: file, Manifest: m, Provenance: statement}, w.fleet.dir)
 	if err != nil {
 		return a, err
 	}
-	return a, w.fleet.store.Put(p.Digest, a)
+	return a, w.fleet.store.Put(w.t.Context(), p.Digest, a)
 }
 
 // code is the exit code that an error asks for.

@@ -190,12 +190,12 @@ func (s *Shipment) lookUpWheel(ctx context.Context, w *Wheel) error {
 	if s.opt.Fresh {
 		return nil
 	}
-	led, err := s.opt.Store.PlanOfRequest(request)
+	led, err := s.opt.Store.PlanOfRequest(ctx, request)
 	if err != nil {
 		return fmt.Errorf("store: %w", err)
 	}
 	for _, digest := range []string{p.Digest, led} {
-		kept, ok, err := s.opt.Store.Find(digest)
+		kept, ok, err := s.opt.Store.Find(ctx, digest)
 		if err != nil {
 			return fmt.Errorf("store: %w", err)
 		}
@@ -237,17 +237,17 @@ func (s *Shipment) Build(ctx context.Context) {
 	if len(jobs) > 0 {
 		s.built = true
 		for i, r := range s.opt.Build(ctx, jobs) {
-			s.recordBuild(r, s.wheelNamed(jobs[i].Name))
+			s.recordBuild(ctx, r, s.wheelNamed(jobs[i].Name))
 		}
 	}
 	for _, w := range s.plan.Wheels {
 		found := w.State == Placed
 		if w.State == Stored || w.State == Running && s.opt.BuildOnly {
 			found = w.Artifact.Path == "" // else the build put it there, and signed it
-			s.placeStored(w)
+			s.placeStored(ctx, w)
 		}
 		if found && w.Err == nil && s.opt.Sign != nil {
-			if err := pipeline.SignPlaced(w.filePath(), s.opt.Sign); err != nil {
+			if err := pipeline.SignPlaced(ctx, w.filePath(), s.opt.Sign); err != nil {
 				w.markFailed(err)
 			}
 		}
@@ -298,7 +298,7 @@ func (s *Shipment) wheelNamed(name string) *Wheel {
 }
 
 // recordBuild records the result of a build.
-func (s *Shipment) recordBuild(r pipeline.Result, w *Wheel) {
+func (s *Shipment) recordBuild(ctx context.Context, r pipeline.Result, w *Wheel) {
 	if r.Err != nil {
 		w.markFailed(r.Err)
 		return
@@ -307,13 +307,13 @@ func (s *Shipment) recordBuild(r pipeline.Result, w *Wheel) {
 	if r.Artifact.Cached {
 		w.State = Stored
 	}
-	if err := s.opt.Store.LinkRequest(w.request, w.Plan.Digest); err != nil {
+	if err := s.opt.Store.LinkRequest(ctx, w.request, w.Plan.Digest); err != nil {
 		s.opt.Report.Warn("%s: the store could not record its targets: %v", w.Name, err)
 	}
 }
 
 // placeStored copies a wheel from the store to Options.Dir.
-func (s *Shipment) placeStored(w *Wheel) {
+func (s *Shipment) placeStored(ctx context.Context, w *Wheel) {
 	if w.Artifact.Path != "" { // the build put it there
 		return
 	}
@@ -323,7 +323,7 @@ func (s *Shipment) placeStored(w *Wheel) {
 			return
 		}
 	}
-	a, err := pipeline.Place(w.product, s.opt.Dir)
+	a, err := pipeline.Place(ctx, w.product, s.opt.Dir)
 	if err != nil {
 		w.markFailed(err)
 		return

@@ -88,7 +88,7 @@ func runRebuild(ctx context.Context, a *app, o wheelOptions, base, file, command
 	if _, err := fmt.Fprintf(a.stdout, "%s has the same bytes when it is built again: sha256 %s\n", ui.Clean(m.Name), sum); err != nil || sign == nil {
 		return err
 	}
-	return pipeline.SignPlaced(file, sign)
+	return pipeline.SignPlaced(ctx, file, sign)
 }
 
 // readBuilt reads a wheel of dsbuild's, which must agree with itself.

@@ -130,12 +130,12 @@ func store(t *testing.T, home string, g report.Group) {
 		opt.Python, opt.Torch, opt.CUDA, opt.Stable = "", "", g.CUDA+".2", g.Torch
 	}
 	file, m, statement := wheeltest.Built(t, t.TempDir(), opt)
-	a, err := pipeline.Place(pipeline.Product{File: file, Manifest: m, Provenance: statement}, t.TempDir())
+	a, err := pipeline.Place(t.Context(), pipeline.Product{File: file, Manifest: m, Provenance: statement}, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	kept := pipeline.Store{Dir: filepath.Join(home, ".cache", "dsbuild", "wheels"), Keep: 10}
-	if err := kept.Put(g.PlanDigest, a); err != nil {
+	if err := kept.Put(t.Context(), g.PlanDigest, a); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -90,7 +90,7 @@ func runSign(ctx context.Context, a *app, o signOptions, files []string) error {
 	for _, file := range files {
 		path, err := signing.Sign(file, key, o.namespace)
 		if err == nil {
-			err = pipeline.RelistSums(filepath.Dir(file))
+			err = pipeline.RelistSums(ctx, filepath.Dir(file))
 		}
 		if err != nil {
 			return err

@@ -271,6 +271,9 @@ func (r *run) stepEnv(s pipeline.Step, at pipeline.Places, env string) (variable
 	}
 	v.setAll(r.placeVariables(env)).setAll(at.Env(s)).setAll(s.Env)
 	v.setAll(map[string]string{"TMPDIR": tmp, "UV_CACHE_DIR": r.downloadsDir(), "UV_LINK_MODE": "hardlink"})
+	if s.Name == pipeline.StripStep {
+		v["DSBUILD_PROGRAMS"], v["DSBUILD_SYSTEM"] = strings.Join(r.programs(env), ":"), strings.Join(r.plan.Toolchain.Needs().Debian, " ")
+	}
 	if s.Compile {
 		n := r.plan.Options.Jobs
 		switch {
@@ -286,6 +289,24 @@ func (r *run) stepEnv(s pipeline.Step, at pipeline.Places, env string) (variable
 		v["CCACHE_RECACHE"] = "1"
 	}
 	return v, nil
+}
+
+// programs lists the programs of this machine that build: its packages that have them, and those that these
+// depend on, are the ones that the SBOM of the wheel names.
+func (r *run) programs(env string) []string {
+	v := r.placeVariables(env)
+	all := []string{r.python}
+	for _, c := range r.environment.Compilers {
+		if c.Major() == r.plan.Toolchain.GCC && c.Complete() {
+			all = append(all, c.CC, c.CXX)
+		}
+	}
+	for _, name := range []string{"gcc", "g++", "as", "ld", "strip", "nvcc", "patch"} {
+		if path, err := lookPath(name, v.environ()); err == nil {
+			all = append(all, path)
+		}
+	}
+	return all
 }
 
 // Export copies the output of a step to dir.

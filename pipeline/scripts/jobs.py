@@ -51,7 +51,12 @@ class Pool:
         self.numbers = {}  # of the threads
 
     def add(self, call, *args):
-        return self.executor.submit(call, *args)
+        try:
+            return self.executor.submit(call, *args)
+        except RuntimeError:  # a job has failed already
+            never = concurrent.futures.Future()
+            never.cancel()
+            return never
 
     def run(self, title, command, cwd):
         """Runs a command. Its output is printed whole, after it has ended. If it fails, no other

@@ -1,7 +1,9 @@
 """Strips the extensions of a compiled wheel, compiles its modules to byte code, and
 notes what was installed here.
 
-usage: strip.py   (DSBUILD_KEEP_DEBUG: do not strip; DSBUILD_GCC: the compiler's major)
+usage: strip.py   (DSBUILD_KEEP_DEBUG: do not strip; DSBUILD_GCC: the compiler's major;
+DSBUILD_PROGRAMS, DSBUILD_SYSTEM: on a machine that is no image, the programs that build, and the Debian
+packages that ops need)
 """
 import concurrent.futures
 import hashlib
@@ -10,6 +12,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import runpy
 import shlex
 import shutil
@@ -120,8 +123,12 @@ def debian_packages():
         stdout=subprocess.PIPE, text=True, check=True,
     ).stdout
     distribution, files = os_release()["ID"], installed_files()
+    programs = os.environ.get("DSBUILD_PROGRAMS")
+    used = used_packages(programs.split(":"), os.environ["DSBUILD_SYSTEM"].split()) if programs else None
     for row in listing.splitlines():
         name, version, arch, multi = row.split("\t")
+        if used is not None and name not in used:
+            continue
         stem = f"{name}:{arch}" if multi == "same" else name
         sums = pathlib.Path("/var/lib/dpkg/info", stem + ".md5sums")
         yield {
@@ -130,6 +137,31 @@ def debian_packages():
             "sha256": sha256(sums.read_bytes()) if sums.exists() else "",
             "archive_sha256": files.get((name, version, arch), ""),
         }
+
+
+def used_packages(programs, needs):
+    """The Debian packages of the programs of a build, and those that its ops need, with all that these
+    depend on. A machine that is no image has others, which change and which a build does not see."""
+    query = ["dpkg-query", "--show", "--showformat", "${Package}\t${Provides}\t${Pre-Depends}, ${Depends}\n"]
+    depends, providers = {}, {}
+    for row in subprocess.run(query, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines():
+        name, provides, wants = row.split("\t")
+        depends[name] = related(wants)
+        for virtual in [name, *related(provides)]:
+            providers.setdefault(virtual, set()).add(name)
+    search = ["dpkg-query", "--search", *map(os.path.realpath, programs)]  # status 1: one is of no package
+    owners = subprocess.run(search, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
+    used, new = set(), {row.split(":")[0] for row in owners.splitlines()} | set(needs)
+    while new:
+        used |= new
+        wanted = {virtual for name in new for virtual in depends.get(name, ())}
+        new = {name for virtual in wanted for name in providers.get(virtual, ())} - used
+    return used
+
+
+def related(relations):
+    """The names in a field of relations: a (>= 1), b | c."""
+    return re.findall(r"(?:^|[,|])\s*([a-z0-9][a-z0-9+.-]+)", relations)
 
 
 def installed_files():
