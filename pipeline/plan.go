@@ -51,10 +51,6 @@ type Step struct {
 	Compile bool              `json:"compile,omitempty"` // has the object cache
 }
 
-// Repeats reports whether the step gives the same output again from the same inputs. Steps that
-// fetch companions or requirements do not: they take the present releases of an index.
-func (s Step) Repeats() bool { return !s.Network || s.Name == SourceStep }
-
 // Command returns the command line of the step, with its scripts in the directory tools.
 func (s Step) Command(tools string) []string {
 	interpreter := "sh"

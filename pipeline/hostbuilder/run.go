@@ -165,34 +165,10 @@ func (r *run) Close() error {
 
 // Run runs one step of the plan and keeps its output directory.
 func (r *run) Run(ctx context.Context, s pipeline.Step) error {
-	key := ""
-	if s.Repeats() {
-		var err error
-		if key, err = r.stepKey(s); err != nil {
-			return fmt.Errorf("step %s: %w", s.Name, err)
-		}
-		if out := r.outDir(s); (s.Network || !r.plan.Options.NoCache) && r.stepCache().restore(ctx, key, out) {
-			shown := r.rep.Step(s.Name + ": " + s.Title)
-			fmt.Fprintf(r.log, "== %s: %s\nfrom an earlier build\n", s.Name, s.Title)
-			shown.End(ui.Cached, "")
-			r.outputs[s.Name] = out
-			return nil
-		}
-	}
 	return r.reportStep(ctx, s.Name, s.Title, func(ctx context.Context, out output) error {
 		at, err := r.runStep(ctx, s, out)
-		if err != nil {
-			return err
-		}
 		r.outputs[s.Name] = at.Out
-		if s.Repeats() {
-			r.tidying.Go(func() {
-				if err := r.stepCache().save(ctx, key, at.Out); err != nil && ctx.Err() == nil {
-					r.rep.Warn("dsbuild could not cache the output of step %s: %v", s.Name, err)
-				}
-			})
-		}
-		return nil
+		return err
 	})
 }
 
