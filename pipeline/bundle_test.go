@@ -28,7 +28,7 @@ func TestOpenCompanion(t *testing.T) {
 		"Tiny@" + repo:                {Name: "tiny", Source: &Source{Kind: SourcePath}},
 		"tiny@" + sdistOf(t, "a = 1"): {Name: "tiny", Source: &Source{Kind: SourceSdist}},
 	} {
-		c, err := OpenCompanion(t.Context(), arg, t.TempDir())
+		c, err := OpenCompanion(t.Context(), arg, t.TempDir(), os.Environ())
 		if err != nil || c.Name != want.Name || c.Version != want.Version || (c.Source == nil) != (want.Source == nil) {
 			t.Errorf("%s: %+v, %v", arg, c, err)
 			continue
@@ -37,14 +37,14 @@ func TestOpenCompanion(t *testing.T) {
 			t.Errorf("%s: %+v", arg, c.Source)
 		}
 	}
-	c, err := OpenCompanion(t.Context(), "tiny@git+file://"+repo+"@v4.57.0", t.TempDir())
+	c, err := OpenCompanion(t.Context(), "tiny@git+file://"+repo+"@v4.57.0", t.TempDir(), os.Environ())
 	if err != nil || c.assumedVersion() != "4.57.0" {
 		t.Errorf("%v, %+v", err, c)
 	}
 	if got := packed(t, *c.Source); got["tiny/data.so"] != "kept" || got["build/old.py"] != "" {
 		t.Errorf("%q", got)
 	}
-	if c, err = OpenCompanion(t.Context(), "tiny@git+file://"+repo+"@main", t.TempDir()); err != nil || c.assumedVersion() != "0.1.dev0+g"+c.Source.Commit[:7] {
+	if c, err = OpenCompanion(t.Context(), "tiny@git+file://"+repo+"@main", t.TempDir(), os.Environ()); err != nil || c.assumedVersion() != "0.1.dev0+g"+c.Source.Commit[:7] {
 		t.Errorf("%v, %s", err, c.assumedVersion())
 	}
 	for arg, want := range map[string]string{
@@ -53,7 +53,7 @@ func TestOpenCompanion(t *testing.T) {
 		"Triton@git+https://git.example/x": "torch and its packages cannot", "deepspeed@0.19": "DeepSpeed cannot be a companion",
 		"a@/nowhere": "no such file", "a@" + t.TempDir(): "neither pyproject.toml nor setup.py", "a@git+ftp://u:s3cret@git.example/x": "does not read repositories",
 	} {
-		_, err := OpenCompanion(t.Context(), arg, t.TempDir())
+		_, err := OpenCompanion(t.Context(), arg, t.TempDir(), os.Environ())
 		var bad *SourceError
 		if !errors.As(err, &bad) || bad.ExitCode() != 2 || !strings.Contains(err.Error(), want) || hint.Of(err) == "" || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%s: %v (hint %q), want %s", arg, err, hint.Of(err), want)
@@ -70,7 +70,7 @@ func sdistOf(t *testing.T, setup string) string {
 // someCompanions are one of the index and one of sources.
 func someCompanions(t *testing.T) []Companion {
 	t.Helper()
-	c, err := OpenCompanion(t.Context(), "tiny@"+sdistOf(t, "a = 1"), t.TempDir())
+	c, err := OpenCompanion(t.Context(), "tiny@"+sdistOf(t, "a = 1"), t.TempDir(), os.Environ())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ var companionArg = regexp.MustCompile(`^([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9
 
 // OpenCompanion reads a --with. It copies sources into dir, which the caller owns, in the same
 // way as OpenSource.
-func OpenCompanion(ctx context.Context, arg, dir string) (Companion, error) {
+func OpenCompanion(ctx context.Context, arg, dir string, environ []string) (Companion, error) {
 	m := companionArg.FindStringSubmatch(arg)
 	if m == nil {
 		return Companion{}, &SourceError{redactURL(arg), errors.New("it needs a version or its sources"), companionForms}
@@ -43,21 +43,21 @@ func OpenCompanion(ctx context.Context, arg, dir string) (Companion, error) {
 		c.Version = what
 		return c, nil
 	default:
-		s, err := companionProject(c.Name).openSource(ctx, what, dir)
+		s, err := companionProject(c.Name, environ).openSource(ctx, what, dir)
 		c.Source = &s
 		return c, err
 	}
 }
 
 // companionProject returns the checks for the tree of any Python project.
-func companionProject(name string) project {
+func companionProject(name string, environ []string) project {
 	check := func(t *tree) (string, string, error) {
 		if !t.hasFile("pyproject.toml") && !t.hasFile("setup.py") {
 			return "", "", &SourceError{name, errors.New("not a Python project: it has neither pyproject.toml nor setup.py"), companionForms}
 		}
 		return name, "", nil
 	}
-	return project{check: check, stale: staleProject}
+	return project{check, staleProject, environ}
 }
 
 var releaseTag = regexp.MustCompile(`@v?(\d+(?:\.\d+)+(?:(?:a|b|rc)\d+)?(?:\.post\d+)?)$`)

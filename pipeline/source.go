@@ -68,17 +68,19 @@ type project struct {
 	check func(t *tree) (name, version string, err error)
 	// stale reports files that earlier builds left: the copy omits them.
 	stale func(name string) bool
+	// environ is the user's environment, from which git has its settings and its way to servers.
+	environ []string
 }
 
 // OpenSource opens the sources of DeepSpeed that arg names: a release, a git reference
 // (git+URL@REF), a directory, or a source distribution. For all but releases it writes a clean
-// copy into dir, which the caller owns.
-func OpenSource(ctx context.Context, arg, dir string) (Source, error) {
+// copy into dir, which the caller owns. git gets its settings from environ.
+func OpenSource(ctx context.Context, arg, dir string, environ []string) (Source, error) {
 	if isRelease(arg) {
 		version := strings.TrimPrefix(arg, "v")
 		return Source{Kind: SourceRelease, Ref: version, Version: version}, nil
 	}
-	return deepspeedProject().openSource(ctx, arg, dir)
+	return deepspeedProject(environ).openSource(ctx, arg, dir)
 }
 
 const sourceForms = "give a release (0.19.8), git+URL@REF (https, ssh or file), a directory, or a source distribution (.tar.gz)"
@@ -143,7 +145,7 @@ func (p project) openDir(ctx context.Context, path, dir string) (Source, error) 
 		return Source{}, &SourceError{path, err, ""}
 	}
 	defer t.root.Close()
-	work, err := openCheckout(ctx, full, dir)
+	work, err := openCheckout(ctx, full, dir, p.environ)
 	if err == nil && work != nil {
 		s.Commit, s.Dirty = work.commit, work.dirty
 		t.names = work.files
@@ -177,7 +179,7 @@ func (p project) openGit(ctx context.Context, arg, dir string) (Source, error) {
 	}
 	s := Source{Kind: SourceGit, Ref: want.shown}
 	return p.openUnpacked(ctx, &s, dir, func(root *os.Root) (err error) {
-		s.Commit, err = want.unpackCommit(ctx, root.Name()+".git", root)
+		s.Commit, err = want.unpackCommit(ctx, root.Name()+".git", root, p.environ)
 		return err
 	})
 }
@@ -204,8 +206,8 @@ func (p project) openUnpacked(ctx context.Context, s *Source, dir string, unpack
 }
 
 // deepspeedProject is DeepSpeed's tree.
-func deepspeedProject() project {
-	return project{check: checkDeepSpeed, stale: staleDeepSpeed}
+func deepspeedProject(environ []string) project {
+	return project{checkDeepSpeed, staleDeepSpeed, environ}
 }
 
 // checkDeepSpeed returns the version of a tree, which must be DeepSpeed's.

@@ -25,7 +25,7 @@ type checkout struct {
 // openCheckout reads the state of the work tree that dir is, or is a part of; nil if git does not
 // track dir. It writes nothing there, and runs no program that the repository names. scratch is a
 // private folder of the caller's.
-func openCheckout(ctx context.Context, dir, scratch string) (*checkout, error) {
+func openCheckout(ctx context.Context, dir, scratch string, environ []string) (*checkout, error) {
 	top := topOfWorkTree(dir)
 	if top == "" {
 		return nil, nil
@@ -36,7 +36,7 @@ func openCheckout(ctx context.Context, dir, scratch string) (*checkout, error) {
 		return nil, err
 	}
 	defer os.RemoveAll(c.scratch) //nolint:errcheck // it lies in a folder that the caller removes
-	if err := c.chooseSettings(ctx); err != nil {
+	if err := c.chooseSettings(ctx, environ); err != nil {
 		return nil, err
 	}
 	r, commit, err := c.mirror(ctx, top)
@@ -73,12 +73,12 @@ func topOfWorkTree(dir string) string {
 
 // chooseSettings replaces git's settings of the user and of the machine, which may name programs relative
 // to the folder that git works in. Of these it keeps the names of ignored files.
-func (c *checkout) chooseSettings(ctx context.Context) error {
+func (c *checkout) chooseSettings(ctx context.Context, environ []string) error {
 	if err := needGit(); err != nil {
 		return err
 	}
 	// GIT_DIR: the folder is no repository, and git looks for none.
-	user := repository{c.scratch, append(gitEnv(os.Environ(), userVariables), "GIT_DIR="+c.scratch)}
+	user := repository{c.scratch, append(gitEnv(environ, userVariables), "GIT_DIR="+c.scratch)}
 	ignored, _ := user.runGit(ctx, "config", "--type=path", "--get", "core.excludesFile") // status 1: not set
 	settings := "[core]\n\tfsmonitor = false\n\tuntrackedCache = false\n\thooksPath = " + configValue(os.DevNull) + "\n"
 	if file := strings.TrimSpace(string(ignored)); file != "" {
@@ -87,7 +87,7 @@ func (c *checkout) chooseSettings(ctx context.Context) error {
 	// For the repository that a mirror is made of: it may belong to another user, and send trees without files.
 	settings += "[safe]\n\tdirectory = *\n[uploadpack]\n\tallowFilter = true\n"
 	file := filepath.Join(c.scratch, "settings")
-	c.env = append(gitEnv(os.Environ(), noVariables), "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL="+file, "GIT_ALLOW_PROTOCOL=file")
+	c.env = append(gitEnv(environ, noVariables), "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL="+file, "GIT_ALLOW_PROTOCOL=file")
 	return writeNew(file, settings)
 }
 

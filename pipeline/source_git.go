@@ -103,13 +103,13 @@ func (g gitRef) refuseURL() string {
 }
 
 // unpackCommit fetches the commit into a new repository, and unpacks its files into root.
-func (g gitRef) unpackCommit(ctx context.Context, clone string, root *os.Root) (commit string, err error) {
+func (g gitRef) unpackCommit(ctx context.Context, clone string, root *os.Root, environ []string) (commit string, err error) {
 	defer os.RemoveAll(clone) //nolint:errcheck // it lies in a folder that the caller removes
-	repo, err := newRepository(ctx, clone, g.url)
+	repo, err := newRepository(ctx, clone, g.url, environ)
 	if err != nil {
 		return "", err
 	}
-	if commit, err = g.fetchCommit(ctx, repo); err != nil {
+	if commit, err = g.fetchCommit(ctx, repo, environ); err != nil {
 		return "", err
 	}
 	if err := repo.refuseSubmodules(ctx, commit); err != nil {
@@ -141,7 +141,7 @@ var (
 )
 
 // fetchCommit fetches the requested commit, without its history.
-func (g gitRef) fetchCommit(ctx context.Context, repo repository) (string, error) {
+func (g gitRef) fetchCommit(ctx context.Context, repo repository, environ []string) (string, error) {
 	commit, err := repo.fetchOne(ctx, cmp.Or(g.ref, "HEAD"))
 	if err == nil {
 		return commit, nil
@@ -149,7 +149,7 @@ func (g gitRef) fetchCommit(ctx context.Context, repo repository) (string, error
 	var refs []string
 	if unknownName.MatchString(err.Error()) {
 		if refs, err = repo.remoteRefs(ctx); err == nil {
-			if commit = g.fullHash(ctx, repo.dir+".history"); commit != "" {
+			if commit = g.fullHash(ctx, repo.dir+".history", environ); commit != "" {
 				return repo.fetchOne(ctx, commit)
 			}
 			return "", unknownRef(cmp.Or(g.ref, "HEAD"), refs)
@@ -181,12 +181,12 @@ func (e *unreachable) Unwrap() error { return e.err }
 
 // fullHash returns the hash of the commit whose abbreviated hash is asked for, from the history without
 // any content; "" if there is none.
-func (g gitRef) fullHash(ctx context.Context, clone string) string {
+func (g gitRef) fullHash(ctx context.Context, clone string, environ []string) string {
 	if !hexRef.MatchString(g.ref) {
 		return ""
 	}
 	defer os.RemoveAll(clone) //nolint:errcheck // it lies in a folder that is removed
-	repo, err := newRepository(ctx, clone, g.url)
+	repo, err := newRepository(ctx, clone, g.url, environ)
 	if err != nil {
 		return ""
 	}
@@ -225,11 +225,11 @@ const rawAttributes = "* -text -filter -ident -working-tree-encoding -export-sub
 // URL is in a file that only this user can read, and goes to the server by git's
 // own credential helper: git has the rest of the URL on command lines, which
 // everyone on this machine sees.
-func newRepository(ctx context.Context, dir, rawURL string) (repository, error) {
+func newRepository(ctx context.Context, dir, rawURL string, environ []string) (repository, error) {
 	if err := needGit(); err != nil {
 		return repository{}, err
 	}
-	r := repository{dir, gitEnv(os.Environ(), userVariables)}
+	r := repository{dir, gitEnv(environ, userVariables)}
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return r, err
 	}
@@ -239,7 +239,10 @@ func newRepository(ctx context.Context, dir, rawURL string) (repository, error) 
 	// Keys that ask for a passphrase, and unknown hosts, fail instead of asking;
 	// a command of the user's own is left alone.
 	own, _ := r.runGit(ctx, "config", "core.sshCommand") // status 1: not set
-	if os.Getenv("GIT_SSH_COMMAND") == "" && os.Getenv("GIT_SSH") == "" && len(bytes.TrimSpace(own)) == 0 {
+	chosen := func(kv string) bool {
+		return strings.HasPrefix(kv, "GIT_SSH_COMMAND=") || strings.HasPrefix(kv, "GIT_SSH=")
+	}
+	if !slices.ContainsFunc(environ, chosen) && len(bytes.TrimSpace(own)) == 0 {
 		r.env = append(r.env, "GIT_SSH_COMMAND=ssh -oBatchMode=yes -oConnectTimeout=30 -oServerAliveInterval=20")
 	}
 	settings, credentials := originSettings(rawURL)

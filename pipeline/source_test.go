@@ -77,7 +77,7 @@ func newCheckout(t *testing.T, files map[string]string) string {
 func open(t *testing.T, arg string) (Source, error) {
 	t.Helper()
 	dir := t.TempDir()
-	s, err := OpenSource(context.Background(), arg, dir)
+	s, err := OpenSource(context.Background(), arg, dir, os.Environ())
 	left, readErr := os.ReadDir(dir)
 	if readErr != nil {
 		t.Fatal(readErr)
@@ -450,7 +450,7 @@ func TestInterruptedSource(t *testing.T) {
 	repo := newCheckout(t, deepspeedFiles())
 	for _, arg := range []string{repo, "git+file://" + repo, sdist(t, deepspeedFiles())} {
 		dir := t.TempDir()
-		if _, err := OpenSource(ctx, arg, dir); !errors.Is(err, why) {
+		if _, err := OpenSource(ctx, arg, dir, os.Environ()); !errors.Is(err, why) {
 			t.Errorf("%s: %v", arg, err)
 		}
 		if left, _ := os.ReadDir(dir); len(left) > 0 {

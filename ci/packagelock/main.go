@@ -55,7 +55,7 @@ func run(ctx context.Context, upgrade bool, out string) error {
 	}
 	cache = filepath.Join(cache, "dsbuild", "env")
 	files := &environment.Collector{Cache: cache, Indexes: site.FileIndexes(), Torch: site.TorchIndex(), Client: site.IndexClient()}
-	resolver, err := pins.NewResolver(ctx, site, files, tmp)
+	resolver, err := pins.NewResolver(ctx, site, files, tmp, os.Environ())
 	if err != nil {
 		return err
 	}

@@ -140,7 +140,7 @@ func (o envLockOptions) resolve(ctx context.Context, a *app, spec *environment.S
 	if err != nil {
 		return nil, err
 	}
-	r, err := pins.NewResolver(ctx, site, c, tmp.Path)
+	r, err := pins.NewResolver(ctx, site, c, tmp.Path, os.Environ())
 	if err != nil {
 		return nil, err
 	}

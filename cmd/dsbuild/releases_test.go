@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -111,7 +112,7 @@ func indexPlanner(t *testing.T, url string) *planner.Planner {
 		t.Fatal(err)
 	}
 	report := ui.New(testLines{t}, ui.Options{})
-	backend := planner.NewBackend(planner.BackendOptions{Kind: planner.Dagger, Site: site, Report: report})
+	backend := planner.NewBackend(planner.BackendOptions{Kind: planner.Dagger, Site: site, Environ: os.Environ(), Report: report})
 	p, err := planner.New(t.Context(), planner.Options{Backend: backend, DryRun: true, Report: report})
 	if err != nil {
 		t.Fatal(err)

@@ -174,7 +174,7 @@ type buildTools struct {
 
 // openPlanner opens a backend and a planner with these options.
 func (o wheelOptions) openPlanner(ctx context.Context, a *app) (*buildTools, error) {
-	backend := planner.NewBackend(planner.BackendOptions{Kind: o.builder, Engines: o.engines, Parallel: o.parallel, Site: o.site, Report: a.reporter})
+	backend := planner.NewBackend(planner.BackendOptions{Kind: o.builder, Engines: o.engines, Parallel: o.parallel, Site: o.site, Environ: os.Environ(), Report: a.reporter})
 	plans, err := planner.New(ctx, planner.Options{
 		Backend: backend, Plan: pipeline.Options{Jobs: o.jobs, NoCache: o.noCache},
 		DryRun: o.dryRun, Printed: o.dryRun && !o.json, Env: o.env, Report: a.reporter,

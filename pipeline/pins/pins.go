@@ -8,7 +8,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
@@ -158,12 +157,12 @@ func (q Request) resolve(ctx context.Context, r environment.Resolver, requiremen
 }
 
 // NewResolver returns a resolver that reaches the indexes of a site, and files by c, in whose cache it
-// keeps uv. Certificates of the site go into tmp.
-func NewResolver(ctx context.Context, site pipeline.Site, c *environment.Collector, tmp string) (environment.Resolver, error) {
+// keeps uv. Certificates of the site go into tmp. environ is the user's environment.
+func NewResolver(ctx context.Context, site pipeline.Site, c *environment.Collector, tmp string, environ []string) (environment.Resolver, error) {
 	uv, err := environment.FindUV(ctx, dockerfiles.UVVersion(), c.Cache, c)
 	if err != nil {
 		return environment.Resolver{}, err
 	}
-	environ, err := site.Programs(os.Environ(), tmp)
+	environ, err = site.Programs(environ, tmp)
 	return environment.Resolver{UV: uv, UVVersion: dockerfiles.UVVersion(), Environ: environ, TorchIndex: site.TorchIndex(), Collect: c}, err
 }

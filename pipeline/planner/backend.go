@@ -3,7 +3,6 @@ package planner
 import (
 	"context"
 	"errors"
-	"os"
 	"sync"
 
 	"github.com/dsbuild/dsbuild/compat"
@@ -27,6 +26,7 @@ type BackendOptions struct {
 	Engines  []string // addresses; none: the engine is searched for
 	Parallel int      // builds at once on each engine; 0: as cores and memory allow
 	Site     pipeline.Site
+	Environ  []string // the user's environment, as of os.Environ
 	Report   ui.Reporter
 }
 
@@ -177,7 +177,7 @@ func (b *Backend) hostBuilder(ctx context.Context) (*hostbuilder.Builder, error)
 		return b.machine, nil
 	}
 	var err error
-	b.machine, err = hostbuilder.New(ctx, hostbuilder.Options{Dir: hostbuilder.DefaultDir(), Environ: os.Environ(), Site: b.options.Site, Env: b.env})
+	b.machine, err = hostbuilder.New(ctx, hostbuilder.Options{Dir: hostbuilder.DefaultDir(), Environ: b.options.Environ, Site: b.options.Site, Env: b.env})
 	return b.machine, err
 }
 

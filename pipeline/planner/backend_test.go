@@ -26,7 +26,7 @@ func TestHostBuilderIsToldTheSite(t *testing.T) {
 		t.Fatal(err)
 	}
 	report := ui.New(io.Discard, ui.Options{})
-	backend := NewBackend(BackendOptions{Kind: Host, Site: site, Report: report})
+	backend := NewBackend(BackendOptions{Kind: Host, Site: site, Environ: os.Environ(), Report: report})
 	defer backend.Close()
 	machine, err := backend.hostBuilder(t.Context())
 	if err != nil {

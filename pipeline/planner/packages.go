@@ -19,7 +19,8 @@ import (
 
 // packageLookup resolves the Python packages of toolchains that the lock does not have, each once.
 type packageLookup struct {
-	site pipeline.Site
+	site    pipeline.Site
+	environ []string
 
 	mutex sync.Mutex
 	found map[string]*dockerfiles.Packages // by request
@@ -46,7 +47,7 @@ func (l *packageLookup) find(ctx context.Context, tc compat.Toolchain, beside bo
 	files := &environment.Collector{
 		Cache: filepath.Join(xdg.CacheHome, "dsbuild", "env"), Indexes: l.site.FileIndexes(), Torch: l.site.TorchIndex(), Client: l.site.IndexClient(),
 	}
-	resolver, err := pins.NewResolver(ctx, l.site, files, tmp.Path)
+	resolver, err := pins.NewResolver(ctx, l.site, files, tmp.Path, l.environ)
 	if err != nil {
 		return nil, err
 	}

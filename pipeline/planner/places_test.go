@@ -2,6 +2,7 @@ package planner
 
 import (
 	"io"
+	"os"
 	"strings"
 	"testing"
 
@@ -47,7 +48,7 @@ func TestBaseWithTheHostBuilder(t *testing.T) {
 		t.Fatal(err)
 	}
 	report := ui.New(io.Discard, ui.Options{})
-	backend := NewBackend(BackendOptions{Kind: Host, Site: site, Report: report})
+	backend := NewBackend(BackendOptions{Kind: Host, Site: site, Environ: os.Environ(), Report: report})
 	defer backend.Close()
 	p, err := New(t.Context(), Options{Backend: backend, Report: report})
 	if err != nil {

@@ -49,7 +49,7 @@ func New(ctx context.Context, o Options) (*Planner, error) {
 		return nil, err
 	}
 	p := &Planner{options: o, backend: o.Backend, tables: tables, releases: o.Backend.options.Site.Releases(), dir: dir}
-	p.packages = &packageLookup{site: o.Backend.options.Site, found: map[string]*dockerfiles.Packages{}}
+	p.packages = &packageLookup{site: o.Backend.options.Site, environ: o.Backend.options.Environ, found: map[string]*dockerfiles.Packages{}}
 	if o.Env == "" {
 		return p, nil
 	}
@@ -136,7 +136,7 @@ func (p *Planner) OpenTarget(ctx context.Context, r Request) (Target, error) {
 		return t, err
 	}
 	if r.DeepSpeed != "" && r.DeepSpeed != compat.Latest {
-		if t.source, err = pipeline.OpenSource(ctx, r.DeepSpeed, dir); err != nil {
+		if t.source, err = pipeline.OpenSource(ctx, r.DeepSpeed, dir, p.backend.options.Environ); err != nil {
 			return t, err
 		}
 	} else {
@@ -325,7 +325,7 @@ func (p *Planner) PlanBundle(ctx context.Context, plan *pipeline.Plan, companion
 		if err != nil {
 			return nil, err
 		}
-		c, err := pipeline.OpenCompanion(ctx, text, dir)
+		c, err := pipeline.OpenCompanion(ctx, text, dir, p.backend.options.Environ)
 		if err != nil {
 			return nil, err
 		}

@@ -104,7 +104,7 @@ func dryPlanner(t *testing.T) *Planner {
 		t.Fatal(err)
 	}
 	report := ui.New(io.Discard, ui.Options{})
-	backend := NewBackend(BackendOptions{Kind: Dagger, Site: site, Report: report})
+	backend := NewBackend(BackendOptions{Kind: Dagger, Site: site, Environ: os.Environ(), Report: report})
 	t.Cleanup(func() { backend.Close() })
 	p, err := New(t.Context(), Options{Backend: backend, DryRun: true, Report: report})
 	if err != nil {
