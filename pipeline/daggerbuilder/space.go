@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/dockerfiles"
 	"github.com/dsbuild/dsbuild/pipeline"
 )
 
@@ -31,12 +30,7 @@ func (b *Builder) DiskRequirements(ctx context.Context, p *pipeline.Plan) []pipe
 
 // freeSpace returns the free space that df reports in a container of the plan's base.
 func (b *Builder) freeSpace(ctx context.Context, p *pipeline.Plan) (int64, error) {
-	base := b.client.Container().From(p.Base.Ref)
-	if p.Base.File != "" {
-		base = b.client.Directory().WithNewFile("Dockerfile", dockerfiles.FromRootfs()).
-			WithFile(dockerfiles.RootfsName, b.rootDirectory(p.Base)).DockerBuild()
-	}
-	now := base.WithEnvVariable("NOW", rand.Text()) // a cached result would be out of date
+	now := b.root(p.Base).WithEnvVariable("NOW", rand.Text()) // a cached result would be out of date
 	out, err := now.WithExec([]string{"df", "-Pk", "/"}).Stdout(ctx)
 	if err != nil {
 		return 0, err

@@ -12,7 +12,6 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/dsbuild/dsbuild/internal/scratch"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -33,7 +32,6 @@ type run struct {
 	python  string // the interpreter to make environments with
 	entry   entry
 	outputs map[string]string // directories of the steps' outputs
-	tidying sync.WaitGroup    // removals that go on while the next step runs
 	closers []func()          // in the order in which they came
 }
 
@@ -155,7 +153,6 @@ func (r *run) linkCompilers() error {
 
 // Close removes all files of the run.
 func (r *run) Close() error {
-	r.tidying.Wait()
 	for i := len(r.closers) - 1; i >= 0; i-- {
 		r.closers[i]()
 	}
@@ -175,7 +172,7 @@ func (r *run) Run(ctx context.Context, s pipeline.Step) error {
 // runStep runs the program of a step, and returns its directories.
 func (r *run) runStep(ctx context.Context, s pipeline.Step, out output) (pipeline.Places, error) {
 	at, remove, err := r.makeStepDirs(s)
-	defer r.tidying.Go(remove)
+	defer remove()
 	if err != nil {
 		return at, err
 	}

@@ -180,21 +180,3 @@ func (b *Backend) hostBuilder(ctx context.Context) (*hostbuilder.Builder, error)
 	b.machine, err = hostbuilder.New(ctx, hostbuilder.Options{Dir: hostbuilder.DefaultDir(), Environ: b.options.Environ, Site: b.options.Site, Env: b.env})
 	return b.machine, err
 }
-
-// prepareHost inspects this machine in the background, if it builds here, until stop is called. It
-// drops errors, because the builder finds them again.
-func (b *Backend) prepareHost(ctx context.Context) (stop func()) {
-	if b.kind != Host {
-		return func() {}
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		b.hostBuilder(ctx) //nolint:errcheck // see above
-	}()
-	return func() {
-		cancel()
-		<-ended
-	}
-}

@@ -89,7 +89,6 @@ func (p *Planner) Quiet() *Planner {
 
 // Plan resolves a request and lists the steps.
 func (p *Planner) Plan(ctx context.Context, r Request) (*pipeline.Plan, error) {
-	defer p.backend.prepareHost(ctx)()
 	t, err := p.OpenTarget(ctx, r)
 	if err != nil {
 		return nil, err
