@@ -248,7 +248,8 @@ func newRepository(ctx context.Context, dir, rawURL string, environ []string) (r
 	settings, credentials := originSettings(rawURL)
 	// Settings of the user for the end of lines or archives would change the copy.
 	settings += "[core]\n\tautocrlf = false\n\teol = lf\n\tattributesFile = " + os.DevNull + "\n[tar]\n\tumask = 0\n"
-	settings += "[http]\n\tlowSpeedLimit = 100\n\tlowSpeedTime = 60\n" // a server that sends nothing for a minute is down
+	// A server that sends nothing at all is down; one that is at work sends at least five bytes in five seconds.
+	settings += "[http]\n\tlowSpeedLimit = 1\n\tlowSpeedTime = 120\n"
 	if credentials != "" {
 		if err := os.WriteFile(filepath.Join(dir, credentialsFile), []byte(credentials), 0o600); err != nil {
 			return r, err
