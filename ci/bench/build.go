@@ -140,7 +140,6 @@ func (builds wheelBuilds) emptyCaches(parts ...string) error {
 
 const (
 	keptWheels  = "wheels"
-	keptSteps   = "host/steps"
 	keptObjects = "host/objects"
 )
 
@@ -235,7 +234,7 @@ func (builds wheelBuilds) comparisons(round int) []comparison {
 		return way{stockName, nil, func(ctx context.Context) (built, error) { return builds.buildByStockRecipe(ctx, ops) }}
 	}
 	fresh := func(name, ops, abi string) way {
-		return way{name, func() error { return builds.emptyCaches(keptWheels, keptSteps, keptObjects) }, ours(ops, abi)}
+		return way{name, func() error { return builds.emptyCaches(keptWheels, keptObjects) }, ours(ops, abi)}
 	}
 	next := func(name, ops, abi string) way {
 		return way{name, nil, func(ctx context.Context) (built, error) {
