@@ -1,0 +1,202 @@
+// Package httpclient is how dsbuild speaks HTTP. It has the one policy of tries and time limits that
+// holds for every server: package indexes, registries, stores, downloads.
+//
+// A client, or a library's client, gets a Transport and switches its own tries off. The Transport
+//   - ends a request when the server takes and sends nothing for a minute: while it connects, in the
+//     TLS handshake, while it takes a body, before its answer and in the middle of it;
+//   - repeats questions (GET and HEAD) that failed, up to five times in all, with growing waits; it
+//     asks a silent server only twice;
+//   - waits as long as a Retry-After asks, up to five minutes;
+//   - sends no credentials along when a server redirects it to another one, and follows no redirect
+//     from an encrypted to an unencrypted address.
+//
+// A Transport can repeat neither an upload nor a question whose answer broke off in the middle. A
+// client does these inside Transport.Try, which has the same policy, and whose requests the
+// Transport does not repeat by itself:
+//
+//	t := httpclient.New(site.Transport())
+//	client := &http.Client{Transport: t}
+//	err := t.Try(ctx, func(ctx context.Context, attempt int) error {
+//		return download(ctx, client, address) // reads the answer to its end
+//	})
+//
+// Of go-containerregistry, remote.WithTransport(t) and remote.WithRetryBackoff(remote.Backoff{Steps: 1})
+// are enough to read an image.
+package httpclient
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Transport is an http.RoundTripper with the policy of the package.
+type Transport struct {
+	Base    http.RoundTripper                                // sends the requests
+	Silence time.Duration                                    // the longest time without a byte
+	Pause   func(ctx context.Context, d time.Duration) error // waits
+	Warn    func(format string, args ...any)                 // tells the user of a long wait; nil: nobody
+
+	mutex sync.Mutex
+	waits map[string]time.Time // when a host wants the next request
+}
+
+// New returns a Transport that sends by base. If base is a *Transport already, it returns base, so
+// that requests have one policy however many packages ask for it.
+func New(base http.RoundTripper) *Transport {
+	if t, ok := base.(*Transport); ok {
+		return t
+	}
+	return &Transport{Base: base, Silence: time.Minute, Pause: pause, waits: map[string]time.Time{}}
+}
+
+// pause waits for a time or the end of the context.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	isQuestion := (req.Method == http.MethodGet || req.Method == http.MethodHead) && (req.Body == nil || req.Body == http.NoBody)
+	if !isQuestion || isInsideTry(req.Context()) {
+		return t.send(req)
+	}
+	var res *http.Response
+	err := t.Try(req.Context(), func(context.Context, int) (err error) {
+		if res != nil {
+			res.Body.Close()
+		}
+		res, err = t.send(req) //nolint:bodyclose // the next attempt or the caller closes it
+		if err == nil && isTemporaryStatus(res.StatusCode) {
+			err = &StatusError{Code: res.StatusCode}
+		}
+		return err
+	})
+	if err != nil && StatusOf(err) == 0 {
+		if res != nil {
+			res.Body.Close()
+		}
+		return nil, err
+	}
+	return res, nil // perhaps the last of several refusals: the client reads what it says
+}
+
+// send sends a request once.
+func (t *Transport) send(req *http.Request) (*http.Response, error) {
+	if req.URL.Scheme != "http" && req.URL.Scheme != "https" {
+		return nil, closeBody(req, permanentf("%s is no address of a server", Redact(req.URL)))
+	}
+	req, err := guardRedirect(req)
+	if err == nil {
+		err = t.awaitTurn(req)
+	}
+	if err != nil {
+		return nil, closeBody(req, err)
+	}
+	res, err := t.sendWatched(req)
+	if err != nil {
+		return nil, err
+	}
+	if after, ok := parseRetryAfter(res.Header.Get("Retry-After"), time.Now()); ok && res.StatusCode >= http.StatusBadRequest {
+		t.mutex.Lock()
+		defer t.mutex.Unlock()
+		t.waits[req.URL.Host] = time.Now().Add(after)
+	}
+	return res, nil
+}
+
+// closeBody closes the body of a request that is not sent, as a RoundTripper must.
+func closeBody(req *http.Request, err error) error {
+	if req.Body != nil {
+		_ = req.Body.Close() // it was not read
+	}
+	return err
+}
+
+// guardRedirect refuses a redirect that leaves encryption. It takes the credentials from a request to
+// another server than the first one: net/http keeps them for a subdomain, and for another port.
+func guardRedirect(req *http.Request) (*http.Request, error) {
+	first := req
+	for first.Response != nil && first.Response.Request != nil {
+		first = first.Response.Request
+	}
+	if first.URL.Scheme == req.URL.Scheme && first.URL.Host == req.URL.Host {
+		return req, nil
+	}
+	if first.URL.Scheme == "https" {
+		if req.URL.Scheme != "https" {
+			return req, permanentf("redirected to %s, which is not encrypted", Redact(req.URL))
+		}
+	}
+	req = req.Clone(req.Context())
+	for name := range req.Header {
+		lower := strings.ToLower(name)
+		if lower == "authorization" || lower == "cookie" || strings.Contains(lower, "token") || strings.Contains(lower, "api-key") {
+			req.Header.Del(name)
+		}
+	}
+	return req, nil
+}
+
+// awaitTurn waits until the host wants the next request.
+func (t *Transport) awaitTurn(req *http.Request) error {
+	host := req.URL.Host
+	t.mutex.Lock()
+	wait := time.Until(t.waits[host])
+	t.mutex.Unlock()
+	if wait <= 0 {
+		return nil
+	}
+	if wait > longestWait {
+		return &busyError{host, wait}
+	}
+	if wait > noteworthyWait {
+		t.warn("%s asks to wait %s", host, wait.Round(time.Second))
+	}
+	if err := t.Pause(req.Context(), wait); err != nil {
+		return err
+	}
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	delete(t.waits, host)
+	return nil
+}
+
+func (t *Transport) warn(format string, args ...any) {
+	if t.Warn != nil {
+		t.Warn(format, args...)
+	}
+}
+
+// parseRetryAfter reads a number of seconds or a date.
+func parseRetryAfter(text string, now time.Time) (time.Duration, bool) {
+	if seconds, err := strconv.ParseUint(text, 10, 31); err == nil {
+		return time.Duration(seconds) * time.Second, true
+	}
+	if at, err := http.ParseTime(text); err == nil {
+		return max(0, at.Sub(now)), true
+	}
+	return 0, false
+}
+
+// Redact returns an address for a message. It hides the whole login: a token may be in the place of
+// the user.
+func Redact(at *url.URL) string {
+	if at.User == nil {
+		return at.String()
+	}
+	shown := *at
+	shown.User = url.User("***")
+	return strings.Replace(shown.String(), "%2A%2A%2A@", "***@", 1)
+}

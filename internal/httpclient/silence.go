@@ -1,0 +1,98 @@
+package httpclient
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+)
+
+// silenceError is a server that took and sent nothing for too long.
+type silenceError struct {
+	host  string
+	limit time.Duration
+}
+
+func (e *silenceError) Error() string {
+	return fmt.Sprintf("%s has been silent for %s", e.host, e.limit)
+}
+
+// Hint suggests the next step.
+func (e *silenceError) Hint() string {
+	return "check the server, and the proxy and firewall before it; then run the same command again"
+}
+
+// watch ends a request when no byte moves for a time.
+type watch struct {
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	timer  *time.Timer
+	limit  time.Duration
+}
+
+// sendWatched sends a request, and watches its body and that of the answer.
+func (t *Transport) sendWatched(req *http.Request) (*http.Response, error) {
+	ctx, cancel := context.WithCancelCause(req.Context())
+	w := &watch{ctx: ctx, cancel: cancel, limit: t.Silence}
+	w.timer = time.AfterFunc(t.Silence, func() { cancel(&silenceError{req.URL.Host, t.Silence}) })
+	req = req.Clone(ctx)
+	if req.Body != nil && req.Body != http.NoBody {
+		req.Body = &sentBody{req.Body, w}
+		req.GetBody = nil // its bodies would not be watched
+	}
+	res, err := t.Base.RoundTrip(req)
+	w.timer.Stop()
+	if err != nil {
+		err = w.explain(err)
+		cancel(nil)
+		return nil, err
+	}
+	res.Body = &receivedBody{res.Body, w}
+	return res, nil
+}
+
+// explain returns the error of a request. It says why the watch ended it.
+func (w *watch) explain(err error) error {
+	if silent := new(silenceError); errors.As(context.Cause(w.ctx), &silent) {
+		return silent
+	}
+	return &brokenError{err}
+}
+
+// sentBody is the body of a request. The server must take each piece before the limit.
+type sentBody struct {
+	io.ReadCloser
+	watch *watch
+}
+
+func (b *sentBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.watch.timer.Reset(b.watch.limit)
+	return n, err
+}
+
+// receivedBody is the body of an answer. The limit counts only while the client waits for it.
+type receivedBody struct {
+	io.ReadCloser
+	watch *watch
+}
+
+func (b *receivedBody) Read(p []byte) (int, error) {
+	b.watch.timer.Reset(b.watch.limit)
+	n, err := b.ReadCloser.Read(p)
+	b.watch.timer.Stop()
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = b.watch.explain(err)
+	}
+	return n, err
+}
+
+// Close closes the body and ends the request.
+func (b *receivedBody) Close() error {
+	err := b.ReadCloser.Close()
+	b.watch.timer.Stop()
+	b.watch.cancel(nil)
+	return err
+}

@@ -1,0 +1,159 @@
+package httpclient
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+// The policy of tries.
+const (
+	maxTries       = 5
+	maxSilent      = 2 // tries of a server that says nothing
+	firstWait      = 500 * time.Millisecond
+	longestWait    = 5 * time.Minute // a server that asks for more is an error
+	noteworthyWait = 5 * time.Second // the user is told of longer ones
+)
+
+// insideTry marks the context of requests that Try repeats.
+type insideTry struct{}
+
+func isInsideTry(ctx context.Context) bool { return ctx.Value(insideTry{}) != nil }
+
+// Try calls do until it succeeds, fails for good, or has failed too often. Do makes its requests with
+// the context that it gets. attempt counts from 0.
+func (t *Transport) Try(ctx context.Context, do func(ctx context.Context, attempt int) error) error {
+	inside := context.WithValue(ctx, insideTry{}, true)
+	for attempt, silent := 0, 0; ; attempt++ {
+		err := do(inside, attempt)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		quiet := new(silenceError)
+		if errors.As(err, &quiet) {
+			silent++
+		}
+		if err == nil || attempt+1 == maxTries || silent == maxSilent || !isTemporary(err) {
+			return err
+		}
+		if silent > 0 {
+			t.warn("%v; dsbuild tries once more", quiet)
+		}
+		wait := firstWait << attempt
+		if err := t.Pause(ctx, wait/2+rand.N(wait)); err != nil {
+			return err
+		}
+	}
+}
+
+// isTemporary reports whether another attempt may succeed.
+func isTemporary(err error) bool {
+	var permanent interface{ Permanent() bool }
+	if errors.As(err, &permanent) && permanent.Permanent() {
+		return false
+	}
+	if code := StatusOf(err); code != 0 {
+		return isTemporaryStatus(code)
+	}
+	if name := new(net.DNSError); errors.As(err, &name) && name.IsNotFound {
+		return false
+	}
+	if foreign := new(tls.CertificateVerificationError); errors.As(err, &foreign) {
+		return false
+	}
+	return ConnectionFailed(err)
+}
+
+// ConnectionFailed reports whether no server was reached, or the connection to it broke.
+func ConnectionFailed(err error) bool {
+	broken, quiet := new(brokenError), new(silenceError)
+	ofLibrary := new(url.Error) // minio-go replaces what it holds
+	return errors.As(err, &broken) || errors.As(err, &quiet) || errors.As(err, &ofLibrary) || errors.Is(err, io.ErrUnexpectedEOF)
+}
+
+func isTemporaryStatus(code int) bool {
+	switch code {
+	case http.StatusRequestTimeout, http.StatusTooManyRequests:
+		return true
+	case http.StatusNotImplemented:
+		return false
+	}
+	return code >= http.StatusInternalServerError
+}
+
+// brokenError is a connection that failed or broke. Its text is that of the error.
+type brokenError struct{ error }
+
+func (e *brokenError) Unwrap() error { return e.error }
+
+// permanentError is an error that another attempt would repeat. An error of another package is one,
+// too, if it has a method Permanent() bool that returns true.
+type permanentError struct{ text string }
+
+func permanentf(format string, args ...any) error {
+	return &permanentError{fmt.Sprintf(format, args...)}
+}
+
+func (e *permanentError) Error() string   { return e.text }
+func (e *permanentError) Permanent() bool { return true }
+
+// busyError is a server that asks for a longer wait than longestWait.
+type busyError struct {
+	host string
+	wait time.Duration
+}
+
+func (e *busyError) Error() string {
+	return fmt.Sprintf("%s asks to wait %s before the next request", e.host, e.wait.Round(time.Second))
+}
+
+// Permanent reports that another attempt now would not help.
+func (e *busyError) Permanent() bool { return true }
+
+// Hint suggests the next step.
+func (e *busyError) Hint() string { return "run the same command again later" }
+
+// StatusError is an answer of a server that is no success.
+type StatusError struct {
+	Where  string // the address, without its login
+	Status string // such as 404 Not Found
+	Code   int
+	Detail string // what the server says more; ""
+}
+
+func (e *StatusError) Error() string {
+	text := e.Where + ": it answers " + e.Status
+	if e.Detail != "" {
+		text += ": " + e.Detail
+	}
+	return text
+}
+
+// statusError is the error of a library with the status of the answer.
+type statusError struct {
+	error
+	code int
+}
+
+func (e *statusError) Unwrap() error { return e.error }
+
+// WithStatus tells Try and StatusOf the status of the answer behind the error of a library.
+func WithStatus(err error, code int) error { return &statusError{err, code} }
+
+// StatusOf returns the status of the answer behind an error, 0 if there was none.
+func StatusOf(err error) int {
+	if ours := new(StatusError); errors.As(err, &ours) {
+		return ours.Code
+	}
+	if library := new(statusError); errors.As(err, &library) {
+		return library.code
+	}
+	return 0
+}
