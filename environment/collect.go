@@ -148,14 +148,11 @@ func (c *Collector) fetch(ctx context.Context, f File) (path string, size int64,
 	if c.Note != nil {
 		c.Note("downloading %s", f.File)
 	}
-	body, err := c.Client.Open(ctx, found[0])
+	err = c.Client.Download(ctx, found[0], func(in io.Reader) error {
+		return atomicfile.Write(path, &checkedReader{r: in, want: f, sum: sha256.New()}, 0o644)
+	})
 	if err != nil {
 		return "", 0, fmt.Errorf("%s: %w", f.File, err)
-	}
-	defer body.Close()
-	checked := &checkedReader{r: body, want: f, sum: sha256.New()}
-	if err := atomicfile.Write(path, checked, 0o644); err != nil {
-		return "", 0, err
 	}
 	info, err := os.Stat(path)
 	if err != nil {

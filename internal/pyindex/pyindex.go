@@ -14,29 +14,20 @@ import (
 	"net/url"
 	"strings"
 	"sync"
-	"time"
 
 	"deps.dev/util/pypi"
+
+	"github.com/dsbuild/dsbuild/internal/httpclient"
 )
 
-// Bounds on the answer of an index: bytes of a page and of metadata, and the time for an answer.
+// Bounds on the answer of an index: bytes of a page and of metadata.
 const (
 	maxPage     = 32 << 20
 	maxMetadata = 4 << 20
-	patience    = 30 * time.Second
 )
 
 // ErrNoProject is the answer of an index that has no such project.
 var ErrNoProject = errors.New("it has no such project")
-
-// StatusError is an answer of an index that is no success.
-type StatusError struct {
-	Where  string // the address
-	Status string
-	Code   int
-}
-
-func (e *StatusError) Error() string { return e.Where + ": it answers " + e.Status }
 
 // File is one distribution that an index lists.
 type File struct {
@@ -55,38 +46,24 @@ type File struct {
 	url *url.URL
 }
 
-// Client queries indexes. It requests each page once.
+// Client queries indexes. It requests a page again only if the index did not answer.
 type Client struct {
-	http *http.Client // for pages, with a limit of time
-	slow *http.Client // for files, without one
+	transport *httpclient.Transport
+	http      *http.Client
 
 	mutex sync.Mutex
 	pages map[string]page
 }
 
 type page struct {
-	files []File
-	err   error
+	files  []File
+	absent error // the index has no such project
 }
 
-// New makes a client that reaches indexes through transport.
+// New makes a client that reaches indexes through transport, with the policy of package httpclient.
 func New(transport http.RoundTripper) *Client {
-	return &Client{
-		http:  &http.Client{Transport: transport, Timeout: patience, CheckRedirect: follow},
-		slow:  &http.Client{Transport: transport, CheckRedirect: follow},
-		pages: map[string]page{},
-	}
-}
-
-// follow allows up to four redirects, and none from an encrypted to an unencrypted address.
-func follow(req *http.Request, via []*http.Request) error {
-	if len(via) >= 5 {
-		return errors.New("stopped after 5 redirects")
-	}
-	if from := via[len(via)-1].URL; from.Scheme == "https" && req.URL.Scheme != "https" {
-		return fmt.Errorf("redirected to %s, which is not encrypted", req.URL.Redacted())
-	}
-	return nil
+	t := httpclient.New(transport)
+	return &Client{transport: t, http: &http.Client{Transport: t}, pages: map[string]page{}}
 }
 
 // Files lists the distributions of a project in an index. It omits names that no installer would
@@ -98,13 +75,17 @@ func (c *Client) Files(ctx context.Context, index, project string) ([]File, erro
 	defer c.mutex.Unlock()
 	got, asked := c.pages[address]
 	if !asked {
-		got.files, got.err = c.files(ctx, address, project)
+		files, err := c.files(ctx, address, project)
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
+		if err != nil && !errors.Is(err, ErrNoProject) {
+			return nil, err
+		}
+		got = page{files, err}
 		c.pages[address] = got
 	}
-	return got.files, got.err
+	return got.files, got.absent
 }
 
 // The forms of a page, best first.
@@ -120,7 +101,7 @@ func (c *Client) files(ctx context.Context, address, project string) ([]File, er
 	}
 	links, err := read(res.Header.Get("Content-Type"), text)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", res.Request.URL.Redacted(), err)
+		return nil, fmt.Errorf("%s: %w", httpclient.Redact(res.Request.URL), err)
 	}
 	var files []File
 	for _, l := range links {
@@ -164,48 +145,62 @@ func (c *Client) Metadata(ctx context.Context, f File) ([]byte, error) {
 	return text, nil
 }
 
-// Open requests the file itself. The caller reads and closes it, and compares its digest.
-func (c *Client) Open(ctx context.Context, f File) (io.ReadCloser, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, f.url.String(), nil)
+// Download calls use with the bytes of the file; again, from their start, if the connection breaks.
+// The caller compares the digest.
+func (c *Client) Download(ctx context.Context, f File, use func(io.Reader) error) error {
+	return c.transport.Try(ctx, func(ctx context.Context, _ int) error {
+		res, err := c.do(ctx, f.url.String(), "*/*")
+		if err != nil {
+			return err
+		}
+		defer res.Body.Close()
+		return use(res.Body)
+	})
+}
+
+// do requests an address. The answer is a success; its body is open. An error names the address
+// without its login.
+func (c *Client) do(ctx context.Context, address, accept string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
 		return nil, errors.New("its address is not a URL")
 	}
-	res, err := c.slow.Do(req)
+	req.Header.Set("Accept", accept)
+	where := httpclient.Redact(req.URL)
+	res, err := c.http.Do(req)
+	if at := new(url.Error); errors.As(err, &at) {
+		err = at.Err // at itself shows a token in the place of the user
+	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", where, err)
 	}
 	if res.StatusCode != http.StatusOK {
 		res.Body.Close()
-		return nil, &StatusError{req.URL.Redacted(), res.Status, res.StatusCode}
+		return nil, &httpclient.StatusError{Where: where, Status: res.Status, Code: res.StatusCode}
 	}
-	return res.Body, nil
+	return res, nil
 }
 
-// get fetches at most limit bytes. An error names the address without its password.
-func (c *Client) get(ctx context.Context, address, accept string, limit int64) ([]byte, *http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
-	if err != nil {
-		return nil, nil, errors.New("its address is not a URL")
+// get fetches at most limit bytes.
+func (c *Client) get(ctx context.Context, address, accept string, limit int64) (text []byte, res *http.Response, err error) {
+	err = c.transport.Try(ctx, func(ctx context.Context, _ int) error {
+		res, err = c.do(ctx, address, accept)
+		if err != nil {
+			return err
+		}
+		defer res.Body.Close()
+		text, err = io.ReadAll(io.LimitReader(res.Body, limit+1))
+		if err == nil && int64(len(text)) > limit {
+			err = fmt.Errorf("its answer is larger than %d MiB", limit>>20)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", httpclient.Redact(res.Request.URL), err)
+		}
+		return nil
+	})
+	if code := httpclient.StatusOf(err); code == http.StatusNotFound || code == http.StatusGone {
+		at, _ := url.Parse(address) // it was requested
+		err = fmt.Errorf("%s: %w", httpclient.Redact(at), ErrNoProject)
 	}
-	req.Header.Set("Accept", accept)
-	res, err := c.http.Do(req)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer res.Body.Close()
-	where := req.URL.Redacted()
-	switch {
-	case res.StatusCode == http.StatusNotFound || res.StatusCode == http.StatusGone:
-		return nil, nil, fmt.Errorf("%s: %w", where, ErrNoProject)
-	case res.StatusCode != http.StatusOK:
-		return nil, nil, &StatusError{where, res.Status, res.StatusCode}
-	}
-	text, err := io.ReadAll(io.LimitReader(res.Body, limit+1))
-	if err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", where, err)
-	}
-	if int64(len(text)) > limit {
-		return nil, nil, fmt.Errorf("%s: its answer is larger than %d MiB", where, limit>>20)
-	}
-	return text, res, nil
+	return text, res, err
 }

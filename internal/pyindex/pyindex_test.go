@@ -11,7 +11,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/dsbuild/dsbuild/internal/httpclient"
 	"github.com/dsbuild/dsbuild/internal/pyindex"
 )
 
@@ -51,6 +53,13 @@ func serve(t *testing.T, handler http.HandlerFunc) string {
 	return server.URL
 }
 
+// atOnce reaches servers without waiting between tries.
+func atOnce(base http.RoundTripper) http.RoundTripper {
+	t := httpclient.New(base)
+	t.Pause = func(ctx context.Context, _ time.Duration) error { return context.Cause(ctx) }
+	return t
+}
+
 func answer(kind, text string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", kind)
@@ -69,7 +78,7 @@ func TestFiles(t *testing.T) {
 			}
 			answer(kind, page)(w, r)
 		})
-		client := pyindex.New(http.DefaultTransport)
+		client := pyindex.New(atOnce(http.DefaultTransport))
 		var got []string
 		for range 2 {
 			got = nil
@@ -125,10 +134,14 @@ func TestBadAnswers(t *testing.T) {
 			w.Header().Set("Content-Length", "100")
 			_, _ = io.WriteString(w, "{")
 		}, "unexpected EOF"},
-		"a loop": {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, r.URL.Path, http.StatusFound) }, "stopped after 5 redirects"},
+		"a loop": {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, r.URL.Path, http.StatusFound) }, "stopped after 10 redirects"},
 	} {
-		index := strings.Replace(serve(t, c.handler), "http://", "http://me:geheim@", 1)
-		files, err := pyindex.New(http.DefaultTransport).Files(t.Context(), index, "torch")
+		login := "me:geheim@"
+		if name == "a fault" || name == "a loop" {
+			login = "geheim@" // a token
+		}
+		index := strings.Replace(serve(t, c.handler), "http://", "http://"+login, 1)
+		files, err := pyindex.New(atOnce(http.DefaultTransport)).Files(t.Context(), index, "torch")
 		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "geheim") {
 			t.Errorf("%s: %v, %v", name, files, err)
 		}
@@ -144,7 +157,7 @@ func TestRedirects(t *testing.T) {
 	plain := serve(t, answer("text/html", htmlPage))
 	server := httptest.NewTLSServer(http.RedirectHandler(plain+"/torch/", http.StatusFound))
 	t.Cleanup(server.Close)
-	if _, err := pyindex.New(server.Client().Transport).Files(t.Context(), server.URL, "torch"); err == nil || !strings.Contains(err.Error(), "not encrypted") {
+	if _, err := pyindex.New(atOnce(server.Client().Transport)).Files(t.Context(), server.URL, "torch"); err == nil || !strings.Contains(err.Error(), "not encrypted") {
 		t.Error(err)
 	}
 	told := "nothing"
@@ -160,7 +173,7 @@ func TestRedirects(t *testing.T) {
 		}
 		http.Redirect(w, r, other+r.URL.Path, http.StatusFound)
 	})
-	files, err := pyindex.New(http.DefaultTransport).Files(t.Context(), strings.Replace(index, "http://", "http://me:geheim@", 1), "torch")
+	files, err := pyindex.New(atOnce(http.DefaultTransport)).Files(t.Context(), strings.Replace(index, "http://", "http://me:geheim@", 1), "torch")
 	if err != nil || len(files) != 3 || told != "" {
 		t.Errorf("%d files, %v, and the other host was told %q", len(files), err, told)
 	}
@@ -180,7 +193,7 @@ func TestMetadata(t *testing.T) {
 			http.NotFound(w, r)
 		}
 	})
-	client := pyindex.New(http.DefaultTransport)
+	client := pyindex.New(atOnce(http.DefaultTransport))
 	files, err := client.Files(t.Context(), index+"/", "torch")
 	if err != nil || len(files) != 3 {
 		t.Fatal(files, err)
@@ -195,10 +208,48 @@ func TestMetadata(t *testing.T) {
 	}
 }
 
+// Pages and files that break off are asked for again, and an index that failed is asked again later.
+func TestBrokenAnswers(t *testing.T) {
+	const text = "the bytes of a wheel"
+	asked := map[string]int{}
+	broken := true
+	index := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		asked[r.URL.Path]++
+		switch {
+		case broken && r.URL.Path == "/torch/":
+			w.WriteHeader(http.StatusServiceUnavailable)
+		case asked[r.URL.Path]%3 != 0: // every third time is whole
+			w.Header().Set("Content-Length", "100000")
+			answer(jsonType, jsonPage[:50])(w, r)
+		case r.URL.Path == "/torch/":
+			answer(jsonType, jsonPage)(w, r)
+		default:
+			answer("application/octet-stream", text)(w, r)
+		}
+	})
+	client := pyindex.New(atOnce(http.DefaultTransport))
+	if _, err := client.Files(t.Context(), index, "torch"); err == nil || asked["/torch/"] != 5 {
+		t.Fatalf("asked %d times, %v, want an error after five", asked["/torch/"], err)
+	}
+	broken = false
+	files, err := client.Files(t.Context(), index, "torch")
+	if err != nil || len(files) != 3 {
+		t.Fatalf("after the fault: %d files, %v, want three", len(files), err)
+	}
+	var got []byte
+	err = client.Download(t.Context(), files[1], func(in io.Reader) (err error) {
+		got, err = io.ReadAll(in)
+		return err
+	})
+	if err != nil || string(got) != text {
+		t.Errorf("downloaded %q, %v, want %q", got, err, text)
+	}
+}
+
 // After an interrupted question, the client asks again.
 func TestInterrupted(t *testing.T) {
 	index := serve(t, answer(htmlType, htmlPage))
-	client := pyindex.New(http.DefaultTransport)
+	client := pyindex.New(atOnce(http.DefaultTransport))
 	ctx, cancel := context.WithCancelCause(t.Context())
 	stop := errors.New("enough")
 	cancel(stop)
