@@ -13,12 +13,9 @@ import (
 	"net/http"
 	"net/url"
 	"path"
-	"path/filepath"
 	"strings"
 
 	"github.com/minio/minio-go/v7"
-	"github.com/minio/minio-go/v7/pkg/credentials"
-	"gopkg.in/ini.v1"
 
 	"github.com/dsbuild/dsbuild/index"
 )
@@ -70,14 +67,20 @@ func (r *run) openBucket(ctx context.Context) (place, error) {
 }
 
 func (r *run) newBucket() (*bucket, error) {
-	conf := r.awsSettings()
+	conf, err := r.awsSettings()
+	if err != nil {
+		return nil, err
+	}
 	at, err := url.Parse(conf.endpoint)
 	if err != nil || at.Host == "" || at.Scheme != "http" && at.Scheme != "https" || at.User != nil || strings.Trim(at.Path, "/") != "" {
-		return nil, &TargetError{withoutLogin(conf.endpoint), "the endpoint of S3 must be https:// and a host", "correct AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, or endpoint_url in ~/.aws/config"}
+		return nil, &TargetError{
+			withoutLogin(conf.endpoint), "the endpoint of S3 must be https:// and a host",
+			"correct AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, or endpoint_url in ~/.aws/config",
+		}
 	}
 	client, err := minio.New(at.Host, &minio.Options{
-		Creds: r.awsCredentials(conf), Secure: at.Scheme == "https", Transport: r.Transport, Region: conf.region,
-		MaxRetries: 1, // retry of this package does it, and honours Retry-After
+		Creds: r.awsCredentials(conf), Secure: at.Scheme == "https", Transport: r.http, Region: conf.region,
+		MaxRetries: 1, // package httpclient does it
 	})
 	if err != nil {
 		return nil, &TargetError{r.To.text, err.Error(), ""}
@@ -87,59 +90,22 @@ func (r *run) newBucket() (*bucket, error) {
 	return &bucket{r, client, name, prefix, map[string]string{}}, nil
 }
 
-// awsSettings are the settings of a store in the environment and in ~/.aws/config.
-type awsSettings struct{ profile, endpoint, region, shared string }
-
-const amazon = "https://s3.amazonaws.com"
-
-func (r *run) awsSettings() awsSettings {
-	conf := awsSettings{
-		profile: cmp.Or(r.Getenv("AWS_PROFILE"), r.Getenv("AWS_DEFAULT_PROFILE"), "default"),
-		shared:  cmp.Or(r.Getenv("AWS_SHARED_CREDENTIALS_FILE"), filepath.Join(r.Home, ".aws", "credentials")),
-	}
-	section := "profile " + conf.profile
-	if conf.profile == "default" {
-		section = conf.profile
-	}
-	file, err := ini.LooseLoad(cmp.Or(r.Getenv("AWS_CONFIG_FILE"), filepath.Join(r.Home, ".aws", "config")))
-	if err != nil {
-		file = ini.Empty() // as if there were none: it holds no secret that dsbuild needs
-	}
-	said := file.Section(section)
-	conf.endpoint = cmp.Or(r.Getenv("AWS_ENDPOINT_URL_S3"), r.Getenv("AWS_ENDPOINT_URL"), said.Key("endpoint_url").String(), amazon)
-	conf.region = cmp.Or(r.Getenv("AWS_REGION"), r.Getenv("AWS_DEFAULT_REGION"), said.Key("region").String())
-	return conf
-}
-
-// awsCredentials takes credentials from where Amazon's own tools take them: the environment, the
-// file of credentials (with its credential_process and SSO), the role of the machine or container.
-func (r *run) awsCredentials(conf awsSettings) *credentials.Credentials {
-	if id, key := r.Getenv("AWS_ACCESS_KEY_ID"), r.Getenv("AWS_SECRET_ACCESS_KEY"); id != "" && key != "" {
-		return credentials.NewStaticV4(id, r.secrets.add(key), r.secrets.add(r.Getenv("AWS_SESSION_TOKEN")))
-	}
-	chain := []credentials.Provider{&credentials.FileAWSCredentials{Filename: conf.shared, Profile: conf.profile}}
-	if conf.endpoint == amazon || r.Getenv("AWS_WEB_IDENTITY_TOKEN_FILE") != "" {
-		chain = append(chain, &credentials.IAM{})
-	}
-	return credentials.NewChainCredentials(chain)
-}
-
 func (b *bucket) access() string {
 	return "dsbuild takes AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the profile AWS_PROFILE of ~/.aws, or the machine's role"
 }
 
-// where names an object for people.
-func (b *bucket) where(object string) string { return "s3://" + b.name + "/" + b.prefix + object }
-
 // failed describes a failed request; an object that is not there is fs.ErrNotExist.
 func (b *bucket) failed(object string, err error) error {
-	if statusOf(err) == http.StatusNotFound && (minio.ToErrorResponse(err).Code == minio.NoSuchKey || minio.ToErrorResponse(err).Code == "") {
-		err = fs.ErrNotExist
+	where, code := "s3://"+b.name+"/"+b.prefix+object, statusOf(err)
+	switch said := minio.ToErrorResponse(err).Code; {
+	case err == nil:
+		return nil
+	case code == http.StatusNotFound && (said == minio.NoSuchKey || said == ""):
+		return fmt.Errorf("%s: %w", where, fs.ErrNotExist)
+	case code != 0:
+		return fmt.Errorf("%s: it answers %d: %w", where, code, err)
 	}
-	if code := statusOf(err); code != 0 {
-		return fmt.Errorf("%s: it answers %d: %w", b.where(object), code, err)
-	}
-	return fmt.Errorf("%s: %w", b.where(object), err)
+	return fmt.Errorf("%s: %w", where, err)
 }
 
 // lookFile compares an object by its ETag if that is the MD5, else by its bytes.
@@ -175,10 +141,7 @@ func (b *bucket) readOnce(ctx context.Context, object string, use func(io.Reader
 		return b.failed(object, err)
 	}
 	defer in.Close()
-	if err := use(in); err != nil {
-		return b.failed(object, err)
-	}
-	return nil
+	return b.failed(object, use(in))
 }
 
 // putFile stores a file on the condition that there is no object of its name. A store that does
@@ -203,10 +166,8 @@ func (b *bucket) putOnce(ctx context.Context, f File, sent func(int64), isNew bo
 		if isNew {
 			opt.SetMatchETagExcept("*")
 		}
-		if _, err := b.client.PutObject(ctx, b.name, b.prefix+b.nameOf(f), in, f.Size, opt); err != nil {
-			return b.failed(b.nameOf(f), err)
-		}
-		return nil
+		_, err := b.client.PutObject(ctx, b.name, b.prefix+b.nameOf(f), in, f.Size, opt)
+		return b.failed(b.nameOf(f), err)
 	})
 }
 
@@ -225,46 +186,39 @@ func contentType(name string) string {
 
 // List implements index.Objects.
 func (b *bucket) List(ctx context.Context) (all []index.Object, err error) {
-	err = b.run.retry(ctx, func(int) error {
+	err = b.run.try(ctx, b.access(), func(ctx context.Context, _ int) error {
 		all = nil
 		for info := range b.client.ListObjects(ctx, b.name, minio.ListObjectsOptions{Prefix: b.prefix, Recursive: true}) {
 			if info.Err != nil {
 				return b.failed("", info.Err)
 			}
-			all = append(all, index.Object{Name: strings.TrimPrefix(info.Key, b.prefix), Size: info.Size, Version: info.ETag, Modified: info.LastModified})
+			name := strings.TrimPrefix(info.Key, b.prefix)
+			all = append(all, index.Object{Name: name, Size: info.Size, Version: info.ETag, Modified: info.LastModified})
 		}
 		return nil
 	})
-	return all, withAccessHint(err, b.access())
+	return all, err
 }
 
 // Read implements index.Objects.
 func (b *bucket) Read(ctx context.Context, name string, use func(io.Reader) error) error {
-	err := b.run.retry(ctx, func(int) error { return b.readOnce(ctx, name, use) })
-	return withAccessHint(err, b.access())
+	return b.run.try(ctx, b.access(), func(ctx context.Context, _ int) error { return b.readOnce(ctx, name, use) })
 }
 
 // Put implements index.Objects.
 func (b *bucket) Put(ctx context.Context, name string, text []byte) error {
-	err := b.run.retry(ctx, func(int) error {
-		opt := minio.PutObjectOptions{ContentType: contentType(name), DisableMultipart: true, CacheControl: "no-cache"}
-		if _, err := b.client.PutObject(ctx, b.name, b.prefix+name, bytes.NewReader(text), int64(len(text)), opt); err != nil {
-			return b.failed(name, err)
-		}
-		return nil
+	opt := minio.PutObjectOptions{ContentType: contentType(name), DisableMultipart: true, CacheControl: "no-cache"}
+	return b.run.try(ctx, b.access(), func(ctx context.Context, _ int) error {
+		_, err := b.client.PutObject(ctx, b.name, b.prefix+name, bytes.NewReader(text), int64(len(text)), opt)
+		return b.failed(name, err)
 	})
-	return withAccessHint(err, b.access())
 }
 
 // Delete implements index.Objects.
 func (b *bucket) Delete(ctx context.Context, name string) error {
-	err := b.run.retry(ctx, func(int) error {
-		if err := b.client.RemoveObject(ctx, b.name, b.prefix+name, minio.RemoveObjectOptions{}); err != nil {
-			return b.failed(name, err)
-		}
-		return nil
+	return b.run.try(ctx, b.access(), func(ctx context.Context, _ int) error {
+		return b.failed(name, b.client.RemoveObject(ctx, b.name, b.prefix+name, minio.RemoveObjectOptions{}))
 	})
-	return withAccessHint(err, b.access())
 }
 
 // bucketPlace stores files, and METADATA beside each wheel, from which an index can be made
@@ -275,7 +229,7 @@ type bucketPlace struct {
 }
 
 func (p bucketPlace) put(ctx context.Context, w Wheel, files []File, sent func(int64)) error {
-	if err := p.bucket.Put(ctx, p.bucket.nameOf(w.main())+index.MetadataSuffix, w.metadata); err != nil {
+	if err := p.bucket.Put(ctx, p.bucket.nameOf(w.main())+index.MetadataSuffix, w.main().metadata); err != nil {
 		return err
 	}
 	return p.eachFile.put(ctx, w, files, sent)

@@ -59,7 +59,7 @@ func (p folder) putFile(ctx context.Context, f File, sent func(int64)) error {
 	if errors.Is(err, fs.ErrExist) { // somebody else published it meanwhile
 		now, err := p.lookFile(ctx, f)
 		if err == nil && now != same {
-			err = &ConflictError{[]string{f.Name}}
+			err = &ConflictError{Files: []string{f.Name}}
 		}
 		return err
 	}

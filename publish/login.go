@@ -34,7 +34,8 @@ func (r *run) openPypirc(name string) (place, error) {
 	}
 	t, err := ParseTarget(s.address)
 	if err != nil || t.kind != indexKind {
-		return nil, &TargetError{r.To.text, fmt.Sprintf("~/.pypirc gives it the repository %q, which is not the address of an index", withoutLogin(s.address)), "correct repository in ~/.pypirc: https://HOST/PATH"}
+		why := fmt.Sprintf("~/.pypirc gives it the repository %q, which is not the address of an index", withoutLogin(s.address))
+		return nil, &TargetError{r.To.text, why, "correct repository in ~/.pypirc: https://HOST/PATH"}
 	}
 	return r.openIndex(s.address, s.login)
 }
@@ -44,21 +45,24 @@ func (r *run) readPypirc(name string) (section, error) {
 	file := filepath.Join(r.Home, ".pypirc")
 	s := section{address: knownIndexes()[name]}
 	conf, err := ini.LoadSources(ini.LoadOptions{IgnoreInlineComment: true, SkipUnrecognizableLines: true}, file)
+	wrong := func(try, why string, args ...any) (section, error) {
+		return s, &TargetError{r.To.text, "~/.pypirc " + fmt.Sprintf(why, args...), try + ", or give https://HOST/PATH"}
+	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && s.address != "":
 		return s, nil
 	case errors.Is(err, fs.ErrNotExist):
-		return s, &TargetError{r.To.text, "there is no ~/.pypirc", "create ~/.pypirc with a section [" + name + "], or give https://HOST/PATH"}
+		return wrong("create it with a section ["+name+"]", "is not there")
 	case err != nil:
-		return s, &TargetError{r.To.text, fmt.Sprintf("~/.pypirc cannot be read: %v", withoutValues(err)), "correct ~/.pypirc, or give https://HOST/PATH"}
+		return wrong("correct it", "cannot be read: %v", withoutValues(err))
 	case !conf.HasSection(name) && s.address == "":
-		return s, &TargetError{r.To.text, "~/.pypirc has no section [" + name + "]", "add a section [" + name + "] to ~/.pypirc, or give https://HOST/PATH"}
+		return wrong("add one", "has no section [%s]", name)
 	}
 	said := conf.Section(name)
 	s.address = cmp.Or(said.Key("repository").String(), s.address)
 	s.login = r.secrets.addLogin(login{said.Key("username").String(), said.Key("password").String()})
 	if s.address == "" {
-		return s, &TargetError{r.To.text, "the section [" + name + "] of ~/.pypirc has no repository", "add repository = https://HOST/PATH to the section"}
+		return wrong("add repository = https://HOST/PATH", "has no repository in the section [%s]", name)
 	}
 	return s, nil
 }

@@ -2,10 +2,15 @@ package publish
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"github.com/minio/minio-go/v7"
+
 	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/httpclient"
 )
 
 // openPlace finds the place's address and credentials. It may contact the place.
@@ -18,10 +23,6 @@ func (r *run) openPlace(ctx context.Context) (place, error) {
 		return r.openIndex(t.text, login{})
 	case pypircKind:
 		return r.openPypirc(t.name)
-	case githubKind:
-		return r.openGitHub(ctx)
-	case gitlabKind:
-		return r.openGitLab(ctx)
 	case registryKind:
 		return r.openRegistry()
 	case folderKind:
@@ -49,12 +50,12 @@ type eachFile struct {
 func (p eachFile) look(ctx context.Context, w Wheel) ([]state, error) {
 	states := make([]state, len(w.Files))
 	for i, f := range w.Files {
-		err := p.run.retry(ctx, func(int) (err error) {
+		err := p.run.try(ctx, p.access(), func(ctx context.Context, _ int) (err error) {
 			states[i], err = p.lookFile(ctx, f)
 			return err
 		})
 		if err != nil {
-			return nil, withAccessHint(err, p.access())
+			return nil, err
 		}
 	}
 	return states, nil
@@ -62,35 +63,26 @@ func (p eachFile) look(ctx context.Context, w Wheel) ([]state, error) {
 
 func (p eachFile) put(ctx context.Context, _ Wheel, files []File, sent func(int64)) error {
 	for _, f := range files {
-		err := p.run.retry(ctx, func(attempt int) error {
+		err := p.run.try(ctx, p.access(), func(ctx context.Context, attempt int) error {
 			if attempt > 0 { // the lost answer may have been that of a success
-				if done, err := p.arrived(ctx, f); err != nil || done {
-					if done {
-						sent(f.Size)
-					}
+				now, err := p.lookFile(ctx, f)
+				switch {
+				case err != nil:
 					return err
+				case now == other:
+					return &ConflictError{Files: []string{f.Name}}
+				case now == same:
+					sent(f.Size)
+					return nil
 				}
 			}
 			return p.putFile(ctx, f, sent)
 		})
 		if err != nil {
-			return withAccessHint(err, p.access())
+			return err
 		}
 	}
 	return nil
-}
-
-// arrived reports whether an attempt that failed has sent the whole file after all. If others
-// have put another file there, that is a *ConflictError.
-func (p eachFile) arrived(ctx context.Context, f File) (bool, error) {
-	switch now, err := p.lookFile(ctx, f); {
-	case err != nil:
-		return false, err
-	case now == other:
-		return false, &ConflictError{[]string{f.Name}}
-	default:
-		return now == same, nil
-	}
 }
 
 // compareTaken handles a place that refused a file because another run may have published it meanwhile:
@@ -102,13 +94,21 @@ func compareTaken(ctx context.Context, look func(context.Context, File) (state, 
 	case now == same:
 		return nil
 	case now == other:
-		return &ConflictError{[]string{f.Name}}
+		return &ConflictError{Files: []string{f.Name}}
 	}
 	return refused
 }
 
-// withAccessHint tells of the credentials if a server refuses them.
-func withAccessHint(err error, access string) error {
+// try calls do until it succeeds or fails for good, as package httpclient says. If a server refuses
+// the credentials, the error's hint tells which ones the place takes.
+func (r *run) try(ctx context.Context, access string, do func(ctx context.Context, attempt int) error) error {
+	err := r.http.Try(ctx, func(ctx context.Context, attempt int) error {
+		err := do(ctx, attempt)
+		if code := statusOf(err); code != 0 {
+			return httpclient.WithStatus(err, code)
+		}
+		return err
+	})
 	switch statusOf(err) {
 	case http.StatusUnauthorized:
 		return hint.With(err, "the credentials are missing or wrong: %s", access)
@@ -118,6 +118,18 @@ func withAccessHint(err error, access string) error {
 		return hint.With(err, "run the same command again later: it sends only the missing files")
 	}
 	return err
+}
+
+// statusOf returns the status of the answer behind an error, also behind one of a library; 0 if there
+// was none.
+func statusOf(err error) int {
+	if registry := new(transport.Error); errors.As(err, &registry) {
+		return registry.StatusCode
+	}
+	if store := (minio.ErrorResponse{}); errors.As(err, &store) {
+		return store.StatusCode
+	}
+	return httpclient.StatusOf(err)
 }
 
 // withBody opens a file and gives its body to do. If do fails, the bytes count as not sent.

@@ -1,8 +1,12 @@
 package publish_test
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
+	"fmt"
 	"html"
 	"io"
 	"io/fs"
@@ -10,7 +14,6 @@ import (
 	"maps"
 	"math"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,8 +26,11 @@ import (
 	containers "github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
 
 	"github.com/dsbuild/dsbuild/index"
+	"github.com/dsbuild/dsbuild/internal/httpclient"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/publish"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -44,26 +50,13 @@ type place struct {
 	sent   func() int                            // counts the files that arrived, for ever; nil: unknown
 	wrap   func(func(http.Handler) http.Handler) // puts a handler before the server; nil: no server
 	beside bool                                  // it takes what lies beside a wheel
-}
-
-// serve starts a server whose handler can be wrapped.
-func serve(t *testing.T, h http.Handler) (address string, wrap func(func(http.Handler) http.Handler)) {
-	t.Helper()
-	var now atomic.Value
-	now.Store(&h)
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*now.Load().(*http.Handler)).ServeHTTP(w, r) }))
-	server.Config.ErrorLog = log.New(io.Discard, "", 0)
-	t.Cleanup(server.Close)
-	return server.URL, func(f func(http.Handler) http.Handler) {
-		wrapped := f(h)
-		now.Store(&wrapped)
-	}
+	torn   bool                                  // it keeps the beginning of an upload that was cut off
 }
 
 // places returns one place of each kind, all empty.
 func places(t *testing.T) []place {
 	t.Helper()
-	return []place{folderPlace(t), indexPlace(t), bucketPlace(t, false), bucketPlace(t, true), uploadPlace(t), githubPlace(t), gitlabPlace(t), registryPlace(t)}
+	return []place{folderPlace(t), indexPlace(t), bucketPlace(t, false), bucketPlace(t, true), uploadPlace(t), registryPlace(t)}
 }
 
 func folderPlace(t *testing.T) place {
@@ -155,33 +148,102 @@ func checkPage(t *testing.T, page string, files map[string][]byte) {
 	}
 }
 
+// client of the store that does not come by publish.
+func storeClient(t *testing.T) *minio.Core {
+	t.Helper()
+	c, err := minio.NewCore(store(t).Host, &minio.Options{Creds: credentials.NewStaticV4(accessKey, secretKey, "")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+const (
+	accessKey = "AKIATEST"
+	secretKey = "s3-secret-key"
+)
+
+var buckets atomic.Int64
+
 func bucketPlace(t *testing.T, indexed bool) place {
-	s := newStore(t)
-	address, wrap := serve(t, s)
+	t.Helper()
+	client := storeClient(t)
+	name := fmt.Sprintf("wheels-%d", buckets.Add(1))
+	if err := client.MakeBucket(t.Context(), name, minio.MakeBucketOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	server := newFront(t, pass(store(t)))
 	p := place{
-		name: "bucket", to: "s3://wheels/deep/speed", wrap: wrap, beside: true,
-		env: map[string]string{"AWS_ACCESS_KEY_ID": accessKey, "AWS_SECRET_ACCESS_KEY": s.secret, "AWS_ENDPOINT_URL_S3": address, "AWS_REGION": "us-east-1"},
-		files: func(*testing.T) map[string][]byte {
-			all := s.files("deep/speed/")
+		name: "bucket", to: "s3://" + name + "/deep/speed", wrap: server.wrap, beside: true,
+		env: map[string]string{
+			"AWS_ACCESS_KEY_ID": accessKey, "AWS_SECRET_ACCESS_KEY": secretKey, "AWS_ENDPOINT_URL_S3": server.address, "AWS_REGION": "us-east-1",
+		},
+		files: func(t *testing.T) map[string][]byte {
+			all := objects(t, client, name, "deep/speed/")
 			maps.DeleteFunc(all, func(name string, _ []byte) bool { return strings.HasSuffix(name, ".metadata") })
 			return all
 		},
-		clear: func() { s.mutex.Lock(); defer s.mutex.Unlock(); s.objects = map[string]stored{} },
-		add: func(name string, data []byte) {
-			s.mutex.Lock()
-			defer s.mutex.Unlock()
-			s.objects["deep/speed/"+name] = stored{data, "", "0123456789abcdef0123456789abcdef-2"} // of a multipart upload
+		clear: func() {
+			for o := range client.Client.ListObjects(t.Context(), name, minio.ListObjectsOptions{Recursive: true}) {
+				if err := errors.Join(o.Err, client.RemoveObject(t.Context(), name, o.Key, minio.RemoveObjectOptions{})); err != nil {
+					t.Error(err)
+				}
+			}
 		},
+		add: func(file string, data []byte) { addInParts(t, client, name, "deep/speed/"+file, data) },
 	}
-	if !indexed {
-		return p
+	if indexed {
+		p.addIndex(t, func(t *testing.T) map[string][]byte { return objects(t, client, name, "deep/speed/") })
 	}
+	return p
+}
+
+// addInParts stores an object whose ETag is not its MD5.
+func addInParts(t *testing.T, client *minio.Core, bucket, name string, data []byte) {
+	t.Helper()
+	id, err := client.NewMultipartUpload(t.Context(), bucket, name, minio.PutObjectOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	part, err := client.PutObjectPart(t.Context(), bucket, name, id, 1, bytes.NewReader(data), int64(len(data)), minio.PutObjectPartOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole := []minio.CompletePart{{PartNumber: 1, ETag: part.ETag}}
+	if _, err := client.CompleteMultipartUpload(t.Context(), bucket, name, id, whole, minio.PutObjectOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// objects returns the objects of a bucket by name, without the prefix.
+func objects(t *testing.T, client *minio.Core, bucket, prefix string) map[string][]byte {
+	t.Helper()
+	all := map[string][]byte{}
+	for o := range client.Client.ListObjects(t.Context(), bucket, minio.ListObjectsOptions{Recursive: true}) {
+		if o.Err != nil {
+			t.Fatal(o.Err)
+		}
+		in, _, _, err := client.GetObject(t.Context(), bucket, o.Key, minio.GetObjectOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := io.ReadAll(in)
+		if err = errors.Join(err, in.Close()); err != nil {
+			t.Fatal(err)
+		}
+		all[strings.TrimPrefix(o.Key, prefix)] = data
+	}
+	return all
+}
+
+// addIndex writes an empty index into a bucket.
+func (p *place) addIndex(t *testing.T, objects func(t *testing.T) map[string][]byte) {
 	p.name = "bucket with an index"
-	empty := p.clear
+	empty, env, target := p.clear, p.env, p.to
 	p.clear = func() {
 		empty()
-		to, _ := publish.ParseTarget(p.to)
-		objects, err := publish.Objects(publish.Options{To: to, Getenv: func(name string) string { return p.env[name] }})
+		to, _ := publish.ParseTarget(target)
+		objects, err := publish.Objects(publish.Options{To: to, Getenv: func(name string) string { return env[name] }, Home: t.TempDir()})
 		if err == nil {
 			_, err = index.WriteObjects(t.Context(), objects, index.Options{URL: "https://wheels.example.org/"})
 		}
@@ -191,7 +253,7 @@ func bucketPlace(t *testing.T, indexed bool) place {
 	}
 	p.clear()
 	p.files = func(t *testing.T) map[string][]byte {
-		all := s.files("deep/speed/")
+		all := objects(t)
 		for name, data := range all {
 			if strings.HasSuffix(name, "/deepspeed/index.html") {
 				checkPage(t, string(data), all)
@@ -202,66 +264,42 @@ func bucketPlace(t *testing.T, indexed bool) place {
 		})
 		return all
 	}
-	return p
 }
 
 func uploadPlace(t *testing.T) place {
-	s := newUploads()
-	address, wrap := serve(t, s)
+	t.Helper()
+	dir := t.TempDir()
+	server := newFront(t, pass(startIndex(t, dir)))
 	return place{
-		name: "index", to: address + "/legacy/", check: address + "/simple/", wrap: wrap,
-		env:   map[string]string{"TWINE_USERNAME": s.user, "TWINE_PASSWORD": s.password},
-		files: func(*testing.T) map[string][]byte { return s.all() },
-		clear: func() { s.mutex.Lock(); defer s.mutex.Unlock(); clear(s.files) },
-		add:   func(name string, data []byte) { s.mutex.Lock(); defer s.mutex.Unlock(); s.files[name] = data },
-		sent:  func() int { s.mutex.Lock(); defer s.mutex.Unlock(); return s.posts },
-	}
-}
-
-func githubPlace(t *testing.T) place {
-	s := &releases{token: "ghp_release"}
-	address, wrap := serve(t, s)
-	return place{
-		name: "GitHub", to: "github:example/wheels@v1", wrap: wrap, beside: true,
-		env:   map[string]string{"GITHUB_TOKEN": s.token, "GITHUB_API_URL": address},
-		files: func(*testing.T) map[string][]byte { return s.all() },
-		clear: func() { s.mutex.Lock(); defer s.mutex.Unlock(); s.assets = nil },
-		add: func(name string, data []byte) {
-			s.mutex.Lock()
-			defer s.mutex.Unlock()
-			s.next++
-			s.assets = append(s.assets, &releaseAsset{ID: s.next, Name: name, State: "uploaded", Size: len(data), data: data}) // without digest
+		name: "index", to: server.address + "/", check: server.address + "/simple/", wrap: server.wrap,
+		env:   map[string]string{"TWINE_USERNAME": indexUser, "TWINE_PASSWORD": indexPassword},
+		files: func(t *testing.T) map[string][]byte { return filesBelow(t, dir) },
+		clear: func() {
+			all, _ := filepath.Glob(filepath.Join(dir, "*"))
+			for _, file := range all {
+				os.Remove(file)
+			}
 		},
-		sent: func() int { s.mutex.Lock(); defer s.mutex.Unlock(); return s.posts },
-	}
-}
-
-func gitlabPlace(t *testing.T) place {
-	s := &lab{token: "glpat-release"}
-	address, wrap := serve(t, s)
-	return place{
-		name: "GitLab", to: "gitlab:team/wheels@v1", wrap: wrap, beside: true,
-		env:   map[string]string{"GITLAB_TOKEN": s.token, "CI_API_V4_URL": address},
-		files: func(*testing.T) map[string][]byte { return s.all() },
-		clear: func() { s.mutex.Lock(); defer s.mutex.Unlock(); s.files, s.links = nil, nil },
 		add: func(name string, data []byte) {
-			s.mutex.Lock()
-			defer s.mutex.Unlock()
-			s.files = append(s.files, labFile{name, hexOf(data), data})
+			if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
+				t.Error(err)
+			}
 		},
-		sent: func() int { s.mutex.Lock(); defer s.mutex.Unlock(); return s.puts },
+		sent: func() int { return int(server.sent.Load()) },
+		torn: true,
 	}
 }
 
 func registryPlace(t *testing.T) place {
+	t.Helper()
 	fresh := func() http.Handler { return wholeBodies(containers.New(containers.Logger(log.New(io.Discard, "", 0)))) }
 	var now atomic.Value
 	h := fresh()
 	now.Store(&h)
-	address, wrap := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*now.Load().(*http.Handler)).ServeHTTP(w, r) }))
-	host := strings.TrimPrefix(address, "http://")
+	server := newFront(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*now.Load().(*http.Handler)).ServeHTTP(w, r) }))
+	host := strings.TrimPrefix(server.address, "http://")
 	return place{
-		name: "registry", to: "oci://" + host + "/team/wheels", wrap: wrap, beside: true,
+		name: "registry", to: "oci://" + host + "/team/wheels", wrap: server.wrap, beside: true,
 		files: func(t *testing.T) map[string][]byte { return pulled(t, host+"/team/wheels") },
 		clear: func() { h := fresh(); now.Store(&h) },
 	}
@@ -373,9 +411,21 @@ func (p place) options(t *testing.T, wheels []string) publish.Options {
 	}
 	return publish.Options{
 		Wheels: wheels, To: to, CheckURL: p.check, Parallel: 2, Home: home,
-		Getenv: func(name string) string { return p.env[name] },
-		Pause:  func(ctx context.Context, _ time.Duration) error { return context.Cause(ctx) },
+		Getenv: func(name string) string { return p.env[name] }, Transport: atOnce(http.DefaultTransport),
 	}
+}
+
+// atOnce sends requests with the policy of the product, but without waiting between tries.
+func atOnce(base http.RoundTripper) *httpclient.Transport {
+	t := httpclient.New(base)
+	t.Pause = func(ctx context.Context, _ time.Duration) error { return context.Cause(ctx) }
+	return t
+}
+
+// hexOf returns the sha256 of data.
+func hexOf(data []byte) string {
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
 }
 
 // effort returns what a whole run spends (for a folder: nanoseconds), and removes what it published.
@@ -384,7 +434,7 @@ func (p place) effort(t *testing.T, wheels []string) int64 {
 	opt := p.options(t, wheels)
 	count := &cutter{base: http.DefaultTransport}
 	count.left.Store(math.MaxInt64)
-	opt.Transport = count
+	opt.Transport = atOnce(count)
 	start := time.Now()
 	if _, err := publish.Run(t.Context(), opt); err != nil {
 		t.Fatal(err)

@@ -1,6 +1,5 @@
 // Package publish puts finished wheels, and the files beside them, where others get them: a
-// folder, S3-compatible storage, a package index that takes twine's uploads, a release of GitHub
-// or GitLab, an OCI registry.
+// folder, S3-compatible storage, a package index that takes twine's uploads, an OCI registry.
 //
 // A run first verifies all wheels, then asks the place which files it has, and sends nothing if
 // one of them has other bytes there. Each place stores a file whole or not at all, so a run that
@@ -9,18 +8,18 @@ package publish
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/httpclient"
 )
 
 // Options are the inputs of a run.
@@ -33,7 +32,7 @@ type Options struct {
 
 	Getenv    func(string) string // nil: os.Getenv
 	Home      string              // with .pypirc, .netrc, .aws; "": the user's
-	Transport http.RoundTripper   // nil: http.DefaultTransport
+	Transport http.RoundTripper   // gets the policy of package httpclient; nil: http.DefaultTransport
 
 	// Progress starts a display of so many bytes; nil: none.
 	Progress func(total int64) Progress
@@ -41,8 +40,6 @@ type Options struct {
 	Warn func(format string, args ...any)
 	// GPUs names the GPUs of a compute capability on an index's page; nil: without names.
 	GPUs func(capability string) []string
-	// Pause waits; nil: for that time.
-	Pause func(ctx context.Context, d time.Duration) error
 }
 
 // Progress shows the bytes that were sent.
@@ -96,7 +93,10 @@ func (s Summary) Count(status Status) (files int, bytes int64) {
 }
 
 // ConflictError lists files whose name is taken by other bytes at the place.
-type ConflictError struct{ Files []string }
+type ConflictError struct {
+	Files []string
+	try   string // the hint; "": that of other wheels
+}
 
 func (e *ConflictError) Error() string {
 	return "other files have these names there: " + strings.Join(e.Files, "; ")
@@ -104,6 +104,9 @@ func (e *ConflictError) Error() string {
 
 // Hint suggests the next step.
 func (e *ConflictError) Hint() string {
+	if e.try != "" {
+		return e.try
+	}
 	return "dsbuild never replaces a published file: build the wheel under another version, or remove the other file yourself"
 }
 
@@ -141,22 +144,26 @@ func Run(ctx context.Context, opt Options) (Summary, error) {
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	return sum, r.secrets.hide(r.explainNetwork(err))
+	return sum, r.secrets.hide(r.explain(err))
 }
 
-// explainNetwork names the place in an error of the network, which names only an address, and
-// says what to check.
-func (r *run) explainNetwork(err error) error {
-	if failed := new(net.OpError); !errors.As(err, &failed) {
-		return err
+// explain names the place in an error of the network, which names only an address, and says what to
+// check.
+func (r *run) explain(err error) error {
+	try := "check the address, the network and HTTPS_PROXY, and run the same command again: it sends only the missing files"
+	if foreign := new(tls.CertificateVerificationError); errors.As(err, &foreign) {
+		try = "if an authority of your own has signed the server's certificate, name it with --ca"
 	}
-	return hint.With(fmt.Errorf("publishing to %s: %w", r.To, err),
-		"check the address, the network and HTTPS_PROXY, and run the same command again: it sends only the missing files")
+	if httpclient.ConnectionFailed(err) && statusOf(err) == 0 {
+		return hint.With(fmt.Errorf("publishing to %s: %w", r.To, err), "%s", try)
+	}
+	return err
 }
 
 // run is one run: its options with defaults, and the secrets that it read.
 type run struct {
 	Options
+	http    *httpclient.Transport
 	secrets *secrets
 }
 
@@ -170,15 +177,13 @@ func newRun(opt Options) *run {
 	if opt.Transport == nil {
 		opt.Transport = http.DefaultTransport
 	}
-	if opt.Pause == nil {
-		opt.Pause = pause
-	}
 	if opt.Warn == nil {
 		opt.Warn = func(string, ...any) {}
 	}
 	opt.Parallel = max(opt.Parallel, 1)
-	opt.Transport = &patientTransport{base: opt.Transport, pause: opt.Pause}
-	return &run{Options: opt, secrets: &secrets{}}
+	r := &run{Options: opt, http: httpclient.New(opt.Transport), secrets: &secrets{}}
+	r.http.Warn = opt.Warn
+	return r
 }
 
 // publish does the work of Run and fills the summary.
@@ -196,6 +201,10 @@ func (r *run) publish(ctx context.Context, sum *Summary) error {
 		return err
 	}
 	if err := refuseOthers(wheels, states); err != nil {
+		if r.To.Index() {
+			err.try = "an index may keep the beginning of an upload that was cut off: then remove the file there, and publish again; " +
+				"otherwise build the wheel under another version"
+		}
 		return err
 	}
 	sum.Files = results(wheels, states, Absent)
@@ -226,7 +235,7 @@ func (r *run) survey(ctx context.Context, p place, wheels []Wheel) ([][]state, e
 }
 
 // refuseOthers returns a *ConflictError if a name is taken.
-func refuseOthers(wheels []Wheel, states [][]state) error {
+func refuseOthers(wheels []Wheel, states [][]state) *ConflictError {
 	var taken []string
 	for i, w := range wheels {
 		for j, f := range w.Files {
@@ -236,7 +245,7 @@ func refuseOthers(wheels []Wheel, states [][]state) error {
 		}
 	}
 	if len(taken) > 0 {
-		return &ConflictError{taken}
+		return &ConflictError{Files: taken}
 	}
 	return nil
 }

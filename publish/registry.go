@@ -52,12 +52,10 @@ func (r *run) openRegistry() (place, error) {
 		return nil, hint.With(fmt.Errorf("%s: %w", repo, err), "log in with docker login, podman login or oras login")
 	}
 	r.secrets.addLogin(login{said.Username, said.Password})
-	for _, word := range []string{said.Auth, said.IdentityToken, said.RegistryToken} {
-		r.secrets.add(word)
-	}
+	r.secrets.add(said.Auth, said.IdentityToken, said.RegistryToken)
 	options := []remote.Option{
-		remote.WithAuth(auth), remote.WithTransport(r.Transport), remote.WithUserAgent("dsbuild"),
-		remote.WithRetryBackoff(remote.Backoff{Steps: 1}), // retry of this package does it
+		remote.WithAuth(auth), remote.WithTransport(r.http), remote.WithUserAgent("dsbuild"),
+		remote.WithRetryBackoff(remote.Backoff{Steps: 1}), // package httpclient does it
 	}
 	p := registry{run: r, repo: repo}
 	if p.pusher, err = remote.NewPusher(options...); err != nil {
@@ -88,7 +86,7 @@ func tagOf(wheel string) string {
 
 // read returns the artifact of a wheel, nil if there is none.
 func (p registry) read(ctx context.Context, w Wheel) (found *v1.Manifest, err error) {
-	err = p.run.retry(ctx, func(int) error {
+	err = p.run.try(ctx, p.access(), func(ctx context.Context, _ int) error {
 		got, err := p.puller.Get(ctx, p.repo.Tag(tagOf(w.Name())))
 		if statusOf(err) == http.StatusNotFound {
 			found = nil
@@ -103,7 +101,7 @@ func (p registry) read(ctx context.Context, w Wheel) (found *v1.Manifest, err er
 		}
 		return nil
 	})
-	return found, withAccessHint(err, p.access())
+	return found, err
 }
 
 func (p registry) look(ctx context.Context, w Wheel) ([]state, error) {
@@ -140,17 +138,17 @@ func statesIn(found *v1.Manifest, w Wheel) []state {
 
 func (p registry) put(ctx context.Context, w Wheel, files []File, sent func(int64)) error {
 	for _, f := range files {
-		err := p.run.retry(ctx, func(int) error {
+		err := p.run.try(ctx, p.access(), func(ctx context.Context, _ int) error {
 			return f.withBody(sent, func(b *body) error { return p.pusher.Upload(ctx, p.repo, fileLayer{f, b}) })
 		})
 		if err != nil {
-			return withAccessHint(err, p.access())
+			return err
 		}
 	}
 	empty := static.NewLayer([]byte("{}"), emptyType)
-	err := p.run.retry(ctx, func(int) error { return p.pusher.Upload(ctx, p.repo, empty) })
+	err := p.run.try(ctx, p.access(), func(ctx context.Context, _ int) error { return p.pusher.Upload(ctx, p.repo, empty) })
 	if err != nil {
-		return withAccessHint(err, p.access())
+		return err
 	}
 	found, err := p.read(ctx, w) // others may have changed it
 	if err != nil {
@@ -158,15 +156,16 @@ func (p registry) put(ctx context.Context, w Wheel, files []File, sent func(int6
 	}
 	for i, now := range statesIn(found, w) {
 		if now == other {
-			return &ConflictError{[]string{w.Files[i].Name}}
+			return &ConflictError{Files: []string{w.Files[i].Name}}
 		}
 	}
 	text, err := artifact(found, w)
 	if err != nil {
 		return err
 	}
-	err = p.run.retry(ctx, func(int) error { return p.pusher.Put(ctx, p.repo.Tag(tagOf(w.Name())), text) })
-	return withAccessHint(err, p.access())
+	return p.run.try(ctx, p.access(), func(ctx context.Context, _ int) error {
+		return p.pusher.Put(ctx, p.repo.Tag(tagOf(w.Name())), text)
+	})
 }
 
 // artifact returns the manifest of a wheel: its files, and those that the artifact had before.
@@ -189,7 +188,8 @@ func artifact(found *v1.Manifest, w Wheel) (rawManifest, error) {
 	for _, f := range w.Files {
 		if !named[f.Name] {
 			m.Layers = append(m.Layers, v1.Descriptor{
-				MediaType: fileType, Size: f.Size, Digest: v1.Hash{Algorithm: "sha256", Hex: f.SHA256}, Annotations: map[string]string{titleKey: path.Base(f.Name)},
+				MediaType: fileType, Size: f.Size, Digest: v1.Hash{Algorithm: "sha256", Hex: f.SHA256},
+				Annotations: map[string]string{titleKey: path.Base(f.Name)},
 			})
 		}
 	}

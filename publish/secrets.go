@@ -2,6 +2,7 @@ package publish
 
 import (
 	"encoding/base64"
+	"net/url"
 	"strings"
 	"sync"
 )
@@ -16,14 +17,15 @@ type secrets struct {
 	words []string
 }
 
-// add keeps a password or token out of messages, and returns it.
-func (s *secrets) add(word string) string {
+// add keeps passwords and tokens out of messages.
+func (s *secrets) add(words ...string) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	if len(word) >= shortestSecret {
-		s.words = append(s.words, word)
+	for _, word := range words {
+		if len(word) >= shortestSecret {
+			s.words = append(s.words, word, url.QueryEscape(word), url.PathEscape(word))
+		}
 	}
-	return word
 }
 
 // login is a user name with a password.
@@ -31,9 +33,19 @@ type login struct{ user, password string }
 
 // addLogin keeps a login out of messages, also as HTTP sends it.
 func (s *secrets) addLogin(l login) login {
-	s.add(l.password)
-	s.add(base64.StdEncoding.EncodeToString([]byte(l.user + ":" + l.password)))
+	s.add(l.password, base64.StdEncoding.EncodeToString([]byte(l.user+":"+l.password)))
 	return l
+}
+
+// hideText replaces secrets in a text. A text is cut after it, and never before: a part of a secret
+// would be left.
+func (s *secrets) hideText(text string) string {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	for _, word := range s.words {
+		text = strings.ReplaceAll(text, word, "***")
+	}
+	return text
 }
 
 // hide replaces secrets in the text of an error.
@@ -41,16 +53,10 @@ func (s *secrets) hide(err error) error {
 	if err == nil {
 		return nil
 	}
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	text := err.Error()
-	for _, word := range s.words {
-		text = strings.ReplaceAll(text, word, "***")
+	if text := s.hideText(err.Error()); text != err.Error() {
+		return &hiddenError{err, text}
 	}
-	if text == err.Error() {
-		return err
-	}
-	return &hiddenError{err, text}
+	return err
 }
 
 // hiddenError is an error with another text.

@@ -1,332 +1,196 @@
 package publish_test
 
 import (
-	"encoding/json"
-	"errors"
+	"crypto/sha1" //nolint:gosec // a form of htpasswd
+	"encoding/base64"
 	"fmt"
 	"io"
-	"maps"
+	"log"
+	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
 	"net/url"
-	"slices"
-	"strconv"
-	"strings"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
+	"github.com/dsbuild/dsbuild/internal/testkit/python"
 )
 
-// uploads is a package index that takes twine's uploads, and lists them as PEP 691 says.
-type uploads struct {
-	user, password string
+// The real servers of these tests: moto's S3 and pypiserver.
+const (
+	motoPackage  = "moto[server]==5.2.5"
+	indexPackage = "pypiserver==2.4.2"
+)
 
-	mutex sync.Mutex
-	files map[string][]byte
-	forms map[string]url.Values
-	posts int
-}
-
-func newUploads() *uploads {
-	return &uploads{user: "ci", password: "index-password", files: map[string][]byte{}, forms: map[string]url.Values{}}
-}
-
-func (s *uploads) all() map[string][]byte {
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	return maps.Clone(s.files)
-}
-
-func (s *uploads) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if user, password, _ := r.BasicAuth(); user != s.user || password != s.password {
-		http.Error(w, "who is "+r.Header.Get("Authorization")+"?", http.StatusUnauthorized) // a careless server
-		return
-	}
-	switch {
-	case r.Method == http.MethodPost && r.URL.Path == "/legacy/":
-		s.upload(w, r)
-	case strings.HasPrefix(r.URL.Path, "/simple/"):
-		s.list(w)
-	case strings.HasPrefix(r.URL.Path, "/files/"):
-		s.mutex.Lock()
-		defer s.mutex.Unlock()
-		_, _ = w.Write(s.files[strings.TrimPrefix(r.URL.Path, "/files/")])
-	default:
-		http.NotFound(w, r)
-	}
-}
-
-func (s *uploads) upload(w http.ResponseWriter, r *http.Request) {
-	name, data, form, err := readForm(r)
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	switch _, exists := s.files[name]; {
-	case err != nil:
-		http.Error(w, err.Error(), http.StatusBadRequest)
-	case form.Get(":action") != "file_upload" || form.Get("protocol_version") != "1" || form.Get("filetype") != "bdist_wheel" ||
-		form.Get("metadata_version") == "" || form.Get("name") == "" || form.Get("version") == "" || form.Get("pyversion") == "":
-		http.Error(w, "a field is missing", http.StatusBadRequest)
-	case form.Get("sha256_digest") != hexOf(data):
-		http.Error(w, "another sha256", http.StatusBadRequest)
-	case exists:
-		http.Error(w, "File already exists", http.StatusBadRequest)
-	default:
-		s.files[name], s.forms[name] = data, form
-		s.posts++
-	}
-}
-
-// readForm reads the whole form of an upload.
-func readForm(r *http.Request) (name string, data []byte, form url.Values, err error) {
-	in, err := r.MultipartReader()
+// programs returns the folder of the servers' programs.
+func programs(t *testing.T) string {
+	t.Helper()
+	dir, err := python.Environment(t.Context(), python.EnvironmentOptions{
+		Packages: []string{indexPackage, "passlib==1.7.4", motoPackage}, Log: func(line string) { t.Log(line) },
+	})
 	if err != nil {
-		return "", nil, nil, err
+		needs.Missing(t, "no servers to publish to: %v", err)
 	}
-	form = url.Values{}
-	for {
-		part, err := in.NextPart()
-		if errors.Is(err, io.EOF) {
-			return name, data, form, nil
-		}
-		if err != nil {
-			return "", nil, nil, err
-		}
-		text, err := io.ReadAll(part)
-		if err != nil {
-			return "", nil, nil, err
-		}
-		if part.FormName() == "content" {
-			name, data = part.FileName(), text
-			continue
-		}
-		form.Add(part.FormName(), string(text))
-	}
+	return filepath.Join(dir, "bin")
 }
 
-func (s *uploads) list(w http.ResponseWriter) {
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	if len(s.files) == 0 {
-		w.WriteHeader(http.StatusNotFound)
-		return
-	}
-	files := []map[string]any{}
-	for _, name := range slices.Sorted(maps.Keys(s.files)) {
-		files = append(files, map[string]any{
-			"filename": name, "url": "/files/" + strings.ReplaceAll(name, "+", "%2B"), "hashes": map[string]string{"sha256": hexOf(s.files[name])},
-		})
-	}
-	w.Header().Set("Content-Type", "application/vnd.pypi.simple.v1+json")
-	_ = json.NewEncoder(w).Encode(map[string]any{"meta": map[string]string{"api-version": "1.0"}, "name": "deepspeed", "files": files})
-}
-
-// releases answers as the documentation of GitHub's API says: an upload that was cut off leaves an
-// asset in the state "starter".
-type releases struct {
-	token    string
-	noDigest bool
-
-	mutex  sync.Mutex
-	next   int64
-	assets []*releaseAsset
-	posts  int
-}
-
-type releaseAsset struct {
-	ID     int64   `json:"id"`
-	Name   string  `json:"name"`
-	State  string  `json:"state"`
-	Size   int     `json:"size"`
-	Digest *string `json:"digest"`
-	data   []byte
-}
-
-func (s *releases) all() map[string][]byte {
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	all := map[string][]byte{}
-	for _, a := range s.assets {
-		if a.State == "uploaded" {
-			all[a.Name] = a.data
-		}
-	}
-	return all
-}
-
-func (s *releases) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	const repo = "/repos/example/wheels/releases"
-	path := r.URL.Path
-	answer := func(code int, v any) {
-		w.Header().Set("Content-Type", "application/json; charset=utf-8")
-		w.WriteHeader(code)
-		_ = json.NewEncoder(w).Encode(v)
-	}
-	switch {
-	case r.Header.Get("Authorization") != "Bearer "+s.token:
-		answer(http.StatusUnauthorized, map[string]string{"message": "Bad credentials"})
-	case path == repo+"/tags/v1" && r.Method == http.MethodGet:
-		answer(http.StatusOK, map[string]any{"id": 7, "upload_url": "http://" + r.Host + "/upload" + repo + "/7/assets{?name,label}"})
-	case path == repo+"/7/assets" && r.Method == http.MethodGet:
-		answer(http.StatusOK, s.page(r.URL.Query()))
-	case path == "/upload"+repo+"/7/assets" && r.Method == http.MethodPost:
-		code, v := s.upload(r)
-		answer(code, v)
-	case strings.HasPrefix(path, repo+"/assets/"):
-		id, _ := strconv.ParseInt(strings.TrimPrefix(path, repo+"/assets/"), 10, 64)
-		s.one(w, r, id)
-	default:
-		answer(http.StatusNotFound, map[string]string{"message": "Not Found"})
-	}
-}
-
-func (s *releases) page(query url.Values) []*releaseAsset {
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	size, _ := strconv.Atoi(query.Get("per_page"))
-	number, _ := strconv.Atoi(query.Get("page"))
-	from := min(size*(number-1), len(s.assets))
-	list := []*releaseAsset{}
-	for _, a := range s.assets[from:min(from+size, len(s.assets))] {
-		clone := *a
-		list = append(list, &clone)
-	}
-	return list
-}
-
-func (s *releases) upload(r *http.Request) (int, any) {
-	name := r.URL.Query().Get("name")
-	s.mutex.Lock()
-	for _, a := range s.assets {
-		if a.Name == name {
-			s.mutex.Unlock()
-			return http.StatusUnprocessableEntity, map[string]any{"message": "Validation Failed", "errors": []map[string]string{{"resource": "ReleaseAsset", "code": "already_exists", "field": "name"}}}
-		}
-	}
-	s.next++
-	a := &releaseAsset{ID: s.next, Name: name, State: "starter"}
-	s.assets = append(s.assets, a)
-	s.mutex.Unlock()
-	data, err := io.ReadAll(r.Body)
-	if err != nil || int64(len(data)) != r.ContentLength {
-		return http.StatusBadGateway, map[string]string{"message": "upstream failure"}
-	}
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	a.data, a.Size, a.State = data, len(data), "uploaded"
-	s.posts++
-	if sum := "sha256:" + hexOf(data); !s.noDigest {
-		a.Digest = &sum
-	}
-	return http.StatusCreated, a
-}
-
-// one answers a request for one asset.
-func (s *releases) one(w http.ResponseWriter, r *http.Request, id int64) {
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	i := slices.IndexFunc(s.assets, func(a *releaseAsset) bool { return a.ID == id })
-	switch {
-	case i < 0:
-		http.NotFound(w, r)
-	case r.Method == http.MethodDelete:
-		s.assets = slices.Delete(s.assets, i, i+1)
-		w.WriteHeader(http.StatusNoContent)
-	case r.Header.Get("Accept") == "application/octet-stream":
-		_, _ = w.Write(s.assets[i].data)
-	}
-}
-
-// lab answers as the documentation of GitLab's API says.
-type lab struct {
-	token string
-
+// running are the servers that all tests share; TestMain ends them.
+var running struct {
 	mutex sync.Mutex
-	busy  bool // a file of the package is on its way
-	files []labFile
-	links []map[string]string
-	puts  int
+	stops []func()
+	store *url.URL
 }
 
-type labFile struct {
-	Name string `json:"file_name"`
-	Sum  string `json:"file_sha256"`
-	data []byte
+func TestMain(m *testing.M) {
+	code := m.Run()
+	for _, stop := range running.stops {
+		stop()
+	}
+	os.Exit(code)
 }
 
-// all returns the files that the release links.
-func (s *lab) all() map[string][]byte {
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	all := map[string][]byte{}
-	for _, link := range s.links {
-		for _, f := range s.files {
-			if f.Name == link["name"] {
-				all[f.Name] = f.data
-			}
+// start starts a server, which args tell of its port, and waits until it answers.
+func start(t *testing.T, program string, args func(port string) []string) (at *url.URL, stop func()) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := l.Addr().String()
+	l.Close()
+	_, port, _ := net.SplitHostPort(host)
+	server := exec.Command(program, args(port)...) //nolint:noctx // stop ends it
+	server.Env = append(os.Environ(), "AWS_CONFIG_FILE=/dev/null")
+	said, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer said.Close()
+	server.Stdout, server.Stderr = said, said
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stop = func() {
+		_ = server.Process.Kill()
+		_ = server.Wait()
+	}
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		if c, err := net.Dial("tcp", host); err == nil {
+			c.Close()
+			return &url.URL{Scheme: "http", Host: host}, stop
+		}
+		if time.Now().After(deadline) {
+			stop()
+			text, _ := os.ReadFile(said.Name())
+			t.Fatalf("%s does not listen on %s: %s", filepath.Base(program), host, text)
 		}
 	}
-	return all
 }
 
-func (s *lab) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	const project = "/projects/team%2Fwheels"
-	path := r.URL.EscapedPath()
-	answer := func(code int, v any) {
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(code)
-		_ = json.NewEncoder(w).Encode(v)
+// store returns the address of the server of S3, which all tests share: each place has its own bucket.
+func store(t *testing.T) *url.URL {
+	t.Helper()
+	running.mutex.Lock()
+	defer running.mutex.Unlock()
+	if running.store == nil {
+		at, stop := start(t, filepath.Join(programs(t), "moto_server"), func(port string) []string { return []string{"-H", "127.0.0.1", "-p", port} })
+		running.store, running.stops = at, append(running.stops, stop)
 	}
-	if r.Header.Get("Private-Token") != s.token {
-		answer(http.StatusUnauthorized, map[string]string{"message": "401 Unauthorized"})
-		return
+	return running.store
+}
+
+// The login of the package index.
+const (
+	indexUser     = "ci"
+	indexPassword = "index-password"
+)
+
+// startIndex starts a package index that asks for a login, with its files in a folder.
+func startIndex(t *testing.T, dir string) *url.URL {
+	t.Helper()
+	sum := sha1.Sum([]byte(indexPassword)) //nolint:gosec // as above
+	users := filepath.Join(t.TempDir(), "htpasswd")
+	if err := os.WriteFile(users, fmt.Appendf(nil, "%s:{SHA}%s\n", indexUser, base64.StdEncoding.EncodeToString(sum[:])), 0o600); err != nil {
+		t.Fatal(err)
 	}
-	if file, ok := strings.CutPrefix(path, project+"/packages/generic/deepspeed/v1/"); ok && r.Method == http.MethodPut {
-		name, _ := url.PathUnescape(file)
-		answer(s.put(r, name))
-		return
-	}
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	first := r.URL.Query().Get("page") == "1"
-	switch {
-	case path == project+"/releases/v1":
-		answer(http.StatusOK, map[string]string{"tag_name": "v1"})
-	case path == project+"/releases/v1/assets/links" && r.Method == http.MethodGet && first:
-		answer(http.StatusOK, append([]map[string]string{}, s.links...))
-	case path == project+"/releases/v1/assets/links" && r.Method == http.MethodPost:
-		link := map[string]string{}
-		if err := json.NewDecoder(r.Body).Decode(&link); err != nil || link["name"] == "" || link["url"] == "" {
-			answer(http.StatusBadRequest, map[string]string{"message": "name is missing"})
-			return
+	at, stop := start(t, filepath.Join(programs(t), "pypi-server"), func(port string) []string {
+		return []string{
+			"run", "-i", "127.0.0.1", "-p", port, "-a", "update,list,download", "-P", users, "--hash-algo", "sha256", "--disable-fallback",
+			"--backend", "simple-dir", dir,
 		}
-		s.links = append(s.links, link)
-		answer(http.StatusCreated, link)
-	case path == project+"/packages" && first:
-		list := []map[string]any{{"id": 4, "name": "deepspeed-old", "version": "v1"}}
-		if len(s.files) > 0 {
-			list = append(list, map[string]any{"id": 5, "name": "deepspeed", "version": "v1"})
+	})
+	t.Cleanup(stop)
+	return at
+}
+
+// front is a server before a real one. Tests put faults there.
+type front struct {
+	address string
+	inner   http.Handler
+	now     atomic.Pointer[http.Handler]
+	sent    atomic.Int64 // uploads that the server took
+}
+
+// newFront serves a handler.
+func newFront(t *testing.T, inner http.Handler) *front {
+	t.Helper()
+	f := &front{}
+	f.inner = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		seen := &statusWriter{ResponseWriter: w}
+		inner.ServeHTTP(seen, r)
+		if (r.Method == http.MethodPut || r.Method == http.MethodPost) && seen.code/100 == 2 {
+			f.sent.Add(1)
 		}
-		answer(http.StatusOK, list)
-	case path == project+"/packages/5/package_files" && first:
-		answer(http.StatusOK, s.files)
-	default:
-		answer(http.StatusNotFound, map[string]string{"message": "404 Not found"})
+	})
+	f.now.Store(&f.inner)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*f.now.Load()).ServeHTTP(w, r) }))
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	t.Cleanup(server.Close)
+	f.address = server.URL
+	return f
+}
+
+// wrap puts a handler before the server.
+func (f *front) wrap(handler func(http.Handler) http.Handler) {
+	wrapped := handler(f.inner)
+	f.now.Store(&wrapped)
+}
+
+// pass passes requests on to a server, with the host that the client named: its signature covers it.
+func pass(to *url.URL) http.Handler {
+	return &httputil.ReverseProxy{
+		Rewrite:  func(r *httputil.ProxyRequest) { r.SetURL(to); r.Out.Host = r.In.Host },
+		ErrorLog: log.New(io.Discard, "", 0),
+		ErrorHandler: func(http.ResponseWriter, *http.Request, error) {
+			panic(http.ErrAbortHandler) // the client's connection breaks, too
+		},
 	}
 }
 
-func (s *lab) put(r *http.Request, name string) (int, any) {
-	s.mutex.Lock()
-	busy := s.busy
-	s.busy = true
-	s.mutex.Unlock()
-	if busy {
-		return http.StatusInternalServerError, map[string]string{"message": "two files at once"}
-	}
-	data, err := io.ReadAll(r.Body)
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	s.busy = false
-	if err != nil || int64(len(data)) != r.ContentLength {
-		return http.StatusBadRequest, map[string]string{"message": fmt.Sprint(err)}
-	}
-	s.files = append(s.files, labFile{name, hexOf(data), data})
-	s.puts++
-	return http.StatusCreated, map[string]string{"message": "201 Created"}
+// statusWriter notes the status of an answer.
+type statusWriter struct {
+	http.ResponseWriter
+	code int
 }
+
+func (w *statusWriter) WriteHeader(code int) {
+	w.code = code
+	w.ResponseWriter.WriteHeader(code)
+}
+
+func (w *statusWriter) Write(p []byte) (int, error) {
+	if w.code == 0 {
+		w.code = http.StatusOK
+	}
+	return w.ResponseWriter.Write(p)
+}
+
+// Unwrap lets http.ResponseController reach the writer.
+func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -3,7 +3,11 @@
 package publish_test
 
 import (
-	"net/http/httptest"
+	"bytes"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,8 +18,8 @@ import (
 	"github.com/dsbuild/dsbuild/publish"
 )
 
-// Stock pip and uv install what was published, and the index of these tests takes stock twine's
-// uploads as it takes ours.
+// Stock pip and uv install what was published, and stock twine sends the same form to the same kind of
+// index.
 func TestFullPublishStockTools(t *testing.T) {
 	tools := filepath.Join(t.TempDir(), "tools")
 	command(t, nil, "python3", "-m", "venv", tools)
@@ -27,7 +31,7 @@ func TestFullPublishStockTools(t *testing.T) {
 	if _, err := publish.Run(t.Context(), uploaded.options(t, wheels)); err != nil {
 		t.Fatal(err)
 	}
-	simple := strings.Replace(uploaded.check, "http://", "http://ci:index-password@", 1)
+	simple := strings.Replace(uploaded.check, "http://", "http://"+indexUser+":"+indexPassword+"@", 1)
 	install(t, bin, "--index-url", simple)
 
 	www := t.TempDir()
@@ -42,50 +46,63 @@ func TestFullPublishStockTools(t *testing.T) {
 	}
 	install(t, bin, "--index-url", "file://"+www+"/torch2.15-cu132-v3/")
 
-	twice := newUploads()
-	address, _ := serve(t, twice)
-	env := []string{"TWINE_USERNAME=" + twice.user, "TWINE_PASSWORD=" + twice.password}
-	command(t, env, bin+"twine", "upload", "--non-interactive", "--repository-url", address+"/legacy/", wheels[0])
-	same(t, twice.all(), uploaded.files(t))
-	theirs, ours := twice.forms[filepath.Base(wheels[0])], formOf(t, wheels)
-	for _, field := range []string{":action", "protocol_version", "filetype", "pyversion", "name", "version", "metadata_version", "requires_dist", "sha256_digest", "description"} {
+	twice := uploadPlace(t)
+	theirs := formsAt(t, twice)
+	env := []string{"TWINE_USERNAME=" + indexUser, "TWINE_PASSWORD=" + indexPassword}
+	command(t, env, bin+"twine", "upload", "--non-interactive", "--repository-url", twice.to, wheels[0])
+	same(t, twice.files(t), uploaded.files(t))
+	ourPlace := uploadPlace(t)
+	ours := formsAt(t, ourPlace)
+	if _, err := publish.Run(t.Context(), ourPlace.options(t, wheels)); err != nil {
+		t.Fatal(err)
+	}
+	for _, field := range []string{
+		":action", "protocol_version", "filetype", "pyversion", "name", "version", "metadata_version", "requires_dist", "sha256_digest", "description",
+	} {
 		if strings.Join(theirs[field], "|") != strings.Join(ours[field], "|") {
-			t.Errorf("%s: %q of twine's, %q of ours", field, theirs[field], ours[field])
+			t.Errorf("%s: twine sends %q, dsbuild %q", field, theirs[field], ours[field])
 		}
 	}
 }
 
-// formOf returns the fields that publish sends for a wheel.
-func formOf(t *testing.T, wheels []string) map[string][]string {
+// formsAt notes the fields of the uploads to an index.
+func formsAt(t *testing.T, p place) url.Values {
 	t.Helper()
-	s := newUploads()
-	address, _ := serve(t, s)
-	p := place{to: address + "/legacy/", env: map[string]string{"TWINE_USERNAME": s.user, "TWINE_PASSWORD": s.password}}
-	if _, err := publish.Run(t.Context(), p.options(t, wheels)); err != nil {
-		t.Fatal(err)
-	}
-	return s.forms[filepath.Base(wheels[0])]
+	fields := url.Values{}
+	p.wrap(func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			text, err := io.ReadAll(r.Body)
+			if err != nil {
+				t.Error(err)
+			}
+			r.Body = io.NopCloser(bytes.NewReader(text))
+			h.ServeHTTP(w, r)
+			r.Body = io.NopCloser(bytes.NewReader(text))
+			if err := r.ParseMultipartForm(64 << 20); err == nil && r.MultipartForm != nil {
+				maps.Copy(fields, r.MultipartForm.Value)
+			}
+		})
+	})
+	return fields
 }
 
 // indexedBucket returns the objects of a bucket with these wheels and an index.
 func indexedBucket(t *testing.T, wheels []string) map[string][]byte {
 	t.Helper()
-	s := newStore(t)
-	server := httptest.NewServer(s)
-	t.Cleanup(server.Close)
-	p := place{to: "s3://wheels", env: map[string]string{"AWS_ACCESS_KEY_ID": accessKey, "AWS_SECRET_ACCESS_KEY": s.secret, "AWS_ENDPOINT_URL": server.URL, "AWS_REGION": "eu-west-1"}}
+	p := bucketPlace(t, false)
+	p.to = strings.TrimSuffix(p.to, "/deep/speed")
 	opt := p.options(t, wheels)
 	if _, err := publish.Run(t.Context(), opt); err != nil {
 		t.Fatal(err)
 	}
-	objects, err := publish.Objects(opt)
+	store, err := publish.Objects(opt)
 	if err == nil {
-		_, err = index.WriteObjects(t.Context(), objects, index.Options{})
+		_, err = index.WriteObjects(t.Context(), store, index.Options{})
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s.files("")
+	return objects(t, storeClient(t), strings.TrimPrefix(p.to, "s3://"), "")
 }
 
 // install installs DeepSpeed from an index by pip and by uv, each into an environment of its own.

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
+
+	"github.com/dsbuild/dsbuild/internal/httpclient"
 )
 
 // kind is the kind of a place.
@@ -18,8 +20,6 @@ const (
 	bucketKind
 	indexKind  // its address is known
 	pypircKind // ~/.pypirc knows its address
-	githubKind
-	gitlabKind
 	registryKind
 )
 
@@ -28,8 +28,7 @@ type Target struct {
 	kind kind
 	text string
 	path string // of a folder; the prefix in a bucket, with a slash at the end, or ""
-	name string // of the bucket, the section of .pypirc, the project (OWNER/REPO, GROUP/PROJECT), the repository
-	tag  string // of the release
+	name string // of the bucket, the section of .pypirc, the repository
 }
 
 // String returns the text that ParseTarget read.
@@ -56,8 +55,6 @@ func Forms() []Form {
 		{"s3://BUCKET[/PREFIX]", "storage that speaks S3"},
 		{"https://HOST/PATH", "a package index that takes twine's uploads"},
 		{"pypirc:NAME", "such an index, as ~/.pypirc names it"},
-		{"github:OWNER/REPO@TAG", "a release of GitHub"},
-		{"gitlab:GROUP/PROJECT@TAG", "a release of GitLab"},
 		{"oci://REGISTRY/REPOSITORY", "an OCI registry, an artifact for each wheel"},
 	}
 }
@@ -86,11 +83,10 @@ func (e *TargetError) Hint() string {
 func (e *TargetError) ExitCode() int { return 2 }
 
 var (
-	scheme        = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]+:`) // one letter is a drive of Windows
-	bucketName    = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`)
-	githubRelease = regexp.MustCompile(`^([A-Za-z0-9-]+/[A-Za-z0-9._-]+)@(\S+)$`)
-	gitlabRelease = regexp.MustCompile(`^([A-Za-z0-9._-]+(?:/[A-Za-z0-9._-]+)+)@([A-Za-z0-9_+.-]+)$`)
-	sectionName   = regexp.MustCompile(`^[^\s\[\]]+$`)
+	scheme      = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]+:`) // one letter is a drive of Windows
+	bucketName  = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`)
+	sectionName = regexp.MustCompile(`^[^\s\[\]]+$`)
+	ofMachine   = regexp.MustCompile(`^[^\s/:@]+@[^\s/]+:`) // a folder of another machine, as scp writes it
 )
 
 // ParseTarget reads one of Forms. Another text is a *TargetError.
@@ -105,6 +101,10 @@ func ParseTarget(text string) (Target, error) {
 		if text == "" {
 			err = errors.New("it is empty")
 		}
+		if ofMachine.MatchString(text) {
+			try := "mount the folder, or copy the files with rsync or scp; a folder of this name here is ./" + text
+			return Target{}, &TargetError{text, "dsbuild publishes into no folder of another machine", try}
+		}
 	case "file:":
 		err = t.parseFile()
 	case "s3:":
@@ -118,9 +118,9 @@ func ParseTarget(text string) (Target, error) {
 			err = errors.New("it must be pypirc: and the name of a section")
 		}
 	case "github:":
-		err = t.parseRelease(githubKind, githubRelease, rest, "OWNER/REPO@TAG")
+		return Target{}, &TargetError{text, "dsbuild sends nothing to a release of GitHub", "use gh release upload: docs/publish.md"}
 	case "gitlab:":
-		err = t.parseRelease(gitlabKind, gitlabRelease, rest, "GROUP/PROJECT@TAG")
+		return Target{}, &TargetError{text, "dsbuild sends nothing to a release of GitLab", "use glab release upload: docs/publish.md"}
 	case "oci:":
 		err = t.parseRegistry(rest)
 	default:
@@ -150,7 +150,7 @@ func ParseIndexTarget(text string) (Target, error) {
 // withoutLogin hides the password in an address.
 func withoutLogin(text string) string {
 	if at, err := url.Parse(text); err == nil && at.User != nil {
-		return at.Redacted()
+		return httpclient.Redact(at)
 	}
 	if head, rest, ok := strings.Cut(text, "://"); ok {
 		if login, host, ok := strings.Cut(rest, "@"); ok && strings.Contains(login, ":") {
@@ -202,19 +202,11 @@ func (t *Target) parseIndex() error {
 	case err != nil || at.Host == "":
 		return errors.New("it is not the address of an index")
 	case at.User != nil:
-		return errors.New("an address on the command line must have no login; set TWINE_USERNAME and TWINE_PASSWORD, or use ~/.pypirc or ~/.netrc")
+		return errors.New("an address on the command line must have no login; " +
+			"set TWINE_USERNAME and TWINE_PASSWORD, or use ~/.pypirc or ~/.netrc")
 	case at.RawQuery != "" || at.Fragment != "":
 		return errors.New("the address of an index has no query and no fragment")
 	}
-	return nil
-}
-
-func (t *Target) parseRelease(k kind, form *regexp.Regexp, rest, want string) error {
-	parts := form.FindStringSubmatch(rest)
-	if parts == nil {
-		return errors.New("it must name " + want)
-	}
-	t.kind, t.name, t.tag = k, parts[1], parts[2]
 	return nil
 }
 

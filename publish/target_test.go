@@ -2,10 +2,14 @@ package publish_test
 
 import (
 	"errors"
+	"io"
+	"log"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/dsbuild/dsbuild/internal/hint"
@@ -15,7 +19,7 @@ import (
 func TestTargets(t *testing.T) {
 	for _, text := range []string{
 		"wheels", "./a:b", `C:\wheels`, "/srv/wheels", "file:///srv/wheels", "s3://wheels", "s3://wheels/deep/speed/", "https://pypi.example.org/legacy/",
-		"pypirc:internal", "github:example/wheels@v1.0", "github:example/wheels@release/1", "gitlab:group/sub/wheels@v1.0+g1", "oci://registry.example.org:5000/team/wheels",
+		"pypirc:internal", `./ci@host:wheels`, "oci://registry.example.org:5000/team/wheels",
 	} {
 		if to, err := publish.ParseTarget(text); err != nil || to.String() != text {
 			t.Errorf("%s: %v", text, err)
@@ -37,10 +41,6 @@ func TestTargets(t *testing.T) {
 		"https://pypi.example.org/?a=b":       "no query",
 		"https://":                            "not the address of an index",
 		"pypirc:":                             "the name of a section",
-		"github:wheels@v1":                    "OWNER/REPO@TAG",
-		"github:example/wheels":               "OWNER/REPO@TAG",
-		"gitlab:wheels@v1":                    "GROUP/PROJECT@TAG",
-		"gitlab:group/wheels@a/b":             "GROUP/PROJECT@TAG",
 		"oci://registry.example.org":          "a registry and a repository",
 		"oci://me:secret@registry/team":       "no login",
 		"oci://registry.example.org/team:tag": "no login, tag or digest",
@@ -50,6 +50,21 @@ func TestTargets(t *testing.T) {
 		wrong := new(publish.TargetError)
 		if !errors.As(err, &wrong) || wrong.ExitCode() != 2 || !strings.Contains(err.Error(), why) || strings.Contains(err.Error(), "secret") || !strings.Contains(hint.Of(err), "s3://BUCKET") {
 			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+// What another program does is refused with a hint that names it.
+func TestTargetsOfOtherPrograms(t *testing.T) {
+	for text, program := range map[string]string{
+		"github:example/wheels@v1": "gh release upload: docs/publish.md",
+		"gitlab:team/wheels@v1":    "glab release upload: docs/publish.md",
+		"ci@host:/srv/wheels":      "rsync or scp; a folder of this name here is ./ci@host:/srv/wheels",
+		"ci@[::1]:wheels":          "rsync or scp",
+	} {
+		_, err := publish.ParseTarget(text)
+		if hint.ExitCode(err) != 2 || !strings.Contains(hint.Of(err), program) {
+			t.Errorf("%s: %v, hint %q, want exit code 2 and a hint with %q", text, err, hint.Of(err), program)
 		}
 	}
 }
@@ -79,7 +94,7 @@ func TestIndexTarget(t *testing.T) {
 }
 
 func FuzzTarget(f *testing.F) {
-	for _, seed := range []string{"s3://a/b", "oci://r/x", "https://h/", "github:a/b@c", "C:\\x", "file:///x"} {
+	for _, seed := range []string{"s3://a/b", "oci://r/x", "https://h/", "ci@host:x", "C:\\x", "file:///x"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -108,12 +123,12 @@ func TestCredentials(t *testing.T) {
 		{name: "netrc", netrc: netrc},
 		{name: "netrc without it", netrc: "machine other login ci password index-password", fails: "401"},
 		{name: "pypirc", pypirc: "[distutils]\nindex-servers = internal\n[internal]\nrepository = ADDRESS\nusername = ci\npassword = index-password\n", to: "pypirc:internal"},
-		{name: "pypirc with a sign", pypirc: "[internal]\nrepository = ADDRESS\nusername = ci\npassword = index-password;#\n", to: "pypirc:internal", fails: "401"},
+		{name: "pypirc with a sign", pypirc: "[internal]\nrepository = ADDRESS\nusername = ci\npassword = index-password;#\n", to: "pypirc:internal", fails: "403"},
 		{name: "pypirc and netrc", pypirc: "[internal]\nrepository = ADDRESS\n", netrc: netrc, to: "pypirc:internal"},
 		{name: "other section", pypirc: "[internal]\nrepository = ADDRESS\n", to: "pypirc:external", fails: "no section [external]"},
-		{name: "no repository", pypirc: "[internal]\nusername = ci\n", to: "pypirc:internal", fails: "has no repository"},
+		{name: "no repository", pypirc: "[internal]\nusername = ci\n", to: "pypirc:internal", fails: "has no repository in the section [internal]"},
 		{name: "a folder", pypirc: "[internal]\nrepository = /srv\n", to: "pypirc:internal", fails: "not the address of an index"},
-		{name: "no file", to: "pypirc:internal", fails: "there is no ~/.pypirc"},
+		{name: "no file", to: "pypirc:internal", fails: "~/.pypirc is not there"},
 		{name: "no login", fails: "401"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -139,14 +154,18 @@ func TestCredentials(t *testing.T) {
 			}
 		})
 	}
+}
 
+// A profile of ~/.aws has the keys and the address of a store. One that is not there is an error.
+func TestProfile(t *testing.T) {
+	wheels, _ := built(t, "0.19.8")
 	p := bucketPlace(t, false)
 	p.home = t.TempDir()
 	if err := os.Mkdir(filepath.Join(p.home, ".aws"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	for name, text := range map[string]string{
-		"credentials": "[site]\naws_access_key_id = " + accessKey + "\naws_secret_access_key = " + p.env["AWS_SECRET_ACCESS_KEY"] + "\n",
+		"credentials": "[site]\naws_access_key_id = PROFILEKEY\naws_secret_access_key = " + secretKey + "\naws_session_token = session-secret\n",
 		"config":      "[default]\nregion = nowhere\n[profile site]\nregion = eu-west-1\nendpoint_url = " + p.env["AWS_ENDPOINT_URL_S3"] + "\n",
 	} {
 		if err := os.WriteFile(filepath.Join(p.home, ".aws", name), []byte(text), 0o600); err != nil {
@@ -154,21 +173,47 @@ func TestCredentials(t *testing.T) {
 		}
 	}
 	p.env = map[string]string{"AWS_PROFILE": "site"}
+	var signed atomic.Pointer[string]
+	p.wrap(func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			header := r.Header.Get("Authorization")
+			signed.Store(&header)
+			h.ServeHTTP(w, r)
+		})
+	})
 	if _, err := publish.Run(t.Context(), p.options(t, wheels)); err != nil {
-		t.Error(err)
+		t.Fatal(err)
 	}
-	p.env["AWS_ENDPOINT_URL"] = "nowhere"
-	wrong := new(publish.TargetError)
-	if _, err := publish.Run(t.Context(), p.options(t, wheels)); !errors.As(err, &wrong) {
-		t.Error(err)
+	if got := *signed.Load(); !strings.Contains(got, "Credential=PROFILEKEY/") || !strings.Contains(got, "/eu-west-1/s3/") {
+		t.Errorf("a request is signed as %q, want the profile's key and region", got)
+	}
+	p.wrap(func(http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusForbidden)
+			_, _ = w.Write([]byte("<Error><Code>AccessDenied</Code><Message>no session-secret</Message></Error>"))
+		})
+	})
+	if _, err := publish.Run(t.Context(), p.options(t, wheels)); err == nil || strings.Contains(err.Error(), "session-secret") {
+		t.Errorf("%v, want an error without the session token", err)
+	}
+	for env, why := range map[[2]string]string{
+		{"AWS_ENDPOINT_URL", "nowhere"}: "the endpoint of S3 must be",
+		{"AWS_PROFILE", "nosuch"}:       "the profile nosuch, which is neither in",
+	} {
+		p.env = map[string]string{"AWS_PROFILE": "site", env[0]: env[1]}
+		_, err := publish.Run(t.Context(), p.options(t, wheels))
+		if hint.ExitCode(err) != 2 || !strings.Contains(err.Error(), why) {
+			t.Errorf("%s=%s: %v, want exit code 2 and %q", env[0], env[1], err, why)
+		}
 	}
 }
 
-// An index that tells of no files refuses one that it has; so do stores without conditions, and a
-// release that is not there.
-func TestLessHelpfulServers(t *testing.T) {
+// An index that tells of no files refuses one that it has, and one of them may be the beginning of an
+// upload.
+func TestIndexThatHasTheFile(t *testing.T) {
 	wheels, files := built(t, "0.19.8")
 	p := uploadPlace(t)
+	simple := p.check
 	p.check = ""
 	opt := p.options(t, wheels)
 	if _, err := publish.Run(t.Context(), opt); err != nil {
@@ -176,42 +221,52 @@ func TestLessHelpfulServers(t *testing.T) {
 	}
 	refused := new(publish.ConflictError)
 	if _, err := publish.Run(t.Context(), opt); !errors.As(err, &refused) || !strings.Contains(hint.Of(err), "--check-url") {
-		t.Error(err, hint.Of(err))
+		t.Errorf("%v, hint %q, want a conflict and --check-url", err, hint.Of(err))
 	}
+	p.check = simple
+	name := filepath.Base(wheels[0])
+	p.add(name, files[name][:1000])
+	if _, err := publish.Run(t.Context(), p.options(t, wheels)); !errors.As(err, &refused) || !strings.Contains(hint.Of(err), "an upload that was cut off") {
+		t.Errorf("%v, hint %q, want a conflict and a word about cut uploads", err, hint.Of(err))
+	}
+}
 
-	s := newStore(t)
-	s.ignores = true
-	address, _ := serve(t, s)
-	p = place{to: "s3://wheels/x", beside: true, env: map[string]string{"AWS_ACCESS_KEY_ID": accessKey, "AWS_SECRET_ACCESS_KEY": s.secret, "AWS_ENDPOINT_URL": address, "AWS_REGION": "us-east-1"}}
+// Stores that do not know the condition get the file without it; a bucket that is not there is named.
+func TestLessHelpfulStores(t *testing.T) {
+	wheels, files := built(t, "0.19.8")
+	p := bucketPlace(t, false)
+	p.wrap(func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("If-None-Match") != "" {
+				w.WriteHeader(http.StatusNotImplemented)
+				_, _ = w.Write([]byte("<Error><Code>NotImplemented</Code></Error>"))
+				return
+			}
+			h.ServeHTTP(w, r)
+		})
+	})
 	if _, err := publish.Run(t.Context(), p.options(t, wheels)); err != nil {
 		t.Fatal(err)
 	}
-	there := s.files("x/")
-	delete(there, filepath.Base(wheels[0])+".metadata")
-	same(t, there, files)
+	same(t, p.files(t), files)
 	p.to = "s3://absent/x"
 	if _, err := publish.Run(t.Context(), p.options(t, wheels)); err == nil || !strings.Contains(err.Error(), "s3://absent/x/") {
-		t.Error(err)
+		t.Errorf("%v, want the name of the bucket", err)
 	}
 
-	secure := httptest.NewTLSServer(newStore(t))
+	secure := httptest.NewUnstartedServer(pass(store(t)))
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
+	secure.StartTLS()
 	t.Cleanup(secure.Close)
 	p = bucketPlace(t, false)
-	p.env = map[string]string{"AWS_ACCESS_KEY_ID": accessKey, "AWS_SECRET_ACCESS_KEY": newStore(t).secret, "AWS_ENDPOINT_URL": secure.URL} // the store tells the region
-	opt = p.options(t, wheels)
+	p.env = map[string]string{"AWS_ACCESS_KEY_ID": accessKey, "AWS_SECRET_ACCESS_KEY": secretKey, "AWS_ENDPOINT_URL": secure.URL} // the store tells the region
+	opt := p.options(t, wheels)
 	opt.Transport = secure.Client().Transport
 	if sum, err := publish.Run(t.Context(), opt); err != nil {
 		t.Error(sum, err)
 	}
 	opt.Transport = nil // which does not trust the certificate
-	if _, err := publish.Run(t.Context(), opt); err == nil || !strings.Contains(err.Error(), "certificate") {
-		t.Error(err)
-	}
-
-	for _, p := range []place{githubPlace(t), gitlabPlace(t)} {
-		p.to = strings.Replace(p.to, "@v1", "@v2", 1)
-		if _, err := publish.Run(t.Context(), p.options(t, wheels)); err == nil || !strings.Contains(hint.Of(err), "create the release v2 first") {
-			t.Error(err)
-		}
+	if _, err := publish.Run(t.Context(), opt); err == nil || !strings.Contains(err.Error(), "certificate") || !strings.Contains(hint.Of(err), "--ca") {
+		t.Errorf("%v, hint %q, want an error about the certificate", err, hint.Of(err))
 	}
 }

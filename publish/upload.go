@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -18,17 +17,18 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/httpclient"
 	"github.com/dsbuild/dsbuild/internal/pyindex"
+	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // uploadIndex is a package index that takes uploads as twine sends them: one form for each file.
 type uploadIndex struct {
 	run     *run
-	caller  *caller
 	address string
-	check   string // the simple index that lists its files; "": unknown
+	login   login
+	check   string // the simple index that lists its files, with the login if it is on the same server; "": unknown
 }
 
 // simpleIndexes are the indexes that list the files of those whose address is well known.
@@ -45,26 +45,22 @@ func (r *run) openIndex(address string, said login) (place, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &uploadIndex{run: r, caller: newCaller(r.Transport), address: address, check: r.CheckURL}
+	p := &uploadIndex{run: r, address: address, login: l, check: r.CheckURL}
 	if p.check == "" {
 		p.check = simpleIndexes()[address]
 	}
 	at, err := url.Parse(address)
-	if err != nil {
-		return nil, err
+	if err != nil || l.password == "" {
+		return eachFile{r, p}, err
 	}
-	if l.password != "" {
-		if at.Scheme == "http" && !isLoopback(at.Hostname()) {
-			r.Warn("%s is not encrypted: others on the network can read the password", address)
-		}
-		p.caller.header.Set("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(l.user+":"+l.password)))
+	if ip := net.ParseIP(at.Hostname()); at.Scheme == "http" && at.Hostname() != "localhost" && !ip.IsLoopback() {
+		r.Warn("%s is not encrypted: others on the network can read the password", address)
+	}
+	if check, err := url.Parse(p.check); err == nil && check.Scheme == at.Scheme && check.Host == at.Host {
+		check.User = url.UserPassword(l.user, l.password)
+		p.check = check.String()
 	}
 	return eachFile{r, p}, nil
-}
-
-func isLoopback(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 func (p *uploadIndex) access() string {
@@ -80,7 +76,7 @@ func (p *uploadIndex) lookFile(ctx context.Context, f File) (state, error) {
 	if p.check == "" {
 		return absent, nil
 	}
-	files, err := pyindex.New(p.checkTransport()).Files(ctx, p.check, name.Name)
+	files, err := pyindex.New(p.run.http).Files(ctx, p.check, name.Name)
 	if errors.Is(err, pyindex.ErrNoProject) {
 		return absent, nil
 	}
@@ -92,38 +88,11 @@ func (p *uploadIndex) lookFile(ctx context.Context, f File) (state, error) {
 	case i < 0:
 		return absent, nil
 	case files[i].SHA256 == "":
-		return absent, fmt.Errorf("%s lists %s without its sha256", p.check, f.Name)
+		return absent, fmt.Errorf("%s lists %s without its sha256", withoutLogin(p.check), f.Name)
 	case files[i].SHA256 != f.SHA256:
 		return other, nil
 	}
 	return same, nil
-}
-
-// checkTransport sends the login to the simple index too, if it is on the same server.
-func (p *uploadIndex) checkTransport() http.RoundTripper {
-	a, errA := url.Parse(p.address)
-	b, errB := url.Parse(p.check)
-	if errA != nil || errB != nil || a.Scheme != b.Scheme || a.Host != b.Host {
-		return p.run.Transport
-	}
-	return &withHeader{p.run.Transport, p.caller.header, a.Host}
-}
-
-// withHeader adds a header to the requests to one host.
-type withHeader struct {
-	base   http.RoundTripper
-	header http.Header
-	host   string
-}
-
-func (t *withHeader) RoundTrip(req *http.Request) (*http.Response, error) {
-	if req.URL.Host == t.host {
-		req = req.Clone(req.Context())
-		for key := range t.header {
-			req.Header.Set(key, t.header.Get(key))
-		}
-	}
-	return t.base.RoundTrip(req)
 }
 
 // putFile uploads a wheel.
@@ -133,34 +102,72 @@ func (p *uploadIndex) putFile(ctx context.Context, f File, sent func(int64)) err
 		return err
 	}
 	err = f.withBody(sent, func(b *body) error {
-		return p.caller.do(ctx, request{
-			method: http.MethodPost, address: p.address, kind: kind,
-			body: io.MultiReader(bytes.NewReader(head), b, bytes.NewReader(tail)), size: int64(len(head)) + f.Size + int64(len(tail)),
-		}, nil)
+		form := io.MultiReader(bytes.NewReader(head), b, bytes.NewReader(tail))
+		return p.post(ctx, kind, form, int64(len(head))+f.Size+int64(len(tail)))
 	})
-	if !saysTaken(err) {
+	if taken := new(takenError); !errors.As(err, &taken) {
 		return err
 	}
 	if p.check == "" {
-		return hint.With(&ConflictError{[]string{f.Name}}, "give --check-url, the simple index that lists what is there: then dsbuild compares the bytes, and sends no file twice")
+		const try = "give --check-url, the simple index that lists what is there: then dsbuild compares the bytes, and sends no file twice"
+		return &ConflictError{[]string{f.Name}, try}
 	}
 	return compareTaken(ctx, p.lookFile, f, err)
 }
 
+// maxAnswer is how many bytes of an answer to an upload are read.
+const maxAnswer = 1 << 20
+
+// post sends a form. It follows no redirect: that would take the file and the login to another server.
+func (p *uploadIndex) post(ctx context.Context, kind string, form io.Reader, size int64) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.address, io.NopCloser(form))
+	if err != nil {
+		return fmt.Errorf("%s: it is not the address of a server", withoutLogin(p.address))
+	}
+	req.ContentLength = size
+	req.Header.Set("Content-Type", kind)
+	req.Header.Set("User-Agent", "dsbuild")
+	if p.login.password != "" {
+		req.SetBasicAuth(p.login.user, p.login.password)
+	}
+	client := &http.Client{Transport: p.run.http, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	res, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	if err != nil || res.StatusCode/100 == 2 {
+		return err
+	}
+	refused := &httpclient.StatusError{Where: p.address, Status: res.Status, Code: res.StatusCode}
+	if to := res.Header.Get("Location"); res.StatusCode/100 == 3 && to != "" {
+		refused.Detail = "it moved to " + to
+	} else if !strings.Contains(res.Header.Get("Content-Type"), "html") {
+		detail := p.run.secrets.hideText(string(text))
+		refused.Detail = ui.Shorten(strings.Join(strings.Fields(detail), " "), 300)
+	}
+	if saysTaken(res, text) {
+		return &takenError{refused}
+	}
+	return refused
+}
+
+// takenError is the refusal of a file whose name the index has already.
+type takenError struct{ *httpclient.StatusError }
+
+func (e *takenError) Unwrap() error { return e.StatusError }
+
 // saysTaken reports whether an index refused a file because it has one of that name. PyPI and
 // Nexus answer 400, pypiserver and devpi 409, Artifactory 403.
-func saysTaken(err error) bool {
-	refused := new(statusError)
-	if !errors.As(err, &refused) {
-		return false
-	}
-	text := strings.ToLower(refused.status + " " + refused.detail)
-	switch refused.code {
+func saysTaken(res *http.Response, text []byte) bool {
+	switch res.StatusCode {
 	case http.StatusConflict:
 		return true
 	case http.StatusBadRequest, http.StatusForbidden:
+		said := strings.ToLower(res.Status + " " + string(text))
 		for _, words := range []string{"already exist", "updating asset", "already been taken", "overwrite"} {
-			if strings.Contains(text, words) {
+			if strings.Contains(said, words) {
 				return true
 			}
 		}
@@ -193,15 +200,6 @@ func uploadForm(f File) (head, tail []byte, kind string, err error) {
 
 // uploadFields returns the fields of the form: the wheel's METADATA, and its digests.
 func uploadFields(f File) ([][2]string, error) {
-	a, err := wheel.Open(f.Path)
-	if err != nil {
-		return nil, err
-	}
-	defer a.Close()
-	text, err := a.MetadataText()
-	if err != nil {
-		return nil, err
-	}
 	parts := strings.Split(strings.TrimSuffix(filepath.Base(f.Path), ".whl"), "-")
 	fields := [][2]string{
 		{":action", "file_upload"},
@@ -210,7 +208,7 @@ func uploadFields(f File) ([][2]string, error) {
 		{"pyversion", parts[len(parts)-3]},
 		{"sha256_digest", f.SHA256},
 	}
-	in := bufio.NewReader(bytes.NewReader(text))
+	in := bufio.NewReader(bytes.NewReader(f.metadata))
 	header, err := textproto.NewReader(in).ReadMIMEHeader()
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("%s: METADATA: %w", f.Path, err)

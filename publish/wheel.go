@@ -21,8 +21,6 @@ type Wheel struct {
 	// Files are the files beside the wheel, and last the wheel: once it is there, so are the others.
 	Files    []File
 	Manifest *wheel.Manifest // nil: dsbuild did not build it
-
-	metadata []byte // METADATA
 }
 
 // File is a file to publish.
@@ -32,6 +30,8 @@ type File struct {
 	Size   int64
 	SHA256 string
 	MD5    string
+
+	metadata []byte // METADATA of a wheel
 }
 
 // main returns the wheel's own file.
@@ -87,7 +87,7 @@ func readWheel(ctx context.Context, path string) (Wheel, error) {
 		return Wheel{}, err
 	}
 	w := Wheel{Manifest: v.Manifest}
-	w.metadata, err = a.MetadataText()
+	metadata, err := a.MetadataText()
 	if err = errors.Join(err, a.Close()); err != nil {
 		return Wheel{}, err
 	}
@@ -98,6 +98,7 @@ func readWheel(ctx context.Context, path string) (Wheel, error) {
 		}
 		w.Files = append(w.Files, f)
 	}
+	w.Files[len(w.Files)-1].metadata = metadata
 	if w.main().SHA256 != v.SHA256 {
 		return Wheel{}, &changedError{path}
 	}
@@ -125,6 +126,9 @@ func hexSum(h hash.Hash) string { return hex.EncodeToString(h.Sum(nil)) }
 type changedError struct{ path string }
 
 func (e *changedError) Error() string { return e.path + " changed while dsbuild published it" }
+
+// Permanent reports that sending it again would not help.
+func (e *changedError) Permanent() bool { return true }
 
 // Hint suggests the next step.
 func (e *changedError) Hint() string { return "publish it again when nothing writes to it" }

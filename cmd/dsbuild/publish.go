@@ -29,7 +29,7 @@ func newPublishCommand(a *app) *cobra.Command {
 	var o publishOptions
 	cmd := &cobra.Command{
 		Use:   "publish WHEEL|DIR... TO",
-		Short: "Put wheels into a folder, S3, a package index, a release or a registry",
+		Short: "Put wheels into a folder, S3, a package index or a registry",
 		Long: `Put wheels, and the files beside them, where others get them. TO is one of:
 
 ` + placeForms() + `
@@ -40,12 +40,12 @@ repeat the command: it sends the missing files. If TO is a folder or a bucket wi
 that dsbuild wrote, dsbuild also writes the pages of the index.
 
 Credentials come from where the usual tools take them: AWS_ACCESS_KEY_ID and ~/.aws,
-TWINE_USERNAME and TWINE_PASSWORD, ~/.pypirc and ~/.netrc, GITHUB_TOKEN, GITLAB_TOKEN
-or CI_JOB_TOKEN, docker login. dsbuild has no flag for them, and prints none.`,
+TWINE_USERNAME and TWINE_PASSWORD, ~/.pypirc and ~/.netrc, docker login. dsbuild has no
+flag for them, and prints none.`,
 		Example: `  dsbuild publish dist /srv/wheels
   dsbuild publish dist s3://wheels/deepspeed --dry-run
   dsbuild publish dist pypirc:internal --check-url https://pypi.example.org/simple/
-  dsbuild publish dist github:example/wheels@v1`,
+  dsbuild publish dist oci://registry.example.org/team/wheels`,
 		Args: cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.wheels, o.to = args[:len(args)-1], args[len(args)-1]

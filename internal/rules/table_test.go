@@ -153,7 +153,7 @@ func actingRooms() []Rule { //nolint:revive // a table, however long
 		{
 			Folder: "publish",
 			Deny:   []string{Module, cobra, ssh, sftp, yaml, dagger},
-			Allow:  ours("publish", "wheel", "index", "internal/atomicfile", "internal/hint", "internal/pyindex", "internal/ui"),
+			Allow:  ours("publish", "wheel", "index", "internal/atomicfile", "internal/hint", "internal/httpclient", "internal/pyindex", "internal/ui"),
 			Reason: "publishing sends finished wheels: it knows no node and no build",
 		},
 		{
@@ -208,8 +208,14 @@ func innerRooms() []Rule { //nolint:revive // a table, however long
 		{
 			Folder: "internal/pyindex",
 			Deny:   []string{Module},
-			Allow:  ours("internal/pyindex"),
+			Allow:  ours("internal/pyindex", "internal/httpclient"),
 			Reason: "reading an index does not depend on the project",
+		},
+		{
+			Folder: "internal/httpclient",
+			Deny:   []string{Module},
+			Allow:  ours("internal/httpclient"),
+			Reason: "the policy of requests does not depend on what is requested",
 		},
 		{
 			Folder: "internal/diagnostic",
