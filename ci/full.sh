@@ -28,11 +28,13 @@ failed=()
 for part in "${parts[@]}"; do
   echo "==> $part"
   log=.test/$part.log
-  if run "$part" 2>&1 | tee "$log" && grep -q '^--- PASS' "$log" && ! grep -qE '^ *--- SKIP' "$log"; then
+  if run "$part" 2>&1 | tee "$log" && grep -q '^--- PASS' "$log" && ! grep -q '^--- SKIP' "$log"; then
     {
       echo "# $part: $(date -u +%F), $commit, $(nproc) cores"
       echo
-      sed -nE 's/^--- (.*)/- \1/p; s/^ +[^ ]+\.go:[0-9]+: result: (.*)/  - \1/p' "$log"
+      sed -nE 's/^--- (.*)/- \1/p' "$log"
+      echo
+      sed -nE 's/^ +[^ ]+\.go:[0-9]+: result: (.*)/- \1/p' "$log"
     } >"ci/results/$part.md"
   else
     failed+=("$part")
