@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -90,7 +91,7 @@ func runQuickstart(ctx context.Context) error {
 	}
 	printStep("deploy to three local nodes: dsbuild deploy %s", fleet.Inventory)
 	report := filepath.Join(m.dir, "dist", "report.html")
-	if err := child.Run(ctx, os.Stdout, m.programPath(), "deploy", fleet.Inventory, "--wheel", built, "--report", report); err != nil {
+	if err := runChild(ctx, os.Stdout, m.programPath(), "deploy", fleet.Inventory, "--wheel", built, "--report", report); err != nil {
 		return err
 	}
 	printStep("the wheel is %s, the report %s; your own nodes: docs/quickstart.md", built, report)
@@ -111,7 +112,7 @@ func startNodes(ctx context.Context, m machine) (*nodes.Fleet, error) {
 // compileProgram compiles dsbuild, and starts the engine if one builds the wheel.
 func (m machine) compileProgram(ctx context.Context) error {
 	printStep("compiling dsbuild (the first time it takes a minute or two)")
-	err := child.Run(ctx, os.Stdout, "go", "build", "-trimpath", "-o", m.programPath(), "./cmd/dsbuild")
+	err := runChild(ctx, os.Stdout, "go", "build", "-trimpath", "-o", m.programPath(), "./cmd/dsbuild")
 	if err != nil || !m.engine {
 		return err
 	}
@@ -133,7 +134,7 @@ func (m machine) buildWheel(ctx context.Context) (string, error) {
 	}
 	printStep("a wheel for A100: dsbuild %s", strings.Join(args, " "))
 	var out bytes.Buffer
-	if err := child.Run(ctx, &out, m.programPath(), append(args, "-o", filepath.Join(m.dir, "dist"), "--json")...); err != nil {
+	if err := runChild(ctx, &out, m.programPath(), append(args, "-o", filepath.Join(m.dir, "dist"), "--json")...); err != nil {
 		return "", err
 	}
 	var doc struct {
@@ -153,4 +154,18 @@ func (m machine) buildWheel(ctx context.Context) (string, error) {
 
 func printStep(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "==> "+format+"\n", args...)
+}
+
+// runChild runs a program to its end. Its standard error goes to this program's.
+func runChild(ctx context.Context, stdout io.Writer, name string, args ...string) error {
+	cmd := child.Command(ctx, name, args...)
+	cmd.Stdout, cmd.Stderr = stdout, os.Stderr
+	err := cmd.Run()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", filepath.Base(name), err)
+	}
+	return nil
 }

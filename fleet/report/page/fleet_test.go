@@ -7,18 +7,6 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/fleet/report/page"
-	"github.com/dsbuild/dsbuild/internal/testkit/reporttest"
-)
-
-// The fleets of these tests.
-var (
-	counted   = reporttest.Counted
-	spoil     = reporttest.Spoil
-	theWheel  = reporttest.TheWheel
-	good      = reporttest.Good
-	mixed     = reporttest.Mixed
-	hostile   = reporttest.Hostile
-	thousands = reporttest.Thousands
 )
 
 // write returns the page of a report.

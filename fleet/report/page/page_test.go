@@ -14,6 +14,7 @@ import (
 	"golang.org/x/net/html"
 
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/testkit/reporttest"
 	"github.com/dsbuild/dsbuild/node"
 )
 
@@ -59,11 +60,11 @@ func attribute(n *html.Node, name string) string {
 
 func TestPageSaysWhatTheReportDoes(t *testing.T) {
 	t.Parallel()
-	r := mixed()
+	r := reporttest.Mixed()
 	doc := parse(t, write(t, r))
 	for _, want := range []string{
 		r.Verdict(), "dsbuild deploy", "inventory.yaml", "train@head", "2026-11-22 09:30:00 UTC",
-		theWheel().Name, theWheel().SHA256,
+		reporttest.TheWheel().Name, reporttest.TheWheel().SHA256,
 		"op cpu_adam does not load", "dsbuild wheel --torch 2.14.1 --python 3.11",
 		"gpu[22-24]", "2 × GeForce RTX 2080 Ti (7.5)", "gpu[09-11]", "2.27.5",
 		"All nodes that answered agree in Python, glibc.",
@@ -86,7 +87,7 @@ func TestPageSaysWhatTheReportDoes(t *testing.T) {
 // The policy allows exactly what is in the page, and the page asks for nothing.
 func TestPageNeedsNothingElse(t *testing.T) {
 	t.Parallel()
-	page := write(t, mixed())
+	page := write(t, reporttest.Mixed())
 	doc := parse(t, page)
 	policy := ""
 	for _, m := range doc.named("meta") {
@@ -120,7 +121,7 @@ func TestPageNeedsNothingElse(t *testing.T) {
 
 func TestPageOfShip(t *testing.T) {
 	t.Parallel()
-	r := mixed()
+	r := reporttest.Mixed()
 	r.Groups = []report.Group{
 		{Name: "cp311-torch2.15.0-sm80-v3", State: "built", Nodes: []string{"gpu01", "gpu02", "gpu03"}, Running: []string{"gpu02"}, Why: []string{"8.0 for A100", "Python 3.11: as on these nodes"}, Python: "3.11", Torch: "2.15.0", CUDA: "13.2", Archs: []string{"8.0"}, CPU: "x86-64-v3", Ops: []string{"cpu_adam", "utils"}, Seconds: 87.4},
 		{Name: "cp39-torch2.8.0-v3", State: "failed", Nodes: []string{"gpu04"}, Error: "<b>gcc</b> ended with status 1", Hint: "build it by itself: dsbuild wheel --python 3.9"},
@@ -135,7 +136,7 @@ func TestPageOfShip(t *testing.T) {
 			t.Errorf("the page does not say %q", want)
 		}
 	}
-	if text := parse(t, write(t, mixed())).text; strings.Contains(text, "Wheels and their nodes") {
+	if text := parse(t, write(t, reporttest.Mixed())).text; strings.Contains(text, "Wheels and their nodes") {
 		t.Error("a deploy has no wheels that were built for it")
 	}
 }
@@ -145,15 +146,15 @@ func TestPageOfSerialGroupsAndLogs(t *testing.T) {
 	t.Parallel()
 	var nodes []report.Node
 	for i := 1; i <= 20; i++ {
-		n := good(i)
+		n := reporttest.Good(i)
 		n.Serial = (i + 8) / 10
 		if i == 20 {
-			spoil(&n, report.Failed, "install", "pip ended with status 1", "")
+			reporttest.Spoil(&n, report.Failed, "install", "pip ended with status 1", "")
 			n.Log = "/home/train/.local/state/dsbuild/logs/20261122T093000-abcdef/gpu20.log"
 		}
 		nodes = append(nodes, n)
 	}
-	page := write(t, counted(nil, nodes))
+	page := write(t, reporttest.Counted(nil, nodes))
 	doc := parse(t, page)
 	if rows := doc.named("tbody"); strings.Count(doc.text, "1–2") != 1 || len(rows) == 0 {
 		t.Error("equal nodes of two groups are not one row")
@@ -161,7 +162,7 @@ func TestPageOfSerialGroupsAndLogs(t *testing.T) {
 	if n := strings.Count(string(page), "/logs/20261122T093000-abcdef/gpu20.log"); n != 2 { // the reason, the details
 		t.Errorf("the log is named %d times", n)
 	}
-	if text := parse(t, write(t, mixed())).text; strings.Contains(text, "Group") {
+	if text := parse(t, write(t, reporttest.Mixed())).text; strings.Contains(text, "Group") {
 		t.Error("without --serial there are no groups")
 	}
 }
@@ -173,11 +174,11 @@ func TestPageFoldsByCause(t *testing.T) {
 	said := func(i int) string { return fmt.Sprintf("gpu%02d: pip (pid %d) ended with status 1", i, 4000+i) }
 	cause := report.Cause{Status: report.Failed, Step: "install", Node: "gpu01", Error: said(1), Said: said(1)}
 	for i := 1; i <= 20; i++ {
-		n := good(i)
-		spoil(&n, report.Failed, "install", said(i), "")
+		n := reporttest.Good(i)
+		reporttest.Spoil(&n, report.Failed, "install", said(i), "")
 		nodes, cause.Nodes = append(nodes, n), append(cause.Nodes, n.Name)
 	}
-	r := counted(nil, nodes)
+	r := reporttest.Counted(nil, nodes)
 	r.Causes = []report.Cause{cause}
 	doc := parse(t, write(t, r))
 	if n := strings.Count(doc.text, "gpu[01-20]"); n != 2 || strings.Count(doc.text, "(pid 4001)") != 1 || !strings.Contains(doc.text, "on gpu01") {
@@ -188,7 +189,7 @@ func TestPageFoldsByCause(t *testing.T) {
 // What a node says stays text, wherever it is put.
 func TestPageEscapesWhatNodesSay(t *testing.T) {
 	t.Parallel()
-	page := write(t, hostile())
+	page := write(t, reporttest.Hostile())
 	doc := parse(t, page)
 	if n := len(doc.named("img")); n > 0 {
 		t.Errorf("%d images", n)
@@ -217,26 +218,26 @@ func TestPageEscapesWhatNodesSay(t *testing.T) {
 
 func TestPageOfOddFleets(t *testing.T) {
 	t.Parallel()
-	one, two := good(1), good(2)
+	one, two := reporttest.Good(1), reporttest.Good(2)
 	bare := report.Node{Name: "gpu1", Status: report.Skipped, Error: "interrupted"}
-	edited := good(4)
+	edited := reporttest.Good(4)
 	edited.Status, edited.Differs = report.Differs, []string{"torch is 2.14.0", "deepspeed/a.py is edited"}
 	edited.Error, edited.Remarks = "torch is 2.14.0; deepspeed/a.py is edited; op cpu_adam does not load", []string{"b.py.bak lies about"}
-	gone := good(3) // rolled back to no DeepSpeed
+	gone := reporttest.Good(3) // rolled back to no DeepSpeed
 	gone.After = nil
 	two.Facts.Torch = "2.14.0"
 	for name, c := range map[string]struct {
 		report *report.Report
 		want   string
 	}{
-		"no node":           {counted(nil, nil), "No compared property differs."},
-		"nothing is known":  {counted(nil, []report.Node{bare}), "interrupted"},
-		"rolled back":       {counted(nil, []report.Node{gone}), "All nodes that answered agree in DeepSpeed"},
-		"differs":           {counted(nil, []report.Node{edited}), "torch is 2.14.0\ndeepspeed/a.py is edited\nop cpu_adam does not load"},
-		"remarks":           {counted(nil, []report.Node{edited}), "b.py.bak lies about: gpu04"},
-		"as many as not":    {counted(nil, []report.Node{one, two}), "the first value"},
-		"facts without all": {counted(nil, []report.Node{{Name: "gpu1", Status: report.OK, Facts: &node.Facts{}}}), "All nodes that answered agree"},
-		"a failed one of 1": {counted(nil, mixed().Nodes[19:20]), "undefined symbol"},
+		"no node":           {reporttest.Counted(nil, nil), "No compared property differs."},
+		"nothing is known":  {reporttest.Counted(nil, []report.Node{bare}), "interrupted"},
+		"rolled back":       {reporttest.Counted(nil, []report.Node{gone}), "All nodes that answered agree in DeepSpeed"},
+		"differs":           {reporttest.Counted(nil, []report.Node{edited}), "torch is 2.14.0\ndeepspeed/a.py is edited\nop cpu_adam does not load"},
+		"remarks":           {reporttest.Counted(nil, []report.Node{edited}), "b.py.bak lies about: gpu04"},
+		"as many as not":    {reporttest.Counted(nil, []report.Node{one, two}), "the first value"},
+		"facts without all": {reporttest.Counted(nil, []report.Node{{Name: "gpu1", Status: report.OK, Facts: &node.Facts{}}}), "All nodes that answered agree"},
+		"a failed one of 1": {reporttest.Counted(nil, reporttest.Mixed().Nodes[19:20]), "undefined symbol"},
 		"two wheels":        {twoWheels(), "DeepSpeed may differ"},
 	} {
 		if doc := parse(t, write(t, c.report)); !strings.Contains(doc.text, c.want) {
@@ -248,8 +249,8 @@ func TestPageOfOddFleets(t *testing.T) {
 // A node without Python was not asked what its Python knows: it has not none.
 func TestPageOfANodeWithoutPython(t *testing.T) {
 	t.Parallel()
-	n := report.Node{Name: "gpu9", Status: report.Differs, Error: "no usable Python", Facts: &node.Facts{CPU: "x86-64-v4", GPUs: good(1).Facts.GPUs, Driver: "590.48.01"}}
-	doc := parse(t, write(t, counted(nil, []report.Node{good(1), n})))
+	n := report.Node{Name: "gpu9", Status: report.Differs, Error: "no usable Python", Facts: &node.Facts{CPU: "x86-64-v4", GPUs: reporttest.Good(1).Facts.GPUs, Driver: "590.48.01"}}
+	doc := parse(t, write(t, reporttest.Counted(nil, []report.Node{reporttest.Good(1), n})))
 	if !strings.Contains(doc.text, "no usable Python") || strings.Contains(doc.text, "none") {
 		t.Errorf("the page says none of what is not known")
 	}
@@ -257,19 +258,19 @@ func TestPageOfANodeWithoutPython(t *testing.T) {
 
 // twoWheels is a fleet of two kinds of nodes, each with the wheel for it.
 func twoWheels() *report.Report {
-	one, two := good(1), good(2)
+	one, two := reporttest.Good(1), reporttest.Good(2)
 	other := report.Wheel{Name: "deepspeed-0.19.8+torch2.15.cu132.sm75.v3.whl", SHA256: strings.Repeat("75", 32), Version: "0.19.8+torch2.15.cu132.sm75.v3"}
 	two.Wheel, two.After = other.Name, &report.Version{Version: other.Version, SHA256: other.SHA256}
-	return counted([]report.Wheel{theWheel(), other}, []report.Node{one, two})
+	return reporttest.Counted([]report.Wheel{reporttest.TheWheel(), other}, []report.Node{one, two})
 }
 
 // What the report calls no matter is none on the page: nodes that were given
 // wheels for two torches.
 func TestPageTakesWhatMustAgreeFromTheReport(t *testing.T) {
 	t.Parallel()
-	one, two := good(1), good(2)
+	one, two := reporttest.Good(1), reporttest.Good(2)
 	two.Facts.Torch = "2.14.0"
-	r := counted(nil, []report.Node{one, two})
+	r := reporttest.Counted(nil, []report.Node{one, two})
 	if doc := parse(t, write(t, r)); !strings.Contains(doc.text, "torch must agree") {
 		t.Error("two torches need not agree")
 	}
@@ -283,7 +284,7 @@ func TestPageTakesWhatMustAgreeFromTheReport(t *testing.T) {
 func TestPageOfThousandsIsSmall(t *testing.T) {
 	t.Parallel()
 	for name, different := range map[string]bool{"alike": false, "all different": true} {
-		if size := len(write(t, thousands(2000, different))); size > 2_000_000 {
+		if size := len(write(t, reporttest.Thousands(2000, different))); size > 2_000_000 {
 			t.Errorf("%s: %d bytes", name, size)
 		}
 	}

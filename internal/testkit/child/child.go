@@ -3,11 +3,7 @@ package child
 
 import (
 	"context"
-	"fmt"
-	"io"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"syscall"
 	"time"
 )
@@ -20,18 +16,4 @@ func Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = time.Minute
 	return cmd
-}
-
-// Run runs a program to its end. Its standard error goes to this program's.
-func Run(ctx context.Context, stdout io.Writer, name string, args ...string) error {
-	cmd := Command(ctx, name, args...)
-	cmd.Stdout, cmd.Stderr = stdout, os.Stderr
-	err := cmd.Run()
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", filepath.Base(name), err)
-	}
-	return nil
 }
