@@ -4,16 +4,13 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
-	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
 // deployed is the number of nodes that get a wheel.
@@ -66,7 +63,7 @@ func deployContenders(n int) []contender {
 			[]string{"PDSH_SSH_ARGS_APPEND=-F " + config},
 		}
 	}
-	dsbuild := fill(`dsbuild deploy nodes/inventory.yaml --limit {nodes} --wheel "$WHEEL" --verify files --forks {n} --report report.json`)
+	dsbuild := fill(`dsbuild deploy nodes/inventory.yaml --limit {nodes} --wheel "$WHEEL" --verify files --forks {n}`)
 	return []contender{
 		{dsbuildName, dsbuild, nil},
 		pdsh(pdshName, "ssh_config"),
@@ -90,7 +87,6 @@ func ansibleEnv() []string {
 func (races fleetRaces) compareDeploys(ctx context.Context) (string, error) {
 	turn := 0
 	var wheel string
-	var sent spread
 	rank, err := races.runRace(ctx, race{
 		title: fmt.Sprintf("a wheel to %d nodes", deployed), nodes: deployed, rounds: 3, contenders: deployContenders,
 		before: func(c contender, nodes int) ([]string, error) {
@@ -101,42 +97,12 @@ func (races fleetRaces) compareDeploys(ctx context.Context) (string, error) {
 			}
 			return []string{"WHEEL=" + wheel, fmt.Sprintf(install, filepath.Base(wheel))}, races.emptyHomes()
 		},
-		after: func(c contender, nodes int) (err error) {
-			if c.name == dsbuildName {
-				sent, err = races.readSentBytes()
-			}
-			return errors.Join(err, races.mustRun(nodes, wheel))
-		},
+		after: func(_ contender, nodes int) error { return races.mustRun(nodes, wheel) },
 	})
 	if err != nil {
 		return "", err
 	}
-	return strings.Join([]string{
-		rank.String(), rank.floor(floorName),
-		rank.leanness(pdshName, "clush", "parallel-ssh", scpName, ansibleName), sentText(sent), races.listTools(),
-	}, "\n"), nil
-}
-
-// readSentBytes returns the bytes of files that dsbuild sent to each node in its last deploy.
-func (races fleetRaces) readSentBytes() (spread, error) {
-	text, err := os.ReadFile(filepath.Join(races.dir, "report.json"))
-	if err != nil {
-		return spread{}, err
-	}
-	var report report.Report
-	if err := json.Unmarshal(text, &report); err != nil || len(report.Nodes) == 0 {
-		return spread{}, fmt.Errorf("report.json tells of no node: %w", err)
-	}
-	var all []float64
-	for _, n := range report.Nodes {
-		all = append(all, float64(n.Sent))
-	}
-	return spreadOf(all), nil
-}
-
-// sentText describes the bytes that dsbuild had to send.
-func sentText(sent spread) string {
-	return fmt.Sprintf("%s: %s to each node, with the byte code of its modules; with the other tools the nodes compile it.\n", dsbuildName, ui.Size(int64(sent.median)))
+	return rank.String() + "\n" + races.listTools(), nil
 }
 
 // emptyHomes removes the files that other tools left there: Ansible does not send a file that

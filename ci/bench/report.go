@@ -3,10 +3,7 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
-	"runtime"
-	"slices"
 	"strings"
 )
 
@@ -45,25 +42,6 @@ func (r ranking) ratio(of, by string) spread {
 		v[i] = r.samples[of][i].Wall / r.samples[by][i].Wall
 	}
 	return spreadOf(v)
-}
-
-// median is the median of a figure of a contender.
-func (r ranking) median(name string, figure func(sample) float64) float64 {
-	return spreadOf(each(r.samples[name], figure)).median
-}
-
-// floor describes how long the CPU time of a contender takes on all cores of this machine: no
-// driver is faster.
-func (r ranking) floor(name string) string {
-	cpu := r.median(name, driverCPU)
-	return fmt.Sprintf("The floor: %s takes %.1f s of CPU time, which is %.1f s of wall on %d cores.\n", name, cpu, cpu/float64(runtime.NumCPU()), runtime.NumCPU())
-}
-
-// leanness compares the driver's CPU time of dsbuild with the lowest of the others.
-func (r ranking) leanness(others ...string) string {
-	best := slices.MinFunc(others, func(a, b string) int { return cmp.Compare(r.median(a, driverCPU), r.median(b, driverCPU)) })
-	least, ours := r.median(best, driverCPU), r.median(dsbuildName, driverCPU)
-	return fmt.Sprintf("The driver's CPU time: the best of the others with the same key exchange (%s) %.2f s; %s %.2f s, %.2f of it.\n", best, least, dsbuildName, ours, ours/least)
 }
 
 // inTable escapes a text for a cell of a table.
