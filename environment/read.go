@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"deps.dev/util/pypi"
-	"github.com/goccy/go-yaml/ast"
 
 	"github.com/dsbuild/dsbuild/internal/yamldoc"
 )
@@ -28,7 +27,7 @@ var (
 // machines are those for which wheels with a glibc exist.
 func machines() []string { return []string{"aarch64", "x86_64"} }
 
-// maxText bounds one value of the file, in bytes.
+// maxText bounds a path or a requirement, in bytes.
 const maxText = 500
 
 // Read reads the environment.yaml at path; "-" is in. An error about its contents lists all
@@ -53,7 +52,7 @@ func newReader(path string) *reader {
 	}}
 }
 
-func (r *reader) read(body ast.Node) (*Spec, error) {
+func (r *reader) read(body yamldoc.Node) (*Spec, error) {
 	s := &Spec{}
 	if body != nil {
 		r.spec(s, body)
@@ -65,24 +64,24 @@ func (r *reader) read(body ast.Node) (*Spec, error) {
 }
 
 // spec reads the whole file.
-func (r *reader) spec(s *Spec, body ast.Node) {
+func (r *reader) spec(s *Spec, body yamldoc.Node) {
 	known := []string{"name", "python", "interpreter", "folder", "torch", "deepspeed", "companions", "requirements", "nodes"}
 	given := map[string]bool{}
 	for _, p := range r.Pairs(body, "the environment file", known) {
 		given[p.Key] = true
 		switch p.Key {
 		case "name":
-			s.Name = r.text(p.Node, "name", nameForm, "letters, digits, '.', '_' and '-', 64 at most")
+			s.Name = r.Form(p.Node, "name", nameForm, "letters, digits, '.', '_' and '-', 64 at most")
 		case "python":
-			s.Python = r.text(p.Node, "python", pythonForm, "a version X.Y such as 3.11")
+			s.Python = r.Form(p.Node, "python", pythonForm, "a version X.Y such as 3.11")
 		case "interpreter":
 			r.interpreter(s, p.Node)
 		case "folder":
-			if s.Folder = r.text(p.Node, "folder", folderForm, "an absolute path without spaces"); s.Folder != "" {
+			if s.Folder = r.Form(p.Node, "folder", folderForm, "an absolute path without spaces"); s.Folder != "" {
 				s.Folder = path.Clean(s.Folder)
 			}
 		case "torch":
-			s.Torch = r.text(p.Node, "torch", torchForm, "a version such as 2.15.0 or 2.15.0+cu132")
+			s.Torch = r.Form(p.Node, "torch", torchForm, "a version such as 2.15.0 or 2.15.0+cu132")
 		case "deepspeed":
 			r.deepspeed(s, p.Node)
 		case "companions":
@@ -101,7 +100,7 @@ func (r *reader) spec(s *Spec, body ast.Node) {
 }
 
 // checkWhole finds mistakes that no single key has.
-func (r *reader) checkWhole(s *Spec, body ast.Node, given map[string]bool) {
+func (r *reader) checkWhole(s *Spec, body yamldoc.Node, given map[string]bool) {
 	for _, key := range []string{"name", "python"} {
 		if !given[key] {
 			r.Add(r.Place(body), "", "the key %q is missing", key)
@@ -129,23 +128,10 @@ func (r *reader) checkWhole(s *Spec, body ast.Node, given map[string]bool) {
 	}
 }
 
-// text reads a value of one line in a form, which what describes.
-func (r *reader) text(n ast.Node, key string, form *regexp.Regexp, what string) string {
-	word, ok := r.Text(n, key)
-	if !ok {
-		return ""
-	}
-	if !form.MatchString(word) || len(word) > maxText {
-		r.Add(r.Place(n), "", "%s must be %s", key, what)
-		return ""
-	}
-	return word
-}
-
 // interpreter reads the nodes' own Python, or the archives of one that comes along: one, or a list
 // with one for each machine.
-func (r *reader) interpreter(s *Spec, n ast.Node) {
-	items := []ast.Node{n}
+func (r *reader) interpreter(s *Spec, n yamldoc.Node) {
+	items := []yamldoc.Node{n}
 	if _, ok := yamldoc.Scalar(n); !ok {
 		items = r.Items(n, "interpreter")
 	}
@@ -163,13 +149,13 @@ func (r *reader) interpreter(s *Spec, n ast.Node) {
 		case strings.HasSuffix(word, ".zst") || strings.HasSuffix(word, ".xz"):
 			r.Add(r.Place(item), "take the install_only archive, which is a .tar.gz", "interpreter must be a .tar.gz: not every node can unpack %s", path.Ext(word))
 		default:
-			s.Interpreter = r.text(item, "interpreter", programForm, "a command, an absolute path without spaces, or the archive of a Python (.tar.gz)")
+			s.Interpreter = r.Form(item, "interpreter", programForm, "a command, an absolute path without spaces, or the archive of a Python (.tar.gz)")
 		}
 	}
 }
 
 // deepspeed reads the path of a wheel, or what to build.
-func (r *reader) deepspeed(s *Spec, n ast.Node) {
+func (r *reader) deepspeed(s *Spec, n yamldoc.Node) {
 	if _, isText := yamldoc.Scalar(n); isText {
 		s.Wheels = append(s.Wheels, r.wheel(n, "deepspeed")...)
 		return
@@ -200,15 +186,15 @@ func (r *reader) deepspeed(s *Spec, n ast.Node) {
 // wordForm is the form of a word of what to build: it becomes the value of a flag.
 var wordForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+:/@-]*$`)
 
-func (r *reader) word(n ast.Node, key string) []string {
-	if word := r.text(n, key, wordForm, "one word"); word != "" {
+func (r *reader) word(n yamldoc.Node, key string) []string {
+	if word := r.Form(n, key, wordForm, "one word"); word != "" {
 		return []string{word}
 	}
 	return nil
 }
 
 // wheel reads the path of a local wheel, which is relative to the file.
-func (r *reader) wheel(n ast.Node, what string) []Text {
+func (r *reader) wheel(n yamldoc.Node, what string) []Text {
 	word, ok := r.Text(n, what)
 	switch {
 	case !ok:
@@ -241,7 +227,7 @@ var requirementForm = func() *regexp.Regexp {
 }()
 
 // requirement reads a requirement. One with a URL would make the lock depend on a place.
-func (r *reader) requirement(n ast.Node) []Text {
+func (r *reader) requirement(n yamldoc.Node) []Text {
 	word, ok := r.Text(n, "a requirement")
 	if !ok {
 		return nil
@@ -260,18 +246,18 @@ func (r *reader) requirement(n ast.Node) []Text {
 }
 
 // kinds reads the kinds of nodes.
-func (r *reader) kinds(n ast.Node) []Kind {
+func (r *reader) kinds(n yamldoc.Node) []Kind {
 	var kinds []Kind
 	for _, entry := range r.Items(n, "nodes") {
 		k := Kind{Machine: "x86_64"}
 		for _, p := range r.Pairs(entry, "an entry of nodes", []string{"machine", "glibc"}) {
 			switch p.Key {
 			case "machine":
-				if k.Machine = r.text(p.Node, "machine", nameForm, "x86_64 or aarch64"); k.Machine != "" && !slices.Contains(machines(), k.Machine) {
+				if k.Machine = r.Form(p.Node, "machine", nameForm, "x86_64 or aarch64"); k.Machine != "" && !slices.Contains(machines(), k.Machine) {
 					r.Add(r.Place(p.Node), "", "machine must be x86_64 or aarch64")
 				}
 			case "glibc":
-				k.Glibc = r.text(p.Node, "glibc", glibcForm, "a version such as 2.28")
+				k.Glibc = r.Form(p.Node, "glibc", glibcForm, "a version such as 2.28")
 			}
 		}
 		switch {

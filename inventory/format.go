@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/goccy/go-yaml/ast"
-
 	"github.com/dsbuild/dsbuild/internal/yamldoc"
 )
 
@@ -64,11 +62,11 @@ func guess(lines []string, yamlNamed bool) format {
 }
 
 // yamlFormat reports whether a YAML document is dsbuild's inventory or Ansible's.
-func yamlFormat(body ast.Node) format {
-	if slices.ContainsFunc(yamldoc.MappingValues(body), ownKey) {
+func (r *reader) yamlFormat(body yamldoc.Node) format {
+	if slices.ContainsFunc(r.Keys(body), ownKey) {
 		return ownYAML
 	}
-	if hasAnsibleGroups(body) {
+	if r.hasAnsibleGroups(body) {
 		return ofAnsible
 	}
 	return ownYAML
@@ -76,14 +74,13 @@ func yamlFormat(body ast.Node) format {
 
 // hasAnsibleGroups reports whether a YAML document looks like an inventory of
 // Ansible: groups with hosts, children or vars, or the configuration of a plugin.
-func hasAnsibleGroups(body ast.Node) bool {
-	for _, group := range yamldoc.MappingValues(body) {
-		name := group.Key.GetToken().Value
-		if name == "all" || name == "plugin" {
+func (r *reader) hasAnsibleGroups(body yamldoc.Node) bool {
+	for _, group := range r.Keys(body) {
+		if group.Key == "all" || group.Key == "plugin" {
 			return true
 		}
-		for _, part := range yamldoc.MappingValues(group.Value) {
-			if slices.Contains([]string{"hosts", "children", "vars"}, part.Key.GetToken().Value) {
+		for _, part := range r.Keys(group.Node) {
+			if slices.Contains([]string{"hosts", "children", "vars"}, part.Key) {
 				return true
 			}
 		}
@@ -93,13 +90,10 @@ func hasAnsibleGroups(body ast.Node) bool {
 
 // ownKey reports whether a key of the document shows that it is dsbuild's. A group of Ansible's
 // may be called nodes, but it does not hold a list.
-func ownKey(v *ast.MappingValueNode) bool {
-	switch v.Key.GetToken().Value {
+func ownKey(p yamldoc.Pair) bool {
+	switch p.Key {
 	case "defaults", "known_hosts", "policy":
 		return true
-	case "nodes":
-		_, isList := v.Value.(*ast.SequenceNode)
-		return isList
 	}
-	return false
+	return p.Key == "nodes" && yamldoc.IsList(p.Node)
 }

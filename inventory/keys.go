@@ -3,7 +3,7 @@ package inventory
 import (
 	"slices"
 
-	"github.com/goccy/go-yaml/ast"
+	"github.com/dsbuild/dsbuild/internal/yamldoc"
 )
 
 // place is where in the file a key may stand.
@@ -19,7 +19,7 @@ const (
 type key struct {
 	name   string
 	places place
-	read   func(*reader, *settings, ast.Node)
+	read   func(*reader, *settings, yamldoc.Node)
 }
 
 // The largest port, and the largest number of GPUs of a node.
@@ -33,19 +33,19 @@ const (
 // editors.
 func keys() []key {
 	return []key{
-		{"address", inNode, func(r *reader, s *settings, v ast.Node) { s.address = r.word(v, checkAddress) }},
-		{"port", inDefaults | inNode, func(r *reader, s *settings, v ast.Node) { s.port = r.number(v, 1, maxPort) }},
-		{"user", inDefaults | inNode | inEnv, func(r *reader, s *settings, v ast.Node) { s.user = r.word(v, checkUser) }},
-		{"sudo", inDefaults | inNode | inEnv, func(r *reader, s *settings, v ast.Node) { s.sudo = r.sudo(v) }},
-		{"identity_file", inDefaults | inNode | inEnv, func(r *reader, s *settings, v ast.Node) { s.identityFile = r.path(v) }},
-		{"proxy_jump", inDefaults | inNode, func(r *reader, s *settings, v ast.Node) { s.proxyJump = r.text(v, checkJump) }},
-		{"groups", inDefaults | inNode, func(r *reader, s *settings, v ast.Node) { s.groups = r.list(v, checkName).value }},
-		{"python", inDefaults | inNode | inEnv, func(r *reader, s *settings, v ast.Node) { s.python = r.word(v, checkPython) }},
-		{"env", inDefaults | inNode | inEnv, func(r *reader, s *settings, v ast.Node) { s.env = r.variables(v) }},
-		{"setup", inDefaults | inNode | inEnv, func(r *reader, s *settings, v ast.Node) { s.setup = r.text(v, nil) }},
-		{"exec_prefix", inDefaults | inNode | inEnv, func(r *reader, s *settings, v ast.Node) { s.execPrefix = r.list(v, checkWord) }},
-		{"slots", inDefaults | inNode, func(r *reader, s *settings, v ast.Node) { s.slots = r.number(v, 1, maxSlots) }},
-		{"envs", inDefaults | inNode, func(r *reader, s *settings, v ast.Node) { s.envs = r.environments(v) }},
+		{"address", inNode, func(r *reader, s *settings, v yamldoc.Node) { s.address = r.word(v, checkAddress) }},
+		{"port", inDefaults | inNode, func(r *reader, s *settings, v yamldoc.Node) { s.port = r.number(v, maxPort) }},
+		{"user", inDefaults | inNode | inEnv, func(r *reader, s *settings, v yamldoc.Node) { s.user = r.word(v, checkUser) }},
+		{"sudo", inDefaults | inNode | inEnv, func(r *reader, s *settings, v yamldoc.Node) { s.sudo = r.sudo(v) }},
+		{"identity_file", inDefaults | inNode | inEnv, func(r *reader, s *settings, v yamldoc.Node) { s.identityFile = r.path(v) }},
+		{"proxy_jump", inDefaults | inNode, func(r *reader, s *settings, v yamldoc.Node) { s.proxyJump = r.text(v, checkJump) }},
+		{"groups", inDefaults | inNode, func(r *reader, s *settings, v yamldoc.Node) { s.groups = r.list(v, checkName).value }},
+		{"python", inDefaults | inNode | inEnv, func(r *reader, s *settings, v yamldoc.Node) { s.python = r.word(v, checkPython) }},
+		{"env", inDefaults | inNode | inEnv, func(r *reader, s *settings, v yamldoc.Node) { s.env = r.variables(v) }},
+		{"setup", inDefaults | inNode | inEnv, func(r *reader, s *settings, v yamldoc.Node) { s.setup = r.text(v, nil) }},
+		{"exec_prefix", inDefaults | inNode | inEnv, func(r *reader, s *settings, v yamldoc.Node) { s.execPrefix = r.list(v, checkWord) }},
+		{"slots", inDefaults | inNode, func(r *reader, s *settings, v yamldoc.Node) { s.slots = r.number(v, maxSlots) }},
+		{"envs", inDefaults | inNode, func(r *reader, s *settings, v yamldoc.Node) { s.envs = r.environments(v) }},
 	}
 }
 
@@ -56,14 +56,14 @@ func keysAt(p place) []key {
 
 // settings reads the pairs of a mapping that may hold the keys of a place. own names keys of the
 // mapping that the caller reads itself; settings returns their values.
-func (r *reader) settings(m ast.Node, what string, p place, own ...string) (settings, map[string]ast.Node) {
+func (r *reader) settings(m yamldoc.Node, what string, p place, own ...string) (settings, map[string]yamldoc.Node) {
 	table := keysAt(p)
 	known := slices.Clone(own)
 	for _, k := range table {
 		known = append(known, k.name)
 	}
 	var s settings
-	owned := make(map[string]ast.Node)
+	owned := make(map[string]yamldoc.Node)
 	for _, pair := range r.Pairs(m, what, known) {
 		if slices.Contains(own, pair.Key) {
 			owned[pair.Key] = pair.Node

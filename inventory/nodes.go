@@ -4,17 +4,17 @@ import (
 	"errors"
 	"strings"
 
-	"github.com/goccy/go-yaml/ast"
+	"github.com/dsbuild/dsbuild/internal/yamldoc"
 )
 
 // topKeys returns the keys of the document itself.
 func topKeys() []string { return []string{"defaults", "known_hosts", "nodes", "policy"} }
 
 // inventory reads the whole document.
-func (r *reader) inventory(body ast.Node) *Inventory {
+func (r *reader) inventory(body yamldoc.Node) *Inventory {
 	inv := &Inventory{}
 	var defaults settings
-	var nodes ast.Node
+	var nodes yamldoc.Node
 	for _, p := range r.Pairs(body, "the inventory", topKeys()) {
 		switch p.Key {
 		case "defaults":
@@ -65,11 +65,11 @@ type groupUse struct {
 }
 
 // add reads one entry of nodes.
-func (l *nodeList) add(entry ast.Node) {
+func (l *nodeList) add(entry yamldoc.Node) {
 	own, owned := l.settings(entry, "a node", inNode, "hosts")
 	hosts, ok := owned["hosts"]
 	if !ok {
-		if _, isMapping := entry.(ast.MapNode); isMapping {
+		if yamldoc.IsMapping(entry) {
 			l.Add(l.Place(entry), "", "a node without hosts")
 		}
 		return
@@ -127,7 +127,7 @@ func (l *nodeList) hold(at Position, size int) (tooMuch bool) {
 }
 
 // names reads the range expression of hosts.
-func (l *nodeList) names(n ast.Node) []string {
+func (l *nodeList) names(n yamldoc.Node) []string {
 	expr := l.word(n, nil)
 	if !expr.set {
 		return nil
@@ -161,8 +161,8 @@ func (l *nodeList) expand(expr string, at Position, inside func(int) Position) [
 const maxExcerpt = 10_000
 
 // inside returns the position of a byte of a text, if the file holds that text literally.
-func (l *nodeList) inside(n ast.Node, at Position, text string, offset int) Position {
-	if _, plain := n.(*ast.StringNode); !plain || at.Line > len(l.Lines) {
+func (l *nodeList) inside(n yamldoc.Node, at Position, text string, offset int) Position {
+	if !yamldoc.IsPlain(n) || at.Line > len(l.Lines) {
 		return at
 	}
 	if len(l.Lines[at.Line-1]) > maxExcerpt {
@@ -192,14 +192,14 @@ func (l *nodeList) checkGroups() {
 }
 
 // environments reads envs: several Python environments on one node.
-func (r *reader) environments(n ast.Node) optional[[]environment] {
+func (r *reader) environments(n yamldoc.Node) optional[[]environment] {
 	var all []environment
 	given := make(map[string]bool)
 	for _, entry := range r.Entries(n, "envs") {
 		s, owned := r.settings(entry, "an env", inEnv, "name")
 		node, ok := owned["name"]
 		if !ok {
-			if _, isMapping := entry.(ast.MapNode); isMapping {
+			if yamldoc.IsMapping(entry) {
 				r.Add(r.Place(entry), "", "an env without a name")
 			}
 			continue

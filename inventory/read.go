@@ -14,8 +14,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/goccy/go-yaml/ast"
-
 	"github.com/dsbuild/dsbuild/internal/yamldoc"
 	"github.com/dsbuild/dsbuild/inventory/ansible"
 )
@@ -112,7 +110,7 @@ func newReader(path string) (*reader, error) {
 
 // recognise detects the format of the file, and returns the parsed document if it is YAML without a
 // syntax error.
-func (r *reader) recognise(data []byte) ast.Node {
+func (r *reader) recognise(data []byte) yamldoc.Node {
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))
 	if !utf8.Valid(data) || bytes.IndexByte(data, 0) >= 0 {
 		r.Add(Position{File: r.File}, "", "not UTF-8 text: this is not an inventory")
@@ -130,13 +128,13 @@ func (r *reader) recognise(data []byte) ast.Node {
 	}
 	body := r.parse(data)
 	if body != nil {
-		r.format = yamlFormat(body)
+		r.format = r.yamlFormat(body)
 	}
 	return body
 }
 
 // read interprets the file in the detected format.
-func (r *reader) read(data []byte, body ast.Node) *Inventory {
+func (r *reader) read(data []byte, body yamldoc.Node) *Inventory {
 	switch r.format {
 	case ownYAML:
 		return r.inventory(body)
@@ -172,7 +170,7 @@ func (r *reader) textLines() iter.Seq2[Position, string] {
 const maxSigns = 2_000_000
 
 // parse parses YAML. It returns nil if the YAML has a mistake.
-func (r *reader) parse(data []byte) ast.Node {
+func (r *reader) parse(data []byte) yamldoc.Node {
 	signs := 0
 	for _, c := range data {
 		if strings.IndexByte("\n,:[]{}\"'&*", c) >= 0 {

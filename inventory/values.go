@@ -6,17 +6,15 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
-	"github.com/goccy/go-yaml/ast"
-
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/yamldoc"
 )
 
 // text reads a text and checks it. An empty text is valid: it cancels a default.
-func (r *reader) text(n ast.Node, check func(string) error) optional[string] {
-	value, ok := r.stringOf(n)
+func (r *reader) text(n yamldoc.Node, check func(string) error) optional[string] {
+	value, ok := r.String(n)
 	if !ok {
 		return optional[string]{}
 	}
@@ -34,7 +32,7 @@ func (r *reader) text(n ast.Node, check func(string) error) optional[string] {
 }
 
 // word reads a text that must not be empty.
-func (r *reader) word(n ast.Node, check func(string) error) optional[string] {
+func (r *reader) word(n yamldoc.Node, check func(string) error) optional[string] {
 	value := r.text(n, check)
 	if value.set && value.value == "" {
 		r.Add(r.Place(n), "", "must not be empty")
@@ -44,9 +42,9 @@ func (r *reader) word(n ast.Node, check func(string) error) optional[string] {
 }
 
 // sudo reads the user as whom commands run: true is root, false is the login user, without sudo.
-func (r *reader) sudo(n ast.Node) optional[string] {
-	if yes, ok := n.(*ast.BoolNode); ok {
-		if yes.Value {
+func (r *reader) sudo(n yamldoc.Node) optional[string] {
+	if yes, ok := yamldoc.Bool(n); ok {
+		if yes {
 			return some("root")
 		}
 		return some("")
@@ -60,7 +58,7 @@ func (r *reader) sudo(n ast.Node) optional[string] {
 }
 
 // path reads a file name on this machine and makes it absolute.
-func (r *reader) path(n ast.Node) optional[string] {
+func (r *reader) path(n yamldoc.Node) optional[string] {
 	value := r.word(n, nil)
 	if !value.set {
 		return value
@@ -90,23 +88,14 @@ func (r *reader) expandHome(path string) (string, error) {
 	return filepath.Join(r.home, path[1:]), nil
 }
 
-// number reads a whole number between low and high.
-func (r *reader) number(n ast.Node, low, high int) optional[int] {
-	node, ok := n.(*ast.IntegerNode)
-	if !ok {
-		r.Wrong(n, "must be a whole number")
-		return optional[int]{}
-	}
-	value, err := strconv.Atoi(node.Token.Value)
-	if err != nil || value < low || value > high {
-		r.Add(r.Place(n), "", "%s is out of range (%d to %d)", diagnostic.Clip(node.Token.Value), low, high)
-		return optional[int]{}
-	}
-	return some(value)
+// number reads a whole number from 1 to high.
+func (r *reader) number(n yamldoc.Node, high int) optional[int] {
+	value, ok := r.Number(n, 1, high)
+	return optional[int]{value, ok}
 }
 
 // list reads a list of texts.
-func (r *reader) list(n ast.Node, check func(string) error) optional[[]string] {
+func (r *reader) list(n yamldoc.Node, check func(string) error) optional[[]string] {
 	values := []string{}
 	for _, item := range r.Entries(n, "this") {
 		if value := r.word(item, check); value.set {
@@ -121,36 +110,18 @@ var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // variables reads a mapping of environment variables. It takes numbers and booleans as the file
 // writes them.
-func (r *reader) variables(n ast.Node) map[string]string {
+func (r *reader) variables(n yamldoc.Node) map[string]string {
 	vars := make(map[string]string)
 	for _, p := range r.Pairs(n, "env", nil) {
 		if !variableName.MatchString(p.Key) {
 			r.Add(p.At, "", "%q is not the name of an environment variable", diagnostic.Clip(p.Key))
 			continue
 		}
-		switch v := p.Node.(type) {
-		case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
-			vars[p.Key] = v.GetToken().Value
-		default:
-			if value := r.text(v, nil); value.set {
-				vars[p.Key] = value.value
-			}
+		if text, ok := yamldoc.Spelling(p.Node); ok {
+			vars[p.Key] = text
+		} else if value := r.text(p.Node, nil); value.set {
+			vars[p.Key] = value.value
 		}
 	}
 	return vars
-}
-
-// stringOf returns the text of a YAML node, or records that the node is not a text.
-func (r *reader) stringOf(n ast.Node) (string, bool) {
-	switch n := n.(type) {
-	case *ast.StringNode:
-		return n.Value, true
-	case *ast.LiteralNode:
-		return n.Value.Value, true
-	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
-		r.Add(r.Place(n), "quote it", "must be a text, but YAML reads %s as another type", diagnostic.Clip(n.GetToken().Value))
-	default:
-		r.Wrong(n, "must be a text")
-	}
-	return "", false
 }

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/goccy/go-yaml/ast"
-
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
 	"github.com/dsbuild/dsbuild/internal/yamldoc"
 )
@@ -65,7 +63,7 @@ func Read(path string, in io.Reader) (Settings, error) {
 // reader turns a job file into settings.
 type reader struct{ yamldoc.Reader }
 
-func (r *reader) readSettings(body ast.Node) (Settings, error) {
+func (r *reader) readSettings(body yamldoc.Node) (Settings, error) {
 	var s Settings
 	if body != nil {
 		for _, p := range r.Pairs(body, "the job file", fileKeys()) {
@@ -82,19 +80,15 @@ func (r *reader) readSettings(body ast.Node) (Settings, error) {
 // readWords reads the value of a key.
 func (r *reader) readWords(p yamldoc.Pair) ([]Word, bool) {
 	k := keyNamed(p.Key)
-	switch n := p.Node.(type) {
-	case *ast.BoolNode:
-		if k.kind == yesNo {
-			return []Word{{n.GetToken().Value, r.Place(n)}}, true
-		}
-	case *ast.SequenceNode:
-		if k.kind == list || k.kind == variables {
-			return r.readItems(p, n)
-		}
-	case *ast.MappingNode, *ast.MappingValueNode:
-		if k.kind == variables {
-			return r.readVariables(n)
-		}
+	_, isBool := yamldoc.Bool(p.Node)
+	switch {
+	case isBool && k.kind == yesNo:
+		text, _ := yamldoc.Spelling(p.Node)
+		return []Word{{text, r.Place(p.Node)}}, true
+	case yamldoc.IsList(p.Node) && (k.kind == list || k.kind == variables):
+		return r.readItems(p)
+	case yamldoc.IsMapping(p.Node) && k.kind == variables:
+		return r.readVariables(p.Node)
 	}
 	if text, ok := yamldoc.Scalar(p.Node); ok && k.kind != yesNo {
 		return []Word{{text, r.Place(p.Node)}}, true
@@ -103,9 +97,9 @@ func (r *reader) readWords(p yamldoc.Pair) ([]Word, bool) {
 	return nil, false
 }
 
-func (r *reader) readItems(p yamldoc.Pair, n *ast.SequenceNode) ([]Word, bool) {
+func (r *reader) readItems(p yamldoc.Pair) ([]Word, bool) {
 	words, ok := []Word{}, true
-	for _, item := range n.Values {
+	for _, item := range r.Entries(p.Node, p.Key) {
 		text, scalar := r.Text(item, "an item of "+p.Key)
 		if !scalar {
 			ok = false
@@ -117,19 +111,19 @@ func (r *reader) readItems(p yamldoc.Pair, n *ast.SequenceNode) ([]Word, bool) {
 }
 
 // readVariables reads a mapping of names and values, as NAME=VALUE.
-func (r *reader) readVariables(n ast.Node) ([]Word, bool) {
+func (r *reader) readVariables(n yamldoc.Node) ([]Word, bool) {
 	words, ok := []Word{}, true
-	for _, v := range yamldoc.MappingValues(n) {
-		text, scalar := yamldoc.Scalar(v.Value)
-		if b, is := v.Value.(*ast.BoolNode); is {
-			text, scalar = b.GetToken().Value, true
+	for _, p := range r.Keys(n) {
+		text, scalar := yamldoc.Scalar(p.Node)
+		if _, isBool := yamldoc.Bool(p.Node); isBool {
+			text, scalar = yamldoc.Spelling(p.Node)
 		}
 		if !scalar {
-			r.Wrong(v.Value, "the value of a variable must be a text")
+			r.Wrong(p.Node, "the value of a variable must be a text")
 			ok = false
 			continue
 		}
-		words = append(words, Word{v.Key.GetToken().Value + "=" + text, r.Place(v.Key)})
+		words = append(words, Word{p.Key + "=" + text, p.At})
 	}
 	return words, ok
 }

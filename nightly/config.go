@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/goccy/go-yaml/ast"
-
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/index"
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
@@ -98,7 +96,7 @@ type reader struct {
 }
 
 // readConfig reads the whole file, and the file of wheels that it names.
-func (r *reader) readConfig(body ast.Node) Config {
+func (r *reader) readConfig(body yamldoc.Node) Config {
 	c := Config{Dir: r.resolvePath("nightly"), Keep: defaultKeep, Sources: []Source{{Name: releaseSource}}}
 	given := false
 	for _, p := range r.Pairs(body, "the nightly file", []string{"wheels", "sources", "dir", "keep", "index", "deploy", "notify"}) {
@@ -191,7 +189,7 @@ func (r *reader) readWheels(p yamldoc.Pair) []matrix.Entry {
 
 // addOfFile adds the mistakes in a matrix file to those of this file. A file that cannot be read is
 // a mistake of the value that names it.
-func (r *reader) addOfFile(n ast.Node, err error) {
+func (r *reader) addOfFile(n yamldoc.Node, err error) {
 	var wrong *diagnostic.Error
 	if !errors.As(err, &wrong) || wrong.Cause != nil {
 		r.Add(r.Place(n), hint.Of(err), "%s", err)

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/goccy/go-yaml/ast"
-
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
 	"github.com/dsbuild/dsbuild/internal/yamldoc"
 )
@@ -65,7 +63,7 @@ func ParsePolicy(path string, data []byte, now time.Time) (*Policy, error) {
 	return r.read(r.Body(data), now)
 }
 
-func (r *reader) read(body ast.Node, now time.Time) (*Policy, error) {
+func (r *reader) read(body yamldoc.Node, now time.Time) (*Policy, error) {
 	p := &Policy{Builders: 1}
 	if body != nil {
 		r.readPolicy(p, body)
@@ -80,7 +78,7 @@ func (r *reader) read(body ast.Node, now time.Time) (*Policy, error) {
 }
 
 // readPolicy reads the whole file.
-func (r *reader) readPolicy(p *Policy, body ast.Node) {
+func (r *reader) readPolicy(p *Policy, body yamldoc.Node) {
 	given := map[string]bool{}
 	known := []string{"signers", "revoked", "builders", "minimum", "sources", "max_age", "companions"}
 	for _, pair := range r.Pairs(body, "the policy", known) {
@@ -124,7 +122,7 @@ func (r *reader) readPolicy(p *Policy, body ast.Node) {
 }
 
 // readSigner reads one trusted key or identity.
-func (r *reader) readSigner(n ast.Node) Signer {
+func (r *reader) readSigner(n yamldoc.Node) Signer {
 	var s Signer
 	kinds, named := 0, false
 	for _, p := range r.Pairs(n, "a signer", []string{"name", "key", "ca", "sigstore", "principals", "namespaces", "from", "until"}) {
@@ -162,7 +160,7 @@ func (r *reader) readSigner(n ast.Node) Signer {
 }
 
 // checkSigner finds mistakes that no single key of a signer has.
-func (r *reader) checkSigner(n ast.Node, s *Signer, kinds int, named bool) {
+func (r *reader) checkSigner(n yamldoc.Node, s *Signer, kinds int, named bool) {
 	switch {
 	case !named:
 		r.Add(r.Place(n), "", "a signer needs a name")
@@ -183,7 +181,7 @@ func (r *reader) checkSigner(n ast.Node, s *Signer, kinds int, named bool) {
 }
 
 // readIdentity reads an identity of sigstore.
-func (r *reader) readIdentity(n ast.Node) *Identity {
+func (r *reader) readIdentity(n yamldoc.Node) *Identity {
 	id := &Identity{}
 	for _, p := range r.Pairs(n, "sigstore", []string{"issuer", "subject", "trusted_root"}) {
 		switch p.Key {
@@ -228,7 +226,7 @@ func (r *reader) once(key, what string, p yamldoc.Pair) {
 }
 
 // readRevoked reads keys or fingerprints.
-func (r *reader) readRevoked(n ast.Node) []string {
+func (r *reader) readRevoked(n yamldoc.Node) []string {
 	var all []string
 	for _, n := range r.Entries(n, "revoked") {
 		text := r.text(n, "a revoked key", nil, "")
@@ -258,7 +256,7 @@ func (r *reader) readTime(p yamldoc.Pair) time.Time {
 }
 
 // readAge reads a duration such as 30d.
-func (r *reader) readAge(n ast.Node) time.Duration {
+func (r *reader) readAge(n yamldoc.Node) time.Duration {
 	m := ageForm.FindStringSubmatch(r.text(n, "max_age", nil, ""))
 	if m != nil {
 		hours, _ := strconv.Atoi(m[1]) // at most five digits
@@ -272,7 +270,7 @@ func (r *reader) readAge(n ast.Node) time.Duration {
 }
 
 // texts reads a list of values, of which there is at least one.
-func (r *reader) texts(n ast.Node, what string, form *regexp.Regexp, want string) []string {
+func (r *reader) texts(n yamldoc.Node, what string, form *regexp.Regexp, want string) []string {
 	var all []string
 	for _, item := range r.Items(n, what) {
 		text := r.text(item, "an entry of "+what, form, want)
@@ -285,7 +283,7 @@ func (r *reader) texts(n ast.Node, what string, form *regexp.Regexp, want string
 }
 
 // text reads a value of one line; want describes form, if there is one.
-func (r *reader) text(n ast.Node, what string, form *regexp.Regexp, want string) string {
+func (r *reader) text(n yamldoc.Node, what string, form *regexp.Regexp, want string) string {
 	word, ok := r.Text(n, what)
 	word = strings.TrimSpace(word)
 	switch {
@@ -301,7 +299,7 @@ func (r *reader) text(n ast.Node, what string, form *regexp.Regexp, want string)
 }
 
 // checkWhole finds mistakes that no single key has.
-func (r *reader) checkWhole(p *Policy, body ast.Node, now time.Time) {
+func (r *reader) checkWhole(p *Policy, body yamldoc.Node, now time.Time) {
 	for _, s := range p.Signers {
 		if s.Identity == nil && slices.Contains(p.Revoked, s.fingerprint()) {
 			r.Add(r.seen["key "+s.Key], "remove the signer, or its key from revoked", "the key of signer %s is revoked", s.Name)

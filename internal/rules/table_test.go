@@ -67,8 +67,8 @@ func pureRooms() []Rule {
 		{
 			Folder: "inventory",
 			Deny: append(ours("wheel", "deploy", "cmd", "launch", "pipeline", "ship", "nightly", "internal/remote"),
-				"net$", "net/http", "net/rpc", "golang.org/x/net", "os/exec", ssh, sftp),
-			Reason: "reading an inventory contacts no node and runs nothing",
+				"net$", "net/http", "net/rpc", "golang.org/x/net", "os/exec", ssh, sftp, yaml),
+			Reason: "reading an inventory contacts no node and runs nothing; internal/yamldoc reads YAML",
 		},
 		{
 			Folder: "launch/lint",
@@ -126,7 +126,7 @@ func actingRooms() []Rule { //nolint:revive // a table, however long
 		},
 		{
 			Folder: "environment",
-			Deny:   append(ours("inventory", "deploy", "fleet", "verify", "pipeline", "cmd", "launch", "ship", "nightly"), dagger, cobra, ssh),
+			Deny:   append(ours("inventory", "deploy", "fleet", "verify", "pipeline", "cmd", "launch", "ship", "nightly"), dagger, cobra, ssh, yaml),
 			Reason: "an environment is files for kinds of nodes: it neither reaches nodes nor builds",
 		},
 		{
@@ -136,7 +136,7 @@ func actingRooms() []Rule { //nolint:revive // a table, however long
 		},
 		{
 			Folder: "nightly",
-			Deny:   append(ours("cmd", "ship", "launch"), cobra, ssh, dagger),
+			Deny:   append(ours("cmd", "ship", "launch"), cobra, ssh, dagger, yaml),
 			Reason: "nightly combines pipeline, index and deploy, and knows nothing below them",
 		},
 		{

@@ -1,6 +1,7 @@
-// Package yamldoc reads a YAML file of the user's, and reports each mistake with its place. It
-// knows the syntax, not the meaning: unknown keys are mistakes, numbers keep the spelling of the
-// file, anchors and tags are refused.
+// Package yamldoc is the one reader of the user's YAML files: inventories, matrices, jobs, environments,
+// nights and policies. It reports every mistake with its place, and knows the syntax, not the meaning:
+// unknown keys are mistakes, numbers keep the spelling of the file (3.10 is no 3.1), anchors and tags are
+// refused. A decoder into structs would end at the first mistake, and would lose the spelling.
 package yamldoc
 
 import (
@@ -10,6 +11,8 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"regexp"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -30,6 +33,9 @@ const (
 	maxIndent = 2000
 )
 
+// Node is a value of a file.
+type Node = ast.Node
+
 // Reader reads one file and collects its problems.
 type Reader struct {
 	diagnostic.List
@@ -43,7 +49,7 @@ type Reader struct {
 
 // Load reads the file at path. If path is "-", it reads in instead. The body is nil if the file
 // as a whole is invalid.
-func (r *Reader) Load(path string, in io.Reader) (ast.Node, error) {
+func (r *Reader) Load(path string, in io.Reader) (Node, error) {
 	if path != "-" {
 		f, err := os.Open(path)
 		if err != nil {
@@ -72,7 +78,7 @@ func (r *Reader) unreadable(err error) error {
 }
 
 // Body returns the contents of the file; nil if the file as a whole is invalid.
-func (r *Reader) Body(data []byte) ast.Node {
+func (r *Reader) Body(data []byte) Node {
 	whole := diagnostic.Position{File: r.File}
 	if len(data) > maxSize {
 		r.Add(whole, "", "larger than %d MiB: this is not a %s", maxSize>>20, r.Kind)
@@ -88,7 +94,7 @@ func (r *Reader) Body(data []byte) ast.Node {
 }
 
 // Parse returns the contents of a text; nil if it is not one valid document.
-func (r *Reader) Parse(data []byte) ast.Node {
+func (r *Reader) Parse(data []byte) Node {
 	whole := diagnostic.Position{File: r.File}
 	tokens := lexer.Tokenize(string(data))
 	if !r.shallow(tokens) {
@@ -105,7 +111,7 @@ func (r *Reader) Parse(data []byte) ast.Node {
 		r.Add(whole, "", "not valid YAML: %v", err)
 		return nil
 	}
-	var bodies []ast.Node
+	var bodies []Node
 	for _, doc := range file.Docs {
 		if doc.Body != nil {
 			bodies = append(bodies, doc.Body)
@@ -155,7 +161,7 @@ func (r *Reader) At(t *token.Token) diagnostic.Position {
 
 // Place returns the position at which a value starts: for a mapping in block style, the position
 // of its first key.
-func (r *Reader) Place(n ast.Node) diagnostic.Position {
+func (r *Reader) Place(n Node) diagnostic.Position {
 	switch n := n.(type) {
 	case *ast.MappingNode:
 		if !n.IsFlowStyle && len(n.Values) > 0 {
@@ -167,8 +173,50 @@ func (r *Reader) Place(n ast.Node) diagnostic.Position {
 	return r.At(n.GetToken())
 }
 
-// MappingValues returns the pairs of a mapping as they are written; none if n is no mapping.
-func MappingValues(n ast.Node) []*ast.MappingValueNode {
+// IsMapping reports whether a value is a mapping.
+func IsMapping(n Node) bool {
+	_, ok := n.(ast.MapNode)
+	return ok
+}
+
+// IsList reports whether a value is a list.
+func IsList(n Node) bool {
+	_, ok := n.(*ast.SequenceNode)
+	return ok
+}
+
+// IsPlain reports whether a value is a text that the file holds as it is, perhaps in quotes.
+func IsPlain(n Node) bool {
+	_, ok := n.(*ast.StringNode)
+	return ok
+}
+
+// Bool returns the value of true or false; ok is false for any other value.
+func Bool(n Node) (value, ok bool) {
+	b, ok := n.(*ast.BoolNode)
+	return ok && b.Value, ok
+}
+
+// Spelling returns a number, true or false as the file spells it.
+func Spelling(n Node) (string, bool) {
+	switch n.(type) {
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
+		return n.GetToken().Value, true
+	}
+	return "", false
+}
+
+// Keys returns the keys and values of a mapping as they are written, without a check; none if n is no
+// mapping.
+func (r *Reader) Keys(n Node) []Pair {
+	var all []Pair
+	for _, v := range mappingValues(n) {
+		all = append(all, Pair{v.Key.GetToken().Value, r.At(v.Key.GetToken()), v.Value})
+	}
+	return all
+}
+
+func mappingValues(n Node) []*ast.MappingValueNode {
 	switch n := n.(type) {
 	case *ast.MappingNode:
 		return n.Values
@@ -182,20 +230,18 @@ func MappingValues(n ast.Node) []*ast.MappingValueNode {
 type Pair struct {
 	Key  string
 	At   diagnostic.Position
-	Node ast.Node
+	Node Node
 }
 
 // Pairs returns the pairs of a mapping whose keys are known; any text is a key if known is nil.
 // Messages call the mapping by the name in what.
-func (r *Reader) Pairs(n ast.Node, what string, known []string) []Pair {
-	switch n.(type) {
-	case *ast.MappingNode, *ast.MappingValueNode:
-	default:
+func (r *Reader) Pairs(n Node, what string, known []string) []Pair {
+	if !IsMapping(n) {
 		r.Wrong(n, what+" must be a mapping (key: value)")
 		return nil
 	}
 	var all []Pair
-	for _, v := range MappingValues(n) {
+	for _, v := range mappingValues(n) {
 		at := r.At(v.Key.GetToken())
 		key, isText := v.Key.(*ast.StringNode)
 		name := v.Key.GetToken().Value
@@ -233,7 +279,7 @@ func (r *Reader) Known(at diagnostic.Position, kind, name, what string, known []
 }
 
 // Entries returns the entries of a list, which may be empty.
-func (r *Reader) Entries(n ast.Node, what string) []ast.Node {
+func (r *Reader) Entries(n Node, what string) []Node {
 	list, ok := n.(*ast.SequenceNode)
 	if !ok {
 		r.Wrong(n, what+" must be a list")
@@ -243,16 +289,16 @@ func (r *Reader) Entries(n ast.Node, what string) []ast.Node {
 }
 
 // Items returns the entries of a list that must not be empty, of a key that the file may leave out.
-func (r *Reader) Items(n ast.Node, what string) []ast.Node {
+func (r *Reader) Items(n Node, what string) []Node {
 	return r.items(n, what, "remove the key, or add an entry")
 }
 
 // RequiredItems returns the entries of a list that must not be empty, of a key that the file needs.
-func (r *Reader) RequiredItems(n ast.Node, what string) []ast.Node {
+func (r *Reader) RequiredItems(n Node, what string) []Node {
 	return r.items(n, what, "add at least one entry")
 }
 
-func (r *Reader) items(n ast.Node, what, advice string) []ast.Node {
+func (r *Reader) items(n Node, what, advice string) []Node {
 	entries := r.Entries(n, what)
 	if _, ok := n.(*ast.SequenceNode); ok && len(entries) == 0 {
 		r.Add(r.Place(n), advice, "%s is empty", what)
@@ -261,7 +307,7 @@ func (r *Reader) items(n ast.Node, what, advice string) []ast.Node {
 }
 
 // Wrong records that a value has the wrong type.
-func (r *Reader) Wrong(n ast.Node, want string) {
+func (r *Reader) Wrong(n Node, want string) {
 	advice, kind := "", "something else"
 	switch n.(type) {
 	case *ast.NullNode:
@@ -287,7 +333,7 @@ func (r *Reader) Wrong(n ast.Node, want string) {
 }
 
 // Scalar returns a text, or a number in the spelling of the file.
-func Scalar(n ast.Node) (string, bool) {
+func Scalar(n Node) (string, bool) {
 	switch n := n.(type) {
 	case *ast.StringNode:
 		return n.Value, true
@@ -300,10 +346,57 @@ func Scalar(n ast.Node) (string, bool) {
 }
 
 // Text is Scalar, and reports a value that is none. Messages call the value by the name in what.
-func (r *Reader) Text(n ast.Node, what string) (string, bool) {
+func (r *Reader) Text(n Node, what string) (string, bool) {
 	text, ok := Scalar(n)
 	if !ok {
 		r.Wrong(n, what+" must be a text")
 	}
 	return text, ok
+}
+
+// maxText bounds a text that Form reads, in bytes.
+const maxText = 500
+
+// Form reads a text of one line in a form, which want describes.
+func (r *Reader) Form(n Node, what string, form *regexp.Regexp, want string) string {
+	text, ok := r.Text(n, what)
+	if !ok {
+		return ""
+	}
+	if !form.MatchString(text) || len(text) > maxText {
+		r.Add(r.Place(n), "", "%s must be %s", what, want)
+		return ""
+	}
+	return text
+}
+
+// String reads a text. A number, true and the like are mistakes, because YAML may read them as something
+// else than the user meant.
+func (r *Reader) String(n Node) (string, bool) {
+	switch n := n.(type) {
+	case *ast.StringNode:
+		return n.Value, true
+	case *ast.LiteralNode:
+		return n.Value.Value, true
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
+		r.Add(r.Place(n), "quote it", "must be a text, but YAML reads %s as another type", diagnostic.Clip(n.GetToken().Value))
+	default:
+		r.Wrong(n, "must be a text")
+	}
+	return "", false
+}
+
+// Number reads a whole number between low and high.
+func (r *Reader) Number(n Node, low, high int) (int, bool) {
+	node, ok := n.(*ast.IntegerNode)
+	if !ok {
+		r.Wrong(n, "must be a whole number")
+		return 0, false
+	}
+	value, err := strconv.Atoi(node.Token.Value)
+	if err != nil || value < low || value > high {
+		r.Add(r.Place(n), "", "%s is out of range (%d to %d)", diagnostic.Clip(node.Token.Value), low, high)
+		return 0, false
+	}
+	return value, true
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -197,4 +198,27 @@ func FuzzBody(f *testing.F) {
 			t.Error(err)
 		}
 	})
+}
+
+// Values keep the spelling of the file: 3.10 is a version and not 3.1.
+func TestSpelling(t *testing.T) {
+	t.Parallel()
+	r := newReader()
+	type value struct {
+		spelling                    string
+		spelled, plain, list, pairs bool
+		line                        int
+	}
+	got := map[string]value{}
+	for _, p := range r.Keys(r.Body([]byte("a: 3.10\nb: 'yes'\nc: true\nd: [x]\ne: {k: v}\n"))) {
+		text, ok := yamldoc.Spelling(p.Node)
+		got[p.Key] = value{text, ok, yamldoc.IsPlain(p.Node), yamldoc.IsList(p.Node), yamldoc.IsMapping(p.Node), p.At.Line}
+	}
+	want := map[string]value{
+		"a": {"3.10", true, false, false, false, 1}, "b": {"", false, true, false, false, 2}, "c": {"true", true, false, false, false, 3},
+		"d": {"", false, false, true, false, 4}, "e": {"", false, false, false, true, 5},
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
 }

@@ -4,8 +4,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/goccy/go-yaml/ast"
-
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
 	"github.com/dsbuild/dsbuild/internal/yamldoc"
 )
@@ -57,7 +55,7 @@ func (s settings) name() string {
 }
 
 // readDocument reads the whole file.
-func (r *reader) readDocument(body ast.Node) []Entry {
+func (r *reader) readDocument(body yamldoc.Node) []Entry {
 	parts := map[string]yamldoc.Pair{}
 	for _, p := range r.Pairs(body, "the matrix file", []string{"defaults", "matrix", "exclude", "wheels"}) {
 		parts[p.Key] = p
@@ -118,7 +116,7 @@ func (l *entries) add(e Entry) {
 
 // readSettings reads the settings of an entry, or the defaults. With named, the entry may have a
 // name.
-func (r *reader) readSettings(n ast.Node, what string, named bool) (said settings, name string) {
+func (r *reader) readSettings(n yamldoc.Node, what string, named bool) (said settings, name string) {
 	known := Keys()
 	if named {
 		known = append([]string{"name"}, known...)
@@ -146,19 +144,19 @@ func (r *reader) readSettings(n ast.Node, what string, named bool) (said setting
 const maxText = 500
 
 // readValue reads the value of a key. It takes numbers as they are written: 3.10 is a version.
-func (r *reader) readValue(key string, n ast.Node) (value, bool) {
+func (r *reader) readValue(key string, n yamldoc.Node) (value, bool) {
 	at := r.Place(n)
 	if key == "keep-debug" {
-		b, ok := n.(*ast.BoolNode)
+		yes, ok := yamldoc.Bool(n)
 		if !ok {
 			r.Wrong(n, key+" must be true or false")
 			return value{}, false
 		}
-		return value{yes: b.Value, at: at}, true
+		return value{yes: yes, at: at}, true
 	}
-	nodes := []ast.Node{n}
-	if list, ok := n.(*ast.SequenceNode); ok && slices.Contains(lists(), key) {
-		nodes = r.Items(list, key)
+	nodes := []yamldoc.Node{n}
+	if yamldoc.IsList(n) && slices.Contains(lists(), key) {
+		nodes = r.Items(n, key)
 	}
 	var words []string
 	for _, one := range nodes {

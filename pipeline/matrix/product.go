@@ -3,8 +3,6 @@ package matrix
 import (
 	"slices"
 
-	"github.com/goccy/go-yaml/ast"
-
 	"github.com/dsbuild/dsbuild/internal/yamldoc"
 )
 
@@ -110,7 +108,7 @@ func (l *entries) readExclusions(p yamldoc.Pair, axes []axis) []exclusion {
 				e.settings = append(e.settings, setting{p.Key, v})
 			}
 		}
-		if m, empty := n.(*ast.MappingNode); empty && len(m.Values) == 0 {
+		if yamldoc.IsMapping(n) && len(l.Keys(n)) == 0 {
 			l.Add(e.at, "", "an entry of exclude without keys would exclude everything")
 		}
 		all = append(all, e)

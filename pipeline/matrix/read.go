@@ -1,8 +1,6 @@
 package matrix
 
 import (
-	"github.com/goccy/go-yaml/ast"
-
 	"github.com/dsbuild/dsbuild/internal/yamldoc"
 )
 
@@ -31,11 +29,11 @@ func newReader(path string) *reader {
 
 // Entries reads the entries in body, a part of another file that r reads. It adds its mistakes to
 // those of that file.
-func Entries(r *yamldoc.Reader, body ast.Node) []Entry { return (&reader{r}).readDocument(body) }
+func Entries(r *yamldoc.Reader, body yamldoc.Node) []Entry { return (&reader{r}).readDocument(body) }
 
 // read turns the body of a file into a File. The body is nil if the file as a whole cannot be
 // read.
-func (r *reader) read(body ast.Node) (*File, error) {
+func (r *reader) read(body yamldoc.Node) (*File, error) {
 	out := &File{}
 	if body != nil {
 		out.Entries = r.readDocument(body)
