@@ -2,7 +2,10 @@ package image_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -48,6 +51,42 @@ func opened(t testing.TB, file string) v1.Image {
 	return img
 }
 
+// savedPlain writes the tar of an older docker save: its layers are not compressed.
+func savedPlain(t testing.TB, img v1.Image) string {
+	t.Helper()
+	config, err := img.RawConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	layers, err := img.Layers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, names := map[string]string{"config.json": string(config)}, make([]string, len(layers))
+	for i, l := range layers {
+		r, err := l.Uncompressed()
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names[i] = fmt.Sprintf("%d/layer.tar", i)
+		files[names[i]] = string(text)
+	}
+	manifest, err := json.Marshal([]tarball.Descriptor{{Config: "config.json", Layers: names}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	files["manifest.json"] = string(manifest)
+	file := filepath.Join(t.TempDir(), "plain.tar")
+	if err := os.WriteFile(file, tarOf(t, files), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
 // laidOut writes an image as an OCI layout and returns the folder.
 func laidOut(t testing.TB, img v1.Image) string {
 	t.Helper()
@@ -84,7 +123,7 @@ func TestBaseOnDisk(t *testing.T) {
 		"site-packages": "/" + site, "deepspeed": "none",
 	}
 	img := baseOf(t, v1.Config{}, torchBase(), map[string]string{"srv/app.py": "print()\n"})
-	for form, base := range map[string]string{"docker save": saved(t, img), "layout": laidOut(t, img)} {
+	for form, base := range map[string]string{"docker save": savedPlain(t, img), "compressed": saved(t, img), "layout": laidOut(t, img)} {
 		opt := options(t, base, filepath.Join(t.TempDir(), "out.tar"))
 		if got := factsOf(t, opt); !maps.Equal(got, want) {
 			t.Errorf("%s: %v, want %v", form, got, want)
@@ -105,7 +144,7 @@ func TestOldDeepSpeed(t *testing.T) {
 		site + "/deepspeed/__init__.py":               "old\n",
 		site + "/deepspeed/gone.py":                   "old\n",
 		site + "/deepspeed-0.17.0.dist-info/METADATA": "Name: deepspeed\n",
-		site + "/deepspeed-0.17.0.dist-info/RECORD":   "deepspeed/__init__.py,,\n../../../bin/ds_old,,\n../../../bin/ds_report,,\n../../../../etc/passwd,,\n",
+		site + "/deepspeed-0.17.0.dist-info/RECORD":   "deepspeed/__init__.py,,\ndeepspeed/gone.py,,\n../../../bin/ds_old,,\n../../../bin/ds_report,,\n../../../../etc/passwd,,\n",
 		"usr/local/bin/ds_old":                        "#!python\n",
 		"usr/local/bin/ds_report":                     "#!old\n",
 	}
@@ -266,76 +305,4 @@ func firstLayer(t testing.TB, dir string) string {
 	}
 	t.Fatal("no layer")
 	return ""
-}
-
-// Configurations of common images say much, and conflicting ones nothing.
-func TestConfig(t *testing.T) {
-	h := newHub(t)
-	for _, c := range []struct {
-		title   string
-		config  v1.Config
-		history []string
-		want    string // name=value of facts, or missing flags
-	}{
-		{
-			"the official Python, torch by pip",
-			v1.Config{Env: []string{"PATH=/usr/local/bin:/usr/bin", "PYTHON_VERSION=3.11.9", "PYTHON_SHA256=0"}},
-			[]string{"# debian.sh --arch 'amd64' out/ 'bookworm' '@1750000000'", "RUN /bin/sh -c pip install torch==2.15.0+cu132 # buildkit"},
-			"python=3.11.9 torch=2.15.0+cu132 cuda=13.2 glibc=2.36 site-packages=/" + site,
-		},
-		{
-			"NVIDIA's",
-			v1.Config{Env: []string{"PYTORCH_VERSION=2.15.0a0+0123abc", "NVIDIA_PYTORCH_VERSION=26.01", "CUDA_VERSION=13.2.0.044"}, Labels: map[string]string{"org.opencontainers.image.ref.name": "ubuntu", "org.opencontainers.image.version": "24.04"}},
-			nil,
-			"--python, --site-packages",
-		},
-		{
-			"a virtual environment",
-			v1.Config{Env: []string{"PATH=/opt/venv/bin:/usr/bin", "VIRTUAL_ENV=/opt/venv", "PYTHON_VERSION=3.11.2"}},
-			[]string{"RUN pip install 'torch==2.15.0'"},
-			"--cuda, --glibc",
-		},
-		{
-			"two torches",
-			v1.Config{Env: []string{"PYTORCH_VERSION=2.15.0"}},
-			[]string{"RUN pip install torch==2.14.0"},
-			"--python, --torch (2.15.0 by variable PYTORCH_VERSION, 2.14.0 by an installation in the history)",
-		},
-		{"nothing", v1.Config{}, nil, "missing: --python, --torch, --cuda, --glibc, --site-packages"},
-		{
-			"labels",
-			v1.Config{Labels: map[string]string{"dsbuild.python": "3.11", "dsbuild.torch": "2.15.0+cu132", "dsbuild.glibc": "2.35", "dsbuild.site-packages": "/opt/v/lib/python3.11/site-packages", "dsbuild.deepspeed": "none"}},
-			[]string{"RUN pip install torch==2.9.0"},
-			"python=3.11 torch=2.15.0+cu132 cuda=13.2 glibc=2.35 site-packages=/opt/v/lib/python3.11/site-packages deepspeed=none",
-		},
-		{"labels that harm", v1.Config{Labels: map[string]string{"dsbuild.python": "3.11\x1b[2J", "dsbuild.torch": "$(id)", "dsbuild.site-packages": "/a/../../etc"}}, nil, "missing: --python, --torch"},
-	} {
-		img := baseOf(t, c.config, torchBase())
-		config, err := img.ConfigFile()
-		if err != nil {
-			t.Fatal(err)
-		}
-		config = config.DeepCopy()
-		for _, command := range c.history {
-			config.History = append(config.History, v1.History{CreatedBy: command, EmptyLayer: true})
-		}
-		if img, err = mutate.ConfigFile(img, config); err != nil {
-			t.Fatal(err)
-		}
-		// An ordinary layer of this size is not read.
-		opt := options(t, h.put(t, "c/base:"+strings.ToLower(strings.NewReplacer(" ", "", "'", "", ",", "").Replace(c.title)), withLayer(t, img, 100<<10)), h.host+"/c/out:1")
-		p, err := image.Survey(t.Context(), opt)
-		got := ""
-		if err != nil {
-			got = err.Error()
-		} else {
-			for _, f := range p.Facts {
-				got += " " + f.Name + "=" + f.Value
-			}
-			p.Close()
-		}
-		if !strings.Contains(got, c.want) {
-			t.Errorf("%s:\n got %s\nwant %s", c.title, got, c.want)
-		}
-	}
 }

@@ -4,17 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path"
-	"slices"
 	"strings"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/partial"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/dsbuild/dsbuild/internal/scratch"
-	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // Result is an image that was made.
@@ -23,9 +21,7 @@ type Result struct {
 	Image     string  `json:"image"` // NAME@DIGEST in a registry, else the path
 	Digest    string  `json:"digest"`
 	Layer     Layer   `json:"layer"`
-	Unchanged bool    `json:"unchanged"`      // the same image was there
-	Received  int64   `json:"received_bytes"` // from registries
-	Sent      int64   `json:"sent_bytes"`     // to registries
+	Unchanged bool    `json:"unchanged"` // the same image was there
 	Seconds   float64 `json:"seconds"`
 }
 
@@ -44,16 +40,22 @@ func (p *Plan) Build(ctx context.Context) (result *Result, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, dir.Close()) }()
-	c, done, err := p.content()
-	defer func() { err = errors.Join(err, done()) }()
+	media, err := p.base.image.MediaType()
 	if err != nil {
 		return nil, err
 	}
-	l, err := writeLayer(ctx, c, p.Created, dir.Path)
+	layerMedia := types.OCILayer
+	if media == types.DockerManifestSchema2 {
+		layerMedia = types.DockerLayer
+	}
+	l, err := writeLayer(ctx, p.content, p.Created, dir.Path, layerMedia)
 	if err != nil {
 		return nil, err
 	}
-	image, err := p.compose(l)
+	if p.base.plain { // readers of such a tar take all its layers for one kind
+		l = plainLayer{l}
+	}
+	image, err := p.compose(l, media)
 	if err != nil {
 		return nil, err
 	}
@@ -61,101 +63,30 @@ func (p *Plan) Build(ctx context.Context) (result *Result, err error) {
 	if err != nil {
 		return nil, err
 	}
-	result = &Result{Plan: p, Digest: digest.String(), Layer: Layer{l.digest.String(), l.size, len(c.files)}}
+	added, err := partial.Descriptor(l)
+	if err != nil {
+		return nil, err
+	}
+	result = &Result{Plan: p, Digest: digest.String(), Layer: Layer{added.Digest.String(), added.Size, len(p.content.files)}}
 	if err := p.write(ctx, image, result); err != nil {
 		return nil, err
 	}
-	result.Received, result.Sent = p.traffic.received.Load(), p.traffic.sent.Load()
 	result.Seconds = time.Since(begin).Seconds()
 	return result, nil
 }
 
-// content installs the wheels. done closes them, after the layer is written.
-func (p *Plan) content() (c content, done func() error, err error) {
-	var paths []string
-	for _, w := range p.opt.Wheels {
-		paths = append(paths, w.Path)
-	}
-	archives, err := openWheels(paths)
-	done = func() error {
-		var err error
-		for _, a := range archives {
-			err = errors.Join(err, a.Close())
-		}
-		return err
-	}
-	if err != nil {
-		return c, done, err
-	}
-	var all []*installation
-	for _, a := range archives {
-		i, err := installWheel(a, p.target)
-		if err != nil {
-			return c, done, err
-		}
-		all = append(all, i)
-	}
-	if c, err = combine(all); err != nil {
-		return c, done, err
-	}
-	p.hide(&c, archives)
-	return c, done, nil
-}
-
-// hide adds the removals of the plan to a layer, except for files that it writes itself. What is
-// left of an older installation in the wheels' own folders is hidden, too: files are known only
-// of a base on disk.
-func (p *Plan) hide(c *content, archives []*wheel.Archive) {
-	site := strings.TrimPrefix(p.target.site, "/")
-	written := map[string]bool{}
-	for _, f := range c.files {
-		written[f.path] = true
-	}
-	for _, h := range p.Hidden {
-		if !written[h] && !c.folders[h] {
-			c.hidden = append(c.hidden, h)
-		}
-	}
-	nothingOld := p.known.value(FactDeepSpeed) == None
-	if p.files != nil {
-		nothingOld = len(p.Hidden) == 0
-	}
-	if nothingOld {
-		return
-	}
-	for _, a := range archives {
-		c.opaque = append(c.opaque, path.Join(site, a.DistInfo()))
-		for _, m := range a.Members() {
-			scheme, below := wheel.Place(m.Name)
-			if top, file := path.Split(below); scheme == "" && file == "__init__.py" && strings.Count(top, "/") == 1 {
-				c.opaque = append(c.opaque, path.Join(site, top))
-			}
-		}
-	}
-	slices.Sort(c.opaque)
-	c.opaque = slices.Compact(c.opaque)
-}
-
-// compose puts the layer on the base.
-func (p *Plan) compose(l *layer) (v1.Image, error) {
-	media, err := p.base.image.MediaType()
-	if err != nil {
-		return nil, err
-	}
-	if media == types.DockerManifestSchema2 {
-		l.media = types.DockerLayer
-	}
-	added, err := l.asLayer()
-	if err != nil {
-		return nil, err
-	}
+// compose puts the layer on the base. media is the type of its manifest.
+func (p *Plan) compose(l v1.Layer, media types.MediaType) (v1.Image, error) {
 	names := make([]string, len(p.opt.Wheels))
 	for i, w := range p.opt.Wheels {
 		names[i] = w.Manifest.Name
 	}
 	image, err := mutate.Append(p.base.image, mutate.Addendum{
-		Layer: added, MediaType: l.media,
-		History: v1.History{Created: v1.Time{Time: p.Created}, CreatedBy: "dsbuild image --wheel " + strings.Join(names, " --wheel "), Comment: "sha256 " + p.opt.Wheels[0].Manifest.SHA256},
+		Layer: l,
+		History: v1.History{
+			Created: v1.Time{Time: p.Created}, CreatedBy: "dsbuild image --wheel " + strings.Join(names, " --wheel "),
+			Comment: "sha256 " + p.opt.Wheels[0].Manifest.SHA256,
+		},
 	})
 	if err != nil {
 		return nil, err

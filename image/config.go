@@ -97,15 +97,5 @@ func addCommand(e *evidence, command string, glibcOf func(image string) string) 
 	}
 }
 
-// mentionsDeepSpeed returns the command of the history that speaks of DeepSpeed, "" if none does.
-func mentionsDeepSpeed(c *v1.ConfigFile) string {
-	for _, h := range c.History {
-		if strings.Contains(strings.ToLower(h.CreatedBy), "deepspeed") {
-			return h.CreatedBy
-		}
-	}
-	return ""
-}
-
 // minor cuts a version to X.Y.
 func minor(version string) string { return twoNumbers.FindString(version) }

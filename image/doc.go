@@ -1,6 +1,7 @@
-// Package image puts an installed wheel as one layer on a container image.
+// Package image puts installed wheels as one layer on a container image.
 //
 // Survey reads the base and returns a Plan: the facts about the base, each with its source, and
-// where the wheel's files go. Plan.Build writes the layer and the image. The base is neither
-// pulled nor unpacked, unless it comes from another registry or the result is a file.
+// where the wheels' files go. Plan.Build writes the layer and the image. go-containerregistry
+// reads and writes images, in registries and on disk. The layers of a base in a registry are read
+// only if its labels and configuration do not tell enough.
 package image

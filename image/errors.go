@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 
+	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
 	"github.com/dsbuild/dsbuild/internal/hint"
@@ -16,11 +17,12 @@ func usagef(advice, format string, args ...any) error {
 }
 
 // registryError adds a hint to the error of a registry.
-func registryError(err error, registry string) error {
+func registryError(err error, ref name.Reference) error {
 	var answer *transport.Error
-	if !errors.As(err, &answer) {
+	if !errors.As(err, &answer) || ref == nil {
 		return err
 	}
+	registry := ref.Context().RegistryStr()
 	switch answer.StatusCode {
 	case http.StatusUnauthorized, http.StatusForbidden:
 		return hint.With(err, "log in first: docker login %s (or podman login); dsbuild uses the same file of credentials", registry)

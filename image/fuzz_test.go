@@ -27,20 +27,6 @@ func FuzzBase(f *testing.F) {
 	})
 }
 
-// No SBOM makes its reader panic, and no fact has another form than its own.
-func FuzzSBOM(f *testing.F) {
-	f.Add([]byte(`{"packages":[{"externalRefs":[{"referenceLocator":"pkg:pypi/torch@2.15.0%2Bcu132"}]}]}`))
-	f.Add([]byte(`{"predicate":{"components":[{"purl":"pkg:deb/debian/libc6@2.36-9"},{"purl":"pkg:pypi/@"}]}}`))
-	f.Add([]byte(`{"predicate":[]}`))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		for _, fact := range image.FactsOfSBOM(data) {
-			if strings.ContainsAny(fact.Value, "\x1b\n $;") {
-				t.Errorf("%+v", fact)
-			}
-		}
-	})
-}
-
 // The command of the hint prints the flags that dsbuild asks for.
 func TestShowFacts(t *testing.T) {
 	python, err := exec.LookPath("python3")

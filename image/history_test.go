@@ -2,13 +2,11 @@ package image
 
 import (
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -43,29 +41,6 @@ func TestFactsOfHistory(t *testing.T) {
 		}
 		if strings.Join(got, ", ") != want {
 			t.Errorf("%.100q: %q, want %q", command, got, want)
-		}
-	}
-}
-
-// The metadata of two versions of a package, which an interrupted installation leaves, is no fact about
-// its version: torch must be told, and the layer hides both of DeepSpeed.
-func TestTwoVersionsInABase(t *testing.T) {
-	t.Parallel()
-	const site = "usr/local/lib/python3.11/site-packages/"
-	for range 20 { // a map has another order each time
-		all := listing{}
-		all.apply(layerOf(site+"torch-2.14.0.dist-info/METADATA", site+"torch-2.15.0.dist-info/METADATA", site+"deepspeed-0.18.0.dist-info/METADATA", site+"deepspeed-0.17.0.dist-info/METADATA", "usr/local/bin/python3.11"))
-		known, err := all.facts("", nil)
-		if err != nil || known.value(FactTorch) != "" || known.value(FactDeepSpeed) != "" || known.value(FactSitePackages) != "/"+strings.TrimSuffix(site, "/") {
-			t.Fatalf("%v, %+v", err, known)
-		}
-		if said := known.describeConflict(FactTorch); !strings.Contains(said, "2.14.0 by") || !strings.Contains(said, "2.15.0 by") {
-			t.Fatal(said)
-		}
-		p := &Plan{files: all, known: known, target: target{site: "/" + strings.TrimSuffix(site, "/")}}
-		p.opt.Wheels = []wheels.Wheel{{Path: "deepspeed-0.19.8-py3-none-any.whl"}}
-		if err := p.replaceOld(nil); err != nil || !slices.Equal(p.Hidden, []string{site + "deepspeed-0.17.0.dist-info", site + "deepspeed-0.18.0.dist-info"}) {
-			t.Fatalf("%v, hidden %q", err, p.Hidden)
 		}
 	}
 }

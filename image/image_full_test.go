@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -17,9 +16,13 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+<<<<<<< HEAD
 	"github.com/dsbuild/dsbuild/internal/testkit/debian"
 	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	imageregistry "github.com/dsbuild/dsbuild/internal/testkit/registry"
+=======
+	imageregistry "github.com/dsbuild/dsbuild/ci/registry"
+>>>>>>> 7799a4ff (Images by go-containerregistry: own readers of archives, tables of contents, SBOMs and squashfs go; a wheel writes only files that nothing else owns)
 )
 
 const gigabyte = 1 << 30
@@ -117,13 +120,4 @@ type countingWriter struct{ n *atomic.Int64 }
 func (c countingWriter) Write(p []byte) (int, error) {
 	c.n.Add(int64(len(p)))
 	return len(p), nil
-}
-
-// The squashfs is made by Debian's own squashfs-tools.
-func TestFullImageSquashfs(t *testing.T) {
-	have := func() bool { _, err := exec.LookPath("sqfstar"); return err == nil }
-	if err := debian.Ensure(t.Context(), have, "squashfs-tools"); err != nil {
-		needs.Missing(t, "squashfs-tools: %v", err)
-	}
-	TestSquashfs(t)
 }

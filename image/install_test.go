@@ -127,7 +127,7 @@ func TestCompanions(t *testing.T) {
 	}
 	opt.Wheels = load(t, opt.Wheels[0].Path, plainWheel(t, "other", "1.0", "deepspeed/launcher.py"))
 	opt.Force = true
-	if _, err := build(t, opt); err == nil || !strings.Contains(err.Error(), "deepspeed and other both have /"+site+"/deepspeed/launcher.py") {
+	if _, err := build(t, opt); err == nil || !strings.Contains(err.Error(), "the wheel of other would write deepspeed/launcher.py, which belongs to DeepSpeed") {
 		t.Error(err)
 	}
 	for _, c := range []struct{ path, want string }{
@@ -137,6 +137,50 @@ func TestCompanions(t *testing.T) {
 	} {
 		if _, err := image.LoadWheels(t.Context(), []string{c.path}, noCache()); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", c.path, err)
+		}
+	}
+}
+
+// A wheel writes only files that nothing else owns: neither the interpreter nor another package of the base, known by
+// its files, nor torch, DeepSpeed and the environment in any base.
+func TestFilesOfOthers(t *testing.T) {
+	files := torchBase()
+	files[site+"/numpy/__init__.py"] = "numpy\n"
+	files[site+"/six.py"] = "six\n"
+	files["usr/local/lib/libz.so"] = "ELF"
+	files["usr/local/bin/tool"] = "tool\n"
+	files[site+"/evil-0.9.dist-info/METADATA"] = "Name: evil\n"
+	files[site+"/evil-0.9.dist-info/RECORD"] = "evil/__init__.py,,\nold.py,,\n"
+	files[site+"/evil/__init__.py"] = "old\n"
+	files[site+"/old.py"] = "old\n"
+	base := saved(t, baseOf(t, v1.Config{}, files))
+	for module, want := range map[string]string{
+		"torch/version.py":               "belongs to torch",
+		"torch.py":                       "belongs to torch",
+		"deepspeed/version/__init__.py":  "belongs to DeepSpeed",
+		"sitecustomize.py":               "belongs to the interpreter",
+		"DATA/data/pyvenv.cfg":           "belongs to the environment",
+		"DATA/data/lib/python3.11/os.py": "belongs to the environment",
+		"DATA/data/sbin/init":            "belongs to the environment",
+		"numpy/core.py":                  "the base has /" + site + "/numpy/__init__.py",
+		"numpy/__init__.py":              "the base has /" + site + "/numpy/__init__.py",
+		"six/__init__.py":                "the base has /" + site + "/six.py",
+		"DATA/data/lib/libz.so":          "the base has /usr/local/lib/libz.so",
+		"DATA/scripts/tool":              "the base has /usr/local/bin/tool",
+		".wh.torch/x.py":                 "for the removal of a file",
+		"evil/.wh.x":                     "for the removal of a file",
+		"evil/__init__.py":               "",
+		"old.py":                         "",
+		"DATA/data/share/man/evil.1":     "",
+	} {
+		opt := options(t, base, filepath.Join(t.TempDir(), "out.tar"))
+		opt.Wheels = append(opt.Wheels, load(t, opt.Wheels[0].Path, plainWheel(t, "evil", "1.0", strings.Replace(module, "DATA", "evil-1.0.data", 1)))[1])
+		r, err := build(t, opt)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", module, err, want)
+		}
+		if err == nil && !slices.Contains(r.Hidden, site+"/evil-0.9.dist-info") {
+			t.Errorf("%s: hidden %q, want the older version's metadata", module, r.Hidden)
 		}
 	}
 }

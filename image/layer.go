@@ -4,11 +4,8 @@ import (
 	"archive/tar"
 	"compress/gzip"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"maps"
 	"os"
@@ -19,16 +16,8 @@ import (
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/partial"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
-
-	"github.com/dsbuild/dsbuild/wheel"
-)
-
-// Names of files in a layer that hide files of the layers below (OCI image specification).
-const (
-	whiteout       = ".wh."
-	opaqueWhiteout = ".wh..wh..opq"
 )
 
 // gzipLevel makes layers smaller than the wheel, in half the time of the best level.
@@ -52,8 +41,8 @@ func combine(all []*installation) (content, error) {
 			if other := owner[f.path]; other != "" {
 				return c, fmt.Errorf("%s and %s both have /%s", other, i.name, f.path)
 			}
-			if strings.HasPrefix(path.Base(f.path), whiteout) {
-				return c, fmt.Errorf("/%s of %s: container runtimes take a file of this name for the removal of another", f.path, i.name)
+			if strings.Contains("/"+f.path, "/"+whiteout) {
+				return c, fmt.Errorf("/%s of %s: container runtimes take %s in a name for the removal of a file", f.path, i.name, whiteout)
 			}
 			owner[f.path] = i.name
 			c.files = append(c.files, f)
@@ -94,37 +83,25 @@ func (c content) headers(at time.Time) ([]*tar.Header, map[string]file) {
 	return out, byPath
 }
 
-// layer is a gzipped tar in a file of ours.
-type layer struct {
-	path           string
-	digest, diffID v1.Hash
-	size           int64
-	media          types.MediaType
-}
-
 // writeLayer writes the content into dir. Equal content and time give equal bytes.
-func writeLayer(ctx context.Context, c content, at time.Time, dir string) (*layer, error) {
-	l := &layer{path: filepath.Join(dir, "layer.tar.gz"), media: types.OCILayer}
-	out, err := os.Create(l.path)
+func writeLayer(ctx context.Context, c content, at time.Time, dir string, media types.MediaType) (v1.Layer, error) {
+	out, err := os.Create(filepath.Join(dir, "layer.tar.gz"))
 	if err != nil {
 		return nil, err
 	}
 	defer out.Close()
-	sum := &counter{Hash: sha256.New()}
 	// The header of gzip has neither name nor time.
-	packed, err := gzip.NewWriterLevel(io.MultiWriter(out, sum), gzipLevel)
+	packed, err := gzip.NewWriterLevel(out, gzipLevel)
 	if err != nil {
 		return nil, err
 	}
-	plain := sha256.New()
-	if err := writeTar(ctx, io.MultiWriter(packed, plain), c, at); err != nil {
+	if err := writeTar(ctx, packed, c, at); err != nil {
 		return nil, err
 	}
 	if err := errors.Join(packed.Close(), out.Close()); err != nil {
 		return nil, err
 	}
-	l.digest, l.diffID, l.size = hashOf(sum), hashOf(plain), sum.n
-	return l, nil
+	return tarball.LayerFromFile(out.Name(), tarball.WithMediaType(media))
 }
 
 // writeTar writes the entries. The owner is root, and the names of users are left out.
@@ -155,49 +132,4 @@ func copyFile(w io.Writer, f file) error {
 	defer in.Close()
 	_, err = io.Copy(w, in)
 	return err
-}
-
-// counter hashes and counts bytes.
-type counter struct {
-	hash.Hash
-	n int64
-}
-
-func (c *counter) Write(p []byte) (int, error) {
-	c.n += int64(len(p))
-	return c.Hash.Write(p)
-}
-
-func hashOf(h hash.Hash) v1.Hash {
-	return v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(h.Sum(nil))}
-}
-
-// Digest returns the digest of the compressed layer.
-func (l *layer) Digest() (v1.Hash, error) { return l.digest, nil }
-
-// DiffID returns the digest of the tar.
-func (l *layer) DiffID() (v1.Hash, error) { return l.diffID, nil }
-
-// Compressed opens the layer.
-func (l *layer) Compressed() (io.ReadCloser, error) { return os.Open(l.path) }
-
-// Size returns the size of the compressed layer.
-func (l *layer) Size() (int64, error) { return l.size, nil }
-
-// MediaType returns the type that fits the base's manifest.
-func (l *layer) MediaType() (types.MediaType, error) { return l.media, nil }
-
-// asLayer makes it a layer of go-containerregistry.
-func (l *layer) asLayer() (v1.Layer, error) { return partial.CompressedToLayer(l) }
-
-// openWheels opens verified wheels.
-func openWheels(paths []string) (all []*wheel.Archive, err error) {
-	for _, p := range paths {
-		a, err := wheel.Open(p)
-		if err != nil {
-			return all, err
-		}
-		all = append(all, a)
-	}
-	return all, nil
 }

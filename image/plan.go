@@ -1,11 +1,11 @@
 package image
 
 import (
+	"archive/zip"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
-	"net/http"
 	"path"
 	"path/filepath"
 	"slices"
@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"deps.dev/util/pypi"
+	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/dsbuild/dsbuild/compat"
@@ -24,16 +25,15 @@ import (
 
 // Options describe the image to make.
 type Options struct {
-	Base   string            // image reference, file of docker save, OCI layout as a tar or folder
+	Base   string            // image reference, file of docker save, or folder of an OCI layout
 	Wheels []wheels.Wheel    // DeepSpeed's first; then its companions
-	Output string            // image reference, .tar, or .sqsh
+	Output string            // HOST/NAME:TAG or NAME.tar; "" if only the plan is wanted
 	Name   string            // of the image within a tar; "" for none
 	Given  map[string]string // facts that the user knows, by name
 	Force  bool              // replace an output that is there
 	Time   time.Time         // of all files; zero: the newest file of the wheels
 	Tables *compat.Tables
-	// Transport reaches registries; nil is http.DefaultTransport.
-	Transport http.RoundTripper
+	Note   func(text string) // says what takes long; may be nil
 }
 
 // Plan is an image that can be made.
@@ -46,12 +46,14 @@ type Plan struct {
 	Output  string    `json:"output"`
 	Created time.Time `json:"created"`
 
-	opt     Options
-	base    *base
-	target  target
-	known   *evidence
-	files   listing // nil: not known
-	traffic *traffic
+	opt      Options
+	base     base
+	output   name.Reference // nil: a file
+	archives []*wheel.Archive
+	target   target
+	known    *evidence
+	files    *tree // nil: not read
+	content  content
 }
 
 // BaseImage is the base in a report.
@@ -77,26 +79,20 @@ func Survey(ctx context.Context, opt Options) (*Plan, error) {
 		return nil, errors.New("no wheel")
 	}
 	p := &Plan{opt: opt, Output: opt.Output, Hidden: []string{}, Remarks: []string{}}
-	next := opt.Transport
-	if next == nil {
-		next = http.DefaultTransport
-	}
-	p.traffic = &traffic{next: next}
-	platform, err := platformOf(opt.Wheels[0].Manifest)
-	if err != nil {
-		return nil, err
-	}
-	if p.base, err = openBase(ctx, opt.Base, platform, p.traffic); err != nil {
-		return nil, err
-	}
-	if err := p.survey(ctx, platform); err != nil {
+	if err := p.survey(ctx); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
 	return p, nil
 }
 
-// Close releases the base.
-func (p *Plan) Close() error { return p.base.close() }
+// Close closes the wheels.
+func (p *Plan) Close() error {
+	var err error
+	for _, a := range p.archives {
+		err = errors.Join(err, a.Close())
+	}
+	return err
+}
 
 // machines are the names that images have for the machines in tags of wheels.
 var machines = map[string]string{"x86_64": "amd64", "aarch64": "arm64"}
@@ -112,18 +108,22 @@ func platformOf(m wheel.Manifest) (v1.Platform, error) {
 }
 
 // survey gathers the facts and decides.
-func (p *Plan) survey(ctx context.Context, platform v1.Platform) error {
-	config, err := p.readConfig(platform)
-	if err != nil {
+func (p *Plan) survey(ctx context.Context) (err error) {
+	if p.opt.Output != "" {
+		if p.output, err = parseOutput(p.opt.Output); err != nil {
+			return err
+		}
+	}
+	if err := p.openWheels(); err != nil {
 		return err
 	}
-	if err := p.gather(ctx, config); err != nil {
+	if err := p.openBase(ctx); err != nil {
+		return err
+	}
+	if err := p.gather(ctx); err != nil {
 		return err
 	}
 	p.Facts = p.known.list()
-	for _, w := range p.opt.Wheels {
-		p.Wheels = append(p.Wheels, Wheel{w.Manifest.Name, w.Version, w.Manifest.SHA256})
-	}
 	if err := p.checkKnown(); err != nil {
 		return err
 	}
@@ -133,7 +133,7 @@ func (p *Plan) survey(ctx context.Context, platform v1.Platform) error {
 	if p.target, err = newTarget(p.known.value(FactSitePackages), minor(p.known.value(FactPython))); err != nil {
 		return err
 	}
-	if err := p.replaceOld(config); err != nil {
+	if err := p.layOut(); err != nil {
 		return err
 	}
 	p.Created = p.opt.Time
@@ -144,38 +144,56 @@ func (p *Plan) survey(ctx context.Context, platform v1.Platform) error {
 	return err
 }
 
-// readConfig reads manifest and configuration of the base and checks the platform.
-func (p *Plan) readConfig(platform v1.Platform) (*v1.ConfigFile, error) {
-	fail := func(err error) error {
-		if p.base.ref != nil {
-			err = registryError(err, p.base.ref.Context().RegistryStr())
+// openWheels opens the verified wheels. None may have a file of something else.
+func (p *Plan) openWheels() error {
+	for _, w := range p.opt.Wheels {
+		p.Wheels = append(p.Wheels, Wheel{w.Manifest.Name, w.Version, w.Manifest.SHA256})
+		a, err := wheel.Open(w.Path)
+		if err != nil {
+			return err
 		}
+		p.archives = append(p.archives, a)
+		if err := wheels.CheckOwnFiles(a); err != nil {
+			return usagef("leave the wheel out", "%w", err)
+		}
+	}
+	return nil
+}
+
+// openBase opens the base, whose platform must be the wheel's.
+func (p *Plan) openBase(ctx context.Context) error {
+	platform, err := platformOf(p.opt.Wheels[0].Manifest)
+	if err != nil {
+		return err
+	}
+	if p.base, err = openBase(ctx, p.opt.Base, platform, p.output == nil); err != nil {
 		return fmt.Errorf("base %s: %w", p.opt.Base, err)
 	}
 	config, err := p.base.image.ConfigFile()
 	if err != nil {
-		return nil, fail(err)
+		return err
 	}
+	p.Base = BaseImage{Name: p.opt.Base, Platform: config.OS + "/" + config.Architecture, Layers: len(config.RootFS.DiffIDs), Read: "configuration"}
+	if want := platform.OS + "/" + platform.Architecture; p.Base.Platform != want {
+		return p.unfit("take a base for "+want, fmt.Sprintf("the wheel is for %s, the base for %s", want, p.Base.Platform))
+	}
+	digest, err := p.base.image.Digest()
+	if err != nil {
+		return err
+	}
+	p.Base.Digest = digest.String()
 	m, err := p.base.image.Manifest()
 	if err != nil {
-		return nil, fail(err)
+		return err
 	}
-	if config.RootFS.Type != "layers" || len(config.RootFS.DiffIDs) != len(m.Layers) {
-		return nil, fail(fmt.Errorf("its configuration is that of no container image: %d layers, the manifest has %d", len(config.RootFS.DiffIDs), len(m.Layers)))
-	}
-	p.Base = BaseImage{Name: p.opt.Base, Digest: p.base.digest.String(), Platform: config.OS + "/" + config.Architecture, Layers: len(m.Layers), Read: "configuration"}
 	for _, l := range m.Layers {
 		p.Base.Size += l.Size
 	}
-	if p.Base.Platform != platform.OS+"/"+platform.Architecture {
-		want := platform.OS + "/" + platform.Architecture
-		return nil, p.unfit("take a base for "+want, fmt.Sprintf("the wheel is for %s, the base for %s", want, p.Base.Platform))
-	}
-	return config, nil
+	return nil
 }
 
 // gather collects the facts: from the user, then from the files, then from the image's metadata.
-func (p *Plan) gather(ctx context.Context, config *v1.ConfigFile) error {
+func (p *Plan) gather(ctx context.Context) error {
 	given := newEvidence()
 	for _, name := range factNames() {
 		value := p.opt.Given[name]
@@ -188,68 +206,73 @@ func (p *Plan) gather(ctx context.Context, config *v1.ConfigFile) error {
 			given.add(name, value, "flag --"+name)
 		}
 	}
-	glibcOf := p.glibcOf
-	known, err := p.addSBOM(ctx, factsOfLabels(config.Config.Labels))
+	config, err := p.base.image.ConfigFile()
 	if err != nil {
 		return err
 	}
-	known = known.over(factsOfConfig(config, glibcOf))
+	known := factsOfLabels(config.Config.Labels).over(factsOfConfig(config, p.glibcOf))
+	p.known = given.over(known)
+	if p.base.ref != nil && !p.needsFiles() {
+		return nil
+	}
 	if err := p.readFiles(ctx); err != nil {
 		return err
 	}
-	if p.files != nil {
-		if real, said := p.files.resolve(given.value(FactSitePackages)), given.value(FactSitePackages); real != said {
-			return usagef("give --site-packages "+real, "site-packages %s is a link in the base, to %s", said, real)
-		}
-		seen, err := p.files.facts(given.value(FactSitePackages), glibcOf)
-		if err != nil {
-			return err
-		}
-		if wrong := seen.contradict(given); len(wrong) > 0 {
-			return usagef("leave the flag out: dsbuild reads the files of this base", "%s", strings.Join(wrong, "; "))
-		}
-		if !p.files.hasPython() {
-			return p.unfit("take a base with Python and torch", "the base has no Python")
-		}
-		known = seen.over(known)
+	site := relative(given.value(FactSitePackages))
+	if real := path.Dir(p.files.real(path.Join(site, "x"))); site != "" && real != site {
+		return usagef("give --site-packages /"+real, "site-packages /%s is a link in the base, to /%s", site, real)
 	}
-	p.known = given.over(known)
+	seen, hasPython := p.files.facts(given.value(FactSitePackages), p.glibcOf)
+	if wrong := seen.contradict(given); len(wrong) > 0 {
+		return usagef("leave the flag out: dsbuild reads the files of this base", "%s", strings.Join(wrong, "; "))
+	}
+	if !hasPython {
+		return p.unfit("take a base with Python and torch", "the base has no Python")
+	}
+	p.known = given.over(seen.over(known))
 	return nil
 }
 
-// readFiles lists the files of a base on disk, or of one in a registry whose layers have tables
-// of contents.
+// needsFiles reports whether the layers of a base in a registry must be read: if a fact is missing,
+// or if a wheel has files whose places something else in the base may have. DeepSpeed's own folder
+// and commands are its own in every base.
+func (p *Plan) needsFiles() bool {
+	for _, name := range append(requiredFacts(), FactDeepSpeed) {
+		if p.known.value(name) == "" {
+			return true
+		}
+	}
+	for _, m := range p.archives[0].Members() {
+		scheme, below := wheel.Place(m.Name)
+		top, _, _ := strings.Cut(below, "/")
+		own := scheme == "" && (top == "deepspeed" || top == p.archives[0].DistInfo()) ||
+			scheme == "scripts" && isCommandOfDeepSpeed(below)
+		if !own {
+			return true
+		}
+	}
+	return len(p.archives) > 1
+}
+
+// readFiles reads the layers of the base.
 func (p *Plan) readFiles(ctx context.Context) (err error) {
-	if p.base.ref == nil {
-		if p.files, err = listLayers(ctx, p.base.image); err != nil {
-			return fmt.Errorf("base %s: %w", p.opt.Base, err)
-		}
-	} else if p.files, err = listRemote(ctx, p.base, p.traffic); err != nil {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		p.Remarks = append(p.Remarks, fmt.Sprintf("the files of the base are not known: %v", err))
+	if p.base.ref != nil && p.opt.Note != nil {
+		p.opt.Note(fmt.Sprintf("reading the layers of %s (%d MB): labels or flags for all facts would save that", p.opt.Base, p.Base.Size>>20))
 	}
-	if p.files != nil {
-		p.Base.Read = "files"
+	names := make([]string, len(p.opt.Wheels))
+	for i, w := range p.opt.Wheels {
+		file, _ := wheel.ParseFileName(filepath.Base(w.Path))
+		names[i] = pypi.CanonPackageName(file.Name)
 	}
-	return nil
-}
-
-// addSBOM adds what the SBOM of a base in a registry says, if something is missing.
-func (p *Plan) addSBOM(ctx context.Context, known *evidence) (*evidence, error) {
-	if p.base.ref == nil || known.value(FactPython) != "" && known.value(FactTorch) != "" && known.value(FactGlibc) != "" && known.value(FactDeepSpeed) != "" {
-		return known, nil
+	p.Base.Read = "files"
+	p.files, err = readTree(ctx, p.base.image, names)
+	switch {
+	case err == nil:
+		return nil
+	case p.base.ref == nil && ctx.Err() == nil:
+		return usagef("", "base %s: %w", p.opt.Base, err)
 	}
-	text, err := readSBOM(p.base, registryOptions(ctx, p.traffic))
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
-	}
-	if err != nil {
-		p.Remarks = append(p.Remarks, fmt.Sprintf("the SBOM of the base could not be read: %v", err))
-		return known, nil
-	}
-	return known.over(factsOfSBOM(text)), nil
+	return fmt.Errorf("base %s: %w", p.opt.Base, registryError(err, p.base.ref))
 }
 
 // glibcOf returns the glibc of an image of a distribution that the tables have.
@@ -264,10 +287,15 @@ func (p *Plan) glibcOf(image string) string {
 // showFacts prints, in a container of the base, the flags that dsbuild needs.
 const showFacts = `python3 -c "import os,sys,sysconfig as s,torch as t;print('--python %d.%d --torch %s --cuda %s --glibc %s --site-packages %s'%(*sys.version_info[:2],t.__version__,t.version.cuda or 'none',os.confstr('CS_GNU_LIBC_VERSION').split()[1],s.get_path('purelib')))"`
 
+// requiredFacts are those without which no wheel can be placed.
+func requiredFacts() []string {
+	return []string{FactPython, FactTorch, FactCUDA, FactGlibc, FactSitePackages}
+}
+
 // checkKnown refuses to guess.
 func (p *Plan) checkKnown() error {
 	var unknown []string
-	for _, name := range []string{FactPython, FactTorch, FactCUDA, FactGlibc, FactSitePackages} {
+	for _, name := range requiredFacts() {
 		switch {
 		case p.known.value(name) != "" || p.known.value(FactTorch) == None && name != FactTorch:
 		case len(p.known.conflicts[name]) > 0:
@@ -339,58 +367,20 @@ func (p *Plan) nodeFacts(m wheel.Manifest) node.Facts {
 	return f
 }
 
-// replaceOld plans what the layer hides: other versions of the wheels' distributions.
-func (p *Plan) replaceOld(config *v1.ConfigFile) error {
-	site := strings.TrimPrefix(p.target.site, "/")
-	if p.files != nil {
-		have := p.files.packages(site)
-		for _, w := range p.opt.Wheels {
-			name, _ := wheel.ParseFileName(filepath.Base(w.Path))
-			for _, old := range have[pypi.CanonPackageName(name.Name)] {
-				p.hideDistribution(site, old)
-			}
-		}
-		return nil
-	}
-	switch old := p.known.value(FactDeepSpeed); {
-	case old == None:
-	case old != "":
-		p.hideDistribution(site, distribution{"deepspeed", old})
-	case mentionsDeepSpeed(config) != "":
-		return usagef("name the version in the base: --deepspeed 0.17.0, or --deepspeed none", "base %s: its history speaks of DeepSpeed, but not of the version: %.120q", p.opt.Base, mentionsDeepSpeed(config))
-	default:
-		p.Remarks = append(p.Remarks, "it is not known whether the base has a DeepSpeed: the layer hides the folder deepspeed of the base, but not the metadata of another version (--deepspeed VERSION does)")
-	}
-	return nil
-}
-
-// hideDistribution hides the metadata of a distribution, and its commands if RECORD is known.
-func (p *Plan) hideDistribution(site string, old distribution) {
-	p.Remarks = append(p.Remarks, fmt.Sprintf("the layer replaces %s %s of the base", old.name, old.version))
-	info := path.Join(site, old.name+"-"+old.version+".dist-info")
-	p.Hidden = append(p.Hidden, info)
-	e, ok := p.files[info+"/RECORD"]
-	if !ok || e.read == nil {
-		return
-	}
-	text, err := e.read()
-	if err != nil {
-		return
-	}
-	p.Hidden = append(p.Hidden, outsideFiles(text, site)...)
-	slices.Sort(p.Hidden)
-	p.Hidden = slices.Compact(p.Hidden)
-}
-
 // newestFile returns the time of the newest file in the wheels.
 func newestFile(all []wheels.Wheel) (newest time.Time, err error) {
 	for _, w := range all {
-		t, err := zipTime(w.Path)
+		z, err := zip.OpenReader(w.Path)
 		if err != nil {
 			return newest, err
 		}
-		if t.After(newest) {
-			newest = t
+		for _, f := range z.File {
+			if f.Modified.After(newest) {
+				newest = f.Modified
+			}
+		}
+		if err := z.Close(); err != nil {
+			return newest, err
 		}
 	}
 	return newest, nil

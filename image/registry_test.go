@@ -1,19 +1,18 @@
 package image_test
 
 import (
-	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
 	"io"
 	"math/rand/v2"
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 
-	"github.com/containerd/stargz-snapshotter/estargz"
-	"github.com/containerd/stargz-snapshotter/estargz/zstdchunked"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -38,94 +37,6 @@ func withLayer(t testing.TB, img v1.Image, size int) v1.Image {
 		t.Fatal(err)
 	}
 	return added
-}
-
-// seekable returns a layer with a table of contents, and the annotations of its kind.
-func seekable(t testing.TB, files map[string]string, kind string) (layer []byte, annotations map[string]string) {
-	t.Helper()
-	text := tarOf(t, files)
-	metadata := map[string]string{}
-	options := []estargz.Option{}
-	if kind == "zstd:chunked" {
-		options = append(options, estargz.WithCompression(struct {
-			*zstdchunked.Compressor
-			*zstdchunked.Decompressor
-		}{&zstdchunked.Compressor{CompressionLevel: 2, Metadata: metadata}, new(zstdchunked.Decompressor)}))
-	}
-	blob, err := estargz.Build(io.NewSectionReader(bytes.NewReader(text), 0, int64(len(text))), options...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer blob.Close()
-	data, err := io.ReadAll(blob)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if kind != "zstd:chunked" {
-		return data, map[string]string{estargz.TOCJSONDigestAnnotation: blob.TOCDigest().String()}
-	}
-	const prefix = "io.github.containers.zstd-chunked." // as podman and buildah write them
-	return data, map[string]string{
-		prefix + "manifest-checksum": metadata[zstdchunked.ManifestChecksumAnnotation],
-		prefix + "manifest-position": metadata[zstdchunked.ManifestPositionAnnotation],
-	}
-}
-
-// annotated returns an image of one annotated layer.
-func annotated(t testing.TB, layer []byte, annotations map[string]string) v1.Image {
-	t.Helper()
-	img, err := mutate.ConfigFile(mutate.MediaType(empty.Image, types.OCIManifestSchema1), &v1.ConfigFile{Architecture: "amd64", OS: "linux", RootFS: v1.RootFS{Type: "layers"}})
-	if err == nil {
-		img, err = mutate.Append(img, mutate.Addendum{Layer: static.NewLayer(layer, types.OCILayer), Annotations: annotations})
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return img
-}
-
-// The files of a base whose layers have a table of contents are known, for a small part of the
-// bytes. A table that is not that of the manifest is not believed.
-func TestTableOfContents(t *testing.T) {
-	h := newHub(t)
-	files := torchBase()
-	var seed [32]byte
-	data := make([]byte, 3<<20)
-	_, _ = rand.NewChaCha8(seed).Read(data)
-	files[site+"/torch/lib/libtorch.so"] = string(data)
-	for _, kind := range []string{"estargz", "zstd:chunked"} {
-		layer, annotations := seekable(t, files, kind)
-		opt := options(t, h.put(t, "toc:1", annotated(t, layer, annotations)), h.host+"/"+kind[:4]+":1")
-		r := mustBuild(t, opt)
-		if r.Base.Read != "files" || r.Received > 64<<10 {
-			t.Errorf("%s: read %s, %d bytes received of a layer with %d; %q", kind, r.Base.Read, r.Received, r.Base.Size, r.Remarks)
-		}
-		if got := factsOf(t, opt); got["torch"] != "2.15.0+cu132" || got["glibc"] != "2.36" {
-			t.Errorf("%s: %v", kind, got)
-		}
-		for name, value := range annotations {
-			if strings.HasPrefix(value, "sha256:") {
-				annotations[name] = "sha256:" + strings.Repeat("0", 64)
-			}
-		}
-		opt.Base = h.put(t, "toc:2", annotated(t, layer, annotations))
-		if _, err := image.Survey(t.Context(), opt); err == nil || !strings.Contains(err.Error(), "missing: --python") {
-			t.Errorf("%s: %v", kind, err)
-		}
-	}
-}
-
-// A registry that ignores ranges is not read to the end of a layer.
-func TestNoRanges(t *testing.T) {
-	h := newHub(t)
-	layer, annotations := seekable(t, torchBase(), "estargz")
-	base := h.put(t, "toc:1", annotated(t, layer, annotations))
-	h.refuse(func(_ http.ResponseWriter, r *http.Request) bool { r.Header.Del("Range"); return false })
-	opt := options(t, base, h.host+"/out:1")
-	opt.Given = given()
-	if r := mustBuild(t, opt); r.Base.Read != "configuration" || !slices.ContainsFunc(r.Remarks, func(text string) bool { return strings.Contains(text, "ignores ranges") }) {
-		t.Errorf("read %s, %q", r.Base.Read, r.Remarks)
-	}
 }
 
 // A registry that keeps its repositories apart mounts the base's layers: none is sent or read.
@@ -164,53 +75,9 @@ func TestMount(t *testing.T) {
 	})
 	opt := options(t, base, h.host+"/other/out:1")
 	opt.Given = given()
-	r := mustBuild(t, opt)
-	if int(mounted.Load()) != len(layers) {
-		t.Errorf("%d of %d layers mounted; %d bytes received, %d sent", mounted.Load(), len(layers), r.Received, r.Sent)
-	}
-}
-
-// An SBOM beside the image says what its configuration does not.
-func TestSBOM(t *testing.T) {
-	h := newHub(t)
-	img := withLayer(t, baseOf(t, v1.Config{Env: []string{"PATH=/usr/local/bin:/usr/bin", "PYTHON_VERSION=3.11.9", "PYTHON_SHA256=0"}}), 100<<10)
-	digest, err := img.Digest()
-	if err != nil {
-		t.Fatal(err)
-	}
-	statement := `{"predicateType":"https://spdx.dev/Document","predicate":{"packages":[
-		{"externalRefs":[{"referenceLocator":"pkg:pypi/torch@2.15.0%2Bcu132"}]},
-		{"externalRefs":[{"referenceLocator":"pkg:deb/debian/libc6@2.36-9%2Bdeb12u10?arch=amd64"}]},
-		{"externalRefs":[{"referenceLocator":"pkg:deb/debian/torch@9"},{"referenceLocator":"nonsense"}]}]}}`
-	attestation, err := mutate.Append(mutate.MediaType(empty.Image, types.OCIManifestSchema1), mutate.Addendum{
-		Layer: static.NewLayer([]byte(statement), "application/vnd.in-toto+json"), Annotations: map[string]string{"in-toto.io/predicate-type": "https://spdx.dev/Document"},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	index := mutate.AppendManifests(empty.Index,
-		mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: "amd64"}}},
-		mutate.IndexAddendum{Add: attestation, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "unknown", Architecture: "unknown"}, Annotations: map[string]string{"vnd.docker.reference.digest": digest.String()}}})
-	ref, err := name.ParseReference(h.host + "/sbom:1")
-	if err == nil {
-		err = remote.WriteIndex(ref, index)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	opt := options(t, ref.Name(), h.host+"/out:1")
-	got := factsOf(t, opt)
-	if got["torch"] != "2.15.0+cu132" || got["glibc"] != "2.36" || got["deepspeed"] != "none" {
-		t.Errorf("%v", got)
-	}
 	mustBuild(t, opt)
-	// The index has no image for the wheel's machine.
-	other := mutate.AppendManifests(empty.Index, mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: "arm64"}}})
-	if err := remote.WriteIndex(ref, other); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := image.Survey(t.Context(), opt); err == nil || !strings.Contains(err.Error(), "no image for linux/amd64, which the wheel needs, only for linux/arm64") {
-		t.Error(err)
+	if int(mounted.Load()) != len(layers) {
+		t.Errorf("%d of %d layers mounted", mounted.Load(), len(layers))
 	}
 }
 
@@ -279,17 +146,13 @@ func TestOutputIsThere(t *testing.T) {
 	if err := os.WriteFile(file, []byte("mine"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	squash := strings.TrimSuffix(file, ".tar") + ".sqsh"
-	if err := os.WriteFile(squash, []byte("mine"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	for _, output := range []string{other, base, file, squash} {
+	for _, output := range []string{other, base, file} {
 		opt := options(t, base, output)
 		opt.Given = given()
 		if _, err := build(t, opt); err == nil || !strings.Contains(err.Error(), "there already") || !strings.Contains(hint.Of(err), "--force") {
 			t.Errorf("%s: %v", output, err)
 		}
-		if output == base || output == squash {
+		if output == base {
 			continue
 		}
 		opt.Force = true
@@ -301,38 +164,162 @@ func TestOutputIsThere(t *testing.T) {
 			t.Errorf("%s: written again", output)
 		}
 	}
-	if string(readFile(t, squash)) != "mine" {
-		t.Error("the squashfs was replaced")
+}
+
+// The layers of a base in a registry are read if its labels do not tell everything, or if a companion may have a
+// file of something in the base.
+func TestLayersOfARegistry(t *testing.T) {
+	h := newHub(t)
+	labels := map[string]string{
+		"dsbuild.python": "3.11", "dsbuild.torch": "2.15.0+cu132", "dsbuild.glibc": "2.35",
+		"dsbuild.site-packages": "/" + site, "dsbuild.deepspeed": "0.17.0",
+	}
+	companion := plainWheel(t, "hjson", "3.1.0", "hjson/__init__.py")
+	for title, c := range map[string]struct {
+		labels map[string]string
+		with   string
+		read   string
+	}{
+		"labels":                  {labels, "", "configuration"},
+		"labels with a companion": {labels, companion, "files"},
+		"nothing":                 {nil, "", "files"},
+	} {
+		notes := 0
+		opt := options(t, h.put(t, "base:1", baseOf(t, v1.Config{Labels: c.labels}, torchBase())), h.host+"/out:1")
+		opt.Note = func(string) { notes++ }
+		opt.Force = true
+		if c.with != "" {
+			opt.Wheels = load(t, opt.Wheels[0].Path, c.with)
+		}
+		r := mustBuild(t, opt)
+		if r.Base.Read != c.read || notes > 0 != (c.read == "files") {
+			t.Errorf("%s: %s read, %d notes; want %s", title, r.Base.Read, notes, c.read)
+		}
+		_, hidden := topLayer(t, h.pull(t, "out:1"))[site+"/.wh.deepspeed-0.17.0.dist-info"]
+		if want := c.read == "configuration"; hidden != want {
+			t.Errorf("%s: the metadata of the older version is hidden: %v, want %v", title, hidden, want)
+		}
 	}
 }
 
-// Nobody guesses whether a base in a registry has another DeepSpeed: its folder is hidden, and a
-// history that speaks of it asks for the version.
-func TestUnknownDeepSpeed(t *testing.T) {
+// What a manifest claims about sizes is not believed.
+func TestImpossibleSizes(t *testing.T) {
 	h := newHub(t)
-	img := withLayer(t, baseOf(t, v1.Config{}, torchBase()), 100<<10)
-	opt := options(t, h.put(t, "base:1", img), h.host+"/out:1")
-	opt.Given = given()
-	delete(opt.Given, image.FactDeepSpeed)
-	r := mustBuild(t, opt)
-	if _, ok := topLayer(t, h.pull(t, "out:1"))[site+"/deepspeed/.wh..wh..opq"]; !ok || len(r.Remarks) == 0 {
-		t.Errorf("the folder is not hidden; remarks %q", r.Remarks)
+	good := baseOf(t, v1.Config{}, torchBase())
+	for title, c := range map[string]struct {
+		change func(*v1.Manifest)
+		want   string
+	}{
+		"a layer of -1 bytes":         {func(m *v1.Manifest) { m.Layers[0].Size = -1 }, "is said to have -1 bytes"},
+		"a layer of 1 byte":           {func(m *v1.Manifest) { m.Layers[0].Size = 1 }, "layer 1: "},
+		"a configuration of -1 bytes": {func(m *v1.Manifest) { m.Config.Size = -1 }, "configuration is said to have -1 bytes"},
+		"a configuration of 1 GB":     {func(m *v1.Manifest) { m.Config.Size = 1 << 30 }, "configuration is said to have 1073741824 bytes"},
+		"fewer layers":                {func(m *v1.Manifest) { m.Layers = nil }, "1 layers, the manifest has 0"},
+	} {
+		base := h.put(t, "base:1", good)
+		m, err := good.Manifest()
+		if err != nil {
+			t.Fatal(err)
+		}
+		m = m.DeepCopy()
+		c.change(m)
+		text, err := json.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ref, err := name.ParseReference(base)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := remote.Put(ref, rawManifest{text, m.MediaType}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := build(t, options(t, base, h.host+"/out:1")); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", title, err, c.want)
+		}
 	}
-	config, err := img.ConfigFile()
+}
+
+// rawManifest is any text that a registry takes for a manifest.
+type rawManifest struct {
+	text  []byte
+	media types.MediaType
+}
+
+func (m rawManifest) RawManifest() ([]byte, error)        { return m.text, nil }
+func (m rawManifest) MediaType() (types.MediaType, error) { return m.media, nil }
+
+// Of an index the image for the wheel's machine is taken.
+func TestIndex(t *testing.T) {
+	h := newHub(t)
+	ref, err := name.ParseReference(h.host + "/index:1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	config = config.DeepCopy()
-	config.History = append(config.History, v1.History{CreatedBy: "RUN pip install git+https://example.org/DeepSpeed", EmptyLayer: true})
-	if img, err = mutate.ConfigFile(img, config); err != nil {
-		t.Fatal(err)
+	img := baseOf(t, v1.Config{}, torchBase())
+	for architecture, want := range map[string]string{"amd64": "", "arm64": "no image for linux/amd64, which the wheel needs, only for linux/arm64"} {
+		index := mutate.AppendManifests(empty.Index,
+			mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: architecture}}},
+			mutate.IndexAddendum{Add: baseOf(t, v1.Config{}), Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "unknown", Architecture: "unknown"}}})
+		if err := remote.WriteIndex(ref, index); err != nil {
+			t.Fatal(err)
+		}
+		_, err := build(t, options(t, ref.Name(), h.host+"/out:1"))
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", architecture, err, want)
+		}
 	}
-	opt.Base, opt.Output = h.put(t, "base:2", img), h.host+"/out:2"
-	if _, err := image.Survey(t.Context(), opt); err == nil || !strings.Contains(hint.Of(err), "--deepspeed none") {
-		t.Errorf("%v, hint %q", err, hint.Of(err))
+}
+
+// Only a host or a scheme makes a name one of a registry.
+func TestOutputNames(t *testing.T) {
+	base := saved(t, baseOf(t, v1.Config{}, torchBase()))
+	for output, want := range map[string]string{
+		"x.zip": "neither a file", "train:1": "neither a file", "team/train:1": "neither a file", "./x.zip": "ends with .tar", "/x/train": "ends with .tar",
+		"x.sqsh": "writes no squashfs", "x.squashfs": "writes no squashfs", "docker://BAD": "could not parse", "host.example/BAD": "could not parse",
+		"x.tar": "", "/x/y.tar": "", "docker://train:1": "", "docker.io/team/train": "", "localhost/train:1": "", "host:5000/train": "",
+	} {
+		p, err := image.Survey(t.Context(), options(t, base, output))
+		if err == nil {
+			err = p.Close()
+		}
+		if (err == nil) != (want == "") || err != nil && (!strings.Contains(err.Error(), want) || hint.ExitCode(err) != 2 || hint.Of(err) == "") {
+			t.Errorf("%s: %v, exit code %d, hint %q; want %q and 2", output, err, hint.ExitCode(err), hint.Of(err), want)
+		}
 	}
-	opt.Given[image.FactDeepSpeed] = "0.17.0"
-	if r := mustBuild(t, opt); len(r.Hidden) != 1 {
-		t.Errorf("hidden: %q", r.Hidden)
+}
+
+// A run that is stopped ends, and leaves no file and no image.
+func TestStopped(t *testing.T) {
+	h := newHub(t)
+	base := h.put(t, "base:1", withLayer(t, baseOf(t, v1.Config{}, torchBase()), 1<<20))
+	dir := t.TempDir()
+	for _, output := range []string{filepath.Join(dir, "out.tar"), h.host + "/other/out:1"} {
+		ctx, stop := context.WithCancelCause(t.Context())
+		p, err := image.Survey(ctx, options(t, base, output))
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.refuse(func(_ http.ResponseWriter, r *http.Request) bool { // waits for the end, as a registry that is silent
+			stop(errors.New("stopped"))
+			<-r.Context().Done()
+			return true
+		})
+		if _, err := p.Build(ctx); err == nil {
+			t.Errorf("%s: made", output)
+		}
+		h.refuse(nil)
+		stop(nil)
+		p.Close()
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v; want nothing", left, err)
+	}
+	ref, err := name.ParseReference(h.host + "/other/out:1")
+	if err == nil {
+		_, err = remote.Head(ref)
+	}
+	if err == nil {
+		t.Error("the image is there")
 	}
 }

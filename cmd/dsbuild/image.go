@@ -32,21 +32,22 @@ type imageOptions struct {
 func newImageCommand(a *app) *cobra.Command {
 	o := imageOptions{given: map[string]*string{}}
 	cmd := &cobra.Command{
-		Use:   "image --base IMAGE|TAR -o IMAGE|FILE",
+		Use:   "image --base IMAGE|TAR|FOLDER -o IMAGE|TAR",
 		Short: "Put a wheel, installed, as one layer on a container image",
 		Long: `image installs a wheel into a container image: it adds one layer with the files that
 pip install --no-deps would write, without byte code, to the image of --base. It runs
-nothing. It neither pulls nor unpacks a base in a registry: it reads the manifest and
-the configuration, and the registry takes the base's layers over.
+nothing and unpacks nothing. A registry takes over the layers of a base that it has.
 
 dsbuild first checks that the wheel fits the base's Python, torch, CUDA, glibc and
-machine, as deploy checks a node. It reads these from the files of a base on disk, else
-from labels, variables and history of the image. If it does not find a value there, it
-names the flag that sets it. dsbuild never guesses a value.
+machine, as deploy checks a node. It reads these from the files of a base on disk. For a
+base in a registry it reads labels, variables and history, and the layers only if these
+do not tell everything. If it does not find a value, it names the flag that sets it.
+dsbuild never guesses a value. A wheel that has a file of anything else in the base is
+refused.
 
--o is an image in a registry (NAME:TAG), a file NAME.tar for docker load, podman load,
-enroot and Apptainer, or a squashfs NAME.sqsh. The same base, wheel and dsbuild give the
-same digest; SOURCE_DATE_EPOCH sets the time of all files.`,
+-o is an image in a registry (HOST/NAME:TAG) or a file NAME.tar for docker load, podman
+load and Apptainer. The same base, wheel and dsbuild give the same digest;
+SOURCE_DATE_EPOCH sets the time of all files.`,
 		Example: `  dsbuild image --base registry.example.org/torch:2.15 -o registry.example.org/train:1
   dsbuild image --base base.tar --wheel dist -o train.tar --name train:1`,
 		Args: cobra.NoArgs,
@@ -55,9 +56,9 @@ same digest; SOURCE_DATE_EPOCH sets the time of all files.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.base, "base", "", "`BASE`: an image reference, the file of docker save, or an OCI layout")
+	f.StringVar(&o.base, "base", "", "`BASE`: an image reference, the file of docker save, or the folder of an OCI layout")
 	f.StringArrayVar(&o.wheels, "wheel", []string{"dist"}, "the wheel of DeepSpeed, `FILE|DIR`; companion wheels too, repeatable")
-	f.StringVarP(&o.output, "output", "o", "", "image to make: `NAME:TAG` in a registry, NAME.tar or NAME.sqsh")
+	f.StringVarP(&o.output, "output", "o", "", "image to make: `HOST/NAME:TAG` in a registry, or NAME.tar")
 	f.StringVar(&o.name, "name", "", "`NAME` of the image in a tar, which docker load gives it")
 	given := func(name, help string) { o.given[name] = f.String(name, "", help) }
 	given(image.FactPython, "Python `VERSION` of the base: 3.11")
@@ -82,6 +83,7 @@ func runImage(ctx context.Context, a *app, o imageOptions, command string) error
 		return usageErrorf(command, "-o is missing: the image to make")
 	}
 	opt := image.Options{Base: o.base, Output: o.output, Name: o.name, Force: o.force, Given: map[string]string{}}
+	opt.Note = func(text string) { a.reporter.Note("%s", text) }
 	for name, value := range o.given {
 		opt.Given[name] = *value
 	}

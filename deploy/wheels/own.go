@@ -1,0 +1,73 @@
+package wheels
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"deps.dev/util/pypi"
+
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// torchFolders are the folders of packages that belong to torch and the distributions that come with it.
+var torchFolders = []string{"torch", "torchgen", "functorch", "triton", "nvidia"}
+
+// environmentFile matches files of an environment, below its prefix, that belong to the interpreter, to the
+// standard library, to conda or to the environment itself. Members that land in site-packages or bin are not
+// compared with it.
+var environmentFile = regexp.MustCompile(`^(pyvenv\.cfg$|conda-meta/|s?bin/|Scripts/|include/python|lib(32|64)?/(python|pypy)|lib/libpython)`)
+
+// CheckOwnFiles refuses a wheel with a file that is not its own: one of torch, of DeepSpeed, of the interpreter,
+// of the standard library or of the environment. It needs no list of installed files: who has one compares that,
+// too.
+func CheckOwnFiles(a *wheel.Archive) error {
+	meta, err := a.Metadata()
+	if err != nil {
+		return err
+	}
+	entries, err := a.EntryPoints()
+	if err != nil {
+		return err
+	}
+	for _, m := range a.Members() {
+		scheme, below := wheel.Place(m.Name)
+		if owner := ownerOf(pypi.CanonPackageName(meta.Name), scheme, below); owner != "" {
+			return fmt.Errorf("the wheel of %s would write %s, which belongs to %s", meta.Name, m.Name, owner)
+		}
+	}
+	for _, e := range entries {
+		if owner := ownerOf("", "scripts", e.Name); owner != "" {
+			return fmt.Errorf("the wheel of %s would write the command %s, which belongs to %s", meta.Name, e.Name, owner)
+		}
+	}
+	return nil
+}
+
+// ownerOf returns to whom a file of a scheme belongs, "" if that may be the wheel's distribution.
+func ownerOf(distribution, scheme, below string) string {
+	top, _, _ := strings.Cut(below, "/")
+	switch scheme {
+	case "":
+		module, _, _ := strings.Cut(top, ".")
+		switch {
+		case slices.Contains(torchFolders, module) && !wheel.FromTorch(distribution):
+			return "torch"
+		case module == "deepspeed" && distribution != "deepspeed":
+			return "DeepSpeed"
+		case module == "sitecustomize" || module == "usercustomize":
+			return "the interpreter"
+		}
+	case "scripts":
+		lower := strings.ToLower(below)
+		if strings.HasPrefix(lower, "python") || strings.HasPrefix(lower, "pypy") || strings.HasPrefix(lower, "activate") {
+			return "the environment"
+		}
+	case "data":
+		if environmentFile.MatchString(below) {
+			return "the environment"
+		}
+	}
+	return ""
+}

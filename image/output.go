@@ -1,0 +1,146 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"github.com/dsbuild/dsbuild/internal/atomicfile"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// registryScheme begins a reference that names no registry: docker://train:1 is on Docker Hub.
+const registryScheme = "docker://"
+
+const (
+	outputHint   = "an output is a file NAME.tar, or HOST/NAME:TAG in a registry (docker.io/NAME:TAG for Docker Hub)"
+	squashfsHint = "push HOST/NAME:TAG and run: enroot import -o NAME.sqsh docker://HOST#NAME:TAG; " +
+		"for Apptainer write NAME.tar and run: apptainer build NAME.sif docker-archive:NAME.tar"
+	forceHint = "choose another name, or add --force to replace it"
+)
+
+// parseOutput returns the image in a registry that an output names, nil for a file. A name is that of
+// a registry only if it says so: a wrong name of a file would send the image to Docker Hub.
+func parseOutput(output string) (name.Reference, error) {
+	reference, explicit := strings.CutPrefix(output, registryScheme)
+	host, _, isPath := strings.Cut(reference, "/")
+	switch {
+	case strings.HasSuffix(output, ".sqsh"), strings.HasSuffix(output, ".squashfs"), strings.HasSuffix(output, ".sif"):
+		return nil, usagef(squashfsHint, "output %s: dsbuild writes no squashfs", output)
+	case strings.HasSuffix(output, ".tar"):
+		return nil, nil
+	case strings.HasPrefix(output, "/"), strings.HasPrefix(output, "."):
+		return nil, usagef(outputHint, "output %s: a file that dsbuild writes ends with .tar", output)
+	case !explicit && !(isPath && (strings.ContainsAny(host, ".:") || host == "localhost")):
+		return nil, usagef(outputHint, "output %s: it names neither a file that dsbuild writes nor a registry", output)
+	}
+	ref, err := name.ParseReference(reference)
+	if err != nil {
+		return nil, usagef(outputHint, "output %s: %w", output, err)
+	}
+	return ref, nil
+}
+
+// newTransport returns a client's transport that does not wait for a silent registry without end.
+func newTransport() http.RoundTripper {
+	return &http.Transport{
+		Proxy:                 http.ProxyFromEnvironment,
+		DialContext:           (&net.Dialer{Timeout: 30 * time.Second}).DialContext,
+		TLSHandshakeTimeout:   30 * time.Second,
+		ResponseHeaderTimeout: time.Minute,
+		ForceAttemptHTTP2:     true,
+	}
+}
+
+// write puts the image where the user wants it.
+func (p *Plan) write(ctx context.Context, image v1.Image, result *Result) error {
+	if p.output == nil {
+		return p.writeFile(ctx, image, result)
+	}
+	return p.push(ctx, image, result)
+}
+
+// push sends the image to a registry: the new layer, the configuration, and last the manifest.
+// Layers of the base that the registry has are mounted there.
+func (p *Plan) push(ctx context.Context, image v1.Image, result *Result) error {
+	options := registryOptions(ctx)
+	there, err := remote.Head(p.output, options...)
+	var answer *transport.Error
+	switch {
+	case err == nil && there.Digest.String() == result.Digest:
+		result.Unchanged = true
+	case err == nil && !p.opt.Force:
+		return usagef(forceHint, "%s is there already, with the digest %s", p.opt.Output, there.Digest)
+	case err != nil && !(errors.As(err, &answer) && answer.StatusCode == http.StatusNotFound):
+		return registryError(fmt.Errorf("%s: %w", p.opt.Output, err), p.output)
+	}
+	result.Image = p.output.Context().Name() + "@" + result.Digest
+	if result.Unchanged {
+		return nil
+	}
+	if err := remote.Write(p.output, image, options...); err != nil {
+		return registryError(fmt.Errorf("%s: %w", p.opt.Output, err), p.output)
+	}
+	return nil
+}
+
+// writeFile writes the tar that docker load reads.
+func (p *Plan) writeFile(ctx context.Context, image v1.Image, result *Result) error {
+	result.Image = p.opt.Output
+	var ref name.Reference
+	ref, err := name.NewDigest("image@" + result.Digest) // leaves the image in the tar without a name
+	if p.opt.Name != "" {
+		ref, err = name.NewTag(p.opt.Name)
+	}
+	if err != nil {
+		return usagef("", "--name: %w", err)
+	}
+	if same, err := p.fileIsThere(image, ref); err != nil || same {
+		result.Unchanged = same
+		return err
+	}
+	r, w := io.Pipe()
+	defer r.Close()
+	go func() { w.CloseWithError(tarball.Write(ref, image, w)) }()
+	return atomicfile.Write(p.opt.Output, wheel.NewContextReader(ctx, r), 0o644)
+}
+
+// fileIsThere reports whether the output is this very image. Another file is not replaced.
+func (p *Plan) fileIsThere(image v1.Image, ref name.Reference) (same bool, err error) {
+	if _, err = os.Lstat(p.opt.Output); errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	want, err := image.ConfigName()
+	if err != nil {
+		return false, err
+	}
+	var tag *name.Tag
+	if t, ok := ref.(name.Tag); ok {
+		tag = &t
+	}
+	if there, err := tarball.ImageFromPath(p.opt.Output, tag); err == nil {
+		if have, err := there.ConfigName(); err == nil && have == want {
+			return true, nil
+		}
+	}
+	if !p.opt.Force {
+		return false, usagef(forceHint, "%s is there already", p.opt.Output)
+	}
+	return false, nil
+}
