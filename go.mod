@@ -10,7 +10,6 @@ require (
 	github.com/CycloneDX/cyclonedx-go v0.12.0
 	github.com/Microsoft/go-winio v0.6.4
 	github.com/adrg/xdg v0.5.3
-	github.com/containerd/stargz-snapshotter/estargz v0.19.1
 	github.com/creack/pty v1.1.24
 	github.com/docker/go-units v0.5.0
 	github.com/go-openapi/runtime v0.33.2
@@ -121,7 +120,6 @@ require (
 	github.com/tinylib/msgp v1.6.4 // indirect
 	github.com/transparency-dev/formats v0.1.1 // indirect
 	github.com/transparency-dev/merkle v0.0.2 // indirect
-	github.com/vbatts/tar-split v0.12.3 // indirect
 	github.com/vektah/gqlparser/v2 v2.5.32 // indirect
 	github.com/youmark/pkcs8 v0.0.0-20240726163527-a2c0da244d78 // indirect
 	github.com/zeebo/xxh3 v1.1.0 // indirect

@@ -16,13 +16,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-<<<<<<< HEAD
-	"github.com/dsbuild/dsbuild/internal/testkit/debian"
-	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	imageregistry "github.com/dsbuild/dsbuild/internal/testkit/registry"
-=======
-	imageregistry "github.com/dsbuild/dsbuild/ci/registry"
->>>>>>> 7799a4ff (Images by go-containerregistry: own readers of archives, tables of contents, SBOMs and squashfs go; a wheel writes only files that nothing else owns)
 )
 
 const gigabyte = 1 << 30
