@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -40,7 +41,7 @@ const (
 
 // openBase opens the image that arg names: the tar of docker save, the folder of an OCI layout, or
 // a reference. Of several platforms it takes the one asked for. toFile says where the result goes.
-func openBase(ctx context.Context, arg string, platform v1.Platform, toFile bool) (b base, err error) {
+func openBase(ctx context.Context, arg string, platform v1.Platform, toFile bool, t http.RoundTripper) (b base, err error) {
 	info, err := os.Stat(arg)
 	switch {
 	case err == nil && info.IsDir():
@@ -51,7 +52,7 @@ func openBase(ctx context.Context, arg string, platform v1.Platform, toFile bool
 	case strings.HasSuffix(arg, ".tar") || strings.HasPrefix(arg, "/") || strings.HasPrefix(arg, "."):
 		err = errors.New("there is no such file")
 	default:
-		b, err = openRemote(ctx, arg, platform)
+		b, err = openRemote(ctx, arg, platform, t)
 	}
 	if err == nil {
 		err = checkManifest(b.image)
@@ -67,13 +68,13 @@ func openBase(ctx context.Context, arg string, platform v1.Platform, toFile bool
 }
 
 // openRemote opens an image in a registry.
-func openRemote(ctx context.Context, arg string, platform v1.Platform) (b base, err error) {
+func openRemote(ctx context.Context, arg string, platform v1.Platform, t http.RoundTripper) (b base, err error) {
 	ref, err := name.ParseReference(strings.TrimPrefix(arg, registryScheme))
 	if err != nil {
 		return b, err
 	}
 	b.ref = ref
-	d, err := remote.Get(b.ref, registryOptions(ctx)...)
+	d, err := remote.Get(b.ref, registryOptions(ctx, t)...)
 	switch {
 	case err != nil:
 		return b, err
@@ -257,9 +258,10 @@ func checkManifest(image v1.Image) error {
 }
 
 // registryOptions are the options of every request to a registry.
-func registryOptions(ctx context.Context) []remote.Option {
+func registryOptions(ctx context.Context, t http.RoundTripper) []remote.Option {
 	return []remote.Option{
-		remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain), remote.WithTransport(newTransport()),
+		remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain), remote.WithTransport(t),
 		remote.WithUserAgent("dsbuild"),
+		remote.WithRetryBackoff(remote.Backoff{Steps: 1}), // package httpclient does it
 	}
 }

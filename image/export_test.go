@@ -11,7 +11,7 @@ const ShowFacts = showFacts
 
 // ReadBase reads a base on disk to its last layer.
 func ReadBase(ctx context.Context, file string) {
-	b, err := openBase(ctx, file, v1.Platform{OS: "linux", Architecture: "amd64"}, true)
+	b, err := openBase(ctx, file, v1.Platform{OS: "linux", Architecture: "amd64"}, true, nil)
 	if err != nil {
 		return
 	}

@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net"
 	"net/http"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -19,6 +17,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
+	"github.com/dsbuild/dsbuild/internal/httpclient"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -54,17 +53,6 @@ func parseOutput(output string) (name.Reference, error) {
 	return ref, nil
 }
 
-// newTransport returns a client's transport that does not wait for a silent registry without end.
-func newTransport() http.RoundTripper {
-	return &http.Transport{
-		Proxy:                 http.ProxyFromEnvironment,
-		DialContext:           (&net.Dialer{Timeout: 30 * time.Second}).DialContext,
-		TLSHandshakeTimeout:   30 * time.Second,
-		ResponseHeaderTimeout: time.Minute,
-		ForceAttemptHTTP2:     true,
-	}
-}
-
 // write puts the image where the user wants it.
 func (p *Plan) write(ctx context.Context, image v1.Image, result *Result) error {
 	if p.output == nil {
@@ -76,8 +64,7 @@ func (p *Plan) write(ctx context.Context, image v1.Image, result *Result) error 
 // push sends the image to a registry: the new layer, the configuration, and last the manifest.
 // Layers of the base that the registry has are mounted there.
 func (p *Plan) push(ctx context.Context, image v1.Image, result *Result) error {
-	options := registryOptions(ctx)
-	there, err := remote.Head(p.output, options...)
+	there, err := remote.Head(p.output, registryOptions(ctx, p.http)...)
 	var answer *transport.Error
 	switch {
 	case err == nil && there.Digest.String() == result.Digest:
@@ -91,7 +78,14 @@ func (p *Plan) push(ctx context.Context, image v1.Image, result *Result) error {
 	if result.Unchanged {
 		return nil
 	}
-	if err := remote.Write(p.output, image, options...); err != nil {
+	err = p.http.Try(ctx, func(ctx context.Context, _ int) error {
+		err := remote.Write(p.output, image, registryOptions(ctx, p.http)...)
+		if errors.As(err, &answer) {
+			return httpclient.WithStatus(err, answer.StatusCode)
+		}
+		return err
+	})
+	if err != nil {
 		return registryError(fmt.Errorf("%s: %w", p.opt.Output, err), p.output)
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"path"
 	"path/filepath"
 	"slices"
@@ -19,6 +20,7 @@ import (
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/httpclient"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -34,6 +36,8 @@ type Options struct {
 	Time   time.Time         // of all files; zero: the newest file of the wheels
 	Tables *compat.Tables
 	Note   func(text string) // says what takes long; may be nil
+	// Transport reaches registries, with the policy of package httpclient; nil is http.DefaultTransport.
+	Transport http.RoundTripper
 }
 
 // Plan is an image that can be made.
@@ -54,6 +58,7 @@ type Plan struct {
 	known    *evidence
 	files    *tree // nil: not read
 	content  content
+	http     *httpclient.Transport
 }
 
 // BaseImage is the base in a report.
@@ -79,6 +84,11 @@ func Survey(ctx context.Context, opt Options) (*Plan, error) {
 		return nil, errors.New("no wheel")
 	}
 	p := &Plan{opt: opt, Output: opt.Output, Hidden: []string{}, Remarks: []string{}}
+	next := opt.Transport
+	if next == nil {
+		next = http.DefaultTransport
+	}
+	p.http = httpclient.New(next)
 	if err := p.survey(ctx); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
@@ -166,7 +176,7 @@ func (p *Plan) openBase(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if p.base, err = openBase(ctx, p.opt.Base, platform, p.output == nil); err != nil {
+	if p.base, err = openBase(ctx, p.opt.Base, platform, p.output == nil, p.http); err != nil {
 		return fmt.Errorf("base %s: %w", p.opt.Base, err)
 	}
 	config, err := p.base.image.ConfigFile()
