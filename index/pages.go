@@ -196,7 +196,7 @@ func (w Wheel) row(folder string) htmlpage.Row {
 	return htmlpage.Row{Dim: w.Yanked != "", Cells: []htmlpage.Cell{
 		version,
 		{Text: htmlpage.Text(w.Python)},
-		{Text: htmlpage.Text(w.Glibc)},
+		{Text: htmlpage.Text(wheel.InstallableGlibc(w.Name, w.Glibc))},
 		{Text: htmlpage.Text(strings.Join(w.Ops, ", "))},
 		{Text: htmlpage.Text(w.BuiltAt.Format(time.DateOnly))},
 		{Text: htmlpage.Text(fmt.Sprintf("%.1f MB", float64(w.Size)/1e6))},

@@ -77,6 +77,28 @@ func (f Floors) Versions() string {
 	return "GLIBC_" + f.Glibc + " GLIBCXX_" + f.GLIBCXX + " CXXABI_" + f.CXXABI + " GCC_" + f.Libgcc
 }
 
+// InstallableGlibc returns the oldest glibc on which pip installs a wheel of this file name, whose code
+// needs this glibc. The platform in the name may promise a newer one, because it also stands for
+// libstdc++.
+func InstallableGlibc(name, needed string) string {
+	minor := func(glibc string) int {
+		_, text, _ := strings.Cut(glibc, ".")
+		n, _ := strconv.Atoi(text) // none: older than all
+		return n
+	}
+	promised := ""
+	platforms := strings.Split(strings.TrimSuffix(name[strings.LastIndexByte(name, '-')+1:], ".whl"), ".")
+	for i, tag := range platforms {
+		if glibc, _ := SplitPlatform(tag); i == 0 || minor(glibc) < minor(promised) {
+			promised = glibc
+		}
+	}
+	if minor(promised) > minor(needed) {
+		return promised
+	}
+	return needed
+}
+
 // SplitPlatform reads a platform tag of Linux: the glibc that it promises to run on ("2.35" for
 // manylinux_2_35_x86_64, "" if it promises none) and the machine ("" for any other tag).
 func SplitPlatform(tag string) (glibc, machine string) {

@@ -54,3 +54,21 @@ func TestPromise(t *testing.T) {
 		}
 	}
 }
+
+// The platform in a wheel's name decides where pip installs it, if it promises more than the code needs.
+func TestInstallableGlibc(t *testing.T) {
+	for platform, want := range map[string]string{
+		"linux_x86_64":                                     "2.17",
+		"manylinux2014_x86_64":                             "2.17",
+		"manylinux_2_5_x86_64":                             "2.17",
+		"manylinux_2_24_x86_64":                            "2.24",
+		"manylinux_2_24_x86_64.manylinux_2_28_x86_64":      "2.24",
+		"manylinux_2_17_x86_64.manylinux2014_x86_64":       "2.17",
+		"manylinux_2_100_x86_64.manylinux_2_28_something9": "2.28",
+	} {
+		name := "deepspeed-0.19.8-cp311-cp311-" + platform + ".whl"
+		if got := InstallableGlibc(name, "2.17"); got != want {
+			t.Errorf("%s, whose code needs 2.17: %s, want %s", platform, got, want)
+		}
+	}
+}

@@ -304,7 +304,7 @@ func printWheels(a *app, artifacts []wheel.Artifact) error {
 		}
 		_, err := fmt.Fprintf(a.stdout, "%s\n  %s, sha256 %s, %s%s\n  ops %s; %s; %s; torch %s, CUDA %s, Python %s, glibc %s\n",
 			relativePath(w.Path), ui.Size(w.Size), w.SHA256, ui.Duration(time.Duration(w.Seconds*float64(time.Second))), cached,
-			strings.Join(m.Ops, ", "), holds, m.CPU, torch, m.CUDA, m.Python, m.Glibc)
+			strings.Join(m.Ops, ", "), holds, m.CPU, torch, m.CUDA, m.Python, wheel.InstallableGlibc(m.Name, m.Glibc))
 		if err != nil {
 			return err
 		}
