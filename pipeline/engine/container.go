@@ -35,8 +35,7 @@ const clientSteps = 10 * time.Second
 type Container struct {
 	Client string // the program: docker, podman or nerdctl
 	Name   string
-	Image  string     // "" for a container that the user has made
-	query  url.Values // volume, env, cpus, memory: as the Dagger client takes them
+	Image  string // "" for a container that the user has made
 }
 
 // containerKinds maps each scheme of an address to its meaning and to its container client, ""
@@ -46,7 +45,6 @@ func containerKinds() map[string][2]string {
 	for _, kind := range []string{"image", "container"} {
 		for _, client := range containerClients() {
 			kinds[kind+"+"+client] = [2]string{kind, client}
-			kinds[client+"-"+kind] = [2]string{kind, client}
 		}
 	}
 	return kinds
@@ -67,15 +65,11 @@ func (e Engine) Container() (Container, bool) {
 	if !ok {
 		return Container{}, false
 	}
-	c := Container{Client: kind[1], Name: u.Host, query: u.Query()}
 	if kind[0] == "image" {
-		c.Image = u.Host + u.Path
-		c.Name = c.query.Get("container")
+		image := u.Host + u.Path
+		return Container{Client: kind[1], Name: namePrefix + imageID(image), Image: image}, true
 	}
-	if c.Name == "" {
-		c.Name = namePrefix + imageID(c.Image)
-	}
-	return c, true
+	return Container{Client: kind[1], Name: u.Host}, true
 }
 
 // imageID returns the part of a container's name by which the Dagger client identifies the image:
@@ -137,24 +131,11 @@ func (c Container) create(ctx context.Context) error {
 // runArgs returns the command line that makes the container. The Dagger client would use the same
 // one, except for its debugging port.
 func (c Container) runArgs() []string {
-	args := []string{"run", "--name", c.Name, "-d", "--restart", "always", "--privileged"}
-	volume := "/var/lib/dagger"
-	if name := c.query.Get("volume"); name != "" {
-		volume = name + ":" + volume
-	}
-	args = append(args, "-v", volume)
+	args := []string{"run", "--name", c.Name, "-d", "--restart", "always", "--privileged", "-v", "/var/lib/dagger"}
 	for _, mount := range [][2]string{{"engine.json", "/etc/dagger/engine.json"}, {"ca-certificates", "/usr/local/share/ca-certificates"}} {
 		from := filepath.Join(xdg.ConfigHome, "dagger", mount[0])
 		if _, err := os.Stat(from); err == nil {
 			args = append(args, "-v", from+":"+mount[1])
-		}
-	}
-	for _, env := range c.query["env"] {
-		args = append(args, "-e", env)
-	}
-	for _, limit := range []string{"cpus", "memory"} {
-		if value := c.query.Get(limit); value != "" {
-			args = append(args, "--"+limit, value)
 		}
 	}
 	return append(args, c.Image)

@@ -233,6 +233,9 @@ func (e *AddressError) Error() string {
 
 // Hint lists the kinds.
 func (e *AddressError) Hint() string {
+	if strings.Contains(e.Address, "?") {
+		return "dsbuild makes its container without options: make one with yours, and name it as container+docker://NAME"
+	}
 	return "write unix:///path/engine.sock, tcp://host:port, image+docker://REF or container+docker://NAME (or podman, nerdctl), ssh://HOST or kube-pod://POD"
 }
 
@@ -258,6 +261,9 @@ func answers(ctx context.Context, address string) error {
 		network, target = "unix", u.Path
 	case u.Scheme == "tcp", u.Scheme == "tls":
 	case slices.Contains(clientSchemes(), u.Scheme):
+		if _, container := containerKinds()[u.Scheme]; container && u.RawQuery != "" {
+			return &AddressError{address}
+		}
 		return nil
 	default:
 		return &AddressError{address}
