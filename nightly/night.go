@@ -14,6 +14,7 @@ import (
 	"github.com/gofrs/flock"
 
 	"github.com/dsbuild/dsbuild/index"
+	"github.com/dsbuild/dsbuild/internal/atomicfile"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
@@ -61,16 +62,18 @@ func (e *BusyError) Error() string {
 // Hint suggests a remedy.
 func (e *BusyError) Hint() string { return "wait for it, or give each configuration its own dir" }
 
-// night is one run.
+// night is one run. Its steps work one after the other on the report and the state.
 type night struct {
 	Options
-	state  *state
-	report *Report
-	mu     sync.Mutex
+	state   *state
+	report  *Report
+	units   []*unit
+	jobs    []pipeline.Job // the builds that are missing
+	current string         // the folder of the wheels to deploy, once it is there
 }
 
-// nightWheel is a wheel of the night: an entry built from a source.
-type nightWheel struct {
+// unit is a wheel of the night: an entry built from a source.
+type unit struct {
 	name    string
 	entry   matrix.Entry
 	source  Source
@@ -95,36 +98,45 @@ func Run(ctx context.Context, opt Options) (*Report, error) {
 		return nil, hint.With(err, "remove the file to start again: every wheel then counts as new")
 	}
 	n := &night{Options: opt, state: st}
-	if err := n.beginOrResume(); err != nil {
+	if err := n.begin(); err != nil {
 		return nil, err
 	}
-	if err := n.runStages(ctx); err != nil {
-		return n.report, err
+	// The failure of a wheel or a node is in the report, and the night goes on. The error of a step means
+	// that it cannot.
+	for _, step := range []func(context.Context) error{n.plan, n.build, n.index, n.canary, n.rest, n.finish} {
+		err := step(ctx)
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		if err != nil {
+			return n.report, err
+		}
 	}
 	return n.report, n.report.Err()
 }
 
-// lockFolder makes this the only night in the folder. It holds as long as the process lives.
+// lockFolder makes this the only night in the folder. The lock holds as long as the process lives. Its
+// holder is named in a file beside it, because Windows lets nobody read or write a locked file.
 func lockFolder(dir string, now time.Time) (release func(), err error) {
-	name := filepath.Join(dir, lockName)
-	l := flock.New(name, flock.SetFlag(os.O_CREATE|os.O_RDWR), flock.SetPermissions(0o644))
+	l := flock.New(filepath.Join(dir, lockName), flock.SetFlag(os.O_CREATE|os.O_RDWR), flock.SetPermissions(0o644))
+	holder := filepath.Join(dir, holderName)
 	got, err := l.TryLock()
 	if err != nil {
-		return nil, fmt.Errorf("lock %s: %w", name, err)
+		return nil, fmt.Errorf("lock %s: %w", l.Path(), err)
 	}
 	if !got {
-		who, _ := os.ReadFile(name) // its text is for people
+		who, _ := os.ReadFile(holder) // its text is for people
 		return nil, &BusyError{dir, strings.TrimSpace(string(who))}
 	}
 	who := fmt.Sprintf("process %d, since %s\n", os.Getpid(), now.Format(time.RFC3339))
-	if err := os.WriteFile(name, []byte(who), 0o644); err != nil {
+	if err := atomicfile.Write(holder, strings.NewReader(who), 0o644); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
 	return func() { _ = l.Close() }, nil
 }
 
-// beginOrResume starts a night, or goes on with one that was not ended.
-func (n *night) beginOrResume() error {
+// begin starts a night, or goes on with one that did not end, and lists its wheels.
+func (n *night) begin() error {
 	now := n.Now()
 	n.report = &Report{ID: now.UTC().Format("20060102T150405Z"), Started: now, Dir: n.Dir, By: n.By, Entries: []*EntryReport{}, Deploys: []DeployReport{}}
 	if n.state.Running != "" {
@@ -132,70 +144,29 @@ func (n *night) beginOrResume() error {
 		n.Options.Report.Note("continuing the run of %s, which did not end", n.state.RunningAt.Format(time.RFC3339))
 	}
 	n.state.Running, n.state.RunningAt = n.report.ID, n.report.Started
-	return n.state.saveFile()
-}
-
-// runStages takes the night through its stages. The failure of a stage is in the report; the
-// error means that the night could not be completed.
-func (n *night) runStages(ctx context.Context) error {
-	units := n.listWheels()
-	jobs := n.planChanged(ctx, units)
-	n.buildPlanned(ctx, units, jobs)
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	if err := os.RemoveAll(filepath.Join(n.Dir, stagingName)); err != nil {
-		return err
-	}
-	names := make([]string, len(units))
-	for i, u := range units {
-		names[i] = u.name
-	}
-	n.state.dropOldBuilds(names, n.Keep)
-	n.publishIndex(ctx, names)
-	n.deployStages(ctx, units)
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return n.writeResult()
-}
-
-// listWheels are all wheels, each source of an entry after the other.
-func (n *night) listWheels() []*nightWheel {
-	var all []*nightWheel
 	for _, s := range n.Sources {
 		for _, e := range n.Entries {
 			name := e.Name + "@" + s.Name
-			r := &EntryReport{Name: name, Wheel: e.Name, Source: s.Name, Changes: []string{}, Before: n.previousBuild(name)}
+			r := &EntryReport{Name: name, Wheel: e.Name, Source: s.Name, Changes: []string{}}
+			for _, b := range n.state.Builds[name] {
+				if b.Night != n.report.ID {
+					r.Before = &b
+					break
+				}
+			}
 			n.report.Entries = append(n.report.Entries, r)
-			all = append(all, &nightWheel{name: name, entry: e, source: s, report: r})
+			n.units = append(n.units, &unit{name: name, entry: e, source: s, report: r})
 		}
 	}
-	return all
+	return n.state.saveFile()
 }
 
-// previousBuild is the newest build of a wheel before this night.
-func (n *night) previousBuild(name string) *Build {
-	for _, b := range n.state.Builds[name] {
-		if b.Night != n.report.ID {
-			return &b
-		}
-	}
-	return nil
-}
-
-// planChanged finds the wheels that have changed, and plans them. A wheel that cannot be
-// planned fails alone.
-func (n *night) planChanged(ctx context.Context, units []*nightWheel) []pipeline.Job {
-	var jobs []pipeline.Job
-	for _, u := range units {
-		if ctx.Err() != nil {
-			u.report.markFailed(context.Cause(ctx))
-			continue
-		}
+// plan finds the wheels that have changed, and plans them. A wheel that cannot be planned fails alone.
+func (n *night) plan(ctx context.Context) error {
+	for _, u := range n.units {
 		asked, request, err := n.Plans.Ask(ctx, u.entry, u.source)
 		if err != nil {
-			u.report.markFailed(err)
+			u.report.fail(err)
 			continue
 		}
 		u.request = request
@@ -205,17 +176,19 @@ func (n *night) planChanged(ctx context.Context, units []*nightWheel) []pipeline
 		p, err := n.Plans.Plan(ctx, u.name, u.entry, u.source)
 		switch {
 		case err != nil:
-			u.report.markFailed(err)
-		case n.keepUnchanged(ctx, u, "", p.Digest):
-		default:
-			jobs = append(jobs, pipeline.Job{Name: u.name, Plan: p})
+			u.report.fail(err)
+		case !n.keepUnchanged(ctx, u, "", p.Digest):
+			n.jobs = append(n.jobs, pipeline.Job{Name: u.name, Plan: p})
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
 		}
 	}
-	return jobs
+	return nil
 }
 
 // keepUnchanged uses a kept build if it has the wanted plan.
-func (n *night) keepUnchanged(ctx context.Context, u *nightWheel, request, plan string) bool {
+func (n *night) keepUnchanged(ctx context.Context, u *unit, request, plan string) bool {
 	i := n.state.findBuild(u.name, request, plan)
 	if i < 0 {
 		return false
@@ -236,9 +209,9 @@ func (n *night) keepUnchanged(ctx context.Context, u *nightWheel, request, plan 
 
 // reportKept reports a build that is kept. If it has no signature, because it comes from the store or
 // because an earlier night could not sign it, it is signed first.
-func (n *night) reportKept(ctx context.Context, u *nightWheel, b Build, status Status) {
+func (n *night) reportKept(ctx context.Context, u *unit, b Build, status Status) {
 	if err := n.signKept(ctx, n.state.buildPath(u.name, b)); err != nil {
-		u.report.markFailed(err)
+		u.report.fail(err)
 		return
 	}
 	u.report.recordBuild(b, status)
@@ -257,7 +230,7 @@ func (n *night) signKept(ctx context.Context, path string) error {
 
 // takeFromStore uses a wheel that another run has built from the wanted plan. A store
 // that cannot be read has none.
-func (n *night) takeFromStore(ctx context.Context, u *nightWheel, asked *pipeline.Plan) bool {
+func (n *night) takeFromStore(ctx context.Context, u *unit, asked *pipeline.Plan) bool {
 	led, _ := n.Store.PlanOfRequest(ctx, u.request)
 	for _, digest := range []string{asked.Digest, led} {
 		p, ok, err := n.Store.Find(ctx, digest)
@@ -274,35 +247,40 @@ func (n *night) takeFromStore(ctx context.Context, u *nightWheel, asked *pipelin
 	return false
 }
 
-// buildPlanned runs the plans. Each wheel is kept as soon as it is there.
-func (n *night) buildPlanned(ctx context.Context, units []*nightWheel, jobs []pipeline.Job) {
-	if len(jobs) == 0 || ctx.Err() != nil {
-		return
-	}
-	byName := map[string]*nightWheel{}
-	for _, u := range units {
-		byName[u.name] = u
+// build runs the plans, and keeps each wheel as soon as it is there. Then it drops the oldest builds.
+func (n *night) build(ctx context.Context) error {
+	units := map[string]*unit{}
+	var names []string
+	for _, u := range n.units {
+		units[u.name], names = u, append(names, u.name)
 	}
 	staging := filepath.Join(n.Dir, stagingName)
-	taken := map[string]bool{}
+	var mu sync.Mutex
 	take := func(r pipeline.Result) {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		if !taken[r.Name] {
-			taken[r.Name] = true
-			n.recordBuild(ctx, byName[r.Name], r)
+		mu.Lock()
+		defer mu.Unlock()
+		if u := units[r.Name]; u != nil {
+			delete(units, r.Name)
+			n.recordBuild(ctx, u, r)
 		}
 	}
-	for _, r := range n.Build(ctx, staging, jobs, take) {
-		take(r) // those that share the plan of another
+	if len(n.jobs) > 0 {
+		for _, r := range n.Build(ctx, staging, n.jobs, take) {
+			take(r) // those that share the plan of another
+		}
 	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	n.state.dropOldBuilds(names, n.Keep)
+	return os.RemoveAll(staging)
 }
 
 // recordBuild keeps a build, or notes its failure.
-func (n *night) recordBuild(ctx context.Context, u *nightWheel, r pipeline.Result) {
+func (n *night) recordBuild(ctx context.Context, u *unit, r pipeline.Result) {
 	u.report.Engine = r.Engine
 	if r.Err != nil {
-		u.report.markFailed(r.Err)
+		u.report.fail(r.Err)
 		return
 	}
 	if err := n.Store.LinkRequest(ctx, u.request, r.Plan.Digest); err != nil {
@@ -310,7 +288,7 @@ func (n *night) recordBuild(ctx context.Context, u *nightWheel, r pipeline.Resul
 	}
 	b, err := n.state.addBuild(ctx, u.name, u.request, n.report.ID, r.Artifact)
 	if err != nil {
-		u.report.markFailed(err)
+		u.report.fail(err)
 		return
 	}
 	status := Built
@@ -320,123 +298,102 @@ func (n *night) recordBuild(ctx context.Context, u *nightWheel, r pipeline.Resul
 	u.report.recordBuild(b, status)
 }
 
-// publishIndex writes the index of all that is kept.
-func (n *night) publishIndex(ctx context.Context, names []string) {
-	if n.Index == nil || ctx.Err() != nil {
-		return
+// index writes the index of all that is kept.
+func (n *night) index(ctx context.Context) error {
+	if n.Index == nil {
+		return nil
 	}
-	files := n.keptFiles(names)
+	files := n.state.files()
 	r := &PublishReport{Dir: n.Index.Dir, URL: n.Index.URL, Wheels: len(files)}
 	n.report.Publish = r
 	if len(files) == 0 {
 		r.Status = Skipped
-		return
-	}
-	published := strings.Join(append(slices.Clone(files), n.Index.Dir, n.Index.URL), "\n")
-	if _, err := os.Stat(filepath.Join(n.Index.Dir, "index.html")); err == nil && published == n.state.Published {
-		r.Status = Unchanged
-		return
+		return nil
 	}
 	step := n.Options.Report.Step("index")
 	sum, err := index.Write(ctx, index.Options{Dir: n.Index.Dir, Wheels: files, URL: n.Index.URL, GPUs: n.GPUs})
 	if err != nil {
 		step.End(ui.Failed, "")
-		r.Status, r.Error, r.Hint, r.err = Failed, ui.Clean(err.Error()), ui.Clean(hint.Of(err)), err
-		return
+		r.fail(err)
+		return nil //nolint:nilerr // the report has it
 	}
 	step.End(ui.Done, fmt.Sprintf("%d wheels in %d indexes", len(files), len(sum.Indexes)))
 	r.Status, r.Written, r.Removed = Done, sum.Written, sum.Removed
-	n.state.Published = published
+	if sum.Written+sum.Removed == 0 {
+		r.Status = Unchanged
+	}
+	return nil
 }
 
-// keptFiles are the files of all builds that are kept; of two that are called the same
-// the newer one.
-func (n *night) keptFiles(names []string) []string {
-	type kept struct {
-		at   time.Time
-		path string
+// canary gives the newest wheels to the first nodes, if the file names any.
+func (n *night) canary(ctx context.Context) error {
+	if d := n.Config.Deploy; d != nil && d.Canary != "" {
+		n.deploy(ctx, DeployReport{Name: "canary", Limit: d.Canary})
 	}
-	byName := map[string]kept{}
-	for _, name := range names {
-		for _, b := range n.state.Builds[name] {
-			if other, twice := byName[b.Name]; !twice || b.BuiltAt.After(other.at) {
-				byName[b.Name] = kept{b.BuiltAt, n.state.buildPath(name, b)}
-			}
+	return nil
+}
+
+// rest gives the newest wheels to all nodes.
+func (n *night) rest(ctx context.Context) error {
+	if d := n.Config.Deploy; d != nil {
+		n.deploy(ctx, DeployReport{Name: "nodes", Limit: d.Limit})
+	}
+	return nil
+}
+
+// deploy gives the newest wheels of one source to some nodes, unless a deploy before failed.
+func (n *night) deploy(ctx context.Context, r DeployReport) {
+	if len(n.report.Deploys) > 0 && n.report.Deploys[0].Status != Done {
+		r.Status, r.Error = Skipped, "an earlier step failed"
+	} else if err := n.gatherNewest(ctx); err != nil {
+		r.fail(err)
+	} else {
+		start := n.Now()
+		r.Report, r.Status = filepath.Join(n.Dir, runsName, n.report.ID, r.Name), Done
+		r.Nodes, err = n.Options.Deploy(ctx, n.current, r.Limit, r.Report)
+		r.Seconds = n.Now().Sub(start).Seconds()
+		if err != nil {
+			r.fail(err)
 		}
 	}
-	var files []string
-	for _, k := range byName {
-		files = append(files, k.path)
-	}
-	slices.Sort(files)
-	return files
+	n.report.Deploys = append(n.report.Deploys, r)
 }
 
-// deployStages gives the newest wheels of one source to the canary, and then to all.
-func (n *night) deployStages(ctx context.Context, units []*nightWheel) {
-	d := n.Config.Deploy
-	if d == nil || n.Options.Deploy == nil || ctx.Err() != nil {
-		return
+// gatherNewest puts the newest build of each wheel of the deployed source into a folder of their own, once.
+func (n *night) gatherNewest(ctx context.Context) error {
+	if n.current != "" {
+		return nil
 	}
-	stages := []DeployReport{{Name: "canary", Limit: d.Canary}, {Name: "nodes", Limit: d.Limit}}
-	if d.Canary == "" {
-		stages = stages[1:]
-	}
-	dir, err := n.gatherNewest(ctx, units, d.Source)
-	broken := err != nil
-	for _, s := range stages {
-		switch {
-		case err != nil:
-			s.markFailed(err)
-			err = nil
-		case broken:
-			s.Status, s.Error = Skipped, "an earlier step failed"
-		default:
-			start := n.Now()
-			s.Report = filepath.Join(n.Dir, runsName, n.report.ID, s.Name)
-			s.Nodes, s.err = n.Options.Deploy(ctx, dir, s.Limit, s.Report)
-			s.Seconds, s.Status = n.Now().Sub(start).Seconds(), Done
-			if s.err != nil {
-				s.markFailed(s.err)
-				broken = true
-			}
-		}
-		n.report.Deploys = append(n.report.Deploys, s)
-	}
-}
-
-// gatherNewest puts the newest build of each wheel of a source into a folder of their own.
-func (n *night) gatherNewest(ctx context.Context, units []*nightWheel, source string) (string, error) {
-	dir := filepath.Join(n.Dir, currentName)
+	dir, source := filepath.Join(n.Dir, currentName), n.Config.Deploy.Source
 	if err := os.RemoveAll(dir); err != nil {
-		return "", err
+		return err
 	}
-	found := false
-	for _, u := range units {
-		b := n.state.newestBuild(u.name)
-		if u.source.Name != source || b == nil {
+	for _, u := range n.units {
+		builds := n.state.Builds[u.name]
+		if u.source.Name != source || len(builds) == 0 {
 			continue
 		}
-		p, ok, err := pipeline.Placed(filepath.Dir(n.state.buildPath(u.name, *b)), b.Plan)
+		file := n.state.buildPath(u.name, builds[0])
+		p, ok, err := pipeline.Placed(filepath.Dir(file), builds[0].Plan)
 		if err == nil && !ok {
-			err = fmt.Errorf("%s has changed", n.state.buildPath(u.name, *b))
+			err = fmt.Errorf("%s has changed", file)
 		}
 		if err == nil {
 			_, err = pipeline.Place(ctx, p, dir)
 		}
 		if err != nil {
-			return "", err
+			return err
 		}
-		found = true
+		n.current = dir
 	}
-	if !found {
-		return "", fmt.Errorf("there is no wheel of %s", source)
+	if n.current == "" {
+		return fmt.Errorf("there is no wheel of %s", source)
 	}
-	return dir, nil
+	return nil
 }
 
-// writeResult writes the report, remembers the night, and removes old builds.
-func (n *night) writeResult() error {
+// finish remembers the night, removes old builds, and writes the report.
+func (n *night) finish(context.Context) error {
 	r := n.report
 	r.Ended = n.Now()
 	r.countResults()

@@ -223,7 +223,7 @@ func TestNights(t *testing.T) {
 	if r, _, err = y.night(nil); err != nil || r.Pruned != 2 || r.Publish.Wheels != 6 || r.Publish.Removed == 0 {
 		t.Errorf("the fourth night: %v, %d pruned, %+v", err, r.Pruned, r.Publish)
 	}
-	kept, err := filepath.Glob(filepath.Join(y.dir, "nightly", "wheels", "*", "*", "*.whl"))
+	kept, err := filepath.Glob(filepath.Join(y.dir, "nightly", "wheels", "*", "*.whl"))
 	if err != nil || len(kept) != 6 {
 		t.Errorf("kept: %q, %v", kept, err)
 	}
@@ -307,7 +307,7 @@ func TestDamagedBuild(t *testing.T) {
 	if _, _, err := y.night(nil); err != nil {
 		t.Fatal(err)
 	}
-	kept, err := filepath.Glob(filepath.Join(y.dir, "nightly", "wheels", "h100@release-*", "*", "*.whl"))
+	kept, err := filepath.Glob(filepath.Join(y.dir, "nightly", "wheels", "h100@release-*", "*.whl"))
 	if err != nil || len(kept) != 1 {
 		t.Fatal(kept, err)
 	}
@@ -325,14 +325,17 @@ func TestTwoAtOnce(t *testing.T) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.WriteFile(filepath.Join(dir, "lock.holder"), []byte("process 1, since today\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	other := flock.New(filepath.Join(dir, "lock"))
 	if err := other.Lock(); err != nil {
 		t.Fatal(err)
 	}
 	_, _, err := y.night(nil)
 	var busy *nightly.BusyError
-	if !errors.As(err, &busy) {
-		t.Errorf("while another runs: %v", err)
+	if !errors.As(err, &busy) || busy.Who != "process 1, since today" {
+		t.Errorf("while another runs: %v, want an error that names process 1", err)
 	}
 	if err := other.Close(); err != nil {
 		t.Fatal(err)

@@ -18,7 +18,7 @@ import (
 func failedNight() *nightly.Report {
 	return &nightly.Report{
 		ID: "20260101T000000Z", Dir: "state", Ended: time.Unix(1, 0),
-		Entries: []*nightly.EntryReport{{Name: "a@main", Status: nightly.Failed}, {Name: "b@main", Status: nightly.Built}},
+		Entries: []*nightly.EntryReport{{Name: "a@main", Outcome: nightly.Outcome{Status: nightly.Failed}}, {Name: "b@main", Outcome: nightly.Outcome{Status: nightly.Built}}},
 	}
 }
 

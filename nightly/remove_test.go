@@ -47,9 +47,6 @@ func TestRemoveUnknown(t *testing.T) {
 			t.Errorf("%s is still there", name)
 		}
 	}
-	if _, err := os.Stat(filepath.Join(s.dir, filepath.Dir(buildFolder("old", "1111")))); err == nil {
-		t.Error("the empty folder of a wheel is still there")
-	}
 	if _, err := os.Stat(filepath.Join(outside, "x")); err != nil {
 		t.Error("a file behind a link was removed")
 	}
@@ -64,8 +61,8 @@ func TestFolderOfAnyName(t *testing.T) {
 	seen := map[string]string{}
 	for _, name := range []string{"a", "A", "a/b", "a_b", "a b", "..", ".", "", "../../etc", "/", "é", "ê", "a\x00b", "a\nb", "python=3.11,torch=2.15.0", strings.Repeat("x", 300), strings.Repeat("x", 301), strings.Repeat("é", 100)} {
 		folder := buildFolder(name, strings.Repeat("ab", 32))
-		base := filepath.Base(filepath.Dir(folder))
-		if filepath.Dir(filepath.Dir(folder)) != wheelsName || !filepath.IsLocal(folder) || len(base) > 80 || unsafe.MatchString(base) || strings.Trim(base, ".") == "" {
+		base := filepath.Base(folder)
+		if filepath.Dir(folder) != wheelsName || !filepath.IsLocal(folder) || len(base) > 100 || unsafe.MatchString(base) || strings.Trim(base, ".") == "" {
 			t.Errorf("%.40q: %q", name, folder)
 		}
 		if other, twice := seen[strings.ToLower(base)]; twice { // some file systems ignore case

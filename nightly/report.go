@@ -3,6 +3,7 @@ package nightly
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -56,33 +57,25 @@ type Summary struct {
 
 // EntryReport is the result of a wheel.
 type EntryReport struct {
-	Name    string   `json:"name"`  // wheel@source
-	Wheel   string   `json:"wheel"` // as the matrix calls it
-	Source  string   `json:"source"`
-	Status  Status   `json:"status"`
-	Error   string   `json:"error,omitempty"`
-	Hint    string   `json:"hint,omitempty"`
+	Name   string `json:"name"`  // wheel@source
+	Wheel  string `json:"wheel"` // as the matrix calls it
+	Source string `json:"source"`
+	Outcome
 	Engine  string   `json:"engine,omitempty"`
 	Seconds float64  `json:"seconds"` // of the build; 0 if there was none
 	Build   *Build   `json:"build"`   // the build of now; of a wheel that failed the last good one
 	Before  *Build   `json:"before"`  // the build before this night
 	Changes []string `json:"changes"` // since then
-
-	err error
 }
 
 // PublishReport is the result of the index.
 type PublishReport struct {
-	Status  Status `json:"status"`
+	Outcome
 	Dir     string `json:"dir"`
 	URL     string `json:"url,omitempty"`
 	Wheels  int    `json:"wheels"`
 	Written int    `json:"written"`
 	Removed int    `json:"removed"`
-	Error   string `json:"error,omitempty"`
-	Hint    string `json:"hint,omitempty"`
-
-	err error
 }
 
 // Nodes counts the results on nodes.
@@ -95,25 +88,31 @@ type Nodes struct {
 
 // DeployReport is the result of a deploy to some nodes.
 type DeployReport struct {
-	Name    string  `json:"name"` // canary or nodes
-	Limit   string  `json:"limit,omitempty"`
-	Status  Status  `json:"status"`
+	Name  string `json:"name"` // canary or nodes
+	Limit string `json:"limit,omitempty"`
+	Outcome
 	Seconds float64 `json:"seconds"`
 	Nodes   Nodes   `json:"nodes"`
 	Report  string  `json:"report,omitempty"` // without its ending: .json, .html, .xml
-	Error   string  `json:"error,omitempty"`
-	Hint    string  `json:"hint,omitempty"`
+}
+
+// Outcome is how a wheel or a stage ended.
+type Outcome struct {
+	Status Status `json:"status"`
+	Error  string `json:"error,omitempty"`
+	Hint   string `json:"hint,omitempty"`
 
 	err error
 }
 
-func (e *EntryReport) markFailed(err error) {
-	e.Status, e.Error, e.Hint, e.err = Failed, ui.Clean(err.Error()), ui.Clean(hint.Of(err)), err
-	e.Build = e.Before
+func (o *Outcome) fail(err error) {
+	*o = Outcome{Failed, ui.Clean(err.Error()), ui.Clean(hint.Of(err)), err}
 }
 
-func (d *DeployReport) markFailed(err error) {
-	d.Status, d.Error, d.Hint, d.err = Failed, ui.Clean(err.Error()), ui.Clean(hint.Of(err)), err
+// fail notes that there is no build of this night.
+func (e *EntryReport) fail(err error) {
+	e.Outcome.fail(err)
+	e.Build = e.Before
 }
 
 // recordBuild notes the build of this night.
@@ -182,55 +181,37 @@ func (r *Report) countResults() {
 	r.Good = r.Err() == nil
 }
 
-// Error is a night of which something failed.
-type Error struct {
-	what []string
-	code int
-}
-
-func (e *Error) Error() string { return strings.Join(e.what, "; ") }
-
-// ExitCode is that of the first failure: of wheels 4 where all failed wheels were built
-// and do not match the request, else 1; of the index 1; of nodes as dsbuild deploy has
-// it.
-func (e *Error) ExitCode() int { return e.code }
-
-// Err returns nil if nothing failed.
+// Err returns nil if nothing failed. Its exit code is that of the first failure: of wheels 4 if all failed
+// wheels were built and do not match the request, else 1; of the index 1; of nodes as dsbuild deploy has it.
 func (r *Report) Err() error {
-	e := &Error{}
-	var failed []string
-	code := 4
+	var said, failed []string
+	var codes []int
+	ofWheels := 4
 	for _, w := range r.Entries {
 		if w.Status != Failed {
 			continue
 		}
 		failed = append(failed, w.Name)
 		if hint.ExitCode(w.err) != 4 {
-			code = 1
+			ofWheels = 1
 		}
 	}
 	if len(failed) > 0 {
-		e.addFailure(code, "%d of %d wheels failed: %s", len(failed), len(r.Entries), strings.Join(failed, ", "))
+		said = append(said, fmt.Sprintf("%d of %d wheels failed: %s", len(failed), len(r.Entries), strings.Join(failed, ", ")))
+		codes = append(codes, ofWheels)
 	}
 	if p := r.Publish; p != nil && p.Status == Failed {
-		e.addFailure(1, "the index: %s", p.Error)
+		said, codes = append(said, "the index: "+p.Error), append(codes, 1)
 	}
 	for _, d := range r.Deploys {
 		if d.Status == Failed {
-			e.addFailure(max(hint.ExitCode(d.err), 1), "%s: %s", d.Name, d.Error)
+			said, codes = append(said, d.Name+": "+d.Error), append(codes, max(hint.ExitCode(d.err), 1))
 		}
 	}
-	if len(e.what) == 0 {
+	if len(said) == 0 {
 		return nil
 	}
-	return e
-}
-
-func (e *Error) addFailure(code int, format string, args ...any) {
-	if e.code == 0 {
-		e.code = code
-	}
-	e.what = append(e.what, fmt.Sprintf(format, args...))
+	return hint.Coded(errors.New(strings.Join(said, "; ")), codes[0])
 }
 
 // verdictLine is the night in a line.
@@ -324,32 +305,27 @@ func (r *Report) writeJUnit(w io.Writer) error {
 		Name: class, Timestamp: junit.At(r.Started), Hostname: r.By[strings.LastIndexByte(r.By, '@')+1:], Time: junit.Time(r.Ended.Sub(r.Started).Seconds()),
 		Properties: []junit.Property{{Name: "by", Value: r.By}, {Name: "night", Value: r.ID}},
 	}
-	for _, e := range r.Entries {
-		c := junit.Case{Name: e.Name, Class: class, Time: junit.Time(e.Seconds), SystemOut: ui.Clean(strings.Join(slices.Concat([]string{"status: " + string(e.Status)}, e.Changes), "\n"))}
-		c.Failure = junitOutcome(e.Status, e.Error, e.Hint)
-		suite.Cases = append(suite.Cases, c)
-	}
-	if p := r.Publish; p != nil {
-		suite.Cases = append(suite.Cases, junit.Case{Name: "index", Class: class, Time: junit.Time(0), Failure: junitOutcome(p.Status, p.Error, p.Hint)})
-	}
-	for _, d := range r.Deploys {
-		c := junit.Case{Name: "deploy to " + d.Name, Class: class, Time: junit.Time(d.Seconds), SystemOut: ui.Clean(d.Nodes.Verdict)}
-		if c.Failure = junitOutcome(d.Status, d.Error, d.Hint); d.Status == Skipped {
-			c.Skipped = &junit.Outcome{Message: d.Error}
+	add := func(name string, o Outcome, seconds float64, said ...string) {
+		c := junit.Case{Name: name, Class: class, Time: junit.Time(seconds), SystemOut: ui.Clean(strings.Join(said, "\n"))}
+		switch o.Status {
+		case Failed:
+			c.Failure = &junit.Outcome{Message: o.Error, Type: string(o.Status), Text: o.Error}
+			if o.Hint != "" {
+				c.Failure.Text += "\nhint: " + o.Hint
+			}
+		case Skipped:
+			c.Skipped = &junit.Outcome{Message: o.Error}
 		}
 		suite.Cases = append(suite.Cases, c)
 	}
+	for _, e := range r.Entries {
+		add(e.Name, e.Outcome, e.Seconds, slices.Concat([]string{"status: " + string(e.Status)}, e.Changes)...)
+	}
+	if r.Publish != nil {
+		add("index", r.Publish.Outcome, 0)
+	}
+	for _, d := range r.Deploys {
+		add("deploy to "+d.Name, d.Outcome, d.Seconds, d.Nodes.Verdict)
+	}
 	return junit.Write(w, suite)
-}
-
-// junitOutcome is a failure, or nil.
-func junitOutcome(s Status, text, advice string) *junit.Outcome {
-	if s != Failed {
-		return nil
-	}
-	said := text
-	if advice != "" {
-		said += "\nhint: " + advice
-	}
-	return &junit.Outcome{Message: text, Type: string(s), Text: said}
 }

@@ -26,9 +26,9 @@ func (c codedError) ExitCode() int { return int(c) }
 func entries(errs ...error) []*EntryReport {
 	var all []*EntryReport
 	for i, err := range errs {
-		e := &EntryReport{Name: fmt.Sprintf("w%d@main", i+1), Status: Built}
+		e := &EntryReport{Name: fmt.Sprintf("w%d@main", i+1), Outcome: Outcome{Status: Built}}
 		if err != nil {
-			e.markFailed(err)
+			e.fail(err)
 		}
 		all = append(all, e)
 	}
@@ -39,23 +39,23 @@ func entries(errs ...error) []*EntryReport {
 func TestErrorOfNight(t *testing.T) {
 	t.Parallel()
 	nodes := DeployReport{Name: "canary"}
-	nodes.markFailed(codedError(3))
+	nodes.fail(codedError(3))
 	lost := DeployReport{Name: "nodes"}
-	lost.markFailed(errors.New("no network"))
+	lost.fail(errors.New("no network"))
 	for name, c := range map[string]struct {
 		report Report
 		text   string
 		code   int
 	}{
-		"good":              {Report{Entries: entries(nil, nil), Publish: &PublishReport{Status: Done}, Deploys: []DeployReport{{Status: Done}}}, "", 0},
+		"good":              {Report{Entries: entries(nil, nil), Publish: &PublishReport{Outcome: Outcome{Status: Done}}, Deploys: []DeployReport{{Outcome: Outcome{Status: Done}}}}, "", 0},
 		"a wheel":           {Report{Entries: entries(nil, errors.New("no gcc"))}, "1 of 2 wheels failed: w2@main", 1},
 		"not as asked":      {Report{Entries: entries(codedError(4), hint.With(codedError(4), "look"))}, "2 of 2 wheels failed: w1@main, w2@main", 4},
 		"for two reasons":   {Report{Entries: entries(codedError(4), codedError(2))}, "2 of 2 wheels failed: w1@main, w2@main", 1},
-		"the index":         {Report{Publish: &PublishReport{Status: Failed, Error: "full"}}, "the index: full", 1},
+		"the index":         {Report{Publish: &PublishReport{Outcome: Outcome{Status: Failed, Error: "full"}}}, "the index: full", 1},
 		"nodes":             {Report{Deploys: []DeployReport{nodes}}, "canary: code 3\nmore", 3},
 		"nodes without":     {Report{Deploys: []DeployReport{lost}}, "nodes: no network", 1},
 		"a wheel and nodes": {Report{Entries: entries(errors.New("x")), Deploys: []DeployReport{nodes, lost}}, "1 of 1 wheels failed: w1@main; canary: code 3\nmore; nodes: no network", 1},
-		"nodes not reached": {Report{Entries: entries(codedError(4)), Deploys: []DeployReport{{Status: Skipped}}}, "1 of 1 wheels failed: w1@main", 4},
+		"nodes not reached": {Report{Entries: entries(codedError(4)), Deploys: []DeployReport{{Outcome: Outcome{Status: Skipped}}}}, "1 of 1 wheels failed: w1@main", 4},
 	} {
 		c.report.countResults()
 		err := c.report.Err()
@@ -69,11 +69,11 @@ func TestErrorOfNight(t *testing.T) {
 func TestFailedWheelKeepsItsBuild(t *testing.T) {
 	t.Parallel()
 	e := &EntryReport{Before: &Build{Name: "old.whl"}}
-	e.markFailed(hint.With(errors.New("no \x1b[31mgcc"), "install \x1b[1mgcc"))
+	e.fail(hint.With(errors.New("no \x1b[31mgcc"), "install \x1b[1mgcc"))
 	if e.Status != Failed || e.Build != e.Before || e.Error != "no gcc" || e.Hint != "install gcc" {
 		t.Errorf("%+v", e)
 	}
-	all := &Report{Entries: []*EntryReport{e, {Status: Stored}, {Status: Unchanged}, {Status: Built}}}
+	all := &Report{Entries: []*EntryReport{e, {Outcome: Outcome{Status: Stored}}, {Outcome: Outcome{Status: Unchanged}}, {Outcome: Outcome{Status: Built}}}}
 	if all.countResults(); all.Summary != (Summary{Built: 1, Stored: 1, Unchanged: 1, Failed: 1}) || all.Good {
 		t.Errorf("%+v", all.Summary)
 	}
@@ -84,12 +84,12 @@ func TestNightForPeople(t *testing.T) {
 	r := &Report{
 		Dir: "/nights",
 		Entries: []*EntryReport{
-			{Name: "a@main", Status: Built, Seconds: 125, Build: &Build{Size: 3 << 20}, Changes: []string{"commit 1, was 0", "size 3.0 MiB (+1.0 MiB)"}},
-			{Name: "b@main", Status: Unchanged, Build: &Build{Size: 1 << 20}},
-			{Name: "c@v1", Status: Failed, Error: "no gcc\x1b[2J\nmany lines"},
+			{Name: "a@main", Outcome: Outcome{Status: Built}, Seconds: 125, Build: &Build{Size: 3 << 20}, Changes: []string{"commit 1, was 0", "size 3.0 MiB (+1.0 MiB)"}},
+			{Name: "b@main", Outcome: Outcome{Status: Unchanged}, Build: &Build{Size: 1 << 20}},
+			{Name: "c@v1", Outcome: Outcome{Status: Failed, Error: "no gcc\x1b[2J\nmany lines"}},
 		},
-		Publish: &PublishReport{Dir: "/index", Status: Failed, Wheels: 2, Error: "disk full"},
-		Deploys: []DeployReport{{Name: "canary", Status: Done, Nodes: Nodes{OK: 1, Changed: 1, All: 2}}, {Name: "nodes", Status: Skipped, Error: "the canary\x07 failed"}},
+		Publish: &PublishReport{Dir: "/index", Outcome: Outcome{Status: Failed, Error: "disk full"}, Wheels: 2},
+		Deploys: []DeployReport{{Name: "canary", Outcome: Outcome{Status: Done}, Nodes: Nodes{OK: 1, Changed: 1, All: 2}}, {Name: "nodes", Outcome: Outcome{Status: Skipped, Error: "the canary\x07 failed"}}},
 	}
 	var out bytes.Buffer
 	if err := r.Print(&out); err != nil {
@@ -159,7 +159,7 @@ func TestKeptBuildsServeAgain(t *testing.T) {
 	t.Parallel()
 	const name = "train/../w@main"
 	s := stateWith(t, name, "a", "b", "c")
-	if rel, err := filepath.Rel(s.dir, s.buildPath(name, s.Builds[name][0])); err != nil || strings.HasPrefix(rel, "..") || strings.Count(rel, "/") != 3 {
+	if rel, err := filepath.Rel(s.dir, s.buildPath(name, s.Builds[name][0])); err != nil || strings.HasPrefix(rel, "..") || strings.Count(rel, "/") != 2 {
 		t.Errorf("the wheel lies at %s: %v", rel, err)
 	}
 	for query, want := range map[[2]string]int{
@@ -173,7 +173,7 @@ func TestKeptBuildsServeAgain(t *testing.T) {
 		t.Errorf("a build of another wheel: %d", got)
 	}
 	b := s.makeNewest(name, 1, "tonight")
-	if b.Night != "tonight" || s.newestBuild(name).Request != "request b" || len(s.Builds[name]) != 3 || s.Builds[name][1].Request != "request a" {
+	if b.Night != "tonight" || s.Builds[name][0].Request != "request b" || len(s.Builds[name]) != 3 || s.Builds[name][1].Request != "request a" {
 		t.Errorf("%+v", s.Builds[name])
 	}
 	if b := s.makeNewest(name, 0, "later"); b.Night != "tonight" {
@@ -184,9 +184,6 @@ func TestKeptBuildsServeAgain(t *testing.T) {
 	}
 	if got := s.findBuild(name, "request b", ""); got != -1 {
 		t.Errorf("a damaged build is taken: %d", got)
-	}
-	if s.newestBuild("none") != nil {
-		t.Error("a wheel without builds has a newest")
 	}
 }
 
@@ -216,7 +213,7 @@ func TestOldBuildsAreRemoved(t *testing.T) {
 	}
 	for dir, kept := range map[string]bool{
 		buildFolder(name, "a"+strings.Repeat("0", 20)): true, buildFolder(name, "b"+strings.Repeat("0", 20)): true, buildFolder(name, "c"+strings.Repeat("0", 20)): false,
-		filepath.Dir(folders[0]): false, folders[1]: true, folders[2]: false, folders[3]: false, folders[4]: true,
+		folders[0]: false, folders[1]: true, folders[2]: false, folders[3]: false, folders[4]: true,
 	} {
 		if _, err := os.Stat(filepath.Join(s.dir, dir)); (err == nil) != kept {
 			t.Errorf("%s: %v, want it kept: %v", dir, err, kept)

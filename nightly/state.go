@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -23,6 +24,7 @@ import (
 // The names in the folder of a nightly.
 const (
 	lockName    = "lock"
+	holderName  = "lock.holder"
 	stateName   = "state.json"
 	wheelsName  = "wheels"  // the builds that are kept
 	stagingName = "staging" // where a night's builds are put first
@@ -74,9 +76,8 @@ type pastWork struct {
 
 // state is the memory from night to night.
 type state struct {
-	Builds    map[string][]Build `json:"builds"` // by name of the wheel, the newest first
-	Nights    []past             `json:"nights"` // the newest first
-	Published string             `json:"published"`
+	Builds map[string][]Build `json:"builds"` // by name of the wheel, the newest first
+	Nights []past             `json:"nights"` // the newest first
 	// Running is the night that has begun and not ended.
 	Running   string    `json:"running,omitempty"`
 	RunningAt time.Time `json:"running_at,omitzero"`
@@ -111,15 +112,6 @@ func (s *state) saveFile() error {
 	return atomicfile.Write(filepath.Join(s.dir, stateName), bytes.NewReader(append(text, '\n')), 0o644)
 }
 
-// newestBuild is the newest build of a wheel, nil if there is none.
-func (s *state) newestBuild(name string) *Build {
-	if all := s.Builds[name]; len(all) > 0 {
-		b := all[0]
-		return &b
-	}
-	return nil
-}
-
 // findBuild is the index of a kept build of a wheel, by its request or its plan, if its
 // file is unchanged; -1 if there is none.
 func (s *state) findBuild(name, request, plan string) int {
@@ -145,7 +137,9 @@ func (s *state) makeNewest(name string, i int, night string) Build {
 
 // buildFolder is where a build lies, below the folder.
 func buildFolder(name, plan string) string {
-	return filepath.Join(wheelsName, folderName(name), plan[:min(len(plan), 16)])
+	sum := sha256.Sum256([]byte(name))
+	short := unsafe.ReplaceAllString(name, "_")
+	return filepath.Join(wheelsName, short[:min(len(short), 60)]+"-"+hex.EncodeToString(sum[:4])+"-"+plan[:min(len(plan), 16)])
 }
 
 func (s *state) buildPath(name string, b Build) string {
@@ -154,11 +148,18 @@ func (s *state) buildPath(name string, b Build) string {
 
 var unsafe = regexp.MustCompile(`[^A-Za-z0-9._=@+-]+`)
 
-// folderName turns a name into the name of a folder.
-func folderName(name string) string {
-	sum := sha256.Sum256([]byte(name))
-	short := unsafe.ReplaceAllString(name, "_")
-	return short[:min(len(short), 60)] + "-" + hex.EncodeToString(sum[:4])
+// files returns the wheels of all builds that are kept; of two that are called the same the newer one.
+func (s *state) files() []string {
+	newest := map[string]Build{}
+	paths := map[string]string{}
+	for name, builds := range s.Builds {
+		for _, b := range builds {
+			if other, twice := newest[b.Name]; !twice || b.BuiltAt.After(other.BuiltAt) {
+				newest[b.Name], paths[b.Name] = b, s.buildPath(name, b)
+			}
+		}
+	}
+	return slices.Sorted(maps.Values(paths))
 }
 
 // addBuild puts a finished wheel among the builds of its kind, as the newest.
@@ -200,7 +201,8 @@ func (s *state) dropOldBuilds(names []string, keep int) {
 	s.Nights = s.Nights[:min(len(s.Nights), maxNights)]
 }
 
-// removeUnknown removes the folders of builds and reports that are not known any more.
+// removeUnknown removes the folders of builds and reports that are not known any more. It leaves files and
+// links, which are somebody else's, such as those that NFS leaves.
 func (s *state) removeUnknown() (removed int, err error) {
 	known := map[string]bool{}
 	for name, all := range s.Builds {
@@ -211,41 +213,21 @@ func (s *state) removeUnknown() (removed int, err error) {
 	for _, n := range s.Nights {
 		known[filepath.Join(runsName, n.ID)] = true
 	}
-	var there []string
-	kinds, err := listBelow(s.dir, wheelsName)
-	for _, kind := range kinds {
-		if info, err := os.Lstat(filepath.Join(s.dir, kind)); err == nil && !info.IsDir() {
-			continue // a file of somebody else's, such as NFS leaves
-		}
-		builds, errKind := listBelow(s.dir, kind)
-		there, err = append(there, builds...), errors.Join(err, errKind)
-	}
-	runs, errRuns := listBelow(s.dir, runsName)
-	if err := errors.Join(err, errRuns); err != nil {
-		return 0, err
-	}
-	for _, name := range append(there, runs...) {
-		if known[name] {
-			continue
-		}
-		if err := os.RemoveAll(filepath.Join(s.dir, name)); err != nil {
+	for _, folder := range []string{wheelsName, runsName} {
+		entries, err := os.ReadDir(filepath.Join(s.dir, folder))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return removed, err
 		}
-		_ = os.Remove(filepath.Dir(filepath.Join(s.dir, name))) // where it was the last
-		removed++
+		for _, e := range entries {
+			name := filepath.Join(folder, e.Name())
+			if known[name] || !e.IsDir() {
+				continue
+			}
+			if err := os.RemoveAll(filepath.Join(s.dir, name)); err != nil {
+				return removed, err
+			}
+			removed++
+		}
 	}
 	return removed, nil
-}
-
-// listBelow lists the entries of a folder below dir, by their paths there.
-func listBelow(dir, folder string) ([]string, error) {
-	entries, err := os.ReadDir(filepath.Join(dir, folder))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	var names []string
-	for _, e := range entries {
-		names = append(names, filepath.Join(folder, e.Name()))
-	}
-	return names, nil
 }

@@ -68,7 +68,7 @@ func (n nights) write(t *testing.T, name, text string) {
 // kept are the wheels that a night has put away so far.
 func (n nights) kept(t *testing.T) int {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(n.dir, "nightly", "wheels", "*", "*", "*.manifest.json"))
+	files, err := filepath.Glob(filepath.Join(n.dir, "nightly", "wheels", "*", "*.manifest.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
