@@ -52,25 +52,22 @@ func (r *Report) wheelTable() *htmlpage.Table {
 	t := &htmlpage.Table{Main: true, Columns: []htmlpage.Column{
 		{Title: "Wheel"}, {Title: "Status"}, {Title: "Size", Number: true}, {Title: "Time", Number: true}, {Title: "Since last night"},
 	}}
-	for _, e := range r.Entries {
-		row := htmlpage.Row{Status: string(e.Status), Cells: []htmlpage.Cell{
-			{Text: htmlpage.Text(e.Name)}, {Text: htmlpage.Text(e.Status), Status: string(e.Status)}, {}, {}, {Text: htmlpage.Text(strings.Join(e.Changes, "; "))},
-		}}
+	for i, texts := range r.rows() {
+		e := r.Entries[i]
+		row := htmlpage.Row{Status: string(e.Status)}
+		for _, text := range texts {
+			row.Cells = append(row.Cells, htmlpage.Cell{Text: htmlpage.Text(text)})
+		}
+		row.Cells[1].Status = row.Status
+		changes := &row.Cells[4]
 		if e.Build != nil {
 			row.Cells[0].Small = htmlpage.Text(e.Build.Version)
-			row.Cells[2].Text = htmlpage.Text(ui.Size(e.Build.Size))
 		}
-		if e.Seconds > 0 {
-			row.Cells[3].Text = htmlpage.Text(formatSeconds(e.Seconds))
+		if at := compareURL(e); at != "" && e.Error == "" {
+			changes.Links = []htmlpage.Link{{Text: "commits", To: at}}
 		}
-		if at := compareURL(e); at != "" {
-			row.Cells[4].Links = []htmlpage.Link{{Text: "commits", To: at}}
-		}
-		if e.Error != "" {
-			row.Cells[4] = htmlpage.Cell{Text: htmlpage.Text(e.Error)}
-			if e.Hint != "" {
-				row.Cells[4].Small = htmlpage.Text("\nhint: " + e.Hint)
-			}
+		if e.Hint != "" {
+			changes.Small = htmlpage.Text("\nhint: " + e.Hint)
 		}
 		t.Rows = append(t.Rows, row)
 	}

@@ -223,21 +223,27 @@ func (r *Report) verdictLine() string {
 	return fmt.Sprintf("%d wheels: %d built, %d from the store, %d unchanged", len(r.Entries), s.Built, s.Stored, s.Unchanged)
 }
 
-// Print writes the report for people.
-func (r *Report) Print(w io.Writer) error {
-	rows := make([][]string, 0, len(r.Entries))
+// rows returns for each wheel its name, status, size, build time, and its changes or its error.
+func (r *Report) rows() [][]string {
+	var rows [][]string
 	for _, e := range r.Entries {
-		size, took, what := "", "", strings.Join(e.Changes, "; ")
+		row := []string{e.Name, string(e.Status), "", "", cmp.Or(e.Error, strings.Join(e.Changes, "; "))}
 		if e.Build != nil {
-			size = ui.Size(e.Build.Size)
+			row[2] = ui.Size(e.Build.Size)
 		}
 		if e.Seconds > 0 {
-			took = formatSeconds(e.Seconds)
+			row[3] = formatSeconds(e.Seconds)
 		}
-		if e.Status == Failed {
-			what, _, _ = strings.Cut(e.Error, "\n")
-		}
-		rows = append(rows, []string{e.Name, string(e.Status), size, took, what})
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// Print writes the report for people.
+func (r *Report) Print(w io.Writer) error {
+	rows := r.rows()
+	for _, row := range rows {
+		row[4], _, _ = strings.Cut(row[4], "\n")
 	}
 	if err := ui.Table(w, []string{"WHEEL", "STATUS", "SIZE", "TIME", "CHANGES"}, rows); err != nil {
 		return err
