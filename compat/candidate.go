@@ -281,15 +281,15 @@ func (a *evaluation) checkArchs() {
 
 // limits lists the limits of the release of DeepSpeed.
 func (a *evaluation) limits() []Limit {
-	return slices.DeleteFunc(slices.Clone(a.Limits), func(l Limit) bool { return compareVersions(a.deepspeed.Version, l.Until) >= 0 })
+	return slices.DeleteFunc(slices.Clone(a.Limits), func(l Limit) bool { return !l.contains(a.deepspeed.Version) })
 }
 
 // checkLimits compares torch and the archs with the limits of the release of DeepSpeed.
 func (a *evaluation) checkLimits() {
 	release := a.deepspeed.Version
 	for _, l := range a.limits() {
-		if l.TorchFrom != "" && compareVersions(a.torch.Version, l.TorchFrom) >= 0 {
-			a.addConflict("DeepSpeed %s does not work with torch %s: %s; DeepSpeed from %s on does", release, a.torch.Version, l.Why, l.Until)
+		if with := l.refuses(a.torch.Version, a.python); with != "" {
+			a.addConflict("DeepSpeed %s does not work with %s: %s%s", release, with, l.Why, l.laterWords("does"))
 		}
 		for _, arch := range a.toolchain.Archs {
 			if l.MaxArch != "" && olderMinor(l.MaxArch, arch.Capability()) {
@@ -297,6 +297,14 @@ func (a *evaluation) checkLimits() {
 			}
 		}
 	}
+}
+
+// laterWords names the first release of DeepSpeed without a fault: "; DeepSpeed from 0.18.9 on does". It is "" if there is none.
+func (s Span) laterWords(does string) string {
+	if s.Until == "" {
+		return ""
+	}
+	return fmt.Sprintf("; DeepSpeed from %s on %s", s.Until, does)
 }
 
 // whichRun names the torches that run on an arch; some do.
@@ -416,6 +424,7 @@ func (a *evaluation) finishedToolchain() Toolchain {
 		a.addNote("nvcc is %s and torch %s is built for CUDA %s: this works because the major is the same; torch prints a warning during the build", a.cuda.Version, tc.Torch, tc.CUDA)
 	}
 	if device {
+		a.remarkArchsWithoutMachine()
 		var made []string
 		for _, arch := range tc.Archs {
 			if c := arch.Capability(); slices.Contains(a.source.MoreArchs, c) && !slices.Contains(a.cuda.Archs, c) {
@@ -433,6 +442,26 @@ func (a *evaluation) finishedToolchain() Toolchain {
 	tc.Remarks = a.remarks
 	tc.Notes = append(slices.Clone(a.requirements.notes), a.notes...)
 	return tc
+}
+
+// remarkArchsWithoutMachine names the archs asked for that no GPU beside an x86_64 CPU has.
+func (a *evaluation) remarkArchsWithoutMachine() {
+	for _, arch := range a.toolchain.Archs {
+		c := arch.Capability()
+		var names []string
+		for _, g := range a.GPUs {
+			if g.Arch == c {
+				names = append(names, g.Name)
+			}
+			if g.Arch == c && !g.isForeign() {
+				names = nil
+				break
+			}
+		}
+		if len(names) > 0 {
+			a.addRemark("arch %s is that of %s, beside which there is no x86_64 CPU: no machine runs its code in this wheel", c, names[0])
+		}
+	}
 }
 
 // archsTorchLacks lists the archs asked for that torch's own binaries do not run on.

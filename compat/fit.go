@@ -261,6 +261,20 @@ func shortLevel(l wheel.CPULevel) string {
 	return l.Short()
 }
 
+// torchLacks returns the node's torch if it is one of the package index, and has itself no code for a GPU; "" otherwise. A torch of
+// another build (2.6.0a0, without the +cu124 of the wheels) may have what it wants.
+func (c *fitCheck) torchLacks(arch string) string {
+	release, local, _ := strings.Cut(c.f.Torch, "+")
+	if local != "cu"+strings.ReplaceAll(c.f.TorchCUDA, ".", "") {
+		return ""
+	}
+	i := slices.IndexFunc(c.Torches, func(r Torch) bool { return r.Version == release && r.CUDA == c.f.TorchCUDA })
+	if i < 0 || c.Torches[i].runsOn(archOf(arch)) {
+		return ""
+	}
+	return c.f.Torch
+}
+
 // checkGPUs compares the device code with every GPU, each kind once.
 func (c *fitCheck) checkGPUs() {
 	if !c.hasDeviceCode() {
@@ -286,6 +300,9 @@ func (c *fitCheck) checkGPUs() {
 }
 
 func (c *fitCheck) checkGPU(name, arch string) {
+	if torch := c.torchLacks(arch); torch != "" {
+		c.addReason("this node's torch %s has no code for %s itself: nothing of torch runs there", torch, name)
+	}
 	if c.hasSASS(c.m.Archs, arch) {
 		c.remarkMissingOps(name, arch)
 		return

@@ -154,10 +154,19 @@ func nodeChanges(flag, wrong string, known []string, form *regexp.Regexp, update
 	return out
 }
 
-// otherOps leaves out one op after the other.
+// otherOps calls ops by their names, and leaves out one op after the other.
 func (f *fixer) otherOps() []change {
 	var out []change
 	for _, name := range f.asked.spec.Ops {
+		known := name == AllOps || slices.ContainsFunc(f.Ops, func(o Op) bool { return o.Name == name })
+		if op, ok := f.opMeant(name); ok && !known {
+			out = append(out, change{flags: "--ops " + op.Name + " instead of " + name, apply: func(r *request) {
+				r.spec.Ops = append(lessOne(r.spec.Ops, name), op.Name)
+			}})
+		}
+		if !known {
+			continue // whoever misspelled a name wants another op, and not none
+		}
 		out = append(out, change{flags: "without --ops " + name, apply: func(r *request) { r.spec.Ops = lessOne(r.spec.Ops, name) }})
 	}
 	return out

@@ -16,26 +16,58 @@ import (
 func (t *Tables) GPUsNamed(name string) []GPU {
 	keys := []string{gpuKey(name, true), gpuKey(name, false)}
 	keys = append(keys, "rtx"+keys[1], "gtx"+keys[1]) // "4090"
+	if rest, ok := strings.CutPrefix(keys[1], "rtx"); ok {
+		keys = append(keys, "rtxpro"+rest) // "RTX 6000 Blackwell"
+	}
 	for _, key := range keys {
-		var found []GPU
-		for _, g := range t.named() {
-			if slices.Contains(g.keys, key) {
-				found = append(found, g.GPU)
-			}
-		}
-		if len(found) > 0 {
+		if found := t.gpusWhere(name, func(g namedGPU) bool { return slices.Contains(g.keys, key) }); len(found) > 0 {
 			return found
 		}
 	}
 	// No product has this name: the user may have left out the brand.
-	key := gpuKey(name, false)
+	return t.gpusWhere(name, func(g namedGPU) bool { return g.plain != "" && g.plain == keys[1] })
+}
+
+// gpusWhere lists the GPUs that satisfy is and belong to every generation that a name names.
+func (t *Tables) gpusWhere(name string, is func(namedGPU) bool) []GPU {
 	var found []GPU
 	for _, g := range t.named() {
-		if key != "" && g.plain == key {
+		if is(g) && ofGenerations(name, g.Arch) {
 			found = append(found, g.GPU)
 		}
 	}
 	return found
+}
+
+// generations are NVIDIA's names for the GPUs of a range of archs, with its first and its last.
+var generations = map[string][2]string{
+	"kepler": {"3.0", "3.7"}, "maxwell": {"5.0", "5.3"}, "pascal": {"6.0", "6.2"}, "volta": {"7.0", "7.2"}, "turing": {"7.5", "7.5"},
+	"ampere": {"8.0", "8.7"}, "ada": {"8.9", "8.9"}, "lovelace": {"8.9", "8.9"}, "hopper": {"9.0", "9.0"}, "blackwell": {"10.0", "12.1"},
+}
+
+// otherGeneration returns a GPU that a name means, but for a generation that it names and that is not the GPU's ("A100
+// Blackwell"); nil if there is none.
+func (t *Tables) otherGeneration(name string) *GPU {
+	bare := gpuWords.ReplaceAllStringFunc(strings.ToLower(name), func(word string) string {
+		if _, ok := generations[word]; ok {
+			return ""
+		}
+		return word
+	})
+	if rows := t.GPUsNamed(bare); len(rows) > 0 && len(t.GPUsNamed(name)) == 0 {
+		return &rows[0]
+	}
+	return nil
+}
+
+// ofGenerations reports whether an arch belongs to every generation that the words of a GPU's name name.
+func ofGenerations(name, arch string) bool {
+	for _, word := range gpuWords.FindAllString(strings.ToLower(name), -1) {
+		if span, ok := generations[word]; ok && (olderMinor(arch, span[0]) || olderMinor(span[1], arch)) {
+			return false
+		}
+	}
+	return true
 }
 
 // isForeign reports whether the GPU sits beside a CPU that no x86_64 wheel runs on.
@@ -48,7 +80,8 @@ var (
 	// Memory ("80gb", "1g"), vGPU profiles ("48q"), form ("sxm4") and make.
 	gpuNoise = regexp.MustCompile(`^([0-9]+(gb?|[abcq])|sxm[0-9]*|pcie|nvl[0-9]*|nvlink|hbm[0-9]e?|3e|mig|fhhl|dgxs|cnx|grid|vgpu|` +
 		`r|tm|ac|corporation|nvidia|geforce|tesla|gpu|laptop|notebook|mobile|max|q|desktop|design|with|active|` +
-		`blackwell|generation|edition|workstation|server|sff|superchip|devkit|developer|kit|module|nvgpu|hgx)$`)
+		`kepler|maxwell|volta|turing|ampere|lovelace|hopper|blackwell|` +
+		`generation|edition|workstation|server|sff|superchip|devkit|developer|kit|module|nvgpu|hgx|dgx)$`)
 	gpuVariant = regexp.MustCompile(`([0-9])(ti|super|d|v2)+$`)
 )
 
@@ -84,6 +117,9 @@ func gpuKey(name string, brand bool) string {
 			kept = append(kept, word)
 		}
 	}
+	if at := slices.Index(kept, "pro"); at > 1 && kept[0] == "rtx" { // "RTX 6000 Pro"
+		kept = slices.Insert(slices.Delete(kept, at, at+1), 1, "pro")
+	}
 	key := strings.Join(kept, "")
 	for _, glued := range []string{"nvidia", "geforce", "tesla"} {
 		key = strings.TrimPrefix(key, glued)
@@ -115,10 +151,12 @@ func (t *Tables) NearestGPUs(name string) []string {
 		}
 		return least
 	}
-	if strings.Trim(key, "0123456789") == "" { // 80 is an arch sooner than a K80
+	if strings.Trim(key, "0123456789") == "" || t.otherGeneration(name) != nil { // 80 is an arch sooner than a K80
 		return nil
 	}
-	rows := slices.DeleteFunc(slices.Clone(t.named()), func(g namedGPU) bool { return far(g) > max(1, len(key)/4)*diagnostic.Letter })
+	rows := slices.DeleteFunc(slices.Clone(t.named()), func(g namedGPU) bool {
+		return far(g) > max(1, len(key)/4)*diagnostic.Letter || !ofGenerations(name, g.Arch)
+	})
 	slices.SortStableFunc(rows, func(a, b namedGPU) int { return cmp.Compare(far(a), far(b)) })
 	var out []string
 	for _, g := range rows[:min(len(rows), 3)] {

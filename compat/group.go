@@ -422,6 +422,13 @@ func (g *grouper) newGroup(kinds []*kind) Group {
 	r.explainArchs()
 	r.chooseCPU()
 	r.explainGlibc()
+	for _, k := range kinds {
+		for _, remark := range g.Fit(made.manifest(), k.facts).Remarks {
+			if preRelease(k.facts.Torch) && strings.Contains(remark, k.facts.Torch) && !slices.Contains(out.Reasons, remark) {
+				r.addReason("%s", remark)
+			}
+		}
+	}
 	for _, remark := range made.finishedToolchain().Remarks {
 		r.addReason("%s", remark)
 	}

@@ -20,6 +20,8 @@ func unusable(f node.Facts) (reason, hint string) {
 	case f.ExternallyManaged:
 		return "its Python is managed by the system (PEP 668) and must not be changed",
 			"create an environment there (python3 -m venv, uv venv) and name its python in the inventory"
+	case strings.Contains(f.Torch, "+rocm"):
+		return fmt.Sprintf("its torch %s is for AMD's GPUs, and dsbuild builds for NVIDIA's only", f.Torch), "build there with DeepSpeed's own setup.py, or leave the node out"
 	case f.Torch == "":
 		return "its environment has no torch", "set python: in the inventory to the environment that has torch"
 	}

@@ -3,6 +3,7 @@ package compat
 import (
 	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -57,7 +58,7 @@ func (l *lookup) findDeepSpeed() {
 		l.deepspeed = DeepSpeed{Version: v}
 		return
 	}
-	l.deepspeed = l.DeepSpeeds[0]
+	l.deepspeed = l.newestDeepSpeed()
 	if i := slices.IndexFunc(l.DeepSpeeds, func(d DeepSpeed) bool { return d.Version == v }); i >= 0 {
 		l.deepspeed = l.DeepSpeeds[i]
 	} else if v != "" && v != Latest {
@@ -65,6 +66,26 @@ func (l *lookup) findDeepSpeed() {
 		all := releases(l.DeepSpeeds)
 		l.bad.add("DeepSpeed %s is not in the tables of this dsbuild, which knows %s to %s", v, all[len(all)-1], all[0])
 	}
+}
+
+// newestDeepSpeed returns the newest release that works with the Python asked for.
+func (l *lookup) newestDeepSpeed() DeepSpeed {
+	limitOf := func(d DeepSpeed) int {
+		return slices.IndexFunc(l.Limits, func(m Limit) bool {
+			return l.spec.Python != "" && m.contains(d.Version) && m.TorchFrom+m.TorchBefore == "" && m.refuses("", l.spec.Python) != ""
+		})
+	}
+	newest := l.DeepSpeeds[0]
+	first := limitOf(newest)
+	if first < 0 {
+		return newest
+	}
+	i := slices.IndexFunc(l.DeepSpeeds, func(d DeepSpeed) bool { return limitOf(d) < 0 })
+	if i < 0 {
+		return newest
+	}
+	l.notes = append(l.notes, fmt.Sprintf("DeepSpeed %s is the newest for Python %s: %s", l.DeepSpeeds[i].Version, l.spec.Python, l.Limits[first].Why))
+	return l.DeepSpeeds[i]
 }
 
 // isTorch reports whether a release is the one asked for: X.Y is any patch.
@@ -236,11 +257,36 @@ func (t *Tables) unknownGPU(name string) Conflict {
 	if len(archsIn(name)) > 0 {
 		return Conflict{What: what + "; it is a compute capability: give it with --arch"}
 	}
+	if otherMakers.MatchString(strings.TrimSpace(name)) {
+		return Conflict{
+			What:   fmt.Sprintf("GPU %q is not NVIDIA's, and dsbuild builds for NVIDIA's GPUs only", name),
+			Advice: []string{"DeepSpeed's own setup.py builds on a machine that has one"},
+		}
+	}
+	if several := t.severalGPUs(name); several != "" {
+		return Conflict{What: what + ": it names several", Advice: []string{"give each by itself: --gpu " + quoteFlag(several)}}
+	}
+	if g := t.otherGeneration(name); g != nil {
+		return Conflict{What: fmt.Sprintf("GPU %q does not exist: %s has arch %s, which is another generation", name, g.Name, g.Arch), Advice: []string{lists}}
+	}
 	near := t.usableGPUs(name)
 	if len(near) == 0 {
 		return Conflict{What: what, Advice: []string{lists}}
 	}
 	return Conflict{What: what + fmt.Sprintf(", which has %s (%s)", joinWords(near), lists)}
+}
+
+// otherMakers matches accelerators that are not NVIDIA's.
+var otherMakers = regexp.MustCompile(`(?i)^(amd|intel)?[ -]*(instinct|radeon|mi ?[0-9]{2,3}[a-z]?\b|gfx[0-9]|rx ?[0-9]|gaudi|hpu|arc\b|xpu|ascend|trainium|tpu)`)
+
+// severalGPUs returns the GPUs that a name joins by blanks or other signs, joined by commas as --gpu takes them; "" if it does
+// not name several.
+func (t *Tables) severalGPUs(name string) string {
+	parts := strings.FieldsFunc(name, func(r rune) bool { return strings.ContainsRune(" ;/+&|", r) })
+	if len(parts) < 2 || slices.ContainsFunc(parts, func(p string) bool { return len(t.GPUsNamed(p)) == 0 }) {
+		return ""
+	}
+	return strings.Join(parts, ",")
 }
 
 // usableGPUs lists the products with a similar name that there is a wheel for.
@@ -290,7 +336,7 @@ func (l *lookup) findOps() {
 		if name == AllOps || slices.ContainsFunc(l.Ops, func(o Op) bool { return o.Name == name }) {
 			continue
 		}
-		l.bad.add("dsbuild cannot build an op %q ('dsbuild ops' lists the ops)", name)
+		l.bad = append(l.bad, l.unknownOp(name))
 		l.spec.Ops = slices.DeleteFunc(slices.Clone(l.spec.Ops), func(n string) bool { return n == name })
 	}
 	if len(l.requirements.ops) == 0 && !byDefault { // search for the default ops
@@ -328,13 +374,18 @@ func (l *lookup) defaultOps() []string {
 	})
 }
 
-// absentFrom says why a release of DeepSpeed does not have the op, or "".
+// absentFrom says why a release of DeepSpeed does not have the op, or not one that can be built; "" if it does.
 func (o Op) absentFrom(deepspeed string) string {
 	switch {
 	case o.Since != "" && compareVersions(deepspeed, o.Since) < 0:
 		return fmt.Sprintf("op %s is in DeepSpeed from %s on, not in %s", o.Name, o.Since, deepspeed)
 	case o.Until != "" && compareVersions(deepspeed, o.Until) >= 0:
 		return fmt.Sprintf("op %s left DeepSpeed with %s, it is not in %s", o.Name, o.Until, deepspeed)
+	}
+	for _, f := range o.Faults {
+		if f.contains(deepspeed) {
+			return fmt.Sprintf("op %s of DeepSpeed %s cannot be built: %s%s", o.Name, deepspeed, f.Why, f.laterWords("is mended"))
+		}
 	}
 	return ""
 }

@@ -17,14 +17,33 @@ type DeepSpeed struct {
 	SHA256  string `json:"sha256"` // of the source distribution
 }
 
-// Limit is a reason why releases of DeepSpeed before Until cannot be built for
-// some archs, or for torch from TorchFrom on, or need other pins.
+// Limit is a reason why some releases of DeepSpeed cannot be built for some archs, do not work with some torches and
+// Pythons, or need other pins. Versions of torch and Python that it does not name are no condition.
 type Limit struct {
-	Until     string `json:"until"`
-	MaxArch   string `json:"max_arch,omitempty"`   // no higher one with device code
-	TorchFrom string `json:"torch_from,omitempty"` // not with this torch or a newer one
-	Pins      []Pin  `json:"pins,omitempty"`       // requirements that they need otherwise than pinned
-	Why       string `json:"why"`
+	Span                // of releases of DeepSpeed
+	MaxArch      string `json:"max_arch,omitempty"` // no higher one with device code
+	TorchFrom    string `json:"torch_from,omitempty"`
+	TorchBefore  string `json:"torch_before,omitempty"`
+	PythonFrom   string `json:"python_from,omitempty"`
+	PythonBefore string `json:"python_before,omitempty"`
+	Pins         []Pin  `json:"pins,omitempty"` // requirements that they need otherwise than pinned
+	Why          string `json:"why"`
+}
+
+// refuses returns the torch and the Python that the limit excludes together, in words; "" if it does not exclude them.
+func (l Limit) refuses(torch, python string) string {
+	byTorch, byPython := l.TorchFrom+l.TorchBefore != "", l.PythonFrom+l.PythonBefore != ""
+	switch {
+	case !byTorch && !byPython,
+		byTorch && !(Span{Since: l.TorchFrom, Until: l.TorchBefore}).contains(torch),
+		byPython && !(Span{Since: l.PythonFrom, Until: l.PythonBefore}).contains(python):
+		return ""
+	case !byPython:
+		return "torch " + torch
+	case !byTorch:
+		return "Python " + python
+	}
+	return "torch " + torch + " and Python " + python
 }
 
 // Torch is one release of torch, described by its wheels on the package index.
@@ -100,6 +119,7 @@ type Tables struct {
 	Torches     []Torch     // newest first
 	CUDAs       []CUDA      // newest first
 	Ops         []Op
+	MissingOps  []MissingOp      // of DeepSpeed, which dsbuild does not build
 	GPUs        []GPU            // by class, newest first
 	Bases       []Base           // best first
 	CUDASources []CUDASourceInfo // best first
@@ -178,7 +198,10 @@ func NewTables() (*Tables, error) {
 		}{&t.DeepSpeeds, &t.Limits}},
 		{"torch", &struct{ Releases *[]Torch }{&t.Torches}},
 		{"cuda", &struct{ Releases *[]CUDA }{&t.CUDAs}},
-		{"ops", &struct{ Ops *[]Op }{&t.Ops}},
+		{"ops", &struct {
+			Ops     *[]Op
+			Missing *[]MissingOp
+		}{&t.Ops, &t.MissingOps}},
 		{"gpus", &struct{ GPUs *[]GPU }{&t.GPUs}},
 		{"bases", &struct{ Bases *[]Base }{&t.Bases}},
 		{"toolchains", &struct {

@@ -79,6 +79,8 @@ type Op struct {
 	Since      string   `json:"since,omitempty"`    // first release of DeepSpeed that has it
 	Until      string   `json:"until,omitempty"`    // first release that no longer has it
 	Needs      Needs    `json:"needs"`
+	Faults     []Fault  `json:"faults,omitempty"` // releases in whose sources it cannot be built
+	Also       []string `json:"also,omitempty"`   // other names that people use for it
 	Brings     []string `json:"brings,omitempty"` // ops that DeepSpeed adds to it
 	Broken     []Broken `json:"broken,omitempty"`
 	Bound      *Span    `json:"bound,omitempty"` // releases of DeepSpeed that load it only under a torch of its CUDA; an op with device code always needs such a torch
@@ -124,7 +126,19 @@ func (o Op) ToolkitParts() []string {
 	return appendMissing(o.Needs.Toolkit, o.Earlier.Toolkit)
 }
 
-// Span is a range of releases of DeepSpeed; either end can be open.
+// Fault is a reason why an op cannot be built in some releases of DeepSpeed.
+type Fault struct {
+	Span
+	Why string `json:"why"`
+}
+
+// MissingOp is an op of DeepSpeed that dsbuild does not build.
+type MissingOp struct {
+	Name string `json:"name"`
+	Why  string `json:"why"`
+}
+
+// Span is a range of versions; either end can be open.
 type Span struct {
 	Since string `json:"since,omitempty"` // from this on
 	Until string `json:"until,omitempty"` // up to before this

@@ -87,8 +87,14 @@ func (r Request) wrongVersions(tables *compat.Tables) []mistake {
 	return all
 }
 
-// suggestPython names the Python that dsbuild chooses for a request without one.
+// pythonLike matches a Python without its dot, or with the suffix of a free-threaded one: 312, 3.14t.
+var pythonLike = regexp.MustCompile(`^(3)\.?([0-9]{1,2})t?$`)
+
+// suggestPython names the Python that was meant, or else the one that dsbuild chooses for a request without one.
 func (r Request) suggestPython(tables *compat.Tables) string {
+	if m := pythonLike.FindStringSubmatch(r.Python); m != nil {
+		return "did you mean --python " + m[1] + "." + m[2] + "?"
+	}
 	r.Python = ""
 	spec, err := r.spec(tables)
 	if err != nil {
@@ -110,14 +116,10 @@ func (r Request) unknownNames(tables *compat.Tables) []mistake {
 			all = append(all, mistakeOf("gpu", hint.With(errors.New(bad.Conflicts[0].What), "%s", bad.Hint())))
 		}
 	}
-	known := []string{compat.AllOps}
-	for _, op := range tables.Ops {
-		known = append(known, op.Name)
-	}
 	for _, name := range compat.SplitNames(r.Ops) {
-		if !slices.Contains(known, name) {
-			err := fmt.Errorf("dsbuild cannot build an op %q ('dsbuild ops' lists the ops)", name)
-			all = append(all, mistakeOf("ops", hint.Add(err, diagnostic.DidYouMean(name, known))))
+		var bad *compat.ConflictError
+		if errors.As(tables.CheckOp(name), &bad) {
+			all = append(all, mistakeOf("ops", hint.With(errors.New(bad.Conflicts[0].What), "%s", bad.Hint())))
 		}
 	}
 	return all

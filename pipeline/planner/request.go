@@ -2,6 +2,7 @@ package planner
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/compat"
@@ -51,6 +52,9 @@ func (e *RequestError) ExitCode() int { return 2 }
 // spec reads the request's values, or reports the first that has no meaning.
 func (r Request) spec(tables *compat.Tables) (wheel.Spec, error) {
 	spec := wheel.Spec{GPUs: r.GPUs, Torch: r.Torch, CUDA: r.CUDA, Python: r.Python, Glibc: r.Glibc, Driver: r.Driver}
+	if m := torchForCUDA.FindStringSubmatch(r.Torch); m != nil && (r.CUDA == "" || r.CUDA == m[2]+"."+m[3]) {
+		spec.Torch, spec.CUDA = m[1], m[2]+"."+m[3]
+	}
 	if wrong := r.wrongValues(tables); len(wrong) > 0 {
 		return spec, wrong[0].err
 	}
@@ -88,3 +92,6 @@ func suggestCPU(text string) string {
 	}
 	return diagnostic.DidYouMean(text, []string{nativeCPU})
 }
+
+// torchForCUDA matches a torch that names its CUDA, as torch.__version__ does: 2.5.1+cu121.
+var torchForCUDA = regexp.MustCompile(`^([0-9.]+)\+cu([0-9]{2})([0-9])$`)

@@ -66,6 +66,16 @@ func TestRequestBecomesSpec(t *testing.T) {
 		s.CPU != wheel.CPUv3 || s.Glibc != "2.28" || s.Driver != "580.1" || s.ABI != wheel.StableABI {
 		t.Errorf("%+v, %v", s, err)
 	}
+	for _, r := range []Request{{Torch: "2.5.1+cu121"}, {Torch: "2.5.1+cu121", CUDA: "12.1"}} {
+		if s, err := r.spec(tables); err != nil || s.Torch != "2.5.1" || s.CUDA != "12.1" {
+			t.Errorf("%+v becomes torch %q for CUDA %q, %v; want 2.5.1 for 12.1", r, s.Torch, s.CUDA, err)
+		}
+	}
+	for python, want := range map[string]string{"312": "3.12", "3.14t": "3.14"} {
+		if _, err := (Request{Python: python}).spec(tables); err == nil || hint.Of(err) != "did you mean --python "+want+"?" {
+			t.Errorf("--python %s: %v, hint %q; want %s", python, err, hint.Of(err), want)
+		}
+	}
 	for abi, want := range map[string]wheel.ABI{"": "", "torch": "", "auto": wheel.AutoABI} {
 		if s, err := (Request{ABI: abi}).spec(tables); err != nil || s.ABI != want || s.CPU != "" || s.Ops != nil {
 			t.Errorf("%q: %+v, %v", abi, s, err)

@@ -1,0 +1,68 @@
+package compat
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/diagnostic"
+)
+
+// opMeant returns the op that a name means beyond doubt: its build variable, or a name that people use for it.
+func (t *Tables) opMeant(name string) (Op, bool) {
+	word := opWord(name)
+	i := slices.IndexFunc(t.Ops, func(o Op) bool {
+		return word == o.Name || word == opWord(o.Variable) || slices.Contains(o.Also, word)
+	})
+	if i < 0 {
+		return Op{}, false
+	}
+	return t.Ops[i], true
+}
+
+// opWord reduces the forms of an op's name: DS_BUILD_AIO, async-io, async_io_op.
+func opWord(name string) string {
+	word := strings.ReplaceAll(strings.ToLower(strings.TrimSpace(name)), "-", "_")
+	return strings.TrimSuffix(strings.TrimPrefix(word, "ds_build_"), "_op")
+}
+
+// CheckOp returns a *ConflictError if dsbuild builds no op of this name.
+func (t *Tables) CheckOp(name string) error {
+	if name == AllOps || slices.ContainsFunc(t.Ops, func(o Op) bool { return o.Name == name }) {
+		return nil
+	}
+	e := &ConflictError{Conflicts: []Conflict{t.unknownOp(name)}}
+	if op, ok := t.opMeant(name); ok {
+		e.Fix = "--ops " + op.Name + " instead of " + name
+	}
+	return e
+}
+
+// unknownOp says that there is no op of this name. Letters alone prove no meaning, so similar names are a question.
+func (t *Tables) unknownOp(name string) Conflict {
+	c := Conflict{What: fmt.Sprintf("dsbuild cannot build an op %q ('dsbuild ops' lists the ops)", name)}
+	if op, ok := t.opMeant(name); ok {
+		c.What = fmt.Sprintf("dsbuild cannot build an op %q: it is called %s", name, op.Name)
+		return c
+	}
+	if i := slices.IndexFunc(t.MissingOps, func(m MissingOp) bool { return m.Name == opWord(name) }); i >= 0 {
+		c.What = fmt.Sprintf("dsbuild cannot build an op %q: %s", name, t.MissingOps[i].Why)
+		c.Advice = []string{"leave it out"}
+		return c
+	}
+	var known, parts []string
+	for _, o := range t.Ops {
+		known = append(known, o.Name)
+		if word := opWord(name); len(word) > 3 && strings.Contains(o.Name, word) {
+			parts = append(parts, o.Name)
+		}
+	}
+	if len(parts) > 0 {
+		c.Advice = []string{"did you mean " + strings.Join(parts, " or ") + "?"}
+	} else if near := diagnostic.DidYouMean(name, known); near != "" {
+		c.Advice = []string{near}
+	} else {
+		c.Advice = []string{"'dsbuild ops' lists the ops"}
+	}
+	return c
+}
