@@ -105,7 +105,7 @@ func TestPlanRefusesAWheelForOtherTorches(t *testing.T) {
 		},
 		"no CUDA": {
 			gpu, func(f *node.Facts) { f.Torch, f.TorchCUDA = "2.15.0+cpu", "" },
-			"built for CUDA 13, but this node's torch has none", "leave out the ops that need one: --ops cpu_adam",
+			"built for CUDA 13, but this node's torch has none", "dsbuild wheel --abi stable --ops cpu_adam",
 		},
 		"no CUDA, without device code": {plain, func(f *node.Facts) { f.Torch, f.TorchCUDA = "2.15.0+cpu", "" }, "", ""},
 		"Python 3.9": {

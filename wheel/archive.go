@@ -318,7 +318,7 @@ func (a *Archive) checkNames() error {
 			return fmt.Errorf("%s: pip uses %s as the data directory, but it is %s-%s%s", m.Name, top, name, version, dataSuffix)
 		}
 	}
-	if a.file.Name != "" && !(sameName(name, a.file.Name) && sameVersion(version, a.file.Version)) {
+	if a.file.Name != "" && !(sameName(name, a.file.Name) && (sameVersion(version, a.file.Version) || addsLocal(a.file.Version, version))) {
 		return &FileError{
 			Path: a.path, Err: fmt.Errorf("it contains %s, but its name is of another distribution", a.distInfo),
 			hint: nameHint,

@@ -37,14 +37,14 @@ func pythonOf(tags []string) string {
 
 var cpythonTag = regexp.MustCompile(`^cp(\d)(\d+)-(\w+)-`)
 
-// boundVersions returns the torch and the CUDA that a wheel is bound to, according to its
-// version, its requirements and the libraries it needs.
-func (c Contents) boundVersions() (torch, cuda string) {
-	if m := localTorch.FindStringSubmatch(c.Version); m != nil {
-		torch = m[1]
-	}
-	if m := localCUDA.FindStringSubmatch(c.Version); m != nil {
+// boundVersions returns the torch and the CUDA that a wheel is bound to, according to a
+// version with its local part, the requirements and the libraries it needs.
+func (c Contents) boundVersions(version string) (torch, cuda string) {
+	if m := localCUDA.FindStringSubmatch(version); m != nil {
 		cuda = strings.TrimSuffix(m[1]+"."+m[2], ".")
+	}
+	if m := localTorch.FindStringSubmatch(version); m != nil {
+		torch = torchMinor(m[1], cuda)
 	}
 	for _, r := range c.Requires {
 		if m := pinnedTorch.FindStringSubmatch(r); m != nil && torch == "" {
@@ -55,6 +55,26 @@ func (c Contents) boundVersions() (torch, cuda string) {
 		cuda = c.runtime()
 	}
 	return torch, cuda
+}
+
+// torchMinor reads the torch of a local version: "2.7" of 2.7, 2.7.0, 27 and 270. Without dots 210 is 2.1.0, or 2.10 where the CUDA is one
+// that came after 2.1, and nothing if no CUDA tells.
+func torchMinor(text, cuda string) string {
+	if strings.Contains(text, ".") {
+		return Minor(text)
+	}
+	major, rest := text[:1], text[1:]
+	switch {
+	case len(rest) < 2 || rest[0] != '1':
+		return major + "." + rest[:1]
+	case len(rest) > 2: // 2100
+		return major + "." + rest[:2]
+	case !strings.Contains(cuda, "."):
+		return ""
+	case CompareVersions(cuda, "12.1") > 0:
+		return major + "." + rest
+	}
+	return major + "." + rest[:1]
 }
 
 // runtime returns the CUDA whose runtime the extensions load; "" if they load different ones, as
@@ -75,7 +95,7 @@ func (c Contents) runtime() string {
 }
 
 var (
-	localTorch  = regexp.MustCompile(`\+(?:.*[^a-z])?(?:pt|torch)(\d\.\d+)`)
+	localTorch  = regexp.MustCompile(`\+(?:.*[^a-z])?(?:pt|torch)(\d\.\d+(?:\.\d+)?|\d{2,4})`)
 	localCUDA   = regexp.MustCompile(`\+(?:.*[^a-z])?cu(1\d)(\d?)(?:\D|$)`)
 	pinnedTorch = regexp.MustCompile(`^torch *==(\d+\.\d+)`)
 	cudart      = regexp.MustCompile(`^libcudart\.so\.(\d+(?:\.\d+)?)`)

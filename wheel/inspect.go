@@ -48,7 +48,11 @@ func (a *Archive) Inspect(ctx context.Context) (Contents, error) {
 	}
 	c.Ops = c.opNames()
 	c.Python = pythonOf(c.Tags)
-	c.Torch, c.CUDA = c.boundVersions()
+	version := c.Version
+	if name, ok := a.FileName(); ok && addsLocal(name.Version, version) {
+		version = name.Version
+	}
+	c.Torch, c.CUDA = c.boundVersions(version)
 	if sameName(c.Name, "torch") {
 		c.Torch = Minor(c.Version)
 	} else {

@@ -135,7 +135,7 @@ func TestInspectForeign(t *testing.T) {
 		torch, cuda, python    string
 	}{
 		"flash-attn":   {"2.5.8+cu122torch2.3cxx11abiFALSE", "cp310-cp310-linux_x86_64", "torch", "2.3", "12.2", "3.10"},
-		"pyg":          {"0.6.1+pt20cu118", "cp39-cp39-linux_x86_64", "numpy", "", "11.8", "3.9"},
+		"pyg":          {"0.6.1+pt20cu118", "cp39-cp39-linux_x86_64", "numpy", "2.0", "11.8", "3.9"},
 		"pinned":       {"0.15.2", "cp38-cp38-manylinux1_x86_64", "torch==2.0.1", "2.0", "", "3.8"},
 		"stable ABI":   {"1.0", "cp38-abi3-manylinux_2_28_x86_64", "torch>=2.0", "", "", "3.8+"},
 		"pure":         {"1.0", "py3-none-any", "torch>=2.0", "", "", ""},

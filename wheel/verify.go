@@ -93,7 +93,7 @@ func Verify(ctx context.Context, path string) (Verification, error) {
 	v.Checks = append(v.checkBeside(),
 		Check{Name: "RECORD", Against: "every file's hash and size", Damage: record},
 		Check{Name: "metadata", Against: v.metadataAgainst(), Damage: metadata},
-		Check{Name: "tags", Against: "symbol versions of the extensions", Damage: tags},
+		Check{Name: "tags", Against: v.Contents.tagsAgainst(), Damage: tags},
 	)
 	v.Checks = append(v.Checks, v.againstManifest()...)
 	v.Checks = append(v.Checks, a.verifySBOM(ctx, v))
@@ -284,6 +284,18 @@ func (a *Archive) verifyTags(v Verification) ([]string, error) {
 		name = name.asBuilt(inside)
 	}
 	return append(CompareTags(name, inside), v.Contents.checkPromise()...), nil
+}
+
+// tagsAgainst names what the tags were compared with: always WHEEL, and the extensions where a tag promises a glibc for them.
+func (c Contents) tagsAgainst() string {
+	promises := slices.ContainsFunc(c.Tags, func(t string) bool {
+		glibc, machine := SplitPlatform(t[strings.LastIndex(t, "-")+1:])
+		return glibc != "" && machine == "x86_64"
+	})
+	if promises && len(c.Extensions) > 0 {
+		return "WHEEL and the symbol versions of the extensions"
+	}
+	return "WHEEL alone"
 }
 
 // checkPromise compares the glibc that tags for x86-64 promise to run on with
