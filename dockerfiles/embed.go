@@ -45,6 +45,7 @@ func Toolchain() (text string, context map[string]string, err error) {
 		context[e.Name()] = string(content)
 	}
 	delete(context, LockName) // a plan has its part of it
+	delete(context, uvFiles)  // the images install uv by uv.txt
 	for _, stage := range []string{"runtime.Dockerfile", "toolchain.Dockerfile"} {
 		text += context[stage] + "\n"
 		delete(context, stage)

@@ -1,6 +1,7 @@
 package dockerfiles
 
 import (
+	"slices"
 	"strings"
 	"testing"
 )
@@ -52,5 +53,17 @@ func TestToolPackagesAreAllPinned(t *testing.T) {
 		if err != nil || len(lines) != len(readPinned(name)) {
 			t.Errorf("%s: %v, %q has a line without a hash", name, err, lines)
 		}
+	}
+}
+
+// The uv of the images is one of the files that are run on nodes.
+func TestUVOfTheImagesIsListed(t *testing.T) {
+	for _, p := range readPinned("uv.txt") {
+		if !slices.Contains(UVSums(), p.SHA256) {
+			t.Errorf("uv-files.txt lacks %s of uv.txt", p.SHA256)
+		}
+	}
+	if n := len(UVSums()); n < 6 {
+		t.Errorf("uv-files.txt lists %d files, want one for each system", n)
 	}
 }

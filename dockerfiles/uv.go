@@ -1,9 +1,29 @@
 package dockerfiles
 
-// UVVersion is the uv that makes the environments of the images, as uv.txt pins it.
+import "strings"
+
+// UVVersion is the uv that makes environments: those of the images, by uv.txt, and those of nodes.
 func UVVersion() string {
 	for _, p := range readPinned("uv.txt") {
 		return p.Version
 	}
 	return "" // it is embedded
+}
+
+// uvFiles lists the wheels of uv with their sha256, as sha256sum does.
+const uvFiles = "uv-files.txt"
+
+// UVSums are the sha256 of the wheels of that uv, for all systems.
+func UVSums() []string {
+	text, err := files.ReadFile(uvFiles)
+	if err != nil {
+		panic(err) // it is part of the program
+	}
+	var sums []string
+	for line := range strings.Lines(string(text)) {
+		if sum, _, found := strings.Cut(line, "  "); found && !strings.HasPrefix(line, "#") {
+			sums = append(sums, sum)
+		}
+	}
+	return sums
 }

@@ -161,15 +161,22 @@ func (c *Collector) fetch(ctx context.Context, f File) (path string, size int64,
 	return path, info.Size(), nil
 }
 
-// Find returns the wheel of one version of a package for a kind of node.
-func (c *Collector) Find(ctx context.Context, name, version, python string, k Kind) (File, error) {
+// Find returns the wheel of one version of a package for a kind of node. It takes only files whose
+// sha256 is accepted; nil accepts all.
+func (c *Collector) Find(ctx context.Context, name, version, python string, k Kind, accepts func(sum string) bool) (File, error) {
 	found, err := c.inIndexes(ctx, c.Indexes, name, func(o pyindex.File) bool { return o.Wheel != nil && o.Version == version && o.SHA256 != "" })
 	if err != nil {
 		return File{}, fmt.Errorf("%s %s: %w", name, version, err)
 	}
 	var all []File
 	for _, o := range found {
+		if accepts != nil && !accepts(o.SHA256) {
+			continue
+		}
 		all = append(all, File{Name: name, Version: version, File: o.Name, SHA256: strings.ToLower(o.SHA256), Size: o.Size})
+	}
+	if len(found) > 0 && len(all) == 0 {
+		return File{}, errNotAccepted(name, version)
 	}
 	f, err := choose(all, python, k)
 	if err != nil {
@@ -179,6 +186,12 @@ func (c *Collector) Find(ctx context.Context, name, version, python string, k Ki
 		_, f.Size, err = c.fetch(ctx, f)
 	}
 	return f, err
+}
+
+// errNotAccepted is the error of an index whose files are not those that the package's makers published.
+func errNotAccepted(name, version string) error {
+	return hint.With(damagedf("%s %s: the index has only files with another sha256 than those that this dsbuild accepts", name, version),
+		"put the files that its makers published into the index, or name another one with --index-url")
 }
 
 // inIndexes returns the files of a project that fit, from the first index that has one.

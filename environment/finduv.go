@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
@@ -17,12 +18,18 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// FindUV returns a uv that is not older than version: the one on PATH, or one from its wheel in the
+// UV is the uv that dsbuild takes from an index and runs, on this machine and on nodes.
+type UV struct {
+	Version string
+	Sums    []string // the sha256 of its wheels: no other file is run, whatever an index says
+}
+
+// FindUV returns a uv that is not older than this one: the one on PATH, or one from its wheel in the
 // index, which is kept in dir.
-func FindUV(ctx context.Context, version, dir string, c *Collector) (string, error) {
+func FindUV(ctx context.Context, uv UV, dir string, c *Collector) (string, error) {
 	if p, err := exec.LookPath("uv"); err == nil {
 		out, err := exec.CommandContext(ctx, p, "--version").Output()
-		if words := strings.Fields(string(out)); err == nil && len(words) > 1 && words[0] == "uv" && wheel.CompareVersions(words[1], version) >= 0 {
+		if words := strings.Fields(string(out)); err == nil && len(words) > 1 && words[0] == "uv" && wheel.CompareVersions(words[1], uv.Version) >= 0 {
 			return p, nil
 		}
 	}
@@ -30,28 +37,31 @@ func FindUV(ctx context.Context, version, dir string, c *Collector) (string, err
 	if runtime.GOOS == "windows" {
 		program = "uv.exe"
 	}
-	place := filepath.Join(dir, "uv-"+version, program)
+	place := filepath.Join(dir, "uv-"+uv.Version, program)
 	if _, err := os.Stat(place); err == nil {
 		return place, nil
 	}
-	if err := fetchUV(ctx, version, place, c); err != nil {
-		return "", hint.With(fmt.Errorf("no uv %s or newer on PATH, and none from the index: %w", version, err), "install uv, or name the index with --index-url")
+	if err := fetchUV(ctx, uv, place, c); err != nil {
+		return "", hint.With(fmt.Errorf("no uv %s or newer on PATH, and none from the index: %w", uv.Version, err), "install uv, or name the index with --index-url")
 	}
 	return place, nil
 }
 
 // fetchUV puts the program of uv's wheel at place.
-func fetchUV(ctx context.Context, version, place string, c *Collector) error {
+func fetchUV(ctx context.Context, uv UV, place string, c *Collector) error {
 	found, err := c.inIndexes(ctx, c.Indexes, "uv", func(f pyindex.File) bool {
-		return f.Wheel != nil && f.Version == version && f.SHA256 != "" && strings.HasSuffix(f.Name, ".whl") && runsHere(f.Name)
+		return f.Wheel != nil && f.Version == uv.Version && strings.HasSuffix(f.Name, ".whl") && runsHere(f.Name)
 	})
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case len(found) == 0:
+	}
+	if len(found) == 0 {
 		return errors.New("it has no wheel for this machine")
 	}
-	path, _, err := c.fetch(ctx, File{Name: "uv", Version: version, File: found[0].Name, SHA256: strings.ToLower(found[0].SHA256)})
+	if found = slices.DeleteFunc(found, func(f pyindex.File) bool { return !uv.accepts(f.SHA256) }); len(found) == 0 {
+		return errNotAccepted("uv", uv.Version)
+	}
+	path, _, err := c.fetch(ctx, File{Name: "uv", Version: uv.Version, File: found[0].Name, SHA256: strings.ToLower(found[0].SHA256)})
 	if err != nil {
 		return err
 	}
@@ -76,6 +86,9 @@ func fetchUV(ctx context.Context, version, place string, c *Collector) error {
 	}
 	return errors.New(found[0].Name + " holds no program")
 }
+
+// accepts reports whether a file with this sha256 may be run.
+func (u UV) accepts(sum string) bool { return slices.Contains(u.Sums, strings.ToLower(sum)) }
 
 // runsHere reports whether a wheel of uv is for this machine.
 func runsHere(name string) bool {

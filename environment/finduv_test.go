@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/dockerfiles"
 	"github.com/dsbuild/dsbuild/environment"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheelindex"
@@ -36,7 +37,7 @@ func TestFindUV(t *testing.T) {
 		x.Gets.Store(0)
 		c := collector(t, x)
 		for range 2 {
-			got, err := environment.FindUV(t.Context(), "0.9.10", dir, c)
+			got, err := environment.FindUV(t.Context(), environment.UV{Version: "0.9.10", Sums: x.Installer(t).Sums}, dir, c)
 			if err != nil || (got == filepath.Join(bin, "uv")) != own {
 				t.Errorf("%s: %s, %v", said, got, err)
 				continue
@@ -62,6 +63,7 @@ func TestNoUV(t *testing.T) {
 	x.Add(t, wheelindex.Wheel{Name: "uv", Version: "2.0", Tag: tag})
 	path := x.Add(t, wheelindex.Wheel{Name: "uv", Version: "3.0", Tag: tag, Files: map[string]string{"uv-3.0.data/scripts/uv": strings.Repeat("program ", 1000)}})
 	t.Setenv("PATH", "/nonexistent")
+	sums := x.Installer(t).Sums
 	for version, want := range map[string]string{
 		"0.1": "it has no wheel for this machine",
 		"1.0": "it has no wheel for this machine",
@@ -82,13 +84,35 @@ func TestNoUV(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		_, err := environment.FindUV(t.Context(), version, dir, c)
+		_, err := environment.FindUV(t.Context(), environment.UV{Version: version, Sums: sums}, dir, c)
 		if err == nil || !strings.HasPrefix(err.Error(), "no uv "+version+" or newer on PATH, and none from the index: ") || !strings.Contains(err.Error(), want) || hint.Of(err) == "" {
 			t.Errorf("%s: %v, hint %q", version, err, hint.Of(err))
 		}
 		if left, _ := filepath.Glob(filepath.Join(dir, "*", "*")); len(left) > 0 {
 			t.Errorf("%s: left %q", version, left)
 		}
+	}
+}
+
+// A uv that its makers did not publish is not run, on this machine or on a node, whatever the index says of it.
+func TestOtherUV(t *testing.T) {
+	x, dir := wheelindex.New(t), t.TempDir()
+	published := environment.UV{Version: dockerfiles.UVVersion(), Sums: dockerfiles.UVSums()}
+	x.Add(t, wheelindex.Wheel{Name: "alpha", Version: "1.0"})
+	r := resolver(t, x)
+	r.Installer = published
+	_, err := r.Resolve(t.Context(), spec(t, dir, "name: train\npython: 3.11\nrequirements: [alpha]\n"), []environment.Kind{old}, nil, dir)
+	if err == nil || !strings.Contains(err.Error(), "another sha256 than those that this dsbuild accepts") || hint.ExitCode(err) != 4 {
+		t.Errorf("%v (exit code %d), want a refusal with exit code 4", err, hint.ExitCode(err))
+	}
+	t.Setenv("PATH", "/nonexistent")
+	dir = t.TempDir()
+	_, err = environment.FindUV(t.Context(), published, dir, collector(t, x))
+	if err == nil || !strings.Contains(err.Error(), "another sha256 than those that this dsbuild accepts") || hint.ExitCode(err) != 4 {
+		t.Errorf("%v (exit code %d), want a refusal with exit code 4", err, hint.ExitCode(err))
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "*")); len(left) > 0 {
+		t.Errorf("left %q, want nothing", left)
 	}
 }
 

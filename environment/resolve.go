@@ -23,7 +23,7 @@ import (
 // Resolver turns a Spec into a Lock.
 type Resolver struct {
 	UV         string   // the program uv
-	UVVersion  string   // of the installer that goes to the nodes
+	Installer  UV       // goes to the nodes
 	Environ    []string // variables of uv: indexes, proxies, certificates
 	TorchIndex string   // below it lie torch's own indexes: cu126, cu132
 	Collect    *Collector
@@ -41,7 +41,7 @@ func (r Resolver) Resolve(ctx context.Context, s *Spec, kinds []Kind, old *Lock,
 		Format: lockFormat, Name: s.Name, Python: s.Python, Interpreter: s.Interpreter, Folder: s.Folder,
 		Dir: dir,
 	}
-	if l.Request, err = s.request(kinds, locals, r.UVVersion); err != nil {
+	if l.Request, err = s.request(kinds, locals, r.Installer.Version); err != nil {
 		return nil, err
 	}
 	if old != nil && old.Request == l.Request {
@@ -176,7 +176,7 @@ func (r Resolver) set(ctx context.Context, s *Spec, k Kind, locals []local, old 
 			}
 		}
 	}
-	out.Installer, err = r.Collect.Find(ctx, "uv", r.UVVersion, s.Python, k)
+	out.Installer, err = r.Collect.Find(ctx, "uv", r.Installer.Version, s.Python, k, r.Installer.accepts)
 	return out, err
 }
 

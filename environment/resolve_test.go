@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/dockerfiles"
 	"github.com/dsbuild/dsbuild/environment"
 	"github.com/dsbuild/dsbuild/internal/pyindex"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheelindex"
@@ -21,7 +20,7 @@ import (
 func resolver(t *testing.T, x *wheelindex.Index) environment.Resolver {
 	t.Helper()
 	return environment.Resolver{
-		UV: x.UV, UVVersion: dockerfiles.UVVersion(), TorchIndex: x.URL + "/torch",
+		UV: x.UV, Installer: x.Installer(t), TorchIndex: x.URL + "/torch",
 		Environ: []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "UV_CACHE_DIR=" + t.TempDir(), "UV_DEFAULT_INDEX=" + x.URL, "UV_NO_CONFIG=1", "UV_PYTHON_DOWNLOADS=never"},
 		Collect: collector(t, x),
 	}

@@ -28,6 +28,7 @@ type envSite struct {
 func newEnvSite(t *testing.T, nodes int, opt sshtest.Options) *envSite {
 	t.Helper()
 	s := &envSite{Index: wheelindex.New(t), dir: t.TempDir()}
+	s.PublishUV(t)
 	text, keys := "known_hosts: known_hosts\nnodes:\n", ""
 	for i := range nodes {
 		opt.Name = fmt.Sprint("gpu", i+1)

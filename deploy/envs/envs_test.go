@@ -20,7 +20,6 @@ import (
 	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/deploy/envs"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
-	"github.com/dsbuild/dsbuild/dockerfiles"
 	"github.com/dsbuild/dsbuild/environment"
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/report"
@@ -92,7 +91,7 @@ func (s *site) lock(t *testing.T, text string) (*environment.Lock, *envs.Files) 
 	}
 	c := &environment.Collector{Cache: t.TempDir(), Indexes: []string{s.URL}, Client: pyindex.New(http.DefaultTransport)}
 	r := environment.Resolver{
-		UV: s.UV, UVVersion: dockerfiles.UVVersion(), Collect: c,
+		UV: s.UV, Installer: s.Index.Installer(t), Collect: c,
 		Environ: []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "UV_CACHE_DIR=" + t.TempDir(), "UV_DEFAULT_INDEX=" + s.URL, "UV_NO_CONFIG=1", "UV_PYTHON_DOWNLOADS=never"},
 	}
 	kinds := spec.Kinds

@@ -126,7 +126,7 @@ func Resolve(ctx context.Context, r environment.Resolver, q Request, known docke
 	}
 	for _, op := range slices.Compact(slices.Sorted(slices.Values(q.Ops))) {
 		name, version, _ := strings.Cut(op, "==")
-		f, err := r.Collect.Find(ctx, name, version, q.Python, platform())
+		f, err := r.Collect.Find(ctx, name, version, q.Python, platform(), nil)
 		if err != nil {
 			return out, err
 		}
@@ -156,13 +156,17 @@ func (q Request) resolve(ctx context.Context, r environment.Resolver, requiremen
 	return out, nil
 }
 
+func installer() environment.UV {
+	return environment.UV{Version: dockerfiles.UVVersion(), Sums: dockerfiles.UVSums()}
+}
+
 // NewResolver returns a resolver that reaches the indexes of a site, and files by c, in whose cache it
 // keeps uv. Certificates of the site go into tmp. environ is the user's environment.
 func NewResolver(ctx context.Context, site pipeline.Site, c *environment.Collector, tmp string, environ []string) (environment.Resolver, error) {
-	uv, err := environment.FindUV(ctx, dockerfiles.UVVersion(), c.Cache, c)
+	uv, err := environment.FindUV(ctx, installer(), c.Cache, c)
 	if err != nil {
 		return environment.Resolver{}, err
 	}
 	environ, err = site.Programs(environ, tmp)
-	return environment.Resolver{UV: uv, UVVersion: dockerfiles.UVVersion(), Environ: environ, TorchIndex: site.TorchIndex(), Collect: c}, err
+	return environment.Resolver{UV: uv, Installer: installer(), Environ: environ, TorchIndex: site.TorchIndex(), Collect: c}, err
 }

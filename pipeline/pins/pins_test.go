@@ -111,7 +111,7 @@ func TestUnknownTorchIsResolved(t *testing.T) {
 	x.Add(t, wheelindex.Wheel{Name: "deepspeed-kernels", Version: "2", Requires: []string{"nowhere"}})
 	x.Add(t, wheelindex.Wheel{Name: "torch", Version: "2.99.0", Tag: "cp311-cp311-manylinux_2_28_x86_64", Requires: []string{"filelock", "sympy>=1.1", "setuptools>=80"}})
 	r := environment.Resolver{
-		UV: x.UV, UVVersion: dockerfiles.UVVersion(), TorchIndex: x.URL,
+		UV: x.UV, Installer: x.Installer(t), TorchIndex: x.URL,
 		Environ: []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "UV_CACHE_DIR=" + t.TempDir(), "UV_DEFAULT_INDEX=" + x.URL, "UV_NO_CONFIG=1", "UV_PYTHON_DOWNLOADS=never"},
 		Collect: &environment.Collector{Cache: t.TempDir(), Indexes: []string{x.URL}, Client: pyindex.New(http.DefaultTransport)},
 	}

@@ -64,6 +64,35 @@ func GetUV(ctx context.Context, py string, log func(line string)) (UV, error) {
 	return uv, installUV(ctx, py, tools)
 }
 
+// UVWheel returns the published wheel of the uv that dsbuild gives to nodes. It is downloaded once.
+func UVWheel(ctx context.Context, log func(line string)) (string, error) {
+	cache, err := CacheDir()
+	if err != nil {
+		return "", err
+	}
+	py, err := Find(ctx, "3.11")
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(cache, "uv-"+dockerfiles.UVVersion())
+	find := func() (string, error) {
+		found, err := filepath.Glob(filepath.Join(dir, "uv-*manylinux*_x86_64.whl"))
+		if err != nil || len(found) == 0 {
+			return "", err
+		}
+		return found[0], nil
+	}
+	if path, err := find(); path != "" || err != nil {
+		return path, err
+	}
+	log("downloading uv …")
+	if err := Run(ctx, nil, py, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--platform", "manylinux2014_x86_64",
+		"--dest", dir, "uv=="+dockerfiles.UVVersion()); err != nil {
+		return "", err
+	}
+	return find()
+}
+
 // installUV installs the version of uv that the host builder uses.
 func installUV(ctx context.Context, py, tools string) error {
 	uv := "uv==" + dockerfiles.UVVersion()

@@ -19,6 +19,7 @@ import (
 	"deps.dev/util/pypi"
 
 	"github.com/dsbuild/dsbuild/dockerfiles"
+	"github.com/dsbuild/dsbuild/environment"
 	"github.com/dsbuild/dsbuild/internal/testkit/python"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -51,6 +52,45 @@ func New(t testing.TB) *Index {
 		"uv-" + dockerfiles.UVVersion() + ".data/scripts/uv": "#!/bin/sh\nexec " + x.UV + " \"$@\"\n",
 	}})
 	return x
+}
+
+// Installer is the uv of this index, for resolvers of tests: a dsbuild itself accepts only the published files.
+func (x *Index) Installer(t testing.TB) environment.UV {
+	t.Helper()
+	uv := environment.UV{Version: dockerfiles.UVVersion()}
+	wheels, err := filepath.Glob(filepath.Join(x.Dir, "uv-*.whl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range wheels {
+		sum, _, err := wheel.HashFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		uv.Sums = append(uv.Sums, sum)
+	}
+	return uv
+}
+
+// PublishUV replaces the index's uv by the published one, which dsbuild accepts.
+func (x *Index) PublishUV(t testing.TB) {
+	t.Helper()
+	old, err := filepath.Glob(filepath.Join(x.Dir, "uv-*.whl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	published, err := python.UVWheel(t.Context(), func(line string) { t.Log(line) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range old {
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(published, filepath.Join(x.Dir, filepath.Base(published))); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // Wheel describes a small wheel.
