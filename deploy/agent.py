@@ -13,7 +13,6 @@
 #   bytecode.xz      the byte code that came with the wheel
 #   signed/          the signatures of the installed wheel and of the one before it
 #   journal.jsonl    a line for each change
-#   policy.json      if the owner of the environment has put one there
 #
 # session.go lists the sources that precede this file.
 import zipfile
@@ -269,6 +268,19 @@ def commands_of(entry_points):
     return found
 
 
+def first_lines():
+    """The first lines of a script that start this environment's Python: that of mend_first_lines, then
+    those of pip."""
+    from shlex import quote
+
+    folder, lines = os.path.dirname(sys.executable), []
+    for name in dict.fromkeys((os.path.basename(sys.executable), "python", "python3", "python%d.%d" % sys.version_info[:2])):
+        path, by_shell = os.path.join(folder, name), b"#!/bin/sh\n'''exec' %s \"$0\" \"$@\"\n' '''\n"
+        python = os.fsencode(path)
+        lines += [by_shell % os.fsencode(quote(path)), b"#!" + python + b"\n", by_shell % python, by_shell % (b'"' + python + b'"')]
+    return lines
+
+
 def mend_first_lines(info):
     """Corrects the first line that pip gives to scripts. If the path of the interpreter has a
     space, or is longer than a kernel reads, the kernel cannot run that line, and a shell reads
@@ -276,11 +288,8 @@ def mend_first_lines(info):
     python, place, record = os.fsencode(sys.executable), os.path.dirname(info), os.path.join(info, "RECORD")
     if len(python) < MOST_FIRST_LINE and not python.split()[1:]:
         return
-    from shlex import quote
-
-    by_shell = b"#!/bin/sh\n'''exec' %s \"$0\" \"$@\"\n' '''\n"
-    right = by_shell % os.fsencode(quote(sys.executable))
-    wrong = [line for line in (b"#!" + python + b"\n", by_shell % python, by_shell % (b'"' + python + b'"')) if line != right]
+    right, *wrong = first_lines()[:4]
+    wrong = [line for line in wrong if line != right]
     lines = content(record, 1 << 26).splitlines(True)
     for path in [row[0] for row in record_rows(info) if row[0].startswith("../")]:
         data = content(os.path.join(place, path), 1 << 26)
@@ -343,7 +352,6 @@ class Environment(Workplace):
         self.along = []  # the wheels that were installed with DeepSpeed
         self.byte_code = ""  # the path of the uploaded byte code, once it is installed
         self.keep = False  # keep the uploads, so that the next run continues them
-        self.judged = None  # how the policies judged the wheel
 
     def begin(self, orders):
         """Takes the lock, finishes or undoes the change of an interrupted run, and prepares
@@ -416,7 +424,7 @@ class Environment(Workplace):
         The first wheel is DeepSpeed's."""
         for wheel in order["wheels"]:
             check_wheel(wheel, self.digests)
-        accepted = self.judge(order)
+        store_signed(order["accepted"], order["wheels"][0]["sha256"])
         first, along = order["wheels"][0]["file"], order["wheels"][1:]
         incoming = new_files(first)
         for wheel in along:
@@ -425,36 +433,25 @@ class Environment(Workplace):
             incoming.update(files)
         self.start_change(Replacement(["deepspeed"] + [w["name"] for w in along]).roots(incoming), "kept-" + REQUEST["run"])
         code = byte_code(order["bytecode"]) if order.get("bytecode") else {}
-        run_pip(order, ["install", "--no-deps", "--no-index", "--no-user", "--force-reinstall", "--no-warn-script-location"] + ["--no-compile"] * bool(code) +
+        run_pip(order, ["install", "--no-deps", "--no-index", "--no-user", "--force-reinstall", "--no-warn-script-location", "--no-compile"] +
                 [w["file"] for w in order["wheels"]], self.dir, orders, self.lock)
-        if accepted:
-            accepted.must_be_unchanged()
         info = dist_info(sites())
         if info is None:
             raise Failed("pip ended well, but %s has no DeepSpeed" % " or ".join(sites()), "installs-elsewhere")
-        add_byte_code(os.path.dirname(info), code)
         names = {"deepspeed"} | {w["name"] for w in along}
-        for name, found in named_infos():
-            if name in names:
-                mend_first_lines(found)
+        infos = [found for name, found in named_infos() if name in names]
+        for found in infos:
+            mend_first_lines(found)
+        refuse_others(order["accepted"]["record"], installed_places(info), first_lines())
+        if code:
+            add_byte_code(os.path.dirname(info), code)
+        else:
+            for found in infos:
+                compile_modules(found, orders)
         self.along = [{"name": w["name"], "sha256": w["sha256"], "record": record_of(w["name"])} for w in along]
         self.byte_code = order["bytecode"]["file"] if order.get("bytecode") else ""
         self.sync()
-        return {"version": metadata_version(info), "record": record_sha256(info), "judged": self.judged}
-
-    def judge(self, order):
-        """Judges DeepSpeed's wheel by the policies, before any file changes. Keeps its
-        signatures, because a rollback may have to judge the wheel again."""
-        rules, signed, wheel, accepted = policies_for(order), order["signed"], order["wheels"][0], None
-        if rules:
-            if order["wheels"][1:] and not all(policy["companions"] for policy in rules):
-                refuse("other wheels would be installed with it, and nobody has signed these")
-            accepted = SignedWheel(wheel["file"])
-            self.judged = judge_wheel(rules, signed, os.path.basename(wheel["file"]), accepted.sha256, self.dir, order.get("verifier"))
-        if signed["signatures"]:
-            load_signing()
-            store_signed(signed, wheel["file"], wheel["sha256"])
-        return accepted
+        return {"version": metadata_version(info), "record": record_sha256(info)}
 
     def fetch(self, order, orders):
         """Downloads the missing requirements from this node's own index, and changes nothing.
@@ -525,18 +522,33 @@ class Environment(Workplace):
             if name.startswith("kept-"):
                 sweep(os.path.join(HOME, name))
 
-    def roll_back(self, order):
-        """Exchanges the installed version for the one before the last deploy."""
+    @staticmethod
+    def kept():
+        """The change before, and the paths that a rollback puts back: (now, then)."""
         last = read_change(os.path.join(PREVIOUS, "change.json"))
         if not last:
             raise Failed("there is nothing to go back to", "one-step-back")
+        return last, [(os.path.join(PREVIOUS, str(i)), root["path"]) for i, root in enumerate(last["roots"]) if root["was"]]
+
+    def tell_kept(self, _):
+        """The version that a rollback would put back, for the driver's judgement."""
+        last, back = self.kept()
+        files = {}
+        for aside, path in back:
+            folder = os.path.isdir(aside) and not os.path.islink(aside)
+            files.update({path + file[len(aside):]: file for file, _ in walk(aside)} if folder else {path: aside})
+        infos = [os.path.dirname(path) for path in files if path.endswith(".dist-info/RECORD") and normal(os.path.basename(path[:-7]).split("-")[0]) == "deepspeed"]
+        places = installed_places((infos + [os.path.join(sites()[0], "-")])[0])
+        return kept_answer(noted_sha256(last.get("noted")), places, first_lines(), files)
+
+    def roll_back(self, order):
+        """Exchanges the installed version for the one before the last deploy."""
+        last, back = self.kept()
+        if order["accepted"] and self.tell_kept(order)["digest"] != order["accepted"]:
+            raise Failed("the version before was changed while it was judged", "deploy-wanted")
         for other in last.get("along", []):
             if record_of(other["name"]) != other["record"]:
                 raise Failed("%s was changed after the deploy that installed it: going back would undo that too" % other["name"], "deploy-wanted")
-        back = [(os.path.join(PREVIOUS, str(i)), root["path"]) for i, root in enumerate(last["roots"]) if root["was"]]
-        rules = policies_for(order)
-        if rules and back:
-            self.judge_kept(rules, noted_sha256(last.get("noted")), back, order.get("verifier"))
         incoming = {}
         for kept, path in back:
             incoming.update(kept_files(kept, path))
@@ -545,30 +557,10 @@ class Environment(Workplace):
         for kept, path in back:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             clone(kept, inside(path))
+        wrong = remove_wrong_byte_code()
         self.sync()
         now = installed(False)
-        return {"version": now["version"] if now else "", "record": now["record"] if now else "", "noted": last.get("noted"), "judged": self.judged}
-
-    def judge_kept(self, rules, sha256, back, verifier):
-        """Judges the previous version: its signatures, and each file that the rollback restores."""
-        kept, signed = {}, set()
-        for aside, path in back:
-            folder = os.path.isdir(aside) and not os.path.islink(aside)
-            kept.update({path + file[len(aside):]: file for file, _ in walk(aside)} if folder else {path: aside})
-        infos = [os.path.dirname(path) for path in kept if path.endswith(".dist-info/RECORD") and normal(os.path.basename(path[:-7]).split("-")[0]) == "deepspeed"]
-        site = os.path.dirname((infos + [os.path.join(sites()[0], "-")])[0])
-
-        def find(name):
-            parts = name.split("/")
-            place, rest = installed_place(parts, site)
-            path = os.path.normpath(os.path.join(place, *rest)) if place else ""
-            signed.add(path)
-            return kept.get(path, os.path.join(PREVIOUS, "gone")) if path else ""
-
-        self.judged = judge_stored(rules, sha256, self.dir, find, verifier)
-        for path in sorted(kept):
-            if path not in signed and path.startswith(site + os.sep) and path.endswith(CODE):
-                refuse("%s is in no signed wheel" % path[len(site) + 1:])
+        return {"version": now["version"] if now else "", "record": now["record"] if now else "", "noted": last.get("noted"), "wrong_byte_code": wrong}
 
     def undo(self):
         """Undoes the change, if there is one. A recorded change stays: then this tries once more
@@ -590,12 +582,9 @@ class Environment(Workplace):
         return {"before": before(), "recorded": self.recorded, "finished": not self.change}
 
 
-def installed_place(parts, site):
-    """The place of a file of a wheel after the installation: the folder, and the path below it. The
-    folder is "" if pip changes or renames the file."""
-    if not parts[0].endswith(".data") or len(parts) < 3:
-        return site, parts
-    return {"purelib": site, "platlib": site, "scripts": scripts_folder(), "data": os.path.realpath(sys.prefix)}.get(parts[1], ""), parts[2:]
+def installed_places(info):
+    """The folders of the schemes of a wheel that was installed beside this dist-info."""
+    return {"": os.path.dirname(info), "scripts": scripts_folder(), "data": os.path.realpath(sys.prefix)}
 
 
 def noted_sha256(noted):
@@ -628,6 +617,32 @@ def add_byte_code(site, modules):
         head = importlib.util.MAGIC_NUMBER + bytes(4) + b"".join((int(n) & 0xFFFFFFFF).to_bytes(4, "little") for n in (st.st_mtime, st.st_size))
         with open(target, "wb", opener=lambda path, flags: os.open(path, flags, (st.st_mode | 0o200) & 0o666)) as f:
             f.write(head + code)
+
+
+def compile_modules(info, orders):
+    """Compiles the modules of a distribution, as pip would: pip does not, because the files are first
+    compared with those of the accepted wheel."""
+    import py_compile
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for path in [row[0] for row in record_rows(info) or [] if row[0].endswith(".py") and not row[0].startswith("../")]:
+            orders.check()
+            try:
+                py_compile.compile(os.path.join(os.path.dirname(info), path), doraise=True)
+            except Exception:  # a module for another Python, or a template
+                pass
+
+
+def remove_wrong_byte_code():
+    """Removes the byte code that is not that of its module of DeepSpeed, and returns its paths: Python
+    compiles these modules again."""
+    info = dist_info(sites())
+    wrong = wrong_byte_code(info, record_rows(info) or []) if info else []
+    for path in wrong:
+        remove(os.path.join(os.path.dirname(info), path))
+    return wrong
 
 
 def clone(source, target):
@@ -681,6 +696,7 @@ def verbs(env, orders):
         "fetch": lambda order: env.fetch(order, orders),
         "users": lambda order: users(),
         "verify": lambda order: verify_now(order["request"]),
+        "kept": env.tell_kept,
         "roll_back": env.roll_back,
         "record": env.record,
         "undo": lambda order: env.undo(),

@@ -7,8 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/dsbuild/dsbuild/signing"
 )
 
 // agentDo runs lines of Python among the agent's own functions, in an
@@ -16,13 +14,10 @@ import (
 func agentDo(t *testing.T, e environment, input, lines string) string {
 	t.Helper()
 	source := "MARK = ''\nREQUEST = {'run': 'r', 'label': 'n', 'by': 'tester', 'silence_s': 0.5, 'lock_s': 0.5, 'files': [], 'look': False}\n"
-	for _, file := range []string{"../node/common.py", "../node/record.py", "../agent/agent.py", "../verify/importcheck.py", "../verify/prove.py", "changes/changes.py", "agent.py"} {
+	for _, file := range []string{"../node/common.py", "../node/record.py", "../agent/agent.py", "../verify/importcheck.py", "../verify/prove.py", "changes/changes.py", "changes/accepted.py", "agent.py"} {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
-		}
-		if file == "agent.py" {
-			source += signing.NodeSource() + "\n"
 		}
 		source += strings.TrimSuffix(string(text), "\nmain()\n") + "\n"
 	}
@@ -79,7 +74,7 @@ func TestUnreadableChangeIsNotTakenForNone(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(home, "previous", "change.json"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if out := agentDo(t, e, "", "try:\n    Environment().roll_back({'policy': None})\nexcept Failed as f:\n    print(f)\n"); !strings.Contains(out, "previous/change.json cannot be read: Is a directory") {
+	if out := agentDo(t, e, "", "try:\n    Environment().roll_back({'accepted': ''})\nexcept Failed as f:\n    print(f)\n"); !strings.Contains(out, "previous/change.json cannot be read: Is a directory") {
 		t.Errorf("roll back: %s", out)
 	}
 }

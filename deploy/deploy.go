@@ -27,14 +27,13 @@ type Options struct {
 	Wheels          []wheels.Wheel
 	Serial          fleet.Serial // the groups in which nodes are changed; nil: all nodes at once
 	Force           bool
-	Bundle          *wheel.Bundle        // wheelhouse for requirements; nil: a node that lacks one is refused
-	Index           bool                 // meet requirements from each node's own index
-	InUse           InUse                // the policy for nodes whose environment is in use
-	DryRun          bool                 // write nothing: without a proof, dsbuild believes nodes that claim to share an environment
-	Bandwidth       *rate.Limiter        // bytes per second of all uploads; nil: no limit
-	Policy          *signing.Policy      // the wheels that nodes accept; nil: any, unless a node has a policy of its own
-	Verifier        changes.FindVerifier // the dsbuild that verifies bundles on nodes; nil: none
-	Relay           relay.Options        // how nodes pass files on to each other
+	Bundle          *wheel.Bundle   // wheelhouse for requirements; nil: a node that lacks one is refused
+	Index           bool            // meet requirements from each node's own index
+	InUse           InUse           // the policy for nodes whose environment is in use
+	DryRun          bool            // write nothing: without a proof, dsbuild believes nodes that claim to share an environment
+	Bandwidth       *rate.Limiter   // bytes per second of all uploads; nil: no limit
+	Policy          *signing.Policy // the wheels that may come to nodes; nil: all
+	Relay           relay.Options   // how nodes pass files on to each other
 	Verify          verify.Level
 	VerifyUnchanged verify.Level // the level for nodes that dsbuild does not change; "" means Verify
 	// PipWheel returns the path of a pip wheel for a Python X.Y. dsbuild sends it to nodes whose
@@ -51,15 +50,16 @@ type Deployment struct {
 	nodes    []*nodeRun
 	plan     Plan
 
-	pips     map[string]wheels.File // pip wheels, by Python X.Y
-	installs int                    // number of nodes that Apply installs on
+	accepted map[string]signing.Signed // what lies beside each accepted wheel, by the wheel's sha256
+	pips     map[string]wheels.File    // pip wheels, by Python X.Y
+	installs int                       // number of nodes that Apply installs on
 }
 
 // New prepares a deploy; it contacts no node yet.
 func New(opt Options) *Deployment {
 	d := &Deployment{
-		opt: opt, fleet: fleet.New(opt.Options), pips: map[string]wheels.File{},
-		transfer: changes.NewTransfer(opt.Dialer, opt.Relay, opt.Bandwidth, opt.Verifier),
+		opt: opt, fleet: fleet.New(opt.Options), accepted: map[string]signing.Signed{}, pips: map[string]wheels.File{},
+		transfer: changes.NewTransfer(opt.Dialer, opt.Relay, opt.Bandwidth),
 	}
 	for _, n := range d.fleet.Nodes {
 		d.nodes = append(d.nodes, &nodeRun{Node: n, run: d})
@@ -74,9 +74,12 @@ func (d *Deployment) Close() {
 }
 
 // Survey is the first phase: dsbuild connects to every node, probes it and decides its action. It
-// changes no environment and sends no wheel. Where nodes claim that they share an environment,
+// changes no environment and sends no wheel. It first judges the wheels. Where nodes claim that they share an environment,
 // dsbuild writes a file with one word there for a moment to prove it.
 func (d *Deployment) Survey(ctx context.Context) (Plan, error) {
+	if err := d.acceptOffered(); err != nil {
+		return Plan{}, err
+	}
 	if _, err := d.Probe(ctx); err != nil {
 		return Plan{}, err
 	}
@@ -143,6 +146,7 @@ func (d *Deployment) decide(ctx context.Context, newPlan func([]ProbeResult) (Pl
 	if err != nil {
 		return Plan{}, err
 	}
+	d.refuseUnaccepted(&plan)
 	plan.ApplyInUse(known, d.opt.InUse)
 	plan.AssignGroups(d.opt.Serial)
 	d.plan = plan
@@ -200,24 +204,12 @@ func (d *Deployment) showProgress(nodes int) (hide func()) {
 	return d.fleet.Show(title, nodes, bytes)
 }
 
-// verifierFor returns the verifier of bundles, for which a node may ask when it judges the wheel.
-func (d *Deployment) verifierFor(u *nodeRun) []wheels.File {
-	if d.opt.Verifier == nil || !d.opt.Policy.TrustsIdentities() {
-		return nil
-	}
-	f, err := d.opt.Verifier(u.facts.Platform)
-	if err != nil {
-		return nil // AskJudged reports the error, if the node needs the verifier
-	}
-	return []wheels.File{f}
-}
-
 // announce tells a Broadcaster, or else the relay, which nodes of a group get the same files.
 func (d *Deployment) announce(group []*nodeRun) {
 	nodes := make(map[relay.File][]*fleet.Node)
 	for _, u := range group {
 		if u.plan.Action == Install {
-			for _, f := range append(u.uploads(), d.verifierFor(u)...) {
+			for _, f := range u.uploads() {
 				nodes[relay.File(f)] = append(nodes[relay.File(f)], u.Node)
 			}
 		}

@@ -22,7 +22,6 @@ import (
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
 	"github.com/dsbuild/dsbuild/internal/testkit/python"
-	"github.com/dsbuild/dsbuild/internal/testkit/signingtest"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -75,7 +74,6 @@ var unpackPip = sync.OnceValue(func() error {
 })
 
 func TestMain(m *testing.M) {
-	signingtest.BeVerifier()
 	var err error
 	if pipDir, err = os.MkdirTemp("", "dsbuild-pip-"); err != nil {
 		fmt.Fprintln(os.Stderr, err)

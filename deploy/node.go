@@ -24,7 +24,6 @@ type nodeRun struct {
 	inbox     changes.Inbox    // of the agent
 	byteCode  bool             // the byte code has arrived
 	change    changeState
-	judged    []string  // how the node judged the wheel by the policies, for the report
 	sent      int64     // bytes of files sent
 	waitUntil time.Time // deadline of the wait for processes to end
 }
@@ -86,7 +85,7 @@ func (u *nodeRun) report() report.Node {
 	n.Unseen = u.change.unseen || u.facts == nil
 	n.ExtraWheels, n.Facts, n.Sent, n.Unfit = extraWheelNames(u.plan.Extra), u.facts, u.sent, u.plan.Unfit
 	n.From = u.run.transfer.Relay.Sources(u.Node, u.sent)
-	n.Remarks = append(append(n.Remarks, u.plan.Chosen...), u.judged...)
+	n.Remarks = append(n.Remarks, u.plan.Chosen...)
 	return n
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/node"
-	"github.com/dsbuild/dsbuild/signing"
 	"github.com/dsbuild/dsbuild/verify"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -79,16 +79,22 @@ func (r rollback) exchange(ctx context.Context) error {
 		return hint.With(fmt.Errorf("another change was made since the survey: the rollback would bring back %s, not %s", previousName(b.Previous), previousName(planned)),
 			"check with --dry-run, then roll back again")
 	}
-	var done struct {
-		Version string         `json:"version"`
-		Record  string         `json:"record"`
-		Noted   map[string]any `json:"noted"` // dsbuild's note on that version; nil if something else installed it
-		Judged  *signing.Reply `json:"judged"`
-	}
-	if err := u.inbox.AskJudged(ctx, agent.Order{"do": "roll_back", "policy": u.run.opt.Policy.ForNodes()}, &done); err != nil {
+	accepted, err := u.session.AskKept(ctx, u.run.opt.Policy)
+	if err != nil {
 		return err
 	}
-	u.judged = done.Judged.Remark()
+	var done struct {
+		Version       string         `json:"version"`
+		Record        string         `json:"record"`
+		Noted         map[string]any `json:"noted"` // dsbuild's note on that version; nil if something else installed it
+		WrongByteCode []string       `json:"wrong_byte_code"`
+	}
+	if err := u.session.Ask(ctx, agent.Order{"do": "roll_back", "accepted": accepted}, &done); err != nil {
+		return err
+	}
+	if n := len(done.WrongByteCode); n > 0 {
+		u.Warn("the version before had byte code that was not that of its modules, which the node has removed: %s", ui.Count(n, "file"))
+	}
 	u.change.changed, u.change.after, u.change.recordSHA256, u.change.note = true, nil, done.Record, nil
 	if done.Noted != nil {
 		u.change.note = done.Noted

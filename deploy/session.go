@@ -7,14 +7,13 @@ import (
 	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/node"
-	"github.com/dsbuild/dsbuild/signing"
 	"github.com/dsbuild/dsbuild/verify"
 )
 
 //go:embed agent.py
 var agentSource string
 
-var agentProgram = agent.NewProgram(verify.FilesSource(), node.ProcessesSource(), changes.Source(), signing.NodeSource(), agentSource)
+var agentProgram = agent.NewProgram(verify.FilesSource(), node.ProcessesSource(), changes.Source(), agentSource)
 
 // sessionRequest is the agent's start request; beginReply answers it. Then the agent obeys these
 // orders (verbs in agent.py). learn and digest come from package changes.
@@ -25,11 +24,11 @@ var agentProgram = agent.NewProgram(verify.FilesSource(), node.ProcessesSource()
 //	           on the node has read)
 //	digest     file, size (of an upload, its first bytes)          sha256
 //	fetch      needs, fixed, pip, limit_s                          wheels: name, version, file, sha256
-//	install    wheels (DeepSpeed's first: name, file, sha256),     version, record, judged
-//	           pip, limit_s, policy, signed,
-//	           bytecode (optional: file, magic, sha256),
-//	           verifier (optional: file, sha256)
-//	roll_back  policy, verifier (optional)                         version, record, noted, judged
+//	install    wheels (DeepSpeed's first: name, file, sha256),     version, record
+//	           pip, limit_s, accepted (signing.Signed),
+//	           bytecode (optional: file, magic, sha256)
+//	kept       –                                                   signing.Kept, digest (of its files)
+//	roll_back  accepted (that digest; "" without a policy)         version, record, noted, wrong_byte_code
 //	verify     request (verify.Request)                            verify.Reply
 //	record     installed, journal, forget (the kept version)       –
 //	undo       – (it also interrupts an order)                     undoReply

@@ -1,17 +1,20 @@
 package deploy_test
 
 import (
+	"bytes"
 	"context"
-	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/testkit/signingtest"
+	"github.com/dsbuild/dsbuild/internal/testkit/sigstoretest"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/signing"
@@ -72,244 +75,314 @@ func (w signedWheel) sign(t *testing.T, k signingtest.Keys, names ...string) {
 	w.put(t, s)
 }
 
-// mustRefuse deploys and expects that the node refuses, and is as it was.
-func mustRefuse(t *testing.T, e environment, opt deploy.Options, name, want string) {
+// untouched is a dialer that no run may use.
+type untouched struct{ t *testing.T }
+
+func (d untouched) Dial(context.Context, remote.Target) (remote.Conn, error) {
+	d.t.Error("a node was asked, though the policy accepts no wheel")
+	return nil, remote.ErrLost
+}
+
+func (untouched) Close() error { return nil }
+
+// mustRefuse expects that no node is asked about a wheel that the policy refuses.
+func mustRefuse(t *testing.T, opt deploy.Options, name, want string) {
 	t.Helper()
-	was := e.snapshot(t)
+	opt.Dialer = untouched{t}
 	d := deploy.New(opt)
 	defer d.Close()
-	if _, err := d.Survey(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	n := d.Apply(context.Background()).Nodes[0]
-	if n.Status != report.Failed || n.Step != "install" || n.Changed || !strings.Contains(n.Error, want) {
-		t.Errorf("%s: %s at %s: %q, want %q", name, n.Status, n.Step, n.Error, want)
-	}
-	e.mustBe(t, was)
-	if _, err := os.Stat(filepath.Join(e.dir, ".dsbuild", "previous")); err == nil {
-		t.Errorf("%s: something was moved aside", name)
+	if _, err := d.Survey(t.Context()); err == nil || !strings.Contains(err.Error(), want) || want == "" && code(err) == 0 {
+		t.Errorf("%s: %v, want %q", name, err, want)
 	}
 }
 
-// Every attack is refused by the node itself, before a file of the environment changes: the driver
-// of these tests judges nothing.
-func TestNodeRefusesAttacks(t *testing.T) {
-	long(t)
+// mustFail expects that a node which was to change is as it was.
+func mustFail(t *testing.T, e environment, was map[string]string, n report.Node, name, want string) {
+	t.Helper()
+	if n.Status != report.Failed && n.Status != report.Refused || n.Changed || !strings.Contains(n.Error, want) {
+		t.Errorf("%s: %s at %s, changed %v: %q, want %q", name, n.Status, n.Step, n.Changed, n.Error, want)
+	}
+	e.mustBe(t, was)
+}
+
+const trustA, trustBoth = "signers: [{name: a, key: $a}]", "signers: [{name: a, key: $a}, {name: b, key: $b}]"
+
+// A wheel that the policy refuses is judged before a node is asked.
+func TestRefusedWheelAsksNoNode(t *testing.T) {
 	t.Parallel()
 	k := signingtest.NewKeys(t)
 	w := newSignedWheel(t, wheelOptions{})
-	e := newEnvironment(t, "2.15.0")
-	h, s := host(t, "gpu1", e, sshtest.Options{})
+	h, s := host(t, "gpu1", environment{}, sshtest.Options{})
 	opt := options(t, w.loaded, []*sshtest.Server{s}, h)
-	opt.Verify = verify.LevelFiles
-	attacks := signingtest.Attacks(t, k, filepath.Base(w.file), w.statement)
-	for _, a := range attacks {
+	for _, a := range signingtest.Attacks(t, k, filepath.Base(w.file), w.statement) {
 		w.put(t, a.Signed)
 		opt.Policy = a.Policy
-		mustRefuse(t, e, opt, a.Name, a.Want)
+		mustRefuse(t, opt, a.Name, a.Want)
 	}
-	t.Logf("result: %d attacks refused", len(attacks))
-
-	one := k.Policy(t, "signers: [{name: a, key: $a}]")
-	opt.Policy = one
-	w.sign(t, k, "a")
-	for name, change := range map[string]func() (undo func()){
-		"symlink to a signature": func() func() {
-			path := wheel.SignatureFile(w.file, "0")
-			target := filepath.Join(t.TempDir(), "signature")
-			if err := os.Rename(path, target); err != nil {
-				t.Fatal(err)
-			}
-			return link(t, target, path)
-		},
-		"symlink to a statement": func() func() {
-			path := w.file + wheel.ProvenanceSuffix
-			target := filepath.Join(t.TempDir(), "statement")
-			put(t, target, w.statement)
-			if err := os.Remove(path); err != nil {
-				t.Fatal(err)
-			}
-			return link(t, target, path)
-		},
-		"huge signature": func() func() {
-			put(t, wheel.SignatureFile(w.file, "0"), strings.Repeat("A", 65<<10))
-			return func() {}
-		},
-		"huge statement": func() func() {
-			put(t, w.file+wheel.ProvenanceSuffix, strings.Repeat("A", 5<<20))
-			return func() {}
-		},
-		"too many signatures": func() func() {
+	opt.Policy = k.Policy(t, trustA)
+	signature, statement := wheel.SignatureFile(w.file, "0"), w.file+wheel.ProvenanceSuffix
+	for name, change := range map[string]func(){
+		"a link to a signature": func() { link(t, signature) },
+		"a link to a statement": func() { link(t, statement) },
+		"a huge signature":      func() { put(t, signature, strings.Repeat("A", 65<<10)) },
+		"a huge statement":      func() { put(t, statement, strings.Repeat("A", 5<<20)) },
+		"too many signatures": func() {
 			for i := range 33 {
 				put(t, wheel.SignatureFile(w.file, strings.Repeat("a", i+1)), "x")
 			}
-			return func() {}
 		},
 	} {
-		undo := change()
-		mustRefuse(t, e, opt, name, "")
-		undo()
 		w.sign(t, k, "a")
+		change()
+		mustRefuse(t, opt, name, "")
 	}
+}
 
-	// The node's own policy holds for every driver.
-	own := filepath.Join(e.dir, ".dsbuild", "policy.json")
-	text, err := json.Marshal(k.Policy(t, "signers: [{name: b, key: $b}]").ForNodes())
+// link replaces a file by a link to it.
+func link(t *testing.T, path string) {
+	t.Helper()
+	target := filepath.Join(t.TempDir(), "target")
+	if err := os.Rename(path, target); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(target, path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// From several wheels dsbuild takes those that the policy accepts.
+func TestRefusedWheelsAreLeftOut(t *testing.T) {
+	t.Parallel()
+	k := signingtest.NewKeys(t)
+	good, bad := newSignedWheel(t, wheelOptions{}), newSignedWheel(t, wheelOptions{version: "0.19.9"})
+	good.sign(t, k, "a")
+	e := newEnvironment(t, "2.15.0")
+	h, s := host(t, "gpu1", e, sshtest.Options{})
+	opt := options(t, slices.Concat(bad.loaded, good.loaded), []*sshtest.Server{s}, h)
+	opt.Verify, opt.Policy = verify.LevelFiles, k.Policy(t, trustA)
+	if n := run(t, t.Context(), opt).Nodes[0]; !n.Changed || n.After.SHA256 != good.loaded[0].Manifest.SHA256 {
+		t.Errorf("%+v", n)
+	}
+}
+
+// A wheel that is swapped here after it was judged comes to no environment.
+func TestWheelSwappedAfterTheJudgement(t *testing.T) {
+	t.Parallel()
+	k := signingtest.NewKeys(t)
+	w := newSignedWheel(t, wheelOptions{})
+	w.sign(t, k, "a")
+	evil, err := os.ReadFile(makeWheel(t, t.TempDir(), wheelOptions{files: map[string]string{"deepspeed/evil.py": "evil = True\n"}}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	put(t, own, string(text))
-	mustRefuse(t, e, opt, "policy edited on the driver", "does not trust the key")
-	opt.Policy = nil
-	mustRefuse(t, e, opt, "policy left out by the driver", "does not trust the key")
-	for name, text := range map[string]string{"garbage": "{", "nobody": strings.Replace(string(text), `"signers":[`, `"signers":[],"was":[`, 1), "a later version": strings.Replace(string(text), `"version":1`, `"version":3`, 1)} {
-		put(t, own, text)
-		mustRefuse(t, e, opt, "the node's own policy is "+name, "polic")
-	}
-	if err := os.Remove(own); err != nil {
+	e := newEnvironment(t, "2.15.0")
+	was := e.snapshot(t)
+	h, s := host(t, "gpu1", e, sshtest.Options{})
+	opt := options(t, w.loaded, []*sshtest.Server{s}, h)
+	opt.Policy = k.Policy(t, trustA)
+	d := deploy.New(opt)
+	defer d.Close()
+	if _, err := d.Survey(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	opt.Policy = one
-	if r := run(t, context.Background(), opt); r.Err() != nil || !r.Nodes[0].Changed {
+	put(t, w.file, string(evil))
+	mustFail(t, e, was, d.Apply(t.Context()).Nodes[0], "swapped", "")
+}
+
+// A file that is exchanged on the node during the installation does not stay, with a policy and without one.
+func TestFilesExchangedDuringTheInstallation(t *testing.T) {
+	t.Parallel()
+	k := signingtest.NewKeys(t)
+	w := newSignedWheel(t, wheelOptions{})
+	w.sign(t, k, "a")
+	evil := makeWheel(t, t.TempDir(), wheelOptions{files: map[string]string{"deepspeed/evil.py": "evil = True\n"}})
+	edited := makeWheel(t, t.TempDir(), wheelOptions{files: map[string]string{"deepspeed/ops/__init__.py": "evil = True\n"}})
+	e := newEnvironment(t, "2.15.0")
+	h, s := host(t, "gpu1", e, sshtest.Options{})
+	opt := options(t, w.loaded, []*sshtest.Server{s}, h)
+	inbox := filepath.Join(e.dir, ".dsbuild", "inbox", filepath.Base(w.file))
+	was := e.snapshot(t)
+	for name, c := range map[string]struct{ code, want string }{
+		"a wheel with a module more": {"import shutil; shutil.copyfile('" + evil + "', '" + inbox + "')", "evil.py is not in the accepted wheel"},
+		"a wheel with another module": {"import shutil; shutil.copy('" + edited + "', '" + inbox + ".x'); os.rename('" + inbox + ".x', '" + inbox + "')",
+			"deepspeed/ops/__init__.py is not that of the accepted wheel"},
+		"a link in place of a module": {"import atexit; atexit.register(lambda: (os.remove('" + e.site + "/deepspeed/version.py'), os.symlink('/etc/hostname', '" + e.site + "/deepspeed/version.py')))",
+			"deepspeed/version.py is not that of the accepted wheel"},
+	} {
+		started, remove := e.hook(t, c.code)
+		for _, p := range []*signing.Policy{k.Policy(t, trustA), nil} {
+			opt.Policy = p
+			mustFail(t, e, was, run(t, t.Context(), opt).Nodes[0], name, c.want)
+		}
+		if !exists(started)() {
+			t.Errorf("%s: pip was never started", name)
+		}
+		remove()
+	}
+	opt.Policy = k.Policy(t, trustA)
+	if r := run(t, t.Context(), opt); r.Err() != nil || !r.Nodes[0].Changed {
 		t.Errorf("after all attacks the signed wheel is refused: %+v", r.Nodes[0])
 	}
 }
 
-func link(t *testing.T, target, path string) (undo func()) {
-	t.Helper()
-	if err := os.Symlink(target, path); err != nil {
-		t.Fatal(err)
-	}
-	return func() {
-		if err := os.Remove(path); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-// Requirements that nobody has signed come along only if the policy accepts them.
+// Requirements that nobody has signed come along only if the policy accepts them; else nothing is sent.
 func TestPolicyRefusesUnsignedCompanions(t *testing.T) {
 	t.Parallel()
 	k := signingtest.NewKeys(t)
 	w := newSignedWheel(t, wheelOptions{require: []string{"newcomer"}})
 	w.sign(t, k, "a")
 	e := newEnvironment(t, "2.15.0")
+	was := e.snapshot(t)
 	h, s := host(t, "gpu1", e, sshtest.Options{})
 	opt := options(t, w.loaded, []*sshtest.Server{s}, h)
-	opt.Bundle = wheelhouse(t, small{name: "newcomer", version: "1.0"})
-	opt.Policy = k.Policy(t, "signers: [{name: a, key: $a}]")
-	mustRefuse(t, e, opt, "unsigned companion", "nobody has signed these")
-	opt.Policy = k.Policy(t, "signers: [{name: a, key: $a}]\ncompanions: accept")
-	if r := run(t, context.Background(), opt); r.Err() != nil {
+	count := &sshtest.CountingDialer{Dialer: opt.Dialer}
+	opt.Dialer, opt.Bundle = count, wheelhouse(t, small{name: "newcomer", version: "1.0"})
+	opt.Policy = k.Policy(t, trustA)
+	n := run(t, t.Context(), opt).Nodes[0]
+	if mustFail(t, e, was, n, "unsigned companion", "nobody has signed these"); n.Step != "fit" || count.Puts.Load() != 0 {
+		t.Errorf("refused at %s after %d files", n.Step, count.Puts.Load())
+	}
+	opt = options(t, w.loaded, []*sshtest.Server{s}, h)
+	opt.Bundle, opt.Policy = wheelhouse(t, small{name: "newcomer", version: "1.0"}), k.Policy(t, trustA+"\ncompanions: accept")
+	if r := run(t, t.Context(), opt); r.Err() != nil {
 		t.Errorf("%+v", r.Nodes[0])
 	}
 }
 
-// A wheel that is exchanged after the node has judged it does not stay.
-func TestWheelExchangedAfterTheJudgement(t *testing.T) {
-	t.Parallel()
-	k := signingtest.NewKeys(t)
-	w := newSignedWheel(t, wheelOptions{})
-	w.sign(t, k, "a")
-	evil := makeWheel(t, t.TempDir(), wheelOptions{files: map[string]string{"deepspeed/evil.py": "evil = True\n"}})
-	e := newEnvironment(t, "2.15.0")
-	h, s := host(t, "gpu1", e, sshtest.Options{})
-	opt := options(t, w.loaded, []*sshtest.Server{s}, h)
-	opt.Policy = k.Policy(t, "signers: [{name: a, key: $a}]")
-	inbox := filepath.Join(e.dir, ".dsbuild", "inbox", filepath.Base(w.file))
-	for name, code := range map[string]string{
-		"renamed over it": "import shutil; shutil.copy('" + evil + "', '" + inbox + ".x'); os.rename('" + inbox + ".x', '" + inbox + "')",
-		"written into it, with the old time": "st = os.stat('" + inbox + "'); import shutil; shutil.copyfile('" + evil + "', '" + inbox + "'); " +
-			"os.utime('" + inbox + "', ns=(st.st_atime_ns, st.st_mtime_ns))",
-	} {
-		started, remove := e.hook(t, code)
-		mustRefuse(t, e, opt, name, "was changed while it was installed")
-		if !exists(started)() {
-			t.Errorf("%s: pip was never started", name)
-		}
-		remove()
-	}
+// replaced is a node on which one signed version was deployed after another.
+type replaced struct {
+	environment
+	opt        deploy.Options
+	old, newer signedWheel
+	was        map[string]string
 }
 
-func TestRollbackJudgesTheStoredWheelAgain(t *testing.T) {
+func replacedVersion(t *testing.T, k signingtest.Keys, between func(environment)) replaced {
+	t.Helper()
+	r := replaced{environment: newEnvironment(t, "2.15.0"), old: newSignedWheel(t, wheelOptions{version: "0.19.7"}), newer: newSignedWheel(t, wheelOptions{})}
+	r.old.sign(t, k, "a")
+	r.newer.sign(t, k, "b")
+	h, s := host(t, "gpu1", r.environment, sshtest.Options{})
+	r.opt = options(t, r.old.loaded, []*sshtest.Server{s}, h)
+	r.opt.Verify, r.opt.Policy = verify.LevelFiles, k.Policy(t, trustBoth)
+	if deployed := run(t, t.Context(), r.opt); deployed.Err() != nil {
+		t.Fatal(deployed.Err())
+	}
+	between(r.environment)
+	r.opt.Wheels = r.newer.loaded
+	if deployed := run(t, t.Context(), r.opt); deployed.Err() != nil {
+		t.Fatal(deployed.Err())
+	}
+	r.was = r.snapshot(t)
+	return r
+}
+
+// refuses expects that a rollback under a policy is refused and changes nothing.
+func (r replaced) refuses(t *testing.T, k signingtest.Keys, name, policy, want string) {
+	t.Helper()
+	r.opt.Policy = k.Policy(t, policy)
+	mustFail(t, r.environment, r.was, back(t, r.opt).Nodes[0], name, want)
+}
+
+// find returns the path of a kept file.
+func (r replaced) find(t *testing.T, is func(path string, text []byte) bool) (found string) {
+	t.Helper()
+	err := filepath.WalkDir(filepath.Join(r.dir, ".dsbuild", "previous"), func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		if text, _ := os.ReadFile(path); is(path, text) {
+			found = path
+		}
+		return nil
+	})
+	if err != nil || found == "" {
+		t.Fatal(err, found)
+	}
+	return found
+}
+
+func TestRollbackJudgesTheKeptFiles(t *testing.T) {
 	long(t)
 	t.Parallel()
 	k := signingtest.NewKeys(t)
-	old, newer := newSignedWheel(t, wheelOptions{version: "0.19.7"}), newSignedWheel(t, wheelOptions{})
-	old.sign(t, k, "a")
-	newer.sign(t, k, "b")
-	e := newEnvironment(t, "2.15.0")
-	h, s := host(t, "gpu1", e, sshtest.Options{})
-	opt := options(t, old.loaded, []*sshtest.Server{s}, h)
-	opt.Policy = k.Policy(t, "signers: [{name: a, key: $a}, {name: b, key: $b}]")
-	if r := run(t, context.Background(), opt); r.Err() != nil {
-		t.Fatal(r.Err())
-	}
-	opt.Wheels = newer.loaded
-	if r := run(t, context.Background(), opt); r.Err() != nil {
-		t.Fatal(r.Err())
-	}
-	home := filepath.Join(e.dir, ".dsbuild")
-	stored := filepath.Join(home, "signed", old.loaded[0].Manifest.SHA256+".json")
-	was := e.snapshot(t)
-	refuses := func(name, policy, want string) {
-		t.Helper()
-		opt.Policy = k.Policy(t, policy)
-		n := back(t, opt).Nodes[0]
-		if n.Status != report.Failed || n.Changed || !strings.Contains(n.Error, want) {
-			t.Errorf("%s: %+v", name, n)
-		}
-		e.mustBe(t, was)
-	}
-	both := "signers: [{name: a, key: $a}, {name: b, key: $b}]"
-	refuses("the key was revoked since", "signers: [{name: b, key: $b}]\nrevoked: ['@a']", "is revoked")
-	refuses("the version is too old now", both+"\nminimum: 0.19.8", "older than 0.19.8")
-	changed := func(name, want, path string, change func(string) string) {
-		t.Helper()
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if change == nil {
-			err = os.Remove(path)
-		} else {
-			put(t, path, change(string(text)))
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		refuses(name, both, want)
-		put(t, path, string(text))
-	}
-	changed("the signatures are gone", "its signatures are gone", stored, nil)
-	changed("another list of files", "list of its files", stored, func(s string) string { return strings.Replace(s, "deepspeed/version.py,", "deepspeed/versiom.py,", 1) })
-	var module, script string
-	err := filepath.WalkDir(filepath.Join(home, "previous"), func(path string, d os.DirEntry, err error) error {
-		if filepath.Base(path) == "version.py" {
-			module = path
-		}
-		if text, _ := os.ReadFile(path); strings.HasPrefix(string(text), "#!") && strings.Contains(string(text), "print('report')") {
-			script = path
-		}
-		return err
+	r := replacedVersion(t, k, func(environment) {})
+	r.refuses(t, k, "the key was revoked since", "signers: [{name: b, key: $b}]\nrevoked: ['@a']", "is revoked")
+	r.refuses(t, k, "the version is too old now", trustBoth+"\nminimum: 0.19.8", "older than 0.19.8")
+	stored := filepath.Join(r.dir, ".dsbuild", "signed", r.old.loaded[0].Manifest.SHA256+".json")
+	module := r.find(t, func(path string, _ []byte) bool { return filepath.Base(path) == "version.py" })
+	script := r.find(t, func(_ string, text []byte) bool {
+		return bytes.HasPrefix(text, []byte("#!")) && bytes.Contains(text, []byte("print('report')"))
 	})
-	if err != nil || module == "" || script == "" {
-		t.Fatal(err, module, script)
+	add := func(text string) func(string) string { return func(s string) string { return s + text } }
+	for name, c := range map[string]struct {
+		path   string
+		change func(string) string // nil: the file is removed
+		want   string
+	}{
+		"the signatures are gone": {stored, nil, "its signatures are gone"},
+		"another list of files":   {stored, func(s string) string { return strings.Replace(s, "deepspeed/version.py,", "deepspeed/versiom.py,", 1) }, "list of its files"},
+		"a module was edited":     {module, add("evil = True\n"), "version.py is not as it was signed"},
+		"a module is gone":        {module, nil, "version.py is not as it was signed"},
+		"a command was edited":    {script, add("evil = True\n"), "ds_report is not as it was signed"},
+		"another interpreter":     {script, func(s string) string { return "#!/tmp/evil" + s[strings.Index(s, "\n"):] }, "ds_report is not as it was signed"},
+	} {
+		text, err := os.ReadFile(c.path)
+		if err == nil {
+			err = os.Remove(c.path)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.change != nil {
+			put(t, c.path, c.change(string(text)))
+		}
+		r.refuses(t, k, name, trustBoth, c.want)
+		put(t, c.path, string(text))
 	}
-	changed("a module was altered", "version.py is not as it was signed", module, func(s string) string { return s + "evil = True\n" })
-	changed("a module is gone", "version.py is not as it was signed", module, nil)
-	changed("a command was altered", "ds_report is not as it was signed", script, func(s string) string { return s + "evil = True\n" })
+	for name, target := range map[string]string{"a linked module": module, "a linked command": script} {
+		text, err := os.ReadFile(target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		link(t, target)
+		r.refuses(t, k, name, trustBoth, "is not as it was signed")
+		if err := os.Remove(target); err != nil {
+			t.Fatal(err)
+		}
+		put(t, target, string(text))
+	}
 	more := filepath.Join(filepath.Dir(module), "more.py")
 	put(t, more, "evil = True\n")
-	refuses("a module more", both, "in no signed wheel")
+	r.refuses(t, k, "a module more", trustBoth, "in no signed wheel")
 	if err := os.Remove(more); err != nil {
 		t.Fatal(err)
 	}
-	if r := back(t, opt); r.Err() != nil || r.Nodes[0].After.SHA256 != old.loaded[0].Manifest.SHA256 {
-		t.Errorf("%+v", r.Nodes[0])
+	r.opt.Policy = k.Policy(t, trustBoth)
+	if report := back(t, r.opt); report.Err() != nil || report.Nodes[0].After.SHA256 != r.old.loaded[0].Manifest.SHA256 {
+		t.Errorf("%+v", report.Nodes[0])
 	}
-	if left, _ := os.ReadDir(filepath.Join(home, "signed")); len(left) != 1 {
+	if left, _ := os.ReadDir(filepath.Dir(stored)); len(left) != 1 {
 		t.Errorf("signatures that are kept: %d", len(left))
+	}
+}
+
+// Byte code that a job has changed, with the time and the size of its module, does not run after a rollback.
+func TestRollbackBringsNoTamperedByteCodeBack(t *testing.T) {
+	t.Parallel()
+	k := signingtest.NewKeys(t)
+	r := replacedVersion(t, k, func(e environment) {
+		changeByteCode(t, cached(t, e, "deepspeed/version.py"), "0.19.7+", "6.66.6+")
+		if v := e.version(t); !strings.HasPrefix(v, "6.66.6") {
+			t.Fatalf("the test's own byte code does not run: %s", v)
+		}
+	})
+	report := back(t, r.opt)
+	if report.Err() != nil || !strings.Contains(strings.Join(report.Nodes[0].Remarks, " "), "byte code") {
+		t.Errorf("%+v", report.Nodes[0])
+	}
+	if v := r.version(t); !strings.HasPrefix(v, "0.19.7") {
+		t.Errorf("after the rollback %s runs", v)
 	}
 }
 
@@ -320,36 +393,41 @@ func TestRollbackToAnUnsignedWheelIsRefused(t *testing.T) {
 	k := signingtest.NewKeys(t)
 	w := newSignedWheel(t, wheelOptions{})
 	w.sign(t, k, "a")
-	opt.Wheels, opt.Policy = w.loaded, k.Policy(t, "signers: [{name: a, key: $a}]")
-	if r := run(t, context.Background(), opt); r.Err() != nil {
+	opt.Wheels, opt.Policy = w.loaded, k.Policy(t, trustA)
+	if r := run(t, t.Context(), opt); r.Err() != nil {
 		t.Fatal(r.Err())
 	}
 	was := e.snapshot(t)
-	if n := back(t, opt).Nodes[0]; n.Status != report.Failed || !strings.Contains(n.Error, "was not signed") {
-		t.Errorf("%+v", n)
-	}
-	e.mustBe(t, was)
+	mustFail(t, e, was, back(t, opt).Nodes[0], "unsigned", "was not signed")
 }
 
-// A node of RHEL 8 judges by dsbuild's own verifier, and the report says so.
-func TestNodeWithAnOldSSHKeygen(t *testing.T) {
+// A bundle of sigstore is judged here, and again before a rollback.
+func TestBundlesOfADeploy(t *testing.T) {
 	t.Parallel()
+	server, folder := sigstoretest.New(t), t.TempDir()
+	server.WriteFiles(folder)
 	k := signingtest.NewKeys(t)
-	w := newSignedWheel(t, wheelOptions{})
-	e := newEnvironment(t, "2.15.0")
-	h, s := host(t, "gpu1", e, sshtest.Options{})
-	bin := t.TempDir()
-	if err := os.WriteFile(filepath.Join(bin, "ssh-keygen"), []byte("#!/bin/sh\necho 'unknown option -- Y' >&2\nexit 1\n"), 0o755); err != nil {
-		t.Fatal(err)
+	identity := func(subject, more string) string {
+		return "signers: [{name: ci, " + more + signingtest.Identity(subject, filepath.Join(folder, "trusted_root.json")) + "}, {name: b, key: $b}]"
 	}
-	h.Env = map[string]string{"PATH": bin + ":" + os.Getenv("PATH")}
-	opt := options(t, w.loaded, []*sshtest.Server{s}, h)
-	opt.Policy = k.Policy(t, "signers: [{name: a, key: $a}]")
-	w.sign(t, k, "other")
-	mustRefuse(t, e, opt, "other key", "does not trust the key")
-	w.sign(t, k, "a")
-	r := run(t, context.Background(), opt)
-	if n := r.Nodes[0]; r.Err() != nil || !strings.Contains(strings.Join(n.Remarks, " "), signing.VerifierDigest()) {
-		t.Errorf("%+v", n)
+	r := replaced{environment: newEnvironment(t, "2.15.0"), old: newSignedWheel(t, wheelOptions{version: "0.19.7"}), newer: newSignedWheel(t, wheelOptions{})}
+	r.old.put(t, signing.Signed{Statement: r.old.statement, Signatures: []string{server.Sign(sigstoretest.Issuer, signingtest.Workflow, r.old.statement)}})
+	r.newer.sign(t, k, "b")
+	h, s := host(t, "gpu1", r.environment, sshtest.Options{})
+	r.opt = options(t, r.old.loaded, []*sshtest.Server{s}, h)
+	r.opt.Verify, r.opt.Policy = verify.LevelFiles, k.Policy(t, identity("someone@example.org", ""))
+	mustRefuse(t, r.opt, "another identity", "does not trust the identity")
+	r.opt.Policy = k.Policy(t, identity(signingtest.Workflow, ""))
+	for _, w := range []signedWheel{r.old, r.newer} {
+		r.opt.Wheels = w.loaded
+		if deployed := run(t, t.Context(), r.opt); deployed.Err() != nil {
+			t.Fatalf("%+v", deployed.Nodes[0])
+		}
+	}
+	r.was = r.snapshot(t)
+	r.refuses(t, k, "expired since", identity(signingtest.Workflow, "until: 2026-01-01, "), "expired")
+	r.opt.Policy = k.Policy(t, identity(signingtest.Workflow, ""))
+	if report := back(t, r.opt); report.Err() != nil || report.Nodes[0].After.SHA256 != r.old.loaded[0].Manifest.SHA256 {
+		t.Errorf("%+v", report.Nodes[0])
 	}
 }

@@ -19,7 +19,6 @@ import (
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/node"
-	"github.com/dsbuild/dsbuild/signing"
 	"github.com/dsbuild/dsbuild/verify"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -178,7 +177,7 @@ func (u *nodeRun) startAgent(ctx context.Context, files []wheels.File, again boo
 	}
 	u.change.unseen = false
 	u.session = s
-	u.inbox = changes.Inbox{Transfer: u.run.transfer, Node: u.Node, Session: s, Python: u.facts.Executable, Folder: b.Inbox, Received: &u.sent, Platform: u.facts.Platform}
+	u.inbox = changes.Inbox{Transfer: u.run.transfer, Node: u.Node, Session: s, Python: u.facts.Executable, Folder: b.Inbox, Received: &u.sent}
 	u.setInstalled(b.Now)
 	if b.Repaired {
 		u.Warn("an earlier change was interrupted; the node has repaired its environment")
@@ -205,13 +204,8 @@ func (u *nodeRun) install(ctx context.Context) error {
 		}
 	}
 	var done struct {
-		Version string         `json:"version"`
-		Record  string         `json:"record"`
-		Judged  *signing.Reply `json:"judged"`
-	}
-	signed, err := signing.ReadSigned(u.plan.Wheel.Path)
-	if err != nil {
-		return err
+		Version string `json:"version"`
+		Record  string `json:"record"`
 	}
 	files := []map[string]string{{"name": "deepspeed", "file": path.Join(u.inbox.Folder, filepath.Base(u.plan.Wheel.Path)), "sha256": m.SHA256}}
 	for _, a := range u.plan.Extra {
@@ -228,14 +222,13 @@ func (u *nodeRun) install(ctx context.Context) error {
 	if err := u.awaitFree(ctx); err != nil {
 		return err
 	}
-	order := agent.Order{"do": "install", "wheels": files, "pip": pip, "limit_s": u.run.fleet.Limit(installLimit).Seconds(), "policy": u.run.opt.Policy.ForNodes(), "signed": signed}
+	order := agent.Order{"do": "install", "wheels": files, "pip": pip, "limit_s": u.run.fleet.Limit(installLimit).Seconds(), "accepted": u.run.accepted[m.SHA256]}
 	if u.byteCode {
 		order["bytecode"] = map[string]any{"file": path.Join(u.inbox.Folder, filepath.Base(u.plan.Wheel.ByteCode.Path)), "magic": m.ByteCode.Magic, "sha256": m.ByteCode.SHA256}
 	}
-	if err := u.inbox.AskJudged(ctx, order, &done); err != nil {
+	if err := u.session.Ask(ctx, order, &done); err != nil {
 		return err
 	}
-	u.judged = done.Judged.Remark()
 	u.change.changed, u.change.after, u.change.recordSHA256 = true, &report.Version{Version: done.Version, SHA256: m.SHA256}, done.Record
 	return nil
 }

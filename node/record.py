@@ -45,9 +45,14 @@ def record_rows(info):
     RECORD."""
     try:
         with open(os.path.join(info, "RECORD"), "rb") as f:
-            lines = f.read().decode("utf-8", "surrogateescape").replace("\r\n", "\n").split("\n")
+            return rows_in(f.read())
     except OSError:
         return None
+
+
+def rows_in(record):
+    """The rows of the text of a RECORD."""
+    lines = record.decode("utf-8", "surrogateescape").replace("\r\n", "\n").split("\n")
     if any('"' in line for line in lines):  # a path with a comma
         from csv import reader  # imports re
 

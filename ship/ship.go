@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/deploy"
@@ -219,6 +218,7 @@ func (s *Shipment) Preview(ctx context.Context) (deploy.Plan, error) {
 		}
 	}
 	plan, err := deploy.NewAssignedPlan(s.known, s.assignments, deploy.PlanOptions{Force: s.opt.Deploy.Force, Bundle: s.opt.Deploy.Bundle, Index: s.opt.Deploy.Index})
+	plan.ApplyPolicy(s.opt.Deploy.Policy)
 	plan.ApplyInUse(s.known, s.opt.Deploy.InUse)
 	plan.AssignGroups(s.opt.Deploy.Serial)
 	if err == nil {
@@ -255,8 +255,8 @@ func (s *Shipment) Build(ctx context.Context) {
 	s.judgeWheels()
 }
 
-// judgeWheels judges the wheels by the policy, so that a wheel that every node would refuse is sent to none.
-// With Keep dsbuild sends nothing, and the wheels may be signed later.
+// judgeWheels judges the wheels by the policy, before one is sent.
+// With BuildOnly dsbuild sends nothing, and the wheels may be signed later.
 func (s *Shipment) judgeWheels() {
 	if s.opt.BuildOnly {
 		return
@@ -265,7 +265,7 @@ func (s *Shipment) judgeWheels() {
 		if w.Err != nil || w.Artifact.Path == "" {
 			continue
 		}
-		if err := s.opt.Deploy.Policy.Accept(w.Artifact.Path, w.Artifact.SHA256, time.Now()); err != nil {
+		if err := s.deployment.Accept(w.Artifact.Path, w.Artifact.SHA256); err != nil {
 			w.markFailed(err)
 		}
 	}

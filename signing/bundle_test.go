@@ -14,39 +14,11 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-func TestMain(m *testing.M) {
-	signingtest.BeVerifier()
-	os.Exit(m.Run())
-}
-
-// This machine and a node, to which the driver has sent a verifier, judge bundles in the same way.
 func TestBundles(t *testing.T) {
 	t.Parallel()
 	file, m, statement := wheeltest.Built(t, t.TempDir(), wheeltest.Options{})
 	good, bad := signingtest.Bundles(t, signingtest.NewKeys(t), filepath.Base(file), string(statement))
-	if len(bad) < 40 {
-		t.Errorf("%d attacks", len(bad))
-	}
-	verifier, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := append(good, bad...)
-	node, without := judgeOnNode(t, all, m.SHA256, os.Getenv("PATH"), verifier), judgeOnNode(t, good[:1], m.SHA256, os.Getenv("PATH"), "")
-	for i, c := range all {
-		_, err := c.Policy.Check(c.Signed, m.SHA256, time.Now())
-		here := ""
-		if err != nil {
-			here = err.Error()
-		}
-		if c.Want == "" && (here != "" || len(node[i]) != 64) || !strings.Contains(here, c.Want) || !strings.Contains(node[i], c.Want) {
-			t.Errorf("%s: %q here, %q on a node, want %q", c.Name, here, node[i], c.Want)
-		}
-	}
-	if !strings.Contains(without[0], "the node has no verifier") {
-		t.Errorf("without a verifier: %q", without[0])
-	}
-	t.Logf("result: %d bundles accepted, %d attacks refused", len(good), len(bad))
+	judgeAll(t, good, bad, m.SHA256)
 }
 
 // identitySigner makes bundles for Sign.
@@ -94,11 +66,11 @@ func TestSignWithAnIdentity(t *testing.T) {
 	root := t.TempDir()
 	s.WriteFiles(root)
 	policy := "signers: [{name: ci, " + signingtest.Identity(signingtest.Workflow, root+"/trusted_root.json") + "}, {name: someone, " + signingtest.Identity("someone@example.org", root+"/trusted_root.json") + "}]\nbuilders: 2"
-	if err := (signingtest.Keys{}).Policy(t, policy).Accept(file, m.SHA256, time.Now()); err != nil {
+	if _, err := (signingtest.Keys{}).Policy(t, policy).Accept(file, m.SHA256, time.Now()); err != nil {
 		t.Error(err)
 	}
 	write(file+wheel.ProvenanceSuffix+".ab.sigstore.json", "{"+strings.Repeat(" ", 65<<10)+"}")
-	if err := (signingtest.Keys{}).Policy(t, policy).Accept(file, m.SHA256, time.Now()); err == nil || !strings.Contains(err.Error(), "larger than 64 KiB") {
+	if _, err := (signingtest.Keys{}).Policy(t, policy).Accept(file, m.SHA256, time.Now()); err == nil || !strings.Contains(err.Error(), "larger than 64 KiB") {
 		t.Errorf("a huge bundle: %v", err)
 	}
 }
@@ -128,7 +100,7 @@ func TestPolicyRefusesIdentities(t *testing.T) {
 		"{name: a, sigstore: {" + strings.Replace(good, "trusted_root.json", "none.json", 1) + "}}":    "cannot read the trusted root",
 		"{name: a, sigstore: {" + strings.Replace(good, "trusted_root.json", "/dev/zero", 1) + "}}":    "is not a file of at most",
 		"{name: a, sigstore: {" + strings.Replace(good, "trusted_root.json", "huge.json", 1) + "}}":    "is not a file of at most",
-		"{name: a, sigstore: {" + strings.Replace(good, "trusted_root.json", "garbage.json", 1) + "}}": "is not JSON",
+		"{name: a, sigstore: {" + strings.Replace(good, "trusted_root.json", "garbage.json", 1) + "}}": "cannot be used",
 		"{name: a, sigstore: {" + strings.Replace(good, "trusted_root.json", "empty.json", 1) + "}}":   "cannot be used",
 		"{name: a, sigstore: {" + strings.Replace(good, "trusted_root.json", "config.json", 1) + "}}":  "cannot be used",
 	} {

@@ -16,13 +16,18 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// clockSlack is how far the clocks of a builder and of a node may differ.
+// clockSlack is how far the clocks of a builder and of this machine may differ.
 const clockSlack = 5 * time.Minute
 
-// RefusedError reports a wheel that a policy does not accept.
+// RefusedError reports a wheel that a policy does not accept, or a version that a node has kept.
 type RefusedError struct {
 	Reasons []string
 	try     string // the hint
+}
+
+// refused returns a *RefusedError with one reason.
+func refused(try, format string, args ...any) error {
+	return &RefusedError{[]string{fmt.Sprintf(format, args...)}, try}
 }
 
 func (e *RefusedError) Error() string {
@@ -43,11 +48,17 @@ const (
 func (e *RefusedError) ExitCode() int { return 4 }
 
 // Check judges a wheel by a policy at a time; sum is the wheel's SHA-256. It returns the names of the
-// builders who signed, or a *RefusedError. The node's check.py does the same.
+// builders who signed, or a *RefusedError.
 func (p *Policy) Check(s Signed, sum string, now time.Time) ([]string, error) {
+	names, _, err := p.check(s, sum, now)
+	return names, err
+}
+
+// check is Check, and returns also what the statement says.
+func (p *Policy) check(s Signed, sum string, now time.Time) ([]string, wheel.ProvenanceFacts, error) {
 	facts, err := readFacts(s.Statement, s.Name, sum)
 	if err != nil {
-		return nil, &RefusedError{[]string{err.Error()}, copyHint}
+		return nil, facts, refused(copyHint, "%v", err)
 	}
 	reasons, try := p.checkFacts(facts, now), signHint
 	if len(reasons) > 0 {
@@ -58,23 +69,24 @@ func (p *Policy) Check(s Signed, sum string, now time.Time) ([]string, error) {
 		reasons = append(reasons, fmt.Sprintf("%d of %d trusted signatures%s", len(names), max(p.Builders, 1), inParentheses(rejected)))
 	}
 	if len(reasons) > 0 {
-		return nil, &RefusedError{reasons, try}
+		return nil, facts, &RefusedError{reasons, try}
 	}
-	return names, nil
+	return names, facts, nil
 }
 
-// Accept judges the wheel in a file, whose SHA-256 is sum, by the statement and the signatures
-// beside it. It returns a *RefusedError for a wheel that the policy does not accept. A nil policy
-// accepts every wheel.
-func (p *Policy) Accept(file, sum string, now time.Time) error {
-	if p == nil {
-		return nil
-	}
+// Accept judges the wheel in a file, whose SHA-256 is sum, by the statement and the signatures beside it. It
+// returns what a node keeps of an accepted wheel, or a *RefusedError. A nil policy accepts every wheel.
+func (p *Policy) Accept(file, sum string, now time.Time) (Signed, error) {
 	signed, err := ReadSigned(file)
-	if err == nil {
+	if err == nil && p != nil {
 		_, err = p.Check(signed, sum, now)
 	}
-	return err
+	if err != nil {
+		return signed, err
+	}
+	record, err := wheel.ReadRecord(file)
+	signed.Record = string(record)
+	return signed, err
 }
 
 func inParentheses(words []string) string {

@@ -2,7 +2,6 @@ package signing_test
 
 import (
 	"bytes"
-	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,105 +15,30 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// onNode runs the judgement of nodes in one Python: it prints for each case "" or why it is refused.
-const onNode = `
-import base64, csv, hashlib, json, os, re, stat, struct, subprocess, sys, time
-class Failed(Exception):
-    def __init__(self, why, advice=""):
-        Exception.__init__(self, why)
-REQUEST = json.load(sys.stdin)
-exec(REQUEST["source"])
-said = []
-for case in REQUEST["cases"]:
-    try:
-        if not case["policy"]["signers"]:
-            refuse("it trusts nobody")
-        answer = judge_wheel([case["policy"]], case["signed"], case["signed"]["name"], REQUEST["sha256"], REQUEST["folder"], REQUEST["verifier"])
-        said.append("own" if answer["own"] else answer["verifier"])
-    except Failed as e:
-        said.append(str(e))
-print(json.dumps(said))
-`
-
-// judgeOnNode asks a node's program about cases; path is where it finds programs, verifier the program
-// that the driver has sent for bundles.
-func judgeOnNode(t *testing.T, cases []signingtest.Case, sum, path, verifier string) []string {
+// judgeAll judges cases that must be accepted, and attacks that must be refused.
+func judgeAll(t *testing.T, good, bad []signingtest.Case, sum string) {
 	t.Helper()
-	type entry struct {
-		Policy any            `json:"policy"`
-		Signed signing.Signed `json:"signed"`
+	if len(bad) < 40 {
+		t.Errorf("only %d attacks, at least 40 expected", len(bad))
 	}
-	request := map[string]any{"source": signing.JudgeSource(), "sha256": sum, "folder": t.TempDir(), "verifier": nil}
-	if verifier != "" {
-		digest, _, err := wheel.HashFile(verifier)
-		if err != nil {
-			t.Fatal(err)
+	for _, c := range append(good, bad...) {
+		_, err := c.Policy.Check(c.Signed, sum, time.Now())
+		switch {
+		case c.Want == "" && err != nil:
+			t.Errorf("%s: refused: %v", c.Name, err)
+		case c.Want != "" && (err == nil || !strings.Contains(err.Error(), c.Want)):
+			t.Errorf("%s: %v, but it must be refused with %q", c.Name, err, c.Want)
 		}
-		request["verifier"] = map[string]string{"file": verifier, "sha256": digest}
 	}
-	var all []entry
-	for _, c := range cases {
-		all = append(all, entry{c.Policy.ForNodes(), c.Signed})
-	}
-	request["cases"] = all
-	input, err := json.Marshal(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	python, err := exec.LookPath("python3")
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(python, "-c", onNode)
-	cmd.Env = append(os.Environ(), "PATH="+path)
-	cmd.Stdin, cmd.Stderr = bytes.NewReader(input), os.Stderr
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var said []string
-	if err := json.Unmarshal(out, &said); err != nil || len(said) != len(cases) {
-		t.Fatalf("%v: %s", err, out)
-	}
-	return said
+	t.Logf("result: %d wheels accepted, %d attacks refused", len(good), len(bad))
 }
 
-// oldKeygen is a folder with the ssh-keygen of RHEL 8, as far as it speaks of -Y.
-func oldKeygen(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "ssh-keygen"), []byte("#!/bin/sh\necho 'unknown option -- Y' >&2\necho 'usage: ssh-keygen [-q] [-b bits]' >&2\nexit 1\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	return dir + ":" + os.Getenv("PATH")
-}
-
-func TestThreeJudgesAgree(t *testing.T) {
+func TestAttacks(t *testing.T) {
 	t.Parallel()
 	file, m, statement := wheeltest.Built(t, t.TempDir(), wheeltest.Options{})
 	k := signingtest.NewKeys(t)
 	good := signingtest.Accepted(t, k, filepath.Base(file), string(statement))
-	bad := signingtest.Attacks(t, k, filepath.Base(file), string(statement))
-	if len(bad) < 40 {
-		t.Errorf("%d attacks", len(bad))
-	}
-	all := append(good, bad...)
-	modern, old := judgeOnNode(t, all, m.SHA256, os.Getenv("PATH"), ""), judgeOnNode(t, all, m.SHA256, oldKeygen(t), "")
-	for i, c := range all {
-		_, err := c.Policy.Check(c.Signed, m.SHA256, time.Now())
-		here := ""
-		if err != nil {
-			here = err.Error()
-		}
-		for judge, said := range map[string]string{"this machine": here, "a node": modern[i], "a node of RHEL 8": strings.TrimPrefix(old[i], "own")} {
-			if c.Want == "" && said != "" || !strings.Contains(said, c.Want) {
-				t.Errorf("%s, judged by %s: %q, want %q", c.Name, judge, said, c.Want)
-			}
-		}
-		if c.Want == "" && old[i] != "own" {
-			t.Errorf("%s: an old ssh-keygen could judge it", c.Name)
-		}
-	}
+	judgeAll(t, good, signingtest.Attacks(t, k, filepath.Base(file), string(statement)), m.SHA256)
 }
 
 // The bytes must be those of the wheel that was signed, whoever holds them.
@@ -192,5 +116,23 @@ func TestSign(t *testing.T) {
 	}
 	if _, err := signing.Sign(file, signer{t, k, "a"}, signing.Namespace); err == nil || !strings.Contains(err.Error(), "not signed") {
 		t.Errorf("%v", err)
+	}
+}
+
+// The policy of the documentation, which has every key, can be read.
+func TestPolicyOfTheDocumentation(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../docs/signing.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, found := strings.Cut(string(page), "# policy.yaml\n")
+	text, _, closed := strings.Cut(rest, "```")
+	if !found || !closed {
+		t.Fatal("docs/signing.md has no block that begins with # policy.yaml")
+	}
+	p, err := signing.ParsePolicy("policy.yaml", []byte(text), time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC))
+	if err != nil || p.Builders != 2 || len(p.Revoked) != 1 || p.MaxAge == 0 {
+		t.Errorf("%v, %+v", err, p)
 	}
 }

@@ -1,8 +1,6 @@
 package signing_test
 
 import (
-	"bytes"
-	"encoding/json"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -87,31 +85,6 @@ func FuzzBundle(f *testing.F) {
 		names, err := policy.Check(signed, m.SHA256, time.Now())
 		if err == nil && (signed.Statement != statement || !slices.Equal(names, []string{"ci"})) {
 			t.Errorf("%q signed by %q is accepted as of %q", signed.Statement, signed.Signatures, names)
-		}
-	})
-}
-
-// The verifier answers every question with a verdict or an error, and names only signers of the question.
-func FuzzQuestion(f *testing.F) {
-	s := sigstoretest.New(f)
-	root, err := json.Marshal(s.TrustedRoot())
-	if err != nil {
-		f.Fatal(err)
-	}
-	bundle, err := json.Marshal(s.Sign(sigstoretest.Issuer, "someone@example.org", "x"))
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add([]byte(`{"statement": "x", "bundle": ` + string(bundle) + `, "signers": [{"name": "ci", "sigstore": {"issuer": "` + sigstoretest.Issuer + `", "subject": "someone@example.org", "trusted_root": ` + string(root) + `}}]}`))
-	f.Add([]byte(`{"statement": "x", "bundle": "{}", "signers": [{"name": "ci"}]}`))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		var out bytes.Buffer
-		if signing.AnswerQuestion(bytes.NewReader(data), &out, time.Now()) != nil {
-			return
-		}
-		var said struct{ Name, Identity, Error string }
-		if err := json.Unmarshal(out.Bytes(), &said); err != nil || (said.Error == "") == (said.Identity == "") {
-			t.Errorf("%q: %v", out.String(), err)
 		}
 	})
 }

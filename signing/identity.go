@@ -1,31 +1,21 @@
 package signing
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/dsbuild/dsbuild/signing/sigstore"
 )
 
-// Identity names the signers of bundles of sigstore that a policy trusts. Nodes get it in this form.
+// Identity names the signers of bundles of sigstore that a policy trusts.
 type Identity struct {
-	Issuer      string `json:"issuer"`  // of the tokens
-	Subject     string `json:"subject"` // a pattern in which * stands for any text
-	TrustedRoot string `json:"trusted_root"`
+	Issuer  string // of the tokens
+	Subject string // a pattern in which * stands for any text
 
 	root *sigstore.TrustedRoot
-}
-
-// TrustsIdentities reports whether a policy has a signer that is an identity: nodes may then need a
-// verifier of bundles.
-func (p *Policy) TrustsIdentities() bool {
-	return p != nil && slices.ContainsFunc(p.Signers, func(s Signer) bool { return s.Identity != nil })
 }
 
 // isBundle reports whether the text of a signature is a bundle of sigstore; an SSH signature is
@@ -85,20 +75,8 @@ func (id *Identity) loadTrustedRoot(path string) error {
 	if err != nil {
 		return fmt.Errorf("cannot read the trusted root: %w", err)
 	}
-	var compact bytes.Buffer
-	if err := json.Compact(&compact, text); err != nil {
-		return fmt.Errorf("the trusted root %s is not JSON: %w", path, err)
-	}
-	id.TrustedRoot = compact.String()
-	if err := id.parse(); err != nil {
+	if id.root, err = sigstore.ParseTrustedRoot(text); err != nil {
 		return fmt.Errorf("the trusted root %s cannot be used: %w", path, err)
 	}
 	return nil
-}
-
-// parse parses the trusted root.
-func (id *Identity) parse() error {
-	root, err := sigstore.ParseTrustedRoot([]byte(id.TrustedRoot))
-	id.root = root
-	return err
 }

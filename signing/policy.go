@@ -1,7 +1,7 @@
 // Package signing lets a team say which wheels its nodes accept: dsbuild signs the provenance
 // statement beside a wheel with an SSH key (the format of ssh-keygen -Y) or with an identity (a
-// bundle of sigstore), and a policy names the trusted signers and what a statement must say. The
-// policy is enforced on each node, by check.py; Check is the same judgement on this machine.
+// bundle of sigstore), and a policy names the trusted signers and what a statement must say. The machine
+// that runs dsbuild judges a wheel before it sends it, and what a node tells of its files before a rollback.
 package signing
 
 import (
@@ -19,7 +19,7 @@ import (
 // also signs other things cannot be tricked into signing a wheel.
 const Namespace = "dsbuild"
 
-// Policy says which wheels nodes accept.
+// Policy says which wheels may come to nodes.
 type Policy struct {
 	Signers    []Signer
 	Revoked    []string      // fingerprints of keys that are not trusted any more
@@ -114,61 +114,4 @@ func (p *Policy) Trusts(now time.Time) error {
 		return fmt.Errorf("the policy trusts nobody now%s", more)
 	}
 	return fmt.Errorf("the policy wants %d builders, but trusts only %d now%s", p.Builders, voices, more)
-}
-
-// The versions of nodePolicy. Nodes of older releases know only the first.
-const (
-	keysOnly       = 1
-	withIdentities = 2
-)
-
-// nodePolicy is the form of a policy for nodes, whose Python reads no YAML. A node refuses a policy
-// of another version, or without one of these keys.
-type nodePolicy struct {
-	Version    int          `json:"version"`
-	Signers    []nodeSigner `json:"signers"`
-	Revoked    []string     `json:"revoked"`
-	Builders   int          `json:"builders"`
-	Minimum    string       `json:"minimum"`
-	Sources    []string     `json:"sources"`
-	Age        int64        `json:"age_s"`
-	Companions bool         `json:"companions"`
-}
-
-type nodeSigner struct {
-	Name       string    `json:"name"`
-	Key        string    `json:"key"`
-	CA         bool      `json:"ca"`
-	Principals []string  `json:"principals"`
-	Namespaces []string  `json:"namespaces"`
-	Identity   *Identity `json:"sigstore,omitempty"`
-	From       int64     `json:"from"`  // seconds since 1970; 0: always
-	Until      int64     `json:"until"` // 0: for ever
-}
-
-// ForNodes returns the policy in the form for nodes: a value for a JSON document.
-func (p *Policy) ForNodes() any {
-	if p == nil {
-		return nil
-	}
-	out := nodePolicy{
-		Version: keysOnly, Signers: []nodeSigner{}, Revoked: orEmpty(p.Revoked), Builders: max(p.Builders, 1),
-		Minimum: p.Minimum, Sources: orEmpty(p.Sources), Age: int64(p.MaxAge / time.Second), Companions: p.Companions,
-	}
-	for _, s := range p.Signers {
-		out.Signers = append(out.Signers, nodeSigner{s.Name, s.Key, s.CA, orEmpty(s.Principals), orEmpty(s.Namespaces), s.Identity, seconds(s.From), seconds(s.Until)})
-	}
-	if p.TrustsIdentities() {
-		out.Version = withIdentities
-	}
-	return out
-}
-
-func orEmpty(list []string) []string { return append([]string{}, list...) }
-
-func seconds(t time.Time) int64 {
-	if t.IsZero() {
-		return 0
-	}
-	return t.Unix()
 }

@@ -31,7 +31,7 @@ const (
 
 	maxAgeHours = 200 * 366 * 24 // a time.Duration counts 292 years
 
-	maxTrustedRoot = 128 << 10 // each node gets it with the policy
+	maxTrustedRoot = 128 << 10
 )
 
 // ReadPolicy reads the policy at path; "-" is in. It reports all mistakes together, with their places. A policy

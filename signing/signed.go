@@ -26,11 +26,13 @@ const (
 	maxSignatures = 32
 )
 
-// Signed are the files beside a wheel that a signature needs: its statement, and the statement's signatures.
+// Signed are the files beside a wheel that a signature needs: its statement, and the statement's signatures. A
+// node keeps them in this form.
 type Signed struct {
 	Name       string   `json:"name"` // the wheel's file name
 	Statement  string   `json:"statement"`
-	Signatures []string `json:"signatures"` // armored, or bundles of sigstore
+	Signatures []string `json:"signatures"`       // armored, or bundles of sigstore
+	Record     string   `json:"record,omitempty"` // the wheel's RECORD: the digests of its files
 }
 
 // ReadSigned reads the statement and the signatures beside a wheel. A missing statement is an empty

@@ -30,11 +30,10 @@ func adviceTexts() map[string]string {
 		"look-at-kept":         "nothing was touched; look at ENVIRONMENT/.dsbuild/kept-*",
 		"no-room":              "make room on the node: df -h ENVIRONMENT; df -i ENVIRONMENT; quota",
 		"noexec":               "is the folder on a file system that is mounted noexec? Set folder: in environment.yaml",
-		"old-ssh-keygen":       "install OpenSSH 8.2 or newer there, or sign with an Ed25519 or RSA key",
+		"not-accepted":         "another program changes this environment at the same time: end it, then deploy again",
 		"one-environment-back": "a node keeps only the environment before the last switch",
 		"one-step-back":        "a node keeps only the version that the last deploy replaced",
 		"other-installation":   "this node sees another installation, or something changed it; deploy again",
-		"policy":               "deploy a wheel that the policy accepts; dsbuild verify-wheel --policy FILE WHEEL says which it does",
 		"remove-deepspeed":     "remove the DeepSpeed that is installed (pip uninstall, or the distribution's own tool), then deploy again",
 		"removed":              "was it removed since?",
 		"replace-by-hand":      "remove it there first, or install a suitable version with the tool that installed this one",
@@ -45,8 +44,6 @@ func adviceTexts() map[string]string {
 		"shadow-user":          "it is in this user's own packages: there run PYTHON -m pip uninstall deepspeed, or set PYTHONNOUSERSITE=1",
 		"too-many-files":       "look into the deepspeed folder of its site-packages",
 		"torch-differs":        "torch, CUDA or the accelerator differ from the wheel's",
-		"verifier":             "run dsbuild on the system and processor of the nodes",
-		"verifier-broken":      "is the environment on a file system that is mounted noexec? A dsbuild for nodes is built with CGO_ENABLED=0",
 		"wait":                 "wait for it to end, then run again",
 	}
 }

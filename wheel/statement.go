@@ -66,17 +66,25 @@ func ReadProvenance(text []byte) (ProvenanceFacts, error) {
 
 // RecordSum returns the SHA-256 of a wheel's RECORD.
 func RecordSum(file string) (string, error) {
-	a, err := Open(file)
+	text, err := ReadRecord(file)
 	if err != nil {
 		return "", err
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:]), nil
+}
+
+// ReadRecord returns the text of a wheel's RECORD.
+func ReadRecord(file string) ([]byte, error) {
+	a, err := Open(file)
+	if err != nil {
+		return nil, err
 	}
 	defer a.Close()
 	for _, m := range a.Members() {
 		if dir, name := path.Split(m.Name); name == "RECORD" && strings.HasSuffix(dir, ".dist-info/") && strings.Count(dir, "/") == 1 {
-			text, err := a.ReadFile(m.Name, maxRecord)
-			sum := sha256.Sum256(text)
-			return hex.EncodeToString(sum[:]), err
+			return a.ReadFile(m.Name, maxRecord)
 		}
 	}
-	return "", fmt.Errorf("%s has no RECORD", filepath.Base(file))
+	return nil, fmt.Errorf("%s has no RECORD", filepath.Base(file))
 }

@@ -90,9 +90,6 @@ func (o deployOptions) withWheels(ctx context.Context, opt deploy.Options) (depl
 	if opt.Wheels, err = wheels.Load(ctx, o.wheel, wheels.DefaultCache()); err != nil {
 		return opt, err
 	}
-	if opt.Wheels, err = acceptedWheels(opt.Policy, opt.Wheels, opt.Reporter); err != nil {
-		return opt, err
-	}
 	if deploy.Deps(o.deps) == deploy.DepsBundle {
 		if opt.Bundle, err = deploy.LoadBundle(o.bundle, o.wheel); err != nil {
 			return opt, err

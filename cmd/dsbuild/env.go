@@ -160,7 +160,7 @@ func (o envOptions) options(ctx context.Context, a *app) (envs.Options, error) {
 	opt, err := o.changeOptions(ctx, a)
 	return envs.Options{
 		Options: opt.Options, Lock: lock, Force: o.force, InUse: opt.InUse, Serial: opt.Serial,
-		Bandwidth: opt.Bandwidth, Relay: opt.Relay, Policy: opt.Policy, Verifier: opt.Verifier,
+		Bandwidth: opt.Bandwidth, Relay: opt.Relay, Policy: opt.Policy,
 	}, err
 }
 
@@ -208,11 +208,6 @@ func (o envOptions) withFiles(ctx context.Context, a *app) (envs.Options, error)
 	}
 	if err != nil {
 		return opt, err
-	}
-	for _, w := range opt.Files.Wheels {
-		if _, err := acceptedWheels(opt.Policy, []wheels.Wheel{*w}, a.reporter); err != nil {
-			return opt, err
-		}
 	}
 	return opt, nil
 }

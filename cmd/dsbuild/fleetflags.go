@@ -66,7 +66,7 @@ func addChangeFlags(cmd *cobra.Command, opts *changeFlags) {
 	flags := cmd.Flags()
 	flags.StringVar(&opts.maxFail, "max-fail", "", "start no further node after more than `N|P%` nodes have failed (P% applies to all nodes, and to each group of --serial)")
 	flags.StringVar(&opts.inUse, "in-use", "refuse", "what to do with a node whose environment is used by running processes: `refuse|wait=30m|ignore`")
-	flags.StringVar(&opts.policy, "policy", "", "only wheels that the policy in `FILE` accepts; each node judges before it changes anything (default: policy of the inventory)")
+	flags.StringVar(&opts.policy, "policy", "", "only wheels that the policy in `FILE` accepts; dsbuild judges them before it asks a node (default: policy of the inventory)")
 	flags.BoolVar(&opts.dryRun, "dry-run", false, "probe the nodes and print what would be done")
 	flagsExclude(cmd, "report", "dry-run", "a dry run has no report")
 	flags.StringVar(&opts.serial, "serial", "", "change nodes in groups of `N|P%`: complete a group before the next, and stop after a group with failures; a list such as 1,10%,100% begins with a small group")
@@ -135,7 +135,7 @@ func (o changeFlags) changeOptions(ctx context.Context, a *app) (deploy.Options,
 	common.TooMany = tooMany
 	policy, err := a.readPolicy(cmp.Or(o.policy, inv.Policy))
 	return deploy.Options{
-		Options: common, DryRun: o.dryRun, InUse: inUse, Bandwidth: bandwidth, Relay: passing, Serial: serial, Policy: policy, Verifier: nodeVerifier(),
+		Options: common, DryRun: o.dryRun, InUse: inUse, Bandwidth: bandwidth, Relay: passing, Serial: serial, Policy: policy,
 	}, err
 }
 

@@ -82,7 +82,8 @@ Exit codes:
 			root.AddCommand(cmd)
 		}
 	}
-	root.AddCommand(newManCommand(a), newVerifyBundleCommand(a)) // hidden
+	root.AddCommand(newManCommand(a)) // hidden
+	root.AddCommand(newGoneCommands()...)
 	root.SetHelpCommandGroupID(groupReference)
 	root.SetCompletionCommandGroupID(groupReference)
 	root.InitDefaultHelpCmd()
@@ -116,7 +117,6 @@ func commandGroups(a *app) []commandGroup {
 			newVerifyWheelCommand(a),
 			newRebuildCommand(a),
 			newSignCommand(a),
-			newPolicyCommand(a),
 			newIndexCommand(a),
 			newPublishCommand(a),
 			newImageCommand(a),

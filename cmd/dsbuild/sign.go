@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/keyless"
 	"github.com/dsbuild/dsbuild/internal/remote"
@@ -144,26 +143,6 @@ func (a *app) wheelSigner(ctx context.Context, file string) (sign func(path stri
 	}, key.Close, nil
 }
 
-func newPolicyCommand(a *app) *cobra.Command {
-	return &cobra.Command{
-		Use:   "policy FILE",
-		Short: "Check a policy, and print it in the form for nodes",
-		Long: `policy checks a policy, the file that says which wheels nodes accept, and prints it as JSON.
-
-If this JSON is in /etc/dsbuild/policy.json of a node, or in .dsbuild/policy.json of an
-environment, the node enforces it in every deploy, by any user and with any --policy.`,
-		Example: `  dsbuild policy policy.yaml`,
-		Args:    cobra.ExactArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error {
-			p, err := a.readPolicy(args[0])
-			if err != nil {
-				return err
-			}
-			return ui.JSON(a.stdout, p.ForNodes())
-		},
-	}
-}
-
 // readPolicy reads a policy, "-" from standard input; none without a file.
 func (a *app) readPolicy(file string) (*signing.Policy, error) {
 	if file == "" {
@@ -172,37 +151,13 @@ func (a *app) readPolicy(file string) (*signing.Policy, error) {
 	return signing.ReadPolicy(file, a.stdin, time.Now())
 }
 
-// acceptedWheels returns the wheels that a policy accepts: this machine judges first, so that a wheel
-// that no node would accept goes to none. If it accepts no wheel, it returns the error of the first.
-func acceptedWheels(p *signing.Policy, all []wheels.Wheel, report ui.Reporter) ([]wheels.Wheel, error) {
-	if p == nil {
-		return all, nil
-	}
-	var accepted []wheels.Wheel
-	var refused []error
-	for _, w := range all {
-		if err := p.Accept(w.Path, w.Manifest.SHA256, time.Now()); err != nil {
-			refused = append(refused, fmt.Errorf("%s: %w", w.Manifest.Name, err))
-			continue
-		}
-		accepted = append(accepted, w)
-	}
-	if len(accepted) == 0 && len(refused) > 0 {
-		return nil, refused[0]
-	}
-	for _, err := range refused {
-		report.Note("left out: %v", err)
-	}
-	return accepted, nil
-}
-
 // policyCheck is the name of the policy's judgement among the checks of a wheel.
 const policyCheck = "policy"
 
 // judgeWheel is the policy's judgement of a wheel, as one of its checks.
 func judgeWheel(p *signing.Policy, policy, file, sum string) (wheel.Check, error) {
 	check := wheel.Check{Name: policyCheck, Against: policy, Damage: []string{}}
-	err := p.Accept(file, sum, time.Now())
+	_, err := p.Accept(file, sum, time.Now())
 	var refused *signing.RefusedError
 	switch {
 	case errors.As(err, &refused):

@@ -25,7 +25,7 @@ and, for a wheel that dsbuild built, the manifest and the SBOM inside it against
 its code: ops, GPU architectures, CPU level. It also compares the files beside the
 wheel: SHA256SUMS, the manifest, the provenance statement.
 
-With --policy it also judges the wheel as a node does: who signed its statement, and
+With --policy it also judges the wheel as deploy does: who signed its statement, and
 what the statement says.
 
 It names every difference, and then exits with 4.`,

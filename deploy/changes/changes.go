@@ -24,14 +24,17 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/node"
-	"github.com/dsbuild/dsbuild/signing"
 )
 
-//go:embed changes.py
-var source string
+var (
+	//go:embed changes.py
+	changesSource string
+	//go:embed accepted.py
+	acceptedSource string
+)
 
 // Source is the Python source that precedes an agent that changes something.
-func Source() string { return source }
+func Source() string { return changesSource + "\n\n" + acceptedSource }
 
 // ignoreOutput takes the output of a program on the node, which the agent sends before its
 // answer; the log already has it.
@@ -46,13 +49,12 @@ func ignoreOutput(m json.RawMessage) error {
 type Transfer struct {
 	Relay     *relay.Relay  // sends the files that it announced; nil: the driver sends all
 	Bandwidth *rate.Limiter // bytes per second of all uploads; nil: no limit
-	Verifier  FindVerifier  // nil: no node gets a verifier
 }
 
 // NewTransfer prepares the transfer of files through the connections of a dialer. Nodes do not pass on
 // files if the dialer brings a file to all of them at once.
-func NewTransfer(dialer remote.Dialer, opt relay.Options, bandwidth *rate.Limiter, verifier FindVerifier) Transfer {
-	t := Transfer{Bandwidth: bandwidth, Verifier: verifier}
+func NewTransfer(dialer remote.Dialer, opt relay.Options, bandwidth *rate.Limiter) Transfer {
+	t := Transfer{Bandwidth: bandwidth}
 	if _, broadcasts := dialer.(remote.Broadcaster); !broadcasts {
 		t.Relay = relay.New(opt)
 	}
@@ -68,7 +70,6 @@ type Inbox struct {
 	Python   string   // path of the node's Python
 	Folder   string
 	Received *int64 // counts the bytes of the files that have arrived
-	Platform string // of the node, such as linux_x86_64
 }
 
 // LargeFile is the size in bytes from which a Python process of its own writes a file and
@@ -151,30 +152,6 @@ func PutAll(ctx context.Context, n *fleet.Node, put func(ctx context.Context, ag
 // node.
 func (i Inbox) learn(ctx context.Context, file, sha256 string) error {
 	return i.Session.Ask(ctx, agent.Order{"do": "learn", "file": file, "sha256": sha256}, nil)
-}
-
-// FindVerifier returns the dsbuild that verifies bundles of sigstore on nodes of a platform such as
-// linux_x86_64.
-type FindVerifier func(platform string) (wheels.File, error)
-
-// AskJudged sends an order that the node obeys only after it has judged a wheel. A node that needs a
-// verifier of bundles refuses the order before it changes anything: then AskJudged sends the verifier
-// for its platform, and asks again.
-func (i Inbox) AskJudged(ctx context.Context, order agent.Order, into any) error {
-	err := i.Session.Ask(ctx, order, into)
-	var failed *agent.Failure
-	if i.Verifier == nil || !errors.As(err, &failed) || failed.Advice != signing.NeedsVerifier {
-		return err
-	}
-	file, err := i.Verifier(i.Platform)
-	if err != nil {
-		return err
-	}
-	if err := i.Put(ctx, file); err != nil {
-		return err
-	}
-	order["verifier"] = map[string]string{"file": i.Path(file), "sha256": file.SHA256}
-	return i.Session.Ask(ctx, order, into)
 }
 
 // digest returns the sha256 of the first n bytes of a file in the inbox.

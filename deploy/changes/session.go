@@ -8,6 +8,7 @@ import (
 	"github.com/dsbuild/dsbuild/agent"
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/node"
+	"github.com/dsbuild/dsbuild/signing"
 	"github.com/dsbuild/dsbuild/verify"
 )
 
@@ -60,4 +61,20 @@ func withAdvice(err error, n *fleet.Node) error {
 		return err
 	}
 	return verify.WithAdvice(f, f.Advice, n.Host)
+}
+
+// AskKept lets a policy judge the version that an agent would bring back, and returns the digest of the
+// files that it has accepted, which the agent compares again: "" if there is no policy.
+func (s *Session) AskKept(ctx context.Context, p *signing.Policy) (digest string, err error) {
+	if p == nil {
+		return "", nil
+	}
+	var kept struct {
+		signing.Kept
+		Digest string `json:"digest"`
+	}
+	if err := s.Ask(ctx, agent.Order{"do": "kept"}, &kept); err != nil {
+		return "", err
+	}
+	return kept.Digest, p.CheckKept(kept.Kept, time.Now())
 }

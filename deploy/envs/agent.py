@@ -9,6 +9,8 @@ import zipfile
 INBOX, CACHE = os.path.join(HOME, "inbox"), os.path.join(HOME, "cache")
 SYNC_LIMIT = 180  # seconds: an environment has gigabytes
 JOURNAL, CHANGE = os.path.join(PLACE, "journal.jsonl"), os.path.join(PLACE, "change.json")
+# The first lines that uv gives to commands in a relocatable environment.
+RELOCATABLE = b"#!/bin/sh\n'''exec' \"$(dirname -- \"$(realpath -- \"$0\")\")\"/'python' \"$0\" \"$@\"\n' '''\n"
 
 
 class Environments(Workplace):
@@ -18,7 +20,6 @@ class Environments(Workplace):
         Workplace.__init__(self)
         self.dir, self.made, self.uv = None, "", ""  # temporary files; the new environment; the installer
         self.recorded, self.keep, self.syncing = False, True, None
-        self.judged = None  # how the policies judged the wheel of DeepSpeed
         self.noted = self.known = self.early = None  # the files of the current environment, those of the new one; the EarlyInstaller
 
     def begin(self, orders):
@@ -57,9 +58,8 @@ class Environments(Workplace):
         return repaired
 
     def store_early(self, order, orders):
-        """Stores an upload, and installs a large wheel while the next files arrive. DeepSpeed's wheel
-        waits until it is judged."""
-        f, early = order["file"], order["early"] and order["file"]["package"] != "deepspeed"
+        """Stores an upload, and installs a large wheel while the next files arrive."""
+        f, early = order["file"], order["early"]
         self.store(f, stays=early)
         if early:
             if not self.early:
@@ -87,12 +87,12 @@ class Environments(Workplace):
 
     def install(self, order, orders):
         """Makes a new environment from the files that have arrived, or uses the one that exists."""
+        for sha256, signed in order["accepted"].items():
+            store_signed(signed, sha256)
         if order["ready"]:
-            self.judge(order)
-            return dict(self.ready(order["digest"]), judged=self.judged)
+            return self.ready(order["digest"])
         for f in order["files"]:
             self.store(f)
-        self.judge(order)
         folder = self.begin_environment(order, orders)
         if self.early:
             self.early.finish_installing(orders)
@@ -112,7 +112,7 @@ class Environments(Workplace):
         if whole["wrong"]:
             raise Failed("the new environment is not whole: %s" % ", ".join(whole["wrong"][:4]))
         self.syncing = start_sync([folder])  # while it is verified
-        return dict(whole, name=self.made, python=python_of(folder), judged=self.judged)
+        return dict(whole, name=self.made, python=python_of(folder))
 
     def begin_environment(self, order, orders):
         """Creates the folder of the new environment, unless it exists."""
@@ -133,42 +133,16 @@ class Environments(Workplace):
         self.noted.link_byte_code(site_of(folder))
         return Whole(folder, REQUEST["python"], self.known).told()
 
-    def judge(self, order):
-        """Judges DeepSpeed's wheel by the policies, before an environment is made of it. uv compares the
-        wheel with its sha256 once more when it unpacks it."""
-        rules, signed = policies_for(order), order["signed"]
-        for f in order["files"]:
-            if f["package"] != "deepspeed":
-                continue
-            path = os.path.join(FILES, f["sha256"], f["name"])
-            if rules:
-                accepted = SignedWheel(path)
-                if accepted.sha256 != f["sha256"]:
-                    refuse("%s has sha256 %s, not %s" % (f["name"], accepted.sha256, f["sha256"]))
-                self.judged = judge_wheel(rules, signed, f["name"], accepted.sha256, self.dir, order.get("verifier"))
-            if signed["signatures"]:
-                load_signing()
-                store_signed(signed, path, f["sha256"])
-
-    def judge_before(self, order, folder):
-        """Judges the wheel of the previous environment again, and each of its files."""
-        rules, mark = policies_for(order), mark_of(os.path.basename(folder))
-        deepspeed = mark.get("deepspeed") if mark else None
-        if not rules or not deepspeed:
-            return
-        sha256 = str(deepspeed.get("sha256", ""))
-        for name in os.listdir(os.path.join(FILES, sha256)) if os.path.isdir(os.path.join(FILES, sha256)) else []:
-            if SignedWheel(os.path.join(FILES, sha256, name)).sha256 != sha256:
-                refuse("%s is not the wheel that was installed" % name)
-
-        def find(name):
-            parts = name.split("/")
-            if not parts[0].endswith(".data") or len(parts) < 3:
-                return os.path.join(site_of(folder), *parts)
-            place = {"purelib": site_of(folder), "platlib": site_of(folder), "scripts": os.path.join(folder, "bin"), "data": folder}.get(parts[1])
-            return os.path.join(place, *parts[2:]) if place else ""
-
-        self.judged = judge_stored(rules, sha256, self.dir, find, order.get("verifier"))
+    def tell_kept(self, _):
+        """The DeepSpeed of the environment before, for the driver's judgement."""
+        name = target(PREVIOUS)
+        folder, noted = os.path.join(PLACE, name), (mark_of(name) or {}).get("deepspeed") or {}
+        site = site_of(folder)
+        places = {"": site, "scripts": os.path.join(folder, "bin"), "data": folder}
+        paths = {path for top in [os.path.join(site, "deepspeed")] + dist_infos([site]) for path, _ in walk(top)}
+        for info in dist_infos([site]):  # and its commands
+            paths |= {os.path.normpath(os.path.join(site, row[0])) for row in record_rows(info) or [] if row[0].startswith("../")}
+        return kept_answer(str(noted.get("sha256", "")), places, [RELOCATABLE], {path: path for path in paths if exists(path)})
 
     @staticmethod
     def ready(digest):
@@ -187,7 +161,9 @@ class Environments(Workplace):
         ask this node's relay for it."""
         folder = os.path.join(FILES, f["sha256"])
         path, sent = os.path.join(folder, f["name"]), os.path.join(INBOX, f["name"])
-        if not exists(path):
+        if exists(path):
+            self.stored_file(f)
+        else:
             if digest_of(sent, self.digests) != f["sha256"]:
                 raise Failed("%s has sha256 %s, not %s" % (f["name"], digest_of(sent, self.digests), f["sha256"]))
             os.makedirs(folder, exist_ok=True)
@@ -196,6 +172,15 @@ class Environments(Workplace):
                 (os.link if stays else os.rename)(sent, path)
             except OSError:  # a file system without links
                 os.rename(sent, path)
+
+    def stored_file(self, f):
+        """The path of a file in FILES, which must be as it was sent."""
+        folder = os.path.join(FILES, f["sha256"])
+        path = os.path.join(folder, f["name"])
+        if os.path.islink(path) or digest_of(path, self.digests) != f["sha256"]:
+            sweep(folder)  # so that the next run sends it again
+            raise Failed("%s was changed after it had been sent" % path, "deploy-again")
+        return path
 
     @staticmethod
     def sweep_stored():
@@ -217,7 +202,7 @@ class Environments(Workplace):
         """Unpacks the program from uv's wheel."""
         self.uv = os.path.join(self.dir, "uv")
         try:
-            with zipfile.ZipFile(os.path.join(FILES, f["sha256"], f["name"])) as z:
+            with zipfile.ZipFile(self.stored_file(f)) as z:
                 inside = [n for n in z.namelist() if n.endswith(".data/scripts/uv")]
                 with z.open(inside[0]) as source, open(self.uv, "wb") as out:
                     shutil.copyfileobj(source, out)
@@ -234,11 +219,7 @@ class Environments(Workplace):
         with open(asked, "w", encoding="utf-8") as f:
             f.writelines("%s==%s --hash=sha256:%s\n" % (w["package"], w["version"], w["sha256"]) for w in wheels)
         places = [word for w in wheels for word in ("--find-links", os.path.join(FILES, w["sha256"]))]
-        try:
-            self.run_uv(order, orders, ["pip", "install", "--no-index", "--no-deps", "--require-hashes", "--no-build", "--python", python_of(folder), "-r", asked] + places)
-        except Failed:
-            self.drop_damaged(files)
-            raise
+        self.run_uv(order, orders, ["pip", "install", "--no-index", "--no-deps", "--require-hashes", "--no-build", "--python", python_of(folder), "-r", asked] + places)
         for w in wheels:
             free_page_cache(os.path.join(FILES, w["sha256"], w["name"]))
 
@@ -249,13 +230,6 @@ class Environments(Workplace):
             run_program("uv", [self.uv] + arguments, env, self.dir, orders, self.lock, order["limit_s"])
         except PermissionError:
             raise Failed("the node may not run uv from %s" % self.dir, "noexec")
-
-    def drop_damaged(self, files):
-        """Removes stored files that have changed, so that the next run sends them again."""
-        for f in files:
-            path = os.path.join(FILES, f["sha256"], f["name"])
-            if not os.path.isfile(path) or Digests().of(path) != f["sha256"]:
-                sweep(os.path.dirname(path))
 
     def record(self, order):
         """Notes that the environment is whole, and switches to it. After the rename only a rollback
@@ -283,12 +257,13 @@ class Environments(Workplace):
         name = target(PREVIOUS)
         if not name:
             raise Failed("there is nothing to go back to", "one-environment-back")
-        self.judge_before(order, os.path.join(PLACE, name))
+        if order["accepted"] and self.tell_kept(order)["digest"] != order["accepted"]:
+            raise Failed("the environment before was changed while it was judged", "one-environment-back")
         wrong = Whole(os.path.join(PLACE, name)).told()["wrong"]
         if wrong:
             raise Failed("the environment before is not as it was: %s" % ", ".join(wrong[:4]))
         self.switch({"to": name, "previous": "", "journal": order["journal"], "tidy": False})
-        return {"python": python_of(CURRENT), "judged": self.judged}
+        return {"python": python_of(CURRENT)}
 
     def switch(self, change):
         save_json(CHANGE, change)
@@ -422,6 +397,7 @@ def verbs(env, orders):
         "store": lambda order: env.store_early(order, orders),
         "install": lambda order: env.install(order, orders),
         "record": env.record,
+        "kept": env.tell_kept,
         "roll_back": env.roll_back,
         "undo": lambda order: env.undo(),
     }

@@ -34,11 +34,10 @@ type Options struct {
 	Force     bool   // make the environment again, even if the node has it
 	InUse     deploy.InUse
 	Serial    fleet.Serial
-	Bandwidth *rate.Limiter        // bytes per second of all uploads; nil: no limit
-	Relay     relay.Options        // how nodes pass files on to each other
-	Verifier  changes.FindVerifier // the dsbuild that verifies bundles on nodes; nil: none
-	Policy    *signing.Policy      // the wheels of DeepSpeed that nodes accept; nil: any, unless a node has a policy of its own
-	Verify    verify.Level         // LevelLoad also loads every op of DeepSpeed
+	Bandwidth *rate.Limiter   // bytes per second of all uploads; nil: no limit
+	Relay     relay.Options   // how nodes pass files on to each other
+	Policy    *signing.Policy // the wheels with files in DeepSpeed's folder that may come to nodes; nil: all
+	Verify    verify.Level    // LevelLoad also loads every op of DeepSpeed
 }
 
 // Deployment is one deploy or rollback of an environment: Survey or SurveyRollback, then Apply,
@@ -49,6 +48,7 @@ type Deployment struct {
 	transfer changes.Transfer
 	nodes    []*nodeRun
 	plan     Plan
+	accepted map[string]signing.Signed // what lies beside each accepted wheel, by the wheel's sha256
 
 	goesBack   bool // it is a rollback
 	onlyVerify bool // it changes no node
@@ -56,7 +56,7 @@ type Deployment struct {
 
 // New prepares a run; it contacts no node yet.
 func New(opt Options) *Deployment {
-	d := &Deployment{opt: opt, fleet: fleet.New(opt.Options), transfer: changes.NewTransfer(opt.Dialer, opt.Relay, opt.Bandwidth, opt.Verifier)}
+	d := &Deployment{opt: opt, fleet: fleet.New(opt.Options), transfer: changes.NewTransfer(opt.Dialer, opt.Relay, opt.Bandwidth)}
 	for _, n := range d.fleet.Nodes {
 		d.nodes = append(d.nodes, &nodeRun{Node: n, run: d})
 	}
@@ -69,8 +69,12 @@ func (d *Deployment) Close() {
 	d.fleet.Close()
 }
 
-// Survey connects to every node, probes it and decides its action. It changes nothing.
+// Survey judges the wheels, then connects to every node, probes it and decides its action. It changes nothing.
 func (d *Deployment) Survey(ctx context.Context) (Plan, error) {
+	var err error
+	if d.accepted, err = d.opt.Files.accept(d.opt.Policy); err != nil {
+		return Plan{}, err
+	}
 	return d.survey(ctx, func(known []ProbeResult) (Plan, error) {
 		return NewPlan(known, PlanOptions{Lock: d.opt.Lock, Wheels: d.opt.Files.Wheels, Unpacked: d.opt.Files.Unpacked, Force: d.opt.Force, InUse: d.opt.InUse})
 	})
@@ -194,7 +198,6 @@ type nodeRun struct {
 	unseen    bool // dsbuild does not know which environment is current
 	changed   bool
 	sent      int64
-	judged    []string // how the node judged the wheel by the policies, for the report
 	differs   []string
 
 	waitUntil time.Time // deadline of the wait for processes to end
@@ -311,7 +314,7 @@ func (u *nodeRun) report() report.Node {
 	n := u.Node.Report()
 	n.Changed, n.Unseen, n.Facts, n.Sent, n.Unfit = u.changed, u.unseen || u.facts == nil, u.current(), u.sent, u.plan.Unfit
 	n.From = u.run.transfer.Relay.Sources(u.Node, u.sent)
-	n.Remarks, n.Differs = append(append(n.Remarks, u.plan.Remarks...), u.judged...), append(n.Differs, u.differs...)
+	n.Remarks, n.Differs = append(n.Remarks, u.plan.Remarks...), append(n.Differs, u.differs...)
 	if u.look != nil {
 		e := &report.Environment{Name: u.run.opt.Lock.Name}
 		if u.look.Current != nil {

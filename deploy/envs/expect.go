@@ -9,9 +9,11 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/environment"
+	"github.com/dsbuild/dsbuild/signing"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -21,6 +23,22 @@ type Files struct {
 	Wheels   map[string]*wheels.Wheel // the wheels of DeepSpeed among them
 	Unpacked map[string]int64         // bytes that each needs once it is installed
 	Digests  map[string]string        // of the files that each installs into site-packages
+
+	inDeepSpeed []string // the sha256 of the wheels that install files into DeepSpeed's folder
+}
+
+// accept judges the wheels that install files into DeepSpeed's folder. It returns what lies beside each, by its
+// sha256, or the error of the first that the policy refuses.
+func (f *Files) accept(p *signing.Policy) (map[string]signing.Signed, error) {
+	accepted := map[string]signing.Signed{}
+	for _, sum := range f.inDeepSpeed {
+		signed, err := p.Accept(f.Paths[sum], sum, time.Now())
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path.Base(f.Paths[sum]), err)
+		}
+		accepted[sum] = signed
+	}
+	return accepted, nil
 }
 
 // OpenFiles reads files that were collected.
@@ -72,8 +90,14 @@ func (f *Files) open(sum, at, python string) error {
 		return err
 	}
 	defer a.Close()
+	inDeepSpeed := false
 	for _, m := range a.Members() {
 		f.Unpacked[sum] += m.Size
+		scheme, below := wheel.Place(m.Name)
+		inDeepSpeed = inDeepSpeed || scheme == "" && strings.HasPrefix(path.Clean(below), "deepspeed/")
+	}
+	if inDeepSpeed {
+		f.inDeepSpeed = append(f.inDeepSpeed, sum)
 	}
 	f.Digests[sum], err = installedDigest(a, python)
 	if err != nil {

@@ -7,7 +7,6 @@ import (
 	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/environment"
 	"github.com/dsbuild/dsbuild/node"
-	"github.com/dsbuild/dsbuild/signing"
 	"github.com/dsbuild/dsbuild/verify"
 )
 
@@ -29,7 +28,7 @@ var (
 var (
 	lookProgram  = node.NewFollowUp(pythonSource, placeSource, lookSource)
 	checkProgram = node.NewProgram(pythonSource, placeSource, checkSource)
-	agentProgram = agent.NewProgram(verify.FilesSource(), changes.Source(), signing.NodeSource(), node.ProcessesSource(), pythonSource, placeSource, knownSource, agentSource)
+	agentProgram = agent.NewProgram(verify.FilesSource(), changes.Source(), node.ProcessesSource(), pythonSource, placeSource, knownSource, agentSource)
 )
 
 // environmentRef names the environment for the programs on nodes.
@@ -92,7 +91,6 @@ type environmentFiles struct {
 	Packages map[string]packageOnANode `json:"packages"`
 	Wrong    []string                  `json:"wrong"` // files that are not as RECORD says
 	More     int                       `json:"more"`  // how many more there are
-	Judged   *signing.Reply            `json:"judged"`
 }
 
 type packageOnANode struct {

@@ -1,6 +1,10 @@
 package envs_test
 
 import (
+	"archive/zip"
+	"bytes"
+	"context"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,11 +13,11 @@ import (
 
 	"github.com/dsbuild/dsbuild/deploy/envs"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
+	"github.com/dsbuild/dsbuild/environment"
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/testkit/signingtest"
-	"github.com/dsbuild/dsbuild/internal/testkit/sigstoretest"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
-	"github.com/dsbuild/dsbuild/signing"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -50,76 +54,84 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-func TestMain(m *testing.M) {
-	signingtest.BeVerifier()
-	os.Exit(m.Run())
+// untouched is a dialer that no run may use.
+type untouched struct{ t *testing.T }
+
+func (d untouched) Dial(context.Context, remote.Target) (remote.Conn, error) {
+	d.t.Error("a node was asked, though the policy refuses a wheel")
+	return nil, remote.ErrLost
 }
 
-// A bundle of sigstore beside the wheel of DeepSpeed is judged by a verifier that the driver sends,
-// before an environment is made, and again before a rollback.
-func TestBundlesOfEnvironments(t *testing.T) {
-	if testing.Short() {
-		t.Skip("short: makes two environments")
+func (untouched) Close() error { return nil }
+
+// mustRefuse expects that no node is asked about an environment whose wheels the policy refuses.
+func mustRefuse(t *testing.T, opt envs.Options, want string) {
+	t.Helper()
+	opt.Dialer = untouched{t}
+	d := envs.New(opt)
+	defer d.Close()
+	if _, err := d.Survey(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %q", err, want)
 	}
+}
+
+// Each wheel with files in DeepSpeed's folder is judged before a node is asked.
+func TestRefusedEnvironmentAsksNoNode(t *testing.T) {
 	t.Parallel()
-	sigstore, folder := sigstoretest.New(t), t.TempDir()
-	sigstore.WriteFiles(folder)
-	policy := func(subject string) *signing.Policy {
-		return signingtest.Keys{}.Policy(t, "signers: [{name: ci, "+signingtest.Identity(subject, filepath.Join(folder, "trusted_root.json"))+"}]")
+	k, s := signingtest.NewKeys(t), newSite(t)
+	name := s.deepspeed(t, "0.19.8", nil)
+	signDeepSpeed(t, k, filepath.Join(s.dir, name), "a")
+	l, files := s.lock(t, small[:len(small)-1]+"\ndeepspeed: "+name+"\n")
+	opt := options(t, l, files, nil)
+	opt.Policy = k.Policy(t, "signers: [{name: b, key: $b}]")
+	mustRefuse(t, opt, "does not trust the key")
+	opt.Policy = k.Policy(t, "signers: [{name: a, key: $a}]\nminimum: 0.20")
+	mustRefuse(t, opt, "older than 0.20")
+
+	companion, paths := environment.File{}, maps.Clone(files.Paths)
+	for _, f := range l.Sets[0].Files {
+		if f.Name != "deepspeed" {
+			companion = f
+		}
 	}
-	s := newSite(t)
-	lock := func(version string) envs.Options {
-		t.Helper()
-		name := s.deepspeed(t, version, nil)
-		file := filepath.Join(s.dir, name)
-		signDeepSpeed(t, nil, file)
-		statement, err := os.ReadFile(file + wheel.ProvenanceSuffix)
-		if err != nil {
+	for _, inside := range []string{"deepspeed/version/__init__.py", "x-1.0.data/purelib/deepspeed/x.py", "x-1.0.data/data/lib/python3.11/site-packages/deepspeed/x.py"} {
+		paths[companion.SHA256] = withFile(t, files.Paths[companion.SHA256], inside)
+		var err error
+		if opt.Files, err = envs.OpenFiles(t.Context(), l, paths, wheels.Cache{}); err != nil {
 			t.Fatal(err)
 		}
-		write(t, wheel.BundleFile(file, "0"), sigstore.Sign(sigstoretest.Issuer, "someone@example.org", string(statement)))
-		l, files := s.lock(t, small[:len(small)-1]+"\ndeepspeed: "+name+"\n")
-		return envs.Options{Lock: l, Files: files}
-	}
-	old, newer := lock("0.19.7"), lock("0.19.8")
-	h, server := host(t, "gpu1", sshtest.Options{})
-	opt := options(t, old.Lock, old.Files, []*sshtest.Server{server}, h)
-	opt.Verifier = func(string) (wheels.File, error) {
-		path, err := os.Executable()
-		if err != nil {
-			return wheels.File{}, err
-		}
-		sum, size, err := wheel.HashFile(path)
-		return wheels.File{Path: path, SHA256: sum, Size: size}, err
-	}
-	refuses := func(subject, want string, do func() *report.Report) {
-		t.Helper()
-		before, _ := os.Readlink(filepath.Join(place(server), "current"))
-		opt.Policy = policy(subject)
-		n := do().Nodes[0]
-		after, _ := os.Readlink(filepath.Join(place(server), "current"))
-		if n.Status != report.Failed || n.Changed || before != after || !strings.Contains(n.Error, want) {
-			t.Errorf("%s: %+v, %q is current", subject, n, after)
-		}
-	}
-	deploys := func() *report.Report { return run(t, t.Context(), opt) }
-	rollsBack := func() *report.Report { return back(t, opt) }
-	refuses("other@example.org", "does not trust the identity", deploys)
-	opt.Policy = policy("someone@example.org")
-	for _, next := range []envs.Options{old, newer} {
-		opt.Lock, opt.Files = next.Lock, next.Files
-		if r := deploys(); r.Err() != nil || !strings.Contains(strings.Join(r.Nodes[0].Remarks, " "), "bundles of sigstore verified by") {
-			t.Fatalf("%+v", r.Nodes[0])
-		}
-	}
-	refuses("other@example.org", "does not trust the identity", rollsBack)
-	opt.Policy = policy("someone@example.org")
-	if r := rollsBack(); r.Err() != nil {
-		t.Errorf("%+v", r.Nodes[0])
+		opt.Policy = k.Policy(t, "signers: [{name: a, key: $a}]")
+		mustRefuse(t, opt, filepath.Base(companion.File)+": the policy refuses it")
 	}
 }
 
-// The wheel of DeepSpeed is judged before an environment is made of it, and again before a rollback
+// withFile returns a copy of a wheel that has one more file, of which its RECORD says nothing.
+func withFile(t *testing.T, file, name string) string {
+	t.Helper()
+	from, err := zip.OpenReader(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer from.Close()
+	var out bytes.Buffer
+	to := zip.NewWriter(&out)
+	for _, f := range from.File {
+		if err := to.Copy(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err = to.Create(name); err == nil {
+		err = to.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied := filepath.Join(t.TempDir(), filepath.Base(file))
+	write(t, copied, out.String())
+	return copied
+}
+
+// The wheel of DeepSpeed is judged before an environment is made of it, and its files again before a rollback
 // switches back to one.
 func TestPolicyOfEnvironments(t *testing.T) {
 	if testing.Short() {
@@ -127,66 +139,67 @@ func TestPolicyOfEnvironments(t *testing.T) {
 	}
 	t.Parallel()
 	k, s := signingtest.NewKeys(t), newSite(t)
-	lock := func(version string, signers ...string) (opt envs.Options, name string) {
+	lock := func(version, signer string) envs.Options {
 		t.Helper()
-		name = s.deepspeed(t, version, nil)
-		signDeepSpeed(t, k, filepath.Join(s.dir, name), signers...)
+		name := s.deepspeed(t, version, nil)
+		signDeepSpeed(t, k, filepath.Join(s.dir, name), signer)
 		l, files := s.lock(t, small[:len(small)-1]+"\ndeepspeed: "+name+"\n")
-		return envs.Options{Lock: l, Files: files}, name
+		return envs.Options{Lock: l, Files: files}
 	}
-	old, _ := lock("0.19.7", "a")
-	newer, name := lock("0.19.8", "b")
+	old, newer := lock("0.19.7", "a"), lock("0.19.8", "b")
 	h, server := host(t, "gpu1", sshtest.Options{})
 	opt := options(t, old.Lock, old.Files, []*sshtest.Server{server}, h)
-	refuses := func(name, policy, want string, do func(*testing.T, envs.Options) *report.Report) {
+	const both = "signers: [{name: a, key: $a}, {name: b, key: $b}]"
+	opt.Policy = k.Policy(t, both)
+	for _, next := range []envs.Options{old, newer} {
+		opt.Lock, opt.Files = next.Lock, next.Files
+		if r := run(t, t.Context(), opt); r.Err() != nil {
+			t.Fatal(r.Err())
+		}
+	}
+	refuses := func(name, policy, want string) {
 		t.Helper()
 		before, _ := os.Readlink(filepath.Join(place(server), "current"))
 		opt.Policy = k.Policy(t, policy)
-		n := do(t, opt).Nodes[0]
+		n := back(t, opt).Nodes[0]
 		after, _ := os.Readlink(filepath.Join(place(server), "current"))
 		if n.Status != report.Failed || n.Changed || before != after || !strings.Contains(n.Error, want) {
 			t.Errorf("%s: %+v, %q is current", name, n, after)
 		}
 	}
-	deploys := func(t *testing.T, opt envs.Options) *report.Report { return run(t, t.Context(), opt) }
-	both := "signers: [{name: a, key: $a}, {name: b, key: $b}]"
-	refuses("other key", "signers: [{name: b, key: $b}]", "does not trust the key", deploys)
-	opt.Policy = k.Policy(t, both)
-	if r := deploys(t, opt); r.Err() != nil {
-		t.Fatal(r.Err())
-	}
-	opt.Lock, opt.Files = newer.Lock, newer.Files
-	refuses("too old", both+"\nminimum: 0.20", "older than 0.20", deploys)
-	text, err := os.ReadFile(filepath.Join(s.dir, name) + wheel.ProvenanceSuffix)
-	if err != nil {
-		t.Fatal(err)
-	}
-	write(t, filepath.Join(s.dir, name)+wheel.ProvenanceSuffix, string(text)+" ")
-	refuses("edited statement", both, "not of this statement", deploys)
-	write(t, filepath.Join(s.dir, name)+wheel.ProvenanceSuffix, string(text))
-	opt.Policy = k.Policy(t, both)
-	if r := deploys(t, opt); r.Err() != nil {
-		t.Fatal(r.Err())
-	}
-
-	refuses("the key was revoked since", "signers: [{name: b, key: $b}]\nrevoked: ['@a']", "is revoked", back)
+	refuses("the key was revoked since", "signers: [{name: b, key: $b}]\nrevoked: ['@a']", "is revoked")
 	stored := filepath.Join(place(server), "../.dsbuild/signed", old.Lock.Sets[0].File("deepspeed").SHA256+".json")
-	kept, err := os.ReadFile(stored)
-	if err != nil {
-		t.Fatal(err)
+	found, err := filepath.Glob(filepath.Join(place(server), "previous", "lib", "python3*", "site-packages", "deepspeed", "version.py"))
+	if err != nil || len(found) != 1 {
+		t.Fatal(err, found)
 	}
-	write(t, stored, strings.Replace(string(kept), "deepspeed/version.py,", "deepspeed/versiom.py,", 1))
-	refuses("another list of files", both, "list of its files", back)
-	if err := os.Remove(stored); err != nil {
-		t.Fatal(err)
-	}
-	refuses("the signatures are gone", both, "its signatures are gone", back)
-	write(t, stored, string(kept))
-	own := filepath.Join(place(server), "../.dsbuild/policy.json")
-	write(t, own, "{")
-	refuses("the node's own policy is garbage", both, "cannot be read", back)
-	if err := os.Remove(own); err != nil {
-		t.Fatal(err)
+	for name, c := range map[string]struct {
+		path   string
+		change func(string) string // nil: the file is removed
+		want   string
+	}{
+		"another list of files":   {stored, func(s string) string { return strings.Replace(s, "deepspeed/version.py,", "deepspeed/versiom.py,", 1) }, "list of its files"},
+		"the signatures are gone": {stored, nil, "its signatures are gone"},
+		"a module was edited":     {found[0], func(s string) string { return s + "evil = True\n" }, "version.py is not as it was signed"},
+	} {
+		text, err := os.ReadFile(c.path)
+		if err == nil {
+			err = os.Remove(c.path) // it may be a link of uv's cache
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.change != nil {
+			write(t, c.path, c.change(string(text)))
+		}
+		refuses(name, both, c.want)
+		if c.change != nil {
+			err = os.Remove(c.path)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, c.path, string(text))
 	}
 	opt.Policy = k.Policy(t, both)
 	if r := back(t, opt); r.Err() != nil {

@@ -180,7 +180,7 @@ func (u *nodeRun) start(ctx context.Context, files []fileRef, again, look bool) 
 		return b, nil
 	}
 	u.session = s
-	u.inbox = changes.Inbox{Transfer: u.run.transfer, Node: u.Node, Session: s, Python: u.interpreter(), Folder: b.Inbox, Received: &u.sent, Platform: u.facts.Platform}
+	u.inbox = changes.Inbox{Transfer: u.run.transfer, Node: u.Node, Session: s, Python: u.interpreter(), Folder: b.Inbox, Received: &u.sent}
 	if b.Repaired {
 		u.Warn("an earlier run was interrupted; the node has cleaned up after it")
 	}
@@ -190,22 +190,19 @@ func (u *nodeRun) start(ctx context.Context, files []fileRef, again, look bool) 
 // install lets the node make the environment of the files.
 func (u *nodeRun) install(ctx context.Context) error {
 	all := refs(u.plan.Set)
-	signed := signing.Signed{Signatures: []string{}}
-	if ds := u.plan.Set.File("deepspeed"); ds != nil && u.run.opt.Files.Paths[ds.SHA256] != "" {
-		var err error
-		if signed, err = signing.ReadSigned(u.run.opt.Files.Paths[ds.SHA256]); err != nil {
-			return err
-		}
+	accepted := map[string]signing.Signed{}
+	if ds := u.plan.Set.File("deepspeed"); ds != nil {
+		accepted[ds.SHA256] = u.run.accepted[ds.SHA256]
 	}
 	var made environmentFiles
-	err := u.inbox.AskJudged(ctx, agent.Order{
+	err := u.session.Ask(ctx, agent.Order{
 		"do": "install", "digest": u.plan.Set.Digest, "ready": u.plan.Ready, "files": all, "installer": all[0],
-		"limit_s": u.run.fleet.Limit(installLimit).Seconds(), "policy": u.run.opt.Policy.ForNodes(), "signed": signed,
+		"limit_s": u.run.fleet.Limit(installLimit).Seconds(), "accepted": accepted,
 	}, &made)
 	if err != nil {
 		return err
 	}
-	u.files, u.judged = &made, made.Judged.Remark()
+	u.files = &made
 	return nil
 }
 
@@ -403,14 +400,16 @@ func (u *nodeRun) rollBack(ctx context.Context) error {
 	if planned := u.look.Previous; b.Previous == nil || b.Previous.Digest != planned.Digest {
 		return hint.With(errors.New("another change was made since the survey"), "check with --dry-run, then roll back again")
 	}
-	var done struct {
-		Python string         `json:"python"`
-		Judged *signing.Reply `json:"judged"`
-	}
-	if err := u.inbox.AskJudged(ctx, agent.Order{"do": "roll_back", "journal": newEntry(u, b.Previous.Digest), "policy": u.run.opt.Policy.ForNodes()}, &done); err != nil {
+	accepted, err := u.session.AskKept(ctx, u.run.opt.Policy)
+	if err != nil {
 		return err
 	}
-	u.judged = done.Judged.Remark()
+	var done struct {
+		Python string `json:"python"`
+	}
+	if err := u.session.Ask(ctx, agent.Order{"do": "roll_back", "journal": newEntry(u, b.Previous.Digest), "accepted": accepted}, &done); err != nil {
+		return err
+	}
 	now := *b.Previous
 	now.Python = done.Python
 	u.changed, u.now = true, &now

@@ -148,7 +148,7 @@ def install(version, then="record"):
     sha256 = file_digest(wheel).hexdigest()
     record = record_in(wheel)
     sent = os.path.join(INBOX, os.path.basename(wheel))
-    orders = [{"do": "install", "wheels": [{"name": "deepspeed", "file": sent, "sha256": sha256}], "pip": "", "limit_s": 5, "policy": None, "signed": {"name": "", "statement": "", "signatures": []}}]
+    orders = [{"do": "install", "wheels": [{"name": "deepspeed", "file": sent, "sha256": sha256}], "pip": "", "limit_s": 5, "accepted": {"signatures": [], "record": ""}}]
     if then == "undo":
         return orders + [{"do": "undo"}]
     return orders + [{"do": "record", "forget": False, "journal": {"do": "deploy", "run": version},
@@ -172,7 +172,7 @@ def record_in(wheel):
 
 
 def back(noted):
-    return [{"do": "roll_back", "policy": None}, {"do": "record", "forget": True, "journal": {"do": "rollback", "run": "back"}, "installed": noted}]
+    return [{"do": "roll_back", "accepted": ""}, {"do": "record", "forget": True, "journal": {"do": "rollback", "run": "back"}, "installed": noted}]
 
 
 def agent(orders, at=0, power=False):

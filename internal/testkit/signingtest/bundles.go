@@ -3,28 +3,13 @@ package signingtest
 import (
 	"crypto/x509"
 	"encoding/json"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/dsbuild/dsbuild/internal/testkit/sigstoretest"
-	"github.com/dsbuild/dsbuild/signing"
 )
-
-// BeVerifier makes a test program behave as the dsbuild that a node runs to verify bundles, if it was
-// started as one. TestMain calls it first.
-func BeVerifier() {
-	if len(os.Args) != 2 || os.Args[1] != signing.VerifierCommand {
-		return
-	}
-	if err := signing.AnswerQuestion(os.Stdin, os.Stdout, time.Now()); err != nil {
-		_, _ = os.Stderr.WriteString(err.Error()) // the status says it, too
-		os.Exit(1)
-	}
-	os.Exit(0)
-}
 
 // Workflow is the subject of the bundles that Bundles trusts.
 const Workflow = "https://github.com/team/wheels/.github/workflows/build.yml@refs/heads/main"

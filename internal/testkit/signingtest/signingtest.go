@@ -28,7 +28,6 @@ type Case struct {
 	Policy *signing.Policy
 	Signed signing.Signed
 	Want   string // part of the reason for which it is refused; "" if it is accepted
-	Modern bool   // only OpenSSH knows this kind of key
 }
 
 // Keys are signers by their names: a, b, c, rsa, token, ca, other.

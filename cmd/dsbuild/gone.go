@@ -1,0 +1,24 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+)
+
+// goneCommands are the commands that this release no longer has, with what replaces each.
+func goneCommands() map[string]string {
+	return map[string]string{
+		"policy": "the machine that runs dsbuild judges: check a policy with dsbuild verify-wheel --policy FILE WHEEL",
+	}
+}
+
+// newGoneCommands returns hidden commands that refuse to run, and say what replaces them.
+func newGoneCommands() []*cobra.Command {
+	var all []*cobra.Command
+	for name, replaced := range goneCommands() {
+		all = append(all, &cobra.Command{
+			Use: name, Hidden: true, DisableFlagParsing: true,
+			RunE: func(cmd *cobra.Command, _ []string) error { return usageErrorf(cmd.CommandPath(), "%s: %s", name, replaced) },
+		})
+	}
+	return all
+}

@@ -1,0 +1,76 @@
+package signing
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// Kept is the DeepSpeed that a rollback would bring back, as its node describes it.
+type Kept struct {
+	SHA256 string  `json:"sha256"` // of the wheel that it came from, by the node's note
+	Signed *Signed `json:"signed"` // what the node has kept of that wheel; nil: nothing
+	// Places are the folders of the schemes of a wheel: "" for site-packages, "scripts", "data".
+	Places map[string]string `json:"places"`
+	// Files are the files that Python could run after the rollback, by their paths, but for byte code in
+	// __pycache__, which the node compares with the modules. Each has its SHA-256 as RECORD writes it and, if an
+	// installer has given a command its first line, that of the command in the wheel. A link has none.
+	Files map[string][]string `json:"files"`
+}
+
+// The hints for a version that a policy does not let back.
+const (
+	unsignedHint = "deploy a signed wheel of that version instead"
+	changedHint  = "something has changed the files that the node kept; deploy the version that you want"
+)
+
+// CheckKept judges a version that a node has kept: its wheel as Check does, and each of its files by the
+// signed RECORD. It returns a *RefusedError, or nil. A nil policy accepts every version.
+func (p *Policy) CheckKept(k Kept, now time.Time) error {
+	switch {
+	case p == nil || len(k.Files) == 0: // without files the rollback only removes a version
+		return nil
+	case k.Signed == nil || k.Signed.Statement == "":
+		return refused(unsignedHint, "the version before was not signed, or its signatures are gone")
+	}
+	_, facts, err := p.check(*k.Signed, k.SHA256, now)
+	if err != nil {
+		return err
+	}
+	if sum := sha256.Sum256([]byte(k.Signed.Record)); facts.Record != hex.EncodeToString(sum[:]) {
+		return refused(changedHint, "the list of its files is not the signed one")
+	}
+	entries, err := wheel.ParseRecord(strings.NewReader(k.Signed.Record))
+	if err != nil {
+		return refused(changedHint, "%v", err)
+	}
+	signed := map[string]bool{}
+	for _, e := range entries {
+		scheme, below := wheel.Place(e.Path)
+		place, known := k.Places[scheme]
+		if !known || e.Algorithm == "" { // a header, which installers rename, or RECORD itself
+			continue
+		}
+		file := path.Join(place, below)
+		if signed[file] = true; e.Algorithm != "sha256" || !slices.Contains(k.Files[file], strings.TrimRight(e.Digest, "=")) {
+			return refused(changedHint, "%s is not as it was signed", e.Path)
+		}
+	}
+	for file, digests := range k.Files {
+		if !signed[file] && (k.couldRun(file) || len(digests) == 0) {
+			return refused(changedHint, "%q is in no signed wheel", file)
+		}
+	}
+	return nil
+}
+
+// couldRun reports whether a Python could run a file, or a user could as a command.
+func (k Kept) couldRun(file string) bool {
+	folder, name := path.Split(file)
+	return slices.Contains([]string{".py", ".pyc", ".so", ".pth"}, path.Ext(name)) || name == "entry_points.txt" || path.Clean(folder) == k.Places["scripts"]
+}
