@@ -17,7 +17,9 @@ func newGoneCommands() []*cobra.Command {
 	for name, replaced := range goneCommands() {
 		all = append(all, &cobra.Command{
 			Use: name, Hidden: true, DisableFlagParsing: true,
-			RunE: func(cmd *cobra.Command, _ []string) error { return usageErrorf(cmd.CommandPath(), "%s: %s", name, replaced) },
+			RunE: func(cmd *cobra.Command, _ []string) error {
+				return usageErrorf(cmd.CommandPath(), "%s: %s", name, replaced)
+			},
 		})
 	}
 	return all

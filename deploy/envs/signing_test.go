@@ -90,11 +90,11 @@ func TestRefusedEnvironmentAsksNoNode(t *testing.T) {
 
 	companion, paths := environment.File{}, maps.Clone(files.Paths)
 	for _, f := range l.Sets[0].Files {
-		if f.Name != "deepspeed" {
+		if f.Name == "torch" {
 			companion = f
 		}
 	}
-	for _, inside := range []string{"deepspeed/version/__init__.py", "x-1.0.data/purelib/deepspeed/x.py", "x-1.0.data/data/lib/python3.11/site-packages/deepspeed/x.py"} {
+	for _, inside := range []string{"deepspeed/version/__init__.py", "torch-2.15.0.data/purelib/deepspeed/x.py", "torch-2.15.0.data/data/lib/python3.11/site-packages/deepspeed/x.py"} {
 		paths[companion.SHA256] = withFile(t, files.Paths[companion.SHA256], inside)
 		var err error
 		if opt.Files, err = envs.OpenFiles(t.Context(), l, paths, wheels.Cache{}); err != nil {
