@@ -620,19 +620,22 @@ def add_byte_code(site, modules):
 
 
 def compile_modules(info, orders):
-    """Compiles the modules of a distribution, as pip would: pip does not, because the files are first
-    compared with those of the accepted wheel."""
+    """Compiles the modules of a distribution and lists the byte code in RECORD, as pip would: pip does
+    not, because the files are first compared with those of the accepted wheel."""
     import py_compile
     import warnings
 
+    site, made = os.path.dirname(info), []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for path in [row[0] for row in record_rows(info) or [] if row[0].endswith(".py") and not row[0].startswith("../")]:
             orders.check()
             try:
-                py_compile.compile(os.path.join(os.path.dirname(info), path), doraise=True)
+                made.append(os.path.relpath(py_compile.compile(os.path.join(site, path), doraise=True), site))
             except Exception:  # a module for another Python, or a template
                 pass
+    with open(os.path.join(info, "RECORD"), "a", encoding="utf-8", errors="surrogateescape") as f:
+        f.writelines("%s,,\n" % path for path in made if "," not in path and '"' not in path)
 
 
 def remove_wrong_byte_code():

@@ -14,7 +14,7 @@ import (
 // Kept is the DeepSpeed that a rollback would bring back, as its node describes it.
 type Kept struct {
 	SHA256 string  `json:"sha256"` // of the wheel that it came from, by the node's note
-	Signed *Signed `json:"signed"` // what the node has kept of that wheel; nil: nothing
+	Signed *Signed `json:"-"`      // what the node has kept of that wheel; nil: nothing
 	// Places are the folders of the schemes of a wheel: "" for site-packages, "scripts", "data".
 	Places map[string]string `json:"places"`
 	// Files are the files that Python could run after the rollback, by their paths, but for byte code in

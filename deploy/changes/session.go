@@ -2,6 +2,7 @@ package changes
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"time"
 
@@ -71,10 +72,14 @@ func (s *Session) AskKept(ctx context.Context, p *signing.Policy) (digest string
 	}
 	var kept struct {
 		signing.Kept
+		Signed []byte `json:"signed"` // the file of the node; empty: there is none
 		Digest string `json:"digest"`
 	}
 	if err := s.Ask(ctx, agent.Order{"do": "kept"}, &kept); err != nil {
 		return "", err
+	}
+	if json.Unmarshal(kept.Signed, &kept.Kept.Signed) != nil {
+		kept.Kept.Signed = nil // it counts as none
 	}
 	return kept.Digest, p.CheckKept(kept.Kept, time.Now())
 }
