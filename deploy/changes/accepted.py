@@ -68,9 +68,10 @@ def refuse_others(record, places, first_lines):
 def kept_answer(sha256, places, first_lines, files):
     """The answer about a version that a rollback would bring back, for the driver's judgement. files maps
     the path of each file after the rollback to the one that it has now."""
-    from binascii import b2a_base64  # texts of a node lose their line breaks on the way, bytes do not
+    from binascii import b2a_base64  # the driver cuts long texts of a node, and drops line breaks
 
     told = {path: digests_of(now, first_lines if os.path.dirname(path) == places["scripts"] else ()) for path, now in files.items()}
     signed = content(stored_path(sha256), 1 << 26) if sha256.isalnum() else b""
     whole = hashlib.sha256(json.dumps(sorted(told.items())).encode("ascii")).hexdigest()
-    return {"sha256": sha256, "signed": b2a_base64(signed, newline=False).decode("ascii"), "places": places, "files": told, "digest": whole}
+    pieces = [b2a_base64(signed[at:at + 3000], newline=False).decode("ascii") for at in range(0, len(signed), 3000)]
+    return {"sha256": sha256, "signed": pieces, "places": places, "files": told, "digest": whole}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/dsbuild/dsbuild/agent"
@@ -72,13 +73,13 @@ func (s *Session) AskKept(ctx context.Context, p *signing.Policy) (digest string
 	}
 	var kept struct {
 		signing.Kept
-		Signed []byte `json:"signed"` // the file of the node; empty: there is none
-		Digest string `json:"digest"`
+		Signed [][]byte `json:"signed"` // the node's file, in pieces; none: there is no file
+		Digest string   `json:"digest"`
 	}
 	if err := s.Ask(ctx, agent.Order{"do": "kept"}, &kept); err != nil {
 		return "", err
 	}
-	if json.Unmarshal(kept.Signed, &kept.Kept.Signed) != nil {
+	if json.Unmarshal(slices.Concat(kept.Signed...), &kept.Kept.Signed) != nil {
 		kept.Kept.Signed = nil // it counts as none
 	}
 	return kept.Digest, p.CheckKept(kept.Kept, time.Now())
