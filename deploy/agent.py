@@ -447,7 +447,7 @@ class Environment(Workplace):
             add_byte_code(os.path.dirname(info), code)
         else:
             for found in infos:
-                compile_modules(found, orders)
+                compile_modules(found)
         self.along = [{"name": w["name"], "sha256": w["sha256"], "record": record_of(w["name"])} for w in along]
         self.byte_code = order["bytecode"]["file"] if order.get("bytecode") else ""
         self.sync()
@@ -619,7 +619,7 @@ def add_byte_code(site, modules):
             f.write(head + code)
 
 
-def compile_modules(info, orders):
+def compile_modules(info):
     """Compiles the modules of a distribution and lists the byte code in RECORD, as pip would: pip does
     not, because the files are first compared with those of the accepted wheel."""
     import py_compile
@@ -629,7 +629,6 @@ def compile_modules(info, orders):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for path in [row[0] for row in record_rows(info) or [] if row[0].endswith(".py") and not row[0].startswith("../")]:
-            orders.check()
             try:
                 made.append(os.path.relpath(py_compile.compile(os.path.join(site, path), doraise=True), site))
             except Exception:  # a module for another Python, or a template

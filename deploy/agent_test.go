@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -14,6 +15,11 @@ import (
 func agentDo(t *testing.T, e environment, input, lines string) string {
 	t.Helper()
 	source := "MARK = ''\nREQUEST = {'run': 'r', 'label': 'n', 'by': 'tester', 'silence_s': 0.5, 'lock_s': 0.5, 'files': [], 'look': False}\n"
+	byteCode, err := os.ReadFile("../node/bytecode.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	source += "BYTECODE = " + strconv.QuoteToASCII(string(byteCode)) + "\n"
 	for _, file := range []string{"../node/common.py", "../node/record.py", "../agent/agent.py", "../verify/importcheck.py", "../verify/prove.py", "changes/changes.py", "changes/accepted.py", "agent.py"} {
 		text, err := os.ReadFile(file)
 		if err != nil {
