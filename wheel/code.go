@@ -92,21 +92,33 @@ func (s *sections) cpu(told bool) CPU {
 	c := CPU{Max: CPULevel(u.Max().String()), Dispatch: chooses(u, told), Beyond: u.Features()}
 	c.Requires = c.Max
 	if c.Dispatch {
-		c.Requires = CPUv1
-		if u.Levels[x86.V2].Count > 0 {
-			c.Requires = CPUv2
-		}
+		c.Requires = baseLevel(u)
 	}
 	return c
+}
+
+// rareSSE is how many times the AVX instructions outnumber those for CPUs without AVX where the compiler may use AVX everywhere, and
+// the others come from libraries linked in: about 200 in polars, but below 3 in numpy and OpenBLAS, which choose at run time.
+const rareSSE = 20
+
+// baseLevel returns the level that code needs beside its parts that it selects at run time.
+func baseLevel(u x86.Usage) CPULevel {
+	switch {
+	case u.Levels[x86.V3].Count > rareSSE*u.SSE.Count:
+		return CPUv3
+	case u.Levels[x86.V2].Count > 0:
+		return CPUv2
+	}
+	return CPUv1
 }
 
 // chooses reports whether code selects its AVX and AVX-512 parts at run time. Such code asks the
 // CPU for its features, asks the system whether it saves the wide registers (or gets both from
 // libgcc or the loader), and also has vector code for CPUs without AVX. A compiler that may use
-// AVX everywhere writes none of that. cpuid alone is no sign: code also uses it for the size of
+// AVX everywhere writes none of that, but it may select AVX-512. cpuid alone is no sign: code also uses it for the size of
 // caches and for random numbers.
 func chooses(u x86.Usage, told bool) bool {
-	return u.Max() >= x86.V3 && u.SSE.Count > 0 && (told || u.CPUID && u.XGETBV)
+	return u.Max() >= x86.V3 && (u.SSE.Count > 0 || u.Max() == x86.V4 && u.Levels[x86.V3].Count > 0) && (told || u.CPUID && u.XGETBV)
 }
 
 // hostCode reads a section of machine code that is written to it.
