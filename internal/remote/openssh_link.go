@@ -52,18 +52,7 @@ func masterLog(folder string) string { return filepath.Join(folder, "log") }
 
 // line implements link. OpenSSH does not report that a signal ended a program. So a shell waits for
 // the program and exits with its status.
-func (l *opensshLink) line(cmd Command) (string, error) {
-	const giveOn = "\nexit $?"
-	if cmd.Setup != "" { // a setup line needs a POSIX shell in any case
-		line, err := CommandLine(cmd)
-		return line + giveOn, err
-	}
-	program, err := programLine(cmd)
-	if err != nil {
-		return "", err
-	}
-	return checkLine("/bin/sh -c " + Quote(program+giveOn))
-}
+func (l *opensshLink) line(cmd Command) (string, error) { return commandLine(cmd, true) }
 
 // args returns the options of an ssh that uses the master only. If the master is gone, that ssh
 // must not open a connection of its own.

@@ -25,13 +25,52 @@ var (
 // fails. The command has not run then.
 const SetupFailed = "the setup line ended with status"
 
-// CommandLine returns the line for the remote shell that runs cmd.
-func CommandLine(cmd Command) (string, error) {
+// CommandLine returns the line for the remote shell that runs cmd. It is one line that every login shell
+// reads alike, those of POSIX, fish, csh and tcsh: words that mean something else to one of them are
+// encoded, and /bin/sh decodes them.
+func CommandLine(cmd Command) (string, error) { return commandLine(cmd, false) }
+
+// commandLine is CommandLine. With wait a shell stays until the program has ended, and ends with its
+// status.
+func commandLine(cmd Command, wait bool) (string, error) {
 	program, err := programLine(cmd)
 	if err != nil {
 		return "", err
 	}
-	return checkLine(setupLine(cmd.Setup) + program)
+	script := setupLine(cmd.Setup) + "exec " + program
+	if wait {
+		script = setupLine(cmd.Setup) + program + "\nexit $?"
+	}
+	script, err = checkLine(script)
+	const decode = `/bin/sh -c 'eval "$(printf %b "$0")"' `
+	switch {
+	case err != nil:
+		return "", err
+	case cmd.Setup == "" && !wait && !strings.ContainsAny(program, "\n\r\\!"):
+		return program, nil
+	case cmd.Setup == "":
+		return decode + encode(script), nil
+	}
+	// A setup line may use functions of the login shell (module, conda), so the login shell itself runs
+	// it if it is one of POSIX. csh must not even read the names of variables that it does not have.
+	return `/bin/sh -c 'case $SHELL in *csh) exit 1; esac' && test -n "$BASH_VERSION$ZSH_VERSION$KSH_VERSION" && eval "` +
+		"`printf %b " + encode(script) + "`" + `" || ` + decode + encode(script), nil
+}
+
+// encode returns text as one word, in single quotes, of characters that are plain in every shell. The
+// argument %b of printf decodes it.
+func encode(text string) string {
+	var b strings.Builder
+	b.WriteByte('\'')
+	for i := range len(text) {
+		if c := text[i]; c == ' ' || plain.MatchString(string(rune(c))) && c < 0x80 || c == '=' {
+			b.WriteByte(c)
+		} else {
+			fmt.Fprintf(&b, `\0%03o`, c)
+		}
+	}
+	b.WriteByte('\'')
+	return b.String()
 }
 
 // setupLine returns the lines that run before the program's line.

@@ -47,7 +47,7 @@ func TestCommandLine(t *testing.T) {
 		want string
 	}{
 		{"plain words stay readable", Command{Argv: []string{"python3", "-m", "pip", "install", "/srv/a b.whl"}}, `'python3' -m pip install '/srv/a b.whl'`},
-		{"variables in order", Command{Argv: []string{"env"}, Env: map[string]string{"B": "2", "A": "it's"}}, `env A='it'\''s' B='2' 'env'`},
+		{"variables in order", Command{Argv: []string{"env"}, Env: map[string]string{"B": "2", "A": "1 3"}}, `env A='1 3' B='2' 'env'`},
 		{"a program like an assignment", Command{Argv: []string{"A=b"}}, `'A=b'`},
 	} {
 		if got, err := CommandLine(c.cmd); err != nil || got != c.want {
@@ -77,4 +77,63 @@ func TestSetupLine(t *testing.T) {
 	if err == nil || !strings.Contains(string(out), "setup line ended with status 1") || strings.Contains(string(out), "ran") {
 		t.Errorf("a failing setup: %v %q", err, out)
 	}
+}
+
+// loginShells returns the shells of this machine that a user of a node may have.
+func loginShells(t *testing.T) []string {
+	t.Helper()
+	found := []string{}
+	for _, name := range []string{"sh", "dash", "bash", "zsh", "ksh", "fish", "csh", "tcsh"} {
+		if path, err := exec.LookPath(name); err == nil {
+			found = append(found, path)
+		}
+	}
+	if len(found) < 2 {
+		t.Fatalf("only %q are here, want sh and bash at least", found)
+	}
+	return found
+}
+
+// Every login shell hands the same words to the program, once, and its status back.
+func TestEveryLoginShell(t *testing.T) {
+	words := []string{"plain", "it's", "a b", "$HOME", "`id`", `back\slash`, `\'`, "new\nline", "!", "!!", "a!b", "#", "é", "'\\''", "%s", "{a,b}", "", "~", "(set x)", "\t"}
+	argv := append([]string{"sh", "-c", `printf '%s|' "$@" "$V"; exit 7`, "sh"}, words...)
+	want := strings.Join(words, "|") + "|it's!|"
+	for _, shell := range loginShells(t) {
+		for _, wait := range []bool{false, true} {
+			for _, setup := range []string{"", "V=\"it's\" # a comment", "V='it'"} {
+				line, err := commandLine(Command{Argv: argv, Env: map[string]string{"V": "it's!"}, Setup: setup}, wait)
+				if err != nil {
+					t.Fatal(err)
+				}
+				out, code := runIn(shell, line)
+				if out != want || code != 7 {
+					t.Errorf("%s, setup %q: %q with status %d, want %q with status 7", shell, setup, out, code, want)
+				}
+			}
+		}
+	}
+}
+
+// A failing setup line stops the program in every login shell, and a setup line that works is seen.
+func TestSetupInEveryLoginShell(t *testing.T) {
+	for _, shell := range loginShells(t) {
+		for setup, want := range map[string]string{"X=seen; export X": "seen\n", "false": ""} {
+			line, err := CommandLine(Command{Setup: setup, Argv: []string{"sh", "-c", "echo $X"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if out, code := runIn(shell, line); out != want || (code == 0) != (want != "") {
+				t.Errorf("%s, setup %q: %q with status %d, want %q", shell, setup, out, code, want)
+			}
+		}
+	}
+}
+
+// runIn gives a line to a login shell as sshd does.
+func runIn(shell, line string) (out string, code int) {
+	cmd := exec.Command(shell, "-c", line)
+	cmd.Env = []string{"PATH=/usr/bin:/bin", "SHELL=" + shell, "HOME=/nonexistent"}
+	text, _ := cmd.Output() //nolint:errcheck // the status is looked at
+	return string(text), cmd.ProcessState.ExitCode()
 }
