@@ -51,6 +51,7 @@ type sshConn struct {
 	forward dialFunc // connects to an address from the node; nil if OpenSSH forwards
 	release func()   // releases the connection to the jump host
 	verdict atomic.Pointer[string]
+	noSFTP  atomic.Bool   // an earlier upload found no SFTP there
 	dead    chan struct{} // closed once the connection has ended
 	ended   sync.Once
 	once    sync.Once

@@ -471,13 +471,26 @@ func TestDigestByReadingBack(t *testing.T) {
 	}
 }
 
+// A node without SFTP, or whose shell prints something into it, receives files by a program.
 func TestNoSFTP(t *testing.T) {
-	s := sshtest.Start(t, sshtest.Options{NoSFTP: true})
-	c := dial(t, quick(), s.Target())
-	up, _ := blob(10, filepath.Join(s.Home, "file"))
-	err := c.Put(t.Context(), up)
-	if err == nil || !strings.Contains(err.Error(), "has no SFTP") || !strings.Contains(hint.Of(err), "Subsystem sftp") {
-		t.Errorf("got %v, hint %q", err, hint.Of(err))
+	for name, opt := range map[string]sshtest.Options{"no subsystem": {NoSFTP: true}, "a greeting": {Greeting: "welcome to the node\n"}} {
+		s := sshtest.Start(t, opt)
+		c := dial(t, quick(), s.Target())
+		for i, size := range []int{10, 3 << 20, 0} {
+			up, content := blob(size, filepath.Join(s.Home, fmt.Sprint("file", i)))
+			if err := c.Put(t.Context(), up); err != nil {
+				t.Errorf("%s: %d bytes: %v", name, size, err)
+				continue
+			}
+			if got, err := os.ReadFile(up.Path); err != nil || !bytes.Equal(got, content) {
+				t.Errorf("%s: %d bytes arrived (%v), want the %d that were sent", name, len(got), err, size)
+			}
+		}
+		up, _ := blob(10, filepath.Join(s.Home, "nowhere", "file"))
+		if err := c.Put(t.Context(), up); err == nil || !strings.Contains(err.Error(), "no such folder on the node") {
+			t.Errorf("%s: %v, want an error about the folder", name, err)
+		}
+		noParts(t, s.Home)
 	}
 }
 

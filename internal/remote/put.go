@@ -56,6 +56,9 @@ func (c *sshConn) Put(ctx context.Context, up Upload) error {
 		p.tmp = up.Path + PartSuffix
 	}
 	err := p.guarded(ctx)
+	if errors.Is(err, errNoSFTP) {
+		return putByProgram(ctx, c, c.target.User, up)
+	}
 	if err == nil || !p.created || up.Resume && errors.Is(err, ErrLost) {
 		return err
 	}
@@ -479,6 +482,9 @@ func (p *put) explain(doing string, err error) error {
 // sftp opens an SFTP session on the connection. window is the number of bytes of a file that may be
 // under way at once.
 func (c *sshConn) sftp(ctx context.Context, window int) (*sftp.Client, error) {
+	if c.noSFTP.Load() {
+		return nil, errNoSFTP
+	}
 	opened := make(chan *sftp.Client, 1)
 	done := make(chan error, 1)
 	go func() {
@@ -506,9 +512,13 @@ func (c *sshConn) sftp(ctx context.Context, window int) (*sftp.Client, error) {
 	case errors.As(err, new(*endedError)), c.broke(err):
 		return nil, c.lost("opening SFTP")
 	}
-	return nil, hint.With(fmt.Errorf("the node has no SFTP: %w", err),
-		"the node's sshd_config needs: Subsystem sftp internal-sftp (and the login shell must print nothing)")
+	c.noSFTP.Store(true)
+	return nil, errNoSFTP
 }
+
+// errNoSFTP means that the node has no SFTP, or that a start file of its login shell prints something
+// into it.
+var errNoSFTP = errors.New("the node has no SFTP")
 
 // widen sends larger packets to a server that reports its limits.
 func widen(cl *sftp.Client, window int) error {

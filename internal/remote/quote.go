@@ -42,7 +42,7 @@ func commandLine(cmd Command, wait bool) (string, error) {
 		script = setupLine(cmd.Setup) + program + "\nexit $?"
 	}
 	script, err = checkLine(script)
-	const decode = `/bin/sh -c 'eval "$(printf %b "$0")"' `
+	const decode = `/bin/sh -c 'eval "$(printf %b "$1")"' sh `
 	switch {
 	case err != nil:
 		return "", err

@@ -6,9 +6,11 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"io"
 	"path"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
@@ -80,6 +82,61 @@ func (r Receipt) Explain(ctx context.Context, exit *ExitError, said, errs string
 	}
 	return fmt.Errorf("bringing a file to %s: %w: %s", r.Path, exit, errs)
 }
+
+// putByProgram is Conn.Put by a program on the node that reads the file from its standard input, as this
+// user. It ignores Upload.Sum and Upload.Write.
+func putByProgram(ctx context.Context, on Runner, user string, up Upload) error {
+	if err := up.Check(); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	r, there := NewReceipt(up, user), int64(0)
+	if up.Resume {
+		var err error
+		if there, err = r.resume(ctx, on); err != nil {
+			return err
+		}
+	}
+	local, err := up.Open()
+	if err != nil {
+		return err
+	}
+	defer local.Close()
+	if _, err := local.Seek(there, io.SeekStart); err != nil {
+		return fmt.Errorf("reading the local file: %w", err)
+	}
+	if there > 0 && up.Progress != nil {
+		up.Progress(there)
+	}
+	// The limit is one byte more than announced, so that dsbuild notices a file that has grown.
+	m := &meter{ctx: ctx, r: io.LimitReader(local, up.Size-there+1), limit: up.Limit, told: up.Progress}
+	// When ctx ends, the meter ends the input, and the program has abortGrace to remove its file.
+	lasting, over, flooded, cancel := bounded(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(abortGrace, cancel) })()
+	said, errs := NewAnswer(over), NewAnswer(over)
+	cmd := r.Command("-")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = &packets{m}, said, errs
+	err = flooded(on.Run(lasting, cmd))
+	var exit *ExitError
+	switch {
+	case ctx.Err() != nil && !errors.As(err, &exit):
+		return fmt.Errorf("%w (%s may be left there)", ctx.Err(), r.Part)
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.As(err, &exit):
+		return r.Explain(ctx, exit, said.String(), errs.String())
+	}
+	return err
+}
+
+// packets limits each Read to one packet, the most that a rate limit can count at once.
+type packets struct{ r io.Reader }
+
+// Read implements io.Reader.
+func (p *packets) Read(b []byte) (int, error) { return p.r.Read(b[:min(len(b), packet)]) }
 
 // unlike returns the error of a file that arrived with another size or sha256.
 func (r Receipt) unlike(ctx context.Context, code int, said string) error {

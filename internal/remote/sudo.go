@@ -97,60 +97,10 @@ func (c *sudoConn) Run(ctx context.Context, cmd Command) error {
 	return s.run(ctx)
 }
 
-// Put implements Conn. SFTP runs as the login user, so a program of the other user reads the file
-// from its standard input instead. Put ignores Upload.Sum and Upload.Write.
+// Put implements Conn. SFTP runs as the login user, so a program of the other user receives the file.
 func (c *sudoConn) Put(ctx context.Context, up Upload) error {
-	if err := up.Check(); err != nil {
-		return err
-	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	r, there := NewReceipt(up, c.target.Sudo), int64(0)
-	if up.Resume {
-		var err error
-		if there, err = r.resume(ctx, c); err != nil {
-			return err
-		}
-	}
-	local, err := up.Open()
-	if err != nil {
-		return err
-	}
-	defer local.Close()
-	if _, err := local.Seek(there, io.SeekStart); err != nil {
-		return fmt.Errorf("reading the local file: %w", err)
-	}
-	if there > 0 && up.Progress != nil {
-		up.Progress(there)
-	}
-	// The limit is one byte more than announced, so that dsbuild notices a file that has grown.
-	m := &meter{ctx: ctx, r: io.LimitReader(local, up.Size-there+1), limit: up.Limit, told: up.Progress}
-	// When ctx ends, the meter ends the input, and the program has abortGrace to remove its file.
-	lasting, over, flooded, cancel := bounded(context.WithoutCancel(ctx))
-	defer cancel()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(abortGrace, cancel) })()
-	said, errs := NewAnswer(over), NewAnswer(over)
-	cmd := r.Command("-")
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = &packets{m}, said, errs
-	err = flooded(c.Run(lasting, cmd))
-	var exit *ExitError
-	switch {
-	case ctx.Err() != nil && !errors.As(err, &exit):
-		return fmt.Errorf("%w (%s may be left there)", ctx.Err(), r.Part)
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case errors.As(err, &exit):
-		return r.Explain(ctx, exit, said.String(), errs.String())
-	}
-	return err
+	return putByProgram(ctx, c, c.target.Sudo, up)
 }
-
-// packets limits each Read to one packet, the most that a rate limit can count at once.
-type packets struct{ r io.Reader }
-
-// Read implements io.Reader.
-func (p *packets) Read(b []byte) (int, error) { return p.r.Read(b[:min(len(b), packet)]) }
 
 // sudoSession is one command run by sudo. The script prints a mark just before the program begins.
 // Before the mark, stderr comes from sudo and stdin goes to sudo. After the mark, both belong to

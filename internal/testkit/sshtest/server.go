@@ -84,6 +84,8 @@ type Options struct {
 	MaxSessions int64
 	// NoSFTP refuses the sftp subsystem.
 	NoSFTP bool
+	// Greeting is a text that the login shell prints before each program, SFTP too.
+	Greeting string
 	// NoSpaceAfter, if above 0, is the number of bytes written to files after which the disk is
 	// full.
 	NoSpaceAfter int64

@@ -58,6 +58,7 @@ func (s *Server) exec(ctx context.Context, ch ssh.Channel, line string) {
 	if shell == nil {
 		shell = []string{"/bin/sh", "-c"}
 	}
+	io.WriteString(ch, s.opt.Greeting)
 	cmd := exec.CommandContext(ctx, shell[0], append(slices.Clone(shell[1:]), line)...)
 	cmd.Dir = s.Home
 	cmd.Env = append([]string{"HOME=" + s.Home, "PATH=" + os.Getenv("PATH"), "USER=" + s.User}, s.opt.Env...)
@@ -108,6 +109,7 @@ func signalled(ch ssh.Channel, sig syscall.Signal) {
 
 func (s *Server) sftp(ctx context.Context, ch ssh.Channel) {
 	defer ch.Close()
+	io.WriteString(ch, s.opt.Greeting)
 	h := &files{s}
 	handlers := sftp.Handlers{FileGet: h, FilePut: h, FileCmd: h, FileList: h}
 	if !s.opt.HideFree {
