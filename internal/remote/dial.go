@@ -366,13 +366,13 @@ func handshakeError(t Target, err error, check *hostKeyCheck, login *login, aliv
 	case errors.Is(login.gaveUp, errHungUp):
 		return hungUpError(t)
 	case begun && (login.gaveUp != nil || refusal(text)):
-		return login.refused(text)
+		return login.withMessage(login.refused(text))
 	case !begun && alive.said() == notAllowed:
 		return bannedError(t)
 	case !begun && brokeOff(err):
 		return brokenOff(t, true, cmp.Or(alive.said(), text))
 	}
-	return brokenOff(t, false, text)
+	return login.withMessage(brokenOff(t, false, text))
 }
 
 func algorithmError(t Target, what, offered string) error {

@@ -471,6 +471,21 @@ func TestDigestByReadingBack(t *testing.T) {
 	}
 }
 
+// The node's own reason is a part of the error, and what dsbuild can do about it is the hint.
+func TestReasonOfTheNode(t *testing.T) {
+	for banner, tip := range map[string]string{
+		"Access denied by pam_slurm_adopt: you have no active jobs on this node\n": "--via slurm",
+		"System is going down.\nMaintenance until 18:00.\n":                        "",
+	} {
+		s := sshtest.Start(t, sshtest.Options{RefuseAuth: true, Banner: banner})
+		_, err := quick().Dial(t.Context(), s.Target())
+		want := "the node says: " + strings.Join(strings.Fields(banner), " ")
+		if !errors.Is(err, remote.ErrAuth) || !strings.Contains(err.Error(), want) || !strings.Contains(hint.Of(err), tip) || hint.Of(err) == "" {
+			t.Errorf("%v, hint %q; want %q, and a hint with %q", err, hint.Of(err), want, tip)
+		}
+	}
+}
+
 // A node without SFTP, or whose shell prints something into it, receives files by a program.
 func TestNoSFTP(t *testing.T) {
 	for name, opt := range map[string]sshtest.Options{"no subsystem": {NoSFTP: true}, "a greeting": {Greeting: "welcome to the node\n"}} {

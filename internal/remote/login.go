@@ -226,6 +226,20 @@ func (l *login) refused(text string) error {
 	return hint.With(err, "%s", advice)
 }
 
+// withMessage adds the node's own message to the error of a login. PAM sends its reason in that way, such
+// as the text of /run/nologin, or that of Slurm's module, which lets only users with a job in.
+func (l *login) withMessage(err error) error {
+	said := clip(strings.Join(strings.Fields(l.said), " "), 300)
+	if said == "" {
+		return err
+	}
+	err = cause.Errorf("%w; the node says: %s", err, said)
+	if strings.Contains(strings.ToLower(said), "job") {
+		return hint.With(err, "the node lets in only users with a job there: --via slurm reaches it in a job of your own")
+	}
+	return err
+}
+
 // takes reports whether the node offers a method.
 func (l *login) takes(method string) bool {
 	offered := l.offered.Load()

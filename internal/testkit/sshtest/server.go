@@ -80,6 +80,8 @@ type Options struct {
 	AfterKey bool
 	// Refuse, if set, is the text that the server sends to each connection in place of a version.
 	Refuse string
+	// Banner is a text that the server sends during the login, as PAM does.
+	Banner string
 	// MaxSessions, if above 0, limits the open sessions of a connection.
 	MaxSessions int64
 	// NoSFTP refuses the sftp subsystem.
@@ -221,6 +223,9 @@ func (s *Server) keys(dir string) error {
 	}
 	if s.opt.Ask != nil && !s.opt.AfterKey {
 		s.config.KeyboardInteractiveCallback = s.ask
+	}
+	if s.opt.Banner != "" {
+		s.config.BannerCallback = func(ssh.ConnMetadata) string { return s.opt.Banner }
 	}
 	s.config.AddHostKey(host)
 	return nil
