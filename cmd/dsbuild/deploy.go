@@ -73,7 +73,7 @@ func addDeployFlags(cmd *cobra.Command, opts *deployOptions) {
 // runDeploy deploys as opts say. The report is printed and written also when
 // nodes failed or the run was interrupted.
 func runDeploy(ctx context.Context, a *app, opts deployOptions) error {
-	opt, err := opts.changeOptions(ctx, a)
+	opt, err := opts.installOptions(ctx, a)
 	if err != nil {
 		return opts.handleNothingToDo(a, err)
 	}
@@ -81,7 +81,9 @@ func runDeploy(ctx context.Context, a *app, opts deployOptions) error {
 		return err
 	}
 	d := deploy.New(opt)
-	return runFleet(ctx, a, opts.changeFlags, d, d.Survey, newPlanDocument)
+	defer d.Close()
+	plan, err := d.Survey(ctx)
+	return opts.finish(ctx, a, d, survey{plan, newPlanDocument(plan), err})
 }
 
 // withWheels adds the wheels, the wheelhouse and pip to a fleet's options.
@@ -101,8 +103,8 @@ func (o deployOptions) withWheels(ctx context.Context, opt deploy.Options) (depl
 	return opt, nil
 }
 
-// changeOptions checks the flags and reads the inventory, for a command that installs.
-func (o deployOptions) changeOptions(ctx context.Context, a *app) (deploy.Options, error) {
+// installOptions is changeOptions with the flags of a command that installs.
+func (o deployOptions) installOptions(ctx context.Context, a *app) (deploy.Options, error) {
 	if err := oneOf(o.command, "deps", o.deps, string(deploy.DepsRefuse), string(deploy.DepsBundle), string(deploy.DepsIndex)); err != nil {
 		return deploy.Options{}, err
 	}
@@ -113,7 +115,7 @@ func (o deployOptions) changeOptions(ctx context.Context, a *app) (deploy.Option
 	if err != nil {
 		return deploy.Options{}, err
 	}
-	opt, err := o.changeFlags.changeOptions(ctx, a)
+	opt, err := o.changeOptions(ctx, a)
 	opt.Verify = level
 	return opt, err
 }
@@ -138,7 +140,10 @@ type planEntry struct {
 func newPlanDocument(plan deploy.Plan) planDocument {
 	doc := planDocument{Nodes: make([]planEntry, 0, len(plan.Nodes))}
 	for _, n := range plan.Nodes {
-		e := planEntry{n.Name, string(n.Action), "", []string{}, slices.Concat([]string{}, n.Fetch), slices.Concat([]string{}, n.Reasons), slices.Concat([]string{}, n.Remarks), n.Hint, n.Serial}
+		e := planEntry{
+			Name: n.Name, Action: string(n.Action), Along: []string{}, Fetch: slices.Concat([]string{}, n.Fetch),
+			Reasons: slices.Concat([]string{}, n.Reasons), Remarks: slices.Concat([]string{}, n.Remarks), Hint: n.Hint, Serial: n.Serial,
+		}
 		for _, a := range n.Extra {
 			e.Along = append(e.Along, a.String())
 		}

@@ -25,7 +25,7 @@ func TestReportThatCannotBeWrittenHidesNothing(t *testing.T) {
 	var out bytes.Buffer
 	good := filepath.Join(t.TempDir(), "r.json")
 	opts := fleetFlags{reports: []string{filepath.Join(t.TempDir(), "gone", "r.json"), good}}
-	err := reportOutcome(context.Background(), &app{stdout: &out}, opts, r)
+	err := reportOutcome(context.Background(), &app{stdout: &out}, opts, fleetReport{r})
 	if code := exitCode(context.Background(), err); code != exitNodes || !strings.Contains(err.Error(), "writing the report") {
 		t.Errorf("exit code %d, %v", code, err)
 	}
@@ -50,7 +50,7 @@ func TestReportWithLogsIsPrivate(t *testing.T) {
 	for _, ending := range []string{".xml", ".html", ".json"} {
 		file := filepath.Join(dir, "report"+ending)
 		for _, r := range []*report.Report{fine, failed} {
-			if err := fleetForms(r).writeFile(file, report.About{}); err != nil {
+			if err := writeReport(file, fleetReport{r}, report.About{}); err != nil {
 				t.Fatal(err)
 			}
 			text, err := os.ReadFile(file)
@@ -80,7 +80,7 @@ func TestReportIsWrittenInTheFormatOfItsName(t *testing.T) {
 	for name := range begins {
 		opts.reports = append(opts.reports, filepath.Join(dir, name))
 	}
-	if err := printReport(&app{stdout: io.Discard}, opts, r); err != nil {
+	if err := printReport(&app{stdout: io.Discard}, opts, fleetReport{r}); err != nil {
 		t.Fatal(err)
 	}
 	for name, begin := range begins {
@@ -100,13 +100,12 @@ func TestInterruptedSurveyPrintsAndWritesTheReport(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancelCause(context.Background())
 	d := deploy.New(deploy.Options{Options: fleet.Options{Hosts: []inventory.Host{{Name: "gpu1"}, {Name: "gpu2"}}, Reporter: ui.New(io.Discard, ui.Options{})}})
-	survey := func(ctx context.Context) (deploy.Plan, error) {
-		cancel(&interruptError{syscall.SIGINT})
-		return d.Survey(ctx)
-	}
+	defer d.Close()
+	cancel(&interruptError{syscall.SIGINT})
+	plan, err := d.Survey(ctx)
 	var out bytes.Buffer
 	opts := changeFlags{fleetFlags: fleetFlags{reports: []string{filepath.Join(t.TempDir(), "r.json")}, json: true}}
-	err := runFleet(ctx, &app{stdout: &out}, opts, d, survey, newPlanDocument)
+	err = opts.finish(ctx, &app{stdout: &out}, d, survey{plan, newPlanDocument(plan), err})
 	if code := exitCode(ctx, err); code != exitInterrupted {
 		t.Errorf("exit code %d, %v", code, err)
 	}

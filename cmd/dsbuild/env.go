@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -119,7 +118,15 @@ keeps only one previous environment. dsbuild reads only the environment's name f
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.command, opts.inventory = cmd.CommandPath(), args[0]
-			return runEnvRollback(cmd.Context(), a, opts)
+			opt, err := opts.options(cmd.Context(), a)
+			if err != nil {
+				return err
+			}
+			opt.Verify = verify.LevelFiles
+			d := envs.New(opt)
+			defer d.Close()
+			plan, err := d.SurveyRollback(cmd.Context())
+			return opts.finish(cmd.Context(), a, d, survey{plan, newEnvPlanDocument(plan), err})
 		},
 	}
 	addChangeFlags(cmd, &opts.changeFlags)
@@ -148,7 +155,10 @@ func (o envOptions) collector(a *app, site pipeline.Site) (*environment.Collecto
 			return nil, usageErrorf(o.command, "--files %s: it is not a folder", o.files)
 		}
 	}
-	return &environment.Collector{Folder: o.files, Cache: envCache(), Indexes: site.FileIndexes(), Torch: site.TorchIndex(), Client: site.IndexClient(), Sum: wheels.DefaultCache().Sum, Note: a.reporter.Note}, nil
+	return &environment.Collector{
+		Folder: o.files, Cache: envCache(), Indexes: site.FileIndexes(), Torch: site.TorchIndex(),
+		Client: site.IndexClient(), Sum: wheels.DefaultCache().Sum, Note: a.reporter.Note,
+	}, nil
 }
 
 // options checks the flags and reads the lock and the inventory.
@@ -180,7 +190,9 @@ func runEnvDeploy(ctx context.Context, a *app, opts envOptions) error {
 		return opts.handleNothingToDo(a, err)
 	}
 	d := envs.New(opt)
-	return runFleet(ctx, a, opts.changeFlags, d, d.Survey, newEnvPlanDocument)
+	defer d.Close()
+	plan, err := d.Survey(ctx)
+	return opts.finish(ctx, a, d, survey{plan, newEnvPlanDocument(plan), err})
 }
 
 // withFiles is options with the files of the lock, which it collects.
@@ -212,17 +224,6 @@ func (o envOptions) withFiles(ctx context.Context, a *app) (envs.Options, error)
 	return opt, nil
 }
 
-// runEnvRollback rolls back as opts say.
-func runEnvRollback(ctx context.Context, a *app, opts envOptions) error {
-	opt, err := opts.options(ctx, a)
-	if err != nil {
-		return err
-	}
-	opt.Verify = verify.LevelFiles
-	d := envs.New(opt)
-	return runFleet(ctx, a, opts.changeFlags, d, d.SurveyRollback, newEnvPlanDocument)
-}
-
 // envPlanEntry is a node in the JSON of a dry run.
 type envPlanEntry struct {
 	Name    string   `json:"name"`
@@ -245,7 +246,10 @@ type envPlanDocument struct {
 func newEnvPlanDocument(plan envs.Plan) envPlanDocument {
 	nodes := []envPlanEntry{}
 	for _, n := range plan.Nodes {
-		e := envPlanEntry{n.Name, string(n.Action), "", n.Ready, []string{}, n.Size(), append([]string{}, n.Reasons...), append([]string{}, n.Remarks...), n.Hint, n.Serial}
+		e := envPlanEntry{
+			Name: n.Name, Action: string(n.Action), Ready: n.Ready, Send: []string{}, Bytes: n.Size(),
+			Reasons: append([]string{}, n.Reasons...), Remarks: append([]string{}, n.Remarks...), Hint: n.Hint, Serial: n.Serial,
+		}
 		if n.Set != nil {
 			e.Digest = n.Set.Digest
 		}
@@ -293,19 +297,10 @@ func runEnvVerify(ctx context.Context, a *app, opts envOptions) error {
 	if err != nil {
 		return err
 	}
-	return reportOutcome(ctx, a, opts.fleetFlags, r)
+	return reportOutcome(ctx, a, opts.fleetFlags, fleetReport{r})
 }
 
 // lockName is the lock of an environment file: environment.lock of environment.yaml.
 func lockName(file string) string {
 	return strings.TrimSuffix(file, filepath.Ext(file)) + ".lock"
-}
-
-// describeKinds lists kinds of nodes for a message.
-func describeKinds(kinds []environment.Kind) string {
-	words := make([]string, len(kinds))
-	for i, k := range kinds {
-		words[i] = fmt.Sprint(k)
-	}
-	return strings.Join(words, ", ")
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -87,7 +88,8 @@ func runEnvLock(ctx context.Context, a *app, o envLockOptions) error {
 		return err
 	}
 	if spec.Build != nil {
-		return hint.With(usageErrorf(o.command, "%s: deepspeed describes a wheel that is not built yet", spec.Build.At), "dsbuild ship INVENTORY --env %s builds it, locks and deploys", ui.Clean(o.file))
+		return hint.With(usageErrorf(o.command, "%s: deepspeed describes a wheel that is not built yet", spec.Build.At),
+			"dsbuild ship INVENTORY --env %s builds it, locks and deploys", ui.Clean(o.file))
 	}
 	kinds, err := o.kinds(ctx, a, spec)
 	if err != nil {
@@ -97,54 +99,56 @@ func runEnvLock(ctx context.Context, a *app, o envLockOptions) error {
 	if err != nil {
 		return err
 	}
-	return printLock(a, o, l, changed)
+	doc := lockDocument{Lock: o.out, Changed: changed, Name: l.Name, Python: l.Python}
+	var rows [][]string
+	for _, s := range l.Sets {
+		doc.Sets = append(doc.Sets, lockSet{s.Kind, s.Digest, len(s.Files), s.Size()})
+		rows = append(rows, []string{s.Machine, s.Glibc, fmt.Sprint(len(s.Files)), ui.Size(s.Size()), report.ShortSum(s.Digest)})
+	}
+	if o.json {
+		return ui.JSON(a.stdout, doc)
+	}
+	if err := ui.Table(a.stdout, []string{"MACHINE", "GLIBC", "FILES", "SIZE", "ENVIRONMENT"}, rows); err != nil {
+		return err
+	}
+	state := "unchanged"
+	if changed {
+		state = "written"
+	}
+	_, err = fmt.Fprintf(a.stdout, "%s: %s\n", ui.Clean(o.out), state)
+	return err
 }
 
-// lockSpec resolves an environment and writes its lock, unless it is the one that is there.
+// lockSpec resolves an environment with uv and writes its lock, unless it is the one that is there.
 func (o envLockOptions) lockSpec(ctx context.Context, a *app, spec *environment.Spec, kinds []environment.Kind) (l *environment.Lock, changed bool, err error) {
-	old, err := o.oldLock()
-	if err != nil {
-		return nil, false, err
+	var old *environment.Lock // none with --upgrade
+	if _, err := os.Stat(o.out); !o.upgrade && !errors.Is(err, os.ErrNotExist) {
+		if old, err = environment.ReadLock(o.out); err != nil {
+			return nil, false, hint.With(err, "remove the file, or lock with --upgrade, which does not read it")
+		}
 	}
-	if l, err = o.resolve(ctx, a, spec, kinds, old); err != nil {
-		return nil, false, err
-	}
-	changed, err = l.Write(o.out)
-	return l, changed, err
-}
-
-// oldLock reads the lock that is there; nil if there is none, or with --upgrade.
-func (o envLockOptions) oldLock() (*environment.Lock, error) {
-	if _, err := os.Stat(o.out); o.upgrade || errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	l, err := environment.ReadLock(o.out)
-	if err != nil {
-		return nil, hint.With(err, "remove the file, or lock with --upgrade, which does not read it")
-	}
-	return l, nil
-}
-
-// resolve runs uv with the settings of the site.
-func (o envLockOptions) resolve(ctx context.Context, a *app, spec *environment.Spec, kinds []environment.Kind, old *environment.Lock) (*environment.Lock, error) {
 	site, err := newSite(o.site)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	tmp, err := scratch.New("")
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer tmp.Close()
 	c, err := o.collector(a, site)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	r, err := pins.NewResolver(ctx, site, c, tmp.Path, os.Environ())
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	return r.Resolve(ctx, spec, kinds, old, filepath.Dir(o.out))
+	if l, err = r.Resolve(ctx, spec, kinds, old, filepath.Dir(o.out)); err != nil {
+		return nil, false, err
+	}
+	changed, err = l.Write(o.out)
+	return l, changed, err
 }
 
 // kinds are the kinds of nodes to lock for.
@@ -184,7 +188,11 @@ func (o envLockOptions) kinds(ctx context.Context, a *app, spec *environment.Spe
 	if len(kinds) == 0 {
 		return nil, report.NotOK("no node has told its machine and glibc")
 	}
-	a.reporter.Note("kinds of nodes: %s", describeKinds(kinds))
+	words := make([]string, len(kinds))
+	for i, k := range kinds {
+		words[i] = fmt.Sprint(k)
+	}
+	a.reporter.Note("kinds of nodes: %s", strings.Join(words, ", "))
 	return kinds, nil
 }
 
@@ -202,25 +210,4 @@ type lockSet struct {
 	Digest string `json:"digest"`
 	Files  int    `json:"files"`
 	Size   int64  `json:"size"`
-}
-
-func printLock(a *app, o envLockOptions, l *environment.Lock, changed bool) error {
-	doc := lockDocument{Lock: o.out, Changed: changed, Name: l.Name, Python: l.Python}
-	var rows [][]string
-	for _, s := range l.Sets {
-		doc.Sets = append(doc.Sets, lockSet{s.Kind, s.Digest, len(s.Files), s.Size()})
-		rows = append(rows, []string{s.Machine, s.Glibc, fmt.Sprint(len(s.Files)), ui.Size(s.Size()), report.ShortSum(s.Digest)})
-	}
-	if o.json {
-		return ui.JSON(a.stdout, doc)
-	}
-	if err := ui.Table(a.stdout, []string{"MACHINE", "GLIBC", "FILES", "SIZE", "ENVIRONMENT"}, rows); err != nil {
-		return err
-	}
-	state := "unchanged"
-	if changed {
-		state = "written"
-	}
-	_, err := fmt.Fprintf(a.stdout, "%s: %s\n", ui.Clean(o.out), state)
-	return err
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -24,7 +23,6 @@ import (
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/relay"
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/internal/atomicfile"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
@@ -44,6 +42,7 @@ type fleetFlags struct {
 	timeout     time.Duration
 	reports     []string
 	logs        string
+	dryRun      bool
 	json        bool
 }
 
@@ -57,7 +56,6 @@ type changeFlags struct {
 	bwlimit string
 	relay   string
 	policy  string
-	dryRun  bool
 }
 
 // addChangeFlags gives a command the flags of everything that changes nodes.
@@ -83,17 +81,25 @@ func addBandwidthFlag(cmd *cobra.Command, opts *changeFlags) {
 	cmd.Flags().StringVar(&opts.relay, "relay", "auto", "whether nodes pass large files on to each other: `auto|off|FANOUT` (in a chain where that is faster, never, or each to that many)")
 }
 
-// addFleetFlags gives a command the flags of all commands that connect to nodes and report on
-// them.
-func addFleetFlags(cmd *cobra.Command, opts *fleetFlags) {
+// addNodeFlags gives a command the flags of all commands that connect to nodes and report on them.
+func addNodeFlags(cmd *cobra.Command, opts *fleetFlags) {
 	addLimitFlag(cmd, &opts.limit)
 	addConnectFlags(cmd, &opts.connectOptions)
 	flags := cmd.Flags()
-	flags.DurationVar(&opts.timeout, "timeout", 0, "give up a node if sending, installing or verifying takes longer than `DURATION` (default 30m, 15m and 15m)")
 	flags.IntVar(&opts.forks, "forks", 32, "work on `N` nodes at once")
-	flags.StringArrayVar(&opts.reports, "report", nil, "also write the report to `FILE`: .json, .html (a page for people) or .xml (JUnit, for CI); repeatable")
-	flags.StringVar(&opts.logs, "logs", "", "keep the log of every node in `DIR` (default: only of failed nodes, in ~/.local/state/dsbuild/logs)")
+	flags.StringArrayVar(&opts.reports, "report", nil,
+		"also write the report to `FILE`: .json, .html (a page for people) or .xml (JUnit, for CI); repeatable")
 	flags.BoolVar(&opts.json, "json", false, "print one JSON document")
+}
+
+// addFleetFlags gives a command the flags of all commands on installations.
+func addFleetFlags(cmd *cobra.Command, opts *fleetFlags) {
+	addNodeFlags(cmd, opts)
+	flags := cmd.Flags()
+	flags.DurationVar(&opts.timeout, "timeout", 0,
+		"give up a node if sending, installing or verifying takes longer than `DURATION` (default 30m, 15m and 15m)")
+	flags.StringVar(&opts.logs, "logs", "",
+		"keep the log of every node in `DIR` (default: only of failed nodes, in ~/.local/state/dsbuild/logs)")
 }
 
 // verifyLevel is the value of --verify.
@@ -103,51 +109,43 @@ func verifyLevel(command, text string) (verify.Level, error) {
 
 // changeOptions checks the flags and reads the inventory, for a command that changes nodes.
 func (o changeFlags) changeOptions(ctx context.Context, a *app) (deploy.Options, error) {
-	inUse, err := deploy.ParseInUse(o.inUse)
-	if err != nil {
-		return deploy.Options{}, usageErrorf(o.command, "--in-use %w", err)
+	opt := deploy.Options{DryRun: o.dryRun}
+	var err error
+	if opt.InUse, err = deploy.ParseInUse(o.inUse); err != nil {
+		return opt, usageErrorf(o.command, "--in-use %w", err)
 	}
-	var serial fleet.Serial
 	if o.serial != "" {
-		if serial, err = fleet.ParseSerial(o.serial); err != nil {
-			return deploy.Options{}, usageErrorf(o.command, "--serial %w", err)
+		if opt.Serial, err = fleet.ParseSerial(o.serial); err != nil {
+			return opt, usageErrorf(o.command, "--serial %w", err)
 		}
 	}
-	bandwidth, err := parseBandwidth(o)
-	if err != nil {
-		return deploy.Options{}, err
+	if opt.Bandwidth, err = parseBandwidth(o); err != nil {
+		return opt, err
 	}
-	passing, err := o.relayOptions(bandwidth)
-	if err != nil {
-		return deploy.Options{}, err
+	if o.relay == "" { // the command sends no files
+		opt.Relay.Off = true
+	} else if opt.Relay, err = relay.ParseMode(o.relay); err != nil {
+		return opt, usageErrorf(o.command, "--relay %w", err)
+	} else if opt.Bandwidth != nil {
+		opt.Relay.Limit = int64(opt.Bandwidth.Limit()) // it holds for each node
 	}
 	tooMany, err := parseMaxFail(o)
 	if err != nil {
-		return deploy.Options{}, err
+		return opt, err
 	}
-	if err := o.checkWithOthers(); err != nil {
-		return deploy.Options{}, err
+	switch {
+	case o.via == viaSlurm && o.bwlimit != "":
+		return opt, usageErrorf(o.command, "--bwlimit does not work with --via slurm: Slurm sends the files, and has no such limit")
+	case o.via == viaSlurm && o.relay != "" && o.relay != "auto" && o.relay != "off":
+		return opt, usageErrorf(o.command, "--relay %s does not work with --via slurm: Slurm passes the files on by itself", o.relay)
 	}
 	common, inv, err := o.fleetOptions(ctx, a)
 	if err != nil {
-		return deploy.Options{}, err
+		return opt, err
 	}
-	common.TooMany = tooMany
-	policy, err := a.readPolicy(cmp.Or(o.policy, inv.Policy))
-	return deploy.Options{
-		Options: common, DryRun: o.dryRun, InUse: inUse, Bandwidth: bandwidth, Relay: passing, Serial: serial, Policy: policy,
-	}, err
-}
-
-// checkWithOthers refuses flags that exclude each other.
-func (o changeFlags) checkWithOthers() error {
-	switch {
-	case o.via == viaSlurm && o.bwlimit != "":
-		return usageErrorf(o.command, "--bwlimit does not work with --via slurm: Slurm sends the files, and has no such limit")
-	case o.via == viaSlurm && o.relay != "" && o.relay != "auto" && o.relay != "off":
-		return usageErrorf(o.command, "--relay %s does not work with --via slurm: Slurm passes the files on by itself", o.relay)
-	}
-	return nil
+	opt.Options, opt.TooMany = common, tooMany
+	opt.Policy, err = a.readPolicy(cmp.Or(o.policy, inv.Policy))
+	return opt, err
 }
 
 // fleetOptions checks the flags that every command on nodes has, and reads the inventory.
@@ -160,9 +158,12 @@ func (o fleetFlags) fleetOptions(ctx context.Context, a *app) (fleet.Options, *i
 		return fleet.Options{}, nil, err
 	}
 	opt := fleet.Options{
-		Command: o.commandName(), By: localUser(), Logs: o.keptLogs(),
+		Command: o.commandName(), By: localUser(), Logs: fleet.Logs{Dir: pipeline.DefaultLogs(), Failed: true},
 		Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Reporter: a.reporter,
 		Forks: o.forks, Timeout: o.timeout,
+	}
+	if o.logs != "" { // of all nodes, not only of the failed ones
+		opt.Logs = fleet.Logs{Dir: o.logs}
 	}
 	err = o.addDialer(ctx, a, inv, &opt)
 	return opt, inv, err
@@ -172,15 +173,6 @@ func (o fleetFlags) fleetOptions(ctx context.Context, a *app) (fleet.Options, *i
 func (o fleetFlags) commandName() string {
 	_, name, _ := strings.Cut(o.command, " ")
 	return name
-}
-
-// keptLogs says which logs dsbuild keeps: with --logs those of all nodes, else those of the failed
-// ones.
-func (o fleetFlags) keptLogs() fleet.Logs {
-	if o.logs != "" {
-		return fleet.Logs{Dir: o.logs}
-	}
-	return fleet.Logs{Dir: pipeline.DefaultLogs(), Failed: true}
 }
 
 // loadNodes reads the inventory, and keeps the nodes that --limit and --retry-failed select. An
@@ -224,25 +216,14 @@ func (e *nothingError) Error() string { return e.why }
 // handleNothingToDo prints an empty result if err is a nothingError, and returns any other error.
 // It does not write reports, so that those of the earlier run stay.
 func (o fleetFlags) handleNothingToDo(a *app, err error) error {
-	return o.printNothing(a, err, report.Empty(o.commandName()))
-}
-
-// handleNothingToDo is that of fleetFlags; after a dry run the empty result is a plan.
-func (o changeFlags) handleNothingToDo(a *app, err error) error {
-	if o.dryRun {
-		return o.printNothing(a, err, newPlanDocument(deploy.Plan{}))
-	}
-	return o.fleetFlags.handleNothingToDo(a, err)
-}
-
-// printNothing prints why there is nothing to do; document is the JSON that says so.
-func (o fleetFlags) printNothing(a *app, err error, document any) error {
 	var nothing *nothingError
 	switch {
 	case !errors.As(err, &nothing):
 		return err
+	case o.json && o.dryRun:
+		return ui.JSON(a.stdout, newPlanDocument(deploy.Plan{}))
 	case o.json:
-		return ui.JSON(a.stdout, document)
+		return ui.JSON(a.stdout, report.Empty(o.commandName()))
 	}
 	_, err = fmt.Fprintln(a.stdout, ui.Clean(nothing.why))
 	return err
@@ -255,36 +236,30 @@ type deployment interface {
 	Close()
 }
 
-// runFleet surveys the nodes, applies the plan and reports the result. The JSON of a dry run is the
-// document of the plan.
-func runFleet[Plan interface {
-	Print(io.Writer) error
-	Left() []report.LeftNode
-	Err() error
-}, Document any](ctx context.Context, a *app, opts changeFlags, d deployment, survey func(context.Context) (Plan, error), document func(Plan) Document) error {
-	defer d.Close()
-	plan, err := survey(ctx)
-	switch {
-	case err != nil && ctx.Err() != nil && !opts.dryRun:
-		return reportOutcome(ctx, a, opts.fleetFlags, d.Report())
-	case err != nil:
-		return err
-	case opts.dryRun && opts.json:
-		return errors.Join(plan.Err(), ui.JSON(a.stdout, document(plan)))
-	case opts.dryRun:
-		return errors.Join(plan.Err(), plan.Print(a.stdout), report.PrintHints(a.stdout, plan.Left(), opts.nameInventory))
+// survey is what a deployment has found out about the nodes.
+type survey struct {
+	plan interface {
+		Print(io.Writer) error
+		Left() []report.LeftNode
+		Err() error
 	}
-	return reportOutcome(ctx, a, opts.fleetFlags, d.Apply(ctx))
+	document any   // the JSON of the plan
+	err      error // of the survey
 }
 
-// reportOutcome prints and writes the report. The nodes' error comes first, so that a full disk
-// here does not hide it.
-func reportOutcome(ctx context.Context, a *app, opts fleetFlags, report *report.Report) error {
-	outcome := report.Err()
-	if ctx.Err() != nil {
-		outcome = context.Cause(ctx)
+// finish applies the plan of a survey and reports the result, or prints the plan for a dry run.
+func (o changeFlags) finish(ctx context.Context, a *app, d deployment, s survey) error {
+	switch {
+	case s.err != nil && ctx.Err() != nil && !o.dryRun:
+		return reportOutcome(ctx, a, o.fleetFlags, fleetReport{d.Report()})
+	case s.err != nil:
+		return s.err
+	case o.dryRun && o.json:
+		return errors.Join(s.plan.Err(), ui.JSON(a.stdout, s.document))
+	case o.dryRun:
+		return errors.Join(s.plan.Err(), s.plan.Print(a.stdout), report.PrintHints(a.stdout, s.plan.Left(), o.nameInventory))
 	}
-	return errors.Join(outcome, printReport(a, opts, report))
+	return reportOutcome(ctx, a, o.fleetFlags, fleetReport{d.Apply(ctx)})
 }
 
 // checkFlags checks the values of flags beyond their types.
@@ -298,8 +273,13 @@ func (o fleetFlags) checkFlags() error {
 	case o.timeout != 0 && o.timeout < time.Second:
 		return usageErrorf(o.command, "--timeout %s: must be a duration such as 90s, 5m or 1h", o.timeout)
 	}
-	if err := checkReports(o.command, o.reports); err != nil {
-		return err
+	for _, r := range o.reports {
+		if !slices.Contains(reportEndings(), filepath.Ext(r)) {
+			return usageErrorf(o.command, "--report %s: the name must end in .json, .html or .xml", r)
+		}
+		if err := checkWritable(r); err != nil {
+			return usageErrorf(o.command, "--report %s: %w", r, err)
+		}
 	}
 	if o.logs != "" {
 		err := os.MkdirAll(o.logs, 0o700)
@@ -308,19 +288,6 @@ func (o fleetFlags) checkFlags() error {
 		}
 		if err != nil {
 			return usageErrorf(o.command, "--logs %s: %w", o.logs, err)
-		}
-	}
-	return nil
-}
-
-// checkReports finds out before any node is touched whether reports can be written.
-func checkReports(command string, reports []string) error {
-	for _, r := range reports {
-		if !slices.Contains(reportEndings(), filepath.Ext(r)) {
-			return usageErrorf(command, "--report %s: the name must end in .json, .html or .xml", r)
-		}
-		if err := checkWritable(r); err != nil {
-			return usageErrorf(command, "--report %s: %w", r, err)
 		}
 	}
 	return nil
@@ -361,21 +328,6 @@ func parseMaxFail(o changeFlags) (func(failed, of int) bool, error) {
 	return func(failed, _ int) bool { return failed > n }, nil
 }
 
-// relayOptions turns --relay into the settings of a relay, in which bandwidth holds for each node.
-func (o changeFlags) relayOptions(bandwidth *rate.Limiter) (relay.Options, error) {
-	if o.relay == "" { // the command sends no files
-		return relay.Options{Off: true}, nil
-	}
-	opt, err := relay.ParseMode(o.relay)
-	if err != nil {
-		return opt, usageErrorf(o.command, "--relay %w", err)
-	}
-	if bandwidth != nil {
-		opt.Limit = int64(bandwidth.Limit())
-	}
-	return opt, nil
-}
-
 // parseBandwidth turns --bwlimit into a limiter for all transfers together.
 func parseBandwidth(o changeFlags) (*rate.Limiter, error) {
 	if o.bwlimit == "" {
@@ -387,22 +339,6 @@ func parseBandwidth(o changeFlags) (*rate.Limiter, error) {
 	}
 	// Nobody waits longer than a tenth of a second for the next packets.
 	return rate.NewLimiter(rate.Limit(n), int(max(n/10, remote.LimitBurst))), nil
-}
-
-// about describes the run to the readers of its report.
-func (o fleetFlags) about() report.About {
-	return report.About{Command: o.command, Inventory: o.inventory, By: localUser(), At: time.Now()}
-}
-
-// printReport prints the report and writes it into the files that --report names.
-func printReport(a *app, opts fleetFlags, r *report.Report) error {
-	r.EditHints(opts.nameInventory)
-	return fleetForms(r).print(a, opts.json, opts.reports, opts.about())
-}
-
-// writeWhole writes a file whole or not at all.
-func writeWhole(file string, data []byte, mode os.FileMode) error {
-	return atomicfile.Write(file, bytes.NewReader(data), mode)
 }
 
 // localUser returns the user and this machine, for the journals on the nodes.

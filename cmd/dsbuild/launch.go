@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/dsbuild/dsbuild/internal/atomicfile"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
@@ -263,7 +264,7 @@ func writeFiles(a *app, path string, files []launch.File) error {
 		if len(files) > 1 || folder {
 			to = filepath.Join(path, f.Name)
 		}
-		if err := writeWhole(to, []byte(f.Text), f.Mode); err != nil {
+		if err := atomicfile.Write(to, strings.NewReader(f.Text), f.Mode); err != nil {
 			return err
 		}
 		a.reporter.Note("%s", ui.Clean(to))

@@ -139,7 +139,7 @@ func nightlyDeploy(ctx context.Context, a *app, d nightly.Deploy, site pipeline.
 	opts.inventory = d.Inventory
 	for _, limit := range []string{d.Canary, d.Limit} {
 		opts.limit = limit
-		if _, err := opts.changeOptions(ctx, a); err != nil {
+		if _, err := opts.installOptions(ctx, a); err != nil {
 			return nil, err
 		}
 	}
@@ -168,7 +168,7 @@ func deployOnce(ctx context.Context, a *app, opts deployOptions) (nightly.Nodes,
 	if err := os.MkdirAll(filepath.Dir(opts.reports[0]), 0o755); err != nil {
 		return nightly.Nodes{}, err
 	}
-	opt, err := opts.changeOptions(ctx, a)
+	opt, err := opts.installOptions(ctx, a)
 	if err == nil {
 		opt, err = opts.withWheels(ctx, opt)
 	}
@@ -195,5 +195,5 @@ func describeNight(ctx context.Context, opts fleetFlags, report *report.Report) 
 	if ctx.Err() != nil {
 		return n, context.Cause(ctx)
 	}
-	return n, errors.Join(report.Err(), fleetForms(report).writeFiles(opts.reports, opts.about()))
+	return n, errors.Join(report.Err(), writeReports(opts, fleetReport{report}))
 }

@@ -2,80 +2,101 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/fleet/report/page"
+	"github.com/dsbuild/dsbuild/internal/atomicfile"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/launch/check"
 )
 
-// reportForms are the forms of a report on nodes.
-type reportForms struct {
-	document any // of the JSON
-	text     func(io.Writer) error
-	html     func(io.Writer, report.About) error
-	junit    func(io.Writer, report.About) error
-	private  func() bool // JUnit quotes logs
+// nodeReport is a report on nodes, in all its forms.
+type nodeReport interface {
+	Print(io.Writer) error
+	Page(io.Writer, report.About) error
+	JUnit(io.Writer, report.About) error
+	QuotesLogs() bool // the form JUnit does
+	EditHints(func(hint string) string)
+	Err() error
 }
 
-func fleetForms(r *report.Report) reportForms {
-	html := func(w io.Writer, about report.About) error { return page.Write(w, r, about) }
-	return reportForms{r, r.Print, html, r.JUnit, r.QuotesLogs}
+// fleetReport is a report of deploy, verify and their kin.
+type fleetReport struct{ *report.Report }
+
+// Page writes the report as a page for people.
+func (r fleetReport) Page(w io.Writer, about report.About) error {
+	return page.Write(w, r.Report, about)
 }
 
-func checkForms(r *check.Report) reportForms {
-	return reportForms{r, r.Print, r.Page, r.JUnit, func() bool { return false }}
-}
+// checkReport is a report of check.
+type checkReport struct{ *check.Report }
+
+// QuotesLogs is false: a check has no logs.
+func (checkReport) QuotesLogs() bool { return false }
 
 // reportEndings are the endings of the names of report files, which select the form.
 func reportEndings() []string { return []string{".json", ".html", ".xml"} }
 
-// print prints before it writes files, so that the user sees the report also where a file
-// cannot be written.
-func (f reportForms) print(a *app, asJSON bool, files []string, about report.About) error {
-	var err error
-	if asJSON {
-		err = ui.JSON(a.stdout, f.document)
-	} else {
-		err = f.text(a.stdout)
+// reportOutcome prints and writes the report. The nodes' error comes first, so that a full disk
+// here does not hide it.
+func reportOutcome(ctx context.Context, a *app, opts fleetFlags, r nodeReport) error {
+	outcome := r.Err()
+	if ctx.Err() != nil {
+		outcome = context.Cause(ctx)
 	}
-	return errors.Join(err, f.writeFiles(files, about))
+	return errors.Join(outcome, printReport(a, opts, r))
 }
 
-// writeFiles writes the files that --report names.
-func (f reportForms) writeFiles(files []string, about report.About) error {
+// printReport prints before it writes files, so that the user sees the report also where a file
+// cannot be written.
+func printReport(a *app, opts fleetFlags, r nodeReport) error {
+	r.EditHints(opts.nameInventory)
+	var err error
+	if opts.json {
+		err = ui.JSON(a.stdout, r)
+	} else {
+		err = r.Print(a.stdout)
+	}
+	return errors.Join(err, writeReports(opts, r))
+}
+
+// writeReports writes the files that --report names.
+func writeReports(opts fleetFlags, r nodeReport) error {
+	about := report.About{Command: opts.command, Inventory: opts.inventory, By: localUser(), At: time.Now()}
 	var errs []error
-	for _, file := range files {
-		if err := f.writeFile(file, about); err != nil {
+	for _, file := range opts.reports {
+		if err := writeReport(file, r, about); err != nil {
 			errs = append(errs, fmt.Errorf("writing the report: %w", err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// writeFile writes a file in the form of its name's ending.
-func (f reportForms) writeFile(file string, about report.About) error {
+// writeReport writes a file in the form of its name's ending.
+func writeReport(file string, r nodeReport, about report.About) error {
 	var text bytes.Buffer
 	var err error
 	mode := os.FileMode(0o644)
 	switch filepath.Ext(file) {
 	case ".json":
-		err = ui.JSON(&text, f.document)
+		err = ui.JSON(&text, r)
 	case ".html":
-		err = f.html(&text, about)
+		err = r.Page(&text, about)
 	case ".xml":
-		err = f.junit(&text, about)
-		if f.private() {
+		err = r.JUnit(&text, about)
+		if r.QuotesLogs() {
 			mode = 0o600 // as the logs
 		}
 	}
 	if err != nil {
 		return err
 	}
-	return writeWhole(file, text.Bytes(), mode)
+	return atomicfile.Write(file, &text, mode)
 }

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-
 	"github.com/spf13/cobra"
 
 	"github.com/dsbuild/dsbuild/deploy"
@@ -20,21 +18,18 @@ there was none. dsbuild sends no files, because the node kept them. A node keeps
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.command, opts.inventory = cmd.CommandPath(), args[0]
-			return runRollback(cmd.Context(), a, opts)
+			opt, err := opts.changeOptions(cmd.Context(), a)
+			if err != nil {
+				return opts.handleNothingToDo(a, err)
+			}
+			opt.Verify = verify.LevelFiles
+			d := deploy.New(opt)
+			defer d.Close()
+			plan, err := d.SurveyRollback(cmd.Context())
+			return opts.finish(cmd.Context(), a, d, survey{plan, newPlanDocument(plan), err})
 		},
 	}
 	addChangeFlags(cmd, &opts)
 	addRetryFlag(cmd, &opts.fleetFlags)
 	return cmd
-}
-
-// runRollback rolls back as opts say.
-func runRollback(ctx context.Context, a *app, opts changeFlags) error {
-	opt, err := opts.changeOptions(ctx, a)
-	if err != nil {
-		return opts.handleNothingToDo(a, err)
-	}
-	opt.Verify = verify.LevelFiles
-	d := deploy.New(opt)
-	return runFleet(ctx, a, opts, d, d.SurveyRollback, newPlanDocument)
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/fleet/report"
@@ -60,9 +59,11 @@ it as dsbuild env deploy does.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.fleet.command, o.fleet.inventory = cmd.CommandPath(), args[0]
-			if err := o.checkFlags(cmd.Flags()); err != nil {
+			if err := o.build.checkBuildFlags(cmd.Flags(), o.fleet.command); err != nil {
 				return err
 			}
+			o.verifyGiven = cmd.Flags().Changed("verify")
+			o.build.dryRun, o.build.json = o.fleet.dryRun, o.fleet.json
 			site, err := newSite(o.build.siteOptions)
 			if err != nil {
 				return err
@@ -95,20 +96,10 @@ func (o *shipOptions) addFlags(cmd *cobra.Command) {
 	flagsNeed(cmd, "env", "lock")
 }
 
-// checkFlags checks the values of flags beyond their types.
-func (o *shipOptions) checkFlags(f *pflag.FlagSet) error {
-	if err := o.build.checkBuildFlags(f, o.fleet.command); err != nil {
-		return err
-	}
-	o.verifyGiven = f.Changed("verify")
-	o.build.dryRun, o.build.json = o.fleet.dryRun, o.fleet.json
-	return nil
-}
-
 // runShip ships as o says. The report is printed and written also when builds
 // or nodes failed, or the run was interrupted.
 func runShip(ctx context.Context, a *app, o shipOptions) error {
-	deployment, err := o.fleet.changeOptions(ctx, a)
+	deployment, err := o.fleet.installOptions(ctx, a)
 	if err != nil {
 		return err
 	}
@@ -139,28 +130,24 @@ func runShipment(ctx context.Context, a *app, o changeFlags, s *ship.Shipment) e
 	plan, err := s.Survey(ctx)
 	switch {
 	case err != nil && ctx.Err() != nil && !o.dryRun:
-		return errors.Join(context.Cause(ctx), printReport(a, o.fleetFlags, s.Report()))
+		return errors.Join(context.Cause(ctx), printReport(a, o.fleetFlags, fleetReport{s.Report()}))
 	case err != nil:
 		return err
 	case o.dryRun:
 		preview, err := s.Preview(ctx)
-		return errors.Join(err, printShipPlan(a, o, plan, preview))
+		if o.json {
+			return errors.Join(err, ui.JSON(a.stdout, struct {
+				Groups []report.Group     `json:"groups"`
+				Left   []ship.LeftOutNode `json:"left"`
+				planDocument
+			}{plan.Groups(), plan.LeftOutNodes(), newPlanDocument(preview)}))
+		}
+		return errors.Join(err, plan.Print(a.stdout), preview.Print(a.stdout),
+			report.PrintHints(a.stdout, preview.Left(), o.nameInventory))
 	}
 	for _, line := range plan.Lines() {
 		a.reporter.Note("%s", line)
 	}
-	report, err := s.Run(ctx)
-	return errors.Join(err, printReport(a, o.fleetFlags, report))
-}
-
-// printShipPlan prints the wheels to build, and the action for every node.
-func printShipPlan(a *app, o changeFlags, plan *ship.Plan, preview deploy.Plan) error {
-	if o.json {
-		return ui.JSON(a.stdout, struct {
-			Groups []report.Group     `json:"groups"`
-			Left   []ship.LeftOutNode `json:"left"`
-			planDocument
-		}{plan.Groups(), plan.LeftOutNodes(), newPlanDocument(preview)})
-	}
-	return errors.Join(plan.Print(a.stdout), preview.Print(a.stdout), report.PrintHints(a.stdout, preview.Left(), o.nameInventory))
+	done, err := s.Run(ctx)
+	return errors.Join(err, printReport(a, o.fleetFlags, fleetReport{done}))
 }

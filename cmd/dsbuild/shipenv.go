@@ -73,7 +73,7 @@ func withBuild(r planner.Request, b environment.Build) planner.Request {
 // buildForEnv builds the wheel that the nodes need with the Python and the torch of the environment,
 // and adds it to spec. It returns the kinds of the nodes. done is true after a dry run.
 func buildForEnv(ctx context.Context, a *app, o shipOptions, spec *environment.Spec) (kinds []environment.Kind, done bool, err error) {
-	deployment, err := o.fleet.changeOptions(ctx, a)
+	deployment, err := o.fleet.installOptions(ctx, a)
 	if err != nil {
 		return nil, false, err
 	}

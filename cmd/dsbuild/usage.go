@@ -23,13 +23,14 @@ import (
 // correction.
 func wrongUsage(cmd *cobra.Command, args []string, err error) error {
 	wrong := &usageError{err: err, command: cmd.CommandPath()}
-	var unknown *pflag.NotExistError
-	var invalid *pflag.InvalidValueError
-	if word := firstWord(cmd, args); cmd.HasSubCommands() && word != "" {
-		wrong.err = fmt.Errorf("unknown command %q for %q", word, cmd.CommandPath())
-		wrong.hint = meantCommand(cmd, word)
+	depth := len(strings.Fields(cmd.CommandPath())) - 1
+	if cmd.HasSubCommands() && depth < len(args) && !strings.HasPrefix(args[depth], "-") {
+		wrong.err = fmt.Errorf("unknown command %q for %q", args[depth], cmd.CommandPath())
+		wrong.hint = meantCommand(cmd, args[depth])
 		return wrong
 	}
+	var unknown *pflag.NotExistError
+	var invalid *pflag.InvalidValueError
 	switch {
 	case errors.As(err, &unknown):
 		wrong.hint = meantFlag(cmd, unknown, args)
@@ -53,47 +54,32 @@ func (o fleetFlags) nameInventory(hint string) string { return nameInventory(hin
 
 // namedInventory is nameInventory for the hint of an error of a command on an inventory.
 func namedInventory(cmd *cobra.Command, err error) error {
-	args := cmd.Flags().Args()
-	if text := hint.Of(err); strings.Contains(text, "INVENTORY") && len(args) == 1 && slices.Equal(requiredArguments(cmd), []string{"INVENTORY"}) {
+	text, args := hint.Of(err), cmd.Flags().Args()
+	if strings.Contains(text, "INVENTORY") && len(args) == 1 && strings.HasSuffix(cmd.Use, " INVENTORY") {
 		return hint.With(err, "%s", nameInventory(text, args[0]))
 	}
 	return err
 }
 
-// firstWord returns the argument after a command's name, "" if that is a flag.
-func firstWord(cmd *cobra.Command, args []string) string {
-	for range strings.Fields(cmd.CommandPath())[1:] {
-		if len(args) > 0 {
-			args = args[1:]
-		}
-	}
-	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
-		return ""
-	}
-	return args[0]
-}
-
-// meantCommand names the command that a word may stand for: its beginning, a slip of the keyboard,
+// meantCommand names the command that a word may stand for: a slip of the keyboard, its beginning,
 // or a command of another group.
 func meantCommand(group *cobra.Command, word string) string {
 	var names []string
 	for _, sub := range group.Commands() {
-		if sub.Hidden {
-			continue
-		}
-		names = append(names, sub.Name())
-	}
-	if near := diagnostic.Nearest(word, names); near != "" {
-		return didYouMean(group.CommandPath() + " " + near)
-	}
-	if len(word) > 2 {
-		for _, name := range names {
-			if strings.HasPrefix(name, word) {
-				return didYouMean(group.CommandPath() + " " + name)
-			}
+		if !sub.Hidden {
+			names = append(names, sub.Name())
 		}
 	}
-	for _, other := range allCommands(group.Root()) { // of another group
+	meant := diagnostic.Nearest(word, names)
+	for _, name := range names {
+		if meant == "" && len(word) > 2 && strings.HasPrefix(name, word) {
+			meant = name
+		}
+	}
+	if meant != "" {
+		return didYouMean(group.CommandPath() + " " + meant)
+	}
+	for _, other := range allCommands(group.Root()) {
 		if !other.Hidden && other != group && other.Name() == word {
 			return didYouMean(other.CommandPath())
 		}
@@ -133,23 +119,15 @@ func meantFlag(cmd *cobra.Command, unknown *pflag.NotExistError, args []string) 
 	}
 	var others []string
 	for _, other := range allCommands(cmd.Root()) {
-		if other.Flags().Lookup(name) == nil {
-			continue
+		if other.Flags().Lookup(name) != nil {
+			others = append(others, "'"+other.CommandPath()+"'")
 		}
-		if cmd.HasSubCommands() && slices.Contains(args, other.Name()) {
-			return didYouMean(other.CommandPath() + " --" + name)
-		}
-		others = append(others, "'"+other.CommandPath()+"'")
 	}
 	const few = 3
-	last := len(others) - 1
-	switch {
-	case last < 0 || last >= few:
+	if len(others) == 0 || len(others) > few {
 		return ""
-	case last == 0:
-		return fmt.Sprintf("--%s is a flag of %s", name, others[0])
 	}
-	return fmt.Sprintf("--%s is a flag of %s and %s", name, strings.Join(others[:last], ", "), others[last])
+	return fmt.Sprintf("--%s is a flag of %s", name, strings.Join(others, ", "))
 }
 
 // allCommands are all commands below one, those of its own first.
@@ -186,15 +164,20 @@ func invalidValue(invalid *pflag.InvalidValueError) error {
 	return fmt.Errorf("--%s %q: must be %s", f.Name, invalid.GetValue(), what)
 }
 
-// wrongArguments says which argument is missing, or too many.
+// wrongArguments says which argument is missing, or too many, by the line of a command's use.
 func wrongArguments(cmd *cobra.Command, args []string) (err error, hint string) { //nolint:revive,staticcheck // the error is a result, not a failure
-	names := requiredArguments(cmd)
-	if len(args) < len(names) {
+	var names []string // of arguments; those in brackets are optional
+	for _, word := range strings.Fields(cmd.Use)[1:] {
+		if strings.HasPrefix(word, "-") {
+			break
+		}
+		names = append(names, strings.TrimSuffix(word, "..."))
+	}
+	if len(args) < len(names) && !strings.HasPrefix(names[len(args)], "[") {
 		return fmt.Errorf("%s is missing: %s", names[len(args)], cmd.UseLine()), ""
 	}
-	most := len(names) + optionalArguments(cmd)
-	extra := args[min(most, len(args)-1)]
-	if most == 0 {
+	extra := args[min(len(names), len(args)-1)]
+	if len(names) == 0 {
 		err = fmt.Errorf("%q: %s takes no arguments", extra, cmd.CommandPath())
 	} else {
 		err = fmt.Errorf("%q: one argument too many: %s", extra, cmd.UseLine())
@@ -202,57 +185,29 @@ func wrongArguments(cmd *cobra.Command, args []string) (err error, hint string) 
 	return err, meantArgument(cmd, extra)
 }
 
-// requiredArguments are the arguments that a command must have, by the line of its
-// use: "deploy INVENTORY".
-func requiredArguments(cmd *cobra.Command) []string {
-	var names []string
-	for _, word := range strings.Fields(cmd.Use)[1:] {
-		if strings.HasPrefix(word, "[") || strings.HasPrefix(word, "-") {
-			break
-		}
-		names = append(names, strings.TrimSuffix(word, "..."))
-	}
-	return names
-}
-
-// optionalArguments counts the arguments that a command may have besides: "lock [FILE]".
-func optionalArguments(cmd *cobra.Command) int {
-	count := 0
-	for _, word := range strings.Fields(cmd.Use)[1:] {
-		if strings.HasPrefix(word, "[") && !strings.HasPrefix(word, "[-") {
-			count++
-		}
-	}
-	return count
-}
-
 // meantArgument names the flag whose value an argument may be.
 func meantArgument(cmd *cobra.Command, arg string) string {
-	has := func(name string) bool { return cmd.Flags().Lookup(name) != nil }
+	var gpus []compat.GPU
+	if tables, err := compat.NewTables(); err == nil {
+		gpus = tables.GPUsNamed(arg)
+	}
+	archs, err := wheel.ParseArchs([]string{arg})
 	yaml := strings.HasSuffix(arg, ".yaml") || strings.HasSuffix(arg, ".yml")
-	switch {
-	case has("gpu") && isGPU(arg):
-		return "did you mean --gpu " + arg + "?"
-	case has("arch") && isArch(arg):
-		return "did you mean --arch " + arg + "?"
-	case has("wheel") && strings.HasSuffix(arg, ".whl"):
-		return "did you mean --wheel " + arg + "?"
-	case has("file") && yaml:
-		return "did you mean --file " + arg + "?"
-	case has("for") && yaml:
-		return "did you mean --for " + arg + "?"
+	for _, flag := range []struct {
+		name string
+		fits bool
+	}{
+		{"gpu", len(gpus) > 0},
+		{"arch", err == nil && len(archs) > 0},
+		{"wheel", strings.HasSuffix(arg, ".whl")},
+		{"file", yaml},
+		{"for", yaml},
+	} {
+		if flag.fits && cmd.Flags().Lookup(flag.name) != nil {
+			return "did you mean --" + flag.name + " " + arg + "?"
+		}
 	}
 	return ""
-}
-
-func isGPU(name string) bool {
-	tables, err := compat.NewTables()
-	return err == nil && len(tables.GPUsNamed(name)) > 0
-}
-
-func isArch(text string) bool {
-	archs, err := wheel.ParseArchs([]string{text})
-	return err == nil && len(archs) > 0
 }
 
 // oneOf refuses a value that a flag does not have.

@@ -77,5 +77,5 @@ func runVerify(ctx context.Context, a *app, opts verifyOptions) error {
 	if err != nil {
 		return err
 	}
-	return reportOutcome(ctx, a, opts.fleetFlags, r)
+	return reportOutcome(ctx, a, opts.fleetFlags, fleetReport{r})
 }
