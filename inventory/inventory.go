@@ -22,20 +22,20 @@ type Remark struct{ Node, Text string }
 // Host is one node with one Python environment: the unit of work and of the
 // report. A node with several envs gives several Hosts named node/env.
 type Host struct {
-	Name         string            // unique: node or node/env
-	Node         string            // the node's name
-	Address      string            // the address to dial; the node's name if not given
-	Port         int               // 0: not given
-	User         string            // "": not given
-	Sudo         string            // the user as whom sudo runs commands there; "": the login user
-	IdentityFile string            // absolute; "": not given
-	ProxyJump    string            // [user@]host[:port][,...]; "": not given
-	SSHArgs      []string          // more arguments of ssh that say how to connect, of an Ansible inventory
-	Groups       []string          //
-	Python       string            // the interpreter: absolute or a command name; "python3" if not given
-	Env          map[string]string // variables set for every command
-	Setup        string            // shell line run before each command
-	ExecPrefix   []string          // words put before each command
-	Slots        int               // GPUs for launchers; 0: not given
-	Position     string            // file:line:column of its entry
+	Name         string            `json:"name"`                    // unique: node or node/env
+	Node         string            `json:"node"`                    // the node's name
+	Address      string            `json:"address"`                 // the address to dial; the node's name if not given
+	Port         int               `json:"port,omitempty"`          // 0: not given
+	User         string            `json:"user,omitempty"`          // "": not given
+	Sudo         string            `json:"sudo,omitempty"`          // the user as whom sudo runs commands there; "": the login user
+	IdentityFile string            `json:"identity_file,omitempty"` // absolute; "": not given
+	ProxyJump    string            `json:"proxy_jump,omitempty"`    // [user@]host[:port][,...]; "": not given
+	SSHArgs      []string          `json:"ssh_args,omitempty"`      // more arguments of ssh, of an Ansible inventory
+	Groups       []string          `json:"groups"`                  //
+	Python       string            `json:"python"`                  // absolute or a command name; "python3" if not given
+	Env          map[string]string `json:"env,omitempty"`           // variables set for every command
+	Setup        string            `json:"setup,omitempty"`         // shell line run before each command
+	ExecPrefix   []string          `json:"exec_prefix,omitempty"`   // words put before each command
+	Slots        int               `json:"slots,omitempty"`         // GPUs for launchers; 0: not given
+	Position     string            `json:"position"`                // file:line:column of its entry
 }

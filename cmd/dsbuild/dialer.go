@@ -75,8 +75,13 @@ func (o connectOptions) checkFlags(command string) error {
 	default:
 		return oneOf(command, "via", o.via, viaSSH, viaSlurm)
 	}
-	if err := o.checkSSH(command); err != nil {
+	if err := oneOf(command, "ssh", o.ssh, sshAuto, string(remote.Native), string(remote.OpenSSH)); err != nil {
 		return err
+	}
+	if o.ssh == string(remote.OpenSSH) {
+		if _, err := remote.FindOpenSSH(context.Background()); err != nil {
+			return &usageError{err: fmt.Errorf("--ssh openssh: %w", err), command: command, hint: hint.Of(err)}
+		}
 	}
 	for flag, given := range map[string]bool{
 		"partition": o.partition != "", "account": o.account != "", "qos": o.qos != "", "time": o.time != "",
@@ -89,20 +94,6 @@ func (o connectOptions) checkFlags(command string) error {
 	return nil
 }
 
-// checkSSH refuses an unknown value of --ssh, and one that this machine does not support.
-func (o connectOptions) checkSSH(command string) error {
-	if err := oneOf(command, "ssh", o.ssh, sshAuto, string(remote.Native), string(remote.OpenSSH)); err != nil {
-		return err
-	}
-	if o.ssh != string(remote.OpenSSH) {
-		return nil
-	}
-	if _, err := remote.FindOpenSSH(context.Background()); err != nil {
-		return &usageError{err: fmt.Errorf("--ssh openssh: %w", err), command: command, hint: hint.Of(err)}
-	}
-	return nil
-}
-
 // sallocRefusal says why an option cannot be passed to salloc; "" if it can.
 func sallocRefusal(option string) string {
 	name, _, hasValue := strings.Cut(option, "=")
@@ -111,7 +102,10 @@ func sallocRefusal(option string) string {
 		return "must be a long option with = before its value: --salloc=--gres=gpu:1"
 	case slices.Contains([]string{"--partition", "--account", "--qos", "--time"}, name) && hasValue:
 		return "say " + option + " to dsbuild"
-	case slices.Contains([]string{"--nodes", "--nodelist", "--exclude", "--nodefile", "--jobid", "--no-shell", "--immediate", "--kill-command", "--ntasks", "--ntasks-per-node", "--cpus-per-task"}, name):
+	case slices.Contains([]string{
+		"--nodes", "--nodelist", "--exclude", "--nodefile", "--jobid", "--no-shell", "--immediate", "--kill-command",
+		"--ntasks", "--ntasks-per-node", "--cpus-per-task",
+	}, name):
 		return "dsbuild sets that itself"
 	}
 	return ""
@@ -122,11 +116,8 @@ func (o connectOptions) addDialer(ctx context.Context, a *app, inv *inventory.In
 	if o.via != viaSlurm {
 		// As ssh would: a connection that fails for a passing reason is tried again,
 		// and the environments of a node share one.
-		var asks remote.Prompter
-		if a.prompt != nil {
-			asks, opt.Asks = a.prompt, true
-		}
-		answers := remote.NewAnswers(asks)
+		opt.Asks = a.prompt != nil
+		answers := remote.NewAnswers(a.prompt)
 		askpass, err := os.Executable()
 		if err != nil {
 			return err
@@ -139,10 +130,8 @@ func (o connectOptions) addDialer(ctx context.Context, a *app, inv *inventory.In
 		return nil
 	}
 	var nodes []string
-	seen := make(map[string]bool)
 	for _, h := range inv.Hosts {
-		if !seen[h.Node] {
-			seen[h.Node] = true
+		if !slices.Contains(nodes, h.Node) {
 			nodes = append(nodes, h.Node)
 		}
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -42,12 +43,26 @@ func runGPUs(a *app, names []string, asJSON bool, command string) error {
 		return err
 	}
 	if asJSON {
-		return ui.JSON(a.stdout, newGPUsDocument(tables, gpus))
+		doc := gpusDocument{Origin: tables.Origins["gpus"], GPUs: []gpuEntry{}}
+		for _, g := range gpus {
+			g.Machine = cpuOf(g)
+			doc.GPUs = append(doc.GPUs, gpuEntry{g, compat.Compilers(tables.CUDAs, g.Arch), newestTorch(tables, g)})
+		}
+		return ui.JSON(a.stdout, doc)
 	}
-	rows := gpuRows(gpus, len(names) == 0)
-	for i, row := range rows {
-		arch, class, cpu, names := row[0], row[1], row[2], row[3]
-		rows[i] = []string{arch, class, cpu, cudaRange(tables, arch), orDash(newestTorch(tables, arch, cpu)), names}
+	const name = 5 // the column
+	var rows [][]string
+	for _, g := range gpus {
+		cuda := "-"
+		if with := compat.Compilers(tables.CUDAs, g.Arch); len(with) > 0 {
+			cuda = with[len(with)-1] + " to " + with[0]
+		}
+		row := []string{g.Arch, g.Class, cpuOf(g), cuda, orDash(newestTorch(tables, g)), g.Name}
+		if last := len(rows) - 1; len(names) == 0 && last >= 0 && slices.Equal(rows[last][:name], row[:name]) {
+			rows[last][name] += ", " + g.Name // in the list of all, GPUs that differ by name alone share a row
+			continue
+		}
+		rows = append(rows, row)
 	}
 	return ui.Table(a.stdout, []string{"ARCH", "CLASS", "CPU", "CUDA", "TORCH UP TO", "GPU"}, rows)
 }
@@ -62,7 +77,11 @@ func chosenGPUs(tables *compat.Tables, names []string, command string) ([]compat
 	for _, name := range names {
 		found := tables.GPUsNamed(name)
 		if len(found) == 0 {
-			unknown = append(unknown, `"`+name+`"`+suggestGPUs(tables.NearestGPUs(name)))
+			text := `"` + name + `"`
+			if near := tables.NearestGPUs(name); len(near) > 0 {
+				text += " (do you mean " + strings.Join(near, ", ") + "?)"
+			}
+			unknown = append(unknown, text)
 		}
 		gpus = append(gpus, found...)
 	}
@@ -70,30 +89,6 @@ func chosenGPUs(tables *compat.Tables, names []string, command string) ([]compat
 		return nil, usageErrorf(command, "the tables have no GPU %s; 'dsbuild gpus' lists all", strings.Join(unknown, ", "))
 	}
 	return gpus, nil
-}
-
-// suggestGPUs names the GPUs that may be meant; few words resemble a GPU.
-func suggestGPUs(names []string) string {
-	if len(names) == 0 {
-		return ""
-	}
-	return " (do you mean " + strings.Join(names, ", ") + "?)"
-}
-
-// gpuRows are arch, class, CPU and name of each; folded, those that differ by
-// name alone share a row.
-func gpuRows(gpus []compat.GPU, fold bool) [][]string {
-	var rows [][]string
-	for _, g := range gpus {
-		cpu := cpuOf(g)
-		last := len(rows) - 1
-		if fold && last >= 0 && rows[last][0] == g.Arch && rows[last][1] == g.Class && rows[last][2] == cpu {
-			rows[last][3] += ", " + g.Name
-			continue
-		}
-		rows = append(rows, []string{g.Arch, g.Class, cpu, g.Name})
-	}
-	return rows
 }
 
 const x86 = "x86_64"
@@ -106,22 +101,12 @@ func cpuOf(g compat.GPU) string {
 	return g.Machine
 }
 
-// newestTorch is the newest that itself runs on an arch; the tables know the
-// x86_64 wheels alone.
-func newestTorch(tables *compat.Tables, arch, cpu string) string {
-	if cpu != x86 {
+// newestTorch is the newest that itself runs on a GPU; the tables know the x86_64 wheels alone.
+func newestTorch(tables *compat.Tables, g compat.GPU) string {
+	if cpuOf(g) != x86 {
 		return ""
 	}
-	return tables.NewestTorch(arch)
-}
-
-// cudaRange says from which to which CUDA an arch is compiled for.
-func cudaRange(tables *compat.Tables, arch string) string {
-	with := compat.Compilers(tables.CUDAs, arch)
-	if len(with) == 0 {
-		return "-"
-	}
-	return with[len(with)-1] + " to " + with[0]
+	return tables.NewestTorch(g.Arch)
 }
 
 // gpusDocument is the JSON document of dsbuild gpus --json.
@@ -134,13 +119,4 @@ type gpuEntry struct {
 	compat.GPU
 	CUDA  []string `json:"cuda"`            // that compile for it, newest first
 	Torch string   `json:"torch,omitempty"` // the newest that itself runs on it
-}
-
-func newGPUsDocument(tables *compat.Tables, gpus []compat.GPU) gpusDocument {
-	doc := gpusDocument{Origin: tables.Origins["gpus"], GPUs: []gpuEntry{}}
-	for _, g := range gpus {
-		g.Machine = cpuOf(g)
-		doc.GPUs = append(doc.GPUs, gpuEntry{g, compat.Compilers(tables.CUDAs, g.Arch), newestTorch(tables, g.Arch, g.Machine)})
-	}
-	return doc
 }

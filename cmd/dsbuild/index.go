@@ -75,7 +75,16 @@ func runIndex(ctx context.Context, a *app, o indexOptions, command string) error
 		return err
 	}
 	opt.GPUs = gpusOf(tables)
-	sum, err := writeIndex(ctx, a, o, opt, command)
+	to, err := publish.ParseIndexTarget(o.dir)
+	if err != nil {
+		return err
+	}
+	var sum index.Summary
+	if _, _, bucket := to.Bucket(); bucket {
+		sum, err = writeBucketIndex(ctx, a, o, opt, to, command)
+	} else if opt.Wheels, err = wheelsOf(command, o.wheels); err == nil {
+		sum, err = index.Write(ctx, opt)
+	}
 	if err != nil {
 		return noWheel(command, err)
 	}
@@ -85,32 +94,22 @@ func runIndex(ctx context.Context, a *app, o indexOptions, command string) error
 	return printIndex(a, sum)
 }
 
-// writeIndex writes the index into a folder, or beside the wheels of a bucket.
-func writeIndex(ctx context.Context, a *app, o indexOptions, opt index.Options, command string) (index.Summary, error) {
-	to, err := publish.ParseIndexTarget(o.dir)
+// writeBucketIndex writes the index beside the wheels of a bucket.
+func writeBucketIndex(ctx context.Context, a *app, o indexOptions, opt index.Options, to publish.Target, command string) (index.Summary, error) {
+	if o.variants {
+		return index.Summary{}, usageErrorf(command, "--variants does not go with %s: variants are made of wheels in a folder", o.dir)
+	}
+	if o.chosen {
+		return index.Summary{}, usageErrorf(command, "--wheel does not go with %s: its index has the wheels that lie there; dsbuild publish adds wheels", o.dir)
+	}
+	store, err := publish.Objects(publish.Options{To: to})
 	if err != nil {
 		return index.Summary{}, err
 	}
-	if _, _, bucket := to.Bucket(); bucket {
-		if o.variants {
-			return index.Summary{}, usageErrorf(command, "--variants does not go with %s: variants are made of wheels in a folder", o.dir)
-		}
-		if o.chosen {
-			return index.Summary{}, usageErrorf(command, "--wheel does not go with %s: its index has the wheels that lie there; dsbuild publish adds wheels", o.dir)
-		}
-		store, err := publish.Objects(publish.Options{To: to})
-		if err != nil {
-			return index.Summary{}, err
-		}
-		opt.Warn = a.reporter.Warn
-		sum, err := index.WriteObjects(ctx, store, opt)
-		sum.Dir = o.dir
-		return sum, err
-	}
-	if opt.Wheels, err = wheelsOf(command, o.wheels); err != nil {
-		return index.Summary{}, err
-	}
-	return index.Write(ctx, opt)
+	opt.Warn = a.reporter.Warn
+	sum, err := index.WriteObjects(ctx, store, opt)
+	sum.Dir = o.dir
+	return sum, err
 }
 
 // wheelsOf lists the wheels of files and folders.

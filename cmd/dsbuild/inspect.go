@@ -116,20 +116,18 @@ func printContents(w io.Writer, c wheel.Contents) error {
 	if _, err := fmt.Fprintln(w, ui.Clean(c.Name+" "+c.Version)); err != nil {
 		return err
 	}
-	facts := [][]string{{"  tags", strings.Join(c.Tags, ", ")}}
 	for _, fact := range [][]string{
-		{"  built for", builtFor(c)},
-		{"  ops", strings.Join(c.Ops, ", ")},
-		{"  machine", machineNeeds(c, f)},
-		{"  libraries", strings.Join(systemLibraries(c), ", ")},
-		{"  requires", strings.Join(withoutExtras(c.Requires), ", ")},
+		{"tags", strings.Join(c.Tags, ", ")},
+		{"built for", builtFor(c)},
+		{"ops", strings.Join(c.Ops, ", ")},
+		{"machine", machineNeeds(c, f)},
+		{"libraries", strings.Join(systemLibraries(c), ", ")},
+		{"requires", strings.Join(slices.DeleteFunc(slices.Clone(c.Requires), wheel.OnlyWithExtra), ", ")},
 	} {
-		if fact[1] != "" {
-			facts = append(facts, fact)
+		if fact[1] == "" {
+			continue
 		}
-	}
-	for _, fact := range facts {
-		if _, err := fmt.Fprintf(w, "%-12s %s\n", fact[0], ui.Clean(fact[1])); err != nil {
+		if _, err := fmt.Fprintf(w, "  %-10s %s\n", fact[0], ui.Clean(fact[1])); err != nil {
 			return err
 		}
 	}
@@ -153,22 +151,23 @@ func printContents(w io.Writer, c wheel.Contents) error {
 	return nil
 }
 
-// withoutExtras leaves out requirements that only an extra has.
-func withoutExtras(requires []string) []string {
-	return slices.DeleteFunc(slices.Clone(requires), wheel.OnlyWithExtra)
-}
-
 func builtFor(c wheel.Contents) string {
-	var parts []string
-	for _, p := range [][2]string{{"torch ", c.Torch}, {"CUDA ", c.CUDA}, {"Python ", c.Python}} {
-		if p[1] != "" {
-			parts = append(parts, p[0]+p[1])
-		}
-	}
+	parts := knownFacts([][2]string{{"torch ", c.Torch}, {"CUDA ", c.CUDA}, {"Python ", c.Python}})
 	if c.TorchABI.IsStable() {
 		parts = append(parts, "and newer ones: it uses torch's stable ABI")
 	}
 	return strings.Join(parts, ", ")
+}
+
+// knownFacts joins each title with its value, and leaves out those without a value.
+func knownFacts(all [][2]string) []string {
+	var parts []string
+	for _, p := range all {
+		if p[1] != "" {
+			parts = append(parts, p[0]+p[1])
+		}
+	}
+	return parts
 }
 
 func machineNeeds(c wheel.Contents, f wheel.Floors) string {
@@ -187,17 +186,13 @@ func machineNeeds(c wheel.Contents, f wheel.Floors) string {
 	if len(sass) == 0 {
 		newer = "GPU by PTX "
 	}
-	for _, p := range [][2]string{
+	parts = append(parts, knownFacts([][2]string{
 		{"glibc ", f.Glibc},
 		{"GLIBCXX ", f.GLIBCXX},
 		{"CXXABI ", f.CXXABI},
 		{"GPU ", strings.Join(sass, " ")},
 		{newer, strings.Join(ptx, " ")},
-	} {
-		if p[1] != "" {
-			parts = append(parts, p[0]+p[1])
-		}
-	}
+	})...)
 	return strings.Join(parts, ", ")
 }
 
@@ -226,13 +221,16 @@ func extensionRows(c wheel.Contents) [][]string {
 		if e.CPU.Dispatch && e.CPU.Max != e.CPU.Requires {
 			cpu += ", up to " + strings.TrimPrefix(string(e.CPU.Max), "x86-64-")
 		}
-		strs := "-"
-		if e.CXX11ABI != nil {
-			strs = map[bool]string{true: "cxx11", false: "old"}[*e.CXX11ABI]
+		strs, stripped := "-", "no"
+		if e.CXX11ABI != nil && *e.CXX11ABI {
+			strs = "cxx11"
+		} else if e.CXX11ABI != nil {
+			strs = "old"
 		}
-		stripped := map[bool]string{true: "yes", false: "no"}[e.Stripped]
 		if e.Unread != "" {
 			stripped = "-"
+		} else if e.Stripped {
+			stripped = "yes"
 		}
 		rows = append(rows, []string{
 			e.Path, ui.Size(e.Size), orDash(strings.Join(e.SASS, " ")), orDash(strings.Join(e.PTX, " ")), orDash(cpu),

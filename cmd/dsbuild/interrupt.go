@@ -15,14 +15,6 @@ type interruptError struct{ signal os.Signal }
 
 func (e *interruptError) Error() string { return "interrupted (" + e.signal.String() + ")" }
 
-// signalName is the name of a signal that dsbuild catches.
-func signalName(s os.Signal) string {
-	if s == syscall.SIGTERM {
-		return "SIGTERM"
-	}
-	return "SIGINT"
-}
-
 // withInterrupt returns a context that the first SIGINT or SIGTERM cancels, so
 // that commands can tidy up. The second ends the process at once, after last.
 func withInterrupt(parent context.Context, reporter ui.Reporter, last func()) (context.Context, func()) {
@@ -34,7 +26,11 @@ func withInterrupt(parent context.Context, reporter ui.Reporter, last func()) (c
 		select {
 		case s := <-signals:
 			cancel(&interruptError{s})
-			reporter.Warn("stopping (%s); a second signal stops at once", signalName(s))
+			name := "SIGINT"
+			if s == syscall.SIGTERM {
+				name = "SIGTERM"
+			}
+			reporter.Warn("stopping (%s); a second signal stops at once", name)
 		case <-done:
 			return
 		}

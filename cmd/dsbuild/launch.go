@@ -92,7 +92,15 @@ of --output.`,
 		flags.StringVar(&opts.wheel, "wheel", "", "check the configuration against the operators of this `WHEEL`")
 	}
 	addSubmitFlags(cmd, &opts)
-	addJobFlags(flags, kind.Kind)
+	for _, k := range launch.Keys() {
+		switch {
+		case !k.For(kind.Kind):
+		case k.YesNo():
+			flags.Bool(k.FlagName(), false, k.Help)
+		default:
+			flags.Var(&jobFlag{key: k}, k.FlagName(), k.Help)
+		}
+	}
 	return cmd
 }
 
@@ -111,19 +119,6 @@ func launchExample(kind launch.Kind) string {
 		lines = append(lines, "  dsbuild launch "+string(kind)+" "+e)
 	}
 	return strings.Join(lines, "\n")
-}
-
-// addJobFlags gives a command a flag for each key that its kind takes notice of.
-func addJobFlags(flags *pflag.FlagSet, kind launch.Kind) {
-	for _, k := range launch.Keys() {
-		switch {
-		case !k.For(kind):
-		case k.YesNo():
-			flags.Bool(k.FlagName(), false, k.Help)
-		default:
-			flags.Var(&jobFlag{key: k}, k.FlagName(), k.Help)
-		}
-	}
 }
 
 // jobFlag keeps the text of a flag; package launch checks it, as it checks the values of
@@ -191,15 +186,10 @@ func runLaunch(ctx context.Context, a *app, opts launchOptions) error {
 	if opts.out == "" {
 		return printFiles(a.stdout, files)
 	}
-	return opts.writeOutput(a, files)
-}
-
-// writeOutput writes the files to --output.
-func (o launchOptions) writeOutput(a *app, files []launch.File) error {
-	err := writeFiles(a, o.out, files)
+	err = writeFiles(a, opts.out, files)
 	var path *fs.PathError
 	if errors.As(err, &path) && hint.Of(err) == "" {
-		return usageErrorf("dsbuild launch "+string(o.kind), "-o %s: dsbuild cannot write it: %w", o.out, err)
+		return usageErrorf("dsbuild launch "+string(opts.kind), "-o %s: dsbuild cannot write it: %w", opts.out, err)
 	}
 	return err
 }

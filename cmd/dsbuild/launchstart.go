@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,7 +13,6 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/internal/hosts"
-	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/launch"
@@ -30,9 +30,13 @@ func startJob(ctx context.Context, a *app, opts launchOptions, inv *inventory.In
 	if opts.grace < 0 || opts.grace > time.Hour {
 		return usageErrorf(command, "--grace %s: must be an hour or less", opts.grace)
 	}
-	env, err := forwardedEnv(command, job)
-	if err != nil {
-		return err
+	env := map[string]string{}
+	for _, v := range job.Taken() {
+		value, set := os.LookupEnv(v.Name)
+		if !set {
+			return usageErrorf(command, "--env %s: it is not set here, where you start the job", v.Name)
+		}
+		env[v.Name] = value
 	}
 	machines, done, err := reachParts(ctx, a, inv, parts)
 	if err != nil {
@@ -62,20 +66,6 @@ func startJob(ctx context.Context, a *app, opts launchOptions, inv *inventory.In
 	return err
 }
 
-// forwardedEnv are the values of the variables that a job takes from the environment
-// that starts it.
-func forwardedEnv(command string, job *launch.Job) (map[string]string, error) {
-	env := map[string]string{}
-	for _, v := range job.Taken() {
-		value, set := os.LookupEnv(v.Name)
-		if !set {
-			return nil, usageErrorf(command, "--env %s: it is not set here, where you start the job", v.Name)
-		}
-		env[v.Name] = value
-	}
-	return env, nil
-}
-
 // reachParts gives each part of a job its way to the machine that runs it.
 func reachParts(ctx context.Context, a *app, inv *inventory.Inventory, parts []launch.Part) ([]jobrunner.Machine, func(), error) {
 	done := func() {}
@@ -84,7 +74,9 @@ func reachParts(ctx context.Context, a *app, inv *inventory.Inventory, parts []l
 		if err := (connectOptions{via: viaSSH}).addDialer(ctx, a, inv, &way); err != nil {
 			return nil, done, err
 		}
-		done = func() { closeDialer(way.Dialer) }
+		if keeps, ok := way.Dialer.(io.Closer); ok { // sessions beyond its connections
+			done = func() { keeps.Close() } //nolint:errcheck // nothing is under way
+		}
 	}
 	var all []jobrunner.Machine
 	for _, p := range parts {
@@ -99,13 +91,6 @@ func reachParts(ctx context.Context, a *app, inv *inventory.Inventory, parts []l
 		all = append(all, jobrunner.Machine{Part: p, Open: func(ctx context.Context) (jobrunner.Link, error) { return way.Dialer.Dial(ctx, target) }})
 	}
 	return all, done, nil
-}
-
-// closeDialer closes the sessions that a dialer keeps beyond its connections.
-func closeDialer(d remote.Dialer) {
-	if c, ok := d.(interface{ Close() error }); ok {
-		c.Close() //nolint:errcheck // nothing is under way
-	}
 }
 
 // keptJobs is the number of runs whose logs stay if the user names no folder.

@@ -81,7 +81,19 @@ func submitJob(ctx context.Context, a *app, opts launchOptions, inv *inventory.I
 		}
 		a.reporter.Note("%s: %s", f.Name, said)
 	}
-	ended, err := runJob(ctx, s, job, batch)
+	var ended []submit.Ended
+	var err error
+	if batch.Workers > 0 {
+		ended, err = s.SubmitGroup(ctx, submit.Group{
+			Master: []byte(batch.Script.Text), Worker: []byte(batch.Worker.Text), Workers: batch.Workers,
+			Tell: job.WorkerEnv, Elastic: job.Nodes.Elastic(),
+		})
+	} else if id, failed := s.Submit(ctx, []byte(batch.Script.Text)); failed != nil {
+		err = failed
+	} else {
+		ended = make([]submit.Ended, 1)
+		ended[0], err = s.Watch(ctx, id)
+	}
 	if err != nil {
 		return err
 	}
@@ -112,21 +124,6 @@ func writeBeside(a *app, opts launchOptions, batch launch.Batch, files []launch.
 		s.More = append(s.More, variable+"="+file)
 	}
 	return nil
-}
-
-func runJob(ctx context.Context, s submit.Slurm, job *launch.Job, batch launch.Batch) ([]submit.Ended, error) {
-	if batch.Workers > 0 {
-		return s.SubmitGroup(ctx, submit.Group{
-			Master: []byte(batch.Script.Text), Worker: []byte(batch.Worker.Text), Workers: batch.Workers,
-			Tell: job.WorkerEnv, Elastic: job.Nodes.Elastic(),
-		})
-	}
-	id, err := s.Submit(ctx, []byte(batch.Script.Text))
-	if err != nil {
-		return nil, err
-	}
-	e, err := s.Watch(ctx, id)
-	return []submit.Ended{e}, err
 }
 
 // reportEnded says how the jobs ended, the first last: it is the one that counts.

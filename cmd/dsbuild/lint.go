@@ -79,13 +79,17 @@ func runLint(ctx context.Context, a *app, opts lintOptions) error {
 	var err error
 	switch {
 	case opts.json:
-		err = ui.JSON(a.stdout, newLintDocument(opts.files, all))
+		err = ui.JSON(a.stdout, lintDocument{opts.files, append([]lint.Finding{}, all...)})
 	case opts.sarif:
 		err = ui.JSON(a.stdout, lint.NewSARIF(a.version, all))
 	default:
 		err = printFindings(a.stdout, all)
 	}
-	failed = append(failed, err, mistakesFound(all))
+	failed = append(failed, err)
+	if len(all) > 0 {
+		err = fmt.Errorf("found %s", lint.Summary(all))
+		failed = append(failed, hint.With(err, "# dsbuild: ignore RULE in front of a command silences a rule there"))
+	}
 	return errors.Join(failed...)
 }
 
@@ -100,14 +104,6 @@ func (a *app) lintFile(file string) ([]lint.Finding, error) {
 	}
 	defer f.Close()
 	return lint.Check(file, f)
-}
-
-// mistakesFound is the error that makes the exit code 1.
-func mistakesFound(all []lint.Finding) error {
-	if len(all) == 0 {
-		return nil
-	}
-	return hint.With(fmt.Errorf("found %s", lint.Summary(all)), "# dsbuild: ignore RULE in front of a command silences a rule there")
 }
 
 // printFindings prints for people: a rule that was broken several times is explained
@@ -160,24 +156,6 @@ func printRules(a *app, opts lintOptions) error {
 
 // lintDocument is the JSON document of dsbuild launch lint --json.
 type lintDocument struct {
-	Files    []string      `json:"files"`
-	Findings []lintFinding `json:"findings"`
-}
-
-type lintFinding struct {
-	Rule     string        `json:"rule"`
-	Severity lint.Severity `json:"severity"`
-	File     string        `json:"file"`
-	Line     int           `json:"line"`
-	Column   int           `json:"column"`
-	Message  string        `json:"message"`
-	Fix      string        `json:"fix"`
-}
-
-func newLintDocument(files []string, all []lint.Finding) lintDocument {
-	doc := lintDocument{Files: files, Findings: []lintFinding{}}
-	for _, f := range all {
-		doc.Findings = append(doc.Findings, lintFinding{f.Rule, f.Severity, f.Position.File, f.Position.Line, f.Position.Column, f.Message, f.Fix})
-	}
-	return doc
+	Files    []string       `json:"files"`
+	Findings []lint.Finding `json:"findings"`
 }

@@ -17,15 +17,12 @@ func newManCommand(a *app) *cobra.Command {
 		Args:   cobra.ExactArgs(1),
 		Hidden: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runMan(cmd.Root(), a.version, args[0])
+			if err := os.MkdirAll(args[0], 0o755); err != nil {
+				return hint.With(err, "name a folder that dsbuild can create")
+			}
+			// The date of the pages is that of SOURCE_DATE_EPOCH, if it is set.
+			header := &doc.GenManHeader{Section: "1", Source: "dsbuild " + a.version, Manual: "dsbuild"}
+			return doc.GenManTree(cmd.Root(), header, args[0])
 		},
 	}
-}
-
-// runMan writes the pages, with the date of SOURCE_DATE_EPOCH if that is set.
-func runMan(root *cobra.Command, version, dir string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return hint.With(err, "name a folder that dsbuild can create")
-	}
-	return doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "dsbuild " + version, Manual: "dsbuild"}, dir)
 }

@@ -6,24 +6,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/pflag"
-
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/matrix"
 	"github.com/dsbuild/dsbuild/wheel"
 )
-
-// refuseEntryFlags refuses flags that describe a wheel beside a file that does.
-func refuseEntryFlags(f *pflag.FlagSet, command string) error {
-	for _, name := range matrix.Keys() {
-		if f.Changed(name) {
-			return usageErrorf(command, "--%s does not work with --matrix: the file describes each wheel (key %s of an entry, or of defaults)", name, name)
-		}
-	}
-	return nil
-}
 
 // runMatrix plans all wheels of a file, and only where all can be had builds
 // them, or prints the plans.

@@ -122,7 +122,9 @@ func runNight(ctx context.Context, a *app, o nightlyOptions, config nightly.Conf
 
 // nightlyDeploy deploys with the flags of dsbuild deploy that the file has. It finds
 // mistakes in them before the night begins.
-func nightlyDeploy(ctx context.Context, a *app, d nightly.Deploy, site pipeline.SiteOptions) (func(ctx context.Context, dir, limit, report string) (nightly.Nodes, error), error) {
+func nightlyDeploy(
+	ctx context.Context, a *app, d nightly.Deploy, site pipeline.SiteOptions,
+) (func(ctx context.Context, dir, limit, report string) (nightly.Nodes, error), error) {
 	opts := deployOptions{}
 	opts.command = "dsbuild deploy"
 	cmd := &cobra.Command{}
@@ -146,8 +148,11 @@ func nightlyDeploy(ctx context.Context, a *app, d nightly.Deploy, site pipeline.
 	var spec *environment.Spec
 	if d.Env != "" {
 		var err error
-		if spec, err = readNightlyEnv(d.Env); err != nil {
+		if spec, err = environment.Read(d.Env, nil); err != nil {
 			return nil, err
+		}
+		if len(spec.Kinds) == 0 { // nobody is there to ask the nodes, and the canary and the others get one lock
+			return nil, hint.With(usageErrorf("dsbuild nightly", "deploy: env: %s has no nodes", d.Env), "add the kinds of nodes: nodes: [{glibc: 2.28}]")
 		}
 	}
 	return func(ctx context.Context, dir, limit, report string) (nightly.Nodes, error) {
@@ -156,8 +161,12 @@ func nightlyDeploy(ctx context.Context, a *app, d nightly.Deploy, site pipeline.
 		for _, ending := range reportEndings() {
 			opts.reports = append(opts.reports, report+ending)
 		}
+		if err := os.MkdirAll(filepath.Dir(report), 0o755); err != nil {
+			return nightly.Nodes{}, err
+		}
 		if spec != nil {
-			return deployEnvOnce(ctx, a, envOptions{changeFlags: opts.changeFlags, site: site, verify: opts.verify, force: opts.force}, *spec, dir)
+			env := envOptions{changeFlags: opts.changeFlags, site: site, verify: opts.verify, force: opts.force}
+			return deployEnvOnce(ctx, a, env, *spec, dir)
 		}
 		return deployOnce(ctx, a, opts)
 	}, nil
@@ -165,9 +174,6 @@ func nightlyDeploy(ctx context.Context, a *app, d nightly.Deploy, site pipeline.
 
 // deployOnce deploys to some nodes, and writes the reports; nothing is printed.
 func deployOnce(ctx context.Context, a *app, opts deployOptions) (nightly.Nodes, error) {
-	if err := os.MkdirAll(filepath.Dir(opts.reports[0]), 0o755); err != nil {
-		return nightly.Nodes{}, err
-	}
 	opt, err := opts.installOptions(ctx, a)
 	if err == nil {
 		opt, err = opts.withWheels(ctx, opt)

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,22 +14,9 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// readNightlyEnv reads the environment of a nightly file. Nobody is there to ask the nodes for their
-// kinds, and the canary and the other nodes get one lock.
-func readNightlyEnv(file string) (*environment.Spec, error) {
-	spec, err := environment.Read(file, nil)
-	if err == nil && len(spec.Kinds) == 0 {
-		err = hint.With(usageErrorf("dsbuild nightly", "deploy: env: %s has no nodes", file), "add the kinds of nodes: nodes: [{glibc: 2.28}]")
-	}
-	return spec, err
-}
-
 // deployEnvOnce locks an environment with the night's wheel and deploys it to some nodes. The lock lies
 // beside the folder of the wheels, so that the next night keeps the other packages.
 func deployEnvOnce(ctx context.Context, a *app, opts envOptions, spec environment.Spec, dir string) (nightly.Nodes, error) {
-	if err := os.MkdirAll(filepath.Dir(opts.reports[0]), 0o755); err != nil {
-		return nightly.Nodes{}, err
-	}
 	built, err := wheelOfPython(dir, spec.Python)
 	if err != nil {
 		return nightly.Nodes{}, err

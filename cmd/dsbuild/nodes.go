@@ -112,7 +112,11 @@ func runNodes(ctx context.Context, a *app, opts nodesOptions) error {
 	case opts.to != "":
 		return printHostfile(a, inv)
 	case opts.json:
-		return ui.JSON(a.stdout, newNodesDocument(inv))
+		doc := nodesDocument{KnownHosts: inv.KnownHosts, Nodes: append([]inventory.Host{}, inv.Hosts...)}
+		for i, h := range doc.Nodes {
+			doc.Nodes[i].Groups = append([]string{}, h.Groups...)
+		}
+		return ui.JSON(a.stdout, doc)
 	}
 	rows := make([][]string, 0, len(inv.Hosts))
 	for _, h := range inv.Hosts {
@@ -167,37 +171,6 @@ func orDash(s string) string {
 // nodesDocument is the JSON document of dsbuild nodes --json. Settings that the
 // inventory lacks are left out.
 type nodesDocument struct {
-	KnownHosts string      `json:"known_hosts,omitempty"`
-	Nodes      []nodeEntry `json:"nodes"`
-}
-
-type nodeEntry struct {
-	Name         string            `json:"name"`
-	Node         string            `json:"node"`
-	Address      string            `json:"address"`
-	Port         int               `json:"port,omitempty"`
-	User         string            `json:"user,omitempty"`
-	Sudo         string            `json:"sudo,omitempty"`
-	IdentityFile string            `json:"identity_file,omitempty"`
-	ProxyJump    string            `json:"proxy_jump,omitempty"`
-	SSHArgs      []string          `json:"ssh_args,omitempty"`
-	Groups       []string          `json:"groups"`
-	Python       string            `json:"python"`
-	Env          map[string]string `json:"env,omitempty"`
-	Setup        string            `json:"setup,omitempty"`
-	ExecPrefix   []string          `json:"exec_prefix,omitempty"`
-	Slots        int               `json:"slots,omitempty"`
-	Position     string            `json:"position"`
-}
-
-func newNodesDocument(inv *inventory.Inventory) nodesDocument {
-	doc := nodesDocument{KnownHosts: inv.KnownHosts, Nodes: make([]nodeEntry, 0, len(inv.Hosts))}
-	for _, h := range inv.Hosts {
-		entry := nodeEntry(h)
-		if entry.Groups == nil {
-			entry.Groups = []string{}
-		}
-		doc.Nodes = append(doc.Nodes, entry)
-	}
-	return doc
+	KnownHosts string           `json:"known_hosts,omitempty"`
+	Nodes      []inventory.Host `json:"nodes"`
 }

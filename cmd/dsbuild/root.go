@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -18,10 +19,10 @@ import (
 // version. Commands never use os.Stdout, os.Stderr or os.Stdin.
 type app struct {
 	stdin    io.Reader
-	stdout   io.Writer   // results
-	stderr   io.Writer   // progress and log; prefer reporter
-	reporter ui.Reporter // closed by run, not by commands
-	prompt   *ui.Prompt  // asks at the terminal; nil: there is none. Closed by run
+	stdout   io.Writer       // results
+	stderr   io.Writer       // progress and log; prefer reporter
+	reporter ui.Reporter     // closed by run, not by commands
+	prompt   remote.Prompter // asks at the terminal; nil: there is none. Closed by run
 	version  string
 }
 
@@ -35,7 +36,10 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	ctx, stop := withInterrupt(ctx, console, prompt.Close)
 	defer stop()
 
-	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, reporter: console, prompt: prompt, version: buildVersion()}
+	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, reporter: console, version: buildVersion()}
+	if prompt != nil {
+		a.prompt = prompt
+	}
 	err := executeCommand(ctx, newRootCommand(a), args)
 	prompt.Close()
 	console.Close()
@@ -91,9 +95,16 @@ Exit codes:
 	for _, cmd := range root.Commands() {
 		switch {
 		case cmd.Name() == "help":
-			cmd.Args = knownCommand
-		case cmd.HasSubCommands() && !cmd.Runnable():
-			refuseUnknown(cmd)
+			cmd.Args = func(_ *cobra.Command, args []string) error { // cobra by itself prints a line and succeeds
+				_, rest, err := root.Find(args)
+				if err == nil && len(rest) > 0 {
+					err = fmt.Errorf("unknown command %q", strings.Join(args, " "))
+				}
+				return err
+			}
+		case cmd.HasSubCommands() && !cmd.Runnable(): // cobra by itself prints the help for an unknown word, and succeeds
+			cmd.Args = cobra.NoArgs
+			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 		}
 	}
 	return root
@@ -153,25 +164,6 @@ func exitTable() string {
 	return strings.Join(lines, "\n")
 }
 
-// refuseUnknown makes a command that only groups others refuse unknown words; cobra by
-// itself prints the help and succeeds.
-func refuseUnknown(group *cobra.Command) {
-	group.Args = cobra.NoArgs
-	group.RunE = func(cmd *cobra.Command, _ []string) error {
-		return cmd.Help()
-	}
-}
-
-// knownCommand refuses help for an unknown command; cobra by itself prints a line and
-// succeeds.
-func knownCommand(help *cobra.Command, args []string) error {
-	_, rest, err := help.Root().Find(args)
-	if err == nil && len(rest) > 0 {
-		err = fmt.Errorf("unknown command %q", strings.Join(args, " "))
-	}
-	return err
-}
-
 // executeCommand runs the command that args name. Whatever cobra refuses before the
 // command itself starts (flags, arguments, unknown commands) is wrong usage.
 func executeCommand(ctx context.Context, root *cobra.Command, args []string) error {
@@ -208,7 +200,8 @@ func refuseEmptyFlags(cmd *cobra.Command) error {
 	if len(empty) == 0 {
 		return nil
 	}
-	return usageErrorf(cmd.CommandPath(), "%s: the value is empty; is a shell variable not set? Give a value, or leave the flag out", strings.Join(empty, ", "))
+	return usageErrorf(cmd.CommandPath(), "%s: the value is empty; is a shell variable not set? Give a value, or leave the flag out",
+		strings.Join(empty, ", "))
 }
 
 // onRun arranges for hook to be called when any command of the tree starts; its

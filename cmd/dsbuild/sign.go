@@ -116,11 +116,7 @@ func (a *app) openKey(ctx context.Context, file string) (signingKey, error) {
 		}
 		return key, nil
 	}
-	var asks remote.Prompter
-	if a.prompt != nil {
-		asks = a.prompt
-	}
-	key, err := remote.NewAnswers(asks).OpenKey(ctx, file)
+	key, err := remote.NewAnswers(a.prompt).OpenKey(ctx, file)
 	if err != nil {
 		return nil, hint.Coded(err, exitUsage)
 	}

@@ -8,14 +8,8 @@ import (
 	"github.com/dsbuild/dsbuild/pipeline"
 )
 
-// siteFlags are the settings of the site that are worth a flag; the others are
-// taken from the environment (docs/airgap.md).
-func siteFlags(f *pflag.FlagSet, o *pipeline.SiteOptions) {
-	indexFlags(f, o)
-	f.StringVar(&o.Toolkit, "toolkit", "", "`FILE` of Debian's package nvidia-cuda-toolkit 12.4, for device code under CUDA 12 (default: from a mirror of Debian)")
-}
-
-// indexFlags are the flags of a command that fetches packages.
+// indexFlags are the flags of a command that fetches packages; the other settings of the site
+// come from the environment (docs/airgap.md).
 func indexFlags(f *pflag.FlagSet, o *pipeline.SiteOptions) {
 	f.StringVar(&o.IndexURL, "index-url", "", "`URL` of the package index to fetch from (default: the variable UV_DEFAULT_INDEX, UV_INDEX_URL or PIP_INDEX_URL)")
 	f.StringArrayVar(&o.ExtraIndexURLs, "extra-index-url", nil, "`URL` of an additional package index, repeatable (default: UV_INDEX, UV_EXTRA_INDEX_URL and PIP_EXTRA_INDEX_URL)")

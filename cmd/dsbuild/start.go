@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,7 +58,14 @@ type branch struct {
 
 func runStart(ctx context.Context, a *app, command string) error {
 	m := &menu{ctx: ctx, talk: ui.NewDialogue(a.stdin, a.stderr)}
-	p := m.chooseBranch("What do you want to do?", mainMenu())
+	p := m.chooseBranch("What do you want to do?", []branch{
+		{"run a job on this machine", func(m *menu) plan { return m.jobHere("launch", "torchrun") }},
+		{"run a job on several machines, over SSH", overSSH},
+		{"run a job on a Slurm cluster", onSlurm},
+		{"run a JAX program", withJAX},
+		{"run an elastic job: it continues when a node is lost", elasticJob},
+		{"find out why a job does not work", troubleMenu},
+	})
 	if m.err == nil && p.advice != "" {
 		m.talk.Say(p.advice)
 	}
@@ -70,7 +76,7 @@ func runStart(ctx context.Context, a *app, command string) error {
 			m.talk.Say("  " + shellLine(words))
 		}
 		m.talk.Say("")
-		run = m.askYesNo("Run it now", "y")
+		run = m.askYesNo("Run it now")
 	}
 	switch {
 	case ctx.Err() != nil:
@@ -88,37 +94,37 @@ func runStart(ctx context.Context, a *app, command string) error {
 	return nil
 }
 
-// mainMenu returns the entries of the first menu.
-func mainMenu() []branch {
-	return []branch{
-		{"run a job on this machine", onThisMachine},
-		{"run a job on several machines, over SSH", overSSH},
-		{"run a job on a Slurm cluster", onSlurm},
-		{"run a JAX program", withJAX},
-		{"run an elastic job: it continues when a node is lost", elasticJob},
-		{"find out why a job does not work", troubleMenu},
-	}
+// The questions about GPUs.
+const (
+	gpusHere    = "GPUs on this machine, 0 for none"
+	gpusOfNodes = "GPUs on each node, 0 for none"
+	gpusListed  = gpusOfNodes + "; empty: as the inventory says"
+)
+
+// jobWords completes the words of dsbuild launch for a job that starts at once.
+func jobWords(words, script []string) []string {
+	return slices.Concat(words, []string{"--submit", "--"}, script)
 }
 
-func onThisMachine(m *menu) plan {
+// jobHere asks for the rest of a job on this machine.
+func (m *menu) jobHere(words ...string) plan {
 	script := m.askScript()
-	words := append([]string{"launch", "torchrun"}, m.askGPUs("GPUs on this machine, 0 for none", localGPUs())...)
-	words = append(words, m.askPython()...)
-	return plan{commands: [][]string{slices.Concat(words, []string{"--submit", "--"}, script)}}
+	words = append(words, m.askGPUs(gpusHere, localGPUs())...)
+	words = append(words, m.askOptional("--python", "The Python of the environment; empty: the one on PATH")...)
+	return plan{commands: [][]string{jobWords(words, script)}}
 }
 
 func overSSH(m *menu) plan {
 	nodes := m.askInventory()
 	kind := m.pickWord("The launcher", "torchrun", "torchrun", "deepspeed")
 	script := m.askScript()
-	words := append([]string{"launch", kind, "-i", nodes}, m.askGPUs("GPUs on each node, 0 for none; empty: as the inventory says", "")...)
-	return m.withCheck(nodes, slices.Concat(words, []string{"--submit", "--"}, script))
+	words := append([]string{"launch", kind, "-i", nodes}, m.askGPUs(gpusListed, "")...)
+	return m.withCheck(nodes, jobWords(words, script))
 }
 
 func onSlurm(m *menu) plan {
-	words := append([]string{"launch", "slurm", "--nodes", m.askNumber("Nodes", "1", 1)}, m.askGPUs("GPUs on each node, 0 for none", "8")...)
-	words = append(words, m.askPartition()...)
-	return plan{commands: [][]string{slices.Concat(words, []string{"--submit", "--"}, m.askScript())}}
+	words := m.askSlurm("launch", "slurm", "--nodes", m.askNumber("Nodes", "1", 1))
+	return plan{commands: [][]string{jobWords(words, m.askScript())}}
 }
 
 func withJAX(m *menu) plan {
@@ -126,18 +132,14 @@ func withJAX(m *menu) plan {
 	case "ssh":
 		nodes := m.askInventory()
 		script := m.askScript()
-		words := append([]string{"launch", "jax", "-i", nodes}, m.askGPUs("GPUs on each node, 0 for none", "8")...)
-		return m.withCheck(nodes, slices.Concat(words, []string{"--submit", "--"}, script))
+		words := append([]string{"launch", "jax", "-i", nodes}, m.askGPUs(gpusOfNodes, "8")...)
+		return m.withCheck(nodes, jobWords(words, script))
 	case "slurm":
-		words := append([]string{"launch", "jax", "--nodes", m.askNumber("Nodes", "1", 1)}, m.askGPUs("GPUs on each node, 0 for none", "8")...)
-		words = append(words, m.askPartition()...)
-		words = append(words, "-o", m.askRequired("A folder for the scripts, shared by all nodes", "job"))
-		return plan{commands: [][]string{slices.Concat(words, []string{"--submit", "--"}, m.askScript())}}
+		words := m.askSlurm("launch", "jax", "--nodes", m.askNumber("Nodes", "1", 1))
+		words = append(words, "-o", m.askName("A folder for the scripts, shared by all nodes", "job"))
+		return plan{commands: [][]string{jobWords(words, m.askScript())}}
 	}
-	script := m.askScript()
-	words := append([]string{"launch", "jax", "--form", "manual"}, m.askGPUs("GPUs on this machine, 0 for none", localGPUs())...)
-	words = append(words, m.askPython()...)
-	return plan{commands: [][]string{slices.Concat(words, []string{"--submit", "--"}, script)}}
+	return m.jobHere("launch", "jax", "--form", "manual")
 }
 
 func elasticJob(m *menu) plan {
@@ -151,12 +153,11 @@ func elasticJob(m *menu) plan {
 	most := m.askNumber("Maximum number of nodes", "2", numberOf(least))
 	script := m.askScript()
 	if where == "slurm" {
-		words := append([]string{"launch", "slurm", "--nodes", least + ":" + most}, m.askGPUs("GPUs on each node, 0 for none", "8")...)
-		words = append(words, m.askPartition()...)
-		return plan{commands: [][]string{slices.Concat(words, []string{"--submit", "--"}, script)}}
+		words := m.askSlurm("launch", "slurm", "--nodes", least+":"+most)
+		return plan{commands: [][]string{jobWords(words, script)}}
 	}
-	words := append([]string{"launch", "torchrun", "-i", nodes, "--nodes", least + ":" + most}, m.askGPUs("GPUs on each node, 0 for none; empty: as the inventory says", "")...)
-	return m.withCheck(nodes, slices.Concat(words, []string{"--submit", "--"}, script))
+	words := append([]string{"launch", "torchrun", "-i", nodes, "--nodes", least + ":" + most}, m.askGPUs(gpusListed, "")...)
+	return m.withCheck(nodes, jobWords(words, script))
 }
 
 // troubleMenu offers the symptoms of docs/troubleshooting.md, by the command that finds the
@@ -167,11 +168,11 @@ func troubleMenu(m *menu) plan {
 		{"address already in use", func(m *menu) plan { return plan{commands: [][]string{{"check", m.askInventory()}}} }},
 		{"data or files are missing on a node, or a disk is full", func(m *menu) plan {
 			nodes := m.askInventory()
-			return plan{commands: [][]string{{"check", nodes, "--data", m.askRequired("The path of the data on every node", "")}}}
+			return plan{commands: [][]string{{"check", nodes, "--data", m.askName("The path of the data on every node", "")}}}
 		}},
 		{"a Python module or name is missing, or versions differ", func(m *menu) plan { return plan{commands: [][]string{{"verify", m.askInventory()}}} }},
 		{"my launch script does something else", func(m *menu) plan {
-			return plan{commands: [][]string{{"launch", "lint", m.askRequired("The script", "")}}}
+			return plan{commands: [][]string{{"launch", "lint", m.askName("The script", "")}}}
 		}},
 		{"out of memory", func(*menu) plan { return plan{advice: outOfMemory} }},
 		{"a Slurm job does not start", func(*menu) plan { return plan{advice: slurmWaits, commands: [][]string{{"nodes", "slurm:"}}} }},
@@ -192,19 +193,25 @@ The nodes of Slurm:`
 
 // withCheck puts a check of the nodes before a job, if the user wants one.
 func (m *menu) withCheck(nodes string, words []string) plan {
-	if m.askYesNo("Check the nodes first", "y") {
+	if m.askYesNo("Check the nodes first") {
 		return plan{commands: [][]string{{"check", nodes}, words}}
 	}
 	return plan{commands: [][]string{words}}
 }
 
-// askText asks a question, unless an earlier one had no answer.
-func (m *menu) askText(question, usual string, check func(string) error) string {
+// ask asks a question until the answer is valid, unless an earlier one had no answer. fault is what
+// an invalid answer is told.
+func (m *menu) ask(question, usual, fault string, valid func(string) bool) string {
 	if m.err != nil {
 		return ""
 	}
 	var answer string
-	answer, m.err = m.talk.Ask(m.ctx, question, usual, check)
+	answer, m.err = m.talk.Ask(m.ctx, question, usual, func(s string) error {
+		if !valid(s) {
+			return errors.New(fault)
+		}
+		return nil
+	})
 	return answer
 }
 
@@ -217,11 +224,9 @@ func (m *menu) chooseBranch(question string, all []branch) plan {
 	for i, b := range all {
 		m.talk.Say(fmt.Sprintf("  %d  %s", i+1, b.title))
 	}
-	answer := m.askText("A number", "", func(s string) error {
-		if n, err := strconv.Atoi(s); err != nil || n < 1 || n > len(all) {
-			return fmt.Errorf("enter a number from 1 to %d", len(all))
-		}
-		return nil
+	answer := m.ask("A number", "", fmt.Sprintf("enter a number from 1 to %d", len(all)), func(s string) bool {
+		n, err := strconv.Atoi(s)
+		return err == nil && n >= 1 && n <= len(all)
 	})
 	if m.err != nil {
 		return plan{}
@@ -239,54 +244,37 @@ func numberOf(answer string) int {
 }
 
 func (m *menu) pickWord(question, usual string, words ...string) string {
-	return m.askText(question+" ("+strings.Join(words, ", ")+")", usual, func(s string) error {
-		if !slices.Contains(words, s) {
-			return fmt.Errorf("enter one of: %s", strings.Join(words, ", "))
-		}
-		return nil
-	})
+	list := strings.Join(words, ", ")
+	return m.ask(question+" ("+list+")", usual, "enter one of: "+list, func(s string) bool { return slices.Contains(words, s) })
 }
 
-func (m *menu) askYesNo(question, usual string) bool {
-	answer := m.askText(question+" (y, n)", usual, func(s string) error {
-		if !slices.Contains([]string{"y", "yes", "n", "no"}, strings.ToLower(s)) {
-			return errors.New("enter y or n")
-		}
-		return nil
+func (m *menu) askYesNo(question string) bool {
+	answer := m.ask(question+" (y, n)", "y", "enter y or n", func(s string) bool {
+		return slices.Contains([]string{"y", "yes", "n", "no"}, strings.ToLower(s))
 	})
 	return m.err == nil && strings.HasPrefix(strings.ToLower(answer), "y")
 }
 
 func (m *menu) askNumber(question, usual string, least int) string {
-	return m.askText(question, usual, func(s string) error {
-		if n, err := strconv.Atoi(s); err != nil || n < least || strconv.Itoa(n) != s {
-			return fmt.Errorf("enter a number, %d or more", least)
-		}
-		return nil
+	return m.ask(question, usual, fmt.Sprintf("enter a number, %d or more", least), func(s string) bool {
+		n, err := strconv.Atoi(s)
+		return err == nil && n >= least && strconv.Itoa(n) == s
 	})
 }
 
-func (m *menu) askRequired(question, usual string) string {
-	return m.askText(question, usual, func(s string) error {
-		if s == "" || strings.HasPrefix(s, "-") {
-			return errors.New("enter a name")
-		}
-		return nil
-	})
+func (m *menu) askName(question, usual string) string {
+	return m.ask(question, usual, "enter a name", func(s string) bool { return s != "" && !strings.HasPrefix(s, "-") })
 }
 
-// askInventory asks for the nodes.
 func (m *menu) askInventory() string {
-	return m.askRequired("The nodes: an inventory, a hostfile, or names such as gpu[01-04]", "inventory.yaml")
+	return m.askName("The nodes: an inventory, a hostfile, or names such as gpu[01-04]", "inventory.yaml")
 }
 
 // askGPUs asks for the number of GPUs of a machine; 0 means one process on the CPU.
 func (m *menu) askGPUs(question, usual string) []string {
-	answer := m.askText(question, usual, func(s string) error {
-		if n, err := strconv.Atoi(s); (s != "" || usual != "") && (err != nil || n < 0 || n > 64) {
-			return errors.New("enter a number from 0 to 64")
-		}
-		return nil
+	answer := m.ask(question, usual, "enter a number from 0 to 64", func(s string) bool {
+		n, err := strconv.Atoi(s)
+		return s == "" && usual == "" || err == nil && n >= 0 && n <= 64
 	})
 	if answer == "" {
 		return nil
@@ -294,22 +282,15 @@ func (m *menu) askGPUs(question, usual string) []string {
 	return []string{"--gpus", answer}
 }
 
-func (m *menu) askPartition() []string {
-	return m.askOptional("--partition", "The partition; empty: the cluster's default")
-}
-
-func (m *menu) askPython() []string {
-	return m.askOptional("--python", "The Python of the environment; empty: the one on PATH")
+// askSlurm adds the GPUs and the partition of a job that Slurm starts.
+func (m *menu) askSlurm(words ...string) []string {
+	words = append(words, m.askGPUs(gpusOfNodes, "8")...)
+	return append(words, m.askOptional("--partition", "The partition; empty: the cluster's default")...)
 }
 
 // askOptional asks for the value of an optional flag.
 func (m *menu) askOptional(flag, question string) []string {
-	answer := m.askText(question, "", func(s string) error {
-		if strings.HasPrefix(s, "-") {
-			return errors.New("enter a name")
-		}
-		return nil
-	})
+	answer := m.ask(question, "", "enter a name", func(s string) bool { return !strings.HasPrefix(s, "-") })
 	if answer == "" {
 		return nil
 	}
@@ -318,18 +299,16 @@ func (m *menu) askOptional(flag, question string) []string {
 
 // askScript asks for the program and its arguments, in the form of a command line.
 func (m *menu) askScript() []string {
-	answer := m.askText("The program and its arguments", "", func(s string) error {
-		words, err := shellWords(s)
-		switch {
-		case err != nil:
-			return err
-		case len(words) == 0 || strings.HasPrefix(words[0], "-"):
-			return errors.New("enter a Python file, as in: train.py --epochs 3")
-		}
+	if m.err != nil {
 		return nil
+	}
+	var words []string
+	_, m.err = m.talk.Ask(m.ctx, "The program and its arguments", "", func(s string) (err error) {
+		if words, err = shellWords(s); err == nil && (len(words) == 0 || strings.HasPrefix(words[0], "-")) {
+			err = errors.New("enter a Python file, as in: train.py --epochs 3")
+		}
+		return err
 	})
-	words, err := shellWords(answer)
-	m.err = cmp.Or(m.err, err)
 	return words
 }
 

@@ -44,16 +44,35 @@ func runToolchains(a *app, asJSON bool) error {
 		return err
 	}
 	if asJSON {
-		return ui.JSON(a.stdout, newToolchainsDocument(tables))
+		return ui.JSON(a.stdout, toolchainsDocument{
+			table[compat.CUDASourceInfo]{tables.Origins["toolchains"], tables.CUDASources},
+			table[compat.Base]{tables.Origins["bases"], tables.Bases},
+			table[compat.CUDA]{tables.Origins["cuda"], tables.CUDAs},
+			table[compat.Torch]{tables.Origins["torch"], tables.Torches},
+			table[compat.DeepSpeed]{tables.Origins["deepspeed"], tables.DeepSpeeds},
+		})
+	}
+	var bases, cudas, torches [][]string
+	for _, b := range tables.Bases {
+		if !b.NamedOnly {
+			bases = append(bases, []string{b.Name, b.Ref, b.Glibc, strings.Join(b.Pythons, ", "), strings.Join(b.GCCs, ", ")})
+		}
+	}
+	for _, c := range tables.CUDAs {
+		cudas = append(cudas, []string{c.Version, strings.Join(c.Archs, " "), c.NewestGCC, c.Driver})
+	}
+	for _, t := range tables.Torches {
+		pythons := t.Pythons[0] + " to " + t.Pythons[len(t.Pythons)-1]
+		torches = append(torches, []string{t.Version, t.CUDA, pythons, strings.Join(t.Archs, " ")})
 	}
 	for i, section := range []struct {
 		header []string
 		rows   [][]string
 	}{
 		{[]string{"TOOLCHAIN", "CUDA", "DEVICE CODE", "TORCH FOR CUDA", "SOURCE OF CUDA"}, cudaSourceRows(tables)},
-		{[]string{"BASE", "IMAGE", "GLIBC", "PYTHON", "GCC"}, baseRows(tables)},
-		{[]string{"CUDA", "ARCHS", "NEWEST GCC", "OLDEST DRIVER"}, cudaRows(tables)},
-		{[]string{"TORCH", "CUDA", "PYTHON", "TORCH'S ARCHS"}, torchRows(tables)},
+		{[]string{"BASE", "IMAGE", "GLIBC", "PYTHON", "GCC"}, bases},
+		{[]string{"CUDA", "ARCHS", "NEWEST GCC", "OLDEST DRIVER"}, foldVersions(cudas)},
+		{[]string{"TORCH", "CUDA", "PYTHON", "TORCH'S ARCHS"}, foldVersions(torches)},
 	} {
 		if i > 0 {
 			fmt.Fprintln(a.stdout)
@@ -82,32 +101,6 @@ func cudaSourceRows(tables *compat.Tables) [][]string {
 		rows = append(rows, []string{string(r.Source), cuda, device, torch, r.Title})
 	}
 	return rows
-}
-
-func baseRows(tables *compat.Tables) [][]string {
-	var rows [][]string
-	for _, b := range tables.Bases {
-		if !b.NamedOnly {
-			rows = append(rows, []string{b.Name, b.Ref, b.Glibc, strings.Join(b.Pythons, ", "), strings.Join(b.GCCs, ", ")})
-		}
-	}
-	return rows
-}
-
-func cudaRows(tables *compat.Tables) [][]string {
-	var rows [][]string
-	for _, c := range tables.CUDAs {
-		rows = append(rows, []string{c.Version, strings.Join(c.Archs, " "), c.NewestGCC, c.Driver})
-	}
-	return foldVersions(rows)
-}
-
-func torchRows(tables *compat.Tables) [][]string {
-	var rows [][]string
-	for _, t := range tables.Torches {
-		rows = append(rows, []string{t.Version, t.CUDA, t.Pythons[0] + " to " + t.Pythons[len(t.Pythons)-1], strings.Join(t.Archs, " ")})
-	}
-	return foldVersions(rows)
 }
 
 // foldVersions joins neighbours, newest first, that differ by version alone.
@@ -140,14 +133,4 @@ type toolchainsDocument struct {
 type table[T any] struct {
 	compat.Origin
 	Rows []T `json:"rows"`
-}
-
-func newToolchainsDocument(t *compat.Tables) toolchainsDocument {
-	return toolchainsDocument{
-		table[compat.CUDASourceInfo]{t.Origins["toolchains"], t.CUDASources},
-		table[compat.Base]{t.Origins["bases"], t.Bases},
-		table[compat.CUDA]{t.Origins["cuda"], t.CUDAs},
-		table[compat.Torch]{t.Origins["torch"], t.Torches},
-		table[compat.DeepSpeed]{t.Origins["deepspeed"], t.DeepSpeeds},
-	}
 }

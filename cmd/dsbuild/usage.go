@@ -45,18 +45,15 @@ func wrongUsage(cmd *cobra.Command, args []string, err error) error {
 }
 
 // nameInventory puts the name of the inventory into a hint of a package that does not know it.
-func nameInventory(hint, inventory string) string {
-	return strings.ReplaceAll(hint, "INVENTORY", node.PlainPath(inventory, remote.Quote(inventory)))
+func (o fleetFlags) nameInventory(hint string) string {
+	return strings.ReplaceAll(hint, "INVENTORY", node.PlainPath(o.inventory, remote.Quote(o.inventory)))
 }
-
-// nameInventory puts the name of the command's inventory into a hint.
-func (o fleetFlags) nameInventory(hint string) string { return nameInventory(hint, o.inventory) }
 
 // namedInventory is nameInventory for the hint of an error of a command on an inventory.
 func namedInventory(cmd *cobra.Command, err error) error {
 	text, args := hint.Of(err), cmd.Flags().Args()
 	if strings.Contains(text, "INVENTORY") && len(args) == 1 && strings.HasSuffix(cmd.Use, " INVENTORY") {
-		return hint.With(err, "%s", nameInventory(text, args[0]))
+		return hint.With(err, "%s", fleetFlags{inventory: args[0]}.nameInventory(text))
 	}
 	return err
 }
@@ -146,22 +143,11 @@ func invalidValue(invalid *pflag.InvalidValueError) error {
 	if errors.As(invalid, &number) && errors.Is(number.Err, strconv.ErrRange) {
 		return fmt.Errorf("--%s %q: the number is too large", f.Name, invalid.GetValue())
 	}
-	what := ""
-	switch kind := f.Value.Type(); {
-	case strings.HasPrefix(kind, "int"):
-		what = "a whole number"
-	case strings.HasPrefix(kind, "uint"):
-		what = "a whole number, not below 0"
-	case strings.HasPrefix(kind, "float"):
-		what = "a number"
-	case kind == "bool":
-		what = "true or false"
-	case kind == "duration":
-		what = "a duration such as 90s, 5m or 1h"
-	default:
-		return fmt.Errorf("--%s %q: %w", f.Name, invalid.GetValue(), invalid.Unwrap())
+	kinds := map[string]string{"int": "a whole number", "bool": "true or false", "duration": "a duration such as 90s, 5m or 1h"}
+	if kind := kinds[f.Value.Type()]; kind != "" {
+		return fmt.Errorf("--%s %q: must be %s", f.Name, invalid.GetValue(), kind)
 	}
-	return fmt.Errorf("--%s %q: must be %s", f.Name, invalid.GetValue(), what)
+	return fmt.Errorf("--%s %q: %w", f.Name, invalid.GetValue(), invalid.Unwrap())
 }
 
 // wrongArguments says which argument is missing, or too many, by the line of a command's use.

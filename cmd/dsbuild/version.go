@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"runtime"
 
 	"github.com/spf13/cobra"
@@ -16,7 +17,11 @@ func newVersionCommand(a *app) *cobra.Command {
 		Short: "Print the version of dsbuild",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return runVersion(a, asJSON)
+			if asJSON {
+				return ui.JSON(a.stdout, versionInfo{a.version, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH})
+			}
+			_, err := io.WriteString(a.stdout, versionLine(a.version))
+			return err
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON document")
@@ -28,15 +33,6 @@ type versionInfo struct {
 	Version  string `json:"version"`
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
-}
-
-func runVersion(a *app, asJSON bool) error {
-	v := versionInfo{a.version, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
-	if asJSON {
-		return ui.JSON(a.stdout, v)
-	}
-	_, err := fmt.Fprint(a.stdout, versionLine(a.version))
-	return err
 }
 
 // versionLine is the output of dsbuild version and dsbuild --version.

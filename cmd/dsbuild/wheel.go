@@ -14,6 +14,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/pipeline/matrix"
 	"github.com/dsbuild/dsbuild/pipeline/planner"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -81,7 +82,14 @@ A wheel is for one minor of torch and one Python. With --abi stable it is for to
 			if o.inventory != "" && !cmd.Flags().Changed("cpu") {
 				o.request.CPU = "" // the nodes decide
 			}
-			return site.Error(asUsage(cmd.CommandPath(), o.run()(cmd.Context(), a, o)))
+			build := runWheel
+			switch {
+			case o.matrix != "":
+				build = runMatrix
+			case o.inventory != "":
+				build = runWheelFor
+			}
+			return site.Error(asUsage(cmd.CommandPath(), build(cmd.Context(), a, o)))
 		},
 	}
 	f := cmd.Flags()
@@ -102,17 +110,6 @@ A wheel is for one minor of torch and one Python. With --abi stable it is for to
 	return cmd
 }
 
-// run returns the function that builds the requested wheels: one, those of a matrix, or those of nodes.
-func (o wheelOptions) run() func(context.Context, *app, wheelOptions) error {
-	switch {
-	case o.matrix != "":
-		return runMatrix
-	case o.inventory != "":
-		return runWheelFor
-	}
-	return runWheel
-}
-
 // buildFlags adds the flags that all builds have.
 func (o *wheelOptions) buildFlags(f *pflag.FlagSet) {
 	o.builderFlags(f)
@@ -125,7 +122,8 @@ func (o *wheelOptions) builderFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.builder, "builder", planner.Auto, "where to build: `auto|dagger|host` (dagger: in containers of a Dagger engine; host: on this machine, without root; auto: dagger if there is an engine, else host)")
 	f.StringArrayVar(&o.engines, "engine", nil, "`ADDRESS` of a Dagger engine: unix:///path/engine.sock, tcp://host:port, image+docker://REF; repeatable when dsbuild builds several wheels")
 	f.IntVar(&o.parallel, "parallel", 0, "`N` parallel builds on each engine (default: as cores and memory allow)")
-	siteFlags(f, &o.siteOptions)
+	indexFlags(f, &o.siteOptions)
+	f.StringVar(&o.siteOptions.Toolkit, "toolkit", "", "`FILE` of Debian's package nvidia-cuda-toolkit 12.4, for device code under CUDA 12 (default: from a mirror of Debian)")
 	f.StringVar(&o.sign, "sign", "", "sign the wheels with `KEY`: an SSH private key, the .pub file of a key in the SSH agent, or a signing config of sigstore (docs/signing.md)")
 	f.IntVar(&o.jobs, "jobs", 0, "`N` parallel compile jobs (default: the number of cores)")
 }
@@ -143,7 +141,12 @@ func (o wheelOptions) checkFlags(f *pflag.FlagSet, command string) error {
 	case several && (len(o.with) > 0 || o.bundle):
 		return usageErrorf(command, "--with and --bundle work for one wheel only: a wheelhouse is for one Python and one torch")
 	case o.matrix != "":
-		return refuseEntryFlags(f, command)
+		for _, name := range matrix.Keys() {
+			if f.Changed(name) {
+				return usageErrorf(command, "--%s does not work with --matrix: the file describes each wheel (key %s of an entry, or of defaults)", name, name)
+			}
+		}
+		return nil
 	case !several && (len(o.engines) > 1 || o.parallel > 0):
 		return usageErrorf(command, "several engines or parallel builds need several wheels: --matrix or --for")
 	}

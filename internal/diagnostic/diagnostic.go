@@ -12,8 +12,9 @@ import (
 // Position is a place in a file. Line and Column count from 1; a Line of 0
 // means the file as a whole, an empty File no file at all.
 type Position struct {
-	File         string
-	Line, Column int
+	File   string `json:"file"`
+	Line   int    `json:"line"`
+	Column int    `json:"column"`
 }
 
 // String returns file:line:column, without the unknown parts.

@@ -63,14 +63,14 @@ type hit struct {
 
 // Finding is a mistake in a file.
 type Finding struct {
-	Rule     string
-	Severity Severity
-	Position diagnostic.Position
+	Rule     string   `json:"rule"`
+	Severity Severity `json:"severity"`
+	diagnostic.Position
 	// Message describes the mistake and its consequence.
-	Message string
-	Fix     string
+	Message string `json:"message"`
+	Fix     string `json:"fix"`
 	// Excerpt is the line, with a caret below the place.
-	Excerpt string
+	Excerpt string `json:"-"`
 }
 
 // Check reads a script and returns its mistakes in the order of the file. The error
