@@ -52,7 +52,11 @@ func checkFlagRules(cmd *cobra.Command) error {
 	}
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		if rule := f.Annotations[needsRule]; len(rule) == 1 && given(f.Name) && !given(rule[0]) {
-			wrong = append(wrong, "--"+f.Name+" needs "+flagWord(cmd, rule[0]))
+			needed := "--" + rule[0]
+			if short := cmd.Flags().Lookup(rule[0]).Shorthand; short != "" {
+				needed = "-" + short // as users mostly write it
+			}
+			wrong = append(wrong, "--"+f.Name+" needs "+needed)
 		}
 		if rule := f.Annotations[excludesRule]; len(rule) == 2 && given(f.Name) && given(rule[0]) {
 			wrong = append(wrong, "--"+f.Name+" does not work with --"+rule[0]+": "+rule[1])
@@ -62,12 +66,4 @@ func checkFlagRules(cmd *cobra.Command) error {
 		return nil
 	}
 	return &usageError{err: errors.New(strings.Join(slices.Compact(wrong), "\n")), command: cmd.CommandPath()}
-}
-
-// flagWord is a flag as users mostly write it.
-func flagWord(cmd *cobra.Command, name string) string {
-	if f := cmd.Flags().Lookup(name); f.Shorthand != "" {
-		return "-" + f.Shorthand
-	}
-	return "--" + name
 }

@@ -88,8 +88,12 @@ func runImage(ctx context.Context, a *app, o imageOptions, command string) error
 		opt.Given[name] = *value
 	}
 	var err error
-	if opt.Time, err = sourceDate(command, os.Getenv("SOURCE_DATE_EPOCH")); err != nil {
-		return err
+	if text := os.Getenv("SOURCE_DATE_EPOCH"); text != "" {
+		seconds, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || seconds < 0 || seconds > 1<<33 {
+			return usageErrorf(command, "SOURCE_DATE_EPOCH=%q: must be seconds since 1970", text)
+		}
+		opt.Time = time.Unix(seconds, 0)
 	}
 	if opt.Tables, err = compat.NewTables(); err != nil {
 		return err
@@ -150,16 +154,4 @@ func printImagePlan(a *app, plan *image.Plan) error {
 		fmt.Fprintln(a.stdout, ui.Clean(r))
 	}
 	return errors.Join(err, last)
-}
-
-// sourceDate reads SOURCE_DATE_EPOCH, the time that reproducible builds use.
-func sourceDate(command, text string) (time.Time, error) {
-	if text == "" {
-		return time.Time{}, nil
-	}
-	seconds, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || seconds < 0 || seconds > 1<<33 {
-		return time.Time{}, usageErrorf(command, "SOURCE_DATE_EPOCH=%q: must be seconds since 1970", text)
-	}
-	return time.Unix(seconds, 0), nil
 }

@@ -27,12 +27,16 @@ type publishOptions struct {
 
 func newPublishCommand(a *app) *cobra.Command {
 	var o publishOptions
+	var forms strings.Builder
+	for _, f := range publish.Forms() {
+		fmt.Fprintf(&forms, "  %-28s %s\n", f.Form, f.Meaning)
+	}
 	cmd := &cobra.Command{
 		Use:   "publish WHEEL|DIR... TO",
 		Short: "Put wheels into a folder, S3, a package index or a registry",
 		Long: `Put wheels, and the files beside them, where others get them. TO is one of:
 
-` + placeForms() + `
+` + forms.String() + `
 dsbuild verifies the wheels first. Then it sends the files that TO does not have yet. It
 never replaces a file: if TO has a file with the same name and other content, dsbuild sends
 nothing (exit code 4). A file appears in TO completely or not at all. After an interruption,
@@ -59,15 +63,6 @@ flag for them, and prints none.`,
 	f.BoolVar(&o.dryRun, "dry-run", false, "show which files would be sent, and send nothing")
 	f.BoolVar(&o.json, "json", false, "print one JSON document")
 	return cmd
-}
-
-// placeForms lists the forms of TO.
-func placeForms() string {
-	var list strings.Builder
-	for _, f := range publish.Forms() {
-		fmt.Fprintf(&list, "  %-28s %s\n", f.Form, f.Meaning)
-	}
-	return list.String()
 }
 
 // runPublish publishes the wheels that the arguments name.

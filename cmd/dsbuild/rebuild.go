@@ -54,10 +54,17 @@ are listed, and the exit code is 4.`,
 
 // runRebuild builds a wheel again and compares it with the first one.
 func runRebuild(ctx context.Context, a *app, o wheelOptions, base, file, command string) error {
-	m, sum, err := readBuilt(ctx, file, command)
+	v, err := wheel.Verify(ctx, file)
 	if err != nil {
+		return noWheel(command, err)
+	}
+	if err := v.Err(); err != nil {
 		return err
 	}
+	if v.Manifest == nil {
+		return usageErrorf(command, "%s has no manifest: dsbuild did not build it", filepath.Base(file))
+	}
+	m := *v.Manifest
 	request, err := planner.RebuildRequest(m)
 	if err != nil {
 		return usageErrorf(command, "%s cannot be built again: %w", m.Name, err)
@@ -82,28 +89,14 @@ func runRebuild(ctx context.Context, a *app, o wheelOptions, base, file, command
 	if err != nil {
 		return err
 	}
-	if again.SHA256 != sum {
+	if again.SHA256 != v.SHA256 {
 		return differError(file, again.Path)
 	}
-	if _, err := fmt.Fprintf(a.stdout, "%s has the same bytes when it is built again: sha256 %s\n", ui.Clean(m.Name), sum); err != nil || sign == nil {
+	_, err = fmt.Fprintf(a.stdout, "%s has the same bytes when it is built again: sha256 %s\n", ui.Clean(m.Name), v.SHA256)
+	if err != nil || sign == nil {
 		return err
 	}
 	return pipeline.SignPlaced(ctx, file, sign)
-}
-
-// readBuilt reads a wheel of dsbuild's, which must agree with itself.
-func readBuilt(ctx context.Context, file, command string) (wheel.Manifest, string, error) {
-	v, err := wheel.Verify(ctx, file)
-	if err != nil {
-		return wheel.Manifest{}, "", noWheel(command, err)
-	}
-	if err := v.Err(); err != nil {
-		return wheel.Manifest{}, "", err
-	}
-	if v.Manifest == nil {
-		return wheel.Manifest{}, "", usageErrorf(command, "%s has no manifest: dsbuild did not build it", filepath.Base(file))
-	}
-	return *v.Manifest, v.SHA256, nil
 }
 
 // buildAgain builds the wheel of a manifest into a folder, without the store.

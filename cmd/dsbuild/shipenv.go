@@ -11,7 +11,6 @@ import (
 	"github.com/dsbuild/dsbuild/environment"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/ui"
-	"github.com/dsbuild/dsbuild/pipeline/planner"
 	"github.com/dsbuild/dsbuild/ship"
 )
 
@@ -26,12 +25,20 @@ func runShipEnv(ctx context.Context, a *app, o shipOptions) error {
 	case err != nil:
 		return err
 	case spec.Build == nil:
-		return hint.With(usageErrorf(o.fleet.command, "%s names a finished wheel, or no DeepSpeed, but ship --env builds one", ui.Clean(o.env)), "give deepspeed: {version: 0.19.8, ops: [cpu_adam]}, or use dsbuild env lock and dsbuild env deploy")
+		err := usageErrorf(o.fleet.command, "%s names a finished wheel, or no DeepSpeed, but ship --env builds one", ui.Clean(o.env))
+		return hint.With(err, "give deepspeed: {version: 0.19.8, ops: [cpu_adam]}, or use dsbuild env lock and dsbuild env deploy")
 	case o.env == "-" && o.lock == "":
 		return usageErrorf(o.fleet.command, "--env - needs --lock: the lock of standard input has no name")
 	}
 	o.lock = cmp.Or(o.lock, lockName(o.env))
-	o.build.request = withBuild(o.build.request, *spec.Build)
+	r, said := &o.build.request, spec.Build // flags override the file
+	r.DeepSpeed, r.CPU = cmp.Or(r.DeepSpeed, said.Version), cmp.Or(r.CPU, said.CPU)
+	if len(r.Ops) == 0 {
+		r.Ops = said.Ops
+	}
+	if len(r.Archs)+len(r.GPUs) == 0 {
+		r.Archs = said.Archs
+	}
 	var input []byte // read by the build and by the deploy
 	if o.fleet.inventory == "-" || o.fleet.policy == "-" {
 		if input, err = io.ReadAll(a.stdin); err != nil {
@@ -56,18 +63,6 @@ func runShipEnv(ctx context.Context, a *app, o shipOptions) error {
 		a.reporter.Note("%s: locked the environment %s", ui.Clean(o.lock), l.Name)
 	}
 	return runEnvDeploy(ctx, a, env)
-}
-
-// withBuild adds the DeepSpeed that an environment describes to a request. Flags override it.
-func withBuild(r planner.Request, b environment.Build) planner.Request {
-	r.DeepSpeed, r.CPU = cmp.Or(r.DeepSpeed, b.Version), cmp.Or(r.CPU, b.CPU)
-	if len(r.Ops) == 0 {
-		r.Ops = b.Ops
-	}
-	if len(r.Archs)+len(r.GPUs) == 0 {
-		r.Archs = b.Archs
-	}
-	return r
 }
 
 // buildForEnv builds the wheel that the nodes need with the Python and the torch of the environment,

@@ -236,8 +236,23 @@ func runWheel(ctx context.Context, a *app, o wheelOptions) error {
 	if _, _, python := plan.Toolchain.Serves(); house != nil && python != plan.Toolchain.Python {
 		a.reporter.Note("the wheelhouse is for Python %s alone, the wheel for Python %s: dsbuild ship --deps bundle makes one for each Python of the nodes", plan.Toolchain.Python, python)
 	}
-	if o.dryRun {
-		return printWheelPlan(a, o.json, plan, house)
+	switch {
+	case o.dryRun && o.json:
+		doc := struct {
+			Digest string `json:"plan_digest"`
+			*pipeline.Plan
+			Wheelhouse []pipeline.Step `json:"wheelhouse,omitempty"`
+		}{Digest: plan.Digest, Plan: plan}
+		if house != nil {
+			doc.Wheelhouse = house.Steps
+		}
+		return ui.JSON(a.stdout, doc)
+	case o.dryRun:
+		err := plan.Print(a.stdout)
+		if err == nil && house != nil {
+			err = house.PrintSteps(a.stdout)
+		}
+		return err
 	}
 	sign, done, err := a.wheelSigner(ctx, o.sign)
 	if err != nil {
@@ -262,26 +277,6 @@ func runWheel(ctx context.Context, a *app, o wheelOptions) error {
 		return ui.JSON(a.stdout, wheelsDocument{[]wheel.Artifact{artifact}, newWheelhouseDocument(o.out, bundle)})
 	}
 	return errors.Join(printWheels(a, []wheel.Artifact{artifact}), printWheelhouse(a, o.out, bundle))
-}
-
-// printWheelPlan prints the plan, for people or as one JSON document.
-func printWheelPlan(a *app, asJSON bool, p *pipeline.Plan, house *pipeline.BundlePlan) error {
-	if !asJSON {
-		err := p.Print(a.stdout)
-		if err == nil && house != nil {
-			err = house.PrintSteps(a.stdout)
-		}
-		return err
-	}
-	doc := struct {
-		Digest string `json:"plan_digest"`
-		*pipeline.Plan
-		Wheelhouse []pipeline.Step `json:"wheelhouse,omitempty"`
-	}{Digest: p.Digest, Plan: p}
-	if house != nil {
-		doc.Wheelhouse = house.Steps
-	}
-	return ui.JSON(a.stdout, doc)
 }
 
 // wheelsDocument is the JSON that dsbuild wheel prints.
