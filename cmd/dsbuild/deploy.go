@@ -62,7 +62,9 @@ func addDeployFlags(cmd *cobra.Command, opts *deployOptions) {
 	addChangeFlags(cmd, &opts.changeFlags)
 	flags := cmd.Flags()
 	flags.StringVar(&opts.wheel, "wheel", "dist", "the wheel `FILE`, or a folder from which each node gets the one that fits it")
-	flags.StringVar(&opts.deps, "deps", "refuse", "what to do when requirements are missing on a node: `refuse|bundle|index` (name them, or install them from the wheelhouse or from the node's own index)")
+	flags.StringVar(&opts.deps, "deps", "refuse",
+		"what to do when requirements are missing on a node: `refuse|bundle|index` (name them, or install them from the wheelhouse "+
+			"or from the node's own index)")
 	flags.StringVar(&opts.bundle, "bundle", "", "the wheelhouse `DIR` for --deps bundle (default: wheelhouse beside the wheel)")
 	flags.StringVar(&opts.verify, "verify", "load", "what to check on each node: `load|files` (every op loads, or files and metadata alone)")
 	flags.BoolVar(&opts.force, "force", false, "install also where the node already runs this wheel")

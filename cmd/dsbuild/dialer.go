@@ -46,13 +46,17 @@ const slurmWait = time.Minute
 func addConnectFlags(cmd *cobra.Command, opts *connectOptions) {
 	flags := cmd.Flags()
 	flags.StringVar(&opts.via, "via", viaSSH, "reach the nodes by `ssh|slurm` (slurm: in a job of your own, with salloc, sbcast and srun)")
-	flags.StringVar(&opts.ssh, "ssh", sshAuto, "SSH client: `auto|native|openssh` (native: dsbuild itself; openssh: the system's ssh; auto: dsbuild, and ssh for nodes whose ssh configuration needs it)")
-	flags.StringVar(&opts.partition, "partition", "", "with --via slurm: request the nodes in this `PARTITION` (default: a partition of each node)")
+	flags.StringVar(&opts.ssh, "ssh", sshAuto,
+		"SSH client: `auto|native|openssh` (native: dsbuild itself; openssh: the system's ssh; auto: dsbuild, and ssh for nodes "+
+			"whose ssh configuration needs it)")
+	flags.StringVar(&opts.partition, "partition", "",
+		"with --via slurm: request the nodes in this `PARTITION` (default: a partition of each node)")
 	flags.StringVar(&opts.account, "account", "", "with --via slurm: the job's `ACCOUNT`")
 	flags.StringVar(&opts.qos, "qos", "", "with --via slurm: the job's `QOS`")
 	flags.StringVar(&opts.time, "time", "", "with --via slurm: the job's time limit, as Slurm's `TIME`: 30, 2:00:00")
 	flags.DurationVar(&opts.wait, "slurm-wait", slurmWait, "with --via slurm: how long to wait for busy nodes, as `DURATION`: 90s, 2h")
-	flags.StringArrayVar(&opts.salloc, "salloc", nil, "with --via slurm: one more `OPTION` of salloc, such as --salloc=--reservation=maint or --salloc=--gres=gpu:1; repeatable")
+	flags.StringArrayVar(&opts.salloc, "salloc", nil,
+		"with --via slurm: one more `OPTION` of salloc, such as --salloc=--reservation=maint or --salloc=--gres=gpu:1; repeatable")
 }
 
 // checkFlags checks the values of flags beyond their types.

@@ -62,23 +62,31 @@ type changeFlags struct {
 func addChangeFlags(cmd *cobra.Command, opts *changeFlags) {
 	addFleetFlags(cmd, &opts.fleetFlags)
 	flags := cmd.Flags()
-	flags.StringVar(&opts.maxFail, "max-fail", "", "start no further node after more than `N|P%` nodes have failed (P% applies to all nodes, and to each group of --serial)")
-	flags.StringVar(&opts.inUse, "in-use", "refuse", "what to do with a node whose environment is used by running processes: `refuse|wait=30m|ignore`")
-	flags.StringVar(&opts.policy, "policy", "", "only wheels that the policy in `FILE` accepts; dsbuild judges them before it asks a node (default: policy of the inventory)")
+	flags.StringVar(&opts.maxFail, "max-fail", "",
+		"start no further node after more than `N|P%` nodes have failed (P% applies to all nodes, and to each group of --serial)")
+	flags.StringVar(&opts.inUse, "in-use", "refuse",
+		"what to do with a node whose environment is used by running processes: `refuse|wait=30m|ignore`")
+	flags.StringVar(&opts.policy, "policy", "",
+		"only wheels that the policy in `FILE` accepts; dsbuild judges them before it asks a node (default: policy of the inventory)")
 	flags.BoolVar(&opts.dryRun, "dry-run", false, "probe the nodes and print what would be done")
 	flagsExclude(cmd, "report", "dry-run", "a dry run has no report")
-	flags.StringVar(&opts.serial, "serial", "", "change nodes in groups of `N|P%`: complete a group before the next, and stop after a group with failures; a list such as 1,10%,100% begins with a small group")
+	flags.StringVar(&opts.serial, "serial", "",
+		"change nodes in groups of `N|P%`: complete a group before the next, and stop after a group with failures; a list such as "+
+			"1,10%,100% begins with a small group")
 }
 
 // addRetryFlag gives a command the flag that goes on from an earlier run of it.
 func addRetryFlag(cmd *cobra.Command, opts *fleetFlags) {
-	cmd.Flags().StringVar(&opts.retryFailed, "retry-failed", "", "only the nodes that were not ok in `REPORT.json`, written by this command before; --report may write the same file anew")
+	cmd.Flags().StringVar(&opts.retryFailed, "retry-failed", "",
+		"only the nodes that were not ok in `REPORT.json`, written by this command before; --report may write the same file anew")
 }
 
 // addBandwidthFlag gives a command that sends files the flags for the way that they take.
 func addBandwidthFlag(cmd *cobra.Command, opts *changeFlags) {
-	cmd.Flags().StringVar(&opts.bwlimit, "bwlimit", "", "send at most `SIZE` per second to all nodes together, and from each node to others: 500KB, 100MB, 1GB")
-	cmd.Flags().StringVar(&opts.relay, "relay", "auto", "whether nodes pass large files on to each other: `auto|off|FANOUT` (in a chain where that is faster, never, or each to that many)")
+	cmd.Flags().StringVar(&opts.bwlimit, "bwlimit", "",
+		"send at most `SIZE` per second to all nodes together, and from each node to others: 500KB, 100MB, 1GB")
+	cmd.Flags().StringVar(&opts.relay, "relay", "auto",
+		"whether nodes pass large files on to each other: `auto|off|FANOUT` (in a chain where that is faster, never, or each to that many)")
 }
 
 // addNodeFlags gives a command the flags of all commands that connect to nodes and report on them.

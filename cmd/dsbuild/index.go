@@ -59,7 +59,8 @@ where they are: 'dsbuild publish' adds wheels.`,
 	f := cmd.Flags()
 	f.StringArrayVar(&o.wheels, "wheel", []string{"dist"}, "a wheel `FILE|DIR`, or a folder of wheels; repeatable")
 	f.StringVar(&o.url, "url", "", "`URL` at which DIR is published (default: the page detects it)")
-	f.BoolVar(&o.variants, "variants", false, "experimental: also an index of variants for each torch and CUDA, among which uv chooses by GPU, driver and CPU")
+	f.BoolVar(&o.variants, "variants", false,
+		"experimental: also an index of variants for each torch and CUDA, among which uv chooses by GPU, driver and CPU")
 	f.BoolVar(&o.json, "json", false, "print one JSON document")
 	return cmd
 }

@@ -32,8 +32,10 @@ func addSubmitFlags(cmd *cobra.Command, opts *launchOptions) {
 	flags.BoolVar(&opts.submit, "submit", false, what)
 	flags.BoolVar(&opts.json, "json", false, "with --submit: print the result as JSON, and messages on standard error")
 	if opts.kind != launch.Slurm {
-		flags.StringVar(&opts.logs, "logs", "", "with --submit, without Slurm: the folder `DIR` of the run's logs, a file for each rank (default: in ~/.local/state/dsbuild/jobs)")
-		flags.DurationVar(&opts.grace, "grace", usualGrace, "with --submit, without Slurm: how long processes may take to end after SIGTERM, as `DURATION`; then dsbuild kills them")
+		flags.StringVar(&opts.logs, "logs", "",
+			"with --submit, without Slurm: the folder `DIR` of the run's logs, a file for each rank (default: in ~/.local/state/dsbuild/jobs)")
+		flags.DurationVar(&opts.grace, "grace", usualGrace,
+			"with --submit, without Slurm: how long processes may take to end after SIGTERM, as `DURATION`; then dsbuild kills them")
 		flagsNeed(cmd, "submit", "logs", "grace")
 	}
 	flagsNeed(cmd, "submit", "json")

@@ -66,7 +66,8 @@ a hostfile cannot hold.`,
 
 // addLimitFlag gives a command --limit, for app.loadInventory.
 func addLimitFlag(cmd *cobra.Command, limit *string) {
-	cmd.Flags().StringVar(limit, "limit", "", "only these `NODES`: names, ranges, groups and patterns (gpu*), separated by commas; !NAME leaves out")
+	cmd.Flags().StringVar(limit, "limit", "",
+		"only these `NODES`: names, ranges, groups and patterns (gpu*), separated by commas; !NAME leaves out")
 }
 
 // loadInventory reads INVENTORY and keeps the nodes of --limit.

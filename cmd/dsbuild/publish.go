@@ -57,7 +57,8 @@ flag for them, and prints none.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.checkURL, "check-url", "", "`URL` of the package index's simple pages (PEP 503), where dsbuild looks up which files the index has")
+	f.StringVar(&o.checkURL, "check-url", "",
+		"`URL` of the package index's simple pages (PEP 503), where dsbuild looks up which files the index has")
 	caFlag(f, &o.ca)
 	f.IntVar(&o.parallel, "parallel", 4, "`N` wheels at the same time")
 	f.BoolVar(&o.dryRun, "dry-run", false, "show which files would be sent, and send nothing")

@@ -88,8 +88,12 @@ func (o *shipOptions) addFlags(cmd *cobra.Command) {
 	o.build.buildFlags(f)
 	addChangeFlags(cmd, &o.fleet.changeFlags)
 	addBandwidthFlag(cmd, &o.fleet.changeFlags)
-	f.StringVar(&o.fleet.deps, "deps", "refuse", "what to do when requirements are missing on a node: `refuse|bundle|index` (name them, collect and copy them, or install them from the node's own index)")
-	f.StringVar(&o.fleet.verify, "verify", "load", "what to check on each node: `load|files` (every op loads, or files and metadata alone); without this flag, files on a node that already runs its wheel")
+	f.StringVar(&o.fleet.deps, "deps", "refuse",
+		"what to do when requirements are missing on a node: `refuse|bundle|index` (name them, collect and copy them, or install "+
+			"them from the node's own index)")
+	f.StringVar(&o.fleet.verify, "verify", "load",
+		"what to check on each node: `load|files` (every op loads, or files and metadata alone); without this flag, files on a node "+
+			"that already runs its wheel")
 	f.StringVar(&o.env, "env", "", "deploy the whole environment of `FILE`, with the DeepSpeed that it says to build")
 	f.StringVar(&o.lock, "lock", "", "the lock that --env writes: `FILE` (default: the environment file's name with .lock)")
 	f.BoolVar(&o.fleet.force, "force", false, "install also where the node already runs its wheel")

@@ -55,7 +55,8 @@ verifies the bundle before it writes it. Other programs of sigstore read the bun
 			return runSign(cmd.Context(), a, o, args)
 		},
 	}
-	cmd.Flags().StringVar(&o.key, "key", "", "the `KEY`: an SSH private key, the .pub file of a key in the SSH agent, or a signing config of sigstore")
+	cmd.Flags().StringVar(&o.key, "key", "",
+		"the `KEY`: an SSH private key, the .pub file of a key in the SSH agent, or a signing config of sigstore")
 	cmd.Flags().StringVar(&o.namespace, "namespace", signing.Namespace, "`NAMESPACE` of an SSH signature, which a policy can ask for")
 	return cmd
 }

@@ -49,7 +49,8 @@ Nodes that need several wheels (two Pythons, say) differ without it.`,
 	cmd.Flags().Lookup("timeout").Usage = verifyTimeoutUsage
 	addRetryFlag(cmd, &opts.fleetFlags)
 	flags := cmd.Flags()
-	flags.StringVar(&opts.wheel, "wheel", "", "the wheel `FILE` that every node must run, or a folder with a wheel for each node (default: what most nodes run)")
+	flags.StringVar(&opts.wheel, "wheel", "",
+		"the wheel `FILE` that every node must run, or a folder with a wheel for each node (default: what most nodes run)")
 	flags.StringVar(&opts.verify, "verify", "load", "what to check on each node: `load|files` (every op loads, or files and metadata alone)")
 	return cmd
 }

@@ -101,7 +101,8 @@ A wheel is for one minor of torch and one Python. With --abi stable it is for to
 	flagsNeed(cmd, "for", append(connectFlags(), "limit")...)
 	f.StringVar(&o.env, "env", "", "build for the environment of this `PYTHON`; dsbuild does not change it")
 	f.StringVar(&o.matrix, "matrix", "", "`FILE` that lists several wheels (docs/farm.md)")
-	f.StringArrayVar(&o.with, "with", nil, "`COMPANION` to build in the same environment, repeatable: NAME==VERSION, NAME@git+URL@REF or NAME@PATH")
+	f.StringArrayVar(&o.with, "with", nil,
+		"`COMPANION` to build in the same environment, repeatable: NAME==VERSION, NAME@git+URL@REF or NAME@PATH")
 	f.BoolVar(&o.bundle, "bundle", false, "also collect the requirements of DeepSpeed and the companions, without torch, in a wheelhouse")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the plan and stop")
 	f.BoolVar(&o.json, "json", false, "print one JSON document on stdout")
@@ -119,12 +120,19 @@ func (o *wheelOptions) buildFlags(f *pflag.FlagSet) {
 
 // builderFlags adds the flags that say where, and with which builder, wheels are built.
 func (o *wheelOptions) builderFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.builder, "builder", planner.Auto, "where to build: `auto|dagger|host` (dagger: in containers of a Dagger engine; host: on this machine, without root; auto: dagger if there is an engine, else host)")
-	f.StringArrayVar(&o.engines, "engine", nil, "`ADDRESS` of a Dagger engine: unix:///path/engine.sock, tcp://host:port, image+docker://REF; repeatable when dsbuild builds several wheels")
+	f.StringVar(&o.builder, "builder", planner.Auto,
+		"where to build: `auto|dagger|host` (dagger: in containers of a Dagger engine; host: on this machine, without root; auto: "+
+			"dagger if there is an engine, else host)")
+	f.StringArrayVar(&o.engines, "engine", nil,
+		"`ADDRESS` of a Dagger engine: unix:///path/engine.sock, tcp://host:port, image+docker://REF; repeatable when dsbuild builds "+
+			"several wheels")
 	f.IntVar(&o.parallel, "parallel", 0, "`N` parallel builds on each engine (default: as cores and memory allow)")
 	indexFlags(f, &o.siteOptions)
-	f.StringVar(&o.siteOptions.Toolkit, "toolkit", "", "`FILE` of Debian's package nvidia-cuda-toolkit 12.4, for device code under CUDA 12 (default: from a mirror of Debian)")
-	f.StringVar(&o.sign, "sign", "", "sign the wheels with `KEY`: an SSH private key, the .pub file of a key in the SSH agent, or a signing config of sigstore (docs/signing.md)")
+	f.StringVar(&o.siteOptions.Toolkit, "toolkit", "",
+		"`FILE` of Debian's package nvidia-cuda-toolkit 12.4, for device code under CUDA 12 (default: from a mirror of Debian)")
+	f.StringVar(&o.sign, "sign", "",
+		"sign the wheels with `KEY`: an SSH private key, the .pub file of a key in the SSH agent, or a signing config of sigstore "+
+			"(docs/signing.md)")
 	f.IntVar(&o.jobs, "jobs", 0, "`N` parallel compile jobs (default: the number of cores)")
 }
 
