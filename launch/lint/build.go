@@ -9,35 +9,6 @@ import (
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
 
-// buildRules check builds of DeepSpeed before a job.
-func buildRules() []Rule {
-	return []Rule{{
-		ID: "build-variables-lost", Severity: Error,
-		Title: "variables of a build are set on a separate line without export",
-		Why:   "the build takes its defaults, compiles no operator, and succeeds",
-		Fix:   "write them in front of the command (NAME=value python setup.py ...), with a \\ at the end of the line, or export them.",
-		check: buildVariablesLost,
-	}, {
-		ID: "setup-py-jobs", Severity: Error,
-		Title: "DeepSpeed is built with build_ext -j",
-		Why:   "all extensions write the same build.ninja at the same time: object files are missing, or belong to another extension",
-		Fix:   "DS_ENABLE_NINJA=1 MAX_JOBS=8 python setup.py bdist_wheel (or dsbuild wheel).",
-		check: setupPyJobs,
-	}, {
-		ID: "old-gcc", Severity: Warning,
-		Title: "the installed gcc is too old for torch's headers",
-		Why:   "torch 2 needs gcc 9, from 2.12 (C++20) gcc 11: extensions do not compile",
-		Fix:   "gcc-11 or newer; `dsbuild toolchains` shows the gccs for each CUDA.",
-		check: oldGCC,
-	}, {
-		ID: "wheel-on-one-node", Severity: Warning,
-		Title: "a wheel is copied to nodes, but installed only on this one",
-		Why:   "the other nodes keep their DeepSpeed, and ranks with different versions hang or crash during the run",
-		Fix:   "install it on each node (srun --ntasks-per-node=1 pip install ..., or dsbuild deploy).",
-		check: wheelOnOneNode,
-	}}
-}
-
 var buildVariable = regexp.MustCompile(`^(DS_[A-Z0-9_]+|TORCH_CUDA_ARCH_LIST|MAX_JOBS|NVCC_[A-Z_]+)$`)
 
 func buildVariablesLost(s *subject) []hit {

@@ -7,23 +7,6 @@ import (
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
 
-// containerRules check trainings in containers.
-func containerRules() []Rule {
-	return []Rule{{
-		ID: "apptainer-without-nv", Severity: Error,
-		Title: "apptainer runs a training without --nv",
-		Why:   "the container has no driver: torch and JAX find no GPU, and fail or train on the CPU",
-		Fix:   "apptainer exec --nv IMAGE ... (AMD: --rocm).",
-		check: apptainerWithoutNV,
-	}, {
-		ID: "docker-without-host-network", Severity: Error,
-		Title: "a training of several nodes runs in a container with a network of its own",
-		Why:   "the other nodes cannot reach the container: the rendezvous waits at an address that exists on its own host only, and NCCL and gloo need random ports",
-		Fix:   "docker run --network=host --ipc=host --gpus=all ...",
-		check: dockerWithoutHostNetwork,
-	}}
-}
-
 func dockerNames() []string { return []string{"docker", "podman", "nerdctl", "nvidia-docker"} }
 
 // containerOptions returns the words of a container's command between its subcommand

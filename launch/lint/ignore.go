@@ -98,16 +98,6 @@ func (f *document) nextLine(n int) int {
 	return n
 }
 
-func commentRules() []Rule {
-	return []Rule{{
-		ID: "unknown-ignore", Severity: Warning,
-		Title: "a comment silences a rule that does not exist",
-		Why:   "it has no effect",
-		Fix:   "name a rule of `dsbuild launch lint --rules`.",
-		check: unknownIgnores,
-	}}
-}
-
 func unknownIgnores(s *subject) []hit {
 	var known []string
 	var hits []hit

@@ -8,29 +8,6 @@ import (
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
 
-// jaxRules check JAX jobs. JAX ignores the variables of torch.
-func jaxRules() []Rule {
-	return []Rule{{
-		ID: "jax-platform-name", Severity: Warning,
-		Title: "JAX_PLATFORM_NAME is the old name",
-		Why:   "it is deprecated, and only selects one of the platforms that JAX has initialised; JAX_PLATFORMS sets these platforms",
-		Fix:   "JAX_PLATFORMS=cuda (or cuda,cpu).",
-		check: jaxPlatformName,
-	}, {
-		ID: "jax-reads-no-rank", Severity: Warning,
-		Title: "JAX is given the variables of torch",
-		Why:   "JAX reads none of RANK, WORLD_SIZE and MASTER_ADDR: unless the script passes them on itself, every process trains alone",
-		Fix:   "jax.distributed.initialize(coordinator_address, num_processes, process_id, local_device_ids); under Slurm without arguments, with a task for each GPU (--ntasks-per-node=GPUS).",
-		check: jaxReadsNoRank,
-	}, {
-		ID: "jax-one-task-per-node", Severity: Error,
-		Title: "JAX runs under Slurm with one task per node, and the nodes have several GPUs",
-		Why:   "jax.distributed.initialize() takes the task's SLURM_LOCALID as its only device: JAX uses one GPU of each node, without any message",
-		Fix:   "a task for each GPU (--ntasks-per-node=GPUS), or export JAX_LOCAL_DEVICE_IDS=0,1,2,3 with all of a node's GPUs.",
-		check: jaxOneTaskPerNode,
-	}}
-}
-
 func jaxPlatformName(s *subject) []hit {
 	var hits []hit
 	for a := range s.sets() {

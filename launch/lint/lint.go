@@ -43,13 +43,6 @@ type Rule struct {
 	Why string `json:"why"`
 	// Fix shows the correct form.
 	Fix string `json:"fix"`
-
-	check func(*subject) []hit
-}
-
-// Rules returns all rules by group.
-func Rules() []Rule {
-	return slices.Concat(rankRules(), startRules(), masterRules(), rendezvousRules(), variableRules(), slurmRules(), networkRules(), containerRules(), jaxRules(), buildRules(), commentRules())
 }
 
 // hit is a place where a rule found its mistake.
@@ -98,11 +91,11 @@ func Check(file string, r io.Reader) ([]Finding, error) {
 	}
 	var all []Finding
 	seen := map[place]bool{} // a function with several callers has the same finding in each
-	silenced, rules := newIgnores(f, s), Rules()
+	silenced, rules, check := newIgnores(f, s), Rules(), checks()
 	for _, one := range withInnerScripts(s) {
 		sub := newSubject(one)
 		for _, rule := range rules {
-			for _, h := range rule.check(sub) {
+			for _, h := range check[rule.ID](sub) {
 				if p := (place{rule.ID, h.at}); !seen[p] && !silenced.isIgnored(rule.ID, h.at) {
 					seen[p] = true
 					all = append(all, f.newFinding(rule, h))

@@ -9,41 +9,6 @@ import (
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
 
-// networkRules check interfaces, ports and names.
-func networkRules() []Rule {
-	return []Rule{{
-		ID: "gloo-ifname", Severity: Error,
-		Title: "GLOO_SOCKET_IFNAME has a value that only NCCL understands",
-		Why:   "gloo needs exact interface names (no ^, no =, no prefix), and each name of a list must exist on every node: otherwise it fails with \"Unable to find address\"",
-		Fix:   "one name that every node has: GLOO_SOCKET_IFNAME=eth0.",
-		check: glooInterface,
-	}, {
-		ID: "firewall-one-port", Severity: Warning,
-		Title: "a firewall is opened only for the master port",
-		Why:   "NCCL and gloo use random ports between all pairs of nodes: the rendezvous succeeds, and the first collective hangs",
-		Fix:   "open everything between the nodes: ufw allow from 10.0.0.0/24.",
-		check: firewallOnePort,
-	}, {
-		ID: "port-test", Severity: Warning,
-		Title: "a network is tested with telnet or ping",
-		Why:   "telnet reaches a port only while something listens there, ping says nothing about ports, and NCCL needs random ones between all pairs",
-		Fix:   "run a small all_reduce over all nodes instead, with the backend of the job.",
-		check: portTest,
-	}, {
-		ID: "hosts-127-0-1-1", Severity: Error,
-		Title: "/etc/hosts maps the host's own name to 127.0.1.1",
-		Why:   "rank 0 then listens on an address that only its own node can reach, or sends this address to the others",
-		Fix:   "give /etc/hosts the address that the other nodes use.",
-		check: hostsLoopback,
-	}, {
-		ID: "loopback-ifname", Severity: Error,
-		Title: "NCCL or gloo is bound to an interface that reaches no other node, in a job of several nodes",
-		Why:   "each rank gives the others an address that leads back to its own node, such as 127.0.0.1: the rendezvous succeeds, and the first collective hangs or is refused",
-		Fix:   "the interface that the nodes share (NCCL_SOCKET_IFNAME=eth0), or no such variable.",
-		check: loopbackInterface,
-	}}
-}
-
 func glooInterface(s *subject) []hit {
 	var hits []hit
 	for a := range s.sets() {

@@ -8,59 +8,6 @@ import (
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
 
-// rankRules check ranks, and the number of processes.
-func rankRules() []Rule {
-	return []Rule{{
-		ID: "rank-on-batch-line", Severity: Error,
-		Title: "the rank of a task is expanded by the batch script",
-		Why:   "the batch script is task 0, so every node becomes rank 0 and the job hangs until the 600 s time-out",
-		Fix:   "let the shell of each task expand it, in single quotes: srun bash -c 'torchrun --node-rank \"$SLURM_NODEID\" ...'; or give no rank at all (--rdzv-backend=c10d).",
-		check: rankOnBatchLine,
-	}, {
-		ID: "tasks-per-node", Severity: Error,
-		Title: "several tasks per node each start a launcher that itself starts a process per GPU",
-		Why:   "every GPU gets as many processes as there are tasks, they fight for ports and ranks, and one node may form the whole world alone and exit 0",
-		Fix:   "--ntasks-per-node=1, with --cpus-per-task for all of the node's processes together.",
-		check: tasksPerNode,
-	}, {
-		ID: "python-runs-once", Severity: Error,
-		Title: "a batch script starts python itself",
-		Why:   "a batch script runs once, on the first node: the other tasks of the job do nothing, without any message",
-		Fix:   "srun python ... (a process per task), or --ntasks-per-node=1 and srun torchrun --nproc-per-node=GPUS ...",
-		check: pythonRunsOnce,
-	}, {
-		ID: "torchrun-runs-once", Severity: Error,
-		Title: "a batch script starts torchrun itself in a job of several nodes",
-		Why:   "a batch script runs on the first node only: torchrun waits there for nodes that never come (600 s), or trains without them",
-		Fix:   "srun torchrun ..., with --ntasks-per-node=1; where the job asks for --cpus-per-task, srun --cpus-per-task=\"$SLURM_CPUS_PER_TASK\" torchrun ...",
-		check: torchrunRunsOnce,
-	}, {
-		ID: "nnodes-mismatch", Severity: Error,
-		Title: "torchrun waits for another number of nodes than the job step has",
-		Why:   "with too few each group trains alone, or the nodes left over fail; with too many all wait until the 600 s time-out",
-		Fix:   "--nnodes=\"$SLURM_NNODES\".",
-		check: nnodesMismatch,
-	}, {
-		ID: "workers-in-other-jobs", Severity: Warning,
-		Title: "torchrun waits for nodes that are in other jobs",
-		Why:   "jobs are queued one by one: the first gives up after 600 s while the others still wait for a node",
-		Fix:   "one job with --nodes=N, which Slurm allocates as a whole; if it must be several, --rdzv-conf=join_timeout=SECONDS (static: timeout=SECONDS) as long as the queue may take.",
-		check: workersInOtherJobs,
-	}, {
-		ID: "processes-exceed-gpus", Severity: Error,
-		Title: "more processes per node than requested GPUs",
-		Why:   "the processes above the number of GPUs fail with \"invalid device ordinal\", and the others hang",
-		Fix:   "--nproc-per-node=\"$SLURM_GPUS_ON_NODE\", or the number in --gres.",
-		check: processesExceedGPUs,
-	}, {
-		ID: "processes-exceed-visible", Severity: Error,
-		Title: "more processes per node than devices are visible",
-		Why:   "the processes above the number of devices fail with \"invalid device ordinal\", and the others hang",
-		Fix:   "as many processes as CUDA_VISIBLE_DEVICES has devices (--nproc-per-node=gpu counts them), or leave the variable to Slurm.",
-		check: processesExceedVisible,
-	}}
-}
-
 // ofTask reports whether a variable of Slurm differs between tasks.
 func ofTask(name string) bool {
 	return name == "SLURM_PROCID" || name == "SLURM_NODEID" || name == "SLURM_LOCALID"

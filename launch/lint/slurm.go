@@ -9,53 +9,6 @@ import (
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
 
-// slurmRules check misleading options of Slurm.
-func slurmRules() []Rule {
-	return []Rule{{
-		ID: "sbatch-line-ignored", Severity: Error,
-		Title: "an #SBATCH line comes after the first command",
-		Why:   "sbatch stops reading there and ignores the option without any message",
-		Fix:   "move all #SBATCH lines up, before the first command.",
-		check: sbatchLineIgnored,
-	}, {
-		ID: "variable-in-sbatch-line", Severity: Error,
-		Title: "a shell variable in an #SBATCH line",
-		Why:   "sbatch does not expand it: the job writes to a file of that name, or fails without a log",
-		Fix:   "Slurm's patterns (%x job name, %j job id, %u user), or an option on the command line: sbatch --output=\"$LOGS/%j.out\" job.sh.",
-		check: variableInSbatchLine,
-	}, {
-		ID: "output-pattern-in-shell", Severity: Error,
-		Title: "a file name pattern of Slurm is used in the shell",
-		Why:   "only --output expands %x and %j; the shell uses a file with exactly that name",
-		Fix:   "\"$SLURM_JOB_NAME-$SLURM_JOB_ID.out\" in a job; outside, the name itself: scontrol show job ID shows StdOut.",
-		check: outputPatternInShell,
-	}, {
-		ID: "export-drops-environment", Severity: Error,
-		Title: "--export names variables without ALL",
-		Why:   "the job loses the rest of the environment: PATH, the virtual environment, MASTER_ADDR",
-		Fix:   "--export=ALL,NAME=value.",
-		check: exportDropsEnvironment,
-	}, {
-		ID: "srun-cpus-per-task", Severity: Warning,
-		Title: "srun does not repeat --cpus-per-task",
-		Why:   "since Slurm 22.05 srun does not take it from the job: each task gets one CPU, and data loading starves",
-		Fix:   "srun --cpus-per-task=\"$SLURM_CPUS_PER_TASK\" ..., or export SRUN_CPUS_PER_TASK=\"$SLURM_CPUS_PER_TASK\" before.",
-		check: srunCPUsPerTask,
-	}, {
-		ID: "sbatch-inside-job", Severity: Warning,
-		Title: "a job is submitted from within a job",
-		Why:   "the new job inherits this one's SLURM_* variables, and those that it does not set itself (SLURM_CPUS_PER_TASK, SLURM_NTASKS, SLURM_GPUS_PER_NODE) are wrong in it",
-		Fix:   "remove them, except SLURM_CONF: env $(compgen -e SLURM_ | grep -v '^SLURM_CONF$' | sed 's/^/-u /') sbatch job.sh.",
-		check: sbatchInsideJob,
-	}, {
-		ID: "slurm-variable-unset", Severity: Error,
-		Title: "a variable of Slurm is used without the option that sets it",
-		Why:   "Slurm sets it only with that option; otherwise it is empty, srun refuses the empty number, and a launcher uses the next word as the value",
-		Fix:   "add the option to the #SBATCH lines (--cpus-per-task=8 sets SLURM_CPUS_PER_TASK), or leave the variable out.",
-		check: slurmVariableUnset,
-	}}
-}
-
 func sbatchLineIgnored(s *subject) []hit {
 	// A line in a string or a here-document is not a comment.
 	var late []script.Directive

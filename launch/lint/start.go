@@ -8,35 +8,6 @@ import (
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
 
-// startRules check how the script starts a launcher on the nodes.
-func startRules() []Rule {
-	return []Rule{{
-		ID: "launcher-runs-once", Severity: Error,
-		Title: "a batch script starts accelerate or deepspeed itself in a job of several nodes",
-		Why:   "a batch script runs on the first node only, and without a hostfile the launcher knows no other: it trains there alone, or waits for nodes that never come",
-		Fix:   "srun accelerate launch (--num_machines, --main_process_ip and --machine_rank in the shell of each task), with --ntasks-per-node=1; deepspeed --hostfile=FILE, which reaches the nodes itself.",
-		check: launcherRunsOnce,
-	}, {
-		ID: "srun-deepspeed", Severity: Error,
-		Title: "srun starts the deepspeed launcher on every node",
-		Why:   "deepspeed starts the processes of all nodes itself: without a hostfile every node trains alone, with one every node starts the whole job again on the same port",
-		Fix:   "deepspeed --hostfile=FILE in the batch script, without srun; or srun torchrun with DeepSpeed in the script.",
-		check: srunDeepSpeed,
-	}, {
-		ID: "node-rank-constant", Severity: Error,
-		Title: "every node gets the same node rank",
-		Why:   "each node waits for the others as that rank, without a message until the time-out (static: 600 s)",
-		Fix:   "srun bash -c 'torchrun --node-rank \"$SLURM_NODEID\" ...', in single quotes; or --rdzv-backend=c10d, which needs no rank.",
-		check: nodeRankConstant,
-	}, {
-		ID: "foreground-loop", Severity: Error,
-		Title: "a loop starts the nodes one after the other",
-		Why:   "the first launcher waits for the other nodes, and the loop starts those only when the first has ended",
-		Fix:   "put an & after the command, and wait after the loop; or start all of them with srun or pdsh.",
-		check: foregroundLoop,
-	}}
-}
-
 // onSeveral reports whether srun starts a command more than once.
 func (s *subject) onSeveral(c *script.Command) bool {
 	srun := c.Starter("srun")

@@ -8,35 +8,6 @@ import (
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
 
-// variableRules check variables of frameworks and of the shell.
-func variableRules() []Rule {
-	return []Rule{{
-		ID: "world-size-as-nodes", Severity: Warning,
-		Title: "WORLD_SIZE is used for the number of nodes",
-		Why:   "to every framework it is the number of processes: with 8 GPUs per node it is 8 times the number of nodes, and torchrun then waits for nodes that do not exist",
-		Fix:   "call the number of nodes NNODES: --nnodes=\"$NNODES\"; torchrun sets WORLD_SIZE for the processes itself.",
-		check: worldSizeAsNodes,
-	}, {
-		ID: "gpus-per-node-with-gres", Severity: Error,
-		Title: "SLURM_GPUS_PER_NODE is used without --gpus-per-node",
-		Why:   "Slurm sets it only with that option; with --gres it is empty, and the launcher uses the next option as the value",
-		Fix:   "$SLURM_GPUS_ON_NODE, or ask for GPUs with --gpus-per-node.",
-		check: gpusPerNodeWithGres,
-	}, {
-		ID: "not-exported", Severity: Error,
-		Title: "a variable is set without export and expanded by another shell",
-		Why:   "the shell in single quotes is another process that does not have it: it expands to nothing",
-		Fix:   "export it where it is set.",
-		check: notExported,
-	}, {
-		ID: "nccl-debug-always", Severity: Warning,
-		Title: "NCCL_DEBUG is on for every run",
-		Why:   "every rank writes hundreds of lines, and the important ones are hard to find",
-		Fix:   "set it for debugging: NCCL_DEBUG=INFO sbatch job.sh; for every run WARN is enough.",
-		check: ncclDebugAlways,
-	}}
-}
-
 func worldSizeAsNodes(s *subject) []hit {
 	var hits []hit
 	for _, l := range s.launches {
