@@ -172,6 +172,8 @@ func TestNotAScript(t *testing.T) {
 		{"open.sh", "srun bash -c 'torchrun\n", "open.sh:1:14: "},
 		{"if.sh", "#!/bin/bash\nif true; then\n  ls\n", "if.sh:2:1: "},
 		{"train.py", "#!/usr/bin/env python3\nimport torch\n", "train.py:1:1: not a script of sh or bash: its first line names /usr/bin/env python3"},
+		{"job.zsh", "#!/bin/zsh\nsrun hostname\n", "not a script of sh or bash: its first line names /bin/zsh"},
+		{"test.bats", "#!/usr/bin/env bats\n", "not a script of sh or bash"},
 		{"job.csh", "#!/bin/csh -f\n", "not a script of sh or bash"},
 		{"train.bin", "\x7fELF\x00\x01", "train.bin: a binary file: not a launch script"},
 		{"deep.sh", strings.Repeat("(", 5000), "nested more than"},

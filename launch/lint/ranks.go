@@ -138,7 +138,7 @@ func pythonRunsOnce(s *subject) []hit {
 			return nil
 		}
 		file, arguments := pythonScript(c)
-		if file == "" || c.Captured || c.Test || c.Background || isPreparation(file) || ofTasks(c, arguments) {
+		if file == "" || c.Captured || c.Test || c.Background || isPreparation(file) || ofTasks(c, arguments) || startsNodes(arguments) {
 			continue
 		}
 		hits = append(hits, hit{at: c.At, says: fmt.Sprintf("the job has %s, and python is started by the batch script itself", s.job.describeSize())})
@@ -161,7 +161,7 @@ func (st *step) describeSize() string {
 // training.
 func isPreparation(file string) bool {
 	file = strings.ToLower(file)
-	for _, word := range []string{"prep", "download", "setup.py", "convert", "tokeniz", "launch", "submit", "plot", "collect", "merge", "zero_to_fp32", "config"} {
+	for _, word := range []string{"prep", "download", "setup.py", "convert", "tokeniz", "launch", "submit", "plot", "collect", "merge", "zero_to_fp32", "config", "spawn", "runner"} {
 		if strings.Contains(file, word) {
 			return true
 		}
@@ -172,6 +172,14 @@ func isPreparation(file string) bool {
 // ofTasks reports whether a loop starts the command once for each task.
 func ofTasks(c *script.Command, arguments []script.Word) bool {
 	return c.Loop && slices.ContainsFunc(arguments, func(w script.Word) bool { return len(w.Refs()) > 0 })
+}
+
+// startsNodes reports whether a program is itself a launcher: it is told the nodes.
+func startsNodes(arguments []script.Word) bool {
+	return slices.ContainsFunc(arguments, func(w script.Word) bool {
+		name, _, _ := w.Cut('=')
+		return slices.Contains([]string{"--hostfile", "--nnodes", "--machine_rank", "--master_addr", "--master-addr"}, name.Text())
+	})
 }
 
 func torchrunRunsOnce(s *subject) []hit {
@@ -243,7 +251,7 @@ func workersInOtherJobs(s *subject) []hit {
 	for _, l := range s.launches {
 		low, _, known := l.nodeRange(s.job)
 		f, ok := l.nnodes()
-		if l.kind != "torchrun" || !known || low < 2 || !ok || l.Branch || l.hasOwnTimeout() || l.Remote {
+		if l.kind != "torchrun" || !known || low < 2 || !ok || l.Branch || l.hasOwnTimeout() || l.Remote || s.sharesHost(l) {
 			continue
 		}
 		if srun := l.Starter("srun"); srun != nil && l.perTask() {

@@ -31,11 +31,24 @@ func fixedPort(s *subject) []hit {
 		}
 	}
 	for a := range s.sets() {
-		if a.Name == "MASTER_PORT" && (s.isBatch() || len(s.srunSteps()) > 0 || a.Starter("srun") != nil) {
+		if a.Name == "MASTER_PORT" && !s.ignoresMasterPort(a.Assignment) && (s.isBatch() || len(s.srunSteps()) > 0 || a.Starter("srun") != nil) {
 			add(a.Value)
 		}
 	}
 	return hits
+}
+
+// ignoresMasterPort reports whether every launcher has another port, and nothing else
+// may read the variable.
+func (s *subject) ignoresMasterPort(a *script.Assignment) bool {
+	others := slices.ContainsFunc(s.launches, func(l *launch) bool {
+		port, ok := l.port()
+		return ok && len(port.Chars) > 0 && port.Origin() == a.Value.Origin() || !ok && l.kind != "torchrun"
+	})
+	return len(s.launches) > 0 && !others && !slices.ContainsFunc(s.Commands, func(c *script.Command) bool {
+		file, _ := pythonScript(c)
+		return file != ""
+	})
 }
 
 // isOwnAddress reports whether an address leads to the node itself.
@@ -52,7 +65,7 @@ func masterAddrLocalhost(s *subject) []hit {
 	var hits []hit
 	for _, l := range s.launches {
 		st := s.stepOfLaunch(l)
-		if !l.isMultiNode(st) || l.Branch {
+		if low, _, _ := l.nodeRange(st); !l.isMultiNode(st) || l.Branch || low == 1 || s.sharesHost(l) {
 			continue
 		}
 		if f, ok := l.findFlag("standalone"); ok {
@@ -72,12 +85,28 @@ func masterAddrLocalhost(s *subject) []hit {
 	return hits
 }
 
-// rankZero reports whether the command is only for rank 0's node. With the static
-// rendezvous that node may use localhost.
+// rankZero reports whether the command is only for the node of rank 0, which may use
+// localhost: the rendezvous listens there.
 func (l *launch) rankZero() bool {
 	f, ok := l.nodeRank()
 	n, known := f.value.Int()
-	return ok && known && n == 0 && l.backend() == "static" && l.Starter("srun") == nil
+	return ok && known && n == 0 && l.Starter("srun") == nil
+}
+
+// sharesHost reports whether the script starts the launchers of several nodes side by
+// side on one host: each has a node rank of its own, and none is started elsewhere.
+func (s *subject) sharesHost(l *launch) bool {
+	own, ok := l.nodeRank()
+	if !ok || l.Depth > 0 {
+		return false
+	}
+	if l.Loop && l.Background && len(own.value.Refs()) > 0 {
+		return true
+	}
+	return slices.ContainsFunc(s.launches, func(o *launch) bool {
+		other, ok := o.nodeRank()
+		return ok && o.Depth == 0 && (o.Background || l.Background) && o.kind == l.kind && other.value.Text() != own.value.Text()
+	})
 }
 
 // stepOfLaunch returns the step of a launcher's srun; without srun the job.

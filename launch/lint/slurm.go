@@ -89,6 +89,32 @@ func exportDropsEnvironment(s *subject) []hit {
 	for _, c := range s.commandsNamed("srun", "sbatch", "salloc") {
 		look(c.Options)
 	}
+	return append(hits, s.lostToSteps()...)
+}
+
+// lostToSteps finds the steps of a job with --export=NONE, which get none of the
+// variables that the script exports.
+func (s *subject) lostToSteps() []hit {
+	o, _ := findOption(s.Batch, "export")
+	kept := slices.ContainsFunc(s.commandsNamed("unset"), func(c *script.Command) bool { return hasWord(c, "SLURM_EXPORT_ENV") })
+	if text, known := o.Value.Literal(); !known || text != "NONE" || kept || s.assignsVariable("SLURM_EXPORT_ENV") {
+		return nil
+	}
+	var hits []hit
+	for _, srun := range s.srunSteps() {
+		if _, own := findOption(srun.Options, "export"); own || srun.Open {
+			continue
+		}
+		for _, a := range s.Assignments {
+			if a.Exported > 0 && a.Exported < srun.Seq && a.Depth == 0 {
+				hits = append(hits, hit{
+					at: srun.At, says: "the tasks of srun do not get " + a.Name,
+					why: "with --export=NONE Slurm sets SLURM_EXPORT_ENV=NONE in the job, and srun passes on no variable",
+				})
+				break
+			}
+		}
+	}
 	return hits
 }
 
@@ -126,7 +152,7 @@ func sbatchInsideJob(s *subject) []hit {
 	var hits []hit
 	for _, c := range s.commandsNamed("sbatch") {
 		env := c.Starter("env")
-		if scrubbed || env != nil && (strings.Contains(env.Text(), "-u") || strings.Contains(env.Text(), "-i")) {
+		if scrubbed || env != nil && (strings.Contains(env.Text(), "-u") || strings.Contains(env.Text(), "-i")) || submitsItself(c) {
 			continue
 		}
 		if o, ok := findOption(c.Options, "export"); ok && o.Value.HasPrefix("NONE") {
@@ -135,6 +161,17 @@ func sbatchInsideJob(s *subject) []hit {
 		hits = append(hits, hit{at: c.At})
 	}
 	return hits
+}
+
+// submitsItself reports whether a script submits itself where it is not yet in a job:
+// if [ -z "$SLURM_JOB_ID" ]; then sbatch "$0"; exit; fi.
+func submitsItself(c *script.Command) bool {
+	itself := slices.ContainsFunc(c.Words, func(w script.Word) bool {
+		return slices.ContainsFunc(w.Refs(), func(r *script.Ref) bool { return r.Name == "0" || r.Name == "BASH_SOURCE" })
+	})
+	return slices.ContainsFunc(c.Guards, func(name string) bool {
+		return strings.HasPrefix(name, "SLURM_") || itself && slices.Contains([]string{"#", "1", "@", "*"}, name)
+	})
 }
 
 // optionOf returns the option of sbatch that makes Slurm set a variable; "" for

@@ -83,15 +83,30 @@ func nodeRankConstant(s *subject) []hit {
 		f, given := l.nodeRank()
 		_, number := f.value.Int()
 		switch {
+		case !given && l.kind == "accelerate":
+			config, shared := l.findFlag("config-file")
+			severalTimes := s.onSeveral(l.Command) && s.stepOfLaunch(l).nodes != 1 || l.overHosts()
+			if severalTimes && !l.open && (shared || l.isMultiNode(s.stepOfLaunch(l))) && sameInAll(config.value, l.Depth) {
+				hits = append(hits, hit{at: l.At, says: "accelerate without --machine_rank takes the rank of its configuration on every node"})
+			}
 		case !given:
 			if _, host := l.host(); l.kind == "torchrun" && host && !l.open && !usesPET(s) && s.onSeveral(l.Command) && l.isMultiNode(s.stepOfLaunch(l)) {
 				hits = append(hits, hit{at: l.At, says: "torchrun without --node-rank takes 0 on every node"})
 			}
 		case s.onSeveral(l.Command) && sameInAll(f.value, l.Depth), number && l.overHosts():
 			hits = append(hits, hit{at: f.value.Origin(), says: "every node gets the node rank " + showWord(f.value)})
+		case number && l.Starter("srun", "ssh", "pdsh") == nil && s.isToldRank() && l.isMultiNode(s.job) && !s.sharesHost(l):
+			hits = append(hits, hit{at: f.value.Origin(), says: "every node gets the node rank " + showWord(f.value) + ", and NODE_RANK is not used"})
 		}
 	}
 	return hits
+}
+
+// isToldRank reports whether the script takes the node's rank from its environment.
+func (s *subject) isToldRank() bool {
+	return slices.ContainsFunc(s.Assignments, func(a *script.Assignment) bool {
+		return (a.Name == "NODE_RANK" || a.Name == "MACHINE_RANK") && len(a.Value.Refs()) > 0
+	})
 }
 
 // exportedNodeRanks finds PET_NODE_RANK, the variable of torchrun's flag, before srun.

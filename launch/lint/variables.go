@@ -12,8 +12,9 @@ func worldSizeAsNodes(s *subject) []hit {
 	var hits []hit
 	for _, l := range s.launches {
 		f, ok := l.findFlag("nnodes", "num-machines")
-		if !ok {
-			continue
+		rank, _ := l.nodeRank()
+		if r := rank.value.Only(); !ok || r != nil && r.Name == "RANK" && !s.assignsVariable("WORLD_SIZE") {
+			continue // platforms such as Kubeflow set WORLD_SIZE and RANK for nodes
 		}
 		for _, c := range f.value.Chars {
 			if c.Ref != nil && c.Ref.Name == "WORLD_SIZE" {
@@ -105,6 +106,12 @@ func notExported(s *subject) []hit {
 		for _, w := range c.Words {
 			for _, char := range w.Chars {
 				r := char.Ref
+				if r != nil && c.Remote && r.Depth == c.Depth && s.staysHere(c, r) {
+					hits = append(hits, hit{
+						at: char.At, says: r.String() + " is expanded by the shell on the other host",
+						why: "ssh does not pass on the variables of this script: it expands to nothing",
+					})
+				}
 				if r == nil || r.Hidden == nil || r.Default != nil || inEnvironment(r.Name) || c.Remote {
 					continue
 				}
@@ -115,11 +122,22 @@ func notExported(s *subject) []hit {
 	return hits
 }
 
+// staysHere reports whether only the shell of the script has a variable that another
+// host expands in a command of ssh.
+func (s *subject) staysHere(c *script.Command, r *script.Ref) bool {
+	starter := c.Starter("ssh", "pdsh", "clush", "pssh", "docker", "podman", "kubectl")
+	if starter == nil || !starter.StartsShell() || r.Name == "" || r.Assigned || r.Default != nil || r.Required || r.Alternate || inEnvironment(r.Name) {
+		return false
+	}
+	sources := slices.ContainsFunc(s.commandsNamed("source", "."), func(o *script.Command) bool { return slices.Contains(o.Via, starter) })
+	return !sources && slices.ContainsFunc(s.Assignments, func(a *script.Assignment) bool { return a.Name == r.Name && a.Depth < c.Depth })
+}
+
 func ncclDebugAlways(s *subject) []hit {
 	var hits []hit
 	for a := range s.sets() {
-		if a.Name != "NCCL_DEBUG" || a.Branch || a.command == nil && a.Exported == 0 || a.command != nil && a.command.Branch {
-			continue
+		if a.Name != "NCCL_DEBUG" || a.Branch || a.command != nil || a.Exported == 0 {
+			continue // for one command, somebody may look for a fault
 		}
 		text, known := a.Value.Literal()
 		if level := strings.ToUpper(text); known && (level == "INFO" || level == "TRACE") {

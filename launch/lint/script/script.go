@@ -49,6 +49,13 @@ type Script struct {
 	Comments []Comment
 	// Ranges are the places of the simple commands.
 	Ranges []Range
+	// Blanks are the backslashes that quote a blank at the end of a command, and so
+	// do not continue its line.
+	Blanks []int
+	// Shebang is the place of the first line that begins with #!; -1 without one.
+	Shebang int
+	// CarriageReturn is the place of the first line end of Windows; -1 without one.
+	CarriageReturn int
 }
 
 // Comment is the text behind a #.
@@ -122,6 +129,9 @@ type Command struct {
 	// At is its place in the file.
 	At int
 
+	// Guards are the variables that the conditions around the command ask for.
+	Guards []string
+
 	Loop       bool // in the body of a loop
 	Branch     bool // may not run: in a branch, or behind ||
 	Test       bool // its exit status decides a loop or a branch
@@ -148,6 +158,12 @@ func (c *Command) Name() string {
 		return ""
 	}
 	return path.Base(name)
+}
+
+// StartsShell reports whether the command gives its words to a shell on another host.
+func (c *Command) StartsShell() bool {
+	s := starters()[c.Name()]
+	return s.shell && s.remote
 }
 
 // Arg returns the text of a word, "" if it is missing or not known.
@@ -247,7 +263,7 @@ func checkText(text []byte) error {
 func isShellLine(line string) bool {
 	for _, word := range strings.Fields(line) {
 		switch base := path.Base(word); {
-		case base == "sh", base == "bash", base == "dash", base == "ash", strings.HasSuffix(base, "ksh"), base == "zsh", base == "bats":
+		case base == "sh", base == "bash", base == "dash", base == "ash", strings.HasSuffix(base, "ksh"):
 			return true
 		case base == "env", strings.HasPrefix(word, "-"), strings.Contains(word, "="):
 		default:

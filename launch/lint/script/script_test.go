@@ -52,6 +52,7 @@ func TestAsBashDoes(t *testing.T) {
 		t.Skip(err)
 	}
 	for _, text := range []string{
+		"F=$(( echo a && echo b ) | sort | head -1); probe $((1 + (2 * 3)))",
 		`probe a 'b c' "d e" f\ g $'h\ti' ""`,
 		"X='a b'; probe $X \"$X\" '$X' \\$X \"\\$X\" x$X\"$X\"y",
 		"X=\"one \\\n  two\"; probe $X \"$X\"",

@@ -33,6 +33,7 @@ type situation struct {
 	background bool
 	remote     bool
 	uncalled   bool
+	guards     []string
 }
 
 type function struct {
@@ -157,6 +158,6 @@ func (sh *shell) newCommand(words []Word) *Command {
 		environment: sh.env.exportedAssignments(),
 		Words:       words, Via: sh.via, Depth: sh.depth, Seq: sh.budget.nextSeq(), At: words[0].At,
 		Loop: sh.loop, Branch: sh.branch, Test: sh.test, Captured: sh.captured, Background: sh.background,
-		Remote: sh.remote, Uncalled: sh.uncalled,
+		Remote: sh.remote, Uncalled: sh.uncalled, Guards: sh.guards,
 	}
 }

@@ -52,7 +52,42 @@ func (s *source) placeOfByte(i int) int {
 }
 
 func (s *source) parseShell() (*syntax.File, error) {
-	return syntax.NewParser(syntax.Variant(syntax.LangBash), syntax.KeepComments(true)).Parse(bytes.NewReader(s.text), "")
+	parser := syntax.NewParser(syntax.Variant(syntax.LangBash), syntax.KeepComments(true))
+	file, err := parser.Parse(bytes.NewReader(s.text), "")
+	if err == nil {
+		return file, nil
+	}
+	spaced := s.spaceBrackets()
+	if again, failed := parser.Parse(bytes.NewReader(spaced.text), ""); failed == nil {
+		*s = *spaced
+		return again, nil
+	}
+	return file, err
+}
+
+// spaceBrackets puts a blank between the two brackets of each (( that are not closed
+// together. To bash $(( a ) | b ) is a command in a subshell; the parser takes each ((
+// for arithmetic.
+func (s *source) spaceBrackets() *source {
+	var open []int
+	closed := make([]int, len(s.text)) // by place of a bracket
+	for i, b := range s.text {
+		switch {
+		case b == '(':
+			open = append(open, i)
+		case b == ')' && len(open) > 0:
+			closed[open[len(open)-1]] = i
+			open = open[:len(open)-1]
+		}
+	}
+	var out Word
+	for i, b := range s.text {
+		if i > 0 && b == '(' && s.text[i-1] == '(' && closed[i-1] != closed[i]+1 {
+			out.Chars = append(out.Chars, Char{Byte: ' ', At: s.placeOfByte(i)})
+		}
+		out.Chars = append(out.Chars, s.charAt(i))
+	}
+	return sourceOf(out)
 }
 
 // offset converts a parser's position to an index into the text.

@@ -13,8 +13,17 @@ type interpreter struct{ *shell }
 
 // readScript follows a whole script: a file, or a here-document.
 func readScript(src *source, file *syntax.File, b *budget) *Script {
-	s := &Script{}
-	s.Directives, s.Late = findDirectives(src.lineWords())
+	s := &Script{Shebang: -1, CarriageReturn: -1}
+	lines := src.lineWords()
+	s.Directives, s.Late = findDirectives(lines)
+	for _, line := range lines {
+		if s.Shebang < 0 && line.HasPrefix("#!") {
+			s.Shebang = line.At
+		}
+		if last := len(line.Chars) - 1; s.CarriageReturn < 0 && last >= 0 && line.Chars[last].Byte == '\r' {
+			s.CarriageReturn = line.Chars[last].At
+		}
+	}
 	options := newSlurmOptions(true)
 	for _, d := range s.Directives {
 		found, _, _ := options.parseOptions(d.Words)
@@ -51,6 +60,10 @@ func (in interpreter) recordComments(file *syntax.File) {
 		switch n := n.(type) {
 		case *syntax.Comment:
 			in.script.Comments = append(in.script.Comments, Comment{in.src.placeOf(n.Hash), n.Text})
+		case *syntax.CallExpr:
+			if last := len(n.Args) - 1; last >= 0 && (n.Args[last].Lit() == `\ ` || n.Args[last].Lit() == "\\\t") {
+				in.script.Blanks = append(in.script.Blanks, in.src.placeOf(n.Args[last].Pos()))
+			}
 		case *syntax.Stmt:
 			switch n.Cmd.(type) {
 			case *syntax.CallExpr, *syntax.DeclClause, *syntax.BinaryCmd:
@@ -121,21 +134,51 @@ func (in interpreter) runCompound(cmd syntax.Command) {
 
 func markTest(sit *situation) { sit.test = true }
 
-func markBranch(sit *situation) { sit.branch = true }
-
 func markLoop(sit *situation) { sit.loop = true }
+
+// variablesIn returns the variables that a condition asks for.
+func (in interpreter) variablesIn(condition syntax.Node) []string {
+	var names []string
+	syntax.Walk(condition, func(n syntax.Node) bool {
+		in.budget.chars++
+		if p, ok := n.(*syntax.ParamExp); ok && p.Param != nil && len(names) < maxUses {
+			names = append(names, p.Param.Value)
+		}
+		return true
+	})
+	return names
+}
+
+// addGuards notes the variables that decide whether a part of the script runs.
+func (sit *situation) addGuards(names []string) {
+	if len(sit.guards) < maxUses {
+		sit.guards = slices.Concat(sit.guards, names)
+	}
+}
+
+// branchBy marks a branch that these variables decide.
+func branchBy(names []string) func(*situation) {
+	return func(sit *situation) {
+		sit.branch = true
+		sit.addGuards(names)
+	}
+}
 
 // runIf follows if, elif and else.
 func (in interpreter) runIf(c *syntax.IfClause) {
 	before := in.env
 	var ends []*environment
+	var asked []string
 	for ; c != nil; c = c.Else {
+		for _, condition := range c.Cond {
+			asked = append(asked, in.variablesIn(condition)...)
+		}
 		if len(c.Cond) > 0 {
 			in.withSituation(markTest, func() { in.runStatements(c.Cond) })
 		}
 		base := in.env
 		in.env = in.copyEnvironment()
-		in.withSituation(markBranch, func() { in.runStatements(c.Then) })
+		in.withSituation(branchBy(asked), func() { in.runStatements(c.Then) })
 		ends = append(ends, in.env)
 		in.env = base
 		if c.Else == nil && len(c.Cond) > 0 {
@@ -170,11 +213,12 @@ func (in interpreter) runFor(c *syntax.ForClause) {
 
 func (in interpreter) runCase(c *syntax.CaseClause) {
 	expander{in.shell}.expandWord(c.Word, inQuotes)
+	asked := in.variablesIn(c.Word)
 	ends := []*environment{in.copyEnvironment()}
 	for _, item := range c.Items {
 		base := in.env
 		in.env = in.copyEnvironment()
-		in.withSituation(markBranch, func() { in.runStatements(item.Stmts) })
+		in.withSituation(branchBy(asked), func() { in.runStatements(item.Stmts) })
 		ends = append(ends, in.env)
 		in.env = base
 	}
@@ -190,12 +234,12 @@ func (in interpreter) runBinary(c *syntax.BinaryCmd) {
 			return
 		}
 		never := in.copyEnvironment()
-		in.runStatement(c.Y)
+		in.withSituation(func(sit *situation) { sit.addGuards(in.variablesIn(c.X)) }, func() { in.runStatement(c.Y) })
 		in.env.mergeBranches([]*environment{in.copyEnvironment(), never})
 	case syntax.OrStmt:
 		in.withSituation(markTest, func() { in.runStatement(c.X) })
 		never := in.copyEnvironment()
-		in.withSituation(markBranch, func() { in.runStatement(c.Y) })
+		in.withSituation(branchBy(in.variablesIn(c.X)), func() { in.runStatement(c.Y) })
 		in.env.mergeBranches([]*environment{in.copyEnvironment(), never})
 	default:
 		left, right := in.newSubshell(), in.newSubshell()
