@@ -154,3 +154,26 @@ func wheelOnOneNode(s *subject) []hit {
 	}
 	return here
 }
+
+func deepspeedBuildIsolated(s *subject) []hit {
+	var hits []hit
+	for _, c := range s.Commands {
+		names := slices.ContainsFunc(c.Words, func(w script.Word) bool { return w.HasPrefix("deepspeed") })
+		if !names || !builds(c) || hasWord(c, "--no-build-isolation") || s.assignsVariable("PIP_NO_BUILD_ISOLATION") || !buildsOperators(s, c) {
+			continue
+		}
+		hits = append(hits, hit{at: c.At})
+	}
+	return hits
+}
+
+// buildsOperators reports whether DS_BUILD_... asks a command for operators.
+func buildsOperators(s *subject, c *script.Command) bool {
+	for a := range s.sets() {
+		own := a.command == c || a.command == nil && a.Exported > 0 && a.Exported < c.Seq
+		if text, _ := a.Value.Literal(); own && strings.HasPrefix(a.Name, "DS_BUILD_") && text != "0" {
+			return true
+		}
+	}
+	return false
+}

@@ -210,8 +210,8 @@ func TestIgnore(t *testing.T) {
 		{"another rule", "# dsbuild: ignore fixed-port\n" + launch + "\n", 1},
 		{"another command", "# dsbuild: ignore rdzv-id-constant\ntrue\n" + launch + "\n", 1},
 		{"no comment", "echo '\n# dsbuild: ignore rdzv-id-constant'\n" + launch + "\n", 1},
-		{"a line of Slurm", "#SBATCH --output=$HOME/x # dsbuild: ignore variable-in-sbatch-line\n", 0},
-		{"before a line of Slurm", "# dsbuild: ignore variable-in-sbatch-line\n#SBATCH --output=$HOME/x\n", 0},
+		{"a line of Slurm", "#!/bin/bash\n#SBATCH --output=$HOME/x # dsbuild: ignore variable-in-sbatch-line\n", 0},
+		{"before a line of Slurm", "#!/bin/bash\n# dsbuild: ignore variable-in-sbatch-line\n#SBATCH --output=$HOME/x\n", 0},
 	} {
 		found, lines := check(t, c.name, []byte(c.text))
 		if len(found) != c.want {

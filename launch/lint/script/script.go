@@ -49,9 +49,11 @@ type Script struct {
 	Comments []Comment
 	// Ranges are the places of the simple commands.
 	Ranges []Range
-	// Blanks are the backslashes that quote a blank at the end of a command, and so
-	// do not continue its line.
+	// Blanks are the backslashes that quote a blank at the end of a command or before a
+	// comment, and so do not continue the line.
 	Blanks []int
+	// Start is the place of the first line.
+	Start int
 	// Shebang is the place of the first line that begins with #!; -1 without one.
 	Shebang int
 	// CarriageReturn is the place of the first line end of Windows; -1 without one.

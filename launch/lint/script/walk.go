@@ -13,8 +13,8 @@ type interpreter struct{ *shell }
 
 // readScript follows a whole script: a file, or a here-document.
 func readScript(src *source, file *syntax.File, b *budget) *Script {
-	s := &Script{Shebang: -1, CarriageReturn: -1}
 	lines := src.lineWords()
+	s := &Script{Start: lines[0].At, Shebang: -1, CarriageReturn: -1}
 	s.Directives, s.Late = findDirectives(lines)
 	for _, line := range lines {
 		if s.Shebang < 0 && line.HasPrefix("#!") {
@@ -61,8 +61,11 @@ func (in interpreter) recordComments(file *syntax.File) {
 		case *syntax.Comment:
 			in.script.Comments = append(in.script.Comments, Comment{in.src.placeOf(n.Hash), n.Text})
 		case *syntax.CallExpr:
-			if last := len(n.Args) - 1; last >= 0 && (n.Args[last].Lit() == `\ ` || n.Args[last].Lit() == "\\\t") {
-				in.script.Blanks = append(in.script.Blanks, in.src.placeOf(n.Args[last].Pos()))
+			for i, arg := range n.Args {
+				text := arg.Lit()
+				if strings.HasPrefix(text, `\ #`) || i == len(n.Args)-1 && (text == `\ ` || text == "\\\t") {
+					in.script.Blanks = append(in.script.Blanks, in.src.placeOf(arg.Pos()))
+				}
 			}
 		case *syntax.Stmt:
 			switch n.Cmd.(type) {
