@@ -35,8 +35,8 @@ its nodes. Nothing is run. FILE may be - for standard input.
 A comment silences a rule for the next command, or for the one before it on its
 line: # dsbuild: ignore RULE. --rules explains all rules.
 
-Exit codes: 0 nothing found, 1 something found, 2 a file cannot be read or is no
-shell script.`,
+Exit codes: 0 no mistakes, 1 something found, 2 a file cannot be read or is no
+script of sh or bash (zsh and bats read some lines otherwise).`,
 		Example: `  dsbuild launch lint train.sbatch
   dsbuild launch lint --sarif scripts/*.sh > lint.sarif
   dsbuild launch lint --rules`,
@@ -68,12 +68,16 @@ shell script.`,
 func runLint(ctx context.Context, a *app, opts lintOptions) error {
 	var all []lint.Finding
 	var failed []error
+	var idle []string
 	for _, file := range opts.files {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		found, err := a.lintFile(file)
+		found, launches, err := a.lintFile(file)
 		all = append(all, found...)
+		if err == nil && !launches {
+			idle = append(idle, file)
+		}
 		failed = append(failed, err)
 	}
 	var err error
@@ -82,8 +86,13 @@ func runLint(ctx context.Context, a *app, opts lintOptions) error {
 		err = ui.JSON(a.stdout, lintDocument{opts.files, append([]lint.Finding{}, all...)})
 	case opts.sarif:
 		err = ui.JSON(a.stdout, lint.NewSARIF(a.version, all))
+	case len(all) == 0 && errors.Join(failed...) == nil:
+		_, err = fmt.Fprintln(a.stdout, ui.Clean("no mistakes in "+strings.Join(opts.files, ", ")))
 	default:
 		err = printFindings(a.stdout, all)
+	}
+	if len(idle) > 0 {
+		a.reporter.Note("no launcher, srun, sbatch or python in %s: most rules are about those", strings.Join(idle, ", "))
 	}
 	failed = append(failed, err)
 	if len(all) > 0 {
@@ -94,13 +103,13 @@ func runLint(ctx context.Context, a *app, opts lintOptions) error {
 }
 
 // lintFile checks one file, "-" being standard input.
-func (a *app) lintFile(file string) ([]lint.Finding, error) {
+func (a *app) lintFile(file string) (found []lint.Finding, launches bool, err error) {
 	if file == "-" {
 		return lint.Check("stdin", a.stdin)
 	}
 	f, err := os.Open(file)
 	if err != nil {
-		return nil, lint.Unreadable(file, err)
+		return nil, false, lint.Unreadable(file, err)
 	}
 	defer f.Close()
 	return lint.Check(file, f)

@@ -66,34 +66,36 @@ type Finding struct {
 	Excerpt string `json:"-"`
 }
 
-// Check reads a script and returns its mistakes in the order of the file. The error
-// for a text that is not a shell script is a *diagnostic.Error.
-func Check(file string, r io.Reader) ([]Finding, error) {
+// Check reads a script and returns its mistakes in the order of the file. launches
+// reports whether it has any command that the rules about jobs are for. The error for a
+// text that is not a shell script is a *diagnostic.Error.
+func Check(file string, r io.Reader) (all []Finding, launches bool, err error) {
 	text, err := io.ReadAll(io.LimitReader(r, script.MaxSize+1))
 	if err != nil {
-		return nil, unreadableError(file, err)
+		return nil, false, Unreadable(file, err)
 	}
 	if reason := notScript(text); reason != "" {
 		list := diagnostic.List{} // without lines: no excerpt shows bytes that are no text
 		list.Add(diagnostic.Position{File: file}, scriptsHint, "%s: not a launch script", reason)
-		return nil, list.Err()
+		return nil, false, list.Err()
 	}
 	// A byte order mark is not part of the script.
 	text = bytes.TrimPrefix(text, []byte("\ufeff"))
 	f := newDocument(file, text)
 	s, err := script.Read(text)
 	if err != nil {
-		return nil, f.syntaxError(err)
+		return nil, false, f.syntaxError(err)
 	}
 	type place struct {
 		rule string
 		at   int
 	}
-	var all []Finding
 	seen := map[place]bool{} // a function with several callers has the same finding in each
 	silenced, rules, check := newIgnores(f, s), Rules(), checks()
 	for _, one := range withInnerScripts(s) {
 		sub := newSubject(one)
+		launches = launches || sub.isBatch() || len(sub.commandsNamed("srun", "sbatch", "salloc", "mpirun", "ssh")) > 0 ||
+			slices.ContainsFunc(sub.Commands, startsTrainer)
 		for _, rule := range rules {
 			for _, h := range check[rule.ID](sub) {
 				if p := (place{rule.ID, h.at}); !seen[p] && !silenced.isIgnored(rule.ID, h.at) {
@@ -103,8 +105,10 @@ func Check(file string, r io.Reader) ([]Finding, error) {
 			}
 		}
 	}
-	sortFindings(all)
-	return all, nil
+	slices.SortStableFunc(all, func(a, b Finding) int {
+		return cmp.Or(a.Position.Line-b.Position.Line, a.Position.Column-b.Position.Column, strings.Compare(a.Rule, b.Rule))
+	})
+	return all, launches, nil
 }
 
 // scriptsHint is the hint of files that are no scripts.
@@ -121,22 +125,16 @@ func notScript(text []byte) string {
 	return ""
 }
 
-// Unreadable is the error for a file that cannot be opened.
-func Unreadable(file string, err error) error { return unreadableError(file, err) }
-
-func unreadableError(file string, err error) error {
+// Unreadable is the error for a file that cannot be read.
+func Unreadable(file string, err error) error {
+	reason := err // without the file's name, which the position already has
+	for inner := errors.Unwrap(reason); inner != nil; inner = errors.Unwrap(reason) {
+		reason = inner
+	}
 	return &diagnostic.Error{Cause: err, Problems: []diagnostic.Problem{{
 		Position: diagnostic.Position{File: file},
-		Message:  "cannot read the script: " + innermostReason(err),
+		Message:  "cannot read the script: " + reason.Error(),
 	}}}
-}
-
-// innermostReason leaves out the file's name, which the message already has.
-func innermostReason(err error) string {
-	for inner := errors.Unwrap(err); inner != nil; inner = errors.Unwrap(inner) {
-		err = inner
-	}
-	return err.Error()
 }
 
 // withInnerScripts returns a script and the scripts in its here-documents.
@@ -146,13 +144,6 @@ func withInnerScripts(s *script.Script) []*script.Script {
 		all = append(all, withInnerScripts(inner)...)
 	}
 	return all
-}
-
-// sortFindings sorts findings by place.
-func sortFindings(all []Finding) {
-	slices.SortStableFunc(all, func(a, b Finding) int {
-		return cmp.Or(a.Position.Line-b.Position.Line, a.Position.Column-b.Position.Column, strings.Compare(a.Rule, b.Rule))
-	})
 }
 
 // document is a file's text with its lines.
