@@ -8,6 +8,7 @@ import array
 import errno
 import fcntl
 import queue
+import resource
 import selectors
 import shutil
 import socket
@@ -16,7 +17,7 @@ import subprocess
 
 RUN = REQUEST["run"]  # names this check in files
 TOKEN = REQUEST["token"]  # callers of this node must know it
-CALLERS = 4096  # connections at the same time
+CALLERS = 4096  # connections at the same time, if this program may have as many files
 PAYLOAD = 32 << 10  # more than a packet, to find a path that loses large packets
 
 children = []  # processes that were started, each the first of its session
@@ -335,6 +336,13 @@ class Listener:
     def __init__(self):
         self.waits = selectors.DefaultSelector()
         self.sockets = {}  # by port
+        self.strangers = {}  # callers that have not said the token, the oldest first
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        self.most = CALLERS if hard == resource.RLIM_INFINITY else min(CALLERS, max(hard - 128, 64))
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (self.most + 128, hard))
+        except (OSError, ValueError):
+            self.most = 512
         self.new = queue.Queue()
         self.wakeup, self.waker = socket.socketpair()
         self.wakeup.setblocking(False)
@@ -394,10 +402,11 @@ class Listener:
                     self.waits.register(listening, selectors.EVENT_READ, "listening")
         elif key.data == "listening":
             caller, _ = key.fileobj.accept()
-            if len(self.waits.get_map()) > CALLERS:
-                return caller.close()
             caller.setblocking(False)
             self.waits.register(caller, selectors.EVENT_READ, [b"", 0])
+            self.strangers[caller] = True
+            if len(self.waits.get_map()) > self.most:  # a caller that says nothing must not keep others out
+                self.close_socket(next(iter(self.strangers)))
         else:
             self.read_caller(key.fileobj, key.data)
 
@@ -412,10 +421,13 @@ class Listener:
             return self.close_socket(caller)
         if len(state[0]) == 33 and state[0] != TOKEN.encode("ascii") + b"\n":
             caller.send(b"who?")
-        elif state[1] == 33 + PAYLOAD:
+        elif len(state[0]) == 33:
+            self.strangers.pop(caller, None)
+        if state[1] == 33 + PAYLOAD and caller not in self.strangers:
             caller.send(b"well")
 
     def close_socket(self, s):
+        self.strangers.pop(s, None)
         try:
             self.waits.unregister(s)
         except (KeyError, ValueError):

@@ -54,7 +54,7 @@ type run struct {
 	pairs      Pairs
 	sums       []Sum
 	notChecked []NotChecked // skipped checks with reasons
-	events     chan event
+	events     *eventQueue
 }
 
 // member is one node of a check.
@@ -87,7 +87,7 @@ func (m *member) hasError(kinds ...Kind) bool {
 // Run checks the nodes. If ctx ends early, the report covers the finished checks.
 func Run(ctx context.Context, opt Options) *Report {
 	opt.SlowHint = "check the network and the disk there"
-	r := &run{opt: opt, fleet: fleet.New(opt.Options), id: strings.ToLower(rand.Text()[:12]), events: make(chan event, 4096)}
+	r := &run{opt: opt, fleet: fleet.New(opt.Options), id: strings.ToLower(rand.Text()[:12]), events: newEventQueue()}
 	for i, n := range r.fleet.Nodes {
 		r.members = append(r.members, &member{Node: n, run: r, index: i, token: strings.ToLower(rand.Text() + rand.Text())[:32]})
 	}
@@ -205,7 +205,7 @@ func (m *member) startAgent(ctx context.Context) error {
 	var err error
 	m.agent, err = startAgent(ctx, m.Runner, m.Host.Python, req, func(e event) {
 		e.from = m
-		queueEvent(m.run.events, e)
+		m.run.events.add(e)
 	}, &m.survey)
 	if err != nil {
 		return fmt.Errorf("the survey of the node: %w", err)
@@ -219,14 +219,6 @@ func pathsToCheck(skip []Kind, paths []string) []string {
 		return []string{}
 	}
 	return append([]string{}, paths...) // not null
-}
-
-// queueEvent queues an event of a collective. It drops the event if nobody reads.
-func queueEvent(events chan<- event, e event) {
-	select {
-	case events <- e:
-	default:
-	}
 }
 
 // askAll calls do for all these nodes at once. A node without an answer has failed, and

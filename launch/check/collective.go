@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/dsbuild/dsbuild/agent"
@@ -160,6 +161,52 @@ func countWords(n int, one, more string) string {
 	return fmt.Sprintf("%d %s", n, more)
 }
 
+// eventQueue keeps the events of a collective until somebody reads them. It drops only those
+// of a node that sends more than all its processes can.
+type eventQueue struct {
+	mutex  sync.Mutex
+	events []event
+	sent   map[*member]int
+	filled chan struct{} // holds a value while there are events
+}
+
+// eventsOfNode is far above the events of a node with a process on each of 16 GPUs.
+const eventsOfNode = 1000
+
+func newEventQueue() *eventQueue {
+	return &eventQueue{sent: map[*member]int{}, filled: make(chan struct{}, 1)}
+}
+
+func (q *eventQueue) add(e event) {
+	q.mutex.Lock()
+	defer q.mutex.Unlock()
+	if q.sent[e.from] == eventsOfNode {
+		return
+	}
+	q.sent[e.from]++
+	q.events = append(q.events, e)
+	select {
+	case q.filled <- struct{}{}:
+	default:
+	}
+}
+
+// take returns the events that wait.
+func (q *eventQueue) take() []event {
+	q.mutex.Lock()
+	defer q.mutex.Unlock()
+	events := q.events
+	q.events = nil
+	return events
+}
+
+func (q *eventQueue) clear() {
+	q.mutex.Lock()
+	defer q.mutex.Unlock()
+	q.events = nil
+	clear(q.sent)
+}
+
 // teamwork is one running collective.
 type teamwork struct {
 	*run
@@ -178,9 +225,7 @@ func (t *teamwork) stages() []stage { return stages(t.opt.JAX) }
 
 // runStages leads all processes through the stages.
 func (t *teamwork) runStages(ctx context.Context, backend string, local func(*member) int, s *Sum) error {
-	for len(t.events) > 0 { // of an earlier collective
-		<-t.events
-	}
+	t.events.clear() // of an earlier collective
 	port, err := t.choosePort(ctx)
 	if err != nil {
 		return err
@@ -277,8 +322,8 @@ func (t *teamwork) awaitStage(ctx context.Context, through int, s stage) error {
 	defer tick.Stop()
 	for t.countBehind(through) > 0 {
 		select {
-		case e := <-t.events:
-			if t.handleEvent(e) {
+		case <-t.events.filled:
+			if t.handleEvents() {
 				t.collectFailures(ctx)
 				return t.findCulprits(through, s, 0)
 			}
@@ -308,8 +353,8 @@ func (t *teamwork) collectFailures(ctx context.Context) {
 	defer end.Stop()
 	for {
 		select {
-		case e := <-t.events:
-			t.handleEvent(e)
+		case <-t.events.filled:
+			t.handleEvents()
 		case <-end.C:
 			return
 		case <-ctx.Done():
@@ -327,6 +372,14 @@ func (t *teamwork) countBehind(through int) int {
 		}
 	}
 	return n
+}
+
+// handleEvents records the events that wait. It reports whether a process failed.
+func (t *teamwork) handleEvents() (failed bool) {
+	for _, e := range t.events.take() {
+		failed = t.handleEvent(e) || failed
+	}
+	return failed
 }
 
 // handleEvent records an event of a process. It reports whether the process failed. It

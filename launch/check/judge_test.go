@@ -2,6 +2,7 @@ package check
 
 import (
 	"crypto/rand"
+	"fmt"
 	"io"
 	dice "math/rand/v2"
 	"net"
@@ -50,8 +51,8 @@ func known[T any](value T) part[T] { return part[T]{OK: &value} }
 func ready(n int) *run {
 	r := &run{fleet: fleet.New(fleet.Options{}), opt: Options{Options: fleet.Options{Reporter: ui.New(io.Discard, ui.Options{})}, Port: 29500}}
 	for i := range n {
-		name := "n" + string(rune('1'+i))
-		address := "10.0.0." + string(rune('1'+i))
+		name := fmt.Sprintf("n%d", i+1)
+		address := fmt.Sprintf("10.0.0.%d", i+1)
 		m := &member{
 			Node: &fleet.Node{Host: inventory.Host{Name: name, Node: name, Address: name}, Status: report.OK}, index: i, agent: &agent.Session{},
 			facts: &node.Facts{Python: "3.11.2", Torch: "2.15.0"}, route: &routed{"eth0", address}, skew: &Skew{},
@@ -298,12 +299,38 @@ func TestDevices(t *testing.T) {
 // team is a collective of three nodes, each with one process that has imported torch.
 func team() *teamwork {
 	r := ready(3)
-	r.events = make(chan event, 16)
+	r.events = newEventQueue()
 	w := &teamwork{run: r, team: r.members, world: 3, owner: r.members, reached: make([]int, 3), failed: make([]string, 3)}
 	for rank := range 3 {
 		w.handleEvent(event{from: w.team[rank], Rank: rank, Stage: "imported"})
 	}
 	return w
+}
+
+// The events of all processes of a large check wait until somebody reads them, whatever one node sends.
+func TestEventsOfManyNodes(t *testing.T) {
+	r := ready(3000)
+	r.events = newEventQueue()
+	for range 100000 { // a node that lies
+		r.events.add(event{from: r.members[0], Rank: 0, Stage: "met"})
+	}
+	for range 6 {
+		for i, m := range r.members[1:] {
+			r.events.add(event{from: m, Rank: i + 1, Stage: "met"})
+		}
+	}
+	of := map[*member]int{}
+	for _, e := range r.events.take() {
+		of[e.from]++
+	}
+	if of[r.members[0]] > 2000 {
+		t.Errorf("%d events of one node are kept", of[r.members[0]])
+	}
+	for _, m := range r.members[1:] {
+		if of[m] != 6 {
+			t.Fatalf("%d of 6 events of %s are kept", of[m], m.Host.Name)
+		}
+	}
 }
 
 // The test finds the node that holds up a collective from the nodes that wait for it.

@@ -8,10 +8,12 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -248,7 +250,7 @@ esac`,
 // withPython runs the agent by another interpreter.
 func withPython(t *testing.T, interpreter string, jax bool) *run {
 	t.Helper()
-	r := &run{fleet: fleet.New(fleet.Options{}), opt: Options{Options: fleet.Options{Reporter: ui.New(io.Discard, ui.Options{})}, Port: freePort(t), JAX: jax, StageTimeout: 2 * time.Minute}, events: make(chan event, 4096)}
+	r := &run{fleet: fleet.New(fleet.Options{}), opt: Options{Options: fleet.Options{Reporter: ui.New(io.Discard, ui.Options{})}, Port: freePort(t), JAX: jax, StageTimeout: 2 * time.Minute}, events: newEventQueue()}
 	for i, host := range hostsNamed("n1", "n2") {
 		m := &member{Node: &fleet.Node{Host: host, Status: report.OK}, index: i, token: strings.ToLower(random() + random())[:32], route: &routed{"lo", "127.0.0.1"}, facts: &node.Facts{}}
 		r.members = append(r.members, m)
@@ -256,7 +258,7 @@ func withPython(t *testing.T, interpreter string, jax bool) *run {
 		var err error
 		m.agent, err = startAgent(t.Context(), here{mark: t.Name()}, interpreter, req, func(e event) {
 			e.from = m
-			queueEvent(r.events, e)
+			r.events.add(e)
 		}, &m.survey)
 		if err != nil {
 			t.Fatal(err)
@@ -314,6 +316,41 @@ func surveyed(t *testing.T, runner remote.Runner) *agent.Session {
 		t.Fatal(err)
 	}
 	return a
+}
+
+// scarce is a node on which a program may open few files.
+type scarce struct{ here }
+
+func (s scarce) Run(ctx context.Context, cmd remote.Command) error {
+	cmd.Argv = append([]string{"sh", "-c", `ulimit -n 1024; exec "$0" "$@"`}, cmd.Argv...)
+	return s.here.Run(ctx, cmd)
+}
+
+// Callers that say nothing do not keep other nodes out.
+func TestIdleStrangers(t *testing.T) {
+	r := ready(2)
+	for _, m := range r.members {
+		m.token = strings.ToLower(random() + random())[:32]
+		req := agentRequest{LimitS: 20, Run: "r", Token: m.token, Master: "127.0.0.1", Data: []string{}, Output: []string{}}
+		var err error
+		if m.agent, err = startAgent(t.Context(), scarce{here{mark: t.Name()}}, "python3", req, func(event) {}, &m.survey); err != nil {
+			t.Fatal(err)
+		}
+		m.route = &routed{"lo", "127.0.0.1"}
+	}
+	defer r.closeAll()
+	for range 1100 {
+		c, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(r.members[0].survey.Port)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	var got dialled
+	order := agent.Order{"do": "dial", "peers": r.listCalls(r.members[1], r.members, false), "window": 64, "limit_s": 3, "answer_s": 5}
+	if err := r.members[1].agent.Ask(t.Context(), order, &got); err != nil || got.Reached != 1 {
+		t.Errorf("%+v, %v", got, err)
+	}
 }
 
 // deaf is a node on which the input of programs ends when cut is closed.
