@@ -284,6 +284,43 @@ def seen(order):
     return side_by_side({p: (lambda p=p: look(p)) for p in order["paths"]}, REQUEST["limit_s"])
 
 
+def limits():
+    """The memory that a process may lock, -1 without a limit, and the RDMA devices, which need it."""
+    try:
+        devices = sorted(os.listdir("/sys/class/infiniband"))
+    except OSError:
+        devices = []
+    soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    return {"memlock": -1 if soft == resource.RLIM_INFINITY else soft, "rdma": devices}
+
+
+OLD = 3600  # seconds after which no build holds its lock
+
+
+def operators():
+    """The folder of operators that torch compiled, its file system, and the locks of builds that ended
+    without removing them. Each is [path, age in seconds]."""
+    folder = os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.expanduser("~/.cache/torch_extensions")
+    found = {"folder": folder, "type": "", "locks": []}
+    if not os.path.isdir(folder):
+        return found
+    best, real = "", os.path.realpath(folder)
+    for line in text("/proc/self/mounts").splitlines():
+        place, kind = line.split()[1:3]
+        if (real + "/").startswith(place.rstrip("/") + "/") and len(place) >= len(best):
+            best, found["type"] = place, kind
+    depth = folder.rstrip("/").count("/") + 2
+    for at, inner, files in os.walk(folder):
+        if at.count("/") >= depth:
+            inner[:] = []
+        if "lock" in files:
+            path = os.path.join(at, "lock")
+            age = time.time() - os.lstat(path).st_mtime
+            if age > OLD and len(found["locks"]) < 20:
+                found["locks"].append([path, age])
+    return found
+
+
 # --- devices
 
 
@@ -313,6 +350,7 @@ def devices():
         "remapped": query("--query-remapped-rows=gpu_bus_id,remapped_rows.pending,remapped_rows.failure"),
         "slowdown": query("--query-gpu=index,clocks_throttle_reasons.hw_slowdown"),
         "busy": query("--query-compute-apps=gpu_uuid,pid,process_name"),
+        "fabric": query("--query-gpu=index,fabric.state"),
         "xid": kernel_says,
     }
 
@@ -637,7 +675,10 @@ def survey():
         "master": lambda: named(REQUEST["master"]),
         "interfaces": interfaces,
         "variables": variables,
+        "limits": limits,
+        "operators": operators,
     }
+    single = list(parts)
     groups = {"disks": disks(), "devices": devices() if REQUEST["devices"] else {},
               "data": {p: (lambda p=p: data(p)) for p in REQUEST["data"]},
               "output": {p: (lambda p=p: output(p)) for p in REQUEST["output"]}}
@@ -645,7 +686,7 @@ def survey():
         for name, part in inner.items():
             parts[group + "\0" + name] = part
     answers = side_by_side(parts, limit)
-    found = {name: answers[name] for name in ("host", "master", "interfaces", "variables")}
+    found = {name: answers[name] for name in single}
     for group, inner in groups.items():
         found[group] = {name: answers[group + "\0" + name] for name in inner}
     found["port"] = listener.open(0)

@@ -22,8 +22,20 @@ func (r *run) checkDevices(ctx context.Context) {
 	for _, m := range live {
 		m.countDevices(counts, len(live))
 		m.checkHealth()
+		m.checkMemLock()
 	}
 	runTools(ctx, r, live)
+}
+
+// checkMemLock checks that RDMA can lock memory. A job's limit may be another one than that of this login.
+func (m *member) checkMemLock() {
+	const enough = 1 << 40
+	l := m.survey.Limits.OK
+	if l == nil || len(l.RDMA) == 0 || l.MemLock < 0 || l.MemLock > enough {
+		return
+	}
+	m.addFinding(Devices, Warning, "'ulimit -l' must print unlimited in a job: LimitMEMLOCK=infinity for slurmd or sshd",
+		"a process may lock only %s, and RDMA (%s) needs more", ui.Size(l.MemLock), strings.Join(l.RDMA, ", "))
 }
 
 // countDevices compares the number of GPUs with the inventory, or with most other
@@ -123,6 +135,12 @@ func (m *member) checkHealth() {
 		}
 		if c[2] == "yes" || isPositive(c[2]) {
 			m.addFinding(Devices, Error, admin, "GPU %s: rows of its memory could not be remapped", c[0])
+		}
+	}
+	for _, line := range m.smiLines("fabric") {
+		if c := splitColumns(line); slices.Contains([]string{"not started", "in progress"}, c[len(c)-1]) {
+			m.addFinding(Devices, Error, "systemctl status nvidia-fabricmanager there: it must run, in the driver's version",
+				"GPU %s: the switches of NVLink are not ready (%s): CUDA fails with error 802", c[0], c[len(c)-1])
 		}
 	}
 	for _, line := range m.smiLines("slowdown") {

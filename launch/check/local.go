@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/dsbuild/dsbuild/agent"
 	"github.com/dsbuild/dsbuild/internal/cause"
@@ -203,6 +204,7 @@ func groupByValue(members []*member, of func(*member) (string, bool)) []valued {
 // checkDisks checks the free space.
 func (r *run) checkDisks(context.Context) {
 	for _, m := range r.liveMembers() {
+		m.checkOperators(r.hasPeers())
 		for _, what := range slices.Sorted(maps.Keys(m.survey.Disks)) {
 			p := m.survey.Disks[what]
 			if why := p.failureReason(); why != "" {
@@ -211,6 +213,24 @@ func (r *run) checkDisks(context.Context) {
 			}
 			m.judgeRoom(Disk, what, *p.OK, r.opt.MinFree)
 		}
+	}
+}
+
+// checkOperators finds what makes nodes wait for compiled operators.
+func (m *member) checkOperators(several bool) {
+	o := m.survey.Operators.OK
+	if o == nil {
+		return
+	}
+	shared := []string{"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "glusterfs", "wekafs"}
+	if several && slices.Contains(shared, o.Type) {
+		m.addFinding(Disk, Warning, "a wheel with the operators, or TORCH_EXTENSIONS_DIR=/tmp/torch_extensions in env of the inventory",
+			"torch compiles operators in %s, which is on %s: nodes wait for each other's locks there", node.ShownPath(o.Folder), o.Type)
+	}
+	for _, l := range o.Locks {
+		m.addFinding(Disk, Error, "if no build runs: rm "+node.PlainPath(l.path, "FILE"),
+			"%s is a lock from %s ago: programs that need this operator wait for it forever",
+			node.ShownPath(l.path), cause.Own(ui.Duration(time.Duration(min(l.seconds, 1e9)*float64(time.Second)))))
 	}
 }
 

@@ -217,6 +217,7 @@ func TestRunDevices(t *testing.T) {
 *index,uuid*) printf '0, GPU-a\n1, GPU-b\n' ;;
 *ecc.errors*) printf '0, 0\n1, 3\n' ;;
 *remapped-rows*) printf '00000000:07:00.0, 0, 0\n00000000:0F:00.0, 1, 0\n' ;;
+*fabric*) printf '0, Completed\n1, In Progress\n' ;;
 *compute-apps*) ;;
 *) echo 'Field is not a valid field to query.' >&2; exit 2 ;;
 esac`,
@@ -236,6 +237,7 @@ esac`,
 		"2 GPUs, but slots is 4 in the inventory",
 		"GPU 1: 3 errors that the memory could not correct (ECC) since the driver was loaded",
 		"GPU 00000000:0f:00.0: rows of its memory wait to be remapped",
+		"GPU 1: the switches of NVLink are not ready (in progress): CUDA fails with error 802",
 		"GPU 0000:0f:00: XID 79, once since the node was started",
 		"dcgmi: Memory | Fail - GPU: 1",
 	}
@@ -430,5 +432,31 @@ func TestHostileNode(t *testing.T) {
 	}
 	if text := page.String(); strings.Contains(text, "<script>alert") || strings.Contains(text, "<img") || !strings.Contains(text, "&lt;script&gt;alert(1)") {
 		t.Errorf("not escaped:\n%s", text)
+	}
+}
+
+// The agent finds an old lock, and no young one.
+func TestStaleLocks(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("TORCH_EXTENSIONS_DIR", dir)
+	for i, name := range []string{"old", "young"} {
+		lock := filepath.Join(dir, name, "lock")
+		if err := errors.Join(os.MkdirAll(filepath.Dir(lock), 0o755), os.WriteFile(lock, nil, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		at := time.Now().Add(time.Duration(i-1) * 3 * time.Hour)
+		if err := os.Chtimes(lock, at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var s survey
+	req := agentRequest{LimitS: 20, Run: "r", Token: strings.Repeat("w", 32), Master: "127.0.0.1", Data: []string{}, Output: []string{}}
+	a, err := startAgent(t.Context(), here{mark: t.Name()}, "python3", req, func(event) {}, &s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.End()
+	if o := s.Operators.OK; o == nil || o.Folder != dir || o.Type == "" || len(o.Locks) != 1 || o.Locks[0].path != filepath.Join(dir, "old", "lock") {
+		t.Errorf("%+v", s.Operators)
 	}
 }

@@ -14,6 +14,8 @@ type survey struct {
 	Master     part[resolved]                 `json:"master"` // the master's address
 	Interfaces part[[]nic]                    `json:"interfaces"`
 	Variables  part[map[string]string]        `json:"variables"`
+	Limits     part[limits]                   `json:"limits"`
+	Operators  part[operators]                `json:"operators"`
 	Disks      map[string]part[room]          `json:"disks"`
 	Devices    map[string]part[programOutput] `json:"devices"`
 	Data       map[string]part[dataset]       `json:"data"`
@@ -69,6 +71,28 @@ type room struct {
 	Unwritable string `json:"unwritable"`
 	Missing    bool   `json:"missing"` // for output: the folder does not exist yet
 }
+
+// limits are what RDMA needs of a process.
+type limits struct {
+	MemLock int64    `json:"memlock"` // bytes; -1: no limit
+	RDMA    []string `json:"rdma"`    // devices
+}
+
+// operators describes the folder in which torch compiles operators.
+type operators struct {
+	Folder string     `json:"folder"`
+	Type   string     `json:"type"` // of its file system; "": the folder does not exist
+	Locks  []staleFor `json:"locks"`
+}
+
+// staleFor is a lock that its build left behind: [path, seconds].
+type staleFor struct {
+	path    string
+	seconds float64
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (l *staleFor) UnmarshalJSON(text []byte) error { return unmarshalPair(text, &l.path, &l.seconds) }
 
 // dataset is a folder or file that all nodes must see.
 type dataset struct {

@@ -205,7 +205,7 @@ func (r *Report) Tell(to ui.Reporter) {
 		to.Note("job %s passed after %s: %d ranks on %s; logs: %s", r.Job, ui.Duration(time.Duration(r.Seconds*float64(time.Second))), len(r.Ranks), ui.Count(len(r.Nodes), "node"), r.Logs)
 	}
 	if r.State == NotStarted {
-		r.tellHindered(to)
+		r.tellObstacles(to)
 		return
 	}
 	if f := r.First; f != nil {
@@ -230,9 +230,9 @@ func (r *Report) Tell(to ui.Reporter) {
 	}
 }
 
-// tellHindered says why the job could not run on some nodes. The error already says
+// tellObstacles says why the job could not run on some nodes. The error already says
 // it for the first.
-func (r *Report) tellHindered(to ui.Reporter) {
+func (r *Report) tellObstacles(to ui.Reporter) {
 	if r.First == nil || len(r.Followed) == 0 {
 		return
 	}

@@ -74,7 +74,7 @@ def send(pid, number):
         pass  # it has ended
 
 
-def words_of(pid):
+def environment_of(pid):
     """The variables with which a process was started."""
     try:
         with open("/proc/%d/environ" % pid, "rb") as f:
@@ -152,11 +152,11 @@ class Stream:
         return {"out": {"key": str(self.key), "kind": self.kind, "text": self.decoder.decode(raw, final)}}
 
 
-class Hindered(Exception):
+class CannotRun(Exception):
     """A reason why the job cannot run here."""
 
 
-class Crew:
+class JobHere:
     """The processes of the job on this node."""
 
     def __init__(self, folder):
@@ -169,7 +169,7 @@ class Crew:
         self.ranks = {}  # local rank: rank
         self.known = {}  # pid of a rank's process: rank, local rank
         self.seen = {}  # file of a rank whose process is not known: when it was first seen
-        self.passed_over = set()
+        self.ignored = set()
         self.status = None
         self.ending = None
         self.reason = ""
@@ -192,7 +192,7 @@ class Crew:
             except OSError:
                 pass  # nobody listens any more; standard input tells so, too
 
-    def hinder(self):
+    def find_obstacle(self):
         """Why the job cannot run here, or None."""
         spec = self.spec
         if spec["workdir"] and not os.path.isdir(spec["workdir"]):
@@ -253,9 +253,9 @@ class Crew:
 
     def prepare(self):
         """Does everything that can fail before the order to begin."""
-        why = self.hinder()
+        why = self.find_obstacle()
         if why is not None:
-            raise Hindered(why)
+            raise CannotRun(why)
         os.mkdir(self.logs, 0o700)
         for f in self.spec["files"]:
             with open(os.path.join(self.folder, f["name"]), "w", encoding="utf-8", newline="") as out:
@@ -283,9 +283,9 @@ class Crew:
 
     def turn(self):
         """One turn of the loop; true when everything is over."""
-        self.obey()
+        self.take_orders()
         self.reap()
-        self.mourn()
+        self.record_ends()
         while self.pump() and self.said.qsize() < 100:
             pass
         if self.status is not None and self.ending is None:
@@ -295,13 +295,13 @@ class Crew:
             now = time.monotonic()
             if now >= self.look_at:
                 found = processes()
-                self.meet(found, descendants(found))
+                self.record_ranks(found, descendants(found))
                 self.look_at = now + max(0.4, 20 * (time.monotonic() - now))
             time.sleep(TICK)
             return False
         found = processes()
         mine = descendants(found)
-        self.meet(found, mine)
+        self.record_ranks(found, mine)
         # A process whose first thread has ended looks ended, but its other threads may still
         # work. So only a process that was waited for is over. Processes that lose their parent
         # become children of this process.
@@ -309,13 +309,13 @@ class Crew:
             time.sleep(TICK / 2)
             return False
         self.reap()
-        self.mourn()
+        self.record_ends()
         while self.pump():  # the last output
             time.sleep(TICK / 10)
         self.flush()
         return True
 
-    def obey(self):
+    def take_orders(self):
         self.orders.listen(0)
         for order in self.orders.pending:
             if order["do"] != "go":
@@ -352,24 +352,24 @@ class Crew:
             if pid == self.launcher:
                 self.status = status
 
-    def meet(self, found, mine):
+    def record_ranks(self, found, mine):
         """Records which process is which rank."""
         for pid in mine:
-            if pid in self.known or pid in self.passed_over or found[pid][0] == b"Z":
+            if pid in self.known or pid in self.ignored or found[pid][0] == b"Z":
                 continue
-            words = words_of(pid)
+            words = environment_of(pid)
             rank, local = words.get(b"RANK", b""), words.get(b"LOCAL_RANK", b"")
             if not rank.isdigit() or not local.isdigit():
                 continue  # of the launcher, or not yet what it is going to be
             parent = found[pid][1]
-            if parent in self.known or parent in self.passed_over or parent == os.getpid():
-                self.passed_over.add(pid)  # a child of a rank's, or an orphan of one
+            if parent in self.known or parent in self.ignored or parent == os.getpid():
+                self.ignored.add(pid)  # a child of a rank's, or an orphan of one
                 continue
             self.known[pid] = int(rank), int(local)
             self.ranks[int(local)] = int(rank)
             self.tell({"rank": {"number": int(rank), "local": int(local), "begun": True}})
 
-    def mourn(self):
+    def record_ends(self):
         """Records which ranks have ended."""
         for pid in list(self.known):
             state, _, status = process(pid) or (b"X", 0, -1)
@@ -392,7 +392,7 @@ class Crew:
                 except OSError:
                     continue
                 file = path, st.st_ino  # torchrun may begin an attempt's folder anew
-                if file in self.passed_over:
+                if file in self.ignored:
                     continue
                 kind = by_local.group(1) + by_local.group(3) if by_local else "out"
                 key = int(by_rank.group(1)) if by_rank else "local:" + by_local.group(2)
@@ -408,7 +408,7 @@ class Crew:
                     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
                 except OSError:
                     continue
-                self.passed_over.add(file)
+                self.ignored.add(file)
                 self.streams[fd] = Stream(fd, key, kind)
 
     def pump(self):
@@ -439,7 +439,7 @@ class Crew:
 
 
 def describe(error):
-    if isinstance(error, Hindered):
+    if isinstance(error, CannotRun):
         return {"failed": str(error)}
     return {"failed": "dsbuild's program there: %s: %s" % (type(error).__name__, error)}
 
@@ -496,7 +496,7 @@ def main():
             prctl(SET_CHILD_SUBREAPER, 1)
             prctl(SET_PDEATHSIG, signal.SIGTERM)
             if os.getppid() == outer:
-                Crew(folder).run()
+                JobHere(folder).run()
                 status = 0
         except BaseException as e:
             sys.stderr.write("%s: %s\n" % (type(e).__name__, e))

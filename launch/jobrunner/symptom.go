@@ -20,6 +20,10 @@ func Symptoms() []Symptom {
 	sign := regexp.MustCompile
 	return []Symptom{
 		{"Memory cannot be locked", sign(`(?i)ibv_reg_mr.*(Cannot allocate memory|ENOMEM)|RLIMIT_MEMLOCK|max locked memory`), "RDMA locks memory: 'ulimit -l' must print unlimited in a job (LimitMEMLOCK=infinity for slurmd or sshd)"},
+		{
+			"The switches of NVLink are not ready", sign(`(?i)system not yet initialized|\berror:? 80[12]\b|fabric ?manager`),
+			"on nodes with NVSwitch 'systemctl status nvidia-fabricmanager' must say active, in the driver's version",
+		},
 		{"Out of memory", sign(`(?i)out of memory|OutOfMemoryError|RESOURCE_EXHAUSTED|CUBLAS_STATUS_ALLOC_FAILED|Cannot allocate memory`), "use a smaller micro batch with more accumulation, gradient checkpointing, a higher ZeRO stage, offload"},
 		{"The port is in use", sign(`(?i)address already in use|EADDRINUSE|port \d+ is in use`), "another job uses the port: choose another one with --port"},
 		{"No space", sign(`(?i)no space left on device|disk quota exceeded`), "'dsbuild check' names full disks"},

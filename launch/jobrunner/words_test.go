@@ -53,6 +53,7 @@ func TestAdvice(t *testing.T) {
 		"/tmp/x/torchrun.sh: line 31: exec: torchrun: not found":                                                        "The interpreter is missing",
 		"torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined.":        "Nodes do not find each other",
 		"RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.1]:12345": "",
+		"RuntimeError: CUDA error 802: system not yet initialized":                                                      "The switches of NVLink are not ready",
 		"ValueError: the batch is empty":                                                                                "",
 	} {
 		got := ""

@@ -80,8 +80,8 @@ func parseState(id, line string) (State, error) {
 		BatchHost: values["BatchHost"], Output: values["StdOut"],
 	}
 	code, signal, _ := strings.Cut(values["ExitCode"], ":")
-	for text, number := range map[*int]string{&st.Code: code, &st.Signal: signal, &st.Restarts: values["Restarts"]} {
-		*text, _ = strconv.Atoi(number) //nolint:errcheck // 0 where Slurm says nothing
-	}
+	st.Code, _ = strconv.Atoi(code)                   //nolint:errcheck // 0 where Slurm says nothing
+	st.Signal, _ = strconv.Atoi(signal)               //nolint:errcheck // likewise
+	st.Restarts, _ = strconv.Atoi(values["Restarts"]) //nolint:errcheck // likewise
 	return st, nil
 }
