@@ -482,17 +482,51 @@ func (p *Plan) auditFindings(c wheel.Contents) []string {
 	})
 }
 
-// Print writes the plan for people: each step with its image, environment and
-// command.
-func (p *Plan) Print(w io.Writer) error {
-	tc := p.Toolchain
+// PrintSummary writes the choices of the plan for people, in about ten lines. builder names what will
+// build it; stored is true if the store has the wheel.
+func (p *Plan) PrintSummary(w io.Writer, builder string, stored bool) error {
 	var b strings.Builder
+	p.printTarget(&b)
+	base := strings.TrimSpace(p.Base.Ref + " " + p.Base.Digest)
+	fmt.Fprintf(&b, "\nbuilder    %s\n", builder)
+	fmt.Fprintf(&b, "base       %s: %s, glibc %s\n", base, p.Toolchain.Environment.Name, p.Toolchain.Environment.Glibc)
+	fmt.Fprintf(&b, "toolchain  %s, and %d packages of Python\n", p.Toolchain.CUDASource, len(p.Packages))
+	disk, took := "25 GB", "some minutes"
+	if p.Base.Host {
+		disk = "15 GB" // no engine and no image
+	}
+	if stored {
+		took = "a second: the store has this wheel"
+	}
+	fmt.Fprintf(&b, "disk       up to %s for a first build with this toolchain\ntime       %s\n", disk, took)
+	p.printLeftOut(&b)
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// printTarget writes the versions, ops and archs of the wheel.
+func (p *Plan) printTarget(w io.Writer) {
+	tc := p.Toolchain
 	torch, cuda, python := tc.Serves()
 	if tc.ABI == wheel.StableABI {
 		torch += " and newer (the stable ABI, built with " + tc.Torch + ")"
 	}
-	fmt.Fprintf(&b, "DeepSpeed %s for torch %s, CUDA %s, Python %s, %s\n", tc.DeepSpeed, torch, cuda, python, tc.CPU)
-	fmt.Fprintf(&b, "ops %s\narchs %s\n", strings.Join(tc.OpNames(false), ", "), archsOrNone(tc))
+	fmt.Fprintf(w, "DeepSpeed %s for torch %s, CUDA %s, Python %s, %s\n", tc.DeepSpeed, torch, cuda, python, tc.CPU)
+	fmt.Fprintf(w, "ops %s\narchs %s\n", strings.Join(tc.OpNames(false), ", "), archsOrNone(tc))
+}
+
+func (p *Plan) printLeftOut(w io.Writer) {
+	for _, left := range p.Toolchain.Left {
+		fmt.Fprintf(w, "left out   %s: %s\n", left.Name, left.Why)
+	}
+}
+
+// Print writes the whole plan for people: each step with its image, environment and
+// command.
+func (p *Plan) Print(w io.Writer) error {
+	tc := p.Toolchain
+	var b strings.Builder
+	p.printTarget(&b)
 	fmt.Fprintf(&b, "\nbase       %s\n             %s, glibc %s\n", strings.TrimSpace(p.Base.Ref+" "+p.Base.Digest), tc.Environment.Name, tc.Environment.Glibc)
 	fmt.Fprintf(&b, "toolchain  %s\n", tc.CUDASource)
 	printVariables(&b, p.Args)
@@ -507,9 +541,7 @@ func (p *Plan) Print(w io.Writer) error {
 	for _, one := range p.Packages {
 		fmt.Fprintf(&b, "             %s  %s\n", one.SHA256, one)
 	}
-	for _, left := range tc.Left {
-		fmt.Fprintf(&b, "left out   %s: %s\n", left.Name, left.Why)
-	}
+	p.printLeftOut(&b)
 	_, err := io.WriteString(w, b.String())
 	return err
 }

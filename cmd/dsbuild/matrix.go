@@ -30,7 +30,7 @@ func runMatrix(ctx context.Context, a *app, o wheelOptions) error {
 		return err
 	}
 	if o.dryRun {
-		return printMatrixPlans(a, o.json, jobs)
+		return o.printMatrixPlans(ctx, a, jobs)
 	}
 	runner := o.newRunner(a, o.out)
 	var done func()
@@ -113,7 +113,7 @@ func printMatrix(a *app, asJSON bool, results []pipeline.Result) error {
 }
 
 // printMatrixPlans prints the plan of each entry.
-func printMatrixPlans(a *app, asJSON bool, jobs []pipeline.Job) error {
+func (o wheelOptions) printMatrixPlans(ctx context.Context, a *app, jobs []pipeline.Job) error {
 	type named struct {
 		Name   string `json:"name"`
 		Digest string `json:"plan_digest"`
@@ -123,7 +123,7 @@ func printMatrixPlans(a *app, asJSON bool, jobs []pipeline.Job) error {
 	for _, j := range jobs {
 		plans = append(plans, named{j.Name, j.Plan.Digest, j.Plan})
 	}
-	if asJSON {
+	if o.json {
 		return ui.JSON(a.stdout, struct {
 			Plans []named `json:"plans"`
 		}{plans})
@@ -136,7 +136,7 @@ func printMatrixPlans(a *app, asJSON bool, jobs []pipeline.Job) error {
 		if _, err := fmt.Fprintf(a.stdout, "%s== %s\n", gap, p.Name); err != nil {
 			return err
 		}
-		if err := p.Print(a.stdout); err != nil {
+		if err := o.printPlan(ctx, a, p.Plan); err != nil {
 			return err
 		}
 	}

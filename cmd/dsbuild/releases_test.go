@@ -73,7 +73,7 @@ func TestReleasesOfAnIndex(t *testing.T) {
 		{"--torch 2.16 --python 3.12", []string{"for torch 2.16.1, CUDA 13.2, Python 3.12", "TOOLKIT=13.2.2", strings.Repeat("3", 64) + "  torch==2.16.1"}},
 		{"--torch 2.12 --driver 550.54.15", []string{"for torch 2.12.1, CUDA 12.6, Python 3.11", "TORCH_INDEX=cu126", "toolchain  nvcc12", strings.Repeat("4", 64) + "  torch==2.12.1+cu126", "  sympy==1.14.0"}},
 	} {
-		out, said := programWith(t, home, url, 0, append([]string{"wheel", "--gpu", "A100", "--dry-run"}, strings.Fields(c.args)...)...)
+		out, said := programWith(t, home, url, 0, append([]string{"wheel", "--gpu", "A100", "--dry-run", "--verbose"}, strings.Fields(c.args)...)...)
 		for _, want := range c.want {
 			if !strings.Contains(out, want) {
 				t.Errorf("%s: no %q in\n%s\n%s", c.args, want, out, said)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -40,6 +41,7 @@ type wheelOptions struct {
 	siteOptions pipeline.SiteOptions
 	site        pipeline.Site
 	dryRun      bool
+	verbose     bool // the plan of a dry run is printed whole
 	json        bool
 }
 
@@ -105,6 +107,8 @@ A wheel is for one minor of torch and one Python. With --abi stable it is for to
 		"`COMPANION` to build in the same environment, repeatable: NAME==VERSION, NAME@git+URL@REF or NAME@PATH")
 	f.BoolVar(&o.bundle, "bundle", false, "also collect the requirements of DeepSpeed and the companions, without torch, in a wheelhouse")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the plan and stop")
+	f.BoolVar(&o.verbose, "verbose", false, "with --dry-run: print every step, variable and package of the plan")
+	flagsNeed(cmd, "dry-run", "verbose")
 	f.BoolVar(&o.json, "json", false, "print one JSON document on stdout")
 	flagsExclude(cmd, "for", "matrix", "either the nodes or the file decide which wheels to build")
 	flagsExclude(cmd, "env", "for", "dsbuild builds for the environments of the nodes")
@@ -256,11 +260,15 @@ func runWheel(ctx context.Context, a *app, o wheelOptions) error {
 		}
 		return ui.JSON(a.stdout, doc)
 	case o.dryRun:
-		err := plan.Print(a.stdout)
-		if err == nil && house != nil {
-			err = house.PrintSteps(a.stdout)
+		err := o.printPlan(ctx, a, plan)
+		if err != nil || house == nil {
+			return err
 		}
-		return err
+		if !o.verbose {
+			_, err := fmt.Fprintf(a.stdout, "wheelhouse %s, with the packages that DeepSpeed requires\n", filepath.Join(o.out, wheel.WheelhouseDir))
+			return err
+		}
+		return house.PrintSteps(a.stdout)
 	}
 	sign, done, err := a.wheelSigner(ctx, o.sign)
 	if err != nil {
@@ -285,6 +293,29 @@ func runWheel(ctx context.Context, a *app, o wheelOptions) error {
 		return ui.JSON(a.stdout, wheelsDocument{[]wheel.Artifact{artifact}, newWheelhouseDocument(o.out, bundle)})
 	}
 	return errors.Join(printWheels(a, []wheel.Artifact{artifact}), printWheelhouse(a, o.out, bundle))
+}
+
+// printPlan prints a plan for people: in short, or whole with --verbose.
+func (o wheelOptions) printPlan(ctx context.Context, a *app, plan *pipeline.Plan) error {
+	if o.verbose {
+		return plan.Print(a.stdout)
+	}
+	var builder string
+	switch {
+	case plan.Base.Host:
+		builder = "this machine, without a container"
+	case len(o.engines) > 0:
+		builder = "the engine " + strings.Join(o.engines, ", ")
+	case o.builder == planner.Dagger:
+		builder = "a Dagger engine, which is searched for"
+	default:
+		builder = "a Dagger engine if one is found, else this machine (--builder host shows that plan)"
+	}
+	_, stored, err := pipeline.DefaultStore().Find(ctx, plan.Digest)
+	if err != nil {
+		return err
+	}
+	return plan.PrintSummary(a.stdout, builder, stored)
 }
 
 // wheelsDocument is the JSON that dsbuild wheel prints.
