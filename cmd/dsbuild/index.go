@@ -14,6 +14,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/index"
+	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/publish"
 )
@@ -79,6 +80,16 @@ func runIndex(ctx context.Context, a *app, o indexOptions, command string) error
 	to, err := publish.ParseIndexTarget(o.dir)
 	if err != nil {
 		return err
+	}
+	for _, path := range o.wheels {
+		wheels, err := os.Stat(path)
+		if err != nil || !wheels.IsDir() {
+			continue
+		}
+		if dir, err := os.Stat(o.dir); err == nil && os.SameFile(dir, wheels) {
+			err := usageErrorf(command, "%s: the index would be written among the wheels", o.dir)
+			return hint.With(err, "name another folder: dsbuild index public --wheel %s", path)
+		}
 	}
 	var sum index.Summary
 	if _, _, bucket := to.Bucket(); bucket {

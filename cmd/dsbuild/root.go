@@ -92,6 +92,7 @@ Exit codes:
 	root.SetCompletionCommandGroupID(groupReference)
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
+	completeValues(root)
 	for _, cmd := range root.Commands() {
 		switch {
 		case cmd.Name() == "help":
