@@ -84,6 +84,9 @@ func parseArch(entry string) (Arch, error) {
 		return Arch{}, &ArchError{entry, `separate entries with ";", not with commas or spaces`}
 	case archSuffix.MatchString(entry):
 		return Arch{}, &ArchError{entry, "DeepSpeed supports no arch-specific suffix (a, f)"}
+	case archNumber.MatchString(entry):
+		n := archNumber.FindStringSubmatch(entry)
+		return Arch{}, &ArchError{entry, "write it as " + n[1] + "." + n[2]}
 	default:
 		return Arch{}, &ArchError{entry, "not a compute capability X.Y or X.Y+PTX"}
 	}
@@ -93,6 +96,9 @@ func parseArch(entry string) (Arch, error) {
 }
 
 var archSuffix = regexp.MustCompile(`^[0-9]{1,2}\.[0-9][af](\+PTX)?$`)
+
+// archNumber matches an arch as nvcc's options name it: sm_80, compute_90, 120.
+var archNumber = regexp.MustCompile(`^(?:sm_?|compute_)?([0-9]{1,2})([0-9])$`)
 
 // ArchList joins archs as TORCH_CUDA_ARCH_LIST wants them.
 func ArchList(archs []Arch) string {

@@ -34,7 +34,9 @@ func TestParseArchsRefuses(t *testing.T) {
 		"8.0 8.6":   "separate entries",
 		"9.0a":      "suffix",
 		"Ampere":    "not a compute capability",
-		"80":        "not a compute capability",
+		"80":        "write it as 8.0",
+		"sm_80":     "write it as 8.0",
+		"sm120":     "write it as 12.0",
 		"8.0+ptx":   "not a compute capability",
 		"8.0.0":     "not a compute capability",
 		"8.0\n":     "", // surrounding space is no mistake
@@ -52,6 +54,13 @@ func TestParseArchsRefuses(t *testing.T) {
 		if !errors.As(err, &bad) || !strings.Contains(bad.Why, why) || bad.ExitCode() != 2 {
 			t.Errorf("ParseArchs(%q): %v, want %q", in, err, why)
 		}
+	}
+}
+
+// Archs are in the order of their numbers, those with a suffix behind their own number.
+func TestArchsInOrder(t *testing.T) {
+	if got := sortedArchs([]string{"10.3", "9.0a", "10.0a", "9.0", "10.0", "12.0"}); strings.Join(got, " ") != "9.0 9.0a 10.0 10.0a 10.3 12.0" {
+		t.Errorf("%q", got)
 	}
 }
 

@@ -1,6 +1,7 @@
 package wheel
 
 import (
+	"cmp"
 	"path"
 	"slices"
 	"strings"
@@ -170,6 +171,8 @@ func newerVersion(a, b string) string {
 
 func sortedArchs(archs []string) []string {
 	out := append([]string{}, archs...)
-	slices.SortFunc(out, CompareVersions)
+	slices.SortFunc(out, func(a, b string) int { // 10.0, 10.0a, 10.3
+		return cmp.Or(CompareVersions(strings.TrimRight(a, "af"), strings.TrimRight(b, "af")), cmp.Compare(a, b))
+	})
 	return slices.Compact(out)
 }
