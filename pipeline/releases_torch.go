@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -213,7 +212,7 @@ func (r *Releases) ofTorchIndex(ctx context.Context, s wheel.Spec, f *Found) err
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if down := new(url.Error); errors.As(err, &down) {
+		if err != nil && !errors.Is(err, pyindex.ErrNoProject) {
 			f.addNote("torch %s for %s is not on the package index, and torch's own index did not answer (name a mirror of it with %s): %v", s.Torch, askedTorch(s), torchIndexes, err)
 			return nil // another of them would not answer either
 		}

@@ -16,7 +16,7 @@ func newGoneCommands() []*cobra.Command {
 	var all []*cobra.Command
 	for name, replaced := range goneCommands() {
 		all = append(all, &cobra.Command{
-			Use: name, Hidden: true, DisableFlagParsing: true,
+			Use: name, Short: "Say what replaces it", Hidden: true, DisableFlagParsing: true, Args: cobra.ArbitraryArgs,
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				return usageErrorf(cmd.CommandPath(), "%s: %s", name, replaced)
 			},

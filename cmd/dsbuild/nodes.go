@@ -61,7 +61,7 @@ a hostfile cannot hold.`,
 		},
 	}
 	addLimitFlag(cmd, &opts.limit)
-	cmd.Flags().StringVar(&opts.to, "to", "", "write the inventory as a `hostfile`")
+	cmd.Flags().StringVar(&opts.to, "to", "", "write the inventory in a `FORMAT`: hostfile")
 	cmd.Flags().BoolVar(&opts.json, "json", false, "print one JSON document")
 	flagsExclude(cmd, "json", "to", "both decide the format")
 	return cmd

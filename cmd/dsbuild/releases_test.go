@@ -44,6 +44,7 @@ func packageIndex(t *testing.T) string {
 	}
 	others := wheelindex.New(t)
 	others.AddRequirements(t)
+	others.PublishUV(t)
 	others.Add(t, wheelindex.Wheel{Name: "sympy", Version: "1.14.0"})
 	others.Add(t, wheelindex.Wheel{Name: "cuda-toolkit", Version: "13.2.2"})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
