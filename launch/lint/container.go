@@ -1,6 +1,7 @@
 package lint
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 
@@ -94,6 +95,9 @@ func (s *subject) trainsOnGPUs(container *script.Command) bool {
 	})
 }
 
+// cpuOption matches the words with which programs choose the CPU.
+var cpuOption = regexp.MustCompile(`(?is)^(.*=)?(cpu|gloo)$|^--cpu([^-]|$)|no[-_]cuda`)
+
 // onCPU reports whether a command chooses the CPU explicitly.
 func onCPU(c *script.Command) bool {
 	for _, name := range []string{"JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "ACCELERATE_USE_CPU"} {
@@ -103,10 +107,7 @@ func onCPU(c *script.Command) bool {
 			}
 		}
 	}
-	return slices.ContainsFunc(c.Words, func(w script.Word) bool {
-		text := strings.ToLower(w.Text())
-		return text == "cpu" || strings.HasSuffix(text, "=cpu") || strings.HasPrefix(text, "--cpu") && !strings.HasPrefix(text, "--cpu-") || strings.Contains(text, "no-cuda") || strings.Contains(text, "no_cuda") || text == "gloo" || strings.HasSuffix(text, "=gloo")
-	})
+	return slices.ContainsFunc(c.Words, func(w script.Word) bool { return cpuOption.MatchString(w.Text()) })
 }
 
 func dockerWithoutHostNetwork(s *subject) []hit {

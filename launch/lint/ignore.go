@@ -39,7 +39,9 @@ func newIgnores(f *document, s *script.Script) *ignores {
 			if line, found := firstOf[target]; found && !own {
 				first = line
 			}
-			g.addLines(first, last, names)
+			for i := first; i <= last; i++ {
+				g.lines[i] = append(g.lines[i], names...)
+			}
 		}
 	}
 	return g
@@ -57,12 +59,6 @@ func (f *document) commandLines(ranges []script.Range) (firstOf, lastOf map[int]
 		lastOf[first] = max(lastOf[first], last)
 	}
 	return firstOf, lastOf
-}
-
-func (g *ignores) addLines(first, last int, names []string) {
-	for i := first; i <= last; i++ {
-		g.lines[i] = append(g.lines[i], names...)
-	}
 }
 
 func (g *ignores) isIgnored(rule string, at int) bool {
@@ -100,12 +96,12 @@ func (f *document) nextLine(n int) int {
 
 func unknownIgnores(s *subject) []hit {
 	var known []string
+	for _, r := range Rules() {
+		known = append(known, r.ID)
+	}
 	var hits []hit
 	for _, c := range s.Comments {
 		for _, name := range ignoredRules(c.Text) {
-			if known == nil {
-				known = ruleIDs()
-			}
 			if slices.Contains(known, name) {
 				continue
 			}
@@ -118,12 +114,4 @@ func unknownIgnores(s *subject) []hit {
 		}
 	}
 	return hits
-}
-
-func ruleIDs() []string {
-	var ids []string
-	for _, r := range Rules() {
-		ids = append(ids, r.ID)
-	}
-	return ids
 }

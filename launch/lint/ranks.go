@@ -133,13 +133,20 @@ func pythonRunsOnce(s *subject) []hit {
 		return nil
 	}
 	var hits []hit
+	if len(s.commandsNamed("mpirun", "mpiexec", "horovodrun", "jsrun", "ray")) > 0 ||
+		slices.ContainsFunc(s.Commands, func(c *script.Command) bool { return c.Depth > 0 && !c.Captured }) {
+		return nil
+	}
 	for _, c := range s.Commands {
-		if c.Depth > 0 || len(s.commandsNamed("mpirun", "mpiexec", "horovodrun", "jsrun", "ray")) > 0 || slices.ContainsFunc(s.Commands, func(c *script.Command) bool { return c.Depth > 0 && !c.Captured }) {
+		if c.Depth > 0 {
 			return nil
 		}
 		file, arguments := pythonScript(c)
-		if file == "" || c.Captured || c.Test || c.Background || isPreparation(file) || ofTasks(c, arguments) || startsNodes(arguments) {
+		if file == "" || c.Captured || c.Test || c.Background || isPreparation(file) || startsNodes(arguments) {
 			continue
+		}
+		if c.Loop && slices.ContainsFunc(arguments, func(w script.Word) bool { return len(w.Refs()) > 0 }) {
+			continue // once for each task
 		}
 		hits = append(hits, hit{at: c.At, says: fmt.Sprintf("the job has %s, and python is started by the batch script itself", s.job.describeSize())})
 	}
@@ -167,11 +174,6 @@ func isPreparation(file string) bool {
 		}
 	}
 	return false
-}
-
-// ofTasks reports whether a loop starts the command once for each task.
-func ofTasks(c *script.Command, arguments []script.Word) bool {
-	return c.Loop && slices.ContainsFunc(arguments, func(w script.Word) bool { return len(w.Refs()) > 0 })
 }
 
 // startsNodes reports whether a program is itself a launcher: it is told the nodes.
@@ -251,7 +253,9 @@ func workersInOtherJobs(s *subject) []hit {
 	for _, l := range s.launches {
 		low, _, known := l.nodeRange(s.job)
 		f, ok := l.nnodes()
-		if l.kind != "torchrun" || !known || low < 2 || !ok || l.Branch || l.hasOwnTimeout() || l.Remote || s.sharesHost(l) {
+		conf, _ := l.findFlag("rdzv-conf")
+		ownTimeout := strings.Contains(conf.value.Text(), "timeout=")
+		if l.kind != "torchrun" || !known || low < 2 || !ok || l.Branch || ownTimeout || l.Remote || s.sharesHost(l) {
 			continue
 		}
 		if srun := l.Starter("srun"); srun != nil && l.perTask() {
@@ -262,19 +266,10 @@ func workersInOtherJobs(s *subject) []hit {
 	return hits
 }
 
-// hasOwnTimeout reports whether the flags set a rendezvous timeout.
-func (l *launch) hasOwnTimeout() bool {
-	f, ok := l.findFlag("rdzv-conf")
-	return ok && strings.Contains(f.value.Text(), "timeout=")
-}
-
 func processesExceedGPUs(s *subject) []hit {
 	var hits []hit
 	for _, l := range s.launches {
-		st := s.job
-		if srun := l.Starter("srun"); srun != nil {
-			st = s.stepOfStarter(srun)
-		}
+		st := s.stepOfLaunch(l)
 		n, f, known := l.processesPerNode()
 		if !known || l.kind == "deepspeed" || l.Remote || st.gpus == 0 || n <= st.gpus {
 			continue

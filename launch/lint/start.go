@@ -180,16 +180,11 @@ func hasRank(c *script.Command) bool {
 
 // isDetached reports whether a command runs on in the background by ssh or docker.
 func isDetached(c *script.Command) bool {
+	options := map[string][]string{"ssh": {"-f", "-fn", "-nf"}}
+	for _, name := range dockerNames() {
+		options[name] = []string{"-d", "--detach", "-itd", "-dit"}
+	}
 	return slices.ContainsFunc(c.Via, func(v *script.Command) bool {
-		return slices.ContainsFunc(v.Words, func(w script.Word) bool {
-			text := w.Text()
-			switch v.Name() {
-			case "ssh":
-				return text == "-f" || text == "-fn" || text == "-nf"
-			case "docker", "podman", "nerdctl", "nvidia-docker":
-				return text == "-d" || text == "--detach" || text == "-itd" || text == "-dit"
-			}
-			return false
-		})
+		return slices.ContainsFunc(v.Words, func(w script.Word) bool { return slices.Contains(options[v.Name()], w.Text()) })
 	})
 }

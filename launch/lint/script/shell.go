@@ -107,9 +107,7 @@ func (sh *shell) exportVariable(name string) {
 	v := variable{unknown: true}
 	if old := sh.env.vars[name]; old != nil {
 		v = *old
-		if v.hidden != nil {
-			v.hidden = nil
-		}
+		v.hidden = nil
 		if v.record != nil && v.record.Exported == 0 {
 			v.record.Exported = sh.budget.nextSeq()
 		}

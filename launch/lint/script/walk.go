@@ -1,6 +1,7 @@
 package script
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -36,22 +37,13 @@ func readScript(src *source, file *syntax.File, b *budget) *Script {
 		in.setVariable(in.newAssignment(name.Text(), value, w.At), true)
 	}
 	in.runStatements(file.Stmts)
-	for _, name := range sortedNames(in.functions) {
+	for _, name := range slices.Sorted(maps.Keys(in.functions)) {
 		if f := in.functions[name]; !f.called {
 			in.uncalled = true
 			in.callFunction(f, &Command{})
 		}
 	}
 	return s
-}
-
-func sortedNames(functions map[string]*function) []string {
-	var names []string
-	for name := range functions {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
 }
 
 // recordComments records the comments and the places of simple commands.
