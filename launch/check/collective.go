@@ -112,21 +112,15 @@ func (r *run) eligibleMembers() []*member {
 	return slices.DeleteFunc(r.liveMembers(), func(m *member) bool { return m.hasError(blockingKinds()...) || m.route == nil && r.hasPeers() })
 }
 
-// namesOutside names the members that are not in the team.
-func namesOutside(members, team []*member) []string {
-	names := []string{}
-	for _, m := range members {
-		if !slices.Contains(team, m) {
-			names = append(names, m.Host.Name)
-		}
-	}
-	return names
-}
-
 // runCollective runs one all_reduce, with local(m) processes on each node. It reports
 // whether all sums were right.
 func (r *run) runCollective(ctx context.Context, backend string, team []*member, local func(*member) int, bytes int64) bool {
-	s := Sum{Backend: backend, Without: namesOutside(r.members, team), Bytes: bytes}
+	s := Sum{Backend: backend, Without: []string{}, Bytes: bytes}
+	for _, m := range r.members {
+		if !slices.Contains(team, m) {
+			s.Without = append(s.Without, m.Host.Name)
+		}
+	}
 	t := &teamwork{run: r, team: team, step: stageLimit}
 	if r.opt.StageTimeout > 0 {
 		t.step = r.opt.StageTimeout
@@ -320,7 +314,7 @@ func (t *teamwork) awaitStage(ctx context.Context, through int, s stage) error {
 	defer late.Stop()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	for t.countBehind(through) > 0 {
+	for slices.Min(t.reached) < through {
 		select {
 		case <-t.events.filled:
 			if t.handleEvents() {
@@ -361,17 +355,6 @@ func (t *teamwork) collectFailures(ctx context.Context) {
 			return
 		}
 	}
-}
-
-// countBehind counts the processes that have not finished a stage.
-func (t *teamwork) countBehind(through int) int {
-	n := 0
-	for _, reached := range t.reached {
-		if reached < through {
-			n++
-		}
-	}
-	return n
 }
 
 // handleEvents records the events that wait. It reports whether a process failed.

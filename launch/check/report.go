@@ -2,6 +2,7 @@ package check
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/hint"
@@ -80,7 +81,7 @@ func (r *run) buildReport() *Report {
 	}
 	for _, m := range r.members {
 		n := NodeReport{Name: m.Host.Name, Status: m.Status, Findings: append([]Finding{}, m.findings...), Clock: m.skew, Seconds: m.connectSeconds()}
-		if m.Status == report.OK && m.hasAnyError() {
+		if m.Status == report.OK && slices.ContainsFunc(m.findings, func(f Finding) bool { return f.Level == Error }) {
 			n.Status = report.Failed
 		}
 		if m.route != nil {
@@ -115,15 +116,6 @@ func (m *member) connectSeconds() float64 {
 		sum += s
 	}
 	return sum
-}
-
-func (m *member) hasAnyError() bool {
-	for _, f := range m.findings {
-		if f.Level == Error {
-			return true
-		}
-	}
-	return false
 }
 
 // Err is nil if every node is ok; else it carries exit code 3.

@@ -47,7 +47,7 @@ func apptainerWithoutNV(s *subject) []hit {
 	var hits []hit
 	for _, c := range s.commandsNamed("apptainer", "singularity") {
 		words, open, found := containerOptions(c, s.startedBy(c), "exec", "run", "shell")
-		if !found || open || c.Captured || !s.trainsOnGPUs(c) || slices.ContainsFunc(words, gpuOption) || s.setsGPUOption(c) {
+		if !found || open || c.Captured || !s.trainsOnGPUs(c) || slices.ContainsFunc(words, gpuOption.MatchString) || s.setsGPUOption() {
 			continue
 		}
 		hits = append(hits, hit{at: c.At, says: c.Name() + " runs a training without --nv"})
@@ -55,18 +55,17 @@ func apptainerWithoutNV(s *subject) []hit {
 	return hits
 }
 
-func gpuOption(text string) bool {
-	return text == "--nv" || text == "--nvccli" || text == "--rocm" || strings.HasPrefix(text, "instance://") ||
-		strings.HasPrefix(text, "--nv=") || strings.HasPrefix(text, "--nvccli=") || strings.HasPrefix(text, "--rocm=")
-}
+// gpuOption and gpuVariable match what gives a container its GPUs.
+var (
+	gpuOption   = regexp.MustCompile(`^(--(nv|nvccli|rocm)(=.*)?$|instance://)`)
+	gpuVariable = regexp.MustCompile(`^(APPTAINER|SINGULARITY)_(NV|NVCCLI|ROCM)$`)
+)
 
 // setsGPUOption reports whether a variable has the effect of --nv.
-func (s *subject) setsGPUOption(c *script.Command) bool {
-	for _, tool := range []string{"APPTAINER_", "SINGULARITY_"} {
-		for _, name := range []string{"NV", "NVCCLI", "ROCM"} {
-			if s.assignsVariable(tool + name) {
-				return true
-			}
+func (s *subject) setsGPUOption() bool {
+	for a := range s.sets() {
+		if gpuVariable.MatchString(a.Name) {
+			return true
 		}
 	}
 	return false

@@ -19,7 +19,8 @@ func jaxPlatformName(s *subject) []hit {
 }
 
 func jaxReadsNoRank(s *subject) []hit {
-	if !s.usesJAX() || len(s.launches) > 0 || !slices.ContainsFunc(s.Commands, func(c *script.Command) bool { return startsTrainer(c) && !tellsCoordinator(c) }) {
+	alone := slices.ContainsFunc(s.Commands, func(c *script.Command) bool { return startsTrainer(c) && !tellsCoordinator(c) })
+	if !s.usesJAX() || len(s.launches) > 0 || !alone {
 		return nil
 	}
 	for a := range s.sets() {

@@ -95,7 +95,8 @@ func totalProcesses(s *subject) []hit {
 		f, _ := l.findFlag("num-processes")
 		st := s.stepOfLaunch(l)
 		if n, _ := f.value.Int(); l.kind == "accelerate" && n > 1 && n == st.gpus && l.isMultiNode(st) {
-			hits = append(hits, hit{at: f.value.Origin(), says: fmt.Sprintf("--num_processes %d is the number of one machine's GPUs, and there are several machines", n)})
+			says := fmt.Sprintf("--num_processes %d is the number of one machine's GPUs, and there are several machines", n)
+			hits = append(hits, hit{at: f.value.Origin(), says: says})
 		}
 	}
 	return hits

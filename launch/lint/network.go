@@ -18,9 +18,10 @@ func glooInterface(s *subject) []hit {
 		text := a.Value.Text()
 		switch {
 		case strings.ContainsAny(text, "^="):
-			hits = append(hits, hit{at: a.Value.Origin(), says: "GLOO_SOCKET_IFNAME=" + showWord(a.Value) + " has a pattern that only NCCL understands"})
+			hits = append(hits, hit{at: a.Value.Origin(), says: a.Name + "=" + showWord(a.Value) + " has a pattern that only NCCL understands"})
 		case strings.Contains(text, ","):
-			hits = append(hits, hit{at: a.Value.Origin(), severity: Warning, says: "GLOO_SOCKET_IFNAME=" + showWord(a.Value) + " is a list; only NCCL accepts lists"})
+			says := a.Name + "=" + showWord(a.Value) + " is a list; only NCCL accepts lists"
+			hits = append(hits, hit{at: a.Value.Origin(), severity: Warning, says: says})
 		}
 	}
 	return hits
@@ -84,14 +85,20 @@ func portTest(s *subject) []hit {
 	var hits []hit
 	for _, c := range s.commandsNamed("telnet") {
 		if len(c.Words) > 2 {
-			hits = append(hits, hit{at: c.At, says: "a port is tested with telnet", why: "it answers only while a program listens there, and none does before the job; NCCL needs random ports between all pairs of nodes"})
+			hits = append(hits, hit{
+				at: c.At, says: "a port is tested with telnet",
+				why: "it answers only while a program listens there, and none does before the job; NCCL needs random ports between all pairs of nodes",
+			})
 		}
 	}
 	launches := len(s.launches) > 0 || len(s.srunSteps()) > 0 || len(hits) > 0
 	for _, c := range s.commandsNamed("ping") {
 		// A loop may wait until a host is up.
 		if launches && !c.Loop && len(c.Words) > 1 {
-			hits = append(hits, hit{at: c.At, says: "a network is tested with ping", why: "it says nothing about ports, and NCCL needs random ones between all pairs of nodes"})
+			hits = append(hits, hit{
+				at: c.At, says: "a network is tested with ping",
+				why: "it says nothing about ports, and NCCL needs random ones between all pairs of nodes",
+			})
 		}
 	}
 	return hits
@@ -125,12 +132,14 @@ var ownInterface = regexp.MustCompile(`^(lo|docker[0-9]*|virbr[0-9]*|veth[0-9a-f
 func loopbackInterface(s *subject) []hit {
 	var hits []hit
 	for a := range s.sets() {
-		if !strings.HasSuffix(a.Name, "_SOCKET_IFNAME") || a.Branch || a.command == nil && a.Exported == 0 || a.command != nil && a.command.Branch {
+		reaches := a.command == nil && a.Exported > 0 || a.command != nil && !a.command.Branch
+		if !strings.HasSuffix(a.Name, "_SOCKET_IFNAME") || a.Branch || !reaches {
 			continue
 		}
 		text, known := a.Value.Literal()
 		names := strings.Split(strings.TrimPrefix(text, "="), ",")
-		if known && (names[0] == "lo" || !slices.ContainsFunc(names, func(n string) bool { return !ownInterface.MatchString(n) })) && s.spansSeveral(a.command) {
+		leadsOut := slices.ContainsFunc(names, func(n string) bool { return !ownInterface.MatchString(n) })
+		if known && (names[0] == "lo" || !leadsOut) && s.spansSeveral(a.command) {
 			hits = append(hits, hit{at: a.Value.Origin(), says: a.Name + "=" + showWord(a.Value) + " in a job of several nodes"})
 		}
 	}

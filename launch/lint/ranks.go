@@ -59,7 +59,8 @@ func (s *subject) ignoresRank(at int) bool {
 func exportedRanks(s *subject) []hit {
 	var hits []hit
 	for _, a := range s.Assignments {
-		if !slices.Contains([]string{"RANK", "LOCAL_RANK", "NODE_RANK", "MACHINE_RANK", "GLOBAL_RANK", "GROUP_RANK"}, a.Name) || a.Depth > 0 || a.Exported == 0 {
+		ranks := []string{"RANK", "LOCAL_RANK", "NODE_RANK", "MACHINE_RANK", "GLOBAL_RANK", "GROUP_RANK"}
+		if !slices.Contains(ranks, a.Name) || a.Depth > 0 || a.Exported == 0 {
 			continue
 		}
 		for _, c := range a.Value.Chars {
@@ -95,7 +96,8 @@ func tasksPerNode(s *subject) []hit {
 			if st.perNode > 1 {
 				hits = append(hits, hit{at: tasksAt(s, srun), says: fmt.Sprintf("%d tasks per node each start %s", st.perNode, l.kind)})
 			}
-		case l.Depth == 0 && s.isBatch() && s.job.perNode > 1 && l.kind == "torchrun" && !l.perTask() && l.isMultiNode(s.job):
+		case l.Depth > 0 || !s.isBatch() || l.kind != "torchrun":
+		case s.job.perNode > 1 && !l.perTask() && l.isMultiNode(s.job):
 			hits = append(hits, hit{
 				at: tasksAt(s, nil), severity: Warning,
 				says: fmt.Sprintf("%d tasks per node are requested, but torchrun is only one", s.job.perNode),

@@ -14,7 +14,7 @@ import (
 )
 
 func fixedPort(s *subject) []hit {
-	if s.job.isExclusive() {
+	if _, alone := findOption(s.job.options, "exclusive"); alone {
 		return nil
 	}
 	var hits []hit
@@ -78,7 +78,10 @@ func masterAddrLocalhost(s *subject) []hit {
 	}
 	for _, a := range s.Assignments {
 		text, known := a.Value.Literal()
-		if a.Name == "MASTER_ADDR" && known && isOwnAddress(text) && s.job.nodes > 1 && a.Exported > 0 && !a.Branch && s.stepsBehind(a) {
+		if a.Name != "MASTER_ADDR" || !known || !isOwnAddress(text) || a.Exported == 0 || a.Branch {
+			continue
+		}
+		if s.job.nodes > 1 && s.stepsBehind(a) {
 			hits = append(hits, hit{at: a.Value.Origin(), says: fmt.Sprintf("MASTER_ADDR is %s in a job of %d nodes", text, s.job.nodes)})
 		}
 	}
@@ -318,7 +321,8 @@ func masterAddrNotFirst(s *subject) []hit {
 		hits = append(hits, notFirst(host)...)
 	}
 	for a := range s.sets() {
-		if !slices.Contains([]string{"MASTER_ADDR", "JAX_COORDINATOR_ADDRESS", "COORDINATOR_ADDRESS"}, a.Name) || a.command == nil && a.Exported == 0 {
+		masters := []string{"MASTER_ADDR", "JAX_COORDINATOR_ADDRESS", "COORDINATOR_ADDRESS"}
+		if !slices.Contains(masters, a.Name) || a.command == nil && a.Exported == 0 {
 			continue
 		}
 		if slices.ContainsFunc(s.Commands, func(c *script.Command) bool {
@@ -349,7 +353,11 @@ func notFirst(host script.Word) []hit {
 	}
 	var hits []hit
 	for _, c := range host.Chars {
-		if r := c.Ref; r != nil && len(r.Output) > 0 && listsNodes(r.Output[0]) && (r.Index != "" && r.Index != "0" || picksAnother(r.Output[1:])) {
+		r := c.Ref
+		if r == nil || len(r.Output) == 0 || !listsNodes(r.Output[0]) {
+			continue
+		}
+		if r.Index != "" && r.Index != "0" || picksAnother(r.Output[1:]) {
 			hits = append(hits, hit{at: c.At, says: "the master is not the first node of the job"})
 		}
 	}
@@ -376,7 +384,8 @@ func picksAnother(filters []*script.Command) bool {
 				return false
 			}
 		case "tail":
-			return !strings.Contains(text, "+1") || strings.Contains(text, "+1") && strings.ContainsAny(strings.TrimPrefix(text[strings.Index(text, "+1"):], "+1"), "0123456789")
+			_, behind, first := strings.Cut(text, "+1")
+			return !first || strings.ContainsAny(behind, "0123456789")
 		case "shuf", "tac":
 			return true
 		case "sort":

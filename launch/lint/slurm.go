@@ -174,17 +174,14 @@ func submitsItself(c *script.Command) bool {
 	})
 }
 
-// optionOf returns the option of sbatch that makes Slurm set a variable; "" for
-// variables that need no option.
-func optionOf(variable string) string {
-	return map[string]string{
-		"SLURM_CPUS_PER_TASK":   "cpus-per-task",
-		"SLURM_CPUS_PER_GPU":    "cpus-per-gpu",
-		"SLURM_NTASKS_PER_NODE": "ntasks-per-node",
-		"SLURM_NTASKS_PER_GPU":  "ntasks-per-gpu",
-		"SLURM_GPUS":            "gpus",
-		"SLURM_GPUS_PER_TASK":   "gpus-per-task",
-	}[variable]
+// optionOf has the options of sbatch that make Slurm set a variable.
+var optionOf = map[string]string{
+	"SLURM_CPUS_PER_TASK":   "cpus-per-task",
+	"SLURM_CPUS_PER_GPU":    "cpus-per-gpu",
+	"SLURM_NTASKS_PER_NODE": "ntasks-per-node",
+	"SLURM_NTASKS_PER_GPU":  "ntasks-per-gpu",
+	"SLURM_GPUS":            "gpus",
+	"SLURM_GPUS_PER_TASK":   "gpus-per-task",
 }
 
 func slurmVariableUnset(s *subject) []hit {
@@ -222,7 +219,7 @@ func slurmVariableUnset(s *subject) []hit {
 
 // missingOption returns the missing option of an unset variable.
 func (s *subject) missingOption(r *script.Ref) string {
-	option := optionOf(r.Name)
+	option := optionOf[r.Name]
 	if option == "" || r.Depth > 0 || r.Default != nil || r.Required || r.Alternate || r.Assigned || s.assignsVariable(r.Name) {
 		return ""
 	}

@@ -193,12 +193,6 @@ func (st *step) wantsGPUs() bool {
 	})
 }
 
-// isExclusive reports whether the job has its nodes alone.
-func (st *step) isExclusive() bool {
-	_, ok := findOption(st.options, "exclusive")
-	return ok
-}
-
 // stepOfStarter returns the step of the srun that starts a command.
 func (s *subject) stepOfStarter(starter *script.Command) step {
 	if starter == nil || starter.Name() != "srun" || starter.Open {

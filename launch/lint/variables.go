@@ -36,7 +36,8 @@ func worldSizeOfNodes(s *subject) []hit {
 		}
 		r := a.Value.Only()
 		nodes := r != nil && slices.Contains([]string{"SLURM_NNODES", "SLURM_JOB_NUM_NODES", "NNODES", "NUM_NODES"}, r.Name)
-		if nodes && (tasks || slices.ContainsFunc(s.launches, func(l *launch) bool { return l.kind == "torchrun" && !l.perTask() })) {
+		launched := slices.ContainsFunc(s.launches, func(l *launch) bool { return l.kind == "torchrun" && !l.perTask() })
+		if nodes && (tasks || launched) {
 			hits = append(hits, hit{at: a.Value.Origin(), says: "WORLD_SIZE is set to the number of nodes, " + r.String()})
 		}
 		if n, number := a.Value.Int(); number {
