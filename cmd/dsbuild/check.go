@@ -30,16 +30,17 @@ func newCheckCommand(a *app) *cobra.Command {
 		Use:   "check INVENTORY",
 		Short: "Check whether the nodes are ready for a job on all of them",
 		Long: `Check whether the nodes of an inventory are ready for a job that runs on all of
-them. dsbuild asks all nodes at once. For everything that would make a job hang or
-fail it names the node, the fault, and what to try.
+them. dsbuild asks all nodes at once. For everything that would make a job hang
+or fail it names the node, the fault, and what to try.
 
-It checks versions, variables, GPUs and their health, the address that the master's
-name resolves to on each node, the master's port, connections from each node to each
-other one, interfaces, clocks, disk space, and paths. Last, all nodes sum numbers
-with torch.distributed: over gloo, and over NCCL where there are GPUs; with
---launcher jax they use jax.distributed.
+It checks versions, variables, GPUs and their health, the address that the
+master's name resolves to on each node, the master's port, connections from each
+node to each other one, interfaces, clocks, disk space, and paths. Last, all
+nodes sum numbers with torch.distributed: over gloo, and over NCCL where there
+are GPUs; with --launcher jax they use jax.distributed.
 
-The first node is the master. dsbuild changes nothing and leaves nothing on the nodes.`,
+The first node is the master. dsbuild changes nothing and leaves nothing on the
+nodes.` + whichCheck,
 		Example: `  dsbuild check inventory.yaml
   dsbuild check inventory.yaml --data /data/wikitext --output /shared/out --launcher deepspeed
   dsbuild check slurm:gpu --via slurm --salloc=--gres=gpu:8 --report check.html`,

@@ -29,20 +29,21 @@ func newDeployCommand(a *app) *cobra.Command {
 		Long: `Install a wheel on every node of an inventory and prove that all run the same.
 
 dsbuild probes every node first, and refuses a node that the wheel does not fit
-before it sends anything. Then it copies the wheel, installs it with the pip of the
-node's own environment, changes no other package, and loads every op. If that fails
-or is interrupted, dsbuild restores the node. It skips a node that already runs this
-wheel. It refuses a node whose environment is used by running processes, and names
-them; --in-use changes that.
+before it sends anything. Then it copies the wheel, installs it with the pip of
+the node's own environment, changes no other package, and loads every op. If
+that fails or is interrupted, dsbuild restores the node. It skips a node that
+already runs this wheel. It refuses a node whose environment is used by running
+processes, and names them; --in-use changes that.
 
-A node that lacks a requirement of DeepSpeed is refused. With --deps bundle it gets
-the missing packages and every companion from the wheelhouse that dsbuild wheel
---bundle made: in the same change, without a package index. With --deps index the
-node's own pip fetches them first. dsbuild never changes torch and its packages.
+A node that lacks a requirement of DeepSpeed is refused. With --deps bundle it
+gets the missing packages and every companion from the wheelhouse that dsbuild
+wheel --bundle made: in the same change, without a package index. With --deps
+index the node's own pip fetches them first. dsbuild never changes torch and its
+packages.
 
-Nodes that share one environment are changed once: the first of them installs and
-verifies the wheel, then the others verify it. If one of those fails, the others keep
-the wheel; dsbuild rollback removes it.`,
+Nodes that share one environment are changed once: the first of them installs
+and verifies the wheel, then the others verify it. If one of those fails, the
+others keep the wheel; dsbuild rollback removes it.` + whichDeploy,
 		Example: `  dsbuild deploy inventory.yaml
   dsbuild deploy inventory.yaml --wheel dist --limit 'gpu[01-04]' --dry-run
   dsbuild deploy inventory.yaml --serial 1,10%,100% --report fleet.json

@@ -57,6 +57,9 @@ func addConnectFlags(cmd *cobra.Command, opts *connectOptions) {
 	flags.DurationVar(&opts.wait, "slurm-wait", slurmWait, "with --via slurm: how long to wait for busy nodes, as `DURATION`: 90s, 2h")
 	flags.StringArrayVar(&opts.salloc, "salloc", nil,
 		"with --via slurm: one more `OPTION` of salloc, such as --salloc=--reservation=maint or --salloc=--gres=gpu:1; repeatable")
+	for _, name := range []string{"partition", "account", "qos", "time", "slurm-wait", "salloc"} {
+		annotate(cmd, name, slurmGroup, "")
+	}
 }
 
 // checkFlags checks the values of flags beyond their types.

@@ -33,13 +33,14 @@ func newEnvCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "env",
 		Short: "Take nodes from a bare Python to one whole environment",
-		Long: `Take nodes from a bare Python to one whole environment: torch, DeepSpeed, companions
-and requirements.
+		Long: `Take nodes from a bare Python to one whole environment: torch, DeepSpeed,
+companions and requirements.
 
-environment.yaml says what is wanted, dsbuild env lock writes down every file of it, and
-dsbuild env deploy gives each node the very same environment in a folder of its own,
-without a package index on the nodes. A node switches to the new environment by one rename
-of a link. The previous environment stays, for dsbuild env rollback.`,
+environment.yaml says what is wanted, dsbuild env lock writes down every file of
+it, and dsbuild env deploy gives each node the very same environment in a folder
+of its own, without a package index on the nodes. A node switches to the new
+environment by one rename of a link. The previous environment stays, for dsbuild
+env rollback.` + whichDeploy,
 	}
 	cmd.AddCommand(newEnvLockCommand(a), newEnvDeployCommand(a), newEnvVerifyCommand(a), newEnvRollbackCommand(a))
 	return cmd
@@ -52,15 +53,16 @@ func newEnvDeployCommand(a *app) *cobra.Command {
 		Short: "Give every node the environment of a lock",
 		Long: `Give every node the environment of a lock, and prove that all have the same.
 
-dsbuild first collects the files of the lock on this machine, then probes every node, and
-refuses a node that the lock has no files for before it sends anything. Each node gets the
-wheels that it lacks, and uv makes the environment there from these files alone, beside
-the current one. dsbuild compares every file with its wheel and loads every op of
-DeepSpeed. Then it switches by one rename of the link current. If anything fails or is
-interrupted, the old environment stays. A second run changes nothing.
+dsbuild first collects the files of the lock on this machine, then probes every
+node, and refuses a node that the lock has no files for before it sends
+anything. Each node gets the wheels that it lacks, and uv makes the environment
+there from these files alone, beside the current one. dsbuild compares every
+file with its wheel and loads every op of DeepSpeed. Then it switches by one
+rename of the link current. If anything fails or is interrupted, the old
+environment stays. A second run changes nothing.
 
-It refuses a node whose current environment is used by running processes, and names them;
---in-use changes that.`,
+It refuses a node whose current environment is used by running processes, and
+names them; --in-use changes that.`,
 		Example: `  dsbuild env deploy inventory.yaml
   dsbuild env deploy inventory.yaml --lock train.lock --limit 'gpu[01-04]' --dry-run`,
 		Args: cobra.ExactArgs(1),
@@ -85,12 +87,12 @@ func newEnvVerifyCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify INVENTORY",
 		Short: "Compare the environments of nodes with the lock, to the last file",
-		Long: `Compare the whole environments of nodes with the lock and with each other, to the last
-file. dsbuild changes and writes nothing on the nodes.
+		Long: `Compare the whole environments of nodes with the lock and with each other, to
+the last file. dsbuild changes and writes nothing on the nodes.
 
-Each node compares every file with its RECORD, and names code that belongs to no package.
-dsbuild compares the files of each package with those of its wheel, if it has the wheel
-here, in the cache or in --files; it downloads nothing.`,
+Each node compares every file with its RECORD, and names code that belongs to no
+package. dsbuild compares the files of each package with those of its wheel, if
+it has the wheel here, in the cache or in --files; it downloads nothing.`,
 		Example: `  dsbuild env verify inventory.yaml`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -111,9 +113,10 @@ func newEnvRollbackCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rollback INVENTORY",
 		Short: "Switch back to the environment that each node had before",
-		Long: `Switch back to the environment that each node had before the last switch, after a look at
-every file of it. dsbuild sends no files, because the node kept that environment. A node
-keeps only one previous environment. dsbuild reads only the environment's name from the lock.`,
+		Long: `Switch back to the environment that each node had before the last switch, after
+a look at every file of it. dsbuild sends no files, because the node kept that
+environment. A node keeps only one previous environment. dsbuild reads only the
+environment's name from the lock.`,
 		Example: `  dsbuild env rollback inventory.yaml --limit 'gpu[03-04]'`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

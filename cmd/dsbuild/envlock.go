@@ -38,14 +38,16 @@ func newEnvLockCommand(a *app) *cobra.Command {
 		Short: "Write down every file of an environment, for each kind of node",
 		Long: `Write down every file of an environment, for each kind of node.
 
-FILE is the environment file (default environment.yaml; - for standard input with -o). uv
-resolves its requirements. The lock beside it lists every wheel with its size and sha256.
-A kind of node is a machine type (such as x86_64) with the oldest glibc of such nodes. The
-key nodes of the file lists the kinds, or --for asks the nodes of an inventory. If a package
-has no wheel for the Python or the glibc of a kind, this command names the package.
+FILE is the environment file (default environment.yaml; - for standard input
+with -o). uv resolves its requirements. The lock beside it lists every wheel
+with its size and sha256. A kind of node is a machine type (such as x86_64) with
+the oldest glibc of such nodes. The key nodes of the file lists the kinds, or
+--for asks the nodes of an inventory. If a package has no wheel for the Python
+or the glibc of a kind, this command names the package.
 
-If the file, the kinds and the local wheels are the same as before, the lock stays as it is.
-Else only the changed packages get new versions. --upgrade takes the newest versions that fit.`,
+If the file, the kinds and the local wheels are the same as before, the lock
+stays as it is. Else only the changed packages get new versions. --upgrade takes
+the newest versions that fit.`,
 		Example: `  dsbuild env lock environment.yaml --for inventory.yaml
   dsbuild env lock environment.yaml --upgrade`,
 		Args: cobra.MaximumNArgs(1),

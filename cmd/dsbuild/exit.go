@@ -33,7 +33,7 @@ func exitMeanings() []exitMeaning {
 		{exitFailed, "the run failed, or lint found a mistake"},
 		{exitUsage, "wrong usage, configuration or inventory, or no toolchain exists"},
 		{exitNodes, "some nodes failed, differ or are not ready"},
-		{exitWheel, "the wheel or a package of its build is damaged or is not what was asked, or the wheel fits no node"},
+		{exitWheel, "a wheel or package is damaged or not what was asked, or fits no node"},
 		{exitInterrupted, "interrupted"},
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -170,6 +171,21 @@ func tablesPage(t *testing.T) string {
 
 // cell is a text as it stands in a table.
 func cell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
+
+// The help fits a terminal of 80 columns, besides its examples.
+func TestHelpFits(t *testing.T) {
+	root := newRootCommand(&app{})
+	for _, cmd := range append(allCommands(root), root) {
+		if cmd.HasParent() && cmd.Parent().Name() == "completion" {
+			continue // the text of cobra
+		}
+		for _, line := range strings.Split(cmd.Long+"\n"+helpOfFlags(cmd.LocalFlags()), "\n") {
+			if utf8.RuneCountInString(line) > helpWidth {
+				t.Errorf("%s: wider than %d columns: %s", cmd.CommandPath(), helpWidth, line)
+			}
+		}
+	}
+}
 
 // The help names the value of each flag: no flag has the word of its Go type there.
 func TestPlaceholders(t *testing.T) {

@@ -15,12 +15,12 @@ func newGPUsCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gpus [NAME...]",
 		Short: "List GPUs with their compute capability",
-		Long: `List the GPUs that dsbuild knows with their compute capability, the CUDA releases
-that compile for it, and the newest torch that runs on them. NAME is a GPU's usual
-name, or its name in nvidia-smi.
+		Long: `List the GPUs that dsbuild knows with their compute capability, the CUDA
+releases that compile for it, and the newest torch that runs on them. NAME is a
+GPU's usual name, or its name in nvidia-smi.
 
-Ti, SUPER and Laptop variants, memory sizes and form factors are not listed. NAME
-may have them: their compute capability is that of the plain name.`,
+Ti, SUPER and Laptop variants, memory sizes and form factors are not listed.
+NAME may have them: their compute capability is that of the plain name.`,
 		Example: `  dsbuild gpus
   dsbuild gpus V100 "NVIDIA A100-SXM4-80GB" "RTX 4070 Ti SUPER"`,
 		Args: cobra.ArbitraryArgs,

@@ -34,20 +34,21 @@ func newImageCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "image --base IMAGE|TAR|FOLDER -o IMAGE|TAR",
 		Short: "Put a wheel, installed, as one layer on a container image",
-		Long: `image installs a wheel into a container image: it adds one layer with the files that
-pip install --no-deps would write, without byte code, to the image of --base. It runs
-nothing and unpacks nothing. A registry takes over the layers of a base that it has.
+		Long: `image installs a wheel into a container image: it adds one layer with the files
+that pip install --no-deps would write, without byte code, to the image of
+--base. It runs nothing and unpacks nothing. A registry takes over the layers of
+a base that it has.
 
-dsbuild first checks that the wheel fits the base's Python, torch, CUDA, glibc and
-machine, as deploy checks a node. It reads these from the files of a base on disk. For a
-base in a registry it reads labels, variables and history, and the layers only if these
-do not tell everything. If it does not find a value, it names the flag that sets it.
-dsbuild never guesses a value. A wheel that has a file of anything else in the base is
-refused.
+dsbuild first checks that the wheel fits the base's Python, torch, CUDA, glibc
+and machine, as deploy checks a node. It reads these from the files of a base on
+disk. For a base in a registry it reads labels, variables and history, and the
+layers only if these do not tell everything. If it does not find a value, it
+names the flag that sets it. dsbuild never guesses a value. A wheel that has a
+file of anything else in the base is refused.
 
--o is an image in a registry (HOST/NAME:TAG) or a file NAME.tar for docker load, podman
-load and Apptainer. The same base, wheel and dsbuild give the same digest;
-SOURCE_DATE_EPOCH sets the time of all files.`,
+-o is an image in a registry (HOST/NAME:TAG) or a file NAME.tar for docker load,
+podman load and Apptainer. The same base, wheel and dsbuild give the same
+digest; SOURCE_DATE_EPOCH sets the time of all files.`,
 		Example: `  dsbuild image --base registry.example.org/torch:2.15 -o registry.example.org/train:1
   dsbuild image --base base.tar --wheel dist -o train.tar --name train:1`,
 		Args: cobra.NoArgs,

@@ -35,18 +35,19 @@ func newIndexCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "index DIR|s3://BUCKET[/PREFIX]",
 		Short: "Write a package index that pip and uv install wheels from",
-		Long: `Write a static package index (PEP 503, 691, 658): files that any web server, or the
-file system, serves to pip and uv. Wheels for different torches, CUDAs, GPUs or CPUs
-would hide each other in one index, so each gets its own, in a folder of DIR.
-DIR/index.html helps to choose, and shows the command that installs from each.
+		Long: `Write a static package index (PEP 503, 691, 658): files that any web server, or
+the file system, serves to pip and uv. Wheels for different torches, CUDAs, GPUs
+or CPUs would hide each other in one index, so each gets its own, in a folder of
+DIR. DIR/index.html helps to choose, and shows the command that installs from
+each.
 
-dsbuild verifies the wheels of --wheel first, and the index holds no others. It writes
-each file completely or not at all, and removes files of an earlier index; other files
-in DIR stay. The files beside a wheel (manifest, checksums) are copied too. A second
-run with the same wheels writes nothing.
+dsbuild verifies the wheels of --wheel first, and the index holds no others. It
+writes each file completely or not at all, and removes files of an earlier
+index; other files in DIR stay. The files beside a wheel (manifest, checksums)
+are copied too. A second run with the same wheels writes nothing.
 
-In a bucket, the index has all wheels that lie below the prefix, and its pages link them
-where they are: 'dsbuild publish' adds wheels.`,
+In a bucket, the index has all wheels that lie below the prefix, and its pages
+link them where they are: 'dsbuild publish' adds wheels.`,
 		Example: `  dsbuild index /srv/www/wheels
   dsbuild index s3://wheels/deepspeed --url https://wheels.example.org/deepspeed/
   dsbuild index public --wheel dist --wheel old --url https://wheels.example.org/

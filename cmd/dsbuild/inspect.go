@@ -23,15 +23,15 @@ func newInspectCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inspect FILE.whl|DIR",
 		Short: "Show the content of a wheel: ops, GPU archs, CPU level, glibc",
-		Long: `inspect opens any wheel and reads its compiled extensions: the GPU architectures of
-their device code (SASS and PTX), the CPU level of their instructions, the newest
-symbol versions they need of glibc and libstdc++, and the libraries they load. It
-runs nothing, unpacks nothing to disk and sends nothing.
+		Long: `inspect opens any wheel and reads its compiled extensions: the GPU architectures
+of their device code (SASS and PTX), the CPU level of their instructions, the
+newest symbol versions they need of glibc and libstdc++, and the libraries they
+load. It runs nothing, unpacks nothing to disk and sends nothing.
 
 DIR is a folder of wheels or an unpacked wheel.
 
 CPU shows the level that a CPU must have; "up to" is the highest level in an
-extension that tests the CPU at run time and chooses.`,
+extension that tests the CPU at run time and chooses.` + whichCheck,
 		Example: `  dsbuild inspect dist
   dsbuild inspect flash_attn-2.8.3-cp311-cp311-linux_x86_64.whl --json`,
 		Args: cobra.ExactArgs(1),

@@ -27,13 +27,13 @@ func newLaunchCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "launch",
 		Short: "Render, submit and lint scripts that start a training job",
-		Long: `Render the scripts and manifests that start a training job. They run without edits,
-and a comment explains every default. With --submit dsbuild also starts the job and
-waits for its end: on the nodes of an inventory over SSH, on this machine, or through
-Slurm. 'launch lint' checks scripts that exist already.
+		Long: `Render the scripts and manifests that start a training job. They run without
+edits, and a comment explains every default. With --submit dsbuild also starts
+the job and waits for its end: on the nodes of an inventory over SSH, on this
+machine, or through Slurm. 'launch lint' checks scripts that exist already.
 
-Describe the job with flags, a file (-f job.yaml, whose keys are the flags' names),
-or both; flags override the file.`,
+Describe the job with flags, a file (-f job.yaml, whose keys are the flags'
+names), or both; flags override the file.`,
 		Example: `  dsbuild launch slurm --preset small -- train.py --epochs 3 > train.sbatch
   dsbuild launch torchrun -i inventory.yaml --gpus 8 -o job -- train.py
   dsbuild launch torchrun -i inventory.yaml --gpus 8 --submit -- train.py`,
@@ -70,8 +70,8 @@ func newLaunchKindCommand(a *app, kind launch.KindInfo) *cobra.Command {
 		Use:   string(kind.Kind) + programUse,
 		Short: "Render " + kind.About,
 		Long: `Render ` + kind.About + `.
-The result is printed, several files each with a heading, or written to the folder
-of --output.`,
+The result is printed, several files each with a heading, or written to the
+folder of --output.`,
 		Example: launchExample(kind.Kind),
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -28,9 +28,9 @@ func newLintCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lint FILE...",
 		Short: "Find mistakes in launch scripts that hang a job or lose nodes",
-		Long: `lint reads launch scripts (sbatch, srun, torchrun, accelerate, JAX: any script of
-sh or bash) and finds the mistakes that make a job hang, or succeed on a part of
-its nodes. Nothing is run. FILE may be - for standard input.
+		Long: `lint reads launch scripts (sbatch, srun, torchrun, accelerate, JAX: any script
+of sh or bash) and finds the mistakes that make a job hang, or succeed on a part
+of its nodes. Nothing is run. FILE may be - for standard input.
 
 A comment silences a rule for the next command, or for the one before it on its
 line: # dsbuild: ignore RULE. --rules explains all rules.

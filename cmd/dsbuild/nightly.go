@@ -34,17 +34,17 @@ func newNightlyCommand(a *app) *cobra.Command {
 		Use:   "nightly -f nightly.yaml",
 		Short: "Build, test, publish and deploy changed wheels, unattended",
 		Long: `Run one nightly build: fetch the newest sources, build the wheels whose plan has
-changed since the last run, audit and smoke-test them, publish an index of the kept
-builds, deploy to a canary and then to the other nodes, and write a report of the
-changes (JSON, JUnit, HTML with history).
+changed since the last run, audit and smoke-test them, publish an index of the
+kept builds, deploy to a canary and then to the other nodes, and write a report
+of the changes (JSON, JUnit, HTML with history).
 
 If a wheel fails, the others go on, and its last good build stays published and
-deployed. If the canary fails, dsbuild does not change the other nodes. Only one run works in
-a folder at a time. The next run finishes a run that was killed. Start it from cron, a systemd
-timer or CI: ci/nightly has examples of each.
+deployed. If the canary fails, dsbuild does not change the other nodes. Only one
+run works in a folder at a time. The next run finishes a run that was killed.
+Start it from cron, a systemd timer or CI: ci/nightly has examples of each.
 
-Exit codes: 0 nothing failed; 1 a wheel or the index failed; 4 every failed wheel
-was built, and is not what was asked; else the exit code of the deploy.`,
+Exit codes: 0 nothing failed; 1 a wheel or the index failed; 4 every failed
+wheel was built, and is not what was asked; else the exit code of the deploy.`,
 		Example: `  dsbuild nightly -f nightly.yaml`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -28,17 +28,18 @@ func newNodesCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "nodes INVENTORY",
 		Short: "List the nodes of an inventory, or write a hostfile",
-		Long: `List the nodes of an inventory, each with its address, user and other settings of its
-connection. dsbuild contacts no node.
+		Long: `List the nodes of an inventory, each with its address, user and other settings
+of its connection. dsbuild contacts no node.
 
-INVENTORY is, for this command and all others, a file, - for standard input, a Slurm
-node expression such as gpu[01-16],cpu1, or a Slurm partition as slurm:NAME (slurm: is
-the default partition). A file is dsbuild's own YAML, a DeepSpeed hostfile, a list of
-hosts, an Ansible inventory, or the output of ansible-inventory --list. The format is
-detected from the content. dsbuild reads Ansible's inventories with ansible-inventory.
+INVENTORY is, for this command and all others, a file, - for standard input, a
+Slurm node expression such as gpu[01-16],cpu1, or a Slurm partition as
+slurm:NAME (slurm: is the default partition). A file is dsbuild's own YAML, a
+DeepSpeed hostfile, a list of hosts, an Ansible inventory, or the output of
+ansible-inventory --list. The format is detected from the content. dsbuild reads
+Ansible's inventories with ansible-inventory.
 
-With --to hostfile dsbuild writes a hostfile for DeepSpeed. It names the settings that
-a hostfile cannot hold.`,
+With --to hostfile dsbuild writes a hostfile for DeepSpeed. It names the
+settings that a hostfile cannot hold.`,
 		Example: `  dsbuild nodes inventory.yaml
   dsbuild nodes inventory.yaml --limit 'a100,!gpu[03-04]' --json
   dsbuild nodes hosts.ini --to hostfile > hostfile

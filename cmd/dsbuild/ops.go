@@ -19,8 +19,8 @@ func newOpsCommand(a *app) *cobra.Command {
 		Long: `List the operators of DeepSpeed that --ops takes: whether they have device code
 (--arch matters only for these), the archs they can be compiled for, the
 releases of DeepSpeed that have them, the packages they need, and how far they
-are proven with torch's stable ABI (--abi stable): ran, loaded, compiled or none.
-dsbuild compiles those with a * when --ops is not given.`,
+are proven with torch's stable ABI (--abi stable): ran, loaded, compiled or
+none. dsbuild compiles those with a * when --ops is not given.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return runOps(a, asJSON)

@@ -37,15 +37,16 @@ func newPublishCommand(a *app) *cobra.Command {
 		Long: `Put wheels, and the files beside them, where others get them. TO is one of:
 
 ` + forms.String() + `
-dsbuild verifies the wheels first. Then it sends the files that TO does not have yet. It
-never replaces a file: if TO has a file with the same name and other content, dsbuild sends
-nothing (exit code 4). A file appears in TO completely or not at all. After an interruption,
-repeat the command: it sends the missing files. If TO is a folder or a bucket with an index
-that dsbuild wrote, dsbuild also writes the pages of the index.
+dsbuild verifies the wheels first. Then it sends the files that TO does not have
+yet. It never replaces a file: if TO has a file with the same name and other
+content, dsbuild sends nothing (exit code 4). A file appears in TO completely or
+not at all. After an interruption, repeat the command: it sends the missing
+files. If TO is a folder or a bucket with an index that dsbuild wrote, dsbuild
+also writes the pages of the index.
 
-Credentials come from where the usual tools take them: AWS_ACCESS_KEY_ID and ~/.aws,
-TWINE_USERNAME and TWINE_PASSWORD, ~/.pypirc and ~/.netrc, docker login. dsbuild has no
-flag for them, and prints none.`,
+Credentials come from where the usual tools take them: AWS_ACCESS_KEY_ID and
+~/.aws, TWINE_USERNAME and TWINE_PASSWORD, ~/.pypirc and ~/.netrc, docker login.
+dsbuild has no flag for them, and prints none.`,
 		Example: `  dsbuild publish dist /srv/wheels
   dsbuild publish dist s3://wheels/deepspeed --dry-run
   dsbuild publish dist pypirc:internal --check-url https://pypi.example.org/simple/

@@ -25,14 +25,15 @@ func newRebuildCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rebuild WHEEL",
 		Short: "Build a wheel again from its manifest, and compare the bytes",
-		Long: `rebuild builds a wheel again from what its manifest says: the same sources, base, versions,
-operators and targets. It takes nothing from the store, compiles everything, and says whether
-the two wheels have the same bytes; the new one is not kept. A wheel that was built on a root file
-system tar, or on a machine, needs the same one: dsbuild compares the digests.
+		Long: `rebuild builds a wheel again from what its manifest says: the same sources,
+base, versions, operators and targets. It takes nothing from the store, compiles
+everything, and says whether the two wheels have the same bytes; the new one is
+not kept. A wheel that was built on a root file system tar, or on a machine,
+needs the same one: dsbuild compares the digests.
 
-With --sign it then signs the statement beside the wheel: a second builder's signature, which a
-policy with builders: 2 asks for. A wheel with other bytes is not signed: the differences
-are listed, and the exit code is 4.`,
+With --sign it then signs the statement beside the wheel: a second builder's
+signature, which a policy with builders: 2 asks for. A wheel with other bytes is
+not signed: the differences are listed, and the exit code is 4.`,
 		Example: `  dsbuild rebuild --sign ~/.ssh/id_ed25519 dist/deepspeed-*.whl`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

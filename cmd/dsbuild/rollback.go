@@ -12,8 +12,9 @@ func newRollbackCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rollback INVENTORY",
 		Short: "Restore the DeepSpeed that each node had before the last deploy",
-		Long: `Restore the DeepSpeed that each node had before the last deploy, or remove it where
-there was none. dsbuild sends no files, because the node kept them. A node keeps only one previous version.`,
+		Long: `Restore the DeepSpeed that each node had before the last deploy, or remove it
+where there was none. dsbuild sends no files, because the node kept them. A node
+keeps only one previous version.`,
 		Example: `  dsbuild rollback inventory.yaml --limit 'gpu[03-04]'`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

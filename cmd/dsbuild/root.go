@@ -54,11 +54,13 @@ func newRootCommand(a *app) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "dsbuild",
 		Short: "Build DeepSpeed wheels with compiled operators and deploy them to GPU nodes",
-		Long: `dsbuild builds the right DeepSpeed wheel once, in a clean container or on this machine, proves what
-is inside it, puts it on every node, and proves that every node runs the same.
+		Long: `dsbuild builds the right DeepSpeed wheel once, in a clean container or on this
+machine, proves what is inside it, puts it on every node, and proves that every
+node runs the same.
 
-INVENTORY is dsbuild's own YAML, a hostfile, an Ansible inventory, - for standard
-input, nodes such as gpu[01-16], or slurm:PARTITION: see 'dsbuild nodes --help'.
+INVENTORY is dsbuild's own YAML, a hostfile, an Ansible inventory, - for
+standard input, nodes such as gpu[01-16], or slurm:PARTITION: see 'dsbuild nodes
+--help'.
 
 Results go to standard output, progress and messages to standard error.
 
@@ -93,6 +95,7 @@ Exit codes:
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	completeValues(root)
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".LocalFlags.FlagUsages |", "helpOfFlags .LocalFlags |"))
 	for _, cmd := range root.Commands() {
 		switch {
 		case cmd.Name() == "help":

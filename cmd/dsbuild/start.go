@@ -22,12 +22,13 @@ func newStartCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "start",
 		Short: "Ask what to run and where, show the command for it, and run it",
-		Long: `Ask what to run and where, show the command for it, and run it: a training job on
-this machine, on several machines over SSH, on a Slurm cluster, with JAX, or elastic;
-or find the fault of a job that does not work.
+		Long: `Ask what to run and where, show the command for it, and run it: a training job
+on this machine, on several machines over SSH, on a Slurm cluster, with JAX, or
+elastic; or find the fault of a job that does not work.
 
 Answers are read from standard input, one on each line; an empty line takes the
-default in brackets. Without a terminal, an invalid or missing answer exits with 2.`,
+default in brackets. Without a terminal, an invalid or missing answer exits with
+2.`,
 		Example: `  dsbuild start
   printf '1\ntrain.py --epochs 3\n4\n\ny\n' | dsbuild start`,
 		Args: cobra.NoArgs,

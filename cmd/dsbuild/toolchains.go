@@ -21,8 +21,8 @@ func newToolchainsCommand(a *app) *cobra.Command {
 come from), the bases with their glibc, Pythons and gcc, what each CUDA
 compiles for, and which CUDA and Pythons each torch is built for.
 
-dsbuild wheel picks the combination that fits the request, or explains why there is
-none. --matrix shows its choice for every torch and Python.`,
+dsbuild wheel picks the combination that fits the request, or explains why there
+is none. --matrix shows its choice for every torch and Python.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if matrix {

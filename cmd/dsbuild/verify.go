@@ -25,18 +25,18 @@ func newVerifyCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify INVENTORY",
 		Short: "Show which nodes differ from the others, and how",
-		Long: `Show which nodes differ from the others, and how. dsbuild changes and writes nothing
-on the nodes.
+		Long: `Show which nodes differ from the others, and how. dsbuild changes and writes
+nothing on the nodes.
 
-The versions that most nodes run are expected of all: DeepSpeed, torch, CUDA, NCCL,
-Python, transformers. dsbuild names each node that differs, with its version. It
-compares every file of DeepSpeed with its RECORD, with dsbuild's note on the installation,
-and with the other nodes, whichever tool installed it. Then it
-loads every op. Driver, glibc, CPU and GPUs may differ within a job: differences are
-reported.
+The versions that most nodes run are expected of all: DeepSpeed, torch, CUDA,
+NCCL, Python, transformers. dsbuild names each node that differs, with its
+version. It compares every file of DeepSpeed with its RECORD, with dsbuild's
+note on the installation, and with the other nodes, whichever tool installed it.
+Then it loads every op. Driver, glibc, CPU and GPUs may differ within a job:
+differences are reported.
 
-With --wheel every node must run that wheel, or the wheel of a folder that fits it.
-Nodes that need several wheels (two Pythons, say) differ without it.`,
+With --wheel every node must run that wheel, or the wheel of a folder that fits
+it. Nodes that need several wheels (two Pythons, say) differ without it.` + whichCheck,
 		Example: `  dsbuild verify inventory.yaml
   dsbuild verify inventory.yaml --wheel dist --verify files --json`,
 		Args: cobra.ExactArgs(1),

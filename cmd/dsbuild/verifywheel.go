@@ -19,16 +19,16 @@ func newVerifyWheelCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify-wheel FILE.whl",
 		Short: "Check a wheel against its own metadata",
-		Long: `verify-wheel opens a wheel and checks it against its own metadata: the hashes in its
-RECORD, its tags against the glibc its extensions need, the torch it requires,
-and, for a wheel that dsbuild built, the manifest and the SBOM inside it against
-its code: ops, GPU architectures, CPU level. It also compares the files beside the
-wheel: SHA256SUMS, the manifest, the provenance statement.
+		Long: `verify-wheel opens a wheel and checks it against its own metadata: the hashes in
+its RECORD, its tags against the glibc its extensions need, the torch it
+requires, and, for a wheel that dsbuild built, the manifest and the SBOM inside
+it against its code: ops, GPU architectures, CPU level. It also compares the
+files beside the wheel: SHA256SUMS, the manifest, the provenance statement.
 
-With --policy it also judges the wheel as deploy does: who signed its statement, and
-what the statement says.
+With --policy it also judges the wheel as deploy does: who signed its statement,
+and what the statement says.
 
-It names every difference, and then exits with 4.`,
+It names every difference, and then exits with 4.` + whichCheck,
 		Example: `  dsbuild verify-wheel dist/deepspeed-*.whl
   dsbuild verify-wheel --policy policy.yaml dist/deepspeed-*.whl`,
 		Args: cobra.ExactArgs(1),

@@ -50,22 +50,23 @@ func newWheelCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "wheel --gpu NAME | --arch X.Y",
 		Short: "Build a DeepSpeed wheel with its operators compiled",
-		Long: `wheel builds DeepSpeed with the given operators compiled for the given GPUs, in a
-clean container on a Dagger engine or on this machine. Then it opens the wheel again
-and compares it with the request, installs it in a fresh environment and loads every
-operator. It writes the wheel, its manifest and SHA256SUMS to -o.
+		Long: `wheel builds DeepSpeed with the given operators compiled for the given GPUs, in
+a clean container on a Dagger engine or on this machine. Then it opens the wheel
+again and compares it with the request, installs it in a fresh environment and
+loads every operator. It writes the wheel, its manifest and SHA256SUMS to -o.
 
 Give GPUs by name (--gpu A100, --gpu "RTX 4090") or by compute capability,
-NVIDIA's number for the code that a GPU runs: 8.0 is A100, 8.6 is RTX 3090 and A40, 8.9 is
-L40S and RTX 4090, 9.0 is H100. dsbuild gpus lists them, dsbuild ops the operators,
-dsbuild toolchains the toolchains. dsbuild chooses the rest so that all parts fit
-together: --gpu V100 takes the newest torch and CUDA that still support a V100. With
---for it asks the nodes of an inventory instead, and builds the fewest wheels that
-serve them all; dsbuild ship also installs them.
+NVIDIA's number for the code that a GPU runs: 8.0 is A100, 8.6 is RTX 3090 and
+A40, 8.9 is L40S and RTX 4090, 9.0 is H100. dsbuild gpus lists them, dsbuild ops
+the operators, dsbuild toolchains the toolchains. dsbuild chooses the rest so
+that all parts fit together: --gpu V100 takes the newest torch and CUDA that
+still support a V100. With --for it asks the nodes of an inventory instead, and
+builds the fewest wheels that serve them all; dsbuild ship also installs them.
 
-A wheel is for one minor of torch and one Python. With --abi stable it is for torch
-2.10 and newer and every Python from 3.10 on, if its operators are proven so
-(dsbuild ops); --abi auto makes such a wheel where it can, and says why elsewhere.`,
+A wheel is for one minor of torch and one Python. With --abi stable it is for
+torch 2.10 and newer and every Python from 3.10 on, if its operators are proven
+so (dsbuild ops); --abi auto makes such a wheel where it can, and says why
+elsewhere.`,
 		Example: `  dsbuild wheel --gpu A100
   dsbuild wheel --arch "8.0;9.0+PTX" --ops cpu_adam,utils,fused_adam,fused_lamb
   dsbuild wheel --gpu V100 --dry-run
