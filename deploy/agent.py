@@ -110,7 +110,7 @@ class Replacement:
             rows = record_rows(info) if os.path.isdir(info) else None
             if rows is None:
                 raise Failed("%s has no RECORD: %s cannot be replaced and put back" % (info, name), "remove-deepspeed" if name == "deepspeed" else "replace-by-hand")
-            files = {os.path.normpath(os.path.join(os.path.dirname(info), row[0])) for row in rows}
+            files = {recorded_file(info, row) for row in rows} - {""}
             self.own |= files - set(owners(files, self.names)) | {info}
         for place in sites() if "deepspeed" in self.names else ():
             self.packages.append(os.path.join(place, "deepspeed"))
@@ -183,6 +183,16 @@ class Replacement:
                 raise Failed("%s belongs to %s, and would be replaced" % (path, owner), "another-package")
             if not owner and (os.path.isdir(path) or not path.startswith(tuple(place + os.sep for place in places))):
                 raise Failed("%s is there already, belongs to no package, and would be replaced" % path, "in-the-way")
+
+
+def recorded_file(info, row):
+    """The path of a row of RECORD. Outside of site-packages and the commands it counts only if the file has the
+    digest in the row: a row alone does not make somebody's file the package's own. Else it is ""."""
+    path = os.path.normpath(os.path.join(os.path.dirname(info), row[0]))
+    if os.path.dirname(path) == scripts_folder() or path.startswith(tuple(place + os.sep for place in sites())):
+        return path
+    algorithm, _, want = row[1].partition("=")
+    return path if algorithm in HASHES and want.rstrip("=") in digests_of(path, (), getattr(hashlib, algorithm)) else ""
 
 
 def first_new(path, bases, moved):

@@ -49,7 +49,25 @@ func LoadBundle(dir, wheelPath string) (*wheel.Bundle, error) {
 		return nil, wheels.NewUsageError("make one with: dsbuild wheel --bundle, or name one with --bundle DIR", "no wheelhouse: %s is not a folder", dir)
 	}
 	b, err := wheel.ReadBundle(dir)
+	for _, w := range b.Wheels {
+		if err == nil {
+			err = checkCompanion(w)
+		}
+	}
 	return &b, err
+}
+
+// checkCompanion refuses a wheel with files that are not its own, before any node is asked.
+func checkCompanion(w wheel.BundleWheel) error {
+	a, err := wheel.Open(w.Path)
+	if err != nil {
+		return err
+	}
+	defer a.Close()
+	if err := wheels.CheckOwnFiles(a); err != nil {
+		return wheels.NewUsageError("make the wheelhouse without this wheel", "%s: %w", w.File, err)
+	}
+	return nil
 }
 
 // demand is a requirement of one package.

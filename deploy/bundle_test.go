@@ -422,3 +422,14 @@ func TestLoadBundle(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A companion with files that are not its own is refused with the wheelhouse.
+func TestCompanionsWriteTheirOwnFiles(t *testing.T) {
+	t.Parallel()
+	for name, file := range map[string]string{"settings": "notds-1.data/data/pyvenv.cfg", "command": "notds-1.data/scripts/activate"} {
+		b := wheelhouse(t, small{name: "notds", version: "1", files: map[string]string{file: ""}})
+		if _, err := deploy.LoadBundle(filepath.Dir(b.Wheels[0].Path), ""); code(err) != 2 || !strings.Contains(err.Error(), "which belongs to ") {
+			t.Errorf("%s: %v, want that it is refused", name, err)
+		}
+	}
+}

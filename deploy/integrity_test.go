@@ -336,6 +336,37 @@ func TestCodeOfAnotherPackageIsToldAndStays(t *testing.T) {
 	}
 }
 
+// A row of RECORD makes no file of the user the package's own: it stays through two deploys, of which the second
+// removes what the first has put aside.
+func TestRecordOfSomebodysFile(t *testing.T) {
+	t.Parallel()
+	e := newEnvironment(t, "2.15.0")
+	byHand(t, e, makeWheel(t, t.TempDir(), wheelOptions{version: "0.19.6"}))
+	e.write(t, "../../../checkpoints/model.pt", "weights")
+	records, err := filepath.Glob(filepath.Join(e.site, "deepspeed-*.dist-info/RECORD"))
+	if err != nil || len(records) != 1 {
+		t.Fatal(err, records)
+	}
+	rows, err := os.ReadFile(records[0])
+	if err == nil {
+		err = os.WriteFile(records[0], append(rows, "../../../checkpoints/model.pt,,\n"...), 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, s := host(t, "gpu1", e, sshtest.Options{})
+	for _, version := range []string{"0.19.7", "0.19.8"} {
+		opt := options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{version: version})), []*sshtest.Server{s}, h)
+		opt.Verify = verify.LevelFiles
+		if r := run(t, t.Context(), opt); r.Err() != nil {
+			t.Fatal(r.Err())
+		}
+		if got, err := os.ReadFile(filepath.Join(e.site, "../../../checkpoints/model.pt")); string(got) != "weights" {
+			t.Fatalf("after %s: %q, %v, want the user's file", version, got, err)
+		}
+	}
+}
+
 // A DeepSpeed whose RECORD names folders of others: only its files move.
 func TestFoldersOfOthersStay(t *testing.T) {
 	long(t)

@@ -270,8 +270,9 @@ func (s Site) IndexClient() *pyindex.Client { return pyindex.New(s.Transport()) 
 func (s Site) TorchIndex() string { return cmp.Or(s.variables[torchIndexes], torchIndex) }
 
 // Programs returns the variables with which programs of this machine, such as uv, reach the site's
-// services: environ without other settings of theirs. Certificates beside the system's are
-// written into dir.
+// services: environ without other settings of theirs. They trust the system's certificates, as curl and
+// git do, not only those that come with them: a proxy of the site may sign for every host. Certificates
+// beside the system's are written into dir.
 func (s Site) Programs(environ []string, dir string) ([]string, error) {
 	var out []string
 	for _, v := range environ {
@@ -283,18 +284,26 @@ func (s Site) Programs(environ []string, dir string) ([]string, error) {
 		out = append(out, name+"="+s.variables[name])
 	}
 	out = append(out, "UV_PYTHON_DOWNLOADS=never", "UV_NO_CONFIG=1")
-	if s.ca == "" {
+	file, system := systemCertificates()
+	switch own := func(v string) bool { return strings.HasPrefix(v, "SSL_CERT_") }; {
+	case s.ca == "" && (file == "" || slices.ContainsFunc(environ, own)):
 		return out, nil
+	case s.ca == "":
+		return append(out, "SSL_CERT_FILE="+file), nil
 	}
-	bundle := []byte(s.ca)
-	for _, file := range []string{"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"} {
-		if text, err := os.ReadFile(file); err == nil {
-			bundle = append(append(text, '\n'), bundle...)
-			break
-		}
-	}
+	bundle := append(append(system, '\n'), s.ca...)
 	path := filepath.Join(dir, "certificates.pem")
 	return append(out, "SSL_CERT_FILE="+path), os.WriteFile(path, bundle, 0o600)
+}
+
+// systemCertificates returns the file of the system's certificates, as dockerfiles/site.sh looks for it, and its text.
+func systemCertificates() (string, []byte) {
+	for _, file := range []string{"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"} {
+		if text, err := os.ReadFile(file); err == nil {
+			return file, text
+		}
+	}
+	return "", nil
 }
 
 // Script returns the text that dockerfiles/site.sh reads: the settings as shell assignments. It

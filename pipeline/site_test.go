@@ -91,6 +91,20 @@ func TestSiteCertificates(t *testing.T) {
 	}
 }
 
+// uv trusts the certificates of the system, unless the user's environment names others.
+func TestProgramsTrustTheSystem(t *testing.T) {
+	const bundle = "/etc/ssl/certs/ca-certificates.crt"
+	if _, err := os.Stat(bundle); err != nil {
+		t.Skipf("this machine has no certificates: %v", err)
+	}
+	for environ, want := range map[string]bool{"PATH=/bin": true, "SSL_CERT_DIR=/own": false} {
+		got, err := site(t, SiteOptions{}, nil).Programs([]string{environ}, t.TempDir())
+		if err != nil || slices.Contains(got, "SSL_CERT_FILE="+bundle) != want {
+			t.Errorf("with %s: %q, %v, want that uv gets %s: %t", environ, got, err, bundle, want)
+		}
+	}
+}
+
 // Sources of apt are read with the mirror before them, from a copy.
 func TestSiteMirror(t *testing.T) {
 	text, err := os.ReadFile("../dockerfiles/install.sh")

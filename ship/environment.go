@@ -30,6 +30,7 @@ func WithEnvironment(tables *compat.Tables, python, torch string) (func(node.Fac
 	}
 	return func(f node.Facts) node.Facts {
 		f.Python, f.Tag = python+".0", "cp"+strings.ReplaceAll(python, ".", "")
+		f.ExternallyManaged = false // the environment has a folder of its own
 		f.Torch, f.TorchCUDA, f.CXX11ABI, f.DeepSpeed, f.Missing = version, cuda, nil, nil, nil
 		return f
 	}, nil

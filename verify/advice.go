@@ -42,6 +42,7 @@ func adviceTexts() map[string]string {
 		"shadow":               "remove it, or take its folder off sys.path",
 		"shadow-pythonpath":    "PYTHONPATH puts it first: take its folder out",
 		"shadow-user":          "it is in this user's own packages: there run PYTHON -m pip uninstall deepspeed, or set PYTHONNOUSERSITE=1",
+		"unsafe-place":         "chmod go-w what is yours there, or set folder: in environment.yaml to a folder of your own below folders that only root changes",
 		"too-many-files":       "look into the deepspeed folder of its site-packages",
 		"torch-differs":        "torch, CUDA or the accelerator differ from the wheel's",
 		"wait":                 "wait for it to end, then run again",

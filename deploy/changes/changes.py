@@ -147,8 +147,8 @@ class Workplace:
     def take_lock(self, orders):
         """Waits lock_s for the lock: after a driver was killed, its agent still cleans up. If
         another agent of the same run holds the lock (their nodes share the folder), it waits as long
-        as the driver does."""
-        self.lock = os.open(os.path.join(HOME, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        as the driver does. Nobody else can open the file: who can, can lock it."""
+        self.lock = os.open(os.path.join(HOME, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         deadline = time.monotonic() + REQUEST["lock_s"]
         while True:
             try:

@@ -3,6 +3,7 @@
 # environment that it is making.
 #
 # session.go lists the sources that precede this file.
+import io
 import queue
 import zipfile
 
@@ -19,13 +20,16 @@ class Environments(Workplace):
     def __init__(self):
         Workplace.__init__(self)
         self.dir, self.made, self.uv = None, "", ""  # temporary files; the new environment; the installer
-        self.recorded, self.keep, self.syncing = False, True, None
+        self.recorded, self.keep, self.syncing, self.own = False, True, None, {}
         self.noted = self.known = self.early = None  # the files of the current environment, those of the new one; the EarlyInstaller
 
     def begin(self, orders):
         """Takes the lock, and finishes or undoes the change of an interrupted run."""
+        os.umask(os.umask(0o022) | 0o022)
+        self.refuse_unsafe()
         for folder in (HOME, PLACE):
             os.makedirs(folder, mode=0o755, exist_ok=True)
+        self.refuse_unsafe()  # another user may have made them first
         self.take_lock(orders)
         if REQUEST["python"] and not exists(os.path.join(PYTHONS, REQUEST["python"]["program"])):
             raise Failed("another run has removed the Python that came along", "wait")
@@ -40,6 +44,12 @@ class Environments(Workplace):
         self.dir = os.path.join(HOME, "run-" + REQUEST["run"])
         os.mkdir(self.dir, 0o700)
         return dict(found, inbox=INBOX, arrived=self.arrived(), have=stored(REQUEST["files"]))
+
+    @staticmethod
+    def refuse_unsafe():
+        danger = unsafe()
+        if danger:
+            raise Failed(danger, "unsafe-place")
 
     def repair(self):
         """Ends a switch that was cut off, and removes environments that are not whole."""
@@ -129,9 +139,11 @@ class Environments(Workplace):
 
     def inspect_new(self, folder):
         """The state of the new environment after the installation."""
-        forget_times(folder)
+        forget_notes_of_uv(folder)
         self.noted.link_byte_code(site_of(folder))
-        return Whole(folder, REQUEST["python"], self.known).told()
+        whole = Whole(folder, REQUEST["python"], self.known)
+        self.own = whole.own
+        return whole.told()
 
     def tell_kept(self, _):
         """The DeepSpeed of the environment before, for the driver's judgement."""
@@ -141,7 +153,8 @@ class Environments(Workplace):
         places = {"": site, "scripts": os.path.join(folder, "bin"), "data": folder}
         paths = {path for top in [os.path.join(site, "deepspeed")] + dist_infos([site]) for path, _ in walk(top)}
         for info in dist_infos([site]):  # and its commands
-            paths |= {os.path.normpath(os.path.join(site, row[0])) for row in record_rows(info) or [] if row[0].startswith("../")}
+            rows = [os.path.normpath(os.path.join(site, row[0])) for row in record_rows(info) or [] if row[0].startswith("../")]
+            paths |= {path for path in rows if path.startswith(folder + os.sep)}
         return kept_answer(str(noted.get("sha256", "")), places, [RELOCATABLE], {path: path for path in paths if exists(path)})
 
     @staticmethod
@@ -199,10 +212,14 @@ class Environments(Workplace):
         return name
 
     def unpack_uv(self, f):
-        """Unpacks the program from uv's wheel."""
+        """Unpacks the program from uv's wheel. It is read once more: noted times are no proof for a program."""
         self.uv = os.path.join(self.dir, "uv")
+        with open(self.stored_file(f), "rb") as stored:
+            data = stored.read()
+        if hashlib.sha256(data).hexdigest() != f["sha256"]:
+            raise Failed("%s was changed after it had been sent" % f["name"], "deploy-again")
         try:
-            with zipfile.ZipFile(self.stored_file(f)) as z:
+            with zipfile.ZipFile(io.BytesIO(data)) as z:
                 inside = [n for n in z.namelist() if n.endswith(".data/scripts/uv")]
                 with z.open(inside[0]) as source, open(self.uv, "wb") as out:
                     shutil.copyfileobj(source, out)
@@ -224,6 +241,7 @@ class Environments(Workplace):
             free_page_cache(os.path.join(FILES, w["sha256"], w["name"]))
 
     def run_uv(self, order, orders, arguments):
+        os.makedirs(CACHE, mode=0o700, exist_ok=True)  # uv lets everybody write its locks there
         env = {k: v for k, v in os.environ.items() if not k.startswith(("UV_", "PYTHON", "VIRTUAL_ENV", "CONDA_"))}
         env.update(UV_CACHE_DIR=CACHE, UV_NO_CONFIG="1", UV_OFFLINE="1", UV_PYTHON_DOWNLOADS="never", UV_NO_PROGRESS="1", NO_COLOR="1", TMPDIR=self.dir)
         try:
@@ -240,7 +258,7 @@ class Environments(Workplace):
         folder = os.path.join(PLACE, name)
         if self.made:
             end_sync(self.syncing)
-            save_json(os.path.join(folder, NOTE), order["mark"])
+            save_json(os.path.join(folder, NOTE), dict(order["mark"], own=self.own))
         before = target(CURRENT)
         same = before and mark_of(before).get("digest") == order["digest"]  # it was made anew: nobody goes back to it
         self.switch({"to": name, "previous": target(PREVIOUS) if same else before, "journal": order["journal"], "tidy": True})
@@ -301,11 +319,10 @@ class Environments(Workplace):
             path = os.path.join(PLACE, name)
             if os.path.isdir(path) and not os.path.islink(path) and name not in kept and not name.startswith(".") and not in_use(path):
                 self.take_away(path)
-        needed, pythons = set(), set()
-        for name in os.listdir(ROOT):  # the other environments need theirs
-            for mark in [load_json(os.path.join(ROOT, name, inner, NOTE)) for inner in listed_folders(os.path.join(ROOT, name))]:
-                needed.update(mark.get("files", []) if isinstance(mark, dict) else [])
-                pythons.add((mark.get("python") or {}).get("sha256") if isinstance(mark, dict) else None)
+        try:
+            needed, pythons = needs()
+        except (TypeError, LookupError, AttributeError, OSError, ValueError):
+            return  # a note that nobody can read: its environment may need everything
         for name in listed_folders(PYTHONS):
             if name not in pythons and (not name.startswith("run-") or is_old(os.path.join(PYTHONS, name))):
                 sweep(os.path.join(PYTHONS, name))
@@ -346,9 +363,10 @@ class Environments(Workplace):
         return {"current": told(target(CURRENT)), "recorded": self.recorded, "finished": not exists(CHANGE)}
 
 
-def forget_times(folder):
-    """Removes uv's notes of when the wheels came to this node: without them equal wheels make equal
-    environments, to the byte."""
+def forget_notes_of_uv(folder):
+    """Removes uv's lock, which everybody could take, and its notes of when the wheels came to this node:
+    without them equal wheels make equal environments, to the byte."""
+    sweep(os.path.join(folder, ".lock"))
     site = site_of(folder)
     for entry in os.listdir(site):
         note_file, record = entry + "/uv_cache.json", os.path.join(site, entry, "RECORD")
@@ -369,6 +387,21 @@ def free_page_cache(path):
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(fd)
+
+
+def needs():
+    """The sha256 of the files and of the Pythons that all environments need."""
+    needed, pythons = set(), set()
+    for name in listed_folders(ROOT):
+        for inner in listed_folders(os.path.join(ROOT, name)):
+            path = os.path.join(ROOT, name, inner, NOTE)
+            if not exists(path):
+                continue
+            with open(path, encoding="utf-8") as f:
+                mark = json.load(f)
+            needed.update(mark["files"])
+            pythons.add((mark.get("python") or {}).get("sha256"))
+    return needed, pythons
 
 
 def listed_folders(path):

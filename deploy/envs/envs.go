@@ -235,10 +235,13 @@ func (u *nodeRun) probe(ctx context.Context) error {
 	facts, undone, err := node.ProbeWithFollowUp(ctx, u.Runner, program, node.FollowUp{Program: lookProgram, Request: req, Begun: func() {}, Each: func(m json.RawMessage) error {
 		var said struct {
 			Looked *EnvironmentState `json:"looked"`
+			Unsafe string            `json:"unsafe"`
 		}
-		err := node.Decode(m, &said)
+		if err := node.Decode(m, &said); err != nil {
+			return err
+		}
 		got = said.Looked
-		return err
+		return u.refuseUnsafe(said.Unsafe)
 	}})
 	switch {
 	case err != nil:
@@ -266,6 +269,14 @@ func (u *nodeRun) probe(ctx context.Context) error {
 		return hint.With(fmt.Errorf("dsbuild does not know whether its environment is in use: %w", err), "if its Python is gone, no new job can use it: --in-use ignore")
 	}
 	return nil
+}
+
+// refuseUnsafe is the error if another user could change the environments, in the node's words.
+func (u *nodeRun) refuseUnsafe(why string) error {
+	if why == "" {
+		return nil
+	}
+	return verify.WithAdvice(node.NewNodeError(why), "unsafe-place", u.Host)
 }
 
 // wanted is the digest of the environment that the node should have; "" if there is none for it.

@@ -78,8 +78,19 @@ func (s *site) deepspeed(t *testing.T, version string, files map[string]string) 
 	}))
 }
 
-// lock locks the text of an environment.yaml and collects its files.
+// lock locks the text of an environment.yaml and opens its files.
 func (s *site) lock(t *testing.T, text string) (*environment.Lock, *envs.Files) {
+	t.Helper()
+	l, paths := s.lockOnly(t, text)
+	files, err := envs.OpenFiles(t.Context(), l, paths, wheels.Cache{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l, files
+}
+
+// lockOnly locks the text of an environment.yaml and collects its files.
+func (s *site) lockOnly(t *testing.T, text string) (l *environment.Lock, paths map[string]string) {
 	t.Helper()
 	path := filepath.Join(s.dir, "environment.yaml")
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
@@ -98,25 +109,13 @@ func (s *site) lock(t *testing.T, text string) (*environment.Lock, *envs.Files) 
 	if len(kinds) == 0 {
 		kinds = []environment.Kind{{Machine: "x86_64", Glibc: "2.17"}}
 	}
-	l, err := r.Resolve(t.Context(), spec, kinds, nil, s.dir)
-	if err != nil {
+	if l, err = r.Resolve(t.Context(), spec, kinds, nil, s.dir); err != nil {
 		t.Fatal(err)
 	}
-	return l, s.collect(t, l, c)
-}
-
-func (s *site) collect(t *testing.T, l *environment.Lock, c *environment.Collector) *envs.Files {
-	t.Helper()
-	set := l.Sets[0]
-	paths, err := c.Collect(t.Context(), l, set.All())
-	if err != nil {
+	if paths, err = c.Collect(t.Context(), l, l.Sets[0].All()); err != nil {
 		t.Fatal(err)
 	}
-	files, err := envs.OpenFiles(t.Context(), l, paths, wheels.Cache{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return files
+	return l, paths
 }
 
 const small = "name: train\npython: 3.11\nrequirements: [alpha, torch]\n"
@@ -581,6 +580,37 @@ func TestChangedFilesAreNamed(t *testing.T) {
 			t.Errorf("%s: a rollback would go to the changed environment %s, left %q", name, link, leftovers(t, s))
 		}
 		packages = filepath.Join(current(t, s), "lib/python3.11/site-packages")
+	}
+}
+
+// The files that belong to no package are those of the environment itself: each change is named, and a new file, too.
+// A file that RECORD lists outside of the environment is not read.
+func TestChangedFilesOfTheEnvironmentItself(t *testing.T) {
+	t.Parallel()
+	l, files := newSite(t).lock(t, small)
+	h, s := host(t, "gpu1", sshtest.Options{})
+	opt := options(t, l, files, []*sshtest.Server{s}, h)
+	if r := run(t, t.Context(), opt); r.Err() != nil {
+		t.Fatal(r.Err())
+	}
+	in := func(name string) string { return filepath.Join(current(t, s), name) }
+	record := in("lib/python3.11/site-packages/alpha-1.0.dist-info/RECORD")
+	changed := errors.Join(
+		replace(in("pyvenv.cfg"), "home = /usr/bin\ninclude-system-site-packages = true\n"), replace(in("bin/activate"), "evil\n"),
+		os.Remove(in("bin/python3")), os.Symlink("/bin/true", in("bin/python3")), os.Remove(in("bin/activate.fish")),
+		os.WriteFile(in("bin/torchrun"), []byte("#!/bin/sh\n"), 0o755),
+		replace(record, content(t, record)+strings.Repeat("../", 20)+"etc/passwd,sha256=x,1\n"),
+	)
+	if changed != nil {
+		t.Fatal(changed)
+	}
+	n := look(t, opt).Nodes[0]
+	want := []string{
+		strings.Repeat("../", 20) + "etc/passwd, which alpha-1.0.dist-info lists, is outside of the environment",
+		"bin/activate is altered", "bin/activate.fish is missing", "bin/python3 is altered", "bin/torchrun belongs to no package", "pyvenv.cfg is altered",
+	}
+	if n.Status != report.Differs || !slices.Equal(n.Differs, want) {
+		t.Errorf("%s: %q, want %q", n.Status, n.Differs, want)
 	}
 }
 

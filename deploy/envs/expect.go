@@ -1,15 +1,19 @@
 package envs
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
 	"time"
+
+	"deps.dev/util/pypi"
 
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/environment"
@@ -23,15 +27,13 @@ type Files struct {
 	Wheels   map[string]*wheels.Wheel // the wheels of DeepSpeed among them
 	Unpacked map[string]int64         // bytes that each needs once it is installed
 	Digests  map[string]string        // of the files that each installs into site-packages
-
-	inDeepSpeed []string // the sha256 of the wheels that install files into DeepSpeed's folder
 }
 
-// accept judges the wheels that install files into DeepSpeed's folder. It returns what lies beside each, by its
-// sha256, or the error of the first that the policy refuses.
+// accept judges the wheels of DeepSpeed: no other wheel has files in its folder. It returns what lies beside each,
+// by its sha256, or the error of the first that the policy refuses.
 func (f *Files) accept(p *signing.Policy) (map[string]signing.Signed, error) {
 	accepted := map[string]signing.Signed{}
-	for _, sum := range f.inDeepSpeed {
+	for _, sum := range slices.Sorted(maps.Keys(f.Wheels)) {
 		signed, err := p.Accept(f.Paths[sum], sum, time.Now())
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", path.Base(f.Paths[sum]), err)
@@ -41,9 +43,10 @@ func (f *Files) accept(p *signing.Policy) (map[string]signing.Signed, error) {
 	return accepted, nil
 }
 
-// OpenFiles reads files that were collected.
+// OpenFiles reads files that were collected. It refuses wheels that would write what is not theirs.
 func OpenFiles(ctx context.Context, l *environment.Lock, paths map[string]string, known wheels.Cache) (*Files, error) {
 	f := &Files{Paths: paths, Wheels: map[string]*wheels.Wheel{}, Unpacked: map[string]int64{}, Digests: map[string]string{}}
+	written := map[string]map[string]string{} // by the sha256 of a wheel
 	for _, set := range l.Sets {
 		if python := set.Python; python != nil && paths[python.SHA256] != "" {
 			if err := f.openPython(*python, paths[python.SHA256]); err != nil {
@@ -55,9 +58,13 @@ func OpenFiles(ctx context.Context, l *environment.Lock, paths map[string]string
 			if _, done := f.Digests[file.SHA256]; done || at == "" {
 				continue
 			}
-			if err := f.open(file.SHA256, at, l.Python); err != nil {
+			var err error
+			if written[file.SHA256], err = f.open(file, at, l.Python); err != nil {
 				return nil, err
 			}
+		}
+		if err := apart(set.Files, written); err != nil {
+			return nil, err
 		}
 		if ds := set.File("deepspeed"); ds != nil && paths[ds.SHA256] != "" {
 			loaded, err := wheels.Load(ctx, paths[ds.SHA256], known)
@@ -84,24 +91,43 @@ func (f *Files) openPython(python environment.Interpreter, at string) error {
 	return nil
 }
 
-func (f *Files) open(sum, at, python string) error {
+// open reads the wheel of a file, and returns what it writes.
+func (f *Files) open(file environment.File, at, python string) (map[string]string, error) {
 	a, err := wheel.Open(at)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer a.Close()
-	inDeepSpeed := false
 	for _, m := range a.Members() {
-		f.Unpacked[sum] += m.Size
-		scheme, below := wheel.Place(m.Name)
-		inDeepSpeed = inDeepSpeed || scheme == "" && strings.HasPrefix(path.Clean(below), "deepspeed/")
+		f.Unpacked[file.SHA256] += m.Size
 	}
-	if inDeepSpeed {
-		f.inDeepSpeed = append(f.inDeepSpeed, sum)
+	if meta, err := a.Metadata(); err != nil || file.Name != "" && pypi.CanonPackageName(meta.Name) != file.Name {
+		return nil, cmp.Or(err, refuseWheel("%s is a wheel of %s, not of %s", path.Base(at), meta.Name, file.Name))
 	}
-	f.Digests[sum], err = installedDigest(a, python)
-	if err != nil {
-		return fmt.Errorf("%s: %w", path.Base(at), err)
+	if err := wheels.CheckOwnFiles(a); err != nil {
+		return nil, refuseWheel("%w", err)
+	}
+	if f.Digests[file.SHA256], err = installedDigest(a, python); err != nil {
+		return nil, fmt.Errorf("%s: %w", path.Base(at), err)
+	}
+	return wheels.Written(a)
+}
+
+func refuseWheel(format string, args ...any) error {
+	return wheels.NewUsageError("leave the package out of environment.yaml, or take its wheel from elsewhere; then lock again", format, args...)
+}
+
+// apart refuses two wheels that write different bytes to the same path.
+func apart(files []environment.File, written map[string]map[string]string) error {
+	first := map[string]environment.File{}
+	for _, f := range files {
+		for _, name := range slices.Sorted(maps.Keys(written[f.SHA256])) {
+			other, taken := first[name]
+			if taken && written[other.SHA256][name] != written[f.SHA256][name] {
+				return refuseWheel("%s and %s would both write %s", other.File, f.File, name)
+			}
+			first[name] = f
+		}
 	}
 	return nil
 }

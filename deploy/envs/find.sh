@@ -1,12 +1,14 @@
 # Looks for a Python that can run dsbuild's programs, on a node that may have none. Changes nothing.
-# Arguments: the folder of environments, or "" for the user's own; then the programs of the Pythons
+# safe.sh comes before it. Arguments: the folder of environments, or "" for the user's own; then the programs of the Pythons
 # that may have come along, below pythons.
-home=${1:-$HOME/.local/share}/dsbuild/env
+folder=${1:-$HOME/.local/share} home=${1:-$HOME/.local/share}/dsbuild/env
 shift
 say() { printf '\n@@dsbuild-python %s %s\n' "$1" "$2"; }
 usable() { command -v "$1" >/dev/null 2>&1 && "$1" -c 'import sys; sys.exit(sys.version_info < (3, 8))' </dev/null >/dev/null 2>&1; }
 
 say home "$home"
+danger=$(unsafe "$folder" dsbuild dsbuild/env dsbuild/env/.dsbuild dsbuild/env/.dsbuild/pythons)
+[ -z "$danger" ] || { say unsafe "$danger" && exit 0; }
 for program; do
 	[ -x "$home/.dsbuild/pythons/$program" ] && say there "$program"
 done

@@ -74,6 +74,12 @@ func (p *nodePython) looked(name string) *EnvironmentState {
 	return &EnvironmentState{Free: p.free, Writable: p.writable, Place: path.Join(p.home, name)}
 }
 
+// makeShell makes the folders for a Python below the folder of environments, $1, and says whether another user
+// could change them. $2 is the name of the last one.
+const makeShell = `umask 022 && mkdir -p "$1/.dsbuild/pythons/$2" || exit
+danger=$(unsafe "${1%/dsbuild/env}" dsbuild dsbuild/env dsbuild/env/.dsbuild dsbuild/env/.dsbuild/pythons "dsbuild/env/.dsbuild/pythons/$2")
+[ -z "$danger" ] || printf '\n` + sayMark + `unsafe %s\n' "$danger"`
+
 const sayMark = "@@dsbuild-python "
 
 // pythonBringer brings a Python to a node.
@@ -81,7 +87,7 @@ type pythonBringer struct{ *nodeRun }
 
 // findPython looks for a Python on the node with nothing but a shell.
 func (u pythonBringer) findPython(ctx context.Context) (*nodePython, error) {
-	argv := []string{"sh", "-c", findShell, "sh", u.run.opt.Lock.Folder}
+	argv := []string{"sh", "-c", safeShell + findShell, "sh", u.run.opt.Lock.Folder}
 	for i := range u.run.opt.Lock.Sets {
 		if ref := refOf(&u.run.opt.Lock.Sets[i]); ref != nil {
 			argv = append(argv, ref.Program)
@@ -100,6 +106,8 @@ func (u pythonBringer) findPython(ctx context.Context) (*nodePython, error) {
 		switch key, value, _ := strings.Cut(said, " "); key {
 		case "home":
 			p.home = value
+		case "unsafe":
+			return nil, u.refuseUnsafe(value)
 		case "there":
 			p.there = append(p.there, value)
 		case "use":
@@ -145,11 +153,14 @@ func (u pythonBringer) bringPython(ctx context.Context) error {
 func (u pythonBringer) sendPython(ctx context.Context) error {
 	ref := refOf(u.plan.Set)
 	work := u.brought.place("run-" + u.run.fleet.Run + "-" + deploy.FileLabel(u.Host.Name))
-	if err := u.Runner.Run(ctx, remote.Command{Argv: []string{"mkdir", "-p", "-m", "755", path.Dir(path.Dir(work)), path.Dir(work), work}}); err != nil {
+	said, err := remote.RunForAnswer(ctx, u.Runner, remote.Command{Argv: []string{"sh", "-c", safeShell + makeShell, "sh", u.brought.home, path.Base(work)}})
+	if err != nil {
 		return hint.With(err, "may this user write into %s? Else set folder: in environment.yaml", node.ShownPath(path.Dir(work)))
 	}
-	err := u.unpackPython(ctx, work, ref)
-	if err != nil {
+	if _, why, ok := strings.Cut(said, sayMark+"unsafe "); ok { // another user has made them first
+		return u.refuseUnsafe(why)
+	}
+	if err := u.unpackPython(ctx, work, ref); err != nil {
 		u.sweepPython(ctx, work)
 		return err
 	}

@@ -16,6 +16,6 @@ def leftovers():
     return any(n == "inbox" or n.startswith("run-") for n in own) or "change.json" in names or not all(mark_of(n) for n in folders)
 
 
-bytes_free, writable = room()
-emit({"looked": {"current": told(target(CURRENT)), "previous": told(target(PREVIOUS)), "ready": [d for d in REQUEST["digests"] if whole_of(d)],
+danger, (bytes_free, writable) = unsafe(), room()
+emit({"unsafe": danger} if danger else {"looked": {"current": told(target(CURRENT)), "previous": told(target(PREVIOUS)), "ready": [d for d in REQUEST["digests"] if whole_of(d)],
                  "have": stored(REQUEST["files"]), "free": bytes_free, "writable": writable, "leftovers": leftovers(), "place": PLACE, "site": site_id(PLACE)}})

@@ -1,6 +1,10 @@
 # The places of whole environments on a node, and their state. Changes nothing. REQUEST names the
-# environment and, if it is not the user's own, the folder. python.py comes before this file.
-ROOT = os.path.join(REQUEST["folder"] or os.path.join(os.path.expanduser("~"), ".local", "share"), "dsbuild", "env")
+# environment and, if it is not the user's own, the folder. python.py comes before this file, and SAFE,
+# the text of safe.sh.
+import subprocess
+
+FOLDER = REQUEST["folder"] or os.path.join(os.path.expanduser("~"), ".local", "share")
+ROOT = os.path.join(FOLDER, "dsbuild", "env")
 HOME = os.path.join(ROOT, ".dsbuild")  # of all environments: lock, inbox, files, cache
 FILES = os.path.join(HOME, "files")
 PYTHONS = os.path.join(HOME, "pythons")  # the Pythons that dsbuild has sent
@@ -9,6 +13,16 @@ CURRENT, PREVIOUS = os.path.join(PLACE, "current"), os.path.join(PLACE, "previou
 NOTE = "environment.json"  # an environment that is whole has it
 MOST_WRONG = 50  # files that are named
 OWN = ("INSTALLER", "REQUESTED", "RECORD", "direct_url.json")  # an installer's notes in a dist-info
+
+
+def unsafe():
+    """The first folder of the environment that another user could change, "" if there is none."""
+    parts = ["dsbuild", "dsbuild/env"] + [os.path.join("dsbuild/env", inner) for inner in (
+        ".dsbuild", ".dsbuild/files", ".dsbuild/cache", ".dsbuild/pythons", ".dsbuild/inbox", ".dsbuild/signed", REQUEST["name"])]
+    names = [name for name in (target(CURRENT), target(PREVIOUS)) if name]
+    parts += [os.path.join("dsbuild/env", REQUEST["name"], name) for name in names]
+    script = SAFE + '\nunsafe "$@" || echo "it cannot be checked who may change $1"'
+    return subprocess.run(["sh", "-c", script, "sh", FOLDER] + parts, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE).stdout.decode("utf-8", "replace").strip()
 
 
 def target(link):
@@ -61,24 +75,42 @@ def site_of(folder):
     return os.path.join(lib, found[0], "site-packages") if found else lib
 
 
+def told_file(path, is_link):
+    """The content of a file or link, as the note on an environment has it."""
+    try:
+        return "link to " + os.readlink(path) if is_link else file_digest(path).hexdigest()
+    except OSError:
+        return "not readable"
+
+
 class Whole:
-    """Compares every file of an environment with RECORD, and its Python with the archive, if dsbuild has
-    sent one. A new environment has no note yet: then python names its Python. Does not read known files."""
+    """Compares every file of an environment with RECORD, its own files with the note on it, and its Python with
+    the archive, if dsbuild has sent one. A new environment has no note yet: then python names its Python. Does
+    not read known files."""
 
     def __init__(self, folder, python=None, known=None):
-        self.site, self.listed, self.wrong, self.lines = site_of(folder), set(), [], []
+        self.folder, self.site, self.listed, self.wrong, self.lines = folder, site_of(folder), set(), [], []
         self.packages, self.known = {}, known
-        mark = mark_of(os.path.basename(folder)) or {}
-        self.python = python or mark.get("python") or None
+        mark = mark_of(os.path.basename(folder))
+        self.python = python or (mark or {}).get("python") or None
         if self.python:
             self.interpreter(folder)
         for entry in sorted(os.listdir(self.site) if os.path.isdir(self.site) else []):
             if entry.endswith(".dist-info"):
                 self.package(entry)
-        for path, is_link in walk(self.site):
+        self.own = {}  # the content of those files that belong to no package, such as pyvenv.cfg
+        for path, is_link in walk(folder):
             name = path[len(self.site) + 1:]
-            if name not in self.listed and (is_link or name.endswith(CODE + (".pth",)) or name.count("/") == 1 and ".dist-info/" in name):
+            if not path.startswith(self.site + os.sep):
+                if os.path.relpath(path, self.site) not in self.listed and path != os.path.join(folder, NOTE):
+                    self.own[path[len(folder) + 1:]] = told_file(path, is_link)
+            elif name not in self.listed and (is_link or name.endswith(CODE + (".pth",)) or name.count("/") == 1 and ".dist-info/" in name):
                 self.wrong.append(name + " belongs to no package")
+
+        if mark:
+            noted = mark.get("own") if isinstance(mark.get("own"), dict) else {}
+            self.wrong += [name + " is missing" for name in noted if name not in self.own]
+            self.wrong += [name + (" is altered" if name in noted else " belongs to no package") for name in self.own if self.own[name] != noted.get(name)]
 
     def interpreter(self, folder):
         """The Python that dsbuild has sent must be that of its archive, and the one of the environment."""
@@ -95,6 +127,9 @@ class Whole:
             return
         for row in rows:
             path = os.path.normpath(row[0])
+            if not os.path.normpath(os.path.join(self.site, path)).startswith(self.folder + os.sep):
+                self.wrong.append("%s, which %s lists, is outside of the environment" % (row[0], entry))
+                continue
             self.listed.add(path)
             algorithm, _, want = row[1].partition("=")
             if algorithm not in HASHES:

@@ -2,6 +2,7 @@ package envs
 
 import (
 	_ "embed"
+	"strconv"
 
 	"github.com/dsbuild/dsbuild/agent"
 	"github.com/dsbuild/dsbuild/deploy/changes"
@@ -10,9 +11,11 @@ import (
 	"github.com/dsbuild/dsbuild/verify"
 )
 
-// The programs on nodes are made of these sources: python.py, place.py, for the agent
+// The programs on nodes are made of these sources: python.py, safe.sh, place.py, for the agent
 // known.py, then one of the others.
 var (
+	//go:embed safe.sh
+	safeShell string
 	//go:embed place.py
 	placeSource string
 	//go:embed look.py
@@ -26,9 +29,10 @@ var (
 )
 
 var (
-	lookProgram  = node.NewFollowUp(pythonSource, placeSource, lookSource)
-	checkProgram = node.NewProgram(pythonSource, placeSource, checkSource)
-	agentProgram = agent.NewProgram(verify.FilesSource(), changes.Source(), node.ProcessesSource(), pythonSource, placeSource, knownSource, agentSource)
+	safeSource   = "SAFE = " + strconv.QuoteToASCII(safeShell) // Python reads this quoting, too
+	lookProgram  = node.NewFollowUp(pythonSource, safeSource, placeSource, lookSource)
+	checkProgram = node.NewProgram(pythonSource, safeSource, placeSource, checkSource)
+	agentProgram = agent.NewProgram(verify.FilesSource(), changes.Source(), node.ProcessesSource(), pythonSource, safeSource, placeSource, knownSource, agentSource)
 )
 
 // environmentRef names the environment for the programs on nodes.

@@ -18,6 +18,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/testkit/signingtest"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
+	"github.com/dsbuild/dsbuild/internal/testkit/wheelindex"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -88,20 +89,44 @@ func TestRefusedEnvironmentAsksNoNode(t *testing.T) {
 	opt.Policy = k.Policy(t, "signers: [{name: a, key: $a}]\nminimum: 0.20")
 	mustRefuse(t, opt, "older than 0.20")
 
-	companion, paths := environment.File{}, maps.Clone(files.Paths)
+}
+
+// A wheel that would write what belongs to DeepSpeed, torch, the interpreter, the environment or another wheel
+// is refused before any node is asked.
+func TestWheelsWriteTheirOwnFiles(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	l, files := s.lock(t, small)
+	var companion environment.File
 	for _, f := range l.Sets[0].Files {
-		if f.Name == "torch" {
+		if f.Name == "alpha" {
 			companion = f
 		}
 	}
-	for _, inside := range []string{"deepspeed/version/__init__.py", "torch-2.15.0.data/purelib/deepspeed/x.py", "torch-2.15.0.data/data/lib/python3.11/site-packages/deepspeed/x.py"} {
+	for inside, want := range map[string]string{
+		"deepspeed/version/__init__.py":                                   "belongs to DeepSpeed",
+		"alpha-1.0.data/purelib/deepspeed/x.py":                           "belongs to DeepSpeed",
+		"alpha-1.0.data/data/lib/python3.11/site-packages/deepspeed/x.py": "belongs to DeepSpeed",
+		"alpha-1.0.data/data/pyvenv.cfg":                                  "belongs to the environment",
+		"alpha-1.0.data/scripts/activate":                                 "belongs to the environment",
+		"alpha-1.0.data/data/lib/python3.11/os.py":                        "belongs to the environment",
+		"torch/version.py":                                                "belongs to torch",
+	} {
+		paths := maps.Clone(files.Paths)
 		paths[companion.SHA256] = withFile(t, files.Paths[companion.SHA256], inside)
-		var err error
-		if opt.Files, err = envs.OpenFiles(t.Context(), l, paths, wheels.Cache{}); err != nil {
-			t.Fatal(err)
+		if _, err := envs.OpenFiles(t.Context(), l, paths, wheels.Cache{}); err == nil || exitCode(err) != 2 || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v (exit code %d), want that it %s", inside, err, exitCode(err), want)
 		}
-		opt.Policy = k.Policy(t, "signers: [{name: a, key: $a}]")
-		mustRefuse(t, opt, filepath.Base(companion.File)+": the policy refuses it")
+	}
+	s.Add(t, wheelindex.Wheel{Name: "beta", Version: "1", Files: map[string]string{"alpha/__init__.py": "other = True\n"}})
+	s.Add(t, wheelindex.Wheel{Name: "gamma", Version: "1", Files: map[string]string{"gamma-1.dist-info/entry_points.txt": "[console_scripts]\nalpha-run = gamma:main\n"}})
+	s.Add(t, wheelindex.Wheel{Name: "delta", Version: "1", Files: map[string]string{"delta-1.data/platlib/alpha/native.py": "fast = True\n"}})
+	for name, want := range map[string]string{"beta": "site-packages/alpha/__init__.py", "gamma": "bin/alpha-run", "delta": ""} {
+		l, paths := s.lockOnly(t, "name: train\npython: 3.11\nrequirements: [alpha, "+name+"]\n")
+		_, err := envs.OpenFiles(t.Context(), l, paths, wheels.Cache{})
+		if (err == nil) != (want == "") || err != nil && (exitCode(err) != 2 || !strings.HasSuffix(err.Error(), "would both write "+want)) {
+			t.Errorf("%s: %v, want that two wheels write %q", name, err, want)
+		}
 	}
 }
 

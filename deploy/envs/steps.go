@@ -232,10 +232,14 @@ func (u *nodeRun) verifyCurrent(ctx context.Context) error {
 func (u *nodeRun) check(ctx context.Context) error {
 	var answer struct {
 		Checked *environmentFiles `json:"checked"`
+		Unsafe  string            `json:"unsafe"`
 	}
 	script := node.Script{Python: u.interpreter(), Program: checkProgram, Request: u.run.where()}
 	if err := script.Run(ctx, u.Runner, func(m json.RawMessage) error { return node.Decode(m, &answer) }); err != nil {
 		return err
+	}
+	if answer.Unsafe != "" {
+		return u.refuseUnsafe(answer.Unsafe)
 	}
 	if answer.Checked == nil || u.now == nil {
 		return hint.With(errors.New("the environment is gone"), "deploy it again")

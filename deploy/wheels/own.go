@@ -1,7 +1,9 @@
 package wheels
 
 import (
+	"cmp"
 	"fmt"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -18,6 +20,10 @@ var torchFolders = []string{"torch", "torchgen", "functorch", "triton", "nvidia"
 // standard library, to conda or to the environment itself. Members that land in site-packages or bin are not
 // compared with it.
 var environmentFile = regexp.MustCompile(`^(pyvenv\.cfg$|conda-meta/|s?bin/|Scripts/|include/python|lib(32|64)?/(python|pypy)|lib/libpython)`)
+
+// environmentCommand matches the commands of the interpreter and of the environment, not others that only begin
+// like them: python-argcomplete-check-easy-install-script, activate-global-python-argcomplete.
+var environmentCommand = regexp.MustCompile(`(?i)^(((python|pypy)[\d.]*[dtw]*(-config)?|pydoc[\d.]*)(\.exe|\.bat)?|(de)?activate(_this)?(\.\w+)?)$`)
 
 // CheckOwnFiles refuses a wheel with a file that is not its own: one of torch, of DeepSpeed, of the interpreter,
 // of the standard library or of the environment. It needs no list of installed files: who has one compares that,
@@ -45,6 +51,33 @@ func CheckOwnFiles(a *wheel.Archive) error {
 	return nil
 }
 
+// Written returns what installers write for a wheel: for each path, as place and name, what is in the file.
+func Written(a *wheel.Archive) (map[string]string, error) {
+	entries, err := a.EntryPoints()
+	if err != nil {
+		return nil, err
+	}
+	written := map[string]string{}
+	for _, e := range entries {
+		written[path.Join("bin", e.Name)] = e.Module + ":" + e.Object
+	}
+	r, err := a.Open(a.DistInfo() + "/RECORD")
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	record, err := wheel.ParseRecord(r)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range record {
+		scheme, below := wheel.Place(e.Path)
+		place := map[string]string{"": "site-packages", "scripts": "bin"}[scheme]
+		written[path.Join(cmp.Or(place, scheme), below)] = e.Algorithm + "=" + strings.TrimRight(e.Digest, "=")
+	}
+	return written, nil
+}
+
 // ownerOf returns to whom a file of a scheme belongs, "" if that may be the wheel's distribution.
 func ownerOf(distribution, scheme, below string) string {
 	top, _, _ := strings.Cut(below, "/")
@@ -60,8 +93,7 @@ func ownerOf(distribution, scheme, below string) string {
 			return "the interpreter"
 		}
 	case "scripts":
-		lower := strings.ToLower(below)
-		if strings.HasPrefix(lower, "python") || strings.HasPrefix(lower, "pypy") || strings.HasPrefix(lower, "activate") {
+		if environmentCommand.MatchString(below) {
 			return "the environment"
 		}
 	case "data":
