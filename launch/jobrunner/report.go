@@ -202,7 +202,8 @@ func (f *Failure) describeRank() string {
 // for a job that passed it prints one line.
 func (r *Report) Tell(to ui.Reporter) {
 	if r.State == Passed {
-		to.Note("job %s passed after %s: %d ranks on %s; logs: %s", r.Job, ui.Duration(time.Duration(r.Seconds*float64(time.Second))), len(r.Ranks), ui.Count(len(r.Nodes), "node"), r.Logs)
+		took := ui.Duration(time.Duration(r.Seconds * float64(time.Second)))
+		to.Note("job %s passed after %s: %d ranks on %s; logs: %s", r.Job, took, len(r.Ranks), ui.Count(len(r.Nodes), "node"), r.Logs)
 	}
 	if r.State == NotStarted {
 		r.tellObstacles(to)

@@ -19,19 +19,46 @@ type Symptom struct {
 func Symptoms() []Symptom {
 	sign := regexp.MustCompile
 	return []Symptom{
-		{"Memory cannot be locked", sign(`(?i)ibv_reg_mr.*(Cannot allocate memory|ENOMEM)|RLIMIT_MEMLOCK|max locked memory`), "RDMA locks memory: 'ulimit -l' must print unlimited in a job (LimitMEMLOCK=infinity for slurmd or sshd)"},
+		{
+			"Memory cannot be locked", sign(`(?i)ibv_reg_mr.*(Cannot allocate memory|ENOMEM)|RLIMIT_MEMLOCK|max locked memory`),
+			"RDMA locks memory: 'ulimit -l' must print unlimited in a job (LimitMEMLOCK=infinity for slurmd or sshd)",
+		},
 		{
 			"The switches of NVLink are not ready", sign(`(?i)system not yet initialized|\berror:? 80[12]\b|fabric ?manager`),
 			"on nodes with NVSwitch 'systemctl status nvidia-fabricmanager' must say active, in the driver's version",
 		},
-		{"Out of memory", sign(`(?i)out of memory|OutOfMemoryError|RESOURCE_EXHAUSTED|CUBLAS_STATUS_ALLOC_FAILED|Cannot allocate memory`), "use a smaller micro batch with more accumulation, gradient checkpointing, a higher ZeRO stage, offload"},
-		{"The port is in use", sign(`(?i)address already in use|EADDRINUSE|port \d+ is in use`), "another job uses the port: choose another one with --port"},
-		{"No space", sign(`(?i)no space left on device|disk quota exceeded`), "'dsbuild check' names full disks"},
-		{"A module is missing or has another version", sign(`ModuleNotFoundError|ImportError|undefined symbol|No module named|GLIBC`), "'dsbuild verify' names nodes that differ; 'dsbuild deploy' makes them the same"},
-		{"A file is missing on some nodes", sign(`FileNotFoundError|No such file or directory|there is no /|there is no folder`), "the program and its data must have the same path on all nodes (a shared folder, or copies); --workdir sets the folder of the job"},
-		{"A folder cannot be written", sign(`PermissionError|Permission denied|Read-only file system`), "outputs need a folder that every node can write"},
-		{"The interpreter is missing", sign(`there is no Python|torchrun: command not found|exec: torchrun: not found`), "name the interpreter with --python, or for each node in the inventory"},
-		{"Nodes do not find each other", sign(`(?i)timed? ?out|timeout|connection refused|name or service not known|no route to host|rendezvous`), "'dsbuild check' names nodes that do not reach each other, and closed ports"},
+		{
+			"Out of memory", sign(`(?i)out of memory|OutOfMemoryError|RESOURCE_EXHAUSTED|CUBLAS_STATUS_ALLOC_FAILED|Cannot allocate memory`),
+			"use a smaller micro batch with more accumulation, gradient checkpointing, a higher ZeRO stage, offload",
+		},
+		{
+			"The port is in use", sign(`(?i)address already in use|EADDRINUSE|port \d+ is in use`),
+			"another job uses the port: choose another one with --port",
+		},
+		{
+			"No space", sign(`(?i)no space left on device|disk quota exceeded`),
+			"'dsbuild check' names full disks",
+		},
+		{
+			"A module is missing or has another version", sign(`ModuleNotFoundError|ImportError|undefined symbol|No module named|GLIBC`),
+			"'dsbuild verify' names nodes that differ; 'dsbuild deploy' makes them the same",
+		},
+		{
+			"A file is missing on some nodes", sign(`FileNotFoundError|No such file or directory|there is no /|there is no folder`),
+			"the program and its data must have the same path on all nodes (a shared folder, or copies); --workdir sets the folder of the job",
+		},
+		{
+			"A folder cannot be written", sign(`PermissionError|Permission denied|Read-only file system`),
+			"outputs need a folder that every node can write",
+		},
+		{
+			"The interpreter is missing", sign(`there is no Python|torchrun: command not found|exec: torchrun: not found`),
+			"name the interpreter with --python, or for each node in the inventory",
+		},
+		{
+			"Nodes do not find each other", sign(`(?i)timed? ?out|timeout|connection refused|name or service not known|no route to host|rendezvous`),
+			"'dsbuild check' names nodes that do not reach each other, and closed ports",
+		},
 	}
 }
 

@@ -19,7 +19,11 @@ var (
 	byTorchrun = regexp.MustCompile(`failed \(exitcode: (-?\d+)\) local_rank: (\d+) `)
 	byJAX      = regexp.MustCompile(`^rank (\d+) ended with exit code (\d+)$`)
 	// signsOfPeers match the last words of a process that ends because another did.
-	signsOfPeers = regexp.MustCompile(`(?i)closed by (the )?(remote )?peer|reset by peer|connection refused|broken pipe|remote process exited|NCCL.*(remote error|timeout)|watchdog caught|timed out|timeout|rendezvous.*closed|store.*closed|coordination service|heartbeat|preempted|another task|peer process`)
+	signsOfPeers = regexp.MustCompile(`(?i)` + strings.Join([]string{
+		"closed by (the )?(remote )?peer", "reset by peer", "connection refused", "broken pipe", "remote process exited",
+		"NCCL.*(remote error|timeout)", "watchdog caught", "timed out", "timeout", "rendezvous.*closed", "store.*closed",
+		"coordination service", "heartbeat", "preempted", "another task", "peer process",
+	}, "|"))
 )
 
 // verdictOf reads a launcher's message about its ranks.
@@ -97,7 +101,8 @@ func (c *jobRun) wasStopped(m *member) bool {
 }
 
 func (c *jobRun) suspectRank(r *rank) suspect {
-	s := suspect{Failure: Failure{Node: r.member.name(), Rank: &r.number, Last: r.tail.lines, Log: c.logPath(c.book.rankFile(r.number))}, at: r.failed}
+	s := suspect{at: r.failed}
+	s.Failure = Failure{Node: r.member.name(), Rank: &r.number, Last: r.tail.lines, Log: c.logPath(c.book.rankFile(r.number))}
 	if s.at.IsZero() {
 		s.at = r.gone
 	}

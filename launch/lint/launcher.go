@@ -31,7 +31,10 @@ func launcherFlags(kind string) []string {
 	case "torchrun":
 		return []string{"standalone", "module", "m", "no-python", "run-path", "use-env", "use_env", "virtual-local-rank", "help", "h"}
 	case "deepspeed":
-		return []string{"module", "no-python", "no-local-rank", "no-ssh", "no-ssh-check", "force-multi", "save-pid", "elastic-training", "bind-cores-to-rank", "help", "h"}
+		return []string{
+			"module", "no-python", "no-local-rank", "no-ssh", "no-ssh-check", "force-multi", "save-pid", "elastic-training",
+			"bind-cores-to-rank", "help", "h",
+		}
 	}
 	return []string{
 		"multi-gpu", "cpu", "tpu", "use-xpu", "use-deepspeed", "use-fsdp", "use-megatron-lm", "quiet", "q", "m", "module", "no-python",

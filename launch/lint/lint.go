@@ -182,7 +182,10 @@ func (f *document) position(at int) diagnostic.Position {
 
 func (f *document) newFinding(r Rule, h hit) Finding {
 	says := cmp.Or(h.says, r.Title)
-	found := Finding{Rule: r.ID, Severity: cmp.Or(h.severity, r.Severity), Position: f.position(h.at), Message: says + ": " + cmp.Or(h.why, r.Why), Fix: r.Fix}
+	found := Finding{
+		Rule: r.ID, Severity: cmp.Or(h.severity, r.Severity), Position: f.position(h.at),
+		Message: says + ": " + cmp.Or(h.why, r.Why), Fix: r.Fix,
+	}
 	list := diagnostic.List{Lines: f.lines}
 	list.Add(found.Position, "", "%s", found.Message)
 	found.Excerpt = list.Problems[0].Excerpt

@@ -150,7 +150,8 @@ func pythonRunsOnce(s *subject) []hit {
 		if c.Loop && slices.ContainsFunc(arguments, func(w script.Word) bool { return len(w.Refs()) > 0 }) {
 			continue // once for each task
 		}
-		hits = append(hits, hit{at: c.At, says: fmt.Sprintf("the job has %s, and python is started by the batch script itself", s.job.describeSize())})
+		says := fmt.Sprintf("the job has %s, and python is started by the batch script itself", s.job.describeSize())
+		hits = append(hits, hit{at: c.At, says: says})
 	}
 	return hits
 }
@@ -170,7 +171,10 @@ func (st *step) describeSize() string {
 // training.
 func isPreparation(file string) bool {
 	file = strings.ToLower(file)
-	for _, word := range []string{"prep", "download", "setup.py", "convert", "tokeniz", "launch", "submit", "plot", "collect", "merge", "zero_to_fp32", "config", "spawn", "runner"} {
+	for _, word := range []string{
+		"prep", "download", "setup.py", "convert", "tokeniz", "launch", "submit", "plot", "collect", "merge", "zero_to_fp32",
+		"config", "spawn", "runner",
+	} {
 		if strings.Contains(file, word) {
 			return true
 		}
@@ -192,7 +196,8 @@ func torchrunRunsOnce(s *subject) []hit {
 		if l.kind != "torchrun" || !s.startsOnFirstNode(l) {
 			continue
 		}
-		hits = append(hits, hit{at: l.At, says: fmt.Sprintf("the job has %d nodes, and torchrun is started by the batch script itself", s.job.nodes)})
+		says := fmt.Sprintf("the job has %d nodes, and torchrun is started by the batch script itself", s.job.nodes)
+		hits = append(hits, hit{at: l.At, says: says})
 	}
 	return hits
 }
@@ -291,7 +296,8 @@ func processesExceedVisible(s *subject) []hit {
 		}
 		name, devices := l.visibleDevices()
 		if devices > 0 && n > devices {
-			hits = append(hits, hit{at: f.value.Origin(), says: fmt.Sprintf("%d processes per node, and %s has %s", n, name, countOf(devices, "device"))})
+			says := fmt.Sprintf("%d processes per node, and %s has %s", n, name, countOf(devices, "device"))
+			hits = append(hits, hit{at: f.value.Origin(), says: says})
 		}
 	}
 	return hits

@@ -58,7 +58,7 @@ func outputPatternInShell(s *subject) []hit {
 			hits = append(hits, hit{at: w.At, says: showWord(w) + " has a pattern that only Slurm expands"})
 		}
 	}
-	files := []string{"tail", "cat", "less", "more", "head", "tee", "touch", "mkdir", "cp", "mv", "rm", "ln", "ls", "grep", "wc", "chmod", "rsync", "scp"}
+	files := strings.Fields("tail cat less more head tee touch mkdir cp mv rm ln ls grep wc chmod rsync scp")
 	for _, c := range s.Commands {
 		if slices.Contains(files, c.Name()) {
 			for _, w := range c.Words[1:] {

@@ -90,13 +90,15 @@ func nodeRankConstant(s *subject) []hit {
 				hits = append(hits, hit{at: l.At, says: "accelerate without --machine_rank takes the rank of its configuration on every node"})
 			}
 		case !given:
-			if _, host := l.host(); l.kind == "torchrun" && host && !l.open && !usesPET(s) && s.onSeveral(l.Command) && l.isMultiNode(s.stepOfLaunch(l)) {
+			several := s.onSeveral(l.Command) && l.isMultiNode(s.stepOfLaunch(l))
+			if _, host := l.host(); l.kind == "torchrun" && host && !l.open && !usesPET(s) && several {
 				hits = append(hits, hit{at: l.At, says: "torchrun without --node-rank takes 0 on every node"})
 			}
 		case s.onSeveral(l.Command) && sameInAll(f.value, l.Depth), number && l.overHosts():
 			hits = append(hits, hit{at: f.value.Origin(), says: "every node gets the node rank " + showWord(f.value)})
 		case number && l.Starter("srun", "ssh", "pdsh") == nil && s.isToldRank() && l.isMultiNode(s.job) && !s.sharesHost(l):
-			hits = append(hits, hit{at: f.value.Origin(), says: "every node gets the node rank " + showWord(f.value) + ", and NODE_RANK is not used"})
+			says := "every node gets the node rank " + showWord(f.value) + ", and NODE_RANK is not used"
+			hits = append(hits, hit{at: f.value.Origin(), says: says})
 		}
 	}
 	return hits
@@ -174,7 +176,8 @@ func hasRank(c *script.Command) bool {
 	}
 	return slices.ContainsFunc(c.Words, func(w script.Word) bool {
 		text := w.Text()
-		return strings.HasPrefix(text, "--") && (strings.Contains(text, "process") && strings.Contains(text, "id") || strings.Contains(text, "rank"))
+		number := strings.Contains(text, "process") && strings.Contains(text, "id")
+		return strings.HasPrefix(text, "--") && (number || strings.Contains(text, "rank"))
 	})
 }
 

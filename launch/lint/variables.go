@@ -98,7 +98,7 @@ func gpusPerNodeWithGres(s *subject) []hit {
 // needs no export.
 func inEnvironment(name string) bool {
 	return strings.HasPrefix(name, "SLURM_") || strings.HasPrefix(name, "LC_") ||
-		slices.Contains([]string{"PATH", "HOME", "USER", "SHELL", "LANG", "TMPDIR", "PWD", "OLDPWD", "IFS", "TERM", "HOSTNAME", "LD_LIBRARY_PATH", "PYTHONPATH"}, name)
+		slices.Contains(strings.Fields("PATH HOME USER SHELL LANG TMPDIR PWD OLDPWD IFS TERM HOSTNAME LD_LIBRARY_PATH PYTHONPATH"), name)
 }
 
 func notExported(s *subject) []hit {
@@ -127,7 +127,8 @@ func notExported(s *subject) []hit {
 // host expands in a command of ssh.
 func (s *subject) staysHere(c *script.Command, r *script.Ref) bool {
 	starter := c.Starter("ssh", "pdsh", "clush", "pssh", "docker", "podman", "kubectl")
-	if starter == nil || !starter.StartsShell() || r.Name == "" || r.Assigned || r.Default != nil || r.Required || r.Alternate || inEnvironment(r.Name) {
+	fallsBack := r.Assigned || r.Default != nil || r.Required || r.Alternate
+	if starter == nil || !starter.StartsShell() || r.Name == "" || fallsBack || inEnvironment(r.Name) {
 		return false
 	}
 	sources := slices.ContainsFunc(s.commandsNamed("source", "."), func(o *script.Command) bool { return slices.Contains(o.Via, starter) })

@@ -98,7 +98,8 @@ func isProgram(w Word) bool {
 		return !strings.ContainsAny(name, "=:") && !strings.HasSuffix(name, ".sif")
 	default:
 		return slices.Contains([]string{
-			"torchrun", "accelerate", "accelerate-launch", "deepspeed", "colossalai", "composer", "bash", "sh", "srun", "env", "numactl", "nsys", "singularity", "apptainer",
+			"torchrun", "accelerate", "accelerate-launch", "deepspeed", "colossalai", "composer", "bash", "sh", "srun", "env",
+			"numactl", "nsys", "singularity", "apptainer",
 		}, name)
 	}
 }
