@@ -14,6 +14,7 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -86,7 +87,8 @@ type Relay struct {
 	stations  map[string]*station // by the node's name
 	swarms    map[string]*swarm   // by sha256
 	from      map[string]map[string]int64
-	files     int // announced so far
+	files     int            // announced so far
+	networks  []netip.Prefix // of the announced nodes, as far as the inventory has their IP addresses
 }
 
 // New prepares a relay; it contacts no node.
@@ -113,6 +115,11 @@ func (r *Relay) Announce(f File, nodes []*fleet.Node) bool {
 	defer r.mu.Unlock()
 	if old := r.swarms[f.SHA256]; old != nil {
 		old.stop()
+	}
+	for _, n := range nodes {
+		if network, ok := networkOf(n.Host.Address); ok && !slices.Contains(r.networks, network) {
+			r.networks = append(r.networks, network)
+		}
 	}
 	r.files++
 	r.settled = time.Time{}

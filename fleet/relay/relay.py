@@ -30,6 +30,11 @@ class NoRoom(Exception):
     """This node cannot write the file."""
 
 
+def open_file(path):
+    """A file to read. It closes itself once no thread uses it any more."""
+    return os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb", 0)
+
+
 class Copy:
     """A file on this node, as far as it has arrived."""
 
@@ -37,7 +42,7 @@ class Copy:
         self.id, self.path, self.size, self.piece = order["id"], order["file"], order["size"], order["piece"]
         sums = base64.b64decode(order["sums"])
         self.sums = [sums[i:i + 32] for i in range(0, len(sums), 32)]
-        self.have, self.grown, self.fd, self.told = 0, threading.Condition(), None, 0
+        self.have, self.grown, self.file, self.told = 0, threading.Condition(), None, 0
         self.parent, self.stopped = None, ""  # why the driver has stopped the fetch
         self.check_part()
         self.told = self.have
@@ -53,15 +58,15 @@ class Copy:
         outlives its name: an installation may take the file away."""
         length, at = self.length(index), index * self.piece
         for path in (None, self.path + PART, self.path):
-            fd = self.fd
+            f = self.file
             if path:
                 try:
-                    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+                    f = open_file(path)
                 except OSError:
                     continue
-                self.fd = fd  # an older one stays open: another thread may read it
-            data = os.pread(fd, length, at) if fd is not None else b""
+            data = os.pread(f.fileno(), length, at) if f else b""
             if len(data) == length:
+                self.file = f
                 return data
         return b""
 
@@ -84,7 +89,7 @@ class Copy:
         """The file to write, cut off behind the right pieces. Children read the same open file."""
         try:
             f = os.fdopen(os.open(self.path + PART, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "wb")
-            self.fd = os.dup(f.fileno())  # an older one stays open, as in read
+            self.file = os.fdopen(os.dup(f.fileno()), "rb", 0)
             f.truncate(self.have * self.piece)
             f.seek(self.have * self.piece)
         except OSError as e:
@@ -112,7 +117,7 @@ class Copy:
 
     def hold(self):
         """Opens the file that the driver has sent: an installation may take it away from now on."""
-        self.fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW)
+        self.file = open_file(self.path)
 
     def wait(self, index):
         """Waits a moment for a piece. True if it is here."""
@@ -236,11 +241,19 @@ class Relay:
 
     def accept(self):
         while True:
-            raw, _ = self.socket.accept()
-            if self.free.acquire(False):
-                start(self.serve, raw)
-            else:
+            try:
+                raw, _ = self.socket.accept()
+            except OSError:  # the caller has gone, or no descriptor is free now
+                time.sleep(BEAT)
+                continue
+            if not self.free.acquire(False):
                 raw.close()
+                continue
+            try:
+                start(self.serve, raw)
+            except RuntimeError:  # no thread is free now
+                raw.close()
+                self.free.release()
 
     def serve(self, raw):
         """Serves one child; a stranger is only disconnected."""
@@ -286,14 +299,15 @@ class Relay:
         return self.copies[self.tokens[order["id"]]]
 
     def fetch(self, order):
-        start(self.fetch_all, self.copy(order), order)
+        copy = self.copy(order)
+        copy.stopped = ""
+        start(self.fetch_all, copy, order)
         return {}
 
     def fetch_all(self, copy, order):
         """Receives a file from a parent, and tells the driver how that ended."""
         why, wrong, local = "", False, False
         try:
-            copy.stopped = ""
             if not copy.whole():
                 self.receive_all(copy, order)
             copy.finish()
@@ -308,24 +322,28 @@ class Relay:
         copy.told = copy.have
         say({"id": copy.id, "fetch": order["fetch"], "have": copy.have, "why": why, "wrong": wrong, "local": local})
 
-    def connect(self, order):
+    def connect(self, copy, order):
+        """Connects to the parent. copy.parent is set before the handshake, so that stop ends it."""
         errors = []
         for host in order["addresses"]:
             try:
                 raw = socket.create_connection((host, order["port"]), CONNECT)
                 raw.settimeout(QUIET)
-                parent = self.client.wrap_socket(raw)
+                copy.parent = self.client.wrap_socket(raw, do_handshake_on_connect=False)
+                if not copy.stopped:
+                    copy.parent.do_handshake()
+                    if peer_name(copy.parent) == [order["name"]]:
+                        return copy.parent
+                    errors.append("%s: another node answers there" % host)
+                copy.parent.close()
             except OSError as e:
                 errors.append("%s: %s" % (host, e.strerror or e))
-                continue
-            if peer_name(parent) == [order["name"]]:
-                return parent
-            parent.close()
-            errors.append("%s: another node answers there" % host)
+            if copy.stopped:
+                break
         raise OSError("; ".join(errors) or "it has no address")
 
     def receive_all(self, copy, order):
-        with self.connect(order) as copy.parent, copy.open_part() as f:
+        with self.connect(copy, order), copy.open_part() as f:
             copy.parent.sendall((json.dumps({"token": self.tokens[copy.id], "at": copy.have}) + "\n").encode("ascii"))
             while not copy.whole():
                 if copy.stopped:
