@@ -28,18 +28,12 @@ type Logs struct {
 	Failed bool
 }
 
-// Bounds on logs, in bytes unless noted.
 const (
-	maxLog     = 4 << 20   // of a file; the end of a failure is written nevertheless
-	maxStream  = 256 << 10 // of the output of one program
-	maxWhole   = 512 << 10 // of a line while it arrives
-	maxLine    = 8 << 10
-	maxTail    = 16 << 10 // of the end of longer output
-	maxAnswer  = 64 << 10 // of an answer to dsbuild's programs
-	maxGlimpse = 2 << 10  // of an answer if Logs.Failed is set
-	maxHeld    = 1 << 20  // held in memory for a file if Logs.Failed is set
-	maxRunLogs = 64 << 20 // of all files of a run if Logs.Failed is set
-	keptRuns   = 10
+	// maxLog is how many bytes a log keeps of the beginning of a phase, and as many of its end.
+	maxLog = 256 << 10
+	// maxLine is how many bytes a log keeps of a line, so that one line is a small part of a log.
+	maxLine  = maxLog / 16
+	keptRuns = 10
 )
 
 // logFolder creates the logs of a run.
@@ -47,30 +41,36 @@ type logFolder struct {
 	dir    string
 	failed bool
 	head   string
-	told   func(error) // called once, with the first write error
-
-	mu    sync.Mutex
-	names map[string]bool // file names, in lower case: some file systems ignore case
-	size  int
-	ready bool
-	once  sync.Once
+	create func() error    // creates dir, once
+	told   func(error)     // called with each write error
+	names  map[string]bool // file names, in lower case: some file systems ignore case
 }
 
 func newLogFolder(opt Options, run string) *logFolder {
 	b := &logFolder{
 		dir: opt.Logs.Dir, failed: opt.Logs.Failed, names: map[string]bool{},
 		head: fmt.Sprintf("%s by %s, run %s", opt.Command, opt.By, run),
-		told: func(err error) { opt.Reporter.Warn("logs of nodes: %v", err) },
 	}
 	if b.failed && b.dir != "" {
 		b.dir = filepath.Join(b.dir, run)
 	}
+	b.create = sync.OnceValue(func() error {
+		err := os.MkdirAll(b.dir, 0o700)
+		if err == nil && b.failed {
+			PruneRuns(filepath.Dir(b.dir), keptRuns)
+		}
+		return err
+	})
+	var once sync.Once
+	b.told = func(err error) { once.Do(func() { opt.Reporter.Warn("logs of nodes: %v", err) }) }
 	return b
 }
 
 // newLog creates the log of a node.
 func (b *logFolder) newLog(h inventory.Host) *Log {
-	return &Log{folder: b, host: h, file: filepath.Join(b.dir, b.fileName(h.Name))}
+	l := &Log{folder: b, node: h.Name, file: filepath.Join(b.dir, b.fileName(h.Name))}
+	l.secrets = sync.OnceValue(func() *strings.Replacer { return secretsOf(h) })
+	return l
 }
 
 // fileName returns a file name for a node that no other node of the run has.
@@ -93,31 +93,6 @@ func (b *logFolder) fileName(of string) string {
 	return safe + ".log"
 }
 
-// reserve reports whether the run may write n more bytes, and creates its folder.
-func (b *logFolder) reserve(n int) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.failed && b.size+n > maxRunLogs {
-		return false
-	}
-	b.size += n
-	if b.ready {
-		return true
-	}
-	if err := os.MkdirAll(b.dir, 0o700); err != nil {
-		b.trouble(err)
-		return false
-	}
-	b.ready = true
-	if b.failed {
-		PruneRuns(filepath.Dir(b.dir), keptRuns)
-	}
-	return true
-}
-
-// trouble reports the first file that could not be written.
-func (b *logFolder) trouble(err error) { b.once.Do(func() { b.told(err) }) }
-
 // runName matches the name that New gives to a run. The name of a job follows that of its run.
 var runName = regexp.MustCompile(`^\d{8}T\d{6}-[a-z0-9]{6}(-.*)?$`)
 
@@ -135,17 +110,20 @@ func PruneRuns(dir string, keep int) {
 
 // Log is the log of one node: its commands and its output.
 type Log struct {
-	folder *logFolder
-	host   inventory.Host
-	file   string
-	once   sync.Once
-	hidden secrets // by hide
+	folder  *logFolder
+	node    string // its name in the inventory
+	file    string
+	secrets func() *strings.Replacer
 
-	mu      sync.Mutex
-	text    bytes.Buffer // lines that are not written yet
-	written int
-	begun   bool
-	talked  bool // the phase has more than its failure to log
+	mu    sync.Mutex
+	begun bool // the file exists
+
+	// Of the current phase:
+	text    bytes.Buffer // the lines of the beginning that are not written yet
+	size    int          // bytes of the beginning
+	end     []byte       // the last lines, once the beginning is long enough
+	dropped int          // bytes between the two
+	talked  bool         // it has more than its failure to log
 }
 
 // off reports whether logs are disabled.
@@ -153,28 +131,53 @@ func (l *Log) off() bool { return l.folder.dir == "" }
 
 // Line logs a text of a kind; dsbuild's own actions have the kind "". Only the first line of the
 // text has the time and the kind, so that output of a node cannot pass for another entry.
-func (l *Log) Line(kind, text string) {
+func (l *Log) Line(kind, text string) { l.add(kind, text, 0) }
+
+// add is Line for a text of which its reader has dropped more bytes. Here secrets are hidden, before
+// anything is cut: a cut would leave a readable part of one.
+func (l *Log) add(kind, text string, more int) {
 	if l.off() {
 		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	most := maxLog
-	if l.folder.failed {
-		most = maxHeld
+	text = hideSecrets(l.secrets(), ui.Clean(text))
+	most := maxLine
+	if kind == "pip" {
+		most = maxLog
 	}
-	if l.written+l.text.Len() > most && kind != "" {
-		return
+	if cut := len(text) - most; cut > 0 {
+		text, more = strings.ToValidUTF8(text[:most], ""), more+cut
 	}
-	l.talked = l.talked || kind != ""
+	if more > 0 {
+		text += fmt.Sprintf(" […%d bytes more]", more)
+	}
 	at := time.Now().Format("15:04:05.000")
-	for line := range strings.SplitSeq(strings.TrimRight(ui.Clean(text), "\n"), "\n") {
-		fmt.Fprintf(&l.text, "%s %-6s %s\n", at, kind, line)
+	var entry strings.Builder
+	for line := range strings.SplitSeq(strings.TrimRight(text, "\n"), "\n") {
+		fmt.Fprintf(&entry, "%s %-6s %s\n", at, kind, line)
 		at = strings.Repeat(" ", len(at))
 	}
-	if !l.folder.failed && l.text.Len() > maxStream {
-		l.write()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.talked = l.talked || kind != ""
+	if l.size < maxLog {
+		l.text.WriteString(entry.String())
+		l.size += entry.Len()
+		return
 	}
+	l.end = append(l.end, entry.String()...)
+	if len(l.end) > 2*maxLog { // not for each line: that would move these bytes each time
+		l.cutEnd()
+	}
+}
+
+// cutEnd drops all lines of the end but the last ones. The caller holds mu.
+func (l *Log) cutEnd() {
+	from := max(0, len(l.end)-maxLog)
+	if from > 0 {
+		from += bytes.IndexByte(l.end[from:], '\n') + 1
+	}
+	l.dropped += from
+	l.end = append(l.end[:0], l.end[from:]...)
 }
 
 // step logs the start of a step and writes the file, so that a user can follow it during the run.
@@ -182,7 +185,7 @@ func (l *Log) step(name string) {
 	l.Line("", "== "+name)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.off() && !l.folder.failed {
+	if !l.folder.failed {
 		l.write()
 	}
 }
@@ -200,24 +203,22 @@ func (l *Log) ended(took time.Duration, err error) {
 }
 
 // Order logs an order to a program on the node.
-func (l *Log) Order(line []byte) {
-	if !l.off() {
-		l.Line("order", ui.ShortenMiddle(l.hide(string(line)), maxLine))
-	}
-}
+func (l *Log) Order(line []byte) { l.Line("order", string(line)) }
 
 // endPhase ends a phase: it writes the lines still held. With Logs.Failed it drops the lines of a
 // node that has not failed.
 func (l *Log) endPhase(failed bool) {
-	if l.off() {
-		return
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if failed && l.talked || !l.folder.failed {
+		l.cutEnd()
+		if l.dropped > 0 {
+			fmt.Fprintf(&l.text, "[… %s more, the end:]\n", ui.Size(int64(l.dropped)))
+		}
+		l.text.Write(l.end)
 		l.write()
 	}
-	l.text, l.talked = bytes.Buffer{}, false
+	l.text, l.size, l.end, l.dropped, l.talked = bytes.Buffer{}, 0, nil, 0, false
 }
 
 // Path is the path of the log file; "" if there is none.
@@ -230,31 +231,40 @@ func (l *Log) Path() string {
 	return l.file
 }
 
-// write appends the lines still held to the file, without secrets.
+// write appends the lines still held to the file. The caller holds mu.
 func (l *Log) write() {
-	text := ui.Clean(l.hide(l.text.String()))
-	l.text.Reset()
-	if text == "" || !l.folder.reserve(len(text)) {
+	if l.text.Len() == 0 {
 		return
 	}
-	flags := os.O_WRONLY | os.O_APPEND
-	if !l.begun {
-		// Never write into an existing file, or through an existing link.
-		if err := os.Remove(l.file); err != nil && !errors.Is(err, os.ErrNotExist) {
-			l.folder.trouble(err)
-			return
-		}
-		flags |= os.O_CREATE | os.O_EXCL
-		text = fmt.Sprintf("%s %s: %s\n", time.Now().Format(time.RFC3339), ui.Clean(l.host.Name), l.folder.head) + text
+	err := l.folder.create()
+	if err == nil && !l.begun {
+		err = l.begin()
 	}
-	f, err := os.OpenFile(l.file, flags, 0o600)
 	if err == nil {
-		l.begun = true
-		l.written += len(text)
-		_, err = f.WriteString(text)
-		err = errors.Join(err, f.Close())
+		err = l.appendToFile(l.text.Bytes(), 0)
 	}
+	l.text.Reset()
 	if err != nil {
-		l.folder.trouble(err)
+		l.folder.told(err)
 	}
+}
+
+// begin creates the file. It never writes into an existing file, or through an existing link.
+func (l *Log) begin() error {
+	if err := os.Remove(l.file); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	head := fmt.Sprintf("%s %s: %s\n", time.Now().Format(time.RFC3339), ui.Clean(l.node), l.folder.head)
+	err := l.appendToFile([]byte(head), os.O_CREATE|os.O_EXCL)
+	l.begun = err == nil
+	return err
+}
+
+func (l *Log) appendToFile(text []byte, flags int) error {
+	f, err := os.OpenFile(l.file, os.O_WRONLY|os.O_APPEND|flags, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	return errors.Join(err, f.Close())
 }

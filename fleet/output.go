@@ -41,7 +41,7 @@ func (c loggedConn) Put(ctx context.Context, up remote.Upload) error {
 
 // Run implements remote.Runner.
 func (c loggedConn) Run(ctx context.Context, cmd remote.Command) error {
-	c.log.Line("run", asked(cmd, c.log.hide))
+	c.log.Line("run", asked(cmd))
 	out, errs := &lines{log: c.log, kind: "out", to: cmd.Stdout}, &lines{log: c.log, kind: "err", to: cmd.Stderr}
 	cmd.Stdout, cmd.Stderr = out, errs
 	err := c.Conn.Run(ctx, cmd)
@@ -59,8 +59,8 @@ func outcome(err error) string {
 }
 
 // asked describes a command for the log: without the values of variables, and with the size of an
-// embedded program instead of its text. hide hides the secrets of a text that is cut.
-func asked(cmd remote.Command, hide func(string) string) string {
+// embedded program instead of its text.
+func asked(cmd remote.Command) string {
 	var words []string
 	for _, w := range cmd.Argv {
 		if strings.Contains(w, "\n") {
@@ -70,7 +70,7 @@ func asked(cmd remote.Command, hide func(string) string) string {
 	}
 	text := strings.Join(words, " ")
 	if cmd.About != "" {
-		text += "\nasked " + ui.ShortenMiddle(hide(cmd.About), maxLine)
+		text += "\nasked " + cmd.About
 	}
 	if cmd.Setup != "" {
 		text += "\nafter " + hosts.HideValues(cmd.Setup)
@@ -90,10 +90,7 @@ type lines struct {
 
 	mu   sync.Mutex
 	line []byte
-	long int    // bytes of the line that are dropped
-	said int    // bytes logged
-	left int    // bytes beyond the bound
-	tail []byte // the end of those bytes
+	long int // bytes of the line that are dropped
 }
 
 // Write implements io.Writer.
@@ -119,12 +116,12 @@ func (w *lines) take(b []byte) {
 	}
 }
 
-// room is how many more bytes of the current line to keep. With Logs.Failed an answer is cut
-// early: the answer to a probe is long, and for most nodes nobody will read it.
+// room is how many more bytes of the current line to keep: more than the log will show, so that no
+// secret at the end of the shown part is cut before the log hides it, and all that pip says.
 func (w *lines) room() int {
-	most := maxWhole
-	if said, ok := node.Unmark(w.line); ok && w.log.folder.failed && len(said) >= maxGlimpse && !bytes.HasPrefix(said, []byte(pipBegins)) {
-		most = 2 * maxGlimpse // note cuts it, once it has hidden the secrets
+	most := 2 * maxLine
+	if said, ok := node.Unmark(w.line); ok && bytes.HasPrefix(said, []byte(pipBegins)) {
+		most = maxLog
 	}
 	return max(0, most-len(w.line))
 }
@@ -143,42 +140,17 @@ func (w *lines) note() {
 			kind, line = "pip", strings.Join(pip, "\n")
 		}
 	}
-	most := maxLine
-	switch {
-	case kind == "pip":
-		most = maxStream
-	case kind == "answer" && w.log.folder.failed:
-		most = maxGlimpse
-	case kind == "answer":
-		most = maxAnswer
-	case line == "" && long == 0: // an empty line precedes each message
-		return
+	if line != "" { // an empty line precedes each message
+		w.log.add(kind, line, long)
 	}
-	line = w.log.hide(line)
-	if cut := len(line) - most; cut > 0 {
-		line, long = strings.ToValidUTF8(line[:most], ""), long+cut
-	}
-	if long > 0 {
-		line += fmt.Sprintf(" […%d bytes more]", long)
-	}
-	if w.said += len(line); w.said <= maxStream || kind == "pip" {
-		w.log.Line(kind, line)
-		return
-	}
-	w.left += len(line)
-	w.tail = append(append(w.tail, line...), '\n')
-	w.tail = w.tail[max(0, len(w.tail)-maxTail):]
 }
 
-// end logs the last line and the kept tail once the program has ended.
+// end logs the last line once the program has ended.
 func (w *lines) end() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.line) > 0 {
 		w.note()
-	}
-	if w.left > 0 {
-		w.log.Line(w.kind, fmt.Sprintf("[… of %s more, the end:]\n%s", ui.Size(int64(w.left)), w.tail))
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -13,10 +14,8 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hosts"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/inventory"
 )
-
-// secrets replaces the values that a log must not show by the names of their variables.
-type secrets struct{ words *strings.Replacer }
 
 var (
 	// login matches a user name and password in a URL. The password may contain an @ that is not
@@ -26,12 +25,12 @@ var (
 	private = regexp.MustCompile(`(?i)token|secret|passw|key|credential|auth`)
 )
 
-// secrets collects the values of the variables that the inventory sets: a reader of the log does
-// not need them.
-func (l *Log) secrets() secrets {
+// secretsOf replaces the values of the variables that the inventory sets by the variables' names: a
+// reader of the log does not need the values.
+func secretsOf(h inventory.Host) *strings.Replacer {
 	var values [][2]string // pairs of a hidden value and its placeholder
 	hide := func(name, value string) {
-		for part := range strings.SplitSeq(value, "\n") {
+		for _, part := range append(passwords(value), strings.Split(value, "\n")...) {
 			if !hides(name, part) {
 				continue
 			}
@@ -40,10 +39,10 @@ func (l *Log) secrets() secrets {
 			}
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(l.host.Env)) {
-		hide(name, l.host.Env[name])
+	for _, name := range slices.Sorted(maps.Keys(h.Env)) {
+		hide(name, h.Env[name])
 	}
-	for _, line := range append([]string{l.host.Setup}, l.host.ExecPrefix...) {
+	for _, line := range append([]string{h.Setup}, h.ExecPrefix...) {
 		for _, variable := range hosts.Assigned(line) {
 			hide(variable[0], variable[1])
 		}
@@ -55,13 +54,36 @@ func (l *Log) secrets() secrets {
 	for _, v := range values {
 		pairs = append(pairs, v[:]...)
 	}
-	return secrets{strings.NewReplacer(pairs...)}
+	return strings.NewReplacer(pairs...)
+}
+
+// passwords returns the password of a URL, as it is there and decoded: a program may show it without
+// the URL.
+func passwords(value string) []string {
+	_, rest, _ := strings.Cut(value, "://")
+	authority, _, _ := strings.Cut(rest, "/")
+	at := strings.LastIndexByte(authority, '@')
+	if at < 0 {
+		return nil
+	}
+	user, password, both := strings.Cut(authority[:at], ":")
+	if !both { // a token alone
+		password = user
+	}
+	decoded, err := url.PathUnescape(password)
+	if err != nil {
+		decoded = password
+	}
+	return []string{password, decoded}
 }
 
 // spellings returns the ways in which a log may write a value: as it is, within a line, quoted for
-// a shell, and in the JSON of dsbuild and of the Python programs on nodes.
+// a shell, in a URL, and in the JSON of dsbuild and of the Python programs on nodes.
 func spellings(value string) []string {
-	all := []string{value, ui.OneLine(value), strings.Trim(remote.Quote(value), "'")}
+	all := []string{
+		value, ui.Clean(value), ui.OneLine(value), strings.Trim(remote.Quote(value), "'"),
+		url.PathEscape(value), url.QueryEscape(value), strings.ReplaceAll(url.QueryEscape(value), "+", "%20"),
+	}
 	var text strings.Builder
 	enc := json.NewEncoder(&text)
 	for _, escapeHTML := range []bool{true, false} {
@@ -104,17 +126,10 @@ func hides(name, value string) bool {
 	return len(value) > 5 && !paths
 }
 
-// hide replaces secrets in a text. Whoever cuts a text hides its secrets before: the part of a
-// secret that a cut leaves would be readable.
-func (l *Log) hide(text string) string {
-	l.once.Do(func() { l.hidden = l.secrets() })
-	return l.hidden.hide(text)
-}
-
-// hide replaces secrets in a text.
-func (s secrets) hide(text string) string {
+// hideSecrets replaces secrets in a text.
+func hideSecrets(words *strings.Replacer, text string) string {
 	if strings.Contains(text, "://") {
 		text = login.ReplaceAllString(text, "${1}[login]@")
 	}
-	return s.words.Replace(text)
+	return words.Replace(text)
 }

@@ -109,13 +109,17 @@ func TestLogHidesLogins(t *testing.T) {
 func TestLogHidesValuesOfInventory(t *testing.T) {
 	t.Parallel()
 	h := inventory.Host{
-		Env:        map[string]string{"LD_LIBRARY_PATH": "/opt/a:/opt/b", "MODE": "fast", "DB_PASSWORD": "abc", "PASSWD": "ab", "KEY_FILE": "first line\nsecond line", "LONG": "abcdef-ghi", "LONGER": "abcdef-ghi-jkl"},
+		Env:        map[string]string{"INDEX": "https://me:p%40ss%2dword x@index/simple", "LD_LIBRARY_PATH": "/opt/a:/opt/b", "MODE": "fast", "DB_PASSWORD": "abc", "PASSWD": "ab", "KEY_FILE": "first line\nsecond line", "LONG": "abcdef-ghi", "LONGER": "abcdef-ghi-jkl"},
 		Setup:      `export WANDB="wandb-1234"; NAME='quoted value' true`,
 		ExecPrefix: []string{"enroot", "--env=NGC=nvapi-5678", "-e", "HF=hf_9999999"},
 	}
 	for text, want := range map[string]string{
 		"/opt/a:/opt/b fast ab": "/opt/a:/opt/b fast ab",
 		"abc":                   "[DB_PASSWORD]",
+		"p%40ss%2dword x":       "[INDEX]",
+		"p@ss-word x":           "[INDEX]",
+		"p%40ss-word%20x":       "[INDEX]",
+		"p%40ss-word+x":         "[INDEX]",
 		"first line":            "[KEY_FILE]",
 		"second line":           "[KEY_FILE]",
 		"abcdef-ghi":            "[LONG]",
@@ -138,16 +142,14 @@ func TestLogHidesSecretAtACut(t *testing.T) {
 	h := inventory.Host{Env: map[string]string{"API_TOKEN": secret}}
 	for name, write := range map[string]func(*lines, string){
 		"line":   func(w *lines, said string) { w.take([]byte(strings.Repeat(".", maxLine-10) + said + "\n")) },
-		"arrive": func(w *lines, said string) { w.take([]byte(strings.Repeat(".", maxWhole-10) + said + "\n")) },
-		"glimpse": func(w *lines, said string) { // of an answer, in a log that only a failure needs
-			w.log.folder.failed = true
-			w.take([]byte("@@dsbuild-0123456789ab " + strings.Repeat(".", maxGlimpse-10) + said + "\n"))
+		"arrive": func(w *lines, said string) { w.take([]byte(strings.Repeat(".", 2*maxLine-10) + said + "\n")) },
+		"pip": func(w *lines, said string) {
+			w.take([]byte(`@@dsbuild-0123456789ab {"pip":["` + strings.Repeat(".", maxLog-10) + said + `"]}` + "\n"))
 		},
-		"tail": func(w *lines, said string) {
-			for range maxStream/maxLine + 1 {
-				w.take([]byte(strings.Repeat(".", maxLine) + "\n"))
+		"end": func(w *lines, said string) {
+			for range 3 * maxLog / maxLine {
+				w.take([]byte(strings.Repeat(".", maxLine) + "\n" + said + "\n"))
 			}
-			w.take([]byte(said + "\n" + strings.Repeat(".", maxLine-1) + "\n" + strings.Repeat(".", maxLine-10) + "\n"))
 		},
 	} {
 		got := logLines(t, h, func(l *Log) {
@@ -170,7 +172,7 @@ func TestLogDescribesCommands(t *testing.T) {
 	got := asked(remote.Command{
 		Argv: []string{"env", "TOKEN=abc", "python", "-c", "import os\nprint(1)", "--name=x"}, About: `{"do":"look"}`,
 		Setup: "export A=one B='two words'", Env: map[string]string{"Z": "1", "A": "2"}, EnvNames: []string{"M"},
-	}, func(text string) string { return text })
+	})
 	want := "env TOKEN=[…] python -c [program of 18 B] --name=[…]\nasked {\"do\":\"look\"}\nafter export A=[…] B=[…]\nwith A M Z"
 	if got != want {
 		t.Errorf("%q, want %q", got, want)
