@@ -15,7 +15,7 @@ import (
 
 // Assignment is the wheel assigned to a node by the caller, or the reason why the node gets none.
 type Assignment struct {
-	Wheel   *wheels.Wheel // nodes with the same wheel hold the same pointer
+	Wheel   *wheels.Wheel // nodes with the same wheel hold the same pointer; nil with Coming: it is not chosen yet
 	Bundle  *wheel.Bundle // wheelhouse for the requirements of this wheel
 	Coming  string        // why the wheel does not exist yet, for a plan made without its file; "" if it exists
 	Reasons []string      // why no wheel can fit this node
@@ -86,10 +86,10 @@ func planAssigned(t *compat.Tables, n ProbeResult, g Assignment, opt PlanOptions
 	}
 	switch {
 	case len(p.Reasons) > 0:
-	case g.Wheel == nil:
-		p.Reasons, p.Hint, p.Unfit = g.Reasons, g.Hint, true
 	case g.Coming != "":
 		p.Action, p.Wheel, p.Remarks = Install, g.Wheel, []string{g.Coming}
+	case g.Wheel == nil:
+		p.Reasons, p.Hint, p.Unfit = g.Reasons, g.Hint, true
 	default:
 		if g.Bundle != nil {
 			opt.Bundle = g.Bundle

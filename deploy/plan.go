@@ -340,8 +340,12 @@ func refuseOthers(plans []NodePlan, members []int, but int, why cause.Message) {
 		if i == but || plans[i].Action == Refuse {
 			continue
 		}
+		other := plans[with].Name
+		if i == with {
+			other = plans[members[1]].Name
+		}
 		plans[i].Action, plans[i].Unfit = Refuse, but >= 0 && plans[but].Unfit
-		plans[i].Reasons = []string{plans[i].noteCause(cause.Messagef("shares its environment with %s: %s", cause.Own(plans[with].Name), why))}
+		plans[i].Reasons = []string{plans[i].noteCause(cause.Messagef("shares its environment with %s: %s", cause.Own(other), why))}
 		plans[i].Hint = "give nodes with different needs separate environments"
 	}
 }

@@ -15,7 +15,8 @@ import (
 func WithEnvironment(tables *compat.Tables, python, torch string) (func(node.Facts) node.Facts, error) {
 	version, local, _ := strings.Cut(torch, "+")
 	cuda := ""
-	switch digits, isCUDA := strings.CutPrefix(local, "cu"); {
+	digits, isCUDA := strings.CutPrefix(local, "cu")
+	switch {
 	case isCUDA && len(digits) > 1:
 		cuda = digits[:len(digits)-1] + "." + digits[len(digits)-1:]
 	case local == "":
@@ -50,7 +51,8 @@ func (s *Shipment) OneWheel() (string, error) {
 		for _, w := range s.plan.Wheels {
 			names = append(names, w.Name)
 		}
-		return "", hint.Coded(hint.With(fmt.Errorf("the nodes need %d wheels (%s), and an environment has one DeepSpeed", len(names), strings.Join(names, ", ")), "ship to nodes of one kind at a time with --limit, each kind with its own environment"), 2)
+		err := fmt.Errorf("the nodes need %d wheels (%s), and an environment has one DeepSpeed", len(names), strings.Join(names, ", "))
+		return "", hint.Coded(hint.With(err, "ship to nodes of one kind at a time with --limit, each kind with its own environment"), 2)
 	}
 	w := s.plan.Wheels[0]
 	return w.Artifact.Path, w.Err

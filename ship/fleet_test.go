@@ -56,6 +56,8 @@ type testFleet struct {
 	fresh bool
 	keep  bool
 	force bool
+	// removeOps is ship.Options.RemoveOps.
+	removeOps bool
 
 	policy *signing.Policy
 	sign   func(path string) error
@@ -131,7 +133,9 @@ func (f *testFleet) ship(t *testing.T) *ship.Shipment {
 			Force:           f.force,
 			Policy:          f.policy,
 		},
-		Want: f.want, Group: func(_ context.Context, m []compat.Member, s wheel.Spec) compat.Grouping { return tables.Group(m, s) }, Plans: f.works, Build: f.works.build, Bundle: f.works.bundle, Store: f.store, Dir: f.dir, Fresh: f.fresh, BuildOnly: f.keep, Sign: f.sign, Report: rep,
+		Want: f.want, Group: func(_ context.Context, m []compat.Member, s wheel.Spec) compat.Grouping { return tables.Group(m, s) },
+		Plans: f.works, Build: f.works.build, Bundle: f.works.bundle, Store: f.store, Dir: f.dir, Fresh: f.fresh,
+		BuildOnly: f.keep, Sign: f.sign, RemoveOps: f.removeOps, Report: rep,
 	})
 	t.Cleanup(s.Close)
 	return s

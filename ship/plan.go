@@ -56,12 +56,12 @@ type Wheel struct {
 
 // LeftOut is a node that gets no wheel.
 type LeftOut struct {
-	Node    string
-	Reasons []string
-	cause   string // equal for nodes with the same reasons; "" means the reasons themselves
-	Hint    string
+	Node    string   `json:"node"`
+	Reasons []string `json:"reasons"`
+	Hint    string   `json:"hint"`
 
-	unserved bool // no wheel can serve it; false: dsbuild cannot reach it or deploy to it
+	cause    string // equal for nodes with the same reasons; "" means the reasons themselves
+	unserved bool   // no wheel can serve it; false: dsbuild cannot reach it or deploy to it
 	index    int
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
-	"strings"
 	"testing"
 
 	"github.com/dsbuild/dsbuild/compat"
@@ -188,10 +187,7 @@ left out
 	if g := groups[2]; g.Error != "no gcc\nat all" || g.Hint != "install gcc" || g.State != "failed" || g.Running == nil || g.Why == nil || g.Archs == nil || g.Ops == nil {
 		t.Errorf("%+v", g)
 	}
-	if l := p.LeftOutNodes(); len(l) != 3 || l[0].Hint != "install torch" || strings.Join(l[0].Reasons, ";") != "no torch;no pip" {
-		t.Errorf("%+v", l)
-	}
-	if none := new(Plan); none.Groups() == nil || none.LeftOutNodes() == nil || none.Lines()[0] != "0 nodes, 0 wheels" {
+	if none := new(Plan); none.Groups() == nil || none.Lines()[0] != "0 nodes, 0 wheels" {
 		t.Errorf("%v", none.Lines())
 	}
 }

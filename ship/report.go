@@ -38,22 +38,6 @@ func (p *Plan) Groups() []report.Group {
 	return out
 }
 
-// LeftOutNode is a node that gets no wheel, in JSON.
-type LeftOutNode struct {
-	Node    string   `json:"node"`
-	Reasons []string `json:"reasons"`
-	Hint    string   `json:"hint"`
-}
-
-// LeftOutNodes returns the nodes that get no wheel, for JSON.
-func (p *Plan) LeftOutNodes() []LeftOutNode {
-	out := []LeftOutNode{}
-	for _, l := range p.Left {
-		out = append(out, LeftOutNode{l.Node, append([]string{}, l.Reasons...), l.Hint})
-	}
-	return out
-}
-
 // Lines returns the plan as text: each wheel with its nodes and the reasons for it, then the
 // nodes that get no wheel.
 func (p *Plan) Lines() []string {

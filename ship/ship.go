@@ -50,6 +50,8 @@ type Options struct {
 	// BuildOnly leaves the nodes unchanged: the user wants only the wheels, also for nodes to which
 	// dsbuild could not deploy now.
 	BuildOnly bool
+	// RemoveOps allows wheels that lack ops which the DeepSpeed of a node has.
+	RemoveOps bool
 	// Assume returns the facts of a node as they will be when the wheel comes there; nil: as they
 	// are.
 	Assume func(node.Facts) node.Facts
@@ -92,15 +94,24 @@ func (s *Shipment) Survey(ctx context.Context) (*Plan, error) {
 		}
 	}
 	s.known, s.assignments = known, make([]deploy.Assignment, len(known))
-	s.plan = &Plan{Nodes: len(known), BuildOnly: s.opt.BuildOnly}
+	s.plan = &Plan{Nodes: len(known), Left: []LeftOut{}, BuildOnly: s.opt.BuildOnly}
 	if err := s.groupNodes(ctx); err != nil {
 		return nil, err
 	}
 	nameWheels(s.plan.Wheels)
-	if err := s.lookUpWheels(ctx); err != nil {
-		return nil, err
+	for _, w := range s.plan.Wheels {
+		if err := s.lookUpWheel(ctx, w); err != nil {
+			return nil, err
+		}
+		if !s.opt.BuildOnly && s.opt.Assume == nil { // the wheel takes the place of the DeepSpeed that is there
+			s.checkRemovedOps(w)
+		}
+		w.Running = w.nodesRunning(s.known)
+		if len(w.Running) == len(w.Nodes) && !s.opt.Deploy.Force {
+			w.State = Running
+		}
 	}
-	s.findRunning()
+	s.plan.Wheels = slices.DeleteFunc(s.plan.Wheels, func(w *Wheel) bool { return len(w.Nodes) == 0 })
 	return s.plan, nil
 }
 
@@ -127,30 +138,42 @@ func (s *Shipment) groupNodes(ctx context.Context) error {
 	return nil
 }
 
-// lookUpWheels plans the wheels, and looks each one up in the store.
-func (s *Shipment) lookUpWheels(ctx context.Context) error {
-	for _, w := range s.plan.Wheels {
-		if err := s.lookUpWheel(ctx, w); err != nil {
-			return err
-		}
+// checkRemovedOps notes which nodes have a DeepSpeed with ops that the wheel lacks: those without
+// a visible GPU, for example, get a wheel without device code. Without RemoveOps they get no wheel.
+func (s *Shipment) checkRemovedOps(w *Wheel) {
+	if w.Plan == nil {
+		return
 	}
-	return nil
-}
-
-// findRunning records which nodes run their wheel already.
-func (s *Shipment) findRunning() {
-	for _, w := range s.plan.Wheels {
-		w.Running = w.nodesRunning(s.known)
-		if len(w.Running) == len(w.Nodes) && !s.opt.Deploy.Force {
-			w.State = Running
+	kept := w.Plan.Toolchain.OpNames(false)
+	all := w.indexes
+	w.indexes, w.Nodes = nil, nil
+	for _, i := range all {
+		var removed []string
+		if d := s.known[i].Facts.DeepSpeed; d != nil {
+			removed = slices.DeleteFunc(slices.Clone(d.Ops), func(op string) bool { return slices.Contains(kept, op) })
 		}
+		name := s.known[i].Name
+		if len(removed) > 0 && !s.opt.RemoveOps {
+			reason := "the wheel for it would remove " + ui.OneLine(strings.Join(removed, ", ")) + " from its DeepSpeed"
+			if len(s.known[i].Facts.GPUs) == 0 {
+				reason += ": dsbuild sees no GPU there"
+			}
+			try := "--remove-ops removes them; --ops and --gpu say what to build"
+			s.assignments[i].Reasons, s.assignments[i].Hint = []string{reason}, try
+			s.leaveOut(i, LeftOut{Reasons: []string{reason}, Hint: try})
+			continue
+		}
+		if len(removed) > 0 {
+			w.Why = append(w.Why, "it removes "+ui.OneLine(strings.Join(removed, ", "))+" from "+name)
+		}
+		w.indexes, w.Nodes = append(w.indexes, i), append(w.Nodes, name)
 	}
 }
 
 // deployableNodes returns the nodes that get a wheel, with their indexes in the inventory.
 // dsbuild builds no wheel for a node that would refuse any wheel.
 func (s *Shipment) deployableNodes() (members []compat.Member, places []int, err error) {
-	coming := slices.Repeat([]deploy.Assignment{{Wheel: &wheels.Wheel{}, Coming: "asked"}}, len(s.known))
+	coming := slices.Repeat([]deploy.Assignment{{Coming: "once it is chosen"}}, len(s.known))
 	plan, err := deploy.NewAssignedPlan(s.known, coming, deploy.PlanOptions{})
 	for i, n := range plan.Nodes {
 		refused := n.Action == deploy.Refuse && !s.opt.BuildOnly
@@ -237,7 +260,8 @@ func (s *Shipment) Build(ctx context.Context) {
 	if len(jobs) > 0 {
 		s.built = true
 		for i, r := range s.opt.Build(ctx, jobs) {
-			s.recordBuild(ctx, r, s.wheelNamed(jobs[i].Name))
+			at := slices.IndexFunc(s.plan.Wheels, func(w *Wheel) bool { return w.Name == jobs[i].Name })
+			s.recordBuild(ctx, r, s.plan.Wheels[at])
 		}
 	}
 	for _, w := range s.plan.Wheels {
@@ -290,11 +314,6 @@ func (s *Shipment) planBuilds(ctx context.Context) []pipeline.Job {
 		jobs = append(jobs, pipeline.Job{Name: w.Name, Plan: p})
 	}
 	return jobs
-}
-
-func (s *Shipment) wheelNamed(name string) *Wheel {
-	i := slices.IndexFunc(s.plan.Wheels, func(w *Wheel) bool { return w.Name == name })
-	return s.plan.Wheels[i]
 }
 
 // recordBuild records the result of a build.

@@ -104,6 +104,31 @@ func TestShipJudgesWheelsByThePolicy(t *testing.T) {
 	}
 }
 
+// A node whose DeepSpeed has an op that the wheel for it lacks keeps it, unless the user says otherwise.
+func TestShipRemovesNoOpUnasked(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, a100)
+	if _, _, err := f.run(t); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(f.Nodes[0].Dir, "bin", "nvidia-smi"), 0o755, "#!/bin/sh\nexit 9\n")
+	f.want.Ops, f.works.built = []string{"async_io"}, nil
+	plan, r, err := f.run(t)
+	const want = "the wheel for it would remove cpu_adam from its DeepSpeed: dsbuild sees no GPU there"
+	if err == nil || len(f.works.built)+len(changed(r)) > 0 || len(plan.Left) != 1 || plan.Left[0].Reasons[0] != want {
+		t.Errorf("%v, built %q, changed %q, left out %+v", err, f.works.built, changed(r), plan.Left)
+	}
+	if n := r.Nodes[0]; n.Status != report.Refused || !strings.Contains(n.Hint, "--remove-ops") {
+		t.Errorf("%s, hint %q", n.Status, n.Hint)
+	}
+
+	f.removeOps = true
+	plan, r, err = f.run(t)
+	if len(plan.Wheels) != 1 || !slices.Contains(plan.Wheels[0].Why, "it removes cpu_adam from node1") || len(changed(r)) != 1 {
+		t.Errorf("with RemoveOps: %v, %+v, changed %q", err, plan.Wheels, changed(r))
+	}
+}
+
 // A build that fails takes its nodes with it, and no others.
 func TestShipFailedBuild(t *testing.T) {
 	t.Parallel()
@@ -307,7 +332,7 @@ func TestShipByABI(t *testing.T) {
 	if g := r.Groups[0]; g.Torch != "2.10" || g.Python != "3.10+" || g.State != string(ship.Built) || !strings.Contains(g.Wheel, "-py3-none-") {
 		t.Errorf("%+v", g)
 	}
-	if n := r.Nodes[2]; n.Status != report.Refused || !strings.Contains(n.Error, "torch 2.9.1 is older than 2.10") || !strings.Contains(n.Hint, "--abi auto") {
+	if n := r.Nodes[2]; n.Status != report.Refused || !strings.Contains(n.Error, "built for torch 2.10 and newer, but this node has 2.9") || !strings.Contains(n.Hint, "--abi auto") {
 		t.Errorf("%+v", n)
 	}
 
@@ -320,7 +345,7 @@ func TestShipByABI(t *testing.T) {
 	lines := strings.Join(plan.Lines(), "\n")
 	for _, want := range []string{
 		"3 nodes, 2 wheels: ", "  for node[1-2]\n  Python 3.10+, torch 2.10 and newer (built with 2.15.0), any CUDA, x86-64-v3; ",
-		"  for this torch alone: its torch 2.9.1 is older than 2.10, ",
+		"  for this torch alone: built for torch 2.10 and newer, but this node has 2.9",
 	} {
 		if !strings.Contains(lines, want) {
 			t.Errorf("the plan does not say %q:\n%s", want, lines)

@@ -21,6 +21,7 @@ type shipOptions struct {
 	verifyGiven bool // --verify was said
 	env         string
 	lock        string
+	removeOps   bool
 }
 
 func newShipCommand(a *app) *cobra.Command {
@@ -38,7 +39,9 @@ of all their GPUs, for the oldest of their CPUs. With --abi stable or auto,
 nodes with several Pythons and torches from 2.10 on share one wheel if all its
 operators have run with the stable ABI (dsbuild ops). dsbuild shows the plan and
 its reasons before it builds anything. A node without a visible GPU gets the
-operators without device code. --gpu and --arch add targets.
+operators without device code. --gpu and --arch add targets. Where the
+wheel lacks operators that the DeepSpeed of a node has, the node is left out,
+unless --remove-ops is given.
 
 A wheel in the store is not built again. A node that runs its wheel already is
 not changed: dsbuild compares its files, and with --verify load loads its
@@ -98,6 +101,7 @@ func (o *shipOptions) addFlags(cmd *cobra.Command) {
 	f.StringVar(&o.env, "env", "", "deploy the whole environment of `FILE`, with the DeepSpeed that it says to build")
 	f.StringVar(&o.lock, "lock", "", "the lock that --env writes: `FILE` (default: the environment file's name with .lock)")
 	f.BoolVar(&o.fleet.force, "force", false, "install also where the node already runs its wheel")
+	f.BoolVar(&o.removeOps, "remove-ops", false, "install also where the wheel lacks operators that the DeepSpeed of the node has")
 	flagsNeed(cmd, "env", "lock")
 }
 
@@ -119,7 +123,7 @@ func runShip(ctx context.Context, a *app, o shipOptions) error {
 	}
 	opt.Deploy = deployment
 	opt.Deploy.Force, opt.Deploy.Index = o.fleet.force, deploy.Deps(o.fleet.deps) == deploy.DepsIndex
-	opt.Deploy.PipWheel = deploy.DefaultPip()
+	opt.Deploy.PipWheel, opt.RemoveOps = deploy.DefaultPip(), o.removeOps
 	if deploy.Deps(o.fleet.deps) == deploy.DepsBundle {
 		opt.Bundle = o.build.newBundler(a, tools.backend)
 	}
@@ -142,10 +146,10 @@ func runShipment(ctx context.Context, a *app, o changeFlags, s *ship.Shipment) e
 		preview, err := s.Preview(ctx)
 		if o.json {
 			return errors.Join(err, ui.JSON(a.stdout, struct {
-				Groups []report.Group     `json:"groups"`
-				Left   []ship.LeftOutNode `json:"left"`
+				Groups []report.Group `json:"groups"`
+				Left   []ship.LeftOut `json:"left"`
 				planDocument
-			}{plan.Groups(), plan.LeftOutNodes(), newPlanDocument(preview)}))
+			}{plan.Groups(), plan.Left, newPlanDocument(preview)}))
 		}
 		return errors.Join(err, plan.Print(a.stdout), preview.Print(a.stdout),
 			report.PrintHints(a.stdout, preview.Left(), o.nameInventory))

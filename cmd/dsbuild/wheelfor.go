@@ -62,8 +62,8 @@ func printWheelsForPlan(a *app, o wheelOptions, plan *ship.Plan) error {
 	}
 	return ui.JSON(a.stdout, struct {
 		Groups []report.Group     `json:"groups"`
-		Left   []ship.LeftOutNode `json:"left"`
-	}{plan.Groups(), plan.LeftOutNodes()})
+		Left   []ship.LeftOut `json:"left"`
+	}{plan.Groups(), plan.Left})
 }
 
 // wheelsForDocument is the JSON of dsbuild wheel --for: that of --matrix, with
@@ -71,7 +71,7 @@ func printWheelsForPlan(a *app, o wheelOptions, plan *ship.Plan) error {
 type wheelsForDocument struct {
 	Wheels []wheelFor         `json:"wheels"`
 	Failed []failedFor        `json:"failed"`
-	Left   []ship.LeftOutNode `json:"left"`
+	Left   []ship.LeftOut `json:"left"`
 }
 
 type wheelFor struct {
@@ -85,7 +85,7 @@ type failedFor struct {
 }
 
 func printWheelsFor(a *app, o wheelOptions, plan *ship.Plan) error {
-	doc := wheelsForDocument{Wheels: []wheelFor{}, Failed: []failedFor{}, Left: plan.LeftOutNodes()}
+	doc := wheelsForDocument{Wheels: []wheelFor{}, Failed: []failedFor{}, Left: plan.Left}
 	var errs []error
 	for _, w := range plan.Wheels {
 		if w.Err != nil {
