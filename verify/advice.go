@@ -11,9 +11,8 @@ import (
 
 // adviceTexts returns the hints for errors on a node, by the code that the node's program sends
 // with the error. The node sends only the code, never the text: a user trusts a hint as dsbuild's
-// own, and it may hold a command to run. PYTHON and ENVIRONMENT stand for the node's values from
-// the inventory.
-func adviceTexts() map[string]string {
+// own, and it may hold a command to run. python and environment are the node's, from the inventory.
+func adviceTexts(python, environment string) map[string]string {
 	return map[string]string{
 		"accelerator":          "is DS_ACCELERATOR set on this node?",
 		"another-package":      "uninstall that package there, or build a wheel without that file",
@@ -27,8 +26,8 @@ func adviceTexts() map[string]string {
 		"file-locks":           "the file system of the environment must have file locks (NFS: mount without nolock)",
 		"in-the-way":           "move it away there, or build a wheel without that file",
 		"installs-elsewhere":   "does this Python install packages into a folder that it does not import from?",
-		"look-at-kept":         "nothing was touched; look at ENVIRONMENT/.dsbuild/kept-*",
-		"no-room":              "make room on the node: df -h ENVIRONMENT; df -i ENVIRONMENT; quota",
+		"look-at-kept":         "nothing was touched; look at " + environment + "/.dsbuild/kept-*",
+		"no-room":              "make room on the node: df -h " + environment + "; df -i " + environment + "; quota",
 		"noexec":               "is the folder on a file system that is mounted noexec? Set folder: in environment.yaml",
 		"not-accepted":         "another program changes this environment at the same time: end it, then deploy again",
 		"one-environment-back": "a node keeps only the environment before the last switch",
@@ -38,10 +37,10 @@ func adviceTexts() map[string]string {
 		"removed":              "was it removed since?",
 		"replace-by-hand":      "remove it there first, or install a suitable version with the tool that installed this one",
 		"same-path":            "where exec_prefix enters a container, its Python must see the same path as the node",
-		"several":              "an installation was interrupted: remove both (PYTHON -m pip uninstall deepspeed, twice), then deploy again",
+		"several":              "an installation was interrupted: remove both (" + python + " -m pip uninstall deepspeed, twice), then deploy again",
 		"shadow":               "remove it, or take its folder off sys.path",
 		"shadow-pythonpath":    "PYTHONPATH puts it first: take its folder out",
-		"shadow-user":          "it is in this user's own packages: there run PYTHON -m pip uninstall deepspeed, or set PYTHONNOUSERSITE=1",
+		"shadow-user":          "it is in this user's own packages: there run " + python + " -m pip uninstall deepspeed, or set PYTHONNOUSERSITE=1",
 		"unsafe-place":         "chmod go-w what is yours there, or set folder: in environment.yaml to a folder of your own below folders that only root changes",
 		"too-many-files":       "look into the deepspeed folder of its site-packages",
 		"torch-differs":        "torch, CUDA or the accelerator differ from the wheel's",
@@ -52,14 +51,11 @@ func adviceTexts() map[string]string {
 // adviceFor returns the hint for a code that the node of h sent, "" for a code that dsbuild does
 // not know.
 func adviceFor(code string, h inventory.Host) string {
-	python, environment := h.Python, "ENVIRONMENT"
-	if strings.HasPrefix(python, "/") && path.Base(path.Dir(python)) == "bin" {
-		environment = path.Dir(path.Dir(python))
+	environment := "ENVIRONMENT"
+	if strings.HasPrefix(h.Python, "/") && path.Base(path.Dir(h.Python)) == "bin" {
+		environment = path.Dir(path.Dir(h.Python))
 	}
-	return strings.NewReplacer(
-		"PYTHONPATH", "PYTHONPATH", "PYTHONNOUSERSITE", "PYTHONNOUSERSITE",
-		"PYTHON", node.PlainPath(python, "python"), "ENVIRONMENT", node.PlainPath(environment, "the environment"),
-	).Replace(adviceTexts()[code])
+	return adviceTexts(node.PlainPath(h.Python, "python"), node.PlainPath(environment, "the environment"))[code]
 }
 
 // WithAdvice adds to an error of a node the hint for the code that the node sent with it.
