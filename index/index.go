@@ -14,7 +14,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -85,6 +84,7 @@ type Wheel struct {
 	toolkit        string // version of CUDA's headers and nvcc; "": that of the wheel's CUDA
 	requiresPython string
 	metadata       []byte
+	note           note   // for the mark
 	file           string // its path before it is copied into the index; its name in a store
 	beside         []besideFile
 	link           string // its relative address on the page of its index; "": it lies beside the page
@@ -175,7 +175,7 @@ func Add(ctx context.Context, opt Options) (Summary, error) {
 	if err != nil {
 		return sum, err
 	}
-	for _, name := range slices.Sorted(maps.Keys(before)) {
+	for _, name := range before.Files {
 		at := filepath.Join(opt.Dir, filepath.FromSlash(name))
 		if inVariants(name) {
 			opt.Variants = true
@@ -254,6 +254,10 @@ func read(ctx context.Context, opt Options) ([]Toolchain, error) {
 	if len(opt.Wheels) == 0 {
 		return nil, &ConflictError{"no wheels for the index", "name a wheel, or a folder with wheels"}
 	}
+	earlier, err := readMark(opt.Dir)
+	if err != nil {
+		return nil, err
+	}
 	found := toolchains{}
 	type sortedWheel struct {
 		Wheel
@@ -263,8 +267,9 @@ func read(ctx context.Context, opt Options) ([]Toolchain, error) {
 	named := map[string]*sortedWheel{}
 	var wrong []error
 	for _, file := range opt.Wheels {
-		w, tc, err := open(ctx, file)
-		switch other, twice := named[w.Name]; {
+		w, tc, err := open(ctx, file, earlier.Wheels, opt.Dir)
+		other, twice := named[w.Name]
+		switch {
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
 		case err != nil:
@@ -301,6 +306,9 @@ func (w *Wheel) merge(other Wheel) {
 	if other.hasManifest() && !w.hasManifest() {
 		w.BuiltAt = other.BuiltAt
 	}
+	if other.note.found {
+		w.note, w.file = other.note, other.file
+	}
 	for _, b := range other.beside {
 		if !slices.ContainsFunc(w.beside, func(have besideFile) bool { return have.suffix == b.suffix }) {
 			w.beside = append(w.beside, b)
@@ -308,8 +316,9 @@ func (w *Wheel) merge(other Wheel) {
 	}
 }
 
-// open reads a wheel built by dsbuild, and checks it against its own metadata.
-func open(ctx context.Context, file string) (Wheel, Toolchain, error) {
+// open reads a wheel built by dsbuild, and checks it against its own metadata. It takes the result
+// from the notes of the index in dir, if the wheel is one of theirs.
+func open(ctx context.Context, file string, notes map[string]note, dir string) (Wheel, Toolchain, error) {
 	if err := refuseLink(file); err != nil {
 		return Wheel{}, Toolchain{}, err
 	}
@@ -321,14 +330,15 @@ func open(ctx context.Context, file string) (Wheel, Toolchain, error) {
 	for _, suffix := range suffixes {
 		beside = append(beside, besideFile{suffix, file + suffix})
 	}
-	v, err := wheel.Verify(ctx, file)
-	if err == nil {
-		err = v.Err()
+	n, metadata, err := findNote(file, notes, dir)
+	if err == nil && !n.found {
+		n, metadata, err = verify(ctx, file)
 	}
 	if err != nil {
 		return Wheel{}, Toolchain{}, err
 	}
-	m, err := wheel.ReadManifest(file)
+	m := n.Manifest
+	said, err := wheel.ParseMetadata(metadata)
 	if err != nil {
 		return Wheel{}, Toolchain{}, err
 	}
@@ -338,22 +348,62 @@ func open(ctx context.Context, file string) (Wheel, Toolchain, error) {
 	}
 	w := Wheel{
 		Name: m.Name, Version: m.Version, Python: m.Python, Ops: m.Ops, Glibc: m.Glibc, SHA256: m.SHA256, Size: m.Size,
-		commit: m.Source.Commit, toolkit: m.Toolchain.Toolkit, file: file, beside: beside,
+		commit: m.Source.Commit, toolkit: m.Toolchain.Toolkit, note: n, file: file, beside: beside,
+		BuiltAt: n.Modified.UTC().Truncate(time.Second), metadata: metadata, requiresPython: said.RequiresPython,
 	}
-	if w.BuiltAt, err = builtAt(file); err != nil {
-		return Wheel{}, Toolchain{}, err
+	if text, err := os.ReadFile(file + wheel.ManifestSuffix); err == nil {
+		if m, err := wheel.ParseManifest(text); err == nil && m.BuiltAt != nil {
+			w.BuiltAt = m.BuiltAt.UTC()
+		}
+	}
+	return w, tc, nil
+}
+
+// findNote returns the note about a wheel and its METADATA in an index. The note is not found if the
+// file, or the METADATA, is not as it was.
+func findNote(file string, notes map[string]note, dir string) (n note, metadata []byte, err error) {
+	info, err := os.Lstat(file)
+	if err != nil {
+		return note{}, nil, err
+	}
+	n, ok := notes[filepath.Base(file)]
+	if !ok || !n.fits(info) {
+		return note{}, nil, nil
+	}
+	folder, err := Folder(n.Manifest)
+	if err != nil {
+		return note{}, nil, nil //nolint:nilerr // the wheel itself decides
+	}
+	metadata, err = os.ReadFile(filepath.Join(dir, filepath.FromSlash(folder), filepath.Base(file)+MetadataSuffix))
+	n.found = err == nil && hashOf(metadata) == n.Metadata
+	return n, metadata, nil
+}
+
+// verify checks a wheel against its own metadata.
+func verify(ctx context.Context, file string) (n note, metadata []byte, err error) {
+	info, err := os.Stat(file)
+	if err != nil {
+		return n, nil, err
+	}
+	v, err := wheel.Verify(ctx, file)
+	if err == nil {
+		err = v.Err()
+	}
+	if err != nil {
+		return n, nil, err
+	}
+	n = note{Size: info.Size(), Modified: info.ModTime()}
+	if n.Manifest, err = wheel.ReadManifest(file); err != nil {
+		return n, nil, err
 	}
 	a, err := wheel.Open(file)
 	if err != nil {
-		return Wheel{}, Toolchain{}, err
+		return n, nil, err
 	}
 	defer a.Close()
-	if w.metadata, err = a.MetadataText(); err != nil {
-		return Wheel{}, Toolchain{}, err
-	}
-	said, err := a.Metadata()
-	w.requiresPython = said.RequiresPython
-	return w, tc, err
+	metadata, err = a.MetadataText()
+	n.Metadata = hashOf(metadata)
+	return n, metadata, err
 }
 
 // refuseLink refuses a path that exists and is not a regular file.
@@ -362,19 +412,4 @@ func refuseLink(path string) error {
 		return &wheel.LinkError{Path: path, Type: info.Mode().Type()}
 	}
 	return nil
-}
-
-// builtAt returns the build time from the manifest beside a wheel; without a manifest, the time
-// when the file was written.
-func builtAt(file string) (time.Time, error) {
-	if text, err := os.ReadFile(file + wheel.ManifestSuffix); err == nil {
-		if m, err := wheel.ParseManifest(text); err == nil && m.BuiltAt != nil {
-			return m.BuiltAt.UTC(), nil
-		}
-	}
-	info, err := os.Stat(file)
-	if err != nil {
-		return time.Time{}, err
-	}
-	return info.ModTime().UTC().Truncate(time.Second), nil
 }

@@ -136,6 +136,36 @@ func TestWrite(t *testing.T) {
 }
 
 // What is not wanted any more goes, and what others put there stays.
+// A wheel that is as it was when it was verified is not opened again, in its folder or in the index.
+func TestUnchangedWheelsAreNotOpened(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "www")
+	file := build(t, t.TempDir(), wheeltest.Options{Ops: device("8.0")}, evening)
+	write(t, index.Options{Dir: dir, Wheels: []string{file}})
+	at := filepath.Join(dir, sm80, "deepspeed", filepath.Base(file))
+	for _, spoiled := range []string{file, at} {
+		info, err := os.Stat(spoiled)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(spoiled, make([]byte, info.Size()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(spoiled, time.Time{}, info.ModTime()); err != nil {
+			t.Fatal(err)
+		}
+		if sum := write(t, index.Options{Dir: dir, Wheels: []string{file}}); sum.Written+sum.Removed > 0 {
+			t.Errorf("%s: %d files written, %d removed", spoiled, sum.Written, sum.Removed)
+		}
+	}
+	if err := os.Chtimes(file, time.Time{}, morning); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := index.Write(t.Context(), index.Options{Dir: dir, Wheels: []string{file}}); err == nil {
+		t.Error("a wheel with a new time is not verified")
+	}
+}
+
 func TestRemoves(t *testing.T) {
 	dir := t.TempDir()
 	wheels := some(t)

@@ -125,7 +125,9 @@ func (x *objectIndex) write(ctx context.Context, sum *Summary) error {
 	if _, ok := x.objects[markName]; ok {
 		text, err := readObject(ctx, x.store, markName)
 		if err == nil {
-			before, err = parseMark(markName, text)
+			var m mark
+			m, err = parseMark(markName, text)
+			before = m.names()
 		}
 		if err != nil {
 			return err
@@ -159,8 +161,9 @@ func (x *objectIndex) readWheels(ctx context.Context) ([]Toolchain, error) {
 			continue
 		}
 		w, tc, err := x.readWheel(ctx, name)
+		twin, twice := named[w.Name]
 		foreign := new(ConflictError)
-		switch twin, twice := named[w.Name]; {
+		switch {
 		case errors.As(err, &foreign) || errors.Is(err, wheel.ErrNoManifest):
 			if x.opt.Warn != nil {
 				x.opt.Warn("the index leaves out %s: %v", name, err)
@@ -328,7 +331,7 @@ func (x *objectIndex) replace(ctx context.Context, files []file, before map[stri
 }
 
 func (x *objectIndex) putMark(ctx context.Context, files map[string]bool) error {
-	text, err := document(mark{slices.Sorted(maps.Keys(files))})
+	text, err := document(mark{Files: slices.Sorted(maps.Keys(files))})
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -25,9 +26,10 @@ const (
 
 // file is a file of an index: a text, or the copy of another file.
 type file struct {
-	path string // below the folder, with slashes
-	text []byte
-	from string // "": text
+	path  string // below the folder, with slashes
+	text  []byte
+	from  string // "": text
+	wheel *note  // of a wheel
 }
 
 // MetadataSuffix is the suffix of the file beside a wheel that holds its METADATA (PEP 658).
@@ -44,7 +46,7 @@ func layout(opt Options, all []Toolchain) ([]file, error) {
 		sums := map[string]string{}
 		for _, w := range tc.Wheels {
 			at := path.Join(folder, w.Name)
-			wheels = append(wheels, file{path: at, from: w.file}, file{path: at + MetadataSuffix, text: w.metadata})
+			wheels = append(wheels, file{path: at, from: w.file, wheel: &w.note}, file{path: at + MetadataSuffix, text: w.metadata})
 			sums[w.Name] = w.SHA256
 			for _, b := range w.beside {
 				sum, _, err := wheel.HashRegular(b.from)
@@ -72,22 +74,43 @@ func layout(opt Options, all []Toolchain) ([]file, error) {
 
 // mark is the content of the file markName.
 type mark struct {
-	Files []string `json:"files"`
+	Files  []string        `json:"files"`
+	Wheels map[string]note `json:"wheels,omitempty"` // by the file's name
+}
+
+// note describes a wheel that was verified. A wheel of the same name, size and time is not opened
+// again: an index may have hundreds of them.
+type note struct {
+	Size     int64          `json:"size"`
+	Modified time.Time      `json:"modified"`
+	Metadata string         `json:"metadata"` // sha256 of its METADATA, which lies beside it in the index
+	Manifest wheel.Manifest `json:"manifest"`
+
+	found bool // it was in the mark
+}
+
+// fits reports whether the note is about a file.
+func (n note) fits(info fs.FileInfo) bool {
+	return info.Size() == n.Size && info.ModTime().Equal(n.Modified)
 }
 
 // replace turns the files that the mark in a folder lists into these files. Until it is done, the
 // mark lists old and new files: after a killed run, the next run recognizes all files as its own.
 func replace(ctx context.Context, dir string, files []file) (written, removed int, err error) {
-	before, err := readMark(dir)
+	earlier, err := readMark(dir)
 	if err != nil {
 		return 0, 0, err
 	}
+	before := earlier.names()
 	if err := refuseLinks(dir, files, before); err != nil {
 		return 0, 0, err
 	}
-	want := map[string]bool{}
+	want, notes := map[string]bool{}, map[string]note{}
 	for _, f := range files {
 		want[f.path] = true
+		if f.wheel != nil {
+			notes[path.Base(f.path)] = *f.wheel
+		}
 		if _, err := os.Lstat(filepath.Join(dir, filepath.FromSlash(f.path))); err == nil && !before[f.path] {
 			return 0, 0, &ConflictError{
 				fmt.Sprintf("%s is in the way: it is not part of an index that dsbuild wrote", filepath.Join(dir, f.path)), "move it away, or write the index into another folder",
@@ -97,7 +120,7 @@ func replace(ctx context.Context, dir string, files []file) (written, removed in
 	both := maps.Clone(before)
 	maps.Copy(both, want)
 	if !maps.Equal(both, before) {
-		if err := writeMark(dir, both); err != nil {
+		if err := writeMark(dir, both, earlier.Wheels); err != nil {
 			return 0, 0, err
 		}
 	}
@@ -125,10 +148,11 @@ func replace(ctx context.Context, dir string, files []file) (written, removed in
 			removed++
 		}
 	}
-	if maps.Equal(want, before) {
+	noted := func(a, b note) bool { return b.found && a.Modified.Equal(b.Modified) }
+	if maps.Equal(want, before) && maps.EqualFunc(earlier.Wheels, notes, noted) {
 		return written, removed, nil
 	}
-	return written, removed, writeMark(dir, want)
+	return written, removed, writeMark(dir, want, notes)
 }
 
 // refuseLinks refuses a folder of the index that is a symbolic link: otherwise dsbuild would
@@ -155,12 +179,12 @@ func refuseLinks(dir string, files []file, before map[string]bool) error {
 	return nil
 }
 
-// readMark lists the files of an earlier index. Without one, the list is empty.
-func readMark(dir string) (map[string]bool, error) {
+// readMark reads the mark of an earlier index. Without one, it is empty.
+func readMark(dir string) (mark, error) {
 	name := filepath.Join(dir, markName)
 	f, err := wheel.OpenRegular(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return map[string]bool{}, nil
+		return mark{}, nil
 	}
 	var text []byte
 	if err == nil {
@@ -168,7 +192,7 @@ func readMark(dir string) (map[string]bool, error) {
 		err = errors.Join(err, f.Close())
 	}
 	if err != nil {
-		return nil, badMark(name, err)
+		return mark{}, badMark(name, err)
 	}
 	return parseMark(name, text)
 }
@@ -177,33 +201,46 @@ func badMark(name string, err error) error {
 	return &ConflictError{fmt.Sprintf("%s: %v", name, err), "it lists the files of the index; remove the index, and write it again"}
 }
 
-// parseMark reads the list of files in a mark.
-func parseMark(name string, text []byte) (map[string]bool, error) {
+func parseMark(name string, text []byte) (mark, error) {
 	var m mark
 	if err := json.Unmarshal(text, &m); err != nil {
-		return nil, badMark(name, err)
+		return mark{}, badMark(name, err)
 	}
-	ours := map[string]bool{}
 	for _, f := range m.Files {
 		if !filepath.IsLocal(filepath.FromSlash(f)) {
-			return nil, &ConflictError{fmt.Sprintf("%s names %q, which is outside the folder", name, f), "remove the index, and write it again"}
+			return mark{}, &ConflictError{fmt.Sprintf("%s names %q, which is outside the folder", name, f), "remove the index, and write it again"}
 		}
-		ours[f] = true
 	}
-	return ours, nil
+	return m, nil
 }
 
-func writeMark(dir string, files map[string]bool) error {
-	text, err := document(mark{slices.Sorted(maps.Keys(files))})
+// names are the files of a mark.
+func (m mark) names() map[string]bool {
+	ours := map[string]bool{}
+	for _, f := range m.Files {
+		ours[f] = true
+	}
+	return ours
+}
+
+func writeMark(dir string, files map[string]bool, notes map[string]note) error {
+	text, err := document(mark{slices.Sorted(maps.Keys(files)), notes})
 	if err != nil {
 		return err
 	}
 	return atomicfile.Write(filepath.Join(dir, markName), bytes.NewReader(text), 0o644)
 }
 
-// write writes the file into the folder, and reports whether that changed anything.
+// write writes the file into the folder, and reports whether that changed anything. A wheel gets the
+// time of its original, so that its note fits both.
 func (f file) write(dir string) (bool, error) {
 	to := filepath.Join(dir, filepath.FromSlash(f.path))
+	if f.wheel != nil {
+		if info, err := os.Lstat(to); err == nil && f.wheel.found && f.wheel.fits(info) {
+			return false, nil
+		}
+		defer os.Chtimes(to, time.Time{}, f.wheel.Modified) //nolint:errcheck // without it, the next run compares the bytes
+	}
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		return false, err
 	}
