@@ -69,4 +69,9 @@ func TestAssignedPlanOfASharedEnvironment(t *testing.T) {
 	if err != nil || plan.Nodes[0].Action != deploy.Refuse || plan.Nodes[1].Action != deploy.Refuse || !strings.Contains(plan.Nodes[1].Reasons[0], "they need different wheels") {
 		t.Errorf("%v, %+v", err, plan)
 	}
+	for i, other := range []string{"n2", "n1"} {
+		if reason := plan.Nodes[i].Reasons[0]; !strings.HasPrefix(reason, "shares its environment with "+other+": ") {
+			t.Errorf("%s is refused because it %s, want with %s", plan.Nodes[i].Name, reason, other)
+		}
+	}
 }

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/net/http/httpproxy"
 
 	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/internal/httpclient"
 	"github.com/dsbuild/dsbuild/internal/pyindex"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
@@ -46,7 +47,7 @@ func (s Site) Releases() *Releases {
 }
 
 // Transport reaches servers in the same way as pip and uv: through the site's proxies, with its
-// certificates.
+// certificates. It has the policy of tries and time limits of internal/httpclient.
 func (s Site) Transport() http.RoundTripper {
 	all := s.variables["ALL_PROXY"]
 	proxy := httpproxy.Config{
@@ -56,7 +57,7 @@ func (s Site) Transport() http.RoundTripper {
 	if pool, err := x509.SystemCertPool(); err == nil && pool.AppendCertsFromPEM([]byte(s.ca)) {
 		t.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 	}
-	return t
+	return httpclient.New(t)
 }
 
 // Found is the result of a lookup: the tables with the release, the release, and notes for

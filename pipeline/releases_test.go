@@ -116,7 +116,7 @@ func TestReleasesOfDeepSpeed(t *testing.T) {
 		"a wheel alone":    {s, "0.19.13", "", []string{"DeepSpeed 0.19.13: the package index has no source distribution of it"}, "--deepspeed 0.19.10"},
 		"none":             {s, "0.30.0", "", []string{"no source distribution"}, "--deepspeed 0.19.10"},
 		"too old":          {s, "0.3.0", "", nil, "--deepspeed 0.14.0"},
-		"no index":         {down, "0.19.9", "", []string{"dsbuild uses its own tables, because the package index did not answer for deepspeed: Get "}, "--deepspeed 0.19.8"},
+		"no index":         {down, "0.19.9", "", []string{"dsbuild uses its own tables, because the package index did not answer for deepspeed: http://127.0.0.1:9/"}, "--deepspeed 0.19.8"},
 		"newest, no index": {down, compat.Latest, "9e491abd", []string{"dsbuild uses its own tables"}, ""},
 		"an empty index":   {site(t, SiteOptions{IndexURL: empty}, nil), "0.19.9", "", nil, "--deepspeed 0.19.8"},
 		"beside":           {site(t, SiteOptions{IndexURL: empty, ExtraIndexURLs: []string{s.Releases().indexes[0]}}, nil), "0.19.9", "1", []string{"treats it like"}, ""},
@@ -183,7 +183,7 @@ func TestReleasesOfTorch(t *testing.T) {
 		"the driver runs it": {s, wheel.Spec{Torch: "2.12", Driver: "580.65.06"}, "2.12.1 13.0 13.0.2  ", nil, ""},
 		"a CUDA of none":     {s, wheel.Spec{Torch: "2.12", CUDA: "12.4"}, "", []string{"torch 2.12: neither the package index nor torch's own index has it for CUDA 12.4"}, "--torch 2.6.0"},
 		"a driver of none":   {s, wheel.Spec{Torch: "2.13", Driver: "550"}, "", []string{"neither the package index nor torch's own index has it for driver 550"}, "--torch 2.10.0"},
-		"no torch index":     {down, wheel.Spec{Torch: "2.12", Driver: "550"}, "", []string{"torch 2.12 for driver 550 is not on the package index, and torch's own index did not answer (name a mirror of it with DSBUILD_TORCH_INDEX): Get"}, "--torch 2.10.0"},
+		"no torch index":     {down, wheel.Spec{Torch: "2.12", Driver: "550"}, "", []string{"torch 2.12 for driver 550 is not on the package index, and torch's own index did not answer (name a mirror of it with DSBUILD_TORCH_INDEX): http://127.0.0.1:9/"}, "--torch 2.10.0"},
 	} {
 		found, err := c.site.Releases().Torch(t.Context(), newTables(t), c.spec)
 		if err != nil {

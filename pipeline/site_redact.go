@@ -30,6 +30,9 @@ func (s Site) Secrets() []string {
 		}
 	}
 	for _, value := range s.variables {
+		for _, spelling := range loginSpellings(value) { // of the whole value: a password may have spaces
+			add(spelling, shortest)
+		}
 		for _, word := range strings.Fields(value) {
 			address, attributes, _ := strings.Cut(word, "|") // as in CCACHE_REMOTE_STORAGE
 			for attribute := range strings.SplitSeq(attributes, "|") {
@@ -37,31 +40,40 @@ func (s Site) Secrets() []string {
 					add(v, 1)
 				}
 			}
-			u, err := url.Parse(address)
-			if err != nil || u.Host == "" {
-				continue
+			for _, spelling := range loginSpellings(address) {
+				add(spelling, shortest)
 			}
-			add(u.RawQuery, shortest)
-			if u.User == nil {
-				continue
+			if u, err := url.Parse(address); err == nil && u.Host != "" {
+				add(u.RawQuery, shortest)
 			}
-			add(u.User.String(), shortest)
-			name := u.User.Username()
-			password, both := u.User.Password()
-			if !both { // a token alone
-				add(name, shortest)
-				continue
-			}
-			add(name+":"+password, 1)
-			add(password, shortest)
-			add(url.PathEscape(password), shortest)
-			add(url.QueryEscape(password), shortest)
-			add(base64.StdEncoding.EncodeToString([]byte(name+":"+password)), shortest)
+			add(rawUser(address), 1)
 		}
 		add(rawUser(value), 1)
 	}
 	slices.SortFunc(found, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
 	return slices.Compact(found)
+}
+
+// loginSpellings returns the ways in which a program may write the login of a URL without the URL: the
+// password, or a token alone, as it is there, decoded and encoded anew.
+func loginSpellings(address string) []string {
+	raw := rawUser(address)
+	name, password, both := strings.Cut(raw, ":")
+	if !both {
+		return []string{raw}
+	}
+	decoded, err := url.PathUnescape(password)
+	if err != nil {
+		decoded = password
+	}
+	user, err := url.PathUnescape(name)
+	if err != nil {
+		user = name
+	}
+	return []string{
+		password, decoded, url.PathEscape(decoded), url.QueryEscape(decoded), strings.ReplaceAll(url.QueryEscape(decoded), "+", "%20"),
+		url.UserPassword(user, decoded).String(), user + ":" + decoded, base64.StdEncoding.EncodeToString([]byte(user + ":" + decoded)),
+	}
 }
 
 // rawUser returns the text before the @ of a URL, unchanged.

@@ -192,6 +192,16 @@ func TestSiteSecrets(t *testing.T) {
 		"PIP_EXTRA_INDEX_URL": "https://token-1234@b.example.org/", "HTTP_PROXY": "http://me:abc@proxy:1",
 		"CCACHE_REMOTE_STORAGE": "http://cache/|bearer-token=bear-5678|layout=flat",
 	})
+	for given, shown := range map[string][]string{
+		"https://ci:p%40ss%2dword@index.example.org/simple": {"p%40ss%2dword", "p@ss-word", "p%40ss-word"},
+		"https://ci:two  words@index.example.org/simple":    {"two  words", "two%20%20words", "two++words"},
+	} {
+		var log bytes.Buffer
+		fmt.Fprint(site(t, SiteOptions{}, map[string]string{"HTTPS_PROXY": given}).Log(&log), strings.Join(shown, " "))
+		if log.String() != "*** *** ***" {
+			t.Errorf("%s: the log shows %s", given, &log)
+		}
+	}
 	line := "GET https://ci:p%40ss-word@index.example.org/simple?key=abcdef p@ss-word Y2k6cEBzcy13b3Jk token-1234@b bear-5678 me:abc@ ci abc layout=flat"
 	clean := "GET https://***@index.example.org/simple?*** *** *** ***@b *** ***@ ci abc layout=flat"
 
