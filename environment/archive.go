@@ -19,6 +19,7 @@ import (
 	"strings"
 	"unicode"
 
+	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -61,24 +62,11 @@ const (
 	maxProgram  = 256 << 20 // bytes of one ELF file of the interpreter
 )
 
-// ArchiveError is an archive that dsbuild does not unpack on a node: exit code 2.
-type ArchiveError struct {
-	File string
-	Err  error
+// NewArchiveError returns the error of an archive that dsbuild does not unpack on a node.
+func NewArchiveError(file string, err error) error {
+	return hint.Coded(hint.With(fmt.Errorf("%s: %w", file, err),
+		"interpreter: takes a relocatable Python for glibc as a .tar.gz, such as an install_only archive of python-build-standalone"), 2)
 }
-
-func (e *ArchiveError) Error() string { return fmt.Sprintf("%s: %v", e.File, e.Err) }
-
-// Unwrap returns the reason.
-func (e *ArchiveError) Unwrap() error { return e.Err }
-
-// Hint says which archives are right.
-func (e *ArchiveError) Hint() string {
-	return "interpreter: takes a relocatable Python for glibc as a .tar.gz, such as an install_only archive of python-build-standalone"
-}
-
-// ExitCode is that of wrong configuration.
-func (e *ArchiveError) ExitCode() int { return 2 }
 
 // OpenArchive reads the archive at a path. It refuses an archive that could write outside its own
 // folder, or that has anything but folders, files and links.
@@ -90,7 +78,7 @@ func OpenArchive(file string) (*Archive, error) {
 	defer f.Close()
 	a, err := readArchive(f)
 	if err != nil {
-		return nil, &ArchiveError{filepath.Base(file), err}
+		return nil, NewArchiveError(filepath.Base(file), err)
 	}
 	return a, nil
 }

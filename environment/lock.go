@@ -18,6 +18,7 @@ import (
 	"deps.dev/util/pypi"
 
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
+	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -64,50 +65,32 @@ const (
 	maxFiles   = 5000     // of a set
 )
 
-// LockError is a lock file that cannot be used: exit code 2.
-type LockError struct {
-	File string
-	Line int // 0: the file as a whole
-	Err  error
-}
-
-func (e *LockError) Error() string {
-	if e.Line > 0 {
-		return fmt.Sprintf("%s:%d: %v", e.File, e.Line, e.Err)
+// lockError is the error of a lock file that cannot be used. The line is 0 for the file as a whole.
+func lockError(path string, line int, err error) error {
+	if line > 0 {
+		path += fmt.Sprintf(":%d", line)
 	}
-	return fmt.Sprintf("%s: %v", e.File, e.Err)
+	return hint.Coded(hint.With(fmt.Errorf("%s: %w", path, err), "make it with: dsbuild env lock environment.yaml"), 2)
 }
-
-// errNotLock is a file that is no JSON document.
-var errNotLock = errors.New("not a lock (JSON, written by dsbuild env lock)")
-
-// Unwrap returns the reason.
-func (e *LockError) Unwrap() error { return e.Err }
-
-// Hint says how to get a lock.
-func (e *LockError) Hint() string { return "make it with: dsbuild env lock environment.yaml" }
-
-// ExitCode is that of wrong usage.
-func (e *LockError) ExitCode() int { return 2 }
 
 // ReadLock reads the lock file at path.
 func ReadLock(path string) (*Lock, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, &LockError{path, 0, errors.Unwrap(err)}
+		return nil, lockError(path, 0, errors.Unwrap(err))
 	}
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, maxLock+1))
 	if err != nil {
-		return nil, &LockError{path, 0, err}
+		return nil, lockError(path, 0, err)
 	}
 	l, err := parseLock(text)
 	var syntax *json.SyntaxError
 	if errors.As(err, &syntax) && !bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
-		return nil, &LockError{path, 0, errNotLock}
+		return nil, lockError(path, 0, errors.New("not a lock (JSON, written by dsbuild env lock)"))
 	}
 	if err != nil {
-		return nil, &LockError{path, lineOf(text, err), err}
+		return nil, lockError(path, lineOf(text, err), err)
 	}
 	l.Dir = filepath.Dir(path)
 	return l, nil

@@ -82,7 +82,8 @@ func KindsOf(nodes []node.Facts) []Kind {
 			continue
 		}
 		at := slices.IndexFunc(kinds, func(k Kind) bool { return k.Machine == machine })
-		switch k := (Kind{machine, f.Glibc}); {
+		k := Kind{machine, f.Glibc}
+		switch {
 		case at < 0:
 			kinds = append(kinds, k)
 		case !kinds[at].serves(f):

@@ -23,6 +23,7 @@ import (
 
 	"github.com/gofrs/flock"
 
+	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -212,25 +213,15 @@ func addressIn(list []byte) string {
 	return strings.TrimSuffix(said.Indexes[0].URL, said.Indexes[0].Name+"/")
 }
 
-// DirError is a folder that dsbuild cannot write an index into.
-type DirError struct {
-	dir string
-	err error
+// notWritable is the error of a folder that dsbuild cannot write an index into.
+func notWritable(dir string, err error) error {
+	return hint.Coded(hint.With(fmt.Errorf("dsbuild cannot write to %s: %w", dir, err), "name a folder that you may write to"), 2)
 }
-
-func (e *DirError) Error() string { return fmt.Sprintf("dsbuild cannot write to %s: %v", e.dir, e.err) }
-func (e *DirError) Unwrap() error { return e.err }
-
-// Hint says what to try.
-func (e *DirError) Hint() string { return "name a folder that you may write to" }
-
-// ExitCode returns the code of wrong usage.
-func (e *DirError) ExitCode() int { return 2 }
 
 // lockDir waits until no other run changes the index.
 func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, &DirError{dir, err}
+		return nil, notWritable(dir, err)
 	}
 	lockFile := filepath.Join(dir, lockName)
 	if err := refuseLink(lockFile); err != nil {
@@ -242,7 +233,7 @@ func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 			err = context.Cause(ctx)
 		}
 		if errors.Is(err, fs.ErrPermission) {
-			return nil, &DirError{dir, err}
+			return nil, notWritable(dir, err)
 		}
 		return nil, fmt.Errorf("the lock of %s: %w", dir, err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/pipeline"
@@ -408,7 +409,8 @@ func (s *Shipment) assignWheel(ctx context.Context, w *Wheel) {
 		}
 	}
 	if w.Err != nil {
-		g = deploy.Assignment{Err: &MissingError{w.Name, w.Err}}
+		reason, _, _ := strings.Cut(w.Err.Error(), "\n")
+		g = deploy.Assignment{Err: hint.Add(fmt.Errorf("there is no wheel %s: %s", w.Name, reason), hint.Of(w.Err))}
 	}
 	for _, i := range w.indexes {
 		s.assignments[i] = g
@@ -478,16 +480,3 @@ func (s *Shipment) makeBundle(ctx context.Context, w *Wheel, python string) (*wh
 	}
 	return s.opt.Bundle(ctx, name, p, a)
 }
-
-// MissingError reports a node whose wheel is not available.
-type MissingError struct {
-	Wheel string
-	Err   error
-}
-
-func (e *MissingError) Error() string {
-	reason, _, _ := strings.Cut(e.Err.Error(), "\n")
-	return fmt.Sprintf("there is no wheel %s: %s", e.Wheel, reason)
-}
-
-func (e *MissingError) Unwrap() error { return e.Err }

@@ -85,7 +85,7 @@ func (f *Files) openPython(python environment.Interpreter, at string) error {
 		return err
 	}
 	if a.Tree() != python.Tree || a.Program != python.Program {
-		return &environment.ArchiveError{File: python.File, Err: errors.New("its files are not those of the lock: lock again")}
+		return environment.NewArchiveError(python.File, errors.New("its files are not those of the lock: lock again"))
 	}
 	f.Unpacked[python.SHA256] = a.Unpacked
 	return nil
