@@ -87,7 +87,7 @@ func TestLogOfEveryNode(t *testing.T) {
 	good, bad := logOf(t, filepath.Join(dir, "gpu1.log")), logOf(t, filepath.Join(dir, "gpu2+train.log"))
 	inOrder(t, good, "gpu1: deploy by tester, run 20", "== connect", "done after", "== probe", "run    sh -c [program of ",
 		"after printf", "OTHER=[…]", "with HF_TOKEN LD_LIBRARY_PATH", "out    welcome", "https://[login]@index.example", "answer {", "end    done",
-		"== put", `asked {"by":`, "put    "+all[0].dir, "== install", `order  {"do":"install"`, "pip    ", "Successfully installed deepspeed-", `answer {"to"`,
+		"== put", `asked {"by":`, "put    "+all[0].dir, "== install", `order  {"accepted":{`, `"do":"install"`, "pip    ", "Successfully installed deepspeed-", `answer {"to"`,
 		"== verify", "end    done", "== record", "order", "done after", `order  {"do":"end"}`, "end    done")
 	if !strings.Contains(good, "err    [OTHER]") || !strings.Contains(good, "err    token [HF_TOKEN]") {
 		t.Error("what was said on standard error is missing")

@@ -144,11 +144,10 @@ func (l *Log) add(kind, text string, more int) {
 	if kind == "pip" {
 		most = maxLog
 	}
-	if cut := len(text) - most; cut > 0 {
-		text, more = strings.ToValidUTF8(text[:most], ""), more+cut
-	}
-	if more > 0 {
-		text += fmt.Sprintf(" […%d bytes more]", more)
+	if more == 0 {
+		text = ui.ShortenMiddle(text, most) // its end often says the most
+	} else { // its end may be a part of a secret
+		text = fmt.Sprintf("%s […%d bytes more]", ui.Shorten(text, most), more)
 	}
 	at := time.Now().Format("15:04:05.000")
 	var entry strings.Builder

@@ -61,7 +61,7 @@ func printWheelsForPlan(a *app, o wheelOptions, plan *ship.Plan) error {
 		return plan.Print(a.stdout)
 	}
 	return ui.JSON(a.stdout, struct {
-		Groups []report.Group     `json:"groups"`
+		Groups []report.Group `json:"groups"`
 		Left   []ship.LeftOut `json:"left"`
 	}{plan.Groups(), plan.Left})
 }
@@ -69,8 +69,8 @@ func printWheelsForPlan(a *app, o wheelOptions, plan *ship.Plan) error {
 // wheelsForDocument is the JSON of dsbuild wheel --for: that of --matrix, with
 // the nodes that each wheel is for, and those that get none.
 type wheelsForDocument struct {
-	Wheels []wheelFor         `json:"wheels"`
-	Failed []failedFor        `json:"failed"`
+	Wheels []wheelFor     `json:"wheels"`
+	Failed []failedFor    `json:"failed"`
 	Left   []ship.LeftOut `json:"left"`
 }
 
