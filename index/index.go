@@ -23,7 +23,6 @@ import (
 
 	"github.com/gofrs/flock"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -215,7 +214,7 @@ func addressIn(list []byte) string {
 
 // notWritable is the error of a folder that dsbuild cannot write an index into.
 func notWritable(dir string, err error) error {
-	return hint.Coded(hint.With(fmt.Errorf("dsbuild cannot write to %s: %w", dir, err), "name a folder that you may write to"), 2)
+	return &ConflictError{fmt.Sprintf("dsbuild cannot write to %s: %v", dir, err), "name a folder that you may write to"}
 }
 
 // lockDir waits until no other run changes the index.
