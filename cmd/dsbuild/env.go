@@ -172,7 +172,7 @@ func (o envOptions) options(ctx context.Context, a *app) (envs.Options, error) {
 	}
 	opt, err := o.changeOptions(ctx, a)
 	return envs.Options{
-		Options: opt.Options, Lock: lock, Force: o.force, InUse: opt.InUse, Serial: opt.Serial,
+		Options: opt.Options, Lock: lock, DryRun: opt.DryRun, Force: o.force, InUse: opt.InUse, Serial: opt.Serial,
 		Bandwidth: opt.Bandwidth, Relay: opt.Relay, Policy: opt.Policy,
 	}, err
 }

@@ -31,6 +31,7 @@ type Options struct {
 
 	Lock      *environment.Lock
 	Files     *Files // of the lock; a rollback and a verification may do without
+	DryRun    bool   // write nothing: without a proof, dsbuild believes nodes that claim to share a folder
 	Force     bool   // make the environment again, even if the node has it
 	InUse     deploy.InUse
 	Serial    fleet.Serial
@@ -94,6 +95,9 @@ func (d *Deployment) survey(ctx context.Context, newPlan func([]ProbeResult) (Pl
 	for i, u := range d.nodes {
 		known[i] = ProbeResult{Name: u.Host.Name, Facts: u.facts, Look: u.look, Processes: u.processes, Python: u.brought, Err: u.Err}
 	}
+	if !d.opt.DryRun {
+		d.proveSharing(ctx, known)
+	}
 	plan, err := newPlan(known)
 	if err != nil {
 		return Plan{}, err
@@ -111,6 +115,27 @@ func (d *Deployment) survey(ctx context.Context, newPlan func([]ProbeResult) (Pl
 		}
 	}
 	return plan, nil
+}
+
+// proveSharing corrects the Sites in known if a node reports processes: another node counts as a user of the same
+// folder only if both provably have it.
+func (d *Deployment) proveSharing(ctx context.Context, known []ProbeResult) {
+	used := map[string]bool{}
+	for _, n := range known {
+		used[n.site()] = used[n.site()] || len(n.Processes.InUse) > 0
+	}
+	claims := make([]changes.Claim, len(known))
+	for i, n := range known {
+		if used[n.site()] {
+			claims[i] = changes.Claim{Node: d.nodes[i].Node, Folder: n.Look.Place, ID: n.site(), Writable: n.Look.Writable}
+		}
+	}
+	changes.ProveSharing(ctx, claims, d.fleet.Forks())
+	for i, n := range known {
+		if n.site() != "" {
+			n.Look.Site = claims[i].ID
+		}
+	}
 }
 
 // probe connects to every node and looks at its environments.

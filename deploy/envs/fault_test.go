@@ -434,6 +434,44 @@ func TestRunningJob(t *testing.T) {
 	}
 }
 
+// A node that claims the folder of another one, and says that processes use it, gets only itself refused.
+func TestNodeThatClaimsTheFolderOfAnother(t *testing.T) {
+	t.Parallel()
+	x := newSite(t)
+	first, files := x.lock(t, small)
+	h1, s1 := host(t, "honest", sshtest.Options{})
+	h2, s2 := host(t, "liar", sshtest.Options{})
+	opt := options(t, first, files, []*sshtest.Server{s1, s2}, h1, h2)
+	if r := run(t, t.Context(), opt); r.Err() != nil {
+		t.Fatal(r.Err())
+	}
+	lies := t.TempDir()
+	write(t, filepath.Join(lies, "sitecustomize.py"), fmt.Sprintf(`import os
+real = os.stat
+os.stat = lambda path, *args, **named: real(%q if path == %q else path, *args, **named)
+`, place(s1), place(s2)))
+	opt.Hosts[1].Setup = "export PYTHONPATH=" + lies
+	job := exec.CommandContext(t.Context(), filepath.Join(place(s2), "current/bin/python"), "-c", "import time; time.sleep(600)", "train.py")
+	must(t, job.Start())
+	defer job.Wait()         //nolint:errcheck // the test's end kills it
+	defer job.Process.Kill() //nolint:errcheck // it sleeps
+	x.Add(t, wheelindex.Wheel{Name: "alpha", Version: "1.1"})
+	opt.Lock, opt.Files = x.lock(t, small)
+	opt.DryRun = true
+	d := envs.New(opt)
+	plan, err := d.Survey(t.Context())
+	d.Close()
+	must(t, err)
+	if why := strings.Join(plan.Nodes[0].Reasons, "; "); !strings.Contains(why, "shares with liar") {
+		t.Fatalf("the lie does not reach the plan: %q", why)
+	}
+	opt.DryRun = false
+	r := run(t, t.Context(), opt)
+	if r.Nodes[0].Status != report.OK || !r.Nodes[0].Changed || r.Nodes[1].Status != report.Refused {
+		t.Errorf("%+v, want that only the liar is refused", r.Nodes)
+	}
+}
+
 // An environment that nobody goes back to stays as long as a process runs from it.
 func TestOldEnvironmentInUseStays(t *testing.T) {
 	t.Parallel()

@@ -68,6 +68,14 @@ type ProbeResult struct {
 	Err       error
 }
 
+// site is the folder of the environments as the node names it; "": not known.
+func (n ProbeResult) site() string {
+	if n.Err != nil || n.Look == nil {
+		return ""
+	}
+	return n.Look.Site
+}
+
 // EnvironmentState is the state of a node's environments.
 type EnvironmentState struct {
 	Current  *InstalledEnvironment `json:"current"`  // nil: none
