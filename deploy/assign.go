@@ -81,7 +81,7 @@ func planAssigned(t *compat.Tables, n ProbeResult, g Assignment, opt PlanOptions
 		p.Action, p.Reasons, p.Hint = Absent, []string{p.noteCause(cause.From(n.Err))}, hint.Of(n.Err)
 		return p
 	}
-	if p.Reasons, p.Hint = environmentFaults(n.Facts); len(p.Reasons) == 0 {
+	if p.Reasons, p.Hint = environmentFaults(n); len(p.Reasons) == 0 {
 		p.Reasons, p.Hint = missingTorchOrPip(n.Facts, opt)
 	}
 	switch {

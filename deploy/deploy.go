@@ -125,7 +125,7 @@ func (d *Deployment) Probe(ctx context.Context) ([]ProbeResult, error) {
 func (d *Deployment) probeResults() []ProbeResult {
 	nodes := make([]ProbeResult, len(d.nodes))
 	for i, u := range d.nodes {
-		nodes[i] = ProbeResult{Name: u.Host.Name, Err: u.Err}
+		nodes[i] = ProbeResult{Name: u.Host.Name, Python: u.Host.Python, Err: u.Err}
 		if u.facts != nil {
 			nodes[i].Facts = *u.facts
 		}

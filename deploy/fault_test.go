@@ -115,6 +115,48 @@ func TestRefusedNodesAreSentNothing(t *testing.T) {
 	}
 }
 
+// Installations that list no files are refused before a byte is sent, with their paths: pip would remove
+// them for good. What a pip that was cut off left is none.
+func TestInstallationsWithoutRecordAreRefusedAtFit(t *testing.T) {
+	t.Parallel()
+	e := newEnvironment(t, "2.15.0")
+	h, s := host(t, "gpu1", e, sshtest.Options{})
+	opt := options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{})), []*sshtest.Server{s}, h)
+	opt.DryRun = true
+	refused := func(when string, names ...string) {
+		t.Helper()
+		was := e.snapshot(t)
+		n := run(t, context.Background(), opt).Nodes[0]
+		for _, name := range names {
+			if n.Status != report.Refused || n.Step != "fit" || !strings.Contains(n.Error, "without a RECORD") || !strings.Contains(n.Error, filepath.Join(e.site, name)) {
+				t.Errorf("%s: %s at %s: %q, want a refusal that names %s", when, n.Status, n.Step, n.Error, name)
+			}
+		}
+		if want := e.python + " -m pip uninstall deepspeed"; !strings.Contains(n.Hint, want) {
+			t.Errorf("%s: the hint %q does not name %q", when, n.Hint, want)
+		}
+		e.mustBe(t, was)
+	}
+	e.write(t, "deepspeed.egg-link", "/home/train/DeepSpeed\n.")
+	e.write(t, "deepspeed-0.18.3-py3.11.egg/EGG-INFO/PKG-INFO", "Name: deepspeed\nVersion: 0.18.3\n")
+	refused("egg and develop", "deepspeed.egg-link", "deepspeed-0.18.3-py3.11.egg")
+	for _, name := range []string{"deepspeed.egg-link", "deepspeed-0.18.3-py3.11.egg"} {
+		if err := os.RemoveAll(filepath.Join(e.site, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e.write(t, "~eepspeed-0.17.0.dist-info/RECORD", "deepspeed/__init__.py,,\n../../../bin/ds_report,,\n")
+	opt.DryRun = false
+	if r := run(t, context.Background(), opt); r.Err() != nil {
+		t.Fatalf("with the rest of a pip that was cut off: %v", r.Err())
+	}
+	if err := os.Mkdir(filepath.Join(e.site, "deepspeed-0.14.0.dist-info"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	opt.DryRun, opt.Wheels = true, load(t, makeWheel(t, t.TempDir(), wheelOptions{version: "0.19.7"}))
+	refused("a stray dist-info beside a good one", "deepspeed-0.14.0.dist-info")
+}
+
 // newManaged is a Python that belongs to the system: its library, as
 // PYTHONHOME names it, holds the mark of PEP 668.
 func newManaged(t *testing.T) environment {

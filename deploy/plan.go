@@ -11,7 +11,9 @@ import (
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/node"
+	"github.com/dsbuild/dsbuild/verify"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -30,9 +32,10 @@ const (
 
 // ProbeResult is the result of the first phase for a node.
 type ProbeResult struct {
-	Name  string
-	Facts node.Facts
-	Err   error // the reason if there are no facts
+	Name   string
+	Python string // in the inventory
+	Facts  node.Facts
+	Err    error // the reason if there are no facts
 }
 
 // NodePlan is the action on one node, with the reasons for it.
@@ -151,7 +154,7 @@ func planNode(tables *compat.Tables, n ProbeResult, offered []wheels.Wheel, opt 
 		p.Action, p.Reasons, p.Hint = Absent, []string{p.noteCause(cause.From(n.Err))}, hint.Of(n.Err)
 		return p, nil
 	}
-	if p.Reasons, p.Hint = environmentFaults(n.Facts); len(p.Reasons) == 0 {
+	if p.Reasons, p.Hint = environmentFaults(n); len(p.Reasons) == 0 {
 		p.Reasons, p.Hint = missingTorchOrPip(n.Facts, opt)
 	}
 	if len(p.Reasons) > 0 {
@@ -201,7 +204,8 @@ func planWheel(p NodePlan, w *wheels.Wheel, verdict compat.Verdict, n ProbeResul
 }
 
 // environmentFaults returns the reasons why dsbuild cannot change an environment at all, and a hint.
-func environmentFaults(f node.Facts) (reasons []string, hint string) {
+func environmentFaults(n ProbeResult) (reasons []string, hint string) {
+	f := n.Facts
 	part := f.MissingPython()
 	switch {
 	case part != "":
@@ -210,9 +214,11 @@ func environmentFaults(f node.Facts) (reasons []string, hint string) {
 		return []string{"its Python is managed by the system (PEP 668) and must not be changed"},
 			"make an environment there (python3 -m venv, uv venv) and name its python in the inventory"
 	// After an interrupted change the RECORD may be missing: the agent repairs that first.
-	case f.DeepSpeed != nil && f.DeepSpeed.Record == "" && !f.Unfinished:
-		return []string{fmt.Sprintf("its DeepSpeed %s was installed without a RECORD, so dsbuild could not put it back", f.DeepSpeed.Version)},
-			"remove it there first: python -m pip uninstall deepspeed"
+	case len(f.NoRecord) > 0 && !f.Unfinished:
+		for _, path := range f.NoRecord[:min(len(f.NoRecord), 3)] {
+			reasons = append(reasons, "its DeepSpeed was installed without a RECORD, so dsbuild could not put it back: "+node.ShownPath(path))
+		}
+		return reasons, verify.AdviceFor("remove-deepspeed", inventory.Host{Python: n.Python})
 	case f.ReadOnly:
 		return []string{"its environment is on a file system that is mounted read-only: " + node.ShownPath(f.SitePackages)},
 			"mount it writable; if it was, the node's disk may be failing (dmesg)"

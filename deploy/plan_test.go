@@ -58,7 +58,7 @@ func TestPlanOfOneWheel(t *testing.T) {
 		"no requirement":  {func(f *node.Facts) { delete(f.Dists, "torch") }, deploy.PlanOptions{}, deploy.Refuse, "requirements are missing: torch"},
 		"no pip":          {func(f *node.Facts) { f.Pip = "" }, deploy.PlanOptions{NoPip: map[string]error{"3.11": errors.New("offline")}}, deploy.Refuse, "dsbuild has none to send: offline"},
 		"pip on node":     {func(f *node.Facts) { f.Pip, f.PipWheel = "", "/usr/pip.whl" }, deploy.PlanOptions{NoPip: map[string]error{"3.11": errors.New("offline")}}, deploy.Install, ""},
-		"no RECORD":       {func(f *node.Facts) { f.DeepSpeed = &node.Installed{Version: "0.1"} }, deploy.PlanOptions{}, deploy.Refuse, "without a RECORD"},
+		"no RECORD":       {func(f *node.Facts) { f.NoRecord = []string{"/v/lib/deepspeed.egg-link"} }, deploy.PlanOptions{}, deploy.Refuse, "without a RECORD"},
 		"torn RECORD":     {func(f *node.Facts) { f.DeepSpeed, f.Unfinished = &node.Installed{}, true }, deploy.PlanOptions{}, deploy.Install, ""},
 		"taken":           {func(f *node.Facts) { f.Taken = nobodys }, deploy.PlanOptions{}, deploy.Refuse, "belongs to no package"},
 		"torn, taken":     {func(f *node.Facts) { f.Taken, f.Unfinished = nobodys, true }, deploy.PlanOptions{}, deploy.Install, ""},

@@ -22,7 +22,7 @@ func NewRollbackPlan(nodes []ProbeResult) Plan {
 	plan := Plan{Nodes: make([]NodePlan, len(nodes))}
 	for i, n := range nodes {
 		p := NodePlan{Name: n.Name, Leader: i}
-		switch reasons, try := environmentFaults(n.Facts); {
+		switch reasons, try := environmentFaults(n); {
 		case n.Err != nil:
 			p.Action, p.Reasons, p.Hint = Absent, []string{p.noteCause(cause.From(n.Err))}, hint.Of(n.Err)
 		case len(reasons) > 0:

@@ -76,8 +76,8 @@ def dist_infos(places):
 
 
 def dist_info(places):
-    """The first of them, or None."""
-    return (dist_infos(places) + [None])[0]
+    """The first of them, one with a RECORD if there is any; None if there is none."""
+    return (sorted(dist_infos(places), key=lambda info: not os.path.isfile(os.path.join(info, "RECORD"))) + [None])[0]
 
 
 def normal(name):
@@ -89,11 +89,12 @@ def normal(name):
 
 
 def named_infos():
-    """(normalised name, dist-info or egg-info) of everything in the environment."""
+    """(normalised name, what says that it is installed) of everything in the environment: a dist-info, or
+    an older form, which has no RECORD. Names with a tilde are what a pip that was cut off left, and pip ignores them."""
     for place in sites():
         for entry in sorted(os.listdir(place) if os.path.isdir(place) else []):
             stem, ending = os.path.splitext(entry)
-            if ending in (".dist-info", ".egg-info"):
+            if ending in (".dist-info", ".egg-info", ".egg", ".egg-link") and stem[0] != "~":
                 yield normal(stem.split("-")[0]), os.path.join(place, entry)
 
 

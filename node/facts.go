@@ -36,6 +36,7 @@ type Facts struct {
 	Previous          *Previous         `json:"previous"`        // the version that a rollback restores; nil: nothing is kept
 	Unfinished        bool              `json:"unfinished"`      // a change of the environment was cut off and waits for repair
 	ReadOnly          bool              `json:"read_only"`       // site-packages is on a file system that is mounted read-only
+	NoRecord          []string          `json:"no_record,omitempty"` // forms of DeepSpeed's installation that list no files: eggs, links to a checkout, a dist-info without RECORD
 	Leftovers         bool              `json:"leftovers"`       // files of a run that was cut off lie in Prefix/.dsbuild
 	Dists             map[string]string `json:"dists,omitempty"` // distributions by normalised name
 	Taken             map[string]string `json:"taken,omitempty"` // commands of the wheels that are there and not DeepSpeed's: the distribution that owns each, "" for none

@@ -290,6 +290,7 @@ def probe():
         "build_text": text(os.path.join(deepspeed["path"], "git_version_info_installed.py"))[:4000] if deepspeed else "",
         "free_bytes": free(places[0]), "free_tmp_bytes": free(home), "unfinished": "change.json" in own,
         "read_only": read_only(places[0]),
+        "no_record": [info for name, info in named_infos() if name == "deepspeed" and not os.path.isfile(os.path.join(info, "RECORD"))],
         "leftovers": any(name == "inbox" or name.startswith(("run-", "kept-")) or name.endswith(".part") for name in own),
     })
     facts.update(users())

@@ -33,7 +33,7 @@ func adviceTexts(python, environment string) map[string]string {
 		"one-environment-back": "a node keeps only the environment before the last switch",
 		"one-step-back":        "a node keeps only the version that the last deploy replaced",
 		"other-installation":   "this node sees another installation, or something changed it; deploy again",
-		"remove-deepspeed":     "remove the DeepSpeed that is installed (pip uninstall, or the distribution's own tool), then deploy again",
+		"remove-deepspeed":     "uninstall it there: " + python + " -m pip uninstall deepspeed; pip refuses a dist-info without RECORD: remove that folder by hand",
 		"removed":              "was it removed since?",
 		"replace-by-hand":      "remove it there first, or install a suitable version with the tool that installed this one",
 		"same-path":            "where exec_prefix enters a container, its Python must see the same path as the node",
@@ -48,9 +48,9 @@ func adviceTexts(python, environment string) map[string]string {
 	}
 }
 
-// adviceFor returns the hint for a code that the node of h sent, "" for a code that dsbuild does
+// AdviceFor returns the hint for a code that the node of h sent, "" for a code that dsbuild does
 // not know.
-func adviceFor(code string, h inventory.Host) string {
+func AdviceFor(code string, h inventory.Host) string {
 	environment := "ENVIRONMENT"
 	if strings.HasPrefix(h.Python, "/") && path.Base(path.Dir(h.Python)) == "bin" {
 		environment = path.Dir(path.Dir(h.Python))
@@ -60,5 +60,5 @@ func adviceFor(code string, h inventory.Host) string {
 
 // WithAdvice adds to an error of a node the hint for the code that the node sent with it.
 func WithAdvice(err error, code string, h inventory.Host) error {
-	return hint.Add(err, adviceFor(code, h))
+	return hint.Add(err, AdviceFor(code, h))
 }

@@ -225,9 +225,9 @@ func (s *nodeState) handleMessage(text json.RawMessage, files *fileLists) error 
 		s.installed = m.Looked
 		s.installed.compareWithRecord(files)
 	case m.Wrong != "":
-		s.differ(adviceFor(m.Advice, s.Host), "%v", node.NewNodeError(m.Wrong))
+		s.differ(AdviceFor(m.Advice, s.Host), "%v", node.NewNodeError(m.Wrong))
 	case m.Broken != "":
-		s.broken = append(s.broken, nodeFinding{node.NewNodeError(m.Broken).Error(), adviceFor(m.Advice, s.Host)})
+		s.broken = append(s.broken, nodeFinding{node.NewNodeError(m.Broken).Error(), AdviceFor(m.Advice, s.Host)})
 	case m.Remark != "":
 		s.remark("%v", node.NewNodeError(m.Remark))
 	}
