@@ -332,14 +332,35 @@ def refuse_vital(wheel, files):
             raise Failed("%s would put %s into the environment, which is a part of Python there" % (os.path.basename(wheel), f))
 
 
-def kept_files(kept, path):
-    """The files that a rollback restores: each file below kept, by its path after the rollback."""
-    if not os.path.isdir(kept) or os.path.islink(kept):
-        return {path: same_as_file(kept)}
+def aside_files(change, place):
+    """The files that a change has moved aside to a folder, but for byte code in __pycache__: the path that
+    each had, and the one that it has now."""
     files = {}
-    for file, _ in walk(kept):
-        files[path + file[len(kept):]] = same_as_file(file)
-    return files or {path: None}
+    for i, root in enumerate(change["roots"]):
+        aside, path = os.path.join(place, str(i)), root["path"]
+        if os.path.isdir(aside) and not os.path.islink(aside):
+            files.update((path + file[len(aside):], file) for file, _ in walk(aside))
+        elif root["was"]:
+            files[path] = aside
+    return files
+
+
+def noted_digests(files):
+    """The sha256 of each file, and the target of each link, by the keys of files; "" for what is neither."""
+    def noted(path):
+        try:
+            return "-> " + os.readlink(path) if os.path.islink(path) else file_digest(path).hexdigest()
+        except OSError:
+            return ""
+
+    return {key: noted(path) for key, path in files.items()}
+
+
+def refuse_changed(is_now, was):
+    """Refuses files that are not as they were when they were moved aside."""
+    changed = sorted(path for path in set(is_now) | set(was) if is_now.get(path) != was.get(path))
+    if changed:
+        raise Failed("%s is not as it was before the deploy" % ", ".join(changed[:3]), "deploy-wanted")
 
 
 def same_as_file(kept):
@@ -348,6 +369,22 @@ def same_as_file(kept):
             return os.path.islink(path) and os.readlink(path) == os.readlink(kept)
         return holds(path, content(kept, 1 << 30))
     return same
+
+
+def open_as_environment():
+    """Lets new files, also those of pip, be read and written by those who may read and write the folder of
+    the packages, whatever umask the login has: by its group if they get it too, never written by others.
+    HOME gets that folder's group and mode."""
+    site = os.stat(sites()[0])
+    os.umask(0o077 & ~site.st_mode | (0o002 if site.st_mode & stat.S_ISGID or site.st_gid == os.getegid() else 0o022))
+    os.makedirs(HOME, exist_ok=True)
+    if os.stat(HOME).st_uid == os.geteuid():
+        try:
+            os.chown(HOME, -1, site.st_gid)
+        except OSError:  # the user is not in that group
+            pass
+        shared = os.stat(HOME).st_gid == site.st_gid
+        os.chmod(HOME, 0o700 | site.st_mode & (0o2775 if shared else 0o755))
 
 
 class Environment(Workplace):
@@ -366,7 +403,7 @@ class Environment(Workplace):
     def begin(self, orders):
         """Takes the lock, finishes or undoes the change of an interrupted run, and prepares
         the inbox, unless the driver only looks."""
-        os.makedirs(HOME, mode=0o755, exist_ok=True)
+        open_as_environment()
         self.take_lock(orders)
         repaired = self.repair()
         found = {"now": installed([f["sha256"] for f in REQUEST["files"]]), "previous": previous(HOME), "repaired": repaired, "run": last_run()}
@@ -403,7 +440,7 @@ class Environment(Workplace):
         """Notes what will be moved, then moves it aside."""
         kept = os.path.join(HOME, kept_name)
         remove(kept)
-        os.mkdir(kept, 0o700)
+        os.mkdir(kept, 0o770)
         self.change = {"run": REQUEST["run"], "done": False, "kept": kept, "before": before(), "noted": load_json(INSTALLED),
                        "roots": [{"path": p, "kept": os.path.join(kept, str(i)), "was": exists(p)} for i, p in enumerate(sorted(set(roots)))]}
         save_json(CHANGE, self.change)
@@ -442,6 +479,7 @@ class Environment(Workplace):
             refuse_vital(wheel["file"], files)
             incoming.update(files)
         self.start_change(Replacement(["deepspeed"] + [w["name"] for w in along]).roots(incoming), "kept-" + REQUEST["run"])
+        self.change["digests"] = noted_digests(aside_files(self.change, self.change["kept"]))
         code = byte_code(order["bytecode"]) if order.get("bytecode") else {}
         run_pip(order, ["install", "--no-deps", "--no-index", "--no-user", "--force-reinstall", "--no-warn-script-location", "--no-compile"] +
                 [w["file"] for w in order["wheels"]], self.dir, orders, self.lock)
@@ -517,9 +555,10 @@ class Environment(Workplace):
         else:
             remove(INSTALLED)
         gone = change["kept"] + GONE
+        repeated = noted_sha256(change["before"]) and noted_sha256(change["before"]) == noted_sha256(change["installed"])
         if change["forget"]:
             put_aside(PREVIOUS, gone)
-        elif exists(change["kept"]):
+        elif exists(change["kept"]) and not (repeated and exists(PREVIOUS)):  # a wheel installed anew replaces no older version
             save_json(os.path.join(change["kept"], "change.json"), change)
             put_aside(PREVIOUS, gone)
             os.rename(change["kept"], PREVIOUS)
@@ -534,43 +573,46 @@ class Environment(Workplace):
 
     @staticmethod
     def kept():
-        """The change before, and the paths that a rollback puts back: (now, then)."""
+        """The change before, and the files that a rollback puts back."""
         last = read_change(os.path.join(PREVIOUS, "change.json"))
         if not last:
             raise Failed("there is nothing to go back to", "one-step-back")
-        return last, [(os.path.join(PREVIOUS, str(i)), root["path"]) for i, root in enumerate(last["roots"]) if root["was"]]
+        return last, aside_files(last, PREVIOUS)
 
     def tell_kept(self, _):
         """The version that a rollback would put back, for the driver's judgement."""
-        last, back = self.kept()
-        files = {}
-        for aside, path in back:
-            folder = os.path.isdir(aside) and not os.path.islink(aside)
-            files.update({path + file[len(aside):]: file for file, _ in walk(aside)} if folder else {path: aside})
+        last, files = self.kept()
         infos = [os.path.dirname(path) for path in files if path.endswith(".dist-info/RECORD") and normal(os.path.basename(path[:-7]).split("-")[0]) == "deepspeed"]
         places = installed_places((infos + [os.path.join(sites()[0], "-")])[0])
         return kept_answer(noted_sha256(last.get("noted")), places, first_lines(), files)
 
     def roll_back(self, order):
         """Exchanges the installed version for the one before the last deploy."""
-        last, back = self.kept()
+        last, files = self.kept()
         if order["accepted"] and self.tell_kept(order)["digest"] != order["accepted"]:
             raise Failed("the version before was changed while it was judged", "deploy-wanted")
         for other in last.get("along", []):
             if record_of(other["name"]) != other["record"]:
                 raise Failed("%s was changed after the deploy that installed it: going back would undo that too" % other["name"], "deploy-wanted")
-        incoming = {}
-        for kept, path in back:
-            incoming.update(kept_files(kept, path))
+        refuse_changed(noted_digests(files), last["digests"])
+        incoming = {root["path"]: None for root in last["roots"] if root["was"]}
+        incoming.update((path, same_as_file(aside)) for path, aside in files.items())
         names = ["deepspeed"] + [other["name"] for other in last.get("along", [])]
         self.start_change(Replacement(names).roots(incoming), "kept-" + REQUEST["run"])
-        for kept, path in back:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            clone(kept, inside(path))
+        for i, root in enumerate(last["roots"]):
+            if root["was"]:
+                os.makedirs(os.path.dirname(root["path"]), exist_ok=True)
+                clone(os.path.join(PREVIOUS, str(i)), inside(root["path"]))
         wrong = remove_wrong_byte_code()
         self.sync()
-        now = installed(False)
-        return {"version": now["version"] if now else "", "record": now["record"] if now else "", "noted": last.get("noted"), "wrong_byte_code": wrong}
+        now = dict({"version": "", "record": "", "altered": []}, **installed() or {})
+        return {"version": now["version"], "record": now["record"], "altered": now["altered"], "noted": last.get("noted"), "wrong_byte_code": wrong}
+
+    def verify_back(self, _):
+        """Compares the version that was put back with what it was before the deploy."""
+        was = self.kept()[0]["digests"]
+        refuse_changed(noted_digests({path: path for path in was}), was)
+        return {}
 
     def undo(self):
         """Undoes the change, if there is one. A recorded change stays: then this tries once more
@@ -710,6 +752,7 @@ def verbs(env, orders):
         "verify": lambda order: verify_now(order["request"]),
         "kept": env.tell_kept,
         "roll_back": env.roll_back,
+        "verify_back": env.verify_back,
         "record": env.record,
         "undo": lambda order: env.undo(),
     }

@@ -31,10 +31,11 @@ type nodeRun struct {
 // changeState is the DeepSpeed of a node before and after the change.
 type changeState struct {
 	before, after *report.Version
-	unseen        bool   // the current version is not known
-	changed       bool   // dsbuild changed it
-	recordSHA256  string // of the RECORD that verify expects
-	note          any    // rollback: dsbuild's note on the version put back; nil if something else installed it
+	unseen        bool     // the current version is not known
+	changed       bool     // dsbuild changed it
+	recordSHA256  string   // of the RECORD that verify expects
+	altered       []string // rollback: files of the version put back that differ from its RECORD
+	note          any      // rollback: dsbuild's note on the version put back; nil if something else installed it
 }
 
 // probe gathers the node's facts.

@@ -165,6 +165,10 @@ func planNode(tables *compat.Tables, n ProbeResult, offered []wheels.Wheel, opt 
 	if err != nil {
 		return p, err
 	}
+	if choice.Wheel == nil {
+		p.Action, p.Unfit, p.Reasons, p.Hint = Refuse, true, choice.Verdict.Reasons, "have a wheel built for it: dsbuild ship INVENTORY"
+		return p, nil
+	}
 	p = planWheel(p, choice.Wheel, choice.Verdict, n, opt)
 	p.Chosen, p.Remarks = choice.Why, slices.Concat(p.Remarks, choice.Why)
 	return p, nil
@@ -222,6 +226,9 @@ func environmentFaults(n ProbeResult) (reasons []string, hint string) {
 	case f.ReadOnly:
 		return []string{"its environment is on a file system that is mounted read-only: " + node.ShownPath(f.SitePackages)},
 			"mount it writable; if it was, the node's disk may be failing (dmesg)"
+	case f.HomeOwner != "":
+		return []string{fmt.Sprintf("the user may not write into %s, which belongs to %s", node.ShownPath(f.Prefix+"/.dsbuild"), node.ShownPath(f.HomeOwner))},
+			"set user: in the inventory to that user, or give the folder to the owner of the environment (chown -R)"
 	case !f.Writable:
 		return []string{"the user may not write into " + node.ShownPath(f.Prefix)}, "set user: in the inventory to the owner of the environment"
 	}
@@ -338,20 +345,16 @@ func resolveGroup(plans []NodePlan, members []int) {
 
 // refuseOthers refuses the members of a shared environment, except the one with index but.
 func refuseOthers(plans []NodePlan, members []int, but int, why cause.Message) {
-	with := members[0]
-	if but >= 0 {
-		with = but
-	}
 	for _, i := range members {
 		if i == but || plans[i].Action == Refuse {
 			continue
 		}
-		other := plans[with].Name
-		if i == with {
-			other = plans[members[1]].Name
+		with := but
+		if but < 0 { // any other one
+			with = members[slices.IndexFunc(members, func(m int) bool { return m != i })]
 		}
 		plans[i].Action, plans[i].Unfit = Refuse, but >= 0 && plans[but].Unfit
-		plans[i].Reasons = []string{plans[i].noteCause(cause.Messagef("shares its environment with %s: %s", cause.Own(other), why))}
+		plans[i].Reasons = []string{plans[i].noteCause(cause.Messagef("shares its environment with %s: %s", cause.Own(plans[with].Name), why))}
 		plans[i].Hint = "give nodes with different needs separate environments"
 	}
 }

@@ -2,7 +2,6 @@ package deploy
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -14,7 +13,6 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/verify"
-	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // NewRollbackPlan decides which nodes go back to the version before the last deploy. It is pure.
@@ -86,7 +84,8 @@ func (r rollback) exchange(ctx context.Context) error {
 	var done struct {
 		Version       string         `json:"version"`
 		Record        string         `json:"record"`
-		Noted         map[string]any `json:"noted"` // dsbuild's note on that version; nil if something else installed it
+		Altered       []string       `json:"altered"` // in that version, and was before the deploy
+		Noted         map[string]any `json:"noted"`   // dsbuild's note on that version; nil if something else installed it
 		WrongByteCode []string       `json:"wrong_byte_code"`
 	}
 	if err := u.session.Ask(ctx, agent.Order{"do": "roll_back", "accepted": accepted}, &done); err != nil {
@@ -95,7 +94,7 @@ func (r rollback) exchange(ctx context.Context) error {
 	if n := len(done.WrongByteCode); n > 0 {
 		u.Warn("the version before had byte code that was not that of its modules, which the node has removed: %s", ui.Count(n, "file"))
 	}
-	u.change.changed, u.change.after, u.change.recordSHA256, u.change.note = true, nil, done.Record, nil
+	u.change.changed, u.change.after, u.change.recordSHA256, u.change.altered, u.change.note = true, nil, done.Record, done.Altered, nil
 	if done.Noted != nil {
 		u.change.note = done.Noted
 	}
@@ -106,17 +105,10 @@ func (r rollback) exchange(ctx context.Context) error {
 	return nil
 }
 
-// verify compares the files of the restored version with its RECORD. It does not load the
-// ops: an op that fails now may have failed before the deploy, too.
+// verify compares the files of the restored version with the digests that the deploy noted. It compares them
+// with no RECORD and loads no op: what is wrong now was wrong before the deploy, too.
 func (r rollback) verify(ctx context.Context) error {
-	u := r.node
-	if u.change.after == nil {
-		return nil
-	}
-	if u.change.recordSHA256 == "" {
-		return errors.New("the version put back has no RECORD")
-	}
-	return u.prove(ctx, wheel.Manifest{}, verify.Request{Level: verify.LevelFiles, Version: u.change.after.Version, Record: u.change.recordSHA256, Ops: []string{}})
+	return r.node.session.Ask(ctx, agent.Order{"do": "verify_back"}, nil)
 }
 
 // record makes the rollback final and deletes the version that it replaced.

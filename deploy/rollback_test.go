@@ -2,6 +2,9 @@ package deploy_test
 
 import (
 	"context"
+	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -69,4 +72,89 @@ func TestRollbackBringsBackWhatWasThere(t *testing.T) {
 		t.Errorf("%v, %v\n%s", err, r.Err(), out.String())
 	}
 	fresh.mustBe(t, none)
+}
+
+// Rollback brings a version back as it was, also if it did not match its RECORD, lay elsewhere or was a link;
+// a wheel that is installed anew does not take its place.
+func TestRollbackBringsBackWhatDoesNotMatchItsRecord(t *testing.T) {
+	t.Parallel()
+	e, opt, _ := withOld(t)
+	elsewhere := filepath.Join(t.TempDir(), "deepspeed")
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	add := func(path, text string) {
+		t.Helper()
+		f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+		must(err)
+		_, err = f.WriteString(text)
+		must(errors.Join(err, f.Close()))
+	}
+	for _, c := range []struct {
+		name string
+		make func()
+	}{
+		{"a hot fix, a missing file, edited METADATA, another first line", func() {
+			add(filepath.Join(e.site, "deepspeed", "__init__.py"), "# hot fix\n")
+			add(only(t, e.site, "deepspeed-*.dist-info/METADATA"), "\nedited\n")
+			must(os.Remove(filepath.Join(e.site, "deepspeed", "ops", "cpu_adam_loaded.py")))
+			must(os.WriteFile(filepath.Join(e.dir, "bin", "ds_report"), []byte("#!/opt/moved/bin/python\nprint('report')\n"), 0o755))
+		}},
+		{"a linked package", func() {
+			must(os.Rename(filepath.Join(e.site, "deepspeed"), elsewhere))
+			must(os.Symlink(elsewhere, filepath.Join(e.site, "deepspeed")))
+		}},
+		{"pip install -e", func() {
+			must(os.Remove(filepath.Join(e.site, "deepspeed")))
+			must(os.WriteFile(filepath.Join(e.site, "__editable__.deepspeed.pth"), []byte(filepath.Dir(elsewhere)+"\n"), 0o644))
+			record := only(t, e.site, "deepspeed-*.dist-info/RECORD")
+			must(os.WriteFile(record, []byte("__editable__.deepspeed.pth,,\n../../../bin/ds_report,,\n"+filepath.Base(filepath.Dir(record))+"/RECORD,,\n"), 0o644))
+		}},
+	} {
+		c.make()
+		was := e.snapshot(t)
+		if r := run(t, context.Background(), opt); r.Err() != nil {
+			t.Fatalf("%s: deploy: %v", c.name, r.Err())
+		}
+		add(filepath.Join(e.site, "deepspeed", "__init__.py"), "# edited, too\n")
+		if r := run(t, context.Background(), opt); r.Err() != nil || !r.Nodes[0].Changed {
+			t.Fatalf("%s: the deploy that repairs the wheel: %+v", c.name, r.Nodes[0])
+		}
+		if r := back(t, opt); r.Err() != nil {
+			t.Errorf("%s: rollback: %+v", c.name, r.Nodes[0])
+		}
+		e.mustBe(t, was)
+	}
+}
+
+// only is the only path that a pattern matches in a folder.
+func only(t *testing.T, dir, pattern string) string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(dir, pattern))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("%s: %q, %v, want one", pattern, found, err)
+	}
+	return found[0]
+}
+
+// What changes while it is kept does not come back, and nothing else is lost.
+func TestRollbackRefusesWhatWasChangedWhileKept(t *testing.T) {
+	t.Parallel()
+	e, opt, _ := withOld(t)
+	if r := run(t, context.Background(), opt); r.Err() != nil {
+		t.Fatal(r.Err())
+	}
+	was := e.snapshot(t)
+	kept := only(t, e.dir, ".dsbuild/previous/*/ops/cpu_adam_loaded.py")
+	if err := os.WriteFile(kept, []byte("evil = 1\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	n := back(t, opt).Nodes[0]
+	if n.Status != report.Failed || !strings.Contains(n.Error, "deepspeed/ops/cpu_adam_loaded.py is not as it was before the deploy") || n.Hint == "" {
+		t.Errorf("%+v", n)
+	}
+	e.mustBe(t, was)
 }

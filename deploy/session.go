@@ -28,7 +28,8 @@ var agentProgram = agent.NewProgram(verify.FilesSource(), node.ProcessesSource()
 //	           pip, limit_s, accepted (signing.Signed),
 //	           bytecode (optional: file, magic, sha256)
 //	kept       –                                                   signing.Kept, digest (of its files)
-//	roll_back  accepted (that digest; "" without a policy)         version, record, noted, wrong_byte_code
+//	roll_back  accepted (that digest; "" without a policy)         version, record, altered, noted, wrong_byte_code
+//	verify_back – (compares it with what was moved aside)          –
 //	verify     request (verify.Request)                            verify.Reply
 //	record     installed, journal, forget (the kept version)       –
 //	undo       – (it also interrupts an order)                     undoReply

@@ -27,6 +27,9 @@ func (d *Deployment) proveSharing(ctx context.Context, known []ProbeResult) {
 	}
 }
 
+// lateHint is the hint where a node does not see what another one has changed.
+const lateHint = "a network file system may show changes late: run the same command again"
+
 // findSharedInstallation probes a node that shares its environment with a changed node, its leader, to learn its
 // version now. It does not trust the leader's answer for this node.
 func (u *nodeRun) findSharedInstallation(ctx context.Context) error {
@@ -47,9 +50,12 @@ func (u *nodeRun) findSharedInstallation(ctx context.Context) error {
 		return fmt.Errorf("dsbuild could not find out the version in its environment: %w", err)
 	}
 	u.change.changed = leader.change.changed
+	if leader.plan.Action == Rollback && u.facts.DeepSpeed != nil && !slices.Equal(u.facts.DeepSpeed.Altered, leader.change.altered) {
+		return hint.With(cause.Errorf("shares its environment with %s, and sees other files there", cause.Own(leader.Host.Name)), lateHint)
+	}
 	if u.change.recordSHA256 != leader.change.recordSHA256 || u.change.after.String() != leader.change.after.String() {
 		return hint.With(cause.Errorf("shares its environment with %s, which has %s now; this node sees %s", cause.Own(leader.Host.Name), leader.change.after.String(), u.change.after.String()),
-			"a network file system may show changes late: run the same command again")
+			lateHint)
 	}
 	return nil
 }

@@ -39,19 +39,24 @@ func (u *nodeRun) steps() []fleet.Step {
 	verify := fleet.Step{Name: "verify", Limit: limit(verifyLimit), Do: u.verify} // proves that an import finds the wheel
 	switch u.plan.Action {
 	case Install:
+		pips := time.Duration(1)
+		if len(u.plan.Fetch) > 0 {
+			pips = 3 // fetch runs it twice
+		}
 		return []fleet.Step{
 			u.awaitFreeStep(),
-			{Name: "put", Limit: limit(putLimit), Do: u.put},                                                    // takes the lock, sends the files
-			{Name: "install", Limit: wait + limit(installLimit) + pipGrace, Do: u.install, Needed: u.holdsLock}, // moves the old version aside, runs pip
+			{Name: "put", Limit: limit(putLimit), Do: u.put},                                                         // takes the lock, sends the files
+			{Name: "install", Limit: wait + pips*limit(installLimit) + pipGrace, Do: u.install, Needed: u.holdsLock}, // moves the old version aside, runs pip
 			verify,
 			{Name: "record", Limit: recordLimit, Do: u.record, Needed: u.holdsLock}, // makes the change final, writes the journal
 		}
 	case Rollback:
 		return rollback{u}.steps()
 	case Shared:
+		installs := func() bool { return u.plan.Wheel != nil } // else it follows a rollback
 		return []fleet.Step{
 			{Name: "install", Limit: limit(probeLimit), Do: u.findSharedInstallation}, // finds the version that the other node installed
-			{Name: "verify", Limit: limit(verifyLimit), Do: u.verifySharing},
+			{Name: "verify", Limit: limit(verifyLimit), Do: u.verifySharing, Needed: installs},
 		}
 	case UpToDate:
 		tidy := func() bool { return u.facts.Leftovers }
@@ -252,39 +257,28 @@ func (u *nodeRun) fetch(ctx context.Context, pip string) ([]wheel.BundleWheel, e
 // verifySharing verifies a node that shares its environment with a node that has already
 // recorded the change: it is too late to undo the change.
 func (u *nodeRun) verifySharing(ctx context.Context) error {
-	leader := u.run.nodes[u.plan.Leader]
-	verify, kept := u.verify, "the new wheel"
-	if leader.plan.Action == Rollback {
-		verify, kept = rollback{u}.verify, "the version that was put back"
-	}
-	err := verify(ctx)
+	err := u.verify(ctx)
 	if err == nil || !u.change.changed {
 		return err
 	}
-	try := hint.Of(err)
-	if leader.plan.Action == Install {
-		try = strings.TrimPrefix(try+"; to go back: dsbuild rollback INVENTORY --limit "+leader.Host.Name, "; ")
-	}
-	return hint.Add(cause.Errorf("%w; the environment that it shares with %s keeps %s", err, cause.Own(leader.Host.Name), kept), try)
+	leader := cause.Own(u.run.nodes[u.plan.Leader].Host.Name)
+	try := strings.TrimPrefix(hint.Of(err)+"; to go back: dsbuild rollback INVENTORY --limit "+u.run.nodes[u.plan.Leader].Host.Name, "; ")
+	return hint.Add(cause.Errorf("%w; the environment that it shares with %s keeps the new wheel", err, leader), try)
 }
 
-// verify proves that the node has the version that was installed, or put back.
+// verify proves that the node has the version that was installed.
 func (u *nodeRun) verify(ctx context.Context) error {
 	w := u.plan.Wheel
 	level := u.run.opt.Verify
 	if u.plan.Action == UpToDate {
 		level = cmp.Or(u.run.opt.VerifyUnchanged, level)
 	}
-	return u.prove(ctx, w.Manifest, verify.Request{Level: level, Version: w.Version, Record: u.change.recordSHA256, Ops: w.Manifest.Ops, ExtraWheels: versions(u.plan.Extra)})
-}
-
-// prove proves that the node has an installation. The agent can compare files itself; ops are
-// loaded by a program of its own, as a training job would.
-func (u *nodeRun) prove(ctx context.Context, m wheel.Manifest, request verify.Request) error {
+	request := verify.Request{Level: level, Version: w.Version, Record: u.change.recordSHA256, Ops: w.Manifest.Ops, ExtraWheels: versions(u.plan.Extra)}
+	// The agent can compare files itself; ops are loaded by a program of its own, as a training job would.
 	if u.session != nil && request.Level == verify.LevelFiles {
 		return u.session.Ask(ctx, agent.Order{"do": "verify", "request": request}, new(verify.Reply))
 	}
-	return verify.Prove(ctx, u.Node, *u.facts, m, request)
+	return verify.Prove(ctx, u.Node, *u.facts, w.Manifest, request)
 }
 
 // versions returns the version of each wheel that was installed with DeepSpeed, by name, for the

@@ -542,7 +542,7 @@ func TestVerifyAgainstAWheel(t *testing.T) {
 		t.Error(n.Error)
 	}
 	f.opt.Wheels = []wheels.Wheel{foreign, foreign}
-	if n := f.look(t).Nodes[0]; !strings.Contains(n.Error, "dsbuild cannot choose a wheel for it: no wheel fits it") || n.Status != report.Differs {
+	if n := f.look(t).Nodes[0]; !strings.Contains(n.Error, "dsbuild cannot choose a wheel for it: "+foreign.Manifest.Name+" does not fit it: ") || n.Status != report.Differs {
 		t.Error(n.Error)
 	}
 }

@@ -32,17 +32,18 @@ type Facts struct {
 	GPUs              []GPU             `json:"gpus"`
 	GPUsWithheld      bool              `json:"gpus_withheld,omitempty"` // they are there, and a job that asked for none may not use them
 	Driver            string            `json:"driver"`
-	DeepSpeed         *Installed        `json:"deepspeed"`       // nil: none
-	Previous          *Previous         `json:"previous"`        // the version that a rollback restores; nil: nothing is kept
-	Unfinished        bool              `json:"unfinished"`      // a change of the environment was cut off and waits for repair
-	ReadOnly          bool              `json:"read_only"`       // site-packages is on a file system that is mounted read-only
-	NoRecord          []string          `json:"no_record,omitempty"` // forms of DeepSpeed's installation that list no files: eggs, links to a checkout, a dist-info without RECORD
-	Leftovers         bool              `json:"leftovers"`       // files of a run that was cut off lie in Prefix/.dsbuild
-	Dists             map[string]string `json:"dists,omitempty"` // distributions by normalised name
-	Taken             map[string]string `json:"taken,omitempty"` // commands of the wheels that are there and not DeepSpeed's: the distribution that owns each, "" for none
-	ExtraWheels       map[string]string `json:"along,omitempty"` // sha256 of the wheels that dsbuild installed with DeepSpeed, by normalised name
-	FreeBytes         int64             `json:"free_bytes"`      // file system of site-packages
-	FreeTmpBytes      int64             `json:"free_tmp_bytes"`  // where dsbuild keeps temporary files: in Prefix
+	DeepSpeed         *Installed        `json:"deepspeed"`            // nil: none
+	Previous          *Previous         `json:"previous"`             // the version that a rollback restores; nil: nothing is kept
+	Unfinished        bool              `json:"unfinished"`           // a change of the environment was cut off and waits for repair
+	HomeOwner         string            `json:"home_owner,omitempty"` // the user to whom Prefix/.dsbuild belongs, if dsbuild may not write there
+	ReadOnly          bool              `json:"read_only"`            // site-packages is on a file system that is mounted read-only
+	NoRecord          []string          `json:"no_record,omitempty"`  // forms of DeepSpeed's installation that list no files: eggs, links to a checkout, a dist-info without RECORD
+	Leftovers         bool              `json:"leftovers"`            // files of a run that was cut off lie in Prefix/.dsbuild
+	Dists             map[string]string `json:"dists,omitempty"`      // distributions by normalised name
+	Taken             map[string]string `json:"taken,omitempty"`      // commands of the wheels that are there and not DeepSpeed's: the distribution that owns each, "" for none
+	ExtraWheels       map[string]string `json:"along,omitempty"`      // sha256 of the wheels that dsbuild installed with DeepSpeed, by normalised name
+	FreeBytes         int64             `json:"free_bytes"`           // file system of site-packages
+	FreeTmpBytes      int64             `json:"free_tmp_bytes"`       // where dsbuild keeps temporary files: in Prefix
 	Missing           []string          `json:"missing,omitempty"`
 }
 

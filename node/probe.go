@@ -71,6 +71,7 @@ type pythonFacts struct {
 	Machine string   `json:"machine"`
 	Flags   string   `json:"flags"`
 	Unseen  int      `json:"in_use_unseen"` // Python processes of other users that the probe cannot inspect
+	Hidden  bool     `json:"in_use_hidden"` // the node hides all processes of other users (hidepid)
 }
 
 // FollowUp is a program that a probe's Python runs after it has sent the facts: a second Python
@@ -279,6 +280,9 @@ func (a *answer) assembleFacts(broken *ScriptError) *Facts {
 	}
 	if a.hung {
 		f.Missing = append(f.Missing, "compute capability (nvidia-smi does not answer)")
+	}
+	if a.python != nil && a.python.Hidden {
+		f.Missing = append(f.Missing, "in_use (the node hides the processes of other users: hidepid)")
 	}
 	if unseen > 0 {
 		f.Missing = append(f.Missing, fmt.Sprintf("in_use (dsbuild may not inspect %d Python processes of other users)", unseen))

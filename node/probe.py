@@ -60,6 +60,17 @@ def free(path):
     return st.f_bavail * st.f_frsize
 
 
+def owner_of(path):
+    """The name of the user to whom a file belongs, or the number."""
+    uid = os.stat(path).st_uid
+    try:
+        import pwd
+
+        return pwd.getpwuid(uid).pw_name
+    except (ImportError, KeyError):
+        return str(uid)
+
+
 def read_only(path):
     """Whether the file system at path is mounted read-only."""
     try:
@@ -289,7 +300,7 @@ def probe():
         "nccl_files": nccl_files(torch, dists), "deepspeed": deepspeed, "previous": previous(home), "along": along(), "taken": taken(COMMANDS) if COMMANDS else {},
         "build_text": text(os.path.join(deepspeed["path"], "git_version_info_installed.py"))[:4000] if deepspeed else "",
         "free_bytes": free(places[0]), "free_tmp_bytes": free(home), "unfinished": "change.json" in own,
-        "read_only": read_only(places[0]),
+        "read_only": read_only(places[0]), "home_owner": owner_of(home) if os.path.isdir(home) and not os.access(home, os.W_OK) else "",
         "no_record": [info for name, info in named_infos() if name == "deepspeed" and not os.path.isfile(os.path.join(info, "RECORD"))],
         "leftovers": any(name == "inbox" or name.startswith(("run-", "kept-")) or name.endswith(".part") for name in own),
     })

@@ -13,6 +13,7 @@ type Processes struct {
 	InUse  []Process `json:"in_use"` // the first of them
 	More   int       `json:"in_use_more"`
 	Unseen int       `json:"in_use_unseen"` // Python processes of others that cannot be looked into
+	Hidden bool      `json:"in_use_hidden"` // the node hides the processes of others
 }
 
 var processesProgram = NewProgram(ProcessesSource(), "emit(users())\n")

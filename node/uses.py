@@ -70,10 +70,11 @@ def users():
             used = uses(pid, words)
             if used is not False and pid != str(os.getpid()):
                 found.append((int(pid), words, used))
+    hidden = os.path.isdir("/proc/self") and not content("/proc/1/stat")  # by hidepid=
     if not found:
-        return {}
+        return {"in_use_hidden": hidden}
     exec(PROCESSES, globals())
-    return judge(sorted(found))
+    return dict(judge(sorted(found)), in_use_hidden=hidden)
 
 
 OWN_PROGRAM = os.path.realpath("/proc/self/exe")

@@ -250,3 +250,32 @@ func TestManyProcessesAreCounted(t *testing.T) {
 		t.Errorf("%+v, %v after %s", users, err, time.Since(begin))
 	}
 }
+
+// A node that hides the processes of other users says so: none that is seen does not mean that none is there.
+func TestHiddenProcessesAreTold(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	python, site := venvOf(t, "/usr/bin/python3")
+	home := filepath.Join(filepath.Dir(filepath.Dir(python)), ".dsbuild")
+	if err := os.Mkdir(home, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for dir := site; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
+		if err := os.Chmod(dir, 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	nobody := "exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$@\""
+	for mount, want := range map[string]bool{"": false, "mount -t proc -o hidepid=2 proc /proc && ": true} {
+		f := probe(t, local{within: []string{"unshare", "-m", "sh", "-c", mount + nobody, "sh"}}, node.ProbeOptions{Python: python})
+		hides := func(m string) bool {
+			return strings.HasPrefix(m, "in_use (the node hides the processes of other users")
+		}
+		if slices.ContainsFunc(f.Missing, hides) != want {
+			t.Errorf("%q: missing %q, want that processes are hidden: %v", mount, f.Missing, want)
+		}
+		if f.HomeOwner != "root" {
+			t.Errorf("%s belongs to %q, want root", home, f.HomeOwner)
+		}
+	}
+}

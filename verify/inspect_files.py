@@ -52,6 +52,23 @@ def digest_or_not(path):
         return "unreadable"
 
 
+def tell_modes(paths):
+    """Reports files, by paths from the working directory, that other users cannot read though they may read the
+    folder of the packages, and files that every user can change."""
+    readable, private, open_to_all = os.stat(".").st_mode & 0o044, [], []
+    for path in paths:
+        try:
+            mode = os.stat(path).st_mode
+        except OSError:
+            continue
+        private += [path] * bool(readable & ~mode)
+        open_to_all += [path] * bool(mode & 0o002)
+    if private:
+        emit({"remark": "users who can read this environment cannot read %s: give them back the right (chmod -R go+rX)" % some(private)})
+    if open_to_all:
+        emit({"remark": "every user can change %s: take the right away (chmod -R o-w)" % some(open_to_all)})
+
+
 def leave_to_owners(info, files):
     """Removes from files the code that belongs to other distributions, and reports the owners: a
     deploy does not move that code."""
@@ -76,6 +93,7 @@ def look_at_files(info):
     try:
         files, others, besides, links = digests(rows)
         others.update((path, " " + digest_or_not(path)) for path in unknown_entries(info, rows or []) if rows is not None)
+        tell_modes(["deepspeed"] + sorted(files) + sorted(others))
     finally:
         os.fchdir(here)
     if len(files) + len(others) > MOST_FILES:

@@ -273,7 +273,7 @@ func (s *nodeState) chooseWheel() (w *wheels.Wheel, reasons []string) {
 	if err != nil {
 		return nil, []string{err.Error()}
 	}
-	return best.Wheel, nil
+	return best.Wheel, best.Verdict.Reasons
 }
 
 // report is the node's part of the report.

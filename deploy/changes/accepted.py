@@ -12,7 +12,7 @@ def stored_path(sha256):
 def store_signed(signed, sha256):
     """Keeps what lay beside a wheel, if somebody has signed it."""
     if signed["signatures"]:
-        os.makedirs(os.path.join(HOME, "signed"), mode=0o755, exist_ok=True)
+        os.makedirs(os.path.join(HOME, "signed"), exist_ok=True)
         save_json(stored_path(sha256), signed)
 
 

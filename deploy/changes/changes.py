@@ -147,8 +147,9 @@ class Workplace:
     def take_lock(self, orders):
         """Waits lock_s for the lock: after a driver was killed, its agent still cleans up. If
         another agent of the same run holds the lock (their nodes share the folder), it waits as long
-        as the driver does. Nobody else can open the file: who can, can lock it."""
-        self.lock = os.open(os.path.join(HOME, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        as the driver does. Only who may change HOME can open the file: who can, can lock it."""
+        mode = 0o660 if os.stat(HOME).st_mode & 0o020 else 0o600
+        self.lock = os.open(os.path.join(HOME, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
         deadline = time.monotonic() + REQUEST["lock_s"]
         while True:
             try:
@@ -172,6 +173,10 @@ class Workplace:
         """Prepares the inbox, and returns the names of the files that need not be sent again."""
         if os.path.islink(INBOX) or not os.path.isdir(INBOX):
             remove(INBOX)
+        elif os.stat(INBOX).st_uid != os.geteuid():  # another administrator's, whose files this user cannot read
+            put_aside(INBOX, os.path.join(HOME, "run-inbox"))
+            sweep(os.path.join(HOME, "run-inbox"))
+        if not exists(INBOX):
             os.mkdir(INBOX, 0o700)
         os.chmod(INBOX, 0o700)
         wanted, whole = {f["name"]: f["sha256"] for f in REQUEST["files"]}, []

@@ -13,9 +13,9 @@ import (
 
 // Choice is the wheel for a node.
 type Choice struct {
-	Wheel   *Wheel
-	Verdict compat.Verdict
-	Why     []string // why not another one that fits, a reason for each
+	Wheel   *Wheel         // nil: none of several wheels fits
+	Verdict compat.Verdict // without a wheel: the reasons of each
+	Why     []string       // why not another one that fits, a reason for each
 }
 
 // Choose picks the wheel for a node. A single wheel is always chosen, and its verdict decides.
@@ -32,10 +32,10 @@ func Choose(tables *compat.Tables, wheels []Wheel, f node.Facts) (Choice, error)
 			fits = append(fits, fitting{&wheels[i], v})
 			continue
 		}
-		list = append(list, fmt.Sprintf("%s: %s", wheels[i].Manifest.Name, strings.Join(v.Reasons, "; ")))
+		list = append(list, fmt.Sprintf("%s does not fit it: %s", wheels[i].Manifest.Name, strings.Join(v.Reasons, ", ")))
 	}
 	if len(fits) == 0 {
-		return Choice{}, errors.New("no wheel fits it:\n    " + strings.Join(list, "\n    "))
+		return Choice{Verdict: compat.Verdict{Reasons: list}}, nil
 	}
 	var equal []string
 	for _, a := range fits {

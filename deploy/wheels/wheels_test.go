@@ -146,7 +146,6 @@ func TestChoose(t *testing.T) {
 		"equal":                   {[]wheels.Wheel{offered("a", nil), offered("b", nil)}, "", "", "these fit it equally well: a-0.19.8"},
 		"other sources":           {[]wheels.Wheel{offered("a", nil), other}, "", "", "these fit it equally well: a-"},
 		"other ops":               {[]wheels.Wheel{offered("a", nil), more}, "", "", "these fit it equally well: a-"},
-		"none fits":               {[]wheels.Wheel{unfit, unfit}, "", "", "no wheel fits it:\n    unfit-0.19.8-cp312-cp312-linux_x86_64.whl: "},
 	} {
 		got, err := wheels.Choose(tables, c.wheels, facts())
 		if c.err != "" {
@@ -161,6 +160,10 @@ func TestChoose(t *testing.T) {
 		if got.Verdict.OK() == (c.want == "unfit") {
 			t.Errorf("%s: verdict %+v", name, got.Verdict)
 		}
+	}
+	got, err := wheels.Choose(tables, []wheels.Wheel{unfit, unfit}, facts())
+	if want := "unfit-0.19.8-cp312-cp312-linux_x86_64.whl does not fit it: "; err != nil || got.Wheel != nil || len(got.Verdict.Reasons) != 2 || !strings.HasPrefix(got.Verdict.Reasons[1], want) {
+		t.Errorf("none fits: %+v, %v, want no wheel, and for each %q", got, err, want)
 	}
 }
 
