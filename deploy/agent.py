@@ -595,8 +595,9 @@ class Environment(Workplace):
             if record_of(other["name"]) != other["record"]:
                 raise Failed("%s was changed after the deploy that installed it: going back would undo that too" % other["name"], "deploy-wanted")
         refuse_changed(noted_digests(files), last["digests"])
-        incoming = {root["path"]: None for root in last["roots"] if root["was"]}
-        incoming.update((path, same_as_file(aside)) for path, aside in files.items())
+        incoming = {path: same_as_file(aside) for path, aside in files.items()}
+        empty = [root["path"] for root in last["roots"] if root["was"] and not any(path.startswith(root["path"]) for path in files)]
+        incoming.update((path, None) for path in empty)
         names = ["deepspeed"] + [other["name"] for other in last.get("along", [])]
         self.start_change(Replacement(names).roots(incoming), "kept-" + REQUEST["run"])
         for i, root in enumerate(last["roots"]):
