@@ -280,7 +280,15 @@ func (d *Daemon) LoadEngine(tb testing.TB) {
 	enginetest.Own(tb)
 	file := d.path("engine.tar")
 	defer os.Remove(file)
-	out, err := exec.CommandContext(tb.Context(), "go", "run", "github.com/dsbuild/dsbuild/ci/engine", "image", file).CombinedOutput()
+	gomod, err := exec.CommandContext(tb.Context(), "go", "env", "GOMOD").Output()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	root := filepath.Dir(strings.TrimSpace(string(gomod)))
+	if filepath.Base(root) == "ci" { // a test of the module ci
+		root = filepath.Dir(root)
+	}
+	out, err := exec.CommandContext(tb.Context(), "go", "run", "-C", filepath.Join(root, "ci"), "./engine", "image", file).CombinedOutput()
 	if err != nil {
 		tb.Fatalf("making the engine's image: %v: %s", err, out)
 	}
