@@ -96,6 +96,12 @@ Exit codes:
 	root.InitDefaultCompletionCmd()
 	completeValues(root)
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".LocalFlags.FlagUsages |", "helpOfFlags .LocalFlags |"))
+	refuseUnknownWords(root)
+	return root
+}
+
+// refuseUnknownWords makes help, and the commands that only group others, refuse words that name no command.
+func refuseUnknownWords(root *cobra.Command) {
 	for _, cmd := range root.Commands() {
 		switch {
 		case cmd.Name() == "help":
@@ -111,7 +117,6 @@ Exit codes:
 			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 		}
 	}
-	return root
 }
 
 // groupReference is also the group of the commands that cobra adds.

@@ -95,6 +95,12 @@ elsewhere.`,
 			return site.Error(asUsage(cmd.CommandPath(), build(cmd.Context(), a, o)))
 		},
 	}
+	o.addFlags(cmd)
+	return cmd
+}
+
+// addFlags adds the flags of dsbuild wheel.
+func (o *wheelOptions) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	addRequestFlags(f, &o.request)
 	o.buildFlags(f)
@@ -113,7 +119,6 @@ elsewhere.`,
 	f.BoolVar(&o.json, "json", false, "print one JSON document on stdout")
 	flagsExclude(cmd, "for", "matrix", "either the nodes or the file decide which wheels to build")
 	flagsExclude(cmd, "env", "for", "dsbuild builds for the environments of the nodes")
-	return cmd
 }
 
 // buildFlags adds the flags that all builds have.
@@ -249,27 +254,8 @@ func runWheel(ctx context.Context, a *app, o wheelOptions) error {
 	if _, _, python := plan.Toolchain.Serves(); house != nil && python != plan.Toolchain.Python {
 		a.reporter.Note("the wheelhouse is for Python %s alone, the wheel for Python %s: dsbuild ship --deps bundle makes one for each Python of the nodes", plan.Toolchain.Python, python)
 	}
-	switch {
-	case o.dryRun && o.json:
-		doc := struct {
-			Digest string `json:"plan_digest"`
-			*pipeline.Plan
-			Wheelhouse []pipeline.Step `json:"wheelhouse,omitempty"`
-		}{Digest: plan.Digest, Plan: plan}
-		if house != nil {
-			doc.Wheelhouse = house.Steps
-		}
-		return ui.JSON(a.stdout, doc)
-	case o.dryRun:
-		err := o.printPlan(ctx, a, plan)
-		if err != nil || house == nil {
-			return err
-		}
-		if !o.verbose {
-			_, err := fmt.Fprintf(a.stdout, "wheelhouse %s, with the packages that DeepSpeed requires\n", filepath.Join(o.out, wheel.WheelhouseDir))
-			return err
-		}
-		return house.PrintSteps(a.stdout)
+	if o.dryRun {
+		return o.printDryRun(ctx, a, plan, house)
 	}
 	sign, done, err := a.wheelSigner(ctx, o.sign)
 	if err != nil {
@@ -294,6 +280,30 @@ func runWheel(ctx context.Context, a *app, o wheelOptions) error {
 		return ui.JSON(a.stdout, wheelsDocument{[]wheel.Artifact{artifact}, newWheelhouseDocument(o.out, bundle)})
 	}
 	return errors.Join(printWheels(a, []wheel.Artifact{artifact}), printWheelhouse(a, o.out, bundle))
+}
+
+// printDryRun prints the plan of a wheel and of its wheelhouse, if there is one.
+func (o wheelOptions) printDryRun(ctx context.Context, a *app, plan *pipeline.Plan, house *pipeline.BundlePlan) error {
+	if o.json {
+		doc := struct {
+			Digest string `json:"plan_digest"`
+			*pipeline.Plan
+			Wheelhouse []pipeline.Step `json:"wheelhouse,omitempty"`
+		}{Digest: plan.Digest, Plan: plan}
+		if house != nil {
+			doc.Wheelhouse = house.Steps
+		}
+		return ui.JSON(a.stdout, doc)
+	}
+	err := o.printPlan(ctx, a, plan)
+	switch {
+	case err != nil || house == nil:
+		return err
+	case o.verbose:
+		return house.PrintSteps(a.stdout)
+	}
+	_, err = fmt.Fprintf(a.stdout, "wheelhouse %s, with the packages that DeepSpeed requires\n", filepath.Join(o.out, wheel.WheelhouseDir))
+	return err
 }
 
 // printPlan prints a plan for people: in short, or whole with --verbose.

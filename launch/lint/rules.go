@@ -26,7 +26,7 @@ func Rules() []Rule {
 }
 
 // checks are the functions that find the mistakes of rules.yaml.
-func checks() map[string]func(*subject) []hit {
+func checks() map[string]func(*subject) []hit { //nolint:revive // a table, however long
 	return map[string]func(*subject) []hit{
 		"rank-on-batch-line":           rankOnBatchLine,
 		"tasks-per-node":               tasksPerNode,
