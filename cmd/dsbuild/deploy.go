@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -144,8 +143,8 @@ func newPlanDocument(plan deploy.Plan) planDocument {
 	doc := planDocument{Nodes: make([]planEntry, 0, len(plan.Nodes))}
 	for _, n := range plan.Nodes {
 		e := planEntry{
-			Name: n.Name, Action: string(n.Action), Along: []string{}, Fetch: slices.Concat([]string{}, n.Fetch),
-			Reasons: slices.Concat([]string{}, n.Reasons), Remarks: slices.Concat([]string{}, n.Remarks), Hint: n.Hint, Serial: n.Serial,
+			Name: n.Name, Action: string(n.Action), Along: []string{}, Fetch: append([]string{}, n.Fetch...),
+			Reasons: append([]string{}, n.Reasons...), Remarks: append([]string{}, n.Remarks...), Hint: n.Hint, Serial: n.Serial,
 		}
 		for _, a := range n.Extra {
 			e.Along = append(e.Along, a.String())

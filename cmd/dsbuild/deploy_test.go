@@ -152,3 +152,11 @@ func TestBandwidthFlag(t *testing.T) {
 		t.Errorf("without the flag: %v, %v", limit, err)
 	}
 }
+
+// A plan that lists nothing has empty lists in its JSON, which programs can go through.
+func TestEmptyListsOfAPlan(t *testing.T) {
+	text, err := json.Marshal(newPlanDocument(deploy.Plan{Nodes: []deploy.NodePlan{{Name: "gpu1", Action: deploy.Install}}}))
+	if err != nil || strings.Contains(string(text), "null") {
+		t.Errorf("%s, %v; want no null", text, err)
+	}
+}
