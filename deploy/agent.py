@@ -555,7 +555,8 @@ class Environment(Workplace):
         else:
             remove(INSTALLED)
         gone = change["kept"] + GONE
-        repeated = noted_sha256(change["before"]) and noted_sha256(change["before"]) == noted_sha256(change["installed"])
+        same = noted_sha256(change["before"]) and noted_sha256(change["before"]) == noted_sha256(change["installed"])
+        repeated = same and not change.get("along")  # other wheels beside it are a change to go back from
         if change["forget"]:
             put_aside(PREVIOUS, gone)
         elif exists(change["kept"]) and not (repeated and exists(PREVIOUS)):  # a wheel installed anew replaces no older version
