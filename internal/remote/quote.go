@@ -57,16 +57,19 @@ func commandLine(cmd Command, wait bool) (string, error) {
 		"`printf %b " + encode(script) + "`" + `" || ` + decode + encode(script), nil
 }
 
+// plainBytes are the characters that stand for themselves in single quotes of every shell.
+const plainBytes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+:,./- ="
+
 // encode returns text as one word, in single quotes, of characters that are plain in every shell. The
-// argument %b of printf decodes it.
+// argument %b of printf decodes it. Each command to each node goes through here.
 func encode(text string) string {
 	var b strings.Builder
 	b.WriteByte('\'')
 	for i := range len(text) {
-		if c := text[i]; c == ' ' || plain.MatchString(string(rune(c))) && c < 0x80 || c == '=' {
+		if c := text[i]; strings.IndexByte(plainBytes, c) >= 0 {
 			b.WriteByte(c)
 		} else {
-			fmt.Fprintf(&b, `\0%03o`, c)
+			b.Write([]byte{'\\', '0', '0' + c>>6, '0' + c>>3&7, '0' + c&7})
 		}
 	}
 	b.WriteByte('\'')
