@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/deploy/wheels"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/signing"
 )
 
@@ -49,7 +49,7 @@ func (d *Deployment) refuseUnaccepted(plan *Plan) {
 	for i := range plan.Nodes {
 		if p := &plan.Nodes[i]; p.Action == Install {
 			if err := d.Accept(p.Wheel.Path, p.Wheel.Manifest.SHA256); err != nil {
-				p.Action, p.Reasons, p.Hint = Refuse, []string{err.Error()}, hint.Of(err)
+				p.Action, p.Reasons, p.Hint = Refuse, []string{err.Error()}, fault.Hint(err)
 			}
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/internal/cause"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -78,7 +78,7 @@ func planAssigned(t *compat.Tables, n ProbeResult, g Assignment, opt PlanOptions
 		n.Err = g.Err
 	}
 	if n.Err != nil {
-		p.Action, p.Reasons, p.Hint = Absent, []string{p.noteCause(cause.From(n.Err))}, hint.Of(n.Err)
+		p.Action, p.Reasons, p.Hint = Absent, []string{p.noteCause(cause.From(n.Err))}, fault.Hint(n.Err)
 		return p
 	}
 	if p.Reasons, p.Hint = environmentFaults(n); len(p.Reasons) == 0 {

@@ -13,7 +13,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/relay"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/signing"
 	"github.com/dsbuild/dsbuild/verify"
@@ -155,7 +155,7 @@ func (d *Deployment) decide(ctx context.Context, newPlan func([]ProbeResult) (Pl
 		switch u.plan.Action {
 		case Refuse:
 			u.Status, u.Step = report.Refused, "fit"
-			u.Err = hint.Add(cause.Error(cause.Message{Text: strings.Join(u.plan.Reasons, "; "), Cause: u.plan.Cause()}), u.plan.Hint)
+			u.Err = fault.AddHint(cause.Error(cause.Message{Text: strings.Join(u.plan.Reasons, "; "), Cause: u.plan.Cause()}), u.plan.Hint)
 		case Install, Rollback, UpToDate, Shared:
 			u.Step = "fit"
 		}

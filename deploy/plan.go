@@ -9,7 +9,7 @@ import (
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/internal/cause"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/node"
@@ -151,7 +151,7 @@ func tellOpen(open []ui.Named) []string {
 func planNode(tables *compat.Tables, n ProbeResult, offered []wheels.Wheel, opt PlanOptions) (NodePlan, error) {
 	p := NodePlan{Name: n.Name}
 	if n.Err != nil {
-		p.Action, p.Reasons, p.Hint = Absent, []string{p.noteCause(cause.From(n.Err))}, hint.Of(n.Err)
+		p.Action, p.Reasons, p.Hint = Absent, []string{p.noteCause(cause.From(n.Err))}, fault.Hint(n.Err)
 		return p, nil
 	}
 	if p.Reasons, p.Hint = environmentFaults(n); len(p.Reasons) == 0 {

@@ -9,7 +9,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/verify"
@@ -22,7 +22,7 @@ func NewRollbackPlan(nodes []ProbeResult) Plan {
 		p := NodePlan{Name: n.Name, Leader: i}
 		switch reasons, try := environmentFaults(n); {
 		case n.Err != nil:
-			p.Action, p.Reasons, p.Hint = Absent, []string{p.noteCause(cause.From(n.Err))}, hint.Of(n.Err)
+			p.Action, p.Reasons, p.Hint = Absent, []string{p.noteCause(cause.From(n.Err))}, fault.Hint(n.Err)
 		case len(reasons) > 0:
 			p.Action, p.Reasons, p.Hint = Refuse, reasons, try
 		case n.Facts.Previous == nil:
@@ -74,7 +74,7 @@ func (r rollback) exchange(ctx context.Context) error {
 		return err
 	}
 	if planned := u.facts.Previous; b.Previous == nil || planned == nil || *b.Previous != *planned {
-		return hint.With(fmt.Errorf("another change was made since the survey: the rollback would bring back %s, not %s", previousName(b.Previous), previousName(planned)),
+		return fault.WithHint(fmt.Errorf("another change was made since the survey: the rollback would bring back %s, not %s", previousName(b.Previous), previousName(planned)),
 			"check with --dry-run, then roll back again")
 	}
 	accepted, err := u.session.AskKept(ctx, u.run.opt.Policy)

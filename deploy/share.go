@@ -8,7 +8,7 @@ import (
 	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // proveSharing corrects the SiteIDs in known: nodes that provably share site-packages keep a common one, all
@@ -46,16 +46,16 @@ func (u *nodeRun) findSharedInstallation(ctx context.Context) error {
 	}
 	switch {
 	case leader.Status != report.OK:
-		return hint.With(cause.Errorf("shares its environment with %s, where the change did not succeed", cause.Own(leader.Host.Name)), "see the error of %s", leader.Host.Name)
+		return fault.WithHint(cause.Errorf("shares its environment with %s, where the change did not succeed", cause.Own(leader.Host.Name)), "see the error of %s", leader.Host.Name)
 	case err != nil:
 		return fmt.Errorf("dsbuild could not find out the version in its environment: %w", err)
 	}
 	u.change.changed = leader.change.changed
 	if leader.plan.Action == Rollback && u.facts.DeepSpeed != nil && !slices.Equal(u.facts.DeepSpeed.Altered, leader.change.altered) {
-		return hint.With(cause.Errorf("shares its environment with %s, and sees other files there", cause.Own(leader.Host.Name)), lateHint)
+		return fault.WithHint(cause.Errorf("shares its environment with %s, and sees other files there", cause.Own(leader.Host.Name)), lateHint)
 	}
 	if u.change.recordSHA256 != leader.change.recordSHA256 || u.change.after.String() != leader.change.after.String() {
-		return hint.With(cause.Errorf("shares its environment with %s, which has %s now; this node sees %s", cause.Own(leader.Host.Name), leader.change.after.String(), u.change.after.String()),
+		return fault.WithHint(cause.Errorf("shares its environment with %s, which has %s now; this node sees %s", cause.Own(leader.Host.Name), leader.change.after.String(), u.change.after.String()),
 			lateHint)
 	}
 	return nil

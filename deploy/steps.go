@@ -17,7 +17,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/verify"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -262,8 +262,8 @@ func (u *nodeRun) verifySharing(ctx context.Context) error {
 		return err
 	}
 	leader := cause.Own(u.run.nodes[u.plan.Leader].Host.Name)
-	try := strings.TrimPrefix(hint.Of(err)+"; to go back: dsbuild rollback INVENTORY --limit "+u.run.nodes[u.plan.Leader].Host.Name, "; ")
-	return hint.Add(cause.Errorf("%w; the environment that it shares with %s keeps the new wheel", err, leader), try)
+	try := strings.TrimPrefix(fault.Hint(err)+"; to go back: dsbuild rollback INVENTORY --limit "+u.run.nodes[u.plan.Leader].Host.Name, "; ")
+	return fault.AddHint(cause.Errorf("%w; the environment that it shares with %s keeps the new wheel", err, leader), try)
 }
 
 // verify proves that the node has the version that was installed.

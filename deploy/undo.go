@@ -11,7 +11,7 @@ import (
 	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
 )
 
@@ -69,7 +69,7 @@ func inspectAgain(ctx context.Context, u *nodeRun, lost error) (undoReply, error
 
 // describeUndo adds the result of the undo to the node's error.
 func describeUndo(u *nodeRun, is undoReply, err error) {
-	why, after := hint.Of(u.Err), errors.New("put back: no DeepSpeed, as before")
+	why, after := fault.Hint(u.Err), errors.New("put back: no DeepSpeed, as before")
 	switch {
 	case err != nil:
 		after, u.change.after, u.change.unseen = describeUnseen(u, err), nil, true
@@ -84,7 +84,7 @@ func describeUndo(u *nodeRun, is undoReply, err error) {
 		after = cause.Errorf("put back: DeepSpeed %s, as before", cause.Own(is.Before.Version))
 	}
 	u.Log.Line("", after.Error())
-	u.Err = hint.Add(fmt.Errorf("%w; %w", u.Err, after), why)
+	u.Err = fault.AddHint(fmt.Errorf("%w; %w", u.Err, after), why)
 }
 
 // describeUnseen describes the state of a node whose undo failed or gave no answer.

@@ -19,7 +19,7 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -64,7 +64,7 @@ const (
 
 // NewArchiveError returns the error of an archive that dsbuild does not unpack on a node.
 func NewArchiveError(file string, err error) error {
-	return hint.Coded(hint.With(fmt.Errorf("%s: %w", file, err),
+	return fault.WithCode(fault.WithHint(fmt.Errorf("%s: %w", file, err),
 		"interpreter: takes a relocatable Python for glibc as a .tar.gz, such as an install_only archive of python-build-standalone"), 2)
 }
 

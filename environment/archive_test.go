@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/testkit/python"
 )
 
@@ -70,7 +70,7 @@ func TestHostileArchives(t *testing.T) {
 		"several Pythons":         {{Name: "other/bin/python3.12", Typeflag: tar.TypeReg}},
 	} {
 		_, err := OpenArchive(packed(t, more...))
-		if err == nil || !strings.Contains(err.Error(), want) || hint.ExitCode(err) != 2 {
+		if err == nil || !strings.Contains(err.Error(), want) || fault.ExitCode(err) != 2 {
 			t.Errorf("%s: %v", want, err)
 		}
 	}
@@ -93,7 +93,7 @@ func TestDamagedArchives(t *testing.T) {
 		if err := os.WriteFile(file, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if a, err := OpenArchive(file); hint.ExitCode(err) != 2 {
+		if a, err := OpenArchive(file); fault.ExitCode(err) != 2 {
 			t.Errorf("%s: %v, %+v", name, err, a)
 		}
 	}
@@ -166,7 +166,7 @@ func TestChooseInterpreter(t *testing.T) {
 		kind   Kind
 	}{"another Python": {"3.12", k}, "another machine": {"3.11", Kind{Machine: "aarch64", Glibc: "2.40"}}, "an old glibc": {"3.11", Kind{Machine: "x86_64", Glibc: "2.17"}}} {
 		s.Python = c.python
-		if _, err := s.chooseInterpreter(c.kind, "."); hint.ExitCode(err) != 2 {
+		if _, err := s.chooseInterpreter(c.kind, "."); fault.ExitCode(err) != 2 {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/pyindex"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -31,7 +31,9 @@ type Collector struct {
 }
 
 // damagedf returns the error of a file that is not the one of the lock.
-func damagedf(format string, args ...any) error { return hint.Coded(fmt.Errorf(format, args...), 4) }
+func damagedf(format string, args ...any) error {
+	return fault.WithCode(fmt.Errorf(format, args...), 4)
+}
 
 // Collect returns the paths of files on this machine, by their sha256. Each has the size and the
 // sha256 of the lock.
@@ -73,7 +75,7 @@ func (c *Collector) find(ctx context.Context, l *Lock, f File) (string, error) {
 		return path, err
 	}
 	if f.Path != "" {
-		return "", hint.With(damagedf("%s is not there", localPath(l, f)), "the lock names a local file: bring it there, or into the folder of --files")
+		return "", fault.WithHint(damagedf("%s is not there", localPath(l, f)), "the lock names a local file: bring it there, or into the folder of --files")
 	}
 	path, size, err := c.fetch(ctx, f)
 	if err == nil && size != f.Size {
@@ -115,7 +117,7 @@ func (c *Collector) here(l *Lock, f File) (string, error) {
 			return path, nil
 		case path == c.cached(f): // damaged: it is fetched again
 		default:
-			return "", hint.With(damagedf("%s has sha256 %s and %d bytes, the lock says %s and %d", path, sum, size, f.SHA256, f.Size),
+			return "", fault.WithHint(damagedf("%s has sha256 %s and %d bytes, the lock says %s and %d", path, sum, size, f.SHA256, f.Size),
 				"bring the file of the lock, or lock again: dsbuild env lock environment.yaml")
 		}
 	}
@@ -139,7 +141,7 @@ func (c *Collector) fetch(ctx context.Context, f File) (path string, size int64,
 		return "", 0, fmt.Errorf("%s: %w", f.File, err)
 	}
 	if len(found) == 0 {
-		return "", 0, hint.With(fmt.Errorf("%s (sha256 %.12s) is in no index", f.File, f.SHA256), "bring the file in a folder with --files, or lock again: dsbuild env lock environment.yaml")
+		return "", 0, fault.WithHint(fmt.Errorf("%s (sha256 %.12s) is in no index", f.File, f.SHA256), "bring the file in a folder with --files, or lock again: dsbuild env lock environment.yaml")
 	}
 	path = c.cached(f)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -190,7 +192,7 @@ func (c *Collector) Find(ctx context.Context, name, version, python string, k Ki
 
 // errNotAccepted is the error of an index whose files are not those that the package's makers published.
 func errNotAccepted(name, version string) error {
-	return hint.With(damagedf("%s %s: the index has only files with another sha256 than those that this dsbuild accepts", name, version),
+	return fault.WithHint(damagedf("%s %s: the index has only files with another sha256 than those that this dsbuild accepts", name, version),
 		"put the files that its makers published into the index, or name another one with --index-url")
 }
 

@@ -13,7 +13,7 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/pyindex"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -42,7 +42,7 @@ func FindUV(ctx context.Context, uv UV, dir string, c *Collector) (string, error
 		return place, nil
 	}
 	if err := fetchUV(ctx, uv, place, c); err != nil {
-		return "", hint.With(fmt.Errorf("no uv %s or newer on PATH, and none from the index: %w", uv.Version, err), "install uv, or name the index with --index-url")
+		return "", fault.WithHint(fmt.Errorf("no uv %s or newer on PATH, and none from the index: %w", uv.Version, err), "install uv, or name the index with --index-url")
 	}
 	return place, nil
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/dockerfiles"
 	"github.com/dsbuild/dsbuild/environment"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheelindex"
 )
 
@@ -85,8 +85,8 @@ func TestNoUV(t *testing.T) {
 			}
 		}
 		_, err := environment.FindUV(t.Context(), environment.UV{Version: version, Sums: sums}, dir, c)
-		if err == nil || !strings.HasPrefix(err.Error(), "no uv "+version+" or newer on PATH, and none from the index: ") || !strings.Contains(err.Error(), want) || hint.Of(err) == "" {
-			t.Errorf("%s: %v, hint %q", version, err, hint.Of(err))
+		if err == nil || !strings.HasPrefix(err.Error(), "no uv "+version+" or newer on PATH, and none from the index: ") || !strings.Contains(err.Error(), want) || fault.Hint(err) == "" {
+			t.Errorf("%s: %v, hint %q", version, err, fault.Hint(err))
 		}
 		if left, _ := filepath.Glob(filepath.Join(dir, "*", "*")); len(left) > 0 {
 			t.Errorf("%s: left %q", version, left)
@@ -102,14 +102,14 @@ func TestOtherUV(t *testing.T) {
 	r := resolver(t, x)
 	r.Installer = published
 	_, err := r.Resolve(t.Context(), spec(t, dir, "name: train\npython: 3.11\nrequirements: [alpha]\n"), []environment.Kind{old}, nil, dir)
-	if err == nil || !strings.Contains(err.Error(), "another sha256 than those that this dsbuild accepts") || hint.ExitCode(err) != 4 {
-		t.Errorf("%v (exit code %d), want a refusal with exit code 4", err, hint.ExitCode(err))
+	if err == nil || !strings.Contains(err.Error(), "another sha256 than those that this dsbuild accepts") || fault.ExitCode(err) != 4 {
+		t.Errorf("%v (exit code %d), want a refusal with exit code 4", err, fault.ExitCode(err))
 	}
 	t.Setenv("PATH", "/nonexistent")
 	dir = t.TempDir()
 	_, err = environment.FindUV(t.Context(), published, dir, collector(t, x))
-	if err == nil || !strings.Contains(err.Error(), "another sha256 than those that this dsbuild accepts") || hint.ExitCode(err) != 4 {
-		t.Errorf("%v (exit code %d), want a refusal with exit code 4", err, hint.ExitCode(err))
+	if err == nil || !strings.Contains(err.Error(), "another sha256 than those that this dsbuild accepts") || fault.ExitCode(err) != 4 {
+		t.Errorf("%v (exit code %d), want a refusal with exit code 4", err, fault.ExitCode(err))
 	}
 	if left, _ := filepath.Glob(filepath.Join(dir, "*")); len(left) > 0 {
 		t.Errorf("left %q, want nothing", left)
@@ -148,7 +148,7 @@ func TestPresent(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = c.Present(l, files)
-	if hint.ExitCode(err) != 4 || !strings.Contains(hint.Of(err), "dsbuild env lock") || !strings.Contains(err.Error(), copied) {
-		t.Errorf("%v, hint %q", err, hint.Of(err))
+	if fault.ExitCode(err) != 4 || !strings.Contains(fault.Hint(err), "dsbuild env lock") || !strings.Contains(err.Error(), copied) {
+		t.Errorf("%v, hint %q", err, fault.Hint(err))
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/testkit/python"
 	"github.com/dsbuild/dsbuild/node"
 )
@@ -155,7 +155,7 @@ func TestLineOfLock(t *testing.T) {
 		if want > 0 {
 			place = fmt.Sprintf("%s:%d: ", path, want)
 		}
-		if err == nil || !strings.HasPrefix(err.Error(), place) || hint.ExitCode(err) != 2 || !strings.Contains(hint.Of(err), "dsbuild env lock") {
+		if err == nil || !strings.HasPrefix(err.Error(), place) || fault.ExitCode(err) != 2 || !strings.Contains(fault.Hint(err), "dsbuild env lock") {
 			t.Errorf("%q: %v, want it to begin with %s", text, err, place)
 		}
 	}

@@ -18,7 +18,7 @@ import (
 	"deps.dev/util/pypi"
 
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -70,7 +70,7 @@ func lockError(path string, line int, err error) error {
 	if line > 0 {
 		path += fmt.Sprintf(":%d", line)
 	}
-	return hint.Coded(hint.With(fmt.Errorf("%s: %w", path, err), "make it with: dsbuild env lock environment.yaml"), 2)
+	return fault.WithCode(fault.WithHint(fmt.Errorf("%s: %w", path, err), "make it with: dsbuild env lock environment.yaml"), 2)
 }
 
 // ReadLock reads the lock file at path.

@@ -16,7 +16,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -82,7 +82,7 @@ func (s *Spec) request(kinds []Kind, locals []local, uv string) (string, error) 
 	for _, a := range s.Archives {
 		sum, _, err := wheel.HashFile(a.Text)
 		if errors.Is(err, fs.ErrNotExist) {
-			err = hint.With(resolveErrorf("%s: %s does not exist", a.At, a.Text), "bring the archive there, or name the nodes' own Python")
+			err = fault.WithHint(resolveErrorf("%s: %s does not exist", a.At, a.Text), "bring the archive there, or name the nodes' own Python")
 		}
 		if err != nil {
 			return "", err

@@ -16,7 +16,7 @@ import (
 
 	"github.com/BurntSushi/toml"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/scratch"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
@@ -140,7 +140,7 @@ func (r Resolver) project(s *Spec, locals []local) (string, error) {
 func uvPlatform(k Kind) (string, error) {
 	minor, err := strconv.Atoi(strings.TrimPrefix(k.Glibc, "2."))
 	if err != nil || minor < 17 {
-		return "", hint.With(resolveErrorf("glibc %s is too old for uv", k.Glibc), "an environment needs nodes with glibc 2.17 or newer")
+		return "", fault.WithHint(resolveErrorf("glibc %s is too old for uv", k.Glibc), "an environment needs nodes with glibc 2.17 or newer")
 	}
 	switch {
 	case minor < 28:
@@ -181,5 +181,5 @@ func (r Resolver) run(ctx context.Context, dir string, args ...string) error {
 
 // resolveErrorf returns the error of requirements that no set of files meets.
 func resolveErrorf(format string, args ...any) error {
-	return hint.Coded(fmt.Errorf(format, args...), 2)
+	return fault.WithCode(fmt.Errorf(format, args...), 2)
 }

@@ -16,7 +16,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/fanout"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
@@ -304,5 +304,5 @@ func (f *Fleet) bound(ctx context.Context, limit time.Duration) (context.Context
 // NotWithin is the error of a step that took longer than its limit.
 func (f *Fleet) NotWithin(limit time.Duration) error {
 	try := cmp.Or(f.opt.SlowHint, "check the node's network and disk; --timeout gives it more time")
-	return hint.With(fmt.Errorf("not done within %s", ui.Duration(limit)), "%s", try)
+	return fault.WithHint(fmt.Errorf("not done within %s", ui.Duration(limit)), "%s", try)
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/fanout"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -70,7 +70,7 @@ func TestStepsEndWithTheFirstThatFails(t *testing.T) {
 	for i, n := range f.Nodes {
 		steps := []fleet.Step{say(n, "first", &said[i]), say(n, "second", &said[i]), say(n, "third", &said[i])}
 		if i == 1 {
-			steps[1].Do = func(context.Context) error { return hint.With(broken, "mend it") }
+			steps[1].Do = func(context.Context) error { return fault.WithHint(broken, "mend it") }
 		}
 		nodeSteps = append(nodeSteps, fleet.NodeSteps{Node: n, Steps: steps, End: func(_ context.Context, err error) { ended[i] = err }})
 	}

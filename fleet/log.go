@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 )
@@ -194,7 +194,7 @@ func (l *Log) ended(took time.Duration, err error) {
 	text := "done after " + ui.Duration(took)
 	if err != nil {
 		text = "failed after " + ui.Duration(took) + ": " + ui.OneLine(err.Error())
-		if try := hint.Of(err); try != "" {
+		if try := fault.Hint(err); try != "" {
 			text += "\nhint: " + try
 		}
 	}

@@ -5,7 +5,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/hosts"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -97,7 +97,7 @@ func (n *Node) Report() report.Node {
 		Differs: []string{}, Remarks: []string{}, ExtraWheels: []string{}, CauseText: cause.Of(n.Err), Serial: n.serial,
 	}
 	if n.Err != nil {
-		r.Error, r.Hint = ui.ShortenMiddle(ui.OneLine(n.Err.Error()), maxError), ui.OneLine(hint.Of(n.Err))
+		r.Error, r.Hint = ui.ShortenMiddle(ui.OneLine(n.Err.Error()), maxError), ui.OneLine(fault.Hint(n.Err))
 	}
 	return r
 }

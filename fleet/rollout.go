@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -152,7 +152,7 @@ func (s Serial) stopAfter(number int, failed []string, nodes int, tooMany func(f
 	if len(s) == 0 || len(failed) == 0 || tooMany != nil && !tooMany(len(failed), nodes) {
 		return nil
 	}
-	return hint.With(fmt.Errorf("not started: in group %d of --serial, %d of %s failed (%s)", number, len(failed), ui.Count(nodes, "node"), ui.FoldShort(failed)),
+	return fault.WithHint(fmt.Errorf("not started: in group %d of --serial, %d of %s failed (%s)", number, len(failed), ui.Count(nodes, "node"), ui.FoldShort(failed)),
 		"correct the failures and run the command again: it skips finished nodes; --max-fail sets how many nodes may fail")
 }
 

@@ -24,7 +24,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // base is the image on which the layer goes.
@@ -61,7 +61,7 @@ func openBase(ctx context.Context, arg string, platform v1.Platform, toFile bool
 		return b, registryError(err, b.ref)
 	}
 	advice := "a base is what 'docker save' writes, the folder of an OCI layout, or an image reference"
-	if hint.Of(err) != "" {
+	if fault.Hint(err) != "" {
 		advice = ""
 	}
 	return b, usagef(advice, "%w", err)

@@ -22,7 +22,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/image"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 func noCache() wheels.Cache { return wheels.Cache{} }
@@ -106,7 +106,7 @@ func factsOf(t testing.TB, opt image.Options) map[string]string {
 	t.Helper()
 	p, err := image.Survey(t.Context(), opt)
 	if err != nil {
-		t.Fatalf("%v\nhint: %s", err, hint.Of(err))
+		t.Fatalf("%v\nhint: %s", err, fault.Hint(err))
 	}
 	defer p.Close()
 	facts := map[string]string{}

@@ -19,7 +19,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/httpclient"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -347,7 +347,7 @@ func (p *Plan) checkFit() error {
 // unfit returns the error of a wheel that does not fit the base.
 func (p *Plan) unfit(advice string, reasons ...string) error {
 	err := fmt.Errorf("%s does not fit %s: %s", p.opt.Wheels[0].Manifest.Name, p.opt.Base, strings.Join(reasons, "; "))
-	return hint.Coded(hint.Add(err, advice), 4)
+	return fault.WithCode(fault.AddHint(err, advice), 4)
 }
 
 // aboutBase lets a sentence of compat.Fit speak of the base.

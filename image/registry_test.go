@@ -23,7 +23,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/dsbuild/dsbuild/image"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/httpclient"
 )
 
@@ -125,8 +125,8 @@ func TestRegistryAnswers(t *testing.T) {
 			opt.Transport = fast
 			h.refuse(c.deny)
 			_, err := build(t, opt)
-			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(hint.Of(err), c.hint) {
-				t.Errorf("%v, hint %q", err, hint.Of(err))
+			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(fault.Hint(err), c.hint) {
+				t.Errorf("%v, hint %q", err, fault.Hint(err))
 			}
 			h.refuse(nil)
 			ref, err := name.ParseReference(opt.Output)
@@ -152,7 +152,7 @@ func TestOutputIsThere(t *testing.T) {
 	for _, output := range []string{other, base, file} {
 		opt := options(t, base, output)
 		opt.Given = given()
-		if _, err := build(t, opt); err == nil || !strings.Contains(err.Error(), "there already") || !strings.Contains(hint.Of(err), "--force") {
+		if _, err := build(t, opt); err == nil || !strings.Contains(err.Error(), "there already") || !strings.Contains(fault.Hint(err), "--force") {
 			t.Errorf("%s: %v", output, err)
 		}
 		if output == base {
@@ -286,8 +286,8 @@ func TestOutputNames(t *testing.T) {
 		if err == nil {
 			err = p.Close()
 		}
-		if (err == nil) != (want == "") || err != nil && (!strings.Contains(err.Error(), want) || hint.ExitCode(err) != 2 || hint.Of(err) == "") {
-			t.Errorf("%s: %v, exit code %d, hint %q; want %q and 2", output, err, hint.ExitCode(err), hint.Of(err), want)
+		if (err == nil) != (want == "") || err != nil && (!strings.Contains(err.Error(), want) || fault.ExitCode(err) != 2 || fault.Hint(err) == "") {
+			t.Errorf("%s: %v, exit code %d, hint %q; want %q and 2", output, err, fault.ExitCode(err), fault.Hint(err), want)
 		}
 	}
 }

@@ -45,9 +45,9 @@ func (o Options) askAnsible(ctx context.Context, path string) (*Inventory, error
 	return rd.finish(inv, path)
 }
 
-// fault is the reason why dsbuild cannot use a node of an Ansible inventory. Such an inventory may
+// unusable is the reason why dsbuild cannot use a node of an Ansible inventory. Such an inventory may
 // hold hosts that are not for dsbuild: Select reports a fault only if the user selects the node.
-type fault struct {
+type unusable struct {
 	node    string
 	problem Problem
 	apart   bool // not a mistake: dsbuild just does not deploy to such a host
@@ -66,7 +66,7 @@ func (r *reader) fromAnsible(found []ansible.Host) *Inventory {
 		v.read()
 		v.said.groups = v.groupsOf(h.Groups, names)
 		if err := checkName(h.Name); err != nil {
-			v.fault("give it a name, and its address as ansible_host", "%v", err)
+			v.unusable("give it a name, and its address as ansible_host", "%v", err)
 		}
 		// Each fault has several texts.
 		if held += v.said.size(); held+10*len(inv.faults)+len(inv.Remarks) > maxHeld {
@@ -92,16 +92,16 @@ type varReader struct {
 	said settings
 }
 
-// fault records why dsbuild cannot use the host.
-func (v *varReader) fault(advice, format string, args ...any) {
+// unusable records why dsbuild cannot use the host.
+func (v *varReader) unusable(advice, format string, args ...any) {
 	var list diagnostic.List
 	list.Add(Position{File: v.File}, advice, format, args...)
-	v.inv.faults = append(v.inv.faults, fault{node: v.node, problem: list.Problems[0]})
+	v.inv.faults = append(v.inv.faults, unusable{node: v.node, problem: list.Problems[0]})
 }
 
 // apart records that dsbuild does not reach hosts of this kind.
 func (v *varReader) apart(format string, args ...any) {
-	v.fault("", format, args...)
+	v.unusable("", format, args...)
 	v.inv.faults[len(v.inv.faults)-1].apart = true
 }
 
@@ -152,7 +152,7 @@ func (v *varReader) text(check func(string) error, names ...string) optional[str
 	case float64:
 		text = strconv.FormatFloat(value, 'f', -1, 64)
 	default:
-		v.fault("", "%s must be a text", name)
+		v.unusable("", "%s must be a text", name)
 		return optional[string]{}
 	}
 	err := checkWord(text)
@@ -160,7 +160,7 @@ func (v *varReader) text(check func(string) error, names ...string) optional[str
 		err = check(text)
 	}
 	if err != nil {
-		v.fault("", "%s: %v", name, err)
+		v.unusable("", "%s: %v", name, err)
 		return optional[string]{}
 	}
 	return some(text)
@@ -170,10 +170,10 @@ func (v *varReader) text(check func(string) error, names ...string) optional[str
 func (v *varReader) evaluated(name string, value any) bool {
 	switch {
 	case holds(value, func(value any) bool { return value == ansible.Secret{} }):
-		v.fault(encryptedHint, "%s is encrypted", name)
+		v.unusable(encryptedHint, "%s is encrypted", name)
 		return false
 	case holds(value, isTemplate):
-		v.fault("write the value itself", "%s is a template, which only Ansible can evaluate, in a play", name)
+		v.unusable("write the value itself", "%s is a template, which only Ansible can evaluate, in a play", name)
 		return false
 	}
 	return true
@@ -210,7 +210,7 @@ func (v *varReader) port() optional[int] {
 	n, err := portNumber(text.value)
 	if err != nil {
 		name, _, _ := v.get(names...)
-		v.fault("", "%s: %v", name, err)
+		v.unusable("", "%s: %v", name, err)
 		return optional[int]{}
 	}
 	return some(n)
@@ -229,7 +229,7 @@ func (v *varReader) path(names ...string) optional[string] {
 	}
 	if err != nil {
 		name, _, _ := v.get(names...)
-		v.fault("write the path in full", "%s: %v", name, err)
+		v.unusable("write the path in full", "%s: %v", name, err)
 		return optional[string]{}
 	}
 	return some(path)
@@ -274,7 +274,7 @@ func (v *varReader) become() optional[string] {
 		return optional[string]{}
 	}
 	if isTemplate(value) {
-		v.fault("write the value itself, or set dsbuild_sudo", "%s is a template, which only Ansible can evaluate, in a play", name)
+		v.unusable("write the value itself, or set dsbuild_sudo", "%s is a template, which only Ansible can evaluate, in a play", name)
 		return optional[string]{}
 	}
 	if !isTrue(value) {
@@ -282,7 +282,7 @@ func (v *varReader) become() optional[string] {
 	}
 	method := v.text(nil, "ansible_become_method").or(some("sudo"))
 	if strings.TrimPrefix(method.value, "ansible.builtin.") != "sudo" {
-		v.fault("dsbuild_sudo: false runs commands as the user who logs in", "ansible_become_method is %s: dsbuild supports only sudo", quoted(method.value))
+		v.unusable("dsbuild_sudo: false runs commands as the user who logs in", "ansible_become_method is %s: dsbuild supports only sudo", quoted(method.value))
 		return optional[string]{}
 	}
 	if name, _, ok := v.get("ansible_become_password", "ansible_become_pass"); ok {
@@ -348,7 +348,7 @@ func (v *varReader) own() {
 			if near := diagnostic.Nearest(key, ownVars()); near != "" {
 				advice = "did you mean dsbuild_" + near + "?"
 			}
-			v.fault(advice, "unknown variable %s", quoted(name))
+			v.unusable(advice, "unknown variable %s", quoted(name))
 		case v.vars[name] != nil && v.evaluated(name, v.vars[name]):
 			v.key(name, key)
 		}
@@ -361,14 +361,14 @@ func (v *varReader) key(name, key string) {
 	if text, ok := value.(string); ok && key == "exec_prefix" {
 		words, err := ansible.SplitWords(text)
 		if err != nil {
-			v.fault("", "%s: %v", name, err)
+			v.unusable("", "%s: %v", name, err)
 			return
 		}
 		value = words
 	}
 	text, err := json.Marshal(value) // JSON is YAML
 	if err != nil {
-		v.fault("", "%s: %v", name, err)
+		v.unusable("", "%s: %v", name, err)
 		return
 	}
 	// The value has no place of its own in a file: all problems are the variable's.
@@ -381,7 +381,7 @@ func (v *varReader) key(name, key string) {
 		}
 	}
 	for _, p := range inner.Problems {
-		v.fault(p.Hint, "%s: %s", name, p.Message)
+		v.unusable(p.Hint, "%s: %s", name, p.Message)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
@@ -84,12 +84,12 @@ func TestTakenForAnsible(t *testing.T) {
 	} {
 		_, err := inventory.Read(strings.NewReader(text), "hosts")
 		want := "hosts: cannot read the inventory: it reads as an Ansible inventory, which needs ansible-inventory, and that is not installed"
-		if err == nil || err.Error() != want || !strings.HasPrefix(hint.Of(err), "pip install ansible-core; or ") {
-			t.Errorf("%q: got %v, hint %q", text, err, hint.Of(err))
+		if err == nil || err.Error() != want || !strings.HasPrefix(fault.Hint(err), "pip install ansible-core; or ") {
+			t.Errorf("%q: got %v, hint %q", text, err, fault.Hint(err))
 		}
 		_, err = inventory.Read(strings.NewReader(text), "-")
-		if err == nil || !strings.HasSuffix(err.Error(), "ansible-inventory does not read standard input") || !strings.HasPrefix(hint.Of(err), "name the file, or: ") {
-			t.Errorf("%q from standard input: got %v, hint %q", text, err, hint.Of(err))
+		if err == nil || !strings.HasSuffix(err.Error(), "ansible-inventory does not read standard input") || !strings.HasPrefix(fault.Hint(err), "name the file, or: ") {
+			t.Errorf("%q from standard input: got %v, hint %q", text, err, fault.Hint(err))
 		}
 	}
 }
@@ -143,8 +143,8 @@ func TestNamesThatAreNoFiles(t *testing.T) {
 	} {
 		_, err := inventory.Open(t.Context(), name, inventory.Options{})
 		var wrong *inventory.Error
-		if !errors.Is(err, fs.ErrNotExist) || !errors.As(err, &wrong) || hint.Of(err) != want {
-			t.Errorf("%s: %v\nhint: %s", name, err, hint.Of(err))
+		if !errors.Is(err, fs.ErrNotExist) || !errors.As(err, &wrong) || fault.Hint(err) != want {
+			t.Errorf("%s: %v\nhint: %s", name, err, fault.Hint(err))
 		}
 	}
 	_, err := inventory.Open(t.Context(), "gpu[3-1],x", inventory.Options{})
@@ -217,7 +217,7 @@ func TestAnsibleBecome(t *testing.T) {
 // What dsbuild does otherwise than Ansible is told, of the nodes that are selected.
 func TestAnsibleRemarks(t *testing.T) {
 	inv := ofAnsible(t, "remarks.ini")
-	if _, err := inv.Select(""); err == nil || !strings.Contains(err.Error(), "only over SSH") || hint.Of(err) != "leave it out: --limit '!w'" {
+	if _, err := inv.Select(""); err == nil || !strings.Contains(err.Error(), "only over SSH") || fault.Hint(err) != "leave it out: --limit '!w'" {
 		t.Errorf("got %v", err)
 	}
 	for limit, want := range map[string]string{

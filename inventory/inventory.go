@@ -13,7 +13,7 @@ type Inventory struct {
 	// Remarks tell where dsbuild does not follow the inventory of another tool.
 	Remarks []Remark
 
-	faults []fault // why dsbuild cannot use some nodes of another tool's inventory: Select reports it
+	faults []unusable // why dsbuild cannot use some nodes of another tool's inventory: Select reports it
 }
 
 // Remark is a note for the user about a node or, without a node, about the whole inventory.

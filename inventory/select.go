@@ -86,8 +86,8 @@ func (inv *Inventory) usable() (*Inventory, error) {
 // faulty returns the faults of the nodes in there as one error. It reports a fault that several
 // nodes share at one place once.
 func (inv *Inventory) faulty(there map[string]bool) error {
-	nodes := make(map[fault][]string)
-	var order []fault
+	nodes := make(map[unusable][]string)
+	var order []unusable
 	for _, f := range inv.faults {
 		if !there[f.node] {
 			continue

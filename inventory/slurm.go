@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // slurmPrefix marks an inventory from Slurm. A partition or a list of partitions follows; without
@@ -37,7 +37,7 @@ func (o Options) fromSlurm(ctx context.Context, name string) (*Inventory, error)
 	}
 	if err != nil {
 		failed := unreadable(name, err)
-		failed.Problems[0].Hint = hint.Of(err)
+		failed.Problems[0].Hint = fault.Hint(err)
 		return nil, failed
 	}
 	inv := rd.slurmNodes(found)

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
@@ -26,7 +26,7 @@ func partitions(_ context.Context, partition string) ([]inventory.SlurmNode, err
 	case "odd":
 		return []inventory.SlurmNode{{Name: "-rf"}}, nil
 	}
-	return nil, hint.With(errors.New("Slurm has no nodes in partition "+partition), "ask sinfo") //nolint:staticcheck // a name
+	return nil, fault.WithHint(errors.New("Slurm has no nodes in partition "+partition), "ask sinfo") //nolint:staticcheck // a name
 }
 
 // The nodes of a partition, with the groups that --limit can name.
@@ -63,8 +63,8 @@ func TestSlurmPartitionMistakes(t *testing.T) {
 		if !errors.As(err, &wrong) || !strings.HasPrefix(err.Error(), want) || wrong.ExitCode() != 2 {
 			t.Errorf("%s: %v", name, err)
 		}
-		if name == "slurm:nope" && hint.Of(err) != "ask sinfo" {
-			t.Errorf("hint %q", hint.Of(err))
+		if name == "slurm:nope" && fault.Hint(err) != "ask sinfo" {
+			t.Errorf("hint %q", fault.Hint(err))
 		}
 	}
 	if _, err := inventory.Open(t.Context(), "slurm:gpu", inventory.Options{}); err == nil {

@@ -21,7 +21,7 @@ func (v *varReader) sshArguments() []string {
 			words, err = v.connecting(name, words)
 		}
 		if err != nil {
-			v.fault("", "%s: %v", name, err)
+			v.unusable("", "%s: %v", name, err)
 			continue
 		}
 		all = append(all, words...)

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -31,7 +31,7 @@ func (inv *Inventory) Hostfile() (text string, lost []Remark, err error) {
 			lost = append(lost, Remark{h.Node, key})
 		}
 		if other, twice := at[h.Address]; twice {
-			errs = append(errs, hint.With(fmt.Errorf("%s and %s have the same address %s, but a hostfile has one line for each address", other, h.Node, h.Address),
+			errs = append(errs, fault.WithHint(fmt.Errorf("%s and %s have the same address %s, but a hostfile has one line for each address", other, h.Node, h.Address),
 				"give each a name in ~/.ssh/config, and use it as the address"))
 		}
 		at[h.Address] = h.Node
@@ -41,11 +41,11 @@ func (inv *Inventory) Hostfile() (text string, lost []Remark, err error) {
 		out.WriteString(HostfileLine(h.Address, h.Slots))
 	}
 	if len(without) > 0 {
-		errs = append(errs, hint.With(fmt.Errorf("%s: the number of GPUs is unknown, and a hostfile needs it", ui.FoldNames(without)),
+		errs = append(errs, fault.WithHint(fmt.Errorf("%s: the number of GPUs is unknown, and a hostfile needs it", ui.FoldNames(without)),
 			"set it in the inventory: slots: 8 (dsbuild_slots=8 for Ansible)"))
 	}
 	if len(errs) > 0 {
-		return "", nil, hint.Coded(errors.Join(errs...), 2)
+		return "", nil, fault.WithCode(errors.Join(errs...), 2)
 	}
 	return out.String(), lost, nil
 }

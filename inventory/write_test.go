@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
@@ -40,7 +40,7 @@ func TestHostfileWithout(t *testing.T) {
 	var coded interface{ ExitCode() int }
 	want := "a and b have the same address host, but a hostfile has one line for each address\n" +
 		"gpu[1-3],x: the number of GPUs is unknown, and a hostfile needs it"
-	if err == nil || err.Error() != want || !errors.As(err, &coded) || coded.ExitCode() != 2 || hint.Of(err) == "" {
+	if err == nil || err.Error() != want || !errors.As(err, &coded) || coded.ExitCode() != 2 || fault.Hint(err) == "" {
 		t.Errorf("got %v, want %s", err, want)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/index"
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/yamldoc"
 	"github.com/dsbuild/dsbuild/pipeline/matrix"
 	"github.com/dsbuild/dsbuild/pipeline/planner"
@@ -192,7 +192,7 @@ func (r *reader) readWheels(p yamldoc.Pair) []matrix.Entry {
 func (r *reader) addOfFile(n yamldoc.Node, err error) {
 	var wrong *diagnostic.Error
 	if !errors.As(err, &wrong) || wrong.Cause != nil {
-		r.Add(r.Place(n), hint.Of(err), "%s", err)
+		r.Add(r.Place(n), fault.Hint(err), "%s", err)
 		return
 	}
 	r.Problems = append(r.Problems, wrong.Problems...)

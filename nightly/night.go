@@ -15,7 +15,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/index"
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/matrix"
@@ -95,7 +95,7 @@ func Run(ctx context.Context, opt Options) (*Report, error) {
 	defer release()
 	st, err := loadState(opt.Dir)
 	if err != nil {
-		return nil, hint.With(err, "remove the file to start again: every wheel then counts as new")
+		return nil, fault.WithHint(err, "remove the file to start again: every wheel then counts as new")
 	}
 	n := &night{Options: opt, state: st}
 	if err := n.begin(); err != nil {

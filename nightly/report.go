@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/junit"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
@@ -106,7 +106,7 @@ type Outcome struct {
 }
 
 func (o *Outcome) fail(err error) {
-	*o = Outcome{Failed, ui.Clean(err.Error()), ui.Clean(hint.Of(err)), err}
+	*o = Outcome{Failed, ui.Clean(err.Error()), ui.Clean(fault.Hint(err)), err}
 }
 
 // fail notes that there is no build of this night.
@@ -192,7 +192,7 @@ func (r *Report) Err() error {
 			continue
 		}
 		failed = append(failed, w.Name)
-		if hint.ExitCode(w.err) != 4 {
+		if fault.ExitCode(w.err) != 4 {
 			ofWheels = 1
 		}
 	}
@@ -205,13 +205,13 @@ func (r *Report) Err() error {
 	}
 	for _, d := range r.Deploys {
 		if d.Status == Failed {
-			said, codes = append(said, d.Name+": "+d.Error), append(codes, max(hint.ExitCode(d.err), 1))
+			said, codes = append(said, d.Name+": "+d.Error), append(codes, max(fault.ExitCode(d.err), 1))
 		}
 	}
 	if len(said) == 0 {
 		return nil
 	}
-	return hint.Coded(errors.New(strings.Join(said, "; ")), codes[0])
+	return fault.WithCode(errors.New(strings.Join(said, "; ")), codes[0])
 }
 
 // verdictLine is the night in a line.

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -49,7 +49,7 @@ func TestErrorOfNight(t *testing.T) {
 	}{
 		"good":              {Report{Entries: entries(nil, nil), Publish: &PublishReport{Outcome: Outcome{Status: Done}}, Deploys: []DeployReport{{Outcome: Outcome{Status: Done}}}}, "", 0},
 		"a wheel":           {Report{Entries: entries(nil, errors.New("no gcc"))}, "1 of 2 wheels failed: w2@main", 1},
-		"not as asked":      {Report{Entries: entries(codedError(4), hint.With(codedError(4), "look"))}, "2 of 2 wheels failed: w1@main, w2@main", 4},
+		"not as asked":      {Report{Entries: entries(codedError(4), fault.WithHint(codedError(4), "look"))}, "2 of 2 wheels failed: w1@main, w2@main", 4},
 		"for two reasons":   {Report{Entries: entries(codedError(4), codedError(2))}, "2 of 2 wheels failed: w1@main, w2@main", 1},
 		"the index":         {Report{Publish: &PublishReport{Outcome: Outcome{Status: Failed, Error: "full"}}}, "the index: full", 1},
 		"nodes":             {Report{Deploys: []DeployReport{nodes}}, "canary: code 3\nmore", 3},
@@ -59,8 +59,8 @@ func TestErrorOfNight(t *testing.T) {
 	} {
 		c.report.countResults()
 		err := c.report.Err()
-		if c.report.Good != (err == nil) || (err == nil) != (c.text == "") || err != nil && (err.Error() != c.text || hint.ExitCode(err) != c.code) {
-			t.Errorf("%s: %v, code %d; good %v", name, err, hint.ExitCode(err), c.report.Good)
+		if c.report.Good != (err == nil) || (err == nil) != (c.text == "") || err != nil && (err.Error() != c.text || fault.ExitCode(err) != c.code) {
+			t.Errorf("%s: %v, code %d; good %v", name, err, fault.ExitCode(err), c.report.Good)
 		}
 	}
 }
@@ -69,7 +69,7 @@ func TestErrorOfNight(t *testing.T) {
 func TestFailedWheelKeepsItsBuild(t *testing.T) {
 	t.Parallel()
 	e := &EntryReport{Before: &Build{Name: "old.whl"}}
-	e.fail(hint.With(errors.New("no \x1b[31mgcc"), "install \x1b[1mgcc"))
+	e.fail(fault.WithHint(errors.New("no \x1b[31mgcc"), "install \x1b[1mgcc"))
 	if e.Status != Failed || e.Build != e.Before || e.Error != "no gcc" || e.Hint != "install gcc" {
 		t.Errorf("%+v", e)
 	}

@@ -10,13 +10,13 @@ import (
 	"path/filepath"
 	"regexp"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // BaseError returns the error of a base that cannot be used.
 func BaseError(arg string, err error) error {
-	return hint.Coded(hint.With(fmt.Errorf("base %s: %w", arg, err),
+	return fault.WithCode(fault.WithHint(fmt.Errorf("base %s: %w", arg, err),
 		"give a root file system tar, an OCI tar (both uncompressed), or an image such as debian:bookworm-slim"), 2)
 }
 

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // tarFile makes a tar with the given empty files.
@@ -65,7 +65,7 @@ func TestNewBaseRefuses(t *testing.T) {
 		text:                "not a tar",
 	} {
 		_, err := NewBase(arg)
-		if hint.ExitCode(err) != 2 || !strings.Contains(err.Error(), want) {
+		if fault.ExitCode(err) != 2 || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", arg, err, want)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -55,8 +55,8 @@ func TestOpenCompanion(t *testing.T) {
 	} {
 		_, err := OpenCompanion(t.Context(), arg, t.TempDir(), os.Environ())
 		var bad *SourceError
-		if !errors.As(err, &bad) || bad.ExitCode() != 2 || !strings.Contains(err.Error(), want) || hint.Of(err) == "" || strings.Contains(err.Error(), "s3cret") {
-			t.Errorf("%s: %v (hint %q), want %s", arg, err, hint.Of(err), want)
+		if !errors.As(err, &bad) || bad.ExitCode() != 2 || !strings.Contains(err.Error(), want) || fault.Hint(err) == "" || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: %v (hint %q), want %s", arg, err, fault.Hint(err), want)
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -239,7 +239,7 @@ func (c *claims) claimName(name, job string) error {
 
 // SameNameError returns the error of a wheel with the same name as the wheel of another plan.
 func SameNameError(name, owner string) error {
-	return hint.With(fmt.Errorf("its wheel would have the file name %s, the same as the wheel of %s", name, owner),
+	return fault.WithHint(fmt.Errorf("its wheel would have the file name %s, the same as the wheel of %s", name, owner),
 		"build them into different directories, one after the other")
 }
 

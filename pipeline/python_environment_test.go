@@ -14,7 +14,7 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/compat"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -141,11 +141,11 @@ func TestReadEnvironmentRefuses(t *testing.T) {
 	} {
 		_, err := pipeline.ReadEnvironment(t.Context(), python)
 		var bad *pipeline.EnvironmentError
-		if !errors.As(err, &bad) || bad.ExitCode() != 2 || !strings.Contains(err.Error(), want) || hint.Of(err) == "" {
+		if !errors.As(err, &bad) || bad.ExitCode() != 2 || !strings.Contains(err.Error(), want) || fault.Hint(err) == "" {
 			t.Errorf("%s: %v", python, err)
 		}
-		if python == prefix && hint.Of(err) != "--env "+cpu {
-			t.Errorf("%s: hint %q", python, hint.Of(err))
+		if python == prefix && fault.Hint(err) != "--env "+cpu {
+			t.Errorf("%s: hint %q", python, fault.Hint(err))
 		}
 	}
 }
@@ -193,8 +193,8 @@ func TestReleased(t *testing.T) {
 		if (err == nil) != c.want {
 			t.Errorf("%+v: %v", c, err)
 		}
-		if err != nil && !strings.Contains(hint.Of(err), "--builder host") {
-			t.Errorf("%+v: hint %q", c, hint.Of(err))
+		if err != nil && !strings.Contains(fault.Hint(err), "--builder host") {
+			t.Errorf("%+v: hint %q", c, fault.Hint(err))
 		}
 		// The host builder needs no index: there is a toolchain for each but
 		// those whose CUDA nobody knows.

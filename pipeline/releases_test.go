@@ -18,7 +18,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/dockerfiles"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -128,8 +128,8 @@ func TestReleasesOfDeepSpeed(t *testing.T) {
 		}
 		compareNotes(t, name, found.Notes, c.notes)
 		tc, err := found.Tables.Resolve(wheel.Spec{DeepSpeed: found.Version, GPUs: []string{"A100"}})
-		if (err == nil) != (c.sha != "") || !strings.HasPrefix(tc.Source, c.sha) || !strings.Contains(hint.Of(err), c.hint) {
-			t.Errorf("%s: %s %s, %v, %s", name, tc.DeepSpeed, tc.Source, err, hint.Of(err))
+		if (err == nil) != (c.sha != "") || !strings.HasPrefix(tc.Source, c.sha) || !strings.Contains(fault.Hint(err), c.hint) {
+			t.Errorf("%s: %s %s, %v, %s", name, tc.DeepSpeed, tc.Source, err, fault.Hint(err))
 		}
 	}
 	before := *asked
@@ -197,8 +197,8 @@ func TestReleasesOfTorch(t *testing.T) {
 		if err == nil {
 			got = strings.Join([]string{tc.Torch, tc.CUDA, tc.Toolkit, tc.Index, tc.TorchHash[:min(len(tc.TorchHash), 1)]}, " ")
 		}
-		if got != c.want || !strings.Contains(hint.Of(err), c.hint) {
-			t.Errorf("%s: %q, %v, %s", name, got, err, hint.Of(err))
+		if got != c.want || !strings.Contains(fault.Hint(err), c.hint) {
+			t.Errorf("%s: %q, %v, %s", name, got, err, fault.Hint(err))
 		}
 	}
 	before := *asked

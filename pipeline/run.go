@@ -10,7 +10,7 @@ import (
 
 	"github.com/adrg/xdg"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/scratch"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -48,7 +48,7 @@ func (r Runner) Run(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 // SignPlaced signs a wheel that Place has put into a folder, and lists the signature there.
 func SignPlaced(ctx context.Context, path string, sign func(path string) error) error {
 	if err := sign(path); err != nil {
-		return hint.Add(fmt.Errorf("the wheel is in %s, but not signed: %w", filepath.Dir(path), err), hint.Of(err))
+		return fault.AddHint(fmt.Errorf("the wheel is in %s, but not signed: %w", filepath.Dir(path), err), fault.Hint(err))
 	}
 	return RelistSums(ctx, filepath.Dir(path))
 }
@@ -56,7 +56,7 @@ func SignPlaced(ctx context.Context, path string, sign func(path string) error) 
 func (r Runner) runPlan(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 	start := time.Now()
 	if err := os.MkdirAll(r.Dir, 0o755); err != nil {
-		return wheel.Artifact{}, hint.With(fmt.Errorf("output directory: %w", err), "choose a folder that you can write: -o DIR")
+		return wheel.Artifact{}, fault.WithHint(fmt.Errorf("output directory: %w", err), "choose a folder that you can write: -o DIR")
 	}
 	if !p.Options.NoCache {
 		a, ok, err := r.Store.withStoredWheel(ctx, p.Digest, func(kept Product) (wheel.Artifact, error) {
@@ -148,10 +148,10 @@ func (r Runner) openWorkspace(ctx context.Context, builder Builder, p *Plan, log
 // addLogHint adds the log's place to the hint of the error.
 func addLogHint(err error, log string) error {
 	where := "the whole log is in " + log
-	if advice := hint.Of(err); advice != "" {
+	if advice := fault.Hint(err); advice != "" {
 		where = advice + "; " + where
 	}
-	return hint.With(err, "%s", where)
+	return fault.WithHint(err, "%s", where)
 }
 
 // checkSpace refuses a build for which the disks have too little space.

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -136,7 +136,7 @@ func (s Site) Error(err error) error {
 	if err == nil || r == nil {
 		return err
 	}
-	text, advice := err.Error(), hint.Of(err)
+	text, advice := err.Error(), fault.Hint(err)
 	if r.Replace(text) == text && r.Replace(advice) == advice {
 		return err
 	}

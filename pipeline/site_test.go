@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -180,7 +180,7 @@ func TestSiteErrors(t *testing.T) {
 	} {
 		_, err := NewSite(c.o, func(name string) string { return c.env[name] })
 		var bad *SiteError
-		if !errors.As(err, &bad) || bad.ExitCode() != 2 || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error()+hint.Of(err), "geheim") || !strings.HasPrefix(hint.Of(err), bad.Name+" takes ") {
+		if !errors.As(err, &bad) || bad.ExitCode() != 2 || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error()+fault.Hint(err), "geheim") || !strings.HasPrefix(fault.Hint(err), bad.Name+" takes ") {
 			t.Errorf("%v, want %s", err, c.want)
 		}
 	}
@@ -215,9 +215,9 @@ func TestSiteSecrets(t *testing.T) {
 		t.Errorf("log %s\nsaid %s\nwant %s", &log, &said, clean)
 	}
 	cause := errors.New(line)
-	err := s.Error(hint.With(fmt.Errorf("step: %w", cause), "try %s", line))
-	if strings.Contains(err.Error()+hint.Of(err), "p%40ss") || !strings.Contains(hint.Of(err), clean) || !errors.Is(err, cause) {
-		t.Errorf("%v\nhint: %s", err, hint.Of(err))
+	err := s.Error(fault.WithHint(fmt.Errorf("step: %w", cause), "try %s", line))
+	if strings.Contains(err.Error()+fault.Hint(err), "p%40ss") || !strings.Contains(fault.Hint(err), clean) || !errors.Is(err, cause) {
+		t.Errorf("%v\nhint: %s", err, fault.Hint(err))
 	}
 	if plain := errors.New("nothing to hide"); s.Error(plain) != plain || //nolint:errorlint // the very same one
 		s.Error(nil) != nil {

@@ -11,7 +11,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -51,7 +51,7 @@ func (e *SourceError) Error() string { return fmt.Sprintf("source %s: %v", e.Arg
 func (e *SourceError) Unwrap() error { return e.Err }
 
 // Hint suggests a remedy.
-func (e *SourceError) Hint() string { return cmp.Or(e.hint, hint.Of(e.Err)) }
+func (e *SourceError) Hint() string { return cmp.Or(e.hint, fault.Hint(e.Err)) }
 
 // ExitCode returns that of wrong usage, but 1 for a repository that does not answer.
 func (e *SourceError) ExitCode() int {
@@ -167,7 +167,7 @@ func (p project) openSdist(ctx context.Context, file, dir string) (Source, error
 	defer f.Close()
 	s := Source{Kind: SourceSdist, Ref: filepath.Base(file)}
 	return p.openUnpacked(ctx, &s, dir, func(root *os.Root) error {
-		return hint.Add(unpackSdist(ctx, f, root), "a source distribution is a NAME-VERSION.tar.gz with one folder NAME-VERSION")
+		return fault.AddHint(unpackSdist(ctx, f, root), "a source distribution is a NAME-VERSION.tar.gz with one folder NAME-VERSION")
 	})
 }
 
@@ -220,7 +220,7 @@ func checkDeepSpeed(t *tree) (name, version string, err error) {
 		}
 	}
 	if len(missing) > 0 {
-		return "", "", hint.With(fmt.Errorf("these are not the sources of DeepSpeed: %s missing", isAre(missing)),
+		return "", "", fault.WithHint(fmt.Errorf("these are not the sources of DeepSpeed: %s missing", isAre(missing)),
 			"the top of a checkout or of an unpacked source distribution has setup.py, op_builder/ and version.txt")
 	}
 	if version, err = t.readVersion(); err != nil {

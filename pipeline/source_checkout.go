@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // checkout is the state of a work tree. dsbuild reads it with mirrors of its repositories: a checkout's
@@ -191,7 +191,7 @@ func (c *checkout) readNested(ctx context.Context, outer repository, name, prefi
 		if len(wanted) > 0 && !strings.HasPrefix(string(wanted), submoduleMode) {
 			return nil // a tracked file that was replaced by a folder, whose files are listed
 		}
-		return hint.With(fmt.Errorf("%s: a submodule that is not checked out", prefix+name), "git submodule update --init --recursive")
+		return fault.WithHint(fmt.Errorf("%s: a submodule that is not checked out", prefix+name), "git submodule update --init --recursive")
 	}
 	inner, commit, err := c.mirror(ctx, dir)
 	if err != nil {

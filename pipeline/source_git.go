@@ -18,7 +18,7 @@ import (
 	"unicode"
 
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -127,7 +127,7 @@ func (r repository) refuseSubmodules(ctx context.Context, commit string) error {
 	}
 	for entry := range strings.SplitSeq(string(out), "\x00") {
 		if _, name, ok := strings.Cut(entry, "\t"); ok && strings.HasPrefix(entry, submoduleMode) {
-			return hint.With(fmt.Errorf("%s is a submodule, and dsbuild does not fetch submodules", name),
+			return fault.WithHint(fmt.Errorf("%s is a submodule, and dsbuild does not fetch submodules", name),
 				"clone it with --recurse-submodules, and give the directory")
 		}
 	}
@@ -155,7 +155,7 @@ func (g gitRef) fetchCommit(ctx context.Context, repo repository, environ []stri
 			return "", unknownRef(cmp.Or(g.ref, "HEAD"), refs)
 		}
 	}
-	return "", hint.With(&unreachable{err},
+	return "", fault.WithHint(&unreachable{err},
 		"try: git ls-remote %s; dsbuild asks for no password, but uses git's credential helpers, keys and proxies", redactURL(g.url))
 }
 
@@ -205,10 +205,10 @@ func (g gitRef) fullHash(ctx context.Context, clone string, environ []string) st
 func unknownRef(ref string, refs []string) error {
 	err := fmt.Errorf("it has no tag, branch or commit %s", ref)
 	if len(refs) == 0 {
-		return hint.With(err, "the repository is empty")
+		return fault.WithHint(err, "the repository is empty")
 	}
 	few := "it has " + strings.Join(refs[:min(len(refs), 5)], ", ")
-	return hint.With(err, "%s", cmp.Or(diagnostic.DidYouMean(ref, refs), few))
+	return fault.WithHint(err, "%s", cmp.Or(diagnostic.DidYouMean(ref, refs), few))
 }
 
 // repository is a git repository on this machine.
@@ -312,7 +312,7 @@ func writeNew(file, text string) error {
 
 func needGit() error {
 	if _, err := exec.LookPath("git"); err != nil {
-		return hint.With(errors.New("git is not installed"), "install git, or give a release or a source distribution")
+		return fault.WithHint(errors.New("git is not installed"), "install git, or give a release or a source distribution")
 	}
 	return nil
 }

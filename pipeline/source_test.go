@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -96,7 +96,7 @@ func mustOpen(t *testing.T, arg string) Source {
 	t.Helper()
 	s, err := open(t, arg)
 	if err != nil {
-		t.Fatalf("%s: %v (hint: %s)", arg, err, hint.Of(err))
+		t.Fatalf("%s: %v (hint: %s)", arg, err, fault.Hint(err))
 	}
 	sum, _, err := wheel.HashFile(s.File)
 	if err != nil || sum != s.SHA256 {
@@ -114,7 +114,7 @@ func refuse(t *testing.T, arg string, code int, words ...string) {
 		t.Errorf("%s: %v, want a SourceError with exit code %d", arg, err, code)
 		return
 	}
-	text := err.Error() + "\nhint: " + hint.Of(err)
+	text := err.Error() + "\nhint: " + fault.Hint(err)
 	for _, w := range words {
 		if !strings.Contains(text, w) {
 			t.Errorf("%s: %s\nlacks %q", arg, text, w)
@@ -577,9 +577,9 @@ func TestGitArguments(t *testing.T) {
 	} {
 		_, err := parseGit(arg)
 		var bad *SourceError
-		if !errors.As(err, &bad) || hint.Of(err) == "" {
+		if !errors.As(err, &bad) || fault.Hint(err) == "" {
 			t.Errorf("%s: %v", arg, err)
-		} else if strings.Contains(err.Error()+hint.Of(err), "s3cret") && !strings.Contains(arg, "ext::") && !strings.Contains(arg, "-oProxy") {
+		} else if strings.Contains(err.Error()+fault.Hint(err), "s3cret") && !strings.Contains(arg, "ext::") && !strings.Contains(arg, "-oProxy") {
 			t.Errorf("the secret is told: %v", err)
 		}
 	}
@@ -592,8 +592,8 @@ func TestCredentialsAreNotTold(t *testing.T) {
 		"git+https://user:s3'cret@127.0.0.1:1/a",
 	} {
 		_, err := open(t, url)
-		if err == nil || strings.Contains(err.Error()+hint.Of(err), "s3") {
-			t.Errorf("%s: %v; %s", url, err, hint.Of(err))
+		if err == nil || strings.Contains(err.Error()+fault.Hint(err), "s3") {
+			t.Errorf("%s: %v; %s", url, err, fault.Hint(err))
 		}
 	}
 	for text, want := range map[string]string{

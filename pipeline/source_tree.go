@@ -17,7 +17,7 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // Bounds of a tree of sources: far above those of any known tree, and far below a size that would
@@ -67,11 +67,11 @@ func (t *tree) walkFiles() error {
 }
 
 func tooMany() error {
-	return hint.With(fmt.Errorf("more than %d files", maxTreeFiles), tooLargeHint)
+	return fault.WithHint(fmt.Errorf("more than %d files", maxTreeFiles), tooLargeHint)
 }
 
 func tooLarge() error {
-	return hint.With(fmt.Errorf("more than %d bytes", int64(maxTreeBytes)), tooLargeHint)
+	return fault.WithHint(fmt.Errorf("more than %d bytes", int64(maxTreeBytes)), tooLargeHint)
 }
 
 // selectFiles leaves out stale and deleted files, and refuses files that cannot be copied.
@@ -118,7 +118,7 @@ func (t *tree) checkCopyable(name string, info fs.FileInfo) error {
 	}
 	// A link to nowhere is harmless: it stays one.
 	if _, err := t.root.Stat(name); path.IsAbs(to) || err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return hint.With(fmt.Errorf("%s: a link to %s, which is outside the sources", name, to), "replace the link by the file, or by a relative link to a file of the sources")
+		return fault.WithHint(fmt.Errorf("%s: a link to %s, which is outside the sources", name, to), "replace the link by the file, or by a relative link to a file of the sources")
 	}
 	return nil
 }
@@ -225,7 +225,7 @@ func (t *tree) addFile(w *tar.Writer, top, name string) error {
 	}
 	// tar finds out when a file grew or shrank meanwhile.
 	if n, err := io.Copy(w, f); err != nil || n != h.Size {
-		return hint.With(errors.Join(fmt.Errorf("it changed from %d bytes while dsbuild copied it", h.Size), err), "stop the program that writes there, and try again")
+		return fault.WithHint(errors.Join(fmt.Errorf("it changed from %d bytes while dsbuild copied it", h.Size), err), "stop the program that writes there, and try again")
 	}
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // spy is a program that notes under which name it was run.
@@ -362,7 +362,7 @@ func TestPasswordIsOnNoCommandLine(t *testing.T) {
 		}
 	}
 	host := gitOverHTTP(t, filepath.Dir(repo), "user", "right")
-	if _, err := open(t, "git+http://user:wrong@"+host+"/"+filepath.Base(repo)); err == nil || strings.Contains(err.Error()+hint.Of(err), "wrong") {
+	if _, err := open(t, "git+http://user:wrong@"+host+"/"+filepath.Base(repo)); err == nil || strings.Contains(err.Error()+fault.Hint(err), "wrong") {
 		t.Errorf("%v", err)
 	}
 }

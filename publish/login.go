@@ -12,7 +12,7 @@ import (
 
 	"gopkg.in/ini.v1"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // section is an index in ~/.pypirc.
@@ -106,7 +106,7 @@ func (r *run) readNetrc(host string) (login, error) {
 		return login{}, nil
 	}
 	if err != nil {
-		return login{}, hint.With(err, "make it readable, or set TWINE_USERNAME and TWINE_PASSWORD")
+		return login{}, fault.WithHint(err, "make it readable, or set TWINE_USERNAME and TWINE_PASSWORD")
 	}
 	return parseNetrc(string(text), host), nil
 }

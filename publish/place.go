@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	"github.com/minio/minio-go/v7"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/httpclient"
 )
 
@@ -111,11 +111,11 @@ func (r *run) try(ctx context.Context, access string, do func(ctx context.Contex
 	})
 	switch statusOf(err) {
 	case http.StatusUnauthorized:
-		return hint.With(err, "the credentials are missing or wrong: %s", access)
+		return fault.WithHint(err, "the credentials are missing or wrong: %s", access)
 	case http.StatusForbidden:
-		return hint.With(err, "the credentials may not do that: %s", access)
+		return fault.WithHint(err, "the credentials may not do that: %s", access)
 	case http.StatusTooManyRequests:
-		return hint.With(err, "run the same command again later: it sends only the missing files")
+		return fault.WithHint(err, "run the same command again later: it sends only the missing files")
 	}
 	return err
 }

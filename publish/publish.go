@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/httpclient"
 )
 
@@ -155,7 +155,7 @@ func (r *run) explain(err error) error {
 		try = "if an authority of your own has signed the server's certificate, name it with --ca"
 	}
 	if httpclient.ConnectionFailed(err) && statusOf(err) == 0 {
-		return hint.With(fmt.Errorf("publishing to %s: %w", r.To, err), "%s", try)
+		return fault.WithHint(fmt.Errorf("publishing to %s: %w", r.To, err), "%s", try)
 	}
 	return err
 }

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/publish"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -358,8 +358,8 @@ func TestAnswers(t *testing.T) {
 				if n := asked.Load(); again && n < 5 || !again && n > 2 {
 					t.Errorf("%d requests", n)
 				}
-				if !again && !strings.Contains(hint.Of(err), "dsbuild takes") {
-					t.Errorf("hint %q of %v", hint.Of(err), err)
+				if !again && !strings.Contains(fault.Hint(err), "dsbuild takes") {
+					t.Errorf("hint %q of %v", fault.Hint(err), err)
 				}
 			})
 		}
@@ -489,8 +489,8 @@ func TestUnreachable(t *testing.T) {
 			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: errors.New("no route to host")}
 		}})
 		_, err := publish.Run(t.Context(), opt)
-		if err == nil || !strings.HasPrefix(err.Error(), "publishing to "+p.to+": ") || !strings.Contains(hint.Of(err), "HTTPS_PROXY") {
-			t.Errorf("%s: %v; hint: %s", p.name, err, hint.Of(err))
+		if err == nil || !strings.HasPrefix(err.Error(), "publishing to "+p.to+": ") || !strings.Contains(fault.Hint(err), "HTTPS_PROXY") {
+			t.Errorf("%s: %v; hint: %s", p.name, err, fault.Hint(err))
 		}
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // The types of an artifact, as ORAS makes them: an empty configuration, and a layer for each file,
@@ -45,11 +45,11 @@ func (r *run) openRegistry() (place, error) {
 	}
 	auth, err := authn.DefaultKeychain.Resolve(repo)
 	if err != nil {
-		return nil, hint.With(fmt.Errorf("%s: %w", repo, err), "log in with docker login, podman login or oras login")
+		return nil, fault.WithHint(fmt.Errorf("%s: %w", repo, err), "log in with docker login, podman login or oras login")
 	}
 	said, err := auth.Authorization()
 	if err != nil {
-		return nil, hint.With(fmt.Errorf("%s: %w", repo, err), "log in with docker login, podman login or oras login")
+		return nil, fault.WithHint(fmt.Errorf("%s: %w", repo, err), "log in with docker login, podman login or oras login")
 	}
 	r.secrets.addLogin(login{said.Username, said.Password})
 	r.secrets.add(said.Auth, said.IdentityToken, said.RegistryToken)

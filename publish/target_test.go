@@ -12,7 +12,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/publish"
 )
 
@@ -48,7 +48,7 @@ func TestTargets(t *testing.T) {
 	} {
 		_, err := publish.ParseTarget(text)
 		wrong := new(publish.TargetError)
-		if !errors.As(err, &wrong) || wrong.ExitCode() != 2 || !strings.Contains(err.Error(), why) || strings.Contains(err.Error(), "secret") || !strings.Contains(hint.Of(err), "s3://BUCKET") {
+		if !errors.As(err, &wrong) || wrong.ExitCode() != 2 || !strings.Contains(err.Error(), why) || strings.Contains(err.Error(), "secret") || !strings.Contains(fault.Hint(err), "s3://BUCKET") {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
@@ -63,8 +63,8 @@ func TestTargetsOfOtherPrograms(t *testing.T) {
 		"ci@[::1]:wheels":          "rsync or scp",
 	} {
 		_, err := publish.ParseTarget(text)
-		if hint.ExitCode(err) != 2 || !strings.Contains(hint.Of(err), program) {
-			t.Errorf("%s: %v, hint %q, want exit code 2 and a hint with %q", text, err, hint.Of(err), program)
+		if fault.ExitCode(err) != 2 || !strings.Contains(fault.Hint(err), program) {
+			t.Errorf("%s: %v, hint %q, want exit code 2 and a hint with %q", text, err, fault.Hint(err), program)
 		}
 	}
 }
@@ -82,8 +82,8 @@ func TestIndexTarget(t *testing.T) {
 		"pypirc:internal":                      "the index goes into a folder",
 	} {
 		_, err := publish.ParseIndexTarget(text)
-		if hint.ExitCode(err) != 2 || !strings.Contains(err.Error(), why) || strings.Contains(err.Error(), "secret") || hint.Of(err) != "name a folder such as www, or a bucket such as s3://wheels/deepspeed" {
-			t.Errorf("%s: %v, hint %q", text, err, hint.Of(err))
+		if fault.ExitCode(err) != 2 || !strings.Contains(err.Error(), why) || strings.Contains(err.Error(), "secret") || fault.Hint(err) != "name a folder such as www, or a bucket such as s3://wheels/deepspeed" {
+			t.Errorf("%s: %v, hint %q", text, err, fault.Hint(err))
 		}
 	}
 	for _, text := range []string{"www", "/srv/www", "./s3:/x", "s3://wheels/p"} {
@@ -202,7 +202,7 @@ func TestProfile(t *testing.T) {
 	} {
 		p.env = map[string]string{"AWS_PROFILE": "site", env[0]: env[1]}
 		_, err := publish.Run(t.Context(), p.options(t, wheels))
-		if hint.ExitCode(err) != 2 || !strings.Contains(err.Error(), why) {
+		if fault.ExitCode(err) != 2 || !strings.Contains(err.Error(), why) {
 			t.Errorf("%s=%s: %v, want exit code 2 and %q", env[0], env[1], err, why)
 		}
 	}
@@ -220,14 +220,14 @@ func TestIndexThatHasTheFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused := new(publish.ConflictError)
-	if _, err := publish.Run(t.Context(), opt); !errors.As(err, &refused) || !strings.Contains(hint.Of(err), "--check-url") {
-		t.Errorf("%v, hint %q, want a conflict and --check-url", err, hint.Of(err))
+	if _, err := publish.Run(t.Context(), opt); !errors.As(err, &refused) || !strings.Contains(fault.Hint(err), "--check-url") {
+		t.Errorf("%v, hint %q, want a conflict and --check-url", err, fault.Hint(err))
 	}
 	p.check = simple
 	name := filepath.Base(wheels[0])
 	p.add(name, files[name][:1000])
-	if _, err := publish.Run(t.Context(), p.options(t, wheels)); !errors.As(err, &refused) || !strings.Contains(hint.Of(err), "an upload that was cut off") {
-		t.Errorf("%v, hint %q, want a conflict and a word about cut uploads", err, hint.Of(err))
+	if _, err := publish.Run(t.Context(), p.options(t, wheels)); !errors.As(err, &refused) || !strings.Contains(fault.Hint(err), "an upload that was cut off") {
+		t.Errorf("%v, hint %q, want a conflict and a word about cut uploads", err, fault.Hint(err))
 	}
 }
 
@@ -266,7 +266,7 @@ func TestLessHelpfulStores(t *testing.T) {
 		t.Error(sum, err)
 	}
 	opt.Transport = nil // which does not trust the certificate
-	if _, err := publish.Run(t.Context(), opt); err == nil || !strings.Contains(err.Error(), "certificate") || !strings.Contains(hint.Of(err), "--ca") {
-		t.Errorf("%v, hint %q, want an error about the certificate", err, hint.Of(err))
+	if _, err := publish.Run(t.Context(), opt); err == nil || !strings.Contains(err.Error(), "certificate") || !strings.Contains(fault.Hint(err), "--ca") {
+		t.Errorf("%v, hint %q, want an error about the certificate", err, fault.Hint(err))
 	}
 }

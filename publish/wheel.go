@@ -12,7 +12,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -56,7 +56,7 @@ func readWheels(ctx context.Context, paths []string) ([]Wheel, error) {
 		}
 		if twin, twice := known[w.Name()]; twice {
 			if twin.SHA256 != w.main().SHA256 {
-				wrong = append(wrong, hint.With(fmt.Errorf("two wheels have the name %s: %s and %s", w.Name(), twin.Path, path), "publish one of them"))
+				wrong = append(wrong, fault.WithHint(fmt.Errorf("two wheels have the name %s: %s and %s", w.Name(), twin.Path, path), "publish one of them"))
 			}
 			continue
 		}

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/compat"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/node"
 )
 
@@ -26,7 +26,7 @@ func WithEnvironment(tables *compat.Tables, python, torch string) (func(node.Fac
 			}
 		}
 		if cuda == "" {
-			return nil, hint.With(hint.Coded(errors.New("dsbuild does not know the CUDA of torch "+version), 2), "name it: torch: %s+cu132", version)
+			return nil, fault.WithHint(fault.WithCode(errors.New("dsbuild does not know the CUDA of torch "+version), 2), "name it: torch: %s+cu132", version)
 		}
 	}
 	return func(f node.Facts) node.Facts {
@@ -52,7 +52,7 @@ func (s *Shipment) OneWheel() (string, error) {
 			names = append(names, w.Name)
 		}
 		err := fmt.Errorf("the nodes need %d wheels (%s), and an environment has one DeepSpeed", len(names), strings.Join(names, ", "))
-		return "", hint.Coded(hint.With(err, "ship to nodes of one kind at a time with --limit, each kind with its own environment"), 2)
+		return "", fault.WithCode(fault.WithHint(err, "ship to nodes of one kind at a time with --limit, each kind with its own environment"), 2)
 	}
 	w := s.plan.Wheels[0]
 	return w.Artifact.Path, w.Err

@@ -10,7 +10,7 @@ import (
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -144,9 +144,9 @@ func (p *Plan) Err() error {
 	case without == 0:
 		return nil
 	case failed == 0:
-		return hint.Coded(fmt.Errorf("%d of %d nodes get no wheel", without, p.Nodes), 3)
+		return fault.WithCode(fmt.Errorf("%d of %d nodes get no wheel", without, p.Nodes), 3)
 	}
-	return hint.Coded(fmt.Errorf("%d of %d nodes get no wheel: %d of %d wheels failed", without, p.Nodes, failed, len(p.Wheels)), 3)
+	return fault.WithCode(fmt.Errorf("%d of %d nodes get no wheel: %d of %d wheels failed", without, p.Nodes, failed, len(p.Wheels)), 3)
 }
 
 // noWheelError returns the error of a plan that has no wheel for any node. If no wheel can be
@@ -161,7 +161,7 @@ func (p *Plan) noWheelError() error {
 		if len(p.Left) == 0 || slices.ContainsFunc(p.Left, func(l LeftOut) bool { return !l.unserved }) {
 			return nil
 		}
-		return hint.Coded(hint.Add(errors.New("dsbuild can build no wheel for any of the nodes"), p.Left[0].Hint), 2)
+		return fault.WithCode(fault.AddHint(errors.New("dsbuild can build no wheel for any of the nodes"), p.Left[0].Hint), 2)
 	}
 	var all []error
 	for _, w := range p.Wheels {
@@ -180,7 +180,7 @@ func (e *BuildError) Error() string {
 	var lines []string
 	for _, err := range e.errs {
 		lines = append(lines, err.Error())
-		if h := hint.Of(err); h != "" {
+		if h := fault.Hint(err); h != "" {
 			lines = append(lines, "  hint: "+h)
 		}
 	}
@@ -191,7 +191,7 @@ func (e *BuildError) Error() string {
 func (e *BuildError) ExitCode() int {
 	code := 0
 	for i, err := range e.errs {
-		one := cmp.Or(hint.ExitCode(err), 1)
+		one := cmp.Or(fault.ExitCode(err), 1)
 		if i > 0 && one != code {
 			return 1
 		}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/deploy"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -75,9 +75,9 @@ func TestErrorOfPlan(t *testing.T) {
 		"one failed":        {Plan{Nodes: 3, Wheels: []*Wheel{good, bad(errors.New("x"))}}, "2 of 3 nodes get no wheel: 1 of 2 wheels failed", 3, ""},
 		"none can be built": {Plan{Nodes: 1, Left: []LeftOut{unserved}}, "dsbuild can build no wheel for any of the nodes", 2, "install torch"},
 		"none is reached":   {Plan{Nodes: 2, Left: []LeftOut{unserved, lost}}, "2 of 2 nodes get no wheel", 3, ""},
-		"the only one":      {Plan{Nodes: 2, Wheels: []*Wheel{bad(hint.With(codedError(4), "look"))}}, "bad: refused", 4, "look"},
+		"the only one":      {Plan{Nodes: 2, Wheels: []*Wheel{bad(fault.WithHint(codedError(4), "look"))}}, "bad: refused", 4, "look"},
 		"all, for one reason": {
-			Plan{Nodes: 4, Wheels: []*Wheel{bad(codedError(4)), bad(hint.With(codedError(4), "look"))}},
+			Plan{Nodes: 4, Wheels: []*Wheel{bad(codedError(4)), bad(fault.WithHint(codedError(4), "look"))}},
 			"all 2 wheels failed:\nbad: refused\nbad: refused\n  hint: look", 4, "",
 		},
 		"all, for several": {Plan{Nodes: 4, Wheels: []*Wheel{bad(codedError(4)), bad(codedError(2))}}, "all 2 wheels failed:\nbad: refused\nbad: refused", 1, ""},
@@ -93,8 +93,8 @@ func TestErrorOfPlan(t *testing.T) {
 			}
 			continue
 		}
-		if err == nil || err.Error() != c.text || hint.ExitCode(err) != c.code || hint.Of(err) != c.hint {
-			t.Errorf("%s: %v, code %d, hint %q", name, err, hint.ExitCode(err), hint.Of(err))
+		if err == nil || err.Error() != c.text || fault.ExitCode(err) != c.code || fault.Hint(err) != c.hint {
+			t.Errorf("%s: %v, code %d, hint %q", name, err, fault.ExitCode(err), fault.Hint(err))
 		}
 	}
 }
@@ -147,7 +147,7 @@ func TestPlanForPeople(t *testing.T) {
 	p := &Plan{Nodes: 8, Wheels: []*Wheel{
 		{Name: "one", Nodes: []string{"gpu01", "gpu02", "gpu03"}, Running: []string{"gpu02"}, State: Stored, Why: []string{"gpu01 has an A100"}},
 		{Name: "two", Nodes: []string{"gpu04"}, Running: []string{"gpu04"}, State: Running},
-		{Name: "three", Nodes: []string{"gpu05"}, State: Failed, Err: hint.With(errors.New("no gcc\x1b[2J\nat all"), "install gcc")},
+		{Name: "three", Nodes: []string{"gpu05"}, State: Failed, Err: fault.WithHint(errors.New("no gcc\x1b[2J\nat all"), "install gcc")},
 		{Name: "four", Nodes: []string{"gpu06"}, State: ToBuild},
 		{Name: "five", Nodes: []string{"gpu06"}, State: Placed},
 	}, Left: []LeftOut{

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -18,7 +18,7 @@ func (p *Plan) Groups() []report.Group {
 		g := report.Group{
 			Name: w.Name, State: string(w.State), Nodes: w.Nodes, Running: append([]string{}, w.Running...), Why: append([]string{}, w.Why...),
 			Python: w.Spec.Python, Torch: w.Spec.Torch, CUDA: w.Spec.CUDA, CPU: string(w.Spec.CPU), Archs: []string{}, Ops: []string{},
-			Wheel: w.Artifact.Manifest.Name, SHA256: w.Artifact.SHA256, Hint: ui.Clean(hint.Of(w.Err)),
+			Wheel: w.Artifact.Manifest.Name, SHA256: w.Artifact.SHA256, Hint: ui.Clean(fault.Hint(w.Err)),
 		}
 		for _, a := range w.Spec.Archs {
 			g.Archs = append(g.Archs, a.String())
@@ -128,7 +128,7 @@ func (w *Wheel) describe() []string {
 		for line := range strings.SplitSeq(w.Err.Error(), "\n") {
 			lines = append(lines, "  "+line)
 		}
-		if h := hint.Of(w.Err); h != "" {
+		if h := fault.Hint(w.Err); h != "" {
 			lines = append(lines, "  hint: "+h)
 		}
 	}

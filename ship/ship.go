@@ -11,7 +11,7 @@ import (
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/pipeline"
@@ -410,7 +410,7 @@ func (s *Shipment) assignWheel(ctx context.Context, w *Wheel) {
 	}
 	if w.Err != nil {
 		reason, _, _ := strings.Cut(w.Err.Error(), "\n")
-		g = deploy.Assignment{Err: hint.Add(fmt.Errorf("there is no wheel %s: %s", w.Name, reason), hint.Of(w.Err))}
+		g = deploy.Assignment{Err: fault.AddHint(fmt.Errorf("there is no wheel %s: %s", w.Name, reason), fault.Hint(w.Err))}
 	}
 	for _, i := range w.indexes {
 		s.assignments[i] = g

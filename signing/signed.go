@@ -14,7 +14,7 @@ import (
 	"github.com/hiddeco/sshsig"
 
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/signing/sigstore"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -124,7 +124,7 @@ func Sign(file string, key Key, namespace string) (string, error) {
 		return "", err
 	}
 	if _, err := readFacts(s.Statement, s.Name, sum); err != nil {
-		return "", hint.With(fmt.Errorf("not signed: %w", err), "copy the files of one build, or build the wheel again")
+		return "", fault.WithHint(fmt.Errorf("not signed: %w", err), "copy the files of one build, or build the wheel again")
 	}
 	text, err := key.Sign([]byte(s.Statement), namespace)
 	if err != nil {

@@ -4,7 +4,7 @@ import (
 	"path"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/node"
 )
@@ -60,5 +60,5 @@ func AdviceFor(code string, h inventory.Host) string {
 
 // WithAdvice adds to an error of a node the hint for the code that the node sent with it.
 func WithAdvice(err error, code string, h inventory.Host) error {
-	return hint.Add(err, AdviceFor(code, h))
+	return fault.AddHint(err, AdviceFor(code, h))
 }

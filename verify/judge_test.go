@@ -12,7 +12,7 @@ import (
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/node"
@@ -278,7 +278,7 @@ func TestMessagesOfNode(t *testing.T) {
 		t.Errorf("%+v", l)
 	}
 	s.setStatus()
-	if s.Status != report.Differs || !strings.HasPrefix(s.Err.Error(), "the node says: two of them are there; the node says: it is bad; the node says: op cpu_adam") || hint.Of(s.Err) != want[0].hint {
+	if s.Status != report.Differs || !strings.HasPrefix(s.Err.Error(), "the node says: two of them are there; the node says: it is bad; the node says: op cpu_adam") || fault.Hint(s.Err) != want[0].hint {
 		t.Errorf("%s %v", s.Status, s.Err)
 	}
 	if f := s.facts.DeepSpeed; f.Intact || !slices.Equal(f.Altered, []string{"deepspeed/a.py", "x/METADATA", "../../../bin/ds"}) {
@@ -296,7 +296,7 @@ func TestStatusOfFindings(t *testing.T) {
 	}
 	s.broken = []nodeFinding{{"op x fails", ""}, {"op y fails", "look"}}
 	s.setStatus()
-	if s.Status != report.Failed || s.Err.Error() != "op x fails; op y fails" || hint.Of(s.Err) != "look" {
+	if s.Status != report.Failed || s.Err.Error() != "op x fails; op y fails" || fault.Hint(s.Err) != "look" {
 		t.Errorf("%s %v", s.Status, s.Err)
 	}
 	s.end(t.Context(), errors.New("lost"))
@@ -319,8 +319,8 @@ func TestLoadError(t *testing.T) {
 		{errors.New("lost"), "x86-64-v3", "while loading op cpu_adam: lost", ""},
 	} {
 		err := loadError(c.err, "cpu_adam", c.needs, "x86-64-v3")
-		if !strings.HasPrefix(err.Error(), c.text) || hint.Of(err) != c.hint {
-			t.Errorf("%v: %v, hint %q", c.err, err, hint.Of(err))
+		if !strings.HasPrefix(err.Error(), c.text) || fault.Hint(err) != c.hint {
+			t.Errorf("%v: %v, hint %q", c.err, err, fault.Hint(err))
 		}
 	}
 	if err := loadError(errors.New("lost"), "a\nb; \x1b[2J", "", ""); strings.ContainsAny(err.Error(), "\n\x1b") {

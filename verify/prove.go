@@ -9,7 +9,7 @@ import (
 	"fmt"
 
 	"github.com/dsbuild/dsbuild/fleet"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/hosts"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/node"
@@ -78,7 +78,7 @@ type Reply struct {
 
 // noAnswer is the error of a program on a node that ended without a result.
 func noAnswer() error {
-	return hint.With(errors.New("the verification on the node gave no answer"), "run the same command again; --logs DIR keeps the node's output")
+	return fault.WithHint(errors.New("the verification on the node gave no answer"), "run the same command again; --logs DIR keeps the node's output")
 }
 
 // Prove proves on one node that its environment has the installation of a request, by a program
@@ -114,7 +114,7 @@ func loadError(err error, op, needs, has string) error {
 	var exit *remote.ExitError
 	op, needs, has = node.ShownPath(op), node.PlainVersion(needs), node.PlainVersion(has) // all of them come from the node
 	if errors.As(err, &exit) && (exit.Signal == "ILL" || exit.Code == 128+4) {
-		return hint.With(fmt.Errorf("op %s: killed by an illegal instruction", op), "the wheel (%s) needs a newer CPU than this node's (%s)", cmp.Or(needs, "its CPU level is not known"), has)
+		return fault.WithHint(fmt.Errorf("op %s: killed by an illegal instruction", op), "the wheel (%s) needs a newer CPU than this node's (%s)", cmp.Or(needs, "its CPU level is not known"), has)
 	}
 	return fmt.Errorf("while loading op %s: %w", op, err)
 }

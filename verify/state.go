@@ -15,7 +15,7 @@ import (
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/hosts"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -204,7 +204,7 @@ func (s *nodeState) loadOps(ctx context.Context) error {
 	case errors.As(err, &ended) && s.program.op != "":
 		// The earlier findings still count.
 		crash := loadError(err, s.program.op, s.installed.manifest().CPU, s.facts.CPU)
-		s.broken = append(s.broken, nodeFinding{crash.Error(), hint.Of(crash)})
+		s.broken = append(s.broken, nodeFinding{crash.Error(), fault.Hint(crash)})
 	case err != nil:
 		return err
 	case !s.program.done:
@@ -354,5 +354,5 @@ func (s *nodeState) setStatus() {
 		try = cmp.Or(try, f.hint)
 	}
 	s.Err = errors.New(strings.Join(words, "; "))
-	s.Err = hint.Add(s.Err, try)
+	s.Err = fault.AddHint(s.Err, try)
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -95,13 +95,13 @@ func TestStatementThatDoesNotFit(t *testing.T) {
 		}
 		err = v.Err()
 		if name == "null" {
-			if err == nil || hint.ExitCode(err) != 4 {
+			if err == nil || fault.ExitCode(err) != 4 {
 				t.Errorf("%s: %v", name, err)
 			}
 			continue
 		}
-		if (err == nil) != (c.want == "") || err != nil && (!strings.Contains(err.Error(), c.want) || hint.ExitCode(err) != 4) {
-			t.Errorf("%s: %v, exit code %d; want %s", name, err, hint.ExitCode(err), c.want)
+		if (err == nil) != (c.want == "") || err != nil && (!strings.Contains(err.Error(), c.want) || fault.ExitCode(err) != 4) {
+			t.Errorf("%s: %v, exit code %d; want %s", name, err, fault.ExitCode(err), c.want)
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // baseFree is the free disk space needed to make one base.
@@ -145,7 +145,7 @@ type ground struct {
 func readGround(ctx context.Context) (g ground, err error) {
 	g.debian, err = hostMirrors(ctx, parseRelease(hostRelease())["VERSION_CODENAME"])
 	if err != nil {
-		return g, hint.With(err, "the engine's root and its bases are made from the Debian mirror this host uses: add it to /etc/apt")
+		return g, fault.WithHint(err, "the engine's root and its bases are made from the Debian mirror this host uses: add it to /etc/apt")
 	}
 	g.ubuntu = ubuntuMirrors(os.Getenv)
 	if g.cas, err = hostCAs(extraCAs); err != nil {

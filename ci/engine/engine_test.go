@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // TestEngineUp starts a real engine. It never stops the engine: others use it.
@@ -285,8 +285,8 @@ func TestStopWithLostRecord(t *testing.T) {
 	}
 	defer ln.Close()
 	err = Down(t.Context(), l, newConsole(&bytes.Buffer{}))
-	if err == nil || hint.Of(err) == "" {
-		t.Errorf("error %v, hint %q", err, hint.Of(err))
+	if err == nil || fault.Hint(err) == "" {
+		t.Errorf("error %v, hint %q", err, fault.Hint(err))
 	}
 	if s, running := Describe(l); running || !strings.HasPrefix(s, "silent: something holds ") {
 		t.Error(s)

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/pipeline/engine"
 )
 
@@ -60,7 +60,7 @@ func failedAttempts(found engine.Engine, err error) []engine.Attempt {
 	case errors.As(err, &none):
 		return none.Attempts
 	case errors.As(err, &image), errors.As(err, &container):
-		return []engine.Attempt{{Where: found.How, Why: err.Error(), Hint: hint.Of(err)}}
+		return []engine.Attempt{{Where: found.How, Why: err.Error(), Hint: fault.Hint(err)}}
 	}
 	return nil
 }

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/testkit/debian"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
@@ -30,12 +30,12 @@ func hostRelease() string {
 // checkHost returns the reason why no engine can be installed on this machine, or nil.
 func checkHost(osRelease string) error {
 	if os.Geteuid() != 0 {
-		return hint.With(errors.New("dsbuild's own engine needs root"),
+		return fault.WithHint(errors.New("dsbuild's own engine needs root"),
 			"run it as root, or build without an engine: --builder host")
 	}
 	r := parseRelease(osRelease)
 	if r["ID"] != "debian" || (r["VERSION_ID"] != "12" && r["VERSION_ID"] != "13") {
-		return hint.With(fmt.Errorf("dsbuild's own engine runs on Debian 12 and 13 only, this is %q", r["PRETTY_NAME"]),
+		return fault.WithHint(fmt.Errorf("dsbuild's own engine runs on Debian 12 and 13 only, this is %q", r["PRETTY_NAME"]),
 			"use an engine of your own (--engine ADDR, Docker, Podman) or --builder host")
 	}
 	return nil
@@ -51,7 +51,7 @@ func checkDisk(dir string, need uint64) error {
 	if free >= need {
 		return nil
 	}
-	return hint.With(fmt.Errorf("dsbuild's own engine needs %s of disk below %s, %s are free", ui.Size(int64(need)), dir, ui.Size(int64(free))),
+	return fault.WithHint(fmt.Errorf("dsbuild's own engine needs %s of disk below %s, %s are free", ui.Size(int64(need)), dir, ui.Size(int64(free))),
 		"free some, or put the engine on another disk: XDG_STATE_HOME=/big/disk")
 }
 
@@ -102,7 +102,7 @@ func hostPackages(ctx context.Context, con *console) error {
 	}
 	con.printLine("host", "installing with apt-get: %s", strings.Join(packages, " "))
 	if err := debian.Ensure(ctx, func() bool { return len(missing()) == 0 }, packages...); err != nil {
-		return hint.With(fmt.Errorf("installing host packages: %w", err),
+		return fault.WithHint(fmt.Errorf("installing host packages: %w", err),
 			"check the package sources of this machine, then try by hand: apt-get update && apt-get install %s", strings.Join(packages, " "))
 	}
 	con.printLine("host", "installed")
@@ -117,7 +117,7 @@ func findCheckout(from string) (string, error) {
 			return tools, nil
 		}
 		if dir == filepath.Dir(dir) {
-			return "", hint.With(fmt.Errorf("no ci/engine/tools at or above %s", from), "run it in a checkout of dsbuild: make engine")
+			return "", fault.WithHint(fmt.Errorf("no ci/engine/tools at or above %s", from), "run it in a checkout of dsbuild: make engine")
 		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 func TestCheckHost(t *testing.T) {
@@ -27,8 +27,8 @@ func TestCheckHost(t *testing.T) {
 		"":                               false,
 	} {
 		err := checkHost(release)
-		if (err == nil) != ok || (err != nil && hint.Of(err) == "") {
-			t.Errorf("%q: %v, hint %q", release, err, hint.Of(err))
+		if (err == nil) != ok || (err != nil && fault.Hint(err) == "") {
+			t.Errorf("%q: %v, hint %q", release, err, fault.Hint(err))
 		}
 	}
 }
@@ -38,8 +38,8 @@ func TestCheckDisk(t *testing.T) {
 		t.Error(err)
 	}
 	err := checkDisk(t.TempDir(), math.MaxUint64)
-	if err == nil || !strings.Contains(err.Error(), " are free") || !strings.Contains(err.Error(), "needs ") || hint.Of(err) == "" {
-		t.Errorf("%v, hint %q", err, hint.Of(err))
+	if err == nil || !strings.Contains(err.Error(), " are free") || !strings.Contains(err.Error(), "needs ") || fault.Hint(err) == "" {
+		t.Errorf("%v, hint %q", err, fault.Hint(err))
 	}
 }
 

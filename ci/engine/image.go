@@ -12,7 +12,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/pipeline/engine"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -22,7 +22,7 @@ import (
 // this name.
 func MakeImage(ctx context.Context, l Layout, con *console, file string) error {
 	if !l.Installed() {
-		return hint.With(fmt.Errorf("no engine is installed in %s", l.Root), "install it: make engine")
+		return fault.WithHint(fmt.Errorf("no engine is installed in %s", l.Root), "install it: make engine")
 	}
 	unlock, err := l.lock(ctx, con)
 	if err != nil {

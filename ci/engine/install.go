@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // Up installs each part that is missing or whose inputs changed, then starts the engine. If
@@ -85,7 +85,7 @@ func buildPiece(ctx context.Context, l Layout, con *console, stale []piece, free
 		return err
 	}
 	if err := l.removeTemporary(); err != nil {
-		return hint.With(err, "unmount it, then try again")
+		return fault.WithHint(err, "unmount it, then try again")
 	}
 	if err := hostPackages(ctx, con); err != nil {
 		return err

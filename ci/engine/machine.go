@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/pipeline/engine"
 )
 
@@ -104,7 +104,7 @@ func checkRights(cgroups string) error {
 		return nil
 	}
 	first, _, _ := strings.Cut(err.Error(), "\n")
-	return hint.With(fmt.Errorf("dsbuild's own engine needs more rights than root has here: %s", first),
+	return fault.WithHint(fmt.Errorf("dsbuild's own engine needs more rights than root has here: %s", first),
 		"in a container, start it with those rights (docker run --privileged), or build without an engine: --builder host")
 }
 

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/pipeline/engine"
 )
 
@@ -18,8 +18,8 @@ import (
 func TestRightsOfRoot(t *testing.T) {
 	if os.Getenv("DSBUILD_TEST_RIGHTS") != "" {
 		err := checkRights(cgroupRoot)
-		if err == nil || !strings.Contains(err.Error(), os.Getenv("DSBUILD_TEST_RIGHTS")) || hint.Of(err) == "" {
-			t.Fatalf("%v, hint %q", err, hint.Of(err))
+		if err == nil || !strings.Contains(err.Error(), os.Getenv("DSBUILD_TEST_RIGHTS")) || fault.Hint(err) == "" {
+			t.Fatalf("%v, hint %q", err, fault.Hint(err))
 		}
 		return
 	}

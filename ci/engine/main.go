@@ -23,7 +23,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 const usage = `usage: enginectl check|ensure|up|start|down|status
@@ -66,7 +66,7 @@ func runCommandLine(args []string, stdout, stderr io.Writer) int {
 		return none.ExitCode()
 	}
 	fmt.Fprintf(stderr, "error: %v\n", err)
-	if h := hint.Of(err); h != "" {
+	if h := fault.Hint(err); h != "" {
 		fmt.Fprintf(stderr, "hint: %s\n", h)
 	}
 	var coded interface{ ExitCode() int }

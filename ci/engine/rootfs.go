@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 const (
@@ -138,7 +138,7 @@ func bootstrapDebian(ctx context.Context, l Layout, con *console, src source, pa
 	if errors.Is(err, context.Canceled) {
 		return err
 	}
-	return hint.With(err, "usually a mirror is out of reach or does not have %s:\n%s", src.suite, strings.TrimSpace(src.list))
+	return fault.WithHint(err, "usually a mirror is out of reach or does not have %s:\n%s", src.suite, strings.TrimSpace(src.list))
 }
 
 // quoteShell quotes s as one word of a shell line.

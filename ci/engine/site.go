@@ -14,7 +14,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // registry holds the settings of an image registry in Dagger's engine.json.
@@ -52,7 +52,7 @@ func readSite(path string) (c siteConfig, err error) {
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&c); err != nil {
-		return c, hint.With(fmt.Errorf("%s: %w", path, err),
+		return c, fault.WithHint(fmt.Errorf("%s: %w", path, err),
 			`it holds registries alone, each with mirrors, http or insecure: {"registries": {"docker.io": {"mirrors": ["mirror.example.org"]}}}; certificates belong in %s (then update-ca-certificates)`, extraCAs)
 	}
 	return c, nil

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 func TestSiteConfig(t *testing.T) {
@@ -42,8 +42,8 @@ func TestSiteConfig(t *testing.T) {
 	}
 	for _, bad := range []string{`{"gc": {}}`, `{"registries": {"a": {"ca": ["/a.crt"]}}}`, `{`} {
 		put(t, file, bad)
-		if _, err := readSite(file); err == nil || !strings.Contains(err.Error(), file) || hint.Of(err) == "" {
-			t.Errorf("%s: %v, hint %q", bad, err, hint.Of(err))
+		if _, err := readSite(file); err == nil || !strings.Contains(err.Error(), file) || fault.Hint(err) == "" {
+			t.Errorf("%s: %v, hint %q", bad, err, fault.Hint(err))
 		}
 	}
 }

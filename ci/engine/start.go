@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // startLimit is how long an engine may take until it answers.
@@ -29,10 +29,10 @@ func StartInstalled(ctx context.Context, l Layout, con *console) error {
 		return nil
 	}
 	if !l.Installed() {
-		return hint.With(fmt.Errorf("no engine is installed in %s", l.Root), "install it: make engine")
+		return fault.WithHint(fmt.Errorf("no engine is installed in %s", l.Root), "install it: make engine")
 	}
 	if os.Geteuid() != 0 {
-		return hint.With(errors.New("the engine needs root: it makes mount, process and network namespaces"), "run it as root, or build without an engine: --builder host")
+		return fault.WithHint(errors.New("the engine needs root: it makes mount, process and network namespaces"), "run it as root, or build without an engine: --builder host")
 	}
 	unlock, err := l.lock(ctx, con)
 	if err != nil {
@@ -52,7 +52,7 @@ func startEngine(ctx context.Context, l Layout, con *console) error {
 		con.printLine("engine", "%s runs but does not answer yet: waiting", r.Engine)
 		err := waitUntil(ctx, startLimit, func() bool { ph, _ = l.phase(); return ph != phaseSilent })
 		if err != nil {
-			return hint.With(fmt.Errorf("the engine (%s) does not answer on %s: %w", r.Engine, l.Socket(), err),
+			return fault.WithHint(fmt.Errorf("the engine (%s) does not answer on %s: %w", r.Engine, l.Socket(), err),
 				"see %s; stop it with: make engine-stop", l.Log())
 		}
 		if ph == phaseRunning {
@@ -87,7 +87,7 @@ func startEngine(ctx context.Context, l Layout, con *console) error {
 		err = errors.New("it ended at once")
 	}
 	if err != nil {
-		return hint.With(fmt.Errorf("the engine did not start: %w; its last lines:\n    %s", err, tailOf(l.Log())),
+		return fault.WithHint(fmt.Errorf("the engine did not start: %w; its last lines:\n    %s", err, tailOf(l.Log())),
 			"all of it: %s", l.Log())
 	}
 	con.printLine("engine", "started in %.1f s", time.Since(began).Seconds())

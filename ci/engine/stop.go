@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // stopLimit is how long an engine may take to end.
@@ -39,18 +39,18 @@ func stopEngine(ctx context.Context, l Layout, con *console) error {
 		return nil
 	}
 	if !r.Engine.alive(l.Proc) && !r.Supervisor.alive(l.Proc) {
-		return hint.With(fmt.Errorf("a process listens on %s, but dsbuild does not know which", l.Socket()),
+		return fault.WithHint(fmt.Errorf("a process listens on %s, but dsbuild does not know which", l.Socket()),
 			"its record %s is lost; find the process named dagger-engine and send it SIGTERM", l.recordFile())
 	}
 	began := time.Now()
 	con.printLine("engine", "stopping process %d", r.Engine.PID)
 	if r.Engine.alive(l.Proc) {
 		if err := syscall.Kill(r.Engine.PID, syscall.SIGTERM); err != nil {
-			return hint.With(fmt.Errorf("stopping process %d: %w", r.Engine.PID, err), "stop it as the user who started it")
+			return fault.WithHint(fmt.Errorf("stopping process %d: %w", r.Engine.PID, err), "stop it as the user who started it")
 		}
 	}
 	if err := l.waitEnd(ctx, con, r); err != nil {
-		return hint.With(fmt.Errorf("the engine (process %d) did not end in %v: %w", r.Engine.PID, stopLimit, err),
+		return fault.WithHint(fmt.Errorf("the engine (process %d) did not end in %v: %w", r.Engine.PID, stopLimit, err),
 			"end the builds that use it: it ends by itself when the last one has left (log: %s). Do not use SIGKILL: its cache would be lost", l.Log())
 	}
 	l.removeLeftovers(r)

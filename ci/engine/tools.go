@@ -11,7 +11,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline/engine"
 )
@@ -113,7 +113,7 @@ func goHint(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return err
 	}
-	return hint.With(err, "check GOPROXY (go env GOPROXY), the disk of the Go caches (go env GOCACHE GOMODCACHE) and the Go version (1.26 or newer); what was compiled is kept, so try again")
+	return fault.WithHint(err, "check GOPROXY (go env GOPROXY), the disk of the Go caches (go env GOCACHE GOMODCACHE) and the Go version (1.26 or newer); what was compiled is kept, so try again")
 }
 
 // output collects the output of a running command.

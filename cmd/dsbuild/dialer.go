@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dsbuild/dsbuild/fleet"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/slurm"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -87,7 +87,7 @@ func (o connectOptions) checkFlags(command string) error {
 	}
 	if o.ssh == string(remote.OpenSSH) {
 		if _, err := remote.FindOpenSSH(context.Background()); err != nil {
-			return &usageError{err: fmt.Errorf("--ssh openssh: %w", err), command: command, hint: hint.Of(err)}
+			return &usageError{err: fmt.Errorf("--ssh openssh: %w", err), command: command, hint: fault.Hint(err)}
 		}
 	}
 	for flag, given := range map[string]bool{

@@ -15,7 +15,7 @@ import (
 	"github.com/dsbuild/dsbuild/environment"
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/scratch"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/node"
@@ -84,13 +84,13 @@ func runEnvLock(ctx context.Context, a *app, o envLockOptions) error {
 	}
 	spec, err := environment.Read(o.file, a.stdin)
 	if errors.Is(err, fs.ErrNotExist) {
-		err = hint.With(err, "write environment.yaml (docs/environments.md#the-file)")
+		err = fault.WithHint(err, "write environment.yaml (docs/environments.md#the-file)")
 	}
 	if err != nil {
 		return err
 	}
 	if spec.Build != nil {
-		return hint.With(usageErrorf(o.command, "%s: deepspeed describes a wheel that is not built yet", spec.Build.At),
+		return fault.WithHint(usageErrorf(o.command, "%s: deepspeed describes a wheel that is not built yet", spec.Build.At),
 			"dsbuild ship INVENTORY --env %s builds it, locks and deploys", ui.Clean(o.file))
 	}
 	kinds, err := o.kinds(ctx, a, spec)
@@ -126,7 +126,7 @@ func (o envLockOptions) lockSpec(ctx context.Context, a *app, spec *environment.
 	var old *environment.Lock // none with --upgrade
 	if _, err := os.Stat(o.out); !o.upgrade && !errors.Is(err, os.ErrNotExist) {
 		if old, err = environment.ReadLock(o.out); err != nil {
-			return nil, false, hint.With(err, "remove the file, or lock with --upgrade, which does not read it")
+			return nil, false, fault.WithHint(err, "remove the file, or lock with --upgrade, which does not read it")
 		}
 	}
 	site, err := newSite(o.site)
@@ -157,7 +157,7 @@ func (o envLockOptions) lockSpec(ctx context.Context, a *app, spec *environment.
 func (o envLockOptions) kinds(ctx context.Context, a *app, spec *environment.Spec) ([]environment.Kind, error) {
 	switch {
 	case o.inventory == "" && len(spec.Kinds) == 0:
-		return nil, hint.With(usageErrorf(o.command, "no kind of node: %s has no nodes, and --for names no inventory", o.file), "give --for INVENTORY, or in the file: nodes: [{glibc: 2.28}]")
+		return nil, fault.WithHint(usageErrorf(o.command, "no kind of node: %s has no nodes, and --for names no inventory", o.file), "give --for INVENTORY, or in the file: nodes: [{glibc: 2.28}]")
 	case o.inventory == "":
 		return spec.Kinds, nil
 	}

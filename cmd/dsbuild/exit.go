@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/pipeline/planner"
 )
 
@@ -14,9 +14,9 @@ import (
 const (
 	exitOK          = 0
 	exitFailed      = 1
-	exitUsage       = 2
-	exitNodes       = 3
-	exitWheel       = 4
+	exitUsage       = fault.Usage
+	exitNodes       = fault.Nodes
+	exitWheel       = fault.Wheel
 	exitInterrupted = 130 // SIGINT or SIGTERM
 )
 
@@ -47,7 +47,7 @@ func exitCode(ctx context.Context, err error) int {
 	if wasInterrupted(ctx) {
 		return exitInterrupted
 	}
-	switch code := hint.ExitCode(err); code {
+	switch code := fault.ExitCode(err); code {
 	case exitUsage, exitNodes, exitWheel, exitInterrupted:
 		return code
 	default:

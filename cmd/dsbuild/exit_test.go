@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 )
@@ -40,7 +40,7 @@ func TestExitCode(t *testing.T) {
 		"inventory":                     {&inventory.Error{}, 2},
 		"nodes":                         {codedError(3), 3},
 		"wheel":                         {codedError(4), 4},
-		"wrapped":                       {fmt.Errorf("deploy: %w", hint.With(codedError(3), "look")), 3},
+		"wrapped":                       {fmt.Errorf("deploy: %w", fault.WithHint(codedError(3), "look")), 3},
 		"joined":                        {errors.Join(plain, codedError(4)), 4},
 		"several wrapped":               {fmt.Errorf("%w and %w", plain, codedError(2)), 2},
 		"a code that is none of ours":   {codedError(77), 1},

@@ -10,7 +10,7 @@ import (
 
 	"github.com/adrg/xdg"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // useAccountHome sets an empty HOME to the home directory of the account, as a shell does at a
@@ -32,7 +32,7 @@ func useAccountHome() {
 // cannot be written.
 func folderHint(err error) error {
 	var path *fs.PathError
-	if !errors.As(err, &path) || hint.Of(err) != "" {
+	if !errors.As(err, &path) || fault.Hint(err) != "" {
 		return err
 	}
 	if !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EROFS) {
@@ -40,7 +40,7 @@ func folderHint(err error) error {
 	}
 	for _, own := range []string{xdg.CacheHome, xdg.StateHome} {
 		if path.Path != "/" && (strings.HasPrefix(own+"/", path.Path+"/") || strings.HasPrefix(path.Path, own+"/")) {
-			return hint.With(err, "set HOME to a folder that you can write, or set XDG_CACHE_HOME and XDG_STATE_HOME")
+			return fault.WithHint(err, "set HOME to a folder that you can write, or set XDG_CACHE_HOME and XDG_STATE_HOME")
 		}
 	}
 	return err

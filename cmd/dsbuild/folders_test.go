@@ -13,7 +13,7 @@ import (
 
 	"github.com/adrg/xdg"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 func TestEmptyHomeIsTheAccounts(t *testing.T) {
@@ -37,24 +37,24 @@ func TestEmptyHomeIsTheAccounts(t *testing.T) {
 }
 
 func TestFolderHint(t *testing.T) {
-	fault := func(path string, cause error) error {
+	denied := func(path string, cause error) error {
 		return fmt.Errorf("the log: %w", &fs.PathError{Op: "mkdir", Path: path, Err: cause})
 	}
 	for _, c := range []struct {
 		err  error
 		want bool
 	}{
-		{fault(filepath.Join(xdg.StateHome, "dsbuild", "logs"), syscall.EACCES), true},
-		{fault(xdg.CacheHome, syscall.EROFS), true},
-		{fault(filepath.Dir(xdg.CacheHome), syscall.EACCES), true},
-		{fault("/srv/wheels", syscall.EACCES), false},
-		{fault(xdg.CacheHome, syscall.ENOSPC), false},
+		{denied(filepath.Join(xdg.StateHome, "dsbuild", "logs"), syscall.EACCES), true},
+		{denied(xdg.CacheHome, syscall.EROFS), true},
+		{denied(filepath.Dir(xdg.CacheHome), syscall.EACCES), true},
+		{denied("/srv/wheels", syscall.EACCES), false},
+		{denied(xdg.CacheHome, syscall.ENOSPC), false},
 		{errors.New("no file"), false},
 		{nil, false},
 	} {
 		got := folderHint(c.err)
-		if strings.Contains(hint.Of(got), "XDG_CACHE_HOME") != c.want || !errors.Is(got, c.err) {
-			t.Errorf("%v: hint %q", c.err, hint.Of(got))
+		if strings.Contains(fault.Hint(got), "XDG_CACHE_HOME") != c.want || !errors.Is(got, c.err) {
+			t.Errorf("%v: hint %q", c.err, fault.Hint(got))
 		}
 	}
 }

@@ -14,7 +14,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/index"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/publish"
 )
@@ -89,7 +89,7 @@ func runIndex(ctx context.Context, a *app, o indexOptions, command string) error
 		}
 		if dir, err := os.Stat(o.dir); err == nil && os.SameFile(dir, wheels) {
 			err := usageErrorf(command, "%s: the index would be written among the wheels", o.dir)
-			return hint.With(err, "name another folder: dsbuild index public --wheel %s", path)
+			return fault.WithHint(err, "name another folder: dsbuild index public --wheel %s", path)
 		}
 	}
 	var sum index.Summary

@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/launch"
@@ -188,7 +188,7 @@ func runLaunch(ctx context.Context, a *app, opts launchOptions) error {
 	}
 	err = writeFiles(a, opts.out, files)
 	var path *fs.PathError
-	if errors.As(err, &path) && hint.Of(err) == "" {
+	if errors.As(err, &path) && fault.Hint(err) == "" {
 		return usageErrorf("dsbuild launch "+string(opts.kind), "-o %s: dsbuild cannot write it: %w", opts.out, err)
 	}
 	return err
@@ -243,7 +243,7 @@ func writeFiles(a *app, path string, files []launch.File) error {
 	folder := err == nil && info.IsDir() || strings.HasSuffix(path, "/")
 	if len(files) > 1 || folder {
 		if err == nil && !info.IsDir() {
-			return hint.With(fmt.Errorf("%s is a file, and the job is %d files", path, len(files)), "name a folder")
+			return fault.WithHint(fmt.Errorf("%s is a file, and the job is %d files", path, len(files)), "name a folder")
 		}
 		if err := os.MkdirAll(path, 0o755); err != nil {
 			return err

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/launch"
@@ -79,7 +79,7 @@ func submitJob(ctx context.Context, a *app, opts launchOptions, inv *inventory.I
 		}
 		said, err := s.Test(ctx, []byte(f.Text))
 		if err != nil {
-			return hint.With(err, "'sinfo' lists partitions and nodes; 'scontrol show partition' shows their limits")
+			return fault.WithHint(err, "'sinfo' lists partitions and nodes; 'scontrol show partition' shows their limits")
 		}
 		a.reporter.Note("%s: %s", f.Name, said)
 	}

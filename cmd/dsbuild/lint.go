@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/launch/lint"
 )
@@ -97,7 +97,7 @@ func runLint(ctx context.Context, a *app, opts lintOptions) error {
 	failed = append(failed, err)
 	if len(all) > 0 {
 		err = fmt.Errorf("found %s", lint.Summary(all))
-		failed = append(failed, hint.With(err, "# dsbuild: ignore RULE in front of a command silences a rule there"))
+		failed = append(failed, fault.WithHint(err, "# dsbuild: ignore RULE in front of a command silences a rule there"))
 	}
 	return errors.Join(failed...)
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // newManCommand makes a hidden command for packagers of dsbuild.
@@ -18,7 +18,7 @@ func newManCommand(a *app) *cobra.Command {
 		Hidden: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := os.MkdirAll(args[0], 0o755); err != nil {
-				return hint.With(err, "name a folder that dsbuild can create")
+				return fault.WithHint(err, "name a folder that dsbuild can create")
 			}
 			// The date of the pages is that of SOURCE_DATE_EPOCH, if it is set.
 			header := &doc.GenManHeader{Section: "1", Source: "dsbuild " + a.version, Manual: "dsbuild"}

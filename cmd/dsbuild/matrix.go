@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/matrix"
@@ -25,7 +25,7 @@ func runMatrix(ctx context.Context, a *app, o wheelOptions) error {
 		return err
 	}
 	defer tools.Close()
-	jobs, err := tools.plans.PlanMatrix(ctx, file, func(err error) bool { return hint.ExitCode(err) == exitUsage })
+	jobs, err := tools.plans.PlanMatrix(ctx, file, func(err error) bool { return fault.ExitCode(err) == exitUsage })
 	if err != nil {
 		return err
 	}
@@ -59,14 +59,14 @@ func matrixFailure(ctx context.Context, results []pipeline.Result) error {
 			continue
 		}
 		failed = append(failed, r.Name)
-		if hint.ExitCode(r.Err) != exitWheel {
+		if fault.ExitCode(r.Err) != exitWheel {
 			code = exitFailed
 		}
 	}
 	if len(failed) == 0 {
 		return nil
 	}
-	return hint.Coded(fmt.Errorf("%d of %d wheels failed: %s", len(failed), len(results), strings.Join(failed, ", ")), code)
+	return fault.WithCode(fmt.Errorf("%d of %d wheels failed: %s", len(failed), len(results), strings.Join(failed, ", ")), code)
 }
 
 // matrixDocument is the JSON that dsbuild wheel --matrix prints.
@@ -93,7 +93,7 @@ func printMatrix(a *app, asJSON bool, results []pipeline.Result) error {
 	var rows [][]string
 	for _, r := range results {
 		if r.Err != nil {
-			doc.Failed = append(doc.Failed, failedWheel{r.Name, ui.Clean(r.Err.Error()), ui.Clean(hint.Of(r.Err))})
+			doc.Failed = append(doc.Failed, failedWheel{r.Name, ui.Clean(r.Err.Error()), ui.Clean(fault.Hint(r.Err))})
 			reason, _, _ := strings.Cut(r.Err.Error(), "\n")
 			rows = append(rows, []string{r.Name, "", "", "", "failed: " + reason})
 			continue

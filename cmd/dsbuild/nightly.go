@@ -15,7 +15,7 @@ import (
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/environment"
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/nightly"
 	"github.com/dsbuild/dsbuild/pipeline"
@@ -71,7 +71,7 @@ wheel was built, and is not what was asked; else the exit code of the deploy.`,
 func runNightly(ctx context.Context, a *app, o nightlyOptions) error {
 	config, err := nightly.Read(o.file)
 	if errors.Is(err, fs.ErrNotExist) {
-		err = hint.With(err, "copy ci/nightly/nightly.yaml (docs/nightly.md)")
+		err = fault.WithHint(err, "copy ci/nightly/nightly.yaml (docs/nightly.md)")
 	}
 	if err != nil {
 		return o.build.site.Error(err)
@@ -152,7 +152,7 @@ func nightlyDeploy(
 			return nil, err
 		}
 		if len(spec.Kinds) == 0 { // nobody is there to ask the nodes, and the canary and the others get one lock
-			return nil, hint.With(usageErrorf("dsbuild nightly", "deploy: env: %s has no nodes", d.Env), "add the kinds of nodes: nodes: [{glibc: 2.28}]")
+			return nil, fault.WithHint(usageErrorf("dsbuild nightly", "deploy: env: %s has no nodes", d.Env), "add the kinds of nodes: nodes: [{glibc: 2.28}]")
 		}
 	}
 	return func(ctx context.Context, dir, limit, report string) (nightly.Nodes, error) {

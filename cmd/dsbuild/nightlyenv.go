@@ -9,7 +9,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/deploy/envs"
 	"github.com/dsbuild/dsbuild/environment"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/nightly"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -58,7 +58,7 @@ func wheelOfPython(dir, python string) (string, error) {
 		}
 	}
 	if len(found) != 1 {
-		return "", hint.With(fmt.Errorf("the night has %d wheels for Python %s, and an environment takes one", len(found), python), "name one entry in wheels: for each environment")
+		return "", fault.WithHint(fmt.Errorf("the night has %d wheels for Python %s, and an environment takes one", len(found), python), "name one entry in wheels: for each environment")
 	}
 	return found[0], nil
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 )
@@ -87,7 +87,7 @@ func (a *app) loadInventory(ctx context.Context, name, limit string) (*inventory
 func (a *app) openInventory(ctx context.Context, name string) (*inventory.Inventory, error) {
 	if found, err := filepath.Glob(filepath.Join(name, "*.whl")); err == nil && len(found) > 0 || strings.HasSuffix(name, ".whl") {
 		err := fmt.Errorf("%s: wheels, but this argument names the nodes", name)
-		return nil, hint.Coded(hint.With(err, "name the nodes, and after --wheel the wheels: inventory.yaml --wheel %s", name), exitUsage)
+		return nil, fault.WithCode(fault.WithHint(err, "name the nodes, and after --wheel the wheels: inventory.yaml --wheel %s", name), exitUsage)
 	}
 	return inventory.Open(ctx, name, inventory.Options{Stdin: a.stdin, Ansible: ansibleInventory(), Slurm: slurmInventory})
 }

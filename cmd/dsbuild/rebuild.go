@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/scratch"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
@@ -112,7 +112,7 @@ func buildAgain(ctx context.Context, a *app, o wheelOptions, request planner.Req
 		return wheel.Artifact{}, err
 	}
 	if err := planner.CheckRebuild(plan, m); err != nil {
-		return wheel.Artifact{}, &usageError{err: fmt.Errorf("%s cannot be built again: %w", m.Name, err), command: command, hint: hint.Of(err)}
+		return wheel.Artifact{}, &usageError{err: fmt.Errorf("%s cannot be built again: %w", m.Name, err), command: command, hint: fault.Hint(err)}
 	}
 	if plan.Digest != m.PlanDigest {
 		a.reporter.Warn("this dsbuild (%s) plans the wheel in another way than the one that built it: other bytes say nothing about its builder", a.version)
@@ -139,5 +139,5 @@ func differError(file, again string) error {
 		differs = append(differs[:most:most], fmt.Sprintf("and %d more", len(differs)-most))
 	}
 	err = errors.New(filepath.Base(file) + " has other bytes when it is built again: " + strings.Join(differs, "; "))
-	return hint.Coded(hint.With(err, "compare the two manifests and statements: another gcc or package in the base changes code"), exitWheel)
+	return fault.WithCode(fault.WithHint(err, "compare the two manifests and statements: another gcc or package in the base changes code"), exitWheel)
 }

@@ -9,7 +9,7 @@ import (
 	"io"
 
 	"github.com/dsbuild/dsbuild/environment"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/ship"
 )
@@ -26,7 +26,7 @@ func runShipEnv(ctx context.Context, a *app, o shipOptions) error {
 		return err
 	case spec.Build == nil:
 		err := usageErrorf(o.fleet.command, "%s names a finished wheel, or no DeepSpeed, but ship --env builds one", ui.Clean(o.env))
-		return hint.With(err, "give deepspeed: {version: 0.19.8, ops: [cpu_adam]}, or use dsbuild env lock and dsbuild env deploy")
+		return fault.WithHint(err, "give deepspeed: {version: 0.19.8, ops: [cpu_adam]}, or use dsbuild env lock and dsbuild env deploy")
 	case o.env == "-" && o.lock == "":
 		return usageErrorf(o.fleet.command, "--env - needs --lock: the lock of standard input has no name")
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/keyless"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -114,13 +114,13 @@ func (a *app) openKey(ctx context.Context, file string) (signingKey, error) {
 	if keyless.IsConfig(file) {
 		key, err := keyless.Open(ctx, file, os.Getenv)
 		if err != nil {
-			return nil, hint.Coded(err, exitUsage)
+			return nil, fault.WithCode(err, exitUsage)
 		}
 		return key, nil
 	}
 	key, err := remote.NewAnswers(a.prompt).OpenKey(ctx, file)
 	if err != nil {
-		return nil, hint.Coded(err, exitUsage)
+		return nil, fault.WithCode(err, exitUsage)
 	}
 	return key, nil
 }
@@ -137,7 +137,7 @@ func (a *app) wheelSigner(ctx context.Context, file string) (sign func(path stri
 	}
 	return func(path string) error {
 		_, err := signing.Sign(path, key, signing.Namespace)
-		return hint.Add(err, "sign it later: dsbuild sign --key KEY WHEEL")
+		return fault.AddHint(err, "sign it later: dsbuild sign --key KEY WHEEL")
 	}, key.Close, nil
 }
 

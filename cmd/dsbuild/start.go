@@ -14,7 +14,7 @@ import (
 	"mvdan.cc/sh/v3/expand"
 	"mvdan.cc/sh/v3/syntax"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -83,7 +83,7 @@ func runStart(ctx context.Context, a *app, command string) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case m.err != nil:
-		return hint.With(usageErrorf(command, "%w", m.err), "write one answer on each line; 'dsbuild start' at a terminal shows the questions")
+		return fault.WithHint(usageErrorf(command, "%w", m.err), "write one answer on each line; 'dsbuild start' at a terminal shows the questions")
 	case !run:
 		return nil
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/launch"
 	"github.com/dsbuild/dsbuild/node"
@@ -51,9 +51,9 @@ func (o fleetFlags) nameInventory(hint string) string {
 
 // namedInventory is nameInventory for the hint of an error of a command on an inventory.
 func namedInventory(cmd *cobra.Command, err error) error {
-	text, args := hint.Of(err), cmd.Flags().Args()
+	text, args := fault.Hint(err), cmd.Flags().Args()
 	if strings.Contains(text, "INVENTORY") && len(args) == 1 && strings.HasSuffix(cmd.Use, " INVENTORY") {
-		return hint.With(err, "%s", fleetFlags{inventory: args[0]}.nameInventory(text))
+		return fault.WithHint(err, "%s", fleetFlags{inventory: args[0]}.nameInventory(text))
 	}
 	return err
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/ship"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -89,7 +89,7 @@ func printWheelsFor(a *app, o wheelOptions, plan *ship.Plan) error {
 	var errs []error
 	for _, w := range plan.Wheels {
 		if w.Err != nil {
-			doc.Failed = append(doc.Failed, failedFor{w.Nodes, failedWheel{w.Name, ui.Clean(w.Err.Error()), ui.Clean(hint.Of(w.Err))}})
+			doc.Failed = append(doc.Failed, failedFor{w.Nodes, failedWheel{w.Name, ui.Clean(w.Err.Error()), ui.Clean(fault.Hint(w.Err))}})
 			continue
 		}
 		doc.Wheels = append(doc.Wheels, wheelFor{w.Nodes, namedWheel{w.Name, w.Engine, w.Artifact}})

@@ -21,7 +21,7 @@ import (
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/relay"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/node"
 )
@@ -117,7 +117,7 @@ func (i Inbox) send(ctx context.Context, f wheels.File, to string) error {
 			case err == nil:
 				err = i.learn(ctx, path, sum)
 			case len(i.Node.Host.ExecPrefix) > 0 && strings.Contains(err.Error(), "FileNotFoundError"):
-				err = hint.With(err, "where exec_prefix enters a container, its Python must see the same path as the node")
+				err = fault.WithHint(err, "where exec_prefix enters a container, its Python must see the same path as the node")
 			}
 			return sum, err
 		}

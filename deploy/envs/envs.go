@@ -19,7 +19,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/relay"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/signing"
 	"github.com/dsbuild/dsbuild/verify"
@@ -111,7 +111,7 @@ func (d *Deployment) survey(ctx context.Context, newPlan func([]ProbeResult) (Pl
 		}
 		if u.plan.Action == deploy.Refuse {
 			u.Status = report.Refused
-			u.Err = hint.Add(cause.Error(cause.Message{Text: strings.Join(u.plan.Reasons, "; "), Cause: u.plan.cause}), u.plan.Hint)
+			u.Err = fault.AddHint(cause.Error(cause.Message{Text: strings.Join(u.plan.Reasons, "; "), Cause: u.plan.cause}), u.plan.Hint)
 		}
 	}
 	return plan, nil
@@ -200,7 +200,7 @@ func (d *Deployment) compare() {
 			}
 			u.Status = report.Differs
 			u.differs = append(u.differs, "its commands or data files differ from those of "+from)
-			u.Err = hint.With(errors.New(strings.Join(u.differs, "; ")), "make it anew: dsbuild env deploy with --force --limit %s", u.Host.Name)
+			u.Err = fault.WithHint(errors.New(strings.Join(u.differs, "; ")), "make it anew: dsbuild env deploy with --force --limit %s", u.Host.Name)
 		}
 	}
 }
@@ -291,7 +291,7 @@ func (u *nodeRun) probe(ctx context.Context) error {
 	case err != nil && u.run.opt.InUse.Ignore:
 		u.Warn("dsbuild does not know whether its environment is in use, and changes it anyway: %v", err)
 	case err != nil:
-		return hint.With(fmt.Errorf("dsbuild does not know whether its environment is in use: %w", err), "if its Python is gone, no new job can use it: --in-use ignore")
+		return fault.WithHint(fmt.Errorf("dsbuild does not know whether its environment is in use: %w", err), "if its Python is gone, no new job can use it: --in-use ignore")
 	}
 	return nil
 }

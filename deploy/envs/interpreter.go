@@ -16,7 +16,7 @@ import (
 	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/environment"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/node"
 )
@@ -155,7 +155,7 @@ func (u pythonBringer) sendPython(ctx context.Context) error {
 	work := u.brought.place("run-" + u.run.fleet.Run + "-" + deploy.FileLabel(u.Host.Name))
 	said, err := remote.RunForAnswer(ctx, u.Runner, remote.Command{Argv: []string{"sh", "-c", safeShell + makeShell, "sh", u.brought.home, path.Base(work)}})
 	if err != nil {
-		return hint.With(err, "may this user write into %s? Else set folder: in environment.yaml", node.ShownPath(path.Dir(work)))
+		return fault.WithHint(err, "may this user write into %s? Else set folder: in environment.yaml", node.ShownPath(path.Dir(work)))
 	}
 	if _, why, ok := strings.Cut(said, sayMark+"unsafe "); ok { // another user has made them first
 		return u.refuseUnsafe(why)
@@ -179,7 +179,7 @@ func (u pythonBringer) unpackPython(ctx context.Context, work string, ref *pytho
 	}
 	said := remote.NewAnswer(func() {}) // tar may have much to say of files that it unpacks
 	if err := u.Runner.Run(ctx, remote.Command{Argv: []string{"sh", "-c", unpackShell, "sh", archive, path.Join(work, "tree")}, Stderr: said}); err != nil {
-		return hint.With(fmt.Errorf("the node cannot unpack %s: %w (%w)", python.File, node.NewNodeError(said.String()), err), "the node needs tar and gzip, and room for it")
+		return fault.WithHint(fmt.Errorf("the node cannot unpack %s: %w (%w)", python.File, node.NewNodeError(said.String()), err), "the node needs tar and gzip, and room for it")
 	}
 	var got struct {
 		Ready bool `json:"ready"`
@@ -191,7 +191,7 @@ func (u pythonBringer) unpackPython(ctx context.Context, work string, ref *pytho
 	err := script.Run(ctx, withoutByteCode{u.Runner}, func(m json.RawMessage) error { return node.Decode(m, &got) })
 	switch {
 	case err != nil:
-		return hint.With(fmt.Errorf("the Python of %s does not run on this node: %w", python.File, err), "is the folder mounted noexec? Set folder: in environment.yaml; else take an archive for this kind of node")
+		return fault.WithHint(fmt.Errorf("the Python of %s does not run on this node: %w", python.File, err), "is the folder mounted noexec? Set folder: in environment.yaml; else take an archive for this kind of node")
 	case !got.Ready:
 		return errors.New("the files of " + python.File + " are not those of the lock once they are unpacked")
 	}

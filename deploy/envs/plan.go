@@ -13,7 +13,7 @@ import (
 	"github.com/dsbuild/dsbuild/environment"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/node"
 )
@@ -129,7 +129,7 @@ func NewPlan(nodes []ProbeResult, opt PlanOptions) (Plan, error) {
 
 func (p *NodePlan) absent(err error) {
 	m := cause.From(err)
-	p.Action, p.Reasons, p.Hint, p.cause = deploy.Absent, []string{m.Text}, hint.Of(err), m.Cause
+	p.Action, p.Reasons, p.Hint, p.cause = deploy.Absent, []string{m.Text}, fault.Hint(err), m.Cause
 }
 
 // refuse makes a plan that sends nothing.

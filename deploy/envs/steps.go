@@ -18,7 +18,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/signing"
@@ -223,7 +223,7 @@ func (u *nodeRun) verifyCurrent(ctx context.Context) error {
 		return err
 	}
 	if err := u.compareWithLock(); err != nil {
-		return hint.Add(err, "make it anew: dsbuild env deploy with --force")
+		return fault.AddHint(err, "make it anew: dsbuild env deploy with --force")
 	}
 	return u.prove(ctx, u.now.Python)
 }
@@ -242,7 +242,7 @@ func (u *nodeRun) check(ctx context.Context) error {
 		return u.refuseUnsafe(answer.Unsafe)
 	}
 	if answer.Checked == nil || u.now == nil {
-		return hint.With(errors.New("the environment is gone"), "deploy it again")
+		return fault.WithHint(errors.New("the environment is gone"), "deploy it again")
 	}
 	u.files = answer.Checked
 	return nil
@@ -402,7 +402,7 @@ func (u *nodeRun) rollBack(ctx context.Context) error {
 		return u.prove(ctx, b.Current.Python)
 	}
 	if planned := u.look.Previous; b.Previous == nil || b.Previous.Digest != planned.Digest {
-		return hint.With(errors.New("another change was made since the survey"), "check with --dry-run, then roll back again")
+		return fault.WithHint(errors.New("another change was made since the survey"), "check with --dry-run, then roll back again")
 	}
 	accepted, err := u.session.AskKept(ctx, u.run.opt.Policy)
 	if err != nil {
@@ -467,5 +467,5 @@ func (u *nodeRun) describe(is undoReply, err error) {
 		u.now, after = is.Current, fmt.Errorf("the environment %s stays current", report.ShortSum(node.PlainVersion(is.Current.Digest)))
 	}
 	u.Log.Line("", after.Error())
-	u.Err = hint.Add(fmt.Errorf("%w; %w", u.Err, after), hint.Of(u.Err))
+	u.Err = fault.AddHint(fmt.Errorf("%w; %w", u.Err, after), fault.Hint(u.Err))
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/node"
 )
 
@@ -62,7 +62,7 @@ func (u *nodeRun) endVerify(_ context.Context, err error) {
 	case err != nil:
 	case len(u.differs) > 0:
 		u.Status = report.Differs
-		u.Err = hint.With(errors.New(strings.Join(u.differs, "; ")), "dsbuild env deploy makes it that of the lock; with --force also where it has the digest already")
+		u.Err = fault.WithHint(errors.New(strings.Join(u.differs, "; ")), "dsbuild env deploy makes it that of the lock; with --force also where it has the digest already")
 	default:
 		u.Status = report.OK
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -95,8 +95,8 @@ func TestLoadRefuses(t *testing.T) {
 		outside:                          {"it would put files outside of DeepSpeed's own folder: torch", "", 4},
 	} {
 		_, err := wheels.Load(t.Context(), path, wheels.Cache{})
-		if err == nil || !strings.Contains(err.Error(), want.text) || hint.ExitCode(err) != want.code || !strings.Contains(hint.Of(err), want.hint) {
-			t.Errorf("%s: %v, exit code %d, hint %q", filepath.Base(path), err, hint.ExitCode(err), hint.Of(err))
+		if err == nil || !strings.Contains(err.Error(), want.text) || fault.ExitCode(err) != want.code || !strings.Contains(fault.Hint(err), want.hint) {
+			t.Errorf("%s: %v, exit code %d, hint %q", filepath.Base(path), err, fault.ExitCode(err), fault.Hint(err))
 		}
 	}
 }

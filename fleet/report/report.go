@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/node"
 )
 
@@ -246,11 +246,11 @@ func PlanErr(total int, left []LeftNode) error {
 
 // AllUnfit is the error of a run whose wheel fits none of its nodes.
 func AllUnfit(total int) error {
-	return hint.Coded(fmt.Errorf("the wheel fits no node (%d refuse it)", total), 4)
+	return fault.WithCode(fmt.Errorf("the wheel fits no node (%d refuse it)", total), 4)
 }
 
 // NotOK is the error of a run that leaves some nodes in another state than ok.
-func NotOK(format string, args ...any) error { return hint.Coded(fmt.Errorf(format, args...), 3) }
+func NotOK(format string, args ...any) error { return fault.WithCode(fmt.Errorf(format, args...), 3) }
 
 // Version is a DeepSpeed version in the report.
 type Version struct {

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/node"
 )
 
@@ -137,8 +137,8 @@ func TestVerdictAndExitCode(t *testing.T) {
 		if got := r.Verdict(); got != c.verdict {
 			t.Errorf("%s: %s\nwant %s", name, got, c.verdict)
 		}
-		if err := r.Err(); hint.ExitCode(err) != c.code || (err == nil) != (c.code == 0) || (err == nil) != (r.Consistent && r.Summary.OK == len(all)) {
-			t.Errorf("%s: exit code %d (%v), want %d; consistent %v", name, hint.ExitCode(err), err, c.code, r.Consistent)
+		if err := r.Err(); fault.ExitCode(err) != c.code || (err == nil) != (c.code == 0) || (err == nil) != (r.Consistent && r.Summary.OK == len(all)) {
+			t.Errorf("%s: exit code %d (%v), want %d; consistent %v", name, fault.ExitCode(err), err, c.code, r.Consistent)
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/internal/cause"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 var errDial = errors.New("no connection")
@@ -26,7 +26,7 @@ func TestOf(t *testing.T) {
 		"plain":   {errDial, "no connection", "no connection"},
 		"marked":  {inner, "no connection to 10.0.0.15:22: dial tcp 10.0.0.15:22: no route to host", "no connection to …: dial tcp: no route to host"},
 		"wrapped": {fmt.Errorf("probe: %w", inner), "probe: no connection to 10.0.0.15:22: dial tcp 10.0.0.15:22: no route to host", "probe: no connection to …: dial tcp: no route to host"},
-		"hinted":  {hint.With(inner, "is it on?"), inner.Error(), "no connection to …: dial tcp: no route to host"},
+		"hinted":  {fault.WithHint(inner, "is it on?"), inner.Error(), "no connection to …: dial tcp: no route to host"},
 		"several": {fmt.Errorf("%w, %w", inner, lookup), inner.Error() + ", lookup gpu1.cluster on 10.0.0.1:53: no such host", "no connection to …: dial tcp: no route to host, no such host"},
 		"verbs":   {cause.Errorf("%q of %.1f GiB, %03d", "a", cause.Own(1.25), cause.Own(7)), `"a" of 1.2 GiB, 007`, `"a" of … GiB, …`},
 		"message": {cause.Errorf("used by %s", process), "used by pid 71 (alice): train.py", "used by pid … (alice): train.py"},

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // one is the text of the only mistake in a line, at a column.
@@ -66,16 +66,16 @@ func TestErrorTellsAll(t *testing.T) {
 		t.Error("no mistakes are an error")
 	}
 	l.Add(diagnostic.Position{File: "f", Line: 3, Column: 2}, "do it", "third %d", 3)
-	if err := l.Err(); err.Error() != "f:3:2: third 3" || hint.Of(err) != "do it" || hint.ExitCode(err) != 2 {
-		t.Errorf("%v, hint %q, code %d", err, hint.Of(err), hint.ExitCode(err))
+	if err := l.Err(); err.Error() != "f:3:2: third 3" || fault.Hint(err) != "do it" || fault.ExitCode(err) != 2 {
+		t.Errorf("%v, hint %q, code %d", err, fault.Hint(err), fault.ExitCode(err))
 	}
 	l.Add(diagnostic.Position{File: "f", Line: 1, Column: 9}, "", "second")
 	l.Add(diagnostic.Position{File: "f", Line: 1, Column: 4}, "look", "first")
 	l.Add(diagnostic.Position{File: "f"}, "", "whole")
 	l.Add(diagnostic.Position{}, "", "anywhere")
 	want := "f: whole\nanywhere\nf:1:4: first\n  hint: look\nf:1:9: second\nf:3:2: third 3\n  hint: do it"
-	if err := l.Err(); err.Error() != want || hint.Of(err) != "" {
-		t.Errorf("%v\nhint %q", err, hint.Of(err))
+	if err := l.Err(); err.Error() != want || fault.Hint(err) != "" {
+		t.Errorf("%v\nhint %q", err, fault.Hint(err))
 	}
 	unreadable := &diagnostic.Error{Problems: []diagnostic.Problem{{Message: "cannot read it"}}, Cause: fs.ErrPermission}
 	if !errors.Is(unreadable, fs.ErrPermission) || unreadable.Error() != "cannot read it" {

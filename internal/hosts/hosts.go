@@ -12,7 +12,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
@@ -134,7 +134,7 @@ func (w *setupWatch) failure(h inventory.Host) error {
 	if why != "" {
 		why = ": " + ui.Shorten(why, maxSaid)
 	}
-	return hint.With(fmt.Errorf("the setup line %q ended with status %s%s", ui.Shorten(HideValues(h.Setup), maxSaid), ui.Shorten(strings.TrimSpace(status), 10), why),
+	return fault.WithHint(fmt.Errorf("the setup line %q ended with status %s%s", ui.Shorten(HideValues(h.Setup), maxSaid), ui.Shorten(strings.TrimSpace(status), 10), why),
 		"the line is at %s; try it on %s in a shell that is not interactive: sh -c 'LINE'", h.Position, h.Node)
 }
 

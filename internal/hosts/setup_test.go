@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/hosts"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/inventory"
@@ -44,7 +44,7 @@ func TestSetupLineThatFails(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") || strings.Contains(err.Error(), "\x1b") || strings.Contains(out.String(), "it runs") {
 			t.Errorf("%s: %v\nwant %s; output %q", line, err, want, out.String())
 		}
-		if try := hint.Of(err); !strings.Contains(try, "the line is at nodes.yaml:3:5; try it on gpu1 in a shell") {
+		if try := fault.Hint(err); !strings.Contains(try, "the line is at nodes.yaml:3:5; try it on gpu1 in a shell") {
 			t.Errorf("%s: hint %q", line, try)
 		}
 	}

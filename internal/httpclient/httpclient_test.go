@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/httpclient"
 )
 
@@ -176,7 +176,7 @@ func TestSilentServers(t *testing.T) {
 				_, err = io.Copy(io.Discard, res.Body)
 				return err
 			})
-			if err == nil || !strings.Contains(err.Error(), "has been silent for 200ms") || !strings.Contains(hint.Of(err), "firewall") {
+			if err == nil || !strings.Contains(err.Error(), "has been silent for 200ms") || !strings.Contains(fault.Hint(err), "firewall") {
 				t.Errorf("error %v, want one that says that the server is silent", err)
 			}
 			if took := time.Since(start); accepted.Load() != 2 || warned.Load() != 1 || took > 20*time.Second {

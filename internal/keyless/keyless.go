@@ -24,7 +24,7 @@ import (
 	"github.com/sigstore/sigstore-go/pkg/sign"
 	"google.golang.org/protobuf/encoding/protojson"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/signing/sigstore"
 )
 
@@ -77,7 +77,7 @@ func Open(ctx context.Context, file string, getenv func(string) string) (*Signer
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	if s.token == nil {
-		return nil, hint.With(errors.New("there is no identity token"),
+		return nil, fault.WithHint(errors.New("there is no identity token"),
 			"set "+tokenVariable+"; in GitHub Actions, give the job the permission id-token: write")
 	}
 	beside := filepath.Join(filepath.Dir(file), "trusted_root.json")

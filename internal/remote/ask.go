@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // Prompter asks the user.
@@ -59,7 +59,7 @@ func (a *Answers) ask(ctx context.Context, question string, echo bool) (string, 
 	case ctx.Err() != nil:
 		return "", context.Cause(ctx)
 	case err != nil && limited.Err() != nil:
-		return "", a.away(hint.With(fmt.Errorf("nobody answered within %s", patience), "stay at the terminal, or put BatchMode yes into ~/.ssh/config to turn off questions"))
+		return "", a.away(fault.WithHint(fmt.Errorf("nobody answered within %s", patience), "stay at the terminal, or put BatchMode yes into ~/.ssh/config to turn off questions"))
 	case err != nil:
 		return "", a.away(err)
 	}

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 )
@@ -439,7 +439,7 @@ var secrets = regexp.MustCompile(`secret|123456`)
 func TestSecretsStaySecret(t *testing.T) {
 	s := sshtest.Start(t, sshtest.Options{Password: "right"})
 	_, err := attended(t, says("secret")).Dial(t.Context(), keyless(s))
-	if err == nil || secrets.MatchString(err.Error()+hint.Of(err)) {
+	if err == nil || secrets.MatchString(err.Error()+fault.Hint(err)) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/crypto/ssh/agent"
 
 	"github.com/dsbuild/dsbuild/internal/cause"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // defaultIdentities returns the key files that ssh tries if the configuration names none.
@@ -97,9 +97,9 @@ func (d *SSH) keysFor(ctx context.Context, t Target) (*keySet, error) {
 	defer k.close()
 	err := cause.Errorf("%w %s%s", noKeyError{}, cause.Own(loginName(t)), k.because())
 	if k.missing && len(k.locked) == 0 && named {
-		return nil, hint.With(err, "correct identity_file in the inventory, or IdentityFile in ~/.ssh/config")
+		return nil, fault.WithHint(err, "correct identity_file in the inventory, or IdentityFile in ~/.ssh/config")
 	}
-	return nil, hint.With(err, "%s", k.advice())
+	return nil, fault.WithHint(err, "%s", k.advice())
 }
 
 // noKeyError is a login that dsbuild did not try. It is an ErrAuth.
@@ -163,7 +163,7 @@ func tooManyFiles(err error) bool {
 // filesError is the error of a connection for which this machine had no file descriptor left. Other
 // connections end and free theirs, so the caller may retry.
 func filesError(t Target, err error) error {
-	return hint.With(cause.Errorf("%w to %s: this machine cannot open more files: %w", ErrDial, cause.Own(loginName(t)), err),
+	return fault.WithHint(cause.Errorf("%w to %s: this machine cannot open more files: %w", ErrDial, cause.Own(loginName(t)), err),
 		"use fewer nodes at once (--forks), or raise the limit here: ulimit -n")
 }
 

@@ -18,7 +18,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // NoConfig is the Options.Config value for no configuration file.
@@ -118,7 +118,7 @@ func (c *clientConfig) lookup(ctx context.Context, alias string, t Target) (sett
 	}
 	if c.ssh() == "" {
 		if len(t.SSHArgs) > 0 {
-			return nil, hint.With(fmt.Errorf("%s has arguments of ssh (%s), and there is no ssh on PATH to evaluate them", alias, strings.Join(t.SSHArgs, " ")), "install the OpenSSH client")
+			return nil, fault.WithHint(fmt.Errorf("%s has arguments of ssh (%s), and there is no ssh on PATH to evaluate them", alias, strings.Join(t.SSHArgs, " ")), "install the OpenSSH client")
 		}
 		return settings{}, nil
 	}
@@ -163,9 +163,9 @@ func (c *clientConfig) ask(ctx context.Context, alias string, args []string) (se
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case limited.Err() != nil:
-		return nil, hint.With(fmt.Errorf("ssh -G %s did not end within %s", Quote(alias), askLimit), "a Match exec in ~/.ssh/config may hang")
+		return nil, fault.WithHint(fmt.Errorf("ssh -G %s did not end within %s", Quote(alias), askLimit), "a Match exec in ~/.ssh/config may hang")
 	case err != nil:
-		return nil, hint.With(fmt.Errorf("on this machine, ssh cannot read its configuration: %s", complaint(err)), "correct it, and try: ssh -G %s", Quote(alias))
+		return nil, fault.WithHint(fmt.Errorf("on this machine, ssh cannot read its configuration: %s", complaint(err)), "correct it, and try: ssh -G %s", Quote(alias))
 	}
 	s := settings{}
 	for line := range bytes.Lines(out) {

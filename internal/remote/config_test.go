@@ -25,7 +25,7 @@ import (
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/agent"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 )
@@ -189,8 +189,8 @@ func TestBrokenConfiguration(t *testing.T) {
 			if err == nil || errors.Is(err, remote.ErrDial) || !regexp.MustCompile(`^on this machine, ssh cannot read its configuration: .*`+want).MatchString(err.Error()) {
 				t.Errorf("%q: got %v, want the line", text, err)
 			}
-			if took := time.Since(begin); took > 5*time.Second || !strings.Contains(hint.Of(err), "ssh -G '"+s.Address+"'") {
-				t.Errorf("%q: after %s, with the hint %q", text, took, hint.Of(err))
+			if took := time.Since(begin); took > 5*time.Second || !strings.Contains(fault.Hint(err), "ssh -G '"+s.Address+"'") {
+				t.Errorf("%q: after %s, with the hint %q", text, took, fault.Hint(err))
 			}
 		}
 	}
@@ -222,7 +222,7 @@ func TestSSHArguments(t *testing.T) {
 	}
 	t.Setenv("PATH", t.TempDir())
 	target.SSHArgs = args
-	if _, err := configured(t, "").Resolve(t.Context(), target); err == nil || !strings.Contains(err.Error(), "no ssh on PATH") || hint.Of(err) == "" {
+	if _, err := configured(t, "").Resolve(t.Context(), target); err == nil || !strings.Contains(err.Error(), "no ssh on PATH") || fault.Hint(err) == "" {
 		t.Errorf("without ssh: got %v", err)
 	}
 }
@@ -357,8 +357,8 @@ Host gpu* jump direct
 	refused := func(t *testing.T, d *remote.SSH, target remote.Target) {
 		t.Helper()
 		_, err := d.Resolve(t.Context(), target)
-		if err == nil || !strings.Contains(err.Error(), "which only OpenSSH can run") || !strings.Contains(hint.Of(err), "--ssh openssh") {
-			t.Errorf("%s: %v, hint %q", target.Address, err, hint.Of(err))
+		if err == nil || !strings.Contains(err.Error(), "which only OpenSSH can run") || !strings.Contains(fault.Hint(err), "--ssh openssh") {
+			t.Errorf("%s: %v, hint %q", target.Address, err, fault.Hint(err))
 		}
 	}
 	configured(t, text)

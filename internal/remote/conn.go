@@ -13,7 +13,7 @@ import (
 	"github.com/pkg/sftp"
 
 	"github.com/dsbuild/dsbuild/internal/cause"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // link carries sessions between this machine and a node. It is either a connection of dsbuild's own
@@ -122,7 +122,7 @@ func (c *sshConn) lost(doing string) error {
 	if v := c.verdict.Load(); v != nil {
 		why = *v
 	}
-	return hint.With(cause.Errorf("%w to %s while %s: %s", ErrLost, cause.Own(hostPort(c.target)), doing, why),
+	return fault.WithHint(cause.Errorf("%w to %s while %s: %s", ErrLost, cause.Own(hostPort(c.target)), doing, why),
 		"the node may have rebooted, or the network may be overloaded. It is safe to run the same command again")
 }
 
@@ -131,7 +131,7 @@ var errNoSession = errors.New("the node allows no more sessions on this connecti
 
 // noSession returns errNoSession with the node's message.
 func noSession(said string) error {
-	return hint.With(fmt.Errorf("%w: %s", errNoSession, said), "raise MaxSessions in its sshd_config")
+	return fault.WithHint(fmt.Errorf("%w: %s", errNoSession, said), "raise MaxSessions in its sshd_config")
 }
 
 // Run implements Runner.

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/dsbuild/dsbuild/internal/cause"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // Options are the settings of an SSH dialer. The zero value behaves as a user at a terminal expects
@@ -207,7 +207,7 @@ func (d *SSH) reach(clock *deadline, t Target, dial dialFunc, keys *keySet) (*ss
 // unfinished returns the error of a handshake that took too long.
 func (d *SSH) unfinished(t Target) error {
 	err := cause.Errorf("%w to %s: it accepted the connection but did not finish the SSH handshake within %s", ErrDial, cause.Own(hostPort(t)), d.opt.Timeout)
-	return hint.With(silentError{err}, "is sshd listening there, and is the node overloaded? Try: ssh -v -p %d %s@%s", t.Port, t.User, t.Address)
+	return fault.WithHint(silentError{err}, "is sshd listening there, and is the node overloaded? Try: ssh -v -p %d %s@%s", t.Port, t.User, t.Address)
 }
 
 // handshake runs the SSH handshake over nc. ssh.ClientConfig.Timeout would not limit it, so
@@ -312,32 +312,32 @@ func dialError(t Target, err error) error {
 // The errors on the way to a node read the same for dsbuild's own SSH and for OpenSSH.
 
 func lookupError(t Target, why error) error {
-	return hint.With(cause.Errorf("%w to %s: the name lookup failed: %w", ErrDial, cause.Own(hostPort(t)), why),
+	return fault.WithHint(cause.Errorf("%w to %s: the name lookup failed: %w", ErrDial, cause.Own(hostPort(t)), why),
 		"does the name server answer? Try: getent hosts %s; or give an address: in the inventory", t.Address)
 }
 
 func nameError(t Target, why error) error {
-	return hint.With(cause.Errorf("%w to %s: its name is unknown: %w", ErrDial, cause.Own(hostPort(t)), why),
+	return fault.WithHint(cause.Errorf("%w to %s: its name is unknown: %w", ErrDial, cause.Own(hostPort(t)), why),
 		"write the node's address into the inventory (address: ...) or a HostName into ~/.ssh/config")
 }
 
 func prohibitedError(t Target, why string) error {
-	return hint.With(cause.Errorf("%w to %s: the jump host refused to forward the connection: %s", ErrDial, cause.Own(hostPort(t)), why),
+	return fault.WithHint(cause.Errorf("%w to %s: the jump host refused to forward the connection: %s", ErrDial, cause.Own(hostPort(t)), why),
 		"check AllowTcpForwarding and PermitOpen in the jump host's sshd_config, and no-port-forwarding beside your key there")
 }
 
 func jumpError(t Target, why string) error {
-	return hint.With(cause.Errorf("%w to %s: the jump host cannot reach it: %s", ErrDial, cause.Own(hostPort(t)), why),
+	return fault.WithHint(cause.Errorf("%w to %s: the jump host cannot reach it: %s", ErrDial, cause.Own(hostPort(t)), why),
 		"try from the jump host: ssh -p %d %s@%s; its sshd needs AllowTcpForwarding yes", t.Port, t.User, t.Address)
 }
 
 func refusedError(t Target, why error) error {
-	return hint.With(cause.Errorf("%w to %s: nothing listens there (%w)", ErrDial, cause.Own(hostPort(t)), why),
+	return fault.WithHint(cause.Errorf("%w to %s: nothing listens there (%w)", ErrDial, cause.Own(hostPort(t)), why),
 		"is sshd running on the node, and on port %d? (set another one with port: in the inventory)", t.Port)
 }
 
 func noAnswer(t Target) error {
-	return hint.With(silentError{cause.Errorf("%w to %s: no answer", ErrDial, cause.Own(hostPort(t)))},
+	return fault.WithHint(silentError{cause.Errorf("%w to %s: no answer", ErrDial, cause.Own(hostPort(t)))},
 		"is the node up, and does a firewall let port %d through?", t.Port)
 }
 
@@ -376,12 +376,12 @@ func handshakeError(t Target, err error, check *hostKeyCheck, login *login, aliv
 }
 
 func algorithmError(t Target, what, offered string) error {
-	return hint.With(cause.Errorf("%w to %s: no common algorithm for %s (the node has %s)", ErrDial, cause.Own(hostPort(t)), what, offered),
+	return fault.WithHint(cause.Errorf("%w to %s: no common algorithm for %s (the node has %s)", ErrDial, cause.Own(hostPort(t)), what, offered),
 		"dsbuild uses no algorithm with SHA-1 or CBC: allow others with KexAlgorithms, MACs and Ciphers in its sshd_config (ssh -Q kex, ssh -Q mac, ssh -Q cipher list them)")
 }
 
 func bannedError(t Target) error {
-	return hint.With(cause.Errorf("%w: sshd at %s says %q", ErrBanned, cause.Own(hostPort(t)), notAllowed),
+	return fault.WithHint(cause.Errorf("%w: sshd at %s says %q", ErrBanned, cause.Own(hostPort(t)), notAllowed),
 		"too many logins from this machine have failed (PerSourcePenalties): wait some minutes, and find the failing logins; PerSourcePenaltyExemptList in its sshd_config can exempt this machine")
 }
 
@@ -392,12 +392,12 @@ func brokenOff(t Target, turnedAway bool, why string) error {
 	if turnedAway {
 		err = cause.Errorf("%w to %s: %w: the node ended the handshake: %s", ErrDial, cause.Own(hostPort(t)), errTurnedAway, why)
 	}
-	return hint.With(err, "its sshd log has the reason; sshd refuses connections beyond MaxStartups")
+	return fault.WithHint(err, "its sshd log has the reason; sshd refuses connections beyond MaxStartups")
 }
 
 // hungUpError returns the error of a connection that ended while dsbuild asked a person.
 func hungUpError(t Target) error {
-	return hint.With(cause.Errorf("%w to %s: %w", ErrDial, cause.Own(hostPort(t)), errHungUp), "raise LoginGraceTime in its sshd_config")
+	return fault.WithHint(cause.Errorf("%w to %s: %w", ErrDial, cause.Own(hostPort(t)), errHungUp), "raise LoginGraceTime in its sshd_config")
 }
 
 // brokeOff reports whether err means a broken connection, as opposed to a malformed message.

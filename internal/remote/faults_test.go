@@ -22,7 +22,7 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 )
@@ -45,8 +45,8 @@ func wantError(t *testing.T, err, sentinel error, text, advice string) {
 	if !regexp.MustCompile(text).MatchString(err.Error()) {
 		t.Errorf("the message is %q, want %q", err, text)
 	}
-	if !regexp.MustCompile(advice).MatchString(hint.Of(err)) {
-		t.Errorf("the hint is %q, want %q", hint.Of(err), advice)
+	if !regexp.MustCompile(advice).MatchString(fault.Hint(err)) {
+		t.Errorf("the hint is %q, want %q", fault.Hint(err), advice)
 	}
 }
 
@@ -480,8 +480,8 @@ func TestReasonOfTheNode(t *testing.T) {
 		s := sshtest.Start(t, sshtest.Options{RefuseAuth: true, Banner: banner})
 		_, err := quick().Dial(t.Context(), s.Target())
 		want := "the node says: " + strings.Join(strings.Fields(banner), " ")
-		if !errors.Is(err, remote.ErrAuth) || !strings.Contains(err.Error(), want) || !strings.Contains(hint.Of(err), tip) || hint.Of(err) == "" {
-			t.Errorf("%v, hint %q; want %q, and a hint with %q", err, hint.Of(err), want, tip)
+		if !errors.Is(err, remote.ErrAuth) || !strings.Contains(err.Error(), want) || !strings.Contains(fault.Hint(err), tip) || fault.Hint(err) == "" {
+			t.Errorf("%v, hint %q; want %q, and a hint with %q", err, fault.Hint(err), want, tip)
 		}
 	}
 }

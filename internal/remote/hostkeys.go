@@ -10,7 +10,7 @@ import (
 	xknownhosts "golang.org/x/crypto/ssh/knownhosts"
 
 	"github.com/dsbuild/dsbuild/internal/cause"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // hostKeyCheck checks the host key in one handshake.
@@ -49,7 +49,7 @@ func (c *hostKeyCheck) callback(host string, addr net.Addr, key ssh.PublicKey) e
 	case err != nil:
 		c.failed = c.explain(err, key)
 	case ok && slices.Contains(ssh.InsecureAlgorithms().HostKeys, certificate.Signature.Format):
-		c.failed = hint.With(cause.Errorf("%w: %s shows a certificate that is signed with %s (SHA-1)", ErrHostKey, cause.Own(c.name()), certificate.Signature.Format),
+		c.failed = fault.WithHint(cause.Errorf("%w: %s shows a certificate that is signed with %s (SHA-1)", ErrHostKey, cause.Own(c.name()), certificate.Signature.Format),
 			"sign it again: ssh-keygen -t rsa-sha2-512 -s CA ..., or with an Ed25519 authority")
 	}
 	return c.failed
@@ -91,7 +91,7 @@ func (c *hostKeyCheck) unknown(shows string) error {
 		into = files[0]
 	}
 	err := cause.Errorf("%w: %s is not in %s%s; it shows %s", ErrHostKey, cause.Own(c.name()), strings.Join(files, " or "), c.db.unreadable(), cause.Own(shows))
-	return hint.With(err, "compare this fingerprint with the node's own (run there: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub), then: ssh-keyscan -p %d %s%s >> %s",
+	return fault.WithHint(err, "compare this fingerprint with the node's own (run there: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub), then: ssh-keyscan -p %d %s%s >> %s",
 		c.target.Port, c.target.Address, c.renamed(), Quote(into))
 }
 
@@ -106,7 +106,7 @@ func (c *hostKeyCheck) renamed() string {
 func (c *hostKeyCheck) changed(shows string, old xknownhosts.KnownKey) error {
 	err := cause.Errorf("%w: %s has changed: it shows %s, but %s:%d holds %s %s", ErrHostKey, cause.Own(c.name()), cause.Own(shows),
 		c.db.fileOf(old), cause.Own(old.Line), old.Key.Type(), cause.Own(ssh.FingerprintSHA256(old.Key)))
-	return hint.With(err, "if the node was reinstalled: ssh-keygen -f %s -R %s, then accept its new key; if not, another machine may be answering in its place",
+	return fault.WithHint(err, "if the node was reinstalled: ssh-keygen -f %s -R %s, then accept its new key; if not, another machine may be answering in its place",
 		Quote(c.db.fileOf(old)), Quote(c.name()))
 }
 
@@ -116,7 +116,7 @@ func (c *hostKeyCheck) otherType(offered []string) error {
 		return !slices.Contains(ssh.InsecureAlgorithms().HostKeys, a)
 	}) {
 		err := cause.Errorf("%w: %s signs only with %s (SHA-1), which is no longer secure", ErrHostKey, cause.Own(c.name()), strings.Join(offered, ", "))
-		return hint.With(err, "add rsa-sha2-512 to HostKeyAlgorithms in its sshd_config; with an OpenSSH before 7.2, create an Ed25519 key there (ssh-keygen -A) and add it to known_hosts")
+		return fault.WithHint(err, "add rsa-sha2-512 to HostKeyAlgorithms in its sshd_config; with an OpenSSH before 7.2, create an Ed25519 key there (ssh-keygen -A) and add it to known_hosts")
 	}
 	keys := c.db.HostKeys(knownAs(c.target))
 	if len(keys) == 0 {

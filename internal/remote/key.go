@@ -12,7 +12,7 @@ import (
 	"github.com/hiddeco/sshsig"
 	"golang.org/x/crypto/ssh"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // Key is a key of the user that signs files. It is found and unlocked as one for a login: through
@@ -50,7 +50,7 @@ func (a *Answers) OpenKey(ctx context.Context, file string) (*Key, error) {
 		} else if len(k.locked) > 0 {
 			advice = "unlock it with the agent: ssh-add " + Quote(stem)
 		}
-		return nil, hint.With(fmt.Errorf("no key to sign with%s", k.because()), "%s", advice)
+		return nil, fault.WithHint(fmt.Errorf("no key to sign with%s", k.because()), "%s", advice)
 	}
 	return &Key{k.signers[0], k}, nil
 }

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/agent"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
 )
 
@@ -131,8 +131,8 @@ func TestKeysOfFiles(t *testing.T) {
 	locked := filepath.Join(dir, "locked")
 	keygen(t, "-q", "-t", "ed25519", "-N", "secret", "-f", locked)
 	mustVerify(t, open(t, &typist{[]string{"wrong", "secret"}}, locked), "", read(t, locked+".pub"))
-	if _, err := remote.NewAnswers(nil).OpenKey(t.Context(), locked); err == nil || !strings.Contains(hint.Of(err), "ssh-add") {
-		t.Errorf("%v, hint %s", err, hint.Of(err))
+	if _, err := remote.NewAnswers(nil).OpenKey(t.Context(), locked); err == nil || !strings.Contains(fault.Hint(err), "ssh-add") {
+		t.Errorf("%v, hint %s", err, fault.Hint(err))
 	}
 	// With its certificate, an RSA key signs with SHA-2 as well.
 	keygen(t, "-q", "-s", filepath.Join(dir, "ed25519"), "-I", "x", "-n", "me", "-V", "+1h", filepath.Join(dir, "rsa.pub"))
@@ -155,7 +155,7 @@ func TestKeysOfTheAgent(t *testing.T) {
 	if err := os.WriteFile(file+".pub", ssh.MarshalAuthorizedKey(other.public), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := remote.NewAnswers(nil).OpenKey(t.Context(), file); err == nil || !strings.Contains(hint.Of(err), "a security key signs through the agent") {
-		t.Errorf("%v, hint %s", err, hint.Of(err))
+	if _, err := remote.NewAnswers(nil).OpenKey(t.Context(), file); err == nil || !strings.Contains(fault.Hint(err), "a security key signs through the agent") {
+		t.Errorf("%v, hint %s", err, fault.Hint(err))
 	}
 }

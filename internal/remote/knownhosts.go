@@ -12,7 +12,7 @@ import (
 	"github.com/skeema/knownhosts"
 	xknownhosts "golang.org/x/crypto/ssh/knownhosts"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // hostKeys reads known_hosts files, and each set of files only once: a thousand nodes share one
@@ -61,7 +61,7 @@ func (h *hostKeys) load(files []string) (*keyDB, error) {
 		db, err = loadReadable(present)
 	}
 	if err != nil {
-		return nil, hint.With(fmt.Errorf("%w: %w", ErrHostKey, err), "repair or remove that line")
+		return nil, fault.WithHint(fmt.Errorf("%w: %w", ErrHostKey, err), "repair or remove that line")
 	}
 	h.db = map[string]*keyDB{id: db} // the older state is no longer needed
 	return db, nil

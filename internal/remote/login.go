@@ -12,7 +12,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/dsbuild/dsbuild/internal/cause"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // rounds is the number of times that one login may ask the person.
@@ -209,7 +209,7 @@ func (l *login) refused(text string) error {
 	}
 	if strings.Contains(strings.ToLower(text), "too many") {
 		err := cause.Errorf("%w by %s: too many keys: %d were ready%s", ErrAuth, cause.Own(loginName(t)), len(k.signers), k.because())
-		return hint.With(err, "name the right key (identity_file: in the inventory, or IdentityFile in ~/.ssh/config): dsbuild tries it first")
+		return fault.WithHint(err, "name the right key (identity_file: in the inventory, or IdentityFile in ~/.ssh/config): dsbuild tries it first")
 	}
 	if !strings.HasPrefix(text, "ssh: unable") {
 		k.notes = append(k.notes, strings.TrimPrefix(text, "ssh: "))
@@ -223,7 +223,7 @@ func (l *login) refused(text string) error {
 	if l.answers.prompter == nil && (l.takes(byPassword) || l.takes(interactively)) {
 		advice += "; from a terminal, dsbuild asks this node's questions"
 	}
-	return hint.With(err, "%s", advice)
+	return fault.WithHint(err, "%s", advice)
 }
 
 // withMessage adds the node's own message to the error of a login. PAM sends its reason in that way, such
@@ -235,7 +235,7 @@ func (l *login) withMessage(err error) error {
 	}
 	err = cause.Errorf("%w; the node says: %s", err, said)
 	if strings.Contains(strings.ToLower(said), "job") {
-		return hint.With(err, "the node lets in only users with a job there: --via slurm reaches it in a job of your own")
+		return fault.WithHint(err, "the node lets in only users with a job there: --via slurm reaches it in a job of your own")
 	}
 	return err
 }

@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // oldestMajor and oldestMinor are the oldest version of OpenSSH that dsbuild supports. It is the
@@ -33,11 +33,11 @@ var versionForm = regexp.MustCompile(`OpenSSH_(?:for_Windows_)?(\d+)\.(\d+)[^\s,
 // FindOpenSSH returns the path of an ssh that dsbuild can use. Its errors are ErrOpenSSH.
 func FindOpenSSH(ctx context.Context) (string, error) {
 	if runtime.GOOS == "windows" {
-		return "", hint.With(fmt.Errorf("%w: on Windows it cannot share a connection (ControlMaster)", ErrOpenSSH), "use --ssh native, or run dsbuild in WSL")
+		return "", fault.WithHint(fmt.Errorf("%w: on Windows it cannot share a connection (ControlMaster)", ErrOpenSSH), "use --ssh native, or run dsbuild in WSL")
 	}
 	program, err := exec.LookPath("ssh")
 	if err != nil {
-		return "", hint.With(fmt.Errorf("%w: there is no ssh on PATH", ErrOpenSSH), "install the OpenSSH client (Debian: openssh-client, Red Hat: openssh-clients), or use --ssh native")
+		return "", fault.WithHint(fmt.Errorf("%w: there is no ssh on PATH", ErrOpenSSH), "install the OpenSSH client (Debian: openssh-client, Red Hat: openssh-clients), or use --ssh native")
 	}
 	limited, cancel := context.WithTimeout(ctx, versionLimit)
 	defer cancel()
@@ -49,12 +49,12 @@ func FindOpenSSH(ctx context.Context) (string, error) {
 	}
 	version := versionForm.FindStringSubmatch(string(said))
 	if version == nil {
-		return "", hint.With(fmt.Errorf("%w: %s -V prints no version of OpenSSH: %s", ErrOpenSSH, program, cmp.Or(clip(firstLine(said), maxPrompt), fmt.Sprint(err))),
+		return "", fault.WithHint(fmt.Errorf("%w: %s -V prints no version of OpenSSH: %s", ErrOpenSSH, program, cmp.Or(clip(firstLine(said), maxPrompt), fmt.Sprint(err))),
 			"put the OpenSSH client first on PATH, or use --ssh native")
 	}
 	major, minor := number(version[1]), number(version[2])
 	if major < oldestMajor || major == oldestMajor && minor < oldestMinor {
-		return "", hint.With(fmt.Errorf("%w: %s is %s, but dsbuild needs OpenSSH %d.%d or newer", ErrOpenSSH, program, version[0], oldestMajor, oldestMinor),
+		return "", fault.WithHint(fmt.Errorf("%w: %s is %s, but dsbuild needs OpenSSH %d.%d or newer", ErrOpenSSH, program, version[0], oldestMajor, oldestMinor),
 			"put a newer ssh first on PATH, or use --ssh native")
 	}
 	return program, nil

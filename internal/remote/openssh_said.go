@@ -13,7 +13,7 @@ import (
 	xknownhosts "golang.org/x/crypto/ssh/knownhosts"
 
 	"github.com/dsbuild/dsbuild/internal/cause"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // Lines of ssh's own messages, which are in English in every locale.
@@ -207,7 +207,7 @@ func (a *attempt) proxyError(last string) error {
 	if stderr := lastLine(a.stderr.String()); stderr != "" {
 		last = stderr
 	}
-	return hint.With(cause.Errorf("%w to %s: its ProxyCommand (%s) failed: %s", ErrDial, cause.Own(hostPort(a.target)), a.target.proxyCommand, last),
+	return fault.WithHint(cause.Errorf("%w to %s: its ProxyCommand (%s) failed: %s", ErrDial, cause.Own(hostPort(a.target)), a.target.proxyCommand, last),
 		"try: ssh -v -p %d %s@%s", a.target.Port, a.target.User, a.target.word())
 }
 

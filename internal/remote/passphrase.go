@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // lockedKey is an encrypted identity file. dsbuild asks for its passphrase only when a node accepts
@@ -63,7 +63,7 @@ func (a *Answers) unlock(ctx context.Context, file string, text []byte) (passphr
 			}
 			again = "wrong passphrase; "
 		}
-		return "", hint.With(fmt.Errorf("%s is encrypted, and %w", file, errNotTyped), "unlock it with the agent: ssh-add %s", Quote(file))
+		return "", fault.WithHint(fmt.Errorf("%s is encrypted, and %w", file, errNotTyped), "unlock it with the agent: ssh-add %s", Quote(file))
 	}
 	l, err := a.beginTrial(ctx, "passphrase of "+filepath.Clean(file), ask)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/pkg/sftp"
 	"golang.org/x/time/rate"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // abortGrace limits the time for a cancelled upload to stop and for an SFTP session to end. After
@@ -475,7 +475,7 @@ func (p *put) explain(doing string, err error) error {
 	} else if !strings.Contains(err.Error(), "[Errno ") { // an error not about the file
 		return fmt.Errorf("%s: %w", doing, err)
 	}
-	return hint.With(fmt.Errorf("%s: %w", doing, err),
+	return fault.WithHint(fmt.Errorf("%s: %w", doing, err),
 		"check quota, read-only file systems and permissions: on the node, try: touch %s", Quote(path.Join(path.Dir(p.up.Path), ".dsbuild-test")))
 }
 

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
@@ -131,8 +131,8 @@ func TestReceiptRefuses(t *testing.T) {
 			c.change(dir, &r)
 		}
 		err := receiveHere(t, r, c.from, strings.NewReader(c.sent))
-		if err == nil || !strings.Contains(err.Error(), c.text) || !strings.Contains(hint.Of(err), c.hint) || c.is != nil && !errors.Is(err, c.is) || strings.Contains(err.Error(), "welcome") {
-			t.Errorf("%s: %v, hint %q", name, err, hint.Of(err))
+		if err == nil || !strings.Contains(err.Error(), c.text) || !strings.Contains(fault.Hint(err), c.hint) || c.is != nil && !errors.Is(err, c.is) || strings.Contains(err.Error(), "welcome") {
+			t.Errorf("%s: %v, hint %q", name, err, fault.Hint(err))
 		}
 		if got, _ := os.ReadFile(to); string(got) != "old" || left(t, dir) != "file" { //nolint:errcheck // compared
 			t.Errorf("%s: the old file is %q, and there are %s", name, got, left(t, dir))

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 //go:embed receive.sh
@@ -77,7 +77,7 @@ func (r Receipt) Explain(ctx context.Context, exit *ExitError, said, errs string
 	case receiveSize, receiveDigest:
 		return r.unlike(ctx, exit.Code, said)
 	case receiveFailed:
-		return hint.With(fmt.Errorf("bringing a file to %s: %s", r.Path, said),
+		return fault.WithHint(fmt.Errorf("bringing a file to %s: %s", r.Path, said),
 			"check quota, read-only file systems and permissions: on the node, try: touch %s", Quote(path.Join(path.Dir(r.Path), ".dsbuild-test")))
 	}
 	return fmt.Errorf("bringing a file to %s: %w: %s", r.Path, exit, errs)

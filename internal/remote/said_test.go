@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // loginThatSaid is a login by OpenSSH to a node, before ssh has said anything.
@@ -39,8 +39,8 @@ func TestWordsOfSSH(t *testing.T) {
 		"nothing is said": {"", "the node ended the handshake: ", "sshd log"},
 	} {
 		err := loginThatSaid(t).unreached(c.said)
-		if !strings.Contains(err.Error(), c.text) || !strings.Contains(hint.Of(err), c.hint) || !errors.Is(err, ErrDial) && !errors.Is(err, ErrBanned) {
-			t.Errorf("%s: %v\nhint: %s", name, err, hint.Of(err))
+		if !strings.Contains(err.Error(), c.text) || !strings.Contains(fault.Hint(err), c.hint) || !errors.Is(err, ErrDial) && !errors.Is(err, ErrBanned) {
+			t.Errorf("%s: %v\nhint: %s", name, err, fault.Hint(err))
 		}
 	}
 }
@@ -64,8 +64,8 @@ func TestWordsOfJumpHost(t *testing.T) {
 		}
 		a.stderr.Write([]byte(c.stderr)) //nolint:errcheck // never fails
 		err := a.unreached("debug1: nothing else\n")
-		if !strings.Contains(err.Error(), c.text) || !strings.Contains(hint.Of(err), c.hint) || !errors.Is(err, ErrDial) {
-			t.Errorf("%s: %v\nhint: %s", name, err, hint.Of(err))
+		if !strings.Contains(err.Error(), c.text) || !strings.Contains(fault.Hint(err), c.hint) || !errors.Is(err, ErrDial) {
+			t.Errorf("%s: %v\nhint: %s", name, err, fault.Hint(err))
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/internal/cause"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // SudoLimit is the default limit on the time sudo may take to run a command or to ask for a
@@ -72,7 +72,7 @@ func (c *sudoConn) try(ctx context.Context, limit time.Duration) error {
 	err = flooded(s.run(limited))
 	if ctx.Err() == nil && clock.expired() {
 		err = cause.Errorf("%w on %s: it ran no command within %s, and printed %q", ErrSudo, cause.Own(c.target.Name), limit, s.said())
-		err = hint.With(err, "sudo there may ask for something other than a password. Try there: sudo -u %s true", c.target.Sudo)
+		err = fault.WithHint(err, "sudo there may ask for something other than a password. Try there: sudo -u %s true", c.target.Sudo)
 	}
 	a.end(err)
 	if err == nil {
@@ -269,10 +269,10 @@ func (s *sudoSession) refused(exit *ExitError) error {
 	for _, known := range sudoAdvice {
 		if bytes.Contains(s.words, []byte(known[0])) {
 			text := strings.NewReplacer("RUNAS", t.Sudo, "LOGIN", cmp.Or(t.User, "USER")).Replace(known[1])
-			return hint.With(err, "%s", text)
+			return fault.WithHint(err, "%s", text)
 		}
 	}
-	return hint.With(err, "try there: sudo -u %s true", t.Sudo)
+	return fault.WithHint(err, "try there: sudo -u %s true", t.Sudo)
 }
 
 // sudoAdvice maps a part of sudo's error message to advice for the user.

@@ -6,7 +6,7 @@ import (
 	"runtime"
 	"slices"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // Client selects the SSH implementation.
@@ -30,7 +30,7 @@ func (d *SSH) chooseWay(t *Target, set settings) error {
 	case Native:
 		if t.proxyCommand != "" {
 			// Without the ProxyCommand another node may answer, or none.
-			return hint.With(fmt.Errorf("the ssh configuration has a ProxyCommand for %s (%s), which only OpenSSH can run", t.word(), t.proxyCommand),
+			return fault.WithHint(fmt.Errorf("the ssh configuration has a ProxyCommand for %s (%s), which only OpenSSH can run", t.word(), t.proxyCommand),
 				"use --ssh auto or --ssh openssh; if the node can be reached directly, put ProxyCommand none for it before that line")
 		}
 	default:

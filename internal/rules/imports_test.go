@@ -118,7 +118,7 @@ func TestViolation(t *testing.T) {
 		{"launch/lint", m + "launch", true},
 		{"deploy", m + "internal/remote", false},
 		{"internal/remote", "golang.org/x/crypto/ssh/agent", false},
-		{"internal/ui", m + "internal/hint", false},
+		{"internal/ui", m + "internal/fault", false},
 		{"internal/ui", m + "inventory", true},
 		{"index", m + "wheel", false},
 		{"index", m + "compat", true},

@@ -39,9 +39,13 @@ func ours(folders ...string) []string {
 	return paths
 }
 
-// Imports returns the rules.
+// Imports returns the rules. Every package may use internal/fault.
 func Imports() []Rule {
-	return slices.Concat(pureRooms(), actingRooms(), innerRooms())
+	rules := slices.Concat(pureRooms(), actingRooms(), innerRooms())
+	for i := range rules {
+		rules[i].Allow = append(rules[i].Allow, ours("internal/fault")...)
+	}
+	return rules
 }
 
 // pureRooms are the packages that only compute.
@@ -121,7 +125,7 @@ func actingRooms() []Rule { //nolint:revive // a table, however long
 		{
 			Folder: "signing",
 			Deny:   []string{Module, cobra, sftp, "net$", "net/http", "os/exec"},
-			Allow:  ours("signing", "wheel", "internal/yamldoc", "internal/diagnostic", "internal/hint", "internal/atomicfile"),
+			Allow:  ours("signing", "wheel", "internal/yamldoc", "internal/diagnostic", "internal/atomicfile"),
 			Reason: "a judgement of a wheel rests on its files and the policy alone",
 		},
 		{
@@ -153,7 +157,7 @@ func actingRooms() []Rule { //nolint:revive // a table, however long
 		{
 			Folder: "publish",
 			Deny:   []string{Module, cobra, ssh, sftp, yaml, dagger},
-			Allow:  ours("publish", "wheel", "index", "internal/atomicfile", "internal/hint", "internal/httpclient", "internal/pyindex", "internal/ui"),
+			Allow:  ours("publish", "wheel", "index", "internal/atomicfile", "internal/httpclient", "internal/pyindex", "internal/ui"),
 			Reason: "publishing sends finished wheels: it knows no node and no build",
 		},
 		{
@@ -192,7 +196,7 @@ func innerRooms() []Rule { //nolint:revive // a table, however long
 		{
 			Folder: "internal/keyless",
 			Deny:   []string{Module, cobra},
-			Allow:  ours("internal/keyless", "internal/hint", "signing/sigstore"),
+			Allow:  ours("internal/keyless", "signing/sigstore"),
 			Reason: "signing with an identity asks the services of sigstore, and nobody else",
 		},
 		{
@@ -202,7 +206,7 @@ func innerRooms() []Rule { //nolint:revive // a table, however long
 		{
 			Folder: "internal/ui",
 			Deny:   []string{Module},
-			Allow:  ours("internal/ui", "internal/hint"),
+			Allow:  ours("internal/ui"),
 			Reason: "output and questions are the same for every domain",
 		},
 		{
@@ -266,9 +270,9 @@ func innerRooms() []Rule { //nolint:revive // a table, however long
 			Reason: "every package may use it",
 		},
 		{
-			Folder: "internal/hint",
+			Folder: "internal/fault",
 			Deny:   []string{Module},
-			Allow:  ours("internal/hint"),
+			Allow:  ours("internal/fault"),
 			Reason: "every package may use it",
 		},
 		{

@@ -16,7 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
@@ -118,13 +118,13 @@ func describeJobsOn(jobs []job, node string) string {
 
 // busy returns the error of a node that was not free in time.
 func (d *Dialer) busy(what string) error {
-	return hint.With(unreachable(fmt.Errorf("%s, and did not become free within %s", what, ui.Duration(d.opt.Wait))),
+	return fault.WithHint(unreachable(fmt.Errorf("%s, and did not become free within %s", what, ui.Duration(d.opt.Wait))),
 		"run again later: dsbuild skips nodes that are done; --slurm-wait 1h waits longer")
 }
 
 // downError returns the error of a node on which Slurm starts no job.
 func downError(name, why string) error {
-	return hint.With(unreachable(errors.New(why)), "Slurm starts no job there: see scontrol show node %s", name)
+	return fault.WithHint(unreachable(errors.New(why)), "Slurm starts no job there: see scontrol show node %s", name)
 }
 
 // unreachable marks err as an error of a node that dsbuild cannot reach.
@@ -346,5 +346,5 @@ func closed(c <-chan struct{}) bool {
 
 // lost returns the error of an operation during which the job ended.
 func (a *allocation) lost(when string) error {
-	return hint.With(fmt.Errorf("%w %s: job %s has ended: %s", remote.ErrLost, when, a.job, a.why), "it is safe to run the same command again")
+	return fault.WithHint(fmt.Errorf("%w %s: job %s has ended: %s", remote.ErrLost, when, a.job, a.why), "it is safe to run the same command again")
 }

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
 )
 
@@ -97,11 +97,11 @@ func TestSettingsAreChecked(t *testing.T) {
 			}
 			continue
 		}
-		if err == nil || !strings.HasPrefix(err.Error(), c.text) || hint.ExitCode(err) != 2 || !strings.Contains(hint.Of(err), c.hint) {
-			t.Errorf("%s: %v, code %d, hint %q", name, err, hint.ExitCode(err), hint.Of(err))
+		if err == nil || !strings.HasPrefix(err.Error(), c.text) || fault.ExitCode(err) != 2 || !strings.Contains(fault.Hint(err), c.hint) {
+			t.Errorf("%s: %v, code %d, hint %q", name, err, fault.ExitCode(err), fault.Hint(err))
 		}
 	}
-	if err := NoNodes(""); err.Error() != "Slurm has no default partition" || hint.ExitCode(err) != 2 {
+	if err := NoNodes(""); err.Error() != "Slurm has no default partition" || fault.ExitCode(err) != 2 {
 		t.Error(err)
 	}
 }
@@ -222,8 +222,8 @@ func TestVerdictOfStep(t *testing.T) {
 		p.errs.Write([]byte(c.errs)) //nolint:errcheck // never fails
 		p.own.Write([]byte(c.own))   //nolint:errcheck // never fails
 		err := p.result(a, "gpu01")
-		if (err == nil) != (c.text == "") || err != nil && (!strings.Contains(err.Error(), c.text) || !strings.Contains(hint.Of(err), c.hint)) {
-			t.Errorf("%s: %v, hint %q", name, err, hint.Of(err))
+		if (err == nil) != (c.text == "") || err != nil && (!strings.Contains(err.Error(), c.text) || !strings.Contains(fault.Hint(err), c.hint)) {
+			t.Errorf("%s: %v, hint %q", name, err, fault.Hint(err))
 		}
 	}
 }
@@ -234,11 +234,11 @@ func TestNodesThatCannotBeHad(t *testing.T) {
 	d := &Dialer{opt: Options{Wait: 90 * time.Second}}
 	busy, down := d.busy("gpu01 runs job 12"), downError("gpu03", "down: broken")
 	for _, err := range []error{busy, down, fmt.Errorf("connect: %w", down)} {
-		if !errors.Is(err, remote.ErrDial) || hint.Of(err) == "" {
+		if !errors.Is(err, remote.ErrDial) || fault.Hint(err) == "" {
 			t.Errorf("%v", err)
 		}
 	}
-	if busy.Error() != "gpu01 runs job 12, and did not become free within 1m30s" || !strings.Contains(hint.Of(down), "scontrol show node gpu03") {
-		t.Errorf("%v, %v", busy, hint.Of(down))
+	if busy.Error() != "gpu01 runs job 12, and did not become free within 1m30s" || !strings.Contains(fault.Hint(down), "scontrol show node gpu03") {
+		t.Errorf("%v, %v", busy, fault.Hint(down))
 	}
 }

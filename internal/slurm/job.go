@@ -7,14 +7,14 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
 // configError returns an error in the settings of a job: Slurm does not know a node, or does not
 // accept a partition, an account or a time.
 func configError(what, advice string) error {
-	return hint.Coded(hint.Add(errors.New(what), advice), 2)
+	return fault.WithCode(fault.AddHint(errors.New(what), advice), 2)
 }
 
 // NoNodes returns the error of a partition that has no nodes or does not exist. "" is the default
@@ -31,7 +31,7 @@ func NoNodes(partition string) error {
 func (d *Dialer) check(ctx context.Context) error {
 	listed, err := Nodes(ctx, d.opt.Partition)
 	if err != nil {
-		return configError(err.Error(), hint.Of(err))
+		return configError(err.Error(), fault.Hint(err))
 	}
 	parts, unknown := d.byPartition(d.opt.Nodes, listed)
 	if len(unknown) > 0 {

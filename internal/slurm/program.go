@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -55,7 +55,7 @@ func (p Program) Output(ctx context.Context) (out, said string, err error) {
 // failed returns the error of a Slurm program: its output, or err if there is none.
 func failed(name, said string, err error) error {
 	if errors.Is(err, exec.ErrNotFound) {
-		return hint.With(fmt.Errorf("this machine has no %s", name), "run this on a login node of the cluster, or 'module load slurm' first")
+		return fault.WithHint(fmt.Errorf("this machine has no %s", name), "run this on a login node of the cluster, or 'module load slurm' first")
 	}
 	said = strings.TrimSpace(said)
 	if said == "" {

@@ -21,7 +21,7 @@ import (
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/slurm"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
@@ -308,13 +308,13 @@ func refusals(t *testing.T) {
 		opt := options(t, "node01")
 		c.spoil(&opt)
 		_, err := slurm.New(t.Context(), opt)
-		if hint.ExitCode(err) != 2 || !strings.Contains(err.Error(), c.want) || hint.Of(err) == "" {
-			t.Errorf("%q: %v, hint %q", c.want, err, hint.Of(err))
+		if fault.ExitCode(err) != 2 || !strings.Contains(err.Error(), c.want) || fault.Hint(err) == "" {
+			t.Errorf("%q: %v, hint %q", c.want, err, fault.Hint(err))
 		}
 	}
 	t.Setenv("PATH", t.TempDir())
-	if _, err := slurm.New(t.Context(), options(t, "node01")); err == nil || !strings.Contains(err.Error(), "this machine has no sinfo") || !strings.Contains(hint.Of(err), "login node") {
-		t.Errorf("%v, hint %q", err, hint.Of(err))
+	if _, err := slurm.New(t.Context(), options(t, "node01")); err == nil || !strings.Contains(err.Error(), "this machine has no sinfo") || !strings.Contains(fault.Hint(err), "login node") {
+		t.Errorf("%v, hint %q", err, fault.Hint(err))
 	}
 }
 
@@ -348,8 +348,8 @@ func busyAndDrained(t *testing.T) {
 		t.Error("a node that becomes free came after one that is busy")
 	}
 	err := <-answers["node02"]
-	if want := "busy (job " + long + " of user: wrap), and did not become free within 15.0s"; err == nil || err.Error() != want || !errors.Is(err, remote.ErrDial) || !strings.Contains(hint.Of(err), "--slurm-wait") {
-		t.Errorf("a node that is busy: %v, hint %q", err, hint.Of(err))
+	if want := "busy (job " + long + " of user: wrap), and did not become free within 15.0s"; err == nil || err.Error() != want || !errors.Is(err, remote.ErrDial) || !strings.Contains(fault.Hint(err), "--slurm-wait") {
+		t.Errorf("a node that is busy: %v, hint %q", err, fault.Hint(err))
 	}
 }
 

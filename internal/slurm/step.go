@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
 )
 
@@ -170,7 +170,7 @@ func (p *step) result(a *allocation, node string) error {
 	case seen && status != 0:
 		var err error = &remote.ExitError{Code: status}
 		if oomKilled.MatchString(own + p.errs.after()) {
-			err = hint.With(fmt.Errorf("%w: it needed more memory than the job has", err), "give the job more: --salloc=--mem=8G")
+			err = fault.WithHint(fmt.Errorf("%w: it needed more memory than the job has", err), "give the job more: --salloc=--mem=8G")
 		}
 		return err
 	case a.over():
@@ -204,7 +204,7 @@ func lostStep(node, said string, err error) error {
 	if nodeFailure.MatchString(said) {
 		why = "Slurm says that the node failed"
 	}
-	return hint.With(fmt.Errorf("%w while running a command: %s", remote.ErrLost, why),
+	return fault.WithHint(fmt.Errorf("%w while running a command: %s", remote.ErrLost, why),
 		"see scontrol show node %s. It is safe to run the same command again", node)
 }
 

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
@@ -69,8 +69,8 @@ gpu05|gpu*|up|idle|gpu:8|(null)|4096|none`)
 			if name == "refused" {
 				want = "asking: " + want
 			}
-			if err := asked[node].err; !errors.Is(err, remote.ErrDial) || !strings.HasPrefix(err.Error(), want) || name != "refused" && hint.Of(err) == "" {
-				t.Errorf("%s: %s: %v, hint %q; want %s", name, node, err, hint.Of(err), want)
+			if err := asked[node].err; !errors.Is(err, remote.ErrDial) || !strings.HasPrefix(err.Error(), want) || name != "refused" && fault.Hint(err) == "" {
+				t.Errorf("%s: %s: %v, hint %q; want %s", name, node, err, fault.Hint(err), want)
 			}
 			if d.places[node].asked != nil || d.places[node].alloc != nil {
 				t.Errorf("%s: %s still waits", name, node)
@@ -133,7 +133,7 @@ func TestGrantOfNodes(t *testing.T) {
 	// Once Slurm has ended the job, a program there fails, and says why.
 	a.why = "its time limit ended (raise it with --time)"
 	close(a.ended)
-	if _, _, err := d.lease(t.Context(), "gpu01", false); !errors.Is(err, remote.ErrLost) || !strings.Contains(err.Error(), "job 7 has ended: its time limit ended") || hint.Of(err) == "" {
-		t.Errorf("%v, hint %q", err, hint.Of(err))
+	if _, _, err := d.lease(t.Context(), "gpu01", false); !errors.Is(err, remote.ErrLost) || !strings.Contains(err.Error(), "job 7 has ended: its time limit ended") || fault.Hint(err) == "" {
+		t.Errorf("%v, hint %q", err, fault.Hint(err))
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // JSON writes v as one indented JSON document, for --json.
@@ -58,7 +58,7 @@ func PrintError(w io.Writer, err error) {
 	}
 	// Errors while writing are dropped: there is nowhere left to report them.
 	fmt.Fprintf(w, "dsbuild: %s\n", strings.TrimRight(Clean(err.Error()), "\n"))
-	if text := hint.Of(err); text != "" {
+	if text := fault.Hint(err); text != "" {
 		fmt.Fprintf(w, "hint: %s\n", Clean(text))
 	}
 }

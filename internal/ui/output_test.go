@@ -11,7 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -159,7 +159,7 @@ func TestJSON(t *testing.T) {
 
 func TestPrintError(t *testing.T) {
 	plain := errors.New("no wheel fits")
-	hinted := hint.With(errors.New("gpu01: no pip\x1b[2J"), "install %s", "pip")
+	hinted := fault.WithHint(errors.New("gpu01: no pip\x1b[2J"), "install %s", "pip")
 	for name, c := range map[string]struct {
 		err  error
 		want string

@@ -13,7 +13,7 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/yamldoc"
 )
 
@@ -32,7 +32,7 @@ func mistake(text string, read func(*yamldoc.Reader, ast.Node)) string {
 		return ""
 	}
 	first, _, _ := strings.Cut(err.Error(), "\n")
-	if try := hint.Of(err); try != "" {
+	if try := fault.Hint(err); try != "" {
 		first += " | " + try
 	}
 	return first
@@ -161,11 +161,11 @@ func TestLoad(t *testing.T) {
 		}
 	}
 	_, err := newReader().Load(file+".missing", nil)
-	if err == nil || err.Error() != "x.yaml: cannot read the matrix: no such file or directory" || !errors.Is(err, fs.ErrNotExist) || hint.ExitCode(err) != 2 {
+	if err == nil || err.Error() != "x.yaml: cannot read the matrix: no such file or directory" || !errors.Is(err, fs.ErrNotExist) || fault.ExitCode(err) != 2 {
 		t.Error(err)
 	}
 	broken := errors.New("broken pipe")
-	if _, err := newReader().Load("-", iotest.ErrReader(broken)); !errors.Is(err, broken) || hint.ExitCode(err) != 2 {
+	if _, err := newReader().Load("-", iotest.ErrReader(broken)); !errors.Is(err, broken) || fault.ExitCode(err) != 2 {
 		t.Error(err)
 	}
 	if _, err := newReader().Load(filepath.Dir(file), nil); err == nil || !strings.Contains(err.Error(), "is a directory") {

@@ -14,7 +14,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/fanout"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/hosts"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/node"
@@ -177,7 +177,7 @@ func (m *member) endConnect(_ context.Context, err error) {
 	case err == nil:
 		m.Status = report.OK
 	case m.Status != report.Skipped: // else the node is not at fault
-		m.addFinding(Connect, Error, hint.Of(err), "%v", err)
+		m.addFinding(Connect, Error, fault.Hint(err), "%v", err)
 	}
 }
 
@@ -190,7 +190,7 @@ func (m *member) probe(ctx context.Context) error {
 	}
 	m.facts = &facts
 	if missing := facts.MissingPython(); missing != "" {
-		return hint.With(fmt.Errorf("no usable Python: missing %s", missing), "check %s on the node; the inventory's key python names the interpreter", m.Host.Python)
+		return fault.WithHint(fmt.Errorf("no usable Python: missing %s", missing), "check %s on the node; the inventory's key python names the interpreter", m.Host.Python)
 	}
 	return nil
 }
@@ -230,7 +230,7 @@ func (r *run) askAll(ctx context.Context, kind Kind, members []*member, limit ti
 	for i, result := range results {
 		if result.Err != nil && ctx.Err() == nil {
 			members[i].Status = report.Failed
-			members[i].addFinding(kind, Error, hint.Of(result.Err), "%v", result.Err)
+			members[i].addFinding(kind, Error, fault.Hint(result.Err), "%v", result.Err)
 		}
 	}
 }
@@ -240,7 +240,7 @@ func withTimeout(ctx context.Context, limit time.Duration, do func(context.Conte
 	if limit == 0 {
 		return do(ctx)
 	}
-	limited, cancel := context.WithTimeoutCause(ctx, limit, hint.With(fmt.Errorf("no answer within %s", ui.Duration(limit)), "check the network and the disk there"))
+	limited, cancel := context.WithTimeoutCause(ctx, limit, fault.WithHint(fmt.Errorf("no answer within %s", ui.Duration(limit)), "check the network and the disk there"))
 	defer cancel()
 	err := do(limited)
 	if err != nil && ctx.Err() == nil && errors.Is(err, limited.Err()) {

@@ -11,7 +11,7 @@ import (
 	"github.com/dsbuild/dsbuild/agent"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/node"
 )
@@ -406,7 +406,7 @@ func (t *teamwork) findCulprits(through int, s stage, waited time.Duration) erro
 			named = append(named, m.Host.Name)
 		case m.agent.Err() != nil:
 			m.Status = report.Failed
-			accuse(m, hint.Of(m.agent.Err()), "it was lost during the all_reduce: %v", m.agent.Err())
+			accuse(m, fault.Hint(m.agent.Err()), "it was lost during the all_reduce: %v", m.agent.Err())
 		}
 	}
 	if len(named) == 0 {

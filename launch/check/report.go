@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/node"
 )
 
@@ -123,5 +123,5 @@ func (r *Report) Err() error {
 	if r.Ready {
 		return nil
 	}
-	return hint.Coded(fmt.Errorf("%d of %d nodes are not ready", len(r.Nodes)-r.Summary.OK, len(r.Nodes)), 3)
+	return fault.WithCode(fmt.Errorf("%d of %d nodes are not ready", len(r.Nodes)-r.Summary.OK, len(r.Nodes)), 3)
 }

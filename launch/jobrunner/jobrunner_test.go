@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes/nodestest"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
@@ -391,7 +391,7 @@ func TestNothingBeginsWhereSomethingIsMissing(t *testing.T) {
 			j := f.job(t)
 			c.spoil(t, f, j)
 			r, said := runJob(t, f.options(t, j))
-			if r.State != jobrunner.NotStarted || r.First == nil || !strings.Contains(r.First.Why, c.why) || hint.Of(r.Err()) == "" {
+			if r.State != jobrunner.NotStarted || r.First == nil || !strings.Contains(r.First.Why, c.why) || fault.Hint(r.Err()) == "" {
 				t.Errorf("%+v\n%s\n%v", r, said, r.Err())
 			}
 			if began, err := filepath.Glob(filepath.Join(f.shared, "began-*")); err != nil || len(began) > 0 {

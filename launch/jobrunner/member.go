@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/agent"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/node"
@@ -143,7 +143,7 @@ func (c *jobRun) startSupervisor(ctx context.Context, link Link, m *member) (*ag
 		c.events <- event{from: m, at: time.Now(), refused: m.withoutNode(err)}
 	}
 	if errors.As(err, new(*remote.ExitError)) {
-		err = hint.With(err, "the node needs Python 3.6 or later")
+		err = fault.WithHint(err, "the node needs Python 3.6 or later")
 	}
 	return s, err
 }

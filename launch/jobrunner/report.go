@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -175,7 +175,7 @@ func (r *Report) Err() error {
 	if r.State == NotStarted && r.First != nil {
 		err := fmt.Errorf("job %s did not start: %s: %s", r.Job, r.First.Node, r.First.Why)
 		if r.First.Hint != "" {
-			return hint.With(err, "%s", r.First.Hint)
+			return fault.WithHint(err, "%s", r.First.Hint)
 		}
 		return err
 	}
@@ -185,7 +185,7 @@ func (r *Report) Err() error {
 	}
 	err := fmt.Errorf("%s on %s; exit code %d; logs: %s", text, r.First.describeRank(), r.Code, r.Logs)
 	if r.First.Hint != "" {
-		return hint.With(err, "%s", r.First.Hint)
+		return fault.WithHint(err, "%s", r.First.Hint)
 	}
 	return err
 }

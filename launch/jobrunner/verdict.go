@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/launch"
 )
 
@@ -126,7 +126,7 @@ func (c *jobRun) suspectNode(m *member) suspect {
 	said := strings.Join(m.launcher.lines, "\n")
 	switch {
 	case m.err != nil:
-		s.Why, s.Hint = m.err.Error(), cmp.Or(hint.Of(m.err), adviceFor(m.err.Error(), 0, m.name()))
+		s.Why, s.Hint = m.err.Error(), cmp.Or(fault.Hint(m.err), adviceFor(m.err.Error(), 0, m.name()))
 		s.Last = nil
 	case m.end.Reason != "":
 		s.Why = m.reasonText()

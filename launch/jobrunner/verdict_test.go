@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/launch"
@@ -71,7 +71,7 @@ func TestOriginalFailureIsFirst(t *testing.T) {
 			c.fail(0, 2*time.Second, 2, 0, "SyntaxError")
 		}, "gpu3", "exit code 2", 2, "", 1},
 		"a lost node": {func(c *jobRun) {
-			c.members[1].state, c.members[1].err, c.members[1].at = lost, hint.With(errors.New("the connection was lost"), "is it on?"), c.begin.Add(time.Second)
+			c.members[1].state, c.members[1].err, c.members[1].at = lost, fault.WithHint(errors.New("the connection was lost"), "is it on?"), c.begin.Add(time.Second)
 			c.fail(0, 2*time.Second, 1, 0, "timed out")
 		}, "gpu2", "the connection was lost", 1, "is it on?", 1},
 		"a launcher": {func(c *jobRun) {
@@ -94,8 +94,8 @@ func TestOriginalFailureIsFirst(t *testing.T) {
 			continue
 		}
 		err := r.Err()
-		if err == nil || !strings.Contains(err.Error(), "job train failed after ") || !strings.Contains(err.Error(), c.first+" (") || !strings.Contains(hint.Of(err), c.hint) || strings.Contains(err.Error(), "\x1b") {
-			t.Errorf("%s: %v, hint %q", name, err, hint.Of(err))
+		if err == nil || !strings.Contains(err.Error(), "job train failed after ") || !strings.Contains(err.Error(), c.first+" (") || !strings.Contains(fault.Hint(err), c.hint) || strings.Contains(err.Error(), "\x1b") {
+			t.Errorf("%s: %v, hint %q", name, err, fault.Hint(err))
 		}
 	}
 }
@@ -106,11 +106,11 @@ func TestJobThatDidNotBegin(t *testing.T) {
 	c := atWorkOn(t, "gpu1", "gpu2")
 	c.ranks, c.phase = map[int]*rank{}, gathering
 	for i, why := range []string{"there is no Python", "there is no folder /data"} {
-		c.members[i].state, c.members[i].err = refused, hint.With(errors.New(why), "hint %d", i)
+		c.members[i].state, c.members[i].err = refused, fault.WithHint(errors.New(why), "hint %d", i)
 	}
 	r := c.buildReport(t.Context())
-	if err := r.Err(); r.State != NotStarted || err.Error() != "job train did not start: gpu1: there is no Python" || hint.Of(err) != "hint 0" || r.Code != 1 {
-		t.Errorf("%s: %v, hint %q", r.State, err, hint.Of(err))
+	if err := r.Err(); r.State != NotStarted || err.Error() != "job train did not start: gpu1: there is no Python" || fault.Hint(err) != "hint 0" || r.Code != 1 {
+		t.Errorf("%s: %v, hint %q", r.State, err, fault.Hint(err))
 	}
 	var out strings.Builder
 	r.Tell(ui.New(&out, ui.Options{}))

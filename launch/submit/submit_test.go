@@ -8,15 +8,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
 func TestNoSlurm(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	_, err := Slurm{}.Test(t.Context(), nil)
-	if err == nil || !strings.Contains(err.Error(), "this machine has no sbatch") || !strings.Contains(hint.Of(err), "login node") {
-		t.Errorf("%v, hint %q", err, hint.Of(err))
+	if err == nil || !strings.Contains(err.Error(), "this machine has no sbatch") || !strings.Contains(fault.Hint(err), "login node") {
+		t.Errorf("%v, hint %q", err, fault.Hint(err))
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -70,7 +70,7 @@ func (s Slurm) waitStart(ctx context.Context, id string) (string, error) {
 			}
 			continue
 		case st.Ended():
-			return "", hint.With(fmt.Errorf("the master, job %s, ended before its workers started: %s", id, st.Name), "its output is %s", st.Output)
+			return "", fault.WithHint(fmt.Errorf("the master, job %s, ended before its workers started: %s", id, st.Name), "its output is %s", st.Output)
 		case st.Started():
 			return st.BatchHost, nil
 		case st.Reason != said:

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -85,7 +85,7 @@ func (w *watch) checkOnce(ctx context.Context) (ended bool, err error) {
 	case ctx.Err() != nil:
 		return false, w.left(context.Cause(ctx))
 	case err != nil && strings.Contains(err.Error(), "Invalid job id"):
-		return false, hint.With(fmt.Errorf("Slurm no longer knows job %s: it forgets a job some time after its end (MinJobAge)", w.id), //nolint:staticcheck // a name
+		return false, fault.WithHint(fmt.Errorf("Slurm no longer knows job %s: it forgets a job some time after its end (MinJobAge)", w.id), //nolint:staticcheck // a name
 			"if the cluster has accounting, 'sacct -j %s' shows how it ended%s", w.id, w.outputHint("; "))
 	case err != nil && time.Since(w.heard) > Patience:
 		return false, w.left(fmt.Errorf("Slurm has not answered for %s: %w", ui.Duration(Patience), err)) //nolint:staticcheck // a name
@@ -146,7 +146,7 @@ func (w *watch) finishWatch(ctx context.Context) (Ended, error) {
 
 // left adds a hint that the job goes on without dsbuild.
 func (w *watch) left(err error) error {
-	return hint.With(err, "job %s continues: 'squeue -j %s' shows it, 'scancel %s' cancels it%s", w.id, w.id, w.id, w.outputHint(", "))
+	return fault.WithHint(err, "job %s continues: 'squeue -j %s' shows it, 'scancel %s' cancels it%s", w.id, w.id, w.id, w.outputHint(", "))
 }
 
 // outputHint names the job's output behind a separator; "" before Slurm has named it.

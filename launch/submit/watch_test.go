@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -157,7 +157,7 @@ func TestWatchEndsBeforeJob(t *testing.T) {
 			}
 		}}
 		_, err := f.Watch(ctx, "7")
-		if try := hint.Of(err); err == nil || !strings.Contains(err.Error(), c.text) || !strings.Contains(try, c.try) || c.not != "" && strings.Contains(try, c.not) {
+		if try := fault.Hint(err); err == nil || !strings.Contains(err.Error(), c.text) || !strings.Contains(try, c.try) || c.not != "" && strings.Contains(try, c.not) {
 			t.Errorf("%s: %v\nhint: %s", name, err, try)
 		}
 		cancel(nil)

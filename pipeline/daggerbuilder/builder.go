@@ -16,7 +16,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/dockerfiles"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/engine"
@@ -53,7 +53,7 @@ func (b *Builder) fetchError(base pipeline.Base, err error) error {
 	if base.File != "" {
 		return err
 	}
-	return hint.With(err, "the engine must reach the registry (docs/airgap.md); with a root file system tar it needs no registry")
+	return fault.WithHint(err, "the engine must reach the registry (docs/airgap.md); with a root file system tar it needs no registry")
 }
 
 // Open makes the images of p in the engine.

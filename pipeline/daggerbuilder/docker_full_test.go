@@ -15,7 +15,7 @@ import (
 
 	"github.com/adrg/xdg"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/testkit/docker"
 	"github.com/dsbuild/dsbuild/internal/testkit/registry"
 	"github.com/dsbuild/dsbuild/pipeline"
@@ -27,7 +27,7 @@ func small(t *testing.T, e engine.Engine, tar string) {
 	t.Helper()
 	b, done, err := Connect(t.Context(), e, io.Discard)
 	if err != nil {
-		t.Fatalf("%v\nhint: %s", err, hint.Of(err))
+		t.Fatalf("%v\nhint: %s", err, fault.Hint(err))
 	}
 	said, _, err := attempt(t, b, tiny(t, "podman", tar, "true", "true"), pipeline.Site{})
 	if err != nil {
@@ -67,8 +67,8 @@ func TestFullDockerDenied(t *testing.T) {
 	d.LoadEngine(t)
 	begin := time.Now()
 	_, _, err := Connect(t.Context(), inContainer(t), io.Discard)
-	if err == nil || !strings.Contains(err.Error(), "operation not permitted") || !strings.Contains(hint.Of(err), "privileged container") {
-		t.Errorf("%v\nhint: %s", err, hint.Of(err))
+	if err == nil || !strings.Contains(err.Error(), "operation not permitted") || !strings.Contains(fault.Hint(err), "privileged container") {
+		t.Errorf("%v\nhint: %s", err, fault.Hint(err))
 	}
 	t.Logf("result: an engine without CAP_SYS_ADMIN: told after %.0f s", time.Since(begin).Seconds())
 }
@@ -103,7 +103,7 @@ func TestFullDockerPulled(t *testing.T) {
 	var said strings.Builder
 	b, done, err := Connect(t.Context(), e, &said)
 	if err != nil {
-		t.Fatalf("%v\nhint: %s", err, hint.Of(err))
+		t.Fatalf("%v\nhint: %s", err, fault.Hint(err))
 	}
 	base, err := pipeline.NewBase(inside + "/dsbuild/base:bookworm")
 	if err != nil {
@@ -171,8 +171,8 @@ func TestFullDockerDies(t *testing.T) {
 	begin := time.Now()
 	select {
 	case r := <-ended:
-		if r.err == nil || !strings.Contains(r.err.Error(), "docker") || hint.Of(r.err) == "" {
-			t.Errorf("%v\nhint: %s", r.err, hint.Of(r.err))
+		if r.err == nil || !strings.Contains(r.err.Error(), "docker") || fault.Hint(r.err) == "" {
+			t.Errorf("%v\nhint: %s", r.err, fault.Hint(r.err))
 		}
 		t.Logf("result: a daemon that dies in the middle: told after %.0f s", time.Since(begin).Seconds())
 	case <-time.After(3 * time.Minute):

@@ -12,7 +12,7 @@ import (
 
 	"dagger.io/dagger"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
 )
@@ -135,7 +135,7 @@ func TestRealSiteIsNotInErrors(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if err != nil {
-			clean(t, secret, "the error", err.Error()+hint.Of(err)+said, dir)
+			clean(t, secret, "the error", err.Error()+fault.Hint(err)+said, dir)
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // Bases makes root file system tars of releases of Debian and Ubuntu with dsbuild's own engine,
@@ -86,7 +86,7 @@ func (b *Bases) make(ctx context.Context, control, suite string) error {
 		return nil
 	}
 	if cmd.ProcessState != nil && strings.HasPrefix(said.String(), "usage: ") {
-		return hint.With(fmt.Errorf("an older dsbuild made %s", control), "renew it: make engine")
+		return fault.WithHint(fmt.Errorf("an older dsbuild made %s", control), "renew it: make engine")
 	}
 	return controlError(err, said.String())
 }
@@ -102,7 +102,7 @@ func controlError(err error, said string) error {
 	if !ok {
 		return err
 	}
-	return hint.With(err, "%s", strings.TrimSpace(advice))
+	return fault.WithHint(err, "%s", strings.TrimSpace(advice))
 }
 
 // BaseTar returns the tar that every installation of dsbuild's own engine brings, or "" if it is

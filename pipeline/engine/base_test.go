@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // bases are those of an engine directory with a stand-in for enginectl, "" for
@@ -84,8 +84,8 @@ func TestBaseCannotBeMade(t *testing.T) {
 	} {
 		b, _ := bases(t, script)
 		tar, err := b.Get(t.Context(), "trixie")
-		if err == nil || tar != "" || !strings.Contains(err.Error(), want[0]) || !strings.Contains(hint.Of(err), want[1]) {
-			t.Errorf("%s: %q, %v, hint %q", script, tar, err, hint.Of(err))
+		if err == nil || tar != "" || !strings.Contains(err.Error(), want[0]) || !strings.Contains(fault.Hint(err), want[1]) {
+			t.Errorf("%s: %q, %v, hint %q", script, tar, err, fault.Hint(err))
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/adrg/xdg"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // CLIVariable names the dagger program to use. The Dagger client reads it, too.
@@ -23,7 +23,7 @@ func (f *Finder) findCLI() (string, error) {
 	if f.CLI != "" {
 		path, err := exec.LookPath(f.CLI)
 		if err != nil {
-			return "", hint.With(fmt.Errorf("%s=%s: %w", CLIVariable, f.CLI, err),
+			return "", fault.WithHint(fmt.Errorf("%s=%s: %w", CLIVariable, f.CLI, err),
 				"it must name the dagger program of %s; without it, dsbuild downloads one", Version)
 		}
 		return path, nil
@@ -63,11 +63,11 @@ func (e Engine) Explain(err error) error {
 	case err == nil:
 		return nil
 	case inContainer && strings.Contains(err.Error(), "incompatible engine version"):
-		return hint.With(err, "%s", c.fill("the container NAME runs an engine that is not version "+Version+"; remove it, its cache and its image, and dsbuild pulls the right one: CLIENT rm -fv NAME && CLIENT rmi IMAGE"))
+		return fault.WithHint(err, "%s", c.fill("the container NAME runs an engine that is not version "+Version+"; remove it, its cache and its image, and dsbuild pulls the right one: CLIENT rm -fv NAME && CLIENT rmi IMAGE"))
 	case inContainer && strings.Contains(err.Error(), "operation not permitted"):
-		return hint.With(err, "%s", c.fill(privilegesHint))
+		return fault.WithHint(err, "%s", c.fill(privilegesHint))
 	case strings.Contains(err.Error(), "dl.dagger.io"):
-		return hint.With(err, "on a machine with internet, take the program dagger out of %s; put it here as %s, or name it: %s=/path/dagger (docs/airgap.md)", cliURL(), downloadedCLI(), CLIVariable)
+		return fault.WithHint(err, "on a machine with internet, take the program dagger out of %s; put it here as %s, or name it: %s=/path/dagger (docs/airgap.md)", cliURL(), downloadedCLI(), CLIVariable)
 	}
 	return err
 }

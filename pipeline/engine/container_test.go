@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // fakeClient puts a container client into PATH that is a shell script.
@@ -91,8 +91,8 @@ func TestUserOutsideTheGroup(t *testing.T) {
 		return name, nil
 	}
 	_, err := f.Find(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "docker: its daemon refuses this user (permission denied") || !strings.Contains(hint.Of(err), "usermod -aG docker") {
-		t.Errorf("%v, hint %q", err, hint.Of(err))
+	if err == nil || !strings.Contains(err.Error(), "docker: its daemon refuses this user (permission denied") || !strings.Contains(fault.Hint(err), "usermod -aG docker") {
+		t.Errorf("%v, hint %q", err, fault.Hint(err))
 	}
 }
 
@@ -155,16 +155,16 @@ func TestContainerHints(t *testing.T) {
 		"fork/exec /usr/sbin/iptables: cannot allocate memory": "more memory",
 		"does not exist": "podman ps -a",
 	} {
-		if got := hint.Of(c.failed("does not start", []string{said})); !strings.Contains(got, want) {
+		if got := fault.Hint(c.failed("does not start", []string{said})); !strings.Contains(got, want) {
 			t.Errorf("%s: hint %q, want %q", said, got, want)
 		}
 	}
 	full := &ImageError{c, "write /var/lib/docker/tmp/x: no space left on device"}
-	if !strings.Contains(hint.Of(full), "system prune") {
-		t.Error(hint.Of(full))
+	if !strings.Contains(fault.Hint(full), "system prune") {
+		t.Error(fault.Hint(full))
 	}
-	if away := (&ImageError{c, "no such host"}); !strings.Contains(hint.Of(away), "podman load -i") {
-		t.Error(hint.Of(away))
+	if away := (&ImageError{c, "no such host"}); !strings.Contains(fault.Hint(away), "podman load -i") {
+		t.Error(fault.Hint(away))
 	}
 }
 
@@ -215,7 +215,7 @@ func TestDaggerProgram(t *testing.T) {
 		t.Errorf("%q, %v, said %q", cli, err, said)
 	}
 	f.CLI = "/none/dagger"
-	if _, err := f.findCLI(); err == nil || !strings.Contains(err.Error(), CLIVariable+"=/none/dagger") || hint.Of(err) == "" {
+	if _, err := f.findCLI(); err == nil || !strings.Contains(err.Error(), CLIVariable+"=/none/dagger") || fault.Hint(err) == "" {
 		t.Error(err)
 	}
 	f.CLI = filepath.Join(mkdir(t, f.Home, "bin"), "dagger")
@@ -237,7 +237,7 @@ func TestExplain(t *testing.T) {
 		"incompatible engine version v0.18.3":        {Engine{Address: "image+docker://r/e:1"}, "docker rm -fv dagger-engine-1 && docker rmi r/e:1"},
 		"incompatible engine version v0.18.10":       {Engine{Address: "tcp://host:1"}, ""},
 	} {
-		if got := hint.Of(c.e.Explain(errors.New(said))); !strings.Contains(got, c.want) || (got == "") != (c.want == "") {
+		if got := fault.Hint(c.e.Explain(errors.New(said))); !strings.Contains(got, c.want) || (got == "") != (c.want == "") {
 			t.Errorf("%s: hint %q, want %q", said, got, c.want)
 		}
 	}

@@ -22,7 +22,7 @@ import (
 
 	"github.com/adrg/xdg"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 const (
@@ -160,7 +160,7 @@ func (f *Finder) findClient(ctx context.Context, clients []string, check func(co
 		if err == nil {
 			return client, nil
 		}
-		attempts = append(attempts, Attempt{client, reason(err), hint.Of(err)})
+		attempts = append(attempts, Attempt{client, reason(err), fault.Hint(err)})
 	}
 	return "", attempts
 }
@@ -216,7 +216,7 @@ func (f *Finder) daemon(ctx context.Context, client string) error {
 	}
 	said := lastLine(string(out))
 	if client == "docker" && strings.Contains(strings.ToLower(said), "permission denied") {
-		return hint.With(fmt.Errorf("its daemon refuses this user (%s)", said),
+		return fault.WithHint(fmt.Errorf("its daemon refuses this user (%s)", said),
 			"add the user to the group docker, whose members have the rights of root: sudo usermod -aG docker \"$USER\", then log in again; without an engine: --builder host")
 	}
 	return fmt.Errorf("client without a daemon (%s)", said)

@@ -16,7 +16,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/dockerfiles"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/testkit/python"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheelindex"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -429,7 +429,7 @@ func TestOtherBytesUnderTheNameOfThePlan(t *testing.T) {
 	_, err = b.Open(t.Context(), plan(pipeline.Options{}), &log, newRecord())
 	var step *pipeline.StepError
 	if !errors.As(err, &step) || step.ExitCode() != 4 || !strings.Contains(step.Hint(), "torch==2.15.0") || !strings.Contains(step.Tail, good) || !strings.Contains(step.Tail, "Expected:") {
-		t.Fatalf("%v, hint %s\n%s", err, hint.Of(err), &log)
+		t.Fatalf("%v, hint %s\n%s", err, fault.Hint(err), &log)
 	}
 
 	// The bytes of the plan pass, from a mirror too; a package that one of them requires and the plan

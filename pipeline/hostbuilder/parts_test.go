@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/testkit/python"
 	"github.com/dsbuild/dsbuild/pipeline"
 )
@@ -80,8 +80,8 @@ func TestMissing(t *testing.T) {
 			}
 		}
 		for _, try := range c.tries {
-			if !strings.Contains(hint.Of(err), try) {
-				t.Errorf("%s: the hint %q does not name %q", name, hint.Of(err), try)
+			if !strings.Contains(fault.Hint(err), try) {
+				t.Errorf("%s: the hint %q does not name %q", name, fault.Hint(err), try)
 			}
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/matrix"
 )
@@ -26,7 +26,7 @@ func (p *Planner) PlanMatrix(ctx context.Context, file *matrix.File, isMistake f
 			return nil, fmt.Errorf("%s: %w", e.Name, err)
 		}
 		if err != nil {
-			mistakes.Add(e.Position, flagsAsKeys(hint.Of(err)), "%s: %s", e.Name, flagsAsKeys(err.Error()))
+			mistakes.Add(e.Position, flagsAsKeys(fault.Hint(err)), "%s: %s", e.Name, flagsAsKeys(err.Error()))
 			continue
 		}
 		if other, twice := first[plan.Digest]; twice {

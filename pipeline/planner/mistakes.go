@@ -8,7 +8,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/pipeline/matrix"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -40,7 +40,7 @@ func (r Request) wrongValues(tables *compat.Tables) []mistake {
 	for _, text := range r.Archs {
 		if _, err := wheel.ParseArchs([]string{text}); err != nil {
 			if len(tables.GPUsNamed(text)) > 0 {
-				err = hint.With(err, "did you mean --gpu %s?", text)
+				err = fault.WithHint(err, "did you mean --gpu %s?", text)
 			}
 			all = append(all, mistakeOf("arch", err))
 		}
@@ -113,13 +113,13 @@ func (r Request) unknownNames(tables *compat.Tables) []mistake {
 	for _, name := range compat.SplitNames(r.GPUs) {
 		var bad *compat.ConflictError
 		if errors.As(tables.CheckGPU(name), &bad) {
-			all = append(all, mistakeOf("gpu", hint.With(errors.New(bad.Conflicts[0].What), "%s", bad.Hint())))
+			all = append(all, mistakeOf("gpu", fault.WithHint(errors.New(bad.Conflicts[0].What), "%s", bad.Hint())))
 		}
 	}
 	for _, name := range compat.SplitNames(r.Ops) {
 		var bad *compat.ConflictError
 		if errors.As(tables.CheckOp(name), &bad) {
-			all = append(all, mistakeOf("ops", hint.With(errors.New(bad.Conflicts[0].What), "%s", bad.Hint())))
+			all = append(all, mistakeOf("ops", fault.WithHint(errors.New(bad.Conflicts[0].What), "%s", bad.Hint())))
 		}
 	}
 	return all
@@ -133,7 +133,7 @@ func AddMistakes(list *diagnostic.List, tables *compat.Tables, e matrix.Entry) b
 	for _, m := range wrong {
 		at := e.Place(m.key)
 		if !slices.ContainsFunc(list.Problems, func(p diagnostic.Problem) bool { return p.Position == at && p.Message == m.text }) {
-			list.Add(at, flagsAsKeys(hint.Of(m.err)), "%s", m.text)
+			list.Add(at, flagsAsKeys(fault.Hint(m.err)), "%s", m.text)
 		}
 	}
 	return len(wrong) > 0

@@ -11,7 +11,7 @@ import (
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/dockerfiles"
 	"github.com/dsbuild/dsbuild/environment"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/scratch"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/pins"
@@ -54,7 +54,7 @@ func (l *packageLookup) find(ctx context.Context, tc compat.Toolchain, beside bo
 	got, err := pins.Resolve(ctx, resolver, q, nearestLocked(tc))
 	if err != nil {
 		err = fmt.Errorf("the Python packages of a toolchain with torch %s for Python %s, which this dsbuild does not know: %w", tc.Torch, tc.Python, err)
-		return nil, hint.With(err, "dsbuild asks the package index for them (--index-url); dsbuild toolchains lists the releases that it knows")
+		return nil, fault.WithHint(err, "dsbuild asks the package index for them (--index-url); dsbuild toolchains lists the releases that it knows")
 	}
 	l.found[key] = &got
 	return &got, nil

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/matrix"
@@ -60,8 +60,8 @@ func TestBaseWithTheHostBuilder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.PlanTarget(t.Context(), r, target); hint.ExitCode(err) != 2 || !strings.Contains(err.Error(), "--base debian:12 does not work with the host builder") || backend.machine != nil {
-		t.Errorf("%v, code %d", err, hint.ExitCode(err))
+	if _, err := p.PlanTarget(t.Context(), r, target); fault.ExitCode(err) != 2 || !strings.Contains(err.Error(), "--base debian:12 does not work with the host builder") || backend.machine != nil {
+		t.Errorf("%v, code %d", err, fault.ExitCode(err))
 	}
 }
 
@@ -95,7 +95,7 @@ func TestListsInOneText(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"8.0,9.0", "8.0, 9.0", "9.0 8.0"} {
-		if _, err := p.OpenTarget(t.Context(), EntryRequest(matrix.Entry{Archs: []string{text}})); hint.ExitCode(err) != 2 || !strings.Contains(err.Error(), `separate entries with ";"`) {
+		if _, err := p.OpenTarget(t.Context(), EntryRequest(matrix.Entry{Archs: []string{text}})); fault.ExitCode(err) != 2 || !strings.Contains(err.Error(), `separate entries with ";"`) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}

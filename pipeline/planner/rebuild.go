@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/hostbuilder"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -50,9 +50,9 @@ func CheckRebuild(plan *pipeline.Plan, m wheel.Manifest) error {
 	}
 	err := fmt.Errorf("it was built on %s (%s), and would be built on %s (%s) here", cmp.Or(m.Base.Ref, "a machine"), cmp.Or(m.Base.Digest, "no digest"), plan.Base.Ref, cmp.Or(plan.Base.Digest, "no digest"))
 	if m.Base.Ref == hostbuilder.BaseRef {
-		return hint.With(err, "a wheel of the host builder can be built again on the same machine only, with --builder host, until its compilers or Pythons change")
+		return fault.WithHint(err, "a wheel of the host builder can be built again on the same machine only, with --builder host, until its compilers or Pythons change")
 	}
-	return hint.With(err, "give the same root file system tar with --base")
+	return fault.WithHint(err, "give the same root file system tar with --base")
 }
 
 func kindName(kind string) string {

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/planner"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -58,7 +58,7 @@ func TestRebuildRequest(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	for digest, same := range map[string]bool{"sha256:ab": true, "sha256:cd": false, "": false} {
-		if err := planner.CheckRebuild(&pipeline.Plan{Base: pipeline.Base{Ref: "other.tar", Digest: digest}}, tar); (err == nil) != same || !same && !strings.Contains(hint.Of(err), "--base") {
+		if err := planner.CheckRebuild(&pipeline.Plan{Base: pipeline.Base{Ref: "other.tar", Digest: digest}}, tar); (err == nil) != same || !same && !strings.Contains(fault.Hint(err), "--base") {
 			t.Errorf("%q: %v", digest, err)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/compat"
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/matrix"
@@ -47,8 +47,8 @@ func TestRequestWithoutMeaning(t *testing.T) {
 		"first of these": {Request{ABI: "x", CPU: "y"}, `--abi x:`, ""},
 	} {
 		_, err := c.request.spec(tables)
-		if err == nil || !strings.Contains(err.Error(), c.text) || !strings.Contains(hint.Of(err), c.hint) || hint.ExitCode(err) != 2 {
-			t.Errorf("%s: %v, hint %q, exit code %d", name, err, hint.Of(err), hint.ExitCode(err))
+		if err == nil || !strings.Contains(err.Error(), c.text) || !strings.Contains(fault.Hint(err), c.hint) || fault.ExitCode(err) != 2 {
+			t.Errorf("%s: %v, hint %q, exit code %d", name, err, fault.Hint(err), fault.ExitCode(err))
 		}
 	}
 }
@@ -72,8 +72,8 @@ func TestRequestBecomesSpec(t *testing.T) {
 		}
 	}
 	for python, want := range map[string]string{"312": "3.12", "3.14t": "3.14"} {
-		if _, err := (Request{Python: python}).spec(tables); err == nil || hint.Of(err) != "did you mean --python "+want+"?" {
-			t.Errorf("--python %s: %v, hint %q; want %s", python, err, hint.Of(err), want)
+		if _, err := (Request{Python: python}).spec(tables); err == nil || fault.Hint(err) != "did you mean --python "+want+"?" {
+			t.Errorf("--python %s: %v, hint %q; want %s", python, err, fault.Hint(err), want)
 		}
 	}
 	for abi, want := range map[string]wheel.ABI{"": "", "torch": "", "auto": wheel.AutoABI} {
@@ -81,7 +81,7 @@ func TestRequestBecomesSpec(t *testing.T) {
 			t.Errorf("%q: %+v, %v", abi, s, err)
 		}
 	}
-	if s, err := (Request{CPU: "native"}).spec(tables); err == nil && s.CPU == "" || err != nil && hint.ExitCode(err) != 2 {
+	if s, err := (Request{CPU: "native"}).spec(tables); err == nil && s.CPU == "" || err != nil && fault.ExitCode(err) != 2 {
 		t.Errorf("native: %+v, %v", s, err)
 	}
 }
@@ -145,8 +145,8 @@ func TestMistakesOfMatrix(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	jobs, err := dryPlanner(t).PlanMatrix(t.Context(), m, func(err error) bool { return hint.ExitCode(err) == 2 })
-	if err == nil || hint.ExitCode(err) != 2 {
+	jobs, err := dryPlanner(t).PlanMatrix(t.Context(), m, func(err error) bool { return fault.ExitCode(err) == 2 })
+	if err == nil || fault.ExitCode(err) != 2 {
 		t.Fatalf("%v", err)
 	}
 	for _, want := range []string{
@@ -197,7 +197,7 @@ func TestPlanWithoutEngine(t *testing.T) {
 	if err != nil || again.Spec.DeepSpeed != target.Spec.DeepSpeed || again.Spec.Archs[0].String() != "9.0" || target.Spec.Archs[0].String() != "8.0" {
 		t.Errorf("%+v, %v", again.Spec, err)
 	}
-	if _, err := p.Retarget(t.Context(), target, Request{ABI: "x"}); hint.ExitCode(err) != 2 {
+	if _, err := p.Retarget(t.Context(), target, Request{ABI: "x"}); fault.ExitCode(err) != 2 {
 		t.Error(err)
 	}
 	if _, err := p.OpenTarget(t.Context(), Request{Archs: []string{"8.0"}, DeepSpeed: filepath.Join(t.TempDir(), "none")}); err == nil {

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/pipeline/engine"
 )
 
@@ -81,8 +81,8 @@ func fails(t *testing.T, d *Daemon, tag, want, wantHint string) {
 	}
 	begin := time.Now()
 	err := c.Up(t.Context(), func(line string) { t.Log(line) })
-	if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(hint.Of(err), wantHint) {
-		t.Errorf("%s: %v\nhint: %s\nwant %q and %q", tag, err, hint.Of(err), want, wantHint)
+	if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(fault.Hint(err), wantHint) {
+		t.Errorf("%s: %v\nhint: %s\nwant %q and %q", tag, err, fault.Hint(err), want, wantHint)
 	}
 	t.Logf("%s: after %.1f s: %v", tag, time.Since(begin).Seconds(), err)
 }

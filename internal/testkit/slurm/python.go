@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
 	"github.com/dsbuild/dsbuild/internal/testkit/python"
 )
@@ -47,7 +47,7 @@ func findSystemPython(ctx context.Context) (string, error) {
 		return "", err
 	}
 	if !strings.HasPrefix(real, "/usr/") {
-		return "", hint.With(errors.New(py+" is not below /usr: nodes of the cluster do not have it"), "install python%s of the system", pythonVersion)
+		return "", fault.WithHint(errors.New(py+" is not below /usr: nodes of the cluster do not have it"), "install python%s of the system", pythonVersion)
 	}
 	return py, nil
 }

@@ -18,7 +18,7 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // User is the account on all nodes for users that are not root; UserID is its
@@ -124,7 +124,7 @@ func (c *Cluster) startNodes(ctx context.Context) error {
 		return err
 	}
 	if err := c.waitUntilReady(ctx, c.Nodes...); err != nil {
-		return hint.With(err, "the logs: %s", c.Logs())
+		return fault.WithHint(err, "the logs: %s", c.Logs())
 	}
 	return nil
 }

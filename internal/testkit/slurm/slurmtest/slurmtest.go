@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/slurm"
 )
@@ -29,7 +29,7 @@ func Up(tb testing.TB, opt slurm.Options) *slurm.Cluster {
 		needs.Missing(tb, "%v", err)
 	}
 	if err != nil {
-		tb.Fatalf("starting a Slurm cluster: %v\nhint: %s", err, hint.Of(err))
+		tb.Fatalf("starting a Slurm cluster: %v\nhint: %s", err, fault.Hint(err))
 	}
 	tb.Cleanup(func() {
 		if tb.Failed() {

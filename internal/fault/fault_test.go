@@ -1,4 +1,4 @@
-package hint_test
+package fault_test
 
 import (
 	"errors"
@@ -7,7 +7,7 @@ import (
 	"os/exec"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // coded is an error of a package that may not import hint.
@@ -22,7 +22,7 @@ func (c coded) ExitCode() int { return c.code }
 
 func TestOf(t *testing.T) {
 	t.Parallel()
-	inner := hint.With(fs.ErrNotExist, "create %s", "it")
+	inner := fault.WithHint(fs.ErrNotExist, "create %s", "it")
 	for name, c := range map[string]struct {
 		err  error
 		want string
@@ -31,18 +31,18 @@ func TestOf(t *testing.T) {
 		"nil":         {nil, ""},
 		"with":        {inner, "create it"},
 		"wrapped":     {fmt.Errorf("read: %w", inner), "create it"},
-		"outermost":   {hint.With(fmt.Errorf("read: %w", inner), "look"), "look"},
+		"outermost":   {fault.WithHint(fmt.Errorf("read: %w", inner), "look"), "look"},
 		"joined":      {errors.Join(errors.New("a"), inner), "create it"},
 		"of a method": {fmt.Errorf("x: %w", coded{try: "try this"}), "try this"},
-		"added":       {hint.Add(errors.New("a"), "b"), "b"},
-		"added to it": {hint.Add(inner, ""), "create it"},
-		"with a sign": {hint.Add(errors.New("a"), "100%s"), "100%s"},
+		"added":       {fault.AddHint(errors.New("a"), "b"), "b"},
+		"added to it": {fault.AddHint(inner, ""), "create it"},
+		"with a sign": {fault.AddHint(errors.New("a"), "100%s"), "100%s"},
 	} {
-		if got := hint.Of(c.err); got != c.want {
+		if got := fault.Hint(c.err); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
-	if hint.With(nil, "look") != nil || hint.Add(nil, "look") != nil {
+	if fault.WithHint(nil, "look") != nil || fault.AddHint(nil, "look") != nil {
 		t.Error("no error becomes one by a hint")
 	}
 	if inner.Error() != fs.ErrNotExist.Error() || !errors.Is(inner, fs.ErrNotExist) {
@@ -63,16 +63,16 @@ func TestExitCode(t *testing.T) {
 	}{
 		"none":                  {errors.New("a"), 0},
 		"nil":                   {nil, 0},
-		"asked":                 {fmt.Errorf("x: %w", hint.With(coded{code: 4}, "look")), 4},
-		"coded":                 {fmt.Errorf("x: %w", hint.Coded(fmt.Errorf("%w", coded{code: 4}), 3)), 3},
-		"coded nil":             {hint.Coded(nil, 3), 0},
+		"asked":                 {fmt.Errorf("x: %w", fault.WithHint(coded{code: 4}, "look")), 4},
+		"coded":                 {fmt.Errorf("x: %w", fault.WithCode(fmt.Errorf("%w", coded{code: 4}), 3)), 3},
+		"coded nil":             {fault.WithCode(nil, 3), 0},
 		"first of several":      {errors.Join(errors.New("a"), coded{code: 2}, coded{code: 4}), 2},
 		"of a program":          {fmt.Errorf("make: %w", foreign), 0},
 		"beside a program's":    {fmt.Errorf("%w: %w", foreign, coded{code: 4}), 4},
 		"outside of a program":  {fmt.Errorf("%w", &outer{foreign}), 2},
 		"an error that has nil": {&outer{}, 2},
 	} {
-		if got := hint.ExitCode(c.err); got != c.want {
+		if got := fault.ExitCode(c.err); got != c.want {
 			t.Errorf("%s: %d, want %d", name, got, c.want)
 		}
 	}

@@ -1,0 +1,98 @@
+// Package fault adds to an error what its reader needs besides the text: a hint, the next step to
+// try, printed on a line of its own, and the exit code of the program. Every package may use it.
+//
+// A package defines an error type of its own only where a caller asks for that type; a method
+// Hint() string or ExitCode() int of such a type is found by Hint and ExitCode too.
+package fault
+
+import (
+	"errors"
+	"fmt"
+	"os/exec"
+)
+
+// The exit codes of dsbuild that an error can ask for. An error without one is a failed run: 1.
+const (
+	Usage = 2 // wrong usage, configuration or inventory, or no toolchain exists
+	Nodes = 3 // some nodes failed, differ or are not ready
+	Wheel = 4 // a wheel or package is damaged or not what was asked, or fits no node
+)
+
+type hinted struct {
+	error
+	hint string
+}
+
+func (h *hinted) Hint() string  { return h.hint }
+func (h *hinted) Unwrap() error { return h.error }
+
+type coded struct {
+	error
+	code int
+}
+
+func (c *coded) ExitCode() int { return c.code }
+func (c *coded) Unwrap() error { return c.error }
+
+// New returns an error with a code and a hint; the hint may be "". The text is formatted as by
+// fmt.Errorf.
+func New(code int, hint, format string, args ...any) error {
+	return WithCode(AddHint(fmt.Errorf(format, args...), hint), code)
+}
+
+// WithHint returns err with a hint. A nil err stays nil.
+func WithHint(err error, format string, args ...any) error {
+	if err == nil {
+		return nil
+	}
+	return &hinted{err, fmt.Sprintf(format, args...)}
+}
+
+// AddHint is WithHint for a text that may be "": then err keeps the hint that it has.
+func AddHint(err error, text string) error {
+	if text == "" {
+		return err
+	}
+	return WithHint(err, "%s", text)
+}
+
+// WithCode returns err asking for an exit code. A nil err stays nil.
+func WithCode(err error, code int) error {
+	if err == nil {
+		return nil
+	}
+	return &coded{err, code}
+}
+
+// Hint returns the outermost hint in err's chain, or "".
+func Hint(err error) string {
+	var h interface{ Hint() string }
+	if errors.As(err, &h) {
+		return h.Hint()
+	}
+	return ""
+}
+
+// ExitCode returns the exit code that the outermost error with one asks for; 0 if none does. The
+// exit status of a program that dsbuild ran (exec.ExitError) is not dsbuild's own.
+func ExitCode(err error) int {
+	if _, foreign := err.(*exec.ExitError); foreign { //nolint:errorlint // walks the tree itself
+		return 0
+	}
+	if coded, ok := err.(interface{ ExitCode() int }); ok {
+		return coded.ExitCode()
+	}
+	switch err := err.(type) { //nolint:errorlint // walks the tree itself
+	case interface{ Unwrap() error }:
+		if inner := err.Unwrap(); inner != nil {
+			return ExitCode(inner)
+		}
+	case interface{ Unwrap() []error }:
+		for _, inner := range err.Unwrap() {
+			if code := ExitCode(inner); code != 0 {
+				return code
+			}
+		}
+	}
+	return 0
+}
