@@ -3,7 +3,6 @@ package nightly_test
 import (
 	"context"
 	"encoding/json"
-	"encoding/xml"
 	"errors"
 	"os"
 	"path/filepath"
@@ -254,17 +253,6 @@ func TestFailure(t *testing.T) {
 	}
 	if r.Publish.Status != nightly.Done || r.Publish.Wheels != 5 {
 		t.Errorf("%+v", r.Publish)
-	}
-	text, err := os.ReadFile(filepath.Join(y.dir, "nightly", "report.xml"))
-	var doc struct {
-		Tests    int `xml:"tests,attr"`
-		Failures int `xml:"failures,attr"`
-	}
-	if err == nil {
-		err = xml.Unmarshal(text, &doc)
-	}
-	if err != nil || doc.Tests != 5 || doc.Failures != 1 {
-		t.Errorf("%v, %+v\n%s", err, doc, text)
 	}
 	y.broken = ""
 	if _, got, err := y.night(nil); err != nil || got["h100@main"] != nightly.Built || len(y.built) != 1 {

@@ -8,13 +8,11 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
 	"github.com/dsbuild/dsbuild/internal/fault"
-	"github.com/dsbuild/dsbuild/internal/junit"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -93,7 +91,7 @@ type DeployReport struct {
 	Outcome
 	Seconds float64 `json:"seconds"`
 	Nodes   Nodes   `json:"nodes"`
-	Report  string  `json:"report,omitempty"` // without its ending: .json, .html, .xml
+	Report  string  `json:"report,omitempty"` // without its ending: .json, .html
 }
 
 // Outcome is how a wheel or a stage ended.
@@ -287,7 +285,6 @@ func (r *Report) writeFiles(nights []past) error {
 	}
 	for ending, form := range map[string]func(io.Writer) error{
 		".json": func(w io.Writer) error { return ui.JSON(w, r) },
-		".xml":  r.writeJUnit,
 		".html": func(w io.Writer) error { return r.writePage(w, nights) },
 	} {
 		var text bytes.Buffer
@@ -301,37 +298,4 @@ func (r *Report) writeFiles(nights []past) error {
 		}
 	}
 	return nil
-}
-
-// writeJUnit writes the report as CI systems read results of tests: each wheel is one, and
-// so are the index and each deploy.
-func (r *Report) writeJUnit(w io.Writer) error {
-	const class = "dsbuild nightly"
-	suite := junit.Suite{
-		Name: class, Timestamp: junit.At(r.Started), Hostname: r.By[strings.LastIndexByte(r.By, '@')+1:], Time: junit.Time(r.Ended.Sub(r.Started).Seconds()),
-		Properties: []junit.Property{{Name: "by", Value: r.By}, {Name: "night", Value: r.ID}},
-	}
-	add := func(name string, o Outcome, seconds float64, said ...string) {
-		c := junit.Case{Name: name, Class: class, Time: junit.Time(seconds), SystemOut: ui.Clean(strings.Join(said, "\n"))}
-		switch o.Status {
-		case Failed:
-			c.Failure = &junit.Outcome{Message: o.Error, Type: string(o.Status), Text: o.Error}
-			if o.Hint != "" {
-				c.Failure.Text += "\nhint: " + o.Hint
-			}
-		case Skipped:
-			c.Skipped = &junit.Outcome{Message: o.Error}
-		}
-		suite.Cases = append(suite.Cases, c)
-	}
-	for _, e := range r.Entries {
-		add(e.Name, e.Outcome, e.Seconds, slices.Concat([]string{"status: " + string(e.Status)}, e.Changes)...)
-	}
-	if r.Publish != nil {
-		add("index", r.Publish.Outcome, 0)
-	}
-	for _, d := range r.Deploys {
-		add("deploy to "+d.Name, d.Outcome, d.Seconds, d.Nodes.Verdict)
-	}
-	return junit.Write(w, suite)
 }

@@ -45,8 +45,7 @@ and verifies the wheel, then the others verify it. If one of those fails, the
 others keep the wheel; dsbuild rollback removes it.` + whichDeploy,
 		Example: `  dsbuild deploy inventory.yaml
   dsbuild deploy inventory.yaml --wheel dist --limit 'gpu[01-04]' --dry-run
-  dsbuild deploy inventory.yaml --serial 1,10%,100% --report fleet.json
-  dsbuild deploy inventory.yaml --retry-failed fleet.json --report fleet.json`,
+  dsbuild deploy inventory.yaml --serial 1,10%,100% --report fleet.json`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.command, opts.inventory = cmd.CommandPath(), args[0]
@@ -68,7 +67,6 @@ func addDeployFlags(cmd *cobra.Command, opts *deployOptions) {
 	flags.StringVar(&opts.bundle, "bundle", "", "the wheelhouse `DIR` for --deps bundle (default: wheelhouse beside the wheel)")
 	flags.StringVar(&opts.verify, "verify", "load", "what to check on each node: `load|files` (every op loads, or files and metadata alone)")
 	flags.BoolVar(&opts.force, "force", false, "install also where the node already runs this wheel")
-	addRetryFlag(cmd, &opts.fleetFlags)
 	addBandwidthFlag(cmd, &opts.changeFlags)
 }
 
@@ -77,7 +75,7 @@ func addDeployFlags(cmd *cobra.Command, opts *deployOptions) {
 func runDeploy(ctx context.Context, a *app, opts deployOptions) error {
 	opt, err := opts.installOptions(ctx, a)
 	if err != nil {
-		return opts.handleNothingToDo(a, err)
+		return err
 	}
 	if opt, err = opts.withWheels(ctx, opt); err != nil {
 		return err

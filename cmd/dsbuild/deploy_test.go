@@ -37,46 +37,12 @@ func TestReportThatCannotBeWrittenHidesNothing(t *testing.T) {
 	}
 }
 
-// A report that quotes logs is no more readable than they are.
-func TestReportWithLogsIsPrivate(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	log := filepath.Join(dir, "gpu1.log")
-	if err := os.WriteFile(log, []byte("word-of-the-log\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	failed := &report.Report{Summary: report.Summary{Failed: 1}, Nodes: []report.Node{{Name: "gpu1", Status: report.Failed, Log: log}}}
-	fine := &report.Report{Summary: report.Summary{OK: 1}, Nodes: []report.Node{{Name: "gpu1", Status: report.OK, Log: log}}}
-	for _, ending := range []string{".xml", ".html", ".json"} {
-		file := filepath.Join(dir, "report"+ending)
-		for _, r := range []*report.Report{fine, failed} {
-			if err := writeReport(file, fleetReport{r}, report.About{}); err != nil {
-				t.Fatal(err)
-			}
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			info, err := os.Stat(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if quotes := bytes.Contains(text, []byte("word-of-the-log")); quotes != (info.Mode().Perm() == 0o600) {
-				t.Errorf("%s: mode %v, quotes the log: %v", file, info.Mode(), quotes)
-			}
-		}
-	}
-	if info, err := os.Stat(filepath.Join(dir, "report.xml")); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("%v, %v", info.Mode(), err)
-	}
-}
-
 func TestReportIsWrittenInTheFormatOfItsName(t *testing.T) {
 	t.Parallel()
 	r := &report.Report{Summary: report.Summary{Failed: 1}, Nodes: []report.Node{{Name: "gpu1", Status: report.Failed, Step: "verify", Error: "op cpu_adam does not load"}}}
 	dir := t.TempDir()
 	opts := fleetFlags{command: "dsbuild deploy", inventory: "fleet.yaml"}
-	begins := map[string]string{"r.json": "{\n", "r.html": "<!doctype html>", "r.xml": "<?xml"}
+	begins := map[string]string{"r.json": "{\n", "r.html": "<!doctype html>"}
 	for name := range begins {
 		opts.reports = append(opts.reports, filepath.Join(dir, name))
 	}

@@ -72,7 +72,6 @@ names them; --in-use changes that.`,
 		},
 	}
 	addChangeFlags(cmd, &opts.changeFlags)
-	addRetryFlag(cmd, &opts.fleetFlags)
 	addBandwidthFlag(cmd, &opts.changeFlags)
 	addLockFlags(cmd, &opts)
 	addFilesFlags(cmd, &opts)
@@ -190,7 +189,7 @@ func allFiles(l *environment.Lock) []environment.File {
 func runEnvDeploy(ctx context.Context, a *app, opts envOptions) error {
 	opt, err := opts.withFiles(ctx, a)
 	if err != nil {
-		return opts.handleNothingToDo(a, err)
+		return err
 	}
 	d := envs.New(opt)
 	defer d.Close()

@@ -94,13 +94,10 @@ func TestEnv(t *testing.T) {
 		t.Error(out)
 	}
 	var r report.Report
-	if err := json.Unmarshal([]byte(s.run(t, 0, "env", "deploy", "inventory.yaml", "--json", "--report", "r.json", "--report", "r.html", "--report", "r.xml")), &r); err != nil || r.Command != "env deploy" || !r.Consistent || !r.Nodes[0].Changed {
+	if err := json.Unmarshal([]byte(s.run(t, 0, "env", "deploy", "inventory.yaml", "--json", "--report", "r.json", "--report", "r.html")), &r); err != nil || r.Command != "env deploy" || !r.Consistent || !r.Nodes[0].Changed {
 		t.Errorf("%v, %+v", err, r)
 	}
 	if out := s.run(t, 0, "env", "deploy", "inventory.yaml"); !strings.Contains(out, "ok, unchanged") {
-		t.Error(out)
-	}
-	if out := s.run(t, 0, "env", "deploy", "inventory.yaml", "--retry-failed", "r.json"); strings.Contains(out, "gpu") {
 		t.Error(out)
 	}
 	if out := s.run(t, 0, "env", "verify", "inventory.yaml"); !strings.Contains(out, "2 nodes ok, all equal") {

@@ -34,16 +34,15 @@ import (
 type fleetFlags struct {
 	connectOptions
 
-	command     string // for messages about wrong usage
-	inventory   string
-	limit       string
-	forks       int
-	retryFailed string
-	timeout     time.Duration
-	reports     []string
-	logs        string
-	dryRun      bool
-	json        bool
+	command   string // for messages about wrong usage
+	inventory string
+	limit     string
+	forks     int
+	timeout   time.Duration
+	reports   []string
+	logs      string
+	dryRun    bool
+	json      bool
 }
 
 // changeFlags are the flags of everything that changes nodes.
@@ -75,12 +74,6 @@ func addChangeFlags(cmd *cobra.Command, opts *changeFlags) {
 			"1,10%,100% begins with a small group")
 }
 
-// addRetryFlag gives a command the flag that goes on from an earlier run of it.
-func addRetryFlag(cmd *cobra.Command, opts *fleetFlags) {
-	cmd.Flags().StringVar(&opts.retryFailed, "retry-failed", "",
-		"only the nodes that were not ok in `REPORT.json`, written by this command before; --report may write the same file anew")
-}
-
 // addBandwidthFlag gives a command that sends files the flags for the way that they take.
 func addBandwidthFlag(cmd *cobra.Command, opts *changeFlags) {
 	cmd.Flags().StringVar(&opts.bwlimit, "bwlimit", "",
@@ -96,7 +89,7 @@ func addNodeFlags(cmd *cobra.Command, opts *fleetFlags) {
 	flags := cmd.Flags()
 	flags.IntVar(&opts.forks, "forks", 32, "work on `N` nodes at once")
 	flags.StringArrayVar(&opts.reports, "report", nil,
-		"also write the report to `FILE`: .json, .html (a page for people) or .xml (JUnit, for CI); repeatable")
+		"also write the report to `FILE`: .json or .html (a page for people); repeatable")
 	flags.BoolVar(&opts.json, "json", false, "print one JSON document")
 }
 
@@ -161,7 +154,7 @@ func (o fleetFlags) fleetOptions(ctx context.Context, a *app) (fleet.Options, *i
 	if err := o.checkFlags(); err != nil {
 		return fleet.Options{}, nil, err
 	}
-	inv, err := o.loadNodes(ctx, a)
+	inv, err := a.loadInventory(ctx, o.inventory, o.limit)
 	if err != nil {
 		return fleet.Options{}, nil, err
 	}
@@ -181,60 +174,6 @@ func (o fleetFlags) fleetOptions(ctx context.Context, a *app) (fleet.Options, *i
 func (o fleetFlags) commandName() string {
 	_, name, _ := strings.Cut(o.command, " ")
 	return name
-}
-
-// loadNodes reads the inventory, and keeps the nodes that --limit and --retry-failed select. An
-// inventory without nodes is a *nothingError.
-func (o fleetFlags) loadNodes(ctx context.Context, a *app) (*inventory.Inventory, error) {
-	if o.retryFailed == "" {
-		return a.loadInventory(ctx, o.inventory, o.limit)
-	}
-	past, err := report.LoadPast(o.retryFailed, o.commandName())
-	if err != nil {
-		return nil, err
-	}
-	all, err := a.openInventory(ctx, o.inventory)
-	if err != nil {
-		return nil, err
-	}
-	inv, err := a.limitNodes(all, o.limit)
-	if err != nil {
-		return nil, err
-	}
-	retry := *inv
-	var remarks []string
-	retry.Hosts, remarks, err = past.Retry(inv.Hosts, all.Hosts)
-	if err != nil {
-		return nil, err
-	}
-	for _, r := range remarks {
-		a.reporter.Note("%s", r)
-	}
-	if len(retry.Hosts) == 0 {
-		return nil, &nothingError{past.Nothing()}
-	}
-	return &retry, nil
-}
-
-// nothingError ends a run that has nothing to do.
-type nothingError struct{ why string }
-
-func (e *nothingError) Error() string { return e.why }
-
-// handleNothingToDo prints an empty result if err is a nothingError, and returns any other error.
-// It does not write reports, so that those of the earlier run stay.
-func (o fleetFlags) handleNothingToDo(a *app, err error) error {
-	var nothing *nothingError
-	switch {
-	case !errors.As(err, &nothing):
-		return err
-	case o.json && o.dryRun:
-		return ui.JSON(a.stdout, newPlanDocument(deploy.Plan{}))
-	case o.json:
-		return ui.JSON(a.stdout, report.Empty(o.commandName()))
-	}
-	_, err = fmt.Fprintln(a.stdout, ui.Clean(nothing.why))
-	return err
 }
 
 // deployment is a run that changes nodes.
@@ -283,7 +222,7 @@ func (o fleetFlags) checkFlags() error {
 	}
 	for _, r := range o.reports {
 		if !slices.Contains(reportEndings(), filepath.Ext(r)) {
-			return usageErrorf(o.command, "--report %s: the name must end in .json, .html or .xml", r)
+			return usageErrorf(o.command, "--report %s: the name must end in .json or .html", r)
 		}
 		if err := checkWritable(r); err != nil {
 			return usageErrorf(o.command, "--report %s: %w", r, err)

@@ -11,6 +11,13 @@ func goneCommands() map[string]string {
 	}
 }
 
+// goneFlags are the flags that this release no longer has, with what replaces each.
+func goneFlags() map[string]string {
+	return map[string]string{
+		"retry-failed": "run the same command again, it skips finished nodes; or name the nodes of the report with --limit",
+	}
+}
+
 // newGoneCommands returns hidden commands that refuse to run, and say what replaces them.
 func newGoneCommands() []*cobra.Command {
 	var all []*cobra.Command

@@ -36,7 +36,7 @@ func newNightlyCommand(a *app) *cobra.Command {
 		Long: `Run one nightly build: fetch the newest sources, build the wheels whose plan has
 changed since the last run, audit and smoke-test them, publish an index of the
 kept builds, deploy to a canary and then to the other nodes, and write a report
-of the changes (JSON, JUnit, HTML with history).
+of the changes (JSON, HTML with history).
 
 If a wheel fails, the others go on, and its last good build stays published and
 deployed. If the canary fails, dsbuild does not change the other nodes. Only one

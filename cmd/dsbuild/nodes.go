@@ -74,29 +74,18 @@ func addLimitFlag(cmd *cobra.Command, limit *string) {
 		"only these `NODES`: names, ranges, groups and patterns (gpu*), separated by commas; !NAME leaves out")
 }
 
-// loadInventory reads INVENTORY and keeps the nodes of --limit.
+// loadInventory reads INVENTORY and keeps the nodes of --limit. It notes settings of another tool's
+// inventory that have no effect.
 func (a *app) loadInventory(ctx context.Context, name, limit string) (*inventory.Inventory, error) {
-	inv, err := a.openInventory(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	return a.limitNodes(inv, limit)
-}
-
-// openInventory reads INVENTORY.
-func (a *app) openInventory(ctx context.Context, name string) (*inventory.Inventory, error) {
 	if found, err := filepath.Glob(filepath.Join(name, "*.whl")); err == nil && len(found) > 0 || strings.HasSuffix(name, ".whl") {
 		err := fmt.Errorf("%s: wheels, but this argument names the nodes", name)
 		return nil, fault.WithCode(fault.WithHint(err, "name the nodes, and after --wheel the wheels: inventory.yaml --wheel %s", name), exitUsage)
 	}
-	return inventory.Open(ctx, name, inventory.Options{Stdin: a.stdin, Ansible: ansibleInventory(), Slurm: slurmInventory})
-}
-
-// limitNodes keeps the nodes of --limit. It notes settings of another tool's inventory
-// that have no effect.
-func (a *app) limitNodes(inv *inventory.Inventory, limit string) (*inventory.Inventory, error) {
-	inv, err := inv.Select(limit)
+	inv, err := inventory.Open(ctx, name, inventory.Options{Stdin: a.stdin, Ansible: ansibleInventory(), Slurm: slurmInventory})
 	if err != nil {
+		return nil, err
+	}
+	if inv, err = inv.Select(limit); err != nil {
 		return nil, err
 	}
 	remarks := make([]ui.Named, len(inv.Remarks))

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -21,8 +20,6 @@ import (
 type nodeReport interface {
 	Print(io.Writer) error
 	Page(io.Writer, report.About) error
-	JUnit(io.Writer, report.About) error
-	QuotesLogs() bool // the form JUnit does
 	EditHints(func(hint string) string)
 	Err() error
 }
@@ -38,11 +35,8 @@ func (r fleetReport) Page(w io.Writer, about report.About) error {
 // checkReport is a report of check.
 type checkReport struct{ *check.Report }
 
-// QuotesLogs is false: a check has no logs.
-func (checkReport) QuotesLogs() bool { return false }
-
 // reportEndings are the endings of the names of report files, which select the form.
-func reportEndings() []string { return []string{".json", ".html", ".xml"} }
+func reportEndings() []string { return []string{".json", ".html"} }
 
 // reportOutcome prints and writes the report. The nodes' error comes first, so that a full disk
 // here does not hide it.
@@ -83,20 +77,14 @@ func writeReports(opts fleetFlags, r nodeReport) error {
 func writeReport(file string, r nodeReport, about report.About) error {
 	var text bytes.Buffer
 	var err error
-	mode := os.FileMode(0o644)
 	switch filepath.Ext(file) {
 	case ".json":
 		err = ui.JSON(&text, r)
 	case ".html":
 		err = r.Page(&text, about)
-	case ".xml":
-		err = r.JUnit(&text, about)
-		if r.QuotesLogs() {
-			mode = 0o600 // as the logs
-		}
 	}
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(file, &text, mode)
+	return atomicfile.Write(file, &text, 0o644)
 }

@@ -21,7 +21,7 @@ keeps only one previous version.`,
 			opts.command, opts.inventory = cmd.CommandPath(), args[0]
 			opt, err := opts.changeOptions(cmd.Context(), a)
 			if err != nil {
-				return opts.handleNothingToDo(a, err)
+				return err
 			}
 			opt.Verify = verify.LevelFiles
 			d := deploy.New(opt)
@@ -31,6 +31,5 @@ keeps only one previous version.`,
 		},
 	}
 	addChangeFlags(cmd, &opts)
-	addRetryFlag(cmd, &opts.fleetFlags)
 	return cmd
 }

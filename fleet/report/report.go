@@ -1,6 +1,6 @@
 // Package report is the outcome of a command on the nodes of a fleet: one report for deploy, verify,
 // rollback, ship and the commands of env that work on nodes. It has forms for people (a table, an
-// HTML page in package page), for programs (JSON) and for CI systems (JUnit).
+// HTML page in package page) and for programs (JSON).
 package report
 
 import (

@@ -258,12 +258,6 @@ func innerRooms() []Rule { //nolint:revive // a table, however long
 			Reason: "reading YAML does not depend on the file's meaning",
 		},
 		{
-			Folder: "internal/junit",
-			Deny:   []string{Module},
-			Allow:  ours("internal/junit"),
-			Reason: "a test result does not depend on what was tested",
-		},
-		{
 			Folder: "internal/cause",
 			Deny:   []string{Module},
 			Allow:  ours("internal/cause"),

@@ -3,7 +3,6 @@ package check
 import (
 	"bytes"
 	"encoding/json"
-	"encoding/xml"
 	"errors"
 	"math"
 	"strconv"
@@ -118,74 +117,6 @@ func TestReportWithManyFindings(t *testing.T) {
 	lines := rep.findingLines()
 	if len(rep.Causes) != maxCauses+5 || len(lines) != maxCauses+1 || lines[maxCauses] != "… and 5 more findings: --report FILE.html has all of them" {
 		t.Errorf("%d causes, %q", len(rep.Causes), lines[len(lines)-1])
-	}
-}
-
-func TestReportAsJUnit(t *testing.T) {
-	about := report.About{Command: "dsbuild check", Inventory: "nodes.yaml", By: "alice@head", At: time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)}
-	var out bytes.Buffer
-	if err := judged().buildReport().JUnit(&out, about); err != nil {
-		t.Fatal(err)
-	}
-	type outcome struct {
-		Message string `xml:"message,attr"`
-		Text    string `xml:",chardata"`
-	}
-	var doc struct {
-		Suite struct {
-			Name       string `xml:"name,attr"`
-			Tests      int    `xml:"tests,attr"`
-			Failures   int    `xml:"failures,attr"`
-			Errors     int    `xml:"errors,attr"`
-			Skipped    int    `xml:"skipped,attr"`
-			Timestamp  string `xml:"timestamp,attr"`
-			Hostname   string `xml:"hostname,attr"`
-			Properties []struct {
-				Name  string `xml:"name,attr"`
-				Value string `xml:"value,attr"`
-			} `xml:"properties>property"`
-			Cases []struct {
-				Name      string   `xml:"name,attr"`
-				Time      string   `xml:"time,attr"`
-				Failure   *outcome `xml:"failure"`
-				Error     *outcome `xml:"error"`
-				Skipped   *outcome `xml:"skipped"`
-				SystemOut string   `xml:"system-out"`
-			} `xml:"testcase"`
-		} `xml:"testsuite"`
-	}
-	if err := xml.Unmarshal(out.Bytes(), &doc); err != nil {
-		t.Fatalf("%v\n%s", err, out.String())
-	}
-	s := doc.Suite
-	if s.Tests != 7 || s.Failures != 3 || s.Errors != 1 || s.Skipped != 1 || s.Hostname != "head" || s.Timestamp != "2026-11-24T12:00:00" {
-		t.Errorf("%+v", s)
-	}
-	if c := s.Cases[1]; c.Failure == nil || c.Failure.Message != "versions: torch 2.14.0, but 3 of 5 nodes have 2.15.0" ||
-		!strings.Contains(c.Failure.Text, "disk: /tmp has little room on n2 (warning)") || !strings.Contains(c.Failure.Text, "  hint: is NTP active?") || c.Time != "1.500" {
-		t.Errorf("the case of a failed node: %+v", c)
-	}
-	if c := s.Cases[3]; c.Error == nil || c.Error.Message != "connect: no route to host" {
-		t.Errorf("the case of an unreachable node: %+v", c)
-	}
-	if c := s.Cases[4]; c.Skipped == nil {
-		t.Errorf("the case of a skipped node: %+v", c)
-	}
-	if c := s.Cases[5]; c.Name != "all_reduce by gloo" || c.Failure != nil || !strings.HasPrefix(c.SystemOut, "all_reduce by gloo: 2 processes") {
-		t.Errorf("the case of a collective: %+v", c)
-	}
-	if c := s.Cases[6]; c.Failure == nil || c.Failure.Message != "held up by n1" {
-		t.Errorf("the case of a failed collective: %+v", c)
-	}
-	values := map[string]int{}
-	for _, p := range s.Properties {
-		values[p.Name]++
-	}
-	if values["finding"] != 5 || values["not checked"] != 1 || values["verdict"] != 1 || values["inventory"] != 1 {
-		t.Errorf("%v", s.Properties)
-	}
-	if strings.Contains(out.String(), "&#x1B;") || strings.Contains(out.String(), "\x1b") || strings.Contains(out.String(), "\uFFFD") {
-		t.Error("a node's control characters are in the document")
 	}
 }
 
