@@ -7,6 +7,7 @@ import (
 	"embed"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"html/template"
 	"path"
@@ -18,84 +19,33 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-//go:embed simple.html.tmpl project.html.tmpl variants.html.tmpl
+//go:embed simple.html.tmpl project.html.tmpl
 var files embed.FS
 
-// The names of a page for installers, as HTML and as JSON.
-const (
-	htmlPage = "index.html"
-	jsonPage = "index.json"
-)
-
-// apiVersion is the version of the simple API: 1.1 has sizes and times (PEP 700).
-const apiVersion = "1.1"
+// htmlPage is the name of each page.
+const htmlPage = "index.html"
 
 // pages returns the pages of one index, for installers.
 func (t Toolchain) pages() ([]file, error) {
-	list, err := render("project.html.tmpl", struct {
+	tmpl, err := template.ParseFS(files, "*.html.tmpl")
+	if err != nil {
+		return nil, err
+	}
+	var root, list bytes.Buffer
+	data := struct {
+		Toolchain
 		Project string
-		Wheels  []Wheel
-	}{project, t.Wheels})
-	if err != nil {
-		return nil, err
-	}
-	listJSON, err := t.projectJSON()
-	if err != nil {
-		return nil, err
-	}
-	root, err := render("simple.html.tmpl", struct{ Name, Project string }{t.Name, project})
-	if err != nil {
-		return nil, err
-	}
-	rootJSON, err := document(map[string]any{
-		"meta": map[string]string{"api-version": apiVersion}, "projects": []map[string]string{{"name": project}},
-	})
+	}{t, project}
+	err = errors.Join(tmpl.ExecuteTemplate(&list, "project.html.tmpl", data), tmpl.ExecuteTemplate(&root, "simple.html.tmpl", data))
 	return []file{
-		{path: path.Join(t.Name, project, htmlPage), text: list},
-		{path: path.Join(t.Name, project, jsonPage), text: listJSON},
-		{path: path.Join(t.Name, htmlPage), text: root},
-		{path: path.Join(t.Name, jsonPage), text: rootJSON},
+		{path: path.Join(t.Name, project, htmlPage), text: list.Bytes()},
+		{path: path.Join(t.Name, htmlPage), text: root.Bytes()},
 	}, err
-}
-
-// jsonFile is a file in the JSON of PEP 691.
-type jsonFile struct {
-	Filename       string            `json:"filename"`
-	URL            string            `json:"url"`
-	Hashes         map[string]string `json:"hashes"`
-	RequiresPython string            `json:"requires-python,omitempty"`
-	Size           int64             `json:"size"`
-	UploadTime     string            `json:"upload-time"`
-	CoreMetadata   map[string]string `json:"core-metadata"` // not under its older name, at which pip 23.0 breaks (PEP 714)
-	Yanked         any               `json:"yanked"`        // false, or why
-}
-
-func (t Toolchain) projectJSON() ([]byte, error) {
-	versions, list := []string{}, []jsonFile{}
-	for _, w := range t.Wheels {
-		if !slices.Contains(versions, w.Version) {
-			versions = append(versions, w.Version)
-		}
-		f := jsonFile{
-			Filename: w.Name, URL: w.Link(), Hashes: map[string]string{"sha256": w.SHA256}, RequiresPython: w.requiresPython,
-			Size: w.Size, UploadTime: w.BuiltAt.Format(time.RFC3339), CoreMetadata: map[string]string{"sha256": w.MetadataSHA256()}, Yanked: false,
-		}
-		if w.Yanked != "" {
-			f.Yanked = w.Yanked
-		}
-		list = append(list, f)
-	}
-	return document(struct {
-		Meta     map[string]string `json:"meta"`
-		Name     string            `json:"name"`
-		Versions []string          `json:"versions"`
-		Files    []jsonFile        `json:"files"`
-	}{map[string]string{"api-version": apiVersion}, project, versions, list})
 }
 
 // Link is the relative address of the file. It escapes the plus, which some servers read as a
 // space.
-func (w Wheel) Link() string { return strings.ReplaceAll(cmp.Or(w.link, w.Name), "+", "%2B") }
+func (w Wheel) Link() string { return strings.ReplaceAll(w.Name, "+", "%2B") }
 
 // Href is the link with the hash. Installers check the downloaded file against it.
 func (w Wheel) Href() template.URL {
@@ -107,7 +57,11 @@ func (w Wheel) RequiresPython() string { return w.requiresPython }
 
 // MetadataSHA256 is the hash of the METADATA file beside the wheel.
 func (w Wheel) MetadataSHA256() string {
-	sum := sha256.Sum256(w.metadata)
+	return hashOf(w.metadata)
+}
+
+func hashOf(text []byte) string {
+	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:])
 }
 
@@ -142,7 +96,7 @@ func chooser(opt Options, all []Toolchain) ([]file, error) {
 	list, err := document(struct {
 		Indexes []Toolchain `json:"indexes"`
 	}{all})
-	return []file{{path: htmlPage, text: text.Bytes()}, {path: jsonPage, text: list}}, err
+	return []file{{path: htmlPage, text: text.Bytes()}, {path: "index.json", text: list}}, err
 }
 
 // section shows a toolchain: the machines that it fits, how to install from it, and its wheels.
@@ -190,7 +144,7 @@ func (w Wheel) row(folder string) htmlpage.Row {
 	}
 	version.Small += htmlpage.Text(w.Yanked)
 	links := []htmlpage.Link{{Text: "wheel", To: folder + w.Link()}}
-	if w.hasManifest() {
+	if w.beside[wheel.ManifestSuffix] != "" {
 		links = append(links, htmlpage.Link{Text: "manifest", To: folder + w.Link() + wheel.ManifestSuffix})
 	}
 	return htmlpage.Row{Dim: w.Yanked != "", Cells: []htmlpage.Cell{
@@ -237,17 +191,6 @@ func named(arch string, names func(string) []string) string {
 		gpus = append(slices.Clone(gpus[:most]), "…")
 	}
 	return arch + " (" + strings.Join(gpus, ", ") + ")"
-}
-
-// render fills a template in.
-func render(name string, data any) ([]byte, error) {
-	tmpl, err := template.ParseFS(files, name)
-	if err != nil {
-		return nil, err
-	}
-	var out bytes.Buffer
-	err = tmpl.Execute(&out, data)
-	return out.Bytes(), err
 }
 
 // document returns a value as a JSON file.

@@ -2,11 +2,11 @@ package index
 
 import (
 	"cmp"
-	"fmt"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
+
+	"deps.dev/util/semver"
 
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -22,9 +22,7 @@ func toolchainOf(m wheel.Manifest) (Toolchain, error) {
 	_, local, _ := strings.Cut(m.Version, "+")
 	parts := localVersion.FindStringSubmatch(local)
 	if parts == nil {
-		return Toolchain{}, &ConflictError{
-			fmt.Sprintf("%s: its version does not name its targets", m.Name), "dsbuild wheel makes versions such as 0.19.8+torch2.15.cu132.sm80.v3",
-		}
+		return Toolchain{}, usagef("dsbuild wheel makes versions such as 0.19.8+torch2.15.cu132.sm80.v3", "%s: its version does not name its targets", m.Name)
 	}
 	tc := Toolchain{
 		Torch: strings.TrimPrefix(parts[2], "torch"), CUDA: m.CUDA, CPU: m.CPU,
@@ -43,21 +41,18 @@ func toolchainOf(m wheel.Manifest) (Toolchain, error) {
 	return tc, nil
 }
 
-// toolchains are the indexes by their names.
-type toolchains map[string]*Toolchain
-
-// add adds a wheel to its index.
-func (t toolchains) add(w Wheel, tc Toolchain) {
-	if t[tc.Name] == nil {
-		t[tc.Name] = &tc
+// sorted sorts wheels into their toolchains, below an address if that is known.
+func sorted(wheels []sortedWheel, address string) []Toolchain {
+	indexes := map[string]*Toolchain{}
+	for _, w := range wheels {
+		if indexes[w.toolchain.Name] == nil {
+			indexes[w.toolchain.Name] = &w.toolchain
+		}
+		tc := indexes[w.toolchain.Name]
+		tc.Wheels = append(tc.Wheels, w.Wheel)
 	}
-	t[tc.Name].Wheels = append(t[tc.Name].Wheels, w)
-}
-
-// sorted returns the indexes in order, below an address if that is known.
-func (t toolchains) sorted(address string) []Toolchain {
-	all := make([]Toolchain, 0, len(t))
-	for _, tc := range t {
+	all := make([]Toolchain, 0, len(indexes))
+	for _, tc := range indexes {
 		if address != "" {
 			tc.URL = strings.TrimRight(address, "/") + "/" + tc.Name + "/"
 		}
@@ -71,13 +66,13 @@ func (t toolchains) sorted(address string) []Toolchain {
 
 // compare puts the newest torch first, then the newest CUDA, then releases.
 func (t Toolchain) compare(other Toolchain) int {
-	return cmp.Or(compareVersions(other.Torch, t.Torch), compareVersions(other.CUDA, t.CUDA), cmp.Compare(t.Name, other.Name))
+	return cmp.Or(semver.PyPI.Compare(other.Torch, t.Torch), semver.PyPI.Compare(other.CUDA, t.CUDA), cmp.Compare(t.Name, other.Name))
 }
 
 // newest puts the wheel with the highest version first. Of several with the same version, it puts
 // the latest build first.
 func newest(a, b Wheel) int {
-	return cmp.Or(compareVersions(b.public(), a.public()), b.BuiltAt.Compare(a.BuiltAt), compareVersions(b.Python, a.Python), cmp.Compare(a.Name, b.Name))
+	return cmp.Or(semver.PyPI.Compare(b.public(), a.public()), b.BuiltAt.Compare(a.BuiltAt), semver.PyPI.Compare(b.Python, a.Python), cmp.Compare(a.Name, b.Name))
 }
 
 // public is the version without its local part.
@@ -105,22 +100,4 @@ func supersede(wheels []Wheel) {
 		}
 		first[key] = w
 	}
-}
-
-// compareVersions compares the leading numbers: versions of torch, CUDA, Python and DeepSpeed's
-// releases have nothing else. If these are equal, the version with fewer parts comes first, and
-// then the text decides.
-func compareVersions(a, b string) int {
-	as, bs := strings.Split(a, "."), strings.Split(b, ".")
-	for i := range min(len(as), len(bs)) {
-		x, errX := strconv.Atoi(as[i])
-		y, errY := strconv.Atoi(bs[i])
-		if errX != nil || errY != nil {
-			break
-		}
-		if x != y {
-			return cmp.Compare(x, y)
-		}
-	}
-	return cmp.Or(cmp.Compare(len(as), len(bs)), cmp.Compare(a, b))
 }

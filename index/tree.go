@@ -32,8 +32,8 @@ type file struct {
 	wheel *note  // of a wheel
 }
 
-// MetadataSuffix is the suffix of the file beside a wheel that holds its METADATA (PEP 658).
-const MetadataSuffix = ".metadata"
+// metadataSuffix is the suffix of the file beside a wheel that holds its METADATA (PEP 658).
+const metadataSuffix = ".metadata"
 
 // project is the folder of the only project in each index.
 const project = "deepspeed"
@@ -46,15 +46,15 @@ func layout(opt Options, all []Toolchain) ([]file, error) {
 		sums := map[string]string{}
 		for _, w := range tc.Wheels {
 			at := path.Join(folder, w.Name)
-			wheels = append(wheels, file{path: at, from: w.file, wheel: &w.note}, file{path: at + MetadataSuffix, text: w.metadata})
+			wheels = append(wheels, file{path: at, from: w.file, wheel: &w.note}, file{path: at + metadataSuffix, text: w.metadata})
 			sums[w.Name] = w.SHA256
-			for _, b := range w.beside {
-				sum, _, err := wheel.HashRegular(b.from)
+			for _, suffix := range slices.Sorted(maps.Keys(w.beside)) {
+				sum, _, err := wheel.HashRegular(w.beside[suffix])
 				if err != nil {
 					return nil, err
 				}
-				wheels = append(wheels, file{path: at + b.suffix, from: b.from})
-				sums[w.Name+b.suffix] = sum
+				wheels = append(wheels, file{path: at + suffix, from: w.beside[suffix]})
+				sums[w.Name+suffix] = sum
 			}
 		}
 		var list bytes.Buffer
@@ -112,9 +112,8 @@ func replace(ctx context.Context, dir string, files []file) (written, removed in
 			notes[path.Base(f.path)] = *f.wheel
 		}
 		if _, err := os.Lstat(filepath.Join(dir, filepath.FromSlash(f.path))); err == nil && !before[f.path] {
-			return 0, 0, &ConflictError{
-				fmt.Sprintf("%s is in the way: it is not part of an index that dsbuild wrote", filepath.Join(dir, f.path)), "move it away, or write the index into another folder",
-			}
+			return 0, 0, usagef("move it away, or write the index into another folder",
+				"%s is in the way: it is not part of an index that dsbuild wrote", filepath.Join(dir, f.path))
 		}
 	}
 	both := maps.Clone(before)
@@ -173,7 +172,7 @@ func refuseLinks(dir string, files []file, before map[string]bool) error {
 	for _, folder := range slices.Sorted(maps.Keys(folders)) {
 		at := filepath.Join(dir, filepath.FromSlash(folder))
 		if info, err := os.Lstat(at); err == nil && info.Mode().Type() == fs.ModeSymlink {
-			return &ConflictError{at + " is a symbolic link, and dsbuild writes an index only into real folders", "remove the link, or write the index into another folder"}
+			return usagef("remove the link, or write the index into another folder", "%s is a symbolic link, and dsbuild writes an index only into real folders", at)
 		}
 	}
 	return nil
@@ -191,24 +190,16 @@ func readMark(dir string) (mark, error) {
 		text, err = io.ReadAll(f)
 		err = errors.Join(err, f.Close())
 	}
-	if err != nil {
-		return mark{}, badMark(name, err)
-	}
-	return parseMark(name, text)
-}
-
-func badMark(name string, err error) error {
-	return &ConflictError{fmt.Sprintf("%s: %v", name, err), "it lists the files of the index; remove the index, and write it again"}
-}
-
-func parseMark(name string, text []byte) (mark, error) {
 	var m mark
-	if err := json.Unmarshal(text, &m); err != nil {
-		return mark{}, badMark(name, err)
+	if err == nil {
+		err = json.Unmarshal(text, &m)
+	}
+	if err != nil {
+		return mark{}, usagef("it lists the files of the index; remove the index, and write it again", "%s: %w", name, err)
 	}
 	for _, f := range m.Files {
 		if !filepath.IsLocal(filepath.FromSlash(f)) {
-			return mark{}, &ConflictError{fmt.Sprintf("%s names %q, which is outside the folder", name, f), "remove the index, and write it again"}
+			return mark{}, usagef("remove the index, and write it again", "%s names %q, which is outside the folder", name, f)
 		}
 	}
 	return m, nil

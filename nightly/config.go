@@ -250,7 +250,7 @@ func (r *reader) readIndex(p yamldoc.Pair) *Index {
 		switch q.Key {
 		case "dir":
 			out.Dir = r.resolvePath(text)
-			if to, err := publish.ParseIndexTarget(text); text != "" && (err != nil || !to.Folder()) {
+			if to, err := publish.ParseTarget(text); text != "" && (err != nil || !to.Folder()) {
 				r.Add(r.Place(q.Node), "name a folder, and copy it with dsbuild publish or another program", "the index of a night goes into a folder")
 			}
 		case "url":

@@ -3,11 +3,8 @@ package publish_test
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"html"
 	"io"
 	"io/fs"
 	"log"
@@ -29,11 +26,9 @@ import (
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
 
-	"github.com/dsbuild/dsbuild/index"
 	"github.com/dsbuild/dsbuild/internal/httpclient"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/publish"
-	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // place is a real place of a test, with a view of its files that does not come by publish.
@@ -56,13 +51,13 @@ type place struct {
 // places returns one place of each kind, all empty.
 func places(t *testing.T) []place {
 	t.Helper()
-	return []place{folderPlace(t), indexPlace(t), bucketPlace(t, false), bucketPlace(t, true), uploadPlace(t), registryPlace(t)}
+	return []place{folderPlace(t), bucketPlace(t), uploadPlace(t), registryPlace(t)}
 }
 
 func folderPlace(t *testing.T) place {
 	dir := filepath.Join(t.TempDir(), "wheels")
 	return place{
-		name: "folder", to: "file://" + dir, beside: true,
+		name: "folder", to: dir, beside: true,
 		files: func(t *testing.T) map[string][]byte { return filesBelow(t, dir) },
 		clear: func() { os.RemoveAll(dir) },
 		add: func(name string, data []byte) {
@@ -91,63 +86,6 @@ func filesBelow(t *testing.T, dir string) map[string][]byte {
 	return all
 }
 
-// indexPlace is a folder with an index, which has a wheel already.
-func indexPlace(t *testing.T) place {
-	dir := filepath.Join(t.TempDir(), "www")
-	first := wheeltest.Packed(t, t.TempDir(), wheeltest.Options{Version: "0.18.0", Ops: plain()})
-	make := func() {
-		os.RemoveAll(dir)
-		if _, err := index.Write(t.Context(), index.Options{Dir: dir, Wheels: []string{first}, URL: "https://wheels.example.org/"}); err != nil {
-			t.Error(err)
-		}
-	}
-	make()
-	m, err := wheel.ReadManifest(first)
-	if err != nil {
-		t.Fatal(err)
-	}
-	below, err := index.Folder(m)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return place{
-		name: "folder with an index", to: dir, beside: true, clear: make,
-		files: func(t *testing.T) map[string][]byte {
-			all := filesBelow(t, dir)
-			page, err := os.ReadFile(filepath.Join(dir, below, "index.html"))
-			if err != nil || !strings.Contains(html.UnescapeString(string(page)), filepath.Base(first)) {
-				t.Errorf("the page lacks the wheel that was there: %v", err)
-			}
-			checkPage(t, string(page), all)
-			maps.DeleteFunc(all, func(name string, _ []byte) bool {
-				return strings.HasPrefix(name, "deepspeed-0.18.0") || strings.HasSuffix(name, ".metadata") || strings.HasPrefix(name, ".")
-			})
-			return all
-		},
-		add: func(name string, data []byte) { _ = os.WriteFile(filepath.Join(dir, below, name), data, 0o644) },
-	}
-}
-
-// checkPage finds each wheel that a page names.
-func checkPage(t *testing.T, page string, files map[string][]byte) {
-	t.Helper()
-	for line := range strings.Lines(html.UnescapeString(page)) {
-		_, rest, ok := strings.Cut(line, `<a href="`)
-		if !ok {
-			continue
-		}
-		link, _, _ := strings.Cut(rest, `"`)
-		link, sum, _ := strings.Cut(link, "#sha256=")
-		name := strings.ReplaceAll(filepath.Base(link), "%2B", "+")
-		if data, ok := files[name]; !ok || hexOf(data) != sum {
-			t.Errorf("the page names %s, which is not there with these bytes", name)
-		}
-		if _, ok := files[name+".metadata"]; !ok {
-			t.Errorf("%s has no METADATA beside it", name)
-		}
-	}
-}
-
 // client of the store that does not come by publish.
 func storeClient(t *testing.T) *minio.Core {
 	t.Helper()
@@ -165,7 +103,7 @@ const (
 
 var buckets atomic.Int64
 
-func bucketPlace(t *testing.T, indexed bool) place {
+func bucketPlace(t *testing.T) place {
 	t.Helper()
 	client := storeClient(t)
 	name := fmt.Sprintf("wheels-%d", buckets.Add(1))
@@ -173,15 +111,13 @@ func bucketPlace(t *testing.T, indexed bool) place {
 		t.Fatal(err)
 	}
 	server := newFront(t, pass(store(t)))
-	p := place{
+	return place{
 		name: "bucket", to: "s3://" + name + "/deep/speed", wrap: server.wrap, beside: true,
 		env: map[string]string{
 			"AWS_ACCESS_KEY_ID": accessKey, "AWS_SECRET_ACCESS_KEY": secretKey, "AWS_ENDPOINT_URL_S3": server.address, "AWS_REGION": "us-east-1",
 		},
 		files: func(t *testing.T) map[string][]byte {
-			all := objects(t, client, name, "deep/speed/")
-			maps.DeleteFunc(all, func(name string, _ []byte) bool { return strings.HasSuffix(name, ".metadata") })
-			return all
+			return objects(t, client, name, "deep/speed/")
 		},
 		clear: func() {
 			for o := range client.Client.ListObjects(t.Context(), name, minio.ListObjectsOptions{Recursive: true}) {
@@ -192,10 +128,6 @@ func bucketPlace(t *testing.T, indexed bool) place {
 		},
 		add: func(file string, data []byte) { addInParts(t, client, name, "deep/speed/"+file, data) },
 	}
-	if indexed {
-		p.addIndex(t, func(t *testing.T) map[string][]byte { return objects(t, client, name, "deep/speed/") })
-	}
-	return p
 }
 
 // addInParts stores an object whose ETag is not its MD5.
@@ -234,36 +166,6 @@ func objects(t *testing.T, client *minio.Core, bucket, prefix string) map[string
 		all[strings.TrimPrefix(o.Key, prefix)] = data
 	}
 	return all
-}
-
-// addIndex writes an empty index into a bucket.
-func (p *place) addIndex(t *testing.T, objects func(t *testing.T) map[string][]byte) {
-	p.name = "bucket with an index"
-	empty, env, target := p.clear, p.env, p.to
-	p.clear = func() {
-		empty()
-		to, _ := publish.ParseTarget(target)
-		objects, err := publish.Objects(publish.Options{To: to, Getenv: func(name string) string { return env[name] }, Home: t.TempDir()})
-		if err == nil {
-			_, err = index.WriteObjects(t.Context(), objects, index.Options{URL: "https://wheels.example.org/"})
-		}
-		if err != nil {
-			t.Error(err)
-		}
-	}
-	p.clear()
-	p.files = func(t *testing.T) map[string][]byte {
-		all := objects(t)
-		for name, data := range all {
-			if strings.HasSuffix(name, "/deepspeed/index.html") {
-				checkPage(t, string(data), all)
-			}
-		}
-		maps.DeleteFunc(all, func(name string, _ []byte) bool {
-			return !strings.Contains(name, ".whl") || strings.HasSuffix(name, ".metadata")
-		})
-		return all
-	}
 }
 
 func uploadPlace(t *testing.T) place {
@@ -420,12 +322,6 @@ func atOnce(base http.RoundTripper) *httpclient.Transport {
 	t := httpclient.New(base)
 	t.Pause = func(ctx context.Context, _ time.Duration) error { return context.Cause(ctx) }
 	return t
-}
-
-// hexOf returns the sha256 of data.
-func hexOf(data []byte) string {
-	sum := sha256.Sum256(data)
-	return hex.EncodeToString(sum[:])
 }
 
 // effort returns what a whole run spends (for a folder: nanoseconds), and removes what it published.

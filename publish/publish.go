@@ -7,6 +7,7 @@
 package publish
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -38,8 +39,6 @@ type Options struct {
 	Progress func(total int64) Progress
 	// Warn tells the user of something that is no error; nil: nobody.
 	Warn func(format string, args ...any)
-	// GPUs names the GPUs of a compute capability on an index's page; nil: without names.
-	GPUs func(capability string) []string
 }
 
 // Progress shows the bytes that were sent.
@@ -64,7 +63,6 @@ type Summary struct {
 	To     string   `json:"to"`
 	DryRun bool     `json:"dry_run"`
 	Files  []Result `json:"files"`
-	Pages  *Pages   `json:"pages"` // null: the place has no index of dsbuild's
 }
 
 // Result describes one file after a run.
@@ -73,12 +71,6 @@ type Result struct {
 	SHA256 string `json:"sha256"`
 	Size   int64  `json:"size"`
 	Status Status `json:"status"`
-}
-
-// Pages counts the files of the index that a run changed.
-type Pages struct {
-	Written int `json:"written"`
-	Removed int `json:"removed"`
 }
 
 // Count returns how many files have a status, and their bytes.
@@ -92,26 +84,11 @@ func (s Summary) Count(status Status) (files int, bytes int64) {
 	return files, bytes
 }
 
-// ConflictError lists files whose name is taken by other bytes at the place.
-type ConflictError struct {
-	Files []string
-	try   string // the hint; "": that of other wheels
+// takenError is the error of names that other bytes have at the place; try is its hint, "" that of other wheels.
+func takenError(try string, names ...string) error {
+	try = cmp.Or(try, "dsbuild never replaces a published file: build the wheel under another version, or remove the other file yourself")
+	return fault.New(fault.Wheel, try, "other files have these names there: %s", strings.Join(names, "; "))
 }
-
-func (e *ConflictError) Error() string {
-	return "other files have these names there: " + strings.Join(e.Files, "; ")
-}
-
-// Hint suggests the next step.
-func (e *ConflictError) Hint() string {
-	if e.try != "" {
-		return e.try
-	}
-	return "dsbuild never replaces a published file: build the wheel under another version, or remove the other file yourself"
-}
-
-// ExitCode returns 4: the place refuses the wheel.
-func (e *ConflictError) ExitCode() int { return 4 }
 
 // state compares a file with the one of its name at a place.
 type state int
@@ -126,14 +103,9 @@ const (
 // place is where wheels go. It stores each file whole or not at all, and replaces none.
 type place interface {
 	// look returns the state of each file of a wheel.
-	look(ctx context.Context, w Wheel) ([]state, error)
+	look(ctx context.Context, w wheelFiles) ([]state, error)
 	// put sends files of a wheel that were absent, and reports bytes as they are sent.
-	put(ctx context.Context, w Wheel, files []File, sent func(int64)) error
-}
-
-// finisher is a place with pages that list its files. They are written after the files.
-type finisher interface {
-	finish(ctx context.Context, wheels []Wheel) (*Pages, error)
+	put(ctx context.Context, w wheelFiles, files []File, sent func(int64)) error
 }
 
 // Run publishes the wheels.
@@ -165,6 +137,12 @@ type run struct {
 	Options
 	http    *httpclient.Transport
 	secrets *secrets
+	access  string // which credentials the place takes, for a hint
+}
+
+// refuse returns the error of a place that cannot be used; without a hint it lists the forms of places.
+func (r *run) refuse(try, format string, args ...any) error {
+	return targetError(r.To.text, try, format, args...)
 }
 
 func newRun(opt Options) *run {
@@ -192,20 +170,33 @@ func (r *run) publish(ctx context.Context, sum *Summary) error {
 	if err != nil {
 		return err
 	}
-	p, err := r.openPlace(ctx)
+	p, err := r.openPlace()
 	if err != nil {
 		return err
 	}
-	states, err := r.survey(ctx, p, wheels)
+	states := make([][]state, len(wheels))
+	err = r.eachWheel(ctx, wheels, func(ctx context.Context, i int) (err error) {
+		states[i], err = p.look(ctx, wheels[i])
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	if err := refuseOthers(wheels, states); err != nil {
+	var taken []string
+	for i, w := range wheels {
+		for j, f := range w {
+			if states[i][j] == other {
+				taken = append(taken, f.Name)
+			}
+		}
+	}
+	if len(taken) > 0 {
+		try := ""
 		if r.To.Index() {
-			err.try = "an index may keep the beginning of an upload that was cut off: then remove the file there, and publish again; " +
+			try = "an index may keep the beginning of an upload that was cut off: then remove the file there, and publish again; " +
 				"otherwise build the wheel under another version"
 		}
-		return err
+		return takenError(try, taken...)
 	}
 	sum.Files = results(wheels, states, Absent)
 	if r.DryRun {
@@ -214,48 +205,16 @@ func (r *run) publish(ctx context.Context, sum *Summary) error {
 	if err := r.send(ctx, p, wheels, states); err != nil {
 		return err
 	}
-	if f, ok := p.(finisher); ok {
-		if sum.Pages, err = f.finish(ctx, wheels); err != nil {
-			return err
-		}
-	}
 	sum.Files = results(wheels, states, Sent)
 	return nil
 }
 
-// survey asks the place for the state of every file.
-func (r *run) survey(ctx context.Context, p place, wheels []Wheel) ([][]state, error) {
-	states := make([][]state, len(wheels))
-	err := r.eachWheel(ctx, wheels, func(ctx context.Context, i int) error {
-		var err error
-		states[i], err = p.look(ctx, wheels[i])
-		return err
-	})
-	return states, err
-}
-
-// refuseOthers returns a *ConflictError if a name is taken.
-func refuseOthers(wheels []Wheel, states [][]state) *ConflictError {
-	var taken []string
-	for i, w := range wheels {
-		for j, f := range w.Files {
-			if states[i][j] == other {
-				taken = append(taken, f.Name)
-			}
-		}
-	}
-	if len(taken) > 0 {
-		return &ConflictError{Files: taken}
-	}
-	return nil
-}
-
 // send sends the absent files.
-func (r *run) send(ctx context.Context, p place, wheels []Wheel, states [][]state) error {
+func (r *run) send(ctx context.Context, p place, wheels []wheelFiles, states [][]state) error {
 	missing := make([][]File, len(wheels))
 	total := int64(0)
 	for i, w := range wheels {
-		for j, f := range w.Files {
+		for j, f := range w {
 			if states[i][j] == absent {
 				missing[i] = append(missing[i], f)
 				total += f.Size
@@ -280,7 +239,7 @@ func (r *run) send(ctx context.Context, p place, wheels []Wheel, states [][]stat
 }
 
 // eachWheel calls do for the wheels, several at once. The first error ends the others.
-func (r *run) eachWheel(ctx context.Context, wheels []Wheel, do func(ctx context.Context, i int) error) error {
+func (r *run) eachWheel(ctx context.Context, wheels []wheelFiles, do func(ctx context.Context, i int) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(r.Parallel)
 	var failed atomic.Bool
@@ -291,10 +250,7 @@ func (r *run) eachWheel(ctx context.Context, wheels []Wheel, do func(ctx context
 			}
 			if err := do(ctx, i); err != nil {
 				failed.Store(true)
-				if taken := new(ConflictError); errors.As(err, &taken) {
-					return err
-				}
-				return fmt.Errorf("%s: %w", w.Name(), err)
+				return fmt.Errorf("%s: %w", w.main().Name, err)
 			}
 			return nil
 		})
@@ -303,10 +259,10 @@ func (r *run) eachWheel(ctx context.Context, wheels []Wheel, do func(ctx context
 }
 
 // results lists all files; those that were absent get the status sent.
-func results(wheels []Wheel, states [][]state, sent Status) []Result {
+func results(wheels []wheelFiles, states [][]state, sent Status) []Result {
 	all := []Result{}
 	for i, w := range wheels {
-		for j, f := range w.Files {
+		for j, f := range w {
 			status := map[state]Status{absent: sent, same: Present, unsupported: Left}[states[i][j]]
 			all = append(all, Result{f.Name, f.SHA256, f.Size, status})
 		}

@@ -39,15 +39,16 @@ type registry struct {
 }
 
 func (r *run) openRegistry() (place, error) {
+	r.access = "dsbuild takes the login of docker login, podman login or oras login (DOCKER_CONFIG, credential helpers)"
 	repo, err := name.NewRepository(r.To.name)
 	if err != nil {
-		return nil, &TargetError{r.To.text, err.Error(), ""}
+		return nil, r.refuse("", "%w", err)
 	}
 	auth, err := authn.DefaultKeychain.Resolve(repo)
-	if err != nil {
-		return nil, fault.WithHint(fmt.Errorf("%s: %w", repo, err), "log in with docker login, podman login or oras login")
+	var said *authn.AuthConfig
+	if err == nil {
+		said, err = auth.Authorization()
 	}
-	said, err := auth.Authorization()
 	if err != nil {
 		return nil, fault.WithHint(fmt.Errorf("%s: %w", repo, err), "log in with docker login, podman login or oras login")
 	}
@@ -63,10 +64,6 @@ func (r *run) openRegistry() (place, error) {
 	}
 	p.puller, err = remote.NewPuller(options...)
 	return p, err
-}
-
-func (p registry) access() string {
-	return "dsbuild takes the login of docker login, podman login or oras login (DOCKER_CONFIG, credential helpers)"
 }
 
 var notInTag = regexp.MustCompile(`[^A-Za-z0-9_.-]`)
@@ -85,9 +82,9 @@ func tagOf(wheel string) string {
 }
 
 // read returns the artifact of a wheel, nil if there is none.
-func (p registry) read(ctx context.Context, w Wheel) (found *v1.Manifest, err error) {
-	err = p.run.try(ctx, p.access(), func(ctx context.Context, _ int) error {
-		got, err := p.puller.Get(ctx, p.repo.Tag(tagOf(w.Name())))
+func (p registry) read(ctx context.Context, w wheelFiles) (found *v1.Manifest, err error) {
+	err = p.run.try(ctx, func(ctx context.Context, _ int) error {
+		got, err := p.puller.Get(ctx, p.repo.Tag(tagOf(w.main().Name)))
 		if statusOf(err) == http.StatusNotFound {
 			found = nil
 			return nil
@@ -97,14 +94,14 @@ func (p registry) read(ctx context.Context, w Wheel) (found *v1.Manifest, err er
 		}
 		found = &v1.Manifest{}
 		if err := json.Unmarshal(got.Manifest, found); err != nil {
-			return fmt.Errorf("%s: its manifest: %w", p.repo.Tag(tagOf(w.Name())), err)
+			return fmt.Errorf("%s: its manifest: %w", p.repo.Tag(tagOf(w.main().Name)), err)
 		}
 		return nil
 	})
 	return found, err
 }
 
-func (p registry) look(ctx context.Context, w Wheel) ([]state, error) {
+func (p registry) look(ctx context.Context, w wheelFiles) ([]state, error) {
 	found, err := p.read(ctx, w)
 	if err != nil {
 		return nil, err
@@ -113,12 +110,12 @@ func (p registry) look(ctx context.Context, w Wheel) ([]state, error) {
 }
 
 // statesIn compares an artifact with a wheel's files.
-func statesIn(found *v1.Manifest, w Wheel) []state {
-	states := make([]state, len(w.Files))
+func statesIn(found *v1.Manifest, w wheelFiles) []state {
+	states := make([]state, len(w))
 	if found == nil {
 		return states
 	}
-	for i, f := range w.Files {
+	for i, f := range w {
 		if found.ArtifactType != ArtifactType {
 			states[i] = other // an image, or an artifact of another program
 			continue
@@ -136,9 +133,9 @@ func statesIn(found *v1.Manifest, w Wheel) []state {
 	return states
 }
 
-func (p registry) put(ctx context.Context, w Wheel, files []File, sent func(int64)) error {
+func (p registry) put(ctx context.Context, w wheelFiles, files []File, sent func(int64)) error {
 	for _, f := range files {
-		err := p.run.try(ctx, p.access(), func(ctx context.Context, _ int) error {
+		err := p.run.try(ctx, func(ctx context.Context, _ int) error {
 			return f.withBody(sent, func(b *body) error { return p.pusher.Upload(ctx, p.repo, fileLayer{f, b}) })
 		})
 		if err != nil {
@@ -146,7 +143,7 @@ func (p registry) put(ctx context.Context, w Wheel, files []File, sent func(int6
 		}
 	}
 	empty := static.NewLayer([]byte("{}"), emptyType)
-	err := p.run.try(ctx, p.access(), func(ctx context.Context, _ int) error { return p.pusher.Upload(ctx, p.repo, empty) })
+	err := p.run.try(ctx, func(ctx context.Context, _ int) error { return p.pusher.Upload(ctx, p.repo, empty) })
 	if err != nil {
 		return err
 	}
@@ -156,20 +153,20 @@ func (p registry) put(ctx context.Context, w Wheel, files []File, sent func(int6
 	}
 	for i, now := range statesIn(found, w) {
 		if now == other {
-			return &ConflictError{Files: []string{w.Files[i].Name}}
+			return takenError("", w[i].Name)
 		}
 	}
 	text, err := artifact(found, w)
 	if err != nil {
 		return err
 	}
-	return p.run.try(ctx, p.access(), func(ctx context.Context, _ int) error {
-		return p.pusher.Put(ctx, p.repo.Tag(tagOf(w.Name())), text)
+	return p.run.try(ctx, func(ctx context.Context, _ int) error {
+		return p.pusher.Put(ctx, p.repo.Tag(tagOf(w.main().Name)), text)
 	})
 }
 
 // artifact returns the manifest of a wheel: its files, and those that the artifact had before.
-func artifact(found *v1.Manifest, w Wheel) (rawManifest, error) {
+func artifact(found *v1.Manifest, w wheelFiles) (rawManifest, error) {
 	empty, size, err := v1.SHA256(strings.NewReader("{}"))
 	if err != nil {
 		return nil, err
@@ -185,7 +182,7 @@ func artifact(found *v1.Manifest, w Wheel) (rawManifest, error) {
 			named[layer.Annotations[titleKey]] = true
 		}
 	}
-	for _, f := range w.Files {
+	for _, f := range w {
 		if !named[f.Name] {
 			m.Layers = append(m.Layers, v1.Descriptor{
 				MediaType: fileType, Size: f.Size, Digest: v1.Hash{Algorithm: "sha256", Hex: f.SHA256},

@@ -5,6 +5,8 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // shortestSecret is the length below which a word is not replaced in messages: it would occur in
@@ -48,22 +50,10 @@ func (s *secrets) hideText(text string) string {
 	return text
 }
 
-// hide replaces secrets in the text of an error.
+// hide replaces secrets in the texts of an error.
 func (s *secrets) hide(err error) error {
-	if err == nil {
-		return nil
+	if err == nil || s.hideText(err.Error()+fault.Hint(err)) == err.Error()+fault.Hint(err) {
+		return err
 	}
-	if text := s.hideText(err.Error()); text != err.Error() {
-		return &hiddenError{err, text}
-	}
-	return err
+	return fault.New(fault.ExitCode(err), s.hideText(fault.Hint(err)), "%s", s.hideText(err.Error()))
 }
-
-// hiddenError is an error with another text.
-type hiddenError struct {
-	err  error
-	text string
-}
-
-func (e *hiddenError) Error() string { return e.text }
-func (e *hiddenError) Unwrap() error { return e.err }

@@ -14,7 +14,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/index"
 	"github.com/dsbuild/dsbuild/publish"
 )
 
@@ -33,18 +32,6 @@ func TestFullPublishStockTools(t *testing.T) {
 	}
 	simple := strings.Replace(uploaded.check, "http://", "http://"+indexUser+":"+indexPassword+"@", 1)
 	install(t, bin, "--index-url", simple)
-
-	www := t.TempDir()
-	for name, data := range indexedBucket(t, wheels) {
-		file := filepath.Join(www, filepath.FromSlash(name))
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, data, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	install(t, bin, "--index-url", "file://"+www+"/torch2.15-cu132-v3/")
 
 	twice := uploadPlace(t)
 	theirs := formsAt(t, twice)
@@ -84,25 +71,6 @@ func formsAt(t *testing.T, p place) url.Values {
 		})
 	})
 	return fields
-}
-
-// indexedBucket returns the objects of a bucket with these wheels and an index.
-func indexedBucket(t *testing.T, wheels []string) map[string][]byte {
-	t.Helper()
-	p := bucketPlace(t, false)
-	p.to = strings.TrimSuffix(p.to, "/deep/speed")
-	opt := p.options(t, wheels)
-	if _, err := publish.Run(t.Context(), opt); err != nil {
-		t.Fatal(err)
-	}
-	store, err := publish.Objects(opt)
-	if err == nil {
-		_, err = index.WriteObjects(t.Context(), store, index.Options{})
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return objects(t, storeClient(t), strings.TrimPrefix(p.to, "s3://"), "")
 }
 
 // install installs DeepSpeed from an index by pip and by uv, each into an environment of its own.

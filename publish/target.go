@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/name"
 
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/httpclient"
 )
 
@@ -34,11 +35,6 @@ type Target struct {
 // String returns the text that ParseTarget read.
 func (t Target) String() string { return t.text }
 
-// Bucket returns the parts of s3://BUCKET/PREFIX; false for another place.
-func (t Target) Bucket() (bucket, prefix string, ok bool) {
-	return t.name, t.path, t.kind == bucketKind
-}
-
 // Folder reports whether the place is a folder on this machine.
 func (t Target) Folder() bool { return t.kind == folderKind }
 
@@ -51,7 +47,7 @@ type Form struct{ Form, Meaning string }
 // Forms returns all forms of a place.
 func Forms() []Form {
 	return []Form{
-		{"PATH, file://PATH", "a folder"},
+		{"PATH", "a folder"},
 		{"s3://BUCKET[/PREFIX]", "storage that speaks S3"},
 		{"https://HOST/PATH", "a package index that takes twine's uploads"},
 		{"pypirc:NAME", "such an index, as ~/.pypirc names it"},
@@ -59,28 +55,17 @@ func Forms() []Form {
 	}
 }
 
-// TargetError is a text that names no place.
-type TargetError struct {
-	text, why string
-	try       string // the hint; "" lists the forms
-}
-
-func (e *TargetError) Error() string { return fmt.Sprintf("%s: %s", e.text, e.why) }
-
-// Hint says what to try: by default it lists the forms.
-func (e *TargetError) Hint() string {
-	if e.try != "" {
-		return e.try
+// targetError is the error of a text that names no place; without a hint it lists the forms.
+func targetError(text, try, format string, args ...any) error {
+	if try == "" {
+		forms := make([]string, 0, len(Forms()))
+		for _, f := range Forms() {
+			forms = append(forms, f.Form)
+		}
+		try = "a place is one of: " + strings.Join(forms, "  ")
 	}
-	forms := make([]string, 0, len(Forms()))
-	for _, f := range Forms() {
-		forms = append(forms, f.Form)
-	}
-	return "a place is one of: " + strings.Join(forms, "  ")
+	return fault.New(fault.Usage, try, "%s: %w", withoutLogin(text), fmt.Errorf(format, args...))
 }
-
-// ExitCode returns the code of wrong usage.
-func (e *TargetError) ExitCode() int { return 2 }
 
 var (
 	scheme      = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]+:`) // one letter is a drive of Windows
@@ -89,7 +74,7 @@ var (
 	ofMachine   = regexp.MustCompile(`^[^\s/:@]+@[^\s/]+:`) // a folder of another machine, as scp writes it
 )
 
-// ParseTarget reads one of Forms. Another text is a *TargetError.
+// ParseTarget reads one of Forms.
 func ParseTarget(text string) (Target, error) {
 	t := Target{text: text}
 	head := scheme.FindString(text)
@@ -102,11 +87,9 @@ func ParseTarget(text string) (Target, error) {
 			err = errors.New("it is empty")
 		}
 		if ofMachine.MatchString(text) {
-			try := "mount the folder, or copy the files with rsync or scp; a folder of this name here is ./" + text
-			return Target{}, &TargetError{text, "dsbuild publishes into no folder of another machine", try}
+			return Target{}, targetError(text, "mount the folder, or copy the files with rsync or scp; a folder of this name here is ./"+text,
+				"dsbuild publishes into no folder of another machine")
 		}
-	case "file:":
-		err = t.parseFile()
 	case "s3:":
 		err = t.parseBucket(rest)
 	case "http:", "https:":
@@ -117,34 +100,17 @@ func ParseTarget(text string) (Target, error) {
 		if !sectionName.MatchString(rest) {
 			err = errors.New("it must be pypirc: and the name of a section")
 		}
-	case "github:":
-		return Target{}, &TargetError{text, "dsbuild sends nothing to a release of GitHub", "use gh release upload: docs/publish.md"}
-	case "gitlab:":
-		return Target{}, &TargetError{text, "dsbuild sends nothing to a release of GitLab", "use glab release upload: docs/publish.md"}
+	case "github:", "gitlab:":
+		return Target{}, targetError(text, "use gh release upload or glab release upload: docs/publish.md", "dsbuild sends nothing to a release of GitHub or GitLab")
 	case "oci:":
 		err = t.parseRegistry(rest)
 	default:
 		err = fmt.Errorf("dsbuild knows no place of the form %s", head)
 	}
 	if err != nil {
-		return Target{}, &TargetError{text: withoutLogin(text), why: err.Error()}
+		return Target{}, targetError(text, "", "%w", err)
 	}
 	return t, nil
-}
-
-// ParseIndexTarget reads a place that an index is written into: a folder's path or
-// s3://BUCKET[/PREFIX]. Another text is a *TargetError.
-func ParseIndexTarget(text string) (Target, error) {
-	const try = "name a folder such as www, or a bucket such as s3://wheels/deepspeed"
-	if head := scheme.FindString(text); head != "" && head != "s3:" {
-		return Target{}, &TargetError{withoutLogin(text), "the index goes into a folder or s3://BUCKET[/PREFIX]", try}
-	}
-	t, err := ParseTarget(text)
-	var wrong *TargetError
-	if errors.As(err, &wrong) {
-		wrong.try = try
-	}
-	return t, err
 }
 
 // withoutLogin hides the password in an address.
@@ -158,18 +124,6 @@ func withoutLogin(text string) string {
 		}
 	}
 	return text
-}
-
-func (t *Target) parseFile() error {
-	at, err := url.Parse(t.text)
-	switch {
-	case err != nil:
-		return errors.New("it is not a URL")
-	case at.Host != "" && at.Host != "localhost" || at.Path == "" || at.RawQuery != "" || at.Fragment != "":
-		return errors.New("it must be file:// and an absolute path")
-	}
-	t.path = at.Path
-	return nil
 }
 
 func (t *Target) parseBucket(rest string) error {

@@ -3,10 +3,12 @@ package publish
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"mime/multipart"
 	"net"
@@ -16,6 +18,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"gopkg.in/ini.v1"
 
 	"github.com/dsbuild/dsbuild/internal/httpclient"
 	"github.com/dsbuild/dsbuild/internal/pyindex"
@@ -31,6 +35,41 @@ type uploadIndex struct {
 	check   string // the simple index that lists its files, with the login if it is on the same server; "": unknown
 }
 
+// knownIndexes are the addresses that twine knows without ~/.pypirc.
+func knownIndexes() map[string]string {
+	return map[string]string{"pypi": "https://upload.pypi.org/legacy/", "testpypi": "https://test.pypi.org/legacy/"}
+}
+
+// openPypirc opens the index that ~/.pypirc names.
+func (r *run) openPypirc(name string) (place, error) {
+	address := knownIndexes()[name]
+	conf, err := ini.LoadSources(ini.LoadOptions{IgnoreInlineComment: true, SkipUnrecognizableLines: true}, filepath.Join(r.Home, ".pypirc"))
+	const orAddress = ", or give https://HOST/PATH"
+	switch path := new(fs.PathError); {
+	case errors.Is(err, fs.ErrNotExist) && address != "":
+		return r.openIndex(address, login{})
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, r.refuse("create it with a section ["+name+"]"+orAddress, "~/.pypirc is not there")
+	case errors.As(err, &path):
+		return nil, r.refuse("correct it"+orAddress, "~/.pypirc cannot be read: %w", path.Err)
+	case err != nil: // the parser quotes lines, which may hold a password
+		return nil, r.refuse("correct it"+orAddress, "~/.pypirc is not a file of sections with NAME = VALUE")
+	case !conf.HasSection(name) && address == "":
+		return nil, r.refuse("add one"+orAddress, "~/.pypirc has no section [%s]", name)
+	}
+	said := conf.Section(name)
+	if address = cmp.Or(said.Key("repository").String(), address); address == "" {
+		return nil, r.refuse("add repository = https://HOST/PATH"+orAddress, "~/.pypirc has no repository in the section [%s]", name)
+	}
+	l := login{said.Key("username").String(), said.Key("password").String()}
+	r.secrets.addLogin(l)
+	if t, err := ParseTarget(address); err != nil || t.kind != indexKind {
+		return nil, r.refuse("correct repository in ~/.pypirc: https://HOST/PATH",
+			"~/.pypirc gives it the repository %q, which is not the address of an index", withoutLogin(address))
+	}
+	return r.openIndex(address, l)
+}
+
 // simpleIndexes are the indexes that list the files of those whose address is well known.
 func simpleIndexes() map[string]string {
 	return map[string]string{
@@ -39,16 +78,15 @@ func simpleIndexes() map[string]string {
 	}
 }
 
-// openIndex opens an index; said is the login that ~/.pypirc has for it.
-func (r *run) openIndex(address string, said login) (place, error) {
-	l, err := r.loginFor(address, said)
-	if err != nil {
-		return nil, err
+// openIndex opens an index. The login of the environment comes before l, that of ~/.pypirc.
+func (r *run) openIndex(address string, l login) (place, error) {
+	r.access = "dsbuild takes TWINE_USERNAME and TWINE_PASSWORD, or the section of ~/.pypirc (pypirc:NAME)"
+	l.user, l.password = cmp.Or(r.Getenv("TWINE_USERNAME"), l.user), cmp.Or(r.Getenv("TWINE_PASSWORD"), l.password)
+	if l.password != "" && l.user == "" {
+		l.user = "__token__" // the user of a token
 	}
-	p := &uploadIndex{run: r, address: address, login: l, check: r.CheckURL}
-	if p.check == "" {
-		p.check = simpleIndexes()[address]
-	}
+	r.secrets.addLogin(l)
+	p := &uploadIndex{run: r, address: address, login: l, check: cmp.Or(r.CheckURL, simpleIndexes()[address])}
 	at, err := url.Parse(address)
 	if err != nil || l.password == "" {
 		return eachFile{r, p}, err
@@ -61,10 +99,6 @@ func (r *run) openIndex(address string, said login) (place, error) {
 		p.check = check.String()
 	}
 	return eachFile{r, p}, nil
-}
-
-func (p *uploadIndex) access() string {
-	return "dsbuild takes TWINE_USERNAME and TWINE_PASSWORD, the section of ~/.pypirc (pypirc:NAME), or ~/.netrc"
 }
 
 // lookFile finds a wheel in the simple index. Without one, only the upload can tell.
@@ -101,28 +135,31 @@ func (p *uploadIndex) putFile(ctx context.Context, f File, sent func(int64)) err
 	if err != nil {
 		return err
 	}
-	err = f.withBody(sent, func(b *body) error {
+	taken := false
+	err = f.withBody(sent, func(b *body) (err error) {
 		form := io.MultiReader(bytes.NewReader(head), b, bytes.NewReader(tail))
-		return p.post(ctx, kind, form, int64(len(head))+f.Size+int64(len(tail)))
-	})
-	if taken := new(takenError); !errors.As(err, &taken) {
+		taken, err = p.post(ctx, kind, form, int64(len(head))+f.Size+int64(len(tail)))
 		return err
+	})
+	switch {
+	case !taken:
+		return err
+	case p.check == "":
+		return takenError("give --check-url, the simple index that lists what is there: then dsbuild compares the bytes, and sends no file twice", f.Name)
 	}
-	if p.check == "" {
-		const try = "give --check-url, the simple index that lists what is there: then dsbuild compares the bytes, and sends no file twice"
-		return &ConflictError{[]string{f.Name}, try}
-	}
-	return compareTaken(ctx, p.lookFile, f, err)
+	return compareTaken(ctx, p, f, err)
 }
 
-// maxAnswer is how many bytes of an answer to an upload are read.
+// maxAnswer bounds the answer to an upload, in bytes. Of a longer one nothing is shown: what it was cut at
+// may be a secret, of which a part would be left.
 const maxAnswer = 1 << 20
 
-// post sends a form. It follows no redirect: that would take the file and the login to another server.
-func (p *uploadIndex) post(ctx context.Context, kind string, form io.Reader, size int64) error {
+// post sends a form, and reports whether the index refused it because it has a file of that name. It
+// follows no redirect: that would take the file and the login to another server.
+func (p *uploadIndex) post(ctx context.Context, kind string, form io.Reader, size int64) (taken bool, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.address, io.NopCloser(form))
 	if err != nil {
-		return fmt.Errorf("%s: it is not the address of a server", withoutLogin(p.address))
+		return false, fmt.Errorf("%s: it is not the address of a server", withoutLogin(p.address))
 	}
 	req.ContentLength = size
 	req.Header.Set("Content-Type", kind)
@@ -133,30 +170,22 @@ func (p *uploadIndex) post(ctx context.Context, kind string, form io.Reader, siz
 	client := &http.Client{Transport: p.run.http, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	res, err := client.Do(req)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer res.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer+1))
 	if err != nil || res.StatusCode/100 == 2 {
-		return err
+		return false, err
 	}
 	refused := &httpclient.StatusError{Where: p.address, Status: res.Status, Code: res.StatusCode}
 	if to := res.Header.Get("Location"); res.StatusCode/100 == 3 && to != "" {
 		refused.Detail = "it moved to " + to
-	} else if !strings.Contains(res.Header.Get("Content-Type"), "html") {
+	} else if !strings.Contains(res.Header.Get("Content-Type"), "html") && len(text) <= maxAnswer {
 		detail := p.run.secrets.hideText(string(text))
 		refused.Detail = ui.Shorten(strings.Join(strings.Fields(detail), " "), 300)
 	}
-	if saysTaken(res, text) {
-		return &takenError{refused}
-	}
-	return refused
+	return saysTaken(res, text), refused
 }
-
-// takenError is the refusal of a file whose name the index has already.
-type takenError struct{ *httpclient.StatusError }
-
-func (e *takenError) Unwrap() error { return e.StatusError }
 
 // saysTaken reports whether an index refused a file because it has one of that name. PyPI and
 // Nexus answer 400, pypiserver and devpi 409, Artifactory 403.
@@ -175,54 +204,44 @@ func saysTaken(res *http.Response, text []byte) bool {
 	return false
 }
 
-// uploadForm returns the parts of the form before and after the file, and its type.
+// uploadForm returns the parts of the form before and after the file, and its type. The fields are the
+// wheel's METADATA, and its digest.
 func uploadForm(f File) (head, tail []byte, kind string, err error) {
-	fields, err := uploadFields(f)
-	if err != nil {
-		return nil, nil, "", err
-	}
+	parts := strings.Split(strings.TrimSuffix(filepath.Base(f.Path), ".whl"), "-")
 	var out bytes.Buffer
 	form := multipart.NewWriter(&out)
-	for _, field := range fields {
-		if err := form.WriteField(field[0], field[1]); err != nil {
-			return nil, nil, "", err
-		}
+	add := func(name, value string) { err = errors.Join(err, form.WriteField(name, value)) }
+	add(":action", "file_upload")
+	add("protocol_version", "1")
+	add("filetype", "bdist_wheel")
+	add("pyversion", parts[len(parts)-3])
+	add("sha256_digest", f.SHA256)
+	a, failed := wheel.Open(f.Path)
+	if failed != nil {
+		return nil, nil, "", failed
 	}
-	if _, err := form.CreateFormFile("content", f.Name); err != nil {
-		return nil, nil, "", err
+	metadata, failed := a.MetadataText()
+	if failed = errors.Join(failed, a.Close()); failed != nil {
+		return nil, nil, "", failed
 	}
-	before := out.Len()
-	if err := form.Close(); err != nil {
-		return nil, nil, "", err
-	}
-	return out.Bytes()[:before], out.Bytes()[before:], form.FormDataContentType(), nil
-}
-
-// uploadFields returns the fields of the form: the wheel's METADATA, and its digests.
-func uploadFields(f File) ([][2]string, error) {
-	parts := strings.Split(strings.TrimSuffix(filepath.Base(f.Path), ".whl"), "-")
-	fields := [][2]string{
-		{":action", "file_upload"},
-		{"protocol_version", "1"},
-		{"filetype", "bdist_wheel"},
-		{"pyversion", parts[len(parts)-3]},
-		{"sha256_digest", f.SHA256},
-	}
-	in := bufio.NewReader(bytes.NewReader(f.metadata))
-	header, err := textproto.NewReader(in).ReadMIMEHeader()
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%s: METADATA: %w", f.Path, err)
+	in := bufio.NewReader(bytes.NewReader(metadata))
+	header, failed := textproto.NewReader(in).ReadMIMEHeader()
+	if failed != nil && !errors.Is(failed, io.EOF) {
+		return nil, nil, "", fmt.Errorf("%s: METADATA: %w", f.Path, failed)
 	}
 	for _, key := range slices.Sorted(maps.Keys(header)) {
 		for _, value := range header[key] {
-			fields = append(fields, [2]string{formField(key), value})
+			add(formField(key), value)
 		}
 	}
-	description, err := io.ReadAll(in)
+	description, failed := io.ReadAll(in)
 	if len(description) > 0 && header.Get("Description") == "" {
-		fields = append(fields, [2]string{"description", string(description)})
+		add("description", string(description))
 	}
-	return fields, err
+	_, last := form.CreateFormFile("content", f.Name)
+	before := out.Len()
+	err = errors.Join(err, failed, last, form.Close())
+	return out.Bytes()[:before], out.Bytes()[before:], form.FormDataContentType(), err
 }
 
 // formField returns the field of the form for a field of METADATA.

@@ -13,15 +13,12 @@ import (
 	"path/filepath"
 
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/httpclient"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Wheel is a wheel with the files that travel with it.
-type Wheel struct {
-	// Files are the files beside the wheel, and last the wheel: once it is there, so are the others.
-	Files    []File
-	Manifest *wheel.Manifest // nil: dsbuild did not build it
-}
+// wheelFiles are the files beside a wheel, and last the wheel: once it is there, so are the others.
+type wheelFiles []File
 
 // File is a file to publish.
 type File struct {
@@ -30,19 +27,14 @@ type File struct {
 	Size   int64
 	SHA256 string
 	MD5    string
-
-	metadata []byte // METADATA of a wheel
 }
 
 // main returns the wheel's own file.
-func (w Wheel) main() File { return w.Files[len(w.Files)-1] }
-
-// Name returns the wheel's file name.
-func (w Wheel) Name() string { return w.main().Name }
+func (w wheelFiles) main() File { return w[len(w)-1] }
 
 // readWheels verifies and hashes the wheels and the files beside them.
-func readWheels(ctx context.Context, paths []string) ([]Wheel, error) {
-	var wheels []Wheel
+func readWheels(ctx context.Context, paths []string) ([]wheelFiles, error) {
+	var wheels []wheelFiles
 	var wrong []error
 	known := map[string]File{}
 	for _, path := range paths {
@@ -54,53 +46,45 @@ func readWheels(ctx context.Context, paths []string) ([]Wheel, error) {
 			wrong = append(wrong, err)
 			continue
 		}
-		if twin, twice := known[w.Name()]; twice {
+		name := w.main().Name
+		if twin, twice := known[name]; twice {
 			if twin.SHA256 != w.main().SHA256 {
-				wrong = append(wrong, fault.WithHint(fmt.Errorf("two wheels have the name %s: %s and %s", w.Name(), twin.Path, path), "publish one of them"))
+				wrong = append(wrong, fault.WithHint(fmt.Errorf("two wheels have the name %s: %s and %s", name, twin.Path, path), "publish one of them"))
 			}
 			continue
 		}
-		known[w.Name()] = w.main()
+		known[name] = w.main()
 		wheels = append(wheels, w)
 	}
 	return wheels, errors.Join(wrong...)
 }
 
 // readWheel verifies one wheel.
-func readWheel(ctx context.Context, path string) (Wheel, error) {
+func readWheel(ctx context.Context, path string) (wheelFiles, error) {
 	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
-		return Wheel{}, &wheel.LinkError{Path: path, Type: info.Mode().Type()}
+		return nil, &wheel.LinkError{Path: path, Type: info.Mode().Type()}
 	}
 	v, err := wheel.Verify(ctx, path)
 	if err == nil {
 		err = v.Err()
 	}
 	if err != nil {
-		return Wheel{}, err
+		return nil, err
 	}
 	suffixes, err := wheel.Beside(path)
 	if err != nil {
-		return Wheel{}, err
+		return nil, err
 	}
-	a, err := wheel.Open(path)
-	if err != nil {
-		return Wheel{}, err
-	}
-	w := Wheel{Manifest: v.Manifest}
-	metadata, err := a.MetadataText()
-	if err = errors.Join(err, a.Close()); err != nil {
-		return Wheel{}, err
-	}
+	var w wheelFiles
 	for _, suffix := range append(suffixes, "") {
 		f, err := hashFile(path + suffix)
 		if err != nil {
-			return Wheel{}, err
+			return nil, err
 		}
-		w.Files = append(w.Files, f)
+		w = append(w, f)
 	}
-	w.Files[len(w.Files)-1].metadata = metadata
 	if w.main().SHA256 != v.SHA256 {
-		return Wheel{}, &changedError{path}
+		return nil, changedError(path)
 	}
 	return w, nil
 }
@@ -122,16 +106,11 @@ func hashFile(path string) (File, error) {
 
 func hexSum(h hash.Hash) string { return hex.EncodeToString(h.Sum(nil)) }
 
-// changedError reports a file that changed after dsbuild verified it.
-type changedError struct{ path string }
-
-func (e *changedError) Error() string { return e.path + " changed while dsbuild published it" }
-
-// Permanent reports that sending it again would not help.
-func (e *changedError) Permanent() bool { return true }
-
-// Hint suggests the next step.
-func (e *changedError) Hint() string { return "publish it again when nothing writes to it" }
+// changedError reports a file that changed after dsbuild verified it. Sending it again would not help.
+func changedError(path string) error {
+	err := httpclient.Permanent(fmt.Errorf("%s changed while dsbuild published it", path))
+	return fault.WithHint(err, "publish it again when nothing writes to it")
+}
 
 // body reads a file once, and counts its bytes. If the file is no longer the verified one, the
 // last read fails, so that no place gets a whole file with other bytes.
@@ -143,13 +122,22 @@ type body struct {
 	sent func(int64)
 }
 
-// open opens the file to send it.
-func (f File) open(sent func(int64)) (*body, error) {
+// withBody opens a file and gives its body to do. If do fails, the bytes count as not sent.
+func (f File) withBody(sent func(int64), do func(b *body) error) error {
 	in, err := wheel.OpenRegular(f.Path)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return &body{file: f, in: in, sum: sha256.New(), sent: sent}, nil
+	b := &body{file: f, in: in, sum: sha256.New(), sent: sent}
+	defer b.Close()
+	if err := do(b); err != nil {
+		sent(-b.read)
+		return err
+	}
+	if b.read < f.Size { // the place had the bytes already
+		sent(f.Size - b.read)
+	}
+	return nil
 }
 
 func (b *body) Read(p []byte) (int, error) {
@@ -158,7 +146,7 @@ func (b *body) Read(p []byte) (int, error) {
 	b.read += int64(n)
 	whole := b.read == b.file.Size
 	if b.read > b.file.Size || whole && hexSum(b.sum) != b.file.SHA256 || errors.Is(err, io.EOF) && !whole {
-		return 0, &changedError{b.file.Path}
+		return 0, changedError(b.file.Path)
 	}
 	b.sent(int64(n))
 	return n, err
@@ -166,6 +154,3 @@ func (b *body) Read(p []byte) (int, error) {
 
 // Close closes the file.
 func (b *body) Close() error { return b.in.Close() }
-
-// takeBack reports the bytes as not sent: the attempt failed.
-func (b *body) takeBack() { b.sent(-b.read) }

@@ -122,26 +122,13 @@ func retagged(name string, tag [3]string) string {
 type packer struct {
 	in      *Archive
 	changed map[string][]byte
-	// stem is the NAME-VERSION of its folders; "": as it was.
-	stem string
-}
-
-// renamed returns the name of a file of the new wheel for one of the old.
-func (p *packer) renamed(name string) string {
-	old := strings.TrimSuffix(p.in.distInfo, distInfoSuffix)
-	for _, suffix := range []string{distInfoSuffix, dataSuffix} {
-		if rest, ok := strings.CutPrefix(name, old+suffix+"/"); ok && p.stem != "" {
-			return p.stem + suffix + "/" + rest
-		}
-	}
-	return name
 }
 
 // sources returns the name in the old wheel for each file of the new one that is not new.
 func (p *packer) sources() map[string]string {
 	names := make(map[string]string, len(p.in.members))
 	for _, m := range p.in.members {
-		names[p.renamed(m.Name)] = m.Name
+		names[m.Name] = m.Name
 	}
 	return names
 }
@@ -269,7 +256,7 @@ func torchPin(torch string) (string, error) {
 // write writes the zip file. The files are sorted, with dist-info last and RECORD at its end. All
 // have one time, and their sizes are in the headers.
 func (p *packer) write(ctx context.Context, file string) error {
-	record := p.renamed(p.in.inDistInfo("RECORD"))
+	record := p.in.inDistInfo("RECORD")
 	files, err := p.compressed(ctx, p.filesInOrder(record))
 	if err != nil {
 		return err

@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/publish"
@@ -41,11 +40,10 @@ dsbuild verifies the wheels first. Then it sends the files that TO does not have
 yet. It never replaces a file: if TO has a file with the same name and other
 content, dsbuild sends nothing (exit code 4). A file appears in TO completely or
 not at all. After an interruption, repeat the command: it sends the missing
-files. If TO is a folder or a bucket with an index that dsbuild wrote, dsbuild
-also writes the pages of the index.
+files.
 
 Credentials come from where the usual tools take them: AWS_ACCESS_KEY_ID and
-~/.aws, TWINE_USERNAME and TWINE_PASSWORD, ~/.pypirc and ~/.netrc, docker login.
+~/.aws, TWINE_USERNAME and TWINE_PASSWORD, ~/.pypirc, docker login.
 dsbuild has no flag for them, and prints none.`,
 		Example: `  dsbuild publish dist /srv/wheels
   dsbuild publish dist s3://wheels/deepspeed --dry-run
@@ -86,13 +84,9 @@ func runPublish(ctx context.Context, a *app, o publishOptions, command string) e
 	if err != nil {
 		return err
 	}
-	tables, err := compat.NewTables()
-	if err != nil {
-		return err
-	}
 	opt := publish.Options{
 		To: to, CheckURL: o.checkURL, Parallel: o.parallel, DryRun: o.dryRun,
-		Transport: site.Transport(), Warn: a.reporter.Warn, GPUs: gpusOf(tables),
+		Transport: site.Transport(), Warn: a.reporter.Warn,
 		Progress: func(total int64) publish.Progress { return a.reporter.Bar("publish", total) },
 	}
 	if opt.Wheels, err = wheelsOf(command, o.wheels); err != nil {
@@ -121,9 +115,6 @@ func printPublished(a *app, sum publish.Summary) error {
 	if sum.DryRun {
 		absent, bytes := sum.Count(publish.Absent)
 		last = fmt.Sprintf("%s: %s to send (%s), %d present; nothing was sent", sum.To, ui.Count(absent, "file"), ui.Size(bytes), present)
-	}
-	if sum.Pages != nil {
-		last += fmt.Sprintf("; index: %d files written, %d removed", sum.Pages.Written, sum.Pages.Removed)
 	}
 	_, printErr := fmt.Fprintln(a.stdout, ui.Clean(last))
 	return errors.Join(err, printErr)

@@ -26,12 +26,15 @@ package httpclient
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // Transport is an http.RoundTripper with the policy of the package.
@@ -95,7 +98,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 // send sends a request once.
 func (t *Transport) send(req *http.Request) (*http.Response, error) {
 	if req.URL.Scheme != "http" && req.URL.Scheme != "https" {
-		return nil, closeBody(req, permanentf("%s is no address of a server", Redact(req.URL)))
+		return nil, closeBody(req, Permanent(fmt.Errorf("%s is no address of a server", Redact(req.URL))))
 	}
 	req, err := guardRedirect(req)
 	if err == nil {
@@ -134,10 +137,8 @@ func guardRedirect(req *http.Request) (*http.Request, error) {
 	if first.URL.Scheme == req.URL.Scheme && first.URL.Host == req.URL.Host {
 		return req, nil
 	}
-	if first.URL.Scheme == "https" {
-		if req.URL.Scheme != "https" {
-			return req, permanentf("redirected to %s, which is not encrypted", Redact(req.URL))
-		}
+	if first.URL.Scheme == "https" && req.URL.Scheme != "https" {
+		return req, Permanent(fmt.Errorf("redirected to %s, which is not encrypted", Redact(req.URL)))
 	}
 	req = req.Clone(req.Context())
 	for name := range req.Header {
@@ -159,7 +160,8 @@ func (t *Transport) awaitTurn(req *http.Request) error {
 		return nil
 	}
 	if wait > longestWait {
-		return &busyError{host, wait}
+		err := fmt.Errorf("%s asks to wait %s before the next request", host, wait.Round(time.Second))
+		return Permanent(fault.WithHint(err, "run the same command again later"))
 	}
 	if wait > noteworthyWait {
 		t.warn("%s asks to wait %s", host, wait.Round(time.Second))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -55,8 +54,7 @@ func (t *Transport) Try(ctx context.Context, do func(ctx context.Context, attemp
 
 // isTemporary reports whether another attempt may succeed.
 func isTemporary(err error) bool {
-	var permanent interface{ Permanent() bool }
-	if errors.As(err, &permanent) && permanent.Permanent() {
+	if permanent := new(permanentError); errors.As(err, &permanent) {
 		return false
 	}
 	if code := StatusOf(err); code != 0 {
@@ -93,32 +91,13 @@ type brokenError struct{ error }
 
 func (e *brokenError) Unwrap() error { return e.error }
 
-// permanentError is an error that another attempt would repeat. An error of another package is one,
-// too, if it has a method Permanent() bool that returns true.
-type permanentError struct{ text string }
+// permanentError is an error that another attempt would repeat. Its text is that of the error.
+type permanentError struct{ error }
 
-func permanentf(format string, args ...any) error {
-	return &permanentError{fmt.Sprintf(format, args...)}
-}
+func (e *permanentError) Unwrap() error { return e.error }
 
-func (e *permanentError) Error() string   { return e.text }
-func (e *permanentError) Permanent() bool { return true }
-
-// busyError is a server that asks for a longer wait than longestWait.
-type busyError struct {
-	host string
-	wait time.Duration
-}
-
-func (e *busyError) Error() string {
-	return fmt.Sprintf("%s asks to wait %s before the next request", e.host, e.wait.Round(time.Second))
-}
-
-// Permanent reports that another attempt now would not help.
-func (e *busyError) Permanent() bool { return true }
-
-// Hint suggests the next step.
-func (e *busyError) Hint() string { return "run the same command again later" }
+// Permanent tells Try that another attempt would not help.
+func Permanent(err error) error { return &permanentError{err} }
 
 // StatusError is an answer of a server that is no success.
 type StatusError struct {
