@@ -86,28 +86,3 @@ func TestNoEngine(t *testing.T) {
 		t.Errorf("%s was made", nearestFolder(home))
 	}
 }
-
-// If podman answers but cannot get the engine's image, dsbuild's own engine takes its place.
-func TestClientWithoutImage(t *testing.T) {
-	bin := t.TempDir()
-	podman := "#!/bin/sh\ncase $1 in version|info) echo 4.3.1 ;; container) echo 'Error: no such container' >&2; exit 1 ;;\n" +
-		"image) exit 1 ;; pull) echo 'Error: no route to the registry' >&2; exit 125 ;; *) exit 9 ;; esac\n"
-	if err := os.WriteFile(filepath.Join(bin, "podman"), []byte(podman), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("PATH", bin)
-	finder := engine.NewFinder("", t.Logf)
-	finder.Home = t.TempDir()
-	found, err := finder.Find(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = startContainer(t.Context(), found, newConsole(&bytes.Buffer{}))
-	tried := failedAttempts(found, err)
-	if len(tried) != 1 || tried[0].Where != "podman" || !strings.Contains(tried[0].Why, "no route to the registry") {
-		t.Errorf("%v: %+v", err, tried)
-	}
-	if tried := failedAttempts(found, errors.New("another")); tried != nil {
-		t.Errorf("%+v", tried)
-	}
-}

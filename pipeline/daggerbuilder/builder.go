@@ -217,7 +217,7 @@ func (r *run) reportStep(ctx context.Context, name, title string, do func(contex
 		return context.Cause(ctx)
 	case err != nil:
 		shown.End(ui.Failed, "")
-		return r.stepError(ctx, name, err)
+		return r.stepError(name, err)
 	case cached && name != baseStep: // a base is looked at, not run
 		shown.End(ui.Cached, "")
 	default:
@@ -227,15 +227,15 @@ func (r *run) reportStep(ctx context.Context, name, title string, do func(contex
 }
 
 // stepError turns the engine's error for a failed exec into the exit code and the last lines of
-// the output. If the engine itself is lost, the error says so.
-func (r *run) stepError(ctx context.Context, step string, err error) error {
+// the output.
+func (r *run) stepError(step string, err error) error {
 	var exec *dagger.ExecError
 	if errors.As(err, &exec) {
 		fmt.Fprintf(r.log, "%s\n%s\nexit code %d\n", exec.Stdout, exec.Stderr, exec.ExitCode)
 		return &pipeline.StepError{Step: step, Err: fmt.Errorf("exit code %d", exec.ExitCode), Ran: true, Tail: pipeline.FailureLines(exec.Stdout, exec.Stderr)}
 	}
 	fmt.Fprintln(r.log, err)
-	return &pipeline.StepError{Step: step, Err: r.engine.Explain(r.engine.Lost(ctx, withoutQuery(err)))}
+	return &pipeline.StepError{Step: step, Err: r.engine.Explain(withoutQuery(err))}
 }
 
 // withoutQuery removes the query that the client puts before the error text.

@@ -16,37 +16,28 @@ import (
 	"github.com/dsbuild/dsbuild/pipeline/engine"
 )
 
-// Connect opens a client on an engine. It starts an engine that runs in a container; any other
-// engine has answered before. log receives the progress until then, and the messages of the
-// Dagger client.
+// Connect opens a client on an engine, which the client starts if it runs in a container. log receives
+// the messages of the Dagger client.
 func Connect(ctx context.Context, e engine.Engine, log io.Writer) (*Builder, func() error, error) {
-	address := e.Address
-	if c, ok := e.Container(); ok {
-		if err := c.Up(ctx, func(line string) { fmt.Fprintln(log, line) }); err != nil {
-			return nil, nil, fmt.Errorf("dagger engine (%s): %w", e.How, err)
-		}
-		address = c.Address()
-	}
 	steps, err := newReceiver()
 	if err != nil {
 		return nil, nil, err
 	}
-	opts := []dagger.ClientOpt{dagger.WithLogOutput(log)}
-	for _, v := range append(steps.environment(), [2]string{"DAGGER_NO_NAG", "1"},
-		[2]string{"DO_NOT_TRACK", "1"}, [2]string{"DAGGER_NO_UPDATE_CHECK", "1"}) {
+	opts := []dagger.ClientOpt{dagger.WithLogOutput(log), dagger.WithRunnerHost(e.Address)}
+	for _, v := range append(steps.environment(), [2]string{"DAGGER_NO_NAG", "1"}, [2]string{"DO_NOT_TRACK", "1"},
+		[2]string{"DAGGER_NO_UPDATE_CHECK", "1"}, [2]string{"DAGGER_LEAVE_OLD_ENGINE", "1"}) { // engines of others stay
 		opts = append(opts, dagger.WithEnvironmentVariable(v[0], v[1]))
 	}
-	opts = append(opts, dagger.WithRunnerHost(address))
 	if e.CLI != "" {
 		// The client takes its program from the environment alone.
 		if err := os.Setenv(engine.CLIVariable, e.CLI); err != nil {
 			return nil, nil, err
 		}
 	}
-	client, err := connectWithin(ctx, e, opts)
+	client, err := connectWithin(ctx, opts)
 	if err != nil {
 		steps.close()
-		return nil, nil, e.Explain(fmt.Errorf("dagger engine (%s): %w", e.How, e.Lost(ctx, err)))
+		return nil, nil, e.Explain(fmt.Errorf("dagger engine (%s): %w", e.How, err))
 	}
 	return &Builder{client: client, steps: steps, engine: e}, func() error {
 		defer steps.close()
@@ -102,49 +93,28 @@ func killChildren(variable []byte) {
 	}
 }
 
-// lookEvery is the time between two checks of the engine's container while the Dagger client
-// connects.
-const lookEvery = 2 * time.Second
-
-// connectWithin calls dagger.Connect, but ends early when ctx ends or the engine's container
-// does. The Dagger client itself waits five minutes for an address that does not answer, or
-// answers with something else. connectWithin closes a client that comes too late.
-func connectWithin(ctx context.Context, e engine.Engine, opts []dagger.ClientOpt) (*dagger.Client, error) {
+// connectWithin calls dagger.Connect, but ends when ctx does: the Dagger client itself waits five
+// minutes for an address that answers with something else. It closes a client that comes too late.
+func connectWithin(ctx context.Context, opts []dagger.ClientOpt) (*dagger.Client, error) {
 	type result struct {
 		client *dagger.Client
 		err    error
 	}
-	connecting, cancel := context.WithCancel(ctx)
 	done := make(chan result, 1)
 	go func() {
-		client, err := dagger.Connect(connecting, opts...)
+		client, err := dagger.Connect(ctx, opts...)
 		done <- result{client, err}
 	}()
-	giveUp := func(err error) (*dagger.Client, error) {
-		cancel()
+	select {
+	case r := <-done:
+		return r.client, r.err
+	case <-ctx.Done():
 		go func() {
 			if r := <-done; r.client != nil {
 				_ = r.client.Close() // nobody waits for it any more
 			}
 		}()
-		return nil, err
-	}
-	look := time.NewTicker(lookEvery)
-	defer look.Stop()
-	for {
-		select {
-		case r := <-done:
-			if r.err != nil {
-				cancel()
-			}
-			return r.client, r.err //nolint:govet // the session lives as long as connecting
-		case <-look.C:
-			if err := e.Gone(ctx); err != nil && ctx.Err() == nil {
-				return giveUp(err)
-			}
-		case <-ctx.Done():
-			return giveUp(context.Cause(ctx))
-		}
+		return nil, context.Cause(ctx)
 	}
 }
 

@@ -100,8 +100,7 @@ func TestFullDockerPulled(t *testing.T) {
 	config(t, `{"registries": {"`+inside+`": {"http": true}}}`)
 	e := inContainer(t)
 	e.Address = "image+docker://" + name
-	var said strings.Builder
-	b, done, err := Connect(t.Context(), e, &said)
+	b, done, err := Connect(t.Context(), e, io.Discard)
 	if err != nil {
 		t.Fatalf("%v\nhint: %s", err, fault.Hint(err))
 	}
@@ -117,9 +116,6 @@ func TestFullDockerPulled(t *testing.T) {
 	}
 	if err := done(); err != nil {
 		t.Error(err)
-	}
-	if !strings.Contains(said.String(), "dsbuild/engine:1: 2 of 2 layers") {
-		t.Errorf("the pull does not say how far it is: %q", said.String())
 	}
 }
 
@@ -164,7 +160,7 @@ func TestFullDockerDies(t *testing.T) {
 		case <-deadline:
 			t.Fatal("the step does not run")
 		case <-time.After(time.Second):
-			running = strings.Contains(d.Run(t, "top", "dagger-engine-"+engine.Version), "sleep 600")
+			running = strings.Contains(d.Run(t, "top", engine.ContainerName), "sleep 600")
 		}
 	}
 	d.Kill(t)

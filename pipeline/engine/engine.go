@@ -1,8 +1,5 @@
-// Package engine finds a Dagger engine that answers, or starts one in a container if docker,
-// podman or nerdctl is there.
-//
-// dsbuild uses the Dagger client only after an engine has answered: the client's Connect waits
-// 300 s on a dead address and ignores the end of its context.
+// Package engine finds a Dagger engine that answers, or a docker, podman or nerdctl in which the Dagger
+// client starts one.
 package engine
 
 import (
@@ -10,12 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"net"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -33,9 +30,21 @@ const (
 	daemonTime = 5 * time.Second
 )
 
-// Engine is a Dagger engine that answered.
+// Version is the Dagger release of the client library, whose engine is run.
+const Version = "v0.21.7"
+
+// Image is the engine's image, by the name under which the Dagger client knows it.
+const Image = "registry.dagger.io/engine:" + Version
+
+// ContainerName is the name of the container in which the Dagger client runs that image.
+const ContainerName = "dagger-engine-" + Version
+
+// CLIVariable names the dagger program to use. The Dagger client reads it, too.
+const CLIVariable = "_EXPERIMENTAL_DAGGER_CLI_BIN"
+
+// Engine is a Dagger engine that answered, or one that the Dagger client reaches or starts.
 type Engine struct {
-	Address string // unix://…, tcp://…, image+docker://…: the last is started by Container.Up
+	Address string // unix://…, tcp://…, image+docker://…
 	CLI     string // the dagger program to talk through; "" lets the client download it
 	How     string // where it was found, for people
 }
@@ -94,7 +103,7 @@ func NewFinder(flag string, note func(string, ...any)) *Finder {
 
 // Find returns the first engine that answers, or a *NotFoundError. If the user gives an address
 // and it does not answer, Find tries nothing else. The engine of a container client need not run
-// yet: Container.Up starts it.
+// yet: the Dagger client starts it.
 func (f *Finder) Find(ctx context.Context) (Engine, error) {
 	found, err := f.find(ctx)
 	if err != nil {
@@ -106,63 +115,36 @@ func (f *Finder) Find(ctx context.Context) (Engine, error) {
 
 func (f *Finder) find(ctx context.Context) (Engine, error) {
 	for _, given := range []struct{ where, address string }{{"--engine", f.Flag}, {"DSBUILD_ENGINE", f.Env}} {
-		if given.address != "" {
-			return f.findGiven(ctx, given.where, given.address)
+		if given.address == "" {
+			continue
 		}
+		err := answers(ctx, given.address)
+		switch {
+		case fault.ExitCode(err) == fault.Usage:
+			return Engine{}, fmt.Errorf("%s: %w", given.where, err)
+		case err != nil:
+			return Engine{}, &NotFoundError{[]Attempt{{Where: given.where + " " + given.address, Why: reason(err)}}}
+		}
+		return Engine{Address: given.address, How: given.where}, nil
 	}
 	own := Engine{Address: "unix://" + filepath.Join(f.Home, "run", "engine.sock"), How: "dsbuild's own engine"}
 	silent := answers(ctx, own.Address)
 	if silent == nil {
 		return own, nil
 	}
-	client, attempts := f.findClient(ctx, containerClients(), f.serves)
-	if client != "" {
-		return Engine{Address: "image+" + client + "://" + Image, How: client}, nil
+	var attempts []Attempt
+	for _, client := range []string{"docker", "podman", "nerdctl"} {
+		err := f.serves(ctx, client)
+		if err == nil {
+			return Engine{Address: "image+" + client + "://" + Image, How: client}, nil
+		}
+		attempts = append(attempts, Attempt{client, err.Error(), fault.Hint(err)})
 	}
 	if err := f.start(ctx, own.Address, silent); err != nil {
 		first := Attempt{Where: "dsbuild's own engine in " + f.Home, Why: reason(err)}
 		return Engine{}, &NotFoundError{append([]Attempt{first}, attempts...)}
 	}
 	return own, nil
-}
-
-// findGiven returns the engine at an address that the user gave.
-func (f *Finder) findGiven(ctx context.Context, where, address string) (Engine, error) {
-	err := answers(ctx, address)
-	var bad *AddressError
-	if errors.As(err, &bad) {
-		return Engine{}, fmt.Errorf("%s: %w", where, err)
-	}
-	if err != nil {
-		return Engine{}, &NotFoundError{[]Attempt{{Where: where + " " + address, Why: reason(err)}}}
-	}
-	scheme, rest, _ := strings.Cut(address, "://")
-	kind, ok := containerKinds()[scheme]
-	if !ok {
-		return Engine{Address: address, How: where}, nil
-	}
-	clients := containerClients()
-	if kind[1] != "" {
-		clients = []string{kind[1]}
-	}
-	client, attempts := f.findClient(ctx, clients, f.daemon)
-	if client == "" {
-		return Engine{}, &NotFoundError{attempts}
-	}
-	return Engine{Address: kind[0] + "+" + client + "://" + rest, How: where}, nil
-}
-
-// findClient returns the first container client that passes a check, or for each client why it
-// does not.
-func (f *Finder) findClient(ctx context.Context, clients []string, check func(context.Context, string) error) (client string, attempts []Attempt) {
-	for _, client := range clients {
-		err := check(ctx, client)
-		if err == nil {
-			return client, nil
-		}
-		attempts = append(attempts, Attempt{client, reason(err), fault.Hint(err)})
-	}
-	return "", attempts
 }
 
 // start starts dsbuild's own engine if it is installed and the user may start it; silent is the
@@ -182,70 +164,35 @@ func (f *Finder) start(ctx context.Context, address string, silent error) error 
 	return answers(ctx, address)
 }
 
-// serves returns why an engine will not work with a container client, or nil. podman without root
-// can start an engine, but the engine can neither unpack a base nor run a step.
+// serves returns why an engine will not work with a container client, or nil: a client without a daemon
+// is of no use, and podman without root can start an engine that can neither unpack a base nor run a step.
 func (f *Finder) serves(ctx context.Context, client string) error {
-	if err := f.daemon(ctx, client); err != nil || client != "podman" {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, daemonTime)
-	defer cancel()
-	rootless, err := Container{Client: client}.output(ctx, "info", "--format", "{{.Host.Security.Rootless}}")
-	if err == nil && strings.TrimSpace(rootless) == "true" {
-		return errors.New("runs without root, but an engine needs root")
-	}
-	return err
-}
-
-// daemon asks a container client for its daemon: a client without one is of no use.
-func (f *Finder) daemon(ctx context.Context, client string) error {
 	path, err := f.LookPath(client)
 	if err != nil {
 		return errors.New("not installed")
 	}
 	ctx, cancel := context.WithTimeout(ctx, daemonTime)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, path, "version", "--format", "{{.Server.Version}}")
+	args := []string{"version", "--format", "{{.Server.Version}}"}
+	if client == "podman" {
+		args = []string{"info", "--format", "rootless: {{.Host.Security.Rootless}}"}
+	}
+	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.WaitDelay = 100 * time.Millisecond // a wrapper's child may hold the pipe
 	out, err := cmd.CombinedOutput()
-	if ctx.Err() != nil {
-		return fmt.Errorf("its daemon did not answer within %s", daemonTime)
-	}
-	if err == nil {
-		return nil
-	}
 	said := lastLine(string(out))
-	if client == "docker" && strings.Contains(strings.ToLower(said), "permission denied") {
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("its daemon did not answer within %s", daemonTime)
+	case err == nil && said == "rootless: true":
+		return errors.New("runs without root, but an engine needs root")
+	case err == nil:
+		return nil
+	case client == "docker" && strings.Contains(strings.ToLower(said), "permission denied"):
 		return fault.WithHint(fmt.Errorf("its daemon refuses this user (%s)", said),
 			"add the user to the group docker, whose members have the rights of root: sudo usermod -aG docker \"$USER\", then log in again; without an engine: --builder host")
 	}
 	return fmt.Errorf("client without a daemon (%s)", said)
-}
-
-// AddressError is an engine address of no known kind.
-type AddressError struct {
-	Address string
-}
-
-func (e *AddressError) Error() string {
-	return fmt.Sprintf("%q is not the address of an engine", e.Address)
-}
-
-// Hint lists the kinds.
-func (e *AddressError) Hint() string {
-	if strings.Contains(e.Address, "?") {
-		return "dsbuild makes its container without options: make one with yours, and name it as container+docker://NAME"
-	}
-	return "write unix:///path/engine.sock, tcp://host:port, image+docker://REF or container+docker://NAME (or podman, nerdctl), ssh://HOST or kube-pod://POD"
-}
-
-// ExitCode is that of wrong usage.
-func (e *AddressError) ExitCode() int { return 2 }
-
-// clientSchemes are the kinds of address that only the Dagger client or a
-// container client can reach.
-func clientSchemes() []string {
-	return append([]string{"ssh", "kube-pod"}, slices.Sorted(maps.Keys(containerKinds()))...)
 }
 
 // answers dials an address. It leaves addresses that cannot be dialled from here to the Dagger
@@ -253,20 +200,19 @@ func clientSchemes() []string {
 func answers(ctx context.Context, address string) error {
 	u, err := url.Parse(address)
 	if err != nil {
-		return &AddressError{address}
+		u = &url.URL{}
 	}
 	network, target := "tcp", u.Host
+	kind, _, _ := strings.Cut(u.Scheme, "+")
 	switch {
 	case u.Scheme == "unix":
 		network, target = "unix", u.Path
 	case u.Scheme == "tcp", u.Scheme == "tls":
-	case slices.Contains(clientSchemes(), u.Scheme):
-		if _, container := containerKinds()[u.Scheme]; container && u.RawQuery != "" {
-			return &AddressError{address}
-		}
+	case slices.Contains([]string{"ssh", "kube-pod", "image", "container"}, kind):
 		return nil
 	default:
-		return &AddressError{address}
+		return fault.New(fault.Usage, "write unix:///path/engine.sock, tcp://host:port, image+docker://REF or container+docker://NAME (or podman, nerdctl), ssh://HOST or kube-pod://POD",
+			"%q is not the address of an engine", address)
 	}
 	d := net.Dialer{Timeout: answerTime}
 	conn, err := d.DialContext(ctx, network, target)
@@ -290,8 +236,73 @@ func reason(err error) string {
 
 func lastLine(s string) string {
 	s = strings.TrimSpace(s)
-	if i := strings.LastIndexByte(s, '\n'); i >= 0 {
-		s = s[i+1:]
+	return strings.TrimSpace(s[strings.LastIndexByte(s, '\n')+1:])
+}
+
+// findCLI returns the dagger program that dsbuild talks through: the one that the user names,
+// else the one of dsbuild's own engine. If there is neither, it announces that the Dagger client
+// will download the program, and returns "".
+func (f *Finder) findCLI() (string, error) {
+	if f.CLI != "" {
+		path, err := exec.LookPath(f.CLI)
+		if err != nil {
+			return "", fault.WithHint(fmt.Errorf("%s=%s: %w", CLIVariable, f.CLI, err),
+				"it must name the dagger program of %s; without it, dsbuild downloads one", Version)
+		}
+		return path, nil
 	}
-	return s
+	path := filepath.Join(f.Home, "bin", "dagger")
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	if _, err := os.Stat(downloadedCLI()); err != nil {
+		f.Note("dsbuild downloads the dagger program once, from %s to %s; without internet, put it there (docs/airgap.md)", cliURL(), downloadedCLI())
+	}
+	return "", nil
+}
+
+// downloadedCLI returns the path where the Dagger client keeps the program that it downloads.
+func downloadedCLI() string {
+	name := "dagger-" + strings.TrimPrefix(Version, "v")
+	if runtime.GOOS == "windows" {
+		name += ".exe"
+	}
+	return filepath.Join(xdg.CacheHome, "dagger", name)
+}
+
+// cliURL returns the URL from which the Dagger client downloads its program.
+func cliURL() string {
+	ending := "tar.gz"
+	if runtime.GOOS == "windows" {
+		ending = "zip"
+	}
+	return fmt.Sprintf("https://dl.dagger.io/dagger/releases/%s/dagger_%s_%s_%s.%s", strings.TrimPrefix(Version, "v"), Version, runtime.GOOS, runtime.GOARCH, ending)
+}
+
+// Explain adds a remedy to an error of the Dagger client.
+func (e Engine) Explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	_, client, _ := strings.Cut(e.Address, "+")
+	client, _, contained := strings.Cut(client, "://")
+	said := strings.ToLower(err.Error())
+	shows := func(signs ...string) bool {
+		return slices.ContainsFunc(signs, func(sign string) bool { return strings.Contains(said, sign) })
+	}
+	switch {
+	case shows("dl.dagger.io"):
+		return fault.WithHint(err, "on a machine with internet, take the program dagger out of %s; put it here as %s, or name it: %s=/path/dagger (docs/airgap.md)", cliURL(), downloadedCLI(), CLIVariable)
+	case !contained:
+		return err
+	case shows("no space left on device", "disk quota exceeded"):
+		return fault.WithHint(err, "the disk of %[1]s is full: look with %[1]s system df, free some with %[1]s system prune, or move its data folder; the engine needs 20 GB", client)
+	case shows("incompatible engine version", "exec format error"):
+		return fault.WithHint(err, "the container runs an engine that is not version %[2]s, or for another processor; remove it, its cache and its image, and the right one is pulled: %[1]s rm -fv %[3]s && %[1]s rmi %[4]s", client, Version, ContainerName, Image)
+	case shows("operation not permitted", "permission denied", "privileged"):
+		return fault.WithHint(err, "the engine needs a privileged container, which %[1]s does not allow here (rootless, user namespaces, a security policy): use a %[1]s that runs as root, an engine elsewhere (--engine), or no engine: --builder host", client)
+	case shows("registry.dagger.io"):
+		return fault.WithHint(err, "bring the image %[2]s here: %[1]s load -i engine.tar (from %[1]s save on a machine that has it, or make engine, then bin/ci/engine image engine.tar), or pull it from the site's registry and %[1]s tag it (docs/airgap.md); without an engine: --builder host", client, Image)
+	}
+	return fault.WithHint(err, "all output of the engine: %[1]s logs %[2]s; to start it again: %[1]s rm -fv %[2]s; without an engine: --builder host", client, ContainerName)
 }

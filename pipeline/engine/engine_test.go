@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // nowhere is a finder on a machine without anything.
@@ -56,8 +58,7 @@ func TestGivenAddressIsFinal(t *testing.T) {
 	}
 	for _, address := range []string{"nonsense", "localhost:8080", "http://localhost:8080"} {
 		f.Flag, f.Env = "", address
-		var bad *AddressError
-		if _, err := f.Find(t.Context()); !errors.As(err, &bad) || !strings.Contains(err.Error(), "DSBUILD_ENGINE") || bad.ExitCode() != 2 {
+		if _, err := f.Find(t.Context()); err == nil || !strings.Contains(err.Error(), "DSBUILD_ENGINE") || fault.ExitCode(err) != 2 {
 			t.Error(address, err)
 		}
 	}
