@@ -60,12 +60,6 @@ func (t *Tables) CUDAsFor(s wheel.Spec) []string {
 	return out
 }
 
-// Like returns the release that lends its properties to a torch that the tables lack: the nearest
-// one.
-func (t *Tables) Like(version string) string {
-	return NearestVersions(version, torchVersions(t.Torches))[0]
-}
-
 // completeTorch fills in the unknown properties of a torch from the nearest release.
 func completeTorch(all []Torch, r Torch) Torch {
 	like := NearestVersions(r.Version, torchVersions(all))[0]

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -20,11 +21,12 @@ import (
 	"github.com/dsbuild/dsbuild/internal/httpclient"
 	"github.com/dsbuild/dsbuild/internal/pyindex"
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Releases looks up releases in the package indexes of a site if the tables do not know them. It
-// adds its findings to the tables, and the resolver decides by these. If an index does not
-// answer, the tables stay unchanged. A lookup fails only when it is interrupted.
+// Releases looks up releases that the tables do not know: of DeepSpeed in the package indexes of a site, of
+// torch in torch's own. It adds its findings to the tables, and the resolver decides by these. If an index
+// does not answer, the tables stay unchanged. A lookup fails only when it is interrupted.
 type Releases struct {
 	client  *pyindex.Client
 	indexes []string // the package index, then those beside it
@@ -72,28 +74,6 @@ func (f *Found) addNote(format string, args ...any) {
 	f.Notes = append(f.Notes, fmt.Sprintf(format, args...))
 }
 
-// noteYanked notes that dsbuild takes a release although its index withdrew it.
-func (f *Found) noteYanked(what, reason string) {
-	f.addNote("%s was withdrawn from the package index (yanked): dsbuild uses it because you named it%s", what, strings.TrimSuffix(": "+ui.Shorten(reason, 200), ": "))
-}
-
-// listFiles lists a project's files in the package index and in the additional ones. It notes an
-// index that does not answer.
-func (r *Releases) listFiles(ctx context.Context, project string, f *Found) ([]pyindex.File, error) {
-	var all []pyindex.File
-	for _, index := range r.indexes {
-		files, err := r.client.Files(ctx, index, project)
-		switch {
-		case ctx.Err() != nil:
-			return nil, context.Cause(ctx)
-		case err != nil && !errors.Is(err, pyindex.ErrNoProject):
-			f.addNote("dsbuild uses its own tables, because the package index did not answer for %s: %v", project, err)
-		}
-		all = append(all, files...)
-	}
-	return all, nil
-}
-
 // DeepSpeed looks up a release of DeepSpeed, or compat.Latest, the newest. The hash
 // that the index has for its source distribution becomes part of the plan.
 func (r *Releases) DeepSpeed(ctx context.Context, t *compat.Tables, asked string) (Found, error) {
@@ -106,25 +86,28 @@ func (r *Releases) DeepSpeed(ctx context.Context, t *compat.Tables, asked string
 	if asked == "" || slices.Contains(known, asked) || asked != compat.Latest && order(asked, oldest) < 0 {
 		return f, nil
 	}
-	files, err := r.listFiles(ctx, "deepspeed", &f)
-	if err != nil {
-		return f, err
+	var files []pyindex.File
+	for _, index := range r.indexes {
+		more, err := r.client.Files(ctx, index, "deepspeed")
+		switch {
+		case ctx.Err() != nil:
+			return f, context.Cause(ctx)
+		case err != nil && !errors.Is(err, pyindex.ErrNoProject):
+			f.addNote("dsbuild uses its own tables, because the package index did not answer for deepspeed: %v", err)
+		}
+		files = append(files, more...)
 	}
-	found, lacks := map[string]compat.DeepSpeed{}, "no source distribution of it"
+	found := map[string]compat.DeepSpeed{}
 	for _, file := range files {
 		v, err := semver.PyPI.Parse(file.Version)
 		named := file.Version == asked
-		switch _, twice := found[file.Version]; {
-		case twice || file.Wheel != nil || err != nil || slices.Contains(known, file.Version) || order(file.Version, oldest) < 0:
-		case !named && (file.Yanked || v.IsPrerelease() || !isRelease(file.Version)):
-		case file.SHA256 == "" && named:
-			lacks = "no sha256 of it, which a plan needs (--deepspeed also accepts the file)"
-		case file.SHA256 == "":
-		default:
-			found[file.Version] = compat.DeepSpeed{Version: file.Version, SHA256: file.SHA256}
-			if named && file.Yanked {
-				f.noteYanked("DeepSpeed "+asked, file.Reason)
-			}
+		if _, twice := found[file.Version]; twice || file.Wheel != nil || file.SHA256 == "" || err != nil || slices.Contains(known, file.Version) ||
+			order(file.Version, oldest) < 0 || !named && (file.Yanked || v.IsPrerelease() || !isRelease(file.Version)) {
+			continue
+		}
+		found[file.Version] = compat.DeepSpeed{Version: file.Version, SHA256: file.SHA256}
+		if named && file.Yanked {
+			f.addNote("DeepSpeed %s was withdrawn from the package index (yanked): dsbuild uses it because you named it%s", asked, strings.TrimSuffix(": "+ui.Shorten(file.Reason, 200), ": "))
 		}
 	}
 	f.Tables = t.AddDeepSpeeds(slices.Collect(maps.Values(found)))
@@ -134,9 +117,67 @@ func (r *Releases) DeepSpeed(ctx context.Context, t *compat.Tables, asked string
 	if _, ok := found[f.Version]; ok {
 		f.addNote("DeepSpeed %s is not in the tables of this dsbuild, which treats it like %s", f.Version, compat.NearestVersions(f.Version, known)[0])
 	} else if len(files) > 0 && f.Version == asked {
-		f.addNote("DeepSpeed %s: the package index has %s", f.Version, lacks)
+		f.addNote("DeepSpeed %s: the package index has no source distribution of it with a sha256, which a plan needs (--deepspeed also accepts the file)", f.Version)
 	}
 	return f, nil
+}
+
+// Torch looks up the torch that s names in torch's own indexes, one for each CUDA, if the tables lack it
+// for the CUDA and the driver of s.
+func (r *Releases) Torch(ctx context.Context, t *compat.Tables, s wheel.Spec) (Found, error) {
+	f := Found{Tables: t, Version: s.Torch}
+	if s.Torch == "" || !isRelease(s.Torch) || order(s.Torch, t.Torches[len(t.Torches)-1].Version) < 0 || t.OffersTorch(s) {
+		return f, nil
+	}
+	for _, cuda := range t.CUDAsFor(s) {
+		name := "cu" + strings.ReplaceAll(cuda, ".", "")
+		files, err := r.client.Files(ctx, r.torch+"/"+name, "torch")
+		if ctx.Err() != nil {
+			return f, context.Cause(ctx)
+		}
+		if err != nil && !errors.Is(err, pyindex.ErrNoProject) {
+			f.addNote("the tables of this dsbuild do not have %s, and torch's own index did not answer (name a mirror of it with %s): %v", askedTorch(s), torchIndexes, err)
+			return f, nil // another of them would not answer either
+		}
+		row := compat.Torch{CUDA: cuda, Index: name, SHA256: map[string]string{}}
+		for _, file := range files {
+			version, local, _ := strings.Cut(file.Version, "+")
+			v, err := semver.PyPI.Parse(version)
+			minor := strings.Count(s.Torch, ".") == 1 && strings.HasPrefix(version, s.Torch+".") && err == nil && !v.IsPrerelease()
+			if file.Wheel == nil || local != name || version != s.Torch && !minor || order(version, row.Version) < 0 {
+				continue
+			}
+			if version != row.Version {
+				row.Version, row.Pythons, row.SHA256 = version, nil, map[string]string{}
+			}
+			for _, tag := range file.Wheel.Platforms {
+				python := strings.TrimPrefix(tag.Python, "cp3")
+				if tag.ABI == tag.Python && python != tag.Python && linuxX86.MatchString(tag.Platform) {
+					row.SHA256["3."+python] = file.SHA256
+				}
+			}
+		}
+		if row.Pythons = slices.SortedFunc(maps.Keys(row.SHA256), order); len(row.Pythons) > 0 {
+			f.Tables = t.AddTorch(row)
+			return f, nil
+		}
+	}
+	f.addNote("neither the tables of this dsbuild nor torch's own indexes have %s", askedTorch(s))
+	return f, nil
+}
+
+var linuxX86 = regexp.MustCompile(`^(many)?linux[0-9_]*_x86_64$`)
+
+// askedTorch describes the requested torch in words.
+func askedTorch(s wheel.Spec) string {
+	text := "torch " + s.Torch
+	if s.CUDA != "" {
+		text += " for CUDA " + s.CUDA
+	}
+	if s.Driver != "" {
+		text += " for driver " + s.Driver
+	}
+	return text
 }
 
 // order compares versions as PEP 440 does. It compares other texts as strings.

@@ -58,28 +58,18 @@ func anchors(files ...[3]string) string {
 	return b.String()
 }
 
-const described = `data-core-metadata="true"`
-
 // index is the package index of the tests, and torch's own below /whl.
 func index(t *testing.T) (Site, *int) {
 	t.Helper()
-	metadata := func(require string) string {
-		return "Metadata-Version: 2.1\nName: torch\nVersion: 1\nRequires-Dist: numpy\nRequires-Dist: " + require + "\n"
-	}
 	url, asked := pages(t, map[string]string{
 		"/simple/deepspeed/": anchors(
 			[3]string{"deepspeed-0.19.8.tar.gz", "", "0"}, [3]string{"deepspeed-0.19.9.tar.gz", "", "1"}, [3]string{"deepspeed-0.19.10.tar.gz", "", "2"},
 			[3]string{"deepspeed-0.19.11.tar.gz", `data-yanked="breaks ZeRO-3&#27;[2J"`, "3"}, [3]string{"deepspeed-0.20.0rc1.tar.gz", "", "4"}, [3]string{"deepspeed-0.19.12.tar.gz", "", ""},
 			[3]string{"deepspeed-0.19.13-py3-none-any.whl", "", "5"}, [3]string{"deepspeed-0.3.0.tar.gz", "", "6"}),
-		"/simple/torch/": anchors(
-			[3]string{"torch-2.16.0-cp312-cp312-manylinux_2_28_x86_64.whl", described, "1"}, [3]string{"torch-2.16.1-cp312-cp312-manylinux_2_28_aarch64.whl", "", "2"},
-			[3]string{"torch-2.16.1-cp312-cp312-manylinux_2_28_x86_64.whl", described, "3"}, [3]string{"torch-2.16.1-cp313-cp313-manylinux_2_28_x86_64.whl", described, "4"},
-			[3]string{"torch-2.16.1-cp313-cp313t-manylinux_2_28_x86_64.whl", described, "5"}, [3]string{"torch-2.16.2-cp312-cp312-manylinux_2_28_x86_64.whl", described + ` data-yanked="wrong CUDA"`, "6"},
-			[3]string{"torch-2.17.0-cp312-cp312-win_amd64.whl", described, "7"}, [3]string{"torch-2.18.0-cp312-cp312-manylinux_2_28_x86_64.whl", "", "8"},
-			[3]string{"torch-2.19.1-cp312-cp312-manylinux_2_28_x86_64.whl", described + " data-yanked", "9"}),
-		"/files/torch-2.16.0-cp312-cp312-manylinux_2_28_x86_64.whl.metadata": metadata("cuda-toolkit[cublas,cudart]==13.2.1; platform_system == 'Linux'"),
-		"/files/torch-2.16.1-cp312-cp312-manylinux_2_28_x86_64.whl.metadata": metadata("cuda-toolkit[cublas,cudart]==13.2.2; platform_system == 'Linux'"),
-		"/files/torch-2.16.2-cp312-cp312-manylinux_2_28_x86_64.whl.metadata": metadata("nvidia-cuda-runtime-cu12==12.8.90; platform_system == 'Linux'"),
+		"/whl/cu130/torch/": anchors(
+			[3]string{"torch-2.16.0+cu130-cp312-cp312-manylinux_2_28_x86_64.whl", "", "1"}, [3]string{"torch-2.16.1+cu130-cp312-cp312-manylinux_2_28_aarch64.whl", "", "2"},
+			[3]string{"torch-2.16.1+cu130-cp312-cp312-manylinux_2_28_x86_64.whl", "", "3"}, [3]string{"torch-2.16.1+cu130-cp313-cp313-manylinux_2_28_x86_64.whl", "", "4"},
+			[3]string{"torch-2.16.1+cu130-cp313-cp313t-manylinux_2_28_x86_64.whl", "", "5"}, [3]string{"torch-2.17.0+cu130-cp312-cp312-win_amd64.whl", "", "7"}),
 		"/whl/cu128/torch/": anchors([3]string{"torch-2.9.1+cu128-cp312-cp312-manylinux_2_28_x86_64.whl", "", "a"}),
 		"/whl/cu126/torch/": anchors([3]string{"torch-2.12.0+cu126-cp311-cp311-linux_x86_64.whl", "", "b"}, [3]string{"torch-2.12.1+cu126-cp311-cp311-manylinux_2_28_x86_64.whl", "", "c"}),
 	})
@@ -112,8 +102,8 @@ func TestReleasesOfDeepSpeed(t *testing.T) {
 		"the newest":       {s, compat.Latest, "2", []string{"DeepSpeed 0.19.10 is not in the tables"}, ""},
 		"withdrawn":        {s, "0.19.11", "3", []string{"DeepSpeed 0.19.11 was withdrawn from the package index (yanked): dsbuild uses it because you named it: breaks ZeRO-3", "treats it like"}, ""},
 		"a candidate":      {s, "0.20.0rc1", "4", []string{"treats it like"}, ""},
-		"without a hash":   {s, "0.19.12", "", []string{"DeepSpeed 0.19.12: the package index has no sha256 of it"}, "--deepspeed 0.19.10"},
-		"a wheel alone":    {s, "0.19.13", "", []string{"DeepSpeed 0.19.13: the package index has no source distribution of it"}, "--deepspeed 0.19.10"},
+		"without a hash":   {s, "0.19.12", "", []string{"DeepSpeed 0.19.12: the package index has no source distribution of it with a sha256"}, "--deepspeed 0.19.10"},
+		"a wheel alone":    {s, "0.19.13", "", []string{"DeepSpeed 0.19.13: the package index has no source distribution of it with a sha256"}, "--deepspeed 0.19.10"},
 		"none":             {s, "0.30.0", "", []string{"no source distribution"}, "--deepspeed 0.19.10"},
 		"too old":          {s, "0.3.0", "", nil, "--deepspeed 0.14.0"},
 		"no index":         {down, "0.19.9", "", []string{"dsbuild uses its own tables, because the package index did not answer for deepspeed: http://127.0.0.1:9/"}, "--deepspeed 0.19.8"},
@@ -156,8 +146,7 @@ func compareNotes(t *testing.T, name string, got, want []string) {
 	}
 }
 
-// A torch that the tables lack comes from the package index; one for another CUDA, or
-// an older driver, from torch's own.
+// A torch that the tables lack, also for another CUDA or an older driver, comes from torch's own indexes.
 func TestReleasesOfTorch(t *testing.T) {
 	s, asked := index(t)
 	down := site(t, SiteOptions{IndexURL: "http://127.0.0.1:9/simple"}, map[string]string{"DSBUILD_TORCH_INDEX": "http://127.0.0.1:9/whl"})
@@ -168,22 +157,18 @@ func TestReleasesOfTorch(t *testing.T) {
 		notes []string
 		hint  string
 	}{
-		"newer":              {s, wheel.Spec{Torch: "2.16.1"}, "2.16.1 13.2 13.2.2  4", []string{"torch 2.16.1 is not in the tables of this dsbuild, which treats it like 2.15.0"}, ""},
-		"its Python":         {s, wheel.Spec{Torch: "2.16.1", Python: "3.12"}, "2.16.1 13.2 13.2.2  3", []string{"treats it like"}, ""},
-		"a minor":            {s, wheel.Spec{Torch: "2.16"}, "2.16.1 13.2 13.2.2  4", []string{"treats it like"}, ""},
-		"withdrawn":          {s, wheel.Spec{Torch: "2.16.2"}, "2.16.2 12.8 12.4  6", []string{"torch 2.16.2 was withdrawn from the package index (yanked): dsbuild uses it because you named it: wrong CUDA", "treats it like"}, ""},
-		"all withdrawn":      {s, wheel.Spec{Torch: "2.19"}, "", []string{"x86_64 except 2.19.1, which was withdrawn (yanked): --torch 2.19.1 uses it anyway"}, "--torch 2.15.0"},
-		"for Windows":        {s, wheel.Spec{Torch: "2.17.0"}, "", []string{"no wheels of it for Linux on x86_64"}, "--torch 2.16.1"},
-		"no metadata":        {s, wheel.Spec{Torch: "2.18.0"}, "", []string{"does not say for which CUDA it is built (torch-2.18.0-cp312-cp312-manylinux_2_28_x86_64.whl: the index has no metadata file for it (PEP 658)); give --cuda X.Y"}, "--torch 2.15.0"},
-		"its CUDA":           {s, wheel.Spec{Torch: "2.18.0", CUDA: "13.0"}, "2.18.0 13.0 13.0.3  8", []string{"treats it like"}, ""},
-		"no index":           {down, wheel.Spec{Torch: "2.16.1"}, "", []string{"did not answer for torch"}, "--torch 2.15.0"},
+		"newer":              {s, wheel.Spec{Torch: "2.16.1"}, "2.16.1 13.0 13.0.3 cu130 4", nil, ""},
+		"its Python":         {s, wheel.Spec{Torch: "2.16.1", Python: "3.12"}, "2.16.1 13.0 13.0.3 cu130 3", nil, ""},
+		"a minor":            {s, wheel.Spec{Torch: "2.16"}, "2.16.1 13.0 13.0.3 cu130 4", nil, ""},
+		"for Windows":        {s, wheel.Spec{Torch: "2.17.0"}, "", []string{"neither the tables of this dsbuild nor torch's own indexes have torch 2.17.0"}, "--torch 2.15.0"},
+		"no index":           {down, wheel.Spec{Torch: "2.16.1"}, "", []string{"did not answer"}, "--torch 2.15.0"},
 		"another CUDA":       {s, wheel.Spec{Torch: "2.12", CUDA: "12.6"}, "2.12.1 12.6 12.4 cu126 c", nil, ""},
 		"an older driver":    {s, wheel.Spec{Torch: "2.12", Driver: "550.54"}, "2.12.1 12.6 12.4 cu126 c", nil, ""},
 		"the very one":       {s, wheel.Spec{Torch: "2.12.0", CUDA: "12"}, "2.12.0 12.6 12.4 cu126 b", nil, ""},
 		"the driver runs it": {s, wheel.Spec{Torch: "2.12", Driver: "580.65.06"}, "2.12.1 13.0 13.0.2  ", nil, ""},
-		"a CUDA of none":     {s, wheel.Spec{Torch: "2.12", CUDA: "12.4"}, "", []string{"torch 2.12: neither the package index nor torch's own index has it for CUDA 12.4"}, "--torch 2.6.0"},
-		"a driver of none":   {s, wheel.Spec{Torch: "2.13", Driver: "550"}, "", []string{"neither the package index nor torch's own index has it for driver 550"}, "--torch 2.10.0"},
-		"no torch index":     {down, wheel.Spec{Torch: "2.12", Driver: "550"}, "", []string{"torch 2.12 for driver 550 is not on the package index, and torch's own index did not answer (name a mirror of it with DSBUILD_TORCH_INDEX): http://127.0.0.1:9/"}, "--torch 2.10.0"},
+		"a CUDA of none":     {s, wheel.Spec{Torch: "2.12", CUDA: "12.4"}, "", []string{"nor torch's own indexes have torch 2.12 for CUDA 12.4"}, "--torch 2.6.0"},
+		"a driver of none":   {s, wheel.Spec{Torch: "2.13", Driver: "550"}, "", []string{"have torch 2.13 for driver 550"}, "--torch 2.10.0"},
+		"no torch index":     {down, wheel.Spec{Torch: "2.12", Driver: "550"}, "", []string{"do not have torch 2.12 for driver 550, and torch's own index did not answer (name a mirror of it with DSBUILD_TORCH_INDEX): http://127.0.0.1:9/"}, "--torch 2.10.0"},
 	} {
 		found, err := c.site.Releases().Torch(t.Context(), newTables(t), c.spec)
 		if err != nil {

@@ -22,8 +22,6 @@ type link struct {
 	size          int64
 	yanked        bool
 	reason        string
-	metadata      bool
-	metaSHA256    string
 }
 
 // readJSON reads a page of PEP 691.
@@ -38,8 +36,6 @@ func readJSON(text []byte) ([]link, error) {
 			Hashes   map[string]string `json:"hashes"`
 			Size     int64             `json:"size"`
 			Yanked   flag              `json:"yanked"`
-			Core     flag              `json:"core-metadata"`
-			Dist     flag              `json:"dist-info-metadata"`
 		} `json:"files"`
 	}
 	if err := json.Unmarshal(text, &doc); err != nil {
@@ -50,20 +46,15 @@ func readJSON(text []byte) ([]link, error) {
 	}
 	links := make([]link, 0, len(doc.Files))
 	for _, f := range doc.Files {
-		meta := f.Core
-		if !meta.set {
-			meta = f.Dist
-		}
-		links = append(links, link{f.Filename, f.URL, f.Hashes["sha256"], f.Size, f.Yanked.set, f.Yanked.text, meta.set, meta.hashes["sha256"]})
+		links = append(links, link{f.Filename, f.URL, f.Hashes["sha256"], f.Size, f.Yanked.set, f.Yanked.text})
 	}
 	return links, nil
 }
 
-// flag is true if the page has the boolean true, a text or an object of hashes.
+// flag is true if the page has the boolean true or a text.
 type flag struct {
-	set    bool
-	text   string
-	hashes map[string]string
+	set  bool
+	text string
 }
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -77,11 +68,6 @@ func (f *flag) UnmarshalJSON(text []byte) error {
 		f.set = v
 	case string:
 		f.set, f.text = true, v
-	case map[string]any:
-		f.set, f.hashes = true, map[string]string{}
-		for name, sum := range v {
-			f.hashes[name], _ = sum.(string)
-		}
 	}
 	return nil
 }
@@ -132,11 +118,6 @@ func anchor(has map[string]string, base string) link {
 		l.sha256 = strings.TrimPrefix(at.Fragment, "sha256=")
 	}
 	l.reason, l.yanked = has["data-yanked"]
-	meta, ok := has["data-core-metadata"]
-	if !ok {
-		meta, ok = has["data-dist-info-metadata"]
-	}
-	l.metadata, l.metaSHA256 = ok && meta != "false", strings.TrimPrefix(meta, "sha256=")
 	return l
 }
 
@@ -156,12 +137,9 @@ func (l link) file(page *url.URL, project string) (File, bool) {
 		return File{}, false
 	}
 	at.Fragment, at.RawFragment = "", ""
-	f := File{Name: l.name, Size: max(0, l.size), Yanked: l.yanked, Reason: l.reason, Metadata: l.metadata, url: at}
+	f := File{Name: l.name, Size: max(0, l.size), Yanked: l.yanked, Reason: l.reason, url: at}
 	if digest.MatchString(l.sha256) {
 		f.SHA256 = strings.ToLower(l.sha256)
-	}
-	if digest.MatchString(l.metaSHA256) {
-		f.MetadataSHA256 = strings.ToLower(l.metaSHA256)
 	}
 	if strings.HasSuffix(l.name, ".whl") && strings.Count(l.name, ".") <= maxDots {
 		info, err := pypi.ParseWheelName(l.name)

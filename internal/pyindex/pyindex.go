@@ -1,11 +1,9 @@
 // Package pyindex reads Python package indexes: the pages that list the files of a
-// project (PEP 503 in HTML, PEP 691 in JSON) and the metadata beside a wheel (PEP 658).
+// project (PEP 503 in HTML, PEP 691 in JSON).
 package pyindex
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -20,11 +18,8 @@ import (
 	"github.com/dsbuild/dsbuild/internal/httpclient"
 )
 
-// Bounds on the answer of an index: bytes of a page and of metadata.
-const (
-	maxPage     = 32 << 20
-	maxMetadata = 4 << 20
-)
+// maxPage bounds a page of an index, in bytes.
+const maxPage = 32 << 20
 
 // ErrNoProject is the answer of an index that has no such project.
 var ErrNoProject = errors.New("it has no such project")
@@ -38,10 +33,6 @@ type File struct {
 	Size    int64           // in bytes; 0 if the index does not say it
 	Yanked  bool            // withdrawn (PEP 592)
 	Reason  string          // the reason for Yanked
-	// Metadata reports that the index serves METADATA beside the wheel. MetadataSHA256 is its
-	// digest.
-	Metadata       bool
-	MetadataSHA256 string
 
 	url *url.URL
 }
@@ -124,25 +115,6 @@ func read(contentType string, text []byte) ([]link, error) {
 		return readHTML(text)
 	}
 	return nil, fmt.Errorf("its answer has the type %.60q: not the page of a project", kind)
-}
-
-// Metadata fetches the METADATA that the index serves beside a wheel.
-func (c *Client) Metadata(ctx context.Context, f File) ([]byte, error) {
-	if !f.Metadata {
-		return nil, fmt.Errorf("%s: the index has no metadata file for it (PEP 658)", f.Name)
-	}
-	address := *f.url
-	address.Path += ".metadata"
-	address.RawPath = ""
-	text, _, err := c.get(ctx, address.String(), "*/*", maxMetadata)
-	if err != nil {
-		return nil, err
-	}
-	sum := sha256.Sum256(text)
-	if have := hex.EncodeToString(sum[:]); f.MetadataSHA256 != "" && have != f.MetadataSHA256 {
-		return nil, fmt.Errorf("%s: its metadata has sha256 %s, but the index says %s", f.Name, have, f.MetadataSHA256)
-	}
-	return text, nil
 }
 
 // Download calls use with the bytes of the file; again, from their start, if the connection breaks.

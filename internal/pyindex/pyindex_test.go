@@ -87,13 +87,13 @@ func TestFiles(t *testing.T) {
 				t.Fatal(kind, err)
 			}
 			for _, f := range files {
-				got = append(got, fmt.Sprintf("%s %s wheel %t %.1s yanked %t %q meta %t %.1s", f.Name, f.Version, f.Wheel != nil, f.SHA256, f.Yanked, f.Reason, f.Metadata, f.MetadataSHA256))
+				got = append(got, fmt.Sprintf("%s %s wheel %t %.1s yanked %t %q", f.Name, f.Version, f.Wheel != nil, f.SHA256, f.Yanked, f.Reason))
 			}
 		}
 		want := []string{
-			`torch-2.16.1-cp311-cp311-manylinux_2_28_x86_64.whl 2.16.1 wheel true a yanked false "" meta true b`,
-			`torch-2.16.0+cu126-cp311-cp311-linux_x86_64.whl 2.16.0+cu126 wheel true  yanked true "does not\x1b[31m start" meta true `,
-			`torch-2.15.0.tar.gz 2.15.0 wheel false b yanked true "" meta false `,
+			`torch-2.16.1-cp311-cp311-manylinux_2_28_x86_64.whl 2.16.1 wheel true a yanked false ""`,
+			`torch-2.16.0+cu126-cp311-cp311-linux_x86_64.whl 2.16.0+cu126 wheel true  yanked true "does not\x1b[31m start"`,
+			`torch-2.15.0.tar.gz 2.15.0 wheel false b yanked true ""`,
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("%s:\n%s", kind, strings.Join(got, "\n"))
@@ -176,35 +176,6 @@ func TestRedirects(t *testing.T) {
 	files, err := pyindex.New(atOnce(http.DefaultTransport)).Files(t.Context(), strings.Replace(index, "http://", "http://me:geheim@", 1), "torch")
 	if err != nil || len(files) != 3 || told != "" {
 		t.Errorf("%d files, %v, and the other host was told %q", len(files), err, told)
-	}
-}
-
-func TestMetadata(t *testing.T) {
-	index := serve(t, func(w http.ResponseWriter, r *http.Request) {
-		switch r.URL.Path {
-		case "/torch/":
-			answer(jsonType, `{"meta": {"api-version": "1.0"}, "files": [
-{"filename": "torch-2.16.0-cp311-cp311-linux_x86_64.whl", "url": "/f/torch-2.16.0-cp311-cp311-linux_x86_64.whl#x", "hashes": {}, "core-metadata": {"sha256": "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"}},
-{"filename": "torch-2.16.1-cp311-cp311-linux_x86_64.whl", "url": "/f/torch-2.16.0-cp311-cp311-linux_x86_64.whl", "hashes": {}, "core-metadata": {"sha256": "`+a64+`"}},
-{"filename": "torch-2.16.2-cp311-cp311-linux_x86_64.whl", "url": "/f/torch-2.16.0-cp311-cp311-linux_x86_64.whl", "hashes": {}}]}`)(w, r)
-		case "/f/torch-2.16.0-cp311-cp311-linux_x86_64.whl.metadata":
-			answer("application/octet-stream", "hello")(w, r)
-		default:
-			http.NotFound(w, r)
-		}
-	})
-	client := pyindex.New(atOnce(http.DefaultTransport))
-	files, err := client.Files(t.Context(), index+"/", "torch")
-	if err != nil || len(files) != 3 {
-		t.Fatal(files, err)
-	}
-	if text, err := client.Metadata(t.Context(), files[0]); err != nil || string(text) != "hello" {
-		t.Errorf("%q, %v", text, err)
-	}
-	for i, want := range map[int]string{1: "but the index says " + a64, 2: "no metadata file for it"} {
-		if _, err := client.Metadata(t.Context(), files[i]); err == nil || !strings.Contains(err.Error(), want) {
-			t.Error(i, err)
-		}
 	}
 }
 
