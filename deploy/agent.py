@@ -747,7 +747,6 @@ def verbs(env, orders):
     """The orders of this agent. deploy/session.go lists their fields."""
     return {
         "install": lambda order: env.install(order, orders),
-        "learn": env.learn,
         "digest": env.digest,
         "fetch": lambda order: env.fetch(order, orders),
         "users": lambda order: users(),

@@ -22,7 +22,6 @@ import (
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
-	"github.com/dsbuild/dsbuild/node"
 )
 
 // putWord makes this program put a file as dsbuild deploy does: the whole file, with its digest
@@ -105,10 +104,7 @@ func (p *putter) put(ctx context.Context, n *fleet.Node) error {
 		p.sends.Add(1)
 		return n.Conn.Put(ctx, remote.Upload{
 			Open: func() (io.ReadSeekCloser, error) { return os.Open(p.file.Path) }, Size: p.file.Size, SHA256: p.file.SHA256,
-			Path: path, Mode: 0o600, Resume: true,
-			Write: func(ctx context.Context, path string, at int64, r io.Reader) (string, error) {
-				return node.Append(ctx, n.Conn, n.Host.Python, path, at, r)
-			},
+			Path: path, Mode: 0o600,
 		})
 	})
 }

@@ -12,7 +12,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
 
 	"golang.org/x/time/rate"
@@ -21,7 +20,6 @@ import (
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/relay"
-	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/node"
 )
@@ -72,10 +70,6 @@ type Inbox struct {
 	Received *int64 // counts the bytes of the files that have arrived
 }
 
-// LargeFile is the size in bytes from which a Python process of its own writes a file and
-// computes the digest meanwhile. For smaller files, starting Python takes longer than it saves.
-const LargeFile = 16 << 20
-
 // Path returns the path of a file in the inbox.
 func (i Inbox) Path(f wheels.File) string { return path.Join(i.Folder, filepath.Base(f.Path)) }
 
@@ -100,7 +94,6 @@ func (i Inbox) send(ctx context.Context, f wheels.File, to string) error {
 		SHA256: f.SHA256,
 		Path:   to,
 		Mode:   0o600,
-		Resume: true,
 		Limit:  i.Bandwidth,
 		Progress: func(n int64) {
 			told.Add(n)
@@ -109,18 +102,6 @@ func (i Inbox) send(ctx context.Context, f wheels.File, to string) error {
 	}
 	if i.Session != nil {
 		up.Sum = i.digest
-	}
-	if i.Session != nil && f.Size >= LargeFile {
-		up.Write = func(ctx context.Context, path string, at int64, r io.Reader) (string, error) {
-			sum, err := node.Append(ctx, i.Node.Runner, i.Python, path, at, r)
-			switch {
-			case err == nil:
-				err = i.learn(ctx, path, sum)
-			case len(i.Node.Host.ExecPrefix) > 0 && strings.Contains(err.Error(), "FileNotFoundError"):
-				err = fault.WithHint(err, "where exec_prefix enters a container, its Python must see the same path as the node")
-			}
-			return sum, err
-		}
 	}
 	err := i.Node.Conn.Put(ctx, up)
 	if err != nil {
@@ -146,12 +127,6 @@ func PutAll(ctx context.Context, n *fleet.Node, put func(ctx context.Context, ag
 			return err
 		}
 	}
-}
-
-// learn tells the agent the digest of a file in the inbox, computed by another program on the
-// node.
-func (i Inbox) learn(ctx context.Context, file, sha256 string) error {
-	return i.Session.Ask(ctx, agent.Order{"do": "learn", "file": file, "sha256": sha256}, nil)
 }
 
 // digest returns the sha256 of the first n bytes of a file in the inbox.

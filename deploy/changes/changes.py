@@ -124,11 +124,6 @@ class Digests:
             self.known[key] = sum.hexdigest()
         return self.known[key]
 
-    def learn(self, path, sum):
-        """Notes the digest of a whole file that another program has computed."""
-        st = os.stat(path)
-        self.known[(st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns, st.st_size)] = sum
-
 
 def digest_of(path, digests, size=None):
     try:
@@ -190,11 +185,6 @@ class Workplace:
                     continue
             remove(path)
         return whole
-
-    def learn(self, order):
-        """The digest of an upload, from the program that wrote it."""
-        self.digests.learn(self.upload(order), order["sha256"])
-        return {}
 
     def digest(self, order):
         """The sha256 of the beginning of an upload."""

@@ -425,7 +425,6 @@ def in_use(folder):
 def verbs(env, orders):
     """What this agent can do."""
     return {
-        "learn": env.learn,
         "digest": env.digest,
         "store": lambda order: env.store_early(order, orders),
         "install": lambda order: env.install(order, orders),

@@ -17,7 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/deploy/envs"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/environment"
@@ -491,7 +490,7 @@ func content(t *testing.T, path string) string {
 func TestLargeWheelsAreInstalledEarly(t *testing.T) {
 	t.Parallel()
 	x := newSite(t)
-	x.Add(t, wheelindex.Wheel{Name: "a-large", Version: "1", Files: map[string]string{"large/data.bin": noise(changes.LargeFile + 1000)}})
+	x.Add(t, wheelindex.Wheel{Name: "a-large", Version: "1", Files: map[string]string{"large/data.bin": noise(16<<20 + 1000)}})
 	const text = "name: train\npython: 3.11\nrequirements: [a-large, alpha]\n"
 	asked := filepath.Join(t.TempDir(), "asked")
 	deploy := func(line string) (report.Node, *sshtest.Server) {

@@ -139,12 +139,15 @@ func (u *nodeRun) putAll(ctx context.Context, again bool) error {
 	return nil
 }
 
+// largeFile is the size in bytes from which a node installs a wheel at once.
+const largeFile = 16 << 20
+
 // store lets the node store a file that has arrived. The node installs a large wheel at once, while
 // the next files arrive.
 func (u *nodeRun) store(ctx context.Context, f environment.File) error {
 	set := u.plan.Set
 	return u.session.Ask(ctx, agent.Order{
-		"do": "store", "file": refTo(f), "early": f.Size >= changes.LargeFile && f.SHA256 != set.Installer.SHA256,
+		"do": "store", "file": refTo(f), "early": f.Size >= largeFile && f.SHA256 != set.Installer.SHA256,
 		"digest": set.Digest, "installer": refTo(set.Installer), "limit_s": u.run.fleet.Limit(installLimit).Seconds(),
 	}, nil)
 }

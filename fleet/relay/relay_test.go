@@ -110,7 +110,7 @@ func (s *stage) bringOne(ctx context.Context, r *Relay, i int, path string) erro
 		s.sends.Add(1)
 		return n.Conn.Put(ctx, remote.Upload{
 			Open: func() (io.ReadSeekCloser, error) { return os.Open(s.file.Path) }, Size: s.file.Size, SHA256: s.file.SHA256,
-			Path: path, Mode: 0o600, Resume: true, Limit: cmp.Or(s.limits[i], s.limit),
+			Path: path, Mode: 0o600, Limit: cmp.Or(s.limits[i], s.limit),
 		})
 	})
 }

@@ -132,7 +132,6 @@ func TestKilledMaster(t *testing.T) {
 
 	c = dial(t, d, s.Target())
 	up, want := blob(48<<20, filepath.Join(s.Home, "big"))
-	up.Resume = true
 	var once sync.Once
 	var sent, again atomic.Int64
 	up.Progress = func(n int64) {

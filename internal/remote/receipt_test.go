@@ -15,7 +15,6 @@ import (
 
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
-	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
 // uploadOf is an upload of a text to a path.
@@ -31,19 +30,29 @@ type readSeekCloser struct{ *strings.Reader }
 
 func (readSeekCloser) Close() error { return nil }
 
-// receiveHere runs the program of a receipt on this machine, as a node would, and returns its error.
-func receiveHere(t *testing.T, r remote.Receipt, source string, stdin io.Reader) error {
-	t.Helper()
-	argv := r.Command(source).Argv
-	cmd := exec.CommandContext(t.Context(), argv[0], argv[1:]...)
-	var out, errs bytes.Buffer
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &out, &errs
-	err := cmd.Run()
-	var ended *exec.ExitError
-	if errors.As(err, &ended) {
-		return r.Explain(t.Context(), &remote.ExitError{Code: ended.ExitCode()}, ui.Clean("welcome to gpu1\n"+out.String()), ui.Clean(errs.String()))
+// here runs commands on this machine, as a node with a greeting would.
+type here struct{ alter func([]byte) []byte }
+
+func (h here) Run(ctx context.Context, cmd remote.Command) error {
+	c := exec.CommandContext(ctx, cmd.Argv[0], cmd.Argv[1:]...)
+	c.Stdin, c.Stdout, c.Stderr = cmd.Stdin, cmd.Stdout, cmd.Stderr
+	if h.alter != nil && cmd.Stdin != nil {
+		b, err := io.ReadAll(cmd.Stdin)
+		if err != nil {
+			return err
+		}
+		c.Stdin = bytes.NewReader(h.alter(b))
 	}
-	return err
+	if cmd.Stdin != nil {
+		io.WriteString(cmd.Stdout, "welcome to gpu1\n") //nolint:errcheck // of a test
+	}
+	var ended *exec.ExitError
+	if err := c.Run(); errors.As(err, &ended) {
+		return &remote.ExitError{Code: ended.ExitCode()}
+	} else if err != nil {
+		return err
+	}
+	return nil
 }
 
 // left are the names in a folder.
@@ -61,31 +70,35 @@ func left(t *testing.T, dir string) string {
 }
 
 // A file arrives whole, with its mode, in place of an older one; from a file on the node or from
-// standard input.
-func TestReceiptPutsFile(t *testing.T) {
+// standard input, and whatever lies in place of the part.
+func TestPutByProgram(t *testing.T) {
 	t.Parallel()
 	const text = "the file's text\n\x00\xff"
-	for name, there := range map[string]bool{"new": false, "in place of another": true} {
-		dir := filepath.Join(t.TempDir(), "a folder's 'name'")
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		to, source := filepath.Join(dir, "-file"), filepath.Join(t.TempDir(), "source")
-		if err := os.WriteFile(source, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		for _, from := range []string{"-", source} {
-			if there {
-				if err := os.WriteFile(to, []byte("old"), 0o600); err != nil {
+	for name, make := range map[string]func(to string) error{
+		"new":                  func(string) error { return nil },
+		"in place of another":  func(to string) error { return os.WriteFile(to, []byte("old"), 0o600) },
+		"the half":             func(to string) error { return os.WriteFile(to+remote.PartSuffix, []byte(text[:7]), 0o640) },
+		"another part":         func(to string) error { return os.WriteFile(to+remote.PartSuffix, []byte("other"), 0o640) },
+		"a longer part":        func(to string) error { return os.WriteFile(to+remote.PartSuffix, []byte(text+text), 0o640) },
+		"a link as part":       func(to string) error { return os.Symlink("/etc/passwd", to+remote.PartSuffix) },
+		"a folder as the part": func(to string) error { return os.MkdirAll(to+remote.PartSuffix+"/x", 0o755) },
+	} {
+		for _, from := range []string{"", filepath.Join(t.TempDir(), "source")} {
+			dir := filepath.Join(t.TempDir(), "a folder's 'name'")
+			to := filepath.Join(dir, "-file")
+			if err := errors.Join(os.Mkdir(dir, 0o755), make(to)); err != nil {
+				t.Fatal(err)
+			}
+			if from != "" {
+				if err := os.WriteFile(from, []byte(text), 0o600); err != nil {
 					t.Fatal(err)
 				}
 			}
-			r := remote.NewReceipt(uploadOf(text, to), "root")
-			if err := receiveHere(t, r, from, strings.NewReader(text)); err != nil {
+			if err := remote.PutByProgram(t.Context(), here{}, "root", uploadOf(text, to), from); err != nil {
 				t.Errorf("%s from %s: %v", name, from, err)
 			}
 			got, err := os.ReadFile(to)
-			if err != nil || string(got) != text || left(t, dir) != "-file" {
+			if err != nil || string(got) != text || from == "" && left(t, dir) != "-file" {
 				t.Errorf("%s: %q, %v; %s", name, got, err, left(t, dir))
 			}
 			if info, err := os.Stat(to); err != nil || info.Mode().Perm() != 0o640 {
@@ -95,79 +108,87 @@ func TestReceiptPutsFile(t *testing.T) {
 	}
 }
 
-// A file that does not arrive leaves the old one and nothing else, and its error says why and what
-// to try.
-func TestReceiptRefuses(t *testing.T) {
+// A file that does not arrive leaves the old one, and its error says why and what to try.
+func TestPutByProgramRefuses(t *testing.T) {
 	t.Parallel()
 	const text = "the file's text"
+	upper := func(b []byte) []byte { return bytes.ToUpper(b) }
 	for name, c := range map[string]struct {
-		change     func(dir string, r *remote.Receipt)
-		from, sent string
+		change     func(dir string, up *remote.Upload)
+		alter      func([]byte) []byte
+		from       string
 		text, hint string
 		is         error
 	}{
-		"too short": {nil, "-", text[:5], "has 5 bytes at the far end, 15 were sent", "", nil},
-		"too long":  {nil, "-", text + "more", "has 19 bytes at the far end, 15 were sent", "", nil},
-		"altered":   {nil, "-", strings.ToUpper(text), "on the node, but dsbuild sent ", "corrupts data", nil},
-		"no folder": {func(dir string, r *remote.Receipt) { r.Path, r.Part = dir+"/none/file", dir+"/none/part" }, "-", text, "no such folder on the node", "mkdir -p ", nil},
-		"a folder":  {func(dir string, r *remote.Receipt) { r.Path = dir }, "-", text, "is a folder", "touch ", nil},
-		"no source": {nil, "/nowhere/source", "", "it no longer exists", "", remote.ErrNoSource},
-		"no room":   {func(_ string, r *remote.Receipt) { r.Size = 1 << 62 }, "-", text, "but only ", "df -h ", remote.ErrNoSpace},
-		"changed here": {func(_ string, r *remote.Receipt) {
-			r.Open = uploadOf("another text.  ", "/x").Open
-		}, "-", "another text.  ", "the local file for file is not the expected one: it changed", "verify-wheel", nil},
-		"grown here": {func(_ string, r *remote.Receipt) {
-			r.Open = uploadOf(text+"more", "/x").Open
-		}, "-", text + "more", "the local file for file is not the expected one: it changed during the run, or its digest was wrong (16 bytes read, 15 expected)", "verify-wheel", nil},
-		"part is taken": {func(dir string, r *remote.Receipt) { r.Part = dir + "/file" }, "-", text, "bringing a file to ", "touch ", nil},
+		"too short": {nil, func(b []byte) []byte { return b[:5] }, "", "has 5 bytes at the far end, 15 were sent", "", nil},
+		"too long":  {nil, func(b []byte) []byte { return append(b, "more"...) }, "", "has 19 bytes at the far end, 15 were sent", "", nil},
+		"altered":   {nil, upper, "", "on the node, but dsbuild sent ", "corrupts data", nil},
+		"no folder": {func(dir string, up *remote.Upload) { up.Path = dir + "/none/file" }, nil, "", "no such folder on the node", "mkdir -p ", nil},
+		"a folder":  {func(dir string, up *remote.Upload) { up.Path = dir }, nil, "", "is a folder", "touch ", nil},
+		"no source": {nil, nil, "/nowhere/source", "it no longer exists", "", remote.ErrNoSource},
+		"no room":   {func(_ string, up *remote.Upload) { up.Size = 1 << 62 }, nil, "", "but only ", "df -h ", remote.ErrNoSpace},
+		"changed here": {
+			func(_ string, up *remote.Upload) { up.Open = uploadOf("another text.  ", "/x").Open }, nil, "",
+			"the local file for file is not the expected one: it changed", "verify-wheel", nil,
+		},
+		"grown here": {
+			func(_ string, up *remote.Upload) { up.Open = uploadOf(text+"more", "/x").Open }, nil, "",
+			"the local file for file is not the expected one: it changed during the run, or its digest was wrong (16 bytes read, 15 expected)", "verify-wheel", nil,
+		},
+		"relative": {func(_ string, up *remote.Upload) { up.Path = "file" }, nil, "", "not an absolute path", "", nil},
+		"a zero":   {func(_ string, up *remote.Upload) { up.Path += "\x00" }, nil, "", "not an absolute path", "", nil},
 	} {
-		dir := t.TempDir()
+		dir := filepath.Join(t.TempDir(), "folder")
 		to := filepath.Join(dir, "file")
-		if err := os.WriteFile(to, []byte("old"), 0o600); err != nil {
+		if err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(to, []byte("old"), 0o600)); err != nil {
 			t.Fatal(err)
 		}
-		r := remote.NewReceipt(uploadOf(text, to), "train")
+		up := uploadOf(text, to)
 		if c.change != nil {
-			c.change(dir, &r)
+			c.change(dir, &up)
 		}
-		err := receiveHere(t, r, c.from, strings.NewReader(c.sent))
+		err := remote.PutByProgram(t.Context(), here{c.alter}, "root", up, c.from)
 		if err == nil || !strings.Contains(err.Error(), c.text) || !strings.Contains(fault.Hint(err), c.hint) || c.is != nil && !errors.Is(err, c.is) || strings.Contains(err.Error(), "welcome") {
 			t.Errorf("%s: %v, hint %q", name, err, fault.Hint(err))
 		}
-		if got, _ := os.ReadFile(to); string(got) != "old" || left(t, dir) != "file" { //nolint:errcheck // compared
-			t.Errorf("%s: the old file is %q, and there are %s", name, got, left(t, dir))
+		if got, _ := os.ReadFile(to); string(got) != "old" { //nolint:errcheck // compared
+			t.Errorf("%s: the old file is %q", name, got)
 		}
 	}
 }
 
+// answering answers each program with a fixed status and text.
+type answering struct {
+	code       int
+	said, errs string
+}
+
+func (a answering) Run(_ context.Context, cmd remote.Command) error {
+	if cmd.Stdin == nil {
+		return nil
+	}
+	io.WriteString(cmd.Stdout, a.said) //nolint:errcheck // of a test
+	io.WriteString(cmd.Stderr, a.errs) //nolint:errcheck // likewise
+	return &remote.ExitError{Code: a.code}
+}
+
 // An answer of a node that no such program gives is an error with the node's words, not a crash.
-func TestReceiptExplainsForeignAnswers(t *testing.T) {
+func TestPutByProgramExplainsForeignAnswers(t *testing.T) {
 	t.Parallel()
-	r := remote.NewReceipt(uploadOf("text", "/data/file"), "train")
 	for name, c := range map[string]struct {
-		code       int
-		said, errs string
-		want       string
+		answer answering
+		want   string
 	}{
-		"killed":         {137, "", "Killed", "bringing a file to /data/file: "},
-		"another status": {1, "x", "no such shell", ": no such shell"},
-		"no number":      {84, "many", "", "/data needs 4 B, but only 0 B are free"},
-		"forbidden":      {85, "", "", "creating a file in /data: train cannot write there"},
-		"without words":  {83, "", "", "bringing a file to /data/file: "},
-		"its size":       {86, "banner\n7", "", "has 7 bytes at the far end, 4 were sent"},
+		"killed":         {answering{137, "", "Killed"}, "bringing a file to /data/file: "},
+		"another status": {answering{1, "x", "no such shell"}, ": no such shell"},
+		"no number":      {answering{84, "many", ""}, "/data needs 4 B, but only 0 B are free"},
+		"forbidden":      {answering{85, "", ""}, "creating a file in /data: train cannot write there"},
+		"without words":  {answering{83, "", ""}, "bringing a file to /data/file: "},
+		"its size":       {answering{86, "banner\n7", ""}, "has 7 bytes at the far end, 4 were sent"},
 	} {
-		err := r.Explain(context.Background(), &remote.ExitError{Code: c.code}, c.said, c.errs)
+		err := remote.PutByProgram(t.Context(), c.answer, "train", uploadOf("text", "/data/file"), "")
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %s", name, err, c.want)
 		}
-	}
-	if err := uploadOf("x", "relative").Check(); err == nil {
-		t.Error("a relative path is taken")
-	}
-	if err := uploadOf("x", "/a\x00b").Check(); err == nil {
-		t.Error("a path with a zero byte is taken")
-	}
-	if err := uploadOf("x", "/a").Check(); err != nil {
-		t.Error(err)
 	}
 }

@@ -106,15 +106,6 @@ type Upload struct {
 	// Sum, if set, returns the sha256 (hex) of the first n bytes of a file on the node. It is for
 	// callers whose program on the node can compute it. Without Sum, Put starts a program for it.
 	Sum func(ctx context.Context, path string, n int64) (string, error)
-	// Write, if set, makes a program on the node append the bytes of r to the file at path, which
-	// has at bytes. It returns the sha256 (hex) of the whole file. It is for large files: with SFTP
-	// alone, one process writes the file and another reads it again. SFTP still creates and renames
-	// the file. Connections without SFTP ignore Write.
-	Write func(ctx context.Context, path string, at int64, r io.Reader) (string, error)
-	// Resume is for a temporary file in a folder that only the caller uses. After a broken
-	// connection the received bytes stay under Path+PartSuffix. The next try goes on from the part
-	// of them that is proven right. The file is not synced to the disk.
-	Resume bool
 }
 
 // PartSuffix ends the name of an incomplete file.
@@ -130,9 +121,9 @@ type Runner interface {
 	Run(ctx context.Context, cmd Command) error
 }
 
-// Conn is an open connection to one node. Put writes the file next to the target under a private
-// temporary name, compares the length and the sha256 on the node, and renames the file. On any
-// failure Put removes the temporary file.
+// Conn is an open connection to one node. Put writes the file to Path+PartSuffix, in a folder that only
+// the caller uses, compares the length and the sha256 on the node, and renames the file. After a broken
+// connection the received bytes stay. The next try goes on from the part of them that is proven right.
 type Conn interface {
 	Runner
 	Put(ctx context.Context, up Upload) error

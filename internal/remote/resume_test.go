@@ -25,25 +25,12 @@ import (
 // next try goes on from the bytes that are proven to be there.
 func TestCutAnywhereThenResume(t *testing.T) {
 	t.Parallel()
-	cutAnywhere(t, func(_ remote.Conn, up remote.Upload) remote.Upload { return up })
-}
-
-func TestCutAnywhereThenResumeByProgram(t *testing.T) {
-	if testing.Short() {
-		t.Skip("make test runs it")
-	}
-	t.Parallel()
-	cutAnywhere(t, byProgram)
-}
-
-func cutAnywhere(t *testing.T, by func(remote.Conn, remote.Upload) remote.Upload) {
 	const size, step = 5 << 20, 97 << 10
 	resumed := 0
 	for k := int64(1); k < size+256<<10; k += step {
 		s := sshtest.Start(t, sshtest.Options{CutAfter: k, Cuts: 1})
 		up, want := blob(size, filepath.Join(s.Home, "file"))
-		up.Resume = true
-		err := tryPut(t, s, up, by)
+		err := tryPut(t, s, up)
 		if err == nil && k == 1 {
 			continue // the server turned it away, and it came again
 		}
@@ -68,7 +55,7 @@ func cutAnywhere(t *testing.T, by func(remote.Conn, remote.Upload) remote.Upload
 				there.Store(n)
 			}
 		}
-		if err := tryPut(t, s, up, by); err != nil {
+		if err := tryPut(t, s, up); err != nil {
 			t.Fatalf("cut after %d bytes, then: %v", k, err)
 		}
 		if got, err := os.ReadFile(up.Path); err != nil || !bytes.Equal(got, want) {
@@ -96,14 +83,14 @@ func cutAnywhere(t *testing.T, by func(remote.Conn, remote.Upload) remote.Upload
 	}
 }
 
-func tryPut(t *testing.T, s *sshtest.Server, up remote.Upload, by func(remote.Conn, remote.Upload) remote.Upload) error {
+func tryPut(t *testing.T, s *sshtest.Server, up remote.Upload) error {
 	t.Helper()
 	c, err := quick().Dial(t.Context(), s.Target())
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	return c.Put(t.Context(), by(c, up))
+	return c.Put(t.Context(), up)
 }
 
 func digest(b []byte) string {
@@ -116,7 +103,6 @@ func TestResumeTrustsNothing(t *testing.T) {
 	s := sshtest.Start(t, sshtest.Options{})
 	c := dial(t, quick(), s.Target())
 	up, want := blob(3<<20, filepath.Join(s.Home, "file"))
-	up.Resume = true
 	part := up.Path + remote.PartSuffix
 	other := bytes.Clone(want)
 	other[100] ^= 1

@@ -126,7 +126,6 @@ func TestSudoResumes(t *testing.T) {
 		c := dial(t, unattended(), target)
 		dir := othersDir(t)
 		up, want := blob(size, filepath.Join(dir, "file"))
-		up.Resume = true
 		uid, gid := otherID(t)
 		part := up.Path + remote.PartSuffix
 		if there := before(want); there != nil {
@@ -159,7 +158,6 @@ func TestSudoResumes(t *testing.T) {
 	target = s.Target()
 	target.Sudo = "root"
 	up, want := blob(size, filepath.Join(t.TempDir(), "file"))
-	up.Resume = true
 	d := remote.WithSudo(quick(), remote.NewAnswers(nil), remote.SudoLimit)
 	if err := dial(t, d, target).Put(t.Context(), up); !errors.Is(err, remote.ErrLost) {
 		t.Fatalf("cut: %v", err)

@@ -10,17 +10,65 @@ import (
 	"path"
 	"strings"
 
+	"golang.org/x/time/rate"
+
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// Check returns the error of an invalid upload before anything is sent.
-func (u Upload) Check() error {
+// check returns the error of an invalid or cancelled upload before anything is sent.
+func (u Upload) check(ctx context.Context) error {
 	if !path.IsAbs(u.Path) || strings.ContainsRune(u.Path, 0) {
 		return fmt.Errorf("%q is not an absolute path", u.Path)
 	}
-	return nil
+	return ctx.Err()
+}
+
+// rest opens the local file at a byte. It yields one byte more than announced, so that dsbuild
+// notices a file that has grown.
+func (u Upload) rest(ctx context.Context, at int64) (*meter, error) {
+	local, err := u.Open()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := local.Seek(at, io.SeekStart); err != nil {
+		local.Close()
+		return nil, fmt.Errorf("reading the local file: %w", err)
+	}
+	return &meter{ctx: ctx, r: io.LimitReader(local, u.Size-at+1), Closer: local, limit: u.Limit, told: u.Progress}, nil
+}
+
+// meter counts the bytes read from a local file, slows the reading down to limit, and ends it with
+// ctx.
+type meter struct {
+	io.Closer
+	ctx   context.Context
+	r     io.Reader
+	limit *rate.Limiter
+	told  func(int64)
+	n     int64
+	err   error // of the reading
+}
+
+// Read implements io.Reader. It reads at most a packet, the most that a rate limit can count at once.
+func (m *meter) Read(b []byte) (n int, err error) {
+	if err = m.ctx.Err(); err == nil {
+		n, err = m.r.Read(b[:min(len(b), LimitBurst)])
+	}
+	if n > 0 && m.limit != nil {
+		if held := m.limit.WaitN(m.ctx, n); held != nil {
+			n, err = 0, held
+		}
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		m.err = err
+	}
+	m.n += int64(n)
+	if n > 0 && m.told != nil {
+		m.told(int64(n))
+	}
+	return n, err
 }
 
 // localSum returns the sha256 of the first n bytes of the local file, and the number of bytes read,
@@ -41,31 +89,37 @@ func (u Upload) localSum(ctx context.Context, n int64) (sum string, there int64,
 
 // Errors of uploads. They read the same for every kind of connection.
 
-// NoSpace returns the error of a node with too little free space.
-func (u Upload) NoSpace(free int64) error {
+// noSpace returns the error of a node with too little free space.
+func (u Upload) noSpace(free int64) error {
 	err := cause.Errorf("%w: %s needs %s, but only %s are free", ErrNoSpace, path.Dir(u.Path), ui.Size(u.Size), cause.Own(ui.Size(free)))
 	return fault.WithHint(err, "make room there (on the node: df -h %s; du -xsh %s/*)", Quote(path.Dir(u.Path)), Quote(path.Dir(u.Path)))
 }
 
-// NoFolder returns the error of a node that lacks the folder.
-func (u Upload) NoFolder(doing string) error {
+// noFolder returns the error of a node that lacks the folder.
+func (u Upload) noFolder(doing string) error {
 	return fault.WithHint(fmt.Errorf("%s: no such folder on the node", doing), "create it there: mkdir -p %s", Quote(path.Dir(u.Path)))
 }
 
-// Forbidden returns the error of a folder that the user may not write to.
-func (u Upload) Forbidden(doing, user string) error {
+// forbidden returns the error of a folder that the user may not write to.
+func (u Upload) forbidden(doing, user string) error {
 	return fault.WithHint(fmt.Errorf("%s: %s cannot write there", doing, user), "check its owner on the node: ls -ld %s", Quote(path.Dir(u.Path)))
 }
 
-// Changed returns the error of a local file that does not match Size and SHA256. n is the number of
+// changed returns the error of a local file that does not match Size and SHA256. n is the number of
 // bytes read.
-func (u Upload) Changed(n int64) error {
+func (u Upload) changed(n int64) error {
 	return fault.WithHint(fmt.Errorf("the local file for %s is not the expected one: it changed during the run, or its digest was wrong (%d bytes read, %d expected)", path.Base(u.Path), n, u.Size),
 		"run the same command again; 'dsbuild verify-wheel FILE' checks a wheel")
 }
 
-// Corrupted returns the error of a file that arrived at part with another sha256.
-func (u Upload) Corrupted(part, sum string) error {
+// corrupted returns the error of a file that arrived at part with another sha256.
+func (u Upload) corrupted(part, sum string) error {
 	return fault.WithHint(fmt.Errorf("%s has sha256 %s on the node, but dsbuild sent %s", part, sum, u.SHA256),
 		"the node's disk or the network corrupts data")
+}
+
+// failed returns the error of another failure on the node.
+func (u Upload) failed(doing string, why error) error {
+	return fault.WithHint(fmt.Errorf("%s: %w", doing, why),
+		"check quota, read-only file systems and permissions: on the node, try: touch %s", Quote(path.Join(path.Dir(u.Path), ".dsbuild-test")))
 }

@@ -17,45 +17,38 @@ type conn struct {
 	once   sync.Once
 }
 
-// Run implements remote.Runner.
+// Run implements remote.Runner. If ctx or the connection ends before the program, Run returns at once
+// and ends the program in the background.
 func (c *conn) Run(ctx context.Context, cmd remote.Command) error {
 	line, err := remote.CommandLine(cmd)
 	if err != nil {
 		return err
 	}
-	_, err = c.run(ctx, line, streams{cmd.Stdin, cmd.Stdout, cmd.Stderr})
-	return err
-}
-
-// run runs a line until the line, ctx or the connection ends. In the latter two cases run returns
-// at once and ends the program in the background. gone is closed when the program has ended; it is
-// nil if nothing was started.
-func (c *conn) run(ctx context.Context, line string, s streams) (gone <-chan struct{}, err error) {
 	if err := ctx.Err(); err != nil {
-		return nil, err
+		return err
 	}
 	if c.ended.Err() != nil {
-		return nil, errClosed
+		return errClosed
 	}
 	a, done, err := c.dialer.lease(ctx, c.node, false)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	// After run returns, nothing may touch the caller's streams. An abandoned program may still be
+	// After Run returns, nothing may touch the caller's streams. An abandoned program may still be
 	// ending then, so the gates cut it off.
-	out, errs := remote.WriteGate(s.out), remote.WriteGate(s.errs)
+	out, errs := remote.WriteGate(cmd.Stdout), remote.WriteGate(cmd.Stderr)
 	defer out.Close()
 	defer errs.Close()
 	given := streams{out: out, errs: errs}
-	if s.in != nil {
-		in := remote.ReadGate(s.in)
+	if cmd.Stdin != nil {
+		in := remote.ReadGate(cmd.Stdin)
 		defer in.Close()
 		given.in = in
 	}
 	p, err := a.start(c.node, line, given)
 	if err != nil {
 		done()
-		return nil, err
+		return err
 	}
 	go func() {
 		<-p.ended
@@ -72,14 +65,14 @@ func (c *conn) run(ctx context.Context, line string, s streams) (gone <-chan str
 	case ctx.Err() != nil:
 		err = ctx.Err()
 	case closed(p.ended):
-		return p.ended, p.result(a, c.node)
+		return p.result(a, c.node)
 	case c.ended.Err() != nil:
 		err = errClosed
 	default:
 		err = a.lost("while running a command")
 	}
 	go p.abort()
-	return p.ended, err
+	return err
 }
 
 // Close ends the programs that run over the connection, in the background.
