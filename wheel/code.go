@@ -59,9 +59,6 @@ func (s *sections) extension(m Member, o *elf.Object) *Extension {
 		CXX11ABI: o.CXX11ABI, Torch: o.Torch, Unique: o.Unique, Needs: append([]string{}, o.Needs...), RPath: append(append([]string{}, o.RPath...), o.RunPath...), Stripped: o.Stripped,
 	}
 	e.Unread = o.Unread
-	if o.NoSections {
-		e.Unread = "it has no section headers: device code and string ABI are unknown"
-	}
 	e.SASS, e.PTX = s.archs()
 	e.CPU = CPU{Beyond: []string{}}
 	if o.Machine == "x86_64" && o.Unread == "" {

@@ -8,11 +8,15 @@ import (
 
 // describe fills in o from the parts, once all have been read.
 func (p *parts) describe(o *Object) error {
-	o.NoSections = p.headless
 	o.Needs, o.RPath, o.RunPath = []string{}, []string{}, []string{}
-	o.AsksCPU, o.Modules, o.Torch.C = []string{}, []string{}, []string{}
+	o.AsksCPU, o.Torch.C = []string{}, []string{}
 	o.Versions = map[string][]string{}
-	p.describeDebug(o)
+	o.Stripped = !slices.ContainsFunc(p.sections, func(s Section) bool {
+		if !s.stored() || s.Flags&elf.SHF_ALLOC != 0 {
+			return false // .debug_gdb_scripts is loaded, and no debug information
+		}
+		return s.Type == elf.SHT_SYMTAB || strings.HasPrefix(s.Name, ".debug_") || strings.HasPrefix(s.Name, ".zdebug_")
+	})
 	if s := p.strings; s != nil && !strings.HasSuffix(p.text[s].String(), "\x00") {
 		return formatError(s.label(), s.end()-1, "does not end with a zero byte")
 	}
@@ -23,18 +27,6 @@ func (p *parts) describe(o *Object) error {
 		return err
 	}
 	return p.describeSymbols(o)
-}
-
-func (p *parts) describeDebug(o *Object) {
-	symtab := false
-	for _, s := range p.sections {
-		if !s.stored() || s.Flags&elf.SHF_ALLOC != 0 {
-			continue // .debug_gdb_scripts is loaded, and no debug information
-		}
-		symtab = symtab || s.Type == elf.SHT_SYMTAB
-		o.Debug = o.Debug || strings.HasPrefix(s.Name, ".debug_") || strings.HasPrefix(s.Name, ".zdebug_")
-	}
-	o.Stripped = !symtab && !o.Debug
 }
 
 // name returns the string at off of the table that s uses.
@@ -64,7 +56,6 @@ func (p *parts) describeDynamic(o *Object) error {
 		{d.needs, func(s string) { o.Needs = append(o.Needs, s) }},
 		{d.rpath, func(s string) { o.RPath = append(o.RPath, strings.Split(s, ":")...) }},
 		{d.runpath, func(s string) { o.RunPath = append(o.RunPath, strings.Split(s, ":")...) }},
-		{d.soname, func(s string) { o.SoName = s }},
 	} {
 		for _, off := range offs.list {
 			name, err := p.name(p.dynamic, off)
@@ -80,9 +71,6 @@ func (p *parts) describeDynamic(o *Object) error {
 // agree refuses an object whose sections contradict the table that the loader will read: the
 // loader uses the program headers and ignores the sections.
 func (p *parts) agree(d dynamic) error {
-	if p.headless {
-		return nil
-	}
 	if p.dynamic != nil && !slices.ContainsFunc(p.programs, isDynamic) {
 		return formatError(p.dynamic.label(), p.dynamic.Offset, "is no segment, so the loader does not see it")
 	}
@@ -91,10 +79,10 @@ func (p *parts) agree(d dynamic) error {
 			continue
 		}
 		if p.dynamic == nil {
-			return formatError(segmentName, seg.off, "is no section")
+			return formatError("the dynamic segment", seg.off, "is no section")
 		}
 		if s := p.dynamic; seg.off != s.Offset || seg.size != s.Size || seg.addr != s.Addr {
-			return formatError(segmentName, seg.off, "is not %s at 0x%x", s.label(), s.Offset)
+			return formatError("the dynamic segment", seg.off, "is not %s at 0x%x", s.label(), s.Offset)
 		}
 	}
 	for _, c := range []struct {
@@ -119,3 +107,30 @@ func (p *parts) agree(d dynamic) error {
 }
 
 func isDynamic(p program) bool { return p.kind == elf.PT_DYNAMIC && p.size > 0 }
+
+// dynamic is the table that lists an object's needs for the loader.
+type dynamic struct {
+	needs, rpath, runpath []uint64 // offsets of strings
+	// value holds the other entries that are used here: DT_STRTAB, DT_SYMTAB, DT_VERNEED.
+	value map[elf.DynTag]uint64
+}
+
+func parseDynamic(raw []byte) dynamic {
+	d := dynamic{value: map[elf.DynTag]uint64{}}
+	for ; len(raw) >= dynamicSize; raw = raw[dynamicSize:] {
+		tag, value := elf.DynTag(int64(le.Uint64(raw))), le.Uint64(raw[8:])
+		switch tag {
+		case elf.DT_NULL:
+			return d
+		case elf.DT_NEEDED:
+			d.needs = append(d.needs, value)
+		case elf.DT_RPATH:
+			d.rpath = append(d.rpath, value)
+		case elf.DT_RUNPATH:
+			d.runpath = append(d.runpath, value)
+		case elf.DT_STRTAB, elf.DT_SYMTAB, elf.DT_VERNEED:
+			d.value[tag] = value
+		}
+	}
+	return d
+}

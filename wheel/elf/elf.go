@@ -74,17 +74,10 @@ type Object struct {
 	// "aarch64"; for those that no wheel tag knows the name of the ELF
 	// constant ("cuda", "bpf"), or "machine 1234".
 	Machine string
-	Type    elf.Type
-	// Unread is the reason why only the fields above were read: the object is not for 64-bit
-	// little-endian Linux. It is empty for all others.
+	// Unread is the reason why nothing else was read: the object is not for 64-bit little-endian
+	// Linux, or has no section headers. It is empty for all others.
 	Unread string
-	// NoSections reports that the object has no section headers. The facts that the loader reads
-	// are known nevertheless. Those from symbols and relocations (CXX11ABI, IFuncs, AsksCPU,
-	// Torch, Modules, Defined, Undefined) are not, and Sink sees each executable segment as a section
-	// "PT_LOAD n".
-	NoSections bool
 
-	SoName  string
 	Needs   []string // DT_NEEDED
 	RPath   []string // DT_RPATH, its directories
 	RunPath []string // DT_RUNPATH, its directories
@@ -94,7 +87,6 @@ type Object struct {
 	Versions map[string][]string
 
 	Stripped bool // neither a symbol table nor debug sections, as after strip --strip-all
-	Debug    bool // has debug sections
 	// CXX11ABI reports which std::string and std::list the names of its dynamic symbols use.
 	// Imported names count before its own: true if any is of the kind of GCC 5 and later, false
 	// if all are of the older one. It is nil if the object uses neither, or if it imports none
@@ -109,11 +101,8 @@ type Object struct {
 	// AsksCPU are the dynamic symbols, imported or its own, that exist only to
 	// ask which instructions the CPU has, sorted. An object that asks by an
 	// instruction or by a hidden copy of libgcc's functions has none.
-	AsksCPU   []string
-	Torch     Torch    // what it imports of torch
-	Modules   []string // the Python modules it is, by its PyInit_ functions, sorted
-	Defined   int      // global dynamic symbols that others can use
-	Undefined int      // global dynamic symbols that others must supply
+	AsksCPU []string
+	Torch   Torch // what it imports of torch
 }
 
 // FormatError is an object that contradicts its format or itself.
@@ -159,7 +148,7 @@ func Read(open Open, size int64, sink Sink) (*Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &Object{Machine: h.machine.name, Type: h.kind, Unread: h.unread}
+	o := &Object{Machine: h.machine.name, Unread: h.unread}
 	if o.Unread != "" {
 		return o, nil
 	}

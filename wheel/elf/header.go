@@ -48,7 +48,6 @@ var otherMachines = map[elf.Machine]string{
 // header is the ELF header.
 type header struct {
 	machine machine
-	kind    elf.Type
 	unread  string // why nothing below is known
 
 	// The program headers and the section headers: where, how large, how many.
@@ -84,7 +83,6 @@ func parseHeader(raw []byte) (header, error) {
 	default:
 		return header{}, formatError(headerName, elf.EI_DATA, "byte order %d is neither little-endian nor big-endian", data)
 	}
-	h.kind = elf.Type(order.Uint16(raw[elf.EI_NIDENT:]))
 	m := elf.Machine(order.Uint16(raw[elf.EI_NIDENT+2:]))
 	known, ok := machines[m]
 	switch {
@@ -111,6 +109,9 @@ func (h *header) parseRest(raw []byte) error {
 	h.programEnt, h.nPrograms = le.Uint16(raw[54:]), le.Uint16(raw[56:])
 	h.sectionEnt, h.nSections = le.Uint16(raw[58:]), le.Uint16(raw[60:])
 	h.namesIn = le.Uint16(raw[62:])
+	if h.sectionsAt == 0 {
+		h.unread = "an object without section headers, whose code and symbols have no place"
+	}
 	return nil
 }
 
@@ -142,22 +143,6 @@ func parseSection(index int, raw []byte) (s Section, name uint32) {
 
 // program is a program header: a part of the file as the loader sees it.
 type program struct {
-	kind      elf.ProgType
-	flags     elf.ProgFlag
-	off, addr uint64
-	size      uint64 // in the file
-}
-
-func parsePrograms(raw []byte) []program {
-	list := make([]program, 0, len(raw)/programSize)
-	for ; len(raw) >= programSize; raw = raw[programSize:] {
-		list = append(list, program{
-			kind:  elf.ProgType(le.Uint32(raw)),
-			flags: elf.ProgFlag(le.Uint32(raw[4:])),
-			off:   le.Uint64(raw[8:]),
-			addr:  le.Uint64(raw[16:]),
-			size:  le.Uint64(raw[32:]),
-		})
-	}
-	return list
+	kind            elf.ProgType
+	off, addr, size uint64 // the size is that in the file
 }

@@ -312,54 +312,6 @@ func TestReadRefuses(t *testing.T) {
 	}
 }
 
-// An object without section headers is read by what the loader reads.
-func TestReadRefusesHeadless(t *testing.T) {
-	load, dynamic := 64, newImage(t, "tiny.so").segment(delf.PT_DYNAMIC)
-	strings := newImage(t, "tiny.so").tag(delf.DT_STRTAB)
-	versions := newImage(t, "tiny.so").tag(delf.DT_VERNEED)
-	size := newImage(t, "tiny.so").tag(delf.DT_STRSZ)
-	for name, c := range map[string]struct {
-		change func(*image)
-		want   string
-	}{
-		"code beyond": {
-			func(b *image) { b.put64(load+32, 1<<40) },
-			"PT_LOAD 0 at 0x0: 1099511627776 bytes, but the file ends at 0x600",
-		},
-		"dynamic beyond": {
-			func(b *image) { b.put64(dynamic+8, 0x5f8) },
-			"the dynamic segment at 0x5f8: 400 bytes, but the file ends at 0x600",
-		},
-		"strings beyond": {
-			func(b *image) { b.put64(strings+8, 1<<40) },
-			"the dynamic segment at 0x388: its 108 bytes of strings at address 0x10000000000 are not in the file",
-		},
-		"strings longer": {
-			func(b *image) { b.put64(size+8, 1<<40) },
-			"the dynamic segment at 0x388: its 1099511627776 bytes of strings at address 0x1c0 are not in the file",
-		},
-		"versions beyond": {
-			func(b *image) { b.put64(versions+8, 1<<40) },
-			"the dynamic segment at 0x388: its versions at address 0x10000000000 are not in the file",
-		},
-		"versions wrong": {
-			func(b *image) { b.put64(versions+8, 0x320) },
-			`section ".gnu.version_r" at 0x320: is a record of version 440, 1 is known`,
-		},
-		"crossed code": {
-			func(b *image) { b.put64(load+56, 5<<32|1); b.put64(load+56+8, 0x100); b.put64(load+56+32, 0x100) },
-			"PT_LOAD 1 at 0x100: crossed with PT_LOAD 0, which ends at 0x388",
-		},
-	} {
-		b := &image{t, headless(t)}
-		c.change(b)
-		o, err := read(b.data)
-		if err == nil || err.Error() != c.want || o != nil {
-			t.Errorf("%s: %+v, %v\nwant %s", name, o, err, c.want)
-		}
-	}
-}
-
 // What an object claims costs nothing before it is there.
 func TestMemoryOfClaims(t *testing.T) {
 	short := fixture(t, "tiny.so")
@@ -451,9 +403,7 @@ func FuzzRead(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if !o.NoSections {
-			checkSeen(t, data, list)
-		}
+		checkSeen(t, data, list)
 		o.Floor("GLIBC_")
 	})
 }

@@ -24,17 +24,10 @@ type layout struct {
 	names    table   // of the sections; likewise
 	programs []program
 	sections []Section // by index
-	headless bool      // the sections are made up from the loader's tables
 }
 
 func readLayout(f *file, h header, raw []byte) (*layout, error) {
 	l := &layout{header: h, size: f.size, tables: []table{{headerName, 0, raw}}}
-	if h.sectionsAt == 0 {
-		if err := l.readPrograms(f, uint64(h.nPrograms)); err != nil {
-			return nil, err
-		}
-		return l, l.sectionsOfLoader(f)
-	}
 	// A number below 0xffff is in the ELF header, and the program headers stand before the
 	// sections.
 	if h.nPrograms < 0xffff {
@@ -96,7 +89,9 @@ func (l *layout) readPrograms(f *file, n uint64) error {
 		return err
 	}
 	l.tables = append(l.tables, t)
-	l.programs = parsePrograms(t.data)
+	for raw := t.data; len(raw) >= programSize; raw = raw[programSize:] {
+		l.programs = append(l.programs, program{elf.ProgType(le.Uint32(raw)), le.Uint64(raw[8:]), le.Uint64(raw[16:]), le.Uint64(raw[32:])})
+	}
 	return nil
 }
 
@@ -178,11 +173,6 @@ func (l *layout) check() error {
 		}
 		spans = append(spans, span{name: s.label(), off: s.Offset, end: s.end()})
 	}
-	return checkOverlap(spans)
-}
-
-// checkOverlap returns an error that names two spans with common bytes, if there are any.
-func checkOverlap(spans []span) error {
 	slices.SortFunc(spans, func(a, b span) int {
 		return cmp.Or(cmp.Compare(a.off, b.off), cmp.Compare(a.end, b.end), cmp.Compare(a.name, b.name))
 	})

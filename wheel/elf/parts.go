@@ -128,7 +128,7 @@ func (p *parts) spans(sink Sink) []span {
 		case s.Type == elf.SHT_RELA && s.Flags&elf.SHF_ALLOC != 0:
 			add(s.label(), s.Offset, s.Size, &records{size: relaSize, each: p.relocation})
 		}
-		if sink == nil || p.headless && !s.Executable() {
+		if sink == nil {
 			continue
 		}
 		if w := sink(*s); w != nil {

@@ -35,7 +35,8 @@ func (p *parts) describeVersions(o *Object) error {
 		next = uint64(le.Uint32(need[12:]))
 	}
 	for library, names := range o.Versions {
-		o.Versions[library] = unique(names)
+		slices.Sort(names)
+		o.Versions[library] = slices.Compact(names)
 	}
 	return nil
 }
