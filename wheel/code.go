@@ -35,7 +35,7 @@ func (s *sections) sinkFor(section elf.Section) io.Writer {
 		to = append(to, &deviceCode{all: s, section: section.Name, left: int64(section.Size)})
 	}
 	if section.Executable() {
-		to = append(to, &hostCode{&s.code, section.Addr, false})
+		to = append(to, &hostCode{scanner: &s.code})
 	}
 	switch len(to) {
 	case 0:
@@ -86,7 +86,7 @@ func (s *sections) archs() (sass, ptx []string) {
 func (s *sections) cpu(told bool) CPU {
 	_ = s.code.Close() // never fails
 	u := s.code.Usage()
-	c := CPU{Max: CPULevel(u.Max().String()), Dispatch: chooses(u, told), Beyond: u.Features()}
+	c := CPU{Max: CPULevel(u.Max().String()), Dispatch: chooses(u, told), Beyond: append([]string{}, u.Beyond...)}
 	c.Requires = c.Max
 	if c.Dispatch {
 		c.Requires = baseLevel(u)
@@ -101,9 +101,9 @@ const rareSSE = 20
 // baseLevel returns the level that code needs beside its parts that it selects at run time.
 func baseLevel(u x86.Usage) CPULevel {
 	switch {
-	case u.Levels[x86.V3].Count > rareSSE*u.SSE.Count:
+	case u.Levels[x86.V3] > rareSSE*u.SSE:
 		return CPUv3
-	case u.Levels[x86.V2].Count > 0:
+	case u.Levels[x86.V2] > 0:
 		return CPUv2
 	}
 	return CPUv1
@@ -115,19 +115,18 @@ func baseLevel(u x86.Usage) CPULevel {
 // AVX everywhere writes none of that, but it may select AVX-512. cpuid alone is no sign: code also uses it for the size of
 // caches and for random numbers.
 func chooses(u x86.Usage, told bool) bool {
-	return u.Max() >= x86.V3 && (u.SSE.Count > 0 || u.Max() == x86.V4 && u.Levels[x86.V3].Count > 0) && (told || u.CPUID && u.XGETBV)
+	return u.Max() >= x86.V3 && (u.SSE > 0 || u.Max() == x86.V4 && u.Levels[x86.V3] > 0) && (told || u.CPUID && u.XGETBV)
 }
 
 // hostCode reads a section of machine code that is written to it.
 type hostCode struct {
 	scanner *x86.Scanner
-	address uint64
 	begun   bool
 }
 
 func (c *hostCode) Write(p []byte) (int, error) {
 	if !c.begun {
-		c.scanner.Start(c.address)
+		_ = c.scanner.Close() // of the section before; never fails
 		c.begun = true
 	}
 	return c.scanner.Write(p)

@@ -85,7 +85,7 @@ func TestManySections(t *testing.T) {
 	}
 }
 
-// needing is a shared object without sections that needs a library n times.
+// needing is a shared object that needs a library n times.
 func needing(library string, n int) string {
 	const header, entry = 64, 56
 	le := binary.LittleEndian
@@ -119,7 +119,24 @@ func needing(library string, n int) string {
 		le.PutUint64(h[16:], p.off) // loaded where it lies
 		le.PutUint64(h[32:], p.size)
 	}
-	return string(b) + string(dynamic) + library
+	le.PutUint64(b[40:], at+uint64(len(dynamic)+len(library)))
+	le.PutUint16(b[58:], 64)
+	le.PutUint16(b[60:], 3)
+	sections := make([]byte, 3*64)
+	for i, s := range []struct {
+		kind             elf.SectionType
+		at, size         uint64
+		strings, entries uint64
+	}{{elf.SHT_STRTAB, at + uint64(len(dynamic)), uint64(len(library)), 0, 0}, {elf.SHT_DYNAMIC, at, uint64(len(dynamic)), 1, 16}} {
+		h := sections[64*(i+1):]
+		le.PutUint32(h[4:], uint32(s.kind))
+		le.PutUint64(h[16:], s.at)
+		le.PutUint64(h[24:], s.at)
+		le.PutUint64(h[32:], s.size)
+		le.PutUint32(h[40:], uint32(s.strings))
+		le.PutUint64(h[56:], s.entries)
+	}
+	return string(b) + string(dynamic) + library + string(sections)
 }
 
 // What all files of a wheel name is bounded, not only what each does.

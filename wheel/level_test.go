@@ -17,14 +17,14 @@ func TestLevelOfCodeThatSelects(t *testing.T) {
 		"AVX2 everywhere, AVX-512 selected":      {0, 0, 5000, 900, CPUv3},
 		"a few functions selected, no SSE4 used": {16222, 0, 44520, 3978, CPUv1},
 	} {
-		u := x86.Usage{CPUID: true, XGETBV: true, SSE: x86.Found{Count: c.sse}}
-		u.Levels[x86.V2].Count, u.Levels[x86.V3].Count, u.Levels[x86.V4].Count = c.v2, c.v3, c.v4
+		u := x86.Usage{CPUID: true, XGETBV: true, SSE: c.sse}
+		u.Levels[x86.V2], u.Levels[x86.V3], u.Levels[x86.V4] = c.v2, c.v3, c.v4
 		if !chooses(u, false) || baseLevel(u) != c.want {
 			t.Errorf("%s: selects %t, needs %s, want %s", name, chooses(u, false), baseLevel(u), c.want)
 		}
 	}
 	avx := x86.Usage{CPUID: true, XGETBV: true}
-	avx.Levels[x86.V3].Count = 5000
+	avx.Levels[x86.V3] = 5000
 	if chooses(avx, false) {
 		t.Error("AVX2 without anything beside it counts as selected at run time")
 	}

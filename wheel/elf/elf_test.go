@@ -292,7 +292,7 @@ func TestOtherMachines(t *testing.T) {
 		{"32-bit ARM, a header only", func(b *image) { b.data[4] = 1; b.put16(18, 40); b.data = b.data[:52] }, "armv7l", "a 32-bit object"},
 		{"s390x", func(b *image) { b.data[5] = 2; b.data[16], b.data[17], b.data[18], b.data[19] = 0, 3, 0, 22 }, "s390x", "a big-endian object"},
 		{"device code", func(b *image) { b.put16(18, 190) }, "cuda", "an object for cuda"},
-		{"no section headers", func(b *image) { b.data = headless(t) }, "x86_64", "an object without section headers, whose code and symbols have no place"},
+		{"no section headers", func(b *image) { b.data = headless(t) }, "x86_64", "it has no section headers"},
 		{"unknown", func(b *image) { b.put16(18, 0xfeed) }, "machine 65261", "an object for machine 65261"},
 	} {
 		o, err := read(patched(t, c.patch))

@@ -110,7 +110,7 @@ func (h *header) parseRest(raw []byte) error {
 	h.sectionEnt, h.nSections = le.Uint16(raw[58:]), le.Uint16(raw[60:])
 	h.namesIn = le.Uint16(raw[62:])
 	if h.sectionsAt == 0 {
-		h.unread = "an object without section headers, whose code and symbols have no place"
+		h.unread = "it has no section headers"
 	}
 	return nil
 }

@@ -29,27 +29,6 @@ const (
 	Concatenated      // several entries compressed as one; each is visited after it
 )
 
-// String returns the kind's name.
-func (k Kind) String() string {
-	switch k {
-	case SASS:
-		return "SASS"
-	case PTX:
-		return "PTX"
-	case LTOIR:
-		return "LTO IR"
-	case TileIR:
-		return "Tile IR"
-	case OldCubin:
-		return "old cubin"
-	case Index:
-		return "index"
-	case Concatenated:
-		return "concatenated"
-	}
-	return "unknown"
-}
-
 // kindOf returns the kind of a number in an entry. PTX and SASS have two numbers each: cuobjdump
 // lists Mercury code (0x10) as SASS and relocatable PTX (0x40) as PTX.
 func kindOf(number uint16) Kind {
@@ -74,27 +53,9 @@ func kindOf(number uint16) Kind {
 
 // The flags of an entry that this package reads.
 const (
-	flagZlib     = 1 << 12
-	flagLZ4      = 1 << 13 // LZ4 block
-	flagLZ4Frame = 1 << 14 // LZ4 frame, where a block would be too large
-	flagZstd     = 1 << 15
-	flagArch     = 1 << 20 // for this GPU alone: suffix a
-	flagFamily   = 1 << 21 // for this GPU's family: suffix f
+	flagArch   = 1 << 20 // for this GPU alone: suffix a
+	flagFamily = 1 << 21 // for this GPU's family: suffix f
 )
-
-func compression(flags uint64) string {
-	switch {
-	case flags&flagZlib != 0:
-		return "zlib"
-	case flags&flagLZ4 != 0:
-		return "lz4"
-	case flags&flagLZ4Frame != 0:
-		return "lz4 frame"
-	case flags&flagZstd != 0:
-		return "zstd"
-	}
-	return ""
-}
 
 // capability writes sm_XYZ as compute capability XY.Z. With both flags set the narrower one
 // counts, as for cuobjdump. Machine code has no family: a cubin does not say so and runs on the
@@ -121,11 +82,4 @@ type Entry struct {
 	// "7.5", "9.0a", and but for SASS "10.0f". Every SASS and PTX entry has one;
 	// it is empty where the kind has none.
 	Arch string
-	// Size is the number of bytes that the stored payload takes in the section, compressed or
-	// not. It is 0 for a member of a Concatenated entry, which has the size of all.
-	Size int64
-	// Compression is the payload's method: "", "zlib", "lz4", "lz4 frame" or "zstd".
-	Compression string
-	// Offset is the place of the entry's header in the section, in bytes.
-	Offset int64
 }

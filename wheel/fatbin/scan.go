@@ -111,7 +111,7 @@ func (s *scanner) entry(end int64) error {
 		return formatError(start, "an entry of %d and %d bytes, and the fat binary ends in %d", h.size, h.payload, end-start)
 	}
 	payload := int64(h.payload)
-	if err := s.emit(start, payload, h); err != nil {
+	if err := s.emit(start, h); err != nil {
 		return err
 	}
 	if kindOf(h.kind) == Concatenated {
@@ -161,7 +161,7 @@ func (s *scanner) member(end int64) error {
 	if kindOf(h.kind) == Concatenated {
 		return formatError(start, "a concatenated entry within another")
 	}
-	if err := s.emit(start, 0, h); err != nil {
+	if err := s.emit(start, h); err != nil {
 		return err
 	}
 	length := int64(headerSize)
@@ -229,14 +229,14 @@ func (s *scanner) header(end int64) (header, error) {
 	}, nil
 }
 
-// emit hands an entry to the visitor.
-func (s *scanner) emit(offset, size int64, h header) error {
+// emit hands the entry at an offset to the visitor.
+func (s *scanner) emit(offset int64, h header) error {
 	kind := kindOf(h.kind)
 	arch, ok := capability(kind, h.arch, h.flags)
 	if !ok && (kind == SASS || kind == PTX) {
-		return formatError(offset, "%s for sm_%d, which is no GPU", kind, h.arch)
+		return formatError(offset, "code for sm_%d, which is no GPU", h.arch)
 	}
-	return s.visit(Entry{kind, arch, size, compression(h.flags), offset})
+	return s.visit(Entry{kind, arch})
 }
 
 // count counts the entries of a section and refuses more than maxEntries.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -104,25 +103,6 @@ func readFile(t testing.TB, name string) []byte {
 	return data
 }
 
-// The rest of an entry: what the headers of two sections say, read with od.
-func TestEntry(t *testing.T) {
-	for file, want := range map[string][]Entry{
-		"cuda-13.2-speed": {
-			{SASS, "9.0a", 3432, "", 0x10},
-			{PTX, "9.0a", 88, "lz4", 0xdb8},
-		},
-		"cuda-12.9-reloc": {
-			{SASS, "8.0", 840, "lz4", 0x10},
-			{PTX, "8.0", 96, "zstd", 0x3a0},
-		},
-	} {
-		got, err := scan(readFile(t, "testdata/"+file+".fatbin"))
-		if err != nil || !slices.Equal(got, want) {
-			t.Errorf("%s: %v, %v; want %v", file, got, err, want)
-		}
-	}
-}
-
 // raw is an entry as it is written, or a member of a list where size is the
 // offset of its payload.
 type raw struct {
@@ -200,24 +180,23 @@ func TestScanReads(t *testing.T) {
 		"nothing":           {nil, ""},
 		"padding alone":     {[]byte(zeros + "\x00\x00\x00"), ""},
 		"empty container":   {container(), ""},
-		"padding":           {join([]byte(zeros), container(sass), []byte(zeros+zeros), container(sass), []byte{0}), "SASS 8.0, SASS 8.0"},
-		"longer header":     {join(containerHeader(24, 72), []byte(zeros), container(sass)[16:]), "SASS 8.0"},
-		"odd size":          {join(container(raw{kind: 1, arch: 75, payload: 5}), []byte(zeros)[:3], container(sass)), "PTX 7.5, SASS 8.0"},
-		"empty payload":     {container(raw{kind: 2, arch: 80}, sass), "SASS 8.0, SASS 8.0"},
-		"suffixes":          {container(raw{kind: 2, arch: 90, flags: flagArch}, raw{kind: 1, arch: 120, flags: flagFamily}, raw{kind: 2, arch: 103, flags: flagArch | flagFamily}), "SASS 9.0a, PTX 12.0f, SASS 10.3a"},
-		"kinds":             {container(raw{kind: 4, arch: 10}, raw{kind: 8, arch: 80}, raw{kind: 0x10, arch: 100}, raw{kind: 0x20}, raw{kind: 0x40, arch: 80}, raw{kind: 0x80}, raw{kind: 0x200, arch: 1 << 31}), "old cubin 1.0, LTO IR 8.0, SASS 10.0, index , PTX 8.0, Tile IR , unknown "},
-		"compressions":      {container(raw{kind: 2, arch: 80, flags: flagZlib}, raw{kind: 2, arch: 80, flags: flagLZ4}, raw{kind: 2, arch: 80, flags: flagLZ4Frame}, raw{kind: 2, arch: 80, flags: flagZstd}), "SASS 8.0 zlib, SASS 8.0 lz4, SASS 8.0 lz4 frame, SASS 8.0 zstd"},
-		"name, options":     {container(raw{kind: 2, arch: 80, name: [2]uint32{64, 3}, options: 72, rest: "abc" + zeros[:5] + u32s(80, 0) + zeros}, sass), "SASS 8.0, SASS 8.0"},
-		"no members":        {container(raw{kind: 0x100, options: 64, rest: list(0)}, sass), "concatenated , SASS 8.0"},
-		"members":           {container(raw{kind: 0x100, options: 64, rest: list(2, raw{kind: 2, arch: 80}, raw{kind: 1, arch: 90, flags: flagArch})}, sass), "concatenated , SASS 8.0, PTX 9.0a, SASS 8.0"},
-		"members' names":    {container(raw{kind: 0x100, options: 64, rest: list(2, raw{kind: 2, arch: 80, name: [2]uint32{64, 8}, rest: "12345678" + zeros}, raw{kind: 2, arch: 86})}), "concatenated , SASS 8.0, SASS 8.6"},
-		"members' options":  {container(raw{kind: 0x100, options: 64, rest: list(2, raw{kind: 2, arch: 80, options: 64, rest: u32s(72, 7) + "1234567\x00"}, raw{kind: 2, arch: 86})}), "concatenated , SASS 8.0, SASS 8.6"},
-		"list behind names": {container(raw{kind: 0x100, options: 72, rest: zeros + list(1, raw{kind: 2, arch: 80})}), "concatenated , SASS 8.0"},
+		"padding":           {join([]byte(zeros), container(sass), []byte(zeros+zeros), container(sass), []byte{0}), "elf sm_80, elf sm_80"},
+		"longer header":     {join(containerHeader(24, 72), []byte(zeros), container(sass)[16:]), "elf sm_80"},
+		"odd size":          {join(container(raw{kind: 1, arch: 75, payload: 5}), []byte(zeros)[:3], container(sass)), "ptx sm_75, elf sm_80"},
+		"empty payload":     {container(raw{kind: 2, arch: 80}, sass), "elf sm_80, elf sm_80"},
+		"suffixes":          {container(raw{kind: 2, arch: 90, flags: flagArch}, raw{kind: 1, arch: 120, flags: flagFamily}, raw{kind: 2, arch: 103, flags: flagArch | flagFamily}), "elf sm_90a, ptx sm_120f, elf sm_103a"},
+		"kinds":             {container(raw{kind: 4, arch: 10}, raw{kind: 8, arch: 80}, raw{kind: 0x10, arch: 100}, raw{kind: 0x20}, raw{kind: 0x40, arch: 80}, raw{kind: 0x80}, raw{kind: 0x200, arch: 1 << 31}), "cubin sm_10, nvvm sm_80, elf sm_100, index, ptx sm_80, tile ir, <unknown kind>"},
+		"name, options":     {container(raw{kind: 2, arch: 80, name: [2]uint32{64, 3}, options: 72, rest: "abc" + zeros[:5] + u32s(80, 0) + zeros}, sass), "elf sm_80, elf sm_80"},
+		"no members":        {container(raw{kind: 0x100, options: 64, rest: list(0)}, sass), "concatenated entry, elf sm_80"},
+		"members":           {container(raw{kind: 0x100, options: 64, rest: list(2, raw{kind: 2, arch: 80}, raw{kind: 1, arch: 90, flags: flagArch})}, sass), "concatenated entry, elf sm_80, ptx sm_90a, elf sm_80"},
+		"members' names":    {container(raw{kind: 0x100, options: 64, rest: list(2, raw{kind: 2, arch: 80, name: [2]uint32{64, 8}, rest: "12345678" + zeros}, raw{kind: 2, arch: 86})}), "concatenated entry, elf sm_80, elf sm_86"},
+		"members' options":  {container(raw{kind: 0x100, options: 64, rest: list(2, raw{kind: 2, arch: 80, options: 64, rest: u32s(72, 7) + "1234567\x00"}, raw{kind: 2, arch: 86})}), "concatenated entry, elf sm_80, elf sm_86"},
+		"list behind names": {container(raw{kind: 0x100, options: 72, rest: zeros + list(1, raw{kind: 2, arch: 80})}), "concatenated entry, elf sm_80"},
 	} {
 		entries, err := scan(c.section)
 		var got []string
 		for _, e := range entries {
-			got = append(got, strings.TrimSuffix(fmt.Sprintf("%s %s %s", e.Kind, e.Arch, e.Compression), " "))
+			got = append(got, cuobjdumpName(e))
 		}
 		if err != nil || strings.Join(got, ", ") != c.want {
 			t.Errorf("%s: %q, %v; want %q", name, strings.Join(got, ", "), err, c.want)
@@ -250,8 +229,8 @@ func TestScanRefuses(t *testing.T) {
 		"payload too large":      {container(raw{kind: 2, arch: 80, payload: 1001}), 16, "an entry of 64 and 1001 bytes, and the fat binary ends in 1064"},
 		"payload of 2^63":        {container(raw{kind: 2, arch: 80, payload: huge}), 16, "ends in"},
 		"payload of 2^64-1":      {container(raw{kind: 2, arch: 80, payload: 1<<64 - 1}), 16, "ends in"},
-		"no GPU":                 {container(raw{kind: 2}), 16, "SASS for sm_0, which is no GPU"},
-		"GPU of 4 digits":        {container(sass, raw{kind: 1, arch: 1000}), 88, "PTX for sm_1000"},
+		"no GPU":                 {container(raw{kind: 2}), 16, "code for sm_0, which is no GPU"},
+		"GPU of 4 digits":        {container(sass, raw{kind: 1, arch: 1000}), 88, "code for sm_1000"},
 		"list outside":           {container(raw{kind: 0x100, options: 64}), 16, "its list at 64, and its header has 64 bytes"},
 		"list within the header": {container(raw{kind: 0x100, options: 56, rest: zeros}), 16, "its list at 56"},
 		"list of 7 bytes":        {concat(u32s(0, 7)), 80, "a list of entries of 7 bytes"},
@@ -344,7 +323,7 @@ func TestScanStreams(t *testing.T) {
 		return nil
 	})
 	runtime.ReadMemStats(&after)
-	if err != nil || len(found) != 1 || found[0].Size != payload {
+	if err != nil || len(found) != 1 {
 		t.Errorf("%v, %v", found, err)
 	}
 	if got := after.TotalAlloc - before.TotalAlloc; got > 256<<10 {
@@ -369,19 +348,13 @@ func FuzzScan(f *testing.F) {
 		if err != nil && (!errors.As(err, &bad) || bad.Offset < 0 || bad.Offset > int64(len(section))) {
 			t.Fatalf("%v", err)
 		}
-		var sum, last int64
 		for _, e := range entries {
-			sum += headerSize + e.Size
-			if e.Offset <= last || e.Size < 0 {
-				t.Fatalf("%+v behind %#x", e, last)
-			}
-			last = e.Offset
 			if !archForm.MatchString(e.Arch) && (e.Arch != "" || e.Kind == SASS || e.Kind == PTX) {
 				t.Fatalf("%+v", e)
 			}
 		}
-		if sum > int64(len(section)) {
-			t.Fatalf("%d bytes in a section of %d", sum, len(section))
+		if len(entries)*headerSize > len(section) {
+			t.Fatalf("%d entries in a section of %d bytes", len(entries), len(section))
 		}
 	})
 }

@@ -67,7 +67,6 @@ func sweeps(t *testing.T, file string) map[string]*sweep {
 			i += in.Len
 		}
 		var scanner Scanner
-		scanner.Start(section.Addr)
 		scanner.Write(code)
 		scanner.Close()
 		s.usage = scanner.Usage()
@@ -157,12 +156,12 @@ func (s *sweep) check(t *testing.T, name string) {
 	if s.bad > 0 || s.padding > 0 {
 		return
 	}
-	if s.astray > 0 || s.missed > 0 || s.usage.Invalid.Count > 0 {
+	if s.astray > 0 || s.missed > 0 || s.usage.Invalid > 0 {
 		t.Error(summary)
 	}
 	for level, n := range s.levels {
-		if s.usage.Levels[level].Count != n {
-			t.Errorf("%s: %d instructions of %s, objdump has %d", name, s.usage.Levels[level].Count, Level(level), n)
+		if s.usage.Levels[level] != n {
+			t.Errorf("%s: %d instructions of %s, objdump has %d", name, s.usage.Levels[level], Level(level), n)
 		}
 	}
 }
@@ -222,7 +221,7 @@ func TestCompiled(t *testing.T) {
 		optimize := [Levels]string{"-O2", "-O3", "-O2", "-O3"}[level]
 		file := compile("gcc", "loops.c", "-march="+level.String(), optimize, "-ffast-math")
 		u := compareObject(t, o, file)[".text"].usage
-		if u.Max() != level || len(u.Beyond) > 0 || u.CPUID || (u.SSE.Count == 0) != (level >= V3) {
+		if u.Max() != level || len(u.Beyond) > 0 || u.CPUID || (u.SSE == 0) != (level >= V3) {
 			t.Errorf("%s %s: %+v", level, optimize, u)
 		}
 	}
@@ -232,8 +231,8 @@ func TestCompiled(t *testing.T) {
 		t.Errorf("shapes: %+v", u)
 	}
 	u = compareObject(t, o, compile("gcc", "intrinsics.c", "-march=x86-64", "-O2"))[".text"].usage
-	if u.Max() != V4 || !u.CPUID || !u.XGETBV || strings.Join(u.Features(), " ") != allIntrinsics {
-		t.Errorf("intrinsics: %q", u.Features())
+	if u.Max() != V4 || !u.CPUID || !u.XGETBV || strings.Join(u.Beyond, " ") != allIntrinsics {
+		t.Errorf("intrinsics: %q", u.Beyond)
 	}
 }
 

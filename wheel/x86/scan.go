@@ -1,9 +1,6 @@
 package x86
 
-import (
-	"slices"
-	"strings"
-)
+import "slices"
 
 // Scanner reads machine code in the order of its addresses, in one linear sweep:
 // each instruction begins where the one before ends, and behind a byte that
@@ -17,61 +14,31 @@ import (
 // later; likewise behind a lone zero before a function. objdump differs there
 // only in that it starts anew at each symbol.
 //
-// The zero Scanner is ready to read a section at address 0. It implements
-// io.WriteCloser and never fails.
+// The zero Scanner is ready to read a section. It implements io.WriteCloser and never fails.
 type Scanner struct {
-	found   [256]Found // by needID
-	invalid Found
-	address uint64 // of the next byte
-	rest    []byte // the beginning of an instruction whose end is to come
-	padding bool   // the byte before was a zero passed over
-}
-
-// Found counts the instructions of one kind and holds the address of the first.
-type Found struct {
-	Count int64
-	First uint64 // the lowest address, where Count is not 0
+	found   [256]int64 // instructions by needID; those of invalid are bytes
+	rest    []byte     // the beginning of an instruction whose end is to come
+	padding bool       // the byte before was a zero passed over
 }
 
 // Usage describes the instructions that a Scanner has read.
 type Usage struct {
-	Levels  [Levels]Found // the instructions by the level they need
-	Beyond  []Extension   // the features they need beyond any level, sorted by name
+	Levels  [Levels]int64 // the instructions by the level they need
+	Beyond  []string      // the features they need beyond any level, sorted: see Need.Feature
 	CPUID   bool          // a cpuid instruction is inside: the code can choose at run time
 	XGETBV  bool          // likewise xgetbv, which tells whether AVX and above may be used
-	SSE     Found         // vector instructions for CPUs without AVX: see Need.SSE
-	Invalid Found         // bytes that begin no instruction known here
-}
-
-// Extension is a CPU feature that no level includes.
-type Extension struct {
-	Name string // as Need.Feature
-	Found
+	SSE     int64         // vector instructions for CPUs without AVX: see Need.SSE
+	Invalid int64         // bytes that begin no instruction known here
 }
 
 // Max returns the highest level found, V1 where there was no instruction.
 func (u Usage) Max() Level {
 	for l := V4; l > V1; l-- {
-		if u.Levels[l].Count > 0 {
+		if u.Levels[l] > 0 {
 			return l
 		}
 	}
 	return V1
-}
-
-// Features returns the names in Beyond.
-func (u Usage) Features() []string {
-	names := make([]string, len(u.Beyond))
-	for i, e := range u.Beyond {
-		names[i] = e.Name
-	}
-	return names
-}
-
-// Start ends the section read so far and begins another, at the given address.
-func (s *Scanner) Start(address uint64) {
-	s.Close()
-	s.address = address
 }
 
 // Write reads the next bytes of the section. Instructions may straddle writes.
@@ -94,11 +61,11 @@ func (s *Scanner) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// Close ends the section. If the last instruction is cut off, its first byte counts as invalid,
-// and reading goes on behind that byte.
+// Close ends the section; another may follow. If the last instruction is cut off, its first byte
+// counts as invalid, and reading goes on behind that byte.
 func (s *Scanner) Close() error {
 	for len(s.rest) > 0 {
-		s.skipByte()
+		s.found[invalid]++
 		done := 1 + s.sweepCode(s.rest[1:], len(s.rest)-1)
 		s.rest = append(s.rest[:0], s.rest[done:]...)
 	}
@@ -114,7 +81,6 @@ func (s *Scanner) sweepCode(code []byte, limit int) int {
 	for pos < limit {
 		if code[pos] == 0 && (s.padding || pos+1 < len(code) && code[pos+1] == 0) {
 			s.padding = true
-			s.address++
 			pos++
 			continue
 		}
@@ -123,64 +89,34 @@ func (s *Scanner) sweepCode(code []byte, limit int) int {
 		if n > len(code)-pos {
 			return pos
 		}
+		s.found[need]++
 		if need == invalid {
-			s.skipByte()
-			pos++
-			continue
+			n = 1
 		}
-		s.found[need].add(s.address)
-		s.address += uint64(n)
 		pos += n
 	}
 	return pos
 }
 
-// skipByte passes over a byte that begins no instruction.
-func (s *Scanner) skipByte() {
-	s.invalid.add(s.address)
-	s.address++
-}
-
-func (f *Found) add(address uint64) {
-	if f.Count == 0 {
-		f.First = address
-	}
-	f.Count++
-}
-
-// merge adds the findings of g to f.
-func (f *Found) merge(g Found) {
-	if f.Count == 0 || g.Count > 0 && g.First < f.First {
-		f.First = g.First
-	}
-	f.Count += g.Count
-}
-
 // Usage returns the instructions read so far. It includes the last bytes of a section only after
-// Close or Start.
+// Close.
 func (s *Scanner) Usage() Usage {
-	u := Usage{Invalid: s.invalid}
-	beyond := map[string]Found{}
+	u := Usage{Invalid: s.found[invalid]}
 	for id, need := range tables().needs {
 		found := s.found[id]
-		if found.Count == 0 {
+		if found == 0 || needID(id) == invalid {
 			continue
 		}
-		u.Levels[need.Level].merge(found)
+		u.Levels[need.Level] += found
 		u.CPUID = u.CPUID || need.CPUID
 		u.XGETBV = u.XGETBV || need.XGETBV
 		if need.SSE {
-			u.SSE.merge(found)
+			u.SSE += found
 		}
-		if need.Feature != "" {
-			f := beyond[need.Feature]
-			f.merge(found)
-			beyond[need.Feature] = f
+		if need.Feature != "" && !slices.Contains(u.Beyond, need.Feature) {
+			u.Beyond = append(u.Beyond, need.Feature)
 		}
 	}
-	for name, found := range beyond {
-		u.Beyond = append(u.Beyond, Extension{name, found})
-	}
-	slices.SortFunc(u.Beyond, func(a, b Extension) int { return strings.Compare(a.Name, b.Name) })
+	slices.Sort(u.Beyond)
 	return u
 }
