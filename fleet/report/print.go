@@ -26,7 +26,7 @@ func (r *Report) Print(w io.Writer) error {
 			rows = append(rows, row)
 		}
 		names[row] = append(names[row], n.Name)
-		slowest[row] = max(slowest[row], n.total())
+		slowest[row] = max(slowest[row], n.Total())
 	}
 	var table [][]string
 	for _, row := range rows {
@@ -310,8 +310,8 @@ func PrintHints(w io.Writer, left []LeftNode, edit func(string) string) error {
 	return nil
 }
 
-// total is the sum of the steps' durations on a node, in seconds.
-func (n Node) total() float64 {
+// Total is the sum of the steps' durations on a node, in seconds.
+func (n Node) Total() float64 {
 	sum := 0.0
 	for _, s := range n.Seconds {
 		sum += s

@@ -4,7 +4,7 @@
 //
 // A page is a single file that asks for nothing. Its texts may come from nodes: they are escaped, and the
 // policy of the page allows no other style and no other script than dsbuild's own. Without JavaScript the
-// page lacks only the search, the order of rows and the details of each node.
+// page lacks only the search and the order of rows.
 package htmlpage
 
 import (
@@ -100,13 +100,12 @@ type Item struct {
 	Log    Text // a file
 }
 
-// Table is a table. The page has one main table at most: the one that can be searched and sorted, and
-// whose rows show the details of their nodes.
+// Table is a table. The page has one main table at most: the one that can
+// be searched and sorted.
 type Table struct {
 	Main    bool
 	Columns []Column
 	Rows    []Row
-	Labels  []Text // of the values of all records; "# title" begins a part
 }
 
 // Column is the head of a column. Numbers are aligned to the right.
@@ -117,16 +116,10 @@ type Column struct {
 
 // Row is a row of a table, for one node or for several that are alike.
 type Row struct {
-	Status  string
-	Dim     bool
-	Cells   []Cell // the first is the head of the row
-	Records []Record
-}
-
-// Record is what is known about one node of a row: a value for each label of the table, "" if there is none.
-type Record struct {
-	Name   Text
-	Values []Text
+	Status string
+	Dim    bool
+	Cells  []Cell // the first is the head of the row
+	Nodes  []Text // the name of each, by which a search finds the row
 }
 
 // Cell is a cell of a table.
@@ -222,8 +215,7 @@ func (p Page) Write(w io.Writer) error {
 		Policy string
 		Style  template.CSS
 		Script template.JS
-		Data   data
-	}{p, policy(style, script), template.CSS(style), template.JS(script), newData(p)}) //nolint:gosec // our own
+	}{p, policy(style, script), template.CSS(style), template.JS(script)}) //nolint:gosec // our own
 	if err != nil {
 		return err
 	}
@@ -249,46 +241,4 @@ func policy(style, script []byte) string {
 func source(text []byte) string {
 	sum := sha256.Sum256(text)
 	return fmt.Sprintf("'sha256-%s'", base64.StdEncoding.EncodeToString(sum[:]))
-}
-
-// data is the input of the script: the records of the main table. Numbers are indexes into Words,
-// because most nodes of a fleet have the same texts.
-type data struct {
-	Words  []string  `json:"words"`
-	Labels []string  `json:"labels"`
-	Rows   [][][]int `json:"rows"` // for each row, for each record: its name and its values
-}
-
-// newData collects the records of the main table.
-func newData(p Page) data {
-	d := data{Words: []string{}, Labels: []string{}, Rows: [][][]int{}}
-	place := map[Text]int{}
-	word := func(t Text) int {
-		at, seen := place[t]
-		if !seen {
-			at = len(d.Words)
-			place[t], d.Words = at, append(d.Words, t.String())
-		}
-		return at
-	}
-	for _, s := range p.Sections {
-		if s.Table == nil || !s.Table.Main {
-			continue
-		}
-		for _, label := range s.Table.Labels {
-			d.Labels = append(d.Labels, label.String())
-		}
-		for _, r := range s.Table.Rows {
-			records := [][]int{}
-			for _, record := range r.Records {
-				numbers := []int{word(record.Name)}
-				for _, v := range record.Values {
-					numbers = append(numbers, word(v))
-				}
-				records = append(records, numbers)
-			}
-			d.Rows = append(d.Rows, records)
-		}
-	}
-	return d
 }

@@ -1,12 +1,9 @@
 "use strict";
 
-// The page is whole without this script. It searches and sorts the main table, shows what is known about
-// the nodes of a row, copies, and fills in the address of the page. Texts of nodes become text only, never
-// markup.
+// The page is whole without this script. It searches and sorts the main table, copies, and fills in the
+// address of the page. Texts of nodes become text only, never markup.
 {
   const get = (id) => document.getElementById(id);
-  const data = JSON.parse(get("data").textContent);
-  const dialog = get("details");
 
   // make makes an element; children are elements or texts.
   function make(tag, attributes, ...children) {
@@ -19,19 +16,13 @@
   // ---- the main table ----
 
   const table = get("table");
-  const rows = [...(table?.tBodies[0].rows ?? [])].map((line, at) => {
-    const records = (data.rows[at] ?? []).map(([name, ...values]) => ({
-      name: data.words[name],
-      values: values.map((value) => data.words[value]),
-    }));
-    const known = records.length ? records.map(({ name, values }) => [name, ...values].join(" ")) : [""];
-    const texts = known.map((text) => `${text} ${line.textContent}`.toLowerCase());
-    return { line, records, texts, status: line.dataset.is, first: 0 };
+  const rows = [...(table?.tBodies[0].rows ?? [])].map((line) => {
+    const names = line.dataset.nodes?.trim().split(" ") ?? [""];
+    return { line, texts: names.map((name) => `${name} ${line.textContent}`.toLowerCase()), status: line.dataset.is };
   });
   const rowOf = new Map(rows.map((row) => [row.line, row]));
   const total = rows.reduce((sum, row) => sum + row.texts.length, 0);
   const statuses = new Set(); // none: all
-  let found = []; // the records that match, in the order of the table
   let most = 300; // rows shown: a browser needs long to lay out thousands
 
   // filter shows the first rows of which any node matches.
@@ -39,15 +30,12 @@
     const words = get("search").value.toLowerCase().split(/\s+/).filter(Boolean);
     let matching = 0;
     let lines = 0;
-    found = [];
     for (const row of [...table.tBodies[0].rows].map((line) => rowOf.get(line))) {
       const wanted = statuses.size === 0 || statuses.has(row.status);
       const hits = row.texts.map((text) => wanted && words.every((word) => text.includes(word)));
-      row.first = hits.indexOf(true);
-      row.line.hidden = row.first < 0 || lines >= most;
-      if (row.first >= 0) lines++;
+      row.line.hidden = !hits.includes(true) || lines >= most;
+      if (hits.includes(true)) lines++;
       matching += hits.filter(Boolean).length;
-      found.push(...row.records.filter((_, at) => hits[at]));
     }
     get("shown").textContent = `${matching} of ${total}`;
     get("more").hidden = lines <= most;
@@ -83,37 +71,6 @@
     setTimeout(filter); // once the field is empty
   }
 
-  // ---- the details of a node ----
-
-  function details(record) {
-    const names = found.map((other, at) => make("option", { value: at }, other.name));
-    const select = make("select", { "aria-label": "Node" }, ...names);
-    select.value = found.indexOf(record);
-    select.addEventListener("change", () => details(found[select.value]));
-    const close = make("button", { type: "button", "aria-label": "Close" }, "✕");
-    close.addEventListener("click", () => dialog.close());
-    const parts = [];
-    let part = make("tbody", {});
-    data.labels.forEach((label, at) => {
-      if (label.startsWith("# ")) {
-        part = make("tbody", {});
-        parts.push([label.slice(2), part]);
-      } else if (record.values[at] !== "") {
-        part.append(make("tr", {}, make("th", { scope: "row" }, label), make("td", {}, record.values[at])));
-      }
-    });
-    dialog.replaceChildren(
-      make("nav", {}, select, close),
-      make("h2", { id: "name" }, record.name),
-      ...parts
-        .filter(([, part]) => part.rows.length)
-        .flatMap(([title, part]) => [make("h3", {}, title), make("table", {}, part)]),
-    );
-    if (!dialog.open) dialog.showModal();
-    dialog.scrollTop = 0;
-    select.focus();
-  }
-
   // ---- copying ----
 
   async function copy(button) {
@@ -138,8 +95,7 @@
   // ---- what is clicked and typed ----
 
   document.addEventListener("click", (event) => {
-    const hit = event.target.closest("[data-copy], [data-status], #table thead th, #table tbody tr");
-    if (event.target === dialog) dialog.close(); // beside it
+    const hit = event.target.closest("[data-copy], [data-status], #table thead th");
     if (!hit) return;
     if (hit.dataset.copy !== undefined) return copy(hit);
     if (hit.dataset.status) {
@@ -147,12 +103,7 @@
       statuses.has(status) ? statuses.delete(status) : statuses.add(status);
       return filter();
     }
-    if (hit.closest("thead")) return sort(hit);
-    const row = rowOf.get(hit);
-    // Marking a text of a row, or following its link, does not open it.
-    if (row.records.length && (event.target.closest("button") || getSelection().isCollapsed)) {
-      details(row.records[row.first]);
-    }
+    sort(hit);
   });
 
   const here = document.querySelector("[data-here]");
@@ -165,12 +116,6 @@
   if (table) {
     for (const title of table.tHead.rows[0].cells) {
       title.replaceChildren(make("button", { type: "button" }, title.textContent));
-    }
-    for (const { line, records } of rows) {
-      if (!records.length) continue;
-      line.classList.add("opens");
-      const name = line.cells[0].firstChild; // of the nodes; their number comes after it
-      name.replaceWith(make("button", { type: "button", "aria-haspopup": "dialog" }, name.textContent.trim()), " ");
     }
     for (const button of document.querySelectorAll("[data-status]")) button.disabled = false;
     const tools = document.querySelector(".tools");

@@ -1,4 +1,4 @@
-// Package page writes the report of a fleet as an HTML page, which shows everything that the report holds.
+// Package page writes the report of a fleet as an HTML page.
 package page
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// The page lists at most so many of each: nobody reads more, and the table of nodes has them all.
+// The page lists at most so many of each: nobody reads more, and the JSON report has them all.
 const (
 	maxReasons = 100
 	maxRemarks = 30
@@ -21,8 +21,7 @@ const (
 
 // Write writes the page of a report.
 func Write(w io.Writer, r *report.Report, about report.About) error {
-	members := newMembers(r)
-	t := newTable(r, members)
+	columns := columns(r)
 	page := htmlpage.Page{Title: htmlpage.Text(r.Verdict()), Outcome: htmlpage.GoodIf(r.Err() == nil), About: About(about), Counts: counts(r)}
 	add := func(s htmlpage.Section) {
 		if s.Table != nil || len(s.Items) > 0 || len(s.List) > 0 || s.After != "" {
@@ -34,9 +33,9 @@ func Write(w io.Writer, r *report.Report, about report.About) error {
 	}
 	add(htmlpage.Section{Title: "Wheels and their nodes", Items: groups(r)})
 	add(reasons(r))
-	add(t.differences())
+	add(differences(columns))
 	add(remarks(r))
-	add(htmlpage.Section{Title: "Nodes", Table: t.nodes(members)})
+	add(htmlpage.Section{Title: "Nodes", Table: nodes(r, columns)})
 	return page.Write(w)
 }
 
@@ -92,12 +91,12 @@ func wheels(r *report.Report) *htmlpage.Table {
 func groups(r *report.Report) []htmlpage.Item {
 	var items []htmlpage.Item
 	for _, g := range r.Groups {
-		words := map[string]string{
+		states := map[string]string{
 			"build": "to be built", "store": "was in the store", "placed": "was built before", "running": "ran on all of them",
 			"built": fmt.Sprintf("built in %.0f s", g.Seconds), "failed": "failed",
 		}
 		item := htmlpage.Item{
-			Title: htmlpage.Text(g.Name + " " + cmp.Or(words[g.State], g.State)), Nodes: folded(g.Nodes), Count: len(g.Nodes),
+			Title: htmlpage.Text(g.Name + " " + cmp.Or(states[g.State], g.State)), Nodes: folded(g.Nodes), Count: len(g.Nodes),
 			Text: htmlpage.Text(g.Error), Hint: htmlpage.Text(g.Hint), Status: "done",
 		}
 		if g.State == "failed" {
@@ -106,10 +105,13 @@ func groups(r *report.Report) []htmlpage.Item {
 		if n := len(g.Running); n > 0 && n < len(g.Nodes) {
 			item.List = append(item.List, "It ran before on "+folded(g.Running)+".")
 		}
-		item.List = append(item.List, htmlpage.Text(joined(
-			labelled{"Python", g.Python}, labelled{"torch", g.Torch}, labelled{"CUDA", g.CUDA}, labelled{"arch", strings.Join(g.Archs, ";")},
-			labelled{"", g.CPU}, labelled{"ops", strings.Join(g.Ops, ", ")},
-		)))
+		var words []string
+		for _, w := range [][2]string{{"Python", g.Python}, {"torch", g.Torch}, {"CUDA", g.CUDA}, {"arch", strings.Join(g.Archs, ";")}, {"", g.CPU}, {"ops", strings.Join(g.Ops, ", ")}} {
+			if w[1] != "" {
+				words = append(words, strings.TrimSpace(w[0]+" "+w[1]))
+			}
+		}
+		item.List = append(item.List, htmlpage.Text(strings.Join(words, ", ")))
 		for _, why := range g.Why {
 			item.List = append(item.List, htmlpage.Text(why))
 		}
@@ -123,7 +125,7 @@ func reasons(r *report.Report) htmlpage.Section {
 	s := htmlpage.Section{Title: "Causes"}
 	causes := r.Why()
 	if more := len(causes) - maxReasons; more > 0 {
-		s.After = htmlpage.Text(fmt.Sprintf("And %d more, in the table of nodes.", more))
+		s.After = htmlpage.Text(fmt.Sprintf("And %d more, in the JSON report.", more))
 		causes = causes[:maxReasons]
 	}
 	for _, c := range causes {
@@ -153,7 +155,7 @@ func remarks(r *report.Report) htmlpage.Section {
 	}
 	all := ui.Fold(said)
 	if more := len(all) - maxRemarks; more > 0 {
-		s.After = htmlpage.Text(fmt.Sprintf("And %d more, in the details of the nodes.", more))
+		s.After = htmlpage.Text(fmt.Sprintf("And %d more, in the JSON report.", more))
 		all = all[:maxRemarks]
 	}
 	for _, f := range all {
@@ -164,17 +166,3 @@ func remarks(r *report.Report) htmlpage.Section {
 
 // folded writes the names of nodes as ranges.
 func folded(names []string) htmlpage.Text { return htmlpage.Text(ui.FoldNames(names)) }
-
-// labelled is a text with a label, which may be empty.
-type labelled struct{ label, text string }
-
-// joined writes those that have a text in one line.
-func joined(all ...labelled) string {
-	var parts []string
-	for _, p := range all {
-		if p.text != "" {
-			parts = append(parts, strings.TrimSpace(p.label+" "+p.text))
-		}
-	}
-	return strings.Join(parts, ", ")
-}

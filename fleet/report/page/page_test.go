@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"regexp"
 	"slices"
@@ -99,7 +98,7 @@ func TestPageNeedsNothingElse(t *testing.T) {
 		sum := sha256.Sum256([]byte(n.FirstChild.Data))
 		return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 	}
-	for _, want := range []string{"default-src 'none'", "script-src " + hash(doc.named("script")[1]), "style-src " + hash(doc.named("style")[0])} {
+	for _, want := range []string{"default-src 'none'", "script-src " + hash(doc.named("script")[0]), "style-src " + hash(doc.named("style")[0])} {
 		if !slices.Contains(strings.Split(policy, "; "), want) {
 			t.Errorf("the policy lacks %s: %s", want, policy)
 		}
@@ -141,32 +140,6 @@ func TestPageOfShip(t *testing.T) {
 	}
 }
 
-// The groups of --serial are a column, and do not keep equal nodes apart.
-func TestPageOfSerialGroupsAndLogs(t *testing.T) {
-	t.Parallel()
-	var nodes []report.Node
-	for i := 1; i <= 20; i++ {
-		n := reporttest.Good(i)
-		n.Serial = (i + 8) / 10
-		if i == 20 {
-			reporttest.Spoil(&n, report.Failed, "install", "pip ended with status 1", "")
-			n.Log = "/home/train/.local/state/dsbuild/logs/20261122T093000-abcdef/gpu20.log"
-		}
-		nodes = append(nodes, n)
-	}
-	page := write(t, reporttest.Counted(nil, nodes))
-	doc := parse(t, page)
-	if rows := doc.named("tbody"); strings.Count(doc.text, "1–2") != 1 || len(rows) == 0 {
-		t.Error("equal nodes of two groups are not one row")
-	}
-	if n := strings.Count(string(page), "/logs/20261122T093000-abcdef/gpu20.log"); n != 2 { // the reason, the details
-		t.Errorf("the log is named %d times", n)
-	}
-	if text := parse(t, write(t, reporttest.Mixed())).text; strings.Contains(text, "Group") {
-		t.Error("without --serial there are no groups")
-	}
-}
-
 // Nodes that failed for one reason are one row, whatever their own words.
 func TestPageFoldsByCause(t *testing.T) {
 	t.Parallel()
@@ -194,22 +167,14 @@ func TestPageEscapesWhatNodesSay(t *testing.T) {
 	if n := len(doc.named("img")); n > 0 {
 		t.Errorf("%d images", n)
 	}
-	if n := len(doc.named("script")); n != 2 {
-		t.Fatalf("%d scripts, want the data and ours", n)
+	if n := len(doc.named("script")); n != 1 {
+		t.Fatalf("%d scripts, want ours", n)
 	}
 	if n := len(doc.named("svg")); n != 1 {
 		t.Errorf("%d drawings, want the bar", n)
 	}
-	var data struct {
-		Words []string  `json:"words"`
-		Rows  [][][]int `json:"rows"`
-	}
-	if err := json.Unmarshal([]byte(doc.named("script")[0].FirstChild.Data), &data); err != nil {
-		t.Fatal(err)
-	}
-	name := data.Words[data.Rows[0][0][0]]
-	if !strings.HasPrefix(name, `</script><script>window.hacked="script"</script><img`) {
-		t.Errorf("the name of a node: %q", name)
+	if !strings.Contains(doc.text, `</script><script>window.hacked="script"</script><img`) {
+		t.Error("the name of a node is not shown as it is")
 	}
 	if bytes.ContainsAny(page, "\x1b\u202e\u2028") {
 		t.Error("what reorders or hides text is left")
@@ -218,25 +183,22 @@ func TestPageEscapesWhatNodesSay(t *testing.T) {
 
 func TestPageOfOddFleets(t *testing.T) {
 	t.Parallel()
-	one, two := reporttest.Good(1), reporttest.Good(2)
 	bare := report.Node{Name: "gpu1", Status: report.Skipped, Error: "interrupted"}
 	edited := reporttest.Good(4)
 	edited.Status, edited.Differs = report.Differs, []string{"torch is 2.14.0", "deepspeed/a.py is edited"}
 	edited.Error, edited.Remarks = "torch is 2.14.0; deepspeed/a.py is edited; op cpu_adam does not load", []string{"b.py.bak lies about"}
 	gone := reporttest.Good(3) // rolled back to no DeepSpeed
 	gone.After = nil
-	two.Facts.Torch = "2.14.0"
 	for name, c := range map[string]struct {
 		report *report.Report
 		want   string
 	}{
 		"no node":           {reporttest.Counted(nil, nil), "No compared property differs."},
 		"nothing is known":  {reporttest.Counted(nil, []report.Node{bare}), "interrupted"},
-		"rolled back":       {reporttest.Counted(nil, []report.Node{gone}), "All nodes that answered agree in DeepSpeed"},
+		"rolled back":       {reporttest.Counted(nil, []report.Node{gone}), "All nodes that answered agree in torch"},
 		"differs":           {reporttest.Counted(nil, []report.Node{edited}), "torch is 2.14.0\ndeepspeed/a.py is edited\nop cpu_adam does not load"},
 		"remarks":           {reporttest.Counted(nil, []report.Node{edited}), "b.py.bak lies about: gpu04"},
-		"as many as not":    {reporttest.Counted(nil, []report.Node{one, two}), "the first value"},
-		"facts without all": {reporttest.Counted(nil, []report.Node{{Name: "gpu1", Status: report.OK, Facts: &node.Facts{}}}), "All nodes that answered agree"},
+		"facts without all": {reporttest.Counted(nil, []report.Node{{Name: "gpu1", Status: report.OK, Facts: &node.Facts{}}}), "No compared property differs."},
 		"a failed one of 1": {reporttest.Counted(nil, reporttest.Mixed().Nodes[19:20]), "undefined symbol"},
 		"two wheels":        {twoWheels(), "DeepSpeed may differ"},
 	} {
