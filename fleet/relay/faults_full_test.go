@@ -11,7 +11,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -132,30 +131,6 @@ func TestFullRelayParentPassesOnAFileThatIsGone(t *testing.T) {
 	s.mustHave(2)
 	if s.sends.Load() != 1 {
 		t.Errorf("the driver sent %d copies", s.sends.Load())
-	}
-}
-
-// The driver sends slowly to the first node and fast to all others: they do not wait for it.
-func TestFullRelaySlowFirstNode(t *testing.T) {
-	t.Parallel()
-	s, r := set(t, 4, 12<<20)
-	slow := rate.NewLimiter(128<<10, 1<<17)
-	s.limits = map[int]*rate.Limiter{0: slow}
-	var others sync.WaitGroup
-	others.Go(func() {
-		defer slow.SetLimit(rate.Inf)
-		await(t, "all others have the file", func() bool {
-			return !slices.ContainsFunc([]int{1, 2, 3}, func(i int) bool { return s.arrived(i) < s.file.Size })
-		})
-		if got := s.arrived(0); got > s.file.Size/2 {
-			t.Errorf("the first node has %d bytes already", got)
-		}
-	})
-	s.bring(r, 0, 1, 2, 3)
-	others.Wait()
-	s.mustHave(0, 1, 2, 3)
-	if n := s.sends.Load(); n != 2 {
-		t.Errorf("the driver sent %d copies", n)
 	}
 }
 

@@ -114,40 +114,6 @@ func TestSlowNode(t *testing.T) {
 	}
 }
 
-// A head is suspected if the rest of the file would take it more than a minute, if it has a child to
-// compare it with, and if no limit makes the driver slow.
-func TestSuspectHead(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		gain, nodes int
-		limit       int64
-		probes      int
-		want        bool
-	}{
-		"slow":               {1, 3, 0, 0, true},
-		"fast enough":        {8, 3, 0, 0, false},
-		"alone":              {1, 1, 0, 0, false},
-		"with a limit":       {1, 3, 1 << 20, 0, false},
-		"measured too often": {1, 3, 0, maxProbes, false},
-	} {
-		s := crowd(t, 1, c.nodes)
-		s.relay.opt.Limit, s.probes = c.limit, c.probes
-		s.plan()
-		heads := map[*seat]look{}
-		if got := s.suspectHead(heads); got.head != nil {
-			t.Errorf("%s: suspected at the first look", name)
-		}
-		s.seats[0].have = c.gain
-		got := s.suspectHead(heads)
-		if (got.head != nil) != c.want {
-			t.Errorf("%s: %+v", name, got)
-		}
-		if want := int64(c.gain * leastPiece / 5); got.head != nil && (got.head != s.seats[0] || got.other != s.seats[1] || got.rate != want) {
-			t.Errorf("%s: %d bytes per second, not %d", name, got.rate, want)
-		}
-	}
-}
-
 // A parent that is alive and sends nothing is left.
 func TestStalledParent(t *testing.T) {
 	t.Parallel()

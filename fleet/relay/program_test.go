@@ -64,7 +64,7 @@ copy = Copy({"id": 1, "file": "/nowhere", "size": 1, "piece": 1, "sums": base64.
 tried = []
 def connect():
 	try:
-		relay.connect(copy, {"addresses": ["localhost"] * 5, "port": silent.getsockname()[1], "name": "gpu1"})
+		relay.connect(copy, {"address": "localhost", "port": silent.getsockname()[1], "name": "gpu1"})
 	except OSError as e:
 		tried.append(str(e))
 start(connect)
@@ -73,7 +73,7 @@ copy.stop("it is too slow")
 for _ in range(50):
 	if tried: break
 	time.sleep(0.1)
-assert tried and tried[0].count("localhost") == 1, "it goes on to connect: %s" % tried
+assert tried, "it goes on to connect"
 `,
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -14,7 +14,6 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -87,8 +86,7 @@ type Relay struct {
 	stations  map[string]*station // by the node's name
 	swarms    map[string]*swarm   // by sha256
 	from      map[string]map[string]int64
-	files     int            // announced so far
-	networks  []netip.Prefix // of the announced nodes, as far as the inventory has their IP addresses
+	files     int // announced so far
 }
 
 // New prepares a relay; it contacts no node.
@@ -103,10 +101,7 @@ func New(opt Options) *Relay {
 // the inventory, such as those of a rack, follow each other in the chain. It returns false for a
 // file for which a relay does not pay.
 func (r *Relay) Announce(f File, nodes []*fleet.Node) bool {
-	if r == nil || len(nodes) < 2 {
-		return false
-	}
-	if r.opt.Fanout == 0 && !Worthwhile(f.Size, len(nodes)) || r.opt.Fanout > 0 && f.Size < leastChosen {
+	if r == nil || len(nodes) < 2 || r.opt.Fanout == 0 && !Worthwhile(f.Size, len(nodes)) || r.opt.Fanout > 0 && f.Size < leastChosen {
 		return false
 	}
 	nodes = slices.Clone(nodes)
@@ -115,11 +110,6 @@ func (r *Relay) Announce(f File, nodes []*fleet.Node) bool {
 	defer r.mu.Unlock()
 	if old := r.swarms[f.SHA256]; old != nil {
 		old.stop()
-	}
-	for _, n := range nodes {
-		if network, ok := networkOf(n.Host.Address); ok && !slices.Contains(r.networks, network) {
-			r.networks = append(r.networks, network)
-		}
 	}
 	r.files++
 	r.settled = time.Time{}

@@ -17,7 +17,7 @@ import struct
 PART = ".part"  # ends the name of a file that is not whole
 BEAT = 1  # seconds between frames of a parent that has no new piece
 QUIET = REQUEST["quiet_s"]  # seconds of silence after which a parent or a child is given up
-CONNECT = 3  # seconds for each address of a parent
+CONNECT = 3  # seconds to connect to a parent
 MOST_CHILDREN = 16  # connections at once, strangers included
 MOST_LINE = 4096
 
@@ -205,16 +205,6 @@ def start(work, *args):
     thread.start()
 
 
-def own_addresses():
-    """The addresses at which other nodes may reach this one, the likeliest first."""
-    found = os.environ.get("SSH_CONNECTION", "").split(" ")[2:3]
-    try:
-        found += [info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None, 0, socket.SOCK_STREAM)]
-    except OSError:
-        pass
-    return list(dict.fromkeys(found))
-
-
 def listen():
     """A socket on a free port of all addresses."""
     try:
@@ -237,7 +227,7 @@ class Relay:
         self.free, self.socket = threading.Semaphore(MOST_CHILDREN), listen()
         start(self.accept)
         start(self.report)
-        return {"port": self.socket.getsockname()[1], "addresses": own_addresses()}
+        return {"port": self.socket.getsockname()[1]}
 
     def accept(self):
         while True:
@@ -324,23 +314,19 @@ class Relay:
 
     def connect(self, copy, order):
         """Connects to the parent. copy.parent is set before the handshake, so that stop ends it."""
-        errors = []
-        for host in order["addresses"]:
-            try:
-                raw = socket.create_connection((host, order["port"]), CONNECT)
-                raw.settimeout(QUIET)
-                copy.parent = self.client.wrap_socket(raw, do_handshake_on_connect=False)
-                if not copy.stopped:
-                    copy.parent.do_handshake()
-                    if peer_name(copy.parent) == [order["name"]]:
-                        return copy.parent
-                    errors.append("%s: another node answers there" % host)
-                copy.parent.close()
-            except OSError as e:
-                errors.append("%s: %s" % (host, e.strerror or e))
+        raw = socket.create_connection((order["address"], order["port"]), CONNECT)
+        raw.settimeout(QUIET)
+        copy.parent = self.client.wrap_socket(raw, do_handshake_on_connect=False)
+        try:
             if copy.stopped:
-                break
-        raise OSError("; ".join(errors) or "it has no address")
+                raise OSError("stopped")
+            copy.parent.do_handshake()
+            if peer_name(copy.parent) != [order["name"]]:
+                raise OSError("another node answers at its address")
+        except OSError:
+            copy.parent.close()
+            raise
+        return copy.parent
 
     def receive_all(self, copy, order):
         with self.connect(copy, order), copy.open_part() as f:
@@ -371,10 +357,6 @@ class Relay:
         self.copy(order).hold()
         return {}
 
-    def probe(self, order):
-        """Answers. How long that takes tells the driver how fast it sends to this node."""
-        return {}
-
     def follow(self, copy):
         while not copy.whole() and self.copies[self.tokens[copy.id]] is copy:
             if not copy.check_part():
@@ -389,7 +371,7 @@ def run_relay():
     relay, orders = Relay(), Orders()
     say({"to": 0, "ok": {}})
     try:
-        serve(orders.take, {name: getattr(relay, name) for name in ("begin", "add", "fetch", "stop", "watch", "hold", "probe")}, describe)
+        serve(orders.take, {name: getattr(relay, name) for name in ("begin", "add", "fetch", "stop", "watch", "hold")}, describe)
     except Gone:
         pass
     os._exit(0)  # without waiting for threads

@@ -4,7 +4,6 @@ package relay
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -37,9 +36,7 @@ type stage struct {
 	file  File
 	data  []byte
 	limit *rate.Limiter // of the driver
-	// limits are those of the driver for single nodes.
-	limits map[int]*rate.Limiter
-	sends  atomic.Int32 // uploads by the driver
+	sends atomic.Int32  // uploads by the driver
 }
 
 // set makes a stage. Its relay always takes place.
@@ -110,7 +107,7 @@ func (s *stage) bringOne(ctx context.Context, r *Relay, i int, path string) erro
 		s.sends.Add(1)
 		return n.Conn.Put(ctx, remote.Upload{
 			Open: func() (io.ReadSeekCloser, error) { return os.Open(s.file.Path) }, Size: s.file.Size, SHA256: s.file.SHA256,
-			Path: path, Mode: 0o600, Limit: cmp.Or(s.limits[i], s.limit),
+			Path: path, Mode: 0o600, Limit: s.limit,
 		})
 	})
 }

@@ -49,14 +49,15 @@ func (t *seat) count(n int) {
 	t.station.node.AddSent(bytes)
 }
 
-// fetch makes the node receive the file from its parent, until it is whole or the parent fails.
+// fetch makes the node receive the file from its parent, until it is whole or the parent fails. The
+// parent's address is that of the inventory: a node must not make others connect elsewhere.
 func (t *seat) fetch(ctx context.Context, parent *seat) (event, error) {
 	r := t.swarm.relay
 	r.mu.Lock()
 	t.fetches++
 	order := agent.Order{
 		"do": "fetch", "id": t.swarm.id, "fetch": t.fetches,
-		"name": parent.station.node.Host.Name, "addresses": parent.station.addresses(), "port": parent.station.port,
+		"name": parent.station.node.Host.Name, "address": parent.station.node.Host.Address, "port": parent.station.port,
 	}
 	r.mu.Unlock()
 	if err := t.station.session.Ask(ctx, order, nil); err != nil {

@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"crypto/rand"
 	"slices"
 	"time"
 
@@ -29,7 +28,7 @@ type look struct {
 func (s *swarm) watch() {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
-	seen, heads, usual := map[*seat]look{}, map[*seat]look{}, 0
+	seen, usual := map[*seat]look{}, 0
 	for {
 		select {
 		case <-s.done:
@@ -39,11 +38,7 @@ func (s *swarm) watch() {
 		s.relay.mu.Lock()
 		usual = s.usualGain(seen, usual)
 		change := s.findSlow(seen, usual)
-		suspect := s.suspectHead(heads)
 		s.relay.mu.Unlock()
-		if suspect.head != nil && s.outruns(suspect) {
-			change = append(change, s.leaveHead(suspect.head)...)
-		}
 		s.stopFetches(change, "it sends too slowly")
 	}
 }
@@ -105,73 +100,6 @@ func (s *swarm) findSlow(seen map[*seat]look, usual int) (change []*seat) {
 		t.slow = slow || t.slow && gain*slowShare < usual
 	}
 	return change
-}
-
-// A head, a node to which the driver sends, may be slow if it would need a minute more for the rest
-// of the file. Then the driver measures whether it sends to another node at twice the speed. Where
-// the driver's own link is slow, it cannot: the two share the link. A probe costs about a second of
-// such a link, so there are few.
-const (
-	suspectLooks = 12
-	maxProbes    = 2
-	probeShare   = 2
-	leastProbe   = 256 << 10 // bytes
-)
-
-// suspicion is a head that may be slow, and the node to compare it with.
-type suspicion struct {
-	head, other *seat
-	rate        int64 // bytes per second that the head receives
-}
-
-// suspectHead returns a head that may be slow. Under a limit of --bwlimit none is: the driver itself
-// is slow then.
-func (s *swarm) suspectHead(heads map[*seat]look) (found suspicion) {
-	if s.relay.opt.Limit > 0 || s.probes >= maxProbes {
-		return suspicion{}
-	}
-	for _, t := range s.seats {
-		if t == nil || t.gone || !t.byDriver || t.slow {
-			delete(heads, t)
-			continue
-		}
-		was, ok := heads[t]
-		heads[t] = look{have: t.have}
-		children := s.childrenOf(t)
-		if gain := t.have - was.have; ok && len(children) > 0 && s.pieces.count-t.have > gain*suspectLooks {
-			rate := float64(s.pieces.bytes(was.have, t.have, s.file.Size)) / lookEvery.Seconds()
-			found = suspicion{t, children[0], int64(rate)}
-		}
-	}
-	if found.head != nil {
-		s.probes++
-	}
-	return found
-}
-
-// outruns reports whether the driver sends to another node much faster than to the head.
-func (s *swarm) outruns(it suspicion) bool {
-	noise := make([]byte, min(max(it.rate, leastProbe), maxPiece)) // it travels as base64, so a third more
-	rand.Read(noise)
-	within := lookEvery
-	if it.rate > 0 {
-		within = min(within, time.Duration(float64(len(noise))/float64(it.rate*probeShare)*float64(time.Second)))
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), within)
-	defer cancel()
-	return it.other.station.session.Ask(ctx, agent.Order{"do": "probe", "noise": noise}, nil) == nil
-}
-
-// leaveHead marks a head as slow, and returns the nodes that need another source: the driver sends
-// to one of them.
-func (s *swarm) leaveHead(head *seat) []*seat {
-	s.relay.mu.Lock()
-	defer s.relay.mu.Unlock()
-	if head.gone || !head.byDriver {
-		return nil
-	}
-	head.slow = true
-	return s.childrenOf(head)
 }
 
 // childrenOf lists the nodes to which a node sends.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/dsbuild/dsbuild/agent"
@@ -23,7 +21,6 @@ type station struct {
 	node    *fleet.Node
 	session *agent.Session
 	port    int
-	own     []string      // the node's addresses in its own view
 	seats   map[int]*seat // by the number of the file; guarded by the relay's mu
 }
 
@@ -46,8 +43,7 @@ func (r *Relay) openStation(ctx context.Context, n *fleet.Node, python string) (
 		return nil, err
 	}
 	var got struct {
-		Port      int      `json:"port"`
-		Addresses []string `json:"addresses"`
+		Port int `json:"port"`
 	}
 	err = st.session.Ask(ctx, order, &got)
 	if err == nil && (got.Port < 1 || got.Port > 65535) {
@@ -57,7 +53,7 @@ func (r *Relay) openStation(ctx context.Context, n *fleet.Node, python string) (
 		st.session.End()
 		return nil, err
 	}
-	st.port, st.own = got.Port, got.Addresses
+	st.port = got.Port
 	r.mu.Lock()
 	r.stations[n.Host.Name] = st
 	r.mu.Unlock()
@@ -91,54 +87,6 @@ func (r *Relay) loseStation(st *station) {
 		t.gone, t.parent, t.byDriver, t.waiting = true, nil, false, false
 		t.swarm.plan()
 	}
-}
-
-// maxOwnAddresses is how many of the addresses that a node names are used.
-const maxOwnAddresses = 4
-
-// addresses are those at which another node may reach this one, the likeliest first: a few of those
-// that it names itself, and that of the inventory. The caller holds the relay's mu.
-func (st *station) addresses() []string {
-	var all []string
-	for _, text := range st.own {
-		at, err := netip.ParseAddr(text)
-		if err == nil && len(all) < maxOwnAddresses && st.relay.maybeNode(at) && !slices.Contains(all, text) {
-			all = append(all, text)
-		}
-	}
-	if own := st.node.Host.Address; own != "" && !slices.Contains(all, own) {
-		all = append(all, own)
-	}
-	return all
-}
-
-// maybeNode reports whether an address that a node names may be that of a node: nodes connect to
-// it. Where the inventory has IP addresses, it must be in the network of one of them.
-func (r *Relay) maybeNode(at netip.Addr) bool {
-	if !at.IsGlobalUnicast() || at.Zone() != "" {
-		return false
-	}
-	for _, network := range r.networks {
-		if network.Contains(at.Unmap()) {
-			return true
-		}
-	}
-	return len(r.networks) == 0
-}
-
-// networkOf guesses the network of a node from its address in the inventory. It returns false for a
-// name, and for an address of this machine, which says nothing about the nodes' network.
-func networkOf(address string) (netip.Prefix, bool) {
-	at, err := netip.ParseAddr(address)
-	if err != nil || !at.IsGlobalUnicast() {
-		return netip.Prefix{}, false
-	}
-	bits := 64
-	if at = at.Unmap(); at.Is4() {
-		bits = 16
-	}
-	network, err := at.WithZone("").Prefix(bits)
-	return network, err == nil
 }
 
 // event is a message of the program that answers no order.

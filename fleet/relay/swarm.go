@@ -31,7 +31,6 @@ type swarm struct {
 	seats   []*seat // by place; nil: not there
 	joined  []bool  // by place: it has a seat, or takes no part
 	pending int     // places that have not come
-	probes  int     // measurements of the driver's speed
 	timer   *time.Timer
 	done    chan struct{} // closed by stop
 }
