@@ -19,8 +19,6 @@ type builder struct {
 	said map[string]Setting // the last setting of each key
 	// refused are the keys whose values are mistakes. What follows from such a value is no mistake of its own.
 	refused map[string]bool
-
-	submit bool // dsbuild also starts the job
 }
 
 // addProblem notes that a value does not go with others. It notes nothing if the value was refused.
@@ -89,15 +87,12 @@ type Request struct {
 	ReadFile func(name string) ([]byte, error) // for a DeepSpeed configuration
 	// Ops are the operators in the wheel on the nodes; nil: not known.
 	Ops []string
-	// Submit: dsbuild also starts the job. This decides the form if the user
-	// chose none.
-	Submit bool
 }
 
 // New makes the job of a request. The error for invalid settings is an *Error that
 // lists all mistakes.
 func New(r Request) (*Job, error) {
-	b := &builder{List: diagnostic.List{Lines: r.File.lines}, job: &Job{Kind: r.Kind}, said: map[string]Setting{}, refused: map[string]bool{}, submit: r.Submit}
+	b := &builder{List: diagnostic.List{Lines: r.File.lines}, job: &Job{Kind: r.Kind}, said: map[string]Setting{}, refused: map[string]bool{}}
 	for _, source := range []Settings{r.File, r.Flags} {
 		b.applySettings(source)
 	}
@@ -105,9 +100,6 @@ func New(r Request) (*Job, error) {
 	b.takeHosts(r.Hosts)
 	b.fillDefaults()
 	b.checkAll()
-	if r.Kind == DeepSpeed {
-		launcherChecks{b}.checkAll()
-	}
 	if TakesConfig(r.Kind) {
 		b.prepareConfig(r)
 	}
@@ -190,7 +182,6 @@ func (b *builder) fillDefaults() {
 	b.decideProcesses()
 	or(&j.SlurmForm, "job")
 	or(&j.K8sForm, "pytorchjob")
-	or(&j.DSForm, map[bool]string{true: "nodes", false: "pdsh"}[b.submit])
 	or(&j.JAXForm, map[bool]string{true: "manual", false: "slurm"}[len(j.Hosts) > 0])
 	or(&j.Rendezvous, map[bool]string{true: "c10d", false: "static"}[j.Nodes.Elastic() || j.hasWorkers() || j.Kind == AIStation])
 	if j.Nodes.Elastic() && !b.isSet("max-restarts") {
@@ -297,13 +288,6 @@ func (b *builder) checkAll() {
 	if slices.Contains(bySlurm(), j.Kind) {
 		b.checkSlurm()
 	}
-	if (deepspeedLauncher{j}).OnEach() && j.Include+j.Exclude != "" {
-		b.addProblem(b.said[map[bool]string{true: "include", false: "exclude"}[j.Include != ""]], "choose the nodes with --limit",
-			"include and exclude work only with one launcher for all nodes (--form pdsh)")
-	}
-	if j.Kind == DeepSpeed && b.isSet("ds-form") && j.DSForm == "nodes" && len(j.Hosts) == 0 {
-		b.addProblem(b.said["ds-form"], "add -i INVENTORY", "the form nodes needs an inventory")
-	}
 	b.checkMeeting()
 	b.checkHosts()
 }
@@ -313,8 +297,6 @@ func (b *builder) checkElastic() {
 	switch {
 	case j.Rendezvous == "static":
 		b.addProblem(b.said["rendezvous"], "leave it out", "an elastic job (MIN:MAX) has no fixed ranks: it needs c10d")
-	case j.Kind == DeepSpeed:
-		b.addProblem(nodes, "use launch torchrun or slurm", "DeepSpeed's launcher takes a fixed number of nodes, not MIN:MAX")
 	case j.Kind == JAX:
 		b.addProblem(nodes, "", "JAX takes a fixed number of processes, not MIN:MAX")
 	case j.Kind == K8s && j.K8sForm == "trainjob":

@@ -39,37 +39,25 @@ func configKeys() []string {
 }
 
 // takesConfig are the kinds whose jobs may have a DeepSpeed configuration.
-func takesConfig() []Kind { return []Kind{DeepSpeed, Slurm, Torchrun, AIStation} }
+func takesConfig() []Kind { return []Kind{Slurm, Torchrun, AIStation} }
 
 // TakesConfig reports whether jobs of a kind may have a DeepSpeed configuration.
 func TakesConfig(kind Kind) bool { return slices.Contains(takesConfig(), kind) }
-
-// launcherChecks are the checks of a job for DeepSpeed's launcher.
-type launcherChecks struct{ *builder }
-
-// checkAll checks the filters, the words for the nodes and the hostfile.
-func (b launcherChecks) checkAll() {
-	b.checkFilters()
-	b.checkRemote()
-	if b.job.Nodes.Max > 1 && len(b.job.Hosts) == 0 {
-		b.addProblem(b.said["nodes"], "add -i INVENTORY", "DeepSpeed's launcher reaches the nodes itself: a hostfile of %d nodes needs their names", b.job.Nodes.Max)
-	}
-}
 
 // prepareConfig completes the settings of DeepSpeed's configuration, or reads the
 // user's own, and checks it.
 func (b *builder) prepareConfig(r Request) {
 	ds := &b.job.DS
 	said := slices.ContainsFunc(configKeys(), b.isSet)
-	if !b.isSet("ds-auto") && b.job.Kind != DeepSpeed {
+	if !b.isSet("ds-auto") {
 		ds.Auto = true // most programs for torchrun use the Trainer
 	}
-	other := b.namedConfig(said)
+	b.findNamedConfig(said)
 	switch {
 	case ds.File != "":
 		b.givenConfig(r)
 		return
-	case !said && (b.job.Kind != DeepSpeed || other):
+	case !said:
 		if b.isSet("config-arg") && !ds.Named {
 			b.addProblem(b.said["config-arg"], "add --zero 2, or --config FILE", "config-arg needs a DeepSpeed configuration, but there is none")
 		}
@@ -89,17 +77,15 @@ func (b *builder) prepareConfig(r Request) {
 	configCheck{b, c, func(string) Position { return b.placeOf("offload") }, r.Ops}.checkAll()
 }
 
-// namedConfig finds a configuration in the program's arguments; other is true if it is
-// not the rendered file.
-func (b *builder) namedConfig(said bool) (other bool) {
+// findNamedConfig finds a configuration in the program's arguments, which must be the rendered file if
+// settings of one are said.
+func (b *builder) findNamedConfig(said bool) {
 	name, own := b.findArgument("--deepspeed_config", "--deepspeed-config", "--ds_config", "--ds-config", "--deepspeed")
 	ds := &b.job.DS
 	ds.Named = own && name != ""
-	other = ds.Named && path.Base(name) != ConfigName
-	if other && said && ds.File == "" {
+	if ds.Named && path.Base(name) != ConfigName && said && ds.File == "" {
 		b.addProblem(b.said["args"], "add --config "+shellWord(name)+" to check that configuration, or leave the argument out", "the program's arguments name the configuration %q, but dsbuild would also render %s", name, ConfigName)
 	}
-	return other
 }
 
 // IsPassed reports whether the rendering gives the program its configuration.
@@ -179,10 +165,7 @@ func (b *builder) completeConfig() {
 // configWorld is the number of processes for the configuration; 0 where only the run
 // knows it: an elastic job, or a script that gets its nodes when it starts.
 func (j *Job) configWorld() int {
-	switch {
-	case j.Kind == DeepSpeed:
-		return deepspeedLauncher{j}.ActiveSlots()
-	case j.Nodes.Elastic(), j.Kind == AIStation, j.Kind == Torchrun && len(j.Hosts) == 0 && j.Nodes.Max == 1:
+	if j.Nodes.Elastic() || j.Kind == AIStation || j.Kind == Torchrun && len(j.Hosts) == 0 && j.Nodes.Max == 1 {
 		return 0
 	}
 	return j.WorldSize()

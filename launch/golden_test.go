@@ -68,11 +68,6 @@ func samples() []sample {
 		{"docker", Docker, []string{"preset=small", "image=example.org/train:1", "mount=/data/my wiki:/data:ro", "env=HF_TOKEN", "env=A=b c"}, train, ""},
 		{"docker-nodes", Docker, []string{"image=example.org/train:1", "rendezvous=c10d", "shm-size=16Gi"}, train, twoNodes},
 		{"docker-hostile", Docker, []string{"image=example.org/train:1", "gpus=0"}, hostile(), ""},
-		{"deepspeed", DeepSpeed, []string{"ds-auto=true", "name=translation", "env=TOKENIZERS_PARALLELISM=false"}, translation(), twoNodes},
-		{"deepspeed-zero3", DeepSpeed, []string{"zero=3", "offload=nvme", "nvme-path=/local/nvme", "train-batch=96", "micro-batch=4", "exclude=gpu02:2,3"}, train, twoNodes},
-		{"deepspeed-nodes", DeepSpeed, []string{"ds-form=nodes", "ds-auto=true", "env=HF_TOKEN", "env=MOTD=100% of $HOME"}, []string{"train.py", "--text", "it's $HOME", ""}, twoNodes},
-		{"deepspeed-single", DeepSpeed, []string{"gpus=8", "offload=cpu", "precision=fp16"}, train, ""},
-		{"deepspeed-hostile", DeepSpeed, []string{`env=MOTD=100% of "$HOME" \ ` + "`x`!"}, []string{"train.py", "--text", "a $(touch owned) `touch owned` \"b\" 'c' \\ $HOME", "--json={\"lr\":0.1}", ";touch", "100%", "%h it", "中文"}, twoNodes},
 	})
 }
 
@@ -203,7 +198,7 @@ func TestDocumentation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{"slurm-translation/translation-train.sbatch", "deepspeed/ds_config.json"} {
+	for _, path := range []string{"slurm-translation/translation-train.sbatch", "slurm-zero/ds_config.json"} {
 		want, err := os.ReadFile(filepath.Join("testdata/golden", path))
 		if err != nil {
 			t.Fatal(err)

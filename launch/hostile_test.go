@@ -29,7 +29,6 @@ func TestHostileInventory(t *testing.T) {
 				for at := range 2 {
 					hosts := plain()
 					put(&hosts[at])
-					hosts[1-at].User = hosts[at].User // DeepSpeed's launcher has one for all
 					_, err := New(Request{Kind: kind, Hosts: hosts, Command: []string{"t.py"}, Flags: flagsOf("image=x", "jax-form=manual")})
 					var wrong *Error
 					if !errors.As(err, &wrong) || !strings.Contains(err.Error(), "a launch script cannot use") {
@@ -55,12 +54,8 @@ func TestHostileWords(t *testing.T) {
 		{Torchrun, "torchrun.sh", []string{"rendezvous=c10d"}},
 		{JAX, "jax.sh", []string{"jax-form=manual"}},
 		{Docker, "docker.sh", []string{"image=x", "mount=/a}$(touch owned):/b"}},
-		{DeepSpeed, "run.sh", []string{"ds-form=nodes"}},
 	} {
 		for _, nodes := range []bool{true, false} {
-			if c.kind == DeepSpeed && !nodes {
-				continue
-			}
 			r := Request{Kind: c.kind, Command: []string{evil + ".py", evil}, Flags: flagsOf(append([]string{"env=A=" + evil, "python=/x/" + evil}, c.flags...)...)}
 			if nodes {
 				r.Hosts = []inventory.Host{{Name: "a", Node: "a", Address: "10.0.0.1", Python: "/y/" + evil, User: "train", Env: map[string]string{"B": evil}}}

@@ -1,5 +1,5 @@
 // Package launch renders one training job as files: scripts for Slurm, torchrun,
-// DeepSpeed's launcher, JAX, AIStation and docker, and manifests for Kubernetes.
+// JAX, AIStation and docker, and manifests for Kubernetes.
 //
 // Flags, a file, or both describe the job. Each rendering runs without changes, and
 // its comments explain its lines. This package starts nothing.
@@ -20,7 +20,6 @@ type Kind string
 const (
 	Slurm     Kind = "slurm"
 	Torchrun  Kind = "torchrun"
-	DeepSpeed Kind = "deepspeed"
 	JAX       Kind = "jax"
 	AIStation Kind = "aistation"
 	K8s       Kind = "k8s"
@@ -32,7 +31,6 @@ func Kinds() []KindInfo {
 	return []KindInfo{
 		{Slurm, "a batch script for Slurm that runs torchrun on each node"},
 		{Torchrun, "one script that you start on each node"},
-		{DeepSpeed, "files for DeepSpeed's own launcher: hostfile, environment, configuration"},
 		{JAX, "a JAX program on several hosts, with Slurm or by hand"},
 		{AIStation, "a script and the form of a container platform, fixed or elastic"},
 		{K8s, "manifests for Kubeflow: a PyTorchJob or a TrainJob"},
@@ -100,7 +98,7 @@ type Job struct {
 	SlurmSettings
 	K8sSettings
 	JAXSettings
-	DeepSpeedSettings
+	DS DSConfig
 
 	// Hosts are the nodes of the inventory that the job runs on, the master
 	// first; nil without an inventory.
@@ -188,15 +186,6 @@ type JAXSettings struct {
 	JAXPlatforms string
 	Preallocate  bool
 	MemFraction  string
-}
-
-// DeepSpeedSettings are the options of DeepSpeed's launcher and its
-// configuration.
-type DeepSpeedSettings struct {
-	DSForm string // pdsh or nodes
-	DS     DSConfig
-	// Include and Exclude filter the hostfile.
-	Include, Exclude string
 }
 
 // WorldSize is the number of processes, at most.

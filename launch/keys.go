@@ -32,6 +32,7 @@ type Key struct {
 	Kinds       []Kind // that use the key; nil: all
 	kind        valueKind
 	set         func(*builder, Setting)
+	sbatch      string // the options of sbatch for which the key stands, without their dashes
 }
 
 // FlagName is the name of the flag.
@@ -48,6 +49,16 @@ func (k Key) YesNo() bool { return k.kind == yesNo }
 // Repeats reports whether the flag may be given several times.
 func (k Key) Repeats() bool { return k.kind == list || k.kind == variables }
 
+// KeyOfSbatch returns the key that stands for an option of sbatch, which has no dashes.
+func KeyOfSbatch(option string) (Key, bool) {
+	all := Keys()
+	i := slices.IndexFunc(all, func(k Key) bool { return slices.Contains(strings.Fields(k.sbatch), option) })
+	if i < 0 {
+		return Key{}, false
+	}
+	return all[i], true
+}
+
 // For reports whether a kind uses the key.
 func (k Key) For(kind Kind) bool { return k.Kinds == nil || slices.Contains(k.Kinds, kind) }
 
@@ -57,9 +68,9 @@ func TakesInventory(kind Kind) bool { return slices.Contains(byHand(), kind) }
 // Groups of kinds that share keys.
 func bySlurm() []Kind      { return []Kind{Slurm, JAX} }
 func byTorchrun() []Kind   { return []Kind{Slurm, Torchrun, AIStation, K8s, Docker} }
-func byHand() []Kind       { return []Kind{Torchrun, DeepSpeed, JAX, Docker} }
+func byHand() []Kind       { return []Kind{Torchrun, JAX, Docker} }
 func inContainers() []Kind { return []Kind{K8s, Docker, AIStation, Slurm, JAX} }
-func onNodes() []Kind      { return []Kind{Slurm, Torchrun, DeepSpeed, JAX, AIStation} }
+func onNodes() []Kind      { return []Kind{Slurm, Torchrun, JAX, AIStation} }
 
 // Keys are all settings except the script and its arguments.
 func Keys() []Key {
@@ -68,12 +79,12 @@ func Keys() []Key {
 
 func sizeKeys() []Key {
 	return []Key{
-		{Name: "name", Placeholder: "NAME", Help: "name of the job (default: train)", set: matchingText(`[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?`, "letters, digits, '.', '_' and '-', 63 at most", func(j *Job) *string { return &j.Name })},
+		{Name: "name", sbatch: "job-name", Placeholder: "NAME", Help: "name of the job (default: train)", set: matchingText(`[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?`, "letters, digits, '.', '_' and '-', 63 at most", func(j *Job) *string { return &j.Name })},
 		{Name: "preset", Placeholder: "SIZE", Help: "small (2 nodes x 8 GPUs), medium (4 x 8) or large (8 x 8)", set: setPreset},
-		{Name: "nodes", Placeholder: "N|MIN:MAX", Help: "number of nodes, or minimum and maximum of an elastic job (default: those of the inventory, or 1)", set: setNodes},
-		{Name: "gpus", Placeholder: "N", Help: "GPUs of each node; 0 for none. For Slurm also with their type: h100:8", set: setGPUs},
-		{Name: "procs", Placeholder: "N", Help: "processes of each node (default: one for each GPU; under JAX one)", set: numberBetween(1, 1024, func(j *Job) *int { return &j.Procs })},
-		{Name: "cpus", Placeholder: "N", Help: "CPUs of each task (default: one for each process, plus two; with --offload eight for each)", Kinds: []Kind{Slurm, JAX, AIStation, K8s}, set: numberBetween(1, 4096, func(j *Job) *int { return &j.CPUs })},
+		{Name: "nodes", sbatch: "nodes", Placeholder: "N|MIN:MAX", Help: "number of nodes, or minimum and maximum of an elastic job (default: those of the inventory, or 1)", set: setNodes},
+		{Name: "gpus", sbatch: "gres gpus gpus-per-node", Placeholder: "N", Help: "GPUs of each node; 0 for none. For Slurm also with their type: h100:8", set: setGPUs},
+		{Name: "procs", sbatch: "ntasks ntasks-per-node", Placeholder: "N", Help: "processes of each node (default: one for each GPU; under JAX one)", set: numberBetween(1, 1024, func(j *Job) *int { return &j.Procs })},
+		{Name: "cpus", sbatch: "cpus-per-task", Placeholder: "N", Help: "CPUs of each task (default: one for each process, plus two; with --offload eight for each)", Kinds: []Kind{Slurm, JAX, AIStation, K8s}, set: numberBetween(1, 4096, func(j *Job) *int { return &j.CPUs })},
 	}
 }
 
@@ -92,27 +103,27 @@ func slurmKeys() []Key {
 	const words = `[A-Za-z0-9_.,-]{1,200}`
 	return []Key{
 		{Name: "slurm-form", Flag: "form", Placeholder: "FORM", Help: "job (one job of all nodes) or workers (one-node jobs that meet) (default: job)", Kinds: []Kind{Slurm}, set: oneOf(func(j *Job) *string { return &j.SlurmForm }, "job", "workers")},
-		{Name: "time", Placeholder: "TIME", Help: "longest run: minutes, HH:MM:SS or D-HH:MM:SS (default: 20:00:00)", Kinds: bySlurm(), set: matchingText(`[0-9]+|[0-9]+:[0-9]{2}(:[0-9]{2})?|[0-9]+-[0-9]+(:[0-9]{2}){0,2}|infinite|UNLIMITED`, "minutes, HH:MM:SS or D-HH:MM:SS", func(j *Job) *string { return &j.Time })},
-		{Name: "partition", Placeholder: "NAME", Help: "partition of Slurm (default: the cluster's)", Kinds: bySlurm(), set: matchingText(words, "names, separated by commas", func(j *Job) *string { return &j.Partition })},
-		{Name: "account", Placeholder: "NAME", Help: "account to charge (default: the user's)", Kinds: bySlurm(), set: matchingText(words, "a name", func(j *Job) *string { return &j.Account })},
-		{Name: "qos", Placeholder: "NAME", Help: "quality of service (default: the account's)", Kinds: bySlurm(), set: matchingText(words, "a name", func(j *Job) *string { return &j.QOS })},
-		{Name: "nodelist", Placeholder: "NODES", Help: "use these nodes, in Slurm's syntax: gpu[01-04]", Kinds: bySlurm(), set: matchingText(`[A-Za-z0-9_.,\[\]-]+`, "a node expression such as gpu[01-04]", func(j *Job) *string { return &j.Nodelist })},
-		{Name: "constraint", Placeholder: "FEATURES", Help: "only nodes with these features, in Slurm's syntax: h100&ib", Kinds: bySlurm(), set: matchingText(`[A-Za-z0-9_.,:&|*()\[\]=-]{1,200}`, "features joined by & or |, such as h100&ib", func(j *Job) *string { return &j.Constraint })},
-		{Name: "mem", Placeholder: "SIZE", Help: "memory of each node, such as 200G; 0 for all of it (default: the cluster's)", Kinds: bySlurm(), set: matchingText(`[0-9]{1,9}[KMGT]?`, "a size such as 200G, or 0", func(j *Job) *string { return &j.Mem })},
-		{Name: "exclusive", Help: "no other job on the nodes", Kinds: bySlurm(), kind: yesNo, set: yesNoValue(func(j *Job) *bool { return &j.Exclusive })},
+		{Name: "time", sbatch: "time", Placeholder: "TIME", Help: "longest run: minutes, HH:MM:SS or D-HH:MM:SS (default: 20:00:00)", Kinds: bySlurm(), set: matchingText(`[0-9]+|[0-9]+:[0-9]{2}(:[0-9]{2})?|[0-9]+-[0-9]+(:[0-9]{2}){0,2}|infinite|UNLIMITED`, "minutes, HH:MM:SS or D-HH:MM:SS", func(j *Job) *string { return &j.Time })},
+		{Name: "partition", sbatch: "partition", Placeholder: "NAME", Help: "partition of Slurm (default: the cluster's)", Kinds: bySlurm(), set: matchingText(words, "names, separated by commas", func(j *Job) *string { return &j.Partition })},
+		{Name: "account", sbatch: "account", Placeholder: "NAME", Help: "account to charge (default: the user's)", Kinds: bySlurm(), set: matchingText(words, "a name", func(j *Job) *string { return &j.Account })},
+		{Name: "qos", sbatch: "qos", Placeholder: "NAME", Help: "quality of service (default: the account's)", Kinds: bySlurm(), set: matchingText(words, "a name", func(j *Job) *string { return &j.QOS })},
+		{Name: "nodelist", sbatch: "nodelist", Placeholder: "NODES", Help: "use these nodes, in Slurm's syntax: gpu[01-04]", Kinds: bySlurm(), set: matchingText(`[A-Za-z0-9_.,\[\]-]+`, "a node expression such as gpu[01-04]", func(j *Job) *string { return &j.Nodelist })},
+		{Name: "constraint", sbatch: "constraint", Placeholder: "FEATURES", Help: "only nodes with these features, in Slurm's syntax: h100&ib", Kinds: bySlurm(), set: matchingText(`[A-Za-z0-9_.,:&|*()\[\]=-]{1,200}`, "features joined by & or |, such as h100&ib", func(j *Job) *string { return &j.Constraint })},
+		{Name: "mem", sbatch: "mem", Placeholder: "SIZE", Help: "memory of each node, such as 200G; 0 for all of it (default: the cluster's)", Kinds: bySlurm(), set: matchingText(`[0-9]{1,9}[KMGT]?`, "a size such as 200G, or 0", func(j *Job) *string { return &j.Mem })},
+		{Name: "exclusive", sbatch: "exclusive", Help: "no other job on the nodes", Kinds: bySlurm(), kind: yesNo, set: yesNoValue(func(j *Job) *bool { return &j.Exclusive })},
 		{Name: "sbatch", Placeholder: "OPTION", Help: "one more option of sbatch, such as --sbatch=--mail-type=END", Kinds: bySlurm(), kind: list, set: setSbatch},
-		{Name: "requeue", Help: "put the job back into the queue after a preemption or a lost node; the program must load its last checkpoint (default: the cluster's setting)", Kinds: bySlurm(), kind: yesNo, set: yesNoValue(func(j *Job) *bool { return &j.Requeue })},
+		{Name: "requeue", sbatch: "requeue", Help: "put the job back into the queue after a preemption or a lost node; the program must load its last checkpoint (default: the cluster's setting)", Kinds: bySlurm(), kind: yesNo, set: yesNoValue(func(j *Job) *bool { return &j.Requeue })},
 		{Name: "container", Placeholder: "HOW", Help: "run the program in --image on the nodes: pyxis (srun --container-image) or apptainer", Kinds: bySlurm(), set: oneOf(func(j *Job) *string { return &j.Container }, "pyxis", "apptainer")},
-		{Name: "log", Placeholder: "FILE", Help: "file of the output, with Slurm's %x, %j, %N (default: %x-%j.out)", Kinds: bySlurm(), set: matchingText(`[A-Za-z0-9_./%+@=:,-]{1,500}`, "a path without spaces and quotes", func(j *Job) *string { return &j.Log })},
+		{Name: "log", sbatch: "output error", Placeholder: "FILE", Help: "file of the output, with Slurm's %x, %j, %N (default: %x-%j.out)", Kinds: bySlurm(), set: matchingText(`[A-Za-z0-9_./%+@=:,-]{1,500}`, "a path without spaces and quotes", func(j *Job) *string { return &j.Log })},
 	}
 }
 
 func programKeys() []Key {
 	return []Key{
-		{Name: "env", Placeholder: "NAME[=VALUE]", Help: "variable of the job; without a value, taken from the environment that starts the job", kind: variables, set: setEnv},
+		{Name: "env", sbatch: "export", Placeholder: "NAME[=VALUE]", Help: "variable of the job; without a value, taken from the environment that starts the job", kind: variables, set: setEnv},
 		{Name: "nccl-debug", Placeholder: "LEVEL", Help: "set NCCL_DEBUG: info, warn, trace, version (default: not set)", set: oneOf(func(j *Job) *string { return &j.NCCLDebug }, "version", "warn", "info", "trace")},
 		{Name: "setup", Placeholder: "LINE", Help: "shell line run before the job (module load …, source …/activate)", Kinds: onNodes(), kind: list, set: setSetup},
-		{Name: "workdir", Placeholder: "DIR", Help: "working folder of the script (default: the folder where you start it; the home folder on nodes that --submit reaches over SSH)", set: anyLine(func(j *Job) *string { return &j.WorkDir })},
+		{Name: "workdir", sbatch: "chdir", Placeholder: "DIR", Help: "working folder of the script (default: the folder where you start it; the home folder on nodes that --submit reaches over SSH)", set: anyLine(func(j *Job) *string { return &j.WorkDir })},
 		{Name: "python", Placeholder: "PYTHON", Help: "interpreter on the nodes (default: the inventory's, or the one on PATH)", set: anyLine(func(j *Job) *string { return &j.Python })},
 	}
 }
@@ -150,25 +161,20 @@ func jaxKeys() []Key {
 }
 
 func deepspeedKeys() []Key {
-	ds, configs := []Kind{DeepSpeed}, takesConfig()
+	configs := takesConfig()
 	return []Key{
-		{Name: "ds-form", Flag: "form", Placeholder: "FORM", Help: "pdsh (one launcher logs in on the nodes) or nodes (a launcher on each node) (default: pdsh; nodes with --submit)", Kinds: ds, set: oneOf(func(j *Job) *string { return &j.DSForm }, "pdsh", "nodes")},
 		{Name: "ds-config", Flag: "config", Placeholder: "FILE", Help: "check this DeepSpeed configuration instead of rendering one", Kinds: configs, set: anyLine(func(j *Job) *string { return &j.DS.File })},
-		{Name: "zero", Placeholder: "STAGE", Help: "render a DeepSpeed configuration with this ZeRO stage: 0 to 3 (launch deepspeed renders one without it, of stage 2)", Kinds: configs, set: numberBetween(0, 3, func(j *Job) *int { return &j.DS.Stage })},
+		{Name: "zero", Placeholder: "STAGE", Help: "render a DeepSpeed configuration with this ZeRO stage: 0 to 3 (default: 2 with another setting of one)", Kinds: configs, set: numberBetween(0, 3, func(j *Job) *int { return &j.DS.Stage })},
 		{Name: "offload", Placeholder: "WHERE", Help: "keep the optimizer (with ZeRO-3 the parameters too) in: none, cpu, nvme (default: none)", Kinds: configs, set: oneOf(func(j *Job) *string { return &j.DS.Offload }, "none", "cpu", "nvme")},
 		{Name: "nvme-path", Placeholder: "DIR", Help: "folder on the nodes' NVMe disks, for --offload nvme", Kinds: configs, set: anyLine(func(j *Job) *string { return &j.DS.NVMePath })},
 		{Name: "precision", Placeholder: "HOW", Help: "bf16 (Ampere and newer), fp16 or fp32 (default: bf16)", Kinds: configs, set: oneOf(func(j *Job) *string { return &j.DS.Precision }, "bf16", "fp16", "fp32")},
 		{Name: "train-batch", Placeholder: "N", Help: "samples per step over all processes (default: micro x accumulation x processes)", Kinds: configs, set: numberBetween(1, 1<<30, func(j *Job) *int { return &j.DS.TrainBatch })},
 		{Name: "micro-batch", Placeholder: "N", Help: "samples per process and micro batch (default: 1)", Kinds: configs, set: numberBetween(1, 1<<20, func(j *Job) *int { return &j.DS.MicroBatch })},
 		{Name: "accumulation", Placeholder: "N", Help: "micro batches per step (default: 1)", Kinds: configs, set: numberBetween(1, 1<<20, func(j *Job) *int { return &j.DS.Accumulation })},
-		{Name: "ds-auto", Flag: "auto", Help: "write \"auto\" for missing batch, precision and optimizer values, for the Trainer of Hugging Face (default: true, except for launch deepspeed)", Kinds: configs, kind: yesNo, set: yesNoValue(func(j *Job) *bool { return &j.DS.Auto })},
+		{Name: "ds-auto", Flag: "auto", Help: "write \"auto\" for missing batch, precision and optimizer values, for the Trainer of Hugging Face (default: true)", Kinds: configs, kind: yesNo, set: yesNoValue(func(j *Job) *bool { return &j.DS.Auto })},
 		{Name: "config-arg", Placeholder: "OPTION", Help: "the program's option for the configuration; none passes no configuration (default: --deepspeed with --auto, else --deepspeed --deepspeed_config)", Kinds: configs, set: matchingText(`none|--?[A-Za-z0-9][A-Za-z0-9_-]{0,60}`, "an option such as --deepspeed_config, or none", func(j *Job) *string { return &j.DS.Arg })},
-		{Name: "include", Placeholder: "NODES", Help: "use only these nodes and slots of the hostfile: gpu01@gpu02:0,1", Kinds: ds, set: matchingText(filterWords, "NODE[:SLOT,…] joined by @", func(j *Job) *string { return &j.Include })},
-		{Name: "exclude", Placeholder: "NODES", Help: "use all of the hostfile except these: gpu02:3", Kinds: ds, set: matchingText(filterWords, "NODE[:SLOT,…] joined by @", func(j *Job) *string { return &j.Exclude })},
 	}
 }
-
-const filterWords = `[A-Za-z0-9_.-]+(:[0-9]+(,[0-9]+)*)?(@[A-Za-z0-9_.-]+(:[0-9]+(,[0-9]+)*)?)*`
 
 // matchingText accepts a text that matches the pattern. Such a text needs no quotes.
 func matchingText(pattern, want string, field func(*Job) *string) func(*builder, Setting) {
@@ -275,16 +281,16 @@ func setSbatch(b *builder, s Setting) {
 	for _, w := range s.Words {
 		option := Setting{Key: s.Key, Words: []Word{w}, At: s.At}
 		name, value, _ := strings.Cut(w.Text, "=")
-		own := SbatchFlag(strings.TrimPrefix(name, "--"))
+		own, has := KeyOfSbatch(strings.TrimPrefix(name, "--"))
 		switch {
 		case !sbatchOption.MatchString(w.Text):
 			b.refuse(option, "", "must be a long option with = before its value, such as --mail-type=END")
-		case own == "":
+		case !has:
 			b.job.Sbatch = append(b.job.Sbatch, w.Text)
 		case value == "":
-			b.refuse(option, "use --"+own, "dsbuild sets that itself")
+			b.refuse(option, "use --"+own.FlagName(), "dsbuild sets that itself")
 		default:
-			b.refuse(option, "use --"+own+" "+shellWord(value), "dsbuild sets that itself")
+			b.refuse(option, "use --"+own.FlagName()+" "+shellWord(value), "dsbuild sets that itself")
 		}
 	}
 }

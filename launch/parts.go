@@ -27,11 +27,11 @@ type Part struct {
 // inventory, or this machine without an inventory. It returns an error for a job
 // that cannot start this way.
 func (j *Job) Parts(files []File) ([]Part, error) {
+	if j.hasWorkers() {
+		return nil, fmt.Errorf("the form workers is several jobs: render them with --output, and run submit.sh, which submits the master and then the workers")
+	}
 	if j.BySlurm() || j.Kind == K8s || j.Kind == AIStation || j.Kind == Docker {
 		return nil, fmt.Errorf("dsbuild cannot start a job of the kind %s on nodes", j.Kind)
-	}
-	if j.Kind == DeepSpeed && len(j.Hosts) > 0 && !(deepspeedLauncher{j}).OnEach() {
-		return nil, fmt.Errorf("with --form pdsh DeepSpeed's own launcher logs in on the nodes: run it by hand, or leave --form out")
 	}
 	if len(j.Hosts) == 0 {
 		if j.Nodes.Max > 1 {
@@ -56,4 +56,17 @@ func (j *Job) Parts(files []File) ([]Part, error) {
 		parts = append(parts, p)
 	}
 	return parts, nil
+}
+
+// Batch picks the script for sbatch out of a rendering, and the files beside it; ok is false if Slurm
+// does not start the job, or if submit.sh submits it.
+func (j *Job) Batch(files []File) (script File, beside []File, ok bool) {
+	for _, f := range files {
+		if f.Name == j.Name+".sbatch" {
+			script, ok = f, j.BySlurm() && !j.hasWorkers()
+		} else {
+			beside = append(beside, f)
+		}
+	}
+	return script, beside, ok
 }

@@ -20,10 +20,9 @@ func TestParts(t *testing.T) {
 	}{
 		{Torchrun, nil, 2, 2},
 		{Torchrun, []string{"rendezvous=c10d"}, -1, 2},
-		{DeepSpeed, nil, 2, 4},
 		{JAX, []string{"gpus=4", "procs=2"}, 2, 4},
 	} {
-		j, err := New(Request{Kind: c.kind, Flags: flagsOf(c.flags...), Command: []string{"train.py"}, Hosts: hosts, Submit: true})
+		j, err := New(Request{Kind: c.kind, Flags: flagsOf(c.flags...), Command: []string{"train.py"}, Hosts: hosts})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -58,13 +57,11 @@ func TestNoParts(t *testing.T) {
 		want  string
 	}{
 		{Torchrun, []string{"nodes=2"}, nil, "the job takes 2 nodes, and there is no inventory"},
-		{DeepSpeed, []string{"ds-form=pdsh"}, two, "logs in on the nodes"},
-		{DeepSpeed, []string{"ds-form=pdsh", "include=a"}, two, "logs in on the nodes"},
-		{DeepSpeed, []string{"ds-form=pdsh"}, two[:1], "logs in on the nodes"},
+		{Slurm, []string{"slurm-form=workers", "nodes=3"}, nil, "run submit.sh"},
 		{Slurm, nil, nil, "dsbuild cannot start a job of the kind"},
 		{Docker, []string{"image=x"}, two, "dsbuild cannot start a job of the kind"},
 	} {
-		j, err := New(Request{Kind: c.kind, Flags: flagsOf(c.flags...), Command: []string{"train.py"}, Hosts: c.hosts, Submit: true})
+		j, err := New(Request{Kind: c.kind, Flags: flagsOf(c.flags...), Command: []string{"train.py"}, Hosts: c.hosts})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -82,7 +79,7 @@ func TestNoParts(t *testing.T) {
 func TestBatchOfAnyName(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"train", "worker", "master"} {
-		j, err := New(Request{Kind: Slurm, Flags: flagsOf("name=" + name), Command: []string{"train.py"}, Submit: true})
+		j, err := New(Request{Kind: Slurm, Flags: flagsOf("name=" + name), Command: []string{"train.py"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -90,8 +87,8 @@ func TestBatchOfAnyName(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if b, ok := j.Batch(files); !ok || b.Script.Name != name+".sbatch" || b.Workers != 0 {
-			t.Errorf("%s: %+v, %v", name, b.Script.Name, ok)
+		if script, beside, ok := j.Batch(files); !ok || script.Name != name+".sbatch" || len(beside) != 0 {
+			t.Errorf("%s: %s, %v", name, script.Name, ok)
 		}
 	}
 }
@@ -100,7 +97,7 @@ func TestBatchOfAnyName(t *testing.T) {
 func TestSlotsOfJAX(t *testing.T) {
 	t.Parallel()
 	four := []inventory.Host{{Name: "a", Node: "a", Address: "10.0.0.1", Python: "python3", Slots: 4}}
-	j, err := New(Request{Kind: JAX, Flags: flagsOf("procs=2"), Command: []string{"train.py"}, Hosts: four, Submit: true})
+	j, err := New(Request{Kind: JAX, Flags: flagsOf("procs=2"), Command: []string{"train.py"}, Hosts: four})
 	if err != nil {
 		t.Fatal(err)
 	}

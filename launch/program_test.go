@@ -60,7 +60,7 @@ func TestModule(t *testing.T) {
 	t.Parallel()
 	for kind, want := range map[Kind]string{
 		Slurm: `"$@"' torchrun \` + "\n  -m pkg.train \\\n  --lr 1\n", Torchrun: "  -m pkg.train \\\n  --lr 1 \\\n", Docker: "  -m pkg.train \\\n", AIStation: "  -m pkg.train \\\n",
-		K8s: "- \"-m\"\n                - \"pkg.train\"\n", DeepSpeed: "  --module pkg.train \\\n  --lr 1", JAX: "  -m pkg.train \\\n",
+		K8s: "- \"-m\"\n                - \"pkg.train\"\n", JAX: "  -m pkg.train \\\n",
 	} {
 		for _, words := range [][]string{{"-m", "pkg.train", "--lr", "1"}, {"--module", "pkg.train", "--lr", "1"}} {
 			j, err := made(t, kind, "image: a\n", nil, words...)

@@ -30,8 +30,6 @@ func (j *Job) Render() ([]File, error) {
 		return j.withNodes("torchrun.sh")
 	case Docker:
 		return j.withNodes("docker.sh")
-	case DeepSpeed:
-		return deepspeedLauncher{j}.render()
 	case JAX:
 		return j.renderJAX()
 	case AIStation:

@@ -15,7 +15,6 @@ import (
 // that is rendered.
 type view struct {
 	*Job
-	deepspeedLauncher
 	File string
 
 	// Of a node's block:
@@ -26,7 +25,7 @@ type view struct {
 
 // newView is the view of a job for a file that is not of one node.
 func newView(j *Job, file string) view {
-	return view{Job: j, deepspeedLauncher: deepspeedLauncher{j}, File: file}
+	return view{Job: j, File: file}
 }
 
 // Shape describes the size of the job.
@@ -75,15 +74,12 @@ func (v view) RdzvConf() string {
 }
 
 // StartWait says how long the framework waits for the nodes. The defaults are those of
-// torch (LaunchConfig; c10d's join_timeout), of JAX (initialization_timeout) and of
-// DeepSpeed (DEEPSPEED_TIMEOUT).
+// torch (LaunchConfig; c10d's join_timeout) and of JAX (initialization_timeout).
 func (v view) StartWait() string {
 	who, seconds := "torch waits", 900
 	switch {
 	case v.Kind == JAX:
 		who, seconds = "JAX waits", 300
-	case v.Kind == DeepSpeed:
-		who, seconds = "DeepSpeed waits", 1800
 	case v.C10d():
 		seconds = 600
 	}

@@ -3,7 +3,6 @@ package launch
 import (
 	"bytes"
 	"encoding/base64"
-	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -371,61 +370,6 @@ func TestAIStationVariables(t *testing.T) {
 	s.write(t, "bin/python3", "#!/bin/bash\nexit 1\n")
 	if _, log, code := s.run(t, "train.sh", base...); code == 0 || !strings.Contains(log, "127.0.0.1 does not resolve") {
 		t.Errorf("%d %s", code, log)
-	}
-}
-
-// What DeepSpeed's launcher and pdsh make of a word, the shell of a node undoes.
-func TestDeepSpeedWords(t *testing.T) {
-	j, files := sampleNamed(t, "deepspeed-hostile")
-	s := newStage(t, files)
-	s.write(t, "bin/pdsh", tell)
-	run := files[slices.IndexFunc(files, func(f File) bool { return f.Name == "run.sh" })]
-	s.write(t, "run.sh", strings.ReplaceAll(run.Text, "/opt/train/venv/bin/python", filepath.Join(s.bin, "torchrun")))
-	out, log, code := s.run(t, "run.sh")
-	if code != 0 {
-		t.Fatalf("%d\n%s", code, log)
-	}
-	got := heard(t, out)[0]
-	at := slices.Index(got.Argv, "train.py")
-	env, err := os.ReadFile(filepath.Join(s.dir, ".deepspeed_env"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	// As launcher/runner.py, launcher/multinode_runner.py and pdsh's pipecmd.c do.
-	const launcher = `
-import json, re, subprocess, sys
-words, env, torchrun = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3]
-line = ""
-for var in env.splitlines(True):
-    key, val = var.split("=", maxsplit=1)
-    val = val.strip()
-    if re.search(r"[^\w@%+=:,./-]", val):
-        val = f'"{val}"'
-    line += f"export {key.strip()}={val}; "
-args = ['"{}"'.format(a.replace('"', '\\"')) if " " in a else a for a in words]
-line += " ".join([torchrun] + args)
-line = re.sub(r"%(.)", lambda m: {"h": "HOST", "u": "USER", "n": "7", "%": "%"}.get(m[1], m[0]), line)
-subprocess.run(["bash", "-c", line], check=True)
-`
-	words, err := json.Marshal(got.Argv[at:])
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command("python3", "-c", launcher, string(words), string(env), filepath.Join(s.bin, "torchrun"))
-	cmd.Dir, cmd.Env = s.dir, s.env
-	text, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	far := heard(t, string(text))[0]
-	if want := append([]string{j.Script}, append(j.Args, "--deepspeed", "--deepspeed_config", filepath.Join(s.dir, ConfigName))...); !slices.Equal(far.Argv, want) {
-		t.Errorf("the node got\n%q\nwant\n%q", far.Argv, want)
-	}
-	if far.Env["MOTD"] != j.Env[0].Value {
-		t.Errorf("the node got %q, want %q", far.Env["MOTD"], j.Env[0].Value)
-	}
-	if _, err := os.Stat(filepath.Join(s.dir, "owned")); err == nil {
-		t.Error("a word of the user's was run")
 	}
 }
 

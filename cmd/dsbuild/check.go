@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"path/filepath"
 	"strings"
 
 	"github.com/docker/go-units"
@@ -35,15 +36,15 @@ or fail it names the node, the fault, and what to try.
 
 It checks versions, variables, GPUs and their health, the address that the
 master's name resolves to on each node, the master's port, connections from each
-node to each other one, interfaces, clocks, disk space, and paths. Last, all
+node to each other one, interfaces, disk space, and paths. Last, all
 nodes sum numbers with torch.distributed: over gloo, and over NCCL where there
 are GPUs; with --launcher jax they use jax.distributed.
 
 The first node is the master. dsbuild changes nothing and leaves nothing on the
 nodes.` + whichCheck,
 		Example: `  dsbuild check inventory.yaml
-  dsbuild check inventory.yaml --data /data/wikitext --output /shared/out --launcher deepspeed
-  dsbuild check slurm:gpu --via slurm --salloc=--gres=gpu:8 --report check.html`,
+  dsbuild check inventory.yaml --data /data/wikitext --output /shared/out
+  dsbuild check slurm:gpu --via slurm --salloc=--gres=gpu:8 --report check.json`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.command, opts.inventory = cmd.CommandPath(), args[0]
@@ -52,10 +53,11 @@ nodes.` + whichCheck,
 	}
 	addNodeFlags(cmd, &opts.fleetFlags)
 	flags := cmd.Flags()
+	flags.Lookup("report").Usage = "also write the report as JSON to `FILE`, whose name ends in .json; repeatable"
 	flags.StringVar(&opts.master, "master", "", "the `ADDRESS` of the first node for the others (default: that of the inventory)")
 	flags.IntVar(&opts.port, "port", 29500, "the `PORT` on which the master will listen")
 	flags.StringVar(&opts.launcher, "launcher", "torchrun",
-		"what will start the job: `torchrun|deepspeed|jax` (deepspeed: the first node must be able to log in on the others without a password prompt; jax: the nodes sum with JAX)")
+		"what will start the job: `torchrun|jax` (jax: the nodes sum with JAX)")
 	flags.StringArrayVar(&opts.data, "data", nil, "a `PATH` that must have the same content on every node; repeatable")
 	flags.StringArrayVar(&opts.output, "output", nil, "a `FOLDER` that every node must be able to write to; repeatable")
 	flags.StringVar(&opts.minFree, "min-free", "1GB", "free space needed in the environment, TMPDIR, /dev/shm and each --output, as `SIZE`")
@@ -79,6 +81,11 @@ func runCheck(ctx context.Context, a *app, opts checkOptions) error {
 	if err != nil {
 		return err
 	}
+	for _, file := range opts.reports {
+		if filepath.Ext(file) != ".json" {
+			return usageErrorf(opts.command, "--report %s: check writes its report as .json", file)
+		}
+	}
 	common, inv, err := opts.fleetOptions(ctx, a)
 	if err != nil {
 		return err
@@ -92,16 +99,16 @@ func runCheck(ctx context.Context, a *app, opts checkOptions) error {
 		}
 		seen[h.Node] = h.Name
 	}
-	return reportOutcome(ctx, a, opts.fleetFlags, checkReport{check.Run(ctx, given)})
+	return reportOutcome(ctx, a, opts.fleetFlags, check.Run(ctx, given))
 }
 
 // readFlags checks the values of flags beyond their types.
 func (o checkOptions) readFlags() (check.Options, error) {
-	if err := oneOf(o.command, "launcher", o.launcher, "torchrun", "deepspeed", "jax"); err != nil {
+	if err := oneOf(o.command, "launcher", o.launcher, "torchrun", "jax"); err != nil {
 		return check.Options{}, err
 	}
 	given := check.Options{
-		Master: o.master, Port: o.port, SSH: o.launcher == "deepspeed", JAX: o.launcher == "jax",
+		Master: o.master, Port: o.port, JAX: o.launcher == "jax",
 		Data: o.data, Output: o.output, StageTimeout: o.timeout,
 	}
 	free, err := units.FromHumanSize(o.minFree)

@@ -16,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/testkit/debian"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
 	"github.com/dsbuild/dsbuild/internal/testkit/slurm"
 	"github.com/dsbuild/dsbuild/internal/testkit/slurm/slurmtest"
@@ -199,16 +198,6 @@ func (g checkGround) faults(t *testing.T) {
 		defer console(t, last, version+`cp /run/version.py "$f"`)
 		g.names(t, list, []string{last.Name + ": versions: torch 2.14.0, but 3 of 4 nodes have 2.15.0"})
 	})
-	t.Run("clock", func(t *testing.T) {
-		g.write(t, "sitecustomize.py", "import time\nright = time.time\ntime.time = lambda: right() + 90\n")
-		later := g.list(t, map[string]string{third.Name: ", env: {PYTHONPATH: " + g.dir + "}"})
-		g.names(t, later, []string{
-			third.Name + ": clock: its clock is 1m30s ahead of this machine's",
-			third.Name + ": variables: PYTHONPATH=" + g.dir + ", but 3 of 4 nodes do not have it",
-		}, "--skip", "collective")
-		os.Remove(filepath.Join(g.dir, "sitecustomize.py"))
-		g.list(t, nil)
-	})
 	t.Run("disk", func(t *testing.T) {
 		console(t, second, "dd if=/dev/zero of=/dev/shm/fill bs=1M count=4096 2>/dev/null || true")
 		defer console(t, second, "rm /dev/shm/fill")
@@ -275,19 +264,6 @@ func TestFullCheckSSH(t *testing.T) {
 		together(t, g.byHand(t, 4, block), 4, 2, arguments()...)
 	})
 	g.faults(t)
-	t.Run("launcher", func(t *testing.T) {
-		if err := debian.Ensure(t.Context(), havePDSH, "pdsh", "openssh-server"); err != nil {
-			t.Fatal(err)
-		}
-		g.green(t, list, "--launcher", "deepspeed")
-		console(t, g.Nodes[0], "mv /root/.ssh/id /root/.ssh/off")
-		defer console(t, g.Nodes[0], "mv /root/.ssh/off /root/.ssh/id")
-		var wants []string
-		for _, n := range g.Nodes {
-			wants = append(wants, n.Name+": ssh: node01 cannot log in there without a password prompt: ")
-		}
-		g.names(t, list, wants, "--launcher", "deepspeed", "--skip", "collective")
-	})
 	t.Run("interrupted", func(t *testing.T) {
 		for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGKILL} {
 			cmd := g.start(t.Context(), list)

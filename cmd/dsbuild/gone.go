@@ -19,10 +19,17 @@ func goneFlags() map[string]string {
 	}
 }
 
+// goneKinds are those of dsbuild launch.
+func goneKinds() map[string]string {
+	return map[string]string{
+		"deepspeed": "torchrun starts DeepSpeed programs: dsbuild launch torchrun --zero 2, with the same flags",
+	}
+}
+
 // newGoneCommands returns hidden commands that refuse to run, and say what replaces them.
-func newGoneCommands() []*cobra.Command {
+func newGoneCommands(gone map[string]string) []*cobra.Command {
 	var all []*cobra.Command
-	for name, replaced := range goneCommands() {
+	for name, replaced := range gone {
 		all = append(all, &cobra.Command{
 			Use: name, Short: "Say what replaces it", Hidden: true, DisableFlagParsing: true, Args: cobra.ArbitraryArgs,
 			RunE: func(cmd *cobra.Command, _ []string) error {

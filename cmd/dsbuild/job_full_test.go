@@ -59,23 +59,6 @@ func TestFullJobJAX(t *testing.T) {
 	f.empty(t)
 }
 
-// TestFullJobDeepSpeed is one by DeepSpeed's launcher, which logs in nowhere: there
-// is no pdsh, and nodes do not know each other's keys.
-func TestFullJobDeepSpeed(t *testing.T) {
-	f := jobFleet{nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.WithTorch, Packages: []string{"setuptools", "deepspeed==0.19.8"}})}
-	f.put(t, "steps.py")
-	r := f.start(t, "deepspeed", "--gpus", "2", "--precision", "fp32", "--env", "DS_ACCELERATOR=cpu", "--env", "OMP_NUM_THREADS=1", "--", "steps.py").ends(t, exitOK)
-	if len(r.Ranks) != 4 {
-		t.Errorf("%+v", r)
-	}
-	j := f.start(t, "deepspeed", "--gpus", "2", "--precision", "fp32", "--env", "DS_ACCELERATOR=cpu", "--env", "OMP_NUM_THREADS=1", "--env", "STEPS=10000", "--", "steps.py")
-	j.kill(t, f.rank(t, j, 3), syscall.SIGKILL)
-	if r = j.ends(t, exitFailed); r.First == nil || r.First.Rank == nil || *r.First.Rank != 3 {
-		t.Errorf("%+v", r.First)
-	}
-	f.empty(t)
-}
-
 // TestFullJobElastic is a job of one node or two that loses one, and comes to its
 // end with the one that is left.
 func TestFullJobElastic(t *testing.T) {

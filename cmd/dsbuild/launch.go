@@ -42,6 +42,7 @@ names), or both; flags override the file.`,
 		cmd.AddCommand(newLaunchKindCommand(a, k))
 	}
 	cmd.AddCommand(newLintCommand(a))
+	cmd.AddCommand(newGoneCommands(goneKinds())...)
 	return cmd
 }
 
@@ -107,8 +108,7 @@ folder of --output.`,
 func launchExample(kind launch.Kind) string {
 	examples := map[launch.Kind][]string{
 		launch.Slurm:     {"--preset small --partition gpu1 -- train.py --epochs 3", "--nodes 4 --gpus 8 --form workers -o job -- train.py"},
-		launch.Torchrun:  {"--gpus 4 -- train.py", "--gpus 4 --zero 2 --offload cpu -- pretraining.py --bf16", "-i inventory.yaml --rendezvous c10d -o job -- train.py", "-i inventory.yaml --gpus 8 --submit -- train.py"},
-		launch.DeepSpeed: {"-i inventory.yaml --zero 3 --offload cpu --wheel dist/*.whl -o job -- train.py", "-i inventory.yaml --config ds_config.json -- train.py"},
+		launch.Torchrun:  {"--gpus 4 -- train.py", "--gpus 4 --zero 2 --offload cpu -- pretraining.py --bf16", "-i inventory.yaml --zero 3 --wheel dist/*.whl -o job -- train.py", "-i inventory.yaml --gpus 8 --submit -- train.py"},
 		launch.JAX:       {"--nodes 2 --gpus 8 -o job -- train.py", "--form manual --nodes 2 --gpus 0 --procs 2 -o job -- train.py"},
 		launch.AIStation: {"--nodes 2 --gpus 1 --cpus 15 -o job -- main.py", "--nodes 2:8 -- main.py"},
 		launch.K8s:       {"--preset small --image registry.example/train:1 --mount data:/data -- train.py", "--form trainjob --nodes 4 --image registry.example/train:1 -- train.py"},
@@ -197,7 +197,7 @@ func runLaunch(ctx context.Context, a *app, opts launchOptions) error {
 // launchRequest reads all that the job is made of, and the inventory: empty where
 // none was named.
 func launchRequest(ctx context.Context, a *app, opts launchOptions) (launch.Request, *inventory.Inventory, error) {
-	r := launch.Request{Kind: opts.kind, Flags: opts.said, Command: opts.command, ReadFile: os.ReadFile, Submit: opts.submit}
+	r := launch.Request{Kind: opts.kind, Flags: opts.said, Command: opts.command, ReadFile: os.ReadFile}
 	inv, err := &inventory.Inventory{}, error(nil)
 	if opts.file != "" {
 		if r.File, err = launch.Read(opts.file, a.stdin); err != nil {

@@ -19,8 +19,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/testkit/debian"
-	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
 	"github.com/dsbuild/dsbuild/internal/testkit/slurm"
 	"github.com/dsbuild/dsbuild/internal/testkit/slurm/slurmtest"
 )
@@ -308,13 +306,6 @@ func TestFullLaunchSubmit(t *testing.T) {
 			t.Errorf("exit %d, says\n%s\n%s", code, said, out)
 		}
 		t.Logf("result: a job of which a node fails: %s", lastLine(said))
-	})
-	t.Run("workers", func(t *testing.T) {
-		p := newGround(t, c, "sum.py")
-		code, out, said := p.submits(t, program, append([]string{"slurm", "--form", "workers", "--nodes", "3", "--gpus", "2"}, training("sum.py")...)...)
-		if code != 0 || strings.Count(said, "COMPLETED") != 3 || len(spoken.FindAllString(out, -1)) != 2 {
-			t.Errorf("exit %d, says\n%s\n%s", code, said, out)
-		}
 	})
 	t.Run("JAX", func(t *testing.T) {
 		p := newGround(t, c, "psum.py")
@@ -690,32 +681,4 @@ exec /usr/sbin/sshd -f /dev/null -h /run/host_key -o StrictModes=no -o Authorize
 			t.Fatalf("sshd on %s: %v: %s", p.Nodes[i].Name, err, out)
 		}
 	}
-}
-
-// DeepSpeed's own launcher takes the hostfile, the variables and the words of the
-// rendering, and starts all processes by pdsh and ssh.
-func TestFullLaunchDeepSpeed(t *testing.T) {
-	if err := debian.Ensure(t.Context(), havePDSH, "pdsh", "openssh-server", "openssh-client"); err != nil {
-		t.Fatal(err)
-	}
-	c := slurmtest.Up(t, slurm.Options{Nodes: 3, Packages: []string{"torch==" + nodes.DefaultTorch, "numpy", "setuptools", "deepspeed==0.19.8"}})
-	begin := time.Now()
-	p := newGround(t, c, "sum.py")
-	p.reachable(t, 3)
-	const greeting = `it's 100% of "$HOME"`
-	words := arguments()[:2] // dsbuild refuses "", which pdsh cannot pass on
-	p.render(t, append([]string{
-		"deepspeed", "-i", p.inventory(t, 3, 2), "--exclude", "node02", "--env", "DS_ACCELERATOR=cpu",
-		"--env", "GREETING=" + greeting, "--", "sum.py",
-	}, words...)...)
-	out := p.byHand(t, 1, func(int) string { return "bash run.sh" })
-	// The configuration that was rendered reaches the program.
-	together(t, out, 2, 2, append(words, "--deepspeed", "--deepspeed_config", filepath.Join(p.dir, "ds_config.json"), greeting)...)
-	t.Logf("result: DeepSpeed's launcher, 2 of 3 nodes of the hostfile, 2 processes on each: right sum on all ranks after %.0f s", time.Since(begin).Seconds())
-}
-
-func havePDSH() bool {
-	_, err1 := exec.LookPath("pdsh")
-	_, err2 := exec.LookPath("sshd")
-	return err1 == nil && err2 == nil
 }

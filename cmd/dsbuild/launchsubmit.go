@@ -24,7 +24,7 @@ func addSubmitFlags(cmd *cobra.Command, opts *launchOptions) {
 		what = "submit the job to Slurm, print its output, and wait for its end: exit code 0 if it passed, else 1"
 	case launch.JAX:
 		what = "start the job and wait for its end: through Slurm, or with -i on those nodes, over SSH; exit code 0 if it passed, else 1"
-	case launch.Torchrun, launch.DeepSpeed:
+	case launch.Torchrun:
 		what = "start the job and wait for its end: on the nodes of -i, over SSH, else on this machine; exit code 0 if it passed, else 1"
 	default:
 		return
@@ -59,7 +59,7 @@ type endedJob struct {
 
 // submitJob starts a rendered job, by Slurm if it is for Slurm, and waits for its end.
 func submitJob(ctx context.Context, a *app, opts launchOptions, inv *inventory.Inventory, job *launch.Job, files []launch.File) error {
-	batch, ok := job.Batch(files)
+	script, beside, ok := job.Batch(files)
 	if !ok {
 		return startJob(ctx, a, opts, inv, job, files)
 	}
@@ -70,43 +70,43 @@ func submitJob(ctx context.Context, a *app, opts launchOptions, inv *inventory.I
 	if opts.json {
 		s.Log = a.stderr
 	}
-	if err := writeBeside(a, opts, batch, files, &s); err != nil {
+	if err := writeBeside(a, opts, beside, files, &s); err != nil {
 		return err
 	}
-	for _, f := range []launch.File{batch.Script, batch.Worker} {
-		if f.Name == "" {
-			continue
-		}
-		said, err := s.Test(ctx, []byte(f.Text))
-		if err != nil {
-			return fault.WithHint(err, "'sinfo' lists partitions and nodes; 'scontrol show partition' shows their limits")
-		}
-		a.reporter.Note("%s: %s", f.Name, said)
+	said, err := s.Test(ctx, []byte(script.Text))
+	if err != nil {
+		return fault.WithHint(err, "'sinfo' lists partitions and nodes; 'scontrol show partition' shows their limits")
 	}
-	var ended []submit.Ended
-	var err error
-	if batch.Workers > 0 {
-		ended, err = s.SubmitGroup(ctx, submit.Group{
-			Master: []byte(batch.Script.Text), Worker: []byte(batch.Worker.Text), Workers: batch.Workers,
-			Tell: job.WorkerEnv, Elastic: job.Nodes.Elastic(),
-		})
-	} else if id, failed := s.Submit(ctx, []byte(batch.Script.Text)); failed != nil {
-		err = failed
-	} else {
-		ended = make([]submit.Ended, 1)
-		ended[0], err = s.Watch(ctx, id)
-	}
+	a.reporter.Note("%s: %s", script.Name, said)
+	id, err := s.Submit(ctx, []byte(script.Text))
 	if err != nil {
 		return err
 	}
-	return reportEnded(a, opts, ended)
+	e, err := s.Watch(ctx, id)
+	if err != nil {
+		return err
+	}
+	if opts.json {
+		all := []endedJob{{
+			Job: e.ID, State: e.Name, Code: e.Code, Signal: e.Signal, Nodes: e.Nodes,
+			Failed: e.Blame.Nodes, Why: e.Blame.Why, Output: e.Output, Seconds: e.Wall.Seconds(),
+		}}
+		if err := ui.JSON(a.stdout, map[string][]endedJob{"jobs": all}); err != nil {
+			return err
+		}
+	}
+	if !e.Passed() {
+		return errors.New(e.String())
+	}
+	a.reporter.Note("%s", e)
+	return nil
 }
 
 // writeBeside writes the rendered files, and the files that the script needs on all
 // nodes.
-func writeBeside(a *app, opts launchOptions, batch launch.Batch, files []launch.File, s *submit.Slurm) error {
-	if opts.out == "" && len(batch.Beside) > 0 {
-		return usageErrorf("dsbuild launch "+string(opts.kind), "all nodes read %s: name a shared folder with --output", batch.Beside[0].Name)
+func writeBeside(a *app, opts launchOptions, beside, files []launch.File, s *submit.Slurm) error {
+	if opts.out == "" && len(beside) > 0 {
+		return usageErrorf("dsbuild launch "+string(opts.kind), "all nodes read %s: name a shared folder with --output", beside[0].Name)
 	}
 	if opts.out == "" {
 		return nil
@@ -114,7 +114,7 @@ func writeBeside(a *app, opts launchOptions, batch launch.Batch, files []launch.
 	if err := writeFiles(a, opts.out, files); err != nil {
 		return err
 	}
-	for _, f := range batch.Beside {
+	for _, f := range beside {
 		variable, ok := map[string]string{launch.BootstrapName: "BOOTSTRAP", launch.ConfigName: "DS_CONFIG"}[f.Name]
 		if !ok {
 			continue
@@ -125,30 +125,5 @@ func writeBeside(a *app, opts launchOptions, batch launch.Batch, files []launch.
 		}
 		s.More = append(s.More, variable+"="+file)
 	}
-	return nil
-}
-
-// reportEnded says how the jobs ended, the first last: it is the one that counts.
-func reportEnded(a *app, opts launchOptions, ended []submit.Ended) error {
-	if opts.json {
-		var all []endedJob
-		for _, e := range ended {
-			all = append(all, endedJob{
-				Job: e.ID, State: e.Name, Code: e.Code, Signal: e.Signal, Nodes: e.Nodes,
-				Failed: e.Blame.Nodes, Why: e.Blame.Why, Output: e.Output, Seconds: e.Wall.Seconds(),
-			})
-		}
-		if err := ui.JSON(a.stdout, map[string][]endedJob{"jobs": all}); err != nil {
-			return err
-		}
-	}
-	for _, e := range ended[1:] {
-		a.reporter.Note("worker: %s", e)
-	}
-	first := ended[0]
-	if !first.Passed() {
-		return errors.New(first.String())
-	}
-	a.reporter.Note("%s", first)
 	return nil
 }

@@ -13,13 +13,11 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/report/page"
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
 	"github.com/dsbuild/dsbuild/internal/ui"
-	"github.com/dsbuild/dsbuild/launch/check"
 )
 
-// nodeReport is a report on nodes, in all its forms.
+// nodeReport is a report on nodes.
 type nodeReport interface {
 	Print(io.Writer) error
-	Page(io.Writer, report.About) error
 	EditHints(func(hint string) string)
 	Err() error
 }
@@ -31,9 +29,6 @@ type fleetReport struct{ *report.Report }
 func (r fleetReport) Page(w io.Writer, about report.About) error {
 	return page.Write(w, r.Report, about)
 }
-
-// checkReport is a report of check.
-type checkReport struct{ *check.Report }
 
 // reportEndings are the endings of the names of report files, which select the form.
 func reportEndings() []string { return []string{".json", ".html"} }
@@ -77,11 +72,14 @@ func writeReports(opts fleetFlags, r nodeReport) error {
 func writeReport(file string, r nodeReport, about report.About) error {
 	var text bytes.Buffer
 	var err error
-	switch filepath.Ext(file) {
-	case ".json":
+	full, ok := r.(fleetReport)
+	switch {
+	case filepath.Ext(file) == ".json":
 		err = ui.JSON(&text, r)
-	case ".html":
-		err = r.Page(&text, about)
+	case ok:
+		err = full.Page(&text, about)
+	default:
+		err = fmt.Errorf("%s: this report is written as .json only", file)
 	}
 	if err != nil {
 		return err

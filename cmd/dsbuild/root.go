@@ -89,7 +89,7 @@ Exit codes:
 		}
 	}
 	root.AddCommand(newManCommand(a)) // hidden
-	root.AddCommand(newGoneCommands()...)
+	root.AddCommand(newGoneCommands(goneCommands())...)
 	root.SetHelpCommandGroupID(groupReference)
 	root.SetCompletionCommandGroupID(groupReference)
 	root.InitDefaultHelpCmd()

@@ -117,9 +117,8 @@ func (m *menu) jobHere(words ...string) plan {
 
 func overSSH(m *menu) plan {
 	nodes := m.askInventory()
-	kind := m.pickWord("The launcher", "torchrun", "torchrun", "deepspeed")
 	script := m.askScript()
-	words := append([]string{"launch", kind, "-i", nodes}, m.askGPUs(gpusListed, "")...)
+	words := append([]string{"launch", "torchrun", "-i", nodes}, m.askGPUs(gpusListed, "")...)
 	return m.withCheck(nodes, jobWords(words, script))
 }
 
@@ -184,7 +183,7 @@ func troubleMenu(m *menu) plan {
 const (
 	outOfMemory = `Try in this order: a smaller micro batch with more accumulation (same batch size),
 bf16, gradient checkpointing, ZeRO-2 and then ZeRO-3, offload to the CPU, to NVMe:
-  dsbuild launch deepspeed --zero 3 --offload cpu -- train.py
+  dsbuild launch torchrun --zero 3 --offload cpu -- train.py
 With JAX: --mem-fraction 0.8. More in docs/troubleshooting.md.`
 	slurmWaits = `  squeue --me --start                 why the job waits, and when it may start
   scontrol show job ID                what the job requests

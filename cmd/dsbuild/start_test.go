@@ -77,7 +77,7 @@ func TestMenuAtTheTerminal(t *testing.T) {
 		command string
 	}{
 		"here":      {[]string{first, "1\n", script, "train.py --lr 5e-5 'a b'\n", "0 for none [", "2\n", "the one on PATH: ", "\n"}, "launch torchrun --gpus 2 --submit -- train.py --lr 5e-5 'a b'"},
-		"ssh":       {[]string{first, "2\n", "[inventory.yaml]: ", "gpu[01-02]\n", "The launcher (torchrun, deepspeed) [torchrun]: ", "\n", script, "train.py\n", "0 for none", "4\n", "Check the nodes first (y, n) [y]: ", "\n"}, "check 'gpu[01-02]'\n  dsbuild launch torchrun -i 'gpu[01-02]' --gpus 4 --submit -- train.py"},
+		"ssh":       {[]string{first, "2\n", "[inventory.yaml]: ", "gpu[01-02]\n", script, "train.py\n", "0 for none", "4\n", "Check the nodes first (y, n) [y]: ", "\n"}, "check 'gpu[01-02]'\n  dsbuild launch torchrun -i 'gpu[01-02]' --gpus 4 --submit -- train.py"},
 		"slurm":     {[]string{first, "3\n", "Nodes [1]: ", "2\n", "0 for none [8]: ", "\n", "the cluster's default: ", "gpu1\n", script, "train.py\n"}, "launch slurm --nodes 2 --gpus 8 --partition gpu1 --submit -- train.py"},
 		"jax ssh":   {[]string{first, "4\n", "Where (here, ssh, slurm) [here]: ", "ssh\n", "[inventory.yaml]: ", "\n", script, "train.py\n", "0 for none [8]: ", "\n", "Check the nodes first (y, n) [y]: ", "n\n"}, "launch jax -i inventory.yaml --gpus 8 --submit -- train.py"},
 		"jax slurm": {[]string{first, "4\n", "[here]: ", "slurm\n", "Nodes [1]: ", "2\n", "0 for none [8]: ", "4\n", "default: ", "\n", "by all nodes [job]: ", "\n", script, "train.py\n"}, "launch jax --nodes 2 --gpus 4 -o job --submit -- train.py"},

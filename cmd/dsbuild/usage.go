@@ -110,7 +110,8 @@ func meantFlag(cmd *cobra.Command, unknown *pflag.NotExistError, args []string) 
 	if near := diagnostic.Nearest(name, names); near != "" {
 		return "did you mean --" + near + "?"
 	}
-	if own := launch.SbatchFlag(name); own != "" && slices.Contains(names, own) {
+	if key, ok := launch.KeyOfSbatch(name); ok && slices.Contains(names, key.FlagName()) {
+		own := key.FlagName()
 		return "did you mean --" + own + "?"
 	}
 	if slices.Contains(names, "sbatch") && name != "" {

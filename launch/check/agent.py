@@ -355,16 +355,6 @@ def devices():
     }
 
 
-def tools(order):
-    """NVIDIA's own tests, if they are installed. They do not run on GPUs in use."""
-    parts = {}
-    if shutil.which("dcgmi"):
-        parts["dcgmi"] = lambda: ran(["dcgmi", "diag", "-r", "1"], order["limit_s"])
-    if shutil.which("all_reduce_perf") and order["gpus"] > 0 and order["idle"]:
-        parts["nccl-tests"] = lambda: ran(["all_reduce_perf", "-b", "8M", "-e", "8M", "-g", str(order["gpus"])], order["limit_s"])
-    return side_by_side(parts, order["limit_s"] + 5)
-
-
 # --- the network
 
 
@@ -571,35 +561,6 @@ def holder(number):
     return ""
 
 
-def ssh(order):
-    """Logs in on other nodes without a prompt, as a launcher does; returns those that refuse,
-    and why."""
-    waiting, failed, guard = list(order["hosts"]), [], threading.Lock()
-
-    def work():
-        while True:
-            with guard:
-                if not waiting:
-                    return
-                at, host, number, user = waiting.pop(0)
-            argv = ["ssh", "-n", "-x", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]
-            argv += (["-p", str(number)] if number else []) + (["-l", user] if user else []) + ["--", host, "true"]
-            got = ran(argv, 20)
-            if got is None:
-                got = {"status": 127, "lines": ["there is no ssh here"]}
-            if got["status"] != 0:
-                said = [l for l in got["lines"] if l.strip()] or ["ssh ended with status %d" % got["status"]]
-                with guard:
-                    failed.append([at, said[-1]])
-
-    threads = [threading.Thread(target=work) for _ in range(16)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    return {"pdsh": bool(shutil.which("pdsh")), "failed": sorted(failed)}
-
-
 # --- a collective
 
 
@@ -706,14 +667,11 @@ def stop(order):
 
 
 DO = {
-    "clock": lambda order: {"time": time.time()},
     "route": lambda order: route(order["to"]),
     "seen": seen,
-    "tools": tools,
     "port": port,
     "close": lambda order: listener.close(order["port"]),
     "dial": dial,
-    "ssh": ssh,
     "collect": collect,
     "go": lambda order: ranks[-1].tell(b"go"),
     "silent": lambda order: ranks[-1].silent(),

@@ -27,7 +27,6 @@ type Options struct {
 	Master  string   // address of the first node for the others; "" is that of the inventory
 	Port    int      // of the first node
 	JAX     bool     // the job uses JAX, and so does the collective
-	SSH     bool     // the launcher on the first node logs in on the others
 	Data    []string // folders and files that all nodes must see
 	Output  []string // folders that all nodes must write to
 	MinFree int64    // bytes
@@ -41,7 +40,6 @@ const (
 	probeLimit = 2 * time.Minute
 	lookLimit  = 20 * time.Second // the survey: disks, name server, nvidia-smi
 	askLimit   = time.Minute      // a short order
-	toolsLimit = 3 * time.Minute  // NVIDIA's own tests
 	stageLimit = 2 * time.Minute  // each stage of a collective
 )
 
@@ -67,7 +65,6 @@ type member struct {
 	facts  *node.Facts
 	survey survey
 	route  *routed
-	skew   *Skew
 
 	findings []Finding
 }
@@ -99,18 +96,16 @@ func Run(ctx context.Context, opt Options) *Report {
 		{Connect, r.connectAll},          // connection, facts, program, survey
 		{Versions, r.checkVersions},      //
 		{Variables, r.checkVariables},    //
-		{Devices, r.checkDevices},        // count, health, NVIDIA's own tests
+		{Devices, r.checkDevices},        // count, health
 		{Disk, r.checkDisks},             //
-		{Clock, r.checkClocks},           // against this machine's, within the time of an answer
 		{Names, r.checkNames},            // the master's address, the node's own name
 		{Interface, r.checkInterfaces},   // towards the master
 		{Port, r.checkPort},              // free on the master; the agent listens there from now on
 		{Network, r.checkNetwork},        // each node calls every other one
-		{SSH, r.checkSSH},                // from the first to the others
 		{Paths, r.checkPaths},            // data and output
 		{Collective, r.checkCollectives}, // all sum
 	} {
-		if slices.Contains(opt.Skip, p.kind) || p.kind == SSH && !opt.SSH {
+		if slices.Contains(opt.Skip, p.kind) {
 			continue
 		}
 		p.do(ctx)

@@ -8,13 +8,12 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/agent"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
 // checkDevices checks the number and the health of the GPUs.
-func (r *run) checkDevices(ctx context.Context) {
+func (r *run) checkDevices(context.Context) {
 	live := r.liveMembers()
 	counts := groupByValue(live, func(m *member) (string, bool) {
 		return strconv.Itoa(len(m.facts.GPUs)), m.Host.Slots == 0 && !m.facts.GPUsWithheld
@@ -24,7 +23,6 @@ func (r *run) checkDevices(ctx context.Context) {
 		m.checkHealth()
 		m.checkMemLock()
 	}
-	runTools(ctx, r, live)
 }
 
 // checkMemLock checks that RDMA can lock memory. A job's limit may be another one than that of this login.
@@ -217,59 +215,4 @@ func timesOf(n int) string {
 		return "once"
 	}
 	return fmt.Sprintf("%d times", n)
-}
-
-// runTools runs NVIDIA's own tests where they are installed and the GPUs are idle.
-func runTools(ctx context.Context, r *run, live []*member) {
-	with := slices.DeleteFunc(slices.Clone(live), func(m *member) bool { return len(m.facts.GPUs) == 0 || m.facts.GPUsWithheld })
-	r.askAll(ctx, Devices, with, toolsLimit+askLimit, func(ctx context.Context, m *member) error {
-		var got map[string]part[programOutput]
-		gpus := len(m.facts.GPUs)
-		if n := m.visibleGPUs(); n >= 0 {
-			gpus = min(gpus, n)
-		}
-		order := agent.Order{"do": "tools", "gpus": gpus, "idle": len(m.busyProcesses()) == 0, "limit_s": toolsLimit.Seconds()}
-		if err := m.agent.Ask(ctx, order, &got); err != nil {
-			return err
-		}
-		m.judgeTools(got)
-		return nil
-	})
-}
-
-// judgeTools reads the results of NVIDIA's tests.
-func (m *member) judgeTools(got map[string]part[programOutput]) {
-	for _, tool := range []string{"dcgmi", "nccl-tests"} {
-		p, ran := got[tool]
-		if !ran {
-			continue
-		}
-		if why := p.failureReason(); why != "" {
-			m.addFinding(Devices, Warning, "", "%s: %s", tool, why)
-			continue
-		}
-		if p.OK == nil {
-			continue
-		}
-		failed := slices.IndexFunc(p.OK.Lines, func(l string) bool {
-			return strings.Contains(l, "| Fail") || strings.Contains(l, "FAILED") || strings.Contains(l, "Test NCCL failure")
-		})
-		switch {
-		case failed >= 0:
-			m.addFinding(Devices, Error, "run it there: "+toolLine(tool), "%s: %s", tool, strings.Trim(p.OK.Lines[failed], "| +"))
-		case p.OK.Status != 0:
-			said := "exit status " + strconv.Itoa(p.OK.Status)
-			if len(p.OK.Lines) > 0 {
-				said = p.OK.Lines[len(p.OK.Lines)-1]
-			}
-			m.addFinding(Devices, Warning, "run it there: "+toolLine(tool), "dsbuild could not run %s: %s", tool, said)
-		}
-	}
-}
-
-func toolLine(tool string) string {
-	if tool == "dcgmi" {
-		return "dcgmi diag -r 1"
-	}
-	return "all_reduce_perf -b 8M -e 8M -g N"
 }

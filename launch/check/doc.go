@@ -21,8 +21,6 @@ const (
 	Interface  Kind = "interface"  // interfaces between the nodes
 	Port       Kind = "port"       // of the master
 	Network    Kind = "network"    // connections between all nodes, on any port
-	SSH        Kind = "ssh"        // from the first node to the others
-	Clock      Kind = "clock"      //
 	Disk       Kind = "disk"       // free space
 	Paths      Kind = "paths"      // data and output
 	Collective Kind = "collective" // all nodes sum numbers together
@@ -30,7 +28,7 @@ const (
 
 // Skippable are the checks that --skip may leave out.
 func Skippable() []Kind {
-	return []Kind{Versions, Variables, Devices, Names, Interface, Port, Network, SSH, Clock, Disk, Paths, Collective}
+	return []Kind{Versions, Variables, Devices, Names, Interface, Port, Network, Disk, Paths, Collective}
 }
 
 // Level is the severity of a finding.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"math"
 	"slices"
 	"strings"
 
@@ -66,7 +65,7 @@ func (c Cause) String() string {
 	return text
 }
 
-// maxCauses is the number of printed causes; --json and the page list all.
+// maxCauses is the number of printed causes; --json lists all.
 const maxCauses = 30
 
 // Print writes the report for a person: a table with one row for equal nodes, the merged
@@ -95,16 +94,14 @@ func (r *Report) Print(w io.Writer) error {
 
 // tableHead are the titles of the table.
 func tableHead() []string {
-	return []string{"Nodes", "Status", "GPUs", "Torch", "Interface", "Clock", "Seconds"}
+	return []string{"Nodes", "Status", "GPUs", "Torch", "Interface", "Seconds"}
 }
 
 // tableRows are the rows of the table. Nodes that differ only in time share a row.
 func (r *Report) tableRows() [][]string {
 	type row struct {
-		cells       []string
-		names       []string
-		skew, slow  float64
-		clocksKnown bool
+		cells, names []string
+		slow         float64
 	}
 	var rows []*row
 	for _, n := range r.Nodes {
@@ -118,24 +115,14 @@ func (r *Report) tableRows() [][]string {
 		}
 		o := rows[at]
 		o.names, o.slow = append(o.names, n.Name), max(o.slow, n.Seconds)
-		if n.Clock != nil {
-			o.clocksKnown = true
-			if math.Abs(n.Clock.Seconds) > math.Abs(o.skew) {
-				o.skew = n.Clock.Seconds
-			}
-		}
 	}
 	var table [][]string
 	for _, o := range rows {
-		clock := "-"
-		if o.clocksKnown {
-			clock = fmt.Sprintf("%+.1fs", o.skew)
-		}
 		folded, whole := ui.FoldWithin(o.names, 48)
 		if !whole {
 			folded = strings.TrimSpace(fmt.Sprintf("%s (%d)", folded, len(o.names)))
 		}
-		table = append(table, append(append([]string{folded}, o.cells...), clock, fmt.Sprintf("%.1f", o.slow)))
+		table = append(table, append(append([]string{folded}, o.cells...), fmt.Sprintf("%.1f", o.slow)))
 	}
 	return table
 }
@@ -147,7 +134,7 @@ func (r *Report) findingLines() []string {
 		lines = append(lines, c.String())
 	}
 	if more := len(r.Causes) - maxCauses; more > 0 {
-		lines = append(lines, fmt.Sprintf("… and %d more findings: --report FILE.html has all of them", more))
+		lines = append(lines, fmt.Sprintf("… and %d more findings: --report FILE.json has all of them", more))
 	}
 	return lines
 }

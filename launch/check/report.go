@@ -56,7 +56,6 @@ type NodeReport struct {
 	Findings  []Finding     `json:"findings"`
 	Address   string        `json:"address"`   // for the other nodes; "": not known
 	Interface string        `json:"interface"` // of that address
-	Clock     *Skew         `json:"clock"`     // null: not known
 	Facts     *node.Facts   `json:"facts"`     // without its distributions
 	Seconds   float64       `json:"seconds"`   // until its survey arrived
 }
@@ -80,7 +79,7 @@ func (r *run) buildReport() *Report {
 		Collectives: append([]Sum{}, r.sums...), NotChecked: append([]NotChecked{}, r.notChecked...),
 	}
 	for _, m := range r.members {
-		n := NodeReport{Name: m.Host.Name, Status: m.Status, Findings: append([]Finding{}, m.findings...), Clock: m.skew, Seconds: m.connectSeconds()}
+		n := NodeReport{Name: m.Host.Name, Status: m.Status, Findings: append([]Finding{}, m.findings...), Seconds: m.connectSeconds()}
 		if m.Status == report.OK && slices.ContainsFunc(m.findings, func(f Finding) bool { return f.Level == Error }) {
 			n.Status = report.Failed
 		}

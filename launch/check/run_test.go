@@ -147,8 +147,8 @@ func TestRun(t *testing.T) {
 		t.Errorf("%+v, %+v", rep.Summary, rep.Pairs)
 	}
 	for _, n := range rep.Nodes[:3] {
-		if n.Status != report.Failed || n.Clock == nil || n.Clock.Seconds > 1 || n.Clock.Seconds < -1 || n.Facts == nil {
-			t.Errorf("%s: %s, %+v", n.Name, n.Status, n.Clock)
+		if n.Status != report.Failed || n.Facts == nil {
+			t.Errorf("%s: %s", n.Name, n.Status)
 		}
 		if got := ofKind(n, Names, Error); len(got) == 0 || got[0] != "the master's address 127.0.0.1 resolves to 127.0.0.1 there, which is the node itself" {
 			t.Errorf("%s: names: %q", n.Name, got)
@@ -156,7 +156,7 @@ func TestRun(t *testing.T) {
 		if got := ofKind(n, Paths, Error); len(got) != 1 || got[0] != "--data /does/not/exist: the node says: No such file or directory" {
 			t.Errorf("%s: paths: %q", n.Name, got)
 		}
-		for _, kind := range []Kind{Versions, Variables, Port, Network, Clock} {
+		for _, kind := range []Kind{Versions, Variables, Port, Network} {
 			if got := ofKind(n, kind, Error); len(got) > 0 {
 				t.Errorf("%s: %s: %q", n.Name, kind, got)
 			}
@@ -193,7 +193,7 @@ func TestRunTakenPort(t *testing.T) {
 	defer door.Close()
 	rep := Run(t.Context(), Options{
 		Options: fleet.Options{Hosts: hostsNamed("n1", "n2"), Dialer: everywhere{mark: "x"}, Reporter: ui.New(io.Discard, ui.Options{})}, Port: port,
-		Skip: []Kind{Versions, Variables, Devices, Disk, Clock, Collective},
+		Skip: []Kind{Versions, Variables, Devices, Disk, Collective},
 	})
 	got := rep.Nodes[0].Findings
 	found := false
@@ -208,7 +208,7 @@ func TestRunTakenPort(t *testing.T) {
 }
 
 // The agent asks NVIDIA's programs one question at a time: an older program that refuses one
-// question answers the others. NVIDIA's own tests run on GPUs that nobody uses.
+// question answers the others.
 func TestRunDevices(t *testing.T) {
 	bin := t.TempDir()
 	for name, script := range map[string]string{
@@ -221,9 +221,7 @@ func TestRunDevices(t *testing.T) {
 *compute-apps*) ;;
 *) echo 'Field is not a valid field to query.' >&2; exit 2 ;;
 esac`,
-		"dmesg":           `echo '[1.0] NVRM: Xid (PCI:0000:0f:00): 79, pid=1, GPU has fallen off the bus.'; seq 1000`,
-		"dcgmi":           `echo '| Deployment | Pass |'; echo '| Memory     | Fail - GPU: 1 |'; exit 226`,
-		"all_reduce_perf": `echo "ran with $*" >"$(dirname "$0")/ran"`,
+		"dmesg": `echo '[1.0] NVRM: Xid (PCI:0000:0f:00): 79, pid=1, GPU has fallen off the bus.'; seq 1000`,
 	} {
 		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
 			t.Fatal(err)
@@ -239,13 +237,9 @@ esac`,
 		"GPU 00000000:0f:00.0: rows of its memory wait to be remapped",
 		"GPU 1: the switches of NVLink are not ready (in progress): CUDA fails with error 802",
 		"GPU 0000:0f:00: XID 79, once since the node was started",
-		"dcgmi: Memory | Fail - GPU: 1",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q\nwant %q", got, want)
-	}
-	if text, err := os.ReadFile(filepath.Join(bin, "ran")); err != nil || string(text) != "ran with -b 8M -e 8M -g 2\n" {
-		t.Errorf("%v: %s", err, text)
 	}
 }
 
@@ -423,15 +417,6 @@ func TestHostileNode(t *testing.T) {
 	m.addFinding(Names, Error, "try \x1b[2Jthis", "a name\x1b]0;title\x07\nn2: names: is another's\u202e")
 	if f := m.findings[0]; f.Text != "a name n2: names: is another's" || f.Hint != "try this" {
 		t.Errorf("%q", f)
-	}
-	rep := &Report{Nodes: []NodeReport{{Name: "n", Status: report.Failed, Findings: []Finding{{Check: Names, Level: Error, Text: `<script>alert(1)</script>`, Hint: `"><img src=x onerror=alert(1)>`}}}}}
-	rep.Causes = groupCauses(rep.Nodes)
-	var page bytes.Buffer
-	if err := rep.Page(&page, report.About{Command: "dsbuild check"}); err != nil {
-		t.Fatal(err)
-	}
-	if text := page.String(); strings.Contains(text, "<script>alert") || strings.Contains(text, "<img") || !strings.Contains(text, "&lt;script&gt;alert(1)") {
-		t.Errorf("not escaped:\n%s", text)
 	}
 }
 

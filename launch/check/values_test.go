@@ -2,7 +2,6 @@ package check
 
 import (
 	"encoding/json"
-	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -87,50 +86,6 @@ func TestVisibleGPUs(t *testing.T) {
 	}
 }
 
-// A node may send any time. The report states it in at most twelve digits, and the sentence is readable.
-func TestSkewOfAnyTime(t *testing.T) {
-	t.Parallel()
-	const now = 1.7e9
-	for _, c := range []struct {
-		theirs float64
-		says   string
-	}{
-		{now + 3, "3.0s ahead of"},
-		{now - 3, "3.0s behind"},
-		{now - 90, "1m30s behind"},
-		{now + 49*3600, "2 days ahead of"},
-		{0, "19675 days behind"},
-		{math.MaxFloat64, "2913221 days ahead of"},
-		{-math.MaxFloat64, "2952572 days behind"},
-		{math.Inf(1), "2913221 days ahead of"},
-	} {
-		s := newSkew(c.theirs, 0.01, now)
-		if got := describeSkew(s.Seconds); got != c.says {
-			t.Errorf("%g: %q, want %q", c.theirs, got, c.says)
-		}
-		if text, err := json.Marshal(s); err != nil || len(text) > 60 {
-			t.Errorf("%g: %s, %v", c.theirs, text, err)
-		}
-	}
-}
-
-// Two clocks do not make a majority: each is compared with this machine's.
-func TestTwoWrongClocks(t *testing.T) {
-	t.Parallel()
-	r := ready(2)
-	*r.members[0].skew, *r.members[1].skew = Skew{60, 0.01}, Skew{60, 0.01}
-	r.judgeClocks()
-	if got, want := r.said(), "n1 error: its clock is 1m00s ahead of this machine's clock (± 0.0s)\nn2 error: its clock is 1m00s ahead of this machine's clock (± 0.0s)"; got != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
-	r = ready(3)
-	*r.members[1].skew = Skew{10, 30}
-	r.members[2].skew = nil
-	if r.judgeClocks(); r.said() != "" {
-		t.Errorf("an answer that took a minute proves nothing: %s", r.said())
-	}
-}
-
 // A call's failure is a pair of an index and words; anything else is refused, also if a node sends it.
 func TestUnheardIsAPair(t *testing.T) {
 	t.Parallel()
@@ -200,29 +155,6 @@ func TestXIDs(t *testing.T) {
 	}
 	if strings.Contains(got, "n3") || strings.Count(got, "\n") > 4 {
 		t.Error(got)
-	}
-}
-
-// NVIDIA's tools are judged by their words first, then by their status.
-func TestJudgeTools(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		name string
-		got  map[string]part[programOutput]
-		want string
-	}{
-		{"neither ran", nil, ""},
-		{"both pass", map[string]part[programOutput]{"dcgmi": known(programOutput{0, []string{"| Deployment | Pass |"}}), "nccl-tests": known(programOutput{0, nil})}, ""},
-		{"a failure, though the status is 0", map[string]part[programOutput]{"dcgmi": known(programOutput{0, []string{"| Memory | Fail |"}})}, "n1 error: dcgmi: Memory | Fail"},
-		{"a wrong sum", map[string]part[programOutput]{"nccl-tests": known(programOutput{1, []string{"# Out of bounds values : 3 FAILED"}})}, "n1 error: nccl-tests: # Out of bounds values : 3 FAILED"},
-		{"it does not start", map[string]part[programOutput]{"nccl-tests": known(programOutput{127, []string{"libnccl.so.2: cannot open shared object file"}})}, "n1 warning: dsbuild could not run nccl-tests: libnccl.so.2: cannot open shared object file"},
-		{"it says nothing", map[string]part[programOutput]{"dcgmi": known(programOutput{3, nil})}, "n1 warning: dsbuild could not run dcgmi: exit status 3"},
-		{"it hangs", map[string]part[programOutput]{"dcgmi": {Hung: true}}, "n1 warning: dcgmi: no answer within 20s"},
-	} {
-		r := ready(1)
-		if r.members[0].judgeTools(c.got); r.said() != c.want {
-			t.Errorf("%s: got %q, want %q", c.name, r.said(), c.want)
-		}
 	}
 }
 
@@ -332,26 +264,6 @@ func TestRoomOfAHostilePath(t *testing.T) {
 	}
 }
 
-// The logins of a check name the node that cannot be entered. Words about nodes that do not exist count
-// for nothing.
-func TestSSHOfALyingMaster(t *testing.T) {
-	t.Parallel()
-	r := ready(2)
-	got := loggedIn{}
-	if err := json.Unmarshal([]byte(`{"pdsh": true, "failed": [[1, "Permission denied"], [7, "x"], [-1, "y"]]}`), &got); err != nil {
-		t.Fatal(err)
-	}
-	r.judgeLogins(got)
-	if said := r.said(); said != "n2 error: n1 cannot log in there without a password prompt: the node says: Permission denied" {
-		t.Error(said)
-	}
-	r = ready(2)
-	r.judgeLogins(loggedIn{})
-	if said := r.said(); said != "n1 error: pdsh is missing; DeepSpeed's launcher starts its processes with it" {
-		t.Error(said)
-	}
-}
-
 // Only nodes that still answer are compared: one that failed before has its own error.
 func TestNodesThatFailedAreNotCompared(t *testing.T) {
 	t.Parallel()
@@ -371,7 +283,6 @@ func TestNodesThatFailedAreNotCompared(t *testing.T) {
 		m.Status, m.agent = report.Failed, (*agent.Session)(nil)
 	}
 	r.checkVersions(t.Context())
-	r.judgeClocks()
 	r.judgeInterfaces()
 	if got := r.said(); got != "" {
 		t.Error(got)

@@ -40,9 +40,6 @@ func TestHintsHoldNoWordsOfNodes(t *testing.T) {
 			(*r.members[1].survey.Variables.OK)["MASTER_ADDR"] = evil
 			(*r.members[1].survey.Variables.OK)["NCCL_ALGO"] = evil
 		}, func(r *run) { r.checkVariables(t.Context()) }},
-		"a tool": {func(r *run) {
-			r.members[1].judgeTools(map[string]part[programOutput]{"dcgmi": known(programOutput{1, []string{evil}}), "nccl-tests": known(programOutput{0, []string{"| Fail " + evil}})})
-		}, func(*run) {}},
 	} {
 		r := ready(4)
 		c.change(r)
@@ -61,29 +58,6 @@ func TestHintsHoldNoWordsOfNodes(t *testing.T) {
 		}
 		if found == 0 {
 			t.Errorf("%s: nothing was found", name)
-		}
-	}
-}
-
-// The results of NVIDIA's own tests are told: a failure as an error, a tool that did not run as a warning.
-func TestToolsOfNVIDIA(t *testing.T) {
-	for name, c := range map[string]struct {
-		got  map[string]part[programOutput]
-		want string
-	}{
-		"none":         {nil, ""},
-		"well":         {map[string]part[programOutput]{"dcgmi": known(programOutput{0, []string{"| PCIe | Pass |"}}), "nccl-tests": known(programOutput{})}, ""},
-		"dcgmi fails":  {map[string]part[programOutput]{"dcgmi": known(programOutput{0, []string{"| PCIe | Pass |", "| Memory | Fail - GPU: 1 |"}})}, "n1 error: dcgmi: Memory | Fail - GPU: 1"},
-		"NCCL fails":   {map[string]part[programOutput]{"nccl-tests": known(programOutput{1, []string{"x: Test NCCL failure common.cu:1", "last"}})}, "n1 error: nccl-tests: x: Test NCCL failure common.cu:1"},
-		"did not run":  {map[string]part[programOutput]{"dcgmi": known(programOutput{226, []string{"first", "no permission"}})}, "n1 warning: dsbuild could not run dcgmi: no permission"},
-		"no words":     {map[string]part[programOutput]{"nccl-tests": known(programOutput{2, nil})}, "n1 warning: dsbuild could not run nccl-tests: exit status 2"},
-		"hangs":        {map[string]part[programOutput]{"dcgmi": {Hung: true}}, "n1 warning: dcgmi: no answer within 20s"},
-		"another tool": {map[string]part[programOutput]{"x": known(programOutput{1, nil})}, ""},
-	} {
-		r := ready(1)
-		r.members[0].judgeTools(c.got)
-		if got := r.said(); got != c.want {
-			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
 }

@@ -112,7 +112,7 @@ func (f *field) job(t *testing.T, vars ...string) *launch.Job {
 	said.Say("workdir", "", f.shared)
 	said.Say("port", "", strconv.Itoa(freePort(t)))
 	said.Say("env", "", append(vars, "PYTHONPATH="+f.shared, f.mark)...)
-	j, err := launch.New(launch.Request{Kind: launch.JAX, Flags: said, Command: []string{"train.py", f.shared, "a b", "$HOME"}, Hosts: f.hosts, Submit: true})
+	j, err := launch.New(launch.Request{Kind: launch.JAX, Flags: said, Command: []string{"train.py", f.shared, "a b", "$HOME"}, Hosts: f.hosts})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -56,15 +56,6 @@ func submitted(s Slurm, what string) ([]Ended, error) {
 	if err != nil {
 		return nil, err
 	}
-	if what == "together" {
-		worker, err := os.ReadFile("worker.sbatch")
-		if err != nil {
-			return nil, err
-		}
-		return s.SubmitGroup(ctx, Group{Master: script, Worker: worker, Workers: 2, Tell: func(id, host string) ([]string, error) {
-			return []string{"MASTER_JOB=" + id, "MASTER_ADDR=" + host}, nil
-		}})
-	}
 	if _, err := s.Test(ctx, script); err != nil {
 		return nil, err
 	}
@@ -149,21 +140,6 @@ func TestSlurm(t *testing.T) {
 		got := l.run(t, "one", map[string]string{"job.sbatch": "#SBATCH --nodes=9\ntrue\n"})
 		if !strings.Contains(got.Err, "refused this job") || !strings.Contains(got.Err, "not available") {
 			t.Errorf("%q", got.Err)
-		}
-	})
-	t.Run("meets", func(t *testing.T) {
-		got := l.run(t, "together", map[string]string{
-			"job.sbatch":    "for i in {1..100}; do [ -e a ] && [ -e b ] && exit; sleep 0.2; done; exit 1\n",
-			"worker.sbatch": "[ \"$MASTER_ADDR\" = node01 ] && mkdir a || mkdir b\n",
-		})
-		if got.Err != "" || len(got.Ended) != 3 || !got.Ended[0].Passed() || !got.Ended[1].Passed() || !got.Ended[2].Passed() {
-			t.Fatalf("%+v", got)
-		}
-	})
-	t.Run("one of them fails", func(t *testing.T) {
-		got := l.run(t, "together", map[string]string{"job.sbatch": "sleep 60\n", "worker.sbatch": "exit 5\n"})
-		if got.Err != "" || len(got.Ended) != 3 || got.Ended[0].Name != "CANCELLED" {
-			t.Fatalf("%+v", got)
 		}
 	})
 }

@@ -1,5 +1,5 @@
 // Package submit submits batch scripts to Slurm and watches the jobs to their end. It
-// uses only sbatch, scontrol and scancel, and needs no accounting.
+// uses only sbatch and scontrol, and needs no accounting.
 package submit
 
 import (
@@ -52,12 +52,6 @@ func (s Slurm) Submit(ctx context.Context, script []byte) (string, error) {
 		return "", fmt.Errorf("sbatch printed %q, which is not a job id", said)
 	}
 	return id, nil
-}
-
-// Cancel ends jobs.
-func (s Slurm) Cancel(ctx context.Context, ids ...string) error {
-	_, err := s.runProgram(ctx, nil, "scancel", ids...)
-	return err
 }
 
 // runProgram runs one of Slurm's programs. It returns standard error and then standard

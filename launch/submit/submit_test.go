@@ -1,7 +1,6 @@
 package submit
 
 import (
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,7 +8,6 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/internal/fault"
-	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
 func TestNoSlurm(t *testing.T) {
@@ -99,30 +97,5 @@ func TestEndedSaysWhere(t *testing.T) {
 		if e.String() != want {
 			t.Errorf("%s, want %s", e, want)
 		}
-	}
-}
-
-// If a controller does not answer for a moment, no job ends: dsbuild asks again.
-func TestTogetherAsksAgain(t *testing.T) {
-	bin := t.TempDir()
-	for name, text := range map[string]string{
-		"sbatch":  "echo 7",
-		"scancel": "echo cancelled >>" + bin + "/cancelled",
-		"scontrol": `n=$(cat DIR/n 2>/dev/null || echo 0); echo $((n + 1)) >DIR/n
-case $n in
-0 | 1) echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1 ;;
-2) echo 'JobId=7 JobState=RUNNING BatchHost=n1 NodeList=n1 ExitCode=0:0' ;;
-*) echo 'JobId=7 JobState=COMPLETED BatchHost=n1 NodeList=n1 ExitCode=0:0' ;;
-esac`,
-	} {
-		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/bash\n"+strings.ReplaceAll(text, "DIR", bin)+"\n"), 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
-	s := Slurm{Report: ui.New(io.Discard, ui.Options{}), Log: io.Discard, Poll: time.Millisecond}
-	ended, err := s.SubmitGroup(t.Context(), Group{Workers: 1, Tell: func(_, host string) ([]string, error) { return []string{"MASTER_ADDR=" + host}, nil }})
-	if _, cancelled := os.Stat(filepath.Join(bin, "cancelled")); err != nil || len(ended) != 2 || !ended[0].Passed() || cancelled == nil {
-		t.Errorf("%v: %+v", err, ended)
 	}
 }

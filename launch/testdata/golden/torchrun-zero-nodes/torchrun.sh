@@ -44,10 +44,6 @@ if [[ ! $NNODES =~ ^[1-9][0-9]*$ || ! $NODE_RANK =~ ^[0-9]+$ ]] || ((NODE_RANK >
 fi
 # The DeepSpeed configuration, beside this script on all nodes.
 ds_config=$here/ds_config.json
-if [[ $ds_config =~ [^A-Za-z0-9_@+=:,./-] ]]; then
-  echo "$ds_config: pdsh passes it to the nodes without quotes; move it to a path of plain letters" >&2
-  exit 2
-fi
 
 # The interpreter; if empty, the torchrun on PATH. All nodes need the same torch.
 PYTHON=${PYTHON:-}
