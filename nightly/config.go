@@ -1,11 +1,10 @@
 package nightly
 
 import (
+	"cmp"
 	"errors"
-	"net/url"
-	"os"
 	"path/filepath"
-	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -27,7 +26,7 @@ type Config struct {
 	Entries []matrix.Entry // each is built from each source
 	Index   *Index         // nil: not published
 	Deploy  *Deploy        // nil: not deployed
-	Notify  *Notify        // nil: no notice of a failed night
+	Notify  []string       // the command that gets the notice of a failed night; nil: no notice
 }
 
 // Source is the origin of wheels.
@@ -77,7 +76,6 @@ func Read(path string) (Config, error) {
 	r := &reader{Reader: &yamldoc.Reader{
 		File: path, Kind: "nightly file", Least: "give at least \"wheels: wheels.yaml\"", Share: "put what wheels share into defaults of wheels",
 	}, dir: filepath.Dir(path), tables: tables}
-	r.Secret = regexp.MustCompile(`(?i)\b(url|https?)\b`) // the URL of notify
 	body, err := r.Load(path, nil)
 	if err != nil {
 		return Config{}, err
@@ -119,21 +117,15 @@ func (r *reader) readConfig(body yamldoc.Node) Config {
 		case "deploy":
 			c.Deploy = r.readDeploy(p)
 		case "notify":
-			c.Notify = r.readNotify(p)
+			c.Notify = r.readCommand(p)
 		}
 	}
 	if !given {
 		r.Add(r.Place(body), `give "wheels": a matrix, or a matrix file (docs/farm.md)`, "the file lists no wheels")
 	}
 	if d := c.Deploy; d != nil && len(c.Sources) > 0 {
-		if d.Source == "" {
-			d.Source = c.Sources[0].Name
-		}
-		known := false
-		for _, s := range c.Sources {
-			known = known || s.Name == d.Source
-		}
-		if !known {
+		d.Source = cmp.Or(d.Source, c.Sources[0].Name)
+		if !slices.ContainsFunc(c.Sources, func(s Source) bool { return s.Name == d.Source }) {
 			r.Add(diagnostic.Position{File: r.File}, "", "deploy names the source %q, which is not in sources", diagnostic.Clip(d.Source))
 		}
 	}
@@ -167,8 +159,13 @@ func (r *reader) readWheels(p yamldoc.Pair) []matrix.Entry {
 	list := &r.List
 	if name, ok := yamldoc.Scalar(p.Node); ok {
 		file, err := matrix.Read(r.resolvePath(name))
-		if err != nil {
-			r.addOfFile(p.Node, err)
+		var wrong *diagnostic.Error
+		switch {
+		case errors.As(err, &wrong) && wrong.Cause == nil: // mistakes in the file
+			r.Problems = append(r.Problems, wrong.Problems...)
+			return nil
+		case err != nil:
+			r.Add(r.Place(p.Node), fault.Hint(err), "%s", err)
 			return nil
 		}
 		entries, list = file.Entries, file.Mistakes()
@@ -185,17 +182,6 @@ func (r *reader) readWheels(p yamldoc.Pair) []matrix.Entry {
 		r.Problems = append(r.Problems, list.Problems...)
 	}
 	return entries
-}
-
-// addOfFile adds the mistakes in a matrix file to those of this file. A file that cannot be read is
-// a mistake of the value that names it.
-func (r *reader) addOfFile(n yamldoc.Node, err error) {
-	var wrong *diagnostic.Error
-	if !errors.As(err, &wrong) || wrong.Cause != nil {
-		r.Add(r.Place(n), fault.Hint(err), "%s", err)
-		return
-	}
-	r.Problems = append(r.Problems, wrong.Problems...)
 }
 
 // readSources reads the sources: known words, or a name with a value of --deepspeed.
@@ -266,61 +252,28 @@ func (r *reader) readIndex(p yamldoc.Pair) *Index {
 	return out
 }
 
-// readNotify is a URL or a command. A URL that begins with $ is that of a variable
-// of the environment. The URL is often a secret, so no message repeats it.
-func (r *reader) readNotify(p yamldoc.Pair) *Notify {
-	out := &Notify{}
-	for _, q := range r.Pairs(p.Node, "notify", []string{"url", "command"}) {
-		switch q.Key {
-		case "url":
-			out.URL = r.singleLine(q)
-			if name, variable := strings.CutPrefix(out.URL, "$"); variable {
-				name = strings.Trim(name, "{}")
-				if out.URL = os.Getenv(name); out.URL == "" {
-					r.Add(r.Place(q.Node), "set it in the environment that starts dsbuild nightly", "url is $%s, but the environment has no such variable", diagnostic.Clip(name))
-					continue
-				}
-			}
-			at, err := url.Parse(out.URL)
-			if err != nil || at.Host == "" || at.Scheme != "http" && at.Scheme != "https" {
-				r.Problems = append(r.Problems, diagnostic.Problem{ // without the line, which holds the secret
-					Position: r.Place(q.Node), Message: "url of notify is not an http or https address",
-					Hint: "as in https://hooks.example.org/dsbuild, or $NAME of a variable that holds it",
-				})
-			}
-		case "command":
-			out.Command = r.readCommand(q)
-		}
-	}
-	if (out.URL == "") == (len(out.Command) == 0) && r.Err() == nil {
-		r.Add(p.At, "", "notify needs either a url or a command")
-	}
-	return out
-}
-
 // readCommand is a program, or a list of it and its arguments. No shell reads it.
 func (r *reader) readCommand(p yamldoc.Pair) []string {
+	const try = "a program, or a list of it and its arguments: [mail, -s, nightly, admin@example.org]"
 	var words []string
 	if word, ok := yamldoc.Scalar(p.Node); ok {
 		words = []string{word}
 	} else {
-		items := r.RequiredItems(p.Node, "command")
-		if len(items) == 0 {
-			return nil
-		}
-		for _, n := range items {
-			word, _ := r.Text(n, "a word of command")
+		for _, n := range r.RequiredItems(p.Node, "notify") {
+			word, _ := r.Text(n, "a word of notify")
 			words = append(words, word)
 		}
+		if len(words) == 0 {
+			return nil
+		}
 	}
-	if len(words) == 0 || strings.TrimSpace(words[0]) == "" {
-		r.Add(r.Place(p.Node), "a program, or a list of it and its arguments: [mail, -s, nightly, admin@example.org]", "command has no program")
-		return nil
-	}
-	if strings.Contains(words[0], "/") {
-		words[0] = r.resolvePath(words[0])
-	} else if strings.Contains(words[0], " ") {
-		r.Add(r.Place(p.Node), "write a list: [mail, -s, nightly, admin@example.org]", "command %q: dsbuild does not run it in a shell", diagnostic.Clip(words[0]))
+	switch program := words[0]; {
+	case strings.TrimSpace(program) == "":
+		r.Add(r.Place(p.Node), try, "notify has no program")
+	case strings.Contains(program, " ") || strings.Contains(program, "://"):
+		r.Add(r.Place(p.Node), try, "notify is no program: dsbuild runs no shell, and sends nothing to an address")
+	case strings.Contains(program, "/"):
+		words[0] = r.resolvePath(program)
 	}
 	return words
 }

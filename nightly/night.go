@@ -1,3 +1,9 @@
+// Package nightly runs unattended. Each night it builds the wheels of a file from
+// the newest sources where anything has changed, keeps and publishes them in an
+// index, deploys them to a canary and then to the other nodes, and writes a report.
+//
+// One folder holds the state between nights. A run that was killed is finished by
+// the next one, which uses the wheels that were already built.
 package nightly
 
 import (
@@ -6,7 +12,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -51,16 +56,6 @@ type Options struct {
 	Now    func() time.Time
 	By     string // who runs it, and where
 }
-
-// BusyError is a night that runs already.
-type BusyError struct{ Dir, Who string }
-
-func (e *BusyError) Error() string {
-	return fmt.Sprintf("another dsbuild nightly runs in %s (%s)", e.Dir, e.Who)
-}
-
-// Hint suggests a remedy.
-func (e *BusyError) Hint() string { return "wait for it, or give each configuration its own dir" }
 
 // night is one run. Its steps work one after the other on the report and the state.
 type night struct {
@@ -126,7 +121,8 @@ func lockFolder(dir string, now time.Time) (release func(), err error) {
 	}
 	if !got {
 		who, _ := os.ReadFile(holder) // its text is for people
-		return nil, &BusyError{dir, strings.TrimSpace(string(who))}
+		err := fmt.Errorf("another dsbuild nightly runs in %s (%s)", dir, strings.TrimSpace(string(who)))
+		return nil, fault.WithHint(err, "wait for it, or give each configuration its own dir")
 	}
 	who := fmt.Sprintf("process %d, since %s\n", os.Getpid(), now.Format(time.RFC3339))
 	if err := atomicfile.Write(holder, strings.NewReader(who), 0o644); err != nil {
@@ -392,21 +388,11 @@ func (n *night) gatherNewest(ctx context.Context) error {
 	return nil
 }
 
-// finish remembers the night, removes old builds, and writes the report.
+// finish ends the night, removes old builds, and writes the report.
 func (n *night) finish(context.Context) error {
 	r := n.report
 	r.Ended = n.Now()
 	r.countResults()
-	was := past{ID: r.ID, Started: r.Started, Good: r.Good, Entries: map[string]pastWork{}}
-	for _, e := range r.Entries {
-		w := pastWork{Status: e.Status, Seconds: e.Seconds}
-		if e.Build != nil {
-			w.Size = e.Build.Size
-		}
-		was.Entries[e.Name] = w
-	}
-	n.state.Nights = slices.Concat([]past{was}, n.state.Nights)
-	n.state.Nights = n.state.Nights[:min(len(n.state.Nights), maxNights)]
 	n.state.Running, n.state.RunningAt = "", time.Time{}
 	if err := n.state.saveFile(); err != nil {
 		return err
@@ -415,5 +401,5 @@ func (n *night) finish(context.Context) error {
 	if r.Pruned, err = n.state.removeUnknown(); err != nil {
 		return err
 	}
-	return r.writeFiles(n.state.Nights)
+	return r.writeFiles()
 }

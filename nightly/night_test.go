@@ -6,7 +6,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -210,12 +209,9 @@ func TestNights(t *testing.T) {
 	if said := strings.Join(r.Entries[2].Changes, "; "); !strings.Contains(said, "commit 222222222222, was 111111111111") {
 		t.Errorf("changes: %s", said)
 	}
-	page, err := os.ReadFile(filepath.Join(y.dir, "nightly", "report.html"))
-	if err != nil || !strings.Contains(string(page), "built 12.0s") || strings.Count(string(page), "<th scope=\"row\">2026-11-2") != 3 {
-		t.Errorf("the page: %v\n%s", err, page)
-	}
-	if outside := regexp.MustCompile(`src=|<link|@import`).FindString(string(page)); outside != "" {
-		t.Errorf("the page asks for something: %s", outside)
+	text, err := os.ReadFile(filepath.Join(y.dir, "nightly", "report.txt"))
+	if err != nil || !strings.Contains(string(text), "commit 222222222222, was 111111111111") {
+		t.Errorf("the report for people: %v\n%s", err, text)
 	}
 	// Of each wheel two builds are kept, and the index has them.
 	y.commit = strings.Repeat("3", 40)
@@ -321,8 +317,7 @@ func TestTwoAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, _, err := y.night(nil)
-	var busy *nightly.BusyError
-	if !errors.As(err, &busy) || busy.Who != "process 1, since today" {
+	if err == nil || !strings.Contains(err.Error(), "another dsbuild nightly runs in "+dir+" (process 1, since today)") {
 		t.Errorf("while another runs: %v, want an error that names process 1", err)
 	}
 	if err := other.Close(); err != nil {

@@ -28,24 +28,18 @@ func NewSourcePlanner(plans *planner.Planner) *SourcePlanner {
 	return &SourcePlanner{plans, map[string]openedSource{}}
 }
 
-// openSource opens a source, the first time that an entry needs it.
-func (p *SourcePlanner) openSource(ctx context.Context, s Source) (planner.Target, error) {
-	opened, ok := p.sources[s.Name]
-	if !ok {
-		r := planner.Request{DeepSpeed: cmp.Or(s.DeepSpeed, compat.Latest), CPU: planner.DefaultCPU}
-		opened.target, opened.err = p.plans.OpenTarget(ctx, r)
-		p.sources[s.Name] = opened
-	}
-	return opened.target, opened.err
-}
-
-// openEntry opens the source of an entry for the entry's build. with reports its look-ups.
+// openEntry opens the source of an entry, the source itself only once, for the entry's build. with reports its look-ups.
 func (p *SourcePlanner) openEntry(ctx context.Context, with *planner.Planner, e matrix.Entry, s Source) (planner.Request, planner.Target, error) {
 	r := planner.EntryRequest(e)
-	t, err := p.openSource(ctx, s)
-	if err == nil {
-		t, err = with.Retarget(ctx, t, r)
+	opened, ok := p.sources[s.Name]
+	if !ok {
+		opened.target, opened.err = p.plans.OpenTarget(ctx, planner.Request{DeepSpeed: cmp.Or(s.DeepSpeed, compat.Latest), CPU: planner.DefaultCPU})
+		p.sources[s.Name] = opened
 	}
+	if opened.err != nil {
+		return r, opened.target, opened.err
+	}
+	t, err := with.Retarget(ctx, opened.target, r)
 	return r, t, err
 }
 

@@ -1,6 +1,7 @@
 package nightly
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,12 +13,12 @@ import (
 // somebody put there, which is no reason either to end without a report.
 func TestRemoveUnknown(t *testing.T) {
 	t.Parallel()
-	s := &state{Builds: map[string][]Build{"a": {{Plan: "1111"}, {Plan: "2222"}}, "b/c": {{Plan: "1111"}}}, Nights: []past{{ID: "night-2"}}, dir: t.TempDir()}
+	s := &state{Builds: map[string][]Build{"a": {{Plan: "1111"}, {Plan: "2222"}}, "b/c": {{Plan: "1111"}}}, dir: t.TempDir()}
 	keep := []string{
 		filepath.Join(buildFolder("a", "1111"), "x.whl"), filepath.Join(buildFolder("a", "2222"), "x.whl"), filepath.Join(buildFolder("b/c", "1111"), "x.whl"),
 		"runs/night-2/report.json", "wheels/.nfs0001", "state.json", "current/x.whl",
 	}
-	gone := []string{filepath.Join(buildFolder("a", "3333"), "x.whl"), filepath.Join(buildFolder("old", "1111"), "x.whl"), "runs/night-1/report.json"}
+	gone := []string{filepath.Join(buildFolder("a", "3333"), "x.whl"), filepath.Join(buildFolder("old", "1111"), "x.whl")}
 	for _, name := range slices.Concat(keep, gone) {
 		file := filepath.Join(s.dir, name)
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
@@ -27,6 +28,13 @@ func TestRemoveUnknown(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	for i := range maxNights {
+		night := filepath.Join(s.dir, "runs", fmt.Sprintf("night-%03d", i))
+		if err := os.MkdirAll(night, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gone = append(gone, "runs/night-000") // night-2 is one more than are kept
 	outside := t.TempDir()
 	if err := os.WriteFile(filepath.Join(outside, "x"), nil, 0o644); err != nil {
 		t.Fatal(err)

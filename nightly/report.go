@@ -212,20 +212,12 @@ func (r *Report) Err() error {
 	return fault.WithCode(errors.New(strings.Join(said, "; ")), codes[0])
 }
 
-// verdictLine is the night in a line.
-func (r *Report) verdictLine() string {
-	if err := r.Err(); err != nil {
-		return err.Error()
-	}
-	s := r.Summary
-	return fmt.Sprintf("%d wheels: %d built, %d from the store, %d unchanged", len(r.Entries), s.Built, s.Stored, s.Unchanged)
-}
-
-// rows returns for each wheel its name, status, size, build time, and its changes or its error.
-func (r *Report) rows() [][]string {
+// Print writes the report for people.
+func (r *Report) Print(w io.Writer) error {
 	var rows [][]string
 	for _, e := range r.Entries {
-		row := []string{e.Name, string(e.Status), "", "", cmp.Or(e.Error, strings.Join(e.Changes, "; "))}
+		said, _, _ := strings.Cut(cmp.Or(e.Error, strings.Join(e.Changes, "; ")), "\n")
+		row := []string{e.Name, string(e.Status), "", "", said}
 		if e.Build != nil {
 			row[2] = ui.Size(e.Build.Size)
 		}
@@ -234,58 +226,40 @@ func (r *Report) rows() [][]string {
 		}
 		rows = append(rows, row)
 	}
-	return rows
-}
-
-// Print writes the report for people.
-func (r *Report) Print(w io.Writer) error {
-	rows := r.rows()
-	for _, row := range rows {
-		row[4], _, _ = strings.Cut(row[4], "\n")
-	}
 	if err := ui.Table(w, []string{"WHEEL", "STATUS", "SIZE", "TIME", "CHANGES"}, rows); err != nil {
 		return err
 	}
-	for _, line := range r.stageLines() {
-		if _, err := fmt.Fprintln(w, ui.Clean(line)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// stageLines returns a line for each stage after the builds.
-func (r *Report) stageLines() []string {
 	var lines []string
-	if p := r.Publish; p != nil {
-		line := fmt.Sprintf("index %s: %s, %d wheels", p.Dir, p.Status, p.Wheels)
-		if p.Error != "" {
-			line += ": " + p.Error
+	add := func(line, failure string) {
+		if failure != "" {
+			line += ": " + failure
 		}
-		lines = append(lines, line)
+		lines = append(lines, ui.Clean(line)+"\n")
+	}
+	if p := r.Publish; p != nil {
+		add(fmt.Sprintf("index %s: %s, %d wheels", p.Dir, p.Status, p.Wheels), p.Error)
 	}
 	for _, d := range r.Deploys {
 		line := fmt.Sprintf("%s: %s", d.Name, d.Status)
 		if d.Nodes.All > 0 {
 			line += fmt.Sprintf(", %d of %d nodes ok, %d changed", d.Nodes.OK, d.Nodes.All, d.Nodes.Changed)
 		}
-		if d.Error != "" {
-			line += ": " + d.Error
-		}
-		lines = append(lines, line)
+		add(line, d.Error)
 	}
-	return append(lines, "report: "+filepath.Join(r.Dir, reportName+".html"))
+	add("report: "+filepath.Join(r.Dir, reportName+".json"), "")
+	_, err := io.WriteString(w, strings.Join(lines, ""))
+	return err
 }
 
 // writeFiles writes the report in all its forms, for this night and as that of the last.
-func (r *Report) writeFiles(nights []past) error {
+func (r *Report) writeFiles() error {
 	run := filepath.Join(r.Dir, runsName, r.ID)
 	if err := os.MkdirAll(run, 0o755); err != nil {
 		return err
 	}
 	for ending, form := range map[string]func(io.Writer) error{
 		".json": func(w io.Writer) error { return ui.JSON(w, r) },
-		".html": func(w io.Writer) error { return r.writePage(w, nights) },
+		".txt":  r.Print,
 	} {
 		var text bytes.Buffer
 		if err := form(&text); err != nil {

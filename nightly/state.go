@@ -33,7 +33,7 @@ const (
 	reportName  = "report"  // that of the last one, with an ending
 )
 
-// maxNights bounds the history.
+// maxNights is how many nights keep their reports.
 const maxNights = 60
 
 // Build is a wheel that is kept.
@@ -60,24 +60,9 @@ type Build struct {
 	BuiltAt time.Time `json:"built_at"`
 }
 
-// past is one night, as history has it.
-type past struct {
-	ID      string              `json:"id"`
-	Started time.Time           `json:"started"`
-	Good    bool                `json:"good"`
-	Entries map[string]pastWork `json:"entries"`
-}
-
-type pastWork struct {
-	Status  Status  `json:"status"`
-	Seconds float64 `json:"seconds,omitempty"`
-	Size    int64   `json:"size,omitempty"`
-}
-
 // state is the memory from night to night.
 type state struct {
 	Builds map[string][]Build `json:"builds"` // by name of the wheel, the newest first
-	Nights []past             `json:"nights"` // the newest first
 	// Running is the night that has begun and not ended.
 	Running   string    `json:"running,omitempty"`
 	RunningAt time.Time `json:"running_at,omitzero"`
@@ -198,32 +183,28 @@ func (s *state) dropOldBuilds(names []string, keep int) {
 		}
 		s.Builds[name] = all[:min(len(all), keep)]
 	}
-	s.Nights = s.Nights[:min(len(s.Nights), maxNights)]
 }
 
-// removeUnknown removes the folders of builds and reports that are not known any more. It leaves files and
-// links, which are somebody else's, such as those that NFS leaves.
+// removeUnknown removes the folders of builds that are not known any more, and those of the reports of old
+// nights. It leaves files and links, which are somebody else's, such as those that NFS leaves.
 func (s *state) removeUnknown() (removed int, err error) {
 	known := map[string]bool{}
 	for name, all := range s.Builds {
 		for _, b := range all {
-			known[buildFolder(name, b.Plan)] = true
+			known[filepath.Base(buildFolder(name, b.Plan))] = true
 		}
 	}
-	for _, n := range s.Nights {
-		known[filepath.Join(runsName, n.ID)] = true
-	}
 	for _, folder := range []string{wheelsName, runsName} {
-		entries, err := os.ReadDir(filepath.Join(s.dir, folder))
+		entries, err := os.ReadDir(filepath.Join(s.dir, folder)) // sorted: the oldest nights first
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return removed, err
 		}
+		entries = slices.DeleteFunc(entries, func(e fs.DirEntry) bool { return !e.IsDir() || known[e.Name()] })
+		if folder == runsName {
+			entries = entries[:max(0, len(entries)-maxNights)]
+		}
 		for _, e := range entries {
-			name := filepath.Join(folder, e.Name())
-			if known[name] || !e.IsDir() {
-				continue
-			}
-			if err := os.RemoveAll(filepath.Join(s.dir, name)); err != nil {
+			if err := os.RemoveAll(filepath.Join(s.dir, folder, e.Name())); err != nil {
 				return removed, err
 			}
 			removed++

@@ -36,7 +36,7 @@ func newNightlyCommand(a *app) *cobra.Command {
 		Long: `Run one nightly build: fetch the newest sources, build the wheels whose plan has
 changed since the last run, audit and smoke-test them, publish an index of the
 kept builds, deploy to a canary and then to the other nodes, and write a report
-of the changes (JSON, HTML with history).
+of the changes (JSON, text).
 
 If a wheel fails, the others go on, and its last good build stays published and
 deployed. If the canary fails, dsbuild does not change the other nodes. Only one
@@ -79,8 +79,7 @@ func runNightly(ctx context.Context, a *app, o nightlyOptions) error {
 	report, err := runNight(ctx, a, o, config)
 	err = o.build.site.Error(err)
 	if err != nil && config.Notify != nil {
-		config.Notify.Transport = o.build.site.Transport()
-		if failed := config.Notify.Send(ctx, nightly.NewNotice(report, localUser(), err)); failed != nil {
+		if failed := nightly.Notify(ctx, config.Notify, report, localUser(), err); failed != nil {
 			a.reporter.Warn("dsbuild could not send the notice of the failure: notify: %s", ui.Clean(failed.Error()))
 		} else {
 			a.reporter.Note("notify: sent the notice of the failure")

@@ -4,7 +4,6 @@ package diagnostic
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -88,9 +87,6 @@ func (e *Error) Unwrap() error { return e.Cause }
 type List struct {
 	Lines    []string // of the file, for the excerpts
 	Problems []Problem
-	// Secret matches where a secret of such a file may begin: no excerpt shows the rest of the line.
-	// Nil: no line holds one beside those that diagnostic finds itself.
-	Secret *regexp.Regexp
 
 	dropped int
 	shown   map[int]string // lines without their secrets, by number
@@ -122,13 +118,7 @@ func (l *List) shownLine(number int) string {
 		if l.shown == nil {
 			l.shown = map[int]string{}
 		}
-		line = l.Lines[number-1]
-		if l.Secret != nil {
-			if at := l.Secret.FindStringIndex(line); at != nil {
-				line = line[:at[1]] + "…"
-			}
-		}
-		line = hideSecrets(line)
+		line = hideSecrets(l.Lines[number-1])
 		l.shown[number] = line
 	}
 	return line
