@@ -14,6 +14,7 @@ func goneCommands() map[string]string {
 // goneFlags are the flags that this release no longer has, with what replaces each.
 func goneFlags() map[string]string {
 	return map[string]string{
+		"sarif":        "--json has the same findings, with line and column",
 		"variants":     "the formats are drafts; use the index of your torch, CUDA and GPU: docs/index.md",
 		"retry-failed": "run the same command again, it skips finished nodes; or name the nodes of the report with --limit",
 	}

@@ -19,7 +19,6 @@ import (
 type lintOptions struct {
 	files []string
 	json  bool
-	sarif bool
 	rules bool
 }
 
@@ -32,13 +31,12 @@ func newLintCommand(a *app) *cobra.Command {
 of sh or bash) and finds the mistakes that make a job hang, or succeed on a part
 of its nodes. Nothing is run. FILE may be - for standard input.
 
-A comment silences a rule for the next command, or for the one before it on its
-line: # dsbuild: ignore RULE. --rules explains all rules.
+A comment silences a rule in its file: # dsbuild: ignore RULE. --rules explains
+all rules.
 
 Exit codes: 0 no mistakes, 1 something found, 2 a file cannot be read or is no
 script of sh or bash (zsh and bats read some lines otherwise).`,
 		Example: `  dsbuild launch lint train.sbatch
-  dsbuild launch lint --sarif scripts/*.sh > lint.sarif
   dsbuild launch lint --rules`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if opts.rules { // RunE refuses files
@@ -58,10 +56,7 @@ script of sh or bash (zsh and bats read some lines otherwise).`,
 		},
 	}
 	cmd.Flags().BoolVar(&opts.json, "json", false, "print one JSON document")
-	cmd.Flags().BoolVar(&opts.sarif, "sarif", false, "print one SARIF 2.1.0 document, for CI")
 	cmd.Flags().BoolVar(&opts.rules, "rules", false, "list the rules, and read no file")
-	flagsExclude(cmd, "json", "sarif", "both decide the format")
-	flagsExclude(cmd, "rules", "sarif", "SARIF holds findings; use --json")
 	return cmd
 }
 
@@ -84,8 +79,6 @@ func runLint(ctx context.Context, a *app, opts lintOptions) error {
 	switch {
 	case opts.json:
 		err = ui.JSON(a.stdout, lintDocument{opts.files, append([]lint.Finding{}, all...)})
-	case opts.sarif:
-		err = ui.JSON(a.stdout, lint.NewSARIF(a.version, all))
 	case len(all) == 0 && errors.Join(failed...) == nil:
 		_, err = fmt.Fprintln(a.stdout, ui.Clean("no mistakes in "+strings.Join(opts.files, ", ")))
 	default:
@@ -97,7 +90,7 @@ func runLint(ctx context.Context, a *app, opts lintOptions) error {
 	failed = append(failed, err)
 	if len(all) > 0 {
 		err = fmt.Errorf("found %s", lint.Summary(all))
-		failed = append(failed, fault.WithHint(err, "# dsbuild: ignore RULE in front of a command silences a rule there"))
+		failed = append(failed, fault.WithHint(err, "the comment '# dsbuild: ignore RULE' silences a rule in its file"))
 	}
 	return errors.Join(failed...)
 }

@@ -8,62 +8,8 @@ import (
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
 
-// marker begins a comment that silences rules: "# dsbuild: ignore RULE".
+// marker begins a comment that silences a rule in its file: "# dsbuild: ignore RULE".
 const marker = "dsbuild: ignore"
-
-// ignores holds the silenced rules by line.
-type ignores struct {
-	file  *document
-	lines map[int][]string // by line, from 0
-}
-
-// newIgnores reads the comments of a script. A comment behind a command applies to that
-// command; a comment on its own line applies to the next command.
-func newIgnores(f *document, s *script.Script) *ignores {
-	g := &ignores{file: f, lines: map[int][]string{}}
-	for _, one := range withInnerScripts(s) {
-		firstOf, lastOf := f.commandLines(one.Ranges)
-		for _, c := range one.Comments {
-			names := ignoredRules(c.Text)
-			if len(names) == 0 {
-				continue
-			}
-			target, own := f.lineNumber(c.At), f.ownLine(c.At)
-			if own && !strings.HasPrefix(c.Text, "SBATCH") {
-				target = f.nextLine(target)
-			}
-			first, last := target, target
-			if line, found := lastOf[target]; found && own {
-				last = line
-			}
-			if line, found := firstOf[target]; found && !own {
-				first = line
-			}
-			for i := first; i <= last; i++ {
-				g.lines[i] = append(g.lines[i], names...)
-			}
-		}
-	}
-	return g
-}
-
-// commandLines returns the first line of the longest command that ends in a line, and
-// the last line of the longest that begins there.
-func (f *document) commandLines(ranges []script.Range) (firstOf, lastOf map[int]int) {
-	firstOf, lastOf = map[int]int{}, map[int]int{}
-	for _, r := range ranges {
-		first, last := f.lineNumber(r.At), f.lineNumber(max(r.End-1, r.At))
-		if line, found := firstOf[last]; !found || first < line {
-			firstOf[last] = first
-		}
-		lastOf[first] = max(lastOf[first], last)
-	}
-	return firstOf, lastOf
-}
-
-func (g *ignores) isIgnored(rule string, at int) bool {
-	return slices.Contains(g.lines[g.file.lineNumber(at)], rule)
-}
 
 // ignoredRules are the rules that a comment names.
 func ignoredRules(comment string) []string {
@@ -78,20 +24,17 @@ func ignoredRules(comment string) []string {
 	return strings.FieldsFunc(names, func(r rune) bool { return r == ' ' || r == ',' || r == '\t' || r == '\r' })
 }
 
-// ownLine reports whether only blanks precede a place on its line.
-func (f *document) ownLine(at int) bool {
-	return strings.TrimSpace(string(f.text[f.starts[f.lineNumber(at)]:at])) == ""
-}
-
-// nextLine returns the next line that is neither empty nor a comment.
-func (f *document) nextLine(n int) int {
-	for n++; n < len(f.lines); n++ {
-		text := strings.TrimSpace(f.lines[n])
-		if text != "" && (!strings.HasPrefix(text, "#") || strings.HasPrefix(text, "#SBATCH")) {
-			return n
+// allIgnored are the rules that the comments of a script silence.
+func allIgnored(scripts []*script.Script) map[string]bool {
+	all := map[string]bool{}
+	for _, s := range scripts {
+		for _, c := range s.Comments {
+			for _, rule := range ignoredRules(c.Text) {
+				all[rule] = true
+			}
 		}
 	}
-	return n
+	return all
 }
 
 func unknownIgnores(s *subject) []hit {

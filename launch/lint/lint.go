@@ -91,14 +91,16 @@ func Check(file string, r io.Reader) (all []Finding, launches bool, err error) {
 		at   int
 	}
 	seen := map[place]bool{} // a function with several callers has the same finding in each
-	silenced, rules, check := newIgnores(f, s), Rules(), checks()
-	for _, one := range withInnerScripts(s) {
+	scripts := withInnerScripts(s)
+	ignored, check := allIgnored(scripts), checks()
+	rules := slices.DeleteFunc(Rules(), func(r Rule) bool { return ignored[r.ID] })
+	for _, one := range scripts {
 		sub := newSubject(one)
 		launches = launches || sub.isBatch() || len(sub.commandsNamed("srun", "sbatch", "salloc", "mpirun", "ssh")) > 0 ||
 			slices.ContainsFunc(sub.Commands, startsTrainer)
 		for _, rule := range rules {
 			for _, h := range check[rule.ID](sub) {
-				if p := (place{rule.ID, h.at}); !seen[p] && !silenced.isIgnored(rule.ID, h.at) {
+				if p := (place{rule.ID, h.at}); !seen[p] {
 					seen[p] = true
 					all = append(all, f.newFinding(rule, h))
 				}

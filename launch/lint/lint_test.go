@@ -2,7 +2,6 @@ package lint_test
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -196,7 +195,7 @@ func TestPositions(t *testing.T) {
 	}
 }
 
-// A comment silences its rule for one command, however many lines that has.
+// A comment silences its rule in the whole file.
 func TestIgnore(t *testing.T) {
 	const launch = "srun torchrun --nnodes=2 \\\n  --nproc-per-node=8 --rdzv-backend=c10d \\\n  --rdzv-id=1 --rdzv-endpoint=\"$HEAD:$PORT\" train.py"
 	for _, c := range []struct {
@@ -209,7 +208,7 @@ func TestIgnore(t *testing.T) {
 		{"two rules", "# dsbuild: ignore fixed-port, rdzv-id-constant\n# and a remark\n\n" + launch + "\n", 0},
 		{"behind", launch + " # dsbuild: ignore rdzv-id-constant\n", 0},
 		{"another rule", "# dsbuild: ignore fixed-port\n" + launch + "\n", 1},
-		{"another command", "# dsbuild: ignore rdzv-id-constant\ntrue\n" + launch + "\n", 1},
+		{"somewhere else", "# dsbuild: ignore rdzv-id-constant\ntrue\n" + launch + "\n", 0},
 		{"no comment", "echo '\n# dsbuild: ignore rdzv-id-constant'\n" + launch + "\n", 1},
 		{"a line of Slurm", "#!/bin/bash\n#SBATCH --output=$HOME/x # dsbuild: ignore variable-in-sbatch-line\n", 0},
 		{"before a line of Slurm", "#!/bin/bash\n# dsbuild: ignore variable-in-sbatch-line\n#SBATCH --output=$HOME/x\n", 0},
@@ -218,64 +217,6 @@ func TestIgnore(t *testing.T) {
 		if len(found) != c.want {
 			t.Errorf("%s: found\n%s", c.name, lines)
 		}
-	}
-}
-
-// A document of SARIF has what the schema requires, and what CI shows.
-func TestSARIF(t *testing.T) {
-	found, _ := check(t, "my job.sh", []byte("export NCCL_DEBUG=INFO\nexport GLOO_SOCKET_IFNAME=^lo\n"))
-	data, err := json.Marshal(lint.NewSARIF("1.2.3", found))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var doc struct {
-		Schema  string `json:"$schema"`
-		Version string
-		Runs    []struct {
-			Tool struct {
-				Driver struct {
-					Name  string
-					Rules []struct {
-						ID               string
-						ShortDescription struct{ Text string }
-					}
-				}
-			}
-			Results []struct {
-				RuleID    string
-				RuleIndex int
-				Level     string
-				Message   struct{ Text string }
-				Locations []struct {
-					PhysicalLocation struct {
-						ArtifactLocation struct{ URI string }
-						Region           struct{ StartLine, StartColumn int }
-					}
-				}
-			}
-		}
-	}
-	if err := json.Unmarshal(data, &doc); err != nil {
-		t.Fatal(err)
-	}
-	if doc.Version != "2.1.0" || !strings.HasSuffix(doc.Schema, "sarif-schema-2.1.0.json") || len(doc.Runs) != 1 {
-		t.Fatalf("%s", data)
-	}
-	run := doc.Runs[0]
-	if run.Tool.Driver.Name == "" || len(run.Tool.Driver.Rules) != len(lint.Rules()) || len(run.Results) != 2 {
-		t.Fatalf("%s", data)
-	}
-	for i, level := range []string{"warning", "error"} {
-		r := run.Results[i]
-		place := r.Locations[0].PhysicalLocation
-		rule := run.Tool.Driver.Rules[r.RuleIndex]
-		if r.Level != level || r.Message.Text == "" || rule.ID != r.RuleID || rule.ShortDescription.Text == "" ||
-			place.ArtifactLocation.URI != "my%20job.sh" || place.Region.StartLine != i+1 || place.Region.StartColumn < 1 {
-			t.Errorf("%+v", r)
-		}
-	}
-	if empty, err := json.Marshal(lint.NewSARIF("", nil)); err != nil || !bytes.Contains(empty, []byte(`"results":[]`)) {
-		t.Errorf("%s %v", empty, err)
 	}
 }
 

@@ -47,11 +47,6 @@ type Script struct {
 	Inner []*Script
 	// Comments are the shell's comments.
 	Comments []Comment
-	// Ranges are the places of the simple commands.
-	Ranges []Range
-	// Blanks are the backslashes that quote a blank at the end of a command or before a
-	// comment, and so do not continue the line.
-	Blanks []int
 	// Start is the place of the first line.
 	Start int
 	// Shebang is the place of the first line that begins with #!; -1 without one.
@@ -65,9 +60,6 @@ type Comment struct {
 	At   int
 	Text string
 }
-
-// Range is a part of the file.
-type Range struct{ At, End int }
 
 // Directive is a #SBATCH line.
 type Directive struct {
