@@ -80,31 +80,6 @@ func TestCUDAsOfRequest(t *testing.T) {
 	}
 }
 
-// Each pair of a torch and a Python gives a toolchain, or every reason and a hint that works.
-func TestMatrixOfPairs(t *testing.T) {
-	t.Parallel()
-	all := tables(t)
-	seen := map[string]bool{}
-	for _, p := range all.Matrix(wheel.Spec{Archs: archs(t, "8.0")}) {
-		key := firstTwo(p.Torch) + " " + p.Python
-		if seen[key] {
-			t.Errorf("%s stands twice", key)
-		}
-		seen[key] = true
-		if made, refused := p.CUDASource != "" && p.Base != "", len(p.Why) > 0; made == refused {
-			t.Errorf("%s: %+v", key, p)
-		}
-	}
-	if len(seen) < 10 {
-		t.Errorf("only %d pairs", len(seen))
-	}
-	for _, p := range all.Matrix(wheel.Spec{Archs: archs(t, "8.0"), Ops: []string{"no_such_op"}}) {
-		if p.CUDASource != "" || !strings.Contains(strings.Join(p.Why, " "), "no_such_op") {
-			t.Errorf("%+v", p)
-		}
-	}
-}
-
 // A base offers the Pythons and compilers of its distribution beside its own, its own first.
 func TestOfferedByDistribution(t *testing.T) {
 	t.Parallel()

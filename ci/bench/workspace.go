@@ -110,7 +110,7 @@ func (ws *workspace) installTools(ctx context.Context) error {
 // askVersions records the exact versions of the compared programs.
 func (ws *workspace) askVersions(ctx context.Context) error {
 	for _, argv := range [][]string{
-		{"dsbuild", "version"},
+		{"dsbuild", "--version"},
 		{"pdsh", "-V"},
 		{"clush", "--version"},
 		{"rsync", "--version"},

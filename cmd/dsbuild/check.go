@@ -83,7 +83,7 @@ func runCheck(ctx context.Context, a *app, opts checkOptions) error {
 	}
 	for _, file := range opts.reports {
 		if filepath.Ext(file) != ".json" {
-			return usageErrorf(opts.command, "--report %s: check writes its report as .json", file)
+			return usagef("--report %s: check writes its report as .json", file)
 		}
 	}
 	common, inv, err := opts.fleetOptions(ctx, a)
@@ -95,7 +95,7 @@ func runCheck(ctx context.Context, a *app, opts checkOptions) error {
 	seen := map[string]string{}
 	for _, h := range inv.Hosts {
 		if other, twice := seen[h.Node]; twice {
-			return usageErrorf(opts.command, "%s and %s are the same node: a job runs in one environment; choose with --limit", other, h.Name)
+			return usagef("%s and %s are the same node: a job runs in one environment; choose with --limit", other, h.Name)
 		}
 		seen[h.Node] = h.Name
 	}
@@ -104,7 +104,7 @@ func runCheck(ctx context.Context, a *app, opts checkOptions) error {
 
 // readFlags checks the values of flags beyond their types.
 func (o checkOptions) readFlags() (check.Options, error) {
-	if err := oneOf(o.command, "launcher", o.launcher, "torchrun", "jax"); err != nil {
+	if err := oneOf("launcher", o.launcher, "torchrun", "jax"); err != nil {
 		return check.Options{}, err
 	}
 	given := check.Options{
@@ -114,22 +114,22 @@ func (o checkOptions) readFlags() (check.Options, error) {
 	free, err := units.FromHumanSize(o.minFree)
 	switch {
 	case err != nil || free < 0:
-		return given, usageErrorf(o.command, "--min-free %s: must be a size such as 500MB or 10GB", o.minFree)
+		return given, usagef("--min-free %s: must be a size such as 500MB or 10GB", o.minFree)
 	case o.port < 1024 || o.port > 65535:
-		return given, usageErrorf(o.command, "--port %d: must be from 1024 to 65535", o.port)
+		return given, usagef("--port %d: must be from 1024 to 65535", o.port)
 	case strings.ContainsAny(o.master, " \t\n/@") || strings.HasPrefix(o.master, "-"):
-		return given, usageErrorf(o.command, "--master %q: must be a name or an address, without a port", o.master)
+		return given, usagef("--master %q: must be a name or an address, without a port", o.master)
 	}
 	given.MinFree = free
 	for flag, paths := range map[string][]string{"data": o.data, "output": o.output} {
 		for _, p := range paths {
 			if !strings.HasPrefix(p, "/") && !strings.HasPrefix(p, "~/") {
-				return given, usageErrorf(o.command, "--%s %s: must be a path on the nodes that begins with / or ~/", flag, p)
+				return given, usagef("--%s %s: must be a path on the nodes that begins with / or ~/", flag, p)
 			}
 		}
 	}
 	for _, name := range o.skip {
-		if err := oneOf(o.command, "skip", name, checkNames()...); err != nil {
+		if err := oneOf("skip", name, checkNames()...); err != nil {
 			return given, err
 		}
 		given.Skip = append(given.Skip, check.Kind(name))

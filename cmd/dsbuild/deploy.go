@@ -105,13 +105,13 @@ func (o deployOptions) withWheels(ctx context.Context, opt deploy.Options) (depl
 
 // installOptions is changeOptions with the flags of a command that installs.
 func (o deployOptions) installOptions(ctx context.Context, a *app) (deploy.Options, error) {
-	if err := oneOf(o.command, "deps", o.deps, string(deploy.DepsRefuse), string(deploy.DepsBundle), string(deploy.DepsIndex)); err != nil {
+	if err := oneOf("deps", o.deps, string(deploy.DepsRefuse), string(deploy.DepsBundle), string(deploy.DepsIndex)); err != nil {
 		return deploy.Options{}, err
 	}
 	if o.bundle != "" && o.deps != string(deploy.DepsBundle) {
-		return deploy.Options{}, usageErrorf(o.command, "--bundle needs --deps bundle")
+		return deploy.Options{}, usagef("--bundle needs --deps bundle")
 	}
-	level, err := verifyLevel(o.command, o.verify)
+	level, err := verifyLevel(o.verify)
 	if err != nil {
 		return deploy.Options{}, err
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/slurm"
-	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
@@ -57,37 +56,34 @@ func addConnectFlags(cmd *cobra.Command, opts *connectOptions) {
 	flags.DurationVar(&opts.wait, "slurm-wait", slurmWait, "with --via slurm: how long to wait for busy nodes, as `DURATION`: 90s, 2h")
 	flags.StringArrayVar(&opts.salloc, "salloc", nil,
 		"with --via slurm: one more `OPTION` of salloc, such as --salloc=--reservation=maint or --salloc=--gres=gpu:1; repeatable")
-	for _, name := range []string{"partition", "account", "qos", "time", "slurm-wait", "salloc"} {
-		annotate(cmd, name, slurmGroup, "")
-	}
 }
 
 // checkFlags checks the values of flags beyond their types.
-func (o connectOptions) checkFlags(command string) error {
+func (o connectOptions) checkFlags() error {
 	switch o.via {
 	case viaSlurm:
 		if o.ssh != sshAuto {
-			return usageErrorf(command, "--ssh does not work with --via slurm: dsbuild then uses no SSH")
+			return usagef("--ssh does not work with --via slurm: dsbuild then uses no SSH")
 		}
 		if o.wait < time.Second {
-			return usageErrorf(command, "--slurm-wait %s: must be 1s or more", o.wait)
+			return usagef("--slurm-wait %s: must be 1s or more", o.wait)
 		}
 		for _, option := range o.salloc {
 			if why := sallocRefusal(option); why != "" {
-				return usageErrorf(command, "--salloc=%s: %s", option, why)
+				return usagef("--salloc=%s: %s", option, why)
 			}
 		}
 		return nil
 	case viaSSH:
 	default:
-		return oneOf(command, "via", o.via, viaSSH, viaSlurm)
+		return oneOf("via", o.via, viaSSH, viaSlurm)
 	}
-	if err := oneOf(command, "ssh", o.ssh, sshAuto, string(remote.Native), string(remote.OpenSSH)); err != nil {
+	if err := oneOf("ssh", o.ssh, sshAuto, string(remote.Native), string(remote.OpenSSH)); err != nil {
 		return err
 	}
 	if o.ssh == string(remote.OpenSSH) {
 		if _, err := remote.FindOpenSSH(context.Background()); err != nil {
-			return &usageError{err: fmt.Errorf("--ssh openssh: %w", err), command: command, hint: fault.Hint(err)}
+			return &usageError{err: fmt.Errorf("--ssh openssh: %w", err), hint: fault.Hint(err)}
 		}
 	}
 	for flag, given := range map[string]bool{
@@ -95,7 +91,7 @@ func (o connectOptions) checkFlags(command string) error {
 		"slurm-wait": o.wait != slurmWait, "salloc": len(o.salloc) > 0,
 	} {
 		if given {
-			return usageErrorf(command, "--%s needs --via slurm", flag)
+			return usagef("--%s needs --via slurm", flag)
 		}
 	}
 	return nil
@@ -142,7 +138,6 @@ func (o connectOptions) addDialer(ctx context.Context, a *app, inv *inventory.In
 			nodes = append(nodes, h.Node)
 		}
 	}
-	a.noteUnused(inv)
 	// It has no retry and no sharing: a busy node waits in Slurm's own queue, and a
 	// connection is only the right to start programs in a job.
 	d, err := slurm.New(ctx, slurm.Options{
@@ -154,29 +149,6 @@ func (o connectOptions) addDialer(ctx context.Context, a *app, inv *inventory.In
 	}
 	opt.Dialer, opt.ConnectWait = d, o.wait
 	return nil
-}
-
-// noteUnused names the settings of an inventory that Slurm does not use.
-func (a *app) noteUnused(inv *inventory.Inventory) {
-	var said []ui.Named
-	for _, h := range inv.Hosts {
-		var keys []string
-		for key, given := range map[string]bool{
-			"address": h.Address != h.Node, "port": h.Port != 0, "user": h.User != "", "sudo": h.Sudo != "",
-			"identity_file": h.IdentityFile != "", "proxy_jump": h.ProxyJump != "",
-		} {
-			if given {
-				keys = append(keys, key)
-			}
-		}
-		if len(keys) > 0 {
-			slices.Sort(keys)
-			said = append(said, ui.Named{Name: h.Node, Text: strings.Join(keys, ", ")})
-		}
-	}
-	for _, f := range ui.Fold(said) {
-		a.reporter.Note("%s: %s: ignored, because Slurm reaches nodes by their names and runs commands as your user", f.Names, f.Text)
-	}
 }
 
 // slurmInventory asks Slurm for the nodes of a partition, or of the default one.

@@ -154,7 +154,7 @@ func envCache() string { return filepath.Join(xdg.CacheHome, "dsbuild", "env") }
 func (o envOptions) collector(a *app, site pipeline.Site) (*environment.Collector, error) {
 	if o.files != "" {
 		if info, err := os.Stat(o.files); err != nil || !info.IsDir() {
-			return nil, usageErrorf(o.command, "--files %s: it is not a folder", o.files)
+			return nil, usagef("--files %s: it is not a folder", o.files)
 		}
 	}
 	return &environment.Collector{
@@ -199,7 +199,7 @@ func runEnvDeploy(ctx context.Context, a *app, opts envOptions) error {
 
 // withFiles is options with the files of the lock, which it collects.
 func (o envOptions) withFiles(ctx context.Context, a *app) (envs.Options, error) {
-	level, err := verifyLevel(o.command, o.verify)
+	level, err := verifyLevel(o.verify)
 	if err != nil {
 		return envs.Options{}, err
 	}
@@ -265,7 +265,7 @@ func newEnvPlanDocument(plan envs.Plan) envPlanDocument {
 
 // runEnvVerify compares environments as opts say.
 func runEnvVerify(ctx context.Context, a *app, opts envOptions) error {
-	level, err := verifyLevel(opts.command, opts.verify)
+	level, err := verifyLevel(opts.verify)
 	if err != nil {
 		return err
 	}

@@ -73,11 +73,11 @@ the newest versions that fit.`,
 
 // runEnvLock locks as opts say.
 func runEnvLock(ctx context.Context, a *app, o envLockOptions) error {
-	if err := o.connectOptions.checkFlags(o.command); err != nil {
+	if err := o.connectOptions.checkFlags(); err != nil {
 		return err
 	}
 	if o.out == "" && o.file == "-" {
-		return usageErrorf(o.command, "- needs -o: the lock of standard input has no name")
+		return usagef("- needs -o: the lock of standard input has no name")
 	}
 	if o.out == "" {
 		o.out = lockName(o.file)
@@ -90,7 +90,7 @@ func runEnvLock(ctx context.Context, a *app, o envLockOptions) error {
 		return err
 	}
 	if spec.Build != nil {
-		return fault.WithHint(usageErrorf(o.command, "%s: deepspeed describes a wheel that is not built yet", spec.Build.At),
+		return fault.WithHint(usagef("%s: deepspeed describes a wheel that is not built yet", spec.Build.At),
 			"dsbuild ship INVENTORY --env %s builds it, locks and deploys", ui.Clean(o.file))
 	}
 	kinds, err := o.kinds(ctx, a, spec)
@@ -157,7 +157,7 @@ func (o envLockOptions) lockSpec(ctx context.Context, a *app, spec *environment.
 func (o envLockOptions) kinds(ctx context.Context, a *app, spec *environment.Spec) ([]environment.Kind, error) {
 	switch {
 	case o.inventory == "" && len(spec.Kinds) == 0:
-		return nil, fault.WithHint(usageErrorf(o.command, "no kind of node: %s has no nodes, and --for names no inventory", o.file), "give --for INVENTORY, or in the file: nodes: [{glibc: 2.28}]")
+		return nil, fault.WithHint(usagef("no kind of node: %s has no nodes, and --for names no inventory", o.file), "give --for INVENTORY, or in the file: nodes: [{glibc: 2.28}]")
 	case o.inventory == "":
 		return spec.Kinds, nil
 	}

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/fault"
-	"github.com/dsbuild/dsbuild/pipeline/planner"
 )
 
 // The exit codes of dsbuild (docs/design.md).
@@ -66,23 +65,13 @@ func plainInterrupt(ctx context.Context, err error) error {
 // usageError is wrong usage of a command: exit code 2, and its help is named.
 type usageError struct {
 	err     error
-	command string // the full command, as in "dsbuild nodes"
 	hint    string // the value that may be meant, or ""
+	command string // the full command, as in "dsbuild nodes"; executeCommand sets it
 }
 
-// usageErrorf reports wrong flags and arguments that a command itself finds; command is
-// cmd.CommandPath().
-func usageErrorf(command, format string, args ...any) error {
-	return &usageError{err: fmt.Errorf(format, args...), command: command}
-}
-
-// asUsage turns a request that cannot be read into wrong usage of command.
-func asUsage(command string, err error) error {
-	var wrong *planner.RequestError
-	if !errors.As(err, &wrong) {
-		return err
-	}
-	return &usageError{err: err, command: command, hint: wrong.Hint()}
+// usagef reports wrong flags and arguments that a command itself finds.
+func usagef(format string, args ...any) error {
+	return &usageError{err: fmt.Errorf(format, args...)}
 }
 
 func (e *usageError) Error() string { return e.err.Error() }

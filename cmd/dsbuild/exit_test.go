@@ -36,7 +36,7 @@ func TestExitCode(t *testing.T) {
 	}{
 		"none":                          {nil, 0},
 		"plain":                         {plain, 1},
-		"usage":                         {usageErrorf("dsbuild x", "bad"), 2},
+		"usage":                         {usagef("bad"), 2},
 		"inventory":                     {&inventory.Error{}, 2},
 		"nodes":                         {codedError(3), 3},
 		"wheel":                         {codedError(4), 4},

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"slices"
 	"strings"
 
@@ -65,5 +64,5 @@ func checkFlagRules(cmd *cobra.Command) error {
 	if len(wrong) == 0 {
 		return nil
 	}
-	return &usageError{err: errors.New(strings.Join(slices.Compact(wrong), "\n")), command: cmd.CommandPath()}
+	return usagef("%s", strings.Join(slices.Compact(wrong), "\n"))
 }

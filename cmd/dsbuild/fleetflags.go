@@ -104,8 +104,8 @@ func addFleetFlags(cmd *cobra.Command, opts *fleetFlags) {
 }
 
 // verifyLevel is the value of --verify.
-func verifyLevel(command, text string) (verify.Level, error) {
-	return verify.Level(text), oneOf(command, "verify", text, string(verify.LevelLoad), string(verify.LevelFiles))
+func verifyLevel(text string) (verify.Level, error) {
+	return verify.Level(text), oneOf("verify", text, string(verify.LevelLoad), string(verify.LevelFiles))
 }
 
 // changeOptions checks the flags and reads the inventory, for a command that changes nodes.
@@ -113,11 +113,11 @@ func (o changeFlags) changeOptions(ctx context.Context, a *app) (deploy.Options,
 	opt := deploy.Options{DryRun: o.dryRun}
 	var err error
 	if opt.InUse, err = deploy.ParseInUse(o.inUse); err != nil {
-		return opt, usageErrorf(o.command, "--in-use %w", err)
+		return opt, usagef("--in-use %w", err)
 	}
 	if o.serial != "" {
 		if opt.Serial, err = fleet.ParseSerial(o.serial); err != nil {
-			return opt, usageErrorf(o.command, "--serial %w", err)
+			return opt, usagef("--serial %w", err)
 		}
 	}
 	if opt.Bandwidth, err = parseBandwidth(o); err != nil {
@@ -126,7 +126,7 @@ func (o changeFlags) changeOptions(ctx context.Context, a *app) (deploy.Options,
 	if o.relay == "" { // the command sends no files
 		opt.Relay.Off = true
 	} else if opt.Relay, err = relay.ParseMode(o.relay); err != nil {
-		return opt, usageErrorf(o.command, "--relay %w", err)
+		return opt, usagef("--relay %w", err)
 	} else if opt.Bandwidth != nil {
 		opt.Relay.Limit = int64(opt.Bandwidth.Limit()) // it holds for each node
 	}
@@ -136,9 +136,9 @@ func (o changeFlags) changeOptions(ctx context.Context, a *app) (deploy.Options,
 	}
 	switch {
 	case o.via == viaSlurm && o.bwlimit != "":
-		return opt, usageErrorf(o.command, "--bwlimit does not work with --via slurm: Slurm sends the files, and has no such limit")
+		return opt, usagef("--bwlimit does not work with --via slurm: Slurm sends the files, and has no such limit")
 	case o.via == viaSlurm && o.relay != "" && o.relay != "auto" && o.relay != "off":
-		return opt, usageErrorf(o.command, "--relay %s does not work with --via slurm: Slurm passes the files on by itself", o.relay)
+		return opt, usagef("--relay %s does not work with --via slurm: Slurm passes the files on by itself", o.relay)
 	}
 	common, inv, err := o.fleetOptions(ctx, a)
 	if err != nil {
@@ -159,7 +159,7 @@ func (o fleetFlags) fleetOptions(ctx context.Context, a *app) (fleet.Options, *i
 		return fleet.Options{}, nil, err
 	}
 	opt := fleet.Options{
-		Command: o.commandName(), By: localUser(), Logs: fleet.Logs{Dir: pipeline.DefaultLogs(), Failed: true},
+		Command: strings.TrimPrefix(o.command, "dsbuild "), By: localUser(), Logs: fleet.Logs{Dir: pipeline.DefaultLogs(), Failed: true},
 		Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Reporter: a.reporter,
 		Forks: o.forks, Timeout: o.timeout,
 	}
@@ -168,12 +168,6 @@ func (o fleetFlags) fleetOptions(ctx context.Context, a *app) (fleet.Options, *i
 	}
 	err = o.addDialer(ctx, a, inv, &opt)
 	return opt, inv, err
-}
-
-// commandName is the command without that of the program.
-func (o fleetFlags) commandName() string {
-	_, name, _ := strings.Cut(o.command, " ")
-	return name
 }
 
 // deployment is a run that changes nodes.
@@ -211,21 +205,21 @@ func (o changeFlags) finish(ctx context.Context, a *app, d deployment, s survey)
 
 // checkFlags checks the values of flags beyond their types.
 func (o fleetFlags) checkFlags() error {
-	if err := o.connectOptions.checkFlags(o.command); err != nil {
+	if err := o.connectOptions.checkFlags(); err != nil {
 		return err
 	}
 	switch {
 	case o.forks < 1:
-		return usageErrorf(o.command, "--forks %d: must be 1 or more", o.forks)
+		return usagef("--forks %d: must be 1 or more", o.forks)
 	case o.timeout != 0 && o.timeout < time.Second:
-		return usageErrorf(o.command, "--timeout %s: must be a duration such as 90s, 5m or 1h", o.timeout)
+		return usagef("--timeout %s: must be a duration such as 90s, 5m or 1h", o.timeout)
 	}
 	for _, r := range o.reports {
 		if !slices.Contains(reportEndings(), filepath.Ext(r)) {
-			return usageErrorf(o.command, "--report %s: the name must end in .json or .html", r)
+			return usagef("--report %s: the name must end in .json or .html", r)
 		}
 		if err := checkWritable(r); err != nil {
-			return usageErrorf(o.command, "--report %s: %w", r, err)
+			return usagef("--report %s: %w", r, err)
 		}
 	}
 	if o.logs != "" {
@@ -234,7 +228,7 @@ func (o fleetFlags) checkFlags() error {
 			err = checkWritable(filepath.Join(o.logs, "node.log"))
 		}
 		if err != nil {
-			return usageErrorf(o.command, "--logs %s: %w", o.logs, err)
+			return usagef("--logs %s: %w", o.logs, err)
 		}
 	}
 	return nil
@@ -267,7 +261,7 @@ func parseMaxFail(o changeFlags) (func(failed, of int) bool, error) {
 	text, percent := strings.CutSuffix(o.maxFail, "%")
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 0 || percent && n > 100 {
-		return nil, usageErrorf(o.command, "--max-fail %s: must be a number of nodes, or a percentage such as 5%%", o.maxFail)
+		return nil, usagef("--max-fail %s: must be a number of nodes, or a percentage such as 5%%", o.maxFail)
 	}
 	if percent {
 		return func(failed, of int) bool { return failed*100 > n*of }, nil
@@ -282,7 +276,7 @@ func parseBandwidth(o changeFlags) (*rate.Limiter, error) {
 	}
 	n, err := units.FromHumanSize(strings.TrimSuffix(o.bwlimit, "/s"))
 	if err != nil || n < remote.LimitBurst {
-		return nil, usageErrorf(o.command, "--bwlimit %s: must be bytes per second such as 500KB, 100MB or 1GB, at least 33KB", o.bwlimit)
+		return nil, usagef("--bwlimit %s: must be bytes per second such as 500KB, 100MB or 1GB, at least 33KB", o.bwlimit)
 	}
 	// Nobody waits longer than a tenth of a second for the next packets.
 	return rate.NewLimiter(rate.Limit(n), int(max(n/10, remote.LimitBurst))), nil

@@ -179,7 +179,7 @@ func TestHelpFits(t *testing.T) {
 		if cmd.HasParent() && cmd.Parent().Name() == "completion" {
 			continue // the text of cobra
 		}
-		for _, line := range strings.Split(cmd.Long+"\n"+helpOfFlags(cmd.LocalFlags()), "\n") {
+		for _, line := range strings.Split(cmd.Long+"\n"+cmd.LocalFlags().FlagUsagesWrapped(helpWidth), "\n") {
 			if utf8.RuneCountInString(line) > helpWidth {
 				t.Errorf("%s: wider than %d columns: %s", cmd.CommandPath(), helpWidth, line)
 			}

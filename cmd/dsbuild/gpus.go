@@ -25,20 +25,20 @@ NAME may have them: their compute capability is that of the plain name.`,
   dsbuild gpus V100 "NVIDIA A100-SXM4-80GB" "RTX 4070 Ti SUPER"`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runGPUs(a, args, asJSON, cmd.CommandPath())
+			return runGPUs(a, args, asJSON)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON document")
 	return cmd
 }
 
-func runGPUs(a *app, names []string, asJSON bool, command string) error {
+func runGPUs(a *app, names []string, asJSON bool) error {
 	tables, err := compat.NewTables()
 	if err != nil {
 		return err
 	}
 	names = compat.SplitNames(names)
-	gpus, err := chosenGPUs(tables, names, command)
+	gpus, err := chosenGPUs(tables, names)
 	if err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func runGPUs(a *app, names []string, asJSON bool, command string) error {
 }
 
 // chosenGPUs are those that the names can mean; all without a name.
-func chosenGPUs(tables *compat.Tables, names []string, command string) ([]compat.GPU, error) {
+func chosenGPUs(tables *compat.Tables, names []string) ([]compat.GPU, error) {
 	if len(names) == 0 {
 		return tables.GPUs, nil
 	}
@@ -86,7 +86,7 @@ func chosenGPUs(tables *compat.Tables, names []string, command string) ([]compat
 		gpus = append(gpus, found...)
 	}
 	if len(unknown) > 0 {
-		return nil, usageErrorf(command, "the tables have no GPU %s; 'dsbuild gpus' lists all", strings.Join(unknown, ", "))
+		return nil, usagef("the tables have no GPU %s; 'dsbuild gpus' lists all", strings.Join(unknown, ", "))
 	}
 	return gpus, nil
 }

@@ -53,7 +53,7 @@ digest; SOURCE_DATE_EPOCH sets the time of all files.`,
   dsbuild image --base base.tar --wheel dist -o train.tar --name train:1`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return runImage(cmd.Context(), a, o, cmd.CommandPath())
+			return runImage(cmd.Context(), a, o)
 		},
 	}
 	f := cmd.Flags()
@@ -76,12 +76,12 @@ digest; SOURCE_DATE_EPOCH sets the time of all files.`,
 }
 
 // runImage makes the image that the flags describe.
-func runImage(ctx context.Context, a *app, o imageOptions, command string) error {
+func runImage(ctx context.Context, a *app, o imageOptions) error {
 	switch {
 	case o.base == "":
-		return usageErrorf(command, "--base is missing: the image on which the wheel goes")
+		return usagef("--base is missing: the image on which the wheel goes")
 	case o.output == "" && !o.dryRun:
-		return usageErrorf(command, "-o is missing: the image to make")
+		return usagef("-o is missing: the image to make")
 	}
 	opt := image.Options{Base: o.base, Output: o.output, Name: o.name, Force: o.force, Given: map[string]string{}}
 	opt.Note = func(text string) { a.reporter.Note("%s", text) }
@@ -92,7 +92,7 @@ func runImage(ctx context.Context, a *app, o imageOptions, command string) error
 	if text := os.Getenv("SOURCE_DATE_EPOCH"); text != "" {
 		seconds, err := strconv.ParseInt(text, 10, 64)
 		if err != nil || seconds < 0 || seconds > 1<<33 {
-			return usageErrorf(command, "SOURCE_DATE_EPOCH=%q: must be seconds since 1970", text)
+			return usagef("SOURCE_DATE_EPOCH=%q: must be seconds since 1970", text)
 		}
 		opt.Time = time.Unix(seconds, 0)
 	}

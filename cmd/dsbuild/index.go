@@ -47,7 +47,7 @@ are copied too. A second run with the same wheels writes nothing.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.dir = args[0]
-			return runIndex(cmd.Context(), a, o, cmd.CommandPath())
+			return runIndex(cmd.Context(), a, o)
 		},
 	}
 	f := cmd.Flags()
@@ -58,12 +58,12 @@ are copied too. A second run with the same wheels writes nothing.`,
 }
 
 // runIndex writes the index of the wheels that the flags name.
-func runIndex(ctx context.Context, a *app, o indexOptions, command string) error {
+func runIndex(ctx context.Context, a *app, o indexOptions) error {
 	if to, err := publish.ParseTarget(o.dir); err != nil || !to.Folder() {
-		return fault.WithHint(usageErrorf(command, "the index goes into a folder"),
+		return fault.WithHint(usagef("the index goes into a folder"),
 			"write it into a folder such as public, and copy that: aws s3 sync public s3://BUCKET (docs/index.md)")
 	}
-	if err := checkIndexURL("--url", o.url, command); err != nil {
+	if err := checkIndexURL("--url", o.url); err != nil {
 		return err
 	}
 	tables, err := compat.NewTables()
@@ -76,17 +76,17 @@ func runIndex(ctx context.Context, a *app, o indexOptions, command string) error
 			continue
 		}
 		if dir, err := os.Stat(o.dir); err == nil && os.SameFile(dir, wheels) {
-			err := usageErrorf(command, "%s: the index would be written among the wheels", o.dir)
+			err := usagef("%s: the index would be written among the wheels", o.dir)
 			return fault.WithHint(err, "name another folder: dsbuild index public --wheel %s", path)
 		}
 	}
-	wheels, err := wheelsOf(command, o.wheels)
+	wheels, err := wheelsOf(o.wheels)
 	if err != nil {
-		return noWheel(command, err)
+		return noWheel(err)
 	}
 	sum, err := index.Write(ctx, index.Options{Dir: o.dir, URL: o.url, Wheels: wheels, GPUs: gpusOf(tables)})
 	if err != nil {
-		return noWheel(command, err)
+		return noWheel(err)
 	}
 	if o.json {
 		return ui.JSON(a.stdout, sum)
@@ -95,15 +95,15 @@ func runIndex(ctx context.Context, a *app, o indexOptions, command string) error
 }
 
 // wheelsOf lists the wheels of files and folders.
-func wheelsOf(command string, paths []string) ([]string, error) {
+func wheelsOf(paths []string) ([]string, error) {
 	var all []string
 	for _, path := range paths {
-		files, folder, err := wheelsAt(command, path)
+		files, folder, err := wheelsAt(path)
 		if err != nil {
 			return nil, err
 		}
 		if info, err := os.Stat(path); err == nil && info.IsDir() && !folder {
-			return nil, usageErrorf(command, "no wheel in %s", path)
+			return nil, usagef("no wheel in %s", path)
 		}
 		all = append(all, files...)
 	}
@@ -111,7 +111,7 @@ func wheelsOf(command string, paths []string) ([]string, error) {
 }
 
 // checkIndexURL refuses an address that installers cannot use.
-func checkIndexURL(flag, text, command string) error {
+func checkIndexURL(flag, text string) error {
 	err := index.CheckURL(text)
 	if text == "" || err == nil {
 		return nil
@@ -119,7 +119,7 @@ func checkIndexURL(flag, text, command string) error {
 	if at, bad := url.Parse(text); bad == nil {
 		flag += " " + at.Redacted()
 	}
-	return usageErrorf(command, "%s: %w", flag, err)
+	return usagef("%s: %w", flag, err)
 }
 
 // gpusOf names the GPUs of a compute capability.

@@ -16,8 +16,6 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-const inspectCommand = "dsbuild inspect"
-
 func newInspectCommand(a *app) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -44,7 +42,7 @@ extension that tests the CPU at run time and chooses.` + whichCheck,
 }
 
 func runInspect(ctx context.Context, a *app, path string, asJSON bool) error {
-	files, folder, err := wheelsAt(inspectCommand, path)
+	files, folder, err := wheelsAt(path)
 	if err != nil {
 		return err
 	}
@@ -56,7 +54,7 @@ func runInspect(ctx context.Context, a *app, path string, asJSON bool) error {
 		case ctx.Err() != nil:
 			return err
 		case err != nil:
-			damaged = append(damaged, noWheel(inspectCommand, err))
+			damaged = append(damaged, noWheel(err))
 			continue
 		}
 		if !asJSON && len(all) > 0 {
@@ -80,20 +78,20 @@ func runInspect(ctx context.Context, a *app, path string, asJSON bool) error {
 }
 
 // wheelsAt returns the wheels at path: path itself, or the wheels in it if it is a folder of wheels.
-func wheelsAt(command, path string) (files []string, folder bool, err error) {
+func wheelsAt(path string) (files []string, folder bool, err error) {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		return nil, false, usageErrorf(command, "no wheel: %s does not exist", path)
+		return nil, false, usagef("no wheel: %s does not exist", path)
 	case err != nil:
-		return nil, false, usageErrorf(command, "no wheel: %w", err)
+		return nil, false, usagef("no wheel: %w", err)
 	}
 	if !info.IsDir() {
 		return []string{path}, false, nil
 	}
 	entries, err := os.ReadDir(path)
 	if err != nil {
-		return nil, false, usageErrorf(command, "no wheel: %w", err)
+		return nil, false, usagef("no wheel: %w", err)
 	}
 	for _, e := range entries {
 		if strings.HasSuffix(e.Name(), ".whl") && !e.IsDir() {
@@ -103,7 +101,7 @@ func wheelsAt(command, path string) (files []string, folder bool, err error) {
 	if len(files) == 0 {
 		unpacked := slices.ContainsFunc(entries, func(e os.DirEntry) bool { return strings.HasSuffix(e.Name(), ".dist-info") })
 		if !unpacked {
-			return nil, false, usageErrorf(command, "no wheel in %s: it has neither a .whl file nor the .dist-info folder of an unpacked wheel", path)
+			return nil, false, usagef("no wheel in %s: it has neither a .whl file nor the .dist-info folder of an unpacked wheel", path)
 		}
 		return []string{path}, false, nil
 	}

@@ -42,7 +42,6 @@ names), or both; flags override the file.`,
 		cmd.AddCommand(newLaunchKindCommand(a, k))
 	}
 	cmd.AddCommand(newLintCommand(a))
-	cmd.AddCommand(newGoneCommands(goneKinds())...)
 	return cmd
 }
 
@@ -172,8 +171,8 @@ func runLaunch(ctx context.Context, a *app, opts launchOptions) error {
 	}
 	if job.BySlurm() && slices.Contains([]string{".log", ".out", ".err"}, filepath.Ext(opts.out)) {
 		return &usageError{
-			err:     fmt.Errorf("-o %s: dsbuild would write the script there", opts.out),
-			command: "dsbuild launch " + string(opts.kind), hint: "--log " + opts.out + " names the file for the job's output",
+			err:  fmt.Errorf("-o %s: dsbuild would write the script there", opts.out),
+			hint: "--log " + opts.out + " names the file for the job's output",
 		}
 	}
 	files, err := job.Render()
@@ -189,7 +188,7 @@ func runLaunch(ctx context.Context, a *app, opts launchOptions) error {
 	err = writeFiles(a, opts.out, files)
 	var path *fs.PathError
 	if errors.As(err, &path) && fault.Hint(err) == "" {
-		return usageErrorf("dsbuild launch "+string(opts.kind), "-o %s: dsbuild cannot write it: %w", opts.out, err)
+		return usagef("-o %s: dsbuild cannot write it: %w", opts.out, err)
 	}
 	return err
 }

@@ -22,19 +22,18 @@ import (
 // startJob starts a rendered job on the nodes of an inventory, or on this machine,
 // and stays with it.
 func startJob(ctx context.Context, a *app, opts launchOptions, inv *inventory.Inventory, job *launch.Job, files []launch.File) error {
-	command := "dsbuild launch " + string(opts.kind)
 	parts, err := job.Parts(files)
 	if err != nil {
-		return usageErrorf(command, "--submit: %w", err)
+		return usagef("--submit: %w", err)
 	}
 	if opts.grace < 0 || opts.grace > time.Hour {
-		return usageErrorf(command, "--grace %s: must be an hour or less", opts.grace)
+		return usagef("--grace %s: must be an hour or less", opts.grace)
 	}
 	env := map[string]string{}
 	for _, v := range job.Taken() {
 		value, set := os.LookupEnv(v.Name)
 		if !set {
-			return usageErrorf(command, "--env %s: it is not set here, where you start the job", v.Name)
+			return usagef("--env %s: it is not set here, where you start the job", v.Name)
 		}
 		env[v.Name] = value
 	}

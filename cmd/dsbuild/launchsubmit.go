@@ -64,7 +64,7 @@ func submitJob(ctx context.Context, a *app, opts launchOptions, inv *inventory.I
 		return startJob(ctx, a, opts, inv, job, files)
 	}
 	if opts.logs != "" || opts.grace != 0 && opts.grace != usualGrace {
-		return usageErrorf("dsbuild launch "+string(opts.kind), "--logs and --grace do not work for a job that Slurm starts")
+		return usagef("--logs and --grace do not work for a job that Slurm starts")
 	}
 	s := submit.Slurm{Report: a.reporter, Log: a.stdout}
 	if opts.json {
@@ -106,7 +106,7 @@ func submitJob(ctx context.Context, a *app, opts launchOptions, inv *inventory.I
 // nodes.
 func writeBeside(a *app, opts launchOptions, beside, files []launch.File, s *submit.Slurm) error {
 	if opts.out == "" && len(beside) > 0 {
-		return usageErrorf("dsbuild launch "+string(opts.kind), "all nodes read %s: name a shared folder with --output", beside[0].Name)
+		return usagef("all nodes read %s: name a shared folder with --output", beside[0].Name)
 	}
 	if opts.out == "" {
 		return nil

@@ -48,7 +48,7 @@ script of sh or bash (zsh and bats read some lines otherwise).`,
 			opts.files = args
 			switch {
 			case opts.rules && len(args) > 0:
-				return usageErrorf(cmd.CommandPath(), "--rules reads no file: leave out %q", args[0])
+				return usagef("--rules reads no file: leave out %q", args[0])
 			case opts.rules:
 				return printRules(a, opts)
 			}

@@ -48,7 +48,7 @@ wheel was built, and is not what was asked; else the exit code of the deploy.`,
 		Example: `  dsbuild nightly -f nightly.yaml`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.build.checkBuildFlags(cmd.Flags(), cmd.CommandPath()); err != nil {
+			if err := o.build.checkBuildFlags(cmd.Flags()); err != nil {
 				return err
 			}
 			site, err := newSite(o.build.siteOptions)
@@ -134,7 +134,7 @@ func nightlyDeploy(
 			if errors.As(err, &invalid) {
 				err = invalidValue(invalid)
 			}
-			return nil, usageErrorf("dsbuild nightly", "deploy: %s", strings.TrimPrefix(err.Error(), "--"))
+			return nil, usagef("deploy: %s", strings.TrimPrefix(err.Error(), "--"))
 		}
 	}
 	opts.inventory = d.Inventory
@@ -151,7 +151,7 @@ func nightlyDeploy(
 			return nil, err
 		}
 		if len(spec.Kinds) == 0 { // nobody is there to ask the nodes, and the canary and the others get one lock
-			return nil, fault.WithHint(usageErrorf("dsbuild nightly", "deploy: env: %s has no nodes", d.Env), "add the kinds of nodes: nodes: [{glibc: 2.28}]")
+			return nil, fault.WithHint(usagef("deploy: env: %s has no nodes", d.Env), "add the kinds of nodes: nodes: [{glibc: 2.28}]")
 		}
 	}
 	return func(ctx context.Context, dir, limit, report string) (nightly.Nodes, error) {

@@ -4,13 +4,11 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"path/filepath"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 )
@@ -48,13 +46,7 @@ settings that a hostfile cannot hold.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.inventory = args[0]
 			if cmd.Flags().Changed("to") {
-				if instead := map[string]string{
-					"json": "--json prints JSON", "yaml": "--json prints all settings; docs/nodes.md has the keys of the YAML",
-					"ansible": "--json prints all settings, as a program can read them", "slurm": "scontrol show hostlist folds names",
-				}[opts.to]; instead != "" {
-					return usageErrorf(cmd.CommandPath(), "--to %s: %s; --to takes hostfile", opts.to, instead)
-				}
-				if err := oneOf(cmd.CommandPath(), "to", opts.to, "hostfile"); err != nil {
+				if err := oneOf("to", opts.to, "hostfile"); err != nil {
 					return err
 				}
 			}
@@ -77,9 +69,8 @@ func addLimitFlag(cmd *cobra.Command, limit *string) {
 // loadInventory reads INVENTORY and keeps the nodes of --limit. It notes settings of another tool's
 // inventory that have no effect.
 func (a *app) loadInventory(ctx context.Context, name, limit string) (*inventory.Inventory, error) {
-	if found, err := filepath.Glob(filepath.Join(name, "*.whl")); err == nil && len(found) > 0 || strings.HasSuffix(name, ".whl") {
-		err := fmt.Errorf("%s: wheels, but this argument names the nodes", name)
-		return nil, fault.WithCode(fault.WithHint(err, "name the nodes, and after --wheel the wheels: inventory.yaml --wheel %s", name), exitUsage)
+	if strings.HasSuffix(name, ".whl") {
+		return nil, &usageError{err: fmt.Errorf("%s: a wheel, but this argument names the nodes", name), hint: "name the nodes, and the wheel after --wheel"}
 	}
 	inv, err := inventory.Open(ctx, name, inventory.Options{Stdin: a.stdin, Ansible: ansibleInventory(), Slurm: slurmInventory})
 	if err != nil {

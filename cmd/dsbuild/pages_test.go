@@ -200,7 +200,7 @@ func parses(line string) (bool, error) {
 
 // accepted asks the real command whether it takes these words. Nothing is started.
 func accepted(words []string) error {
-	a := &app{stdin: strings.NewReader(""), stdout: io.Discard, stderr: io.Discard, reporter: ui.New(io.Discard, ui.Options{})}
+	a := &app{stdin: strings.NewReader(""), stdout: io.Discard, stderr: io.Discard, reporter: ui.New(io.Discard, ui.Options{}), version: "v0"}
 	root := newRootCommand(a)
 	cmd, rest, err := root.Find(words)
 	switch {

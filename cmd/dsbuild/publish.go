@@ -52,7 +52,7 @@ dsbuild has no flag for them, and prints none.`,
 		Args: cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.wheels, o.to = args[:len(args)-1], args[len(args)-1]
-			return runPublish(cmd.Context(), a, o, cmd.CommandPath())
+			return runPublish(cmd.Context(), a, o)
 		},
 	}
 	f := cmd.Flags()
@@ -66,18 +66,18 @@ dsbuild has no flag for them, and prints none.`,
 }
 
 // runPublish publishes the wheels that the arguments name.
-func runPublish(ctx context.Context, a *app, o publishOptions, command string) error {
+func runPublish(ctx context.Context, a *app, o publishOptions) error {
 	to, err := publish.ParseTarget(o.to)
 	if err != nil {
 		return err
 	}
 	if o.parallel < 1 {
-		return usageErrorf(command, "--parallel %d: must be at least 1", o.parallel)
+		return usagef("--parallel %d: must be at least 1", o.parallel)
 	}
 	if o.checkURL != "" && !to.Index() {
-		return usageErrorf(command, "--check-url needs a package index as TO: https://HOST/PATH or pypirc:NAME")
+		return usagef("--check-url needs a package index as TO: https://HOST/PATH or pypirc:NAME")
 	}
-	if err := checkIndexURL("--check-url", o.checkURL, command); err != nil {
+	if err := checkIndexURL("--check-url", o.checkURL); err != nil {
 		return err
 	}
 	site, err := newSite(pipeline.SiteOptions{CA: o.ca})
@@ -89,12 +89,12 @@ func runPublish(ctx context.Context, a *app, o publishOptions, command string) e
 		Transport: site.Transport(), Warn: a.reporter.Warn,
 		Progress: func(total int64) publish.Progress { return a.reporter.Bar("publish", total) },
 	}
-	if opt.Wheels, err = wheelsOf(command, o.wheels); err != nil {
+	if opt.Wheels, err = wheelsOf(o.wheels); err != nil {
 		return err
 	}
 	sum, err := publish.Run(ctx, opt)
 	if err != nil {
-		return noWheel(command, err)
+		return noWheel(err)
 	}
 	if o.json {
 		return ui.JSON(a.stdout, sum)

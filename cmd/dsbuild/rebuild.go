@@ -37,7 +37,7 @@ not signed: the differences are listed, and the exit code is 4.`,
 		Example: `  dsbuild rebuild --sign ~/.ssh/id_ed25519 dist/deepspeed-*.whl`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.checkBuildFlags(cmd.Flags(), cmd.CommandPath()); err != nil {
+			if err := o.checkBuildFlags(cmd.Flags()); err != nil {
 				return err
 			}
 			site, err := newSite(o.siteOptions)
@@ -45,7 +45,7 @@ not signed: the differences are listed, and the exit code is 4.`,
 				return err
 			}
 			o.site, o.noCache = site, true
-			return site.Error(asUsage(cmd.CommandPath(), runRebuild(cmd.Context(), a, o, base, args[0], cmd.CommandPath())))
+			return site.Error(runRebuild(cmd.Context(), a, o, base, args[0]))
 		},
 	}
 	cmd.Flags().StringVar(&base, "base", "", "the root file system `TAR` that the wheel was built on, if it is not the engine's own")
@@ -54,21 +54,21 @@ not signed: the differences are listed, and the exit code is 4.`,
 }
 
 // runRebuild builds a wheel again and compares it with the first one.
-func runRebuild(ctx context.Context, a *app, o wheelOptions, base, file, command string) error {
+func runRebuild(ctx context.Context, a *app, o wheelOptions, base, file string) error {
 	v, err := wheel.Verify(ctx, file)
 	if err != nil {
-		return noWheel(command, err)
+		return noWheel(err)
 	}
 	if err := v.Err(); err != nil {
 		return err
 	}
 	if v.Manifest == nil {
-		return usageErrorf(command, "%s has no manifest: dsbuild did not build it", filepath.Base(file))
+		return usagef("%s has no manifest: dsbuild did not build it", filepath.Base(file))
 	}
 	m := *v.Manifest
 	request, err := planner.RebuildRequest(m)
 	if err != nil {
-		return usageErrorf(command, "%s cannot be built again: %w", m.Name, err)
+		return usagef("%s cannot be built again: %w", m.Name, err)
 	}
 	request.Base = cmp.Or(base, request.Base)
 	sign, done, err := a.wheelSigner(ctx, o.sign)
@@ -78,7 +78,7 @@ func runRebuild(ctx context.Context, a *app, o wheelOptions, base, file, command
 	defer done()
 	if sign != nil { // before a build of minutes
 		if signed, err := signing.ReadSigned(file); err != nil || signed.Statement == "" {
-			return usageErrorf(command, "--sign: there is no statement beside %s", m.Name)
+			return usagef("--sign: there is no statement beside %s", m.Name)
 		}
 	}
 	tmp, err := scratch.New("")
@@ -86,7 +86,7 @@ func runRebuild(ctx context.Context, a *app, o wheelOptions, base, file, command
 		return err
 	}
 	defer tmp.Close()
-	again, err := buildAgain(ctx, a, o, request, m, tmp.Path, command)
+	again, err := buildAgain(ctx, a, o, request, m, tmp.Path)
 	if err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func runRebuild(ctx context.Context, a *app, o wheelOptions, base, file, command
 }
 
 // buildAgain builds the wheel of a manifest into a folder, without the store.
-func buildAgain(ctx context.Context, a *app, o wheelOptions, request planner.Request, m wheel.Manifest, dir, command string) (wheel.Artifact, error) {
+func buildAgain(ctx context.Context, a *app, o wheelOptions, request planner.Request, m wheel.Manifest, dir string) (wheel.Artifact, error) {
 	tools, err := o.openPlanner(ctx, a)
 	if err != nil {
 		return wheel.Artifact{}, err
@@ -112,7 +112,7 @@ func buildAgain(ctx context.Context, a *app, o wheelOptions, request planner.Req
 		return wheel.Artifact{}, err
 	}
 	if err := planner.CheckRebuild(plan, m); err != nil {
-		return wheel.Artifact{}, &usageError{err: fmt.Errorf("%s cannot be built again: %w", m.Name, err), command: command, hint: fault.Hint(err)}
+		return wheel.Artifact{}, &usageError{err: fmt.Errorf("%s cannot be built again: %w", m.Name, err), hint: fault.Hint(err)}
 	}
 	if plan.Digest != m.PlanDigest {
 		a.reporter.Warn("this dsbuild (%s) plans the wheel in another way than the one that built it: other bytes say nothing about its builder", a.version)

@@ -57,7 +57,7 @@ func TestFullRelease(t *testing.T) {
 	inside := func(words ...string) string {
 		return command(t, repo, "chroot", append([]string{root, "/opt/dsbuild/dsbuild"}, words...)...)
 	}
-	if said := inside("version"); strings.Contains(said, "(devel)") || !strings.HasPrefix(said, "dsbuild v") {
+	if said := inside("--version"); strings.Contains(said, "(devel)") || !strings.HasPrefix(said, "dsbuild v") {
 		t.Errorf("version: %s", said)
 	}
 	if said := inside("gpus"); !strings.Contains(said, "A100") {
@@ -66,6 +66,6 @@ func TestFullRelease(t *testing.T) {
 	if said := inside("completion", "bash"); said == "" {
 		t.Error("completion bash says nothing")
 	}
-	t.Logf("result: it says of itself: %s", strings.TrimSpace(inside("version")))
+	t.Logf("result: it says of itself: %s", strings.TrimSpace(inside("--version")))
 	t.Logf("result: files with a right checksum: %d", strings.Count(sums, ": OK"))
 }

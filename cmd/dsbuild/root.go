@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -11,8 +13,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/pipeline/planner"
 )
 
 // app holds the things that every command gets: the streams, the reporter that owns stderr, and the
@@ -80,7 +84,7 @@ Exit codes:
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	root.SetVersionTemplate(versionLine(a.version))
+	root.SetVersionTemplate(fmt.Sprintf("dsbuild %s (%s, %s/%s)\n", a.version, runtime.Version(), runtime.GOOS, runtime.GOARCH))
 	for _, group := range commandGroups(a) {
 		root.AddGroup(&cobra.Group{ID: group.title, Title: group.title + ":"})
 		for _, cmd := range group.commands {
@@ -89,20 +93,14 @@ Exit codes:
 		}
 	}
 	root.AddCommand(newManCommand(a)) // hidden
-	root.AddCommand(newGoneCommands(goneCommands())...)
 	root.SetHelpCommandGroupID(groupReference)
 	root.SetCompletionCommandGroupID(groupReference)
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
-	completeValues(root)
-	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".LocalFlags.FlagUsages |", "helpOfFlags .LocalFlags |"))
-	refuseUnknownWords(root)
-	return root
-}
-
-// refuseUnknownWords makes help, and the commands that only group others, refuse words that name no command.
-func refuseUnknownWords(root *cobra.Command) {
-	for _, cmd := range root.Commands() {
+	root.InitDefaultVersionFlag()
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".LocalFlags.FlagUsages |", fmt.Sprintf(".LocalFlags.FlagUsagesWrapped %d |", helpWidth)))
+	for _, cmd := range allCommands(root) {
+		completeValues(cmd)
 		switch {
 		case cmd.Name() == "help":
 			cmd.Args = func(_ *cobra.Command, args []string) error { // cobra by itself prints a line and succeeds
@@ -117,6 +115,38 @@ func refuseUnknownWords(root *cobra.Command) {
 			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 		}
 	}
+	return root
+}
+
+// completeValues makes the completion of shells offer the values of flags: those that the help lists,
+// GPUs and operators.
+func completeValues(cmd *cobra.Command) {
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		placeholder, _ := pflag.UnquoteUsage(f)
+		if f.Name != "gpu" && f.Name != "ops" && (!strings.Contains(placeholder, "|") || placeholder != strings.ToLower(placeholder)) {
+			return
+		}
+		err := cmd.RegisterFlagCompletionFunc(f.Name, func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			var values []string
+			tables, err := compat.NewTables()
+			switch {
+			case strings.Contains(placeholder, "|"):
+				values = strings.Split(placeholder, "|")
+			case err == nil && f.Name == "gpu":
+				for _, g := range tables.GPUs {
+					values = append(values, g.Name)
+				}
+			case err == nil:
+				for _, op := range tables.Ops {
+					values = append(values, op.Name)
+				}
+			}
+			return values, cobra.ShellCompDirectiveNoFileComp
+		})
+		if err != nil {
+			panic(err) // it has one already
+		}
+	})
 }
 
 // groupReference is also the group of the commands that cobra adds.
@@ -159,7 +189,6 @@ func commandGroups(a *app) []commandGroup {
 			newGPUsCommand(a),
 			newOpsCommand(a),
 			newToolchainsCommand(a),
-			newVersionCommand(a),
 		}},
 	}
 }
@@ -177,17 +206,27 @@ func exitTable() string {
 // command itself starts (flags, arguments, unknown commands) is wrong usage.
 func executeCommand(ctx context.Context, root *cobra.Command, args []string) error {
 	started := false
-	onRun(root, func(cmd *cobra.Command) error {
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
 		started = true
 		if err := refuseEmptyFlags(cmd); err != nil {
 			return err
 		}
 		return checkFlagRules(cmd)
-	})
+	}
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
-	if err != nil && !started {
-		return wrongUsage(cmd, args, err)
+	var request *planner.RequestError
+	var usage *usageError
+	switch {
+	case err == nil:
+		return nil
+	case !started:
+		err = wrongUsage(cmd, args, err)
+	case errors.As(err, &request) && !errors.As(err, &usage):
+		err = &usageError{err: err, hint: request.Hint()}
+	}
+	if errors.As(err, &usage) && usage.command == "" {
+		usage.command = cmd.CommandPath()
 	}
 	return namedInventory(cmd, err)
 }
@@ -209,24 +248,7 @@ func refuseEmptyFlags(cmd *cobra.Command) error {
 	if len(empty) == 0 {
 		return nil
 	}
-	return usageErrorf(cmd.CommandPath(), "%s: the value is empty; is a shell variable not set? Give a value, or leave the flag out",
-		strings.Join(empty, ", "))
-}
-
-// onRun arranges for hook to be called when any command of the tree starts; its
-// error ends the command.
-func onRun(cmd *cobra.Command, hook func(*cobra.Command) error) {
-	if inner := cmd.RunE; inner != nil {
-		cmd.RunE = func(cmd *cobra.Command, args []string) error {
-			if err := hook(cmd); err != nil {
-				return err
-			}
-			return inner(cmd, args)
-		}
-	}
-	for _, sub := range cmd.Commands() {
-		onRun(sub, hook)
-	}
+	return usagef("%s: the value is empty; is a shell variable not set? Give a value, or leave the flag out", strings.Join(empty, ", "))
 }
 
 // buildVersion is the version the Go tool stamped into the binary.

@@ -63,7 +63,7 @@ wheel, and deploys it as dsbuild env deploy does.` + whichDeploy,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.fleet.command, o.fleet.inventory = cmd.CommandPath(), args[0]
-			if err := o.build.checkBuildFlags(cmd.Flags(), o.fleet.command); err != nil {
+			if err := o.build.checkBuildFlags(cmd.Flags()); err != nil {
 				return err
 			}
 			o.verifyGiven = cmd.Flags().Changed("verify")
@@ -77,7 +77,7 @@ wheel, and deploys it as dsbuild env deploy does.` + whichDeploy,
 			if o.env != "" {
 				run = runShipEnv
 			}
-			return site.Error(asUsage(cmd.CommandPath(), run(cmd.Context(), a, o)))
+			return site.Error(run(cmd.Context(), a, o))
 		},
 	}
 	o.addFlags(cmd)

@@ -18,17 +18,17 @@ import (
 // and deploys it. A step that finds its result there already takes it.
 func runShipEnv(ctx context.Context, a *app, o shipOptions) error {
 	if o.fleet.deps != "refuse" {
-		return usageErrorf(o.fleet.command, "--deps and --env exclude each other: an environment has all its packages")
+		return usagef("--deps and --env exclude each other: an environment has all its packages")
 	}
 	spec, err := environment.Read(o.env, a.stdin)
 	switch {
 	case err != nil:
 		return err
 	case spec.Build == nil:
-		err := usageErrorf(o.fleet.command, "%s names a finished wheel, or no DeepSpeed, but ship --env builds one", ui.Clean(o.env))
+		err := usagef("%s names a finished wheel, or no DeepSpeed, but ship --env builds one", ui.Clean(o.env))
 		return fault.WithHint(err, "give deepspeed: {version: 0.19.8, ops: [cpu_adam]}, or use dsbuild env lock and dsbuild env deploy")
 	case o.env == "-" && o.lock == "":
-		return usageErrorf(o.fleet.command, "--env - needs --lock: the lock of standard input has no name")
+		return usagef("--env - needs --lock: the lock of standard input has no name")
 	}
 	o.lock = cmp.Or(o.lock, lockName(o.env))
 	r, said := &o.build.request, spec.Build // flags override the file

@@ -22,7 +22,6 @@ import (
 
 // signOptions are the flags of dsbuild sign.
 type signOptions struct {
-	command   string
 	key       string
 	namespace string
 }
@@ -52,7 +51,6 @@ programs of sigstore read the bundles.`,
   dsbuild sign --key sigstore/signing_config.json dist/deepspeed-*.whl`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o.command = cmd.CommandPath()
 			return runSign(cmd.Context(), a, o, args)
 		},
 	}
@@ -68,13 +66,13 @@ var namespaceForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}$`)
 func runSign(ctx context.Context, a *app, o signOptions, files []string) error {
 	switch {
 	case o.key == "":
-		return usageErrorf(o.command, "--key is missing: name the SSH key or the signing config that signs")
+		return usagef("--key is missing: name the SSH key or the signing config that signs")
 	case !namespaceForm.MatchString(o.namespace):
-		return usageErrorf(o.command, "--namespace %q: must be letters, digits and . _ @ + -", o.namespace)
+		return usagef("--namespace %q: must be letters, digits and . _ @ + -", o.namespace)
 	}
 	for _, file := range files {
 		if info, err := os.Stat(file); err != nil || !info.Mode().IsRegular() {
-			return usageErrorf(o.command, "%s is not a wheel's file", file)
+			return usagef("%s is not a wheel's file", file)
 		}
 		if err := signing.CheckStatement(file); err != nil {
 			return err
@@ -86,7 +84,7 @@ func runSign(ctx context.Context, a *app, o signOptions, files []string) error {
 	}
 	defer key.Close()
 	if _, ssh := key.(*remote.Key); !ssh && o.namespace != signing.Namespace {
-		return usageErrorf(o.command, "--namespace: bundles of sigstore have no namespace")
+		return usagef("--namespace: bundles of sigstore have no namespace")
 	}
 	for _, file := range files {
 		path, err := signing.Sign(file, key, o.namespace)

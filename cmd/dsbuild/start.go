@@ -33,7 +33,7 @@ default in brackets. Without a terminal, an invalid or missing answer exits with
   printf '1\ntrain.py --epochs 3\n4\n\ny\n' | dsbuild start`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return runStart(cmd.Context(), a, cmd.CommandPath())
+			return runStart(cmd.Context(), a)
 		},
 	}
 }
@@ -57,7 +57,7 @@ type branch struct {
 	ask   func(*menu) plan
 }
 
-func runStart(ctx context.Context, a *app, command string) error {
+func runStart(ctx context.Context, a *app) error {
 	m := &menu{ctx: ctx, talk: ui.NewDialogue(a.stdin, a.stderr)}
 	p := m.chooseBranch("What do you want to do?", []branch{
 		{"run a job on this machine", func(m *menu) plan { return m.jobHere("launch", "torchrun") }},
@@ -83,7 +83,7 @@ func runStart(ctx context.Context, a *app, command string) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case m.err != nil:
-		return fault.WithHint(usageErrorf(command, "%w", m.err), "write one answer on each line; 'dsbuild start' at a terminal shows the questions")
+		return fault.WithHint(usagef("%w", m.err), "write one answer on each line; 'dsbuild start' at a terminal shows the questions")
 	case !run:
 		return nil
 	}

@@ -12,8 +12,7 @@ import (
 )
 
 func newToolchainsCommand(a *app) *cobra.Command {
-	var asJSON, matrix bool
-	var gpus []string
+	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "toolchains",
 		Short: "List the toolchains: where CUDA comes from, the bases, each torch's CUDA and Pythons",
@@ -22,19 +21,13 @@ come from), the bases with their glibc, Pythons and gcc, what each CUDA
 compiles for, and which CUDA and Pythons each torch is built for.
 
 dsbuild wheel picks the combination that fits the request, or explains why there
-is none. --matrix shows its choice for every torch and Python.`,
+is none; with --dry-run it builds nothing.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			if matrix {
-				return runToolchainMatrix(a, gpus, asJSON)
-			}
 			return runToolchains(a, asJSON)
 		},
 	}
-	cmd.Flags().BoolVar(&matrix, "matrix", false, "print the toolchain for each torch and Python, or why none exists")
-	cmd.Flags().StringArrayVar(&gpus, "gpu", []string{"A100"}, "with --matrix: a GPU to build for, by `NAME`; repeatable")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON document")
-	flagsNeed(cmd, "matrix", "gpu")
 	return cmd
 }
 

@@ -56,7 +56,7 @@ it. Nodes that need several wheels (two Pythons, say) differ without it.` + whic
 
 // runVerify compares nodes as opts say.
 func runVerify(ctx context.Context, a *app, opts verifyOptions) error {
-	level, err := verifyLevel(opts.command, opts.verify)
+	level, err := verifyLevel(opts.verify)
 	if err != nil {
 		return err
 	}

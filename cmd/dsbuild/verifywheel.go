@@ -42,9 +42,8 @@ It names every difference, and then exits with 4.` + whichCheck,
 }
 
 func runVerifyWheel(ctx context.Context, a *app, file, policy string, asJSON bool) error {
-	const command = "dsbuild verify-wheel"
 	if info, err := os.Stat(file); err == nil && info.IsDir() {
-		return usageErrorf(command, "%s is a folder: give a .whl file; 'dsbuild inspect' also reads unpacked wheels", file)
+		return usagef("%s is a folder: give a .whl file; 'dsbuild inspect' also reads unpacked wheels", file)
 	}
 	rules, err := a.readPolicy(policy)
 	if err != nil {
@@ -52,7 +51,7 @@ func runVerifyWheel(ctx context.Context, a *app, file, policy string, asJSON boo
 	}
 	v, err := wheel.Verify(ctx, file)
 	if err != nil {
-		return noWheel(command, err)
+		return noWheel(err)
 	}
 	outcome := v.Err()
 	if rules != nil {
@@ -87,9 +86,9 @@ func runVerifyWheel(ctx context.Context, a *app, file, policy string, asJSON boo
 
 // noWheel makes a wheel that is missing or must not be read wrong usage of a
 // command: it says nothing of the wheel.
-func noWheel(command string, err error) error {
+func noWheel(err error) error {
 	if _, closed := err.(*fs.PathError); closed { //nolint:errorlint // a damaged wheel may wrap one
-		return usageErrorf(command, "no wheel: %w", err)
+		return usagef("no wheel: %w", err)
 	}
 	return err
 }

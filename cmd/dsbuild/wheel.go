@@ -74,7 +74,7 @@ elsewhere.`,
   dsbuild wheel --gpu H100 --deepspeed git+https://github.com/deepspeedai/DeepSpeed@master`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.checkFlags(cmd.Flags(), cmd.CommandPath()); err != nil {
+			if err := o.checkFlags(cmd.Flags()); err != nil {
 				return err
 			}
 			site, err := newSite(o.siteOptions)
@@ -92,7 +92,7 @@ elsewhere.`,
 			case o.inventory != "":
 				build = runWheelFor
 			}
-			return site.Error(asUsage(cmd.CommandPath(), build(cmd.Context(), a, o)))
+			return site.Error(build(cmd.Context(), a, o))
 		},
 	}
 	o.addFlags(cmd)
@@ -147,40 +147,40 @@ func (o *wheelOptions) builderFlags(f *pflag.FlagSet) {
 }
 
 // checkFlags refuses flags that contradict each other.
-func (o wheelOptions) checkFlags(f *pflag.FlagSet, command string) error {
-	if err := o.checkBuildFlags(f, command); err != nil {
+func (o wheelOptions) checkFlags(f *pflag.FlagSet) error {
+	if err := o.checkBuildFlags(f); err != nil {
 		return err
 	}
-	if err := o.connectOptions.checkFlags(command); err != nil {
+	if err := o.connectOptions.checkFlags(); err != nil {
 		return err
 	}
 	several := o.matrix != "" || o.inventory != ""
 	switch {
 	case several && (len(o.with) > 0 || o.bundle):
-		return usageErrorf(command, "--with and --bundle work for one wheel only: a wheelhouse is for one Python and one torch")
+		return usagef("--with and --bundle work for one wheel only: a wheelhouse is for one Python and one torch")
 	case o.matrix != "":
 		for _, name := range matrix.Keys() {
 			if f.Changed(name) {
-				return usageErrorf(command, "--%s does not work with --matrix: the file describes each wheel (key %s of an entry, or of defaults)", name, name)
+				return usagef("--%s does not work with --matrix: the file describes each wheel (key %s of an entry, or of defaults)", name, name)
 			}
 		}
 		return nil
 	case !several && (len(o.engines) > 1 || o.parallel > 0):
-		return usageErrorf(command, "several engines or parallel builds need several wheels: --matrix or --for")
+		return usagef("several engines or parallel builds need several wheels: --matrix or --for")
 	}
 	return nil
 }
 
 // checkBuildFlags checks the values that the types of flags cannot.
-func (o wheelOptions) checkBuildFlags(f *pflag.FlagSet, command string) error {
+func (o wheelOptions) checkBuildFlags(f *pflag.FlagSet) error {
 	if !slices.Contains([]string{planner.Auto, planner.Dagger, planner.Host}, o.builder) {
-		return oneOf(command, "builder", o.builder, "auto", "dagger", "host")
+		return oneOf("builder", o.builder, "auto", "dagger", "host")
 	}
 	if o.jobs < 0 {
-		return usageErrorf(command, "--jobs %d: must be 1 or more", o.jobs)
+		return usagef("--jobs %d: must be 1 or more", o.jobs)
 	}
 	if f.Changed("parallel") && o.parallel < 1 {
-		return usageErrorf(command, "--parallel %d: must be 1 or more", o.parallel)
+		return usagef("--parallel %d: must be 1 or more", o.parallel)
 	}
 	return nil
 }
