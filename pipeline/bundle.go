@@ -39,7 +39,7 @@ func NewBundlePlan(p *Plan, companions []Companion, dependencies bool) (*BundleP
 	slices.SortFunc(companions, func(a, b Companion) int { return strings.Compare(a.Name, b.Name) })
 	for i := 1; i < len(companions); i++ {
 		if companions[i].Name == companions[i-1].Name {
-			return nil, &SourceError{companions[i].Name, errors.New("given twice with --with"), companionForms}
+			return nil, badSource(companions[i].Name, errors.New("given twice with --with"), companionForms)
 		}
 	}
 	own := *p

@@ -54,8 +54,7 @@ func TestOpenCompanion(t *testing.T) {
 		"a@/nowhere": "no such file", "a@" + t.TempDir(): "neither pyproject.toml nor setup.py", "a@git+ftp://u:s3cret@git.example/x": "does not read repositories",
 	} {
 		_, err := OpenCompanion(t.Context(), arg, t.TempDir(), os.Environ())
-		var bad *SourceError
-		if !errors.As(err, &bad) || bad.ExitCode() != 2 || !strings.Contains(err.Error(), want) || fault.Hint(err) == "" || strings.Contains(err.Error(), "s3cret") {
+		if fault.ExitCode(err) != fault.Usage || !strings.Contains(err.Error(), want) || fault.Hint(err) == "" || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%s: %v (hint %q), want %s", arg, err, fault.Hint(err), want)
 		}
 	}

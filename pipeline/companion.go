@@ -29,16 +29,16 @@ var companionArg = regexp.MustCompile(`^([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9
 func OpenCompanion(ctx context.Context, arg, dir string, environ []string) (Companion, error) {
 	m := companionArg.FindStringSubmatch(arg)
 	if m == nil {
-		return Companion{}, &SourceError{redactURL(arg), errors.New("it needs a version or its sources"), companionForms}
+		return Companion{}, badSource(redactURL(arg), errors.New("it needs a version or its sources"), companionForms)
 	}
 	c := Companion{Name: pypi.CanonPackageName(m[1])}
 	switch what := m[3]; {
 	case wheel.FromTorch(c.Name):
-		return c, &SourceError{c.Name, errors.New("torch and its packages cannot be companions: a node has them, and dsbuild never changes them"), "choose the torch to build for with --torch"}
+		return c, badSource(c.Name, errors.New("torch and its packages cannot be companions: a node has them, and dsbuild never changes them"), "choose the torch to build for with --torch")
 	case c.Name == "deepspeed":
-		return c, &SourceError{c.Name, errors.New("DeepSpeed cannot be a companion of itself"), "choose its sources with --deepspeed"}
+		return c, badSource(c.Name, errors.New("DeepSpeed cannot be a companion of itself"), "choose its sources with --deepspeed")
 	case m[2] == "==" && !pep440.MatchString(what):
-		return c, &SourceError{redactURL(arg), fmt.Errorf("%.64q is not a version", what), companionForms}
+		return c, badSource(redactURL(arg), fmt.Errorf("%.64q is not a version", what), companionForms)
 	case m[2] == "==" || pep440.MatchString(what):
 		c.Version = what
 		return c, nil
@@ -53,7 +53,7 @@ func OpenCompanion(ctx context.Context, arg, dir string, environ []string) (Comp
 func companionProject(name string, environ []string) project {
 	check := func(t *tree) (string, string, error) {
 		if !t.hasFile("pyproject.toml") && !t.hasFile("setup.py") {
-			return "", "", &SourceError{name, errors.New("not a Python project: it has neither pyproject.toml nor setup.py"), companionForms}
+			return "", "", badSource(name, errors.New("not a Python project: it has neither pyproject.toml nor setup.py"), companionForms)
 		}
 		return name, "", nil
 	}

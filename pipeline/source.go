@@ -40,25 +40,11 @@ func (s Source) Manifest() wheel.Source {
 	return wheel.Source{Kind: s.Kind, Ref: s.Ref, Commit: s.Commit, SHA256: s.SHA256}
 }
 
-// SourceError is a source that cannot be used. Arg holds no credentials.
-type SourceError struct {
-	Arg  string
-	Err  error
-	hint string
-}
-
-func (e *SourceError) Error() string { return fmt.Sprintf("source %s: %v", e.Arg, e.Err) }
-func (e *SourceError) Unwrap() error { return e.Err }
-
-// Hint suggests a remedy.
-func (e *SourceError) Hint() string { return cmp.Or(e.hint, fault.Hint(e.Err)) }
-
-// ExitCode returns that of wrong usage, but 1 for a repository that does not answer.
-func (e *SourceError) ExitCode() int {
-	if down := new(unreachable); errors.As(e.Err, &down) {
-		return 1
-	}
-	return 2
+// badSource returns the error of a source that cannot be used: wrong usage, if err asks for no other exit
+// code. arg holds no credentials.
+func badSource(arg string, err error, hint string) error {
+	code := cmp.Or(fault.ExitCode(err), fault.Usage)
+	return fault.WithCode(fault.AddHint(fmt.Errorf("source %s: %w", arg, err), hint), code)
 }
 
 // project describes the files of a source tree.
@@ -93,17 +79,17 @@ func (p project) openSource(ctx context.Context, arg, dir string) (Source, error
 	info, err := os.Stat(arg)
 	switch {
 	case strings.Contains(arg, "://"):
-		return Source{}, &SourceError{redactURL(arg), errors.New("a URL needs its kind before it"), "write a git repository as git+URL@REF"}
+		return Source{}, badSource(redactURL(arg), errors.New("a URL needs its kind before it"), "write a git repository as git+URL@REF")
 	case errors.Is(err, fs.ErrNotExist):
-		return Source{}, &SourceError{redactURL(arg), errors.New("not a release, and no such file or directory"), sourceForms}
+		return Source{}, badSource(redactURL(arg), errors.New("not a release, and no such file or directory"), sourceForms)
 	case err != nil:
-		return Source{}, &SourceError{redactURL(arg), err, ""}
+		return Source{}, badSource(redactURL(arg), err, "")
 	case info.IsDir():
 		return p.openDir(ctx, arg, dir)
 	case info.Mode().IsRegular():
 		return p.openSdist(ctx, arg, dir)
 	}
-	return Source{}, &SourceError{redactURL(arg), errors.New("neither a file nor a directory"), sourceForms}
+	return Source{}, badSource(redactURL(arg), errors.New("neither a file nor a directory"), sourceForms)
 }
 
 // finishSource checks the tree and writes the copy.
@@ -127,7 +113,7 @@ func sourceError(ctx context.Context, ref string, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	return &SourceError{ref, err, ""}
+	return badSource(ref, err, "")
 }
 
 // openDir copies a local checkout or an unpacked tree in its present state.
@@ -137,12 +123,12 @@ func (p project) openDir(ctx context.Context, path, dir string) (Source, error) 
 		full, err = filepath.EvalSymlinks(full)
 	}
 	if err != nil {
-		return Source{}, &SourceError{path, err, ""}
+		return Source{}, badSource(path, err, "")
 	}
 	s := Source{Kind: SourcePath, Ref: filepath.Base(full)}
 	t, err := openTree(full)
 	if err != nil {
-		return Source{}, &SourceError{path, err, ""}
+		return Source{}, badSource(path, err, "")
 	}
 	defer t.root.Close()
 	work, err := openCheckout(ctx, full, dir, p.environ)
@@ -162,7 +148,7 @@ func (p project) openDir(ctx context.Context, path, dir string) (Source, error) 
 func (p project) openSdist(ctx context.Context, file, dir string) (Source, error) {
 	f, err := os.Open(file)
 	if err != nil {
-		return Source{}, &SourceError{file, err, ""}
+		return Source{}, badSource(file, err, "")
 	}
 	defer f.Close()
 	s := Source{Kind: SourceSdist, Ref: filepath.Base(file)}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -37,7 +38,6 @@ func gitSchemes() []string { return []string{"https", "http", "ssh", "file"} }
 var (
 	scpLike  = regexp.MustCompile(`^([A-Za-z0-9._-]+@)?[A-Za-z0-9][A-Za-z0-9.-]*:[^-:]`)
 	goodRef  = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_./+=,%#@-]*$`)
-	hexRef   = regexp.MustCompile(`^[0-9a-f]{4,64}$`)
 	userinfo = regexp.MustCompile(`://\S*@`) // a password may hold a slash that nobody has quoted
 	scpUser  = regexp.MustCompile(`^[^/@:\s]+@([^/:\s]+:)`)
 )
@@ -49,89 +49,47 @@ func redactURL(text string) string {
 	return diagnostic.HideCredentials(scpUser.ReplaceAllString(text, "$1"))
 }
 
-// parseGit reads URL[@REF], the text after "git+".
+// parseGit reads URL[@REF], the text after "git+". An error never quotes the URL, which may hold a password.
 func parseGit(arg string) (gitRef, error) {
 	g := gitRef{}
 	g.url, g.ref = wheel.SplitGitRef(arg)
 	scheme, _, ok := strings.Cut(arg, "://")
 	g.shown = "git+" + redactURL(g.url)
-	fail := func(format string, args ...any) (gitRef, error) {
-		return gitRef{}, &SourceError{g.shown, fmt.Errorf(format, args...), "write git+https://HOST/PATH@REF, git+ssh://HOST/PATH@REF or git+file:///PATH@REF; REF is a tag, a branch or a commit"}
+	u, unread := &url.URL{}, error(nil)
+	if ok {
+		if u, unread = url.Parse(g.url); unread != nil {
+			u = &url.URL{}
+		}
 	}
+	password, hasPassword := u.User.Password()
+	web := u.Scheme == "http" || u.Scheme == "https"
+	why := ""
 	switch {
 	case strings.ContainsFunc(arg, func(r rune) bool { return r <= ' ' || r == 0x7f }):
-		return fail("a space or a control character in it")
-	case strings.HasPrefix(arg, "-") || !ok && strings.Contains(arg, "::"):
-		return fail("not the URL of a repository")
+		why = "a space or a control character in it"
 	case ok && !slices.Contains(gitSchemes(), scheme):
-		return fail("dsbuild does not read repositories with %q", scheme)
-	case !ok && !scpLike.MatchString(g.url):
-		return fail("not the URL of a repository")
-	case strings.ContainsAny(g.url, "#"):
-		return fail("dsbuild does not understand the text after #")
+		why = fmt.Sprintf("dsbuild does not read repositories with %q", scheme)
+	case strings.HasPrefix(arg, "-"), !ok && strings.Contains(arg, "::"), !ok && !scpLike.MatchString(g.url),
+		ok && (unread != nil || strings.HasPrefix(u.Host, "-") || strings.Trim(u.Path, "/") == "" || u.Host == "" && u.Scheme != "file"):
+		why = "not the URL of a repository"
+	case strings.Contains(g.url, "#"):
+		why = "dsbuild does not understand the text after #"
 	case g.url != arg && (!goodRef.MatchString(g.ref) || strings.Contains(g.ref, "..")):
-		return fail("%.80q is not a tag, branch or commit", g.ref)
+		why = fmt.Sprintf("%.80q is not a tag, branch or commit", g.ref)
+	case strings.ContainsFunc(u.User.Username()+password, unicode.IsControl):
+		why = "a control character in the user's name or the password"
+	case hasPassword && !web:
+		why = "a password in a URL of " + u.Scheme + " has no effect, and every user of this machine could read it: use a key"
+	case u.RawQuery != "" && web:
+		why = "git puts the text after ? on a command line, which every user of this machine can read: write a token before the host, https://USER:TOKEN@HOST/PATH"
 	}
-	if ok {
-		if reason := g.refuseURL(); reason != "" {
-			return fail("%s", reason)
-		}
+	if why != "" {
+		return gitRef{}, badSource(g.shown, errors.New(why), "write git+https://HOST/PATH@REF, git+ssh://HOST/PATH@REF or git+file:///PATH@REF; REF is a tag, a branch or a commit")
 	}
 	if g.ref != "" {
 		g.shown += "@" + g.ref
 	}
 	return g, nil
-}
-
-// refuseURL returns why a URL cannot be used, "" if it can. The reason never quotes the URL,
-// which may hold a password.
-func (g gitRef) refuseURL() string {
-	u, err := url.Parse(g.url)
-	if err != nil || strings.HasPrefix(u.Host, "-") || strings.Trim(u.Path, "/") == "" || u.Host == "" && u.Scheme != "file" {
-		return "not the URL of a repository"
-	}
-	password, hasPassword := u.User.Password()
-	switch web := u.Scheme == "http" || u.Scheme == "https"; {
-	case strings.ContainsFunc(u.User.Username()+password, unicode.IsControl):
-		return "a control character in the user's name or the password"
-	case hasPassword && !web:
-		return "a password in a URL of " + u.Scheme + " has no effect, and every user of this machine could read it: use a key"
-	case u.RawQuery != "" && web:
-		return "git puts the text after ? on a command line, which every user of this machine can read: write a token before the host, https://TOKEN@HOST/PATH"
-	}
-	return ""
-}
-
-// unpackCommit fetches the commit into a new repository, and unpacks its files into root.
-func (g gitRef) unpackCommit(ctx context.Context, clone string, root *os.Root, environ []string) (commit string, err error) {
-	defer os.RemoveAll(clone) //nolint:errcheck // it lies in a folder that the caller removes
-	repo, err := newRepository(ctx, clone, g.url, environ)
-	if err != nil {
-		return "", err
-	}
-	if commit, err = g.fetchCommit(ctx, repo, environ); err != nil {
-		return "", err
-	}
-	if err := repo.refuseSubmodules(ctx, commit); err != nil {
-		return "", err
-	}
-	return commit, repo.pipeGit(ctx, func(out io.Reader) error { return unpackTar(ctx, out, root) },
-		"archive", "--format=tar", "--prefix=tree/", commit)
-}
-
-// refuseSubmodules refuses a commit with submodules, because it is not complete by itself.
-func (r repository) refuseSubmodules(ctx context.Context, commit string) error {
-	out, err := r.runGit(ctx, "ls-tree", "-r", "-z", commit)
-	if err != nil {
-		return err
-	}
-	for entry := range strings.SplitSeq(string(out), "\x00") {
-		if _, name, ok := strings.Cut(entry, "\t"); ok && strings.HasPrefix(entry, submoduleMode) {
-			return fault.WithHint(fmt.Errorf("%s is a submodule, and dsbuild does not fetch submodules", name),
-				"clone it with --recurse-submodules, and give the directory")
-		}
-	}
-	return nil
 }
 
 // git's texts about a reference that the repository does not have, and about a connection that broke.
@@ -140,75 +98,45 @@ var (
 	brokenOff   = regexp.MustCompile(`early EOF|RPC failed|timed out|Connection reset|hung up|returned error: 5`)
 )
 
-// fetchCommit fetches the requested commit, without its history.
-func (g gitRef) fetchCommit(ctx context.Context, repo repository, environ []string) (string, error) {
-	commit, err := repo.fetchOne(ctx, cmp.Or(g.ref, "HEAD"))
-	if err == nil {
-		return commit, nil
-	}
-	var refs []string
-	if unknownName.MatchString(err.Error()) {
-		if refs, err = repo.remoteRefs(ctx); err == nil {
-			if commit = g.fullHash(ctx, repo.dir+".history", environ); commit != "" {
-				return repo.fetchOne(ctx, commit)
-			}
-			return "", unknownRef(cmp.Or(g.ref, "HEAD"), refs)
-		}
-	}
-	return "", fault.WithHint(&unreachable{err},
-		"try: git ls-remote %s; dsbuild asks for no password, but uses git's credential helpers, keys and proxies", redactURL(g.url))
-}
-
-// fetchOne fetches the commit that name is at origin. If the connection breaks, it tries once more.
-func (r repository) fetchOne(ctx context.Context, name string) (commit string, err error) {
-	for range 2 {
-		_, err = r.runGit(ctx, "fetch", "--quiet", "--depth=1", "--no-tags", "origin", name)
-		if err == nil {
-			return r.commitOf(ctx, "FETCH_HEAD")
-		}
-		if !brokenOff.MatchString(err.Error()) {
-			break
-		}
-	}
-	return "", err
-}
-
-// unreachable is a repository that may be right, but does not answer.
-type unreachable struct{ err error }
-
-func (e *unreachable) Error() string { return "the repository cannot be read: " + e.err.Error() }
-func (e *unreachable) Unwrap() error { return e.err }
-
-// fullHash returns the hash of the commit whose abbreviated hash is asked for, from the history without
-// any content; "" if there is none.
-func (g gitRef) fullHash(ctx context.Context, clone string, environ []string) string {
-	if !hexRef.MatchString(g.ref) {
-		return ""
-	}
-	defer os.RemoveAll(clone) //nolint:errcheck // it lies in a folder that is removed
+// unpackCommit fetches the commit, without its history, into a new repository, and unpacks its files into root.
+func (g gitRef) unpackCommit(ctx context.Context, clone string, root *os.Root, environ []string) (commit string, err error) {
+	defer os.RemoveAll(clone) //nolint:errcheck // it lies in a folder that the caller removes
 	repo, err := newRepository(ctx, clone, g.url, environ)
 	if err != nil {
-		return ""
+		return "", err
 	}
-	if _, err := repo.runGit(ctx, "fetch", "--quiet", "--no-tags", "--filter=tree:0", "origin", "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"); err != nil {
-		return ""
+	name := cmp.Or(g.ref, "HEAD")
+	fetch := func() error {
+		_, err := repo.runGit(ctx, "fetch", "--quiet", "--depth=1", "--no-tags", "origin", name)
+		return err
 	}
-	commit, err := repo.commitOf(ctx, g.ref)
+	if err = fetch(); err != nil && brokenOff.MatchString(err.Error()) {
+		err = fetch()
+	}
+	ask := "git ls-remote " + redactURL(g.url)
+	switch {
+	case err != nil && unknownName.MatchString(err.Error()):
+		return "", fault.WithHint(fmt.Errorf("it has no tag, branch or commit %s", name), "%s lists them; of a commit give all digits", ask)
+	case err != nil:
+		return "", fault.WithCode(fault.WithHint(fmt.Errorf("the repository cannot be read: %w", err),
+			"try: %s; dsbuild asks for no password, but uses git's credential helpers, keys and proxies", ask), 1)
+	}
+	if commit, err = repo.commitOf(ctx, "FETCH_HEAD"); err != nil {
+		return "", err
+	}
+	submodule := "" // a commit with submodules is not complete by itself
+	err = repo.list(ctx, func(mode, _, name string) {
+		if mode == submoduleMode {
+			submodule = name
+		}
+	}, "ls-tree", "-r", "-z", commit)
+	if err == nil && submodule != "" {
+		err = fault.WithHint(fmt.Errorf("%s is a submodule, and dsbuild does not fetch submodules", submodule), "clone it with --recurse-submodules, and give the directory")
+	}
 	if err != nil {
-		return ""
+		return "", err
 	}
-	return commit
-}
-
-// unknownRef returns the error for a reference that the repository does not have. refs are those that it
-// has, the newest tags first.
-func unknownRef(ref string, refs []string) error {
-	err := fmt.Errorf("it has no tag, branch or commit %s", ref)
-	if len(refs) == 0 {
-		return fault.WithHint(err, "the repository is empty")
-	}
-	few := "it has " + strings.Join(refs[:min(len(refs), 5)], ", ")
-	return fault.WithHint(err, "%s", cmp.Or(diagnostic.DidYouMean(ref, refs), few))
+	return commit, repo.pipeGit(ctx, func(out io.Reader) error { return unpackTar(ctx, out, root) }, "archive", "--format=tar", "--prefix=tree/", commit)
 }
 
 // repository is a git repository on this machine.
@@ -221,10 +149,8 @@ type repository struct {
 // compares the bytes of the commit, and runs no filter.
 const rawAttributes = "* -text -filter -ident -working-tree-encoding -export-subst -export-ignore\n"
 
-// newRepository makes an empty one that knows rawURL as origin. A password of the
-// URL is in a file that only this user can read, and goes to the server by git's
-// own credential helper: git has the rest of the URL on command lines, which
-// everyone on this machine sees.
+// newRepository makes an empty one that knows rawURL as origin. A login of the URL is in its settings, which
+// only this user can read: git puts the rest of the URL on command lines, which everyone on this machine sees.
 func newRepository(ctx context.Context, dir, rawURL string, environ []string) (repository, error) {
 	if err := needGit(); err != nil {
 		return repository{}, err
@@ -245,69 +171,30 @@ func newRepository(ctx context.Context, dir, rawURL string, environ []string) (r
 	if !slices.ContainsFunc(environ, chosen) && len(bytes.TrimSpace(own)) == 0 {
 		r.env = append(r.env, "GIT_SSH_COMMAND=ssh -oBatchMode=yes -oConnectTimeout=30 -oServerAliveInterval=20")
 	}
-	settings, credentials := originSettings(rawURL)
 	// Settings of the user for the end of lines or archives would change the copy.
-	settings += "[core]\n\tautocrlf = false\n\teol = lf\n\tattributesFile = " + os.DevNull + "\n[tar]\n\tumask = 0\n"
+	settings := "[core]\n\tautocrlf = false\n\teol = lf\n\tattributesFile = " + os.DevNull + "\n[tar]\n\tumask = 0\n"
 	// A server that sends nothing at all is down; one that is at work sends at least five bytes in five seconds.
 	settings += "[http]\n\tlowSpeedLimit = 1\n\tlowSpeedTime = 120\n"
-	if credentials != "" {
-		if err := os.WriteFile(filepath.Join(dir, credentialsFile), []byte(credentials), 0o600); err != nil {
-			return r, err
+	if u, err := url.Parse(rawURL); err == nil && u.User != nil && (u.Scheme == "http" || u.Scheme == "https") {
+		server, login := u.Scheme+"://"+u.Host, u.User
+		u.User = nil
+		rawURL = u.String()
+		if password, has := login.Password(); has {
+			text := base64.StdEncoding.EncodeToString([]byte(login.Username() + ":" + password))
+			settings += fmt.Sprintf("[http %s]\n\textraHeader = \"Authorization: Basic %s\"\n", configValue(server), text)
+		} else {
+			settings += fmt.Sprintf("[credential %s]\n\tusername = %s\n", configValue(server), configValue(login.Username()))
 		}
 	}
-	return r, errors.Join(writeNew(filepath.Join(dir, "info/attributes"), rawAttributes), appendFile(filepath.Join(dir, "config"), settings))
-}
-
-// credentialsFile lies in a repository of newRepository, the folder that git and
-// its helpers run in.
-const credentialsFile = "dsbuild-credentials"
-
-// originSettings returns git's settings for rawURL as origin, and the text of the credentials
-// file, "" if the URL has no password. For ssh, the user's name is a part of the address.
-func originSettings(rawURL string) (settings, credentials string) {
-	origin := func(address string) string {
-		return fmt.Sprintf("[remote \"origin\"]\n\turl = %s\n", configValue(address))
-	}
-	u, err := url.Parse(rawURL)
-	if err != nil || u.User == nil || u.Scheme != "http" && u.Scheme != "https" {
-		return origin(rawURL), ""
-	}
-	login, server := u.User, url.URL{Scheme: u.Scheme, Host: u.Host}
-	u.User = nil
-	settings = origin(u.String()) + fmt.Sprintf("[credential %s]\n", configValue(server.String()))
-	if user := login.Username(); user != "" {
-		settings += fmt.Sprintf("\tusername = %s\n", configValue(user))
-	}
-	if _, hasPassword := login.Password(); hasPassword {
-		// The empty helper removes the user's own helpers, so that none of them stores this
-		// password.
-		settings += "\thelper =\n\thelper = store --file=" + credentialsFile + "\n\tuseHttpPath = false\n"
-		server.User = login
-		credentials = server.String() + "\n"
-	}
-	return settings, credentials
+	settings += fmt.Sprintf("[remote \"origin\"]\n\turl = %s\n", configValue(rawURL))
+	text, err := os.ReadFile(filepath.Join(dir, "config"))
+	return r, errors.Join(err, os.WriteFile(filepath.Join(dir, "config"), append(text, settings...), 0o600),
+		os.MkdirAll(filepath.Join(dir, "info"), 0o700), os.WriteFile(filepath.Join(dir, "info/attributes"), []byte(rawAttributes), 0o600))
 }
 
 // configValue writes a value, or the name of a section, for git's configuration.
 func configValue(text string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(text) + `"`
-}
-
-func appendFile(file, text string) error {
-	f, err := os.OpenFile(file, os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = io.WriteString(f, text)
-	return errors.Join(err, f.Close())
-}
-
-// writeNew writes a file, and the folder that it lies in.
-func writeNew(file, text string) error {
-	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-		return err
-	}
-	return os.WriteFile(file, []byte(text), 0o600)
 }
 
 func needGit() error {
@@ -338,9 +225,6 @@ func gitEnv(environ []string, kept *regexp.Regexp) []string {
 	}
 	return append(env, own...)
 }
-
-// submoduleMode begins git's line about a submodule.
-const submoduleMode = "160000 "
 
 // maxGitOutput bounds the output of a command of git in bytes. No honest repository reaches it.
 const maxGitOutput = 256 << 20
@@ -404,15 +288,4 @@ func gitError(stderr string, err error) string {
 func (r repository) commitOf(ctx context.Context, ref string) (string, error) {
 	out, err := r.runGit(ctx, "rev-parse", "--quiet", "--verify", ref+"^{commit}")
 	return strings.TrimSpace(string(out)), err
-}
-
-// remoteRefs lists the tags at origin, those of the newest versions first, and then the branches.
-func (r repository) remoteRefs(ctx context.Context) ([]string, error) {
-	out, err := r.runGit(ctx, "ls-remote", "--quiet", "--refs", "--heads", "--tags", "--sort=-version:refname", "origin")
-	var refs []string
-	for line := range strings.Lines(string(out)) {
-		_, name, _ := strings.Cut(strings.TrimSpace(line), "\t")
-		refs = append(refs, strings.TrimPrefix(strings.TrimPrefix(name, "refs/tags/"), "refs/heads/"))
-	}
-	return refs, err
 }
