@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // FailureLines picks the lines of a failed command's output that give the reason. For a compiler these
@@ -90,21 +92,34 @@ var (
 
 func indentLines(lines []string) string { return "  " + strings.Join(lines, "\n  ") }
 
-// Hint gives the known cause of a failed compile, "" if there is none.
-func (e *StepError) Hint() string {
-	if m := otherHash.FindStringSubmatch(e.Error()); m != nil {
-		return fmt.Sprintf("the index has another file under the name and version of %s than the plan (dsbuild wheel --dry-run lists its sha256): take it from the index that has the original, with --index-url, or repair the mirror", m[1])
+// StepFailed returns the error of a step. ran says that its program ran and failed, with the lines of
+// FailureLines in tail; else the step did not come to its end. The exit code is 4 for a wheel that does not
+// work after its installation, and for a package that is not the one of the plan.
+func StepFailed(step string, err error, ran bool, tail string) error {
+	err = fmt.Errorf("step %s: %w", step, err)
+	if tail != "" {
+		err = fmt.Errorf("%w\n%s", err, tail)
 	}
-	if m := missingHeader.FindStringSubmatch(e.Tail); m != nil {
-		return headerHint(m[1] + m[2])
+	full := noSpaceLine.MatchString(err.Error())
+	another := otherHash.FindStringSubmatch(err.Error())
+	hint := ""
+	switch {
+	case another != nil:
+		hint = fmt.Sprintf("the index has another file under the name and version of %s than the plan (dsbuild wheel --dry-run lists its sha256): take it from the index that has the original, with --index-url, or repair the mirror", another[1])
+	case missingHeader.MatchString(tail):
+		m := missingHeader.FindStringSubmatch(tail)
+		hint = headerHint(m[1] + m[2])
+	case olderStandard.MatchString(tail):
+		hint = fmt.Sprintf("torch's headers need %s, but these sources use an older standard: torch up to 2.11 works with C++17", olderStandard.FindStringSubmatch(tail)[1])
+	case killedLine.MatchString(tail):
+		hint = "the system killed a compiler because memory ran out. --jobs 1 compiles one source at a time"
+	case full:
+		hint = "a first build needs up to 25 GB where the engine (docker system df) or ~/.cache/dsbuild lies; TMPDIR names another temporary directory"
 	}
-	if m := olderStandard.FindStringSubmatch(e.Tail); m != nil {
-		return fmt.Sprintf("torch's headers need %s, but these sources use an older standard: torch up to 2.11 works with C++17", m[1])
+	if another != nil || step == SmokeStep && ran && !full {
+		err = fault.WithCode(err, fault.Wheel)
 	}
-	if killedLine.MatchString(e.Tail) {
-		return "the system killed a compiler because memory ran out. --jobs 1 compiles one source at a time"
-	}
-	return ""
+	return fault.AddHint(err, hint)
 }
 
 // headerPackage names the packages that contain headers of some names.

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // The diagnosis that explains the others is named with its file, and not the
@@ -33,15 +35,15 @@ func TestCause(t *testing.T) {
 		"killed":  {noise + "g++: fatal error: Killed signal terminated program cc1plus\ncompilation terminated.\n" + end, "Killed signal terminated program cc1plus", "--jobs 1"},
 		"signal":  {noise + "error: csrc/a.cu: sm_80: killed by signal 9", "csrc/a.cu: sm_80: killed by signal 9", "--jobs 1"},
 		"library": {noise + "/usr/bin/ld: cannot find -laio: No such file or directory\ncollect2: error: ld returned 1 exit status\n" + end, "/usr/bin/ld: cannot find -laio", ""},
-		"full":    {noise + "/tmp/a.s: No space left on device\nx.cpp:1:1: error: no\n" + noise + end, "/tmp/a.s: No space left on device", ""},
+		"full":    {noise + "/tmp/a.s: No space left on device\nx.cpp:1:1: error: no\n" + noise + end, "/tmp/a.s: No space left on device", "25 GB"},
 	} {
-		failed := &StepError{Step: CompileStep, Tail: FailureLines(c.said, "")}
-		lines := strings.Split(failed.Tail, "\n")
+		tail := FailureLines(c.said, "")
+		lines := strings.Split(tail, "\n")
 		last := c.said[strings.LastIndex(c.said, "\n")+1:]
-		if !strings.Contains(lines[0], c.cause) || !strings.HasSuffix(failed.Tail, last) || len(lines) > 6 {
-			t.Errorf("%s:\n%s", name, failed.Tail)
+		if !strings.Contains(lines[0], c.cause) || !strings.HasSuffix(tail, last) || len(lines) > 6 {
+			t.Errorf("%s:\n%s", name, tail)
 		}
-		if got := failed.Hint(); (got == "") != (c.hint == "") || !strings.Contains(got, c.hint) {
+		if got := fault.Hint(StepFailed(CompileStep, errors.New("exit code 1"), true, tail)); (got == "") != (c.hint == "") || !strings.Contains(got, c.hint) {
 			t.Errorf("%s: hint %q", name, got)
 		}
 	}
@@ -52,9 +54,9 @@ func TestCauseIsAnotherHash(t *testing.T) {
 	uv := "Using Python 3.11.2 environment at: /opt/env\nResolved 43 packages in 9ms\nerror: Failed to download `sympy==1.14.0`\n  cause: Hash mismatch for `sympy==1.14.0`\n\n         Expected:\n           sha256:aa\n\n         Computed:\n           sha256:bb\n"
 	pip := "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE. If you have updated the package versions, please update the hashes.\n    sympy==1.14.0 from https://example.org/sympy.whl:\n        Expected sha256 aa\n             Got        bb\n"
 	for _, said := range []string{uv, pip, strings.Repeat("noise\n", 40) + uv + strings.Repeat("noise\n", 40)} {
-		failed := &StepError{Step: string(Runtime), Tail: FailureLines("", said)}
-		if failed.ExitCode() != 4 || !strings.Contains(failed.Hint(), "sympy==1.14.0") || !strings.Contains(failed.Tail, "aa") || !strings.Contains(failed.Tail, "bb") {
-			t.Errorf("exit %d, hint %q\n%s", failed.ExitCode(), failed.Hint(), failed.Tail)
+		failed := StepFailed(string(Runtime), errors.New("exit code 1"), true, FailureLines("", said))
+		if fault.ExitCode(failed) != 4 || !strings.Contains(fault.Hint(failed), "sympy==1.14.0") || !strings.Contains(failed.Error(), "aa") || !strings.Contains(failed.Error(), "bb") {
+			t.Errorf("exit %d, hint %q\n%s", fault.ExitCode(failed), fault.Hint(failed), failed)
 		}
 	}
 }
@@ -63,17 +65,18 @@ func TestCauseIsAnotherHash(t *testing.T) {
 // Only the smoke test of a wheel says that the wheel does not work: an engine that was lost, or a
 // full disk, says nothing about it.
 func TestExitCodeOfStep(t *testing.T) {
+	ended := errors.New("exit code 1")
 	for _, c := range []struct {
-		failed StepError
+		failed error
 		want   int
 	}{
-		{StepError{Step: SmokeStep, Ran: true, Tail: FailureLines("", "undefined symbol: omp_get_num_threads")}, 4},
-		{StepError{Step: SmokeStep, Ran: true, Tail: FailureLines("", "")}, 4}, // it was killed
-		{StepError{Step: SmokeStep, Ran: true, Tail: FailureLines("", "OSError: [Errno 28] No space left on device")}, 1},
-		{StepError{Step: SmokeStep, Err: errors.New("the engine is gone")}, 1},
-		{StepError{Step: CompileStep, Ran: true}, 1},
+		{StepFailed(SmokeStep, ended, true, FailureLines("", "undefined symbol: omp_get_num_threads")), 4},
+		{StepFailed(SmokeStep, ended, true, FailureLines("", "")), 4}, // it was killed
+		{StepFailed(SmokeStep, ended, true, FailureLines("", "OSError: [Errno 28] No space left on device")), 0},
+		{StepFailed(SmokeStep, errors.New("the engine is gone"), false, ""), 0},
+		{StepFailed(CompileStep, ended, true, ""), 0},
 	} {
-		if got := c.failed.ExitCode(); got != c.want {
+		if got := fault.ExitCode(c.failed); got != c.want {
 			t.Errorf("%+v: exit code %d, want %d", c.failed, got, c.want)
 		}
 	}
@@ -92,7 +95,7 @@ func TestCauseOfOthers(t *testing.T) {
 	if got := FailureLines("", "one line"); got != "  one line" {
 		t.Errorf("%q", got)
 	}
-	if hint := (&StepError{Tail: got}).Hint(); hint != "" {
+	if hint := fault.Hint(StepFailed(CompileStep, errors.New("exit code 1"), true, got)); hint != "" {
 		t.Errorf("hint %q", hint)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -64,25 +65,6 @@ func (c Compiler) Major() string {
 // Complete reports whether it compiles C++ with the system's headers.
 func (c Compiler) Complete() bool { return c.CXX != "" && c.Headers }
 
-// InspectError reports an output of InspectScript that dsbuild cannot read. The output comes from a
-// base that is not trusted.
-type InspectError struct {
-	Line int // 0: the answer as a whole
-	Why  string
-}
-
-func (e *InspectError) Error() string {
-	if e.Line == 0 {
-		return "inspecting the base: " + e.Why
-	}
-	return fmt.Sprintf("inspecting the base: line %d of its answer %s", e.Line, e.Why)
-}
-
-// Hint names the programs that a base needs.
-func (e *InspectError) Hint() string {
-	return "a base needs a shell and the usual programs: sed, tr, cut, uname"
-}
-
 // Bounds on the output of InspectScript. No honest output reaches them.
 const (
 	maxLook      = 64 << 10
@@ -90,32 +72,31 @@ const (
 	maxLookField = 256
 )
 
-// ParseBuildEnvironment reads the output of InspectScript.
+// ParseBuildEnvironment reads the output of InspectScript, which comes from a base that is not trusted.
 func ParseBuildEnvironment(text string) (BuildEnvironment, error) {
-	if len(text) > maxLook {
-		return BuildEnvironment{}, &InspectError{Why: fmt.Sprintf("the answer has %d bytes", len(text))}
+	fail := func(format string, args ...any) (BuildEnvironment, error) {
+		return BuildEnvironment{}, fault.WithHint(fmt.Errorf("inspecting the base: its answer "+format, args...), "a base needs a shell and the usual programs: sed, tr, cut, uname")
 	}
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
-	if len(lines) > maxLookLines {
-		return BuildEnvironment{}, &InspectError{Why: fmt.Sprintf("the answer has %d lines", len(lines))}
-	}
-	if lines[0] != "look\t1" {
-		return BuildEnvironment{}, &InspectError{Line: 1, Why: "is not that of this version of dsbuild"}
-	}
-	if lines[len(lines)-1] != "end" {
-		return BuildEnvironment{}, &InspectError{Why: "the answer is cut off"}
+	switch {
+	case len(text) > maxLook || len(lines) > maxLookLines:
+		return fail("has %d bytes in %d lines", len(text), len(lines))
+	case lines[0] != "look\t1":
+		return fail("is not that of this version of dsbuild")
+	case lines[len(lines)-1] != "end":
+		return fail("is cut off")
 	}
 	var g BuildEnvironment
 	facts := lookFacts()
-	for i, line := range lines[1 : len(lines)-1] {
+	for _, line := range lines[1 : len(lines)-1] {
 		fields := strings.Split(line, "\t")
 		fact, known := facts[fields[0]]
 		if !known || len(fields)-1 != len(fact.shapes) {
-			return BuildEnvironment{}, &InspectError{Line: i + 2, Why: fmt.Sprintf("is not a fact: %.60q", line)}
+			return fail("has a line that is not a fact: %.60q", line)
 		}
 		for j, shape := range fact.shapes {
 			if len(fields[j+1]) > maxLookField || !shape.MatchString(fields[j+1]) {
-				return BuildEnvironment{}, &InspectError{Line: i + 2, Why: fmt.Sprintf("says %s %.60q", fields[0], fields[j+1])}
+				return fail("says %s %.60q", fields[0], fields[j+1])
 			}
 		}
 		fact.take(&g, fields[1:])

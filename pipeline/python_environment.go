@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -48,27 +49,15 @@ type EnvironmentDetails struct {
 	Machine  string   `json:"machine"`
 }
 
-// EnvironmentError is an environment for which no wheel can be built.
-type EnvironmentError struct {
-	Python  string
-	Reasons []string
-	Try     string
-}
-
-func (e *EnvironmentError) Error() string {
-	if len(e.Reasons) == 1 {
-		return "environment of " + e.Python + ": " + e.Reasons[0]
+// environmentError returns the reasons why no wheel can be built for an environment; try may be "".
+func environmentError(python, try string, reasons ...string) error {
+	between := " "
+	if len(reasons) > 1 {
+		between = "\n  "
 	}
-	return "environment of " + e.Python + ":\n  " + strings.Join(e.Reasons, "\n  ")
+	return fault.New(fault.Usage, cmp.Or(try, "--env needs the python of an environment that has torch with CUDA: .../bin/python"),
+		"environment of %s:%s%s", python, between, strings.Join(reasons, "\n  "))
 }
-
-// Hint names valid values.
-func (e *EnvironmentError) Hint() string {
-	return cmp.Or(e.Try, "--env needs the python of an environment that has torch with CUDA: .../bin/python")
-}
-
-// ExitCode is that of wrong usage.
-func (e *EnvironmentError) ExitCode() int { return 2 }
 
 // ReadEnvironment reads the environment of an interpreter: a path, or a command name. It reads
 // torch's files without importing torch, and writes no file.
@@ -86,7 +75,7 @@ func ReadEnvironment(ctx context.Context, python string) (PythonEnvironment, err
 	}
 	e := PythonEnvironment{Facts: facts}
 	if facts.Executable == "" || facts.Dists == nil {
-		return e, &EnvironmentError{Python: python, Reasons: []string{"it does not answer like a Python: " + node.WithoutNodePrefix(errors.New(strings.Join(facts.Missing, "; "))).Error()}}
+		return e, environmentError(python, "", "it does not answer like a Python: "+node.WithoutNodePrefix(errors.New(strings.Join(facts.Missing, "; "))).Error())
 	}
 	script := node.Script{Python: facts.Executable, Program: environmentProgram, Request: map[string]any{}}
 	err = script.Run(ctx, isolated{}, func(m json.RawMessage) error { return node.Decode(m, &e.Details) })
@@ -98,29 +87,26 @@ func ReadEnvironment(ctx context.Context, python string) (PythonEnvironment, err
 
 // noInterpreter returns the reason why no interpreter can be run under the name python.
 func noInterpreter(python string, err error) error {
-	bad := &EnvironmentError{Python: python}
 	file, wrong := filepath.Abs(python)
 	if wrong != nil {
 		file = python
 	}
-	inside := filepath.Join(file, "bin", "python")
 	info, _ := os.Stat(file)
 	switch {
 	case !strings.Contains(python, "/") && errors.Is(err, exec.ErrNotFound):
-		bad.Reasons = []string{"no command of this name is on PATH"}
+		return environmentError(python, "", "no command of this name is on PATH")
 	case info != nil && info.IsDir():
-		bad.Reasons = []string{file + " is a directory"}
-		if _, err := os.Stat(inside); err == nil {
-			bad.Try = "--env " + inside
+		try := "--env " + filepath.Join(file, "bin", "python")
+		if _, err := os.Stat(filepath.Join(file, "bin", "python")); err != nil {
+			try = ""
 		}
+		return environmentError(python, try, file+" is a directory")
 	case errors.Is(err, os.ErrNotExist):
-		bad.Reasons = []string{"there is no file " + file}
+		return environmentError(python, "", "there is no file "+file)
 	case errors.Is(err, os.ErrPermission):
-		bad.Reasons = []string{file + " is not executable"}
-	default:
-		bad.Reasons = []string{err.Error()}
+		return environmentError(python, "", file+" is not executable")
 	}
-	return bad
+	return environmentError(python, "", err.Error())
 }
 
 // sitePath matches a directory that can stand in a list of paths, and in a .pth file.
@@ -129,8 +115,8 @@ var sitePath = regexp.MustCompile(`^/[^:\n\r=,]*$`)
 // checkUsable fills in e from its details, or returns the reasons why no wheel can be built for
 // it.
 func (e *PythonEnvironment) checkUsable() error {
-	bad := EnvironmentError{Python: e.Executable}
-	add := func(format string, args ...any) { bad.Reasons = append(bad.Reasons, fmt.Sprintf(format, args...)) }
+	var reasons []string
+	add := func(format string, args ...any) { reasons = append(reasons, fmt.Sprintf(format, args...)) }
 	switch {
 	case e.Details.Torch == "":
 		add("it has no torch")
@@ -152,8 +138,8 @@ func (e *PythonEnvironment) checkUsable() error {
 	if e.Details.Nvcc != "" {
 		e.Nvcc, e.CUDAHome = e.Details.Nvcc, e.Prefix
 	}
-	if len(bad.Reasons) > 0 {
-		return &bad
+	if len(reasons) > 0 {
+		return environmentError(e.Executable, "", reasons...)
 	}
 	return nil
 }
@@ -186,7 +172,7 @@ func (e PythonEnvironment) Identity() string {
 // Asked narrows a request to this environment, or returns an error that names each flag that
 // contradicts it.
 func (e PythonEnvironment) Asked(s wheel.Spec) (wheel.Spec, error) {
-	bad := EnvironmentError{Python: e.Executable, Try: "leave out --python, --torch and --cuda: --env decides them"}
+	var reasons []string
 	for _, f := range []struct {
 		flag  string
 		value *string
@@ -197,12 +183,12 @@ func (e PythonEnvironment) Asked(s wheel.Spec) (wheel.Spec, error) {
 		{"--cuda", &s.CUDA, e.TorchCUDA},
 	} {
 		if *f.value != "" && *f.value != f.has && !strings.HasPrefix(f.has, *f.value+".") {
-			bad.Reasons = append(bad.Reasons, fmt.Sprintf("the request is for %s %s, but it has %s", f.flag, *f.value, f.has))
+			reasons = append(reasons, fmt.Sprintf("the request is for %s %s, but it has %s", f.flag, *f.value, f.has))
 		}
 		*f.value = f.has
 	}
-	if len(bad.Reasons) > 0 {
-		return s, &bad
+	if len(reasons) > 0 {
+		return s, environmentError(e.Executable, "leave out --python, --torch and --cuda: --env decides them", reasons...)
 	}
 	return s, nil
 }
@@ -221,12 +207,8 @@ func (e PythonEnvironment) Released(t *compat.Tables) error {
 	if ofIndex.MatchString(e.Details.Torch) && t.HasTorch(e.Torch, e.TorchCUDA, wheel.Minor(e.Facts.Python)) {
 		return nil
 	}
-	return &EnvironmentError{
-		Python: e.Executable,
-		Reasons: []string{fmt.Sprintf("the package index has no torch %s for CUDA %s and Python %s, so dsbuild cannot install it in a container",
-			e.Details.Torch, e.TorchCUDA, wheel.Minor(e.Facts.Python))},
-		Try: "use --builder host on a machine that has the environment",
-	}
+	return environmentError(e.Executable, "use --builder host on a machine that has the environment",
+		fmt.Sprintf("the package index has no torch %s for CUDA %s and Python %s, so dsbuild cannot install it in a container", e.Details.Torch, e.TorchCUDA, wheel.Minor(e.Facts.Python)))
 }
 
 // isolated runs a program of the environment without the user's settings, and in a directory

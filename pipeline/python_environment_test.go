@@ -2,7 +2,6 @@ package pipeline_test
 
 import (
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -140,8 +139,7 @@ func TestReadEnvironmentRefuses(t *testing.T) {
 		"no-such-python-on-path": "environment of no-such-python-on-path: no command of this name is on PATH",
 	} {
 		_, err := pipeline.ReadEnvironment(t.Context(), python)
-		var bad *pipeline.EnvironmentError
-		if !errors.As(err, &bad) || bad.ExitCode() != 2 || !strings.Contains(err.Error(), want) || fault.Hint(err) == "" {
+		if fault.ExitCode(err) != 2 || !strings.Contains(err.Error(), want) || fault.Hint(err) == "" {
 			t.Errorf("%s: %v", python, err)
 		}
 		if python == prefix && fault.Hint(err) != "--env "+cpu {

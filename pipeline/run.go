@@ -104,9 +104,6 @@ func (r Runner) withWorkspace(ctx context.Context, p *Plan, use func(Workspace, 
 	if err != nil {
 		return "", err
 	}
-	if err := r.checkSpace(ctx, builder, p); err != nil {
-		return "", err
-	}
 	file, err := createLog(r.Logs, p)
 	if err != nil {
 		return "", err
@@ -152,15 +149,6 @@ func addLogHint(err error, log string) error {
 		where = advice + "; " + where
 	}
 	return fault.WithHint(err, "%s", where)
-}
-
-// checkSpace refuses a build for which the disks have too little space.
-func (r Runner) checkSpace(ctx context.Context, builder Builder, p *Plan) error {
-	rooms := LocalDiskRequirements(r.Dir, r.Store.Dir)
-	if b, ok := builder.(DiskRequirer); ok {
-		rooms = append(rooms, b.DiskRequirements(ctx, p)...)
-	}
-	return CheckSpace(rooms, r.Report)
 }
 
 // finishWheel completes the manifest, writes the provenance statement, puts all files into the

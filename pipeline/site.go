@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/dockerfiles"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/pyindex"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -41,20 +42,10 @@ type SiteOptions struct {
 	Toolkit        string   // file of Debian's package with nvcc 12.4
 }
 
-// SiteError is a setting of the site that cannot be used.
-type SiteError struct {
-	Name string // of the flag or variable
-	Why  string
-	Try  string // valid values
+// siteError is a setting of the site that cannot be used: name is that of the flag or variable.
+func siteError(name, takes, format string, args ...any) error {
+	return fault.New(fault.Usage, name+" takes "+takes, name+": "+format, args...)
 }
-
-func (e *SiteError) Error() string { return e.Name + ": " + e.Why }
-
-// Hint describes valid values of the setting.
-func (e *SiteError) Hint() string { return e.Name + " takes " + e.Try }
-
-// ExitCode is that of wrong usage.
-func (e *SiteError) ExitCode() int { return 2 }
 
 // NewSite reads the settings of the site; getenv is os.Getenv.
 func NewSite(o SiteOptions, getenv func(string) string) (Site, error) {
@@ -103,10 +94,10 @@ func (s *Site) setNvcc(file string) error {
 	}
 	sum, _, err := wheel.HashFile(path)
 	if err != nil {
-		return &SiteError{flag, err.Error(), takes}
+		return siteError(flag, takes, "%w", err)
 	}
 	if sum != want {
-		return &SiteError{flag, fmt.Sprintf("%s has a different content: its sha256 is %s", file, sum), takes}
+		return siteError(flag, takes, "%s has a different content: its sha256 is %s", file, sum)
 	}
 	s.toolkit, s.variables["DSBUILD_TOOLKIT_DEB"] = path, path
 	return nil
@@ -189,7 +180,7 @@ func (s *Site) setMirror(mirror string) error {
 		return err
 	}
 	if strings.ContainsAny(mirror, `#&\ `) {
-		return &SiteError{aptMirror, `it must not contain # & or \: write %23, %26, %5C`, urlLike(aptMirror)}
+		return siteError(aptMirror, urlLike(aptMirror), "%s", `it must not contain # & or \: write %23, %26, %5C`)
 	}
 	s.variables[aptMirror] = strings.TrimRight(mirror, "/")
 	return nil
@@ -199,7 +190,7 @@ func (s *Site) setMirror(mirror string) error {
 func checkURL(from, text string) error {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return &SiteError{from, "not a URL of http or https", urlLike(from)}
+		return siteError(from, urlLike(from), "not a URL of http or https")
 	}
 	return nil
 }
@@ -232,15 +223,15 @@ func (s *Site) readCertificates(flag, variable string) error {
 	}
 	f, err := os.Open(path)
 	if err != nil {
-		return &SiteError{name, err.Error(), caLike}
+		return siteError(name, caLike, "%w", err)
 	}
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, maxCA+1))
 	if err != nil {
-		return &SiteError{name, err.Error(), caLike}
+		return siteError(name, caLike, "%w", err)
 	}
 	if len(text) > maxCA {
-		return &SiteError{name, fmt.Sprintf("%s is larger than %d MiB: not a file of certificates", path, maxCA>>20), caLike}
+		return siteError(name, caLike, "%s is larger than %d MiB: not a file of certificates", path, maxCA>>20)
 	}
 	var out bytes.Buffer
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
@@ -251,7 +242,7 @@ func (s *Site) readCertificates(flag, variable string) error {
 		}
 	}
 	if out.Len() == 0 {
-		return &SiteError{name, path + " holds no certificate in PEM", caLike}
+		return siteError(name, caLike, "%s holds no certificate in PEM", path)
 	}
 	s.ca = out.String()
 	return nil

@@ -232,10 +232,10 @@ func (r *run) stepError(step string, err error) error {
 	var exec *dagger.ExecError
 	if errors.As(err, &exec) {
 		fmt.Fprintf(r.log, "%s\n%s\nexit code %d\n", exec.Stdout, exec.Stderr, exec.ExitCode)
-		return &pipeline.StepError{Step: step, Err: fmt.Errorf("exit code %d", exec.ExitCode), Ran: true, Tail: pipeline.FailureLines(exec.Stdout, exec.Stderr)}
+		return pipeline.StepFailed(step, fmt.Errorf("exit code %d", exec.ExitCode), true, pipeline.FailureLines(exec.Stdout, exec.Stderr))
 	}
 	fmt.Fprintln(r.log, err)
-	return &pipeline.StepError{Step: step, Err: r.engine.Explain(withoutQuery(err))}
+	return pipeline.StepFailed(step, r.engine.Explain(withoutQuery(err)), false, "")
 }
 
 // withoutQuery removes the query that the client puts before the error text.

@@ -335,12 +335,13 @@ func (r *run) reportStep(ctx context.Context, name, title string, do func(contex
 // stepError turns the failure of a program into its exit code and the lines of output that give
 // the reason.
 func (r *run) stepError(step string, err error, out output) error {
-	failed := &pipeline.StepError{Step: step, Err: err}
+	tail := ""
 	var exit *exec.ExitError
-	if errors.As(err, &exit) {
-		failed.Ran, failed.Err = true, errors.New(strings.Replace(exit.String(), "exit status", "exit code", 1))
-		failed.Tail = pipeline.FailureLines(out.stdout.keptText(), out.stderr.keptText())
+	ran := errors.As(err, &exit)
+	if ran {
+		err = errors.New(strings.Replace(exit.String(), "exit status", "exit code", 1))
+		tail = pipeline.FailureLines(out.stdout.keptText(), out.stderr.keptText())
 	}
-	fmt.Fprintln(r.log, failed.Err)
-	return failed
+	fmt.Fprintln(r.log, err)
+	return pipeline.StepFailed(step, err, ran, tail)
 }
