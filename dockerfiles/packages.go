@@ -1,9 +1,7 @@
 package dockerfiles
 
 import (
-	"cmp"
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -180,60 +178,6 @@ func parseLock(text string) ([]lockSection, error) {
 		}
 	}
 	return lock, nil
-}
-
-// inputsMark begins the comment with the digest of the requests that were resolved.
-const inputsMark = "# inputs sha256:"
-
-// LockInputs returns the digest of the requests that were resolved for the lock.
-func LockInputs() string {
-	text, err := files.ReadFile(LockName)
-	if err != nil {
-		panic(err) // it is part of the program
-	}
-	_, rest, _ := strings.Cut(string(text), inputsMark)
-	inputs, _, _ := strings.Cut(rest, "\n")
-	return inputs
-}
-
-// LockKey names a list of packages in the lock.
-type LockKey struct{ Kind, Torch, Python string }
-
-// FormatLock writes the lock of lists of packages. A package that several toolchains share is in
-// one section for all of them. inputs identifies the requests that were resolved.
-func FormatLock(lists map[LockKey][]Package, inputs string) string {
-	users := map[string]map[string][]string{} // of kind and package: Pythons by torch
-	for _, key := range slices.SortedFunc(maps.Keys(lists), func(a, b LockKey) int {
-		return cmp.Or(strings.Compare(a.Kind, b.Kind), strings.Compare(a.Torch, b.Torch), strings.Compare(a.Python, b.Python))
-	}) {
-		for _, p := range lists[key] {
-			line := key.Kind + "\n" + p.String() + " " + p.SHA256
-			if users[line] == nil {
-				users[line] = map[string][]string{}
-			}
-			users[line][key.Torch] = append(users[line][key.Torch], key.Python)
-		}
-	}
-	sections := map[string][]string{} // lines by header
-	for line, pythons := range users {
-		kind, line, _ := strings.Cut(line, "\n")
-		torches := map[string][]string{} // by the Pythons that they share
-		for _, torch := range slices.Sorted(maps.Keys(pythons)) {
-			have := strings.Join(pythons[torch], ",")
-			torches[have] = append(torches[have], torch)
-		}
-		for have, list := range torches {
-			header := fmt.Sprintf("[%s torch=%s python=%s]", kind, strings.Join(list, ","), have)
-			sections[header] = append(sections[header], line)
-		}
-	}
-	var b strings.Builder
-	b.WriteString("# Python packages of the toolchains, each with the sha256 of the one file that may be installed,\n# for Linux on x86_64. Written by ci/packagelock: make packages-lock\n" + inputsMark + inputs + "\n")
-	for _, header := range slices.Sorted(maps.Keys(sections)) {
-		slices.Sort(sections[header])
-		b.WriteString("\n" + header + "\n" + strings.Join(sections[header], "\n") + "\n")
-	}
-	return b.String()
 }
 
 // Constraints returns lists of packages in the form in which pip and uv read them.

@@ -6,26 +6,6 @@ import (
 	"testing"
 )
 
-// The committed lock is as FormatLock writes it: nobody changed it by hand.
-func TestLockIsAsWritten(t *testing.T) {
-	text, err := files.ReadFile(LockName)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lists := map[LockKey][]Package{}
-	for _, s := range readLock() {
-		for _, torch := range s.torches {
-			for _, python := range s.pythons {
-				key := LockKey{s.kind, torch, python}
-				lists[key] = append(lists[key], s.packages...)
-			}
-		}
-	}
-	if got := FormatLock(lists, LockInputs()); got != string(text) {
-		t.Errorf("FormatLock writes %d lines, the lock has %d", strings.Count(got, "\n"), strings.Count(string(text), "\n"))
-	}
-}
-
 // A line that is neither a section nor a package has its place in the error.
 func TestParseLockErrors(t *testing.T) {
 	sum := strings.Repeat("a", 64)

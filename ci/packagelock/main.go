@@ -66,11 +66,11 @@ func run(ctx context.Context, upgrade bool, out string) error {
 	if err != nil {
 		return err
 	}
-	inputs, err := pins.Inputs(tables)
+	inputs, err := inputsOf(tables)
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(out, []byte(dockerfiles.FormatLock(lists, inputs)), 0o644)
+	return os.WriteFile(out, []byte(formatLock(lists, inputs)), 0o644)
 }
 
 // withCache lets uv keep the pages of PyPI for an hour: it reads the same ones for every toolchain.
@@ -83,19 +83,19 @@ func withCache(environ []string, dir string) ([]string, error) {
 }
 
 // resolveAll resolves every torch of the tables with each of its Pythons.
-func resolveAll(ctx context.Context, r environment.Resolver, tables *compat.Tables, upgrade bool) (map[dockerfiles.LockKey][]dockerfiles.Package, error) {
+func resolveAll(ctx context.Context, r environment.Resolver, tables *compat.Tables, upgrade bool) (map[lockKey][]dockerfiles.Package, error) {
 	tools, err := dockerfiles.BuildRequirements()
 	if err != nil {
 		return nil, err
 	}
-	lists := map[dockerfiles.LockKey][]dockerfiles.Package{}
+	lists := map[lockKey][]dockerfiles.Package{}
 	var mutex sync.Mutex
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(atOnce)
 	for _, torch := range tables.Torches {
 		for _, python := range torch.Pythons {
 			group.Go(func() error {
-				q := pins.TableRequest(tables, torch, python)
+				q := tableRequest(tables, torch, python)
 				var known dockerfiles.Packages
 				if !upgrade {
 					known, _ = dockerfiles.LockedPackages(torch.Version, python, string(q.Source), nil, nil)
@@ -116,8 +116,8 @@ func resolveAll(ctx context.Context, r environment.Resolver, tables *compat.Tabl
 }
 
 // addSections adds the packages of a request to the sections of the lock.
-func addSections(lists map[dockerfiles.LockKey][]dockerfiles.Package, q pins.Request, got dockerfiles.Packages, tools []string) {
-	key := dockerfiles.LockKey{Kind: dockerfiles.RuntimeSection, Torch: q.Torch, Python: q.Python}
+func addSections(lists map[lockKey][]dockerfiles.Package, q pins.Request, got dockerfiles.Packages, tools []string) {
+	key := lockKey{Kind: dockerfiles.RuntimeSection, Torch: q.Torch, Python: q.Python}
 	lists[key] = got.Runtime
 	for _, p := range got.Build {
 		named := func(requirement string) bool { return dockerfiles.RequirementName(requirement) == p.Name }

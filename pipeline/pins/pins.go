@@ -1,12 +1,9 @@
-// Package pins resolves the Python packages of toolchains, each to one file with its sha256: those of
-// the committed lock (dockerfiles/packages.lock), which ci/packagelock writes, and those of a
-// toolchain that the lock does not have.
+// Package pins resolves the Python packages of toolchains, each to one file with its sha256: those of a
+// toolchain that the committed lock (dockerfiles/packages.lock, by ci/packagelock) does not have.
 package pins
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
@@ -44,51 +41,6 @@ func RequestOf(tc compat.Toolchain, beside bool) Request {
 		q.Torch += "+" + tc.Index
 	}
 	return q
-}
-
-// TableRequest returns the request for a row of the tables, with the needs of every op.
-func TableRequest(t *compat.Tables, torch compat.Torch, python string) Request {
-	q := Request{Torch: torch.Version, Python: python, Pins: torch.PinsFor(python), Source: compat.CUDA12}
-	toolkit := torch.CUDA
-	if torch.Toolkit != "" {
-		q.Source, toolkit = compat.CUDA13, torch.Toolkit
-	} else if !strings.HasPrefix(torch.CUDA, "12.") {
-		q.Source = compat.Debian12
-	}
-	q.CUDA = dockerfiles.CUDARequirements(string(q.Source), toolkit)
-	for _, op := range t.Ops {
-		if len(op.Needs.CUDASources) > 0 && !slices.Contains(op.Needs.CUDASources, q.Source) {
-			continue
-		}
-		q.Ops = append(q.Ops, slices.Concat(op.Needs.Python, op.Needs.Node)...)
-		for _, part := range op.ToolkitParts() {
-			if q.Source == compat.CUDA13 {
-				q.CUDA = append(q.CUDA, fmt.Sprintf("cuda-toolkit[%s]==%s", part, toolkit))
-			}
-		}
-	}
-	return q
-}
-
-// Inputs identifies everything in this program that decides the lock: the requests of all rows of the
-// tables, and the pins of this program's own requirements.
-func Inputs(t *compat.Tables) (string, error) {
-	runtime, err := dockerfiles.RuntimeRequirements()
-	if err != nil {
-		return "", err
-	}
-	tools, err := dockerfiles.BuildRequirements()
-	if err != nil {
-		return "", err
-	}
-	h := sha256.New()
-	fmt.Fprintf(h, "%q %q %s\n", runtime, tools, platform())
-	for _, torch := range t.Torches {
-		for _, python := range torch.Pythons {
-			fmt.Fprintf(h, "%+v\n", TableRequest(t, torch, python))
-		}
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
 // platform is the oldest on which toolchains run: torch itself needs it since 2.7.

@@ -3,7 +3,6 @@ package pins_test
 import (
 	"net/http"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 
@@ -14,66 +13,6 @@ import (
 	"github.com/dsbuild/dsbuild/internal/testkit/wheelindex"
 	"github.com/dsbuild/dsbuild/pipeline/pins"
 )
-
-func newTables(t *testing.T) *compat.Tables {
-	t.Helper()
-	tables, err := compat.NewTables()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tables
-}
-
-// Nobody changes a pin or a table without the lock.
-func TestLockIsOfThesePins(t *testing.T) {
-	want, err := pins.Inputs(newTables(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := dockerfiles.LockInputs(); got != want {
-		t.Errorf("%s is of inputs %.12s, and those of this program are %.12s: make packages-lock", dockerfiles.LockName, got, want)
-	}
-}
-
-// The lock has every torch of the tables with each of its Pythons, for every source of CUDA, and
-// each package once.
-func TestLockHasEveryToolchain(t *testing.T) {
-	tables := newTables(t)
-	for _, torch := range tables.Torches {
-		for _, python := range torch.Pythons {
-			q := pins.TableRequest(tables, torch, python)
-			for _, source := range []compat.CUDASource{q.Source, compat.Nvcc12, compat.FoundCUDA} {
-				ops := q.Ops
-				if source != q.Source {
-					ops = nil
-				}
-				got, ok := dockerfiles.LockedPackages(torch.Version, python, string(source), ops, q.Pins)
-				if !ok {
-					t.Errorf("torch %s, Python %s, %s: not in the lock", torch.Version, python, source)
-					continue
-				}
-				names := map[string]bool{}
-				for _, p := range slices.Concat(got.Runtime, got.Build) {
-					if names[p.Name] || len(p.SHA256) != 64 {
-						t.Errorf("torch %s, Python %s, %s: %+v", torch.Version, python, source, p)
-					}
-					names[p.Name] = true
-				}
-				wanted := []string{"torch", "numpy", "ninja", "pydantic", "pydantic-core", "pip", "setuptools", "wheel"}
-				if source == q.Source {
-					for _, r := range slices.Concat(q.CUDA, q.Ops) {
-						wanted = append(wanted, dockerfiles.RequirementName(r))
-					}
-				}
-				for _, name := range wanted {
-					if !names[name] {
-						t.Errorf("torch %s, Python %s, %s: no %s", torch.Version, python, source, name)
-					}
-				}
-			}
-		}
-	}
-}
 
 // The pins of an old DeepSpeed replace what the lock has for the torch.
 func TestPinsReplaceVersions(t *testing.T) {
