@@ -9,11 +9,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
 	"github.com/dsbuild/dsbuild/internal/scratch"
-	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -127,19 +125,8 @@ func (b *BundlePlan) PrintSteps(w io.Writer) error {
 }
 
 // Bundle makes the wheelhouse of a plan beside the finished wheel a. It replaces a wheelhouse
-// that is there already, and takes the new one from the store if the store has it.
+// that is there already.
 func (r Runner) Bundle(ctx context.Context, b *BundlePlan, a wheel.Artifact) (wheel.Bundle, error) {
-	kept := wheelhouses(r.Store)
-	if !b.Options.NoCache {
-		bundle, ok, err := storedBundle(ctx, kept, b.Digest, r.Dir)
-		if err != nil {
-			return bundle, fmt.Errorf("store: %w", err)
-		}
-		if ok {
-			r.Report.Step("bundle: from the store, plan "+b.Digest[:12]).End(ui.Cached, "")
-			return bundle, nil
-		}
-	}
 	tmp, err := scratch.New("")
 	if err != nil {
 		return wheel.Bundle{}, err
@@ -153,11 +140,10 @@ func (r Runner) Bundle(ctx context.Context, b *BundlePlan, a wheel.Artifact) (wh
 	if err != nil {
 		return wheel.Bundle{}, err
 	}
-	if err := b.checkComplete(bundle); err != nil {
-		return wheel.Bundle{}, err
-	}
-	if err := keepBundle(ctx, kept, b.Digest, house, bundle); err != nil {
-		r.Report.Warn("the wheelhouse is in %s, but not in the store: %v", r.Dir, err)
+	for _, c := range b.Companions {
+		if !slices.ContainsFunc(bundle.Wheels, func(w wheel.BundleWheel) bool { return w.Name == c.Name }) {
+			return wheel.Bundle{}, fmt.Errorf("companion %s: the step %s made no wheel of it", c.Name, WithStep)
+		}
 	}
 	return placeBundle(ctx, house, bundle, r.Dir)
 }
@@ -173,16 +159,6 @@ func (b *BundlePlan) companionSources() map[string]*wheel.Source {
 		}
 	}
 	return sources
-}
-
-// checkComplete checks that the wheelhouse has every companion.
-func (b *BundlePlan) checkComplete(bundle wheel.Bundle) error {
-	for _, c := range b.Companions {
-		if !slices.ContainsFunc(bundle.Wheels, func(w wheel.BundleWheel) bool { return w.Name == c.Name }) {
-			return fmt.Errorf("companion %s: the step %s made no wheel of it", c.Name, WithStep)
-		}
-	}
-	return nil
 }
 
 // gatherWheels runs the steps, and copies the wheels of the last one into house.
@@ -222,46 +198,8 @@ func (b *BundlePlan) importInputs(s Step, space Workspace, a wheel.Artifact, dir
 	return space.Import(s.Name, dir)
 }
 
-// wheelhouses returns the store of wheelhouses, which lies beside that of wheels.
-func wheelhouses(wheels Store) Store {
-	return Store{Dir: filepath.Join(filepath.Dir(wheels.Dir), "wheelhouses"), Keep: 20}
-}
-
-// keepBundle puts a wheelhouse into the store.
-func keepBundle(ctx context.Context, s Store, digest, house string, bundle wheel.Bundle) error {
-	if err := os.MkdirAll(s.Dir, 0o755); err != nil {
-		return err
-	}
-	return withLock(ctx, s.Dir, false, func() error {
-		if err := copyBundle(house, bundle, filepath.Join(s.Dir, digest)); err != nil {
-			return err
-		}
-		return s.pruneOldest()
-	})
-}
-
-// storedBundle places the wheelhouse from the store, if the store has it and its bytes are
-// unchanged.
-func storedBundle(ctx context.Context, s Store, digest, dir string) (bundle wheel.Bundle, ok bool, err error) {
-	if _, err := os.Stat(s.Dir); err != nil {
-		return bundle, false, nil //nolint:nilerr // an unreadable store counts as empty
-	}
-	err = withLock(ctx, s.Dir, true, func() error {
-		house := filepath.Join(s.Dir, digest)
-		if bundle, err = wheel.ReadBundle(house); err != nil {
-			return nil //nolint:nilerr // not there, or damaged: it is made anew
-		}
-		ok = true
-		bundle, err = placeBundle(ctx, house, bundle, dir)
-		return err
-	})
-	return bundle, ok, err
-}
-
 // placeBundle puts a wheelhouse beside the wheels in dir.
 func placeBundle(ctx context.Context, house string, bundle wheel.Bundle, dir string) (wheel.Bundle, error) {
-	now := time.Now()
-	_ = os.Chtimes(house, now, now) // only the order of pruning hangs on it
 	to := filepath.Join(dir, wheel.WheelhouseDir)
 	for i := range bundle.Wheels {
 		bundle.Wheels[i].Path = filepath.Join(to, bundle.Wheels[i].File)
