@@ -153,15 +153,6 @@ func (f *Fleet) Limit(usual time.Duration) time.Duration {
 	return usual
 }
 
-// connectStep opens the connection.
-func (f *Fleet) connectStep(n *Node) Step {
-	s := Step{Name: "connect", Limit: f.Limit(connectLimit) + f.opt.ConnectWait, Do: n.Connect, ReadOnly: true}
-	if f.opt.Asks {
-		s.Limit = 0
-	}
-	return s
-}
-
 // ConnectAndRun connects to nodes and takes each through its steps. Once stop returns true for the number
 // of failed nodes, it starts no further node; nil means never. If connecting may mean a wait in a
 // queue (ConnectWait), every node connects at once and the limit of Forks applies only to steps.
@@ -174,8 +165,13 @@ func (f *Fleet) ConnectAndRun(ctx context.Context, title string, nodeSteps []Nod
 		window = make(chan struct{}, f.Forks())
 		opt.Forks = len(nodeSteps)
 	}
+	limit := f.Limit(connectLimit) + f.opt.ConnectWait
+	if f.opt.Asks {
+		limit = 0
+	}
 	f.run(ctx, nodeSteps, opt, 1, func(ctx context.Context, w NodeSteps) error {
-		if err := w.Node.runSteps(ctx, []Step{f.connectStep(w.Node)}); err != nil {
+		connect := Step{Name: "connect", Limit: limit, Do: w.Node.Connect, ReadOnly: true}
+		if err := w.Node.runSteps(ctx, []Step{connect}); err != nil {
 			return err
 		}
 		if window != nil {
@@ -262,7 +258,10 @@ func (n *Node) runSteps(ctx context.Context, steps []Step) error {
 		n.fleet.progress.step(n, s.Name)
 		n.Log.step(s.Name)
 		begin := time.Now()
-		limited, cancel := n.fleet.bound(ctx, s.Limit)
+		limited, cancel := ctx, context.CancelFunc(func() {})
+		if s.Limit > 0 {
+			limited, cancel = context.WithTimeoutCause(ctx, s.Limit, n.fleet.NotWithin(s.Limit))
+		}
 		err := s.Do(limited)
 		if err != nil && errors.Is(err, limited.Err()) {
 			err = context.Cause(limited)
@@ -291,14 +290,6 @@ func (s Step) statusAfter(ctx context.Context, err error) report.Status {
 		return report.Unreachable
 	}
 	return report.Failed
-}
-
-// bound returns ctx with a time limit; a limit of 0 means none.
-func (f *Fleet) bound(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
-	if limit == 0 {
-		return context.WithCancel(ctx)
-	}
-	return context.WithTimeoutCause(ctx, limit, f.NotWithin(limit))
 }
 
 // NotWithin is the error of a step that took longer than its limit.

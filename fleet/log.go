@@ -29,10 +29,10 @@ type Logs struct {
 }
 
 const (
-	// maxLog is how many bytes a log keeps of the beginning of a phase, and as many of its end.
-	maxLog = 256 << 10
-	// maxLine is how many bytes a log keeps of a line, so that one line is a small part of a log.
-	maxLine  = maxLog / 16
+	// maxLog is how many bytes a log keeps of the end of a step; with Logs.Failed, of a phase.
+	maxLog = 512 << 10
+	// maxLine is how many bytes a log keeps of a line, and of all that pip says.
+	maxLine  = 64 << 10
 	keptRuns = 10
 )
 
@@ -119,11 +119,9 @@ type Log struct {
 	begun bool // the file exists
 
 	// Of the current phase:
-	text    bytes.Buffer // the lines of the beginning that are not written yet
-	size    int          // bytes of the beginning
-	end     []byte       // the last lines, once the beginning is long enough
-	dropped int          // bytes between the two
-	talked  bool         // it has more than its failure to log
+	text    []byte // the lines that are not written yet
+	dropped int    // bytes before them
+	talked  bool   // it has more than its failure to log
 }
 
 // off reports whether logs are disabled.
@@ -140,43 +138,25 @@ func (l *Log) add(kind, text string, more int) {
 		return
 	}
 	text = hideSecrets(l.secrets(), ui.Clean(text))
-	most := maxLine
-	if kind == "pip" {
-		most = maxLog
-	}
 	if more == 0 {
-		text = ui.ShortenMiddle(text, most) // its end often says the most
+		text = ui.ShortenMiddle(text, maxLine) // its end often says the most
 	} else { // its end may be a part of a secret
-		text = fmt.Sprintf("%s […%d bytes more]", ui.Shorten(text, most), more)
+		text = fmt.Sprintf("%s […%d bytes more]", ui.Shorten(text, maxLine), more)
 	}
 	at := time.Now().Format("15:04:05.000")
-	var entry strings.Builder
-	for line := range strings.SplitSeq(strings.TrimRight(text, "\n"), "\n") {
-		fmt.Fprintf(&entry, "%s %-6s %s\n", at, kind, line)
-		at = strings.Repeat(" ", len(at))
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.talked = l.talked || kind != ""
-	if l.size < maxLog {
-		l.text.WriteString(entry.String())
-		l.size += entry.Len()
-		return
+	for line := range strings.SplitSeq(strings.TrimRight(text, "\n"), "\n") {
+		l.text = fmt.Appendf(l.text, "%s %-6s %s\n", at, kind, line)
+		at = strings.Repeat(" ", len(at))
 	}
-	l.end = append(l.end, entry.String()...)
-	if len(l.end) > 2*maxLog { // not for each line: that would move these bytes each time
-		l.cutEnd()
+	if len(l.text) > 2*maxLog { // not for each line: that would move these bytes each time
+		from := len(l.text) - maxLog
+		from += bytes.IndexByte(l.text[from:], '\n') + 1
+		l.dropped += from
+		l.text = append(l.text[:0], l.text[from:]...)
 	}
-}
-
-// cutEnd drops all lines of the end but the last ones. The caller holds mu.
-func (l *Log) cutEnd() {
-	from := max(0, len(l.end)-maxLog)
-	if from > 0 {
-		from += bytes.IndexByte(l.end[from:], '\n') + 1
-	}
-	l.dropped += from
-	l.end = append(l.end[:0], l.end[from:]...)
 }
 
 // step logs the start of a step and writes the file, so that a user can follow it during the run.
@@ -210,14 +190,9 @@ func (l *Log) endPhase(failed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if failed && l.talked || !l.folder.failed {
-		l.cutEnd()
-		if l.dropped > 0 {
-			fmt.Fprintf(&l.text, "[… %s more, the end:]\n", ui.Size(int64(l.dropped)))
-		}
-		l.text.Write(l.end)
 		l.write()
 	}
-	l.text, l.size, l.end, l.dropped, l.talked = bytes.Buffer{}, 0, nil, 0, false
+	l.text, l.dropped, l.talked = nil, 0, false
 }
 
 // Path is the path of the log file; "" if there is none.
@@ -232,17 +207,20 @@ func (l *Log) Path() string {
 
 // write appends the lines still held to the file. The caller holds mu.
 func (l *Log) write() {
-	if l.text.Len() == 0 {
+	if len(l.text) == 0 {
 		return
+	}
+	if l.dropped > 0 {
+		l.text = append(fmt.Appendf(nil, "[… %s more, the end:]\n", ui.Size(int64(l.dropped))), l.text...)
 	}
 	err := l.folder.create()
 	if err == nil && !l.begun {
 		err = l.begin()
 	}
 	if err == nil {
-		err = l.appendToFile(l.text.Bytes(), 0)
+		err = l.appendToFile(l.text, 0)
 	}
-	l.text.Reset()
+	l.text, l.dropped = nil, 0
 	if err != nil {
 		l.folder.told(err)
 	}

@@ -107,7 +107,7 @@ func (w *lines) take(b []byte) {
 	defer w.mu.Unlock()
 	for len(b) > 0 {
 		line, rest, whole := bytes.Cut(b, []byte("\n"))
-		room := min(len(line), w.room())
+		room := min(len(line), 2*maxLine-len(w.line)) // no secret may be cut before the log hides it
 		w.line = append(w.line, line[:room]...)
 		w.long += len(line) - room
 		if b = rest; whole {
@@ -115,19 +115,6 @@ func (w *lines) take(b []byte) {
 		}
 	}
 }
-
-// room is how many more bytes of the current line to keep: more than the log will show, so that no
-// secret at the end of the shown part is cut before the log hides it, and all that pip says.
-func (w *lines) room() int {
-	most := 2 * maxLine
-	if said, ok := node.Unmark(w.line); ok && bytes.HasPrefix(said, []byte(pipBegins)) {
-		most = maxLog
-	}
-	return max(0, most-len(w.line))
-}
-
-// pipBegins is the beginning of an answer with pip's output.
-const pipBegins = `{"pip":`
 
 // note logs the current line, which is complete.
 func (w *lines) note() {
@@ -156,7 +143,7 @@ func (w *lines) end() {
 
 // pipSaid returns pip's output lines from an answer; nil for any other answer.
 func pipSaid(answer string) []string {
-	if !strings.HasPrefix(answer, pipBegins) {
+	if !strings.HasPrefix(answer, `{"pip":`) {
 		return nil
 	}
 	var said struct {

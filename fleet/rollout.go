@@ -84,9 +84,6 @@ func (r *Rollout) nextGroup() []int {
 	return group
 }
 
-// useNextSize moves on to the next size, because a node of the last group is ok.
-func (r *Rollout) useNextSize() { r.at++ }
-
 // AssignGroups takes all groups and calls assign with the group of --serial of each node, from 1,
 // assuming that no group fails. Without --serial there are no groups to assign.
 func (r *Rollout) AssignGroups(assign func(node, group int)) {
@@ -101,7 +98,7 @@ func (r *Rollout) AssignGroups(assign func(node, group int)) {
 		for _, i := range group {
 			assign(i, number)
 		}
-		r.useNextSize()
+		r.at++
 	}
 }
 
@@ -119,48 +116,28 @@ func (f *Fleet) ChangeGroups(ctx context.Context, r *Rollout, unchanged []int, c
 		}
 		change(group, unchanged)
 		unchanged = nil
-		failed, ok := f.recordGroup(group, number, len(r.sizes) > 0)
-		if err := r.sizes.stopAfter(number, failed, len(group), f.opt.TooMany); err != nil && ctx.Err() == nil {
-			f.skipRest(r, err)
+		var failed []string
+		ok := false
+		for _, i := range group {
+			n := f.Nodes[i]
+			if len(r.sizes) > 0 && n.Status != report.Skipped {
+				n.serial = number
+			}
+			if n.Failed() {
+				failed = append(failed, n.Host.Name)
+			}
+			ok = ok || n.Status == report.OK
+		}
+		if len(r.sizes) > 0 && len(failed) > 0 && (f.opt.TooMany == nil || f.opt.TooMany(len(failed), len(group))) && ctx.Err() == nil {
+			why := fault.WithHint(fmt.Errorf("not started: in group %d of --serial, %d of %s failed (%s)", number, len(failed), ui.Count(len(group), "node"), ui.FoldShort(failed)),
+				"correct the failures and run the command again: it skips finished nodes; --max-fail sets how many nodes may fail")
+			for _, i := range slices.Concat(slices.Concat(r.ready, r.waiting)...) {
+				f.Nodes[i].Err = why
+			}
 			return
 		}
 		if ok {
-			r.useNextSize()
-		}
-	}
-}
-
-// recordGroup notes the group of --serial in which nodes were changed. It returns the names of those that
-// failed, and whether one is ok.
-func (f *Fleet) recordGroup(group []int, number int, serial bool) (failed []string, ok bool) {
-	for _, i := range group {
-		n := f.Nodes[i]
-		if serial && n.Status != report.Skipped {
-			n.serial = number
-		}
-		if n.Failed() {
-			failed = append(failed, n.Host.Name)
-		}
-		ok = ok || n.Status == report.OK
-	}
-	return failed, ok
-}
-
-// stopAfter returns the reason to start no further group after this one of so many nodes, nil if
-// there is none. tooMany may be nil.
-func (s Serial) stopAfter(number int, failed []string, nodes int, tooMany func(failed, of int) bool) error {
-	if len(s) == 0 || len(failed) == 0 || tooMany != nil && !tooMany(len(failed), nodes) {
-		return nil
-	}
-	return fault.WithHint(fmt.Errorf("not started: in group %d of --serial, %d of %s failed (%s)", number, len(failed), ui.Count(nodes, "node"), ui.FoldShort(failed)),
-		"correct the failures and run the command again: it skips finished nodes; --max-fail sets how many nodes may fail")
-}
-
-// skipRest gives the nodes of all further groups the reason why dsbuild does not start them.
-func (f *Fleet) skipRest(r *Rollout, why error) {
-	for rest := r.nextGroup(); len(rest) > 0; rest = r.nextGroup() {
-		for _, i := range rest {
-			f.Nodes[i].Err = why
+			r.at++ // to the next size
 		}
 	}
 }

@@ -144,7 +144,7 @@ func TestLogHidesSecretAtACut(t *testing.T) {
 		"line":   func(w *lines, said string) { w.take([]byte(strings.Repeat(".", maxLine-10) + said + "\n")) },
 		"arrive": func(w *lines, said string) { w.take([]byte(strings.Repeat(".", 2*maxLine-10) + said + "\n")) },
 		"pip": func(w *lines, said string) {
-			w.take([]byte(`@@dsbuild-0123456789ab {"pip":["` + strings.Repeat(".", maxLog-10) + said + `"]}` + "\n"))
+			w.take([]byte(`@@dsbuild-0123456789ab {"pip":["` + strings.Repeat(".", maxLine-10) + said + `"]}` + "\n"))
 		},
 		"end": func(w *lines, said string) {
 			for range 3 * maxLog / maxLine {

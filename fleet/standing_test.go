@@ -118,7 +118,7 @@ func TestNoLogs(t *testing.T) {
 	l.Order([]byte("order"))
 	l.step("connect")
 	l.endPhase(true)
-	if l.text.Len() != 0 || l.Path() != "" {
-		t.Errorf("%q, %s", l.text.String(), l.Path())
+	if len(l.text) != 0 || l.Path() != "" {
+		t.Errorf("%q, %s", l.text, l.Path())
 	}
 }
