@@ -3,6 +3,7 @@ package lint
 import (
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/launch/lint/script"
@@ -62,4 +63,117 @@ func builds(c *script.Command) bool {
 
 func hasWord(c *script.Command, text string) bool {
 	return slices.ContainsFunc(c.Words[1:], func(w script.Word) bool { return w.Text() == text || strings.HasSuffix(w.Text(), "/"+text) })
+}
+
+func setupPyJobs(s *subject) []hit {
+	if !s.buildsDeepSpeed() {
+		return nil
+	}
+	var hits []hit
+	for _, c := range s.Commands {
+		if !builds(c) || !hasWord(c, "setup.py") || !hasWord(c, "build_ext") {
+			continue
+		}
+		for i, w := range c.Words {
+			if jobs, ok := jobsOption(c, i); ok && jobs != 1 {
+				hits = append(hits, hit{at: w.Origin()})
+			}
+		}
+	}
+	return hits
+}
+
+// jobsOption reads -j8, -j 8 and --parallel=8; an unknown number is 0.
+func jobsOption(c *script.Command, i int) (jobs int, ok bool) {
+	text := c.Words[i].Text()
+	value, ok := strings.CutPrefix(text, "-j")
+	if !ok {
+		value, ok = strings.CutPrefix(text, "--parallel")
+		value = strings.TrimPrefix(value, "=")
+	}
+	if !ok {
+		return 0, false
+	}
+	if value == "" && i+1 < len(c.Words) {
+		value = c.Words[i+1].Text()
+	}
+	jobs, _ = strconv.Atoi(value)
+	return jobs, true
+}
+
+// buildsDeepSpeed reports whether the script builds DeepSpeed.
+func (s *subject) buildsDeepSpeed() bool {
+	for a := range s.sets() {
+		if strings.HasPrefix(a.Name, "DS_BUILD_") {
+			return true
+		}
+	}
+	return slices.ContainsFunc(s.commandsNamed("cd", "git", "pushd"), func(c *script.Command) bool {
+		return strings.Contains(strings.ToLower(c.Text()), "deepspeed")
+	})
+}
+
+var gccPackage = regexp.MustCompile(`^(?:gcc|g\+\+)-([0-9]+)$`)
+
+func oldGCC(s *subject) []hit {
+	var hits []hit
+	for _, c := range s.commandsNamed("apt", "apt-get", "aptitude") {
+		if !hasWord(c, "install") {
+			continue
+		}
+		for _, w := range c.Words {
+			m := gccPackage.FindStringSubmatch(w.Text())
+			if m == nil {
+				continue
+			}
+			if n, _ := strconv.Atoi(m[1]); n < 9 {
+				hits = append(hits, hit{at: w.Origin(), says: m[0] + " is too old for torch's headers"})
+				break
+			}
+		}
+	}
+	return hits
+}
+
+func wheelOnOneNode(s *subject) []hit {
+	copied := slices.ContainsFunc(s.commandsNamed("scp", "rsync"), func(c *script.Command) bool {
+		return strings.Contains(c.Text(), ".whl") && strings.Contains(c.Text(), ":")
+	})
+	if !copied {
+		return nil
+	}
+	var here []hit
+	for _, c := range s.Commands {
+		if !builds(c) || !hasWord(c, "install") || !strings.Contains(c.Text(), ".whl") {
+			continue
+		}
+		if c.Depth > 0 {
+			return nil // on the nodes, too
+		}
+		here = append(here, hit{at: c.At})
+	}
+	return here
+}
+
+func deepspeedBuildIsolated(s *subject) []hit {
+	var hits []hit
+	for _, c := range s.Commands {
+		names := slices.ContainsFunc(c.Words, func(w script.Word) bool { return w.HasPrefix("deepspeed") })
+		if !names || !builds(c) || hasWord(c, "--no-build-isolation") || s.assignsVariable("PIP_NO_BUILD_ISOLATION") || !buildsOperators(s, c) {
+			continue
+		}
+		hits = append(hits, hit{at: c.At})
+	}
+	return hits
+}
+
+// buildsOperators reports whether DS_BUILD_... asks a command for operators.
+func buildsOperators(s *subject, c *script.Command) bool {
+	for a := range s.sets() {
+		own := a.command == c || a.command == nil && a.Exported > 0 && a.Exported < c.Seq
+		if text, _ := a.Value.Literal(); own && strings.HasPrefix(a.Name, "DS_BUILD_") && text != "0" {
+			return true
+		}
+	}
+	return false
 }

@@ -43,6 +43,57 @@ func (s *subject) startedBy(c *script.Command) *script.Command {
 	return &script.Command{}
 }
 
+func apptainerWithoutNV(s *subject) []hit {
+	var hits []hit
+	for _, c := range s.commandsNamed("apptainer", "singularity") {
+		words, open, found := containerOptions(c, s.startedBy(c), "exec", "run", "shell")
+		if !found || open || c.Captured || !s.trainsOnGPUs(c) || slices.ContainsFunc(words, gpuOption.MatchString) || s.setsGPUOption() {
+			continue
+		}
+		hits = append(hits, hit{at: c.At, says: c.Name() + " runs a training without --nv"})
+	}
+	return hits
+}
+
+// gpuOption and gpuVariable match what gives a container its GPUs.
+var (
+	gpuOption   = regexp.MustCompile(`^(--(nv|nvccli|rocm)(=.*)?$|instance://)`)
+	gpuVariable = regexp.MustCompile(`^(APPTAINER|SINGULARITY)_(NV|NVCCLI|ROCM)$`)
+)
+
+// setsGPUOption reports whether a variable has the effect of --nv.
+func (s *subject) setsGPUOption() bool {
+	for a := range s.sets() {
+		if gpuVariable.MatchString(a.Name) {
+			return true
+		}
+	}
+	return false
+}
+
+// trainsOnGPUs reports whether a container runs a training on GPUs.
+func (s *subject) trainsOnGPUs(container *script.Command) bool {
+	st := s.job
+	if srun := container.Starter("srun"); srun != nil {
+		st = s.stepOfStarter(srun)
+	}
+	wants := st.wantsGPUs()
+	return slices.ContainsFunc(s.Commands, func(c *script.Command) bool {
+		if !slices.Contains(c.Via, container) || onCPU(c) {
+			return false
+		}
+		if l := newLaunch(c); l != nil {
+			n, known := 0, false
+			if f, ok := l.nproc(); ok {
+				n, known = f.value.Int()
+			}
+			return len(l.program) > 0 && (wants || !s.isBatch() && known && n > 1)
+		}
+		file, _ := pythonScript(c)
+		return wants && file != "" && !isPreparation(file)
+	})
+}
+
 // cpuOption matches the words with which programs choose the CPU.
 var cpuOption = regexp.MustCompile(`(?is)^(.*=)?(cpu|gloo)$|^--cpu([^-]|$)|no[-_]cuda`)
 

@@ -2,10 +2,68 @@ package lint
 
 import (
 	"fmt"
+	"path"
+	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
+
+var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+func srunRunsAssignment(s *subject) []hit {
+	var hits []hit
+	for _, c := range s.Commands {
+		if len(c.Via) == 0 || c.Via[len(c.Via)-1].Name() != "srun" {
+			continue
+		}
+		name, _, found := c.Words[0].Cut('=')
+		if text, known := name.Literal(); found && known && variableName.MatchString(text) {
+			hits = append(hits, hit{at: c.At, says: "srun starts a program called " + showWord(c.Words[0])})
+		}
+	}
+	return hits
+}
+
+func programNotPython(s *subject) []hit {
+	var hits []hit
+	for _, l := range s.launches {
+		if _, free := l.findFlag("no-python", "run-path", "module", "m"); free || len(l.program) == 0 {
+			continue
+		}
+		text, _ := l.program[0].Literal()
+		name := path.Base(text)
+		if slices.Contains([]string{"bash", "sh", "env", "python", "python3"}, name) || strings.HasSuffix(name, ".sh") {
+			hits = append(hits, hit{at: l.program[0].Origin(), says: l.kind + " gives " + name + " to python as a script"})
+		}
+	}
+	return hits
+}
+
+func tasksContradict(s *subject) []hit {
+	lists := [][]script.Option{s.Batch}
+	for _, srun := range s.srunSteps() {
+		lists = append(lists, srun.Options)
+	}
+	var hits []hit
+	for _, options := range lists {
+		total, _ := findOption(options, "ntasks")
+		each, _ := findOption(options, "ntasks-per-node")
+		hosts, _ := findOption(options, "nodes")
+		tasks, _ := total.Value.Int()
+		perNode, _ := each.Value.Int()
+		nodes, _ := hosts.Value.Int()
+		if tasks == 0 || perNode == 0 {
+			continue
+		}
+		tooFew := tasks < perNode || nodes > 1 && tasks <= (nodes-1)*perNode
+		if tooFew || nodes > 0 && tasks > nodes*perNode {
+			hits = append(hits, hit{at: total.At, says: fmt.Sprintf("--ntasks=%d contradicts --ntasks-per-node=%d", tasks, perNode)})
+		}
+	}
+	return hits
+}
 
 func oneDeviceVisible(s *subject) []hit {
 	var hits []hit
@@ -44,6 +102,75 @@ func totalProcesses(s *subject) []hit {
 	return hits
 }
 
+func impossiblePort(s *subject) []hit {
+	var hits []hit
+	look := func(port script.Word) {
+		if n, _ := port.Int(); n > 65535 {
+			hits = append(hits, hit{at: port.Origin(), says: fmt.Sprintf("there is no port %d", n)})
+		}
+	}
+	for _, l := range s.launches {
+		port, _ := l.port()
+		look(port)
+	}
+	for a := range s.sets() {
+		if a.Name == "MASTER_PORT" {
+			look(a.Value)
+		}
+	}
+	return hits
+}
+
+func llamaFactoryNodeRank(s *subject) []hit {
+	var hits []hit
+	for _, c := range s.commandsNamed("llamafactory-cli") {
+		nodes := c.Getenv("NNODES")
+		if nodes == nil || c.Getenv("NODE_RANK") != nil || s.assignsVariable("NODE_RANK") {
+			continue
+		}
+		if n, known := nodes.Value.Int(); known && n < 2 {
+			continue
+		}
+		h := hit{at: nodes.At, says: "llamafactory-cli gets NNODES and no NODE_RANK", severity: Warning}
+		if rank := c.Getenv("RANK"); rank != nil {
+			h = hit{at: rank.At, says: "llamafactory-cli reads NODE_RANK, not RANK"}
+		}
+		hits = append(hits, h)
+	}
+	return hits
+}
+
+// ofPrograms matches variables that a training reads on every node, and that deepspeed does not pass on.
+var ofPrograms = regexp.MustCompile(`^(HF|TRANSFORMERS|WANDB|TOKENIZERS|CUDA|TORCH|OMP|GLOO|DS|TRITON)_|^LD_LIBRARY_PATH$`)
+
+func deepspeedExports(s *subject) []hit {
+	fileOfVariables := s.assignsVariable("DS_ENV_FILE") || slices.ContainsFunc(s.Commands, func(c *script.Command) bool {
+		return slices.ContainsFunc(c.Redirects, func(r script.Redirect) bool { return strings.HasSuffix(r.Word.Text(), ".deepspeed_env") })
+	})
+	var hits []hit
+	for _, l := range s.launches {
+		if l.kind != "deepspeed" || l.open || !s.hasHostfile(l) {
+			continue
+		}
+		for _, a := range s.Assignments {
+			if ofPrograms.MatchString(a.Name) && a.Exported > 0 && a.Exported < l.Seq && a.Depth == 0 && !fileOfVariables {
+				hits = append(hits, hit{at: a.At, says: "deepspeed does not pass on " + a.Name + " to the other nodes"})
+			}
+		}
+	}
+	return hits
+}
+
+func gidIndexPinned(s *subject) []hit {
+	var hits []hit
+	for a := range s.sets() {
+		if text, known := a.Value.Literal(); a.Name == "NCCL_IB_GID_INDEX" && known && text != "" && text != "-1" {
+			hits = append(hits, hit{at: a.At, says: "NCCL_IB_GID_INDEX is always " + text})
+		}
+	}
+	return hits
+}
+
 // backgroundWithoutWait finds steps in the background of a batch script behind which
 // nothing waits, and nothing else takes long.
 func backgroundWithoutWait(s *subject) []hit {
@@ -71,6 +198,14 @@ func backgroundWithoutWait(s *subject) []hit {
 		return nil
 	}
 	return []hit{{at: first.At}}
+}
+
+func backslashNotLast(s *subject) []hit {
+	var hits []hit
+	for _, at := range s.Blanks {
+		hits = append(hits, hit{at: at})
+	}
+	return hits
 }
 
 func dosLineEnds(s *subject) []hit {

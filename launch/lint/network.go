@@ -8,6 +8,24 @@ import (
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
 
+func glooInterface(s *subject) []hit {
+	var hits []hit
+	for a := range s.sets() {
+		if a.Name != "GLOO_SOCKET_IFNAME" {
+			continue
+		}
+		text := a.Value.Text()
+		switch {
+		case strings.ContainsAny(text, "^="):
+			hits = append(hits, hit{at: a.Value.Origin(), says: a.Name + "=" + showWord(a.Value) + " has a pattern that only NCCL understands"})
+		case strings.Contains(text, ","):
+			says := a.Name + "=" + showWord(a.Value) + " is a list; only NCCL accepts lists"
+			hits = append(hits, hit{at: a.Value.Origin(), severity: Warning, says: says})
+		}
+	}
+	return hits
+}
+
 // ownInterface matches interfaces that lead to no other node: of the loopback, of
 // containers and of virtual machines.
 var ownInterface = regexp.MustCompile(`^(lo|docker[0-9]*|virbr[0-9]*|veth[0-9a-f]*|podman[0-9]*|cni[0-9]*|lxcbr[0-9]*)$`)
@@ -49,4 +67,27 @@ func (s *subject) spansSeveral(command *script.Command) bool {
 		text, _ := host.Literal()
 		return l.isMultiNode(st) || nodes && meets && st.nodes != 1 && !isOwnAddress(text) || l.overHosts()
 	})
+}
+
+func portTest(s *subject) []hit {
+	var hits []hit
+	for _, c := range s.commandsNamed("telnet") {
+		if len(c.Words) > 2 {
+			hits = append(hits, hit{
+				at: c.At, says: "a port is tested with telnet",
+				why: "it answers only while a program listens there, and none does before the job; NCCL needs random ports between all pairs of nodes",
+			})
+		}
+	}
+	launches := len(s.launches) > 0 || len(s.srunSteps()) > 0 || len(hits) > 0
+	for _, c := range s.commandsNamed("ping") {
+		// A loop may wait until a host is up.
+		if launches && !c.Loop && len(c.Words) > 1 {
+			hits = append(hits, hit{
+				at: c.At, says: "a network is tested with ping",
+				why: "it says nothing about ports, and NCCL needs random ones between all pairs of nodes",
+			})
+		}
+	}
+	return hits
 }

@@ -285,3 +285,51 @@ func processesExceedGPUs(s *subject) []hit {
 	}
 	return hits
 }
+
+func processesExceedVisible(s *subject) []hit {
+	var hits []hit
+	for _, l := range s.launches {
+		n, f, known := l.processesPerNode()
+		// deepspeed ignores the variable if it gets a number.
+		if !known || l.kind == "deepspeed" {
+			continue
+		}
+		name, devices := l.visibleDevices()
+		if devices > 0 && n > devices {
+			says := fmt.Sprintf("%d processes per node, and %s has %s", n, name, countOf(devices, "device"))
+			hits = append(hits, hit{at: f.value.Origin(), says: says})
+		}
+	}
+	return hits
+}
+
+// visibleDevices returns the number of visible devices, 0 if not known, and the flag or
+// variable that sets it.
+func (l *launch) visibleDevices() (name string, devices int) {
+	if f, ok := l.findFlag("gpu-ids"); ok && l.kind == "accelerate" {
+		return "--gpu_ids", countDevices(f.value)
+	}
+	for _, name := range []string{"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"} {
+		if a := l.Getenv(name); a != nil {
+			return name, countDevices(a.Value)
+		}
+	}
+	return "", 0
+}
+
+// countDevices counts the devices of a list, 0 for other values: all, none, -1.
+func countDevices(w script.Word) int {
+	text, known := w.Literal()
+	if text = strings.Trim(text, ", "); !known || text == "" || strings.HasPrefix(text, "-") {
+		return 0
+	}
+	names := strings.Split(text, ",")
+	if first := names[0]; strings.Trim(first, "0123456789 ") != "" && !strings.HasPrefix(first, "GPU-") && !strings.HasPrefix(first, "MIG-") {
+		return 0
+	}
+	// CUDA ignores the entries from the first invalid one on.
+	if end := slices.IndexFunc(names, func(name string) bool { return strings.HasPrefix(strings.TrimSpace(name), "-") }); end > 0 {
+		return end
+	}
+	return len(names)
+}

@@ -118,6 +118,23 @@ func (s *subject) lostToSteps() []hit {
 	return hits
 }
 
+func srunCPUsPerTask(s *subject) []hit {
+	o, ok := findOption(s.Batch, "cpus-per-task")
+	if n, known := o.Value.Int(); !ok || known && n == 1 || s.assignsVariable("SRUN_CPUS_PER_TASK") {
+		return nil
+	}
+	var hits []hit
+	for _, srun := range s.srunSteps() {
+		_, given := findOption(srun.Options, "cpus-per-task")
+		_, exclusive := findOption(srun.Options, "exclusive")
+		if given || exclusive || srun.Open || srun.Test || !s.startsTraining(srun) {
+			continue
+		}
+		hits = append(hits, hit{at: srun.At})
+	}
+	return hits
+}
+
 // startsTraining reports whether an srun starts a training.
 func (s *subject) startsTraining(srun *script.Command) bool {
 	return slices.ContainsFunc(s.Commands, func(c *script.Command) bool {

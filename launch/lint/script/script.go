@@ -47,6 +47,9 @@ type Script struct {
 	Inner []*Script
 	// Comments are the shell's comments.
 	Comments []Comment
+	// Blanks are the backslashes that quote a blank at the end of a command or before a
+	// comment, and so do not continue the line.
+	Blanks []int
 	// Start is the place of the first line.
 	Start int
 	// Shebang is the place of the first line that begins with #!; -1 without one.

@@ -46,11 +46,19 @@ func readScript(src *source, file *syntax.File, b *budget) *Script {
 	return s
 }
 
-// recordComments records the comments.
+// recordComments records the comments, and the backslashes that continue no line.
 func (in interpreter) recordComments(file *syntax.File) {
 	syntax.Walk(file, func(n syntax.Node) bool {
-		if c, ok := n.(*syntax.Comment); ok {
-			in.script.Comments = append(in.script.Comments, Comment{in.src.placeOf(c.Hash), c.Text})
+		switch n := n.(type) {
+		case *syntax.Comment:
+			in.script.Comments = append(in.script.Comments, Comment{in.src.placeOf(n.Hash), n.Text})
+		case *syntax.CallExpr:
+			for i, arg := range n.Args {
+				text := arg.Lit()
+				if strings.HasPrefix(text, `\ #`) || i == len(n.Args)-1 && (text == `\ ` || text == "\\\t") {
+					in.script.Blanks = append(in.script.Blanks, in.src.placeOf(arg.Pos()))
+				}
+			}
 		}
 		return true
 	})
