@@ -501,25 +501,6 @@ class Environment(Workplace):
         self.sync()
         return {"version": metadata_version(info), "record": record_sha256(info)}
 
-    def fetch(self, order, orders):
-        """Downloads the missing requirements from this node's own index, and changes nothing.
-        pip itself resolves them, with torch and similar packages fixed."""
-        fixed, report, place = (os.path.join(self.dir, name) for name in ("fixed.txt", "report.json", "fetched"))
-        with open(fixed, "w", encoding="utf-8") as f:
-            f.writelines("%s==%s\n" % pair for pair in sorted(order["fixed"].items()))
-        run_pip(order, ["install", "--dry-run", "--quiet", "--no-user", "--only-binary", ":all:", "-c", fixed, "--report", report] + order["needs"],
-                self.dir, orders, self.lock, isolated=False)
-        wanted = [item["metadata"] for item in (load_json(report) or {}).get("install", [])]
-        changed = sorted(m["name"] for m in wanted if normal(m["name"]) in order["fixed"])
-        if changed:
-            raise Failed("pip would replace %s, which is never changed" % ", ".join(changed))
-        run_pip(order, ["download", "--quiet", "--no-deps", "--only-binary", ":all:", "-d", place] + ["%s==%s" % (m["name"], m["version"]) for m in wanted],
-                self.dir, orders, self.lock, isolated=False)
-        wheels = [os.path.join(place, name) for name in sorted(os.listdir(place))]
-        versions = {normal(m["name"]): m["version"] for m in wanted}
-        names = [normal(os.path.basename(w).split("-")[0]) for w in wheels]
-        return {"wheels": [{"name": n, "version": versions.get(n, ""), "file": w, "sha256": file_digest(w).hexdigest()} for n, w in zip(names, wheels)]}
-
     def record(self, order):
         """Makes the change final: once change.json says done, the change cannot be undone."""
         if order["installed"] and self.along:
@@ -732,14 +713,12 @@ def before():
     return {"version": found["version"], "sha256": found["sha256"]} if found else None
 
 
-def run_pip(order, arguments, folder, orders, lock, isolated=True):
-    """Runs pip in the private folder."""
-    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH" and not (isolated and k.startswith("PIP_"))}
-    if isolated:  # no configuration can send the wheel elsewhere
-        env["PIP_CONFIG_FILE"] = os.devnull
-    env.update(PYTHONNOUSERSITE="1", TMPDIR=folder)  # a full /tmp does not matter
+def run_pip(order, arguments, folder, orders, lock):
+    """Runs pip in the private folder. No configuration can send the wheel elsewhere."""
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH" and not k.startswith("PIP_")}
+    env.update(PIP_CONFIG_FILE=os.devnull, PYTHONNOUSERSITE="1", TMPDIR=folder)  # a full /tmp does not matter
     pip = [os.path.join(order["pip"], "pip")] if order["pip"] else ["-m", "pip"]
-    argv = [sys.executable, "-s"] + pip + ["--isolated"] * isolated + ["--no-input", "--no-cache-dir", "--disable-pip-version-check"] + arguments
+    argv = [sys.executable, "-s"] + pip + ["--isolated", "--no-input", "--no-cache-dir", "--disable-pip-version-check"] + arguments
     run_program("pip", argv, env, folder, orders, lock, order["limit_s"])
 
 
@@ -748,7 +727,6 @@ def verbs(env, orders):
     return {
         "install": lambda order: env.install(order, orders),
         "digest": env.digest,
-        "fetch": lambda order: env.fetch(order, orders),
         "users": lambda order: users(),
         "verify": lambda order: verify_now(order["request"]),
         "kept": env.tell_kept,

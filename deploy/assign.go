@@ -1,14 +1,14 @@
 package deploy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
 
 	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
-	"github.com/dsbuild/dsbuild/internal/cause"
-	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -47,17 +47,18 @@ func (d *Deployment) Assign(ctx context.Context, assignments []Assignment) (Plan
 
 // NewAssignedPlan decides the action on each node with the wheel assigned to it. It is pure.
 func NewAssignedPlan(nodes []ProbeResult, assignments []Assignment, opt PlanOptions) (Plan, error) {
-	plan := Plan{Nodes: make([]NodePlan, len(nodes)), Assigned: true}
 	tables, err := compat.NewTables()
 	if err != nil {
 		return Plan{}, err
 	}
-	opt.markers = markers{}
-	for i, n := range nodes {
-		plan.Nodes[i] = planAssigned(tables, n, assignments[i], opt)
-		plan.Nodes[i].Leader = i
+	nodes = slices.Clone(nodes)
+	for i := range nodes {
+		if nodes[i].Err == nil {
+			nodes[i].Err = assignments[i].Err
+		}
 	}
-	resolveSharing(plan.Nodes, nodes)
+	plan := newPlan(nodes, func(i int, p *NodePlan) { p.assign(tables, nodes[i], assignments[i], opt) })
+	plan.Assigned = true
 	for _, g := range assignments {
 		if g.Wheel != nil && !slices.ContainsFunc(plan.Wheels, func(w wheels.Wheel) bool { return w.Manifest.SHA256 == g.Wheel.Manifest.SHA256 }) {
 			plan.Wheels = append(plan.Wheels, *g.Wheel)
@@ -68,37 +69,26 @@ func NewAssignedPlan(nodes []ProbeResult, assignments []Assignment, opt PlanOpti
 
 // Lacks returns, as text, the requirements of a wheel that a node does not meet.
 func Lacks(w wheels.Wheel, f node.Facts) ([]string, error) {
-	_, lacks, err := chooseExtraWheels(w, f, nil, false, nil)
+	_, lacks, err := chooseExtraWheels(w, f, nil, false)
 	return reasonsOf(lacks), err
 }
 
-func planAssigned(t *compat.Tables, n ProbeResult, g Assignment, opt PlanOptions) NodePlan {
-	p := NodePlan{Name: n.Name, Action: Refuse}
-	if n.Err == nil {
-		n.Err = g.Err
-	}
-	if n.Err != nil {
-		p.Action, p.Reasons, p.Hint = Absent, []string{p.noteCause(cause.From(n.Err))}, fault.Hint(n.Err)
-		return p
-	}
-	if p.Reasons, p.Hint = environmentFaults(n); len(p.Reasons) == 0 {
-		p.Reasons, p.Hint = missingTorchOrPip(n.Facts, opt)
-	}
+// assign decides the action on a node with the wheel assigned to it.
+func (p *NodePlan) assign(t *compat.Tables, n ProbeResult, g Assignment, opt PlanOptions) {
+	reasons, hint := missingTorchOrPip(n.Facts, opt)
 	switch {
-	case len(p.Reasons) > 0:
+	case len(reasons) > 0:
+		p.refuse(hint, reasons...)
 	case g.Coming != "":
-		p.Action, p.Wheel, p.Remarks = Install, g.Wheel, []string{g.Coming}
+		p.Action, p.Wheel, p.Remarks = changes.Install, g.Wheel, []string{g.Coming}
 	case g.Wheel == nil:
-		p.Reasons, p.Hint, p.Unfit = g.Reasons, g.Hint, true
+		p.Unfit = true
+		p.refuse(g.Hint, g.Reasons...)
 	default:
-		if g.Bundle != nil {
-			opt.Bundle = g.Bundle
-		}
-		p = planWheel(p, g.Wheel, t.Fit(g.Wheel.Manifest, n.Facts), n, opt)
+		opt.Bundle = cmp.Or(g.Bundle, opt.Bundle)
+		p.decide(g.Wheel, t.Fit(g.Wheel.Manifest, n.Facts), n, opt)
 		if p.Unfit { // the wheel was chosen for this node, so the node has changed since
 			p.Hint = "the node has changed since dsbuild probed it: run the same command again"
 		}
-		return p
 	}
-	return p
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -25,21 +26,21 @@ func TestAssignedPlan(t *testing.T) {
 	for i, c := range []struct {
 		change func(*node.Facts)
 		given  deploy.Assignment
-		want   deploy.Action
+		want   changes.Action
 		wheel  string
 		why    string
 		unfit  bool
 	}{
-		{nil, deploy.Assignment{Wheel: &low}, deploy.Install, "low.whl", "", false},
-		{nil, deploy.Assignment{Wheel: &high}, deploy.Install, "high.whl", "", false},
-		{runs, deploy.Assignment{Wheel: &low}, deploy.UpToDate, "low.whl", "", false},
-		{runs, deploy.Assignment{Wheel: &high}, deploy.Install, "high.whl", "", false},
-		{nil, deploy.Assignment{Wheel: coming, Coming: "soon"}, deploy.Install, "coming", "", false},
-		{managed, deploy.Assignment{Wheel: coming, Coming: "soon"}, deploy.Refuse, "", "PEP 668", false},
-		{managed, deploy.Assignment{Wheel: &low}, deploy.Refuse, "", "PEP 668", false},
-		{nil, deploy.Assignment{Reasons: []string{"too old"}}, deploy.Refuse, "", "too old", true},
-		{nil, deploy.Assignment{Err: errors.New("not built")}, deploy.Absent, "", "not built", false},
-		{nil, deploy.Assignment{Wheel: &alien}, deploy.Refuse, "alien.whl", "torch 2.8", true},
+		{nil, deploy.Assignment{Wheel: &low}, changes.Install, "low.whl", "", false},
+		{nil, deploy.Assignment{Wheel: &high}, changes.Install, "high.whl", "", false},
+		{runs, deploy.Assignment{Wheel: &low}, changes.UpToDate, "low.whl", "", false},
+		{runs, deploy.Assignment{Wheel: &high}, changes.Install, "high.whl", "", false},
+		{nil, deploy.Assignment{Wheel: coming, Coming: "soon"}, changes.Install, "coming", "", false},
+		{managed, deploy.Assignment{Wheel: coming, Coming: "soon"}, changes.Refuse, "", "PEP 668", false},
+		{managed, deploy.Assignment{Wheel: &low}, changes.Refuse, "", "PEP 668", false},
+		{nil, deploy.Assignment{Reasons: []string{"too old"}}, changes.Refuse, "", "too old", true},
+		{nil, deploy.Assignment{Err: errors.New("not built")}, changes.Absent, "", "not built", false},
+		{nil, deploy.Assignment{Wheel: &alien}, changes.Refuse, "alien.whl", "torch 2.8", true},
 	} {
 		plan, err := deploy.NewAssignedPlan([]deploy.ProbeResult{{Name: "n", Facts: facts(c.change)}}, []deploy.Assignment{c.given}, deploy.PlanOptions{})
 		if err != nil {
@@ -62,11 +63,11 @@ func TestAssignedPlanOfASharedEnvironment(t *testing.T) {
 	shared := facts(func(f *node.Facts) { f.SiteID = "nfs:server:1" })
 	known := []deploy.ProbeResult{{Name: "n1", Facts: shared}, {Name: "n2", Facts: shared}}
 	plan, err := deploy.NewAssignedPlan(known, []deploy.Assignment{{Wheel: &a}, {Wheel: &a}}, deploy.PlanOptions{})
-	if err != nil || plan.Nodes[0].Action != deploy.Install || plan.Nodes[1].Action != deploy.Shared || len(plan.Wheels) != 1 {
+	if err != nil || plan.Nodes[0].Action != changes.Install || plan.Nodes[1].Action != changes.Shared || len(plan.Wheels) != 1 {
 		t.Errorf("%v, %+v", err, plan)
 	}
 	plan, err = deploy.NewAssignedPlan(known, []deploy.Assignment{{Wheel: &a}, {Wheel: &b, Coming: "soon"}}, deploy.PlanOptions{})
-	if err != nil || plan.Nodes[0].Action != deploy.Refuse || plan.Nodes[1].Action != deploy.Refuse || !strings.Contains(plan.Nodes[1].Reasons[0], "they need different wheels") {
+	if err != nil || plan.Nodes[0].Action != changes.Refuse || plan.Nodes[1].Action != changes.Refuse || !strings.Contains(plan.Nodes[1].Reasons[0], "they need different wheels") {
 		t.Errorf("%v, %+v", err, plan)
 	}
 	for i, other := range []string{"n2", "n1"} {

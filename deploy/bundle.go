@@ -25,7 +25,6 @@ type Deps string
 const (
 	DepsRefuse Deps = "refuse" // list them and change nothing
 	DepsBundle Deps = "bundle" // install them from a wheelhouse
-	DepsIndex  Deps = "index"  // install them from the node's own index
 )
 
 // ExtraWheel is a wheel that dsbuild installs together with DeepSpeed's.
@@ -94,22 +93,21 @@ func reasonsOf(lacks []missing) []string {
 // picker finds the requirements that a node does not meet, and the wheels in the wheelhouse that
 // meet them.
 type picker struct {
-	facts   node.Facts
-	bundle  *wheel.Bundle // nil: no wheelhouse
-	markers markers
-	have    map[string]string
-	extra   []ExtraWheel
-	lacks   []missing
-	queue   []demand
-	asked   map[string]bool
+	facts  node.Facts
+	bundle *wheel.Bundle // nil: no wheelhouse
+	have   map[string]string
+	extra  []ExtraWheel
+	lacks  []missing
+	queue  []demand
+	asked  map[string]bool
 }
 
 // chooseExtraWheels returns the wheels that must be installed together with w on a node, and the requirements
 // that neither the node nor the wheelhouse meets. A companion is skipped if the node already has
 // that version, unless dsbuild installed it there from another wheel: two commits may carry the
 // same version. With force, companions are always installed again.
-func chooseExtraWheels(w wheels.Wheel, f node.Facts, bundle *wheel.Bundle, force bool, known markers) (extra []ExtraWheel, lacks []missing, err error) {
-	p := picker{facts: f, bundle: bundle, markers: known, have: maps.Clone(f.Dists), asked: map[string]bool{}}
+func chooseExtraWheels(w wheels.Wheel, f node.Facts, bundle *wheel.Bundle, force bool) (extra []ExtraWheel, lacks []missing, err error) {
+	p := picker{facts: f, bundle: bundle, have: maps.Clone(f.Dists), asked: map[string]bool{}}
 	if p.have == nil {
 		p.have = map[string]string{}
 	}
@@ -232,7 +230,7 @@ func (p *picker) inBundle(name string) *wheel.BundleWheel {
 // extra or for one of them.
 func (p *picker) needed(marker string, extras []string) (bool, error) {
 	for _, extra := range append([]string{""}, extras...) {
-		holds, err := p.markers.hold(marker, p.facts, extra)
+		holds, err := markerHolds(marker, p.facts, extra)
 		if err != nil || holds {
 			return holds, err
 		}
@@ -261,6 +259,10 @@ func extraWheelNames(extra []ExtraWheel) []string {
 // shortage returns the reason that lists the missing requirements, and a hint.
 func shortage(lacks []missing, f node.Facts, opt PlanOptions) (reason, hint string) {
 	list := strings.Join(reasonsOf(lacks), ", ")
+	var names []string
+	for _, l := range lacks {
+		names = append(names, "'"+l.requirement+"'")
+	}
 	reason = "requirements are missing: " + list
 	if opt.Bundle != nil {
 		reason = "requirements are missing, and the wheelhouse does not have them: " + list
@@ -269,33 +271,7 @@ func shortage(lacks []missing, f node.Facts, opt PlanOptions) (reason, hint stri
 		}
 		return reason, "make a new wheelhouse: dsbuild wheel --bundle"
 	}
-	return reason, "install them there: " + node.PlainPath(f.Executable, "python") + " -m pip install " + requirementNames(lacks) + "; or deploy with --deps bundle"
-}
-
-// fetchable splits lacks into requirements that the node's own index may meet and those left
-// over. dsbuild never fetches torch or the packages that come with torch.
-func fetchable(lacks []missing) (fetch []string, left []missing) {
-	for _, l := range lacks {
-		d, err := pypi.ParseDependency(l.requirement)
-		if err != nil || wheel.FromTorch(d.Name) {
-			left = append(left, l)
-			continue
-		}
-		fetch = append(fetch, l.requirement)
-	}
-	return fetch, left
-}
-
-// installedVersions returns the distributions of a node that pip's resolver must not change: torch and its
-// own packages.
-func installedVersions(f node.Facts) map[string]string {
-	out := map[string]string{}
-	for name, version := range f.Dists {
-		if wheel.FromTorch(name) {
-			out[name] = version
-		}
-	}
-	return out
+	return reason, "install them there: " + node.PlainPath(f.Executable, "python") + " -m pip install " + strings.Join(names, " ") + "; or deploy with --deps bundle"
 }
 
 // checkDisk returns a reason and a hint if the environment's disk, or that of its prefix, is too full

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
@@ -277,55 +278,6 @@ func TestShadowOfACompanionIsNamed(t *testing.T) {
 	e.mustBe(t, was)
 }
 
-func TestIndexOfTheNode(t *testing.T) {
-	long(t)
-	t.Parallel()
-	e := lacking(t)
-	index := t.TempDir()
-	for _, w := range []small{
-		{name: "einops", version: "0.8.1", requires: []string{"deep-one[fast]>=1"}},
-		{name: "deep-one", version: "1.5", requires: []string{"quick; extra == 'fast'", "torch>=2"}},
-		{name: "quick", version: "3"},
-		{name: "hjson", version: "3.1.0"},
-		{name: "hjson", version: "2.5"},
-		{name: "torch", version: "3.0"},
-		{name: "greedy", version: "1", requires: []string{"torch>=3"}},
-		{name: "thief", version: "1", files: map[string]string{"torch/stolen.py": ""}},
-	} {
-		w.write(t, index)
-	}
-	h, s := host(t, "gpu1", e, sshtest.Options{})
-	h.Env = map[string]string{"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": index}
-	was := e.snapshot(t)
-	for needs, want := range map[string]string{
-		"greedy": "downloading the missing requirements from the node's package index: the node says: pip ended with status 1", "nowhere": "No matching distribution found for nowhere",
-		"thief": "would put files into a folder of torch",
-	} {
-		opt := options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{require: []string{needs}})), []*sshtest.Server{s}, h)
-		opt.Index = true
-		if n := run(t, context.Background(), opt).Nodes[0]; n.Status == report.OK || !strings.Contains(n.Error, want) {
-			t.Errorf("%s: %+v, want %s", needs, n, want)
-		}
-		e.mustBe(t, was)
-	}
-	opt := options(t, load(t, makeWheel(t, t.TempDir(), needy())), []*sshtest.Server{s}, h)
-	opt.Index = true
-	r := run(t, context.Background(), opt)
-	if n := r.Nodes[0]; r.Err() != nil || !slices.Equal(n.ExtraWheels, []string{"deep-one 1.5", "einops 0.8.1", "hjson 3.1.0", "quick 3"}) {
-		t.Errorf("%v: %+v", r.Err(), n)
-	}
-	if r = run(t, context.Background(), opt); r.Err() != nil || r.Nodes[0].Changed {
-		t.Errorf("second run: %+v", r.Nodes[0])
-	}
-	if left := e.leftovers(t); len(left) > 0 {
-		t.Errorf("left behind: %q", left)
-	}
-	if r := back(t, opt); r.Err() != nil {
-		t.Errorf("rollback: %+v", r.Nodes[0])
-	}
-	e.mustBe(t, was)
-}
-
 func TestPlanWithABundle(t *testing.T) {
 	t.Parallel()
 	house := &wheel.Bundle{Python: "3.11", Wheels: []wheel.BundleWheel{
@@ -340,27 +292,27 @@ func TestPlanWithABundle(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*node.Facts)
 		force  bool
-		action deploy.Action
+		action changes.Action
 		want   string // what goes along, or the reason
 	}{
-		"lacks all":          {nil, false, deploy.Install, "einops 0.8.1, numpy 2.3.2, hjson 3.1.0, transformers 4.57.0.dev0, safetensors 0.6"},
-		"has all":            {func(f *node.Facts) { maps.Copy(f.Dists, full) }, false, deploy.Install, ""},
-		"has all, runs it":   {func(f *node.Facts) { maps.Copy(f.Dists, full); f.DeepSpeed = runsIt }, false, deploy.UpToDate, ""},
-		"forced":             {func(f *node.Facts) { maps.Copy(f.Dists, full); f.DeepSpeed = runsIt }, true, deploy.Install, "transformers 4.57.0.dev0"},
-		"runs it, lacks one": {func(f *node.Facts) { maps.Copy(f.Dists, full); f.DeepSpeed = runsIt; delete(f.Dists, "hjson") }, false, deploy.Install, "hjson 3.1.0"},
-		"other companion":    {func(f *node.Facts) { maps.Copy(f.Dists, full); f.Dists["transformers"] = "4.57.0" }, false, deploy.Install, "transformers 4.57.0.dev0"},
+		"lacks all":          {nil, false, changes.Install, "einops 0.8.1, numpy 2.3.2, hjson 3.1.0, transformers 4.57.0.dev0, safetensors 0.6"},
+		"has all":            {func(f *node.Facts) { maps.Copy(f.Dists, full) }, false, changes.Install, ""},
+		"has all, runs it":   {func(f *node.Facts) { maps.Copy(f.Dists, full); f.DeepSpeed = runsIt }, false, changes.UpToDate, ""},
+		"forced":             {func(f *node.Facts) { maps.Copy(f.Dists, full); f.DeepSpeed = runsIt }, true, changes.Install, "transformers 4.57.0.dev0"},
+		"runs it, lacks one": {func(f *node.Facts) { maps.Copy(f.Dists, full); f.DeepSpeed = runsIt; delete(f.Dists, "hjson") }, false, changes.Install, "hjson 3.1.0"},
+		"other companion":    {func(f *node.Facts) { maps.Copy(f.Dists, full); f.Dists["transformers"] = "4.57.0" }, false, changes.Install, "transformers 4.57.0.dev0"},
 		"the same version": {func(f *node.Facts) {
 			maps.Copy(f.Dists, full)
 			f.ExtraWheels = map[string]string{"transformers": "sha-d"}
-		}, false, deploy.Install, ""},
+		}, false, changes.Install, ""},
 		"of another commit": {func(f *node.Facts) {
 			maps.Copy(f.Dists, full)
 			f.ExtraWheels = map[string]string{"transformers": "other"}
-		}, false, deploy.Install, "transformers 4.57.0.dev0"},
-		"older numpy":  {func(f *node.Facts) { maps.Copy(f.Dists, full); f.Dists["einops"] = "0.1"; f.Dists["numpy"] = "1.26" }, false, deploy.Install, "einops 0.8.1, numpy 2.3.2"},
-		"old glibc":    {func(f *node.Facts) { f.Glibc = "2.35" }, false, deploy.Refuse, "numpy>=2 (the wheelhouse has b, which this node cannot install: Python 3.11.2, glibc 2.35)"},
-		"other Python": {func(f *node.Facts) { f.Python, f.Tag = "3.12.1", "cp312" }, false, deploy.Refuse, "built for Python 3.11"},
-		"full disk":    {func(f *node.Facts) { f.FreeBytes = 32<<20 + 5<<20 }, false, deploy.Refuse, "are needed"},
+		}, false, changes.Install, "transformers 4.57.0.dev0"},
+		"older numpy":  {func(f *node.Facts) { maps.Copy(f.Dists, full); f.Dists["einops"] = "0.1"; f.Dists["numpy"] = "1.26" }, false, changes.Install, "einops 0.8.1, numpy 2.3.2"},
+		"old glibc":    {func(f *node.Facts) { f.Glibc = "2.35" }, false, changes.Refuse, "numpy>=2 (the wheelhouse has b, which this node cannot install: Python 3.11.2, glibc 2.35)"},
+		"other Python": {func(f *node.Facts) { f.Python, f.Tag = "3.12.1", "cp312" }, false, changes.Refuse, "built for Python 3.11"},
+		"full disk":    {func(f *node.Facts) { f.FreeBytes = 32<<20 + 5<<20 }, false, changes.Refuse, "are needed"},
 	} {
 		w := planWheel("a.whl", nil)
 		w.Requires = []string{"torch", "einops>0.5", "hjson"}
@@ -375,10 +327,10 @@ func TestPlanWithABundle(t *testing.T) {
 			along = append(along, a.String())
 		}
 		got := strings.Join(along, ", ")
-		if c.action == deploy.Refuse {
+		if c.action == changes.Refuse {
 			got = strings.Join(p.Reasons, "; ")
 		}
-		if p.Action != c.action || c.action == deploy.Refuse && !strings.Contains(got, c.want) || c.action != deploy.Refuse && got != c.want {
+		if p.Action != c.action || c.action == changes.Refuse && !strings.Contains(got, c.want) || c.action != changes.Refuse && got != c.want {
 			t.Errorf("%s: %s %q, want %s %q", name, p.Action, got, c.action, c.want)
 		}
 	}
@@ -387,10 +339,6 @@ func TestPlanWithABundle(t *testing.T) {
 	plan, err := deploy.NewPlan([]deploy.ProbeResult{{Name: "n", Facts: facts(nil)}}, []wheels.Wheel{lacks}, deploy.PlanOptions{Bundle: house})
 	if err != nil || plan.Nodes[0].Reasons[0] != "requirements are missing, and the wheelhouse does not have them: torch>=3 (this node has 2.15.0), hjson>=4 (the wheelhouse has 3.1.0), nowhere" || plan.Nodes[0].Hint == "" {
 		t.Errorf("%v: %+v", err, plan.Nodes[0])
-	}
-	plan, err = deploy.NewPlan([]deploy.ProbeResult{{Name: "n", Facts: facts(nil)}}, []wheels.Wheel{lacks}, deploy.PlanOptions{Index: true})
-	if err != nil || plan.Nodes[0].Action != deploy.Refuse || plan.Nodes[0].Reasons[0] != "requirements are missing: torch>=3 (this node has 2.15.0)" {
-		t.Errorf("torch from an index: %v, %+v", err, plan.Nodes[0])
 	}
 	var out strings.Builder
 	plan, _ = deploy.NewPlan([]deploy.ProbeResult{{Name: "n", Facts: facts(nil)}}, []wheels.Wheel{planWheel("a.whl", nil)}, deploy.PlanOptions{Bundle: house})

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/report"
@@ -302,22 +303,24 @@ func options(t *testing.T, offered []wheels.Wheel, servers []*sshtest.Server, ho
 		t.Fatal(err)
 	}
 	return deploy.Options{
-		Options: fleet.Options{
-			Hosts:      hosts,
-			KnownHosts: known,
-			By:         "tester",
-			Forks:      4,
-			Dialer:     remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: 5 * time.Second, KeepAlive: 2 * time.Second}),
-			Reporter:   ui.New(testWriter{t}, ui.Options{}),
+		Options: changes.Options{
+			Options: fleet.Options{
+				Hosts:      hosts,
+				KnownHosts: known,
+				By:         "tester",
+				Forks:      4,
+				Dialer:     remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: 5 * time.Second, KeepAlive: 2 * time.Second}),
+				Reporter:   ui.New(testWriter{t}, ui.Options{}),
+			},
+			Verify: verify.LevelLoad,
 		},
 		Wheels: offered,
-		Verify: verify.LevelLoad,
 	}
 }
 
 // verifyOptions are those of a verification of the same nodes.
 func verifyOptions(o deploy.Options) verify.Options {
-	return verify.Options{Options: o.Options, Wheels: o.Wheels, Level: o.Verify}
+	return verify.Options{Options: o.Options.Options, Wheels: o.Wheels, Level: o.Verify}
 }
 
 type testWriter struct{ t *testing.T }

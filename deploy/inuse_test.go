@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
@@ -89,7 +90,7 @@ func TestEnvironmentInUseIsLeftAsItIs(t *testing.T) {
 	}
 	busy.mustBe(t, was)
 
-	opt.InUse = deploy.InUse{Ignore: true}
+	opt.InUse = changes.InUse{Ignore: true}
 	heard := &warnings{Reporter: opt.Reporter}
 	opt.Reporter = heard
 	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.OK || !n.Changed {
@@ -99,7 +100,7 @@ func TestEnvironmentInUseIsLeftAsItIs(t *testing.T) {
 		t.Errorf("warnings: %q", heard.said)
 	}
 	// Where nothing is changed nobody is in the way.
-	opt.InUse = deploy.InUse{}
+	opt.InUse = changes.InUse{}
 	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.OK || n.Changed {
 		t.Errorf("left alone: %+v", n)
 	}
@@ -124,14 +125,14 @@ func TestWaitsUntilTheEnvironmentIsFree(t *testing.T) {
 	opt.Dialer = count
 	pid, end := e.train(t)
 
-	opt.InUse = deploy.InUse{Wait: time.Second}
+	opt.InUse = changes.InUse{Wait: time.Second}
 	n := run(t, context.Background(), opt).Nodes[0]
 	if n.Status != report.Refused || n.Step != "fit" || !strings.Contains(n.Error, listProcesses(pid)) || count.Puts.Load() != 0 {
 		t.Errorf("still in use: %+v, files sent %d", n, count.Puts.Load())
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	time.AfterFunc(2*time.Second, cancel)
-	opt.InUse = deploy.InUse{Wait: time.Hour}
+	opt.InUse = changes.InUse{Wait: time.Hour}
 	if n = run(t, ctx, opt).Nodes[0]; n.Status != report.Skipped || n.Changed {
 		t.Errorf("interrupted: %+v", n)
 	}
@@ -141,7 +142,7 @@ func TestWaitsUntilTheEnvironmentIsFree(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p := plan.Nodes[0]; p.Action != deploy.Install || plan.Err() != nil || len(p.Remarks) == 0 || !strings.HasPrefix(p.Remarks[len(p.Remarks)-1], "waits up to 1h00m: its environment is used by pid") {
+	if p := plan.Nodes[0]; p.Action != changes.Install || plan.Err() != nil || len(p.Remarks) == 0 || !strings.HasPrefix(p.Remarks[len(p.Remarks)-1], "waits up to 1h00m: its environment is used by pid") {
 		t.Errorf("plan: %+v", p)
 	}
 	time.AfterFunc(time.Second, end)
@@ -197,14 +198,14 @@ func TestSharedEnvironmentIsInUseOnAnyNode(t *testing.T) {
 		t.Errorf("the one where it is used: %+v", n)
 	}
 	e.mustBe(t, was)
-	opt.InUse = deploy.InUse{Wait: time.Second}
+	opt.InUse = changes.InUse{Wait: time.Second}
 	r = run(t, context.Background(), opt)
 	for _, n := range r.Nodes {
 		if n.Status != report.Refused || !strings.Contains(n.Error, listProcesses(pid)) || !strings.Contains(n.Error, "gpu2") && n.Name == "gpu1" {
 			t.Errorf("after waiting: %+v", n)
 		}
 	}
-	opt.InUse = deploy.InUse{Wait: time.Minute}
+	opt.InUse = changes.InUse{Wait: time.Minute}
 	time.AfterFunc(time.Second, end)
 	if r = run(t, context.Background(), opt); r.Err() != nil {
 		t.Errorf("free at last: %v", r.Err())
@@ -213,13 +214,13 @@ func TestSharedEnvironmentIsInUseOnAnyNode(t *testing.T) {
 
 func TestParseInUse(t *testing.T) {
 	t.Parallel()
-	for s, want := range map[string]deploy.InUse{"refuse": {}, "ignore": {Ignore: true}, "wait=90s": {Wait: 90 * time.Second}, "wait=1h30m": {Wait: 90 * time.Minute}} {
-		if got, err := deploy.ParseInUse(s); err != nil || got != want {
+	for s, want := range map[string]changes.InUse{"refuse": {}, "ignore": {Ignore: true}, "wait=90s": {Wait: 90 * time.Second}, "wait=1h30m": {Wait: 90 * time.Minute}} {
+		if got, err := changes.ParseInUse(s); err != nil || got != want {
 			t.Errorf("%s: %+v, %v", s, got, err)
 		}
 	}
 	for _, s := range []string{"", "Refuse", "wait", "wait=", "wait=5", "wait=-1s", "wait=0s", "ignore=1s"} {
-		if got, err := deploy.ParseInUse(s); err == nil {
+		if got, err := changes.ParseInUse(s); err == nil {
 			t.Errorf("%q: %+v", s, got)
 		}
 	}

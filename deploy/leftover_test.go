@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/testkit/manynodes"
@@ -34,15 +35,17 @@ func TestNothingIsLeftOfADeploy(t *testing.T) { // not parallel: it counts
 	offered := load(t, wheeltest.Packed(t, t.TempDir(), wheeltest.Options{}))
 	before := runtime.NumGoroutine()
 	d := deploy.New(deploy.Options{
-		Options: fleet.Options{
-			Hosts:      inv.Hosts,
-			KnownHosts: inv.KnownHosts,
-			By:         "tester",
-			Dialer:     remote.WithSharing(remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none"})),
-			Reporter:   ui.New(testWriter{t}, ui.Options{}),
+		Options: changes.Options{
+			Options: fleet.Options{
+				Hosts:      inv.Hosts,
+				KnownHosts: inv.KnownHosts,
+				By:         "tester",
+				Dialer:     remote.WithSharing(remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none"})),
+				Reporter:   ui.New(testWriter{t}, ui.Options{}),
+			},
+			Verify: verify.LevelFiles,
 		},
 		Wheels: offered,
-		Verify: verify.LevelFiles,
 	})
 	if _, err := d.Survey(t.Context()); err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/fleet/report/page"
@@ -285,7 +286,7 @@ func TestSharingIsProved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, want := range []deploy.Action{deploy.Install, deploy.Install, deploy.Shared} {
+	for i, want := range []changes.Action{changes.Install, changes.Install, changes.Shared} {
 		if p := plan.Nodes[i]; p.Action != want {
 			t.Errorf("%s: %s (leader %d), want %s", p.Name, p.Action, p.Leader, want)
 		}

@@ -2,44 +2,56 @@ package deploy
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"maps"
-	"time"
 
+	"github.com/dsbuild/dsbuild/agent"
 	"github.com/dsbuild/dsbuild/deploy/changes"
-	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/node"
+	"github.com/dsbuild/dsbuild/verify"
 )
+
+//go:embed agent.py
+var agentSource string
+
+// The agent obeys these orders (verbs in agent.py). digest comes from package changes.
+//
+//	order      fields                                              answer
+//	users      –                                                   node.Processes
+//	digest     file, size (of an upload, its first bytes)          sha256
+//	install    wheels (DeepSpeed's first: name, file, sha256),     version, record
+//	           pip, limit_s, accepted (signing.Signed),
+//	           bytecode (optional: file, magic, sha256)
+//	kept       –                                                   signing.Kept, digest (of its files)
+//	roll_back  accepted (that digest; "" without a policy)         version, record, altered, noted, wrong_byte_code
+//	verify_back – (compares it with what was moved aside)          –
+//	verify     request (verify.Request)                            verify.Reply
+//	record     installed, journal, forget (the kept version)       –
+//	undo       – (it also interrupts an order)                     changes.Undone
+//
+// An order that fails has a Failure of package agent as its answer, with the code of a hint.
+var agentProgram = agent.NewProgram(verify.FilesSource(), node.ProcessesSource(), changes.Source(), agentSource)
 
 // nodeRun is one node on its way through a deploy or a rollback.
 type nodeRun struct {
-	*fleet.Node
+	*changes.NodeRun
 	run *Deployment
 
-	facts     *node.Facts
-	plan      NodePlan
-	session   *changes.Session // nil unless the agent runs there
-	inbox     changes.Inbox    // of the agent
-	byteCode  bool             // the byte code has arrived
-	change    changeState
-	sent      int64     // bytes of files sent
-	waitUntil time.Time // deadline of the wait for processes to end
+	facts    *node.Facts
+	plan     *NodePlan // nil before the first phase has ended
+	byteCode bool      // the byte code has arrived
+
+	before, after *report.Version // the DeepSpeed before and after the change
+	recordSHA256  string          // of the RECORD that verify expects
+	altered       []string        // rollback: files of the version put back that differ from its RECORD
+	note          any             // rollback: dsbuild's note on the version put back; nil if something else installed it
 }
 
-// changeState is the DeepSpeed of a node before and after the change.
-type changeState struct {
-	before, after *report.Version
-	unseen        bool     // the current version is not known
-	changed       bool     // dsbuild changed it
-	recordSHA256  string   // of the RECORD that verify expects
-	altered       []string // rollback: files of the version put back that differ from its RECORD
-	note          any      // rollback: dsbuild's note on the version put back; nil if something else installed it
-}
-
-// probe gathers the node's facts.
-func (u *nodeRun) probe(ctx context.Context) error {
+// Probe gathers the node's facts.
+func (u *nodeRun) Probe(ctx context.Context) error {
 	facts, err := u.askFacts(ctx)
 	if errors.Is(err, remote.ErrLost) && u.facts != nil {
 		// The connection was idle for a long time, and has ended since the last command.
@@ -50,14 +62,9 @@ func (u *nodeRun) probe(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	u.setFacts(facts)
-	return nil
-}
-
-// setFacts stores the facts that a node reported.
-func (u *nodeRun) setFacts(facts node.Facts) {
 	u.facts = &facts
 	u.setInstalled(facts.DeepSpeed)
+	return nil
 }
 
 // askFacts asks the node for its facts.
@@ -72,21 +79,21 @@ func (u *nodeRun) askFacts(ctx context.Context) (node.Facts, error) {
 
 // setInstalled stores the DeepSpeed that is there before the change; nil if there is none.
 func (u *nodeRun) setInstalled(ds *node.Installed) {
-	u.change.before, u.change.recordSHA256 = nil, ""
+	u.before, u.recordSHA256 = nil, ""
 	if ds != nil {
-		u.change.before, u.change.recordSHA256 = &report.Version{Version: ds.Version, SHA256: ds.SHA256}, ds.Record
+		u.before, u.recordSHA256 = &report.Version{Version: ds.Version, SHA256: ds.SHA256}, ds.Record
 	}
-	u.change.after = u.change.before
+	u.after = u.before
 }
 
 // report is the node's part of the report.
 func (u *nodeRun) report() report.Node {
-	n := u.Node.Report()
-	n.Changed, n.Before, n.After = u.change.changed, u.change.before.Plain(), u.change.after.Plain()
-	n.Unseen = u.change.unseen || u.facts == nil
-	n.ExtraWheels, n.Facts, n.Sent, n.Unfit = extraWheelNames(u.plan.Extra), u.facts, u.sent, u.plan.Unfit
-	n.From = u.run.transfer.Relay.Sources(u.Node, u.sent)
-	n.Remarks = append(n.Remarks, u.plan.Chosen...)
+	n := u.NodeRun.Report()
+	n.Before, n.After, n.Facts = u.before.Plain(), u.after.Plain(), u.facts
+	n.Unseen = n.Unseen || u.facts == nil
+	if u.plan != nil {
+		n.ExtraWheels, n.Remarks = extraWheelNames(u.plan.Extra), append(n.Remarks, u.plan.Chosen...)
+	}
 	return n
 }
 
@@ -94,10 +101,10 @@ func (u *nodeRun) report() report.Node {
 func (u *nodeRun) currentFacts() node.Facts {
 	f := *u.facts
 	f.DeepSpeed = nil
-	if u.change.after != nil {
-		f.DeepSpeed = &node.Installed{Version: u.change.after.Version, SHA256: u.change.after.SHA256}
+	if u.after != nil {
+		f.DeepSpeed = &node.Installed{Version: u.after.Version, SHA256: u.after.SHA256}
 	}
-	if u.change.changed && f.Dists != nil {
+	if u.Changed && f.Dists != nil {
 		f.Dists = maps.Clone(f.Dists)
 		for _, a := range u.plan.Extra {
 			f.Dists[a.Name] = a.Version

@@ -3,10 +3,12 @@ package deploy
 import (
 	"cmp"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/fault"
@@ -15,19 +17,6 @@ import (
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/verify"
 	"github.com/dsbuild/dsbuild/wheel"
-)
-
-// Action is dsbuild's action on a node.
-type Action string
-
-// The actions of a plan.
-const (
-	Install  Action = "install"     // put, install, verify, record
-	Rollback Action = "go back"     // rollback: the previous version is put back
-	UpToDate Action = "leave alone" // runs this very wheel: verify only
-	Shared   Action = "follow"      // shares its environment with another node, which installs
-	Refuse   Action = "refuse"      // the wheel does not fit or the node lacks something: nothing is sent
-	Absent   Action = "absent"      // could not be reached or probed
 )
 
 // ProbeResult is the result of the first phase for a node.
@@ -40,53 +29,46 @@ type ProbeResult struct {
 
 // NodePlan is the action on one node, with the reasons for it.
 type NodePlan struct {
-	Name    string
-	Action  Action
-	Wheel   *wheels.Wheel // nil if none was chosen
-	Extra   []ExtraWheel  // wheels of the wheelhouse to install with it
-	Fetch   []string      // requirements that the node downloads from its own index
-	Reasons []string      // reasons for a refusal or an absence
-	Unfit   bool          // refused because the wheel does not fit; else because the node lacks something
-	Remarks []string      // notes for the user that refuse nothing
-	Chosen  []string      // of the remarks, why it gets this wheel and not another one that fits
-	Hint    string
-	Back    string // rollback: the version that it puts back
-	Leader  int    // index of the node that installs for it; its own index if it installs itself
-	Serial  int    // the group of --serial that changes it, from 1; 0: none
-
-	waits  bool              // wait until no process uses its environment
-	causes map[string]string // the cause by text, for reasons and remarks that hold a node's own details
+	changes.NodePlan
+	Wheel  *wheels.Wheel // nil if none was chosen
+	Extra  []ExtraWheel  // wheels of the wheelhouse to install with it
+	Chosen []string      // of the remarks, why it gets this wheel and not another one that fits
+	Back   string        // rollback: the version that it puts back
 }
-
-// noteCause notes the cause of a reason or a remark, and returns its text.
-func (p *NodePlan) noteCause(m cause.Message) string {
-	if m.Cause != "" && m.Cause != m.Text {
-		if p.causes == nil {
-			p.causes = map[string]string{}
-		}
-		p.causes[m.Text] = m.Cause
-	}
-	return m.Text
-}
-
-// causesOf returns the causes of reasons or remarks: the texts without a node's own details.
-func (p NodePlan) causesOf(texts []string) []string {
-	causes := make([]string, len(texts))
-	for i, text := range texts {
-		causes[i] = cmp.Or(p.causes[text], text)
-	}
-	return causes
-}
-
-// Cause returns a text that is equal for nodes refused, or absent, for the same reasons.
-func (p NodePlan) Cause() string { return strings.Join(p.causesOf(p.Reasons), "; ") }
 
 // Plan lists the actions of a deploy, in inventory order.
 type Plan struct {
-	Nodes  []NodePlan
+	changes.Plans
+	Nodes  []NodePlan     // Plans are their common parts
 	Wheels []wheels.Wheel // the wheels in use; a single wheel is listed even if no node uses it
 	// Assigned is true if each node was assigned its wheel: a fleet with several wheels is intended.
 	Assigned bool
+}
+
+// newPlan returns a plan in which a node is absent if it was not probed, or refused if its environment cannot be
+// changed at all; decide decides the others.
+func newPlan(nodes []ProbeResult, decide func(i int, p *NodePlan)) Plan {
+	plan := Plan{Nodes: make([]NodePlan, len(nodes))}
+	for i, n := range nodes {
+		p := &plan.Nodes[i]
+		p.Name, p.Leader = n.Name, i
+		plan.Plans = append(plan.Plans, &p.NodePlan)
+		if n.Err != nil {
+			p.SetAbsent(n.Err)
+		} else if reasons, hint := environmentFaults(n); len(reasons) > 0 {
+			p.refuse(hint, reasons...)
+		} else {
+			decide(i, p)
+		}
+	}
+	resolveSharing(plan.Nodes, nodes)
+	return plan
+}
+
+// refuse plans that nothing is sent.
+func (p *NodePlan) refuse(hint string, reasons ...string) {
+	p.SetRefused(hint)
+	p.Reasons = reasons
 }
 
 // PlanOptions are the settings of NewPlan.
@@ -97,34 +79,24 @@ type PlanOptions struct {
 	NoPip map[string]error
 	// Bundle is the wheelhouse for requirements; nil: a node that lacks one is refused.
 	Bundle *wheel.Bundle
-	// Index lets nodes download requirements from their own index.
-	Index bool
-
-	markers markers
 }
 
 // NewPlan decides the action on each node. It is pure. The error is a *UsageError if the wheels
 // leave open which one a node should get.
 func NewPlan(nodes []ProbeResult, offered []wheels.Wheel, opt PlanOptions) (Plan, error) {
-	plan := Plan{Nodes: make([]NodePlan, len(nodes))}
 	tables, err := compat.NewTables()
 	if err != nil {
 		return Plan{}, err
 	}
 	var open []ui.Named
-	opt.markers = markers{}
-	for i, n := range nodes {
-		p, err := planNode(tables, n, offered, opt)
-		if err != nil {
-			open = append(open, ui.Named{Name: n.Name, Text: err.Error()})
+	plan := newPlan(nodes, func(i int, p *NodePlan) {
+		if err := p.choose(tables, nodes[i], offered, opt); err != nil {
+			open = append(open, ui.Named{Name: p.Name, Text: err.Error()})
 		}
-		p.Leader = i
-		plan.Nodes[i] = p
-	}
+	})
 	if len(open) > 0 {
-		return Plan{}, wheels.NewUsageError("choose one wheel with --wheel, or fewer nodes with --limit", "cannot choose a wheel for each node:\n  %s", strings.Join(tellOpen(open), "\n  "))
+		return Plan{}, fault.New(fault.Usage, "choose one wheel with --wheel, or fewer nodes with --limit", "cannot choose a wheel for each node:\n  %s", strings.Join(tellOpen(open), "\n  "))
 	}
-	resolveSharing(plan.Nodes, nodes)
 	for i := range offered {
 		used := func(p NodePlan) bool { return p.Wheel == &offered[i] }
 		if len(offered) == 1 || slices.ContainsFunc(plan.Nodes, used) {
@@ -148,63 +120,46 @@ func tellOpen(open []ui.Named) []string {
 	return lines
 }
 
-func planNode(tables *compat.Tables, n ProbeResult, offered []wheels.Wheel, opt PlanOptions) (NodePlan, error) {
-	p := NodePlan{Name: n.Name}
-	if n.Err != nil {
-		p.Action, p.Reasons, p.Hint = Absent, []string{p.noteCause(cause.From(n.Err))}, fault.Hint(n.Err)
-		return p, nil
-	}
-	if p.Reasons, p.Hint = environmentFaults(n); len(p.Reasons) == 0 {
-		p.Reasons, p.Hint = missingTorchOrPip(n.Facts, opt)
-	}
-	if len(p.Reasons) > 0 {
-		p.Action = Refuse
-		return p, nil
+// choose decides the action on a node with the wheel that fits it best.
+func (p *NodePlan) choose(tables *compat.Tables, n ProbeResult, offered []wheels.Wheel, opt PlanOptions) error {
+	if reasons, hint := missingTorchOrPip(n.Facts, opt); len(reasons) > 0 {
+		p.refuse(hint, reasons...)
+		return nil
 	}
 	choice, err := wheels.Choose(tables, offered, n.Facts)
 	if err != nil {
-		return p, err
+		return err
 	}
 	if choice.Wheel == nil {
-		p.Action, p.Unfit, p.Reasons, p.Hint = Refuse, true, choice.Verdict.Reasons, "have a wheel built for it: dsbuild ship INVENTORY"
-		return p, nil
+		p.Unfit = true
+		p.refuse("have a wheel built for it: dsbuild ship INVENTORY", choice.Verdict.Reasons...)
+		return nil
 	}
-	p = planWheel(p, choice.Wheel, choice.Verdict, n, opt)
+	p.decide(choice.Wheel, choice.Verdict, n, opt)
 	p.Chosen, p.Remarks = choice.Why, slices.Concat(p.Remarks, choice.Why)
-	return p, nil
+	return nil
 }
 
-// planWheel decides the action on a node with its chosen wheel.
-func planWheel(p NodePlan, w *wheels.Wheel, verdict compat.Verdict, n ProbeResult, opt PlanOptions) NodePlan {
-	p.Wheel, p.Reasons, p.Remarks = w, verdict.Reasons, verdict.Remarks
-	if len(p.Reasons) > 0 {
+// decide decides the action on a node with its chosen wheel.
+func (p *NodePlan) decide(w *wheels.Wheel, verdict compat.Verdict, n ProbeResult, opt PlanOptions) {
+	p.Wheel, p.Remarks = w, verdict.Remarks
+	if len(verdict.Reasons) > 0 {
 		p.Unfit = true
-		p.Action, p.Hint = Refuse, verdict.Hint()
-		return p
+		p.refuse(verdict.Hint(), verdict.Reasons...)
+		return
 	}
-	extra, lacks, err := chooseExtraWheels(*w, n.Facts, opt.Bundle, opt.Force, opt.markers)
+	extra, lacks, err := chooseExtraWheels(*w, n.Facts, opt.Bundle, opt.Force)
 	d := n.Facts.DeepSpeed
 	// A node that runs the wheel still installs if it lacks requirements that dsbuild can add.
-	whole := opt.Bundle == nil && !opt.Index || err == nil && len(extra)+len(lacks) == 0
+	whole := opt.Bundle == nil || err == nil && len(extra)+len(lacks) == 0
 	if d != nil && d.Intact && d.SHA256 == w.Manifest.SHA256 && !n.Facts.Unfinished && !opt.Force && whole {
-		p.Action = UpToDate
-		return p
+		p.Action = changes.UpToDate
+		return
 	}
-	p.Extra = extra
-	if opt.Index {
-		p.Fetch, lacks = fetchable(lacks)
+	p.Action, p.Extra = changes.Install, extra
+	if obstacles, hint := installObstacles(*w, n.Facts, extra, lacks, err, opt); len(obstacles) > 0 {
+		p.SetRefused(hint, obstacles...)
 	}
-	missing, try := installObstacles(*w, n.Facts, extra, lacks, err, opt)
-	p.Hint = try
-	for _, reason := range missing {
-		p.Reasons = append(p.Reasons, p.noteCause(reason))
-	}
-	if len(missing) > 0 {
-		p.Action = Refuse
-		return p
-	}
-	p.Action = Install
-	return p
 }
 
 // environmentFaults returns the reasons why dsbuild cannot change an environment at all, and a hint.
@@ -291,20 +246,12 @@ func foreignCommands(w wheels.Wheel, f node.Facts) (reason, hint string) {
 	return "the wheel would replace commands that are not DeepSpeed's: " + strings.Join(reasons, ", "), "move them away there, or build a wheel without these commands"
 }
 
-func requirementNames(lacks []missing) string {
-	names := make([]string, len(lacks))
-	for i, l := range lacks {
-		names[i] = "'" + l.requirement + "'"
-	}
-	return strings.Join(names, " ")
-}
-
 // resolveSharing finds nodes with the same site-packages. The first of them installs and the others
 // follow. If dsbuild refuses one of them, it changes none.
 func resolveSharing(plans []NodePlan, nodes []ProbeResult) {
 	groups := map[string][]int{}
 	for i, n := range nodes {
-		if plans[i].Action != Absent && n.Facts.SiteID != "" {
+		if plans[i].Action != changes.Absent && n.Facts.SiteID != "" {
 			groups[n.Facts.SiteID] = append(groups[n.Facts.SiteID], i)
 		}
 	}
@@ -318,11 +265,11 @@ func resolveSharing(plans []NodePlan, nodes []ProbeResult) {
 func resolveGroup(plans []NodePlan, members []int) {
 	leader := -1
 	for _, i := range members {
-		if plans[i].Action == Refuse {
+		if plans[i].Action == changes.Refuse {
 			refuseOthers(plans, members, i, cause.Message{Text: strings.Join(plans[i].Reasons, "; "), Cause: plans[i].Cause()})
 			return
 		}
-		if leader < 0 && (plans[i].Action == Install || plans[i].Action == Rollback) {
+		if leader < 0 && (plans[i].Action == changes.Install || plans[i].Action == changes.Rollback) {
 			leader = i
 		}
 	}
@@ -338,7 +285,7 @@ func resolveGroup(plans []NodePlan, members []int) {
 	}
 	for _, i := range members {
 		if i != leader {
-			plans[i].Action, plans[i].Leader = Shared, leader
+			plans[i].Action, plans[i].Leader = changes.Shared, leader
 		}
 	}
 }
@@ -346,15 +293,51 @@ func resolveGroup(plans []NodePlan, members []int) {
 // refuseOthers refuses the members of a shared environment, except the one with index but.
 func refuseOthers(plans []NodePlan, members []int, but int, why cause.Message) {
 	for _, i := range members {
-		if i == but || plans[i].Action == Refuse {
+		if i == but || plans[i].Action == changes.Refuse {
 			continue
 		}
 		with := but
 		if but < 0 { // any other one
 			with = members[slices.IndexFunc(members, func(m int) bool { return m != i })]
 		}
-		plans[i].Action, plans[i].Unfit = Refuse, but >= 0 && plans[but].Unfit
-		plans[i].Reasons = []string{plans[i].noteCause(cause.Messagef("shares its environment with %s: %s", cause.Own(plans[with].Name), why))}
+		plans[i].Action, plans[i].Unfit = changes.Refuse, but >= 0 && plans[but].Unfit
+		plans[i].Reasons = []string{plans[i].NoteCause(cause.Messagef("shares its environment with %s: %s", cause.Own(plans[with].Name), why))}
 		plans[i].Hint = "give nodes with different needs separate environments"
 	}
+}
+
+// Print writes the plan of a deploy, equal nodes in one row.
+func (p Plan) Print(w io.Writer) error {
+	return p.Plans.Print(w, []string{"WHEEL"}, func(i int) (cells, why []string) {
+		n, wheel := p.Nodes[i], "-"
+		if n.Wheel != nil && n.Action != changes.Refuse {
+			wheel = n.Wheel.Manifest.Name
+		}
+		switch n.Action {
+		case changes.Install:
+			if len(n.Extra) > 0 {
+				why = []string{"with " + strings.Join(extraWheelNames(n.Extra), ", ")}
+			}
+		case changes.Shared:
+			why = []string{"shares its environment with " + p.Nodes[n.Leader].Name}
+		case changes.Rollback:
+			why = []string{"back to " + n.Back}
+		case changes.UpToDate:
+			why = []string{"runs this wheel already"}
+		}
+		return []string{wheel}, why
+	})
+}
+
+// ApplyInUse applies the policy to the nodes whose environment is to be changed while processes use it.
+func (p Plan) ApplyInUse(nodes []ProbeResult, policy changes.InUse) {
+	users := make([]node.Processes, len(nodes))
+	for i, n := range nodes {
+		users[i] = node.Processes{InUse: n.Facts.InUse, More: n.Facts.InUseMore}
+		at := slices.IndexFunc(n.Facts.Missing, func(m string) bool { return strings.HasPrefix(m, "in_use") })
+		if a := p.Nodes[i].Action; at >= 0 && (a == changes.Install || a == changes.Rollback || a == changes.Shared) {
+			p.Nodes[i].Remarks = append(p.Nodes[i].Remarks, "dsbuild cannot see whether it is in use: "+n.Facts.Missing[at])
+		}
+	}
+	p.Plans.ApplyInUse(users, policy)
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -41,30 +42,30 @@ func TestPlanOfOneWheel(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*node.Facts)
 		opt    deploy.PlanOptions
-		want   deploy.Action
+		want   changes.Action
 		why    string
 	}{
-		"fits":            {nil, deploy.PlanOptions{}, deploy.Install, ""},
-		"runs it":         {func(f *node.Facts) { f.DeepSpeed = runsIt }, deploy.PlanOptions{}, deploy.UpToDate, ""},
-		"forced":          {func(f *node.Facts) { f.DeepSpeed = runsIt }, deploy.PlanOptions{Force: true}, deploy.Install, ""},
-		"cut off":         {func(f *node.Facts) { f.DeepSpeed, f.Unfinished = runsIt, true }, deploy.PlanOptions{}, deploy.Install, ""},
-		"altered":         {func(f *node.Facts) { d := *runsIt; d.Intact = false; f.DeepSpeed = &d }, deploy.PlanOptions{}, deploy.Install, ""},
-		"managed":         {func(f *node.Facts) { f.ExternallyManaged = true }, deploy.PlanOptions{}, deploy.Refuse, "PEP 668"},
-		"read-only":       {func(f *node.Facts) { f.Writable = false }, deploy.PlanOptions{}, deploy.Refuse, "may not write into /v"},
-		"no torch":        {func(f *node.Facts) { f.Torch = "" }, deploy.PlanOptions{}, deploy.Refuse, "no torch"},
-		"other torch":     {func(f *node.Facts) { f.Torch = "2.14.0" }, deploy.PlanOptions{}, deploy.Refuse, "node has 2.14"},
-		"old CPU":         {func(f *node.Facts) { f.CPU = "x86-64-v2" }, deploy.PlanOptions{}, deploy.Refuse, "x86-64-v3"},
-		"full":            {func(f *node.Facts) { f.FreeBytes = 1 << 20 }, deploy.PlanOptions{}, deploy.Refuse, "are needed"},
-		"no requirement":  {func(f *node.Facts) { delete(f.Dists, "torch") }, deploy.PlanOptions{}, deploy.Refuse, "requirements are missing: torch"},
-		"no pip":          {func(f *node.Facts) { f.Pip = "" }, deploy.PlanOptions{NoPip: map[string]error{"3.11": errors.New("offline")}}, deploy.Refuse, "dsbuild has none to send: offline"},
-		"pip on node":     {func(f *node.Facts) { f.Pip, f.PipWheel = "", "/usr/pip.whl" }, deploy.PlanOptions{NoPip: map[string]error{"3.11": errors.New("offline")}}, deploy.Install, ""},
-		"no RECORD":       {func(f *node.Facts) { f.NoRecord = []string{"/v/lib/deepspeed.egg-link"} }, deploy.PlanOptions{}, deploy.Refuse, "without a RECORD"},
-		"torn RECORD":     {func(f *node.Facts) { f.DeepSpeed, f.Unfinished = &node.Installed{}, true }, deploy.PlanOptions{}, deploy.Install, ""},
-		"another's home":  {func(f *node.Facts) { f.Writable, f.HomeOwner = false, "root" }, deploy.PlanOptions{}, deploy.Refuse, "/v/.dsbuild, which belongs to root"},
-		"taken":           {func(f *node.Facts) { f.Taken = nobodys }, deploy.PlanOptions{}, deploy.Refuse, "belongs to no package"},
-		"torn, taken":     {func(f *node.Facts) { f.Taken, f.Unfinished = nobodys, true }, deploy.PlanOptions{}, deploy.Install, ""},
-		"torn, another's": {func(f *node.Facts) { f.Taken, f.Unfinished = anothers, true }, deploy.PlanOptions{}, deploy.Refuse, "belongs to other"},
-		"no interpreter":  {func(f *node.Facts) { *f = node.Facts{Missing: []string{"python"}} }, deploy.PlanOptions{}, deploy.Refuse, "no usable Python"},
+		"fits":            {nil, deploy.PlanOptions{}, changes.Install, ""},
+		"runs it":         {func(f *node.Facts) { f.DeepSpeed = runsIt }, deploy.PlanOptions{}, changes.UpToDate, ""},
+		"forced":          {func(f *node.Facts) { f.DeepSpeed = runsIt }, deploy.PlanOptions{Force: true}, changes.Install, ""},
+		"cut off":         {func(f *node.Facts) { f.DeepSpeed, f.Unfinished = runsIt, true }, deploy.PlanOptions{}, changes.Install, ""},
+		"altered":         {func(f *node.Facts) { d := *runsIt; d.Intact = false; f.DeepSpeed = &d }, deploy.PlanOptions{}, changes.Install, ""},
+		"managed":         {func(f *node.Facts) { f.ExternallyManaged = true }, deploy.PlanOptions{}, changes.Refuse, "PEP 668"},
+		"read-only":       {func(f *node.Facts) { f.Writable = false }, deploy.PlanOptions{}, changes.Refuse, "may not write into /v"},
+		"no torch":        {func(f *node.Facts) { f.Torch = "" }, deploy.PlanOptions{}, changes.Refuse, "no torch"},
+		"other torch":     {func(f *node.Facts) { f.Torch = "2.14.0" }, deploy.PlanOptions{}, changes.Refuse, "node has 2.14"},
+		"old CPU":         {func(f *node.Facts) { f.CPU = "x86-64-v2" }, deploy.PlanOptions{}, changes.Refuse, "x86-64-v3"},
+		"full":            {func(f *node.Facts) { f.FreeBytes = 1 << 20 }, deploy.PlanOptions{}, changes.Refuse, "are needed"},
+		"no requirement":  {func(f *node.Facts) { delete(f.Dists, "torch") }, deploy.PlanOptions{}, changes.Refuse, "requirements are missing: torch"},
+		"no pip":          {func(f *node.Facts) { f.Pip = "" }, deploy.PlanOptions{NoPip: map[string]error{"3.11": errors.New("offline")}}, changes.Refuse, "dsbuild has none to send: offline"},
+		"pip on node":     {func(f *node.Facts) { f.Pip, f.PipWheel = "", "/usr/pip.whl" }, deploy.PlanOptions{NoPip: map[string]error{"3.11": errors.New("offline")}}, changes.Install, ""},
+		"no RECORD":       {func(f *node.Facts) { f.NoRecord = []string{"/v/lib/deepspeed.egg-link"} }, deploy.PlanOptions{}, changes.Refuse, "without a RECORD"},
+		"torn RECORD":     {func(f *node.Facts) { f.DeepSpeed, f.Unfinished = &node.Installed{}, true }, deploy.PlanOptions{}, changes.Install, ""},
+		"another's home":  {func(f *node.Facts) { f.Writable, f.HomeOwner = false, "root" }, deploy.PlanOptions{}, changes.Refuse, "/v/.dsbuild, which belongs to root"},
+		"taken":           {func(f *node.Facts) { f.Taken = nobodys }, deploy.PlanOptions{}, changes.Refuse, "belongs to no package"},
+		"torn, taken":     {func(f *node.Facts) { f.Taken, f.Unfinished = nobodys, true }, deploy.PlanOptions{}, changes.Install, ""},
+		"torn, another's": {func(f *node.Facts) { f.Taken, f.Unfinished = anothers, true }, deploy.PlanOptions{}, changes.Refuse, "belongs to other"},
+		"no interpreter":  {func(f *node.Facts) { *f = node.Facts{Missing: []string{"python"}} }, deploy.PlanOptions{}, changes.Refuse, "no usable Python"},
 	} {
 		plan, err := deploy.NewPlan([]deploy.ProbeResult{{Name: "n", Facts: facts(c.change)}}, w, c.opt)
 		if err != nil {
@@ -72,14 +73,14 @@ func TestPlanOfOneWheel(t *testing.T) {
 			continue
 		}
 		p := plan.Nodes[0]
-		exit := map[deploy.Action]int{deploy.Refuse: 3}[c.want]
+		exit := map[changes.Action]int{changes.Refuse: 3}[c.want]
 		if name == "other torch" || name == "old CPU" {
 			exit = 4 // the wheel was built for something else
 		}
 		if code(plan.Err()) != exit || p.Unfit != (exit == 4) {
 			t.Errorf("%s: exit code %d, want %d", name, code(plan.Err()), exit)
 		}
-		if p.Action != c.want || !strings.Contains(strings.Join(p.Reasons, "; "), c.why) || c.want == deploy.Refuse && p.Hint == "" {
+		if p.Action != c.want || !strings.Contains(strings.Join(p.Reasons, "; "), c.why) || c.want == changes.Refuse && p.Hint == "" {
 			t.Errorf("%s: %s, %q, hint %q; want %s, %q", name, p.Action, p.Reasons, p.Hint, c.want, c.why)
 		}
 	}
@@ -100,7 +101,7 @@ func TestExitCodeOfAPlan(t *testing.T) {
 		}
 	}
 	bare := facts(func(f *node.Facts) { f.Torch, f.Previous = "", &node.Previous{Version: "0.19.7"} })
-	if plan := deploy.NewRollbackPlan([]deploy.ProbeResult{{Name: "n", Facts: bare}}); plan.Nodes[0].Action != deploy.Rollback || plan.Err() != nil {
+	if plan := deploy.NewRollbackPlan([]deploy.ProbeResult{{Name: "n", Facts: bare}}); plan.Nodes[0].Action != changes.Rollback || plan.Err() != nil {
 		t.Errorf("a rollback needs no torch: %+v", plan.Nodes[0])
 	}
 	if plan := deploy.NewRollbackPlan([]deploy.ProbeResult{managed}); code(plan.Err()) != 3 {
@@ -122,7 +123,7 @@ func TestPlanChoosesAmongWheels(t *testing.T) {
 	if a, b := plan.Nodes[0].Wheel.Manifest.Name, plan.Nodes[1].Wheel.Manifest.Name; a != "v4.whl" || b != "v3.whl" {
 		t.Errorf("new gets %s, old gets %s", a, b)
 	}
-	var usage *wheels.UsageError
+	var usage interface{ ExitCode() int }
 	_, err = deploy.NewPlan([]deploy.ProbeResult{{Name: "new", Facts: facts(nil)}}, []wheels.Wheel{v3, other, v4}, deploy.PlanOptions{})
 	if !errors.As(err, &usage) || usage.ExitCode() != 2 || !strings.Contains(err.Error(), "equally well: other.whl, v4.whl") {
 		t.Errorf("two that fit equally: %v", err)
@@ -135,10 +136,10 @@ func TestPlanChoosesAmongWheels(t *testing.T) {
 		t.Fatal(err)
 	}
 	none, fits := plan.Nodes[0], plan.Nodes[1]
-	if none.Action != deploy.Refuse || !none.Unfit || len(none.Reasons) != 2 || !strings.Contains(none.Reasons[0], "v3.whl does not fit it: built against torch 2.15, but this node has 2.14") || none.Hint == "" {
+	if none.Action != changes.Refuse || !none.Unfit || len(none.Reasons) != 2 || !strings.Contains(none.Reasons[0], "v3.whl does not fit it: built against torch 2.15, but this node has 2.14") || none.Hint == "" {
 		t.Errorf("none that fits: %+v, want a refusal with the reason of each wheel", none)
 	}
-	if fits.Action != deploy.Install {
+	if fits.Action != changes.Install {
 		t.Errorf("the other node: %s, want install", fits.Action)
 	}
 }
@@ -150,22 +151,22 @@ func TestPlanOfSharedEnvironments(t *testing.T) {
 		return facts(func(f *node.Facts) { f.SiteID, f.CPU = "nfs:server:/x:7", cpu })
 	}
 	nodes := []deploy.ProbeResult{{Name: "gone", Err: errors.New("no route")}, {Name: "a", Facts: shared("x86-64-v3")}, {Name: "alone", Facts: facts(nil)}, {Name: "b", Facts: shared("x86-64-v3")}}
-	actions := func() []deploy.Action {
+	actions := func() []changes.Action {
 		plan, err := deploy.NewPlan(nodes, w, deploy.PlanOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		var got []deploy.Action
+		var got []changes.Action
 		for _, p := range plan.Nodes {
 			got = append(got, p.Action)
 		}
 		return got
 	}
-	if got := actions(); !slices.Equal(got, []deploy.Action{deploy.Absent, deploy.Install, deploy.Install, deploy.Shared}) {
+	if got := actions(); !slices.Equal(got, []changes.Action{changes.Absent, changes.Install, changes.Install, changes.Shared}) {
 		t.Errorf("shared: %v", got)
 	}
 	nodes[3].Facts = shared("x86-64-v2")
-	if got := actions(); !slices.Equal(got, []deploy.Action{deploy.Absent, deploy.Refuse, deploy.Install, deploy.Refuse}) {
+	if got := actions(); !slices.Equal(got, []changes.Action{changes.Absent, changes.Refuse, changes.Install, changes.Refuse}) {
 		t.Errorf("one of those that share does not fit: %v", got)
 	}
 	// Those that need different wheels name each other.

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/report"
@@ -54,15 +55,17 @@ func realOptions(t *testing.T, up *nodes.Fleet, wheels []wheels.Wheel) deploy.Op
 		t.Fatal(err)
 	}
 	return deploy.Options{
-		Options: fleet.Options{
-			Hosts:      inv.Hosts,
-			KnownHosts: inv.KnownHosts,
-			By:         "tester",
-			Dialer:     remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: 10 * time.Second}),
-			Reporter:   ui.New(testWriter{t}, ui.Options{}),
+		Options: changes.Options{
+			Options: fleet.Options{
+				Hosts:      inv.Hosts,
+				KnownHosts: inv.KnownHosts,
+				By:         "tester",
+				Dialer:     remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: 10 * time.Second}),
+				Reporter:   ui.New(testWriter{t}, ui.Options{}),
+			},
+			Verify: verify.LevelLoad,
 		},
 		Wheels: wheels,
-		Verify: verify.LevelLoad,
 	}
 }
 

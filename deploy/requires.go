@@ -40,26 +40,6 @@ type marker struct {
 	env   map[string]string
 }
 
-// markers caches evaluated markers: nearly all nodes of a fleet have the same Python, and a
-// wheel's markers are the same for each. A nil map caches nothing.
-type markers map[askedMarker]bool
-
-// askedMarker is a marker with the values that its result depends on.
-type askedMarker struct{ text, python, platform, extra string }
-
-// hold is markerHolds with the cache.
-func (m markers) hold(text string, f node.Facts, extra string) (bool, error) {
-	asked := askedMarker{text, f.Python, f.Platform, extra}
-	if holds, ok := m[asked]; ok {
-		return holds, nil
-	}
-	holds, err := markerHolds(text, f, extra)
-	if err == nil && m != nil {
-		m[asked] = holds
-	}
-	return holds, err
-}
-
 // markerHolds evaluates a marker for a node's Python and one requested extra, "" for none. An
 // empty marker always holds.
 func markerHolds(text string, f node.Facts, extra string) (bool, error) {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
@@ -37,11 +38,11 @@ func TestDivide(t *testing.T) {
 		{"wii", "1", "312"},
 		{"wiiwi", "2", "31132"},
 	} {
-		var plan deploy.Plan
-		known := make([]deploy.ProbeResult, len(c.nodes))
+		var plan changes.Plans
+		users := make([]node.Processes, len(c.nodes))
 		leader := 0
 		for i, letter := range c.nodes {
-			p := deploy.NodePlan{Name: fmt.Sprint("gpu", i), Leader: i, Action: map[rune]deploy.Action{'i': deploy.Install, 'w': deploy.Install, 'f': deploy.Shared, 'l': deploy.UpToDate, 'r': deploy.Refuse}[letter]}
+			p := &changes.NodePlan{Name: fmt.Sprint("gpu", i), Leader: i, Action: map[rune]changes.Action{'i': changes.Install, 'w': changes.Install, 'f': changes.Shared, 'l': changes.UpToDate, 'r': changes.Refuse}[letter]}
 			switch letter {
 			case 'f':
 				p.Leader = leader
@@ -49,11 +50,11 @@ func TestDivide(t *testing.T) {
 				leader = i
 			}
 			if letter == 'w' {
-				known[i].Facts.InUse = []node.Process{{PID: 1}}
+				users[i].InUse = []node.Process{{PID: 1}}
 			}
-			plan.Nodes = append(plan.Nodes, p)
+			plan = append(plan, p)
 		}
-		plan.ApplyInUse(known, deploy.InUse{Wait: time.Hour})
+		plan.ApplyInUse(users, changes.InUse{Wait: time.Hour})
 		var serial fleet.Serial
 		if c.serial != "" {
 			var err error
@@ -63,7 +64,7 @@ func TestDivide(t *testing.T) {
 		}
 		plan.AssignGroups(serial)
 		got := ""
-		for _, p := range plan.Nodes {
+		for _, p := range plan {
 			got += fmt.Sprint(p.Serial)
 		}
 		if got != c.want {
@@ -74,15 +75,19 @@ func TestDivide(t *testing.T) {
 
 func TestPlanSaysTheGroups(t *testing.T) {
 	t.Parallel()
-	plan := deploy.Plan{Nodes: slices.Repeat([]deploy.NodePlan{{Name: "gpu1", Action: deploy.Install}}, 20)}
+	var plan changes.Plans
+	for range 20 {
+		plan = append(plan, &changes.NodePlan{Name: "gpu1", Action: changes.Install})
+	}
+	details := func(int) (cells, why []string) { return nil, nil }
 	plan.AssignGroups(fleet.Serial{{N: 1}, {N: 10}})
 	var out strings.Builder
-	if err := plan.Print(&out); err != nil || !strings.HasSuffix(out.String(), "\nin 3 groups, one after the other: 1, 10, 9 nodes\n") {
+	if err := plan.Print(&out, nil, details); err != nil || !strings.HasSuffix(out.String(), "\nin 3 groups, one after the other: 1, 10, 9 nodes\n") {
 		t.Errorf("%v\n%s", err, out.String())
 	}
 	plan.AssignGroups(fleet.Serial{{N: 1}})
 	out.Reset()
-	if err := plan.Print(&out); err != nil || !strings.HasSuffix(out.String(), "\nin 20 groups, one after the other: 1, 1, 1, 1, 1, 1, 1, …, 1 nodes\n") {
+	if err := plan.Print(&out, nil, details); err != nil || !strings.HasSuffix(out.String(), "\nin 20 groups, one after the other: 1, 1, 1, 1, 1, 1, 1, …, 1 nodes\n") {
 		t.Errorf("%v\n%s", err, out.String())
 	}
 }

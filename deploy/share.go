@@ -20,7 +20,7 @@ func (d *Deployment) proveSharing(ctx context.Context, known []ProbeResult) {
 			claims[i] = changes.Claim{Node: d.nodes[i].Node, Folder: n.Facts.SitePackages, ID: n.Facts.SiteID, Writable: n.Facts.Writable}
 		}
 	}
-	changes.ProveSharing(ctx, claims, d.fleet.Forks())
+	changes.ProveSharing(ctx, claims, d.Fleet.Forks())
 	for i, n := range known {
 		if n.Err == nil {
 			known[i].Facts.SiteID = claims[i].ID
@@ -34,15 +34,15 @@ const lateHint = "a network file system may show changes late: run the same comm
 // findSharedInstallation probes a node that shares its environment with a changed node, its leader, to learn its
 // version now. It does not trust the leader's answer for this node.
 func (u *nodeRun) findSharedInstallation(ctx context.Context) error {
-	leader, before := u.run.nodes[u.plan.Leader], u.change.before
+	leader, before := u.run.nodes[u.plan.Leader], u.before
 	if leader.Status == report.Refused {
-		return &InUseError{cause.Messagef("shares its environment with %s, which was refused: %v", cause.Own(leader.Host.Name), leader.Err)}
+		return &changes.InUseError{What: cause.Messagef("shares its environment with %s, which was refused: %v", cause.Own(leader.Host.Name), leader.Err)}
 	}
-	err := u.probe(ctx)
+	err := u.Probe(ctx)
 	if err != nil {
-		u.change.after, u.change.unseen = nil, true
+		u.after, u.Unseen = nil, true
 	} else {
-		u.change.before = before
+		u.before = before
 	}
 	switch {
 	case leader.Status != report.OK:
@@ -50,12 +50,12 @@ func (u *nodeRun) findSharedInstallation(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("dsbuild could not find out the version in its environment: %w", err)
 	}
-	u.change.changed = leader.change.changed
-	if leader.plan.Action == Rollback && u.facts.DeepSpeed != nil && !slices.Equal(u.facts.DeepSpeed.Altered, leader.change.altered) {
+	u.Changed = leader.Changed
+	if leader.plan.Action == changes.Rollback && u.facts.DeepSpeed != nil && !slices.Equal(u.facts.DeepSpeed.Altered, leader.altered) {
 		return fault.WithHint(cause.Errorf("shares its environment with %s, and sees other files there", cause.Own(leader.Host.Name)), lateHint)
 	}
-	if u.change.recordSHA256 != leader.change.recordSHA256 || u.change.after.String() != leader.change.after.String() {
-		return fault.WithHint(cause.Errorf("shares its environment with %s, which has %s now; this node sees %s", cause.Own(leader.Host.Name), leader.change.after.String(), u.change.after.String()),
+	if u.recordSHA256 != leader.recordSHA256 || u.after.String() != leader.after.String() {
+		return fault.WithHint(cause.Errorf("shares its environment with %s, which has %s now; this node sees %s", cause.Own(leader.Host.Name), leader.after.String(), u.after.String()),
 			lateHint)
 	}
 	return nil

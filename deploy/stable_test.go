@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 	"github.com/dsbuild/dsbuild/inventory"
@@ -54,7 +55,7 @@ func TestPlanChoosesAmongABIs(t *testing.T) {
 			c.offered = slices.Clone(c.offered)
 			slices.Reverse(c.offered) // the order does not matter
 			plan, err := deploy.NewPlan([]deploy.ProbeResult{{Name: "n", Facts: facts(c.node)}}, c.offered, deploy.PlanOptions{})
-			var usage *wheels.UsageError
+			var usage interface{ ExitCode() int }
 			if c.want == "" {
 				text := ""
 				if errors.As(err, &usage) {
@@ -119,7 +120,7 @@ func TestPlanRefusesAWheelForOtherTorches(t *testing.T) {
 		}
 		p := plan.Nodes[0]
 		if c.why == "" {
-			if p.Action != deploy.Install {
+			if p.Action != changes.Install {
 				t.Errorf("%s: %s, %q", name, p.Action, p.Reasons)
 			}
 			continue
@@ -128,7 +129,7 @@ func TestPlanRefusesAWheelForOtherTorches(t *testing.T) {
 		if err := plan.Print(&out); err != nil {
 			t.Fatal(err)
 		}
-		if text := out.String(); p.Action != deploy.Refuse || !p.Unfit || code(plan.Err()) != 4 || !strings.Contains(text, "gpu07") || !strings.Contains(text, c.why) || !strings.Contains(p.Hint, c.hint) {
+		if text := out.String(); p.Action != changes.Refuse || !p.Unfit || code(plan.Err()) != 4 || !strings.Contains(text, "gpu07") || !strings.Contains(text, c.why) || !strings.Contains(p.Hint, c.hint) {
 			t.Errorf("%s: %s, %q, hint %q\n%s", name, p.Action, p.Reasons, p.Hint, text)
 		}
 	}

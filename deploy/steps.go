@@ -5,11 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path"
 	"path/filepath"
-	"slices"
 	"strings"
-	"time"
 
 	"github.com/dsbuild/dsbuild/agent"
 	"github.com/dsbuild/dsbuild/deploy/changes"
@@ -18,143 +15,81 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/verify"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// The time limits of the steps.
-const (
-	putLimit     = 30 * time.Minute
-	installLimit = 15 * time.Minute
-	verifyLimit  = 15 * time.Minute
-	recordLimit  = 2 * time.Minute
-	undoLimit    = time.Minute
-	pipGrace     = 30 * time.Second // time for the node to stop a hanging pip and report it
-)
-
-// steps returns the steps of a node in Apply. If one fails, end undoes the change.
-func (u *nodeRun) steps() []fleet.Step {
-	limit, wait := u.run.fleet.Limit, u.run.opt.InUse.Wait
-	verify := fleet.Step{Name: "verify", Limit: limit(verifyLimit), Do: u.verify} // proves that an import finds the wheel
+// Steps implements changes.Kind.
+func (u *nodeRun) Steps() []fleet.Step {
+	limit, wait := u.run.Fleet.Limit, u.run.opt.InUse.Wait
+	verify := fleet.Step{Name: "verify", Limit: limit(changes.VerifyLimit), Do: u.verify} // proves that an import finds the wheel
 	switch u.plan.Action {
-	case Install:
-		pips := time.Duration(1)
-		if len(u.plan.Fetch) > 0 {
-			pips = 3 // fetch runs it twice
-		}
+	case changes.Install:
 		return []fleet.Step{
-			u.awaitFreeStep(),
-			{Name: "put", Limit: limit(putLimit), Do: u.put},                                                         // takes the lock, sends the files
-			{Name: "install", Limit: wait + pips*limit(installLimit) + pipGrace, Do: u.install, Needed: u.holdsLock}, // moves the old version aside, runs pip
+			u.AwaitStep(),
+			u.PutStep("put", u.put), // takes the lock, sends the files
+			{Name: "install", Limit: wait + limit(changes.InstallLimit) + changes.ProgramGrace, Do: u.install, Needed: u.HoldsLock}, // moves the old version aside, runs pip
 			verify,
-			{Name: "record", Limit: recordLimit, Do: u.record, Needed: u.holdsLock}, // makes the change final, writes the journal
+			{Name: "record", Limit: changes.RecordLimit, Do: u.record, Needed: u.HoldsLock}, // makes the change final, writes the journal
 		}
-	case Rollback:
-		return rollback{u}.steps()
-	case Shared:
+	case changes.Rollback:
+		return []fleet.Step{
+			u.AwaitStep(),
+			{Name: "rollback", Limit: wait + limit(changes.InstallLimit), Do: u.exchange}, // takes the lock, exchanges the versions
+			{Name: "verify", Limit: limit(changes.VerifyLimit), Do: u.verifyBack},
+			{Name: "record", Limit: changes.RecordLimit, Do: u.recordBack, Needed: u.HoldsLock},
+		}
+	case changes.Shared:
 		installs := func() bool { return u.plan.Wheel != nil } // else it follows a rollback
 		return []fleet.Step{
-			{Name: "install", Limit: limit(probeLimit), Do: u.findSharedInstallation}, // finds the version that the other node installed
-			{Name: "verify", Limit: limit(verifyLimit), Do: u.verifySharing, Needed: installs},
+			{Name: "install", Limit: limit(changes.ProbeLimit), Do: u.findSharedInstallation}, // finds the version that the other node installed
+			{Name: "verify", Limit: limit(changes.VerifyLimit), Do: u.verifySharing, Needed: installs},
 		}
-	case UpToDate:
-		tidy := func() bool { return u.facts.Leftovers }
-		return []fleet.Step{{Name: "put", Limit: limit(putLimit), Do: u.tidy, Needed: tidy}, verify} // tidy removes the files of an interrupted run
+	case changes.UpToDate:
+		return []fleet.Step{u.TidyStep(func() bool { return u.facts.Leftovers }), verify}
 	}
 	return nil
 }
 
-// awaitFreeStep waits until no process uses the environment, before dsbuild sends a byte.
-func (u *nodeRun) awaitFreeStep() fleet.Step {
-	return u.run.opt.InUse.AwaitStep(u.run.fleet, u.awaitFree, u.plan.waits)
-}
-
-// holdsLock reports whether the agent holds the lock of the environment. Put releases a node that
-// already runs the wheel.
-func (u *nodeRun) holdsLock() bool { return u.session != nil }
-
-// end is the end of a node's steps: it undoes an unfinished change, ends the agent and closes the
-// connection.
-func (u *nodeRun) end(ctx context.Context, err error) {
-	defer u.HangUp()
-	if err != nil {
-		u.undo(ctx)
-		return
-	}
-	u.Status = report.OK
-	u.endSession()
-}
-
-// endSession ends the agent on the node, if there is one.
-func (u *nodeRun) endSession() {
-	u.session.End()
-	u.session = nil
-}
-
-// put sends the files to the node. If the connection breaks, it tries again.
-func (u *nodeRun) put(ctx context.Context) error {
-	return changes.PutAll(ctx, u.Node, u.putAll, u.restart)
-}
-
-// restart closes the node's connection and its agent, and connects again.
-func (u *nodeRun) restart(ctx context.Context) error {
-	u.endSession()
-	return u.Reconnect(ctx)
-}
-
-// putAll starts the agent and sends the files that have not arrived yet.
-func (u *nodeRun) putAll(ctx context.Context, again bool) error {
-	files := u.uploads()
+// put starts the agent and sends the files that have not arrived yet.
+func (u *nodeRun) put(ctx context.Context, again bool) error {
+	files := u.Uploads()
 	b, err := u.startAgent(ctx, files, again)
 	if err != nil {
 		return err
 	}
 	m := u.plan.Wheel.Manifest
-	if b.Now != nil && b.Now.Intact && b.Now.SHA256 == m.SHA256 && !u.run.opt.Force && len(u.plan.Extra)+len(u.plan.Fetch) == 0 {
+	if b.Now != nil && b.Now.Intact && b.Now.SHA256 == m.SHA256 && !u.run.opt.Force && len(u.plan.Extra) == 0 {
 		// Another deploy has installed this wheel meanwhile. Installing it again would only
 		// replace the version in previous/ that a rollback should bring back.
-		u.endSession()
+		u.Release()
 		return nil
 	}
 	u.byteCode = false
 	for _, f := range files {
-		if slices.Contains(b.Arrived, filepath.Base(f.Path)) {
-			u.AddSent(f.Size)
-			u.run.transfer.Relay.Skip(f.SHA256, u.Node)
-		} else if err := u.inbox.Put(ctx, f); err != nil {
+		if err := u.PutFile(ctx, f.File, false, b); err != nil {
 			return err
 		}
-		u.byteCode = u.byteCode || u.plan.Wheel.ByteCode != nil && f == *u.plan.Wheel.ByteCode
+		u.byteCode = u.byteCode || u.plan.Wheel.ByteCode != nil && f.File == *u.plan.Wheel.ByteCode
 	}
 	return nil
 }
 
-// tidy removes the files of an interrupted run from a node that needs no other change.
-func (u *nodeRun) tidy(ctx context.Context) error {
-	_, err := u.startAgent(ctx, nil, false)
-	if errors.As(err, new(*agent.Failure)) {
-		return nil // another deploy is running, and the files are its own
-	}
-	if err == nil {
-		u.endSession()
-	}
-	return err
-}
-
-// uploads returns the files to send to a node that installs.
-func (u *nodeRun) uploads() []wheels.File {
+// Uploads returns the files to send to a node that installs.
+func (u *nodeRun) Uploads() []changes.Upload {
 	m := u.plan.Wheel.Manifest
-	files := []wheels.File{{Path: u.plan.Wheel.Path, SHA256: m.SHA256, Size: m.Size}}
-	crowded := u.run.installs > maxWithCode && !u.run.broadcasts()
-	if code := u.plan.Wheel.ByteCode; code != nil && !crowded && len(u.plan.Extra)+len(u.plan.Fetch) == 0 {
-		files = append(files, *code)
+	files := []changes.Upload{{File: wheels.File{Path: u.plan.Wheel.Path, SHA256: m.SHA256, Size: m.Size}}}
+	crowded := u.run.installs > maxWithCode && !u.run.Broadcasts()
+	if code := u.plan.Wheel.ByteCode; code != nil && !crowded && len(u.plan.Extra) == 0 {
+		files = append(files, changes.Upload{File: *code})
 	}
 	for _, a := range u.plan.Extra {
-		files = append(files, wheels.File{Path: a.Path, SHA256: a.SHA256, Size: a.Size})
+		files = append(files, changes.Upload{File: wheels.File{Path: a.Path, SHA256: a.SHA256, Size: a.Size}})
 	}
 	if pip, ok := u.run.pips[wheel.Minor(u.facts.Python)]; ok && u.facts.Pip == "" && u.facts.PipWheel == "" {
-		files = append(files, pip)
+		files = append(files, changes.Upload{File: pip})
 	}
 	return files
 }
@@ -164,38 +99,36 @@ func (u *nodeRun) uploads() []wheels.File {
 // nodes over 1 Gbit/s takes longer than that.
 const maxWithCode = 64
 
-// startAgent starts the agent, which takes the lock and repairs the environment if an earlier run was
-// interrupted. With again set it waits longer for the lock: the agent before it may not know yet
-// that its connection is gone.
-func (u *nodeRun) startAgent(ctx context.Context, files []wheels.File, again bool) (beginReply, error) {
-	expected := []expectedFile{} // not null
+// startAgent starts the agent, which expects files.
+func (u *nodeRun) startAgent(ctx context.Context, files []changes.Upload, again bool) (changes.Begun, error) {
+	var expected []changes.File
 	for _, f := range files {
-		expected = append(expected, expectedFile{filepath.Base(f.Path), f.SHA256})
+		expected = append(expected, changes.File{Name: filepath.Base(f.Path), SHA256: f.SHA256})
 	}
-	s, b, err := u.startSession(ctx, sessionRequest{Files: expected, LockS: changes.LockWait(again)})
-	if err != nil {
-		// Another deploy, or a repair, is changing the state that the probe saw.
-		if refused := (*agent.Failure)(nil); errors.As(err, &refused) && refused.Busy || u.facts.Unfinished {
-			u.change.after, u.change.unseen = nil, true
-		}
-		return beginReply{}, err
+	b, err := u.Begin(ctx, expected, again, false)
+	// Another deploy, or a repair, is changing the state that the probe saw.
+	if refused := (*agent.Failure)(nil); err != nil && (errors.As(err, &refused) && refused.Busy || u.facts.Unfinished) {
+		u.after, u.Unseen = nil, true
 	}
-	u.change.unseen = false
-	u.session = s
-	u.inbox = changes.Inbox{Transfer: u.run.transfer, Node: u.Node, Session: s, Python: u.facts.Executable, Folder: b.Inbox, Received: &u.sent}
-	u.setInstalled(b.Now)
-	if b.Repaired {
-		u.Warn("an earlier change was interrupted; the node has repaired its environment")
-	}
-	return b, nil
+	return b, err
 }
 
-// startSession starts the agent and waits until it holds the lock.
-func (u *nodeRun) startSession(ctx context.Context, req sessionRequest) (*changes.Session, beginReply, error) {
-	var b beginReply
-	req.Run, req.Label, req.By = u.run.fleet.Run, FileLabel(u.Host.Name), u.run.opt.By
-	s, err := changes.Start(ctx, u.Node, node.Script{Python: u.facts.Executable, Program: agentProgram, Request: req}, &b)
-	return s, b, err
+// Script implements changes.Kind.
+func (u *nodeRun) Script(req changes.Request) node.Script {
+	return node.Script{Python: u.facts.Executable, Program: agentProgram, Request: req}
+}
+
+// Found implements changes.Kind.
+func (u *nodeRun) Found(b changes.Begun) { u.setInstalled(b.Now) }
+
+// Users asks the agent on the node for the processes. Without an agent it runs a program of its own there.
+func (u *nodeRun) Users(ctx context.Context) (node.Processes, error) {
+	if u.Session != nil {
+		var got node.Processes
+		err := u.Ask(ctx, agent.Order{"do": "users"}, &got)
+		return got, err
+	}
+	return node.FindProcesses(ctx, u.Runner, u.facts.Executable)
 }
 
 // install tells the agent to install the wheel and its companions.
@@ -205,60 +138,36 @@ func (u *nodeRun) install(ctx context.Context) error {
 	if u.facts.Pip == "" {
 		pip = u.facts.PipWheel
 		if brought, ok := u.run.pips[wheel.Minor(u.facts.Python)]; ok && pip == "" {
-			pip = path.Join(u.inbox.Folder, filepath.Base(brought.Path))
+			pip = u.InboxPath(brought.Path)
 		}
+	}
+	files := []map[string]string{{"name": "deepspeed", "file": u.InboxPath(u.plan.Wheel.Path), "sha256": m.SHA256}}
+	for _, a := range u.plan.Extra {
+		files = append(files, map[string]string{"name": a.Name, "file": u.InboxPath(a.File), "sha256": a.SHA256})
+	}
+	if err := u.AwaitFree(ctx); err != nil {
+		return err
+	}
+	order := agent.Order{"do": "install", "wheels": files, "pip": pip, "limit_s": u.run.Fleet.Limit(changes.InstallLimit).Seconds(), "accepted": u.run.Accepted[m.SHA256]}
+	if u.byteCode {
+		order["bytecode"] = map[string]any{"file": u.InboxPath(u.plan.Wheel.ByteCode.Path), "magic": m.ByteCode.Magic, "sha256": m.ByteCode.SHA256}
 	}
 	var done struct {
 		Version string `json:"version"`
 		Record  string `json:"record"`
 	}
-	files := []map[string]string{{"name": "deepspeed", "file": path.Join(u.inbox.Folder, filepath.Base(u.plan.Wheel.Path)), "sha256": m.SHA256}}
-	for _, a := range u.plan.Extra {
-		files = append(files, map[string]string{"name": a.Name, "file": path.Join(u.inbox.Folder, a.File), "sha256": a.SHA256})
-	}
-	fetched, err := u.fetch(ctx, pip)
-	if err != nil {
+	if err := u.Ask(ctx, order, &done); err != nil {
 		return err
 	}
-	for _, f := range fetched {
-		files = append(files, map[string]string{"name": f.Name, "file": f.File, "sha256": f.SHA256})
-		u.plan.Extra = append(u.plan.Extra, ExtraWheel{f, "index"})
-	}
-	if err := u.awaitFree(ctx); err != nil {
-		return err
-	}
-	order := agent.Order{"do": "install", "wheels": files, "pip": pip, "limit_s": u.run.fleet.Limit(installLimit).Seconds(), "accepted": u.run.accepted[m.SHA256]}
-	if u.byteCode {
-		order["bytecode"] = map[string]any{"file": path.Join(u.inbox.Folder, filepath.Base(u.plan.Wheel.ByteCode.Path)), "magic": m.ByteCode.Magic, "sha256": m.ByteCode.SHA256}
-	}
-	if err := u.session.Ask(ctx, order, &done); err != nil {
-		return err
-	}
-	u.change.changed, u.change.after, u.change.recordSHA256 = true, &report.Version{Version: done.Version, SHA256: m.SHA256}, done.Record
+	u.Changed, u.after, u.recordSHA256 = true, &report.Version{Version: done.Version, SHA256: m.SHA256}, done.Record
 	return nil
-}
-
-// fetch makes the node download the missing requirements from its own index.
-func (u *nodeRun) fetch(ctx context.Context, pip string) ([]wheel.BundleWheel, error) {
-	if len(u.plan.Fetch) == 0 {
-		return nil, nil
-	}
-	var got struct {
-		Wheels []wheel.BundleWheel `json:"wheels"`
-	}
-	order := agent.Order{"do": "fetch", "needs": u.plan.Fetch, "fixed": installedVersions(*u.facts), "pip": pip, "limit_s": u.run.fleet.Limit(installLimit).Seconds()}
-	err := u.session.Ask(ctx, order, &got)
-	if err != nil {
-		err = fmt.Errorf("downloading the missing requirements from the node's package index: %w", err)
-	}
-	return got.Wheels, err
 }
 
 // verifySharing verifies a node that shares its environment with a node that has already
 // recorded the change: it is too late to undo the change.
 func (u *nodeRun) verifySharing(ctx context.Context) error {
 	err := u.verify(ctx)
-	if err == nil || !u.change.changed {
+	if err == nil || !u.Changed {
 		return err
 	}
 	leader := cause.Own(u.run.nodes[u.plan.Leader].Host.Name)
@@ -270,34 +179,24 @@ func (u *nodeRun) verifySharing(ctx context.Context) error {
 func (u *nodeRun) verify(ctx context.Context) error {
 	w := u.plan.Wheel
 	level := u.run.opt.Verify
-	if u.plan.Action == UpToDate {
+	if u.plan.Action == changes.UpToDate {
 		level = cmp.Or(u.run.opt.VerifyUnchanged, level)
 	}
-	request := verify.Request{Level: level, Version: w.Version, Record: u.change.recordSHA256, Ops: w.Manifest.Ops, ExtraWheels: versions(u.plan.Extra)}
+	versions := map[string]string{}
+	for _, a := range u.plan.Extra {
+		versions[a.Name] = a.Version
+	}
+	request := verify.Request{Level: level, Version: w.Version, Record: u.recordSHA256, Ops: w.Manifest.Ops, ExtraWheels: versions}
 	// The agent can compare files itself; ops are loaded by a program of its own, as a training job would.
-	if u.session != nil && request.Level == verify.LevelFiles {
-		return u.session.Ask(ctx, agent.Order{"do": "verify", "request": request}, new(verify.Reply))
+	if u.Session != nil && request.Level == verify.LevelFiles {
+		return u.Ask(ctx, agent.Order{"do": "verify", "request": request}, new(verify.Reply))
 	}
 	return verify.Prove(ctx, u.Node, *u.facts, w.Manifest, request)
 }
 
-// versions returns the version of each wheel that was installed with DeepSpeed, by name, for the
-// verification.
-func versions(extra []ExtraWheel) map[string]string {
-	out := map[string]string{}
-	for _, a := range extra {
-		out[a.Name] = a.Version
-	}
-	return out
-}
-
 // journalEntry is a line in the node's journal.
 type journalEntry struct {
-	Do          string          `json:"do"` // deploy or rollback
-	Run         string          `json:"run"`
-	At          string          `json:"at"`
-	By          string          `json:"by"`
-	Node        string          `json:"node"`
+	changes.JournalEntry
 	Wheel       string          `json:"wheel"`
 	SHA256      string          `json:"sha256"`
 	ExtraWheels []string        `json:"along,omitempty"` // wheels installed with it
@@ -307,11 +206,47 @@ type journalEntry struct {
 
 // record makes the change final and writes the journal.
 func (u *nodeRun) record(ctx context.Context) error {
-	m := u.plan.Wheel.Manifest
-	at := time.Now().UTC().Format(time.RFC3339)
-	return u.session.Ask(ctx, agent.Order{
+	m, e := u.plan.Wheel.Manifest, u.NewEntry("deploy")
+	return u.Ask(ctx, agent.Order{
 		"do": "record", "forget": false,
-		"installed": map[string]any{"wheel": m.Name, "sha256": m.SHA256, "version": u.change.after.Version, "record": u.change.recordSHA256, "at": at, "run": u.run.fleet.Run},
-		"journal":   journalEntry{"deploy", u.run.fleet.Run, at, u.run.opt.By, u.Host.Name, m.Name, m.SHA256, extraWheelNames(u.plan.Extra), u.change.before, u.run.opt.Verify},
+		"installed": map[string]any{"wheel": m.Name, "sha256": m.SHA256, "version": u.after.Version, "record": u.recordSHA256, "at": e.At, "run": e.Run},
+		"journal":   journalEntry{e, m.Name, m.SHA256, extraWheelNames(u.plan.Extra), u.before, u.run.opt.Verify},
 	}, nil)
+}
+
+// Undone adds the result of the undo to the node's error.
+func (u *nodeRun) Undone(is changes.Undone, err error) error {
+	switch {
+	case err != nil:
+		u.after = nil
+		return describeUnseen(u, err)
+	case is.Recorded && is.Finished:
+		u.Changed = true
+		return errors.New(u.after.String() + " is installed and recorded")
+	case is.Recorded:
+		u.Changed = true
+		return errors.New(u.after.String() + " is installed and stays; the next run finishes recording it")
+	case is.Before == nil:
+		u.Changed, u.after = false, nil
+		return errors.New("put back: no DeepSpeed, as before")
+	}
+	u.Changed, u.after = false, is.Before
+	return cause.Errorf("put back: DeepSpeed %s, as before", cause.Own(is.Before.Version))
+}
+
+// describeUnseen describes the state of a node whose undo failed or gave no answer.
+func describeUnseen(u *nodeRun, err error) error {
+	var refused *agent.Failure
+	switch {
+	case errors.As(err, &refused):
+		return fmt.Errorf("its environment was not put back: %w; the next deploy puts it back first", err)
+	case u.Step == "record":
+		return errors.New("it may run either version; deploy again")
+	case errors.Is(err, remote.ErrLost):
+		return errors.New("the node puts its environment back by itself; dsbuild could not confirm it")
+	}
+	if u.Err.Error() == err.Error() {
+		return errors.New("the state of its environment is unknown; the next deploy repairs it")
+	}
+	return fmt.Errorf("the state of its environment is unknown (%w); the next deploy repairs it", err)
 }

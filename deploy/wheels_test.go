@@ -47,7 +47,7 @@ func TestLoadWheelsOfSomethingElse(t *testing.T) {
 		"other-1.0.dist-info/WHEEL":    "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
 	})
 	_, err := wheels.Load(t.Context(), path, wheels.Cache{})
-	var usage *wheels.UsageError
+	var usage interface{ ExitCode() int }
 	if !errors.As(err, &usage) || !strings.Contains(err.Error(), "it is a wheel of other") {
 		t.Error(err)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
@@ -120,18 +121,21 @@ func (f *testFleet) ship(t *testing.T) *ship.Shipment {
 	rep := ui.New(testWriter{t}, ui.Options{})
 	s := ship.New(ship.Options{
 		Deploy: deploy.Options{
-			Options: fleet.Options{
-				Hosts:      f.hosts,
-				KnownHosts: f.known,
-				Dialer:     &f.dials,
-				Reporter:   rep,
-				Forks:      4,
-				By:         "tester",
+			Options: changes.Options{
+				Options: fleet.Options{
+					Hosts:      f.hosts,
+					KnownHosts: f.known,
+					Dialer:     &f.dials,
+					Reporter:   rep,
+					Forks:      4,
+					By:         "tester",
+				},
+				Verify: verify.LevelLoad,
+				Force:  f.force,
+				Policy: f.policy,
 			},
-			Verify:          verify.LevelLoad,
+
 			VerifyUnchanged: verify.LevelFiles,
-			Force:           f.force,
-			Policy:          f.policy,
 		},
 		Want: f.want, Group: func(_ context.Context, m []compat.Member, s wheel.Spec) compat.Grouping { return tables.Group(m, s) },
 		Plans: f.works, Build: f.works.build, Bundle: f.works.bundle, Store: f.store, Dir: f.dir, Fresh: f.fresh,

@@ -9,6 +9,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/fault"
@@ -177,11 +178,11 @@ func (s *Shipment) deployableNodes() (members []compat.Member, places []int, err
 	coming := slices.Repeat([]deploy.Assignment{{Coming: "once it is chosen"}}, len(s.known))
 	plan, err := deploy.NewAssignedPlan(s.known, coming, deploy.PlanOptions{})
 	for i, n := range plan.Nodes {
-		refused := n.Action == deploy.Refuse && !s.opt.BuildOnly
+		refused := n.Action == changes.Refuse && !s.opt.BuildOnly
 		if refused {
 			s.assignments[i].Reasons, s.assignments[i].Hint = n.Reasons, n.Hint
 		}
-		if refused || n.Action == deploy.Absent {
+		if refused || n.Action == changes.Absent {
 			s.leaveOut(i, LeftOut{Reasons: n.Reasons, Hint: n.Hint, cause: n.Cause()})
 			continue
 		}
@@ -241,7 +242,7 @@ func (s *Shipment) Preview(ctx context.Context) (deploy.Plan, error) {
 			s.awaitBundle(w)
 		}
 	}
-	plan, err := deploy.NewAssignedPlan(s.known, s.assignments, deploy.PlanOptions{Force: s.opt.Deploy.Force, Bundle: s.opt.Deploy.Bundle, Index: s.opt.Deploy.Index})
+	plan, err := deploy.NewAssignedPlan(s.known, s.assignments, deploy.PlanOptions{Force: s.opt.Deploy.Force, Bundle: s.opt.Deploy.Bundle})
 	plan.ApplyPolicy(s.opt.Deploy.Policy)
 	plan.ApplyInUse(s.known, s.opt.Deploy.InUse)
 	plan.AssignGroups(s.opt.Deploy.Serial)

@@ -36,9 +36,8 @@ processes, and names them; --in-use changes that.
 
 A node that lacks a requirement of DeepSpeed is refused. With --deps bundle it
 gets the missing packages and every companion from the wheelhouse that dsbuild
-wheel --bundle made: in the same change, without a package index. With --deps
-index the node's own pip fetches them first. dsbuild never changes torch and its
-packages.
+wheel --bundle made: in the same change, without a package index. dsbuild never
+changes torch and its packages.
 
 Nodes that share one environment are changed once: the first of them installs
 and verifies the wheel, then the others verify it. If one of those fails, the
@@ -62,8 +61,7 @@ func addDeployFlags(cmd *cobra.Command, opts *deployOptions) {
 	flags := cmd.Flags()
 	flags.StringVar(&opts.wheel, "wheel", "dist", "the wheel `FILE`, or a folder from which each node gets the one that fits it")
 	flags.StringVar(&opts.deps, "deps", "refuse",
-		"what to do when requirements are missing on a node: `refuse|bundle|index` (name them, or install them from the wheelhouse "+
-			"or from the node's own index)")
+		"what to do when requirements are missing on a node: `refuse|bundle` (name them, or install them from the wheelhouse)")
 	flags.StringVar(&opts.bundle, "bundle", "", "the wheelhouse `DIR` for --deps bundle (default: wheelhouse beside the wheel)")
 	flags.StringVar(&opts.verify, "verify", "load", "what to check on each node: `load|files` (every op loads, or files and metadata alone)")
 	flags.BoolVar(&opts.force, "force", false, "install also where the node already runs this wheel")
@@ -97,7 +95,6 @@ func (o deployOptions) withWheels(ctx context.Context, opt deploy.Options) (depl
 			return opt, err
 		}
 	}
-	opt.Index = deploy.Deps(o.deps) == deploy.DepsIndex
 	opt.Force = o.force
 	opt.PipWheel = deploy.DefaultPip()
 	return opt, nil
@@ -105,7 +102,10 @@ func (o deployOptions) withWheels(ctx context.Context, opt deploy.Options) (depl
 
 // installOptions is changeOptions with the flags of a command that installs.
 func (o deployOptions) installOptions(ctx context.Context, a *app) (deploy.Options, error) {
-	if err := oneOf("deps", o.deps, string(deploy.DepsRefuse), string(deploy.DepsBundle), string(deploy.DepsIndex)); err != nil {
+	if o.deps == "index" {
+		return deploy.Options{}, usagef("--deps index: pip chose versions on each node for itself; --deps bundle gives all nodes the same")
+	}
+	if err := oneOf("deps", o.deps, string(deploy.DepsRefuse), string(deploy.DepsBundle)); err != nil {
 		return deploy.Options{}, err
 	}
 	if o.bundle != "" && o.deps != string(deploy.DepsBundle) {
@@ -117,7 +117,7 @@ func (o deployOptions) installOptions(ctx context.Context, a *app) (deploy.Optio
 	}
 	opt, err := o.changeOptions(ctx, a)
 	opt.Verify = level
-	return opt, err
+	return deploy.Options{Options: opt}, err
 }
 
 // planDocument is the JSON document of dsbuild deploy --dry-run --json.
@@ -130,7 +130,6 @@ type planEntry struct {
 	Action  string   `json:"action"`
 	Wheel   string   `json:"wheel"`
 	Along   []string `json:"along"`
-	Fetch   []string `json:"fetch"`
 	Reasons []string `json:"reasons"`
 	Remarks []string `json:"remarks"`
 	Hint    string   `json:"hint"`
@@ -141,7 +140,7 @@ func newPlanDocument(plan deploy.Plan) planDocument {
 	doc := planDocument{Nodes: make([]planEntry, 0, len(plan.Nodes))}
 	for _, n := range plan.Nodes {
 		e := planEntry{
-			Name: n.Name, Action: string(n.Action), Along: []string{}, Fetch: append([]string{}, n.Fetch...),
+			Name: n.Name, Action: string(n.Action), Along: []string{},
 			Reasons: append([]string{}, n.Reasons...), Remarks: append([]string{}, n.Remarks...), Hint: n.Hint, Serial: n.Serial,
 		}
 		for _, a := range n.Extra {

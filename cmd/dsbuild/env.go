@@ -9,6 +9,7 @@ import (
 	"github.com/adrg/xdg"
 	"github.com/spf13/cobra"
 
+	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/deploy/envs"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/environment"
@@ -170,10 +171,8 @@ func (o envOptions) options(ctx context.Context, a *app) (envs.Options, error) {
 		return envs.Options{}, err
 	}
 	opt, err := o.changeOptions(ctx, a)
-	return envs.Options{
-		Options: opt.Options, Lock: lock, DryRun: opt.DryRun, Force: o.force, InUse: opt.InUse, Serial: opt.Serial,
-		Bandwidth: opt.Bandwidth, Relay: opt.Relay, Policy: opt.Policy,
-	}, err
+	opt.Force = o.force
+	return envs.Options{Options: opt, Lock: lock}, err
 }
 
 // allFiles lists the files of all sets of a lock.
@@ -277,7 +276,7 @@ func runEnvVerify(ctx context.Context, a *app, opts envOptions) error {
 	if err != nil {
 		return err
 	}
-	opt := envs.Options{Options: common, Lock: lock, Verify: level, Relay: relay.Options{Off: true}} // it sends nothing
+	opt := envs.Options{Options: changes.Options{Options: common, Verify: level, Relay: relay.Options{Off: true}}, Lock: lock} // it sends nothing
 	c := &environment.Collector{Folder: opts.files, Cache: envCache(), Sum: wheels.DefaultCache().Sum}
 	paths, err := c.Present(opt.Lock, allFiles(opt.Lock))
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/environment"
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/report"
@@ -172,7 +173,7 @@ func (o envLockOptions) kinds(ctx context.Context, a *app, spec *environment.Spe
 	if err := o.addDialer(ctx, a, inv, &opt); err != nil {
 		return nil, err
 	}
-	d := deploy.New(deploy.Options{Options: opt})
+	d := deploy.New(deploy.Options{Options: changes.Options{Options: opt}})
 	defer d.Close()
 	probed, err := d.Probe(ctx)
 	if err != nil {

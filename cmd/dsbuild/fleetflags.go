@@ -19,7 +19,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/time/rate"
 
-	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/relay"
 	"github.com/dsbuild/dsbuild/fleet/report"
@@ -109,10 +109,10 @@ func verifyLevel(text string) (verify.Level, error) {
 }
 
 // changeOptions checks the flags and reads the inventory, for a command that changes nodes.
-func (o changeFlags) changeOptions(ctx context.Context, a *app) (deploy.Options, error) {
-	opt := deploy.Options{DryRun: o.dryRun}
+func (o changeFlags) changeOptions(ctx context.Context, a *app) (changes.Options, error) {
+	opt := changes.Options{DryRun: o.dryRun}
 	var err error
-	if opt.InUse, err = deploy.ParseInUse(o.inUse); err != nil {
+	if opt.InUse, err = changes.ParseInUse(o.inUse); err != nil {
 		return opt, usagef("--in-use %w", err)
 	}
 	if o.serial != "" {

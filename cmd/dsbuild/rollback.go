@@ -24,7 +24,7 @@ keeps only one previous version.`,
 				return err
 			}
 			opt.Verify = verify.LevelFiles
-			d := deploy.New(opt)
+			d := deploy.New(deploy.Options{Options: opt})
 			defer d.Close()
 			plan, err := d.SurveyRollback(cmd.Context())
 			return opts.finish(cmd.Context(), a, d, survey{plan, newPlanDocument(plan), err})

@@ -93,8 +93,7 @@ func (o *shipOptions) addFlags(cmd *cobra.Command) {
 	addChangeFlags(cmd, &o.fleet.changeFlags)
 	addBandwidthFlag(cmd, &o.fleet.changeFlags)
 	f.StringVar(&o.fleet.deps, "deps", "refuse",
-		"what to do when requirements are missing on a node: `refuse|bundle|index` (name them, collect and copy them, or install "+
-			"them from the node's own index)")
+		"what to do when requirements are missing on a node: `refuse|bundle` (name them, or collect and copy them)")
 	f.StringVar(&o.fleet.verify, "verify", "load",
 		"what to check on each node: `load|files` (every op loads, or files and metadata alone); without this flag, files on a node "+
 			"that already runs its wheel")
@@ -122,7 +121,7 @@ func runShip(ctx context.Context, a *app, o shipOptions) error {
 		return err
 	}
 	opt.Deploy = deployment
-	opt.Deploy.Force, opt.Deploy.Index = o.fleet.force, deploy.Deps(o.fleet.deps) == deploy.DepsIndex
+	opt.Deploy.Force = o.fleet.force
 	opt.Deploy.PipWheel, opt.RemoveOps = deploy.DefaultPip(), o.removeOps
 	if deploy.Deps(o.fleet.deps) == deploy.DepsBundle {
 		opt.Bundle = o.build.newBundler(a, tools.backend)

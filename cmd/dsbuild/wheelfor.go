@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/fault"
@@ -30,8 +29,8 @@ func runWheelFor(ctx context.Context, a *app, o wheelOptions) error {
 		return err
 	}
 	opt.BuildOnly = true
-	opt.Deploy = deploy.Options{Options: fleet.Options{Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Reporter: a.reporter}}
-	if err := o.addDialer(ctx, a, inv, &opt.Deploy.Options); err != nil {
+	opt.Deploy.Options.Options = fleet.Options{Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Reporter: a.reporter}
+	if err := o.addDialer(ctx, a, inv, &opt.Deploy.Options.Options); err != nil {
 		return err
 	}
 	s := ship.New(opt)

@@ -34,7 +34,7 @@ class Environments(Workplace):
         if REQUEST["python"] and not exists(os.path.join(PYTHONS, REQUEST["python"]["program"])):
             raise Failed("another run has removed the Python that came along", "wait")
         repaired = self.repair()
-        found = {"current": told(target(CURRENT)), "previous": told(target(PREVIOUS)), "repaired": repaired, "run": last_run()}
+        found = {"current": told(target(CURRENT)), "before": told(target(PREVIOUS)), "repaired": repaired, "run": last_run()}
         if REQUEST["look"]:
             return dict(found, inbox="", arrived=[], have=[])
         self.sweep_stored()

@@ -6,50 +6,33 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
+	"slices"
 	"strings"
-	"time"
 
-	"golang.org/x/time/rate"
-
-	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/environment"
-	"github.com/dsbuild/dsbuild/fleet"
-	"github.com/dsbuild/dsbuild/fleet/relay"
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/node"
-	"github.com/dsbuild/dsbuild/signing"
 	"github.com/dsbuild/dsbuild/verify"
 )
 
 // Options are the resolved settings of a run.
 type Options struct {
-	fleet.Options
+	changes.Options
 
-	Lock      *environment.Lock
-	Files     *Files // of the lock; a rollback and a verification may do without
-	DryRun    bool   // write nothing: without a proof, dsbuild believes nodes that claim to share a folder
-	Force     bool   // make the environment again, even if the node has it
-	InUse     deploy.InUse
-	Serial    fleet.Serial
-	Bandwidth *rate.Limiter   // bytes per second of all uploads; nil: no limit
-	Relay     relay.Options   // how nodes pass files on to each other
-	Policy    *signing.Policy // the wheels with files in DeepSpeed's folder that may come to nodes; nil: all
-	Verify    verify.Level    // LevelLoad also loads every op of DeepSpeed
+	Lock  *environment.Lock
+	Files *Files // of the lock; a rollback and a verification may do without
 }
 
 // Deployment is one deploy or rollback of an environment: Survey or SurveyRollback, then Apply,
 // then Close.
 type Deployment struct {
-	opt      Options
-	fleet    *fleet.Fleet
-	transfer changes.Transfer
-	nodes    []*nodeRun
-	plan     Plan
-	accepted map[string]signing.Signed // what lies beside each accepted wheel, by the wheel's sha256
+	*changes.Run
+	opt   Options
+	nodes []*nodeRun
 
 	goesBack   bool // it is a rollback
 	onlyVerify bool // it changes no node
@@ -57,27 +40,26 @@ type Deployment struct {
 
 // New prepares a run; it contacts no node yet.
 func New(opt Options) *Deployment {
-	d := &Deployment{opt: opt, fleet: fleet.New(opt.Options), transfer: changes.NewTransfer(opt.Dialer, opt.Relay, opt.Bandwidth)}
-	for _, n := range d.fleet.Nodes {
-		d.nodes = append(d.nodes, &nodeRun{Node: n, run: d})
-	}
+	d := &Deployment{opt: opt}
+	d.Run = changes.NewRun(opt.Options, "deploying the environment", func(n *changes.NodeRun) changes.Kind {
+		u := &nodeRun{NodeRun: n, run: d, plan: &NodePlan{}}
+		d.nodes = append(d.nodes, u)
+		return u
+	})
 	return d
 }
 
-// Close closes every connection, and the dialer.
-func (d *Deployment) Close() {
-	d.transfer.Relay.Close()
-	d.fleet.Close()
-}
-
 // Survey judges the wheels, then connects to every node, probes it and decides its action. It changes nothing.
+// It judges only the wheels of DeepSpeed: no other wheel has files in its folder.
 func (d *Deployment) Survey(ctx context.Context) (Plan, error) {
-	var err error
-	if d.accepted, err = d.opt.Files.accept(d.opt.Policy); err != nil {
-		return Plan{}, err
+	files := d.opt.Files
+	for _, sum := range slices.Sorted(maps.Keys(files.Wheels)) {
+		if err := d.Accept(files.Paths[sum], sum); err != nil {
+			return Plan{}, fmt.Errorf("%s: %w", path.Base(files.Paths[sum]), err)
+		}
 	}
 	return d.survey(ctx, func(known []ProbeResult) (Plan, error) {
-		return NewPlan(known, PlanOptions{Lock: d.opt.Lock, Wheels: d.opt.Files.Wheels, Unpacked: d.opt.Files.Unpacked, Force: d.opt.Force, InUse: d.opt.InUse})
+		return NewPlan(known, PlanOptions{Lock: d.opt.Lock, Wheels: files.Wheels, Unpacked: files.Unpacked, Force: d.opt.Force, InUse: d.opt.InUse})
 	})
 }
 
@@ -88,7 +70,7 @@ func (d *Deployment) SurveyRollback(ctx context.Context) (Plan, error) {
 }
 
 func (d *Deployment) survey(ctx context.Context, newPlan func([]ProbeResult) (Plan, error)) (Plan, error) {
-	if err := d.probe(ctx); err != nil {
+	if err := d.ProbeNodes(ctx); err != nil {
 		return Plan{}, err
 	}
 	known := make([]ProbeResult, len(d.nodes))
@@ -102,19 +84,17 @@ func (d *Deployment) survey(ctx context.Context, newPlan func([]ProbeResult) (Pl
 	if err != nil {
 		return Plan{}, err
 	}
-	plan.assignGroups(d.opt.Serial)
-	d.plan = plan
+	d.Adopt(plan.Plans)
 	for i, u := range d.nodes {
-		u.plan = plan.Nodes[i]
-		if u.plan.Action != deploy.Absent {
-			u.Step = "fit"
-		}
-		if u.plan.Action == deploy.Refuse {
-			u.Status = report.Refused
-			u.Err = fault.AddHint(cause.Error(cause.Message{Text: strings.Join(u.plan.Reasons, "; "), Cause: u.plan.cause}), u.plan.Hint)
-		}
+		u.plan = &plan.Nodes[i]
 	}
 	return plan, nil
+}
+
+// Apply carries out the plan of the survey. The report is complete even if ctx ends early.
+func (d *Deployment) Apply(ctx context.Context) *report.Report {
+	d.Change(ctx)
+	return d.Report()
 }
 
 // proveSharing corrects the Sites in known if a node reports processes: another node counts as a user of the same
@@ -130,27 +110,12 @@ func (d *Deployment) proveSharing(ctx context.Context, known []ProbeResult) {
 			claims[i] = changes.Claim{Node: d.nodes[i].Node, Folder: n.Look.Place, ID: n.site(), Writable: n.Look.Writable}
 		}
 	}
-	changes.ProveSharing(ctx, claims, d.fleet.Forks())
+	changes.ProveSharing(ctx, claims, d.Fleet.Forks())
 	for i, n := range known {
 		if n.site() != "" {
 			n.Look.Site = claims[i].ID
 		}
 	}
-}
-
-// probe connects to every node and looks at its environments.
-func (d *Deployment) probe(ctx context.Context) error {
-	var nodeSteps []fleet.NodeSteps
-	for _, u := range d.nodes {
-		nodeSteps = append(nodeSteps, fleet.NodeSteps{Node: u.Node, Steps: []fleet.Step{
-			{Name: "probe", Limit: d.fleet.Limit(probeLimit), Do: u.probe, ReadOnly: true}, // the facts, and the environments that are there
-		}})
-	}
-	d.fleet.ConnectAndRun(ctx, "surveying", nodeSteps, d.fleet.StopWhen(0))
-	if ctx.Err() != nil {
-		return d.fleet.Abandon(ctx)
-	}
-	return nil
 }
 
 // Report returns the report of the run so far. Nodes of one set are compared with each other, to
@@ -207,7 +172,7 @@ func (d *Deployment) compare() {
 
 // nodeRun is one node on its way to an environment.
 type nodeRun struct {
-	*fleet.Node
+	*changes.NodeRun
 	run *Deployment
 
 	facts     *node.Facts // with the node's own Python
@@ -215,17 +180,10 @@ type nodeRun struct {
 	inside    *node.Facts // with the Python of the environment, once it is verified
 	look      *EnvironmentState
 	processes node.Processes // of the current environment
-	plan      NodePlan
-	session   *changes.Session  // nil unless the agent runs there
-	inbox     changes.Inbox     // of the session's agent
+	plan      *NodePlan
 	files     *environmentFiles // the files of the environment, once they were compared
-	now       *InstalledEnvironment
-	unseen    bool // dsbuild does not know which environment is current
-	changed   bool
-	sent      int64
+	now       *changes.Environment
 	differs   []string
-
-	waitUntil time.Time // deadline of the wait for processes to end
 }
 
 // where names the environment for programs on the node.
@@ -236,14 +194,14 @@ func (d *Deployment) where() environmentRef {
 // lookRequest is the request of look.py.
 type lookRequest struct {
 	environmentRef
-	Digests []string  `json:"digests"`
-	Files   []fileRef `json:"files"`
+	Digests []string       `json:"digests"`
+	Files   []changes.File `json:"files"`
 }
 
-// probe gathers the node's facts and looks at its environments, in one command; a second one asks
+// Probe gathers the node's facts and looks at its environments, in one command; a second one asks
 // which processes use the current environment, if it may be changed.
-func (u *nodeRun) probe(ctx context.Context) error {
-	req := lookRequest{environmentRef: u.run.where(), Digests: []string{}, Files: []fileRef{}}
+func (u *nodeRun) Probe(ctx context.Context) error {
+	req := lookRequest{environmentRef: u.run.where(), Digests: []string{}, Files: []changes.File{}}
 	for i := range u.run.opt.Lock.Sets {
 		req.Digests = append(req.Digests, u.run.opt.Lock.Sets[i].Digest)
 		req.Files = append(req.Files, refs(&u.run.opt.Lock.Sets[i])...)
@@ -252,7 +210,7 @@ func (u *nodeRun) probe(ctx context.Context) error {
 	program := u.run.opt.Lock.Program()
 	if u.run.opt.Lock.Brings() {
 		var err error
-		if u.brought, err = (pythonBringer{u}).findPython(ctx); err != nil {
+		if u.brought, err = u.findPython(ctx); err != nil {
 			return err
 		}
 		program = cmp.Or(u.brought.use, "python3")
@@ -347,9 +305,8 @@ func (u *nodeRun) current() *node.Facts {
 
 // report is the node's part of the report.
 func (u *nodeRun) report() report.Node {
-	n := u.Node.Report()
-	n.Changed, n.Unseen, n.Facts, n.Sent, n.Unfit = u.changed, u.unseen || u.facts == nil, u.current(), u.sent, u.plan.Unfit
-	n.From = u.run.transfer.Relay.Sources(u.Node, u.sent)
+	n := u.NodeRun.Report()
+	n.Unseen, n.Facts = n.Unseen || u.facts == nil, u.current()
 	n.Remarks, n.Differs = append(n.Remarks, u.plan.Remarks...), append(n.Differs, u.differs...)
 	if u.look != nil {
 		e := &report.Environment{Name: u.run.opt.Lock.Name}

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/deploy/envs"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/environment"
@@ -143,12 +144,15 @@ func options(t *testing.T, l *environment.Lock, files *envs.Files, servers []*ss
 		t.Fatal(err)
 	}
 	return envs.Options{
-		Options: fleet.Options{
-			Command: "env deploy", Hosts: hosts, KnownHosts: known, By: "tester", Forks: 4,
-			Dialer:   remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: 5 * time.Second, KeepAlive: 2 * time.Second}),
-			Reporter: ui.New(testWriter{t}, ui.Options{}),
+		Options: changes.Options{
+			Options: fleet.Options{
+				Command: "env deploy", Hosts: hosts, KnownHosts: known, By: "tester", Forks: 4,
+				Dialer:   remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: 5 * time.Second, KeepAlive: 2 * time.Second}),
+				Reporter: ui.New(testWriter{t}, ui.Options{}),
+			},
+			Verify: verify.LevelLoad,
 		},
-		Lock: l, Files: files, Verify: verify.LevelLoad,
+		Lock: l, Files: files,
 	}
 }
 

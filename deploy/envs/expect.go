@@ -11,13 +11,11 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"time"
 
 	"deps.dev/util/pypi"
 
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/environment"
-	"github.com/dsbuild/dsbuild/signing"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -27,20 +25,6 @@ type Files struct {
 	Wheels   map[string]*wheels.Wheel // the wheels of DeepSpeed among them
 	Unpacked map[string]int64         // bytes that each needs once it is installed
 	Digests  map[string]string        // of the files that each installs into site-packages
-}
-
-// accept judges the wheels of DeepSpeed: no other wheel has files in its folder. It returns what lies beside each,
-// by its sha256, or the error of the first that the policy refuses.
-func (f *Files) accept(p *signing.Policy) (map[string]signing.Signed, error) {
-	accepted := map[string]signing.Signed{}
-	for _, sum := range slices.Sorted(maps.Keys(f.Wheels)) {
-		signed, err := p.Accept(f.Paths[sum], sum, time.Now())
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", path.Base(f.Paths[sum]), err)
-		}
-		accepted[sum] = signed
-	}
-	return accepted, nil
 }
 
 // OpenFiles reads files that were collected. It refuses wheels that would write what is not theirs.

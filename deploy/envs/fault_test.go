@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/deploy/envs"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/dockerfiles"
@@ -285,18 +285,18 @@ func TestPlanRefuses(t *testing.T) {
 	room := envs.EnvironmentState{Free: 1 << 40, Writable: true}
 	for want, c := range map[string]struct {
 		change func(*envs.ProbeResult)
-		policy deploy.InUse
+		policy changes.InUse
 	}{
-		"": {func(*envs.ProbeResult) {}, deploy.InUse{}},
-		"for Python 3.11, this node's interpreter is 3.9.2":   {func(k *envs.ProbeResult) { k.Facts.Python = "3.9.2" }, deploy.InUse{}},
-		"no files for a node of linux_x86_64 with glibc 2.17": {func(k *envs.ProbeResult) { k.Facts.Glibc = "2.17" }, deploy.InUse{}},
-		"no usable Python: python is missing":                 {func(k *envs.ProbeResult) { k.Facts.Missing = []string{"python"} }, deploy.InUse{}},
-		"may not write into":                                  {func(k *envs.ProbeResult) { k.Look.Writable = false }, deploy.InUse{}},
-		"free, 64.0 MiB are needed":                           {func(k *envs.ProbeResult) { k.Look.Free = 1 << 20 }, deploy.InUse{}},
+		"": {func(*envs.ProbeResult) {}, changes.InUse{}},
+		"for Python 3.11, this node's interpreter is 3.9.2":   {func(k *envs.ProbeResult) { k.Facts.Python = "3.9.2" }, changes.InUse{}},
+		"no files for a node of linux_x86_64 with glibc 2.17": {func(k *envs.ProbeResult) { k.Facts.Glibc = "2.17" }, changes.InUse{}},
+		"no usable Python: python is missing":                 {func(k *envs.ProbeResult) { k.Facts.Missing = []string{"python"} }, changes.InUse{}},
+		"may not write into":                                  {func(k *envs.ProbeResult) { k.Look.Writable = false }, changes.InUse{}},
+		"free, 64.0 MiB are needed":                           {func(k *envs.ProbeResult) { k.Look.Free = 1 << 20 }, changes.InUse{}},
 		"its environment is used by pid 7 (me): python train.py": {func(k *envs.ProbeResult) {
 			k.Processes = node.Processes{InUse: []node.Process{{PID: 7, User: "me", Command: "python train.py"}}}
-		}, deploy.InUse{}},
-		"no connection": {func(k *envs.ProbeResult) { k.Err = errors.New("no connection") }, deploy.InUse{}},
+		}, changes.InUse{}},
+		"no connection": {func(k *envs.ProbeResult) { k.Err = errors.New("no connection") }, changes.InUse{}},
 	} {
 		f, look := fine, room
 		k := envs.ProbeResult{Name: "n", Facts: &f, Look: &look}
@@ -307,9 +307,9 @@ func TestPlanRefuses(t *testing.T) {
 		}
 		p := plan.Nodes[0]
 		switch {
-		case want == "" && (p.Action != deploy.Install || len(p.Send) != 2):
+		case want == "" && (p.Action != changes.Install || len(p.Send) != 2):
 			t.Errorf("%+v", p)
-		case want != "" && (p.Action == deploy.Install || len(p.Send) != 0 || !strings.Contains(strings.Join(p.Reasons, "; "), want) || plan.Err() == nil):
+		case want != "" && (p.Action == changes.Install || len(p.Send) != 0 || !strings.Contains(strings.Join(p.Reasons, "; "), want) || plan.Err() == nil):
 			t.Errorf("%q: %+v", want, p)
 		}
 	}
@@ -370,15 +370,15 @@ func TestPlanAsksWhetherDeepSpeedFits(t *testing.T) {
 		{Name: "deepspeed", Version: "0.19.8", SHA256: "ds", Size: 10}, {Name: "torch", Version: "2.15.0+cu132", SHA256: "torch", Size: 10},
 	}}
 	m := wheel.Manifest{Name: "deepspeed-0.19.8-cp311-cp311-linux_x86_64.whl", Version: "0.19.8", Python: "3.11", Torch: "2.15.0", CUDA: "13.2", CPU: "x86-64-v4"}
-	for cpu, want := range map[string]deploy.Action{"x86-64-v4": deploy.Install, "x86-64-v3": deploy.Refuse} {
+	for cpu, want := range map[string]changes.Action{"x86-64-v4": changes.Install, "x86-64-v3": changes.Refuse} {
 		f := node.Facts{Python: "3.11.2", Tag: "cp311", Platform: "linux_x86_64", Glibc: "2.31", CPU: cpu}
 		plan, err := envs.NewPlan([]envs.ProbeResult{{Name: "n", Facts: &f, Look: &envs.EnvironmentState{Free: 1 << 40, Writable: true}}}, envs.PlanOptions{
 			Lock: &environment.Lock{Python: "3.11", Sets: []environment.Set{set}}, Wheels: map[string]*wheels.Wheel{"ds": {Manifest: m}},
 		})
-		if err != nil || plan.Nodes[0].Action != want || plan.Nodes[0].Unfit != (want == deploy.Refuse) {
+		if err != nil || plan.Nodes[0].Action != want || plan.Nodes[0].Unfit != (want == changes.Refuse) {
 			t.Errorf("%s: %v, %+v", cpu, err, plan)
 		}
-		if code := exitCode(plan.Err()); want == deploy.Refuse && code != 4 {
+		if code := exitCode(plan.Err()); want == changes.Refuse && code != 4 {
 			t.Errorf("exit code %d", code)
 		}
 	}
@@ -428,7 +428,7 @@ func TestRunningJob(t *testing.T) {
 		t.Errorf("%+v", n)
 	}
 	time.AfterFunc(3*time.Second, end)
-	opt.InUse = deploy.InUse{Wait: time.Minute}
+	opt.InUse = changes.InUse{Wait: time.Minute}
 	if r := run(t, t.Context(), opt); r.Err() != nil || current(t, s) == old {
 		t.Errorf("%v", r.Err())
 	}
@@ -483,7 +483,7 @@ func TestOldEnvironmentInUseStays(t *testing.T) {
 		x.Add(t, wheelindex.Wheel{Name: "alpha", Version: version})
 		l, files := x.lock(t, small)
 		opt := options(t, l, files, []*sshtest.Server{s}, h)
-		opt.InUse = deploy.InUse{Ignore: true}
+		opt.InUse = changes.InUse{Ignore: true}
 		if version == "1.3" {
 			job.Process.Kill() //nolint:errcheck // it sleeps
 			job.Wait()         //nolint:errcheck // it was killed
@@ -576,26 +576,26 @@ func TestJobOnANodeWithTheSameFolder(t *testing.T) {
 		return envs.ProbeResult{
 			Name:  name,
 			Facts: new(factsForLock()),
-			Look:  &envs.EnvironmentState{Place: "/home/me/env", Site: site, Free: 1 << 40, Writable: true, Previous: &envs.InstalledEnvironment{}},
+			Look:  &envs.EnvironmentState{Place: "/home/me/env", Site: site, Free: 1 << 40, Writable: true, Previous: &changes.Environment{}},
 		}
 	}
 	busy := survey("gpu2", "nfs:server:7")
 	busy.Processes.InUse = []node.Process{{PID: 7, User: "me", Command: "python train.py"}}
 	nodes := []envs.ProbeResult{survey("gpu1", "nfs:server:7"), busy, survey("gpu3", "local:a:1:2"), {Name: "gpu4", Err: errors.New("no connection")}}
 	const want = "its environments lie in a folder that it shares with gpu2, where its environment is used by pid 7 (me): python train.py"
-	for policy, action := range map[deploy.InUse]deploy.Action{{}: deploy.Refuse, {Wait: time.Minute}: deploy.Refuse, {Ignore: true}: deploy.Install} {
+	for policy, action := range map[changes.InUse]changes.Action{{}: changes.Refuse, {Wait: time.Minute}: changes.Refuse, {Ignore: true}: changes.Install} {
 		plan, err := envs.NewPlan(nodes, envs.PlanOptions{Lock: l, InUse: policy})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p := plan.Nodes[0]; p.Action != action || !strings.Contains(strings.Join(append(p.Reasons, p.Remarks...), ";"), want) || action == deploy.Refuse && len(p.Send) > 0 {
+		if p := plan.Nodes[0]; p.Action != action || !strings.Contains(strings.Join(append(p.Reasons, p.Remarks...), ";"), want) || action == changes.Refuse && len(p.Send) > 0 {
 			t.Errorf("%+v: %+v", policy, p)
 		}
-		if p := plan.Nodes[2]; p.Action != deploy.Install {
+		if p := plan.Nodes[2]; p.Action != changes.Install {
 			t.Errorf("%+v: %+v", policy, p)
 		}
 	}
-	if p := envs.NewRollbackPlan(nodes, deploy.InUse{}); p.Nodes[0].Action != deploy.Refuse || p.Nodes[2].Action != deploy.Rollback {
+	if p := envs.NewRollbackPlan(nodes, changes.InUse{}); p.Nodes[0].Action != changes.Refuse || p.Nodes[2].Action != changes.Rollback {
 		t.Errorf("%+v", p.Nodes)
 	}
 }

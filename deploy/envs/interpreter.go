@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/environment"
@@ -82,11 +81,8 @@ danger=$(unsafe "${1%/dsbuild/env}" dsbuild dsbuild/env dsbuild/env/.dsbuild dsb
 
 const sayMark = "@@dsbuild-python "
 
-// pythonBringer brings a Python to a node.
-type pythonBringer struct{ *nodeRun }
-
 // findPython looks for a Python on the node with nothing but a shell.
-func (u pythonBringer) findPython(ctx context.Context) (*nodePython, error) {
+func (u *nodeRun) findPython(ctx context.Context) (*nodePython, error) {
 	argv := []string{"sh", "-c", safeShell + findShell, "sh", u.run.opt.Lock.Folder}
 	for i := range u.run.opt.Lock.Sets {
 		if ref := refOf(&u.run.opt.Lock.Sets[i]); ref != nil {
@@ -143,16 +139,11 @@ func (p *nodePython) runsRelay(coming *pythonRef) bool {
 	return p != nil && p.use != "" && !p.has(coming)
 }
 
-// bringPython sends the archive of the Python and unpacks it. If the connection breaks, it begins
-// anew. Its folder appears whole or not at all.
-func (u pythonBringer) bringPython(ctx context.Context) error {
-	return changes.PutAll(ctx, u.Node, func(ctx context.Context, _ bool) error { return u.sendPython(ctx) }, u.Reconnect)
-}
-
-// sendPython sends the archive to a folder of its own, and unpacks it there.
-func (u pythonBringer) sendPython(ctx context.Context) error {
+// bringPython sends the archive of the Python to a folder of its own, and unpacks it there. Its folder appears whole
+// or not at all.
+func (u *nodeRun) bringPython(ctx context.Context, _ bool) error {
 	ref := refOf(u.plan.Set)
-	work := u.brought.place("run-" + u.run.fleet.Run + "-" + deploy.FileLabel(u.Host.Name))
+	work := u.brought.place("run-" + u.run.Fleet.Run + "-" + changes.FileLabel(u.Host.Name))
 	said, err := remote.RunForAnswer(ctx, u.Runner, remote.Command{Argv: []string{"sh", "-c", safeShell + makeShell, "sh", u.brought.home, path.Base(work)}})
 	if err != nil {
 		return fault.WithHint(err, "may this user write into %s? Else set folder: in environment.yaml", node.ShownPath(path.Dir(work)))
@@ -169,12 +160,11 @@ func (u pythonBringer) sendPython(ctx context.Context) error {
 }
 
 // unpackPython fills the folder work and renames it.
-func (u pythonBringer) unpackPython(ctx context.Context, work string, ref *pythonRef) error {
+func (u *nodeRun) unpackPython(ctx context.Context, work string, ref *pythonRef) error {
 	python := u.plan.Set.Python
 	archive := path.Join(work, "python.tar.gz")
-	inbox := changes.Inbox{Transfer: u.run.transfer, Node: u.Node, Python: u.interpreter(), Received: &u.sent}
 	local := wheels.File{Path: u.run.opt.Files.Paths[python.SHA256], SHA256: python.SHA256, Size: python.Size}
-	if err := inbox.PutAs(ctx, local, archive); err != nil {
+	if err := u.Send(ctx, local, u.interpreter(), archive); err != nil {
 		return err
 	}
 	said := remote.NewAnswer(func() {}) // tar may have much to say of files that it unpacks
@@ -199,8 +189,8 @@ func (u pythonBringer) unpackPython(ctx context.Context, work string, ref *pytho
 }
 
 // sweepPython removes the files of an unfinished bringPython, and ignores errors.
-func (u pythonBringer) sweepPython(ctx context.Context, work string) {
-	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
+func (u *nodeRun) sweepPython(ctx context.Context, work string) {
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), changes.UndoLimit)
 	defer cancel()
 	u.Runner.Run(limited, remote.Command{Argv: []string{"rm", "-rf", work}}) //nolint:errcheck // the next run removes it
 }

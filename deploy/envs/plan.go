@@ -8,33 +8,22 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/compat"
-	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/environment"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
-	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/node"
 )
 
 // NodePlan is the action on one node.
 type NodePlan struct {
-	Name    string
-	Action  deploy.Action
-	Set     *environment.Set // the files for the node; nil if none serves it
-	Ready   bool             // the node has the environment already: only the link changes
-	Send    []environment.File
-	Python  bool     // bring the Python of the set
-	Reasons []string // for a refusal or an absence
-	Unfit   bool     // refused because the wheel of DeepSpeed does not fit it
-	Remarks []string
-	Hint    string
-
-	Serial int // the group of --serial that changes it, from 1; 0: none
-
-	cause string // Reasons without the node's own details
-	waits bool   // wait until no process uses the current environment
+	changes.NodePlan
+	Set    *environment.Set // the files for the node; nil if none serves it
+	Ready  bool             // the node has the environment already: only the link changes
+	Send   []environment.File
+	Python bool // bring the Python of the set
 }
 
 // Size is the number of bytes to send.
@@ -56,7 +45,33 @@ func (p NodePlan) Files() []environment.File {
 }
 
 // Plan lists the actions, in inventory order.
-type Plan struct{ Nodes []NodePlan }
+type Plan struct {
+	changes.Plans
+	Nodes []NodePlan // Plans are their common parts
+}
+
+// newPlan returns a plan in which a node that was not probed is absent; decide decides the others.
+func newPlan(nodes []ProbeResult, policy changes.InUse, decide func(p *NodePlan, n ProbeResult)) Plan {
+	plan := Plan{Nodes: make([]NodePlan, len(nodes))}
+	for i, n := range nodes {
+		p := &plan.Nodes[i]
+		p.Name, p.Leader = n.Name, i
+		plan.Plans = append(plan.Plans, &p.NodePlan)
+		if n.Err != nil {
+			p.SetAbsent(n.Err)
+		} else {
+			decide(p, n)
+		}
+	}
+	plan.applyInUse(nodes, policy)
+	return plan
+}
+
+// refuse makes a plan that sends nothing.
+func (p *NodePlan) refuse(hint string, why ...string) {
+	p.SetRefused(hint)
+	p.Reasons, p.Send, p.Python = why, nil, false
+}
 
 // ProbeResult is the result of the survey for one node.
 type ProbeResult struct {
@@ -78,24 +93,16 @@ func (n ProbeResult) site() string {
 
 // EnvironmentState is the state of a node's environments.
 type EnvironmentState struct {
-	Current  *InstalledEnvironment `json:"current"`  // nil: none
-	Previous *InstalledEnvironment `json:"previous"` // the environment that a rollback restores; nil: none
-	Ready    []string              `json:"ready"`    // digests of whole environments
-	Have     []string              `json:"have"`     // sha256 of files that need not be sent
-	Free     int64                 `json:"free"`
-	Writable bool                  `json:"writable"`
+	Current  *changes.Environment `json:"current"`  // nil: none
+	Previous *changes.Environment `json:"previous"` // the environment that a rollback restores; nil: none
+	Ready    []string             `json:"ready"`    // digests of whole environments
+	Have     []string             `json:"have"`     // sha256 of files that need not be sent
+	Free     int64                `json:"free"`
+	Writable bool                 `json:"writable"`
 
 	Leftovers bool   `json:"leftovers"` // of a run that was cut off
 	Place     string `json:"place"`     // the folder of the environments of this name
 	Site      string `json:"site"`      // equal on two nodes if they have this folder in common; "": not known
-}
-
-// InstalledEnvironment is an environment on a node.
-type InstalledEnvironment struct {
-	Name      string          `json:"name"` // of its folder
-	Digest    string          `json:"digest"`
-	Python    string          `json:"python"`
-	DeepSpeed *report.Version `json:"deepspeed"`
 }
 
 // PlanOptions are the settings of NewPlan.
@@ -104,7 +111,7 @@ type PlanOptions struct {
 	Wheels   map[string]*wheels.Wheel // the wheel of DeepSpeed by its sha256
 	Unpacked map[string]int64         // bytes that each file needs once it is installed, by its sha256
 	Force    bool
-	InUse    deploy.InUse
+	InUse    changes.InUse
 }
 
 // NewPlan decides the action on each node. It is pure.
@@ -113,35 +120,7 @@ func NewPlan(nodes []ProbeResult, opt PlanOptions) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	plan := Plan{}
-	for _, n := range nodes {
-		p := NodePlan{Name: n.Name}
-		if n.Err != nil {
-			p.absent(n.Err)
-		} else {
-			p.decide(tables, n, opt)
-		}
-		plan.Nodes = append(plan.Nodes, p)
-	}
-	plan.applyInUseOfOthers(nodes, opt.InUse)
-	return plan, nil
-}
-
-func (p *NodePlan) absent(err error) {
-	m := cause.From(err)
-	p.Action, p.Reasons, p.Hint, p.cause = deploy.Absent, []string{m.Text}, fault.Hint(err), m.Cause
-}
-
-// refuse makes a plan that sends nothing.
-func (p *NodePlan) refuse(hint string, why ...string) {
-	p.Action, p.Reasons, p.Hint = deploy.Refuse, why, hint
-	p.Send, p.Python = nil, false
-}
-
-// refuseWithCause is refuse for a reason that holds the node's own details.
-func (p *NodePlan) refuseWithCause(hint string, why cause.Message) {
-	p.refuse(hint, why.Text)
-	p.cause = why.Cause
+	return newPlan(nodes, opt.InUse, func(p *NodePlan, n ProbeResult) { p.decide(tables, n, opt) }), nil
 }
 
 // decide decides the action on a node that was probed.
@@ -165,16 +144,13 @@ func (p *NodePlan) decide(tables *compat.Tables, n ProbeResult, opt PlanOptions)
 		return
 	}
 	if n.Look.Current != nil && n.Look.Current.Digest == set.Digest && !opt.Force {
-		p.Action = deploy.UpToDate
+		p.Action = changes.UpToDate
 		return
 	}
-	p.Action, p.Ready = deploy.Install, slices.Contains(n.Look.Ready, set.Digest) && !opt.Force
+	p.Action, p.Ready = changes.Install, slices.Contains(n.Look.Ready, set.Digest) && !opt.Force
 	p.Python = set.Python != nil && (opt.Force || !n.Python.has(refOf(set)))
 	if !p.Ready || p.Python {
 		p.send(n.Look, opt)
-	}
-	if p.Action == deploy.Install {
-		p.applyInUse(deploy.DescribeProcesses(n.Processes), opt.InUse)
 	}
 }
 
@@ -200,22 +176,9 @@ func (p *NodePlan) send(l *EnvironmentState, opt PlanOptions) {
 		p.Send = nil
 	}
 	if l.Free < need {
-		p.refuseWithCause("make room there, or set folder: in environment.yaml",
+		p.Send, p.Python = nil, false
+		p.SetRefused("make room there, or set folder: in environment.yaml",
 			cause.Messagef("%s has %s free, %s are needed", node.ShownPath(l.Place), cause.Own(ui.Size(l.Free)), ui.Size(need)))
-	}
-}
-
-// applyInUse applies the policy for an environment that processes use, as what describes: a job would load
-// the modules of the new one through the link. An empty description means no processes.
-func (p *NodePlan) applyInUse(what cause.Message, policy deploy.InUse) {
-	switch {
-	case what.Text == "":
-	case policy.Ignore:
-		p.Remarks = append(p.Remarks, what.Text)
-	case policy.Wait > 0:
-		p.Remarks, p.waits = append(p.Remarks, "waits up to "+ui.Duration(policy.Wait)+": "+what.Text), true
-	default:
-		p.refuseWithCause(deploy.InUseHint, what)
 	}
 }
 
@@ -247,104 +210,69 @@ func unfit(tables *compat.Tables, set *environment.Set, f node.Facts, known map[
 	return v.Reasons, v.Hint()
 }
 
-// applyInUseOfOthers applies the policy for environments in a folder that nodes have in common, such as
-// a shared home: a job on any of the nodes uses the current environment.
-func (p *Plan) applyInUseOfOthers(nodes []ProbeResult, policy deploy.InUse) {
+// applyInUse applies the policy for environments that processes use: a job would load the modules of the new one
+// through the link. Where nodes have the folder of the environments in common, such as a shared home, a job on any
+// of them uses the current environment.
+func (p *Plan) applyInUse(nodes []ProbeResult, policy changes.InUse) {
 	users := map[string]*ProbeResult{} // by site: the first node with processes
 	for i, n := range nodes {
-		if n.Err == nil && n.Look.Site != "" && len(n.Processes.InUse) > 0 && users[n.Look.Site] == nil {
-			users[n.Look.Site] = &nodes[i]
+		if site := n.site(); site != "" && len(n.Processes.InUse) > 0 && users[site] == nil {
+			users[site] = &nodes[i]
 		}
 	}
 	for i, n := range nodes {
 		plan := &p.Nodes[i]
-		if plan.Action != deploy.Install && plan.Action != deploy.Rollback || len(n.Processes.InUse) > 0 || users[n.Look.Site] == nil {
+		other := users[n.site()]
+		switch what := changes.DescribeProcesses(n.Processes); {
+		case plan.Action != changes.Install && plan.Action != changes.Rollback:
 			continue
-		}
-		other := users[n.Look.Site]
-		what := cause.Messagef("its environments lie in a folder that it shares with %s, where %s", cause.Own(other.Name), deploy.DescribeProcesses(other.Processes))
-		if policy.Wait > 0 && !policy.Ignore { // dsbuild asks a node again only about its own processes
-			plan.refuseWithCause("wait until these processes have ended, and run the same command again", what)
+		case what.Text != "":
+			plan.ApplyInUse(what, policy)
+		case other == nil:
 			continue
+		default:
+			what = cause.Messagef("its environments lie in a folder that it shares with %s, where %s", cause.Own(other.Name), changes.DescribeProcesses(other.Processes))
+			if policy.Wait > 0 && !policy.Ignore { // dsbuild asks a node again only about its own processes
+				plan.SetRefused("wait until these processes have ended, and run the same command again", what)
+			} else {
+				plan.ApplyInUse(what, policy)
+			}
 		}
-		plan.applyInUse(what, policy)
+		if plan.Action == changes.Refuse {
+			plan.Send, plan.Python = nil, false
+		}
 	}
 }
 
 // NewRollbackPlan decides which nodes go back to the environment before. It is pure.
-func NewRollbackPlan(nodes []ProbeResult, policy deploy.InUse) Plan {
-	plan := Plan{}
-	for _, n := range nodes {
-		p := NodePlan{Name: n.Name}
+func NewRollbackPlan(nodes []ProbeResult, policy changes.InUse) Plan {
+	return newPlan(nodes, policy, func(p *NodePlan, n ProbeResult) {
 		switch {
-		case n.Err != nil:
-			p.absent(n.Err)
 		case n.Facts.MissingPython() != "" && n.Look.Previous == nil:
 			p.refuse("set interpreter: in environment.yaml", "no usable Python: "+n.Facts.MissingPython()+" is missing")
 		case n.Look.Previous == nil:
 			p.refuse("a node keeps only the environment before the last switch", "there is nothing to go back to")
 		default:
-			p.Action = deploy.Rollback
-			p.applyInUse(deploy.DescribeProcesses(n.Processes), policy)
+			p.Action = changes.Rollback
 		}
-		plan.Nodes = append(plan.Nodes, p)
-	}
-	plan.applyInUseOfOthers(nodes, policy)
-	return plan
+	})
 }
-
-// Left lists the nodes that the plan leaves as they are: refused, or not reached.
-func (p Plan) Left() []report.LeftNode {
-	var left []report.LeftNode
-	for _, n := range p.Nodes {
-		if n.Action == deploy.Refuse || n.Action == deploy.Absent {
-			left = append(left, report.LeftNode{Name: n.Name, Unfit: n.Unfit, Hint: n.Hint})
-		}
-	}
-	return left
-}
-
-// Err is the error that the report of this plan will have, as far as the plan can tell.
-func (p Plan) Err() error {
-	return report.PlanErr(len(p.Nodes), p.Left())
-}
-
-// cellSep separates the cells of a row while dsbuild folds equal rows.
-const cellSep = "\x00"
 
 // Print writes the plan, equal nodes in one row.
 func (p Plan) Print(w io.Writer) error {
-	var rows []ui.Named
-	for _, n := range p.Nodes {
-		what, send, why := "-", "-", n.Remarks
+	return p.Plans.Print(w, []string{"ENVIRONMENT", "SENDS"}, func(i int) (cells, why []string) {
+		n, digest, send := p.Nodes[i], "-", "-"
 		if n.Set != nil {
-			what = report.ShortSum(n.Set.Digest)
+			digest = report.ShortSum(n.Set.Digest)
 		}
 		switch {
-		case len(n.Reasons) > 0:
-			why = n.Reasons
-		case n.Action == deploy.UpToDate:
-			why = append([]string{"has this environment already"}, why...)
+		case n.Action == changes.UpToDate:
+			why = []string{"has this environment already"}
 		case n.Ready:
-			why = append([]string{"the environment is there: only the link changes"}, why...)
-		case n.Action == deploy.Install:
-			if n.Serial > 0 {
-				why = append([]string{fmt.Sprintf("group %d", n.Serial)}, why...)
-			}
+			why = []string{"the environment is there: only the link changes"}
+		case n.Action == changes.Install:
 			send = fmt.Sprintf("%s in %s", ui.Size(n.Size()), ui.Count(len(n.Files()), "file"))
 		}
-		row := func(why string) string {
-			return strings.Join([]string{string(n.Action), what, send, cmp.Or(why, "-")}, cellSep)
-		}
-		text := strings.Join(why, "; ")
-		rows = append(rows, ui.Named{Name: n.Name, Text: row(text), Cause: row(cmp.Or(n.cause, text))})
-	}
-	var table [][]string
-	for _, f := range ui.Fold(rows) {
-		if f.Example != "" {
-			f.Text += " (as on " + f.Example + ")"
-		}
-		table = append(table, append([]string{f.Names}, strings.Split(f.Text, cellSep)...))
-	}
-	return ui.Table(w, []string{"NODES", "ACTION", "ENVIRONMENT", "SENDS", "WHY"}, table)
+		return []string{digest, send}, why
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/fault"
@@ -20,11 +21,11 @@ func Verify(ctx context.Context, opt Options) (*report.Report, error) {
 	var nodeSteps []fleet.NodeSteps
 	for _, u := range d.nodes {
 		nodeSteps = append(nodeSteps, fleet.NodeSteps{Node: u.Node, End: u.endVerify, Steps: []fleet.Step{
-			{Name: "probe", Limit: d.fleet.Limit(probeLimit), Do: u.probe, ReadOnly: true},
-			{Name: "verify", Limit: d.fleet.Limit(verifyLimit), Do: u.inspect, ReadOnly: true},
+			{Name: "probe", Limit: d.Fleet.Limit(changes.ProbeLimit), Do: u.Probe, ReadOnly: true},
+			{Name: "verify", Limit: d.Fleet.Limit(changes.VerifyLimit), Do: u.inspect, ReadOnly: true},
 		}})
 	}
-	d.fleet.ConnectAndRun(ctx, "verifying", nodeSteps, d.fleet.StopWhen(0))
+	d.Fleet.ConnectAndRun(ctx, "verifying", nodeSteps, d.Fleet.StopWhen(0))
 	return d.Report(), nil
 }
 

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/report"
@@ -268,14 +269,16 @@ func deployed(t *testing.T) {
 	}
 	for _, changed := range []bool{true, false} {
 		opt := deploy.Options{
-			Options: fleet.Options{
-				By:          "tester",
-				Reporter:    ui.New(t.Output(), ui.Options{}),
-				Dialer:      newDialer(t, options(t, "node01", "node02", "node03")),
-				ConnectWait: time.Minute,
+			Options: changes.Options{
+				Options: fleet.Options{
+					By:          "tester",
+					Reporter:    ui.New(t.Output(), ui.Options{}),
+					Dialer:      newDialer(t, options(t, "node01", "node02", "node03")),
+					ConnectWait: time.Minute,
+				},
+				Verify: verify.LevelLoad,
 			},
 			Wheels: wheels,
-			Verify: verify.LevelLoad,
 		}
 		for _, n := range []string{"node01", "node02", "node03"} {
 			opt.Hosts = append(opt.Hosts, inventory.Host{Name: n, Node: n, Address: n, Python: environmentDir + "/bin/python"})

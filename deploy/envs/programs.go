@@ -41,49 +41,27 @@ type environmentRef struct {
 	Name   string `json:"name"`
 }
 
-// fileRef is a file that an agent should have.
-type fileRef struct {
-	Name    string `json:"name"`
-	SHA256  string `json:"sha256"`
-	Package string `json:"package"` // "" for the installer, which is no part of the environment
-	Version string `json:"version"`
-}
-
 // refs lists the files of a set, the installer first; none if there is no set.
-func refs(s *environment.Set) []fileRef {
+func refs(s *environment.Set) []changes.File {
 	if s == nil {
 		return nil
 	}
-	all := []fileRef{{Name: s.Installer.File, SHA256: s.Installer.SHA256}}
+	all := []changes.File{{Name: s.Installer.File, SHA256: s.Installer.SHA256}}
 	for _, f := range s.Files {
 		all = append(all, refTo(f))
 	}
 	return all
 }
 
-func refTo(f environment.File) fileRef { return fileRef{f.File, f.SHA256, f.Name, f.Version} }
-
-// sessionRequest is the agent's start request.
-type sessionRequest struct {
-	environmentRef
-	Files      []fileRef  `json:"files"`
-	Python     *pythonRef `json:"python"` // of the new environment, if one came along
-	StatusOnly bool       `json:"look"`   // report the state and end
-	Run        string     `json:"run"`
-	Label      string     `json:"label"`
-	By         string     `json:"by"`
-	LockS      float64    `json:"lock_s"`
+func refTo(f environment.File) changes.File {
+	return changes.File{Name: f.File, SHA256: f.SHA256, Package: f.Name, Version: f.Version}
 }
 
-// beginReply is the agent's first answer: the state once the agent holds the lock.
-type beginReply struct {
-	Inbox    string                `json:"inbox"`
-	Arrived  []string              `json:"arrived"` // names of files in the inbox that need not be sent again
-	Have     []string              `json:"have"`    // sha256 of files that the node keeps
-	Current  *InstalledEnvironment `json:"current"`
-	Previous *InstalledEnvironment `json:"previous"`
-	Repaired bool                  `json:"repaired"`
-	Run      string                `json:"run"` // the run that made the last switch
+// request is the first input of the agent.
+type request struct {
+	changes.Request
+	environmentRef
+	Python *pythonRef `json:"python"` // of the new environment, if one came along
 }
 
 // environmentFiles is the state of an environment's files.
@@ -100,11 +78,4 @@ type environmentFiles struct {
 type packageOnANode struct {
 	Version string `json:"version"`
 	Digest  string `json:"digest"`
-}
-
-// undoReply is the agent's answer to undo.
-type undoReply struct {
-	Current  *InstalledEnvironment `json:"current"`
-	Recorded bool                  `json:"recorded"` // the switch was made and stays
-	Finished bool                  `json:"finished"` // the next run has nothing left to repair
 }
