@@ -40,7 +40,7 @@ func TestNothingIsLeftOfADeploy(t *testing.T) { // not parallel: it counts
 				Hosts:      inv.Hosts,
 				KnownHosts: inv.KnownHosts,
 				By:         "tester",
-				Dialer:     remote.WithSharing(remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none"})),
+				Dialer:     remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none"}),
 				Reporter:   ui.New(testWriter{t}, ui.Options{}),
 			},
 			Verify: verify.LevelFiles,

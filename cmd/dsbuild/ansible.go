@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,11 +10,15 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
 // ansibleTimeLimit bounds ansible-inventory, which may ask a cloud.
 const ansibleTimeLimit = 5 * time.Minute
+
+// ansibleSizeLimit bounds its output, in bytes.
+const ansibleSizeLimit = 256 << 20
 
 // ansibleInventory returns a function that asks ansible-inventory for an
 // inventory, or nil if that program is not installed.
@@ -37,14 +40,34 @@ func ansibleInventory() func(context.Context, string) ([]byte, error) {
 		cmd.Env = append(os.Environ(), "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED=True", "ANSIBLE_NOCOLOR=1",
 			"ANSIBLE_DEPRECATION_WARNINGS=False", "ANSIBLE_LOCALHOST_WARNING=False", "ANSIBLE_VERBOSITY=0")
 		cmd.WaitDelay = time.Second
-		answer, err := cmd.Output()
-		var failed *exec.ExitError // it has the beginning and the end of the messages
+		said := remote.NewAnswer(func() {})
+		cmd.Stderr = said
+		answer := &ansibleAnswer{}
+		cmd.Stdout = answer
+		err = cmd.Run()
 		switch {
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
-		case errors.As(err, &failed) && len(bytes.TrimSpace(failed.Stderr)) > 0:
-			return nil, errors.New(strings.TrimSpace(ui.Clean(string(failed.Stderr))))
+		case answer.over:
+			return nil, fmt.Errorf("it prints more than %s", ui.Size(ansibleSizeLimit))
+		case err != nil && strings.TrimSpace(said.String()) != "":
+			return nil, errors.New(strings.TrimSpace(ui.Clean(said.String())))
 		}
-		return answer, err
+		return answer.text, err
 	}
+}
+
+// ansibleAnswer keeps the output of ansible-inventory, and ends it when that is too large.
+type ansibleAnswer struct {
+	text []byte
+	over bool
+}
+
+// Write implements io.Writer.
+func (a *ansibleAnswer) Write(b []byte) (int, error) {
+	if a.over = a.over || len(a.text)+len(b) > ansibleSizeLimit; a.over {
+		return 0, errors.New("too much output")
+	}
+	a.text = append(a.text, b...)
+	return len(b), nil
 }

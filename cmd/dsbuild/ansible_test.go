@@ -31,3 +31,16 @@ func TestAnsibleInventoryIsMissing(t *testing.T) {
 		}
 	}
 }
+
+// An ansible-inventory that does not stop printing is ended.
+func TestAnsibleInventoryPrintsTooMuch(t *testing.T) {
+	dir := t.TempDir()
+	program := "#!/bin/sh\nexec head -c 300000000 /dev/zero\n"
+	if err := os.WriteFile(filepath.Join(dir, "ansible-inventory"), []byte(program), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	if answer, err := ansibleInventory()(t.Context(), dir); err == nil || !strings.Contains(err.Error(), "more than 256.0 MiB") {
+		t.Errorf("%d bytes, %v", len(answer), err)
+	}
+}

@@ -117,19 +117,18 @@ func sallocRefusal(option string) string {
 // addDialer gives a fleet its way to the nodes of an inventory.
 func (o connectOptions) addDialer(ctx context.Context, a *app, inv *inventory.Inventory, opt *fleet.Options) error {
 	if o.via != viaSlurm {
-		// As ssh would: a connection that fails for a passing reason is tried again,
-		// and the environments of a node share one.
+		// As ssh would: a connection that fails for a passing reason is tried again.
 		opt.Asks = a.prompt != nil
 		answers := remote.NewAnswers(a.prompt)
 		askpass, err := os.Executable()
 		if err != nil {
 			return err
 		}
-		ssh := remote.WithRetry(remote.NewSSH(remote.Options{
-			Client: remote.Client(o.ssh), Answers: answers, Askpass: askpass,
+		ssh := remote.NewSSH(remote.Options{
+			Client: remote.Client(o.ssh), Answers: answers, Askpass: askpass, Tries: 3,
 			Note: func(text string) { a.reporter.Note("%s", text) },
-		}), 3, time.Second)
-		opt.Dialer = remote.WithSudo(remote.WithSharing(ssh), answers, remote.SudoLimit)
+		})
+		opt.Dialer = remote.WithSudo(ssh, answers, remote.SudoLimit)
 		return nil
 	}
 	var nodes []string
@@ -138,7 +137,7 @@ func (o connectOptions) addDialer(ctx context.Context, a *app, inv *inventory.In
 			nodes = append(nodes, h.Node)
 		}
 	}
-	// It has no retry and no sharing: a busy node waits in Slurm's own queue, and a
+	// It has no retry: a busy node waits in Slurm's own queue, and a
 	// connection is only the right to start programs in a job.
 	d, err := slurm.New(ctx, slurm.Options{
 		Nodes: nodes, Partition: o.partition, Account: o.account, QOS: o.qos, Time: o.time,

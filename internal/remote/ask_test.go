@@ -256,7 +256,7 @@ func TestWrongPasswordStaysWithOneNode(t *testing.T) {
 	}
 	p := says("a slip")
 	d := attended(t, p)
-	for _, err := range all(t, remote.WithRetry(d, 3, time.Millisecond), targets) {
+	for _, err := range all(t, d, targets) {
 		wantError(t, err, remote.ErrAuth, "tried the typed answer; the node accepts password|.* refused the password; dsbuild tries it nowhere else", "")
 	}
 	denied, tried := 0, 0
@@ -412,7 +412,7 @@ func TestBannedAndTurnedAway(t *testing.T) {
 	banned := sshtest.Start(t, sshtest.Options{Refuse: "Not allowed at this time"})
 	behind := sshtest.Start(t, sshtest.Options{}).Target()
 	behind.Jump = []remote.Target{banned.Target()}
-	d := remote.WithRetry(quick(), 3, time.Millisecond)
+	d := trying(3)
 	_, err := d.Dial(t.Context(), banned.Target())
 	wantError(t, err, remote.ErrBanned, `says "Not allowed at this time"`, "PerSourcePenalties")
 	if banned.Connections() != 1 {

@@ -165,7 +165,7 @@ func (c *clientConfig) ask(ctx context.Context, alias string, args []string) (se
 	case limited.Err() != nil:
 		return nil, fault.WithHint(fmt.Errorf("ssh -G %s did not end within %s", Quote(alias), askLimit), "a Match exec in ~/.ssh/config may hang")
 	case err != nil:
-		return nil, fault.WithHint(fmt.Errorf("on this machine, ssh cannot read its configuration: %s", complaint(err)), "correct it, and try: ssh -G %s", Quote(alias))
+		return nil, localConfigError(complaint(err), alias)
 	}
 	s := settings{}
 	for line := range bytes.Lines(out) {
@@ -174,6 +174,11 @@ func (c *clientConfig) ask(ctx context.Context, alias string, args []string) (se
 	}
 	s.forgetDefaults()
 	return s, nil
+}
+
+// localConfigError returns the error of an ssh that cannot read the configuration of this machine.
+func localConfigError(why, alias string) error {
+	return fault.WithHint(fmt.Errorf("on this machine, ssh cannot read its configuration: %s", why), "correct it, and try: ssh -G %s", Quote(alias))
 }
 
 // fewestDefaults is the least number of IdentityFile values that ssh prints if the configuration

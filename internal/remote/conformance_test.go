@@ -75,17 +75,9 @@ func fleetTarget(f *nodes.Fleet, i int) remote.Target {
 	}
 }
 
-// TestConformanceShared tests a connection that another caller uses as well.
-func TestConformanceShared(t *testing.T) {
-	for _, sessions := range []int64{0, 12} {
-		shared := remote.WithSharing(dialer())
-		remotetest.Conformance(t, shared, func(t *testing.T) (remote.Target, string) {
-			s := sshtest.Start(t, sshtest.Options{MaxSessions: sessions})
-			other := dial(t, shared, s.Target())
-			for range sessions { // no free session: each gets a connection of its own
-				hold(t, other)
-			}
-			return s.Target(), s.Home
-		})
+func runTrue(t *testing.T, c remote.Conn) {
+	t.Helper()
+	if err := c.Run(t.Context(), remote.Command{Argv: []string{"true"}}); err != nil {
+		t.Error(err)
 	}
 }

@@ -39,7 +39,11 @@ type Options struct {
 	// Pause is the wait before dsbuild dials a node again that turned a connection away, as sshd
 	// does when too many connect at once. It doubles each time. 0 means 500 ms.
 	Pause time.Duration
-	// Way selects the SSH implementation; "" means Auto.
+	// Tries is the number of attempts to open a connection, with a pause after each that is Pause at first
+	// and doubles; 0 means one. Refused keys and unknown hosts are final. Silence is final too: if one
+	// node does not answer, all other nodes would wait for two more timeouts.
+	Tries int
+	// Client selects the SSH implementation; "" means Auto.
 	Client Client
 	// Askpass is the program through which ssh asks for passwords. It must call Askpass when it
 	// begins. With "", ssh asks nobody.
@@ -56,9 +60,8 @@ type SSH struct {
 	opt      Options
 	config   *clientConfig
 	hostKeys *hostKeys
-	jumps    *sharedConns[*sshConn]
+	jumps    *jumpConns
 	logins   *loginLimiter
-	masters  *masters
 	answers  *Answers
 	openSSH  func() (string, error) // finds the ssh to run
 }
@@ -90,9 +93,8 @@ func NewSSH(opt Options) *SSH {
 		opt:      opt,
 		config:   newClientConfig(opt.Config, opt.Note),
 		hostKeys: &hostKeys{},
-		jumps:    newJumps(),
+		jumps:    &jumpConns{open: map[string]*jumpConn{}},
 		logins:   &loginLimiter{servers: map[string]*loginSlots{}},
-		masters:  &masters{taken: map[string]int{}},
 		answers:  opt.Answers,
 	}
 }
@@ -103,12 +105,27 @@ func (d *SSH) Dial(ctx context.Context, t Target) (Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := d.dial(ctx, t)
-	if err != nil {
-		return nil, err
+	next := d.opt.Pause
+	for n := 1; ; n++ {
+		c, err := d.dial(ctx, t)
+		if err == nil {
+			return c, nil
+		}
+		if n >= d.opt.Tries || errors.Is(err, errTurnedAway) || errors.As(err, new(silentError)) || !errors.Is(err, ErrDial) && !errors.Is(err, ErrLost) {
+			return nil, err
+		}
+		if err := pause(ctx, around(next)); err != nil {
+			return nil, err
+		}
+		next *= 2
 	}
-	return c, nil
 }
+
+// silentError means that a node did not answer within its time limit.
+type silentError struct{ error }
+
+// Unwrap returns the error without the mark.
+func (e silentError) Unwrap() error { return e.error }
 
 // dial connects to a resolved target. It calls itself for jump hosts.
 func (d *SSH) dial(ctx context.Context, t Target) (*sshConn, error) {
@@ -134,7 +151,7 @@ func (d *SSH) dial(ctx context.Context, t Target) (*sshConn, error) {
 		if err != nil {
 			return nil, fmt.Errorf("through jump host %s: %w", last.Address, err)
 		}
-		hop, release = jump.conn.forward, done
+		hop, release = jump.forward, done
 	}
 	c, err := d.connect(ctx, t, func(clock *deadline) (*sshConn, error) { return d.reach(clock, t, hop, keys) })
 	if err != nil {
@@ -376,7 +393,11 @@ func handshakeError(t Target, err error, check *hostKeyCheck, login *login, aliv
 }
 
 func algorithmError(t Target, what, offered string) error {
-	return fault.WithHint(cause.Errorf("%w to %s: no common algorithm for %s (the node has %s)", ErrDial, cause.Own(hostPort(t)), what, offered),
+	err := cause.Errorf("%w to %s: no common algorithm for %s (the node has %s)", ErrDial, cause.Own(hostPort(t)), what, offered)
+	if !t.openSSH && strings.Contains(offered, "diffie-hellman-group-exchange-sha256") {
+		return fault.WithHint(err, "OpenSSH knows it: --ssh openssh")
+	}
+	return fault.WithHint(err,
 		"dsbuild uses no algorithm with SHA-1 or CBC: allow others with KexAlgorithms, MACs and Ciphers in its sshd_config (ssh -Q kex, ssh -Q mac, ssh -Q cipher list them)")
 }
 

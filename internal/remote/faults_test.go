@@ -27,9 +27,12 @@ import (
 )
 
 // quick has short time limits, so that the tests need not wait.
-func quick() *remote.SSH {
+func quick() *remote.SSH { return trying(1) }
+
+// trying is a quick dialer that tries several times.
+func trying(tries int) *remote.SSH {
 	return remote.NewSSH(thisWay(remote.Options{
-		Config: remote.NoConfig, AgentSocket: "none",
+		Config: remote.NoConfig, AgentSocket: "none", Tries: tries,
 		Timeout: 2 * time.Second, KeepAlive: 100 * time.Millisecond, KeepAliveMax: 10, Pause: 5 * time.Millisecond,
 	}))
 }
@@ -279,7 +282,7 @@ func TestCertificateSignedWithSHA1IsNotAccepted(t *testing.T) {
 
 func TestRefusedKeyIsNotRetried(t *testing.T) {
 	s := sshtest.Start(t, sshtest.Options{RefuseAuth: true})
-	d := remote.WithRetry(quick(), 5, time.Millisecond)
+	d := trying(5)
 	_, err := d.Dial(t.Context(), s.Target())
 	wantError(t, err, remote.ErrAuth, `authentication refused by train@127\.0\.0\.1:\d+: tried .*id_ed25519; the node accepts publickey`, "authorized_keys")
 	if s.Refused() != 1 || s.Connections() != 1 {
@@ -315,7 +318,7 @@ func TestTurnedAway(t *testing.T) {
 		t.Errorf("%d connections", s.Connections())
 	}
 	s = sshtest.Start(t, sshtest.Options{CutAfter: 1})
-	_, err := remote.WithRetry(quick(), 3, time.Millisecond).Dial(t.Context(), s.Target())
+	_, err := trying(3).Dial(t.Context(), s.Target())
 	wantError(t, err, remote.ErrDial, "turned away: .*ended the handshake", "MaxStartups")
 	if s.Connections() != 5 {
 		t.Errorf("%d connections", s.Connections())
@@ -325,11 +328,11 @@ func TestTurnedAway(t *testing.T) {
 // The caller may retry a connection that breaks later.
 func TestRetryHelpsAfterACut(t *testing.T) {
 	s := sshtest.Start(t, sshtest.Options{CutAuths: 2})
-	dial(t, remote.WithRetry(quick(), 3, time.Millisecond), s.Target())
+	dial(t, trying(3), s.Target())
 	if s.Connections() != 3 {
 		t.Errorf("%d connections", s.Connections())
 	}
-	_, err := remote.WithRetry(quick(), 2, time.Millisecond).Dial(t.Context(), sshtest.Start(t, sshtest.Options{CutAuths: 9}).Target())
+	_, err := trying(2).Dial(t.Context(), sshtest.Start(t, sshtest.Options{CutAuths: 9}).Target())
 	wantError(t, err, remote.ErrDial, "ended the handshake", "sshd log")
 }
 
@@ -573,7 +576,7 @@ func TestJumpHostCutsAuthentication(t *testing.T) {
 	d := quick()
 	_, err := d.Dial(t.Context(), target)
 	wantError(t, err, remote.ErrDial, "through jump host 127.0.0.1: .*ended the handshake", "MaxStartups")
-	dial(t, remote.WithRetry(d, 2, time.Millisecond), target)
+	dial(t, trying(2), target)
 	if bastion.Connections() != 3 {
 		t.Errorf("%d connections to the jump host, want 3", bastion.Connections())
 	}
@@ -583,13 +586,13 @@ func TestJumpHostComesBack(t *testing.T) {
 	bastion := sshtest.Start(t, sshtest.Options{})
 	target := sshtest.Start(t, sshtest.Options{}).Target()
 	target.Jump = []remote.Target{bastion.Target()}
-	d := quick()
+	d := trying(5)
 	first := dial(t, d, target)
 	bastion.Cut()
 	if err := first.Run(t.Context(), remote.Command{Argv: []string{"sleep", "10"}}); !errors.Is(err, remote.ErrLost) {
 		t.Errorf("through a cut jump host: %v", err)
 	}
-	second := dial(t, remote.WithRetry(d, 5, 20*time.Millisecond), target)
+	second := dial(t, d, target)
 	if err := second.Run(t.Context(), remote.Command{Argv: []string{"true"}}); err != nil {
 		t.Error(err)
 	}
@@ -617,7 +620,7 @@ func TestJumpHostForbidsForwarding(t *testing.T) {
 func TestSilenceIsNotTriedAgain(t *testing.T) {
 	t.Parallel()
 	s := sshtest.Start(t, sshtest.Options{StallOnAccept: true})
-	_, err := remote.WithRetry(quick(), 3, time.Millisecond).Dial(t.Context(), s.Target())
+	_, err := trying(3).Dial(t.Context(), s.Target())
 	wantError(t, err, remote.ErrDial, "did not finish the SSH handshake within", "")
 	if s.Connections() != 1 {
 		t.Errorf("%d connections", s.Connections())

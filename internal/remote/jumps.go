@@ -1,15 +1,108 @@
 package remote
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 )
 
-// newJumps holds one connection to each jump host while a node behind it is in use. A thousand
+// jumpConns holds one connection to each jump host while a node behind it is in use. A thousand
 // handshakes at once would exceed a jump host's MaxStartups, and a thousand refused keys would get
 // this machine banned. So dsbuild does not retry a login that a jump host refused.
-func newJumps() *sharedConns[*sshConn] { return newSharedConns[*sshConn](0, isFinalRefusal) }
+type jumpConns struct {
+	mu   sync.Mutex
+	open map[string]*jumpConn
+}
+
+// jumpConn is a connection with its users, or the attempt to open one.
+type jumpConn struct {
+	ready chan struct{} // closed once conn or err is set
+	conn  *sshConn
+	err   error
+	users int
+	stop  context.CancelFunc // ends the attempt
+}
+
+// get returns the connection for key, and dials if there is none. The caller calls release when it no
+// longer needs the connection.
+func (p *jumpConns) get(ctx context.Context, key string, dial func(context.Context) (*sshConn, error)) (c *sshConn, release func(), err error) {
+	p.mu.Lock()
+	s := p.open[key]
+	if s == nil || s.over() {
+		s = &jumpConn{ready: make(chan struct{})}
+		// The attempt has a context of its own: if the first caller gives up, the others still get
+		// the connection.
+		var lasting context.Context
+		lasting, s.stop = context.WithCancel(context.WithoutCancel(ctx))
+		p.open[key] = s
+		go p.dial(lasting, s, dial)
+	}
+	s.users++
+	p.mu.Unlock()
+	release = sync.OnceFunc(func() { p.release(key, s) })
+	select {
+	case <-s.ready:
+		err = s.err
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err != nil {
+		release()
+		return nil, nil, err
+	}
+	return s.conn, release, nil
+}
+
+// isReady reports whether the attempt has ended.
+func (s *jumpConn) isReady() bool {
+	select {
+	case <-s.ready:
+		return true
+	default:
+		return false
+	}
+}
+
+// over reports whether the next caller needs another attempt.
+func (s *jumpConn) over() bool {
+	if !s.isReady() {
+		return false
+	}
+	if s.err != nil {
+		return !isFinalRefusal(s.err)
+	}
+	return s.conn.isDead()
+}
+
+func (p *jumpConns) dial(ctx context.Context, s *jumpConn, dial func(context.Context) (*sshConn, error)) {
+	conn, err := dial(ctx)
+	p.mu.Lock()
+	s.conn, s.err = conn, err
+	close(s.ready)
+	unused := s.users == 0
+	p.mu.Unlock()
+	if unused && err == nil {
+		conn.Close() //nolint:errcheck // nobody has used it
+	}
+}
+
+func (p *jumpConns) release(key string, s *jumpConn) {
+	p.mu.Lock()
+	s.users--
+	last, opened := s.users == 0, s.isReady() && s.err == nil
+	if last && p.open[key] == s && !isFinalRefusal(s.err) {
+		delete(p.open, key)
+	}
+	p.mu.Unlock()
+	if last {
+		s.stop()
+	}
+	if last && opened {
+		s.conn.Close() //nolint:errcheck // nothing is under way
+	}
+}
 
 // jumpKey returns a key that identifies a chain of jump hosts.
 func jumpKey(chain []Target) string {

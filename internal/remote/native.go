@@ -26,11 +26,6 @@ type aliveConn struct {
 	greeted atomic.Bool // the version has come, or more text than any node sends before it
 	mu      sync.Mutex
 	first   []byte // the text before the version
-
-	writing sync.Mutex
-	held    []byte      // the first piece of a packet
-	late    *time.Timer // writes held if no second piece comes
-	failed  error       // the error of writing held
 }
 
 // maxFirst is more bytes than a node sends before its version.
@@ -38,8 +33,6 @@ const maxFirst = 1 << 10
 
 func newAliveConn(c net.Conn) *aliveConn {
 	a := &aliveConn{Conn: c}
-	a.late = time.AfterFunc(time.Hour, a.release)
-	a.late.Stop()
 	a.heard.Store(time.Now().UnixNano())
 	return a
 }
@@ -55,48 +48,6 @@ func (a *aliveConn) Read(b []byte) (int, error) {
 		a.ended()
 	}
 	return n, err
-}
-
-// packetBlock is the buffer size of x/crypto/ssh. It writes a larger packet in two pieces: this
-// many bytes, and then the rest.
-const packetBlock = 4 << 10
-
-// restWithin is the time the second piece of a packet may take. A packet of exactly packetBlock
-// bytes has no second piece.
-const restWithin = time.Millisecond
-
-// Write implements io.Writer. It joins the two pieces of a packet, because a single write saves a
-// system call here and a wake-up on the node.
-func (a *aliveConn) Write(b []byte) (int, error) {
-	a.writing.Lock()
-	defer a.writing.Unlock()
-	if a.failed != nil {
-		return 0, a.failed
-	}
-	if len(a.held) == 0 {
-		if len(b) != packetBlock {
-			return a.Conn.Write(b)
-		}
-		a.held = append(a.held, b...)
-		a.late.Reset(restWithin)
-		return len(b), nil
-	}
-	a.late.Stop()
-	both := net.Buffers{a.held, b}
-	n, err := both.WriteTo(a.Conn)
-	n -= int64(len(a.held))
-	a.held = a.held[:0]
-	return int(max(n, 0)), err
-}
-
-// release writes a first piece whose second piece did not come in time.
-func (a *aliveConn) release() {
-	a.writing.Lock()
-	defer a.writing.Unlock()
-	if len(a.held) > 0 {
-		_, a.failed = a.Conn.Write(a.held)
-		a.held = a.held[:0]
-	}
 }
 
 // Close implements io.Closer.

@@ -34,7 +34,7 @@ func (d *SSH) dialOpenSSH(ctx context.Context, t Target) (*sshConn, error) {
 		if err != nil {
 			return nil, fmt.Errorf("through jump host %s: %w", last.Address, err)
 		}
-		behind, release = jump.conn.link.(*opensshLink), done
+		behind, release = jump.link.(*opensshLink), done
 	}
 	c, err := d.connect(ctx, t, func(clock *deadline) (*sshConn, error) { return d.master(clock, program, t, behind) })
 	if err != nil {
@@ -56,7 +56,7 @@ func (d *SSH) dialUserMaster(ctx context.Context, program string, t Target) *ssh
 		}
 		l := newLink(program, t.Address, folder, path, nil)
 		c := newConn(t, l)
-		l.seats, l.lost = d.masters, c.end
+		l.lost = c.end
 		if l.answers(ctx, t.jump) == nil {
 			go l.keepAlive(c, d.opt.KeepAlive*time.Duration(d.opt.KeepAliveMax))
 			return c

@@ -26,7 +26,6 @@ type opensshLink struct {
 	socket string   // the master's socket
 	host   string   // the node's name for ssh
 	master *process // nil if the master is the user's
-	seats  *masters // limits the sessions at a user's master
 	lost   func()   // marks the connection as ended, for a user's master
 
 	names    atomic.Int64 // for file names in folder
@@ -84,12 +83,8 @@ func (l *opensshLink) start(stdin *os.File, stdout, stderr io.Writer, what ...st
 	if l.closed {
 		return nil, &endedError{"opening a session"}
 	}
-	if l.master == nil && !l.seats.take(l.socket) {
-		return nil, noSession("the connection that your own OpenSSH (ControlMaster) has to the node has no free session")
-	}
 	p, err := startProcess(cmd)
 	if err != nil {
-		l.free()
 		return nil, fmt.Errorf("starting ssh: %w", err)
 	}
 	s := &session{process: p, log: log}
@@ -105,15 +100,7 @@ func (l *opensshLink) forget(s *session) {
 		return
 	}
 	delete(l.sessions, s)
-	l.free()
 	os.Remove(s.log) //nolint:errcheck // hangUp removes the folder
-}
-
-// free releases the seat of a session at a user's master.
-func (l *opensshLink) free() {
-	if l.master == nil {
-		l.seats.free(l.socket)
-	}
 }
 
 // said returns the messages of the session's own ssh.

@@ -60,8 +60,12 @@ func (a *attempt) explain(clock *deadline) error {
 	if saysTooMany.MatchString(said) {
 		return a.login.refused("too many")
 	}
+	a.login.said = a.login.news()
 	if saysDenied.MatchString(said) {
-		return a.login.refused("ssh: unable")
+		return a.login.withMessage(a.login.refused("ssh: unable"))
+	}
+	if line := atLine.FindString(said + "\n" + a.stderr.String()); line != "" && !strings.Contains(said, "debug1: Connecting to") && a.jump == nil {
+		return localConfigError(strings.TrimSpace(line), a.target.word())
 	}
 	return a.unreached(said)
 }
@@ -185,7 +189,10 @@ func (a *attempt) unreached(said string) error {
 	if m := saysBanner.FindStringSubmatch(said); m != nil {
 		last = m[1]
 	}
-	return brokenOff(t, a.login.offered.Load() == nil, last)
+	if a.login.offered.Load() == nil {
+		return brokenOff(t, true, last)
+	}
+	return a.login.withMessage(brokenOff(t, false, last))
 }
 
 // jumpError returns the error of a jump host that cannot reach the node. Only the jump host's

@@ -89,7 +89,7 @@ func TestByOpenSSH(t *testing.T) {
 		"cut while running": TestCutWhileRunning, "cut while putting": TestCutWhilePutting, "silence": TestSilenceIsNoticed,
 		"silent program": TestSilentProgramIsLeftAlone, "cancel on a stalled node": TestCancelOnAStalledNode, "SFTP that does not end": TestSFTPThatDoesNotEnd,
 		"no space": TestNoSpace, "corruption": TestCorruptionIsNoticed, "no SFTP": TestNoSFTP, "long line": TestPutFillsALongLine,
-		"resume": TestResumeTrustsNothing, "shared connections": TestSharing,
+		"resume":                TestResumeTrustsNothing,
 		"jump hosts are shared": TestJumpHostsAreShared, "jump host refuses": TestJumpHostRefusesOnce, "jump host comes back": TestJumpHostComesBack,
 		"jump host cannot reach": TestJumpHostCannotReach, "jump host forbids": TestJumpHostForbidsForwarding, "codes of a jump host": TestCodeOfAJumpHost,
 		"passphrase": TestPassphraseIsAskedOnce, "passphrase not asked": TestPassphraseIsNotAsked, "password": TestPasswordOfNodes,
@@ -98,7 +98,7 @@ func TestByOpenSSH(t *testing.T) {
 		"real sshd goes down": TestOpenSSHNodeGoesDown, "real sshd forwards nothing": TestOpenSSHForwardsNothing, "real jump hosts": TestOpenSSHJumpHost,
 		"riding": TestConformanceControlMaster, "riding to a jump host": TestControlMasterOfAJumpHost,
 		"riding to a silent node": TestControlMasterOfASilentNode, "master stays": TestControlMasterStays, "stale master": TestStaleControlMaster,
-		"no goroutine": TestNoGoroutineIsLeft,
+		"no goroutine": TestNoGoroutineIsLeft, "reason of the node": TestReasonOfTheNode,
 	} {
 		t.Run(name, test)
 	}

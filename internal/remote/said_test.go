@@ -45,6 +45,33 @@ func TestWordsOfSSH(t *testing.T) {
 	}
 }
 
+// A mistake in the configuration of this machine is no fault of the node.
+func TestOwnConfigurationIsTold(t *testing.T) {
+	t.Parallel()
+	a := loginThatSaid(t)
+	a.login.log = masterLog(a.folder)
+	if err := os.WriteFile(a.login.log, []byte("/etc/ssh/ssh_config: line 3: Bad configuration option: foo\n/etc/ssh/ssh_config: terminating, 1 bad configuration options\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	clock := newDeadline(t.Context(), time.Hour)
+	defer clock.end()
+	err := a.explain(clock)
+	if errors.Is(err, ErrDial) || !strings.Contains(err.Error(), "on this machine, ssh cannot read its configuration: /etc/ssh/ssh_config: line 3") || !strings.Contains(fault.Hint(err), "ssh -G") {
+		t.Errorf("%v\nhint: %s", err, fault.Hint(err))
+	}
+}
+
+// The native client does not know all algorithms that OpenSSH has.
+func TestGroupExchangeHint(t *testing.T) {
+	t.Parallel()
+	for openSSH, want := range map[bool]string{false: "--ssh openssh", true: "KexAlgorithms"} {
+		err := algorithmError(Target{Address: "gpu1", openSSH: openSSH}, "key exchange", "diffie-hellman-group-exchange-sha256, kex-strict-s-v00@openssh.com")
+		if !strings.Contains(fault.Hint(err), want) {
+			t.Errorf("%v, hint %s", err, fault.Hint(err))
+		}
+	}
+}
+
 // Behind a jump host the reason stands in the log of its own connection.
 func TestWordsOfJumpHost(t *testing.T) {
 	t.Parallel()

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -300,7 +301,11 @@ func (c *sudoConn) login(ctx context.Context) string {
 	if c.target.User != "" {
 		return c.target.User
 	}
-	t, err := resolveBy(ctx, c.dialer, c.target)
+	d, ok := c.dialer.(*SSH)
+	if !ok {
+		return ""
+	}
+	t, err := d.Resolve(ctx, c.target)
 	if err != nil {
 		return ""
 	}
@@ -337,13 +342,17 @@ func (a *sudoLogin) password(ctx context.Context, of string) (string, error) {
 	return a.text, err
 }
 
+// notSudoer matches the messages of a sudo that does not let a user run the command. It says nothing
+// about the password.
+var notSudoer = regexp.MustCompile(`not in the sudoers|not allowed to|may not run sudo`)
+
 // end settles the trial of the password.
 func (a *sudoLogin) end(err error) {
 	switch {
 	case a.trial == nil:
 	case err == nil:
 		a.trial.prove()
-	case errors.Is(err, ErrSudo):
+	case errors.Is(err, ErrSudo) && !notSudoer.MatchString(err.Error()):
 		a.trial.refuse(cause.Errorf("sudo on %s refused the password; dsbuild tries it nowhere else", cause.Own(a.conn.target.Name)))
 	default:
 		a.trial.leaveUntried()

@@ -57,7 +57,7 @@ func othersDir(t *testing.T) string {
 
 // unattended is a dialer that uses sudo without a password.
 func unattended() remote.Dialer {
-	return remote.WithSudo(remote.WithSharing(dialer()), remote.NewAnswers(nil), remote.SudoLimit)
+	return remote.WithSudo(dialer(), remote.NewAnswers(nil), remote.SudoLimit)
 }
 
 // A connection that works as another user passes all conformance tests: real sudo, behind
@@ -67,7 +67,7 @@ func TestConformanceSudo(t *testing.T) {
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
 	target := fleetTarget(f, 0)
 	target.Sudo = other
-	d := remote.WithSudo(remote.WithSharing(dialer()), remote.NewAnswers(nil), remote.SudoLimit)
+	d := remote.WithSudo(dialer(), remote.NewAnswers(nil), remote.SudoLimit)
 	remotetest.Conformance(t, d, func(t *testing.T) (remote.Target, string) { return target, othersDir(t) })
 }
 
@@ -249,6 +249,31 @@ func TestSudoRefuses(t *testing.T) {
 	wantError(t, err, remote.ErrSudo, "unknown user", "to a user of the node")
 }
 
+// A user who may not use sudo on one node says nothing about the password on another one.
+func TestSudoOfNoSudoer(t *testing.T) {
+	p := says("secret")
+	d, _ := sudoAt(fakeSudo(t, ""), p)
+	for i, script := range []string{
+		behind + `printf %s "$prompt" >&2; read x; echo "train is not in the sudoers file." >&2; exit 1`,
+		behind + `printf %s "$prompt" >&2; read x; exec "$@"`,
+	} {
+		target := fakeSudo(t, script).Target()
+		target.Sudo, target.User = "root", "train"
+		c, err := d.Dial(t.Context(), target)
+		if i == 0 {
+			wantError(t, err, remote.ErrSudo, "not in the sudoers", "NOPASSWD")
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Close()
+	}
+	if p.count() != 1 {
+		t.Errorf("asked %d times", p.count())
+	}
+}
+
 // fakeSudo is a node where sudo is a script.
 func fakeSudo(t *testing.T, script string) *sshtest.Server {
 	t.Helper()
@@ -313,7 +338,7 @@ func TestSudoLendsThePasswordOfTheLoginAlone(t *testing.T) {
 		of, _, _ = strings.Cut(of, " ")
 		return of + "-secret", nil
 	}}
-	d := remote.WithSudo(remote.WithSharing(remote.WithRetry(quick(), 1, time.Second)), remote.NewAnswers(p), remote.SudoLimit)
+	d := remote.WithSudo(quick(), remote.NewAnswers(p), remote.SudoLimit)
 	for _, c := range []struct{ name, of, user, asked string }{
 		{"gpu01", "train", "train", "gpu01: password of train for sudo: "},
 		{"gpu02", "train", "train", ""},
@@ -342,7 +367,7 @@ func TestSudoKnowsTheLoginOfTheConfiguration(t *testing.T) {
 	if err := os.WriteFile(config, []byte("User train\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d := remote.WithSudo(remote.WithSharing(remote.WithRetry(remote.NewSSH(remote.Options{Config: config, AgentSocket: "none"}), 1, time.Second)), remote.NewAnswers(p), remote.SudoLimit)
+	d := remote.WithSudo(remote.NewSSH(remote.Options{Config: config, AgentSocket: "none"}), remote.NewAnswers(p), remote.SudoLimit)
 	for range 2 {
 		target := fakeSudo(t, behind+`printf %s "$prompt" >&2; read x; exec "$@"`).Target()
 		target.Sudo, target.User = "root", ""

@@ -62,7 +62,6 @@ type group struct {
 	Vars     map[string]any `json:"vars"`
 
 	parents []string // the groups that contain it
-	above   []string // all groups that contain it or one of its parents, without "all"
 }
 
 // ReadList reads the output of ansible-inventory --list. It returns the hosts in the order in which
@@ -123,20 +122,17 @@ func (l *list) addGroup(name string, text json.RawMessage) {
 // hosts returns all hosts: first those of the groups, in Ansible's order, then those that only have
 // variables.
 func (l *list) hosts(vars map[string]map[string]any) []Host {
-	order := l.walk()
-	groups := map[string][]string{}
+	place := map[string]int{}
+	groups := map[string]map[string]bool{} // of each host
 	var names []string
-	for _, name := range order {
-		g := l.groups[name]
-		if len(g.Hosts) > 0 {
-			l.findAbove(g)
-		}
-		for _, h := range g.Hosts {
+	for i, name := range l.walk() {
+		place[name] = i
+		for _, h := range l.groups[name].Hosts {
 			if groups[h] == nil {
+				groups[h] = map[string]bool{}
 				names = append(names, h)
 			}
-			groups[h] = append(groups[h], name)
-			l.work += 1 + len(g.above)
+			l.addAbove(name, groups[h])
 		}
 		if l.work > maxWork {
 			l.Add(l.at, "", "there are too many hosts and groups")
@@ -148,18 +144,18 @@ func (l *list) hosts(vars map[string]map[string]any) []Host {
 			names = append(names, h)
 		}
 	}
-	place := make(map[string]int, len(order))
-	for i, name := range order {
-		place[name] = i
-	}
 	all := make([]Host, len(names))
 	for i, h := range names {
-		all[i] = Host{Name: h, Groups: l.groupsOf(groups[h], place), Vars: keptOf(vars[h])}
+		delete(groups[h], "all")
+		delete(groups[h], "ungrouped")
+		in := slices.SortedFunc(maps.Keys(groups[h]), func(a, b string) int { return place[a] - place[b] })
+		all[i] = Host{Name: h, Groups: in, Vars: keptOf(vars[h])}
 	}
 	return all
 }
 
-// walk returns the names of all groups in Ansible's order, and notes the parents of each.
+// walk returns the names of all groups in Ansible's order, and notes the parents of each. A group that
+// no other contains is a part of "all".
 func (l *list) walk() []string {
 	var order []string
 	seen := map[string]bool{}
@@ -169,52 +165,30 @@ func (l *list) walk() []string {
 			order = append(order, name)
 		}
 	}
-	visit := func(from int) {
-		for i := from; i < len(order); i++ {
-			for _, child := range l.groups[order[i]].Children {
+	next := 0
+	for _, root := range append([]string{"all"}, slices.Sorted(maps.Keys(l.groups))...) {
+		add(root)
+		for ; next < len(order); next++ {
+			for _, child := range l.groups[order[next]].Children {
 				add(child)
 				if c := l.groups[child]; c != nil {
-					c.parents = append(c.parents, order[i])
+					c.parents = append(c.parents, order[next])
 				}
 			}
 		}
 	}
-	add("all")
-	visit(0)
-	for _, name := range slices.Sorted(maps.Keys(l.groups)) { // a group that no other contains is a part of "all"
-		next := len(order)
-		add(name)
-		visit(next)
-	}
 	return order
 }
 
-// findAbove finds all groups above a group.
-func (l *list) findAbove(g *group) {
-	seen := map[string]bool{"all": true}
-	add := func(parents []string) {
-		l.work += len(parents)
-		for _, p := range parents {
-			if !seen[p] {
-				seen[p] = true
-				g.above = append(g.above, p)
-			}
-		}
+// addAbove adds a group and all groups above it.
+func (l *list) addAbove(name string, to map[string]bool) {
+	if l.work++; to[name] || l.work > maxWork {
+		return
 	}
-	add(g.parents)
-	for i := 0; i < len(g.above) && l.work <= maxWork; i++ {
-		add(l.groups[g.above[i]].parents)
+	to[name] = true
+	for _, parent := range l.groups[name].parents {
+		l.addAbove(parent, to)
 	}
-}
-
-// groupsOf returns groups and all groups that contain them, in Ansible's order.
-func (l *list) groupsOf(names []string, place map[string]int) []string {
-	var all []string
-	for _, name := range names {
-		all = append(append(all, name), l.groups[name].above...)
-	}
-	slices.SortFunc(all, func(a, b string) int { return place[a] - place[b] })
-	return slices.DeleteFunc(slices.Compact(all), func(g string) bool { return g == "all" || g == "ungrouped" })
 }
 
 // keptOf returns the variables that dsbuild needs.
