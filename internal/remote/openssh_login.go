@@ -71,8 +71,13 @@ func (l *opensshLogin) news() string {
 	}
 	said := string(text[min(l.read, len(text)):])
 	l.read = len(text)
+	return nodeLines(said)
+}
+
+// nodeLines returns the lines of a text that ssh did not write itself.
+func nodeLines(text string) string {
 	var lines []string
-	for line := range strings.Lines(said) {
+	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
 		if line != "" && !opensshOwn.MatchString(line) {
 			lines = append(lines, line)

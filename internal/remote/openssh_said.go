@@ -61,6 +61,9 @@ func (a *attempt) explain(clock *deadline) error {
 		return a.login.refused("too many")
 	}
 	a.login.said = a.login.news()
+	if a.target.proxyCommand == "" { // ssh shows the banner on its stderr, as a ProxyCommand shows its errors
+		a.login.said += "\n" + nodeLines(a.stderr.String())
+	}
 	if saysDenied.MatchString(said) {
 		return a.login.withMessage(a.login.refused("ssh: unable"))
 	}
