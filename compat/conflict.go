@@ -69,8 +69,7 @@ func (t *Tables) conflict(asked request) *ConflictError {
 	}
 	e := &ConflictError{Conflicts: bad}
 	if !w.isForeignHost() {
-		fix, _ := t.nearestFix(asked)
-		e.Fix, e.Nodes = fix.flags, fix.nodes
+		e.Fix, e.Nodes = t.nearestFix(asked)
 	}
 	return e
 }

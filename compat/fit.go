@@ -469,9 +469,13 @@ func (c *fitCheck) buildHint() string {
 		want.Ops = nil
 	}
 	if c.m.TorchABI.IsStable() {
-		want.ABI = wheel.AutoABI
+		want.ABI = wheel.StableABI
 	}
-	g := c.Group([]Member{{Name: "this node", Facts: c.f}}, want)
+	node := []Member{{Name: "this node", Facts: c.f}}
+	g := c.Group(node, want)
+	if want.ABI = ""; len(g.Groups) == 0 {
+		g = c.Group(node, want)
+	}
 	if len(g.Groups) == 1 {
 		return "build a wheel that fits it: dsbuild wheel " + strings.Join(flagsOf(g.Groups[0].Spec), " ")
 	}

@@ -1,7 +1,6 @@
 package compat
 
 import (
-	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -18,237 +17,165 @@ type request struct {
 	noGPUNeeded  bool // the nodes bring their archs
 }
 
-// change changes one constraint of a request.
-type change struct {
-	flags string // the change, in words for the command line
-	nodes string // what must change on the nodes before, or ""
-	apply func(*request)
-}
-
-// nearestFix returns the first change of one constraint with which there is a toolchain, and reports whether there is
-// one. The values that describe the nodes are changed last.
-func (t *Tables) nearestFix(asked request) (change, bool) {
-	f := &fixer{Tables: t, asked: asked}
-	for _, list := range []func() []change{
-		f.missingValues, f.otherABI, f.otherVersions, f.otherBases, f.otherPythons, f.otherDrivers, f.otherOps, f.otherArchs, f.otherGPUs, f.otherGlibcs,
-	} {
-		for _, c := range list() {
-			if f.works(c) {
-				return c, true
-			}
-		}
-	}
-	return change{}, false
-}
-
-// fixer lists changes of a request.
+// fixer tries changes of one constraint of a request.
 type fixer struct {
 	*Tables
 	asked request
+	flags string // the first change with which there is a toolchain, in words for the command line; "" if there is none
+	nodes string // what must change on the nodes before, or ""
+}
+
+// nearestFix tries one change after the other. The values that describe the nodes are changed last.
+func (t *Tables) nearestFix(asked request) (flags, nodes string) {
+	f := &fixer{Tables: t, asked: asked}
+	_ = f.addMissing() ||
+		asked.spec.ABI != "" && f.try("--abi torch", func(r *request) { r.spec.ABI = "" }) ||
+		f.otherDeepSpeed() ||
+		f.otherVersion("--torch", torchVersions(f.Torches), func(s *wheel.Spec) *string { return &s.Torch }) ||
+		f.otherVersion("--cuda", torchCUDAs(f.Torches), func(s *wheel.Spec) *string { return &s.CUDA }) ||
+		f.otherBase() ||
+		f.otherVersion("--python", allPythons(f.Torches), func(s *wheel.Spec) *string { return &s.Python }) ||
+		f.otherNodes("--driver", oldestDrivers(f.CUDAs), driverForm, "update the driver of the nodes to %s or newer", func(s *wheel.Spec) *string { return &s.Driver }) ||
+		f.otherOps() ||
+		f.otherGPUs() ||
+		f.otherNodes("--glibc", []string{LinkGlibc}, xy, "update the system of the nodes to one with glibc %s or newer", func(s *wheel.Spec) *string { return &s.Glibc })
+	return f.flags, f.nodes
 }
 
 // works reports whether there is a toolchain after a change.
-func (f *fixer) works(c change) bool {
+func (f *fixer) works(change func(*request)) bool {
 	with := f.asked
-	c.apply(&with)
+	change(&with)
 	return f.find(with.spec, with.environments, with.noGPUNeeded) != nil
 }
 
-// missingValues names a Python where the build environment does not say which ones it has, and a GPU where
+// try notes a change if it works.
+func (f *fixer) try(flags string, change func(*request)) bool {
+	if !f.works(change) {
+		return false
+	}
+	f.flags = flags
+	return true
+}
+
+// addMissing names a Python where the build environment does not say which ones it has, and a GPU where
 // the ops need one.
-func (f *fixer) missingValues() []change {
-	var out []change
+func (f *fixer) addMissing() bool {
 	if f.asked.spec.Python == "" && slices.ContainsFunc(f.asked.environments, func(g BuildEnvironment) bool { return len(g.Pythons) == 0 }) {
-		newest := f.Torches[0].Pythons
-		out = versionChanges("--python", newest[0], newest, func(s *wheel.Spec) *string { return &s.Python })
-	}
-	if len(f.asked.spec.GPUs)+len(f.asked.spec.Archs) == 0 {
-		for _, name := range []string{"A100", "V100"} {
-			out = append(out, change{flags: "--gpu " + name, apply: func(r *request) { addGPU(r, name) }})
-		}
-	}
-	return out
-}
-
-func (f *fixer) otherABI() []change {
-	if f.asked.spec.ABI == "" {
-		return nil
-	}
-	return []change{{flags: "--abi torch", apply: func(r *request) { r.spec.ABI = "" }}}
-}
-
-// otherVersions offers other releases of DeepSpeed, torch and CUDA. Unless the user chose the release of DeepSpeed, it offers
-// the newest that has an op.
-func (f *fixer) otherVersions() []change {
-	s := f.asked.spec
-	var out []change
-	switch all := releases(f.DeepSpeeds); {
-	case s.Foreign:
-	case s.DeepSpeed != "":
-		out = versionChanges("--deepspeed", s.DeepSpeed, all, func(s *wheel.Spec) *string { return &s.DeepSpeed })
-	default:
-		for _, v := range all[1:] {
-			if slices.ContainsFunc(f.Ops, func(o Op) bool {
-				return slices.Contains(s.Ops, o.Name) && o.absentFrom(all[0]) != "" && o.absentFrom(v) == ""
-			}) {
-				out = append(out, change{flags: "--deepspeed " + v, apply: func(r *request) { r.spec.DeepSpeed = v }})
+		for _, v := range f.Torches[0].Pythons {
+			if f.try("--python "+v, func(r *request) { r.spec.Python = v }) {
+				return true
 			}
 		}
 	}
-	out = append(out, versionChanges("--torch", s.Torch, torchVersions(f.Torches), func(s *wheel.Spec) *string { return &s.Torch })...)
-	return append(out, versionChanges("--cuda", s.CUDA, torchCUDAs(f.Torches), func(s *wheel.Spec) *string { return &s.CUDA })...)
+	return len(f.asked.spec.GPUs)+len(f.asked.spec.Archs) == 0 && slices.ContainsFunc([]string{"A100", "V100"}, func(name string) bool {
+		return f.try("--gpu "+name, func(r *request) { r.spec.GPUs = []string{name} })
+	})
 }
 
-func (f *fixer) otherPythons() []change {
-	return versionChanges("--python", f.asked.spec.Python, allPythons(f.Torches), func(s *wheel.Spec) *string { return &s.Python })
-}
-
-// versionChanges offers the known versions, those nearest to the wrong one first; none if no version is asked for.
-func versionChanges(flag, wrong string, known []string, field func(*wheel.Spec) *string) []change {
-	var out []change
-	if wrong == "" {
-		return nil
+// otherDeepSpeed tries other releases. Unless the user chose one, it tries only those that have an op that the newest lacks.
+func (f *fixer) otherDeepSpeed() bool {
+	all, asked := releases(f.DeepSpeeds), f.asked.spec
+	switch {
+	case asked.Foreign:
+		return false
+	case asked.DeepSpeed != "":
+		return f.otherVersion("--deepspeed", all, func(s *wheel.Spec) *string { return &s.DeepSpeed })
 	}
-	for _, v := range NearestVersions(wrong, known) {
-		out = append(out, change{flags: flag + " " + v, apply: func(r *request) { *field(&r.spec) = v }})
-	}
-	return out
+	return slices.ContainsFunc(all[1:], func(v string) bool {
+		return slices.ContainsFunc(f.Ops, func(o Op) bool {
+			return slices.Contains(asked.Ops, o.Name) && o.absentFrom(all[0]) != "" && o.absentFrom(v) == ""
+		}) && f.try("--deepspeed "+v, func(r *request) { r.spec.DeepSpeed = v })
+	})
 }
 
-// otherBases offers the base that dsbuild would choose in place of the one named, and then the images that bring a CUDA toolkit.
-func (f *fixer) otherBases() []change {
-	var out []change
-	for _, environments := range [][]BuildEnvironment{nil, f.images} {
+// otherVersion tries the known versions in place of the one asked for, if one is, the nearest first.
+func (f *fixer) otherVersion(flag string, known []string, field func(*wheel.Spec) *string) bool {
+	asked := *field(&f.asked.spec)
+	return asked != "" && slices.ContainsFunc(NearestVersions(asked, known), func(v string) bool {
+		return f.try(flag+" "+v, func(r *request) { *field(&r.spec) = v })
+	})
+}
+
+// otherNodes tries versions of what the nodes have. Where the value is no version, only the nodes know it.
+func (f *fixer) otherNodes(flag string, known []string, form *regexp.Regexp, update string, field func(*wheel.Spec) *string) bool {
+	if asked := *field(&f.asked.spec); asked != "" && !form.MatchString(asked) {
+		return f.try("without "+flag+" "+asked, func(r *request) { *field(&r.spec) = "" })
+	}
+	if !f.otherVersion(flag, known, field) {
+		return false
+	}
+	f.nodes = fmt.Sprintf(update, strings.TrimPrefix(f.flags, flag+" "))
+	return true
+}
+
+// otherBase tries the base that dsbuild would choose in place of the one named, and then the images that bring a CUDA toolkit.
+func (f *fixer) otherBase() bool {
+	builder := ""
+	if len(f.asked.environments) > 0 && f.asked.environments[0].Host {
+		builder = "--builder dagger "
+	}
+	return slices.ContainsFunc([][]BuildEnvironment{nil, f.images}, func(environments []BuildEnvironment) bool {
 		e := f.find(f.asked.spec, environments, f.asked.noGPUNeeded)
-		if e == nil {
-			continue
-		}
-		flags := "--base " + e.environment.Ref
-		if len(f.asked.environments) > 0 && f.asked.environments[0].Host {
-			flags = "--builder dagger " + flags
-		}
-		out = append(out, change{flags: flags, apply: func(r *request) { r.environments = []BuildEnvironment{e.environment} }})
-	}
-	return out
+		return e != nil && f.try(builder+"--base "+e.environment.Ref, func(r *request) { r.environments = []BuildEnvironment{e.environment} })
+	})
 }
 
-func (f *fixer) otherDrivers() []change {
-	return nodeChanges("--driver", f.asked.spec.Driver, oldestDrivers(f.CUDAs), driverForm, "update the driver of the nodes to %s or newer",
-		func(s *wheel.Spec) *string { return &s.Driver })
+// otherOps calls ops by their names, and leaves out one op after the other. Whoever misspelled a name wants another op, and not none.
+func (f *fixer) otherOps() bool {
+	return slices.ContainsFunc(f.asked.spec.Ops, func(name string) bool {
+		rest := without(f.asked.spec.Ops, name)
+		if name == AllOps || slices.ContainsFunc(f.Ops, func(o Op) bool { return o.Name == name }) {
+			return f.try("without --ops "+name, func(r *request) { r.spec.Ops = rest })
+		}
+		op, ok := f.opMeant(name)
+		return ok && f.try("--ops "+op.Name+" instead of "+name, func(r *request) { r.spec.Ops = append(rest, op.Name) })
+	})
 }
 
-func (f *fixer) otherGlibcs() []change {
-	return nodeChanges("--glibc", f.asked.spec.Glibc, []string{LinkGlibc}, xy, "update the system of the nodes to one with glibc %s or newer",
-		func(s *wheel.Spec) *string { return &s.Glibc })
+// without returns a list without a value.
+func without[T comparable](list []T, value T) []T {
+	return slices.DeleteFunc(slices.Clone(list), func(v T) bool { return v == value })
 }
 
-// nodeChanges offers versions of what the nodes have. Where the value is no version, only the nodes know it.
-func nodeChanges(flag, wrong string, known []string, form *regexp.Regexp, update string, field func(*wheel.Spec) *string) []change {
-	if wrong != "" && !form.MatchString(wrong) {
-		return []change{{flags: "without " + flag + " " + wrong, apply: func(r *request) { *field(&r.spec) = "" }}}
-	}
-	out := versionChanges(flag, wrong, known, field)
-	for i := range out {
-		out[i].nodes = fmt.Sprintf(update, strings.TrimPrefix(out[i].flags, flag+" "))
-	}
-	return out
+// otherGPUs leaves archs and GPUs out while others are left, as a wheel for other GPUs is no fix, and offers the products that a
+// wrong or ambiguous name may mean.
+func (f *fixer) otherGPUs() bool {
+	archs, names := f.asked.spec.Archs, SplitNames(f.asked.spec.GPUs)
+	several := len(archs)+len(names) > 1
+	return several && slices.ContainsFunc(archs, func(wrong wheel.Arch) bool {
+		return f.try("without --arch "+wrong.String(), func(r *request) { r.spec.Archs = without(archs, wrong) })
+	}) || slices.ContainsFunc(names, func(name string) bool {
+		rest := without(names, name)
+		return f.clearerName(name, rest) || several && f.try("without --gpu "+quoteFlag(name), func(r *request) { r.spec.GPUs = rest })
+	})
 }
 
-// otherOps calls ops by their names, and leaves out one op after the other.
-func (f *fixer) otherOps() []change {
-	var out []change
-	for _, name := range f.asked.spec.Ops {
-		known := name == AllOps || slices.ContainsFunc(f.Ops, func(o Op) bool { return o.Name == name })
-		if op, ok := f.opMeant(name); ok && !known {
-			out = append(out, change{flags: "--ops " + op.Name + " instead of " + name, apply: func(r *request) {
-				r.spec.Ops = append(lessOne(r.spec.Ops, name), op.Name)
-			}})
-		}
-		if !known {
-			continue // whoever misspelled a name wants another op, and not none
-		}
-		out = append(out, change{flags: "without --ops " + name, apply: func(r *request) { r.spec.Ops = lessOne(r.spec.Ops, name) }})
-	}
-	return out
-}
-
-func lessOne(list []string, name string) []string {
-	return slices.DeleteFunc(slices.Clone(list), func(s string) bool { return s == name })
-}
-
-// otherArchs offers the archs nearest to one that no CUDA compiles for, and leaves archs out while others are left.
-func (f *fixer) otherArchs() []change {
-	var out []change
-	for _, wrong := range f.asked.spec.Archs {
-		rest := slices.DeleteFunc(slices.Clone(f.asked.spec.Archs), func(a wheel.Arch) bool { return a == wrong })
-		if all := compiledArchs(f.CUDAs); !slices.Contains(all, wrong.Capability()) {
-			near := slices.DeleteFunc(all, func(c string) bool { return f.NewestTorch(c) == "" })
-			slices.SortStableFunc(near, func(a, b string) int {
-				return cmp.Compare(archDistance(a, wrong.Capability()), archDistance(b, wrong.Capability()))
-			})
-			for _, n := range near[:min(len(near), 3)] {
-				a := archOf(n)
-				a.PTX = wrong.PTX
-				out = append(out, change{flags: "--arch " + a.String() + " instead of " + wrong.String(), apply: func(r *request) { r.spec.Archs = addArch(rest, a) }})
-			}
-		}
-		if len(rest)+len(f.asked.spec.GPUs) > 0 { // a wheel for other GPUs is no fix
-			out = append(out, change{flags: "without --arch " + wrong.String(), apply: func(r *request) { r.spec.Archs = rest }})
-		}
-	}
-	return out
-}
-
-// otherGPUs offers the products that a wrong or ambiguous name may mean, and leaves GPUs out while others are left.
-func (f *fixer) otherGPUs() []change {
-	var out []change
-	names := SplitNames(f.asked.spec.GPUs)
-	for _, name := range names {
-		rest := lessOne(names, name)
-		instead := func(other string) change {
-			return change{
-				flags: "--gpu " + quoteFlag(other) + " instead of " + quoteFlag(name),
-				apply: func(r *request) { r.spec.GPUs = append(slices.Clone(rest), other) },
-			}
-		}
-		rows := f.GPUsNamed(name)
-		archs := archsIn(name)
-		switch {
-		case len(rows) > 1:
-			out = append(out, f.clearerNames(rows, instead)...)
-		case len(rows) == 0 && len(archs) > 0:
-			out = append(out, change{flags: "--arch " + archs[0].String() + " instead of --gpu " + quoteFlag(name), apply: func(r *request) {
-				r.spec.GPUs, r.spec.Archs = rest, addArch(r.spec.Archs, archs[0])
-			}})
-		case len(rows) == 0:
-			for _, near := range f.usableGPUs(name) {
-				out = append(out, instead(near))
-			}
-		}
-		if len(rest)+len(f.asked.spec.Archs) > 0 { // a wheel for other GPUs is no fix
-			out = append(out, change{flags: "without --gpu " + quoteFlag(name), apply: func(r *request) { r.spec.GPUs = rest }})
-		}
-	}
-	return out
-}
-
-// clearerNames offers all products that an ambiguous name may mean: only the user knows which it is.
-func (f *fixer) clearerNames(rows []GPU, instead func(string) change) []change {
+// clearerName offers the first product with a similar name, or all that an ambiguous name may mean: only the user knows which it is.
+func (f *fixer) clearerName(name string, rest []string) bool {
+	rows, archs := f.GPUsNamed(name), archsIn(name)
 	var usable []string
+	switch {
+	case len(rows) == 1:
+		return false
+	case len(rows) == 0 && len(archs) > 0:
+		return f.try("--arch "+archs[0].String()+" instead of --gpu "+quoteFlag(name), func(r *request) {
+			r.spec.GPUs, r.spec.Archs = rest, addArch(r.spec.Archs, archs[0])
+		})
+	case len(rows) == 0:
+		usable = f.usableGPUs(name)
+	}
 	for _, row := range rows {
-		if f.works(instead(row.Name)) {
-			usable = append(usable, row.Name)
+		usable = append(usable, row.Name)
+	}
+	var flags []string
+	for _, other := range usable {
+		if (len(flags) == 0 || len(rows) > 0) && f.works(func(r *request) { r.spec.GPUs = append(slices.Clone(rest), other) }) {
+			flags = append(flags, "--gpu "+quoteFlag(other))
 		}
 	}
-	if len(usable) == 0 {
-		return nil
+	if len(flags) > 0 {
+		f.flags = strings.Join(flags, " or ") + " instead of " + quoteFlag(name)
 	}
-	out := instead(usable[0])
-	for _, name := range slices.Backward(usable[1:]) {
-		first := "--gpu " + quoteFlag(usable[0])
-		out.flags = strings.Replace(out.flags, first, first+" or --gpu "+quoteFlag(name), 1)
-	}
-	return []change{out}
+	return len(flags) > 0
 }
-
-func addGPU(r *request, name string) { r.spec.GPUs = append(slices.Clone(r.spec.GPUs), name) }

@@ -48,21 +48,25 @@ type Grouping struct {
 func (t *Tables) Group(nodes []Member, want wheel.Spec) Grouping {
 	g, bad := t.newGrouper(nodes, want)
 	if len(bad) > 0 {
-		return g.refuseAll()
+		e := g.conflict(request{spec: want, noGPUNeeded: true})
+		for i := range nodes {
+			g.Left = append(g.Left, Left{i, reasonsOf(e.Conflicts), e.Hint()})
+		}
+		return g.Grouping
 	}
-	var withoutCode []int // nodes that need no device code join a wheel that has some, if it serves them
-	for i := range nodes {
-		if g.needsDeviceCode(nodes[i].Facts) {
-			g.addNode(i)
-		} else {
-			withoutCode = append(withoutCode, i)
+	kinds := g.kinds()
+	for _, k := range kinds {
+		if g.needsDeviceCode(k.facts) {
+			g.place(k)
 		}
 	}
-	for _, i := range withoutCode {
-		g.addNode(i)
+	for _, k := range kinds { // nodes that need no device code join a wheel that has some, if it serves them
+		if !g.needsDeviceCode(k.facts) {
+			g.place(k)
+		}
 	}
-	for _, f := range g.families {
-		g.addWheels(g.members[f])
+	for _, kinds := range g.wheels {
+		g.Groups = append(g.Groups, g.newGroup(kinds))
 	}
 	slices.SortFunc(g.Groups, func(a, b Group) int { return cmp.Compare(a.Nodes[0], b.Nodes[0]) })
 	slices.SortFunc(g.Left, func(a, b Left) int { return cmp.Compare(a.Node, b.Node) })
@@ -73,66 +77,77 @@ func (t *Tables) Group(nodes []Member, want wheel.Spec) Grouping {
 type grouper struct {
 	*Tables
 	Grouping
-	nodes []Member
-	want  wheel.Spec
-	asked *requirements
-
-	families []family // in the order of their first nodes
-	members  map[family][]*kind
-	found    map[search]*evaluation // results for kinds that are alike
-	refused  map[alike]Left         // likewise
-	archs    map[node.GPU]string    // compute capabilities that were looked up; "" if unknown
+	nodes  []Member
+	want   wheel.Spec
+	asked  *requirements
+	wheels [][]*kind              // the kinds of nodes that each serves
+	found  map[string]*evaluation // by the Spec
+	archs  map[node.GPU]string    // compute capabilities that were looked up; "" if unknown
 }
 
 // newGrouper returns a grouper, and the values of want that the tables lack.
 func (t *Tables) newGrouper(nodes []Member, want wheel.Spec) (*grouper, []Conflict) {
 	asked, bad := t.lookUp(want, nil)
-	return &grouper{
-		Tables: t, nodes: nodes, want: want, asked: asked,
-		members: map[family][]*kind{}, found: map[search]*evaluation{}, refused: map[alike]Left{}, archs: map[node.GPU]string{},
-	}, bad
+	return &grouper{Tables: t, nodes: nodes, want: want, asked: asked, found: map[string]*evaluation{}, archs: map[node.GPU]string{}}, bad
+}
+
+// kind holds nodes that are alike in all that a wheel for them depends on.
+type kind struct {
+	family
+	facts node.Facts
+	nodes []int
 }
 
 // family identifies nodes that one wheel can serve as far as Python and torch are concerned.
 type family struct {
-	abi           wheel.ABI // "" or StableABI
-	python, torch string    // X.Y; "" for StableABI
-	cuda          string    // X.Y of the release that it is built against; for StableABI the major, "" without device code
+	python, torch string // X.Y; "" for StableABI
+	cuda          string // X.Y of the release that it is built against; for StableABI the major, "" without device code
 }
 
-// kind holds nodes of a family that are alike in all that Fit compares, except for their CPU level.
-type kind struct {
-	family
-	traits
-	facts node.Facts // of the first
-	nodes []int
-
-	notStable string // AutoABI: why their wheel is not of the stable ABI
-}
-
-// traits are facts that Fit compares with a wheel.
-type traits struct {
-	archs                                                   string // of the GPUs, joined
-	hasGPUs                                                 bool
-	python, torch, cuda, cxx11ABI, glibc, libstdcxx, driver string
-}
-
-// alike holds all that the answer to a node depends on.
-type alike struct {
-	family
-	traits
-	cpu, executable string
-}
-
-func (g *grouper) traitsOf(f node.Facts) traits {
-	abi := ""
-	if f.CXX11ABI != nil {
-		abi = fmt.Sprint(*f.CXX11ABI)
+// kinds puts nodes that are alike together.
+func (g *grouper) kinds() []*kind {
+	var out []*kind
+	known := map[string]*kind{}
+	for i, n := range g.nodes {
+		f, abi := n.Facts, ""
+		if f.CXX11ABI != nil {
+			abi = fmt.Sprint(*f.CXX11ABI)
+		}
+		key := fmt.Sprintf("%q %t %q", []string{
+			firstTwo(f.Python), f.Tag, f.Platform, f.Executable, f.Torch, f.TorchCUDA, abi, f.Glibc, f.Libstdcxx, f.CPU, f.Driver,
+		}, f.ExternallyManaged, f.GPUs)
+		if known[key] == nil {
+			known[key] = &kind{facts: f}
+			out = append(out, known[key])
+		}
+		known[key].nodes = append(known[key].nodes, i)
 	}
-	return traits{
-		archs: strings.Join(g.archsOf(f), " "), hasGPUs: len(f.GPUs) > 0, python: firstTwo(f.Python) + f.Tag,
-		torch: f.Torch, cuda: f.TorchCUDA, cxx11ABI: abi, glibc: f.Glibc, libstdcxx: f.Libstdcxx, driver: f.Driver,
+	return out
+}
+
+// place adds a kind of nodes to the first wheel that can serve it and its own kinds, or to the nodes that no wheel can serve.
+func (g *grouper) place(k *kind) {
+	reason, hint := unusable(k.facts)
+	reasons := []string{reason}
+	if reason == "" {
+		k.family = g.familyOf(k.facts)
+		if reasons = g.whyUnfit(k); len(reasons) > 0 {
+			hint = g.remedy(k)
+		}
 	}
+	if len(reasons) > 0 {
+		for _, i := range k.nodes {
+			g.Left = append(g.Left, Left{i, reasons, hint})
+		}
+		return
+	}
+	for i, have := range g.wheels {
+		if all := append(slices.Clone(have), k); have[0].family == k.family && g.canServe(all) {
+			g.wheels[i] = all
+			return
+		}
+	}
+	g.wheels = append(g.wheels, []*kind{k})
 }
 
 // archsOf returns the compute capabilities of a node's GPUs, as far as they are known. Without
@@ -143,75 +158,21 @@ func (g *grouper) archsOf(f node.Facts) []string {
 		return nil
 	}
 	for _, gpu := range f.GPUs {
-		arch, known := g.archs[gpu]
-		if !known {
-			arch = g.archOfGPU(gpu)
-			g.archs[gpu] = arch
-		}
-		if arch != "" && !slices.Contains(out, arch) {
+		if arch := g.archOfGPU(gpu); arch != "" {
 			out = append(out, arch)
 		}
 	}
-	slices.SortFunc(out, compareVersions)
-	return out
+	return sortedVersions(out)
 }
 
-// search holds the values that determine whether there is a toolchain for some kinds.
-type search struct {
-	family
-	archs string
-}
-
-// refuseAll leaves out every node, because the tables lack a value that is asked for.
-func (g *grouper) refuseAll() Grouping {
-	e := g.conflict(request{spec: g.want, noGPUNeeded: true})
-	for i := range g.nodes {
-		g.Left = append(g.Left, Left{i, reasonsOf(e.Conflicts), e.Hint()})
+// archOfGPU looks each GPU up once.
+func (g *grouper) archOfGPU(gpu node.GPU) string {
+	arch, known := g.archs[gpu]
+	if !known {
+		arch = g.Tables.archOfGPU(gpu)
+		g.archs[gpu] = arch
 	}
-	return g.Grouping
-}
-
-// addNode adds a node to its kind, or to the nodes that no wheel can serve.
-func (g *grouper) addNode(i int) {
-	f := g.nodes[i].Facts
-	if reason, hint := unusable(f); reason != "" {
-		g.Left = append(g.Left, Left{i, []string{reason}, hint})
-		return
-	}
-	same := alike{g.familyOf(f, g.want.ABI), g.traitsOf(f), f.CPU, f.Executable}
-	if left, known := g.refused[same]; known {
-		g.Left = append(g.Left, Left{i, left.Reasons, left.Hint})
-		return
-	}
-	k, reasons := g.kindOf(f)
-	if len(reasons) > 0 {
-		g.refused[same] = Left{i, reasons, g.remedy(f)}
-		g.Left = append(g.Left, g.refused[same])
-		return
-	}
-	kinds := g.members[k.family]
-	if kinds == nil {
-		g.families = append(g.families, k.family)
-	}
-	at := slices.IndexFunc(kinds, func(have *kind) bool { return have.traits == k.traits })
-	if at < 0 {
-		at, kinds = len(kinds), append(kinds, k)
-		g.members[k.family] = kinds
-	}
-	kinds[at].nodes = append(kinds[at].nodes, i)
-}
-
-// abis lists the ABIs that the wheel of a node may have, best first. A wheel that others of its
-// torch and Python need in any case is better than one more.
-func (g *grouper) abis(f node.Facts) []wheel.ABI {
-	if g.want.ABI != wheel.AutoABI {
-		return []wheel.ABI{g.want.ABI}
-	}
-	own := g.newKind(f, "")
-	if g.members[own.family] != nil && len(g.whyUnfit(own)) == 0 {
-		return []wheel.ABI{"", wheel.StableABI}
-	}
-	return []wheel.ABI{wheel.StableABI, ""}
+	return arch
 }
 
 // needsDeviceCode reports whether a wheel for a node has device code.
@@ -219,26 +180,23 @@ func (g *grouper) needsDeviceCode(f node.Facts) bool {
 	return g.asked.wantsDeviceCode() && len(g.want.Archs)+len(g.want.GPUs)+len(g.archsOf(f)) > 0
 }
 
-func (g *grouper) newKind(f node.Facts, abi wheel.ABI) *kind {
-	return &kind{family: g.familyOf(f, abi), traits: g.traitsOf(f), facts: f}
-}
-
-// kindOf returns the kind of a node, or the reasons why no wheel can serve it.
-func (g *grouper) kindOf(f node.Facts) (*kind, []string) {
-	var reasons []string
-	for _, abi := range g.abis(f) {
-		k := g.newKind(f, abi)
-		why := g.whyUnfit(k)
-		if stable := g.whyNotStable(k); len(why) == 0 && stable != "" {
-			why = []string{stable}
+// familyOf returns the family of a node. The wheel is built against the release of the
+// node's minor of torch that is for its CUDA, or else the newest.
+func (g *grouper) familyOf(f node.Facts) family {
+	if g.want.ABI == wheel.StableABI {
+		own := family{cuda: majorOf(f.TorchCUDA)}
+		if !g.needsDeviceCode(f) && !slices.ContainsFunc(g.wheels, func(have []*kind) bool { return have[0].family == own }) {
+			own.cuda = ""
 		}
-		if len(why) == 0 {
-			k.notStable = strings.Join(reasons, "; ")
-			return k, nil
-		}
-		reasons = appendMissing(reasons, why)
+		return own
 	}
-	return nil, reasons
+	own := family{python: cmp.Or(g.want.Python, firstTwo(f.Python)), torch: firstTwo(cmp.Or(g.want.Torch, f.Torch))}
+	for _, r := range g.Torches {
+		if isTorch(own.torch, r) && isCUDA(g.want.CUDA, r.CUDA) && (own.cuda == "" || r.CUDA == firstTwo(f.TorchCUDA)) {
+			own.cuda = r.CUDA
+		}
+	}
+	return own
 }
 
 // whyUnfit says why there is no wheel for a kind of nodes, or why it does not run on them.
@@ -261,121 +219,38 @@ func (g *grouper) whyNotRun(kinds []*kind) []string {
 	return out
 }
 
-// manifest returns what the manifest of the candidate's wheel will say of its needs.
-func (a *evaluation) manifest() wheel.Manifest {
-	tc := a.toolchain
-	torch, cuda, python := tc.Serves()
-	tag := cpythonTag(tc.Python) + "-" + cpythonTag(tc.Python)
-	var abi *wheel.TorchABI
-	if tc.ABI == wheel.StableABI {
-		tag, abi = "py3-none", &wheel.TorchABI{Stable: true, Min: torch}
-	}
-	platform := "manylinux_" + strings.ReplaceAll(LinkGlibc, ".", "_") + "_" + x86Machine
-	return wheel.Manifest{
-		Name: fmt.Sprintf("deepspeed-%s-%s-%s.whl", tc.DeepSpeed, tag, platform), Version: tc.DeepSpeed, TorchABI: abi,
-		Ops: tc.OpNames(false), Archs: wheel.Capabilities(tc.Archs, false), PTX: wheel.Capabilities(tc.Archs, true), CPU: string(tc.CPU),
-		Python: python, Torch: torch, CUDA: cuda, Toolchain: wheel.Toolchain{Toolkit: tc.Toolkit},
-		Glibc: LinkGlibc, GLIBCXX: wheel.PlatformFloors(LinkGlibc).GLIBCXX, CXX11ABI: !a.torch.OldABI,
-	}
-}
-
-// familyOf returns the family of a node that a wheel of this ABI can serve. The wheel is built against the release of the
-// node's minor of torch that is for its CUDA, or else the newest.
-func (g *grouper) familyOf(f node.Facts, abi wheel.ABI) family {
-	if abi == wheel.StableABI {
-		own := family{abi: abi, cuda: majorOf(f.TorchCUDA)}
-		if !g.needsDeviceCode(f) && g.members[own] == nil {
-			own.cuda = ""
-		}
-		return own
-	}
-	own := family{python: cmp.Or(g.want.Python, firstTwo(f.Python)), torch: firstTwo(cmp.Or(g.want.Torch, f.Torch))}
-	for _, r := range g.Torches {
-		if isTorch(own.torch, r) && isCUDA(g.want.CUDA, r.CUDA) && (own.cuda == "" || r.CUDA == firstTwo(f.TorchCUDA)) {
-			own.cuda = r.CUDA
-		}
-	}
-	return own
-}
-
-// whyNotStable says why AutoABI makes no wheel of the stable ABI for a kind of nodes; "" if it
-// does, and for the other ABIs.
-func (g *grouper) whyNotStable(k *kind) string {
-	if g.want.ABI != wheel.AutoABI || k.abi != wheel.StableABI {
-		return ""
-	}
-	if e := g.evaluationOf([]*kind{k}); e != nil {
-		return e.whyNotRan()
-	}
-	return "no toolchain makes a wheel of torch's stable ABI for it"
-}
-
-// addWheels adds the wheels for the kinds of nodes of a family.
-func (g *grouper) addWheels(kinds []*kind) {
-	var wheels [][]*kind
-	for _, k := range kinds {
-		at := slices.IndexFunc(wheels, func(have []*kind) bool { return g.canServe(append(slices.Clone(have), k)) })
-		if at < 0 {
-			wheels = append(wheels, []*kind{k})
-			continue
-		}
-		wheels[at] = append(wheels[at], k)
-	}
-	for _, set := range wheels {
-		group := g.newGroup(set)
-		if len(wheels) > 1 {
-			group.Reasons = append(group.Reasons, g.whyApart(set, kinds))
-		}
-		g.Groups = append(g.Groups, group)
-	}
-}
-
 // canServe reports whether one wheel serves all the kinds.
 func (g *grouper) canServe(kinds []*kind) bool {
-	e := g.evaluationOf(kinds)
-	if e == nil || g.want.ABI == wheel.AutoABI && e.toolchain.ABI == wheel.StableABI && e.whyNotRan() != "" {
-		return false
-	}
-	return len(g.whyNotRun(kinds)) == 0
+	return g.evaluationOf(kinds) != nil && len(g.whyNotRun(kinds)) == 0
 }
 
 // evaluationOf returns the evaluation of one wheel for all the kinds; nil if there is no such
 // wheel.
 func (g *grouper) evaluationOf(kinds []*kind) *evaluation {
-	s := g.searchFor(kinds)
-	a, done := g.found[s]
-	if !done {
-		a = g.find(g.specFor(s), nil, false)
-		g.found[s] = a
+	spec := g.specFor(kinds)
+	key := fmt.Sprint(spec)
+	if _, done := g.found[key]; !done {
+		g.found[key] = g.find(spec, nil, false)
 	}
-	return a
+	return g.found[key]
 }
 
-func (g *grouper) searchFor(kinds []*kind) search {
-	s := search{family: kinds[0].family}
-	var archs []string
-	for _, k := range kinds {
-		archs = append(archs, strings.Fields(k.archs)...)
-	}
-	slices.SortFunc(archs, compareVersions)
-	s.archs = strings.Join(slices.Compact(archs), " ")
-	return s
-}
-
-// specFor returns the Spec of a wheel; newGroup adds the CPU level of its nodes.
-func (g *grouper) specFor(s search) wheel.Spec {
-	spec := g.want
-	if spec.ABI = s.abi; s.abi == wheel.StableABI {
-		spec.CUDA = cmp.Or(spec.CUDA, s.cuda)
+// specFor returns the Spec of one wheel for kinds of a family; newGroup adds the CPU level of its nodes.
+func (g *grouper) specFor(kinds []*kind) wheel.Spec {
+	spec, own := g.want, kinds[0].family
+	if spec.ABI == wheel.StableABI {
+		spec.CUDA = cmp.Or(spec.CUDA, own.cuda)
 	} else {
-		spec.Python, spec.Torch, spec.CUDA = s.python, s.torch, cmp.Or(s.cuda, g.want.CUDA)
-		if i := slices.IndexFunc(g.Torches, func(r Torch) bool { return isTorch(s.torch, r) && r.CUDA == s.cuda }); i >= 0 {
+		spec.Python, spec.Torch, spec.CUDA = own.python, own.torch, cmp.Or(own.cuda, g.want.CUDA)
+		if i := slices.IndexFunc(g.Torches, func(r Torch) bool { return isTorch(own.torch, r) && r.CUDA == own.cuda }); i >= 0 {
 			spec.Torch = g.Torches[i].Version
 		}
 	}
 	spec.Archs = slices.Clone(g.want.Archs)
-	for _, capability := range strings.Fields(s.archs) {
-		spec.Archs = addArch(spec.Archs, archOf(capability))
+	for _, k := range kinds {
+		for _, capability := range g.archsOf(k.facts) {
+			spec.Archs = addArch(spec.Archs, archOf(capability))
+		}
 	}
 	if g.asked.wantsDeviceCode() && len(spec.Archs)+len(spec.GPUs) == 0 {
 		spec.Ops = g.plainOps(spec)
@@ -402,53 +277,20 @@ func (g *grouper) plainOps(spec wheel.Spec) []string {
 	return out
 }
 
-// newGroup returns the wheel for some kinds, with its reasons.
-func (g *grouper) newGroup(kinds []*kind) Group {
-	s := g.searchFor(kinds)
-	made := g.evaluationOf(kinds)
-	var out Group
-	for _, k := range kinds {
-		out.Nodes = append(out.Nodes, k.nodes...)
+// manifest returns what the manifest of the candidate's wheel will say of its needs.
+func (a *evaluation) manifest() wheel.Manifest {
+	tc := a.toolchain
+	torch, cuda, python := tc.Serves()
+	tag := cpythonTag(tc.Python) + "-" + cpythonTag(tc.Python)
+	var abi *wheel.TorchABI
+	if tc.ABI == wheel.StableABI {
+		tag, abi = "py3-none", &wheel.TorchABI{Stable: true, Min: torch}
 	}
-	slices.Sort(out.Nodes)
-	out.Spec = g.specFor(s)
-	r := &groupReasons{grouper: g, group: &out, made: made}
-	if s.abi == wheel.StableABI {
-		r.explainStable()
-	} else {
-		r.chooseTorch()
-		r.explainNotStable(kinds)
+	platform := "manylinux_" + strings.ReplaceAll(LinkGlibc, ".", "_") + "_" + x86Machine
+	return wheel.Manifest{
+		Name: fmt.Sprintf("deepspeed-%s-%s-%s.whl", tc.DeepSpeed, tag, platform), Version: tc.DeepSpeed, TorchABI: abi,
+		Ops: tc.OpNames(false), Archs: wheel.Capabilities(tc.Archs, false), PTX: wheel.Capabilities(tc.Archs, true), CPU: string(tc.CPU),
+		Python: python, Torch: torch, CUDA: cuda, Toolchain: wheel.Toolchain{Toolkit: tc.Toolkit},
+		Glibc: LinkGlibc, GLIBCXX: wheel.PlatformFloors(LinkGlibc).GLIBCXX, CXX11ABI: !a.torch.OldABI,
 	}
-	r.explainArchs()
-	r.chooseCPU()
-	r.explainGlibc()
-	for _, k := range kinds {
-		for _, remark := range g.Fit(made.manifest(), k.facts).Remarks {
-			if preRelease(k.facts.Torch) && strings.Contains(remark, k.facts.Torch) && !slices.Contains(out.Reasons, remark) {
-				r.addReason("%s", remark)
-			}
-		}
-	}
-	for _, remark := range made.finishedToolchain().Remarks {
-		r.addReason("%s", remark)
-	}
-	return out
-}
-
-// whyApart says why a wheel does not serve the other nodes of its Python and torch.
-func (g *grouper) whyApart(set, all []*kind) string {
-	others := slices.DeleteFunc(slices.Clone(all), func(k *kind) bool { return slices.Contains(set, k) })
-	s, o := g.searchFor(set), g.searchFor(others)
-	if g.evaluationOf(all) != nil {
-		return "a separate wheel: one for all would not run on some nodes: " + strings.Join(g.whyNotRun(all), "; ")
-	}
-	more := "the others"
-	if o.archs != "" {
-		more = "archs " + joinWords(strings.Fields(o.archs))
-	}
-	what := fmt.Sprintf("for Python %s and torch %s", s.python, s.torch)
-	if s.abi == wheel.StableABI {
-		what = "of torch's stable ABI"
-	}
-	return fmt.Sprintf("a separate wheel: no toolchain %s also supports %s", what, more)
 }

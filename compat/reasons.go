@@ -13,91 +13,96 @@ import (
 // groupReasons explains a group's wheel and sets the values that depend on all its nodes.
 type groupReasons struct {
 	*grouper
-	made  *evaluation
-	group *Group
+	Group
+	made *evaluation
+}
+
+// newGroup returns the wheel for some kinds, with its reasons.
+func (g *grouper) newGroup(kinds []*kind) Group {
+	r := &groupReasons{grouper: g, made: g.evaluationOf(kinds)}
+	r.Spec = g.specFor(kinds)
+	for _, k := range kinds {
+		r.Nodes = append(r.Nodes, k.nodes...)
+	}
+	slices.Sort(r.Nodes)
+	r.chooseTorch()
+	r.explainArchs()
+	r.chooseCPU()
+	if v := r.Spec.Glibc; v != "" {
+		r.addReason("glibc %s, as requested: the audit checks it", v)
+	}
+	for _, k := range kinds {
+		for _, remark := range g.Fit(r.made.manifest(), k.facts).Remarks {
+			if preRelease(k.facts.Torch) && strings.Contains(remark, k.facts.Torch) {
+				r.Reasons = appendMissing(r.Reasons, []string{remark})
+			}
+		}
+	}
+	r.Reasons = append(r.Reasons, r.made.finishedToolchain().Remarks...)
+	r.explainSplit(kinds)
+	return r.Group
 }
 
 func (r *groupReasons) addReason(format string, args ...any) {
-	r.group.Reasons = append(r.group.Reasons, fmt.Sprintf(format, args...))
+	r.Reasons = append(r.Reasons, fmt.Sprintf(format, args...))
 }
 
-// namesWhere lists the nodes of the group whose facts satisfy is.
-func (r *groupReasons) namesWhere(is func(node.Facts) bool) []string {
+// namesWhere names a few of the group's nodes whose facts satisfy is, and counts the rest; "" if there is none.
+func (r *groupReasons) namesWhere(is func(node.Facts) bool) string {
+	const most = 3
 	var names []string
-	for _, i := range r.group.Nodes {
+	for _, i := range r.Nodes {
 		if is(r.nodes[i].Facts) {
 			names = append(names, r.nodes[i].Name)
 		}
 	}
-	return names
-}
-
-// summarizeNames names a few nodes and counts the rest.
-func summarizeNames(names []string) string {
-	const most = 3
 	if n := len(names); n > most+1 {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), n-most)
 	}
 	return joinWords(names)
 }
 
+// versions lists the versions of a fact of the group's nodes, each once, oldest first.
+func (r *groupReasons) versions(of func(node.Facts) string) []string {
+	var all []string
+	for _, i := range r.Nodes {
+		all = append(all, of(r.nodes[i].Facts))
+	}
+	return sortedVersions(all)
+}
+
 // chooseTorch picks the release: the one that all nodes have if the tables know it, else the
 // newest of that minor.
 func (r *groupReasons) chooseTorch() {
-	spec := &r.group.Spec
-	var have []string
-	for _, i := range r.group.Nodes {
-		v, _, _ := strings.Cut(r.nodes[i].Facts.Torch, "+")
-		if !slices.Contains(have, v) {
-			have = append(have, v)
+	have := r.versions(func(f node.Facts) string { v, _, _ := strings.Cut(f.Torch, "+"); return v })
+	if r.Spec.ABI == wheel.StableABI {
+		torch, cuda, python := r.made.toolchain.Serves()
+		what := fmt.Sprintf("torch's stable ABI: for torch %s and newer and Python %s", torch, python)
+		if r.made.toolchain.HasDeviceCode() {
+			what += ", with CUDA " + cuda
 		}
+		torches := r.versions(func(f node.Facts) string { return firstTwo(f.Torch) })
+		pythons := r.versions(func(f node.Facts) string { return firstTwo(f.Python) })
+		r.addReason("%s: these nodes have torch %s and Python %s", what, joinWords(torches), joinWords(pythons))
+		return
 	}
-	slices.SortFunc(have, func(a, b string) int { return cmp.Or(compareVersions(a, b), cmp.Compare(a, b)) })
-	if len(have) == 1 && r.HasTorch(have[0], spec.CUDA, spec.Python) {
-		spec.Torch = have[0]
+	if len(have) == 1 && r.HasTorch(have[0], r.Spec.CUDA, r.Spec.Python) {
+		r.Spec.Torch = have[0]
 	}
 	if asked := r.want.Torch; strings.Count(asked, ".") > 1 {
-		spec.Torch = asked
+		r.Spec.Torch = asked
 	}
-	what := fmt.Sprintf("Python %s and torch %s for CUDA %s", spec.Python, spec.Torch, spec.CUDA)
-	if len(have) == 1 && have[0] == spec.Torch {
+	what := fmt.Sprintf("Python %s and torch %s for CUDA %s", r.Spec.Python, r.Spec.Torch, r.Spec.CUDA)
+	if len(have) == 1 && have[0] == r.Spec.Torch {
 		r.addReason("%s: as on these nodes", what)
 		return
 	}
-	r.addReason("%s: these nodes have torch %s, and one wheel serves every %s", what, joinWords(have), firstTwo(spec.Torch))
-}
-
-// explainStable says for which of the nodes' torches and Pythons a wheel of the stable ABI is.
-func (r *groupReasons) explainStable() {
-	var torches, pythons []string
-	for _, i := range r.group.Nodes {
-		f := r.nodes[i].Facts
-		torches, pythons = append(torches, firstTwo(f.Torch)), append(pythons, firstTwo(f.Python))
-	}
-	torch, cuda, python := r.made.toolchain.Serves()
-	what := fmt.Sprintf("torch's stable ABI: for torch %s and newer and Python %s", torch, python)
-	if r.made.toolchain.HasDeviceCode() {
-		what += ", with CUDA " + cuda
-	}
-	r.addReason("%s: these nodes have torch %s and Python %s", what, joinWords(sortedVersions(torches)), joinWords(sortedVersions(pythons)))
-}
-
-// explainNotStable says why AutoABI did not choose the stable ABI.
-func (r *groupReasons) explainNotStable(kinds []*kind) {
-	var why []string
-	for _, k := range kinds {
-		if k.notStable != "" {
-			why = appendMissing(why, []string{k.notStable})
-		}
-	}
-	if len(why) > 0 {
-		r.addReason("for this torch alone: %s", strings.Join(why, "; "))
-	}
+	r.addReason("%s: these nodes have torch %s, and one wheel serves every %s", what, joinWords(have), firstTwo(r.Spec.Torch))
 }
 
 // sortedVersions returns each version once, oldest first.
 func sortedVersions(all []string) []string {
-	slices.SortFunc(all, compareVersions)
+	slices.SortFunc(all, func(a, b string) int { return cmp.Or(compareVersions(a, b), cmp.Compare(a, b)) })
 	return slices.Compact(all)
 }
 
@@ -107,76 +112,81 @@ func (r *groupReasons) explainArchs() {
 		r.addReason("no archs: none of these operators has device code")
 		return
 	}
-	names := r.gpuNames(r.group.Nodes)
+	names := map[string][]string{} // GPUs by their arch
+	for _, i := range r.Nodes {
+		for _, gpu := range r.nodes[i].Facts.GPUs {
+			arch := r.archOfGPU(gpu)
+			names[arch] = appendMissing(names[arch], []string{ShortGPU(gpu.Name)})
+		}
+	}
 	var out []string
-	for _, a := range r.group.Spec.Archs {
+	for _, a := range r.Spec.Archs {
 		if by := names[a.Capability()]; len(by) > 0 {
 			out = append(out, a.Capability()+" for "+joinWords(by))
 		} else {
 			out = append(out, a.String()+" as requested")
 		}
 	}
-	if len(r.group.Spec.GPUs) > 0 {
-		out = append(out, joinWords(r.group.Spec.GPUs)+" as requested")
+	if len(r.Spec.GPUs) > 0 {
+		out = append(out, joinWords(r.Spec.GPUs)+" as requested")
 	}
-	without := r.namesWhere(func(f node.Facts) bool { return len(f.GPUs) == 0 })
-	strange := r.namesWhere(func(f node.Facts) bool { return len(f.GPUs) > 0 && len(r.archsOf(f)) == 0 })
-	switch {
-	case len(out) > 0:
+	if len(out) == 0 {
+		r.addReason("only operators without device code, %s: dsbuild knows no GPU of these nodes; give one with --gpu or --arch", joinWords(r.Spec.Ops))
+	} else {
 		r.addReason("%s", strings.Join(out, ", "))
-	default:
-		r.addReason("only operators without device code, %s: dsbuild knows no GPU of these nodes; give one with --gpu or --arch", joinWords(r.group.Spec.Ops))
 	}
-	if len(without) > 0 && len(out) > 0 {
-		r.addReason("no GPU is visible on %s: any arch works there", summarizeNames(without))
+	if without := r.namesWhere(func(f node.Facts) bool { return len(f.GPUs) == 0 }); without != "" && len(out) > 0 {
+		r.addReason("no GPU is visible on %s: any arch works there", without)
 	}
-	if len(strange) > 0 {
-		r.addReason("the GPU of %s is not in the tables: add its compute capability with --arch", summarizeNames(strange))
+	if strange := r.namesWhere(func(f node.Facts) bool { return len(f.GPUs) > 0 && len(r.archsOf(f)) == 0 }); strange != "" {
+		r.addReason("the GPU of %s is not in the tables: add its compute capability with --arch", strange)
 	}
-}
-
-// gpuNames returns the GPUs of some nodes by their arch, each once.
-func (g *grouper) gpuNames(nodes []int) map[string][]string {
-	names := map[string][]string{}
-	seen := map[node.GPU]bool{}
-	for _, i := range nodes {
-		for _, gpu := range g.nodes[i].Facts.GPUs {
-			if seen[gpu] {
-				continue
-			}
-			seen[gpu] = true
-			arch, name := g.archOfGPU(gpu), ShortGPU(gpu.Name)
-			if !slices.Contains(names[arch], name) {
-				names[arch] = append(names[arch], name)
-			}
-		}
-	}
-	return names
 }
 
 // chooseCPU takes the lowest level, and none above the default that nobody asked for.
 func (r *groupReasons) chooseCPU() {
-	spec := &r.group.Spec
-	if spec.CPU != "" {
-		r.addReason("%s, as requested: every CPU here has it", spec.CPU)
-		return
-	}
-	spec.CPU = wheel.CPUv3
-	for _, i := range r.group.Nodes {
-		if level := wheel.CPULevel(r.nodes[i].Facts.CPU); level != "" && !level.Includes(spec.CPU) {
-			spec.CPU = level
+	why := "as requested: every CPU here has it"
+	if r.Spec.CPU == "" {
+		r.Spec.CPU, why = wheel.CPUv3, "the default: every CPU here has it"
+		for _, i := range r.Nodes {
+			if level := wheel.CPULevel(r.nodes[i].Facts.CPU); level != "" && !level.Includes(r.Spec.CPU) {
+				r.Spec.CPU = level
+			}
 		}
 	}
-	if spec.CPU == wheel.CPUv3 {
-		r.addReason("%s, the default: every CPU here has it", spec.CPU)
+	if r.want.CPU == "" && r.Spec.CPU != wheel.CPUv3 {
+		r.addReason("%s: the oldest CPU is that of %s", r.Spec.CPU, r.namesWhere(func(f node.Facts) bool { return f.CPU == string(r.Spec.CPU) }))
 		return
 	}
-	r.addReason("%s: the oldest CPU is that of %s", spec.CPU, summarizeNames(r.namesWhere(func(f node.Facts) bool { return f.CPU == string(spec.CPU) })))
+	r.addReason("%s, %s", r.Spec.CPU, why)
 }
 
-// explainGlibc adds a reason if the user requested a glibc.
-func (r *groupReasons) explainGlibc() {
-	if v := r.group.Spec.Glibc; v != "" {
-		r.addReason("glibc %s, as requested: the audit checks it", v)
+// explainSplit says why a wheel does not serve the other nodes of its Python and torch, if there are any.
+func (r *groupReasons) explainSplit(kinds []*kind) {
+	var others []*kind
+	for _, w := range r.wheels {
+		if w[0].family == kinds[0].family && w[0] != kinds[0] {
+			others = append(others, w...)
+		}
 	}
+	if len(others) == 0 {
+		return
+	}
+	if all := slices.Concat(kinds, others); r.evaluationOf(all) != nil {
+		r.addReason("a separate wheel: one for all would not run on some nodes: %s", strings.Join(r.whyNotRun(all), "; "))
+		return
+	}
+	var archs []string
+	for _, k := range others {
+		archs = append(archs, r.archsOf(k.facts)...)
+	}
+	more := "the others"
+	if len(archs) > 0 {
+		more = "archs " + joinWords(sortedVersions(archs))
+	}
+	what := "of torch's stable ABI"
+	if own := kinds[0].family; own.torch != "" {
+		what = fmt.Sprintf("for Python %s and torch %s", own.python, own.torch)
+	}
+	r.addReason("a separate wheel: no toolchain %s also supports %s", what, more)
 }

@@ -30,19 +30,17 @@ func unusable(f node.Facts) (reason, hint string) {
 
 // whyNoWheel says why no toolchain makes a wheel for a kind of nodes.
 func (g *grouper) whyNoWheel(k *kind) []string {
-	s := g.searchFor([]*kind{k})
-	spec := g.specFor(s)
+	spec := g.specFor([]*kind{k})
 	if len(spec.Ops) == 0 && g.asked.wantsDeviceCode() && len(spec.Archs)+len(spec.GPUs) == 0 {
 		return []string{"dsbuild knows no GPU of it, and every requested operator has device code"}
 	}
-	if have := k.facts.Torch; s.abi == wheel.StableABI && olderMinor(have, StableTorch) {
+	if have := k.facts.Torch; spec.ABI == wheel.StableABI && olderMinor(have, StableTorch) {
 		return []string{fmt.Sprintf("its torch %s is older than %s, the first that has all of the stable ABI that dsbuild uses", have, StableTorch)}
 	}
 	w, bad := g.lookUp(spec, nil)
 	for _, gpu := range k.facts.GPUs {
-		if arch, name := g.archOfGPU(gpu), ShortGPU(gpu.Name); !slices.Contains(w.gpus[arch], name) {
-			w.gpus[arch] = append(w.gpus[arch], name)
-		}
+		arch := g.archOfGPU(gpu)
+		w.gpus[arch] = appendMissing(w.gpus[arch], []string{ShortGPU(gpu.Name)})
 	}
 	return reasonsOf(append(bad, g.explain(w)...))
 }
@@ -50,25 +48,18 @@ func (g *grouper) whyNoWheel(k *kind) []string {
 // serves reports whether there is a wheel for a node under another request.
 func (g *grouper) serves(f node.Facts, want wheel.Spec) bool {
 	other, bad := g.newGrouper(nil, want)
-	if len(bad) > 0 {
-		return false
-	}
-	_, reasons := other.kindOf(f)
-	return len(reasons) == 0
+	return len(bad) == 0 && other.canServe([]*kind{{family: other.familyOf(f), facts: f}})
 }
 
-// remedy finds a change that gives a node a wheel: of the request, of the base, of the node's torch, of the ops. Each was tried,
-// except for the last, a build on the node itself.
-func (g *grouper) remedy(f node.Facts) string {
+// remedy finds a change that gives a kind of nodes a wheel: of the request, of the base, of the nodes' torch, of the ops. Each was
+// tried, except for the last, a build on a node itself.
+func (g *grouper) remedy(k *kind) string {
+	f := k.facts
 	for _, c := range []struct {
 		hint string
 		drop func(*wheel.Spec)
 	}{
-		{"use --abi auto: it gets a wheel for its own torch", func(s *wheel.Spec) {
-			if s.ABI == wheel.StableABI {
-				s.ABI = wheel.AutoABI
-			}
-		}},
+		{"leave --abi stable out: it gets a wheel for its own torch", func(s *wheel.Spec) { s.ABI = "" }},
 		{"leave --python out: each node gets a wheel for its own Python", func(s *wheel.Spec) { s.Python = "" }},
 		{"leave --torch out: each node gets a wheel for its own torch", func(s *wheel.Spec) { s.Torch = "" }},
 		{"leave --cuda out: each node gets a wheel for its own CUDA", func(s *wheel.Spec) { s.CUDA = "" }},
@@ -83,31 +74,25 @@ func (g *grouper) remedy(f node.Facts) string {
 	if level := wheel.CPULevel(f.CPU); level != "" && !level.Includes(wheel.CPULevels()[0]) {
 		return "use another machine"
 	}
-	k := g.newKind(f, g.want.ABI)
-	if a := g.find(g.specFor(g.searchFor([]*kind{k})), g.images, false); a != nil && g.evaluationOf([]*kind{k}) == nil {
+	if a := g.find(g.specFor([]*kind{k}), g.images, false); a != nil && g.evaluationOf([]*kind{k}) == nil {
 		return "build on another base: --base " + a.environment.Ref
 	}
-	if g.asked.wantsDeviceCode() && !g.needsDeviceCode(f) && len(g.plainOps(g.want)) == 0 {
+	plain := g.want
+	plain.Ops = g.plainOps(g.want)
+	if g.asked.wantsDeviceCode() && !g.needsDeviceCode(f) && len(plain.Ops) == 0 {
 		return "name its GPU or compute capability: --gpu A100, --arch 8.0"
 	}
-	if !g.offersTorchOf(f) || freeThreaded(f.Tag) { // somebody chose that for a reason
-		return environmentHint(f)
-	}
-	if hint := g.otherTorch(f); hint != "" {
-		return hint
-	}
-	want := g.want
-	if want.Ops = g.plainOps(g.want); len(want.Ops) > 0 && g.serves(f, want) {
-		return "leave out the ops with device code: --ops " + strings.Join(want.Ops, ",")
-	}
-	return environmentHint(f)
-}
-
-// offersTorchOf reports whether the node's torch is one that the package index has.
-func (g *grouper) offersTorchOf(f node.Facts) bool {
-	return slices.ContainsFunc(g.Torches, func(r Torch) bool {
+	// The package index has the node's torch; nobody chose another one for a reason.
+	usual := !freeThreaded(f.Tag) && slices.ContainsFunc(g.Torches, func(r Torch) bool {
 		return isTorch(firstTwo(f.Torch), r) && (r.CUDA == firstTwo(f.TorchCUDA) || f.TorchCUDA == "") && (f.CXX11ABI == nil || *f.CXX11ABI != r.OldABI)
 	})
+	if hint := g.otherTorch(f); usual && hint != "" {
+		return hint
+	}
+	if usual && len(plain.Ops) > 0 && g.serves(f, plain) {
+		return "leave out the ops with device code: --ops " + strings.Join(plain.Ops, ",")
+	}
+	return "build the wheel on such a node, for its environment: dsbuild wheel --env " + node.PlainPath(f.Executable, "PYTHON")
 }
 
 // otherTorch names a torch with which a node would get a wheel; "" if there is none.
@@ -133,9 +118,4 @@ func (g *grouper) otherTorch(f node.Facts) string {
 		return ""
 	}
 	return hint
-}
-
-// environmentHint returns the remedy for an environment that dsbuild cannot reproduce.
-func environmentHint(f node.Facts) string {
-	return "build the wheel on such a node, for its environment: dsbuild wheel --env " + node.PlainPath(f.Executable, "PYTHON")
 }

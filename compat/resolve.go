@@ -20,11 +20,7 @@ func (t *Tables) Resolve(s wheel.Spec, environments ...BuildEnvironment) (Toolch
 	if best == nil {
 		return Toolchain{}, t.conflict(request{spec: s, environments: environments})
 	}
-	tc := best.finishedToolchain()
-	if newer := best.newerTorch(); newer != "" {
-		tc.Notes = append(tc.Notes, newer)
-	}
-	return tc, nil
+	return best.finishedToolchain(), nil
 }
 
 // find is Resolve without the reasons: nil if there is no toolchain. With archOptional a

@@ -45,48 +45,19 @@ func (o Op) unprovenAs(abi wheel.ABI) string {
 	return fmt.Sprintf("op %s is not proven with torch's stable ABI (state %s)", o.Name, o.StableState())
 }
 
-// chooseABI sets the toolchain's ABI. For AutoABI it takes the stable one where every op ran with
-// it, and else notes why not.
+// chooseABI sets the toolchain's ABI, and the oldest Python for which there is a torch with the stable ABI.
 func (a *evaluation) chooseABI() {
-	tooOld := ""
-	if olderMinor(a.torch.Version, StableTorch) {
-		tooOld = fmt.Sprintf("torch %s is older than %s, the first that has all of the stable ABI that dsbuild uses", a.torch.Version, StableTorch)
-	}
 	a.toolchain.ABI = wheel.TorchMinor
-	switch a.spec.ABI {
-	case wheel.StableABI:
-		a.toolchain.ABI = wheel.StableABI
-		if tooOld != "" {
-			a.addConflict("%s", tooOld)
-		}
-	case wheel.AutoABI:
-		why := tooOld
-		if why == "" {
-			why = a.whyNotRan()
-		}
-		if why != "" {
-			a.addNote("the wheel is for torch %s alone: %s", firstTwo(a.torch.Version), why)
-			break
-		}
-		a.toolchain.ABI = wheel.StableABI
+	if a.spec.ABI != wheel.StableABI {
+		return
 	}
-	if a.toolchain.ABI == wheel.StableABI {
-		a.toolchain.PythonFrom = a.oldestStablePython()
+	a.toolchain.ABI = wheel.StableABI
+	if olderMinor(a.torch.Version, StableTorch) {
+		a.addConflict("torch %s is older than %s, the first that has all of the stable ABI that dsbuild uses", a.torch.Version, StableTorch)
 	}
-}
-
-// whyNotRan says which op asked for did not run with the stable ABI, in this release of
-// DeepSpeed; "" if all did.
-func (a *evaluation) whyNotRan() string {
-	for _, op := range a.ops {
-		if op.StableState() != Ran {
-			return fmt.Sprintf("op %s was not run with torch's stable ABI (state %s)", op.Name, op.StableState())
-		}
-		if other := a.otherThanProven(op); other != "" {
-			return fmt.Sprintf("op %s with torch's stable ABI is %s", op.Name, other)
-		}
+	if pythons := allPythons(slices.DeleteFunc(slices.Clone(a.Torches), func(r Torch) bool { return olderMinor(r.Version, StableTorch) })); len(pythons) > 0 {
+		a.toolchain.PythonFrom = pythons[0]
 	}
-	return ""
 }
 
 // otherThanProven names the difference between the proof of an op and the planned build; "" if there is none.
@@ -122,14 +93,4 @@ func (a *evaluation) remarkProofs() {
 	for _, other := range slices.Sorted(maps.Keys(others)) {
 		a.addRemark("%s: with torch's stable ABI %s", joinWords(others[other]), other)
 	}
-}
-
-// oldestStablePython returns the oldest Python for which there is a torch with the stable ABI; "" if
-// there is no such torch.
-func (t *Tables) oldestStablePython() string {
-	pythons := allPythons(slices.DeleteFunc(slices.Clone(t.Torches), func(r Torch) bool { return olderMinor(r.Version, StableTorch) }))
-	if len(pythons) == 0 {
-		return ""
-	}
-	return pythons[0]
 }

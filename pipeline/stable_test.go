@@ -348,7 +348,7 @@ func TestStablePlan(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, abi := range []wheel.ABI{"", wheel.StableABI, wheel.AutoABI} {
+	for _, abi := range []wheel.ABI{"", wheel.StableABI} {
 		tc, err := tables.Resolve(wheel.Spec{Ops: []string{"cpu_adam", "utils"}, ABI: abi})
 		if err != nil {
 			t.Fatal(err)

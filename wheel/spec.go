@@ -29,7 +29,6 @@ type ABI string
 const (
 	TorchMinor ABI = "torch"  // torch's C++ interface: for one minor of torch and one Python
 	StableABI  ABI = "stable" // torch's stable ABI: for every torch from one on, and every Python
-	AutoABI    ABI = "auto"   // StableABI where all of the ops are proven with it, else TorchMinor
 )
 
 // DefaultOps are built if the user names no ops: CPU Adam and the flatten helpers of every

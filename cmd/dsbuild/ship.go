@@ -35,9 +35,9 @@ wheel.
 
 The nodes decide the targets of the wheels: Python, torch, GPUs and CPU. Nodes
 with the same Python and the same minor of torch share one wheel, with the archs
-of all their GPUs, for the oldest of their CPUs. With --abi stable or auto,
+of all their GPUs, for the oldest of their CPUs. With --abi stable,
 nodes with several Pythons and torches from 2.10 on share one wheel if all its
-operators have run with the stable ABI (dsbuild ops). dsbuild shows the plan and
+operators are proven with the stable ABI (dsbuild ops). dsbuild shows the plan and
 its reasons before it builds anything. A node without a visible GPU gets the
 operators without device code. --gpu and --arch add targets. Where the
 wheel lacks operators that the DeepSpeed of a node has, the node is left out,
@@ -56,7 +56,7 @@ that the environment file describes for them, locks the environment with that
 wheel, and deploys it as dsbuild env deploy does.` + whichDeploy,
 		Example: `  dsbuild ship inventory.yaml --dry-run
   dsbuild ship inventory.yaml
-  dsbuild ship inventory.yaml --abi auto --ops cpu_adam,utils
+  dsbuild ship inventory.yaml --abi stable --ops cpu_adam,utils
   dsbuild ship inventory.yaml --ops all --limit a100 --report ship.json
   dsbuild ship inventory.yaml --env environment.yaml
   dsbuild ship inventory.yaml --deepspeed git+https://github.com/deepspeedai/DeepSpeed@master`,

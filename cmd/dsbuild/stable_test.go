@@ -60,7 +60,7 @@ func TestOneWheelForTwoTorches(t *testing.T) {
 	if groups := planned(); len(groups) != 2 {
 		t.Errorf("for each torch: %+v", groups)
 	}
-	groups := planned("--abi", "auto")
+	groups := planned("--abi", "stable")
 	if len(groups) != 1 || len(groups[0].Nodes) != 2 || groups[0].Torch != "2.10" || groups[0].Python != "3.10+" || !strings.HasPrefix(groups[0].Name, "py3-torch2.10-v") {
 		t.Fatalf("%+v", groups)
 	}
@@ -71,7 +71,7 @@ func TestOneWheelForTwoTorches(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &r); err != nil || r.Summary.OK != 2 || !r.Consistent || len(r.Wheels) != 1 || len(r.Groups) != 1 || r.Groups[0].State != "store" {
 		t.Errorf("%v\n%s", err, out)
 	}
-	if out, _ := program(t, home, 0, "ship", inv, "--ops", "cpu_adam", "--abi", "auto"); !strings.HasSuffix(out, "\nnothing to do: 2 nodes already run their wheels\n") {
+	if out, _ := program(t, home, 0, "ship", inv, "--ops", "cpu_adam", "--abi", "stable"); !strings.HasSuffix(out, "\nnothing to do: 2 nodes already run their wheels\n") {
 		t.Error(out)
 	}
 	if out, _ := program(t, home, 0, "verify", inv, "--wheel", "dist"); !strings.Contains(out, "\n2 nodes ok: deepspeed 0.19.8+torch2.10.cu13.v") {
@@ -81,7 +81,7 @@ func TestOneWheelForTwoTorches(t *testing.T) {
 		t.Error(out)
 	}
 
-	text := "wheels: {wheels: [{name: every, ops: cpu_adam, abi: auto, cpu: " + groups[0].CPU + "}]}\nindex: public\ndeploy: {inventory: " + inv + "}\n"
+	text := "wheels: {wheels: [{name: every, ops: cpu_adam, abi: stable, cpu: " + groups[0].CPU + "}]}\nindex: public\ndeploy: {inventory: " + inv + "}\n"
 	if err := os.WriteFile(filepath.Join(home, "nightly.yaml"), []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -65,8 +65,7 @@ builds the fewest wheels that serve them all; dsbuild ship also installs them.
 
 A wheel is for one minor of torch and one Python. With --abi stable it is for
 torch 2.10 and newer and every Python from 3.10 on, if its operators are proven
-so (dsbuild ops); --abi auto makes such a wheel where it can, and says why
-elsewhere.`,
+so (dsbuild ops).`,
 		Example: `  dsbuild wheel --gpu A100
   dsbuild wheel --arch "8.0;9.0+PTX" --ops cpu_adam,utils,fused_adam,fused_lamb
   dsbuild wheel --gpu V100 --dry-run

@@ -34,7 +34,7 @@ func addCommonRequestFlags(f *pflag.FlagSet, r *planner.Request) {
 	f.StringVar(&r.CPU, "cpu", "", "oldest CPU `LEVEL` that must run it: x86-64-v2, -v3 (AVX2), -v4 (AVX-512), or native: this machine's")
 	f.StringVar(&r.Base, "base", "", "`BASE`: an image reference, a root file system tar or an OCI tar (default: chosen, a Debian or Ubuntu)")
 	f.StringVar(&r.ABI, "abi", "torch",
-		"ABI of torch that the operators use: `torch|stable|auto` (torch: for one minor of torch and one Python; stable: for every "+
-			"torch from 2.10 on and every Python from 3.10 on, not all operators; auto: stable if all given operators have run with it, see dsbuild ops)")
+		"ABI of torch that the operators use: `torch|stable` (torch: for one minor of torch and one Python; stable: for every "+
+			"torch from 2.10 on and every Python from 3.10 on, not all operators, see dsbuild ops)")
 	f.BoolVar(&r.KeepDebug, "keep-debug", false, "keep debug information in the extensions")
 }

@@ -34,8 +34,8 @@ func mistakeOf(key string, err error) mistake { return mistake{key, flagsAsKeys(
 // wrongValues finds the values that cannot be read.
 func (r Request) wrongValues(tables *compat.Tables) []mistake {
 	var all []mistake
-	if known := []string{string(wheel.TorchMinor), string(wheel.StableABI), string(wheel.AutoABI)}; r.ABI != "" && !slices.Contains(known, r.ABI) {
-		all = append(all, newMistake("abi", r.ABI, "must be torch, stable or auto", diagnostic.DidYouMean(r.ABI, known)))
+	if known := []string{string(wheel.TorchMinor), string(wheel.StableABI)}; r.ABI != "" && !slices.Contains(known, r.ABI) {
+		all = append(all, newMistake("abi", r.ABI, "must be torch or stable", diagnostic.DidYouMean(r.ABI, known)))
 	}
 	for _, text := range r.Archs {
 		if _, err := wheel.ParseArchs([]string{text}); err != nil {

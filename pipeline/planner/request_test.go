@@ -27,7 +27,7 @@ func TestRequestWithoutMeaning(t *testing.T) {
 		request    Request
 		text, hint string
 	}{
-		"ABI":            {Request{ABI: "stabel"}, `--abi stabel: must be torch, stable or auto`, "did you mean stable?"},
+		"ABI":            {Request{ABI: "stabel"}, `--abi stabel: must be torch or stable`, "did you mean stable?"},
 		"ABI, far":       {Request{ABI: "c"}, `--abi c: must be`, ""},
 		"arch":           {Request{Archs: []string{"eight"}}, "eight", ""},
 		"GPU as arch":    {Request{Archs: []string{"A100"}}, "A100", "did you mean --gpu A100?"},
@@ -76,7 +76,7 @@ func TestRequestBecomesSpec(t *testing.T) {
 			t.Errorf("--python %s: %v, hint %q; want %s", python, err, fault.Hint(err), want)
 		}
 	}
-	for abi, want := range map[string]wheel.ABI{"": "", "torch": "", "auto": wheel.AutoABI} {
+	for abi, want := range map[string]wheel.ABI{"": "", "torch": "", "stable": wheel.StableABI} {
 		if s, err := (Request{ABI: abi}).spec(tables); err != nil || s.ABI != want || s.CPU != "" || s.Ops != nil {
 			t.Errorf("%q: %+v, %v", abi, s, err)
 		}
@@ -89,9 +89,9 @@ func TestRequestBecomesSpec(t *testing.T) {
 // An entry of a matrix makes the request that the flags would make.
 func TestEntryOfMatrix(t *testing.T) {
 	t.Parallel()
-	e := matrix.Entry{Archs: []string{"8.0"}, Ops: []string{"a,b", "c"}, DeepSpeed: "0.19.8", Torch: "2.15", ABI: "auto", KeepDebug: true}
+	e := matrix.Entry{Archs: []string{"8.0"}, Ops: []string{"a,b", "c"}, DeepSpeed: "0.19.8", Torch: "2.15", ABI: "stable", KeepDebug: true}
 	r := EntryRequest(e)
-	if !slices.Equal(r.Ops, []string{"a", "b", "c"}) || r.CPU != DefaultCPU || r.DeepSpeed != "0.19.8" || r.ABI != "auto" || !r.KeepDebug {
+	if !slices.Equal(r.Ops, []string{"a", "b", "c"}) || r.CPU != DefaultCPU || r.DeepSpeed != "0.19.8" || r.ABI != "stable" || !r.KeepDebug {
 		t.Errorf("%+v", r)
 	}
 	if r := EntryRequest(matrix.Entry{CPU: "native"}); r.CPU != "native" || r.Ops != nil {
