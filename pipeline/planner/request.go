@@ -29,7 +29,7 @@ type Request struct {
 	CPU       string
 	Glibc     string
 	Driver    string
-	ABI       string // torch, stable or auto; "" is torch
+	ABI       string // torch or stable; "" is torch
 	Base      string
 	KeepDebug bool
 }
