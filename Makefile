@@ -31,13 +31,20 @@ endif
 # flags, so that Go compiles their common packages once.
 build quickstart engine engine-stop bin/ci/engine: export CGO_ENABLED = 0
 
-.PHONY: help build packages-lock drivers quickstart check source test test-full test-gpu bench pictures release-snapshot release fuzz engine engine-stop lint clean clean-caches
+.PHONY: help modules build packages-lock drivers quickstart check source test test-full test-gpu bench pictures release-snapshot release fuzz engine engine-stop lint clean clean-caches
 .DEFAULT_GOAL := help
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
-build: ## compile bin/dsbuild
+# Go downloads modules without a word, and without a network it says so once for each.
+modules:
+	@GOPROXY=off $(GO) list -deps ./cmd/dsbuild >/dev/null 2>&1 || { \
+	  echo "==> downloading the Go modules from $$($(GO) env GOPROXY)"; \
+	  said=$$($(GO) mod download 2>&1) || { echo "$$said" | tail -n 1; \
+	  echo "hint: without internet, set GOPROXY to a mirror, or copy $$($(GO) env GOMODCACHE) from a machine that has it"; exit 1; }; }
+
+build: modules ## compile bin/dsbuild
 	@echo "==> compiling dsbuild (the first time it takes a minute or two)"
 	@$(GO) build -trimpath -o bin/dsbuild ./cmd/dsbuild
 
@@ -50,7 +57,7 @@ bin/ci/%: FORCE
 	@$(GO) build -C ci -trimpath -o ../$@ ./$*
 FORCE:
 
-quickstart: ## build a real wheel for A100 and deploy it to three local nodes
+quickstart: modules ## build a real wheel for A100 and deploy it to three local nodes
 	@echo "==> compiling quickstart (the first time it takes a minute)"
 	@cd ci && $(GO) run -trimpath ./quickstart # it writes elsewhere if this folder is read-only
 

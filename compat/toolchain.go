@@ -208,10 +208,16 @@ func (tc Toolchain) Needs() Needs {
 	return n
 }
 
-// Patches lists the corrections to DeepSpeed's sources that the ops need, each
+// importFixed is the first release of DeepSpeed that can be imported on a node with a GPU and no CUDA toolkit.
+const importFixed = "0.19.5"
+
+// Patches lists the corrections to DeepSpeed's sources that the release and the ops need, each
 // once.
 func (tc Toolchain) Patches() []string {
 	var names []string
+	if tc.DeepSpeed != "" && compareVersions(tc.DeepSpeed, importFixed) < 0 {
+		names = append(names, "import_check")
+	}
 	for _, o := range tc.Ops {
 		if o.Patch != "" && !slices.Contains(names, o.Patch) {
 			names = append(names, o.Patch)

@@ -533,7 +533,10 @@ func TestPatches(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	asked := compat.Toolchain{Ops: tables.Ops}.Patches()
+	asked := compat.Toolchain{Ops: tables.Ops, DeepSpeed: "0.19.4"}.Patches()
+	if newer := (compat.Toolchain{Ops: tables.Ops, DeepSpeed: "0.19.5"}).Patches(); len(newer) != len(asked)-1 {
+		t.Errorf("0.19.5 needs %q, and 0.19.4 %q", newer, asked)
+	}
 	entries, err := scripts.ReadDir("scripts/patches")
 	if err != nil || len(asked) == 0 || len(entries) != len(asked) {
 		t.Errorf("%d patches, the ops ask for %q, %v", len(entries), asked, err)
@@ -544,6 +547,37 @@ func TestPatches(t *testing.T) {
 		if err != nil || !ok || len(why) < 80 {
 			t.Errorf("patch %s: %v, why: %q", name, err, why)
 		}
+	}
+}
+
+// With the patch a release before 0.19.5 can be imported on a node with a GPU and no CUDA toolkit, where
+// the builders of ops raise.
+func TestImportCheckOfOldReleases(t *testing.T) {
+	dir := writeTree(t, t.TempDir(), map[string]string{
+		"deepspeed/__init__.py":     "from .git_version_info import compatible_ops\n",
+		"deepspeed/ops/__init__.py": "",
+		"deepspeed/ops/all_ops.py":  "class Op:\n    def __init__(self, home): self.home = home\n    def is_compatible(self):\n        if not self.home: raise Exception('CUDA_HOME does not exist')\n        return True\nALL_OPS = {'utils': Op('x'), 'fp_quantizer': Op(None)}\n",
+		"deepspeed/git_version_info.py": strings.Repeat("\n", 25) + "# compatible_ops list is recreated for each launch\nfrom .ops.all_ops import ALL_OPS\n\ncompatible_ops = dict.fromkeys(ALL_OPS.keys(), False)\n" +
+			"for op_name, builder in ALL_OPS.items():\n    op_compatible = builder.is_compatible()\n    compatible_ops[op_name] = op_compatible\n    compatible_ops[\"deepspeed_not_implemented\"] = False\n",
+	})
+	imports := func() (string, error) {
+		cmd := exec.Command("python3", "-B", "-c", "import deepspeed; print(deepspeed.compatible_ops['utils'], deepspeed.compatible_ops['fp_quantizer'])")
+		cmd.Dir = dir
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	if out, err := imports(); err == nil || !strings.Contains(out, "CUDA_HOME does not exist") {
+		t.Fatalf("without the patch: %v, %s", err, out)
+	}
+	patch, err := filepath.Abs("scripts/patches/import_check.patch")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("patch", "-p1", "-sf", "-d", dir, "-i", patch).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if out, err := imports(); err != nil || out != "True False\n" {
+		t.Errorf("%v, %s", err, out)
 	}
 }
 

@@ -18,7 +18,7 @@ tar -xzf "$DSBUILD_IN"/source/*.tar.gz -C "$DSBUILD_SRC" --strip-components=1
 cd "$DSBUILD_SRC"
 DSBUILD_SRC=$(pwd -P) # as programs that are started here see it
 
-# What the ops asked for need corrected in these sources, where it is not.
+# What the release or the ops asked for need corrected in these sources, where it is not.
 : >"$DSBUILD_OUT/patches"
 if [ -n "${DSBUILD_PATCHES-}" ] && ! command -v patch >/dev/null; then
     echo "error: ops need DeepSpeed's sources corrected ($DSBUILD_PATCHES), and the program patch is not there" >&2
@@ -29,7 +29,7 @@ for name in ${DSBUILD_PATCHES-}; do
         patch -p1 -sf -i "$DSBUILD_TOOLS/patches/$name.patch"
         # What is installed with the ops, and loads them, is a link to these files
         # in a checkout, and a copy of them in a source distribution.
-        if [ -d deepspeed/ops/op_builder ] && [ ! -L deepspeed/ops/op_builder ]; then
+        if [ -d deepspeed/ops/op_builder ] && [ ! -L deepspeed/ops/op_builder ] && ! grep -q '^+++ b/deepspeed/' "$DSBUILD_TOOLS/patches/$name.patch"; then
             patch -p1 -sf -d deepspeed/ops -i "$DSBUILD_TOOLS/patches/$name.patch"
         fi
         echo "$name" >>"$DSBUILD_OUT/patches"
