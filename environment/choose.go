@@ -85,24 +85,19 @@ func rankOf(tag, python string) []int {
 // platformRank prefers a newer glibc, then any platform tag, then pure Python. Of two names of one glibc
 // it prefers the one with the version, as pip does.
 func platformRank(platform string) int {
+	glibc, machine := wheel.SplitPlatform(platform)
 	switch {
-	case platform == "any":
+	case machine == "": // any
 		return 0
-	case strings.HasPrefix(platform, "linux_"):
-		return 1
-	case strings.HasPrefix(platform, "manylinux2014_"):
-		return 2 * 17
-	case strings.HasPrefix(platform, "manylinux2010_"):
-		return 2 * 12
-	case strings.HasPrefix(platform, "manylinux1_"):
-		return 2 * 5
-	}
-	fields := strings.SplitN(platform, "_", 4)
-	if len(fields) < 4 {
+	case glibc == "":
 		return 1
 	}
-	minor, _ := strconv.Atoi(fields[2])
-	return 2*minor + 1
+	minor, _ := strconv.Atoi(strings.TrimPrefix(glibc, "2."))
+	rank := 2 * minor
+	if strings.HasPrefix(platform, "manylinux_") {
+		rank++
+	}
+	return rank
 }
 
 // buildNumber is the number of a build, -1 for a wheel without one.

@@ -151,7 +151,7 @@ func (p *Plan) Err() error {
 
 // noWheelError returns the error of a plan that has no wheel for any node. If no wheel can be
 // built as requested, it is about the request, which another request might solve. If every build
-// failed, it holds the errors of the builds. It is nil if the nodes are to blame: dsbuild cannot
+// failed, it names the errors of the builds, and has their exit code if they agree. It is nil if the nodes are to blame: dsbuild cannot
 // reach one or deploy to it.
 func (p *Plan) noWheelError() error {
 	if slices.ContainsFunc(p.Wheels, func(w *Wheel) bool { return w.Err == nil }) {
@@ -170,32 +170,16 @@ func (p *Plan) noWheelError() error {
 	if len(all) == 1 {
 		return all[0]
 	}
-	return &BuildError{all}
-}
-
-// BuildError is the error of a run in which every wheel failed.
-type BuildError struct{ errs []error }
-
-func (e *BuildError) Error() string {
 	var lines []string
-	for _, err := range e.errs {
+	code := cmp.Or(fault.ExitCode(all[0]), 1)
+	for _, err := range all {
 		lines = append(lines, err.Error())
 		if h := fault.Hint(err); h != "" {
 			lines = append(lines, "  hint: "+h)
 		}
-	}
-	return fmt.Sprintf("all %d wheels failed:\n%s", len(e.errs), strings.Join(lines, "\n"))
-}
-
-// ExitCode is the exit code of the wheels' errors if they agree, else 1.
-func (e *BuildError) ExitCode() int {
-	code := 0
-	for i, err := range e.errs {
-		one := cmp.Or(fault.ExitCode(err), 1)
-		if i > 0 && one != code {
-			return 1
+		if cmp.Or(fault.ExitCode(err), 1) != code {
+			code = 1
 		}
-		code = one
 	}
-	return code
+	return fault.WithCode(fmt.Errorf("all %d wheels failed:\n%s", len(all), strings.Join(lines, "\n")), code)
 }

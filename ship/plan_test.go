@@ -156,7 +156,7 @@ func TestPlanForPeople(t *testing.T) {
 		{Node: "gpu09", Reasons: []string{"no route to 10.0.0.9"}, cause: "no route"},
 	}}
 	var out bytes.Buffer
-	if err := p.Print(&out); err != nil {
+	if err := p.Print(&out, true); err != nil {
 		t.Fatal(err)
 	}
 	want := `8 nodes, 5 wheels: 1 to build, 1 in the store, 1 built before, 1 already running, 1 failed
@@ -182,6 +182,27 @@ left out
 `
 	if out.String() != want {
 		t.Errorf("%s\nwant:\n%s", out.String(), want)
+	}
+	out.Reset()
+	if err := p.Print(&out, false); err != nil {
+		t.Fatal(err)
+	}
+	want = `8 nodes, 5 wheels: 1 to build, 1 in the store, 1 built before, 1 already running, 1 failed
+one  in the store  for gpu[01-03]
+two  already running  for gpu04
+three  failed  for gpu05
+  no gcc
+  hint: install gcc
+four  to build  for gpu06
+… and 1 more wheel
+left out
+  gpu07: no torch; no pip
+    hint: install torch
+  gpu[08-09], as on gpu08: no route to 10.0.0.8
+--verbose prints the targets of each wheel, and all reasons
+`
+	if out.String() != want {
+		t.Errorf("in short:\n%s\nwant:\n%s", out.String(), want)
 	}
 	groups := p.Groups()
 	if g := groups[2]; g.Error != "no gcc\nat all" || g.Hint != "install gcc" || g.State != "failed" || g.Running == nil || g.Why == nil || g.Archs == nil || g.Ops == nil {

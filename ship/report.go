@@ -45,6 +45,11 @@ func (p *Plan) Lines() []string {
 	for _, w := range p.Wheels {
 		lines = append(lines, w.describe()...)
 	}
+	return append(lines, p.leftOut(len(p.Left))...)
+}
+
+// leftOut lists the nodes that get no wheel, in so many groups at most.
+func (p *Plan) leftOut(most int) (lines []string) {
 	var left []ui.Named
 	for _, l := range p.Left {
 		text := strings.Join(l.Reasons, "; ")
@@ -53,7 +58,8 @@ func (p *Plan) Lines() []string {
 		}
 		left = append(left, ui.Named{Name: l.Node, Text: text, Cause: l.cause})
 	}
-	for i, f := range ui.Fold(left) {
+	groups := ui.Fold(left)
+	for i, f := range groups[:min(len(groups), most)] {
 		if i == 0 {
 			lines = append(lines, "left out")
 		}
@@ -62,7 +68,31 @@ func (p *Plan) Lines() []string {
 		}
 		lines = append(lines, strings.Split("  "+f.Names+": "+f.Text, "\n")...)
 	}
+	if more := len(groups) - most; more > 0 {
+		lines = append(lines, fmt.Sprintf("  … for %d more reasons", more))
+	}
 	return lines
+}
+
+// summaryLines is Lines in about ten lines: a line for each wheel, or its error.
+func (p *Plan) summaryLines() []string {
+	const mostWheels, mostReasons = 4, 2
+	lines := []string{p.summaryLine()}
+	for _, w := range p.Wheels[:min(len(p.Wheels), mostWheels)] {
+		lines = append(lines, fmt.Sprintf("%s  %s  for %s", w.Name, w.State.description(), ui.FoldNames(w.Nodes)))
+		if w.Err != nil {
+			text, _, _ := strings.Cut(w.Err.Error(), "\n")
+			lines = append(lines, "  "+text)
+			if h := fault.Hint(w.Err); h != "" {
+				lines = append(lines, "  hint: "+h)
+			}
+		}
+	}
+	if more := len(p.Wheels) - mostWheels; more > 0 {
+		lines = append(lines, "… and "+ui.Count(more, "more wheel"))
+	}
+	lines = append(lines, p.leftOut(mostReasons)...)
+	return append(lines, "--verbose prints the targets of each wheel, and all reasons")
 }
 
 // summaryLine counts nodes and wheels.
@@ -135,9 +165,13 @@ func (w *Wheel) describe() []string {
 	return lines
 }
 
-// Print writes the plan for a person.
-func (p *Plan) Print(w io.Writer) error {
-	for _, line := range p.Lines() {
+// Print writes the plan for a person, whole or in about ten lines.
+func (p *Plan) Print(w io.Writer, whole bool) error {
+	lines := p.summaryLines()
+	if whole {
+		lines = p.Lines()
+	}
+	for _, line := range lines {
 		if _, err := fmt.Fprintln(w, ui.Clean(line)); err != nil {
 			return err
 		}

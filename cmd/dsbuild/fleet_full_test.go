@@ -151,7 +151,7 @@ func noEngine(t *testing.T) []string {
 // serves all six.
 func TestFullFleetShip(t *testing.T) {
 	f := newRealFleet(t)
-	plan, _, _ := f.dsbuild(t, 0, noEngine(t), "ship", f.inventory, "--dry-run")
+	plan, _, _ := f.dsbuild(t, 0, noEngine(t), "ship", f.inventory, "--dry-run", "--verbose")
 	for _, want := range []string{"6 nodes, 2 wheels: 2 to build\n", "arch 7.5;8.0", "for gpu[1-4]\n", "for cpu[1-2]\n"} {
 		if !strings.Contains(plan, want) {
 			t.Errorf("the plan does not say %q:\n%s", want, plan)
@@ -298,7 +298,7 @@ func (f *realFleet) interrupted(t *testing.T) {
 func (f *realFleet) stableABI(t *testing.T) {
 	t.Helper()
 	for _, flags := range [][]string{{"--abi", "stable"}, {"--abi", "stable", "--ops", "cpu_adam,utils"}} {
-		plan, _, _ := f.dsbuild(t, 0, noEngine(t), append([]string{"ship", f.inventory, "--dry-run"}, flags...)...)
+		plan, _, _ := f.dsbuild(t, 0, noEngine(t), append([]string{"ship", f.inventory, "--dry-run", "--verbose"}, flags...)...)
 		if !strings.Contains(plan, "6 nodes, 1 wheel: 1 to build\n") || !strings.Contains(plan, "for torch 2.10 and newer and Python 3.10+") {
 			t.Errorf("%q: the plan is\n%s", flags, plan)
 		}

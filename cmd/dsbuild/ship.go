@@ -101,7 +101,9 @@ func (o *shipOptions) addFlags(cmd *cobra.Command) {
 	f.StringVar(&o.lock, "lock", "", "the lock that --env writes: `FILE` (default: the environment file's name with .lock)")
 	f.BoolVar(&o.fleet.force, "force", false, "install also where the node already runs its wheel")
 	f.BoolVar(&o.removeOps, "remove-ops", false, "install also where the wheel lacks operators that the DeepSpeed of the node has")
+	f.BoolVar(&o.build.verbose, "verbose", false, "with --dry-run: print the targets of each wheel, and all reasons")
 	flagsNeed(cmd, "env", "lock")
+	flagsNeed(cmd, "dry-run", "verbose")
 }
 
 // runShip ships as o says. The report is printed and written also when builds
@@ -129,11 +131,11 @@ func runShip(ctx context.Context, a *app, o shipOptions) error {
 	if !o.verifyGiven {
 		opt.Deploy.VerifyUnchanged = verify.LevelFiles
 	}
-	return runShipment(ctx, a, o.fleet.changeFlags, ship.New(opt))
+	return runShipment(ctx, a, o.fleet.changeFlags, o.build.verbose, ship.New(opt))
 }
 
 // runShipment runs the steps of a shipment, or previews them.
-func runShipment(ctx context.Context, a *app, o changeFlags, s *ship.Shipment) error {
+func runShipment(ctx context.Context, a *app, o changeFlags, verbose bool, s *ship.Shipment) error {
 	defer s.Close()
 	plan, err := s.Survey(ctx)
 	switch {
@@ -150,7 +152,7 @@ func runShipment(ctx context.Context, a *app, o changeFlags, s *ship.Shipment) e
 				planDocument
 			}{plan.Groups(), plan.Left, newPlanDocument(preview)}))
 		}
-		return errors.Join(err, plan.Print(a.stdout), preview.Print(a.stdout),
+		return errors.Join(err, plan.Print(a.stdout, verbose), preview.Print(a.stdout),
 			report.PrintHints(a.stdout, preview.Left(), o.nameInventory))
 	}
 	for _, line := range plan.Lines() {

@@ -57,7 +57,7 @@ func runWheelFor(ctx context.Context, a *app, o wheelOptions) error {
 // with the nodes of each.
 func printWheelsForPlan(a *app, o wheelOptions, plan *ship.Plan) error {
 	if !o.json {
-		return plan.Print(a.stdout)
+		return plan.Print(a.stdout, o.verbose)
 	}
 	return ui.JSON(a.stdout, struct {
 		Groups []report.Group `json:"groups"`
