@@ -20,7 +20,6 @@ import (
 
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
-	"github.com/dsbuild/dsbuild/inventory"
 )
 
 //go:embed hold.sh
@@ -38,9 +37,9 @@ type broadcast struct {
 }
 
 const (
-	// broadcastTries is the number of broadcasts of a file. Each new try leaves out the nodes that
-	// had no room or failed. Those get the file one by one, and that upload reports the reason.
-	broadcastTries = 3
+	// broadcastTries is the number of broadcasts of a file. The second try leaves out the nodes that had
+	// no room. Those get the file one by one, and that upload reports the reason.
+	broadcastTries = 2
 	// broadcastSpare is the disk space that must stay free on a node besides the file, in bytes.
 	broadcastSpare = 64 << 20
 	// broadcastTimeout is the time a node may take for a block of a file, in seconds.
@@ -167,46 +166,17 @@ func (s *broadcast) bring(ctx context.Context, a *allocation, nodes []string, fi
 	}
 	able := slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { return h.free[n] < size+broadcastSpare })
 	if len(able) == len(nodes) {
-		failed, err := a.sbcast(ctx, h.step, file, path.Join(h.folder, "file"))
+		name, err := filepath.Abs(file.Name())
+		if err == nil {
+			_, _, err = Program{Name: "sbcast", Args: []string{"--jobid=" + a.job + "." + h.step, "--timeout=" + strconv.Itoa(broadcastTimeout), name, path.Join(h.folder, "file")}}.Output(ctx)
+		}
 		if err == nil {
 			return h, nodes
 		}
-		able = slices.DeleteFunc(able, func(n string) bool { return slices.Contains(failed, n) })
-		if len(able) == len(nodes) {
-			able = nil // sbcast does not tell which nodes failed
-		}
+		able = nil // each node gets the file by itself, and that upload reports the reason
 	}
 	h.end()
 	return nil, able
-}
-
-// failedBroadcast matches the node names in an error message of sbcast.
-var failedBroadcast = regexp.MustCompile(`REQUEST_FILE_BCAST\(([^)]+)\)`)
-
-// blamed returns the nodes that sbcast names in its error.
-func blamed(said string) []string {
-	var names []string
-	for _, m := range failedBroadcast.FindAllStringSubmatch(said, -1) {
-		some, err := inventory.Expand(m[1])
-		if err != nil {
-			return nil
-		}
-		names = append(names, some...)
-	}
-	return names
-}
-
-// sbcast sends a file to the nodes of a step. On failure it returns the nodes that sbcast names.
-func (a *allocation) sbcast(ctx context.Context, step string, file *os.File, target string) (failed []string, err error) {
-	name, err := filepath.Abs(file.Name())
-	if err != nil {
-		return nil, err
-	}
-	_, _, err = Program{Name: "sbcast", Args: []string{"--jobid=" + a.job + "." + step, "--timeout=" + strconv.Itoa(broadcastTimeout), name, target}}.Output(ctx)
-	if err != nil {
-		failed = blamed(err.Error())
-	}
-	return failed, err
 }
 
 // holder is a step on several nodes that keeps a folder on each. The step tells sbcast the nodes.

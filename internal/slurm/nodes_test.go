@@ -105,15 +105,3 @@ func TestByPartition(t *testing.T) {
 		}
 	}
 }
-
-// sbcast's messages about nodes that fail, one by one or together.
-func TestBlamed(t *testing.T) {
-	t.Parallel()
-	got := blamed("sbcast: error: REQUEST_FILE_BCAST(node02): File exists\nsbcast: error: REQUEST_FILE_BCAST(gpu[07-08]): No space left on device")
-	if want := []string{"node02", "gpu07", "gpu08"}; !reflect.DeepEqual(got, want) {
-		t.Errorf("%q", got)
-	}
-	if got := blamed("sbcast: error: Invalid job id specified"); got != nil {
-		t.Errorf("%q", got)
-	}
-}
