@@ -13,6 +13,7 @@ import (
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/internal/cause"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -45,7 +46,7 @@ func LoadBundle(dir, wheelPath string) (*wheel.Bundle, error) {
 		dir = filepath.Join(wheelPath, wheel.WheelhouseDir)
 	}
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-		return nil, wheels.NewUsageError("make one with: dsbuild wheel --bundle, or name one with --bundle DIR", "no wheelhouse: %s is not a folder", dir)
+		return nil, fault.New(fault.Usage, "make one with: dsbuild wheel --bundle, or name one with --bundle DIR", "no wheelhouse: %s is not a folder", dir)
 	}
 	b, err := wheel.ReadBundle(dir)
 	for _, w := range b.Wheels {
@@ -64,7 +65,7 @@ func checkCompanion(w wheel.BundleWheel) error {
 	}
 	defer a.Close()
 	if err := wheels.CheckOwnFiles(a); err != nil {
-		return wheels.NewUsageError("make the wheelhouse without this wheel", "%s: %w", w.File, err)
+		return fault.New(fault.Usage, "make the wheelhouse without this wheel", "%s: %w", w.File, err)
 	}
 	return nil
 }

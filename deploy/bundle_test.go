@@ -247,17 +247,30 @@ func TestRollbackRefusesWhatWasChangedSince(t *testing.T) {
 func TestPackageWithoutRecordIsNotReplaced(t *testing.T) {
 	t.Parallel()
 	e := lacking(t)
-	if err := os.Remove(filepath.Join(e.site, "hjson-2.0.dist-info", "RECORD")); err != nil {
-		t.Fatal(err)
-	}
-	was := e.snapshot(t)
 	h, s := host(t, "gpu1", e, sshtest.Options{})
 	opt := options(t, load(t, makeWheel(t, t.TempDir(), needy())), []*sshtest.Server{s}, h)
 	opt.Bundle = fullHouse(t)
-	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.Failed || n.Step != "install" || !strings.Contains(n.Error, "has no RECORD: hjson cannot be replaced") || n.Hint == "" {
-		t.Errorf("%+v", n)
+	remove := func(name string) {
+		if err := os.RemoveAll(filepath.Join(e.site, name)); err != nil {
+			t.Fatal(err)
+		}
 	}
-	e.mustBe(t, was)
+	refused := func(form string) {
+		t.Helper()
+		was := e.snapshot(t)
+		if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.Failed || n.Step != "install" || !strings.Contains(n.Error, "has no RECORD: hjson cannot be replaced") || n.Hint == "" {
+			t.Errorf("%s: %+v", form, n)
+		}
+		e.mustBe(t, was)
+	}
+	remove("hjson-2.0.dist-info/RECORD")
+	refused("no RECORD")
+	remove("hjson-2.0.dist-info")
+	e.write(t, "hjson.egg-link", "/home/train/hjson\n.")
+	refused("a checkout")
+	remove("hjson.egg-link")
+	e.write(t, "hjson-2.0-py3.11.egg/EGG-INFO/PKG-INFO", "Name: hjson\nVersion: 2.0\n")
+	refused("an egg")
 }
 
 func TestShadowOfACompanionIsNamed(t *testing.T) {

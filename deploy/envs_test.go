@@ -73,7 +73,7 @@ func TestSetupFails(t *testing.T) {
 			t.Fatal(err)
 		}
 		n := d.Report().Nodes[0]
-		if n.Status != report.Failed || n.Step != "probe" || n.Error != "probe: "+want || !strings.HasPrefix(n.Hint, "the line is at inventory.yaml:3:5; try it on gpu1") {
+		if n.Status != report.Failed || n.Step != "probe" || n.Error != want || !strings.HasPrefix(n.Hint, "the line is at inventory.yaml:3:5; try it on gpu1") {
 			t.Errorf("%+v\nplan %+v", n, plan)
 		}
 	}

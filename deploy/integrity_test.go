@@ -368,6 +368,36 @@ func TestRecordOfSomebodysFile(t *testing.T) {
 }
 
 // A DeepSpeed whose RECORD names folders of others: only its files move.
+// A folder that the deploy moved aside as a whole belongs to another package, too, when the rollback comes.
+func TestRollbackIntoAFolderThatAnotherPackageShares(t *testing.T) {
+	t.Parallel()
+	e := newEnvironment(t, "2.15.0")
+	byHand(t, e, withFiles(t, makeWheel(t, t.TempDir(), wheelOptions{version: "0.19.7"}), map[string]string{"shared/ours.py": "x = 2\n", "shared/deep/ours.py": ""}))
+	h, s := host(t, "gpu1", e, sshtest.Options{})
+	opt := options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{})), []*sshtest.Server{s}, h)
+	opt.Verify = verify.LevelFiles
+	was := e.snapshot(t)
+	if r := run(t, context.Background(), opt); r.Err() != nil {
+		t.Fatal(r.Err())
+	}
+	e.install(t, small{name: "other", version: "1.0", files: map[string]string{"shared/theirs.py": "x = 1\n"}})
+	between := e.snapshot(t)
+	if r := back(t, opt); r.Err() != nil {
+		t.Errorf("%+v", r.Nodes[0])
+	}
+	now := e.snapshot(t)
+	for path, what := range was {
+		if strings.Contains(path, "/ours.py") && now[path] != what {
+			t.Errorf("%s was %q, is %q", path, what, now[path])
+		}
+	}
+	for path, what := range between {
+		if strings.Contains(path, "/theirs.py") && now[path] != what {
+			t.Errorf("%s of another package was %q, is %q", path, what, now[path])
+		}
+	}
+}
+
 func TestFoldersOfOthersStay(t *testing.T) {
 	long(t)
 	t.Parallel()

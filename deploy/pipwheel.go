@@ -12,6 +12,7 @@ import (
 	"github.com/adrg/xdg"
 
 	"github.com/dsbuild/dsbuild/deploy/wheels"
+	"github.com/dsbuild/dsbuild/dockerfiles"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -20,50 +21,48 @@ func DefaultPip() func(ctx context.Context, python string) (string, error) {
 	return DownloadPip(filepath.Join(xdg.CacheHome, "dsbuild", "pip"))
 }
 
-// DownloadPip returns a function that finds a pip wheel for a Python X.Y in dir. If dir has none,
-// the function downloads one with the pip of the local python3.
+// DownloadPip returns a function that finds the pip wheel that is pinned for a Python X.Y in dir. If dir has none,
+// the function downloads it with the pip of the local python3. Nodes run it, so it must be the pinned file.
 func DownloadPip(dir string) func(ctx context.Context, python string) (string, error) {
 	return func(ctx context.Context, python string) (string, error) {
-		place := filepath.Join(dir, python)
-		if found := pipIn(place); found != "" {
-			return found, nil
+		pip, ok := dockerfiles.PinnedPip(python)
+		if !ok {
+			return "", fmt.Errorf("no pip is pinned for Python %s", python)
+		}
+		name := fmt.Sprintf("pip-%s-py3-none-any.whl", pip.Version)
+		file := filepath.Join(dir, name)
+		if sum, _, err := wheel.HashFile(file); err == nil && sum == pip.SHA256 {
+			return file, nil
 		}
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return "", err
 		}
-		fresh, err := os.MkdirTemp(dir, python+"-*")
+		fresh, err := os.MkdirTemp(dir, "fresh-*")
 		if err != nil {
 			return "", err
 		}
 		defer os.RemoveAll(fresh)
-		cmd := exec.CommandContext(ctx, "python3", "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
-			"--only-binary", ":all:", "--python-version", python, "--dest", fresh, "pip")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			lines := strings.Split(string(bytes.TrimSpace(out)), "\n")
-			return "", fmt.Errorf("python3 -m pip download pip: %w: %s", err, lines[len(lines)-1])
-		}
-		// Another run may have been faster; its wheel is just as good.
-		if err := os.Rename(fresh, place); err != nil && pipIn(place) == "" {
+		pinned := fmt.Sprintf("%s --hash=sha256:%s\n", pip, pip.SHA256)
+		if err := os.WriteFile(filepath.Join(fresh, "requirements.txt"), []byte(pinned), 0o644); err != nil {
 			return "", err
 		}
-		if found := pipIn(place); found != "" {
-			return found, nil
+		// Isolated and in a folder of its own: a folder pip in the user's would be run in place of pip.
+		cmd := exec.CommandContext(ctx, "python3", "-I", "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
+			"--only-binary", ":all:", "--python-version", python, "--require-hashes", "--requirement", "requirements.txt", "--dest", ".")
+		cmd.Dir = fresh
+		if out, err := cmd.CombinedOutput(); err != nil {
+			lines := strings.Split(string(bytes.TrimSpace(out)), "\n")
+			return "", fmt.Errorf("python3 -m pip download %s: %w: %s", pip, err, lines[len(lines)-1])
 		}
-		return "", fmt.Errorf("python3 -m pip download pip left no wheel")
-	}
-}
-
-func pipIn(dir string) string {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return ""
-	}
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), "pip-") && strings.HasSuffix(e.Name(), ".whl") {
-			return filepath.Join(dir, e.Name())
+		sum, _, err := wheel.HashFile(filepath.Join(fresh, name))
+		if err != nil {
+			return "", fmt.Errorf("python3 -m pip download %s: %w", pip, err)
 		}
+		if sum != pip.SHA256 {
+			return "", fmt.Errorf("python3 -m pip download %s: the file has sha256 %s, not %s", pip, sum, pip.SHA256)
+		}
+		return file, os.Rename(filepath.Join(fresh, name), file)
 	}
-	return ""
 }
 
 // fetchPips gets the pip wheels for nodes without any pip, one for each Python. It returns the

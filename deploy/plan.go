@@ -81,8 +81,8 @@ type PlanOptions struct {
 	Bundle *wheel.Bundle
 }
 
-// NewPlan decides the action on each node. It is pure. The error is a *UsageError if the wheels
-// leave open which one a node should get.
+// NewPlan decides the action on each node. It is pure. The error asks for fault.Usage if the
+// wheels leave open which one a node should get.
 func NewPlan(nodes []ProbeResult, offered []wheels.Wheel, opt PlanOptions) (Plan, error) {
 	tables, err := compat.NewTables()
 	if err != nil {
@@ -168,7 +168,7 @@ func environmentFaults(n ProbeResult) (reasons []string, hint string) {
 	part := f.MissingPython()
 	switch {
 	case part != "":
-		return []string{"no usable Python: " + part + " is missing"}, "set python: in the inventory to the interpreter of the environment (absolute)"
+		return []string{"no usable Python: " + part + " is missing"}, f.PythonHint("set python: in the inventory to the interpreter of the environment (absolute)")
 	case f.ExternallyManaged:
 		return []string{"its Python is managed by the system (PEP 668) and must not be changed"},
 			"make an environment there (python3 -m venv, uv venv) and name its python in the inventory"

@@ -98,6 +98,16 @@ func LockedTorches(python string) []string {
 	return slices.Compact(out)
 }
 
+// PinnedPip returns the pip that the lock has for a Python (X.Y).
+func PinnedPip(python string) (Package, bool) {
+	for _, s := range readLock() {
+		if at := slices.IndexFunc(s.packages, func(p Package) bool { return p.Name == "pip" }); at >= 0 && slices.Contains(s.pythons, python) {
+			return s.packages[at], true
+		}
+	}
+	return Package{}, false
+}
+
 func sortPackages(all []Package) {
 	slices.SortFunc(all, func(a, b Package) int { return strings.Compare(a.Name, b.Name) })
 }

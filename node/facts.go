@@ -96,3 +96,13 @@ func (f Facts) MissingPython() string {
 	}
 	return ""
 }
+
+// PythonHint is the hint for MissingPython: a variable that keeps Python from starting, or else otherwise.
+func (f Facts) PythonHint(otherwise string) string {
+	for _, name := range []string{"PYTHONHOME", "PYTHONPATH"} {
+		if strings.Contains(f.MissingPython(), "; "+name+" is set to ") {
+			return "unset " + name + " where that node sets it (.bashrc, or setup: and env: in the inventory): it keeps Python from starting"
+		}
+	}
+	return otherwise
+}

@@ -127,9 +127,9 @@ func runProbe(ctx context.Context, r remote.Runner, python string, program Progr
 	case err != nil && got.python != nil && f.Each != nil:
 		return got.assembleFacts(nil), nil, err
 	case err != nil:
-		return nil, nil, fmt.Errorf("probe: %w", err)
+		return nil, nil, err
 	case !got.any:
-		return nil, nil, errors.New("probe: the node gave no answer: is its shell a POSIX shell, and does the setup line read standard input?")
+		return nil, nil, errors.New("the node gave no answer: is its shell a POSIX shell, and does the setup line read standard input?")
 	}
 	return got.assembleFacts(broken), undone, nil
 }

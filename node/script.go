@@ -10,7 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"reflect"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -130,10 +130,28 @@ type ScriptError struct {
 }
 
 func (e *ScriptError) Error() string {
-	if last := lastLine(e.Stderr); last != "" {
-		return fmt.Sprintf("%v (%v)", NewNodeError(last), e.Err)
+	if words := pythonsWords(e.Stderr); words != "" {
+		return fmt.Sprintf("%v (%v)", NewNodeError(words), e.Err)
 	}
 	return e.Err.Error()
+}
+
+// wrongVariable matches what a Python that cannot start says of a variable.
+var wrongVariable = regexp.MustCompile(`(?m)^\s*(PYTHONHOME|PYTHONPATH) = '(.+)'$`)
+
+// pythonsWords returns the line of a Python's standard error that says why it ended: the last one, unless it could
+// not even start.
+func pythonsWords(stderr string) string {
+	_, fatal, could := strings.Cut(stderr, "Fatal Python error: ")
+	if !could {
+		lines := strings.Split(strings.TrimSpace(stderr), "\n")
+		return strings.TrimSpace(lines[len(lines)-1])
+	}
+	words, _, _ := strings.Cut("Fatal Python error: "+fatal, "\n")
+	for _, m := range wrongVariable.FindAllStringSubmatch(stderr, -1) {
+		words += fmt.Sprintf("; %s is set to %s", m[1], m[2])
+	}
+	return words
 }
 
 // Unwrap returns the *remote.ExitError.
@@ -275,27 +293,23 @@ func (t *tail) Write(b []byte) (int, error) {
 
 // Decode reads a message strictly: it refuses unknown fields and text after the message. It also
 // makes strings harmless: it removes control characters, cuts long strings, and makes each string
-// one line, except in fields with the tag text:"lines".
+// one line, except in fields whose names end in _text: these hold whole files.
 func Decode(message json.RawMessage, into any) error {
 	// Nearly all messages are clean, and the check costs less than cleaning.
 	if isClean(message) && decodeStrictly(message, into) == nil {
-		if bytes.Contains(message, []byte(`\n`)) || bytes.Contains(message, []byte(`\t`)) {
-			joinLines(reflect.ValueOf(into))
-		}
 		return nil
 	}
 	var loose any
 	if err := json.Unmarshal(message, &loose); err != nil {
 		return fmt.Errorf("the node's answer is not JSON: %w", err)
 	}
-	tidy, err := json.Marshal(cleanAll(loose))
-	if err != nil {
-		return err
+	tidy, err := json.Marshal(cleanAll(loose, false))
+	if err == nil {
+		err = decodeStrictly(tidy, into)
 	}
-	if err := decodeStrictly(tidy, into); err != nil {
+	if err != nil {
 		return fmt.Errorf("dsbuild does not understand the node's answer: %w", err)
 	}
-	joinLines(reflect.ValueOf(into))
 	return nil
 }
 
@@ -319,7 +333,7 @@ func isClean(message []byte) bool {
 		case b < ' ' || b > '~':
 			return false
 		case b == '\\':
-			if i++; i == len(message) || !strings.ContainsRune(`"\/nt`, rune(message[i])) {
+			if i++; i == len(message) || !strings.ContainsRune(`"\/`, rune(message[i])) {
 				return false
 			}
 		case b == '"':
@@ -332,18 +346,22 @@ func isClean(message []byte) bool {
 	return true
 }
 
-func cleanAll(v any) any {
+// cleanAll makes the strings in a value harmless; lines keeps line breaks.
+func cleanAll(v any, lines bool) any {
 	switch v := v.(type) {
 	case string:
-		return cleanText(v)
+		if lines {
+			return cleanText(v)
+		}
+		return ui.OneLine(cleanText(v))
 	case []any:
 		for i := range v {
-			v[i] = cleanAll(v[i])
+			v[i] = cleanAll(v[i], lines)
 		}
 	case map[string]any:
 		out := make(map[string]any, len(v))
 		for k, inner := range v {
-			out[cleanText(k)] = cleanAll(inner)
+			out[ui.OneLine(cleanText(k))] = cleanAll(inner, strings.HasSuffix(k, "_text"))
 		}
 		return out
 	case float64:
@@ -358,8 +376,3 @@ func cleanAll(v any) any {
 // cleanText removes characters that could control a terminal, and bounds the length. Newlines
 // stay.
 func cleanText(s string) string { return ui.Shorten(ui.Clean(s), maxString) }
-
-func lastLine(s string) string {
-	lines := strings.Split(strings.TrimSpace(s), "\n")
-	return strings.TrimSpace(lines[len(lines)-1])
-}

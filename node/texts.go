@@ -12,10 +12,10 @@ import (
 // texts are raw files of a node's packages. dsbuild parses them here, because the node has to
 // compile the probe's program: the shorter it is, the less a probe costs.
 type texts struct {
-	Torch string   `json:"torch_text" text:"lines"` // torch/version.py
-	Pip   string   `json:"pip_text" text:"lines"`   // pip/__init__.py
-	Build string   `json:"build_text" text:"lines"` // DeepSpeed's git_version_info_installed.py
-	NCCL  []string `json:"nccl_files"`              // names of files that contain NCCL's version
+	Torch string   `json:"torch_text"` // torch/version.py
+	Pip   string   `json:"pip_text"`   // pip/__init__.py
+	Build string   `json:"build_text"` // DeepSpeed's git_version_info_installed.py
+	NCCL  []string `json:"nccl_files"` // names of files that contain NCCL's version
 
 	GLIBCXX []string `json:"glibcxx"`  // versions that libstdc++ offers, without the leading "3."
 	ABI     string   `json:"abi_text"` // 0, 1, or the rest of a constructor's name

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
@@ -86,59 +85,5 @@ func (f *Facts) plainVersions() {
 	}
 	if f.Previous != nil {
 		f.Previous.Version = PlainVersion(f.Previous.Version)
-	}
-}
-
-// manyLines is the tag of fields that hold a whole text: `text:"lines"`.
-const manyLines = "lines"
-
-// joinLines puts each string in a decoded message on one line, but for those in fields
-// that hold texts.
-func joinLines(v reflect.Value) {
-	switch v.Kind() {
-	case reflect.String:
-		if strings.ContainsAny(v.String(), "\n\t") {
-			v.SetString(ui.OneLine(v.String()))
-		}
-	case reflect.Pointer:
-		if !v.IsNil() {
-			joinLines(v.Elem())
-		}
-	case reflect.Interface:
-		if text, ok := v.Interface().(string); ok {
-			v.Set(reflect.ValueOf(ui.OneLine(text)))
-		} else if !v.IsNil() {
-			joinLines(v.Elem())
-		}
-	case reflect.Struct:
-		for i := range v.NumField() {
-			if field := v.Type().Field(i); (field.IsExported() || field.Anonymous) && field.Tag.Get("text") != manyLines {
-				joinLines(v.Field(i))
-			}
-		}
-	case reflect.Slice:
-		if v.Type().Elem().Kind() != reflect.Uint8 { // else it is a message in a message, decoded by itself
-			for i := range v.Len() {
-				joinLines(v.Index(i))
-			}
-		}
-	case reflect.Map:
-		joinLinesInMap(v)
-	default: // holds no string
-	}
-}
-
-// joinLinesInMap is joinLines for a map, whose values cannot be changed in place.
-func joinLinesInMap(v reflect.Value) {
-	for _, key := range v.MapKeys() {
-		value := reflect.New(v.Type().Elem()).Elem()
-		value.Set(v.MapIndex(key))
-		joinLines(value)
-		tidy := key
-		if key.Kind() == reflect.String && strings.ContainsAny(key.String(), "\n\t") {
-			tidy = reflect.ValueOf(ui.OneLine(key.String())).Convert(key.Type())
-			v.SetMapIndex(key, reflect.Value{})
-		}
-		v.SetMapIndex(tidy, value)
 	}
 }

@@ -17,7 +17,7 @@ func TestStringsOfNodesAreOneLine(t *testing.T) {
 	t.Parallel()
 	type inner struct {
 		Text string
-		Long string `text:"lines"`
+		Long string `json:"long_text"`
 	}
 	type message struct {
 		Text string
@@ -47,7 +47,7 @@ func TestStringsOfNodesAreOneLine(t *testing.T) {
 		}
 	}
 	var got message
-	if err := node.Decode(json.RawMessage(`{"Ptr":{"Long":"one\ntwo\u001b[2J"}}`), &got); err != nil || got.Ptr.Long != "one\ntwo" {
+	if err := node.Decode(json.RawMessage(`{"Ptr":{"long_text":"one\ntwo\u001b[2J"}}`), &got); err != nil || got.Ptr.Long != "one\ntwo" {
 		t.Errorf("%+v, %v", got.Ptr, err)
 	}
 }
@@ -97,5 +97,32 @@ func TestWordsOfNode(t *testing.T) {
 	}
 	if got := node.NewNodeError(strings.Repeat("x", 1_000_000)).Error(); len(got) > 20_000 {
 		t.Errorf("%d bytes", len(got))
+	}
+}
+
+// A Python that cannot start says why before its last line, and which variables it was given.
+func TestPythonThatCannotStart(t *testing.T) {
+	t.Parallel()
+	broken := &node.ScriptError{Err: errors.New("exit status 1"), Stderr: `Python path configuration:
+  PYTHONHOME = '/nowhere'
+  PYTHONPATH = (not set)
+  program name = 'python3'
+Fatal Python error: init_fs_encoding: failed to get the Python codec of the filesystem encoding
+Python runtime state: core initialized
+ModuleNotFoundError: No module named 'encodings'
+
+Current thread 0x00007f9c4bbcab80 (most recent call first):
+  <no Python frame>
+`}
+	want := "the node says: Fatal Python error: init_fs_encoding: failed to get the Python codec of the filesystem encoding; PYTHONHOME is set to /nowhere (exit status 1)"
+	if broken.Error() != want {
+		t.Errorf("%v\nwant %s", broken, want)
+	}
+	f := node.Facts{Missing: []string{"python (/usr/bin/python3: " + broken.Error() + ")"}}
+	if hint := f.PythonHint("set python:"); !strings.HasPrefix(hint, "unset PYTHONHOME where that node sets it") {
+		t.Errorf("hint: %s", hint)
+	}
+	if hint := (node.Facts{Missing: []string{"python"}}).PythonHint("set python:"); hint != "set python:" {
+		t.Errorf("hint without a Python: %s", hint)
 	}
 }

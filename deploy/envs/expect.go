@@ -16,6 +16,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/environment"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -98,7 +99,7 @@ func (f *Files) open(file environment.File, at, python string) (map[string]strin
 }
 
 func refuseWheel(format string, args ...any) error {
-	return wheels.NewUsageError("leave the package out of environment.yaml, or take its wheel from elsewhere; then lock again", format, args...)
+	return fault.New(fault.Usage, "leave the package out of environment.yaml, or take its wheel from elsewhere; then lock again", format, args...)
 }
 
 // apart refuses two wheels that write different bytes to the same path.

@@ -128,7 +128,7 @@ func (p *NodePlan) decide(tables *compat.Tables, n ProbeResult, opt PlanOptions)
 	set, err := opt.Lock.For(*n.Facts)
 	switch {
 	case n.Facts.MissingPython() != "" && (err != nil || set.Python == nil):
-		p.refuse("install Python "+opt.Lock.Python+" there, or set interpreter: in environment.yaml, also to the archive of a Python that comes along", "no usable Python: "+n.Facts.MissingPython()+" is missing")
+		p.refuse(n.Facts.PythonHint("install Python "+opt.Lock.Python+" there, or set interpreter: in environment.yaml, also to the archive of a Python that comes along"), "no usable Python: "+n.Facts.MissingPython()+" is missing")
 		return
 	case err != nil:
 		p.refuse("lock for such nodes, too: dsbuild env lock environment.yaml --for INVENTORY; interpreter: names their Python", err.Error())
@@ -249,7 +249,7 @@ func NewRollbackPlan(nodes []ProbeResult, policy changes.InUse) Plan {
 	return newPlan(nodes, policy, func(p *NodePlan, n ProbeResult) {
 		switch {
 		case n.Facts.MissingPython() != "" && n.Look.Previous == nil:
-			p.refuse("set interpreter: in environment.yaml", "no usable Python: "+n.Facts.MissingPython()+" is missing")
+			p.refuse(n.Facts.PythonHint("set interpreter: in environment.yaml"), "no usable Python: "+n.Facts.MissingPython()+" is missing")
 		case n.Look.Previous == nil:
 			p.refuse("a node keeps only the environment before the last switch", "there is nothing to go back to")
 		default:

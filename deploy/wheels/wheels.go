@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -53,26 +54,6 @@ func AnyStable(all []Wheel) bool {
 	return slices.ContainsFunc(all, func(w Wheel) bool { return w.Manifest.TorchABI.IsStable() })
 }
 
-// UsageError reports a choice that only the user can make: exit code 2.
-type UsageError struct {
-	err  error
-	hint string
-}
-
-func (e *UsageError) Error() string { return e.err.Error() }
-func (e *UsageError) Unwrap() error { return e.err }
-
-// Hint returns the hint.
-func (e *UsageError) Hint() string { return e.hint }
-
-// ExitCode is the code for wrong usage.
-func (e *UsageError) ExitCode() int { return 2 }
-
-// NewUsageError returns a *UsageError; hint may be "".
-func NewUsageError(hint, format string, args ...any) error {
-	return &UsageError{fmt.Errorf(format, args...), hint}
-}
-
 const buildHint = "build one for these nodes: dsbuild wheel --for INVENTORY; or name one: --wheel FILE"
 
 // Load reads the wheel at path, or every wheel in the folder at path. It counts copies of a
@@ -82,16 +63,16 @@ func Load(ctx context.Context, path string, known Cache) ([]Wheel, error) {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, NewUsageError(buildHint, "no wheel: %s does not exist", path)
+		return nil, fault.New(fault.Usage, buildHint, "no wheel: %s does not exist", path)
 	case err != nil:
-		return nil, NewUsageError("", "no wheel: %w", err)
+		return nil, fault.New(fault.Usage, "", "no wheel: %w", err)
 	}
 	files := []string{path}
 	if info.IsDir() {
 		// ReadDir instead of Glob, because the folder's name may contain a star.
 		entries, err := os.ReadDir(path)
 		if err != nil {
-			return nil, NewUsageError("", "no wheel: %w", err)
+			return nil, fault.New(fault.Usage, "", "no wheel: %w", err)
 		}
 		files = nil
 		for _, e := range entries {
@@ -101,7 +82,7 @@ func Load(ctx context.Context, path string, known Cache) ([]Wheel, error) {
 		}
 	}
 	if len(files) == 0 {
-		return nil, NewUsageError(buildHint, "no wheel in %s", path)
+		return nil, fault.New(fault.Usage, buildHint, "no wheel in %s", path)
 	}
 	var wheels []Wheel
 	for _, file := range files {
@@ -126,7 +107,7 @@ func Load(ctx context.Context, path string, known Cache) ([]Wheel, error) {
 func loadWheel(ctx context.Context, file string) (Wheel, error) {
 	v, err := wheel.Verify(ctx, file)
 	if _, closed := err.(*fs.PathError); closed { //nolint:errorlint // a damaged wheel may wrap one
-		return Wheel{}, NewUsageError("", "no wheel: %w", err)
+		return Wheel{}, fault.New(fault.Usage, "", "no wheel: %w", err)
 	}
 	if err != nil {
 		return Wheel{}, err
@@ -136,7 +117,7 @@ func loadWheel(ctx context.Context, file string) (Wheel, error) {
 	}
 	c := v.Contents
 	if !c.IsDeepSpeed() {
-		return Wheel{}, NewUsageError(buildHint, "%s: it is a wheel of %s; dsbuild deploys only DeepSpeed", file, c.Name)
+		return Wheel{}, fault.New(fault.Usage, buildHint, "%s: it is a wheel of %s; dsbuild deploys only DeepSpeed", file, c.Name)
 	}
 	commands, err := checkFolders(file)
 	if err != nil {
