@@ -28,14 +28,6 @@ const (
 	DepsBundle Deps = "bundle" // install them from a wheelhouse
 )
 
-// ExtraWheel is a wheel that dsbuild installs together with DeepSpeed's.
-type ExtraWheel struct {
-	wheel.BundleWheel
-	For string // the reason: the requirement that it meets, or "companion"
-}
-
-func (a ExtraWheel) String() string { return a.Name + " " + a.Version }
-
 // LoadBundle reads the wheelhouse at dir. If dir is "", it reads the wheelhouse beside the wheel at
 // wheelPath or, if wheelPath is a folder, in it.
 func LoadBundle(dir, wheelPath string) (*wheel.Bundle, error) {
@@ -97,7 +89,7 @@ type picker struct {
 	facts  node.Facts
 	bundle *wheel.Bundle // nil: no wheelhouse
 	have   map[string]string
-	extra  []ExtraWheel
+	extra  []wheel.BundleWheel
 	lacks  []missing
 	queue  []demand
 	asked  map[string]bool
@@ -107,7 +99,7 @@ type picker struct {
 // that neither the node nor the wheelhouse meets. A companion is skipped if the node already has
 // that version, unless dsbuild installed it there from another wheel: two commits may carry the
 // same version. With force, companions are always installed again.
-func chooseExtraWheels(w wheels.Wheel, f node.Facts, bundle *wheel.Bundle, force bool) (extra []ExtraWheel, lacks []missing, err error) {
+func chooseExtraWheels(w wheels.Wheel, f node.Facts, bundle *wheel.Bundle, force bool) (extra []wheel.BundleWheel, lacks []missing, err error) {
 	p := picker{facts: f, bundle: bundle, have: maps.Clone(f.Dists), asked: map[string]bool{}}
 	if p.have == nil {
 		p.have = map[string]string{}
@@ -132,7 +124,7 @@ func chooseExtraWheels(w wheels.Wheel, f node.Facts, bundle *wheel.Bundle, force
 			return nil, nil, err
 		}
 	}
-	slices.SortFunc(p.extra, func(a, b ExtraWheel) int { return strings.Compare(a.File, b.File) })
+	slices.SortFunc(p.extra, func(a, b wheel.BundleWheel) int { return strings.Compare(a.File, b.File) })
 	return p.extra, p.lacks, nil
 }
 
@@ -154,7 +146,7 @@ func (p *picker) take(b wheel.BundleWheel, why string) bool {
 		p.lacks = append(p.lacks, missing{b.Name, fmt.Sprintf("%s (the wheelhouse has %s, which this node cannot install: Python %s, glibc %s)", why, b.File, p.facts.Python, p.facts.Glibc)})
 		return false
 	}
-	p.extra = append(p.extra, ExtraWheel{b, why})
+	p.extra = append(p.extra, b)
 	p.have[b.Name] = b.Version
 	p.demand(b.Requires, nil)
 	return true
@@ -212,7 +204,7 @@ func wrapRequirement(requirement string, err error) error {
 }
 
 func (p *picker) taken(name string) bool {
-	return slices.ContainsFunc(p.extra, func(a ExtraWheel) bool { return a.Name == name })
+	return slices.ContainsFunc(p.extra, func(a wheel.BundleWheel) bool { return a.Name == name })
 }
 
 func (p *picker) inBundle(name string) *wheel.BundleWheel {
@@ -240,7 +232,7 @@ func (p *picker) needed(marker string, extras []string) (bool, error) {
 }
 
 // extraSize is the size in bytes of the wheels sent to a node besides DeepSpeed's.
-func extraSize(extra []ExtraWheel) int64 {
+func extraSize(extra []wheel.BundleWheel) int64 {
 	var n int64
 	for _, a := range extra {
 		n += a.Size
@@ -249,10 +241,10 @@ func extraSize(extra []ExtraWheel) int64 {
 }
 
 // extraWheelNames returns each wheel as "name version": "numpy 2.3.2", "hjson 3.1.0".
-func extraWheelNames(extra []ExtraWheel) []string {
+func extraWheelNames(extra []wheel.BundleWheel) []string {
 	out := make([]string, len(extra))
 	for i, a := range extra {
-		out[i] = a.String()
+		out[i] = a.Name + " " + a.Version
 	}
 	return out
 }
@@ -278,7 +270,7 @@ func shortage(lacks []missing, f node.Facts, opt PlanOptions) (reason, hint stri
 // checkDisk returns a reason and a hint if the environment's disk, or that of its prefix, is too full
 // for size bytes of wheels.
 func checkDisk(f node.Facts, size int64) (reason cause.Message, hint string) {
-	need := roomFactor*size + roomMargin
+	need := neededRoom(size)
 	for _, place := range []struct {
 		dir  string
 		free int64

@@ -337,7 +337,7 @@ func TestPlanWithABundle(t *testing.T) {
 		p := plan.Nodes[0]
 		var along []string
 		for _, a := range p.Extra {
-			along = append(along, a.String())
+			along = append(along, a.Name+" "+a.Version)
 		}
 		got := strings.Join(along, ", ")
 		if c.action == changes.Refuse {

@@ -30,10 +30,12 @@ type ProbeResult struct {
 // NodePlan is the action on one node, with the reasons for it.
 type NodePlan struct {
 	changes.NodePlan
-	Wheel  *wheels.Wheel // nil if none was chosen
-	Extra  []ExtraWheel  // wheels of the wheelhouse to install with it
-	Chosen []string      // of the remarks, why it gets this wheel and not another one that fits
-	Back   string        // rollback: the version that it puts back
+	Wheel  *wheels.Wheel       // nil if none was chosen
+	Extra  []wheel.BundleWheel // wheels of the wheelhouse to install with it
+	Chosen []string            // of the remarks, why it gets this wheel and not another one that fits
+	Back   string              // rollback: the version that it puts back
+
+	need, free int64 // bytes for the wheels, on the fuller of its disks
 }
 
 // Plan lists the actions of a deploy, in inventory order.
@@ -157,6 +159,7 @@ func (p *NodePlan) decide(w *wheels.Wheel, verdict compat.Verdict, n ProbeResult
 		return
 	}
 	p.Action, p.Extra = changes.Install, extra
+	p.need, p.free = neededRoom(w.Manifest.Size+extraSize(extra)), min(n.Facts.FreeBytes, n.Facts.FreeTmpBytes)
 	if obstacles, hint := installObstacles(*w, n.Facts, extra, lacks, err, opt); len(obstacles) > 0 {
 		p.SetRefused(hint, obstacles...)
 	}
@@ -208,9 +211,12 @@ const (
 	roomMargin = 32 << 20
 )
 
+// neededRoom returns the free space that wheels of size bytes need.
+func neededRoom(size int64) int64 { return roomFactor*size + roomMargin }
+
 // installObstacles returns the reasons why an environment cannot take a wheel that fits it: missing
 // requirements, foreign commands or a full disk.
-func installObstacles(w wheels.Wheel, f node.Facts, extra []ExtraWheel, lacks []missing, err error, opt PlanOptions) (reasons []cause.Message, hint string) {
+func installObstacles(w wheels.Wheel, f node.Facts, extra []wheel.BundleWheel, lacks []missing, err error, opt PlanOptions) (reasons []cause.Message, hint string) {
 	switch {
 	case err != nil:
 		reasons, hint = append(reasons, cause.From(err)), "dsbuild cannot read the wheel's METADATA: build the wheel again"
@@ -308,7 +314,7 @@ func refuseOthers(plans []NodePlan, members []int, but int, why cause.Message) {
 
 // Print writes the plan of a deploy, equal nodes in one row.
 func (p Plan) Print(w io.Writer) error {
-	return p.Plans.Print(w, []string{"WHEEL"}, func(i int) (cells, why []string) {
+	err := p.Plans.Print(w, []string{"WHEEL"}, func(i int) (cells, why []string) {
 		n, wheel := p.Nodes[i], "-"
 		if n.Wheel != nil && n.Action != changes.Refuse {
 			wheel = n.Wheel.Manifest.Name
@@ -327,6 +333,23 @@ func (p Plan) Print(w io.Writer) error {
 		}
 		return []string{wheel}, why
 	})
+	var bytes int64
+	var fullest NodePlan // of the nodes that get files
+	nodes := 0
+	for _, n := range p.Nodes {
+		if n.Action != changes.Install || n.need == 0 {
+			continue
+		}
+		bytes, nodes = bytes+n.Wheel.Manifest.Size+extraSize(n.Extra), nodes+1
+		if nodes == 1 || n.free-n.need < fullest.free-fullest.need {
+			fullest = n
+		}
+	}
+	if err == nil && nodes > 0 {
+		_, err = fmt.Fprintf(w, "sends %s to %s; %s has the least room: %s free, %s needed\n",
+			ui.Size(bytes), ui.Count(nodes, "node"), fullest.Name, ui.Size(fullest.free), ui.Size(fullest.need))
+	}
+	return err
 }
 
 // ApplyInUse applies the policy to the nodes whose environment is to be changed while processes use it.

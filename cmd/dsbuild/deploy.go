@@ -144,7 +144,7 @@ func newPlanDocument(plan deploy.Plan) planDocument {
 			Reasons: append([]string{}, n.Reasons...), Remarks: append([]string{}, n.Remarks...), Hint: n.Hint, Serial: n.Serial,
 		}
 		for _, a := range n.Extra {
-			e.Along = append(e.Along, a.String())
+			e.Along = append(e.Along, a.Name+" "+a.Version)
 		}
 		if n.Wheel != nil {
 			e.Wheel = n.Wheel.Manifest.Name

@@ -80,7 +80,7 @@ func (p *NodePlan) Cause() string { return strings.Join(p.causesOf(p.Reasons), "
 // cellSep separates the cells of a row while dsbuild folds equal rows.
 const cellSep = "\x00"
 
-// Print writes the plan, equal nodes in one row. details returns the cells of a node under the names of columns,
+// Print writes the plan, equal nodes in one row, in about ten lines. details returns the cells of a node under the names of columns,
 // and what stands before its remarks.
 func (p Plans) Print(w io.Writer, columns []string, details func(i int) (cells, why []string)) error {
 	var rows []ui.Named
@@ -100,6 +100,10 @@ func (p Plans) Print(w io.Writer, columns []string, details func(i int) (cells, 
 			f.Text += " (as on " + f.Example + ")"
 		}
 		table = append(table, append([]string{f.Names}, strings.Split(f.Text, cellSep)...))
+	}
+	const most = 8
+	if rest := len(table) - most; rest > 1 {
+		table = append(table[:most], []string{"…", "", fmt.Sprintf("%d more rows: --json lists every node", rest)})
 	}
 	heads := append(append([]string{"NODES", "ACTION"}, columns...), "WHY")
 	if err := ui.Table(w, heads, table); err != nil {
