@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -132,43 +131,4 @@ func bytesWithCode(t *testing.T, w wheels.Wheel) int64 {
 		t.Fatal(err)
 	}
 	return w.Manifest.Size + code
-}
-
-// Each deploy sends the whole wheel. Byte code goes along, but not to many nodes.
-func TestByteCodeForManyNodes(t *testing.T) {
-	long(t)
-	t.Parallel()
-	first, second := withCode(t, wheelOptions{}, "0.19.7"), withCode(t, wheelOptions{}, "0.19.8")
-	e := newEnvironment(t, "2.15.0")
-	h, s := host(t, "gpu1", e, sshtest.Options{})
-	opt := options(t, nil, []*sshtest.Server{s}, h)
-	for _, c := range []struct {
-		wheels  []wheels.Wheel
-		crowded bool
-		origin  string
-		sent    int64
-	}{
-		{first, true, "source", first[0].Manifest.Size},
-		{second, false, "byte code", bytesWithCode(t, second[0])},
-		{first, false, "byte code", bytesWithCode(t, first[0])},
-	} {
-		opt.Wheels = c.wheels
-		d := deploy.New(opt)
-		if c.crowded {
-			deploy.Crowded(d)
-		}
-		if _, err := d.Survey(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		r := d.Apply(t.Context())
-		if n := r.Nodes[0]; r.Err() != nil || !n.Changed || n.Sent != c.sent {
-			t.Errorf("%v: %+v, %d bytes are expected", r.Err(), n, c.sent)
-		}
-		if got := e.origin(t); got != c.origin {
-			t.Errorf("imported %q, not %q", got, c.origin)
-		}
-		if left := e.leftovers(t); len(left) > 0 {
-			t.Errorf("left behind: %q", left)
-		}
-	}
 }

@@ -32,9 +32,7 @@ type Deployment struct {
 	opt   Options
 	nodes []*nodeRun
 	plan  Plan
-
-	pips     map[string]wheels.File // pip wheels, by Python X.Y
-	installs int                    // number of nodes that Apply installs on
+	pips  map[string]wheels.File // pip wheels, by Python X.Y
 }
 
 // New prepares a deploy; it contacts no node yet.
@@ -161,11 +159,6 @@ func (p *Plan) ApplyPolicy(policy *signing.Policy) {
 // Apply is the second phase: it carries out the plan of the survey. The report is complete even if
 // ctx ends early.
 func (d *Deployment) Apply(ctx context.Context) *report.Report {
-	for _, n := range d.plan.Nodes {
-		if n.Action == changes.Install {
-			d.installs++
-		}
-	}
 	d.Change(ctx)
 	return d.Report()
 }

@@ -81,8 +81,7 @@ func (u *nodeRun) put(ctx context.Context, again bool) error {
 func (u *nodeRun) Uploads() []changes.Upload {
 	m := u.plan.Wheel.Manifest
 	files := []changes.Upload{{File: wheels.File{Path: u.plan.Wheel.Path, SHA256: m.SHA256, Size: m.Size}}}
-	crowded := u.run.installs > maxWithCode && !u.run.Broadcasts()
-	if code := u.plan.Wheel.ByteCode; code != nil && !crowded && len(u.plan.Extra) == 0 {
+	if code := u.plan.Wheel.ByteCode; code != nil && len(u.plan.Extra) == 0 {
 		files = append(files, changes.Upload{File: *code})
 	}
 	for _, a := range u.plan.Extra {
@@ -93,11 +92,6 @@ func (u *nodeRun) Uploads() []changes.Upload {
 	}
 	return files
 }
-
-// maxWithCode is the number of nodes up to which dsbuild sends byte code. Each node compiles
-// DeepSpeed's modules in about a second, all nodes at once. Sending the 2.4 MB to more than 64
-// nodes over 1 Gbit/s takes longer than that.
-const maxWithCode = 64
 
 // startAgent starts the agent, which expects files.
 func (u *nodeRun) startAgent(ctx context.Context, files []changes.Upload, again bool) (changes.Begun, error) {
