@@ -70,8 +70,8 @@ type Session struct {
 	event  func(json.RawMessage) error
 
 	mu      sync.Mutex
-	number  int                 // of the next order
-	waiting map[int]chan answer // for the answer to each order, by number
+	number  int                // of the next order
+	waiting map[int]chan reply // for the answer to each order, by number
 }
 
 // Failure says that an agent could not execute an order. The error is in the node's words.
@@ -94,12 +94,6 @@ type reply struct {
 	Busy   bool            `json:"busy"`
 }
 
-// answer is a reply with its arrival time.
-type answer struct {
-	reply
-	at time.Time
-}
-
 // Start starts an agent, waits for its first answer and decodes it into into. The agent outlives
 // ctx, so that the driver can still send orders when ctx has ended; End ends it.
 func Start(ctx context.Context, r remote.Runner, opt Options, into any) (*Session, error) {
@@ -115,7 +109,7 @@ func Start(ctx context.Context, r remote.Runner, opt Options, into any) (*Sessio
 	lasting, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s := &Session{
 		orders: make(chan []byte), ending: sync.OnceFunc(func() { close(ending) }), ended: make(chan struct{}),
-		stop: stop, event: opt.Event, waiting: map[int]chan answer{},
+		stop: stop, event: opt.Event, waiting: map[int]chan reply{},
 	}
 	_, first := s.expect()
 	go func() {
@@ -124,7 +118,7 @@ func Start(ctx context.Context, r remote.Runner, opt Options, into any) (*Sessio
 		close(s.ended)
 	}()
 	go s.write(in, ending, silence/pings, opt.Asked)
-	if _, err := s.await(ctx, first, into); err != nil {
+	if err := s.await(ctx, first, into); err != nil {
 		s.End()
 		return nil, err
 	}
@@ -176,7 +170,6 @@ func (s *Session) write(in *io.PipeWriter, ending <-chan struct{}, every time.Du
 
 // receive takes one message of the agent.
 func (s *Session) receive(m json.RawMessage) error {
-	at := time.Now()
 	var is struct {
 		To *json.RawMessage `json:"to"`
 	}
@@ -194,18 +187,18 @@ func (s *Session) receive(m json.RawMessage) error {
 		return errors.New("the program on the node sent an answer that dsbuild did not ask for")
 	}
 	delete(s.waiting, got.To)
-	waiting <- answer{got, at}
+	waiting <- got
 	return nil
 }
 
 // expect returns the number of the next order and the channel for its answer. Number 0 is the
 // start of the agent.
-func (s *Session) expect() (number int, waiting <-chan answer) {
+func (s *Session) expect() (number int, waiting <-chan reply) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	number = s.number
 	s.number++
-	one := make(chan answer, 1)
+	one := make(chan reply, 1)
 	s.waiting[number] = one
 	return number, one
 }
@@ -213,44 +206,36 @@ func (s *Session) expect() (number int, waiting <-chan answer) {
 // Ask sends an order, waits for the answer and decodes it into into, unless into is nil. If ctx
 // ends first, the agent may still execute the order. A *Failure says that it could not.
 func (s *Session) Ask(ctx context.Context, order Order, into any) error {
-	_, _, err := s.AskTimed(ctx, order, into)
-	return err
-}
-
-// AskTimed is Ask. It also returns when the order left and when the answer arrived.
-func (s *Session) AskTimed(ctx context.Context, order Order, into any) (sent, arrived time.Time, err error) {
 	number, waiting := s.expect()
 	numbered := maps.Clone(order)
 	numbered["number"] = number
 	line, err := json.Marshal(numbered)
 	if err != nil {
-		return sent, arrived, err
+		return err
 	}
-	sent = time.Now()
 	select {
 	case s.orders <- line:
-		arrived, err = s.await(ctx, waiting, into)
+		return s.await(ctx, waiting, into)
 	case <-s.ended:
-		err = s.Err()
+		return s.Err()
 	case <-ctx.Done():
-		err = context.Cause(ctx)
+		return context.Cause(ctx)
 	}
-	return sent, arrived, err
 }
 
-func (s *Session) await(ctx context.Context, waiting <-chan answer, into any) (arrived time.Time, err error) {
+func (s *Session) await(ctx context.Context, waiting <-chan reply, into any) error {
 	select {
-	case a := <-waiting:
-		return a.at, a.decode(into)
+	case r := <-waiting:
+		return r.decode(into)
 	case <-ctx.Done():
-		return time.Time{}, context.Cause(ctx)
+		return context.Cause(ctx)
 	case <-s.ended:
 	}
 	select {
-	case a := <-waiting: // the agent's last message
-		return a.at, a.decode(into)
+	case r := <-waiting: // the agent's last message
+		return r.decode(into)
 	default:
-		return time.Time{}, s.Err()
+		return s.Err()
 	}
 }
 

@@ -135,7 +135,7 @@ func ended(t *testing.T, s *agent.Session) string {
 	return s.Err().Error()
 }
 
-// Each order gets its own answer, at the time between its departure and now.
+// Each order gets its own answer.
 func TestAsk(t *testing.T) {
 	t.Parallel()
 	var asked []string
@@ -144,9 +144,8 @@ func TestAsk(t *testing.T) {
 	for i := range 20 {
 		all.Go(func() {
 			var sum int
-			sent, arrived, err := s.AskTimed(t.Context(), agent.Order{"do": "add", "a": i, "b": 100}, &sum)
-			if err != nil || sum != i+100 || !arrived.After(sent) || arrived.After(time.Now()) {
-				t.Errorf("%d: %d, %v, %v to %v", i, sum, err, sent, arrived)
+			if err := s.Ask(t.Context(), agent.Order{"do": "add", "a": i, "b": 100}, &sum); err != nil || sum != i+100 {
+				t.Errorf("%d: %d, %v", i, sum, err)
 			}
 		})
 	}

@@ -14,7 +14,7 @@
 #   signed/          the signatures of the installed wheel and of the one before it
 #   journal.jsonl    a line for each change
 #
-# session.go lists the sources that precede this file.
+# node.go lists the sources that precede this file.
 import zipfile
 
 HOME = os.path.join(os.path.realpath(sys.prefix), ".dsbuild")
@@ -723,7 +723,7 @@ def run_pip(order, arguments, folder, orders, lock):
 
 
 def verbs(env, orders):
-    """The orders of this agent. deploy/session.go lists their fields."""
+    """The orders of this agent. deploy/node.go lists their fields."""
     return {
         "install": lambda order: env.install(order, orders),
         "digest": env.digest,

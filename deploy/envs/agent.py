@@ -2,7 +2,7 @@
 # a new one beside the old one, and renames a link. If the driver goes away, the agent removes the
 # environment that it is making.
 #
-# session.go lists the sources that precede this file.
+# programs.go lists the sources that precede this file.
 import io
 import queue
 import zipfile

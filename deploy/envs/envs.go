@@ -215,7 +215,7 @@ func (u *nodeRun) Probe(ctx context.Context) error {
 		}
 		program = cmp.Or(u.brought.use, "python3")
 	}
-	facts, undone, err := node.ProbeWithFollowUp(ctx, u.Runner, program, node.FollowUp{Program: lookProgram, Request: req, Begun: func() {}, Each: func(m json.RawMessage) error {
+	facts, undone, err := node.ProbeWithFollowUp(ctx, u.Runner, program, node.FollowUp{Program: lookProgram, Request: req, Each: func(m json.RawMessage) error {
 		var said struct {
 			Looked *EnvironmentState `json:"looked"`
 			Unsafe string            `json:"unsafe"`
