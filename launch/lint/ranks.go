@@ -90,6 +90,12 @@ func tasksPerNode(s *subject) []hit {
 	var hits []hit
 	for _, l := range s.launches {
 		srun := l.Starter("srun")
+		if mpi := l.Starter("mpirun", "mpiexec", "orterun"); mpi != nil && !l.perTask() {
+			if n, at := mpiProcesses(mpi, l.Command); s.job.nodes > 0 && n > s.job.nodes {
+				hits = append(hits, hit{at: at, says: fmt.Sprintf("%s starts %s %s, and the job has %s", mpi.Name(), l.kind, timesOf(n), countOf(s.job.nodes, "node"))})
+			}
+			continue
+		}
 		switch {
 		case srun != nil && !l.perTask():
 			st := s.stepOfStarter(srun)
@@ -106,6 +112,20 @@ func tasksPerNode(s *subject) []hit {
 		}
 	}
 	return hits
+}
+
+// mpiProcesses returns the number behind -np or -n of mpirun, in front of the program that it starts, with its place; 0 if it is not known.
+func mpiProcesses(mpi, program *script.Command) (n, at int) {
+	for i, w := range mpi.Words[:len(mpi.Words)-1] {
+		switch text := w.Text(); {
+		case text == program.Words[0].Text(), text == "bash":
+			return 0, 0
+		case text == "-np", text == "-n", text == "--np":
+			n, _ = mpi.Words[i+1].Int()
+			return n, w.Origin()
+		}
+	}
+	return 0, 0
 }
 
 // tasksAt returns the place of the number of tasks.

@@ -347,6 +347,13 @@ func notFirst(host script.Word) []hit {
 		switch r.Name {
 		case "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_STEP_NODELIST":
 			return []hit{{at: host.Origin(), says: "the master is $" + r.Name + ", an expression for all nodes such as gpu[01-04]"}}
+		case "SLURM_LAUNCH_NODE_IPADDR":
+			if r.Depth == 0 { // the tasks of srun have it
+				return []hit{{
+					at: host.Origin(), says: "the master is $SLURM_LAUNCH_NODE_IPADDR in the batch script",
+					why: "Slurm sets it only for the tasks of srun: here it is empty",
+				}}
+			}
 		case "SLURM_SUBMIT_HOST":
 			return []hit{{at: host.Origin(), says: "the master is $SLURM_SUBMIT_HOST, where sbatch was called"}}
 		}
