@@ -145,30 +145,33 @@ func (p *process) end() {
 	}
 }
 
-// tail is a Writer that keeps the last maxTail bytes.
-type tail struct {
+// Tail is a Writer that keeps the last Most bytes. Several goroutines may use it.
+type Tail struct {
+	Most int
 	mu   sync.Mutex
-	text []byte
+	kept []byte
 }
 
-// maxTail is the number of bytes that a tail keeps.
-const maxTail = 4 << 10
-
 // Write implements io.Writer.
-func (t *tail) Write(b []byte) (int, error) {
+func (t *Tail) Write(b []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.text = append(t.text, b...)
-	t.text = t.text[max(0, len(t.text)-maxTail):]
+	t.kept = append(t.kept, b...)
+	if over := len(t.kept) - t.Most; over > 0 {
+		t.kept = append(t.kept[:0], t.kept[over:]...)
+	}
 	return len(b), nil
 }
 
 // String returns the kept bytes.
-func (t *tail) String() string {
+func (t *Tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return string(t.text)
+	return string(t.kept)
 }
+
+// maxTail is the number of bytes kept of a master's output.
+const maxTail = 4 << 10
 
 // option returns the arguments for an option of ssh whose value is one word.
 func option(key, value string) []string { return []string{"-o", key + "=" + configWord(value)} }

@@ -105,7 +105,7 @@ func (d *SSH) master(clock *deadline, program string, t Target, jump *opensshLin
 	if err != nil {
 		return nil, err
 	}
-	a := &attempt{dialer: d, target: t, jump: jump, check: check, folder: folder}
+	a := &attempt{dialer: d, target: t, jump: jump, check: check, folder: folder, stderr: Tail{Most: maxTail}}
 	l, err := a.start(clock, program)
 	if err != nil {
 		os.RemoveAll(folder) //nolint:errcheck // nothing in it is a secret
@@ -201,7 +201,7 @@ type attempt struct {
 	check  *hostKeyCheck
 	login  *opensshLogin
 	folder string // private
-	stderr tail   // other output, such as a ProxyCommand's
+	stderr Tail   // other output, such as a ProxyCommand's
 }
 
 // seconds rounds a time up to whole seconds, as ssh takes it.

@@ -15,7 +15,7 @@ func loginThatSaid(t *testing.T) *attempt {
 	t.Helper()
 	target := Target{Name: "gpu1", Node: "gpu1", Address: "10.0.0.1", Port: 2222, User: "train"}
 	return &attempt{
-		dialer: &SSH{opt: Options{Timeout: 15 * time.Second}}, target: target, folder: t.TempDir(),
+		dialer: &SSH{opt: Options{Timeout: 15 * time.Second}}, target: target, folder: t.TempDir(), stderr: Tail{Most: maxTail},
 		login: &opensshLogin{login: login{target: target, keys: &keySet{}}},
 	}
 }

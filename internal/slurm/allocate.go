@@ -171,7 +171,7 @@ func (d *Dialer) allocate(ctx context.Context, part partition, names []string) (
 	case line := <-s.line:
 		if line == "" {
 			<-s.ended
-			return nil, failed("salloc", s.said.text(), s.err)
+			return nil, failed("salloc", clean(s.said), s.err)
 		}
 		return d.allocated(s, line)
 	case <-ctx.Done():
@@ -195,7 +195,7 @@ func (e *notInTime) Unwrap() error { return errNotInTime }
 type salloc struct {
 	cmd   *exec.Cmd
 	input io.WriteCloser
-	said  *tail
+	said  *remote.Tail
 	line  chan string   // gets the line of report.sh, or "" if none came
 	ended chan struct{} // closed when salloc has ended
 	err   error         // valid once ended is closed
@@ -206,7 +206,7 @@ func startSalloc(options []string) (*salloc, error) {
 		return nil, failed("salloc", "", err)
 	}
 	args := slices.Concat([]string{"-c", watchdog, "sh"}, options, []string{"sh", "-c", report})
-	s := &salloc{cmd: exec.Command("sh", args...), said: &tail{most: complaintMost}, line: make(chan string, 1), ended: make(chan struct{})}
+	s := &salloc{cmd: exec.Command("sh", args...), said: &remote.Tail{Most: complaintMost}, line: make(chan string, 1), ended: make(chan struct{})}
 	s.cmd.Env, s.cmd.Stderr, s.cmd.WaitDelay = Environ(os.Environ()), s.said, 2*time.Second
 	detach(s.cmd)
 	var err error
@@ -265,7 +265,7 @@ var pendingJob = regexp.MustCompile(`Pending job allocation (\d+)`)
 
 // waitsFor returns Slurm's reason for keeping the job pending, or "" if it is not known.
 func (s *salloc) waitsFor() string {
-	m := pendingJob.FindStringSubmatch(s.said.text())
+	m := pendingJob.FindStringSubmatch(clean(s.said))
 	if m == nil {
 		return ""
 	}

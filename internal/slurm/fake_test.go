@@ -218,7 +218,7 @@ func TestVerdictOfStep(t *testing.T) {
 		if c.over != "" {
 			close(a.ended)
 		}
-		p := &step{errs: &marked{mark: mark}, own: &tail{most: complaintMost}, err: c.err}
+		p := &step{errs: &marked{mark: mark}, own: &remote.Tail{Most: complaintMost}, err: c.err}
 		p.errs.Write([]byte(c.errs)) //nolint:errcheck // never fails
 		p.own.Write([]byte(c.own))   //nolint:errcheck // never fails
 		err := p.result(a, "gpu01")

@@ -11,10 +11,10 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -38,11 +38,11 @@ type Program struct {
 func (p Program) Output(ctx context.Context) (out, said string, err error) {
 	cmd := exec.CommandContext(ctx, p.Name, p.Args...)
 	cmd.Env = append(Environ(os.Environ()), p.More...)
-	answer, complaint := &tail{most: answerMost}, &tail{most: complaintMost}
+	answer, complaint := &remote.Tail{Most: answerMost}, &remote.Tail{Most: complaintMost}
 	cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = p.Dir, bytes.NewReader(p.Stdin), answer, complaint, time.Second
 	detach(cmd)
 	err = cmd.Run()
-	out, said = answer.text(), complaint.text()
+	out, said = clean(answer), clean(complaint)
 	switch {
 	case ctx.Err() != nil:
 		return "", "", context.Cause(ctx)
@@ -81,27 +81,5 @@ func Environ(env []string) []string {
 	return out
 }
 
-// tail is a Writer that keeps the last most bytes.
-type tail struct {
-	most int
-	mu   sync.Mutex
-	kept []byte
-}
-
-// Write implements io.Writer.
-func (t *tail) Write(b []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.kept = append(t.kept, b...)
-	if over := len(t.kept) - t.most; over > 0 {
-		t.kept = append(t.kept[:0], t.kept[over:]...)
-	}
-	return len(b), nil
-}
-
-// text returns the kept bytes, made safe for a terminal.
-func (t *tail) text() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return strings.TrimSpace(ui.Clean(string(t.kept)))
-}
+// clean returns the kept bytes, made safe for a terminal.
+func clean(t *remote.Tail) string { return strings.TrimSpace(ui.Clean(t.String())) }

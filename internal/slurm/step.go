@@ -44,7 +44,7 @@ type step struct {
 	cmd   *exec.Cmd
 	input io.WriteCloser // nil without input
 	errs  *marked
-	own   *tail         // srun's own messages
+	own   *remote.Tail  // srun's own messages
 	ended chan struct{} // closed when the step has ended
 	err   error         // valid once ended is closed
 }
@@ -58,7 +58,7 @@ type streams struct {
 // start runs a line in the shell of a node.
 func (a *allocation) start(node, line string, s streams) (*step, error) {
 	mark := "dsbuild-end-" + rand.Text()[:16]
-	p := &step{errs: &marked{to: s.errs, mark: mark}, own: &tail{most: complaintMost}, ended: make(chan struct{})}
+	p := &step{errs: &marked{to: s.errs, mark: mark}, own: &remote.Tail{Most: complaintMost}, ended: make(chan struct{})}
 	input := "--input=all"
 	if s.in == nil {
 		input = "--input=none"
@@ -154,7 +154,7 @@ func (p *step) endsIn(within time.Duration) bool {
 // result returns the result of the program.
 func (p *step) result(a *allocation, node string) error {
 	status, seen := p.errs.status()
-	own := p.own.text()
+	own := clean(p.own)
 	if slurmEnded.MatchString(own) {
 		// Slurm ended the step, so the program's own status does not count. The reason is known
 		// once the job's end is noted.

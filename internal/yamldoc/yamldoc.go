@@ -104,7 +104,10 @@ func (r *Reader) Parse(data []byte) Node {
 	var syntax *yaml.SyntaxError
 	switch {
 	case errors.As(err, &syntax):
-		message, advice := diagnostic.YAML(syntax.Message)
+		message, advice := syntax.Message, ""
+		if strings.HasPrefix(message, "found character '\t'") || strings.Contains(message, "tab character") {
+			message, advice = "a tab: YAML allows only spaces for indentation", "replace the tabs at the beginning of lines by spaces"
+		}
 		r.Add(r.At(syntax.Token), advice, "%s", message)
 		return nil
 	case err != nil:
