@@ -1,4 +1,4 @@
-// Package htmlpage writes the HTML pages of dsbuild: the reports of fleets, checks and nights, and the
+// Package htmlpage writes the HTML pages of dsbuild: the reports of fleets and nights, and the
 // page of an index. A caller says what the page shows; the template, the style and the script are the
 // same for all.
 //
