@@ -9,28 +9,23 @@ import (
 	"github.com/gofrs/flock"
 )
 
-// errBusy means that another process holds the lock.
-var errBusy = errors.New("another build holds it")
-
-// hold is the way in which a lock is held.
-type hold bool
-
+// The ways in which a lock is held: alone, or along with others that want no more than to read.
 const (
-	alone  hold = false
-	shared hold = true // along with others that want no more than to read
+	alone  = false
+	shared = true
 )
 
-// tryLock takes the lock of a file, or returns errBusy. The system releases a lock when the process
+// tryLock takes the lock of a file if nobody else holds it. The system releases a lock when the process
 // that holds it ends, for any reason.
-func tryLock(path string, how hold) (unlock func(), err error) {
+func tryLock(path string, shared bool) (unlock func(), err error) {
 	lock := flock.New(path)
 	take := lock.TryLock
-	if how == shared {
+	if shared {
 		take = lock.TryRLock
 	}
 	got, err := take()
 	if err == nil && !got {
-		err = errBusy
+		err = errors.New("another build holds it")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("lock %s: %w", path, err)
@@ -38,20 +33,21 @@ func tryLock(path string, how hold) (unlock func(), err error) {
 	return func() { lock.Close() }, nil
 }
 
-// waitLock waits for a lock. It calls told once if it has to wait.
-func waitLock(ctx context.Context, path string, how hold, told func()) (unlock func(), err error) {
-	for first := true; ; first = false {
-		unlock, err := tryLock(path, how)
-		if !errors.Is(err, errBusy) {
-			return unlock, err
-		}
-		if first {
-			told()
-		}
-		select {
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		case <-time.After(100 * time.Millisecond):
-		}
+// waitLock waits for a lock. It calls told if it has to wait.
+func waitLock(ctx context.Context, path string, shared bool, told func()) (unlock func(), err error) {
+	if unlock, err = tryLock(path, shared); err == nil {
+		return unlock, nil
 	}
+	told()
+	lock := flock.New(path)
+	take := lock.TryLockContext
+	if shared {
+		take = lock.TryRLockContext
+	}
+	if _, err = take(ctx, 100*time.Millisecond); ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	} else if err != nil {
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return func() { lock.Close() }, nil
 }

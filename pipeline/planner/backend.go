@@ -110,16 +110,13 @@ func (b *Backend) connect(ctx context.Context) (*daggerbuilder.Builder, error) {
 	if err := b.findEngine(ctx); err != nil {
 		return nil, err
 	}
-	builder, end, err := openSession(ctx, b.found, b.found.How, b.options.Report)
-	if err != nil {
-		return nil, err
-	}
-	b.builder, b.end = builder.WithSite(b.options.Site), end
-	return b.builder, nil
+	var err error
+	b.builder, b.end, err = b.openSession(ctx, b.found, b.found.How, b.options.Report)
+	return b.builder, err
 }
 
 // openSession connects to an engine, and reports that as a step.
-func openSession(ctx context.Context, found engine.Engine, name string, report ui.Reporter) (*daggerbuilder.Builder, func() error, error) {
+func (b *Backend) openSession(ctx context.Context, found engine.Engine, name string, report ui.Reporter) (*daggerbuilder.Builder, func() error, error) {
 	step := report.Step("engine: " + name)
 	builder, end, err := daggerbuilder.Connect(ctx, found, &lineWriter{line: step.Log})
 	if err != nil {
@@ -127,7 +124,7 @@ func openSession(ctx context.Context, found engine.Engine, name string, report u
 		return nil, nil, err
 	}
 	step.End(ui.Done, "")
-	return builder, end, nil
+	return builder.WithSite(b.options.Site), end, nil
 }
 
 // chosenBase returns the base of the toolchain's build environment: a tar if dsbuild's own engine

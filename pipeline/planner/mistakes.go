@@ -46,12 +46,12 @@ func (r Request) wrongValues(tables *compat.Tables) []mistake {
 		}
 	}
 	if _, err := wheel.ParseCPULevel(r.CPU); err != nil && r.CPU != "" && r.CPU != nativeCPU {
-		all = append(all, newMistake("cpu", r.CPU, "must be v2 (SSE4.2), v3 (AVX2), v4 (AVX-512), or native: the level of this machine", suggestCPU(r.CPU)))
+		all = append(all, newMistake("cpu", r.CPU, "must be v2 (SSE4.2), v3 (AVX2), v4 (AVX-512), or native: the level of this machine", diagnostic.DidYouMean(r.CPU, []string{nativeCPU})))
 	}
 	if r.Ops != nil && len(r.Ops) == 0 { // nil: the default ops
 		all = append(all, mistakeOf("ops", &RequestError{err: errors.New("--ops: no operator given")}))
 	}
-	return append(all, r.wrongVersions(tables)...)
+	return append(all, r.wrongVersions()...)
 }
 
 var (
@@ -63,7 +63,7 @@ var (
 )
 
 // wrongVersions finds versions that are none.
-func (r Request) wrongVersions(tables *compat.Tables) []mistake {
+func (r Request) wrongVersions() []mistake {
 	var all []mistake
 	for _, v := range []struct {
 		key, value, want string
@@ -71,40 +71,16 @@ func (r Request) wrongVersions(tables *compat.Tables) []mistake {
 	}{
 		{"torch", r.Torch, "must be X.Y or X.Y.Z", torchForm},
 		{"cuda", r.CUDA, "must be X or X.Y", cudaForm},
-		{"python", r.Python, "must be X.Y", pythonForm},
+		{"python", r.Python, "must be X.Y, such as 3.12", pythonForm},
 		{"glibc", r.Glibc, "must be X.Y, as 'ldd --version' prints it on the oldest node: 2.28", glibcForm},
 		{"driver", r.Driver, "must be a version, as nvidia-smi prints it on the oldest node: 550.54.15", driverForm},
 	} {
 		if v.value == "" || v.form.MatchString(v.value) {
 			continue
 		}
-		suggestion := ""
-		if v.key == "python" {
-			suggestion = r.suggestPython(tables)
-		}
-		all = append(all, newMistake(v.key, v.value, v.want, suggestion))
+		all = append(all, newMistake(v.key, v.value, v.want, ""))
 	}
 	return all
-}
-
-// pythonLike matches a Python without its dot, or with the suffix of a free-threaded one: 312, 3.14t.
-var pythonLike = regexp.MustCompile(`^(3)\.?([0-9]{1,2})t?$`)
-
-// suggestPython names the Python that was meant, or else the one that dsbuild chooses for a request without one.
-func (r Request) suggestPython(tables *compat.Tables) string {
-	if m := pythonLike.FindStringSubmatch(r.Python); m != nil {
-		return "did you mean --python " + m[1] + "." + m[2] + "?"
-	}
-	r.Python = ""
-	spec, err := r.spec(tables)
-	if err != nil {
-		return ""
-	}
-	tc, err := tables.Resolve(spec)
-	if err != nil {
-		return ""
-	}
-	return "did you mean --python " + tc.Python + "?"
 }
 
 // unknownNames finds the GPUs and the ops that dsbuild does not know.

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/compat"
-	"github.com/dsbuild/dsbuild/internal/diagnostic"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -78,19 +77,6 @@ func (r Request) spec(tables *compat.Tables) (wheel.Spec, error) {
 		spec.CPU, err = wheel.ParseCPULevel(r.CPU)
 	}
 	return spec, err
-}
-
-// suggestCPU names the level that a set of instructions belongs to.
-func suggestCPU(text string) string {
-	text = strings.ToLower(text)
-	for _, set := range []struct{ prefix, level string }{
-		{"avx512", "v4"}, {"avx-512", "v4"}, {"skylake", "v4"}, {"avx", "v3"}, {"fma", "v3"}, {"haswell", "v3"}, {"sse4", "v2"},
-	} {
-		if strings.HasPrefix(text, set.prefix) {
-			return "did you mean --cpu " + set.level + "?"
-		}
-	}
-	return diagnostic.DidYouMean(text, []string{nativeCPU})
 }
 
 // torchForCUDA matches a torch that names its CUDA, as torch.__version__ does: 2.5.1+cu121.

@@ -32,15 +32,15 @@ func TestRequestWithoutMeaning(t *testing.T) {
 		"arch":           {Request{Archs: []string{"eight"}}, "eight", ""},
 		"GPU as arch":    {Request{Archs: []string{"A100"}}, "A100", "did you mean --gpu A100?"},
 		"CPU":            {Request{CPU: "x86-64-v9"}, "--cpu ", ""},
-		"CPU, AVX-512":   {Request{CPU: "AVX512F"}, "--cpu ", "did you mean --cpu v4?"},
-		"CPU, AVX2":      {Request{CPU: "avx2"}, "--cpu ", "did you mean --cpu v3?"},
-		"CPU, SSE":       {Request{CPU: "sse4.2"}, "--cpu ", "did you mean --cpu v2?"},
+		"CPU, AVX-512":   {Request{CPU: "AVX512F"}, "--cpu ", ""},
+		"CPU, AVX2":      {Request{CPU: "avx2"}, "--cpu ", ""},
+		"CPU, SSE":       {Request{CPU: "sse4.2"}, "--cpu ", ""},
 		"CPU, natvie":    {Request{CPU: "natvie"}, "--cpu ", "did you mean native?"},
 		"CPU, none":      {Request{CPU: "v9"}, "--cpu v9: must be v2 (SSE4.2), v3 (AVX2), v4 (AVX-512), or native", ""},
 		"torch":          {Request{Torch: "foo"}, "--torch foo: must be X.Y or X.Y.Z", ""},
 		"torch, a major": {Request{Torch: "2"}, "--torch 2: must be X.Y or X.Y.Z", ""},
 		"CUDA":           {Request{CUDA: "cu128"}, "--cuda cu128: must be X or X.Y", ""},
-		"Python":         {Request{GPUs: []string{"A100"}, Python: "3"}, "--python 3: must be X.Y", "did you mean --python 3.11?"},
+		"Python":         {Request{GPUs: []string{"A100"}, Python: "3"}, "--python 3: must be X.Y, such as 3.12", ""},
 		"glibc":          {Request{Glibc: "old"}, "--glibc old: must be X.Y", ""},
 		"driver":         {Request{Driver: "x"}, "--driver x: must be a version, as nvidia-smi prints it", ""},
 		"no ops":         {Request{Ops: []string{}}, "--ops: no operator given", ""},
@@ -69,11 +69,6 @@ func TestRequestBecomesSpec(t *testing.T) {
 	for _, r := range []Request{{Torch: "2.5.1+cu121"}, {Torch: "2.5.1+cu121", CUDA: "12.1"}} {
 		if s, err := r.spec(tables); err != nil || s.Torch != "2.5.1" || s.CUDA != "12.1" {
 			t.Errorf("%+v becomes torch %q for CUDA %q, %v; want 2.5.1 for 12.1", r, s.Torch, s.CUDA, err)
-		}
-	}
-	for python, want := range map[string]string{"312": "3.12", "3.14t": "3.14"} {
-		if _, err := (Request{Python: python}).spec(tables); err == nil || fault.Hint(err) != "did you mean --python "+want+"?" {
-			t.Errorf("--python %s: %v, hint %q; want %s", python, err, fault.Hint(err), want)
 		}
 	}
 	for abi, want := range map[string]wheel.ABI{"": "", "torch": "", "stable": wheel.StableABI} {
@@ -151,7 +146,7 @@ func TestMistakesOfMatrix(t *testing.T) {
 	}
 	for _, want := range []string{
 		"wheels.yaml:3:", "again is the same wheel as good (", "remove one of them", "wheels.yaml:4:", "hint: did you mean gpu: A100?",
-		"wheels.yaml:5:31: cpu is \"avx2\": must be v2", "hint: did you mean cpu: v3?", "wheels.yaml:5:45: driver is \"x\": must be a version", "wheels.yaml:6:", "3.7",
+		"wheels.yaml:5:31: cpu is \"avx2\": must be v2", "wheels.yaml:5:45: driver is \"x\": must be a version", "wheels.yaml:6:", "3.7",
 		"wheels.yaml:8:24: GPU \"V10O\" is not in the tables", "hint: this works: gpu: V100 instead of V10O", "wheels.yaml:8:43: dsbuild cannot build an op \"cpu_adm\"",
 	} {
 		if !strings.Contains(err.Error(), want) {

@@ -61,11 +61,11 @@ func (b *Backend) engineWorker(address string) pipeline.Worker {
 		if address != "" {
 			name = address
 		}
-		builder, end, err := openSession(ctx, found, name, report)
+		builder, end, err := b.openSession(ctx, found, name, report)
 		if err != nil {
 			return nil, nil, err
 		}
-		return builder.WithSite(b.options.Site), end, nil
+		return builder, end, nil
 	}
 	return w
 }
