@@ -41,7 +41,7 @@ func (r Resolver) Resolve(ctx context.Context, s *Spec, kinds []Kind, old *Lock,
 		Format: lockFormat, Name: s.Name, Python: s.Python, Interpreter: s.Interpreter, Folder: s.Folder,
 		Dir: dir,
 	}
-	if l.Request, err = s.request(kinds, locals, r.Installer.Version); err != nil {
+	if l.Request, err = s.request(kinds, locals, r.Installer.Version, dir); err != nil {
 		return nil, err
 	}
 	if old != nil && old.Request == l.Request {
@@ -66,12 +66,32 @@ func (r Resolver) Resolve(ctx context.Context, s *Spec, kinds []Kind, old *Lock,
 	return l, l.check()
 }
 
-// request identifies all that decides the lock, except the state of the index.
-func (s *Spec) request(kinds []Kind, locals []local, uv string) (string, error) {
+// Answers reports whether the lock is for this Spec. It is true also where that cannot be told: the
+// Spec says what to build, or its files are not on this machine. The kinds of nodes do not count: an
+// inventory may have told them.
+func (l *Lock) Answers(s *Spec) bool {
+	if s.Build != nil {
+		return true
+	}
+	locals, err := openLocals(s)
+	if err != nil {
+		return true
+	}
+	var kinds []Kind
+	for _, set := range l.Sets {
+		kinds = append(kinds, set.Kind)
+	}
+	request, err := s.request(kinds, locals, l.Sets[0].Installer.Version, l.Dir)
+	return err != nil || request == l.Request
+}
+
+// request identifies all that decides the lock, except the state of the index. dir is the folder of the
+// lock.
+func (s *Spec) request(kinds []Kind, locals []local, uv, dir string) (string, error) {
 	h := sha256.New()
 	fmt.Fprintf(h, "format %d\nname %s\npython %s\ninterpreter %s\nfolder %s\ntorch %s\nuv %s\n", lockFormat, s.Name, s.Python, s.Interpreter, s.Folder, s.Torch, uv)
 	for _, w := range locals {
-		fmt.Fprintf(h, "wheel %s %s\n", w.SHA256, w.path)
+		fmt.Fprintf(h, "wheel %s %s\n", w.SHA256, relativePath(dir, w.path))
 	}
 	for _, w := range s.Wanted {
 		fmt.Fprintf(h, "requirement %s\n", w.Text)
@@ -87,7 +107,7 @@ func (s *Spec) request(kinds []Kind, locals []local, uv string) (string, error) 
 		if err != nil {
 			return "", err
 		}
-		fmt.Fprintf(h, "interpreter %s %s\n", sum, a.Text)
+		fmt.Fprintf(h, "interpreter %s %s\n", sum, relativePath(dir, a.Text))
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
 }

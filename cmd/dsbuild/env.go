@@ -207,6 +207,10 @@ func (o envOptions) withFiles(ctx context.Context, a *app) (envs.Options, error)
 		return opt, err
 	}
 	opt.Verify = level
+	file := strings.TrimSuffix(o.lock, filepath.Ext(o.lock)) + ".yaml"
+	if spec, err := environment.Read(file, nil); err == nil && !opt.Lock.Answers(spec) {
+		a.reporter.Warn("%s has changed since %s was made, and dsbuild deploys what the lock says: dsbuild env lock makes a new one", ui.Clean(file), ui.Clean(o.lock))
+	}
 	site, err := newSite(o.site)
 	if err != nil {
 		return opt, err

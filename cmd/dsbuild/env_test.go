@@ -97,8 +97,25 @@ func TestEnv(t *testing.T) {
 	if err := json.Unmarshal([]byte(s.run(t, 0, "env", "deploy", "inventory.yaml", "--json", "--report", "r.json", "--report", "r.html")), &r); err != nil || r.Command != "env deploy" || !r.Consistent || !r.Nodes[0].Changed {
 		t.Errorf("%v, %+v", err, r)
 	}
-	if out := s.run(t, 0, "env", "deploy", "inventory.yaml"); !strings.Contains(out, "ok, unchanged") {
+	if out := s.run(t, 0, "env", "deploy", "inventory.yaml"); !strings.Contains(out, "ok, unchanged") || !strings.Contains(out, "/dsbuild/env/train/current/bin/python\n") || strings.Contains(out, "has changed") {
 		t.Error(out)
+	}
+	file := filepath.Join(s.dir, "environment.yaml")
+	asked, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := strings.Replace(string(asked), "name: train", "name: other", 1)
+	if err := os.WriteFile(file, []byte(changed), 0o600); err != nil || changed == string(asked) {
+		t.Fatal(err, changed)
+	}
+	cmd, out := s.command(t, "env", "deploy", "inventory.yaml", "--dry-run")
+	cmd.Stderr = out
+	if err := cmd.Run(); err != nil || !strings.Contains(out.String(), "environment.yaml has changed since environment.lock was made") {
+		t.Errorf("a changed file without a new lock is not said: %v, %s", err, out)
+	}
+	if err := os.WriteFile(file, asked, 0o600); err != nil {
+		t.Fatal(err)
 	}
 	if out := s.run(t, 0, "env", "verify", "inventory.yaml"); !strings.Contains(out, "2 nodes ok, all equal") {
 		t.Error(out)

@@ -43,7 +43,7 @@ func (r *Report) Print(w io.Writer) error {
 	if r.isVerify() {
 		lines = append(lines, r.remarks()...)
 	}
-	lines = append(append(lines, r.passedOn()...), r.Verdict())
+	lines = append(slices.Concat(lines, r.passedOn(), r.pythons()), r.Verdict())
 	if r.idle() {
 		lines = append(lines, r.idleVerdict())
 	}
@@ -72,6 +72,20 @@ func (r *Report) passedOn() []string {
 		return nil
 	}
 	return []string{fmt.Sprintf("files: %s from dsbuild, %s from node to node", ui.Size(driver), ui.Size(nodes))}
+}
+
+// pythons names the Python that jobs run in an environment; none in reports of other commands.
+func (r *Report) pythons() (lines []string) {
+	var said []ui.Named
+	for _, n := range r.Nodes {
+		if e := n.Environment; e != nil && e.Python != "" && n.Status == OK {
+			said = append(said, ui.Named{Name: n.Name, Text: ui.OneLine(e.Python)})
+		}
+	}
+	for _, f := range ui.Fold(said) {
+		lines = append(lines, fmt.Sprintf("Python for jobs on %s: %s", f.Names, f.Text))
+	}
+	return lines
 }
 
 // causes returns the causes of failure as text: each once, with its nodes, the error of one of
