@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // Arch is one entry of an arch list: a compute capability for which SASS is
@@ -30,27 +32,11 @@ func (a Arch) String() string {
 // SM returns the architecture's short name as nvcc writes it: "sm80".
 func (a Arch) SM() string { return fmt.Sprintf("sm%d%d", a.Major, a.Minor) }
 
-// ArchError is an entry of an arch list that cannot be read.
-type ArchError struct {
-	Entry string
-	Why   string
-}
-
-func (e *ArchError) Error() string { return fmt.Sprintf("arch %q: %s", e.Entry, e.Why) }
-
-// Hint shows the form of an arch list.
-func (e *ArchError) Hint() string {
-	return `write compute capabilities such as --arch 8.0 or --arch "8.0;8.6;9.0+PTX" (A100 is 8.0, H100 is 9.0)`
-}
-
-// ExitCode returns 2: the command was used wrongly.
-func (e *ArchError) ExitCode() int { return 2 }
-
 var archEntry = regexp.MustCompile(`^([0-9]{1,2})\.([0-9])(\+PTX)?$`)
 
 // ParseArchs reads arch lists: each item is one entry or several joined by
 // ";". The result is sorted and free of duplicates; DeepSpeed accepts nothing
-// but X.Y and X.Y+PTX, so anything else is an *ArchError.
+// but X.Y and X.Y+PTX, so anything else is an error with a hint and the exit code of wrong usage.
 func ParseArchs(lists []string) ([]Arch, error) {
 	found := map[Arch]bool{}
 	for _, list := range lists {
@@ -74,21 +60,25 @@ func ParseArchs(lists []string) ([]Arch, error) {
 	return archs, nil
 }
 
+func archError(entry, why string) error {
+	return fault.New(fault.Usage, `write compute capabilities such as --arch 8.0 or --arch "8.0;8.6;9.0+PTX" (A100 is 8.0, H100 is 9.0)`, "arch %q: %s", entry, why)
+}
+
 func parseArch(entry string) (Arch, error) {
 	m := archEntry.FindStringSubmatch(entry)
 	switch {
 	case entry == "":
-		return Arch{}, &ArchError{entry, "empty entry in the list"}
+		return Arch{}, archError(entry, "empty entry in the list")
 	case m != nil:
 	case strings.ContainsAny(entry, ", "):
-		return Arch{}, &ArchError{entry, `separate entries with ";", not with commas or spaces`}
+		return Arch{}, archError(entry, `separate entries with ";", not with commas or spaces`)
 	case archSuffix.MatchString(entry):
-		return Arch{}, &ArchError{entry, "DeepSpeed supports no arch-specific suffix (a, f)"}
+		return Arch{}, archError(entry, "DeepSpeed supports no arch-specific suffix (a, f)")
 	case archNumber.MatchString(entry):
 		n := archNumber.FindStringSubmatch(entry)
-		return Arch{}, &ArchError{entry, "write it as " + n[1] + "." + n[2]}
+		return Arch{}, archError(entry, "write it as "+n[1]+"."+n[2])
 	default:
-		return Arch{}, &ArchError{entry, "not a compute capability X.Y or X.Y+PTX"}
+		return Arch{}, archError(entry, "not a compute capability X.Y or X.Y+PTX")
 	}
 	major, _ := strconv.Atoi(m[1]) // two digits by the expression
 	minor, _ := strconv.Atoi(m[2])

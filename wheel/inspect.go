@@ -47,6 +47,12 @@ func (a *Archive) Inspect(ctx context.Context) (Contents, error) {
 		return Contents{}, err
 	}
 	c.Ops = c.opNames()
+	for _, m := range a.members { // DeepSpeed's wheels for Windows
+		if c.IsDeepSpeed() && strings.HasPrefix(m.Name, "deepspeed/") && strings.HasSuffix(m.Name, ".pyd") {
+			c.Ops = append(c.Ops, Extension{Path: m.Name}.Op())
+		}
+	}
+	slices.Sort(c.Ops)
 	c.Python = pythonOf(c.Tags)
 	version := c.Version
 	if name, ok := a.FileName(); ok && addsLocal(name.Version, version) {

@@ -185,6 +185,21 @@ func TestInspectBound(t *testing.T) {
 	}
 }
 
+// DeepSpeed's own wheels for Windows name their ops, and the torch and the CUDA that they were built for.
+func TestInspectWindows(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "deepspeed-0.16.5-cp311-cp311-win_amd64.whl")
+	wheeltest.Write(t, path, map[string]string{
+		"deepspeed-0.16.5.dist-info/METADATA":                "Metadata-Version: 2.1\nName: deepspeed\nVersion: 0.16.5\n",
+		"deepspeed-0.16.5.dist-info/WHEEL":                   "Wheel-Version: 1.0\nTag: cp311-cp311-win_amd64\n",
+		"deepspeed/git_version_info_installed.py":            "torch_info={'version': '2.6', 'cuda_version': '12.4'}\n",
+		"deepspeed/ops/adam/cpu_adam_op.cp311-win_amd64.pyd": "MZ",
+		"deepspeed/ops/aio_op.pyd":                           "MZ",
+	})
+	if c := inspect(t, path); !slices.Equal(c.Ops, []string{"aio", "cpu_adam"}) || c.Torch != "2.6" || c.CUDA != "12.4" || len(c.Extensions) > 0 {
+		t.Errorf("%+v", c)
+	}
+}
+
 // A broken ELF file is an error that names it, with exit code 4.
 func TestInspectDamaged(t *testing.T) {
 	path := wheeltest.Compiled(t, t.TempDir(), wheeltest.Options{})

@@ -28,4 +28,17 @@ func TestLevelOfCodeThatSelects(t *testing.T) {
 	if chooses(avx, false) {
 		t.Error("AVX2 without anything beside it counts as selected at run time")
 	}
+	for name, c := range map[string]struct {
+		usage x86.Usage
+		want  bool
+	}{
+		"cuobjdump 13.5: BMI2 selected by cpuid alone": {x86.Usage{Levels: [x86.Levels]int64{104523, 0, 426}, General: 426, CPUID: true, SSE: 3053}, true},
+		"BMI2 everywhere, and cpuid for another use":   {x86.Usage{Levels: [x86.Levels]int64{20000, 0, 426}, General: 426, CPUID: true, SSE: 3053}, false},
+		"BMI2 without a question":                      {x86.Usage{Levels: [x86.Levels]int64{104523, 0, 426}, General: 426, SSE: 3053}, false},
+		"AVX2 beside cpuid alone":                      {x86.Usage{Levels: [x86.Levels]int64{104523, 0, 427}, General: 426, CPUID: true, SSE: 3053}, false},
+	} {
+		if chooses(c.usage, false) != c.want || c.want && baseLevel(c.usage) != CPUv1 {
+			t.Errorf("%s: selects %t, needs %s", name, !c.want, baseLevel(c.usage))
+		}
+	}
 }

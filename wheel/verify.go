@@ -93,7 +93,7 @@ func Verify(ctx context.Context, path string) (Verification, error) {
 	v.Checks = append(v.checkBeside(),
 		Check{Name: "RECORD", Against: "every file's hash and size", Damage: record},
 		Check{Name: "metadata", Against: v.metadataAgainst(), Damage: metadata},
-		Check{Name: "tags", Against: v.Contents.tagsAgainst(), Damage: tags},
+		v.Contents.checkOfTags(tags),
 	)
 	v.Checks = append(v.Checks, v.againstManifest()...)
 	v.Checks = append(v.Checks, a.verifySBOM(ctx, v))
@@ -286,16 +286,22 @@ func (a *Archive) verifyTags(v Verification) ([]string, error) {
 	return append(CompareTags(name, inside), v.Contents.checkPromise()...), nil
 }
 
-// tagsAgainst names what the tags were compared with: always WHEEL, and the extensions where a tag promises a glibc for them.
-func (c Contents) tagsAgainst() string {
-	promises := slices.ContainsFunc(c.Tags, func(t string) bool {
-		glibc, machine := SplitPlatform(t[strings.LastIndex(t, "-")+1:])
-		return glibc != "" && machine == "x86_64"
-	})
-	if promises && len(c.Extensions) > 0 {
-		return "WHEEL and the symbol versions of the extensions"
+// checkOfTags returns the check of the tags: with WHEEL, and with the extensions where a tag promises a glibc for them. Tags that
+// promise something else (musllinux, macOS, Windows, another CPU) are compared with no code, so the check counts as skipped.
+func (c Contents) checkOfTags(damage []string) Check {
+	check := Check{Name: "tags", Against: "WHEEL", Damage: damage}
+	for _, t := range c.Tags {
+		platform := t[strings.LastIndex(t, "-")+1:]
+		switch glibc, machine := SplitPlatform(platform); {
+		case platform == "any" || strings.HasPrefix(platform, "linux_"):
+		case glibc == "" || machine != "x86_64":
+			check.Against, check.Skipped = "WHEEL says the same, but dsbuild compares no code with "+platform, len(damage) == 0
+			return check
+		case len(c.Extensions) > 0:
+			check.Against = "WHEEL and the symbol versions of the extensions"
+		}
 	}
-	return "WHEEL alone"
+	return check
 }
 
 // checkPromise compares the glibc that tags for x86-64 promise to run on with

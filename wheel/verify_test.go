@@ -318,3 +318,28 @@ func TestPackFormat(t *testing.T) {
 		t.Errorf("the format and the files of a packed wheel are %s, were %s: a change of the files needs a new PackFormat", got, want)
 	}
 }
+
+// Tags that promise what dsbuild compares with no code are not said to be right.
+func TestVerifyTagsWithoutRule(t *testing.T) {
+	for tag, against := range map[string]string{
+		"py3-none-any":                     "WHEEL",
+		"cp311-cp311-linux_x86_64":         "WHEEL",
+		"cp311-cp311-win_amd64":            "WHEEL says the same, but dsbuild compares no code with win_amd64",
+		"cp311-cp311-macosx_11_0_arm64":    "WHEEL says the same, but dsbuild compares no code with macosx_11_0_arm64",
+		"cp311-cp311-musllinux_1_2_x86_64": "WHEEL says the same, but dsbuild compares no code with musllinux_1_2_x86_64",
+	} {
+		path := filepath.Join(t.TempDir(), "other-1.0-"+tag+".whl")
+		wheeltest.Write(t, path, map[string]string{
+			"other-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: other\nVersion: 1.0\n",
+			"other-1.0.dist-info/WHEEL":    "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\nTag: " + tag + "\n",
+		})
+		v, err := wheel.Verify(t.Context(), path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := slices.IndexFunc(v.Checks, func(c wheel.Check) bool { return c.Name == "tags" })
+		if c := v.Checks[i]; c.Against != against || c.Skipped != (against != "WHEEL") || len(c.Damage) > 0 {
+			t.Errorf("%s: %+v", tag, c)
+		}
+	}
+}

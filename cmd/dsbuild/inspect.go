@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -130,7 +132,11 @@ func printContents(w io.Writer, c wheel.Contents) error {
 		}
 	}
 	if len(c.Extensions) == 0 {
-		_, err := fmt.Fprintln(w, "  no compiled extensions for Linux")
+		text := "  no compiled extensions for Linux"
+		if len(c.Ops) > 0 {
+			text += ": these operators are for Windows, and dsbuild does not read their code"
+		}
+		_, err := fmt.Fprintln(w, text)
 		return err
 	}
 	fmt.Fprintln(w)
@@ -138,11 +144,18 @@ func printContents(w io.Writer, c wheel.Contents) error {
 	if err := ui.Table(w, header, extensionRows(c)); err != nil {
 		return err
 	}
+	unread := map[string][]string{} // paths by the reason: a wheel may have thousands of cubins
 	for _, e := range c.Extensions {
-		if e.Unread == "" {
-			continue
+		if e.Unread != "" {
+			unread[e.Unread] = append(unread[e.Unread], e.Path)
 		}
-		if _, err := fmt.Fprintln(w, ui.Clean("not read in "+e.Path+": "+e.Unread)); err != nil {
+	}
+	for _, why := range slices.Sorted(maps.Keys(unread)) {
+		text := "not read in " + unread[why][0]
+		if more := len(unread[why]) - 1; more > 0 {
+			text += fmt.Sprintf(" and %d more", more)
+		}
+		if _, err := fmt.Fprintln(w, ui.Clean(text+": "+why)); err != nil {
 			return err
 		}
 	}
@@ -150,7 +163,11 @@ func printContents(w io.Writer, c wheel.Contents) error {
 }
 
 func builtFor(c wheel.Contents) string {
-	parts := knownFacts([][2]string{{"torch ", c.Torch}, {"CUDA ", c.CUDA}, {"Python ", c.Python}})
+	torch := c.Torch
+	if c.TorchABI.IsStable() {
+		torch = cmp.Or(torch, c.TorchABI.Min)
+	}
+	parts := knownFacts([][2]string{{"torch ", torch}, {"CUDA ", c.CUDA}, {"Python ", c.Python}})
 	if c.TorchABI.IsStable() {
 		parts = append(parts, "and newer ones: it uses torch's stable ABI")
 	}
@@ -215,6 +232,9 @@ func systemLibraries(c wheel.Contents) []string {
 func extensionRows(c wheel.Contents) [][]string {
 	rows := make([][]string, 0, len(c.Extensions))
 	for _, e := range c.Extensions {
+		if e.Unread != "" {
+			continue // no column is known
+		}
 		cpu := string(e.CPU.Requires)
 		if e.CPU.Dispatch && e.CPU.Max != e.CPU.Requires {
 			cpu += ", up to " + strings.TrimPrefix(string(e.CPU.Max), "x86-64-")
@@ -225,9 +245,7 @@ func extensionRows(c wheel.Contents) [][]string {
 		} else if e.CXX11ABI != nil {
 			strs = "old"
 		}
-		if e.Unread != "" {
-			stripped = "-"
-		} else if e.Stripped {
+		if e.Stripped {
 			stripped = "yes"
 		}
 		rows = append(rows, []string{

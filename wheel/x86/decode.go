@@ -46,6 +46,9 @@ type Need struct {
 	// SSE marks vector instructions (MMX, SSE to SSE4.2) in their first encoding.
 	// Compilers write none where they may use AVX, which has another for them.
 	SSE bool
+	// General marks instructions of V3 on general registers (BMI1, BMI2, LZCNT, MOVBE). cpuid alone tells whether a CPU
+	// runs them: the system has no registers to save.
+	General bool
 }
 
 // window holds the bytes that decode looks at: the longest instruction, and one byte more so that

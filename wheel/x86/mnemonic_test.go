@@ -148,8 +148,12 @@ func (o oracle) need(l line) Need {
 	}
 	need.Level = max(need.Level, floor)
 	need.SSE = need.Level < V3 && need.Feature == "" && vector.MatchString(mnemonic+" "+operands)
+	need.General = need.Level == V3 && need.Feature == "" && general.MatchString(mnemonic)
 	return need
 }
+
+// general matches the instructions of V3 on general registers.
+var general = regexp.MustCompile(`^(lzcnt|movbe|andn|bextr|blsi|blsmsk|blsr|bzhi|mulx|pdep|pext|rorx|sarx|shlx|shrx)[wlq]?$`)
 
 // vector matches instructions that name a vector register, and the few that may
 // have their vector operand in memory only.

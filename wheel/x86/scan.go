@@ -28,6 +28,7 @@ type Usage struct {
 	CPUID   bool          // a cpuid instruction is inside: the code can choose at run time
 	XGETBV  bool          // likewise xgetbv, which tells whether AVX and above may be used
 	SSE     int64         // vector instructions for CPUs without AVX: see Need.SSE
+	General int64         // of Levels[V3]: see Need.General
 	Invalid int64         // bytes that begin no instruction known here
 }
 
@@ -112,6 +113,9 @@ func (s *Scanner) Usage() Usage {
 		u.XGETBV = u.XGETBV || need.XGETBV
 		if need.SSE {
 			u.SSE += found
+		}
+		if need.General {
+			u.General += found
 		}
 		if need.Feature != "" && !slices.Contains(u.Beyond, need.Feature) {
 			u.Beyond = append(u.Beyond, need.Feature)

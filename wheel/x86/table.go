@@ -203,6 +203,8 @@ func (b *builder) section(fields []string) error {
 			n.XGETBV = true
 		case "?sse":
 			n.SSE = true
+		case "?gpr":
+			n.General = true
 		default:
 			n.Feature = fields[1]
 		}
