@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -68,7 +69,11 @@ func (p *Plan) Build(ctx context.Context) (result *Result, err error) {
 		return nil, err
 	}
 	result = &Result{Plan: p, Digest: digest.String(), Layer: Layer{added.Digest.String(), added.Size, len(p.content.files)}}
-	if err := p.write(ctx, image, result); err != nil {
+	write := p.push
+	if p.output == nil {
+		write = p.writeFile
+	}
+	if err := write(ctx, image, result); err != nil {
 		return nil, err
 	}
 	result.Seconds = time.Since(begin).Seconds()
@@ -100,9 +105,7 @@ func (p *Plan) compose(l v1.Layer, media types.MediaType) (v1.Image, error) {
 	if config.Config.Labels == nil {
 		config.Config.Labels = map[string]string{}
 	}
-	for name, value := range p.labels() {
-		config.Config.Labels[name] = value
-	}
+	maps.Copy(config.Config.Labels, p.labels())
 	if image, err = mutate.ConfigFile(image, config); err != nil {
 		return nil, err
 	}

@@ -1,7 +1,6 @@
 package image
 
 import (
-	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -170,13 +169,29 @@ func (e *evidence) addTorch(version, source string) {
 	}
 }
 
-// addRelease notes the glibc of a distribution's release by the table of bases.
-func (e *evidence) addRelease(glibcOf func(image string) string, id, version, source string) {
-	if id == "" || version == "" || glibcOf == nil {
+// factsOfLabels returns the facts in dsbuild's own labels, which an earlier run or the Dockerfile of the
+// base has set.
+func factsOfLabels(labels map[string]string) *evidence {
+	e := newEvidence()
+	for _, name := range factNames() {
+		e.addSaid(name, labels[labelPrefix+name], "label "+labelPrefix+name)
+	}
+	return e
+}
+
+// addSaid notes a fact that somebody said; of torch's version also the CUDA in it.
+func (e *evidence) addSaid(name, value, source string) {
+	if name == FactTorch {
+		e.addTorch(value, source)
 		return
 	}
-	e.add(FactGlibc, glibcOf(id+":"+version), cmp.Or(source, "the release "+id+" "+version))
+	e.add(name, value, source)
 }
+
+var twoNumbers = regexp.MustCompile(`^\d+\.\d+`)
+
+// minor cuts a version to X.Y.
+func minor(version string) string { return twoNumbers.FindString(version) }
 
 var pythonFolder = regexp.MustCompile(`/python(3\.\d+)/(site|dist)-packages$`)
 

@@ -160,7 +160,9 @@ func (t *tree) addSystem(known *evidence, glibcOf func(image string) string) {
 			key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
 			values[key] = strings.Trim(value, `"'`)
 		}
-		known.addRelease(glibcOf, values["ID"], values["VERSION_ID"], "/"+name)
+		if id, version := values["ID"], values["VERSION_ID"]; id != "" && version != "" && glibcOf != nil {
+			known.add(FactGlibc, glibcOf(id+":"+version), "/"+name) // by the table of bases
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package image
 import (
 	"bytes"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"path"
@@ -76,9 +77,17 @@ func installWheel(a *wheel.Archive, t target) (*installation, error) {
 		return nil, err
 	}
 	i.name = meta.Name
-	listed, err := i.listedDigests()
+	in, err := a.Open(path.Join(a.DistInfo(), "RECORD")) // the wheel was verified against it
 	if err != nil {
 		return nil, err
+	}
+	entries, err := wheel.ParseRecord(in)
+	if err = errors.Join(err, in.Close()); err != nil {
+		return nil, err
+	}
+	listed := make(map[string]wheel.RecordEntry, len(entries))
+	for _, e := range entries {
+		listed[e.Path] = e
 	}
 	for _, m := range a.Members() {
 		if err := i.addMember(m, listed); err != nil {
@@ -91,27 +100,12 @@ func installWheel(a *wheel.Archive, t target) (*installation, error) {
 	info := path.Join(t.site, a.DistInfo())
 	i.addText(path.Join(info, "INSTALLER"), 0o644, []byte("dsbuild\n"))
 	i.addText(path.Join(info, "REQUESTED"), 0o644, nil)
-	i.addRecord(path.Join(info, "RECORD"))
+	at := path.Join(info, "RECORD")
+	i.record = append(i.record, wheel.RecordEntry{Path: i.recordPath(at), Size: -1})
+	slices.SortFunc(i.record, func(x, y wheel.RecordEntry) int { return strings.Compare(x.Path, y.Path) })
+	i.files = append(i.files, textFile(at, 0o644, wheel.FormatRecord(i.record)))
 	slices.SortFunc(i.files, func(x, y file) int { return strings.Compare(x.path, y.path) })
 	return i, nil
-}
-
-// listedDigests returns the lines of the wheel's RECORD. The wheel was verified against it.
-func (i *installation) listedDigests() (map[string]wheel.RecordEntry, error) {
-	in, err := i.archive.Open(path.Join(i.archive.DistInfo(), "RECORD"))
-	if err != nil {
-		return nil, err
-	}
-	defer in.Close()
-	entries, err := wheel.ParseRecord(in)
-	if err != nil {
-		return nil, err
-	}
-	listed := make(map[string]wheel.RecordEntry, len(entries))
-	for _, e := range entries {
-		listed[e.Path] = e
-	}
-	return listed, nil
 }
 
 // addMember adds a file of the wheel at its place.
@@ -191,13 +185,6 @@ func (i *installation) addText(at string, mode int64, data []byte) {
 	sum := sha256.Sum256(data)
 	i.record = append(i.record, wheel.RecordEntry{Path: i.recordPath(at), Algorithm: "sha256", Digest: wheel.RecordDigest(sum[:]), Size: int64(len(data))})
 	i.files = append(i.files, textFile(at, mode, data))
-}
-
-// addRecord adds RECORD itself, which comes last.
-func (i *installation) addRecord(at string) {
-	i.record = append(i.record, wheel.RecordEntry{Path: i.recordPath(at), Size: -1})
-	slices.SortFunc(i.record, func(x, y wheel.RecordEntry) int { return strings.Compare(x.Path, y.Path) })
-	i.files = append(i.files, textFile(at, 0o644, wheel.FormatRecord(i.record)))
 }
 
 // recordPath writes a path as RECORD has it: relative to site-packages.

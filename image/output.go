@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/httpclient"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -51,14 +52,6 @@ func parseOutput(output string) (name.Reference, error) {
 		return nil, usagef(outputHint, "output %s: %w", output, err)
 	}
 	return ref, nil
-}
-
-// write puts the image where the user wants it.
-func (p *Plan) write(ctx context.Context, image v1.Image, result *Result) error {
-	if p.output == nil {
-		return p.writeFile(ctx, image, result)
-	}
-	return p.push(ctx, image, result)
 }
 
 // push sends the image to a registry: the new layer, the configuration, and last the manifest.
@@ -137,4 +130,27 @@ func (p *Plan) fileIsThere(image v1.Image, ref name.Reference) (same bool, err e
 		return false, usagef(forceHint, "%s is there already", p.opt.Output)
 	}
 	return false, nil
+}
+
+// usagef returns the error of a choice that only the user can make; advice may be "".
+func usagef(advice, format string, args ...any) error {
+	return fault.New(fault.Usage, advice, format, args...)
+}
+
+// registryError adds a hint to the error of a registry.
+func registryError(err error, ref name.Reference) error {
+	var answer *transport.Error
+	if !errors.As(err, &answer) || ref == nil {
+		return err
+	}
+	registry := ref.Context().RegistryStr()
+	switch answer.StatusCode {
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return fault.WithHint(err, "log in first: docker login %s (or podman login); dsbuild uses the same file of credentials", registry)
+	case http.StatusTooManyRequests:
+		return fault.WithHint(err, "%s limits requests: log in for a higher limit, or try again later", registry)
+	case http.StatusNotFound:
+		return fault.WithHint(err, "%s has no such image, or does not show it to this user", registry)
+	}
+	return err
 }

@@ -1,3 +1,9 @@
+// Package image puts installed wheels as one layer on a container image.
+//
+// Survey reads the base and returns a Plan: the facts about the base, each with its source, and
+// where the wheels' files go. Plan.Build writes the layer and the image. go-containerregistry
+// reads and writes images, in registries and on disk. The layers of a base in a registry are read
+// only if its labels do not tell enough.
 package image
 
 import (
@@ -68,7 +74,7 @@ type BaseImage struct {
 	Platform string `json:"platform"`
 	Layers   int    `json:"layers"`
 	Size     int64  `json:"size"` // of the layers, as they are stored
-	Read     string `json:"read"` // the part that was read: "configuration", "files"
+	Read     string `json:"read"` // the part that was read: "labels", "files"
 }
 
 // Wheel is one wheel in a report.
@@ -183,7 +189,7 @@ func (p *Plan) openBase(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.Base = BaseImage{Name: p.opt.Base, Platform: config.OS + "/" + config.Architecture, Layers: len(config.RootFS.DiffIDs), Read: "configuration"}
+	p.Base = BaseImage{Name: p.opt.Base, Platform: config.OS + "/" + config.Architecture, Layers: len(config.RootFS.DiffIDs), Read: "labels"}
 	if want := platform.OS + "/" + platform.Architecture; p.Base.Platform != want {
 		return p.unfit("take a base for "+want, fmt.Sprintf("the wheel is for %s, the base for %s", want, p.Base.Platform))
 	}
@@ -202,7 +208,7 @@ func (p *Plan) openBase(ctx context.Context) error {
 	return nil
 }
 
-// gather collects the facts: from the user, then from the files, then from the image's metadata.
+// gather collects the facts: from the user, then from the files, then from the image's labels.
 func (p *Plan) gather(ctx context.Context) error {
 	given := newEvidence()
 	for _, name := range factNames() {
@@ -210,17 +216,13 @@ func (p *Plan) gather(ctx context.Context) error {
 		if value != "" && !factForms[name].MatchString(value) {
 			return usagef("", "--%s %q is not of the form of such a value", name, value)
 		}
-		if name == FactTorch {
-			given.addTorch(value, "flag --"+name)
-		} else {
-			given.add(name, value, "flag --"+name)
-		}
+		given.addSaid(name, value, "flag --"+name)
 	}
 	config, err := p.base.image.ConfigFile()
 	if err != nil {
 		return err
 	}
-	known := factsOfLabels(config.Config.Labels).over(factsOfConfig(config, p.glibcOf))
+	known := factsOfLabels(config.Config.Labels)
 	p.known = given.over(known)
 	if p.base.ref != nil && !p.needsFiles() {
 		return nil
@@ -331,28 +333,19 @@ func (p *Plan) checkFit() error {
 		return p.unfit("take a base with torch "+minor(main.Manifest.Torch), "the base has no torch")
 	}
 	verdict := p.opt.Tables.Fit(main.Manifest, p.nodeFacts(main.Manifest))
+	aboutBase := strings.NewReplacer("this node", "the base") // in the sentences of compat.Fit
 	for _, r := range verdict.Remarks {
-		p.Remarks = append(p.Remarks, aboutBase(r))
+		p.Remarks = append(p.Remarks, aboutBase.Replace(r))
 	}
 	if verdict.OK() {
 		return nil
 	}
-	reasons := make([]string, len(verdict.Reasons))
-	for i, r := range verdict.Reasons {
-		reasons[i] = aboutBase(r)
-	}
-	return p.unfit(verdict.Hint(), reasons...)
+	return p.unfit(verdict.Hint(), aboutBase.Replace(strings.Join(verdict.Reasons, "; ")))
 }
 
 // unfit returns the error of a wheel that does not fit the base.
-func (p *Plan) unfit(advice string, reasons ...string) error {
-	err := fmt.Errorf("%s does not fit %s: %s", p.opt.Wheels[0].Manifest.Name, p.opt.Base, strings.Join(reasons, "; "))
-	return fault.WithCode(fault.AddHint(err, advice), 4)
-}
-
-// aboutBase lets a sentence of compat.Fit speak of the base.
-func aboutBase(reason string) string {
-	return strings.ReplaceAll(reason, "this node", "the base")
+func (p *Plan) unfit(advice, reason string) error {
+	return fault.New(fault.Wheel, advice, "%s does not fit %s: %s", p.opt.Wheels[0].Manifest.Name, p.opt.Base, reason)
 }
 
 // nodeFacts are the facts of a node that runs the base. It has the GPUs of the wheel: an image

@@ -183,7 +183,7 @@ func TestLayersOfARegistry(t *testing.T) {
 		with   string
 		read   string
 	}{
-		"labels":                  {labels, "", "configuration"},
+		"labels":                  {labels, "", "labels"},
 		"labels with a companion": {labels, companion, "files"},
 		"nothing":                 {nil, "", "files"},
 	} {
@@ -199,7 +199,7 @@ func TestLayersOfARegistry(t *testing.T) {
 			t.Errorf("%s: %s read, %d notes; want %s", title, r.Base.Read, notes, c.read)
 		}
 		_, hidden := topLayer(t, h.pull(t, "out:1"))[site+"/.wh.deepspeed-0.17.0.dist-info"]
-		if want := c.read == "configuration"; hidden != want {
+		if want := c.read == "labels"; hidden != want {
 			t.Errorf("%s: the metadata of the older version is hidden: %v, want %v", title, hidden, want)
 		}
 	}

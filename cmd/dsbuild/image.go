@@ -41,10 +41,10 @@ a base that it has.
 
 dsbuild first checks that the wheel fits the base's Python, torch, CUDA, glibc
 and machine, as deploy checks a node. It reads these from the files of a base on
-disk. For a base in a registry it reads labels, variables and history, and the
-layers only if these do not tell everything. If it does not find a value, it
-names the flag that sets it. dsbuild never guesses a value. A wheel that has a
-file of anything else in the base is refused.
+disk. For a base in a registry it reads dsbuild's labels, and the layers if these
+do not tell everything. If it does not find a value, it names the flag that sets
+it. dsbuild never guesses a value. A wheel that has a file of anything else in
+the base is refused.
 
 -o is an image in a registry (HOST/NAME:TAG) or a file NAME.tar for docker load,
 podman load and Apptainer. The same base, wheel and dsbuild give the same
