@@ -95,7 +95,7 @@ func TestShipJudgesWheelsByThePolicy(t *testing.T) {
 
 	f.works.built = nil
 	f.sign = func(path string) error {
-		_, err := signing.Sign(path, testKey{t, keys["a"]}, signing.Namespace)
+		_, err := signing.Sign(path, testKey{t, keys["a"]})
 		return err
 	}
 	_, r, err = f.run(t)

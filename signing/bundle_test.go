@@ -44,7 +44,7 @@ func TestSignWithAnIdentity(t *testing.T) {
 	write(file+wheel.ProvenanceSuffix, string(statement)+" ")
 	var paths []string
 	for _, subject := range []string{signingtest.Workflow, "someone@example.org", signingtest.Workflow} {
-		path, err := signing.Sign(file, identitySigner{s, subject}, signing.Namespace)
+		path, err := signing.Sign(file, identitySigner{s, subject})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -57,7 +57,7 @@ func TestSignWithAnIdentity(t *testing.T) {
 	// this statement.
 	write(file+wheel.ProvenanceSuffix, string(statement))
 	write(file+wheel.ProvenanceSuffix+".sigstore.json", s.Envelop(sigstoretest.Issuer, signingtest.Workflow, string(statement), "application/vnd.in-toto+json"))
-	if _, err := signing.Sign(file, identitySigner{s, "someone@example.org"}, signing.Namespace); err != nil {
+	if _, err := signing.Sign(file, identitySigner{s, "someone@example.org"}); err != nil {
 		t.Fatal(err)
 	}
 	if files, err := wheel.SignatureFiles(file); err != nil || len(files) != 2 {
@@ -89,7 +89,7 @@ func TestPolicyRefusesIdentities(t *testing.T) {
 	for signers, want := range map[string]string{
 		"{name: a, sigstore: {" + good + "}}":                                                          "",
 		"{name: a, sigstore: {" + good + "}}, {name: b, sigstore: {" + good + "}}":                     "a second signer with this identity; first at",
-		"{name: a, sigstore: {" + good + "}, namespaces: [x]}":                                         "bundles of sigstore do not have",
+		"{name: a, sigstore: {" + good + "}, namespaces: [x]}":                                         "unknown key",
 		"{name: a, sigstore: {" + good + "}, principals: [x]}":                                         "has principals, which only a ca has",
 		"{name: a, sigstore: {" + good + "}, key: ssh-ed25519}":                                        "needs one of key, ca and sigstore",
 		"{name: a, sigstore: {issuer: https://token.example.org}}":                                     "sigstore needs issuer, subject and trusted_root",

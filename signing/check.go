@@ -13,29 +13,17 @@ import (
 	"github.com/hiddeco/sshsig"
 	"golang.org/x/crypto/ssh"
 
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // clockSlack is how far the clocks of a builder and of this machine may differ.
 const clockSlack = 5 * time.Minute
 
-// RefusedError reports a wheel that a policy does not accept, or a version that a node has kept.
-type RefusedError struct {
-	Reasons []string
-	try     string // the hint
-}
-
-// refused returns a *RefusedError with one reason.
+// refused returns the error of a wheel that a policy does not accept, or of a version that a node has kept.
 func refused(try, format string, args ...any) error {
-	return &RefusedError{[]string{fmt.Sprintf(format, args...)}, try}
+	return fault.New(fault.Wheel, try, "the policy refuses it: "+format, args...)
 }
-
-func (e *RefusedError) Error() string {
-	return "the policy refuses it: " + strings.Join(e.Reasons, "; ")
-}
-
-// Hint suggests the next step.
-func (e *RefusedError) Hint() string { return e.try }
 
 // The hints for a wheel that a policy refuses.
 const (
@@ -44,11 +32,8 @@ const (
 	buildHint = "build a wheel that meets the policy, with --sign KEY"
 )
 
-// ExitCode is the code for a wheel that is not what was asked.
-func (e *RefusedError) ExitCode() int { return 4 }
-
 // Check judges a wheel by a policy at a time; sum is the wheel's SHA-256. It returns the names of the
-// builders who signed, or a *RefusedError.
+// builders who signed.
 func (p *Policy) Check(s Signed, sum string, now time.Time) ([]string, error) {
 	names, _, err := p.check(s, sum, now)
 	return names, err
@@ -66,16 +51,20 @@ func (p *Policy) check(s Signed, sum string, now time.Time) ([]string, wheel.Pro
 	}
 	names, rejected := p.countBuilders(s, now)
 	if len(names) < max(p.Builders, 1) {
-		reasons = append(reasons, fmt.Sprintf("%d of %d trusted signatures%s", len(names), max(p.Builders, 1), inParentheses(rejected)))
+		reason := fmt.Sprintf("%d of %d trusted signatures", len(names), max(p.Builders, 1))
+		if len(rejected) > 0 {
+			reason += " (" + strings.Join(rejected, "; ") + ")"
+		}
+		reasons = append(reasons, reason)
 	}
 	if len(reasons) > 0 {
-		return nil, facts, &RefusedError{reasons, try}
+		return nil, facts, refused(try, "%s", strings.Join(reasons, "; "))
 	}
 	return names, facts, nil
 }
 
 // Accept judges the wheel in a file, whose SHA-256 is sum, by the statement and the signatures beside it. It
-// returns what a node keeps of an accepted wheel, or a *RefusedError. A nil policy accepts every wheel.
+// returns what a node keeps of an accepted wheel. A nil policy accepts every wheel.
 func (p *Policy) Accept(file, sum string, now time.Time) (Signed, error) {
 	signed, err := ReadSigned(file)
 	if err == nil && p != nil {
@@ -87,13 +76,6 @@ func (p *Policy) Accept(file, sum string, now time.Time) (Signed, error) {
 	record, err := wheel.ReadRecord(file)
 	signed.Record = string(record)
 	return signed, err
-}
-
-func inParentheses(words []string) string {
-	if len(words) == 0 {
-		return ""
-	}
-	return " (" + strings.Join(words, "; ") + ")"
 }
 
 // readFacts reads a statement, and compares it with the wheel.
@@ -247,7 +229,7 @@ func (p *Policy) trusted(sig *sshsig.Signature, now time.Time) (string, error) {
 		if why := s.validAt(now); why != "" {
 			return "", fmt.Errorf("the key of %s is %s", s.Name, why)
 		}
-		if !slices.Contains(s.Namespaces, sig.Namespace) {
+		if sig.Namespace != Namespace {
 			return "", fmt.Errorf("the key of %s may not sign in the namespace %q", s.Name, sig.Namespace)
 		}
 		if certified {

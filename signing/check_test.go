@@ -66,7 +66,7 @@ func TestSign(t *testing.T) {
 	t.Parallel()
 	file, m, statement := wheeltest.Built(t, t.TempDir(), wheeltest.Options{})
 	k := signingtest.NewKeys(t)
-	if _, err := signing.Sign(file, signer{t, k, "a"}, signing.Namespace); err == nil || !strings.Contains(err.Error(), "no statement beside it") {
+	if _, err := signing.Sign(file, signer{t, k, "a"}); err == nil || !strings.Contains(err.Error(), "no statement beside it") {
 		t.Errorf("%v", err)
 	}
 	if err := os.WriteFile(file+wheel.ProvenanceSuffix, statement, 0o644); err != nil {
@@ -74,7 +74,7 @@ func TestSign(t *testing.T) {
 	}
 	var paths []string
 	for _, name := range []string{"a", "b", "a"} {
-		path, err := signing.Sign(file, signer{t, k, name}, signing.Namespace)
+		path, err := signing.Sign(file, signer{t, k, name})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -104,7 +104,7 @@ func TestSign(t *testing.T) {
 	if err := os.WriteFile(file+wheel.ProvenanceSuffix, append(statement, '\n'), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := signing.Sign(file, signer{t, k, "a"}, signing.Namespace); err != nil {
+	if _, err := signing.Sign(file, signer{t, k, "a"}); err != nil {
 		t.Fatal(err)
 	}
 	if files, _ := wheel.SignatureFiles(file); len(files) != 1 {
@@ -114,7 +114,7 @@ func TestSign(t *testing.T) {
 	if err := os.WriteFile(file, []byte("other"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := signing.Sign(file, signer{t, k, "a"}, signing.Namespace); err == nil || !strings.Contains(err.Error(), "not signed") {
+	if _, err := signing.Sign(file, signer{t, k, "a"}); err == nil || !strings.Contains(err.Error(), "not signed") {
 		t.Errorf("%v", err)
 	}
 }

@@ -3,7 +3,6 @@ package signing
 import (
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
@@ -58,25 +57,6 @@ func (s *Signer) accepts(found sigstore.Identity, now time.Time) error {
 	}
 	if why := s.validAt(now); why != "" {
 		return fmt.Errorf("the identity of %s is %s", s.Name, why)
-	}
-	return nil
-}
-
-// loadTrustedRoot reads the trusted root of an identity. A link may lead to it.
-func (id *Identity) loadTrustedRoot(path string) error {
-	info, err := os.Stat(path)
-	switch {
-	case err != nil:
-		return fmt.Errorf("cannot read the trusted root: %w", err)
-	case !info.Mode().IsRegular() || info.Size() > maxTrustedRoot:
-		return fmt.Errorf("the trusted root %s is not a file of at most %d KiB", path, maxTrustedRoot>>10)
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return fmt.Errorf("cannot read the trusted root: %w", err)
-	}
-	if id.root, err = sigstore.ParseTrustedRoot(text); err != nil {
-		return fmt.Errorf("the trusted root %s cannot be used: %w", path, err)
 	}
 	return nil
 }

@@ -30,7 +30,7 @@ const (
 )
 
 // CheckKept judges a version that a node has kept: its wheel as Check does, and each of its files by the
-// signed RECORD. It returns a *RefusedError, or nil. A nil policy accepts every version.
+// signed RECORD. A nil policy accepts every version.
 func (p *Policy) CheckKept(k Kept, now time.Time) error {
 	switch {
 	case p == nil || len(k.Files) == 0: // without files the rollback only removes a version

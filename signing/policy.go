@@ -15,7 +15,7 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// Namespace is the namespace of dsbuild's signatures, unless the user says otherwise. A key that
+// Namespace is the namespace of dsbuild's signatures. A key that
 // also signs other things cannot be tricked into signing a wheel.
 const Namespace = "dsbuild"
 
@@ -36,7 +36,6 @@ type Signer struct {
 	Key        string    // in the form of authorized_keys, without a comment
 	CA         bool      // Key signs certificates; the certificates' keys sign wheels
 	Principals []string  // of a CA: certificates for these names are accepted
-	Namespaces []string  // of signatures by a key
 	Identity   *Identity // of sigstore; nil: the signer has a key
 	From       time.Time // zero: always
 	Until      time.Time // zero: for ever
@@ -81,14 +80,6 @@ func (s *Signer) validAt(now time.Time) string {
 	return ""
 }
 
-// voices is the number of different builders for which a signer can speak.
-func (s *Signer) voices() int {
-	if s.CA {
-		return len(s.Principals)
-	}
-	return 1
-}
-
 // Trusts reports why a policy trusts nobody at a time; nil if it trusts enough signers.
 func (p *Policy) Trusts(now time.Time) error {
 	voices := 0
@@ -99,8 +90,12 @@ func (p *Policy) Trusts(now time.Time) error {
 			gone = append(gone, s.Name+" is "+strings.TrimPrefix(why, "is "))
 			continue
 		}
-		if !slices.Contains(p.Revoked, s.fingerprint()) {
-			voices += s.voices()
+		switch {
+		case slices.Contains(p.Revoked, s.fingerprint()):
+		case s.CA:
+			voices += len(s.Principals)
+		default:
+			voices++
 		}
 	}
 	if voices >= max(p.Builders, 1) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
 	"github.com/dsbuild/dsbuild/internal/yamldoc"
+	"github.com/dsbuild/dsbuild/signing/sigstore"
 )
 
 // The forms of values. Names appear in allowed_signers, where a pattern or a comma has a meaning.
@@ -30,8 +31,6 @@ const (
 	maxBuilders = 100
 
 	maxAgeHours = 200 * 366 * 24 // a time.Duration counts 292 years
-
-	maxTrustedRoot = 128 << 10
 )
 
 // ReadPolicy reads the policy at path; "-" is in. It reports all mistakes together, with their places. A policy
@@ -125,7 +124,7 @@ func (r *reader) readPolicy(p *Policy, body yamldoc.Node) {
 func (r *reader) readSigner(n yamldoc.Node) Signer {
 	var s Signer
 	kinds, named := 0, false
-	for _, p := range r.Pairs(n, "a signer", []string{"name", "key", "ca", "sigstore", "principals", "namespaces", "from", "until"}) {
+	for _, p := range r.Pairs(n, "a signer", []string{"name", "key", "ca", "sigstore", "principals", "from", "until"}) {
 		switch p.Key {
 		case "name":
 			named = true
@@ -147,8 +146,6 @@ func (r *reader) readSigner(n yamldoc.Node) Signer {
 			}
 		case "principals":
 			s.Principals = r.texts(p.Node, "principals", nameForm, "a name of letters, digits and . _ @ + -")
-		case "namespaces":
-			s.Namespaces = r.texts(p.Node, "namespaces", nameForm, "a name of letters, digits and . _ @ + -")
 		case "from":
 			s.From = r.readTime(p)
 		case "until":
@@ -166,17 +163,12 @@ func (r *reader) checkSigner(n yamldoc.Node, s *Signer, kinds int, named bool) {
 		r.Add(r.Place(n), "", "a signer needs a name")
 	case kinds != 1:
 		r.Add(r.Place(n), "", "signer %s needs one of key, ca and sigstore", s.Name)
-	case s.Identity != nil && len(s.Namespaces) > 0:
-		r.Add(r.Place(n), "", "signer %s has namespaces, which bundles of sigstore do not have", s.Name)
 	case s.CA && len(s.Principals) == 0:
 		r.Add(r.Place(n), "a CA may also sign certificates for logins; list the names that sign wheels", "signer %s is a CA without principals", s.Name)
 	case !s.CA && len(s.Principals) > 0:
 		r.Add(r.Place(n), "", "signer %s has principals, which only a ca has", s.Name)
 	case !s.From.IsZero() && !s.Until.IsZero() && !s.From.Before(s.Until):
 		r.Add(r.Place(n), "", "signer %s is never valid: until is not after from", s.Name)
-	}
-	if s.Identity == nil && len(s.Namespaces) == 0 {
-		s.Namespaces = []string{Namespace}
 	}
 }
 
@@ -197,7 +189,11 @@ func (r *reader) readIdentity(n yamldoc.Node) *Identity {
 			if file == "" {
 				continue
 			}
-			if err := id.loadTrustedRoot(r.beside(file)); err != nil {
+			if !filepath.IsAbs(file) && r.File != "-" {
+				file = filepath.Join(filepath.Dir(r.File), file)
+			}
+			var err error
+			if id.root, err = sigstore.ReadTrustedRoot(file); err != nil {
 				r.Add(r.Place(p.Node), "cosign trusted-root create makes one for a private sigstore", "%v", err)
 			}
 		}
@@ -206,14 +202,6 @@ func (r *reader) readIdentity(n yamldoc.Node) *Identity {
 		r.Add(r.Place(n), "", "sigstore needs issuer, subject and trusted_root")
 	}
 	return id
-}
-
-// beside returns the path of a file that the policy names: it lies beside the policy.
-func (r *reader) beside(file string) string {
-	if filepath.IsAbs(file) || r.File == "-" {
-		return file
-	}
-	return filepath.Join(filepath.Dir(r.File), file)
 }
 
 // once refuses a second signer with the same name or key: it would count twice.

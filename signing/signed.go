@@ -84,26 +84,12 @@ type Key interface {
 	Sign(message []byte, namespace string) ([]byte, error)
 }
 
-// StatementError is a wheel without the statement that is signed.
-type StatementError struct{ wheel string }
-
-func (e *StatementError) Error() string {
-	return fmt.Sprintf("%s has no statement beside it (%s)", e.wheel, e.wheel+wheel.ProvenanceSuffix)
-}
-
-// Hint suggests the next step.
-func (e *StatementError) Hint() string {
-	return "dsbuild wheel writes it: copy it with the wheel, or build the wheel again"
-}
-
-// ExitCode is the code for wrong usage.
-func (e *StatementError) ExitCode() int { return 2 }
-
-// CheckStatement returns a *StatementError for a wheel without a statement beside it.
+// CheckStatement returns an error for a wheel without a statement beside it.
 func CheckStatement(file string) error {
 	s, err := ReadSigned(file)
 	if err == nil && s.Statement == "" {
-		err = &StatementError{s.Name}
+		err = fault.New(fault.Usage, "dsbuild wheel writes it: copy it with the wheel, or build the wheel again",
+			"%s has no statement beside it (%s)", s.Name, s.Name+wheel.ProvenanceSuffix)
 	}
 	return err
 }
@@ -111,13 +97,13 @@ func CheckStatement(file string) error {
 // Sign signs the statement beside a wheel, and returns the path of the signature. The statement must
 // be the wheel's. A second signature by the same key replaces the first; signatures of an earlier
 // statement are removed, because they are worth nothing any more.
-func Sign(file string, key Key, namespace string) (string, error) {
+func Sign(file string, key Key) (string, error) {
+	if err := CheckStatement(file); err != nil {
+		return "", err
+	}
 	s, err := ReadSigned(file)
 	if err != nil {
 		return "", err
-	}
-	if s.Statement == "" {
-		return "", &StatementError{s.Name}
 	}
 	sum, _, err := wheel.HashRegular(file)
 	if err != nil {
@@ -126,7 +112,7 @@ func Sign(file string, key Key, namespace string) (string, error) {
 	if _, err := readFacts(s.Statement, s.Name, sum); err != nil {
 		return "", fault.WithHint(fmt.Errorf("not signed: %w", err), "copy the files of one build, or build the wheel again")
 	}
-	text, err := key.Sign([]byte(s.Statement), namespace)
+	text, err := key.Sign([]byte(s.Statement), Namespace)
 	if err != nil {
 		return "", fmt.Errorf("signing %s: %w", s.Name, err)
 	}

@@ -13,6 +13,7 @@ func goneCommands() map[string]string {
 func goneFlags() map[string]string {
 	return map[string]string{
 		"sarif":        "--json has the same findings, with line and column",
+		"namespace":    "the namespace of dsbuild's signatures is dsbuild",
 		"variants":     "the formats are drafts; use the index of your torch, CUDA and GPU: docs/index.md",
 		"retry-failed": "run the same command again, it skips finished nodes; or name the nodes of the report with --limit",
 	}

@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,10 +19,7 @@ import (
 )
 
 // signOptions are the flags of dsbuild sign.
-type signOptions struct {
-	key       string
-	namespace string
-}
+type signOptions struct{ key string }
 
 func newSignCommand(a *app) *cobra.Command {
 	var o signOptions
@@ -56,19 +51,13 @@ programs of sigstore read the bundles.`,
 	}
 	cmd.Flags().StringVar(&o.key, "key", "",
 		"the `KEY`: an SSH private key, the .pub file of a key in the SSH agent, or a signing config of sigstore")
-	cmd.Flags().StringVar(&o.namespace, "namespace", signing.Namespace, "`NAMESPACE` of an SSH signature, which a policy can ask for")
 	return cmd
 }
 
-var namespaceForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}$`)
-
 // runSign signs wheels as o says.
 func runSign(ctx context.Context, a *app, o signOptions, files []string) error {
-	switch {
-	case o.key == "":
+	if o.key == "" {
 		return usagef("--key is missing: name the SSH key or the signing config that signs")
-	case !namespaceForm.MatchString(o.namespace):
-		return usagef("--namespace %q: must be letters, digits and . _ @ + -", o.namespace)
 	}
 	for _, file := range files {
 		if info, err := os.Stat(file); err != nil || !info.Mode().IsRegular() {
@@ -83,11 +72,8 @@ func runSign(ctx context.Context, a *app, o signOptions, files []string) error {
 		return err
 	}
 	defer key.Close()
-	if _, ssh := key.(*remote.Key); !ssh && o.namespace != signing.Namespace {
-		return usagef("--namespace: bundles of sigstore have no namespace")
-	}
 	for _, file := range files {
-		path, err := signing.Sign(file, key, o.namespace)
+		path, err := signing.Sign(file, key)
 		if err == nil {
 			err = pipeline.RelistSums(ctx, filepath.Dir(file))
 		}
@@ -134,7 +120,7 @@ func (a *app) wheelSigner(ctx context.Context, file string) (sign func(path stri
 		return nil, nil, err
 	}
 	return func(path string) error {
-		_, err := signing.Sign(path, key, signing.Namespace)
+		_, err := signing.Sign(path, key)
 		return fault.AddHint(err, "sign it later: dsbuild sign --key KEY WHEEL")
 	}, key.Close, nil
 }
@@ -154,11 +140,7 @@ const policyCheck = "policy"
 func judgeWheel(p *signing.Policy, policy, file, sum string) (wheel.Check, error) {
 	check := wheel.Check{Name: policyCheck, Against: policy, Damage: []string{}}
 	_, err := p.Accept(file, sum, time.Now())
-	var refused *signing.RefusedError
-	switch {
-	case errors.As(err, &refused):
-		check.Damage = refused.Reasons
-	case err != nil:
+	if err != nil {
 		check.Damage = []string{err.Error()}
 	}
 	return check, err

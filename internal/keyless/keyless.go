@@ -15,7 +15,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -56,7 +55,7 @@ type Signer struct {
 
 // IsConfig reports whether a file looks like a signing config and not like an SSH key.
 func IsConfig(file string) bool {
-	text, err := readFile(file, maxConfig)
+	text, err := sigstore.ReadFile(file, maxConfig)
 	return err == nil && bytes.HasPrefix(bytes.TrimSpace(text), []byte("{"))
 }
 
@@ -64,7 +63,7 @@ func IsConfig(file string) bool {
 // trusted_root.json lies beside it, each bundle is verified before it is returned. getenv reads the
 // environment, which has the token: it never stands in an argument.
 func Open(ctx context.Context, file string, getenv func(string) string) (*Signer, error) {
-	text, err := readFile(file, maxConfig)
+	text, err := sigstore.ReadFile(file, maxConfig)
 	if err != nil {
 		return nil, err
 	}
@@ -80,18 +79,11 @@ func Open(ctx context.Context, file string, getenv func(string) string) (*Signer
 		return nil, fault.WithHint(errors.New("there is no identity token"),
 			"set "+tokenVariable+"; in GitHub Actions, give the job the permission id-token: write")
 	}
-	beside := filepath.Join(filepath.Dir(file), "trusted_root.json")
-	text, err = readFile(beside, maxConfig)
+	s.trustedRoot, err = sigstore.ReadTrustedRoot(filepath.Join(filepath.Dir(file), "trusted_root.json"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return s, nil
+		err = nil
 	}
-	if err == nil {
-		s.trustedRoot, err = sigstore.ParseTrustedRoot(text)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", beside, err)
-	}
-	return s, nil
+	return s, err
 }
 
 // choose chooses the services of a signing config for a time.
@@ -122,26 +114,14 @@ func checkURL(text string) error {
 	switch {
 	case err != nil || u.Host == "" || u.User != nil:
 		return fmt.Errorf("%q is not the address of a service", text)
-	case u.Scheme == "https" || u.Scheme == "http" && isLoopback(u.Hostname()):
+	case u.Scheme == "https" || u.Scheme == "http" && (u.Hostname() == "localhost" || net.ParseIP(u.Hostname()).IsLoopback()):
 		return nil
 	}
 	return fmt.Errorf("%s: the address must begin with https://", text)
 }
 
-func isLoopback(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
-}
-
 // Sign returns a bundle with a signature of a message. Bundles have no namespaces.
 func (s *Signer) Sign(message []byte, _ string) ([]byte, error) {
-	return s.sign(&sign.PlainData{Data: message}, message)
-}
-
-// Close does nothing: no key outlives its signature.
-func (s *Signer) Close() {}
-
-func (s *Signer) sign(content sign.Content, message []byte) ([]byte, error) {
 	token, err := s.token()
 	if err != nil {
 		return nil, err
@@ -161,7 +141,7 @@ func (s *Signer) sign(content sign.Content, message []byte) ([]byte, error) {
 	for _, t := range s.timestamps {
 		options.TimestampAuthorities = append(options.TimestampAuthorities, sign.NewTimestampAuthority(&sign.TimestampAuthorityOptions{URL: t.URL, Timeout: requestLimit, Retries: retries}))
 	}
-	b, err := sign.Bundle(content, key, options)
+	b, err := sign.Bundle(&sign.PlainData{Data: message}, key, options)
 	if err != nil {
 		return nil, err
 	}
@@ -230,14 +210,5 @@ func requestToken(ctx context.Context, address, bearer string) (string, error) {
 	return got.Value, nil
 }
 
-// readFile reads a regular file of a limited size, also through a link.
-func readFile(path string, most int64) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() || info.Size() > most {
-		return nil, fmt.Errorf("%s is not a file of at most %d KiB", path, most>>10)
-	}
-	return os.ReadFile(path)
-}
+// Close does nothing: no key outlives its signature.
+func (s *Signer) Close() {}

@@ -8,6 +8,7 @@ import (
 	"crypto"
 	"errors"
 	"fmt"
+	"os"
 
 	protocommon "github.com/sigstore/protobuf-specs/gen/pb-go/common/v1"
 	"github.com/sigstore/sigstore-go/pkg/bundle"
@@ -30,6 +31,34 @@ func (i Identity) String() string { return fmt.Sprintf("%q of %q", i.Subject, i.
 
 // TrustedRoot holds the certificate authorities and the logs that a team trusts.
 type TrustedRoot struct{ verifier *verify.Verifier }
+
+// maxTrustedRoot bounds the file of a trusted root, in bytes.
+const maxTrustedRoot = 128 << 10
+
+// ReadTrustedRoot reads the trusted root in a file.
+func ReadTrustedRoot(path string) (*TrustedRoot, error) {
+	text, err := ReadFile(path, maxTrustedRoot)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the trusted root: %w", err)
+	}
+	r, err := ParseTrustedRoot(text)
+	if err != nil {
+		return nil, fmt.Errorf("the trusted root %s cannot be used: %w", path, err)
+	}
+	return r, nil
+}
+
+// ReadFile reads a regular file of a limited size, also through a link.
+func ReadFile(path string, most int64) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > most {
+		return nil, fmt.Errorf("%s is not a file of at most %d KiB", path, most>>10)
+	}
+	return os.ReadFile(path)
+}
 
 // ParseTrustedRoot reads a trusted root in sigstore's own format (trusted_root.json).
 func ParseTrustedRoot(text []byte) (*TrustedRoot, error) {
