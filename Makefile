@@ -31,7 +31,9 @@ endif
 # flags, so that Go compiles their common packages once.
 build quickstart engine engine-stop bin/ci/engine: export CGO_ENABLED = 0
 
-.PHONY: help modules build packages-lock drivers quickstart check source test test-full test-gpu bench pictures release-snapshot release fuzz engine engine-stop lint clean clean-caches
+PREFIX ?= /usr/local
+
+.PHONY: help modules build install packages-lock drivers quickstart check source test test-full test-gpu bench pictures release-snapshot release fuzz engine engine-stop lint clean clean-caches
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -47,6 +49,14 @@ modules:
 build: modules ## compile bin/dsbuild
 	@echo "==> compiling dsbuild (the first time it takes a minute or two)"
 	@$(GO) build -trimpath -o bin/dsbuild ./cmd/dsbuild
+
+install: build ## install dsbuild, its manual pages and completions into PREFIX (/usr/local)
+	install -D -m 755 bin/dsbuild $(DESTDIR)$(PREFIX)/bin/dsbuild
+	bin/dsbuild man $(DESTDIR)$(PREFIX)/share/man/man1
+	mkdir -p $(addprefix $(DESTDIR)$(PREFIX)/share/,bash-completion/completions zsh/site-functions fish/vendor_completions.d)
+	bin/dsbuild completion bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/dsbuild
+	bin/dsbuild completion zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_dsbuild
+	bin/dsbuild completion fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/dsbuild.fish
 
 drivers: ## compile bin/dsbuild-OS-ARCH for every system on which dsbuild runs
 	@for t in $(DRIVERS); do echo "==> $$t"; \

@@ -7,6 +7,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
+	"github.com/dsbuild/dsbuild/verify"
 )
 
 // deployOptions are the flags of dsbuild deploy.
@@ -32,16 +33,12 @@ before it sends anything. Then it copies the wheel, installs it with the pip of
 the node's own environment, changes no other package, and loads every op. If
 that fails or is interrupted, dsbuild restores the node. It skips a node that
 already runs this wheel. It refuses a node whose environment is used by running
-processes, and names them; --in-use changes that.
+processes, and names them; --in-use changes that. Nodes that share one
+environment are changed once.
 
 A node that lacks a requirement of DeepSpeed is refused. With --deps bundle it
-gets the missing packages and every companion from the wheelhouse that dsbuild
-wheel --bundle made: in the same change, without a package index. dsbuild never
-changes torch and its packages.
-
-Nodes that share one environment are changed once: the first of them installs
-and verifies the wheel, then the others verify it. If one of those fails, the
-others keep the wheel; dsbuild rollback removes it.` + whichDeploy,
+gets the missing packages from the wheelhouse that dsbuild wheel --bundle made,
+without a package index. dsbuild never changes torch and its packages.` + whichDeploy,
 		Example: `  dsbuild deploy inventory.yaml
   dsbuild deploy inventory.yaml --wheel dist --limit 'gpu[01-04]' --dry-run
   dsbuild deploy inventory.yaml --serial 1,10%,100% --report fleet.json`,
@@ -152,4 +149,31 @@ func newPlanDocument(plan deploy.Plan) planDocument {
 		doc.Nodes = append(doc.Nodes, e)
 	}
 	return doc
+}
+
+func newRollbackCommand(a *app) *cobra.Command {
+	var opts changeFlags
+	cmd := &cobra.Command{
+		Use:   "rollback INVENTORY",
+		Short: "Restore the DeepSpeed that each node had before the last deploy",
+		Long: `Restore the DeepSpeed that each node had before the last deploy, or remove it
+where there was none. dsbuild sends no files, because the node kept them. A node
+keeps only one previous version.`,
+		Example: `  dsbuild rollback inventory.yaml --limit 'gpu[03-04]'`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			opts.command, opts.inventory = cmd.CommandPath(), args[0]
+			opt, err := opts.changeOptions(cmd.Context(), a)
+			if err != nil {
+				return err
+			}
+			opt.Verify = verify.LevelFiles
+			d := deploy.New(deploy.Options{Options: opt})
+			defer d.Close()
+			plan, err := d.SurveyRollback(cmd.Context())
+			return opts.finish(cmd.Context(), a, d, survey{plan, newPlanDocument(plan), err})
+		},
+	}
+	addChangeFlags(cmd, &opts)
+	return cmd
 }

@@ -2,14 +2,18 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
 
+	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/matrix"
+	"github.com/dsbuild/dsbuild/ship"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -40,7 +44,11 @@ func runMatrix(ctx context.Context, a *app, o wheelOptions) error {
 	defer done()
 	farm := pipeline.Farm{Runner: runner, Workers: tools.backend.Workers()}
 	results := farm.Run(ctx, jobs)
-	if err := printMatrix(a, o.json, results); err != nil {
+	built := builtWheels{Wheels: []builtWheel{}, Failed: []failedWheel{}}
+	for _, r := range results {
+		built.add(builtWheel{nil, r.Name, r.Engine, r.Artifact}, r.Err)
+	}
+	if err := built.print(a, o.json); err != nil {
 		return err
 	}
 	return matrixFailure(ctx, results)
@@ -69,45 +77,53 @@ func matrixFailure(ctx context.Context, results []pipeline.Result) error {
 	return fault.WithCode(fmt.Errorf("%d of %d wheels failed: %s", len(failed), len(results), strings.Join(failed, ", ")), code)
 }
 
-// matrixDocument is the JSON that dsbuild wheel --matrix prints.
-type matrixDocument struct {
-	Wheels []namedWheel  `json:"wheels"`
-	Failed []failedWheel `json:"failed"`
+// builtWheels is the JSON of dsbuild wheel --matrix and --for: what was built, and what failed; with
+// --for the nodes of each, and those that get no wheel.
+type builtWheels struct {
+	Wheels []builtWheel   `json:"wheels"`
+	Failed []failedWheel  `json:"failed"`
+	Left   []ship.LeftOut `json:"left,omitzero"`
 }
 
-type namedWheel struct {
-	Name   string `json:"name"`
-	Engine string `json:"engine,omitempty"` // where it was built
+type builtWheel struct {
+	Nodes  []string `json:"nodes,omitempty"`
+	Name   string   `json:"name"`
+	Engine string   `json:"engine,omitempty"` // where it was built
 	wheel.Artifact
 }
 
 type failedWheel struct {
-	Name  string `json:"name"`
-	Error string `json:"error"`
-	Hint  string `json:"hint,omitempty"`
+	Nodes []string `json:"nodes,omitempty"`
+	Name  string   `json:"name"`
+	Error string   `json:"error"`
+	Hint  string   `json:"hint,omitempty"`
 }
 
-// printMatrix prints the result of each entry, for people or as one JSON document.
-func printMatrix(a *app, asJSON bool, results []pipeline.Result) error {
-	doc := matrixDocument{Wheels: []namedWheel{}, Failed: []failedWheel{}}
+// add adds the wheel of some nodes, or of an entry of a matrix.
+func (b *builtWheels) add(w builtWheel, err error) {
+	if err != nil {
+		b.Failed = append(b.Failed, failedWheel{w.Nodes, w.Name, ui.Clean(err.Error()), ui.Clean(fault.Hint(err))})
+		return
+	}
+	b.Wheels = append(b.Wheels, w)
+}
+
+// print prints the wheels for people or as one JSON document.
+func (b *builtWheels) print(a *app, asJSON bool) error {
+	if asJSON {
+		return ui.JSON(a.stdout, b)
+	}
 	var rows [][]string
-	for _, r := range results {
-		if r.Err != nil {
-			doc.Failed = append(doc.Failed, failedWheel{r.Name, ui.Clean(r.Err.Error()), ui.Clean(fault.Hint(r.Err))})
-			reason, _, _ := strings.Cut(r.Err.Error(), "\n")
-			rows = append(rows, []string{r.Name, "", "", "", "failed: " + reason})
-			continue
-		}
-		w := r.Artifact
-		doc.Wheels = append(doc.Wheels, namedWheel{r.Name, r.Engine, w})
+	for _, w := range b.Wheels {
 		took := ui.Duration(time.Duration(w.Seconds * float64(time.Second)))
 		if w.Cached {
 			took = "cached"
 		}
-		rows = append(rows, []string{r.Name, ui.Size(w.Size), took, w.SHA256, relativePath(w.Path)})
+		rows = append(rows, []string{w.Name, ui.Size(w.Size), took, w.SHA256, relativePath(w.Path)})
 	}
-	if asJSON {
-		return ui.JSON(a.stdout, doc)
+	for _, f := range b.Failed {
+		reason, _, _ := strings.Cut(f.Error, "\n")
+		rows = append(rows, []string{f.Name, "", "", "", "failed: " + reason})
 	}
 	return ui.Table(a.stdout, []string{"NAME", "SIZE", "TIME", "SHA256", "WHEEL"}, rows)
 }
@@ -141,4 +157,61 @@ func (o wheelOptions) printMatrixPlans(ctx context.Context, a *app, jobs []pipel
 		}
 	}
 	return nil
+}
+
+// runWheelFor builds the wheels that the nodes of an inventory need; the nodes
+// are asked, and stay as they are.
+func runWheelFor(ctx context.Context, a *app, o wheelOptions) error {
+	inv, err := a.loadInventory(ctx, o.inventory, o.limit)
+	if err != nil {
+		return err
+	}
+	tools, err := o.openBuild(ctx, a)
+	if err != nil {
+		return err
+	}
+	defer tools.Close()
+	opt, err := o.shipOptions(ctx, a, tools)
+	if err != nil {
+		return err
+	}
+	opt.BuildOnly = true
+	opt.Deploy.Options.Options = fleet.Options{Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Reporter: a.reporter}
+	if err := o.addDialer(ctx, a, inv, &opt.Deploy.Options.Options); err != nil {
+		return err
+	}
+	s := ship.New(opt)
+	defer s.Close()
+	plan, err := s.Survey(ctx)
+	if err != nil {
+		return err
+	}
+	if o.dryRun {
+		return errors.Join(plan.Err(), printWheelsForPlan(a, o, plan))
+	}
+	for _, line := range plan.Lines() {
+		a.reporter.Note("%s", line)
+	}
+	s.Build(ctx)
+	failure := plan.Err()
+	if ctx.Err() != nil {
+		failure = context.Cause(ctx)
+	}
+	built := builtWheels{Wheels: []builtWheel{}, Failed: []failedWheel{}, Left: append([]ship.LeftOut{}, plan.Left...)}
+	for _, w := range plan.Wheels {
+		built.add(builtWheel{w.Nodes, w.Name, w.Engine, w.Artifact}, w.Err)
+	}
+	return errors.Join(failure, built.print(a, o.json))
+}
+
+// printWheelsForPlan prints the wheels to build: in JSON the plans as --matrix has them,
+// with the nodes of each.
+func printWheelsForPlan(a *app, o wheelOptions, plan *ship.Plan) error {
+	if !o.json {
+		return plan.Print(a.stdout, o.verbose)
+	}
+	return ui.JSON(a.stdout, struct {
+		Groups []report.Group `json:"groups"`
+		Left   []ship.LeftOut `json:"left"`
+	}{plan.Groups(), plan.Left})
 }

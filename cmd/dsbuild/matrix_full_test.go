@@ -34,7 +34,7 @@ func TestFullFarmMatrix(t *testing.T) {
 	if code := run(t.Context(), args, strings.NewReader(""), &stdout, io.MultiWriter(&stderr, testLog{t})); code != 0 {
 		t.Fatalf("exit %d\n%s", code, &stderr)
 	}
-	var doc matrixDocument
+	var doc builtWheels
 	if err := json.Unmarshal(stdout.Bytes(), &doc); err != nil || len(doc.Wheels) != 3 || len(doc.Failed) != 0 {
 		t.Fatalf("%v: %s", err, &stdout)
 	}

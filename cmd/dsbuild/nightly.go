@@ -3,9 +3,11 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,12 +15,14 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/deploy/envs"
 	"github.com/dsbuild/dsbuild/environment"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/nightly"
 	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // nightlyOptions are the flags of dsbuild nightly.
@@ -34,14 +38,14 @@ func newNightlyCommand(a *app) *cobra.Command {
 		Use:   "nightly -f nightly.yaml",
 		Short: "Build, test, publish and deploy changed wheels, unattended",
 		Long: `Run one nightly build: fetch the newest sources, build the wheels whose plan has
-changed since the last run, audit and smoke-test them, publish an index of the
-kept builds, deploy to a canary and then to the other nodes, and write a report
-of the changes (JSON, text).
+changed since the last run, publish an index of the kept builds, deploy to a
+canary and then to the other nodes, and write a report of the changes (JSON,
+HTML with history). Start it from cron, a systemd timer or CI: ci/nightly has
+examples of each.
 
 If a wheel fails, the others go on, and its last good build stays published and
 deployed. If the canary fails, dsbuild does not change the other nodes. Only one
 run works in a folder at a time. The next run finishes a run that was killed.
-Start it from cron, a systemd timer or CI: ci/nightly has examples of each.
 
 Exit codes: 0 nothing failed; 1 a wheel or the index failed; 4 every failed
 wheel was built, and is not what was asked; else the exit code of the deploy.`,
@@ -201,4 +205,53 @@ func describeNight(ctx context.Context, opts fleetFlags, report *report.Report) 
 		return n, context.Cause(ctx)
 	}
 	return n, errors.Join(report.Err(), writeReports(opts, fleetReport{report}))
+}
+
+// deployEnvOnce locks an environment with the night's wheel and deploys it to some nodes. The lock lies
+// beside the folder of the wheels, so that the next night keeps the other packages.
+func deployEnvOnce(ctx context.Context, a *app, opts envOptions, spec environment.Spec, dir string) (nightly.Nodes, error) {
+	built, err := wheelOfPython(dir, spec.Python)
+	if err != nil {
+		return nightly.Nodes{}, err
+	}
+	spec.Wheels = append(slices.Clone(spec.Wheels), environment.Text{Text: built})
+	opts.lock = filepath.Join(filepath.Dir(dir), spec.Name+".lock")
+	lock := envLockOptions{envOptions: opts, out: opts.lock}
+	if _, _, err := lock.lockSpec(ctx, a, &spec, spec.Kinds); err != nil {
+		return nightly.Nodes{}, err
+	}
+	opt, err := opts.withFiles(ctx, a)
+	if err != nil {
+		return nightly.Nodes{}, err
+	}
+	d := envs.New(opt)
+	defer d.Close()
+	if _, err := d.Survey(ctx); err != nil {
+		return nightly.Nodes{}, err
+	}
+	return describeNight(ctx, opts.fleetFlags, d.Apply(ctx))
+}
+
+// wheelOfPython returns the one wheel of a folder that installs on a Python X.Y.
+func wheelOfPython(dir, python string) (string, error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*.whl"))
+	if err != nil {
+		return "", err
+	}
+	var found []string
+	for _, file := range files {
+		name, err := wheel.ParseFileName(filepath.Base(file))
+		if err != nil {
+			return "", err
+		}
+		if slices.ContainsFunc(name.Tags, func(tag string) bool {
+			return strings.HasPrefix(tag, "py3-") || strings.HasPrefix(tag, "cp"+strings.ReplaceAll(python, ".", "")+"-")
+		}) {
+			found = append(found, file)
+		}
+	}
+	if len(found) != 1 {
+		return "", fault.WithHint(fmt.Errorf("the night has %d wheels for Python %s, and an environment takes one", len(found), python), "name one entry in wheels: for each environment")
+	}
+	return found[0], nil
 }

@@ -127,18 +127,16 @@ func printHostfile(a *app, inv *inventory.Inventory) error {
 	if _, err := io.WriteString(a.stdout, text); err != nil {
 		return err
 	}
-	// One line for the nodes that lose the same.
-	keys := make(map[string][]string)
-	var order []string
+	keys := map[string][]string{}
+	var said []ui.Named // each node once, with all that it loses
 	for _, l := range lost {
 		if keys[l.Node] == nil {
-			order = append(order, l.Node)
+			said = append(said, ui.Named{Name: l.Node})
 		}
 		keys[l.Node] = append(keys[l.Node], l.Text)
 	}
-	said := make([]ui.Named, len(order))
-	for i, node := range order {
-		said[i] = ui.Named{Name: node, Text: strings.Join(keys[node], ", ")}
+	for i := range said {
+		said[i].Text = strings.Join(keys[said[i].Name], ", ")
 	}
 	for _, f := range ui.Fold(said) {
 		of := ""

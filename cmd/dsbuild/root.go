@@ -5,15 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
 	"github.com/spf13/pflag"
 
 	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline/planner"
@@ -98,6 +101,15 @@ Exit codes:
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultVersionFlag()
+	if bash, _, err := root.Find([]string{"completion", "bash"}); err == nil {
+		script := bash.RunE
+		bash.RunE = func(cmd *cobra.Command, args []string) error {
+			if _, err := io.WriteString(a.stdout, splitLine); err != nil {
+				return err
+			}
+			return script(cmd, args)
+		}
+	}
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".LocalFlags.FlagUsages |", fmt.Sprintf(".LocalFlags.FlagUsagesWrapped %d |", helpWidth)))
 	for _, cmd := range allCommands(root) {
 		completeValues(cmd)
@@ -117,6 +129,15 @@ Exit codes:
 	}
 	return root
 }
+
+// splitLine is what cobra's script takes from the package bash-completion, for machines without it.
+const splitLine = `if ! declare -F _get_comp_words_by_ref >/dev/null; then
+    _get_comp_words_by_ref() {
+        words=("${COMP_WORDS[@]}") cword=$COMP_CWORD
+        cur=${words[cword]} prev=${words[cword-1]}
+    }
+fi
+`
 
 // completeValues makes the completion of shells offer the values of flags: those that the help lists,
 // GPUs and operators.
@@ -257,4 +278,38 @@ func buildVersion() string {
 		return info.Main.Version
 	}
 	return "(devel)"
+}
+
+// helpWidth is the width of the help, in columns.
+const helpWidth = 80
+
+// The paragraphs that tell commands apart whose names are alike.
+const (
+	whichCheck = `
+
+Which one? check: are the nodes ready for a job. verify: do the nodes run the
+same. verify-wheel: does the file of a wheel match its metadata. inspect: the
+content of any wheel.`
+	whichDeploy = `
+
+Which one? deploy installs wheels that exist. ship first builds those that the
+nodes need. env gives bare nodes a whole environment, torch included.`
+)
+
+// newManCommand makes a hidden command for packagers of dsbuild.
+func newManCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:    "man DIR",
+		Short:  "Write the manual pages of all commands into a folder",
+		Args:   cobra.ExactArgs(1),
+		Hidden: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := os.MkdirAll(args[0], 0o755); err != nil {
+				return fault.WithHint(err, "name a folder that dsbuild can create")
+			}
+			// The date of the pages is that of SOURCE_DATE_EPOCH, if it is set.
+			header := &doc.GenManHeader{Section: "1", Source: "dsbuild " + a.version, Manual: "dsbuild"}
+			return doc.GenManTree(cmd.Root(), header, args[0])
+		},
+	}
 }

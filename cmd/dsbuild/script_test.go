@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -22,7 +23,14 @@ import (
 // TestMain makes programs of this test binary, called again under their names:
 // dsbuild for the scripts, stubborn for TestSecondInterrupt.
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"dsbuild": main, "stubborn": stubborn})
+	testscript.Main(m, map[string]func(){"dsbuild": withoutTerminal, "stubborn": stubborn})
+}
+
+// withoutTerminal is main in a session of its own, so that no test asks the person who runs the tests
+// for a passphrase. A test of questions has a terminal of its own, whose session it leads already.
+func withoutTerminal() {
+	_, _ = syscall.Setsid() //nolint:errcheck // see above
+	main()
 }
 
 // TestScripts runs testdata/script/*.txtar: the command line told as scripts,

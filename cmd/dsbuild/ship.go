@@ -31,29 +31,20 @@ func newShipCommand(a *app) *cobra.Command {
 		Short: "Build the wheels that the nodes need, install and verify them",
 		Long: `Probe the nodes of an inventory, build the fewest wheels that serve them all,
 install on each node the wheel that fits it, and check that every node runs its
-wheel.
+wheel. A second run without changes needs no engine and takes seconds.
 
 The nodes decide the targets of the wheels: Python, torch, GPUs and CPU. Nodes
-with the same Python and the same minor of torch share one wheel, with the archs
-of all their GPUs, for the oldest of their CPUs. With --abi stable,
-nodes with several Pythons and torches from 2.10 on share one wheel if all its
-operators are proven with the stable ABI (dsbuild ops). dsbuild shows the plan and
-its reasons before it builds anything. A node without a visible GPU gets the
-operators without device code. --gpu and --arch add targets. Where the
-wheel lacks operators that the DeepSpeed of a node has, the node is left out,
-unless --remove-ops is given.
+with the same Python and the same minor of torch share one wheel; with --abi
+stable nodes with several do. dsbuild shows the plan and its reasons
+before it builds anything. A node without a visible GPU gets the operators
+without device code. --gpu and --arch add targets. Where the wheel lacks
+operators that the DeepSpeed of a node has, the node is left out, unless
+--remove-ops is given. If a wheel fails, its nodes stay unchanged.
 
-A wheel in the store is not built again. A node that runs its wheel already is
-not changed: dsbuild compares its files, and with --verify load loads its
-operators. A second run without changes needs no engine and takes seconds.
-Wheels are built side by side where memory allows. If one fails, the others go
-on; its nodes stay unchanged, and the report gives the reason.
-
-Nodes are changed as by dsbuild deploy; dsbuild rollback restores them.
-
-With --env the nodes need neither torch nor pip: dsbuild builds the DeepSpeed
-that the environment file describes for them, locks the environment with that
-wheel, and deploys it as dsbuild env deploy does.` + whichDeploy,
+Nodes are changed as by dsbuild deploy; dsbuild rollback restores them. With
+--env the nodes need neither torch nor pip: dsbuild builds the DeepSpeed that
+the environment file describes for them, locks the environment with that wheel,
+and deploys it as dsbuild env deploy does.` + whichDeploy,
 		Example: `  dsbuild ship inventory.yaml --dry-run
   dsbuild ship inventory.yaml
   dsbuild ship inventory.yaml --abi stable --ops cpu_adam,utils

@@ -30,18 +30,15 @@ func newSignCommand(a *app) *cobra.Command {
 beside it. The statement names the wheel by its sha256, so the signature is one
 of the wheel, too. Several builders sign the same statement side by side.
 
-With an SSH key, the signature is WHEEL.provenance.json.ID.sig, where ID tells
-one key from another. The key is a private key, or the .pub file of a key that
-the SSH agent holds: a security key (FIDO) signs through the agent. If
-KEY-cert.pub is there, the key signs with that certificate. dsbuild asks for a
-passphrase at the terminal. ssh-keygen -Y verify reads the signatures.
+With an SSH key, the signature is WHEEL.provenance.json.ID.sig. The key is a
+private key, or the .pub file of a key that the SSH agent holds: a security key
+(FIDO) signs through the agent. If KEY-cert.pub is there, the key signs with
+that certificate. dsbuild asks for a passphrase at the terminal.
 
-With a signing config of sigstore (signing_config.json, which names a Fulcio and
-a Rekor), the signature is a bundle, WHEEL.provenance.json.ID.sigstore.json.
-dsbuild takes the identity token from SIGSTORE_ID_TOKEN, or from GitHub Actions
-in a job with the permission id-token: write. If trusted_root.json lies beside
-the signing config, dsbuild verifies the bundle before it writes it. Other
-programs of sigstore read the bundles.`,
+With a signing config of sigstore (signing_config.json), the signature is a
+bundle, WHEEL.provenance.json.ID.sigstore.json. dsbuild takes the identity token
+from SIGSTORE_ID_TOKEN, or from GitHub Actions in a job with the permission
+id-token: write (docs/signing.md).`,
 		Example: `  dsbuild sign --key ~/.ssh/id_ed25519 dist/deepspeed-*.whl
   dsbuild sign --key sigstore/signing_config.json dist/deepspeed-*.whl`,
 		Args: cobra.MinimumNArgs(1),

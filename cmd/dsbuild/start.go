@@ -65,7 +65,7 @@ func runStart(ctx context.Context, a *app) error {
 		{"run a job on a Slurm cluster", onSlurm},
 		{"run a JAX program", withJAX},
 		{"run an elastic job: it continues when a node is lost", elasticJob},
-		{"find out why a job does not work", troubleMenu},
+		{"find out why a job does not work", func(*menu) plan { return plan{advice: troubled} }},
 	})
 	if m.err == nil && p.advice != "" {
 		m.talk.Say(p.advice)
@@ -160,36 +160,14 @@ func elasticJob(m *menu) plan {
 	return m.withCheck(nodes, jobWords(words, script))
 }
 
-// troubleMenu offers the symptoms of docs/troubleshooting.md, by the command that finds the
-// cause.
-func troubleMenu(m *menu) plan {
-	return m.chooseBranch("What do you see?", []branch{
-		{"the job hangs or times out", func(m *menu) plan { return plan{commands: [][]string{{"check", m.askInventory()}}} }},
-		{"address already in use", func(m *menu) plan { return plan{commands: [][]string{{"check", m.askInventory()}}} }},
-		{"data or files are missing on a node, or a disk is full", func(m *menu) plan {
-			nodes := m.askInventory()
-			return plan{commands: [][]string{{"check", nodes, "--data", m.askName("The path of the data on every node", "")}}}
-		}},
-		{"a Python module or name is missing, or versions differ", func(m *menu) plan { return plan{commands: [][]string{{"verify", m.askInventory()}}} }},
-		{"my launch script does something else", func(m *menu) plan {
-			return plan{commands: [][]string{{"launch", "lint", m.askName("The script", "")}}}
-		}},
-		{"out of memory", func(*menu) plan { return plan{advice: outOfMemory} }},
-		{"a Slurm job does not start", func(*menu) plan { return plan{advice: slurmWaits, commands: [][]string{{"nodes", "slurm:"}}} }},
-	})
-}
-
-// Advice for problems that no command of dsbuild can examine.
-const (
-	outOfMemory = `Try in this order: a smaller micro batch with more accumulation (same batch size),
-bf16, gradient checkpointing, ZeRO-2 and then ZeRO-3, offload to the CPU, to NVMe:
-  dsbuild launch torchrun --zero 3 --offload cpu -- train.py
-With JAX: --mem-fraction 0.8. More in docs/troubleshooting.md.`
-	slurmWaits = `  squeue --me --start                 why the job waits, and when it may start
-  scontrol show job ID                what the job requests
-  scancel ID                          cancel the job
-The nodes of Slurm:`
-)
+// troubled says which command finds the cause of which symptom.
+const troubled = `  dsbuild check INVENTORY             a job hangs or times out, a port is in use, data is missing, a disk is full
+  dsbuild verify INVENTORY            a module is missing on a node, or versions differ
+  dsbuild launch lint SCRIPT          a launch script does something else
+  squeue --me --start                 why a Slurm job waits, and when it may start
+Out of memory: a smaller micro batch with more accumulation, bf16, gradient checkpointing,
+ZeRO-2 and then ZeRO-3, offload: dsbuild launch torchrun --zero 3 --offload cpu -- train.py
+More in docs/troubleshooting.md.`
 
 // withCheck puts a check of the nodes before a job, if the user wants one.
 func (m *menu) withCheck(nodes string, words []string) plan {

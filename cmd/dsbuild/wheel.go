@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -55,13 +54,12 @@ a clean container on a Dagger engine or on this machine. Then it opens the wheel
 again and compares it with the request, installs it in a fresh environment and
 loads every operator. It writes the wheel, its manifest and SHA256SUMS to -o.
 
-Give GPUs by name (--gpu A100, --gpu "RTX 4090") or by compute capability,
-NVIDIA's number for the code that a GPU runs: 8.0 is A100, 8.6 is RTX 3090 and
-A40, 8.9 is L40S and RTX 4090, 9.0 is H100. dsbuild gpus lists them, dsbuild ops
-the operators, dsbuild toolchains the toolchains. dsbuild chooses the rest so
-that all parts fit together: --gpu V100 takes the newest torch and CUDA that
-still support a V100. With --for it asks the nodes of an inventory instead, and
-builds the fewest wheels that serve them all; dsbuild ship also installs them.
+Give GPUs by name (--gpu A100, --gpu "RTX 4090") or by compute capability, as
+dsbuild gpus lists them; dsbuild ops lists the operators. dsbuild chooses the
+rest so that all parts fit together: --gpu V100 takes the newest torch and CUDA
+that still support a V100. With --for it asks the nodes of an inventory instead,
+and builds the fewest wheels that serve them all; dsbuild ship also installs
+them.
 
 A wheel is for one minor of torch and one Python. With --abi stable it is for
 torch 2.10 and newer and every Python from 3.10 on, if its operators are proven
@@ -120,31 +118,6 @@ func (o *wheelOptions) addFlags(cmd *cobra.Command) {
 	flagsExclude(cmd, "env", "for", "dsbuild builds for the environments of the nodes")
 }
 
-// buildFlags adds the flags that all builds have.
-func (o *wheelOptions) buildFlags(f *pflag.FlagSet) {
-	o.builderFlags(f)
-	f.BoolVar(&o.noCache, "no-cache", false, "compile again: ignore the store and cached objects")
-	f.StringVarP(&o.out, "output", "o", "dist", "`FOLDER` for wheels")
-}
-
-// builderFlags adds the flags that say where, and with which builder, wheels are built.
-func (o *wheelOptions) builderFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.builder, "builder", planner.Auto,
-		"where to build: `auto|dagger|host` (dagger: in containers of a Dagger engine; host: on this machine, without root; auto: "+
-			"dagger if there is an engine, else host)")
-	f.StringArrayVar(&o.engines, "engine", nil,
-		"`ADDRESS` of a Dagger engine: unix:///path/engine.sock, tcp://host:port, image+docker://REF; repeatable when dsbuild builds "+
-			"several wheels")
-	f.IntVar(&o.parallel, "parallel", 0, "`N` parallel builds on each engine (default: as cores and memory allow)")
-	indexFlags(f, &o.siteOptions)
-	f.StringVar(&o.siteOptions.Toolkit, "toolkit", "",
-		"`FILE` of Debian's package nvidia-cuda-toolkit 12.4, for device code under CUDA 12 (default: from a mirror of Debian)")
-	f.StringVar(&o.sign, "sign", "",
-		"sign the wheels with `KEY`: an SSH private key, the .pub file of a key in the SSH agent, or a signing config of sigstore "+
-			"(docs/signing.md)")
-	f.IntVar(&o.jobs, "jobs", 0, "`N` parallel compile jobs (default: the number of cores)")
-}
-
 // checkFlags refuses flags that contradict each other.
 func (o wheelOptions) checkFlags(f *pflag.FlagSet) error {
 	if err := o.checkBuildFlags(f); err != nil {
@@ -168,71 +141,6 @@ func (o wheelOptions) checkFlags(f *pflag.FlagSet) error {
 		return usagef("several engines or parallel builds need several wheels: --matrix or --for")
 	}
 	return nil
-}
-
-// checkBuildFlags checks the values that the types of flags cannot.
-func (o wheelOptions) checkBuildFlags(f *pflag.FlagSet) error {
-	if !slices.Contains([]string{planner.Auto, planner.Dagger, planner.Host}, o.builder) {
-		return oneOf("builder", o.builder, "auto", "dagger", "host")
-	}
-	if o.jobs < 0 {
-		return usagef("--jobs %d: must be 1 or more", o.jobs)
-	}
-	if f.Changed("parallel") && o.parallel < 1 {
-		return usagef("--parallel %d: must be 1 or more", o.parallel)
-	}
-	return nil
-}
-
-// buildTools are what a command plans and builds wheels with.
-type buildTools struct {
-	backend *planner.Backend
-	plans   *planner.Planner
-	sign    func(path string) error // nil without --sign, and after openPlanner
-	endSign func()
-}
-
-// openPlanner opens a backend and a planner with these options.
-func (o wheelOptions) openPlanner(ctx context.Context, a *app) (*buildTools, error) {
-	backend := planner.NewBackend(planner.BackendOptions{Kind: o.builder, Engines: o.engines, Parallel: o.parallel, Site: o.site, Environ: os.Environ(), Report: a.reporter})
-	plans, err := planner.New(ctx, planner.Options{
-		Backend: backend, Plan: pipeline.Options{Jobs: o.jobs, NoCache: o.noCache},
-		DryRun: o.dryRun, Printed: o.dryRun && !o.json, Env: o.env, Report: a.reporter,
-	})
-	if err != nil {
-		backend.Close()
-		return nil, err
-	}
-	return &buildTools{backend: backend, plans: plans, endSign: func() {}}, nil
-}
-
-// openBuild is openPlanner, and opens the key of --sign.
-func (o wheelOptions) openBuild(ctx context.Context, a *app) (*buildTools, error) {
-	t, err := o.openPlanner(ctx, a)
-	if err != nil {
-		return nil, err
-	}
-	sign, done, err := a.wheelSigner(ctx, o.sign)
-	if err != nil {
-		t.Close()
-		return nil, err
-	}
-	t.sign, t.endSign = sign, done
-	return t, nil
-}
-
-// Close ends what the tools hold open.
-func (t *buildTools) Close() {
-	t.endSign()
-	t.plans.Close()
-	t.backend.Close()
-}
-
-// newRunner runs plans, and puts the wheels into dir.
-func (o wheelOptions) newRunner(a *app, dir string) pipeline.Runner {
-	return pipeline.Runner{
-		Store: pipeline.DefaultStore(), Dir: dir, Logs: pipeline.DefaultLogs(), Version: a.version, Report: a.reporter, Site: o.site,
-	}
 }
 
 // runWheel plans one wheel, and builds it or prints the plan.
@@ -369,4 +277,37 @@ func relativePath(path string) string {
 		return rest
 	}
 	return path
+}
+
+// wheelhouseDocument describes a wheelhouse in the output of --json.
+type wheelhouseDocument struct {
+	Path string `json:"path"`
+	wheel.Bundle
+}
+
+func newWheelhouseDocument(dir string, b *wheel.Bundle) *wheelhouseDocument {
+	if b == nil {
+		return nil
+	}
+	return &wheelhouseDocument{filepath.Join(dir, wheel.WheelhouseDir), *b}
+}
+
+// printWheelhouse names the wheelhouse and lists its wheels.
+func printWheelhouse(a *app, dir string, b *wheel.Bundle) error {
+	if b == nil {
+		return nil
+	}
+	var size int64
+	lists := map[string][]string{}
+	for _, w := range b.Wheels {
+		size += w.Size
+		lists[w.Why] = append(lists[w.Why], w.Name+" "+w.Version)
+	}
+	_, err := fmt.Fprintf(a.stdout, "%s\n  %d wheels for Python %s, %s\n", relativePath(filepath.Join(dir, wheel.WheelhouseDir)), len(b.Wheels), b.Python, ui.Size(size))
+	for _, why := range []struct{ key, title string }{{wheel.Companion, "companions"}, {wheel.Dependency, "dependencies"}} {
+		if err == nil && len(lists[why.key]) > 0 {
+			_, err = fmt.Fprintf(a.stdout, "  %s %s\n", why.title, strings.Join(lists[why.key], ", "))
+		}
+	}
+	return err
 }
