@@ -1,0 +1,5 @@
+import transformer
+
+
+def cases(wheel):
+    transformer.cases(wheel, "stochastic_transformer")
