@@ -125,6 +125,32 @@ def not_compiled(function):
     return call
 
 
+def shown(value):
+    """An argument for people, as pybind11 shows it."""
+    try:
+        return repr(value)
+    except Exception:
+        return "<repr raised Error>"
+
+
+# Torch's errors by the words with which their texts begin: over its stable ABI an error is a text alone.
+ERRORS = {
+    "CUDA out of memory": torch.OutOfMemoryError,
+    "CUDA error: ": torch.AcceleratorError,
+    "Could not run 'aten::": NotImplementedError,
+    "Dimension out of range": IndexError,
+}
+
+
+def of_its_type(error):
+    """The error that torch's C++ interface raises in the place of one from the stable ABI."""
+    if type(error) is RuntimeError:
+        for words, kind in ERRORS.items():
+            if str(error).startswith(words):
+                return kind(*error.args)
+    return error
+
+
 class Unfit(Exception):
     """An argument that a signature does not take."""
 
@@ -218,16 +244,19 @@ class Overloads:
                     values = signature.values(args, kwargs, convert)
                 except Unfit:
                     continue
-                return signature.op(*values)
+                try:
+                    return signature.op(*values)
+                except RuntimeError as error:
+                    raise of_its_type(error)
         raise TypeError(self.refusal(args, kwargs))
 
     def refusal(self, args, kwargs):
         """The words of pybind11."""
         kind = "constructor" if self.name == "__init__" else "function"
         known = "".join(f"\n    {i}. {s}" for i, s in enumerate(self.signatures, 1))
-        given = ", ".join(map(repr, args))
+        given = ", ".join(map(shown, args))
         if kwargs:
-            given += ("; " if given else "") + "kwargs: " + ", ".join(f"{k}={v!r}" for k, v in kwargs.items())
+            given += ("; " if given else "") + "kwargs: " + ", ".join(f"{k}={shown(v)}" for k, v in kwargs.items())
         return f"{self.name}(): incompatible {kind} arguments. The following argument types are supported:{known}\n\nInvoked with: {given}"
 
 

@@ -39,7 +39,12 @@ inline Tensor from_blob(void* data, IntArrayRef size, IntArrayRef strides, const
         TORCH_CHECK(status == cudaSuccess, cudaGetErrorString(status));
     }
 #endif
-    return torch::stable::from_blob(data, size, strides, options.device(), options.dtype());
+    // torch::stable::from_blob calls a second version of this function, which reports success where it made nothing.
+    const auto device = options.device();
+    const auto number = [](auto value) { return torch::stable::detail::to<int32_t>(torch::stable::detail::from(value)); };
+    AtenTensorHandle made;
+    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_create_tensor_from_blob(data, size.size(), size.data(), strides.data(), 0, number(options.dtype()), number(device.type()), device.index(), &made));
+    return Tensor(made);
 }
 inline Tensor from_blob(void* data, IntArrayRef size, const TensorOptions& options = {})
 {
