@@ -1,6 +1,6 @@
 """Compares two records of the same scenarios: compare.py [--other-torch] FIRST SECOND. Prints JSON; exit code 1 if they differ.
 
-Compared, case by case: every call that does something, with each byte of each argument of each launch, and
+Counted are launches of the op's kernels, not of torch's. Compared, case by case: every call that does something, with each byte of each argument of each launch, and
 the result or the error. Questions ("ask") are not: one interface of torch asks more often than the other.
 
 Left out is what nobody reads or what no two runs share: addresses of the host, bytes of an empty struct, what a launch
@@ -17,7 +17,8 @@ import struct
 import sys
 
 LAUNCH = re.compile(r"call (launch\w*) (\S+) grid=(\d+)(\S+ block=\S+ shared=\d+ stream=\S+ device=\d+) arguments(.*)")
-OF_TORCH = re.compile(r"at6native|at_cuda_detail|^call (malloc|free|memset|hostAlloc|memcpy|streamSynchronize|cublasSetWorkspace)\b")
+KERNEL_OF_TORCH = re.compile(r"at6native|at_cuda_detail")
+OF_TORCH = re.compile(KERNEL_OF_TORCH.pattern + r"|^call (malloc|free|memset|hostAlloc|memcpy|streamSynchronize|cublasSetWorkspace)\b")
 DEVICE_ADDRESSES = range(0x600000000000, 0x650000000000)
 ADDRESS_IN_TEXT = re.compile(r"\b(?:0x)?(6[0-4][0-9a-f]{10})\b")
 
@@ -117,10 +118,10 @@ def compare(first, second, other_torch):
         if one is None or other is None or one.name != other.name:
             differences.append(f"the cases part at {one and one.name!r} and {other and other.name!r}")
             break
-        launches = [m[2] for m in map(LAUNCH.fullmatch, one.calls) if m]
-        kernels.update(launches)
+        launches = [m for m in map(LAUNCH.fullmatch, one.calls) if m and not KERNEL_OF_TORCH.search(m[2])]
+        kernels.update(m[2] for m in launches)
         counts.update(cases=1, calls=len(one.calls), launches=len(launches), errors=sum(r.startswith("error ") for r in one.result))
-        counts["launches with unknown arguments"] += sum(c.endswith("arguments ?") for c in one.calls)
+        counts["launches with unknown arguments"] += sum(m[5] == " ?" for m in launches)
         a, b = ([*in_order(map(understood, c.calls))] for c in (one, other))
         a_result, b_result = one.result, other.result
         if other_torch:

@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -57,14 +56,16 @@ func newEnvironment(t *testing.T, torch string) environment {
 	return e
 }
 
-// run runs a script of this folder and returns its output. A script that compares ends with 1 if it found differences.
+// run runs a script of this folder and returns its output. A script that compares ends with 1 if it found differences;
+// a program over a mutant may die.
 func (e environment) run(t *testing.T, script string, arguments ...string) []byte {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), e.python, append([]string{script}, arguments...)...)
 	cmd.Env = append(os.Environ(), "PATH="+e.path)
 	var out, errors bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errors
-	if err := cmd.Run(); err != nil && (script != "compare.py" || cmd.ProcessState.ExitCode() != 1) {
+	overMutant := strings.HasSuffix(arguments[len(arguments)-1], ".so")
+	if err := cmd.Run(); err != nil && !overMutant && (script != "compare.py" || cmd.ProcessState.ExitCode() != 1) {
 		t.Fatalf("%s %v: %v\n%s%s", script, arguments, err, out.Bytes(), errors.Bytes())
 	}
 	return out.Bytes()
@@ -191,9 +192,8 @@ func TestFullStableLaunches(t *testing.T) {
 			if len(elsewhere.Differences) > 0 {
 				t.Errorf("under torch %s %d cases differ; want none:\n%s", otherTorch, len(elsewhere.Differences), strings.Join(first(elsewhere.Differences, 5), "\n"))
 			}
-			own := ownKernels(calls.Kernels)
 			t.Logf("result: %s: %d of %d kernels the same (%d bytes of code, %d texts of PTX); %d cases, %d launches of %d of its kernels, equal in both wheels, and under torch %s",
-				op, c.Same, c.Kernels, c.Bytes, c.PTX, calls.Cases, calls.Launches, own, otherTorch)
+				op, c.Same, c.Kernels, c.Bytes, c.PTX, calls.Cases, calls.Launches, len(calls.Kernels), otherTorch)
 		})
 	}
 }
@@ -241,13 +241,6 @@ func libraries(t *testing.T, wheel string) []string {
 		t.Fatalf("libraries in %s: %v, %v", wheel, files, err)
 	}
 	return files
-}
-
-// ownKernels counts the kernels that are not torch's.
-func ownKernels(names []string) int {
-	return len(slices.DeleteFunc(slices.Clone(names), func(name string) bool {
-		return strings.Contains(name, "at6native") || strings.Contains(name, "at_cuda_detail")
-	}))
 }
 
 func first(texts []string, most int) []string { return texts[:min(most, len(texts))] }
