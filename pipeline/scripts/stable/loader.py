@@ -133,22 +133,19 @@ def shown(value):
         return "<repr raised Error>"
 
 
-# Torch's errors by the words with which their texts begin: over its stable ABI an error is a text alone.
-ERRORS = {
-    "CUDA out of memory": torch.OutOfMemoryError,
-    "CUDA error: ": torch.AcceleratorError,
-    "Could not run 'aten::": NotImplementedError,
-    "Dimension out of range": IndexError,
-}
-
-
 def of_its_type(error):
-    """The error that torch's C++ interface raises in the place of one from the stable ABI."""
-    if type(error) is RuntimeError:
-        for words, kind in ERRORS.items():
-            if str(error).startswith(words):
-                return kind(*error.args)
-    return error
+    """The error that torch's C++ interface raises in the place of one from the stable ABI, over which
+    an error is a text alone. It is known by the words with which the text begins."""
+    if type(error) is not RuntimeError:
+        return error
+    text = str(error)
+    if text.startswith("CUDA out of memory"):
+        return torch.OutOfMemoryError(text)
+    if text.startswith("CUDA error: "):
+        return torch.AcceleratorError(text)
+    if text.startswith("Could not run 'aten::"):
+        return NotImplementedError(text)
+    return IndexError(text) if text.startswith("Dimension out of range") else error
 
 
 class Unfit(Exception):
