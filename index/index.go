@@ -221,6 +221,13 @@ func open(ctx context.Context, file string, notes map[string]note, dir string) (
 	if err != nil {
 		return w, Toolchain{}, err
 	}
+	before := w.note.Beside
+	w.note.Beside = map[string]stamp{}
+	for suffix := range w.beside {
+		if s, known := before[suffix]; known {
+			w.note.Beside[suffix] = s
+		}
+	}
 	said, err := wheel.ParseMetadata(w.metadata)
 	if err != nil {
 		return w, Toolchain{}, err
@@ -270,7 +277,7 @@ func verify(ctx context.Context, file string) (n note, metadata []byte, err erro
 	if err != nil {
 		return n, nil, err
 	}
-	n = note{Size: info.Size(), Modified: info.ModTime()}
+	n = note{stamp: stamp{Size: info.Size(), Modified: info.ModTime()}}
 	if n.Manifest, err = wheel.ReadManifest(file); err != nil {
 		return n, nil, err
 	}

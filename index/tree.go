@@ -29,6 +29,7 @@ type file struct {
 	path  string // below the folder, with slashes
 	text  []byte
 	from  string // "": text
+	stamp *stamp // of the other file
 	wheel *note  // of a wheel
 }
 
@@ -46,15 +47,16 @@ func layout(opt Options, all []Toolchain) ([]file, error) {
 		sums := map[string]string{}
 		for _, w := range tc.Wheels {
 			at := path.Join(folder, w.Name)
-			wheels = append(wheels, file{path: at, from: w.file, wheel: &w.note}, file{path: at + metadataSuffix, text: w.metadata})
+			wheels = append(wheels, file{path: at, from: w.file, stamp: &w.note.stamp, wheel: &w.note}, file{path: at + metadataSuffix, text: w.metadata})
 			sums[w.Name] = w.SHA256
 			for _, suffix := range slices.Sorted(maps.Keys(w.beside)) {
-				sum, _, err := wheel.HashRegular(w.beside[suffix])
+				s, err := stampOf(w.beside[suffix], w.note.Beside[suffix])
 				if err != nil {
 					return nil, err
 				}
-				wheels = append(wheels, file{path: at + suffix, from: w.beside[suffix]})
-				sums[w.Name+suffix] = sum
+				w.note.Beside[suffix] = s
+				wheels = append(wheels, file{path: at + suffix, from: w.beside[suffix], stamp: &s})
+				sums[w.Name+suffix] = s.SHA256
 			}
 		}
 		var list bytes.Buffer
@@ -78,20 +80,46 @@ type mark struct {
 	Wheels map[string]note `json:"wheels,omitempty"` // by the file's name
 }
 
-// note describes a wheel that was verified. A wheel of the same name, size and time is not opened
-// again: an index may have hundreds of them.
-type note struct {
-	Size     int64          `json:"size"`
-	Modified time.Time      `json:"modified"`
-	Metadata string         `json:"metadata"` // sha256 of its METADATA, which lies beside it in the index
-	Manifest wheel.Manifest `json:"manifest"`
+// stamp tells whether a file is as it was. One of the same size and time is not read again: an index may have
+// hundreds of wheels.
+type stamp struct {
+	Size     int64     `json:"size"`
+	Modified time.Time `json:"modified"`
+	SHA256   string    `json:"sha256,omitempty"` // of a file beside a wheel
 
 	found bool // it was in the mark
 }
 
-// fits reports whether the note is about a file.
-func (n note) fits(info fs.FileInfo) bool {
-	return info.Size() == n.Size && info.ModTime().Equal(n.Modified)
+// fits reports whether the stamp is that of a file.
+func (s stamp) fits(info fs.FileInfo) bool {
+	return info.Size() == s.Size && info.ModTime().Equal(s.Modified)
+}
+
+// stampOf returns the stamp of a file; before is that of an earlier run.
+func stampOf(path string, before stamp) (stamp, error) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return stamp{}, err
+	}
+	if before.found = before.fits(info); before.found {
+		return before, nil
+	}
+	sum, size, err := wheel.HashRegular(path)
+	return stamp{Size: size, Modified: info.ModTime(), SHA256: sum}, err
+}
+
+// note describes a wheel that was verified.
+type note struct {
+	stamp
+	Metadata string           `json:"metadata"` // sha256 of its METADATA, which lies beside it in the index
+	Manifest wheel.Manifest   `json:"manifest"`
+	Beside   map[string]stamp `json:"beside,omitempty"` // the files beside it, by their suffixes
+}
+
+// noted reports whether a mark has the note already.
+func (n note) noted(now note) bool {
+	same := func(a, b stamp) bool { return b.found && a.Modified.Equal(b.Modified) }
+	return same(n.stamp, now.stamp) && maps.EqualFunc(n.Beside, now.Beside, same)
 }
 
 // replace turns the files that the mark in a folder lists into these files. Until it is done, the
@@ -147,8 +175,7 @@ func replace(ctx context.Context, dir string, files []file) (written, removed in
 			removed++
 		}
 	}
-	noted := func(a, b note) bool { return b.found && a.Modified.Equal(b.Modified) }
-	if maps.Equal(want, before) && maps.EqualFunc(earlier.Wheels, notes, noted) {
+	if maps.Equal(want, before) && maps.EqualFunc(earlier.Wheels, notes, note.noted) {
 		return written, removed, nil
 	}
 	return written, removed, writeMark(dir, want, notes)
@@ -222,15 +249,15 @@ func writeMark(dir string, files map[string]bool, notes map[string]note) error {
 	return atomicfile.Write(filepath.Join(dir, markName), bytes.NewReader(text), 0o644)
 }
 
-// write writes the file into the folder, and reports whether that changed anything. A wheel gets the
-// time of its original, so that its note fits both.
+// write writes the file into the folder, and reports whether that changed anything. A copy gets the
+// time of its original, so that its stamp fits both.
 func (f file) write(dir string) (bool, error) {
 	to := filepath.Join(dir, filepath.FromSlash(f.path))
-	if f.wheel != nil {
-		if info, err := os.Lstat(to); err == nil && f.wheel.found && f.wheel.fits(info) {
+	if f.stamp != nil {
+		if info, err := os.Lstat(to); err == nil && f.stamp.found && f.stamp.fits(info) {
 			return false, nil
 		}
-		defer os.Chtimes(to, time.Time{}, f.wheel.Modified) //nolint:errcheck // without it, the next run compares the bytes
+		defer os.Chtimes(to, time.Time{}, f.stamp.Modified) //nolint:errcheck // without it, the next run compares the bytes
 	}
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		return false, err
