@@ -16,6 +16,6 @@ func ReadBase(ctx context.Context, file string) {
 		return
 	}
 	if files, err := readTree(ctx, b.image, []string{"deepspeed"}); err == nil {
-		files.facts("", nil)
+		files.facts("")
 	}
 }

@@ -68,17 +68,26 @@ func (t *tree) recorded(site string, d distribution) (files []string, ok bool) {
 }
 
 // facts returns the facts in the files. site is the folder that the user named, or "".
-func (t *tree) facts(site string, glibcOf func(image string) string) (known *evidence, hasPython bool) {
-	known = newEvidence()
-	t.addSystem(known, glibcOf)
+func (t *tree) facts(site string) (known evidence, hasPython bool) {
+	known = evidence{}
+	for _, at := range []string{"lib", "lib64", "usr/lib", "usr/lib64"} {
+		if folder := t.at(at); folder != nil {
+			addLibraries(known, at, folder)
+			for name, e := range folder.below {
+				if debianLibs.MatchString(name) {
+					addLibraries(known, path.Join(at, name), e)
+				}
+			}
+		}
+	}
 	if site != "" {
-		known.addSite(site, "the files of the base")
+		known.add(FactSitePackages, site, "the files of the base")
 	}
 	t.root.folders("", func(at string, e *entry) {
 		switch path.Base(at) {
 		case "site-packages", "dist-packages":
 			if site == "" && len(t.packages(at, "torch")) > 0 {
-				known.addSite("/"+at, "the files of torch")
+				known.add(FactSitePackages, "/"+at, "the files of torch")
 			}
 		case "bin":
 			for name := range e.below {
@@ -89,7 +98,7 @@ func (t *tree) facts(site string, glibcOf func(image string) string) (known *evi
 	switch site = known.value(FactSitePackages); {
 	case site != "":
 		t.addPackages(known, relative(site))
-	case len(known.conflicts[FactSitePackages]) == 0:
+	case len(known[FactSitePackages]) == 0:
 		known.add(FactTorch, None, "the files of the base")
 	}
 	return known, hasPython
@@ -102,10 +111,10 @@ var (
 )
 
 // addPackages notes torch and DeepSpeed in a folder of packages.
-func (t *tree) addPackages(known *evidence, site string) {
+func (t *tree) addPackages(known evidence, site string) {
 	torch, deepspeed := t.packages(site, "torch"), t.packages(site, "deepspeed")
 	for _, d := range torch {
-		known.addTorch(d.version, "the files of torch")
+		known.add(FactTorch, d.version, "the files of torch")
 	}
 	for _, d := range deepspeed {
 		known.add(FactDeepSpeed, d.version, "the files of the base")
@@ -122,7 +131,7 @@ func (t *tree) addPackages(known *evidence, site string) {
 		return
 	}
 	if m := versionLine.FindSubmatch(e.text); m != nil {
-		known.addTorch(string(m[1]), "torch/version.py")
+		known.add(FactTorch, string(m[1]), "torch/version.py")
 	}
 	if m := cudaLine.FindSubmatch(e.text); m != nil {
 		known.add(FactCUDA, cmp.Or(string(m[1]), None), "torch/version.py")
@@ -135,39 +144,8 @@ var (
 	debianLibs  = regexp.MustCompile(`^[a-z0-9_]+-linux-gnu$`)
 )
 
-// addSystem notes glibc and libstdc++: by their names, by the text in glibc, or by the release of
-// the distribution.
-func (t *tree) addSystem(known *evidence, glibcOf func(image string) string) {
-	for _, at := range []string{"lib", "lib64", "usr/lib", "usr/lib64"} {
-		folder := t.at(at)
-		if folder == nil {
-			continue
-		}
-		addLibraries(known, at, folder)
-		for name, e := range folder.below {
-			if debianLibs.MatchString(name) {
-				addLibraries(known, path.Join(at, name), e)
-			}
-		}
-	}
-	for _, name := range []string{"usr/lib/os-release", "etc/os-release"} {
-		e := t.at(name)
-		if e == nil || known.value(FactGlibc) != "" {
-			continue
-		}
-		values := map[string]string{}
-		for line := range strings.Lines(string(e.text)) {
-			key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
-			values[key] = strings.Trim(value, `"'`)
-		}
-		if id, version := values["ID"], values["VERSION_ID"]; id != "" && version != "" && glibcOf != nil {
-			known.add(FactGlibc, glibcOf(id+":"+version), "/"+name) // by the table of bases
-		}
-	}
-}
-
-// addLibraries notes the libraries in one folder.
-func addLibraries(known *evidence, at string, folder *entry) {
+// addLibraries notes glibc and libstdc++ in one folder: by their names, or by the text in glibc.
+func addLibraries(known evidence, at string, folder *entry) {
 	for name, e := range folder.below {
 		source := "/" + path.Join(at, name)
 		if m := systemLib.FindStringSubmatch(name); m != nil {

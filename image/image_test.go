@@ -86,8 +86,7 @@ func baseOf(t testing.TB, config v1.Config, layers ...map[string]string) v1.Imag
 // torchBase are the files of a base with Python 3.11 and torch 2.15 for CUDA 13.2.
 func torchBase() map[string]string {
 	return map[string]string{
-		"etc/os-release":                               "-> ../usr/lib/os-release",
-		"usr/lib/os-release":                           "ID=debian\nVERSION_ID=\"12\"\n",
+		"usr/lib/x86_64-linux-gnu/libc.so.6":           "\x7fELF\x00GNU C Library (Debian GLIBC 2.36-9+deb12u14) stable release version 2.36.\n",
 		"usr/local/bin/python3.11":                     "ELF",
 		"usr/local/bin/python3":                        "-> python3.11",
 		site + "/torch-2.15.0.dist-info/METADATA":      "Name: torch\n",

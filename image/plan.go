@@ -61,7 +61,7 @@ type Plan struct {
 	output   name.Reference // nil: a file
 	archives []*wheel.Archive
 	target   target
-	known    *evidence
+	known    evidence
 	files    *tree // nil: not read
 	content  content
 	http     *httpclient.Transport
@@ -208,22 +208,24 @@ func (p *Plan) openBase(ctx context.Context) error {
 	return nil
 }
 
-// gather collects the facts: from the user, then from the files, then from the image's labels.
+// gather collects the facts: from the user, then from the files, then from dsbuild's own labels, which an
+// earlier run or the Dockerfile of the base has set.
 func (p *Plan) gather(ctx context.Context) error {
-	given := newEvidence()
+	config, err := p.base.image.ConfigFile()
+	if err != nil {
+		return err
+	}
+	given, labels := evidence{}, evidence{}
 	for _, name := range factNames() {
 		value := p.opt.Given[name]
 		if value != "" && !factForms[name].MatchString(value) {
 			return usagef("", "--%s %q is not of the form of such a value", name, value)
 		}
-		given.addSaid(name, value, "flag --"+name)
+		given.add(name, value, "flag --"+name)
+		label := labelPrefix + name
+		labels.add(name, config.Config.Labels[label], "label "+label)
 	}
-	config, err := p.base.image.ConfigFile()
-	if err != nil {
-		return err
-	}
-	known := factsOfLabels(config.Config.Labels)
-	p.known = given.over(known)
+	p.known = given.over(labels)
 	if p.base.ref != nil && !p.needsFiles() {
 		return nil
 	}
@@ -234,14 +236,20 @@ func (p *Plan) gather(ctx context.Context) error {
 	if real := path.Dir(p.files.real(path.Join(site, "x"))); site != "" && real != site {
 		return usagef("give --site-packages /"+real, "site-packages /%s is a link in the base, to /%s", site, real)
 	}
-	seen, hasPython := p.files.facts(given.value(FactSitePackages), p.glibcOf)
-	if wrong := seen.contradict(given); len(wrong) > 0 {
+	seen, hasPython := p.files.facts(given.value(FactSitePackages))
+	var wrong []string
+	for _, f := range seen.list() {
+		if said := given.value(f.Name); said != "" && !agree(f.Name, f.Value, said) {
+			wrong = append(wrong, fmt.Sprintf("--%s %s, but %s says %s", f.Name, said, f.Source, f.Value))
+		}
+	}
+	if len(wrong) > 0 {
 		return usagef("leave the flag out: dsbuild reads the files of this base", "%s", strings.Join(wrong, "; "))
 	}
 	if !hasPython {
 		return p.unfit("take a base with Python and torch", "the base has no Python")
 	}
-	p.known = given.over(seen.over(known))
+	p.known = given.over(seen.over(labels))
 	return nil
 }
 
@@ -287,15 +295,6 @@ func (p *Plan) readFiles(ctx context.Context) (err error) {
 	return fmt.Errorf("base %s: %w", p.opt.Base, registryError(err, p.base.ref))
 }
 
-// glibcOf returns the glibc of an image of a distribution that the tables have.
-func (p *Plan) glibcOf(image string) string {
-	env, ok := p.opt.Tables.EnvironmentOfImage(image)
-	if !ok {
-		return ""
-	}
-	return env.Glibc
-}
-
 // showFacts prints, in a container of the base, the flags that dsbuild needs.
 const showFacts = `python3 -c "import os,sys,sysconfig as s,torch as t;print('--python %d.%d --torch %s --cuda %s --glibc %s --site-packages %s'%(*sys.version_info[:2],t.__version__,t.version.cuda or 'none',os.confstr('CS_GNU_LIBC_VERSION').split()[1],s.get_path('purelib')))"`
 
@@ -310,8 +309,12 @@ func (p *Plan) checkKnown() error {
 	for _, name := range requiredFacts() {
 		switch {
 		case p.known.value(name) != "" || p.known.value(FactTorch) == None && name != FactTorch:
-		case len(p.known.conflicts[name]) > 0:
-			unknown = append(unknown, fmt.Sprintf("--%s (%s)", name, p.known.describeConflict(name)))
+		case len(p.known[name]) > 1:
+			said := make([]string, len(p.known[name]))
+			for i, f := range p.known[name] {
+				said[i] = f.Value + " by " + f.Source
+			}
+			unknown = append(unknown, fmt.Sprintf("--%s (%s)", name, strings.Join(said, ", ")))
 		default:
 			unknown = append(unknown, "--"+name)
 		}

@@ -145,7 +145,7 @@ func relative(name string) string {
 func (t *tree) speaks(name string) bool {
 	dir, file := path.Split(name)
 	switch file {
-	case "os-release", "libc.so.6":
+	case "libc.so.6":
 		return true
 	case "version.py":
 		return path.Base(dir) == "torch"
