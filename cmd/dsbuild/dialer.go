@@ -44,7 +44,7 @@ const slurmWait = time.Minute
 // addConnectFlags gives a command the flags of connectOptions.
 func addConnectFlags(cmd *cobra.Command, opts *connectOptions) {
 	flags := cmd.Flags()
-	flags.StringVar(&opts.via, "via", viaSSH, "reach the nodes by `ssh|slurm` (slurm: in a job of your own, with salloc, sbcast and srun)")
+	flags.StringVar(&opts.via, "via", viaSSH, "reach the nodes by `ssh|slurm` (slurm: in a job of your own, with salloc and srun)")
 	flags.StringVar(&opts.ssh, "ssh", sshAuto,
 		"SSH client: `auto|native|openssh` (native: dsbuild itself; openssh: the system's ssh; auto: dsbuild, and ssh for nodes "+
 			"whose ssh configuration needs it)")

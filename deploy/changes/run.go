@@ -13,7 +13,6 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/fault"
-	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/signing"
 	"github.com/dsbuild/dsbuild/verify"
 )
@@ -57,10 +56,7 @@ type Run struct {
 // NewRun prepares a run; it contacts no node yet. title is what its progress display says. newKind makes
 // what is special for a node, and is called once for each.
 func NewRun(opt Options, title string, newKind func(*NodeRun) Kind) *Run {
-	r := &Run{Fleet: fleet.New(opt.Options), Accepted: map[string]signing.Signed{}, opt: opt, title: title}
-	if !r.Broadcasts() {
-		r.Relay = relay.New(opt.Relay)
-	}
+	r := &Run{Fleet: fleet.New(opt.Options), Relay: relay.New(opt.Relay), Accepted: map[string]signing.Signed{}, opt: opt, title: title}
 	for _, n := range r.Fleet.Nodes {
 		u := &NodeRun{Node: n, run: r}
 		u.kind = newKind(u)
@@ -73,12 +69,6 @@ func NewRun(opt Options, title string, newKind func(*NodeRun) Kind) *Run {
 func (r *Run) Close() {
 	r.Relay.Close()
 	r.Fleet.Close()
-}
-
-// Broadcasts reports whether the dialer brings a file to all nodes at once: then nodes do not pass on files.
-func (r *Run) Broadcasts() bool {
-	_, ok := r.opt.Dialer.(remote.Broadcaster)
-	return ok
 }
 
 // Accept judges the wheel in a file, whose SHA-256 is sum, by the policy, unless it has been judged. Only
@@ -172,13 +162,17 @@ func (r *Run) changeGroup(ctx context.Context, group, unchanged []int, start tim
 		first = append(first, n)
 		if n.common.Action == Install {
 			for _, f := range n.kind.Uploads() {
-				if !f.Alone || r.Broadcasts() {
+				if !f.Alone {
 					files[relay.File(f.File)] = append(files[relay.File(f.File)], n.Node)
 				}
 			}
 		}
 	}
-	r.Relay.AnnounceAll(r.Fleet, r.opt.Dialer, files)
+	for file, all := range files {
+		if r.Relay.Announce(file, all) {
+			r.Fleet.Widen(len(all))
+		}
+	}
 	r.runSteps(ctx, first)
 	r.runSteps(ctx, sharing)
 }

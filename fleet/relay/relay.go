@@ -23,7 +23,6 @@ import (
 	"github.com/dsbuild/dsbuild/agent"
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/internal/remote"
 )
 
 //go:embed relay.py
@@ -115,20 +114,6 @@ func (r *Relay) Announce(f File, nodes []*fleet.Node) bool {
 	r.settled = time.Time{}
 	r.swarms[f.SHA256] = newSwarm(r, r.files, f, nodes)
 	return true
-}
-
-// AnnounceAll tells the dialer, if it is a Broadcaster, or else the relay which nodes of a run get the
-// same files.
-func (r *Relay) AnnounceAll(f *fleet.Fleet, dialer remote.Dialer, nodes map[File][]*fleet.Node) {
-	b, broadcasts := dialer.(remote.Broadcaster)
-	for file, all := range nodes {
-		if broadcasts {
-			b.Announce(file.SHA256, fleet.Names(all))
-		}
-		if r.Announce(file, all) {
-			f.Widen(len(all))
-		}
-	}
 }
 
 // Skip says that an announced node does not need a file.

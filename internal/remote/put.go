@@ -44,7 +44,7 @@ func (c *sshConn) Put(ctx context.Context, up Upload) error {
 	p := &put{conn: c, up: up, part: up.Path + PartSuffix}
 	err := p.guarded(ctx)
 	if errors.Is(err, errNoSFTP) {
-		return PutByProgram(ctx, c, c.target.User, up, "")
+		return PutByProgram(ctx, c, c.target.User, up)
 	}
 	return err
 }

@@ -69,8 +69,7 @@ func left(t *testing.T, dir string) string {
 	return strings.Join(names, " ")
 }
 
-// A file arrives whole, with its mode, in place of an older one; from a file on the node or from
-// standard input, and whatever lies in place of the part.
+// A file arrives whole, with its mode, in place of an older one, and whatever lies in place of the part.
 func TestPutByProgram(t *testing.T) {
 	t.Parallel()
 	const text = "the file's text\n\x00\xff"
@@ -83,27 +82,20 @@ func TestPutByProgram(t *testing.T) {
 		"a link as part":       func(to string) error { return os.Symlink("/etc/passwd", to+remote.PartSuffix) },
 		"a folder as the part": func(to string) error { return os.MkdirAll(to+remote.PartSuffix+"/x", 0o755) },
 	} {
-		for _, from := range []string{"", filepath.Join(t.TempDir(), "source")} {
-			dir := filepath.Join(t.TempDir(), "a folder's 'name'")
-			to := filepath.Join(dir, "-file")
-			if err := errors.Join(os.Mkdir(dir, 0o755), make(to)); err != nil {
-				t.Fatal(err)
-			}
-			if from != "" {
-				if err := os.WriteFile(from, []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if err := remote.PutByProgram(t.Context(), here{}, "root", uploadOf(text, to), from); err != nil {
-				t.Errorf("%s from %s: %v", name, from, err)
-			}
-			got, err := os.ReadFile(to)
-			if err != nil || string(got) != text || from == "" && left(t, dir) != "-file" {
-				t.Errorf("%s: %q, %v; %s", name, got, err, left(t, dir))
-			}
-			if info, err := os.Stat(to); err != nil || info.Mode().Perm() != 0o640 {
-				t.Errorf("%s: %v, %v", name, info.Mode(), err)
-			}
+		dir := filepath.Join(t.TempDir(), "a folder's 'name'")
+		to := filepath.Join(dir, "-file")
+		if err := errors.Join(os.Mkdir(dir, 0o755), make(to)); err != nil {
+			t.Fatal(err)
+		}
+		if err := remote.PutByProgram(t.Context(), here{}, "root", uploadOf(text, to)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		got, err := os.ReadFile(to)
+		if err != nil || string(got) != text || left(t, dir) != "-file" {
+			t.Errorf("%s: %q, %v; %s", name, got, err, left(t, dir))
+		}
+		if info, err := os.Stat(to); err != nil || info.Mode().Perm() != 0o640 {
+			t.Errorf("%s: %v, %v", name, info.Mode(), err)
 		}
 	}
 }
@@ -116,27 +108,25 @@ func TestPutByProgramRefuses(t *testing.T) {
 	for name, c := range map[string]struct {
 		change     func(dir string, up *remote.Upload)
 		alter      func([]byte) []byte
-		from       string
 		text, hint string
 		is         error
 	}{
-		"too short": {nil, func(b []byte) []byte { return b[:5] }, "", "has 5 bytes at the far end, 15 were sent", "", nil},
-		"too long":  {nil, func(b []byte) []byte { return append(b, "more"...) }, "", "has 19 bytes at the far end, 15 were sent", "", nil},
-		"altered":   {nil, upper, "", "on the node, but dsbuild sent ", "corrupts data", nil},
-		"no folder": {func(dir string, up *remote.Upload) { up.Path = dir + "/none/file" }, nil, "", "no such folder on the node", "mkdir -p ", nil},
-		"a folder":  {func(dir string, up *remote.Upload) { up.Path = dir }, nil, "", "is a folder", "touch ", nil},
-		"no source": {nil, nil, "/nowhere/source", "it no longer exists", "", remote.ErrNoSource},
-		"no room":   {func(_ string, up *remote.Upload) { up.Size = 1 << 62 }, nil, "", "but only ", "df -h ", remote.ErrNoSpace},
+		"too short": {nil, func(b []byte) []byte { return b[:5] }, "has 5 bytes at the far end, 15 were sent", "", nil},
+		"too long":  {nil, func(b []byte) []byte { return append(b, "more"...) }, "has 19 bytes at the far end, 15 were sent", "", nil},
+		"altered":   {nil, upper, "on the node, but dsbuild sent ", "corrupts data", nil},
+		"no folder": {func(dir string, up *remote.Upload) { up.Path = dir + "/none/file" }, nil, "no such folder on the node", "mkdir -p ", nil},
+		"a folder":  {func(dir string, up *remote.Upload) { up.Path = dir }, nil, "is a folder", "touch ", nil},
+		"no room":   {func(_ string, up *remote.Upload) { up.Size = 1 << 62 }, nil, "but only ", "df -h ", remote.ErrNoSpace},
 		"changed here": {
-			func(_ string, up *remote.Upload) { up.Open = uploadOf("another text.  ", "/x").Open }, nil, "",
+			func(_ string, up *remote.Upload) { up.Open = uploadOf("another text.  ", "/x").Open }, nil,
 			"the local file for file is not the expected one: it changed", "verify-wheel", nil,
 		},
 		"grown here": {
-			func(_ string, up *remote.Upload) { up.Open = uploadOf(text+"more", "/x").Open }, nil, "",
+			func(_ string, up *remote.Upload) { up.Open = uploadOf(text+"more", "/x").Open }, nil,
 			"the local file for file is not the expected one: it changed during the run, or its digest was wrong (16 bytes read, 15 expected)", "verify-wheel", nil,
 		},
-		"relative": {func(_ string, up *remote.Upload) { up.Path = "file" }, nil, "", "not an absolute path", "", nil},
-		"a zero":   {func(_ string, up *remote.Upload) { up.Path += "\x00" }, nil, "", "not an absolute path", "", nil},
+		"relative": {func(_ string, up *remote.Upload) { up.Path = "file" }, nil, "not an absolute path", "", nil},
+		"a zero":   {func(_ string, up *remote.Upload) { up.Path += "\x00" }, nil, "not an absolute path", "", nil},
 	} {
 		dir := filepath.Join(t.TempDir(), "folder")
 		to := filepath.Join(dir, "file")
@@ -147,7 +137,7 @@ func TestPutByProgramRefuses(t *testing.T) {
 		if c.change != nil {
 			c.change(dir, &up)
 		}
-		err := remote.PutByProgram(t.Context(), here{c.alter}, "root", up, c.from)
+		err := remote.PutByProgram(t.Context(), here{c.alter}, "root", up)
 		if err == nil || !strings.Contains(err.Error(), c.text) || !strings.Contains(fault.Hint(err), c.hint) || c.is != nil && !errors.Is(err, c.is) || strings.Contains(err.Error(), "welcome") {
 			t.Errorf("%s: %v, hint %q", name, err, fault.Hint(err))
 		}
@@ -186,7 +176,7 @@ func TestPutByProgramExplainsForeignAnswers(t *testing.T) {
 		"without words":  {answering{83, "", ""}, "bringing a file to /data/file: "},
 		"its size":       {answering{86, "banner\n7", ""}, "has 7 bytes at the far end, 4 were sent"},
 	} {
-		err := remote.PutByProgram(t.Context(), c.answer, "train", uploadOf("text", "/data/file"), "")
+		err := remote.PutByProgram(t.Context(), c.answer, "train", uploadOf("text", "/data/file"))
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %s", name, err, c.want)
 		}

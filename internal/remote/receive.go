@@ -2,7 +2,6 @@ package remote
 
 import (
 	"context"
-	"crypto/rand"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -18,16 +17,12 @@ var receive string
 // Exit codes of receive.sh besides 0.
 const (
 	receiveNoFolder  = 81
-	receiveNoSource  = 82
 	receiveFailed    = 83 // prints the reason
 	receiveNoSpace   = 84 // prints the free bytes
 	receiveForbidden = 85
 	receiveSize      = 86 // prints the size it has
 	receiveDigest    = 87 // prints the sha256 it has
 )
-
-// ErrNoSource means that the source file on the node is gone.
-var ErrNoSource = errors.New("it no longer exists")
 
 // receipt describes an upload that a program on the node puts in place, for connections without
 // SFTP. Like Conn.Put, it writes the whole file or nothing.
@@ -37,13 +32,12 @@ type receipt struct {
 	user string // the user that runs the program, for messages
 }
 
-// command returns the program. It copies the file from source, a path on the node, or reads it from
-// its standard input if source is "-". there is the number of bytes of the part that exist already;
-// "" means that no part may exist, and none stays. explain reads its output.
-func (r receipt) command(source, there string) Command {
+// command returns the program, which reads the file from its standard input. there is the number of
+// bytes of the part that exist already. explain reads its output.
+func (r receipt) command(there int64) Command {
 	return Command{Argv: []string{
-		"sh", "-c", receive, "sh", source, r.part, r.Path,
-		strconv.FormatUint(uint64(r.Mode.Perm()), 8), strconv.FormatInt(r.Size, 10), r.SHA256, there,
+		"sh", "-c", receive, "sh", r.part, r.Path,
+		strconv.FormatUint(uint64(r.Mode.Perm()), 8), strconv.FormatInt(r.Size, 10), r.SHA256, strconv.FormatInt(there, 10),
 	}}
 }
 
@@ -54,8 +48,6 @@ func (r receipt) explain(ctx context.Context, exit *ExitError, said, errs string
 	n, _ := strconv.ParseInt(said, 10, 64)            //nolint:errcheck // it may be a text
 	creating := "creating a file in " + path.Dir(r.Path)
 	switch exit.Code {
-	case receiveNoSource:
-		return ErrNoSource
 	case receiveNoFolder:
 		return r.noFolder(creating)
 	case receiveForbidden:
@@ -70,10 +62,9 @@ func (r receipt) explain(ctx context.Context, exit *ExitError, said, errs string
 	return fmt.Errorf("bringing a file to %s: %w: %s", r.Path, exit, errs)
 }
 
-// PutByProgram is Conn.Put by a program on the node, which runs as this user. It reads the file from
-// source, a path on the node, or with "" from its standard input. If there is no source, the error is
-// ErrNoSource. PutByProgram ignores Upload.Sum.
-func PutByProgram(ctx context.Context, on Runner, user string, up Upload, source string) error {
+// PutByProgram is Conn.Put by a program on the node, which runs as this user and reads the file from
+// its standard input. PutByProgram ignores Upload.Sum.
+func PutByProgram(ctx context.Context, on Runner, user string, up Upload) error {
 	if err := up.check(ctx); err != nil {
 		return err
 	}
@@ -83,28 +74,21 @@ func PutByProgram(ctx context.Context, on Runner, user string, up Upload, source
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(abortGrace, cancel) })()
 	said, errs := NewAnswer(over), NewAnswer(over)
-	var cmd Command
-	if source != "" {
-		r.part = path.Join(path.Dir(up.Path), ".dsbuild-"+rand.Text()[:16]+PartSuffix)
-		cmd = r.command(source, "")
-	} else {
-		there, err := r.resume(ctx, on)
-		if err != nil {
-			return err
-		}
-		m, err := up.rest(ctx, there)
-		if err != nil {
-			return err
-		}
-		defer m.Close()
-		if there > 0 && up.Progress != nil {
-			up.Progress(there)
-		}
-		cmd = r.command("-", strconv.FormatInt(there, 10))
-		cmd.Stdin = m
+	there, err := r.resume(ctx, on)
+	if err != nil {
+		return err
 	}
-	cmd.Stdout, cmd.Stderr = said, errs
-	err := flooded(on.Run(lasting, cmd))
+	m, err := up.rest(ctx, there)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	if there > 0 && up.Progress != nil {
+		up.Progress(there)
+	}
+	cmd := r.command(there)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = m, said, errs
+	err = flooded(on.Run(lasting, cmd))
 	var exit *ExitError
 	switch {
 	case ctx.Err() != nil:

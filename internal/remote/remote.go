@@ -136,13 +136,6 @@ type Dialer interface {
 	Dial(ctx context.Context, t Target) (Conn, error)
 }
 
-// Broadcaster is a Dialer that can broadcast a file to many nodes.
-type Broadcaster interface {
-	// Announce says that the caller will put the file with this digest on these nodes, given by
-	// Target.Node. It only makes the uploads cheaper.
-	Announce(sha256 string, nodes []string)
-}
-
 // Sentinels for failures between this machine and a node. The caller may retry after ErrDial and
 // ErrLost, but not after the others.
 var (

@@ -100,7 +100,7 @@ func (c *sudoConn) Run(ctx context.Context, cmd Command) error {
 
 // Put implements Conn. SFTP runs as the login user, so a program of the other user receives the file.
 func (c *sudoConn) Put(ctx context.Context, up Upload) error {
-	return PutByProgram(ctx, c, c.target.Sudo, up, "")
+	return PutByProgram(ctx, c, c.target.Sudo, up)
 }
 
 // sudoSession is one command run by sudo. The script prints a mark just before the program begins.

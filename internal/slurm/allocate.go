@@ -145,9 +145,6 @@ type allocation struct {
 	ended  chan struct{} // closed when the job has ended
 	why    string        // the reason, valid once ended is closed
 	ours   atomic.Bool   // this program ended the job
-
-	mu         sync.Mutex
-	broadcasts map[string][]*broadcast // by sha256; nil when the job is about to end
 }
 
 // watchdog is a shell script that runs salloc until the script's own input ends.
@@ -286,7 +283,7 @@ func (d *Dialer) allocated(s *salloc, line string) (*allocation, error) {
 		s.end()
 		return nil, fmt.Errorf("dsbuild does not understand the nodes %[2]q of job %[1]s: %[3]w", id, list, err)
 	}
-	a := &allocation{job: id, nodes: names, salloc: s, ended: make(chan struct{}), broadcasts: make(map[string][]*broadcast)}
+	a := &allocation{job: id, nodes: names, salloc: s, ended: make(chan struct{})}
 	d.pending.Go(func() {
 		<-s.ended
 		if !a.ours.Load() {
@@ -327,7 +324,6 @@ func (d *Dialer) gone(a *allocation) {
 // end ends the job and waits until it has ended. It may have ended before.
 func (a *allocation) end() {
 	a.ours.Store(true)
-	a.endBroadcasts()
 	a.salloc.end()
 	<-a.ended
 }

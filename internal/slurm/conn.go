@@ -75,6 +75,14 @@ func (c *conn) Run(ctx context.Context, cmd remote.Command) error {
 	return err
 }
 
+// Put implements remote.Conn. The file goes through srun's input.
+func (c *conn) Put(ctx context.Context, up remote.Upload) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return remote.PutByProgram(ctx, c, "the user who submits", up)
+}
+
 // Close ends the programs that run over the connection, in the background.
 func (c *conn) Close() error {
 	c.once.Do(func() {

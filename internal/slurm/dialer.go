@@ -3,7 +3,6 @@ package slurm
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -37,8 +36,8 @@ const idleLimit = 90 * time.Second
 const closeLimit = time.Minute
 
 // Dialer reaches nodes in jobs of its own: one job for all nodes that are free, and more jobs for
-// nodes that become free later. It is a remote.Dialer and a remote.Broadcaster. Its jobs end with
-// Close, and with this program however the program ends.
+// nodes that become free later. It is a remote.Dialer. Its jobs end with Close, and with this
+// program however the program ends.
 type Dialer struct {
 	opt    Options
 	life   context.Context // ends with Close
@@ -46,15 +45,14 @@ type Dialer struct {
 	asking context.Context // ends with Close, or when Slurm ends a job
 	stop   context.CancelCauseFunc
 
-	mu        sync.Mutex
-	places    map[string]*place
-	announced map[string][]string // sha256 → the nodes that will need the file
-	begun     bool                // the Dialer has asked for nodes
-	active    int                 // number of programs that run or are about to
-	calm      chan struct{}       // closed when active drops to 0; nil while active is 0
-	idle      *time.Timer
-	held      []*allocation
-	pending   sync.WaitGroup // goroutines that request nodes or wait for jobs to end
+	mu      sync.Mutex
+	places  map[string]*place
+	begun   bool          // the Dialer has asked for nodes
+	active  int           // number of programs that run or are about to
+	calm    chan struct{} // closed when active drops to 0; nil while active is 0
+	idle    *time.Timer
+	held    []*allocation
+	pending sync.WaitGroup // goroutines that request nodes or wait for jobs to end
 }
 
 // place is the Dialer's state of one node.
@@ -74,7 +72,7 @@ type request struct {
 // New checks with Slurm that these nodes exist and that Slurm would accept the jobs. It reports
 // wrong settings as an error with exit code 2. It allocates nothing.
 func New(ctx context.Context, opt Options) (*Dialer, error) {
-	d := &Dialer{opt: opt, places: make(map[string]*place), announced: make(map[string][]string)}
+	d := &Dialer{opt: opt, places: make(map[string]*place)}
 	d.life, d.end = context.WithCancel(context.WithoutCancel(ctx))
 	d.asking, d.stop = context.WithCancelCause(d.life)
 	for _, name := range opt.Nodes {
@@ -103,13 +101,6 @@ func (d *Dialer) Dial(ctx context.Context, t remote.Target) (remote.Conn, error)
 	c := &conn{dialer: d, node: t.Node}
 	c.ended, c.end = context.WithCancel(d.life)
 	return c, nil
-}
-
-// Announce implements remote.Broadcaster.
-func (d *Dialer) Announce(sha256 string, nodes []string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.announced[sha256] = slices.Compact(slices.Sorted(slices.Values(append(nodes, d.announced[sha256]...))))
 }
 
 // Close ends the running programs, and then the jobs.

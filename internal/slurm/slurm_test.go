@@ -103,7 +103,6 @@ func onLoginNode(t *testing.T) {
 		"conformance":      conformance,
 		"environment":      environment,
 		"time to tidy up":  tidyUp,
-		"broadcast":        broadcast,
 		"deploy":           deployed,
 		"refusals":         refusals,
 		"busy and drained": busyAndDrained,
@@ -208,49 +207,6 @@ func tidyUp(t *testing.T) {
 	d.Close() // it waits for the program, and keeps the node until then
 	if text, err := os.ReadFile(done); string(text) != "tidy\n" {
 		t.Errorf("%q, %v", text, err)
-	}
-}
-
-// An announced file reaches all nodes at once. One node has no space for two copies, and still
-// gets its copy.
-func broadcast(t *testing.T) {
-	nodes := []string{"node01", "node02", "node03"}
-	d := newDialer(t, options(t, nodes...))
-	_, data := remotetest.Blob(20<<20, "")
-	local := filepath.Join(t.TempDir(), "local file")
-	if err := os.WriteFile(local, data, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	conns := make([]remote.Conn, len(nodes))
-	for i, n := range nodes {
-		conns[i] = remotetest.Dial(t, d, target(n))
-	}
-	fill := remote.Command{Argv: []string{"sh", "-c", "fallocate -l $(($(df -Pk /tmp | awk 'END { print $4 }') - 60000))K /tmp/filler"}}
-	if _, errs, err := remotetest.Output(t, conns[1], fill); err != nil {
-		t.Fatal(err, errs)
-	}
-	up, _ := remotetest.Blob(20<<20, "")
-	up.Open = func() (io.ReadSeekCloser, error) { return os.Open(local) }
-	d.Announce(up.SHA256, nodes)
-	var all sync.WaitGroup
-	for i := range nodes {
-		up := up
-		up.Path = fmt.Sprintf("/tmp/arrived-%d", i)
-		all.Go(func() {
-			if err := conns[i].Put(t.Context(), up); err != nil {
-				t.Errorf("%s: %v", nodes[i], err)
-			}
-		})
-	}
-	all.Wait()
-	for i, c := range conns {
-		out, errs, err := remotetest.Output(t, c, remote.Command{Argv: []string{"sh", "-c", "sha256sum </tmp/arrived-" + fmt.Sprint(i) + "; ls -A /tmp; rm /tmp/arrived-*; rm -f /tmp/filler"}})
-		if err != nil || !strings.HasPrefix(out, up.SHA256) {
-			t.Errorf("%s: %v %s %s", nodes[i], err, out, errs)
-		}
-		if broadcast := strings.Contains(out, ".dsbuild-"); broadcast != (i != 1) {
-			t.Errorf("%s got it by the broadcast: %v\n%s", nodes[i], broadcast, out)
-		}
 	}
 }
 
