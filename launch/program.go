@@ -67,28 +67,30 @@ func (b *builder) checkScript() {
 		b.addProblemAt(said.At, "put it at the end: -- train.py --epochs 3", "no script given")
 		return
 	}
-	words := append([]string{script}, b.job.Args...)
+	word := script
 	if fields := strings.Fields(script); len(fields) > 1 && (classifyFirstWord(fields[0]) != pythonFile || strings.HasPrefix(fields[1], "-")) {
-		words = append(fields, b.job.Args...) // a whole line in one word
-		if classifyFirstWord(fields[0]) == pythonFile {
-			b.addProblem(said, "give each word by itself: "+exampleOf(words), "the script is %q: pass each argument as a separate word", script)
+		if word = fields[0]; classifyFirstWord(word) == pythonFile {
+			b.addProblem(said, "give each word by itself: -- "+script, "the script is %q: pass each argument as a separate word", script)
 			return
 		}
 	}
-	switch classifyFirstWord(words[0]) {
+	const start = "name the Python program that it starts, as in: -- train.py --epochs 3"
+	switch classifyFirstWord(word) {
 	case interpreter:
-		b.addProblem(said, interpreterHint(words), "the command begins with %q, but the launcher starts the interpreter itself", words[0])
+		b.addProblem(said, "leave it and its options out: -- train.py --epochs 3, or -- -m pkg.train; --python names the interpreter",
+			"the command begins with %q, but the launcher starts the interpreter itself", word)
 	case launcher:
-		b.addProblem(said, programHint(b.job.Kind, words), "the command begins with the launcher %q: dsbuild would start a launcher in every process", words[0])
+		b.addProblem(said, start, "the command begins with the launcher %q: dsbuild would start a launcher in every process", word)
 	case shell:
-		b.addProblem(said, programHint(b.job.Kind, words), "the command begins with %q, but every process runs a Python program", words[0])
+		b.addProblem(said, start+"; --python .venv/bin/python runs it in an environment, --setup is for a shell line before it",
+			"the command begins with %q, but every process runs a Python program", word)
 	case variable:
-		name, _, _ := strings.Cut(words[0], "=")
-		b.addProblem(said, "set it with --env "+name+"=VALUE", "the command begins with %q, which sets a variable", words[0])
+		name, _, _ := strings.Cut(word, "=")
+		b.addProblem(said, "set it with --env "+name+"=VALUE", "the command begins with %q, which sets a variable", word)
 	case option:
-		b.addProblem(said, "give the path of a Python file first, or -m MODULE", "the script is %q, which looks like an option", words[0])
+		b.addProblem(said, "give the path of a Python file first, or -m MODULE", "the script is %q, which looks like an option", word)
 	case other:
-		b.addProblem(said, "name the Python file: -- train.py --epochs 3", "the script is %q, which is not a Python file", words[0])
+		b.addProblem(said, "name the Python file: -- train.py --epochs 3", "the script is %q, which is not a Python file", word)
 	}
 }
 
@@ -136,59 +138,6 @@ func classifyFirstWord(word string) firstWord {
 		return other
 	}
 	return pythonFile
-}
-
-// interpreterHint shows the command without its interpreter and its options.
-func interpreterHint(words []string) string {
-	rest := words[1:]
-	if slices.Contains(rest, "-c") {
-		return "put the code into a file, and name that: -- train.py"
-	}
-	for len(rest) > 0 && strings.HasPrefix(rest[0], "-") && rest[0] != "-m" {
-		if (rest[0] == "-X" || rest[0] == "-W") && len(rest) > 1 {
-			rest = rest[1:]
-		}
-		rest = rest[1:]
-	}
-	if len(rest) > 1 && rest[0] == "-m" && classifyFirstWord(rest[1]) == launcher {
-		return "name the Python program that it starts, as in: -- train.py --epochs 3"
-	}
-	if len(rest) == 0 || rest[0] == "-m" && len(rest) == 1 || rest[0] != "-m" && classifyFirstWord(rest[0]) != pythonFile {
-		rest = []string{"train.py"}
-	}
-	hint := "leave it out: " + exampleOf(rest)
-	if strings.Contains(words[0], "/") {
-		hint += "; --python " + words[0] + " names the interpreter"
-	}
-	return hint
-}
-
-// programHint asks for the program behind a launcher or a shell, and shows it if the
-// command names one.
-func programHint(kind Kind, words []string) string {
-	at := slices.IndexFunc(words, func(w string) bool { return strings.HasSuffix(w, ".py") && classifyFirstWord(w) == pythonFile })
-	hint := "name the Python program that it starts"
-	if at >= 0 {
-		hint += ": " + exampleOf(words[at:])
-	} else {
-		hint += ", as in: -- train.py --epochs 3"
-	}
-	switch {
-	case slices.Contains([]string{"uv", "uvx", "poetry", "pipenv", "pdm", "hatch"}, path.Base(words[0])):
-		hint += "; --python .venv/bin/python runs it in the project's environment"
-	case classifyFirstWord(words[0]) == shell && slices.Contains(onNodes(), kind):
-		hint += "; --setup is for a shell line before it"
-	}
-	return hint
-}
-
-// exampleOf shows the words to type.
-func exampleOf(words []string) string {
-	all := []string{"--"}
-	for _, w := range words {
-		all = append(all, shellWord(w))
-	}
-	return strings.Join(all, " ")
 }
 
 // checkPairedLists refuses paired lists of different lengths: each data set needs its

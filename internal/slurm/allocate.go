@@ -58,7 +58,7 @@ func (d *Dialer) obtainIn(ctx context.Context, part partition) {
 	for left := part.usable(); len(left) > 0; {
 		a, err := d.allocate(ctx, part, left)
 		if err != nil {
-			d.turnDown(ctx, part, left, err)
+			d.refuse(left, func(string) error { return d.turnDown(err) })
 			return
 		}
 		d.grant(a)
@@ -70,56 +70,18 @@ func (d *Dialer) obtainIn(ctx context.Context, part partition) {
 	}
 }
 
-// turnDown explains for each node why Slurm did not allocate it.
-func (d *Dialer) turnDown(ctx context.Context, part partition, names []string, err error) {
+// turnDown returns the error of nodes that Slurm did not allocate.
+func (d *Dialer) turnDown(err error) error {
 	if !errors.Is(err, errNotInTime) {
-		d.refuse(names, func(string) error { return unreachable(err) })
-		return
+		return unreachable(err)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
-	defer cancel()
-	now := make(map[string]Node)
-	if listed, err := Nodes(ctx, part.name); err == nil {
-		for _, n := range listed {
-			now[n.Name] = n
-		}
-	}
-	jobs, _ := jobsOn(ctx, ui.FoldNames(names)) //nolint:errcheck // without the list, the errors name no jobs
 	says := ""
 	var late *notInTime
 	if errors.As(err, &late) && !slices.Contains([]string{"", "Resources", "Priority"}, late.reason) {
 		says = " (Slurm says " + late.reason + ")"
 	}
-	d.refuse(names, func(name string) error {
-		switch held := describeJobsOn(jobs, name); {
-		case now[name].down() != "":
-			return downError(name, now[name].down())
-		case now[name].absent() != "":
-			return downError(name, now[name].absent())
-		case held != "":
-			return d.busy("busy (" + held + ")" + says)
-		}
-		return d.busy("not allocated" + says)
-	})
-}
-
-// describeJobsOn describes the first job on a node and counts the others.
-func describeJobsOn(jobs []job, node string) string {
-	on := slices.DeleteFunc(slices.Clone(jobs), func(j job) bool { return !slices.Contains(j.nodes, node) })
-	if len(on) == 0 {
-		return ""
-	}
-	text := on[0].String()
-	if len(on) > 1 {
-		text += fmt.Sprintf("; and %d more", len(on)-1)
-	}
-	return text
-}
-
-// busy returns the error of a node that was not free in time.
-func (d *Dialer) busy(what string) error {
-	return fault.WithHint(unreachable(fmt.Errorf("%s, and did not become free within %s", what, ui.Duration(d.opt.Wait))),
-		"run again later: dsbuild skips nodes that are done; --slurm-wait 1h waits longer")
+	return fault.WithHint(unreachable(fmt.Errorf("not free within %s%s", ui.Duration(d.opt.Wait), says)),
+		"squeue --nodelist=NODE names its jobs. Run again later: dsbuild skips nodes that are done; --slurm-wait 1h waits longer")
 }
 
 // downError returns the error of a node on which Slurm starts no job.

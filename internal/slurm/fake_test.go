@@ -106,25 +106,8 @@ func TestSettingsAreChecked(t *testing.T) {
 	}
 }
 
-// The jobs on busy nodes are named, and an answer that dsbuild does not understand is an error.
-func TestJobsOnNodes(t *testing.T) {
-	for answer, want := range map[string]string{
-		"12|alice|gpu[01-02]|train | big\n13|bob|gpu03|x": "job 12 of alice: train | big on gpu01 gpu02; job 13 of bob: x on gpu03",
-		"12|alice": `dsbuild does not understand the output of squeue: "12|alice`, "12|alice|gpu[01|x": "dsbuild does not understand the output of squeue",
-	} {
-		fakePrograms(t, map[string]string{"squeue": lines(answer)})
-		jobs, err := jobsOn(t.Context(), "gpu[01-03]")
-		var got []string
-		for _, j := range jobs {
-			got = append(got, j.String()+" on "+strings.Join(j.nodes, " "))
-		}
-		if err != nil {
-			got = []string{err.Error()}
-		}
-		if !strings.HasPrefix(strings.Join(got, "; "), want) {
-			t.Errorf("%q: %v, want %s", answer, got, want)
-		}
-	}
+// The state of a job comes with the reason that Slurm gives for it.
+func TestStateOfJob(t *testing.T) {
 	for answer, want := range map[string][2]string{"PENDING|Resources": {"PENDING", "Resources"}, "RUNNING|None": {"RUNNING", ""}, "": {"", ""}} {
 		fakePrograms(t, map[string]string{"squeue": lines(answer)})
 		if state, reason, err := stateOf(t.Context(), "12"); err != nil || state != want[0] || reason != want[1] {
@@ -232,13 +215,13 @@ func TestVerdictOfStep(t *testing.T) {
 func TestNodesThatCannotBeHad(t *testing.T) {
 	t.Parallel()
 	d := &Dialer{opt: Options{Wait: 90 * time.Second}}
-	busy, down := d.busy("gpu01 runs job 12"), downError("gpu03", "down: broken")
+	busy, down := d.turnDown(errNotInTime), downError("gpu03", "down: broken")
 	for _, err := range []error{busy, down, fmt.Errorf("connect: %w", down)} {
 		if !errors.Is(err, remote.ErrDial) || fault.Hint(err) == "" {
 			t.Errorf("%v", err)
 		}
 	}
-	if busy.Error() != "gpu01 runs job 12, and did not become free within 1m30s" || !strings.Contains(fault.Hint(down), "scontrol show node gpu03") {
+	if busy.Error() != "not free within 1m30s" || !strings.Contains(fault.Hint(down), "scontrol show node gpu03") {
 		t.Errorf("%v, %v", busy, fault.Hint(down))
 	}
 }

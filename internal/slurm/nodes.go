@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/dsbuild/dsbuild/inventory"
 )
 
 // Node is a node as sinfo lists it.
@@ -136,52 +134,6 @@ func (n Node) down() string {
 		return state + ": " + n.Reason
 	}
 	return state
-}
-
-// absent returns the reason why a node that is not down is unavailable now; "" if it is available.
-func (n Node) absent() string {
-	flags := n.State[len(strings.TrimRight(n.State, stateFlags)):]
-	switch {
-	case strings.Contains(flags, "*"):
-		return "it does not respond to Slurm"
-	case strings.ContainsAny(flags, "@^"):
-		return "it waits for a reboot"
-	}
-	return ""
-}
-
-// job is a job that runs on nodes.
-type job struct {
-	id, user, name string
-	nodes          []string
-}
-
-func (j job) String() string { return fmt.Sprintf("job %s of %s: %s", j.id, j.user, j.name) }
-
-// jobsOn lists the jobs that hold some of these nodes.
-func jobsOn(ctx context.Context, folded string) ([]job, error) {
-	out, _, err := Program{Name: "squeue", Args: []string{
-		"--noheader", "--nodelist=" + folded, "--states=RUNNING,COMPLETING,SUSPENDED,CONFIGURING,STOPPED", "--format=%i|%u|%N|%j",
-	}}.Output(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var jobs []job
-	for line := range strings.Lines(out) {
-		f := strings.SplitN(strings.TrimSuffix(line, "\n"), "|", 4)
-		if len(f) != 4 {
-			return nil, fmt.Errorf("dsbuild does not understand the output of squeue: %.200q", line)
-		}
-		if f[2] == "" || f[2] == "(null)" { // a completing job that has given all its nodes back
-			continue
-		}
-		names, err := inventory.Expand(f[2])
-		if err != nil {
-			return nil, fmt.Errorf("dsbuild does not understand the output of squeue: %.200q: %w", line, err)
-		}
-		jobs = append(jobs, job{f[0], f[1], f[3], names})
-	}
-	return jobs, nil
 }
 
 // stateOf returns Slurm's word for the state of a job, and the reason that Slurm gives for it.

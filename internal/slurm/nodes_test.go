@@ -50,24 +50,12 @@ func TestParseTopology(t *testing.T) {
 // dsbuild gives up a node at once only if waiting cannot help.
 func TestNodeStates(t *testing.T) {
 	t.Parallel()
-	for state, want := range map[string][2]string{
-		"idle":       {},
-		"mixed-":     {},
-		"allocated":  {},
-		"completing": {},
-		"reserved":   {},
-		"idle*":      {"", "it does not respond to Slurm"},
-		"allocated@": {"", "it waits for a reboot"},
-		"idle#":      {},
-		"idle~":      {"powered down"},
-		"down*":      {"down: broken", "it does not respond to Slurm"},
-		"drained":    {"drained: broken"},
-		"draining@":  {"draining: broken", "it waits for a reboot"},
-		"future":     {"future: broken"},
+	for state, want := range map[string]string{
+		"idle": "", "mixed-": "", "allocated": "", "completing": "", "reserved": "", "idle*": "", "allocated@": "", "idle#": "",
+		"idle~": "powered down", "down*": "down: broken", "drained": "drained: broken", "draining@": "draining: broken", "future": "future: broken",
 	} {
-		n := Node{State: state, Reason: "broken"}
-		if n.down() != want[0] || n.absent() != want[1] {
-			t.Errorf("%s: %q, %q", state, n.down(), n.absent())
+		if n := (Node{State: state, Reason: "broken"}); n.down() != want {
+			t.Errorf("%s: %q", state, n.down())
 		}
 	}
 }
