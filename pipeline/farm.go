@@ -56,7 +56,7 @@ type Farm struct {
 // Run returns the outcome of each job, in their order. When ctx ends it stops all and returns. A worker
 // that is lost is left out, and what it was at is tried once more on another.
 func (f Farm) Run(ctx context.Context, jobs []Job) []Result {
-	w := &work{farm: f, claims: &claims{owner: map[string]string{}}, named: len(jobs) > 1}
+	w := &work{farm: f, named: len(jobs) > 1}
 	results := make([]Result, len(jobs))
 	first := map[string]int{} // of the jobs with this plan
 	var tasks []*Result
@@ -67,16 +67,7 @@ func (f Farm) Run(ctx context.Context, jobs []Job) []Result {
 			tasks = append(tasks, &results[i])
 		}
 	}
-	left, undone := w.share(ctx, f.Workers, tasks)
-	_, undone = w.share(ctx, left, undone)
-	for _, t := range undone {
-		switch {
-		case ctx.Err() != nil:
-			t.Err = context.Cause(ctx)
-		case t.Err == nil:
-			t.Err = errNoWorker
-		}
-	}
+	w.share(ctx, tasks)
 	for i, j := range jobs {
 		if from := first[j.Plan.Digest]; from != i {
 			results[i].Artifact, results[i].Err, results[i].Engine = results[from].Artifact, results[from].Err, results[from].Engine
@@ -88,49 +79,58 @@ func (f Farm) Run(ctx context.Context, jobs []Job) []Result {
 
 // work is one run of a farm.
 type work struct {
-	farm   Farm
-	claims *claims
-	named  bool // whether lines say which job they are about
+	farm  Farm
+	named bool     // whether lines say which job they are about
+	names sync.Map // of wheels, with their jobs: wheels of one name cannot lie in one directory
 }
 
-// share distributes tasks to workers. It returns the workers that were not lost, and the tasks that have
-// no outcome: those of lost workers, which have an error, and those that nobody began.
-func (w *work) share(ctx context.Context, workers []Worker, tasks []*Result) (left []Worker, undone []*Result) {
-	waiting, unfinished := make(chan *Result, len(tasks)), make(chan *Result, len(tasks))
+// share distributes tasks to workers. A task of a lost worker is tried once more; if no worker is left, the
+// tasks keep the error of the loss, or get one that says so.
+func (w *work) share(ctx context.Context, tasks []*Result) {
+	waiting := make(chan *Result, len(tasks))
+	var undone, running sync.WaitGroup
+	undone.Add(len(tasks))
 	for _, t := range tasks {
 		waiting <- t
 	}
-	close(waiting)
-	lost := make([]atomic.Bool, len(workers))
-	var all sync.WaitGroup
-	for i, y := range workers {
-		c := connection{Worker: y, lost: &lost[i], images: make(chan struct{}, 1), report: w.farm.Runner.Site.Reporter(w.farm.Runner.Report)}
+	for _, y := range w.farm.Workers {
+		lost, images := new(atomic.Bool), make(chan struct{}, 1)
 		for range min(max(y.Parallel, 1), len(tasks)) {
-			all.Go(func() { w.serve(ctx, c, waiting, unfinished) })
+			c := connection{Worker: y, lost: lost, images: images, report: w.farm.Runner.Site.Reporter(w.farm.Runner.Report)}
+			running.Go(func() { w.serve(ctx, c, waiting, &undone) })
 		}
 	}
-	all.Wait()
-	close(unfinished)
-	for i, y := range workers {
-		if !lost[i].Load() {
-			left = append(left, y)
+	go func() {
+		undone.Wait()
+		close(waiting)
+	}()
+	running.Wait()
+	for len(waiting) > 0 {
+		t := <-waiting
+		switch {
+		case ctx.Err() != nil:
+			t.Err = context.Cause(ctx)
+		case t.Err == nil:
+			t.Err = errNoWorker
 		}
+		undone.Done()
 	}
-	for t := range unfinished {
-		undone = append(undone, t)
-	}
-	for t := range waiting { // nobody began them
-		undone = append(undone, t)
-	}
-	return left, undone
 }
 
 // serve takes one task after another, over one connection.
-func (w *work) serve(ctx context.Context, c connection, waiting <-chan *Result, unfinished chan<- *Result) {
+func (w *work) serve(ctx context.Context, c connection, waiting chan *Result, undone *sync.WaitGroup) {
 	defer c.closeBuilder()
 	for ctx.Err() == nil && !c.lost.Load() {
-		t, more := <-waiting
-		if !more {
+		var t *Result
+		select {
+		case t = <-waiting:
+		case <-ctx.Done():
+		}
+		if t == nil {
+			return
+		}
+		if c.lost.Load() { // since this one began to wait
+			waiting <- t
 			return
 		}
 		start := time.Now()
@@ -139,14 +139,20 @@ func (w *work) serve(ctx context.Context, c connection, waiting <-chan *Result, 
 		if why := c.whyLost(ctx, err); why != nil {
 			c.lost.Store(true)
 			c.report.Warn("dsbuild lost engine %s and leaves it out: %v", c.Name, why)
+			again := t.Err == nil
 			t.Err = w.farm.Runner.Site.Error(fmt.Errorf("dsbuild lost engine %s: %w", c.Name, why))
-			unfinished <- t
+			if again {
+				waiting <- t
+			} else {
+				undone.Done()
+			}
 			return
 		}
 		t.Artifact, t.Err, t.Engine = a, err, c.Name
 		if w.farm.Done != nil {
 			w.farm.Done(*t)
 		}
+		undone.Done()
 	}
 }
 
@@ -155,7 +161,12 @@ func (w *work) buildJob(ctx context.Context, c *connection, result *Result) (whe
 	if w.named {
 		r.Report = ui.Prefixed(r.Report, result.Name)
 	}
-	r.claim = func(name string) error { return w.claims.claimName(name, result.Name) }
+	r.claim = func(name string) error {
+		if owner, taken := w.names.LoadOrStore(name, result.Name); taken && owner != result.Name {
+			return SameNameError(name, fmt.Sprint(owner))
+		}
+		return nil
+	}
 	r.Builder, r.images = c.openBuilder, c.images
 	p := *result.Plan
 	if p.Options.Jobs == 0 {
@@ -218,23 +229,6 @@ func (c *connection) closeBuilder() {
 	if err := c.end(); err != nil {
 		c.report.Warn("closing the session of engine %s: %v", c.Name, err)
 	}
-}
-
-// claims holds the names of wheels that are taken: two plans whose wheels have the same name
-// cannot lie in one directory.
-type claims struct {
-	mu    sync.Mutex
-	owner map[string]string // of a wheel's name: the job's
-}
-
-func (c *claims) claimName(name, job string) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if owner, taken := c.owner[name]; taken && owner != job {
-		return SameNameError(name, owner)
-	}
-	c.owner[name] = job
-	return nil
 }
 
 // SameNameError returns the error of a wheel with the same name as the wheel of another plan.

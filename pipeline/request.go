@@ -88,12 +88,9 @@ func (s Store) PlanOfRequest(ctx context.Context, request string) (digest string
 // Find returns the wheel of a plan from the store, if it is there and its bytes are unchanged.
 // Another process may prune it at any time.
 func (s Store) Find(ctx context.Context, digest string) (p Product, ok bool, err error) {
-	if _, err := os.Stat(s.Dir); err != nil || digest == "" {
-		return Product{}, false, nil //nolint:nilerr // likewise
-	}
-	err = withLock(ctx, s.Dir, true, func() error {
-		p, ok, err = s.findEntry(digest)
-		return err
+	ok, err = s.withStoredWheel(ctx, digest, func(kept Product) error {
+		p = kept
+		return nil
 	})
 	return p, ok, err
 }
@@ -109,28 +106,9 @@ func Placed(dir, digest string) (Product, bool, error) {
 		if !strings.HasSuffix(e.Name(), wheel.ManifestSuffix) {
 			continue
 		}
-		if p, ok := readPlaced(dir, e.Name()); ok && p.Manifest.PlanDigest == digest {
+		if p, ok := readProduct(dir, e.Name()); ok && p.Manifest.PlanDigest == digest {
 			return p, true, nil
 		}
 	}
 	return Product{}, false, err
-}
-
-// readPlaced returns a wheel by the name of its manifest. It ignores a wheel that cannot be read.
-func readPlaced(dir, manifest string) (Product, bool) {
-	text, err := os.ReadFile(filepath.Join(dir, manifest))
-	if err != nil {
-		return Product{}, false
-	}
-	m, err := wheel.ParseManifest(text)
-	if err != nil || m.Name+wheel.ManifestSuffix != manifest {
-		return Product{}, false
-	}
-	file := filepath.Join(dir, m.Name)
-	statement, err := os.ReadFile(file + wheel.ProvenanceSuffix)
-	if err != nil {
-		return Product{}, false
-	}
-	sum, _, err := wheel.HashFile(file)
-	return Product{File: file, Manifest: m, Provenance: statement}, err == nil && sum == m.SHA256
 }

@@ -59,19 +59,21 @@ func (r Runner) runPlan(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 		return wheel.Artifact{}, fault.WithHint(fmt.Errorf("output directory: %w", err), "choose a folder that you can write: -o DIR")
 	}
 	if !p.Options.NoCache {
-		a, ok, err := r.Store.withStoredWheel(ctx, p.Digest, func(kept Product) (wheel.Artifact, error) {
+		var a wheel.Artifact
+		ok, err := r.Store.withStoredWheel(ctx, p.Digest, func(kept Product) (err error) {
 			// The same wheel, which may have been asked for newer nodes.
 			if findings := wheel.AuditTags(kept.Manifest.Name, p.Toolchain.Glibc); len(findings) > 0 {
-				return wheel.Artifact{}, wheel.NotAsked(kept.Manifest.Name, findings)
+				return wheel.NotAsked(kept.Manifest.Name, findings)
 			}
-			return r.placeWheel(ctx, kept)
+			a, err = r.placeWheel(ctx, kept)
+			return err
 		})
 		if err != nil {
 			return a, err
 		}
 		if ok {
 			r.Report.Step("wheel: from the store, plan "+p.Digest[:12]).End(ui.Cached, "")
-			a.Seconds = time.Since(start).Seconds()
+			a.Cached, a.Seconds = true, time.Since(start).Seconds()
 			return a, nil
 		}
 	}

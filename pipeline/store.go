@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -31,52 +30,46 @@ func DefaultStore() Store {
 	return Store{Dir: filepath.Join(xdg.CacheHome, "dsbuild", "wheels"), Keep: 100}
 }
 
-// withStoredWheel calls place for the wheel of a plan. It reports whether the store has the wheel
-// undamaged.
-func (s Store) withStoredWheel(ctx context.Context, digest string, place func(Product) (wheel.Artifact, error)) (a wheel.Artifact, ok bool, err error) {
-	if _, err := os.Stat(s.Dir); err != nil {
-		return wheel.Artifact{}, false, nil //nolint:nilerr // an unreadable store counts as empty
+// withStoredWheel calls use for the wheel of a plan if the store has it undamaged, and reports whether it has.
+func (s Store) withStoredWheel(ctx context.Context, digest string, use func(Product) error) (ok bool, err error) {
+	if _, err := os.Stat(s.Dir); err != nil || digest == "" {
+		return false, nil //nolint:nilerr // an unreadable store counts as empty
 	}
 	err = withLock(ctx, s.Dir, true, func() error {
-		p, there, err := s.findEntry(digest)
-		if err != nil {
-			return fmt.Errorf("store: %w", err)
+		entry := filepath.Join(s.Dir, digest)
+		names, err := fs.Glob(os.DirFS(entry), "*"+wheel.ManifestSuffix)
+		if err != nil || len(names) != 1 {
+			return err
 		}
-		if there {
-			a, err = place(p)
-			a.Cached, ok = true, err == nil
+		var kept Product
+		if kept, ok = readProduct(entry, names[0]); !ok {
+			return nil // built again, which replaces the entry
 		}
-		return err
+		now := time.Now()
+		_ = os.Chtimes(entry, now, now) // only the order of pruning hangs on it
+		return use(kept)
 	})
-	return a, ok, err
+	return ok && err == nil, err
 }
 
-// findEntry returns the stored wheel of a plan if it is undamaged.
-func (s Store) findEntry(digest string) (Product, bool, error) {
-	entry := filepath.Join(s.Dir, digest)
-	names, err := fs.Glob(os.DirFS(entry), "*"+wheel.ManifestSuffix)
-	if err != nil || len(names) != 1 {
-		return Product{}, false, err
-	}
-	text, err := os.ReadFile(filepath.Join(entry, names[0]))
+// readProduct returns the wheel that a manifest in dir is about; ok is false if one of its files is missing or
+// damaged.
+func readProduct(dir, manifest string) (p Product, ok bool) {
+	text, err := os.ReadFile(filepath.Join(dir, manifest))
 	if err != nil {
-		return Product{}, false, nil //nolint:nilerr // an entry that cannot be read is none
+		return Product{}, false
 	}
 	m, err := wheel.ParseManifest(text)
+	if err != nil || m.Name+wheel.ManifestSuffix != manifest {
+		return Product{}, false
+	}
+	file := filepath.Join(dir, m.Name)
+	statement, err := os.ReadFile(file + wheel.ProvenanceSuffix)
 	if err != nil {
-		return Product{}, false, nil //nolint:nilerr // likewise
+		return Product{}, false
 	}
-	kept := filepath.Join(entry, m.Name)
-	if sum, _, err := wheel.HashRegular(kept); err != nil || sum != m.SHA256 {
-		return Product{}, false, os.RemoveAll(entry) // damaged: built again
-	}
-	statement, err := os.ReadFile(kept + wheel.ProvenanceSuffix)
-	if err != nil {
-		return Product{}, false, os.RemoveAll(entry) // likewise
-	}
-	now := time.Now()
-	_ = os.Chtimes(entry, now, now) // only the order of pruning hangs on it
-	return Product{File: kept, Manifest: m, Provenance: statement}, true, nil
+	sum, _, err := wheel.HashRegular(file)
+	return Product{File: file, Manifest: m, Provenance: statement}, err == nil && sum == m.SHA256
 }
 
 // Put keeps a finished wheel under its plan's digest.

@@ -23,7 +23,12 @@ import (
 // Get copies the wheel of a plan with its manifest into dir. It reports whether the store
 // has the wheel undamaged.
 func (s Store) Get(digest, dir string) (a wheel.Artifact, ok bool, err error) {
-	return s.withStoredWheel(context.Background(), digest, func(p Product) (wheel.Artifact, error) { return Place(context.Background(), p, dir) })
+	ok, err = s.withStoredWheel(context.Background(), digest, func(p Product) (err error) {
+		a, err = Place(context.Background(), p, dir)
+		a.Cached = true
+		return err
+	})
+	return a, ok, err
 }
 
 // artifact puts a file that stands for a wheel, with its manifest, into a new

@@ -44,12 +44,8 @@ func (p process) run(ctx context.Context) error {
 	cmd := exec.Command("/bin/sh", append([]string{"-c", `umask 022; exec "$@"`, "sh", path}, p.argv[1:]...)...)
 	cmd.Dir, cmd.Env = p.dir, p.env
 	cmd.SysProcAttr = ownSession()
-	copied, err := connectPipes(cmd, p.stdout, p.stderr)
-	if err != nil {
-		return err
-	}
+	cmd.Stdout, cmd.Stderr = p.stdout, p.stderr
 	if err := cmd.Start(); err != nil {
-		copied()
 		return err
 	}
 	sid := cmd.Process.Pid
@@ -63,46 +59,18 @@ func (p process) run(ctx context.Context) error {
 			ended <- nil
 		}
 	}()
-	err = cmd.Wait()
+	state, err := cmd.Process.Wait()
+	if err == nil && !state.Success() {
+		err = &exec.ExitError{ProcessState: state}
+	}
 	close(done)
-	// The rest of the session, and with it the last writers to the pipes.
+	// The rest of the session, and with it the last writers to the pipes: only then does Wait return.
 	left := errors.Join(<-ended, endSession(sid))
-	copied()
+	_ = cmd.Wait()
 	if ctx.Err() != nil {
 		return errors.Join(context.Cause(ctx), left)
 	}
 	return errors.Join(err, left)
-}
-
-// connectPipes connects a program's output with the writers; copied waits until all
-// of it has been written.
-func connectPipes(cmd *exec.Cmd, stdout, stderr io.Writer) (copied func(), err error) {
-	var ends []*os.File
-	done := make(chan struct{}, 2)
-	for _, stream := range []struct {
-		to    io.Writer
-		child *io.Writer
-	}{{stdout, &cmd.Stdout}, {stderr, &cmd.Stderr}} {
-		r, w, err := os.Pipe()
-		if err != nil {
-			return nil, err
-		}
-		ends = append(ends, w)
-		*stream.child = w
-		go func() {
-			_, _ = io.Copy(stream.to, r) // a writer that fails must not stop the build
-			_, _ = io.Copy(io.Discard, r)
-			r.Close()
-			done <- struct{}{}
-		}()
-	}
-	return func() {
-		for _, w := range ends {
-			w.Close()
-		}
-		<-done
-		<-done
-	}, nil
 }
 
 // lookPath finds a program on the PATH of an environment, not on that of dsbuild.

@@ -2,27 +2,22 @@ package matrix
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
 	"github.com/dsbuild/dsbuild/internal/yamldoc"
 )
 
-// value is the value of a key: words, or yes or no.
-type value struct {
+// setting is a key with its value: one word or several.
+type setting struct {
+	key   string
 	words []string
-	yes   bool
 	at    Position
 }
 
 // text is the value of a key that takes one word.
-func (v value) text() string { return strings.Join(v.words, ",") }
-
-// setting is a key with its value.
-type setting struct {
-	key string
-	value
-}
+func (s setting) text() string { return strings.Join(s.words, ",") }
 
 // settings are the keys of an entry, in the order of the file.
 type settings []setting
@@ -33,7 +28,7 @@ func (s settings) entry(name string, at Position, defaults settings) Entry {
 	for _, said := range slices.Concat(defaults, s) {
 		for _, k := range keys() {
 			if k.name == said.key {
-				k.set(&e, said.value)
+				k.set(&e, said)
 				e.places[k.name] = said.at
 			}
 		}
@@ -45,11 +40,7 @@ func (s settings) entry(name string, at Position, defaults settings) Entry {
 func (s settings) name() string {
 	var words []string
 	for _, said := range s {
-		text := strings.Join(said.words, "+")
-		if said.words == nil {
-			text = map[bool]string{true: "true", false: "false"}[said.yes]
-		}
-		words = append(words, said.key+"="+diagnostic.HideCredentials(text))
+		words = append(words, said.key+"="+diagnostic.HideCredentials(strings.Join(said.words, "+")))
 	}
 	return strings.Join(words, ",")
 }
@@ -121,21 +112,19 @@ func (r *reader) readSettings(n yamldoc.Node, what string, named bool) (said set
 	if named {
 		known = append([]string{"name"}, known...)
 	}
+	at := map[string]Position{}
 	for _, p := range r.Pairs(n, what, known) {
-		v, ok := r.readValue(p.Key, p.Node)
-		switch {
+		switch v, ok := r.readValue(p.Key, p.Node); {
 		case !ok:
 		case p.Key == "name":
 			name = v.text()
 		default:
-			said = append(said, setting{p.Key, v})
+			said, at[p.Key] = append(said, v), v.at
 		}
 	}
-	keysOf := func(s setting) bool { return s.key == "arch" }
-	if slices.ContainsFunc(said, keysOf) {
-		if i := slices.IndexFunc(said, func(s setting) bool { return s.key == "gpu" }); i >= 0 {
-			r.Add(said[i].at, "", "arch and gpu in %s mean the same: give only one", what)
-		}
+	_, arch := at["arch"]
+	if gpu, both := at["gpu"]; both && arch {
+		r.Add(gpu, "", "arch and gpu in %s mean the same: give only one", what)
 	}
 	return said, name
 }
@@ -144,35 +133,34 @@ func (r *reader) readSettings(n yamldoc.Node, what string, named bool) (said set
 const maxText = 500
 
 // readValue reads the value of a key. It takes numbers as they are written: 3.10 is a version.
-func (r *reader) readValue(key string, n yamldoc.Node) (value, bool) {
-	at := r.Place(n)
+func (r *reader) readValue(key string, n yamldoc.Node) (setting, bool) {
+	s := setting{key: key, at: r.Place(n)}
 	if key == "keep-debug" {
 		yes, ok := yamldoc.Bool(n)
 		if !ok {
 			r.Wrong(n, key+" must be true or false")
-			return value{}, false
 		}
-		return value{yes: yes, at: at}, true
+		s.words = []string{strconv.FormatBool(yes)}
+		return s, ok
 	}
-	nodes := []yamldoc.Node{n}
-	if yamldoc.IsList(n) && slices.Contains(lists(), key) {
-		nodes = r.Items(n, key)
+	nodes, takes := []yamldoc.Node{n}, " must be a text"
+	if slices.Contains([]string{"arch", "gpu", "ops"}, key) {
+		takes += " or a list of texts"
+		if yamldoc.IsList(n) {
+			nodes = r.Items(n, key)
+		}
 	}
-	var words []string
 	for _, one := range nodes {
 		word, ok := yamldoc.Scalar(one)
-		switch {
-		case !ok && slices.Contains(lists(), key):
-			r.Wrong(one, key+" must be a text or a list of texts")
-			return value{}, false
-		case !ok:
-			r.Wrong(one, key+" must be a text")
-			return value{}, false
-		case strings.TrimSpace(word) == "" || strings.ContainsAny(word, "\n\r\x00") || len(word) > maxText:
-			r.Add(r.Place(one), "", "%s must be one line of text", key)
-			return value{}, false
+		if !ok {
+			r.Wrong(one, key+takes)
+			return s, false
 		}
-		words = append(words, word)
+		if strings.TrimSpace(word) == "" || strings.ContainsAny(word, "\n\r\x00") || len(word) > maxText {
+			r.Add(r.Place(one), "", "%s must be one line of text", key)
+			return s, false
+		}
+		s.words = append(s.words, word)
 	}
-	return value{words: words, at: at}, len(words) > 0
+	return s, len(s.words) > 0
 }

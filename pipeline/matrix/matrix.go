@@ -60,30 +60,27 @@ func (f *File) Mistakes() *diagnostic.List { return &diagnostic.List{Lines: f.li
 // key is a key of an entry, with the function that stores its value.
 type key struct {
 	name string
-	set  func(*Entry, value)
+	set  func(*Entry, setting)
 }
 
 // keys returns the keys of an entry except its name: they are flags of dsbuild wheel.
 func keys() []key {
 	return []key{
-		{"deepspeed", func(e *Entry, v value) { e.DeepSpeed = v.text() }},
-		{"torch", func(e *Entry, v value) { e.Torch = v.text() }},
-		{"cuda", func(e *Entry, v value) { e.CUDA = v.text() }},
-		{"python", func(e *Entry, v value) { e.Python = v.text() }},
-		{"arch", func(e *Entry, v value) { e.Archs, e.GPUs = v.words, nil }},
-		{"gpu", func(e *Entry, v value) { e.GPUs, e.Archs = v.words, nil }},
-		{"ops", func(e *Entry, v value) { e.Ops = v.words }},
-		{"cpu", func(e *Entry, v value) { e.CPU = v.text() }},
-		{"glibc", func(e *Entry, v value) { e.Glibc = v.text() }},
-		{"driver", func(e *Entry, v value) { e.Driver = v.text() }},
-		{"abi", func(e *Entry, v value) { e.ABI = v.text() }},
-		{"base", func(e *Entry, v value) { e.Base = v.text() }},
-		{"keep-debug", func(e *Entry, v value) { e.KeepDebug = v.yes }},
+		{"deepspeed", func(e *Entry, s setting) { e.DeepSpeed = s.text() }},
+		{"torch", func(e *Entry, s setting) { e.Torch = s.text() }},
+		{"cuda", func(e *Entry, s setting) { e.CUDA = s.text() }},
+		{"python", func(e *Entry, s setting) { e.Python = s.text() }},
+		{"arch", func(e *Entry, s setting) { e.Archs, e.GPUs = s.words, nil }},
+		{"gpu", func(e *Entry, s setting) { e.GPUs, e.Archs = s.words, nil }},
+		{"ops", func(e *Entry, s setting) { e.Ops = s.words }},
+		{"cpu", func(e *Entry, s setting) { e.CPU = s.text() }},
+		{"glibc", func(e *Entry, s setting) { e.Glibc = s.text() }},
+		{"driver", func(e *Entry, s setting) { e.Driver = s.text() }},
+		{"abi", func(e *Entry, s setting) { e.ABI = s.text() }},
+		{"base", func(e *Entry, s setting) { e.Base = s.text() }},
+		{"keep-debug", func(e *Entry, s setting) { e.KeepDebug = s.text() == "true" }},
 	}
 }
-
-// lists returns the keys whose value may be a list.
-func lists() []string { return []string{"arch", "gpu", "ops"} }
 
 // Keys lists the keys of an entry: the flags that a matrix file replaces.
 func Keys() []string {

@@ -9,7 +9,7 @@ import (
 // axis is a key of the matrix with the values it takes.
 type axis struct {
 	key    string
-	values []value
+	values []setting
 }
 
 // addProduct adds every combination of the matrix, except those that exclude lists.
@@ -63,7 +63,7 @@ func combinations(axes []axis) []settings {
 		var next []settings
 		for _, head := range all {
 			for _, v := range a.values {
-				next = append(next, append(slices.Clone(head), setting{a.key, v}))
+				next = append(next, append(slices.Clone(head), v))
 			}
 		}
 		all = next
@@ -105,7 +105,7 @@ func (l *entries) readExclusions(p yamldoc.Pair, axes []axis) []exclusion {
 		e := exclusion{at: l.Place(n)}
 		for _, p := range l.Pairs(n, "exclude, which uses the keys of the matrix", names) {
 			if v, ok := l.readValue(p.Key, p.Node); ok {
-				e.settings = append(e.settings, setting{p.Key, v})
+				e.settings = append(e.settings, v)
 			}
 		}
 		if yamldoc.IsMapping(n) && len(l.Keys(n)) == 0 {
@@ -124,7 +124,7 @@ func (l *entries) matchesExclusion(s settings, out []exclusion, used []bool) boo
 		all := true
 		for _, want := range e.settings {
 			all = all && slices.ContainsFunc(s, func(said setting) bool {
-				return said.key == want.key && said.yes == want.yes && slices.Equal(said.words, want.words)
+				return said.key == want.key && slices.Equal(said.words, want.words)
 			})
 		}
 		if all {

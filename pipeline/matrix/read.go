@@ -4,6 +4,9 @@ import (
 	"github.com/dsbuild/dsbuild/internal/yamldoc"
 )
 
+// reader turns one file into entries and collects its mistakes.
+type reader struct{ *yamldoc.Reader }
+
 // Read reads the matrix file at path. An error about its contents is an *Error that lists all
 // mistakes.
 func Read(path string) (*File, error) {
@@ -14,9 +17,6 @@ func Read(path string) (*File, error) {
 	}
 	return r.read(body)
 }
-
-// reader turns one file into entries and collects its mistakes.
-type reader struct{ *yamldoc.Reader }
 
 func newReader(path string) *reader {
 	return &reader{&yamldoc.Reader{
@@ -34,13 +34,9 @@ func Entries(r *yamldoc.Reader, body yamldoc.Node) []Entry { return (&reader{r})
 // read turns the body of a file into a File. The body is nil if the file as a whole cannot be
 // read.
 func (r *reader) read(body yamldoc.Node) (*File, error) {
-	out := &File{}
+	out := &File{lines: r.Lines}
 	if body != nil {
 		out.Entries = r.readDocument(body)
 	}
-	if err := r.Err(); err != nil {
-		return nil, err
-	}
-	out.lines = r.Lines
-	return out, nil
+	return out, r.Err()
 }
