@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"path/filepath"
 	"strings"
 
@@ -48,7 +47,29 @@ nodes.` + whichCheck,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.command, opts.inventory = cmd.CommandPath(), args[0]
-			return runCheck(cmd.Context(), a, opts)
+			given, err := opts.readFlags()
+			if err != nil {
+				return err
+			}
+			for _, file := range opts.reports {
+				if filepath.Ext(file) != ".json" {
+					return usagef("--report %s: check writes its report as .json", file)
+				}
+			}
+			common, inv, err := opts.fleetOptions(cmd.Context(), a)
+			if err != nil {
+				return err
+			}
+			common.Logs, common.Timeout = fleet.Logs{}, 0 // a check has none, and its --timeout is that of a step
+			given.Options = common
+			seen := map[string]string{}
+			for _, h := range inv.Hosts {
+				if other, twice := seen[h.Node]; twice {
+					return usagef("%s and %s are the same node: a job runs in one environment; choose with --limit", other, h.Name)
+				}
+				seen[h.Node] = h.Name
+			}
+			return reportOutcome(cmd.Context(), a, opts.fleetFlags, check.Run(cmd.Context(), given))
 		},
 	}
 	addNodeFlags(cmd, &opts.fleetFlags)
@@ -73,33 +94,6 @@ func checkNames() []string {
 		names = append(names, string(kind))
 	}
 	return names
-}
-
-// runCheck checks the nodes and prints the report.
-func runCheck(ctx context.Context, a *app, opts checkOptions) error {
-	given, err := opts.readFlags()
-	if err != nil {
-		return err
-	}
-	for _, file := range opts.reports {
-		if filepath.Ext(file) != ".json" {
-			return usagef("--report %s: check writes its report as .json", file)
-		}
-	}
-	common, inv, err := opts.fleetOptions(ctx, a)
-	if err != nil {
-		return err
-	}
-	common.Logs, common.Timeout = fleet.Logs{}, 0 // a check has none, and its --timeout is that of a step
-	given.Options = common
-	seen := map[string]string{}
-	for _, h := range inv.Hosts {
-		if other, twice := seen[h.Node]; twice {
-			return usagef("%s and %s are the same node: a job runs in one environment; choose with --limit", other, h.Name)
-		}
-		seen[h.Node] = h.Name
-	}
-	return reportOutcome(ctx, a, opts.fleetFlags, check.Run(ctx, given))
 }
 
 // readFlags checks the values of flags beyond their types.

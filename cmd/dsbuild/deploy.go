@@ -45,7 +45,18 @@ without a package index. dsbuild never changes torch and its packages.` + whichD
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.command, opts.inventory = cmd.CommandPath(), args[0]
-			return runDeploy(cmd.Context(), a, opts)
+			ctx := cmd.Context()
+			opt, err := opts.installOptions(ctx, a)
+			if err != nil {
+				return err
+			}
+			if opt, err = opts.withWheels(ctx, opt); err != nil {
+				return err
+			}
+			d := deploy.New(opt)
+			defer d.Close()
+			plan, err := d.Survey(ctx)
+			return opts.finish(ctx, a, d, survey{plan, newPlanDocument(plan), err})
 		},
 	}
 	addDeployFlags(cmd, &opts)
@@ -63,22 +74,6 @@ func addDeployFlags(cmd *cobra.Command, opts *deployOptions) {
 	flags.StringVar(&opts.verify, "verify", "load", "what to check on each node: `load|files` (every op loads, or files and metadata alone)")
 	flags.BoolVar(&opts.force, "force", false, "install also where the node already runs this wheel")
 	addBandwidthFlag(cmd, &opts.changeFlags)
-}
-
-// runDeploy deploys as opts say. The report is printed and written also when
-// nodes failed or the run was interrupted.
-func runDeploy(ctx context.Context, a *app, opts deployOptions) error {
-	opt, err := opts.installOptions(ctx, a)
-	if err != nil {
-		return err
-	}
-	if opt, err = opts.withWheels(ctx, opt); err != nil {
-		return err
-	}
-	d := deploy.New(opt)
-	defer d.Close()
-	plan, err := d.Survey(ctx)
-	return opts.finish(ctx, a, d, survey{plan, newPlanDocument(plan), err})
 }
 
 // withWheels adds the wheels, the wheelhouse and pip to a fleet's options.

@@ -26,7 +26,7 @@ func TestReportThatCannotBeWrittenHidesNothing(t *testing.T) {
 	var out bytes.Buffer
 	good := filepath.Join(t.TempDir(), "r.json")
 	opts := fleetFlags{reports: []string{filepath.Join(t.TempDir(), "gone", "r.json"), good}}
-	err := reportOutcome(context.Background(), &app{stdout: &out}, opts, fleetReport{r})
+	err := reportOutcome(context.Background(), &app{stdout: &out}, opts, r)
 	if code := exitCode(context.Background(), err); code != exitNodes || !strings.Contains(err.Error(), "writing the report") {
 		t.Errorf("exit code %d, %v", code, err)
 	}
@@ -47,7 +47,7 @@ func TestReportIsWrittenInTheFormatOfItsName(t *testing.T) {
 	for name := range begins {
 		opts.reports = append(opts.reports, filepath.Join(dir, name))
 	}
-	if err := printReport(&app{stdout: io.Discard}, opts, fleetReport{r}); err != nil {
+	if err := printReport(&app{stdout: io.Discard}, opts, r); err != nil {
 		t.Fatal(err)
 	}
 	for name, begin := range begins {

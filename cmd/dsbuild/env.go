@@ -97,7 +97,42 @@ it has the wheel here, in the cache or in --files; it downloads nothing.`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.command, opts.inventory = cmd.CommandPath(), args[0]
-			return runEnvVerify(cmd.Context(), a, opts)
+			ctx := cmd.Context()
+			level, err := verifyLevel(opts.verify)
+			if err != nil {
+				return err
+			}
+			lock, err := environment.ReadLock(opts.lock)
+			if err != nil {
+				return err
+			}
+			common, _, err := opts.fleetOptions(ctx, a)
+			if err != nil {
+				return err
+			}
+			opt := envs.Options{Options: changes.Options{Options: common, Verify: level, Relay: relay.Options{Off: true}}, Lock: lock} // it sends nothing
+			c := &environment.Collector{Folder: opts.files, Cache: envCache(), Sum: wheels.DefaultCache().Sum}
+			paths, err := c.Present(opt.Lock, allFiles(opt.Lock))
+			if err != nil {
+				return err
+			}
+			missing := map[string]bool{}
+			for _, f := range allFiles(opt.Lock) {
+				if paths[f.SHA256] == "" && f.Name != "uv" {
+					missing[f.File] = true
+				}
+			}
+			if len(missing) > 0 {
+				a.reporter.Note("%s of the lock not here: dsbuild compares their packages with RECORD and with the other nodes", ui.Count(len(missing), "file"))
+			}
+			if opt.Files, err = envs.OpenFiles(ctx, opt.Lock, paths, wheels.DefaultCache()); err != nil {
+				return err
+			}
+			r, err := envs.Verify(ctx, opt)
+			if err != nil {
+				return err
+			}
+			return reportOutcome(ctx, a, opts.fleetFlags, r)
 		},
 	}
 	addFleetFlags(cmd, &opts.fleetFlags)
@@ -264,45 +299,6 @@ func newEnvPlanDocument(plan envs.Plan) envPlanDocument {
 		nodes = append(nodes, e)
 	}
 	return envPlanDocument{nodes}
-}
-
-// runEnvVerify compares environments as opts say.
-func runEnvVerify(ctx context.Context, a *app, opts envOptions) error {
-	level, err := verifyLevel(opts.verify)
-	if err != nil {
-		return err
-	}
-	lock, err := environment.ReadLock(opts.lock)
-	if err != nil {
-		return err
-	}
-	common, _, err := opts.fleetOptions(ctx, a)
-	if err != nil {
-		return err
-	}
-	opt := envs.Options{Options: changes.Options{Options: common, Verify: level, Relay: relay.Options{Off: true}}, Lock: lock} // it sends nothing
-	c := &environment.Collector{Folder: opts.files, Cache: envCache(), Sum: wheels.DefaultCache().Sum}
-	paths, err := c.Present(opt.Lock, allFiles(opt.Lock))
-	if err != nil {
-		return err
-	}
-	missing := map[string]bool{}
-	for _, f := range allFiles(opt.Lock) {
-		if paths[f.SHA256] == "" && f.Name != "uv" {
-			missing[f.File] = true
-		}
-	}
-	if len(missing) > 0 {
-		a.reporter.Note("%s of the lock not here: dsbuild compares their packages with RECORD and with the other nodes", ui.Count(len(missing), "file"))
-	}
-	if opt.Files, err = envs.OpenFiles(ctx, opt.Lock, paths, wheels.DefaultCache()); err != nil {
-		return err
-	}
-	r, err := envs.Verify(ctx, opt)
-	if err != nil {
-		return err
-	}
-	return reportOutcome(ctx, a, opts.fleetFlags, fleetReport{r})
 }
 
 // lockName is the lock of an environment file: environment.lock of environment.yaml.

@@ -192,7 +192,7 @@ type survey struct {
 func (o changeFlags) finish(ctx context.Context, a *app, d deployment, s survey) error {
 	switch {
 	case s.err != nil && ctx.Err() != nil && !o.dryRun:
-		return reportOutcome(ctx, a, o.fleetFlags, fleetReport{d.Report()})
+		return reportOutcome(ctx, a, o.fleetFlags, d.Report())
 	case s.err != nil:
 		return s.err
 	case o.dryRun && o.json:
@@ -200,7 +200,7 @@ func (o changeFlags) finish(ctx context.Context, a *app, d deployment, s survey)
 	case o.dryRun:
 		return errors.Join(s.plan.Err(), s.plan.Print(a.stdout), report.PrintHints(a.stdout, s.plan.Left(), o.nameInventory))
 	}
-	return reportOutcome(ctx, a, o.fleetFlags, fleetReport{d.Apply(ctx)})
+	return reportOutcome(ctx, a, o.fleetFlags, d.Apply(ctx))
 }
 
 // checkFlags checks the values of flags beyond their types.

@@ -5,7 +5,6 @@ package main
 func goneCommands() map[string]string {
 	return map[string]string{
 		"dsbuild policy":           "the machine that runs dsbuild judges: check a policy with dsbuild verify-wheel --policy FILE WHEEL",
-		"dsbuild version":          "dsbuild --version prints it",
 		"dsbuild launch deepspeed": "torchrun starts DeepSpeed programs: dsbuild launch torchrun --zero 2, with the same flags",
 	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/url"
@@ -18,16 +17,10 @@ import (
 	"github.com/dsbuild/dsbuild/publish"
 )
 
-// indexOptions are the flags of dsbuild index.
-type indexOptions struct {
-	dir    string
-	wheels []string
-	url    string
-	json   bool
-}
-
 func newIndexCommand(a *app) *cobra.Command {
-	var o indexOptions
+	var wheels []string
+	var at string
+	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "index DIR",
 		Short: "Write a package index that pip and uv install wheels from",
@@ -46,52 +39,47 @@ are copied too. A second run with the same wheels writes nothing.`,
   pip install --no-deps --index-url https://wheels.example.org/torch2.15-cu132-sm80-v3/ deepspeed`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o.dir = args[0]
-			return runIndex(cmd.Context(), a, o)
+			dir := args[0]
+			if to, err := publish.ParseTarget(dir); err != nil || !to.Folder() {
+				return fault.WithHint(usagef("the index goes into a folder"),
+					"write it into a folder such as public, and copy that: aws s3 sync public s3://BUCKET (docs/index.md)")
+			}
+			if err := checkIndexURL("--url", at); err != nil {
+				return err
+			}
+			tables, err := compat.NewTables()
+			if err != nil {
+				return err
+			}
+			for _, path := range wheels {
+				info, err := os.Stat(path)
+				if err != nil || !info.IsDir() {
+					continue
+				}
+				if to, err := os.Stat(dir); err == nil && os.SameFile(to, info) {
+					err := usagef("%s: the index would be written among the wheels", dir)
+					return fault.WithHint(err, "name another folder: dsbuild index public --wheel %s", path)
+				}
+			}
+			files, err := wheelsOf(wheels)
+			if err != nil {
+				return noWheel(err)
+			}
+			sum, err := index.Write(cmd.Context(), index.Options{Dir: dir, URL: at, Wheels: files, GPUs: gpusOf(tables)})
+			if err != nil {
+				return noWheel(err)
+			}
+			if asJSON {
+				return ui.JSON(a.stdout, sum)
+			}
+			return printIndex(a, sum)
 		},
 	}
 	f := cmd.Flags()
-	f.StringArrayVar(&o.wheels, "wheel", []string{"dist"}, "a wheel `FILE|DIR`, or a folder of wheels; repeatable")
-	f.StringVar(&o.url, "url", "", "`URL` at which DIR is published (default: the page detects it)")
-	f.BoolVar(&o.json, "json", false, "print one JSON document")
+	f.StringArrayVar(&wheels, "wheel", []string{"dist"}, "a wheel `FILE|DIR`, or a folder of wheels; repeatable")
+	f.StringVar(&at, "url", "", "`URL` at which DIR is published (default: the page detects it)")
+	f.BoolVar(&asJSON, "json", false, "print one JSON document")
 	return cmd
-}
-
-// runIndex writes the index of the wheels that the flags name.
-func runIndex(ctx context.Context, a *app, o indexOptions) error {
-	if to, err := publish.ParseTarget(o.dir); err != nil || !to.Folder() {
-		return fault.WithHint(usagef("the index goes into a folder"),
-			"write it into a folder such as public, and copy that: aws s3 sync public s3://BUCKET (docs/index.md)")
-	}
-	if err := checkIndexURL("--url", o.url); err != nil {
-		return err
-	}
-	tables, err := compat.NewTables()
-	if err != nil {
-		return err
-	}
-	for _, path := range o.wheels {
-		wheels, err := os.Stat(path)
-		if err != nil || !wheels.IsDir() {
-			continue
-		}
-		if dir, err := os.Stat(o.dir); err == nil && os.SameFile(dir, wheels) {
-			err := usagef("%s: the index would be written among the wheels", o.dir)
-			return fault.WithHint(err, "name another folder: dsbuild index public --wheel %s", path)
-		}
-	}
-	wheels, err := wheelsOf(o.wheels)
-	if err != nil {
-		return noWheel(err)
-	}
-	sum, err := index.Write(ctx, index.Options{Dir: o.dir, URL: o.url, Wheels: wheels, GPUs: gpusOf(tables)})
-	if err != nil {
-		return noWheel(err)
-	}
-	if o.json {
-		return ui.JSON(a.stdout, sum)
-	}
-	return printIndex(a, sum)
 }
 
 // wheelsOf lists the wheels of files and folders.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -36,47 +35,44 @@ extension that tests the CPU at run time and chooses.` + whichCheck,
   dsbuild inspect flash_attn-2.8.3-cp311-cp311-linux_x86_64.whl --json`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runInspect(cmd.Context(), a, args[0], asJSON)
+			ctx := cmd.Context()
+			files, folder, err := wheelsAt(args[0])
+			if err != nil {
+				return err
+			}
+			all := []wheel.Contents{}
+			var damaged []error // of a folder's wheels; the others are shown
+			for _, file := range files {
+				c, err := wheel.Inspect(ctx, file)
+				switch {
+				case ctx.Err() != nil:
+					return err
+				case err != nil:
+					damaged = append(damaged, noWheel(err))
+					continue
+				}
+				if !asJSON && len(all) > 0 {
+					fmt.Fprintln(a.stdout)
+				}
+				if !asJSON {
+					err = printContents(a.stdout, c)
+				}
+				if err != nil {
+					return err
+				}
+				all = append(all, c)
+			}
+			switch {
+			case asJSON && folder:
+				err = ui.JSON(a.stdout, all)
+			case asJSON && len(all) == 1:
+				err = ui.JSON(a.stdout, all[0])
+			}
+			return errors.Join(append(damaged, err)...)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON document: an object, or an array of them for a folder of wheels")
 	return cmd
-}
-
-func runInspect(ctx context.Context, a *app, path string, asJSON bool) error {
-	files, folder, err := wheelsAt(path)
-	if err != nil {
-		return err
-	}
-	all := []wheel.Contents{}
-	var damaged []error // of a folder's wheels; the others are shown
-	for _, file := range files {
-		c, err := wheel.Inspect(ctx, file)
-		switch {
-		case ctx.Err() != nil:
-			return err
-		case err != nil:
-			damaged = append(damaged, noWheel(err))
-			continue
-		}
-		if !asJSON && len(all) > 0 {
-			fmt.Fprintln(a.stdout)
-		}
-		if !asJSON {
-			err = printContents(a.stdout, c)
-		}
-		if err != nil {
-			return err
-		}
-		all = append(all, c)
-	}
-	switch {
-	case asJSON && folder:
-		err = ui.JSON(a.stdout, all)
-	case asJSON && len(all) == 1:
-		err = ui.JSON(a.stdout, all[0])
-	}
-	return errors.Join(append(damaged, err)...)
 }
 
 // wheelsAt returns the wheels at path: path itself, or the wheels in it if it is a folder of wheels.

@@ -15,15 +15,8 @@ import (
 	"github.com/dsbuild/dsbuild/launch/lint"
 )
 
-// lintOptions are the flags of dsbuild launch lint.
-type lintOptions struct {
-	files []string
-	json  bool
-	rules bool
-}
-
 func newLintCommand(a *app) *cobra.Command {
-	var opts lintOptions
+	var asJSON, rules bool
 	cmd := &cobra.Command{
 		Use:   "lint FILE...",
 		Short: "Find mistakes in launch scripts that hang a job or lose nodes",
@@ -39,60 +32,56 @@ script of sh or bash (zsh and bats read some lines otherwise).`,
 		Example: `  dsbuild launch lint train.sbatch
   dsbuild launch lint --rules`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if opts.rules { // RunE refuses files
+			if rules { // RunE refuses files
 				return nil
 			}
 			return cobra.MinimumNArgs(1)(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			opts.files = args
 			switch {
-			case opts.rules && len(args) > 0:
+			case rules && len(args) > 0:
 				return usagef("--rules reads no file: leave out %q", args[0])
-			case opts.rules:
-				return printRules(a, opts)
+			case rules:
+				return printRules(a, asJSON)
 			}
-			return runLint(cmd.Context(), a, opts)
+			ctx := cmd.Context()
+			var all []lint.Finding
+			var failed []error
+			var idle []string
+			for _, file := range args {
+				if ctx.Err() != nil {
+					return context.Cause(ctx)
+				}
+				found, launches, err := a.lintFile(file)
+				all = append(all, found...)
+				if err == nil && !launches {
+					idle = append(idle, file)
+				}
+				failed = append(failed, err)
+			}
+			var err error
+			switch {
+			case asJSON:
+				err = ui.JSON(a.stdout, lintDocument{args, append([]lint.Finding{}, all...)})
+			case len(all) == 0 && errors.Join(failed...) == nil:
+				_, err = fmt.Fprintln(a.stdout, ui.Clean("no mistakes in "+strings.Join(args, ", ")))
+			default:
+				err = printFindings(a.stdout, all)
+			}
+			if len(idle) > 0 {
+				a.reporter.Note("no launcher, srun, sbatch or python in %s: most rules are about those", strings.Join(idle, ", "))
+			}
+			failed = append(failed, err)
+			if len(all) > 0 {
+				err = fmt.Errorf("found %s", lint.Summary(all))
+				failed = append(failed, fault.WithHint(err, "the comment '# dsbuild: ignore RULE' silences a rule in its file"))
+			}
+			return errors.Join(failed...)
 		},
 	}
-	cmd.Flags().BoolVar(&opts.json, "json", false, "print one JSON document")
-	cmd.Flags().BoolVar(&opts.rules, "rules", false, "list the rules, and read no file")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON document")
+	cmd.Flags().BoolVar(&rules, "rules", false, "list the rules, and read no file")
 	return cmd
-}
-
-func runLint(ctx context.Context, a *app, opts lintOptions) error {
-	var all []lint.Finding
-	var failed []error
-	var idle []string
-	for _, file := range opts.files {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		found, launches, err := a.lintFile(file)
-		all = append(all, found...)
-		if err == nil && !launches {
-			idle = append(idle, file)
-		}
-		failed = append(failed, err)
-	}
-	var err error
-	switch {
-	case opts.json:
-		err = ui.JSON(a.stdout, lintDocument{opts.files, append([]lint.Finding{}, all...)})
-	case len(all) == 0 && errors.Join(failed...) == nil:
-		_, err = fmt.Fprintln(a.stdout, ui.Clean("no mistakes in "+strings.Join(opts.files, ", ")))
-	default:
-		err = printFindings(a.stdout, all)
-	}
-	if len(idle) > 0 {
-		a.reporter.Note("no launcher, srun, sbatch or python in %s: most rules are about those", strings.Join(idle, ", "))
-	}
-	failed = append(failed, err)
-	if len(all) > 0 {
-		err = fmt.Errorf("found %s", lint.Summary(all))
-		failed = append(failed, fault.WithHint(err, "the comment '# dsbuild: ignore RULE' silences a rule in its file"))
-	}
-	return errors.Join(failed...)
 }
 
 // lintFile checks one file, "-" being standard input.
@@ -141,8 +130,8 @@ func printFindings(w io.Writer, all []lint.Finding) error {
 }
 
 // printRules lists the rules.
-func printRules(a *app, opts lintOptions) error {
-	if opts.json {
+func printRules(a *app, asJSON bool) error {
+	if asJSON {
 		return ui.JSON(a.stdout, lint.Rules())
 	}
 	for i, r := range lint.Rules() {

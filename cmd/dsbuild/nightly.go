@@ -204,7 +204,7 @@ func describeNight(ctx context.Context, opts fleetFlags, report *report.Report) 
 	if ctx.Err() != nil {
 		return n, context.Cause(ctx)
 	}
-	return n, errors.Join(report.Err(), writeReports(opts, fleetReport{report}))
+	return n, errors.Join(report.Err(), writeReports(opts, report))
 }
 
 // deployEnvOnce locks an environment with the night's wheel and deploys it to some nodes. The lock lies

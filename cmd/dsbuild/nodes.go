@@ -13,16 +13,9 @@ import (
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
-// nodesOptions are the flags of dsbuild nodes.
-type nodesOptions struct {
-	inventory string
-	limit     string
-	to        string
-	json      bool
-}
-
 func newNodesCommand(a *app) *cobra.Command {
-	var opts nodesOptions
+	var limit, to string
+	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "nodes INVENTORY",
 		Short: "List the nodes of an inventory, or write a hostfile",
@@ -44,18 +37,39 @@ settings that a hostfile cannot hold.`,
   dsbuild nodes slurm:gpu`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			opts.inventory = args[0]
 			if cmd.Flags().Changed("to") {
-				if err := oneOf("to", opts.to, "hostfile"); err != nil {
+				if err := oneOf("to", to, "hostfile"); err != nil {
 					return err
 				}
 			}
-			return runNodes(cmd.Context(), a, opts)
+			inv, err := a.loadInventory(cmd.Context(), args[0], limit)
+			if err != nil {
+				return err
+			}
+			switch {
+			case to != "":
+				return printHostfile(a, inv)
+			case asJSON:
+				doc := nodesDocument{KnownHosts: inv.KnownHosts, Nodes: append([]inventory.Host{}, inv.Hosts...)}
+				for i, h := range doc.Nodes {
+					doc.Nodes[i].Groups = append([]string{}, h.Groups...)
+				}
+				return ui.JSON(a.stdout, doc)
+			}
+			rows := make([][]string, 0, len(inv.Hosts))
+			for _, h := range inv.Hosts {
+				port := "-"
+				if h.Port != 0 {
+					port = strconv.Itoa(h.Port)
+				}
+				rows = append(rows, []string{h.Name, h.Address, port, orDash(h.User), h.Python, orDash(strings.Join(h.Groups, ","))})
+			}
+			return ui.Table(a.stdout, []string{"NAME", "ADDRESS", "PORT", "USER", "PYTHON", "GROUPS"}, rows)
 		},
 	}
-	addLimitFlag(cmd, &opts.limit)
-	cmd.Flags().StringVar(&opts.to, "to", "", "write the inventory in a `FORMAT`: hostfile")
-	cmd.Flags().BoolVar(&opts.json, "json", false, "print one JSON document")
+	addLimitFlag(cmd, &limit)
+	cmd.Flags().StringVar(&to, "to", "", "write the inventory in a `FORMAT`: hostfile")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON document")
 	flagsExclude(cmd, "json", "to", "both decide the format")
 	return cmd
 }
@@ -90,32 +104,6 @@ func (a *app) loadInventory(ctx context.Context, name, limit string) (*inventory
 		a.reporter.Note("%s", r.Text)
 	}
 	return inv, nil
-}
-
-func runNodes(ctx context.Context, a *app, opts nodesOptions) error {
-	inv, err := a.loadInventory(ctx, opts.inventory, opts.limit)
-	if err != nil {
-		return err
-	}
-	switch {
-	case opts.to != "":
-		return printHostfile(a, inv)
-	case opts.json:
-		doc := nodesDocument{KnownHosts: inv.KnownHosts, Nodes: append([]inventory.Host{}, inv.Hosts...)}
-		for i, h := range doc.Nodes {
-			doc.Nodes[i].Groups = append([]string{}, h.Groups...)
-		}
-		return ui.JSON(a.stdout, doc)
-	}
-	rows := make([][]string, 0, len(inv.Hosts))
-	for _, h := range inv.Hosts {
-		port := "-"
-		if h.Port != 0 {
-			port = strconv.Itoa(h.Port)
-		}
-		rows = append(rows, []string{h.Name, h.Address, port, orDash(h.User), h.Python, orDash(strings.Join(h.Groups, ","))})
-	}
-	return ui.Table(a.stdout, []string{"NAME", "ADDRESS", "PORT", "USER", "PYTHON", "GROUPS"}, rows)
 }
 
 // printHostfile prints the inventory as a hostfile, and names the settings that it cannot hold.

@@ -23,7 +23,26 @@ are proven with torch's stable ABI (--abi stable): ran, loaded, compiled or
 none. dsbuild compiles those with a * when --ops is not given.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return runOps(a, asJSON)
+			tables, err := compat.NewTables()
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return ui.JSON(a.stdout, opsDocument{tables.Origins["ops"], wheel.DefaultOps(), tables.Ops})
+			}
+			var rows [][]string
+			for _, op := range tables.Ops {
+				name, code := op.Name, "C++"
+				if slices.Contains(wheel.DefaultOps(), op.Name) {
+					name += " *"
+				}
+				if op.DeviceCode {
+					code = "device"
+				}
+				needs := slices.Concat(op.Needs.Debian, op.Needs.Python, op.Needs.Toolkit)
+				rows = append(rows, []string{name, code, versionRange(op.MinArch, op.MaxArch, "up to "), versionRange(op.Since, op.Until, "before "), string(op.StableState()), orDash(strings.Join(needs, ", ")), orDash(op.Kind)})
+			}
+			return ui.Table(a.stdout, []string{"OP", "CODE", "ARCHS", "DEEPSPEED", "STABLE", "NEEDS", "DESCRIPTION"}, rows)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON document")
@@ -35,29 +54,6 @@ type opsDocument struct {
 	compat.Origin
 	Default []string    `json:"default"`
 	Ops     []compat.Op `json:"ops"`
-}
-
-func runOps(a *app, asJSON bool) error {
-	tables, err := compat.NewTables()
-	if err != nil {
-		return err
-	}
-	if asJSON {
-		return ui.JSON(a.stdout, opsDocument{tables.Origins["ops"], wheel.DefaultOps(), tables.Ops})
-	}
-	var rows [][]string
-	for _, op := range tables.Ops {
-		name, code := op.Name, "C++"
-		if slices.Contains(wheel.DefaultOps(), op.Name) {
-			name += " *"
-		}
-		if op.DeviceCode {
-			code = "device"
-		}
-		needs := slices.Concat(op.Needs.Debian, op.Needs.Python, op.Needs.Toolkit)
-		rows = append(rows, []string{name, code, versionRange(op.MinArch, op.MaxArch, "up to "), versionRange(op.Since, op.Until, "before "), string(op.StableState()), orDash(strings.Join(needs, ", ")), orDash(op.Kind)})
-	}
-	return ui.Table(a.stdout, []string{"OP", "CODE", "ARCHS", "DEEPSPEED", "STABLE", "NEEDS", "DESCRIPTION"}, rows)
 }
 
 // versionRange words a range of which either end can be open.

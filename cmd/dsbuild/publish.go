@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -13,19 +12,10 @@ import (
 	"github.com/dsbuild/dsbuild/publish"
 )
 
-// publishOptions are the flags of dsbuild publish.
-type publishOptions struct {
-	wheels   []string
-	to       string
-	checkURL string
-	ca       string
-	parallel int
-	dryRun   bool
-	json     bool
-}
-
 func newPublishCommand(a *app) *cobra.Command {
-	var o publishOptions
+	var checkURL, ca string
+	var parallel int
+	var dryRun, asJSON bool
 	var forms strings.Builder
 	for _, f := range publish.Forms() {
 		fmt.Fprintf(&forms, "  %-28s %s\n", f.Form, f.Meaning)
@@ -51,55 +41,49 @@ dsbuild has no flag for them, and prints none.`,
   dsbuild publish dist oci://registry.example.org/team/wheels`,
 		Args: cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o.wheels, o.to = args[:len(args)-1], args[len(args)-1]
-			return runPublish(cmd.Context(), a, o)
+			to, err := publish.ParseTarget(args[len(args)-1])
+			if err != nil {
+				return err
+			}
+			if parallel < 1 {
+				return usagef("--parallel %d: must be at least 1", parallel)
+			}
+			if checkURL != "" && !to.Index() {
+				return usagef("--check-url needs a package index as TO: https://HOST/PATH or pypirc:NAME")
+			}
+			if err := checkIndexURL("--check-url", checkURL); err != nil {
+				return err
+			}
+			site, err := newSite(pipeline.SiteOptions{CA: ca})
+			if err != nil {
+				return err
+			}
+			opt := publish.Options{
+				To: to, CheckURL: checkURL, Parallel: parallel, DryRun: dryRun,
+				Transport: site.Transport(), Warn: a.reporter.Warn,
+				Progress: func(total int64) publish.Progress { return a.reporter.Bar("publish", total) },
+			}
+			if opt.Wheels, err = wheelsOf(args[:len(args)-1]); err != nil {
+				return err
+			}
+			sum, err := publish.Run(cmd.Context(), opt)
+			if err != nil {
+				return noWheel(err)
+			}
+			if asJSON {
+				return ui.JSON(a.stdout, sum)
+			}
+			return printPublished(a, sum)
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.checkURL, "check-url", "",
+	f.StringVar(&checkURL, "check-url", "",
 		"`URL` of the package index's simple pages (PEP 503), where dsbuild looks up which files the index has")
-	caFlag(f, &o.ca)
-	f.IntVar(&o.parallel, "parallel", 4, "`N` wheels at the same time")
-	f.BoolVar(&o.dryRun, "dry-run", false, "show which files would be sent, and send nothing")
-	f.BoolVar(&o.json, "json", false, "print one JSON document")
+	caFlag(f, &ca)
+	f.IntVar(&parallel, "parallel", 4, "`N` wheels at the same time")
+	f.BoolVar(&dryRun, "dry-run", false, "show which files would be sent, and send nothing")
+	f.BoolVar(&asJSON, "json", false, "print one JSON document")
 	return cmd
-}
-
-// runPublish publishes the wheels that the arguments name.
-func runPublish(ctx context.Context, a *app, o publishOptions) error {
-	to, err := publish.ParseTarget(o.to)
-	if err != nil {
-		return err
-	}
-	if o.parallel < 1 {
-		return usagef("--parallel %d: must be at least 1", o.parallel)
-	}
-	if o.checkURL != "" && !to.Index() {
-		return usagef("--check-url needs a package index as TO: https://HOST/PATH or pypirc:NAME")
-	}
-	if err := checkIndexURL("--check-url", o.checkURL); err != nil {
-		return err
-	}
-	site, err := newSite(pipeline.SiteOptions{CA: o.ca})
-	if err != nil {
-		return err
-	}
-	opt := publish.Options{
-		To: to, CheckURL: o.checkURL, Parallel: o.parallel, DryRun: o.dryRun,
-		Transport: site.Transport(), Warn: a.reporter.Warn,
-		Progress: func(total int64) publish.Progress { return a.reporter.Bar("publish", total) },
-	}
-	if opt.Wheels, err = wheelsOf(o.wheels); err != nil {
-		return err
-	}
-	sum, err := publish.Run(ctx, opt)
-	if err != nil {
-		return noWheel(err)
-	}
-	if o.json {
-		return ui.JSON(a.stdout, sum)
-	}
-	return printPublished(a, sum)
 }
 
 // printPublished is the result of publish for people.

@@ -22,14 +22,6 @@ type nodeReport interface {
 	Err() error
 }
 
-// fleetReport is a report of deploy, verify and their kin.
-type fleetReport struct{ *report.Report }
-
-// Page writes the report as a page for people.
-func (r fleetReport) Page(w io.Writer, about report.About) error {
-	return page.Write(w, r.Report, about)
-}
-
 // reportEndings are the endings of the names of report files, which select the form.
 func reportEndings() []string { return []string{".json", ".html"} }
 
@@ -72,12 +64,12 @@ func writeReports(opts fleetFlags, r nodeReport) error {
 func writeReport(file string, r nodeReport, about report.About) error {
 	var text bytes.Buffer
 	var err error
-	full, ok := r.(fleetReport)
+	full, ok := r.(*report.Report)
 	switch {
 	case filepath.Ext(file) == ".json":
 		err = ui.JSON(&text, r)
 	case ok:
-		err = full.Page(&text, about)
+		err = page.Write(&text, full, about)
 	default:
 		err = fmt.Errorf("%s: this report is written as .json only", file)
 	}

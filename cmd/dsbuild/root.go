@@ -87,7 +87,7 @@ Exit codes:
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	root.SetVersionTemplate(fmt.Sprintf("dsbuild %s (%s, %s/%s)\n", a.version, runtime.Version(), runtime.GOOS, runtime.GOARCH))
+	root.SetVersionTemplate(versionLine(a.version))
 	for _, group := range commandGroups(a) {
 		root.AddGroup(&cobra.Group{ID: group.title, Title: group.title + ":"})
 		for _, cmd := range group.commands {
@@ -210,6 +210,7 @@ func commandGroups(a *app) []commandGroup {
 			newGPUsCommand(a),
 			newOpsCommand(a),
 			newToolchainsCommand(a),
+			newVersionCommand(a),
 		}},
 	}
 }
@@ -278,6 +279,32 @@ func buildVersion() string {
 		return info.Main.Version
 	}
 	return "(devel)"
+}
+
+func versionLine(version string) string {
+	return fmt.Sprintf("dsbuild %s (%s, %s/%s)\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}
+
+func newVersionCommand(a *app) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{Use: "version", Short: "Print the version of dsbuild", Args: cobra.NoArgs}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON document")
+	cmd.RunE = func(*cobra.Command, []string) error {
+		if !asJSON {
+			_, err := io.WriteString(a.stdout, versionLine(a.version))
+			return err
+		}
+		doc := map[string]string{"version": a.version, "commit": "", "go": runtime.Version(), "os": runtime.GOOS, "arch": runtime.GOARCH}
+		if info, ok := debug.ReadBuildInfo(); ok {
+			for _, s := range info.Settings {
+				if s.Key == "vcs.revision" {
+					doc["commit"] = s.Value
+				}
+			}
+		}
+		return ui.JSON(a.stdout, doc)
+	}
+	return cmd
 }
 
 // helpWidth is the width of the help, in columns.

@@ -131,7 +131,7 @@ func runShipment(ctx context.Context, a *app, o changeFlags, verbose bool, s *sh
 	plan, err := s.Survey(ctx)
 	switch {
 	case err != nil && ctx.Err() != nil && !o.dryRun:
-		return errors.Join(context.Cause(ctx), printReport(a, o.fleetFlags, fleetReport{s.Report()}))
+		return errors.Join(context.Cause(ctx), printReport(a, o.fleetFlags, s.Report()))
 	case err != nil:
 		return err
 	case o.dryRun:
@@ -150,5 +150,5 @@ func runShipment(ctx context.Context, a *app, o changeFlags, verbose bool, s *sh
 		a.reporter.Note("%s", line)
 	}
 	done, err := s.Run(ctx)
-	return errors.Join(err, printReport(a, o.fleetFlags, fleetReport{done}))
+	return errors.Join(err, printReport(a, o.fleetFlags, done))
 }

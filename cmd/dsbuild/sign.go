@@ -18,11 +18,8 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// signOptions are the flags of dsbuild sign.
-type signOptions struct{ key string }
-
 func newSignCommand(a *app) *cobra.Command {
-	var o signOptions
+	var keyFile string
 	cmd := &cobra.Command{
 		Use:   "sign WHEEL...",
 		Short: "Sign wheels with an SSH key or an identity",
@@ -43,45 +40,41 @@ id-token: write (docs/signing.md).`,
   dsbuild sign --key sigstore/signing_config.json dist/deepspeed-*.whl`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runSign(cmd.Context(), a, o, args)
+			ctx := cmd.Context()
+			if keyFile == "" {
+				return usagef("--key is missing: name the SSH key or the signing config that signs")
+			}
+			for _, file := range args {
+				if info, err := os.Stat(file); err != nil || !info.Mode().IsRegular() {
+					return usagef("%s is not a wheel's file", file)
+				}
+				if err := signing.CheckStatement(file); err != nil {
+					return err
+				}
+			}
+			key, err := a.openKey(ctx, keyFile)
+			if err != nil {
+				return err
+			}
+			defer key.Close()
+			for _, file := range args {
+				path, err := signing.Sign(file, key)
+				if err == nil {
+					err = pipeline.RelistSums(ctx, filepath.Dir(file))
+				}
+				if err != nil {
+					return err
+				}
+				if _, err := fmt.Fprintf(a.stdout, "%s\n", ui.Clean(relativePath(path))); err != nil {
+					return err
+				}
+			}
+			return nil
 		},
 	}
-	cmd.Flags().StringVar(&o.key, "key", "",
+	cmd.Flags().StringVar(&keyFile, "key", "",
 		"the `KEY`: an SSH private key, the .pub file of a key in the SSH agent, or a signing config of sigstore")
 	return cmd
-}
-
-// runSign signs wheels as o says.
-func runSign(ctx context.Context, a *app, o signOptions, files []string) error {
-	if o.key == "" {
-		return usagef("--key is missing: name the SSH key or the signing config that signs")
-	}
-	for _, file := range files {
-		if info, err := os.Stat(file); err != nil || !info.Mode().IsRegular() {
-			return usagef("%s is not a wheel's file", file)
-		}
-		if err := signing.CheckStatement(file); err != nil {
-			return err
-		}
-	}
-	key, err := a.openKey(ctx, o.key)
-	if err != nil {
-		return err
-	}
-	defer key.Close()
-	for _, file := range files {
-		path, err := signing.Sign(file, key)
-		if err == nil {
-			err = pipeline.RelistSums(ctx, filepath.Dir(file))
-		}
-		if err != nil {
-			return err
-		}
-		if _, err := fmt.Fprintf(a.stdout, "%s\n", ui.Clean(relativePath(path))); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // signingKey is an SSH key, or an identity of sigstore.

@@ -33,7 +33,42 @@ default in brackets. Without a terminal, an invalid or missing answer exits with
   printf '1\ntrain.py --epochs 3\n4\n\ny\n' | dsbuild start`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return runStart(cmd.Context(), a)
+			ctx := cmd.Context()
+			m := &menu{ctx: ctx, talk: ui.NewDialogue(a.stdin, a.stderr)}
+			p := m.chooseBranch("What do you want to do?", []branch{
+				{"run a job on this machine", func(m *menu) plan { return m.jobHere("launch", "torchrun") }},
+				{"run a job on several machines, over SSH", overSSH},
+				{"run a job on a Slurm cluster", onSlurm},
+				{"run a JAX program", withJAX},
+				{"run an elastic job: it continues when a node is lost", elasticJob},
+				{"find out why a job does not work", func(*menu) plan { return plan{advice: troubled} }},
+			})
+			if m.err == nil && p.advice != "" {
+				m.talk.Say(p.advice)
+			}
+			run := false
+			if m.err == nil && len(p.commands) > 0 {
+				m.talk.Say("\nThe command:\n")
+				for _, words := range p.commands {
+					m.talk.Say("  " + shellLine(words))
+				}
+				m.talk.Say("")
+				run = m.askYesNo("Run it now")
+			}
+			switch {
+			case ctx.Err() != nil:
+				return ctx.Err()
+			case m.err != nil:
+				return fault.WithHint(usagef("%w", m.err), "write one answer on each line; 'dsbuild start' at a terminal shows the questions")
+			case !run:
+				return nil
+			}
+			for _, words := range p.commands {
+				if err := executeCommand(ctx, newRootCommand(a), words); err != nil {
+					return err
+				}
+			}
+			return nil
 		},
 	}
 }
@@ -55,44 +90,6 @@ type plan struct {
 type branch struct {
 	title string
 	ask   func(*menu) plan
-}
-
-func runStart(ctx context.Context, a *app) error {
-	m := &menu{ctx: ctx, talk: ui.NewDialogue(a.stdin, a.stderr)}
-	p := m.chooseBranch("What do you want to do?", []branch{
-		{"run a job on this machine", func(m *menu) plan { return m.jobHere("launch", "torchrun") }},
-		{"run a job on several machines, over SSH", overSSH},
-		{"run a job on a Slurm cluster", onSlurm},
-		{"run a JAX program", withJAX},
-		{"run an elastic job: it continues when a node is lost", elasticJob},
-		{"find out why a job does not work", func(*menu) plan { return plan{advice: troubled} }},
-	})
-	if m.err == nil && p.advice != "" {
-		m.talk.Say(p.advice)
-	}
-	run := false
-	if m.err == nil && len(p.commands) > 0 {
-		m.talk.Say("\nThe command:\n")
-		for _, words := range p.commands {
-			m.talk.Say("  " + shellLine(words))
-		}
-		m.talk.Say("")
-		run = m.askYesNo("Run it now")
-	}
-	switch {
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case m.err != nil:
-		return fault.WithHint(usagef("%w", m.err), "write one answer on each line; 'dsbuild start' at a terminal shows the questions")
-	case !run:
-		return nil
-	}
-	for _, words := range p.commands {
-		if err := executeCommand(ctx, newRootCommand(a), words); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // The questions about GPUs.

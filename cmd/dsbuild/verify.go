@@ -1,27 +1,18 @@
 package main
 
 import (
-	"context"
-
 	"github.com/spf13/cobra"
 
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/verify"
 )
 
-// verifyOptions are the flags of dsbuild verify.
-type verifyOptions struct {
-	fleetFlags
-
-	wheel  string
-	verify string
-}
-
 // verifyTimeoutUsage is the help of --timeout of a command that sends and installs nothing.
 const verifyTimeoutUsage = "give up a node if verifying takes longer than `DURATION` (default 15m)"
 
 func newVerifyCommand(a *app) *cobra.Command {
-	var opts verifyOptions
+	var opts fleetFlags
+	var must, checks string
 	cmd := &cobra.Command{
 		Use:   "verify INVENTORY",
 		Short: "Show which nodes differ from the others, and how",
@@ -42,37 +33,33 @@ it. Nodes that need several wheels (two Pythons, say) differ without it.` + whic
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.command, opts.inventory = cmd.CommandPath(), args[0]
-			return runVerify(cmd.Context(), a, opts)
+			ctx := cmd.Context()
+			level, err := verifyLevel(checks)
+			if err != nil {
+				return err
+			}
+			common, _, err := opts.fleetOptions(ctx, a)
+			if err != nil {
+				return err
+			}
+			opt := verify.Options{Options: common, Level: level}
+			if must != "" {
+				if opt.Wheels, err = wheels.Load(ctx, must, wheels.DefaultCache()); err != nil {
+					return err
+				}
+			}
+			r, err := verify.Run(ctx, opt)
+			if err != nil {
+				return err
+			}
+			return reportOutcome(ctx, a, opts, r)
 		},
 	}
-	addFleetFlags(cmd, &opts.fleetFlags)
+	addFleetFlags(cmd, &opts)
 	cmd.Flags().Lookup("timeout").Usage = verifyTimeoutUsage
 	flags := cmd.Flags()
-	flags.StringVar(&opts.wheel, "wheel", "",
+	flags.StringVar(&must, "wheel", "",
 		"the wheel `FILE` that every node must run, or a folder with a wheel for each node (default: what most nodes run)")
-	flags.StringVar(&opts.verify, "verify", "load", "what to check on each node: `load|files` (every op loads, or files and metadata alone)")
+	flags.StringVar(&checks, "verify", "load", "what to check on each node: `load|files` (every op loads, or files and metadata alone)")
 	return cmd
-}
-
-// runVerify compares nodes as opts say.
-func runVerify(ctx context.Context, a *app, opts verifyOptions) error {
-	level, err := verifyLevel(opts.verify)
-	if err != nil {
-		return err
-	}
-	common, _, err := opts.fleetOptions(ctx, a)
-	if err != nil {
-		return err
-	}
-	opt := verify.Options{Options: common, Level: level}
-	if opts.wheel != "" {
-		if opt.Wheels, err = wheels.Load(ctx, opts.wheel, wheels.DefaultCache()); err != nil {
-			return err
-		}
-	}
-	r, err := verify.Run(ctx, opt)
-	if err != nil {
-		return err
-	}
-	return reportOutcome(ctx, a, opts.fleetFlags, fleetReport{r})
 }

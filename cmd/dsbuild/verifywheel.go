@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -33,55 +32,52 @@ It names every difference, and then exits with 4.` + whichCheck,
   dsbuild verify-wheel --policy policy.yaml dist/deepspeed-*.whl`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runVerifyWheel(cmd.Context(), a, args[0], policy, asJSON)
+			file := args[0]
+			if info, err := os.Stat(file); err == nil && info.IsDir() {
+				return usagef("%s is a folder: give a .whl file; 'dsbuild inspect' also reads unpacked wheels", file)
+			}
+			rules, err := a.readPolicy(policy)
+			if err != nil {
+				return err
+			}
+			v, err := wheel.Verify(cmd.Context(), file)
+			if err != nil {
+				return noWheel(err)
+			}
+			outcome := v.Err()
+			if rules != nil {
+				check, refused := judgeWheel(rules, policy, file, v.SHA256)
+				v.Checks, outcome = append(v.Checks, check), errors.Join(outcome, refused)
+			}
+			if asJSON {
+				return errors.Join(ui.JSON(a.stdout, v), outcome)
+			}
+			rows := make([][]string, 0, len(v.Checks))
+			for _, c := range v.Checks {
+				result := "ok"
+				switch {
+				case c.Skipped:
+					result = "skipped"
+				case len(c.Damage) > 0 && c.Name == policyCheck:
+					result = "REFUSED"
+				case len(c.Damage) > 0:
+					result = "DAMAGED"
+				}
+				rows = append(rows, []string{c.Name, result, c.Against})
+			}
+			if err := ui.Table(a.stdout, []string{"CHECK", "RESULT", "AGAINST"}, rows); err != nil {
+				return err
+			}
+			if outcome != nil {
+				return outcome
+			}
+			_, err = fmt.Fprintf(a.stdout, "%s matches its metadata: %s, sha256 %s\n", ui.Clean(relativePath(file)), ui.Size(v.Size), v.SHA256)
+			return err
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON document")
 	cmd.Flags().StringVar(&policy, "policy", "", "also judge the wheel by the policy in `FILE` (docs/signing.md)")
 	return cmd
-}
-
-func runVerifyWheel(ctx context.Context, a *app, file, policy string, asJSON bool) error {
-	if info, err := os.Stat(file); err == nil && info.IsDir() {
-		return usagef("%s is a folder: give a .whl file; 'dsbuild inspect' also reads unpacked wheels", file)
-	}
-	rules, err := a.readPolicy(policy)
-	if err != nil {
-		return err
-	}
-	v, err := wheel.Verify(ctx, file)
-	if err != nil {
-		return noWheel(err)
-	}
-	outcome := v.Err()
-	if rules != nil {
-		check, refused := judgeWheel(rules, policy, file, v.SHA256)
-		v.Checks, outcome = append(v.Checks, check), errors.Join(outcome, refused)
-	}
-	if asJSON {
-		return errors.Join(ui.JSON(a.stdout, v), outcome)
-	}
-	rows := make([][]string, 0, len(v.Checks))
-	for _, c := range v.Checks {
-		result := "ok"
-		switch {
-		case c.Skipped:
-			result = "skipped"
-		case len(c.Damage) > 0 && c.Name == policyCheck:
-			result = "REFUSED"
-		case len(c.Damage) > 0:
-			result = "DAMAGED"
-		}
-		rows = append(rows, []string{c.Name, result, c.Against})
-	}
-	if err := ui.Table(a.stdout, []string{"CHECK", "RESULT", "AGAINST"}, rows); err != nil {
-		return err
-	}
-	if outcome != nil {
-		return outcome
-	}
-	_, err = fmt.Fprintf(a.stdout, "%s matches its metadata: %s, sha256 %s\n", ui.Clean(relativePath(file)), ui.Size(v.Size), v.SHA256)
-	return err
 }
 
 // noWheel makes a wheel that is missing or must not be read wrong usage of a
