@@ -155,16 +155,12 @@ func wheelOnOneNode(s *subject) []hit {
 	return here
 }
 
-func deepspeedBuildIsolated(s *subject) []hit {
-	var hits []hit
-	for _, c := range s.Commands {
-		names := slices.ContainsFunc(c.Words, func(w script.Word) bool { return w.HasPrefix("deepspeed") })
-		if !names || !builds(c) || hasWord(c, "--no-build-isolation") || s.assignsVariable("PIP_NO_BUILD_ISOLATION") || !buildsOperators(s, c) {
-			continue
-		}
-		hits = append(hits, hit{at: c.At})
+func deepspeedBuildIsolated(s *subject, c *script.Command) []hit {
+	names := slices.ContainsFunc(c.Words, func(w script.Word) bool { return w.HasPrefix("deepspeed") })
+	if !names || !builds(c) || hasWord(c, "--no-build-isolation") || s.assignsVariable("PIP_NO_BUILD_ISOLATION") || !buildsOperators(s, c) {
+		return nil
 	}
-	return hits
+	return []hit{{at: c.At}}
 }
 
 // buildsOperators reports whether DS_BUILD_... asks a command for operators.

@@ -8,14 +8,11 @@ import (
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
 
-func jaxPlatformName(s *subject) []hit {
-	var hits []hit
-	for a := range s.sets() {
-		if a.Name == "JAX_PLATFORM_NAME" {
-			hits = append(hits, hit{at: a.At})
-		}
+func jaxPlatformName(_ *subject, a set) []hit {
+	if a.Name == "JAX_PLATFORM_NAME" {
+		return []hit{{at: a.At}}
 	}
-	return hits
+	return nil
 }
 
 func jaxReadsNoRank(s *subject) []hit {

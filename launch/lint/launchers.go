@@ -12,33 +12,27 @@ import (
 
 var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-func srunRunsAssignment(s *subject) []hit {
-	var hits []hit
-	for _, c := range s.Commands {
-		if len(c.Via) == 0 || c.Via[len(c.Via)-1].Name() != "srun" {
-			continue
-		}
-		name, _, found := c.Words[0].Cut('=')
-		if text, known := name.Literal(); found && known && variableName.MatchString(text) {
-			hits = append(hits, hit{at: c.At, says: "srun starts a program called " + showWord(c.Words[0])})
-		}
+func srunRunsAssignment(_ *subject, c *script.Command) []hit {
+	if len(c.Via) == 0 || c.Via[len(c.Via)-1].Name() != "srun" {
+		return nil
 	}
-	return hits
+	name, _, found := c.Words[0].Cut('=')
+	if text, known := name.Literal(); found && known && variableName.MatchString(text) {
+		return []hit{{at: c.At, says: "srun starts a program called " + showWord(c.Words[0])}}
+	}
+	return nil
 }
 
-func programNotPython(s *subject) []hit {
-	var hits []hit
-	for _, l := range s.launches {
-		if _, free := l.findFlag("no-python", "run-path", "module", "m"); free || len(l.program) == 0 {
-			continue
-		}
-		text, _ := l.program[0].Literal()
-		name := path.Base(text)
-		if slices.Contains([]string{"bash", "sh", "env", "python", "python3"}, name) || strings.HasSuffix(name, ".sh") {
-			hits = append(hits, hit{at: l.program[0].Origin(), says: l.kind + " gives " + name + " to python as a script"})
-		}
+func programNotPython(_ *subject, l *launch) []hit {
+	if _, free := l.findFlag("no-python", "run-path", "module", "m"); free || len(l.program) == 0 {
+		return nil
 	}
-	return hits
+	text, _ := l.program[0].Literal()
+	name := path.Base(text)
+	if slices.Contains([]string{"bash", "sh", "env", "python", "python3"}, name) || strings.HasSuffix(name, ".sh") {
+		return []hit{{at: l.program[0].Origin(), says: l.kind + " gives " + name + " to python as a script"}}
+	}
+	return nil
 }
 
 func tasksContradict(s *subject) []hit {
@@ -89,17 +83,14 @@ func oneDeviceVisible(s *subject) []hit {
 	return hits
 }
 
-func totalProcesses(s *subject) []hit {
-	var hits []hit
-	for _, l := range s.launches {
-		f, _ := l.findFlag("num-processes")
-		st := s.stepOfLaunch(l)
-		if n, _ := f.value.Int(); l.kind == "accelerate" && n > 1 && n == st.gpus && l.isMultiNode(st) {
-			says := fmt.Sprintf("--num_processes %d is the number of one machine's GPUs, and there are several machines", n)
-			hits = append(hits, hit{at: f.value.Origin(), says: says})
-		}
+func totalProcesses(s *subject, l *launch) []hit {
+	f, _ := l.findFlag("num-processes")
+	st := s.stepOfLaunch(l)
+	if n, _ := f.value.Int(); l.kind == "accelerate" && n > 1 && n == st.gpus && l.isMultiNode(st) {
+		says := fmt.Sprintf("--num_processes %d is the number of one machine's GPUs, and there are several machines", n)
+		return []hit{{at: f.value.Origin(), says: says}}
 	}
-	return hits
+	return nil
 }
 
 func impossiblePort(s *subject) []hit {
@@ -161,14 +152,11 @@ func deepspeedExports(s *subject) []hit {
 	return hits
 }
 
-func gidIndexPinned(s *subject) []hit {
-	var hits []hit
-	for a := range s.sets() {
-		if text, known := a.Value.Literal(); a.Name == "NCCL_IB_GID_INDEX" && known && text != "" && text != "-1" {
-			hits = append(hits, hit{at: a.At, says: "NCCL_IB_GID_INDEX is always " + text})
-		}
+func gidIndexPinned(_ *subject, a set) []hit {
+	if text, known := a.Value.Literal(); a.Name == "NCCL_IB_GID_INDEX" && known && text != "" && text != "-1" {
+		return []hit{{at: a.At, says: "NCCL_IB_GID_INDEX is always " + text}}
 	}
-	return hits
+	return nil
 }
 
 // backgroundWithoutWait finds steps in the background of a batch script behind which

@@ -74,14 +74,9 @@ func Check(file string, r io.Reader) (all []Finding, launches bool, err error) {
 	if err != nil {
 		return nil, false, Unreadable(file, err)
 	}
-	if reason := notScript(text); reason != "" {
-		list := diagnostic.List{} // without lines: no excerpt shows bytes that are no text
-		list.Add(diagnostic.Position{File: file}, scriptsHint, "%s: not a launch script", reason)
-		return nil, false, list.Err()
-	}
 	// A byte order mark is not part of the script.
 	text = bytes.TrimPrefix(text, []byte("\ufeff"))
-	f := newDocument(file, text)
+	f := document{file, text, strings.Split(string(text), "\n")}
 	s, err := script.Read(text)
 	if err != nil {
 		return nil, false, f.syntaxError(err)
@@ -113,20 +108,6 @@ func Check(file string, r io.Reader) (all []Finding, launches bool, err error) {
 	return all, launches, nil
 }
 
-// scriptsHint is the hint of files that are no scripts.
-const scriptsHint = "launch lint reads only scripts of sh and bash"
-
-// notScript says why a file cannot be a script; "" if it can.
-func notScript(text []byte) string {
-	switch {
-	case len(text) > script.MaxSize:
-		return fmt.Sprintf("larger than %d KiB", script.MaxSize>>10)
-	case bytes.IndexByte(text, 0) >= 0:
-		return "a binary file"
-	}
-	return ""
-}
-
 // Unreadable is the error for a file that cannot be read.
 func Unreadable(file string, err error) error {
 	reason := err // without the file's name, which the position already has
@@ -150,39 +131,19 @@ func withInnerScripts(s *script.Script) []*script.Script {
 
 // document is a file's text with its lines.
 type document struct {
-	file   string
-	text   []byte
-	lines  []string
-	starts []int // of the lines
-}
-
-func newDocument(file string, text []byte) *document {
-	f := &document{file: file, text: text, lines: strings.Split(string(text), "\n")}
-	start := 0
-	for _, line := range f.lines {
-		f.starts = append(f.starts, start)
-		start += len(line) + 1
-	}
-	return f
-}
-
-// lineNumber returns the line of a byte, from 0.
-func (f *document) lineNumber(at int) int {
-	i, found := slices.BinarySearch(f.starts, at)
-	if !found {
-		i--
-	}
-	return max(i, 0)
+	file  string
+	text  []byte
+	lines []string
 }
 
 // position converts a byte's place to line and column; columns count characters.
-func (f *document) position(at int) diagnostic.Position {
-	at = min(max(at, 0), len(f.text))
-	n := f.lineNumber(at)
-	return diagnostic.Position{File: f.file, Line: n + 1, Column: utf8.RuneCount(f.text[f.starts[n]:at]) + 1}
+func (f document) position(at int) diagnostic.Position {
+	before := f.text[:min(max(at, 0), len(f.text))]
+	line := bytes.LastIndexByte(before, '\n') + 1
+	return diagnostic.Position{File: f.file, Line: bytes.Count(before, []byte("\n")) + 1, Column: utf8.RuneCount(before[line:]) + 1}
 }
 
-func (f *document) newFinding(r Rule, h hit) Finding {
+func (f document) newFinding(r Rule, h hit) Finding {
 	says := cmp.Or(h.says, r.Title)
 	found := Finding{
 		Rule: r.ID, Severity: cmp.Or(h.severity, r.Severity), Position: f.position(h.at),
@@ -194,15 +155,14 @@ func (f *document) newFinding(r Rule, h hit) Finding {
 	return found
 }
 
-// syntaxError is the error for a text that is not a shell script.
-func (f *document) syntaxError(err error) error {
-	var at *script.SyntaxError
-	list := diagnostic.List{Lines: f.lines}
+// syntaxError is the error for a text that is not a shell script. One about the whole text has no excerpt.
+func (f document) syntaxError(err error) error {
+	var list diagnostic.List
 	position := diagnostic.Position{File: f.file}
-	if errors.As(err, &at) {
-		position = f.position(at.At)
+	if at := new(script.SyntaxError); errors.As(err, &at) && at.At >= 0 {
+		list.Lines, position = f.lines, f.position(at.At)
 	}
-	list.Add(position, scriptsHint, "%s", err)
+	list.Add(position, "launch lint reads only scripts of sh and bash", "%s", err)
 	return list.Err()
 }
 

@@ -30,21 +30,18 @@ func glooInterface(s *subject) []hit {
 // containers and of virtual machines.
 var ownInterface = regexp.MustCompile(`^(lo|docker[0-9]*|virbr[0-9]*|veth[0-9a-f]*|podman[0-9]*|cni[0-9]*|lxcbr[0-9]*)$`)
 
-func loopbackInterface(s *subject) []hit {
-	var hits []hit
-	for a := range s.sets() {
-		reaches := a.command == nil && a.Exported > 0 || a.command != nil && !a.command.Branch
-		if !strings.HasSuffix(a.Name, "_SOCKET_IFNAME") || a.Branch || !reaches {
-			continue
-		}
-		text, known := a.Value.Literal()
-		names := strings.Split(strings.TrimPrefix(text, "="), ",")
-		leadsOut := slices.ContainsFunc(names, func(n string) bool { return !ownInterface.MatchString(n) })
-		if known && (names[0] == "lo" || !leadsOut) && s.spansSeveral(a.command) {
-			hits = append(hits, hit{at: a.Value.Origin(), says: a.Name + "=" + showWord(a.Value) + " in a job of several nodes"})
-		}
+func loopbackInterface(s *subject, a set) []hit {
+	reaches := a.command == nil && a.Exported > 0 || a.command != nil && !a.command.Branch
+	if !strings.HasSuffix(a.Name, "_SOCKET_IFNAME") || a.Branch || !reaches {
+		return nil
 	}
-	return hits
+	text, known := a.Value.Literal()
+	names := strings.Split(strings.TrimPrefix(text, "="), ",")
+	leadsOut := slices.ContainsFunc(names, func(n string) bool { return !ownInterface.MatchString(n) })
+	if known && (names[0] == "lo" || !leadsOut) && s.spansSeveral(a.command) {
+		return []hit{{at: a.Value.Origin(), says: a.Name + "=" + showWord(a.Value) + " in a job of several nodes"}}
+	}
+	return nil
 }
 
 // spansSeveral reports whether the script, or the job that the command submits, runs on

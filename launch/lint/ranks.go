@@ -210,46 +210,38 @@ func startsNodes(arguments []script.Word) bool {
 	})
 }
 
-func torchrunRunsOnce(s *subject) []hit {
-	var hits []hit
-	for _, l := range s.launches {
-		if l.kind != "torchrun" || !s.startsOnFirstNode(l) {
-			continue
-		}
-		says := fmt.Sprintf("the job has %d nodes, and torchrun is started by the batch script itself", s.job.nodes)
-		hits = append(hits, hit{at: l.At, says: says})
+func torchrunRunsOnce(s *subject, l *launch) []hit {
+	if l.kind != "torchrun" || !s.startsOnFirstNode(l) {
+		return nil
 	}
-	return hits
+	says := fmt.Sprintf("the job has %d nodes, and torchrun is started by the batch script itself", s.job.nodes)
+	return []hit{{at: l.At, says: says}}
 }
 
-func nnodesMismatch(s *subject) []hit {
-	var hits []hit
-	for _, l := range s.launches {
-		srun := l.Starter("srun")
-		if l.kind != "torchrun" || srun == nil || srun.Captured || l.Branch || l.open || usesPET(s) {
-			continue
-		}
-		st := s.stepOfStarter(srun)
-		// The script may start one step per node.
-		_, chosen := findOption(srun.Options, "nodelist")
-		if st.tasks == 1 && s.job.nodes != 1 && (chosen || l.Background) {
-			continue
-		}
-		want := st.nodes
-		if l.perTask() {
-			want = st.tasks
-		}
-		low, high, known := l.nodeRange(st)
-		if !known || want == 0 || low <= want && want <= high {
-			continue
-		}
-		at, says := l.At, fmt.Sprintf("torchrun without --nnodes uses one node, and srun starts it %s", timesOf(want))
-		if f, ok := l.nnodes(); ok {
-			at, says = f.value.Origin(), fmt.Sprintf("torchrun waits for %s, and srun starts it %s", countOf(high, "node"), timesOf(want))
-		}
-		hits = append(hits, hit{at: at, says: says})
+func nnodesMismatch(s *subject, l *launch) []hit {
+	srun := l.Starter("srun")
+	if l.kind != "torchrun" || srun == nil || srun.Captured || l.Branch || l.open || usesPET(s) {
+		return nil
 	}
-	return hits
+	st := s.stepOfStarter(srun)
+	// The script may start one step per node.
+	_, chosen := findOption(srun.Options, "nodelist")
+	if st.tasks == 1 && s.job.nodes != 1 && (chosen || l.Background) {
+		return nil
+	}
+	want := st.nodes
+	if l.perTask() {
+		want = st.tasks
+	}
+	low, high, known := l.nodeRange(st)
+	if !known || want == 0 || low <= want && want <= high {
+		return nil
+	}
+	at, says := l.At, fmt.Sprintf("torchrun without --nnodes uses one node, and srun starts it %s", timesOf(want))
+	if f, ok := l.nnodes(); ok {
+		at, says = f.value.Origin(), fmt.Sprintf("torchrun waits for %s, and srun starts it %s", countOf(high, "node"), timesOf(want))
+	}
+	return []hit{{at: at, says: says}}
 }
 
 func timesOf(n int) string {
@@ -293,34 +285,27 @@ func workersInOtherJobs(s *subject) []hit {
 	return hits
 }
 
-func processesExceedGPUs(s *subject) []hit {
-	var hits []hit
-	for _, l := range s.launches {
-		st := s.stepOfLaunch(l)
-		n, f, known := l.processesPerNode()
-		if !known || l.kind == "deepspeed" || l.Remote || st.gpus == 0 || n <= st.gpus {
-			continue
-		}
-		hits = append(hits, hit{at: f.value.Origin(), says: fmt.Sprintf("%d processes per node, and %s", n, countOf(st.gpus, "GPU"))})
+func processesExceedGPUs(s *subject, l *launch) []hit {
+	st := s.stepOfLaunch(l)
+	n, f, known := l.processesPerNode()
+	if !known || l.kind == "deepspeed" || l.Remote || st.gpus == 0 || n <= st.gpus {
+		return nil
 	}
-	return hits
+	return []hit{{at: f.value.Origin(), says: fmt.Sprintf("%d processes per node, and %s", n, countOf(st.gpus, "GPU"))}}
 }
 
-func processesExceedVisible(s *subject) []hit {
-	var hits []hit
-	for _, l := range s.launches {
-		n, f, known := l.processesPerNode()
-		// deepspeed ignores the variable if it gets a number.
-		if !known || l.kind == "deepspeed" {
-			continue
-		}
-		name, devices := l.visibleDevices()
-		if devices > 0 && n > devices {
-			says := fmt.Sprintf("%d processes per node, and %s has %s", n, name, countOf(devices, "device"))
-			hits = append(hits, hit{at: f.value.Origin(), says: says})
-		}
+func processesExceedVisible(s *subject, l *launch) []hit {
+	n, f, known := l.processesPerNode()
+	// deepspeed ignores the variable if it gets a number.
+	if !known || l.kind == "deepspeed" {
+		return nil
 	}
-	return hits
+	name, devices := l.visibleDevices()
+	if devices > 0 && n > devices {
+		says := fmt.Sprintf("%d processes per node, and %s has %s", n, name, countOf(devices, "device"))
+		return []hit{{at: f.value.Origin(), says: says}}
+	}
+	return nil
 }
 
 // visibleDevices returns the number of visible devices, 0 if not known, and the flag or

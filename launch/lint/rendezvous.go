@@ -210,42 +210,35 @@ func masterAddrUnset(s *subject) []hit {
 	return hits
 }
 
-func noRendezvous(s *subject) []hit {
-	var hits []hit
-	for _, l := range s.launches {
-		if l.kind != "torchrun" || l.open || !l.isMultiNode(s.stepOfLaunch(l)) || l.Branch || usesPET(s) {
-			continue
-		}
-		if _, ok := l.findFlag("standalone"); ok {
-			continue // master-addr-localhost
-		}
-		if _, ok := l.host(); ok {
-			continue
-		}
-		says := "torchrun on several nodes has no --master-addr"
-		if b := l.backend(); b != "static" {
-			says = "torchrun on several nodes has no --rdzv-endpoint"
-			if _, ok := l.findFlag("master-addr"); ok {
-				says += " (" + b + " does not look at --master-addr)"
-			}
-		}
-		hits = append(hits, hit{at: l.At, says: says})
+func noRendezvous(s *subject, l *launch) []hit {
+	if l.kind != "torchrun" || l.open || !l.isMultiNode(s.stepOfLaunch(l)) || l.Branch || usesPET(s) {
+		return nil
 	}
-	return hits
+	if _, ok := l.findFlag("standalone"); ok {
+		return nil // master-addr-localhost
+	}
+	if _, ok := l.host(); ok {
+		return nil
+	}
+	says := "torchrun on several nodes has no --master-addr"
+	if b := l.backend(); b != "static" {
+		says = "torchrun on several nodes has no --rdzv-endpoint"
+		if _, ok := l.findFlag("master-addr"); ok {
+			says += " (" + b + " does not look at --master-addr)"
+		}
+	}
+	return []hit{{at: l.At, says: says}}
 }
 
-func rdzvIDConstant(s *subject) []hit {
-	var hits []hit
-	for _, l := range s.launches {
-		f, ok := l.findFlag("rdzv-id")
-		if l.kind != "torchrun" || !ok || l.isSingleNode(s.stepOfLaunch(l)) || l.backend() == "static" {
-			continue
-		}
-		if text, known := f.value.Literal(); known && text != "" {
-			hits = append(hits, hit{at: f.value.Origin(), says: "the rendezvous id is always " + diagnostic.Clip(text)})
-		}
+func rdzvIDConstant(s *subject, l *launch) []hit {
+	f, ok := l.findFlag("rdzv-id")
+	if l.kind != "torchrun" || !ok || l.isSingleNode(s.stepOfLaunch(l)) || l.backend() == "static" {
+		return nil
 	}
-	return hits
+	if text, known := f.value.Literal(); known && text != "" {
+		return []hit{{at: f.value.Origin(), says: "the rendezvous id is always " + diagnostic.Clip(text)}}
+	}
+	return nil
 }
 
 func rendezvousDiffers(s *subject) []hit {
@@ -277,35 +270,28 @@ func differsByTask(r *script.Ref) bool {
 	return slices.Contains([]string{"RANDOM", "SRANDOM", "BASHPID", "$", "EPOCHSECONDS"}, r.Name)
 }
 
-func c10dWithNodeRank(s *subject) []hit {
-	var hits []hit
-	for _, l := range s.launches {
-		f, ok := l.nodeRank()
-		if l.kind != "deepspeed" && ok && l.backend() == "c10d" {
-			hits = append(hits, hit{at: f.at})
-		}
+func c10dWithNodeRank(_ *subject, l *launch) []hit {
+	f, ok := l.nodeRank()
+	if l.kind != "deepspeed" && ok && l.backend() == "c10d" {
+		return []hit{{at: f.at}}
 	}
-	return hits
+	return nil
 }
 
-func elasticWithoutMaxRestarts(s *subject) []hit {
-	var hits []hit
-	for _, l := range s.launches {
-		f, ok := l.nnodes()
-		if l.kind != "torchrun" || !ok || l.open {
-			continue
-		}
-		low, high, found := f.value.Cut(':')
-		if !found || low.Text() == high.Text() {
-			continue
-		}
-		restarts, given := l.findFlag("max-restarts")
-		if n, known := restarts.value.Int(); given && (!known || n > 0) {
-			continue
-		}
-		hits = append(hits, hit{at: f.value.Origin(), says: "--nnodes " + diagnostic.Clip(f.value.Text()) + " without --max-restarts"})
+func elasticWithoutMaxRestarts(_ *subject, l *launch) []hit {
+	f, ok := l.nnodes()
+	if l.kind != "torchrun" || !ok || l.open {
+		return nil
 	}
-	return hits
+	low, high, found := f.value.Cut(':')
+	if !found || low.Text() == high.Text() {
+		return nil
+	}
+	restarts, given := l.findFlag("max-restarts")
+	if n, known := restarts.value.Int(); given && (!known || n > 0) {
+		return nil
+	}
+	return []hit{{at: f.value.Origin(), says: "--nnodes " + diagnostic.Clip(f.value.Text()) + " without --max-restarts"}}
 }
 
 func masterAddrNotFirst(s *subject) []hit {

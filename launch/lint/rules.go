@@ -2,10 +2,13 @@ package lint
 
 import (
 	_ "embed"
+	"iter"
 	"slices"
 	"sync"
 
 	"github.com/goccy/go-yaml"
+
+	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
 
 //go:embed rules.yaml
@@ -31,13 +34,13 @@ func checks() map[string]func(*subject) []hit { //nolint:revive // a table, howe
 		"rank-on-batch-line":           rankOnBatchLine,
 		"tasks-per-node":               tasksPerNode,
 		"python-runs-once":             pythonRunsOnce,
-		"torchrun-runs-once":           torchrunRunsOnce,
-		"nnodes-mismatch":              nnodesMismatch,
+		"torchrun-runs-once":           each(launches, torchrunRunsOnce),
+		"nnodes-mismatch":              each(launches, nnodesMismatch),
 		"workers-in-other-jobs":        workersInOtherJobs,
-		"processes-exceed-gpus":        processesExceedGPUs,
-		"processes-exceed-visible":     processesExceedVisible,
-		"launcher-runs-once":           launcherRunsOnce,
-		"srun-deepspeed":               srunDeepSpeed,
+		"processes-exceed-gpus":        each(launches, processesExceedGPUs),
+		"processes-exceed-visible":     each(launches, processesExceedVisible),
+		"launcher-runs-once":           each(launches, launcherRunsOnce),
+		"srun-deepspeed":               each(launches, srunDeepSpeed),
 		"node-rank-constant":           nodeRankConstant,
 		"foreground-loop":              foregroundLoop,
 		"fixed-port":                   fixedPort,
@@ -46,15 +49,15 @@ func checks() map[string]func(*subject) []hit { //nolint:revive // a table, howe
 		"master-addr-fixed":            masterAddrFixed,
 		"master-addr-unset":            masterAddrUnset,
 		"master-addr-not-first":        masterAddrNotFirst,
-		"no-rendezvous":                noRendezvous,
-		"rdzv-id-constant":             rdzvIDConstant,
+		"no-rendezvous":                each(launches, noRendezvous),
+		"rdzv-id-constant":             each(launches, rdzvIDConstant),
 		"rendezvous-differs":           rendezvousDiffers,
-		"c10d-with-node-rank":          c10dWithNodeRank,
-		"elastic-without-max-restarts": elasticWithoutMaxRestarts,
+		"c10d-with-node-rank":          each(launches, c10dWithNodeRank),
+		"elastic-without-max-restarts": each(launches, elasticWithoutMaxRestarts),
 		"world-size-as-nodes":          worldSizeAsNodes,
 		"gpus-per-node-with-gres":      gpusPerNodeWithGres,
 		"not-exported":                 notExported,
-		"nccl-debug-always":            ncclDebugAlways,
+		"nccl-debug-always":            each((*subject).sets, ncclDebugAlways),
 		"sbatch-line-ignored":          sbatchLineIgnored,
 		"variable-in-sbatch-line":      variableInSbatchLine,
 		"output-pattern-in-shell":      outputPatternInShell,
@@ -63,11 +66,11 @@ func checks() map[string]func(*subject) []hit { //nolint:revive // a table, howe
 		"sbatch-inside-job":            sbatchInsideJob,
 		"slurm-variable-unset":         slurmVariableUnset,
 		"gloo-ifname":                  glooInterface,
-		"loopback-ifname":              loopbackInterface,
+		"loopback-ifname":              each((*subject).sets, loopbackInterface),
 		"port-test":                    portTest,
 		"apptainer-without-nv":         apptainerWithoutNV,
 		"docker-without-host-network":  dockerWithoutHostNetwork,
-		"jax-platform-name":            jaxPlatformName,
+		"jax-platform-name":            each((*subject).sets, jaxPlatformName),
 		"jax-reads-no-rank":            jaxReadsNoRank,
 		"jax-one-task-per-node":        jaxOneTaskPerNode,
 		"build-variables-lost":         buildVariablesLost,
@@ -79,15 +82,29 @@ func checks() map[string]func(*subject) []hit { //nolint:revive // a table, howe
 		"dos-line-ends":                dosLineEnds,
 		"backslash-not-last":           backslashNotLast,
 		"background-without-wait":      backgroundWithoutWait,
-		"srun-runs-assignment":         srunRunsAssignment,
+		"srun-runs-assignment":         each(commands, srunRunsAssignment),
 		"tasks-contradict":             tasksContradict,
 		"one-device-visible":           oneDeviceVisible,
-		"program-not-python":           programNotPython,
-		"total-processes":              totalProcesses,
+		"program-not-python":           each(launches, programNotPython),
+		"total-processes":              each(launches, totalProcesses),
 		"impossible-port":              impossiblePort,
 		"llamafactory-node-rank":       llamaFactoryNodeRank,
 		"deepspeed-exports":            deepspeedExports,
-		"nccl-gid-index":               gidIndexPinned,
-		"deepspeed-build-isolated":     deepspeedBuildIsolated,
+		"nccl-gid-index":               each((*subject).sets, gidIndexPinned),
+		"deepspeed-build-isolated":     each(commands, deepspeedBuildIsolated),
 	}
 }
+
+// each makes a rule about the whole script of one about a launch, a command or an assignment.
+func each[T any](all func(*subject) iter.Seq[T], find func(*subject, T) []hit) func(*subject) []hit {
+	return func(s *subject) (hits []hit) {
+		for one := range all(s) {
+			hits = append(hits, find(s, one)...)
+		}
+		return hits
+	}
+}
+
+func launches(s *subject) iter.Seq[*launch] { return slices.Values(s.launches) }
+
+func commands(s *subject) iter.Seq[*script.Command] { return slices.Values(s.Commands) }

@@ -28,19 +28,15 @@ func (s *subject) startsOnFirstNode(l *launch) bool {
 	return s.isBatch() && s.job.nodes > 1 && !others
 }
 
-func launcherRunsOnce(s *subject) []hit {
-	var hits []hit
-	for _, l := range s.launches {
-		if l.kind == "torchrun" || len(l.program) == 0 || !s.startsOnFirstNode(l) || s.hasHostfile(l) {
-			continue
-		}
-		h := hit{at: l.At, says: fmt.Sprintf("the job has %d nodes, and %s is started by the batch script itself", s.job.nodes, l.kind)}
-		if _, ok := l.findFlag("config-file"); ok {
-			h.severity = Warning // the file may name a hostfile
-		}
-		hits = append(hits, h)
+func launcherRunsOnce(s *subject, l *launch) []hit {
+	if l.kind == "torchrun" || len(l.program) == 0 || !s.startsOnFirstNode(l) || s.hasHostfile(l) {
+		return nil
 	}
-	return hits
+	h := hit{at: l.At, says: fmt.Sprintf("the job has %d nodes, and %s is started by the batch script itself", s.job.nodes, l.kind)}
+	if _, ok := l.findFlag("config-file"); ok {
+		h.severity = Warning // the file may name a hostfile
+	}
+	return []hit{h}
 }
 
 // hasHostfile reports whether a launcher reads the nodes from a file.
@@ -55,22 +51,18 @@ func (s *subject) hasHostfile(l *launch) bool {
 	})
 }
 
-func srunDeepSpeed(s *subject) []hit {
-	var hits []hit
-	for _, l := range s.launches {
-		if l.kind != "deepspeed" || len(l.program) == 0 || !s.onSeveral(l.Command) || l.Branch {
-			continue
-		}
-		_, own := l.findFlag("no-ssh")
-		// Arguments that differ between tasks make separate runs.
-		if own || slices.ContainsFunc(l.Words, func(w script.Word) bool {
-			return slices.ContainsFunc(w.Refs(), func(r *script.Ref) bool { return r.Depth >= l.Depth && r.Depth > 0 })
-		}) {
-			continue
-		}
-		hits = append(hits, hit{at: l.At, says: "srun starts deepspeed " + timesOf(max(s.stepOfLaunch(l).tasks, s.stepOfLaunch(l).nodes))})
+func srunDeepSpeed(s *subject, l *launch) []hit {
+	if l.kind != "deepspeed" || len(l.program) == 0 || !s.onSeveral(l.Command) || l.Branch {
+		return nil
 	}
-	return hits
+	_, own := l.findFlag("no-ssh")
+	// Arguments that differ between tasks make separate runs.
+	if own || slices.ContainsFunc(l.Words, func(w script.Word) bool {
+		return slices.ContainsFunc(w.Refs(), func(r *script.Ref) bool { return r.Depth >= l.Depth && r.Depth > 0 })
+	}) {
+		return nil
+	}
+	return []hit{{at: l.At, says: "srun starts deepspeed " + timesOf(max(s.stepOfLaunch(l).tasks, s.stepOfLaunch(l).nodes))}}
 }
 
 func nodeRankConstant(s *subject) []hit {

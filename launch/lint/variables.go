@@ -135,16 +135,13 @@ func (s *subject) staysHere(c *script.Command, r *script.Ref) bool {
 	return !sources && slices.ContainsFunc(s.Assignments, func(a *script.Assignment) bool { return a.Name == r.Name && a.Depth < c.Depth })
 }
 
-func ncclDebugAlways(s *subject) []hit {
-	var hits []hit
-	for a := range s.sets() {
-		if a.Name != "NCCL_DEBUG" || a.Branch || a.command != nil || a.Exported == 0 {
-			continue // for one command, somebody may look for a fault
-		}
-		text, known := a.Value.Literal()
-		if level := strings.ToUpper(text); known && (level == "INFO" || level == "TRACE") {
-			hits = append(hits, hit{at: a.At, says: "NCCL_DEBUG=" + text + " is on for every run"})
-		}
+func ncclDebugAlways(_ *subject, a set) []hit {
+	if a.Name != "NCCL_DEBUG" || a.Branch || a.command != nil || a.Exported == 0 {
+		return nil // for one command, somebody may look for a fault
 	}
-	return hits
+	text, known := a.Value.Literal()
+	if level := strings.ToUpper(text); known && (level == "INFO" || level == "TRACE") {
+		return []hit{{at: a.At, says: "NCCL_DEBUG=" + text + " is on for every run"}}
+	}
+	return nil
 }

@@ -215,7 +215,7 @@ func innermostNamed(via []*Command, names []string) *Command {
 
 // SyntaxError is the reason why a text is not a shell script.
 type SyntaxError struct {
-	At  int // the byte
+	At  int // the byte; -1: the text as a whole
 	Err error
 }
 
@@ -226,34 +226,24 @@ func (e *SyntaxError) Unwrap() error { return e.Err }
 
 // Read reads a script. The error is a *SyntaxError.
 func Read(text []byte) (*Script, error) {
-	if err := checkText(text); err != nil {
-		return nil, &SyntaxError{0, err}
+	switch {
+	case len(text) > MaxSize:
+		return nil, &SyntaxError{-1, fmt.Errorf("larger than %d KiB: not a launch script", MaxSize>>10)}
+	case bytes.IndexByte(text, 0) >= 0:
+		return nil, &SyntaxError{-1, errors.New("a binary file: not a launch script")}
+	case nestingDepth(text) > maxNesting:
+		return nil, &SyntaxError{0, fmt.Errorf("nested more than %d levels deep", maxNesting)}
+	}
+	first, _, _ := bytes.Cut(text, []byte("\n"))
+	if shebang, ok := bytes.CutPrefix(first, []byte("#!")); ok && !isShellLine(string(shebang)) {
+		return nil, &SyntaxError{0, fmt.Errorf("not a script of sh or bash: its first line names %s", strings.TrimSpace(string(shebang)))}
 	}
 	src := &source{text: text}
 	file, err := src.parseShell()
 	if err != nil {
 		return nil, toSyntaxError(err)
 	}
-	b := &budget{}
-	return readScript(src, file, b), nil
-}
-
-// checkText refuses texts that are clearly not shell scripts.
-func checkText(text []byte) error {
-	if len(text) > MaxSize {
-		return fmt.Errorf("too large for a launch script: %d bytes, at most %d", len(text), MaxSize)
-	}
-	if bytes.IndexByte(text, 0) >= 0 {
-		return errors.New("not a shell script: it has zero bytes")
-	}
-	if nestingDepth(text) > maxNesting {
-		return fmt.Errorf("nested more than %d levels deep", maxNesting)
-	}
-	first, _, _ := bytes.Cut(text, []byte("\n"))
-	if shebang, ok := bytes.CutPrefix(first, []byte("#!")); ok && !isShellLine(string(shebang)) {
-		return fmt.Errorf("not a script of sh or bash: its first line names %s", strings.TrimSpace(string(shebang)))
-	}
-	return nil
+	return readScript(src, file, &budget{}), nil
 }
 
 // isShellLine reports whether a #! line names a supported shell.
