@@ -48,7 +48,7 @@ type file struct {
 	path string // in the image, without a leading slash
 	mode int64
 	size int64
-	open func() (io.ReadCloser, error)
+	open func() (io.ReadCloser, error) // nil: a folder
 }
 
 // text returns a file with these contents.

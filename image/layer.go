@@ -25,10 +25,14 @@ const gzipLevel = 6
 
 // content is the content of one layer.
 type content struct {
-	files   []file
-	folders map[string]bool // made by the layer, without a leading slash
-	hidden  []string        // files and folders of the base that the layer hides
-	opaque  []string        // folders of which nothing of the base shows
+	files     []file
+	folders   map[string]bool // made by the layer, without a leading slash
+	whiteouts []file
+}
+
+// addWhiteout adds a file that hides something of the base.
+func (c *content) addWhiteout(dir, name string) {
+	c.whiteouts = append(c.whiteouts, textFile(path.Join(dir, name), 0o644, nil))
 }
 
 // combine returns the content of several installations. Two wheels must not write one file.
@@ -59,30 +63,6 @@ func combine(all []*installation) (content, error) {
 	return c, nil
 }
 
-// headers returns the entries of the tar, sorted by path, with the files that have contents.
-func (c content) headers(at time.Time) ([]*tar.Header, map[string]file) {
-	byPath := make(map[string]file, len(c.files))
-	var out []*tar.Header
-	add := func(name string, kind byte, mode, size int64) {
-		out = append(out, &tar.Header{Name: name, Typeflag: kind, Mode: mode, Size: size, ModTime: at})
-	}
-	for dir := range c.folders {
-		add(dir+"/", tar.TypeDir, 0o755, 0)
-	}
-	for _, f := range c.files {
-		byPath[f.path] = f
-		add(f.path, tar.TypeReg, f.mode, f.size)
-	}
-	for _, p := range c.hidden {
-		add(path.Join(path.Dir(p), whiteout+path.Base(p)), tar.TypeReg, 0o644, 0)
-	}
-	for _, dir := range c.opaque {
-		add(path.Join(dir, opaqueWhiteout), tar.TypeReg, 0o644, 0)
-	}
-	slices.SortFunc(out, func(x, y *tar.Header) int { return strings.Compare(x.Name, y.Name) })
-	return out, byPath
-}
-
 // writeLayer writes the content into dir. Equal content and time give equal bytes.
 func writeLayer(ctx context.Context, c content, at time.Time, dir string, media types.MediaType) (v1.Layer, error) {
 	out, err := os.Create(filepath.Join(dir, "layer.tar.gz"))
@@ -104,21 +84,30 @@ func writeLayer(ctx context.Context, c content, at time.Time, dir string, media 
 	return tarball.LayerFromFile(out.Name(), tarball.WithMediaType(media))
 }
 
-// writeTar writes the entries. The owner is root, and the names of users are left out.
+// writeTar writes the entries, sorted by path. The owner is root, and the names of users are left out.
 func writeTar(ctx context.Context, w io.Writer, c content, at time.Time) error {
+	entries := slices.Concat(c.files, c.whiteouts)
+	for dir := range c.folders {
+		entries = append(entries, file{path: dir + "/", mode: 0o755})
+	}
+	slices.SortFunc(entries, func(x, y file) int { return strings.Compare(x.path, y.path) })
 	t := tar.NewWriter(w)
-	headers, files := c.headers(at)
-	for _, h := range headers {
+	for _, f := range entries {
 		if err := context.Cause(ctx); err != nil {
 			return err
+		}
+		h := &tar.Header{Name: f.path, Typeflag: tar.TypeReg, Mode: f.mode, Size: f.size, ModTime: at}
+		if f.open == nil {
+			h.Typeflag = tar.TypeDir
 		}
 		if err := t.WriteHeader(h); err != nil {
 			return fmt.Errorf("%s: %w", h.Name, err)
 		}
-		if f, ok := files[h.Name]; ok {
-			if err := copyFile(t, f); err != nil {
-				return err
-			}
+		if f.open == nil {
+			continue
+		}
+		if err := copyFile(t, f); err != nil {
+			return err
 		}
 	}
 	return t.Close()

@@ -37,10 +37,9 @@ func (p *Plan) layOut() error {
 	}
 	for _, h := range p.Hidden {
 		if !written[h] && !p.content.folders[h] {
-			p.content.hidden = append(p.content.hidden, h)
+			p.content.addWhiteout(path.Dir(h), whiteout+path.Base(h))
 		}
 	}
-	slices.Sort(p.content.opaque)
 	return nil
 }
 
@@ -74,7 +73,8 @@ func (p *Plan) replaceOld(i *installation) error {
 	}
 	if p.files == nil {
 		if len(old) > 0 {
-			p.content.opaque = append(p.content.opaque, path.Join(site, "deepspeed"), path.Join(site, i.archive.DistInfo()))
+			p.content.addWhiteout(path.Join(site, "deepspeed"), opaqueWhiteout)
+			p.content.addWhiteout(path.Join(site, i.archive.DistInfo()), opaqueWhiteout)
 		}
 		return nil
 	}
@@ -113,7 +113,7 @@ func (p *Plan) checkPlaces(i *installation, site string, own map[string]bool) er
 	}
 	for top := range replaced {
 		if e := p.files.at(path.Join(site, top)); e != nil && p.content.folders[path.Join(site, top)] {
-			p.content.opaque = append(p.content.opaque, path.Join(site, top))
+			p.content.addWhiteout(path.Join(site, top), opaqueWhiteout)
 		}
 	}
 	return nil

@@ -2,8 +2,6 @@ package image
 
 import (
 	"context"
-	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -28,9 +26,12 @@ func LoadWheels(ctx context.Context, paths []string, cache wheels.Cache) ([]whee
 			main = append(main, found...)
 			continue
 		}
-		w, err := loadCompanion(ctx, p)
+		w, contents, err := wheels.Read(ctx, p)
 		if err != nil {
 			return nil, err
+		}
+		if wheel.FromTorch(contents.Name) {
+			return nil, usagef("an image keeps the torch of its base", "%s: it is a wheel of %s", p, contents.Name)
 		}
 		others = append(others, w)
 	}
@@ -45,24 +46,4 @@ func LoadWheels(ctx context.Context, paths []string, cache wheels.Cache) ([]whee
 		return nil, usagef("name one of them with --wheel", "%d wheels of DeepSpeed: %s", len(main), strings.Join(names, ", "))
 	}
 	return append(main, others...), nil
-}
-
-// loadCompanion verifies a wheel of another distribution.
-func loadCompanion(ctx context.Context, p string) (wheels.Wheel, error) {
-	v, err := wheel.Verify(ctx, p)
-	if _, closed := err.(*fs.PathError); closed { //nolint:errorlint // a damaged wheel may wrap one
-		return wheels.Wheel{}, usagef("", "no wheel: %w", err)
-	}
-	if err != nil {
-		return wheels.Wheel{}, err
-	}
-	if err := v.Err(); err != nil {
-		return wheels.Wheel{}, err
-	}
-	if wheel.FromTorch(v.Contents.Name) {
-		return wheels.Wheel{}, usagef("an image keeps the torch of its base", "%s: %w", p, fmt.Errorf("it is a wheel of %s", v.Contents.Name))
-	}
-	m := v.Contents.Manifest()
-	m.Name, m.SHA256, m.Size = filepath.Base(p), v.SHA256, v.Size
-	return wheels.Wheel{Path: p, Manifest: m, Version: v.Contents.Version, Requires: v.Contents.Requires}, nil
 }

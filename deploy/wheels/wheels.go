@@ -102,33 +102,38 @@ func Load(ctx context.Context, path string, known Cache) ([]Wheel, error) {
 	return wheels, nil
 }
 
-// loadWheel reads one wheel. It refuses a damaged one before dsbuild contacts any node. For a
-// wheel that dsbuild did not build, it derives the manifest from the contents.
-func loadWheel(ctx context.Context, file string) (Wheel, error) {
+// Read verifies a wheel of any distribution. For a wheel that dsbuild did not build, it derives the manifest from
+// the contents.
+func Read(ctx context.Context, file string) (Wheel, wheel.Contents, error) {
 	v, err := wheel.Verify(ctx, file)
 	if _, closed := err.(*fs.PathError); closed { //nolint:errorlint // a damaged wheel may wrap one
-		return Wheel{}, fault.New(fault.Usage, "", "no wheel: %w", err)
+		err = fault.New(fault.Usage, "", "no wheel: %w", err)
+	}
+	if err == nil {
+		err = v.Err()
 	}
 	if err != nil {
-		return Wheel{}, err
+		return Wheel{}, v.Contents, err
 	}
-	if err := v.Err(); err != nil {
-		return Wheel{}, err
-	}
-	c := v.Contents
-	if !c.IsDeepSpeed() {
-		return Wheel{}, fault.New(fault.Usage, buildHint, "%s: it is a wheel of %s; dsbuild deploys only DeepSpeed", file, c.Name)
-	}
-	commands, err := checkFolders(file)
-	if err != nil {
-		return Wheel{}, err
-	}
-	m := c.Manifest()
+	m := v.Contents.Manifest()
 	if v.Manifest != nil {
 		m = *v.Manifest
 	}
 	m.Name, m.SHA256, m.Size = filepath.Base(file), v.SHA256, v.Size
-	return Wheel{Path: file, Manifest: m, Version: c.Version, Requires: c.Requires, Commands: commands}, nil
+	return Wheel{Path: file, Manifest: m, Version: v.Contents.Version, Requires: v.Contents.Requires}, v.Contents, nil
+}
+
+// loadWheel reads a wheel of DeepSpeed. It refuses a damaged one before dsbuild contacts any node.
+func loadWheel(ctx context.Context, file string) (Wheel, error) {
+	w, c, err := Read(ctx, file)
+	if err != nil {
+		return w, err
+	}
+	if !c.IsDeepSpeed() {
+		return w, fault.New(fault.Usage, buildHint, "%s: it is a wheel of %s; dsbuild deploys only DeepSpeed", file, c.Name)
+	}
+	w.Commands, err = checkFolders(file)
+	return w, err
 }
 
 // byteCode returns the byte code file beside a wheel. The nodes check it against the wheel's
