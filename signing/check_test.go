@@ -100,16 +100,6 @@ func TestSign(t *testing.T) {
 	if names, err := k.Policy(t, "signers: [{name: a, key: $a}, {name: b, key: $b}]\nbuilders: 2").Check(s, m.SHA256, time.Now()); err != nil || len(names) != 2 {
 		t.Errorf("%q, %v", names, err)
 	}
-	// A wheel that was built again has another statement: old signatures go.
-	if err := os.WriteFile(file+wheel.ProvenanceSuffix, append(statement, '\n'), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := signing.Sign(file, signer{t, k, "a"}); err != nil {
-		t.Fatal(err)
-	}
-	if files, _ := wheel.SignatureFiles(file); len(files) != 1 {
-		t.Errorf("stale signatures: %q", files)
-	}
 	// Another wheel under the name.
 	if err := os.WriteFile(file, []byte("other"), 0o644); err != nil {
 		t.Fatal(err)

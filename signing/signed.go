@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 
 	"github.com/hiddeco/sshsig"
@@ -95,8 +94,7 @@ func CheckStatement(file string) error {
 }
 
 // Sign signs the statement beside a wheel, and returns the path of the signature. The statement must
-// be the wheel's. A second signature by the same key replaces the first; signatures of an earlier
-// statement are removed, because they are worth nothing any more.
+// be the wheel's. A second signature by the same key replaces the first. The build removed those of an earlier statement.
 func Sign(file string, key Key) (string, error) {
 	if err := CheckStatement(file); err != nil {
 		return "", err
@@ -117,9 +115,6 @@ func Sign(file string, key Key) (string, error) {
 		return "", fmt.Errorf("signing %s: %w", s.Name, err)
 	}
 	path := signatureFile(file, text)
-	if err := removeStale(file, s); err != nil {
-		return "", err
-	}
 	return path, atomicfile.Write(path, bytes.NewReader(text), 0o644)
 }
 
@@ -140,32 +135,4 @@ func signatureFile(file string, text []byte) string {
 func signerID(key []byte) string {
 	sum := sha256.Sum256(key)
 	return hex.EncodeToString(sum[:6])
-}
-
-// removeStale removes the signatures that are not of the statement.
-func removeStale(file string, s Signed) error {
-	files, err := wheel.SignatureFiles(file)
-	if err != nil {
-		return err
-	}
-	for _, f := range files {
-		text, err := readBounded(f, maxSignature)
-		if err == nil && verifies(s.Statement, string(text)) {
-			continue
-		}
-		if err := os.Remove(f); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// verifies reports whether a signature is one of the statement, by anyone. No trusted root is known
-// here, so of a bundle it reports only for which statement it claims to be.
-func verifies(statement, armored string) bool {
-	if isBundle(armored) {
-		return sigstore.ClaimsMessage([]byte(armored), []byte(statement))
-	}
-	sig, err := sshsig.Unarmor([]byte(armored))
-	return err == nil && verifySignature(statement, sig) == nil
 }

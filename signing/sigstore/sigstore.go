@@ -5,12 +5,10 @@ package sigstore
 
 import (
 	"bytes"
-	"crypto"
 	"errors"
 	"fmt"
 	"os"
 
-	protocommon "github.com/sigstore/protobuf-specs/gen/pb-go/common/v1"
 	"github.com/sigstore/sigstore-go/pkg/bundle"
 	"github.com/sigstore/sigstore-go/pkg/fulcio/certificate"
 	"github.com/sigstore/sigstore-go/pkg/root"
@@ -146,27 +144,4 @@ func ClaimedIdentity(text []byte) (Identity, error) {
 		return Identity{}, err
 	}
 	return identityOf(summary)
-}
-
-// ClaimsMessage reports whether a bundle says that it is a signature of a message. Nothing of it is
-// verified.
-func ClaimsMessage(text, message []byte) bool {
-	b, err := parse(text)
-	if err != nil {
-		return false
-	}
-	if envelope := b.GetDsseEnvelope(); envelope != nil {
-		return bytes.Equal(envelope.GetPayload(), message)
-	}
-	claimed := b.GetMessageSignature().GetMessageDigest()
-	hashes := map[protocommon.HashAlgorithm]crypto.Hash{
-		protocommon.HashAlgorithm_SHA2_256: crypto.SHA256, protocommon.HashAlgorithm_SHA2_384: crypto.SHA384, protocommon.HashAlgorithm_SHA2_512: crypto.SHA512,
-	}
-	hash, known := hashes[claimed.GetAlgorithm()]
-	if !known {
-		return len(claimed.GetDigest()) == 0 // it does not say
-	}
-	sum := hash.New()
-	sum.Write(message) //nolint:errcheck // never fails
-	return bytes.Equal(sum.Sum(nil), claimed.GetDigest())
 }
