@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
+	"deps.dev/util/semver"
 	"github.com/hiddeco/sshsig"
 	"golang.org/x/crypto/ssh"
 
@@ -98,7 +98,8 @@ func readFacts(text, name, sum string) (wheel.ProvenanceFacts, error) {
 // checkFacts lists what a statement says that the policy does not accept.
 func (p *Policy) checkFacts(f wheel.ProvenanceFacts, now time.Time) (reasons []string) {
 	refuse := func(format string, args ...any) { reasons = append(reasons, fmt.Sprintf(format, args...)) }
-	if p.Minimum != "" && isOlder(f.Version, p.Minimum) {
+	_, noVersion := semver.PyPI.Parse(f.Version)
+	if p.Minimum != "" && (noVersion != nil || semver.PyPI.Compare(f.Version, p.Minimum) < 0) {
 		refuse("version %s is older than %s", f.Version, p.Minimum)
 	}
 	if len(p.Sources) > 0 && !slices.ContainsFunc(p.Sources, func(pattern string) bool { return matches(pattern, f.Source) }) {
@@ -111,32 +112,6 @@ func (p *Policy) checkFacts(f wheel.ProvenanceFacts, now time.Time) (reasons []s
 		refuse("it was built on %s, after the time of this clock", f.Finished.UTC().Format(time.RFC3339))
 	}
 	return reasons
-}
-
-// isOlder reports whether a version of DeepSpeed comes before a release, as far as numbers and
-// pre-releases go.
-func isOlder(version, release string) bool {
-	numbers, rest := splitVersion(version)
-	least, _ := splitVersion(release)
-	if c := slices.Compare(numbers, least); c != 0 {
-		return c < 0
-	}
-	return rest != "" && !strings.HasPrefix(rest, ".post") && !strings.HasPrefix(rest, "-")
-}
-
-var leadingNumbers = regexp.MustCompile(`^((?:\d{1,9}\.)*\d{1,9})?(?s:(.*))$`)
-
-// splitVersion returns the numbers of a version without zeros at the end, and the part after them.
-func splitVersion(version string) (numbers []int, rest string) {
-	m := leadingNumbers.FindStringSubmatch(version)
-	for word := range strings.SplitSeq(m[1], ".") {
-		n, _ := strconv.Atoi(word) // at most nine digits
-		numbers = append(numbers, n)
-	}
-	for len(numbers) > 0 && numbers[len(numbers)-1] == 0 {
-		numbers = numbers[:len(numbers)-1]
-	}
-	return numbers, m[2]
 }
 
 // matches reports whether a text matches a pattern in which * stands for any text.
