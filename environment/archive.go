@@ -34,11 +34,6 @@ type Interpreter struct {
 	Tree    string `json:"tree"`    // sha256 of the list of its files (Archive.List)
 }
 
-// file is the archive as a file of a lock.
-func (i Interpreter) file() File {
-	return File{Name: "python", File: i.File, SHA256: i.SHA256, Size: i.Size, Path: i.Path}
-}
-
 // Archive is the content of an Interpreter's archive. All of it is below one folder.
 type Archive struct {
 	Python   string // X.Y

@@ -22,33 +22,30 @@ func choose(all []File, python string, k Kind) (File, error) {
 			continue // an installer passes it over, too
 		}
 		f.Version = name.Version
+		build := -1                                 // of a wheel without one
+		_, _ = fmt.Sscanf(name.Build, "%d", &build) // it begins with a number
 		for _, tag := range name.Tags {
 			if !compat.Installs(tag, facts) {
 				continue
 			}
-			r := append(rankOf(tag, python), buildNumber(name.Build))
+			r := append(rankOf(tag, python), build)
 			if c := slices.Compare(r, rank); c > 0 || c == 0 && f.File > best.File {
 				best, rank = f, r
 			}
 		}
 	}
 	if rank == nil {
-		return File{}, resolveErrorf("it has no wheel for Python %s, %s%s", python, k, wheelsThere(all))
+		there := ": only sources, or none at all"
+		if len(all) > 0 {
+			names := make([]string, min(len(all), 4))
+			for i := range names {
+				names[i] = all[i].File
+			}
+			there = "; there are " + strings.Join(names, ", ")
+		}
+		return File{}, resolveErrorf("it has no wheel for Python %s, %s%s", python, k, there)
 	}
 	return best, nil
-}
-
-// wheelsThere lists the wheels that there are instead.
-func wheelsThere(all []File) string {
-	const most = 4
-	if len(all) == 0 {
-		return ": only sources, or none at all"
-	}
-	names := make([]string, 0, most)
-	for _, f := range all[:min(len(all), most)] {
-		names = append(names, f.File)
-	}
-	return fmt.Sprintf("; there are %s", strings.Join(names, ", "))
 }
 
 // rankOf ranks a tag that installs on a node with a Python, in pip's order: Python and ABI together come
@@ -98,17 +95,4 @@ func platformRank(platform string) int {
 		rank++
 	}
 	return rank
-}
-
-// buildNumber is the number of a build, -1 for a wheel without one.
-func buildNumber(build string) int {
-	if build == "" {
-		return -1
-	}
-	end := strings.IndexFunc(build, func(r rune) bool { return r < '0' || r > '9' })
-	if end >= 0 {
-		build = build[:end]
-	}
-	n, _ := strconv.Atoi(build)
-	return n
 }

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
@@ -24,8 +25,8 @@ type Collector struct {
 	Folder  string // of wheels, which come first; "": none
 	Cache   string // folder of the files by sha256
 	Indexes []string
-	Torch   string // address below which torch's own indexes lie; "": none
-	Client  *pyindex.Client
+	Torch   string                                                   // address below which torch's own indexes lie; "": none
+	Client  *pyindex.Client                                          // nil: fetch nothing
 	Sum     func(file string) (sha256 string, size int64, err error) // of a file on this machine; nil: wheel.HashFile
 	Note    func(format string, args ...any)                         // gets a line before a download
 }
@@ -36,28 +37,17 @@ func damagedf(format string, args ...any) error {
 }
 
 // Collect returns the paths of files on this machine, by their sha256. Each has the size and the
-// sha256 of the lock.
+// sha256 of the lock. Without a Client it fetches nothing, and leaves out the files that are elsewhere.
 func (c *Collector) Collect(ctx context.Context, l *Lock, files []File) (map[string]string, error) {
 	paths := map[string]string{}
 	for _, f := range files {
 		if paths[f.SHA256] != "" {
 			continue
 		}
-		path, err := c.find(ctx, l, f)
-		if err != nil {
-			return nil, err
-		}
-		paths[f.SHA256] = path
-	}
-	return paths, nil
-}
-
-// Present returns the paths of those files that are on this machine, by their sha256. It fetches
-// nothing.
-func (c *Collector) Present(l *Lock, files []File) (map[string]string, error) {
-	paths := map[string]string{}
-	for _, f := range files {
 		path, err := c.here(l, f)
+		if err == nil && path == "" && c.Client != nil {
+			path, err = c.bring(ctx, l, f)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -68,12 +58,8 @@ func (c *Collector) Present(l *Lock, files []File) (map[string]string, error) {
 	return paths, nil
 }
 
-// find returns the path of one file, which it fetches if it is not here.
-func (c *Collector) find(ctx context.Context, l *Lock, f File) (string, error) {
-	path, err := c.here(l, f)
-	if err != nil || path != "" {
-		return path, err
-	}
+// bring fetches a file of a lock.
+func (c *Collector) bring(ctx context.Context, l *Lock, f File) (string, error) {
 	if f.Path != "" {
 		return "", fault.WithHint(damagedf("%s is not there", localPath(l, f)), "the lock names a local file: bring it there, or into the folder of --files")
 	}
@@ -164,23 +150,13 @@ func (c *Collector) fetch(ctx context.Context, f File) (path string, size int64,
 }
 
 // Find returns the wheel of one version of a package for a kind of node. It takes only files whose
-// sha256 is accepted; nil accepts all.
-func (c *Collector) Find(ctx context.Context, name, version, python string, k Kind, accepts func(sum string) bool) (File, error) {
-	found, err := c.inIndexes(ctx, c.Indexes, name, func(o pyindex.File) bool { return o.Wheel != nil && o.Version == version && o.SHA256 != "" })
-	if err != nil {
-		return File{}, fmt.Errorf("%s %s: %w", name, version, err)
+// sha256 is in sums; nil takes all.
+func (c *Collector) Find(ctx context.Context, name, version, python string, k Kind, sums []string) (File, error) {
+	all, err := c.wheelsOf(ctx, name, version, sums)
+	var f File
+	if err == nil {
+		f, err = choose(all, python, k)
 	}
-	var all []File
-	for _, o := range found {
-		if accepts != nil && !accepts(o.SHA256) {
-			continue
-		}
-		all = append(all, File{Name: name, Version: version, File: o.Name, SHA256: strings.ToLower(o.SHA256), Size: o.Size})
-	}
-	if len(found) > 0 && len(all) == 0 {
-		return File{}, errNotAccepted(name, version)
-	}
-	f, err := choose(all, python, k)
 	if err != nil {
 		return File{}, fmt.Errorf("%s %s: %w", name, version, err)
 	}
@@ -190,10 +166,24 @@ func (c *Collector) Find(ctx context.Context, name, version, python string, k Ki
 	return f, err
 }
 
-// errNotAccepted is the error of an index whose files are not those that the package's makers published.
-func errNotAccepted(name, version string) error {
-	return fault.WithHint(damagedf("%s %s: the index has only files with another sha256 than those that this dsbuild accepts", name, version),
-		"put the files that its makers published into the index, or name another one with --index-url")
+// wheelsOf lists the wheels of one version of a package that the indexes have with a sha256: those with one in
+// sums, or all for nil.
+func (c *Collector) wheelsOf(ctx context.Context, name, version string, sums []string) ([]File, error) {
+	found, err := c.inIndexes(ctx, c.Indexes, name, func(o pyindex.File) bool { return o.Wheel != nil && o.Version == version && o.SHA256 != "" })
+	if err != nil {
+		return nil, err
+	}
+	var all []File
+	for _, o := range found {
+		if sum := strings.ToLower(o.SHA256); sums == nil || slices.Contains(sums, sum) {
+			all = append(all, File{Name: name, Version: version, File: o.Name, SHA256: sum, Size: o.Size})
+		}
+	}
+	if len(found) > 0 && len(all) == 0 {
+		return nil, fault.WithHint(damagedf("the index has only files with another sha256 than those that this dsbuild accepts"),
+			"put the files that its makers published into the index, or name another one with --index-url")
+	}
+	return all, nil
 }
 
 // inIndexes returns the files of a project that fit, from the first index that has one.

@@ -14,7 +14,6 @@ import (
 
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
 	"github.com/dsbuild/dsbuild/internal/fault"
-	"github.com/dsbuild/dsbuild/internal/pyindex"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -49,19 +48,15 @@ func FindUV(ctx context.Context, uv UV, dir string, c *Collector) (string, error
 
 // fetchUV puts the program of uv's wheel at place.
 func fetchUV(ctx context.Context, uv UV, place string, c *Collector) error {
-	found, err := c.inIndexes(ctx, c.Indexes, "uv", func(f pyindex.File) bool {
-		return f.Wheel != nil && f.Version == uv.Version && strings.HasSuffix(f.Name, ".whl") && runsHere(f.Name)
-	})
+	found, err := c.wheelsOf(ctx, "uv", uv.Version, uv.Sums)
 	if err != nil {
 		return err
 	}
-	if len(found) == 0 {
+	here := slices.IndexFunc(found, func(f File) bool { return runsHere(f.File) })
+	if here < 0 {
 		return errors.New("it has no wheel for this machine")
 	}
-	if found = slices.DeleteFunc(found, func(f pyindex.File) bool { return !uv.accepts(f.SHA256) }); len(found) == 0 {
-		return errNotAccepted("uv", uv.Version)
-	}
-	path, _, err := c.fetch(ctx, File{Name: "uv", Version: uv.Version, File: found[0].Name, SHA256: strings.ToLower(found[0].SHA256)})
+	path, _, err := c.fetch(ctx, found[here])
 	if err != nil {
 		return err
 	}
@@ -84,11 +79,8 @@ func fetchUV(ctx context.Context, uv UV, place string, c *Collector) error {
 		}
 		return atomicfile.Write(place, r, 0o755)
 	}
-	return errors.New(found[0].Name + " holds no program")
+	return errors.New(found[here].File + " holds no program")
 }
-
-// accepts reports whether a file with this sha256 may be run.
-func (u UV) accepts(sum string) bool { return slices.Contains(u.Sums, strings.ToLower(sum)) }
 
 // runsHere reports whether a wheel of uv is for this machine.
 func runsHere(name string) bool {

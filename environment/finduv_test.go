@@ -116,9 +116,9 @@ func TestOtherUV(t *testing.T) {
 	}
 }
 
-// Present names the files that are here and fetches none; a file of the folder that is another one is an
+// Without a client Collect names the files that are here and fetches none; a file of the folder that is another one is an
 // error also then.
-func TestPresent(t *testing.T) {
+func TestCollectHere(t *testing.T) {
 	t.Parallel()
 	x, dir := wheelindex.New(t), t.TempDir()
 	path := x.Add(t, wheelindex.Wheel{Name: "alpha", Version: "1.0"})
@@ -128,8 +128,9 @@ func TestPresent(t *testing.T) {
 		t.Fatal(err)
 	}
 	files, c := l.Sets[0].Files, collector(t, x)
+	c.Client = nil
 	x.Gets.Store(0)
-	if paths, err := c.Present(l, files); err != nil || len(paths) != 0 {
+	if paths, err := c.Collect(t.Context(), l, files); err != nil || len(paths) != 0 {
 		t.Errorf("%v, %v", paths, err)
 	}
 	c.Folder = t.TempDir()
@@ -141,13 +142,13 @@ func TestPresent(t *testing.T) {
 	if err := os.WriteFile(copied, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if paths, err := c.Present(l, files); err != nil || len(paths) != 1 || paths[files[0].SHA256] != copied || x.Gets.Load() != 0 {
+	if paths, err := c.Collect(t.Context(), l, files); err != nil || len(paths) != 1 || paths[files[0].SHA256] != copied || x.Gets.Load() != 0 {
 		t.Errorf("%v, %v, %d downloads", paths, err, x.Gets.Load())
 	}
 	if err := os.WriteFile(copied, text[:len(text)-1], 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err = c.Present(l, files)
+	_, err = c.Collect(t.Context(), l, files)
 	if fault.ExitCode(err) != 4 || !strings.Contains(fault.Hint(err), "dsbuild env lock") || !strings.Contains(err.Error(), copied) {
 		t.Errorf("%v, hint %q", err, fault.Hint(err))
 	}

@@ -214,7 +214,8 @@ func (s Set) digest(python string) string {
 func (s Set) All() []File {
 	all := append([]File{s.Installer}, s.Files...)
 	if s.Python != nil {
-		all = append(all, s.Python.file())
+		p := s.Python
+		all = append(all, File{Name: "python", File: p.File, SHA256: p.SHA256, Size: p.Size, Path: p.Path})
 	}
 	return all
 }
@@ -241,8 +242,10 @@ func (s Set) File(name string) *File {
 // For returns the set for a node. If several serve it, this is the one with the newest glibc. If
 // none does, the error says why.
 func (l *Lock) For(f node.Facts) (*Set, error) {
-	if set := l.withPython(f); set != nil {
-		return set, nil
+	for i := range slices.Backward(l.Sets) { // one to which a Python comes along serves every node of its kind
+		if l.Sets[i].Python != nil && l.Sets[i].serves(f) {
+			return &l.Sets[i], nil
+		}
 	}
 	if wheel.Minor(f.Python) != l.Python {
 		return nil, fmt.Errorf("the environment is for Python %s, this node's interpreter is %s", l.Python, node.PlainVersion(f.Python))
@@ -250,22 +253,12 @@ func (l *Lock) For(f node.Facts) (*Set, error) {
 	if f.Tag != "cp"+strings.ReplaceAll(l.Python, ".", "") {
 		return nil, fmt.Errorf("the environment is for CPython with the global lock, this node's interpreter is %s", node.PlainVersion(f.Tag))
 	}
-	for i := len(l.Sets) - 1; i >= 0; i-- {
+	for i := range slices.Backward(l.Sets) {
 		if l.Sets[i].serves(f) {
 			return &l.Sets[i], nil
 		}
 	}
 	return nil, fmt.Errorf("the lock has no files for a node of %s with glibc %s", node.PlainVersion(f.Platform), node.PlainVersion(f.Glibc))
-}
-
-// withPython returns the set for a node to which a Python comes along; nil if none does.
-func (l *Lock) withPython(f node.Facts) *Set {
-	for i := len(l.Sets) - 1; i >= 0; i-- {
-		if l.Sets[i].Python != nil && l.Sets[i].serves(f) {
-			return &l.Sets[i]
-		}
-	}
-	return nil
 }
 
 // Brings reports whether a Python comes along for a kind of node.
@@ -275,24 +268,16 @@ func (l *Lock) Brings() bool {
 
 // Write writes the lock to path, and reports whether it differs from the file that was there.
 func (l *Lock) Write(path string) (changed bool, err error) {
-	text, err := l.text()
+	text, err := json.MarshalIndent(l, "", "  ")
 	if err != nil {
 		return false, err
+	}
+	text = append(text, '\n')
+	if _, err := parseLock(text); err != nil {
+		return false, fmt.Errorf("the new lock: %w", err)
 	}
 	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, text) {
 		return false, nil
 	}
 	return true, atomicfile.Write(path, bytes.NewReader(text), 0o644)
-}
-
-func (l *Lock) text() ([]byte, error) {
-	text, err := json.MarshalIndent(l, "", "  ")
-	if err != nil {
-		return nil, err
-	}
-	text = append(text, '\n')
-	if _, err := parseLock(text); err != nil {
-		return nil, fmt.Errorf("the new lock: %w", err)
-	}
-	return text, nil
 }

@@ -14,7 +14,6 @@ import (
 
 	"deps.dev/util/pypi"
 
-	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -53,8 +52,8 @@ func (r Resolver) Resolve(ctx context.Context, s *Spec, kinds []Kind, old *Lock,
 			return nil, fmt.Errorf("%s: %w", k, err)
 		}
 		for i := range set.Files {
-			if at := indexOfLocal(locals, set.Files[i].Name); at >= 0 {
-				set.Files[i].Path = relativePath(dir, locals[at].path)
+			if f := &set.Files[i]; f.Path != "" {
+				f.Path = relativePath(dir, f.Path)
 			}
 		}
 		if set.Python, err = s.chooseInterpreter(k, dir); err != nil {
@@ -87,11 +86,11 @@ func (l *Lock) Answers(s *Spec) bool {
 
 // request identifies all that decides the lock, except the state of the index. dir is the folder of the
 // lock.
-func (s *Spec) request(kinds []Kind, locals []local, uv, dir string) (string, error) {
+func (s *Spec) request(kinds []Kind, locals []File, uv, dir string) (string, error) {
 	h := sha256.New()
 	fmt.Fprintf(h, "format %d\nname %s\npython %s\ninterpreter %s\nfolder %s\ntorch %s\nuv %s\n", lockFormat, s.Name, s.Python, s.Interpreter, s.Folder, s.Torch, uv)
 	for _, w := range locals {
-		fmt.Fprintf(h, "wheel %s %s\n", w.SHA256, relativePath(dir, w.path))
+		fmt.Fprintf(h, "wheel %s %s\n", w.SHA256, relativePath(dir, w.Path))
 	}
 	for _, w := range s.Wanted {
 		fmt.Fprintf(h, "requirement %s\n", w.Text)
@@ -112,15 +111,10 @@ func (s *Spec) request(kinds []Kind, locals []local, uv, dir string) (string, er
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// local is a wheel on this machine.
-type local struct {
-	File
-	path string
-}
-
-// openLocals reads the local wheels of a Spec. The mistakes have their places in the file.
-func openLocals(s *Spec) ([]local, error) {
-	var locals []local
+// openLocals reads the local wheels of a Spec, with their paths on this machine. The mistakes have their places
+// in the file.
+func openLocals(s *Spec) ([]File, error) {
+	var locals []File
 	var problems diagnostic.List
 	for _, w := range s.Wheels {
 		l, err := openLocal(w.Text)
@@ -129,7 +123,7 @@ func openLocals(s *Spec) ([]local, error) {
 			problems.Add(w.At, "dsbuild wheel makes the wheel of DeepSpeed", "%s does not exist", w.Text)
 		case err != nil:
 			problems.Add(w.At, "", "%v", err)
-		case indexOfLocal(locals, l.Name) >= 0:
+		case indexOf(locals, l.Name) >= 0:
 			problems.Add(w.At, "", "a second wheel of %s", l.Name)
 		}
 		locals = append(locals, l)
@@ -137,25 +131,25 @@ func openLocals(s *Spec) ([]local, error) {
 	return locals, problems.Err()
 }
 
-func openLocal(path string) (local, error) {
+func openLocal(path string) (File, error) {
 	name, err := wheel.ParseFileName(filepath.Base(path))
 	if err != nil {
-		return local{}, err
+		return File{}, err
 	}
 	info, err := os.Stat(path)
 	if err != nil {
-		return local{}, err
+		return File{}, err
 	}
 	if !info.Mode().IsRegular() {
-		return local{}, fmt.Errorf("%s is not a file", path)
+		return File{}, fmt.Errorf("%s is not a file", path)
 	}
-	l := local{File: File{Name: pypi.CanonPackageName(name.Name), Version: name.Version, File: filepath.Base(path)}, path: path}
+	l := File{Name: pypi.CanonPackageName(name.Name), Version: name.Version, File: filepath.Base(path), Path: path}
 	l.SHA256, l.Size, err = wheel.HashFile(path)
 	return l, err
 }
 
-func indexOfLocal(locals []local, name string) int {
-	return slices.IndexFunc(locals, func(l local) bool { return l.Name == name })
+func indexOf(files []File, name string) int {
+	return slices.IndexFunc(files, func(f File) bool { return f.Name == name })
 }
 
 // relativePath is path relative to dir, with slashes; path itself if that is impossible.
@@ -172,11 +166,11 @@ func relativePath(dir, path string) string {
 }
 
 // set resolves the files for one kind of node.
-func (r Resolver) set(ctx context.Context, s *Spec, k Kind, locals []local, old *Lock) (Set, error) {
+func (r Resolver) set(ctx context.Context, s *Spec, k Kind, locals []File, old *Lock) (Set, error) {
 	out := Set{Kind: k}
 	for _, l := range locals {
-		if err := installsOn(l.File, s.Python, k); err != nil {
-			return out, err
+		if _, err := choose([]File{l}, s.Python, k); err != nil {
+			return out, fmt.Errorf("%s %s: %w", l.Name, l.Version, err)
 		}
 	}
 	var known []File
@@ -186,7 +180,7 @@ func (r Resolver) set(ctx context.Context, s *Spec, k Kind, locals []local, old 
 		}
 	}
 	var err error
-	if out.Files, err = r.files(ctx, s, k, locals, known); err != nil {
+	if out.Files, err = r.Files(ctx, s, k, locals, known); err != nil {
 		return out, err
 	}
 	for i, f := range out.Files {
@@ -196,17 +190,13 @@ func (r Resolver) set(ctx context.Context, s *Spec, k Kind, locals []local, old 
 			}
 		}
 	}
-	out.Installer, err = r.Collect.Find(ctx, "uv", r.Installer.Version, s.Python, k, r.Installer.accepts)
+	out.Installer, err = r.Collect.Find(ctx, "uv", r.Installer.Version, s.Python, k, r.Installer.Sums)
 	return out, err
 }
 
-// Files resolves a Spec without local wheels for one kind of node, and returns the wheels, sorted by
-// name. It fetches none: a Size is 0 if the index does not say it. The versions in known are preferred.
-func (r Resolver) Files(ctx context.Context, s *Spec, k Kind, known []File) ([]File, error) {
-	return r.files(ctx, s, k, nil, known)
-}
-
-func (r Resolver) files(ctx context.Context, s *Spec, k Kind, locals []local, known []File) ([]File, error) {
+// Files resolves a Spec for one kind of node, and returns the wheels, sorted by name. It fetches none: a Size is 0
+// if the index does not say it. The versions in known are preferred.
+func (r Resolver) Files(ctx context.Context, s *Spec, k Kind, locals, known []File) ([]File, error) {
 	packages, err := r.runUV(ctx, s, k, locals, known)
 	if err != nil {
 		return nil, err
@@ -226,24 +216,10 @@ func (r Resolver) files(ctx context.Context, s *Spec, k Kind, locals []local, kn
 	return out, nil
 }
 
-// installsOn returns an error if no pip would install the wheel on nodes of a kind.
-func installsOn(f File, python string, k Kind) error {
-	name, err := wheel.ParseFileName(f.File)
-	if err != nil {
-		return err
-	}
-	facts := k.facts(python)
-	if !slices.ContainsFunc(name.Tags, func(tag string) bool { return compat.Installs(tag, facts) }) {
-		return resolveErrorf("%s %s has no wheel for Python %s, %s: %s is for another", f.Name, f.Version, python, k, f.File)
-	}
-	return nil
-}
-
 // file takes the one wheel of a resolved package that a pip on such a node would take.
-func (r Resolver) file(p lockedPackage, python string, k Kind, locals []local) (File, error) {
-	if at := indexOfLocal(locals, p.Name); at >= 0 {
-		l := locals[at].File
-		return l, nil
+func (r Resolver) file(p lockedPackage, python string, k Kind, locals []File) (File, error) {
+	if at := indexOf(locals, p.Name); at >= 0 {
+		return locals[at], nil
 	}
 	var all []File
 	for _, w := range p.Wheels {

@@ -133,7 +133,7 @@ func TestPackageWithoutAFittingWheelIsNamed(t *testing.T) {
 		"requirements: [newpython]":                          "newpython",
 		"requirements: [newglibc]":                           "newglibc",
 		"requirements: [missing]":                            "missing was not found",
-		"companions: [ours-1-cp312-cp312-linux_x86_64.whl]":  "ours 1 has no wheel for Python 3.11, x86_64 with glibc 2.28: ours-1-cp312-cp312-linux_x86_64.whl is for another",
+		"companions: [ours-1-cp312-cp312-linux_x86_64.whl]":  "ours 1: it has no wheel for Python 3.11, x86_64 with glibc 2.28; there are ours-1-cp312-cp312-linux_x86_64.whl",
 		"deepspeed: nowhere-1-py3-none-any.whl":              "environment.yaml:3:12: ",
 		"companions: [nonsense.whl]":                         "environment.yaml:3:14: ",
 		"requirements: [\"newglibc; python_version < '3'\"]": "no requirement applies",

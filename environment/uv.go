@@ -49,7 +49,7 @@ func (w lockedWheel) fileName() string {
 
 // runUV resolves the requirements of a Spec for one kind of node. The versions in known are
 // preferred.
-func (r Resolver) runUV(ctx context.Context, s *Spec, k Kind, locals []local, known []File) ([]lockedPackage, error) {
+func (r Resolver) runUV(ctx context.Context, s *Spec, k Kind, locals, known []File) ([]lockedPackage, error) {
 	tmp, err := scratch.New("")
 	if err != nil {
 		return nil, err
@@ -107,11 +107,11 @@ var torchLocal = regexp.MustCompile(`\+(cu\d+|cpu)$`)
 
 // project is the project file that asks uv for the environment. A torch for another CUDA than the
 // package index has comes from torch's own index, and nothing else does.
-func (r Resolver) project(s *Spec, locals []local) (string, error) {
+func (r Resolver) project(s *Spec, locals []File) (string, error) {
 	type table = map[string]any
 	wanted := []string{}
 	for _, l := range locals {
-		abs, err := filepath.Abs(l.path)
+		abs, err := filepath.Abs(l.Path)
 		if err != nil {
 			return "", err
 		}

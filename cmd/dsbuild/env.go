@@ -112,7 +112,7 @@ it has the wheel here, in the cache or in --files; it downloads nothing.`,
 			}
 			opt := envs.Options{Options: changes.Options{Options: common, Verify: level, Relay: relay.Options{Off: true}}, Lock: lock} // it sends nothing
 			c := &environment.Collector{Folder: opts.files, Cache: envCache(), Sum: wheels.DefaultCache().Sum}
-			paths, err := c.Present(opt.Lock, allFiles(opt.Lock))
+			paths, err := c.Collect(ctx, opt.Lock, allFiles(opt.Lock))
 			if err != nil {
 				return err
 			}

@@ -97,7 +97,7 @@ func (q Request) resolve(ctx context.Context, r environment.Resolver, requiremen
 	for _, p := range known {
 		preferred = append(preferred, environment.File{Name: p.Name, Version: p.Version})
 	}
-	files, err := r.Files(ctx, spec, platform(), preferred)
+	files, err := r.Files(ctx, spec, platform(), nil, preferred)
 	if err != nil {
 		return nil, err
 	}
