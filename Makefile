@@ -29,11 +29,11 @@ endif
 
 # Programs are linked like those of a release. All of them, the engine's too, have the same
 # flags, so that Go compiles their common packages once.
-build quickstart engine engine-stop bin/ci/engine: export CGO_ENABLED = 0
+build quickstart nodes nodes-stop engine engine-stop bin/ci/engine: export CGO_ENABLED = 0
 
 PREFIX ?= /usr/local
 
-.PHONY: help modules build install packages-lock drivers quickstart check source test test-full test-gpu bench pictures release-snapshot release fuzz engine engine-stop lint clean clean-caches
+.PHONY: help modules build install packages-lock drivers quickstart nodes nodes-stop check source test test-full test-gpu bench pictures release-snapshot release fuzz engine engine-stop lint clean clean-caches
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -70,6 +70,12 @@ FORCE:
 quickstart: modules ## build a real wheel for A100 and deploy it to three local nodes
 	@echo "==> compiling quickstart (the first time it takes a minute)"
 	@cd ci && $(GO) run -trimpath ./quickstart # it writes elsewhere if this folder is read-only
+
+nodes: modules ## start the three local nodes of quickstart, which stay: for the commands of the pages
+	@cd ci && $(GO) run -trimpath ./quickstart start
+
+nodes-stop: ## stop them; their files stay
+	@cd ci && $(GO) run -trimpath ./quickstart stop
 
 # Check the sources: format and vet.
 source:

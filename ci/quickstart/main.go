@@ -1,6 +1,7 @@
 // Command quickstart is `make quickstart`: all of dsbuild on one machine. It builds a real
 // DeepSpeed wheel for A100, in a container engine or without one, starts three local nodes that
-// are real OpenSSH servers, and deploys to them.
+// are real OpenSSH servers, and deploys to them. With the argument start or stop it is `make nodes`
+// and `make nodes-stop`: the same nodes, which stay.
 package main
 
 import (
@@ -19,6 +20,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/testkit/child"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -27,8 +29,16 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	start := time.Now()
-	if err := runQuickstart(ctx); err != nil {
+	start, run := time.Now(), runQuickstart
+	switch arguments := os.Args[1:]; {
+	case len(arguments) == 1 && arguments[0] == "start":
+		run = startKeeper
+	case len(arguments) == 1 && arguments[0] == "stop":
+		run = stopKeeper
+	case len(arguments) == 2 && arguments[0] == "keep":
+		run = func(ctx context.Context) error { return keepNodes(ctx, arguments[1]) }
+	}
+	if err := run(ctx); err != nil {
 		if ctx.Err() != nil {
 			printStep("interrupted; the nodes are stopped")
 			os.Exit(130)
@@ -40,7 +50,9 @@ func main() {
 		}
 		os.Exit(1)
 	}
-	printStep("done in %s. The nodes are stopped; a container engine stays for the next build ('make engine-stop' ends dsbuild's own).", ui.Duration(time.Since(start)))
+	if len(os.Args) == 1 {
+		printStep("done in %s. The nodes are stopped ('make nodes' starts them again, for the commands of the pages); a container engine stays for the next build ('make engine-stop' ends dsbuild's own).", ui.Duration(time.Since(start)))
+	}
 }
 
 // runQuickstart prepares the nodes, which wait for the network (torch), and at the same time the
@@ -48,6 +60,10 @@ func main() {
 func runQuickstart(ctx context.Context) error {
 	if err := os.Chdir(".."); err != nil { // make starts it in the folder ci
 		return err
+	}
+	if conn, err := callKeeper(ctx); err == nil {
+		conn.Close()
+		return fault.New(1, "make nodes-stop", "the nodes of 'make nodes' run in %s", cacheDir())
 	}
 	m, err := readMachine(ctx)
 	if err != nil {
@@ -96,17 +112,6 @@ func runQuickstart(ctx context.Context) error {
 	}
 	printStep("the wheel is %s, the report %s; your own nodes: docs/quickstart.md", built, report)
 	return nil
-}
-
-func startNodes(ctx context.Context, m machine) (*nodes.Fleet, error) {
-	fleet, err := nodes.Up(ctx, nodes.Options{
-		Dir: cacheDir(), Count: 3, Env: nodes.WithTorch, Python: m.python,
-		Log: func(line string) { printStep("nodes: %s", line) },
-	})
-	if err != nil {
-		return nil, fmt.Errorf("local nodes: %w", err)
-	}
-	return fleet, nil
 }
 
 // compileProgram compiles dsbuild, and starts the engine if one builds the wheel.

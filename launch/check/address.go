@@ -73,14 +73,14 @@ func (r *run) checkNames(context.Context) {
 		addresses := strings.Split(value, ", ")
 		fix := fmt.Sprintf("run getent hosts %s there, and correct its line in /etc/hosts", master)
 		switch {
-		case r.hasPeers() && slices.ContainsFunc(addresses, isLoopback):
+		case r.hasNetwork() && slices.ContainsFunc(addresses, isLoopback):
 			m.addFinding(Names, Error, fix+": use an address that other nodes reach", "the master's address %s resolves to %s there, which is the node itself", master, value)
 		case len(has) > 0 && !slices.ContainsFunc(addresses, func(a string) bool { return slices.Contains(has, a) || isLoopback(a) }):
 			m.addFinding(Names, Error, fix, "the master's address %s resolves to %s there, but %s has %[4]s", master, value, r.firstMember().Host.Name, strings.Join(has, ", "))
 		case value != values[0].value:
 			m.addFinding(Names, Error, fix, "the master's address %s resolves to %s there, but on %d of %s to %s", master, value, len(values[0].members), ui.Count(len(live), "node"), values[0].value)
 		}
-		m.ownName(r.hasPeers())
+		m.ownName(r.hasNetwork())
 	}
 }
 
@@ -131,7 +131,7 @@ func (r *run) checkInterfaces(ctx context.Context) {
 			return "", false
 		}
 		for _, address := range preferIPv4(m.survey.Master.OK.Addresses) {
-			if !isLoopback(address) || !r.hasPeers() {
+			if !isLoopback(address) || !r.hasNetwork() {
 				return address, true
 			}
 		}
@@ -157,7 +157,7 @@ func (r *run) checkInterfaces(ctx context.Context) {
 	}
 	if r.firstMember().Status == report.OK {
 		r.askRoutes(ctx, []*member{r.firstMember()}, to)
-		if r.hasPeers() && r.firstMember().route != nil && !isLoopback(masters[0].value) && slices.Contains(r.firstMember().reachableAddresses(), masters[0].value) {
+		if r.hasNetwork() && r.firstMember().route != nil && !isLoopback(masters[0].value) && slices.Contains(r.firstMember().reachableAddresses(), masters[0].value) {
 			r.firstMember().route.Address = masters[0].value
 		}
 	}
@@ -189,12 +189,12 @@ func (r *run) judgeInterfaces() {
 	names := groupByValue(routed, func(m *member) (string, bool) { return m.route.Interface, true })
 	for _, m := range routed {
 		name := m.route.Interface
-		if r.hasPeers() && (isVirtual(name) || isLoopback(m.route.Address)) {
+		if r.hasNetwork() && (isVirtual(name) || isLoopback(m.route.Address)) {
 			m.addFinding(Interface, Error, "check ip route there; does only this node have the master's address?", "it reaches the master through %s (%s), which leads to no other node", name, cause.Own(m.route.Address))
 			continue
 		}
-		said := m.judgeSaid(name, r.hasPeers())
-		if !said && r.hasPeers() && len(names) > 1 && name != names[0].value {
+		said := m.judgeSaid(name, r.hasNetwork())
+		if !said && r.hasNetwork() && len(names) > 1 && name != names[0].value {
 			m.addFinding(Interface, Warning, fmt.Sprintf("in the inventory, set env: {NCCL_SOCKET_IFNAME: %[1]s, GLOO_SOCKET_IFNAME: %[1]s} for it, and %[2]s for the others", interfaceInHint(name), interfaceInHint(names[0].value)),
 				"it reaches the master through %s, but %d of %s through %s", name, len(names[0].members), ui.Count(len(routed), "node"), names[0].value)
 		}

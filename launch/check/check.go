@@ -154,6 +154,12 @@ func (r *run) masterAddress() string {
 // hasPeers reports whether there is more than one node.
 func (r *run) hasPeers() bool { return len(r.members) > 1 }
 
+// hasNetwork reports whether nodes reach each other over a network: not if the inventory gives all of them literal
+// loopback addresses, because then all are this machine.
+func (r *run) hasNetwork() bool {
+	return r.hasPeers() && slices.ContainsFunc(r.members, func(m *member) bool { return !isLoopback(m.Host.Address) })
+}
+
 // connectAll connects to all nodes, probes them and starts the agent on each.
 func (r *run) connectAll(ctx context.Context) {
 	nodeSteps := make([]fleet.NodeSteps, len(r.members))

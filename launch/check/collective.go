@@ -109,7 +109,7 @@ func (r *run) checkCollectives(ctx context.Context) {
 
 // eligibleMembers are the nodes without blocking errors.
 func (r *run) eligibleMembers() []*member {
-	return slices.DeleteFunc(r.liveMembers(), func(m *member) bool { return m.hasError(blockingKinds()...) || m.route == nil && r.hasPeers() })
+	return slices.DeleteFunc(r.liveMembers(), func(m *member) bool { return m.hasError(blockingKinds()...) || m.route == nil && r.hasNetwork() })
 }
 
 // runCollective runs one all_reduce, with local(m) processes on each node. It reports

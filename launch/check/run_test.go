@@ -150,8 +150,8 @@ func TestRun(t *testing.T) {
 		if n.Status != report.Failed || n.Facts == nil {
 			t.Errorf("%s: %s", n.Name, n.Status)
 		}
-		if got := ofKind(n, Names, Error); len(got) == 0 || got[0] != "the master's address 127.0.0.1 resolves to 127.0.0.1 there, which is the node itself" {
-			t.Errorf("%s: names: %q", n.Name, got)
+		if got := ofKind(n, Names, Error); len(got) > 0 { // literal loopback addresses: all nodes are this machine
+			t.Errorf("%s: names: %q, want none", n.Name, got)
 		}
 		if got := ofKind(n, Paths, Error); len(got) != 1 || got[0] != "--data /does/not/exist: the node says: No such file or directory" {
 			t.Errorf("%s: paths: %q", n.Name, got)
