@@ -135,11 +135,11 @@ func TestNamesThatAreNoFiles(t *testing.T) {
 	for name, want := range map[string]string{
 		"inventroy.yaml":  "did you mean inventory.yaml?",
 		"./inventroy.yml": "did you mean inventory.yaml?",
-		"gpu01":           "give a file, - for standard input, or a node expression; write a single node as gpu[01]",
-		"node":            "give a file, - for standard input, or a node expression: gpu[01-16], or gpu1,gpu2",
-		"x/gpu[1-2]":      "give a file, - for standard input, or a node expression: gpu[01-16], or gpu1,gpu2",
-		"a.yaml,b.yaml":   "give a file, - for standard input, or a node expression: gpu[01-16], or gpu1,gpu2",
-		"":                "give a file, - for standard input, or a node expression: gpu[01-16], or gpu1,gpu2",
+		"gpu01":           "give a file, - for standard input, or a node expression: gpu[01-16], gpu[01], or gpu1,gpu2",
+		"node":            "give a file, - for standard input, or a node expression: gpu[01-16], gpu[01], or gpu1,gpu2",
+		"x/gpu[1-2]":      "give a file, - for standard input, or a node expression: gpu[01-16], gpu[01], or gpu1,gpu2",
+		"a.yaml,b.yaml":   "give a file, - for standard input, or a node expression: gpu[01-16], gpu[01], or gpu1,gpu2",
+		"":                "give a file, - for standard input, or a node expression: gpu[01-16], gpu[01], or gpu1,gpu2",
 	} {
 		_, err := inventory.Open(t.Context(), name, inventory.Options{})
 		var wrong *inventory.Error

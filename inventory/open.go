@@ -102,10 +102,7 @@ func fileEndings() []string {
 // noSuchFile returns the error for a missing file, with the nearest existing name as a hint.
 func noSuchFile(name string, err error) error {
 	failed := unreadable(name, err)
-	advice := "give a file, - for standard input, or a node expression: gpu[01-16], or gpu1,gpu2"
-	if strings.Trim(name[max(len(name)-1, 0):], "0123456789") == "" && name != "" && !strings.ContainsAny(name, "/.") {
-		advice = "give a file, - for standard input, or a node expression; write a single node as " + oneNode(name)
-	}
+	advice := "give a file, - for standard input, or a node expression: gpu[01-16], gpu[01], or gpu1,gpu2"
 	if entries, err := os.ReadDir(filepath.Dir(name)); err == nil {
 		var names []string
 		for _, e := range entries {
@@ -119,12 +116,6 @@ func noSuchFile(name string, err error) error {
 	}
 	failed.Problems[0].Hint = advice
 	return failed
-}
-
-// oneNode writes the name of a node, which ends in a number, as an expression.
-func oneNode(name string) string {
-	stem := strings.TrimRight(name, "0123456789")
-	return stem + "[" + name[len(stem):] + "]"
 }
 
 // isProgram reports whether a file begins as scripts do.

@@ -30,10 +30,6 @@ func (b *builder) addProblem(s Setting, hint, format string, args ...any) {
 	if len(s.Words) > 0 {
 		at = s.Words[0].At
 	}
-	b.addProblemAt(at, hint, format, args...)
-}
-
-func (b *builder) addProblemAt(at Position, hint, format string, args ...any) {
 	b.Add(at, hint, format, args...)
 }
 
@@ -45,13 +41,13 @@ func (b *builder) refuse(s Setting, hint, want string) {
 		at = s.Words[0].At
 	}
 	if at.Line > 0 {
-		b.addProblemAt(at, hint, "%s is %q: %s", s.Key, word, want)
+		b.Add(at, hint, "%s is %q: %s", s.Key, word, want)
 		return
 	}
 	if quoted := strconv.Quote(word); word == "" || strings.ContainsAny(word, " \t") || quoted != `"`+word+`"` {
 		word = quoted
 	}
-	b.addProblemAt(Position{File: at.File + " " + diagnostic.Clip(word)}, hint, "%s", want)
+	b.Add(Position{File: at.File + " " + diagnostic.Clip(word)}, hint, "%s", want)
 }
 
 // form is a value as the user writes it: after its flag, or alone in a file.
@@ -146,7 +142,7 @@ func (b *builder) takeHosts(all []inventory.Host) {
 	seen := map[string]string{}
 	for _, h := range all {
 		if first, twice := seen[h.Node]; twice {
-			b.addProblemAt(Position{File: h.Position}, "choose one with --limit", "%s and %s are the same node", first, h.Name)
+			b.Add(Position{File: h.Position}, "choose one with --limit", "%s and %s are the same node", first, h.Name)
 		}
 		seen[h.Node] = h.Name
 	}
@@ -280,7 +276,7 @@ func (b *builder) checkAll() {
 		b.addProblem(b.said["procs"], "", "%d GPUs cannot be divided evenly among %d processes", j.GPUs, j.Procs)
 	}
 	if (j.Kind == K8s || j.Kind == Docker) && j.Image == "" && !b.refused["image"] {
-		b.addProblemAt(Position{File: "--image"}, "add --image IMAGE: an image with torch", "no image given")
+		b.Add(Position{File: "--image"}, "add --image IMAGE: an image with torch", "no image given")
 	}
 	if j.Kind == K8s {
 		b.checkK8s()
@@ -402,12 +398,12 @@ func (b *builder) checkHosts() {
 		at := Position{File: h.Position}
 		switch {
 		case !plainAddress.MatchString(h.Address) || strings.HasPrefix(h.Address, "-"):
-			b.addProblemAt(at, "give an address that works on all nodes", "%s: a launch script cannot use the address %q", h.Name, h.Address)
+			b.Add(at, "give an address that works on all nodes", "%s: a launch script cannot use the address %q", h.Name, h.Address)
 		case h.User != "" && !plainUser.MatchString(h.User):
-			b.addProblemAt(at, "", "%s: a launch script cannot use the user %q", h.Name, h.User)
+			b.Add(at, "", "%s: a launch script cannot use the user %q", h.Name, h.User)
 		}
 	}
 	if j.BySlurm() || j.Kind == K8s || j.Kind == AIStation {
-		b.addProblemAt(Position{File: "-i"}, "leave -i out", "an inventory cannot choose the nodes of a job of this kind")
+		b.Add(Position{File: "-i"}, "leave -i out", "an inventory cannot choose the nodes of a job of this kind")
 	}
 }

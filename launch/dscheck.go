@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/internal/diagnostic"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -26,23 +27,16 @@ func (b *builder) givenConfig(r Request) {
 	}
 	job := b.List
 	b.List.Lines, b.List.Problems = strings.Split(string(data), "\n"), nil
-	place := func(offset int) Position { return placeIn(name, data, offset) }
+	place := func(offset int) Position { return diagnostic.PositionOf(name, data, offset) }
 	c, err := readConfig(data)
 	var wrong *configFault
 	switch {
 	case errors.As(err, &wrong):
-		b.addProblemAt(place(wrong.offset), "", "the DeepSpeed configuration: %s", wrong.reason)
+		b.Add(place(wrong.offset), "", "the DeepSpeed configuration: %s", wrong.reason)
 	case err == nil:
 		configCheck{b, c, func(key string) Position { return place(c[key].offset) }, r.Ops}.checkAll()
 	}
 	b.List.Lines, b.List.Problems = job.Lines, append(job.Problems, b.List.Problems...)
-}
-
-// placeIn is the line and column of a byte.
-func placeIn(name string, data []byte, offset int) Position {
-	before := string(data[:min(max(offset, 0), len(data))])
-	line := strings.LastIndex(before, "\n") + 1
-	return Position{File: name, Line: strings.Count(before, "\n") + 1, Column: len([]rune(before[line:])) + 1}
 }
 
 // configCheck compares a DeepSpeed configuration with the job and the wheel.
@@ -58,7 +52,7 @@ func (k configCheck) checkAll() {
 	k.checkBatch()
 	k.checkZero()
 	if k.config.isTrue("bf16.enabled") && k.config.isTrue("fp16.enabled") {
-		k.addProblemAt(k.at("fp16.enabled"), "keep bf16 on Ampere and newer", "bf16 and fp16 are both enabled")
+		k.Add(k.at("fp16.enabled"), "keep bf16 on Ampere and newer", "bf16 and fp16 are both enabled")
 	}
 	if k.ops != nil {
 		k.checkOps()
@@ -76,7 +70,7 @@ func (k configCheck) numberOf(key string) (n int, auto bool) {
 	}
 	n, err := strconv.Atoi(fmt.Sprint(v.value))
 	if err != nil || n < 1 {
-		k.addProblemAt(k.at(key), "", "%s is %v: it must be a whole number of at least 1", key, v.value)
+		k.Add(k.at(key), "", "%s is %v: it must be a whole number of at least 1", key, v.value)
 		return 0, true
 	}
 	return n, false
@@ -95,10 +89,10 @@ func (k configCheck) checkBatch() {
 	}
 	switch {
 	case train == 0 && micro == 0:
-		k.addProblemAt(k.at(accKey), "give "+microKey, "neither %s nor %s is given", trainKey, microKey)
+		k.Add(k.at(accKey), "give "+microKey, "neither %s nor %s is given", trainKey, microKey)
 	case train > 0 && !rule.isConsistent():
 		full := rule.withDerived()
-		k.addProblemAt(k.at(trainKey), rule.nearestFits(),
+		k.Add(k.at(trainKey), rule.nearestFits(),
 			"%s is %d, which is not %d (micro batch) x %d (accumulation) x %s", trainKey, train, full.micro, full.acc, ui.Count(rule.world, "process"))
 	}
 }
@@ -110,7 +104,7 @@ func (k configCheck) checkZero() {
 	if v, said := k.config[zero+"stage"]; said {
 		n, err := strconv.Atoi(fmt.Sprint(v.value))
 		if err != nil || n < 0 || n > 3 {
-			k.addProblemAt(k.at(zero+"stage"), "", "the ZeRO stage is %v: it must be 0, 1, 2 or 3", v.value)
+			k.Add(k.at(zero+"stage"), "", "the ZeRO stage is %v: it must be 0, 1, 2 or 3", v.value)
 			return
 		}
 		stage = n
@@ -122,14 +116,14 @@ func (k configCheck) checkZero() {
 			continue
 		}
 		if device != "cpu" && device != "nvme" {
-			k.addProblemAt(k.at(key), nearest(device, []string{"cpu", "nvme", "none"}), "%s is %q: it must be cpu, nvme or none", key, device)
+			k.Add(k.at(key), nearest(device, []string{"cpu", "nvme", "none"}), "%s is %q: it must be cpu, nvme or none", key, device)
 			continue
 		}
 		if needs := map[bool]int{true: 3, false: 1}[part == "offload_param" || device == "nvme"]; stage < needs {
-			k.addProblemAt(k.at(key), fmt.Sprintf("set the stage to %d", max(needs, 2)), "%s to %s needs ZeRO stage %d, but the stage is %d", part, device, needs, stage)
+			k.Add(k.at(key), fmt.Sprintf("set the stage to %d", max(needs, 2)), "%s to %s needs ZeRO stage %d, but the stage is %d", part, device, needs, stage)
 		}
 		if device == "nvme" && k.config.textOf(zero+part+".nvme_path") == "" {
-			k.addProblemAt(k.at(key), `"nvme_path": "/local/nvme"`, "%s to nvme needs an nvme_path", part)
+			k.Add(k.at(key), `"nvme_path": "/local/nvme"`, "%s to nvme needs an nvme_path", part)
 		}
 	}
 }
@@ -139,7 +133,7 @@ func (k configCheck) checkZero() {
 func (k configCheck) checkOps() {
 	for _, n := range k.config.neededOps() {
 		if !slices.Contains(k.ops, n.op) {
-			k.addProblemAt(k.at(n.key), fmt.Sprintf("build one with --ops %s", strings.Join(append(slices.Clone(k.ops), n.op), ",")),
+			k.Add(k.at(n.key), fmt.Sprintf("build one with --ops %s", strings.Join(append(slices.Clone(k.ops), n.op), ",")),
 				"%s needs the operator %s, but the wheel has %s", n.why, n.op, cmp.Or(strings.Join(k.ops, ", "), "none"))
 		}
 	}

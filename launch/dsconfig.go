@@ -71,7 +71,7 @@ func (b *builder) prepareConfig(r Request) {
 	// A rendered configuration passes the same checks as the user's own.
 	c, err := readConfig([]byte(ds.text()))
 	if err != nil {
-		b.addProblemAt(Position{File: ConfigName}, "", "%v", err)
+		b.Add(Position{File: ConfigName}, "", "%v", err)
 		return
 	}
 	configCheck{b, c, func(string) Position { return b.placeOf("offload") }, r.Ops}.checkAll()
@@ -151,13 +151,13 @@ func (b *builder) completeConfig() {
 		ds.Precision = "bf16"
 	}
 	if ds.Offload == "nvme" && ds.Stage != 3 {
-		b.addProblemAt(b.placeOf("offload"), "add --zero 3", "NVMe offload is part of ZeRO-3, not of stage %d", ds.Stage)
+		b.Add(b.placeOf("offload"), "add --zero 3", "NVMe offload is part of ZeRO-3, not of stage %d", ds.Stage)
 	}
 	if ds.Offload == "nvme" && ds.NVMePath == "" && !b.refused["nvme-path"] {
-		b.addProblemAt(b.placeOf("offload"), "add --nvme-path /local/nvme", "NVMe offload needs a folder on a local disk")
+		b.Add(b.placeOf("offload"), "add --nvme-path /local/nvme", "NVMe offload needs a folder on a local disk")
 	}
 	if ds.Offload != "none" && ds.Stage == 0 {
-		b.addProblemAt(b.placeOf("offload"), "add --zero 2", "without ZeRO there is nothing to offload")
+		b.Add(b.placeOf("offload"), "add --zero 2", "without ZeRO there is nothing to offload")
 	}
 	b.completeBatch()
 }
@@ -220,7 +220,7 @@ func (b *builder) completeBatch() {
 	rule := batch{ds.TrainBatch, ds.MicroBatch, ds.Accumulation, b.job.configWorld()}
 	if rule.world == 0 {
 		if rule.train > 0 {
-			b.addProblemAt(b.placeOf("train-batch"), "use --micro-batch and --accumulation: DeepSpeed multiplies them by the processes",
+			b.Add(b.placeOf("train-batch"), "use --micro-batch and --accumulation: DeepSpeed multiplies them by the processes",
 				"train-batch counts all processes, and their number is not known before the job runs")
 		}
 		if !ds.Auto {
@@ -229,7 +229,7 @@ func (b *builder) completeBatch() {
 		return
 	}
 	if rule.train > 0 && !rule.isConsistent() && (!ds.Auto || rule.micro > 0 && rule.acc > 0) {
-		b.addProblemAt(b.placeOf("train-batch"), rule.nearestFits(),
+		b.Add(b.placeOf("train-batch"), rule.nearestFits(),
 			"train-batch %d is not micro-batch x accumulation x processes: no whole numbers make it of %s", rule.train, describeFactors(rule.micro, rule.acc, rule.world))
 		return
 	}

@@ -335,7 +335,7 @@ func setTolerations(b *builder, s Setting) {
 	for _, w := range s.Words {
 		m := form.FindStringSubmatch(w.Text)
 		if m == nil {
-			b.addProblemAt(w.At, "as 'kubectl describe node' writes taints: nvidia.com/gpu=present:NoSchedule", "%q is not a toleration: it must be KEY, KEY=VALUE or KEY=VALUE:EFFECT", w.Text)
+			b.Add(w.At, "as 'kubectl describe node' writes taints: nvidia.com/gpu=present:NoSchedule", "%q is not a toleration: it must be KEY, KEY=VALUE or KEY=VALUE:EFFECT", w.Text)
 			continue
 		}
 		b.job.Tolerations = append(b.job.Tolerations, Toleration{Key: m[1], Value: m[4], Effect: m[5], Equal: m[3] != ""})
@@ -348,7 +348,7 @@ func setMounts(b *builder, s Setting) {
 	for _, w := range s.Words {
 		m := form.FindStringSubmatch(w.Text)
 		if m == nil || strings.ContainsAny(w.Text, "\n\x00,") {
-			b.addProblemAt(w.At, "write "+s.form("SOURCE:TARGET")+", or "+s.form("SOURCE:TARGET:ro"), "%q is not a mount: it must be a source and an absolute path in the container", w.Text)
+			b.Add(w.At, "write "+s.form("SOURCE:TARGET")+", or "+s.form("SOURCE:TARGET:ro"), "%q is not a mount: it must be a source and an absolute path in the container", w.Text)
 			continue
 		}
 		b.job.Mounts = append(b.job.Mounts, Mount{m[1], m[2], m[3] == ":ro"})
@@ -366,13 +366,13 @@ func setEnv(b *builder, s Setting) {
 		v.Taken = !given
 		switch {
 		case !name.MatchString(v.Name):
-			b.addProblemAt(w.At, "write "+s.form("NAME=VALUE"), "%q cannot be the name of a variable", v.Name)
+			b.Add(w.At, "write "+s.form("NAME=VALUE"), "%q cannot be the name of a variable", v.Name)
 		case strings.ContainsAny(v.Value, "\n\r\x00"):
-			b.addProblemAt(w.At, "", "the value of %s must be one line of text", v.Name)
+			b.Add(w.At, "", "the value of %s must be one line of text", v.Name)
 		case variableOwner(v.Name) != "":
-			b.addProblemAt(w.At, "leave it out: "+variableOwner(v.Name), "%s must not be in env", v.Name)
+			b.Add(w.At, "leave it out: "+variableOwner(v.Name), "%s must not be in env", v.Name)
 		case given && v.Value != "" && secret.MatchString(v.Name):
-			b.addProblemAt(w.At, "give the name alone: the value is then taken from the environment that starts the job",
+			b.Add(w.At, "give the name alone: the value is then taken from the environment that starts the job",
 				"%s looks like a secret: every copy of the script would contain its value", v.Name)
 		default:
 			b.job.Env = slices.DeleteFunc(b.job.Env, func(old Var) bool { return old.Name == v.Name })

@@ -33,7 +33,7 @@ func (b *builder) takeCommand(words []string) {
 	}
 	for _, w := range append([]string{j.Script}, j.Args...) {
 		if strings.ContainsRune(w, 0) {
-			b.addProblemAt(b.said["script"].At, "", "a NUL byte in the command")
+			b.Add(b.said["script"].At, "", "a NUL byte in the command")
 			return
 		}
 	}
@@ -64,7 +64,7 @@ func (b *builder) checkScript() {
 	script := b.job.Script
 	said := b.said["script"]
 	if script == "" {
-		b.addProblemAt(said.At, "put it at the end: -- train.py --epochs 3", "no script given")
+		b.Add(said.At, "put it at the end: -- train.py --epochs 3", "no script given")
 		return
 	}
 	word := script
@@ -146,7 +146,7 @@ func (b *builder) checkPairedLists() {
 	names, ok1 := b.findArgument("--dataset_name")
 	configs, ok2 := b.findArgument("--dataset_config_name", "--dataset_config")
 	if n, c := strings.Count(names, ",")+1, strings.Count(configs, ",")+1; ok1 && ok2 && n != c && (n > 1 || c > 1) {
-		b.addProblemAt(b.said["args"].At, `give each data set one, "none" where it has no configurations`,
+		b.Add(b.said["args"].At, `give each data set one, "none" where it has no configurations`,
 			"--dataset_name names %d data sets, but --dataset_config_name %d configurations", n, c)
 	}
 }

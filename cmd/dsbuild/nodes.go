@@ -29,8 +29,8 @@ DeepSpeed hostfile, a list of hosts, an Ansible inventory, or the output of
 ansible-inventory --list. The format is detected from the content. dsbuild reads
 Ansible's inventories with ansible-inventory.
 
-With --to hostfile dsbuild writes a hostfile for DeepSpeed. It names the
-settings that a hostfile cannot hold.`,
+With --to hostfile dsbuild writes a hostfile for DeepSpeed, which holds only
+addresses and slots.`,
 		Example: `  dsbuild nodes inventory.yaml
   dsbuild nodes inventory.yaml --limit 'a100,!gpu[03-04]' --json
   dsbuild nodes hosts.ini --to hostfile > hostfile
@@ -106,34 +106,15 @@ func (a *app) loadInventory(ctx context.Context, name, limit string) (*inventory
 	return inv, nil
 }
 
-// printHostfile prints the inventory as a hostfile, and names the settings that it cannot hold.
+// printHostfile prints the inventory as a hostfile.
 func printHostfile(a *app, inv *inventory.Inventory) error {
-	text, lost, err := inv.Hostfile()
+	text, err := inv.Hostfile()
 	if err != nil {
 		return err
 	}
-	if _, err := io.WriteString(a.stdout, text); err != nil {
-		return err
-	}
-	keys := map[string][]string{}
-	var said []ui.Named // each node once, with all that it loses
-	for _, l := range lost {
-		if keys[l.Node] == nil {
-			said = append(said, ui.Named{Name: l.Node})
-		}
-		keys[l.Node] = append(keys[l.Node], l.Text)
-	}
-	for i := range said {
-		said[i].Text = strings.Join(keys[said[i].Name], ", ")
-	}
-	for _, f := range ui.Fold(said) {
-		of := ""
-		if f.Names != "" {
-			of = " for " + f.Names
-		}
-		a.reporter.Note("not written%s: %s (a hostfile cannot hold it)", of, f.Text)
-	}
-	return nil
+	a.reporter.Note("a hostfile holds addresses and slots: no other setting of the inventory is in it")
+	_, err = io.WriteString(a.stdout, text)
+	return err
 }
 
 func orDash(s string) string {

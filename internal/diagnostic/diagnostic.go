@@ -3,9 +3,11 @@
 package diagnostic
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // Position is a place in a file. Line and Column count from 1; a Line of 0
@@ -14,6 +16,13 @@ type Position struct {
 	File   string `json:"file"`
 	Line   int    `json:"line"`
 	Column int    `json:"column"`
+}
+
+// PositionOf is the place of a byte of a file's text. Columns count characters.
+func PositionOf(file string, text []byte, offset int) Position {
+	before := text[:min(max(offset, 0), len(text))]
+	line := bytes.LastIndexByte(before, '\n') + 1
+	return Position{File: file, Line: bytes.Count(before, []byte("\n")) + 1, Column: utf8.RuneCount(before[line:]) + 1}
 }
 
 // String returns file:line:column, without the unknown parts.

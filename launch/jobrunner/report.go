@@ -206,7 +206,9 @@ func (r *Report) Tell(to ui.Reporter) {
 		to.Note("job %s passed after %s: %d ranks on %s; logs: %s", r.Job, took, len(r.Ranks), ui.Count(len(r.Nodes), "node"), r.Logs)
 	}
 	if r.State == NotStarted {
-		r.tellObstacles(to)
+		if len(r.Followed) > 0 { // the error says it for the first
+			tell(to, "", append([]Failure{*r.First}, r.Followed...))
+		}
 		return
 	}
 	if f := r.First; f != nil {
@@ -220,7 +222,7 @@ func (r *Report) Tell(to ui.Reporter) {
 		}
 		to.Note("%s", text)
 	}
-	r.tellFollowed(to)
+	tell(to, "then: ", r.Followed)
 	for _, n := range r.Nodes {
 		if len(n.Left) > 0 {
 			to.Warn("%s: these processes did not end: %v", n.Name, n.Left)
@@ -231,36 +233,17 @@ func (r *Report) Tell(to ui.Reporter) {
 	}
 }
 
-// tellObstacles says why the job could not run on some nodes. The error already says
-// it for the first.
-func (r *Report) tellObstacles(to ui.Reporter) {
-	if r.First == nil || len(r.Followed) == 0 {
-		return
-	}
+// tell names the nodes or ranks that failed, by reason, with before in front of each line.
+func tell(to ui.Reporter, before string, failures []Failure) {
 	var all []ui.Named
-	for _, f := range append([]Failure{*r.First}, r.Followed...) {
-		all = append(all, ui.Named{Name: f.Node, Text: f.Why})
-	}
-	for _, f := range ui.Fold(all) {
-		to.Note("%s: %s", f.Names, f.Text)
-	}
-}
-
-// tellFollowed names the ranks that ended because of the first, by reason.
-func (r *Report) tellFollowed(to ui.Reporter) {
-	var reasons []string
-	ranks := map[string][]string{}
-	for _, f := range r.Followed {
+	for _, f := range failures {
 		what := f.Node
 		if f.Rank != nil {
 			what = fmt.Sprintf("rank %d", *f.Rank)
 		}
-		if ranks[f.Why] == nil {
-			reasons = append(reasons, f.Why)
-		}
-		ranks[f.Why] = append(ranks[f.Why], what)
+		all = append(all, ui.Named{Name: what, Text: f.Why})
 	}
-	for _, why := range reasons {
-		to.Note("then: %s: %s", ui.FoldNames(ranks[why]), why)
+	for _, f := range ui.Fold(all) {
+		to.Note("%s%s: %s", before, f.Names, f.Text)
 	}
 }

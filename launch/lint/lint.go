@@ -14,7 +14,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
 	"github.com/dsbuild/dsbuild/launch/lint/script"
@@ -136,17 +135,10 @@ type document struct {
 	lines []string
 }
 
-// position converts a byte's place to line and column; columns count characters.
-func (f document) position(at int) diagnostic.Position {
-	before := f.text[:min(max(at, 0), len(f.text))]
-	line := bytes.LastIndexByte(before, '\n') + 1
-	return diagnostic.Position{File: f.file, Line: bytes.Count(before, []byte("\n")) + 1, Column: utf8.RuneCount(before[line:]) + 1}
-}
-
 func (f document) newFinding(r Rule, h hit) Finding {
 	says := cmp.Or(h.says, r.Title)
 	found := Finding{
-		Rule: r.ID, Severity: cmp.Or(h.severity, r.Severity), Position: f.position(h.at),
+		Rule: r.ID, Severity: cmp.Or(h.severity, r.Severity), Position: diagnostic.PositionOf(f.file, f.text, h.at),
 		Message: says + ": " + cmp.Or(h.why, r.Why), Fix: r.Fix,
 	}
 	list := diagnostic.List{Lines: f.lines}
@@ -160,7 +152,7 @@ func (f document) syntaxError(err error) error {
 	var list diagnostic.List
 	position := diagnostic.Position{File: f.file}
 	if at := new(script.SyntaxError); errors.As(err, &at) && at.At >= 0 {
-		list.Lines, position = f.lines, f.position(at.At)
+		list.Lines, position = f.lines, diagnostic.PositionOf(f.file, f.text, at.At)
 	}
 	list.Add(position, "launch lint reads only scripts of sh and bash", "%s", err)
 	return list.Err()
