@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/deploy/wheels"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
-	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // A damaged wheel is refused before any node is asked anything, whatever else
@@ -21,8 +21,7 @@ func TestLoadWheelsNamesTheDamage(t *testing.T) {
 		d.Damaged(t, dir)
 		wheeltest.Packed(t, dir, wheeltest.Options{Version: "0.19.7"})
 		_, err := wheels.Load(t.Context(), dir, wheels.Cache{})
-		var bad *wheel.AuditError
-		if !errors.As(err, &bad) || bad.ExitCode() != 4 || !strings.Contains(err.Error(), d.Finding) {
+		if fault.ExitCode(err) != fault.Wheel || !strings.Contains(err.Error(), d.Finding) {
 			t.Errorf("%s: %v, want %s", d.Name, err, d.Finding)
 		}
 	}
@@ -62,9 +61,8 @@ func TestLoadWheelsRefusesForeignFolders(t *testing.T) {
 	} {
 		inside := strings.Replace(name, "DATA", "deepspeed-0.19.8+torch2.15.cu132.sm80.v2.data", 1)
 		_, err := wheels.Load(t.Context(), makeWheel(t, t.TempDir(), wheelOptions{files: map[string]string{inside: "x"}}), wheels.Cache{})
-		var bad *wheel.AuditError
 		top, _, _ := strings.Cut(strings.TrimPrefix(name, "DATA/purelib/"), "/")
-		if !errors.As(err, &bad) || bad.ExitCode() != 4 || !strings.Contains(err.Error(), "outside of DeepSpeed's own folder: ") || top != "DATA" && !strings.Contains(err.Error(), top) {
+		if fault.ExitCode(err) != fault.Wheel || !strings.Contains(err.Error(), "outside of DeepSpeed's own folder: ") || top != "DATA" && !strings.Contains(err.Error(), top) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -2,7 +2,6 @@ package pipeline
 
 import (
 	"bytes"
-	"errors"
 	"flag"
 	"os"
 	"path/filepath"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/dockerfiles"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -233,9 +233,8 @@ func TestPlanAuditNamesTheDamage(t *testing.T) {
 		t.Errorf("as it was packed: %v", err)
 	}
 	for _, d := range wheeltest.Damages() {
-		var bad *wheel.AuditError
 		_, err := p.auditContents(t.Context(), d.Damaged(t, t.TempDir()))
-		if !errors.As(err, &bad) || bad.ExitCode() != 4 || !strings.Contains(err.Error(), d.Finding) {
+		if fault.ExitCode(err) != fault.Wheel || !strings.Contains(err.Error(), d.Finding) {
 			t.Errorf("%s: %v, want %s", d.Name, err, d.Finding)
 		}
 	}

@@ -424,8 +424,7 @@ func TestWheels(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := folderPlace(t)
-	damaged := new(wheel.FileError)
-	if _, err := publish.Run(t.Context(), p.options(t, []string{wheels[0], torn})); !errors.As(err, &damaged) {
+	if _, err := publish.Run(t.Context(), p.options(t, []string{wheels[0], torn})); fault.ExitCode(err) != fault.Wheel {
 		t.Error(err)
 	}
 	linked := filepath.Join(t.TempDir(), filepath.Base(wheels[0]))

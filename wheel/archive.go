@@ -20,6 +20,8 @@ import (
 	"sync"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // These limits bound the time and the memory of reading, even for a hostile file. No honest wheel
@@ -51,37 +53,28 @@ type Member struct {
 	Method     uint16 // of compression: zip.Store or zip.Deflate
 }
 
-// Archive is a wheel opened for reading: a .whl file or an unpacked wheel
-// directory. It may be used by several goroutines at once.
+// Archive is a .whl file opened for reading. It may be used by several goroutines at once.
 type Archive struct {
 	path     string
-	file     FileName // zero for a directory
-	distInfo string   // name of the one dist-info directory: "deepspeed-0.19.8.dist-info"
+	file     FileName
+	distInfo string // name of the one dist-info directory: "deepspeed-0.19.8.dist-info"
 	members  []Member
-	index    map[string]int    // by name, into members
-	raw      *io.SectionReader // nil for a directory
+	index    map[string]int // by name, into members
+	raw      *io.SectionReader
 	open     func(i int) (*stream, error)
 	closer   io.Closer
 }
 
 // Open opens the wheel at path. A file that installers could read in different ways, or not at
-// all, is a *FileError, which names the member and the fault. If the file cannot be opened, the
-// error is an *fs.PathError.
+// all, is an error that names the member and the fault, with the exit code fault.Wheel. If the file
+// cannot be opened, the error is an *fs.PathError.
 func Open(path string) (*Archive, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, err
 	}
-	if info.IsDir() {
-		root, err := os.OpenRoot(path)
-		if err != nil {
-			return nil, err
-		}
-		a := &Archive{path: path, closer: root}
-		return a.checked(a.readDir(root))
-	}
 	if !info.Mode().IsRegular() {
-		return nil, unusableError(path, errors.New("it is neither a file nor a directory"))
+		return nil, fileError(path, errors.New("it is not a file"), damagedHint)
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -100,19 +93,19 @@ func (a *Archive) checked(err error) (*Archive, error) {
 	if err == nil {
 		err = a.checkNames()
 	}
-	if err != nil {
-		_ = a.closer.Close() // nothing was written
-		return nil, unusableError(a.path, err)
+	if err == nil {
+		return a, nil
 	}
-	return a, nil
+	_ = a.closer.Close() // nothing was written
+	if fault.ExitCode(err) != fault.Wheel {
+		err = a.damagedError(err)
+	}
+	return nil, err
 }
 
-// unusableError is the error of a file at path that is no usable wheel.
-func unusableError(path string, err error) error {
-	if known := new(FileError); errors.As(err, &known) {
-		return known
-	}
-	return &FileError{Path: path, Err: err, hint: damagedHint}
+// fileError is the error of a file at path that is no usable wheel.
+func fileError(path string, err error, hint string) error {
+	return fault.New(fault.Wheel, hint, "%s: %w", path, err)
 }
 
 // readFile reads the headers of a .whl file of size bytes.
@@ -128,7 +121,7 @@ func (a *Archive) readFile(r io.ReaderAt, size int64) error {
 		return err
 	}
 	if a.file, err = ParseFileName(filepath.Base(a.path)); err != nil {
-		return &FileError{Path: a.path, Err: err, hint: nameHint}
+		return fileError(a.path, err, nameHint)
 	}
 	entries = slices.DeleteFunc(entries, func(m zipMember) bool { return m.isDir() })
 	for _, m := range entries {
@@ -251,38 +244,6 @@ func slashFirst(a, b string) int {
 	return len(a) - len(b)
 }
 
-// readDir lists the files of an unpacked wheel.
-func (a *Archive) readDir(root *os.Root) error {
-	a.open = func(i int) (*stream, error) {
-		f, err := root.Open(a.members[i].Name)
-		return &stream{r: f, Closer: f}, err
-	}
-	total := int64(0)
-	return fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		info, err := d.Info()
-		if err != nil {
-			return err
-		}
-		m := Member{Name: name, Size: info.Size(), Compressed: info.Size(), Mode: info.Mode().Perm(), Method: zip.Store}
-		total += m.Size
-		switch why := badName(name); {
-		case why != "":
-			return fmt.Errorf("%q: its name %s", name, why)
-		case !info.Mode().IsRegular():
-			return fmt.Errorf("%s: is not a regular file: %v", name, info.Mode().Type())
-		case len(a.members) == maxMembers:
-			return fmt.Errorf("it has more than %d files", maxMembers)
-		case total > maxContent:
-			return fmt.Errorf("it has more than %d bytes", int64(maxContent))
-		}
-		a.members = append(a.members, m)
-		return nil
-	})
-}
-
 // checkNames fills the index and finds the one dist-info directory, which must belong to the
 // distribution in the file's name. Two files must not have the same place of installation: one
 // would replace the other, and the installed file would differ from the verified one.
@@ -318,11 +279,8 @@ func (a *Archive) checkNames() error {
 			return fmt.Errorf("%s: pip uses %s as the data directory, but it is %s-%s%s", m.Name, top, name, version, dataSuffix)
 		}
 	}
-	if a.file.Name != "" && !(sameName(name, a.file.Name) && (sameVersion(version, a.file.Version) || addsLocal(a.file.Version, version))) {
-		return &FileError{
-			Path: a.path, Err: fmt.Errorf("it contains %s, but its name is of another distribution", a.distInfo),
-			hint: nameHint,
-		}
+	if !sameName(name, a.file.Name) || !sameVersion(version, a.file.Version) && !addsLocal(a.file.Version, version) {
+		return fileError(a.path, fmt.Errorf("it contains %s, but its name is of another distribution", a.distInfo), nameHint)
 	}
 	return nil
 }

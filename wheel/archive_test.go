@@ -17,6 +17,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // save puts a wheel's bytes where Open finds them.
@@ -509,101 +511,19 @@ func TestMembersAreBounded(t *testing.T) {
 	}
 }
 
-// unpack writes files of a wheel into a new directory.
-func unpack(t *testing.T, files ...forged) string {
-	t.Helper()
-	dir := t.TempDir()
-	for _, f := range files {
-		if strings.HasSuffix(f.name, "/") {
-			continue
-		}
-		file := filepath.Join(dir, f.name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(f.content), 0o644)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return dir
-}
-
-func TestUnpackedWheel(t *testing.T) {
-	dir := unpack(t, sealed(dir, code, stored)...)
-	if err := everyByte(dir); err != nil {
-		t.Error(err)
-	}
-	a, err := Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer a.Close()
-	m, err := a.Metadata()
-	if _, isFile := a.FileName(); err != nil || isFile || m.Name != "pkg" || a.distInfo != "pkg-1.0.dist-info" || len(a.Members()) != 5 {
-		t.Errorf("%+v, %v, %+v", m, err, a.Members())
-	}
-	// A file that grows or shrinks while the archive is open.
-	for content, want := range map[string]string{code.content + "\n": "continues after its 15 bytes", "short": "ends after 5 of 15 bytes"} {
-		if err := os.WriteFile(filepath.Join(dir, code.name), []byte(content), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := a.ReadFile(code.name, 100); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, want %q", err, want)
-		}
-	}
-}
-
-func TestUnpackedWheelRefuses(t *testing.T) {
-	for what, c := range map[string]struct {
-		change func(dir string) error
-		want   string
-	}{
-		"link":          {func(dir string) error { return os.Symlink("/etc/passwd", filepath.Join(dir, "pkg", "link")) }, "pkg/link: is not a regular file: L"},
-		"linked folder": {func(dir string) error { return os.Symlink("pkg", filepath.Join(dir, "link")) }, "link: is not a regular file"},
-		"pipe":          {func(dir string) error { return syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600) }, "pipe: is not a regular file"},
-		"backslash":     {func(dir string) error { return os.WriteFile(filepath.Join(dir, `a\b`), nil, 0o600) }, "holds a backslash"},
-		"no dist-info":  {func(dir string) error { return os.RemoveAll(filepath.Join(dir, smallInfo)) }, "no dist-info directory"},
-		"two dist-infos": {func(dir string) error {
-			return os.CopyFS(filepath.Join(dir, "a-1.dist-info"), os.DirFS(filepath.Join(dir, smallInfo)))
-		}, "two dist-info"},
-		"link in place of a file, later": {nil, "path escapes from parent"},
-	} {
-		dir := unpack(t, sealed(code)...)
-		var err error
-		if c.change != nil {
-			if err := c.change(dir); err != nil {
-				t.Fatal(err)
-			}
-			_, err = Open(dir)
-		} else {
-			a, openErr := Open(dir)
-			if openErr != nil {
-				t.Fatal(openErr)
-			}
-			defer a.Close()
-			file := filepath.Join(dir, code.name)
-			if err := errors.Join(os.Remove(file), os.Symlink("/etc/passwd", file)); err != nil {
-				t.Fatal(err)
-			}
-			_, err = a.Open(code.name)
-		}
-		if err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v, want %q", what, err, c.want)
-		}
-	}
-}
-
 func TestOpenRefusesWhatIsNoFile(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), smallName)
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	_, err := Open(pipe)
-	var bad *FileError
-	if !errors.As(err, &bad) || err.Error() != pipe+": it is neither a file nor a directory" {
+	if fault.ExitCode(err) != fault.Wheel || err.Error() != pipe+": it is not a file" {
 		t.Error(err)
 	}
 	// What cannot be opened says nothing of a wheel.
 	for path, want := range map[string]string{pipe + "/x": "not a directory", pipe + "x": "no such file"} {
 		_, err := Open(path)
-		if errors.As(err, &bad) || err == nil || !strings.Contains(err.Error(), want) || strings.Count(err.Error(), path) != 1 {
+		if fault.ExitCode(err) == fault.Wheel || err == nil || !strings.Contains(err.Error(), want) || strings.Count(err.Error(), path) != 1 {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
@@ -699,7 +619,7 @@ func TestRealWheels(t *testing.T) {
 			continue
 		}
 		defer a.Close()
-		n, _ := a.FileName()
+		n := a.file
 		m, err1 := a.Metadata()
 		f, err2 := a.WheelFile()
 		if err := errors.Join(err1, err2); err != nil || len(CompareTags(n, f)) > 0 || m.RequiresPython == "" {
@@ -763,8 +683,7 @@ func readAlike(t *testing.T, data []byte) {
 	a := &Archive{path: smallName, closer: io.NopCloser(nil)}
 	a, err := a.checked(a.readFile(bytes.NewReader(data), int64(len(data))))
 	if err != nil {
-		var bad *FileError
-		if !errors.As(err, &bad) {
+		if fault.ExitCode(err) != fault.Wheel {
 			t.Errorf("%T: %v", err, err)
 		}
 		return

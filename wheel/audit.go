@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // Want holds the expectations that an audit compares with a wheel's contents.
@@ -16,22 +18,10 @@ type Want struct {
 	TorchABI  *TorchABI // nil: any
 }
 
-// AuditError lists every way in which a wheel differs from the expectation.
-type AuditError struct {
-	Wheel    string
-	Findings []string
-	hint     string
+// auditError lists every way in which a wheel differs from the expectation.
+func auditError(wheel string, findings []string, hint string) error {
+	return fault.New(fault.Wheel, hint, "%s is not as expected:\n  %s", wheel, strings.Join(findings, "\n  "))
 }
-
-func (e *AuditError) Error() string {
-	return e.Wheel + " is not as expected:\n  " + strings.Join(e.Findings, "\n  ")
-}
-
-// Hint suggests a remedy.
-func (e *AuditError) Hint() string { return e.hint }
-
-// ExitCode returns 4: the wheel is not as requested.
-func (e *AuditError) ExitCode() int { return 4 }
 
 // NotAsked returns the error for a finished wheel that differs from the request.
 func NotAsked(wheel string, findings []string) error {
@@ -39,12 +29,12 @@ func NotAsked(wheel string, findings []string) error {
 	if slices.ContainsFunc(findings, func(f string) bool { return strings.Contains(f, askedGlibc) }) {
 		try = "dsbuild links extensions for glibc 2.28: these symbols have no older version, and dsbuild does not define them; give an older --base, or leave --glibc out"
 	}
-	return &AuditError{wheel, findings, try}
+	return auditError(wheel, findings, try)
 }
 
 // NotDeployable returns the error for a wheel that must not be installed on nodes.
 func NotDeployable(wheel, finding string) error {
-	return &AuditError{wheel, []string{finding}, "build the wheel with dsbuild wheel"}
+	return auditError(wheel, []string{finding}, "build the wheel with dsbuild wheel")
 }
 
 // Audit compares a wheel's contents with w and returns every difference in words, none if all is

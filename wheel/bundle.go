@@ -70,14 +70,14 @@ func ReadBundle(dir string) (Bundle, error) {
 	list := filepath.Join(dir, BundleName)
 	text, err := readBounded(list)
 	if errors.Is(err, fs.ErrNotExist) {
-		return Bundle{}, &FileError{list, errors.New("no such file: the folder is not a wheelhouse"), "make one with: dsbuild wheel --bundle"}
+		return Bundle{}, fileError(list, errors.New("no such file: the folder is not a wheelhouse"), "make one with: dsbuild wheel --bundle")
 	}
 	if err != nil {
-		return Bundle{}, &FileError{list, err, bundleHint}
+		return Bundle{}, fileError(list, err, bundleHint)
 	}
 	b, err := parseBundle(text)
 	if err != nil {
-		return Bundle{}, &FileError{list, err, bundleHint}
+		return Bundle{}, fileError(list, err, bundleHint)
 	}
 	for i := range b.Wheels {
 		if err := b.Wheels[i].readWheel(dir); err != nil {
@@ -142,14 +142,14 @@ func (w BundleWheel) checkWheel() error {
 func (w *BundleWheel) readWheel(dir string) error {
 	w.Path = filepath.Join(dir, w.File)
 	if info, err := os.Stat(w.Path); err != nil || !info.Mode().IsRegular() {
-		return &FileError{w.Path, errors.New("no such file, but " + BundleName + " lists it"), bundleHint}
+		return fileError(w.Path, errors.New("no such file, but "+BundleName+" lists it"), bundleHint)
 	}
 	sum, size, err := HashFile(w.Path)
 	if err != nil {
-		return &FileError{w.Path, err, bundleHint}
+		return fileError(w.Path, err, bundleHint)
 	}
 	if sum != w.SHA256 || size != w.Size {
-		return &FileError{w.Path, fmt.Errorf("it has sha256 %s and %d bytes, %s says %s and %d", sum, size, BundleName, w.SHA256, w.Size), bundleHint}
+		return fileError(w.Path, fmt.Errorf("it has sha256 %s and %d bytes, %s says %s and %d", sum, size, BundleName, w.SHA256, w.Size), bundleHint)
 	}
 	a, err := Open(w.Path)
 	if err != nil {
@@ -161,10 +161,9 @@ func (w *BundleWheel) readWheel(dir string) error {
 		return err
 	}
 	if foreign := foreignTops(a.members, func(top string) bool { return !torchFolder(top) && !strings.EqualFold(top, "deepspeed") }); len(foreign) > 0 {
-		return &FileError{w.Path, fmt.Errorf("it would write files into %s, which belongs to another package", strings.Join(foreign, ", ")), "leave it out of the bundle"}
+		return fileError(w.Path, fmt.Errorf("it would write files into %s, which belongs to another package", strings.Join(foreign, ", ")), "leave it out of the bundle")
 	}
-	f, _ := a.FileName()
-	w.Requires, w.Tags = m.RequiresDist, f.Tags
+	w.Requires, w.Tags = m.RequiresDist, a.file.Tags
 	return nil
 }
 
@@ -218,7 +217,7 @@ func WriteBundle(dir, python string, companions map[string]*Source) (Bundle, err
 		}
 		f, err := ParseFileName(e.Name())
 		if err != nil {
-			return Bundle{}, &FileError{filepath.Join(dir, e.Name()), err, nameHint}
+			return Bundle{}, fileError(filepath.Join(dir, e.Name()), err, nameHint)
 		}
 		w := BundleWheel{File: e.Name(), Name: pypi.CanonPackageName(f.Name), Version: f.Version}
 		if w.SHA256, w.Size, err = HashFile(filepath.Join(dir, e.Name())); err != nil {
@@ -235,7 +234,7 @@ func WriteBundle(dir, python string, companions map[string]*Source) (Bundle, err
 		return Bundle{}, err
 	}
 	if _, err := parseBundle(text); err != nil {
-		return Bundle{}, &FileError{filepath.Join(dir, BundleName), err, ""}
+		return Bundle{}, fileError(filepath.Join(dir, BundleName), err, "")
 	}
 	if err := os.WriteFile(filepath.Join(dir, BundleName), append(text, '\n'), 0o644); err != nil {
 		return Bundle{}, err

@@ -2,12 +2,12 @@ package wheel_test
 
 import (
 	"encoding/json"
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -111,8 +111,7 @@ func TestHostileBundles(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, err = wheel.ReadBundle(dir)
-			var bad *wheel.FileError
-			if !errors.As(err, &bad) || bad.ExitCode() != 4 || bad.Hint() == "" || !strings.Contains(err.Error(), c.want) {
+			if fault.ExitCode(err) != fault.Wheel || fault.Hint(err) == "" || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v, want %q", err, c.want)
 			}
 		})

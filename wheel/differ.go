@@ -1,6 +1,7 @@
 package wheel
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -9,12 +10,12 @@ import (
 )
 
 // Differ lists the differences between the files of two wheels, by their sizes and checksums.
-func Differ(a, b string) ([]string, error) {
-	left, err := members(a)
+func Differ(ctx context.Context, a, b string) ([]string, error) {
+	left, err := contentOf(ctx, a)
 	if err != nil {
 		return nil, err
 	}
-	right, err := members(b)
+	right, err := contentOf(ctx, b)
 	if err != nil {
 		return nil, err
 	}
@@ -39,38 +40,38 @@ func Differ(a, b string) ([]string, error) {
 	return out, nil
 }
 
-// content is the size of a file in a wheel, and the digest of its bytes.
+// content is a file of a wheel with the sha256 of its bytes.
 type content struct {
-	Size int64
-	sum  string
+	Member
+	sum string
 }
 
-// members returns the files of a wheel by their names.
-func members(file string) (map[string]content, error) {
+// contentOf returns the files of a wheel by their names.
+func contentOf(ctx context.Context, file string) (map[string]content, error) {
 	a, err := Open(file)
 	if err != nil {
 		return nil, err
 	}
 	defer a.Close()
 	all := map[string]content{}
-	for _, m := range a.Members() {
-		sum, err := HashMember(a, m.Name)
+	for _, m := range a.members {
+		sum, err := a.hashMember(ctx, m.Name)
 		if err != nil {
 			return nil, err
 		}
-		all[m.Name] = content{m.Size, sum}
+		all[m.Name] = content{m, sum}
 	}
 	return all, nil
 }
 
-// HashMember returns the sha256 of a file in a wheel, in hex.
-func HashMember(a *Archive, name string) (string, error) {
+// hashMember returns the sha256 of a file in the wheel, in hex.
+func (a *Archive) hashMember(ctx context.Context, name string) (string, error) {
 	r, err := a.Open(name)
 	if err != nil {
 		return "", err
 	}
 	defer r.Close()
 	h := sha256.New()
-	_, err = io.Copy(h, r)
+	_, err = io.Copy(h, NewContextReader(ctx, r))
 	return hex.EncodeToString(h.Sum(nil)), err
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/dsbuild/dsbuild/wheel/elf"
 )
 
-// Inspect reads the contents of the wheel at path: a .whl file or an unpacked one. It reads every
+// Inspect reads the contents of the wheel at path. It reads every
 // ELF file inside as a stream, whatever built the wheel.
 func Inspect(ctx context.Context, path string) (Contents, error) {
 	a, err := Open(path)
@@ -32,18 +32,15 @@ func (a *Archive) Inspect(ctx context.Context) (Contents, error) {
 	if err != nil {
 		return Contents{}, err
 	}
-	file, err := a.WheelFile()
-	if err != nil {
+	if _, err := a.WheelFile(); err != nil {
 		return Contents{}, err
 	}
 	c := Contents{
 		Name: meta.Name, Version: meta.Version,
-		Tags: append([]string{}, file.Tags...), Requires: append([]string{}, meta.RequiresDist...),
+		Tags:     a.file.Tags, // installers go by these, whatever WHEEL says
+		Requires: append([]string{}, meta.RequiresDist...),
 	}
-	if name, ok := a.FileName(); ok {
-		c.Tags = name.Tags // installers go by these, whatever WHEEL says
-	}
-	if c.Extensions, err = (elfFiles{a}).extensions(ctx); err != nil {
+	if c.Extensions, err = a.extensions(ctx); err != nil {
 		return Contents{}, err
 	}
 	c.Ops = c.opNames()
@@ -55,8 +52,8 @@ func (a *Archive) Inspect(ctx context.Context) (Contents, error) {
 	slices.Sort(c.Ops)
 	c.Python = pythonOf(c.Tags)
 	version := c.Version
-	if name, ok := a.FileName(); ok && addsLocal(name.Version, version) {
-		version = name.Version
+	if addsLocal(a.file.Version, version) {
+		version = a.file.Version
 	}
 	c.Torch, c.CUDA = c.boundVersions(version)
 	if sameName(c.Name, "torch") {
@@ -81,13 +78,8 @@ const maxNames = 64 << 20
 // 200 MB of tables, and a large machine has many cores.
 const maxAtOnce = 8
 
-// elfFiles reads the ELF files of a wheel.
-type elfFiles struct {
-	*Archive
-}
-
 // extensions reads the ELF files of the wheel, several at once.
-func (a elfFiles) extensions(ctx context.Context) ([]Extension, error) {
+func (a *Archive) extensions(ctx context.Context) ([]Extension, error) {
 	found := make([]*Extension, len(a.members))
 	var names atomic.Int64
 	g, ctx := errgroup.WithContext(ctx)
@@ -134,9 +126,17 @@ func (e *Extension) names() int64 {
 }
 
 // extension reads one member, or returns nil if it is no ELF file.
-func (a elfFiles) extension(ctx context.Context, m Member) (*Extension, error) {
-	is, err := a.isELF(m.Name)
-	if !is || err != nil {
+func (a *Archive) extension(ctx context.Context, m Member) (*Extension, error) {
+	r, err := a.Open(m.Name)
+	if err != nil {
+		return nil, err
+	}
+	head := make([]byte, 4)
+	n, err := io.ReadFull(r, head)
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		err = nil
+	}
+	if err = errors.Join(err, r.Close()); err != nil || !elf.IsELF(head[:n]) {
 		return nil, err
 	}
 	var s sections
@@ -153,20 +153,6 @@ func (a elfFiles) extension(ctx context.Context, m Member) (*Extension, error) {
 		return nil, err
 	}
 	return s.extension(m, object), nil
-}
-
-func (a elfFiles) isELF(name string) (bool, error) {
-	r, err := a.Open(name)
-	if err != nil {
-		return false, err
-	}
-	defer r.Close()
-	head := make([]byte, 4)
-	n, err := io.ReadFull(r, head)
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		err = nil
-	}
-	return elf.IsELF(head[:n]), err
 }
 
 // NewContextReader returns a reader of r that ends a long read when ctx does.

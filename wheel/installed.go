@@ -1,6 +1,7 @@
 package wheel
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
@@ -28,8 +29,14 @@ func (a *Archive) InstalledFiles(site string) (map[string]string, error) {
 		if !ok || e.Algorithm == "" { // RECORD itself has no hash
 			continue
 		}
-		if files[name], err = sha256Of(a, e); err != nil {
-			return nil, err
+		sum, err := base64.RawURLEncoding.DecodeString(strings.TrimRight(e.Digest, "="))
+		if err != nil {
+			return nil, fmt.Errorf("RECORD: %s: %w", e.Path, err)
+		}
+		if files[name] = hex.EncodeToString(sum); e.Algorithm != "sha256" {
+			if files[name], err = a.hashMember(context.Background(), e.Path); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return files, nil
@@ -44,16 +51,4 @@ func installedName(name, site string) (installed string, ok bool) {
 	}
 	scheme, installed := Place(name)
 	return installed, scheme == ""
-}
-
-// sha256Of returns the sha256 of a file in hex, from RECORD if that has it.
-func sha256Of(a *Archive, e RecordEntry) (string, error) {
-	if e.Algorithm != "sha256" {
-		return HashMember(a, e.Path)
-	}
-	sum, err := base64.RawURLEncoding.DecodeString(strings.TrimRight(e.Digest, "="))
-	if err != nil {
-		return "", fmt.Errorf("RECORD: %s: %w", e.Path, err)
-	}
-	return hex.EncodeToString(sum), nil
 }

@@ -379,9 +379,6 @@ func addsLocal(version, public string) bool {
 	return ok && local != "" && !strings.Contains(public, "+") && sameVersion(release, public)
 }
 
-// FileName returns the parts of the archive's own name; false for a directory.
-func (a *Archive) FileName() (FileName, bool) { return a.file, a.file.Name != "" }
-
 // MetadataText returns the METADATA file unchanged.
 func (a *Archive) MetadataText() ([]byte, error) {
 	text, err := a.ReadFile(a.inDistInfo("METADATA"), maxText)
@@ -427,7 +424,7 @@ func (a *Archive) WheelFile() (WheelFile, error) {
 
 // damagedError returns the error for an archive with invalid content.
 func (a *Archive) damagedError(err error) error {
-	return &FileError{Path: a.path, Err: err, hint: damagedHint}
+	return fileError(a.path, err, damagedHint)
 }
 
 // inDistInfo returns the path of a file in the dist-info directory.

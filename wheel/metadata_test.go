@@ -1,11 +1,12 @@
 package wheel
 
 import (
-	"errors"
 	"reflect"
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 const metadata = `Metadata-Version: 2.1
@@ -69,8 +70,7 @@ func TestReadMetadataRefuses(t *testing.T) {
 		"Name: DeepSpeed\nVersion: 0.19\n": "METADATA is for DeepSpeed 0.19, but the directory is deepspeed-0.19.8",
 	} {
 		_, err := readMetadata(write(t, name, [2]string{distInfo + "METADATA", text}))
-		var bad *FileError
-		if !errors.As(err, &bad) || !strings.Contains(err.Error(), want) || bad.ExitCode() != 4 {
+		if fault.ExitCode(err) != fault.Wheel || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}

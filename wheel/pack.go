@@ -7,12 +7,10 @@ import (
 	"compress/flate"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"io"
 	"os"
 	"path"
 	"path/filepath"
@@ -397,16 +395,11 @@ func compress(name string, mode os.FileMode, data []byte, deflate *flate.Writer)
 func (a *Archive) hashes(ctx context.Context, c Contents) (map[string]string, error) {
 	sums := map[string]string{}
 	for _, e := range c.Extensions {
-		r, err := a.Open(e.Path)
+		sum, err := a.hashMember(ctx, e.Path)
 		if err != nil {
 			return nil, err
 		}
-		h := sha256.New()
-		_, err = io.Copy(h, NewContextReader(ctx, r))
-		if err = errors.Join(err, r.Close()); err != nil {
-			return nil, err
-		}
-		sums[e.Path] = hex.EncodeToString(h.Sum(nil))
+		sums[e.Path] = sum
 	}
 	return sums, nil
 }

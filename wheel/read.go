@@ -20,22 +20,6 @@ const (
 	ByteCodeSuffix = ".bytecode.xz"
 )
 
-// FileError is a file that is no usable wheel.
-type FileError struct {
-	Path string
-	Err  error
-	hint string
-}
-
-func (e *FileError) Error() string { return fmt.Sprintf("%s: %v", e.Path, e.Err) }
-func (e *FileError) Unwrap() error { return e.Err }
-
-// Hint suggests a remedy.
-func (e *FileError) Hint() string { return e.hint }
-
-// ExitCode returns 4: the wheel is damaged or not as requested.
-func (e *FileError) ExitCode() int { return 4 }
-
 // ErrNoManifest is a wheel that dsbuild did not build.
 var ErrNoManifest = errors.New("it contains no dsbuild manifest")
 
@@ -52,14 +36,11 @@ func ReadManifest(file string) (Manifest, error) {
 		return Manifest{}, err
 	}
 	if inside == nil {
-		return Manifest{}, &FileError{Path: file, Err: ErrNoManifest, hint: "build the wheel with dsbuild wheel"}
+		return Manifest{}, fileError(file, ErrNoManifest, "build the wheel with dsbuild wheel")
 	}
 	m := *inside
 	if m.Name != filepath.Base(file) {
-		return Manifest{}, &FileError{
-			Path: file, Err: fmt.Errorf("its manifest names %s", m.Name),
-			hint: nameHint,
-		}
+		return Manifest{}, fileError(file, fmt.Errorf("its manifest names %s", m.Name), nameHint)
 	}
 	m.SHA256, m.Size, err = HashFile(file)
 	return m, err

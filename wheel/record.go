@@ -106,7 +106,6 @@ func RecordDigest(sum []byte) string { return base64.RawURLEncoding.EncodeToStri
 // difference in words, none if it is right. It reads each file once; an error
 // is the end of ctx.
 func (a *Archive) VerifyRecord(ctx context.Context) ([]string, error) {
-	check := recordCheck{a}
 	in, err := a.Open(a.inDistInfo("RECORD"))
 	if err != nil {
 		return []string{err.Error()}, nil
@@ -131,28 +130,23 @@ func (a *Archive) VerifyRecord(ctx context.Context) ([]string, error) {
 		listed[e.Path] = true
 	}
 	for _, m := range a.members {
-		if !listed[m.Name] && !check.isSignature(m.Name) {
+		if !listed[m.Name] && !a.isSignature(m.Name) {
 			findings = append(findings, m.Name+": not listed in RECORD")
 		}
 	}
-	findings = append(findings, check.verifyFiles(ctx, files)...)
+	findings = append(findings, a.verifyFiles(ctx, files)...)
 	return findings, context.Cause(ctx)
-}
-
-// recordCheck compares the files of a wheel with its RECORD.
-type recordCheck struct {
-	*Archive
 }
 
 // isSignature reports whether a file signs RECORD. It is added after RECORD, so RECORD cannot
 // list it.
-func (a recordCheck) isSignature(name string) bool {
+func (a *Archive) isSignature(name string) bool {
 	return name == a.inDistInfo("RECORD.jws") || name == a.inDistInfo("RECORD.p7s")
 }
 
 // verifyFiles compares files with their entries in RECORD, several at once, and returns the findings
 // in the order of the files.
-func (a recordCheck) verifyFiles(ctx context.Context, files []RecordEntry) []string {
+func (a *Archive) verifyFiles(ctx context.Context, files []RecordEntry) []string {
 	order := make([]int, len(files))
 	for i := range order {
 		order[i] = i
@@ -174,7 +168,7 @@ func (a recordCheck) verifyFiles(ctx context.Context, files []RecordEntry) []str
 }
 
 // verifyFile compares one file with its entry in RECORD and returns the difference, or "".
-func (a recordCheck) verifyFile(ctx context.Context, e RecordEntry) string {
+func (a *Archive) verifyFile(ctx context.Context, e RecordEntry) string {
 	i, ok := a.index[e.Path]
 	switch {
 	case !ok:

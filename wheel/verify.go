@@ -44,10 +44,10 @@ func (v Verification) Findings() []string {
 	return findings
 }
 
-// Err is nil for a wheel without damage, else an *AuditError that names all.
+// Err is nil for a wheel without damage, else an error that names all.
 func (v Verification) Err() error {
 	if findings := v.Findings(); len(findings) > 0 {
-		return &AuditError{v.Path, findings, "build it again, or copy it again from where it was built"}
+		return auditError(v.Path, findings, "build it again, or copy it again from where it was built")
 	}
 	return nil
 }
@@ -61,9 +61,6 @@ func Verify(ctx context.Context, path string) (Verification, error) {
 	}
 	defer a.Close()
 	v := Verification{Path: path}
-	if a.raw == nil {
-		return v, a.damagedError(errors.New("it is a directory: only a .whl file can be verified"))
-	}
 	if v.SHA256, v.Size, err = a.hashFile(ctx); err != nil {
 		return v, err
 	}
@@ -279,7 +276,7 @@ func (a *Archive) verifyTags(v Verification) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	name, _ := a.FileName()
+	name := a.file
 	if v.Manifest == nil {
 		name = name.asBuilt(inside)
 	}

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -15,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -40,8 +40,7 @@ func TestVerifyNamesTheDamage(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var bad *wheel.AuditError
-			if err := v.Err(); !errors.As(err, &bad) || bad.ExitCode() != 4 || !strings.Contains(err.Error(), d.Finding) {
+			if err := v.Err(); fault.ExitCode(err) != fault.Wheel || !strings.Contains(err.Error(), d.Finding) {
 				t.Errorf("%v, want %s", err, d.Finding)
 			}
 		})

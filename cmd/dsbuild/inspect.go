@@ -27,7 +27,7 @@ of their device code (SASS and PTX), the CPU level of their instructions, the
 newest symbol versions they need of glibc and libstdc++, and the libraries they
 load. It runs nothing, unpacks nothing to disk and sends nothing.
 
-DIR is a folder of wheels or an unpacked wheel.
+DIR is a folder of wheels.
 
 CPU shows the level that a CPU must have; "up to" is the highest level in an
 extension that tests the CPU at run time and chooses.` + whichCheck,
@@ -97,11 +97,7 @@ func wheelsAt(path string) (files []string, folder bool, err error) {
 		}
 	}
 	if len(files) == 0 {
-		unpacked := slices.ContainsFunc(entries, func(e os.DirEntry) bool { return strings.HasSuffix(e.Name(), ".dist-info") })
-		if !unpacked {
-			return nil, false, usagef("no wheel in %s: it has neither a .whl file nor the .dist-info folder of an unpacked wheel", path)
-		}
-		return []string{path}, false, nil
+		return nil, false, usagef("no wheel in %s: it has no .whl file", path)
 	}
 	return files, true, nil
 }

@@ -91,7 +91,7 @@ func runRebuild(ctx context.Context, a *app, o wheelOptions, base, file string) 
 		return err
 	}
 	if again.SHA256 != v.SHA256 {
-		return differError(file, again.Path)
+		return differError(ctx, file, again.Path)
 	}
 	_, err = fmt.Fprintf(a.stdout, "%s has the same bytes when it is built again: sha256 %s\n", ui.Clean(m.Name), v.SHA256)
 	if err != nil || sign == nil {
@@ -123,8 +123,8 @@ func buildAgain(ctx context.Context, a *app, o wheelOptions, request planner.Req
 }
 
 // differError names the differences between a wheel and its rebuild.
-func differError(file, again string) error {
-	differs, err := wheel.Differ(file, again)
+func differError(ctx context.Context, file, again string) error {
+	differs, err := wheel.Differ(ctx, file, again)
 	if err != nil {
 		return err
 	}

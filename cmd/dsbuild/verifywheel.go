@@ -34,7 +34,7 @@ It names every difference, and then exits with 4.` + whichCheck,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			file := args[0]
 			if info, err := os.Stat(file); err == nil && info.IsDir() {
-				return usagef("%s is a folder: give a .whl file; 'dsbuild inspect' also reads unpacked wheels", file)
+				return usagef("%s is a folder: give a .whl file", file)
 			}
 			rules, err := a.readPolicy(policy)
 			if err != nil {
