@@ -450,7 +450,7 @@ func patchFiles(env map[string]string) []string {
 }
 
 // auditContents opens the wheel at file and compares it with its own metadata and with the plan.
-// An error about differences is a *wheel.AuditError that lists every one. If an extension needs
+// An error about differences lists every one. If an extension needs
 // newer libraries than requested, the error names the symbols.
 func (p *Plan) auditContents(ctx context.Context, file string) (wheel.Contents, error) {
 	v, err := wheel.Verify(ctx, file)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/adrg/xdg"
 
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/hostbuilder"
@@ -76,17 +77,17 @@ func readMachine(ctx context.Context) (machine, error) {
 	return m, nil
 }
 
-// checkPrograms returns the Python of the wheel and the nodes, or a *hostbuilder.MissingError
+// checkPrograms returns the Python of the wheel and the nodes, or an error
 // that names everything that this machine lacks.
 func checkPrograms(ctx context.Context, environ []string, engine bool) (python string, err error) {
-	var missing hostbuilder.MissingError
+	var missing []error
 	if !engine {
 		_, err := hostbuilder.New(ctx, hostbuilder.Options{Dir: hostbuilder.DefaultDir(), Environ: environ})
-		var lacks *hostbuilder.MissingError
-		if errors.As(err, &lacks) {
-			missing = *lacks
-		} else if err != nil {
+		if err != nil && fault.ExitCode(err) != fault.Usage {
 			return "", err
+		}
+		if err != nil {
+			missing = append(missing, err)
 		}
 	}
 	environment, err := hostbuilder.Look(ctx, environ)
@@ -94,18 +95,13 @@ func checkPrograms(ctx context.Context, environ []string, engine bool) (python s
 		return "", err
 	}
 	python = choosePython(environment, engine)
-	if python == "" && (engine || len(missing.Parts) == 0) {
-		missing.Parts = append(missing.Parts, hostbuilder.Part{
-			What: "Python 3.10 to 3.13 with venv", Try: "install python3, python3-venv and python3-dev",
-		})
+	if python == "" && (engine || len(missing) == 0) {
+		missing = append(missing, fault.New(fault.Usage, "install python3, python3-venv and python3-dev", "this machine lacks Python 3.10 to 3.13 with venv"))
 	}
 	if sshd := nodes.MissingSSHD(); sshd != "" {
-		missing.Parts = append(missing.Parts, hostbuilder.Part{What: "sshd, for the three nodes", Try: "install " + sshd})
+		missing = append(missing, fault.New(fault.Usage, "install "+sshd, "this machine lacks sshd, for the three nodes"))
 	}
-	if len(missing.Parts) > 0 {
-		return "", &missing
-	}
-	return python, nil
+	return python, errors.Join(missing...)
 }
 
 // choosePython returns the Python of the wheel and the nodes; "" if none fits. A build on this

@@ -1,15 +1,14 @@
 package main
 
 import (
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/pipeline"
-	"github.com/dsbuild/dsbuild/pipeline/hostbuilder"
 )
 
 func TestChoosePython(t *testing.T) {
@@ -53,11 +52,10 @@ func TestEveryMissingProgramIsNamed(t *testing.T) {
 		}
 	}
 	_, err := checkPrograms(t.Context(), []string{"PATH=" + bin, "HOME=" + t.TempDir()}, false)
-	var missing *hostbuilder.MissingError
-	if !errors.As(err, &missing) || missing.ExitCode() != 2 {
+	if fault.ExitCode(err) != fault.Usage {
 		t.Fatal(err)
 	}
-	said := err.Error() + "\n" + missing.Hint()
+	said := err.Error() + "\n" + fault.Hint(err)
 	for _, want := range []string{"gcc and g++", "Python", "strip", "tar", "python3-dev", "python3-venv", "libc6-dev", "binutils"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("%q is not in\n%s", want, said)

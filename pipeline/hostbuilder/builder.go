@@ -47,8 +47,8 @@ type Builder struct {
 	installers  []pipeline.Interpreter // one of them installs uv
 }
 
-// New examines this machine. If it lacks something that every build needs, the error is a
-// *MissingError that names all of it.
+// New examines this machine. If it lacks something that every build needs, the error
+// names all of it.
 func New(ctx context.Context, opt Options) (*Builder, error) {
 	environment, err := Look(ctx, opt.Environ)
 	if err != nil {
@@ -107,5 +107,5 @@ func (b *Builder) interpreterFor(python string) (string, error) {
 			return i.Path, nil
 		}
 	}
-	return "", &MissingError{Parts: []Part{{What: "Python " + python, Try: "module load python/" + python + ", or --env PYTHON"}}}
+	return "", missing(part{"Python " + python, "module load python/" + python + ", or --env PYTHON"})
 }

@@ -220,7 +220,7 @@ func (r *run) installUV(ctx context.Context) error {
 	}
 	python, found := r.uvInstaller()
 	if !found {
-		return &MissingError{Parts: []Part{{What: "uv " + dockerfiles.UVVersion() + " or newer", Try: "install uv, python3-venv or python3-pip"}}}
+		return missing(part{"uv " + dockerfiles.UVVersion() + " or newer", "install uv, python3-venv or python3-pip"})
 	}
 	err = r.reportStep(ctx, "uv", "uv "+dockerfiles.UVVersion()+", to make environments", func(ctx context.Context, out output) error {
 		v := cleanEnvironment(r.opt.Environ).addSiteVariables(r.opt.Environ)

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
 )
@@ -21,7 +22,7 @@ const lookTime = 2 * time.Minute
 // Look returns the tools of this machine that a build can use.
 func Look(ctx context.Context, environ []string) (pipeline.BuildEnvironment, error) {
 	if runtime.GOOS != "linux" {
-		return pipeline.BuildEnvironment{}, &MissingError{[]Part{{"Linux, because dsbuild's wheels are for Linux (this is " + runtime.GOOS + ")", "--builder dagger builds in containers: start Docker or podman"}}}
+		return pipeline.BuildEnvironment{}, missing(part{"Linux, because dsbuild's wheels are for Linux (this is " + runtime.GOOS + ")", "--builder dagger builds in containers: start Docker or podman"})
 	}
 	script, err := pipeline.InspectText()
 	if err != nil {
@@ -67,48 +68,35 @@ func usablePythons(g pipeline.BuildEnvironment) []string {
 	return pythons
 }
 
-// Part is a requirement that this machine lacks.
-type Part struct {
-	What string
-	Try  string
-}
+// part is a requirement that this machine lacks.
+type part struct{ what, try string }
 
-// MissingError names everything that this machine lacks for any build.
-type MissingError struct {
-	Parts []Part
-}
-
-func (e *MissingError) Error() string {
-	lines := make([]string, len(e.Parts))
-	for i, p := range e.Parts {
-		lines[i] = p.What
+// missing returns the error that names everything that this machine lacks for a build, with all remedies; nil for
+// nothing. No toolchain exists on such a machine.
+func missing(parts ...part) error {
+	if len(parts) == 0 {
+		return nil
 	}
-	if len(lines) == 1 {
-		return "this machine lacks requirements of a build: " + lines[0]
-	}
-	return "this machine lacks requirements of a build:\n  " + strings.Join(lines, "\n  ")
-}
-
-// Hint joins the remedies.
-func (e *MissingError) Hint() string {
-	var tries []string
-	for _, p := range e.Parts {
-		if !slices.Contains(tries, p.Try) {
-			tries = append(tries, p.Try)
+	var whats, tries []string
+	for _, p := range parts {
+		whats = append(whats, p.what)
+		if !slices.Contains(tries, p.try) {
+			tries = append(tries, p.try)
 		}
 	}
-	return strings.Join(tries, "; ")
+	between := " "
+	if len(whats) > 1 {
+		between = "\n  "
+	}
+	return fault.New(fault.Usage, strings.Join(tries, "; "), "this machine lacks requirements of a build:%s%s", between, strings.Join(whats, "\n  "))
 }
-
-// ExitCode returns 2: no toolchain exists on this machine.
-func (e *MissingError) ExitCode() int { return 2 }
 
 // checkMissing returns an error that names everything that every build needs and this machine
 // lacks.
 func (b *Builder) checkMissing() error {
 	g := b.environment
-	var e MissingError
-	add := func(what, try string) { e.Parts = append(e.Parts, Part{what, try}) }
+	var lacks []part
+	add := func(what, try string) { lacks = append(lacks, part{what, try}) }
 	if g.Glibc == "" {
 		add("glibc (this machine has another C library, for which torch has no wheels)", "--builder dagger")
 	}
@@ -119,10 +107,7 @@ func (b *Builder) checkMissing() error {
 			add(tool, "install binutils and tar")
 		}
 	}
-	if len(e.Parts) == 0 {
-		return nil
-	}
-	return &e
+	return missing(lacks...)
 }
 
 func missingCompiler(g pipeline.BuildEnvironment, add func(what, try string)) {
@@ -175,7 +160,7 @@ func (b *Builder) uvInstaller() (pipeline.Interpreter, bool) {
 // Only Debian systems know these names.
 func (b *Builder) systemPackages(ctx context.Context, p *pipeline.Plan, rep ui.Reporter) error {
 	if len(p.Toolchain.Patches()) > 0 && !slices.Contains(b.environment.Tools, "patch") {
-		return &MissingError{Parts: []Part{{"patch, to correct the sources of some ops", "install it, or leave out the ops that need it"}}}
+		return missing(part{"patch, to correct the sources of some ops", "install it, or leave out the ops that need it"})
 	}
 	needs := p.Toolchain.Needs().Debian
 	if len(needs) == 0 {
@@ -186,7 +171,7 @@ func (b *Builder) systemPackages(ctx context.Context, p *pipeline.Plan, rep ui.R
 		rep.Warn("the ops need the software of Debian's package %s: the build fails if it is missing", strings.Join(needs, ", "))
 		return nil
 	}
-	var e MissingError
+	var lacks []part
 	for _, name := range needs {
 		out, err := exec.CommandContext(ctx, query, "--show", "--showformat", "${db:Status-Status}\n", name).Output()
 		var exit *exec.ExitError
@@ -194,11 +179,8 @@ func (b *Builder) systemPackages(ctx context.Context, p *pipeline.Plan, rep ui.R
 			return err
 		}
 		if !slices.Contains(strings.Fields(string(out)), "installed") {
-			e.Parts = append(e.Parts, Part{"the package " + name, "install " + name + ", leave out the ops that need it, or --builder dagger"})
+			lacks = append(lacks, part{"the package " + name, "install " + name + ", leave out the ops that need it, or --builder dagger"})
 		}
 	}
-	if len(e.Parts) > 0 {
-		return &e
-	}
-	return nil
+	return missing(lacks...)
 }

@@ -69,8 +69,7 @@ func TestMissing(t *testing.T) {
 	} {
 		dir := programs(t, c.names, c.files)
 		_, err := New(t.Context(), Options{Dir: t.TempDir(), Environ: []string{"PATH=" + dir}})
-		var missing *MissingError
-		if !errors.As(err, &missing) || missing.ExitCode() != 2 || len(missing.Parts) != len(c.want) {
+		if fault.ExitCode(err) != fault.Usage || strings.Count(err.Error(), "\n") != len(c.want) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}

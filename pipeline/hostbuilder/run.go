@@ -148,7 +148,7 @@ func (r *run) linkCompilers() error {
 		}
 		return nil
 	}
-	return &MissingError{Parts: []Part{{What: "gcc and g++ " + major, Try: "module load gcc/" + major + ", or install g++-" + major}}}
+	return missing(part{"gcc and g++ " + major, "module load gcc/" + major + ", or install g++-" + major})
 }
 
 // Close removes all files of the run.
