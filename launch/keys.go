@@ -223,16 +223,15 @@ func yesNoValue(field func(*Job) *bool) func(*builder, Setting) {
 }
 
 func setPreset(b *builder, s Setting) {
-	var known []string
-	for _, p := range Presets() {
-		known = append(known, p.Name)
-		if p.Name == s.text() {
-			b.job.Nodes, b.job.GPUs = Nodes{p.Nodes, p.Nodes}, p.GPUs
-			b.said["nodes"], b.said["gpus"] = s, s
-			return
-		}
+	known := []string{"small", "medium", "large"}
+	i := slices.Index(known, s.text())
+	if i < 0 {
+		b.refuse(s, nearest(s.text(), known), "must be one of "+strings.Join(known, ", "))
+		return
 	}
-	b.refuse(s, nearest(s.text(), known), "must be one of "+strings.Join(known, ", "))
+	nodes := []int{2, 4, 8}[i]
+	b.job.Nodes, b.job.GPUs = Nodes{nodes, nodes}, 8
+	b.said["nodes"], b.said["gpus"] = s, s
 }
 
 // maxNodes is far above the size of any cluster.
