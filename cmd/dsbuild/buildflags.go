@@ -4,7 +4,6 @@ import (
 	"context"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -16,38 +15,32 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// shipOptions prepares the part of a shipment that builds wheels. It needs plans until
-// the shipment has ended. sign signs the wheels; nil: nobody does.
+// shipOptions prepares the part of a shipment that builds wheels. The tools stay open until
+// the shipment has ended.
 func (o wheelOptions) shipOptions(ctx context.Context, a *app, tools *buildTools) (ship.Options, error) {
 	groups, err := ship.NewGroupPlanner(ctx, tools.plans, o.request)
 	if err != nil {
 		return ship.Options{}, err
 	}
-	build := func(ctx context.Context, jobs []pipeline.Job) []pipeline.Result {
-		runner := o.newRunner(a, o.out)
-		runner.Sign = tools.sign
-		farm := pipeline.Farm{Runner: runner, Workers: tools.backend.Workers()}
-		return farm.Run(ctx, jobs)
-	}
 	return ship.Options{
-		Want: groups.Spec(), Group: groups.Group, Plans: groups, Build: build,
-		Store: pipeline.DefaultStore(), Dir: o.out, Fresh: o.noCache, Sign: tools.sign, Report: a.reporter,
+		Want: groups.Spec(), Group: groups.Group, Plans: groups, Build: tools.farm().Run,
+		Store: pipeline.DefaultStore(), Dir: o.out, Fresh: o.noCache, Sign: tools.runner.Sign, Report: a.reporter,
 	}, nil
 }
 
 // newBundler gathers the packages that a wheel requires in a folder of the wheel's name.
-func (o wheelOptions) newBundler(a *app, backend *planner.Backend) func(context.Context, string, *pipeline.Plan, wheel.Artifact) (*wheel.Bundle, error) {
+func (t *buildTools) newBundler(a *app) func(context.Context, string, *pipeline.Plan, wheel.Artifact) (*wheel.Bundle, error) {
 	return func(ctx context.Context, name string, p *pipeline.Plan, made wheel.Artifact) (*wheel.Bundle, error) {
 		plan, err := pipeline.NewBundlePlan(p, nil, true)
 		if err != nil {
 			return nil, err
 		}
-		dir := filepath.Join(o.out, name)
+		dir := filepath.Join(t.runner.Dir, name)
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return nil, err
 		}
-		runner := o.newRunner(a, dir)
-		runner.Builder, runner.Report = backend.OpenBuilder, ui.Prefixed(a.reporter, name)
+		runner := t.runner
+		runner.Dir, runner.Report = dir, ui.Prefixed(a.reporter, name)
 		if _, err := runner.Bundle(ctx, plan, made); err != nil {
 			return nil, err
 		}
@@ -129,10 +122,10 @@ func (o *wheelOptions) builderFlags(f *pflag.FlagSet) {
 	f.IntVar(&o.jobs, "jobs", 0, "`N` parallel compile jobs (default: the number of cores)")
 }
 
-// checkBuildFlags checks the values that the types of flags cannot.
-func (o wheelOptions) checkBuildFlags(f *pflag.FlagSet) error {
-	if !slices.Contains([]string{planner.Auto, planner.Dagger, planner.Host}, o.builder) {
-		return oneOf("builder", o.builder, "auto", "dagger", "host")
+// readBuildFlags checks the values that the types of flags cannot, and reads the site.
+func (o *wheelOptions) readBuildFlags(f *pflag.FlagSet) error {
+	if err := oneOf("builder", o.builder, planner.Auto, planner.Dagger, planner.Host); err != nil {
+		return err
 	}
 	if o.jobs < 0 {
 		return usagef("--jobs %d: must be 1 or more", o.jobs)
@@ -140,44 +133,48 @@ func (o wheelOptions) checkBuildFlags(f *pflag.FlagSet) error {
 	if f.Changed("parallel") && o.parallel < 1 {
 		return usagef("--parallel %d: must be 1 or more", o.parallel)
 	}
-	return nil
+	var err error
+	o.site, err = newSite(o.siteOptions)
+	return err
 }
 
 // buildTools are what a command plans and builds wheels with.
 type buildTools struct {
 	backend *planner.Backend
 	plans   *planner.Planner
-	sign    func(path string) error // nil without --sign, and after openPlanner
+	runner  pipeline.Runner // runs plans; its Dir is --output
 	endSign func()
 }
 
-// openPlanner opens a backend and a planner with these options.
-func (o wheelOptions) openPlanner(ctx context.Context, a *app) (*buildTools, error) {
+// openBuild opens a backend, a planner, and the key of --sign, which a dry run does not need.
+func (o wheelOptions) openBuild(ctx context.Context, a *app) (*buildTools, error) {
+	key := o.sign
+	if o.dryRun {
+		key = ""
+	}
+	sign, done, err := a.wheelSigner(ctx, key)
+	if err != nil {
+		return nil, err
+	}
 	backend := planner.NewBackend(planner.BackendOptions{Kind: o.builder, Engines: o.engines, Parallel: o.parallel, Site: o.site, Environ: os.Environ(), Report: a.reporter})
 	plans, err := planner.New(ctx, planner.Options{
 		Backend: backend, Plan: pipeline.Options{Jobs: o.jobs, NoCache: o.noCache},
 		DryRun: o.dryRun, Printed: o.dryRun && !o.json, Env: o.env, Report: a.reporter,
 	})
 	if err != nil {
+		done()
 		backend.Close()
 		return nil, err
 	}
-	return &buildTools{backend: backend, plans: plans, endSign: func() {}}, nil
+	return &buildTools{backend, plans, pipeline.Runner{
+		Builder: backend.OpenBuilder, Sign: sign, Store: pipeline.DefaultStore(), Dir: o.out, Logs: pipeline.DefaultLogs(),
+		Version: a.version, Report: a.reporter, Site: o.site,
+	}, done}, nil
 }
 
-// openBuild is openPlanner, and opens the key of --sign.
-func (o wheelOptions) openBuild(ctx context.Context, a *app) (*buildTools, error) {
-	t, err := o.openPlanner(ctx, a)
-	if err != nil {
-		return nil, err
-	}
-	sign, done, err := a.wheelSigner(ctx, o.sign)
-	if err != nil {
-		t.Close()
-		return nil, err
-	}
-	t.sign, t.endSign = sign, done
-	return t, nil
+// farm builds several wheels.
+func (t *buildTools) farm() pipeline.Farm {
+	return pipeline.Farm{Runner: t.runner, Workers: t.backend.Workers()}
 }
 
 // Close ends what the tools hold open.
@@ -185,11 +182,4 @@ func (t *buildTools) Close() {
 	t.endSign()
 	t.plans.Close()
 	t.backend.Close()
-}
-
-// newRunner runs plans, and puts the wheels into dir.
-func (o wheelOptions) newRunner(a *app, dir string) pipeline.Runner {
-	return pipeline.Runner{
-		Store: pipeline.DefaultStore(), Dir: dir, Logs: pipeline.DefaultLogs(), Version: a.version, Report: a.reporter, Site: o.site,
-	}
 }

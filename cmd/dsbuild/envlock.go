@@ -57,7 +57,53 @@ the newest versions that fit.`,
 			if len(args) > 0 {
 				opts.file = args[0]
 			}
-			return runEnvLock(cmd.Context(), a, opts)
+			ctx := cmd.Context()
+			if err := opts.connectOptions.checkFlags(); err != nil {
+				return err
+			}
+			if opts.out == "" && opts.file == "-" {
+				return usagef("- needs -o: the lock of standard input has no name")
+			}
+			if opts.out == "" {
+				opts.out = lockName(opts.file)
+			}
+			spec, err := environment.Read(opts.file, a.stdin)
+			if errors.Is(err, fs.ErrNotExist) {
+				err = fault.WithHint(err, "write environment.yaml (docs/environments.md#the-file)")
+			}
+			if err != nil {
+				return err
+			}
+			if spec.Build != nil {
+				return fault.WithHint(usagef("%s: deepspeed describes a wheel that is not built yet", spec.Build.At),
+					"dsbuild ship INVENTORY --env %s builds it, locks and deploys", ui.Clean(opts.file))
+			}
+			kinds, err := opts.kinds(ctx, a, spec)
+			if err != nil {
+				return err
+			}
+			l, changed, err := opts.lockSpec(ctx, a, spec, kinds)
+			if err != nil {
+				return err
+			}
+			doc := lockDocument{Lock: opts.out, Changed: changed, Name: l.Name, Python: l.Python}
+			var rows [][]string
+			for _, s := range l.Sets {
+				doc.Sets = append(doc.Sets, lockSet{s.Kind, s.Digest, len(s.Files), s.Size()})
+				rows = append(rows, []string{s.Machine, s.Glibc, fmt.Sprint(len(s.Files)), ui.Size(s.Size()), report.ShortSum(s.Digest)})
+			}
+			if opts.json {
+				return ui.JSON(a.stdout, doc)
+			}
+			if err := ui.Table(a.stdout, []string{"MACHINE", "GLIBC", "FILES", "SIZE", "ENVIRONMENT"}, rows); err != nil {
+				return err
+			}
+			state := "unchanged"
+			if changed {
+				state = "written"
+			}
+			_, err = fmt.Fprintf(a.stdout, "%s: %s\n", ui.Clean(opts.out), state)
+			return err
 		},
 	}
 	flags := cmd.Flags()
@@ -70,56 +116,6 @@ the newest versions that fit.`,
 	flags.BoolVar(&opts.upgrade, "upgrade", false, "take the newest versions that fit, whatever the lock has")
 	flags.BoolVar(&opts.json, "json", false, "print one JSON document")
 	return cmd
-}
-
-// runEnvLock locks as opts say.
-func runEnvLock(ctx context.Context, a *app, o envLockOptions) error {
-	if err := o.connectOptions.checkFlags(); err != nil {
-		return err
-	}
-	if o.out == "" && o.file == "-" {
-		return usagef("- needs -o: the lock of standard input has no name")
-	}
-	if o.out == "" {
-		o.out = lockName(o.file)
-	}
-	spec, err := environment.Read(o.file, a.stdin)
-	if errors.Is(err, fs.ErrNotExist) {
-		err = fault.WithHint(err, "write environment.yaml (docs/environments.md#the-file)")
-	}
-	if err != nil {
-		return err
-	}
-	if spec.Build != nil {
-		return fault.WithHint(usagef("%s: deepspeed describes a wheel that is not built yet", spec.Build.At),
-			"dsbuild ship INVENTORY --env %s builds it, locks and deploys", ui.Clean(o.file))
-	}
-	kinds, err := o.kinds(ctx, a, spec)
-	if err != nil {
-		return err
-	}
-	l, changed, err := o.lockSpec(ctx, a, spec, kinds)
-	if err != nil {
-		return err
-	}
-	doc := lockDocument{Lock: o.out, Changed: changed, Name: l.Name, Python: l.Python}
-	var rows [][]string
-	for _, s := range l.Sets {
-		doc.Sets = append(doc.Sets, lockSet{s.Kind, s.Digest, len(s.Files), s.Size()})
-		rows = append(rows, []string{s.Machine, s.Glibc, fmt.Sprint(len(s.Files)), ui.Size(s.Size()), report.ShortSum(s.Digest)})
-	}
-	if o.json {
-		return ui.JSON(a.stdout, doc)
-	}
-	if err := ui.Table(a.stdout, []string{"MACHINE", "GLIBC", "FILES", "SIZE", "ENVIRONMENT"}, rows); err != nil {
-		return err
-	}
-	state := "unchanged"
-	if changed {
-		state = "written"
-	}
-	_, err = fmt.Fprintf(a.stdout, "%s: %s\n", ui.Clean(o.out), state)
-	return err
 }
 
 // lockSpec resolves an environment with uv and writes its lock, unless it is the one that is there.

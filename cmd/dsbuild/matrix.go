@@ -24,7 +24,7 @@ func runMatrix(ctx context.Context, a *app, o wheelOptions) error {
 	if err != nil {
 		return err
 	}
-	tools, err := o.openPlanner(ctx, a)
+	tools, err := o.openBuild(ctx, a)
 	if err != nil {
 		return err
 	}
@@ -36,14 +36,7 @@ func runMatrix(ctx context.Context, a *app, o wheelOptions) error {
 	if o.dryRun {
 		return o.printMatrixPlans(ctx, a, jobs)
 	}
-	runner := o.newRunner(a, o.out)
-	var done func()
-	if runner.Sign, done, err = a.wheelSigner(ctx, o.sign); err != nil {
-		return err
-	}
-	defer done()
-	farm := pipeline.Farm{Runner: runner, Workers: tools.backend.Workers()}
-	results := farm.Run(ctx, jobs)
+	results := tools.farm().Run(ctx, jobs)
 	built := builtWheels{Wheels: []builtWheel{}, Failed: []failedWheel{}}
 	for _, r := range results {
 		built.add(builtWheel{nil, r.Name, r.Engine, r.Artifact}, r.Err)

@@ -17,7 +17,6 @@ import (
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/deploy/envs"
 	"github.com/dsbuild/dsbuild/environment"
-	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/nightly"
@@ -25,15 +24,10 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// nightlyOptions are the flags of dsbuild nightly.
-type nightlyOptions struct {
-	file  string
-	build wheelOptions
-	json  bool
-}
-
 func newNightlyCommand(a *app) *cobra.Command {
-	var o nightlyOptions
+	var file string
+	var build wheelOptions
+	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "nightly -f nightly.yaml",
 		Short: "Build, test, publish and deploy changed wheels, unattended",
@@ -52,72 +46,61 @@ wheel was built, and is not what was asked; else the exit code of the deploy.`,
 		Example: `  dsbuild nightly -f nightly.yaml`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.build.checkBuildFlags(cmd.Flags()); err != nil {
+			if err := build.readBuildFlags(cmd.Flags()); err != nil {
 				return err
 			}
-			site, err := newSite(o.build.siteOptions)
+			ctx := cmd.Context()
+			config, err := nightly.Read(file)
+			if errors.Is(err, fs.ErrNotExist) {
+				err = fault.WithHint(err, "copy ci/nightly/nightly.yaml (docs/nightly.md)")
+			}
 			if err != nil {
+				return build.site.Error(err)
+			}
+			report, err := runNight(ctx, a, build, config)
+			err = build.site.Error(err)
+			if err != nil && config.Notify != nil {
+				if failed := nightly.Notify(ctx, config.Notify, report, localUser(), err); failed != nil {
+					a.reporter.Warn("dsbuild could not send the notice of the failure: notify: %s", ui.Clean(failed.Error()))
+				} else {
+					a.reporter.Note("notify: sent the notice of the failure")
+				}
+			}
+			if report == nil || report.Ended.IsZero() {
 				return err
 			}
-			o.build.site = site
-			return runNightly(cmd.Context(), a, o)
+			if asJSON {
+				return errors.Join(err, ui.JSON(a.stdout, report))
+			}
+			return errors.Join(err, report.Print(a.stdout))
 		},
 	}
 	f := cmd.Flags()
-	f.StringVarP(&o.file, "file", "f", "nightly.yaml", "configuration of the night: `FILE` (docs/nightly.md)")
-	o.build.builderFlags(f)
-	f.BoolVar(&o.json, "json", false, "print one JSON document")
+	f.StringVarP(&file, "file", "f", "nightly.yaml", "configuration of the night: `FILE` (docs/nightly.md)")
+	build.builderFlags(f)
+	f.BoolVar(&asJSON, "json", false, "print one JSON document")
 	return cmd
 }
 
-// runNightly runs the night of the file. If it failed, it sends the notice; it prints the report in
-// any case.
-func runNightly(ctx context.Context, a *app, o nightlyOptions) error {
-	config, err := nightly.Read(o.file)
-	if errors.Is(err, fs.ErrNotExist) {
-		err = fault.WithHint(err, "copy ci/nightly/nightly.yaml (docs/nightly.md)")
-	}
-	if err != nil {
-		return o.build.site.Error(err)
-	}
-	report, err := runNight(ctx, a, o, config)
-	err = o.build.site.Error(err)
-	if err != nil && config.Notify != nil {
-		if failed := nightly.Notify(ctx, config.Notify, report, localUser(), err); failed != nil {
-			a.reporter.Warn("dsbuild could not send the notice of the failure: notify: %s", ui.Clean(failed.Error()))
-		} else {
-			a.reporter.Note("notify: sent the notice of the failure")
-		}
-	}
-	if report == nil || report.Ended.IsZero() {
-		return err
-	}
-	if o.json {
-		return errors.Join(err, ui.JSON(a.stdout, report))
-	}
-	return errors.Join(err, report.Print(a.stdout))
-}
-
 // runNight runs one night. Its report is nil if the night could not begin.
-func runNight(ctx context.Context, a *app, o nightlyOptions, config nightly.Config) (*nightly.Report, error) {
+func runNight(ctx context.Context, a *app, build wheelOptions, config nightly.Config) (*nightly.Report, error) {
 	var err error
 	opt := nightly.Options{Config: config, Store: pipeline.DefaultStore(), Report: a.reporter, Now: time.Now, By: localUser()}
 	if config.Deploy != nil {
-		if opt.Deploy, err = nightlyDeploy(ctx, a, *config.Deploy, o.build.siteOptions); err != nil {
+		if opt.Deploy, err = nightlyDeploy(ctx, a, *config.Deploy, build.siteOptions); err != nil {
 			return nil, err
 		}
 	}
-	tools, err := o.build.openBuild(ctx, a)
+	tools, err := build.openBuild(ctx, a)
 	if err != nil {
 		return nil, err
 	}
 	defer tools.Close()
-	opt.Sign = tools.sign
+	opt.Sign = tools.runner.Sign
 	opt.GPUs, opt.Plans = gpusOf(tools.plans.Tables()), nightly.NewSourcePlanner(tools.plans)
 	opt.Build = func(ctx context.Context, dir string, jobs []pipeline.Job, done func(pipeline.Result)) []pipeline.Result {
-		runner := o.build.newRunner(a, dir)
-		runner.Sign = tools.sign
-		farm := pipeline.Farm{Runner: runner, Workers: tools.backend.Workers(), Done: done}
+		farm := tools.farm()
+		farm.Runner.Dir, farm.Done = dir, done
 		return farm.Run(ctx, jobs)
 	}
 	return nightly.Run(ctx, opt)
@@ -185,15 +168,17 @@ func deployOnce(ctx context.Context, a *app, opts deployOptions) (nightly.Nodes,
 		return nightly.Nodes{}, err
 	}
 	d := deploy.New(opt)
-	defer d.Close()
-	if _, err := d.Survey(ctx); err != nil {
-		return nightly.Nodes{}, err
-	}
-	return describeNight(ctx, opts.fleetFlags, d.Apply(ctx))
+	_, err = d.Survey(ctx)
+	return applyAtNight(ctx, opts.fleetFlags, d, err)
 }
 
-// describeNight writes the reports of a deploy, and sums it up.
-func describeNight(ctx context.Context, opts fleetFlags, report *report.Report) (nightly.Nodes, error) {
+// applyAtNight deploys after a survey, writes the reports, and sums it up.
+func applyAtNight(ctx context.Context, opts fleetFlags, d deployment, err error) (nightly.Nodes, error) {
+	defer d.Close()
+	if err != nil {
+		return nightly.Nodes{}, err
+	}
+	report := d.Apply(ctx)
 	report.EditHints(opts.nameInventory)
 	n := nightly.Nodes{OK: report.Summary.OK, All: len(report.Nodes), Verdict: ui.Clean(report.Verdict())}
 	for _, node := range report.Nodes {
@@ -225,11 +210,8 @@ func deployEnvOnce(ctx context.Context, a *app, opts envOptions, spec environmen
 		return nightly.Nodes{}, err
 	}
 	d := envs.New(opt)
-	defer d.Close()
-	if _, err := d.Survey(ctx); err != nil {
-		return nightly.Nodes{}, err
-	}
-	return describeNight(ctx, opts.fleetFlags, d.Apply(ctx))
+	_, err = d.Survey(ctx)
+	return applyAtNight(ctx, opts.fleetFlags, d, err)
 }
 
 // wheelOfPython returns the one wheel of a folder that installs on a Python X.Y.

@@ -37,15 +37,11 @@ not signed: the differences are listed, and the exit code is 4.`,
 		Example: `  dsbuild rebuild --sign ~/.ssh/id_ed25519 dist/deepspeed-*.whl`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.checkBuildFlags(cmd.Flags()); err != nil {
+			if err := o.readBuildFlags(cmd.Flags()); err != nil {
 				return err
 			}
-			site, err := newSite(o.siteOptions)
-			if err != nil {
-				return err
-			}
-			o.site, o.noCache = site, true
-			return site.Error(runRebuild(cmd.Context(), a, o, base, args[0]))
+			o.noCache = true
+			return o.site.Error(runRebuild(cmd.Context(), a, o, base, args[0]))
 		},
 	}
 	cmd.Flags().StringVar(&base, "base", "", "the root file system `TAR` that the wheel was built on, if it is not the engine's own")
@@ -102,7 +98,8 @@ func runRebuild(ctx context.Context, a *app, o wheelOptions, base, file string) 
 
 // buildAgain builds the wheel of a manifest into a folder, without the store.
 func buildAgain(ctx context.Context, a *app, o wheelOptions, request planner.Request, m wheel.Manifest, dir string) (wheel.Artifact, error) {
-	tools, err := o.openPlanner(ctx, a)
+	o.sign = "" // the caller signs the first wheel
+	tools, err := o.openBuild(ctx, a)
 	if err != nil {
 		return wheel.Artifact{}, err
 	}
@@ -117,9 +114,8 @@ func buildAgain(ctx context.Context, a *app, o wheelOptions, request planner.Req
 	if plan.Digest != m.PlanDigest {
 		a.reporter.Warn("this dsbuild (%s) plans the wheel in another way than the one that built it: other bytes say nothing about its builder", a.version)
 	}
-	runner := o.newRunner(a, filepath.Join(dir, "dist"))
-	runner.Builder, runner.Store = tools.backend.OpenBuilder, pipeline.Store{Dir: filepath.Join(dir, "store"), Keep: 1}
-	return runner.Run(ctx, plan)
+	tools.runner.Dir, tools.runner.Store = filepath.Join(dir, "dist"), pipeline.Store{Dir: filepath.Join(dir, "store"), Keep: 1}
+	return tools.runner.Run(ctx, plan)
 }
 
 // differError names the differences between a wheel and its rebuild.

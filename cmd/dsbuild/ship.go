@@ -54,29 +54,18 @@ and deploys it as dsbuild env deploy does.` + whichDeploy,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.fleet.command, o.fleet.inventory = cmd.CommandPath(), args[0]
-			if err := o.build.checkBuildFlags(cmd.Flags()); err != nil {
+			if err := o.build.readBuildFlags(cmd.Flags()); err != nil {
 				return err
 			}
 			o.verifyGiven = cmd.Flags().Changed("verify")
 			o.build.dryRun, o.build.json = o.fleet.dryRun, o.fleet.json
-			site, err := newSite(o.build.siteOptions)
-			if err != nil {
-				return err
-			}
-			o.build.site = site
 			run := runShip
 			if o.env != "" {
 				run = runShipEnv
 			}
-			return site.Error(run(cmd.Context(), a, o))
+			return o.build.site.Error(run(cmd.Context(), a, o))
 		},
 	}
-	o.addFlags(cmd)
-	return cmd
-}
-
-// addFlags gives the command its flags.
-func (o *shipOptions) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	addCommonRequestFlags(f, &o.build.request)
 	f.Lookup("cpu").Usage += " (default: v3, or the level of the oldest node)"
@@ -95,6 +84,7 @@ func (o *shipOptions) addFlags(cmd *cobra.Command) {
 	f.BoolVar(&o.build.verbose, "verbose", false, "with --dry-run: print the targets of each wheel, and all reasons")
 	flagsNeed(cmd, "env", "lock")
 	flagsNeed(cmd, "dry-run", "verbose")
+	return cmd
 }
 
 // runShip ships as o says. The report is printed and written also when builds
@@ -117,7 +107,7 @@ func runShip(ctx context.Context, a *app, o shipOptions) error {
 	opt.Deploy.Force = o.fleet.force
 	opt.Deploy.PipWheel, opt.RemoveOps = deploy.DefaultPip(), o.removeOps
 	if deploy.Deps(o.fleet.deps) == deploy.DepsBundle {
-		opt.Bundle = o.build.newBundler(a, tools.backend)
+		opt.Bundle = tools.newBundler(a)
 	}
 	if !o.verifyGiven {
 		opt.Deploy.VerifyUnchanged = verify.LevelFiles

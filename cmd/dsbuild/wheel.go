@@ -74,11 +74,6 @@ so (dsbuild ops).`,
 			if err := o.checkFlags(cmd.Flags()); err != nil {
 				return err
 			}
-			site, err := newSite(o.siteOptions)
-			if err != nil {
-				return err
-			}
-			o.site = site
 			if o.inventory != "" && !cmd.Flags().Changed("cpu") {
 				o.request.CPU = "" // the nodes decide
 			}
@@ -89,15 +84,9 @@ so (dsbuild ops).`,
 			case o.inventory != "":
 				build = runWheelFor
 			}
-			return site.Error(build(cmd.Context(), a, o))
+			return o.site.Error(build(cmd.Context(), a, o))
 		},
 	}
-	o.addFlags(cmd)
-	return cmd
-}
-
-// addFlags adds the flags of dsbuild wheel.
-func (o *wheelOptions) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	addRequestFlags(f, &o.request)
 	o.buildFlags(f)
@@ -116,11 +105,12 @@ func (o *wheelOptions) addFlags(cmd *cobra.Command) {
 	f.BoolVar(&o.json, "json", false, "print one JSON document on stdout")
 	flagsExclude(cmd, "for", "matrix", "either the nodes or the file decide which wheels to build")
 	flagsExclude(cmd, "env", "for", "dsbuild builds for the environments of the nodes")
+	return cmd
 }
 
 // checkFlags refuses flags that contradict each other.
-func (o wheelOptions) checkFlags(f *pflag.FlagSet) error {
-	if err := o.checkBuildFlags(f); err != nil {
+func (o *wheelOptions) checkFlags(f *pflag.FlagSet) error {
+	if err := o.readBuildFlags(f); err != nil {
 		return err
 	}
 	if err := o.connectOptions.checkFlags(); err != nil {
@@ -145,7 +135,7 @@ func (o wheelOptions) checkFlags(f *pflag.FlagSet) error {
 
 // runWheel plans one wheel, and builds it or prints the plan.
 func runWheel(ctx context.Context, a *app, o wheelOptions) error {
-	tools, err := o.openPlanner(ctx, a)
+	tools, err := o.openBuild(ctx, a)
 	if err != nil {
 		return err
 	}
@@ -164,20 +154,13 @@ func runWheel(ctx context.Context, a *app, o wheelOptions) error {
 	if o.dryRun {
 		return o.printDryRun(ctx, a, plan, house)
 	}
-	sign, done, err := a.wheelSigner(ctx, o.sign)
-	if err != nil {
-		return err
-	}
-	defer done()
-	runner := o.newRunner(a, o.out)
-	runner.Builder, runner.Sign = tools.backend.OpenBuilder, sign
-	artifact, err := runner.Run(ctx, plan)
+	artifact, err := tools.runner.Run(ctx, plan)
 	if err != nil {
 		return err
 	}
 	var bundle *wheel.Bundle
 	if house != nil {
-		made, err := runner.Bundle(ctx, house, artifact)
+		made, err := tools.runner.Bundle(ctx, house, artifact)
 		if err != nil {
 			return err
 		}
