@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/verify"
 )
@@ -118,23 +119,29 @@ type planDocument struct {
 }
 
 type planEntry struct {
+	commonEntry
+	Wheel string   `json:"wheel"`
+	Along []string `json:"along"`
+}
+
+// commonEntry is what the plans of wheels and of environments say of a node.
+type commonEntry struct {
 	Name    string   `json:"name"`
 	Action  string   `json:"action"`
-	Wheel   string   `json:"wheel"`
-	Along   []string `json:"along"`
 	Reasons []string `json:"reasons"`
 	Remarks []string `json:"remarks"`
 	Hint    string   `json:"hint"`
 	Serial  int      `json:"serial,omitempty"`
 }
 
+func newCommonEntry(n changes.NodePlan) commonEntry {
+	return commonEntry{n.Name, string(n.Action), append([]string{}, n.Reasons...), append([]string{}, n.Remarks...), n.Hint, n.Serial}
+}
+
 func newPlanDocument(plan deploy.Plan) planDocument {
 	doc := planDocument{Nodes: make([]planEntry, 0, len(plan.Nodes))}
 	for _, n := range plan.Nodes {
-		e := planEntry{
-			Name: n.Name, Action: string(n.Action), Along: []string{},
-			Reasons: append([]string{}, n.Reasons...), Remarks: append([]string{}, n.Remarks...), Hint: n.Hint, Serial: n.Serial,
-		}
+		e := planEntry{commonEntry: newCommonEntry(n.NodePlan), Along: []string{}}
 		for _, a := range n.Extra {
 			e.Along = append(e.Along, a.Name+" "+a.Version)
 		}

@@ -266,16 +266,11 @@ func (o envOptions) withFiles(ctx context.Context, a *app) (envs.Options, error)
 
 // envPlanEntry is a node in the JSON of a dry run.
 type envPlanEntry struct {
-	Name    string   `json:"name"`
-	Action  string   `json:"action"`
-	Digest  string   `json:"digest"`
-	Ready   bool     `json:"ready"`
-	Send    []string `json:"send"`
-	Bytes   int64    `json:"bytes"`
-	Reasons []string `json:"reasons"`
-	Remarks []string `json:"remarks"`
-	Hint    string   `json:"hint"`
-	Serial  int      `json:"serial,omitempty"`
+	commonEntry
+	Digest string   `json:"digest"`
+	Ready  bool     `json:"ready"`
+	Send   []string `json:"send"`
+	Bytes  int64    `json:"bytes"`
 }
 
 // envPlanDocument is the JSON document of a dry run of dsbuild env.
@@ -286,10 +281,7 @@ type envPlanDocument struct {
 func newEnvPlanDocument(plan envs.Plan) envPlanDocument {
 	nodes := []envPlanEntry{}
 	for _, n := range plan.Nodes {
-		e := envPlanEntry{
-			Name: n.Name, Action: string(n.Action), Ready: n.Ready, Send: []string{}, Bytes: n.Size(),
-			Reasons: append([]string{}, n.Reasons...), Remarks: append([]string{}, n.Remarks...), Hint: n.Hint, Serial: n.Serial,
-		}
+		e := envPlanEntry{commonEntry: newCommonEntry(n.NodePlan), Ready: n.Ready, Send: []string{}, Bytes: n.Size()}
 		if n.Set != nil {
 			e.Digest = n.Set.Digest
 		}

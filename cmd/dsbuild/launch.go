@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
 	"github.com/dsbuild/dsbuild/internal/fault"
@@ -76,7 +75,17 @@ folder of --output.`,
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.command = args
-			opts.said = saidByFlags(cmd.Flags(), opts.kind)
+			for _, k := range launch.Keys() {
+				f := cmd.Flags().Lookup(k.FlagName())
+				if !k.For(opts.kind) || !f.Changed {
+					continue
+				}
+				words := []string{f.Value.String()}
+				if v, ok := f.Value.(*jobFlag); ok {
+					words = v.words
+				}
+				opts.said.Say(k.Name, "--"+k.FlagName(), words...)
+			}
 			return runLaunch(cmd.Context(), a, opts)
 		},
 	}
@@ -143,29 +152,28 @@ func (f *jobFlag) String() string { return strings.Join(f.words, " ") }
 // Type is the placeholder of the value in the help.
 func (f *jobFlag) Type() string { return f.key.Placeholder }
 
-// saidByFlags are the keys whose flags were given.
-func saidByFlags(flags *pflag.FlagSet, kind launch.Kind) launch.Settings {
-	var said launch.Settings
-	for _, k := range launch.Keys() {
-		f := flags.Lookup(k.FlagName())
-		if !k.For(kind) || !f.Changed {
-			continue
-		}
-		words := []string{f.Value.String()}
-		if v, ok := f.Value.(*jobFlag); ok {
-			words = v.words
-		}
-		said.Say(k.Name, "--"+k.FlagName(), words...)
-	}
-	return said
-}
-
 func runLaunch(ctx context.Context, a *app, opts launchOptions) error {
-	request, inv, err := launchRequest(ctx, a, opts)
-	if err != nil {
-		return err
+	r := launch.Request{Kind: opts.kind, Flags: opts.said, Command: opts.command, ReadFile: os.ReadFile}
+	inv, err := &inventory.Inventory{}, error(nil) // empty where none was named
+	if opts.file != "" {
+		if r.File, err = launch.Read(opts.file, a.stdin); err != nil {
+			return err
+		}
 	}
-	job, err := launch.New(request)
+	if opts.inventory != "" {
+		if inv, err = a.loadInventory(ctx, opts.inventory, opts.limit); err != nil {
+			return err
+		}
+		r.Hosts = inv.Hosts
+	}
+	if opts.wheel != "" {
+		contents, err := wheel.Inspect(ctx, opts.wheel)
+		if err != nil {
+			return err
+		}
+		r.Ops = append([]string{}, contents.Ops...)
+	}
+	job, err := launch.New(r)
 	if err != nil {
 		return err
 	}
@@ -191,32 +199,6 @@ func runLaunch(ctx context.Context, a *app, opts launchOptions) error {
 		return usagef("-o %s: dsbuild cannot write it: %w", opts.out, err)
 	}
 	return err
-}
-
-// launchRequest reads all that the job is made of, and the inventory: empty where
-// none was named.
-func launchRequest(ctx context.Context, a *app, opts launchOptions) (launch.Request, *inventory.Inventory, error) {
-	r := launch.Request{Kind: opts.kind, Flags: opts.said, Command: opts.command, ReadFile: os.ReadFile}
-	inv, err := &inventory.Inventory{}, error(nil)
-	if opts.file != "" {
-		if r.File, err = launch.Read(opts.file, a.stdin); err != nil {
-			return r, inv, err
-		}
-	}
-	if opts.inventory != "" {
-		if inv, err = a.loadInventory(ctx, opts.inventory, opts.limit); err != nil {
-			return r, inv, err
-		}
-		r.Hosts = inv.Hosts
-	}
-	if opts.wheel != "" {
-		contents, err := wheel.Inspect(ctx, opts.wheel)
-		if err != nil {
-			return r, inv, err
-		}
-		r.Ops = append([]string{}, contents.Ops...)
-	}
-	return r, inv, nil
 }
 
 // printFiles prints one file as it is, and several each below its name.

@@ -50,7 +50,10 @@ addresses and slots.`,
 			case to != "":
 				return printHostfile(a, inv)
 			case asJSON:
-				doc := nodesDocument{KnownHosts: inv.KnownHosts, Nodes: append([]inventory.Host{}, inv.Hosts...)}
+				doc := struct { // settings that the inventory lacks are left out
+					KnownHosts string           `json:"known_hosts,omitempty"`
+					Nodes      []inventory.Host `json:"nodes"`
+				}{inv.KnownHosts, append([]inventory.Host{}, inv.Hosts...)}
 				for i, h := range doc.Nodes {
 					doc.Nodes[i].Groups = append([]string{}, h.Groups...)
 				}
@@ -122,11 +125,4 @@ func orDash(s string) string {
 		return "-"
 	}
 	return s
-}
-
-// nodesDocument is the JSON document of dsbuild nodes --json. Settings that the
-// inventory lacks are left out.
-type nodesDocument struct {
-	KnownHosts string           `json:"known_hosts,omitempty"`
-	Nodes      []inventory.Host `json:"nodes"`
 }

@@ -28,7 +28,11 @@ none. dsbuild compiles those with a * when --ops is not given.`,
 				return err
 			}
 			if asJSON {
-				return ui.JSON(a.stdout, opsDocument{tables.Origins["ops"], wheel.DefaultOps(), tables.Ops})
+				return ui.JSON(a.stdout, struct {
+					compat.Origin
+					Default []string    `json:"default"`
+					Ops     []compat.Op `json:"ops"`
+				}{tables.Origins["ops"], wheel.DefaultOps(), tables.Ops})
 			}
 			var rows [][]string
 			for _, op := range tables.Ops {
@@ -47,13 +51,6 @@ none. dsbuild compiles those with a * when --ops is not given.`,
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON document")
 	return cmd
-}
-
-// opsDocument is the JSON document of dsbuild ops --json.
-type opsDocument struct {
-	compat.Origin
-	Default []string    `json:"default"`
-	Ops     []compat.Op `json:"ops"`
 }
 
 // versionRange words a range of which either end can be open.
