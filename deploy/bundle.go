@@ -160,8 +160,11 @@ func (p *picker) meet(want demand) error {
 		return fmt.Errorf("requirement %q: %w", want.requirement, err)
 	}
 	needed, err := p.needed(d.Environment, want.extras)
-	if err != nil || !needed {
-		return wrapRequirement(want.requirement, err)
+	switch {
+	case err != nil:
+		return fmt.Errorf("requirement %q: %w", want.requirement, err)
+	case !needed:
+		return nil
 	}
 	name := pypi.CanonPackageName(d.Name)
 	have, ok := p.have[name]
@@ -194,13 +197,6 @@ func (p *picker) meet(want demand) error {
 		p.demand(there.Requires, extras)
 	}
 	return nil
-}
-
-func wrapRequirement(requirement string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("requirement %q: %w", requirement, err)
 }
 
 func (p *picker) taken(name string) bool {

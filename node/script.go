@@ -215,7 +215,11 @@ func runMarked(ctx context.Context, r remote.Runner, cmd remote.Command, out *me
 	}
 	var exit *remote.ExitError
 	if errors.As(err, &exit) {
-		return &ScriptError{Err: err, Stderr: cleanText(string(errs.kept))}
+		said := string(errs.kept)
+		if strings.TrimSpace(said) == "" && !out.answered { // a shell such as nologin says on stdout why it runs nothing
+			said = string(out.other)
+		}
+		return &ScriptError{Err: err, Stderr: cleanText(said)}
 	}
 	return err
 }
@@ -227,8 +231,11 @@ type messages struct {
 	endless bool              // messages do not count in total
 	end     func(cause error) // ends the program
 	line    []byte
+	other   []byte // the last line that is no message
 	total   int
-	err     error
+
+	answered bool // a message has come
+	err      error
 }
 
 // Write implements io.Writer. It accepts all output until the program has ended, even after an
@@ -267,7 +274,12 @@ func (m *messages) endLine() {
 		m.err = remote.ErrFlood
 		return
 	}
-	if body, ok := bytes.CutPrefix(line, m.mark); ok {
+	body, ok := bytes.CutPrefix(line, m.mark)
+	if !ok && len(bytes.TrimSpace(line)) > 0 {
+		m.other = line[:min(len(line), maxStderr)]
+	}
+	if ok {
+		m.answered = true
 		if m.endless {
 			m.total -= len(line) + len("\n\n") // emit writes a line break before it, too
 		}

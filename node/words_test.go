@@ -1,13 +1,16 @@
 package node_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
+	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/node"
 )
 
@@ -124,5 +127,22 @@ Current thread 0x00007f9c4bbcab80 (most recent call first):
 	}
 	if hint := (node.Facts{Missing: []string{"python"}}).PythonHint("set python:"); hint != "set python:" {
 		t.Errorf("hint without a Python: %s", hint)
+	}
+}
+
+// refusing is a node whose login shell runs nothing and says so on its standard output.
+type refusing struct{}
+
+func (refusing) Run(_ context.Context, cmd remote.Command) error {
+	io.WriteString(cmd.Stdout, "welcome\nThis account is currently not available.\n") //nolint:errcheck // of a test
+	return &remote.ExitError{Code: 1}
+}
+
+// A login shell that refuses is told by its text.
+func TestLoginShellThatRefuses(t *testing.T) {
+	t.Parallel()
+	err := node.Script{Python: "python3", Program: node.NewProgram("emit({})\n")}.Run(t.Context(), refusing{}, func(json.RawMessage) error { return nil })
+	if want := "the node says: This account is currently not available. (exit status 1)"; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
 	}
 }

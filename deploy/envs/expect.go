@@ -117,11 +117,6 @@ func apart(files []environment.File, written map[string]map[string]string) error
 	return nil
 }
 
-// notes are the files of a dist-info that installers write.
-func notes() []string {
-	return []string{"INSTALLER", "REQUESTED", "RECORD", "direct_url.json"}
-}
-
 // installedDigest is the digest of the files that a wheel puts into the site-packages of an
 // environment with Python X.Y, computed as place.py does for installed ones.
 func installedDigest(a *wheel.Archive, python string) (string, error) {
@@ -129,7 +124,7 @@ func installedDigest(a *wheel.Archive, python string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for _, name := range notes() {
+	for _, name := range []string{"INSTALLER", "REQUESTED", "RECORD", "direct_url.json"} { // installers write these
 		delete(files, path.Join(a.DistInfo(), name))
 	}
 	var lines []string

@@ -442,12 +442,16 @@ func tokensOf(t Target, alias string) tokens {
 	home, _ := os.UserHomeDir()
 	host, _ := os.Hostname()
 	short, _, _ := strings.Cut(host, ".")
+	id := ""
+	if account, err := user.Current(); err == nil {
+		id = account.Uid
+	}
 	jump := ""
 	if n := len(t.Jump); n > 0 {
 		jump = t.Jump[n-1].Address
 	}
 	return tokens{
-		"%%": "%", "%d": home, "%h": t.Address, "%i": userID(), "%j": jump, "%k": cmp.Or(t.HostKeyAlias, alias),
+		"%%": "%", "%d": home, "%h": t.Address, "%i": id, "%j": jump, "%k": cmp.Or(t.HostKeyAlias, alias),
 		"%L": short, "%l": host, "%n": alias, "%p": strconv.Itoa(t.Port), "%r": t.User, "%u": localUser(),
 	}
 }
@@ -465,15 +469,6 @@ func expand(f string, names tokens) string {
 	}
 	f = envForm.ReplaceAllStringFunc(f, func(v string) string { return os.Getenv(v[2 : len(v)-1]) })
 	return tokenForm.ReplaceAllStringFunc(f, func(token string) string { return cmp.Or(names[token], token) })
-}
-
-// userID returns the user's number, or on Windows the security identifier.
-func userID() string {
-	u, err := user.Current()
-	if err != nil {
-		return ""
-	}
-	return u.Uid
 }
 
 // localUser returns the user's name, on Windows without the domain.

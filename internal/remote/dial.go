@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -257,7 +258,9 @@ func (d *SSH) handshake(clock *deadline, nc net.Conn, t Target, keys *keySet) (*
 		ssh.KeyExchangeCurve25519, ssh.KeyExchangeMLKEM768X25519, ssh.KeyExchangeECDHP256,
 		ssh.KeyExchangeECDHP384, ssh.KeyExchangeECDHP521, ssh.KeyExchangeDH14SHA256, ssh.KeyExchangeDH16SHA512,
 	}
-	cfg.MACs, cfg.Ciphers = secureMACs(), ssh.SupportedAlgorithms().Ciphers
+	supported := ssh.SupportedAlgorithms()
+	cfg.Ciphers = supported.Ciphers
+	cfg.MACs = slices.DeleteFunc(supported.MACs, func(mac string) bool { return mac == ssh.HMACSHA1 })
 	type result struct {
 		conn *sshConn
 		err  error
@@ -382,11 +385,11 @@ func handshakeError(t Target, err error, check *hostKeyCheck, login *login, aliv
 	switch begun := login.offered.Load() != nil; {
 	case errors.Is(login.gaveUp, errHungUp):
 		return hungUpError(t)
-	case begun && (login.gaveUp != nil || refusal(text)):
+	case begun && (login.gaveUp != nil || refusals.MatchString(text)):
 		return login.withMessage(login.refused(text))
 	case !begun && alive.said() == notAllowed:
 		return bannedError(t)
-	case !begun && brokeOff(err):
+	case !begun && (errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || cut(err)): // else the message was malformed
 		return brokenOff(t, true, cmp.Or(alive.said(), text))
 	}
 	return login.withMessage(brokenOff(t, false, text))
@@ -421,18 +424,10 @@ func hungUpError(t Target) error {
 	return fault.WithHint(cause.Errorf("%w to %s: %w", ErrDial, cause.Own(hostPort(t)), errHungUp), "raise LoginGraceTime in its sshd_config")
 }
 
-// brokeOff reports whether err means a broken connection, as opposed to a malformed message.
-func brokeOff(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || cut(err)
-}
-
 // notAllowed is sshd's message to a client that it has banned for a while.
 const notAllowed = "Not allowed at this time"
 
 // refusals matches the errors of an authentication with a final result: no method is left, the node
-// refuses, or no key can sign.
+// refuses, or no key can sign. If the connection merely broke during the login, dsbuild may retry: a
+// refusal at a jump host would be final for every node behind it.
 var refusals = regexp.MustCompile(`^ssh: unable to authenticate|(?i:too many authentication)|^ssh: disconnect, reason 1[345]:|^agent: |no common public key signature algorithm`)
-
-// refusal reports whether the node refused the login. If the connection merely broke during the
-// login, dsbuild may retry: a refusal at a jump host would be final for every node behind it.
-func refusal(text string) bool { return refusals.MatchString(text) }

@@ -38,11 +38,6 @@ func (h *hostKeys) checker(t Target) (*hostKeyCheck, error) {
 	return &hostKeyCheck{target: t, db: db, algorithms: algorithms}, nil
 }
 
-// secureMACs returns the MACs that do not use SHA-1.
-func secureMACs() []string {
-	return slices.DeleteFunc(ssh.SupportedAlgorithms().MACs, func(mac string) bool { return mac == ssh.HMACSHA1 })
-}
-
 func (c *hostKeyCheck) callback(host string, addr net.Addr, key ssh.PublicKey) error {
 	err := c.db.HostKeyCallback()(host, addr, key)
 	switch certificate, ok := key.(*ssh.Certificate); {

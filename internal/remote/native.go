@@ -78,8 +78,6 @@ func (a *aliveConn) said() string {
 	return strings.TrimSpace(lines[len(lines)-1])
 }
 
-func (a *aliveConn) silence() time.Duration { return time.Since(time.Unix(0, a.heard.Load())) }
-
 // nativeLink is a connection of dsbuild's own SSH.
 type nativeLink struct {
 	client *ssh.Client
@@ -112,7 +110,7 @@ func (n *nativeLink) keepAlive(c *sshConn, every time.Duration, limit int) {
 			return
 		case <-tick.C:
 		}
-		silent := n.alive.silence()
+		silent := time.Since(time.Unix(0, n.alive.heard.Load()))
 		if silent >= time.Duration(limit)*every {
 			c.giveUp(fmt.Sprintf("no answer for %s", silent.Round(every)))
 			return
@@ -204,10 +202,7 @@ func (n *nativeLink) run(ctx context.Context, line string, in, out, errs *Gate) 
 			stdin.Close()
 		}()
 	}
-	return exitError(s.Wait())
-}
-
-func exitError(err error) error {
+	err = s.Wait()
 	var exit *ssh.ExitError
 	switch {
 	case err == nil:

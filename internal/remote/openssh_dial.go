@@ -111,7 +111,16 @@ func (d *SSH) master(clock *deadline, program string, t Target, jump *opensshLin
 		os.RemoveAll(folder) //nolint:errcheck // nothing in it is a secret
 		return nil, err
 	}
-	return d.masterConn(t, l), nil
+	c := newConn(t, l)
+	go func() {
+		<-l.master.done
+		if text, err := os.ReadFile(masterLog(folder)); err == nil && strings.Contains(string(text), "not responding") {
+			why := fmt.Sprintf("no answer for %s", d.opt.KeepAlive*time.Duration(d.opt.KeepAliveMax))
+			c.verdict.CompareAndSwap(nil, &why)
+		}
+		c.end()
+	}()
+	return c, nil
 }
 
 // start starts the master and waits until it has logged in.
@@ -133,8 +142,11 @@ func (a *attempt) start(clock *deadline, program string) (*opensshLink, error) {
 		cmd.Env = append(cmd.Env, askpassSocket+"="+asks, "SSH_ASKPASS="+d.opt.Askpass, "SSH_ASKPASS_REQUIRE=force")
 	}
 	p, err := startProcess(cmd)
-	if err != nil {
-		return nil, startError(t, err)
+	switch {
+	case tooManyFiles(err):
+		return nil, filesError(t, err)
+	case err != nil:
+		return nil, cause.Errorf("%w to %s: starting ssh: %w", ErrDial, cause.Own(hostPort(t)), err)
 	}
 	err = a.wait(asking, p, socket, stop)
 	if err != nil {
@@ -147,14 +159,6 @@ func (a *attempt) start(clock *deadline, program string) (*opensshLink, error) {
 		return nil, err
 	}
 	return newLink(program, t.Address, a.folder, socket, p), nil
-}
-
-// startError returns the error of an ssh that did not start.
-func startError(t Target, err error) error {
-	if tooManyFiles(err) {
-		return filesError(t, err)
-	}
-	return cause.Errorf("%w to %s: starting ssh: %w", ErrDial, cause.Own(hostPort(t)), err)
 }
 
 // wait waits until the master is ready, has ended, or must end.
@@ -176,20 +180,6 @@ func (a *attempt) wait(asking context.Context, p *process, socket string, stop c
 	}
 }
 
-// masterConn returns the connection through a ready master.
-func (d *SSH) masterConn(t Target, l *opensshLink) *sshConn {
-	c := newConn(t, l)
-	go func() {
-		<-l.master.done
-		if text, err := os.ReadFile(masterLog(l.folder)); err == nil && strings.Contains(string(text), "not responding") {
-			why := fmt.Sprintf("no answer for %s", d.opt.KeepAlive*time.Duration(d.opt.KeepAliveMax))
-			c.verdict.CompareAndSwap(nil, &why)
-		}
-		c.end()
-	}()
-	return c
-}
-
 // attendedByAskpass reports whether dsbuild can ask a person ssh's questions.
 func (d *SSH) attendedByAskpass(t Target) bool { return d.opt.Askpass != "" && d.answers.attended(t) }
 
@@ -207,13 +197,7 @@ type attempt struct {
 // seconds rounds a time up to whole seconds, as ssh takes it.
 func seconds(d time.Duration) int { return int((d + time.Second - 1) / time.Second) }
 
-// yesNo formats a flag for ssh.
-func yesNo(yes bool) string {
-	if yes {
-		return "yes"
-	}
-	return "no"
-}
+var yesNo = map[bool]string{true: "yes", false: "no"} // flags for ssh
 
 // args returns the options of a master. The settings that dsbuild resolved override the
 // configuration. ssh applies the rest of the configuration itself.
@@ -278,7 +262,7 @@ func (a *attempt) keyArgs() []string {
 	for _, f := range t.CertificateFiles {
 		add("CertificateFile", fileWord(f))
 	}
-	add("IdentitiesOnly", yesNo(t.IdentitiesOnly))
+	add("IdentitiesOnly", yesNo[t.IdentitiesOnly])
 	switch agent := a.dialer.agentFor(t); agent {
 	case "":
 		add("IdentityAgent", "none")
@@ -292,6 +276,6 @@ func (a *attempt) keyArgs() []string {
 	if t.NoInteractive {
 		add("KbdInteractiveAuthentication", "no")
 	}
-	add("BatchMode", yesNo(!a.dialer.attendedByAskpass(t)))
+	add("BatchMode", yesNo[!a.dialer.attendedByAskpass(t)])
 	return args
 }
