@@ -96,13 +96,13 @@ func TestPlanRefusesAWheelForOtherTorches(t *testing.T) {
 		},
 		"CUDA 12": {
 			gpu, func(f *node.Facts) { f.Torch, f.TorchCUDA, f.GPUs, f.Driver = "2.10.0", "12.8", a100, "550.54.15" },
-			"built for CUDA 13, but this node's torch is built for 12.8", "build a wheel that fits it: dsbuild wheel --arch 8.0 --ops cpu_adam,fused_adam --torch 2.10.0 --python 3.11",
+			"built for CUDA 13, but this node's torch is built for 12.8", "build a wheel that fits it: dsbuild wheel --arch 8.0 --abi stable --ops cpu_adam,fused_adam --cuda 12",
 		},
 		"CUDA 12, without device code": {plain, func(f *node.Facts) { f.Torch, f.TorchCUDA = "2.10.0", "12.8" }, "", ""},
 		"a nightly":                    {plain, func(f *node.Facts) { f.Torch = "2.16.0.dev20261101+cu132" }, "", ""},
 		"a nightly of another CUDA": {
 			gpu, func(f *node.Facts) { f.Torch, f.TorchCUDA, f.GPUs = "2.16.0.dev20261101+cu126", "12.6", a100 },
-			"built for CUDA 13, but this node's torch is built for 12.6", "build the wheel on such a node, for its environment: dsbuild wheel --env /v/bin/python",
+			"built for CUDA 13, but this node's torch is built for 12.6", "build a wheel that fits it: dsbuild wheel --arch 8.0 --abi stable --ops cpu_adam,fused_adam --cuda 12",
 		},
 		"no CUDA": {
 			gpu, func(f *node.Facts) { f.Torch, f.TorchCUDA = "2.15.0+cpu", "" },
