@@ -155,9 +155,11 @@ func (r *run) masterAddress() string {
 func (r *run) hasPeers() bool { return len(r.members) > 1 }
 
 // hasNetwork reports whether nodes reach each other over a network: not if the inventory gives all of them literal
-// loopback addresses, because then all are this machine.
+// loopback addresses with one port, because then all are this machine. Other ports are those of tunnels.
 func (r *run) hasNetwork() bool {
-	return r.hasPeers() && slices.ContainsFunc(r.members, func(m *member) bool { return !isLoopback(m.Host.Address) })
+	return r.hasPeers() && slices.ContainsFunc(r.members, func(m *member) bool {
+		return !isLoopback(m.Host.Address) || m.Host.ProxyJump != "" || m.Host.Port != r.firstMember().Host.Port
+	})
 }
 
 // connectAll connects to all nodes, probes them and starts the agent on each.
