@@ -134,6 +134,9 @@ func (c *checkout) addWorkTree(ctx context.Context, r repository, prefix string,
 			c.dirty = true
 		default:
 			c.files = append(c.files, prefix+name)
+			if kind := info.Mode().Type(); kind != 0 && kind != fs.ModeSymlink {
+				c.dirty = true // selectFiles refuses it; opening a pipe would wait for ever
+			}
 			if !c.dirty {
 				is, err = blobOf(path, info, len(commit))
 				c.dirty = err != nil || is != committed[name]

@@ -376,6 +376,32 @@ func TestFileBecameAFolder(t *testing.T) {
 	}
 }
 
+// A tracked file may be replaced by a pipe, which nobody writes to: it is refused, and not read.
+func TestFileBecameAPipe(t *testing.T) {
+	repo := newCheckout(t, deepspeedFiles())
+	pipe := filepath.Join(repo, "deepspeed/__init__.py")
+	if err := errors.Join(os.Remove(pipe), exec.Command("mkfifo", pipe).Run()); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := open(t, repo)
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		if err == nil || fault.ExitCode(err) != fault.Usage || !strings.Contains(err.Error(), "deepspeed/__init__.py: neither a file nor a link") {
+			t.Error(err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("it waits for the pipe")
+		if f, err := os.OpenFile(pipe, os.O_RDWR, 0); err == nil { // which ends the wait
+			f.Close()
+		}
+		<-ended
+	}
+}
+
 func TestSubmodules(t *testing.T) {
 	library := newCheckout(t, map[string]string{"lib.h": "h\n", ".gitignore": "*.o\n"})
 	repo := newCheckout(t, deepspeedFiles())
