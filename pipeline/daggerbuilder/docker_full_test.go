@@ -160,7 +160,7 @@ func TestFullDockerDies(t *testing.T) {
 		case <-deadline:
 			t.Fatal("the step does not run")
 		case <-time.After(time.Second):
-			running = strings.Contains(d.Run(t, "top", engine.ContainerName), "sleep 600")
+			running = strings.Contains(d.Run(t, "top", "dagger-engine-"+engine.Version), "sleep 600")
 		}
 	}
 	d.Kill(t)

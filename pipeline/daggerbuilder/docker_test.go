@@ -66,7 +66,7 @@ func TestDocker(t *testing.T) {
 	if err := errors.Join(both[0].done(), both[1].done()); err != nil {
 		t.Error(err)
 	}
-	if names := d.Run(t, "ps", "-a", "--format", "{{.Names}}"); names != engine.ContainerName {
+	if names := d.Run(t, "ps", "-a", "--format", "{{.Names}}"); names != "dagger-engine-"+engine.Version {
 		t.Errorf("containers: %q", names)
 	}
 }

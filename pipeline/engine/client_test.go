@@ -76,20 +76,28 @@ func TestDaggerProgram(t *testing.T) {
 }
 
 func TestExplain(t *testing.T) {
-	for said, c := range map[string]struct {
-		e    Engine
-		want string
-	}{
-		`Get "https://dl.dagger.io/x": no such host`: {Engine{}, CLIVariable},
-		"failed to unpack: operation not permitted":  {Engine{Address: "image+podman://r/e:1"}, "podman that runs as root"},
-		"incompatible engine version v0.18.3":        {Engine{Address: "image+docker://r/e:1"}, "docker rm -fv " + ContainerName},
-		"incompatible engine version v0.18.10":       {Engine{Address: "tcp://host:1"}, ""},
-		"mkdir /var/lib/x: no space left on device":  {Engine{Address: "container+nerdctl://mine"}, "nerdctl system prune"},
-		"registry.dagger.io/engine: no such host":    {Engine{Address: "image+podman://r/e:1"}, "podman load -i"},
-		"panic: index out of range":                  {Engine{Address: "image+docker://r/e:1"}, "docker logs"},
+	const crash = "panic: index out of range"
+	for _, c := range []struct{ address, said, want string }{
+		{"", `Get "https://dl.dagger.io/x": no such host`, CLIVariable},
+		{"image+podman://r/e:1", "failed to unpack: operation not permitted", "podman that runs as root"},
+		{"image+docker://r/e:1", "incompatible engine version v0.18.3", "docker rm -fv dagger-engine-1 && docker rmi r/e:1"},
+		{"image+docker://" + Image, "incompatible engine version v0.18.3", "docker rm -fv dagger-engine-" + Version + " && docker rmi " + Image},
+		{"container+podman://mine", "incompatible engine version v0.18.3", "the container mine runs"},
+		{"tcp://host:1", "incompatible engine version v0.18.10", ""},
+		{"container+nerdctl://mine", "mkdir /var/lib/x: no space left on device", "nerdctl system prune"},
+		{"image+podman://registry.dagger.io/engine:v9", "registry.dagger.io/engine: no such host", "bring the image registry.dagger.io/engine:v9 here: podman load -i"},
+		{"image+docker://r/e:1", crash, "docker logs dagger-engine-1; to start it again: docker rm -fv dagger-engine-1;"},
+		{"image+docker://localhost:5000/e", crash, "docker logs dagger-engine-latest;"},
+		{"image+docker://r/e:1@sha256:0123456789abcdef0123", crash, "docker logs dagger-engine-0123456789abcdef;"},
+		{"image+docker://r/e:1?container=other", crash, "docker logs other;"},
+		{"container+podman://mine", crash, "podman logs mine; to start it again: podman restart mine;"},
 	} {
-		if got := fault.Hint(c.e.Explain(errors.New(said))); !strings.Contains(got, c.want) || (got == "") != (c.want == "") {
-			t.Errorf("%s: hint %q, want %q", said, got, c.want)
+		got := fault.Hint(Engine{Address: c.address}.Explain(errors.New(c.said)))
+		if !strings.Contains(got, c.want) || (got == "") != (c.want == "") {
+			t.Errorf("%s: %s: hint %q, want %q", c.address, c.said, got, c.want)
+		}
+		if strings.HasPrefix(c.address, "container+") && (strings.Contains(got, " rm ") || strings.Contains(got, " rmi ")) {
+			t.Errorf("%s: %s: the user's own container would be removed: %q", c.address, c.said, got)
 		}
 	}
 }
@@ -98,7 +106,7 @@ func TestExplain(t *testing.T) {
 func TestPagesNameTheVersion(t *testing.T) {
 	for page, want := range map[string][]string{
 		"airgap.md": {Image, filepath.Base(downloadedCLI()), cliURL()},
-		"design.md": {Image, ContainerName},
+		"design.md": {Image, "dagger-engine-" + Version},
 	} {
 		text, err := os.ReadFile(filepath.Join("..", "..", "docs", page))
 		if err != nil {

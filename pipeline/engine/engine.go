@@ -3,6 +3,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,9 +36,6 @@ const Version = "v0.21.7"
 
 // Image is the engine's image, by the name under which the Dagger client knows it.
 const Image = "registry.dagger.io/engine:" + Version
-
-// ContainerName is the name of the container in which the Dagger client runs that image.
-const ContainerName = "dagger-engine-" + Version
 
 // CLIVariable names the dagger program to use. The Dagger client reads it, too.
 const CLIVariable = "_EXPERIMENTAL_DAGGER_CLI_BIN"
@@ -279,30 +277,60 @@ func cliURL() string {
 	return fmt.Sprintf("https://dl.dagger.io/dagger/releases/%s/dagger_%s_%s_%s.%s", strings.TrimPrefix(Version, "v"), Version, runtime.GOOS, runtime.GOARCH, ending)
 }
 
+// container returns the container client of an address, the container in which the engine runs, and the
+// image from which the Dagger client starts it: "" for a container that the user started.
+func (e Engine) container() (client, name, image string) {
+	scheme, ref, _ := strings.Cut(e.Address, "://")
+	kind, client, _ := strings.Cut(scheme, "+")
+	ref, query, _ := strings.Cut(ref, "?")
+	switch kind {
+	case "container":
+		return client, ref, ""
+	case "image":
+		options, err := url.ParseQuery(query)
+		if err == nil && options.Has("container") {
+			return client, options.Get("container"), ref
+		}
+		_, id, pinned := strings.Cut(ref, "@sha256:")
+		if !pinned {
+			_, id, _ = strings.Cut(ref[strings.LastIndexByte(ref, '/')+1:], ":")
+		} else if len(id) > 16 {
+			id = id[:16]
+		}
+		return client, "dagger-engine-" + cmp.Or(id, "latest"), ref // as the Dagger client names it
+	}
+	return "", "", ""
+}
+
 // Explain adds a remedy to an error of the Dagger client.
 func (e Engine) Explain(err error) error {
 	if err == nil {
 		return nil
 	}
-	_, client, _ := strings.Cut(e.Address, "+")
-	client, _, contained := strings.Cut(client, "://")
+	client, name, image := e.container()
 	said := strings.ToLower(err.Error())
 	shows := func(signs ...string) bool {
 		return slices.ContainsFunc(signs, func(sign string) bool { return strings.Contains(said, sign) })
 	}
+	again := fmt.Sprintf("%s rm -fv %s", client, name)
+	if image == "" {
+		again = fmt.Sprintf("%s restart %s", client, name) // its cache and its options are the user's
+	}
 	switch {
 	case shows("dl.dagger.io"):
 		return fault.WithHint(err, "on a machine with internet, take the program dagger out of %s; put it here as %s, or name it: %s=/path/dagger (docs/airgap.md)", cliURL(), downloadedCLI(), CLIVariable)
-	case !contained:
+	case client == "":
 		return err
 	case shows("no space left on device", "disk quota exceeded"):
 		return fault.WithHint(err, "the disk of %[1]s is full: look with %[1]s system df, free some with %[1]s system prune, or move its data folder; the engine needs 20 GB", client)
+	case shows("incompatible engine version", "exec format error") && image == "":
+		return fault.WithHint(err, "the container %s runs an engine that is not version %s, or for another processor; let dsbuild start the right one: --engine image+%s://%s", name, Version, client, Image)
 	case shows("incompatible engine version", "exec format error"):
-		return fault.WithHint(err, "the container runs an engine that is not version %[2]s, or for another processor; remove it, its cache and its image, and the right one is pulled: %[1]s rm -fv %[3]s && %[1]s rmi %[4]s", client, Version, ContainerName, Image)
+		return fault.WithHint(err, "the container runs an engine that is not version %s, or for another processor; remove it, its cache and its image, which is then pulled again: %s && %s rmi %s", Version, again, client, image)
 	case shows("operation not permitted", "permission denied", "privileged"):
 		return fault.WithHint(err, "the engine needs a privileged container, which %[1]s does not allow here (rootless, user namespaces, a security policy): use a %[1]s that runs as root, an engine elsewhere (--engine), or no engine: --builder host", client)
-	case shows("registry.dagger.io"):
-		return fault.WithHint(err, "bring the image %[2]s here: %[1]s load -i engine.tar (from %[1]s save on a machine that has it, or make engine, then bin/ci/engine image engine.tar), or pull it from the site's registry and %[1]s tag it (docs/airgap.md); without an engine: --builder host", client, Image)
+	case shows("registry.dagger.io") && image != "":
+		return fault.WithHint(err, "bring the image %[2]s here: %[1]s load -i engine.tar (from %[1]s save on a machine that has it, or make engine, then bin/ci/engine image engine.tar), or pull it from the site's registry and %[1]s tag it (docs/airgap.md); without an engine: --builder host", client, image)
 	}
-	return fault.WithHint(err, "all output of the engine: %[1]s logs %[2]s; to start it again: %[1]s rm -fv %[2]s; without an engine: --builder host", client, ContainerName)
+	return fault.WithHint(err, "all output of the engine: %s logs %s; to start it again: %s; without an engine: --builder host", client, name, again)
 }
