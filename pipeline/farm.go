@@ -198,8 +198,8 @@ func (c *connection) openBuilder(ctx context.Context) (Builder, error) {
 	return c.builder, c.failed
 }
 
-// pingTime bounds the answer of a busy engine.
-const pingTime = 30 * time.Second
+// PingTime bounds the answer of a busy engine.
+const PingTime = 30 * time.Second
 
 // whyLost returns why the worker can no longer be used after a job that ended with err: it has no
 // connection, or it no longer answers. It returns nil if the worker is usable.
@@ -214,7 +214,7 @@ func (c *connection) whyLost(ctx context.Context, err error) error {
 	if !ok {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, pingTime)
+	ctx, cancel := context.WithTimeout(ctx, PingTime)
 	defer cancel()
 	if p.Ping(ctx) != nil {
 		return err

@@ -37,7 +37,7 @@ func Connect(ctx context.Context, e engine.Engine, log io.Writer) (*Builder, fun
 	client, err := connectWithin(ctx, opts)
 	if err != nil {
 		steps.close()
-		return nil, nil, e.Explain(fmt.Errorf("dagger engine (%s): %w", e.How, err))
+		return nil, nil, e.Explain(fmt.Errorf("dagger engine (%s): %w", e.How, err), false)
 	}
 	return &Builder{client: client, steps: steps, engine: e}, func() error {
 		defer steps.close()

@@ -92,7 +92,7 @@ func TestExplain(t *testing.T) {
 		{"image+docker://r/e:1?container=other", crash, "docker logs other;"},
 		{"container+podman://mine", crash, "podman logs mine; to start it again: podman restart mine;"},
 	} {
-		got := fault.Hint(Engine{Address: c.address}.Explain(errors.New(c.said)))
+		got := fault.Hint(Engine{Address: c.address}.Explain(errors.New(c.said), false))
 		if !strings.Contains(got, c.want) || (got == "") != (c.want == "") {
 			t.Errorf("%s: %s: hint %q, want %q", c.address, c.said, got, c.want)
 		}

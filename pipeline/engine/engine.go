@@ -302,8 +302,9 @@ func (e Engine) container() (client, name, image string) {
 	return "", "", ""
 }
 
-// Explain adds a remedy to an error of the Dagger client.
-func (e Engine) Explain(err error) error {
+// Explain adds a remedy to an error of the Dagger client. answers says that the engine still answers: then
+// only a full disk and a lack of rights are faults of its container.
+func (e Engine) Explain(err error, answers bool) error {
 	if err == nil {
 		return nil
 	}
@@ -323,12 +324,14 @@ func (e Engine) Explain(err error) error {
 		return err
 	case shows("no space left on device", "disk quota exceeded"):
 		return fault.WithHint(err, "the disk of %[1]s is full: look with %[1]s system df, free some with %[1]s system prune, or move its data folder; the engine needs 20 GB", client)
+	case shows("operation not permitted"), !answers && shows("permission denied", "privileged"):
+		return fault.WithHint(err, "the engine needs a privileged container, which %[1]s does not allow here (rootless, user namespaces, a security policy): use a %[1]s that runs as root, an engine elsewhere (--engine), or no engine: --builder host", client)
+	case answers:
+		return err
 	case shows("incompatible engine version", "exec format error") && image == "":
 		return fault.WithHint(err, "the container %s runs an engine that is not version %s, or for another processor; let dsbuild start the right one: --engine image+%s://%s", name, Version, client, Image)
 	case shows("incompatible engine version", "exec format error"):
 		return fault.WithHint(err, "the container runs an engine that is not version %s, or for another processor; remove it, its cache and its image, which is then pulled again: %s && %s rmi %s", Version, again, client, image)
-	case shows("operation not permitted", "permission denied", "privileged"):
-		return fault.WithHint(err, "the engine needs a privileged container, which %[1]s does not allow here (rootless, user namespaces, a security policy): use a %[1]s that runs as root, an engine elsewhere (--engine), or no engine: --builder host", client)
 	case shows("registry.dagger.io") && image != "":
 		return fault.WithHint(err, "bring the image %[2]s here: %[1]s load -i engine.tar (from %[1]s save on a machine that has it, or make engine, then bin/ci/engine image engine.tar), or pull it from the site's registry and %[1]s tag it (docs/airgap.md); without an engine: --builder host", client, image)
 	}
