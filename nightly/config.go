@@ -237,7 +237,7 @@ func (r *reader) readIndex(p yamldoc.Pair) *Index {
 		case "dir":
 			out.Dir = r.resolvePath(text)
 			if to, err := publish.ParseTarget(text); text != "" && (err != nil || !to.Folder()) {
-				r.Add(r.Place(q.Node), "name a folder, and copy it with dsbuild publish or another program", "the index of a night goes into a folder")
+				r.Add(r.Place(q.Node), "name a folder, and copy it: aws s3 sync DIR s3://BUCKET (docs/index.md)", "the index of a night goes into a folder")
 			}
 		case "url":
 			out.URL = text

@@ -141,7 +141,8 @@ func (r *run) openFolder() (place, error) {
 		return nil, r.refuse("name a folder", "it is a file, and no folder")
 	}
 	if index.Exists(dir) {
-		return nil, r.refuse("publish into another folder, and write the index of its wheels: dsbuild index "+dir+" --wheel FOLDER", "it is an index, which dsbuild index writes")
+		return nil, r.refuse("keep all wheels of the index in one folder, publish into that, and write the index again: dsbuild index "+dir+
+			" --wheel FOLDER (wheels that are not in FOLDER leave the index)", "it is an index, which dsbuild index writes")
 	}
 	return eachFile{r, folder{dir}}, nil
 }
