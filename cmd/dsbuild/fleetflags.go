@@ -134,12 +134,6 @@ func (o changeFlags) changeOptions(ctx context.Context, a *app) (changes.Options
 	if err != nil {
 		return opt, err
 	}
-	switch {
-	case o.via == viaSlurm && o.bwlimit != "":
-		return opt, usagef("--bwlimit does not work with --via slurm: Slurm sends the files, and has no such limit")
-	case o.via == viaSlurm && o.relay != "" && o.relay != "auto" && o.relay != "off":
-		return opt, usagef("--relay %s does not work with --via slurm: Slurm passes the files on by itself", o.relay)
-	}
 	common, inv, err := o.fleetOptions(ctx, a)
 	if err != nil {
 		return opt, err
