@@ -97,7 +97,11 @@ func wheelsAt(path string) (files []string, folder bool, err error) {
 		}
 	}
 	if len(files) == 0 {
-		return nil, false, usagef("no wheel in %s: it has no .whl file", path)
+		hint := ""
+		if slices.ContainsFunc(entries, func(e os.DirEntry) bool { return strings.HasSuffix(e.Name(), ".dist-info") }) {
+			hint = "it is an unpacked wheel: name its .whl file"
+		}
+		return nil, false, &usageError{err: fmt.Errorf("no wheel in %s: it has no .whl file", path), hint: hint}
 	}
 	return files, true, nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -30,10 +31,9 @@ func wrongUsage(cmd *cobra.Command, args []string, err error) error {
 	var unknown *pflag.NotExistError
 	var invalid *pflag.InvalidValueError
 	switch {
-	case errors.As(err, &unknown) && goneFlags()[unknown.GetSpecifiedName()] != "":
-		wrong.err = fmt.Errorf("%w: %s", err, goneFlags()[unknown.GetSpecifiedName()])
 	case errors.As(err, &unknown):
-		wrong.hint = meantFlag(cmd, unknown.GetSpecifiedName(), args)
+		name := unknown.GetSpecifiedName()
+		wrong.hint = cmp.Or(goneFlags()[cmd.CommandPath()+" --"+name], goneFlags()["--"+name], meantFlag(cmd, name, args))
 	case errors.As(err, &invalid):
 		wrong.err = invalidValue(invalid)
 	case cmd.Name() == "help":
@@ -145,5 +145,5 @@ func oneOf(flag, value string, known ...string) error {
 	if slices.Contains(known, value) {
 		return nil
 	}
-	return &usageError{err: fmt.Errorf("--%s %q: must be one of %s", flag, value, strings.Join(known, ", ")), hint: diagnostic.DidYouMean(value, known)}
+	return &usageError{err: fmt.Errorf("--%s %q: must be one of %s", flag, value, strings.Join(known, ", ")), hint: cmp.Or(goneValues()[flag+"="+value], diagnostic.DidYouMean(value, known))}
 }

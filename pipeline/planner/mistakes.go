@@ -35,7 +35,11 @@ func mistakeOf(key string, err error) mistake { return mistake{key, flagsAsKeys(
 func (r Request) wrongValues(tables *compat.Tables) []mistake {
 	var all []mistake
 	if known := []string{string(wheel.TorchMinor), string(wheel.StableABI)}; r.ABI != "" && !slices.Contains(known, r.ABI) {
-		all = append(all, newMistake("abi", r.ABI, "must be torch or stable", diagnostic.DidYouMean(r.ABI, known)))
+		hint := diagnostic.DidYouMean(r.ABI, known)
+		if r.ABI == "auto" { // of earlier builds
+			hint = "--abi stable; the nodes that it cannot serve are named"
+		}
+		all = append(all, newMistake("abi", r.ABI, "must be torch or stable", hint))
 	}
 	for _, text := range r.Archs {
 		if _, err := wheel.ParseArchs([]string{text}); err != nil {
