@@ -52,7 +52,11 @@ func Read(path string, in io.Reader) (Settings, error) {
 	if path == "-" {
 		name = "stdin"
 	}
-	r := &reader{yamldoc.Reader{File: name, Kind: "job", Least: `give at least "script: train.py"`}}
+	const deepspeed = "DeepSpeed's own launcher is gone: leave it out; choose nodes with --limit"
+	r := &reader{yamldoc.Reader{
+		File: name, Kind: "job", Least: `give at least "script: train.py"`,
+		Gone: map[string]string{"ds-form": deepspeed, "include": deepspeed, "exclude": deepspeed},
+	}}
 	body, err := r.Load(path, in)
 	if err != nil {
 		return Settings{}, err
