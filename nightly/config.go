@@ -256,9 +256,13 @@ func (r *reader) readIndex(p yamldoc.Pair) *Index {
 func (r *reader) readCommand(p yamldoc.Pair) []string {
 	const try = "a program, or a list of it and its arguments: [mail, -s, nightly, admin@example.org]"
 	var words []string
-	if word, ok := yamldoc.Scalar(p.Node); ok {
+	switch word, ok := yamldoc.Scalar(p.Node); {
+	case ok:
 		words = []string{word}
-	} else {
+	case yamldoc.IsMapping(p.Node):
+		r.Add(r.Place(p.Node), "notify is a program now: notify: [PROGRAM, ARGUMENT]", "notify must be a list, but this is a mapping")
+		return nil
+	default:
 		for _, n := range r.RequiredItems(p.Node, "notify") {
 			word, _ := r.Text(n, "a word of notify")
 			words = append(words, word)

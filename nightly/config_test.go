@@ -65,6 +65,7 @@ func TestMistakes(t *testing.T) {
 		"wheels: said.yaml":                                 "nightly.yaml:1:1: wheel a has a key deepspeed",
 		"wheels: none.yaml":                                 "none.yaml: cannot read the matrix",
 		"wheels: {wheels: []}":                              "add at least one entry",
+		"wheels: wheels.yaml\nnotify: {url: x}":             "notify is a program now: notify: [PROGRAM, ARGUMENT]",
 		"wheels: wheels.yaml\nnotify: []":                   "add at least one entry",
 		"wheels: none.yaml\nkeep: 0":                        "nightly.yaml:2:7: keep must be a number of builds",
 		"keep: 1\nwheels: none.yaml":                        "nightly.yaml:2:9: ",

@@ -33,8 +33,8 @@ func newNightlyCommand(a *app) *cobra.Command {
 		Short: "Build, test, publish and deploy changed wheels, unattended",
 		Long: `Run one nightly build: fetch the newest sources, build the wheels whose plan has
 changed since the last run, publish an index of the kept builds, deploy to a
-canary and then to the other nodes, and write a report of the changes (JSON,
-HTML with history). Start it from cron, a systemd timer or CI: ci/nightly has
+canary and then to the other nodes, and write a report of the changes (JSON
+and text). Start it from cron, a systemd timer or CI: ci/nightly has
 examples of each.
 
 If a wheel fails, the others go on, and its last good build stays published and
