@@ -32,7 +32,7 @@ type Options struct {
 	DryRun   bool   // look, and send nothing
 
 	Getenv    func(string) string // nil: os.Getenv
-	Home      string              // with .pypirc, .netrc, .aws; "": the user's
+	Home      string              // with .pypirc, .aws; "": the user's
 	Transport http.RoundTripper   // gets the policy of package httpclient; nil: http.DefaultTransport
 
 	// Progress starts a display of so many bytes; nil: none.

@@ -157,7 +157,7 @@ func (t *Target) parseIndex() error {
 		return errors.New("it is not the address of an index")
 	case at.User != nil:
 		return errors.New("an address on the command line must have no login; " +
-			"set TWINE_USERNAME and TWINE_PASSWORD, or use ~/.pypirc or ~/.netrc")
+			"set TWINE_USERNAME and TWINE_PASSWORD, or use ~/.pypirc")
 	case at.RawQuery != "" || at.Fragment != "":
 		return errors.New("the address of an index has no query and no fragment")
 	}
