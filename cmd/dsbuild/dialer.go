@@ -139,6 +139,11 @@ func (o connectOptions) addDialer(ctx context.Context, a *app, inv *inventory.In
 	}
 	// It has no retry: a busy node waits in Slurm's own queue, and a
 	// connection is only the right to start programs in a job.
+	if slices.ContainsFunc(inv.Hosts, func(h inventory.Host) bool {
+		return h.User != "" || h.Sudo != "" || h.Port != 0 || h.IdentityFile != "" || h.ProxyJump != ""
+	}) {
+		a.reporter.Warn("--via slurm runs everything as your user, in a job: users, sudo, ports, keys and proxies of the inventory do not count")
+	}
 	d, err := slurm.New(ctx, slurm.Options{
 		Nodes: nodes, Partition: o.partition, Account: o.account, QOS: o.qos, Time: o.time,
 		More: o.salloc, Wait: o.wait, Report: a.reporter,
