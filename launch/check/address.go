@@ -21,10 +21,10 @@ func isLoopback(address string) bool {
 }
 
 // isAddress reports whether a node's word is an IP address, so that other nodes may
-// get it.
+// get it, and a hint may hold it: a zone may be any text.
 func isAddress(s string) bool {
-	_, err := netip.ParseAddr(s)
-	return err == nil
+	a, err := netip.ParseAddr(s)
+	return err == nil && a.Zone() == node.PlainPath(a.Zone(), "")
 }
 
 // isVirtual reports whether an interface cannot lead to another node.
@@ -92,7 +92,7 @@ func (m *member) reachableAddresses() []string {
 	}
 	var all []string
 	for _, i := range *m.survey.Interfaces.OK {
-		if !isLoopback(i.Address) && !slices.Contains(all, i.Address) {
+		if isAddress(i.Address) && !isLoopback(i.Address) && !slices.Contains(all, i.Address) {
 			all = append(all, i.Address)
 		}
 	}
@@ -126,17 +126,7 @@ func (m *member) variable(name string) string {
 // checkInterfaces finds the interfaces between the nodes and the master.
 func (r *run) checkInterfaces(ctx context.Context) {
 	live := r.liveMembers()
-	masters := groupByValue(live, func(m *member) (string, bool) { // the address that most nodes resolve
-		if m.survey.Master.OK == nil {
-			return "", false
-		}
-		for _, address := range preferIPv4(m.survey.Master.OK.Addresses) {
-			if !isLoopback(address) || !r.hasNetwork() {
-				return address, true
-			}
-		}
-		return "", false
-	})
+	masters := groupByValue(live, r.masterSeenBy) // the address that most nodes resolve
 	if len(masters) == 0 {
 		if has := r.firstMember().reachableAddresses(); len(has) > 0 {
 			masters = []valued{{value: has[0]}}
@@ -162,6 +152,19 @@ func (r *run) checkInterfaces(ctx context.Context) {
 		}
 	}
 	r.judgeInterfaces()
+}
+
+// masterSeenBy returns the master's address as a node resolves it, if the node's word is an address: others get it.
+func (r *run) masterSeenBy(m *member) (string, bool) {
+	if m.survey.Master.OK == nil {
+		return "", false
+	}
+	for _, address := range preferIPv4(m.survey.Master.OK.Addresses) {
+		if isAddress(address) && (!isLoopback(address) || !r.hasNetwork()) {
+			return address, true
+		}
+	}
+	return "", false
 }
 
 // askRoutes asks nodes for their route to an address.

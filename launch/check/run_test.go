@@ -445,3 +445,52 @@ func TestStaleLocks(t *testing.T) {
 		t.Errorf("%+v", s.Operators)
 	}
 }
+
+// A caller without the node's token learns nothing, one with it gets one word, and neither gives an order.
+func TestStrangersOfACheck(t *testing.T) {
+	m := ready(1).members[0]
+	m.token = strings.ToLower(random() + random())[:32]
+	req := agentRequest{LimitS: 20, Run: "r", Token: m.token, Master: "127.0.0.1", Data: []string{}, Output: []string{}}
+	var err error
+	if m.agent, err = startAgent(t.Context(), here{mark: t.Name()}, "python3", req, func(event) {}, &m.survey); err != nil {
+		t.Fatal(err)
+	}
+	defer m.agent.End()
+	const payload = 32 << 10
+	const order = `{"id": 1, "do": "port"}` + "\n"
+	for name, c := range map[string]struct{ sends, gets string }{
+		"another token": {strings.Repeat("0", 32) + "\n" + order, "who?"},
+		"the token":     {m.token + "\n" + order + strings.Repeat("x", payload-len(order)), "well"},
+		"too much":      {strings.Repeat("0", 32), ""},
+	} {
+		caller, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(m.survey.Port)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer caller.Close()
+		if err := caller.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(caller, c.sends); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if c.gets == "" { // more than a call has: the node hangs up
+			_, err := io.CopyN(caller, zeros{}, 64<<20)
+			if err == nil {
+				t.Errorf("%s: the node reads everything", name)
+			}
+			continue
+		}
+		if err := caller.(*net.TCPConn).CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := io.ReadAll(caller); err != nil || string(got) != c.gets {
+			t.Errorf("%s: the node says %q, %v; want %q", name, got, err, c.gets)
+		}
+	}
+}
+
+// zeros is a file without an end.
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { return len(b), nil }

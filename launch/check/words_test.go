@@ -61,3 +61,24 @@ func TestHintsHoldNoWordsOfNodes(t *testing.T) {
 		}
 	}
 }
+
+// Nodes get a node's word about an address only if it is one.
+func TestOtherNodesGetOnlyAddresses(t *testing.T) {
+	for _, evil := range []string{"evil.example", "10.0.0.1; id", "fe80::1%$(id)", "fe80::1%a b", ""} {
+		r := ready(2)
+		m := r.members[1]
+		m.survey.Master = known(resolved{"n1", []string{evil, "10.0.0.9"}, ""})
+		m.survey.Interfaces = known([]nic{{"eth0", evil}, {"eth1", "10.0.0.2"}})
+		if got, ok := r.masterSeenBy(m); !ok || got != "10.0.0.9" {
+			t.Errorf("the master's address: %q, %v", got, ok)
+		}
+		if got := m.reachableAddresses(); len(got) != 1 || got[0] != "10.0.0.2" {
+			t.Errorf("the own addresses: %q", got)
+		}
+	}
+	for _, good := range []string{"10.0.0.1", "fd00::1", "fe80::1%eth0.100"} {
+		if !isAddress(good) {
+			t.Errorf("%s is refused", good)
+		}
+	}
+}
