@@ -77,6 +77,11 @@ func TestWhatHasArrivedIsNotSentAgain(t *testing.T) {
 	if !exists(whole)() {
 		t.Fatalf("%s is gone; left: %q", whole, e.leftovers(t))
 	}
+	for path, want := range map[string]os.FileMode{filepath.Dir(whole): 0o700, whole: 0o600} {
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s has the mode %v, want %v; %v", path, info.Mode(), want, err)
+		}
+	}
 	count := &sshtest.CountingDialer{Dialer: opt.Dialer}
 	opt.Dialer = count
 	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.OK || !n.Changed {

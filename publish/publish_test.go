@@ -505,3 +505,31 @@ func TestCancelled(t *testing.T) {
 		}
 	}
 }
+
+// A file that somebody else adds after dsbuild has looked stays: the store gets the condition.
+func TestAddedMeanwhile(t *testing.T) {
+	wheels, files := built(t, "0.19.8")
+	name := filepath.Base(wheels[0])
+	foreign := bytes.Clone(files[name])
+	foreign[len(foreign)-1] ^= 1
+	bucket, condition := bucketPlace(t), ""
+	bucket.wrap(func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, name) {
+				condition = r.Header.Get("If-None-Match")
+				bucket.add(name, foreign)
+				w.WriteHeader(http.StatusPreconditionFailed)
+				_, _ = w.Write([]byte("<Error><Code>PreconditionFailed</Code></Error>"))
+				return
+			}
+			h.ServeHTTP(w, r)
+		})
+	})
+	_, err := publish.Run(t.Context(), bucket.options(t, wheels))
+	if names := takenNames(err); len(names) != 1 || names[0] != name || condition != "*" {
+		t.Errorf("%v, the condition is %q", err, condition)
+	}
+	if !bytes.Equal(bucket.files(t)[name], foreign) {
+		t.Error("the other file is gone")
+	}
+}

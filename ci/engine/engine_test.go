@@ -315,6 +315,9 @@ func TestLockWaitsAndSaysSo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if info, err := os.Stat(l.Root); err != nil || info.Mode().Perm() != 0o700 || !strings.HasPrefix(l.Socket(), l.Root+"/") {
+		t.Errorf("whoever reaches %s is root: %v, %v", l.Socket(), info.Mode(), err)
+	}
 	var out bytes.Buffer
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()

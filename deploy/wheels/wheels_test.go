@@ -68,6 +68,24 @@ func TestLoad(t *testing.T) {
 }
 
 // What is no wheel to deploy is refused before any node is asked, with the exit code that says why.
+func TestLoadUnpacksNothing(t *testing.T) {
+	path, temp := made(t, wheeltest.Options{}), t.TempDir()
+	t.Setenv("TMPDIR", temp)
+	t.Chdir(temp)
+	before, err := os.ReadDir(filepath.Dir(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	load(t, path)
+	after, err := os.ReadDir(filepath.Dir(path))
+	if err != nil || len(after) != len(before) {
+		t.Errorf("beside the wheel: %v, %v", after, err)
+	}
+	if left, err := os.ReadDir(temp); err != nil || len(left) > 0 {
+		t.Errorf("in the folder for temporary files: %v, %v", left, err)
+	}
+}
+
 func TestLoadRefuses(t *testing.T) {
 	t.Parallel()
 	empty, damaged, foreign := t.TempDir(), t.TempDir(), t.TempDir()

@@ -554,6 +554,21 @@ func TestJumpHostsAreShared(t *testing.T) {
 	}
 }
 
+// dsbuild opens nothing through a jump host with another key than known_hosts has, or with none there.
+func TestJumpHostIsChecked(t *testing.T) {
+	for name, opt := range map[string]sshtest.Options{"changed": {WrongKey: true}, "unknown": {Unknown: true}} {
+		bastion, s := sshtest.Start(t, opt), sshtest.Start(t, sshtest.Options{})
+		target := s.Target()
+		target.Jump = []remote.Target{bastion.Target()}
+		if _, err := quick().Dial(t.Context(), target); !errors.Is(err, remote.ErrHostKey) || !strings.Contains(err.Error(), "jump host") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if s.Connections() != 0 || bastion.Refused() != 0 {
+			t.Errorf("%s: %d connections to the node, %d keys offered to the jump host", name, s.Connections(), bastion.Refused())
+		}
+	}
+}
+
 func TestJumpHostRefusesOnce(t *testing.T) {
 	bastion := sshtest.Start(t, sshtest.Options{RefuseAuth: true})
 	d := quick()

@@ -3,6 +3,7 @@
 package remote_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,6 +15,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes/nodestest"
+	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 )
 
 // keygen runs ssh-keygen, which writes and signs the files that OpenSSH reads.
@@ -188,4 +190,19 @@ func TestOpenSSHSignsWithSHA1(t *testing.T) {
 	wantError(t, err, remote.ErrHostKey, `signs only with ssh-rsa \(SHA-1\)`, "add rsa-sha2-512 to HostKeyAlgorithms in its sshd_config")
 	configure(t, f, 0, "HostKey "+key, "HostKeyAlgorithms rsa-sha2-512")
 	dial(t, quick(), target).Close()
+}
+
+// No configuration makes ssh accept a key that known_hosts lacks, or learn it.
+func TestOpenSSHStaysStrict(t *testing.T) {
+	for _, no := range []string{"no", "accept-new", "off"} {
+		s := sshtest.Start(t, sshtest.Options{Unknown: true})
+		before := read(t, s.KnownHosts)
+		config := write(t, "config", "Host *\n StrictHostKeyChecking "+no+"\n UpdateHostKeys yes\n VerifyHostKeyDNS yes\n NoHostAuthenticationForLocalhost yes\n")
+		if _, err := bySSH(t, remote.Options{Config: config}).Dial(t.Context(), s.Target()); !errors.Is(err, remote.ErrHostKey) {
+			t.Errorf("StrictHostKeyChecking %s: %v", no, err)
+		}
+		if read(t, s.KnownHosts) != before {
+			t.Errorf("StrictHostKeyChecking %s: known_hosts was written to", no)
+		}
+	}
 }

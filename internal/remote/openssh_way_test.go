@@ -90,7 +90,7 @@ func TestByOpenSSH(t *testing.T) {
 		"silent program": TestSilentProgramIsLeftAlone, "cancel on a stalled node": TestCancelOnAStalledNode, "SFTP that does not end": TestSFTPThatDoesNotEnd,
 		"no space": TestNoSpace, "corruption": TestCorruptionIsNoticed, "no SFTP": TestNoSFTP, "long line": TestPutFillsALongLine,
 		"resume":                TestResumeTrustsNothing,
-		"jump hosts are shared": TestJumpHostsAreShared, "jump host refuses": TestJumpHostRefusesOnce, "jump host comes back": TestJumpHostComesBack,
+		"jump hosts are shared": TestJumpHostsAreShared, "jump host is checked": TestJumpHostIsChecked, "jump host refuses": TestJumpHostRefusesOnce, "jump host comes back": TestJumpHostComesBack,
 		"jump host cannot reach": TestJumpHostCannotReach, "jump host forbids": TestJumpHostForbidsForwarding, "codes of a jump host": TestCodeOfAJumpHost,
 		"passphrase": TestPassphraseIsAskedOnce, "passphrase not asked": TestPassphraseIsNotAsked, "password": TestPasswordOfNodes,
 		"other password": TestOtherPasswordOfOneNode, "wrong password": TestWrongPasswordStaysWithOneNode, "thinking": TestThinkingTakesNoTime,

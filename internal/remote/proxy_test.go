@@ -119,6 +119,11 @@ func TestOpenSSHLeavesNothing(t *testing.T) {
 	if found, err := filepath.Glob(os.Getenv("TMPDIR") + "/dsbuild-ssh-*/*"); err != nil || len(found) == 0 {
 		t.Errorf("found %q, %v", found, err)
 	}
+	if folders, err := filepath.Glob(temp + "/dsbuild-ssh-*"); err != nil || len(folders) != 1 {
+		t.Errorf("folders %q, %v", folders, err)
+	} else if info, err := os.Stat(folders[0]); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("%s has the mode %v, %v", folders[0], info.Mode(), err)
+	}
 	c.Close()
 	isNew := func(pid int) bool { return !slices.Contains(before, pid) }
 	if pids := children(t, os.Getpid()); slices.ContainsFunc(pids, isNew) {

@@ -33,6 +33,7 @@ const program = `
 import os, signal, subprocess, sys, time
 rank, shared = int(os.environ["RANK"]), sys.argv[1]
 print("rank", rank, "begins on", os.environ["HOME"])
+print("its folder has the mode %o" % (os.stat(os.path.dirname(os.environ["RANK_LOGS"])).st_mode & 0o777))
 print("host:%d NCCL INFO Channel 00" % rank, file=sys.stderr)
 sys.stdout.write("10%\r20%\r\x1b[31m100%\n")
 how = os.environ.get("RANK_%d" % rank, os.environ.get("OTHERS", ""))
@@ -253,7 +254,7 @@ func TestJobPasses(t *testing.T) {
 	for i, rank := range r.Ranks {
 		text := read(t, rank.Log)
 		for _, want := range []string{
-			fmt.Sprintf("rank %d begins on %s\n", i, f.servers[i/2].Home), "\n100%\n",
+			fmt.Sprintf("rank %d begins on %s\n", i, f.servers[i/2].Home), "\n100%\n", "its folder has the mode 700\n",
 			fmt.Sprintf("rank %d is done, given ['a b', '$HOME']\n", i), "NCCL INFO",
 		} {
 			if !strings.Contains(text, want) {
@@ -588,4 +589,25 @@ func (f *field) strike(t *testing.T, inner bool) {
 		}
 	}
 	t.Error("it was not found")
+}
+
+// The files, words and values of a job come by standard input: everybody on a node sees command lines.
+func TestNothingOfAJobIsInACommandLine(t *testing.T) {
+	t.Parallel()
+	f := newField(t, 1)
+	lines, input := "", ""
+	f.servers[0] = sshtest.Start(t, sshtest.Options{Exec: func(line string, stdin io.Reader, _, _ io.Writer) int {
+		text, _ := io.ReadAll(io.LimitReader(stdin, 100)) //nolint:errcheck // the program ends before its input does
+		lines, input = lines+line, input+string(text)
+		return 1
+	}})
+	runJob(t, f.options(t, f.job(t, "WHAT=the-value")))
+	for _, word := range []string{"the-value", "WHAT", "train.py", f.shared, f.mark} {
+		if strings.Contains(lines, word) {
+			t.Errorf("a command line has %s:\n%s", word, lines)
+		}
+	}
+	if lines == "" || input == "" {
+		t.Errorf("lines %q, input %q", lines, input)
+	}
 }
