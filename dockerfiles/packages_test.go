@@ -1,6 +1,10 @@
 package dockerfiles
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -45,5 +49,33 @@ func TestUVOfTheImagesIsListed(t *testing.T) {
 	}
 	if n := len(UVSums()); n < 6 {
 		t.Errorf("uv-files.txt lists %d files, want one for each system", n)
+	}
+}
+
+// Whatever pip or uv installs or fetches for a build has a hash, and what they install is a wheel. The one that smoke
+// installs is the wheel that was built. uv.txt has the hash of one wheel.
+func TestInstallsAskForHashes(t *testing.T) {
+	files, err := filepath.Glob("*.sh")
+	more, err2 := filepath.Glob("../pipeline/scripts/*.sh")
+	found := 0
+	for _, file := range append(files, more...) {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			if strings.HasPrefix(strings.TrimSpace(line), "#") || !regexp.MustCompile(`\bpip\b.* (install|download|wheel) `).MatchString(line) {
+				continue
+			}
+			found++
+			built := filepath.Base(file) == "smoke.sh" && strings.Contains(line, "--no-index \"$DSBUILD_IN\"/pack/")
+			wheel := strings.Contains(line, "--only-binary :all:") || strings.Contains(line, " download ") || strings.Contains(line, "/uv.txt")
+			if !built && (!strings.Contains(line, "--require-hashes") || !wheel) {
+				t.Errorf("%s: %s", file, line)
+			}
+		}
+	}
+	if err := errors.Join(err, err2); err != nil || found < 7 {
+		t.Errorf("%d lines, %v", found, err)
 	}
 }

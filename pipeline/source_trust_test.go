@@ -366,3 +366,20 @@ func TestPasswordIsOnNoCommandLine(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// To read sources runs nothing of them.
+func TestReadingSourcesRunsNoSetup(t *testing.T) {
+	ran := filepath.Join(t.TempDir(), "ran")
+	files := deepspeedFiles()
+	for _, name := range []string{"setup.py", "op_builder/__init__.py", "deepspeed/__init__.py"} {
+		files[name] = fmt.Sprintf("open(%q, 'w')\n", ran)
+	}
+	for _, dir := range []string{newCheckout(t, files), writeTree(t, t.TempDir(), files)} {
+		if len(packed(t, mustOpen(t, dir))) == 0 {
+			t.Error("no sources")
+		}
+	}
+	if _, err := os.Stat(ran); err == nil {
+		t.Error("a program of the sources was run")
+	}
+}

@@ -136,11 +136,11 @@ func TestPicturesParse(t *testing.T) {
 	}
 }
 
-// allTests are the names of the tests of all packages.
+// allTests are the names of the tests and fuzz tests of all packages of both modules, whatever their build tags.
 func allTests(t *testing.T) map[string]bool {
 	t.Helper()
 	names := map[string]bool{}
-	form := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	form := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`)
 	err := filepath.WalkDir(repository, func(path string, _ os.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, "_test.go") {
 			return err

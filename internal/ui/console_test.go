@@ -123,6 +123,7 @@ func TestHostileOutputIsCleaned(t *testing.T) {
 	c.Note("node says %s", "\x1b]0;owned\x07\x1b[2Jhi")
 	c.Warn("%s", "a\rb")
 	s := c.Step("st\x1b[31mep")
+	s.Log("a line of a container \x1b]0;owned\x07")
 	s.End(ui.Cached, "x\ny\x9b1A")
 	c.Close()
 	if strings.ContainsAny(out.String(), "\x1b\r\x07") {
