@@ -178,11 +178,16 @@ func TestPlanLinksForOlderLibraries(t *testing.T) {
 
 // The plan's manifest names the plan and nothing that differs between runs.
 func TestManifestInPlan(t *testing.T) {
+	t.Setenv("DS_BUILD_UTILS", "of the caller")
+	t.Setenv("DS_BUILD_SECRET", "of the caller")
 	p := plan(t, tarball(), Options{}, nil, "8.0")
 	m := p.Manifest
 	debug := plan(t, tarball(), Options{KeepDebug: true}, nil, "8.0").Manifest.Env[wheel.KeepDebugVariable]
 	if _, kept := m.Env[wheel.KeepDebugVariable]; kept || debug != "1" {
 		t.Errorf("debug information: %v, %q", kept, debug)
+	}
+	if _, has := m.Env["DS_BUILD_SECRET"]; has {
+		t.Errorf("the caller's variables: %v", m.Env)
 	}
 	if m.PlanDigest != p.Digest || m.BuiltAt != nil || m.Builder != "" || m.Env["DS_BUILD_UTILS"] != "1" || m.Base.Digest == "" {
 		t.Errorf("%+v", m)

@@ -435,6 +435,24 @@ func TestBannedAndTurnedAway(t *testing.T) {
 
 var secrets = regexp.MustCompile(`secret|123456`)
 
+// The password of a jump host goes to no node behind it, and that of a node to no jump host.
+func TestPasswordsOfJumpHostAndNode(t *testing.T) {
+	bastion := sshtest.Start(t, sshtest.Options{Password: "of the jump host"})
+	s := sshtest.Start(t, sshtest.Options{Password: "of the node"})
+	target := keyless(s)
+	target.Jump = []remote.Target{keyless(bastion)}
+	p := &person{answer: func(_ context.Context, question string, _ bool) (string, error) {
+		if strings.Contains(question, "jump host") {
+			return "of the jump host", nil
+		}
+		return "of the node", nil
+	}}
+	dial(t, attended(t, p), target)
+	if p.count() != 2 || bastion.Denied() != 0 || s.Denied() != 0 {
+		t.Errorf("asked %q; %d wrong answers to the jump host, %d to the node", p.asked, bastion.Denied(), s.Denied())
+	}
+}
+
 // Errors never contain a typed secret.
 func TestSecretsStaySecret(t *testing.T) {
 	s := sshtest.Start(t, sshtest.Options{Password: "right"})

@@ -159,3 +159,29 @@ func TestKeysOfTheAgent(t *testing.T) {
 		t.Errorf("%v, hint %s", err, fault.Hint(err))
 	}
 }
+
+// A message about a key file that cannot be read has none of its contents.
+func TestMessagesHoldNoKey(t *testing.T) {
+	t.Setenv("SSH_AUTH_SOCK", filepath.Join(t.TempDir(), "nobody"))
+	dir := t.TempDir()
+	whole := filepath.Join(dir, "whole")
+	keygen(t, "-q", "-t", "ed25519", "-N", "", "-f", whole)
+	lines := strings.Split(strings.TrimSpace(read(t, whole)), "\n")
+	for name, text := range map[string]string{
+		"cut":     strings.Join(lines[:len(lines)-2], "\n"),
+		"no end":  strings.Join(lines[:len(lines)-1], "\n"),
+		"no base": strings.Replace(read(t, whole), lines[2], lines[2]+"?", 1),
+	} {
+		file := write(t, "key", text)
+		_, err := remote.NewAnswers(nil).OpenKey(t.Context(), file)
+		if err == nil {
+			t.Errorf("%s: it is opened", name)
+			continue
+		}
+		for _, line := range lines[1 : len(lines)-1] {
+			if strings.Contains(err.Error()+fault.Hint(err), line[:12]) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+}
