@@ -21,8 +21,8 @@ import (
 	"github.com/dsbuild/dsbuild/ship"
 )
 
-// packageIndex serves a package index with releases that no table knows, and torch's
-// own for CUDA 12.6.
+// packageIndex serves a package index with releases that no table knows, and torch's own for CUDA
+// 13.2 and 12.6.
 func packageIndex(t *testing.T) string {
 	t.Helper()
 	file := func(name, digit string) string {
@@ -32,13 +32,13 @@ func packageIndex(t *testing.T) string {
 		return `{"meta": {"api-version": "1.1"}, "files": [` + strings.Join(files, ",") + `]}`
 	}
 	const (
-		torch    = "torch-2.16.1-cp312-cp312-manylinux_2_28_x86_64.whl"
+		torch    = "torch-2.16.1+cu132-cp312-cp312-manylinux_2_28_x86_64.whl"
 		torch126 = "torch-2.12.1+cu126-cp311-cp311-manylinux_2_28_x86_64.whl"
 	)
 	texts := map[string]string{
 		"/simple/deepspeed/":            page(file("deepspeed-0.19.9.tar.gz", "1"), file("deepspeed-0.19.8.tar.gz", "2")),
-		"/simple/torch/":                page(file(torch, "3")),
-		"/files/" + torch + ".metadata": "Metadata-Version: 2.1\nName: torch\nVersion: 2.16.1\nRequires-Dist: cuda-toolkit==13.2.2\n",
+		"/whl/cu132/torch/":             page(file(torch, "3")),
+		"/files/" + torch + ".metadata": "Metadata-Version: 2.1\nName: torch\nVersion: 2.16.1+cu132\nRequires-Dist: cuda-toolkit==13.2.2\n",
 		"/whl/cu126/torch/":             page(file(torch126, "4")),
 		"/files/torch-2.12.1+cu126-cp311-cp311-manylinux_2_28_x86_64.whl.metadata": "Metadata-Version: 2.1\nName: torch\nVersion: 2.12.1+cu126\nRequires-Dist: sympy\n",
 	}
@@ -71,7 +71,7 @@ func TestReleasesOfAnIndex(t *testing.T) {
 	}{
 		{"--deepspeed 0.19.9", []string{"DeepSpeed 0.19.9 for torch 2.15.0", "DSBUILD_SHA256=" + strings.Repeat("1", 64)}},
 		{"--deepspeed latest", []string{"DeepSpeed 0.19.9 for torch 2.15.0"}},
-		{"--torch 2.16 --python 3.12", []string{"for torch 2.16.1, CUDA 13.2, Python 3.12", "TOOLKIT=13.2.2", strings.Repeat("3", 64) + "  torch==2.16.1"}},
+		{"--torch 2.16 --python 3.12", []string{"for torch 2.16.1, CUDA 13.2, Python 3.12", "TOOLKIT=13.2.2", "TORCH_INDEX=cu132", strings.Repeat("3", 64) + "  torch==2.16.1+cu132"}},
 		{"--torch 2.12 --driver 550.54.15", []string{"for torch 2.12.1, CUDA 12.6, Python 3.11", "TORCH_INDEX=cu126", "toolchain  nvcc12", strings.Repeat("4", 64) + "  torch==2.12.1+cu126", "  sympy==1.14.0"}},
 	} {
 		out, said := programWith(t, home, url, 0, append([]string{"wheel", "--gpu", "A100", "--dry-run", "--verbose"}, strings.Fields(c.args)...)...)
@@ -91,8 +91,8 @@ func TestReleasesOfNoIndex(t *testing.T) {
 	down := "http://geheim@127.0.0.1:9"
 	for _, c := range []struct{ url, args, note, hint string }{
 		{url, "--deepspeed 0.19.20", "DeepSpeed 0.19.20: the package index has no source distribution of it", "this works: --deepspeed 0.19.9"},
-		{url, "--torch 2.17 --python 3.12", "torch 2.17: the package index has no wheels of it for Linux on x86_64", "this works: --torch 2.16.1"},
-		{url, "--torch 2.13 --driver 550", "torch 2.13: neither the package index nor torch's own index has it for driver 550", "this works: --torch 2.10.0"},
+		{url, "--torch 2.17 --python 3.12", "neither the tables of this dsbuild nor torch's own indexes have torch 2.17", "this works: --torch 2.15.0"},
+		{url, "--torch 2.13 --driver 550", "neither the tables of this dsbuild nor torch's own indexes have torch 2.13 for driver 550", "this works: --torch 2.10.0"},
 		{down, "--deepspeed 0.19.9", "dsbuild uses its own tables, because the package index did not answer for deepspeed", "this works: --deepspeed 0.19.8"},
 		{down, "--torch 2.12 --cuda 12.6", "torch's own index did not answer (name a mirror of it with DSBUILD_TORCH_INDEX)", "this works: --torch 2.7.1"},
 	} {
