@@ -243,13 +243,13 @@ func (s *Shipment) Preview(ctx context.Context) (deploy.Plan, error) {
 		}
 	}
 	plan, err := deploy.NewAssignedPlan(s.known, s.assignments, deploy.PlanOptions{Force: s.opt.Deploy.Force, Bundle: s.opt.Deploy.Bundle})
+	if err != nil {
+		return plan, err
+	}
 	plan.ApplyPolicy(s.opt.Deploy.Policy)
 	plan.ApplyInUse(s.known, s.opt.Deploy.InUse)
 	plan.AssignGroups(s.opt.Deploy.Serial)
-	if err == nil {
-		err = s.plan.noWheelError()
-	}
-	if err == nil {
+	if err = s.plan.noWheelError(); err == nil {
 		err = plan.Err()
 	}
 	return plan, err

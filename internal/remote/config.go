@@ -202,6 +202,9 @@ func (s settings) forgetDefaults() {
 // atLine matches a message of ssh that names the file and the line of a mistake.
 var atLine = regexp.MustCompile(`(?m)^.+[: ]line \d+: .+$`)
 
+// debugLines matches ssh's debug messages: "debug1: FILE line 21: Applying options for *" is no mistake.
+var debugLines = regexp.MustCompile(`(?m)^debug\d: .*$`)
+
 // complaint returns the message of a failed ssh that names a line, or else its last one, or err's text.
 func complaint(err error) string {
 	var exit *exec.ExitError

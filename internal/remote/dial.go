@@ -40,7 +40,7 @@ type Options struct {
 	// Pause is the wait before dsbuild dials a node again that turned a connection away, as sshd
 	// does when too many connect at once. It doubles each time. 0 means 500 ms.
 	Pause time.Duration
-	// Tries is the number of attempts to open a connection, with a pause after each that is Pause at first
+	// Tries is the number of attempts to open a connection, with a pause after each that is twice Pause at first
 	// and doubles; 0 means one. Refused keys and unknown hosts are final. Silence is final too: if one
 	// node does not answer, all other nodes would wait for two more timeouts.
 	Tries int
@@ -106,7 +106,7 @@ func (d *SSH) Dial(ctx context.Context, t Target) (Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	next := d.opt.Pause
+	next := 2 * d.opt.Pause // a second by default
 	for n := 1; ; n++ {
 		c, err := d.dial(ctx, t)
 		if err == nil {
@@ -172,7 +172,7 @@ const dialAttempts = 5
 // connect opens one hop. It retries while the node turns the connection away. attempt makes one
 // try.
 func (d *SSH) connect(ctx context.Context, t Target, attempt func(*deadline) (*sshConn, error)) (*sshConn, error) {
-	next := d.opt.Pause
+	next := 2 * d.opt.Pause // a second by default
 	for n := 1; ; n++ {
 		c, err := d.dialHopOnce(ctx, t, attempt)
 		if n == dialAttempts || !errors.Is(err, errTurnedAway) {

@@ -67,7 +67,8 @@ func (a *attempt) explain(clock *deadline) error {
 	if saysDenied.MatchString(said) {
 		return a.login.withMessage(a.login.refused("ssh: unable"))
 	}
-	if line := atLine.FindString(said + "\n" + a.stderr.String()); line != "" && !strings.Contains(said, "debug1: Connecting to") && a.jump == nil {
+	begun := strings.Contains(said, "debug1: Connecting to") || strings.Contains(said, "debug1: Executing proxy")
+	if line := atLine.FindString(debugLines.ReplaceAllString(said, "") + "\n" + a.stderr.String()); line != "" && !begun && a.jump == nil {
 		return localConfigError(strings.TrimSpace(line), a.target.word())
 	}
 	return a.unreached(said)

@@ -48,16 +48,24 @@ func TestWordsOfSSH(t *testing.T) {
 // A mistake in the configuration of this machine is no fault of the node.
 func TestOwnConfigurationIsTold(t *testing.T) {
 	t.Parallel()
-	a := loginThatSaid(t)
-	a.login.log = masterLog(a.folder)
-	if err := os.WriteFile(a.login.log, []byte("/etc/ssh/ssh_config: line 3: Bad configuration option: foo\n/etc/ssh/ssh_config: terminating, 1 bad configuration options\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	clock := newDeadline(t.Context(), time.Hour)
-	defer clock.end()
-	err := a.explain(clock)
-	if errors.Is(err, ErrDial) || !strings.Contains(err.Error(), "on this machine, ssh cannot read its configuration: /etc/ssh/ssh_config: line 3") || !strings.Contains(fault.Hint(err), "ssh -G") {
-		t.Errorf("%v\nhint: %s", err, fault.Hint(err))
+	const applied = "debug1: Reading configuration data /etc/ssh/ssh_config\ndebug1: /etc/ssh/ssh_config line 21: Applying options for *\n"
+	for log, own := range map[string]bool{
+		"/etc/ssh/ssh_config: line 3: Bad configuration option: foo\n/etc/ssh/ssh_config: terminating, 1 bad configuration options\n":  true,
+		applied + "ssh: Could not resolve hostname gpu1: Name or service not known\n":                                                  false,
+		applied + "debug1: Executing proxy command: exec p.sh\np.sh: line 3: nc: not found\nConnection closed by UNKNOWN port 65535\n": false,
+	} {
+		a := loginThatSaid(t)
+		a.login.log = masterLog(a.folder)
+		if err := os.WriteFile(a.login.log, []byte(log), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		clock := newDeadline(t.Context(), time.Hour)
+		err := a.explain(clock)
+		clock.end()
+		told := strings.Contains(err.Error(), "on this machine, ssh cannot read its configuration: /etc/ssh/ssh_config: line 3") && strings.Contains(fault.Hint(err), "ssh -G")
+		if told != own || own == errors.Is(err, ErrDial) {
+			t.Errorf("%s\n%v\nhint: %s\nwant told as the configuration: %t", log, err, fault.Hint(err), own)
+		}
 	}
 }
 
