@@ -191,7 +191,7 @@ func TestSharedEnvironmentIsInUseOnAnyNode(t *testing.T) {
 	was := e.snapshot(t)
 	pid, end := e.train(t)
 	r := run(t, context.Background(), opt)
-	if n := r.Nodes[0]; n.Status != report.Refused || n.Error != "shares its environment with gpu2, where it is "+listProcesses(pid) {
+	if n := r.Nodes[0]; n.Status != report.Refused || n.Error != "shares its environment with gpu2, where its environment is "+listProcesses(pid) {
 		t.Errorf("the one that would install: %+v", n)
 	}
 	if n := r.Nodes[1]; n.Status != report.Refused || n.Error != "its environment is "+listProcesses(pid) {

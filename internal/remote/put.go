@@ -288,12 +288,16 @@ func (p *put) explain(doing string, err error) error {
 		}
 		return fmt.Errorf("%s: %w", doing, err)
 	}
+	full := strings.Contains(strings.ToLower(status.Error()), "no space left")
 	if _, ok := p.client.HasExtension("statvfs@openssh.com"); ok {
 		// A file system may report that it is full while it has some blocks that it cannot give out.
 		const scraps = 1 << 20
-		if st, err := p.client.StatVFS(path.Dir(p.up.Path)); err == nil && int64(st.Bavail*st.Frsize) < scraps {
+		if st, err := p.client.StatVFS(path.Dir(p.up.Path)); err == nil && (full || int64(st.Bavail*st.Frsize) < scraps) {
 			return p.up.noSpace(int64(st.Bavail * st.Frsize))
 		}
+	}
+	if full {
+		return p.up.noSpace(0)
 	}
 	return p.up.failed(doing, fmt.Errorf("the node's SFTP server answers %q", status.Error()))
 }
