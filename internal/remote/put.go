@@ -97,7 +97,14 @@ func (p *put) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err = p.write(ctx, f); err == nil {
+	if free, known := p.freeBytes(); known && free < p.up.Size-p.at {
+		f.Close()
+		err = p.up.noSpace(free)
+	}
+	if err == nil {
+		err = p.write(ctx, f)
+	}
+	if err == nil {
 		err = p.verify(ctx)
 	}
 	if err == nil {
@@ -288,18 +295,25 @@ func (p *put) explain(doing string, err error) error {
 		}
 		return fmt.Errorf("%s: %w", doing, err)
 	}
-	full := strings.Contains(strings.ToLower(status.Error()), "no space left")
-	if _, ok := p.client.HasExtension("statvfs@openssh.com"); ok {
-		// A file system may report that it is full while it has some blocks that it cannot give out.
-		const scraps = 1 << 20
-		if st, err := p.client.StatVFS(path.Dir(p.up.Path)); err == nil && (full || int64(st.Bavail*st.Frsize) < scraps) {
-			return p.up.noSpace(int64(st.Bavail * st.Frsize))
-		}
-	}
-	if full {
-		return p.up.noSpace(0)
+	// A file system may report that it is full while it has some blocks that it cannot give out.
+	const scraps = 1 << 20
+	free, known := p.freeBytes()
+	if known && free < scraps || strings.Contains(strings.ToLower(status.Error()), "no space left") {
+		return p.up.noSpace(free)
 	}
 	return p.up.failed(doing, fmt.Errorf("the node's SFTP server answers %q", status.Error()))
+}
+
+// freeBytes returns the room in the file's folder, if the server tells it.
+func (p *put) freeBytes() (free int64, known bool) {
+	if _, ok := p.client.HasExtension("statvfs@openssh.com"); !ok {
+		return 0, false
+	}
+	st, err := p.client.StatVFS(path.Dir(p.up.Path))
+	if err != nil {
+		return 0, false
+	}
+	return int64(st.Bavail * st.Frsize), true
 }
 
 // sftp opens an SFTP session on the connection. window is the number of bytes of a file that may be
