@@ -3,13 +3,25 @@
 SITE-PACKAGES holds torch for CUDA 13 and the packages of NVIDIA that it needs: the headers are
 theirs, and each function that a library exports and a stand-in lacks becomes a stub that says its name
 and fails. FOLDER gets libcudart.so.13, libcublas.so.13, libcurand.so.10 and libcuda.so.1."""
+
 import pathlib
 import re
 import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent / "lib"
-FLAGS = ["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-builtin-declaration-mismatch", "-Wno-unused-value", "-shared", "-fPIC", "-fvisibility=hidden"]
+FLAGS = [
+    "-O1",
+    "-g",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-Wno-builtin-declaration-mismatch",
+    "-Wno-unused-value",
+    "-shared",
+    "-fPIC",
+    "-fvisibility=hidden",
+]
 
 
 def exported(library):
@@ -20,7 +32,9 @@ def exported(library):
 
 def wanted_of_driver(site):
     """The functions of the driver that torch is linked with."""
-    lines = subprocess.run(["nm", "-D", "--undefined-only", site / "torch/lib/libcaffe2_nvrtc.so"], capture_output=True, text=True, check=True).stdout
+    lines = subprocess.run(
+        ["nm", "-D", "--undefined-only", site / "torch/lib/libcaffe2_nvrtc.so"], capture_output=True, text=True, check=True
+    ).stdout
     return set(re.findall(r"\b(cu[A-Z]\w+)", lines))
 
 
@@ -29,13 +43,30 @@ def build(folder, source, soname, functions, missing, *, include=(), links=()):
     text = (HERE / source).read_text()
     have = set(re.findall(r"^EXPORT [^;{]*?\b(\w+)\(", text, re.MULTILINE))
     stubs = folder / f"stubs_{source}"
-    lines = [f'__attribute__((visibility("default"))) int {name}(void) {{ return {missing}("{name}"); }}' for name in sorted(functions - have)]
+    lines = [
+        f'__attribute__((visibility("default"))) int {name}(void) {{ return {missing}("{name}"); }}' for name in sorted(functions - have)
+    ]
     stubs.write_text(f"int {missing}(const char *);\n" + "\n".join(lines) + "\n")
     # torch asks for symbols of a version that is the library's soname.
     exports = folder / f"{source}.map"
     exports.write_text(f"{soname} {{ global: cu*; __cuda*; fakecuda_*; local: *; }};\n")
     version = [] if soname == "libcuda.so.1" else [f"-Wl,--version-script={exports}"]
-    subprocess.run(["gcc", *FLAGS, *(f"-I{i}" for i in include), f"-Wl,-soname,{soname}", *version, HERE / source, stubs, "-o", folder / soname, *links, "-lpthread"], check=True)
+    subprocess.run(
+        [
+            "gcc",
+            *FLAGS,
+            *(f"-I{i}" for i in include),
+            f"-Wl,-soname,{soname}",
+            *version,
+            HERE / source,
+            stubs,
+            "-o",
+            folder / soname,
+            *links,
+            "-lpthread",
+        ],
+        check=True,
+    )
 
 
 def main(site, folder):
@@ -43,8 +74,24 @@ def main(site, folder):
     cuda = site / "nvidia/cu13"
     runtime = folder / "libcudart.so.13"
     build(folder, "cudart.c", "libcudart.so.13", exported(cuda / "lib/libcudart.so.13"), "runtime_missing", include=[cuda / "include"])
-    build(folder, "cublas.c", "libcublas.so.13", exported(cuda / "lib/libcublas.so.13"), "cublas_missing", include=[cuda / "include"], links=[runtime])
-    build(folder, "curand.c", "libcurand.so.10", exported(cuda / "lib/libcurand.so.10"), "curand_missing", include=[cuda / "include"], links=[runtime])
+    build(
+        folder,
+        "cublas.c",
+        "libcublas.so.13",
+        exported(cuda / "lib/libcublas.so.13"),
+        "cublas_missing",
+        include=[cuda / "include"],
+        links=[runtime],
+    )
+    build(
+        folder,
+        "curand.c",
+        "libcurand.so.10",
+        exported(cuda / "lib/libcurand.so.10"),
+        "curand_missing",
+        include=[cuda / "include"],
+        links=[runtime],
+    )
     build(folder, "cuda.c", "libcuda.so.1", wanted_of_driver(site), "cuda_missing", links=[runtime])
 
 

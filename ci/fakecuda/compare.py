@@ -8,6 +8,7 @@ does not read of the lists that multi_tensor_apply passes, the order of frees th
 
 --other-torch compares runs of two releases of torch: addresses of the device by the order in which a case names them,
 and without what torch does for itself (its kernels, its allocator)."""
+
 import argparse
 import collections
 import itertools
@@ -52,8 +53,8 @@ def read_by_launch(lists, data, blocks):
     wide = len(data) == (at + most * 8 + BLOCKS * 5 + 4 + 7) // 8 * 8
     sizes = struct.unpack_from(f"<{most}{'q' if wide else 'i'}", data, at)
     at += most * (8 if wide else 4)
-    tensor_of, chunk_of = data[at:at + BLOCKS], struct.unpack_from(f"<{BLOCKS}i", data, at + BLOCKS)
-    first, = struct.unpack_from("<i", data, at + BLOCKS * 5)
+    tensor_of, chunk_of = data[at : at + BLOCKS], struct.unpack_from(f"<{BLOCKS}i", data, at + BLOCKS)
+    (first,) = struct.unpack_from("<i", data, at + BLOCKS * 5)
     used = sorted(set(tensor_of[:blocks]))
     return [first, list(zip(tensor_of[:blocks], chunk_of[:blocks])), [(t, sizes[t], *(f"0x{a[t]:x}" for a in addresses)) for t in used]]
 
@@ -61,7 +62,7 @@ def read_by_launch(lists, data, blocks):
 def argument(value):
     """An argument of a launch. Of an address of the host only that it is one."""
     if len(value) == 16:
-        address, = struct.unpack("<Q", bytes.fromhex(value))
+        (address,) = struct.unpack("<Q", bytes.fromhex(value))
         if address in DEVICE_ADDRESSES:
             return f"0x{address:x}"
         if 0x550000000000 <= address < 0x570000000000 or 0x7E0000000000 <= address < 0x800000000000:

@@ -7,6 +7,7 @@ Two kernels are the same if everything that a launch depends on is the same to t
 relocations, constant banks, attributes (.nv.info), registers, barriers, the ELF file's flags. PTX is compared as
 text. cuobjdump (on the PATH) takes the cubins out of a library. Formats: ELF; the attributes of .nv.info are
 those that cuobjdump -elf prints."""
+
 import collections
 import hashlib
 import json
@@ -45,7 +46,7 @@ class Cubin:
 
     def __init__(self, data):
         self.data = data
-        self.machine, = struct.unpack_from("<H", data, 18)
+        (self.machine,) = struct.unpack_from("<H", data, 18)
         table, self.flags = struct.unpack_from("<QI", data, 40)
         _, count, names = struct.unpack_from("<HHH", data, 58)
         raw = [Section(*SECTION.unpack_from(data, table + i * SECTION.size)) for i in range(count)]
@@ -57,10 +58,10 @@ class Cubin:
         self.symbols = [s._replace(name=self._text(strings + s.name)) for s in raw]
 
     def _text(self, at):
-        return self.data[at:self.data.index(b"\0", at)].decode()
+        return self.data[at : self.data.index(b"\0", at)].decode()
 
     def content(self, section):
-        return b"" if section.kind == NOBITS else self.data[section.offset:section.offset + section.size]
+        return b"" if section.kind == NOBITS else self.data[section.offset : section.offset + section.size]
 
     def symbol_name(self, number):
         """The name of a symbol; of a section's symbol, the section's."""
@@ -87,10 +88,10 @@ class Cubin:
             at += 4
             symbol, payload = None, value
             if form == SIZED:
-                payload = data[at:at + value]
+                payload = data[at : at + value]
                 at += value
                 if attribute in NAMES_A_SYMBOL and len(payload) >= 4:
-                    number, = struct.unpack_from("<I", payload)
+                    (number,) = struct.unpack_from("<I", payload)
                     symbol, payload = self.symbol_name(number) if number < len(self.symbols) else number, payload[4:]
             found.append((attribute, symbol, payload))
         return found
@@ -140,7 +141,7 @@ class Cubin:
             if s.info & 15 == 1 and s.section < len(self.sections):
                 section = self.sections[s.section]
                 start = section.offset + s.value
-                yield without_run(s.name), (section.name, s.size, b"" if section.kind == NOBITS else self.data[start:start + s.size])
+                yield without_run(s.name), (section.name, s.size, b"" if section.kind == NOBITS else self.data[start : start + s.size])
         for name in (".nv.constant3", ".nv.constant4"):
             if name in self.by_name:
                 section = self.by_name[name]
@@ -150,7 +151,9 @@ class Cubin:
 def extracted(library, kind):
     """The files that cuobjdump takes out of a library: (name, bytes), kind is elf or ptx."""
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(["cuobjdump", f"-x{kind}", "all", pathlib.Path(library).resolve()], cwd=folder, capture_output=True, text=True)
+        done = subprocess.run(
+            ["cuobjdump", f"-x{kind}", "all", pathlib.Path(library).resolve()], cwd=folder, capture_output=True, text=True
+        )
         files = sorted(pathlib.Path(folder).iterdir(), key=lambda f: [int(n) for n in re.findall(r"\.(\d+)\.", f.name)])
         if done.returncode and files:
             sys.exit(f"cuobjdump {library}: {done.stderr.strip()}")
@@ -210,12 +213,22 @@ def compare_op(first, second):
     differences += [f"variable {arch} {name} is not in both" for arch, name, _ in (a_variables - b_variables) + (b_variables - a_variables)]
     if a_ptx != b_ptx:
         differences.append(f"PTX: {len(a_ptx)} texts in the first, {len(b_ptx)} in the second, or others")
-    return {"kernels": sum(map(len, a.values())), "same": same, "bytes": size, "sha256": digest.hexdigest(), "ptx": len(a_ptx), "differences": differences}
+    return {
+        "kernels": sum(map(len, a.values())),
+        "same": same,
+        "bytes": size,
+        "sha256": digest.hexdigest(),
+        "ptx": len(a_ptx),
+        "differences": differences,
+    }
 
 
 def compare(first, second):
     a, b = ops_of(first), ops_of(second)
-    return {op: compare_op(a[op], b[op]) if op in a and op in b else {"differences": ["is in one wheel alone"]} for op in sorted(a.keys() | b.keys())}
+    return {
+        op: compare_op(a[op], b[op]) if op in a and op in b else {"differences": ["is in one wheel alone"]}
+        for op in sorted(a.keys() | b.keys())
+    }
 
 
 if __name__ == "__main__":

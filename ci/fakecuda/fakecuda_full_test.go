@@ -6,7 +6,6 @@ import (
 	"archive/zip"
 	"bytes"
 	"encoding/json"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -71,6 +70,16 @@ func (e environment) run(t *testing.T, script string, arguments ...string) []byt
 	return out.Bytes()
 }
 
+// tableOfKernels writes the table of the kernels of an unpacked wheel.
+func (e environment) tableOfKernels(t *testing.T, wheel string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "kernels")
+	if err := os.WriteFile(file, e.run(t, "devicecode.py", append([]string{"kernels"}, libraries(t, wheel)...)...), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
 // decode reads the JSON of a script.
 func decode[T any](t *testing.T, text []byte) T {
 	t.Helper()
@@ -119,31 +128,10 @@ func builtWheel(t *testing.T, abi string, ops []string) string {
 	}
 	defer archive.Close() //nolint:errcheck // was read
 	dir := t.TempDir()
-	for _, member := range archive.File {
-		if err := unpack(member, filepath.Join(dir, filepath.FromSlash(member.Name))); err != nil {
-			t.Fatal(err)
-		}
+	if err := os.CopyFS(dir, archive); err != nil {
+		t.Fatal(err)
 	}
 	return dir
-}
-
-func unpack(member *zip.File, to string) error {
-	if strings.HasSuffix(member.Name, "/") {
-		return os.MkdirAll(to, 0o755)
-	}
-	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
-		return err
-	}
-	from, err := member.Open()
-	if err != nil {
-		return err
-	}
-	defer from.Close() //nolint:errcheck // was read
-	text, err := io.ReadAll(from)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(to, text, 0o644)
 }
 
 // codeOfOp is what devicecode.py says of an op.
@@ -166,10 +154,7 @@ func TestFullStableLaunches(t *testing.T) {
 	stock, stable := builtWheel(t, "torch", ops), builtWheel(t, "stable", ops)
 	e, other := newEnvironment(t, builtFor), newEnvironment(t, otherTorch)
 	code := decode[map[string]codeOfOp](t, e.run(t, "devicecode.py", "compare", stock, stable))
-	kernels := filepath.Join(t.TempDir(), "kernels")
-	if err := os.WriteFile(kernels, e.run(t, "devicecode.py", append([]string{"kernels"}, libraries(t, stable)...)...), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	kernels := e.tableOfKernels(t, stable)
 	for _, op := range ops {
 		t.Run(op, func(t *testing.T) {
 			c := code[op]
@@ -203,10 +188,7 @@ func TestFullStableMutants(t *testing.T) {
 	const op = "fused_adam"
 	stable := builtWheel(t, "stable", []string{op})
 	e, dir := newEnvironment(t, builtFor), t.TempDir()
-	kernels := filepath.Join(dir, "kernels")
-	if err := os.WriteFile(kernels, e.run(t, "devicecode.py", append([]string{"kernels"}, libraries(t, stable)...)...), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	kernels := e.tableOfKernels(t, stable)
 	whole := filepath.Join(dir, "whole")
 	e.run(t, "record.py", e.python, e.libraries, kernels, stable, op, whole)
 	mutants, err := filepath.Glob("mutants/*.c")

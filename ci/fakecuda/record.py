@@ -2,6 +2,7 @@
 
 PYTHON has torch for CUDA 13, LIBRARIES is build.py's folder, KERNELS the table of devicecode.py, WHEEL an
 unpacked wheel, by an absolute path. The device is an A100, two of them; FAKECUDA_CAPABILITY=90 makes it an H100."""
+
 import os
 import pathlib
 import subprocess
@@ -14,8 +15,17 @@ def record(python, libraries, kernels, wheel, op, path, *mutant):
     # torch's libraries find each other by RPATH, which comes before LD_LIBRARY_PATH; a library that is loaded
     # already serves everybody who needs its soname.
     preload = [*mutant, *(os.path.join(libraries, name) for name in STAND_INS)]
-    environment = {**os.environ, "LD_PRELOAD": ":".join(preload), "LD_LIBRARY_PATH": libraries, "FAKECUDA_RECORD": path, "FAKECUDA_KERNELS": kernels, "FAKECUDA_DEVICES": "2",
-                   "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "DISABLE_ADDMM_CUDA_LT": "1"}
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": ":".join(preload),
+        "LD_LIBRARY_PATH": libraries,
+        "FAKECUDA_RECORD": path,
+        "FAKECUDA_KERNELS": kernels,
+        "FAKECUDA_DEVICES": "2",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "DISABLE_ADDMM_CUDA_LT": "1",
+    }
     run = pathlib.Path(__file__).resolve().parent / "scenarios/run.py"
     return subprocess.run([python, run, wheel, op], env=environment).returncode
 

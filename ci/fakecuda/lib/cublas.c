@@ -57,11 +57,13 @@ static unsigned scalar_bits(const void *scalar, cublasComputeType_t type)
     int half = type == CUBLAS_COMPUTE_16F || type == CUBLAS_COMPUTE_16F_PEDANTIC;
     return half ? *(const uint16_t *)scalar : *(const uint32_t *)scalar;
 }
-EXPORT cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation_t a_operation, cublasOperation_t b_operation, int m, int n, int k, const void *alpha, const void *a,
+EXPORT cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation_t a_operation, cublasOperation_t b_operation, int m, int n, int k,
+                                                 const void *alpha, const void *a,
                                                  cudaDataType a_type, int a_rows, long long a_stride, const void *b, cudaDataType b_type, int b_rows, long long b_stride, const void *beta,
                                                  void *c, cudaDataType c_type, int c_rows, long long c_stride, int batch, cublasComputeType_t type, cublasGemmAlgo_t algorithm)
 {
-    fakecuda_linef("call gemm handle=%d stream=%s math=%d %d%d %dx%dx%d alpha=%x a=%p:%d:%d:%lld b=%p:%d:%d:%lld beta=%x c=%p:%d:%d:%lld batch=%d type=%d algorithm=%d", handle->number,
+    fakecuda_linef("call gemm handle=%d stream=%s math=%d %d%d %dx%dx%d alpha=%x a=%p:%d:%d:%lld b=%p:%d:%d:%lld beta=%x"
+                   " c=%p:%d:%d:%lld batch=%d type=%d algorithm=%d", handle->number,
                    fakecuda_stream(handle->stream), (int)handle->math, (int)a_operation, (int)b_operation, m, n, k, scalar_bits(alpha, type), a, (int)a_type, a_rows, a_stride, b,
                    (int)b_type, b_rows, b_stride, scalar_bits(beta, type), c, (int)c_type, c_rows, c_stride, batch, (int)type, (int)algorithm);
     return CUBLAS_STATUS_SUCCESS;
@@ -72,8 +74,10 @@ EXPORT cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t a_op
 {
     return cublasGemmStridedBatchedEx(handle, a_operation, b_operation, m, n, k, alpha, a, a_type, a_rows, 0, b, b_type, b_rows, 0, beta, c, c_type, c_rows, 0, 1, type, algorithm);
 }
-EXPORT cublasStatus_t cublasSgemm_v2(cublasHandle_t handle, cublasOperation_t a_operation, cublasOperation_t b_operation, int m, int n, int k, const float *alpha, const float *a, int a_rows,
+EXPORT cublasStatus_t cublasSgemm_v2(cublasHandle_t handle, cublasOperation_t a_operation, cublasOperation_t b_operation, int m, int n, int k,
+                                     const float *alpha, const float *a, int a_rows,
                                      const float *b, int b_rows, const float *beta, float *c, int c_rows)
 {
-    return cublasGemmEx(handle, a_operation, b_operation, m, n, k, alpha, a, CUDA_R_32F, a_rows, b, CUDA_R_32F, b_rows, beta, c, CUDA_R_32F, c_rows, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+    return cublasGemmEx(handle, a_operation, b_operation, m, n, k, alpha, a, CUDA_R_32F, a_rows, b, CUDA_R_32F, b_rows, beta, c, CUDA_R_32F, c_rows,
+                        CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
 }

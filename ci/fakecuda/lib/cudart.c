@@ -565,7 +565,8 @@ EXPORT void **__cudaRegisterFatBinary(void *binary) { return (void)binary, callo
 EXPORT void __cudaRegisterFatBinaryEnd(void **handle) { (void)handle; }
 EXPORT void __cudaUnregisterFatBinary(void **handle) { (void)handle; }
 EXPORT char __cudaInitModule(void **handle) { return (void)handle, 1; }
-EXPORT void __cudaRegisterFunction(void **handle, const char *host, char *device, const char *name, int limit, uint3 *thread, uint3 *block, dim3 *block_size, dim3 *grid_size, int *warp)
+EXPORT void __cudaRegisterFunction(void **handle, const char *host, char *device, const char *name, int limit, uint3 *thread,
+                                   uint3 *block, dim3 *block_size, dim3 *grid_size, int *warp)
 {
     (void)handle, (void)device, (void)limit, (void)thread, (void)block, (void)block_size, (void)grid_size, (void)warp;
     static pthread_once_t once = PTHREAD_ONCE_INIT;

@@ -1,5 +1,6 @@
 """Attention with up to two biases of MSA and pairs: forward and backward. Its kernels stand for one size of
 GPU each, so an arch is asked through the device's capability."""
+
 import itertools
 
 import torch
@@ -26,7 +27,9 @@ def backward(tensors, dtype, device="cuda"):
 
 def cases(wheel):
     op = load(wheel, "evoformer_attn")
-    for dtype, rows, length, heads, size, first, second in itertools.product((F16, BF16, F32), (1, 4), (16, 64, 256), (1, 4), (8, 16, 32, 64, 128), (True, False), (True, False)):
+    for dtype, rows, length, heads, size, first, second in itertools.product(
+        (F16, BF16, F32), (1, 4), (16, 64, 256), (1, 4), (8, 16, 32, 64, 128), (True, False), (True, False)
+    ):
         title = f"{dtype}, {rows} x {length}, {heads} heads of {size}, biases {first} {second}"
         tensors = made(dtype, 1, rows, length, heads, size, first, second)
         case(f"attention: {title}", op.attention, *tensors)

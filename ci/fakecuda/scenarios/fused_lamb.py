@@ -23,16 +23,36 @@ def cases(wheel):
     tensors, numbers = made(1000, F32, F16), random.Random(7)
     any_of = numbers.choice
     for i in range(200):
-        case(f"lamb: numbers {i}", call, tensors, lr=any_of([1e-3, 3, 0, numbers.random()]), beta1=any_of([0.9, 0.0, 1.0, numbers.random()]), beta2=any_of([0.999, 1.0, numbers.random()]),
-             most=any_of([10.0, numbers.random()]), least=any_of([0.01, 0, numbers.random()]), eps=any_of([1e-8, numbers.random()]), scale=any_of([1.0, 65536.0, numbers.random()]),
-             step=any_of([0, 1, 10, 10**6, 2**31 - 1, numbers.randrange(1, 10**5)]), mode=any_of([0, 1, 2]), bias=any_of([0, 1, 2]), decay=any_of([0.0, 0.01, numbers.random()]))
+        case(
+            f"lamb: numbers {i}",
+            call,
+            tensors,
+            lr=any_of([1e-3, 3, 0, numbers.random()]),
+            beta1=any_of([0.9, 0.0, 1.0, numbers.random()]),
+            beta2=any_of([0.999, 1.0, numbers.random()]),
+            most=any_of([10.0, numbers.random()]),
+            least=any_of([0.01, 0, numbers.random()]),
+            eps=any_of([1e-8, numbers.random()]),
+            scale=any_of([1.0, 65536.0, numbers.random()]),
+            step=any_of([0, 1, 10, 10**6, 2**31 - 1, numbers.randrange(1, 10**5)]),
+            mode=any_of([0, 1, 2]),
+            bias=any_of([0, 1, 2]),
+            decay=any_of([0.0, 0.01, numbers.random()]),
+        )
     for wrong in ({"lr": "x"}, {"step": 1.5}, {"step": 2**31}, {"most": float("inf")}, {"eps": None}):
         case(f"lamb: a number {wrong}", call, tensors, **wrong)
     changes = {
-        "on the CPU": lambda t: t.cpu(), "strided": lambda t: torch.empty(2000, dtype=t.dtype, device="cuda")[::2], "longer": lambda t: torch.empty(1001, dtype=t.dtype, device="cuda"),
-        "64 bits": lambda t: t.double(), "integers": lambda t: torch.empty(1000, dtype=torch.int32, device="cuda"), "a view": lambda t: torch.empty(3000, dtype=t.dtype, device="cuda")[7:1007],
-        "two dimensions": lambda t: torch.empty(10, 100, dtype=t.dtype, device="cuda"), "transposed": lambda t: torch.empty(10, 100, dtype=t.dtype, device="cuda").t(), "None": lambda t: None,
-        "on the second device": lambda t: torch.empty(1000, dtype=t.dtype, device="cuda:1"), "a parameter": torch.nn.Parameter,
+        "on the CPU": lambda t: t.cpu(),
+        "strided": lambda t: torch.empty(2000, dtype=t.dtype, device="cuda")[::2],
+        "longer": lambda t: torch.empty(1001, dtype=t.dtype, device="cuda"),
+        "64 bits": lambda t: t.double(),
+        "integers": lambda t: torch.empty(1000, dtype=torch.int32, device="cuda"),
+        "a view": lambda t: torch.empty(3000, dtype=t.dtype, device="cuda")[7:1007],
+        "two dimensions": lambda t: torch.empty(10, 100, dtype=t.dtype, device="cuda"),
+        "transposed": lambda t: torch.empty(10, 100, dtype=t.dtype, device="cuda").t(),
+        "None": lambda t: None,
+        "on the second device": lambda t: torch.empty(1000, dtype=t.dtype, device="cuda:1"),
+        "a parameter": torch.nn.Parameter,
     }
     for name, (how, change) in itertools.product(TENSORS, changes.items()):
         case(f"lamb: {name} {how}", call, {**tensors, name: change(tensors[name])})
@@ -40,4 +60,10 @@ def cases(wheel):
         case(f"lamb: {size} elements", call, made(size, F32, F16, copied=False))
         torch.cuda.empty_cache()
     on_streams_and_devices("lamb", call, lambda device: [made(100, device=device)])
-    with_refused_launches("lamb", call, lambda device: [made(100, device=device)], ["lamb_cuda_kernel_part1", "lamb_cuda_kernel_part2", "lamb_cuda_kernel_part3"], (1, 9, 701))
+    with_refused_launches(
+        "lamb",
+        call,
+        lambda device: [made(100, device=device)],
+        ["lamb_cuda_kernel_part1", "lamb_cuda_kernel_part2", "lamb_cuda_kernel_part3"],
+        (1, 9, 701),
+    )

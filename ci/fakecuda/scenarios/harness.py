@@ -2,6 +2,7 @@
 
 A case is one call. Its line "case NAME" begins what the record holds of it; "result …" or "error …" ends it.
 Nothing is judged here: compare.py compares the records of two wheels."""
+
 import contextlib
 import ctypes
 import importlib
@@ -23,8 +24,10 @@ def line(text):
 def shown(value):
     """A result in words: of a tensor everything but its elements, which no kernel wrote."""
     if isinstance(value, torch.Tensor):
-        return (f"tensor({list(value.shape)} {list(value.stride())}+{value.storage_offset()} {value.dtype} {value.device} at {value.data_ptr():x}"
-                f" of {value.untyped_storage().nbytes()} grad={value.requires_grad} version={value._version})")
+        return (
+            f"tensor({list(value.shape)} {list(value.stride())}+{value.storage_offset()} {value.dtype} {value.device} at {value.data_ptr():x}"
+            f" of {value.untyped_storage().nbytes()} grad={value.requires_grad} version={value._version})"
+        )
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(shown, value)) + "]"
     return repr(value)

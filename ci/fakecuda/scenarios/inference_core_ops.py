@@ -14,7 +14,11 @@ def cases(wheel):
         products(op, dtype, rows, columns)
     case("handle", op.create_handle)
     six_bits(op)
-    x = lambda device: [empty(4, 64, dtype=F16, device=device) for _ in range(2)] + [empty(64, dtype=F16, device=device) for _ in range(2)] + [1e-5]
+    x = (
+        lambda device: [empty(4, 64, dtype=F16, device=device) for _ in range(2)]
+        + [empty(64, dtype=F16, device=device) for _ in range(2)]
+        + [1e-5]
+    )
     on_streams_and_devices("layer_norm", op.layer_norm, x)
     with_refused_launches("layer_norm", op.layer_norm, x, ["fused_ln"], (9,))
     a, b, gamma, beta, _ = x("cuda")
@@ -41,8 +45,20 @@ def products(op, dtype, rows, columns):
     title = f"{dtype}, {rows} x {columns}"
     hidden, weights = empty(rows, columns, dtype=dtype), empty(48, columns, dtype=dtype)
     case(f"blas_linear: {title}", op.blas_linear, empty(rows, 48, dtype=dtype), hidden, weights)
-    case(f"blas_linear transposed: {title}", op.blas_linear, empty(rows, 48, dtype=dtype), empty(columns, rows, dtype=dtype).t(), empty(columns, 48, dtype=dtype).t())
-    case(f"blas_4d_matmul: {title}", op.blas_4d_matmul, empty(2, 3, rows, 48, dtype=dtype), empty(2, 3, columns, 48, dtype=dtype), empty(2, 3, rows, columns, dtype=dtype))
+    case(
+        f"blas_linear transposed: {title}",
+        op.blas_linear,
+        empty(rows, 48, dtype=dtype),
+        empty(columns, rows, dtype=dtype).t(),
+        empty(columns, 48, dtype=dtype).t(),
+    )
+    case(
+        f"blas_4d_matmul: {title}",
+        op.blas_4d_matmul,
+        empty(2, 3, rows, 48, dtype=dtype),
+        empty(2, 3, columns, 48, dtype=dtype),
+        empty(2, 3, rows, columns, dtype=dtype),
+    )
 
 
 def six_bits(op):
@@ -50,5 +66,10 @@ def six_bits(op):
         two, four = empty(m * k * 2 // 8, dtype=torch.uint8), empty(m * k * 4 // 8, dtype=torch.uint8)
         arguments = (empty(n, m, dtype=F16), empty(n, k, dtype=F16), two, four, empty(m, dtype=F16), empty(m * n * split), m, n, k, split)
         case(f"wf6af16_linear: {m} x {k}, {n} tokens, split {split}", op.cuda_wf6af16_linear, *arguments)
-    for name, weight in {"64 x 64": torch.ones(64, 64, dtype=F16), "on the GPU": empty(64, 64, dtype=F16), "float": torch.ones(64, 64), "one dimension": torch.ones(64, dtype=F16)}.items():
+    for name, weight in {
+        "64 x 64": torch.ones(64, 64, dtype=F16),
+        "on the GPU": empty(64, 64, dtype=F16),
+        "float": torch.ones(64, 64),
+        "one dimension": torch.ones(64, dtype=F16),
+    }.items():
         case(f"preprocess_weight: {name}", lambda: [(list(t.shape), t.dtype, t.sum().item()) for t in op.preprocess_weight(weight)])

@@ -1,4 +1,5 @@
 """Runs the scenarios of an op of an unpacked wheel: run.py WHEEL OP. record.py sets the environment."""
+
 import importlib
 import sys
 

@@ -11,14 +11,25 @@ def half(*shape, device="cuda"):
 def cases(wheel):
     op = load(wheel, "spatial_inference")
     for batch, channels, size, layout in itertools.product((1, 2, 5), (8, 64, 320, 1280), (1, 7, 64), ("images", "tokens")):
-        made = lambda: half(batch, channels, size, size).to(memory_format=torch.channels_last) if layout == "images" else half(batch, size * size, channels)
+        made = lambda: (
+            half(batch, channels, size, size).to(memory_format=torch.channels_last)
+            if layout == "images"
+            else half(batch, size * size, channels)
+        )
         title = f"{layout}, batch {batch}, {channels} channels, size {size}"
         case(f"bias: {title}", op.nhwc_bias_add, made(), half(channels))
         case(f"bias and other: {title}", op.nhwc_bias_add_add, made(), half(channels), made())
         case(f"two biases: {title}", op.nhwc_bias_add_bias_add, made(), half(channels), made(), half(channels))
     forms = {
-        "contiguous": half(2, 8, 4, 4), "strided": half(2, 16, 8)[:, ::2], "transposed": half(2, 8, 16).transpose(1, 2), "expanded": half(1, 16, 8).expand(3, 16, 8), "float": empty(2, 16, 8),
-        "on the CPU": half(2, 16, 8, device="cpu"), "None": None, "empty": half(0, 16, 8), "a parameter": torch.nn.Parameter(half(2, 16, 8)),
+        "contiguous": half(2, 8, 4, 4),
+        "strided": half(2, 16, 8)[:, ::2],
+        "transposed": half(2, 8, 16).transpose(1, 2),
+        "expanded": half(1, 16, 8).expand(3, 16, 8),
+        "float": empty(2, 16, 8),
+        "on the CPU": half(2, 16, 8, device="cpu"),
+        "None": None,
+        "empty": half(0, 16, 8),
+        "a parameter": torch.nn.Parameter(half(2, 16, 8)),
     }
     for name, tensor in forms.items():
         case(f"bias: {name}", op.nhwc_bias_add, tensor, half(8))

@@ -1,4 +1,5 @@
 """The layer of BERT: create, forward, backward, with every combination of its switches."""
+
 import itertools
 
 import torch
@@ -12,16 +13,66 @@ SWITCHES = ("pre", "attn", "invertible", "gelu", "stochastic", "training")
 class Layer:
     """A layer of an op, with its weights."""
 
-    def __init__(self, op, name, number, precision, batch, hidden, heads, *, pre=True, attn=False, invertible=False, gelu=False, stochastic=False, training=True, parameters=False):
+    def __init__(
+        self,
+        op,
+        name,
+        number,
+        precision,
+        batch,
+        hidden,
+        heads,
+        *,
+        pre=True,
+        attn=False,
+        invertible=False,
+        gelu=False,
+        stochastic=False,
+        training=True,
+        parameters=False,
+    ):
         self.op, self.name, self.number, self.precision = op, name, number, precision
         self.batch, self.hidden, self.dtype = batch, hidden, PRECISIONS[precision]
         self.pre, self.attn, self.invertible, self.gelu, self.training = pre, attn, invertible, gelu, training
         wide = 4 * hidden
-        self.weights = [self.made(*shape) for shape in ((3 * hidden, hidden), (3 * hidden,), (hidden, hidden), (hidden,), (hidden,), (hidden,), (wide, hidden), (wide,), (hidden, wide),
-                                                        (hidden,), (hidden,), (hidden,))]
+        self.weights = [
+            self.made(*shape)
+            for shape in (
+                (3 * hidden, hidden),
+                (3 * hidden,),
+                (hidden, hidden),
+                (hidden,),
+                (hidden,),
+                (hidden,),
+                (wide, hidden),
+                (wide,),
+                (hidden, wide),
+                (hidden,),
+                (hidden,),
+                (hidden,),
+            )
+        ]
         if parameters:
             self.weights = [torch.nn.Parameter(w) for w in self.weights]
-        case(f"{name}: create {number}", self.of("create_transformer_layer"), number, batch, hidden, heads, wide, 0.1, 0.2, 1e-12, 1234 + number, pre, False, attn, invertible, gelu, stochastic)
+        case(
+            f"{name}: create {number}",
+            self.of("create_transformer_layer"),
+            number,
+            batch,
+            hidden,
+            heads,
+            wide,
+            0.1,
+            0.2,
+            1e-12,
+            1234 + number,
+            pre,
+            False,
+            attn,
+            invertible,
+            gelu,
+            stochastic,
+        )
 
     def of(self, function):
         return getattr(self.op, f"{function}_{self.precision}")
@@ -40,12 +91,30 @@ class Layer:
             if results is None:
                 return
             r = dict(zip(NAMES, results))
-            gradient = self.made(self.batch, self.hidden, length).transpose(1, 2) if transposed else self.made(self.batch, length, self.hidden)
+            gradient = (
+                self.made(self.batch, self.hidden, length).transpose(1, 2) if transposed else self.made(self.batch, length, self.hidden)
+            )
             normalized = self.pre and self.invertible
-            case(f"{self.name}: backward {title}", self.of("backward"), self.number, gradient, r["inp_norm"] if normalized else r["output"],
-                 r["inp_norm"] if self.pre or not self.invertible else x, r["qkv"], r["soft"], r["soft"] if self.attn else r["ctx"], r["attn_o"],
-                 r["ff1"] if self.invertible else r["add_res"], r["ff1"], r["ff2"] if self.gelu else r["gelu"], r["ff2"], *(r[n] for n in NAMES[10:]),
-                 r["inp_norm"] if normalized else x, mask, *self.weights)
+            case(
+                f"{self.name}: backward {title}",
+                self.of("backward"),
+                self.number,
+                gradient,
+                r["inp_norm"] if normalized else r["output"],
+                r["inp_norm"] if self.pre or not self.invertible else x,
+                r["qkv"],
+                r["soft"],
+                r["soft"] if self.attn else r["ctx"],
+                r["attn_o"],
+                r["ff1"] if self.invertible else r["add_res"],
+                r["ff1"],
+                r["ff2"] if self.gelu else r["gelu"],
+                r["ff2"],
+                *(r[n] for n in NAMES[10:]),
+                r["inp_norm"] if normalized else x,
+                mask,
+                *self.weights,
+            )
 
 
 def cases(wheel, name="transformer"):
@@ -60,7 +129,35 @@ def cases(wheel, name="transformer"):
             layer.forward_and_backward(f"{precision} {batch} {length} {hidden} {heads} {switches}", length, transposed=number % 2 == 1)
     for precision in PRECISIONS:
         layer = Layer(op, name, 0, precision, 1, 64, 2)
-        for length in (4, 8, 16, 24, 32, 48, 64, 100, 128, 200, 256, 320, 384, 500, 512, 700, 768, 1000, 1024, 1500, 2048, 3000, 4096, 5000, 8192, 9000, 40000):
+        for length in (
+            4,
+            8,
+            16,
+            24,
+            32,
+            48,
+            64,
+            100,
+            128,
+            200,
+            256,
+            320,
+            384,
+            500,
+            512,
+            700,
+            768,
+            1000,
+            1024,
+            1500,
+            2048,
+            3000,
+            4096,
+            5000,
+            8192,
+            9000,
+            40000,
+        ):
             layer.forward_and_backward(f"{precision} of length {length}", length)
             torch.cuda.empty_cache()
     layer = Layer(op, name, 0, "fp16", 1, 64, 2)

@@ -13,7 +13,12 @@ def cases(wheel):
         if hasattr(op, f"bias_gelu_{precision}"):  # bf16 only where the arch has it
             elementwise(op, precision, dtype)
             with_workspace(op, precision, dtype)
-    norm = lambda device: [empty(1, 5, 64, dtype=F16, device=device), empty(64, dtype=F16, device=device), empty(64, dtype=F16, device=device), 1e-5]
+    norm = lambda device: [
+        empty(1, 5, 64, dtype=F16, device=device),
+        empty(64, dtype=F16, device=device),
+        empty(64, dtype=F16, device=device),
+        1e-5,
+    ]
     on_streams_and_devices("layer_norm", op.layer_norm, norm)
     for name, wrong in {"integers": empty(1, 5, 64, dtype=torch.int32), "64 bits": empty(1, 5, 64, dtype=F64), "None": None}.items():
         case(f"layer_norm: {name}", op.layer_norm, wrong, *norm("cuda")[1:])
@@ -25,7 +30,16 @@ def elementwise(op, precision, dtype):
         title, x, other = f"{precision} {batch} {length} {hidden}", made(batch, length, hidden), made(batch, length, hidden)
         case(f"layer_norm: {title}", op.layer_norm, x, made(hidden), made(hidden), 1e-5)
         case(f"layer_norm transposed: {title}", op.layer_norm, x.transpose(0, 1), made(hidden), made(hidden), 1e-5)
-        case(f"layer_norm and residual: {title}", op.layer_norm_residual_store_pre_ln_res, x, made(hidden), other, made(hidden), made(hidden), 1e-5)
+        case(
+            f"layer_norm and residual: {title}",
+            op.layer_norm_residual_store_pre_ln_res,
+            x,
+            made(hidden),
+            other,
+            made(hidden),
+            made(hidden),
+            1e-5,
+        )
         case(f"rms_norm: {title}", op.rms_norm, x, made(hidden), 1e-6)
         case(f"pre_rms_norm: {title}", op.pre_rms_norm, x, other, made(hidden), 1e-6)
         for kind in (2, 0):
@@ -35,7 +49,19 @@ def elementwise(op, precision, dtype):
         case(f"bias_residual: {title}", of("bias_residual"), x, other, made(hidden))
         case(f"vector_add: {title}", op._vector_add, x, other, 0.3)
         for parallel, after, add, pre in itertools.product((1, 2), BOTH, BOTH, BOTH):
-            case(f"residual_add_bias: {title} {parallel} {after} {add} {pre}", of("residual_add_bias"), x, other, other, made(hidden), made(hidden), parallel, after, add, pre)
+            case(
+                f"residual_add_bias: {title} {parallel} {after} {add} {pre}",
+                of("residual_add_bias"),
+                x,
+                other,
+                other,
+                made(hidden),
+                made(hidden),
+                parallel,
+                after,
+                add,
+                pre,
+            )
 
 
 def with_workspace(op, precision, dtype):
@@ -47,15 +73,78 @@ def with_workspace(op, precision, dtype):
         for bias, transposed in itertools.product(BOTH, BOTH):
             weight = lambda rows, columns: made(columns, rows) if transposed else made(rows, columns)
             switches = f"{title} bias {bias}, transposed {transposed}"
-            case(f"qkv_gemm: {switches}", of("qkv_gemm"), x, weight(hidden, 3 * hidden), none, made(3 * hidden), made(hidden), made(hidden), 1e-5, bias, False, transposed)
-            case(f"linear_layer: {switches}", of("linear_layer"), x, weight(hidden, 3 * hidden), made(3 * hidden), bias, False, heads, transposed, 10000.0)
-            case(f"mlp_gemm: {switches}", of("mlp_gemm"), x, x, made(hidden), weight(hidden, 4 * hidden), weight(4 * hidden, hidden), made(4 * hidden), made(hidden), made(hidden), 1e-5, bias,
-                 True, none, none, False, 1, transposed)
+            case(
+                f"qkv_gemm: {switches}",
+                of("qkv_gemm"),
+                x,
+                weight(hidden, 3 * hidden),
+                none,
+                made(3 * hidden),
+                made(hidden),
+                made(hidden),
+                1e-5,
+                bias,
+                False,
+                transposed,
+            )
+            case(
+                f"linear_layer: {switches}",
+                of("linear_layer"),
+                x,
+                weight(hidden, 3 * hidden),
+                made(3 * hidden),
+                bias,
+                False,
+                heads,
+                transposed,
+                10000.0,
+            )
+            case(
+                f"mlp_gemm: {switches}",
+                of("mlp_gemm"),
+                x,
+                x,
+                made(hidden),
+                weight(hidden, 4 * hidden),
+                weight(4 * hidden, hidden),
+                made(4 * hidden),
+                made(hidden),
+                made(hidden),
+                1e-5,
+                bias,
+                True,
+                none,
+                none,
+                False,
+                1,
+                transposed,
+            )
         case(f"vector_matmul: {title}", of("vector_matmul"), x, made(hidden, hidden), False, none, False, False)
         for prompt, rotary, masked, local in itertools.product(BOTH, (0, 64), BOTH, BOTH):
             tokens = length if prompt else 1
-            case(f"softmax_context: {title} prompt {prompt}, rotary {rotary}, masked {masked}, local {local}", of("softmax_context"), made(batch, tokens, 3 * hidden),
-                 made(batch, 1, 1, tokens) if masked else none, rotary, True, False, heads, -1, 8.0, True, local, 256, not masked, 0, layers, none, 10000.0, prompt, None, None)
+            case(
+                f"softmax_context: {title} prompt {prompt}, rotary {rotary}, masked {masked}, local {local}",
+                of("softmax_context"),
+                made(batch, tokens, 3 * hidden),
+                made(batch, 1, 1, tokens) if masked else none,
+                rotary,
+                True,
+                False,
+                heads,
+                -1,
+                8.0,
+                True,
+                local,
+                256,
+                not masked,
+                0,
+                layers,
+                none,
+                10000.0,
+                prompt,
+                None,
+                None,
+            )
         case(f"dequantize: {title}", of("dequantize"), empty(hidden, hidden, dtype=torch.int8), empty(16), 16)
         case(f"rotary: {title}", op.apply_rotary_pos_emb, x, made(batch, length, hidden), 64, 0, heads, True, 10000.0)
         case(f"moe_res_matmul: {title}", op.moe_res_matmul, made(length, hidden), made(hidden, 2), made(length, hidden))

@@ -43,7 +43,8 @@ inline Tensor from_blob(void* data, IntArrayRef size, IntArrayRef strides, const
     const auto device = options.device();
     const auto number = [](auto value) { return torch::stable::detail::to<int32_t>(torch::stable::detail::from(value)); };
     AtenTensorHandle made;
-    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_create_tensor_from_blob(data, size.size(), size.data(), strides.data(), 0, number(options.dtype()), number(device.type()), device.index(), &made));
+    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_create_tensor_from_blob(
+        data, size.size(), size.data(), strides.data(), 0, number(options.dtype()), number(device.type()), device.index(), &made));
     return Tensor(made);
 }
 inline Tensor from_blob(void* data, IntArrayRef size, const TensorOptions& options = {})
