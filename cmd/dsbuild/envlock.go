@@ -86,24 +86,7 @@ the newest versions that fit.`,
 			if err != nil {
 				return err
 			}
-			doc := lockDocument{Lock: opts.out, Changed: changed, Name: l.Name, Python: l.Python}
-			var rows [][]string
-			for _, s := range l.Sets {
-				doc.Sets = append(doc.Sets, lockSet{s.Kind, s.Digest, len(s.Files), s.Size()})
-				rows = append(rows, []string{s.Machine, s.Glibc, fmt.Sprint(len(s.Files)), ui.Size(s.Size()), report.ShortSum(s.Digest)})
-			}
-			if opts.json {
-				return ui.JSON(a.stdout, doc)
-			}
-			if err := ui.Table(a.stdout, []string{"MACHINE", "GLIBC", "FILES", "SIZE", "ENVIRONMENT"}, rows); err != nil {
-				return err
-			}
-			state := "unchanged"
-			if changed {
-				state = "written"
-			}
-			_, err = fmt.Fprintf(a.stdout, "%s: %s\n", ui.Clean(opts.out), state)
-			return err
+			return opts.printLock(a, l, changed)
 		},
 	}
 	flags := cmd.Flags()
@@ -116,6 +99,28 @@ the newest versions that fit.`,
 	flags.BoolVar(&opts.upgrade, "upgrade", false, "take the newest versions that fit, whatever the lock has")
 	flags.BoolVar(&opts.json, "json", false, "print one JSON document")
 	return cmd
+}
+
+// printLock prints the sets of a lock, and whether it was written.
+func (o envLockOptions) printLock(a *app, l *environment.Lock, changed bool) error {
+	doc := lockDocument{Lock: o.out, Changed: changed, Name: l.Name, Python: l.Python}
+	var rows [][]string
+	for _, s := range l.Sets {
+		doc.Sets = append(doc.Sets, lockSet{s.Kind, s.Digest, len(s.Files), s.Size()})
+		rows = append(rows, []string{s.Machine, s.Glibc, fmt.Sprint(len(s.Files)), ui.Size(s.Size()), report.ShortSum(s.Digest)})
+	}
+	if o.json {
+		return ui.JSON(a.stdout, doc)
+	}
+	if err := ui.Table(a.stdout, []string{"MACHINE", "GLIBC", "FILES", "SIZE", "ENVIRONMENT"}, rows); err != nil {
+		return err
+	}
+	state := "unchanged"
+	if changed {
+		state = "written"
+	}
+	_, err := fmt.Fprintf(a.stdout, "%s: %s\n", ui.Clean(o.out), state)
+	return err
 }
 
 // lockSpec resolves an environment with uv and writes its lock, unless it is the one that is there.

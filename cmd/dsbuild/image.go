@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -54,12 +55,8 @@ digest; SOURCE_DATE_EPOCH sets the time of all files.`,
 			for fact, value := range facts {
 				opt.Given[fact] = *value
 			}
-			if text := os.Getenv("SOURCE_DATE_EPOCH"); text != "" {
-				seconds, err := strconv.ParseInt(text, 10, 64)
-				if err != nil || seconds < 0 || seconds > 1<<33 {
-					return usagef("SOURCE_DATE_EPOCH=%q: must be seconds since 1970", text)
-				}
-				opt.Time = time.Unix(seconds, 0)
+			if opt.Time, err = sourceDate(); err != nil {
+				return err
 			}
 			if opt.Tables, err = compat.NewTables(); err != nil {
 				return err
@@ -78,25 +75,7 @@ digest; SOURCE_DATE_EPOCH sets the time of all files.`,
 			case dryRun:
 				return printImagePlan(a, plan)
 			}
-			for _, r := range plan.Remarks {
-				a.reporter.Note("%s", r)
-			}
-			step := a.reporter.Step("image " + output)
-			result, err := plan.Build(cmd.Context())
-			if err != nil {
-				step.End(ui.Failed, "")
-				return err
-			}
-			if result.Unchanged {
-				step.End(ui.Skipped, "it is there already")
-			} else {
-				step.End(ui.Done, ui.Size(result.Layer.Size)+" layer")
-			}
-			if asJSON {
-				return ui.JSON(a.stdout, result)
-			}
-			_, err = fmt.Fprintf(a.stdout, "%s  %s\n", ui.Clean(result.Image), result.Digest)
-			return err
+			return buildImage(cmd.Context(), a, plan, output, asJSON)
 		},
 	}
 	f := cmd.Flags()
@@ -116,6 +95,42 @@ digest; SOURCE_DATE_EPOCH sets the time of all files.`,
 	f.BoolVar(&dryRun, "dry-run", false, "read the base, print the plan and stop")
 	f.BoolVar(&asJSON, "json", false, "print one JSON document")
 	return cmd
+}
+
+// sourceDate is the time of SOURCE_DATE_EPOCH; without the variable it is zero.
+func sourceDate() (time.Time, error) {
+	text := os.Getenv("SOURCE_DATE_EPOCH")
+	if text == "" {
+		return time.Time{}, nil
+	}
+	seconds, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || seconds < 0 || seconds > 1<<33 {
+		return time.Time{}, usagef("SOURCE_DATE_EPOCH=%q: must be seconds since 1970", text)
+	}
+	return time.Unix(seconds, 0), nil
+}
+
+// buildImage makes the image that was planned, and prints its digest.
+func buildImage(ctx context.Context, a *app, plan *image.Plan, output string, asJSON bool) error {
+	for _, r := range plan.Remarks {
+		a.reporter.Note("%s", r)
+	}
+	step := a.reporter.Step("image " + output)
+	result, err := plan.Build(ctx)
+	if err != nil {
+		step.End(ui.Failed, "")
+		return err
+	}
+	if result.Unchanged {
+		step.End(ui.Skipped, "it is there already")
+	} else {
+		step.End(ui.Done, ui.Size(result.Layer.Size)+" layer")
+	}
+	if asJSON {
+		return ui.JSON(a.stdout, result)
+	}
+	_, err = fmt.Fprintf(a.stdout, "%s  %s\n", ui.Clean(result.Image), result.Digest)
+	return err
 }
 
 // printImagePlan prints the facts about the base, and the planned image.

@@ -101,15 +101,7 @@ Exit codes:
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultVersionFlag()
-	if bash, _, err := root.Find([]string{"completion", "bash"}); err == nil {
-		script := bash.RunE
-		bash.RunE = func(cmd *cobra.Command, args []string) error {
-			if _, err := io.WriteString(a.stdout, splitLine); err != nil {
-				return err
-			}
-			return script(cmd, args)
-		}
-	}
+	completeWithoutPackage(root, a.stdout)
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".LocalFlags.FlagUsages |", fmt.Sprintf(".LocalFlags.FlagUsagesWrapped %d |", helpWidth)))
 	for _, cmd := range allCommands(root) {
 		completeValues(cmd)
@@ -130,7 +122,22 @@ Exit codes:
 	return root
 }
 
-// splitLine is what cobra's script takes from the package bash-completion, for machines without it.
+// completeWithoutPackage makes cobra's script for bash work on machines without the package bash-completion.
+func completeWithoutPackage(root *cobra.Command, stdout io.Writer) {
+	bash, _, err := root.Find([]string{"completion", "bash"})
+	if err != nil {
+		return
+	}
+	script := bash.RunE
+	bash.RunE = func(cmd *cobra.Command, args []string) error {
+		if _, err := io.WriteString(stdout, splitLine); err != nil {
+			return err
+		}
+		return script(cmd, args)
+	}
+}
+
+// splitLine defines the function that cobra's script takes from the package bash-completion.
 const splitLine = `if ! declare -F _get_comp_words_by_ref >/dev/null; then
     _get_comp_words_by_ref() {
         words=("${COMP_WORDS[@]}") cword=$COMP_CWORD
