@@ -165,11 +165,6 @@ func (t *Tables) NearestGPUs(name string) []string {
 	return out
 }
 
-func archDistance(a, b string) int {
-	x, y := releaseNumbers(a), releaseNumbers(b)
-	return max(x[0]*10+x[1], y[0]*10+y[1]) - min(x[0]*10+x[1], y[0]*10+y[1])
-}
-
 // archOf turns a compute capability of the tables into an Arch.
 func archOf(capability string) wheel.Arch {
 	n := releaseNumbers(capability)

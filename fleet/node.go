@@ -29,15 +29,6 @@ type Node struct {
 	serial int // the group of --serial in which it was changed, from 1
 }
 
-// Names lists the nodes' own names.
-func Names(nodes []*Node) []string {
-	names := make([]string, len(nodes))
-	for i, n := range nodes {
-		names[i] = n.Host.Node
-	}
-	return names
-}
-
 // Connect opens a connection to the node and checks its host key. It keeps an open connection.
 func (n *Node) Connect(ctx context.Context) error {
 	if n.Conn != nil {

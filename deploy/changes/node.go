@@ -65,12 +65,12 @@ type File struct {
 
 // Request is the first input of the agent.
 type Request struct {
-	Files      []File  `json:"files"`
-	StatusOnly bool    `json:"look"` // no files: report the current state and end
-	Run        string  `json:"run"`
-	Label      string  `json:"label"` // the node's name, as part of a file name
-	By         string  `json:"by"`
-	LockS      float64 `json:"lock_s"`
+	Files []File  `json:"files"`
+	Look  bool    `json:"look"` // no files: report the current state and end
+	Run   string  `json:"run"`
+	Label string  `json:"label"` // the node's name, as part of a file name
+	By    string  `json:"by"`
+	LockS float64 `json:"lock_s"`
 }
 
 // Begun is the first answer of the agent: the state once it holds the lock. Another run may have changed it since
@@ -118,7 +118,7 @@ func (n *NodeRun) Begin(ctx context.Context, files []File, again, look bool) (Be
 		wait += agent.Silence
 	}
 	script := n.kind.Script(Request{
-		Files: append([]File{}, files...), StatusOnly: look, // files is not null
+		Files: append([]File{}, files...), Look: look, // files is not null
 		Run: n.run.Fleet.Run, Label: FileLabel(n.Host.Name), By: n.run.opt.By, LockS: wait.Seconds(),
 	})
 	var b Begun

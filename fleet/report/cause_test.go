@@ -142,11 +142,3 @@ func printed(t *testing.T, r *report.Report) string {
 	t.Log(out.String())
 	return out.String()
 }
-
-func code(err error) int {
-	var c interface{ ExitCode() int }
-	if errors.As(err, &c) {
-		return c.ExitCode()
-	}
-	return 0
-}

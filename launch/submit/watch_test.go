@@ -63,11 +63,6 @@ func (f *fakeSlurm) write(t *testing.T, name, text string) {
 	}
 }
 
-func (f *fakeSlurm) read(name string) string {
-	data, _ := os.ReadFile(filepath.Join(f.dir, name)) //nolint:errcheck // "" for none
-	return strings.TrimSpace(string(data))
-}
-
 // A job is followed from the queue to its end: each change is told once, and the output is copied.
 func TestWatchFollowsJob(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "job.out")

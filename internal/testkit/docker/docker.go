@@ -235,23 +235,6 @@ func (d *Daemon) Kill(tb testing.TB) {
 	}
 }
 
-// Fill uses up the free space on the daemon's own disk.
-func (d *Daemon) Fill(tb testing.TB) {
-	tb.Helper()
-	fill, err := os.Create(filepath.Join("/proc", d.innerPID(tb), "root", d.Data, "fill"))
-	if err != nil {
-		tb.Fatal(err)
-	}
-	defer fill.Close()
-	block := make([]byte, 64<<10)
-	for err == nil {
-		_, err = fill.Write(block)
-	}
-	if !errors.Is(err, syscall.ENOSPC) {
-		tb.Fatal(err)
-	}
-}
-
 // innerPID returns the process of the daemon inside its namespaces.
 func (d *Daemon) innerPID(tb testing.TB) string {
 	tb.Helper()
