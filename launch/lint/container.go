@@ -24,11 +24,12 @@ func containerOptions(c, program *script.Command, subcommands ...string) (option
 	for j, w := range words {
 		options = append(options, w.Text())
 		variable := w.Only()
-		if variable == nil || j == i || j == len(words)-1 { // the last word is the image
+		if variable == nil || j == i {
 			continue
 		}
+		isImage := j == len(words)-1
 		isValue := j > 0 && strings.HasPrefix(words[j-1].Text(), "-")
-		open = open || variable.NamesOptions() || !isValue
+		open = open || variable.NamesOptions() || !isValue && !isImage
 	}
 	return options, open, true
 }

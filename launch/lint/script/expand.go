@@ -72,6 +72,11 @@ func (e expander) expandPart(part syntax.WordPart, q quoting) []Char {
 		for _, inner := range p.Parts {
 			out = append(out, e.expandPart(inner, inQuotes)...)
 		}
+		if len(p.Parts) == 1 && len(out) == 1 {
+			if x, ok := p.Parts[0].(*syntax.ParamExp); ok && x.Param != nil && e.elementIndex(x) == "@" {
+				return nil // no elements, no word
+			}
+		}
 		return out
 	case *syntax.ParamExp:
 		return e.expandParameter(p, q)
@@ -209,10 +214,13 @@ func (e expander) parameterValue(p *syntax.ParamExp, q quoting) []Char {
 	switch {
 	case p.Exp != nil:
 		return e.expandOperator(p, v, q)
-	case p.Excl, p.Length, p.Width, p.IsSet, p.Slice != nil, p.Repl != nil, p.Names != 0:
+	case p.Excl, p.Length, p.Width, p.IsSet, p.Slice != nil && !isAll(e.elementIndex(p)), p.Repl != nil, p.Names != 0:
 		return e.unknownText(p.Pos(), &Ref{Name: name, Assigned: v != nil, Edited: true}, q)
 	case v == nil || v.unknown:
-		return e.unknownText(p.Pos(), e.variableRef(name, v), q)
+		r := e.variableRef(name, v)
+		r.Edited = p.Slice != nil
+		r.markSeveral(e.elementIndex(p), q)
+		return e.unknownText(p.Pos(), r, q)
 	case v.unset:
 		return nil
 	case p.Index != nil || v.array != nil:
@@ -231,6 +239,13 @@ func (e expander) variableRef(name string, v *variable) *Ref {
 	return r
 }
 
+// markSeveral notes that the text may be several words: the elements of an array.
+func (r *Ref) markSeveral(index string, q quoting) {
+	if index == "@" || index == "*" && q == unquoted {
+		r.Index = "@"
+	}
+}
+
 // copyChars copies a variable's value to the place of its expansion.
 func copyChars(chars []Char, q quoting) []Char {
 	out := make([]Char, len(chars), len(chars)+1)
@@ -241,19 +256,39 @@ func copyChars(chars []Char, q quoting) []Char {
 	return out
 }
 
-// expandElement expands ${A[0]}, ${A[@]} and $A.
+// elementIndex returns the index of ${A[0]}, ${A[@]} and $@, "" if there is none or it is not known.
+func (e expander) elementIndex(p *syntax.ParamExp) string {
+	if p.Index != nil {
+		return e.indexText(p.Index)
+	}
+	if name := p.Param.Value; isAll(name) {
+		return name
+	}
+	return ""
+}
+
+// isAll reports whether an index means all elements.
+func isAll(index string) bool { return index == "@" || index == "*" }
+
+// expandElement expands ${A[0]}, ${A[@]}, ${A[@]:1:2} and $A.
 func (e expander) expandElement(p *syntax.ParamExp, v *variable, q quoting) []Char {
 	array := v.array
 	if array == nil {
 		array = []Word{v.value}
 	}
-	index := "0"
-	if p.Index != nil {
-		index = e.indexText(p.Index)
-	} else if name := p.Param.Value; name == "@" || name == "*" {
-		index = name
+	index := e.elementIndex(p)
+	if p.Index == nil && index == "" {
+		index = "0"
 	}
-	if index == "@" || index == "*" {
+	if p.Slice != nil {
+		var known bool
+		if array, known = e.sliceArray(p, array); !known {
+			r := &Ref{Name: p.Param.Value, Assigned: true, Edited: true}
+			r.markSeveral(index, q)
+			return e.unknownText(p.Pos(), r, q)
+		}
+	}
+	if isAll(index) {
 		var out []Char
 		for i, w := range array {
 			switch {
@@ -282,6 +317,33 @@ func (e expander) expandElement(p *syntax.ParamExp, v *variable, q quoting) []Ch
 		}
 	}
 	return e.unknownText(p.Pos(), &Ref{Name: p.Param.Value, Assigned: true, Index: index, Output: arrayOutput(array)}, q)
+}
+
+// sliceArray returns the elements of ${A[@]:offset:length}. They are known if the numbers are, and
+// no element may be several.
+func (e expander) sliceArray(p *syntax.ParamExp, array []Word) (elements []Word, known bool) {
+	from, known := 0, true
+	if p.Slice.Offset != nil {
+		from, known = e.evalArithmetic(p.Slice.Offset, nil)
+	}
+	length, bounded := len(array), true
+	if p.Slice.Length != nil {
+		length, bounded = e.evalArithmetic(p.Slice.Length, nil)
+	}
+	switch {
+	case from < 0:
+		from += len(array)
+	case p.Index == nil: // $@ begins at 1; 0 is the script
+		from--
+	}
+	several := slices.ContainsFunc(array, func(w Word) bool {
+		return slices.ContainsFunc(w.Chars, func(c Char) bool { return c.Ref != nil && (!c.quoted || c.Ref.Index == "@") })
+	})
+	if !known || !bounded || several || from < 0 || length < 0 {
+		return nil, false
+	}
+	from = min(from, len(array))
+	return array[from : from+min(length, len(array)-from)], true
 }
 
 // arrayOutput returns the command whose output fills the array: A=($(command)).

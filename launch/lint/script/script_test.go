@@ -59,6 +59,8 @@ func TestAsBashDoes(t *testing.T) {
 		"E=; probe $E \"$E\" ${E:-none} ${E:+some}x",
 		"A=(one 'two three' \"four\"); probe ${A[@]} \"${A[@]}\" \"${A[*]}\" $A ${A[1]} \"x${A[@]}y\"",
 		"A=(1 '2 3'); probe ${A[-1]} \"${A[-2]}\"",
+		"A=(a 'b c' d e); i=1; probe \"${A[@]:0:2}\" ${A[@]:1:1} \"${A[*]:1:2}\" \"${A[@]:i+1}\" \"${A[@]::1}\" \"x${A[@]: -2}y\" \"${A[@]: -2:1}\" \"${A[@]:9}\" \"${A[@]:1:0}\" \"x${A[@]:9}\"; A=(); probe \"${A[@]}\" \"${A[*]}\"",
+		"f() { probe \"${@:1:1}\" \"${@:2}\" \"${*:2}\" \"${@: -1}\"; }; f a 'b c' d",
 		"A=(1 2); A+=(3 '4 5'); B=(\"${A[@]}\" 6); probe \"${B[@]}\" \"${B[3]}\"",
 		"X=a; X+=b; X+=\" c\"; probe $X",
 		"N=2; G=8; probe $((N * G)) $(($N*$G+1)) $(( (N+1) % 2 )) \"$((G/N))\"",
@@ -170,6 +172,7 @@ timeout -k 5 60 python train.py "$SLURM_PROCID"
 ssh -p 22 host "torchrun --rank $X --id \$RANDOM"
 H=$(srun -n1 hostname)
 srun $ARGS -u python one.py &
+srun --nodelist="${N[@]:0:2}" python two.py
 `)
 	var got []string
 	for _, c := range s.Commands {
@@ -214,7 +217,9 @@ ssh: torchrun --rank $X --id $RANDOM [X outside] [remote]
 : srun -n1 hostname [captured]
 srun: hostname [captured]
 : srun $ARGS -u python one.py [background] [open]
-srun: python one.py [background]`), "\n")
+srun: python one.py [background]
+: srun --nodelist=$N python two.py [open]
+srun: python two.py`), "\n")
 	for i := range max(len(got), len(want)) {
 		if i >= len(got) || i >= len(want) || got[i] != want[i] {
 			t.Fatalf("command %d differs:\n%s\nwant\n%s", i, strings.Join(got, "\n"), strings.Join(want, "\n"))

@@ -1,6 +1,9 @@
 package script
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Option is an option of a command with its long name: nodes, for -N 2,
 // -N2, --nodes 2 and --nodes=2.
@@ -52,6 +55,8 @@ func (o slurmOptions) parseOptions(words []Word) (options []Option, rest []Word,
 	for i := 0; i < len(words); i++ {
 		w := words[i]
 		text := w.Text()
+		// --nodelist="${N[@]:0:2}": srun takes the second word for its program.
+		open = open || w.HasPrefix("-") && slices.ContainsFunc(w.Refs(), func(r *Ref) bool { return r.Index == "@" })
 		switch {
 		case text == "--":
 			return options, words[i+1:], open
@@ -82,9 +87,10 @@ func (r *Ref) holdsOptions(behind []Word) bool {
 	return r != nil && len(behind) > 0 && (r.NamesOptions() || behind[0].HasPrefix("-") || isProgram(behind[0]))
 }
 
-// NamesOptions reports whether a variable's name suggests that it holds options.
+// NamesOptions reports whether a variable's name suggests that it holds options. Of several words
+// some may be options.
 func (r *Ref) NamesOptions() bool {
-	if r.Name == "@" || r.Name == "*" {
+	if r.Index == "@" || r.Name == "@" || r.Name == "*" {
 		return true
 	}
 	name := strings.ToUpper(r.Name)

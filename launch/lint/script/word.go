@@ -54,7 +54,8 @@ type Ref struct {
 	Alternate bool
 	// Edited: a changed value: ${NAME%,*}, ${#NAME}.
 	Edited bool
-	// Index is the known index of an array's element: 1 for ${NAME[1]}.
+	// Index is the known index of an array's element: 1 for ${NAME[1]}; @ if the text may be
+	// several words: "${NAME[@]}".
 	Index string
 }
 
