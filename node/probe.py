@@ -2,8 +2,6 @@
 # standard library, writes nothing. The only program that it starts is nvidia-smi; the shell finds
 # everything else about GPUs.
 QUERY = ["nvidia-smi", "--query-gpu=name,compute_cap,driver_version", "--format=csv,noheader"]
-NETWORK = ("nfs", "nfs4", "lustre", "beegfs", "ceph", "cifs", "smb3", "gpfs", "glusterfs", "fuse.glusterfs",
-           "fuse.sshfs", "afs", "orangefs", "wekafs", "fuse.juicefs", "fuse.ceph", "panfs")
 
 
 def unescape(s):

@@ -298,17 +298,19 @@ OLD = 3600  # seconds after which no build holds its lock
 
 
 def operators():
-    """The folder of operators that torch compiled, its file system, and the locks of builds that ended
+    """The folder of operators that torch compiles, its file system, and the locks of builds that ended
     without removing them. Each is [path, age in seconds]."""
-    folder = os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.expanduser("~/.cache/torch_extensions")
-    found = {"folder": folder, "type": "", "locks": []}
-    if not os.path.isdir(folder):
+    chosen = os.environ.get("TORCH_EXTENSIONS_DIR")
+    folder = chosen or os.path.expanduser("~/.cache/torch_extensions")
+    found = {"folder": folder, "type": "", "network": False, "locks": []}
+    # Without operators in it the usual folder says nothing: a wheel may hold them all.
+    if not chosen and not os.path.isdir(folder):
         return found
     best, real = "", os.path.realpath(folder)
     for line in text("/proc/self/mounts").splitlines():
         place, kind = line.split()[1:3]
         if (real + "/").startswith(place.rstrip("/") + "/") and len(place) >= len(best):
-            best, found["type"] = place, kind
+            best, found["type"], found["network"] = place, kind, kind in NETWORK
     depth = folder.rstrip("/").count("/") + 2
     for at, inner, files in os.walk(folder):
         if at.count("/") >= depth:

@@ -222,8 +222,7 @@ func (m *member) checkOperators(several bool) {
 	if o == nil {
 		return
 	}
-	shared := []string{"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "glusterfs", "wekafs"}
-	if several && slices.Contains(shared, o.Type) {
+	if several && o.Network {
 		m.addFinding(Disk, Warning, "a wheel with the operators, or TORCH_EXTENSIONS_DIR=/tmp/torch_extensions in env of the inventory",
 			"torch compiles operators in %s, which is on %s: nodes wait for each other's locks there", node.ShownPath(o.Folder), o.Type)
 	}

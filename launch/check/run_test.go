@@ -444,6 +444,16 @@ func TestStaleLocks(t *testing.T) {
 	if o := s.Operators.OK; o == nil || o.Folder != dir || o.Type == "" || len(o.Locks) != 1 || o.Locks[0].path != filepath.Join(dir, "old", "lock") {
 		t.Errorf("%+v", s.Operators)
 	}
+	// A chosen folder has a file system before torch makes it.
+	t.Setenv("TORCH_EXTENSIONS_DIR", filepath.Join(dir, "later", "on"))
+	later, err := startAgent(t.Context(), here{mark: t.Name()}, "python3", req, func(event) {}, &s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer later.End()
+	if o := s.Operators.OK; o == nil || o.Type == "" || len(o.Locks) != 0 {
+		t.Errorf("%+v", s.Operators)
+	}
 }
 
 // A caller without the node's token learns nothing, one with it gets one word, and neither gives an order.

@@ -185,16 +185,16 @@ func TestLimitsAndLocks(t *testing.T) {
 	r := ready(2)
 	m := r.members[0]
 	m.survey.Limits = known(limits{MemLock: 64 << 10, RDMA: []string{"mlx5_0"}})
-	m.survey.Operators = known(operators{"/home/u/ext", "nfs4", []staleFor{{"/home/u/ext/fused_adam/lock", 7200}}})
+	m.survey.Operators = known(operators{"/home/u/ext", "fuse.sshfs", true, []staleFor{{"/home/u/ext/fused_adam/lock", 7200}}})
 	r.members[1].survey.Limits = known(limits{MemLock: -1, RDMA: []string{"mlx5_0"}})
-	r.members[1].survey.Operators = known(operators{"/tmp/ext", "ext4", nil})
+	r.members[1].survey.Operators = known(operators{"/tmp/ext", "ext4", false, nil})
 	for _, m := range r.members {
 		m.checkMemLock()
 		m.checkOperators(true)
 	}
 	want := strings.Join([]string{
 		"n1 warning: a process may lock only 64.0 KiB, and RDMA (mlx5_0) needs more",
-		"n1 warning: torch compiles operators in /home/u/ext, which is on nfs4: nodes wait for each other's locks there",
+		"n1 warning: torch compiles operators in /home/u/ext, which is on fuse.sshfs: nodes wait for each other's locks there",
 		"n1 error: /home/u/ext/fused_adam/lock is a lock from 2h00m ago: programs that need this operator wait for it forever",
 	}, "\n")
 	if got := r.said(); got != want {
