@@ -25,7 +25,7 @@ type link interface {
 	// errNoSession, an *endedError, or the error of a node that cannot start the line.
 	run(ctx context.Context, line string, in, out, errs *Gate) error
 	// sftp opens a session of SFTP.
-	sftp(options ...sftp.ClientOption) (*sftp.Client, error)
+	sftp(ctx context.Context, options ...sftp.ClientOption) (*sftp.Client, error)
 	// hangUp ends the link in an orderly way, and sever ends it at once. Either may be called
 	// twice.
 	hangUp()

@@ -186,6 +186,65 @@ func TestControlMasterStays(t *testing.T) {
 	c.Close()
 }
 
+// Several environments of a node share the user's master and its MaxSessions: what finds no room
+// waits for it, and loses nothing.
+func TestControlMasterIsFull(t *testing.T) {
+	t.Parallel()
+	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
+	if err := f.Configure(0, "MaxSessions 2"); err != nil {
+		t.Fatal(err)
+	}
+	d := rider(master(t, f, 0))
+	conns := []remote.Conn{dial(t, d, ridden()), dial(t, d, ridden()), dial(t, d, ridden())}
+	var all sync.WaitGroup
+	for range 2 {
+		began := make(chan struct{})
+		all.Go(func() {
+			var once sync.Once
+			err := conns[0].Run(t.Context(), remote.Command{Argv: []string{"sh", "-c", "echo on; sleep 2"}, Stdout: writerFunc(func(b []byte) (int, error) {
+				once.Do(func() { close(began) })
+				return len(b), nil
+			})})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		<-began
+	}
+	all.Go(func() {
+		text := strings.Repeat("line\n", 100_000)
+		var out bytes.Buffer
+		err := conns[1].Run(t.Context(), remote.Command{Argv: []string{"cat"}, Stdin: strings.NewReader(text), Stdout: &out})
+		if err != nil || out.String() != text {
+			t.Errorf("%d of %d bytes, %v", out.Len(), len(text), err)
+		}
+	})
+	all.Go(func() {
+		up, b := blob(3<<20, filepath.Join(f.Nodes[0].Home, "file"))
+		if err := conns[2].Put(t.Context(), up); err != nil {
+			t.Error(err)
+		} else if got, err := os.ReadFile(up.Path); err != nil || !bytes.Equal(got, b) {
+			t.Errorf("%d bytes, %v", len(got), err)
+		}
+	})
+	all.Wait()
+}
+
+// A node without SFTP gets files through the master too.
+func TestControlMasterWithoutSFTP(t *testing.T) {
+	t.Parallel()
+	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
+	if err := f.Configure(0, "Subsystem other /bin/false"); err != nil {
+		t.Fatal(err)
+	}
+	up, b := blob(3<<20, filepath.Join(f.Nodes[0].Home, "file"))
+	if err := dial(t, rider(master(t, f, 0)), ridden()).Put(t.Context(), up); err != nil {
+		t.Error(err)
+	} else if got, err := os.ReadFile(up.Path); err != nil || !bytes.Equal(got, b) {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+}
+
 // children are the processes that a process has started.
 func children(t *testing.T, pid int) []int {
 	t.Helper()

@@ -216,7 +216,7 @@ func (n *nativeLink) run(ctx context.Context, line string, in, out, errs *Gate) 
 }
 
 // sftp implements link.
-func (n *nativeLink) sftp(options ...sftp.ClientOption) (*sftp.Client, error) {
+func (n *nativeLink) sftp(_ context.Context, options ...sftp.ClientOption) (*sftp.Client, error) {
 	cl, err := sftp.NewClient(n.client, options...)
 	if refused := sessionRefused(err); refused != nil {
 		return nil, refused

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,8 @@ import (
 	"time"
 
 	"github.com/pkg/sftp"
+
+	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
 // opensshLink is a connection of an OpenSSH master on this machine to a node. The master is
@@ -138,21 +141,23 @@ func (l *opensshLink) run(ctx context.Context, line string, in, out, errs *Gate)
 			return err
 		}
 		defer ours.Close()
-		defer theirs.Close()
-	}
-	s, err := l.start(theirs, out, errs, "--", l.host, line)
-	if err != nil {
-		return err
-	}
-	defer l.forget(s)
-	if ours != nil {
-		theirs.Close()
+		defer theirs.Close() // a refused session has not read it: the next one does
 		// Nobody waits for this copy: the program may end before it has read all its input.
 		go func() {
 			io.CopyBuffer(ours, in, make([]byte, stdinBlock)) //nolint:errcheck // the program's exit status decides
 			ours.Close()
 		}()
 	}
+	return l.whenRoom(ctx, func() error { return l.runOnce(ctx, line, theirs, out, errs) })
+}
+
+// runOnce runs a line in its own session.
+func (l *opensshLink) runOnce(ctx context.Context, line string, in *os.File, out, errs *Gate) error {
+	s, err := l.start(in, out, errs, "--", l.host, line)
+	if err != nil {
+		return err
+	}
+	defer l.forget(s)
 	select {
 	case <-s.done:
 	case <-ctx.Done():
@@ -161,6 +166,25 @@ func (l *opensshLink) run(ctx context.Context, line string, in, out, errs *Gate)
 		return ctx.Err()
 	}
 	return l.sessionResult(s, runningCommand)
+}
+
+// roomLimit limits the time in which a session waits until others of the user's master have ended.
+const roomLimit = 10 * time.Minute
+
+// whenRoom opens a session. The sessions of several connections, and the user's own, share a user's
+// master and its MaxSessions, so a refused one tries again.
+func (l *opensshLink) whenRoom(ctx context.Context, open func() error) error {
+	limited, cancel := context.WithTimeout(ctx, roomLimit)
+	defer cancel()
+	for {
+		err := open()
+		if l.master != nil || !errors.Is(err, errNoSession) {
+			return err
+		}
+		if pause(limited, around(time.Second)) != nil {
+			return cmp.Or(ctx.Err(), err)
+		}
+	}
 }
 
 // sshFailed is the exit status of an ssh that failed itself. A program may exit with the same
@@ -180,6 +204,9 @@ func (l *opensshLink) sessionResult(s *session, doing string) error {
 	switch {
 	case strings.Contains(said, fmt.Sprint(saysStatus, sshFailed)):
 		return &ExitError{Code: sshFailed}
+	case strings.Contains(said, saysRefused) && l.master == nil:
+		return fault.WithHint(fmt.Errorf("%w: it is your ssh's, at %s: %s", errNoSession, l.socket, saysRefused),
+			"end other sessions on it; or end it (ssh -O exit -S %s %s), and dsbuild logs in for each of its own; or raise MaxSessions in the node's sshd_config", Quote(l.socket), Quote(l.host))
 	case strings.Contains(said, saysRefused):
 		return noSession(saysRefused)
 	}
@@ -190,7 +217,15 @@ func (l *opensshLink) sessionResult(s *session, doing string) error {
 }
 
 // sftp implements link.
-func (l *opensshLink) sftp(options ...sftp.ClientOption) (*sftp.Client, error) {
+func (l *opensshLink) sftp(ctx context.Context, options ...sftp.ClientOption) (cl *sftp.Client, err error) {
+	err = l.whenRoom(ctx, func() error {
+		cl, err = l.sftpOnce(options...)
+		return err
+	})
+	return cl, err
+}
+
+func (l *opensshLink) sftpOnce(options ...sftp.ClientOption) (*sftp.Client, error) {
 	input, in, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -215,29 +250,30 @@ func (l *opensshLink) sftp(options ...sftp.ClientOption) (*sftp.Client, error) {
 		go func() {
 			cl.Wait() //nolint:errcheck // the users of the client have the error already
 			in.Close()
-			l.reap(s)
+			s.leave()
+			l.forget(s)
 			out.Close()
 		}()
 		return cl, nil
 	}
 	in.Close()
-	l.reap(s)
+	s.leave()
+	defer l.forget(s) // its log has the reason
 	out.Close()
-	if ended := l.sessionResult(s, "opening SFTP"); errors.Is(ended, errNoSession) {
-		return nil, ended
+	if !strings.Contains(s.said(), saysOpened) {
+		return nil, cmp.Or(l.sessionResult(s, "opening SFTP"), err)
 	}
-	return nil, err
+	return nil, err // the node may have no SFTP
 }
 
-// reap waits for a session whose streams have ended, and kills it after leaveLimit.
-func (l *opensshLink) reap(s *session) {
+// leave waits for a session whose streams have ended, and kills it after leaveLimit.
+func (s *session) leave() {
 	select {
 	case <-s.done:
 	case <-time.After(leaveLimit):
 		s.kill()
 		<-s.done
 	}
-	l.forget(s)
 }
 
 // leaveLimit is the time in which sessions must end when a connection ends.
@@ -299,7 +335,7 @@ func (l *opensshLink) ask(ctx context.Context, limit time.Duration) error {
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- l.run(limited, "true", ReadGate(nil), WriteGate(nil), WriteGate(nil)) }()
+	go func() { done <- l.runOnce(limited, "true", nil, WriteGate(nil), WriteGate(nil)) }()
 	select {
 	case err := <-done:
 		if errors.As(err, new(*ExitError)) {
