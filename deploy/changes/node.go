@@ -270,7 +270,7 @@ func (n *NodeRun) undo(ctx context.Context) {
 	if err != nil && n.Step == "put" {
 		return // nothing was changed yet; the next run uses the files that have arrived
 	}
-	if err != nil && !errors.As(err, new(*agent.Failure)) {
+	if err != nil {
 		if ctx.Err() != nil {
 			var hurry context.CancelFunc
 			limited, hurry = context.WithTimeout(limited, hurriedLimit)
@@ -288,9 +288,9 @@ func (n *NodeRun) undo(ctx context.Context) {
 	n.Err = fault.AddHint(fmt.Errorf("%w; %w", n.Err, after), try)
 }
 
-// inspectAgain finds out the state of a node after its agent was lost. It starts another agent,
-// over a new connection if needed. That agent waits for the end of the first one and, if the
-// first one was killed, repairs what it left.
+// inspectAgain finds out the state of a node after its agent was lost or could not undo. It starts
+// another agent, over a new connection if needed. That agent waits for the end of the first one, and
+// repairs what it left.
 func (n *NodeRun) inspectAgain(ctx context.Context, lost error) (Undone, error) {
 	if errors.Is(lost, remote.ErrLost) {
 		if err := n.restart(ctx); err != nil {

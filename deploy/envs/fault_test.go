@@ -130,6 +130,49 @@ func TestNoLoginAfterALostConnection(t *testing.T) {
 	}
 }
 
+// stubborn is a dialer whose agents fail to undo: they are told to roll back to nothing.
+type stubborn struct{ remote.Dialer }
+
+func (d stubborn) Dial(ctx context.Context, target remote.Target) (remote.Conn, error) {
+	conn, err := d.Dialer.Dial(ctx, target)
+	return stubbornConn{conn}, err
+}
+
+type stubbornConn struct{ remote.Conn }
+
+func (c stubbornConn) Run(ctx context.Context, command remote.Command) error {
+	if command.Stdin != nil {
+		command.Stdin = stubbornReader{command.Stdin}
+	}
+	return c.Conn.Run(ctx, command)
+}
+
+type stubbornReader struct{ io.Reader }
+
+func (r stubbornReader) Read(b []byte) (int, error) {
+	n, err := r.Reader.Read(b[:len(b)/2])
+	return copy(b, bytes.ReplaceAll(b[:n], []byte(`"do":"undo"`), []byte(`"do":"roll_back"`))), err
+}
+
+// dsbuild asks the node again if the agent cannot undo.
+func TestFailedUndo(t *testing.T) {
+	t.Parallel()
+	x := newSite(t)
+	const text = "name: train\npython: 3.11\ntorch: 2.15.0\ndeepspeed: "
+	good, files := x.lock(t, text+x.deepspeed(t, "0.19.8", nil)+"\n")
+	h, s := host(t, "gpu1", sshtest.Options{})
+	if r := run(t, t.Context(), options(t, good, files, []*sshtest.Server{s}, h)); r.Err() != nil {
+		t.Fatal(r.Err())
+	}
+	bad, files := x.lock(t, text+x.deepspeed(t, "0.19.9", map[string]string{"deepspeed/ops/cpu_adam_loaded.py": "raise ImportError('no')\n"})+"\n")
+	opt := options(t, bad, files, []*sshtest.Server{s}, h)
+	opt.Dialer = stubborn{opt.Dialer}
+	n := run(t, t.Context(), opt).Nodes[0]
+	if n.Status != report.Failed || n.Step != "verify" || n.Unseen || !strings.Contains(n.Error, "stays current") || n.Environment.Digest != good.Sets[0].Digest || len(leftovers(t, s)) > 0 {
+		t.Errorf("%+v, left %q", n, leftovers(t, s))
+	}
+}
+
 func noise(n int) string {
 	b, seed := make([]byte, n), uint32(1)
 	for i := range b {
