@@ -65,6 +65,38 @@ func TestHungPipAndWhoWaitsForIt(t *testing.T) {
 	}
 }
 
+// A node that is up to date while another deploy works there is not told as up to date.
+func TestAnotherDeployOnANodeThatIsUpToDate(t *testing.T) {
+	long(t)
+	t.Parallel()
+	e, opt, _ := withOld(t)
+	if r := run(t, context.Background(), opt); r.Err() != nil {
+		t.Fatal(r.Err())
+	}
+	home := filepath.Join(e.dir, ".dsbuild")
+	if err := os.Mkdir(filepath.Join(home, "run-other"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	lock, err := os.OpenFile(filepath.Join(home, "lock"), os.O_RDWR|os.O_TRUNC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprint(lock, "run 20260101T000000-x by somebody on gpu1")
+	n := run(t, context.Background(), opt).Nodes[0]
+	if n.Status != report.Failed || n.Step != "put" || n.Changed || !n.Unseen || n.After != nil || !strings.HasSuffix(n.Error, "another deploy is changing this environment (run 20260101T000000-x by somebody on gpu1)") || n.Hint == "" {
+		t.Errorf("%+v", n)
+	}
+	// The files of a run that was cut off are removed.
+	lock.Close()
+	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.OK || n.Changed || len(e.leftovers(t)) > 0 {
+		t.Errorf("%+v, left %q", n, e.leftovers(t))
+	}
+}
+
 // A node on a line of a hundredth of the speed ends by the limit, and is named; what
 // has arrived stays for the next run. Nobody waits for it.
 func TestSlowNodeHoldsUpNobody(t *testing.T) {

@@ -90,7 +90,9 @@ func (u *nodeRun) setInstalled(ds *node.Installed) {
 func (u *nodeRun) report() report.Node {
 	n := u.NodeRun.Report()
 	n.Before, n.After, n.Facts = u.before.Plain(), u.after.Plain(), u.facts
-	n.Unseen = n.Unseen || u.facts == nil
+	if n.Unseen = n.Unseen || u.facts == nil; n.Unseen {
+		n.After = nil
+	}
 	if u.plan != nil {
 		n.ExtraWheels, n.Remarks = extraWheelNames(u.plan.Extra), append(n.Remarks, u.plan.Chosen...)
 	}

@@ -100,10 +100,7 @@ func (u *nodeRun) startAgent(ctx context.Context, files []changes.Upload, again 
 		expected = append(expected, changes.File{Name: filepath.Base(f.Path), SHA256: f.SHA256})
 	}
 	b, err := u.Begin(ctx, expected, again, false)
-	// Another deploy, or a repair, is changing the state that the probe saw.
-	if refused := (*agent.Failure)(nil); err != nil && (errors.As(err, &refused) && refused.Busy || u.facts.Unfinished) {
-		u.after, u.Unseen = nil, true
-	}
+	u.Unseen = u.Unseen || err != nil && u.facts.Unfinished // a repair may have changed the state that the probe saw
 	return b, err
 }
 

@@ -124,6 +124,9 @@ func (n *NodeRun) Begin(ctx context.Context, files []File, again, look bool) (Be
 	var b Begun
 	s, err := agent.Start(ctx, n.Runner, agent.Options{Script: script, Event: ignoreOutput, Asked: n.Log.Order}, &b)
 	if err != nil {
+		// Another deploy is changing the state that the probe saw.
+		refused := (*agent.Failure)(nil)
+		n.Unseen = n.Unseen || errors.As(err, &refused) && refused.Busy
 		return Begun{}, n.withAdvice(err)
 	}
 	if look {
@@ -233,11 +236,12 @@ func (n *NodeRun) PutFile(ctx context.Context, f wheels.File, has bool, b Begun)
 func (n *NodeRun) TidyStep(needed func() bool) fleet.Step {
 	return fleet.Step{Name: "put", Limit: n.run.Fleet.Limit(PutLimit), Needed: needed, Do: func(ctx context.Context) error {
 		_, err := n.Begin(ctx, nil, false, false)
-		if errors.As(err, new(*agent.Failure)) {
-			return nil // another deploy is running, and the files are its own
-		}
 		n.Release()
-		return err
+		if errors.As(err, new(*agent.Failure)) && !n.Unseen {
+			n.Warn("the files of an interrupted run stay: %v", err)
+			return nil
+		}
+		return err // if another deploy is running, the files are its own
 	}}
 }
 

@@ -313,7 +313,7 @@ func (u *nodeRun) report() report.Node {
 		if u.look.Current != nil {
 			e.Before, n.Before = node.PlainVersion(u.look.Current.Digest), u.look.Current.DeepSpeed.Plain()
 		}
-		if u.now != nil {
+		if u.now != nil && !n.Unseen {
 			e.Digest, e.Python, n.After = node.PlainVersion(u.now.Digest), path.Join(u.look.Place, "current/bin/python"), u.now.DeepSpeed.Plain()
 		}
 		n.Environment = e
