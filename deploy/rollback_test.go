@@ -158,3 +158,57 @@ func TestRollbackRefusesWhatWasChangedWhileKept(t *testing.T) {
 	}
 	e.mustBe(t, was)
 }
+
+// A node that shares the environment compares what it sees after a rollback with the node that rolled back.
+func TestFollowerOfARollback(t *testing.T) {
+	t.Parallel()
+	// What gpu2 sees differs only once the old version is back.
+	const late = "import sys\nif os.environ.get('NODE') == 'gpu2' and any(e.startswith('deepspeed-0.19.7') for p in sys.path if os.path.isdir(p) for e in os.listdir(p)):\n"
+	for name, c := range map[string]struct{ code, want string }{
+		"the same, with a hot fix": {},
+		"another file": {late + `
+    real = os.open
+    def other(path, *a, **k):
+        if str(path).endswith('deepspeed/ops/cpu_adam_loaded.py'):
+            raise FileNotFoundError(path)
+        return real(path, *a, **k)
+    os.open = other
+`, "shares its environment with gpu1, and sees other files there"},
+		"no version yet": {late + `
+    real = os.listdir
+    os.listdir = lambda path='.': [e for e in real(path) if not e.startswith('deepspeed-')]
+`, "shares its environment with gpu1, which has DeepSpeed 0.19.7+torch2.15.cu132.sm80.v2 now; this node sees no DeepSpeed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e, opt, first := withOld(t)
+			h, s := host(t, "gpu2", e, sshtest.Options{})
+			h.Env = map[string]string{"NODE": "gpu2"}
+			if c.want == "" {
+				e.write(t, "deepspeed/ops/cpu_adam_loaded.py", "# hot fix\n")
+			}
+			both := options(t, opt.Wheels, []*sshtest.Server{first, s}, opt.Hosts[0], h)
+			if r := run(t, context.Background(), both); r.Err() != nil {
+				t.Fatal(r.Err())
+			}
+			if c.code != "" {
+				e.patch(t, c.code)
+			}
+			both.Wheels = nil // a rollback has none
+			r := back(t, both)
+			if n := r.Nodes[0]; n.Status != report.OK || !n.Changed {
+				t.Errorf("%+v", n)
+			}
+			n := r.Nodes[1]
+			if c.want == "" {
+				if n.Status != report.OK || !n.Changed || n.After == nil || n.After.SHA256 != r.Nodes[0].After.SHA256 {
+					t.Errorf("%+v", n)
+				}
+				return
+			}
+			if n.Status != report.Failed || n.Step != "install" || n.Error != c.want || !strings.Contains(n.Hint, "run the same command again") {
+				t.Errorf("%+v", n)
+			}
+		})
+	}
+}
