@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
@@ -24,6 +25,7 @@ const (
 	maxMessage = 4 << 20  // bytes of one message
 	maxOutput  = 16 << 20 // bytes of stdout altogether, and of stderr
 	maxStderr  = 16 << 10 // the last bytes of stderr that dsbuild keeps
+	maxBegin   = 1 << 10  // the first bytes
 	maxString  = 4 << 10  // bytes of one string in a message
 )
 
@@ -127,9 +129,13 @@ const find = `boot=$1 sizes=$2; shift 2; for p; do if command -v "$p" >/dev/null
 type ScriptError struct {
 	Err    error  // an *remote.ExitError
 	Stderr string // the end of its standard error, cleaned
+	why    string // of a program that did not begin, if known
 }
 
 func (e *ScriptError) Error() string {
+	if e.why != "" {
+		return e.why
+	}
 	if words := pythonsWords(e.Stderr); words != "" {
 		return fmt.Sprintf("%v (%v)", NewNodeError(words), e.Err)
 	}
@@ -213,16 +219,31 @@ func runMarked(ctx context.Context, r remote.Runner, cmd remote.Command, out *me
 	if cause := context.Cause(ctx); errors.Is(cause, remote.ErrFlood) {
 		return cause
 	}
-	var exit *remote.ExitError
-	if errors.As(err, &exit) {
-		said := string(errs.kept)
-		if strings.TrimSpace(said) == "" && !out.answered { // a shell such as nologin says on stdout why it runs nothing
-			said = string(out.other)
-		}
-		return &ScriptError{Err: err, Stderr: cleanText(said)}
+	exit := (*remote.ExitError)(nil)
+	broken := errors.As(err, &exit)
+	said := cleanText(string(errs.kept))
+	if strings.TrimSpace(said) == "" && !out.answered { // a shell such as nologin says on stdout why it runs nothing
+		said = cleanText(string(out.other))
+	}
+	failed := &ScriptError{Err: err, Stderr: said}
+	switch {
+	case !out.answered && firstWord.Match(errs.begin):
+		failed.why = "a start file of the login shell starts another shell, which took dsbuild's program for its input"
+		return fault.WithHint(failed, "let only interactive shells do so, in .bashrc: [[ $- == *i* ]] && exec zsh; or change the login shell: chsh -s /bin/zsh")
+	case broken && !out.answered && (exit.Code == sftpServerFailed && said == "" || strings.Contains(said, "sftp connections only")):
+		failed.why = fmt.Sprintf("the account is for SFTP alone: sshd starts an SFTP server in place of each program (%v)", err)
+		return fault.WithHint(failed, "give another account (user: in the inventory), or take this one out of ForceCommand in the node's sshd_config; try: ssh NODE true")
+	case broken:
+		return failed
 	}
 	return err
 }
+
+// sftpServerFailed is the exit status of OpenSSH's SFTP server after input that is not SFTP.
+const sftpServerFailed = 11
+
+// firstWord matches the first word of a program in the message of a shell that does not know it as a command.
+var firstWord = regexp.MustCompile(`\bMARK\b`)
 
 // messages is a Writer that picks marked lines out of a program's output.
 type messages struct {
@@ -287,8 +308,9 @@ func (m *messages) endLine() {
 	}
 }
 
-// tail is a Writer that keeps the last bytes.
+// tail is a Writer that keeps the first and the last bytes.
 type tail struct {
+	begin []byte // the first ones
 	kept  []byte
 	bound remote.Bound
 }
@@ -296,6 +318,7 @@ type tail struct {
 // Write implements io.Writer.
 func (t *tail) Write(b []byte) (int, error) {
 	t.bound.Count(len(b))
+	t.begin = append(t.begin, b[:min(len(b), maxBegin-len(t.begin))]...)
 	t.kept = append(t.kept, b...)
 	if over := len(t.kept) - maxStderr; over > 0 {
 		t.kept = append(t.kept[:0], t.kept[over:]...)

@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"encoding/json"
 	"errors"
 	"os"
 	"os/exec"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/testkit/debian"
 	"github.com/dsbuild/dsbuild/node"
 )
@@ -94,6 +96,31 @@ func TestAnyPOSIXShellAnswers(t *testing.T) {
 				t.Errorf("aarch64: CPU %q, missing %q", f.CPU, f.Missing)
 			}
 		})
+	}
+}
+
+// A node that starts something else than the program is told as such.
+func TestAnotherProgramIsStarted(t *testing.T) {
+	t.Parallel()
+	const ofSFTP, ofShell = "the account is for SFTP alone", "a start file of the login shell starts another shell"
+	for starts, want := range map[string]string{
+		"exec dash": ofShell, "exec bash": ofShell, "exec zsh": ofShell, "exec tcsh": ofShell,
+		"cat >/dev/null; echo This service allows sftp connections only.; exit 1": ofSFTP,
+		"exec /usr/lib/openssh/sftp-server":                                       ofSFTP,
+	} {
+		words := strings.Fields(starts)
+		if _, err := exec.LookPath(words[1]); words[0] == "exec" && err != nil {
+			continue
+		}
+		in := local{within: []string{"sh", "-c", starts, "sh"}}
+		_, err := node.Probe(t.Context(), in, node.ProbeOptions{Python: "python3"})
+		if err == nil || !strings.HasPrefix(err.Error(), want) || fault.Hint(err) == "" {
+			t.Errorf("%s: %v; hint: %s", starts, err, fault.Hint(err))
+		}
+		err = node.Script{Python: "python3", Program: node.NewProgram("emit({})\n")}.Run(t.Context(), in, func(json.RawMessage) error { return nil })
+		if err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: a script: %v", starts, err)
+		}
 	}
 }
 
