@@ -160,8 +160,9 @@ func read(ctx context.Context, opt Options) ([]Toolchain, error) {
 	var all []sortedWheel
 	named := map[string]int{} // where a wheel is in all
 	var wrong []error
+	folders := wheel.Folders{}
 	for _, file := range opt.Wheels {
-		w, tc, err := open(ctx, file, earlier.Wheels, opt.Dir)
+		w, tc, err := open(ctx, file, folders, earlier.Wheels, opt.Dir)
 		i, twice := named[w.Name]
 		switch {
 		case ctx.Err() != nil:
@@ -202,12 +203,12 @@ func (w *Wheel) merge(other Wheel) {
 
 // open reads a wheel built by dsbuild, and checks it against its own metadata. It takes the result
 // from the notes of the index in dir, if the wheel is one of theirs.
-func open(ctx context.Context, file string, notes map[string]note, dir string) (Wheel, Toolchain, error) {
+func open(ctx context.Context, file string, folders wheel.Folders, notes map[string]note, dir string) (Wheel, Toolchain, error) {
 	w := Wheel{file: file, beside: map[string]string{}}
 	if err := refuseLink(file); err != nil {
 		return w, Toolchain{}, err
 	}
-	suffixes, err := wheel.Beside(file)
+	suffixes, err := folders.Beside(file)
 	if err != nil {
 		return w, Toolchain{}, err
 	}

@@ -37,8 +37,9 @@ func readWheels(ctx context.Context, paths []string) ([]wheelFiles, error) {
 	var wheels []wheelFiles
 	var wrong []error
 	known := map[string]File{}
+	folders := wheel.Folders{}
 	for _, path := range paths {
-		w, err := readWheel(ctx, path)
+		w, err := readWheel(ctx, path, folders)
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
@@ -60,7 +61,7 @@ func readWheels(ctx context.Context, paths []string) ([]wheelFiles, error) {
 }
 
 // readWheel verifies one wheel.
-func readWheel(ctx context.Context, path string) (wheelFiles, error) {
+func readWheel(ctx context.Context, path string, folders wheel.Folders) (wheelFiles, error) {
 	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
 		return nil, &wheel.LinkError{Path: path, Type: info.Mode().Type()}
 	}
@@ -71,7 +72,7 @@ func readWheel(ctx context.Context, path string) (wheelFiles, error) {
 	if err != nil {
 		return nil, err
 	}
-	suffixes, err := wheel.Beside(path)
+	suffixes, err := folders.Beside(path)
 	if err != nil {
 		return nil, err
 	}

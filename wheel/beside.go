@@ -1,6 +1,7 @@
 package wheel
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,22 +14,34 @@ func besideExtensions() []string {
 	return []string{".json", ".jsonl", ".xz", ".sig", ".sigstore", ".asc", ".pem"}
 }
 
+// Folders holds the names of the files in folders, each read once.
+type Folders map[string][]fs.DirEntry
+
 // Beside returns the suffixes of the files that travel with the wheel at path, in order: a file
 // NAME.whl.SUFFIX with the extension of a statement, a signature or data. A symbolic link or a
 // folder among them is a *LinkError.
-func Beside(path string) ([]string, error) {
-	entries, err := os.ReadDir(filepath.Dir(path))
-	if err != nil {
-		return nil, err
+func (f Folders) Beside(path string) ([]string, error) {
+	dir, name := filepath.Dir(path), filepath.Base(path)
+	entries, known := f[dir]
+	if !known {
+		var err error
+		if entries, err = os.ReadDir(dir); err != nil {
+			return nil, err
+		}
+		f[dir] = entries
 	}
+	first, _ := slices.BinarySearchFunc(entries, name, func(e fs.DirEntry, name string) int { return strings.Compare(e.Name(), name) })
 	var suffixes []string
-	for _, e := range entries {
-		suffix, ours := strings.CutPrefix(e.Name(), filepath.Base(path))
-		if !ours || !strings.HasPrefix(suffix, ".") || !slices.Contains(besideExtensions(), filepath.Ext(suffix)) {
+	for _, e := range entries[first:] {
+		suffix, ours := strings.CutPrefix(e.Name(), name)
+		if !ours {
+			break
+		}
+		if !strings.HasPrefix(suffix, ".") || !slices.Contains(besideExtensions(), filepath.Ext(suffix)) {
 			continue
 		}
 		if !e.Type().IsRegular() {
-			return nil, &LinkError{Path: filepath.Join(filepath.Dir(path), e.Name()), Type: e.Type()}
+			return nil, &LinkError{Path: filepath.Join(dir, e.Name()), Type: e.Type()}
 		}
 		suffixes = append(suffixes, suffix)
 	}
