@@ -4,9 +4,10 @@ there.
 torch compiles one extension after the other, so that cores wait at the end of each.
 Here its compile commands are collected and run together, as many at once as there are
 cores and memory for: first those of nvcc, which take longest, of them the largest sources
-first. An object that was compiled before is taken from the cache (objects.py). A line is printed for each command:
+first. An object that was compiled before is taken from the cache (objects.py), and counts in silence. A line is
+printed for each command:
 
-    job 3: core 1, 12.3 to 34.5 s, CPU 21.0 s, 912 MiB: csrc/adam/cpu_adam.cpp
+    job 3 of 40: core 1, 12.3 to 34.5 s, CPU 21.0 s, 912 MiB: csrc/adam/cpu_adam.cpp
 """
 import concurrent.futures
 import functools
@@ -47,7 +48,7 @@ class Pool:
     def __init__(self, cores):
         self.cores = cores
         self.executor = concurrent.futures.ThreadPoolExecutor(cores)
-        self.printing, self.ended, self.begin = threading.Lock(), 0, time.monotonic()
+        self.printing, self.ended, self.total, self.begin = threading.Lock(), 0, 0, time.monotonic()
         self.numbers = {}  # of the threads
 
     def add(self, call, *args):
@@ -79,7 +80,7 @@ class Pool:
             self.ended += 1
             core = self.numbers.setdefault(threading.get_ident(), len(self.numbers) + 1)
             span = f"core {core}, {start - self.begin:.2f} to {time.monotonic() - self.begin:.2f} s, CPU {cpu:.1f} s, {memory // MIB} MiB"
-            print(f"{output}job {self.ended}: {span}: {title}", flush=True)
+            print(f"{output}job {self.ended} of {self.total}: {span}: {title}", flush=True)
 
     def finish(self, jobs):
         """Waits for the jobs. The first that failed is raised."""
@@ -168,6 +169,7 @@ class Build:
     def run(self):
         """Compiles and links all."""
         print(f"{len(self.units)} sources, {self.pool.cores} parallel jobs", flush=True)
+        self.pool.total = len(self.units) + len(self.links)
         compiled = {unit.object: self.pool.add(unit.compile) for unit in sorted(self.units, key=lambda unit: (not unit.cuda, -os.path.getsize(unit.source)))}
         linked = [self.pool.add(self.link, title, call, [compiled[o] for o in objects if o in compiled]) for title, objects, call in self.links]
         try:
@@ -206,6 +208,8 @@ class Unit:
         objects, key = self.build.objects, self.key()
         if objects.take(key, [self.object], self.include):
             self.taken = True
+            with self.build.pool.printing:
+                self.build.pool.ended += 1
             return
         depfile = self.object + ".d"
         command = [*self.argv, *([] if self.cuda else NO_COLLECTION), "-MD", "-MF", depfile, "-c", self.source, "-o", self.object]
