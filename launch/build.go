@@ -90,7 +90,29 @@ type Request struct {
 func New(r Request) (*Job, error) {
 	b := &builder{List: diagnostic.List{Lines: r.File.lines}, job: &Job{Kind: r.Kind}, said: map[string]Setting{}, refused: map[string]bool{}}
 	for _, source := range []Settings{r.File, r.Flags} {
-		b.applySettings(source)
+		// Apply the settings of one source. A preset is applied first: nodes and GPUs of the same
+		// source override it.
+		for _, preset := range []bool{true, false} {
+			for _, said := range source.All {
+				k := keyNamed(said.Key)
+				if (said.Key == "preset") != preset || k.set == nil || !k.For(b.job.Kind) {
+					continue
+				}
+				b.said[said.Key] = said
+				found, before := len(b.Problems), b.refused[said.Key]
+				b.refused[said.Key] = false
+				k.set(b, said)
+				b.refused[said.Key] = before || len(b.Problems) > found
+			}
+		}
+		for _, said := range source.All {
+			switch said.Key {
+			case "script", "module":
+				b.said[said.Key], b.job.Script, b.job.Module = said, said.text(), said.Key == "module"
+			case "args":
+				b.said[said.Key], b.job.Args = said, said.texts()
+			}
+		}
 	}
 	b.takeCommand(r.Command)
 	b.takeHosts(r.Hosts)
@@ -103,32 +125,6 @@ func New(r Request) (*Job, error) {
 		return nil, err
 	}
 	return b.job, nil
-}
-
-// applySettings applies the settings of one source. A preset is applied first: nodes
-// and GPUs of the same source override it.
-func (b *builder) applySettings(s Settings) {
-	for _, preset := range []bool{true, false} {
-		for _, said := range s.All {
-			k := keyNamed(said.Key)
-			if (said.Key == "preset") != preset || k.set == nil || !k.For(b.job.Kind) {
-				continue
-			}
-			b.said[said.Key] = said
-			found, before := len(b.Problems), b.refused[said.Key]
-			b.refused[said.Key] = false
-			k.set(b, said)
-			b.refused[said.Key] = before || len(b.Problems) > found
-		}
-	}
-	for _, said := range s.All {
-		switch said.Key {
-		case "script", "module":
-			b.said[said.Key], b.job.Script, b.job.Module = said, said.text(), said.Key == "module"
-		case "args":
-			b.said[said.Key], b.job.Args = said, said.texts()
-		}
-	}
 }
 
 func (b *builder) isSet(key string) bool {
@@ -332,7 +328,17 @@ func (b *builder) checkSlurm() {
 	j := b.job
 	if j.Container == "" || !j.BySlurm() {
 		if !b.refused["container"] {
-			b.checkNoContainer()
+			// Refuse container flags for a job without containers. A job file may hold such settings for
+			// other kinds.
+			for _, key := range []string{"container", "image", "mount"} {
+				switch said := b.said[key]; {
+				case !strings.HasPrefix(said.At.File, "--"):
+				case !b.job.BySlurm():
+					b.addProblem(said, "use --form slurm", "a job that you start by hand does not support containers")
+				default:
+					b.addProblem(said, "add --container apptainer, or pyxis where srun --help has --container-image", "--%s is for a job in containers", key)
+				}
+			}
 		}
 		j.Container, j.Image, j.Mounts = "", "", nil
 	} else if j.Image == "" && !b.refused["image"] {
@@ -343,20 +349,6 @@ func (b *builder) checkSlurm() {
 	}
 	if j.hasWorkers() && j.Requeue {
 		b.addProblem(b.said["requeue"], "leave --form out: one job of all nodes", "the other jobs cannot find a requeued one-node job")
-	}
-}
-
-// checkNoContainer refuses container flags for a job without containers. A job file
-// may hold such settings for other kinds.
-func (b *builder) checkNoContainer() {
-	for _, key := range []string{"container", "image", "mount"} {
-		switch said := b.said[key]; {
-		case !strings.HasPrefix(said.At.File, "--"):
-		case !b.job.BySlurm():
-			b.addProblem(said, "use --form slurm", "a job that you start by hand does not support containers")
-		default:
-			b.addProblem(said, "add --container apptainer, or pyxis where srun --help has --container-image", "--%s is for a job in containers", key)
-		}
 	}
 }
 

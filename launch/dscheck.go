@@ -55,7 +55,14 @@ func (k configCheck) checkAll() {
 		k.Add(k.at("fp16.enabled"), "keep bf16 on Ampere and newer", "bf16 and fp16 are both enabled")
 	}
 	if k.ops != nil {
-		k.checkOps()
+		// Compare the operators that DeepSpeed loads for this configuration with those in the wheel.
+		// Each node compiles a missing operator, or fails to.
+		for _, n := range k.config.neededOps() {
+			if !slices.Contains(k.ops, n.op) {
+				k.Add(k.at(n.key), fmt.Sprintf("build one with --ops %s", strings.Join(append(slices.Clone(k.ops), n.op), ",")),
+					"%s needs the operator %s, but the wheel has %s", n.why, n.op, cmp.Or(strings.Join(k.ops, ", "), "none"))
+			}
+		}
 	}
 }
 
@@ -124,17 +131,6 @@ func (k configCheck) checkZero() {
 		}
 		if device == "nvme" && k.config.textOf(zero+part+".nvme_path") == "" {
 			k.Add(k.at(key), `"nvme_path": "/local/nvme"`, "%s to nvme needs an nvme_path", part)
-		}
-	}
-}
-
-// checkOps compares the operators that DeepSpeed loads for this configuration with
-// those in the wheel. Each node compiles a missing operator, or fails to.
-func (k configCheck) checkOps() {
-	for _, n := range k.config.neededOps() {
-		if !slices.Contains(k.ops, n.op) {
-			k.Add(k.at(n.key), fmt.Sprintf("build one with --ops %s", strings.Join(append(slices.Clone(k.ops), n.op), ",")),
-				"%s needs the operator %s, but the wheel has %s", n.why, n.op, cmp.Or(strings.Join(k.ops, ", "), "none"))
 		}
 	}
 }

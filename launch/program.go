@@ -38,26 +38,28 @@ func (b *builder) takeCommand(words []string) {
 		}
 	}
 	if j.Module {
-		b.checkModule()
+		script := b.job.Script
+		module, isFile := strings.CutSuffix(script, ".py")
+		switch {
+		case !moduleName.MatchString(script):
+			b.addProblem(b.said["module"], "name the module: -- -m pkg.train --epochs 3", "%q is not the name of a Python module", script)
+		case isFile:
+			b.addProblem(b.said["module"], "-- "+script+", or for the module: -- -m "+module, "%q is the name of a file, and -m takes a module", script)
+		}
 	} else {
 		b.checkScript()
 	}
-	b.checkPairedLists()
+	// Refuse paired lists of different lengths: each data set needs its configuration.
+	names, ok1 := b.findArgument("--dataset_name")
+	configs, ok2 := b.findArgument("--dataset_config_name", "--dataset_config")
+	if n, c := strings.Count(names, ",")+1, strings.Count(configs, ",")+1; ok1 && ok2 && n != c && (n > 1 || c > 1) {
+		b.Add(b.said["args"].At, `give each data set one, "none" where it has no configurations`,
+			"--dataset_name names %d data sets, but --dataset_config_name %d configurations", n, c)
+	}
 }
 
 // moduleName is a module as Python imports it.
 var moduleName = regexp.MustCompile(`^[\pL_][\pL\pN_]*(\.[\pL_][\pL\pN_]*)*$`)
-
-func (b *builder) checkModule() {
-	script := b.job.Script
-	module, isFile := strings.CutSuffix(script, ".py")
-	switch {
-	case !moduleName.MatchString(script):
-		b.addProblem(b.said["module"], "name the module: -- -m pkg.train --epochs 3", "%q is not the name of a Python module", script)
-	case isFile:
-		b.addProblem(b.said["module"], "-- "+script+", or for the module: -- -m "+module, "%q is the name of a file, and -m takes a module", script)
-	}
-}
 
 // checkScript refuses commands that no launcher can run as a Python file.
 func (b *builder) checkScript() {
@@ -138,17 +140,6 @@ func classifyFirstWord(word string) firstWord {
 		return other
 	}
 	return pythonFile
-}
-
-// checkPairedLists refuses paired lists of different lengths: each data set needs its
-// configuration.
-func (b *builder) checkPairedLists() {
-	names, ok1 := b.findArgument("--dataset_name")
-	configs, ok2 := b.findArgument("--dataset_config_name", "--dataset_config")
-	if n, c := strings.Count(names, ",")+1, strings.Count(configs, ",")+1; ok1 && ok2 && n != c && (n > 1 || c > 1) {
-		b.Add(b.said["args"].At, `give each data set one, "none" where it has no configurations`,
-			"--dataset_name names %d data sets, but --dataset_config_name %d configurations", n, c)
-	}
 }
 
 // findArgument returns the value of the program's first option with one of these

@@ -61,13 +61,6 @@ func Read(path string, in io.Reader) (Settings, error) {
 	if err != nil {
 		return Settings{}, err
 	}
-	return r.readSettings(body)
-}
-
-// reader turns a job file into settings.
-type reader struct{ yamldoc.Reader }
-
-func (r *reader) readSettings(body yamldoc.Node) (Settings, error) {
 	var s Settings
 	if body != nil {
 		for _, p := range r.Pairs(body, "the job file", fileKeys()) {
@@ -80,6 +73,9 @@ func (r *reader) readSettings(body yamldoc.Node) (Settings, error) {
 	s.lines = r.Lines
 	return s, r.Err()
 }
+
+// reader turns a job file into settings.
+type reader struct{ yamldoc.Reader }
 
 // readWords reads the value of a key.
 func (r *reader) readWords(p yamldoc.Pair) ([]Word, bool) {

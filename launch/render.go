@@ -122,7 +122,18 @@ func (j *Job) renderNodeBlocks(script string) ([]File, error) {
 
 func executeTemplate(name string, v view) (string, error) {
 	t := template.New("")
-	if _, err := t.Funcs(templateFunctions(t)).ParseFS(templates, "templates/*.tmpl"); err != nil {
+	if _, err := t.Funcs(template.FuncMap{
+		"word":   shellWord,
+		"quote":  remote.Quote,
+		"argv":   shellArgv,
+		"json":   func(v any) string { return jsonText(v) },
+		"arg":    func(s string) string { return jsonText(strings.ReplaceAll(s, "$(", "$$(")) }, // Kubernetes itself replaces $(NAME)
+		"plural": ui.Count,
+		"base":   path.Base,
+		"sub":    func(a, b int) int { return a - b },
+		"abs":    path.IsAbs,
+		"indent": func(by int, name string, v view) (string, error) { return renderIndented(t, by, name, v) },
+	}).ParseFS(templates, "templates/*.tmpl"); err != nil {
 		return "", err
 	}
 	var out strings.Builder
@@ -130,21 +141,6 @@ func executeTemplate(name string, v view) (string, error) {
 		return "", err
 	}
 	return v.finishText(out.String()), nil
-}
-
-func templateFunctions(t *template.Template) template.FuncMap {
-	return template.FuncMap{
-		"word":   shellWord,
-		"quote":  remote.Quote,
-		"argv":   shellArgv,
-		"json":   func(v any) string { return jsonText(v) },
-		"arg":    func(s string) string { return jsonText(k8sWord(s)) },
-		"plural": ui.Count,
-		"base":   path.Base,
-		"sub":    func(a, b int) int { return a - b },
-		"abs":    path.IsAbs,
-		"indent": func(by int, name string, v view) (string, error) { return renderIndented(t, by, name, v) },
-	}
 }
 
 // renderIndented renders a part and shifts its indentation.
@@ -186,10 +182,6 @@ func shellArgv(indent int, program, args []string) string {
 	}
 	return out
 }
-
-// k8sWord escapes a word of a container's command: Kubernetes itself replaces
-// $(NAME).
-func k8sWord(s string) string { return strings.ReplaceAll(s, "$(", "$$(") }
 
 // Fixed reports whether the number of nodes is fixed.
 func (j *Job) Fixed() bool { return !j.Nodes.Elastic() }

@@ -47,18 +47,14 @@ func describeDeviation(d node.Deviation, known []*member) string {
 	}
 	var sides []string
 	for _, side := range d.Tie[:min(len(d.Tie), 4)] {
-		sides = append(sides, fmt.Sprintf("%s on %s", cmp.Or(side.Value, "none"), foldMembers(known, side.Nodes)))
+		// Name the nodes at these indexes.
+		names := make([]string, len(side.Nodes))
+		for i, at := range side.Nodes {
+			names[i] = known[at].Host.Name
+		}
+		sides = append(sides, fmt.Sprintf("%s on %s", cmp.Or(side.Value, "none"), foldNames(names)))
 	}
 	return fmt.Sprintf("%s: no majority: %s", what, strings.Join(sides, ", "))
-}
-
-// foldMembers names the nodes at these indexes.
-func foldMembers(members []*member, places []int) string {
-	names := make([]string, len(places))
-	for i, at := range places {
-		names[i] = members[at].Host.Name
-	}
-	return foldNames(names)
 }
 
 // foldNames folds names to a limited length.

@@ -71,7 +71,7 @@ const maxCauses = 30
 // Print writes the report for a person: a table with one row for equal nodes, the merged
 // findings, the joint checks, and a verdict.
 func (r *Report) Print(w io.Writer) error {
-	head := tableHead()
+	head := []string{"Nodes", "Status", "GPUs", "Torch", "Interface", "Seconds"}
 	for i := range head {
 		head[i] = strings.ToUpper(head[i])
 	}
@@ -90,11 +90,6 @@ func (r *Report) Print(w io.Writer) error {
 		}
 	}
 	return nil
-}
-
-// tableHead are the titles of the table.
-func tableHead() []string {
-	return []string{"Nodes", "Status", "GPUs", "Torch", "Interface", "Seconds"}
 }
 
 // tableRows are the rows of the table. Nodes that differ only in time share a row.

@@ -79,7 +79,12 @@ func (r *run) buildReport() *Report {
 		Collectives: append([]Sum{}, r.sums...), NotChecked: append([]NotChecked{}, r.notChecked...),
 	}
 	for _, m := range r.members {
-		n := NodeReport{Name: m.Host.Name, Status: m.Status, Findings: append([]Finding{}, m.findings...), Seconds: m.connectSeconds()}
+		// The time until the survey arrived.
+		seconds := 0.0
+		for _, s := range m.Seconds {
+			seconds += s
+		}
+		n := NodeReport{Name: m.Host.Name, Status: m.Status, Findings: append([]Finding{}, m.findings...), Seconds: seconds}
 		if m.Status == report.OK && slices.ContainsFunc(m.findings, func(f Finding) bool { return f.Level == Error }) {
 			n.Status = report.Failed
 		}
@@ -106,15 +111,6 @@ func (r *run) buildReport() *Report {
 	rep.Ready = rep.Summary.OK == len(rep.Nodes)
 	rep.Causes = groupCauses(rep.Nodes)
 	return rep
-}
-
-// connectSeconds is the time until the survey arrived.
-func (m *member) connectSeconds() float64 {
-	sum := 0.0
-	for _, s := range m.Seconds {
-		sum += s
-	}
-	return sum
 }
 
 // Err is nil if every node is ok; else it carries exit code 3.

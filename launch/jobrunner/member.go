@@ -134,32 +134,13 @@ func (c *jobRun) runMember(ctx, dialing context.Context, m *member) error {
 func (c *jobRun) startSupervisor(ctx context.Context, link Link, m *member) (*agent.Session, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, hello, fmt.Errorf("no answer within %s about whether the job can run there", hello))
 	defer cancel()
-	s, err := agent.Start(ctx, link, agent.Options{
-		Script:  node.Script{Find: pythonCandidates(m), Program: supervisor, Request: c.orderFor(m), Endless: true},
-		Silence: c.opt.Patience,
-		Event:   func(text json.RawMessage) error { return c.receive(m, text) },
-	}, nil)
-	if errors.As(err, new(*agent.Failure)) {
-		c.events <- event{from: m, at: time.Now(), refused: m.withoutNode(err)}
-	}
-	if errors.As(err, new(*remote.ExitError)) {
-		err = fault.WithHint(err, "the node needs Python 3.6 or later")
-	}
-	return s, err
-}
-
-// pythonCandidates are the interpreters for a node's program, in order of preference. The job's own
-// may exist only in a container or after a setup line.
-func pythonCandidates(m *member) []string {
-	all := []string{"python3", "/usr/libexec/platform-python"}
+	// The interpreters for a node's program, in order of preference. The job's own may exist only
+	// in a container or after a setup line.
+	candidates := []string{"python3", "/usr/libexec/platform-python"}
 	if m.Python != "" {
-		all = append([]string{m.Python}, all...)
+		candidates = append([]string{m.Python}, candidates...)
 	}
-	return all
-}
-
-// orderFor makes the first input of a node's program.
-func (c *jobRun) orderFor(m *member) order {
+	// Make the first input of a node's program.
 	j := c.opt.Job
 	o := order{
 		Run: m.Main, Env: map[string]string{}, First: m.First, WorkDir: j.WorkDir, Script: j.Script, Python: m.Python,
@@ -177,7 +158,18 @@ func (c *jobRun) orderFor(m *member) order {
 	if m == c.members[0] && len(c.members) > 1 {
 		o.Port = j.Port
 	}
-	return o
+	s, err := agent.Start(ctx, link, agent.Options{
+		Script:  node.Script{Find: candidates, Program: supervisor, Request: o, Endless: true},
+		Silence: c.opt.Patience,
+		Event:   func(text json.RawMessage) error { return c.receive(m, text) },
+	}, nil)
+	if errors.As(err, new(*agent.Failure)) {
+		c.events <- event{from: m, at: time.Now(), refused: m.withoutNode(err)}
+	}
+	if errors.As(err, new(*remote.ExitError)) {
+		err = fault.WithHint(err, "the node needs Python 3.6 or later")
+	}
+	return s, err
 }
 
 // receive queues a message of a node's program.

@@ -70,7 +70,17 @@ type Rank struct {
 
 // buildReport makes the report at the end of a run.
 func (c *jobRun) buildReport(ctx context.Context) *Report {
-	c.finishLines()
+	// Write the unfinished lines to the logs.
+	for _, m := range c.members {
+		for _, line := range m.launcher.endLines() {
+			c.book.appendLine(launcherFile(m), line+"\n")
+		}
+	}
+	for _, r := range c.ranks {
+		for _, line := range r.tail.endLines() {
+			c.book.appendLine(c.book.rankFile(r.number), line+"\n")
+		}
+	}
 	r := &Report{Job: c.opt.Job.Name, State: Passed, Seconds: time.Since(c.begin).Seconds(), Logs: c.opt.Logs, Nodes: []Node{}, Ranks: []Rank{}}
 	for _, m := range c.members {
 		r.Nodes = append(r.Nodes, c.nodeResult(m))
@@ -152,20 +162,6 @@ func (c *jobRun) rankResult(r *rank) Rank {
 }
 
 func (c *jobRun) logPath(name string) string { return filepath.Join(c.opt.Logs, name) }
-
-// finishLines writes the unfinished lines to the logs.
-func (c *jobRun) finishLines() {
-	for _, m := range c.members {
-		for _, line := range m.launcher.endLines() {
-			c.book.appendLine(launcherFile(m), line+"\n")
-		}
-	}
-	for _, r := range c.ranks {
-		for _, line := range r.tail.endLines() {
-			c.book.appendLine(c.book.rankFile(r.number), line+"\n")
-		}
-	}
-}
 
 // Err is nil for a job that passed.
 func (r *Report) Err() error {

@@ -76,7 +76,23 @@ func (c *jobRun) findSuspects() []suspect {
 		if r.failed.IsZero() && (r.gone.IsZero() || r.member.state == over && r.member.end.hasPassed()) {
 			continue
 		}
-		s := c.suspectRank(r)
+		s := suspect{at: r.failed}
+		s.Failure = Failure{Node: r.member.name(), Rank: &r.number, Last: r.tail.lines, Log: c.logPath(c.book.rankFile(r.number))}
+		if s.at.IsZero() {
+			s.at = r.gone
+		}
+		said := strings.Join(r.tail.lines, "\n")
+		s.Why, s.code = howEnded(r.code, r.signal)
+		switch signal := signals[r.signal]; {
+		case r.failed.IsZero():
+			s.class, s.Why = leastLikely, "ended"
+		case signal == "TERM" || signal == "INT" || signal == "HUP":
+			s.class = wasTold
+		case signal == "KILL":
+		case signsOfPeers.MatchString(said):
+			s.class = becauseOf
+		}
+		s.Hint = adviceFor(said, r.signal, r.member.name())
 		blamed[r.member] = blamed[r.member] || s.class <= becauseOf
 		all = append(all, s)
 	}
@@ -98,27 +114,6 @@ func (c *jobRun) findSuspects() []suspect {
 // reason of its own may report it later than others notice.
 func (c *jobRun) wasStopped(m *member) bool {
 	return c.phase == stopping && !m.at.Before(c.changed) && m.end.Reason == ""
-}
-
-func (c *jobRun) suspectRank(r *rank) suspect {
-	s := suspect{at: r.failed}
-	s.Failure = Failure{Node: r.member.name(), Rank: &r.number, Last: r.tail.lines, Log: c.logPath(c.book.rankFile(r.number))}
-	if s.at.IsZero() {
-		s.at = r.gone
-	}
-	said := strings.Join(r.tail.lines, "\n")
-	s.Why, s.code = howEnded(r.code, r.signal)
-	switch signal := signals[r.signal]; {
-	case r.failed.IsZero():
-		s.class, s.Why = leastLikely, "ended"
-	case signal == "TERM" || signal == "INT" || signal == "HUP":
-		s.class = wasTold
-	case signal == "KILL":
-	case signsOfPeers.MatchString(said):
-		s.class = becauseOf
-	}
-	s.Hint = adviceFor(said, r.signal, r.member.name())
-	return s
 }
 
 func (c *jobRun) suspectNode(m *member) suspect {

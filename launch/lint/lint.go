@@ -78,7 +78,14 @@ func Check(file string, r io.Reader) (all []Finding, launches bool, err error) {
 	f := document{file, text, strings.Split(string(text), "\n")}
 	s, err := script.Read(text)
 	if err != nil {
-		return nil, false, f.syntaxError(err)
+		// The error for a text that is not a shell script. One about the whole text has no excerpt.
+		var list diagnostic.List
+		position := diagnostic.Position{File: f.file}
+		if at := new(script.SyntaxError); errors.As(err, &at) && at.At >= 0 {
+			list.Lines, position = f.lines, diagnostic.PositionOf(f.file, f.text, at.At)
+		}
+		list.Add(position, "launch lint reads only scripts of sh and bash", "%s", err)
+		return nil, false, list.Err()
 	}
 	type place struct {
 		rule string
@@ -89,7 +96,13 @@ func Check(file string, r io.Reader) (all []Finding, launches bool, err error) {
 	ignored, check := allIgnored(scripts), checks()
 	rules := slices.DeleteFunc(Rules(), func(r Rule) bool { return ignored[r.ID] })
 	for _, one := range scripts {
-		sub := newSubject(one)
+		sub := &subject{Script: one}
+		sub.job = newStep(step{}, one.Batch, sub.isBatch())
+		for _, c := range one.Commands {
+			if l := newLaunch(c); l != nil {
+				sub.launches = append(sub.launches, l)
+			}
+		}
 		launches = launches || sub.isBatch() || len(sub.commandsNamed("srun", "sbatch", "salloc", "mpirun", "ssh")) > 0 ||
 			slices.ContainsFunc(sub.Commands, startsTrainer)
 		for _, rule := range rules {
@@ -145,17 +158,6 @@ func (f document) newFinding(r Rule, h hit) Finding {
 	list.Add(found.Position, "", "%s", found.Message)
 	found.Excerpt = list.Problems[0].Excerpt
 	return found
-}
-
-// syntaxError is the error for a text that is not a shell script. One about the whole text has no excerpt.
-func (f document) syntaxError(err error) error {
-	var list diagnostic.List
-	position := diagnostic.Position{File: f.file}
-	if at := new(script.SyntaxError); errors.As(err, &at) && at.At >= 0 {
-		list.Lines, position = f.lines, diagnostic.PositionOf(f.file, f.text, at.At)
-	}
-	list.Add(position, "launch lint reads only scripts of sh and bash", "%s", err)
-	return list.Err()
 }
 
 // Summary counts findings: "2 errors and 1 warning".

@@ -66,7 +66,17 @@ func srunDeepSpeed(s *subject, l *launch) []hit {
 }
 
 func nodeRankConstant(s *subject) []hit {
-	hits := s.exportedNodeRanks()
+	// Find PET_NODE_RANK, the variable of torchrun's flag, before srun.
+	var hits []hit
+	for _, l := range s.launches {
+		a := l.Getenv("PET_NODE_RANK")
+		if _, given := l.nodeRank(); a == nil || given || l.kind != "torchrun" || l.backend() != "static" || l.Branch || !s.onSeveral(l.Command) {
+			continue
+		}
+		if sameInAll(a.Value, l.Depth) {
+			hits = append(hits, hit{at: a.Value.Origin(), says: "every node gets the node rank " + showWord(a.Value)})
+		}
+	}
 	for _, l := range s.launches {
 		_, noSSH := l.findFlag("no-ssh")
 		if l.backend() != "static" || l.isSingleNode(s.stepOfLaunch(l)) || l.Branch || l.kind == "deepspeed" && !noSSH {
@@ -101,21 +111,6 @@ func (s *subject) isToldRank() bool {
 	return slices.ContainsFunc(s.Assignments, func(a *script.Assignment) bool {
 		return (a.Name == "NODE_RANK" || a.Name == "MACHINE_RANK") && len(a.Value.Refs()) > 0
 	})
-}
-
-// exportedNodeRanks finds PET_NODE_RANK, the variable of torchrun's flag, before srun.
-func (s *subject) exportedNodeRanks() []hit {
-	var hits []hit
-	for _, l := range s.launches {
-		a := l.Getenv("PET_NODE_RANK")
-		if _, given := l.nodeRank(); a == nil || given || l.kind != "torchrun" || l.backend() != "static" || l.Branch || !s.onSeveral(l.Command) {
-			continue
-		}
-		if sameInAll(a.Value, l.Depth) {
-			hits = append(hits, hit{at: a.Value.Origin(), says: "every node gets the node rank " + showWord(a.Value)})
-		}
-	}
-	return hits
 }
 
 // sameInAll reports whether a word is the same in all tasks. The rule

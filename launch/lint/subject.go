@@ -23,17 +23,6 @@ type step struct {
 	options                     []script.Option
 }
 
-func newSubject(s *script.Script) *subject {
-	sub := &subject{Script: s}
-	sub.job = newStep(step{}, s.Batch, sub.isBatch())
-	for _, c := range s.Commands {
-		if l := newLaunch(c); l != nil {
-			sub.launches = append(sub.launches, l)
-		}
-	}
-	return sub
-}
-
 // isBatch reports whether the script is for sbatch.
 func (s *subject) isBatch() bool { return len(s.Directives) > 0 || s.Submitted }
 
@@ -60,26 +49,22 @@ func newStep(outer step, options []script.Option, whole bool) step {
 	}
 	_, perGPU := findOption(st.options, "ntasks-per-gpu")
 	if whole && !perGPU {
-		st.applyDefaults()
+		// Set one node if no option sets nodes or tasks.
+		_, nodes := findOption(st.options, "nodes")
+		_, tasks := findOption(st.options, "ntasks")
+		_, list := findOption(st.options, "nodelist")
+		_, file := findOption(st.options, "nodefile")
+		_, gpus := findOption(st.options, "gpus")
+		if !nodes && !tasks && !list && !file && !gpus {
+			st.nodes = 1
+		}
+		if _, perNode := findOption(st.options, "ntasks-per-node"); !tasks && !perNode {
+			st.perNode = 1
+		}
 	}
 	st.deriveTasks(perGPU)
 	st.deriveGPUs(options)
 	return st
-}
-
-// applyDefaults sets one node if no option sets nodes or tasks.
-func (st *step) applyDefaults() {
-	_, nodes := findOption(st.options, "nodes")
-	_, tasks := findOption(st.options, "ntasks")
-	_, list := findOption(st.options, "nodelist")
-	_, file := findOption(st.options, "nodefile")
-	_, gpus := findOption(st.options, "gpus")
-	if !nodes && !tasks && !list && !file && !gpus {
-		st.nodes = 1
-	}
-	if _, perNode := findOption(st.options, "ntasks-per-node"); !tasks && !perNode {
-		st.perNode = 1
-	}
 }
 
 // deriveTasks computes the missing number of tasks from the other numbers.

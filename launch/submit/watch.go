@@ -60,7 +60,27 @@ func (s Slurm) Watch(ctx context.Context, id string) (Ended, error) {
 			return Ended{}, err
 		}
 		if ended {
-			return w.finishWatch(ctx)
+			// Read the rest of the output, which may come late on a shared folder.
+			for range 3 {
+				if err := w.out.copyNew(); err != nil {
+					return Ended{}, err
+				}
+				if err := sleepFor(ctx, w.Poll/4); err != nil {
+					return Ended{}, w.left(err)
+				}
+			}
+			if err := w.out.close(); err != nil {
+				return Ended{}, err
+			}
+			if w.out.file == nil && w.last.Output != "" && w.last.Code+w.last.Signal != 0 {
+				w.Report.Warn("job %s: its output in %s is not visible on this machine", w.id, w.last.Output)
+			}
+			w.out = output{blame: w.out.blame}
+			e := Ended{State: w.last, Wall: time.Since(w.begin)}
+			if w.out.blame != nil && !e.Passed() {
+				e.Blame = *w.out.blame
+			}
+			return e, nil
 		}
 		if err := sleepFor(ctx, w.Poll); err != nil {
 			return Ended{}, w.left(err)
@@ -94,16 +114,7 @@ func (w *watch) checkOnce(ctx context.Context) (ended bool, err error) {
 		return false, nil
 	}
 	w.heard, w.out.name = time.Now(), st.Output
-	w.reportChange(st)
-	w.last = st
-	if !st.Started() {
-		return false, nil
-	}
-	return st.Ended(), w.out.copyNew()
-}
-
-// reportChange reports a change of the state.
-func (w *watch) reportChange(st State) {
+	// Report a change of the state.
 	before := w.last
 	if st.Restarts > before.Restarts {
 		w.out.blame = nil // from the run before the requeue
@@ -118,30 +129,11 @@ func (w *watch) reportChange(st State) {
 	case !before.Started() || before.Name == "":
 		w.Report.Note("job %s runs on %s; its output: %s", w.id, st.Nodes, st.Output)
 	}
-}
-
-// finishWatch reads the rest of the output, which may come late on a shared folder.
-func (w *watch) finishWatch(ctx context.Context) (Ended, error) {
-	for range 3 {
-		if err := w.out.copyNew(); err != nil {
-			return Ended{}, err
-		}
-		if err := sleepFor(ctx, w.Poll/4); err != nil {
-			return Ended{}, w.left(err)
-		}
+	w.last = st
+	if !st.Started() {
+		return false, nil
 	}
-	if err := w.out.close(); err != nil {
-		return Ended{}, err
-	}
-	if w.out.file == nil && w.last.Output != "" && w.last.Code+w.last.Signal != 0 {
-		w.Report.Warn("job %s: its output in %s is not visible on this machine", w.id, w.last.Output)
-	}
-	w.out = output{blame: w.out.blame}
-	e := Ended{State: w.last, Wall: time.Since(w.begin)}
-	if w.out.blame != nil && !e.Passed() {
-		e.Blame = *w.out.blame
-	}
-	return e, nil
+	return st.Ended(), w.out.copyNew()
 }
 
 // left adds a hint that the job goes on without dsbuild.

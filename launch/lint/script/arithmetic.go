@@ -44,29 +44,25 @@ func (e expander) evalArithmetic(x syntax.ArithmExpr, uses *[]*Ref) (n int, know
 		if !okA || !okB {
 			return 0, false
 		}
-		return applyOperator(x.Op, a, b)
+		switch x.Op {
+		case syntax.Add:
+			return a + b, true
+		case syntax.Sub:
+			return a - b, true
+		case syntax.Mul:
+			return a * b, true
+		case syntax.Quo:
+			if b != 0 {
+				return a / b, true
+			}
+		case syntax.Rem:
+			if b != 0 {
+				return a % b, true
+			}
+		}
+		return 0, false
 	case *syntax.Word:
 		return e.evalOperand(x, uses)
-	}
-	return 0, false
-}
-
-func applyOperator(op syntax.BinAritOperator, a, b int) (n int, known bool) {
-	switch op {
-	case syntax.Add:
-		return a + b, true
-	case syntax.Sub:
-		return a - b, true
-	case syntax.Mul:
-		return a * b, true
-	case syntax.Quo:
-		if b != 0 {
-			return a / b, true
-		}
-	case syntax.Rem:
-		if b != 0 {
-			return a % b, true
-		}
 	}
 	return 0, false
 }

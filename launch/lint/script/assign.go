@@ -84,15 +84,11 @@ func assignedNames(node syntax.Node) (names []string, nodes int) {
 				arithmetic(n.X)
 			}
 		case *syntax.BinaryArithm:
-			if isAssignment(n.Op) {
+			if n.Op == syntax.Assgn || n.Op >= syntax.AddAssgn && n.Op <= syntax.PowAssgn {
 				arithmetic(n.X)
 			}
 		}
 		return true
 	})
 	return names, nodes
-}
-
-func isAssignment(op syntax.BinAritOperator) bool {
-	return op == syntax.Assgn || op >= syntax.AddAssgn && op <= syntax.PowAssgn
 }

@@ -1,9 +1,5 @@
 package script
 
-import (
-	"maps"
-)
-
 // variable is the known state of a variable at some place of the script.
 type variable struct {
 	value    Word
@@ -22,11 +18,6 @@ type environment struct {
 }
 
 func newEnvironment() *environment { return &environment{vars: map[string]*variable{}} }
-
-// copyEnvironment copies the variables. Code replaces variables and never changes them.
-func (e *environment) copyEnvironment() *environment {
-	return &environment{vars: maps.Clone(e.vars), exportAll: e.exportAll}
-}
 
 // setOrDelete sets a variable, or forgets all about it if v is nil.
 func (e *environment) setOrDelete(name string, v *variable) {
@@ -49,17 +40,6 @@ func (e *environment) childEnvironment() *environment {
 		}
 	}
 	return c
-}
-
-// exportedAssignments returns the exported variables with known values.
-func (e *environment) exportedAssignments() map[string]*Assignment {
-	all := map[string]*Assignment{}
-	for name, v := range e.vars {
-		if v.exported && !v.unknown && v.record != nil {
-			all[name] = v.record
-		}
-	}
-	return all
 }
 
 // mergeBranches sets the variables after several branches, of which one ran. A variable

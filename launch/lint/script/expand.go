@@ -79,9 +79,20 @@ func (e expander) expandPart(part syntax.WordPart, q quoting) []Char {
 		}
 		return out
 	case *syntax.ParamExp:
-		return e.expandParameter(p, q)
+		value := e.parameterValue(p, q)
+		if q == unquoted && e.splitsOtherwise(value) {
+			return e.unknownText(p.Pos(), &Ref{Name: p.Param.Value, Assigned: true, Edited: true}, q)
+		}
+		return value
 	case *syntax.CmdSubst:
-		return e.unknownText(p.Pos(), newOutputRef(e.commandOutput(p.Stmts)), q)
+		// A Ref to the output of commands.
+		commands := e.commandOutput(p.Stmts)
+		r := &Ref{Output: commands}
+		if len(commands) > 0 {
+			r.output = commands[0].Text()
+			r.output = r.output[:min(len(r.output), maxRef)]
+		}
+		return e.unknownText(p.Pos(), r, q)
 	case *syntax.ArithmExp:
 		return e.expandArithmetic(p, q)
 	case *syntax.ProcSubst:
@@ -176,14 +187,6 @@ func (e expander) commandOutput(stmts []*syntax.Stmt) []*Command {
 	sub.captured = true
 	interpreter{sub}.runStatements(stmts)
 	return e.script.Commands[before:]
-}
-
-func (e expander) expandParameter(p *syntax.ParamExp, q quoting) []Char {
-	value := e.parameterValue(p, q)
-	if q == unquoted && e.splitsOtherwise(value) {
-		return e.unknownText(p.Pos(), &Ref{Name: p.Param.Value, Assigned: true, Edited: true}, q)
-	}
-	return value
 }
 
 // splitsOtherwise reports whether the script has set IFS so that the shell may split this value

@@ -1,6 +1,7 @@
 package script
 
 import (
+	"maps"
 	"slices"
 
 	"mvdan.cc/sh/v3/syntax"
@@ -79,7 +80,8 @@ func (sh *shell) newSubshell() *shell {
 // copyEnvironment copies the variables for a subshell or a branch.
 func (sh *shell) copyEnvironment() *environment {
 	sh.budget.chars += len(sh.env.vars)
-	return sh.env.copyEnvironment()
+	// Copy the variables. Code replaces variables and never changes them.
+	return &environment{vars: maps.Clone(sh.env.vars), exportAll: sh.env.exportAll}
 }
 
 // withSituation calls do in a changed situation.
@@ -152,8 +154,15 @@ func (sh *shell) newAssignment(name string, value Word, at int) *Assignment {
 func (sh *shell) newCommand(words []Word) *Command {
 	sh.budget.commands++
 	sh.budget.chars += len(sh.env.vars)
+	// The exported variables with known values.
+	exported := map[string]*Assignment{}
+	for name, v := range sh.env.vars {
+		if v.exported && !v.unknown && v.record != nil {
+			exported[name] = v.record
+		}
+	}
 	return &Command{
-		environment: sh.env.exportedAssignments(),
+		environment: exported,
 		Words:       words, Via: sh.via, Depth: sh.depth, Seq: sh.budget.nextSeq(), At: words[0].At,
 		Loop: sh.loop, Branch: sh.branch, Test: sh.test, Captured: sh.captured, Background: sh.background,
 		Remote: sh.remote, Uncalled: sh.uncalled, Guards: sh.guards,

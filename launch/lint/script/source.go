@@ -57,18 +57,8 @@ func (s *source) parseShell() (*syntax.File, error) {
 	if err == nil {
 		return file, nil
 	}
-	spaced := s.spaceBrackets()
-	if again, failed := parser.Parse(bytes.NewReader(spaced.text), ""); failed == nil {
-		*s = *spaced
-		return again, nil
-	}
-	return file, err
-}
-
-// spaceBrackets puts a blank between the two brackets of each (( that are not closed
-// together. To bash $(( a ) | b ) is a command in a subshell; the parser takes each ((
-// for arithmetic.
-func (s *source) spaceBrackets() *source {
+	// Put a blank between the two brackets of each (( that are not closed together. To bash $(( a )
+	// | b ) is a command in a subshell; the parser takes each (( for arithmetic.
 	var open []int
 	closed := make([]int, len(s.text)) // by place of a bracket
 	for i, b := range s.text {
@@ -87,7 +77,12 @@ func (s *source) spaceBrackets() *source {
 		}
 		out.Chars = append(out.Chars, s.charAt(i))
 	}
-	return sourceOf(out)
+	spaced := sourceOf(out)
+	if again, failed := parser.Parse(bytes.NewReader(spaced.text), ""); failed == nil {
+		*s = *spaced
+		return again, nil
+	}
+	return file, err
 }
 
 // offset converts a parser's position to an index into the text.
@@ -95,21 +90,3 @@ func (s *source) offset(p syntax.Pos) int { return min(int(p.Offset()), len(s.te
 
 // placeOf converts a parser's position to a place in the file.
 func (s *source) placeOf(p syntax.Pos) int { return s.placeOfByte(s.offset(p)) }
-
-// lineWords returns the lines of the text, each as one word.
-func (s *source) lineWords() []Word {
-	var all []Word
-	start := 0
-	for i := 0; i <= len(s.text); i++ {
-		if i < len(s.text) && s.text[i] != '\n' {
-			continue
-		}
-		line := Word{At: s.placeOfByte(start), Chars: make([]Char, 0, i-start)}
-		for j := start; j < i; j++ {
-			line.Chars = append(line.Chars, s.charAt(j))
-		}
-		all = append(all, line)
-		start = i + 1
-	}
-	return all
-}

@@ -115,7 +115,13 @@ func (l launcher) startProgram(cmd *Command, document *Word) {
 	name := cmd.Name()
 	switch name {
 	case "srun", "salloc":
-		l.startSlurm(cmd, document)
+		// Read the options of srun and salloc.
+		var rest []Word
+		cmd.Options, rest, cmd.Open = newSlurmOptions(false).parseOptions(cmd.Words[1:])
+		for _, w := range exportedVariables(cmd.Options) {
+			l.addVariable(cmd, w)
+		}
+		l.launchWords(cmd, starter{tasks: cmd.Name() == "srun"}, rest, document)
 	case "sbatch":
 		l.submitBatch(cmd, document)
 	case "bash", "sh", "dash", "ksh", "zsh":
@@ -127,16 +133,6 @@ func (l launcher) startProgram(cmd *Command, document *Word) {
 			l.readWrittenScript(cmd, *document)
 		}
 	}
-}
-
-// startSlurm reads the options of srun and salloc.
-func (l launcher) startSlurm(cmd *Command, document *Word) {
-	var rest []Word
-	cmd.Options, rest, cmd.Open = newSlurmOptions(false).parseOptions(cmd.Words[1:])
-	for _, w := range exportedVariables(cmd.Options) {
-		l.addVariable(cmd, w)
-	}
-	l.launchWords(cmd, starter{tasks: cmd.Name() == "srun"}, rest, document)
 }
 
 // startWrapped finds the program behind a command's options, and follows it.
@@ -241,7 +237,17 @@ func (l launcher) launchWords(cmd *Command, s starter, words []Word, document *W
 	}
 	switch {
 	case s.shell && len(words) > 0:
-		launcher{sub}.runText(joinWords(words), document)
+		// Join words with blanks, as ssh and eval do.
+		var joined Word
+		for i, w := range words {
+			if i == 0 {
+				joined.At = w.At
+			} else {
+				joined.Chars = append(joined.Chars, Char{Byte: ' ', At: w.At})
+			}
+			joined.Chars = append(joined.Chars, w.Chars...)
+		}
+		launcher{sub}.runText(joined, document)
 	case len(words) > 0:
 		interpreter{sub}.runCommand(sub.newCommand(words), document)
 	case document != nil && s.shell:

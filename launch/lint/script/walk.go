@@ -14,7 +14,20 @@ type interpreter struct{ *shell }
 
 // readScript follows a whole script: a file, or a here-document.
 func readScript(src *source, file *syntax.File, b *budget) *Script {
-	lines := src.lineWords()
+	// The lines of the text, each as one word.
+	var lines []Word
+	start := 0
+	for i := 0; i <= len(src.text); i++ {
+		if i < len(src.text) && src.text[i] != '\n' {
+			continue
+		}
+		line := Word{At: src.placeOfByte(start), Chars: make([]Char, 0, i-start)}
+		for j := start; j < i; j++ {
+			line.Chars = append(line.Chars, src.charAt(j))
+		}
+		lines = append(lines, line)
+		start = i + 1
+	}
 	s := &Script{Start: lines[0].At, Shebang: -1, CarriageReturn: -1}
 	s.Directives, s.Late = findDirectives(lines)
 	for _, line := range lines {
@@ -108,7 +121,13 @@ func (in interpreter) runCompound(cmd syntax.Command) {
 	case *syntax.WhileClause:
 		in.runLoop(c.Cond, c.Do)
 	case *syntax.ForClause:
-		in.runFor(c)
+		if iter, ok := c.Loop.(*syntax.WordIter); ok {
+			expander{in.shell}.expandFields(iter.Items)
+			in.forgetVariables(iter.Name.Value)
+		} else {
+			in.forgetAssigned(c.Loop)
+		}
+		in.runLoop(nil, c.Do)
 	case *syntax.CaseClause:
 		in.runCase(c)
 	case *syntax.TimeClause:
@@ -189,16 +208,6 @@ func (in interpreter) runLoop(condition, body []*syntax.Stmt) {
 	}
 	in.withSituation(markLoop, func() { in.runStatements(body) })
 	in.env.mergeBranches([]*environment{in.copyEnvironment(), never})
-}
-
-func (in interpreter) runFor(c *syntax.ForClause) {
-	if iter, ok := c.Loop.(*syntax.WordIter); ok {
-		expander{in.shell}.expandFields(iter.Items)
-		in.forgetVariables(iter.Name.Value)
-	} else {
-		in.forgetAssigned(c.Loop)
-	}
-	in.runLoop(nil, c.Do)
 }
 
 func (in interpreter) runCase(c *syntax.CaseClause) {
@@ -302,7 +311,23 @@ func (in interpreter) runSimpleCommand(c *syntax.CallExpr, redirects []*syntax.R
 	var document *Word
 	for _, r := range redirects {
 		if r.Hdoc != nil {
-			body := expander{in.shell}.hereDocument(r)
+			// The expanded text of a here-document.
+			e := expander{in.shell}
+			quoted := slices.ContainsFunc(r.Word.Parts, func(p syntax.WordPart) bool {
+				_, literal := p.(*syntax.Lit)
+				return !literal || strings.Contains(p.(*syntax.Lit).Value, "\\")
+			})
+			at := e.src.placeOf(r.Hdoc.Pos())
+			var chars []Char
+			if quoted {
+				chars = e.rawText(e.src.offset(r.Hdoc.Pos()), e.src.offset(r.Hdoc.End()), false)
+			} else {
+				chars = e.expandWord(r.Hdoc, inDocument)
+			}
+			if r.Op == syntax.DashHdoc {
+				chars = withoutTabs(chars)
+			}
+			body := joinChars(withoutEnd(chars, e.expandValue(r.Word)), at)
 			document = &body
 		}
 		cmd.Redirects = append(cmd.Redirects, Redirect{Op: r.Op.String(), Word: expander{in.shell}.expandValue(r.Word)})

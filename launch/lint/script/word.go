@@ -90,16 +90,6 @@ func (w Word) Text() string {
 	return out.String()
 }
 
-// newOutputRef returns a Ref to the output of commands.
-func newOutputRef(commands []*Command) *Ref {
-	r := &Ref{Output: commands}
-	if len(commands) > 0 {
-		r.output = commands[0].Text()
-		r.output = r.output[:min(len(r.output), maxRef)]
-	}
-	return r
-}
-
 // String writes the unknown text as in a script, the first part of a very long one.
 func (r *Ref) String() string {
 	switch {
@@ -241,18 +231,4 @@ func joinChars(chars []Char, at int) Word {
 		}
 	}
 	return w
-}
-
-// joinWords joins words with blanks, as ssh and eval do.
-func joinWords(words []Word) Word {
-	var all Word
-	for i, w := range words {
-		if i == 0 {
-			all.At = w.At
-		} else {
-			all.Chars = append(all.Chars, Char{Byte: ' ', At: w.At})
-		}
-		all.Chars = append(all.Chars, w.Chars...)
-	}
-	return all
 }
