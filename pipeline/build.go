@@ -36,7 +36,19 @@ func (b *build) run(ctx context.Context, space Workspace) error {
 	if err := runSteps(ctx, b.plan.Steps, space, b.runHere); err != nil {
 		return err
 	}
-	return b.warnSmokeNotRun(ctx)
+	// Warn if the smoke step could not run the ops on this machine.
+	out := filepath.Join(b.dir, SmokeStep)
+	if err := b.space.Export(ctx, SmokeStep, out); err != nil {
+		return err
+	}
+	why, err := os.ReadFile(filepath.Join(out, NotRunFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		b.rep.Warn("smoke: dsbuild did not run the ops, because %s; the first deploy to a node that has it loads them", ui.Clean(string(why)))
+	}
+	return err
 }
 
 // runSteps runs the steps with an image in the workspace, and calls here for dsbuild's own steps.
@@ -51,22 +63,6 @@ func runSteps(ctx context.Context, steps []Step, space Workspace, here func(cont
 		}
 	}
 	return nil
-}
-
-// warnSmokeNotRun warns if the smoke step could not run the ops on this machine.
-func (b *build) warnSmokeNotRun(ctx context.Context) error {
-	out := filepath.Join(b.dir, SmokeStep)
-	if err := b.space.Export(ctx, SmokeStep, out); err != nil {
-		return err
-	}
-	why, err := os.ReadFile(filepath.Join(out, NotRunFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err == nil {
-		b.rep.Warn("smoke: dsbuild did not run the ops, because %s; the first deploy to a node that has it loads them", ui.Clean(string(why)))
-	}
-	return err
 }
 
 // runHere runs one of dsbuild's own steps and reports its progress.

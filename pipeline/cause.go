@@ -56,17 +56,8 @@ var (
 // there is none. The first error can be a consequence of a later #error, because g++ goes on
 // after one.
 func diagnosis(lines []string) int {
-	for _, kind := range knownCauses() {
-		if at := slices.IndexFunc(lines, kind.MatchString); at >= 0 {
-			return at
-		}
-	}
-	return -1
-}
-
-// knownCauses returns the forms of a compiler's errors. Those that explain others come first.
-func knownCauses() []*regexp.Regexp {
-	return []*regexp.Regexp{
+	// The forms of a compiler's errors. Those that explain others come first.
+	for _, kind := range []*regexp.Regexp{
 		killedLine,
 		noSpaceLine,
 		regexp.MustCompile(`^\S.*(:\d+|\(\d+\)).*: (fatal |catastrophic )?error: #error`),
@@ -74,7 +65,12 @@ func knownCauses() []*regexp.Regexp {
 		regexp.MustCompile(`^\S.*(:\d+|\(\d+\)): (fatal |catastrophic )?error:? `),
 		regexp.MustCompile(`\bld(\.\w+)?: .*(cannot find|undefined reference|undefined symbol|version node)`),
 		regexp.MustCompile(`^(nvcc|ptxas|g\+\+|gcc|cc1plus) ?(fatal|error)? *: (fatal )?(error: )?`),
+	} {
+		if at := slices.IndexFunc(lines, kind.MatchString); at >= 0 {
+			return at
+		}
 	}
+	return -1
 }
 
 // otherHash matches the line in which uv says that a file has another hash than the plan; pip names

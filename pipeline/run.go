@@ -96,7 +96,30 @@ func (r Runner) buildWheel(ctx context.Context, p *Plan) (wheel.Artifact, error)
 	if err != nil {
 		return wheel.Artifact{}, err
 	}
-	return r.finishWheel(ctx, b, builder)
+	// Complete the manifest, write the provenance statement, put all files into the output
+	// directory and keep them in the store.
+	m, err := wheel.ReadManifest(b.wheel)
+	if err != nil {
+		return wheel.Artifact{}, err
+	}
+	now := time.Now().UTC().Truncate(time.Second)
+	m.Builder, m.Dsbuild, m.BuiltAt = builder, r.Version, &now
+	facts := b.facts
+	if facts.Record, err = wheel.RecordSum(b.wheel); err != nil {
+		return wheel.Artifact{}, err
+	}
+	statement, err := wheel.Provenance(m, facts, b.started, now)
+	if err != nil {
+		return wheel.Artifact{}, err
+	}
+	a, err := r.placeWheel(ctx, Product{File: b.wheel, Manifest: m, Provenance: statement})
+	if err != nil {
+		return a, err
+	}
+	if err := r.Store.Put(ctx, b.plan.Digest, a); err != nil {
+		r.Report.Warn("the wheel is in %s, but not in the store: %v", r.Dir, err)
+	}
+	return a, nil
 }
 
 // withWorkspace opens the workspace of a plan, with a log of its own, until use returns. It
@@ -151,33 +174,6 @@ func addLogHint(err error, log string) error {
 		where = advice + "; " + where
 	}
 	return fault.WithHint(err, "%s", where)
-}
-
-// finishWheel completes the manifest, writes the provenance statement, puts all files into the
-// output directory and keeps them in the store.
-func (r Runner) finishWheel(ctx context.Context, b *build, builder string) (wheel.Artifact, error) {
-	m, err := wheel.ReadManifest(b.wheel)
-	if err != nil {
-		return wheel.Artifact{}, err
-	}
-	now := time.Now().UTC().Truncate(time.Second)
-	m.Builder, m.Dsbuild, m.BuiltAt = builder, r.Version, &now
-	facts := b.facts
-	if facts.Record, err = wheel.RecordSum(b.wheel); err != nil {
-		return wheel.Artifact{}, err
-	}
-	statement, err := wheel.Provenance(m, facts, b.started, now)
-	if err != nil {
-		return wheel.Artifact{}, err
-	}
-	a, err := r.placeWheel(ctx, Product{File: b.wheel, Manifest: m, Provenance: statement})
-	if err != nil {
-		return a, err
-	}
-	if err := r.Store.Put(ctx, b.plan.Digest, a); err != nil {
-		r.Report.Warn("the wheel is in %s, but not in the store: %v", r.Dir, err)
-	}
-	return a, nil
 }
 
 // placeWheel puts a finished wheel into the output directory.

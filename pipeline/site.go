@@ -50,7 +50,11 @@ func siteError(name, takes, format string, args ...any) error {
 // NewSite reads the settings of the site; getenv is os.Getenv.
 func NewSite(o SiteOptions, getenv func(string) string) (Site, error) {
 	s := Site{variables: map[string]string{}}
-	for _, name := range passedVariables() {
+	// The variables that are passed on unchanged to the programs of a build.
+	for _, name := range []string{
+		"PIP_TRUSTED_HOST", "PIP_DEFAULT_TIMEOUT", "PIP_RETRIES", "UV_INSECURE_HOST", "UV_HTTP_TIMEOUT", "UV_INDEX_STRATEGY",
+		"CCACHE_REMOTE_STORAGE", "CCACHE_SECONDARY_STORAGE", "CCACHE_REMOTE_ONLY", "CCACHE_RESHARE",
+	} {
 		if v := getenv(name); v != "" {
 			s.variables[name] = v
 		}
@@ -101,14 +105,6 @@ func (s *Site) setNvcc(file string) error {
 	}
 	s.toolkit, s.variables["DSBUILD_TOOLKIT_DEB"] = path, path
 	return nil
-}
-
-// passedVariables returns the variables that are passed on unchanged to the programs of a build.
-func passedVariables() []string {
-	return []string{
-		"PIP_TRUSTED_HOST", "PIP_DEFAULT_TIMEOUT", "PIP_RETRIES", "UV_INSECURE_HOST", "UV_HTTP_TIMEOUT", "UV_INDEX_STRATEGY",
-		"CCACHE_REMOTE_STORAGE", "CCACHE_SECONDARY_STORAGE", "CCACHE_REMOTE_ONLY", "CCACHE_RESHARE",
-	}
 }
 
 func proxyVariables() []string { return []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"} }

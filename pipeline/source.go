@@ -66,7 +66,7 @@ func OpenSource(ctx context.Context, arg, dir string, environ []string) (Source,
 		version := strings.TrimPrefix(arg, "v")
 		return Source{Kind: SourceRelease, Ref: version, Version: version}, nil
 	}
-	return deepspeedProject(environ).openSource(ctx, arg, dir)
+	return project{checkDeepSpeed, staleDeepSpeed, environ}.openSource(ctx, arg, dir)
 }
 
 const sourceForms = "give a release (0.19.8), git+URL@REF (https, ssh or file), a directory, or a source distribution (.tar.gz)"
@@ -74,7 +74,16 @@ const sourceForms = "give a release (0.19.8), git+URL@REF (https, ssh or file), 
 // openSource makes the copy of every source but a release.
 func (p project) openSource(ctx context.Context, arg, dir string) (Source, error) {
 	if git, ok := strings.CutPrefix(arg, "git+"); ok {
-		return p.openGit(ctx, git, dir)
+		// Copy a commit of a repository.
+		want, err := parseGit(git)
+		if err != nil {
+			return Source{}, err
+		}
+		s := Source{Kind: SourceGit, Ref: want.shown}
+		return p.openUnpacked(ctx, &s, dir, func(root *os.Root) (err error) {
+			s.Commit, err = want.unpackCommit(ctx, root.Name()+".git", root, p.environ)
+			return err
+		})
 	}
 	info, err := os.Stat(arg)
 	switch {
@@ -85,7 +94,31 @@ func (p project) openSource(ctx context.Context, arg, dir string) (Source, error
 	case err != nil:
 		return Source{}, badSource(redactURL(arg), err, "")
 	case info.IsDir():
-		return p.openDir(ctx, arg, dir)
+		// Copy a local checkout or an unpacked tree in its present state.
+		full, err := filepath.Abs(arg)
+		if err == nil {
+			full, err = filepath.EvalSymlinks(full)
+		}
+		if err != nil {
+			return Source{}, badSource(arg, err, "")
+		}
+		s := Source{Kind: SourcePath, Ref: filepath.Base(full)}
+		t, err := openTree(full)
+		if err != nil {
+			return Source{}, badSource(arg, err, "")
+		}
+		defer t.root.Close()
+		work, err := openCheckout(ctx, full, dir, p.environ)
+		if err == nil && work != nil {
+			s.Commit, s.Dirty = work.commit, work.dirty
+			t.names = work.files
+		} else if err == nil {
+			err = t.walkFiles()
+		}
+		if err != nil {
+			return Source{}, sourceError(ctx, arg, err)
+		}
+		return p.finishSource(ctx, s, t, dir)
 	case info.Mode().IsRegular():
 		return p.openSdist(ctx, arg, dir)
 	}
@@ -116,34 +149,6 @@ func sourceError(ctx context.Context, ref string, err error) error {
 	return badSource(ref, err, "")
 }
 
-// openDir copies a local checkout or an unpacked tree in its present state.
-func (p project) openDir(ctx context.Context, path, dir string) (Source, error) {
-	full, err := filepath.Abs(path)
-	if err == nil {
-		full, err = filepath.EvalSymlinks(full)
-	}
-	if err != nil {
-		return Source{}, badSource(path, err, "")
-	}
-	s := Source{Kind: SourcePath, Ref: filepath.Base(full)}
-	t, err := openTree(full)
-	if err != nil {
-		return Source{}, badSource(path, err, "")
-	}
-	defer t.root.Close()
-	work, err := openCheckout(ctx, full, dir, p.environ)
-	if err == nil && work != nil {
-		s.Commit, s.Dirty = work.commit, work.dirty
-		t.names = work.files
-	} else if err == nil {
-		err = t.walkFiles()
-	}
-	if err != nil {
-		return Source{}, sourceError(ctx, path, err)
-	}
-	return p.finishSource(ctx, s, t, dir)
-}
-
 // openSdist packs a source distribution again.
 func (p project) openSdist(ctx context.Context, file, dir string) (Source, error) {
 	f, err := os.Open(file)
@@ -154,19 +159,6 @@ func (p project) openSdist(ctx context.Context, file, dir string) (Source, error
 	s := Source{Kind: SourceSdist, Ref: filepath.Base(file)}
 	return p.openUnpacked(ctx, &s, dir, func(root *os.Root) error {
 		return fault.AddHint(unpackSdist(ctx, f, root), "a source distribution is a NAME-VERSION.tar.gz with one folder NAME-VERSION")
-	})
-}
-
-// openGit copies a commit of a repository.
-func (p project) openGit(ctx context.Context, arg, dir string) (Source, error) {
-	want, err := parseGit(arg)
-	if err != nil {
-		return Source{}, err
-	}
-	s := Source{Kind: SourceGit, Ref: want.shown}
-	return p.openUnpacked(ctx, &s, dir, func(root *os.Root) (err error) {
-		s.Commit, err = want.unpackCommit(ctx, root.Name()+".git", root, p.environ)
-		return err
 	})
 }
 
@@ -189,11 +181,6 @@ func (p project) openUnpacked(ctx context.Context, s *Source, dir string, unpack
 		return Source{}, sourceError(ctx, s.Ref, err)
 	}
 	return p.finishSource(ctx, *s, t, dir)
-}
-
-// deepspeedProject is DeepSpeed's tree.
-func deepspeedProject(environ []string) project {
-	return project{checkDeepSpeed, staleDeepSpeed, environ}
 }
 
 // checkDeepSpeed returns the version of a tree, which must be DeepSpeed's.

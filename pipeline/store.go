@@ -97,27 +97,23 @@ func (s Store) Put(ctx context.Context, digest string, a wheel.Artifact) error {
 		if err := os.Rename(tmp, entry); err != nil {
 			return err
 		}
-		return s.pruneOldest()
-	})
-}
-
-func (s Store) pruneOldest() error {
-	entries, err := os.ReadDir(s.Dir)
-	if err != nil {
-		return err
-	}
-	var dirs []string
-	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), ".") {
-			dirs = append(dirs, filepath.Join(s.Dir, e.Name()))
-		}
-	}
-	for _, dir := range LongUnused(dirs, s.Keep) {
-		if err := os.RemoveAll(dir); err != nil {
+		entries, err := os.ReadDir(s.Dir)
+		if err != nil {
 			return err
 		}
-	}
-	return nil
+		var dirs []string
+		for _, e := range entries {
+			if !strings.HasPrefix(e.Name(), ".") {
+				dirs = append(dirs, filepath.Join(s.Dir, e.Name()))
+			}
+		}
+		for _, dir := range LongUnused(dirs, s.Keep) {
+			if err := os.RemoveAll(dir); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // LongUnused returns the directories except the keep most recently used ones. A directory that
@@ -149,33 +145,29 @@ func Place(ctx context.Context, p Product, dir string) (wheel.Artifact, error) {
 	m := p.Manifest
 	a := wheel.Artifact{Path: filepath.Join(dir, m.Name), SHA256: m.SHA256, Size: m.Size, Manifest: m}
 	return a, withLock(ctx, dir, false, func() error {
-		if err := p.writeFiles(a.Path); err != nil {
+		// Copy the wheel, and write the other files beside it.
+		if err := copyWhole(p.File, a.Path); err != nil {
+			return err
+		}
+		if err := p.writeByteCode(a.Path + wheel.ByteCodeSuffix); err != nil {
+			return err
+		}
+		text, err := json.MarshalIndent(p.Manifest, "", "  ")
+		if err != nil {
+			return err
+		}
+		if err := atomicfile.Write(a.Path+wheel.ManifestSuffix, strings.NewReader(string(text)+"\n"), 0o644); err != nil {
+			return err
+		}
+		before, _ := os.ReadFile(a.Path + wheel.ProvenanceSuffix) // none, or to be replaced
+		if err := atomicfile.Write(a.Path+wheel.ProvenanceSuffix, bytes.NewReader(p.Provenance), 0o644); err != nil {
+			return err
+		}
+		if err := p.copySignatures(a.Path, bytes.Equal(before, p.Provenance)); err != nil {
 			return err
 		}
 		return writeSums(dir)
 	})
-}
-
-// writeFiles copies the wheel to path and writes the other files beside it.
-func (p Product) writeFiles(path string) error {
-	if err := copyWhole(p.File, path); err != nil {
-		return err
-	}
-	if err := p.writeByteCode(path + wheel.ByteCodeSuffix); err != nil {
-		return err
-	}
-	text, err := json.MarshalIndent(p.Manifest, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := atomicfile.Write(path+wheel.ManifestSuffix, strings.NewReader(string(text)+"\n"), 0o644); err != nil {
-		return err
-	}
-	before, _ := os.ReadFile(path + wheel.ProvenanceSuffix) // none, or to be replaced
-	if err := atomicfile.Write(path+wheel.ProvenanceSuffix, bytes.NewReader(p.Provenance), 0o644); err != nil {
-		return err
-	}
-	return p.copySignatures(path, bytes.Equal(before, p.Provenance))
 }
 
 // copySignatures copies the signatures of the statement to those of the wheel at path. If these are

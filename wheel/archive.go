@@ -117,9 +117,23 @@ func (a *Archive) readFile(r io.ReaderAt, size int64) error {
 	if err := checkSizes(entries, size); err != nil {
 		return err
 	}
-	if err := checkTree(entries); err != nil {
-		return err
+	// Refuse names that occur twice, and files that are also the directory of others.
+	names := make([]string, len(entries))
+	for i, m := range entries {
+		names[i] = m.Name
 	}
+	// With "/" lowest, the content of a directory follows directly after it.
+	slices.SortFunc(names, slashFirst)
+	for i := 1; i < len(names); i++ {
+		a, b := names[i-1], names[i]
+		switch {
+		case a == b:
+			return fmt.Errorf("%s: occurs twice", a)
+		case strings.HasPrefix(b, a+"/"):
+			return fmt.Errorf("%s: is a file and a directory", a)
+		}
+	}
+
 	if a.file, err = ParseFileName(filepath.Base(a.path)); err != nil {
 		return fileError(a.path, err, nameHint)
 	}
@@ -204,26 +218,6 @@ func checkSizes(entries []zipMember, size int64) error {
 	}
 	if total > freeContent && total/maxRatio > size {
 		return fmt.Errorf("zip: it unpacks to %d bytes, more than %d times its own %d", total, maxRatio, size)
-	}
-	return nil
-}
-
-// checkTree refuses names that occur twice, and files that are also the directory of others.
-func checkTree(entries []zipMember) error {
-	names := make([]string, len(entries))
-	for i, m := range entries {
-		names[i] = m.Name
-	}
-	// With "/" lowest, the content of a directory follows directly after it.
-	slices.SortFunc(names, slashFirst)
-	for i := 1; i < len(names); i++ {
-		a, b := names[i-1], names[i]
-		switch {
-		case a == b:
-			return fmt.Errorf("%s: occurs twice", a)
-		case strings.HasPrefix(b, a+"/"):
-			return fmt.Errorf("%s: is a file and a directory", a)
-		}
 	}
 	return nil
 }
@@ -354,10 +348,6 @@ func badName(name string) string {
 // isControl reports whether r is a control character, or ends a line where
 // Python splits text into lines.
 func isControl(r rune) bool { return unicode.IsControl(r) || r == '\u2028' || r == '\u2029' }
-
-func isASCII(s string) bool {
-	return !strings.ContainsFunc(s, func(r rune) bool { return r >= utf8.RuneSelf })
-}
 
 // hashFile returns the SHA-256 of the .whl file in hex, and its size. Both belong to the bytes
 // that were opened, even if another file has the name by now.

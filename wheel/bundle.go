@@ -104,9 +104,24 @@ func parseBundle(text []byte) (Bundle, error) {
 	}
 	seen := map[string]bool{}
 	for _, w := range b.Wheels {
-		if err := w.checkWheel(); err != nil {
-			return Bundle{}, err
+		// Compare a wheel's entry in the list with the name of its file. A valid wheel name contains no
+		// path.
+		f, err := ParseFileName(w.File)
+		switch {
+		case err != nil:
+			return Bundle{}, fmt.Errorf("%.120q: %w", w.File, err)
+		case w.Name != pypi.CanonPackageName(w.Name) || !sameName(f.Name, w.Name) || !sameVersion(f.Version, w.Version):
+			return Bundle{}, fmt.Errorf("%s: listed as %.80q, version %.80q", w.File, w.Name, w.Version)
+		case !hexSHA256.MatchString(w.SHA256) || w.Size <= 0:
+			return Bundle{}, fmt.Errorf("%s: its sha256 or size is not valid", w.File)
+		case w.Why != Dependency && w.Why != Companion:
+			return Bundle{}, fmt.Errorf("%s: the reason %.40q is unknown", w.File, w.Why)
+		case FromTorch(w.Name):
+			return Bundle{}, fmt.Errorf("%s: dsbuild never replaces torch and its packages", w.File)
+		case w.Name == "deepspeed":
+			return Bundle{}, fmt.Errorf("%s: DeepSpeed's own wheel must be beside the wheelhouse, not in it", w.File)
 		}
+
 		if seen[w.Name] {
 			return Bundle{}, fmt.Errorf("it lists %s twice", w.Name)
 		}
@@ -116,27 +131,6 @@ func parseBundle(text []byte) (Bundle, error) {
 }
 
 var hexSHA256 = regexp.MustCompile(`^[0-9a-f]{64}$`)
-
-// checkWheel compares a wheel's entry in the list with the name of its file. A valid wheel name
-// contains no path.
-func (w BundleWheel) checkWheel() error {
-	f, err := ParseFileName(w.File)
-	switch {
-	case err != nil:
-		return fmt.Errorf("%.120q: %w", w.File, err)
-	case w.Name != pypi.CanonPackageName(w.Name) || !sameName(f.Name, w.Name) || !sameVersion(f.Version, w.Version):
-		return fmt.Errorf("%s: listed as %.80q, version %.80q", w.File, w.Name, w.Version)
-	case !hexSHA256.MatchString(w.SHA256) || w.Size <= 0:
-		return fmt.Errorf("%s: its sha256 or size is not valid", w.File)
-	case w.Why != Dependency && w.Why != Companion:
-		return fmt.Errorf("%s: the reason %.40q is unknown", w.File, w.Why)
-	case FromTorch(w.Name):
-		return fmt.Errorf("%s: dsbuild never replaces torch and its packages", w.File)
-	case w.Name == "deepspeed":
-		return fmt.Errorf("%s: DeepSpeed's own wheel must be beside the wheelhouse, not in it", w.File)
-	}
-	return nil
-}
 
 // readWheel compares the file with its entry and fills in the fields that only the file knows.
 func (w *BundleWheel) readWheel(dir string) error {

@@ -48,7 +48,11 @@ func (s *sections) sinkFor(section elf.Section) io.Writer {
 
 func (s *sections) close() {
 	if s.open != nil {
-		s.open.close()
+		// End a read that was broken off.
+		_ = s.open.in.CloseWithError(io.ErrUnexpectedEOF) // never fails
+		if s.open.left > 0 {
+			<-s.open.done
+		}
 	}
 }
 
@@ -62,7 +66,17 @@ func (s *sections) extension(m Member, o *elf.Object) *Extension {
 	e.SASS, e.PTX = s.archs()
 	e.CPU = CPU{Beyond: []string{}}
 	if o.Machine == "x86_64" && o.Unread == "" {
-		e.CPU = s.cpu(o.IFuncs || len(o.AsksCPU) > 0)
+		// The instruction set that the executable sections use. told: the object asks the CPU by
+		// other means than instructions of its own.
+		told := o.IFuncs || len(o.AsksCPU) > 0
+		_ = s.code.Close() // never fails
+		u := s.code.Usage()
+		c := CPU{Max: CPULevel(u.Max().String()), Dispatch: chooses(u, told), Beyond: append([]string{}, u.Beyond...)}
+		c.Requires = c.Max
+		if c.Dispatch {
+			c.Requires = baseLevel(u)
+		}
+		e.CPU = c
 	}
 	return e
 }
@@ -79,19 +93,6 @@ func (s *sections) archs() (sass, ptx []string) {
 		ptx = slices.AppendSeq(ptx, maps.Keys(found.ptx))
 	}
 	return sortedArchs(sass), sortedArchs(ptx)
-}
-
-// cpu returns the instruction set that the executable sections use. told reports whether the
-// object asks the CPU by other means than instructions of its own.
-func (s *sections) cpu(told bool) CPU {
-	_ = s.code.Close() // never fails
-	u := s.code.Usage()
-	c := CPU{Max: CPULevel(u.Max().String()), Dispatch: chooses(u, told), Beyond: append([]string{}, u.Beyond...)}
-	c.Requires = c.Max
-	if c.Dispatch {
-		c.Requires = baseLevel(u)
-	}
-	return c
 }
 
 // rareSSE is how many times the AVX instructions outnumber those for CPUs without AVX where the compiler may use AVX everywhere, and
@@ -150,9 +151,30 @@ type deviceCode struct {
 
 func (d *deviceCode) Write(p []byte) (int, error) {
 	if d.in == nil {
-		if err := d.start(); err != nil {
-			return 0, err
+		s := d.all
+		if s.read++; s.read > maxDevice {
+			return 0, fmt.Errorf("more than %d sections with device code", maxDevice)
 		}
+		s.open = d
+		if s.device == nil {
+			s.device = map[string]*archs{}
+		}
+		found := s.device[d.section]
+		if found == nil {
+			found = &archs{map[string]bool{}, map[string]bool{}}
+			s.device[d.section] = found
+		}
+		out, in := io.Pipe()
+		d.in, d.done = in, make(chan error, 1)
+		size := d.left
+		go func() {
+			err := fatbin.Scan(out, size, found.addArch)
+			if err == nil {
+				_, err = io.Copy(io.Discard, out)
+			}
+			_ = out.CloseWithError(err) // never fails
+			d.done <- err
+		}()
 	}
 	n, err := d.in.Write(p)
 	d.left -= int64(n)
@@ -160,34 +182,6 @@ func (d *deviceCode) Write(p []byte) (int, error) {
 		err = errors.Join(d.in.Close(), <-d.done)
 	}
 	return n, err
-}
-
-func (d *deviceCode) start() error {
-	s := d.all
-	if s.read++; s.read > maxDevice {
-		return fmt.Errorf("more than %d sections with device code", maxDevice)
-	}
-	s.open = d
-	if s.device == nil {
-		s.device = map[string]*archs{}
-	}
-	found := s.device[d.section]
-	if found == nil {
-		found = &archs{map[string]bool{}, map[string]bool{}}
-		s.device[d.section] = found
-	}
-	out, in := io.Pipe()
-	d.in, d.done = in, make(chan error, 1)
-	size := d.left
-	go func() {
-		err := fatbin.Scan(out, size, found.addArch)
-		if err == nil {
-			_, err = io.Copy(io.Discard, out)
-		}
-		_ = out.CloseWithError(err) // never fails
-		d.done <- err
-	}()
-	return nil
 }
 
 func (a *archs) addArch(e fatbin.Entry) error {
@@ -198,12 +192,4 @@ func (a *archs) addArch(e fatbin.Entry) error {
 		a.ptx[e.Arch] = true
 	}
 	return nil
-}
-
-// close ends a read that was broken off.
-func (d *deviceCode) close() {
-	_ = d.in.CloseWithError(io.ErrUnexpectedEOF) // never fails
-	if d.left > 0 {
-		<-d.done
-	}
 }

@@ -92,23 +92,6 @@ func (c Contents) Archs() (sass, ptx []string) {
 	return sortedArchs(sass), sortedArchs(ptx)
 }
 
-// opArchs returns the device code of those ops that lack a part of Archs.
-func (c Contents) opArchs() map[string]DeviceCode {
-	var out map[string]DeviceCode
-	sass, ptx := c.Archs()
-	for _, e := range c.Extensions {
-		own := DeviceCode{sortedArchs(e.SASS), sortedArchs(e.PTX)}
-		if len(own.Archs)+len(own.PTX) == 0 || slices.Equal(own.Archs, sass) && slices.Equal(own.PTX, ptx) {
-			continue
-		}
-		if out == nil {
-			out = map[string]DeviceCode{}
-		}
-		out[e.Op()] = own
-	}
-	return out
-}
-
 // CPU returns the lowest level that runs every extension; "" where none has
 // x86-64 code.
 func (c Contents) CPU() CPULevel {

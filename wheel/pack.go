@@ -142,7 +142,12 @@ func (p *packer) describe(ctx context.Context, c Contents, m Manifest, b Build, 
 	if metadata, err = pinTorch(metadata, m); err != nil {
 		return err
 	}
-	p.changed[in("METADATA")] = m.requirePython(requireAlso(metadata, m.Requires))
+	// Add requirements after those of METADATA.
+	var lines []string
+	for _, r := range m.Requires {
+		lines = append(lines, "Requires-Dist: "+r)
+	}
+	p.changed[in("METADATA")] = m.requirePython(addFields(metadata, lines...))
 	tags, err := p.in.ReadFile(in("WHEEL"), maxText)
 	if err != nil {
 		return err
@@ -171,7 +176,20 @@ func (m Manifest) fillIn(c Contents, b Build, name string) Manifest {
 	m.Name, m.Version = name, c.Version
 	m.Ops = c.opNames()
 	m.Archs, m.PTX = c.Archs()
-	m.OpArchs = c.opArchs()
+	// The device code of those ops that lack a part of Archs.
+	var out map[string]DeviceCode
+	sass, ptx := c.Archs()
+	for _, e := range c.Extensions {
+		own := DeviceCode{sortedArchs(e.SASS), sortedArchs(e.PTX)}
+		if len(own.Archs)+len(own.PTX) == 0 || slices.Equal(own.Archs, sass) && slices.Equal(own.PTX, ptx) {
+			continue
+		}
+		if out == nil {
+			out = map[string]DeviceCode{}
+		}
+		out[e.Op()] = own
+	}
+	m.OpArchs = out
 	m.Patches, m.ByteCode = b.Patches, b.ByteCode
 	m.Glibc, m.GLIBCXX = floors.Glibc, floors.GLIBCXX
 	m.GCC, m.CXX11ABI = b.GCC, c.cxx11ABI()
@@ -201,15 +219,6 @@ func pinTorch(metadata []byte, m Manifest) ([]byte, error) {
 }
 
 var torchLine = regexp.MustCompile(`(?m)^Requires-Dist: torch(?:[<>=!~ ][^;\r\n]*)?$`)
-
-// requireAlso adds requirements after those of METADATA.
-func requireAlso(metadata []byte, requires []string) []byte {
-	var lines []string
-	for _, r := range requires {
-		lines = append(lines, "Requires-Dist: "+r)
-	}
-	return addFields(metadata, lines...)
-}
 
 // addFields adds lines at the end of the header of METADATA.
 func addFields(metadata []byte, lines ...string) []byte {
@@ -317,7 +326,29 @@ func (p *packer) compress(name, source string, deflate *flate.Writer) (packedFil
 			return packedFile{}, err
 		}
 	}
-	return compress(name, p.memberMode(source), data, deflate)
+	// Make one file. All its sizes stand before its data, because strict readers need that. Its
+	// time is the first of the zip format, in 1980.
+	mode := p.memberMode(source)
+	var packed bytes.Buffer
+	deflate.Reset(&packed)
+	_, err := deflate.Write(data)
+	if err = errors.Join(err, deflate.Close()); err != nil {
+		return packedFile{}, fmt.Errorf("%s: %w", name, err)
+	}
+	h := &zip.FileHeader{
+		Name: name, Method: zip.Deflate, CRC32: crc32.ChecksumIEEE(data),
+		CompressedSize64: uint64(packed.Len()), UncompressedSize64: uint64(len(data)),
+		ModifiedDate: 1<<5 | 1, //nolint:staticcheck // 1980-01-01 without the extra field that Modified brings
+	}
+	h.SetMode(mode) // made on Unix
+	h.CreatorVersion |= deflateVersion
+	h.ReaderVersion = deflateVersion
+	if strings.ContainsFunc(name, func(r rune) bool { return r > 126 }) {
+		h.Flags |= flagUTF8
+	}
+	sum := sha256.Sum256(data)
+	entry := RecordEntry{Path: name, Algorithm: "sha256", Digest: RecordDigest(sum[:]), Size: int64(len(data))}
+	return packedFile{h, packed.Bytes(), entry}, nil
 }
 
 // maxPacked bounds a file of a wheel that is packed, because Pack holds it in memory.
@@ -364,31 +395,6 @@ type packedFile struct {
 	header *zip.FileHeader
 	packed []byte
 	entry  RecordEntry
-}
-
-// compress makes one file. All its sizes stand before its data, because strict readers need that.
-// Its time is the first of the zip format, in 1980.
-func compress(name string, mode os.FileMode, data []byte, deflate *flate.Writer) (packedFile, error) {
-	var packed bytes.Buffer
-	deflate.Reset(&packed)
-	_, err := deflate.Write(data)
-	if err = errors.Join(err, deflate.Close()); err != nil {
-		return packedFile{}, fmt.Errorf("%s: %w", name, err)
-	}
-	h := &zip.FileHeader{
-		Name: name, Method: zip.Deflate, CRC32: crc32.ChecksumIEEE(data),
-		CompressedSize64: uint64(packed.Len()), UncompressedSize64: uint64(len(data)),
-		ModifiedDate: 1<<5 | 1, //nolint:staticcheck // 1980-01-01 without the extra field that Modified brings
-	}
-	h.SetMode(mode) // made on Unix
-	h.CreatorVersion |= deflateVersion
-	h.ReaderVersion = deflateVersion
-	if strings.ContainsFunc(name, func(r rune) bool { return r > 126 }) {
-		h.Flags |= flagUTF8
-	}
-	sum := sha256.Sum256(data)
-	entry := RecordEntry{Path: name, Algorithm: "sha256", Digest: RecordDigest(sum[:]), Size: int64(len(data))}
-	return packedFile{h, packed.Bytes(), entry}, nil
 }
 
 // hashes returns the SHA-256 of each of the wheel's extensions, in hex.

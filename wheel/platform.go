@@ -30,12 +30,6 @@ func readPolicies() []policy {
 	return table.Policies
 }
 
-// afterPolicies returns the first glibc that is newer than all policies.
-func afterPolicies() string {
-	all := readPolicies()
-	return fmt.Sprintf("2.%d", all[len(all)-1].Minor+1)
-}
-
 // Platform returns the platform tag for x86-64 code with these floors: the oldest manylinux_2_X
 // (PEP 600) whose glibc, libstdc++ and libgcc offer them all. With this tag, pip on an older
 // machine refuses the wheel; without it, the wheel would fail there when it is loaded.

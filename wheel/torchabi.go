@@ -27,9 +27,11 @@ func (a *TorchABI) IsStable() bool { return a != nil && a.Stable }
 //go:embed data/stable.json
 var stableFunctions []byte
 
-// readStableFunctions returns the first torch, X.Y, of each function of the stable ABI. Older
-// functions (aoti_torch_…) are not in the table.
-func readStableFunctions() map[string]string {
+// minTorch returns the oldest torch that has all these functions of the stable ABI.
+func minTorch(used []string) string {
+	oldest := ""
+	// The first torch, X.Y, of each function of the stable ABI. Older functions (aoti_torch_…)
+	// are not in the table.
 	var table struct {
 		Releases []struct {
 			Torch     string
@@ -45,13 +47,6 @@ func readStableFunctions() map[string]string {
 			first[name] = release.Torch
 		}
 	}
-	return first
-}
-
-// minTorch returns the oldest torch that has all these functions of the stable ABI.
-func minTorch(used []string) string {
-	oldest := ""
-	first := readStableFunctions()
 	for _, name := range used {
 		oldest = newerVersion(oldest, first[name])
 	}

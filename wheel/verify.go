@@ -313,7 +313,9 @@ func (c Contents) checkPromise() []string {
 	what := fmt.Sprintf("needs glibc %s, GLIBCXX %s, CXXABI %s and libgcc %s: that is %s",
 		orNothing(f.Glibc), orNothing(f.GLIBCXX), orNothing(f.CXXABI), orNothing(f.Libgcc), need)
 	if err != nil {
-		needs, what = afterPolicies(), err.Error()
+		// The first glibc that is newer than all policies.
+		all := readPolicies()
+		needs, what = fmt.Sprintf("2.%d", all[len(all)-1].Minor+1), err.Error()
 	}
 	var damage []string
 	for _, t := range c.Tags {

@@ -146,11 +146,6 @@ func (b *Builder) rootDirectory(base pipeline.Base) *dagger.File {
 		File("/tmp/rootfs.tar")
 }
 
-// places returns the directories of a step in a container.
-func places() pipeline.Places {
-	return pipeline.Places{Tools: "/dsbuild", In: "/in", Out: "/out", Work: "/build", Cache: "/objects"}
-}
-
 // Run runs one command of the plan and keeps its output directory.
 func (r *run) Run(ctx context.Context, s pipeline.Step) error {
 	return r.reportStep(ctx, s.Name, s.Title, func(ctx context.Context) error {
@@ -158,7 +153,7 @@ func (r *run) Run(ctx context.Context, s pipeline.Step) error {
 		for _, name := range s.AllScripts() {
 			tools = tools.WithNewFile(name, r.plan.Scripts[name])
 		}
-		at := places()
+		at := pipeline.Places{Tools: "/dsbuild", In: "/in", Out: "/out", Work: "/build", Cache: "/objects"}
 		ctr := r.images[s.Image].WithMountedDirectory(at.Tools, tools).
 			WithDirectory(at.Out, r.client.Directory()).WithDirectory(at.Work, r.client.Directory())
 		for _, in := range s.Inputs {
@@ -209,7 +204,17 @@ func (r *run) reportStep(ctx context.Context, name, title string, do func(contex
 	start := time.Now()
 	r.steps.begin(shown, r.log)
 	err := do(ctx)
-	r.steps.waitForReports(start)
+	// Wait until the engine's reports about a step that has just ended must have arrived. The
+	// engine sends spans and lines in batches, some of them after the result.
+	if rest := batchTime - time.Since(start); rest > 0 {
+		time.Sleep(rest)
+	}
+	r.steps.mu.Lock()
+	ran := r.steps.ran > 0
+	r.steps.mu.Unlock()
+	if ran {
+		time.Sleep(batchTime)
+	}
 	cached := r.steps.end()
 	switch {
 	case ctx.Err() != nil: // the engine's error is only a consequence

@@ -16,7 +16,6 @@ import (
 	collogs "go.opentelemetry.io/proto/otlp/collector/logs/v1"
 	coltrace "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	logspb "go.opentelemetry.io/proto/otlp/logs/v1"
-	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -112,20 +111,6 @@ func (r *receiver) end() (cached bool) {
 	return r.heard && r.ran == 0
 }
 
-// waitForReports waits until the engine's reports about a step that has just ended must have
-// arrived. The engine sends spans and lines in batches, some of them after the result.
-func (r *receiver) waitForReports(since time.Time) {
-	if rest := batchTime - time.Since(since); rest > 0 {
-		time.Sleep(rest)
-	}
-	r.mu.Lock()
-	ran := r.ran > 0
-	r.mu.Unlock()
-	if ran {
-		time.Sleep(batchTime)
-	}
-}
-
 // batchTime is twice the period in which the engine sends.
 const batchTime = 200 * time.Millisecond
 
@@ -157,21 +142,17 @@ func (r *receiver) handleSpans(m *coltrace.ExportTraceServiceRequest) {
 	for _, rs := range m.ResourceSpans {
 		for _, ss := range rs.ScopeSpans {
 			for _, s := range ss.Spans {
-				r.handleSpan(s)
+				// Note the execs that run. The engine evaluates lazily: the span of the call itself ends at
+				// once, and one named resume follows if the result was not in the cache. Both its start and its
+				// end arrive here.
+				r.heard = true
+				id := string(s.SpanId)
+				if s.Name == "resume withExec" && !r.seen[id] {
+					r.seen[id] = true
+					r.ran++
+				}
 			}
 		}
-	}
-}
-
-// handleSpan notes the execs that run. The engine evaluates lazily: the span of the call itself
-// ends at once, and one named resume follows if the result was not in the cache. Both its start
-// and its end arrive here.
-func (r *receiver) handleSpan(s *tracepb.Span) {
-	r.heard = true
-	id := string(s.SpanId)
-	if s.Name == "resume withExec" && !r.seen[id] {
-		r.seen[id] = true
-		r.ran++
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/adrg/xdg"
 
@@ -59,7 +60,21 @@ func New(ctx context.Context, opt Options) (*Builder, error) {
 		b.environment = withTargetPython(environment, *opt.Env)
 		b.installers = append(b.installers, b.environment.Interpreters...)
 	}
-	if err := b.checkMissing(); err != nil {
+	// Name everything that every build needs and this machine lacks.
+	g := b.environment
+	var lacks []part
+	add := func(what, try string) { lacks = append(lacks, part{what, try}) }
+	if g.Glibc == "" {
+		add("glibc (this machine has another C library, for which torch has no wheels)", "--builder dagger")
+	}
+	missingCompiler(g, add)
+	b.missingPython(add)
+	for _, tool := range []string{"strip", "tar"} {
+		if !slices.Contains(g.Tools, tool) {
+			add(tool, "install binutils and tar")
+		}
+	}
+	if err := missing(lacks...); err != nil {
 		return nil, err
 	}
 	b.environment.Pythons = usablePythons(b.environment)

@@ -83,15 +83,3 @@ func searchPath(path string) string {
 	}
 	return strings.Join(dirs, ":")
 }
-
-// lookEnv returns the environment of InspectScript. It also has the variables that name the place of
-// CUDA and of uv's Pythons.
-func lookEnv(environ []string) []string {
-	v, user := cleanEnvironment(environ), parseEnviron(environ)
-	for _, name := range []string{"CUDA_HOME", "CUDA_PATH", "UV_PYTHON_INSTALL_DIR", "XDG_DATA_HOME"} {
-		if value, ok := user[name]; ok {
-			v[name] = value
-		}
-	}
-	return v.environ()
-}

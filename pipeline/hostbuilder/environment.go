@@ -319,26 +319,22 @@ func linkTree(ctx context.Context, src, dst string, whole ...string) error {
 		if os.Link(path, to) == nil {
 			return nil
 		}
-		return copyFile(path, to)
+		info, err := os.Stat(path)
+		if err != nil {
+			return err
+		}
+		in, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer in.Close()
+		out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, info.Mode().Perm())
+		if err != nil {
+			return err
+		}
+		_, err = out.ReadFrom(in)
+		return errors.Join(err, out.Close())
 	})
-}
-
-func copyFile(from, to string) error {
-	info, err := os.Stat(from)
-	if err != nil {
-		return err
-	}
-	in, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, info.Mode().Perm())
-	if err != nil {
-		return err
-	}
-	_, err = out.ReadFrom(in)
-	return errors.Join(err, out.Close())
 }
 
 // writeFiles writes files by name into a new directory.

@@ -31,8 +31,16 @@ func Look(ctx context.Context, environ []string) (pipeline.BuildEnvironment, err
 	var out, errs bytes.Buffer
 	ctx, cancel := context.WithTimeoutCause(ctx, lookTime, fmt.Errorf("the inspection of this machine took longer than %s", lookTime))
 	defer cancel()
+	// The environment of InspectScript. It also has the variables that name the place of CUDA and
+	// of uv's Pythons.
+	v, user := cleanEnvironment(environ), parseEnviron(environ)
+	for _, name := range []string{"CUDA_HOME", "CUDA_PATH", "UV_PYTHON_INSTALL_DIR", "XDG_DATA_HOME"} {
+		if value, ok := user[name]; ok {
+			v[name] = value
+		}
+	}
 	err = process{
-		argv: []string{"sh", "-c", script}, dir: "/", env: lookEnv(environ),
+		argv: []string{"sh", "-c", script}, dir: "/", env: v.environ(),
 		stdout: &out, stderr: &errs,
 	}.run(ctx)
 	if ctx.Err() != nil {
@@ -89,25 +97,6 @@ func missing(parts ...part) error {
 		between = "\n  "
 	}
 	return fault.New(fault.Usage, strings.Join(tries, "; "), "this machine lacks requirements of a build:%s%s", between, strings.Join(whats, "\n  "))
-}
-
-// checkMissing returns an error that names everything that every build needs and this machine
-// lacks.
-func (b *Builder) checkMissing() error {
-	g := b.environment
-	var lacks []part
-	add := func(what, try string) { lacks = append(lacks, part{what, try}) }
-	if g.Glibc == "" {
-		add("glibc (this machine has another C library, for which torch has no wheels)", "--builder dagger")
-	}
-	missingCompiler(g, add)
-	b.missingPython(add)
-	for _, tool := range []string{"strip", "tar"} {
-		if !slices.Contains(g.Tools, tool) {
-			add(tool, "install binutils and tar")
-		}
-	}
-	return missing(lacks...)
 }
 
 func missingCompiler(g pipeline.BuildEnvironment, add func(what, try string)) {

@@ -198,15 +198,12 @@ func (r *run) runStep(ctx context.Context, s pipeline.Step, out output) (pipelin
 	return at, out.run(ctx, process{argv: s.Command(at.Tools), dir: at.Work, env: v.environ()})
 }
 
-// outDir returns the directory of a step's output.
-func (r *run) outDir(s pipeline.Step) string { return filepath.Join(r.dir, "out", s.Name) }
-
 // makeStepDirs makes the directories of a step, with its scripts. remove removes all of them except
 // its output.
 func (r *run) makeStepDirs(s pipeline.Step) (at pipeline.Places, remove func(), err error) {
 	root, work := filepath.Join(r.dir, s.Name), filepath.Join(r.scratch, "work-"+s.Name)
 	at = pipeline.Places{
-		Tools: filepath.Join(root, "tools"), In: filepath.Join(root, "in"), Out: r.outDir(s),
+		Tools: filepath.Join(root, "tools"), In: filepath.Join(root, "in"), Out: filepath.Join(r.dir, "out", s.Name),
 		Work: work, Cache: filepath.Join(r.opt.Dir, "objects"),
 	}
 	remove = func() {

@@ -20,28 +20,6 @@ func (p *parts) describe(o *Object) error {
 	if s := p.strings; s != nil && !strings.HasSuffix(p.text[s].String(), "\x00") {
 		return formatError(s.label(), s.end()-1, "does not end with a zero byte")
 	}
-	if err := p.describeDynamic(o); err != nil {
-		return err
-	}
-	if err := p.describeVersions(o); err != nil {
-		return err
-	}
-	return p.describeSymbols(o)
-}
-
-// name returns the string at off of the table that s uses.
-func (p *parts) name(s *Section, off uint64) (string, error) {
-	name, err := text(p.text[p.strings].String(), off)
-	if err != nil {
-		return "", formatError(s.label(), s.Offset, "%v", err)
-	}
-	if p.handed += len(name) + 64; p.handed > maxNames {
-		return "", formatError(s.label(), s.Offset, "its names take more than %d bytes of memory", maxNames)
-	}
-	return strings.Clone(name), nil
-}
-
-func (p *parts) describeDynamic(o *Object) error {
 	var d dynamic
 	if p.dynamic != nil {
 		d = parseDynamic([]byte(p.text[p.dynamic].String()))
@@ -65,7 +43,23 @@ func (p *parts) describeDynamic(o *Object) error {
 			offs.use(name)
 		}
 	}
-	return nil
+
+	if err := p.describeVersions(o); err != nil {
+		return err
+	}
+	return p.describeSymbols(o)
+}
+
+// name returns the string at off of the table that s uses.
+func (p *parts) name(s *Section, off uint64) (string, error) {
+	name, err := text(p.text[p.strings].String(), off)
+	if err != nil {
+		return "", formatError(s.label(), s.Offset, "%v", err)
+	}
+	if p.handed += len(name) + 64; p.handed > maxNames {
+		return "", formatError(s.label(), s.Offset, "its names take more than %d bytes of memory", maxNames)
+	}
+	return strings.Clone(name), nil
 }
 
 // agree refuses an object whose sections contradict the table that the loader will read: the

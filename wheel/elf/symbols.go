@@ -84,7 +84,30 @@ func (p *parts) describeSymbols(o *Object) error {
 	o.AsksCPU = slices.AppendSeq(o.AsksCPU, maps.Keys(asks))
 	slices.Sort(o.AsksCPU)
 	o.CXX11ABI = p.cxx11ABI(all)
-	return p.describeTorch(o, all)
+	// Fill in o's imports from torch.
+	o.Torch.C = []string{}
+	c := map[string]bool{}
+	for _, at := range p.undefined {
+		name := all[at:min(len(all), int(at)+longestTorch)]
+		if end := strings.IndexByte(name, 0); end >= 0 {
+			name = name[:end]
+		}
+		switch {
+		case strings.HasPrefix(name, "torch_"), strings.HasPrefix(name, "aoti_torch_"):
+			text, err := p.name(p.symbols, uint64(at))
+			if err != nil {
+				return err
+			}
+			c[text] = true
+		case o.Torch.CXX == "" && torchCXX.MatchString(name):
+			o.Torch.CXX = strings.Clone(name)
+		case o.Torch.Python == "" && pythonC.MatchString(name):
+			o.Torch.Python = strings.Clone(name)
+		}
+	}
+	o.Torch.C = slices.AppendSeq(o.Torch.C, maps.Keys(c))
+	slices.Sort(o.Torch.C)
+	return nil
 }
 
 // Marks of mangled names (Itanium C++ ABI, 5.1) by which the two kinds of
@@ -158,30 +181,3 @@ var torchCXX = regexp.MustCompile(`^_Z(?:T[ISVTC]|GV)?N[rVKRO]*(?:2at|3c10|4c10d
 const longestTorch = 256
 
 var pythonC = regexp.MustCompile(`^_?Py[A-Z_]`)
-
-// describeTorch fills in o's imports from torch. all has the names.
-func (p *parts) describeTorch(o *Object, all string) error {
-	o.Torch.C = []string{}
-	c := map[string]bool{}
-	for _, at := range p.undefined {
-		name := all[at:min(len(all), int(at)+longestTorch)]
-		if end := strings.IndexByte(name, 0); end >= 0 {
-			name = name[:end]
-		}
-		switch {
-		case strings.HasPrefix(name, "torch_"), strings.HasPrefix(name, "aoti_torch_"):
-			text, err := p.name(p.symbols, uint64(at))
-			if err != nil {
-				return err
-			}
-			c[text] = true
-		case o.Torch.CXX == "" && torchCXX.MatchString(name):
-			o.Torch.CXX = strings.Clone(name)
-		case o.Torch.Python == "" && pythonC.MatchString(name):
-			o.Torch.Python = strings.Clone(name)
-		}
-	}
-	o.Torch.C = slices.AppendSeq(o.Torch.C, maps.Keys(c))
-	slices.Sort(o.Torch.C)
-	return nil
-}

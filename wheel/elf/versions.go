@@ -108,18 +108,14 @@ func (o *Object) Floor(prefix string) string {
 			if later, ok := laterVersions[name]; ok {
 				number = later
 			}
-			if isVersion(number) && CompareVersions(number, floor) > 0 {
+			if number != "" && !slices.ContainsFunc(strings.Split(number, "."), func(part string) bool {
+				return part == "" || strings.Trim(part, "0123456789") != ""
+			}) && CompareVersions(number, floor) > 0 {
 				floor = number
 			}
 		}
 	}
 	return floor
-}
-
-func isVersion(s string) bool {
-	return s != "" && !slices.ContainsFunc(strings.Split(s, "."), func(part string) bool {
-		return part == "" || strings.Trim(part, "0123456789") != ""
-	})
 }
 
 // CompareVersions compares numbers joined by dots, of any length: "2.9" is

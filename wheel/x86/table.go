@@ -87,33 +87,10 @@ const keyCount = 16
 // page is an index of table.entries.
 func page(m, key uint8) uint8 { return m*keyCount + key }
 
-// mapNames are the maps as opcodes names them.
-func mapNames() map[string]uint8 {
-	return map[string]uint8{
-		"1B": mapOneByte, "0F": map0F, "0F38": map0F38, "0F3A": map0F3A, "3DNOW": map3DNow,
-		"VEX.0F": mapVEX0F, "VEX.0F38": mapVEX0F38, "VEX.0F3A": mapVEX0F3A,
-		"EVEX.0F": mapEVEX0F, "EVEX.0F38": mapEVEX0F38, "EVEX.0F3A": mapEVEX0F3A,
-		"EVEX.5": mapEVEX5, "EVEX.6": mapEVEX6,
-		"XOP.8": mapXOP8, "XOP.9": mapXOP9, "XOP.A": mapXOPA,
-	}
-}
-
 // newTable reads the text of opcodes.
 func newTable(text string) (*table, error) {
 	t := &table{groups: make([]group, 1), needs: make([]Need, 1)}
-	t.fillOperandSizes()
-	b := builder{table: t, maps: mapNames()}
-	for i, line := range strings.Split(text, "\n") {
-		line, _, _ = strings.Cut(line, "#")
-		if err := b.line(strings.Fields(line)); err != nil {
-			return nil, fmt.Errorf("opcodes, line %d: %w", i+1, err)
-		}
-	}
-	return t, nil
-}
-
-// fillOperandSizes fills in immediates and modRM.
-func (t *table) fillOperandSizes() {
+	// Fill in immediates and modRM.
 	for mode := range uint8(16) {
 		z := byOperandSize(mode, 4, 4, 2)
 		t.immediates[immByte][mode] = 1
@@ -137,6 +114,21 @@ func (t *table) fillOperandSizes() {
 		}
 		t.modRM[m] = n
 	}
+	// The maps as opcodes names them.
+	b := builder{table: t, maps: map[string]uint8{
+		"1B": mapOneByte, "0F": map0F, "0F38": map0F38, "0F3A": map0F3A, "3DNOW": map3DNow,
+		"VEX.0F": mapVEX0F, "VEX.0F38": mapVEX0F38, "VEX.0F3A": mapVEX0F3A,
+		"EVEX.0F": mapEVEX0F, "EVEX.0F38": mapEVEX0F38, "EVEX.0F3A": mapEVEX0F3A,
+		"EVEX.5": mapEVEX5, "EVEX.6": mapEVEX6,
+		"XOP.8": mapXOP8, "XOP.9": mapXOP9, "XOP.A": mapXOPA,
+	}}
+	for i, line := range strings.Split(text, "\n") {
+		line, _, _ = strings.Cut(line, "#")
+		if err := b.line(strings.Fields(line)); err != nil {
+			return nil, fmt.Errorf("opcodes, line %d: %w", i+1, err)
+		}
+	}
+	return t, nil
 }
 
 // byOperandSize chooses by operand size: 64, 32 or 16 bits.
@@ -173,10 +165,30 @@ func (b *builder) line(fields []string) error {
 	if !ok {
 		return fmt.Errorf("no map %q", fields[0])
 	}
-	pages, err := parsePages(fields[1])
-	if err != nil {
-		return err
+	// Read a row's second field, such as "-,66.W0", as keys.
+	parts := strings.Split(fields[1], ".")
+	prefixes := map[string]uint8{"-": 1 << ppNone, "66": 1 << pp66, "F3": 1 << ppF3, "F2": 1 << ppF2, "*": 15}
+	bits := map[string][2]uint8{"W0": {8, 0}, "W1": {8, 8}, "L0": {4, 0}, "L1": {4, 4}}
+	var pps, mask, want uint8
+	for _, p := range strings.Split(parts[0], ",") {
+		if prefixes[p] == 0 {
+			return fmt.Errorf("no prefix %q", p)
+		}
+		pps |= prefixes[p]
 	}
+	for _, p := range parts[1:] {
+		if bits[p][0] == 0 {
+			return fmt.Errorf("no bit %q", p)
+		}
+		mask, want = mask|bits[p][0], want|bits[p][1]
+	}
+	var pages []uint8
+	for key := range uint8(keyCount) {
+		if pps>>(key&3)&1 == 1 && key&mask == want {
+			pages = append(pages, key)
+		}
+	}
+
 	for _, item := range fields[2:] {
 		if err := b.item(m, pages, item); err != nil {
 			return fmt.Errorf("%s: %w", item, err)
@@ -267,33 +279,6 @@ func (b *builder) set(e *entry, slots []int) error {
 		g[s] = b.need
 	}
 	return nil
-}
-
-// parsePages reads a row's second field, such as "-,66.W0", as keys.
-func parsePages(s string) ([]uint8, error) {
-	parts := strings.Split(s, ".")
-	prefixes := map[string]uint8{"-": 1 << ppNone, "66": 1 << pp66, "F3": 1 << ppF3, "F2": 1 << ppF2, "*": 15}
-	bits := map[string][2]uint8{"W0": {8, 0}, "W1": {8, 8}, "L0": {4, 0}, "L1": {4, 4}}
-	var pps, mask, want uint8
-	for _, p := range strings.Split(parts[0], ",") {
-		if prefixes[p] == 0 {
-			return nil, fmt.Errorf("no prefix %q", p)
-		}
-		pps |= prefixes[p]
-	}
-	for _, p := range parts[1:] {
-		if bits[p][0] == 0 {
-			return nil, fmt.Errorf("no bit %q", p)
-		}
-		mask, want = mask|bits[p][0], want|bits[p][1]
-	}
-	var keys []uint8
-	for key := range uint8(keyCount) {
-		if pps>>(key&3)&1 == 1 && key&mask == want {
-			keys = append(keys, key)
-		}
-	}
-	return keys, nil
 }
 
 // parseSlots reads the suffix of an opcode: "", "m", "/6", "/0-3r", ":C0-C7". It returns nil for
