@@ -98,10 +98,20 @@ type reply struct {
 // ctx, so that the driver can still send orders when ctx has ended; End ends it.
 func Start(ctx context.Context, r remote.Runner, opt Options, into any) (*Session, error) {
 	silence := cmp.Or(opt.Silence, Silence)
-	request, err := addSilence(opt.Request, silence)
+	// Add the limit of the life line to a request.
+	text, err := json.Marshal(opt.Request)
 	if err != nil {
 		return nil, err
 	}
+	fields := map[string]json.RawMessage{}
+	if err := json.Unmarshal(text, &fields); err != nil {
+		return nil, err
+	}
+	request := map[string]any{"silence_s": silence.Seconds()}
+	for name, value := range fields {
+		request[name] = value
+	}
+
 	out, in := io.Pipe()
 	script := opt.Script
 	script.Request, script.More = request, out
@@ -123,23 +133,6 @@ func Start(ctx context.Context, r remote.Runner, opt Options, into any) (*Sessio
 		return nil, err
 	}
 	return s, nil
-}
-
-// addSilence adds the limit of the life line to a request.
-func addSilence(request any, silence time.Duration) (map[string]any, error) {
-	text, err := json.Marshal(request)
-	if err != nil {
-		return nil, err
-	}
-	fields := map[string]json.RawMessage{}
-	if err := json.Unmarshal(text, &fields); err != nil {
-		return nil, err
-	}
-	all := map[string]any{"silence_s": silence.Seconds()}
-	for name, value := range fields {
-		all[name] = value
-	}
-	return all, nil
 }
 
 // write writes the orders and signs of life to the agent's input, in their order.

@@ -268,7 +268,16 @@ func (n *Node) runSteps(ctx context.Context, steps []Step) error {
 		}
 		cancel()
 		n.Seconds[s.Name] += time.Since(begin).Seconds()
-		n.Log.ended(time.Since(begin), err)
+		// Log the end of a step.
+		took := time.Since(begin)
+		text := "done after " + ui.Duration(took)
+		if err != nil {
+			text = "failed after " + ui.Duration(took) + ": " + ui.OneLine(err.Error())
+			if try := fault.Hint(err); try != "" {
+				text += "\nhint: " + try
+			}
+		}
+		n.Log.Line("", text)
 		if err != nil {
 			n.Err, n.Status = err, s.statusAfter(ctx, err)
 			return err

@@ -14,7 +14,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 )
@@ -167,18 +166,6 @@ func (l *Log) step(name string) {
 	if !l.folder.failed {
 		l.write()
 	}
-}
-
-// ended logs the end of a step.
-func (l *Log) ended(took time.Duration, err error) {
-	text := "done after " + ui.Duration(took)
-	if err != nil {
-		text = "failed after " + ui.Duration(took) + ": " + ui.OneLine(err.Error())
-		if try := fault.Hint(err); try != "" {
-			text += "\nhint: " + try
-		}
-	}
-	l.Line("", text)
 }
 
 // Order logs an order to a program on the node.

@@ -186,20 +186,16 @@ func (w *progress) printMessages() {
 // show updates the text beside the bar.
 func (w *progress) show(now time.Time) {
 	w.mu.Lock()
-	w.measureRate(now)
-	lines := []string{w.standing(), w.slowest(now), w.failures()}
-	w.mu.Unlock()
-	lines = slices.DeleteFunc(lines, func(l string) bool { return l == "" })
-	w.bar.Describe(strings.Join(lines, "\n"))
-}
-
-// measureRate computes how many bytes per second arrive on all nodes together.
-func (w *progress) measureRate(now time.Time) {
+	// How many bytes per second arrive on all nodes together.
 	sent := w.sent.Load()
 	if since := now.Sub(w.shown).Seconds(); !w.shown.IsZero() && since > 0 {
 		w.rate = int64(float64(sent-w.past) / since)
 	}
 	w.past, w.shown = sent, now
+	lines := []string{w.standing(), w.slowest(now), w.failures()}
+	w.mu.Unlock()
+	lines = slices.DeleteFunc(lines, func(l string) bool { return l == "" })
+	w.bar.Describe(strings.Join(lines, "\n"))
 }
 
 // standing is the overall state: nodes done, the group, bytes sent and their rate.

@@ -63,8 +63,30 @@ func (r *reader) fromAnsible(found []ansible.Host) *Inventory {
 	at, held := Position{File: r.File}, 0
 	for _, h := range found {
 		v := &varReader{reader: r, inv: inv, node: h.Name, vars: h.Vars}
-		v.read()
-		v.said.groups = v.groupsOf(h.Groups, names)
+		// What its variables say.
+		s := &v.said
+		v.connection()
+		s.address = v.text(checkAddress, "ansible_host", "ansible_ssh_host")
+		s.user = v.text(checkUser, "ansible_user", "ansible_ssh_user")
+		s.port = v.port()
+		s.identityFile = v.path("ansible_private_key_file", "ansible_ssh_private_key_file")
+		s.sshArgs = v.sshArguments()
+		s.python = v.python()
+		s.sudo = v.become()
+		v.own()
+		// The groups of a host that --limit can name.
+		var all []string
+		for _, g := range h.Groups {
+			switch {
+			case names[g]:
+				v.remark("dsbuild ignores the group %s: --limit %s means the node of that name", g, g)
+			case checkName(g) != nil:
+				v.remark("dsbuild ignores the group %s: --limit supports only letters, digits, '.', '_' and '-'", quoted(g))
+			default:
+				all = append(all, g)
+			}
+		}
+		v.said.groups = all
 		if err := checkName(h.Name); err != nil {
 			v.unusable("give it a name, and its address as ansible_host", "%v", err)
 		}
@@ -108,20 +130,6 @@ func (v *varReader) apart(format string, args ...any) {
 // remark records where dsbuild differs from Ansible.
 func (v *varReader) remark(format string, args ...any) {
 	v.inv.Remarks = append(v.inv.Remarks, Remark{v.node, fmt.Sprintf(format, args...)})
-}
-
-// read reads all variables.
-func (v *varReader) read() {
-	s := &v.said
-	v.connection()
-	s.address = v.text(checkAddress, "ansible_host", "ansible_ssh_host")
-	s.user = v.text(checkUser, "ansible_user", "ansible_ssh_user")
-	s.port = v.port()
-	s.identityFile = v.path("ansible_private_key_file", "ansible_ssh_private_key_file")
-	s.sshArgs = v.sshArguments()
-	s.python = v.python()
-	s.sudo = v.become()
-	v.own()
 }
 
 // get returns the last of several variables that has a value.
@@ -383,20 +391,4 @@ func (v *varReader) key(name, key string) {
 	for _, p := range inner.Problems {
 		v.unusable(p.Hint, "%s: %s", name, p.Message)
 	}
-}
-
-// groupsOf returns the groups of a host that --limit can name.
-func (v *varReader) groupsOf(groups []string, nodes map[string]bool) []string {
-	var all []string
-	for _, g := range groups {
-		switch {
-		case nodes[g]:
-			v.remark("dsbuild ignores the group %s: --limit %s means the node of that name", g, g)
-		case checkName(g) != nil:
-			v.remark("dsbuild ignores the group %s: --limit supports only letters, digits, '.', '_' and '-'", quoted(g))
-		default:
-			all = append(all, g)
-		}
-	}
-	return all
 }

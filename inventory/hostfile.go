@@ -14,20 +14,6 @@ import (
 // ignores the text after the number.
 var slotsWord = regexp.MustCompile(`^(\S+)(\s+)slots=(\d+)([\s#].*)?$`)
 
-// hostfile reads the nodes of a DeepSpeed hostfile.
-func (r *reader) hostfile() *Inventory {
-	list := nodeList{reader: r, first: make(map[string]Position)}
-	for at, text := range r.textLines() {
-		m := slotsWord.FindStringSubmatch(text)
-		if m == nil {
-			r.Add(at, "", "must be NAME slots=N, as DeepSpeed requires")
-			continue
-		}
-		list.hostLine(at, m)
-	}
-	return &Inventory{Hosts: list.hosts, Remarks: list.remarks}
-}
-
 // hostList reads lines of node expressions. As in the machine files of MPI, :N after one is the number
 // of GPUs of its nodes.
 func (r *reader) hostList() *Inventory {

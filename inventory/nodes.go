@@ -41,7 +41,14 @@ func (r *reader) inventory(body yamldoc.Node) *Inventory {
 	for _, entry := range entries {
 		list.add(entry)
 	}
-	list.checkGroups()
+	// Refuse a group with the name of a node: --limit could not tell them apart.
+	seen := make(map[string]bool)
+	for _, g := range list.groups {
+		if first, isNode := list.first[g.name]; isNode && !seen[g.name] {
+			seen[g.name] = true
+			list.Add(g.at, "", "group %s has the same name as the node at %s", g.name, first)
+		}
+	}
 	inv.Hosts = list.hosts
 	return inv
 }
@@ -178,17 +185,6 @@ func (l *nodeList) inside(n yamldoc.Node, at Position, text string, offset int) 
 	}
 	at.Column += len([]rune(before)) + len([]rune(text[:offset]))
 	return at
-}
-
-// checkGroups refuses a group with the name of a node: --limit could not tell them apart.
-func (l *nodeList) checkGroups() {
-	seen := make(map[string]bool)
-	for _, g := range l.groups {
-		if first, isNode := l.first[g.name]; isNode && !seen[g.name] {
-			seen[g.name] = true
-			l.Add(g.at, "", "group %s has the same name as the node at %s", g.name, first)
-		}
-	}
 }
 
 // environments reads envs: several Python environments on one node.

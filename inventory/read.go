@@ -139,7 +139,17 @@ func (r *reader) read(data []byte, body yamldoc.Node) *Inventory {
 	case ownYAML:
 		return r.inventory(body)
 	case hostfile:
-		return r.hostfile()
+		// Read the nodes of a DeepSpeed hostfile.
+		list := nodeList{reader: r, first: make(map[string]Position)}
+		for at, text := range r.textLines() {
+			m := slotsWord.FindStringSubmatch(text)
+			if m == nil {
+				r.Add(at, "", "must be NAME slots=N, as DeepSpeed requires")
+				continue
+			}
+			list.hostLine(at, m)
+		}
+		return &Inventory{Hosts: list.hosts, Remarks: list.remarks}
 	case hostList:
 		return r.hostList()
 	case ansibleList:

@@ -74,18 +74,7 @@ func (inv *Inventory) usable() (*Inventory, error) {
 	for _, h := range inv.Hosts {
 		there[h.Node] = true
 	}
-	if err := inv.faulty(there); err != nil {
-		return nil, err
-	}
-	kept := *inv
-	kept.faults = nil
-	kept.Remarks = slices.DeleteFunc(slices.Clone(inv.Remarks), func(r Remark) bool { return r.Node != "" && !there[r.Node] })
-	return &kept, nil
-}
-
-// faulty returns the faults of the nodes in there as one error. It reports a fault that several
-// nodes share at one place once.
-func (inv *Inventory) faulty(there map[string]bool) error {
+	// A fault that several nodes share at one place is reported once.
 	nodes := make(map[unusable][]string)
 	var order []unusable
 	for _, f := range inv.faults {
@@ -111,7 +100,13 @@ func (inv *Inventory) faulty(there map[string]bool) error {
 		}
 		wrong.Problems = append(wrong.Problems, p)
 	}
-	return wrong.Err()
+	if err := wrong.Err(); err != nil {
+		return nil, err
+	}
+	kept := *inv
+	kept.faults = nil
+	kept.Remarks = slices.DeleteFunc(slices.Clone(inv.Remarks), func(r Remark) bool { return r.Node != "" && !there[r.Node] })
+	return &kept, nil
 }
 
 // byName maps every name that a selection may use to indexes into Hosts.
@@ -147,7 +142,7 @@ var errTooMuch = errors.New("it selects too many nodes, or the same nodes too of
 
 // find returns the indexes of the hosts that a term without "!" names.
 func (s *selector) find(term string) []int {
-	names, err := Expand(hideSets(term))
+	names, err := Expand(set.ReplaceAllString(term, "\x01$1\x02"))
 	if s.work += len(names); err == nil && s.work > maxWork {
 		err = errTooMuch
 	}
@@ -158,7 +153,7 @@ func (s *selector) find(term string) []int {
 		}
 		hosts := s.index[name]
 		if strings.ContainsAny(name, "*?\x01") {
-			name = showSets(name)
+			name = strings.NewReplacer("\x01!", "[^", "\x01", "[", "\x02", "]").Replace(name)
 			hosts, err = s.match(name)
 		}
 		if len(hosts) == 0 && err == nil {
@@ -197,14 +192,6 @@ func (s *selector) match(pattern string) ([]int, error) {
 // set matches the brackets of a pattern with characters, at least one of them a letter, or with
 // excluded characters. [12] and [1-2] are ranges.
 var set = regexp.MustCompile(`\[([!^][A-Za-z0-9._-]+|[A-Za-z0-9._-]*[A-Za-z][A-Za-z0-9._-]*)\]`)
-
-// hideSets replaces the brackets of sets, so that Expand sees only those of ranges.
-func hideSets(term string) string { return set.ReplaceAllString(term, "\x01$1\x02") }
-
-// showSets returns the pattern from hideSets in the syntax of path.Match.
-func showSets(name string) string {
-	return strings.NewReplacer("\x01!", "[^", "\x01", "[", "\x02", "]").Replace(name)
-}
 
 // suggest returns the hint for a name that is not in the inventory.
 func (s *selector) suggest(name string) string {

@@ -9,9 +9,6 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// HostfileLine returns a line of a hostfile in the form that DeepSpeed's launcher reads.
-func HostfileLine(host string, slots int) string { return fmt.Sprintf("%s slots=%d\n", host, slots) }
-
 // Hostfile writes the addresses that DeepSpeed dials, and the slots, which it requires. A hostfile holds
 // no other setting.
 func (inv *Inventory) Hostfile() (string, error) {
@@ -32,7 +29,7 @@ func (inv *Inventory) Hostfile() (string, error) {
 		if h.Slots == 0 {
 			without = append(without, h.Node)
 		}
-		out.WriteString(HostfileLine(h.Address, h.Slots))
+		fmt.Fprintf(&out, "%s slots=%d\n", h.Address, h.Slots)
 	}
 	if len(without) > 0 {
 		errs = append(errs, fault.WithHint(fmt.Errorf("%s: the number of GPUs is unknown, and a hostfile needs it", ui.FoldNames(without)),

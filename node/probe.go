@@ -117,7 +117,13 @@ func ProbeWithFollowUp(ctx context.Context, r remote.Runner, python string, f Fo
 func runProbe(ctx context.Context, r remote.Runner, python string, program Program, told string, f FollowUp) (facts *Facts, undone, err error) {
 	mark := newMark()
 	got := answer{followUp: f}
-	err = runMarked(ctx, r, probeCommand(mark, python, program, told), &messages{mark: []byte(mark), each: got.readMessage})
+	// Pass a shell script as an argument and a Python program on standard input: neither needs a
+	// file on the node.
+	source, sizes := program.withInput(fmt.Sprintf("MARK = %q\nANSWERED = %d\n", mark, answered) + told)
+	err = runMarked(ctx, r, remote.Command{
+		Argv:  []string{"sh", "-c", probeShell, "sh", mark, cmp.Or(python, "python3"), boot, sizes},
+		Stdin: strings.NewReader(source),
+	}, &messages{mark: []byte(mark), each: got.readMessage})
 	var broken *ScriptError
 	switch {
 	case errors.As(err, &broken) && got.python != nil:
@@ -152,16 +158,6 @@ func NewFollowUp(sources ...string) Program {
 	// A Python that is too old to parse the follow-up has ended before it reads it.
 	before := []string{commonSource, recordSource, beforeFollowUp, probePython, part, "REQUEST = json.loads(REQUEST)"}
 	return packProgram(slices.Concat(before, sources, []string{probeEnd})...)
-}
-
-// probeCommand passes a shell script as an argument and a Python program on standard input:
-// neither needs a file on the node.
-func probeCommand(mark, python string, program Program, told string) remote.Command {
-	source, sizes := program.withInput(fmt.Sprintf("MARK = %q\nANSWERED = %d\n", mark, answered) + told)
-	return remote.Command{
-		Argv:  []string{"sh", "-c", probeShell, "sh", mark, cmp.Or(python, "python3"), boot, sizes},
-		Stdin: strings.NewReader(source),
-	}
 }
 
 // pythonFiles returns the argument of installed() in common.py.
@@ -266,7 +262,16 @@ func (a *answer) assembleFacts(broken *ScriptError) *Facts {
 	if p := a.python; p != nil {
 		f, machine, flags, unseen = p.Facts, p.Machine, p.Flags, p.Unseen
 		p.fillFacts(&f)
-		f.plainVersions()
+		// Leave nothing but versions in those of the facts that hints repeat.
+		for _, version := range []*string{&f.Python, &f.Tag, &f.Platform, &f.Glibc, &f.Pip, &f.Torch, &f.TorchCUDA, &f.Libstdcxx, &f.NCCL, &f.Transformers, &f.Driver} {
+			*version = PlainVersion(*version)
+		}
+		if f.DeepSpeed != nil {
+			f.DeepSpeed.Version = PlainVersion(f.DeepSpeed.Version)
+		}
+		if f.Previous != nil {
+			f.Previous.Version = PlainVersion(f.Previous.Version)
+		}
 	}
 	f.CPU = cpuLevel(machine, strings.Fields(flags))
 	f.Glibc = cmp.Or(f.Glibc, a.libc)
@@ -332,16 +337,6 @@ func (f Facts) missingFacts() []string {
 // x86 is the machine type whose processors have levels.
 const x86 = "x86_64"
 
-// cpuLevels returns the x86-64 micro-architecture levels, each with the flags in /proc/cpuinfo
-// for the features that it adds (x86-64 psABI, table 3.1).
-func cpuLevels() []struct{ name, flags string } {
-	return []struct{ name, flags string }{
-		{"x86-64-v2", "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3"},
-		{"x86-64-v3", "avx avx2 bmi1 bmi2 f16c fma abm movbe xsave"},
-		{"x86-64-v4", "avx512f avx512bw avx512cd avx512dq avx512vl"},
-	}
-}
-
 // cpuLevel returns the highest level for which the flags of that level and of all levels below
 // are present.
 func cpuLevel(machine string, flags []string) string {
@@ -349,7 +344,13 @@ func cpuLevel(machine string, flags []string) string {
 		return ""
 	}
 	level := "x86-64"
-	for _, l := range cpuLevels() {
+	// The x86-64 micro-architecture levels, each with the flags in /proc/cpuinfo for the features
+	// that it adds (x86-64 psABI, table 3.1).
+	for _, l := range []struct{ name, flags string }{
+		{"x86-64-v2", "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3"},
+		{"x86-64-v3", "avx avx2 bmi1 bmi2 f16c fma abm movbe xsave"},
+		{"x86-64-v4", "avx512f avx512bw avx512cd avx512dq avx512vl"},
+	} {
 		for _, flag := range strings.Fields(l.flags) {
 			if !slices.Contains(flags, flag) {
 				return level

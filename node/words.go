@@ -74,16 +74,3 @@ func PlainVersion(version string) string {
 	}, version)
 	return version[:min(len(version), most)]
 }
-
-// plainVersions leaves nothing but versions in those of the facts that hints repeat.
-func (f *Facts) plainVersions() {
-	for _, version := range []*string{&f.Python, &f.Tag, &f.Platform, &f.Glibc, &f.Pip, &f.Torch, &f.TorchCUDA, &f.Libstdcxx, &f.NCCL, &f.Transformers, &f.Driver} {
-		*version = PlainVersion(*version)
-	}
-	if f.DeepSpeed != nil {
-		f.DeepSpeed.Version = PlainVersion(f.DeepSpeed.Version)
-	}
-	if f.Previous != nil {
-		f.Previous.Version = PlainVersion(f.Previous.Version)
-	}
-}

@@ -35,7 +35,19 @@ func compareNodes(tables *compat.Tables, all []*nodeState, files map[string]map[
 	}
 	installed := slices.DeleteFunc(slices.Clone(all), func(s *nodeState) bool { return s.installed == nil })
 	for _, group := range groupBy(installed, func(s *nodeState) string { return s.installed.Version + " " + s.facts.Tag }) {
-		compareExtraWheels(group)
+		// Compare the companion wheels of nodes that report the same version of them.
+		names := map[string]bool{}
+		for _, s := range group {
+			for name := range s.facts.ExtraWheels {
+				names[name] = true
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(names)) {
+			came := []node.Property{{Name: name + ", wheel", Must: true, Unknown: true, Of: func(f node.Facts) string { return report.ShortSum(f.ExtraWheels[name]) }}}
+			for _, alike := range groupBy(group, func(s *nodeState) string { return s.facts.Dists[name] }) {
+				compareAll(alike, came, func(*nodeState, node.Deviation) string { return "deploy again with --deps bundle and --force" })
+			}
+		}
 		free := slices.DeleteFunc(slices.Clone(group), func(s *nodeState) bool { return s.wheel != nil })
 		if len(free) > 0 { // the others were compared with their wheel
 			compareSources(free)
@@ -256,7 +268,12 @@ func inWords(group []*nodeState, d node.Deviation) string {
 	}
 	var sides []string
 	for _, side := range d.Tie[:min(len(d.Tie), maxSides)] {
-		sides = append(sides, fmt.Sprintf("%s on %s", cmp.Or(side.Value, "none"), fold(group, side.Nodes)))
+		// Name the nodes at the given indexes of a group, folded.
+		names := make([]string, len(side.Nodes))
+		for i, at := range side.Nodes {
+			names[i] = group[at].Host.Name
+		}
+		sides = append(sides, fmt.Sprintf("%s on %s", cmp.Or(side.Value, "none"), ui.FoldShort(names)))
 	}
 	if more := len(d.Tie) - maxSides; more > 0 {
 		sides = append(sides, fmt.Sprintf("%d others", more))
@@ -271,15 +288,6 @@ func orNone(what, value string) string {
 	return what + " " + value
 }
 
-// fold names the nodes at the given indexes of a group, folded.
-func fold(group []*nodeState, places []int) string {
-	names := make([]string, len(places))
-	for i, at := range places {
-		names[i] = group[at].Host.Name
-	}
-	return ui.FoldShort(names)
-}
-
 // compareSources compares the sha256 of the wheels that nodes with one version were installed from.
 func compareSources(group []*nodeState) {
 	came := []node.Property{{Name: "wheel", Must: true, Unknown: true, Of: func(f node.Facts) string {
@@ -289,22 +297,6 @@ func compareSources(group []*nodeState) {
 		return report.ShortSum(f.DeepSpeed.SHA256)
 	}}}
 	compareAll(group, came, func(*nodeState, node.Deviation) string { return deployHint })
-}
-
-// compareExtraWheels compares the companion wheels of nodes that report the same version of them.
-func compareExtraWheels(group []*nodeState) {
-	names := map[string]bool{}
-	for _, s := range group {
-		for name := range s.facts.ExtraWheels {
-			names[name] = true
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(names)) {
-		came := []node.Property{{Name: name + ", wheel", Must: true, Unknown: true, Of: func(f node.Facts) string { return report.ShortSum(f.ExtraWheels[name]) }}}
-		for _, alike := range groupBy(group, func(s *nodeState) string { return s.facts.Dists[name] }) {
-			compareAll(alike, came, func(*nodeState, node.Deviation) string { return "deploy again with --deps bundle and --force" })
-		}
-	}
 }
 
 // compareFiles compares the files of nodes that report the same version.

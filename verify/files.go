@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -101,19 +100,6 @@ func (s *fileLists) intern(claimed string, files fileList) *contents {
 		s.kept[digest] = files.compare()
 	}
 	return s.kept[digest]
-}
-
-// filesOfAll returns the files of each wheel in DeepSpeed's folder, by the wheel's sha256.
-func filesOfAll(offered []wheels.Wheel) (map[string]map[string]string, error) {
-	all := map[string]map[string]string{}
-	for _, w := range offered {
-		files, err := filesOf(w.Path)
-		if err != nil {
-			return nil, err
-		}
-		all[w.Manifest.SHA256] = files
-	}
-	return all, nil
 }
 
 // filesOf returns the sha256 of a wheel's files in DeepSpeed's folder, by path. wheels.Load has

@@ -85,22 +85,6 @@ type installation struct {
 	mismatched, missing, unlisted paths     // not as in RECORD; not there; code that is not in RECORD
 }
 
-// compareWithRecord turns the file lists from the node into contents and into files that do not
-// match RECORD, are missing, or are not listed.
-func (l *installation) compareWithRecord(files *fileLists) {
-	l.contents = files.intern(l.Digest, l.Files)
-	others := l.Others.compare()
-	if l.Conda {
-		others.mismatched = slices.DeleteFunc(others.mismatched, func(name string) bool { return strings.HasPrefix(name, "../") })
-	}
-	l.mismatched = newPaths(slices.Concat(l.contents.mismatched, others.mismatched))
-	l.missing = newPaths(slices.Concat(l.contents.missing, others.missing))
-	if !l.Bare {
-		l.unlisted = newPaths(slices.Concat(l.contents.unlisted, others.unlisted))
-	}
-	l.Files, l.Others = nil, nil
-}
-
 // manifest returns the manifest inside the installed wheel, or an empty one.
 func (l *installation) manifest() wheel.Manifest {
 	var m wheel.Manifest
@@ -223,7 +207,19 @@ func (s *nodeState) handleMessage(text json.RawMessage, files *fileLists) error 
 	switch {
 	case m.Looked != nil:
 		s.installed = m.Looked
-		s.installed.compareWithRecord(files)
+		// Turn the file lists from the node into contents and into files that do not match RECORD, are
+		// missing, or are not listed.
+		s.installed.contents = files.intern(s.installed.Digest, s.installed.Files)
+		others := s.installed.Others.compare()
+		if s.installed.Conda {
+			others.mismatched = slices.DeleteFunc(others.mismatched, func(name string) bool { return strings.HasPrefix(name, "../") })
+		}
+		s.installed.mismatched = newPaths(slices.Concat(s.installed.contents.mismatched, others.mismatched))
+		s.installed.missing = newPaths(slices.Concat(s.installed.contents.missing, others.missing))
+		if !s.installed.Bare {
+			s.installed.unlisted = newPaths(slices.Concat(s.installed.contents.unlisted, others.unlisted))
+		}
+		s.installed.Files, s.installed.Others = nil, nil
 	case m.Wrong != "":
 		s.differ(AdviceFor(m.Advice, s.Host), "%v", node.NewNodeError(m.Wrong))
 	case m.Broken != "":
@@ -276,36 +272,12 @@ func (s *nodeState) chooseWheel() (w *wheels.Wheel, reasons []string) {
 	return best.Wheel, best.Verdict.Reasons
 }
 
-// report is the node's part of the report.
-func (s *nodeState) report() report.Node {
-	n := s.Node.Report()
-	n.Facts, n.Unseen, n.Proven = s.facts, s.facts == nil, s.proven
-	if v := s.version(); v != nil {
-		n.Before, n.After = v.Plain(), v.Plain()
-	}
-	for _, f := range s.differs {
-		n.Differs = append(n.Differs, f.what)
-	}
-	n.Remarks = append(n.Remarks, s.remarks...)
-	return n
-}
-
 // version is the DeepSpeed that the node has; nil if it has none, or none is known.
 func (s *nodeState) version() *report.Version {
 	if s.facts == nil || s.facts.DeepSpeed == nil {
 		return nil
 	}
 	return &report.Version{Version: s.facts.DeepSpeed.Version, SHA256: s.facts.DeepSpeed.SHA256}
-}
-
-// installedFacts returns the facts that the report compares: of DeepSpeed only its version and
-// wheel.
-func (s *nodeState) installedFacts() node.Facts {
-	f := *s.facts
-	if v := s.version(); v != nil {
-		f.DeepSpeed = &node.Installed{Version: v.Version, SHA256: v.SHA256}
-	}
-	return f
 }
 
 // kind is equal for nodes whose differences the report counts: those that run the same wheel and,

@@ -21,6 +21,7 @@ import (
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/node"
 )
 
 // Options are the resolved settings of a verification.
@@ -49,10 +50,16 @@ type run struct {
 // Run inspects every node. The report is complete even if ctx ends early. The error means that a
 // wheel could not be read.
 func Run(ctx context.Context, opt Options) (*report.Report, error) {
-	wanted, err := filesOfAll(opt.Wheels)
-	if err != nil {
-		return nil, err
+	// The files of each wheel in DeepSpeed's folder, by the wheel's sha256.
+	wanted := map[string]map[string]string{}
+	for _, w := range opt.Wheels {
+		files, err := filesOf(w.Path)
+		if err != nil {
+			return nil, err
+		}
+		wanted[w.Manifest.SHA256] = files
 	}
+
 	tables, err := compat.NewTables()
 	if err != nil {
 		return nil, err
@@ -64,7 +71,12 @@ func Run(ctx context.Context, opt Options) (*report.Report, error) {
 	for _, n := range r.fleet.Nodes {
 		s := &nodeState{Node: n, run: r}
 		r.nodes = append(r.nodes, s)
-		nodeSteps = append(nodeSteps, fleet.NodeSteps{Node: n, Steps: s.steps(), End: s.end})
+		// The steps of a node after the connection.
+		limit := s.run.fleet.Limit(verifyLimit)
+		nodeSteps = append(nodeSteps, fleet.NodeSteps{Node: n, Steps: []fleet.Step{
+			{Name: "probe", Limit: limit, Do: s.inspectFiles, ReadOnly: true}, // gathers the facts and the state of the files
+			{Name: "verify", Limit: limit, Do: s.loadOps, ReadOnly: true},     // reports the findings, and loads ops
+		}, End: s.end})
 	}
 	r.fleet.ConnectAndRun(ctx, "verifying", nodeSteps, nil)
 	answered := slices.DeleteFunc(slices.Clone(r.nodes), func(s *nodeState) bool { return s.Err != nil })
@@ -73,15 +85,6 @@ func Run(ctx context.Context, opt Options) (*report.Report, error) {
 		s.setStatus()
 	}
 	return r.report(), nil
-}
-
-// steps are the steps of a node after the connection.
-func (s *nodeState) steps() []fleet.Step {
-	limit := s.run.fleet.Limit(verifyLimit)
-	return []fleet.Step{
-		{Name: "probe", Limit: limit, Do: s.inspectFiles, ReadOnly: true}, // gathers the facts and the state of the files
-		{Name: "verify", Limit: limit, Do: s.loadOps, ReadOnly: true},     // reports the findings, and loads ops
-	}
 }
 
 // end is the end of a node's steps.
@@ -99,10 +102,24 @@ func (r *run) report() *report.Report {
 	rep.Mixed = len(r.opt.Wheels) > 1 || wheels.AnyStable(r.opt.Wheels) // intended: each node is compared with its own wheel
 	var seen []report.ProbedNode
 	for _, s := range r.nodes {
-		n := s.report()
+		// The node's part of the report.
+		n := s.Node.Report()
+		n.Facts, n.Unseen, n.Proven = s.facts, s.facts == nil, s.proven
+		if v := s.version(); v != nil {
+			n.Before, n.After = v.Plain(), v.Plain()
+		}
+		for _, f := range s.differs {
+			n.Differs = append(n.Differs, f.what)
+		}
+		n.Remarks = append(n.Remarks, s.remarks...)
 		rep.Add(n, s.runs)
 		if s.facts != nil {
-			seen = append(seen, report.ProbedNode{Name: n.Name, Facts: s.installedFacts(), Kind: s.kind()})
+			// The facts that the report compares: of DeepSpeed only its version and wheel.
+			f := *s.facts
+			if v := s.version(); v != nil {
+				f.DeepSpeed = &node.Installed{Version: v.Version, SHA256: v.SHA256}
+			}
+			seen = append(seen, report.ProbedNode{Name: n.Name, Facts: f, Kind: s.kind()})
 		}
 	}
 	rep.Differences = report.Compare(seen, rep.Mixed)

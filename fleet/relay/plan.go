@@ -11,12 +11,19 @@ const stuckFanout = 4
 // plan gives parents to the nodes that wait, once all nodes have come or there was time for it.
 // The caller holds mu.
 func (s *swarm) plan() {
-	if s.pending > 0 && s.relay.mayStillJoin() {
+	if s.pending > 0 && (s.relay.settled.IsZero() || time.Now().Before(s.relay.settled)) {
 		return
 	}
 	fed, children := s.reachedNodes()
 	for s.assignAll(fed, children) {
-		head := s.chooseHead(fed)
+		// The node to which the driver sends next, of those that no node can serve the one with the
+		// most pieces; nil if the driver need not send.
+		var head *seat
+		for _, t := range s.seats {
+			if t != nil && t.waiting && (t.stuck || !s.canServe(t, fed)) && (head == nil || t.have > head.have) {
+				head = t
+			}
+		}
 		if head == nil {
 			return
 		}
@@ -110,24 +117,9 @@ func (s *swarm) chooseParent(t *seat, fed []bool, children []int) *seat {
 	return nil
 }
 
-// chooseHead returns the node to which the driver sends next, of those that no node can serve the
-// one with the most pieces; nil if the driver need not send.
-func (s *swarm) chooseHead(fed []bool) *seat {
-	var head *seat
-	for _, t := range s.seats {
-		if t != nil && t.waiting && (t.stuck || !s.canServe(t, fed)) && (head == nil || t.have > head.have) {
-			head = t
-		}
-	}
-	return head
-}
-
 // canServe reports whether some node can send the file to this one, now or soon.
 func (s *swarm) canServe(t *seat, fed []bool) bool {
 	return len(t.refused) < maxTries && slices.ContainsFunc(s.seats, func(p *seat) bool {
 		return p.sends() && fed[p.index] && !t.refused[p]
 	})
 }
-
-// mayStillJoin reports whether nodes may still come.
-func (r *Relay) mayStillJoin() bool { return r.settled.IsZero() || time.Now().Before(r.settled) }

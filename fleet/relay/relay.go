@@ -130,7 +130,48 @@ func (r *Relay) Bring(ctx context.Context, n *fleet.Node, python, sha256, path s
 	if s == nil {
 		return send(ctx)
 	}
-	return s.bring(ctx, at, n, python, path, send)
+	// Bring the file to a node.
+	t, err := s.join(ctx, at, n, python, path)
+	if err != nil {
+		s.skip(at)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		n.Note("it cannot pass files on (%v): dsbuild sends to it directly", err)
+		return send(ctx)
+	}
+	for {
+		parent, err := s.assign(ctx, t)
+		switch {
+		case err != nil:
+			return err
+		case parent == nil:
+			return s.sendTo(ctx, t, send)
+		}
+		got, err := t.fetch(ctx, parent)
+		switch {
+		case err == nil && got.Why == "":
+			s.complete(t)
+			return nil
+		case ctx.Err() != nil:
+			s.lose(t)
+			return context.Cause(ctx)
+		case err != nil || got.Local: // the node's own failure: send says which
+			s.lose(t)
+			return send(ctx)
+		}
+		// Note that a parent failed a node.
+		s.relay.mu.Lock()
+		t.refused[parent], t.parent, t.waiting, t.stuck = true, nil, true, false
+		parent.failures++
+		if got.Wrong {
+			parent.failures = maxFailures
+		}
+		s.plan()
+		name := parent.station.node.Host.Name
+		s.relay.mu.Unlock()
+		t.station.node.Note("%s does not send it the file (%s): dsbuild chooses another source", name, got.Why)
+	}
 }
 
 // swarmOf returns the relay of a file, and the place of a node in it; nil if the node is not

@@ -57,41 +57,6 @@ func (s *swarm) stop() {
 	}
 }
 
-// bring brings the file to a node.
-func (s *swarm) bring(ctx context.Context, at int, n *fleet.Node, python, path string, send func(context.Context) error) error {
-	t, err := s.join(ctx, at, n, python, path)
-	if err != nil {
-		s.skip(at)
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		n.Note("it cannot pass files on (%v): dsbuild sends to it directly", err)
-		return send(ctx)
-	}
-	for {
-		parent, err := s.assign(ctx, t)
-		switch {
-		case err != nil:
-			return err
-		case parent == nil:
-			return s.sendTo(ctx, t, send)
-		}
-		got, err := t.fetch(ctx, parent)
-		switch {
-		case err == nil && got.Why == "":
-			s.complete(t)
-			return nil
-		case ctx.Err() != nil:
-			s.lose(t)
-			return context.Cause(ctx)
-		case err != nil || got.Local: // the node's own failure: send says which
-			s.lose(t)
-			return send(ctx)
-		}
-		s.refuse(t, parent, got)
-	}
-}
-
 // join gives a node its seat.
 func (s *swarm) join(ctx context.Context, at int, n *fleet.Node, python, path string) (*seat, error) {
 	if err := s.cut(); err != nil {
@@ -163,20 +128,6 @@ func (s *swarm) complete(t *seat) {
 	defer s.relay.mu.Unlock()
 	t.have, t.whole, t.parent, t.byDriver, t.slow = s.pieces.count, true, nil, false, false
 	s.plan()
-}
-
-// refuse notes that a parent failed a node.
-func (s *swarm) refuse(t, parent *seat, got event) {
-	s.relay.mu.Lock()
-	t.refused[parent], t.parent, t.waiting, t.stuck = true, nil, true, false
-	parent.failures++
-	if got.Wrong {
-		parent.failures = maxFailures
-	}
-	s.plan()
-	name := parent.station.node.Host.Name
-	s.relay.mu.Unlock()
-	t.station.node.Note("%s does not send it the file (%s): dsbuild chooses another source", name, got.Why)
 }
 
 // sendTo makes the driver send the file to a node, which passes it on meanwhile.

@@ -152,7 +152,16 @@ func nodes(r *report.Report, columns []column) *htmlpage.Table {
 		if !seen {
 			at = len(t.Rows)
 			places[strings.Join(key, "\x00")] = at
-			t.Rows, names, slowest = append(t.Rows, newRow(n, columns)), append(names, nil), append(slowest, 0)
+			// The row of a node, without its name and its seconds.
+			row := htmlpage.Row{Status: string(n.Status), Cells: make([]htmlpage.Cell, 1)}
+			for _, c := range columns {
+				cell := htmlpage.Cell{Text: htmlpage.Text(c.of(n)), Odd: c.odd(c.of(n))}
+				if c.title == "Status" {
+					cell.Status = row.Status
+				}
+				row.Cells = append(row.Cells, cell)
+			}
+			t.Rows, names, slowest = append(t.Rows, row), append(names, nil), append(slowest, 0)
 		}
 		names[at], slowest[at] = append(names[at], n.Name), max(slowest[at], n.Total())
 		t.Rows[at].Nodes = append(t.Rows[at].Nodes, htmlpage.Text(n.Name))
@@ -162,19 +171,6 @@ func nodes(r *report.Report, columns []column) *htmlpage.Table {
 		t.Rows[i].Cells = append(t.Rows[i].Cells, htmlpage.Cell{Text: htmlpage.Text(fmt.Sprintf("%.1f", slowest[i]))})
 	}
 	return t
-}
-
-// newRow returns the row of a node, without its name and its seconds.
-func newRow(n report.Node, columns []column) htmlpage.Row {
-	row := htmlpage.Row{Status: string(n.Status), Cells: make([]htmlpage.Cell, 1)}
-	for _, c := range columns {
-		cell := htmlpage.Cell{Text: htmlpage.Text(c.of(n)), Odd: c.odd(c.of(n))}
-		if c.title == "Status" {
-			cell.Status = row.Status
-		}
-		row.Cells = append(row.Cells, cell)
-	}
-	return row
 }
 
 // named is a cell with the names of nodes.
