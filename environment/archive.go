@@ -108,7 +108,22 @@ func readArchive(r io.Reader) (*Archive, error) {
 	if _, err := io.Copy(io.Discard, z); err != nil { // the checksum of gzip comes last
 		return nil, fmt.Errorf("it is damaged: %w", err)
 	}
-	return in.finish()
+	// Check the archive as a whole: no entry is below a link, and one Python is in it.
+	a := &Archive{Unpacked: in.size}
+	var lines []string
+	for name := range in.kinds {
+		for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+			if kind, ok := in.kinds[dir]; ok && kind != tar.TypeDir {
+				return nil, fmt.Errorf("%q is below %q, which is no folder", name, dir)
+			}
+		}
+		if line, ok := in.lines[name]; ok {
+			lines = append(lines, name+"\t"+line+"\n")
+		}
+	}
+	slices.Sort(lines)
+	a.List = strings.Join(lines, "")
+	return a, in.describeProgram(a)
 }
 
 // add reads one entry.
@@ -198,25 +213,6 @@ func (in *archiveReader) addFile(name string, h *tar.Header, body io.Reader) err
 	}
 	in.lines[name] = mode + "\t" + hex.EncodeToString(sum.Sum(nil))
 	return nil
-}
-
-// finish checks the archive as a whole: no entry is below a link, and one Python is in it.
-func (in *archiveReader) finish() (*Archive, error) {
-	a := &Archive{Unpacked: in.size}
-	var lines []string
-	for name := range in.kinds {
-		for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
-			if kind, ok := in.kinds[dir]; ok && kind != tar.TypeDir {
-				return nil, fmt.Errorf("%q is below %q, which is no folder", name, dir)
-			}
-		}
-		if line, ok := in.lines[name]; ok {
-			lines = append(lines, name+"\t"+line+"\n")
-		}
-	}
-	slices.Sort(lines)
-	a.List = strings.Join(lines, "")
-	return a, in.describeProgram(a)
 }
 
 // describeProgram finds the interpreter, its version, its machine and its glibc.

@@ -164,8 +164,17 @@ func (s Set) check(python string) error {
 	}
 	names, files := map[string]bool{}, map[string]bool{s.Installer.File: true}
 	for _, f := range append([]File{s.Installer}, s.Files...) {
-		if err := f.check(); err != nil {
-			return err
+		// Compare the entry with the name of its file, which contains no path.
+		n, err := wheel.ParseFileName(f.File)
+		switch {
+		case err != nil:
+			return fmt.Errorf("%.120q: %w", f.File, err)
+		case f.Name != pypi.CanonPackageName(f.Name) || pypi.CanonPackageName(n.Name) != f.Name || n.Version != f.Version:
+			return fmt.Errorf("%s: listed as %.80q, version %.80q", f.File, f.Name, f.Version)
+		case !hexSum.MatchString(f.SHA256) || f.Size <= 0:
+			return fmt.Errorf("%s: its sha256 or size is not valid", f.File)
+		case f.Path != "" && filepath.Base(f.Path) != f.File:
+			return fmt.Errorf("%s: its path names another file", f.File)
 		}
 	}
 	for _, f := range s.Files {
@@ -176,22 +185,6 @@ func (s Set) check(python string) error {
 	}
 	if want := s.digest(python); s.Digest != want {
 		return fmt.Errorf("its digest is %.12s, but its files have %.12s: the lock was changed by hand", s.Digest, want)
-	}
-	return nil
-}
-
-// check compares the entry with the name of its file, which contains no path.
-func (f File) check() error {
-	n, err := wheel.ParseFileName(f.File)
-	switch {
-	case err != nil:
-		return fmt.Errorf("%.120q: %w", f.File, err)
-	case f.Name != pypi.CanonPackageName(f.Name) || pypi.CanonPackageName(n.Name) != f.Name || n.Version != f.Version:
-		return fmt.Errorf("%s: listed as %.80q, version %.80q", f.File, f.Name, f.Version)
-	case !hexSum.MatchString(f.SHA256) || f.Size <= 0:
-		return fmt.Errorf("%s: its sha256 or size is not valid", f.File)
-	case f.Path != "" && filepath.Base(f.Path) != f.File:
-		return fmt.Errorf("%s: its path names another file", f.File)
 	}
 	return nil
 }

@@ -105,7 +105,18 @@ func (p *Plan) compose(l v1.Layer, media types.MediaType) (v1.Image, error) {
 	if config.Config.Labels == nil {
 		config.Config.Labels = map[string]string{}
 	}
-	maps.Copy(config.Config.Labels, p.labels())
+	// The labels of the new image.
+	main := p.opt.Wheels[0].Manifest
+	out := map[string]string{
+		labelPrefix + "wheel":        main.Name,
+		labelPrefix + "wheel.sha256": main.SHA256,
+	}
+	maps.Copy(out, p.baseLabels())
+	for _, f := range p.Facts {
+		out[labelPrefix+f.Name] = f.Value
+	}
+	out[labelPrefix+FactDeepSpeed] = p.opt.Wheels[0].Version
+	maps.Copy(config.Config.Labels, out)
 	if image, err = mutate.ConfigFile(image, config); err != nil {
 		return nil, err
 	}

@@ -123,7 +123,21 @@ func (i *installation) addMember(m wheel.Member, listed map[string]wheel.RecordE
 		}
 		at = path.Join(i.target.site, below)
 	case "scripts":
-		return i.addScript(m.Name, below)
+		// Add a script; one that begins with #!python gets the interpreter's path.
+		data, err := i.archive.ReadFile(m.Name, maxScript)
+		if err != nil {
+			return err
+		}
+		if first, rest, ok := bytes.Cut(data, []byte("\n")); ok && bytes.HasPrefix(first, []byte("#!python")) {
+			_, args, _ := bytes.Cut(first, []byte(" "))
+			line := "#!" + i.target.python
+			if len(args) > 0 {
+				line += " " + string(args)
+			}
+			data = slices.Concat([]byte(line+"\n"), rest)
+		}
+		i.addText(path.Join(i.target.prefix, "bin", below), 0o755, data)
+		return nil
 	case "headers":
 		at = path.Join(i.target.prefix, "include", "site", path.Base(path.Dir(i.target.site)), i.name, below)
 	case "data":
@@ -135,24 +149,6 @@ func (i *installation) addMember(m wheel.Member, listed map[string]wheel.RecordE
 	e.Path = i.recordPath(at)
 	i.record = append(i.record, e)
 	i.files = append(i.files, file{strings.TrimPrefix(at, "/"), mode, m.Size, func() (io.ReadCloser, error) { return i.archive.Open(m.Name) }})
-	return nil
-}
-
-// addScript adds a script; one that begins with #!python gets the interpreter's path.
-func (i *installation) addScript(member, below string) error {
-	data, err := i.archive.ReadFile(member, maxScript)
-	if err != nil {
-		return err
-	}
-	if first, rest, ok := bytes.Cut(data, []byte("\n")); ok && bytes.HasPrefix(first, []byte("#!python")) {
-		_, args, _ := bytes.Cut(first, []byte(" "))
-		line := "#!" + i.target.python
-		if len(args) > 0 {
-			line += " " + string(args)
-		}
-		data = slices.Concat([]byte(line+"\n"), rest)
-	}
-	i.addText(path.Join(i.target.prefix, "bin", below), 0o755, data)
 	return nil
 }
 

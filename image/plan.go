@@ -11,7 +11,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"path"
 	"path/filepath"
@@ -130,9 +129,19 @@ func (p *Plan) survey(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if err := p.openWheels(); err != nil {
-		return err
+	// Open the verified wheels. None may have a file of something else.
+	for _, w := range p.opt.Wheels {
+		p.Wheels = append(p.Wheels, Wheel{w.Manifest.Name, w.Version, w.Manifest.SHA256})
+		a, err := wheel.Open(w.Path)
+		if err != nil {
+			return err
+		}
+		p.archives = append(p.archives, a)
+		if err := wheels.CheckOwnFiles(a); err != nil {
+			return usagef("leave the wheel out", "%w", err)
+		}
 	}
+
 	if err := p.openBase(ctx); err != nil {
 		return err
 	}
@@ -158,22 +167,6 @@ func (p *Plan) survey(ctx context.Context) (err error) {
 	}
 	p.Created = p.Created.UTC().Truncate(time.Second)
 	return err
-}
-
-// openWheels opens the verified wheels. None may have a file of something else.
-func (p *Plan) openWheels() error {
-	for _, w := range p.opt.Wheels {
-		p.Wheels = append(p.Wheels, Wheel{w.Manifest.Name, w.Version, w.Manifest.SHA256})
-		a, err := wheel.Open(w.Path)
-		if err != nil {
-			return err
-		}
-		p.archives = append(p.archives, a)
-		if err := wheels.CheckOwnFiles(a); err != nil {
-			return usagef("leave the wheel out", "%w", err)
-		}
-	}
-	return nil
 }
 
 // openBase opens the base, whose platform must be the wheel's.
@@ -390,21 +383,6 @@ func newestFile(all []wheels.Wheel) (newest time.Time, err error) {
 		}
 	}
 	return newest, nil
-}
-
-// labels are those of the new image.
-func (p *Plan) labels() map[string]string {
-	main := p.opt.Wheels[0].Manifest
-	out := map[string]string{
-		labelPrefix + "wheel":        main.Name,
-		labelPrefix + "wheel.sha256": main.SHA256,
-	}
-	maps.Copy(out, p.baseLabels())
-	for _, f := range p.Facts {
-		out[labelPrefix+f.Name] = f.Value
-	}
-	out[labelPrefix+FactDeepSpeed] = p.opt.Wheels[0].Version
-	return out
 }
 
 // baseLabels name the base, as the OCI image specification has it.

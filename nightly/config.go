@@ -58,14 +58,6 @@ const (
 // defaultKeep is how many builds of each wheel are kept.
 const defaultKeep = 7
 
-// DeployFlags are the keys of deploy that are flags of dsbuild deploy.
-func DeployFlags() []string {
-	return []string{
-		"forks", "serial", "max-fail", "timeout", "bwlimit", "relay", "in-use", "deps", "verify",
-		"via", "partition", "account", "qos", "time", "slurm-wait",
-	}
-}
-
 // Read reads the nightly file at path. It reports all mistakes together, as a
 // *diagnostic.Error. Relative paths are taken from its folder.
 func Read(path string) (Config, error) {
@@ -284,7 +276,11 @@ func (r *reader) readCommand(p yamldoc.Pair) []string {
 
 func (r *reader) readDeploy(p yamldoc.Pair) *Deploy {
 	out := &Deploy{Flags: map[string]string{}}
-	for _, q := range r.Pairs(p.Node, "deploy", append([]string{"inventory", "source", "canary", "limit", "env"}, DeployFlags()...)) {
+	// The keys of deploy that are flags of dsbuild deploy.
+	for _, q := range r.Pairs(p.Node, "deploy", append([]string{"inventory", "source", "canary", "limit", "env"}, []string{
+		"forks", "serial", "max-fail", "timeout", "bwlimit", "relay", "in-use", "deps", "verify",
+		"via", "partition", "account", "qos", "time", "slurm-wait",
+	}...)) {
 		text := r.singleLine(q)
 		switch q.Key {
 		case "inventory":

@@ -35,14 +35,9 @@ type uploadIndex struct {
 	check   string // the simple index that lists its files, with the login if it is on the same server; "": unknown
 }
 
-// knownIndexes are the addresses that twine knows without ~/.pypirc.
-func knownIndexes() map[string]string {
-	return map[string]string{"pypi": "https://upload.pypi.org/legacy/", "testpypi": "https://test.pypi.org/legacy/"}
-}
-
 // openPypirc opens the index that ~/.pypirc names.
 func (r *run) openPypirc(name string) (place, error) {
-	address := knownIndexes()[name]
+	address := map[string]string{"pypi": "https://upload.pypi.org/legacy/", "testpypi": "https://test.pypi.org/legacy/"}[name]
 	conf, err := ini.LoadSources(ini.LoadOptions{IgnoreInlineComment: true, SkipUnrecognizableLines: true}, filepath.Join(r.Home, ".pypirc"))
 	const orAddress = ", or give https://HOST/PATH"
 	switch path := new(fs.PathError); {
@@ -70,14 +65,6 @@ func (r *run) openPypirc(name string) (place, error) {
 	return r.openIndex(address, l)
 }
 
-// simpleIndexes are the indexes that list the files of those whose address is well known.
-func simpleIndexes() map[string]string {
-	return map[string]string{
-		"https://upload.pypi.org/legacy/": "https://pypi.org/simple/",
-		"https://test.pypi.org/legacy/":   "https://test.pypi.org/simple/",
-	}
-}
-
 // openIndex opens an index. The login of the environment comes before l, that of ~/.pypirc.
 func (r *run) openIndex(address string, l login) (place, error) {
 	r.access = "dsbuild takes TWINE_USERNAME and TWINE_PASSWORD, or the section of ~/.pypirc (pypirc:NAME)"
@@ -86,7 +73,11 @@ func (r *run) openIndex(address string, l login) (place, error) {
 		l.user = "__token__" // the user of a token
 	}
 	r.secrets.addLogin(l)
-	p := &uploadIndex{run: r, address: address, login: l, check: cmp.Or(r.CheckURL, simpleIndexes()[address])}
+	// The indexes that list the files of those whose address is well known.
+	p := &uploadIndex{run: r, address: address, login: l, check: cmp.Or(r.CheckURL, map[string]string{
+		"https://upload.pypi.org/legacy/": "https://pypi.org/simple/",
+		"https://test.pypi.org/legacy/":   "https://test.pypi.org/simple/",
+	}[address])}
 	at, err := url.Parse(address)
 	if err != nil || l.password == "" {
 		return eachFile{r, p}, err

@@ -68,7 +68,15 @@ func (r *reader) read(body yamldoc.Node, now time.Time) (*Policy, error) {
 	if body != nil {
 		r.readPolicy(p, body)
 		if r.Err() == nil {
-			r.checkWhole(p, body, now)
+			// Find mistakes that no single key has.
+			for _, s := range p.Signers {
+				if s.Identity == nil && slices.Contains(p.Revoked, s.fingerprint()) {
+					r.Add(r.seen["key "+s.Key], "remove the signer, or its key from revoked", "the key of signer %s is revoked", s.Name)
+				}
+			}
+			if err := p.Trusts(now); err != nil && r.Err() == nil {
+				r.Add(r.Place(body), "give each builder its own signer", "%s", fmt.Sprint(err))
+			}
 		}
 	}
 	if err := r.Err(); err != nil {
@@ -285,16 +293,4 @@ func (r *reader) text(n yamldoc.Node, what string, form *regexp.Regexp, want str
 		return word
 	}
 	return ""
-}
-
-// checkWhole finds mistakes that no single key has.
-func (r *reader) checkWhole(p *Policy, body yamldoc.Node, now time.Time) {
-	for _, s := range p.Signers {
-		if s.Identity == nil && slices.Contains(p.Revoked, s.fingerprint()) {
-			r.Add(r.seen["key "+s.Key], "remove the signer, or its key from revoked", "the key of signer %s is revoked", s.Name)
-		}
-	}
-	if err := p.Trusts(now); err != nil && r.Err() == nil {
-		r.Add(r.Place(body), "give each builder its own signer", "%s", fmt.Sprint(err))
-	}
 }

@@ -44,12 +44,8 @@ func runMatrix(ctx context.Context, a *app, o wheelOptions) error {
 	if err := built.print(a, o.json); err != nil {
 		return err
 	}
-	return matrixFailure(ctx, results)
-}
-
-// matrixFailure returns the error of a matrix of which something failed. Its exit code is 4 if all
-// failed wheels were built but do not match the request, and 1 if one could not be built.
-func matrixFailure(ctx context.Context, results []pipeline.Result) error {
+	// The error of a matrix of which something failed. Its exit code is 4 if all failed wheels were
+	// built but do not match the request, and 1 if one could not be built.
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

@@ -115,22 +115,18 @@ func (l *List) Add(at Position, hint, format string, args ...any) {
 	}
 	p := Problem{Position: at, Message: HideCredentials(fmt.Sprintf(format, args...)), Hint: hint}
 	if at.Line > 0 && at.Line <= len(l.Lines) && len(l.Lines[at.Line-1]) <= maxLine && strings.TrimSpace(l.Lines[at.Line-1]) != "" {
-		p.Excerpt = excerpt(l.shownLine(at.Line), at.Line, at.Column)
+		// A line without its secrets.
+		line, known := l.shown[at.Line]
+		if !known {
+			if l.shown == nil {
+				l.shown = map[int]string{}
+			}
+			line = hideSecrets(l.Lines[at.Line-1])
+			l.shown[at.Line] = line
+		}
+		p.Excerpt = excerpt(line, at.Line, at.Column)
 	}
 	l.Problems = append(l.Problems, p)
-}
-
-// shownLine returns a line without its secrets.
-func (l *List) shownLine(number int) string {
-	line, known := l.shown[number]
-	if !known {
-		if l.shown == nil {
-			l.shown = map[int]string{}
-		}
-		line = hideSecrets(l.Lines[number-1])
-		l.shown[number] = line
-	}
-	return line
 }
 
 // Err returns the recorded mistakes as an *Error, in the order of the file, or nil.

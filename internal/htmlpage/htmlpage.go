@@ -210,23 +210,14 @@ func (p Page) Write(w io.Writer) error {
 		return err
 	}
 	var page bytes.Buffer
+	// The Content-Security-Policy of a page. It allows the style and the script by their hashes,
+	// and nothing else: no other script, no request.
 	err = tmpl.Execute(&page, struct {
 		Page
 		Policy string
 		Style  template.CSS
 		Script template.JS
-	}{p, policy(style, script), template.CSS(style), template.JS(script)}) //nolint:gosec // our own
-	if err != nil {
-		return err
-	}
-	_, err = page.WriteTo(w)
-	return err
-}
-
-// policy returns the Content-Security-Policy of a page. It allows the style and the
-// script by their hashes, and nothing else: no other script, no request.
-func policy(style, script []byte) string {
-	return strings.Join([]string{
+	}{p, strings.Join([]string{
 		"default-src 'none'",
 		"style-src " + source(style),
 		"script-src " + source(script),
@@ -234,7 +225,12 @@ func policy(style, script []byte) string {
 		"form-action 'none'",
 		"require-trusted-types-for 'script'", // no text becomes markup, even after a mistake in the script
 		"trusted-types 'none'",
-	}, "; ")
+	}, "; "), template.CSS(style), template.JS(script)}) //nolint:gosec // our own
+	if err != nil {
+		return err
+	}
+	_, err = page.WriteTo(w)
+	return err
 }
 
 // source names a text of the page by its hash.

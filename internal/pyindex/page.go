@@ -24,33 +24,6 @@ type link struct {
 	reason        string
 }
 
-// readJSON reads a page of PEP 691.
-func readJSON(text []byte) ([]link, error) {
-	var doc struct {
-		Meta struct {
-			Version string `json:"api-version"`
-		} `json:"meta"`
-		Files []struct {
-			Filename string            `json:"filename"`
-			URL      string            `json:"url"`
-			Hashes   map[string]string `json:"hashes"`
-			Size     int64             `json:"size"`
-			Yanked   flag              `json:"yanked"`
-		} `json:"files"`
-	}
-	if err := json.Unmarshal(text, &doc); err != nil {
-		return nil, fmt.Errorf("its JSON cannot be read: %w", err)
-	}
-	if !strings.HasPrefix(doc.Meta.Version, "1.") {
-		return nil, fmt.Errorf("its page has version %.20q of the index format, but dsbuild reads only version 1", doc.Meta.Version)
-	}
-	links := make([]link, 0, len(doc.Files))
-	for _, f := range doc.Files {
-		links = append(links, link{f.Filename, f.URL, f.Hashes["sha256"], f.Size, f.Yanked.set, f.Yanked.text})
-	}
-	return links, nil
-}
-
 // flag is true if the page has the boolean true or a text.
 type flag struct {
 	set  bool
@@ -93,7 +66,19 @@ func readHTML(text []byte) ([]link, error) {
 		case "base":
 			base = attributes(t)["href"]
 		case "a":
-			links = append(links, anchor(attributes(t), base))
+			// Read a link to a file. The file's name is the end of the link's path.
+			has := attributes(t)
+			l := link{address: has["href"]}
+			if at, err := url.Parse(l.address); err == nil {
+				if root, err := url.Parse(base); err == nil && base != "" {
+					at = root.ResolveReference(at)
+					l.address = at.String()
+				}
+				l.name = path.Base(at.Path)
+				l.sha256 = strings.TrimPrefix(at.Fragment, "sha256=")
+			}
+			l.reason, l.yanked = has["data-yanked"]
+			links = append(links, l)
 		}
 	}
 }
@@ -104,21 +89,6 @@ func attributes(t html.Token) map[string]string {
 		out[a.Key] = a.Val
 	}
 	return out
-}
-
-// anchor reads a link to a file. The file's name is the end of the link's path.
-func anchor(has map[string]string, base string) link {
-	l := link{address: has["href"]}
-	if at, err := url.Parse(l.address); err == nil {
-		if root, err := url.Parse(base); err == nil && base != "" {
-			at = root.ResolveReference(at)
-			l.address = at.String()
-		}
-		l.name = path.Base(at.Path)
-		l.sha256 = strings.TrimPrefix(at.Fragment, "sha256=")
-	}
-	l.reason, l.yanked = has["data-yanked"]
-	return l
 }
 
 // maxDots bounds the number of tags that a wheel's name can expand to.

@@ -4,6 +4,7 @@ package pyindex
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -110,7 +111,30 @@ func read(contentType string, text []byte) ([]link, error) {
 	case err != nil:
 		return nil, fmt.Errorf("its answer has no valid Content-Type: %w", err)
 	case kind == jsonType:
-		return readJSON(text)
+		// Read a page of PEP 691.
+		var doc struct {
+			Meta struct {
+				Version string `json:"api-version"`
+			} `json:"meta"`
+			Files []struct {
+				Filename string            `json:"filename"`
+				URL      string            `json:"url"`
+				Hashes   map[string]string `json:"hashes"`
+				Size     int64             `json:"size"`
+				Yanked   flag              `json:"yanked"`
+			} `json:"files"`
+		}
+		if err := json.Unmarshal(text, &doc); err != nil {
+			return nil, fmt.Errorf("its JSON cannot be read: %w", err)
+		}
+		if !strings.HasPrefix(doc.Meta.Version, "1.") {
+			return nil, fmt.Errorf("its page has version %.20q of the index format, but dsbuild reads only version 1", doc.Meta.Version)
+		}
+		links := make([]link, 0, len(doc.Files))
+		for _, f := range doc.Files {
+			links = append(links, link{f.Filename, f.URL, f.Hashes["sha256"], f.Size, f.Yanked.set, f.Yanked.text})
+		}
+		return links, nil
 	case kind == htmlType || kind == "text/html":
 		return readHTML(text)
 	}

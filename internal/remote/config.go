@@ -172,7 +172,17 @@ func (c *clientConfig) ask(ctx context.Context, alias string, args []string) (se
 		k, v, _ := strings.Cut(strings.TrimSpace(string(line)), " ")
 		s[k] = append(s[k], v)
 	}
-	s.forgetDefaults()
+	// Drop the default files, which no configuration named.
+	if account, err := user.Current(); err == nil {
+		known := filepath.Join(account.HomeDir, ".ssh", "known_hosts")
+		if s.first("userknownhostsfile") == known+" "+known+"2" {
+			delete(s, "userknownhostsfile")
+		}
+	}
+	files := s["identityfile"]
+	if len(files) >= fewestDefaults && !slices.ContainsFunc(files, func(f string) bool { return !strings.HasPrefix(f, "~/.ssh/id_") }) {
+		delete(s, "identityfile")
+	}
 	return s, nil
 }
 
@@ -184,20 +194,6 @@ func localConfigError(why, alias string) error {
 // fewestDefaults is the least number of IdentityFile values that ssh prints if the configuration
 // names no file.
 const fewestDefaults = 4
-
-// forgetDefaults drops the default files, which no configuration named.
-func (s settings) forgetDefaults() {
-	if account, err := user.Current(); err == nil {
-		known := filepath.Join(account.HomeDir, ".ssh", "known_hosts")
-		if s.first("userknownhostsfile") == known+" "+known+"2" {
-			delete(s, "userknownhostsfile")
-		}
-	}
-	files := s["identityfile"]
-	if len(files) >= fewestDefaults && !slices.ContainsFunc(files, func(f string) bool { return !strings.HasPrefix(f, "~/.ssh/id_") }) {
-		delete(s, "identityfile")
-	}
-}
 
 // atLine matches a message of ssh that names the file and the line of a mistake.
 var atLine = regexp.MustCompile(`(?m)^.+[: ]line \d+: .+$`)

@@ -76,15 +76,6 @@ func (c *sshConn) Close() error {
 	return nil
 }
 
-func (c *sshConn) isDead() bool {
-	select {
-	case <-c.dead:
-		return true
-	default:
-		return false
-	}
-}
-
 // broke reports whether err came from a broken connection. The caller may see the break before the
 // goroutine that notes it, so broke waits up to 250 ms for the note.
 func (c *sshConn) broke(err error) bool {

@@ -73,7 +73,12 @@ func (s *jumpConn) over() bool {
 	if s.err != nil {
 		return !isFinalRefusal(s.err)
 	}
-	return s.conn.isDead()
+	select {
+	case <-s.conn.dead:
+		return true
+	default:
+		return false
+	}
 }
 
 func (p *jumpConns) dial(ctx context.Context, s *jumpConn, dial func(context.Context) (*sshConn, error)) {

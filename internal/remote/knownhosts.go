@@ -90,7 +90,7 @@ func loadReadable(files []string) (*keyDB, error) {
 				continue
 			}
 			place := fmt.Sprintf("%s:%d", file, n+1)
-			if revokes(line) {
+			if bytes.Contains(bytes.ToLower(bytes.ReplaceAll(line, []byte{0}, nil)), []byte("@revoked")) {
 				return nil, fmt.Errorf("%s: this line revokes a key and cannot be read: %w", place, unreadable)
 			}
 			db.leftOut = append(db.leftOut, fmt.Sprintf("%s cannot be read: %v", place, unreadable))
@@ -119,11 +119,6 @@ func checkKnownHost(file string, line []byte) error {
 	why := strings.TrimPrefix(err.Error(), "knownhosts: ")
 	why = strings.TrimPrefix(why, file+":1: ")
 	return errors.New(strings.TrimPrefix(why, "knownhosts: "))
-}
-
-// revokes reports whether an unreadable line seems to revoke a key.
-func revokes(line []byte) bool {
-	return bytes.Contains(bytes.ToLower(bytes.ReplaceAll(line, []byte{0}, nil)), []byte("@revoked"))
 }
 
 // unreadable describes the lines left out, in parentheses.

@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/dsbuild/dsbuild/internal/fault"
@@ -132,17 +131,6 @@ func (p *process) code() int { return p.cmd.ProcessState.ExitCode() }
 
 func (p *process) kill() {
 	p.cmd.Process.Kill() //nolint:errcheck // it may have ended
-}
-
-// end asks the process to end, and kills it after leaveLimit.
-func (p *process) end() {
-	p.cmd.Process.Signal(syscall.SIGTERM) //nolint:errcheck // it may have ended
-	select {
-	case <-p.done:
-	case <-time.After(leaveLimit):
-		p.kill()
-		<-p.done
-	}
 }
 
 // Tail is a Writer that keeps the last Most bytes. Several goroutines may use it.

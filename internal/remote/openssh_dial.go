@@ -228,7 +228,13 @@ func (a *attempt) args(socket string) []string {
 	args = append(args, a.keyArgs()...)
 	switch {
 	case a.jump != nil:
-		args = append(args, "-o", "ProxyCommand="+a.jump.proxyCommand())
+		// The command through which an ssh reaches hosts behind the node.
+		words := []string{Quote(a.jump.ssh)}
+		for _, w := range a.jump.args("-W", "") {
+			words = append(words, strings.ReplaceAll(Quote(w), "%", "%%"))
+		}
+		words[len(words)-1] = "'[%h]:%p'"
+		args = append(args, "-o", "ProxyCommand="+strings.Join(append(words, "--", Quote(a.jump.host)), " "))
 	case t.proxyCommand == "":
 		add("ProxyCommand", "none")
 	}

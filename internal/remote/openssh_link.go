@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/pkg/sftp"
@@ -60,16 +61,6 @@ func (l *opensshLink) line(cmd Command) (string, error) { return commandLine(cmd
 // must not open a connection of its own.
 func (l *opensshLink) args(more ...string) []string {
 	return append([]string{"-F", "none", "-S", l.socket, "-o", "ControlMaster=no", "-o", "ProxyCommand=false", "-o", "BatchMode=yes"}, more...)
-}
-
-// proxyCommand returns the command through which an ssh reaches hosts behind the node.
-func (l *opensshLink) proxyCommand() string {
-	words := []string{Quote(l.ssh)}
-	for _, w := range l.args("-W", "") {
-		words = append(words, strings.ReplaceAll(Quote(w), "%", "%%"))
-	}
-	words[len(words)-1] = "'[%h]:%p'"
-	return strings.Join(append(words, "--", Quote(l.host)), " ")
 }
 
 // start starts a session.
@@ -283,7 +274,14 @@ const leaveLimit = 3 * time.Second
 func (l *opensshLink) hangUp() {
 	open := l.leave()
 	if l.master != nil {
-		l.master.end()
+		// Ask the process to end, and kill it after leaveLimit.
+		l.master.cmd.Process.Signal(syscall.SIGTERM) //nolint:errcheck // it may have ended
+		select {
+		case <-l.master.done:
+		case <-time.After(leaveLimit):
+			l.master.kill()
+			<-l.master.done
+		}
 	}
 	var all sync.WaitGroup
 	for _, s := range open {

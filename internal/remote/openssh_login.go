@@ -51,7 +51,15 @@ func (l *opensshLogin) answer(prompt string, tell bool) (string, bool) {
 
 func (l *opensshLogin) find(prompt string) (string, error) {
 	if m := promptPassphrase.FindStringSubmatch(prompt); m != nil {
-		return l.passphrase(m[1])
+		// The passphrase of an identity file. If dsbuild can read the file itself, it tests the
+		// passphrase right here, as in its own logins.
+		file := m[1]
+		defer l.clock.hold()()
+		if b, err := os.ReadFile(file); err == nil && !securityKey(file) {
+			text, _, err := l.answers.unlock(l.ctx, file, b)
+			return text, err
+		}
+		return l.secret("passphrase of "+file, "passphrase for "+file+":")
 	}
 	if m := promptPIN.FindStringSubmatch(prompt); m != nil {
 		return l.secret("PIN for "+m[1], "PIN for "+m[1]+":")
@@ -84,17 +92,6 @@ func nodeLines(text string) string {
 		}
 	}
 	return strings.Join(lines, "\n")
-}
-
-// passphrase returns the passphrase of an identity file. If dsbuild can read the file itself, it
-// tests the passphrase right here, as in its own logins.
-func (l *opensshLogin) passphrase(file string) (string, error) {
-	defer l.clock.hold()()
-	if b, err := os.ReadFile(file); err == nil && !securityKey(file) {
-		text, _, err := l.answers.unlock(l.ctx, file, b)
-		return text, err
-	}
-	return l.secret("passphrase of "+file, "passphrase for "+file+":")
 }
 
 // secret asks for a secret that is valid for all nodes. No other login gets it before one login has

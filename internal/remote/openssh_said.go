@@ -186,7 +186,17 @@ func (a *attempt) unreached(said string) error {
 	case strings.Contains(said, "timed out"):
 		return a.dialer.unfinished(t)
 	case a.jump != nil:
-		return a.jumpError()
+		// The error of a jump host that cannot reach the node. Only the jump host's master logs the
+		// reason.
+		text, err := os.ReadFile(masterLog(a.jump.folder))
+		if all := saysUnopened.FindAllStringSubmatch(string(text), -1); err == nil && len(all) > 0 {
+			why := all[len(all)-1][1]
+			if strings.HasPrefix(why, "administratively prohibited") {
+				return prohibitedError(a.target, why)
+			}
+			return jumpError(a.target, why)
+		}
+		return jumpError(a.target, lastLine(a.stderr.String()))
 	case t.proxyCommand != "":
 		return a.proxyError(last)
 	}
@@ -197,20 +207,6 @@ func (a *attempt) unreached(said string) error {
 		return brokenOff(t, true, last)
 	}
 	return a.login.withMessage(brokenOff(t, false, last))
-}
-
-// jumpError returns the error of a jump host that cannot reach the node. Only the jump host's
-// master logs the reason.
-func (a *attempt) jumpError() error {
-	text, err := os.ReadFile(masterLog(a.jump.folder))
-	if all := saysUnopened.FindAllStringSubmatch(string(text), -1); err == nil && len(all) > 0 {
-		why := all[len(all)-1][1]
-		if strings.HasPrefix(why, "administratively prohibited") {
-			return prohibitedError(a.target, why)
-		}
-		return jumpError(a.target, why)
-	}
-	return jumpError(a.target, lastLine(a.stderr.String()))
 }
 
 // proxyError returns the error of a failed ProxyCommand.

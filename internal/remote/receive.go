@@ -32,15 +32,6 @@ type receipt struct {
 	user string // the user that runs the program, for messages
 }
 
-// command returns the program, which reads the file from its standard input. there is the number of
-// bytes of the part that exist already. explain reads its output.
-func (r receipt) command(there int64) Command {
-	return Command{Argv: []string{
-		"sh", "-c", receive, "sh", r.part, r.Path,
-		strconv.FormatUint(uint64(r.Mode.Perm()), 8), strconv.FormatInt(r.Size, 10), r.SHA256, strconv.FormatInt(there, 10),
-	}}
-}
-
 // explain returns the error of the program. said and errs are its stdout and stderr.
 func (r receipt) explain(ctx context.Context, exit *ExitError, said, errs string) error {
 	said, errs = strings.TrimSpace(said), strings.TrimSpace(errs)
@@ -86,7 +77,11 @@ func PutByProgram(ctx context.Context, on Runner, user string, up Upload) error 
 	if there > 0 && up.Progress != nil {
 		up.Progress(there)
 	}
-	cmd := r.command(there)
+	// The program reads the file from its standard input; explain reads its output.
+	cmd := Command{Argv: []string{
+		"sh", "-c", receive, "sh", r.part, r.Path,
+		strconv.FormatUint(uint64(r.Mode.Perm()), 8), strconv.FormatInt(r.Size, 10), r.SHA256, strconv.FormatInt(there, 10),
+	}}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = m, said, errs
 	err = flooded(on.Run(lasting, cmd))
 	var exit *ExitError

@@ -75,7 +75,16 @@ func (c *sudoConn) try(ctx context.Context, limit time.Duration) error {
 		err = cause.Errorf("%w on %s: it ran no command within %s, and printed %q", ErrSudo, cause.Own(c.target.Name), limit, s.said())
 		err = fault.WithHint(err, "sudo there may ask for something other than a password. Try there: sudo -u %s true", c.target.Sudo)
 	}
-	a.end(err)
+	// Settle the trial of the password.
+	switch {
+	case a.trial == nil:
+	case err == nil:
+		a.trial.prove()
+	case errors.Is(err, ErrSudo) && !notSudoer.MatchString(err.Error()):
+		a.trial.refuse(cause.Errorf("sudo on %s refused the password; dsbuild tries it nowhere else", cause.Own(a.conn.target.Name)))
+	default:
+		a.trial.leaveUntried()
+	}
 	if err == nil {
 		c.password = a.text
 	}
@@ -345,19 +354,6 @@ func (a *sudoLogin) password(ctx context.Context, of string) (string, error) {
 // notSudoer matches the messages of a sudo that does not let a user run the command. It says nothing
 // about the password.
 var notSudoer = regexp.MustCompile(`not in the sudoers|not allowed to|may not run sudo`)
-
-// end settles the trial of the password.
-func (a *sudoLogin) end(err error) {
-	switch {
-	case a.trial == nil:
-	case err == nil:
-		a.trial.prove()
-	case errors.Is(err, ErrSudo) && !notSudoer.MatchString(err.Error()):
-		a.trial.refuse(cause.Errorf("sudo on %s refused the password; dsbuild tries it nowhere else", cause.Own(a.conn.target.Name)))
-	default:
-		a.trial.leaveUntried()
-	}
-}
 
 // sudoInput is the input of sudo and then of the program. sudo gets a password when it asks for
 // one, and nothing else. The program gets its own input.

@@ -30,7 +30,19 @@ func New(parent string) (*Dir, error) {
 	if parent == "" {
 		parent = os.TempDir()
 	}
-	sweep(parent)
+	// Remove abandoned directories. If one cannot be removed, the next sweep tries again.
+	left, _ := filepath.Glob(filepath.Join(parent, prefix+"*"))
+	for _, path := range left {
+		info, err := os.Lstat(path)
+		if err != nil || !ours(info) || time.Since(info.ModTime()) < kept {
+			continue
+		}
+		// The lock ends with its process, even if the process crashes.
+		if lock := lockOf(path); free(lock) {
+			_ = lock.Close()
+			_ = RemoveAll(path)
+		}
+	}
 	path, err := os.MkdirTemp(parent, prefix) // mode 0700
 	if err != nil {
 		return nil, err
@@ -50,22 +62,6 @@ func (d *Dir) Close() error {
 	}
 	// Close the lock file first: some systems cannot remove an open file.
 	return errors.Join(d.held.Close(), RemoveAll(d.Path))
-}
-
-// sweep removes abandoned directories. If one cannot be removed, the next sweep tries again.
-func sweep(parent string) {
-	left, _ := filepath.Glob(filepath.Join(parent, prefix+"*"))
-	for _, path := range left {
-		info, err := os.Lstat(path)
-		if err != nil || !ours(info) || time.Since(info.ModTime()) < kept {
-			continue
-		}
-		// The lock ends with its process, even if the process crashes.
-		if lock := lockOf(path); free(lock) {
-			_ = lock.Close()
-			_ = RemoveAll(path)
-		}
-	}
 }
 
 // free reports whether no process holds the lock, and takes it.

@@ -147,7 +147,15 @@ func (d *Dialer) lease(ctx context.Context, name string, anew bool) (a *allocati
 			d.mu.Unlock()
 			return nil, nil, a.lost("before a command")
 		case a != nil:
-			d.work()
+			// Count the program that is about to run.
+			if d.active == 0 {
+				d.calm = make(chan struct{})
+			}
+			d.active++
+			if d.idle != nil {
+				d.idle.Stop()
+				d.idle = nil
+			}
 			d.mu.Unlock()
 			return a, sync.OnceFunc(d.endUse), nil
 		case d.asking.Err() != nil:
@@ -168,18 +176,6 @@ func (d *Dialer) lease(ctx context.Context, name string, anew bool) (a *allocati
 		if r.err != nil {
 			return nil, nil, r.err
 		}
-	}
-}
-
-// work counts a program that is about to run; the caller holds mu.
-func (d *Dialer) work() {
-	if d.active == 0 {
-		d.calm = make(chan struct{})
-	}
-	d.active++
-	if d.idle != nil {
-		d.idle.Stop()
-		d.idle = nil
 	}
 }
 

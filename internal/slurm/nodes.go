@@ -67,7 +67,15 @@ func parseNodes(text string) ([]Node, error) {
 		if !seen {
 			i = len(nodes)
 			place[f[0]] = i
-			n := Node{Name: f[0], State: f[3], Features: words(f[5])}
+			// Split one of Slurm's lists, which prints "(null)" if it is empty.
+			list := f[5]
+			var features []string
+			for w := range strings.SplitSeq(list, ",") {
+				if w != "" && w != "(null)" && w != "N/A" {
+					features = append(features, w)
+				}
+			}
+			n := Node{Name: f[0], State: f[3], Features: features}
 			n.GPUs, n.GPUTypes = gpus(f[4])
 			n.MemoryMB, _ = strconv.Atoi(strings.TrimSuffix(f[6], "+")) //nolint:errcheck // 0 is less than any job requests
 			if f[7] != "none" {
@@ -83,17 +91,6 @@ func parseNodes(text string) ([]Node, error) {
 		}
 	}
 	return nodes, nil
-}
-
-// words splits one of Slurm's lists, which prints "(null)" if it is empty.
-func words(list string) []string {
-	var out []string
-	for w := range strings.SplitSeq(list, ",") {
-		if w != "" && w != "(null)" && w != "N/A" {
-			out = append(out, w)
-		}
-	}
-	return out
 }
 
 // gresItem matches one generic resource, such as gpu:2, gpu:a100:8(S:0-1), gpu:1g.5gb:7 or

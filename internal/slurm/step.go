@@ -178,7 +178,20 @@ func (p *step) result(a *allocation, node string) error {
 	case errors.Is(p.err, exec.ErrNotFound):
 		return failed("srun", "", p.err)
 	}
-	return lostStep(node, own, p.err)
+	// The error of a program without a status.
+	why := "srun ended without a message"
+	if p.err != nil {
+		why = "srun: " + p.err.Error()
+	}
+	lines := strings.Split(own, "\n")
+	if last := srunSays.ReplaceAllString(lines[len(lines)-1], ""); last != "" {
+		why = "srun says: " + last
+	}
+	if nodeFailure.MatchString(own) {
+		why = "Slurm says that the node failed"
+	}
+	return fault.WithHint(fmt.Errorf("%w while running a command: %s", remote.ErrLost, why),
+		"see scontrol show node %s. It is safe to run the same command again", node)
 }
 
 var (
@@ -190,23 +203,6 @@ var (
 
 // endedLimit is the time after the end of a step within which dsbuild notes the end of its job.
 const endedLimit = 5 * time.Second
-
-// lostStep returns the error of a program without a status.
-func lostStep(node, said string, err error) error {
-	why := "srun ended without a message"
-	if err != nil {
-		why = "srun: " + err.Error()
-	}
-	lines := strings.Split(said, "\n")
-	if last := srunSays.ReplaceAllString(lines[len(lines)-1], ""); last != "" {
-		why = "srun says: " + last
-	}
-	if nodeFailure.MatchString(said) {
-		why = "Slurm says that the node failed"
-	}
-	return fault.WithHint(fmt.Errorf("%w while running a command: %s", remote.ErrLost, why),
-		"see scontrol show node %s. It is safe to run the same command again", node)
-}
 
 // marked is a Writer that passes a program's stderr on, up to the mark with the exit status.
 type marked struct {

@@ -104,15 +104,6 @@ func (b *bar) withDescription(line string) string {
 	return line
 }
 
-// plainLine returns a line of a log, and records when and at what percentage it was printed.
-func (b *bar) plainLine(now time.Time) string {
-	b.printed, b.printedTime = b.percent(), now
-	if b.total <= 0 {
-		return b.withDescription(fmt.Sprintf("%s: %s", b.title, Duration(now.Sub(b.start))))
-	}
-	return b.withDescription(fmt.Sprintf("%s: %d%%", b.title, b.printed))
-}
-
 func (b *bar) lines(now time.Time, width int) []string {
 	lines := []string{b.drawBar(now)}
 	for i, text := range b.text {
@@ -145,7 +136,12 @@ func (b *bar) remind(now time.Time) string {
 	since := now.Sub(b.printedTime)
 	if moved := b.percent() != b.printed; moved && since >= b.printEvery || since >= b.console.opts.StillEvery {
 		b.printEvery = min(2*b.printEvery, b.console.opts.StillEvery)
-		return b.plainLine(now)
+		// A line of a log; note when and at what percentage it was printed.
+		b.printed, b.printedTime = b.percent(), now
+		if b.total <= 0 {
+			return b.withDescription(fmt.Sprintf("%s: %s", b.title, Duration(now.Sub(b.start))))
+		}
+		return b.withDescription(fmt.Sprintf("%s: %d%%", b.title, b.printed))
 	}
 	return ""
 }

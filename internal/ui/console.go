@@ -40,7 +40,22 @@ type liveLine interface {
 // New returns a Console that writes to w, usually standard error.
 func New(w io.Writer, opts Options) *Console {
 	opts = opts.withDefaults()
-	return &Console{w: w, opts: opts, marks: newMarks(opts)}
+	m := marks{
+		done: "✓", cached: "•", skipped: "-", failed: "✗", warning: "warning:",
+		spinner: []string{"⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"},
+	}
+	if opts.ASCII {
+		m.done, m.cached, m.failed = "+", "*", "x"
+		m.spinner = []string{"|", "/", "-", "\\"}
+	}
+	if opts.Color {
+		m.done = "\x1b[32m" + m.done + "\x1b[0m"
+		m.cached = "\x1b[2m" + m.cached + "\x1b[0m"
+		m.failed = "\x1b[31m" + m.failed + "\x1b[0m"
+		m.warning = "\x1b[33m" + m.warning + "\x1b[0m"
+	}
+	m.warning += " "
+	return &Console{w: w, opts: opts, marks: m}
 }
 
 // Note prints one line that needs no context.
@@ -88,7 +103,11 @@ func (c *Console) Pause() (resume func()) {
 	if !c.opts.Terminal || c.paused || c.closed {
 		return func() {}
 	}
-	c.eraseLive()
+	// Remove the live lines from the screen.
+	live := c.live
+	c.live = nil
+	c.writeText("")
+	c.live = live
 	c.paused = true
 	return sync.OnceFunc(func() {
 		c.mu.Lock()
@@ -106,14 +125,6 @@ func (c *Console) endPause() {
 	text := c.held.String()
 	c.held.Reset()
 	c.writeText(text)
-}
-
-// eraseLive removes the live lines from the screen. The caller holds the lock.
-func (c *Console) eraseLive() {
-	live := c.live
-	c.live = nil
-	c.writeText("")
-	c.live = live
 }
 
 // printLines writes finished lines above the live ones.

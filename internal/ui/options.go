@@ -76,25 +76,6 @@ type marks struct {
 	spinner                       []string
 }
 
-func newMarks(opts Options) marks {
-	m := marks{
-		done: "✓", cached: "•", skipped: "-", failed: "✗", warning: "warning:",
-		spinner: []string{"⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"},
-	}
-	if opts.ASCII {
-		m.done, m.cached, m.failed = "+", "*", "x"
-		m.spinner = []string{"|", "/", "-", "\\"}
-	}
-	if opts.Color {
-		m.done = "\x1b[32m" + m.done + "\x1b[0m"
-		m.cached = "\x1b[2m" + m.cached + "\x1b[0m"
-		m.failed = "\x1b[31m" + m.failed + "\x1b[0m"
-		m.warning = "\x1b[33m" + m.warning + "\x1b[0m"
-	}
-	m.warning += " "
-	return m
-}
-
 func (m marks) markOf(o Outcome) string {
 	switch o {
 	case Cached:
