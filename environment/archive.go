@@ -141,7 +141,24 @@ func (in *archiveReader) add(h *tar.Header, body io.Reader) error {
 	in.kinds[name] = h.Typeflag
 	switch h.Typeflag {
 	case tar.TypeReg:
-		return in.addFile(name, h, body)
+		if in.size += h.Size; in.size > maxUnpacked {
+			return fmt.Errorf("it has more than %d GiB", maxUnpacked>>30)
+		}
+		sum, mode := sha256.New(), "file"
+		if h.Mode&0o100 != 0 {
+			mode = "program"
+		}
+		if programFiles.MatchString(name) && h.Size <= maxProgram {
+			head, err := io.ReadAll(io.TeeReader(body, sum))
+			if err != nil {
+				return fmt.Errorf("it is damaged: %w", err)
+			}
+			in.heads[name] = head
+		} else if _, err := io.Copy(sum, body); err != nil {
+			return fmt.Errorf("it is damaged: %w", err)
+		}
+		in.lines[name] = mode + "\t" + hex.EncodeToString(sum.Sum(nil))
+		return nil
 	case tar.TypeSymlink:
 		// After a name, .. leads elsewhere if that name is a link itself.
 		if path.IsAbs(h.Linkname) || !fs.ValidPath(path.Join(path.Dir(name), h.Linkname)) || climbsLate(h.Linkname) {
@@ -193,27 +210,6 @@ func checkEntry(h *tar.Header) (string, error) {
 
 // programFiles matches the ELF files that tell the machine and the glibc.
 var programFiles = regexp.MustCompile(`^[^/]+/(bin/python3\.\d+|lib/libpython3\.\d+\.so\.1\.0)$`)
-
-func (in *archiveReader) addFile(name string, h *tar.Header, body io.Reader) error {
-	if in.size += h.Size; in.size > maxUnpacked {
-		return fmt.Errorf("it has more than %d GiB", maxUnpacked>>30)
-	}
-	sum, mode := sha256.New(), "file"
-	if h.Mode&0o100 != 0 {
-		mode = "program"
-	}
-	if programFiles.MatchString(name) && h.Size <= maxProgram {
-		head, err := io.ReadAll(io.TeeReader(body, sum))
-		if err != nil {
-			return fmt.Errorf("it is damaged: %w", err)
-		}
-		in.heads[name] = head
-	} else if _, err := io.Copy(sum, body); err != nil {
-		return fmt.Errorf("it is damaged: %w", err)
-	}
-	in.lines[name] = mode + "\t" + hex.EncodeToString(sum.Sum(nil))
-	return nil
-}
 
 // describeProgram finds the interpreter, its version, its machine and its glibc.
 func (in *archiveReader) describeProgram(a *Archive) error {

@@ -25,7 +25,18 @@ func (inv *Inventory) Select(expr string) (*Inventory, error) {
 	if strings.ContainsAny(expr, "\x01\x02\\") {
 		return nil, selectionError("the selection %q has a character that no name can have", expr)
 	}
-	find := selector{inv: inv, index: inv.byName()}
+	// Map every name that a selection may use to indexes into Hosts.
+	index := make(map[string][]int)
+	for i, h := range inv.Hosts {
+		index[h.Node] = append(index[h.Node], i)
+		if h.Name != h.Node {
+			index[h.Name] = append(index[h.Name], i)
+		}
+		for _, g := range h.Groups {
+			index[g] = append(index[g], i)
+		}
+	}
+	find := selector{inv: inv, index: index}
 	chosen, excluded := make(map[int]bool), make(map[int]bool)
 	excludeOnly := true
 	for _, term := range splitTerms(expr) {
@@ -107,21 +118,6 @@ func (inv *Inventory) usable() (*Inventory, error) {
 	kept.faults = nil
 	kept.Remarks = slices.DeleteFunc(slices.Clone(inv.Remarks), func(r Remark) bool { return r.Node != "" && !there[r.Node] })
 	return &kept, nil
-}
-
-// byName maps every name that a selection may use to indexes into Hosts.
-func (inv *Inventory) byName() map[string][]int {
-	index := make(map[string][]int)
-	for i, h := range inv.Hosts {
-		index[h.Node] = append(index[h.Node], i)
-		if h.Name != h.Node {
-			index[h.Name] = append(index[h.Name], i)
-		}
-		for _, g := range h.Groups {
-			index[g] = append(index[g], i)
-		}
-	}
-	return index
 }
 
 // selector finds the hosts that the terms of one selection name.

@@ -260,7 +260,19 @@ func (j *Job) hasWorkers() bool { return j.Kind == Slurm && j.SlurmForm == "work
 func (b *builder) checkAll() {
 	j := b.job
 	if j.Nodes.Elastic() {
-		b.checkElastic()
+		j, nodes := b.job, b.said["nodes"]
+		switch {
+		case j.Rendezvous == "static":
+			b.addProblem(b.said["rendezvous"], "leave it out", "an elastic job (MIN:MAX) has no fixed ranks: it needs c10d")
+		case j.Kind == JAX:
+			b.addProblem(nodes, "", "JAX takes a fixed number of processes, not MIN:MAX")
+		case j.Kind == K8s && j.K8sForm == "trainjob":
+			b.addProblem(nodes, "use --form pytorchjob", "a TrainJob has a fixed number of nodes, not MIN:MAX")
+		}
+		if j.MaxRestarts == 0 {
+			b.addProblem(b.said["max-restarts"], "at least 1; each lost node uses one",
+				"without restarts, an elastic job does not survive a lost node: the others end with code 1")
+		}
 	}
 	if j.hasWorkers() && j.Rendezvous == "static" {
 		b.addProblem(b.said["rendezvous"], "leave it out", "the form workers needs c10d: one-node jobs have no fixed ranks")
@@ -282,22 +294,6 @@ func (b *builder) checkAll() {
 	}
 	b.checkMeeting()
 	b.checkHosts()
-}
-
-func (b *builder) checkElastic() {
-	j, nodes := b.job, b.said["nodes"]
-	switch {
-	case j.Rendezvous == "static":
-		b.addProblem(b.said["rendezvous"], "leave it out", "an elastic job (MIN:MAX) has no fixed ranks: it needs c10d")
-	case j.Kind == JAX:
-		b.addProblem(nodes, "", "JAX takes a fixed number of processes, not MIN:MAX")
-	case j.Kind == K8s && j.K8sForm == "trainjob":
-		b.addProblem(nodes, "use --form pytorchjob", "a TrainJob has a fixed number of nodes, not MIN:MAX")
-	}
-	if j.MaxRestarts == 0 {
-		b.addProblem(b.said["max-restarts"], "at least 1; each lost node uses one",
-			"without restarts, an elastic job does not survive a lost node: the others end with code 1")
-	}
 }
 
 func (b *builder) checkK8s() {

@@ -86,7 +86,16 @@ func (r *reader) readWords(p yamldoc.Pair) ([]Word, bool) {
 		text, _ := yamldoc.Spelling(p.Node)
 		return []Word{{text, r.Place(p.Node)}}, true
 	case yamldoc.IsList(p.Node) && (k.kind == list || k.kind == variables):
-		return r.readItems(p)
+		words, ok := []Word{}, true
+		for _, item := range r.Entries(p.Node, p.Key) {
+			text, scalar := r.Text(item, "an item of "+p.Key)
+			if !scalar {
+				ok = false
+				continue
+			}
+			words = append(words, Word{text, r.Place(item)})
+		}
+		return words, ok
 	case yamldoc.IsMapping(p.Node) && k.kind == variables:
 		return r.readVariables(p.Node)
 	}
@@ -95,19 +104,6 @@ func (r *reader) readWords(p yamldoc.Pair) ([]Word, bool) {
 	}
 	r.Wrong(p.Node, p.Key+" must be "+k.kind.String())
 	return nil, false
-}
-
-func (r *reader) readItems(p yamldoc.Pair) ([]Word, bool) {
-	words, ok := []Word{}, true
-	for _, item := range r.Entries(p.Node, p.Key) {
-		text, scalar := r.Text(item, "an item of "+p.Key)
-		if !scalar {
-			ok = false
-			continue
-		}
-		words = append(words, Word{text, r.Place(item)})
-	}
-	return words, ok
 }
 
 // readVariables reads a mapping of names and values, as NAME=VALUE.

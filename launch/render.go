@@ -25,7 +25,12 @@ var pythonFiles embed.FS
 func (j *Job) Render() ([]File, error) {
 	switch j.Kind {
 	case Slurm:
-		return j.renderSlurm()
+		scripts := []file{{j.Name + ".sbatch", "slurm.sbatch", 0o644}}
+		if j.hasWorkers() {
+			scripts = []file{{"submit.sh", "submit.sh", 0o755}, {"master.sbatch", "master.sbatch", 0o644}, {"worker.sbatch", "worker.sbatch", 0o644}}
+		}
+		all, err := j.renderFiles(scripts...)
+		return append(all, j.configFile()...), err
 	case Torchrun:
 		return j.withNodes("torchrun.sh")
 	case Docker:
@@ -39,15 +44,6 @@ func (j *Job) Render() ([]File, error) {
 		return j.renderFiles(file{j.Name + ".yaml", j.K8sForm + ".yaml", 0o644})
 	}
 	return nil, fmt.Errorf("unknown kind %q", j.Kind)
-}
-
-func (j *Job) renderSlurm() ([]File, error) {
-	scripts := []file{{j.Name + ".sbatch", "slurm.sbatch", 0o644}}
-	if j.hasWorkers() {
-		scripts = []file{{"submit.sh", "submit.sh", 0o755}, {"master.sbatch", "master.sbatch", 0o644}, {"worker.sbatch", "worker.sbatch", 0o644}}
-	}
-	all, err := j.renderFiles(scripts...)
-	return append(all, j.configFile()...), err
 }
 
 func (j *Job) renderJAX() ([]File, error) {

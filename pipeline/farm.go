@@ -67,26 +67,8 @@ func (f Farm) Run(ctx context.Context, jobs []Job) []Result {
 			tasks = append(tasks, &results[i])
 		}
 	}
-	w.share(ctx, tasks)
-	for i, j := range jobs {
-		if from := first[j.Plan.Digest]; from != i {
-			results[i].Artifact, results[i].Err, results[i].Engine = results[from].Artifact, results[from].Err, results[from].Engine
-			results[i].Artifact.Cached = true
-		}
-	}
-	return results
-}
-
-// work is one run of a farm.
-type work struct {
-	farm  Farm
-	named bool     // whether lines say which job they are about
-	names sync.Map // of wheels, with their jobs: wheels of one name cannot lie in one directory
-}
-
-// share distributes tasks to workers. A task of a lost worker is tried once more; if no worker is left, the
-// tasks keep the error of the loss, or get one that says so.
-func (w *work) share(ctx context.Context, tasks []*Result) {
+	// Distribute tasks to workers. A task of a lost worker is tried once more; if no worker is
+	// left, the tasks keep the error of the loss, or get one that says so.
 	waiting := make(chan *Result, len(tasks))
 	var undone, running sync.WaitGroup
 	undone.Add(len(tasks))
@@ -115,6 +97,20 @@ func (w *work) share(ctx context.Context, tasks []*Result) {
 		}
 		undone.Done()
 	}
+	for i, j := range jobs {
+		if from := first[j.Plan.Digest]; from != i {
+			results[i].Artifact, results[i].Err, results[i].Engine = results[from].Artifact, results[from].Err, results[from].Engine
+			results[i].Artifact.Cached = true
+		}
+	}
+	return results
+}
+
+// work is one run of a farm.
+type work struct {
+	farm  Farm
+	named bool     // whether lines say which job they are about
+	names sync.Map // of wheels, with their jobs: wheels of one name cannot lie in one directory
 }
 
 // serve takes one task after another, over one connection.

@@ -149,7 +149,13 @@ func (r Runner) withWorkspace(ctx context.Context, p *Plan, use func(Workspace, 
 		return "", context.Cause(ctx)
 	}
 	if err != nil {
-		return "", addLogHint(err, file.Name())
+		// Add the log's place to the hint of the error.
+		log := file.Name()
+		where := "the whole log is in " + log
+		if advice := fault.Hint(err); advice != "" {
+			where = advice + "; " + where
+		}
+		return "", fault.WithHint(err, "%s", where)
 	}
 	return builder.Name(), nil
 }
@@ -165,15 +171,6 @@ func (r Runner) openWorkspace(ctx context.Context, builder Builder, p *Plan, log
 		}
 	}
 	return builder.Open(ctx, p, log, r.Report)
-}
-
-// addLogHint adds the log's place to the hint of the error.
-func addLogHint(err error, log string) error {
-	where := "the whole log is in " + log
-	if advice := fault.Hint(err); advice != "" {
-		where = advice + "; " + where
-	}
-	return fault.WithHint(err, "%s", where)
 }
 
 // placeWheel puts a finished wheel into the output directory.

@@ -50,7 +50,14 @@ func compareNodes(tables *compat.Tables, all []*nodeState, files map[string]map[
 		}
 		free := slices.DeleteFunc(slices.Clone(group), func(s *nodeState) bool { return s.wheel != nil })
 		if len(free) > 0 { // the others were compared with their wheel
-			compareSources(free)
+			// Compare the sha256 of the wheels that nodes with one version were installed from.
+			came := []node.Property{{Name: "wheel", Must: true, Unknown: true, Of: func(f node.Facts) string {
+				if f.DeepSpeed == nil {
+					return ""
+				}
+				return report.ShortSum(f.DeepSpeed.SHA256)
+			}}}
+			compareAll(free, came, func(*nodeState, node.Deviation) string { return deployHint })
 			compareFiles(free)
 		}
 	}
@@ -286,17 +293,6 @@ func orNone(what, value string) string {
 		return "no " + what
 	}
 	return what + " " + value
-}
-
-// compareSources compares the sha256 of the wheels that nodes with one version were installed from.
-func compareSources(group []*nodeState) {
-	came := []node.Property{{Name: "wheel", Must: true, Unknown: true, Of: func(f node.Facts) string {
-		if f.DeepSpeed == nil {
-			return ""
-		}
-		return report.ShortSum(f.DeepSpeed.SHA256)
-	}}}
-	compareAll(group, came, func(*nodeState, node.Deviation) string { return deployHint })
 }
 
 // compareFiles compares the files of nodes that report the same version.

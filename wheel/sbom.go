@@ -38,7 +38,15 @@ func newSBOM(m Manifest, b Build, c Contents, files map[string]string) ([]byte, 
 		})
 	}
 	for _, p := range b.Packages {
-		components = append(components, packageComponent(p))
+		name, version := p.nameAndVersion()
+		c := cyclonedx.Component{
+			BOMRef: p.PURL, Type: cyclonedx.ComponentTypeLibrary, Scope: cyclonedx.ScopeExcluded,
+			Name: name, Version: version, PackageURL: p.PURL,
+		}
+		if p.Archive != "" {
+			c.Hashes = sha256Hash(p.Archive)
+		}
+		components = append(components, c)
 	}
 	bom.Components = &components
 	var out bytes.Buffer
@@ -83,18 +91,6 @@ func (p Package) nameAndVersion() (name, version string) {
 		version = plain
 	}
 	return name, version
-}
-
-func packageComponent(p Package) cyclonedx.Component {
-	name, version := p.nameAndVersion()
-	c := cyclonedx.Component{
-		BOMRef: p.PURL, Type: cyclonedx.ComponentTypeLibrary, Scope: cyclonedx.ScopeExcluded,
-		Name: name, Version: version, PackageURL: p.PURL,
-	}
-	if p.Archive != "" {
-		c.Hashes = sha256Hash(p.Archive)
-	}
-	return c
 }
 
 func sha256Hash(hex string) *[]cyclonedx.Hash {

@@ -46,7 +46,17 @@ func (r receipt) explain(ctx context.Context, exit *ExitError, said, errs string
 	case receiveNoSpace:
 		return r.noSpace(n)
 	case receiveSize, receiveDigest:
-		return r.unlike(ctx, exit.Code, said)
+		// The error of a file that arrived with another size or sha256.
+		here, n, err := r.localSum(ctx, r.Size+1) // one byte more, to notice a file that has grown
+		switch {
+		case err != nil:
+			return err
+		case n != r.Size || here != r.SHA256:
+			return r.changed(n)
+		case exit.Code == receiveSize:
+			return fmt.Errorf("%s has %s bytes at the far end, %d were sent", r.part, said, r.Size)
+		}
+		return r.corrupted(r.part, said)
 	case receiveFailed:
 		return r.failed("bringing a file to "+r.Path, errors.New(said))
 	}
@@ -92,20 +102,6 @@ func PutByProgram(ctx context.Context, on Runner, user string, up Upload) error 
 		return r.explain(ctx, exit, said.String(), errs.String())
 	}
 	return err
-}
-
-// unlike returns the error of a file that arrived with another size or sha256.
-func (r receipt) unlike(ctx context.Context, code int, said string) error {
-	here, n, err := r.localSum(ctx, r.Size+1) // one byte more, to notice a file that has grown
-	switch {
-	case err != nil:
-		return err
-	case n != r.Size || here != r.SHA256:
-		return r.changed(n)
-	case code == receiveSize:
-		return fmt.Errorf("%s has %s bytes at the far end, %d were sent", r.part, said, r.Size)
-	}
-	return r.corrupted(r.part, said)
 }
 
 // partScript prints the size of the file $1 and the sha256 of its bytes. It removes $1 if that is no

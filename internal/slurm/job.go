@@ -115,25 +115,22 @@ func (d *Dialer) byPartition(names []string, listed []Node) (parts []partition, 
 		parts[at[in]].nodes = append(parts[at[in]].nodes, n)
 	}
 	for i := range parts {
-		parts[i].others = parts[i].outsiders(listed)
+		// The nodes of the partition that nobody wants.
+		p := parts[i]
+		wanted := make(map[string]bool, len(p.nodes))
+		for _, n := range p.nodes {
+			wanted[n.Name] = true
+		}
+		var names []string
+		for _, n := range listed {
+			in := slices.ContainsFunc(n.Partitions, func(one Partition) bool { return one.Name == p.name })
+			if in && !wanted[n.Name] {
+				names = append(names, n.Name)
+			}
+		}
+		parts[i].others = names
 	}
 	return parts, unknown
-}
-
-// outsiders returns the nodes of the partition that nobody wants.
-func (p partition) outsiders(listed []Node) []string {
-	wanted := make(map[string]bool, len(p.nodes))
-	for _, n := range p.nodes {
-		wanted[n.Name] = true
-	}
-	var names []string
-	for _, n := range listed {
-		in := slices.ContainsFunc(n.Partitions, func(one Partition) bool { return one.Name == p.name })
-		if in && !wanted[n.Name] {
-			names = append(names, n.Name)
-		}
-	}
-	return names
 }
 
 // partitionOf returns the first partition of a node, in the order of Options.Partition, that starts

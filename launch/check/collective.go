@@ -410,7 +410,19 @@ func (t *teamwork) findCulprits(through int, s stage, waited time.Duration) erro
 		}
 	}
 	if len(named) == 0 {
-		t.accuseFailed(accuse)
+		// Name the nodes whose processes failed at the earliest stage. Later failures are consequences.
+		least := -1
+		for rank, why := range t.failed {
+			if why != "" && (least < 0 || t.reached[rank] < least) {
+				least = t.reached[rank]
+			}
+		}
+		for rank, why := range t.failed {
+			if why != "" && t.reached[rank] == least {
+				st := t.stages()[min(least, len(t.stages())-1)]
+				accuse(t.owner[rank], st.try, "%s: %s", st.lack, why)
+			}
+		}
 	}
 	if len(named) == 0 {
 		least := slices.Min(t.reached)
@@ -446,21 +458,4 @@ func (t *teamwork) accuseSilent(ctx context.Context) {
 		}
 		return nil
 	})
-}
-
-// accuseFailed names the nodes whose processes failed at the earliest stage. Later
-// failures are consequences.
-func (t *teamwork) accuseFailed(accuse func(*member, string, string, ...any)) {
-	least := -1
-	for rank, why := range t.failed {
-		if why != "" && (least < 0 || t.reached[rank] < least) {
-			least = t.reached[rank]
-		}
-	}
-	for rank, why := range t.failed {
-		if why != "" && t.reached[rank] == least {
-			st := t.stages()[min(least, len(t.stages())-1)]
-			accuse(t.owner[rank], st.try, "%s: %s", st.lack, why)
-		}
-	}
 }

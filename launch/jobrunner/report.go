@@ -83,7 +83,20 @@ func (c *jobRun) buildReport(ctx context.Context) *Report {
 	}
 	r := &Report{Job: c.opt.Job.Name, State: Passed, Seconds: time.Since(c.begin).Seconds(), Logs: c.opt.Logs, Nodes: []Node{}, Ranks: []Rank{}}
 	for _, m := range c.members {
-		r.Nodes = append(r.Nodes, c.nodeResult(m))
+		n := Node{Name: m.name(), Left: m.end.Left}
+		switch {
+		case m.state == refused:
+			n.State, n.Why = "refused", m.err.Error()
+		case m.state == lost:
+			n.State, n.Why = "unreachable", m.err.Error()
+		case m.state == over && m.end.hasPassed():
+			n.State = "passed"
+		case m.state == over && !c.wasStopped(m):
+			n.State, n.Why = "failed", cmp.Or(m.reasonText(), "its launcher failed")
+		default:
+			n.State = "stopped"
+		}
+		r.Nodes = append(r.Nodes, n)
 	}
 	for _, n := range slices.Sorted(maps.Keys(c.ranks)) {
 		r.Ranks = append(r.Ranks, c.rankResult(c.ranks[n]))
@@ -126,23 +139,6 @@ func (c *jobRun) wasRunning() bool {
 	return slices.ContainsFunc(c.members, func(m *member) bool {
 		return m.state == atWork || m.state == over || m.ended && m.state != refused && m.state != ready
 	})
-}
-
-func (c *jobRun) nodeResult(m *member) Node {
-	n := Node{Name: m.name(), Left: m.end.Left}
-	switch {
-	case m.state == refused:
-		n.State, n.Why = "refused", m.err.Error()
-	case m.state == lost:
-		n.State, n.Why = "unreachable", m.err.Error()
-	case m.state == over && m.end.hasPassed():
-		n.State = "passed"
-	case m.state == over && !c.wasStopped(m):
-		n.State, n.Why = "failed", cmp.Or(m.reasonText(), "its launcher failed")
-	default:
-		n.State = "stopped"
-	}
-	return n
 }
 
 func (c *jobRun) rankResult(r *rank) Rank {

@@ -40,7 +40,27 @@ func Write(w io.Writer, r *report.Report, about report.About) error {
 		add(htmlpage.Section{Title: "Wheels", Table: t})
 	}
 	add(htmlpage.Section{Title: "Wheels and their nodes", Items: groups(r)})
-	add(reasons(r))
+	// List the causes of failures, in the words of the report.
+	s := htmlpage.Section{Title: "Causes"}
+	causes := r.Why()
+	if more := len(causes) - maxReasons; more > 0 {
+		s.After = htmlpage.Text(fmt.Sprintf("And %d more, in the JSON report.", more))
+		causes = causes[:maxReasons]
+	}
+	for _, c := range causes {
+		item := htmlpage.Item{
+			Status: string(c.Status), Title: htmlpage.Text(c.Status), Nodes: folded(c.Nodes), Count: len(c.Nodes),
+			Text: htmlpage.Text(c.Said), Hint: htmlpage.Text(c.Hint), Log: htmlpage.Text(c.Log),
+		}
+		if c.Step != "" {
+			item.Title += htmlpage.Text(" at " + c.Step)
+		}
+		if !c.Alike {
+			item.From = htmlpage.Text(c.Node)
+		}
+		s.Items = append(s.Items, item)
+	}
+	add(s)
 	add(differences(columns))
 	add(remarks(r))
 	add(htmlpage.Section{Title: "Nodes", Table: nodes(r, columns)})
@@ -114,30 +134,6 @@ func groups(r *report.Report) []htmlpage.Item {
 		items = append(items, item)
 	}
 	return items
-}
-
-// reasons lists the causes of failures, in the words of the report.
-func reasons(r *report.Report) htmlpage.Section {
-	s := htmlpage.Section{Title: "Causes"}
-	causes := r.Why()
-	if more := len(causes) - maxReasons; more > 0 {
-		s.After = htmlpage.Text(fmt.Sprintf("And %d more, in the JSON report.", more))
-		causes = causes[:maxReasons]
-	}
-	for _, c := range causes {
-		item := htmlpage.Item{
-			Status: string(c.Status), Title: htmlpage.Text(c.Status), Nodes: folded(c.Nodes), Count: len(c.Nodes),
-			Text: htmlpage.Text(c.Said), Hint: htmlpage.Text(c.Hint), Log: htmlpage.Text(c.Log),
-		}
-		if c.Step != "" {
-			item.Title += htmlpage.Text(" at " + c.Step)
-		}
-		if !c.Alike {
-			item.From = htmlpage.Text(c.Node)
-		}
-		s.Items = append(s.Items, item)
-	}
-	return s
 }
 
 // remarks lists what is no fault, each remark once with all its nodes.

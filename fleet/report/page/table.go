@@ -49,7 +49,22 @@ func columns(r *report.Report) []column {
 			c.title = "wheel's sha256"
 		}
 		if at := slices.IndexFunc(r.Differences, func(d report.Difference) bool { return d.What == p.Name }); at >= 0 {
-			c.compare(&r.Differences[at])
+			// Take the values of the column from a difference.
+			d := &r.Differences[at]
+			c.diff = d
+			shown := map[string]string{} // by node
+			for _, v := range d.Values {
+				for _, name := range v.Nodes {
+					if v.Value != "" || !c.unknown {
+						shown[name] = c.shown(v.Value)
+					}
+				}
+			}
+			c.of = func(n report.Node) string { return shown[n.Name] }
+			c.norm = c.shown(d.Values[0].Value)
+			if d.Values[0].Value == "" && c.unknown && len(d.Values) > 1 {
+				c.norm = c.shown(d.Values[1].Value)
+			}
 		} else if p.Unknown {
 			continue // where nodes agree, it is of no interest
 		}
@@ -72,24 +87,6 @@ func value(p node.Property, n report.Node) string {
 		f.DeepSpeed = &node.Installed{Version: n.After.Version, SHA256: n.After.SHA256}
 	}
 	return p.Of(f)
-}
-
-// compare takes the values of the column from a difference.
-func (c *column) compare(d *report.Difference) {
-	c.diff = d
-	shown := map[string]string{} // by node
-	for _, v := range d.Values {
-		for _, name := range v.Nodes {
-			if v.Value != "" || !c.unknown {
-				shown[name] = c.shown(v.Value)
-			}
-		}
-	}
-	c.of = func(n report.Node) string { return shown[n.Name] }
-	c.norm = c.shown(d.Values[0].Value)
-	if d.Values[0].Value == "" && c.unknown && len(d.Values) > 1 {
-		c.norm = c.shown(d.Values[1].Value)
-	}
 }
 
 // shown is a value of a difference as the page displays it.

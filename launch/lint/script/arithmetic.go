@@ -8,23 +8,6 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// expandArithmetic expands $((...)): to a number if all its parts are known. The variables that it
-// assigns are unknown behind it.
-func (e expander) expandArithmetic(p *syntax.ArithmExp, q quoting) []Char {
-	var uses []*Ref
-	n, known := e.evalArithmetic(p.X, &uses)
-	e.forgetAssigned(p)
-	at := e.src.placeOf(p.Pos())
-	if !known {
-		return e.unknownText(p.Pos(), &Ref{Uses: uses}, q)
-	}
-	var out []Char
-	for _, b := range []byte(strconv.Itoa(n)) {
-		out = append(out, Char{Byte: b, At: at, quoted: q != unquoted})
-	}
-	return out
-}
-
 // evalArithmetic computes an expression of known values, and adds its unknown variables
 // to uses.
 func (e expander) evalArithmetic(x syntax.ArithmExpr, uses *[]*Ref) (n int, known bool) {

@@ -94,7 +94,19 @@ func (e expander) expandPart(part syntax.WordPart, q quoting) []Char {
 		}
 		return e.unknownText(p.Pos(), r, q)
 	case *syntax.ArithmExp:
-		return e.expandArithmetic(p, q)
+		// A number, if all its parts are known. The variables that it assigns are unknown behind it.
+		var uses []*Ref
+		n, known := e.evalArithmetic(p.X, &uses)
+		e.forgetAssigned(p)
+		at := e.src.placeOf(p.Pos())
+		if !known {
+			return e.unknownText(p.Pos(), &Ref{Uses: uses}, q)
+		}
+		var out []Char
+		for _, b := range []byte(strconv.Itoa(n)) {
+			out = append(out, Char{Byte: b, At: at, quoted: q != unquoted})
+		}
+		return out
 	case *syntax.ProcSubst:
 		e.commandOutput(p.Stmts)
 		return e.unknownText(p.Pos(), &Ref{}, q)
