@@ -136,7 +136,11 @@ func (l *Log) add(kind, text string, more int) {
 	if l.off() {
 		return
 	}
-	text = hideSecrets(l.secrets(), ui.Clean(text))
+	text = ui.Clean(text)
+	if strings.Contains(text, "://") {
+		text = login.ReplaceAllString(text, "${1}[login]@")
+	}
+	text = l.secrets().Replace(text)
 	if more == 0 {
 		text = ui.ShortenMiddle(text, maxLine) // its end often says the most
 	} else { // its end may be a part of a secret

@@ -42,7 +42,9 @@ func (n *Node) Connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	n.Conn = n.Log.logged(n.Conn)
+	if !n.Log.off() {
+		n.Conn = loggedConn{n.Conn, n.Log}
+	}
 	n.Runner = hosts.Runner(n.Conn, n.Host)
 	return nil
 }

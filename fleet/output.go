@@ -17,14 +17,6 @@ import (
 	"github.com/dsbuild/dsbuild/node"
 )
 
-// logged returns a connection that logs its commands and uploads; c itself if logs are disabled.
-func (l *Log) logged(c remote.Conn) remote.Conn {
-	if l.off() {
-		return c
-	}
-	return loggedConn{c, l}
-}
-
 // loggedConn is a connection with a log.
 type loggedConn struct {
 	remote.Conn

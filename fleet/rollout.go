@@ -37,14 +37,6 @@ func ParseSerial(s string) (Serial, error) {
 	return serial, nil
 }
 
-// of returns the size in nodes, at least one; total is the number of nodes to be changed.
-func (s GroupSize) of(total int) int {
-	if s.Percent {
-		return max(1, total*s.N/100)
-	}
-	return s.N
-}
-
 // Rollout is the order in which nodes are changed: those that can be changed at once, then those
 // that wait for running jobs, so that they delay no other node.
 type Rollout struct {
@@ -75,7 +67,11 @@ func (r *Rollout) nextGroup() []int {
 	}
 	most := r.total
 	if len(r.sizes) > 0 {
-		most = r.sizes[min(r.at, len(r.sizes)-1)].of(r.total)
+		size := r.sizes[min(r.at, len(r.sizes)-1)]
+		most = size.N
+		if size.Percent {
+			most = max(1, r.total*size.N/100)
+		}
 	}
 	var group []int
 	for len(*from) > 0 && (len(group) == 0 || len(group)+len((*from)[0]) <= most) {

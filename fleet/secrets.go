@@ -125,11 +125,3 @@ func hides(name, value string) bool {
 	}
 	return len(value) > 5 && !paths
 }
-
-// hideSecrets replaces secrets in a text.
-func hideSecrets(words *strings.Replacer, text string) string {
-	if strings.Contains(text, "://") {
-		text = login.ReplaceAllString(text, "${1}[login]@")
-	}
-	return words.Replace(text)
-}

@@ -61,17 +61,6 @@ func guess(lines []string, yamlNamed bool) format {
 	return ofAnsible // almost any line is valid in it
 }
 
-// yamlFormat reports whether a YAML document is dsbuild's inventory or Ansible's.
-func (r *reader) yamlFormat(body yamldoc.Node) format {
-	if slices.ContainsFunc(r.Keys(body), ownKey) {
-		return ownYAML
-	}
-	if r.hasAnsibleGroups(body) {
-		return ofAnsible
-	}
-	return ownYAML
-}
-
 // hasAnsibleGroups reports whether a YAML document looks like an inventory of
 // Ansible: groups with hosts, children or vars, or the configuration of a plugin.
 func (r *reader) hasAnsibleGroups(body yamldoc.Node) bool {

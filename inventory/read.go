@@ -128,7 +128,10 @@ func (r *reader) recognise(data []byte) yamldoc.Node {
 	}
 	body := r.parse(data)
 	if body != nil {
-		r.format = r.yamlFormat(body)
+		r.format = ownYAML
+		if !slices.ContainsFunc(r.Keys(body), ownKey) && r.hasAnsibleGroups(body) {
+			r.format = ofAnsible
+		}
 	}
 	return body
 }

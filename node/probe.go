@@ -94,7 +94,10 @@ type FollowUp struct {
 func Probe(ctx context.Context, r remote.Runner, opt ProbeOptions) (Facts, error) {
 	program, files, commands := probeProgram, "False", "[]"
 	if opt.Files {
-		program, files, commands = probeFilesProgram, pythonFiles(opt.Of), pythonList(opt.Commands)
+		program, files, commands = probeFilesProgram, "True", pythonList(opt.Commands)
+		if len(opt.Of) > 0 {
+			files = pythonList(opt.Of)
+		}
 	}
 	facts, _, err := runProbe(ctx, r, opt.Python, program, "FILES = "+files+"\nCOMMANDS = "+commands+"\n", FollowUp{})
 	if err != nil {
@@ -160,14 +163,6 @@ func NewFollowUp(sources ...string) Program {
 	return packProgram(slices.Concat(before, sources, []string{probeEnd})...)
 }
 
-// pythonFiles returns the argument of installed() in common.py.
-func pythonFiles(of []string) string {
-	if len(of) == 0 {
-		return "True"
-	}
-	return pythonList(of)
-}
-
 // pythonList returns a list of strings as a Python literal.
 func pythonList(words []string) string {
 	quoted := make([]string, len(words))
@@ -219,7 +214,12 @@ func (a *answer) readMessage(message json.RawMessage) error {
 			a.gpus = append(a.gpus, GPU{Name: value})
 		}
 	case "driver":
-		a.driver = driverVersion(value)
+		// The line identifies the kernel module: "NVRM version: NVIDIA UNIX x86_64 Kernel Module
+		// 580.65.06  …".
+		words := strings.Fields(value)
+		if i := slices.IndexFunc(words, isVersion); i >= 0 {
+			a.driver = words[i]
+		}
 	case "hung":
 		a.hung = true
 	case "withheld":
@@ -377,17 +377,6 @@ func parseSMI(line string) (g GPU, driver string, ok bool) {
 		driver = ""
 	}
 	return g, driver, true
-}
-
-// driverVersion finds the version in the line that identifies the kernel module: "NVRM version:
-// NVIDIA UNIX x86_64 Kernel Module  580.65.06  …".
-func driverVersion(line string) string {
-	for word := range strings.FieldsSeq(line) {
-		if isVersion(word) {
-			return word
-		}
-	}
-	return ""
 }
 
 // isVersion reports whether s is numbers with dots between them.

@@ -61,20 +61,18 @@ func NewSite(o SiteOptions, getenv func(string) string) (Site, error) {
 	}
 	for _, name := range proxyVariables() {
 		// Programs disagree about the case they read.
-		v := getenv(strings.ToLower(name))
-		if v == "" {
-			v = getenv(name)
-		}
-		if v != "" {
+		if v := cmp.Or(getenv(strings.ToLower(name)), getenv(name)); v != "" {
 			s.variables[name], s.variables[strings.ToLower(name)] = v, v
 		}
 	}
 	if err := s.setIndexes(o, getenv); err != nil {
 		return Site{}, err
 	}
-	if err := s.setTorchIndex(getenv(torchIndexes)); err != nil {
+	prefix := cmp.Or(getenv(torchIndexes), torchIndex)
+	if err := checkURL(torchIndexes, prefix); err != nil {
 		return Site{}, err
 	}
+	s.variables[torchIndexes] = strings.TrimRight(prefix, "/")
 	if err := s.setMirror(getenv(aptMirror)); err != nil {
 		return Site{}, err
 	}
@@ -150,15 +148,6 @@ func (s *Site) setIndexes(o SiteOptions, getenv func(string) string) error {
 
 // torchIndexes is the variable of a URL prefix. Below it lie torch's own indexes: cu126, cu128.
 const torchIndexes = "DSBUILD_TORCH_INDEX"
-
-func (s *Site) setTorchIndex(prefix string) error {
-	prefix = cmp.Or(prefix, torchIndex)
-	if err := checkURL(torchIndexes, prefix); err != nil {
-		return err
-	}
-	s.variables[torchIndexes] = strings.TrimRight(prefix, "/")
-	return nil
-}
 
 // withoutIndexName removes the name of an index in uv's form NAME=URL.
 func withoutIndexName(index string) string {

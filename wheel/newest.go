@@ -67,25 +67,16 @@ func symbolsAbove(a *Archive, member string, floors Floors) ([]string, error) {
 	})
 	var out []string
 	for _, s := range imported {
-		floor, known := floors.floorOf(s.Version)
-		if known && CompareVersions(versionNumber(s.Version), floor) > 0 {
-			out = append(out, s.Name+"@"+s.Version)
+		for prefix, floor := range map[string]string{"GLIBC_": floors.Glibc, "GLIBCXX_": floors.GLIBCXX, "CXXABI_": floors.CXXABI, "GCC_": floors.Libgcc} {
+			if strings.HasPrefix(s.Version, prefix) && CompareVersions(versionNumber(s.Version), floor) > 0 {
+				out = append(out, s.Name+"@"+s.Version)
+			}
 		}
 	}
 	if len(out) > maxNamed {
 		out = append(out[:maxNamed], fmt.Sprintf("%d more", len(out)-maxNamed))
 	}
 	return out, nil
-}
-
-// floorOf returns the floor for the family of a symbol version.
-func (f Floors) floorOf(version string) (string, bool) {
-	for prefix, floor := range map[string]string{"GLIBC_": f.Glibc, "GLIBCXX_": f.GLIBCXX, "CXXABI_": f.CXXABI, "GCC_": f.Libgcc} {
-		if strings.HasPrefix(version, prefix) {
-			return floor, true
-		}
-	}
-	return "", false
 }
 
 // versionNumber removes the family from a symbol version: "2.34" for GLIBC_2.34.

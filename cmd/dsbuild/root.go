@@ -43,7 +43,10 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	ctx, stop := withInterrupt(ctx, console, prompt.Close)
 	defer stop()
 
-	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, reporter: console, version: buildVersion()}
+	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, reporter: console, version: "(devel)"}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		a.version = info.Main.Version
+	}
 	if prompt != nil {
 		a.prompt = prompt
 	}
@@ -278,14 +281,6 @@ func refuseEmptyFlags(cmd *cobra.Command) error {
 		return nil
 	}
 	return usagef("%s: the value is empty; is a shell variable not set? Give a value, or leave the flag out", strings.Join(empty, ", "))
-}
-
-// buildVersion is the version the Go tool stamped into the binary.
-func buildVersion() string {
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "(devel)"
 }
 
 func versionLine(version string) string {

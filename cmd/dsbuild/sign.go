@@ -15,7 +15,6 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/signing"
-	"github.com/dsbuild/dsbuild/wheel"
 )
 
 func newSignCommand(a *app) *cobra.Command {
@@ -125,13 +124,3 @@ func (a *app) readPolicy(file string) (*signing.Policy, error) {
 
 // policyCheck is the name of the policy's judgement among the checks of a wheel.
 const policyCheck = "policy"
-
-// judgeWheel is the policy's judgement of a wheel, as one of its checks.
-func judgeWheel(p *signing.Policy, policy, file, sum string) (wheel.Check, error) {
-	check := wheel.Check{Name: policyCheck, Against: policy, Damage: []string{}}
-	_, err := p.Accept(file, sum, time.Now())
-	if err != nil {
-		check.Damage = []string{err.Error()}
-	}
-	return check, err
-}

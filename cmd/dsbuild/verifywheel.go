@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -46,8 +47,11 @@ It names every difference, and then exits with 4.` + whichCheck,
 			}
 			outcome := v.Err()
 			if rules != nil {
-				check, refused := judgeWheel(rules, policy, file, v.SHA256)
-				v.Checks, outcome = append(v.Checks, check), errors.Join(outcome, refused)
+				check := wheel.Check{Name: policyCheck, Against: policy, Damage: []string{}}
+				if _, refused := rules.Accept(file, v.SHA256, time.Now()); refused != nil {
+					check.Damage, outcome = []string{refused.Error()}, errors.Join(outcome, refused)
+				}
+				v.Checks = append(v.Checks, check)
 			}
 			if asJSON {
 				return errors.Join(ui.JSON(a.stdout, v), outcome)

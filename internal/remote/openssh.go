@@ -126,9 +126,6 @@ func (p *process) hasEnded() bool {
 	}
 }
 
-// code returns the exit status of an ended process; -1 means that a signal ended it.
-func (p *process) code() int { return p.cmd.ProcessState.ExitCode() }
-
 func (p *process) kill() {
 	p.cmd.Process.Kill() //nolint:errcheck // it may have ended
 }

@@ -184,7 +184,7 @@ const sshFailed = 255
 
 // sessionResult returns the result of a session.
 func (l *opensshLink) sessionResult(s *session, doing string) error {
-	code := s.code()
+	code := s.cmd.ProcessState.ExitCode() // -1: a signal ended it
 	switch {
 	case code == 0:
 		return nil

@@ -2,6 +2,7 @@ package remote
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -198,7 +199,8 @@ func (a *attempt) unreached(said string) error {
 		}
 		return jumpError(a.target, lastLine(a.stderr.String()))
 	case t.proxyCommand != "":
-		return a.proxyError(last)
+		return fault.WithHint(cause.Errorf("%w to %s: its ProxyCommand (%s) failed: %s", ErrDial, cause.Own(hostPort(t)), t.proxyCommand, cmp.Or(lastLine(a.stderr.String()), last)),
+			"try: ssh -v -p %d %s@%s", t.Port, t.User, t.word())
 	}
 	if m := saysBanner.FindStringSubmatch(said); m != nil {
 		last = m[1]
@@ -207,15 +209,6 @@ func (a *attempt) unreached(said string) error {
 		return brokenOff(t, true, last)
 	}
 	return a.login.withMessage(brokenOff(t, false, last))
-}
-
-// proxyError returns the error of a failed ProxyCommand.
-func (a *attempt) proxyError(last string) error {
-	if stderr := lastLine(a.stderr.String()); stderr != "" {
-		last = stderr
-	}
-	return fault.WithHint(cause.Errorf("%w to %s: its ProxyCommand (%s) failed: %s", ErrDial, cause.Own(hostPort(a.target)), a.target.proxyCommand, last),
-		"try: ssh -v -p %d %s@%s", a.target.Port, a.target.User, a.target.word())
 }
 
 // lastLine returns the last line of a text that is not a debug message.

@@ -38,7 +38,8 @@ func New(parent string) (*Dir, error) {
 			continue
 		}
 		// The lock ends with its process, even if the process crashes.
-		if lock := lockOf(path); free(lock) {
+		lock := lockOf(path)
+		if ok, err := lock.TryLock(); ok && err == nil {
 			_ = lock.Close()
 			_ = RemoveAll(path)
 		}
@@ -62,12 +63,6 @@ func (d *Dir) Close() error {
 	}
 	// Close the lock file first: some systems cannot remove an open file.
 	return errors.Join(d.held.Close(), RemoveAll(d.Path))
-}
-
-// free reports whether no process holds the lock, and takes it.
-func free(lock *flock.Flock) bool {
-	ok, err := lock.TryLock()
-	return ok && err == nil
 }
 
 // RemoveAll removes a tree, including directories that are read-only.

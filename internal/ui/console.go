@@ -2,6 +2,7 @@ package ui
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -39,7 +40,10 @@ type liveLine interface {
 
 // New returns a Console that writes to w, usually standard error.
 func New(w io.Writer, opts Options) *Console {
-	opts = opts.withDefaults()
+	if opts.Size == nil {
+		opts.Size = defaultSize
+	}
+	opts.StillEvery = cmp.Or(opts.StillEvery, 30*time.Second)
 	m := marks{
 		done: "✓", cached: "•", skipped: "-", failed: "✗", warning: "warning:",
 		spinner: []string{"⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"},

@@ -47,16 +47,6 @@ func FromEnvironment(w io.Writer) Options {
 	return opts
 }
 
-func (o Options) withDefaults() Options {
-	if o.Size == nil {
-		o.Size = defaultSize
-	}
-	if o.StillEvery == 0 {
-		o.StillEvery = 30 * time.Second
-	}
-	return o
-}
-
 func defaultSize() (width, height int) { return 80, 24 }
 
 // utf8Locale follows the order of POSIX: the first variable set decides.

@@ -180,14 +180,9 @@ func (c *jobRun) receive(m *member, text json.RawMessage) error {
 		return fmt.Errorf("dsbuild does not understand the node's message: %w", err)
 	}
 	if e.End != nil {
-		e.End.Reason = oneLine(e.End.Reason)
+		reason := ui.OneLine(e.End.Reason)
+		e.End.Reason = reason[:min(len(reason), 500)]
 	}
 	c.events <- e
 	return nil
-}
-
-// oneLine makes a node's words fit into a message.
-func oneLine(s string) string {
-	s = ui.OneLine(s)
-	return s[:min(len(s), 500)]
 }

@@ -60,10 +60,3 @@ func (s Slurm) runProgram(ctx context.Context, stdin []byte, name string, args .
 	out, said, err := slurm.Program{Name: name, Args: args, Dir: s.Dir, More: s.More, Stdin: stdin}.Output(ctx)
 	return strings.TrimSpace(said + "\n" + out), err
 }
-
-func (s Slurm) pollInterval() time.Duration {
-	if s.Poll != 0 {
-		return s.Poll
-	}
-	return 2 * time.Second
-}

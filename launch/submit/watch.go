@@ -1,6 +1,7 @@
 package submit
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -24,7 +25,7 @@ type Ended struct {
 func (e Ended) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "job %s %s after %s", e.ID, e.Name, ui.Duration(e.Wall))
-	switch where := e.failedNodes(); {
+	switch where := cmp.Or(e.Blame.Nodes, e.Nodes); {
 	case where == "":
 	case e.Blame.Why != "":
 		fmt.Fprintf(&b, " on %s (%s)", where, e.Blame.Why)
@@ -38,13 +39,6 @@ func (e Ended) String() string {
 	return b.String()
 }
 
-func (e Ended) failedNodes() string {
-	if e.Blame.Nodes != "" {
-		return e.Blame.Nodes
-	}
-	return e.Nodes
-}
-
 // Passed reports whether the job completed.
 func (e Ended) Passed() bool { return e.Name == "COMPLETED" }
 
@@ -52,7 +46,7 @@ func (e Ended) Passed() bool { return e.Name == "COMPLETED" }
 // goes on.
 func (s Slurm) Watch(ctx context.Context, id string) (Ended, error) {
 	w := watch{Slurm: s, id: id, begin: time.Now(), heard: time.Now(), out: output{to: s.Log}}
-	w.Poll = s.pollInterval()
+	w.Poll = cmp.Or(s.Poll, 2*time.Second)
 	defer func() { _ = w.out.close() }()
 	for {
 		ended, err := w.checkOnce(ctx)

@@ -68,18 +68,13 @@ func (e *environment) mergeBranches(branches []*environment) {
 		case exported:
 			e.vars[name] = &variable{unknown: true, exported: true, record: record}
 		default:
-			e.vars[name] = &variable{unknown: true, record: withUnknownExport(record)}
+			// It may be exported or not, so rules skip it.
+			if record != nil {
+				c := *record
+				c.Inherited = true
+				record = &c
+			}
+			e.vars[name] = &variable{unknown: true, record: record}
 		}
 	}
-}
-
-// withUnknownExport copies an assignment that may or may not be exported, so that rules
-// skip it.
-func withUnknownExport(a *Assignment) *Assignment {
-	if a == nil {
-		return nil
-	}
-	c := *a
-	c.Inherited = true
-	return &c
 }

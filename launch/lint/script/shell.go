@@ -120,13 +120,6 @@ func (sh *shell) exportVariable(name string) {
 	sh.env.vars[name] = &v
 }
 
-// hideVariable follows local NAME: the caller of the function keeps its value.
-func (sh *shell) hideVariable(name string) {
-	if _, hidden := sh.locals[name]; sh.locals != nil && !hidden {
-		sh.locals[name] = sh.env.vars[name]
-	}
-}
-
 // forgetVariables makes variables unknown, as read does.
 func (sh *shell) forgetVariables(names ...string) {
 	for _, name := range names {

@@ -278,8 +278,9 @@ func (in interpreter) runDeclaration(c *syntax.DeclClause) {
 			}
 			continue
 		}
-		if local {
-			in.hideVariable(a.Name.Value)
+		// local NAME: the caller of the function keeps its value.
+		if _, hidden := in.locals[a.Name.Value]; local && in.locals != nil && !hidden {
+			in.locals[a.Name.Value] = in.env.vars[a.Name.Value]
 		}
 		switch {
 		case a.Naked && export:
