@@ -8,6 +8,7 @@
 package index
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -195,9 +196,7 @@ func (w *Wheel) merge(other Wheel) {
 		w.note, w.file = other.note, other.file
 	}
 	for suffix, file := range other.beside {
-		if w.beside[suffix] == "" {
-			w.beside[suffix] = file
-		}
+		w.beside[suffix] = cmp.Or(w.beside[suffix], file)
 	}
 }
 

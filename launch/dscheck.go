@@ -147,9 +147,7 @@ func (c config) neededOps() []need {
 	kind := strings.ToLower(c.textOf("optimizer.type"))
 	if offloaded {
 		op := map[string]string{"adagrad": "cpu_adagrad", "lion": "cpu_lion"}[kind]
-		if op == "" {
-			op = "cpu_adam"
-		}
+		op = cmp.Or(op, "cpu_adam")
 		if !c.isTrue("optimizer.params.torch_adam") {
 			all = append(all, need{op, "CPU offload of the optimizer", zero + "offload_optimizer.device"})
 		}

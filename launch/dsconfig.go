@@ -2,6 +2,7 @@ package launch
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"path"
@@ -144,9 +145,7 @@ func (b *builder) completeConfig() {
 	if !b.isSet("zero") {
 		ds.Stage = 2
 	}
-	if ds.Offload == "" {
-		ds.Offload = "none"
-	}
+	ds.Offload = cmp.Or(ds.Offload, "none")
 	if ds.Precision == "" && !ds.Auto {
 		ds.Precision = "bf16"
 	}

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -165,9 +166,7 @@ func (w *work) buildJob(ctx context.Context, c *connection, result *Result) (whe
 	}
 	r.Builder, r.images = c.openBuilder, c.images
 	p := *result.Plan
-	if p.Options.Jobs == 0 {
-		p.Options.Jobs = c.Jobs
-	}
+	p.Options.Jobs = cmp.Or(p.Options.Jobs, c.Jobs)
 	a, err := r.Run(ctx, &p)
 	if err != nil && ctx.Err() == nil {
 		r.Site.Reporter(r.Report).Warn("failed: %v", r.Site.Error(err))

@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"archive/tar"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"crypto/sha256"
@@ -321,9 +322,7 @@ func (u *unpacker) insideTop(name string) (string, error) {
 		return "", fmt.Errorf("%.80q: the name could lead to another folder", name)
 	}
 	top, rest, inside := strings.Cut(clean, "/")
-	if u.top == "" {
-		u.top = top
-	}
+	u.top = cmp.Or(u.top, top)
 	if top != u.top {
 		return "", fmt.Errorf("%s: lies outside the folder %s", clean, u.top)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,9 +65,7 @@ the newest versions that fit.`,
 			if opts.out == "" && opts.file == "-" {
 				return usagef("- needs -o: the lock of standard input has no name")
 			}
-			if opts.out == "" {
-				opts.out = lockName(opts.file)
-			}
+			opts.out = cmp.Or(opts.out, lockName(opts.file))
 			spec, err := environment.Read(opts.file, a.stdin)
 			if errors.Is(err, fs.ErrNotExist) {
 				err = fault.WithHint(err, "write environment.yaml (docs/environments.md#the-file)")

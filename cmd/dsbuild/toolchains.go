@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -81,9 +82,7 @@ func cudaSourceRows(tables *compat.Tables) [][]string {
 			device = "yes"
 		}
 		cuda, torch := r.CUDA, r.TorchCUDA+".x"
-		if cuda == "" {
-			cuda = "torch's"
-		}
+		cuda = cmp.Or(cuda, "torch's")
 		if r.TorchCUDA == "" {
 			cuda, torch = "any", "same major"
 		}

@@ -113,9 +113,7 @@ func loginName(t Target) string { return t.User + "@" + hostPort(t) }
 // agentFor returns the socket of the agent for t, or "" for none.
 func (d *SSH) agentFor(t Target) string {
 	socket := d.opt.AgentSocket
-	if socket == "" {
-		socket = t.Agent
-	}
+	socket = cmp.Or(socket, t.Agent)
 	switch socket {
 	case "none":
 		return ""

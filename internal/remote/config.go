@@ -289,15 +289,11 @@ func fillLogin(t *Target, alias string, set settings) error {
 		}
 		t.Port = n
 	}
-	if t.Port == 0 {
-		t.Port = 22
-	}
+	t.Port = cmp.Or(t.Port, 22)
 	if t.Port < 0 || t.Port > 65535 {
 		return fmt.Errorf("port %d of %s is out of range", t.Port, alias)
 	}
-	if t.User == "" {
-		t.User = set.first("user")
-	}
+	t.User = cmp.Or(t.User, set.first("user"))
 	if t.User == "" {
 		t.User = localUser()
 	}
@@ -319,9 +315,7 @@ func fillKeys(t *Target, set settings, names tokens) {
 	if set.says("identitiesonly", "yes") {
 		t.IdentitiesOnly = true
 	}
-	if t.Agent == "" {
-		t.Agent = agentOf(set.first("identityagent"), names)
-	}
+	t.Agent = cmp.Or(t.Agent, agentOf(set.first("identityagent"), names))
 	t.BatchMode = t.BatchMode || set.says("batchmode", "yes")
 	t.NoPassword = t.NoPassword || set.says("passwordauthentication", "no")
 	t.NoInteractive = t.NoInteractive || set.says("kbdinteractiveauthentication", "no") || set.says("challengeresponseauthentication", "no")
@@ -347,9 +341,7 @@ func fillKnownHosts(t *Target, set settings, names tokens) {
 		return
 	}
 	own, all := set.first("userknownhostsfile"), set.first("globalknownhostsfile")
-	if own == "" {
-		own = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
-	}
+	own = cmp.Or(own, "~/.ssh/known_hosts ~/.ssh/known_hosts2")
 	if all == "" {
 		all = filepath.Join(os.ExpandEnv(systemSSH), "ssh_known_hosts")
 	}

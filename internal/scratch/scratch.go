@@ -3,6 +3,7 @@
 package scratch
 
 import (
+	"cmp"
 	"errors"
 	"os"
 	"path/filepath"
@@ -27,9 +28,7 @@ type Dir struct {
 // New makes a directory in parent, or in os.TempDir() if parent is "". It also removes
 // directories there that earlier processes of this user left.
 func New(parent string) (*Dir, error) {
-	if parent == "" {
-		parent = os.TempDir()
-	}
+	parent = cmp.Or(parent, os.TempDir())
 	// Remove abandoned directories. If one cannot be removed, the next sweep tries again.
 	left, _ := filepath.Glob(filepath.Join(parent, prefix+"*"))
 	for _, path := range left {

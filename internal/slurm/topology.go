@@ -1,6 +1,7 @@
 package slurm
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -41,9 +42,7 @@ func parseTopology(text string) (map[string]string, error) {
 			return nil, fmt.Errorf("dsbuild does not understand the output of scontrol show topology: %.200q: %w", line, err)
 		}
 		for _, n := range nodes {
-			if found[n] == "" {
-				found[n] = name
-			}
+			found[n] = cmp.Or(found[n], name)
 		}
 	}
 	return found, nil

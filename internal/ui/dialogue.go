@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,9 +47,7 @@ func (d *Dialogue) Ask(ctx context.Context, question, usual string, check func(a
 		if err != nil {
 			return "", fmt.Errorf("%s: %w", question, err)
 		}
-		if answer == "" {
-			answer = usual
-		}
+		answer = cmp.Or(answer, usual)
 		if err = check(answer); err == nil {
 			return answer, nil
 		}

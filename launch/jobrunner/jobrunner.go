@@ -7,6 +7,7 @@
 package jobrunner
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -62,9 +63,7 @@ const (
 // job. An error means that the run could not start, or could not write its logs. When
 // ctx ends, Run ends all processes first.
 func Run(ctx context.Context, opt Options) (*Report, error) {
-	if opt.Patience == 0 {
-		opt.Patience = time.Minute
-	}
+	opt.Patience = cmp.Or(opt.Patience, time.Minute)
 	book, err := newRankLogs(opt.Logs, opt.Job.WorldSize())
 	if err != nil {
 		return nil, err

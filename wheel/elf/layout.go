@@ -109,9 +109,7 @@ func (l *layout) readSections(f *file) error {
 	// The first section header holds the values that do not fit into the ELF header.
 	first, _ := parseSection(0, t.data)
 	n, names := uint64(l.nSections), uint32(l.namesIn)
-	if n == 0 {
-		n = first.Size
-	}
+	n = cmp.Or(n, first.Size)
 	if elf.SectionIndex(names) == elf.SHN_XINDEX {
 		names = first.link
 	}
