@@ -16,7 +16,8 @@ type evaluation struct {
 	candidate
 	preference preference
 	toolchain  Toolchain
-	cuda       CUDA // the row of the toolkit that compiles
+	cuda       CUDA         // the row of the toolkit that compiles
+	targets    []wheel.Arch // archs asked for, or all of the toolkit
 	conflicts  []string
 	impossible bool // this build environment can never use the CUDA source
 	remarks    []string
@@ -40,6 +41,7 @@ func (t *Tables) evaluate(w *requirements, c candidate) *evaluation {
 	if a.impossible || !a.findCUDA() {
 		return a
 	}
+	a.chooseArchs()
 	a.chooseOps()
 	a.checkArchs()
 	a.checkLimits()
@@ -143,6 +145,35 @@ func (a *evaluation) otherBaseConflict() string {
 	return fmt.Sprintf("%s (%s) is that of %s, %s", a.source.Title, a.source.CUDA, home.Name, strings.Join(but, " and "))
 }
 
+// chooseArchs takes the archs that are asked for, or else all: those of GPUs beside an x86_64 CPU for which the toolkit compiles,
+// and PTX of the newest for GPUs to come.
+func (a *evaluation) chooseArchs() {
+	a.targets = a.archs
+	if len(a.targets) > 0 || !a.wantsDeviceCode() {
+		return
+	}
+	withBF16 := a.opsWithBF16()
+	for _, c := range a.cuda.Archs {
+		arch := archOf(c)
+		exists := slices.ContainsFunc(a.GPUs, func(g GPU) bool { return g.Arch == c && !g.isForeign() })
+		tooNew := slices.ContainsFunc(a.limits(), func(l Limit) bool { return l.MaxArch != "" && olderMinor(l.MaxArch, c) })
+		if exists && !tooNew && (arch.Major > 7 || len(withBF16) == 0) {
+			a.targets = append(a.targets, arch)
+		}
+	}
+	if n := len(a.targets); n > 0 {
+		a.targets[n-1].PTX = true
+	}
+	if len(withBF16) > 0 {
+		a.addNote("archs before 8.0 are left out: they would turn BF16 off in %s", joinWords(withBF16))
+	}
+}
+
+// opsWithBF16 names the ops that an arch before 8.0 deprives of BF16.
+func (a *evaluation) opsWithBF16() []string {
+	return Toolchain{Ops: slices.DeleteFunc(slices.Clone(a.ops), func(o Op) bool { return !o.BF16 })}.OpNames(true)
+}
+
 // findCUDA looks up the toolkit that compiles. A toolkit that the tables lack counts as the
 // newest one before it, of the same major.
 func (a *evaluation) findCUDA() bool {
@@ -193,7 +224,7 @@ func (a *evaluation) chooseOps() {
 		a.addConflict("none of the ops can be built")
 	}
 	if a.toolchain.HasDeviceCode() {
-		a.toolchain.Archs = a.archs
+		a.toolchain.Archs, a.toolchain.EveryGPU = a.targets, len(a.archs) == 0
 	}
 }
 
@@ -206,8 +237,8 @@ func (a *evaluation) fitOp(op *Op) string {
 		return why
 	}
 	var left []string
-	if op.DeviceCode && !a.archOptional {
-		for _, arch := range a.archs {
+	if op.DeviceCode {
+		for _, arch := range a.targets {
 			if op.supportsArch(arch.Capability()) {
 				op.Archs = append(op.Archs, arch)
 			} else {
@@ -263,9 +294,6 @@ func cudaSourceNames(sources []CUDASource) []string {
 
 // checkArchs compares the arch list with the archs that nvcc compiles for.
 func (a *evaluation) checkArchs() {
-	if len(a.archs) == 0 && a.wantsDeviceCode() && !a.archOptional { // also where such ops would be left out
-		a.addConflict("no arch is given and %s has device code", Toolchain{Ops: a.ops}.OpNames(true)[0])
-	}
 	for _, arch := range a.archs {
 		c := arch.Capability()
 		switch {
@@ -411,8 +439,8 @@ func numberOf(s string) int {
 func (a *evaluation) finishedToolchain() Toolchain {
 	tc := a.toolchain
 	device := tc.HasDeviceCode()
-	if n := len(tc.Archs); n > 0 && tc.Archs[0].Major <= 7 && tc.Archs[n-1].Major > 7 {
-		a.addRemark("arch %s turns BF16 off in the CUDA ops for every arch of the wheel: better build a separate wheel for it", tc.Archs[0].Capability())
+	if with := a.opsWithBF16(); len(with) > 0 && tc.Archs[0].Major <= 7 && tc.Archs[len(tc.Archs)-1].Major > 7 {
+		a.addRemark("arch %s turns BF16 off in %s for every arch of the wheel: better build a separate wheel for it", tc.Archs[0].Capability(), joinWords(with))
 	}
 	if tc.Index != "" {
 		a.addNote("torch %s for CUDA %s comes from torch's own index, %s", tc.Torch, tc.CUDA, tc.Index)

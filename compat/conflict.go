@@ -63,7 +63,6 @@ func reasonsOf(all []Conflict) []string {
 // conflict makes the error for a request that cannot be resolved.
 func (t *Tables) conflict(asked request) *ConflictError {
 	w, bad := t.lookUp(asked.spec, asked.environments)
-	w.archOptional = w.archOptional || asked.noGPUNeeded
 	if best, _ := t.search(w); best == nil {
 		bad = append(bad, t.explain(w)...)
 	}

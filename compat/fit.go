@@ -477,7 +477,13 @@ func (c *fitCheck) buildHint() string {
 		g = c.Group(node, want)
 	}
 	if len(g.Groups) == 1 {
-		return "build a wheel that fits it: dsbuild wheel " + strings.Join(flagsOf(g.Groups[0].Spec), " ")
+		spec := g.Groups[0].Spec
+		byDefault := spec
+		byDefault.ABI = ""
+		if e := c.find(byDefault, nil); e != nil && e.toolchain.ABI == spec.ABI {
+			spec = byDefault
+		}
+		return "build a wheel that fits it: dsbuild wheel " + strings.Join(flagsOf(spec), " ")
 	}
 	return g.Left[0].Hint
 }
@@ -500,7 +506,7 @@ func flagsOf(s wheel.Spec) []string {
 	add("--ops", strings.Join(s.Ops, ","))
 	add("--deepspeed", s.DeepSpeed)
 	add("--torch", s.Torch)
-	if s.ABI == wheel.StableABI {
+	if s.Torch == "" { // else it decides
 		add("--cuda", s.CUDA)
 	}
 	add("--python", s.Python)

@@ -14,7 +14,6 @@ import (
 type request struct {
 	spec         wheel.Spec
 	environments []BuildEnvironment
-	noGPUNeeded  bool // the nodes bring their archs
 }
 
 // fixer tries changes of one constraint of a request.
@@ -28,8 +27,8 @@ type fixer struct {
 // nearestFix tries one change after the other. The values that describe the nodes are changed last.
 func (t *Tables) nearestFix(asked request) (flags, nodes string) {
 	f := &fixer{Tables: t, asked: asked}
-	_ = f.addMissing() ||
-		asked.spec.ABI != "" && f.try("--abi torch", func(r *request) { r.spec.ABI = "" }) ||
+	_ = f.addPython() ||
+		asked.spec.ABI != "" && f.try("without --abi "+string(asked.spec.ABI), func(r *request) { r.spec.ABI = "" }) ||
 		f.otherDeepSpeed() ||
 		f.otherVersion("--torch", torchVersions(f.Torches), func(s *wheel.Spec) *string { return &s.Torch }) ||
 		f.otherVersion("--cuda", torchCUDAs(f.Torches), func(s *wheel.Spec) *string { return &s.CUDA }) ||
@@ -46,7 +45,7 @@ func (t *Tables) nearestFix(asked request) (flags, nodes string) {
 func (f *fixer) works(change func(*request)) bool {
 	with := f.asked
 	change(&with)
-	return f.find(with.spec, with.environments, with.noGPUNeeded) != nil
+	return f.find(with.spec, with.environments) != nil
 }
 
 // try notes a change if it works.
@@ -58,18 +57,11 @@ func (f *fixer) try(flags string, change func(*request)) bool {
 	return true
 }
 
-// addMissing names a Python where the build environment does not say which ones it has, and a GPU where
-// the ops need one.
-func (f *fixer) addMissing() bool {
-	if f.asked.spec.Python == "" && slices.ContainsFunc(f.asked.environments, func(g BuildEnvironment) bool { return len(g.Pythons) == 0 }) {
-		for _, v := range f.Torches[0].Pythons {
-			if f.try("--python "+v, func(r *request) { r.spec.Python = v }) {
-				return true
-			}
-		}
-	}
-	return len(f.asked.spec.GPUs)+len(f.asked.spec.Archs) == 0 && slices.ContainsFunc([]string{"A100", "V100"}, func(name string) bool {
-		return f.try("--gpu "+name, func(r *request) { r.spec.GPUs = []string{name} })
+// addPython names a Python where the build environment does not say which ones it has.
+func (f *fixer) addPython() bool {
+	unknown := slices.ContainsFunc(f.asked.environments, func(g BuildEnvironment) bool { return len(g.Pythons) == 0 })
+	return f.asked.spec.Python == "" && unknown && slices.ContainsFunc(f.Torches[0].Pythons, func(v string) bool {
+		return f.try("--python "+v, func(r *request) { r.spec.Python = v })
 	})
 }
 
@@ -116,7 +108,7 @@ func (f *fixer) otherBase() bool {
 		builder = "--builder dagger "
 	}
 	return slices.ContainsFunc([][]BuildEnvironment{nil, f.images}, func(environments []BuildEnvironment) bool {
-		e := f.find(f.asked.spec, environments, f.asked.noGPUNeeded)
+		e := f.find(f.asked.spec, environments)
 		return e != nil && f.try(builder+"--base "+e.environment.Ref, func(r *request) { r.environments = []BuildEnvironment{e.environment} })
 	})
 }

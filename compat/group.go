@@ -48,7 +48,7 @@ type Grouping struct {
 func (t *Tables) Group(nodes []Member, want wheel.Spec) Grouping {
 	g, bad := t.newGrouper(nodes, want)
 	if len(bad) > 0 {
-		e := g.conflict(request{spec: want, noGPUNeeded: true})
+		e := g.conflict(request{spec: want})
 		for i := range nodes {
 			g.Left = append(g.Left, Left{i, reasonsOf(e.Conflicts), e.Hint()})
 		}
@@ -100,6 +100,7 @@ type kind struct {
 
 // family identifies nodes that one wheel can serve as far as Python and torch are concerned.
 type family struct {
+	abi           wheel.ABI
 	python, torch string // X.Y; "" for StableABI
 	cuda          string // X.Y of the release that it is built against; for StableABI the major, "" without device code
 }
@@ -130,8 +131,7 @@ func (g *grouper) place(k *kind) {
 	reason, hint := unusable(k.facts)
 	reasons := []string{reason}
 	if reason == "" {
-		k.family = g.familyOf(k.facts)
-		if reasons = g.whyUnfit(k); len(reasons) > 0 {
+		if reasons = g.chooseFamily(k); len(reasons) > 0 {
 			hint = g.remedy(k)
 		}
 	}
@@ -175,22 +175,35 @@ func (g *grouper) archOfGPU(gpu node.GPU) string {
 	return arch
 }
 
-// needsDeviceCode reports whether a wheel for a node has device code.
+// needsDeviceCode reports whether a wheel for a node has device code: nodes without a visible GPU get it too, but a torch without
+// CUDA cannot load it.
 func (g *grouper) needsDeviceCode(f node.Facts) bool {
-	return g.asked.wantsDeviceCode() && len(g.want.Archs)+len(g.want.GPUs)+len(g.archsOf(f)) > 0
+	return g.asked.wantsDeviceCode() && (f.TorchCUDA != "" || len(g.want.Archs)+len(g.want.GPUs) > 0)
 }
 
-// familyOf returns the family of a node. The wheel is built against the release of the
+// chooseFamily gives a kind of nodes its family, or says why no wheel serves them. Where nobody asked for an ABI, it is the stable
+// one if a wheel of it serves them.
+func (g *grouper) chooseFamily(k *kind) (reasons []string) {
+	if g.want.ABI == "" && g.asked.whyTorchMinor(k.facts.Torch) == "" {
+		if k.family = g.familyOf(k.facts, wheel.StableABI); len(g.whyUnfit(k)) == 0 {
+			return nil
+		}
+	}
+	k.family = g.familyOf(k.facts, cmp.Or(g.want.ABI, wheel.TorchMinor))
+	return g.whyUnfit(k)
+}
+
+// familyOf returns the family of a node that a wheel of this ABI can serve. The wheel is built against the release of the
 // node's minor of torch that is for its CUDA, or else the newest.
-func (g *grouper) familyOf(f node.Facts) family {
-	if g.want.ABI == wheel.StableABI {
-		own := family{cuda: majorOf(f.TorchCUDA)}
+func (g *grouper) familyOf(f node.Facts, abi wheel.ABI) family {
+	if abi == wheel.StableABI {
+		own := family{abi: abi, cuda: majorOf(f.TorchCUDA)}
 		if !g.needsDeviceCode(f) && !slices.ContainsFunc(g.wheels, func(have []*kind) bool { return have[0].family == own }) {
 			own.cuda = ""
 		}
 		return own
 	}
-	own := family{python: cmp.Or(g.want.Python, firstTwo(f.Python)), torch: firstTwo(cmp.Or(g.want.Torch, f.Torch))}
+	own := family{abi: abi, python: cmp.Or(g.want.Python, firstTwo(f.Python)), torch: firstTwo(cmp.Or(g.want.Torch, f.Torch))}
 	for _, r := range g.Torches {
 		if isTorch(own.torch, r) && isCUDA(g.want.CUDA, r.CUDA) && (own.cuda == "" || r.CUDA == firstTwo(f.TorchCUDA)) {
 			own.cuda = r.CUDA
@@ -226,45 +239,59 @@ func (g *grouper) canServe(kinds []*kind) bool {
 
 // evaluationOf returns the evaluation of one wheel for all the kinds; nil if there is no such
 // wheel.
-func (g *grouper) evaluationOf(kinds []*kind) *evaluation {
-	spec := g.specFor(kinds)
+func (g *grouper) evaluationOf(kinds []*kind) *evaluation { return g.evaluationFor(g.specFor(kinds)) }
+
+func (g *grouper) evaluationFor(spec wheel.Spec) *evaluation {
 	key := fmt.Sprint(spec)
 	if _, done := g.found[key]; !done {
-		g.found[key] = g.find(spec, nil, false)
+		g.found[key] = g.find(spec, nil)
 	}
 	return g.found[key]
 }
 
-// specFor returns the Spec of one wheel for kinds of a family; newGroup adds the CPU level of its nodes.
+// specFor returns the Spec of one wheel for kinds of a family; newGroup adds the CPU level of its nodes. A wheel of the stable ABI is
+// for every GPU (no arch is in its Spec) if that wheel has machine code for theirs, or if no toolchain makes all of theirs.
 func (g *grouper) specFor(kinds []*kind) wheel.Spec {
-	spec, own := g.want, kinds[0].family
-	if spec.ABI == wheel.StableABI {
-		spec.CUDA = cmp.Or(spec.CUDA, own.cuda)
+	spec, f := g.want, kinds[0].family
+	if spec.ABI = f.abi; spec.ABI == wheel.StableABI {
+		spec.CUDA = cmp.Or(spec.CUDA, f.cuda)
 	} else {
-		spec.Python, spec.Torch, spec.CUDA = own.python, own.torch, cmp.Or(own.cuda, g.want.CUDA)
-		if i := slices.IndexFunc(g.Torches, func(r Torch) bool { return isTorch(own.torch, r) && r.CUDA == own.cuda }); i >= 0 {
+		spec.Python, spec.Torch, spec.CUDA = f.python, f.torch, cmp.Or(f.cuda, g.want.CUDA)
+		if i := slices.IndexFunc(g.Torches, func(r Torch) bool { return isTorch(f.torch, r) && r.CUDA == f.cuda }); i >= 0 {
 			spec.Torch = g.Torches[i].Version
 		}
 	}
 	spec.Archs = slices.Clone(g.want.Archs)
+	var own []wheel.Arch
 	for _, k := range kinds {
 		for _, capability := range g.archsOf(k.facts) {
-			spec.Archs = addArch(spec.Archs, archOf(capability))
+			own = addArch(own, archOf(capability))
 		}
 	}
-	if g.asked.wantsDeviceCode() && len(spec.Archs)+len(spec.GPUs) == 0 {
+	everyGPU := spec
+	for _, a := range own {
+		spec.Archs = addArch(spec.Archs, a)
+	}
+	if len(own) > 0 && len(everyGPU.Archs)+len(spec.GPUs) == 0 && spec.ABI == wheel.StableABI {
+		e := g.evaluationFor(everyGPU)
+		lacks := func(a wheel.Arch) bool { return !e.toolchain.runsOn(a) }
+		if e != nil && (!slices.ContainsFunc(own, lacks) || g.evaluationFor(spec) == nil) {
+			return everyGPU
+		}
+	}
+	if g.asked.wantsDeviceCode() && !slices.ContainsFunc(kinds, func(k *kind) bool { return g.needsDeviceCode(k.facts) }) {
 		spec.Ops = g.plainOps(spec)
 	}
 	return spec
 }
 
-// plainOps returns the requested ops without device code, for nodes whose GPUs are not known.
+// plainOps returns the requested ops without device code, for nodes whose torch has no CUDA.
 // With --ops all it returns only those that can be built.
 func (g *grouper) plainOps(spec wheel.Spec) []string {
 	var out []string
 	var can *evaluation
 	if g.asked.allOps {
-		can = g.find(spec, nil, true)
+		can = g.find(spec, nil)
 	}
 	for i, op := range g.asked.ops {
 		switch {

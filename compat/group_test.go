@@ -135,7 +135,7 @@ func complete(t *testing.T, tt *Tables, nodes []Member, want wheel.Spec, g Group
 
 // built is the manifest of the wheel that a Spec gives.
 func built(tt *Tables, spec wheel.Spec) (wheel.Manifest, error) {
-	a := tt.find(spec, nil, false)
+	a := tt.find(spec, nil)
 	if a == nil {
 		return wheel.Manifest{}, errors.New("cannot be built")
 	}
@@ -193,8 +193,8 @@ func TestGroupSplits(t *testing.T) {
 		"left 0 1":       {"7.2", "5.0 12.0"},
 	} {
 		nodes := fleetOf(archs...)
-		g := tt.Group(nodes, wheel.Spec{})
-		complete(t, tt, nodes, wheel.Spec{}, g)
+		g := tt.Group(nodes, wheel.Spec{ABI: wheel.TorchMinor})
+		complete(t, tt, nodes, wheel.Spec{ABI: wheel.TorchMinor}, g)
 		if got := shape(g); got != want {
 			t.Errorf("%q: %s, want %s", archs, got, want)
 		}
@@ -234,8 +234,8 @@ func TestGroupManyKinds(t *testing.T) {
 		}
 	}
 	nodes := fleetOf(archs...)
-	g := tt.Group(nodes, wheel.Spec{})
-	complete(t, tt, nodes, wheel.Spec{}, g)
+	g := tt.Group(nodes, wheel.Spec{ABI: wheel.TorchMinor})
+	complete(t, tt, nodes, wheel.Spec{ABI: wheel.TorchMinor}, g)
 	if len(g.Groups) != 2 {
 		t.Errorf("%s: %q", shape(g), g.Groups[0].Reasons)
 	}
@@ -304,15 +304,17 @@ func anySpec(tt *Tables, nodes []Member, mask int, abi wheel.ABI) bool {
 		}
 	}
 	f := set[0].Facts
-	s := wheel.Spec{Python: firstTwo(f.Python), Torch: firstTwo(f.Torch), Archs: archs, CPU: wheel.CPUv2}
-	if abi == wheel.StableABI {
-		s = wheel.Spec{ABI: abi, CUDA: majorOf(f.TorchCUDA), Archs: archs, CPU: wheel.CPUv2}
+	stable := wheel.Spec{ABI: wheel.StableABI, CUDA: majorOf(f.TorchCUDA), CPU: wheel.CPUv2}
+	theirs := stable
+	theirs.Archs = archs
+	specs := []wheel.Spec{stable, theirs}
+	if abi == "" {
+		specs = append(specs, wheel.Spec{ABI: wheel.TorchMinor, Python: firstTwo(f.Python), Torch: firstTwo(f.Torch), Archs: archs, CPU: wheel.CPUv2})
 	}
-	if len(archs) == 0 {
-		s.Ops = []string{"cpu_adam", "utils"}
-	}
-	m, err := built(tt, s)
-	return err == nil && !slices.ContainsFunc(set, func(n Member) bool { return !tt.Fit(m, n.Facts).OK() })
+	return slices.ContainsFunc(specs, func(s wheel.Spec) bool {
+		m, err := built(tt, s)
+		return err == nil && !slices.ContainsFunc(set, func(n Member) bool { return !tt.Fit(m, n.Facts).OK() })
+	})
 }
 
 // TestGroupIsFewest holds Group against brute force on small fleets, and on larger

@@ -50,7 +50,7 @@ func opCases() []opCase {
 		{what: "all of an older release", flags: "--ops all --arch 8.0 --deepspeed 0.14.4", want: "plain device:8.0 modern:8.0 bounded:8.0 packaged gone", left: "young broken"},
 		{what: "all for an older Python", flags: "--ops all --arch 8.0 --torch 2.8 --python 3.9", want: "plain device:8.0 modern:8.0 bounded:8.0 young broken:8.0", left: "packaged gone"},
 		{what: "all, and one by name", flags: "--ops all,modern --gpu V100", err: "op modern supports archs from 8.0 on, but not 7.0 (V100)"},
-		{what: "all and no arch", flags: "--ops all", err: "no arch is given and device has device code"},
+		{what: "all and no arch", flags: "--ops all", want: "plain device:7.5;8.0;8.6;8.9;9.0;10.0;10.3;12.0+PTX modern:8.0;8.6;8.9;9.0;10.0;10.3;12.0+PTX bounded:8.0;8.6;8.9;9.0 packaged young", left: "gone broken"},
 		{what: "its road", flags: "--ops packaged --torch 2.10", err: "op packaged works only with cuda13, not with cuda12"},
 		{what: "too young", flags: "--ops young --deepspeed 0.19.0", err: "op young is in DeepSpeed from 0.19.5 on, not in 0.19.0"},
 		{what: "gone", flags: "--ops gone", err: "op gone left DeepSpeed with 0.19.7, it is not in 0.19.8"},
@@ -150,14 +150,14 @@ func TestDefaultOps(t *testing.T) {
 			tt.Ops[i].Since = "0.17.1"
 		}
 	}
-	tc, err := tt.Resolve(wheel.Spec{Archs: archs(t, "8.0"), DeepSpeed: "0.17.0"})
+	tc, err := tt.Resolve(wheel.Spec{ABI: wheel.TorchMinor, Archs: archs(t, "8.0"), DeepSpeed: "0.17.0"})
 	if got := strings.Join(tc.OpNames(false), ","); err != nil || got != "cpu_adam,fused_adam" {
 		t.Errorf("ops %s, %v", got, err)
 	}
 	if len(tc.Notes) != 1 || tc.Notes[0] != "utils is left out: op utils is in DeepSpeed from 0.17.1 on, not in 0.17.0" {
 		t.Errorf("notes %q", tc.Notes)
 	}
-	_, err = tt.Resolve(wheel.Spec{Archs: archs(t, "8.0"), DeepSpeed: "0.17.0", Ops: wheel.DefaultOps()})
+	_, err = tt.Resolve(wheel.Spec{ABI: wheel.TorchMinor, Archs: archs(t, "8.0"), DeepSpeed: "0.17.0", Ops: wheel.DefaultOps()})
 	var bad *ConflictError
 	if !errors.As(err, &bad) || bad.Fix != "--deepspeed 0.17.1" {
 		t.Errorf("asked for by name: %v", err)

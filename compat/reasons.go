@@ -92,6 +92,11 @@ func (r *groupReasons) chooseTorch() {
 	if asked := r.want.Torch; strings.Count(asked, ".") > 1 {
 		r.Spec.Torch = asked
 	}
+	if r.want.ABI == "" {
+		if why := r.asked.whyTorchMinor(have[0]); why != "" {
+			r.addReason("one torch and one Python: %s", why)
+		}
+	}
 	what := fmt.Sprintf("Python %s and torch %s for CUDA %s", r.Spec.Python, r.Spec.Torch, r.Spec.CUDA)
 	if len(have) == 1 && have[0] == r.Spec.Torch {
 		r.addReason("%s: as on these nodes", what)
@@ -113,13 +118,22 @@ func (r *groupReasons) explainArchs() {
 		return
 	}
 	names := map[string][]string{} // GPUs by their arch
+	var all []string
 	for _, i := range r.Nodes {
 		for _, gpu := range r.nodes[i].Facts.GPUs {
 			arch := r.archOfGPU(gpu)
 			names[arch] = appendMissing(names[arch], []string{ShortGPU(gpu.Name)})
+			all = appendMissing(all, []string{ShortGPU(gpu.Name)})
 		}
 	}
 	var out []string
+	if tc := r.made.toolchain; tc.EveryGPU {
+		text := fmt.Sprintf("code for every GPU (%s)", wheel.ArchList(tc.Archs))
+		if len(all) > 0 {
+			text += ": these nodes have " + joinWords(all)
+		}
+		out = append(out, text)
+	}
 	for _, a := range r.Spec.Archs {
 		if by := names[a.Capability()]; len(by) > 0 {
 			out = append(out, a.Capability()+" for "+joinWords(by))
@@ -131,7 +145,7 @@ func (r *groupReasons) explainArchs() {
 		out = append(out, joinWords(r.Spec.GPUs)+" as requested")
 	}
 	if len(out) == 0 {
-		r.addReason("only operators without device code, %s: dsbuild knows no GPU of these nodes; give one with --gpu or --arch", joinWords(r.Spec.Ops))
+		r.addReason("only operators without device code, %s: the torch of these nodes has no CUDA", joinWords(r.Spec.Ops))
 	} else {
 		r.addReason("%s", strings.Join(out, ", "))
 	}
@@ -139,7 +153,7 @@ func (r *groupReasons) explainArchs() {
 		r.addReason("no GPU is visible on %s: any arch works there", without)
 	}
 	if strange := r.namesWhere(func(f node.Facts) bool { return len(f.GPUs) > 0 && len(r.archsOf(f)) == 0 }); strange != "" {
-		r.addReason("the GPU of %s is not in the tables: add its compute capability with --arch", strange)
+		r.addReason("the GPU of %s is not in the tables: if the wheel has no code for it, give its compute capability with --arch", strange)
 	}
 }
 

@@ -31,8 +31,8 @@ func unusable(f node.Facts) (reason, hint string) {
 // whyNoWheel says why no toolchain makes a wheel for a kind of nodes.
 func (g *grouper) whyNoWheel(k *kind) []string {
 	spec := g.specFor([]*kind{k})
-	if len(spec.Ops) == 0 && g.asked.wantsDeviceCode() && len(spec.Archs)+len(spec.GPUs) == 0 {
-		return []string{"dsbuild knows no GPU of it, and every requested operator has device code"}
+	if len(spec.Ops) == 0 && g.asked.wantsDeviceCode() && !g.needsDeviceCode(k.facts) {
+		return []string{fmt.Sprintf("its torch %s has no CUDA, and every requested operator has device code", k.facts.Torch)}
 	}
 	if have := k.facts.Torch; spec.ABI == wheel.StableABI && olderMinor(have, StableTorch) {
 		return []string{fmt.Sprintf("its torch %s is older than %s, the first that has all of the stable ABI that dsbuild uses", have, StableTorch)}
@@ -48,7 +48,7 @@ func (g *grouper) whyNoWheel(k *kind) []string {
 // serves reports whether there is a wheel for a node under another request.
 func (g *grouper) serves(f node.Facts, want wheel.Spec) bool {
 	other, bad := g.newGrouper(nil, want)
-	return len(bad) == 0 && other.canServe([]*kind{{family: other.familyOf(f), facts: f}})
+	return len(bad) == 0 && len(other.chooseFamily(&kind{facts: f})) == 0
 }
 
 // remedy finds a change that gives a kind of nodes a wheel: of the request, of the base, of the nodes' torch, of the ops. Each was
@@ -74,13 +74,13 @@ func (g *grouper) remedy(k *kind) string {
 	if level := wheel.CPULevel(f.CPU); level != "" && !level.Includes(wheel.CPULevels()[0]) {
 		return "use another machine"
 	}
-	if a := g.find(g.specFor([]*kind{k}), g.images, false); a != nil && g.evaluationOf([]*kind{k}) == nil {
+	if a := g.find(g.specFor([]*kind{k}), g.images); a != nil && g.evaluationOf([]*kind{k}) == nil {
 		return "build on another base: --base " + a.environment.Ref
 	}
 	plain := g.want
 	plain.Ops = g.plainOps(g.want)
 	if g.asked.wantsDeviceCode() && !g.needsDeviceCode(f) && len(plain.Ops) == 0 {
-		return "name its GPU or compute capability: --gpu A100, --arch 8.0"
+		return "install a torch for CUDA there, or ask for operators without device code: --ops cpu_adam,utils"
 	}
 	// The package index has the node's torch; nobody chose another one for a reason.
 	usual := !freeThreaded(f.Tag) && slices.ContainsFunc(g.Torches, func(r Torch) bool {
@@ -105,7 +105,7 @@ func (g *grouper) otherTorch(f node.Facts) string {
 	for _, arch := range g.archsOf(f) {
 		spec.Archs = addArch(spec.Archs, archOf(arch))
 	}
-	e := g.find(spec, nil, true)
+	e := g.find(spec, nil)
 	if e == nil {
 		return ""
 	}

@@ -27,7 +27,6 @@ type requirements struct {
 	ops               []Op   // in the order of the table
 	byName            []bool // whether the user named the op
 	allOps            bool
-	archOptional      bool                // the search needs no arch: the one asked for is wrong, or comes later
 	gpus              map[string][]string // names of GPUs by arch
 	notes             []string
 }
@@ -48,7 +47,6 @@ func (t *Tables) lookUp(s wheel.Spec, environments []BuildEnvironment) (*require
 	for _, find := range []func(){l.findDeepSpeed, l.findTorch, l.findCUDA, l.findPython, l.checkGlibc, l.checkDriver, l.findArchs, l.findGPUs, l.findOps} {
 		find()
 	}
-	l.archOptional = l.archOptional && len(l.archs) == 0
 	return l.requirements, l.bad
 }
 
@@ -159,7 +157,6 @@ func (l *lookup) findArchs() {
 			continue
 		}
 		l.bad.add("no CUDA in the tables of this dsbuild compiles for arch %s", a.Capability())
-		l.archOptional = true
 	}
 	l.spec.Archs, l.archs = good, slices.Clone(good)
 }
@@ -187,7 +184,6 @@ func (l *lookup) findGPUs() {
 		rows := l.GPUsNamed(name)
 		if c, wrong := l.gpuConflict(name, rows); wrong {
 			l.bad = append(l.bad, c)
-			l.archOptional = true
 			continue
 		}
 		good = append(good, name)
@@ -340,7 +336,6 @@ func (l *lookup) findOps() {
 		l.spec.Ops = slices.DeleteFunc(slices.Clone(l.spec.Ops), func(n string) bool { return n == name })
 	}
 	if len(l.requirements.ops) == 0 && !byDefault { // search for the default ops
-		l.archOptional = true
 		l.selectOps(l.defaultOps())
 	}
 }

@@ -16,21 +16,19 @@ import (
 // GPUs asked for, the CUDA toolkit of the build environment, the newest torch, a toolkit of
 // exactly torch's CUDA, and the order of the tables.
 func (t *Tables) Resolve(s wheel.Spec, environments ...BuildEnvironment) (Toolchain, error) {
-	best := t.find(s, environments, false)
+	best := t.find(s, environments)
 	if best == nil {
 		return Toolchain{}, t.conflict(request{spec: s, environments: environments})
 	}
 	return best.finishedToolchain(), nil
 }
 
-// find is Resolve without the reasons: nil if there is no toolchain. With archOptional a
-// Spec without an arch is complete.
-func (t *Tables) find(s wheel.Spec, environments []BuildEnvironment, archOptional bool) *evaluation {
+// find is Resolve without the reasons: nil if there is no toolchain.
+func (t *Tables) find(s wheel.Spec, environments []BuildEnvironment) *evaluation {
 	w, bad := t.lookUp(s, environments)
 	if len(bad) > 0 {
 		return nil
 	}
-	w.archOptional = archOptional && len(w.archs) == 0
 	best, _ := t.search(w)
 	return best
 }

@@ -1,6 +1,7 @@
 package compat
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -24,6 +25,7 @@ type ProofState string
 // The states, each of which includes those after it.
 const (
 	Ran      ProofState = "ran"      // it computed the same as the op of the C++ interface
+	Launched ProofState = "launched" // it has the device code of that op, and launched it in the same way (ci/fakecuda); neither ran on a GPU
 	Loaded   ProofState = "loaded"   // it was loaded, and its functions checked their arguments
 	Compiled ProofState = "compiled" // it was compiled and linked
 	Unproven ProofState = "none"
@@ -39,19 +41,48 @@ func (o Op) StableState() ProofState {
 
 // unprovenAs says why an op cannot be built for an ABI, or "": it must have been loaded at least.
 func (o Op) unprovenAs(abi wheel.ABI) string {
-	if abi != wheel.StableABI || o.StableState() == Ran || o.StableState() == Loaded {
+	if abi != wheel.StableABI || slices.Contains([]ProofState{Ran, Launched, Loaded}, o.StableState()) {
 		return ""
 	}
 	return fmt.Sprintf("op %s is not proven with torch's stable ABI (state %s)", o.Name, o.StableState())
 }
 
+// whyTorchMinor says why a wheel for some torch is not of the stable ABI where nobody asked for an ABI; "" if it is. All its ops
+// must be proven for this release of DeepSpeed to do the same as those of the C++ interface.
+func (w *requirements) whyTorchMinor(torch string) string {
+	if olderMinor(torch, StableTorch) {
+		return fmt.Sprintf("torch %s is older than %s, the first that has all of the stable ABI that dsbuild uses", torch, StableTorch)
+	}
+	var unproven, other []string
+	for _, op := range w.ops {
+		switch state := op.StableState(); {
+		case state != Ran && state != Launched:
+			unproven = append(unproven, op.Name)
+		case w.spec.Foreign || op.Stable.DeepSpeed != w.deepspeed.Version:
+			other = append(other, op.Name)
+		}
+	}
+	switch {
+	case len(unproven) > 0:
+		return fmt.Sprintf("over torch's stable ABI %s: not proven to do the same (dsbuild ops)", joinWords(unproven))
+	case w.spec.Foreign && len(other) > 0:
+		return "over torch's stable ABI the ops are proven for releases of DeepSpeed only"
+	case len(other) > 0:
+		return fmt.Sprintf("over torch's stable ABI %s: not proven for DeepSpeed %s (dsbuild ops)", joinWords(other), w.deepspeed.Version)
+	}
+	return ""
+}
+
 // chooseABI sets the toolchain's ABI, and the oldest Python for which there is a torch with the stable ABI.
 func (a *evaluation) chooseABI() {
-	a.toolchain.ABI = wheel.TorchMinor
-	if a.spec.ABI != wheel.StableABI {
+	a.toolchain.ABI = cmp.Or(a.spec.ABI, wheel.StableABI)
+	if why := a.whyTorchMinor(a.torch.Version); a.spec.ABI == "" && why != "" {
+		a.toolchain.ABI = wheel.TorchMinor
+		a.addNote("the wheel is for torch %s and Python %s alone: %s", firstTwo(a.torch.Version), a.python, why)
+	}
+	if a.toolchain.ABI == wheel.TorchMinor {
 		return
 	}
-	a.toolchain.ABI = wheel.StableABI
 	if olderMinor(a.torch.Version, StableTorch) {
 		a.addConflict("torch %s is older than %s, the first that has all of the stable ABI that dsbuild uses", a.torch.Version, StableTorch)
 	}
@@ -80,7 +111,7 @@ func (a *evaluation) remarkProofs() {
 	var loaded []string
 	others := map[string][]string{} // by the reason
 	for _, op := range a.toolchain.Ops {
-		if op.StableState() != Ran {
+		if state := op.StableState(); state != Ran && state != Launched {
 			loaded = append(loaded, op.Name)
 		}
 		if other := a.otherThanProven(op); other != "" {

@@ -62,6 +62,7 @@ type Toolchain struct {
 	CPU         wheel.CPULevel //
 	Glibc       string         // X.Y of the oldest node, which the audit checks; "" where none was named
 	Archs       []wheel.Arch   // empty when no op has device code
+	EveryGPU    bool           // no arch was asked for: Archs are all of the toolkit
 	Ops         []Op           // in the order of the table
 	Left        []LeftOp       // of --ops all: the ops that cannot be built here
 	Remarks     []string       // consequences that may be unwelcome
@@ -87,6 +88,7 @@ type Op struct {
 	Patch      string   `json:"patch,omitempty"` // correction to DeepSpeed's sources, by name (pipeline/scripts)
 	Earlier    *Earlier `json:"earlier,omitempty"`
 	Stable     *Proof   `json:"stable,omitempty"` // the proof with torch's stable ABI; nil: there is none
+	BF16       bool     `json:"bf16,omitempty"`   // DeepSpeed builds it without BF16 if an arch is older than 8.0
 	Kind       string   `json:"kind,omitempty"`   // a short description for the printed table
 
 	Archs []wheel.Arch `json:"-"`
@@ -169,6 +171,12 @@ type LeftOp struct {
 // HasDeviceCode reports whether any op of the toolchain has device code.
 func (tc Toolchain) HasDeviceCode() bool {
 	return slices.ContainsFunc(tc.Ops, func(o Op) bool { return o.DeviceCode })
+}
+
+// runsOn reports whether the toolchain makes machine code that runs on GPUs of an arch: for the arch itself, or for a lower minor of
+// the same major.
+func (tc Toolchain) runsOn(arch wheel.Arch) bool {
+	return slices.ContainsFunc(tc.Archs, func(have wheel.Arch) bool { return have.Major == arch.Major && have.Minor <= arch.Minor })
 }
 
 // Serves returns the torch, the CUDA and the Python that the wheel is for, as its manifest names

@@ -165,11 +165,16 @@ func NewPlan(tc compat.Toolchain, src Source, base Base, opt Options) (*Plan, er
 	}
 	p.Manifest = wheel.Manifest{
 		Source:       src.Manifest(),
-		OpsRequested: tc.OpNames(false), ArchsRequested: wheel.Capabilities(tc.Archs, false),
+		OpsRequested: tc.OpNames(false), ArchsRequested: []string{},
 		Requires: tc.Needs().Node,
 		CPU:      string(tc.CPU), Base: wheel.Base{Ref: base.Ref, Digest: base.Digest}, Env: manifestEnv(env),
 		Toolchain:  wheel.Toolchain{Name: string(tc.CUDASource), Toolkit: tc.Toolkit, Nvcc: tc.Nvcc},
 		PlanDigest: p.Digest,
+	}
+	for _, a := range tc.Archs {
+		if !tc.EveryGPU {
+			p.Manifest.ArchsRequested = append(p.Manifest.ArchsRequested, a.String())
+		}
 	}
 	if tc.ABI == wheel.StableABI {
 		p.Manifest.TorchABI = &wheel.TorchABI{Stable: true, Min: compat.StableTorch}
@@ -382,7 +387,7 @@ func buildEnv(tc compat.Toolchain, src Source, opt Options) map[string]string {
 		// where utils does not exist and is left out silently.
 		"DS_ACCELERATOR":  "cuda",
 		"DS_ENABLE_NINJA": "1",
-		"DS_BUILD_STRING": "+" + src.localVersion() + wheel.LocalVersion(torch, cuda, tc.Archs, tc.HasDeviceCode(), tc.CPU),
+		"DS_BUILD_STRING": "+" + src.localVersion() + wheel.LocalVersion(torch, cuda, tc.Archs, tc.EveryGPU, tc.CPU),
 		"DSBUILD_CPU":     string(tc.CPU),
 		"DSBUILD_GCC":     tc.GCC,
 		"DSBUILD_OPS":     opArchs(tc),

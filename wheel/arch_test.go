@@ -84,14 +84,17 @@ func FuzzParseArchs(f *testing.F) {
 func TestLocalVersion(t *testing.T) {
 	archs, _ := ParseArchs([]string{"8.0;8.6;9.0+PTX"})
 	for _, c := range []struct {
-		device bool
-		want   string
+		archs    []Arch
+		everyGPU bool
+		want     string
 	}{
-		{true, "torch2.15.cu132.sm80.sm86.sm90.ptx90.v3"},
-		{false, "torch2.15.cu132.v3"},
+		{archs, false, "torch2.15.cu132.sm80.sm86.sm90.ptx90.v3"},
+		{archs, true, "torch2.15.cu132.all.v3"},
+		{nil, false, "torch2.15.cu132.v3"},
+		{nil, true, "torch2.15.cu132.v3"},
 	} {
-		if got := LocalVersion("2.15.0", "13.2", archs, c.device, CPUv3); got != c.want {
-			t.Errorf("LocalVersion(device %v) = %s, want %s", c.device, got, c.want)
+		if got := LocalVersion("2.15.0", "13.2", c.archs, c.everyGPU, CPUv3); got != c.want {
+			t.Errorf("LocalVersion(archs %v, every GPU %v) = %s, want %s", c.archs, c.everyGPU, got, c.want)
 		}
 	}
 }

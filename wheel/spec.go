@@ -19,7 +19,7 @@ type Spec struct {
 	CPU       CPULevel
 	Glibc     string // X.Y of the oldest node
 	Driver    string // of the oldest node: which CUDA it runs
-	ABI       ABI    // of torch; "" is TorchMinor
+	ABI       ABI    // of torch; "" is StableABI where all ops are proven with it, else TorchMinor
 }
 
 // ABI is the interface of torch that the ops of a wheel use.
@@ -74,19 +74,20 @@ func (l CPULevel) Includes(other CPULevel) bool {
 }
 
 // LocalVersion returns the local part of the version, which names the wheel's targets:
-// torch2.15.cu132.sm80.ptx90.v3. deviceCode reports whether any op of the wheel has device code;
-// if none has, the version leaves archs out.
-func LocalVersion(torch, cuda string, archs []Arch, deviceCode bool, cpu CPULevel) string {
+// torch2.15.cu132.sm80.ptx90.v3. If everyGPU is true, "all" stands for the archs. A wheel without
+// device code has no archs.
+func LocalVersion(torch, cuda string, archs []Arch, everyGPU bool, cpu CPULevel) string {
 	// A CUDA X, of the stable ABI, stands for all of that major.
 	parts := []string{"torch" + Minor(torch), "cu" + strings.ReplaceAll(Minor(cuda), ".", "")}
-	if deviceCode {
-		for _, a := range archs {
-			parts = append(parts, a.SM())
-		}
-		for _, a := range archs {
-			if a.PTX {
-				parts = append(parts, strings.Replace(a.SM(), "sm", "ptx", 1))
-			}
+	if everyGPU && len(archs) > 0 {
+		parts, archs = append(parts, "all"), nil
+	}
+	for _, a := range archs {
+		parts = append(parts, a.SM())
+	}
+	for _, a := range archs {
+		if a.PTX {
+			parts = append(parts, strings.Replace(a.SM(), "sm", "ptx", 1))
 		}
 	}
 	return strings.Join(append(parts, cpu.Short()), ".")

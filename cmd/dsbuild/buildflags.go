@@ -65,7 +65,7 @@ func addRequestFlags(f *pflag.FlagSet, r *planner.Request) {
 // the rest.
 func addCommonRequestFlags(f *pflag.FlagSet, r *planner.Request) {
 	f.StringArrayVar(&r.Archs, "arch", nil, "compute capability `ARCH`, repeatable or joined: \"8.0;8.6+PTX\"")
-	f.StringArrayVar(&r.GPUs, "gpu", nil, "GPU by `NAME`, repeatable or joined: A100, \"RTX 4090\"")
+	f.StringArrayVar(&r.GPUs, "gpu", nil, "GPU by `NAME`, repeatable or joined: A100, \"RTX 4090\" (default: all, code for every GPU)")
 	f.StringSliceVar(&r.Ops, "ops", nil,
 		"operators `OPS` to compile, joined by commas, or all that can be (default "+strings.Join(wheel.DefaultOps(), ",")+")")
 	f.StringVar(&r.DeepSpeed, "deepspeed", "",
@@ -73,9 +73,9 @@ func addCommonRequestFlags(f *pflag.FlagSet, r *planner.Request) {
 			"this dsbuild knows)")
 	f.StringVar(&r.CPU, "cpu", "", "oldest CPU `LEVEL` that must run it: x86-64-v2, -v3 (AVX2), -v4 (AVX-512), or native: this machine's")
 	f.StringVar(&r.Base, "base", "", "`BASE`: an image reference, a root file system tar or an OCI tar (default: chosen, a Debian or Ubuntu)")
-	f.StringVar(&r.ABI, "abi", "torch",
-		"ABI of torch that the operators use: `torch|stable` (torch: for one minor of torch and one Python; stable: for every "+
-			"torch from 2.10 on and every Python from 3.10 on, not all operators, see dsbuild ops)")
+	f.StringVar(&r.ABI, "abi", "auto",
+		"ABI of torch that the operators use: `auto|stable|torch` (stable: for every torch from 2.10 on and every Python from 3.10 on; "+
+			"torch: for one minor of torch and one Python; auto: stable if every operator is proven with it, see dsbuild ops)")
 	f.BoolVar(&r.KeepDebug, "keep-debug", false, "keep debug information in the extensions")
 }
 

@@ -19,8 +19,16 @@ func newOpsCommand(a *app) *cobra.Command {
 		Long: `List the operators of DeepSpeed that --ops takes: whether they have device code
 (--arch matters only for these), the archs they can be compiled for, the
 releases of DeepSpeed that have them, the packages they need, and how far they
-are proven with torch's stable ABI (--abi stable): ran, loaded, compiled or
-none. dsbuild compiles those with a * when --ops is not given.`,
+are proven with torch's stable ABI (--abi):
+
+  ran       it computed the same as the operator of torch's C++ interface
+  launched  it has the same device code as that one and launches it in the same
+            way, recorded by a library in place of CUDA; that either computes
+            the right thing, only a GPU can show
+  loaded    it was loaded, and its functions check their arguments
+  none      dsbuild does not build it so
+
+dsbuild compiles those with a * when --ops is not given.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			tables, err := compat.NewTables()

@@ -47,24 +47,26 @@ type wheelOptions struct {
 func newWheelCommand(a *app) *cobra.Command {
 	var o wheelOptions
 	cmd := &cobra.Command{
-		Use:   "wheel --gpu NAME | --arch X.Y",
+		Use:   "wheel [--gpu NAME | --arch X.Y]",
 		Short: "Build a DeepSpeed wheel with its operators compiled",
-		Long: `wheel builds DeepSpeed with the given operators compiled for the given GPUs, in
-a clean container on a Dagger engine or on this machine. Then it opens the wheel
-again and compares it with the request, installs it in a fresh environment and
-loads every operator. It writes the wheel, its manifest and SHA256SUMS to -o.
+		Long: `wheel builds DeepSpeed with the given operators compiled, in a clean container
+on a Dagger engine or on this machine. Then it opens the wheel again and
+compares it with the request, installs it in a fresh environment and loads every
+operator. It writes the wheel, its manifest and SHA256SUMS to -o.
 
-Give GPUs by name (--gpu A100, --gpu "RTX 4090") or by compute capability, as
-dsbuild gpus lists them; dsbuild ops lists the operators. dsbuild chooses the
-rest so that all parts fit together: --gpu V100 takes the newest torch and CUDA
-that still support a V100. With --for it asks the nodes of an inventory instead,
-and builds the fewest wheels that serve them all; dsbuild ship also installs
-them.
+The wheel has code for every GPU, and it works under torch 2.10 and newer and
+every Python from 3.10 on. For fewer GPUs, and a smaller wheel, name them
+(--gpu A100, --gpu "RTX 4090") or their compute capability, as dsbuild gpus
+lists them. dsbuild ops lists the operators. An older torch, or an operator that
+is not proven with torch's stable ABI, gets a wheel for one minor of torch and
+one Python; the plan says so (--abi). dsbuild chooses the rest so that all parts
+fit together: --gpu V100 takes the newest torch and CUDA that still support a
+V100.
 
-A wheel is for one minor of torch and one Python. With --abi stable it is for
-torch 2.10 and newer and every Python from 3.10 on, if its operators are proven
-so (dsbuild ops).`,
-		Example: `  dsbuild wheel --gpu A100
+With --for it asks the nodes of an inventory instead, and builds the fewest
+wheels that serve them all; dsbuild ship also installs them.`,
+		Example: `  dsbuild wheel
+  dsbuild wheel --gpu A100
   dsbuild wheel --arch "8.0;9.0+PTX" --ops cpu_adam,utils,fused_adam,fused_lamb
   dsbuild wheel --gpu V100 --dry-run
   dsbuild wheel --for inventory.yaml

@@ -34,12 +34,11 @@ func mistakeOf(key string, err error) mistake { return mistake{key, flagsAsKeys(
 // wrongValues finds the values that cannot be read.
 func (r Request) wrongValues(tables *compat.Tables) []mistake {
 	var all []mistake
-	if known := []string{string(wheel.TorchMinor), string(wheel.StableABI)}; r.ABI != "" && !slices.Contains(known, r.ABI) {
-		hint := diagnostic.DidYouMean(r.ABI, known)
-		if r.ABI == "auto" { // of earlier builds
-			hint = "--abi stable; the nodes that it cannot serve are named"
-		}
-		all = append(all, newMistake("abi", r.ABI, "must be torch or stable", hint))
+	if known := []string{autoABI, string(wheel.StableABI), string(wheel.TorchMinor)}; r.ABI != "" && !slices.Contains(known, r.ABI) {
+		all = append(all, newMistake("abi", r.ABI, "must be auto, stable or torch", diagnostic.DidYouMean(r.ABI, known)))
+	}
+	if names := compat.SplitNames(r.GPUs); slices.Contains(names, everyGPU) && len(names)+len(r.Archs) > 1 {
+		all = append(all, mistakeOf("gpu", &RequestError{err: errors.New("--gpu all is every GPU: give it alone, without other GPUs and without --arch")}))
 	}
 	for _, text := range r.Archs {
 		if _, err := wheel.ParseArchs([]string{text}); err != nil {
@@ -92,7 +91,7 @@ func (r Request) unknownNames(tables *compat.Tables) []mistake {
 	var all []mistake
 	for _, name := range compat.SplitNames(r.GPUs) {
 		var bad *compat.ConflictError
-		if errors.As(tables.CheckGPU(name), &bad) {
+		if name != everyGPU && errors.As(tables.CheckGPU(name), &bad) {
 			all = append(all, mistakeOf("gpu", fault.WithHint(errors.New(bad.Conflicts[0].What), "%s", bad.Hint())))
 		}
 	}

@@ -22,9 +22,9 @@ func RebuildRequest(m wheel.Manifest) (Request, error) {
 		KeepDebug: m.Env[wheel.KeepDebugVariable] != "",
 	}
 	if m.TorchABI.IsStable() {
-		r.ABI = string(wheel.StableABI)
+		r.ABI, r.CUDA = string(wheel.StableABI), m.CUDA
 	} else {
-		r.Torch, r.CUDA, r.Python = m.Torch, m.CUDA, m.Python
+		r.ABI, r.Torch, r.CUDA, r.Python = string(wheel.TorchMinor), m.Torch, m.CUDA, m.Python
 	}
 	switch m.Source.Kind {
 	case "release":

@@ -3,6 +3,7 @@ package planner
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/compat"
@@ -11,6 +12,12 @@ import (
 
 // DefaultCPU is the CPU level of wheels for nodes that nobody has asked.
 const DefaultCPU = "x86-64-v3"
+
+// autoABI leaves the choice of the ABI to the resolver.
+const autoABI = "auto"
+
+// everyGPU asks for the archs of all GPUs, as no GPU and no arch do.
+const everyGPU = "all"
 
 // nativeCPU asks for the level of the machine dsbuild runs on.
 const nativeCPU = "native"
@@ -28,7 +35,7 @@ type Request struct {
 	CPU       string
 	Glibc     string
 	Driver    string
-	ABI       string // torch or stable; "" is torch
+	ABI       string // torch, stable or auto; "" is auto
 	Base      string
 	KeepDebug bool
 }
@@ -60,8 +67,11 @@ func (r Request) spec(tables *compat.Tables) (wheel.Spec, error) {
 	for _, op := range r.Ops { // of a list such as "cpu_adam, utils"
 		spec.Ops = append(spec.Ops, strings.TrimSpace(op))
 	}
-	if spec.ABI = wheel.ABI(r.ABI); spec.ABI == wheel.TorchMinor {
-		spec.ABI = "" // the default
+	if spec.ABI = wheel.ABI(r.ABI); r.ABI == autoABI {
+		spec.ABI = ""
+	}
+	if slices.Equal(r.GPUs, []string{everyGPU}) {
+		spec.GPUs = nil
 	}
 	var err error
 	if spec.Archs, err = wheel.ParseArchs(r.Archs); err != nil {

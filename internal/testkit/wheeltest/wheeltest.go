@@ -101,7 +101,7 @@ func (o Options) version() string {
 	if o.Stable != "" {
 		torch, cuda = o.Stable, strings.Split(o.CUDA, ".")[0]
 	}
-	return o.Version + "+" + local + wheel.LocalVersion(torch, cuda, archs, len(archs) > 0, o.CPU)
+	return o.Version + "+" + local + wheel.LocalVersion(torch, cuda, archs, false, o.CPU)
 }
 
 // Compiled makes a wheel as DeepSpeed's setup.py and strip leave it, and
