@@ -24,7 +24,7 @@ func plan(t *testing.T, base Base, opt Options, ops []string, archs ...string) *
 	if err != nil {
 		t.Fatal(err)
 	}
-	return planFor(t, wheel.Spec{Archs: list, Ops: ops}, Source{}, base, opt)
+	return planFor(t, wheel.Spec{ABI: wheel.TorchMinor, Archs: list, Ops: ops}, Source{}, base, opt)
 }
 
 // planFor is the plan of a release on the build environments dsbuild chooses among, or on
@@ -106,14 +106,15 @@ func TestPlanGolden(t *testing.T) {
 		"three-archs": plan(t, image(), Options{KeepDebug: true}, nil, "9.0+PTX", "8.0;8.6"),
 		"cpu-only":    plan(t, image(), Options{}, []string{"cpu_adam", "utils"}),
 
-		"cuda12":   planFor(t, wheel.Spec{Glibc: "2.31", Ops: []string{"cpu_adam", "utils"}}, Source{}, Base{}, Options{}),
-		"nvcc12":   planFor(t, wheel.Spec{GPUs: []string{"V100"}}, Source{}, Base{}, Options{}),
+		"cuda12":   planFor(t, wheel.Spec{ABI: wheel.TorchMinor, Glibc: "2.31", Ops: []string{"cpu_adam", "utils"}}, Source{}, Base{}, Options{}),
+		"nvcc12":   planFor(t, wheel.Spec{ABI: wheel.TorchMinor, GPUs: []string{"V100"}}, Source{}, Base{}, Options{}),
 		"debian12": planFor(t, wheel.Spec{GPUs: []string{"A100"}, Torch: "2.0"}, Source{}, Base{}, Options{}),
-		"found":    planFor(t, wheel.Spec{GPUs: []string{"H100"}}, Source{}, Base{Ref: nvidia}, Options{}, known(t, nvidia)),
-		"host": planFor(t, wheel.Spec{GPUs: []string{"A100"}, CPU: wheel.CPUv4}, Source{},
+		"found":    planFor(t, wheel.Spec{ABI: wheel.TorchMinor, GPUs: []string{"H100"}}, Source{}, Base{Ref: nvidia}, Options{}, known(t, nvidia)),
+		"host": planFor(t, wheel.Spec{ABI: wheel.TorchMinor, GPUs: []string{"A100"}, CPU: wheel.CPUv4}, Source{},
 			Base{Ref: "host", Digest: "sha256:" + strings.Repeat("01", 32), Host: true}, Options{}, machine()),
-		"all-ops": planFor(t, wheel.Spec{GPUs: []string{"RTX 2080 Ti", "A100"}, Ops: []string{compat.AllOps}}, Source{}, Base{}, Options{}),
-		"stable":  planFor(t, wheel.Spec{GPUs: []string{"A100"}, ABI: wheel.StableABI}, Source{}, Base{}, Options{}),
+		"all-ops":   planFor(t, wheel.Spec{GPUs: []string{"RTX 2080 Ti", "A100"}, Ops: []string{compat.AllOps}}, Source{}, Base{}, Options{}),
+		"stable":    planFor(t, wheel.Spec{GPUs: []string{"A100"}, ABI: wheel.StableABI}, Source{}, Base{}, Options{}),
+		"universal": planFor(t, wheel.Spec{}, Source{}, Base{}, Options{}),
 		"git": planFor(t, wheel.Spec{GPUs: []string{"A100"}, DeepSpeed: "0.20.0", Foreign: true}, Source{
 			Kind: SourceGit, Ref: "https://example.org/DeepSpeed@main", Version: "0.20.0",
 			Commit: strings.Repeat("c0ffee1", 6)[:40], SHA256: strings.Repeat("23", 32), File: "/tmp/x/deepspeed.tar.gz",

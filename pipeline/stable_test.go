@@ -342,13 +342,13 @@ for wrong, words in ((lambda: stable.told_by_torch("version='1'\n", ""), "has to
 	pythonTest(t, dir, text, "DSBUILD_TORCH_MIN=2.10")
 }
 
-// A plan of the stable ABI has what it is built with, and another none of it.
+// A plan of the stable ABI, which is the default for these ops, has what it is built with, and another none of it.
 func TestStablePlan(t *testing.T) {
 	tables, err := compat.NewTables()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, abi := range []wheel.ABI{"", wheel.StableABI} {
+	for _, abi := range []wheel.ABI{"", wheel.StableABI, wheel.TorchMinor} {
 		tc, err := tables.Resolve(wheel.Spec{Ops: []string{"cpu_adam", "utils"}, ABI: abi})
 		if err != nil {
 			t.Fatal(err)
@@ -357,7 +357,7 @@ func TestStablePlan(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		stable := abi != ""
+		stable := abi != wheel.TorchMinor
 		for _, name := range []string{"stable.py", "stable/loader.py", "stable/exports.map", "stable/include/torch/extension.h", "stable/include/dsbuild/tensor.h"} {
 			if _, has := p.Scripts[name]; has != stable {
 				t.Errorf("--abi %q: %s: %v", abi, name, has)

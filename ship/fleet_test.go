@@ -72,6 +72,7 @@ func newFleet(t *testing.T, kinds ...kind) *testFleet {
 		t.Fatal(err)
 	}
 	f := &testFleet{Fleet: up, hosts: inv.Hosts, known: inv.KnownHosts, works: newWorks(t), dir: t.TempDir()}
+	f.want.ABI = wheel.TorchMinor // so that nodes of several torches need several wheels
 	f.store = pipeline.Store{Dir: filepath.Join(t.TempDir(), "wheels"), Keep: 10}
 	f.works.fleet = f
 	for i, k := range kinds {

@@ -72,7 +72,7 @@ func nameWheels(wheels []*Wheel) {
 		parts := []string{"cp" + strings.ReplaceAll(w.Spec.Python, ".", ""), "torch" + w.Spec.Torch}
 		if w.Spec.ABI == wheel.StableABI {
 			parts = []string{"py3", "torch" + compat.StableTorch}
-			if len(w.Spec.Archs)+len(w.Spec.GPUs) > 0 {
+			if w.Spec.CUDA != "" { // without device code it is for any CUDA
 				parts = append(parts, "cu"+strings.ReplaceAll(w.Spec.CUDA, ".", ""))
 			}
 		}

@@ -20,7 +20,7 @@ func TestRebuildRequest(t *testing.T) {
 		Env:  map[string]string{wheel.KeepDebugVariable: "1"},
 	}
 	want := planner.Request{
-		Archs: m.ArchsRequested, Ops: m.OpsRequested, DeepSpeed: "0.19.8", Torch: "2.15.0", CUDA: "13.2", Python: "3.11", CPU: "x86-64-v3", Base: m.Base.Ref, KeepDebug: true,
+		ABI: "torch", Archs: m.ArchsRequested, Ops: m.OpsRequested, DeepSpeed: "0.19.8", Torch: "2.15.0", CUDA: "13.2", Python: "3.11", CPU: "x86-64-v3", Base: m.Base.Ref, KeepDebug: true,
 	}
 	if got, err := planner.RebuildRequest(m); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v", got, err)
@@ -64,7 +64,7 @@ func TestRebuildRequest(t *testing.T) {
 	}
 	stable := m
 	stable.TorchABI, stable.Torch, stable.CUDA, stable.Python = &wheel.TorchABI{Stable: true, Min: "2.10"}, "2.10", "13", "3.10+"
-	if got, err := planner.RebuildRequest(stable); err != nil || got.ABI != "stable" || got.Torch+got.CUDA+got.Python != "" {
+	if got, err := planner.RebuildRequest(stable); err != nil || got.ABI != "stable" || got.CUDA != "13" || got.Torch+got.Python != "" {
 		t.Errorf("%+v, %v", got, err)
 	}
 }

@@ -27,24 +27,26 @@ func TestRequestWithoutMeaning(t *testing.T) {
 		request    Request
 		text, hint string
 	}{
-		"ABI":            {Request{ABI: "stabel"}, `--abi stabel: must be torch or stable`, "did you mean stable?"},
-		"ABI, far":       {Request{ABI: "c"}, `--abi c: must be`, ""},
-		"arch":           {Request{Archs: []string{"eight"}}, "eight", ""},
-		"GPU as arch":    {Request{Archs: []string{"A100"}}, "A100", "did you mean --gpu A100?"},
-		"CPU":            {Request{CPU: "x86-64-v9"}, "--cpu ", ""},
-		"CPU, AVX-512":   {Request{CPU: "AVX512F"}, "--cpu ", ""},
-		"CPU, AVX2":      {Request{CPU: "avx2"}, "--cpu ", ""},
-		"CPU, SSE":       {Request{CPU: "sse4.2"}, "--cpu ", ""},
-		"CPU, natvie":    {Request{CPU: "natvie"}, "--cpu ", "did you mean native?"},
-		"CPU, none":      {Request{CPU: "v9"}, "--cpu v9: must be v2 (SSE4.2), v3 (AVX2), v4 (AVX-512), or native", ""},
-		"torch":          {Request{Torch: "foo"}, "--torch foo: must be X.Y or X.Y.Z", ""},
-		"torch, a major": {Request{Torch: "2"}, "--torch 2: must be X.Y or X.Y.Z", ""},
-		"CUDA":           {Request{CUDA: "cu128"}, "--cuda cu128: must be X or X.Y", ""},
-		"Python":         {Request{GPUs: []string{"A100"}, Python: "3"}, "--python 3: must be X.Y, such as 3.12", ""},
-		"glibc":          {Request{Glibc: "old"}, "--glibc old: must be X.Y", ""},
-		"driver":         {Request{Driver: "x"}, "--driver x: must be a version, as nvidia-smi prints it", ""},
-		"no ops":         {Request{Ops: []string{}}, "--ops: no operator given", ""},
-		"first of these": {Request{ABI: "x", CPU: "y"}, `--abi x:`, ""},
+		"ABI":              {Request{ABI: "stabel"}, `--abi stabel: must be auto, stable or torch`, "did you mean stable?"},
+		"ABI, far":         {Request{ABI: "c"}, `--abi c: must be`, ""},
+		"arch":             {Request{Archs: []string{"eight"}}, "eight", ""},
+		"GPU as arch":      {Request{Archs: []string{"A100"}}, "A100", "did you mean --gpu A100?"},
+		"CPU":              {Request{CPU: "x86-64-v9"}, "--cpu ", ""},
+		"CPU, AVX-512":     {Request{CPU: "AVX512F"}, "--cpu ", ""},
+		"CPU, AVX2":        {Request{CPU: "avx2"}, "--cpu ", ""},
+		"CPU, SSE":         {Request{CPU: "sse4.2"}, "--cpu ", ""},
+		"CPU, natvie":      {Request{CPU: "natvie"}, "--cpu ", "did you mean native?"},
+		"CPU, none":        {Request{CPU: "v9"}, "--cpu v9: must be v2 (SSE4.2), v3 (AVX2), v4 (AVX-512), or native", ""},
+		"torch":            {Request{Torch: "foo"}, "--torch foo: must be X.Y or X.Y.Z", ""},
+		"torch, a major":   {Request{Torch: "2"}, "--torch 2: must be X.Y or X.Y.Z", ""},
+		"CUDA":             {Request{CUDA: "cu128"}, "--cuda cu128: must be X or X.Y", ""},
+		"Python":           {Request{GPUs: []string{"A100"}, Python: "3"}, "--python 3: must be X.Y, such as 3.12", ""},
+		"glibc":            {Request{Glibc: "old"}, "--glibc old: must be X.Y", ""},
+		"driver":           {Request{Driver: "x"}, "--driver x: must be a version, as nvidia-smi prints it", ""},
+		"no ops":           {Request{Ops: []string{}}, "--ops: no operator given", ""},
+		"GPU all and more": {Request{GPUs: []string{"all,A100"}}, "--gpu all is every GPU: give it alone", ""},
+		"GPU all and arch": {Request{GPUs: []string{"all"}, Archs: []string{"8.0"}}, "--gpu all is every GPU: give it alone", ""},
+		"first of these":   {Request{ABI: "x", CPU: "y"}, `--abi x:`, ""},
 	} {
 		_, err := c.request.spec(tables)
 		if err == nil || !strings.Contains(err.Error(), c.text) || !strings.Contains(fault.Hint(err), c.hint) || fault.ExitCode(err) != 2 {
@@ -71,7 +73,10 @@ func TestRequestBecomesSpec(t *testing.T) {
 			t.Errorf("%+v becomes torch %q for CUDA %q, %v; want 2.5.1 for 12.1", r, s.Torch, s.CUDA, err)
 		}
 	}
-	for abi, want := range map[string]wheel.ABI{"": "", "torch": "", "stable": wheel.StableABI} {
+	if s, err := (Request{GPUs: []string{"all"}}).spec(tables); err != nil || len(s.GPUs)+len(s.Archs) != 0 {
+		t.Errorf("--gpu all: %+v, %v; want no GPU and no arch", s, err)
+	}
+	for abi, want := range map[string]wheel.ABI{"": "", "auto": "", "torch": wheel.TorchMinor, "stable": wheel.StableABI} {
 		if s, err := (Request{ABI: abi}).spec(tables); err != nil || s.ABI != want || s.CPU != "" || s.Ops != nil {
 			t.Errorf("%q: %+v, %v", abi, s, err)
 		}
