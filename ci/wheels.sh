@@ -14,6 +14,6 @@ elif [[ $status != 0 ]]; then
 fi
 
 wheel() { bin/dsbuild wheel --no-cache --json "${builder[@]}" "$@"; }
-wheel -o .test/dist --arch 8.0 >.test/wheel.json
-wheel -o .test/stable --abi stable --ops cpu_adam,utils >.test/stable.json
+wheel -o .test/dist --arch 8.0 --abi torch >.test/wheel.json
+wheel -o .test/stable --ops cpu_adam,utils >.test/stable.json
 export DSBUILD_TEST_WHEEL=$(echo "$PWD"/.test/dist/*.whl) DSBUILD_TEST_STABLE=$(echo "$PWD"/.test/stable/*.whl)

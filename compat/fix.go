@@ -28,7 +28,7 @@ type fixer struct {
 func (t *Tables) nearestFix(asked request) (flags, nodes string) {
 	f := &fixer{Tables: t, asked: asked}
 	_ = f.addPython() ||
-		asked.spec.ABI != "" && f.try("without --abi "+string(asked.spec.ABI), func(r *request) { r.spec.ABI = "" }) ||
+		asked.spec.ABI == wheel.StableABI && f.try("--abi torch", func(r *request) { r.spec.ABI = wheel.TorchMinor }) ||
 		f.otherDeepSpeed() ||
 		f.otherVersion("--torch", torchVersions(f.Torches), func(s *wheel.Spec) *string { return &s.Torch }) ||
 		f.otherVersion("--cuda", torchCUDAs(f.Torches), func(s *wheel.Spec) *string { return &s.CUDA }) ||

@@ -42,7 +42,7 @@ func TestNamesOfWheels(t *testing.T) {
 	spec := wheel.Spec{Python: "3.11", Torch: "2.15.0", CUDA: "13.2", CPU: wheel.CPUv3, Archs: archs(t, "8.0", "9.0")}
 	stable, onCPU := spec, spec
 	stable.ABI = wheel.StableABI
-	onCPU.ABI, onCPU.Archs = wheel.StableABI, nil
+	onCPU.ABI, onCPU.CUDA, onCPU.Archs = wheel.StableABI, "", nil
 	all := []*Wheel{{Spec: spec}, {Spec: spec}, {Spec: wheel.Spec{Python: "3.10", Torch: "2.4.1"}}, {Spec: stable}, {Spec: onCPU}}
 	nameWheels(all)
 	for i, want := range []string{

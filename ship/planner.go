@@ -27,13 +27,14 @@ func NewGroupPlanner(ctx context.Context, plans *planner.Planner, r planner.Requ
 // Spec is the part of every wheel's spec that the request decides.
 func (g *GroupPlanner) Spec() wheel.Spec { return g.target.Spec }
 
-// Group finds the fewest wheels for nodes (compat.Tables.Group). It first looks up the torches
-// that the tables lack, if wheels are for single torches. If no index has a node's torch, the node
-// gets no such wheel.
+// Group finds the fewest wheels for nodes (compat.Tables.Group). For nodes that get none it looks up the torches that the
+// tables lack. If no index has a node's torch, the node gets no wheel for it.
 func (g *GroupPlanner) Group(ctx context.Context, nodes []compat.Member, spec wheel.Spec) compat.Grouping {
-	if spec.ABI != wheel.StableABI {
-		g.lookUpTorches(ctx, nodes)
+	grouping := g.target.Tables().Group(nodes, spec)
+	if len(grouping.Left) == 0 || spec.ABI == wheel.StableABI {
+		return grouping
 	}
+	g.lookUpTorches(ctx, nodes)
 	return g.target.Tables().Group(nodes, spec)
 }
 

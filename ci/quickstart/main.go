@@ -130,14 +130,14 @@ func (m machine) compileProgram(ctx context.Context) error {
 
 // buildWheel builds the wheel and returns its path.
 func (m machine) buildWheel(ctx context.Context) (string, error) {
-	args := []string{"wheel", "--arch", "8.0"}
+	args := []string{"wheel"}
 	if !m.engine {
 		args = append(args, "--builder", "host")
 	}
 	if !m.engine || m.python != nodePythons()[0] {
 		args = append(args, "--python", m.python)
 	}
-	printStep("a wheel for A100: dsbuild %s", strings.Join(args, " "))
+	printStep("a wheel for every GPU, every torch from 2.10 on and every Python: dsbuild %s", strings.Join(args, " "))
 	var out bytes.Buffer
 	if err := runChild(ctx, &out, m.programPath(), append(args, "-o", filepath.Join(m.dir, "dist"), "--json")...); err != nil {
 		return "", err

@@ -75,7 +75,7 @@ func TestFullInsideReproducible(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Chdir(t.TempDir())
-	second := build(t, "--arch", "8.0", "--no-cache", "-o", "elsewhere")
+	second := build(t, "--arch", "8.0", "--abi", "torch", "--no-cache", "-o", "elsewhere")
 	if second.Cached || second.SHA256 != first {
 		t.Errorf("cached %v, sha256 %s and %s", second.Cached, first, second.SHA256)
 	}

@@ -31,7 +31,7 @@ func TestFullPairs(t *testing.T) {
 		{"2.6", "3.10", "nvcc12"},
 	} {
 		t.Run("torch"+c.torch+"-python"+c.python, func(t *testing.T) {
-			a := build(t, "--gpu", "A100", "--torch", c.torch, "--python", c.python, "-o", t.TempDir())
+			a := build(t, "--gpu", "A100", "--abi", "torch", "--torch", c.torch, "--python", c.python, "-o", t.TempDir())
 			m := a.Manifest
 			if m.Toolchain.Name != c.road || m.Python != c.python || !strings.HasPrefix(m.Torch, c.torch+".") || len(m.Ops) != 3 {
 				t.Errorf("%s: %+v", m.Name, m)

@@ -24,7 +24,7 @@ const (
 // than the tag of the wheel does, the ops load and CPU Adam takes a step. TestFullPairs has built
 // the same wheel, so it comes from the store.
 func TestFullPairsOldLibc(t *testing.T) {
-	a := build(t, "--gpu", "A100", "--torch", "2.6", "--python", "3.10", "-o", t.TempDir())
+	a := build(t, "--gpu", "A100", "--abi", "torch", "--torch", "2.6", "--python", "3.10", "-o", t.TempDir())
 	m := a.Manifest
 	if !strings.HasSuffix(a.Path, "-manylinux_2_17_x86_64.whl") {
 		t.Errorf("%s asks for a newer glibc than torch %s does", m.Name, m.Torch)

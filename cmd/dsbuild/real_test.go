@@ -15,7 +15,7 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// built returns what `dsbuild wheel --arch 8.0 --json` printed and wrote for
+// built returns what `dsbuild wheel --arch 8.0 --abi torch --json` printed and wrote for
 // make test, which sets DSBUILD_TEST_DIR.
 func built(t *testing.T) (wheelsDocument, string) {
 	t.Helper()
@@ -164,7 +164,7 @@ func TestRealWheelAgain(t *testing.T) {
 	doc, _ := built(t)
 	var stdout, stderr bytes.Buffer
 	out := t.TempDir()
-	if code := run(t.Context(), []string{"wheel", "--arch", "8.0", "--json", "-o", out}, strings.NewReader(""), &stdout, &stderr); code != 0 {
+	if code := run(t.Context(), []string{"wheel", "--arch", "8.0", "--abi", "torch", "--json", "-o", out}, strings.NewReader(""), &stdout, &stderr); code != 0 {
 		t.Fatalf("exit %d\n%s", code, &stderr)
 	}
 	var again wheelsDocument

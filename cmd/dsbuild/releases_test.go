@@ -71,8 +71,8 @@ func TestReleasesOfAnIndex(t *testing.T) {
 	}{
 		{"--deepspeed 0.19.9", []string{"DeepSpeed 0.19.9 for torch 2.15.0", "DSBUILD_SHA256=" + strings.Repeat("1", 64)}},
 		{"--deepspeed latest", []string{"DeepSpeed 0.19.9 for torch 2.15.0"}},
-		{"--torch 2.16 --python 3.12", []string{"for torch 2.16.1, CUDA 13.2, Python 3.12", "TOOLKIT=13.2.2", "TORCH_INDEX=cu132", strings.Repeat("3", 64) + "  torch==2.16.1+cu132"}},
-		{"--torch 2.12 --driver 550.54.15", []string{"for torch 2.12.1, CUDA 12.6, Python 3.11", "TORCH_INDEX=cu126", "toolchain  nvcc12", strings.Repeat("4", 64) + "  torch==2.12.1+cu126", "  sympy==1.14.0"}},
+		{"--abi torch --torch 2.16 --python 3.12", []string{"for torch 2.16.1, CUDA 13.2, Python 3.12", "TOOLKIT=13.2.2", "TORCH_INDEX=cu132", strings.Repeat("3", 64) + "  torch==2.16.1+cu132"}},
+		{"--abi torch --torch 2.12 --driver 550.54.15", []string{"for torch 2.12.1, CUDA 12.6, Python 3.11", "TORCH_INDEX=cu126", "toolchain  nvcc12", strings.Repeat("4", 64) + "  torch==2.12.1+cu126", "  sympy==1.14.0"}},
 	} {
 		out, said := programWith(t, home, url, 0, append([]string{"wheel", "--gpu", "A100", "--dry-run", "--verbose"}, strings.Fields(c.args)...)...)
 		for _, want := range c.want {
@@ -140,8 +140,8 @@ func TestNightTakesTheNewestRelease(t *testing.T) {
 	}
 }
 
-// RHEL 8, Ubuntu 22.04, a Python 3.13 and an older driver with torch for CUDA 12.6 get
-// three wheels, each for what is there; glibc divides none of them.
+// RHEL 8, Ubuntu 22.04, a Python 3.13 and an older driver with torch for CUDA 12.6 get two wheels, one for each major of CUDA; with --abi torch
+// they get three, each for what is there. glibc divides none of them.
 func TestShipToFourKindsOfNodes(t *testing.T) {
 	abi := true
 	facts := func(python, torch, cuda, glibc, glibcxx, driver, gpu, arch string) node.Facts {
@@ -156,38 +156,41 @@ func TestShipToFourKindsOfNodes(t *testing.T) {
 		{Name: "python313", Facts: facts("3.13.5", "2.15.0", "13.2", "2.39", "3.4.33", "580.65.06", "NVIDIA H100 80GB HBM3", "9.0")},
 		{Name: "driver550", Facts: facts("3.11.9", "2.12.1", "12.6", "2.28", "3.4.25", "550.54.15", "NVIDIA A100-SXM4-80GB", "8.0")},
 	}
+	everyGPU := []string{"rhel8 jammy python313: 2.15.0 13.2 3.11 [7.5 8.0 8.6 8.9 9.0 10.0 10.3 12.0+PTX] cuda13 ", "driver550: 2.10.0 12.8 3.11 [5.0 5.2 6.0 6.1 7.0 7.5 8.0 8.6 8.9 9.0+PTX] nvcc12 "}
 	for url, want := range map[string][]string{
 		packageIndex(t):      {"rhel8 jammy: 2.15.0 13.2 3.11 [8.0 9.0] cuda13 ", "python313: 2.15.0 13.2 3.13 [9.0] cuda13 ", "driver550: 2.12.1 12.6 3.11 [8.0] nvcc12 cu126"},
 		"http://127.0.0.1:9": {"rhel8 jammy: 2.15.0 13.2 3.11 [8.0 9.0] cuda13 ", "python313: 2.15.0 13.2 3.13 [9.0] cuda13 ", "driver550: none"},
 	} {
-		g, err := ship.NewGroupPlanner(t.Context(), indexPlanner(t, url), planner.Request{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		grouping := g.Group(t.Context(), members, g.Spec())
-		var got []string
-		for _, group := range grouping.Groups {
-			plan, _, err := g.Ask(t.Context(), group.Spec)
+		for abi, want := range map[string][]string{"auto": everyGPU, "torch": want} {
+			g, err := ship.NewGroupPlanner(t.Context(), indexPlanner(t, url), planner.Request{ABI: abi})
 			if err != nil {
 				t.Fatal(err)
 			}
-			var names []string
-			for _, i := range group.Nodes {
-				names = append(names, members[i].Name)
+			grouping := g.Group(t.Context(), members, g.Spec())
+			var got []string
+			for _, group := range grouping.Groups {
+				plan, _, err := g.Ask(t.Context(), group.Spec)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var names []string
+				for _, i := range group.Nodes {
+					names = append(names, members[i].Name)
+				}
+				tc := plan.Toolchain
+				var archs []string
+				for _, a := range tc.Archs {
+					archs = append(archs, a.String())
+				}
+				got = append(got, fmt.Sprintf("%s: %s %s %s %v %s %s", strings.Join(names, " "), tc.Torch, tc.CUDA, tc.Python, archs, tc.CUDASource, tc.Index))
 			}
-			tc := plan.Toolchain
-			var archs []string
-			for _, a := range tc.Archs {
-				archs = append(archs, a.String())
+			for _, left := range grouping.Left {
+				got = append(got, members[left.Node].Name+": none")
+				t.Log(left.Reasons, left.Hint)
 			}
-			got = append(got, fmt.Sprintf("%s: %s %s %s %v %s %s", strings.Join(names, " "), tc.Torch, tc.CUDA, tc.Python, archs, tc.CUDASource, tc.Index))
-		}
-		for _, left := range grouping.Left {
-			got = append(got, members[left.Node].Name+": none")
-			t.Log(left.Reasons, left.Hint)
-		}
-		if !slices.Equal(got, want) {
-			t.Errorf("%s:\n%s", url, strings.Join(got, "\n"))
+			if !slices.Equal(got, want) {
+				t.Errorf("--abi %s, %s:\n%s\nwant\n%s", abi, url, strings.Join(got, "\n"), strings.Join(want, "\n"))
+			}
 		}
 	}
 }

@@ -34,12 +34,14 @@ install on each node the wheel that fits it, and check that every node runs its
 wheel. A second run without changes needs no engine and takes seconds.
 
 The nodes decide the targets of the wheels: Python, torch, GPUs and CPU. Nodes
-with the same Python and the same minor of torch share one wheel; with --abi
-stable nodes with several do. dsbuild shows the plan and its reasons
-before it builds anything. A node without a visible GPU gets the operators
-without device code. --gpu and --arch add targets. Where the wheel lacks
-operators that the DeepSpeed of a node has, the node is left out, unless
---remove-ops is given. If a wheel fails, its nodes stay unchanged.
+with torch 2.10 or newer share one wheel for each major of CUDA, with code for
+every GPU; nodes with an older torch share one for their Python and their minor
+of torch. dsbuild shows the plan and its reasons before it builds anything. A
+node whose torch has no CUDA gets the operators without device code. With --gpu
+or --arch the wheels have code for these and for the GPUs of the nodes only.
+Where the wheel lacks operators that the DeepSpeed of a node has, the node is
+left out, unless --remove-ops is given. If a wheel fails, its nodes stay
+unchanged.
 
 Nodes are changed as by dsbuild deploy; dsbuild rollback restores them. With
 --env the nodes need neither torch nor pip: dsbuild builds the DeepSpeed that
@@ -47,7 +49,7 @@ the environment file describes for them, locks the environment with that wheel,
 and deploys it as dsbuild env deploy does.` + whichDeploy,
 		Example: `  dsbuild ship inventory.yaml --dry-run
   dsbuild ship inventory.yaml
-  dsbuild ship inventory.yaml --abi stable --ops cpu_adam,utils
+  dsbuild ship inventory.yaml --arch 9.0 --ops cpu_adam,utils,fused_adam
   dsbuild ship inventory.yaml --ops all --limit a100 --report ship.json
   dsbuild ship inventory.yaml --env environment.yaml
   dsbuild ship inventory.yaml --deepspeed git+https://github.com/deepspeedai/DeepSpeed@master`,

@@ -31,7 +31,7 @@ func TestShipEnv(t *testing.T) {
 	}
 	s.run(t, 2, "env", "lock", "--for", "inventory.yaml") // there is no wheel yet
 	var plan struct{ Groups []report.Group }
-	if err := json.Unmarshal([]byte(s.run(t, 0, "ship", "inventory.yaml", "--env", "environment.yaml", "--dry-run", "--json")), &plan); err != nil || len(plan.Groups) != 1 || plan.Groups[0].Torch != "2.15.0" || plan.Groups[0].Python != "3.11" {
+	if err := json.Unmarshal([]byte(s.run(t, 0, "ship", "inventory.yaml", "--env", "environment.yaml", "--dry-run", "--json")), &plan); err != nil || len(plan.Groups) != 1 || plan.Groups[0].Torch != "2.10" || plan.Groups[0].Python != "3.10+" {
 		t.Fatalf("%v, %+v", err, plan)
 	}
 	if _, err := os.Stat(filepath.Join(s.dir, "environment.lock")); err == nil {
@@ -59,7 +59,7 @@ func TestNightlyEnv(t *testing.T) {
 		"torch/version.py":  "__version__ = '2.15.0+cu132'\ncuda = '13.2'\n",
 		"torch/__init__.py": "from . import version\n__version__ = version.__version__\n",
 	}})
-	out := s.run(t, 0, "wheel", "--ops", "cpu_adam", "--torch", "2.15.0", "--python", "3.11", "--dry-run", "--json")
+	out := s.run(t, 0, "wheel", "--ops", "cpu_adam", "--abi", "torch", "--torch", "2.15.0", "--python", "3.11", "--dry-run", "--json")
 	var plan struct {
 		Digest string `json:"plan_digest"`
 	}
@@ -67,7 +67,7 @@ func TestNightlyEnv(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	store(t, s.dir, report.Group{Python: "3.11", Torch: "2.15.0", CUDA: "13.2", CPU: "x86-64-v3", PlanDigest: plan.Digest})
-	night := "wheels: {wheels: [{name: cpu, ops: cpu_adam, torch: 2.15.0, python: \"3.11\"}]}\ndeploy: {inventory: inventory.yaml, canary: gpu1, env: environment.yaml}\n"
+	night := "wheels: {wheels: [{name: cpu, ops: cpu_adam, abi: torch, torch: 2.15.0, python: \"3.11\"}]}\ndeploy: {inventory: inventory.yaml, canary: gpu1, env: environment.yaml}\n"
 	text := "name: train\npython: 3.11\ntorch: 2.15.0\nrequirements: [alpha]\n"
 	for name, text := range map[string]string{"nightly.yaml": night, "environment.yaml": text} {
 		if err := os.WriteFile(filepath.Join(s.dir, name), []byte(text), 0o600); err != nil {

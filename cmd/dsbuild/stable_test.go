@@ -40,7 +40,7 @@ func claimTorch(t *testing.T, n *nodes.Node, version, cuda string) {
 	}
 }
 
-// Two nodes with two torches take two wheels, and one with --abi: by wheel --for, by ship and by a
+// Two nodes with two torches take one wheel, and two with --abi torch: by wheel --for, by ship and by a
 // night, which all find the same wheel in the store.
 func TestOneWheelForTwoTorches(t *testing.T) {
 	t.Parallel()
@@ -57,21 +57,21 @@ func TestOneWheelForTwoTorches(t *testing.T) {
 		}
 		return plan.Groups
 	}
-	if groups := planned(); len(groups) != 2 {
+	if groups := planned("--abi", "torch"); len(groups) != 2 {
 		t.Errorf("for each torch: %+v", groups)
 	}
-	groups := planned("--abi", "stable")
+	groups := planned()
 	if len(groups) != 1 || len(groups[0].Nodes) != 2 || groups[0].Torch != "2.10" || groups[0].Python != "3.10+" || !strings.HasPrefix(groups[0].Name, "py3-torch2.10-v") {
 		t.Fatalf("%+v", groups)
 	}
 	store(t, home, groups[0])
 
-	out, _ := program(t, home, 0, "ship", inv, "--ops", "cpu_adam", "--abi", "stable", "--json")
+	out, _ := program(t, home, 0, "ship", inv, "--ops", "cpu_adam", "--json")
 	var r report.Report
 	if err := json.Unmarshal([]byte(out), &r); err != nil || r.Summary.OK != 2 || !r.Consistent || len(r.Wheels) != 1 || len(r.Groups) != 1 || r.Groups[0].State != "store" {
 		t.Errorf("%v\n%s", err, out)
 	}
-	if out, _ := program(t, home, 0, "ship", inv, "--ops", "cpu_adam", "--abi", "stable"); !strings.HasSuffix(out, "\nnothing to do: 2 nodes already run their wheels\n") {
+	if out, _ := program(t, home, 0, "ship", inv, "--ops", "cpu_adam"); !strings.HasSuffix(out, "\nnothing to do: 2 nodes already run their wheels\n") {
 		t.Error(out)
 	}
 	if out, _ := program(t, home, 0, "verify", inv, "--wheel", "dist"); !strings.Contains(out, "\n2 nodes ok: deepspeed 0.19.8+torch2.10.cu13.v") {

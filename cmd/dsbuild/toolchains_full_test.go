@@ -27,6 +27,8 @@ func TestFullToolchainsArchs(t *testing.T) {
 		{[]string{"--gpu", "RTX 4090"}, []string{"8.9"}, nil},
 		{[]string{"--arch", "8.0;8.6;9.0+PTX"}, []string{"8.0", "8.6", "9.0"}, []string{"9.0"}},
 		{[]string{"--gpu", "V100"}, []string{"7.0"}, nil},
+		{nil, []string{"7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "10.3", "12.0"}, []string{"12.0"}},
+		{[]string{"--cuda", "12"}, []string{"5.0", "5.2", "6.0", "6.1", "7.0", "7.5", "8.0", "8.6", "8.9", "9.0"}, []string{"9.0"}},
 	} {
 		a := build(t, append(c.args, "-o", t.TempDir())...)
 		sass, ptx := cuobjdump(t, a.Path, "fused_adam_op")
@@ -38,8 +40,8 @@ func TestFullToolchainsArchs(t *testing.T) {
 				t.Errorf("%v: %s has device code: %v %v", c.args, op, sass, ptx)
 			}
 		}
-		t.Logf("result: %s: SASS %s, PTX %s by cuobjdump; torch %s, %s", strings.Join(c.args, " "),
-			strings.Join(sass, ", "), orNone(ptx), a.Manifest.Torch, a.Manifest.Toolchain.Name)
+		t.Logf("result: dsbuild wheel %s: SASS %s, PTX %s by cuobjdump; torch %s, %s, %d bytes, built in %.0f s", strings.Join(c.args, " "),
+			strings.Join(sass, ", "), orNone(ptx), a.Manifest.Torch, a.Manifest.Toolchain.Name, a.Size, a.Seconds)
 	}
 }
 
@@ -101,8 +103,8 @@ func TestFullToolchainsOlder(t *testing.T) {
 		{[]string{"--gpu", "RTX 5090", "--torch", "2.10", "--python", "3.10"}, "nvcc12"},
 		{[]string{"--gpu", "A100", "--python", "3.9"}, "nvcc12"},
 		{[]string{"--gpu", "A100", "--torch", "2.0"}, "debian12"},
-		{[]string{"--gpu", "A100", "--python", "3.13"}, "cuda13"},
-		{[]string{"--gpu", "A100", "--python", "3.14"}, "cuda13"},
+		{[]string{"--gpu", "A100", "--abi", "torch", "--python", "3.13"}, "cuda13"},
+		{[]string{"--gpu", "A100", "--abi", "torch", "--python", "3.14"}, "cuda13"},
 	} {
 		a := build(t, append(c.args, "--glibc", "2.28", "-o", t.TempDir())...)
 		m := a.Manifest
@@ -137,7 +139,7 @@ func TestFullToolchainsReleases(t *testing.T) {
 		{"0.15.4", "2.8.0", []string{"--torch", "2.8"}},
 		{"0.18.9", "2.8.0", []string{"--torch", "2.8"}},
 	} {
-		a := build(t, append(c.args, "--gpu", "A100", "--deepspeed", c.release, "-o", t.TempDir())...)
+		a := build(t, append(c.args, "--gpu", "A100", "--abi", "torch", "--deepspeed", c.release, "-o", t.TempDir())...)
 		if m := a.Manifest; m.Torch != c.torch {
 			t.Errorf("DeepSpeed %s: torch %s, want %s", c.release, m.Torch, c.torch)
 		}

@@ -47,7 +47,7 @@ type wheelOptions struct {
 func newWheelCommand(a *app) *cobra.Command {
 	var o wheelOptions
 	cmd := &cobra.Command{
-		Use:   "wheel [--gpu NAME | --arch X.Y]",
+		Use:   "wheel",
 		Short: "Build a DeepSpeed wheel with its operators compiled",
 		Long: `wheel builds DeepSpeed with the given operators compiled, in a clean container
 on a Dagger engine or on this machine. Then it opens the wheel again and

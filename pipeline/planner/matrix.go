@@ -6,9 +6,11 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/matrix"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // PlanMatrix plans every entry of a file. It names all mistakes of all entries
@@ -30,7 +32,11 @@ func (p *Planner) PlanMatrix(ctx context.Context, file *matrix.File, isMistake f
 			continue
 		}
 		if other, twice := first[plan.Digest]; twice {
-			mistakes.Add(e.Position, "remove one of them", "%s is the same wheel as %s (%s)", e.Name, other.Name, other.Position)
+			hint := "remove one of them"
+			if e.ABI == "" && plan.Toolchain.ABI == wheel.StableABI {
+				hint += ": one wheel serves every torch from " + compat.StableTorch + " on and every Python; or give abi: torch"
+			}
+			mistakes.Add(e.Position, hint, "%s is the same wheel as %s (%s)", e.Name, other.Name, other.Position)
 			continue
 		}
 		first[plan.Digest] = e
