@@ -131,7 +131,7 @@ func TestRealDeploy(t *testing.T) {
 func TestRealStable(t *testing.T) {
 	t.Parallel()
 	stable, own := wheelOfMakeTest(t, "DSBUILD_TEST_STABLE"), realWheel(t)
-	if m := stable[0].Manifest; !strings.Contains(m.Name, "+torch2.10.cu13.v3-py3-none-manylinux_2_") || !m.TorchABI.IsStable() || m.TorchABI.Min != "2.10" || !slices.Contains(stable[0].Requires, "torch<3,>=2.10") {
+	if m := stable[0].Manifest; !strings.Contains(m.Name, "+torch2.10.cu13.all.v3-py3-none-manylinux_2_") || !m.TorchABI.IsStable() || m.TorchABI.Min != "2.10" || !slices.Contains(stable[0].Requires, "torch<3,>=2.10") {
 		t.Errorf("%s: %+v, requires %q", m.Name, m.TorchABI, stable[0].Requires)
 	}
 	up := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.WithTorch, Each: map[int]nodes.Env{1: nodes.FakeTorch}})
