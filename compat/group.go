@@ -40,8 +40,8 @@ type Grouping struct {
 // Values of want hold for each wheel: a version leaves out the nodes that have another one, archs are added to those of
 // the nodes.
 //
-// A wheel is for one Python, one minor of torch and one C++ ABI. A wheel of torch's stable ABI is
-// for every Python, every torch from StableTorch on and, with device code, one major of CUDA.
+// A wheel of torch's stable ABI is for every Python, every torch from StableTorch on and, with device code, one major of CUDA; it is
+// for every GPU, if that includes the nodes'. Another wheel is for one Python, one minor of torch and one C++ ABI.
 // Among nodes that agree in these, one wheel has the archs of all and the lowest CPU level. Where
 // no toolchain makes that wheel, or it does not run on all of them, the nodes are split: each kind of node joins the first
 // wheel that can serve it.

@@ -1,5 +1,5 @@
 // Command quickstart is `make quickstart`: all of dsbuild on one machine. It builds a real
-// DeepSpeed wheel for A100, in a container engine or without one, starts three local nodes that
+// DeepSpeed wheel for every GPU, in a container engine or without one, starts three local nodes that
 // are real OpenSSH servers, and deploys to them. With the argument start or stop it is `make nodes`
 // and `make nodes-stop`: the same nodes, which stay.
 package main

@@ -77,7 +77,7 @@ Results go to standard output, progress and messages to standard error.
 Exit codes:
 ` + exitTable(),
 		Example: `  dsbuild ship inventory.yaml
-  dsbuild wheel --gpu A100
+  dsbuild wheel
   dsbuild deploy inventory.yaml`,
 		Args:          cobra.NoArgs,
 		Version:       a.version,
