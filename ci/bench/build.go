@@ -103,7 +103,10 @@ type built struct {
 
 // buildWheel runs dsbuild wheel on this machine, in the cache of the site.
 func (builds wheelBuilds) buildWheel(ctx context.Context, args ...string) (built, error) {
-	line := "dsbuild wheel --builder host --json -o dist --arch " + benchArch + " " + strings.Join(args, " ")
+	line := "dsbuild wheel --builder host --json -o dist " + strings.Join(args, " ")
+	if !slices.Contains(args, "all") {
+		line += " --arch " + benchArch
+	}
 	var out bytes.Buffer
 	fmt.Fprintf(builds.log, "\n$ %s\n", line)
 	took, err := measureCommand(ctx, builds.site.dir, builds.siteEnv(), io.MultiWriter(&out, builds.log), line+" 2>build.err || { s=$?; cat build.err; exit $s; }")
@@ -248,23 +251,24 @@ func (builds wheelBuilds) comparisons(round int) []comparison {
 	return []comparison{
 		{guideOps, []way{
 			stock(guideOps),
-			fresh("dsbuild, nothing kept", guideOps, "torch"),
-			next("dsbuild, the next commit", guideOps, "torch"),
-			fresh("dsbuild --abi stable, nothing kept", guideOps, "stable"),
-			next("dsbuild --abi stable, the next commit", guideOps, "stable"),
-			{"dsbuild --abi stable, the same again, not in the store", func() error { return builds.emptyCaches(keptWheels) }, ours(guideOps, "stable")},
-			{"dsbuild --abi stable, nothing changed", nil, ours(guideOps, "stable")},
+			fresh("dsbuild --abi torch, nothing kept", guideOps, "torch"),
+			next("dsbuild --abi torch, the next commit", guideOps, "torch"),
+			fresh("dsbuild, nothing kept", guideOps, "stable"),
+			next("dsbuild, the next commit", guideOps, "stable"),
+			{"dsbuild, the same again, not in the store", func() error { return builds.emptyCaches(keptWheels) }, ours(guideOps, "stable")},
+			{"dsbuild, nothing changed", nil, ours(guideOps, "stable")},
 		}},
 		{defaultOps, []way{
 			stock(defaultOps),
-			fresh("dsbuild, nothing kept", defaultOps, "torch"),
-			fresh("dsbuild --abi stable, nothing kept", defaultOps, "stable"),
-			next("dsbuild --abi stable, the next commit", defaultOps, "stable"),
+			fresh("dsbuild --abi torch, nothing kept", defaultOps, "torch"),
+			fresh("dsbuild, nothing kept", defaultOps, "stable"),
+			{"dsbuild, every GPU, nothing kept", func() error { return builds.emptyCaches(keptWheels, keptObjects) }, ours(defaultOps, "stable", "--gpu", "all")},
+			next("dsbuild, the next commit", defaultOps, "stable"),
 		}},
 		{heavyOps, []way{
 			stock(heavyOps),
-			fresh("dsbuild, nothing kept", heavyOps, "torch"),
-			fresh("dsbuild --abi stable, nothing kept", heavyOps, "stable"),
+			fresh("dsbuild --abi torch, nothing kept", heavyOps, "torch"),
+			fresh("dsbuild, nothing kept", heavyOps, "stable"),
 		}},
 	}
 }
