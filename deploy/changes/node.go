@@ -296,7 +296,7 @@ func (n *NodeRun) undo(ctx context.Context) {
 // another agent, over a new connection if needed. That agent waits for the end of the first one, and
 // repairs what it left.
 func (n *NodeRun) inspectAgain(ctx context.Context, lost error) (Undone, error) {
-	if errors.Is(lost, remote.ErrLost) {
+	if errors.Is(lost, remote.ErrLost) || errors.Is(n.Err, remote.ErrLost) { // the agent may have ended before the connection was lost
 		if err := n.restart(ctx); err != nil {
 			return Undone{}, err
 		}
