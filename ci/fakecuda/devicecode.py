@@ -1,7 +1,7 @@
 """Device code of ops, read from the cubins in their libraries.
 
     devicecode.py kernels LIBRARY …   a line for each kernel: mangled name, registers, size of each parameter in bytes
-    devicecode.py compare A B         compares the ops of two unpacked wheels, kernel by kernel; JSON
+    devicecode.py compare A B [sm_80] compares the ops of two unpacked wheels, kernel by kernel; JSON. Of one arch: without PTX
 
 Two kernels are the same if everything that a launch depends on is the same to the last bit: code,
 relocations, constant banks, attributes (.nv.info), registers, barriers, the ELF file's flags. PTX is compared as
@@ -183,20 +183,22 @@ def ops_of(wheel):
     return found
 
 
-def gathered(library):
-    """What a library holds: kernels by arch and name, variables, PTX."""
+def gathered(library, only):
+    """What a library holds, for all archs or only one: kernels by arch and name, variables, PTX."""
     kernels, variables = collections.defaultdict(list), collections.Counter()
     for arch, cubin in cubins(library):
+        if only and arch != only:
+            continue
         for name in cubin.kernel_names():
             kernels[arch, without_run(name)].append(cubin.kernel(name))
         variables.update((arch, name, repr(value)) for name, value in cubin.variables())
-    ptx = sorted(without_run(data.decode()) for _, data in extracted(library, "ptx"))
+    ptx = [] if only else sorted(without_run(data.decode()) for _, data in extracted(library, "ptx"))
     return kernels, variables, ptx
 
 
-def compare_op(first, second):
+def compare_op(first, second, only):
     """What two builds of an op have in common, and each difference in words."""
-    (a, a_variables, a_ptx), (b, b_variables, b_ptx) = gathered(first), gathered(second)
+    (a, a_variables, a_ptx), (b, b_variables, b_ptx) = gathered(first, only), gathered(second, only)
     same, size, digest, differences = 0, 0, hashlib.sha256(), []
     for arch, name in sorted(a.keys() | b.keys()):
         ours, theirs = a.get((arch, name), []), b.get((arch, name), [])
@@ -223,10 +225,10 @@ def compare_op(first, second):
     }
 
 
-def compare(first, second):
+def compare(first, second, only=None):
     a, b = ops_of(first), ops_of(second)
     return {
-        op: compare_op(a[op], b[op]) if op in a and op in b else {"differences": ["is in one wheel alone"]}
+        op: compare_op(a[op], b[op], only) if op in a and op in b else {"differences": ["is in one wheel alone"]}
         for op in sorted(a.keys() | b.keys())
     }
 

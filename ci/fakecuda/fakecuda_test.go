@@ -1,0 +1,169 @@
+package fakecuda
+
+import (
+	"archive/zip"
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/internal/testkit/python"
+)
+
+// The release of torch that the wheels are built with, and its Python.
+const (
+	builtWith = "2.15.0"
+	pythonOf  = "3.11"
+)
+
+// The wheel of make test for one torch and the one for every torch hold the same code for A100 of fused_adam, and ask CUDA for the
+// same. The other ops: make test-full PART=stable.
+func TestLaunches(t *testing.T) {
+	t.Parallel()
+	stock, stable := wheelOfMakeTest(t, "DSBUILD_TEST_WHEEL"), wheelOfMakeTest(t, "DSBUILD_TEST_STABLE")
+	e := newEnvironment(t, builtWith)
+	code := decode[map[string]codeOfOp](t, e.run(t, "devicecode.py", "compare", stock, stable, "sm_80"))["fused_adam"]
+	if len(code.Differences) > 0 || code.Kernels == 0 || code.Same != code.Kernels {
+		t.Errorf("device code: %d of %d kernels are the same; want all:\n%s", code.Same, code.Kernels, strings.Join(code.Differences, "\n"))
+	}
+	kernels, dir := e.tableOfKernels(t, stable), t.TempDir()
+	var records []string
+	for name, wheel := range map[string]string{"stock": stock, "stable": stable} {
+		path := filepath.Join(dir, name)
+		e.run(t, "record.py", e.python, e.libraries, kernels, wheel, "fused_adam", path)
+		records = append(records, path)
+	}
+	calls := decode[callsOfOp](t, e.run(t, "compare.py", records...))
+	if len(calls.Differences) > 0 || calls.Launches < 100 || calls.Unknown > 0 {
+		t.Errorf("%d launches, %d of them with unknown arguments; %d cases differ; want some hundreds of launches, and none of the others:\n%s",
+			calls.Launches, calls.Unknown, len(calls.Differences), strings.Join(first(calls.Differences, 5), "\n"))
+	}
+}
+
+// wheelOfMakeTest unpacks a wheel that make test has built; a variable names its file.
+func wheelOfMakeTest(t *testing.T, variable string) string {
+	t.Helper()
+	file := os.Getenv(variable)
+	if file == "" && os.Getenv("CI") == "true" {
+		t.Fatal(variable + " is not set: run make test")
+	}
+	if file == "" {
+		t.Skip("needs a wheel: run make test")
+	}
+	return unpacked(t, file)
+}
+
+// unpacked unpacks a wheel and returns the folder.
+func unpacked(t *testing.T, file string) string {
+	t.Helper()
+	archive, err := zip.OpenReader(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer archive.Close() //nolint:errcheck // was read
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, archive); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// environment has torch for CUDA 13, NVIDIA's headers and cuobjdump, and the stand-ins.
+type environment struct {
+	python    string // its interpreter
+	libraries string // the folder of the stand-ins
+	path      string // PATH with its cuobjdump
+}
+
+// newEnvironment makes an environment with a release of torch, or takes the one that an earlier run made.
+func newEnvironment(t *testing.T, torch string) environment {
+	t.Helper()
+	interpreter, err := python.Find(t.Context(), pythonOf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := python.Environment(t.Context(), python.EnvironmentOptions{
+		Interpreter: interpreter, Log: func(line string) { t.Log(line) },
+		Packages: []string{"torch==" + torch, "numpy==2.4.6", "nvidia-curand", "nvidia-cuda-crt==13.2.86", "nvidia-cuda-cuobjdump==13.5.37"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	site := filepath.Join(dir, "lib", "python"+pythonOf, "site-packages")
+	e := environment{
+		python: filepath.Join(dir, "bin/python"), libraries: filepath.Join(t.TempDir(), "lib"),
+		path: filepath.Join(site, "nvidia/cu13/bin") + ":" + os.Getenv("PATH"),
+	}
+	e.run(t, "build.py", site, e.libraries)
+	return e
+}
+
+// run runs a script of this folder and returns its output. A script that compares ends with 1 if it found differences;
+// a program over a mutant may die.
+func (e environment) run(t *testing.T, script string, arguments ...string) []byte {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), e.python, append([]string{script}, arguments...)...)
+	cmd.Env = append(os.Environ(), "PATH="+e.path)
+	var out, errors bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errors
+	overMutant := script == "record.py" && strings.HasSuffix(arguments[len(arguments)-1], ".so")
+	if err := cmd.Run(); err != nil && !overMutant && (script != "compare.py" || cmd.ProcessState.ExitCode() != 1) {
+		t.Fatalf("%s %v: %v\n%s%s", script, arguments, err, out.Bytes(), errors.Bytes())
+	}
+	return out.Bytes()
+}
+
+// tableOfKernels writes the table of the kernels of an unpacked wheel.
+func (e environment) tableOfKernels(t *testing.T, wheel string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "kernels")
+	if err := os.WriteFile(file, e.run(t, "devicecode.py", append([]string{"kernels"}, libraries(t, wheel)...)...), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// decode reads the JSON of a script.
+func decode[T any](t *testing.T, text []byte) T {
+	t.Helper()
+	var value T
+	if err := json.Unmarshal(text, &value); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	return value
+}
+
+// codeOfOp is what devicecode.py says of an op.
+type codeOfOp struct {
+	Kernels, Same, Bytes, PTX int
+	Differences               []string
+}
+
+// callsOfOp is what compare.py says of an op's scenarios.
+type callsOfOp struct {
+	Cases, Calls, Launches, Errors int
+	Unknown                        int `json:"launches with unknown arguments"`
+	Kernels                        []string
+	Differences                    []string
+}
+
+// libraries returns the libraries of the ops of an unpacked wheel.
+func libraries(t *testing.T, wheel string) []string {
+	t.Helper()
+	var files []string
+	err := filepath.WalkDir(filepath.Join(wheel, "deepspeed/ops"), func(path string, entry os.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(path, ".so") {
+			files = append(files, path)
+		}
+		return err
+	})
+	if err != nil || len(files) == 0 {
+		t.Fatalf("libraries in %s: %v, %v", wheel, files, err)
+	}
+	return files
+}
+
+func first(texts []string, most int) []string { return texts[:min(most, len(texts))] }
