@@ -62,6 +62,9 @@ func (w *requirements) whyTorchMinor(torch string) string {
 			other = append(other, op.Name)
 		}
 	}
+	if n := len(unproven) - 3; n > 1 {
+		unproven = append(unproven[:3], fmt.Sprintf("%d more", n))
+	}
 	switch {
 	case len(unproven) > 0:
 		return fmt.Sprintf("over torch's stable ABI %s: not proven to do the same (dsbuild ops)", joinWords(unproven))
