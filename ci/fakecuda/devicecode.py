@@ -178,7 +178,7 @@ def print_kernels(libraries):
 def ops_of(wheel):
     """The libraries of an unpacked wheel, by op: lib/fused_adam_op.so and fused_adam_op.cpython-311-….so are one op."""
     found = {}
-    for path in pathlib.Path(wheel).glob("deepspeed/ops/**/*.so"):
+    for path in pathlib.Path(wheel).glob("deepspeed/**/*.so"):
         found[path.name.split(".")[0].removeprefix("lib").removesuffix("_op")] = path
     return found
 

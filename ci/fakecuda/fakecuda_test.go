@@ -87,7 +87,7 @@ func newEnvironment(t *testing.T, torch string) environment {
 	}
 	dir, err := python.Environment(t.Context(), python.EnvironmentOptions{
 		Interpreter: interpreter, Log: func(line string) { t.Log(line) },
-		Packages: []string{"torch==" + torch, "numpy==2.4.6", "nvidia-curand", "nvidia-cuda-crt==13.2.86", "nvidia-cuda-cuobjdump==13.5.37"},
+		Packages: []string{"torch==" + torch, "numpy==2.4.6", "nvidia-curand", "nvidia-cuda-cccl==13.2.86", "nvidia-cuda-crt==13.2.86", "nvidia-cuda-cuobjdump==13.5.37"},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -154,7 +154,7 @@ type callsOfOp struct {
 func libraries(t *testing.T, wheel string) []string {
 	t.Helper()
 	var files []string
-	err := filepath.WalkDir(filepath.Join(wheel, "deepspeed/ops"), func(path string, entry os.DirEntry, err error) error {
+	err := filepath.WalkDir(filepath.Join(wheel, "deepspeed"), func(path string, entry os.DirEntry, err error) error {
 		if err == nil && strings.HasSuffix(path, ".so") {
 			files = append(files, path)
 		}

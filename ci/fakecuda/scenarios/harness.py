@@ -22,10 +22,11 @@ def line(text):
 
 
 def shown(value):
-    """A result in words: of a tensor everything but its elements, which no kernel wrote."""
+    """A result in words: of a tensor everything but its elements, which no kernel wrote, and an address of the host."""
     if isinstance(value, torch.Tensor):
+        place = f"{value.device} at {value.data_ptr():x}" if value.is_cuda else f"{value.device}"
         return (
-            f"tensor({list(value.shape)} {list(value.stride())}+{value.storage_offset()} {value.dtype} {value.device} at {value.data_ptr():x}"
+            f"tensor({list(value.shape)} {list(value.stride())}+{value.storage_offset()} {value.dtype} {place}"
             f" of {value.untyped_storage().nbytes()} grad={value.requires_grad} version={value._version})"
         )
     if isinstance(value, (list, tuple)):
@@ -40,8 +41,11 @@ def case(name, function, *args, **kwargs):
         result = function(*args, **kwargs)
     except Exception as error:
         line(f"error {type(error).__module__}.{type(error).__name__}: {error}")
-        return None
-    line("result " + shown(result))
+        result = None
+    else:
+        line("result " + shown(result))
+    if error := _record.cudaGetLastError():  # of a launch that the op did not check; torch would tell the next case
+        line(f"error left in CUDA: {error}")
     return result
 
 
@@ -52,7 +56,8 @@ def empty(*shape, dtype=F32, device="cuda"):
 def load(wheel, op):
     """The module of an op in an unpacked wheel. DeepSpeed's own packages are not imported: they ask
     for more than the op."""
-    found = [p for p in sorted(pathlib.Path(wheel).glob(f"deepspeed/ops/**/{op}_op.*")) if p.suffix in (".py", ".so")]
+    places = (f"deepspeed/ops/**/{op}_op.*", f"deepspeed/inference/v2/{op}.*")
+    found = [p for place in places for p in sorted(pathlib.Path(wheel).glob(place)) if p.suffix in (".py", ".so")]
     if not found:
         sys.exit(f"{wheel}: no op {op}")
     parts = found[0].relative_to(wheel).parent.parts
@@ -61,7 +66,7 @@ def load(wheel, op):
         if name not in sys.modules:
             sys.modules[name] = types.ModuleType(name)
             sys.modules[name].__path__ = [os.path.join(wheel, *parts[:depth])]
-    return importlib.import_module(".".join((*parts, f"{op}_op")))
+    return importlib.import_module(".".join((*parts, found[0].name.split(".")[0])))
 
 
 @contextlib.contextmanager

@@ -145,6 +145,8 @@ def of_its_type(error):
         return torch.AcceleratorError(text)
     if text.startswith("Could not run 'aten::"):
         return NotImplementedError(text)
+    if text.startswith("NotImplementedError: "):  # of check.h
+        return NotImplementedError(text.removeprefix("NotImplementedError: "))
     return IndexError(text) if text.startswith("Dimension out of range") else error
 
 

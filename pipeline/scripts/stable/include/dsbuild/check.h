@@ -23,6 +23,9 @@ template <class... Parts>
 
 #define TORCH_CHECK(condition, ...) \
     if (!(condition)) { ::dsbuild::fail(#condition __VA_OPT__(, ) __VA_ARGS__); }
+// The loader raises the error that the text names.
+#define TORCH_CHECK_NOT_IMPLEMENTED(condition, ...) \
+    TORCH_CHECK(condition, "NotImplementedError: " __VA_OPT__(, ) __VA_ARGS__)
 #define AT_ASSERTM TORCH_CHECK
 #define AT_ASSERT TORCH_CHECK
 #define AT_CHECK TORCH_CHECK

@@ -6,7 +6,7 @@
 #include <dsbuild/scalar.h>
 
 #define DSBUILD_CASE(type, ...) THO_DISPATCH_CASE(::at::ScalarType::type, __VA_ARGS__)
-#define DSBUILD_SWITCH(type, name, ...) THO_DISPATCH_SWITCH_TMPL(THO_EMPTY, TORCH_CHECK, type, name, __VA_ARGS__)
+#define DSBUILD_SWITCH(type, name, ...) THO_DISPATCH_SWITCH_TMPL(THO_EMPTY, TORCH_CHECK_NOT_IMPLEMENTED, type, name, __VA_ARGS__)
 
 #define AT_DISPATCH_FLOATING_TYPES(type, name, ...) \
     DSBUILD_SWITCH(type, name, DSBUILD_CASE(Double, __VA_ARGS__) DSBUILD_CASE(Float, __VA_ARGS__))
