@@ -53,7 +53,7 @@ inline Tensor from_blob(void* data, IntArrayRef size, const TensorOptions& optio
     int64_t elements = 1;
     for (size_t d = size.size(); d-- > 0;) {
         strides[d] = elements;
-        elements *= size[d];
+        elements *= size[d] > 0 ? size[d] : 1;  // as ATen
     }
     return from_blob(data, size, IntArrayRef(strides.data(), strides.size()), options);
 }
