@@ -12,6 +12,11 @@
 #include <dsbuild/options.h>
 #include <dsbuild/scalar.h>
 
+// torch's headers before 2.11 have it by its older name, without the words of the error.
+#ifndef STABLE_TORCH_ERROR_CODE_CHECK
+#define STABLE_TORCH_ERROR_CODE_CHECK TORCH_ERROR_CODE_CHECK
+#endif
+
 namespace at {
 
 using IntArrayRef = torch::headeronly::HeaderOnlyArrayRef<int64_t>;
@@ -35,12 +40,24 @@ public:
     ScalarType dtype() const { return scalar_type(); }
     DeprecatedType type() const { return {scalar_type(), is_cuda()}; }
     TensorOptions options() const { return TensorOptions(scalar_type()).device(device()).layout(layout()); }
+    Layout layout() const // which torch's headers have only later, as is_pinned
+    {
+        int32_t number;
+        STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_layout(get(), &number));
+        return static_cast<Layout>(number);
+    }
     int64_t ndimension() const { return dim(); }
     int64_t size(int64_t d) const { return Stable::size(d < 0 ? d + dim() : d); }
     size_t itemsize() const { return element_size(); }
     size_t nbytes() const { return static_cast<size_t>(numel()) * element_size(); }
     bool is_xpu() const { return device().type() == DeviceType::XPU; }
-    bool is_pinned() const { return torch::stable::is_pinned(*this); }
+    bool is_pinned() const
+    {
+        StableIValue stack[] = {torch::stable::detail::from(static_cast<const Stable&>(*this)),
+                                torch::stable::detail::from(std::nullopt)};
+        STABLE_TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("aten::is_pinned", "", stack, TORCH_ABI_VERSION));
+        return torch::stable::detail::to<bool>(stack[0]);
+    }
 
     bool is_contiguous(MemoryFormat format = MemoryFormat::Contiguous) const
     {
