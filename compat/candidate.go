@@ -233,7 +233,7 @@ func (a *evaluation) fitOp(op *Op) string {
 	if why := op.absentFrom(a.deepspeed.Version); why != "" {
 		return why
 	}
-	if why := op.unprovenAs(a.toolchain.ABI); why != "" {
+	if why := op.unprovenAs(a.toolchain.ABI, a.torch.Version); why != "" {
 		return why
 	}
 	var left []string

@@ -3,7 +3,6 @@ package compat
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/dsbuild/dsbuild/wheel"
@@ -12,11 +11,12 @@ import (
 // Proof says how far an op that uses torch's stable ABI was proven.
 type Proof struct {
 	State     ProofState `json:"state"`
-	DeepSpeed string     `json:"deepspeed"` // release
-	Built     string     `json:"built"`     // X.Y of the torch whose headers it was compiled with
-	Torch     []string   `json:"torch"`     // X.Y of those with which it ran or was loaded
-	Python    []string   `json:"python"`    // X.Y, likewise
-	How       string     `json:"how"`       // the tests, and their results
+	DeepSpeed string     `json:"deepspeed"`         // release
+	Built     string     `json:"built"`             // X.Y of the torch whose headers it was compiled with
+	Headers   string     `json:"headers,omitempty"` // X.Y of the oldest torch whose headers it was compiled with, if that is another
+	Torch     []string   `json:"torch"`             // X.Y of those with which it ran or was loaded
+	Python    []string   `json:"python"`            // X.Y, likewise
+	How       string     `json:"how"`               // the tests, and their results
 }
 
 // ProofState says how far a proof goes.
@@ -39,12 +39,16 @@ func (o Op) StableState() ProofState {
 	return o.Stable.State
 }
 
-// unprovenAs says why an op cannot be built for an ABI, or "": it must have been loaded at least.
-func (o Op) unprovenAs(abi wheel.ABI) string {
-	if abi != wheel.StableABI || slices.Contains([]ProofState{Ran, Launched, Loaded}, o.StableState()) {
-		return ""
+// unprovenAs says why an op cannot be built for an ABI with the headers of a torch, or "": it must have been loaded at least.
+func (o Op) unprovenAs(abi wheel.ABI, torch string) string {
+	switch {
+	case abi != wheel.StableABI:
+	case !slices.Contains([]ProofState{Ran, Launched, Loaded}, o.StableState()):
+		return fmt.Sprintf("op %s is not proven with torch's stable ABI (state %s)", o.Name, o.StableState())
+	case !olderMinor(torch, StableTorch) && olderMinor(torch, cmp.Or(o.Stable.Headers, o.Stable.Built)):
+		return fmt.Sprintf("op %s was not compiled over torch's stable ABI with the headers of torch %s, only of %s", o.Name, firstTwo(torch), o.Stable.Built)
 	}
-	return fmt.Sprintf("op %s is not proven with torch's stable ABI (state %s)", o.Name, o.StableState())
+	return ""
 }
 
 // whyTorchMinor says why a wheel for some torch is not of the stable ABI where nobody asked for an ABI; "" if it is. All its ops
@@ -79,7 +83,11 @@ func (w *requirements) whyTorchMinor(torch string) string {
 // chooseABI sets the toolchain's ABI, and the oldest Python for which there is a torch with the stable ABI.
 func (a *evaluation) chooseABI() {
 	a.toolchain.ABI = cmp.Or(a.spec.ABI, wheel.StableABI)
-	if why := a.whyTorchMinor(a.torch.Version); a.spec.ABI == "" && why != "" {
+	why := a.whyTorchMinor(a.torch.Version)
+	for _, op := range a.ops {
+		why = cmp.Or(why, op.unprovenAs(wheel.StableABI, a.torch.Version))
+	}
+	if a.spec.ABI == "" && why != "" {
 		a.toolchain.ABI = wheel.TorchMinor
 		a.addNote("the wheel is for torch %s and Python %s alone: %s", firstTwo(a.torch.Version), a.python, why)
 	}
@@ -94,37 +102,25 @@ func (a *evaluation) chooseABI() {
 	}
 }
 
-// otherThanProven names the difference between the proof of an op and the planned build; "" if there is none.
-func (a *evaluation) otherThanProven(op Op) string {
-	switch p := op.Stable; {
-	case p.DeepSpeed != a.deepspeed.Version:
-		return fmt.Sprintf("proven for DeepSpeed %s, not for %s", p.DeepSpeed, a.deepspeed.Version)
-	case olderMinor(a.torch.Version, p.Built):
-		return fmt.Sprintf("proven as compiled with the headers of torch %s, not of %s", p.Built, firstTwo(a.torch.Version))
-	}
-	return ""
-}
-
 // remarkProofs names the ops of a wheel of the stable ABI that were not proven to compute what
 // they should.
 func (a *evaluation) remarkProofs() {
 	if a.toolchain.ABI != wheel.StableABI {
 		return
 	}
-	var loaded []string
-	others := map[string][]string{} // by the reason
+	var loaded, other []string
 	for _, op := range a.toolchain.Ops {
 		if state := op.StableState(); state != Ran && state != Launched {
 			loaded = append(loaded, op.Name)
 		}
-		if other := a.otherThanProven(op); other != "" {
-			others[other] = append(others[other], op.Name)
+		if op.Stable.DeepSpeed != a.deepspeed.Version {
+			other = append(other, op.Name)
 		}
 	}
 	if len(loaded) > 0 {
 		a.addRemark("%s: loaded with torch's stable ABI, but no kernel was ever run, for lack of a GPU", joinWords(loaded))
 	}
-	for _, other := range slices.Sorted(maps.Keys(others)) {
-		a.addRemark("%s: with torch's stable ABI %s", joinWords(others[other]), other)
+	if len(other) > 0 {
+		a.addRemark("%s: with torch's stable ABI not proven for DeepSpeed %s (dsbuild ops --json)", joinWords(other), a.deepspeed.Version)
 	}
 }
