@@ -96,17 +96,17 @@ func TestPlanRefusesAWheelForOtherTorches(t *testing.T) {
 		},
 		"CUDA 12": {
 			gpu, func(f *node.Facts) { f.Torch, f.TorchCUDA, f.GPUs, f.Driver = "2.10.0", "12.8", a100, "550.54.15" },
-			"built for CUDA 13, but this node's torch is built for 12.8", "build a wheel that fits it: dsbuild wheel --arch 8.0 --abi stable --ops cpu_adam,fused_adam --cuda 12",
+			"built for CUDA 13, but this node's torch is built for 12.8", "build a wheel that fits it: dsbuild wheel --ops cpu_adam,fused_adam --cuda 12",
 		},
 		"CUDA 12, without device code": {plain, func(f *node.Facts) { f.Torch, f.TorchCUDA = "2.10.0", "12.8" }, "", ""},
 		"a nightly":                    {plain, func(f *node.Facts) { f.Torch = "2.16.0.dev20261101+cu132" }, "", ""},
 		"a nightly of another CUDA": {
 			gpu, func(f *node.Facts) { f.Torch, f.TorchCUDA, f.GPUs = "2.16.0.dev20261101+cu126", "12.6", a100 },
-			"built for CUDA 13, but this node's torch is built for 12.6", "build a wheel that fits it: dsbuild wheel --arch 8.0 --abi stable --ops cpu_adam,fused_adam --cuda 12",
+			"built for CUDA 13, but this node's torch is built for 12.6", "build a wheel that fits it: dsbuild wheel --ops cpu_adam,fused_adam --cuda 12",
 		},
 		"no CUDA": {
 			gpu, func(f *node.Facts) { f.Torch, f.TorchCUDA = "2.15.0+cpu", "" },
-			"built for CUDA 13, but this node's torch has none", "dsbuild wheel --abi stable --ops cpu_adam",
+			"built for CUDA 13, but this node's torch has none", "dsbuild wheel --ops cpu_adam",
 		},
 		"no CUDA, without device code": {plain, func(f *node.Facts) { f.Torch, f.TorchCUDA = "2.15.0+cpu", "" }, "", ""},
 		"Python 3.9": {
