@@ -36,9 +36,17 @@ Section = collections.namedtuple("Section", SECTION_FIELDS)
 Symbol = collections.namedtuple("Symbol", "name info other section value size")
 
 
+# thrust names a namespace after the archs of the build; its length stands before it: thrust16_V_300200_SM_800.
+OF_THE_ARCHS = re.compile(r"(\d+)_V_\d+_SM_")
+
+
 def without_run(name):
-    """A name without what only names a run of the compiler."""
-    return OF_THE_RUN.sub(r"\1_\2_\3", name)
+    """A name without what only names a run of the compiler, and without the archs of the build."""
+    name, at = OF_THE_RUN.sub(r"\1_\2_\3", name), 0
+    while found := OF_THE_ARCHS.search(name, at):
+        at = found.start() + len("_V_SM")
+        name = name[: found.start()] + "_V_SM" + name[found.end(1) + int(found[1]) :]
+    return name
 
 
 class Cubin:

@@ -263,12 +263,12 @@ func (d *Daemon) LoadEngine(tb testing.TB) {
 	enginetest.Own(tb)
 	file := d.path("engine.tar")
 	defer os.Remove(file)
-	gomod, err := exec.CommandContext(tb.Context(), "go", "env", "GOMOD").Output()
+	module, err := exec.CommandContext(tb.Context(), "go", "list", "-m", "-f", "{{.Path}} {{.Dir}}").Output()
 	if err != nil {
 		tb.Fatal(err)
 	}
-	root := filepath.Dir(strings.TrimSpace(string(gomod)))
-	if filepath.Base(root) == "ci" { // a test of the module ci
+	path, root, _ := strings.Cut(strings.TrimSpace(string(module)), " ")
+	if strings.HasSuffix(path, "/ci") { // a test of the module ci
 		root = filepath.Dir(root)
 	}
 	out, err := exec.CommandContext(tb.Context(), "go", "run", "-C", filepath.Join(root, "ci"), "./engine", "image", file).CombinedOutput()
