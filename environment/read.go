@@ -55,44 +55,48 @@ func newReader(path string) *reader {
 func (r *reader) read(body yamldoc.Node) (*Spec, error) {
 	s := &Spec{}
 	if body != nil {
-		// Read the whole file.
-		known := []string{"name", "python", "interpreter", "folder", "torch", "deepspeed", "companions", "requirements", "nodes"}
-		given := map[string]bool{}
-		for _, p := range r.Pairs(body, "the environment file", known) {
-			given[p.Key] = true
-			switch p.Key {
-			case "name":
-				s.Name = r.Form(p.Node, "name", nameForm, "letters, digits, '.', '_' and '-', 64 at most")
-			case "python":
-				s.Python = r.Form(p.Node, "python", pythonForm, "a version X.Y such as 3.11")
-			case "interpreter":
-				r.interpreter(s, p.Node)
-			case "folder":
-				if s.Folder = r.Form(p.Node, "folder", folderForm, "an absolute path without spaces"); s.Folder != "" {
-					s.Folder = path.Clean(s.Folder)
-				}
-			case "torch":
-				s.Torch = r.Form(p.Node, "torch", torchForm, "a version such as 2.15.0 or 2.15.0+cu132")
-			case "deepspeed":
-				r.deepspeed(s, p.Node)
-			case "companions":
-				for _, n := range r.Items(p.Node, "companions") {
-					s.Wheels = append(s.Wheels, r.wheel(n, "an entry of companions")...)
-				}
-			case "requirements":
-				for _, n := range r.Items(p.Node, "requirements") {
-					s.Wanted = append(s.Wanted, r.requirement(n)...)
-				}
-			case "nodes":
-				s.Kinds = r.kinds(p.Node)
-			}
-		}
-		r.checkWhole(s, body, given)
+		r.spec(s, body)
 	}
 	if err := r.Err(); err != nil {
 		return nil, err
 	}
 	return s, nil
+}
+
+// spec reads the whole file.
+func (r *reader) spec(s *Spec, body yamldoc.Node) {
+	known := []string{"name", "python", "interpreter", "folder", "torch", "deepspeed", "companions", "requirements", "nodes"}
+	given := map[string]bool{}
+	for _, p := range r.Pairs(body, "the environment file", known) {
+		given[p.Key] = true
+		switch p.Key {
+		case "name":
+			s.Name = r.Form(p.Node, "name", nameForm, "letters, digits, '.', '_' and '-', 64 at most")
+		case "python":
+			s.Python = r.Form(p.Node, "python", pythonForm, "a version X.Y such as 3.11")
+		case "interpreter":
+			r.interpreter(s, p.Node)
+		case "folder":
+			if s.Folder = r.Form(p.Node, "folder", folderForm, "an absolute path without spaces"); s.Folder != "" {
+				s.Folder = path.Clean(s.Folder)
+			}
+		case "torch":
+			s.Torch = r.Form(p.Node, "torch", torchForm, "a version such as 2.15.0 or 2.15.0+cu132")
+		case "deepspeed":
+			r.deepspeed(s, p.Node)
+		case "companions":
+			for _, n := range r.Items(p.Node, "companions") {
+				s.Wheels = append(s.Wheels, r.wheel(n, "an entry of companions")...)
+			}
+		case "requirements":
+			for _, n := range r.Items(p.Node, "requirements") {
+				s.Wanted = append(s.Wanted, r.requirement(n)...)
+			}
+		case "nodes":
+			s.Kinds = r.kinds(p.Node)
+		}
+	}
+	r.checkWhole(s, body, given)
 }
 
 // checkWhole finds mistakes that no single key has.

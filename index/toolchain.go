@@ -57,20 +57,7 @@ func sorted(wheels []sortedWheel, address string) []Toolchain {
 			tc.URL = strings.TrimRight(address, "/") + "/" + tc.Name + "/"
 		}
 		slices.SortFunc(tc.Wheels, newest)
-		// Yank older builds: of the wheels, in their order, with the same public version and tags it
-		// keeps only the first. The others are builds of other commits. Their versions sort by the
-		// digits of a hash, so an installer could take any of them.
-		first := map[string]Wheel{}
-		for i, w := range tc.Wheels {
-			// The compatibility tags in the file's name.
-			parts := strings.Split(w.Name, "-")
-			key := w.public() + " " + strings.Join(parts[max(0, len(parts)-3):], "-")
-			if by, ok := first[key]; ok {
-				tc.Wheels[i].Yanked = "superseded by " + by.Version
-				continue
-			}
-			first[key] = w
-		}
+		supersede(tc.Wheels)
 		all = append(all, *tc)
 	}
 	slices.SortFunc(all, Toolchain.compare)
@@ -92,4 +79,25 @@ func newest(a, b Wheel) int {
 func (w Wheel) public() string {
 	version, _, _ := strings.Cut(w.Version, "+")
 	return version
+}
+
+// tags returns the compatibility tags in the file's name.
+func (w Wheel) tags() string {
+	parts := strings.Split(w.Name, "-")
+	return strings.Join(parts[max(0, len(parts)-3):], "-")
+}
+
+// supersede yanks older builds: of the wheels, in their order, with the same public version and
+// tags it keeps only the first. The others are builds of other commits. Their versions sort by
+// the digits of a hash, so an installer could take any of them.
+func supersede(wheels []Wheel) {
+	first := map[string]Wheel{}
+	for i, w := range wheels {
+		key := w.public() + " " + w.tags()
+		if by, ok := first[key]; ok {
+			wheels[i].Yanked = "superseded by " + by.Version
+			continue
+		}
+		first[key] = w
+	}
 }

@@ -39,26 +39,7 @@ func Expand(expr string) ([]string, error) {
 		if len(names)+count > MaxNames {
 			return nil, &RangeError{start, fmt.Sprintf("the expression has more than %d names", MaxNames)}
 		}
-		// Append the term's names, the last numbers running fastest.
-		stems := []string{""}
-		for _, p := range term.parts {
-			if p.spans == nil {
-				for i := range stems {
-					stems[i] += p.text
-				}
-				continue
-			}
-			var next []string
-			for _, stem := range stems {
-				for _, s := range p.spans {
-					for n := s.first; n <= s.last; n++ {
-						next = append(next, stem+s.format(n))
-					}
-				}
-			}
-			stems = next
-		}
-		names = append(names, stems...)
+		names = term.names(names)
 		if term.end == len(expr) {
 			return names, nil
 		}
@@ -104,11 +85,7 @@ func parseTerm(expr string, start int) (rangeTerm, error) {
 				part = rangePart{text: s.format(s.first)} // one number is a text
 			}
 			term.add(part)
-			longest := len(part.text)
-			for _, s := range part.spans {
-				longest = max(longest, len(s.format(s.last)))
-			}
-			at, length = end, length+longest
+			at, length = end, length+part.longest()
 		case ']':
 			return term, &RangeError{at, "a ] without a ["}
 		default:
@@ -181,6 +158,14 @@ func parseSpan(item string) (span, error) {
 
 func (s span) format(n int) string { return fmt.Sprintf("%0*d", s.width, n) }
 
+func (p rangePart) longest() int {
+	longest := len(p.text)
+	for _, s := range p.spans {
+		longest = max(longest, len(s.format(s.last)))
+	}
+	return longest
+}
+
 // count is how many names the term stands for; anything above MaxNames means too many.
 func (t rangeTerm) count() int {
 	total := 1
@@ -200,4 +185,27 @@ func (t rangeTerm) count() int {
 		}
 	}
 	return total
+}
+
+// names appends the term's names, the last numbers running fastest.
+func (t rangeTerm) names(to []string) []string {
+	stems := []string{""}
+	for _, p := range t.parts {
+		if p.spans == nil {
+			for i := range stems {
+				stems[i] += p.text
+			}
+			continue
+		}
+		var next []string
+		for _, stem := range stems {
+			for _, s := range p.spans {
+				for n := s.first; n <= s.last; n++ {
+					next = append(next, stem+s.format(n))
+				}
+			}
+		}
+		stems = next
+	}
+	return append(to, stems...)
 }

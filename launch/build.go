@@ -90,29 +90,7 @@ type Request struct {
 func New(r Request) (*Job, error) {
 	b := &builder{List: diagnostic.List{Lines: r.File.lines}, job: &Job{Kind: r.Kind}, said: map[string]Setting{}, refused: map[string]bool{}}
 	for _, source := range []Settings{r.File, r.Flags} {
-		// Apply the settings of one source. A preset is applied first: nodes and GPUs of the same
-		// source override it.
-		for _, preset := range []bool{true, false} {
-			for _, said := range source.All {
-				k := keyNamed(said.Key)
-				if (said.Key == "preset") != preset || k.set == nil || !k.For(b.job.Kind) {
-					continue
-				}
-				b.said[said.Key] = said
-				found, before := len(b.Problems), b.refused[said.Key]
-				b.refused[said.Key] = false
-				k.set(b, said)
-				b.refused[said.Key] = before || len(b.Problems) > found
-			}
-		}
-		for _, said := range source.All {
-			switch said.Key {
-			case "script", "module":
-				b.said[said.Key], b.job.Script, b.job.Module = said, said.text(), said.Key == "module"
-			case "args":
-				b.said[said.Key], b.job.Args = said, said.texts()
-			}
-		}
+		b.applySettings(source)
 	}
 	b.takeCommand(r.Command)
 	b.takeHosts(r.Hosts)
@@ -125,6 +103,32 @@ func New(r Request) (*Job, error) {
 		return nil, err
 	}
 	return b.job, nil
+}
+
+// applySettings applies the settings of one source. A preset is applied first: nodes
+// and GPUs of the same source override it.
+func (b *builder) applySettings(s Settings) {
+	for _, preset := range []bool{true, false} {
+		for _, said := range s.All {
+			k := keyNamed(said.Key)
+			if (said.Key == "preset") != preset || k.set == nil || !k.For(b.job.Kind) {
+				continue
+			}
+			b.said[said.Key] = said
+			found, before := len(b.Problems), b.refused[said.Key]
+			b.refused[said.Key] = false
+			k.set(b, said)
+			b.refused[said.Key] = before || len(b.Problems) > found
+		}
+	}
+	for _, said := range s.All {
+		switch said.Key {
+		case "script", "module":
+			b.said[said.Key], b.job.Script, b.job.Module = said, said.text(), said.Key == "module"
+		case "args":
+			b.said[said.Key], b.job.Args = said, said.texts()
+		}
+	}
 }
 
 func (b *builder) isSet(key string) bool {
@@ -260,19 +264,7 @@ func (j *Job) hasWorkers() bool { return j.Kind == Slurm && j.SlurmForm == "work
 func (b *builder) checkAll() {
 	j := b.job
 	if j.Nodes.Elastic() {
-		j, nodes := b.job, b.said["nodes"]
-		switch {
-		case j.Rendezvous == "static":
-			b.addProblem(b.said["rendezvous"], "leave it out", "an elastic job (MIN:MAX) has no fixed ranks: it needs c10d")
-		case j.Kind == JAX:
-			b.addProblem(nodes, "", "JAX takes a fixed number of processes, not MIN:MAX")
-		case j.Kind == K8s && j.K8sForm == "trainjob":
-			b.addProblem(nodes, "use --form pytorchjob", "a TrainJob has a fixed number of nodes, not MIN:MAX")
-		}
-		if j.MaxRestarts == 0 {
-			b.addProblem(b.said["max-restarts"], "at least 1; each lost node uses one",
-				"without restarts, an elastic job does not survive a lost node: the others end with code 1")
-		}
+		b.checkElastic()
 	}
 	if j.hasWorkers() && j.Rendezvous == "static" {
 		b.addProblem(b.said["rendezvous"], "leave it out", "the form workers needs c10d: one-node jobs have no fixed ranks")
@@ -294,6 +286,22 @@ func (b *builder) checkAll() {
 	}
 	b.checkMeeting()
 	b.checkHosts()
+}
+
+func (b *builder) checkElastic() {
+	j, nodes := b.job, b.said["nodes"]
+	switch {
+	case j.Rendezvous == "static":
+		b.addProblem(b.said["rendezvous"], "leave it out", "an elastic job (MIN:MAX) has no fixed ranks: it needs c10d")
+	case j.Kind == JAX:
+		b.addProblem(nodes, "", "JAX takes a fixed number of processes, not MIN:MAX")
+	case j.Kind == K8s && j.K8sForm == "trainjob":
+		b.addProblem(nodes, "use --form pytorchjob", "a TrainJob has a fixed number of nodes, not MIN:MAX")
+	}
+	if j.MaxRestarts == 0 {
+		b.addProblem(b.said["max-restarts"], "at least 1; each lost node uses one",
+			"without restarts, an elastic job does not survive a lost node: the others end with code 1")
+	}
 }
 
 func (b *builder) checkK8s() {
@@ -324,17 +332,7 @@ func (b *builder) checkSlurm() {
 	j := b.job
 	if j.Container == "" || !j.BySlurm() {
 		if !b.refused["container"] {
-			// Refuse container flags for a job without containers. A job file may hold such settings for
-			// other kinds.
-			for _, key := range []string{"container", "image", "mount"} {
-				switch said := b.said[key]; {
-				case !strings.HasPrefix(said.At.File, "--"):
-				case !b.job.BySlurm():
-					b.addProblem(said, "use --form slurm", "a job that you start by hand does not support containers")
-				default:
-					b.addProblem(said, "add --container apptainer, or pyxis where srun --help has --container-image", "--%s is for a job in containers", key)
-				}
-			}
+			b.checkNoContainer()
 		}
 		j.Container, j.Image, j.Mounts = "", "", nil
 	} else if j.Image == "" && !b.refused["image"] {
@@ -345,6 +343,20 @@ func (b *builder) checkSlurm() {
 	}
 	if j.hasWorkers() && j.Requeue {
 		b.addProblem(b.said["requeue"], "leave --form out: one job of all nodes", "the other jobs cannot find a requeued one-node job")
+	}
+}
+
+// checkNoContainer refuses container flags for a job without containers. A job file
+// may hold such settings for other kinds.
+func (b *builder) checkNoContainer() {
+	for _, key := range []string{"container", "image", "mount"} {
+		switch said := b.said[key]; {
+		case !strings.HasPrefix(said.At.File, "--"):
+		case !b.job.BySlurm():
+			b.addProblem(said, "use --form slurm", "a job that you start by hand does not support containers")
+		default:
+			b.addProblem(said, "add --container apptainer, or pyxis where srun --help has --container-image", "--%s is for a job in containers", key)
+		}
 	}
 }
 

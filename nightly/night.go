@@ -7,16 +7,11 @@
 package nightly
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -304,17 +299,7 @@ func (n *night) index(ctx context.Context) error {
 	if n.Index == nil {
 		return nil
 	}
-	// The wheels of all builds that are kept; of two that are called the same the newer one.
-	newest := map[string]Build{}
-	paths := map[string]string{}
-	for name, builds := range n.state.Builds {
-		for _, b := range builds {
-			if other, twice := newest[b.Name]; !twice || b.BuiltAt.After(other.BuiltAt) {
-				newest[b.Name], paths[b.Name] = b, n.state.buildPath(name, b)
-			}
-		}
-	}
-	files := slices.Sorted(maps.Values(paths))
+	files := n.state.files()
 	r := &PublishReport{Dir: n.Index.Dir, URL: n.Index.URL, Wheels: len(files)}
 	n.report.Publish = r
 	if len(files) == 0 {
@@ -416,29 +401,5 @@ func (n *night) finish(context.Context) error {
 	if r.Pruned, err = n.state.removeUnknown(); err != nil {
 		return err
 	}
-	// Write the report in all its forms, for this night and as that of the last.
-	run := filepath.Join(r.Dir, runsName, r.ID)
-	if err := os.MkdirAll(run, 0o755); err != nil {
-		return err
-	}
-	for ending, form := range map[string]func(io.Writer) error{
-		".json": func(w io.Writer) error { return ui.JSON(w, r) },
-		".txt":  r.Print,
-	} {
-		var text bytes.Buffer
-		if err := form(&text); err != nil {
-			return err
-		}
-		for _, dir := range []string{run, r.Dir} {
-			if err := atomicfile.Write(filepath.Join(dir, reportName+ending), bytes.NewReader(text.Bytes()), 0o644); err != nil {
-				return err
-			}
-		}
-	}
-	for _, ending := range []string{".html", ".xml"} { // of nights before this release; nobody shall take them for today's
-		if err := os.Remove(filepath.Join(r.Dir, reportName+ending)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
-	return nil
+	return r.writeFiles()
 }

@@ -1,14 +1,18 @@
 package nightly
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
+	"github.com/dsbuild/dsbuild/internal/atomicfile"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
@@ -246,4 +250,32 @@ func (r *Report) Print(w io.Writer) error {
 	add("report: "+filepath.Join(r.Dir, reportName+".json"), "")
 	_, err := io.WriteString(w, strings.Join(lines, ""))
 	return err
+}
+
+// writeFiles writes the report in all its forms, for this night and as that of the last.
+func (r *Report) writeFiles() error {
+	run := filepath.Join(r.Dir, runsName, r.ID)
+	if err := os.MkdirAll(run, 0o755); err != nil {
+		return err
+	}
+	for ending, form := range map[string]func(io.Writer) error{
+		".json": func(w io.Writer) error { return ui.JSON(w, r) },
+		".txt":  r.Print,
+	} {
+		var text bytes.Buffer
+		if err := form(&text); err != nil {
+			return err
+		}
+		for _, dir := range []string{run, r.Dir} {
+			if err := atomicfile.Write(filepath.Join(dir, reportName+ending), bytes.NewReader(text.Bytes()), 0o644); err != nil {
+				return err
+			}
+		}
+	}
+	for _, ending := range []string{".html", ".xml"} { // of nights before this release; nobody shall take them for today's
+		if err := os.Remove(filepath.Join(r.Dir, reportName+ending)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -131,6 +132,20 @@ func (s *state) buildPath(name string, b Build) string {
 }
 
 var unsafe = regexp.MustCompile(`[^A-Za-z0-9._=@+-]+`)
+
+// files returns the wheels of all builds that are kept; of two that are called the same the newer one.
+func (s *state) files() []string {
+	newest := map[string]Build{}
+	paths := map[string]string{}
+	for name, builds := range s.Builds {
+		for _, b := range builds {
+			if other, twice := newest[b.Name]; !twice || b.BuiltAt.After(other.BuiltAt) {
+				newest[b.Name], paths[b.Name] = b, s.buildPath(name, b)
+			}
+		}
+	}
+	return slices.Sorted(maps.Values(paths))
+}
 
 // addBuild puts a finished wheel among the builds of its kind, as the newest.
 func (s *state) addBuild(ctx context.Context, name, request, night string, a wheel.Artifact) (Build, error) {

@@ -45,20 +45,24 @@ func NewBundlePlan(p *Plan, companions []Companion, dependencies bool) (*BundleP
 		Name: PackStep, Title: "copy the wheel of DeepSpeed", Image: Here, Env: map[string]string{"DSBUILD_PLAN": p.Digest},
 	}}
 	if len(companions) > 0 {
-		// Name the copy of each companion's sources by its hash.
-		s := Step{Name: CompanionsStep, Title: "copy the sources of the companions", Image: Here, Env: map[string]string{}}
-		for _, c := range companions {
-			if c.Source != nil {
-				s.Env[c.Name] = c.Source.SHA256
-			}
-		}
-		own.Steps = append(own.Steps, s, withStep(p, companions))
+		own.Steps = append(own.Steps, companionsStep(companions), withStep(p, companions))
 	}
 	if dependencies {
 		own.Steps = append(own.Steps, bundleStep(len(companions) > 0))
 	}
 	b := &BundlePlan{Plan: &own, Companions: companions, wheel: p}
 	return b, b.setDigest()
+}
+
+// companionsStep names the copy of each companion's sources by its hash.
+func companionsStep(companions []Companion) Step {
+	s := Step{Name: CompanionsStep, Title: "copy the sources of the companions", Image: Here, Env: map[string]string{}}
+	for _, c := range companions {
+		if c.Source != nil {
+			s.Env[c.Name] = c.Source.SHA256
+		}
+	}
+	return s
 }
 
 // withStep builds companions with the compilers and the torch of the wheel, for
@@ -102,6 +106,9 @@ func bundleStep(companions bool) Step {
 	return s
 }
 
+// lastStep returns the name of the step whose output is the wheelhouse.
+func (b *BundlePlan) lastStep() string { return b.Steps[len(b.Steps)-1].Name }
+
 // PrintSteps writes the steps for people, to follow those of the wheel.
 func (b *BundlePlan) PrintSteps(w io.Writer) error {
 	text := strings.Builder{}
@@ -138,17 +145,7 @@ func (r Runner) Bundle(ctx context.Context, b *BundlePlan, a wheel.Artifact) (wh
 			return wheel.Bundle{}, fmt.Errorf("companion %s: the step %s made no wheel of it", c.Name, WithStep)
 		}
 	}
-	// Put a wheelhouse beside the wheels in dir.
-	to := filepath.Join(r.Dir, wheel.WheelhouseDir)
-	for i := range bundle.Wheels {
-		bundle.Wheels[i].Path = filepath.Join(to, bundle.Wheels[i].File)
-	}
-	return bundle, withLock(ctx, r.Dir, false, func() error {
-		if err := copyBundle(house, bundle, to); err != nil {
-			return fmt.Errorf("wheelhouse: %w", err)
-		}
-		return writeSums(r.Dir)
-	})
+	return placeBundle(ctx, house, bundle, r.Dir)
 }
 
 // companionSources returns the companions in the form that WriteBundle takes.
@@ -168,34 +165,51 @@ func (b *BundlePlan) companionSources() map[string]*wheel.Source {
 func (r Runner) gatherWheels(ctx context.Context, b *BundlePlan, a wheel.Artifact, tmp, house string) error {
 	_, err := r.withWorkspace(ctx, b.Plan, func(space Workspace, _ io.Writer) error {
 		err := runSteps(ctx, b.Steps, space, func(_ context.Context, s Step) error {
-			// Give the workspace the inputs of the first steps: the wheel, or the copies of the companions'
-			// sources.
-			dir := filepath.Join(tmp, s.Name)
-			files := []string{a.Path}
-			if s.Name == CompanionsStep {
-				files = nil
-				for _, c := range b.Companions {
-					if c.Source != nil {
-						files = append(files, c.Source.File)
-					}
-				}
-			}
-			if err := os.Mkdir(dir, 0o755); err != nil {
-				return err
-			}
-			for _, file := range files {
-				if err := copyWhole(file, filepath.Join(dir, filepath.Base(file))); err != nil {
-					return err
-				}
-			}
-			return space.Import(s.Name, dir)
+			return b.importInputs(s, space, a, filepath.Join(tmp, s.Name))
 		})
 		if err != nil {
 			return err
 		}
-		return space.Export(ctx, b.Steps[len(b.Steps)-1].Name, house)
+		return space.Export(ctx, b.lastStep(), house)
 	})
 	return err
+}
+
+// importInputs gives the workspace the inputs of the first steps: the wheel, or the copies
+// of the companions' sources.
+func (b *BundlePlan) importInputs(s Step, space Workspace, a wheel.Artifact, dir string) error {
+	files := []string{a.Path}
+	if s.Name == CompanionsStep {
+		files = nil
+		for _, c := range b.Companions {
+			if c.Source != nil {
+				files = append(files, c.Source.File)
+			}
+		}
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	for _, file := range files {
+		if err := copyWhole(file, filepath.Join(dir, filepath.Base(file))); err != nil {
+			return err
+		}
+	}
+	return space.Import(s.Name, dir)
+}
+
+// placeBundle puts a wheelhouse beside the wheels in dir.
+func placeBundle(ctx context.Context, house string, bundle wheel.Bundle, dir string) (wheel.Bundle, error) {
+	to := filepath.Join(dir, wheel.WheelhouseDir)
+	for i := range bundle.Wheels {
+		bundle.Wheels[i].Path = filepath.Join(to, bundle.Wheels[i].File)
+	}
+	return bundle, withLock(ctx, dir, false, func() error {
+		if err := copyBundle(house, bundle, to); err != nil {
+			return fmt.Errorf("wheelhouse: %w", err)
+		}
+		return writeSums(dir)
+	})
 }
 
 // copyBundle copies the files of a wheelhouse to a folder. The folder appears only when it is

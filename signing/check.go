@@ -208,23 +208,27 @@ func (p *Policy) trusted(sig *sshsig.Signature, now time.Time) (string, error) {
 			return "", fmt.Errorf("the key of %s may not sign in the namespace %q", s.Name, sig.Namespace)
 		}
 		if certified {
-			// The builder that a certificate names.
-			for _, principal := range s.Principals {
-				if !slices.Contains(cert.ValidPrincipals, principal) {
-					continue
-				}
-				checker := ssh.CertChecker{Clock: func() time.Time { return now }}
-				if cert.CertType != ssh.UserCert {
-					return "", errors.New("it is the certificate of a host")
-				}
-				if err := checker.CheckCert(principal, cert); err != nil {
-					return "", fmt.Errorf("the certificate is not valid: %w", err)
-				}
-				return s.Name + "/" + principal, nil
-			}
-			return "", fmt.Errorf("the certificate names none of the principals of %s", s.Name)
+			return s.principalOf(cert, now)
 		}
 		return s.Name, nil
 	}
 	return "", fmt.Errorf("the policy does not trust the key %s", fingerprint(authority))
+}
+
+// principalOf returns the builder that a certificate names.
+func (s *Signer) principalOf(cert *ssh.Certificate, now time.Time) (string, error) {
+	for _, principal := range s.Principals {
+		if !slices.Contains(cert.ValidPrincipals, principal) {
+			continue
+		}
+		checker := ssh.CertChecker{Clock: func() time.Time { return now }}
+		if cert.CertType != ssh.UserCert {
+			return "", errors.New("it is the certificate of a host")
+		}
+		if err := checker.CheckCert(principal, cert); err != nil {
+			return "", fmt.Errorf("the certificate is not valid: %w", err)
+		}
+		return s.Name + "/" + principal, nil
+	}
+	return "", fmt.Errorf("the certificate names none of the principals of %s", s.Name)
 }

@@ -249,34 +249,38 @@ func (d *Dialer) allocated(s *salloc, line string) (*allocation, error) {
 	d.pending.Go(func() {
 		<-s.ended
 		if !a.ours.Load() {
-			// Find out why Slurm ended a job, and stop all further requests. Somebody may have cancelled
-			// the job for a reason, and a time limit that was too short for this job is too short for the
-			// next one.
-			a.why = "Slurm has ended it"
-			for range 30 { // Slurm gives no reason while the job is completing
-				state, _, err := stateOf(d.life, a.job)
-				if err == nil && state == "COMPLETING" {
-					time.Sleep(100 * time.Millisecond)
-					continue
-				}
-				switch {
-				case err != nil || state == "":
-				case state == "CANCELLED":
-					a.why = "somebody cancelled it"
-				case state == "TIMEOUT":
-					a.why = "its time limit ended (raise it with --time)"
-				case state == "RUNNING":
-					a.why = "salloc was killed"
-				default:
-					a.why = "Slurm says " + state
-				}
-				break
-			}
-			d.stop(a.lost("before a command"))
+			d.gone(a)
 		}
 		close(a.ended)
 	})
 	return a, nil
+}
+
+// gone finds out why Slurm ended a job, and stops all further requests. Somebody may have cancelled
+// the job for a reason, and a time limit that was too short for this job is too short for the next
+// one.
+func (d *Dialer) gone(a *allocation) {
+	a.why = "Slurm has ended it"
+	for range 30 { // Slurm gives no reason while the job is completing
+		state, _, err := stateOf(d.life, a.job)
+		if err == nil && state == "COMPLETING" {
+			time.Sleep(100 * time.Millisecond)
+			continue
+		}
+		switch {
+		case err != nil || state == "":
+		case state == "CANCELLED":
+			a.why = "somebody cancelled it"
+		case state == "TIMEOUT":
+			a.why = "its time limit ended (raise it with --time)"
+		case state == "RUNNING":
+			a.why = "salloc was killed"
+		default:
+			a.why = "Slurm says " + state
+		}
+		break
+	}
+	d.stop(a.lost("before a command"))
 }
 
 // end ends the job and waits until it has ended. It may have ended before.

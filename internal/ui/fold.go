@@ -66,31 +66,7 @@ func FoldNames(names []string) string {
 		}
 	}
 	for at := most - 1; at >= 0; at-- {
-		// Merge the patterns that differ only in their number at one place. The result stands at the
-		// place of the first of them.
-		var merged []namePattern
-		index := make(map[string]int)
-		for _, p := range patterns {
-			if at >= len(p.numbers) {
-				merged = append(merged, p)
-				continue
-			}
-			// A key that is equal for patterns that differ only in the number at one place.
-			rest := make([]string, len(p.numbers))
-			for i, numbers := range p.numbers {
-				if i != at {
-					rest[i] = foldNumbers(numbers)
-				}
-			}
-			key := fmt.Sprintf("%q %q", p.texts, rest)
-			if i, ok := index[key]; ok {
-				merged[i].numbers[at] = append(merged[i].numbers[at], p.numbers[at]...)
-				continue
-			}
-			index[key] = len(merged)
-			merged = append(merged, p)
-		}
-		patterns = merged
+		patterns = mergeAt(patterns, at)
 	}
 	words := make([]string, len(patterns))
 	for i, p := range patterns {
@@ -201,6 +177,38 @@ func splitName(name string) namePattern {
 }
 
 func isDigit(r rune) bool { return r >= '0' && r <= '9' }
+
+// mergeAt merges the patterns that differ only in their number at one place. The result stands
+// at the place of the first of them.
+func mergeAt(patterns []namePattern, at int) []namePattern {
+	var merged []namePattern
+	index := make(map[string]int)
+	for _, p := range patterns {
+		if at >= len(p.numbers) {
+			merged = append(merged, p)
+			continue
+		}
+		key := p.keyWithout(at)
+		if i, ok := index[key]; ok {
+			merged[i].numbers[at] = append(merged[i].numbers[at], p.numbers[at]...)
+			continue
+		}
+		index[key] = len(merged)
+		merged = append(merged, p)
+	}
+	return merged
+}
+
+// keyWithout is a key that is equal for patterns that differ only in the number at one place.
+func (p namePattern) keyWithout(at int) string {
+	rest := make([]string, len(p.numbers))
+	for i, numbers := range p.numbers {
+		if i != at {
+			rest[i] = foldNumbers(numbers)
+		}
+	}
+	return fmt.Sprintf("%q %q", p.texts, rest)
+}
 
 // String is the pattern as a range expression.
 func (p namePattern) String() string {

@@ -224,15 +224,11 @@ func (t *teamwork) runStages(ctx context.Context, backend string, local func(*me
 	if err != nil {
 		return err
 	}
-	// The remaining processes end, also after the end of ctx.
-	defer t.askTeam(context.WithoutCancel(ctx), func(int, *member) agent.Order { return agent.Order{"do": "stop"} })
+	defer t.stopProcesses(ctx)
 	master := t.team[0]
 	address := t.masterAddress()
 	if master != t.firstMember() || t.firstMember().hasError(Port) {
-		address = "127.0.0.1"
-		if master.route != nil {
-			address = master.route.Address
-		}
+		address = master.seenAddress()
 	}
 	t.askTeam(ctx, func(i int, m *member) agent.Order {
 		return agent.Order{
@@ -269,6 +265,14 @@ func (t *teamwork) measure(s *Sum) {
 	}
 }
 
+// seenAddress is the node's address for the others.
+func (m *member) seenAddress() string {
+	if m.route != nil {
+		return m.route.Address
+	}
+	return "127.0.0.1"
+}
+
 // choosePort finds the port of the rendezvous: the job's port, unless it is taken or the
 // master does not take part.
 func (t *teamwork) choosePort(ctx context.Context) (int, error) {
@@ -293,6 +297,11 @@ func (t *teamwork) askTeam(ctx context.Context, order func(int, *member) agent.O
 	t.askAll(ctx, Collective, t.team, askLimit, func(ctx context.Context, m *member) error {
 		return m.agent.Ask(ctx, order(slices.Index(t.team, m), m), nil)
 	})
+}
+
+// stopProcesses ends the remaining processes, also after the end of ctx.
+func (t *teamwork) stopProcesses(ctx context.Context) {
+	t.askTeam(context.WithoutCancel(ctx), func(int, *member) agent.Order { return agent.Order{"do": "stop"} })
 }
 
 // awaitStage waits until every process has finished a stage.
@@ -401,19 +410,7 @@ func (t *teamwork) findCulprits(through int, s stage, waited time.Duration) erro
 		}
 	}
 	if len(named) == 0 {
-		// Name the nodes whose processes failed at the earliest stage. Later failures are consequences.
-		least := -1
-		for rank, why := range t.failed {
-			if why != "" && (least < 0 || t.reached[rank] < least) {
-				least = t.reached[rank]
-			}
-		}
-		for rank, why := range t.failed {
-			if why != "" && t.reached[rank] == least {
-				st := t.stages()[min(least, len(t.stages())-1)]
-				accuse(t.owner[rank], st.try, "%s: %s", st.lack, why)
-			}
-		}
+		t.accuseFailed(accuse)
 	}
 	if len(named) == 0 {
 		least := slices.Min(t.reached)
@@ -449,4 +446,21 @@ func (t *teamwork) accuseSilent(ctx context.Context) {
 		}
 		return nil
 	})
+}
+
+// accuseFailed names the nodes whose processes failed at the earliest stage. Later
+// failures are consequences.
+func (t *teamwork) accuseFailed(accuse func(*member, string, string, ...any)) {
+	least := -1
+	for rank, why := range t.failed {
+		if why != "" && (least < 0 || t.reached[rank] < least) {
+			least = t.reached[rank]
+		}
+	}
+	for rank, why := range t.failed {
+		if why != "" && t.reached[rank] == least {
+			st := t.stages()[min(least, len(t.stages())-1)]
+			accuse(t.owner[rank], st.try, "%s: %s", st.lack, why)
+		}
+	}
 }

@@ -29,38 +29,10 @@ func Write(w io.Writer, r *report.Report, about report.About) error {
 		}
 	}
 	if len(r.Wheels) > 0 {
-		// List the wheels with their numbers, which the table of nodes uses.
-		t := &htmlpage.Table{Columns: []htmlpage.Column{{Title: "Wheel"}, {Title: "File"}, {Title: "sha256"}}}
-		for i, w := range r.Wheels {
-			sum := htmlpage.Text(w.SHA256)
-			t.Rows = append(t.Rows, htmlpage.Row{Cells: []htmlpage.Cell{
-				{Text: htmlpage.Text(fmt.Sprint(i + 1))}, {Text: htmlpage.Text(w.Name)}, {Text: sum, Copy: sum},
-			}})
-		}
-		add(htmlpage.Section{Title: "Wheels", Table: t})
+		add(htmlpage.Section{Title: "Wheels", Table: wheels(r)})
 	}
 	add(htmlpage.Section{Title: "Wheels and their nodes", Items: groups(r)})
-	// List the causes of failures, in the words of the report.
-	s := htmlpage.Section{Title: "Causes"}
-	causes := r.Why()
-	if more := len(causes) - maxReasons; more > 0 {
-		s.After = htmlpage.Text(fmt.Sprintf("And %d more, in the JSON report.", more))
-		causes = causes[:maxReasons]
-	}
-	for _, c := range causes {
-		item := htmlpage.Item{
-			Status: string(c.Status), Title: htmlpage.Text(c.Status), Nodes: folded(c.Nodes), Count: len(c.Nodes),
-			Text: htmlpage.Text(c.Said), Hint: htmlpage.Text(c.Hint), Log: htmlpage.Text(c.Log),
-		}
-		if c.Step != "" {
-			item.Title += htmlpage.Text(" at " + c.Step)
-		}
-		if !c.Alike {
-			item.From = htmlpage.Text(c.Node)
-		}
-		s.Items = append(s.Items, item)
-	}
-	add(s)
+	add(reasons(r))
 	add(differences(columns))
 	add(remarks(r))
 	add(htmlpage.Section{Title: "Nodes", Table: nodes(r, columns)})
@@ -103,6 +75,18 @@ func counts(r *report.Report) []htmlpage.Count {
 	return some
 }
 
+// wheels lists the wheels with their numbers, which the table of nodes uses.
+func wheels(r *report.Report) *htmlpage.Table {
+	t := &htmlpage.Table{Columns: []htmlpage.Column{{Title: "Wheel"}, {Title: "File"}, {Title: "sha256"}}}
+	for i, w := range r.Wheels {
+		sum := htmlpage.Text(w.SHA256)
+		t.Rows = append(t.Rows, htmlpage.Row{Cells: []htmlpage.Cell{
+			{Text: htmlpage.Text(fmt.Sprint(i + 1))}, {Text: htmlpage.Text(w.Name)}, {Text: sum, Copy: sum},
+		}})
+	}
+	return t
+}
+
 // groups lists the wheels in the report of ship, each with the reasons for its choice.
 func groups(r *report.Report) []htmlpage.Item {
 	var items []htmlpage.Item
@@ -134,6 +118,30 @@ func groups(r *report.Report) []htmlpage.Item {
 		items = append(items, item)
 	}
 	return items
+}
+
+// reasons lists the causes of failures, in the words of the report.
+func reasons(r *report.Report) htmlpage.Section {
+	s := htmlpage.Section{Title: "Causes"}
+	causes := r.Why()
+	if more := len(causes) - maxReasons; more > 0 {
+		s.After = htmlpage.Text(fmt.Sprintf("And %d more, in the JSON report.", more))
+		causes = causes[:maxReasons]
+	}
+	for _, c := range causes {
+		item := htmlpage.Item{
+			Status: string(c.Status), Title: htmlpage.Text(c.Status), Nodes: folded(c.Nodes), Count: len(c.Nodes),
+			Text: htmlpage.Text(c.Said), Hint: htmlpage.Text(c.Hint), Log: htmlpage.Text(c.Log),
+		}
+		if c.Step != "" {
+			item.Title += htmlpage.Text(" at " + c.Step)
+		}
+		if !c.Alike {
+			item.From = htmlpage.Text(c.Node)
+		}
+		s.Items = append(s.Items, item)
+	}
+	return s
 }
 
 // remarks lists what is no fault, each remark once with all its nodes.

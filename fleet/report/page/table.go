@@ -49,22 +49,7 @@ func columns(r *report.Report) []column {
 			c.title = "wheel's sha256"
 		}
 		if at := slices.IndexFunc(r.Differences, func(d report.Difference) bool { return d.What == p.Name }); at >= 0 {
-			// Take the values of the column from a difference.
-			d := &r.Differences[at]
-			c.diff = d
-			shown := map[string]string{} // by node
-			for _, v := range d.Values {
-				for _, name := range v.Nodes {
-					if v.Value != "" || !c.unknown {
-						shown[name] = c.shown(v.Value)
-					}
-				}
-			}
-			c.of = func(n report.Node) string { return shown[n.Name] }
-			c.norm = c.shown(d.Values[0].Value)
-			if d.Values[0].Value == "" && c.unknown && len(d.Values) > 1 {
-				c.norm = c.shown(d.Values[1].Value)
-			}
+			c.compare(&r.Differences[at])
 		} else if p.Unknown {
 			continue // where nodes agree, it is of no interest
 		}
@@ -87,6 +72,24 @@ func value(p node.Property, n report.Node) string {
 		f.DeepSpeed = &node.Installed{Version: n.After.Version, SHA256: n.After.SHA256}
 	}
 	return p.Of(f)
+}
+
+// compare takes the values of the column from a difference.
+func (c *column) compare(d *report.Difference) {
+	c.diff = d
+	shown := map[string]string{} // by node
+	for _, v := range d.Values {
+		for _, name := range v.Nodes {
+			if v.Value != "" || !c.unknown {
+				shown[name] = c.shown(v.Value)
+			}
+		}
+	}
+	c.of = func(n report.Node) string { return shown[n.Name] }
+	c.norm = c.shown(d.Values[0].Value)
+	if d.Values[0].Value == "" && c.unknown && len(d.Values) > 1 {
+		c.norm = c.shown(d.Values[1].Value)
+	}
 }
 
 // shown is a value of a difference as the page displays it.
@@ -149,16 +152,7 @@ func nodes(r *report.Report, columns []column) *htmlpage.Table {
 		if !seen {
 			at = len(t.Rows)
 			places[strings.Join(key, "\x00")] = at
-			// The row of a node, without its name and its seconds.
-			row := htmlpage.Row{Status: string(n.Status), Cells: make([]htmlpage.Cell, 1)}
-			for _, c := range columns {
-				cell := htmlpage.Cell{Text: htmlpage.Text(c.of(n)), Odd: c.odd(c.of(n))}
-				if c.title == "Status" {
-					cell.Status = row.Status
-				}
-				row.Cells = append(row.Cells, cell)
-			}
-			t.Rows, names, slowest = append(t.Rows, row), append(names, nil), append(slowest, 0)
+			t.Rows, names, slowest = append(t.Rows, newRow(n, columns)), append(names, nil), append(slowest, 0)
 		}
 		names[at], slowest[at] = append(names[at], n.Name), max(slowest[at], n.Total())
 		t.Rows[at].Nodes = append(t.Rows[at].Nodes, htmlpage.Text(n.Name))
@@ -168,6 +162,19 @@ func nodes(r *report.Report, columns []column) *htmlpage.Table {
 		t.Rows[i].Cells = append(t.Rows[i].Cells, htmlpage.Cell{Text: htmlpage.Text(fmt.Sprintf("%.1f", slowest[i]))})
 	}
 	return t
+}
+
+// newRow returns the row of a node, without its name and its seconds.
+func newRow(n report.Node, columns []column) htmlpage.Row {
+	row := htmlpage.Row{Status: string(n.Status), Cells: make([]htmlpage.Cell, 1)}
+	for _, c := range columns {
+		cell := htmlpage.Cell{Text: htmlpage.Text(c.of(n)), Odd: c.odd(c.of(n))}
+		if c.title == "Status" {
+			cell.Status = row.Status
+		}
+		row.Cells = append(row.Cells, cell)
+	}
+	return row
 }
 
 // named is a cell with the names of nodes.
