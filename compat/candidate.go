@@ -392,10 +392,7 @@ func (t *Tables) NewestTorch(capability string) string {
 // runsOn reports whether torch's own binaries have code for an arch: for the arch itself, or for
 // a lower minor of the same major. It is true if the archs of the binaries are not known.
 func (t Torch) runsOn(arch wheel.Arch) bool {
-	return len(t.Archs) == 0 || slices.ContainsFunc(t.Archs, func(have string) bool {
-		n := releaseNumbers(have)
-		return n[0] == arch.Major && n[1] <= arch.Minor
-	})
+	return len(t.Archs) == 0 || slices.ContainsFunc(t.Archs, func(have string) bool { return runsCodeFor(archOf(have), arch) })
 }
 
 // chooseGCC picks the first gcc of the build environment that torch's headers and nvcc both

@@ -165,6 +165,11 @@ func (t *Tables) NearestGPUs(name string) []string {
 	return out
 }
 
+// runsCodeFor reports whether a GPU of an arch runs machine code that was made for another: for a lower or equal minor of its major.
+func runsCodeFor(code, gpu wheel.Arch) bool {
+	return code.Major == gpu.Major && code.Minor <= gpu.Minor
+}
+
 // archOf turns a compute capability of the tables into an Arch.
 func archOf(capability string) wheel.Arch {
 	n := releaseNumbers(capability)

@@ -34,8 +34,8 @@ func (g *grouper) whyNoWheel(k *kind) []string {
 	if len(spec.Ops) == 0 && g.asked.wantsDeviceCode() && !g.needsDeviceCode(k.facts) {
 		return []string{fmt.Sprintf("its torch %s has no CUDA, and every requested operator has device code", k.facts.Torch)}
 	}
-	if have := k.facts.Torch; spec.ABI == wheel.StableABI && olderMinor(have, StableTorch) {
-		return []string{fmt.Sprintf("its torch %s is older than %s, the first that has all of the stable ABI that dsbuild uses", have, StableTorch)}
+	if why := olderThanStable(k.facts.Torch); spec.ABI == wheel.StableABI && why != "" {
+		return []string{"its " + why}
 	}
 	w, bad := g.lookUp(spec, nil)
 	for _, gpu := range k.facts.GPUs {

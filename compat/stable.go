@@ -39,6 +39,17 @@ func (o Op) StableState() ProofState {
 	return o.Stable.State
 }
 
+// doesTheSame reports whether the op is proven to do over torch's stable ABI what it does over the C++ interface.
+func (o Op) doesTheSame() bool { return o.StableState() == Ran || o.StableState() == Launched }
+
+// olderThanStable says that a torch is too old for the stable ABI; "" if it is not.
+func olderThanStable(torch string) string {
+	if !olderMinor(torch, StableTorch) {
+		return ""
+	}
+	return fmt.Sprintf("torch %s is older than %s, the first that has all of the stable ABI that dsbuild uses", torch, StableTorch)
+}
+
 // unprovenAs says why an op cannot be built for an ABI with the headers of a torch, or "": it must have been loaded at least.
 func (o Op) unprovenAs(abi wheel.ABI, torch string) string {
 	switch {
@@ -54,13 +65,13 @@ func (o Op) unprovenAs(abi wheel.ABI, torch string) string {
 // whyTorchMinor says why a wheel for some torch is not of the stable ABI where nobody asked for an ABI; "" if it is. All its ops
 // must be proven for this release of DeepSpeed to do the same as those of the C++ interface.
 func (w *requirements) whyTorchMinor(torch string) string {
-	if olderMinor(torch, StableTorch) {
-		return fmt.Sprintf("torch %s is older than %s, the first that has all of the stable ABI that dsbuild uses", torch, StableTorch)
+	if why := olderThanStable(torch); why != "" {
+		return why
 	}
 	var unproven, other []string
 	for _, op := range w.ops {
-		switch state := op.StableState(); {
-		case state != Ran && state != Launched:
+		switch {
+		case !op.doesTheSame():
 			unproven = append(unproven, op.Name)
 		case w.spec.Foreign || op.Stable.DeepSpeed != w.deepspeed.Version:
 			other = append(other, op.Name)
@@ -82,23 +93,30 @@ func (w *requirements) whyTorchMinor(torch string) string {
 
 // chooseABI sets the toolchain's ABI, and the oldest Python for which there is a torch with the stable ABI.
 func (a *evaluation) chooseABI() {
-	a.toolchain.ABI = cmp.Or(a.spec.ABI, wheel.StableABI)
-	why := a.whyTorchMinor(a.torch.Version)
-	for _, op := range a.ops {
-		why = cmp.Or(why, op.unprovenAs(wheel.StableABI, a.torch.Version))
-	}
-	if a.spec.ABI == "" && why != "" {
-		a.toolchain.ABI = wheel.TorchMinor
-		a.addNote("the wheel is for torch %s and Python %s alone: %s", firstTwo(a.torch.Version), a.python, why)
+	if a.toolchain.ABI = a.spec.ABI; a.toolchain.ABI == "" {
+		a.chooseProvenABI()
 	}
 	if a.toolchain.ABI == wheel.TorchMinor {
 		return
 	}
-	if olderMinor(a.torch.Version, StableTorch) {
-		a.addConflict("torch %s is older than %s, the first that has all of the stable ABI that dsbuild uses", a.torch.Version, StableTorch)
+	if why := olderThanStable(a.torch.Version); why != "" {
+		a.addConflict("%s", why)
 	}
 	if pythons := allPythons(slices.DeleteFunc(slices.Clone(a.Torches), func(r Torch) bool { return olderMinor(r.Version, StableTorch) })); len(pythons) > 0 {
 		a.toolchain.PythonFrom = pythons[0]
+	}
+}
+
+// chooseProvenABI chooses the stable ABI if it is proven for every op, and else says why not.
+func (a *evaluation) chooseProvenABI() {
+	a.toolchain.ABI = wheel.StableABI
+	why := a.whyTorchMinor(a.torch.Version)
+	for _, op := range a.ops {
+		why = cmp.Or(why, op.unprovenAs(wheel.StableABI, a.torch.Version))
+	}
+	if why != "" {
+		a.toolchain.ABI = wheel.TorchMinor
+		a.addNote("the wheel is for torch %s and Python %s alone: %s", firstTwo(a.torch.Version), a.python, why)
 	}
 }
 
@@ -110,7 +128,7 @@ func (a *evaluation) remarkProofs() {
 	}
 	var loaded, other []string
 	for _, op := range a.toolchain.Ops {
-		if state := op.StableState(); state != Ran && state != Launched {
+		if !op.doesTheSame() {
 			loaded = append(loaded, op.Name)
 		}
 		if op.Stable.DeepSpeed != a.deepspeed.Version {

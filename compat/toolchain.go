@@ -173,10 +173,9 @@ func (tc Toolchain) HasDeviceCode() bool {
 	return slices.ContainsFunc(tc.Ops, func(o Op) bool { return o.DeviceCode })
 }
 
-// runsOn reports whether the toolchain makes machine code that runs on GPUs of an arch: for the arch itself, or for a lower minor of
-// the same major.
+// runsOn reports whether the toolchain makes machine code that runs on GPUs of an arch.
 func (tc Toolchain) runsOn(arch wheel.Arch) bool {
-	return slices.ContainsFunc(tc.Archs, func(have wheel.Arch) bool { return have.Major == arch.Major && have.Minor <= arch.Minor })
+	return slices.ContainsFunc(tc.Archs, func(have wheel.Arch) bool { return runsCodeFor(have, arch) })
 }
 
 // Serves returns the torch, the CUDA and the Python that the wheel is for, as its manifest names
