@@ -74,24 +74,9 @@ def main(site, folder):
     cuda = site / "nvidia/cu13"
     runtime = folder / "libcudart.so.13"
     build(folder, "cudart.c", "libcudart.so.13", exported(cuda / "lib/libcudart.so.13"), "runtime_missing", include=[cuda / "include"])
-    build(
-        folder,
-        "cublas.c",
-        "libcublas.so.13",
-        exported(cuda / "lib/libcublas.so.13"),
-        "cublas_missing",
-        include=[cuda / "include"],
-        links=[runtime],
-    )
-    build(
-        folder,
-        "curand.c",
-        "libcurand.so.10",
-        exported(cuda / "lib/libcurand.so.10"),
-        "curand_missing",
-        include=[cuda / "include"],
-        links=[runtime],
-    )
+    for name, library in ("cublas", "libcublas.so.13"), ("curand", "libcurand.so.10"):
+        symbols = exported(cuda / "lib" / library)
+        build(folder, f"{name}.c", library, symbols, f"{name}_missing", include=[cuda / "include"], links=[runtime])
     build(folder, "cuda.c", "libcuda.so.1", wanted_of_driver(site), "cuda_missing", links=[runtime])
 
 

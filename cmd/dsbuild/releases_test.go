@@ -141,7 +141,7 @@ func TestNightTakesTheNewestRelease(t *testing.T) {
 }
 
 // RHEL 8, Ubuntu 22.04, a Python 3.13 and an older driver with torch for CUDA 12.6 get two wheels, one for each major of CUDA; with --abi torch
-// they get three, each for what is there. glibc divides none of them.
+// they get three, each for the torch and the Python of its nodes. No wheel is divided by glibc.
 func TestShipToFourKindsOfNodes(t *testing.T) {
 	abi := true
 	facts := func(python, torch, cuda, glibc, glibcxx, driver, gpu, arch string) node.Facts {
