@@ -24,26 +24,39 @@ import (
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheelindex"
+	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
 )
+
+// lockDeepSpeed locks an environment with a release of DeepSpeed, some of whose files have other contents.
+func (s *site) lockDeepSpeed(t *testing.T, version string, replaced map[string]string) (*environment.Lock, *envs.Files) {
+	t.Helper()
+	return s.lock(t, "name: train\npython: 3.11\ntorch: 2.15.0\ndeepspeed: "+s.deepspeed(t, version, replaced)+"\n")
+}
+
+// deployed returns a node on which an environment with DeepSpeed 0.19.8 is current, and its lock.
+func (s *site) deployed(t *testing.T) (*environment.Lock, inventory.Host, *sshtest.Server) {
+	t.Helper()
+	good, files := s.lockDeepSpeed(t, "0.19.8", nil)
+	h, server := host(t, "gpu1", sshtest.Options{})
+	if r := run(t, t.Context(), options(t, good, files, []*sshtest.Server{server}, h)); r.Err() != nil {
+		t.Fatal(r.Err())
+	}
+	return good, h, server
+}
 
 // An op that does not load leaves the old environment current, and nothing of the new one.
 func TestFailedVerifyKeepsTheOldEnvironment(t *testing.T) {
 	t.Parallel()
 	x := newSite(t)
-	const text = "name: train\npython: 3.11\ntorch: 2.15.0\ndeepspeed: "
-	good, files := x.lock(t, text+x.deepspeed(t, "0.19.8", nil)+"\n")
-	h, s := host(t, "gpu1", sshtest.Options{})
-	if r := run(t, t.Context(), options(t, good, files, []*sshtest.Server{s}, h)); r.Err() != nil {
-		t.Fatal(r.Err())
-	}
+	good, h, s := x.deployed(t)
 	was, link := tree(t, current(t, s)), current(t, s)
 	for name, c := range map[string][2]string{
 		"op raises":           {"raise ImportError('no kernel image')\n", "op cpu_adam does not load: ImportError: no kernel image"},
 		"illegal instruction": {"import os, signal\nos.kill(os.getpid(), signal.SIGILL)\n", "illegal instruction"},
 	} {
-		bad, files := x.lock(t, text+x.deepspeed(t, "0.19.9", map[string]string{"deepspeed/ops/cpu_adam_loaded.py": c[0]})+"\n")
+		bad, files := x.lockDeepSpeed(t, "0.19.9", map[string]string{"deepspeed/ops/cpu_adam_loaded.py": c[0]})
 		r := run(t, t.Context(), options(t, bad, files, []*sshtest.Server{s}, h))
 		n := r.Nodes[0]
 		if n.Status != report.Failed || n.Step != "verify" || n.Changed || !strings.Contains(n.Error, c[1]) || !strings.Contains(n.Error, "stays current") || n.Environment.Digest != good.Sets[0].Digest {
@@ -158,13 +171,8 @@ func (r stubbornReader) Read(b []byte) (int, error) {
 func TestFailedUndo(t *testing.T) {
 	t.Parallel()
 	x := newSite(t)
-	const text = "name: train\npython: 3.11\ntorch: 2.15.0\ndeepspeed: "
-	good, files := x.lock(t, text+x.deepspeed(t, "0.19.8", nil)+"\n")
-	h, s := host(t, "gpu1", sshtest.Options{})
-	if r := run(t, t.Context(), options(t, good, files, []*sshtest.Server{s}, h)); r.Err() != nil {
-		t.Fatal(r.Err())
-	}
-	bad, files := x.lock(t, text+x.deepspeed(t, "0.19.9", map[string]string{"deepspeed/ops/cpu_adam_loaded.py": "raise ImportError('no')\n"})+"\n")
+	good, h, s := x.deployed(t)
+	bad, files := x.lockDeepSpeed(t, "0.19.9", map[string]string{"deepspeed/ops/cpu_adam_loaded.py": "raise ImportError('no')\n"})
 	opt := options(t, bad, files, []*sshtest.Server{s}, h)
 	opt.Dialer = stubborn{opt.Dialer}
 	n := run(t, t.Context(), opt).Nodes[0]
