@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/node"
+	"github.com/dsbuild/dsbuild/fleet/node"
 )
 
 // pipTags asks the library inside pip by which pip goes (packaging) for the tags

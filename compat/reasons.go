@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/node"
+	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 

@@ -3,7 +3,7 @@ package compat
 import (
 	"testing"
 
-	"github.com/dsbuild/dsbuild/node"
+	"github.com/dsbuild/dsbuild/fleet/node"
 )
 
 func TestTagsThatANodeInstalls(t *testing.T) {

@@ -11,10 +11,10 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/internal/hosts"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
-	"github.com/dsbuild/dsbuild/node"
 )
 
 // loggedConn is a connection with a log.

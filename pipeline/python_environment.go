@@ -15,9 +15,9 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
-	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 

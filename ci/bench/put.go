@@ -16,8 +16,8 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet/relay"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"

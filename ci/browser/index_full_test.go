@@ -11,8 +11,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/index"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
+	"github.com/dsbuild/dsbuild/release/index"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 

@@ -16,7 +16,7 @@ import (
 	"github.com/rhysd/actionlint"
 
 	"github.com/dsbuild/dsbuild/internal/testkit/pages"
-	"github.com/dsbuild/dsbuild/nightly"
+	"github.com/dsbuild/dsbuild/release/nightly"
 )
 
 // command is the command that all of them run.

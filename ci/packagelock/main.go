@@ -17,7 +17,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/dockerfiles"
-	"github.com/dsbuild/dsbuild/environment"
+	"github.com/dsbuild/dsbuild/fleet/environment"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/pins"
 )

@@ -8,10 +8,10 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/dsbuild/dsbuild/fleet/ship"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/planner"
-	"github.com/dsbuild/dsbuild/ship"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 

@@ -5,10 +5,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/dsbuild/dsbuild/deploy"
-	"github.com/dsbuild/dsbuild/deploy/changes"
-	"github.com/dsbuild/dsbuild/deploy/wheels"
-	"github.com/dsbuild/dsbuild/verify"
+	"github.com/dsbuild/dsbuild/fleet/deploy"
+	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
+	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
+	"github.com/dsbuild/dsbuild/fleet/verify"
 )
 
 // deployOptions are the flags of dsbuild deploy.

@@ -11,9 +11,9 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/deploy"
-	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/deploy"
+	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"

@@ -9,14 +9,14 @@ import (
 	"github.com/adrg/xdg"
 	"github.com/spf13/cobra"
 
-	"github.com/dsbuild/dsbuild/deploy/changes"
-	"github.com/dsbuild/dsbuild/deploy/envs"
-	"github.com/dsbuild/dsbuild/deploy/wheels"
-	"github.com/dsbuild/dsbuild/environment"
+	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
+	"github.com/dsbuild/dsbuild/fleet/deploy/envs"
+	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
+	"github.com/dsbuild/dsbuild/fleet/environment"
 	"github.com/dsbuild/dsbuild/fleet/relay"
+	"github.com/dsbuild/dsbuild/fleet/verify"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
-	"github.com/dsbuild/dsbuild/verify"
 )
 
 // envOptions are the flags of the commands of dsbuild env.

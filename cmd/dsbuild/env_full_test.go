@@ -15,9 +15,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/dockerfiles"
-	"github.com/dsbuild/dsbuild/environment"
+	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
+	"github.com/dsbuild/dsbuild/fleet/environment"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes/nodestest"

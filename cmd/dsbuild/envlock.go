@@ -12,15 +12,15 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/dsbuild/dsbuild/deploy"
-	"github.com/dsbuild/dsbuild/deploy/changes"
-	"github.com/dsbuild/dsbuild/environment"
 	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/deploy"
+	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
+	"github.com/dsbuild/dsbuild/fleet/environment"
+	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/scratch"
 	"github.com/dsbuild/dsbuild/internal/ui"
-	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/pipeline/pins"
 )
 

@@ -19,15 +19,15 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/time/rate"
 
-	"github.com/dsbuild/dsbuild/deploy/changes"
 	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
 	"github.com/dsbuild/dsbuild/fleet/relay"
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/fleet/verify"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/pipeline"
-	"github.com/dsbuild/dsbuild/verify"
 )
 
 // fleetFlags are the flags of all commands that connect to nodes and report on them.

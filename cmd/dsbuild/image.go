@@ -12,9 +12,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dsbuild/dsbuild/compat"
-	"github.com/dsbuild/dsbuild/deploy/wheels"
-	"github.com/dsbuild/dsbuild/image"
+	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/release/image"
 )
 
 func newImageCommand(a *app) *cobra.Command {

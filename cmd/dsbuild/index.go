@@ -11,10 +11,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dsbuild/dsbuild/compat"
-	"github.com/dsbuild/dsbuild/index"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
-	"github.com/dsbuild/dsbuild/publish"
+	"github.com/dsbuild/dsbuild/release/index"
+	"github.com/dsbuild/dsbuild/release/publish"
 )
 
 func newIndexCommand(a *app) *cobra.Command {

@@ -9,11 +9,11 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/fleet/ship"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/matrix"
-	"github.com/dsbuild/dsbuild/ship"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 

@@ -14,13 +14,13 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/dsbuild/dsbuild/deploy"
-	"github.com/dsbuild/dsbuild/deploy/envs"
-	"github.com/dsbuild/dsbuild/environment"
+	"github.com/dsbuild/dsbuild/fleet/deploy"
+	"github.com/dsbuild/dsbuild/fleet/deploy/envs"
+	"github.com/dsbuild/dsbuild/fleet/environment"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
-	"github.com/dsbuild/dsbuild/nightly"
 	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/release/nightly"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/internal/testkit/python"
-	"github.com/dsbuild/dsbuild/nightly"
+	"github.com/dsbuild/dsbuild/release/nightly"
 )
 
 // nights are real ones, one after another, in a folder of their own with a store of its own.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes/nodestest"
-	"github.com/dsbuild/dsbuild/nightly"
+	"github.com/dsbuild/dsbuild/release/nightly"
 )
 
 // A night takes what the store has, publishes it, and brings it to real nodes: the

@@ -9,7 +9,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
-	"github.com/dsbuild/dsbuild/publish"
+	"github.com/dsbuild/dsbuild/release/publish"
 )
 
 func newPublishCommand(a *app) *cobra.Command {

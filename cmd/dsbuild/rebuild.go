@@ -15,7 +15,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/planner"
-	"github.com/dsbuild/dsbuild/signing"
+	"github.com/dsbuild/dsbuild/release/signing"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 

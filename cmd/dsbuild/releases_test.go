@@ -11,14 +11,14 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/fleet/ship"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheelindex"
 	"github.com/dsbuild/dsbuild/internal/ui"
-	"github.com/dsbuild/dsbuild/nightly"
-	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/matrix"
 	"github.com/dsbuild/dsbuild/pipeline/planner"
-	"github.com/dsbuild/dsbuild/ship"
+	"github.com/dsbuild/dsbuild/release/nightly"
 )
 
 // packageIndex serves a package index with releases that no table knows, and torch's own for CUDA

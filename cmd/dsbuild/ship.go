@@ -6,11 +6,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet/deploy"
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/fleet/ship"
+	"github.com/dsbuild/dsbuild/fleet/verify"
 	"github.com/dsbuild/dsbuild/internal/ui"
-	"github.com/dsbuild/dsbuild/ship"
-	"github.com/dsbuild/dsbuild/verify"
 )
 
 // shipOptions are the flags of dsbuild ship: those of builds, and those of

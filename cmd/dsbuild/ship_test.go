@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/deploy/changes"
+	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes/nodestest"

@@ -8,10 +8,10 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/dsbuild/dsbuild/environment"
+	"github.com/dsbuild/dsbuild/fleet/environment"
+	"github.com/dsbuild/dsbuild/fleet/ship"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
-	"github.com/dsbuild/dsbuild/ship"
 )
 
 // runShipEnv builds the DeepSpeed of an environment for the nodes, locks the environment with it

@@ -12,7 +12,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheelindex"
-	"github.com/dsbuild/dsbuild/nightly"
+	"github.com/dsbuild/dsbuild/release/nightly"
 )
 
 const builtEnv = "name: train\npython: 3.11\ntorch: 2.15.0\ndeepspeed: {version: 0.19.8, ops: [cpu_adam]}\nrequirements: [alpha]\n"

@@ -14,7 +14,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
-	"github.com/dsbuild/dsbuild/signing"
+	"github.com/dsbuild/dsbuild/release/signing"
 )
 
 func newSignCommand(a *app) *cobra.Command {

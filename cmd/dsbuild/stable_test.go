@@ -13,7 +13,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes/nodestest"
-	"github.com/dsbuild/dsbuild/nightly"
+	"github.com/dsbuild/dsbuild/release/nightly"
 )
 
 // claimTorch has the stub of a node claim to be another torch.

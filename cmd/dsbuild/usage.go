@@ -11,11 +11,11 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/launch"
-	"github.com/dsbuild/dsbuild/node"
 )
 
 // wrongUsage words an error that cobra found before the command started, and suggests a

@@ -3,8 +3,8 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/dsbuild/dsbuild/deploy/wheels"
-	"github.com/dsbuild/dsbuild/verify"
+	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
+	"github.com/dsbuild/dsbuild/fleet/verify"
 )
 
 // verifyTimeoutUsage is the help of --timeout of a command that sends and installs nothing.

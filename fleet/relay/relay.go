@@ -20,8 +20,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dsbuild/dsbuild/agent"
 	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/node/agent"
 	"github.com/dsbuild/dsbuild/fleet/report"
 )
 

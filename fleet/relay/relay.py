@@ -7,7 +7,7 @@
 # {"token": ..., "at": first piece}; the parent answers with frames: a length in 4 bytes and a
 # piece. A frame of length 0 only says that the parent is alive.
 #
-# ../../agent/agent.py goes before this part.
+# ../node/agent/agent.py goes before this part.
 import base64
 import hashlib
 import socket

@@ -3,7 +3,7 @@ package relay
 import (
 	"context"
 
-	"github.com/dsbuild/dsbuild/agent"
+	"github.com/dsbuild/dsbuild/fleet/node/agent"
 )
 
 // seat is the place of a node in the relay of one file. The relay's mu guards it.

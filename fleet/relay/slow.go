@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/dsbuild/dsbuild/agent"
+	"github.com/dsbuild/dsbuild/fleet/node/agent"
 )
 
 // A node that another one sends to is slow if it receives less than a quarter of the pieces that half of the others do, and

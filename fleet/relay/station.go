@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/dsbuild/dsbuild/agent"
 	"github.com/dsbuild/dsbuild/fleet"
-	"github.com/dsbuild/dsbuild/node"
+	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/fleet/node/agent"
 )
 
 // quiet is how long a node may send nothing before the other end of a connection gives it up.

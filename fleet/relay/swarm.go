@@ -6,8 +6,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dsbuild/dsbuild/agent"
 	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/node/agent"
 )
 
 // Times of a relay.

@@ -4,7 +4,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/dsbuild/dsbuild/node"
+	"github.com/dsbuild/dsbuild/fleet/node"
 )
 
 // ProbedNode is a node that answered, as Compare needs it.

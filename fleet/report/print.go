@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/internal/ui"
-	"github.com/dsbuild/dsbuild/node"
 )
 
 // cellSep separates the cells of a row while dsbuild folds equal rows.

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/internal/fault"
-	"github.com/dsbuild/dsbuild/node"
 )
 
 // Status is the outcome on a node.

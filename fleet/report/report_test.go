@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/fault"
-	"github.com/dsbuild/dsbuild/node"
 )
 
 // sum is a sha256 of one digit.

@@ -24,7 +24,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/dsbuild/dsbuild/internal/fault"
-	"github.com/dsbuild/dsbuild/signing/sigstore"
+	"github.com/dsbuild/dsbuild/release/signing/sigstore"
 )
 
 // The environment variables with a token: the token itself, or where GitHub Actions gives one to a

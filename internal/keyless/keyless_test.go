@@ -9,7 +9,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/internal/keyless"
 	"github.com/dsbuild/dsbuild/internal/testkit/sigstoretest"
-	"github.com/dsbuild/dsbuild/signing/sigstore"
+	"github.com/dsbuild/dsbuild/release/signing/sigstore"
 )
 
 const workflow = "https://github.com/team/wheels/.github/workflows/build.yml@refs/heads/main"

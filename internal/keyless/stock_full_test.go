@@ -12,7 +12,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/internal/keyless"
 	"github.com/dsbuild/dsbuild/internal/testkit/sigstoretest"
-	"github.com/dsbuild/dsbuild/signing/sigstore"
+	"github.com/dsbuild/dsbuild/release/signing/sigstore"
 )
 
 // sigstore's program in Python, which shares no code with the library of dsbuild, verifies the bundles

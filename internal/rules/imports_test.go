@@ -100,7 +100,7 @@ func TestViolation(t *testing.T) {
 		folder, path string
 		refused      bool
 	}{
-		{"wheel", m + "node", true},
+		{"wheel", m + "fleet/node", true},
 		{"wheel", m + "wheel/elf", false},
 		{"wheel/elf", m + "compat", true},
 		{"wheel", "debug/elf", false},
@@ -112,17 +112,17 @@ func TestViolation(t *testing.T) {
 		{"inventory", "net", true},
 		{"inventory/ansible", "os/exec", true},
 		{"inventory", "net/netip", false},
-		{"deploy", "golang.org/x/crypto/ssh/agent", true},
+		{"fleet/deploy", "golang.org/x/crypto/ssh/agent", true},
 		{"launch/lint", "os/exec", true},
 		{"launch/lint/script", m + "internal/diagnostic", false},
 		{"launch/lint", m + "launch", true},
-		{"deploy", m + "internal/remote", false},
+		{"fleet/deploy", m + "internal/remote", false},
 		{"internal/remote", "golang.org/x/crypto/ssh/agent", false},
 		{"internal/ui", m + "internal/fault", false},
 		{"internal/ui", m + "inventory", true},
-		{"index", m + "wheel", false},
-		{"index", m + "compat", true},
-		{"cmd/dsbuild", m + "deploy", false},
+		{"release/index", m + "wheel", false},
+		{"release/index", m + "compat", true},
+		{"cmd/dsbuild", m + "fleet/deploy", false},
 	} {
 		if reason := Violation(c.folder, c.path); (reason != "") != c.refused {
 			t.Errorf("%s importing %s: %q", c.folder, c.path, reason)

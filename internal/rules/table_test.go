@@ -59,7 +59,7 @@ func pureRooms() []Rule {
 		},
 		{
 			Folder: "compat",
-			Deny:   ours("pipeline", "deploy", "inventory", "cmd", "launch", "ship", "nightly"),
+			Deny:   ours("pipeline", "fleet/deploy", "inventory", "cmd", "launch", "fleet/ship", "release/nightly"),
 			Reason: "the tables are pure: they neither build nor reach anything",
 		},
 		{
@@ -70,7 +70,7 @@ func pureRooms() []Rule {
 		},
 		{
 			Folder: "inventory",
-			Deny: append(ours("wheel", "deploy", "cmd", "launch", "pipeline", "ship", "nightly", "internal/remote"),
+			Deny: append(ours("wheel", "fleet/deploy", "cmd", "launch", "pipeline", "fleet/ship", "release/nightly", "internal/remote"),
 				"net$", "net/http", "net/rpc", "golang.org/x/net", "os/exec", ssh, sftp, yaml),
 			Reason: "reading an inventory contacts no node and runs nothing; internal/yamldoc reads YAML",
 		},
@@ -92,78 +92,79 @@ func actingRooms() []Rule { //nolint:revive // a table, however long
 			Reason: "cmd knows commands and exit codes, not how nodes are reached or files are written",
 		},
 		{
-			Folder: "node",
-			Deny:   ours("pipeline", "deploy", "cmd", "launch", "ship", "nightly"),
+			Folder: "fleet/node",
+			Deny:   ours("pipeline", "fleet/deploy", "cmd", "launch", "fleet/ship", "release/nightly"),
 			Reason: "the probe of a node does not depend on the caller",
 		},
 		{
-			Folder: "agent",
-			Deny:   ours("wheel", "compat", "inventory", "deploy", "pipeline", "launch", "cmd", "ship", "nightly"),
+			Folder: "fleet/node/agent",
+			Deny:   ours("wheel", "compat", "inventory", "fleet/deploy", "pipeline", "launch", "cmd", "fleet/ship", "release/nightly"),
 			Reason: "the session with a program on a node does not depend on the program",
 		},
 		{
 			Folder: "pipeline",
-			Deny:   append(ours("inventory", "deploy", "launch", "cmd", "ship", "nightly"), cobra),
+			Deny:   append(ours("inventory", "fleet/deploy", "launch", "cmd", "fleet/ship", "release/nightly"), cobra),
 			Reason: "building knows no nodes and no command line",
 		},
 		{
 			Folder: "fleet",
-			Deny:   append(ours("wheel", "compat", "deploy", "verify", "pipeline", "cmd", "launch", "ship", "nightly"), dagger, cobra, yaml),
+			Deny:   append(ours("wheel", "compat", "fleet/deploy", "fleet/verify", "pipeline", "cmd", "launch", "fleet/ship", "release/nightly"), dagger, cobra, yaml),
 			Reason: "fleet takes nodes through steps; it does not depend on what the steps do",
 		},
 		{
-			Folder: "verify",
-			Deny:   append(ours("deploy", "pipeline", "cmd", "launch", "ship", "nightly"), dagger, cobra, yaml),
-			Allow:  ours("deploy/wheels"),
+			Folder: "fleet/verify",
+			Deny:   append(ours("fleet/deploy", "pipeline", "cmd", "launch", "fleet/ship", "release/nightly"), dagger, cobra, yaml),
+			Allow:  ours("fleet/deploy/wheels"),
 			Reason: "verify changes no node, so it needs no package that does",
 		},
 		{
-			Folder: "deploy",
-			Deny:   append(ours("pipeline", "cmd", "launch", "ship", "nightly"), dagger, cobra, yaml),
+			Folder: "fleet/deploy",
+			Deny:   append(ours("pipeline", "cmd", "launch", "fleet/ship", "release/nightly"), dagger, cobra, yaml),
 			Reason: "deploy takes a finished wheel; it does not depend on how the wheel was made",
 		},
 		{
-			Folder: "signing",
+			Folder: "release/signing",
 			Deny:   []string{Module, cobra, sftp, "net$", "net/http", "os/exec"},
-			Allow:  ours("signing", "wheel", "internal/yamldoc", "internal/diagnostic", "internal/atomicfile"),
+			Allow:  ours("release/signing", "wheel", "internal/yamldoc", "internal/diagnostic", "internal/atomicfile"),
 			Reason: "a judgement of a wheel rests on its files and the policy alone",
 		},
 		{
-			Folder: "environment",
-			Deny:   append(ours("inventory", "deploy", "fleet", "verify", "pipeline", "cmd", "launch", "ship", "nightly"), dagger, cobra, ssh, yaml),
+			Folder: "fleet/environment",
+			Deny:   append(ours("inventory", "fleet/deploy", "fleet", "fleet/verify", "pipeline", "cmd", "launch", "fleet/ship", "release/nightly"), dagger, cobra, ssh, yaml),
+			Allow:  ours("fleet/node"),
 			Reason: "an environment is files for kinds of nodes: it neither reaches nodes nor builds",
 		},
 		{
-			Folder: "ship",
-			Deny:   append(ours("cmd", "nightly", "launch"), cobra, ssh, dagger),
+			Folder: "fleet/ship",
+			Deny:   append(ours("cmd", "release/nightly", "launch"), cobra, ssh, dagger),
 			Reason: "ship combines pipeline and deploy, and knows nothing below them",
 		},
 		{
-			Folder: "nightly",
-			Deny:   append(ours("cmd", "ship", "launch"), cobra, ssh, dagger, yaml),
+			Folder: "release/nightly",
+			Deny:   append(ours("cmd", "fleet/ship", "launch"), cobra, ssh, dagger, yaml),
 			Reason: "nightly combines pipeline, index and deploy, and knows nothing below them",
 		},
 		{
 			Folder: "launch",
-			Deny:   ours("pipeline", "deploy", "cmd", "ship", "nightly"),
+			Deny:   ours("pipeline", "fleet/deploy", "cmd", "fleet/ship", "release/nightly"),
 			Reason: "a job runs on nodes that are ready: it neither builds nor deploys",
 		},
 		{
-			Folder: "index",
+			Folder: "release/index",
 			Deny:   []string{Module},
-			Allow:  ours("index", "wheel", "internal/htmlpage", "internal/atomicfile"),
+			Allow:  ours("release/index", "wheel", "internal/htmlpage", "internal/atomicfile"),
 			Reason: "the index is made of wheels alone",
 		},
 		{
-			Folder: "publish",
+			Folder: "release/publish",
 			Deny:   []string{Module, cobra, ssh, sftp, yaml, dagger},
-			Allow:  ours("publish", "wheel", "index", "internal/atomicfile", "internal/httpclient", "internal/pyindex", "internal/ui"),
+			Allow:  ours("release/publish", "wheel", "release/index", "internal/atomicfile", "internal/httpclient", "internal/pyindex", "internal/ui"),
 			Reason: "publishing sends finished wheels: it knows no node and no build",
 		},
 		{
-			Folder: "image",
-			Deny:   append(ours("deploy", "pipeline", "fleet", "inventory", "cmd", "launch", "ship", "nightly"), dagger, cobra, ssh, yaml),
-			Allow:  ours("deploy/wheels"),
+			Folder: "release/image",
+			Deny:   append(ours("fleet/deploy", "pipeline", "fleet", "inventory", "cmd", "launch", "fleet/ship", "release/nightly"), dagger, cobra, ssh, yaml),
+			Allow:  ours("fleet/deploy/wheels", "fleet/node"),
 			Reason: "an image is a base and finished wheels: it neither builds them nor reaches nodes",
 		},
 	}
@@ -174,17 +175,17 @@ func innerRooms() []Rule { //nolint:revive // a table, however long
 	return []Rule{
 		{
 			Folder: "internal/remote",
-			Deny:   ours("inventory", "wheel", "deploy", "fleet", "verify", "pipeline", "compat", "node", "launch", "cmd", "ship", "nightly"),
+			Deny:   ours("inventory", "wheel", "fleet/deploy", "fleet", "fleet/verify", "pipeline", "compat", "fleet/node", "launch", "cmd", "fleet/ship", "release/nightly"),
 			Reason: "a connection runs commands and puts files; it does not depend on their purpose",
 		},
 		{
 			Folder: "internal/slurm",
-			Deny:   ours("wheel", "deploy", "fleet", "verify", "pipeline", "compat", "node", "launch", "cmd", "ship", "nightly"),
+			Deny:   ours("wheel", "fleet/deploy", "fleet", "fleet/verify", "pipeline", "compat", "fleet/node", "launch", "cmd", "fleet/ship", "release/nightly"),
 			Reason: "Slurm runs commands and brings files; it does not depend on their purpose",
 		},
 		{
 			Folder: "internal/hosts",
-			Deny:   ours("wheel", "deploy", "fleet", "verify", "pipeline", "compat", "node", "launch", "cmd", "ship", "nightly"),
+			Deny:   ours("wheel", "fleet/deploy", "fleet", "fleet/verify", "pipeline", "compat", "fleet/node", "launch", "cmd", "fleet/ship", "release/nightly"),
 			Reason: "the way to a host does not depend on the work there",
 		},
 		{
@@ -196,7 +197,7 @@ func innerRooms() []Rule { //nolint:revive // a table, however long
 		{
 			Folder: "internal/keyless",
 			Deny:   []string{Module, cobra},
-			Allow:  ours("internal/keyless", "signing/sigstore"),
+			Allow:  ours("internal/keyless", "release/signing/sigstore"),
 			Reason: "signing with an identity asks the services of sigstore, and nobody else",
 		},
 		{
@@ -292,7 +293,7 @@ func Everywhere() []Except {
 			Reason:  "no dagger types across package borders",
 		},
 		{
-			Folders: []string{"internal/remote", "internal/testkit", "signing"},
+			Folders: []string{"internal/remote", "internal/testkit", "release/signing"},
 			Deny:    ssh,
 			Reason:  "no ssh types across package borders",
 		},

@@ -17,11 +17,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/deploy"
-	"github.com/dsbuild/dsbuild/deploy/changes"
-	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/deploy"
+	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
+	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/fleet/verify"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/slurm"
@@ -32,7 +33,6 @@ import (
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
-	"github.com/dsbuild/dsbuild/verify"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 

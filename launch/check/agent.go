@@ -5,9 +5,9 @@ import (
 	_ "embed"
 	"encoding/json"
 
-	"github.com/dsbuild/dsbuild/agent"
+	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/fleet/node/agent"
 	"github.com/dsbuild/dsbuild/internal/remote"
-	"github.com/dsbuild/dsbuild/node"
 )
 
 //go:embed agent.py

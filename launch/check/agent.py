@@ -3,7 +3,7 @@
 # that answer only callers who know a random token. When it ends, it ends all processes that it
 # started.
 #
-# ../../agent/agent.py comes before it.
+# ../../fleet/node/agent/agent.py comes before it.
 import array
 import errno
 import fcntl

@@ -11,12 +11,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/agent"
 	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/fleet/node/agent"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
-	"github.com/dsbuild/dsbuild/node"
 )
 
 func random() string { return rand.Text() }

@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/fault"
-	"github.com/dsbuild/dsbuild/node"
 )
 
 // Report holds the results: the JSON of --report and --json.

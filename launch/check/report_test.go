@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/node"
 )
 
 // judged are five nodes in every status, with findings that several share.

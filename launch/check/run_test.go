@@ -18,14 +18,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/agent"
 	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/fleet/node/agent"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/testkit/python"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
-	"github.com/dsbuild/dsbuild/node"
 )
 
 // here is a node that is this machine. A variable marks its processes.

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/agent"
+	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/fleet/node/agent"
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/node"
 )
 
 // The values of NCCL_SOCKET_IFNAME are those of NCCL's documentation (Environment Variables); gloo

@@ -9,11 +9,11 @@ import (
 	"maps"
 	"time"
 
-	"github.com/dsbuild/dsbuild/agent"
+	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/fleet/node/agent"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
-	"github.com/dsbuild/dsbuild/node"
 )
 
 //go:embed supervise.py

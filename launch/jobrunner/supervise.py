@@ -5,7 +5,7 @@
 # There are two processes. One runs the job. The other only waits, and ends the remaining processes
 # if the first is killed. Both need only Python 3.6.
 #
-# ../../agent/agent.py comes before it.
+# ../../fleet/node/agent/agent.py comes before it.
 import codecs
 import ctypes
 import errno

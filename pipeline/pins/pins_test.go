@@ -8,7 +8,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/dockerfiles"
-	"github.com/dsbuild/dsbuild/environment"
+	"github.com/dsbuild/dsbuild/fleet/environment"
 	"github.com/dsbuild/dsbuild/internal/pyindex"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheelindex"
 	"github.com/dsbuild/dsbuild/pipeline/pins"

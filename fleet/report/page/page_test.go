@@ -12,9 +12,9 @@ import (
 
 	"golang.org/x/net/html"
 
+	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/testkit/reporttest"
-	"github.com/dsbuild/dsbuild/node"
 )
 
 // document is what is in a page, as a browser reads it.

@@ -7,9 +7,9 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/htmlpage"
-	"github.com/dsbuild/dsbuild/node"
 )
 
 // column is a column of the table of nodes, after the names.

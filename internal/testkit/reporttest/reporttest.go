@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/node"
 )
 
 // Counted returns a report of nodes.

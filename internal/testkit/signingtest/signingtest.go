@@ -19,7 +19,7 @@ import (
 	"github.com/hiddeco/sshsig"
 	"golang.org/x/crypto/ssh"
 
-	"github.com/dsbuild/dsbuild/signing"
+	"github.com/dsbuild/dsbuild/release/signing"
 )
 
 // Case is a wheel with its statement and signatures, and a policy.

@@ -19,7 +19,7 @@ import (
 	"deps.dev/util/pypi"
 
 	"github.com/dsbuild/dsbuild/dockerfiles"
-	"github.com/dsbuild/dsbuild/environment"
+	"github.com/dsbuild/dsbuild/fleet/environment"
 	"github.com/dsbuild/dsbuild/internal/testkit/python"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/wheel"

@@ -1,0 +1,132 @@
+package deploy_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// agentDo runs lines of Python among the agent's own functions, in an
+// environment, with input as its standard input. It returns what they print.
+func agentDo(t *testing.T, e environment, input, lines string) string {
+	t.Helper()
+	source := "MARK = ''\nREQUEST = {'run': 'r', 'label': 'n', 'by': 'tester', 'silence_s': 0.5, 'lock_s': 0.5, 'files': [], 'look': False}\n"
+	byteCode, err := os.ReadFile("../node/bytecode.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	source += "BYTECODE = " + strconv.QuoteToASCII(string(byteCode)) + "\n"
+	for _, file := range []string{"../node/common.py", "../node/record.py", "../node/agent/agent.py", "../verify/importcheck.py", "../verify/prove.py", "changes/changes.py", "changes/accepted.py", "agent.py"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		source += strings.TrimSuffix(string(text), "\nmain()\n") + "\n"
+	}
+	program := filepath.Join(t.TempDir(), "agent.py")
+	if err := os.WriteFile(program, []byte(source+lines), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(e.python, program)
+	cmd.Stdin = strings.NewReader(input)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return string(out)
+}
+
+func TestUnreadableChangeIsNotTakenForNone(t *testing.T) {
+	t.Parallel()
+	e := newEnvironment(t, "")
+	home := filepath.Join(e.dir, ".dsbuild")
+	kept := filepath.Join(home, "kept-earlier", "0")
+	begin := "env = Environment()\ntry:\n    print(env.begin(Orders()))\nexcept Failed as f:\n    print('failed:', f, '| advice:', f.advice)\n"
+	for name, write := range map[string]func(path string) error{
+		"torn":       func(path string) error { return os.WriteFile(path, []byte(`{"done": fal`), 0o600) },
+		"empty":      func(path string) error { return os.WriteFile(path, nil, 0o600) },
+		"null":       func(path string) error { return os.WriteFile(path, []byte("null"), 0o600) },
+		"incomplete": func(path string) error { return os.WriteFile(path, []byte(`{"done": false}`), 0o600) },
+		"unreadable": func(path string) error { return os.Mkdir(path, 0o700) },
+	} {
+		if err := os.MkdirAll(kept, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		change := filepath.Join(home, "change.json")
+		if err := write(change); err != nil {
+			t.Fatal(err)
+		}
+		out := agentDo(t, e, "", begin)
+		if !strings.Contains(out, "failed: "+change+" cannot be read: ") || !strings.Contains(out, "advice: look-at-kept") {
+			t.Errorf("%s: %s", name, out)
+		}
+		if _, err := os.Stat(kept); err != nil {
+			t.Errorf("%s: the only copy of the old DeepSpeed is gone: %v", name, err)
+		}
+		if err := os.RemoveAll(change); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out := agentDo(t, e, "", begin); strings.Contains(out, "failed") {
+		t.Error(out)
+	}
+	if _, err := os.Stat(kept); err == nil {
+		t.Error("without a change under way leftovers are not swept")
+	}
+	if err := os.MkdirAll(filepath.Join(home, "previous", "change.json"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if out := agentDo(t, e, "", "try:\n    Environment().roll_back({'accepted': ''})\nexcept Failed as f:\n    print(f)\n"); !strings.Contains(out, "previous/change.json cannot be read: Is a directory") {
+		t.Errorf("roll back: %s", out)
+	}
+}
+
+func TestSavedFileAndItsNameReachTheDisk(t *testing.T) {
+	t.Parallel()
+	out := agentDo(t, newEnvironment(t, ""), "", `
+synced, sync = [], os.fsync
+os.fsync = lambda fd: synced.append("folder" if stat.S_ISDIR(os.fstat(fd).st_mode) else "file") or sync(fd)
+save_json(os.path.join(sys.prefix, "x.json"), {})
+print(synced)
+`)
+	if strings.TrimSpace(out) != "['file', 'folder']" {
+		t.Error(out)
+	}
+}
+
+func TestLongWorkOnTheNodeIsNotTakenForSilenceOfTheDriver(t *testing.T) {
+	t.Parallel()
+	e := newEnvironment(t, "")
+	for _, ask := range []string{"print('next:', orders.take())", "orders.check(); print('next:', orders.take())"} {
+		out := agentDo(t, e, `{"do": "ping"}`+"\n"+`{"do": "record", "number": 2}`+"\n", fmt.Sprintf("r, w = os.pipe()\nos.write(w, os.read(0, 65536))\nos.dup2(r, 0)\norders = Orders()\ntime.sleep(1)\n%s\n", ask))
+		if !strings.Contains(out, "next: {'do': 'record', 'number': 2}") {
+			t.Errorf("%s: %s", ask, out)
+		}
+	}
+	// A driver that says nothing at all is gone.
+	out := agentDo(t, e, "", "r, w = os.pipe()\nos.dup2(r, 0)\norders = Orders()\ntime.sleep(1)\ntry:\n    orders.take()\nexcept Gone:\n    print('gone')\n")
+	if strings.TrimSpace(out) != "gone" {
+		t.Error(out)
+	}
+}
+
+// Whoever waits for the lock when the driver goes away waits no more.
+func TestNobodyWaitsForTheLockInVain(t *testing.T) {
+	t.Parallel()
+	out := agentDo(t, newEnvironment(t, ""), "", `
+REQUEST["lock_s"] = 60
+os.makedirs(HOME)
+held = os.open(os.path.join(HOME, "lock"), os.O_RDWR | os.O_CREAT)
+fcntl.flock(held, fcntl.LOCK_EX)
+began = time.monotonic()
+main()
+print(time.monotonic() - began < 30, os.listdir(HOME))
+`)
+	if strings.TrimSpace(out) != "True ['lock']" {
+		t.Error(out)
+	}
+}

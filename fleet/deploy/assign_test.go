@@ -1,0 +1,78 @@
+package deploy_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/fleet/deploy"
+	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
+	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
+	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// Every node gets the wheel that is given to it, also where another would suit
+// it better, or nothing, with the reason.
+func TestAssignedPlan(t *testing.T) {
+	t.Parallel()
+	low := planWheel("low.whl", func(m *wheel.Manifest) { m.CPU = "x86-64-v2" })
+	high, alien := planWheel("high.whl", nil), planWheel("alien.whl", func(m *wheel.Manifest) { m.Torch = "2.8.0" })
+	coming := &wheels.Wheel{Manifest: wheel.Manifest{Name: "coming"}}
+	runs := func(f *node.Facts) {
+		f.DeepSpeed = &node.Installed{Version: "0.19.8", SHA256: "sha-low.whl", Record: "r", Intact: true}
+	}
+	managed := func(f *node.Facts) { f.ExternallyManaged = true }
+	for i, c := range []struct {
+		change func(*node.Facts)
+		given  deploy.Assignment
+		want   changes.Action
+		wheel  string
+		why    string
+		unfit  bool
+	}{
+		{nil, deploy.Assignment{Wheel: &low}, changes.Install, "low.whl", "", false},
+		{nil, deploy.Assignment{Wheel: &high}, changes.Install, "high.whl", "", false},
+		{runs, deploy.Assignment{Wheel: &low}, changes.UpToDate, "low.whl", "", false},
+		{runs, deploy.Assignment{Wheel: &high}, changes.Install, "high.whl", "", false},
+		{nil, deploy.Assignment{Wheel: coming, Coming: "soon"}, changes.Install, "coming", "", false},
+		{managed, deploy.Assignment{Wheel: coming, Coming: "soon"}, changes.Refuse, "", "PEP 668", false},
+		{managed, deploy.Assignment{Wheel: &low}, changes.Refuse, "", "PEP 668", false},
+		{nil, deploy.Assignment{Reasons: []string{"too old"}}, changes.Refuse, "", "too old", true},
+		{nil, deploy.Assignment{Err: errors.New("not built")}, changes.Absent, "", "not built", false},
+		{nil, deploy.Assignment{Wheel: &alien}, changes.Refuse, "alien.whl", "torch 2.8", true},
+	} {
+		plan, err := deploy.NewAssignedPlan([]deploy.ProbeResult{{Name: "n", Facts: facts(c.change)}}, []deploy.Assignment{c.given}, deploy.PlanOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, name := plan.Nodes[0], ""
+		if n.Wheel != nil {
+			name = n.Wheel.Manifest.Name
+		}
+		if n.Action != c.want || name != c.wheel || !strings.Contains(strings.Join(n.Reasons, "; "), c.why) || n.Unfit != c.unfit || len(n.Reasons) > 0 != (c.why != "") {
+			t.Errorf("case %d: %+v, wheel %q", i, n, name)
+		}
+	}
+}
+
+// Nodes that share an environment must be given one wheel.
+func TestAssignedPlanOfASharedEnvironment(t *testing.T) {
+	t.Parallel()
+	a, b := planWheel("a.whl", nil), planWheel("b.whl", nil)
+	shared := facts(func(f *node.Facts) { f.SiteID = "nfs:server:1" })
+	known := []deploy.ProbeResult{{Name: "n1", Facts: shared}, {Name: "n2", Facts: shared}}
+	plan, err := deploy.NewAssignedPlan(known, []deploy.Assignment{{Wheel: &a}, {Wheel: &a}}, deploy.PlanOptions{})
+	if err != nil || plan.Nodes[0].Action != changes.Install || plan.Nodes[1].Action != changes.Shared || len(plan.Wheels) != 1 {
+		t.Errorf("%v, %+v", err, plan)
+	}
+	plan, err = deploy.NewAssignedPlan(known, []deploy.Assignment{{Wheel: &a}, {Wheel: &b, Coming: "soon"}}, deploy.PlanOptions{})
+	if err != nil || plan.Nodes[0].Action != changes.Refuse || plan.Nodes[1].Action != changes.Refuse || !strings.Contains(plan.Nodes[1].Reasons[0], "they need different wheels") {
+		t.Errorf("%v, %+v", err, plan)
+	}
+	for i, other := range []string{"n2", "n1"} {
+		if reason := plan.Nodes[i].Reasons[0]; !strings.HasPrefix(reason, "shares its environment with "+other+": ") {
+			t.Errorf("%s is refused because it %s, want with %s", plan.Nodes[i].Name, reason, other)
+		}
+	}
+}

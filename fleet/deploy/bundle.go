@@ -1,0 +1,279 @@
+package deploy
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"deps.dev/util/pypi"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
+	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/internal/cause"
+	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// Deps is the policy for requirements that a node does not meet.
+type Deps string
+
+// The values of --deps.
+const (
+	DepsRefuse Deps = "refuse" // list them and change nothing
+	DepsBundle Deps = "bundle" // install them from a wheelhouse
+)
+
+// LoadBundle reads the wheelhouse at dir. If dir is "", it reads the wheelhouse beside the wheel at
+// wheelPath or, if wheelPath is a folder, in it.
+func LoadBundle(dir, wheelPath string) (*wheel.Bundle, error) {
+	if dir == "" {
+		if info, err := os.Stat(wheelPath); err != nil || !info.IsDir() {
+			wheelPath = filepath.Dir(wheelPath)
+		}
+		dir = filepath.Join(wheelPath, wheel.WheelhouseDir)
+	}
+	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+		return nil, fault.New(fault.Usage, "make one with: dsbuild wheel --bundle, or name one with --bundle DIR", "no wheelhouse: %s is not a folder", dir)
+	}
+	b, err := wheel.ReadBundle(dir)
+	for _, w := range b.Wheels {
+		if err == nil {
+			err = checkCompanion(w)
+		}
+	}
+	return &b, err
+}
+
+// checkCompanion refuses a wheel with files that are not its own, before any node is asked.
+func checkCompanion(w wheel.BundleWheel) error {
+	a, err := wheel.Open(w.Path)
+	if err != nil {
+		return err
+	}
+	defer a.Close()
+	if err := wheels.CheckOwnFiles(a); err != nil {
+		return fault.New(fault.Usage, "make the wheelhouse without this wheel", "%s: %w", w.File, err)
+	}
+	return nil
+}
+
+// demand is a requirement of one package.
+type demand struct {
+	requirement string
+	extras      []string // the extras of that package that were requested
+}
+
+// missing is a requirement that neither the node nor the wheelhouse meets.
+type missing struct {
+	requirement string // in pip's syntax
+	why         string // the requirement for a message, with the version found instead
+}
+
+// reasonsOf returns the missing requirements as text for a message.
+func reasonsOf(lacks []missing) []string {
+	out := make([]string, len(lacks))
+	for i, l := range lacks {
+		out[i] = l.why
+	}
+	return out
+}
+
+// picker finds the requirements that a node does not meet, and the wheels in the wheelhouse that
+// meet them.
+type picker struct {
+	facts  node.Facts
+	bundle *wheel.Bundle // nil: no wheelhouse
+	have   map[string]string
+	extra  []wheel.BundleWheel
+	lacks  []missing
+	queue  []demand
+	asked  map[string]bool
+}
+
+// chooseExtraWheels returns the wheels that must be installed together with w on a node, and the requirements
+// that neither the node nor the wheelhouse meets. A companion is skipped if the node already has
+// that version, unless dsbuild installed it there from another wheel: two commits may carry the
+// same version. With force, companions are always installed again.
+func chooseExtraWheels(w wheels.Wheel, f node.Facts, bundle *wheel.Bundle, force bool) (extra []wheel.BundleWheel, lacks []missing, err error) {
+	p := picker{facts: f, bundle: bundle, have: maps.Clone(f.Dists), asked: map[string]bool{}}
+	if p.have == nil {
+		p.have = map[string]string{}
+	}
+	p.demand(w.Requires, nil)
+	if bundle != nil {
+		for _, b := range bundle.Wheels {
+			if b.Why != wheel.Companion {
+				continue
+			}
+			noted, ours := f.ExtraWheels[b.Name]
+			if have, ok := f.Dists[b.Name]; !ok || !satisfies(have, "=="+b.Version) || ours && noted != b.SHA256 || force {
+				p.take(b, "companion")
+			}
+			p.demand(b.Requires, nil)
+		}
+	}
+	for len(p.queue) > 0 {
+		next := p.queue[0]
+		p.queue = p.queue[1:]
+		if err := p.meet(next); err != nil {
+			return nil, nil, err
+		}
+	}
+	slices.SortFunc(p.extra, func(a, b wheel.BundleWheel) int { return strings.Compare(a.File, b.File) })
+	return p.extra, p.lacks, nil
+}
+
+// demand queues requirements; each is queued once.
+func (p *picker) demand(requires, extras []string) {
+	for _, r := range requires {
+		key := r + "\x00" + strings.Join(extras, ",")
+		if !p.asked[key] {
+			p.asked[key] = true
+			p.queue = append(p.queue, demand{r, extras})
+		}
+	}
+}
+
+// take adds a wheel of the wheelhouse if the node can install it. If not, it records a lack and
+// returns false.
+func (p *picker) take(b wheel.BundleWheel, why string) bool {
+	if !slices.ContainsFunc(b.Tags, func(t string) bool { return compat.Installs(t, p.facts) }) {
+		p.lacks = append(p.lacks, missing{b.Name, fmt.Sprintf("%s (the wheelhouse has %s, which this node cannot install: Python %s, glibc %s)", why, b.File, p.facts.Python, p.facts.Glibc)})
+		return false
+	}
+	p.extra = append(p.extra, b)
+	p.have[b.Name] = b.Version
+	p.demand(b.Requires, nil)
+	return true
+}
+
+// meet handles one requirement: the node meets it, a wheel of the wheelhouse is added, or a lack
+// is recorded.
+func (p *picker) meet(want demand) error {
+	d, err := pypi.ParseDependency(want.requirement)
+	if err != nil {
+		return fmt.Errorf("requirement %q: %w", want.requirement, err)
+	}
+	needed, err := p.needed(d.Environment, want.extras)
+	switch {
+	case err != nil:
+		return fmt.Errorf("requirement %q: %w", want.requirement, err)
+	case !needed:
+		return nil
+	}
+	name := pypi.CanonPackageName(d.Name)
+	have, ok := p.have[name]
+	there := p.inBundle(name)
+	if !ok || !satisfies(have, d.Constraint) {
+		asked := d.Name + d.Constraint
+		if d.Extras != "" {
+			asked = d.Name + "[" + d.Extras + "]" + d.Constraint
+		}
+		what := d.Name + d.Constraint
+		if ok {
+			what += fmt.Sprintf(" (this node has %s)", have)
+		}
+		switch {
+		case p.taken(name):
+			p.lacks = append(p.lacks, missing{asked, fmt.Sprintf("%s%s (the wheelhouse has %s)", d.Name, d.Constraint, have)})
+			return nil
+		case there == nil:
+			p.lacks = append(p.lacks, missing{asked, what})
+			return nil
+		case !satisfies(there.Version, d.Constraint):
+			p.lacks = append(p.lacks, missing{asked, what + fmt.Sprintf(" (the wheelhouse has %s)", there.Version)})
+			return nil
+		case !p.take(*there, what):
+			return nil
+		}
+	}
+	// Only for the wheelhouse's own version does dsbuild know the requirements of its extras.
+	if extras := strings.FieldsFunc(d.Extras, func(r rune) bool { return r == ',' || r == ' ' }); len(extras) > 0 && there != nil && p.have[name] == there.Version {
+		p.demand(there.Requires, extras)
+	}
+	return nil
+}
+
+func (p *picker) taken(name string) bool {
+	return slices.ContainsFunc(p.extra, func(a wheel.BundleWheel) bool { return a.Name == name })
+}
+
+func (p *picker) inBundle(name string) *wheel.BundleWheel {
+	if p.bundle == nil {
+		return nil
+	}
+	for i := range p.bundle.Wheels {
+		if p.bundle.Wheels[i].Name == name {
+			return &p.bundle.Wheels[i]
+		}
+	}
+	return nil
+}
+
+// needed evaluates a marker for a package requested with extras; it holds if it holds for no
+// extra or for one of them.
+func (p *picker) needed(marker string, extras []string) (bool, error) {
+	for _, extra := range append([]string{""}, extras...) {
+		holds, err := markerHolds(marker, p.facts, extra)
+		if err != nil || holds {
+			return holds, err
+		}
+	}
+	return false, nil
+}
+
+// extraSize is the size in bytes of the wheels sent to a node besides DeepSpeed's.
+func extraSize(extra []wheel.BundleWheel) int64 {
+	var n int64
+	for _, a := range extra {
+		n += a.Size
+	}
+	return n
+}
+
+// extraWheelNames returns each wheel as "name version": "numpy 2.3.2", "hjson 3.1.0".
+func extraWheelNames(extra []wheel.BundleWheel) []string {
+	out := make([]string, len(extra))
+	for i, a := range extra {
+		out[i] = a.Name + " " + a.Version
+	}
+	return out
+}
+
+// shortage returns the reason that lists the missing requirements, and a hint.
+func shortage(lacks []missing, f node.Facts, opt PlanOptions) (reason, hint string) {
+	list := strings.Join(reasonsOf(lacks), ", ")
+	var names []string
+	for _, l := range lacks {
+		names = append(names, "'"+l.requirement+"'")
+	}
+	reason = "requirements are missing: " + list
+	if opt.Bundle != nil {
+		reason = "requirements are missing, and the wheelhouse does not have them: " + list
+		if opt.Bundle.Python != wheel.Minor(f.Python) {
+			return reason, fmt.Sprintf("the wheelhouse is for Python %s, this node has %s: make one with dsbuild wheel --bundle --python %s", opt.Bundle.Python, f.Python, wheel.Minor(f.Python))
+		}
+		return reason, "make a new wheelhouse: dsbuild wheel --bundle"
+	}
+	return reason, "install them there: " + node.PlainPath(f.Executable, "python") + " -m pip install " + strings.Join(names, " ") + "; or deploy with --deps bundle"
+}
+
+// checkDisk returns a reason and a hint if the environment's disk, or that of its prefix, is too full
+// for size bytes of wheels.
+func checkDisk(f node.Facts, size int64) (reason cause.Message, hint string) {
+	need := neededRoom(size)
+	for _, place := range []struct {
+		dir  string
+		free int64
+	}{{f.SitePackages, f.FreeBytes}, {f.Prefix, f.FreeTmpBytes}} {
+		if place.free < need {
+			return cause.Messagef("%s has %s free, %s are needed", node.ShownPath(place.dir), cause.Own(ui.Size(place.free)), ui.Size(need)), "make room there: df -h " + node.PlainPath(place.dir, "ENVIRONMENT")
+		}
+	}
+	return cause.Message{}, ""
+}

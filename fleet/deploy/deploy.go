@@ -1,0 +1,188 @@
+package deploy
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
+	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
+	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/fleet/verify"
+	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/release/signing"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// Options are the resolved settings of a deploy.
+type Options struct {
+	changes.Options
+
+	Wheels          []wheels.Wheel
+	Bundle          *wheel.Bundle // wheelhouse for requirements; nil: a node that lacks one is refused
+	VerifyUnchanged verify.Level  // the level for nodes that dsbuild does not change; "" means Verify
+	// PipWheel returns the path of a pip wheel for a Python X.Y. dsbuild sends it to nodes whose
+	// environment has no pip.
+	PipWheel func(ctx context.Context, python string) (string, error)
+}
+
+// Deployment is one deploy or rollback. The caller calls Survey, SurveyRollback, or Probe and
+// Assign; then Apply, then Close.
+type Deployment struct {
+	*changes.Run
+	opt   Options
+	nodes []*nodeRun
+	plan  Plan
+	pips  map[string]wheels.File // pip wheels, by Python X.Y
+}
+
+// New prepares a deploy; it contacts no node yet.
+func New(opt Options) *Deployment {
+	d := &Deployment{opt: opt, pips: map[string]wheels.File{}}
+	d.Run = changes.NewRun(opt.Options, "deploying", func(n *changes.NodeRun) changes.Kind {
+		u := &nodeRun{NodeRun: n, run: d}
+		d.nodes = append(d.nodes, u)
+		return u
+	})
+	return d
+}
+
+// Survey is the first phase: dsbuild connects to every node, probes it and decides its action. It
+// changes no environment and sends no wheel. It first judges the wheels. Where nodes claim that they share an environment,
+// dsbuild writes a file with one word there for a moment to prove it.
+func (d *Deployment) Survey(ctx context.Context) (Plan, error) {
+	if err := d.acceptOffered(); err != nil {
+		return Plan{}, err
+	}
+	if _, err := d.Probe(ctx); err != nil {
+		return Plan{}, err
+	}
+	return d.decide(ctx, func(known []ProbeResult) (Plan, error) { return NewPlan(known, d.opt.Wheels, d.planOptions(ctx)) })
+}
+
+func (d *Deployment) planOptions(ctx context.Context) PlanOptions {
+	return PlanOptions{Force: d.opt.Force, Bundle: d.opt.Bundle, NoPip: d.fetchPips(ctx)}
+}
+
+// SurveyRollback is Survey for a rollback to the version before the last deploy. It needs no
+// wheels.
+func (d *Deployment) SurveyRollback(ctx context.Context) (Plan, error) {
+	if _, err := d.Probe(ctx); err != nil {
+		return Plan{}, err
+	}
+	return d.decide(ctx, func(known []ProbeResult) (Plan, error) { return NewRollbackPlan(known), nil })
+}
+
+// Probe connects to every node and gathers its facts. A second call probes again.
+func (d *Deployment) Probe(ctx context.Context) ([]ProbeResult, error) {
+	if err := d.ProbeNodes(ctx); err != nil {
+		return nil, err
+	}
+	return d.probeResults(), nil
+}
+
+// probeResults returns the results of the probe.
+func (d *Deployment) probeResults() []ProbeResult {
+	nodes := make([]ProbeResult, len(d.nodes))
+	for i, u := range d.nodes {
+		nodes[i] = ProbeResult{Name: u.Host.Name, Python: u.Host.Python, Err: u.Err}
+		if u.facts != nil {
+			nodes[i].Facts = *u.facts
+		}
+	}
+	return nodes
+}
+
+// decide ends the first phase: newPlan makes the plan, and every node gets its part of it.
+func (d *Deployment) decide(ctx context.Context, newPlan func([]ProbeResult) (Plan, error)) (Plan, error) {
+	known := d.probeResults()
+	if !d.opt.DryRun {
+		d.proveSharing(ctx, known)
+	}
+	plan, err := newPlan(known)
+	if ctx.Err() != nil { // the plan may rest on a download that was interrupted
+		return Plan{}, d.Fleet.Abandon(ctx)
+	}
+	if err != nil {
+		return Plan{}, err
+	}
+	for i := range plan.Nodes {
+		if p := &plan.Nodes[i]; p.Action == changes.Install {
+			if err := d.Accept(p.Wheel.Path, p.Wheel.Manifest.SHA256); err != nil {
+				p.refuse(fault.Hint(err), err.Error())
+			}
+		}
+	}
+	plan.ApplyPolicy(d.opt.Policy)
+	plan.ApplyInUse(known, d.opt.InUse)
+	d.Adopt(plan.Plans)
+	d.plan = plan
+	for i, u := range d.nodes {
+		u.plan = &plan.Nodes[i]
+	}
+	return plan, nil
+}
+
+// acceptOffered judges the wheels of the deploy, before a node is asked, and leaves out those that are refused.
+// If none is left, it returns the error of the first.
+func (d *Deployment) acceptOffered() error {
+	var left []wheels.Wheel
+	var refused []error
+	for _, w := range d.opt.Wheels {
+		if err := d.Accept(w.Path, w.Manifest.SHA256); err != nil {
+			refused = append(refused, fmt.Errorf("%s: %w", w.Manifest.Name, err))
+			continue
+		}
+		left = append(left, w)
+	}
+	if len(left) == 0 && len(refused) > 0 {
+		return refused[0]
+	}
+	for _, err := range refused {
+		d.opt.Reporter.Note("left out: %v", err)
+	}
+	d.opt.Wheels = left
+	return nil
+}
+
+// ApplyPolicy refuses the nodes that need other wheels beside DeepSpeed's, unless the policy accepts these.
+func (p *Plan) ApplyPolicy(policy *signing.Policy) {
+	if policy == nil || policy.Companions {
+		return
+	}
+	for i := range p.Nodes {
+		if n := &p.Nodes[i]; n.Action == changes.Install && len(n.Extra) > 0 {
+			n.refuse("install them there first, or let the policy accept them (companions: accept)", "other wheels would be installed with it, and nobody has signed these")
+		}
+	}
+}
+
+// Apply is the second phase: it carries out the plan of the survey. The report is complete even if
+// ctx ends early.
+func (d *Deployment) Apply(ctx context.Context) *report.Report {
+	d.Change(ctx)
+	return d.Report()
+}
+
+// Report returns the report of the run so far.
+func (d *Deployment) Report() *report.Report {
+	r := report.Empty(d.opt.Command)
+	r.Mixed = d.plan.Assigned || wheels.AnyStable(d.plan.Wheels)
+	var seen []report.ProbedNode
+	for _, u := range d.nodes {
+		var w *report.Wheel
+		kind := ""
+		if u.plan != nil && u.plan.Wheel != nil {
+			w = u.plan.Wheel.Ref()
+			if u.facts != nil {
+				kind = u.plan.Wheel.Kind(*u.facts)
+			}
+		}
+		r.Add(u.report(), w)
+		if u.facts != nil {
+			seen = append(seen, report.ProbedNode{Name: u.Host.Name, Facts: u.currentFacts(), Kind: kind})
+		}
+	}
+	r.Differences = report.Compare(seen, r.Mixed)
+	r.Complete()
+	return r
+}

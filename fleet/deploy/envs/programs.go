@@ -1,0 +1,81 @@
+package envs
+
+import (
+	_ "embed"
+	"strconv"
+
+	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
+	"github.com/dsbuild/dsbuild/fleet/environment"
+	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/fleet/node/agent"
+	"github.com/dsbuild/dsbuild/fleet/verify"
+)
+
+// The programs on nodes are made of these sources: python.py, safe.sh, place.py, for the agent
+// known.py, then one of the others.
+var (
+	//go:embed safe.sh
+	safeShell string
+	//go:embed place.py
+	placeSource string
+	//go:embed look.py
+	lookSource string
+	//go:embed check.py
+	checkSource string
+	//go:embed known.py
+	knownSource string
+	//go:embed agent.py
+	agentSource string
+)
+
+var (
+	safeSource   = "SAFE = " + strconv.QuoteToASCII(safeShell) // Python reads this quoting, too
+	lookProgram  = node.NewFollowUp(pythonSource, safeSource, placeSource, lookSource)
+	checkProgram = node.NewProgram(pythonSource, safeSource, placeSource, checkSource)
+	agentProgram = agent.NewProgram(verify.FilesSource(), changes.Source(), node.ProcessesSource(), pythonSource, safeSource, placeSource, knownSource, agentSource)
+)
+
+// environmentRef names the environment for the programs on nodes.
+type environmentRef struct {
+	Folder string `json:"folder"` // "": the user's own
+	Name   string `json:"name"`
+}
+
+// refs lists the files of a set, the installer first; none if there is no set.
+func refs(s *environment.Set) []changes.File {
+	if s == nil {
+		return nil
+	}
+	all := []changes.File{{Name: s.Installer.File, SHA256: s.Installer.SHA256}}
+	for _, f := range s.Files {
+		all = append(all, refTo(f))
+	}
+	return all
+}
+
+func refTo(f environment.File) changes.File {
+	return changes.File{Name: f.File, SHA256: f.SHA256, Package: f.Name, Version: f.Version}
+}
+
+// request is the first input of the agent.
+type request struct {
+	changes.Request
+	environmentRef
+	Python *pythonRef `json:"python"` // of the new environment, if one came along
+}
+
+// environmentFiles is the state of an environment's files.
+type environmentFiles struct {
+	Name     string                    `json:"name"`
+	Python   string                    `json:"python"`
+	Digest   string                    `json:"digest"`      // of all files that belong to packages
+	Tree     string                    `json:"python_tree"` // of its Python, if one came along
+	Packages map[string]packageOnANode `json:"packages"`
+	Wrong    []string                  `json:"wrong"` // files that are not as RECORD says
+	More     int                       `json:"more"`  // how many more there are
+}
+
+type packageOnANode struct {
+	Version string `json:"version"`
+	Digest  string `json:"digest"`
+}

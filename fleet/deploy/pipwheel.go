@@ -1,0 +1,93 @@
+package deploy
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/adrg/xdg"
+
+	"github.com/dsbuild/dsbuild/dockerfiles"
+	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// DefaultPip is DownloadPip with this user's cache folder.
+func DefaultPip() func(ctx context.Context, python string) (string, error) {
+	return DownloadPip(filepath.Join(xdg.CacheHome, "dsbuild", "pip"))
+}
+
+// DownloadPip returns a function that finds the pip wheel that is pinned for a Python X.Y in dir. If dir has none,
+// the function downloads it with the pip of the local python3. Nodes run it, so it must be the pinned file.
+func DownloadPip(dir string) func(ctx context.Context, python string) (string, error) {
+	return func(ctx context.Context, python string) (string, error) {
+		pip, ok := dockerfiles.PinnedPip(python)
+		if !ok {
+			return "", fmt.Errorf("no pip is pinned for Python %s", python)
+		}
+		name := fmt.Sprintf("pip-%s-py3-none-any.whl", pip.Version)
+		file := filepath.Join(dir, name)
+		if sum, _, err := wheel.HashFile(file); err == nil && sum == pip.SHA256 {
+			return file, nil
+		}
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return "", err
+		}
+		fresh, err := os.MkdirTemp(dir, "fresh-*")
+		if err != nil {
+			return "", err
+		}
+		defer os.RemoveAll(fresh)
+		pinned := fmt.Sprintf("%s --hash=sha256:%s\n", pip, pip.SHA256)
+		if err := os.WriteFile(filepath.Join(fresh, "requirements.txt"), []byte(pinned), 0o644); err != nil {
+			return "", err
+		}
+		// Isolated and in a folder of its own: a folder pip in the user's would be run in place of pip.
+		cmd := exec.CommandContext(ctx, "python3", "-I", "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
+			"--only-binary", ":all:", "--python-version", python, "--require-hashes", "--requirement", "requirements.txt", "--dest", ".")
+		cmd.Dir = fresh
+		if out, err := cmd.CombinedOutput(); err != nil {
+			lines := strings.Split(string(bytes.TrimSpace(out)), "\n")
+			return "", fmt.Errorf("python3 -m pip download %s: %w: %s", pip, err, lines[len(lines)-1])
+		}
+		sum, _, err := wheel.HashFile(filepath.Join(fresh, name))
+		if err != nil {
+			return "", fmt.Errorf("python3 -m pip download %s: %w", pip, err)
+		}
+		if sum != pip.SHA256 {
+			return "", fmt.Errorf("python3 -m pip download %s: the file has sha256 %s, not %s", pip, sum, pip.SHA256)
+		}
+		return file, os.Rename(filepath.Join(fresh, name), file)
+	}
+}
+
+// fetchPips gets the pip wheels for nodes without any pip, one for each Python. It returns the
+// errors for the Pythons without one.
+func (d *Deployment) fetchPips(ctx context.Context) map[string]error {
+	none := map[string]error{}
+	for _, u := range d.nodes {
+		if u.facts == nil || u.facts.Pip != "" || u.facts.PipWheel != "" || u.facts.Dists == nil || d.opt.PipWheel == nil {
+			continue
+		}
+		python := wheel.Minor(u.facts.Python)
+		if _, done := d.pips[python]; done || none[python] != nil {
+			continue
+		}
+		file, err := d.opt.PipWheel(ctx, python)
+		if err != nil {
+			none[python] = err
+			continue
+		}
+		sum, size, err := wheel.HashFile(file)
+		if err != nil {
+			none[python] = err
+			continue
+		}
+		d.pips[python] = wheels.File{Path: file, SHA256: sum, Size: size}
+	}
+	return none
+}

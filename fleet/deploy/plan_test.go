@@ -1,0 +1,202 @@
+package deploy_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/fleet/deploy"
+	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
+	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
+	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+func facts(change func(*node.Facts)) node.Facts {
+	f := node.Facts{
+		Python: "3.11.2", Executable: "/v/bin/python", Prefix: "/v", Tag: "cp311", Platform: "linux_x86_64", Glibc: "2.36", CPU: "x86-64-v4",
+		SitePackages: "/v/lib", Writable: true, Pip: "24.0", Torch: "2.15.0", TorchCUDA: "13.2", Dists: map[string]string{"torch": "2.15.0"}, FreeBytes: 1 << 40, FreeTmpBytes: 1 << 40,
+	}
+	if change != nil {
+		change(&f)
+	}
+	return f
+}
+
+func planWheel(name string, change func(*wheel.Manifest)) wheels.Wheel {
+	m := wheel.Manifest{Name: name, SHA256: "sha-" + name, Size: 1 << 20, Ops: []string{"cpu_adam"}, CPU: "x86-64-v3", Python: "3.11", Torch: "2.15.0", CUDA: "13.2", Glibc: "2.34"}
+	if change != nil {
+		change(&m)
+	}
+	return wheels.Wheel{Manifest: m, Version: "0.19.8", Requires: []string{"torch"}}
+}
+
+func TestPlanOfOneWheel(t *testing.T) {
+	t.Parallel()
+	w := []wheels.Wheel{planWheel("a.whl", nil)}
+	w[0].Commands = []string{"ds_report"}
+	nobodys, anothers := map[string]string{"ds_report": ""}, map[string]string{"ds_report": "other"}
+	runsIt := &node.Installed{Version: "0.19.8", SHA256: "sha-a.whl", Record: "r", Intact: true}
+	for name, c := range map[string]struct {
+		change func(*node.Facts)
+		opt    deploy.PlanOptions
+		want   changes.Action
+		why    string
+	}{
+		"fits":            {nil, deploy.PlanOptions{}, changes.Install, ""},
+		"runs it":         {func(f *node.Facts) { f.DeepSpeed = runsIt }, deploy.PlanOptions{}, changes.UpToDate, ""},
+		"forced":          {func(f *node.Facts) { f.DeepSpeed = runsIt }, deploy.PlanOptions{Force: true}, changes.Install, ""},
+		"cut off":         {func(f *node.Facts) { f.DeepSpeed, f.Unfinished = runsIt, true }, deploy.PlanOptions{}, changes.Install, ""},
+		"altered":         {func(f *node.Facts) { d := *runsIt; d.Intact = false; f.DeepSpeed = &d }, deploy.PlanOptions{}, changes.Install, ""},
+		"managed":         {func(f *node.Facts) { f.ExternallyManaged = true }, deploy.PlanOptions{}, changes.Refuse, "PEP 668"},
+		"read-only":       {func(f *node.Facts) { f.Writable = false }, deploy.PlanOptions{}, changes.Refuse, "may not write into /v"},
+		"no torch":        {func(f *node.Facts) { f.Torch = "" }, deploy.PlanOptions{}, changes.Refuse, "no torch"},
+		"other torch":     {func(f *node.Facts) { f.Torch = "2.14.0" }, deploy.PlanOptions{}, changes.Refuse, "node has 2.14"},
+		"old CPU":         {func(f *node.Facts) { f.CPU = "x86-64-v2" }, deploy.PlanOptions{}, changes.Refuse, "x86-64-v3"},
+		"full":            {func(f *node.Facts) { f.FreeBytes = 1 << 20 }, deploy.PlanOptions{}, changes.Refuse, "are needed"},
+		"no requirement":  {func(f *node.Facts) { delete(f.Dists, "torch") }, deploy.PlanOptions{}, changes.Refuse, "requirements are missing: torch"},
+		"no pip":          {func(f *node.Facts) { f.Pip = "" }, deploy.PlanOptions{NoPip: map[string]error{"3.11": errors.New("offline")}}, changes.Refuse, "dsbuild has none to send: offline"},
+		"pip on node":     {func(f *node.Facts) { f.Pip, f.PipWheel = "", "/usr/pip.whl" }, deploy.PlanOptions{NoPip: map[string]error{"3.11": errors.New("offline")}}, changes.Install, ""},
+		"no RECORD":       {func(f *node.Facts) { f.NoRecord = []string{"/v/lib/deepspeed.egg-link"} }, deploy.PlanOptions{}, changes.Refuse, "without a RECORD"},
+		"torn RECORD":     {func(f *node.Facts) { f.DeepSpeed, f.Unfinished = &node.Installed{}, true }, deploy.PlanOptions{}, changes.Install, ""},
+		"another's home":  {func(f *node.Facts) { f.Writable, f.HomeOwner = false, "root" }, deploy.PlanOptions{}, changes.Refuse, "/v/.dsbuild, which belongs to root"},
+		"taken":           {func(f *node.Facts) { f.Taken = nobodys }, deploy.PlanOptions{}, changes.Refuse, "belongs to no package"},
+		"torn, taken":     {func(f *node.Facts) { f.Taken, f.Unfinished = nobodys, true }, deploy.PlanOptions{}, changes.Install, ""},
+		"torn, another's": {func(f *node.Facts) { f.Taken, f.Unfinished = anothers, true }, deploy.PlanOptions{}, changes.Refuse, "belongs to other"},
+		"no interpreter":  {func(f *node.Facts) { *f = node.Facts{Missing: []string{"python"}} }, deploy.PlanOptions{}, changes.Refuse, "no usable Python"},
+	} {
+		plan, err := deploy.NewPlan([]deploy.ProbeResult{{Name: "n", Facts: facts(c.change)}}, w, c.opt)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		p := plan.Nodes[0]
+		exit := map[changes.Action]int{changes.Refuse: 3}[c.want]
+		if name == "other torch" || name == "old CPU" {
+			exit = 4 // the wheel was built for something else
+		}
+		if code(plan.Err()) != exit || p.Unfit != (exit == 4) {
+			t.Errorf("%s: exit code %d, want %d", name, code(plan.Err()), exit)
+		}
+		if p.Action != c.want || !strings.Contains(strings.Join(p.Reasons, "; "), c.why) || c.want == changes.Refuse && p.Hint == "" {
+			t.Errorf("%s: %s, %q, hint %q; want %s, %q", name, p.Action, p.Reasons, p.Hint, c.want, c.why)
+		}
+	}
+}
+
+func TestExitCodeOfAPlan(t *testing.T) {
+	t.Parallel()
+	w := []wheels.Wheel{planWheel("a.whl", nil)}
+	fits, absent := deploy.ProbeResult{Name: "a", Facts: facts(nil)}, deploy.ProbeResult{Name: "b", Err: errors.New("no route")}
+	old := deploy.ProbeResult{Name: "c", Facts: facts(func(f *node.Facts) { f.CPU = "x86-64-v2" })}
+	managed := deploy.ProbeResult{Name: "d", Facts: facts(func(f *node.Facts) { f.ExternallyManaged = true })}
+	for want, nodes := range map[int][][]deploy.ProbeResult{0: {{fits}}, 3: {{fits, absent}, {fits, old}, {old, absent}, {old, managed}, {managed}}, 4: {{old}, {old, old}}} {
+		for _, n := range nodes {
+			plan, err := deploy.NewPlan(n, w, deploy.PlanOptions{})
+			if err != nil || code(plan.Err()) != want {
+				t.Errorf("%v: %v, want exit code %d", plan.Nodes, plan.Err(), want)
+			}
+		}
+	}
+	bare := facts(func(f *node.Facts) { f.Torch, f.Previous = "", &node.Previous{Version: "0.19.7"} })
+	if plan := deploy.NewRollbackPlan([]deploy.ProbeResult{{Name: "n", Facts: bare}}); plan.Nodes[0].Action != changes.Rollback || plan.Err() != nil {
+		t.Errorf("a rollback needs no torch: %+v", plan.Nodes[0])
+	}
+	if plan := deploy.NewRollbackPlan([]deploy.ProbeResult{managed}); code(plan.Err()) != 3 {
+		t.Errorf("no wheel plays a part in a rollback: %v", plan.Err())
+	}
+}
+
+func TestPlanChoosesAmongWheels(t *testing.T) {
+	t.Parallel()
+	v3, v4 := planWheel("v3.whl", nil), planWheel("v4.whl", func(m *wheel.Manifest) { m.CPU = "x86-64-v4" })
+	other := planWheel("other.whl", func(m *wheel.Manifest) { m.Source.Ref = "0.19.7" })
+	plan, err := deploy.NewPlan([]deploy.ProbeResult{
+		{Name: "new", Facts: facts(nil)},
+		{Name: "old", Facts: facts(func(f *node.Facts) { f.CPU = "x86-64-v3" })},
+	}, []wheels.Wheel{v3, v4}, deploy.PlanOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, b := plan.Nodes[0].Wheel.Manifest.Name, plan.Nodes[1].Wheel.Manifest.Name; a != "v4.whl" || b != "v3.whl" {
+		t.Errorf("new gets %s, old gets %s", a, b)
+	}
+	var usage interface{ ExitCode() int }
+	_, err = deploy.NewPlan([]deploy.ProbeResult{{Name: "new", Facts: facts(nil)}}, []wheels.Wheel{v3, other, v4}, deploy.PlanOptions{})
+	if !errors.As(err, &usage) || usage.ExitCode() != 2 || !strings.Contains(err.Error(), "equally well: other.whl, v4.whl") {
+		t.Errorf("two that fit equally: %v", err)
+	}
+	// A node that none fits is refused, and the others go on.
+	plan, err = deploy.NewPlan([]deploy.ProbeResult{
+		{Name: "new", Facts: facts(func(f *node.Facts) { f.Torch = "2.14.0" })}, {Name: "old", Facts: facts(nil)},
+	}, []wheels.Wheel{v3, v4}, deploy.PlanOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	none, fits := plan.Nodes[0], plan.Nodes[1]
+	if none.Action != changes.Refuse || !none.Unfit || len(none.Reasons) != 2 || !strings.Contains(none.Reasons[0], "v3.whl does not fit it: built against torch 2.15, but this node has 2.14") || none.Hint == "" {
+		t.Errorf("none that fits: %+v, want a refusal with the reason of each wheel", none)
+	}
+	if fits.Action != changes.Install {
+		t.Errorf("the other node: %s, want install", fits.Action)
+	}
+}
+
+func TestPlanOfSharedEnvironments(t *testing.T) {
+	t.Parallel()
+	w := []wheels.Wheel{planWheel("a.whl", nil)}
+	shared := func(cpu string) node.Facts {
+		return facts(func(f *node.Facts) { f.SiteID, f.CPU = "nfs:server:/x:7", cpu })
+	}
+	nodes := []deploy.ProbeResult{{Name: "gone", Err: errors.New("no route")}, {Name: "a", Facts: shared("x86-64-v3")}, {Name: "alone", Facts: facts(nil)}, {Name: "b", Facts: shared("x86-64-v3")}}
+	actions := func() []changes.Action {
+		plan, err := deploy.NewPlan(nodes, w, deploy.PlanOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []changes.Action
+		for _, p := range plan.Nodes {
+			got = append(got, p.Action)
+		}
+		return got
+	}
+	if got := actions(); !slices.Equal(got, []changes.Action{changes.Absent, changes.Install, changes.Install, changes.Shared}) {
+		t.Errorf("shared: %v", got)
+	}
+	nodes[3].Facts = shared("x86-64-v2")
+	if got := actions(); !slices.Equal(got, []changes.Action{changes.Absent, changes.Refuse, changes.Install, changes.Refuse}) {
+		t.Errorf("one of those that share does not fit: %v", got)
+	}
+	// Those that need different wheels name each other.
+	other := planWheel("b.whl", func(m *wheel.Manifest) { m.CPU, m.Torch = "x86-64-v2", "2.14.0" })
+	nodes[3].Facts.Torch, nodes[3].Facts.Dists = "2.14.0", map[string]string{"torch": "2.14.0"}
+	plan, err := deploy.NewPlan(nodes, append(w, other), deploy.PlanOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, with := range map[int]string{1: "shares its environment with b: they need different wheels", 3: "shares its environment with a: "} {
+		if why := strings.Join(plan.Nodes[i].Reasons, "; "); !strings.HasPrefix(why, with) {
+			t.Errorf("%s: %q, want %q", plan.Nodes[i].Name, why, with)
+		}
+	}
+}
+
+// TestOpenChoicesAreFolded: for 300 nodes the same question is asked once.
+func TestOpenChoicesAreFolded(t *testing.T) {
+	t.Parallel()
+	wheels := []wheels.Wheel{planWheel("a.whl", nil), planWheel("b.whl", nil)}
+	var known []deploy.ProbeResult
+	for i := range 300 {
+		known = append(known, deploy.ProbeResult{Name: fmt.Sprintf("gpu%03d", i+1), Facts: facts(nil)})
+	}
+	_, err := deploy.NewPlan(known, wheels, deploy.PlanOptions{})
+	if err == nil {
+		t.Fatal("no error")
+	}
+	text := err.Error()
+	if !strings.HasSuffix(text, "gpu[001-300] (300 nodes): these fit it equally well: a.whl, b.whl") {
+		t.Error(text)
+	}
+}

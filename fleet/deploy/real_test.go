@@ -1,0 +1,323 @@
+//go:build linux
+
+package deploy_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/deploy"
+	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
+	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
+	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/fleet/verify"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
+	"github.com/dsbuild/dsbuild/internal/testkit/nodes/nodestest"
+	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/inventory"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// realWheel is the wheel that make test has built, named by DSBUILD_TEST_WHEEL.
+func realWheel(t *testing.T) []wheels.Wheel {
+	t.Helper()
+	return wheelOfMakeTest(t, "DSBUILD_TEST_WHEEL")
+}
+
+// wheelOfMakeTest is a wheel that make test has built, named by a variable.
+func wheelOfMakeTest(t *testing.T, variable string) []wheels.Wheel {
+	t.Helper()
+	path := os.Getenv(variable)
+	if path == "" {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(variable + " is not set: run make test")
+		}
+		t.Skip("needs a wheel: run make test")
+	}
+	return load(t, path)
+}
+
+func realOptions(t *testing.T, up *nodes.Fleet, wheels []wheels.Wheel) deploy.Options {
+	t.Helper()
+	inv, err := inventory.Load(up.Inventory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return deploy.Options{
+		Options: changes.Options{
+			Options: fleet.Options{
+				Hosts:      inv.Hosts,
+				KnownHosts: inv.KnownHosts,
+				By:         "tester",
+				Dialer:     remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: 10 * time.Second}),
+				Reporter:   ui.New(testWriter{t}, ui.Options{}),
+			},
+			Verify: verify.LevelLoad,
+		},
+		Wheels: wheels,
+	}
+}
+
+// TestRealDeploy takes the real wheel to three OpenSSH nodes with the real
+// torch and one with another torch.
+func TestRealDeploy(t *testing.T) {
+	t.Parallel()
+	wheels := realWheel(t)
+	up := nodestest.Up(t, nodes.Options{Count: 4, Env: nodes.WithTorch, Each: map[int]nodes.Env{3: nodes.FakeTorch}})
+	opt := realOptions(t, up, wheels)
+	all := opt.Hosts
+
+	r := run(t, context.Background(), opt)
+	for i, n := range r.Nodes {
+		switch {
+		case i < 3 && (n.Status != report.OK || !n.Changed || n.After == nil || n.After.SHA256 != wheels[0].Manifest.SHA256):
+			t.Errorf("%s: %+v", n.Name, n)
+		case i == 3 && (n.Status != report.Refused || !strings.Contains(n.Error, fmt.Sprintf("built against torch %s, but this node has %s", xy(wheels[0].Manifest.Torch), xy(nodes.FakeTorchVersion)))):
+			t.Errorf("%s: %+v", n.Name, n)
+		}
+	}
+	if code(r.Err()) != 3 {
+		t.Errorf("error %v", r.Err())
+	}
+	if _, err := os.Stat(filepath.Join(filepath.Dir(filepath.Dir(up.Nodes[3].Python)), ".dsbuild")); err == nil {
+		t.Error("the refused node was written to")
+	}
+
+	opt.Hosts = all[:3]
+	count := &sshtest.CountingDialer{Dialer: opt.Dialer}
+	opt.Dialer = count
+	r = run(t, context.Background(), opt)
+	if r.Err() != nil || !r.Consistent || count.Puts.Load() != 0 {
+		t.Errorf("second run: %v, consistent %v, %d files sent", r.Err(), r.Consistent, count.Puts.Load())
+	}
+	for _, n := range r.Nodes {
+		if n.Changed {
+			t.Errorf("second run changed %s", n.Name)
+		}
+	}
+	var out strings.Builder
+	if err := r.Print(&out); err != nil || !strings.Contains(out.String(), "3 nodes ok, all equal: deepspeed "+wheels[0].Version) {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+
+	verifyReal(t, up, opt, all[:3])
+
+	if err := up.Rekey(1); err != nil {
+		t.Fatal(err)
+	}
+	r = run(t, context.Background(), realOptionsOf(t, opt, up, all[:3]))
+	if n := r.Nodes[1]; n.Status != report.Unreachable || n.Step != "connect" || !strings.Contains(n.Error, "host key") {
+		t.Errorf("changed host key: %+v", n)
+	}
+	if code(r.Err()) != 3 || r.Summary.OK != 2 {
+		t.Errorf("changed host key: %v, %+v", r.Err(), r.Summary)
+	}
+}
+
+// TestRealStable takes the real wheel of the stable ABI to an OpenSSH node with the real torch, and
+// to one whose torch is too old. Its operators compute, to the last bit, what those of the wheel for
+// one torch compute on the same node.
+func TestRealStable(t *testing.T) {
+	t.Parallel()
+	stable, own := wheelOfMakeTest(t, "DSBUILD_TEST_STABLE"), realWheel(t)
+	if m := stable[0].Manifest; !strings.Contains(m.Name, "+torch2.10.cu13.all.v3-py3-none-manylinux_2_") || !m.TorchABI.IsStable() || m.TorchABI.Min != "2.10" || !slices.Contains(stable[0].Requires, "torch<3,>=2.10") {
+		t.Errorf("%s: %+v, requires %q", m.Name, m.TorchABI, stable[0].Requires)
+	}
+	up := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.WithTorch, Each: map[int]nodes.Env{1: nodes.FakeTorch}})
+	opt := realOptions(t, up, stable)
+	r := run(t, context.Background(), opt)
+	if n := r.Nodes[0]; n.Status != report.OK || !n.Changed || n.After == nil || n.After.SHA256 != stable[0].Manifest.SHA256 {
+		t.Fatalf("%+v", n)
+	}
+	if n := r.Nodes[1]; n.Status != report.Refused || n.Sent > 0 || !strings.Contains(n.Error, "built for torch 2.10 and newer, but this node has "+xy(nodes.FakeTorchVersion)) || n.Hint == "" {
+		t.Errorf("%+v", n)
+	}
+	got := steps(t, up.Nodes[0].Python)
+	opt.Hosts, opt.Wheels = opt.Hosts[:1], own
+	if r := run(t, context.Background(), opt); r.Err() != nil {
+		t.Fatal(r.Err())
+	}
+	want := steps(t, up.Nodes[0].Python)
+	if got.File != "libcpu_adam_op.so" || want.File == got.File || got.Results != want.Results {
+		t.Errorf("stable %+v, for one torch %+v", got, want)
+	}
+}
+
+// stepsResult is what testdata/steps.py says of an installed DeepSpeed.
+type stepsResult struct{ Results, File string }
+
+func steps(t *testing.T, python string) (s stepsResult) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), python, "-W", "ignore", filepath.Join("testdata", "steps.py"))
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err == nil {
+		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+		err = json.Unmarshal([]byte(lines[len(lines)-1]), &s)
+	}
+	if err != nil {
+		t.Fatalf("%v\n%s%s", err, out, &stderr)
+	}
+	return s
+}
+
+// realOptionsOf are options with a dialer that has read no keys before.
+func realOptionsOf(t *testing.T, opt deploy.Options, up *nodes.Fleet, hosts []inventory.Host) deploy.Options {
+	t.Helper()
+	fresh := realOptions(t, up, opt.Wheels)
+	fresh.Hosts = hosts
+	return fresh
+}
+
+// TestRealNodePutsItselfBack breaks the connection to an OpenSSH node in the
+// middle of an installation, as a killed driver would.
+func TestRealNodePutsItselfBack(t *testing.T) {
+	t.Parallel()
+	up := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.FakeTorch})
+	python := up.Nodes[0].Python
+	dir := filepath.Dir(filepath.Dir(python))
+	sites, _ := filepath.Glob(filepath.Join(dir, "lib", "python3*", "site-packages"))
+	if len(sites) != 1 {
+		t.Fatalf("site-packages: %q", sites)
+	}
+	e := environment{dir, python, sites[0]}
+	e.dist(t, "einops", "0.8.0")
+	started, _ := e.hook(t, "time.sleep(60)")
+	was := e.snapshot(t)
+	opt := realOptions(t, up, load(t, makeWheel(t, t.TempDir(), fakeTorchWheel())))
+	dialer := &lastConn{Dialer: opt.Dialer}
+	opt.Dialer = dialer
+	go func() {
+		waitFor(t, "pip starts", exists(started))
+		dialer.conn.Close() //nolint:errcheck // the point is that it breaks
+	}()
+	r := run(t, context.Background(), opt)
+	if n := r.Nodes[0]; n.Status != report.Failed || n.Step != "install" {
+		t.Errorf("%+v", n)
+	}
+	waitFor(t, "the node tidies up", func() bool { return slices.Equal(e.leftovers(t), []string{"inbox"}) }) // what has arrived stays
+	e.mustBe(t, was)
+}
+
+// TestRealNodesGetAnotherWheel deploys two wheels, one after the other, to OpenSSH nodes.
+func TestRealNodesGetAnotherWheel(t *testing.T) {
+	t.Parallel()
+	up := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.FakeTorch})
+	var envs []environment
+	for _, n := range up.Nodes {
+		e := environment{filepath.Dir(filepath.Dir(n.Python)), n.Python, siteOf(t, n.Python)}
+		e.dist(t, "einops", "0.8.0")
+		envs = append(envs, e)
+	}
+	for _, version := range []string{"0.19.7", "0.19.8"} {
+		wheels := withCode(t, fakeTorchWheel(), version)
+		r := run(t, context.Background(), realOptions(t, up, wheels))
+		if r.Err() != nil || !r.Consistent {
+			t.Error(r.Err())
+		}
+		for i, n := range r.Nodes {
+			if n.Status != report.OK || n.Sent < bytesWithCode(t, wheels[0]) {
+				t.Errorf("%+v", n)
+			}
+			if got := envs[i].version(t); got != wheels[0].Version {
+				t.Errorf("an import finds %q", got)
+			}
+			if left := envs[i].leftovers(t); len(left) > 0 {
+				t.Errorf("left behind: %q", left)
+			}
+		}
+	}
+}
+
+// lastConn remembers the connection it made.
+type lastConn struct {
+	remote.Dialer
+	conn remote.Conn
+}
+
+func (d *lastConn) Dial(ctx context.Context, t remote.Target) (remote.Conn, error) {
+	c, err := d.Dialer.Dial(ctx, t)
+	d.conn = c
+	return c, err
+}
+
+// TestRealBundleWithNoRoute fills a node that lacks some of what DeepSpeed
+// requires from a wheelhouse of the index's own wheels. Everything the node runs
+// is in a network namespace of its own, in which there is no way out.
+func TestRealBundleWithNoRoute(t *testing.T) {
+	t.Parallel()
+	wheels := realWheel(t)
+	up := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.WithTorch})
+	python := up.Nodes[0].Python
+	house := t.TempDir()
+	download := exec.CommandContext(t.Context(), "python3", "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:",
+		"--python-version", wheels[0].Manifest.Python, "--dest", house, "hjson", "ninja", "pydantic", "annotated-types")
+	if out, err := download.CombinedOutput(); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		t.Skipf("needs an index: %v\n%s", err, out)
+	}
+	bundle, err := wheel.WriteBundle(house, wheels[0].Manifest.Python, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	site := siteOf(t, python)
+	for _, name := range []string{"hjson", "ninja"} {
+		found, _ := filepath.Glob(filepath.Join(site, name+"*"))
+		// A command that no package owns would be refused.
+		for _, f := range append(found, filepath.Join(filepath.Dir(python), name)) {
+			if err := os.RemoveAll(f); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(found) < 2 {
+			t.Fatalf("%s was not there: %v", name, found)
+		}
+	}
+
+	opt := realOptions(t, up, wheels)
+	opt.Hosts[0].ExecPrefix = []string{"unshare", "--user", "--map-root-user", "--net"}
+	reach := exec.CommandContext(t.Context(), "unshare", "--user", "--map-root-user", "--net", python, "-c", "import socket; socket.create_connection(('192.0.2.1', 443), 5)")
+	if out, err := reach.CombinedOutput(); err == nil || !strings.Contains(string(out), "Network is unreachable") {
+		t.Fatalf("the node has a way out, or no namespace: %v\n%s", err, out)
+	}
+	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.Refused || !strings.Contains(n.Error, "requirements are missing: hjson, ninja") {
+		t.Errorf("without the bundle: %+v", n)
+	}
+	opt.Bundle = &bundle
+	r := run(t, context.Background(), opt)
+	if n := r.Nodes[0]; r.Err() != nil || !n.Changed || len(n.ExtraWheels) != 2 || !strings.HasPrefix(n.ExtraWheels[0], "hjson ") || !strings.HasPrefix(n.ExtraWheels[1], "ninja ") {
+		t.Errorf("%v: %+v", r.Err(), n)
+	}
+	if r = back(t, opt); r.Err() != nil {
+		t.Errorf("rollback: %v", r.Err())
+	}
+	if left, _ := filepath.Glob(filepath.Join(site, "hjson*")); len(left) > 0 {
+		t.Errorf("after the rollback there is %v", left)
+	}
+}
+
+func siteOf(t *testing.T, python string) string {
+	t.Helper()
+	sites, _ := filepath.Glob(filepath.Join(filepath.Dir(filepath.Dir(python)), "lib", "python3*", "site-packages"))
+	if len(sites) != 1 {
+		t.Fatalf("site-packages: %q", sites)
+	}
+	return sites[0]
+}
+
+// xy is X.Y of X.Y.Z.
+func xy(version string) string { return version[:strings.LastIndex(version, ".")] }

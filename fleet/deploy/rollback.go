@@ -1,0 +1,92 @@
+package deploy
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
+	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/fleet/node/agent"
+	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/fleet/verify"
+	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+// NewRollbackPlan decides which nodes go back to the version before the last deploy. It is pure.
+func NewRollbackPlan(nodes []ProbeResult) Plan {
+	return newPlan(nodes, func(i int, p *NodePlan) {
+		if nodes[i].Facts.Previous == nil {
+			p.refuse("a node keeps only the version that the last deploy replaced", "there is nothing to go back to")
+			return
+		}
+		p.Action, p.Back = changes.Rollback, previousName(nodes[i].Facts.Previous)
+	})
+}
+
+// previousName describes the version that a rollback puts back.
+func previousName(p *node.Previous) string {
+	switch {
+	case p == nil:
+		return "nothing"
+	case p.Version == "":
+		return "no DeepSpeed"
+	}
+	return "DeepSpeed " + p.Version
+}
+
+// exchange tells the agent to exchange the installed version for the previous one.
+func (u *nodeRun) exchange(ctx context.Context) error {
+	if err := u.AwaitFree(ctx); err != nil {
+		return err
+	}
+	b, err := u.startAgent(ctx, nil, false)
+	if err != nil {
+		return err
+	}
+	if planned := u.facts.Previous; b.Previous == nil || planned == nil || *b.Previous != *planned {
+		return fault.WithHint(fmt.Errorf("another change was made since the survey: the rollback would bring back %s, not %s", previousName(b.Previous), previousName(planned)),
+			"check with --dry-run, then roll back again")
+	}
+	accepted, err := u.AskKept(ctx)
+	if err != nil {
+		return err
+	}
+	var done struct {
+		Version       string         `json:"version"`
+		Record        string         `json:"record"`
+		Altered       []string       `json:"altered"` // in that version, and was before the deploy
+		Noted         map[string]any `json:"noted"`   // dsbuild's note on that version; nil if something else installed it
+		WrongByteCode []string       `json:"wrong_byte_code"`
+	}
+	if err := u.Ask(ctx, agent.Order{"do": "roll_back", "accepted": accepted}, &done); err != nil {
+		return err
+	}
+	if n := len(done.WrongByteCode); n > 0 {
+		u.Warn("the version before had byte code that was not that of its modules, which the node has removed: %s", ui.Count(n, "file"))
+	}
+	u.Changed, u.after, u.recordSHA256, u.altered, u.note = true, nil, done.Record, done.Altered, nil
+	if done.Noted != nil {
+		u.note = done.Noted
+	}
+	if done.Version != "" {
+		sha, _ := done.Noted["sha256"].(string)
+		u.after = &report.Version{Version: done.Version, SHA256: sha}
+	}
+	return nil
+}
+
+// verifyBack compares the files of the restored version with the digests that the deploy noted. It compares them
+// with no RECORD and loads no op: what is wrong now was wrong before the deploy, too.
+func (u *nodeRun) verifyBack(ctx context.Context) error {
+	return u.Ask(ctx, agent.Order{"do": "verify_back"}, nil)
+}
+
+// recordBack makes the rollback final and deletes the version that it replaced.
+func (u *nodeRun) recordBack(ctx context.Context) error {
+	e := journalEntry{JournalEntry: u.NewEntry("rollback"), Before: u.before, Verify: verify.LevelFiles}
+	if u.after != nil {
+		e.SHA256 = u.after.SHA256
+	}
+	return u.Ask(ctx, agent.Order{"do": "record", "forget": true, "installed": u.note, "journal": e}, nil)
+}

@@ -1,0 +1,76 @@
+//go:build linux
+
+package deploy_test
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/fleet/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
+	"github.com/dsbuild/dsbuild/internal/testkit/nodes/nodestest"
+	"github.com/dsbuild/dsbuild/inventory"
+)
+
+// placesOf are the folders of real nodes in which a verification must leave no
+// trace: environment, home and temporary folder.
+func placesOf(fleet *nodes.Fleet) []string {
+	var places []string
+	for _, n := range fleet.Nodes {
+		places = append(places, filepath.Dir(filepath.Dir(n.Python)), n.Home, filepath.Join(n.Dir, "tmp"))
+	}
+	return places
+}
+
+// TestRealVerify edits one file of the package by hand on one of four OpenSSH
+// nodes, and takes DeepSpeed from another.
+func TestRealVerify(t *testing.T) {
+	t.Parallel()
+	fleet := nodestest.Up(t, nodes.Options{Count: 4, Env: nodes.FakeTorch})
+	for _, n := range fleet.Nodes {
+		environment{site: siteOf(t, n.Python)}.dist(t, "einops", "0.8.0")
+	}
+	opt := realOptions(t, fleet, load(t, makeWheel(t, t.TempDir(), fakeTorchWheel())))
+	all := opt.Hosts
+	opt.Hosts = all[:3]
+	if r := run(t, context.Background(), opt); r.Err() != nil {
+		t.Fatal(r.Err())
+	}
+	opt.Wheels = nil
+	verifyEdited(t, fleet, opt, "ops/cpu_adam_loaded.py")
+
+	opt.Hosts = all
+	r := look(t, opt, placesOf(fleet)...)
+	if n := r.Nodes[3]; n.Status != report.Differs || n.Error != "it has no DeepSpeed" || r.Summary.OK != 2 {
+		t.Errorf("%+v", r.Summary)
+	}
+	out := printed(t, r)
+	if !strings.Contains(out, "\nDeepSpeed: ") || !strings.Contains(out, " on node[1-3]; none on node4\n") || !strings.HasPrefix(strings.SplitN(out, "\n", 3)[1], "node[1,3]  ok ") {
+		t.Error(out)
+	}
+}
+
+// verifyEdited expects nodes to be equal, edits a file of the second one's
+// DeepSpeed, and expects node and file to be named.
+func verifyEdited(t *testing.T, fleet *nodes.Fleet, opt deploy.Options, file string) {
+	t.Helper()
+	r := look(t, opt, placesOf(fleet)...)
+	if r.Err() != nil || !r.Consistent || len(r.Differences) > 0 {
+		t.Errorf("%v %+v", r.Err(), r.Differences)
+	}
+	e := environment{site: siteOf(t, fleet.Nodes[1].Python)}
+	e.write(t, filepath.Join("deepspeed", file), "# edited by hand\n")
+	differs(t, look(t, opt, placesOf(fleet)...), 1, "deepspeed/"+file+" does not match RECORD")
+}
+
+// verifyReal is verifyEdited for nodes with the real torch, on which the real
+// ops are loaded.
+func verifyReal(t *testing.T, fleet *nodes.Fleet, opt deploy.Options, hosts []inventory.Host) {
+	t.Helper()
+	opt = realOptionsOf(t, opt, fleet, hosts)
+	opt.Wheels = nil
+	verifyEdited(t, fleet, opt, "ops/lamb/__init__.py")
+}

@@ -1,0 +1,275 @@
+// Package agent runs a program on a node for as long as the driver needs it, and keeps the session
+// with it. The driver sends orders; the program answers each by its number, and may send events in
+// between. Signs of life from the driver keep the program running: a program that hears nothing
+// ends by itself, because a broken network does not always end its input.
+//
+// This package owns the framing and the life line, on both sides (agent.py is the node's). The
+// orders belong to the packages that use it.
+package agent
+
+import (
+	"cmp"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/internal/cause"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+//go:embed agent.py
+var prelude string
+
+// NewProgram makes an agent of its own sources. They may use the definitions of agent.py.
+func NewProgram(sources ...string) node.Program {
+	return node.NewProgram(append([]string{prelude}, sources...)...)
+}
+
+const (
+	// Silence is how long an agent waits for a sign of life before it takes the driver for dead.
+	Silence = 120 * time.Second
+	// EndGrace is how long an agent may clean up after the driver has asked it to end.
+	EndGrace = 10 * time.Second
+	// pings is the number of signs of life within the silence.
+	pings = 6
+	// maxDetail bounds the detail of a failure, in bytes.
+	maxDetail = 300
+)
+
+// Options describe the agent to start.
+type Options struct {
+	// Script is the program, from NewProgram, and where it runs. Its Request is an object; Start
+	// adds silence_s, and provides More.
+	node.Script
+	// Silence is the limit of the life line; 0 means the constant Silence.
+	Silence time.Duration
+	// Event, if set, receives each message that is not an answer. Its error ends the program.
+	Event func(json.RawMessage) error
+	// Asked, if set, is called with each order before it is sent, except signs of life.
+	Asked func(order []byte)
+}
+
+// Order is an order to an agent. "do" names the verb; Ask adds the number.
+type Order map[string]any
+
+// Session is the session with a running agent.
+type Session struct {
+	orders chan []byte
+	ending func()        // closes the agent's input after a last order
+	ended  chan struct{} // closed when the program has ended
+	err    error         // the result of the program; valid once ended is closed
+	stop   context.CancelFunc
+	event  func(json.RawMessage) error
+
+	mu      sync.Mutex
+	number  int                // of the next order
+	waiting map[int]chan reply // for the answer to each order, by number
+}
+
+// Failure says that an agent could not execute an order. The error is in the node's words.
+type Failure struct {
+	error
+	Advice string // the code of a hint
+	Busy   bool   // somebody else is at work there
+}
+
+// Unwrap returns the error in the node's words.
+func (f *Failure) Unwrap() error { return f.error }
+
+// reply is a message that answers an order.
+type reply struct {
+	To     int             `json:"to"`
+	OK     json.RawMessage `json:"ok"`
+	Failed string          `json:"failed"`
+	Advice string          `json:"advice"`
+	Detail string          `json:"detail"` // the part of the failure that only this node has
+	Busy   bool            `json:"busy"`
+}
+
+// Start starts an agent, waits for its first answer and decodes it into into. The agent outlives
+// ctx, so that the driver can still send orders when ctx has ended; End ends it.
+func Start(ctx context.Context, r remote.Runner, opt Options, into any) (*Session, error) {
+	silence := cmp.Or(opt.Silence, Silence)
+	// Add the limit of the life line to a request.
+	text, err := json.Marshal(opt.Request)
+	if err != nil {
+		return nil, err
+	}
+	fields := map[string]json.RawMessage{}
+	if err := json.Unmarshal(text, &fields); err != nil {
+		return nil, err
+	}
+	request := map[string]any{"silence_s": silence.Seconds()}
+	for name, value := range fields {
+		request[name] = value
+	}
+
+	out, in := io.Pipe()
+	script := opt.Script
+	script.Request, script.More = request, out
+	ending := make(chan struct{})
+	lasting, stop := context.WithCancel(context.WithoutCancel(ctx))
+	s := &Session{
+		orders: make(chan []byte), ending: sync.OnceFunc(func() { close(ending) }), ended: make(chan struct{}),
+		stop: stop, event: opt.Event, waiting: map[int]chan reply{},
+	}
+	_, first := s.expect()
+	go func() {
+		s.err = script.Run(lasting, r, s.receive)
+		out.CloseWithError(io.ErrClosedPipe) // a pending write must not wait for a reader
+		close(s.ended)
+	}()
+	go s.write(in, ending, silence/pings, opt.Asked)
+	if err := s.await(ctx, first, into); err != nil {
+		s.End()
+		return nil, err
+	}
+	return s, nil
+}
+
+// write writes the orders and signs of life to the agent's input, in their order.
+func (s *Session) write(in *io.PipeWriter, ending <-chan struct{}, every time.Duration, asked func([]byte)) {
+	defer in.Close() //nolint:errcheck // never fails
+	send := func(line []byte) {
+		if asked != nil {
+			asked(line)
+		}
+		in.Write(append(line, '\n')) //nolint:errcheck // fails only if the agent has ended, and await sees that
+	}
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case line := <-s.orders:
+			send(line)
+		case <-tick.C:
+			io.WriteString(in, `{"do": "ping"}`+"\n") //nolint:errcheck // likewise
+		case <-ending:
+			send([]byte(`{"do":"end"}`))
+			return
+		case <-s.ended:
+			return
+		}
+	}
+}
+
+// receive takes one message of the agent.
+func (s *Session) receive(m json.RawMessage) error {
+	var is struct {
+		To *json.RawMessage `json:"to"`
+	}
+	if json.Unmarshal(m, &is) == nil && is.To == nil && s.event != nil {
+		return s.event(m)
+	}
+	var got reply
+	if err := node.Decode(m, &got); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	waiting, ok := s.waiting[got.To]
+	if !ok {
+		return errors.New("the program on the node sent an answer that dsbuild did not ask for")
+	}
+	delete(s.waiting, got.To)
+	waiting <- got
+	return nil
+}
+
+// expect returns the number of the next order and the channel for its answer. Number 0 is the
+// start of the agent.
+func (s *Session) expect() (number int, waiting <-chan reply) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	number = s.number
+	s.number++
+	one := make(chan reply, 1)
+	s.waiting[number] = one
+	return number, one
+}
+
+// Ask sends an order, waits for the answer and decodes it into into, unless into is nil. If ctx
+// ends first, the agent may still execute the order. A *Failure says that it could not.
+func (s *Session) Ask(ctx context.Context, order Order, into any) error {
+	number, waiting := s.expect()
+	numbered := maps.Clone(order)
+	numbered["number"] = number
+	line, err := json.Marshal(numbered)
+	if err != nil {
+		return err
+	}
+	select {
+	case s.orders <- line:
+		return s.await(ctx, waiting, into)
+	case <-s.ended:
+		return s.Err()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (s *Session) await(ctx context.Context, waiting <-chan reply, into any) error {
+	select {
+	case r := <-waiting:
+		return r.decode(into)
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-s.ended:
+	}
+	select {
+	case r := <-waiting: // the agent's last message
+		return r.decode(into)
+	default:
+		return s.Err()
+	}
+}
+
+// decode decodes the result of an order, or returns why it failed.
+func (r reply) decode(into any) error {
+	switch {
+	case r.OK == nil && r.Detail == "":
+		return &Failure{node.NewNodeError(r.Failed), r.Advice, r.Busy}
+	case r.OK == nil:
+		own := cause.Own(ui.Shorten(ui.OneLine(r.Detail), maxDetail))
+		return &Failure{cause.Errorf("%w (%s)", node.NewNodeError(r.Failed), own), r.Advice, r.Busy}
+	case into == nil:
+		return nil
+	}
+	return node.Decode(r.OK, into)
+}
+
+// Ended is closed when the agent has ended.
+func (s *Session) Ended() <-chan struct{} { return s.ended }
+
+// Err returns why the agent ended; nil while it runs.
+func (s *Session) Err() error {
+	select {
+	case <-s.ended:
+	default:
+		return nil
+	}
+	if s.err == nil {
+		return errors.New("the program on the node ended unexpectedly")
+	}
+	return fmt.Errorf("the program on the node ended: %w", s.err)
+}
+
+// End asks the agent to end, ends its input, and waits until it has ended. It abandons an agent
+// that does not end within EndGrace; such an agent ends when it has heard nothing for its silence.
+func (s *Session) End() {
+	s.ending()
+	select {
+	case <-s.ended:
+	case <-time.After(EndGrace):
+	}
+	s.stop()
+	<-s.ended
+}

@@ -1,0 +1,30 @@
+package ship_test
+
+import (
+	"testing"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/fleet/ship"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// An environment has a folder of its own: a Python that the system manages, as on Debian 12, is no obstacle.
+func TestEnvironmentOnAManagedPython(t *testing.T) {
+	t.Parallel()
+	tables, err := compat.NewTables()
+	if err != nil {
+		t.Fatal(err)
+	}
+	assume, err := ship.WithEnvironment(tables, "3.11", "2.15.0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bare := node.Facts{Platform: "linux_x86_64", Glibc: "2.36", Python: "3.11.2", Tag: "cp311", CPU: "x86-64-v3", ExternallyManaged: true}
+	for name, facts := range map[string]node.Facts{"with the environment": assume(bare), "without": bare} {
+		left := tables.Group([]compat.Member{{Name: "gpu1", Facts: facts}}, wheel.Spec{DeepSpeed: "0.19.8", Ops: []string{"cpu_adam"}}).Left
+		if refused := len(left) > 0; refused != (name == "without") {
+			t.Errorf("%s: left out %+v", name, left)
+		}
+	}
+}

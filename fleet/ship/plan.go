@@ -1,0 +1,185 @@
+package ship
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/fleet/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// State is the state of a wheel in a run.
+type State string
+
+// The states of a wheel.
+const (
+	ToBuild State = "build"             // it has to be built
+	Stored  State = "store"             // the store has it
+	Placed  State = "placed"            // Options.Dir has it
+	Running State = report.GroupRunning // all of its nodes run it
+	Built   State = "built"             // this run has built it
+	Failed  State = "failed"            // it could not be planned or built
+)
+
+// Plan lists the wheels that serve a fleet, and the nodes that get none.
+type Plan struct {
+	Wheels    []*Wheel
+	Left      []LeftOut // in inventory order
+	Nodes     int       // number of nodes in the fleet
+	BuildOnly bool      // dsbuild leaves the nodes unchanged
+}
+
+// Wheel is one wheel of a plan, with the nodes that get it.
+type Wheel struct {
+	Name     string     // its name in a run until it has a file
+	Spec     wheel.Spec // the request
+	Nodes    []string   // in inventory order
+	Running  []string   // the nodes that run it already
+	Why      []string   // the reasons for it
+	State    State
+	Plan     *pipeline.Plan // nil if planning failed
+	Artifact wheel.Artifact // its path is "" until the wheel is in Options.Dir
+	Engine   string         // the engine on which this run built it
+	Err      error
+
+	request string
+	product pipeline.Product // from the store, or from Options.Dir
+	indexes []int            // indexes of Nodes in the inventory
+}
+
+// LeftOut is a node that gets no wheel.
+type LeftOut struct {
+	Node    string   `json:"node"`
+	Reasons []string `json:"reasons"`
+	Hint    string   `json:"hint"`
+
+	cause    string // equal for nodes with the same reasons; "" means the reasons themselves
+	unserved bool   // no wheel can serve it; false: dsbuild cannot reach it or deploy to it
+	index    int
+}
+
+// nameWheels gives each wheel a unique name that tells for which nodes it is.
+func nameWheels(wheels []*Wheel) {
+	seen := map[string]int{}
+	for _, w := range wheels {
+		parts := []string{"cp" + strings.ReplaceAll(w.Spec.Python, ".", ""), "torch" + w.Spec.Torch}
+		if w.Spec.ABI == wheel.StableABI {
+			parts = []string{"py3", "torch" + compat.StableTorch}
+			if w.Spec.CUDA != "" { // without device code it is for any CUDA
+				parts = append(parts, "cu"+strings.ReplaceAll(w.Spec.CUDA, ".", ""))
+			}
+		}
+		for _, a := range w.Spec.Archs {
+			parts = append(parts, a.SM())
+		}
+		if w.Spec.CPU != "" {
+			parts = append(parts, w.Spec.CPU.Short())
+		}
+		w.Name = strings.Join(parts, "-")
+		if seen[w.Name]++; seen[w.Name] > 1 {
+			w.Name += fmt.Sprintf("-%d", seen[w.Name])
+		}
+	}
+}
+
+func (w *Wheel) markFailed(err error) { w.State, w.Err = Failed, err }
+
+// useFinished uses a finished wheel instead of a build. It refuses a wheel that needs a newer
+// glibc than the nodes have: a plan's digest does not include that.
+func (w *Wheel) useFinished(p pipeline.Product, state State) bool {
+	if len(wheel.AuditTags(p.Manifest.Name, w.Plan.Toolchain.Glibc)) > 0 {
+		return false
+	}
+	m := p.Manifest
+	w.product, w.State = p, state
+	w.Artifact = wheel.Artifact{SHA256: m.SHA256, Size: m.Size, Cached: true, Manifest: m}
+	if state == Placed {
+		w.Artifact.Path = p.File
+	}
+	return true
+}
+
+// filePath returns the path of the wheel's file.
+func (w *Wheel) filePath() string {
+	if w.Artifact.Path != "" {
+		return w.Artifact.Path
+	}
+	return w.product.File
+}
+
+// nodesRunning returns the nodes that run the wheel, with its files unchanged since the
+// installation.
+func (w *Wheel) nodesRunning(known []deploy.ProbeResult) []string {
+	var names []string
+	for _, i := range w.indexes {
+		d := known[i].Facts.DeepSpeed
+		if d != nil && d.Intact && d.SHA256 == w.Artifact.SHA256 && d.SHA256 != "" && !known[i].Facts.Unfinished {
+			names = append(names, known[i].Name)
+		}
+	}
+	return names
+}
+
+// Err returns the problem of a plan before the deploy, or of a run that only builds wheels. It is
+// nil if every node gets a wheel.
+func (p *Plan) Err() error {
+	if err := p.noWheelError(); err != nil {
+		return err
+	}
+	without, failed := len(p.Left), 0
+	for _, w := range p.Wheels {
+		if w.Err != nil {
+			failed++
+			without += len(w.Nodes)
+		}
+	}
+	switch {
+	case without == 0:
+		return nil
+	case failed == 0:
+		return fault.WithCode(fmt.Errorf("%d of %d nodes get no wheel", without, p.Nodes), 3)
+	}
+	return fault.WithCode(fmt.Errorf("%d of %d nodes get no wheel: %d of %d wheels failed", without, p.Nodes, failed, len(p.Wheels)), 3)
+}
+
+// noWheelError returns the error of a plan that has no wheel for any node. If no wheel can be
+// built as requested, it is about the request, which another request might solve. If every build
+// failed, it names the errors of the builds, and has their exit code if they agree. It is nil if the nodes are to blame: dsbuild cannot
+// reach one or deploy to it.
+func (p *Plan) noWheelError() error {
+	if slices.ContainsFunc(p.Wheels, func(w *Wheel) bool { return w.Err == nil }) {
+		return nil
+	}
+	if len(p.Wheels) == 0 {
+		if len(p.Left) == 0 || slices.ContainsFunc(p.Left, func(l LeftOut) bool { return !l.unserved }) {
+			return nil
+		}
+		return fault.WithCode(fault.AddHint(errors.New("dsbuild can build no wheel for any of the nodes"), p.Left[0].Hint), 2)
+	}
+	var all []error
+	for _, w := range p.Wheels {
+		all = append(all, fmt.Errorf("%s: %w", w.Name, w.Err))
+	}
+	if len(all) == 1 {
+		return all[0]
+	}
+	var lines []string
+	code := cmp.Or(fault.ExitCode(all[0]), 1)
+	for _, err := range all {
+		lines = append(lines, err.Error())
+		if h := fault.Hint(err); h != "" {
+			lines = append(lines, "  hint: "+h)
+		}
+		if cmp.Or(fault.ExitCode(err), 1) != code {
+			code = 1
+		}
+	}
+	return fault.WithCode(fmt.Errorf("all %d wheels failed:\n%s", len(all), strings.Join(lines, "\n")), code)
+}

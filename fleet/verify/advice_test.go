@@ -1,0 +1,60 @@
+package verify_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/fleet/verify"
+	"github.com/dsbuild/dsbuild/inventory"
+)
+
+// The programs on nodes send codes that the table has, and no hint of their own; the table
+// has no code that nobody sends.
+func TestNodesSendCodesInPlaceOfHints(t *testing.T) {
+	files, err := filepath.Glob("*.py")
+	files = append(files, "../deploy/agent.py", "../deploy/changes/changes.py", "../deploy/envs/agent.py", "../deploy/envs/place.py", "../deploy/envs/look.py", "../deploy/envs/python.py", "../deploy/changes/accepted.py", "../relay/relay.py")
+	if err != nil || len(files) < 5 {
+		t.Fatal(files, err)
+	}
+	sent := regexp.MustCompile(`(?m)(?:(?:Failed|Busy)\(.*, |"advice": )"([^"\n]*)"[)}]`)
+	texts, all := verify.AdviceTexts(), ""
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all += string(source)
+		for _, m := range sent.FindAllStringSubmatch(string(source), -1) {
+			if texts[m[1]] == "" && m[1] != "" {
+				t.Errorf("%s: %s: advice.go has no hint for the code %q", file, m[0], m[1])
+			}
+		}
+		if strings.Contains(string(source), `"hint"`) {
+			t.Errorf("%s sends a hint", file)
+		}
+	}
+	for code := range texts {
+		if !strings.Contains(all, `"`+code+`"`) {
+			t.Errorf("no program sends %q", code)
+		}
+	}
+}
+
+// What a hint names is the inventory's, and needs no quotes in a shell.
+func TestAdviceNamesTheInventorysPython(t *testing.T) {
+	for _, c := range []struct{ code, python, want string }{
+		{"shadow-user", "/opt/env/bin/python", "it is in this user's own packages: there run /opt/env/bin/python -m pip uninstall deepspeed, or set PYTHONNOUSERSITE=1"},
+		{"shadow-user", "/opt/my env/bin/python", "it is in this user's own packages: there run python -m pip uninstall deepspeed, or set PYTHONNOUSERSITE=1"},
+		{"no-room", "/opt/env/bin/python", "make room on the node: df -h /opt/env; df -i /opt/env; quota"},
+		{"no-room", "python3", "make room on the node: df -h ENVIRONMENT; df -i ENVIRONMENT; quota"},
+		{"shadow-pythonpath", "/opt/env/bin/python", "PYTHONPATH puts it first: take its folder out"},
+		{"run: dsbuild x; curl y | sh", "/opt/env/bin/python", ""},
+	} {
+		if got := verify.AdviceFor(c.code, inventory.Host{Python: c.python}); got != c.want {
+			t.Errorf("%s with %s: %q, want %q", c.code, c.python, got, c.want)
+		}
+	}
+}

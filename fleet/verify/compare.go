@@ -1,0 +1,357 @@
+package verify
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+// Hints for a node that differs.
+const (
+	deployHint = "bring it the wheel: dsbuild deploy INVENTORY"
+	againHint  = "something changed them after the installation; put the wheel back: dsbuild deploy INVENTORY"
+	byHandHint = "something changed them after the installation: install that DeepSpeed again"
+	fitHint    = "make its environment like that of the others, or have a wheel built for it: dsbuild ship INVENTORY"
+	alikeHint  = "make the environments alike, with the tool that made them; dsbuild changes only DeepSpeed"
+	kindsHint  = "make the environments alike; if they differ on purpose, name their wheels with --wheel, or verify each kind with --limit"
+)
+
+// compareNodes adds to each node its differences: those that the node shows alone, those from its wheel,
+// and those from most other nodes. files maps the sha256 of each wheel to its files. It is pure.
+func compareNodes(tables *compat.Tables, all []*nodeState, files map[string]map[string]string) {
+	for _, s := range all {
+		s.addOwnDifferences(tables)
+		s.compareWithWheel(files)
+	}
+	for _, group := range groupBy(all, func(s *nodeState) string { return s.group() }) {
+		compareProperties(group)
+	}
+	installed := slices.DeleteFunc(slices.Clone(all), func(s *nodeState) bool { return s.installed == nil })
+	for _, group := range groupBy(installed, func(s *nodeState) string { return s.installed.Version + " " + s.facts.Tag }) {
+		// Compare the companion wheels of nodes that report the same version of them.
+		names := map[string]bool{}
+		for _, s := range group {
+			for name := range s.facts.ExtraWheels {
+				names[name] = true
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(names)) {
+			came := []node.Property{{Name: name + ", wheel", Must: true, Unknown: true, Of: func(f node.Facts) string { return report.ShortSum(f.ExtraWheels[name]) }}}
+			for _, alike := range groupBy(group, func(s *nodeState) string { return s.facts.Dists[name] }) {
+				compareAll(alike, came, func(*nodeState, node.Deviation) string { return "deploy again with --deps bundle and --force" })
+			}
+		}
+		free := slices.DeleteFunc(slices.Clone(group), func(s *nodeState) bool { return s.wheel != nil })
+		if len(free) > 0 { // the others were compared with their wheel
+			// Compare the sha256 of the wheels that nodes with one version were installed from.
+			came := []node.Property{{Name: "wheel", Must: true, Unknown: true, Of: func(f node.Facts) string {
+				if f.DeepSpeed == nil {
+					return ""
+				}
+				return report.ShortSum(f.DeepSpeed.SHA256)
+			}}}
+			compareAll(free, came, func(*nodeState, node.Deviation) string { return deployHint })
+			compareFiles(free)
+		}
+	}
+	for _, s := range all {
+		s.compareWithNote()
+	}
+}
+
+// groupBy groups nodes by a key, in the order of each key's first node.
+func groupBy(all []*nodeState, key func(*nodeState) string) [][]*nodeState {
+	var groups [][]*nodeState
+	place := map[string]int{}
+	for _, s := range all {
+		k := key(s)
+		at, ok := place[k]
+		if !ok {
+			at, groups = len(groups), append(groups, nil)
+			place[k] = at
+		}
+		groups[at] = append(groups[at], s)
+	}
+	return groups
+}
+
+// group names the nodes that a node is compared with: those of its wheel's kind.
+func (s *nodeState) group() string {
+	if s.wheel == nil {
+		return ""
+	}
+	return s.wheel.Kind(*s.facts)
+}
+
+// addOwnDifferences adds the differences that one node shows without a comparison.
+func (s *nodeState) addOwnDifferences(tables *compat.Tables) {
+	if lacks := s.facts.MissingPython(); lacks != "" {
+		s.differ("set python: in the inventory to the interpreter of the environment (absolute)", "no usable Python: %s is missing", lacks)
+		return
+	}
+	if s.facts.Unfinished {
+		s.differ("wait for the running deploy, or deploy again", "a change of its environment is in progress, or was interrupted")
+	}
+	if s.facts.Leftovers && !s.facts.Unfinished {
+		s.remark("files of a running or interrupted deploy are in %s; the next deploy removes them", node.ShownPath(s.facts.Prefix+"/.dsbuild"))
+	}
+	if s.facts.DeepSpeed == nil {
+		s.runsOther = true
+		if len(s.differs) == 0 { // else inspect_files.py has already reported its DeepSpeed
+			s.differ(deployHint, "it has no DeepSpeed")
+		}
+	}
+	l := s.installed
+	if l == nil {
+		return
+	}
+	if reasons := l.unfit(tables, *s.facts); s.wheel == nil && len(reasons) > 0 {
+		s.runsOther = true
+		s.differ(fitHint, "its DeepSpeed does not fit it: %s", strings.Join(reasons, "; "))
+	}
+	try := byHandHint
+	if l.Noted != nil {
+		try = againHint
+	}
+	for _, c := range []struct {
+		p         paths
+		one, many string
+	}{
+		{l.mismatched, "does not match RECORD", "do not match RECORD"},
+		{l.missing, "is missing", "are missing"},
+		{l.unlisted, "is code that RECORD does not list", "are code that RECORD does not list"},
+		{l.Links, "is a link to a folder that RECORD does not list", "are links to folders that RECORD does not list"},
+		{l.Code, "is not the byte code of its module", "are not the byte code of their modules"},
+	} {
+		if c.p.Count > 0 {
+			s.differ(try, "%s", c.p.sentence(c.one, c.many))
+		}
+	}
+	if l.Litter.Count > 0 {
+		s.remark("%s", l.Litter.sentence("is in its folder, but not in RECORD", "are in its folder, but not in RECORD"))
+	}
+	if l.Bare {
+		s.remark("its DeepSpeed has no RECORD: dsbuild compares its files only with those of other nodes")
+	}
+}
+
+// maxPaths is how many paths a sentence names; it counts the rest.
+const maxPaths = 5
+
+// sentence makes a sentence about paths.
+func (p paths) sentence(one, many string) string {
+	named := slices.Clone(p.First[:min(len(p.First), maxPaths)])
+	for i, path := range named {
+		named[i] = node.ShownPath(path)
+	}
+	switch more := p.Count - len(named); {
+	case len(named) == 0 && p.Count == 1: // a node may send a count without names
+		return "a file " + one
+	case len(named) == 0:
+		return fmt.Sprintf("%d files %s", p.Count, many)
+	case more > 0:
+		return fmt.Sprintf("%s and %d more %s", strings.Join(named, ", "), more, many)
+	case len(named) == 1:
+		return named[0] + " " + one
+	}
+	return strings.Join(named, ", ") + " " + many
+}
+
+// newPaths makes paths of a list, sorted.
+func newPaths(all []string) paths {
+	slices.Sort(all)
+	return paths{len(all), all}
+}
+
+// compareWithWheel compares a node with the wheel that it should run.
+func (s *nodeState) compareWithWheel(files map[string]map[string]string) {
+	w, d := s.wheel, s.facts.DeepSpeed
+	if w == nil && len(s.unfit) > 0 {
+		s.differ("choose one wheel with --wheel, or fewer nodes with --limit", "dsbuild cannot choose a wheel for it: %s", strings.Join(s.unfit, "; "))
+	}
+	if w == nil || d == nil || s.facts.MissingPython() != "" {
+		return
+	}
+	name := w.Manifest.Name
+	s.runsOther = d.Version != w.Version || len(s.unfit) > 0
+	if d.Version != w.Version {
+		s.differ(deployHint, "it runs DeepSpeed %s, not %s", d.Version, name)
+	}
+	if len(s.unfit) > 0 {
+		s.differ(fitHint, "%s does not fit it: %s", name, strings.Join(s.unfit, "; "))
+	}
+	if d.Version != w.Version || s.installed == nil {
+		return
+	}
+	want := files[w.Manifest.SHA256]
+	if strays := s.strays(want); strays.Count > 0 {
+		s.differ(deployHint, "%s", strays.sentence("is not the wheel's", "are not the wheel's"))
+	}
+	s.proven = maps.Equal(want, s.installed.contents.files)
+	switch {
+	case s.runsWheel(w):
+	case d.SHA256 != "":
+		s.differ(deployHint, "it runs another wheel of that version (sha256 %.12s), not %s (%.12s)", d.SHA256, name, w.Manifest.SHA256)
+	case s.proven:
+		s.remark("dsbuild did not install it, but all its files are those of %s", name)
+	}
+}
+
+// strays returns the files in which a node differs from want, except those that another
+// difference already names.
+func (s *nodeState) strays(want map[string]string) paths {
+	named := map[string]bool{}
+	for _, p := range []paths{s.installed.mismatched, s.installed.missing, s.installed.unlisted} {
+		for _, name := range p.First {
+			named[name] = true
+		}
+	}
+	var strays []string
+	for name, sum := range want {
+		if s.installed.contents.files[name] != sum && !named[name] {
+			strays = append(strays, name)
+		}
+	}
+	for name := range s.installed.contents.files {
+		if _, ok := want[name]; !ok && !named[name] {
+			strays = append(strays, name)
+		}
+	}
+	return newPaths(strays)
+}
+
+// compareProperties compares the facts of nodes that should be equal.
+func compareProperties(group []*nodeState) {
+	properties := node.Properties()
+	if group[0].wheel != nil { // judgeWheel has already compared DeepSpeed with the wheel
+		properties = slices.DeleteFunc(properties, func(p node.Property) bool { return p.Name == "deepspeed" })
+	}
+	group = slices.DeleteFunc(slices.Clone(group), func(s *nodeState) bool { return s.facts.MissingPython() != "" })
+	compareAll(group, properties, func(s *nodeState, d node.Deviation) string {
+		switch {
+		case s.wheel != nil:
+			return alikeHint
+		case d.What == "deepspeed":
+			return deployHint
+		}
+		return kindsHint
+	})
+}
+
+// compareAll adds to each node of a group its deviations from the majority. Nodes that do not run
+// their wheel do not count towards the majority.
+func compareAll(group []*nodeState, properties []node.Property, try func(*nodeState, node.Deviation) string) {
+	facts, votes := make([]node.Facts, len(group)), make([]bool, len(group))
+	for i, s := range group {
+		facts[i], votes[i] = *s.facts, !s.runsOther
+	}
+	for i, deviations := range node.Deviations(facts, properties, votes) {
+		for _, d := range deviations {
+			s := group[i]
+			reported := d.What == "deepspeed" && s.facts.DeepSpeed == nil || d.What == "cuda" && s.facts.Torch == ""
+			if !reported {
+				s.differ(try(s, d), "%s", inWords(group, d))
+			}
+		}
+	}
+}
+
+// maxSides is how many sides of a tie a sentence names.
+const maxSides = 4
+
+// inWords describes a deviation: the node's value, and the majority's or, in a tie, the values of
+// each side.
+func inWords(group []*nodeState, d node.Deviation) string {
+	what := node.Title(d.What)
+	if d.Tie == nil {
+		return fmt.Sprintf("%s, where %d of %s have %s", orNone(what, d.Value), d.Most, ui.Count(d.Of, "node"), cmp.Or(d.Norm, "none"))
+	}
+	var sides []string
+	for _, side := range d.Tie[:min(len(d.Tie), maxSides)] {
+		// Name the nodes at the given indexes of a group, folded.
+		names := make([]string, len(side.Nodes))
+		for i, at := range side.Nodes {
+			names[i] = group[at].Host.Name
+		}
+		sides = append(sides, fmt.Sprintf("%s on %s", cmp.Or(side.Value, "none"), ui.FoldShort(names)))
+	}
+	if more := len(d.Tie) - maxSides; more > 0 {
+		sides = append(sides, fmt.Sprintf("%d others", more))
+	}
+	return fmt.Sprintf("%s: no majority: %s", what, strings.Join(sides, ", "))
+}
+
+func orNone(what, value string) string {
+	if value == "" {
+		return "no " + what
+	}
+	return what + " " + value
+}
+
+// compareFiles compares the files of nodes that report the same version.
+func compareFiles(group []*nodeState) {
+	kinds, tie := kindsOfFiles(group)
+	norm := kinds[0][0]
+	for _, s := range group {
+		alike := s.installed.contents.sum == norm.installed.contents.sum
+		switch {
+		case !alike && !tie:
+			if strays := s.strays(norm.installed.contents.files); strays.Count > 0 {
+				from := fmt.Sprintf(" from %d of %s with this version, whatever RECORD says", len(kinds[0]), ui.Count(len(group), "node"))
+				s.differ(deployHint, "%s", strays.sentence("differs"+from, "differ"+from))
+			}
+		case tie && s.matchesRecord():
+			other := norm
+			if alike {
+				other = kinds[1][0]
+			}
+			from := fmt.Sprintf(" from %s with this version, whatever RECORD says: no majority", other.Host.Name)
+			s.differ(deployHint, "%s", s.strays(other.installed.contents.files).sentence("differs"+from, "differ"+from))
+		}
+	}
+}
+
+// matchesRecord reports whether a node's files match its RECORD.
+func (s *nodeState) matchesRecord() bool {
+	l := s.installed
+	return !slices.ContainsFunc([]paths{l.mismatched, l.missing, l.unlisted, l.Links, l.Code}, func(p paths) bool { return p.Count != 0 })
+}
+
+// kindsOfFiles groups nodes by their files, the largest group first. Nodes whose files do not
+// match their RECORD count only if there are no others. A tie means that the two largest groups
+// have the same size.
+func kindsOfFiles(group []*nodeState) (kinds [][]*nodeState, tie bool) {
+	matching := slices.DeleteFunc(slices.Clone(group), func(s *nodeState) bool { return !s.matchesRecord() })
+	if len(matching) == 0 {
+		matching = group
+	}
+	kinds = groupBy(matching, func(s *nodeState) string { return s.installed.contents.sum })
+	slices.SortStableFunc(kinds, func(a, b []*nodeState) int { return cmp.Compare(len(b), len(a)) })
+	return kinds, len(kinds) > 1 && len(kinds[0]) == len(kinds[1])
+}
+
+// compareWithNote compares dsbuild's own note of the installation with the node. This finds a RECORD
+// that somebody changed to agree with changed files. It also finds an installation by hand, which
+// is only a remark if the files are those of the wheel. A node's note proves nothing about
+// another node, because the node may lie.
+func (s *nodeState) compareWithNote() {
+	if s.installed == nil || s.installed.Noted == nil || s.installed.Noted.Same {
+		return
+	}
+	n := s.installed.Noted
+	switch {
+	case n.Version != s.installed.Version:
+		s.remark("dsbuild had installed DeepSpeed %s there; another tool installed this one", n.Version)
+	case s.proven:
+		s.remark("another tool than dsbuild installed it again")
+	default:
+		s.differ(deployHint, "its RECORD differs from the one that dsbuild noted when it installed %s", n.Wheel)
+	}
+}

@@ -1,0 +1,129 @@
+package verify
+
+import (
+	"cmp"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/hosts"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// The programs on nodes are made of these sources, in this order: importcheck.py first; ops.py before
+// load.py and, if ops are to be loaded, before prove.py; prove.py before prove_main.py.
+var (
+	//go:embed importcheck.py
+	importCheckSource string
+	//go:embed ops.py
+	opsSource string
+	//go:embed prove.py
+	proveSource string
+	//go:embed prove_main.py
+	proveMainSource string
+	//go:embed inspect_files.py
+	inspectSource string
+	//go:embed load.py
+	loadSource string
+)
+
+var (
+	proveProgram   = node.NewProgram(importCheckSource, opsSource, proveSource, proveMainSource)
+	inspectProgram = node.NewFollowUp(importCheckSource, inspectSource)
+	loadProgram    = node.NewProgram(importCheckSource, opsSource, loadSource)
+)
+
+// FilesSource is the Python source that compares files, for the agent of a deploy: it can prove
+// an installation without a process of its own.
+func FilesSource() string { return importCheckSource + "\n" + proveSource }
+
+// Level is how thorough a verification is.
+type Level string
+
+// The levels of --verify.
+const (
+	LevelLoad  Level = "load"  // import DeepSpeed and load every op
+	LevelFiles Level = "files" // compare files with the RECORD's hashes, and check metadata
+)
+
+// Request describes the installation that a node should have.
+type Request struct {
+	Level       Level             `json:"level"`
+	Version     string            `json:"version"`
+	Record      string            `json:"record"` // sha256 of its RECORD
+	Ops         []string          `json:"ops"`
+	ExtraWheels map[string]string `json:"along,omitempty"` // the versions of the packages installed with it, by name
+}
+
+// answer is a message from prove.py.
+type answer struct {
+	Op       string `json:"op"` // the op that is loaded next
+	Failed   string `json:"failed"`
+	Advice   string `json:"advice"` // the code of a hint
+	Verified *Reply `json:"verified"`
+}
+
+// Reply is the versions that a verification has found.
+type Reply struct {
+	Version string `json:"version"`
+	Torch   string `json:"torch"`
+	CUDA    string `json:"cuda"`
+}
+
+// noAnswer is the error of a program on a node that ended without a result.
+func noAnswer() error {
+	return fault.WithHint(errors.New("the verification on the node gave no answer"), "run the same command again; --logs DIR keeps the node's output")
+}
+
+// Prove proves on one node that its environment has the installation of a request, by a program
+// that imports DeepSpeed there. m is the wheel's manifest.
+func Prove(ctx context.Context, n *fleet.Node, facts node.Facts, m wheel.Manifest, request Request) error {
+	script := node.Script{Python: facts.Executable, Program: proveProgram, Request: request}
+	var last answer
+	op := ""
+	err := script.Run(ctx, hosts.WithEnv(n.Runner, acceleratorEnv(m.CUDA, facts)), func(message json.RawMessage) error {
+		last = answer{}
+		err := node.Decode(message, &last)
+		if last.Op != "" {
+			op = last.Op
+		}
+		return err
+	})
+	switch {
+	case err != nil && op != "":
+		return loadError(err, op, m.CPU, facts.CPU)
+	case err != nil:
+		return err
+	case last.Failed != "":
+		return WithAdvice(node.NewNodeError(last.Failed), last.Advice, n.Host)
+	case last.Verified == nil:
+		return noAnswer()
+	}
+	return nil
+}
+
+// loadError adds to err the op that the program was loading when it ended. An illegal
+// instruction means that the wheel needs a newer CPU.
+func loadError(err error, op, needs, has string) error {
+	var exit *remote.ExitError
+	op, needs, has = node.ShownPath(op), node.PlainVersion(needs), node.PlainVersion(has) // all of them come from the node
+	if errors.As(err, &exit) && (exit.Signal == "ILL" || exit.Code == 128+4) {
+		return fault.WithHint(fmt.Errorf("op %s: killed by an illegal instruction", op), "the wheel (%s) needs a newer CPU than this node's (%s)", cmp.Or(needs, "its CPU level is not known"), has)
+	}
+	return fmt.Errorf("while loading op %s: %w", op, err)
+}
+
+// acceleratorEnv returns the variable to set on a node without a usable GPU when the ops are for
+// CUDA: DeepSpeed would otherwise choose the accelerator "cpu" there and find none of the ops.
+func acceleratorEnv(cuda string, f node.Facts) map[string]string {
+	if cuda != "" && (len(f.GPUs) == 0 || f.GPUsWithheld) {
+		return map[string]string{"DS_ACCELERATOR": "cuda"}
+	}
+	return nil
+}

@@ -1,0 +1,330 @@
+package verify
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
+	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/hosts"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// nodeState is one node and the findings about it.
+type nodeState struct {
+	*fleet.Node
+	run *run
+
+	facts     *node.Facts   // nil until it is probed
+	wheel     *wheels.Wheel // the wheel that it should run; nil: the same as most nodes
+	unfit     []string      // why that wheel does not fit it
+	installed *installation // nil: the node has no DeepSpeed, or no usable Python
+	runs      *report.Wheel // the wheel that it runs, or should run; nil if there is neither
+	runsOther bool          // it does not run the expected wheel
+	proven    bool          // its files are those of the expected wheel, whoever installed them
+
+	findings
+	program programState
+}
+
+// findings are the faults of a node, and the notes about it.
+type findings struct {
+	differs []nodeFinding // differences from the expected state
+	broken  []nodeFinding // things that do not work on it
+	remarks []string      // notes for the user
+}
+
+// programState says how far the program on the node has come.
+type programState struct {
+	op   string // the op being loaded
+	done bool   // the program has sent its last message
+	err  error  // why it ended early
+}
+
+// nodeFinding is a fault of a node, with a hint.
+type nodeFinding struct{ what, hint string }
+
+func (s *nodeState) differ(hint, format string, args ...any) {
+	s.differs = append(s.differs, nodeFinding{ui.OneLine(fmt.Sprintf(format, args...)), hint})
+}
+
+func (s *nodeState) remark(format string, args ...any) {
+	s.remarks = append(s.remarks, ui.OneLine(fmt.Sprintf(format, args...)))
+}
+
+// installation is inspect_files.py's answer about the registered DeepSpeed.
+type installation struct {
+	Version string   `json:"version"`
+	Noted   *noted   `json:"noted"`  // nil: dsbuild has never installed here
+	Digest  string   `json:"digest"` // of Files
+	Files   fileList `json:"files"`  // in DeepSpeed's folder; left out if the driver knows Digest
+	Others  fileList `json:"others"` // outside that folder: commands, metadata
+	Bare    bool     `json:"bare"`   // it has no RECORD
+	Conda   bool     `json:"conda"`  // a conda environment: conda writes the prefix into commands
+	Litter  paths    `json:"litter"` // files in its folder that are neither in RECORD nor code
+	Links   paths    `json:"links"`  // links to folders in its folder: Python imports through them
+	Code    paths    `json:"code"`   // byte code that is neither the wheel's nor compiled from its module
+
+	Manifest json.RawMessage `json:"manifest"` // parts of the wheel's manifest; null if dsbuild did not build the wheel
+
+	// Set by understand, from Files and Others.
+	contents                      *contents // of DeepSpeed's folder
+	mismatched, missing, unlisted paths     // not as in RECORD; not there; code that is not in RECORD
+}
+
+// manifest returns the manifest inside the installed wheel, or an empty one.
+func (l *installation) manifest() wheel.Manifest {
+	var m wheel.Manifest
+	// A node may lie, or another dsbuild may have written the manifest: one that cannot be
+	// decoded counts as empty.
+	if err := json.Unmarshal(l.Manifest, &m); err != nil {
+		return wheel.Manifest{}
+	}
+	return m
+}
+
+// unfit returns the reasons why the installed DeepSpeed does not fit the node, by its manifest.
+func (l *installation) unfit(tables *compat.Tables, f node.Facts) []string {
+	if m := l.manifest(); m.Version != "" {
+		return tables.Fit(m, f).Reasons
+	}
+	return nil
+}
+
+// noted is dsbuild's note on the node about its installation.
+type noted struct {
+	Wheel   string `json:"wheel"`
+	SHA256  string `json:"sha256"`
+	Version string `json:"version"`
+	Same    bool   `json:"same"` // RECORD is still the one in the note
+}
+
+// paths is a count of files, with the names of the first ones.
+type paths struct {
+	Count int      `json:"count"`
+	First []string `json:"first"`
+}
+
+// message is one message from inspect_files.py or load.py.
+type message struct {
+	Looked *installation `json:"looked"`
+	Wrong  string        `json:"wrong"`  // a difference from the expected state
+	Broken string        `json:"broken"` // something that does not work
+	Advice string        `json:"advice"` // the code of a hint
+	Remark string        `json:"remark"`
+	Op     string        `json:"op"` // the op that is loaded next
+	Done   bool          `json:"done"`
+}
+
+// inspectFiles gathers a node's facts and inspects the files of its DeepSpeed, in one command.
+func (s *nodeState) inspectFiles(ctx context.Context) error {
+	limit := s.run.fleet.Limit(probeLimit)
+	ctx, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	slow := time.AfterFunc(limit, func() { giveUp(s.run.fleet.NotWithin(limit)) })
+	defer slow.Stop()
+	facts, ended, err := node.ProbeWithFollowUp(ctx, s.Runner, s.Host.Python, node.FollowUp{
+		Program: inspectProgram,
+		Request: map[string]any{"known": s.run.files.digests()},
+		Begun:   func() { slow.Stop() },
+		Each:    func(message json.RawMessage) error { return s.handleMessage(message, &s.run.files) },
+	})
+	s.facts = facts
+	if err != nil {
+		return cmp.Or(context.Cause(ctx), err)
+	}
+	s.program.err = ended
+	s.wheel, s.unfit = s.chooseWheel()
+	return nil
+}
+
+// loadOps returns the error of the program that inspected the files, if it failed. If the level is
+// LevelLoad, it loads every op.
+func (s *nodeState) loadOps(ctx context.Context) error {
+	switch {
+	case s.facts.MissingPython() != "":
+		return nil
+	case s.program.err != nil:
+		return s.program.err
+	case !s.program.done:
+		return noAnswer()
+	case s.run.opt.Level != LevelLoad || s.installed == nil:
+		return nil
+	}
+	ops, cuda := []string{}, s.facts.TorchCUDA
+	if s.facts.DeepSpeed != nil {
+		ops = append(ops, s.facts.DeepSpeed.Ops...)
+		if b := s.facts.DeepSpeed.Build; b != nil && b.Accelerator != "" && b.Accelerator != "cuda" {
+			cuda = ""
+		}
+	}
+	if s.wheel != nil && s.runsWheel(s.wheel) {
+		ops, cuda = s.wheel.Manifest.Ops, s.wheel.Manifest.CUDA
+	}
+	s.program.op, s.program.done = "", false
+	script := node.Script{Python: s.facts.Executable, Program: loadProgram, Request: map[string]any{"ops": ops, "version": s.installed.Version}}
+	// A Python writes byte code beside the modules when it starts and imports, which would
+	// change the node. The probe's Python does not.
+	env := map[string]string{"PYTHONDONTWRITEBYTECODE": "1"}
+	maps.Copy(env, acceleratorEnv(cuda, *s.facts))
+	err := script.Run(ctx, hosts.WithEnv(s.Runner, env), func(message json.RawMessage) error {
+		return s.handleMessage(message, &s.run.files)
+	})
+	var ended *remote.ExitError
+	switch {
+	case errors.As(err, &ended) && s.program.op != "":
+		// The earlier findings still count.
+		crash := loadError(err, s.program.op, s.installed.manifest().CPU, s.facts.CPU)
+		s.broken = append(s.broken, nodeFinding{crash.Error(), fault.Hint(crash)})
+	case err != nil:
+		return err
+	case !s.program.done:
+		return noAnswer()
+	}
+	return nil
+}
+
+// handleMessage handles one message. Nodes with the same files share one list.
+func (s *nodeState) handleMessage(text json.RawMessage, files *fileLists) error {
+	var m message
+	if err := node.Decode(text, &m); err != nil {
+		return err
+	}
+	s.program.op, s.program.done = m.Op, s.program.done || m.Done
+	switch {
+	case m.Looked != nil:
+		s.installed = m.Looked
+		// Turn the file lists from the node into contents and into files that do not match RECORD, are
+		// missing, or are not listed.
+		s.installed.contents = files.intern(s.installed.Digest, s.installed.Files)
+		others := s.installed.Others.compare()
+		if s.installed.Conda {
+			others.mismatched = slices.DeleteFunc(others.mismatched, func(name string) bool { return strings.HasPrefix(name, "../") })
+		}
+		s.installed.mismatched = newPaths(slices.Concat(s.installed.contents.mismatched, others.mismatched))
+		s.installed.missing = newPaths(slices.Concat(s.installed.contents.missing, others.missing))
+		if !s.installed.Bare {
+			s.installed.unlisted = newPaths(slices.Concat(s.installed.contents.unlisted, others.unlisted))
+		}
+		s.installed.Files, s.installed.Others = nil, nil
+	case m.Wrong != "":
+		s.differ(AdviceFor(m.Advice, s.Host), "%v", node.NewNodeError(m.Wrong))
+	case m.Broken != "":
+		s.broken = append(s.broken, nodeFinding{node.NewNodeError(m.Broken).Error(), AdviceFor(m.Advice, s.Host)})
+	case m.Remark != "":
+		s.remark("%v", node.NewNodeError(m.Remark))
+	}
+	return nil
+}
+
+// runsWheel reports whether dsbuild installed this very wheel and nothing replaced it.
+func (s *nodeState) runsWheel(w *wheels.Wheel) bool {
+	return s.facts.DeepSpeed != nil && s.facts.DeepSpeed.SHA256 == w.Manifest.SHA256
+}
+
+// chooseWheel returns the wheel that a node should run. Of several wheels that fit it, this is the one
+// that dsbuild installed there, else one with the installed version, else the one that a deploy
+// would choose. reasons say why no wheel fits, or why the only one does not.
+func (s *nodeState) chooseWheel() (w *wheels.Wheel, reasons []string) {
+	offered, tables := s.run.opt.Wheels, s.run.tables
+	switch len(offered) {
+	case 0:
+		return nil, nil
+	case 1:
+		return &offered[0], tables.Fit(offered[0].Manifest, *s.facts).Reasons
+	}
+	version := ""
+	if s.facts.DeepSpeed != nil {
+		version = s.facts.DeepSpeed.Version
+	}
+	var same *wheels.Wheel
+	for i := range offered {
+		if !tables.Fit(offered[i].Manifest, *s.facts).OK() {
+			continue
+		}
+		if s.runsWheel(&offered[i]) {
+			return &offered[i], nil
+		}
+		if offered[i].Version == version {
+			same = &offered[i]
+		}
+	}
+	if same != nil {
+		return same, nil
+	}
+	best, err := wheels.Choose(tables, offered, *s.facts)
+	if err != nil {
+		return nil, []string{err.Error()}
+	}
+	return best.Wheel, best.Verdict.Reasons
+}
+
+// version is the DeepSpeed that the node has; nil if it has none, or none is known.
+func (s *nodeState) version() *report.Version {
+	if s.facts == nil || s.facts.DeepSpeed == nil {
+		return nil
+	}
+	return &report.Version{Version: s.facts.DeepSpeed.Version, SHA256: s.facts.DeepSpeed.SHA256}
+}
+
+// kind is equal for nodes whose differences the report counts: those that run the same wheel and,
+// if it is for several torches, have the same. It is "" if the node's wheel is not known.
+func (s *nodeState) kind() string {
+	switch {
+	case s.runs == nil:
+		return ""
+	case s.wheel != nil && s.wheel.Manifest.SHA256 == s.runs.SHA256:
+		return s.group()
+	}
+	return s.runs.SHA256
+}
+
+// maxAltered bounds how many files that are not as RECORD says a report names.
+const maxAltered = 50
+
+// setStatus sets the node's status, error and facts from the findings.
+func (s *nodeState) setStatus() {
+	if l := s.installed; l != nil && s.facts.DeepSpeed != nil {
+		f := *s.facts.DeepSpeed
+		f.Altered = slices.Concat(l.mismatched.First, l.missing.First, l.unlisted.First, l.Links.First, l.Code.First)
+		f.Altered = f.Altered[:min(len(f.Altered), maxAltered)]
+		f.Intact = l.Noted != nil && l.Noted.Same && s.matchesRecord()
+		s.facts.DeepSpeed = &f
+		if l.Noted != nil && l.Noted.Same {
+			s.runs = &report.Wheel{Name: l.Noted.Wheel, SHA256: l.Noted.SHA256, Version: l.Version}
+		}
+	}
+	if s.wheel != nil {
+		s.runs = s.wheel.Ref()
+	}
+	switch {
+	case len(s.differs) > 0:
+		s.Status = report.Differs
+	case len(s.broken) > 0:
+		s.Status = report.Failed
+	default:
+		s.Status = report.OK
+		return
+	}
+	var words []string
+	try := ""
+	for _, f := range slices.Concat(s.differs, s.broken) {
+		words = append(words, f.what)
+		try = cmp.Or(try, f.hint)
+	}
+	s.Err = errors.New(strings.Join(words, "; "))
+	s.Err = fault.AddHint(s.Err, try)
+}

@@ -1,0 +1,310 @@
+package nightly
+
+import (
+	"cmp"
+	"errors"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/yamldoc"
+	"github.com/dsbuild/dsbuild/pipeline/matrix"
+	"github.com/dsbuild/dsbuild/pipeline/planner"
+	"github.com/dsbuild/dsbuild/release/index"
+	"github.com/dsbuild/dsbuild/release/publish"
+)
+
+// Config is the content of a nightly file.
+type Config struct {
+	Dir     string // the folder of everything that one night keeps for the next
+	Keep    int    // builds of each wheel
+	Sources []Source
+	Entries []matrix.Entry // each is built from each source
+	Index   *Index         // nil: not published
+	Deploy  *Deploy        // nil: not deployed
+	Notify  []string       // the command that gets the notice of a failed night; nil: no notice
+}
+
+// Source is the origin of wheels.
+type Source struct {
+	Name      string
+	DeepSpeed string // as --deepspeed takes it; "" is the newest release
+}
+
+// Index is where wheels are published.
+type Index struct{ Dir, URL string }
+
+// Deploy says which nodes get the wheels. Its fields are named like the flags of dsbuild deploy.
+type Deploy struct {
+	Inventory string
+	Source    string // the name of the source whose wheels they get
+	Canary    string // these nodes first: a --limit; "" for none
+	Limit     string // of all
+	Env       string // an environment file: the nodes get the whole environment with the wheel; "": the wheel alone
+	Flags     map[string]string
+}
+
+// The sources that have a name of their own.
+const (
+	releaseSource = "release"
+	mainSource    = "main"
+	mainURL       = "git+https://github.com/deepspeedai/DeepSpeed@master"
+)
+
+// defaultKeep is how many builds of each wheel are kept.
+const defaultKeep = 7
+
+// Read reads the nightly file at path. It reports all mistakes together, as a
+// *diagnostic.Error. Relative paths are taken from its folder.
+func Read(path string) (Config, error) {
+	tables, err := compat.NewTables()
+	if err != nil {
+		return Config{}, err
+	}
+	r := &reader{Reader: &yamldoc.Reader{
+		File: path, Kind: "nightly file", Least: "give at least \"wheels: wheels.yaml\"", Share: "put what wheels share into defaults of wheels",
+	}, dir: filepath.Dir(path), tables: tables}
+	body, err := r.Load(path, nil)
+	if err != nil {
+		return Config{}, err
+	}
+	var c Config
+	if body != nil {
+		c = r.readConfig(body)
+	}
+	return c, r.Err()
+}
+
+type reader struct {
+	*yamldoc.Reader
+	dir    string
+	tables *compat.Tables
+}
+
+// readConfig reads the whole file, and the file of wheels that it names.
+func (r *reader) readConfig(body yamldoc.Node) Config {
+	c := Config{Dir: r.resolvePath("nightly"), Keep: defaultKeep, Sources: []Source{{Name: releaseSource}}}
+	given := false
+	for _, p := range r.Pairs(body, "the nightly file", []string{"wheels", "sources", "dir", "keep", "index", "deploy", "notify"}) {
+		switch p.Key {
+		case "wheels":
+			given = true
+			c.Entries = r.readWheels(p)
+		case "sources":
+			c.Sources = r.readSources(p)
+		case "dir":
+			c.Dir = r.resolvePath(r.singleLine(p))
+		case "keep":
+			n, bad := strconv.Atoi(r.singleLine(p))
+			if bad != nil || n < 1 || n > 1000 {
+				r.Add(r.Place(p.Node), "", "keep must be a number of builds from 1 to 1000")
+			}
+			c.Keep = n
+		case "index":
+			c.Index = r.readIndex(p)
+		case "deploy":
+			c.Deploy = r.readDeploy(p)
+		case "notify":
+			c.Notify = r.readCommand(p)
+		}
+	}
+	if !given {
+		r.Add(r.Place(body), `give "wheels": a matrix, or a matrix file (docs/farm.md)`, "the file lists no wheels")
+	}
+	if d := c.Deploy; d != nil && len(c.Sources) > 0 {
+		d.Source = cmp.Or(d.Source, c.Sources[0].Name)
+		if !slices.ContainsFunc(c.Sources, func(s Source) bool { return s.Name == d.Source }) {
+			r.Add(diagnostic.Position{File: r.File}, "", "deploy names the source %q, which is not in sources", diagnostic.Clip(d.Source))
+		}
+	}
+	return c
+}
+
+// resolvePath resolves a path relative to the file's folder.
+func (r *reader) resolvePath(name string) string {
+	if name == "" || filepath.IsAbs(name) {
+		return name
+	}
+	return filepath.Join(r.dir, name)
+}
+
+// singleLine is the value of a key that takes one line.
+func (r *reader) singleLine(p yamldoc.Pair) string {
+	word, ok := r.Text(p.Node, p.Key)
+	if !ok {
+		return ""
+	}
+	if strings.TrimSpace(word) == "" || strings.ContainsAny(word, "\n\r\x00") {
+		r.Add(r.Place(p.Node), "", "%s must be one line of text", p.Key)
+		return ""
+	}
+	return word
+}
+
+// readWheels reads the matrix, from this file or from the file that it names.
+func (r *reader) readWheels(p yamldoc.Pair) []matrix.Entry {
+	var entries []matrix.Entry
+	list := &r.List
+	if name, ok := yamldoc.Scalar(p.Node); ok {
+		file, err := matrix.Read(r.resolvePath(name))
+		var wrong *diagnostic.Error
+		switch {
+		case errors.As(err, &wrong) && wrong.Cause == nil: // mistakes in the file
+			r.Problems = append(r.Problems, wrong.Problems...)
+			return nil
+		case err != nil:
+			r.Add(r.Place(p.Node), fault.Hint(err), "%s", err)
+			return nil
+		}
+		entries, list = file.Entries, file.Mistakes()
+	} else {
+		entries = matrix.Entries(r.Reader, p.Node)
+	}
+	for _, e := range entries {
+		planner.AddMistakes(list, r.tables, e)
+		if e.DeepSpeed != "" {
+			r.Add(p.At, "add it to sources", "wheel %s has a key deepspeed: use sources instead", diagnostic.Clip(e.Name))
+		}
+	}
+	if list != &r.List {
+		r.Problems = append(r.Problems, list.Problems...)
+	}
+	return entries
+}
+
+// readSources reads the sources: known words, or a name with a value of --deepspeed.
+func (r *reader) readSources(p yamldoc.Pair) []Source {
+	var all []Source
+	seen := map[string]bool{}
+	for _, n := range r.Items(p.Node, "sources") {
+		s := Source{}
+		if word, ok := yamldoc.Scalar(n); ok {
+			s.Name = word
+			switch word {
+			case releaseSource:
+			case mainSource:
+				s.DeepSpeed = mainURL
+			default:
+				r.Add(r.Place(n), "give another source a name: {name: fork, deepspeed: git+URL@REF}", "source %q is neither release nor main", diagnostic.Clip(word))
+			}
+		} else {
+			for _, q := range r.Pairs(n, "a source", []string{"name", "deepspeed"}) {
+				switch q.Key {
+				case "name":
+					s.Name = r.singleLine(q)
+				case "deepspeed":
+					s.DeepSpeed = r.singleLine(q)
+				}
+			}
+			if strings.HasPrefix(s.DeepSpeed, "./") || strings.HasPrefix(s.DeepSpeed, "../") {
+				s.DeepSpeed = r.resolvePath(s.DeepSpeed)
+			}
+			if s.Name == "" || s.DeepSpeed == "" {
+				r.Add(r.Place(n), "", "a source needs a name and a deepspeed")
+			}
+		}
+		if seen[s.Name] {
+			r.Add(r.Place(n), "give each its own name", "a second source with the name %q", diagnostic.Clip(s.Name))
+		}
+		seen[s.Name] = true
+		all = append(all, s)
+	}
+	return all
+}
+
+// readIndex reads the folder of the index and, if it is given, its address.
+func (r *reader) readIndex(p yamldoc.Pair) *Index {
+	out := &Index{}
+	pairs := []yamldoc.Pair{{Key: "dir", At: p.At, Node: p.Node}}
+	if _, folder := yamldoc.Scalar(p.Node); !folder {
+		pairs = r.Pairs(p.Node, "index", []string{"dir", "url"})
+	}
+	for _, q := range pairs {
+		text := r.singleLine(q)
+		switch q.Key {
+		case "dir":
+			out.Dir = r.resolvePath(text)
+			if to, err := publish.ParseTarget(text); text != "" && (err != nil || !to.Folder()) {
+				r.Add(r.Place(q.Node), "name a folder, and copy it: aws s3 sync DIR s3://BUCKET (docs/index.md)", "the index of a night goes into a folder")
+			}
+		case "url":
+			out.URL = text
+			if err := index.CheckURL(text); text != "" && err != nil {
+				r.Add(r.Place(q.Node), "", "url of index %v", err)
+			}
+		}
+	}
+	if out.Dir == "" {
+		r.Add(p.At, "", "index has no dir")
+	}
+	return out
+}
+
+// readCommand is a program, or a list of it and its arguments. No shell reads it.
+func (r *reader) readCommand(p yamldoc.Pair) []string {
+	const try = "a program, or a list of it and its arguments: [mail, -s, nightly, admin@example.org]"
+	var words []string
+	switch word, ok := yamldoc.Scalar(p.Node); {
+	case ok:
+		words = []string{word}
+	case yamldoc.IsMapping(p.Node):
+		r.Add(r.Place(p.Node), "notify is a program now: notify: [PROGRAM, ARGUMENT]", "notify must be a list, but this is a mapping")
+		return nil
+	default:
+		for _, n := range r.RequiredItems(p.Node, "notify") {
+			word, _ := r.Text(n, "a word of notify")
+			words = append(words, word)
+		}
+		if len(words) == 0 {
+			return nil
+		}
+	}
+	switch program := words[0]; {
+	case strings.TrimSpace(program) == "":
+		r.Add(r.Place(p.Node), try, "notify has no program")
+	case strings.Contains(program, " ") || strings.Contains(program, "://"):
+		r.Add(r.Place(p.Node), try, "notify is no program: dsbuild runs no shell, and sends nothing to an address")
+	case strings.Contains(program, "/"):
+		words[0] = r.resolvePath(program)
+	}
+	return words
+}
+
+func (r *reader) readDeploy(p yamldoc.Pair) *Deploy {
+	out := &Deploy{Flags: map[string]string{}}
+	// The keys of deploy that are flags of dsbuild deploy.
+	for _, q := range r.Pairs(p.Node, "deploy", append([]string{"inventory", "source", "canary", "limit", "env"}, []string{
+		"forks", "serial", "max-fail", "timeout", "bwlimit", "relay", "in-use", "deps", "verify",
+		"via", "partition", "account", "qos", "time", "slurm-wait",
+	}...)) {
+		text := r.singleLine(q)
+		switch q.Key {
+		case "inventory":
+			out.Inventory = text
+			if !strings.Contains(text, ":") && !strings.Contains(text, "[") {
+				out.Inventory = r.resolvePath(text)
+			}
+		case "source":
+			out.Source = text
+		case "canary":
+			out.Canary = text
+		case "limit":
+			out.Limit = text
+		case "env":
+			out.Env = r.resolvePath(text)
+		default:
+			out.Flags[q.Key] = text
+		}
+	}
+	if out.Env != "" && out.Flags["deps"] != "" {
+		r.Add(p.At, "", "deploy has env and deps: an environment has all its packages")
+	}
+	if out.Inventory == "" {
+		r.Add(p.At, "", "deploy has no inventory")
+	}
+	return out
+}

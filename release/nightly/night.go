@@ -1,0 +1,405 @@
+// Package nightly runs unattended. Each night it builds the wheels of a file from
+// the newest sources where anything has changed, keeps and publishes them in an
+// index, deploys them to a canary and then to the other nodes, and writes a report.
+//
+// One folder holds the state between nights. A run that was killed is finished by
+// the next one, which uses the wheels that were already built.
+package nightly
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gofrs/flock"
+
+	"github.com/dsbuild/dsbuild/internal/atomicfile"
+	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/pipeline/matrix"
+	"github.com/dsbuild/dsbuild/release/index"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// Planner turns an entry, built from a source, into a plan.
+type Planner interface {
+	// Ask makes the plan as far as that works without an engine. request is the key of the plan in
+	// the store (pipeline.RequestDigest). Ask fetches the sources, once.
+	Ask(ctx context.Context, e matrix.Entry, s Source) (p *pipeline.Plan, request string, err error)
+	// Plan makes the plan to run. Its messages begin with name.
+	Plan(ctx context.Context, name string, e matrix.Entry, s Source) (*pipeline.Plan, error)
+}
+
+// Options are the settings of a night.
+type Options struct {
+	Config
+	Plans Planner
+	// Build runs plans and puts the wheels into dir. Several goroutines call done, each with a result as
+	// soon as it exists (pipeline.Farm).
+	Build func(ctx context.Context, dir string, jobs []pipeline.Job, done func(pipeline.Result)) []pipeline.Result
+	// Sign signs the wheel at path, as Build does with those that it builds; nil: dsbuild signs nothing.
+	Sign func(path string) error
+	// Deploy installs the wheels of dir on the nodes of limit, and writes its reports as report with an
+	// ending. It is nil if the night deploys nothing.
+	Deploy func(ctx context.Context, dir, limit, report string) (Nodes, error)
+	// GPUs returns the names of the GPUs of a compute capability, for the page of the index.
+	GPUs func(capability string) []string
+	// Store has wheels that other runs built.
+	Store  pipeline.Store
+	Report ui.Reporter
+	Now    func() time.Time
+	By     string // who runs it, and where
+}
+
+// night is one run. Its steps work one after the other on the report and the state.
+type night struct {
+	Options
+	state   *state
+	report  *Report
+	units   []*unit
+	jobs    []pipeline.Job // the builds that are missing
+	current string         // the folder of the wheels to deploy, once it is there
+}
+
+// unit is a wheel of the night: an entry built from a source.
+type unit struct {
+	name    string
+	entry   matrix.Entry
+	source  Source
+	request string
+	report  *EntryReport
+}
+
+// Run runs a night. Its report is there as soon as the night has begun, and is written
+// into the folder; the error carries the exit code. The next run
+// continues a night that ctx interrupted.
+func Run(ctx context.Context, opt Options) (*Report, error) {
+	if err := os.MkdirAll(opt.Dir, 0o755); err != nil {
+		return nil, err
+	}
+	release, err := lockFolder(opt.Dir, opt.Now())
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	st, err := loadState(opt.Dir)
+	if err != nil {
+		return nil, fault.WithHint(err, "remove the file to start again: every wheel then counts as new")
+	}
+	n := &night{Options: opt, state: st}
+	if err := n.begin(); err != nil {
+		return nil, err
+	}
+	// The failure of a wheel or a node is in the report, and the night goes on. The error of a step means
+	// that it cannot.
+	for _, step := range []func(context.Context) error{n.plan, n.build, n.index, n.canary, n.rest, n.finish} {
+		err := step(ctx)
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		if err != nil {
+			return n.report, err
+		}
+	}
+	return n.report, n.report.Err()
+}
+
+// lockFolder makes this the only night in the folder. The lock holds as long as the process lives. Its
+// holder is named in a file beside it, because Windows lets nobody read or write a locked file.
+func lockFolder(dir string, now time.Time) (release func(), err error) {
+	l := flock.New(filepath.Join(dir, lockName), flock.SetFlag(os.O_CREATE|os.O_RDWR), flock.SetPermissions(0o644))
+	holder := filepath.Join(dir, holderName)
+	got, err := l.TryLock()
+	if err != nil {
+		return nil, fmt.Errorf("lock %s: %w", l.Path(), err)
+	}
+	if !got {
+		who, _ := os.ReadFile(holder) // its text is for people
+		err := fmt.Errorf("another dsbuild nightly runs in %s (%s)", dir, strings.TrimSpace(string(who)))
+		return nil, fault.WithHint(err, "wait for it, or give each configuration its own dir")
+	}
+	who := fmt.Sprintf("process %d, since %s\n", os.Getpid(), now.Format(time.RFC3339))
+	if err := atomicfile.Write(holder, strings.NewReader(who), 0o644); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return func() { _ = l.Close() }, nil
+}
+
+// begin starts a night, or goes on with one that did not end, and lists its wheels.
+func (n *night) begin() error {
+	now := n.Now()
+	n.report = &Report{ID: now.UTC().Format("20060102T150405Z"), Started: now, Dir: n.Dir, By: n.By, Entries: []*EntryReport{}, Deploys: []DeployReport{}}
+	if n.state.Running != "" {
+		n.report.ID, n.report.Started, n.report.Resumed = n.state.Running, n.state.RunningAt, true
+		n.Options.Report.Note("continuing the run of %s, which did not end", n.state.RunningAt.Format(time.RFC3339))
+	}
+	n.state.Running, n.state.RunningAt = n.report.ID, n.report.Started
+	for _, s := range n.Sources {
+		for _, e := range n.Entries {
+			name := e.Name + "@" + s.Name
+			r := &EntryReport{Name: name, Wheel: e.Name, Source: s.Name, Changes: []string{}}
+			for _, b := range n.state.Builds[name] {
+				if b.Night != n.report.ID {
+					r.Before = &b
+					break
+				}
+			}
+			n.report.Entries = append(n.report.Entries, r)
+			n.units = append(n.units, &unit{name: name, entry: e, source: s, report: r})
+		}
+	}
+	return n.state.saveFile()
+}
+
+// plan finds the wheels that have changed, and plans them. A wheel that cannot be planned fails alone.
+func (n *night) plan(ctx context.Context) error {
+	for _, u := range n.units {
+		asked, request, err := n.Plans.Ask(ctx, u.entry, u.source)
+		if err != nil {
+			u.report.fail(err)
+			continue
+		}
+		u.request = request
+		if n.keepUnchanged(ctx, u, request, asked.Digest) || n.takeFromStore(ctx, u, asked) {
+			continue
+		}
+		p, err := n.Plans.Plan(ctx, u.name, u.entry, u.source)
+		switch {
+		case err != nil:
+			u.report.fail(err)
+		case !n.keepUnchanged(ctx, u, "", p.Digest):
+			n.jobs = append(n.jobs, pipeline.Job{Name: u.name, Plan: p})
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// keepUnchanged uses a kept build if it has the wanted plan.
+func (n *night) keepUnchanged(ctx context.Context, u *unit, request, plan string) bool {
+	i := n.state.findBuild(u.name, request, plan)
+	if i < 0 {
+		return false
+	}
+	b := n.state.makeNewest(u.name, i, n.report.ID)
+	status := Unchanged
+	switch {
+	case i > 0: // as it was some nights ago
+		status = Stored
+	case b.Night == n.report.ID && b.Seconds > 0: // before this night was broken off
+		status = Built
+	case b.Night == n.report.ID:
+		status = Stored
+	}
+	n.reportKept(ctx, u, b, status)
+	return true
+}
+
+// reportKept reports a build that is kept. If it has no signature, because it comes from the store or
+// because an earlier night could not sign it, it is signed first.
+func (n *night) reportKept(ctx context.Context, u *unit, b Build, status Status) {
+	if err := n.signKept(ctx, n.state.buildPath(u.name, b)); err != nil {
+		u.report.fail(err)
+		return
+	}
+	u.report.recordBuild(b, status)
+}
+
+// signKept signs the wheel at path if wheels are to be signed and it has no signature.
+func (n *night) signKept(ctx context.Context, path string) error {
+	if n.Sign == nil {
+		return nil
+	}
+	if signatures, err := wheel.SignatureFiles(path); err != nil || len(signatures) > 0 {
+		return err
+	}
+	return pipeline.SignPlaced(ctx, path, n.Sign)
+}
+
+// takeFromStore uses a wheel that another run has built from the wanted plan. A store
+// that cannot be read has none.
+func (n *night) takeFromStore(ctx context.Context, u *unit, asked *pipeline.Plan) bool {
+	led, _ := n.Store.PlanOfRequest(ctx, u.request)
+	for _, digest := range []string{asked.Digest, led} {
+		p, ok, err := n.Store.Find(ctx, digest)
+		if err != nil || !ok || len(wheel.AuditTags(p.Manifest.Name, asked.Toolchain.Glibc)) > 0 {
+			continue
+		}
+		m := p.Manifest
+		b, err := n.state.addBuild(ctx, u.name, u.request, n.report.ID, wheel.Artifact{Path: p.File, SHA256: m.SHA256, Size: m.Size, Cached: true, Manifest: m})
+		if err == nil { // it may have been pruned meanwhile
+			n.reportKept(ctx, u, b, Stored)
+			return true
+		}
+	}
+	return false
+}
+
+// build runs the plans, and keeps each wheel as soon as it is there. Then it drops the oldest builds.
+func (n *night) build(ctx context.Context) error {
+	units := map[string]*unit{}
+	var names []string
+	for _, u := range n.units {
+		units[u.name], names = u, append(names, u.name)
+	}
+	staging := filepath.Join(n.Dir, stagingName)
+	var mu sync.Mutex
+	take := func(r pipeline.Result) {
+		mu.Lock()
+		defer mu.Unlock()
+		if u := units[r.Name]; u != nil {
+			delete(units, r.Name)
+			n.recordBuild(ctx, u, r)
+		}
+	}
+	if len(n.jobs) > 0 {
+		for _, r := range n.Build(ctx, staging, n.jobs, take) {
+			take(r) // those that share the plan of another
+		}
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	n.state.dropOldBuilds(names, n.Keep)
+	return os.RemoveAll(staging)
+}
+
+// recordBuild keeps a build, or notes its failure.
+func (n *night) recordBuild(ctx context.Context, u *unit, r pipeline.Result) {
+	u.report.Engine = r.Engine
+	if r.Err != nil {
+		u.report.fail(r.Err)
+		return
+	}
+	if err := n.Store.LinkRequest(ctx, u.request, r.Plan.Digest); err != nil {
+		n.Options.Report.Warn("%s: the store could not record its targets: %v", u.name, err)
+	}
+	b, err := n.state.addBuild(ctx, u.name, u.request, n.report.ID, r.Artifact)
+	if err != nil {
+		u.report.fail(err)
+		return
+	}
+	status := Built
+	if r.Artifact.Cached {
+		status = Stored
+	}
+	u.report.recordBuild(b, status)
+}
+
+// index writes the index of all that is kept.
+func (n *night) index(ctx context.Context) error {
+	if n.Index == nil {
+		return nil
+	}
+	files := n.state.files()
+	r := &PublishReport{Dir: n.Index.Dir, URL: n.Index.URL, Wheels: len(files)}
+	n.report.Publish = r
+	if len(files) == 0 {
+		r.Status = Skipped
+		return nil
+	}
+	step := n.Options.Report.Step("index")
+	sum, err := index.Write(ctx, index.Options{Dir: n.Index.Dir, Wheels: files, URL: n.Index.URL, GPUs: n.GPUs})
+	if err != nil {
+		step.End(ui.Failed, "")
+		r.fail(err)
+		return nil //nolint:nilerr // the report has it
+	}
+	step.End(ui.Done, fmt.Sprintf("%d wheels in %d indexes", len(files), len(sum.Indexes)))
+	r.Status, r.Written, r.Removed = Done, sum.Written, sum.Removed
+	if sum.Written+sum.Removed == 0 {
+		r.Status = Unchanged
+	}
+	return nil
+}
+
+// canary gives the newest wheels to the first nodes, if the file names any.
+func (n *night) canary(ctx context.Context) error {
+	if d := n.Config.Deploy; d != nil && d.Canary != "" {
+		n.deploy(ctx, DeployReport{Name: "canary", Limit: d.Canary})
+	}
+	return nil
+}
+
+// rest gives the newest wheels to all nodes.
+func (n *night) rest(ctx context.Context) error {
+	if d := n.Config.Deploy; d != nil {
+		n.deploy(ctx, DeployReport{Name: "nodes", Limit: d.Limit})
+	}
+	return nil
+}
+
+// deploy gives the newest wheels of one source to some nodes, unless a deploy before failed.
+func (n *night) deploy(ctx context.Context, r DeployReport) {
+	if len(n.report.Deploys) > 0 && n.report.Deploys[0].Status != Done {
+		r.Status, r.Error = Skipped, "an earlier step failed"
+	} else if err := n.gatherNewest(ctx); err != nil {
+		r.fail(err)
+	} else {
+		start := n.Now()
+		r.Report, r.Status = filepath.Join(n.Dir, runsName, n.report.ID, r.Name), Done
+		r.Nodes, err = n.Options.Deploy(ctx, n.current, r.Limit, r.Report)
+		r.Seconds = n.Now().Sub(start).Seconds()
+		if err != nil {
+			r.fail(err)
+		}
+	}
+	n.report.Deploys = append(n.report.Deploys, r)
+}
+
+// gatherNewest puts the newest build of each wheel of the deployed source into a folder of their own, once.
+func (n *night) gatherNewest(ctx context.Context) error {
+	if n.current != "" {
+		return nil
+	}
+	dir, source := filepath.Join(n.Dir, currentName), n.Config.Deploy.Source
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	for _, u := range n.units {
+		builds := n.state.Builds[u.name]
+		if u.source.Name != source || len(builds) == 0 {
+			continue
+		}
+		file := n.state.buildPath(u.name, builds[0])
+		p, ok, err := pipeline.Placed(filepath.Dir(file), builds[0].Plan)
+		if err == nil && !ok {
+			err = fmt.Errorf("%s has changed", file)
+		}
+		if err == nil {
+			_, err = pipeline.Place(ctx, p, dir)
+		}
+		if err != nil {
+			return err
+		}
+		n.current = dir
+	}
+	if n.current == "" {
+		return fmt.Errorf("there is no wheel of %s", source)
+	}
+	return nil
+}
+
+// finish ends the night, removes old builds, and writes the report.
+func (n *night) finish(context.Context) error {
+	r := n.report
+	r.Ended = n.Now()
+	r.countResults()
+	n.state.Running, n.state.RunningAt = "", time.Time{}
+	if err := n.state.saveFile(); err != nil {
+		return err
+	}
+	var err error
+	if r.Pruned, err = n.state.removeUnknown(); err != nil {
+		return err
+	}
+	return r.writeFiles()
+}

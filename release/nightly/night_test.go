@@ -1,0 +1,428 @@
+package nightly_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gofrs/flock"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/pipeline/matrix"
+	"github.com/dsbuild/dsbuild/release/nightly"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// yard plans for real and builds small wheels that say what was planned. It is a
+// nightly.Planner.
+type yard struct {
+	t      *testing.T
+	tables *compat.Tables
+	dir    string
+	commit string   // of main
+	asked  int      // plans made for an engine
+	built  []string // names of wheels, in order
+	broken string   // of the wheel that fails
+	dies   string   // the wheel after which the program is killed
+	stop   context.CancelCauseFunc
+	nodes  func(dir, limit string) (nightly.Nodes, error)
+	now    time.Time
+}
+
+func newYard(t *testing.T) *yard {
+	t.Helper()
+	tables, err := compat.NewTables()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &yard{t: t, tables: tables, dir: t.TempDir(), commit: strings.Repeat("1", 40), now: time.Date(2026, 11, 20, 2, 17, 0, 0, time.UTC)}
+}
+
+func (y *yard) resolve(e matrix.Entry, s nightly.Source, digest string) (*pipeline.Plan, error) {
+	archs, err := wheel.ParseArchs(e.Archs)
+	if err != nil {
+		return nil, err
+	}
+	tc, err := y.tables.Resolve(wheel.Spec{Archs: archs, Ops: []string{"cpu_adam", "fused_adam"}, CPU: wheel.CPUv3})
+	if err != nil {
+		return nil, err
+	}
+	src := pipeline.Release(tc.DeepSpeed, tc.Source)
+	if s.DeepSpeed != "" {
+		src = pipeline.Source{Kind: pipeline.SourceGit, Ref: "git+https://github.com/a/b@main", Commit: y.commit, SHA256: strings.Repeat(y.commit[:1], 64), Version: "0.19.9", File: "main.tar.gz"}
+	}
+	return pipeline.NewPlan(tc, src, pipeline.Base{Ref: tc.Environment.Ref, Digest: digest}, pipeline.Options{})
+}
+
+func (y *yard) Ask(_ context.Context, e matrix.Entry, s nightly.Source) (*pipeline.Plan, string, error) {
+	p, err := y.resolve(e, s, "")
+	if err != nil {
+		return nil, "", err
+	}
+	request, err := pipeline.RequestDigest(p, "auto")
+	return p, request, err
+}
+
+func (y *yard) Plan(_ context.Context, _ string, e matrix.Entry, s nightly.Source) (*pipeline.Plan, error) {
+	y.asked++
+	return y.resolve(e, s, "sha256:"+strings.Repeat("ab", 32))
+}
+
+var errAudit = wheel.NotAsked("a wheel", []string{"an op is missing"})
+
+func (y *yard) build(ctx context.Context, dir string, jobs []pipeline.Job, done func(pipeline.Result)) []pipeline.Result {
+	results := make([]pipeline.Result, len(jobs))
+	for i, j := range jobs {
+		results[i] = pipeline.Result{Job: j, Engine: "here"}
+		switch {
+		case ctx.Err() != nil:
+			results[i].Err = context.Cause(ctx)
+		case j.Name == y.broken:
+			results[i].Err = errAudit
+		default:
+			results[i].Artifact = y.make(dir, j.Plan)
+			y.built = append(y.built, j.Name)
+		}
+		if ctx.Err() == nil {
+			done(results[i])
+		}
+		if j.Name == y.dies {
+			y.stop(errKilled)
+		}
+	}
+	return results
+}
+
+var errKilled = errors.New("killed")
+
+func (y *yard) make(dir string, p *pipeline.Plan) wheel.Artifact {
+	tc := p.Toolchain
+	file, m, statement := wheeltest.Built(y.t, y.t.TempDir(), wheeltest.Options{
+		Version: p.Source.Version, Commit: p.Source.Commit, Python: "cp" + strings.ReplaceAll(tc.Python, ".", ""), Torch: tc.Torch, CUDA: tc.CUDA, CPU: tc.CPU, Plan: p.Digest,
+		Ops: []wheeltest.Op{{Name: "cpu_adam", Dir: "adam"}, {Name: "fused_adam", Dir: "adam", SASS: []string{tc.Archs[0].Capability()}}},
+	})
+	at := y.now
+	m.BuiltAt = &at
+	a, err := pipeline.Place(y.t.Context(), pipeline.Product{File: file, Manifest: m, Provenance: statement}, dir)
+	if err != nil {
+		y.t.Fatal(err)
+	}
+	a.Seconds = 12
+	return a
+}
+
+// night runs one, and returns what became of each wheel.
+func (y *yard) night(change func(*nightly.Options)) (*nightly.Report, map[string]nightly.Status, error) {
+	y.t.Helper()
+	y.built, y.asked = nil, 0
+	opt := nightly.Options{
+		Config: nightly.Config{
+			Dir: filepath.Join(y.dir, "nightly"), Keep: 2, Sources: []nightly.Source{{Name: "release"}, {Name: "main", DeepSpeed: "git+https://github.com/a/b@main"}},
+			Entries: []matrix.Entry{{Name: "a100", Archs: []string{"8.0"}}, {Name: "h100", Archs: []string{"9.0"}}},
+			Index:   &nightly.Index{Dir: filepath.Join(y.dir, "www")},
+		},
+		Plans: y, Build: y.build, Store: pipeline.Store{Dir: filepath.Join(y.dir, "store"), Keep: 10},
+		Report: ui.New(testLog{y.t}, ui.Options{}), Now: func() time.Time { return y.now }, By: "tester@here",
+	}
+	if y.nodes != nil {
+		opt.Config.Deploy = &nightly.Deploy{Inventory: "i", Source: "release", Canary: "first"}
+		opt.Deploy = func(_ context.Context, dir, limit, _ string) (nightly.Nodes, error) { return y.nodes(dir, limit) }
+	}
+	if change != nil {
+		change(&opt)
+	}
+	ctx, stop := context.WithCancelCause(y.t.Context())
+	defer stop(nil)
+	y.stop = stop
+	r, err := nightly.Run(ctx, opt)
+	y.now = y.now.Add(24 * time.Hour)
+	status := map[string]nightly.Status{}
+	if r != nil {
+		for _, e := range r.Entries {
+			status[e.Name] = e.Status
+		}
+	}
+	return r, status, err
+}
+
+type testLog struct{ t *testing.T }
+
+func (l testLog) Write(b []byte) (int, error) {
+	l.t.Logf("%s", b)
+	return len(b), nil
+}
+
+func want(t *testing.T, what string, got, want any) {
+	t.Helper()
+	a, _ := json.Marshal(got)
+	b, _ := json.Marshal(want)
+	if string(a) != string(b) {
+		t.Errorf("%s: %s, want %s", what, a, b)
+	}
+}
+
+type statuses = map[string]nightly.Status
+
+func all(s nightly.Status) statuses {
+	return statuses{"a100@release": s, "h100@release": s, "a100@main": s, "h100@main": s}
+}
+
+// The first night builds all, the second nothing, and asks for no engine; the third
+// builds what the new commit has changed, and says so.
+func TestNights(t *testing.T) {
+	y := newYard(t)
+	r, got, err := y.night(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, "the first night", got, all(nightly.Built))
+	if !r.Good || r.Publish.Status != nightly.Done || r.Publish.Wheels != 4 {
+		t.Errorf("%+v, %+v", r, r.Publish)
+	}
+
+	r, got, err = y.night(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, "the second night", got, all(nightly.Unchanged))
+	if y.asked != 0 || len(y.built) != 0 || r.Publish.Status != nightly.Unchanged {
+		t.Errorf("%d plans for an engine, %q built, the index %s", y.asked, y.built, r.Publish.Status)
+	}
+
+	y.commit = strings.Repeat("2", 40)
+	r, got, err = y.night(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	third := all(nightly.Unchanged)
+	third["a100@main"], third["h100@main"] = nightly.Built, nightly.Built
+	want(t, "the third night", got, third)
+	if said := strings.Join(r.Entries[2].Changes, "; "); !strings.Contains(said, "commit 222222222222, was 111111111111") {
+		t.Errorf("changes: %s", said)
+	}
+	text, err := os.ReadFile(filepath.Join(y.dir, "nightly", "report.txt"))
+	if err != nil || !strings.Contains(string(text), "commit 222222222222, was 111111111111") {
+		t.Errorf("the report for people: %v\n%s", err, text)
+	}
+	// Of each wheel two builds are kept, and the index has them.
+	y.commit = strings.Repeat("3", 40)
+	if r, _, err = y.night(nil); err != nil || r.Pruned != 2 || r.Publish.Wheels != 6 || r.Publish.Removed == 0 {
+		t.Errorf("the fourth night: %v, %d pruned, %+v", err, r.Pruned, r.Publish)
+	}
+	kept, err := filepath.Glob(filepath.Join(y.dir, "nightly", "wheels", "*", "*.whl"))
+	if err != nil || len(kept) != 6 {
+		t.Errorf("kept: %q, %v", kept, err)
+	}
+	// A commit that was there before is not built again.
+	y.commit = strings.Repeat("2", 40)
+	if _, got, err = y.night(nil); err != nil || got["a100@main"] != nightly.Stored || len(y.built) != 0 {
+		t.Errorf("an older commit: %v, %v, %q built", err, got, y.built)
+	}
+}
+
+// A wheel that fails stops no other, and the last good one stays.
+func TestFailure(t *testing.T) {
+	y := newYard(t)
+	r, _, err := y.night(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stale := filepath.Join(r.Dir, "report.html") // of a night of an earlier release
+	if err := os.WriteFile(stale, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	y.commit, y.broken = strings.Repeat("2", 40), "h100@main"
+	r, got, err := y.night(nil)
+	if _, err := os.Stat(stale); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a report that is not of this night: %v", err)
+	}
+	third := all(nightly.Unchanged)
+	third["a100@main"], third["h100@main"] = nightly.Built, nightly.Failed
+	want(t, "with a failure", got, third)
+	var coded interface{ ExitCode() int }
+	if !errors.As(err, &coded) || coded.ExitCode() != 4 || !strings.Contains(err.Error(), "1 of 4 wheels failed: h100@main") {
+		t.Error(err)
+	}
+	if e := r.Entries[3]; e.Build == nil || !strings.Contains(e.Build.Version, "g1111111") || !strings.Contains(e.Error, "an op is missing") {
+		t.Errorf("%+v", e)
+	}
+	if r.Publish.Status != nightly.Done || r.Publish.Wheels != 5 {
+		t.Errorf("%+v", r.Publish)
+	}
+	y.broken = ""
+	if _, got, err := y.night(nil); err != nil || got["h100@main"] != nightly.Built || len(y.built) != 1 {
+		t.Errorf("the next night: %v, %v", err, got)
+	}
+}
+
+// What a night had built before it was killed is not built again, and the next run
+// ends that night.
+func TestResumes(t *testing.T) {
+	y := newYard(t)
+	y.dies = "h100@release"
+	broken, _, err := y.night(nil)
+	if !errors.Is(err, errKilled) {
+		t.Fatal(err)
+	}
+	want(t, "built before", y.built, []string{"a100@release", "h100@release"})
+	if _, err := os.Stat(filepath.Join(y.dir, "www")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a broken night has published: %v", err)
+	}
+	y.dies = ""
+	r, got, err := y.night(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, "built after", y.built, []string{"a100@main", "h100@main"})
+	want(t, "in all", got, all(nightly.Built))
+	if !r.Resumed || r.ID != broken.ID || r.Publish.Wheels != 4 {
+		t.Errorf("%+v", r)
+	}
+	left, err := os.ReadDir(filepath.Join(y.dir, "nightly", "staging"))
+	if !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("left in staging: %v, %v", left, err)
+	}
+}
+
+// A kept wheel whose bytes are not what they were is built anew.
+func TestDamagedBuild(t *testing.T) {
+	y := newYard(t)
+	if _, _, err := y.night(nil); err != nil {
+		t.Fatal(err)
+	}
+	kept, err := filepath.Glob(filepath.Join(y.dir, "nightly", "wheels", "h100@release-*", "*.whl"))
+	if err != nil || len(kept) != 1 {
+		t.Fatal(kept, err)
+	}
+	if err := os.WriteFile(kept[0], []byte("torn"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, got, err := y.night(nil); err != nil || got["h100@release"] != nightly.Built || len(y.built) != 1 {
+		t.Errorf("%v, %v, %q", err, got, y.built)
+	}
+}
+
+func TestTwoAtOnce(t *testing.T) {
+	y := newYard(t)
+	dir := filepath.Join(y.dir, "nightly")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "lock.holder"), []byte("process 1, since today\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	other := flock.New(filepath.Join(dir, "lock"))
+	if err := other.Lock(); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err := y.night(nil)
+	if err == nil || !strings.Contains(err.Error(), "another dsbuild nightly runs in "+dir+" (process 1, since today)") {
+		t.Errorf("while another runs: %v, want an error that names process 1", err)
+	}
+	if err := other.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := y.night(nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// What another run has built lies in the store: it is taken from there, with no engine.
+func TestFromTheStore(t *testing.T) {
+	y := newYard(t)
+	store := pipeline.Store{Dir: filepath.Join(y.dir, "store"), Keep: 10}
+	e, s := matrix.Entry{Name: "a100", Archs: []string{"8.0"}}, nightly.Source{Name: "release"}
+	p, err := y.Plan(t.Context(), "", e, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, request, err := y.Ask(t.Context(), e, s)
+	if err == nil {
+		err = store.Put(t.Context(), p.Digest, y.make(filepath.Join(y.dir, "dist"), p))
+	}
+	if err == nil {
+		err = store.LinkRequest(t.Context(), request, p.Digest)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := func(o *nightly.Options) { o.Entries, o.Sources = o.Entries[:1], o.Sources[:1] }
+	signed := 0
+	signing := func(err error) func(*nightly.Options) {
+		return func(o *nightly.Options) {
+			one(o)
+			o.Sign = func(path string) error {
+				signed++
+				return errors.Join(err, os.WriteFile(wheel.SignatureFile(path, "0123456789abcdef"), []byte("signature"), 0o644))
+			}
+			if err != nil {
+				o.Sign = func(string) error { return err }
+			}
+		}
+	}
+	if _, got, err := y.night(signing(errors.New("no agent"))); err == nil || got["a100@release"] != nightly.Failed {
+		t.Errorf("a wheel of the store that cannot be signed: %v, %v", err, got)
+	}
+	if _, got, err := y.night(signing(nil)); err != nil || got["a100@release"] != nightly.Stored && got["a100@release"] != nightly.Unchanged || signed != 1 {
+		t.Errorf("signed %d times: %v, %v", signed, err, got)
+	}
+	if _, got, err := y.night(signing(nil)); err != nil || got["a100@release"] != nightly.Unchanged || signed != 1 {
+		t.Errorf("signed %d times: %v, %v", signed, err, got)
+	}
+	if err := os.RemoveAll(filepath.Join(y.dir, "nightly")); err != nil {
+		t.Fatal(err)
+	}
+	if r, got, err := y.night(one); err != nil || got["a100@release"] != nightly.Stored || y.asked != 0 || r.Publish.Wheels != 1 {
+		t.Errorf("%v, %v, %d plans for an engine", err, got, y.asked)
+	}
+	if _, got, err := y.night(one); err != nil || got["a100@release"] != nightly.Unchanged {
+		t.Errorf("%v, %v", err, got)
+	}
+}
+
+// The canary goes first; where it fails, the others keep what they have.
+func TestDeploy(t *testing.T) {
+	y := newYard(t)
+	var limits []string
+	bad := false
+	y.nodes = func(dir, limit string) (nightly.Nodes, error) {
+		limits = append(limits, limit)
+		names, err := filepath.Glob(filepath.Join(dir, "*.whl"))
+		if err != nil || len(names) != 2 || slices.ContainsFunc(names, func(n string) bool { return strings.Contains(n, "+g") }) {
+			t.Errorf("deployed: %q, %v", names, err)
+		}
+		if bad {
+			return nightly.Nodes{All: 1}, &nodesError{}
+		}
+		return nightly.Nodes{OK: 1, All: 1}, nil
+	}
+	r, _, err := y.night(nil)
+	if err != nil || len(r.Deploys) != 2 || r.Deploys[1].Status != nightly.Done {
+		t.Errorf("%v, %+v", err, r)
+	}
+	want(t, "in order", limits, []string{"first", ""})
+	bad, limits = true, nil
+	r, _, err = y.night(nil)
+	var coded interface{ ExitCode() int }
+	if !errors.As(err, &coded) || coded.ExitCode() != 3 || r.Good {
+		t.Error(err)
+	}
+	want(t, "with a bad canary", limits, []string{"first"})
+	if r.Deploys[0].Status != nightly.Failed || r.Deploys[1].Status != nightly.Skipped {
+		t.Errorf("%+v", r.Deploys)
+	}
+}
+
+type nodesError struct{}
+
+func (*nodesError) Error() string { return "1 of 1 nodes are not ok" }
+func (*nodesError) ExitCode() int { return 3 }

@@ -1,0 +1,138 @@
+package signing
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+
+	"github.com/hiddeco/sshsig"
+
+	"github.com/dsbuild/dsbuild/internal/atomicfile"
+	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/release/signing/sigstore"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// Bounds on the files beside a wheel.
+const (
+	maxStatement  = 4 << 20
+	maxSignature  = 64 << 10
+	maxSignatures = 32
+)
+
+// Signed are the files beside a wheel that a signature needs: its statement, and the statement's signatures. A
+// node keeps them in this form.
+type Signed struct {
+	Name       string   `json:"name"` // the wheel's file name
+	Statement  string   `json:"statement"`
+	Signatures []string `json:"signatures"`       // armored, or bundles of sigstore
+	Record     string   `json:"record,omitempty"` // the wheel's RECORD: the digests of its files
+}
+
+// ReadSigned reads the statement and the signatures beside a wheel. A missing statement is an empty
+// one; no signature is none.
+func ReadSigned(file string) (Signed, error) {
+	s := Signed{Name: filepath.Base(file), Signatures: []string{}}
+	text, err := readBounded(file+wheel.ProvenanceSuffix, maxStatement)
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, nil
+	}
+	if err != nil {
+		return s, err
+	}
+	s.Statement = string(text)
+	files, err := wheel.SignatureFiles(file)
+	if err != nil {
+		return s, err
+	}
+	if len(files) > maxSignatures {
+		return s, fmt.Errorf("%s has more than %d signatures", s.Name, maxSignatures)
+	}
+	for _, f := range files {
+		text, err := readBounded(f, maxSignature)
+		if err != nil {
+			return s, err
+		}
+		s.Signatures = append(s.Signatures, string(text))
+	}
+	return s, nil
+}
+
+// readBounded reads a regular file of a limited size.
+func readBounded(path string, most int64) ([]byte, error) {
+	f, err := wheel.OpenRegular(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && int64(len(text)) > most {
+		err = fmt.Errorf("%s is larger than %d KiB", path, most>>10)
+	}
+	return text, err
+}
+
+// Key signs messages.
+type Key interface {
+	// Sign returns an armored SSH signature of a message in a namespace, or a bundle of sigstore.
+	Sign(message []byte, namespace string) ([]byte, error)
+}
+
+// CheckStatement returns an error for a wheel without a statement beside it.
+func CheckStatement(file string) error {
+	s, err := ReadSigned(file)
+	if err == nil && s.Statement == "" {
+		err = fault.New(fault.Usage, "dsbuild wheel writes it: copy it with the wheel, or build the wheel again",
+			"%s has no statement beside it (%s)", s.Name, s.Name+wheel.ProvenanceSuffix)
+	}
+	return err
+}
+
+// Sign signs the statement beside a wheel, and returns the path of the signature. The statement must
+// be the wheel's. A second signature by the same key replaces the first. The build removed those of an earlier statement.
+func Sign(file string, key Key) (string, error) {
+	if err := CheckStatement(file); err != nil {
+		return "", err
+	}
+	s, err := ReadSigned(file)
+	if err != nil {
+		return "", err
+	}
+	sum, _, err := wheel.HashRegular(file)
+	if err != nil {
+		return "", err
+	}
+	if _, err := readFacts(s.Statement, s.Name, sum); err != nil {
+		return "", fault.WithHint(fmt.Errorf("not signed: %w", err), "copy the files of one build, or build the wheel again")
+	}
+	text, err := key.Sign([]byte(s.Statement), Namespace)
+	if err != nil {
+		return "", fmt.Errorf("signing %s: %w", s.Name, err)
+	}
+	path := signatureFile(file, text)
+	return path, atomicfile.Write(path, bytes.NewReader(text), 0o644)
+}
+
+// signatureFile is the path of a signature, which tells its signer from others.
+func signatureFile(file string, text []byte) string {
+	if isBundle(string(text)) {
+		identity, _ := sigstore.ClaimedIdentity(text) // the signer has just made it
+		return wheel.BundleFile(file, signerID(identityKey(identity)))
+	}
+	sig, err := sshsig.Unarmor(text)
+	if err != nil {
+		return wheel.SignatureFile(file, "0")
+	}
+	return wheel.SignatureFile(file, signerID(plainKey(sig.PublicKey)))
+}
+
+// signerID names a key or an identity in a file name.
+func signerID(key []byte) string {
+	sum := sha256.Sum256(key)
+	return hex.EncodeToString(sum[:6])
+}
