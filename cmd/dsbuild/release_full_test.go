@@ -22,7 +22,10 @@ func TestFullRelease(t *testing.T) {
 	command(t, repo, "make", "release-snapshot")
 	release := filepath.Join(repo, "bin", "release")
 	sums := command(t, release, "sha256sum", "--check", "--strict", "SHA256SUMS")
-	for _, want := range []string{"_linux_amd64.tar.gz", "_linux_arm64.tar.gz", "_darwin_amd64.tar.gz", "_darwin_arm64.tar.gz", "_windows_amd64.zip", ".cdx.json"} {
+	for _, want := range []string{
+		"_linux_amd64.tar.gz", "_linux_arm64.tar.gz", "_darwin_amd64.tar.gz", "_darwin_arm64.tar.gz", "_windows_amd64.zip", ".cdx.json",
+		"_linux_amd64.deb", "_linux_arm64.rpm", "musllinux_1_1_x86_64.whl", "musllinux_1_1_aarch64.whl", "macosx_12_0_x86_64.whl", "macosx_12_0_arm64.whl", "win_amd64.whl",
+	} {
 		if !strings.Contains(sums, want+": OK") {
 			t.Errorf("SHA256SUMS has no %s:\n%s", want, sums)
 		}
