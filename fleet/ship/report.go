@@ -20,15 +20,17 @@ func (p *Plan) Groups() []report.Group {
 			Python: w.Spec.Python, Torch: w.Spec.Torch, CUDA: w.Spec.CUDA, CPU: string(w.Spec.CPU), Archs: []string{}, Ops: []string{},
 			Wheel: w.Artifact.Manifest.Name, SHA256: w.Artifact.SHA256, Hint: ui.Clean(fault.Hint(w.Err)),
 		}
-		for _, a := range w.Spec.Archs {
-			g.Archs = append(g.Archs, a.String())
-		}
+		archs := w.Spec.Archs
 		if w.State == Built {
 			g.Seconds = w.Artifact.Seconds
 		}
 		if p := w.Plan; p != nil {
 			g.Torch, g.CUDA, g.Python = p.Toolchain.Serves()
 			g.CPU, g.Ops, g.PlanDigest = string(p.Toolchain.CPU), p.Toolchain.OpNames(false), p.Digest
+			archs = p.Toolchain.Archs
+		}
+		for _, a := range archs {
+			g.Archs = append(g.Archs, a.String())
 		}
 		if w.Err != nil {
 			g.Error = ui.Clean(w.Err.Error())
