@@ -153,15 +153,15 @@ func outdent(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// tablesPage is docs/tables.md: what the three commands that print tables print.
+// tablesPage is docs/tables.md: what the commands that list what dsbuild knows print.
 func tablesPage(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
 	fmt.Fprintf(&b, "# The tables\n\n<!-- made by: %s -->\n\n", regenerate)
-	b.WriteString("What dsbuild knows of GPUs, operators and toolchains, as its commands print it (`--json` for\nprograms). [toolchains.md](toolchains.md) says what it makes of that.\n\n")
-	for _, name := range []string{"gpus", "ops", "toolchains"} {
+	b.WriteString("What dsbuild knows of GPUs, operators, toolchains and mistakes in scripts, as its commands print it\n(`--json` for programs). [toolchains.md](toolchains.md) says what it makes of the first three,\n[lint.md](lint.md) of the last.\n\n")
+	for _, name := range []string{"gpus", "ops", "toolchains", "launch lint --rules"} {
 		var out, stderr bytes.Buffer
-		if code := run(t.Context(), []string{name}, strings.NewReader(""), &out, &stderr); code != 0 {
+		if code := run(t.Context(), strings.Fields(name), strings.NewReader(""), &out, &stderr); code != 0 {
 			t.Fatalf("dsbuild %s: exit %d: %s", name, code, &stderr)
 		}
 		fmt.Fprintf(&b, "## dsbuild %s\n\n```console\n$ dsbuild %s\n%s```\n\n", name, name, &out)

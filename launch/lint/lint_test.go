@@ -220,32 +220,6 @@ func TestIgnore(t *testing.T) {
 	}
 }
 
-// docs/lint.md is the list of the rules.
-func TestDocumented(t *testing.T) {
-	const path = "../../docs/lint.md"
-	const mark = "<!-- rules: go test ./launch/lint -update -->\n"
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, _, found := strings.Cut(string(data), mark)
-	if !found {
-		t.Fatalf("%s has no %s", path, mark)
-	}
-	var out strings.Builder
-	out.WriteString(before + mark)
-	for _, r := range lint.Rules() {
-		fmt.Fprintf(&out, "\n### %s\n\n*%s.* %s%s: %s.\n\nInstead: %s\n", r.ID, r.Severity, strings.ToUpper(r.Title[:1]), r.Title[1:], r.Why, r.Fix)
-	}
-	if *update {
-		if err := os.WriteFile(path, []byte(out.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	} else if out.String() != string(data) {
-		t.Errorf("%s does not list the rules as they are; -update writes it", path)
-	}
-}
-
 // Work grows with the size of a script, however hostile: twice the lines never take many
 // times longer. Each of these scripts made one part of the work grow without end, or with
 // the square of its lines.
