@@ -108,6 +108,11 @@ func (s *subject) buildsDeepSpeed() bool {
 			return true
 		}
 	}
+	return s.entersDeepSpeed()
+}
+
+// entersDeepSpeed reports whether the script goes to DeepSpeed's source, or fetches it.
+func (s *subject) entersDeepSpeed() bool {
 	return slices.ContainsFunc(s.commandsNamed("cd", "git", "pushd"), func(c *script.Command) bool {
 		return strings.Contains(strings.ToLower(c.Text()), "deepspeed")
 	})
@@ -156,7 +161,10 @@ func wheelOnOneNode(s *subject) []hit {
 }
 
 func deepspeedBuildIsolated(s *subject, c *script.Command) []hit {
-	names := slices.ContainsFunc(c.Words, func(w script.Word) bool { return w.HasPrefix("deepspeed") })
+	names := slices.ContainsFunc(c.Words, func(w script.Word) bool {
+		text := strings.ToLower(w.Text())
+		return strings.Contains(text, "deepspeed") && !strings.HasSuffix(text, ".whl") || text == "." && s.entersDeepSpeed()
+	})
 	if !names || !builds(c) || hasWord(c, "--no-build-isolation") || s.assignsVariable("PIP_NO_BUILD_ISOLATION") || !buildsOperators(s, c) {
 		return nil
 	}

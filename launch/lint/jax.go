@@ -70,11 +70,8 @@ func jaxOneTaskPerNode(s *subject) []hit {
 
 // runsPython reports whether python runs a program: a file, or a module.
 func runsPython(c *script.Command) bool {
-	if file, _ := pythonScript(c); file != "" {
-		return !isPreparation(file)
-	}
-	i := slices.IndexFunc(c.Words, func(w script.Word) bool { return w.Text() == "-m" })
-	return pythonName.MatchString(c.Name()) && i > 0 && !slices.Contains([]string{"pip", "venv", "ensurepip", ""}, c.Arg(i+1))
+	file, _ := pythonScript(c)
+	return file != "" && !isPreparation(file)
 }
 
 // choosesDevices reports whether a program gets its list of devices.

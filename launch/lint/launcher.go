@@ -217,12 +217,12 @@ func (l *launch) perTask() bool {
 	return known && n == 1
 }
 
-// startsTrainer reports whether a command starts a training: a launcher, or python with
-// a script.
+// startsTrainer reports whether a command starts a training: a launcher, python with a
+// script or a module, or a program of a framework.
 func startsTrainer(c *script.Command) bool {
 	if kind, _ := parseLauncher(c); kind != "" {
 		return true
 	}
 	file, _ := pythonScript(c)
-	return file != ""
+	return file != "" || slices.Contains([]string{"llamafactory-cli", "lmf", "axolotl", "composer", "colossalai", "swift", "xtuner"}, c.Name())
 }

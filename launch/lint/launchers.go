@@ -13,12 +13,16 @@ import (
 var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 func srunRunsAssignment(_ *subject, c *script.Command) []hit {
-	if len(c.Via) == 0 || c.Via[len(c.Via)-1].Name() != "srun" {
+	if len(c.Via) == 0 {
+		return nil
+	}
+	starter := c.Via[len(c.Via)-1].Name()
+	if !slices.Contains([]string{"srun", "nohup", "timeout", "nice", "setsid", "stdbuf"}, starter) {
 		return nil
 	}
 	name, _, found := c.Words[0].Cut('=')
 	if text, known := name.Literal(); found && known && variableName.MatchString(text) {
-		return []hit{{at: c.At, says: "srun starts a program called " + showWord(c.Words[0])}}
+		return []hit{{at: c.At, says: starter + " starts a program called " + showWord(c.Words[0])}}
 	}
 	return nil
 }
@@ -74,13 +78,19 @@ func oneDeviceVisible(s *subject) []hit {
 		}
 		a := c.Getenv("LOCAL_RANK")
 		switch {
-		case a != nil && slices.ContainsFunc(a.Value.Refs(), func(r *script.Ref) bool { return r.Name == "SLURM_LOCALID" }):
+		case a != nil && isLocalID(a.Value):
 			hits = append(hits, hit{at: a.At, says: "LOCAL_RANK is $SLURM_LOCALID, and --gpus-per-task=1 shows each task one GPU"})
+		case choosesDevices(c) && slices.ContainsFunc(c.Words, isLocalID):
+			hits = append(hits, hit{at: c.At, says: "the local rank is $SLURM_LOCALID, and --gpus-per-task=1 shows each task one GPU"})
 		case s.usesJAX() && !s.assignsVariable("JAX_LOCAL_DEVICE_IDS") && !choosesDevices(c):
 			hits = append(hits, hit{at: gpus.At, says: "JAX takes SLURM_LOCALID for its GPU, and --gpus-per-task=1 shows each task one GPU"})
 		}
 	}
 	return hits
+}
+
+func isLocalID(w script.Word) bool {
+	return slices.ContainsFunc(w.Refs(), func(r *script.Ref) bool { return r.Name == "SLURM_LOCALID" })
 }
 
 func totalProcesses(s *subject, l *launch) []hit {
@@ -93,11 +103,16 @@ func totalProcesses(s *subject, l *launch) []hit {
 	return nil
 }
 
+const maxPort = 65535
+
 func impossiblePort(s *subject) []hit {
 	var hits []hit
 	look := func(port script.Word) {
-		if n, _ := port.Int(); n > 65535 {
+		if n, _ := port.Int(); n > maxPort {
 			hits = append(hits, hit{at: port.Origin(), says: fmt.Sprintf("there is no port %d", n)})
+		}
+		if r := port.Only(); r != nil && !r.Edited && (r.Name == "SLURM_JOB_ID" || r.Name == "SLURM_JOBID") {
+			hits = append(hits, hit{at: port.Origin(), says: "the port is the number of the job, which grows above 65535"})
 		}
 	}
 	for _, l := range s.launches {
@@ -114,7 +129,7 @@ func impossiblePort(s *subject) []hit {
 
 func llamaFactoryNodeRank(s *subject) []hit {
 	var hits []hit
-	for _, c := range s.commandsNamed("llamafactory-cli") {
+	for _, c := range s.commandsNamed("llamafactory-cli", "lmf") {
 		nodes := c.Getenv("NNODES")
 		if nodes == nil || c.Getenv("NODE_RANK") != nil || s.assignsVariable("NODE_RANK") {
 			continue
@@ -152,6 +167,15 @@ func deepspeedExports(s *subject) []hit {
 	return hits
 }
 
+func deepspeedMasterAddr(s *subject, l *launch) []hit {
+	_, host := l.host()
+	_, chosen := l.findFlag("include", "i", "num-nodes")
+	if l.kind != "deepspeed" || !s.hasHostfile(l) || host || chosen || l.open || s.assignsVariable("MASTER_ADDR") {
+		return nil
+	}
+	return []hit{{at: l.At}}
+}
+
 func gidIndexPinned(_ *subject, a set) []hit {
 	if text, known := a.Value.Literal(); a.Name == "NCCL_IB_GID_INDEX" && known && text != "" && text != "-1" {
 		return []hit{{at: a.At, says: "NCCL_IB_GID_INDEX is always " + text}}
@@ -174,8 +198,8 @@ func backgroundWithoutWait(s *subject) []hit {
 		}
 		n, known := seconds.Int()
 		switch {
-		case c.Captured || c.Uncalled:
-		case first == nil && c.Name() == "srun" && c.Background && s.startsTraining(c):
+		case c.Captured && c.Name() != "jobs" || c.Uncalled:
+		case first == nil && c.Background && (c.Name() == "srun" && s.startsTraining(c) || c.Depth == 0 && startsTrainer(c)):
 			first = c
 		case c.Background:
 		case !slices.Contains(brief, c.Name()) || c.Name() == "sleep" && (!known || n > 60):

@@ -97,7 +97,10 @@ func Check(file string, r io.Reader) (all []Finding, launches bool, err error) {
 	rules := slices.DeleteFunc(Rules(), func(r Rule) bool { return ignored[r.ID] })
 	for _, one := range scripts {
 		sub := &subject{Script: one}
-		sub.job = newStep(step{}, one.Batch, sub.isBatch())
+		sub.job = step{options: one.Batch}
+		if !one.Heterogeneous {
+			sub.job = newStep(step{}, one.Batch, sub.isBatch())
+		}
 		for _, c := range one.Commands {
 			if l := newLaunch(c); l != nil {
 				sub.launches = append(sub.launches, l)

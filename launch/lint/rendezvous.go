@@ -20,7 +20,7 @@ func fixedPort(s *subject) []hit {
 	var hits []hit
 	add := func(port script.Word) {
 		text, known := port.Literal()
-		if n, err := strconv.Atoi(text); known && err == nil && n > 0 {
+		if n, err := strconv.Atoi(text); known && err == nil && n > 0 && n <= maxPort {
 			hits = append(hits, hit{at: port.Origin(), says: "the master port is always " + text})
 		}
 	}
@@ -97,18 +97,20 @@ func (l *launch) rankZero() bool {
 }
 
 // sharesHost reports whether the script starts the launchers of several nodes side by
-// side on one host: each has a node rank of its own, and none is started elsewhere.
+// side on one host: each has a node rank of its own or none has one, and none is started
+// elsewhere.
 func (s *subject) sharesHost(l *launch) bool {
-	own, ok := l.nodeRank()
-	if !ok || l.Depth > 0 {
+	own, ranked := l.nodeRank()
+	if l.Depth > 0 {
 		return false
 	}
-	if l.Loop && l.Background && len(own.value.Refs()) > 0 {
+	if l.Loop && l.Background && (!ranked || len(own.value.Refs()) > 0) {
 		return true
 	}
 	return slices.ContainsFunc(s.launches, func(o *launch) bool {
-		other, ok := o.nodeRank()
-		return ok && o.Depth == 0 && (o.Background || l.Background) && o.kind == l.kind && other.value.Text() != own.value.Text()
+		other, also := o.nodeRank()
+		differ := !ranked && o != l || other.value.Text() != own.value.Text()
+		return also == ranked && o.Depth == 0 && (o.Background || l.Background) && o.kind == l.kind && differ
 	})
 }
 
@@ -232,7 +234,7 @@ func noRendezvous(s *subject, l *launch) []hit {
 
 func rdzvIDConstant(s *subject, l *launch) []hit {
 	f, ok := l.findFlag("rdzv-id")
-	if l.kind != "torchrun" || !ok || l.isSingleNode(s.stepOfLaunch(l)) || l.backend() == "static" {
+	if l.kind != "torchrun" || !ok || l.isSingleNode(s.stepOfLaunch(l)) || l.backend() == "static" || s.sharesHost(l) {
 		return nil
 	}
 	if text, known := f.value.Literal(); known && text != "" {

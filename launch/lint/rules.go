@@ -90,6 +90,7 @@ func checks() map[string]func(*subject) []hit { //nolint:revive // a table, howe
 		"impossible-port":              impossiblePort,
 		"llamafactory-node-rank":       llamaFactoryNodeRank,
 		"deepspeed-exports":            deepspeedExports,
+		"deepspeed-master-addr":        each(launches, deepspeedMasterAddr),
 		"nccl-gid-index":               each((*subject).sets, gidIndexPinned),
 		"deepspeed-build-isolated":     each(commands, deepspeedBuildIsolated),
 	}

@@ -41,8 +41,8 @@ func launcherRunsOnce(s *subject, l *launch) []hit {
 
 // hasHostfile reports whether a launcher reads the nodes from a file.
 func (s *subject) hasHostfile(l *launch) bool {
-	if _, ok := l.findFlag("hostfile", "H", "deepspeed-hostfile", "mpirun-hostfile"); ok {
-		return true
+	if f, ok := l.findFlag("hostfile", "H", "deepspeed-hostfile", "mpirun-hostfile"); ok {
+		return f.value.Text() != "/dev/null"
 	}
 	// deepspeed looks for /job/hostfile by itself.
 	return slices.ContainsFunc(s.Commands, func(c *script.Command) bool {

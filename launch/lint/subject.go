@@ -238,14 +238,17 @@ func (s *subject) srunSteps() []*script.Command {
 
 var pythonName = regexp.MustCompile(`^python[0-9.]*$`)
 
-// pythonScript returns the script that python runs, "" for other commands.
+// pythonScript returns the script or the module that python runs, "" for other commands,
+// launchers and Python's own tools.
 func pythonScript(c *script.Command) (file string, arguments []script.Word) {
-	if !pythonName.MatchString(c.Name()) {
+	if kind, _ := parseLauncher(c); kind != "" || !pythonName.MatchString(c.Name()) {
 		return "", nil
 	}
 	for i := 1; i < len(c.Words); i++ {
 		text := c.Words[i].Text()
 		switch {
+		case text == "-m" && !slices.Contains([]string{"pip", "venv", "ensurepip", "build", "http.server", "site", "json.tool", ""}, c.Arg(i+1)):
+			return c.Arg(i + 1), c.Words[i+2:]
 		case text == "-m" || text == "-c" || text == "-":
 			return "", nil
 		case text == "-W" || text == "-X":

@@ -31,8 +31,11 @@ const (
 
 // Script describes a file, or a script in one of its here-documents.
 type Script struct {
-	// Batch are the #SBATCH options, in order.
+	// Batch are the #SBATCH options, in order; of a heterogeneous job those of the first
+	// component.
 	Batch []Option
+	// Heterogeneous: the job has several components, of which each step chooses one.
+	Heterogeneous bool
 	// Directives are the #SBATCH lines before the first command; Late those
 	// after it, which Slurm does not read.
 	Directives, Late []Directive

@@ -63,6 +63,9 @@ func (o slurmOptions) parseOptions(words []Word) (options []Option, rest []Word,
 		case w.HasPrefix("--"):
 			name, value, found := w.Slice(2, len(w.Chars)).Cut('=')
 			option := Option{Name: name.Text(), Value: value, At: w.At}
+			if option.Name == "tasks-per-node" { // an old name
+				option.Name = "ntasks-per-node"
+			}
 			if !found && !o.flags[option.Name] && i+1 < len(words) {
 				i++
 				option.Value = words[i]

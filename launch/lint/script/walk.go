@@ -40,8 +40,11 @@ func readScript(src *source, file *syntax.File, b *budget) *Script {
 	}
 	options := newSlurmOptions(true)
 	for _, d := range s.Directives {
-		found, _, _ := options.parseOptions(d.Words)
-		s.Batch = append(s.Batch, found...)
+		found, rest, _ := options.parseOptions(d.Words)
+		s.Heterogeneous = s.Heterogeneous || len(rest) > 0 && slices.Contains([]string{"hetjob", "packjob"}, rest[0].Text())
+		if !s.Heterogeneous {
+			s.Batch = append(s.Batch, found...)
+		}
 	}
 	in := interpreter{&shell{script: s, src: src, env: newEnvironment(), functions: map[string]*function{}, budget: b}}
 	in.recordComments(file)
@@ -136,8 +139,15 @@ func (in interpreter) runCompound(cmd syntax.Command) {
 		interpreter{in.newSubshell()}.runStatement(c.Stmt)
 	case *syntax.TestDecl:
 		in.runStatement(c.Body)
-	case *syntax.ArithmCmd, *syntax.LetClause:
+	case *syntax.ArithmCmd, *syntax.LetClause, *syntax.TestClause:
 		in.forgetAssigned(c)
+		syntax.Walk(c, func(n syntax.Node) bool {
+			output, found := n.(*syntax.CmdSubst)
+			if found {
+				expander{in.shell}.commandOutput(output.Stmts)
+			}
+			return !found
+		})
 	}
 }
 

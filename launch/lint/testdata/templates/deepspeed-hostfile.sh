@@ -8,4 +8,4 @@ hostfile=hostfile.$SLURM_JOB_ID
 scontrol show hostnames "$SLURM_JOB_NODELIST" | while read -r host; do
     echo "$host slots=8"
 done >"$hostfile"
-deepspeed --hostfile "$hostfile" --master_port $((10000 + SLURM_JOB_ID % 20000)) train.py --deepspeed --deepspeed_config ds_config.json
+deepspeed --hostfile "$hostfile" --master_addr "$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)" --master_port $((10000 + SLURM_JOB_ID % 20000)) train.py --deepspeed --deepspeed_config ds_config.json
