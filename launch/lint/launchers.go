@@ -221,7 +221,7 @@ func backslashNotLast(s *subject) []hit {
 }
 
 func dosLineEnds(s *subject) []hit {
-	if at := s.CarriageReturn; at >= 0 && (s.isBatch() || s.Shebang == s.Start) {
+	if at := s.CarriageReturn; at >= 0 {
 		return []hit{{at: at}}
 	}
 	return nil
@@ -229,6 +229,8 @@ func dosLineEnds(s *subject) []hit {
 
 func shebangNotFirst(s *subject) []hit {
 	switch {
+	case len(s.Directives) > 0 && s.marked:
+		return []hit{{at: s.Start, says: "a byte order mark (UTF-8 BOM) stands before the first line"}}
 	case len(s.Directives) == 0 || s.Submitted || s.Shebang == s.Start:
 		return nil
 	case s.Shebang < 0:

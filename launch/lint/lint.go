@@ -12,8 +12,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path"
+	"regexp"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
 	"github.com/dsbuild/dsbuild/launch/lint/script"
@@ -74,9 +77,18 @@ func Check(file string, r io.Reader) (all []Finding, launches bool, err error) {
 		return nil, false, Unreadable(file, err)
 	}
 	// A byte order mark is not part of the script.
-	text = bytes.TrimPrefix(text, []byte("\ufeff"))
+	text, marked := bytes.CutPrefix(text, []byte("\ufeff"))
+	for i, size := 0, 0; i < len(text); i += size { // a text of an older encoding
+		var r rune
+		if r, size = utf8.DecodeRune(text[i:]); r == utf8.RuneError && size == 1 {
+			text[i] = '?'
+		}
+	}
 	f := document{file, text, strings.Split(string(text), "\n")}
 	s, err := script.Read(text)
+	if !bytes.HasPrefix(text, []byte("#!")) && otherLanguage.MatchString(file) {
+		err = &script.SyntaxError{At: -1, Err: fmt.Errorf("a file of another language (%s), and without a #! line of a shell", path.Base(file))}
+	}
 	if err != nil {
 		// The error for a text that is not a shell script. One about the whole text has no excerpt.
 		var list diagnostic.List
@@ -96,7 +108,7 @@ func Check(file string, r io.Reader) (all []Finding, launches bool, err error) {
 	ignored, check := allIgnored(scripts), checks()
 	rules := slices.DeleteFunc(Rules(), func(r Rule) bool { return ignored[r.ID] })
 	for _, one := range scripts {
-		sub := &subject{Script: one}
+		sub := &subject{Script: one, marked: marked && one == s}
 		sub.job = step{options: one.Batch}
 		if !one.Heterogeneous {
 			sub.job = newStep(step{}, one.Batch, sub.isBatch())
@@ -122,6 +134,9 @@ func Check(file string, r io.Reader) (all []Finding, launches bool, err error) {
 	})
 	return all, launches, nil
 }
+
+// otherLanguage matches the names of files that hold no script of sh or bash, even where it could be read as one.
+var otherLanguage = regexp.MustCompile(`(?i)\.(ya?ml|json|toml|ini|md|py|ipynb|zsh|fish|t?csh)$|(^|/)(Dockerfile|Makefile)$`)
 
 // Unreadable is the error for a file that cannot be read.
 func Unreadable(file string, err error) error {

@@ -175,6 +175,9 @@ func TestNotAScript(t *testing.T) {
 		{"job.zsh", "#!/bin/zsh\nsrun hostname\n", "not a script of sh or bash: its first line names /bin/zsh"},
 		{"test.bats", "#!/usr/bin/env bats\n", "not a script of sh or bash"},
 		{"job.csh", "#!/bin/csh -f\n", "not a script of sh or bash"},
+		{"job.yaml", "run: |\n  torchrun --nnodes=2 train.py\n", "job.yaml: a file of another language"},
+		{"job.fish", "torchrun train.py\n", "job.fish: a file of another language"},
+		{"docker/Dockerfile", "CMD torchrun train.py\n", "a file of another language (Dockerfile)"},
 		{"train.bin", "\x7fELF\x00\x01", "train.bin: a binary file: not a launch script"},
 		{"deep.sh", strings.Repeat("(", 5000), "nested more than"},
 		{"large.sh", strings.Repeat("# 345678\n", 20000), "large.sh: larger than 128 KiB: not a launch script"},
@@ -189,7 +192,10 @@ func TestNotAScript(t *testing.T) {
 
 // Columns are counted in characters, and a mark of the byte order is none.
 func TestPositions(t *testing.T) {
-	found, _ := check(t, "x.sh", []byte("\ufeff# ä\necho ä ö; export NCCL_DEBUG=INFO\r\n"))
+	if _, lines := check(t, "x.yaml", []byte("#!/bin/bash\n# \xfc\ntorchrun --standalone train.py\n")); lines != "" {
+		t.Errorf("a script in Latin-1 with a strange name: %s", lines)
+	}
+	found, _ := check(t, "x.sh", []byte("\ufeff# ä\necho ä ö; export NCCL_DEBUG=INFO\n"))
 	if len(found) != 1 || found[0].Position.String() != "x.sh:2:18" || !strings.HasSuffix(found[0].Excerpt, "| "+strings.Repeat(" ", 17)+"^") {
 		t.Errorf("%+v", found)
 	}

@@ -15,6 +15,8 @@ type subject struct {
 	*script.Script
 	job      step
 	launches []*launch
+	// marked: the file begins with a byte order mark.
+	marked bool
 }
 
 // step holds the numbers in the options of sbatch or srun; 0 for unknown ones.
