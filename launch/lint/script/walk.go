@@ -160,8 +160,19 @@ func (in interpreter) variablesIn(condition syntax.Node) []string {
 	var names []string
 	syntax.Walk(condition, func(n syntax.Node) bool {
 		in.budget.chars++
-		if p, ok := n.(*syntax.ParamExp); ok && p.Param != nil && len(names) < maxUses {
-			names = append(names, p.Param.Value)
+		name := ""
+		switch n := n.(type) {
+		case *syntax.ParamExp:
+			if n.Param != nil {
+				name = n.Param.Value
+			}
+		case *syntax.Lit: // [ -v SLURM_JOB_ID ], printenv SLURM_JOB_ID
+			if strings.HasPrefix(n.Value, "SLURM_") {
+				name = n.Value
+			}
+		}
+		if name != "" && len(names) < maxUses {
+			names = append(names, name)
 		}
 		return true
 	})
