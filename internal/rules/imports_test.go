@@ -4,6 +4,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,7 +24,7 @@ func TestImports(t *testing.T) {
 		if !slices.ContainsFunc(Imports(), func(r Rule) bool {
 			return folder == r.Folder || strings.HasPrefix(folder, r.Folder+"/")
 		}) {
-			t.Errorf("package %s: no rule says what it may import; does its room exist already (docs/design.md)?", folder)
+			t.Errorf("package %s: no rule says what it may import; does its room exist already (docs/architecture.md)?", folder)
 		}
 		for file, paths := range imports {
 			for _, path := range paths {
@@ -35,6 +36,50 @@ func TestImports(t *testing.T) {
 	}
 	if files < 30 {
 		t.Errorf("only %d files were read", files)
+	}
+}
+
+// TestPicture: on the picture of docs/architecture.md every import goes down. The three exceptions stand below it.
+func TestPicture(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(root, "docs", "architecture.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	levels, level := map[string]int{}, 0
+	_, picture, _ := strings.Cut(string(page), "<!-- text: the rooms -->")
+	picture, _, _ = strings.Cut(picture, "\n| room |")
+	for line := range strings.Lines(picture) {
+		cells, inside := strings.CutPrefix(line, "|")
+		if !inside {
+			level++
+			continue
+		}
+		for cell := range strings.SplitSeq(cells, "|") {
+			if words := strings.Fields(cell); len(words) > 0 {
+				levels[words[0]] = level
+			}
+		}
+	}
+	roomOf := func(folder string) string {
+		for folder != "." && levels[folder] == 0 {
+			folder = filepath.Dir(folder)
+		}
+		return folder
+	}
+	for folder, imports := range packages(t) {
+		from := roomOf(folder)
+		if from == "." {
+			t.Errorf("package %s is in no room of the picture", folder)
+		}
+		if slices.Contains([]string{"internal/hosts", "internal/slurm", "internal/keyless"}, folder) || strings.HasPrefix(folder, "internal/testkit") {
+			continue
+		}
+		for _, path := range slices.Concat(slices.Collect(maps.Values(imports))...) {
+			inner, ours := strings.CutPrefix(path, Module+"/")
+			if to := roomOf(inner); ours && to != from && levels[to] <= levels[from] {
+				t.Errorf("%s imports %s, which is not below it on the picture", folder, inner)
+			}
+		}
 	}
 }
 
