@@ -43,6 +43,8 @@ require (
 	mvdan.cc/sh/v3 v3.14.1
 )
 
+require github.com/santhosh-tekuri/jsonschema/v6 v6.0.3
+
 require (
 	github.com/99designs/gqlgen v0.17.89 // indirect
 	github.com/Khan/genqlient v0.8.1 // indirect

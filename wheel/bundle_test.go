@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/testkit/schema"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -56,6 +57,7 @@ func TestBundleIsReadAsWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	schema.Check(t, "wheelhouse", text)
 	if _, err := wheel.WriteBundle(dir, "3.11", because()); err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/testkit/schema"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheelindex"
 )
@@ -69,6 +70,7 @@ func (s *envSite) run(t *testing.T, code int, args ...string) string {
 	if got := exitStatus(cmd.Run()); got != code {
 		t.Errorf("%q: exit %d, want %d\n%s", args, got, code, out)
 	}
+	checkDocument(t, args, out.String())
 	return out.String()
 }
 
@@ -93,6 +95,12 @@ func TestEnv(t *testing.T) {
 	if out := s.run(t, 0, "env", "deploy", "inventory.yaml", "--dry-run"); !strings.Contains(out, "gpu[1-2]  install") || s.current(0) != "" {
 		t.Error(out)
 	}
+	lock, err := os.ReadFile(filepath.Join(s.dir, "environment.lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	schema.Check(t, "environment-lock", lock)
+	schema.Check(t, "env-plan", []byte(s.run(t, 0, "env", "deploy", "inventory.yaml", "--dry-run", "--json")))
 	var r report.Report
 	if err := json.Unmarshal([]byte(s.run(t, 0, "env", "deploy", "inventory.yaml", "--json", "--report", "r.json", "--report", "r.html")), &r); err != nil || r.Command != "env deploy" || !r.Consistent || !r.Nodes[0].Changed {
 		t.Errorf("%v, %+v", err, r)
@@ -122,9 +130,11 @@ func TestEnv(t *testing.T) {
 	}
 	first := s.current(0)
 	s.Add(t, wheelindex.Wheel{Name: "alpha", Version: "2.0"})
-	if out := s.run(t, 0, "env", "lock", "--for", "inventory.yaml", "--upgrade", "--json"); !strings.Contains(out, `"changed": true`) {
-		t.Error(out)
+	locked := s.run(t, 0, "env", "lock", "--for", "inventory.yaml", "--upgrade", "--json")
+	if !strings.Contains(locked, `"changed": true`) {
+		t.Error(locked)
 	}
+	schema.Check(t, "env-lock", []byte(locked))
 	s.run(t, 3, "env", "verify", "inventory.yaml")
 	s.run(t, 0, "env", "deploy", "inventory.yaml")
 	if s.current(0) == first || s.current(0) == "" || s.current(0) != s.current(1) {

@@ -78,6 +78,7 @@ func resident(t *testing.T, home string, args ...string) (report report.Report, 
 			if err := json.Unmarshal(out.Bytes(), &report); err != nil {
 				t.Fatal(err)
 			}
+			checkDocument(t, args, out.String())
 			return report, memory
 		case <-time.After(5 * time.Millisecond):
 			memory = max(memory, highWater(cmd.Process.Pid))

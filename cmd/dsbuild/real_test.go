@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/internal/testkit/schema"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -30,6 +31,7 @@ func built(t *testing.T) (wheelsDocument, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	schema.Check(t, "wheel", text)
 	var doc wheelsDocument
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()

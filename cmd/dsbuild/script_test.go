@@ -14,6 +14,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/dsbuild/dsbuild/internal/testkit/schema"
 	"github.com/dsbuild/dsbuild/internal/testkit/sigstoretest"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -58,6 +59,13 @@ func TestScripts(t *testing.T) {
 			},
 			"builtwheel": func(ts *testscript.TestScript, _ bool, args []string) {
 				makeBuiltWheel(t, ts.MkAbs(args[0]))
+			},
+			"schema": func(ts *testscript.TestScript, _ bool, args []string) {
+				file := "stdout"
+				if len(args) > 1 {
+					file = args[1]
+				}
+				ts.Check(schema.Validate(t, args[0], []byte(ts.ReadFile(file))))
 			},
 			"mkpolicy": cmdPolicy,
 			"mksigstore": func(ts *testscript.TestScript, _ bool, args []string) {

@@ -46,6 +46,7 @@ func programWith(t *testing.T, home, url string, code int, args ...string) (stdo
 	if got := cmd.ProcessState.ExitCode(); got != code {
 		t.Fatalf("dsbuild %s: exit %d (%v), want %d\n%s\n%s", strings.Join(args, " "), got, err, code, &out, &errs)
 	}
+	checkDocument(t, args, out.String())
 	return out.String(), errs.String()
 }
 

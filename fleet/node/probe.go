@@ -278,7 +278,7 @@ func (a *answer) assembleFacts(broken *ScriptError) *Facts {
 	if f.Platform == "" && machine != "" {
 		f.Platform = "linux_" + machine // as Python would call it
 	}
-	f.GPUs, f.GPUsWithheld, f.Driver, f.Container = a.gpus, a.withheld, a.driver, a.container
+	f.GPUs, f.GPUsWithheld, f.Driver, f.Container = append([]GPU{}, a.gpus...), a.withheld, a.driver, a.container // GPUs is not null in JSON
 	f.Missing = slices.Concat(a.missingPython(broken), f.missingFacts())
 	if machine == "" || machine == x86 && flags == "" {
 		f.Missing = append(f.Missing, "cpu")

@@ -24,6 +24,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/testkit/python"
+	"github.com/dsbuild/dsbuild/internal/testkit/schema"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 )
@@ -165,6 +166,11 @@ func TestRun(t *testing.T) {
 	if n := rep.Nodes[3]; n.Status != report.Unreachable || len(n.Findings) != 1 {
 		t.Errorf("%+v", n)
 	}
+	var document bytes.Buffer
+	if err := ui.JSON(&document, rep); err != nil {
+		t.Fatal(err)
+	}
+	schema.Check(t, "check", document.Bytes())
 	var printed bytes.Buffer
 	if err := rep.Print(&printed); err != nil {
 		t.Fatal(err)

@@ -298,7 +298,7 @@ func (u *nodeRun) current() *node.Facts {
 	}
 	f := *u.inside
 	if f.DeepSpeed != nil && u.now != nil && u.now.DeepSpeed != nil {
-		f.DeepSpeed = &node.Installed{Version: f.DeepSpeed.Version, SHA256: u.now.DeepSpeed.SHA256}
+		f.DeepSpeed = &node.Installed{Version: f.DeepSpeed.Version, SHA256: u.now.DeepSpeed.SHA256, Ops: append([]string{}, f.DeepSpeed.Ops...)}
 	}
 	return &f
 }

@@ -171,7 +171,8 @@ func pack(t testing.TB, dir string, opt Options) (string, wheel.Build) {
 	m := wheel.Manifest{
 		Source: wheel.Source{Kind: "release", Ref: opt.Version, SHA256: strings.Repeat("ab", 32)},
 		CPU:    string(opt.CPU), PlanDigest: opt.Plan,
-		Base: wheel.Base{Ref: "base.tar", Digest: "sha256:" + strings.Repeat("ef", 32)},
+		Base: wheel.Base{Ref: "base.tar", Digest: "sha256:" + strings.Repeat("ef", 32)}, Env: map[string]string{},
+		OpsRequested: []string{}, ArchsRequested: []string{},
 	}
 	if opt.Commit != "" {
 		m.Source.Kind, m.Source.Ref, m.Source.Commit = "git", "git+https://example.org/deepspeed@main", opt.Commit
