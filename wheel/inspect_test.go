@@ -71,7 +71,7 @@ func TestInspectDispatch(t *testing.T) {
 	}
 }
 
-// The JSON has the keys that scripts rely on (docs/design.md), and a list where
+// The JSON has the keys that scripts rely on (docs/schema/inspect.json), and a list where
 // one is promised, though nothing be in it.
 func TestContentsJSON(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pkg-1.0-py3-none-any.whl")

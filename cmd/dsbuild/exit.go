@@ -9,7 +9,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
-// The exit codes of dsbuild (docs/design.md).
+// The exit codes of dsbuild (docs/commands.md).
 const (
 	exitOK          = 0
 	exitFailed      = 1
