@@ -75,7 +75,7 @@ func slurmSamples(train []string) []sample {
 	return []sample{
 		{"slurm-small", Slurm, []string{"preset=small"}, train, ""},
 		{"slurm-medium", Slurm, []string{"preset=medium", "rendezvous=c10d"}, train, ""},
-		{"slurm-large", Slurm, []string{"preset=large", "gpus=h100:8", "constraint=h100&ib", "mem=0", "exclusive=true", "sbatch=--mail-type=END", "partition=gpu1", "account=nlp", "qos=long", "nodelist=gpu[01-08]", "time=2-00:00:00", "cpus=64"}, train, ""},
+		{"slurm-large", Slurm, []string{"preset=large", "gpus=gpu:h100:8", "constraint=h100&ib", "mem=0", "exclusive=true", "sbatch=--mail-type=END", `sbatch=--comment=the "team's" run #2`, "partition=gpu1", "account=nlp", "qos=long", "nodelist=gpu[01-08]", "time=2-00:00:00", "cpus=64"}, train, ""},
 		{"slurm-single", Slurm, []string{"gpus=8", "partition=gpu1", "nodelist=g1001"}, []string{"main.py"}, ""},
 		{"slurm-all", Slurm, []string{"name=all", "nodes=2", "gpus=8", "setup=source /opt/conda/bin/activate train", "workdir=/work/my code", "python=/opt/my env/bin/python", "env=HF_HOME=/data/hf cache", "env=WANDB_API_KEY", "nccl-debug=info", "port=12345", "max-restarts=1"}, train, ""},
 		{"slurm-elastic", Slurm, []string{"nodes=2:4", "gpus=8"}, train, ""},

@@ -163,7 +163,7 @@ type SlurmSettings struct {
 	Time, Partition, Account, QOS, Nodelist, Constraint, Mem, Log string
 
 	Exclusive bool     // no other job on the nodes
-	Sbatch    []string // further options of sbatch, as the user wrote them
+	Sbatch    []string // further options, quoted for a #SBATCH line
 	Requeue   bool     // put the job back into the queue after a preemption
 	Container string   // pyxis or apptainer; "" for none
 }

@@ -49,7 +49,8 @@ func (k Key) YesNo() bool { return k.kind == yesNo }
 // Repeats reports whether the flag may be given several times.
 func (k Key) Repeats() bool { return k.kind == list || k.kind == variables }
 
-// KeyOfSbatch returns the key that stands for an option of sbatch, which has no dashes.
+// KeyOfSbatch returns the key that stands for an option of sbatch: its long name or its letter,
+// without dashes.
 func KeyOfSbatch(option string) (Key, bool) {
 	all := Keys()
 	i := slices.IndexFunc(all, func(k Key) bool { return slices.Contains(strings.Fields(k.sbatch), option) })
@@ -79,12 +80,12 @@ func Keys() []Key {
 
 func sizeKeys() []Key {
 	return []Key{
-		{Name: "name", sbatch: "job-name", Placeholder: "NAME", Help: "name of the job (default: train)", set: matchingText(`[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?`, "letters, digits, '.', '_' and '-', 63 at most", func(j *Job) *string { return &j.Name })},
+		{Name: "name", sbatch: "job-name J", Placeholder: "NAME", Help: "name of the job (default: train)", set: matchingText(`[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?`, "letters, digits, '.', '_' and '-', 63 at most", func(j *Job) *string { return &j.Name })},
 		{Name: "preset", Placeholder: "SIZE", Help: "small (2 nodes x 8 GPUs), medium (4 x 8) or large (8 x 8)", set: setPreset},
-		{Name: "nodes", sbatch: "nodes", Placeholder: "N|MIN:MAX", Help: "number of nodes, or minimum and maximum of an elastic job (default: those of the inventory, or 1)", set: setNodes},
-		{Name: "gpus", sbatch: "gres gpus gpus-per-node", Placeholder: "N", Help: "GPUs of each node; 0 for none. For Slurm also with their type: h100:8", set: setGPUs},
-		{Name: "procs", sbatch: "ntasks ntasks-per-node", Placeholder: "N", Help: "processes of each node (default: one for each GPU; under JAX one)", set: numberBetween(1, 1024, func(j *Job) *int { return &j.Procs })},
-		{Name: "cpus", sbatch: "cpus-per-task", Placeholder: "N", Help: "CPUs of each task (default: one for each process, plus two; with --offload eight for each)", Kinds: []Kind{Slurm, JAX, AIStation, K8s}, set: numberBetween(1, 4096, func(j *Job) *int { return &j.CPUs })},
+		{Name: "nodes", sbatch: "nodes N", Placeholder: "N|MIN:MAX", Help: "number of nodes, or minimum and maximum of an elastic job (default: those of the inventory, or 1)", set: setNodes},
+		{Name: "gpus", sbatch: "gres gpus G gpus-per-node gpus-per-task", Placeholder: "N", Help: "GPUs of each node; 0 for none. For Slurm also with their type: h100:8", set: setGPUs},
+		{Name: "procs", sbatch: "ntasks n ntasks-per-node tasks-per-node", Placeholder: "N", Help: "processes of each node (default: one for each GPU; under JAX one)", set: numberBetween(1, 1024, func(j *Job) *int { return &j.Procs })},
+		{Name: "cpus", sbatch: "cpus-per-task c", Placeholder: "N", Help: "CPUs of each task (default: one for each process, plus two; with --offload eight for each)", Kinds: []Kind{Slurm, JAX, AIStation, K8s}, set: numberBetween(1, 4096, func(j *Job) *int { return &j.CPUs })},
 	}
 }
 
@@ -103,18 +104,18 @@ func slurmKeys() []Key {
 	const words = `[A-Za-z0-9_.,-]{1,200}`
 	return []Key{
 		{Name: "slurm-form", Flag: "form", Placeholder: "FORM", Help: "job (one job of all nodes) or workers (one-node jobs that meet) (default: job)", Kinds: []Kind{Slurm}, set: oneOf(func(j *Job) *string { return &j.SlurmForm }, "job", "workers")},
-		{Name: "time", sbatch: "time", Placeholder: "TIME", Help: "longest run: minutes, HH:MM:SS or D-HH:MM:SS (default: 20:00:00)", Kinds: bySlurm(), set: matchingText(`[0-9]+|[0-9]+:[0-9]{2}(:[0-9]{2})?|[0-9]+-[0-9]+(:[0-9]{2}){0,2}|infinite|UNLIMITED`, "minutes, HH:MM:SS or D-HH:MM:SS", func(j *Job) *string { return &j.Time })},
-		{Name: "partition", sbatch: "partition", Placeholder: "NAME", Help: "partition of Slurm (default: the cluster's)", Kinds: bySlurm(), set: matchingText(words, "names, separated by commas", func(j *Job) *string { return &j.Partition })},
-		{Name: "account", sbatch: "account", Placeholder: "NAME", Help: "account to charge (default: the user's)", Kinds: bySlurm(), set: matchingText(words, "a name", func(j *Job) *string { return &j.Account })},
-		{Name: "qos", sbatch: "qos", Placeholder: "NAME", Help: "quality of service (default: the account's)", Kinds: bySlurm(), set: matchingText(words, "a name", func(j *Job) *string { return &j.QOS })},
-		{Name: "nodelist", sbatch: "nodelist", Placeholder: "NODES", Help: "use these nodes, in Slurm's syntax: gpu[01-04]", Kinds: bySlurm(), set: matchingText(`[A-Za-z0-9_.,\[\]-]+`, "a node expression such as gpu[01-04]", func(j *Job) *string { return &j.Nodelist })},
-		{Name: "constraint", sbatch: "constraint", Placeholder: "FEATURES", Help: "only nodes with these features, in Slurm's syntax: h100&ib", Kinds: bySlurm(), set: matchingText(`[A-Za-z0-9_.,:&|*()\[\]=-]{1,200}`, "features joined by & or |, such as h100&ib", func(j *Job) *string { return &j.Constraint })},
+		{Name: "time", sbatch: "time t", Placeholder: "TIME", Help: "longest run: minutes, HH:MM:SS or D-HH:MM:SS (default: 20:00:00)", Kinds: bySlurm(), set: matchingText(`[0-9]+|[0-9]+:[0-9]{2}(:[0-9]{2})?|[0-9]+-[0-9]+(:[0-9]{2}){0,2}|infinite|UNLIMITED`, "minutes, HH:MM:SS or D-HH:MM:SS", func(j *Job) *string { return &j.Time })},
+		{Name: "partition", sbatch: "partition p", Placeholder: "NAME", Help: "partition of Slurm (default: the cluster's)", Kinds: bySlurm(), set: matchingText(words, "names, separated by commas", func(j *Job) *string { return &j.Partition })},
+		{Name: "account", sbatch: "account A", Placeholder: "NAME", Help: "account to charge (default: the user's)", Kinds: bySlurm(), set: matchingText(words, "a name", func(j *Job) *string { return &j.Account })},
+		{Name: "qos", sbatch: "qos q", Placeholder: "NAME", Help: "quality of service (default: the account's)", Kinds: bySlurm(), set: matchingText(words, "a name", func(j *Job) *string { return &j.QOS })},
+		{Name: "nodelist", sbatch: "nodelist w", Placeholder: "NODES", Help: "use these nodes, in Slurm's syntax: gpu[01-04]", Kinds: bySlurm(), set: matchingText(`[A-Za-z0-9_.,\[\]-]+`, "a node expression such as gpu[01-04]", func(j *Job) *string { return &j.Nodelist })},
+		{Name: "constraint", sbatch: "constraint C", Placeholder: "FEATURES", Help: "only nodes with these features, in Slurm's syntax: h100&ib", Kinds: bySlurm(), set: matchingText(`[A-Za-z0-9_.,:&|*()\[\]=-]{1,200}`, "features joined by & or |, such as h100&ib", func(j *Job) *string { return &j.Constraint })},
 		{Name: "mem", sbatch: "mem", Placeholder: "SIZE", Help: "memory of each node, such as 200G; 0 for all of it (default: the cluster's)", Kinds: bySlurm(), set: matchingText(`[0-9]{1,9}[KMGT]?`, "a size such as 200G, or 0", func(j *Job) *string { return &j.Mem })},
 		{Name: "exclusive", sbatch: "exclusive", Help: "no other job on the nodes", Kinds: bySlurm(), kind: yesNo, set: yesNoValue(func(j *Job) *bool { return &j.Exclusive })},
 		{Name: "sbatch", Placeholder: "OPTION", Help: "one more option of sbatch, such as --sbatch=--mail-type=END", Kinds: bySlurm(), kind: list, set: setSbatch},
 		{Name: "requeue", sbatch: "requeue", Help: "put the job back into the queue after a preemption or a lost node; the program must load its last checkpoint (default: the cluster's setting)", Kinds: bySlurm(), kind: yesNo, set: yesNoValue(func(j *Job) *bool { return &j.Requeue })},
 		{Name: "container", Placeholder: "HOW", Help: "run the program in --image on the nodes: pyxis (srun --container-image) or apptainer", Kinds: bySlurm(), set: oneOf(func(j *Job) *string { return &j.Container }, "pyxis", "apptainer")},
-		{Name: "log", sbatch: "output error", Placeholder: "FILE", Help: "file of the output, with Slurm's %x, %j, %N (default: %x-%j.out)", Kinds: bySlurm(), set: matchingText(`[A-Za-z0-9_./%+@=:,-]{1,500}`, "a path without spaces and quotes", func(j *Job) *string { return &j.Log })},
+		{Name: "log", sbatch: "output error e", Placeholder: "FILE", Help: "file of the output, with Slurm's %x, %j, %N (default: %x-%j.out)", Kinds: bySlurm(), set: matchingText(`[A-Za-z0-9_./%+@=:,-]{1,500}`, "a path without spaces and quotes", func(j *Job) *string { return &j.Log })},
 	}
 }
 
@@ -123,7 +124,7 @@ func programKeys() []Key {
 		{Name: "env", sbatch: "export", Placeholder: "NAME[=VALUE]", Help: "variable of the job; without a value, taken from the environment that starts the job", kind: variables, set: setEnv},
 		{Name: "nccl-debug", Placeholder: "LEVEL", Help: "set NCCL_DEBUG: info, warn, trace, version (default: not set)", set: oneOf(func(j *Job) *string { return &j.NCCLDebug }, "version", "warn", "info", "trace")},
 		{Name: "setup", Placeholder: "LINE", Help: "shell line run before the job (module load …, source …/activate)", Kinds: onNodes(), kind: list, set: setSetup},
-		{Name: "workdir", sbatch: "chdir", Placeholder: "DIR", Help: "working folder of the script (default: the folder where you start it; the home folder on nodes that --submit reaches over SSH)", set: anyLine(func(j *Job) *string { return &j.WorkDir })},
+		{Name: "workdir", sbatch: "chdir D", Placeholder: "DIR", Help: "working folder of the script (default: the folder where you start it; the home folder on nodes that --submit reaches over SSH)", set: anyLine(func(j *Job) *string { return &j.WorkDir })},
 		{Name: "python", Placeholder: "PYTHON", Help: "interpreter on the nodes (default: the inventory's, or the one on PATH)", set: anyLine(func(j *Job) *string { return &j.Python })},
 	}
 }
@@ -256,9 +257,10 @@ func setNodes(b *builder, s Setting) {
 
 // setGPUs accepts the number of GPUs, for Slurm also with their type: h100:8.
 func setGPUs(b *builder, s Setting) {
-	kind, number, typed := strings.Cut(s.text(), ":")
+	text := strings.TrimPrefix(s.text(), "gpu:") // as in --gres=gpu:h100:8
+	kind, number, typed := strings.Cut(text, ":")
 	if !typed {
-		kind, number = "", s.text()
+		kind, number = "", text
 	}
 	n, err := strconv.Atoi(number)
 	switch {
@@ -284,9 +286,11 @@ func setSbatch(b *builder, s Setting) {
 		switch {
 		case !sbatchOption.MatchString(w.Text):
 			b.refuse(option, "", "must be a long option with = before its value, such as --mail-type=END")
+		case !has && strings.ContainsAny(value, ` #'"\`):
+			b.job.Sbatch = append(b.job.Sbatch, name+`="`+strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(value)+`"`)
 		case !has:
 			b.job.Sbatch = append(b.job.Sbatch, w.Text)
-		case value == "":
+		case value == "" || own.kind == variables:
 			b.refuse(option, "use --"+own.FlagName(), "dsbuild sets that itself")
 		default:
 			b.refuse(option, "use --"+own.FlagName()+" "+shellWord(value), "dsbuild sets that itself")

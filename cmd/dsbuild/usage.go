@@ -94,7 +94,7 @@ func meantFlag(cmd *cobra.Command, name string, args []string) string {
 	switch {
 	case near != "":
 		return "did you mean --" + near + "?"
-	case slices.Contains(names, "sbatch") && name != "":
+	case slices.Contains(names, "sbatch") && len(name) > 1:
 		return "--sbatch=--" + name + " passes an option of sbatch on"
 	}
 	return ""
