@@ -24,7 +24,9 @@ const (
 const yamlFamily format = ""
 
 var (
-	hostfileLine = regexp.MustCompile(`^\S+\s+slots\s*=`)
+	hostfileLine = regexp.MustCompile(`^\S+\s+(?i:slots?)\s*=`)
+	// hostfileSlip matches lines that neither a list of hosts nor Ansible has: NAME 8.
+	hostfileSlip = regexp.MustCompile(`^[^\s=]+\s+[^\s=]+(\s|$)`)
 	// yamlLine matches the start of a line that can only be YAML: a key, an entry of a list, a
 	// document.
 	yamlLine = regexp.MustCompile(`^("[^"]*"|'[^']*'|[^\s"'=\[\]]+)\s*:(\s|$)|^-(\s|$)|^---|^%|^\{`)
@@ -57,6 +59,8 @@ func guess(lines []string, yamlNamed bool) format {
 		return yamlFamily
 	case !slices.ContainsFunc(said, func(line string) bool { return !isHostWord(line) }):
 		return hostList
+	case slices.ContainsFunc(said, hostfileSlip.MatchString):
+		return hostfile
 	}
 	return ofAnsible // almost any line is valid in it
 }

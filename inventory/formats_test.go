@@ -58,6 +58,7 @@ func TestRecognised(t *testing.T) {
 		{"a,b\nc\n# end\nx[1-2]\n", "-", "a b c x1 x2"},
 		{"gpu01\ngpu02\n", "-", "gpu01 gpu02"},
 		{"gpu01:8\n# MPI's machine file\ngpu02:4 # the old one\n", "-", "gpu01*8 gpu02*4"},
+		{"gpu01\ngpu01\ngpu02\n# of PBS\ngpu02\n", "nodefile", "gpu01*2 gpu02*2"},
 		{"10.0.0.1:8\ngpu[03-04]:2\n", "machinefile", "10.0.0.1*8 gpu03*2 gpu04*2"},
 		{"nodes: [{hosts: x}]", "hosts.ini", "x"},
 		{"{nodes: [{hosts: x}]}", "-", "x"},
@@ -80,7 +81,7 @@ func TestTakenForAnsible(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
 		"all: {hosts: {x: }}", "nodes: {hosts: {x: }}", "'my group':\n  hosts:\n    x:\n", "plugin: aws_ec2", "all: {hosts: {x: {}, y: {}}}",
-		"gpu[01:02]\n", "\ufeff[a]\nx slots=8\n", "; ini\nx ansible_host=1.2.3.4\n", "x slots=8 ansible_host=1.2.3.4\n", "[g:vars]\na=b\n", "word\nanother word\n",
+		"gpu[01:02]\n", "\ufeff[a]\nx slots=8\n", "; ini\nx ansible_host=1.2.3.4\n", "x slots=8 ansible_host=1.2.3.4\n", "[g:vars]\na=b\n", "word\nanother a=b\n",
 	} {
 		_, err := inventory.Read(strings.NewReader(text), "hosts")
 		want := "hosts: cannot read the inventory: it reads as an Ansible inventory, which needs ansible-inventory, and that is not installed"
@@ -98,6 +99,10 @@ func TestTakenForAnsible(t *testing.T) {
 func TestTakenFor(t *testing.T) {
 	for text, want := range map[string]string{
 		"x slots=8\ny\n":            "as a DeepSpeed hostfile",
+		"x\nx\ny\n":                 "x:2:1: node x occurs twice",
+		"gpu01 8\ngpu02 8\n":        "as a DeepSpeed hostfile (host slots=N):\nx:1:1: must be NAME slots=N",
+		"gpu01 slot=8\n":            "x:1:1: must be NAME slots=N",
+		"10.0.0.1 gpu01\n":          "x:1:1: must be NAME slots=N",
 		"x[1-\n":                    "as a list of hosts",
 		`{"_meta": {}, "g": 1}`:     "as the output of ansible-inventory --list",
 		"nodes: [{hosts: x, y: 1}]": "x:1:20: unknown key",

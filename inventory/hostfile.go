@@ -14,11 +14,32 @@ import (
 // ignores the text after the number.
 var slotsWord = regexp.MustCompile(`^(\S+)(\s+)slots=(\d+)([\s#].*)?$`)
 
+// timesEach returns how often each line occurs, 1 if not all occur equally often: a machine file of
+// MPI or PBS has a line for each process of a host.
+func (r *reader) timesEach() int {
+	counts, times := map[string]int{}, 1
+	for _, text := range r.textLines() {
+		counts[text]++
+		times = counts[text]
+	}
+	for _, n := range counts {
+		if n != times || n > mostPerHost {
+			return 1
+		}
+	}
+	return times
+}
+
 // hostList reads lines of node expressions. As in the machine files of MPI, :N after one is the number
 // of GPUs of its nodes.
 func (r *reader) hostList() *Inventory {
 	list := nodeList{reader: r, first: make(map[string]Position)}
+	times, seen := r.timesEach(), map[string]bool{}
 	for at, text := range r.textLines() {
+		if times > 1 && seen[text] {
+			continue
+		}
+		seen[text] = true
 		text, _, _ = strings.Cut(text, " #")
 		expr, slots, counted := strings.Cut(strings.TrimSpace(text), ":")
 		inside := func(offset int) Position {
@@ -27,6 +48,9 @@ func (r *reader) hostList() *Inventory {
 			return there
 		}
 		var s settings
+		if times > 1 {
+			s.slots = some(times)
+		}
 		if counted {
 			n, err := strconv.Atoi(slots)
 			if err != nil || n < 1 || n > mostPerHost || n == sshPort {
