@@ -104,7 +104,7 @@ func jobsOption(c *script.Command, i int) (jobs int, ok bool) {
 // buildsDeepSpeed reports whether the script builds DeepSpeed.
 func (s *subject) buildsDeepSpeed() bool {
 	for a := range s.sets() {
-		if strings.HasPrefix(a.Name, "DS_BUILD_") {
+		if text, _ := a.Value.Literal(); strings.HasPrefix(a.Name, "DS_BUILD_") && text != "0" {
 			return true
 		}
 	}

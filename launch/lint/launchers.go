@@ -198,7 +198,9 @@ func backgroundWithoutWait(s *subject) []hit {
 		}
 		n, known := seconds.Int()
 		switch {
-		case c.Captured && c.Name() != "jobs" || c.Uncalled:
+		case c.Test && c.Loop: // a loop may wait: until [ -f done ]; do sleep 5; done
+			first = nil
+		case c.Captured || c.Uncalled:
 		case first == nil && c.Background && (c.Name() == "srun" && s.startsTraining(c) || c.Depth == 0 && startsTrainer(c)):
 			first = c
 		case c.Background:
