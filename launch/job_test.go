@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
@@ -146,6 +147,19 @@ func TestFileMistakes(t *testing.T) {
 	var wrong *Error
 	if !errors.As(err, &wrong) || wrong.Hint() != `did you mean "partition"?` {
 		t.Error(err)
+	}
+}
+
+// An option that dsbuild sets itself leads to the key of a file that stands for it.
+func TestSbatchKeyOfFile(t *testing.T) {
+	for text, want := range map[string]string{
+		"sbatch: --nodes=3\nscript: a.py":         "use nodes: 3",
+		"sbatch: --gres=gpu:h100:4\nscript: a.py": "use gpus: gpu:h100:4",
+		"sbatch: --export=NONE\nscript: a.py":     "use env:",
+	} {
+		if _, err := made(t, Slurm, text, nil); fault.Hint(err) != want {
+			t.Errorf("%q: hint %q, want %q", text, fault.Hint(err), want)
+		}
 	}
 }
 

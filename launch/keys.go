@@ -290,10 +290,15 @@ func setSbatch(b *builder, s Setting) {
 			b.job.Sbatch = append(b.job.Sbatch, name+`="`+strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(value)+`"`)
 		case !has:
 			b.job.Sbatch = append(b.job.Sbatch, w.Text)
-		case value == "" || own.kind == variables:
-			b.refuse(option, "use --"+own.FlagName(), "dsbuild sets that itself")
 		default:
-			b.refuse(option, "use --"+own.FlagName()+" "+shellWord(value), "dsbuild sets that itself")
+			instead := "--" + own.FlagName()
+			if s.At.Line > 0 {
+				instead = own.Name + ":"
+			}
+			if value != "" && own.kind != variables {
+				instead += " " + shellWord(value)
+			}
+			b.refuse(option, "use "+instead, "dsbuild sets that itself")
 		}
 	}
 }
