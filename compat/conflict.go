@@ -43,6 +43,9 @@ func (e *ConflictError) Hint() string {
 	for _, c := range e.Conflicts {
 		hints = appendMissing(hints, c.Advice)
 	}
+	if len(hints) == 0 && len(e.Conflicts) == 1 {
+		return "'dsbuild toolchains' lists what goes together"
+	}
 	if len(hints) == 0 {
 		return "no single change helps: change each value that is named above"
 	}

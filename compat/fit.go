@@ -500,7 +500,7 @@ func flagsOf(s wheel.Spec) []string {
 		add("--arch", a.String())
 	}
 	for _, name := range s.GPUs {
-		add("--gpu", quoteFlag(name))
+		add("--gpu", QuoteFlag(name))
 	}
 	add("--abi", string(s.ABI))
 	add("--ops", strings.Join(s.Ops, ","))

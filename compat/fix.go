@@ -81,10 +81,11 @@ func (f *fixer) otherDeepSpeed() bool {
 	})
 }
 
-// otherVersion tries the known versions in place of the one asked for, if one is, the nearest first.
+// otherVersion tries the known versions in place of the one asked for, if one is, the nearest first. A build that is no release
+// (2.7.1+rocm6.3) is none of them.
 func (f *fixer) otherVersion(flag string, known []string, field func(*wheel.Spec) *string) bool {
 	asked := *field(&f.asked.spec)
-	return asked != "" && slices.ContainsFunc(NearestVersions(asked, known), func(v string) bool {
+	return asked != "" && isPlain(asked) && slices.ContainsFunc(NearestVersions(asked, known), func(v string) bool {
 		return f.try(flag+" "+v, func(r *request) { *field(&r.spec) = v })
 	})
 }
@@ -139,20 +140,21 @@ func (f *fixer) otherGPUs() bool {
 		return f.try("without --arch "+wrong.String(), func(r *request) { r.spec.Archs = without(archs, wrong) })
 	}) || slices.ContainsFunc(names, func(name string) bool {
 		rest := without(names, name)
-		return f.clearerName(name, rest) || several && f.try("without --gpu "+quoteFlag(name), func(r *request) { r.spec.GPUs = rest })
+		return f.clearerName(name, rest) || several && f.try("without --gpu "+QuoteFlag(name), func(r *request) { r.spec.GPUs = rest })
 	})
 }
 
-// clearerName offers the first product with a similar name, or all that an ambiguous name may mean: only the user knows which it is.
+// clearerName offers all products that a wrong or an ambiguous name may mean: only the user knows which it is.
 func (f *fixer) clearerName(name string, rest []string) bool {
-	rows, archs := f.GPUsNamed(name), archsIn(name)
+	rows := f.GPUsNamed(name)
+	arch, isArch := wheel.ArchMeant(name)
 	var usable []string
 	switch {
 	case len(rows) == 1:
 		return false
-	case len(rows) == 0 && len(archs) > 0:
-		return f.try("--arch "+archs[0].String()+" instead of --gpu "+quoteFlag(name), func(r *request) {
-			r.spec.GPUs, r.spec.Archs = rest, addArch(r.spec.Archs, archs[0])
+	case len(rows) == 0 && isArch:
+		return f.try("--arch "+arch.String()+" instead of --gpu "+QuoteFlag(name), func(r *request) {
+			r.spec.GPUs, r.spec.Archs = rest, addArch(r.spec.Archs, arch)
 		})
 	case len(rows) == 0:
 		usable = f.usableGPUs(name)
@@ -162,12 +164,12 @@ func (f *fixer) clearerName(name string, rest []string) bool {
 	}
 	var flags []string
 	for _, other := range usable {
-		if (len(flags) == 0 || len(rows) > 0) && f.works(func(r *request) { r.spec.GPUs = append(slices.Clone(rest), other) }) {
-			flags = append(flags, "--gpu "+quoteFlag(other))
+		if f.works(func(r *request) { r.spec.GPUs = append(slices.Clone(rest), other) }) {
+			flags = append(flags, "--gpu "+QuoteFlag(other))
 		}
 	}
 	if len(flags) > 0 {
-		f.flags = strings.Join(flags, " or ") + " instead of " + quoteFlag(name)
+		f.flags = strings.Join(flags, " or ") + " instead of " + QuoteFlag(name)
 	}
 	return len(flags) > 0
 }

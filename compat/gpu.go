@@ -14,6 +14,9 @@ import (
 // write them: "NVIDIA A100-SXM4-80GB", "rtx 4090", "RTX 3070 Ti Laptop GPU". It returns several
 // rows only if the name is ambiguous ("RTX 6000" is a Quadro and an Ada).
 func (t *Tables) GPUsNamed(name string) []GPU {
+	if otherMakers.MatchString(strings.TrimSpace(name)) { // "M4 Max" is no Tesla M4
+		return nil
+	}
 	keys := []string{gpuKey(name, true), gpuKey(name, false)}
 	keys = append(keys, "rtx"+keys[1], "gtx"+keys[1]) // "4090"
 	if rest, ok := strings.CutPrefix(keys[1], "rtx"); ok {
@@ -43,6 +46,22 @@ func (t *Tables) gpusWhere(name string, is func(namedGPU) bool) []GPU {
 var generations = map[string][2]string{
 	"kepler": {"3.0", "3.7"}, "maxwell": {"5.0", "5.3"}, "pascal": {"6.0", "6.2"}, "volta": {"7.0", "7.2"}, "turing": {"7.5", "7.5"},
 	"ampere": {"8.0", "8.7"}, "ada": {"8.9", "8.9"}, "lovelace": {"8.9", "8.9"}, "hopper": {"9.0", "9.0"}, "blackwell": {"10.0", "12.1"},
+}
+
+// archsOfGeneration lists the archs of a generation's GPUs beside an x86_64 CPU, oldest first; none if a name is not a generation's.
+func (t *Tables) archsOfGeneration(name string) []string {
+	for _, word := range gpuWords.FindAllString(strings.ToLower(name), -1) {
+		if _, ok := generations[word]; !ok {
+			return nil
+		}
+	}
+	var archs []string
+	for _, g := range t.GPUs {
+		if name != "" && !g.isForeign() && ofGenerations(name, g.Arch) {
+			archs = append(archs, g.Arch)
+		}
+	}
+	return sortedVersions(archs)
 }
 
 // otherGeneration returns a GPU that a name means, but for a generation that it names and that is not the GPU's ("A100
@@ -81,7 +100,7 @@ var (
 	gpuNoise = regexp.MustCompile(`^([0-9]+(gb?|[abcq])|sxm[0-9]*|pcie|nvl[0-9]*|nvlink|hbm[0-9]e?|3e|mig|fhhl|dgxs|cnx|grid|vgpu|` +
 		`r|tm|ac|corporation|nvidia|geforce|tesla|gpu|laptop|notebook|mobile|max|q|desktop|design|with|active|` +
 		`kepler|maxwell|volta|turing|ampere|lovelace|hopper|blackwell|` +
-		`generation|edition|workstation|server|sff|superchip|devkit|developer|kit|module|nvgpu|hgx|dgx)$`)
+		`generation|edition|workstation|server|sff|superchip|devkit|developer|kit|module|nvgpu|hgx|dgx|station|collectors|founders|[0-9]+x|x[0-9]+)$`)
 	gpuVariant = regexp.MustCompile(`([0-9])(ti|super|d|v2)+$`)
 )
 
@@ -140,9 +159,9 @@ func ShortGPU(name string) string {
 	return cmp.Or(strings.Join(kept, " "), strings.TrimSpace(name))
 }
 
-// NearestGPUs lists the products that a misspelled name may mean, nearest first. The names differ
+// nearestGPUs lists the products that a misspelled name may mean, nearest first. The names differ
 // by at most one letter in four; in a short name one letter may differ. Most names resemble none.
-func (t *Tables) NearestGPUs(name string) []string {
+func (t *Tables) nearestGPUs(name string) []string {
 	key := gpuKey(name, false)
 	far := func(g namedGPU) int {
 		least := diagnostic.Distance(key, g.plain)
@@ -151,18 +170,39 @@ func (t *Tables) NearestGPUs(name string) []string {
 		}
 		return least
 	}
-	if strings.Trim(key, "0123456789") == "" || t.otherGeneration(name) != nil { // 80 is an arch sooner than a K80
+	if strings.Trim(key, "0123456789") == "" || otherMakers.MatchString(strings.TrimSpace(name)) || t.otherGeneration(name) != nil || t.severalGPUs(name) != "" { // 80 is an arch sooner than a K80
 		return nil
 	}
 	rows := slices.DeleteFunc(slices.Clone(t.named()), func(g namedGPU) bool {
-		return far(g) > max(1, len(key)/4)*diagnostic.Letter || !ofGenerations(name, g.Arch)
+		return far(g) > max(1, len(key)/4)*diagnostic.Letter || !ofGenerations(name, g.Arch) || !sameNumbers(key, g)
 	})
 	slices.SortStableFunc(rows, func(a, b namedGPU) int { return cmp.Compare(far(a), far(b)) })
 	var out []string
 	for _, g := range rows[:min(len(rows), 3)] {
 		out = append(out, g.Name)
 	}
+	// A name may say more than the product: "A100 PG509-200".
+	words := strings.Fields(name)
+	for n := len(words) - 1; n > 0 && len(out) == 0; n-- {
+		for _, g := range t.GPUsNamed(strings.Join(words[:n], " ")) {
+			out = append(out, g.Name)
+		}
+	}
 	return out
+}
+
+// sameNumbers reports whether a key has the digits of a GPU: another number is another product, and no misspelling. Letters that
+// look like a digit count as one.
+func sameNumbers(key string, g namedGPU) bool {
+	digits := func(s string) string {
+		return strings.Map(func(r rune) rune {
+			if r < '0' || r > '9' {
+				return -1
+			}
+			return r
+		}, strings.NewReplacer("o", "0", "l", "1", "i", "1").Replace(s))
+	}
+	return !strings.ContainsAny(key, "0123456789") || slices.ContainsFunc(append([]string{g.plain}, g.keys...), func(k string) bool { return digits(k) == digits(key) })
 }
 
 // runsCodeFor reports whether a GPU of an arch runs machine code that was made for another: for a lower or equal minor of its major.

@@ -12,18 +12,25 @@ import (
 func (t *Tables) opMeant(name string) (Op, bool) {
 	word := opWord(name)
 	i := slices.IndexFunc(t.Ops, func(o Op) bool {
-		return word == o.Name || word == opWord(o.Variable) || slices.Contains(o.Also, word)
+		return word == opWord(o.Name) || word == opWord(o.Variable) || slices.ContainsFunc(o.Also, func(a string) bool { return opWord(a) == word })
 	})
-	if i < 0 {
+	switch {
+	case word == AllOps || word == "ops": // DS_BUILD_OPS
+		return Op{Name: AllOps}, true
+	case i < 0:
 		return Op{}, false
 	}
 	return t.Ops[i], true
 }
 
-// opWord reduces the forms of an op's name: DS_BUILD_AIO, async-io, async_io_op.
+// opWord reduces the forms of an op's name: DS_BUILD_AIO=1, async-io, AsyncIOBuilder.
 func opWord(name string) string {
-	word := strings.ReplaceAll(strings.ToLower(strings.TrimSpace(name)), "-", "_")
-	return strings.TrimSuffix(strings.TrimPrefix(word, "ds_build_"), "_op")
+	word, _, _ := strings.Cut(strings.ToLower(strings.TrimSpace(name)), "=")
+	word = strings.NewReplacer("-", "", "_", "", "attention", "attn").Replace(word)
+	for _, ending := range []string{"builder", "op"} {
+		word = strings.TrimSuffix(word, ending)
+	}
+	return strings.TrimPrefix(word, "dsbuild")
 }
 
 // CheckOp returns a *ConflictError if dsbuild builds no op of this name.
@@ -45,15 +52,19 @@ func (t *Tables) unknownOp(name string) Conflict {
 		c.What = fmt.Sprintf("dsbuild cannot build an op %q: it is called %s", name, op.Name)
 		return c
 	}
-	if i := slices.IndexFunc(t.MissingOps, func(m MissingOp) bool { return m.Name == opWord(name) }); i >= 0 {
+	if i := slices.IndexFunc(t.MissingOps, func(m MissingOp) bool { return opWord(m.Name) == opWord(name) }); i >= 0 {
 		c.What = fmt.Sprintf("dsbuild cannot build an op %q: %s", name, t.MissingOps[i].Why)
 		c.Advice = []string{"leave it out"}
+		return c
+	}
+	if several := severalNames(name, func(n string) bool { return t.CheckOp(n) == nil }); several != "" {
+		c.Advice = []string{"join them by commas: --ops " + several}
 		return c
 	}
 	var known, parts []string
 	for _, o := range t.Ops {
 		known = append(known, o.Name)
-		if word := opWord(name); len(word) > 3 && strings.Contains(o.Name, word) {
+		if word := opWord(name); len(word) > 3 && strings.Contains(opWord(o.Name), word) {
 			parts = append(parts, o.Name)
 		}
 	}

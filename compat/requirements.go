@@ -96,12 +96,28 @@ func isCUDA(asked, cuda string) bool { return asked == "" || asked == cuda || as
 
 func (l *lookup) findTorch() {
 	asked := l.spec.Torch
-	if !slices.ContainsFunc(l.Torches, func(r Torch) bool { return isTorch(asked, r) }) {
-		all := torchVersions(l.Torches)
+	if slices.ContainsFunc(l.Torches, func(r Torch) bool { return isTorch(asked, r) }) {
+		return
+	}
+	l.spec.Torch = ""
+	_, local, _ := strings.Cut(asked, "+")
+	switch all := torchVersions(l.Torches); {
+	case isPlain(asked):
 		l.bad.add("torch %s is not in the tables of this dsbuild, which knows %s to %s", asked, all[len(all)-1], all[0])
-		l.spec.Torch = ""
+	case otherTorches.MatchString(local):
+		l.bad.add("torch %s is not for NVIDIA's GPUs, and dsbuild builds for these only", asked)
+		l.bad.advise("name a torch for CUDA, or build with DeepSpeed's own setup.py")
+	default:
+		l.bad.add("torch %s is not a release of torch for CUDA", asked)
+		l.bad.advise("build for the environment that has it, on a machine with this environment: --env PYTHON")
 	}
 }
+
+// otherTorches matches the local version of a torch without CUDA.
+var otherTorches = regexp.MustCompile(`^(cpu|rocm|xpu|mps|git.*rocm)`)
+
+// isPlain reports whether a version is numbers alone: no pre-release, no local version.
+func isPlain(version string) bool { return strings.Trim(version, "0123456789.") == "" }
 
 func (l *lookup) findCUDA() {
 	asked := l.spec.CUDA
@@ -250,7 +266,7 @@ func nativeBuildHint(machine string) string {
 func (t *Tables) unknownGPU(name string) Conflict {
 	const lists = "'dsbuild gpus' lists all; --arch takes the compute capability"
 	what := fmt.Sprintf("GPU %q is not in the tables of this dsbuild", name)
-	if len(archsIn(name)) > 0 {
+	if _, ok := wheel.ArchMeant(name); ok {
 		return Conflict{What: what + "; it is a compute capability: give it with --arch"}
 	}
 	if otherMakers.MatchString(strings.TrimSpace(name)) {
@@ -260,7 +276,10 @@ func (t *Tables) unknownGPU(name string) Conflict {
 		}
 	}
 	if several := t.severalGPUs(name); several != "" {
-		return Conflict{What: what + ": it names several", Advice: []string{"give each by itself: --gpu " + quoteFlag(several)}}
+		return Conflict{What: what + ": it names several", Advice: []string{"give each by itself: --gpu " + QuoteFlag(several)}}
+	}
+	if archs := t.archsOfGeneration(name); len(archs) > 0 {
+		return Conflict{What: fmt.Sprintf("%q is a generation of GPUs", name), Advice: []string{"name the GPU, or all archs of the generation: --arch " + QuoteFlag(strings.Join(archs, ";"))}}
 	}
 	if g := t.otherGeneration(name); g != nil {
 		return Conflict{What: fmt.Sprintf("GPU %q does not exist: %s has arch %s, which is another generation", name, g.Name, g.Arch), Advice: []string{lists}}
@@ -273,13 +292,20 @@ func (t *Tables) unknownGPU(name string) Conflict {
 }
 
 // otherMakers matches accelerators that are not NVIDIA's.
-var otherMakers = regexp.MustCompile(`(?i)^(amd|intel)?[ -]*(instinct|radeon|mi ?[0-9]{2,3}[a-z]?\b|gfx[0-9]|rx ?[0-9]|gaudi|hpu|arc\b|xpu|ascend|trainium|tpu)`)
+var otherMakers = regexp.MustCompile(`(?i)^((amd|intel|habana|apple|google|huawei|cambricon|aws|tpu|inferentia|max 1[0-9]{3})\b|instinct|radeon|mi ?[0-9]{2,3}[a-z]?\b|gfx[0-9]|` +
+	`rx ?[0-9]|gaudi|hpu|arc\b|xpu|pvc\b|ponte|ascend|trainium|trn[0-9]|mlu[0-9]|m[0-9] ?(max|pro|ultra))`)
 
-// severalGPUs returns the GPUs that a name joins by blanks or other signs, joined by commas as --gpu takes them; "" if it does
-// not name several.
+// severalGPUs returns the GPUs that a name joins, as severalNames does.
 func (t *Tables) severalGPUs(name string) string {
-	parts := strings.FieldsFunc(name, func(r rune) bool { return strings.ContainsRune(" ;/+&|", r) })
-	if len(parts) < 2 || slices.ContainsFunc(parts, func(p string) bool { return len(t.GPUsNamed(p)) == 0 }) {
+	return severalNames(name, func(n string) bool { return len(t.GPUsNamed(n)) > 0 })
+}
+
+// severalNames returns the names that a text joins by blanks or other signs, joined by commas as the flags take them; "" if it does
+// not join several that are known.
+func severalNames(text string, known func(string) bool) string {
+	parts := strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(" ;/+&|", r) })
+	parts = slices.DeleteFunc(parts, func(p string) bool { return p == "and" || p == "or" })
+	if len(parts) < 2 || slices.ContainsFunc(parts, func(p string) bool { return !known(p) }) {
 		return ""
 	}
 	return strings.Join(parts, ",")
@@ -287,33 +313,14 @@ func (t *Tables) severalGPUs(name string) string {
 
 // usableGPUs lists the products with a similar name that there is a wheel for.
 func (t *Tables) usableGPUs(name string) []string {
-	return slices.DeleteFunc(t.NearestGPUs(name), func(n string) bool {
+	return slices.DeleteFunc(t.nearestGPUs(name), func(n string) bool {
 		_, wrong := t.gpuConflict(n, t.GPUsNamed(n))
 		return wrong
 	})
 }
 
-// archsIn reads a compute capability: 8.0, sm_80, 80.
-func archsIn(name string) []wheel.Arch {
-	text := strings.ToLower(strings.TrimSpace(name))
-	for _, prefix := range []string{"compute_", "compute", "sm_", "sm"} {
-		text = strings.TrimPrefix(text, prefix)
-	}
-	if digits := strings.Trim(text, "0123456789"); digits == "" && len(text) > 1 {
-		text = text[:len(text)-1] + "." + text[len(text)-1:]
-	}
-	if strings.Trim(text, "0123456789.") != "" {
-		return nil
-	}
-	archs, err := wheel.ParseArchs([]string{text})
-	if err != nil {
-		return nil
-	}
-	return archs
-}
-
-// quoteFlag quotes a value with spaces for the command line.
-func quoteFlag(s string) string {
+// QuoteFlag quotes a value with spaces for the command line.
+func QuoteFlag(s string) string {
 	if strings.ContainsAny(s, " ;") {
 		return `"` + s + `"`
 	}

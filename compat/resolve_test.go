@@ -245,7 +245,7 @@ func TestHintsWork(t *testing.T) {
 		line := ""
 		for _, p := range pools {
 			if random.IntN(3) == 0 {
-				line += " " + p.flag + " " + quoteFlag(p.values[random.IntN(len(p.values))])
+				line += " " + p.flag + " " + QuoteFlag(p.values[random.IntN(len(p.values))])
 			}
 		}
 		a := parse(t, tt, line)

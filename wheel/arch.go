@@ -72,23 +72,39 @@ func parseArch(entry string) (Arch, error) {
 	case m != nil:
 	case strings.ContainsAny(entry, ", "):
 		return Arch{}, archError(entry, `separate entries with ";", not with commas or spaces`)
-	case archSuffix.MatchString(entry):
-		return Arch{}, archError(entry, "DeepSpeed supports no arch-specific suffix (a, f)")
-	case archNumber.MatchString(entry):
-		n := archNumber.FindStringSubmatch(entry)
-		return Arch{}, archError(entry, "write it as "+n[1]+"."+n[2])
 	default:
-		return Arch{}, archError(entry, "not a compute capability X.Y or X.Y+PTX")
+		why := "not a compute capability X.Y or X.Y+PTX"
+		if meant, ok := ArchMeant(entry); ok {
+			why = "write it as " + meant.String()
+			if archSuffix.MatchString(entry) {
+				why = "DeepSpeed supports no arch-specific suffix (a, f): " + why
+			}
+		}
+		return Arch{}, archError(entry, why)
 	}
-	major, _ := strconv.Atoi(m[1]) // two digits by the expression
-	minor, _ := strconv.Atoi(m[2])
-	return Arch{major, minor, m[3] != ""}, nil
+	return archOf(m), nil
 }
 
-var archSuffix = regexp.MustCompile(`^[0-9]{1,2}\.[0-9][af](\+PTX)?$`)
+// archOf makes an Arch of a match: the major, the minor, and PTX or nothing.
+func archOf(m []string) Arch {
+	major, _ := strconv.Atoi(m[1]) // two digits by the expression
+	minor, _ := strconv.Atoi(m[2])
+	return Arch{major, minor, m[3] != ""}
+}
 
-// archNumber matches an arch as nvcc's options name it: sm_80, compute_90, 120.
-var archNumber = regexp.MustCompile(`^(?:sm_?|compute_)?([0-9]{1,2})([0-9])$`)
+var (
+	archSuffix = regexp.MustCompile(`[0-9][af]\b`)
+	archForm   = regexp.MustCompile(`^(?:sm_?|compute_?)?([1-9]|1[0-9])\.?([0-9])[af]?(?:-real|-virtual)?(\+ptx)?$`)
+)
+
+// ArchMeant reads an arch as nvcc, CMake and people write it: sm_90a, compute_80, 120, 86-real, 8.0+ptx.
+func ArchMeant(text string) (Arch, bool) {
+	m := archForm.FindStringSubmatch(strings.ToLower(strings.TrimSpace(text)))
+	if m == nil {
+		return Arch{}, false
+	}
+	return archOf(m), true
+}
 
 // ArchList joins archs as TORCH_CUDA_ARCH_LIST wants them.
 func ArchList(archs []Arch) string {

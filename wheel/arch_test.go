@@ -38,7 +38,10 @@ func TestParseArchsRefuses(t *testing.T) {
 		"80":        "write it as 8.0",
 		"sm_80":     "write it as 8.0",
 		"sm120":     "write it as 12.0",
-		"8.0+ptx":   "not a compute capability",
+		"8.0+ptx":   "write it as 8.0+PTX",
+		"sm_90a":    "no arch-specific suffix (a, f): write it as 9.0",
+		"86-real":   "write it as 8.6",
+		"800":       "not a compute capability",
 		"8.0.0":     "not a compute capability",
 		"8.0\n":     "", // surrounding space is no mistake
 		"١.٠":       "not a compute capability",

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"slices"
 	"strings"
 
@@ -72,17 +73,14 @@ func chosenGPUs(tables *compat.Tables, names []string) ([]compat.GPU, error) {
 	var unknown []string
 	for _, name := range names {
 		found := tables.GPUsNamed(name)
-		if len(found) == 0 {
-			text := `"` + name + `"`
-			if near := tables.NearestGPUs(name); len(near) > 0 {
-				text += " (do you mean " + strings.Join(near, ", ") + "?)"
-			}
-			unknown = append(unknown, text)
+		var why *compat.ConflictError
+		if len(found) == 0 && errors.As(tables.CheckGPU(name), &why) {
+			unknown = append(unknown, why.Conflicts[0].What)
 		}
 		gpus = append(gpus, found...)
 	}
 	if len(unknown) > 0 {
-		return nil, usagef("the tables have no GPU %s; 'dsbuild gpus' lists all", strings.Join(unknown, ", "))
+		return nil, &usageError{err: errors.New(strings.Join(unknown, "; ")), hint: "'dsbuild gpus' lists all"}
 	}
 	return gpus, nil
 }

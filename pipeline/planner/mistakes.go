@@ -37,13 +37,17 @@ func (r Request) wrongValues(tables *compat.Tables) []mistake {
 	if known := []string{autoABI, string(wheel.StableABI), string(wheel.TorchMinor)}; r.ABI != "" && !slices.Contains(known, r.ABI) {
 		all = append(all, newMistake("abi", r.ABI, "must be auto, stable or torch", diagnostic.DidYouMean(r.ABI, known)))
 	}
-	if names := compat.SplitNames(r.GPUs); slices.Contains(names, everyGPU) && len(names)+len(r.Archs) > 1 {
+	names := compat.SplitNames(r.GPUs)
+	if len(r.GPUs) > 0 && len(names) == 0 {
+		all = append(all, mistakeOf("gpu", &RequestError{err: errors.New("--gpu: no GPU given")}))
+	}
+	if slices.Contains(names, everyGPU) && len(names)+len(r.Archs) > 1 {
 		all = append(all, mistakeOf("gpu", &RequestError{err: errors.New("--gpu all is every GPU: give it alone, without other GPUs and without --arch")}))
 	}
 	for _, text := range r.Archs {
 		if _, err := wheel.ParseArchs([]string{text}); err != nil {
 			if len(tables.GPUsNamed(text)) > 0 {
-				err = fault.WithHint(err, "did you mean --gpu %s?", text)
+				err = fault.WithHint(err, "did you mean --gpu %s?", compat.QuoteFlag(text))
 			}
 			all = append(all, mistakeOf("arch", err))
 		}
@@ -58,12 +62,29 @@ func (r Request) wrongValues(tables *compat.Tables) []mistake {
 }
 
 var (
-	torchForm  = regexp.MustCompile(`^[0-9]+\.[0-9]+(\.[0-9]+)?([^0-9.].*)?$`) // a suffix such as +cu128 is compat's
-	cudaForm   = regexp.MustCompile(`^[0-9]+(\.[0-9]+){0,2}$`)
+	torchForm  = regexp.MustCompile(`^[0-9]+\.[0-9]+(\.[0-9]+)?((a|b|rc|\.dev|\.post|\+).*)?$`) // the suffix is compat's
+	cudaForm   = regexp.MustCompile(`^[0-9]{1,2}(\.[0-9]+){0,2}$`)
 	pythonForm = regexp.MustCompile(`^[0-9]+\.[0-9]+(\.[0-9]+)?$`)
 	glibcForm  = regexp.MustCompile(`^[0-9]+\.[0-9]+$`)
 	driverForm = regexp.MustCompile(`^[0-9]{3}(\.[0-9]+){0,2}$`)
+
+	wordVersion  = regexp.MustCompile(`^[^0-9<>!~]*([0-9]+\.[0-9]+(?:\.[0-9]+)?)[.x* ]*$`)
+	gluedVersion = regexp.MustCompile(`^[a-z]*(3|1[0-9])([0-9]{1,2})$`)
 )
+
+// versionMeant asks for the version in a value such as torch==2.7.1, v2.7.1, 2.7.*, cu128 or cp311; "" if there is none.
+func versionMeant(value string) string {
+	meant := ""
+	if m := wordVersion.FindStringSubmatch(value); m != nil {
+		meant = m[1]
+	} else if m := gluedVersion.FindStringSubmatch(value); m != nil {
+		meant = m[1] + "." + m[2]
+	}
+	if meant == "" || meant == value {
+		return ""
+	}
+	return "did you mean " + meant + "?"
+}
 
 // wrongVersions finds versions that are none.
 func (r Request) wrongVersions() []mistake {
@@ -72,7 +93,7 @@ func (r Request) wrongVersions() []mistake {
 		key, value, want string
 		form             *regexp.Regexp
 	}{
-		{"torch", r.Torch, "must be X.Y or X.Y.Z", torchForm},
+		{"torch", r.Torch, "must be X.Y or X.Y.Z (without --torch: the newest that fits; with --env PYTHON: that of an environment)", torchForm},
 		{"cuda", r.CUDA, "must be X or X.Y", cudaForm},
 		{"python", r.Python, "must be X.Y, such as 3.12", pythonForm},
 		{"glibc", r.Glibc, "must be X.Y, as 'ldd --version' prints it on the oldest node: 2.28", glibcForm},
@@ -81,7 +102,7 @@ func (r Request) wrongVersions() []mistake {
 		if v.value == "" || v.form.MatchString(v.value) {
 			continue
 		}
-		all = append(all, newMistake(v.key, v.value, v.want, ""))
+		all = append(all, newMistake(v.key, v.value, v.want, versionMeant(v.value)))
 	}
 	return all
 }

@@ -199,7 +199,7 @@ func (p *Planner) PlanTarget(ctx context.Context, r Request, t Target) (*pipelin
 	}
 	tc, err := t.tables.Resolve(spec, environments...)
 	if err != nil {
-		return nil, err
+		return nil, inWordsOf(r, err)
 	}
 	if spec.ABI == "" && tc.ABI == wheel.StableABI && p.env == nil {
 		// It serves the torch and the Python asked for, whichever it is built with. So that there is one such wheel, take the newest.

@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -58,8 +59,11 @@ func (e *RequestError) ExitCode() int { return 2 }
 // spec reads the request's values, or reports the first that has no meaning.
 func (r Request) spec(tables *compat.Tables) (wheel.Spec, error) {
 	spec := wheel.Spec{GPUs: r.GPUs, Torch: r.Torch, CUDA: r.CUDA, Python: r.Python, Glibc: r.Glibc, Driver: r.Driver}
-	if m := torchForCUDA.FindStringSubmatch(r.Torch); m != nil && (r.CUDA == "" || r.CUDA == m[2]+"."+m[3]) {
+	if m := torchForCUDA.FindStringSubmatch(r.Torch); m != nil {
 		spec.Torch, spec.CUDA = m[1], m[2]+"."+m[3]
+		if r.CUDA != "" && r.CUDA != spec.CUDA && r.CUDA != m[2] {
+			return spec, &RequestError{fmt.Errorf("--torch %s is for CUDA %s, and --cuda says %s", r.Torch, spec.CUDA, r.CUDA), "leave --cuda out, or write --torch " + m[1]}
+		}
 	}
 	if wrong := r.wrongValues(tables); len(wrong) > 0 {
 		return spec, wrong[0].err
@@ -90,4 +94,13 @@ func (r Request) spec(tables *compat.Tables) (wheel.Spec, error) {
 }
 
 // torchForCUDA matches a torch that names its CUDA, as torch.__version__ does: 2.5.1+cu121.
-var torchForCUDA = regexp.MustCompile(`^([0-9.]+)\+cu([0-9]{2})([0-9])$`)
+var torchForCUDA = regexp.MustCompile(`^([0-9.]+)\+cu(?:da)?([0-9]{2})\.?([0-9])$`)
+
+// inWordsOf words a change of CUDA for a request whose --torch names its CUDA.
+func inWordsOf(r Request, err error) error {
+	var bad *compat.ConflictError
+	if m := torchForCUDA.FindStringSubmatch(r.Torch); m != nil && errors.As(err, &bad) {
+		bad.Fix = strings.Replace(bad.Fix, "--cuda ", "--torch "+m[1]+" --cuda ", 1)
+	}
+	return err
+}

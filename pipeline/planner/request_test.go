@@ -39,7 +39,15 @@ func TestRequestWithoutMeaning(t *testing.T) {
 		"CPU, none":        {Request{CPU: "v9"}, "--cpu v9: must be v2 (SSE4.2), v3 (AVX2), v4 (AVX-512), or native", ""},
 		"torch":            {Request{Torch: "foo"}, "--torch foo: must be X.Y or X.Y.Z", ""},
 		"torch, a major":   {Request{Torch: "2"}, "--torch 2: must be X.Y or X.Y.Z", ""},
-		"CUDA":             {Request{CUDA: "cu128"}, "--cuda cu128: must be X or X.Y", ""},
+		"torch of pip":     {Request{Torch: "torch==2.7.1"}, "--torch torch==2.7.1: must be X.Y or X.Y.Z", "did you mean 2.7.1?"},
+		"torch, any patch": {Request{Torch: "2.7.*"}, "--torch 2.7.*: must be", "did you mean 2.7?"},
+		"torch, nightly":   {Request{Torch: "nightly"}, "with --env PYTHON: that of an environment", ""},
+		"torch, two CUDAs": {Request{Torch: "2.5.1+cu121", CUDA: "12.4"}, "--torch 2.5.1+cu121 is for CUDA 12.1, and --cuda says 12.4", "leave --cuda out"},
+		"GPU, blanks":      {Request{GPUs: []string{" , "}}, "--gpu: no GPU given", ""},
+		"GPU of two words": {Request{Archs: []string{"RTX 4090"}}, "RTX 4090", `did you mean --gpu "RTX 4090"?`},
+		"CUDA, digits":     {Request{CUDA: "128"}, "--cuda 128: must be X or X.Y", "did you mean 12.8?"},
+		"Python, a tag":    {Request{Python: "cp311"}, "--python cp311: must be X.Y", "did you mean 3.11?"},
+		"CUDA":             {Request{CUDA: "cu128"}, "--cuda cu128: must be X or X.Y", "did you mean 12.8?"},
 		"Python":           {Request{GPUs: []string{"A100"}, Python: "3"}, "--python 3: must be X.Y, such as 3.12", ""},
 		"glibc":            {Request{Glibc: "old"}, "--glibc old: must be X.Y", ""},
 		"driver":           {Request{Driver: "x"}, "--driver x: must be a version, as nvidia-smi prints it", ""},
@@ -68,7 +76,7 @@ func TestRequestBecomesSpec(t *testing.T) {
 		s.CPU != wheel.CPUv3 || s.Glibc != "2.28" || s.Driver != "580.1" || s.ABI != wheel.StableABI {
 		t.Errorf("%+v, %v", s, err)
 	}
-	for _, r := range []Request{{Torch: "2.5.1+cu121"}, {Torch: "2.5.1+cu121", CUDA: "12.1"}} {
+	for _, r := range []Request{{Torch: "2.5.1+cu121"}, {Torch: "2.5.1+cu121", CUDA: "12.1"}, {Torch: "2.5.1+cu121", CUDA: "12"}, {Torch: "2.5.1+cuda12.1"}} {
 		if s, err := r.spec(tables); err != nil || s.Torch != "2.5.1" || s.CUDA != "12.1" {
 			t.Errorf("%+v becomes torch %q for CUDA %q, %v; want 2.5.1 for 12.1", r, s.Torch, s.CUDA, err)
 		}
