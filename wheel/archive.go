@@ -105,6 +105,9 @@ func (a *Archive) checked(err error) (*Archive, error) {
 
 // fileError is the error of a file at path that is no usable wheel.
 func fileError(path string, err error, hint string) error {
+	if !strings.HasSuffix(path, ".whl") {
+		hint = "the name of a wheel ends in .whl: this may be a package of another kind"
+	}
 	return fault.New(fault.Wheel, hint, "%s: %w", path, err)
 }
 

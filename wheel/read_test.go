@@ -52,6 +52,16 @@ func TestReadManifest(t *testing.T) {
 	}
 }
 
+// Nobody is told to rename a package of another kind to a wheel.
+func TestOtherPackage(t *testing.T) {
+	for _, file := range []string{"foo-1.0.tar.gz", "foo-1.0-py3.11.egg", "foo-1.0-0.conda", "foo.zip"} {
+		_, err := ReadManifest(write(t, file, [2]string{"a", "b"}))
+		if fault.ExitCode(err) != fault.Wheel || !strings.Contains(fault.Hint(err), "the name of a wheel ends in .whl") {
+			t.Errorf("%s: %v, hint %q", file, err, fault.Hint(err))
+		}
+	}
+}
+
 func TestReadManifestRefuses(t *testing.T) {
 	manifest := [2]string{distInfo + ManifestName, `{"name":"` + name + `","version":"1"}`}
 	truncated := write(t, name, manifest)

@@ -135,7 +135,11 @@ func wrongArguments(cmd *cobra.Command, args []string) error {
 	case len(args) < len(names) && !strings.HasPrefix(names[len(args)], "["):
 		return fmt.Errorf("%s is missing: %s", names[len(args)], cmd.UseLine())
 	case len(names) == 0:
-		return fmt.Errorf("%q: %s takes no arguments; a value with spaces needs quotes, such as --gpu \"RTX 4090\"", args[0], cmd.CommandPath())
+		quotes := ""
+		if cmd.Flags().Lookup("gpu") != nil {
+			quotes = "; a value with spaces needs quotes, such as --gpu \"RTX 4090\""
+		}
+		return fmt.Errorf("%q: %s takes no arguments%s", args[0], cmd.CommandPath(), quotes)
 	}
 	return fmt.Errorf("%q: one argument too many: %s", args[min(len(names), len(args)-1)], cmd.UseLine())
 }

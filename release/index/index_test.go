@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/testkit/python"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/release/index"
@@ -347,6 +348,18 @@ func TestRefusesLinks(t *testing.T) {
 	}
 	if after := tree(t, elsewhere); len(after) != len(before) {
 		t.Errorf("removed where it points: %v", after)
+	}
+}
+
+// A file where the folder belongs is named, and not what would be in it.
+func TestFileForFolder(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := index.Write(t.Context(), index.Options{Dir: file, Wheels: some(t)})
+	if err == nil || err.Error() != file+": it is a file, and no folder" || fault.Hint(err) != "name a folder" {
+		t.Errorf("%v, hint %q", err, fault.Hint(err))
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
@@ -209,8 +210,11 @@ func refuseLinks(dir string, files []file, before map[string]bool) error {
 func readMark(dir string) (mark, error) {
 	name := filepath.Join(dir, markName)
 	f, err := wheel.OpenRegular(name)
-	if errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return mark{}, nil
+	case errors.Is(err, syscall.ENOTDIR):
+		return mark{}, usagef("name a folder", "%s: it is a file, and no folder", dir)
 	}
 	var text []byte
 	if err == nil {
