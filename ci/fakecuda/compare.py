@@ -113,7 +113,7 @@ def first_line(result):
         return result
     kind, _, text = result[0].removeprefix("error ").partition(": ")
     text = re.sub(r"^.* INTERNAL ASSERT FAILED at .*?, please report a bug to PyTorch\. ", "", text.split("\\n")[0])
-    return ["error", kind, re.sub(r" ?\(originally from .*\)$", "", text).strip()]
+    return ["error", kind, re.sub(r" *\((originally from|Could this error message be improved) ?.*\)$", "", text).strip()]
 
 
 def compare(first, second, other_torch):

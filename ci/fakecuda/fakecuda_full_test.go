@@ -15,8 +15,8 @@ import (
 // otherTorch is another release that the wheel of the stable ABI serves too.
 const otherTorch = "2.11.0"
 
-// opsWithDeviceCode returns the ops with device code, or those that DSBUILD_TEST_OPS names.
-func opsWithDeviceCode(t *testing.T) []string {
+// launchedOps returns the ops with device code whose launches are said to be the same, or those that DSBUILD_TEST_OPS names.
+func launchedOps(t *testing.T) []string {
 	t.Helper()
 	if some := os.Getenv("DSBUILD_TEST_OPS"); some != "" {
 		return strings.Split(some, ",")
@@ -27,8 +27,11 @@ func opsWithDeviceCode(t *testing.T) []string {
 	}
 	var names []string
 	for _, op := range tables.Ops {
-		if op.DeviceCode {
+		switch {
+		case op.Stable != nil && op.Stable.State == compat.Launched:
 			names = append(names, op.Name)
+		case op.Stable != nil && op.DeviceCode:
+			t.Logf("result: %s is not compared: %s", op.Name, op.Stable.How)
 		}
 	}
 	return names
@@ -52,11 +55,12 @@ func builtWheel(t *testing.T, abi string, ops []string) string {
 
 // Wheels of both ABIs hold the same device code, and ask CUDA for the same.
 func TestFullStableLaunches(t *testing.T) {
-	ops := opsWithDeviceCode(t)
+	ops := launchedOps(t)
 	stock, stable := builtWheel(t, "torch", ops), builtWheel(t, "stable", ops)
-	e, other := newEnvironment(t, builtWith), newEnvironment(t, otherTorch)
+	const kernels = "deepspeed-kernels==0.0.1.dev1698255861" // whose library ragged_device_ops is linked with
+	e, other := newEnvironment(t, builtWith, kernels), newEnvironment(t, otherTorch, kernels)
 	code := decode[map[string]codeOfOp](t, e.run(t, "devicecode.py", "compare", stock, stable))
-	kernels := e.tableOfKernels(t, stable)
+	table := e.tableOfKernels(t, stable)
 	for _, op := range ops {
 		t.Run(op, func(t *testing.T) {
 			c := code[op]
@@ -67,7 +71,7 @@ func TestFullStableLaunches(t *testing.T) {
 			dir := t.TempDir()
 			record := func(e environment, name, wheel string) string {
 				path := filepath.Join(dir, name)
-				e.run(t, "record.py", e.python, e.libraries, kernels, wheel, op, path)
+				e.run(t, "record.py", e.python, e.libraries, table, wheel, op, path)
 				return path
 			}
 			ofStable := record(e, "stable", stable)

@@ -76,10 +76,11 @@ type environment struct {
 	python    string // its interpreter
 	libraries string // the folder of the stand-ins
 	path      string // PATH with its cuobjdump
+	kernels   string // the folder of the libraries of deepspeed-kernels, if it has them
 }
 
 // newEnvironment makes an environment with a release of torch, or takes the one that an earlier run made.
-func newEnvironment(t *testing.T, torch string) environment {
+func newEnvironment(t *testing.T, torch string, more ...string) environment {
 	t.Helper()
 	interpreter, err := python.Find(t.Context(), pythonOf)
 	if err != nil {
@@ -87,7 +88,7 @@ func newEnvironment(t *testing.T, torch string) environment {
 	}
 	dir, err := python.Environment(t.Context(), python.EnvironmentOptions{
 		Interpreter: interpreter, Log: func(line string) { t.Log(line) },
-		Packages: []string{"torch==" + torch, "numpy==2.4.6", "nvidia-curand", "nvidia-cuda-cccl==13.2.86", "nvidia-cuda-crt==13.2.86", "nvidia-cuda-cuobjdump==13.5.37"},
+		Packages: append([]string{"torch==" + torch, "numpy==2.4.6", "nvidia-curand", "nvidia-cuda-cccl==13.2.86", "nvidia-cuda-crt==13.2.86", "nvidia-cuda-cuobjdump==13.5.37"}, more...),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -96,6 +97,7 @@ func newEnvironment(t *testing.T, torch string) environment {
 	e := environment{
 		python: filepath.Join(dir, "bin/python"), libraries: filepath.Join(t.TempDir(), "lib"),
 		path: filepath.Join(site, "nvidia/cu13/bin") + ":" + os.Getenv("PATH"),
+		kernels: filepath.Join(site, "dskernels"),
 	}
 	e.run(t, "build.py", site, e.libraries)
 	return e
@@ -106,7 +108,7 @@ func newEnvironment(t *testing.T, torch string) environment {
 func (e environment) run(t *testing.T, script string, arguments ...string) []byte {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), e.python, append([]string{script}, arguments...)...)
-	cmd.Env = append(os.Environ(), "PATH="+e.path)
+	cmd.Env = append(os.Environ(), "PATH="+e.path, "LD_LIBRARY_PATH="+e.kernels)
 	var out, errors bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errors
 	overMutant := script == "record.py" && strings.HasSuffix(arguments[len(arguments)-1], ".so")

@@ -18,7 +18,7 @@ def record(python, libraries, kernels, wheel, op, path, *mutant):
     environment = {
         **os.environ,
         "LD_PRELOAD": ":".join(preload),
-        "LD_LIBRARY_PATH": libraries,
+        "LD_LIBRARY_PATH": ":".join(filter(None, (libraries, os.environ.get("LD_LIBRARY_PATH")))),
         "FAKECUDA_RECORD": path,
         "FAKECUDA_KERNELS": kernels,
         "FAKECUDA_DEVICES": "2",

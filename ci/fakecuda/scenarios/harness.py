@@ -56,7 +56,7 @@ def empty(*shape, dtype=F32, device="cuda"):
 def load(wheel, op):
     """The module of an op in an unpacked wheel. DeepSpeed's own packages are not imported: they ask
     for more than the op."""
-    places = (f"deepspeed/ops/**/{op}_op.*", f"deepspeed/inference/v2/{op}.*")
+    places = (f"deepspeed/ops/**/{op}_op.*", f"deepspeed/inference/v2/**/{op}.*", f"deepspeed/inference/v2/kernels{op}.*")
     found = [p for place in places for p in sorted(pathlib.Path(wheel).glob(place)) if p.suffix in (".py", ".so")]
     if not found:
         sys.exit(f"{wheel}: no op {op}")
