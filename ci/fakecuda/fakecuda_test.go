@@ -96,7 +96,7 @@ func newEnvironment(t *testing.T, torch string, more ...string) environment {
 	site := filepath.Join(dir, "lib", "python"+pythonOf, "site-packages")
 	e := environment{
 		python: filepath.Join(dir, "bin/python"), libraries: filepath.Join(t.TempDir(), "lib"),
-		path: filepath.Join(site, "nvidia/cu13/bin") + ":" + os.Getenv("PATH"),
+		path:    filepath.Join(site, "nvidia/cu13/bin") + ":" + os.Getenv("PATH"),
 		kernels: filepath.Join(site, "dskernels"),
 	}
 	e.run(t, "build.py", site, e.libraries)
