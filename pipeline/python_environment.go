@@ -3,7 +3,6 @@ package pipeline
 import (
 	"cmp"
 	"context"
-	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,10 +20,7 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-//go:embed python_environment.py
-var environmentSource string
-
-var environmentProgram = node.NewProgram(environmentSource)
+var environmentProgram = node.NewProgram("build_environment")
 
 // PythonEnvironment describes the target environment of a wheel: a Python environment with torch.
 // dsbuild never changes it.

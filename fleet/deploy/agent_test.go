@@ -14,19 +14,16 @@ import (
 // environment, with input as its standard input. It returns what they print.
 func agentDo(t *testing.T, e environment, input, lines string) string {
 	t.Helper()
-	source := "MARK = ''\nREQUEST = {'run': 'r', 'label': 'n', 'by': 'tester', 'silence_s': 0.5, 'lock_s': 0.5, 'files': [], 'look': False}\n"
-	byteCode, err := os.ReadFile("../node/bytecode.py")
+	programs, err := filepath.Abs("../node/python")
 	if err != nil {
 		t.Fatal(err)
 	}
-	source += "BYTECODE = " + strconv.QuoteToASCII(string(byteCode)) + "\n"
-	for _, file := range []string{"../node/common.py", "../node/record.py", "../node/agent/agent.py", "../verify/importcheck.py", "../verify/prove.py", "changes/changes.py", "changes/accepted.py", "agent.py"} {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		source += strings.TrimSuffix(string(text), "\nmain()\n") + "\n"
-	}
+	source := "import sys\nsys.path.insert(0, " + strconv.Quote(programs) + ")\nsys.dont_write_bytecode = True\n" + `from dsbuild_node.driver import REQUEST
+REQUEST.update({"run": "r", "label": "n", "by": "tester", "silence_s": 0.5, "lock_s": 0.5, "files": [], "look": False})
+from dsbuild_node import changes, deploy
+from dsbuild_node.changes import *
+from dsbuild_node.deploy import *
+`
 	program := filepath.Join(t.TempDir(), "agent.py")
 	if err := os.WriteFile(program, []byte(source+lines), 0o600); err != nil {
 		t.Fatal(err)

@@ -23,7 +23,7 @@ import (
 )
 
 // liar is a node of which some programs answer what they like: it stands where exec_prefix
-// enters a container. Lies are Python: they see the marks MARK, and say says a message.
+// enters a container. Lies are Python: say says a message.
 const liar = `#!/usr/bin/env python3
 import json, os, subprocess, sys
 kinds = json.loads(%LIES%)
@@ -35,16 +35,15 @@ size = int(argv[at + 1].split("+")[0])
 head = b""
 while len(head) < size:
     head += os.read(0, size - len(head))
-told = {}
-exec(head, told)
-request = json.loads(told.get("REQUEST", "{}"))
-kind = ("probe" if "FILES" in told else "agent" if "silence_s" in request else "verify" if "record" in request else "load" if "ops" in request else "other")
+told = json.loads(json.loads(head.decode().partition("\n")[2]))
+request = told["request"] or {}
+kind = ("probe" if told["program"].startswith("probe") else "agent" if "silence_s" in request else "verify" if "record" in request else "load" if "ops" in request else "other")
 if kind == "probe" and "known" in request:
     kind = "look"
 
 
 def say(message):
-    os.write(1, ("\n" + told["MARK"] + json.dumps(message) + "\n").encode("ascii"))
+    os.write(1, ("\n" + told["mark"] + json.dumps(message) + "\n").encode("ascii"))
 
 
 def honest(change=lambda message: message):
@@ -69,8 +68,8 @@ def honest(change=lambda message: message):
     threading.Thread(target=feed, daemon=True).start()
     for line in child.stdout:
         text = line.decode("utf-8", "replace").rstrip("\n")
-        if text.startswith(told["MARK"]) and text[len(told["MARK"]):].startswith("{"):
-            say(change(json.loads(text[len(told["MARK"]):])))
+        if text.startswith(told["mark"]) and text[len(told["mark"]):].startswith("{"):
+            say(change(json.loads(text[len(told["mark"]):])))
         elif text:
             os.write(1, b"\n" + line)
     os._exit(child.wait())

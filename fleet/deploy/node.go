@@ -2,22 +2,16 @@ package deploy
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"maps"
 
 	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
 	"github.com/dsbuild/dsbuild/fleet/node"
-	"github.com/dsbuild/dsbuild/fleet/node/agent"
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/fleet/verify"
 	"github.com/dsbuild/dsbuild/internal/remote"
 )
 
-//go:embed agent.py
-var agentSource string
-
-// The agent obeys these orders (verbs in agent.py). digest comes from package changes.
+// The agent obeys these orders (verbs in deploy.py). digest comes from package changes.
 //
 //	order      fields                                              answer
 //	users      –                                                   node.Processes
@@ -33,7 +27,7 @@ var agentSource string
 //	undo       – (it also interrupts an order)                     changes.Undone
 //
 // An order that fails has a Failure of package agent as its answer, with the code of a hint.
-var agentProgram = agent.NewProgram(verify.FilesSource(), node.ProcessesSource(), changes.Source(), agentSource)
+var agentProgram = node.NewProgram("deploy")
 
 // nodeRun is one node on its way through a deploy or a rollback.
 type nodeRun struct {

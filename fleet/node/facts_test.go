@@ -358,7 +358,7 @@ func TestOldPythonsAnswer(t *testing.T) {
 			t.Errorf("%s: %+v", version, f)
 		}
 		again := probe(t, local{}, node.ProbeOptions{Python: python, Files: true})
-		and, undone, err := node.ProbeWithFollowUp(t.Context(), local{}, python, node.FollowUp{Program: node.NewFollowUp("f'{1:=2}'"), Each: func(json.RawMessage) error { return nil }})
+		and, undone, err := node.ProbeWithFollowUp(t.Context(), local{}, python, node.FollowUp{Program: node.NewFollowUp(programOf("f'{1:=2}'")), Each: func(json.RawMessage) error { return nil }})
 		if err != nil || undone != nil || !slices.Equal(f.Missing, again.Missing) || !slices.Equal(f.Missing, and.Missing) {
 			t.Errorf("%s: %q, comparing files %q, with a follow-up %q (%v), %v", version, f.Missing, again.Missing, and.Missing, undone, err)
 		}

@@ -18,8 +18,8 @@ type flood func(cmd remote.Command, mark string) (io.Writer, string)
 func (f flood) Run(ctx context.Context, cmd remote.Command) error {
 	mark := ""
 	if s, err := io.ReadAll(cmd.Stdin); err == nil {
-		_, rest, _ := strings.Cut(string(s), `MARK = "`)
-		mark, _, _ = strings.Cut(rest, `"`)
+		_, rest, _ := strings.Cut(string(s), `"{\"mark\":\"`)
+		mark, _, _ = strings.Cut(rest, `\"`)
 	}
 	to, text := f(cmd, mark)
 	for ctx.Err() == nil {
@@ -48,7 +48,7 @@ func TestFloodIsCutOff(t *testing.T) {
 		"stderr, empty lines": {func(c remote.Command, _ string) (io.Writer, string) { return c.Stderr, strings.Repeat("\n", 1<<16) }, remote.ErrFlood},
 	} {
 		t.Run(name, func(t *testing.T) {
-			script := node.Script{Python: "python3", Program: node.NewProgram("pass"), Request: map[string]any{}}
+			script := node.Script{Python: "python3", Program: programOf("pass"), Request: map[string]any{}}
 			err := script.Run(t.Context(), c.node, func(m json.RawMessage) error {
 				if !json.Valid(m) {
 					return errNonsense
@@ -73,7 +73,7 @@ func TestEndlessMessages(t *testing.T) {
 	const enough = 24 << 20
 	for name, text := range map[string]string{"large": strings.Repeat("x", 1<<16), "small": ""} {
 		t.Run(name, func(t *testing.T) {
-			script := node.Script{Python: "python3", Program: node.NewProgram("pass"), Request: map[string]any{}, Endless: true}
+			script := node.Script{Python: "python3", Program: programOf("pass"), Request: map[string]any{}, Endless: true}
 			seen, errEnough := 0, errors.New("that is enough")
 			count := func(m json.RawMessage) error {
 				if seen += len(m) + 1; seen > enough {

@@ -6,9 +6,16 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strings"
 
+	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/internal/remote"
 )
+
+// programOf is a program with these lines.
+func programOf(lines string) node.Program {
+	return node.NewProgramOf("import sys\n\nfrom dsbuild_node.driver import REQUEST, emit\n\n\ndef main(found=None):\n    " + strings.ReplaceAll(lines, "\n", "\n    ") + "\n\n\nfollow = main\n")
+}
 
 // local is a Runner on this machine.
 type local struct {

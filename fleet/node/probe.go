@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/remote"
@@ -17,15 +16,6 @@ import (
 
 //go:embed probe.sh
 var probeShell string
-
-//go:embed probe.py
-var probePython string
-
-//go:embed uses.py
-var usesPython string
-
-//go:embed processes.py
-var processesPython string
 
 // answered is Python's exit status after it has sent all facts. It is one more if nvidia-smi
 // reported nothing, two more if nvidia-smi did not end, three more if a follow-up failed. After any
@@ -80,7 +70,7 @@ type pythonFacts struct {
 // that will change the environment needs them.
 type FollowUp struct {
 	Program Program // made by NewFollowUp
-	// Request is passed to the program as REQUEST, as JSON.
+	// Request is an object: the program's REQUEST.
 	Request any
 	// Begun is called when the facts have arrived.
 	Begun func()
@@ -92,14 +82,14 @@ type FollowUp struct {
 // Probe gathers the facts of a node in one command. It changes nothing there. On a node without a
 // working Python the shell still reports the facts that it can find, and Missing names the rest.
 func Probe(ctx context.Context, r remote.Runner, opt ProbeOptions) (Facts, error) {
-	program, files, commands := probeProgram, "False", "[]"
+	program, request := probeProgram, map[string]any{}
 	if opt.Files {
-		program, files, commands = probeFilesProgram, "True", pythonList(opt.Commands)
+		program, request = probeFilesProgram, map[string]any{"files": true, "commands": opt.Commands}
 		if len(opt.Of) > 0 {
-			files = pythonList(opt.Of)
+			request["files"] = opt.Of
 		}
 	}
-	facts, _, err := runProbe(ctx, r, opt.Python, program, "FILES = "+files+"\nCOMMANDS = "+commands+"\n", FollowUp{})
+	facts, _, err := runProbe(ctx, r, opt.Python, program, FollowUp{Request: request})
 	if err != nil {
 		return Facts{}, err
 	}
@@ -110,19 +100,19 @@ func Probe(ctx context.Context, r remote.Runner, opt ProbeOptions) (Facts, error
 // of a follow-up that ended early. With an error, facts holds the facts that arrived before it; it
 // is nil if none did.
 func ProbeWithFollowUp(ctx context.Context, r remote.Runner, python string, f FollowUp) (facts *Facts, undone, err error) {
-	request, err := json.Marshal(f.Request)
+	return runProbe(ctx, r, python, f.Program, f)
+}
+
+func runProbe(ctx context.Context, r remote.Runner, python string, program Program, f FollowUp) (facts *Facts, undone, err error) {
+	request, err := AddFields(f.Request, map[string]any{"answered": answered, "then": program.then})
 	if err != nil {
 		return nil, nil, err
 	}
-	return runProbe(ctx, r, python, f.Program, fmt.Sprintf("FILES = False\nCOMMANDS = []\nREQUEST = %s\n", strconv.QuoteToASCII(string(request))), f)
-}
-
-func runProbe(ctx context.Context, r remote.Runner, python string, program Program, told string, f FollowUp) (facts *Facts, undone, err error) {
 	mark := newMark()
 	got := answer{followUp: f}
 	// Pass a shell script as an argument and a Python program on standard input: neither needs a
 	// file on the node.
-	source, sizes := program.withInput(fmt.Sprintf("MARK = %q\nANSWERED = %d\n", mark, answered) + told)
+	source, sizes := program.withInput(mark, quoteJSON(request))
 	err = runMarked(ctx, r, remote.Command{
 		Argv:  []string{"sh", "-c", probeShell, "sh", mark, cmp.Or(python, "python3"), boot, sizes},
 		Stdin: strings.NewReader(source),
@@ -145,38 +135,9 @@ func runProbe(ctx context.Context, r remote.Runner, python string, program Progr
 
 // Only a probe that compares files sends the code that reads a RECORD.
 var (
-	probeProgram      = packProgram(commonSource, ProcessesSource(), probePython, probeEnd)
-	probeFilesProgram = packProgram(commonSource, recordSource, ProcessesSource(), probePython, probeEnd)
+	probeProgram      = NewProgram("probe")
+	probeFilesProgram = NewProgram("probe_files")
 )
-
-// probeEnd ends Python at once: an orderly shutdown takes as long as half of a probe.
-const probeEnd = "os._exit(status)\n"
-
-// beforeFollowUp skips the search for processes that use the environment.
-const beforeFollowUp = "users = dict\n"
-
-// NewFollowUp makes the program of a follow-up from its sources. They may use the same definitions as those of
-// NewProgram. The variable found holds the facts of the probe.
-func NewFollowUp(sources ...string) Program {
-	// A Python that is too old to parse the follow-up has ended before it reads it.
-	before := []string{commonSource, recordSource, beforeFollowUp, probePython, part, "REQUEST = json.loads(REQUEST)"}
-	return packProgram(slices.Concat(before, sources, []string{probeEnd})...)
-}
-
-// pythonList returns a list of strings as a Python literal.
-func pythonList(words []string) string {
-	quoted := make([]string, len(words))
-	for i, word := range words {
-		quoted[i] = strconv.QuoteToASCII(word)
-	}
-	return "[" + strings.Join(quoted, ", ") + "]"
-}
-
-// ProcessesSource is the Python program that finds the processes that use an environment: users(), in
-// two parts. Python compiles the second part only if it is needed.
-func ProcessesSource() string {
-	return usesPython + "\nPROCESSES = " + strconv.QuoteToASCII(processesPython) + "\n"
-}
 
 // readMessage reads one message: an object from Python, or a word and a text from the shell.
 func (a *answer) readMessage(message json.RawMessage) error {

@@ -134,7 +134,7 @@ func TestProbeNamesABrokenPython(t *testing.T) {
 func TestProbeRunsAnErrandOnceTheFactsAreTold(t *testing.T) {
 	python, _ := venv(t)
 	env := with("PATH=" + fakeSMI(t, "echo 'NVIDIA A100, 8.0, 580.65'") + ":" + os.Getenv("PATH"))
-	const answers = `emit({"of": REQUEST["of"], "rows": len(record_rows("/nowhere") or [])})` + "\n"
+	const answers = `emit({"of": REQUEST["of"], "here": found["prefix"] == sys.prefix})` + "\n"
 	for name, c := range map[string]struct {
 		python, program string
 		told            bool
@@ -150,7 +150,7 @@ func TestProbeRunsAnErrandOnceTheFactsAreTold(t *testing.T) {
 		begun := 0
 		runner := &counted{local: local{env: env}}
 		facts, undone, err := node.ProbeWithFollowUp(context.Background(), runner, c.python, node.FollowUp{
-			Program: node.NewFollowUp(c.program),
+			Program: node.NewFollowUp(programOf(c.program)),
 			Request: map[string]string{"of": "it's \"me\""},
 			Begun:   func() { begun++ },
 			Each:    func(m json.RawMessage) error { said = append(said, string(m)); return nil },
@@ -161,7 +161,7 @@ func TestProbeRunsAnErrandOnceTheFactsAreTold(t *testing.T) {
 		if (begun == 1) != (c.missing == "") {
 			t.Errorf("%s: begun %d times", name, begun)
 		}
-		if told := []string{`{"of":"it's \"me\"","rows":0}`}; c.told != slices.Equal(said, told) {
+		if told := []string{`{"of":"it's \"me\"","here":true}`}; c.told != slices.Equal(said, told) {
 			t.Errorf("%s: said %q", name, said)
 		}
 		if c.undone == "" && undone != nil || c.undone != "" && (undone == nil || !strings.Contains(undone.Error(), c.undone)) {
@@ -284,7 +284,7 @@ func FuzzDecode(f *testing.F) {
 }
 
 func TestScriptTellsWhyItFailed(t *testing.T) {
-	s := node.Script{Python: "python3", Program: node.NewProgram("emit({'a': REQUEST['n']})\nraise SystemExit('the disk is \\x1b[1mfull')"), Request: map[string]any{"n": "it's \"é\"\n"}}
+	s := node.Script{Python: "python3", Program: programOf("emit({'a': REQUEST['n']})\nraise SystemExit('the disk is \\x1b[1mfull')"), Request: map[string]any{"n": "it's \"é\"\n"}}
 	var got struct{ A string }
 	err := s.Run(context.Background(), local{}, func(m json.RawMessage) error { return json.Unmarshal(m, &got) })
 	var exit *remote.ExitError

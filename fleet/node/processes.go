@@ -16,7 +16,7 @@ type Processes struct {
 	Hidden bool      `json:"in_use_hidden"` // the node hides the processes of others
 }
 
-var processesProgram = NewProgram(ProcessesSource(), "emit(users())\n")
+var processesProgram = NewProgram("find_processes")
 
 // FindProcesses repeats one question of the probe: which processes use the environment of an
 // interpreter, here the path of one that has answered.

@@ -2,18 +2,14 @@ package node
 
 import (
 	"bytes"
-	"compress/zlib"
 	"context"
 	"crypto/rand"
-	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"regexp"
-	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
@@ -29,80 +25,6 @@ const (
 	maxString  = 4 << 10  // bytes of one string in a message
 )
 
-//go:embed common.py
-var commonSource string
-
-//go:embed record.py
-var recordPython string
-
-//go:embed bytecode.py
-var byteCodePython string
-
-// recordSource is record.py with bytecode.py as a text, which the node compiles only if it needs
-// it.
-var recordSource = recordPython + "\nBYTECODE = " + strconv.QuoteToASCII(byteCodePython) + "\n"
-
-// boot reads the program from standard input and not a byte more: the program itself reads the
-// rest. First come the variables for this node alone, then the packed program. boot compiles the
-// program part by part, because reused memory costs less than new memory. It compiles only with
-// exec, because compile() creates a type for every kind of syntax. The first line of boot
-// identifies dsbuild's processes on a node (processes.py).
-const boot = `#dsbuild
-import os,sys,zlib
-h,n=map(int,sys.argv[1].split("+"));n+=h;b=b""
-while len(b)<n:
- c=os.read(0,n-len(b))
- if not c:sys.exit("the program arrived incomplete: does the setup line read standard input?")
- b+=c
-for p in[b[:h]]+zlib.decompress(b[h:]).split(b"\f"):exec(p)`
-
-// Program is a Python program for nodes. dsbuild packs it once, before the first node gets it: to
-// a thousand nodes it sends a quarter of the bytes.
-type Program struct{ packed func() string }
-
-// NewProgram makes a program of sources in their order. They may use emit and the other
-// definitions of common.py and record.py, and the modules os and sys.
-func NewProgram(sources ...string) Program {
-	return packProgram(append([]string{commonSource, recordSource, "REQUEST = json.loads(REQUEST)"}, sources...)...)
-}
-
-func packProgram(sources ...string) Program {
-	return Program{sync.OnceValue(func() string {
-		var b strings.Builder
-		z, _ := zlib.NewWriterLevel(&b, zlib.BestSpeed)             // BestSpeed is a valid level
-		io.WriteString(z, inParts(strings.Join(sources, "\n\n\n"))) //nolint:errcheck // memory takes all that is written
-		z.Close()
-		return b.String()
-	})}
-}
-
-// part separates the parts of a program.
-const part = "\f\n"
-
-// inParts divides a program where two blank lines separate functions. Python needs memory to
-// compile: small parts need less, and reuse it. So no function and no string of a program may
-// contain two blank lines.
-func inParts(source string) string {
-	const enough = 2000
-	var b strings.Builder
-	size := 0
-	for piece := range strings.SplitAfterSeq(source, "\n\n\n") {
-		b.WriteString(piece)
-		if size += len(piece); size >= enough {
-			b.WriteString(part)
-			size = 0
-		}
-	}
-	return b.String()
-}
-
-// withInput returns the input for one node followed by the program, and the sizes of both as the
-// argument of boot.
-func (p Program) withInput(told string) (sent, sizes string) {
-	packed := p.packed()
-	return told + packed, fmt.Sprintf("%d+%d", len(told), len(packed))
-}
-
 // Script is a Python program that dsbuild runs on a node with one command. It answers with
 // messages: each is a line with a random mark and a JSON object, so that other output of setup
 // lines, greetings and libraries does no harm.
@@ -114,7 +36,7 @@ type Script struct {
 	Find []string
 	// Program is the program to run.
 	Program Program
-	// Request is passed to the program as REQUEST, as JSON.
+	// Request is an object: the program's REQUEST.
 	Request any
 	// More, if set, is the program's standard input after its source.
 	More io.Reader
@@ -171,7 +93,7 @@ func (s Script) Run(ctx context.Context, r remote.Runner, each func(json.RawMess
 		return err
 	}
 	mark := newMark()
-	source, sizes := s.Program.withInput(fmt.Sprintf("MARK = %q\nREQUEST = %s\n", mark, strconv.QuoteToASCII(string(request))))
+	source, sizes := s.Program.withInput(mark, request)
 	var stdin io.Reader = strings.NewReader(source)
 	if s.More != nil {
 		stdin = io.MultiReader(stdin, s.More)

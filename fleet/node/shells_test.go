@@ -117,7 +117,7 @@ func TestAnotherProgramIsStarted(t *testing.T) {
 		if err == nil || !strings.HasPrefix(err.Error(), want) || fault.Hint(err) == "" {
 			t.Errorf("%s: %v; hint: %s", starts, err, fault.Hint(err))
 		}
-		err = node.Script{Python: "python3", Program: node.NewProgram("emit({})\n")}.Run(t.Context(), in, func(json.RawMessage) error { return nil })
+		err = node.Script{Python: "python3", Program: programOf("emit({})\n")}.Run(t.Context(), in, func(json.RawMessage) error { return nil })
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%s: a script: %v", starts, err)
 		}

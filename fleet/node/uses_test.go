@@ -196,7 +196,7 @@ func TestDsbuildsOwnProcessesDoNotCount(t *testing.T) {
 	begun, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
-		s := node.Script{Python: python, Program: node.NewProgram(`import subprocess
+		s := node.Script{Python: python, Program: programOf(`import subprocess
 orphaned = "import os, time\nabove = os.getppid()\nwhile os.getppid() == above: time.sleep(0.1)"
 child = subprocess.Popen([sys.executable, "-c", orphaned], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 emit({})

@@ -141,7 +141,7 @@ func (refusing) Run(_ context.Context, cmd remote.Command) error {
 // A login shell that refuses is told by its text.
 func TestLoginShellThatRefuses(t *testing.T) {
 	t.Parallel()
-	err := node.Script{Python: "python3", Program: node.NewProgram("emit({})\n")}.Run(t.Context(), refusing{}, func(json.RawMessage) error { return nil })
+	err := node.Script{Python: "python3", Program: programOf("emit({})\n")}.Run(t.Context(), refusing{}, func(json.RawMessage) error { return nil })
 	if want := "the node says: This account is currently not available. (exit status 1)"; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}

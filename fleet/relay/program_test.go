@@ -4,16 +4,17 @@ package relay
 
 import (
 	"os/exec"
-	"strings"
 	"testing"
 )
 
-// before stands for the part of the program that relay.py follows.
+// before imports the relay.
 const before = `
-import json, os, resource, sys, tempfile, threading, time
-REQUEST = {"quiet_s": 20}
-class Gone(Exception): pass
-def say(message): pass
+import resource, sys, tempfile
+sys.path.insert(0, "../node/python")
+sys.dont_write_bytecode = True
+from dsbuild_node import relay
+from dsbuild_node.relay import *
+REQUEST["quiet_s"] = 20
 `
 
 // The program on a node goes on where its system or a parent fails it.
@@ -38,11 +39,11 @@ os.remove(path + PART)
 assert copy.read(0) == data[:100], "it lost the file whose name is gone"
 `,
 		"callers come while no descriptor is free": `
-BEAT = 0.1
-relay = Relay()
-relay.free, relay.socket = threading.Semaphore(1), listen()
-relay.serve = lambda raw: raw.sendall(b"x")
-caller = socket.create_connection(("localhost", relay.socket.getsockname()[1]))
+relay.BEAT = 0.1
+parent = Relay()
+parent.free, parent.socket = threading.Semaphore(1), listen()
+parent.serve = lambda raw: raw.sendall(b"x")
+caller = socket.create_connection(("localhost", parent.socket.getsockname()[1]))
 old = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))), old[1]))
 while True:
@@ -50,21 +51,21 @@ while True:
 		os.dup(0)
 	except OSError:
 		break
-start(relay.accept)
+start(parent.accept)
 time.sleep(0.5)
 resource.setrlimit(resource.RLIMIT_NOFILE, old)
 caller.settimeout(10)
 assert caller.recv(1) == b"x"
 `,
 		"the driver stops a fetch that still connects": `
-relay, silent = Relay(), listen()
-relay.client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-relay.client.check_hostname = False
+child, silent = Relay(), listen()
+child.client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+child.client.check_hostname = False
 copy = Copy({"id": 1, "file": "/nowhere", "size": 1, "piece": 1, "sums": base64.b64encode(b"x" * 32)})
 tried = []
 def connect():
 	try:
-		relay.connect(copy, {"address": "localhost", "port": silent.getsockname()[1], "name": "gpu1"})
+		child.connect(copy, {"address": "localhost", "port": silent.getsockname()[1], "name": "gpu1"})
 	except OSError as e:
 		tried.append(str(e))
 start(connect)
@@ -78,7 +79,7 @@ assert tried, "it goes on to connect"
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			program := before + strings.TrimSuffix(source, "run_relay()\n") + check
+			program := before + check
 			out, err := exec.CommandContext(t.Context(), "python3", "-c", program).CombinedOutput()
 			if err != nil || len(out) > 0 {
 				t.Errorf("%v\n%s", err, out)

@@ -12,7 +12,6 @@ package relay
 
 import (
 	"context"
-	_ "embed"
 	"fmt"
 	"slices"
 	"strconv"
@@ -21,15 +20,12 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/fleet"
-	"github.com/dsbuild/dsbuild/fleet/node/agent"
+	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/report"
 )
 
-//go:embed relay.py
-var source string
-
 // program is built once for all nodes.
-var program = agent.NewProgram(source)
+var program = node.NewProgram("relay")
 
 // Options are the settings of a relay.
 type Options struct {

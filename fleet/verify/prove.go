@@ -3,7 +3,6 @@ package verify
 import (
 	"cmp"
 	"context"
-	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,32 +15,11 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// The programs on nodes are made of these sources, in this order: importcheck.py first; ops.py before
-// load.py and, if ops are to be loaded, before prove.py; prove.py before prove_main.py.
 var (
-	//go:embed importcheck.py
-	importCheckSource string
-	//go:embed ops.py
-	opsSource string
-	//go:embed prove.py
-	proveSource string
-	//go:embed prove_main.py
-	proveMainSource string
-	//go:embed inspect_files.py
-	inspectSource string
-	//go:embed load.py
-	loadSource string
+	proveProgram   = node.NewProgram("prove")
+	inspectProgram = node.NewFollowUp(node.NewProgram("inspect_files"))
+	loadProgram    = node.NewProgram("load_ops")
 )
-
-var (
-	proveProgram   = node.NewProgram(importCheckSource, opsSource, proveSource, proveMainSource)
-	inspectProgram = node.NewFollowUp(importCheckSource, inspectSource)
-	loadProgram    = node.NewProgram(importCheckSource, opsSource, loadSource)
-)
-
-// FilesSource is the Python source that compares files, for the agent of a deploy: it can prove
-// an installation without a process of its own.
-func FilesSource() string { return importCheckSource + "\n" + proveSource }
 
 // Level is how thorough a verification is.
 type Level string

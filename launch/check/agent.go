@@ -2,7 +2,6 @@ package check
 
 import (
 	"context"
-	_ "embed"
 	"encoding/json"
 
 	"github.com/dsbuild/dsbuild/fleet/node"
@@ -10,25 +9,18 @@ import (
 	"github.com/dsbuild/dsbuild/internal/remote"
 )
 
-//go:embed agent.py
-var agentSource string
-
-var agentProgram = agent.NewProgram(agentSource)
-
-//go:embed collective.py
-var collectiveSource string
+var agentProgram = node.NewProgram("check_cluster")
 
 // agentRequest is the first input of an agent.
 type agentRequest struct {
-	LimitS     float64  `json:"limit_s"` // of the survey
-	Run        string   `json:"run"`     // names this check in files
-	Token      string   `json:"token"`   // which callers know
-	First      bool     `json:"first"`   // the first node leaves a file for the others to see
-	Master     string   `json:"master"`
-	Devices    bool     `json:"devices"`
-	Data       []string `json:"data"`
-	Output     []string `json:"output"`
-	Collective string   `json:"collective"` // the program of each process of a collective
+	LimitS  float64  `json:"limit_s"` // of the survey
+	Run     string   `json:"run"`     // names this check in files
+	Token   string   `json:"token"`   // which callers know
+	First   bool     `json:"first"`   // the first node leaves a file for the others to see
+	Master  string   `json:"master"`
+	Devices bool     `json:"devices"`
+	Data    []string `json:"data"`
+	Output  []string `json:"output"`
 }
 
 // event reports the stage of a process of a collective.
@@ -54,7 +46,6 @@ func decodeEvent(m json.RawMessage) (event, error) {
 
 // startAgent starts an agent and waits for its survey.
 func startAgent(ctx context.Context, r remote.Runner, python string, req agentRequest, events func(event), into *survey) (*agent.Session, error) {
-	req.Collective = collectiveSource
 	return agent.Start(ctx, r, agent.Options{
 		Script: node.Script{Python: python, Program: agentProgram, Request: req},
 		Event: func(m json.RawMessage) error {

@@ -5,6 +5,8 @@ package jobrunner_test
 import (
 	"bufio"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -489,15 +491,15 @@ func TestNonsenseEndsTheSession(t *testing.T) {
 // markOf reads the mark of messages from the beginning of a program.
 func markOf(t *testing.T, program io.Reader) string {
 	t.Helper()
-	line, err := bufio.NewReaderSize(program, 256).ReadString('\n')
-	if err != nil {
+	r := bufio.NewReaderSize(program, 256)
+	_, err := r.ReadString('\n')
+	line, err2 := r.ReadString('\n')
+	var text string
+	var told struct{ Mark string }
+	if err := errors.Join(err, err2, json.Unmarshal([]byte(line), &text), json.Unmarshal([]byte(text), &told)); err != nil {
 		t.Error(err)
 	}
-	mark, err := strconv.Unquote(strings.TrimSpace(strings.TrimPrefix(line, "MARK = ")))
-	if err != nil {
-		t.Error(err)
-	}
-	return mark
+	return told.Mark
 }
 
 // A node ends the job's processes when dsbuild falls silent, although the connection is still

@@ -2,7 +2,6 @@ package jobrunner
 
 import (
 	"context"
-	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,10 +15,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-//go:embed supervise.py
-var supervisorSource string
-
-var supervisor = agent.NewProgram(supervisorSource)
+var supervisor = node.NewProgram("supervise")
 
 // order is the first input of a node's program.
 type order struct {

@@ -5,7 +5,6 @@ package changes
 
 import (
 	"context"
-	_ "embed"
 	"io"
 	"os"
 	"path"
@@ -16,16 +15,6 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/node/agent"
 	"github.com/dsbuild/dsbuild/internal/remote"
 )
-
-var (
-	//go:embed changes.py
-	changesSource string
-	//go:embed accepted.py
-	acceptedSource string
-)
-
-// Source is the Python source that precedes an agent that changes something.
-func Source() string { return changesSource + "\n\n" + acceptedSource }
 
 // InboxPath returns the path of a file in the inbox of the agent.
 func (n *NodeRun) InboxPath(file string) string { return path.Join(n.inbox, filepath.Base(file)) }

@@ -8,12 +8,14 @@ import (
 	pythons "github.com/dsbuild/dsbuild/internal/testkit/python"
 )
 
-// earlyHead defines the names of the other agent parts that an EarlyInstaller uses. Its said collects the
-// steps in their order.
+// earlyHead imports an EarlyInstaller. Its said collects the steps in their order.
 const earlyHead = `
-import os, queue, threading, time
-PLACE = "/nowhere"
-class Gone(Exception): pass
+import sys, time
+sys.path.insert(0, "../../node/python")
+sys.dont_write_bytecode = True
+from dsbuild_node.driver import REQUEST
+REQUEST.update({"folder": "/nowhere", "name": "e"})
+from dsbuild_node.known_files import *
 class Driver:
     def check(self): pass
 said = []
@@ -32,7 +34,6 @@ func TestEarlyInstaller(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	source := content(t, "known.py")
 	for name, c := range map[string]struct{ program, want string }{
 		"all that waits is one batch": {`
 go_on = threading.Event()
@@ -126,7 +127,7 @@ print(e.is_alive(), isinstance(e.failed, Gone))
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			out, err := exec.CommandContext(t.Context(), interpreter, "-c", earlyHead+source+c.program).CombinedOutput()
+			out, err := exec.CommandContext(t.Context(), interpreter, "-c", earlyHead+c.program).CombinedOutput()
 			if got := strings.TrimSpace(string(out)); err != nil || !strings.HasPrefix(got, c.want) {
 				t.Errorf("%v\n%s\nwant\n%s", err, got, c.want)
 			}

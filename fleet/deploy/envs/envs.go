@@ -188,10 +188,10 @@ type nodeRun struct {
 
 // where names the environment for programs on the node.
 func (d *Deployment) where() environmentRef {
-	return environmentRef{d.opt.Lock.Folder, d.opt.Lock.Name}
+	return environmentRef{d.opt.Lock.Folder, d.opt.Lock.Name, safeShell}
 }
 
-// lookRequest is the request of look.py.
+// lookRequest is the request of list_environments.py.
 type lookRequest struct {
 	environmentRef
 	Digests []string       `json:"digests"`

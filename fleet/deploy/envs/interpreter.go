@@ -25,13 +25,9 @@ var (
 	findShell string
 	//go:embed unpack.sh
 	unpackShell string
-	//go:embed python.py
-	pythonSource string
-	//go:embed unpack.py
-	unpackSource string
 )
 
-var unpackProgram = node.NewProgram(pythonSource, unpackSource)
+var unpackProgram = node.NewProgram("unpack_python")
 
 // pythonRef names a Python that came along to the programs on nodes.
 type pythonRef struct {

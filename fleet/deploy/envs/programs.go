@@ -2,43 +2,26 @@ package envs
 
 import (
 	_ "embed"
-	"strconv"
 
 	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
 	"github.com/dsbuild/dsbuild/fleet/environment"
 	"github.com/dsbuild/dsbuild/fleet/node"
-	"github.com/dsbuild/dsbuild/fleet/node/agent"
-	"github.com/dsbuild/dsbuild/fleet/verify"
 )
 
-// The programs on nodes are made of these sources: python.py, safe.sh, place.py, for the agent
-// known.py, then one of the others.
-var (
-	//go:embed safe.sh
-	safeShell string
-	//go:embed place.py
-	placeSource string
-	//go:embed look.py
-	lookSource string
-	//go:embed check.py
-	checkSource string
-	//go:embed known.py
-	knownSource string
-	//go:embed agent.py
-	agentSource string
-)
+//go:embed safe.sh
+var safeShell string
 
 var (
-	safeSource   = "SAFE = " + strconv.QuoteToASCII(safeShell) // Python reads this quoting, too
-	lookProgram  = node.NewFollowUp(pythonSource, safeSource, placeSource, lookSource)
-	checkProgram = node.NewProgram(pythonSource, safeSource, placeSource, checkSource)
-	agentProgram = agent.NewProgram(verify.FilesSource(), changes.Source(), node.ProcessesSource(), pythonSource, safeSource, placeSource, knownSource, agentSource)
+	lookProgram  = node.NewFollowUp(node.NewProgram("list_environments"))
+	checkProgram = node.NewProgram("check_environment")
+	agentProgram = node.NewProgram("environments")
 )
 
 // environmentRef names the environment for the programs on nodes.
 type environmentRef struct {
 	Folder string `json:"folder"` // "": the user's own
 	Name   string `json:"name"`
+	Safe   string `json:"safe"` // safe.sh
 }
 
 // refs lists the files of a set, the installer first; none if there is no set.

@@ -204,8 +204,8 @@ def agent(orders, at=0, power=False):
             if name != "open":
                 setattr(os, name, passing(name))
         builtins.open, subprocess.Popen = opening, Sync
-        globals()["run_pip"] = unpack
-        globals()["compile_modules"] = lambda info: None  # byte code holds the time of its module, which each run sets anew
+        deploy.run_pip = unpack
+        deploy.compile_modules = lambda info: None  # byte code holds the time of its module, which each run sets anew
         try:
             main()
         except BaseException:

@@ -10,7 +10,6 @@ package agent
 import (
 	"cmp"
 	"context"
-	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,14 +24,6 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-//go:embed agent.py
-var prelude string
-
-// NewProgram makes an agent of its own sources. They may use the definitions of agent.py.
-func NewProgram(sources ...string) node.Program {
-	return node.NewProgram(append([]string{prelude}, sources...)...)
-}
-
 const (
 	// Silence is how long an agent waits for a sign of life before it takes the driver for dead.
 	Silence = 120 * time.Second
@@ -46,7 +37,7 @@ const (
 
 // Options describe the agent to start.
 type Options struct {
-	// Script is the program, from NewProgram, and where it runs. Its Request is an object; Start
+	// Script is the program and where it runs. Its Request is an object; Start
 	// adds silence_s, and provides More.
 	node.Script
 	// Silence is the limit of the life line; 0 means the constant Silence.
@@ -99,19 +90,10 @@ type reply struct {
 func Start(ctx context.Context, r remote.Runner, opt Options, into any) (*Session, error) {
 	silence := cmp.Or(opt.Silence, Silence)
 	// Add the limit of the life line to a request.
-	text, err := json.Marshal(opt.Request)
+	request, err := node.AddFields(opt.Request, map[string]any{"silence_s": silence.Seconds()})
 	if err != nil {
 		return nil, err
 	}
-	fields := map[string]json.RawMessage{}
-	if err := json.Unmarshal(text, &fields); err != nil {
-		return nil, err
-	}
-	request := map[string]any{"silence_s": silence.Seconds()}
-	for name, value := range fields {
-		request[name] = value
-	}
-
 	out, in := io.Pipe()
 	script := opt.Script
 	script.Request, script.More = request, out

@@ -64,6 +64,15 @@ func (m machine) Run(ctx context.Context, cmd remote.Command) error {
 
 // verbs is an agent with the verbs of a test.
 const verbs = `
+import os
+import signal
+import sys
+import time
+
+from dsbuild_node.agent import Orders, answer, say, serve
+from dsbuild_node.driver import REQUEST
+
+
 def leave(order):
     sys.stderr.write("it has had enough\n")
     sys.stderr.flush()
@@ -99,8 +108,11 @@ DO = {
     "nap": nap,
     "stay": stay,
 }
-answer(0, lambda: {"started": REQUEST["name"], "pid": os.getpid()}, describe)
-serve(Orders().take, DO, describe)
+
+
+def main():
+    answer(0, lambda: {"started": REQUEST["name"], "pid": os.getpid()}, describe)
+    serve(Orders().take, DO, describe)
 `
 
 type started struct {
@@ -111,7 +123,7 @@ type started struct {
 // start starts an agent of verbs on a machine, and ends it with the test.
 func start(t *testing.T, m machine, opt agent.Options) *agent.Session {
 	t.Helper()
-	opt.Script = node.Script{Python: "python3", Program: agent.NewProgram(verbs), Request: map[string]string{"name": "n1"}}
+	opt.Script = node.Script{Python: "python3", Program: node.NewProgramOf(verbs), Request: map[string]string{"name": "n1"}}
 	var got started
 	s, err := agent.Start(t.Context(), m, opt, &got)
 	if err != nil {
@@ -250,11 +262,11 @@ func TestEndedProgram(t *testing.T) {
 			}
 		})
 	}
-	_, err := agent.Start(t.Context(), newMachine(), agent.Options{Script: node.Script{Python: "python3", Program: agent.NewProgram("sys.exit('not here')\n")}}, nil)
+	_, err := agent.Start(t.Context(), newMachine(), agent.Options{Script: node.Script{Python: "python3", Program: node.NewProgramOf("def main():\n    raise SystemExit('not here')\n")}}, nil)
 	if err == nil || err.Error() != "the program on the node ended: the node says: not here (exit status 1)" {
 		t.Error(err)
 	}
-	_, err = agent.Start(t.Context(), newMachine(), agent.Options{Script: node.Script{Python: "/no/such/python", Program: agent.NewProgram(verbs)}}, nil)
+	_, err = agent.Start(t.Context(), newMachine(), agent.Options{Script: node.Script{Python: "/no/such/python", Program: node.NewProgramOf(verbs)}}, nil)
 	if !errors.Is(err, exec.ErrNotFound) && (err == nil || !strings.Contains(err.Error(), "no such file")) {
 		t.Error(err)
 	}
@@ -296,7 +308,7 @@ func TestEndWithinTheGrace(t *testing.T) {
 func TestGivenUpOrder(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancelCause(t.Context())
-	s, err := agent.Start(ctx, newMachine(), agent.Options{Script: node.Script{Python: "python3", Program: agent.NewProgram(verbs), Request: map[string]string{"name": "n1"}}}, nil)
+	s, err := agent.Start(ctx, newMachine(), agent.Options{Script: node.Script{Python: "python3", Program: node.NewProgramOf(verbs), Request: map[string]string{"name": "n1"}}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,137 @@
+package node
+
+import (
+	"compress/zlib"
+	"embed"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// sources is the Python package of the programs for nodes.
+//
+//go:embed python/dsbuild_node/*.py
+var sources embed.FS
+
+// boot reads standard input and not a byte more than it needs: the program itself reads the rest.
+// First comes what is for this node alone, then the packed modules. Python imports them from
+// memory, before it looks for them on the node, and compiles each only when it is imported. boot
+// compiles only with exec, because compile() creates a type for every kind of syntax. The first
+// line of boot identifies dsbuild's processes on a node (processes.py).
+const boot = `#dsbuild
+import os,sys
+if sys.path and sys.path[0]in("",os.getcwd()):del sys.path[0]
+import zlib
+h,n=map(int,sys.argv[1].split("+"));n+=h;b=b""
+while len(b)<n:
+ c=os.read(0,n-len(b))
+ if not c:sys.exit("the program arrived incomplete: does the setup line read standard input?")
+ b+=c
+M=type(sys)
+class F(dict):
+ get_source=dict.__getitem__
+ def find_spec(f,n,p=None,t=None):
+  if n in f:return type(sys.__spec__)(n,f)
+ def create_module(f,s):0
+ def exec_module(f,m):exec(f[m.__name__],m.__dict__)
+ def find_module(f,n,p=None):
+  if n in f:return f
+ def load_module(f,n):
+  m=sys.modules[n]=M(n);f.exec_module(m);return m
+s=zlib.decompress(b[h:]).decode().split("\0")
+sys.meta_path.insert(0,F(zip(s[::2],s[1::2])))
+p=sys.modules["dsbuild_node"]=M("dsbuild_node");p.__path__=[]
+import dsbuild_node.driver as d
+d.run(b[:h])`
+
+// Program is a module of the Python package, with all modules that it imports. dsbuild packs them
+// once, before the first node gets them: to a thousand nodes it sends a quarter of the bytes.
+type Program struct {
+	module string            // its function main is the program
+	then   string            // the module that follows the probe
+	own    map[string]string // sources of modules that are not in the package
+	packed func() string
+}
+
+// NewProgram returns the program of a module in python/dsbuild_node, by its name.
+func NewProgram(module string) Program { return newProgram(module, nil) }
+
+// NewProgramOf returns the program of a source that is not in the package.
+func NewProgramOf(source string) Program {
+	return newProgram("program", map[string]string{"program": source})
+}
+
+// NewFollowUp returns the probe, with a program that runs after it: the function follow of its module,
+// which takes the facts.
+func NewFollowUp(p Program) Program {
+	all := newProgram("probe", p.own, p.module)
+	all.then = p.module
+	return all
+}
+
+func newProgram(module string, own map[string]string, more ...string) Program {
+	return Program{module: module, own: own, packed: sync.OnceValue(func() string { return pack(own, append(more, module)) })}
+}
+
+// imported matches the name of a module where another one names it.
+var imported = regexp.MustCompile(`\bdsbuild_node\.(\w+)`)
+
+// pack packs modules and all that they import: names and sources, with a NUL after each.
+func pack(own map[string]string, names []string) string {
+	all := map[string]string{}
+	for waiting := append(names, "driver"); len(waiting) > 0; waiting = waiting[1:] {
+		name := waiting[0]
+		if all[name] != "" {
+			continue
+		}
+		if all[name] = own[name]; all[name] == "" {
+			source, err := sources.ReadFile("python/dsbuild_node/" + name + ".py")
+			if err != nil {
+				panic(err) // a test reads all names
+			}
+			all[name] = string(source)
+		}
+		for _, m := range imported.FindAllStringSubmatch(all[name], -1) {
+			waiting = append(waiting, m[1])
+		}
+	}
+	var b strings.Builder
+	z, _ := zlib.NewWriterLevel(&b, zlib.BestCompression) // a valid level
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		fmt.Fprintf(z, "dsbuild_node.%s\x00%s\x00", name, all[name]) //nolint:errcheck // memory takes all that is written
+	}
+	z.Close() //nolint:errcheck // likewise
+	return b.String()
+}
+
+// withInput returns the input for one node followed by the program, and the sizes of both as the
+// argument of boot. A shell that takes the input for commands says that there is no command MARK
+// (firstWord).
+func (p Program) withInput(mark string, request []byte) (sent, sizes string) {
+	told := quoteJSON(string(quoteJSON(map[string]any{"mark": mark, "program": p.module, "request": json.RawMessage(request)})))
+	packed := p.packed()
+	return fmt.Sprintf("MARK\n%s\n%s", told, packed), fmt.Sprintf("%d+%d", len("MARK\n\n")+len(told), len(packed))
+}
+
+// quoteJSON encodes what can be encoded.
+func quoteJSON(v any) []byte {
+	text, _ := json.Marshal(v)
+	return text
+}
+
+// AddFields adds fields to a request, which is an object or nil.
+func AddFields(request any, fields map[string]any) (map[string]any, error) {
+	all := map[string]json.RawMessage{}
+	text, err := json.Marshal(request)
+	if err == nil {
+		err = json.Unmarshal(text, &all)
+	}
+	for name, value := range all {
+		fields[name] = value
+	}
+	return fields, err
+}

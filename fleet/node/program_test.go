@@ -1,0 +1,77 @@
+package node_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/fleet/node"
+	pythons "github.com/dsbuild/dsbuild/internal/testkit/python"
+)
+
+// The oldest Python that nodes may have compiles every module; each name in a module is defined or imported there,
+// and each import is there and is used.
+func TestModulesOfThePackage(t *testing.T) {
+	t.Parallel()
+	python, err := pythons.Find(t.Context(), "3.8")
+	if err != nil {
+		if python, err = exec.LookPath("python3"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out, err := exec.CommandContext(t.Context(), python, "-I", "testdata/names.py", "python/dsbuild_node").CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// Each program that the Go files name is a module with the function that it begins with.
+func TestProgramsAreModules(t *testing.T) {
+	t.Parallel()
+	named := regexp.MustCompile(`\b(NewFollowUp\()?(?:node\.)?NewProgram\("(\w+)"\)`)
+	found := 0
+	err := filepath.WalkDir("../..", func(path string, entry os.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, m := range named.FindAllStringSubmatch(string(text), -1) {
+			begins := "\ndef main():"
+			if m[1] != "" {
+				begins = "\ndef follow("
+			}
+			source, err := os.ReadFile("python/dsbuild_node/" + m[2] + ".py")
+			if err != nil || !strings.Contains(string(source), begins) {
+				t.Errorf("%s: %s: want a module with%s (%v)", path, m[0], strings.ReplaceAll(begins, "\n", " "), err)
+			}
+			found++
+		}
+		return err
+	})
+	if err != nil || found < 10 {
+		t.Errorf("%d programs, %v", found, err)
+	}
+}
+
+// What lies on a node is never imported in place of the package, nor what boot imports from its working directory.
+func TestModulesOfTheNodeAreNotRun(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	hostile := "raise SystemExit('it runs ' + __name__)\n"
+	for _, file := range []string{"dsbuild_node/__init__.py", "dsbuild_node/driver.py", "dsbuild_node/probe.py", "dsbuild_node/json.py", "zlib.py", "json.py"} {
+		write(t, filepath.Join(dir, file), hostile)
+	}
+	path := t.TempDir()
+	write(t, filepath.Join(path, "dsbuild_node/__init__.py"), hostile)
+	write(t, filepath.Join(path, "dsbuild_node/driver.py"), hostile)
+	in := local{within: []string{"env", "-C", dir}, env: with("PYTHONPATH=" + path)}
+	if f := probe(t, in, node.ProbeOptions{}); f.Python == "" {
+		t.Errorf("%q", f.Missing)
+	}
+	if _, err := node.FindProcesses(context.Background(), in, "python3"); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,1 @@
+"""The programs that dsbuild runs on nodes."""

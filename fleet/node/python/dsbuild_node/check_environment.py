@@ -1,0 +1,10 @@
+"""Compares every file of an environment with RECORD."""
+import os
+
+from dsbuild_node.driver import emit
+from dsbuild_node.places import CURRENT, PLACE, Whole, target, unsafe
+
+
+def main():
+    danger, name = unsafe(), target(CURRENT)
+    emit({"unsafe": danger} if danger else {"checked": dict(Whole(os.path.join(PLACE, name)).told(), name=name) if name else None})

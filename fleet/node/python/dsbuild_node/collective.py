@@ -1,0 +1,156 @@
+"""A process of a collective: it connects to the others, sums with them, and reports its progress.
+It ends when its standard input does."""
+import os
+import sys
+
+if sys.path and sys.path[0] in ("", os.getcwd()):  # a job imports nothing from the login user's home
+    del sys.path[0]
+import json
+import threading
+import time
+
+told = json.loads(sys.argv[1])
+stages = os.fdopen(told["fd"], "w", buffering=1)
+go = threading.Event()
+
+
+speaking = threading.Lock()
+
+
+def tell(stage, **more):
+    with speaking:
+        stages.write(json.dumps(dict(more, stage=stage)) + "\n")
+
+
+def hear():
+    while True:
+        line = os.read(0, 64)
+        if not line:
+            os._exit(1)
+        go.set()
+
+
+def beat():
+    while True:
+        tell("alive")
+        time.sleep(1)
+
+
+rank, world = told["rank"], told["world"]
+
+
+class ByTorch:
+    """Sums by torch.distributed, as gloo or NCCL do."""
+
+    def __init__(self):
+        from datetime import timedelta
+
+        import torch
+        import torch.distributed
+
+        self.torch, self.dist = torch, torch.distributed
+        self.limit = timedelta(seconds=told["limit_s"])
+        self.device = torch.device("cpu")
+        if told["backend"] == "nccl":
+            torch.cuda.set_device(told["local"])
+            self.device = torch.device("cuda", told["local"])
+
+    def meet(self):
+        self.store = self.dist.TCPStore(told["master"], told["port"], world, rank == 0, timeout=self.limit, wait_for_workers=False)
+        self.store.set("dsbuild-%d" % rank, "here")
+
+    def group(self):
+        self.dist.init_process_group(told["backend"], store=self.store, rank=rank, world_size=world, timeout=self.limit)
+
+    def all_reduce(self, numbers):
+        """The duration of one sum, and its numbers."""
+        x = self.torch.full((numbers,), float(rank + 1), device=self.device)
+        begin = time.monotonic()
+        self.dist.all_reduce(x)
+        if self.device.type == "cuda":
+            self.torch.cuda.synchronize()
+        return time.monotonic() - begin, x
+
+    def part(self):
+        self.dist.barrier()
+
+
+class ByJAX:
+    """Sums by jax.distributed: "jax" on CPUs, "jax-gpu" with a GPU for each process."""
+
+    def __init__(self):
+        gpu = told["backend"] == "jax-gpu"
+        os.environ["JAX_PLATFORMS"] = "cuda" if gpu else "cpu"
+        if gpu:  # a check leaves room for others
+            os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+        import jax
+        import numpy
+        from jax.experimental import multihost_utils
+        from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+        self.jax, self.numpy, self.utils = jax, numpy, multihost_utils
+        self.mesh, self.sharding, self.spec = Mesh, NamedSharding, PartitionSpec
+        self.local = [told["local"]] if gpu else None
+
+    def meet(self):
+        host = told["master"]
+        self.jax.distributed.initialize(
+            coordinator_address="%s:%d" % ("[%s]" % host if ":" in host else host, told["port"]),
+            num_processes=world,
+            process_id=rank,
+            local_device_ids=self.local,
+            cluster_detection_method="deactivate",  # Slurm's variables are another job's
+            initialization_timeout=int(told["limit_s"]),
+        )
+
+    def group(self):
+        if self.jax.process_count() != world:
+            raise RuntimeError("JAX sees %d processes and not %d" % (self.jax.process_count(), world))
+        first = {d.process_index: d for d in reversed(self.jax.devices())}  # one device of each process
+        mesh = self.mesh(self.numpy.array([first[i] for i in range(world)]), ("process",))
+        self.rows = self.sharding(mesh, self.spec("process"))
+        self.sum = self.jax.jit(lambda x: x.sum(0), out_shardings=self.sharding(mesh, self.spec()))
+
+    def all_reduce(self, numbers):
+        """The duration of one sum, and its numbers."""
+        row = self.numpy.full((1, numbers), rank + 1, self.numpy.float32)
+        x = self.jax.make_array_from_process_local_data(self.rows, row, (world, numbers))
+        begin = time.monotonic()
+        total = self.sum(x).block_until_ready()
+        return time.monotonic() - begin, self.numpy.asarray(total.addressable_data(0))
+
+    def part(self):
+        self.utils.sync_global_devices("ended")
+
+
+def summed(numbers):
+    """The duration of one sum. Each number of it must be right."""
+    took, x = job.all_reduce(numbers)
+    right = world * (world + 1) / 2
+    if not bool((x == right).all()):
+        wrong = x[x != right]
+        tell("wrong", error="%d of %d sums are wrong: %r in place of %r" % (len(wrong), numbers, wrong[0].item(), right))
+        sys.exit(1)
+    return took
+
+
+threading.Thread(target=hear, daemon=True).start()
+threading.Thread(target=beat, daemon=True).start()
+job = ByJAX() if told["backend"].startswith("jax") else ByTorch()
+tell("imported")
+go.wait()
+job.meet()
+tell("met")
+job.group()
+tell("grouped")
+summed(1)  # connects all with all
+tell("joined")
+latency = min(summed(1) for _ in range(5))
+numbers = told["bytes"] // 4
+seconds = min(summed(numbers) for _ in range(3))
+tell("summed", seconds=seconds, latency=latency, bytes=numbers * 4)
+job.part()
+go.clear()
+tell("ended")
+go.wait()  # until all have ended: the others need the first process to disconnect
+os._exit(0)

@@ -1,0 +1,760 @@
+"""The agent that changes an environment. It lives as long as its standard input: when the
+driver goes away, for whatever reason, the input ends and the node itself restores the
+environment.
+
+All files of dsbuild are in HOME:
+  lock             held while this program runs
+  change.json      a change under way: enough to undo it after a power cut
+  kept-RUN/        the files that the change has moved aside
+  inbox/           uploads; the next run continues those that a lost connection cut off
+  run-*/           temporary files
+  installed.json   a note on the installed version
+  previous/        the version before it
+  bytecode.xz      the byte code that came with the wheel
+  signed/          the signatures of the installed wheel and of the one before it
+  journal.jsonl    a line for each change"""
+import errno
+import hashlib
+import json
+import os
+import shutil
+import stat
+import sys
+import zipfile
+
+from dsbuild_node.accepted import digests_of, forget_signed, kept_answer, refuse_others, store_signed
+from dsbuild_node.changes import (
+    GONE, Workplace, digest_of, end_sync, exists, put_aside, remove, run_agent, run_program, save_json,
+    start_sync, sweep)
+from dsbuild_node.distributions import (
+    dist_info, installed, metadata_version, named_infos, normal, previous, record_sha256, sites)
+from dsbuild_node.driver import REQUEST
+from dsbuild_node.files import content, load_json
+from dsbuild_node.import_check import Failed
+from dsbuild_node.in_use import users
+from dsbuild_node.proof import prove
+from dsbuild_node.record import (
+    HASHES, compared, file_digest, owners, record_of, record_rows, scripts_folder, unknown_code, walk, written,
+    wrong_byte_code)
+
+HOME = os.path.join(os.path.realpath(sys.prefix), ".dsbuild")
+CHANGE = os.path.join(HOME, "change.json")
+INSTALLED = os.path.join(HOME, "installed.json")
+PREVIOUS = os.path.join(HOME, "previous")
+BYTE_CODE = os.path.join(HOME, "bytecode.xz")
+MOST_FIRST_LINE = 120  # bytes of an interpreter's path that every kernel reads in a script
+COPY = ".dsbuild-copy"  # move leaves a file with this ending, or with GONE, if it is cut off
+
+
+def read_change(path):
+    """The change that a file notes; None if there is no file. If the file exists but
+    cannot be read (a stale NFS handle, a torn file), this fails: the files that it lists
+    as moved aside may be the only copy of the old DeepSpeed."""
+    try:
+        with open(path, encoding="utf-8") as f:
+            change = json.load(f)
+        needed = ("done", "roots", "kept")
+        if not isinstance(change, dict) or not all(key in change for key in needed):
+            raise ValueError("it does not hold %s" % ", ".join(needed))
+        return change
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as e:
+        raise Failed("%s cannot be read: %s" % (path, getattr(e, "strerror", None) or e), "look-at-kept")
+
+
+def move(source, target):
+    """Renames source to target. If that is impossible (a lower layer of an overlay, another
+    file system), it copies: target appears under its name at once and whole, and then source
+    disappears from its name at once."""
+    try:
+        os.rename(source, target)
+        return
+    except OSError as e:
+        if e.errno != errno.EXDEV:
+            raise
+    copy, gone = target + COPY, source + GONE
+    remove(copy)
+    if os.path.isdir(source) and not os.path.islink(source):
+        shutil.copytree(source, copy, symlinks=True)
+    else:
+        shutil.copy2(source, copy, follow_symlinks=False)
+    end_sync(start_sync([os.path.dirname(copy)]))
+    os.rename(copy, target)
+    try:
+        os.rename(source, gone)
+    except OSError:
+        gone = source
+    remove(gone)
+
+
+def inside(path):
+    """path, which must lie in this environment."""
+    base = os.path.realpath(sys.prefix)
+    real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+    if not real.startswith(base + os.sep) or real.startswith(HOME + os.sep):
+        for place in sites():
+            if real.startswith(place + os.sep):
+                return real
+        raise Failed("%s, which belongs to the package, lies outside the environment" % path)
+    return real
+
+
+def outermost(paths):
+    """paths without those that lie inside another one, which move with it."""
+    kept = []
+    for path in sorted(set(paths), key=lambda p: p.split(os.sep)):
+        if not kept or not path.startswith(kept[-1] + os.sep):
+            kept.append(path)
+    return kept
+
+
+def check_wheel(wheel, digests):
+    """The file must be the one that was sent."""
+    got = digest_of(wheel["file"], digests)
+    if got != wheel["sha256"]:
+        raise Failed("%s has sha256 %s, not %s" % (wheel["file"], got, wheel["sha256"]))
+
+
+class Replacement:
+    """The paths that a change moves aside: the files of the replaced distributions, and files
+    that are in the way of new ones. All other files stay, also in shared folders."""
+
+    def __init__(self, names):
+        self.names, self.own, self.packages = set(names), set(), []
+        for name, info in named_infos():
+            if name not in self.names:
+                continue
+            rows = record_rows(info) if os.path.isdir(info) else None
+            if rows is None:
+                raise Failed("%s has no RECORD: %s cannot be replaced and put back" % (info, name), "remove-deepspeed" if name == "deepspeed" else "replace-by-hand")
+            files = {recorded_file(info, row) for row in rows} - {""}
+            self.own |= files - set(owners(files, self.names)) | {info}
+        for place in sites() if "deepspeed" in self.names else ():
+            self.packages.append(os.path.join(place, "deepspeed"))
+            # verify calls code that nobody owns a difference, so a deploy takes it away.
+            unknown = [os.path.join(place, path) for path in unknown_code(place, [])]
+            self.own |= set(unknown) - set(owners([path for path in unknown if path not in self.own], self.names))
+
+    def roots(self, incoming):
+        """The paths to move aside for new files. incoming maps the path of each new file to a
+        function that reports whether the file there is the same; None if that is unknown."""
+        moved, blocking = self.own_roots(), {}
+        bases = sites() + [os.path.realpath(sys.prefix)]
+        for path in sorted(incoming):
+            root = first_new(path, bases, moved)
+            if root is None:
+                continue
+            if exists(root):
+                blocking[root] = incoming[path] if root == path else None
+            moved.add(root)
+        self.refuse_foreign(blocking)
+        return outermost([inside(path) for path in moved])
+
+    def own_roots(self):
+        """All paths of the replaced distributions. A folder that holds nothing else is one path."""
+        moved, tops, places = set(), set(), sites()
+        for path in self.own:
+            place = [place for place in places if path.startswith(place + os.sep)]
+            top = os.path.join(place[0], path[len(place[0]) + 1:].split(os.sep)[0]) if place else path
+            if top == path or os.path.islink(top) and top not in self.packages:
+                moved |= {path} if exists(path) else set()
+            else:
+                tops.add(top)
+        for top in tops:
+            moved |= {top} if os.path.islink(top) else set(self.parts(top)) if os.path.isdir(top) else set()
+        return moved
+
+    def parts(self, folder):
+        """The paths in a folder that move; only the folder itself if all of it moves."""
+        found, whole = [], True
+        with os.scandir(folder) as listing:
+            entries = list(listing)
+        for entry in entries:
+            if entry.path in self.own or self.is_own_byte_code(entry.path):
+                found.append(entry.path)
+            elif entry.is_dir(follow_symlinks=False):
+                inner = self.parts(entry.path)
+                whole = whole and inner == [entry.path]
+                found += inner
+            else:
+                whole = False
+        package = any((folder + os.sep).startswith(package + os.sep) for package in self.packages)
+        return [folder] if whole and (found or package) else found
+
+    def is_own_byte_code(self, path):
+        """Whether path is byte code of a replaced module, or of a module of DeepSpeed that is gone."""
+        cache, name = os.path.split(path)
+        folder, above = os.path.split(cache)
+        if above != "__pycache__" or not name.endswith(".pyc"):
+            return False
+        module = os.path.join(folder, name.split(".")[0] + ".py")
+        return module in self.own or not exists(module) and any(path.startswith(package + os.sep) for package in self.packages)
+
+    def refuse_foreign(self, blocking):
+        """Refuses a change that would replace files of other packages, or of no package."""
+        blocking = {path: same for path, same in blocking.items() if not path.endswith(".pyc")}
+        owned, places = owners(list(blocking), self.names), sites()
+        for path, same in sorted(blocking.items()):
+            owner = owned.get(path)
+            if owner and not (same and same(path)):
+                raise Failed("%s belongs to %s, and would be replaced" % (path, owner), "another-package")
+            if not owner and (os.path.isdir(path) or not path.startswith(tuple(place + os.sep for place in places))):
+                raise Failed("%s is there already, belongs to no package, and would be replaced" % path, "in-the-way")
+
+
+def recorded_file(info, row):
+    """The path of a row of RECORD. Outside of site-packages and the commands it counts only if the file has the
+    digest in the row: a row alone does not make somebody's file the package's own. Else it is ""."""
+    path = os.path.normpath(os.path.join(os.path.dirname(info), row[0]))
+    if os.path.dirname(path) == scripts_folder() or path.startswith(tuple(place + os.sep for place in sites())):
+        return path
+    algorithm, _, want = row[1].partition("=")
+    return path if algorithm in HASHES and want.rstrip("=") in digests_of(path, (), getattr(hashlib, algorithm)) else ""
+
+
+def first_new(path, bases, moved):
+    """The outermost folder or file, below one of bases, that a new file at path creates or
+    replaces; None if that is moved aside anyway."""
+    at = next((base for base in bases if path.startswith(base + os.sep)), os.path.dirname(path))
+    for part in path[len(at) + 1:].split(os.sep):
+        at = os.path.join(at, part)
+        if at in moved:
+            return None
+        if not os.path.isdir(at):
+            break
+    return at
+
+
+def holds(path, data):
+    """Whether a plain file has this content."""
+    return os.path.isfile(path) and not os.path.islink(path) and content(path, len(data) + 1) == data
+
+
+def new_files(wheel):
+    """Every file that pip will install from a wheel, with byte code and commands. Maps its path to
+    a function that reports whether a file there is the same; None if that is unknown."""
+    import importlib.util
+    import sysconfig
+
+    files = {}
+    with zipfile.ZipFile(wheel) as z:
+        names = [n for n in z.namelist() if not n.endswith("/")]
+        texts = {n.split("/")[1]: z.read(n).decode("utf-8", "replace") for n in names
+                 if n.split("/")[0].endswith(".dist-info") and n.split("/")[1] in ("WHEEL", "entry_points.txt")}
+    pure = "root-is-purelib: true" in texts.get("WHEEL", "").lower()
+    site = os.path.realpath(sysconfig.get_path("purelib" if pure else "platlib"))
+    headers = sysconfig.get_path("include")
+    if sys.prefix != sys.base_prefix:
+        headers = os.path.join(sys.prefix, "include", "site", "python%d.%d" % sys.version_info[:2])
+    for name in names:
+        parts, same = name.split("/"), same_as_member(wheel, name)
+        if not parts[0].endswith(".data") or len(parts) < 3:
+            files[os.path.join(site, *parts)] = same
+        elif parts[1] in ("purelib", "platlib"):
+            files[os.path.join(os.path.realpath(sysconfig.get_path(parts[1])), *parts[2:])] = same
+        elif parts[1] == "headers":
+            # pip adds a folder with the package's name, in one of two spellings.
+            stem = parts[0].split("-")[0]
+            files.update((os.path.join(os.path.realpath(headers), spelled, *parts[2:]), same) for spelled in (stem, stem.replace("_", "-")))
+        elif parts[1] in ("scripts", "data"):
+            files[os.path.join(os.path.realpath(sysconfig.get_path(parts[1])), *parts[2:])] = same
+        else:
+            raise Failed("the wheel has files for %r, which no installer knows" % parts[1])
+    files.update((os.path.join(scripts_folder(), command), None) for command in commands_of(texts.get("entry_points.txt", "")))
+    files.update([(importlib.util.cache_from_source(path), None) for path in files if path.endswith(".py")])
+    return files
+
+
+def same_as_member(wheel, name):
+    def same(path):
+        with zipfile.ZipFile(wheel) as z:
+            return holds(path, z.read(name))
+    return same
+
+
+def commands_of(entry_points):
+    """The commands that pip makes from an entry_points.txt. Fails for a line that is not a plain
+    NAME = MODULE:FUNCTION, because pip may read another name there."""
+    import re
+
+    found, section = set(), ""
+    for line in entry_points.splitlines():
+        line = line.strip()
+        if line.startswith("[") and line.endswith("]"):
+            section = line.strip("[]").strip()
+        elif section in ("console_scripts", "gui_scripts") and line and line[0] not in "#;":
+            plain_entry = re.fullmatch(r"([A-Za-z0-9_][A-Za-z0-9_.-]*)\s*=\s*[^\W\d][\w.]*(:[^\W\d][\w.]*)?\s*(\[[\w., -]*\])?", line)
+            if not plain_entry:
+                raise Failed("the wheel has a command that installers could read differently: %.100r" % line)
+            found.add(plain_entry.group(1))
+    # pip makes its own, and those of easy_install, for each version.
+    if "pip" in found:
+        found |= {"pip%d" % sys.version_info[0], "pip%d.%d" % sys.version_info[:2]}
+    if "easy_install" in found:
+        found.add("easy_install-%d.%d" % sys.version_info[:2])
+    return found
+
+
+def first_lines():
+    """The first lines of a script that start this environment's Python: that of mend_first_lines, then
+    those of pip."""
+    from shlex import quote
+
+    folder, lines = os.path.dirname(sys.executable), []
+    for name in dict.fromkeys((os.path.basename(sys.executable), "python", "python3", "python%d.%d" % sys.version_info[:2])):
+        path, by_shell = os.path.join(folder, name), b"#!/bin/sh\n'''exec' %s \"$0\" \"$@\"\n' '''\n"
+        python = os.fsencode(path)
+        lines += [by_shell % os.fsencode(quote(path)), b"#!" + python + b"\n", by_shell % python, by_shell % (b'"' + python + b'"')]
+    return lines
+
+
+def mend_first_lines(info):
+    """Corrects the first line that pip gives to scripts. If the path of the interpreter has a
+    space, or is longer than a kernel reads, the kernel cannot run that line, and a shell reads
+    the line of a command wrongly. Then a shell starts the interpreter; RECORD gets the new digests."""
+    python, place, record = os.fsencode(sys.executable), os.path.dirname(info), os.path.join(info, "RECORD")
+    if len(python) < MOST_FIRST_LINE and not python.split()[1:]:
+        return
+    right, *wrong = first_lines()[:4]
+    wrong = [line for line in wrong if line != right]
+    lines = content(record, 1 << 26).splitlines(True)
+    for path in [row[0] for row in record_rows(info) if row[0].startswith("../")]:
+        data = content(os.path.join(place, path), 1 << 26)
+        for line in wrong:
+            if data.startswith(line):
+                data = right + data[len(line):]
+                with open(os.path.join(place, path), "wb") as f:
+                    f.write(data)
+                head, row = os.fsencode(path) + b",", "%s,sha256=%s,%d\n" % (path, written(hashlib.sha256(data).digest()), len(data))
+                lines = [os.fsencode(row) if old.startswith(head) else old for old in lines]
+                break
+    with open(record, "wb") as f:
+        f.write(b"".join(lines))
+
+
+def refuse_vital(wheel, files):
+    """Refuses a wheel of another package that has files in the folders of torch or DeepSpeed,
+    or of the environment itself: without its Python the node can restore nothing."""
+    import sysconfig
+
+    places, prefix = sites(), os.path.realpath(sys.prefix)
+    library = tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib"))
+    for f in files:
+        if any(f.startswith(os.path.join(place, name + os.sep)) for place in places for name in ("torch", "torchgen", "functorch", "triton", "nvidia", "deepspeed")):
+            raise Failed("%s would put files into a folder of torch or DeepSpeed" % os.path.basename(wheel))
+        if f.startswith(tuple(place + os.sep for place in places)):
+            continue
+        folder, name = os.path.split(f)
+        if f.startswith(library) or f == os.path.join(prefix, "pyvenv.cfg") or folder == scripts_folder() and name.lower().startswith(("python", "pypy", "activate")):
+            raise Failed("%s would put %s into the environment, which is a part of Python there" % (os.path.basename(wheel), f))
+
+
+def aside_files(change, place):
+    """The files that a change has moved aside to a folder, but for byte code in __pycache__: the path that
+    each had, and the one that it has now."""
+    files = {}
+    for i, root in enumerate(change["roots"]):
+        aside, path = os.path.join(place, str(i)), root["path"]
+        if os.path.isdir(aside) and not os.path.islink(aside):
+            files.update((path + file[len(aside):], file) for file, _ in walk(aside))
+        elif root["was"]:
+            files[path] = aside
+    return files
+
+
+def noted_digests(files):
+    """The sha256 of each file, and the target of each link, by the keys of files; "" for what is neither."""
+    def noted(path):
+        try:
+            return "-> " + os.readlink(path) if os.path.islink(path) else file_digest(path).hexdigest()
+        except OSError:
+            return ""
+
+    return {key: noted(path) for key, path in files.items()}
+
+
+def refuse_changed(is_now, was):
+    """Refuses files that are not as they were when they were moved aside."""
+    changed = sorted(path for path in set(is_now) | set(was) if is_now.get(path) != was.get(path))
+    if changed:
+        raise Failed("%s is not as it was before the deploy" % ", ".join(changed[:3]), "deploy-wanted")
+
+
+def same_as_file(kept):
+    def same(path):
+        if os.path.islink(kept):
+            return os.path.islink(path) and os.readlink(path) == os.readlink(kept)
+        return holds(path, content(kept, 1 << 30))
+    return same
+
+
+def open_as_environment():
+    """Lets new files, also those of pip, be read and written by those who may read and write the folder of
+    the packages, whatever umask the login has: by its group if they get it too, never written by others.
+    HOME gets that folder's group and mode."""
+    site = os.stat(sites()[0])
+    os.umask(0o077 & ~site.st_mode | (0o002 if site.st_mode & stat.S_ISGID or site.st_gid == os.getegid() else 0o022))
+    os.makedirs(HOME, exist_ok=True)
+    if os.stat(HOME).st_uid == os.geteuid():
+        try:
+            os.chown(HOME, -1, site.st_gid)
+        except OSError:  # the user is not in that group
+            pass
+        shared = os.stat(HOME).st_gid == site.st_gid
+        os.chmod(HOME, 0o700 | site.st_mode & (0o2775 if shared else 0o755))
+
+
+class Environment(Workplace):
+    """The environment under change."""
+
+    def __init__(self):
+        Workplace.__init__(self, HOME, os.path.join(HOME, "journal.jsonl"))
+        self.change = None
+        self.recorded = False  # our change is final and cannot be undone
+        self.syncing = None
+        self.dir = None
+        self.along = []  # the wheels that were installed with DeepSpeed
+        self.byte_code = ""  # the path of the uploaded byte code, once it is installed
+        self.keep = False  # keep the uploads, so that the next run continues them
+
+    def begin(self, orders):
+        """Takes the lock, finishes or undoes the change of an interrupted run, and prepares
+        the inbox, unless the driver only looks."""
+        open_as_environment()
+        self.take_lock(orders)
+        repaired = self.repair()
+        found = {"now": compared([f["sha256"] for f in REQUEST["files"]]), "previous": previous(HOME), "repaired": repaired, "run": self.last_run()}
+        if REQUEST["look"]:
+            return dict(found, inbox="", arrived=[])
+        for name in os.listdir(HOME):  # nobody else works here while the lock is held
+            if name.startswith(("run-", "kept-")) or name.endswith(".part"):
+                sweep(os.path.join(HOME, name))
+        self.dir = os.path.join(HOME, "run-" + REQUEST["run"])
+        os.mkdir(self.dir, 0o700)
+        return dict(found, inbox=self.inbox, arrived=self.arrived())
+
+    def keep_byte_code(self):
+        """Keeps the byte code that came with the wheel. The change is final, so an error here does
+        not fail the deploy: without this file, verify compares byte code with its module."""
+        try:
+            if self.byte_code:
+                os.replace(self.byte_code, BYTE_CODE)
+        except OSError:
+            pass
+
+    def repair(self):
+        """Ends a change that was cut off: finishes it if it was recorded, else undoes it."""
+        self.change = read_change(CHANGE)
+        if not self.change:
+            return False
+        if self.change["done"]:
+            self.finish()
+        else:
+            self.restore()
+        return True
+
+    def start_change(self, roots, kept_name):
+        """Notes what will be moved, then moves it aside."""
+        kept = os.path.join(HOME, kept_name)
+        remove(kept)
+        os.mkdir(kept, 0o770)
+        self.change = {"run": REQUEST["run"], "done": False, "kept": kept, "before": before(), "noted": load_json(INSTALLED),
+                       "roots": [{"path": p, "kept": os.path.join(kept, str(i)), "was": exists(p)} for i, p in enumerate(sorted(set(roots)))]}
+        save_json(CHANGE, self.change)
+        for root in self.change["roots"]:
+            if root["was"]:
+                move(root["path"], root["kept"])
+
+    def restore(self):
+        """Restores every path. May be cut off and started again."""
+        for root in self.change["roots"]:
+            if exists(root["kept"]) or not root["was"]:
+                put_aside(root["path"], root["kept"] + GONE)
+            if exists(root["kept"]):
+                move(root["kept"], root["path"])
+        self.sweep_roots()
+        remove(CHANGE)
+        sweep(self.change["kept"])
+        self.change = None
+
+    def sweep_roots(self):
+        """Removes the copies that an interrupted move has left among the packages."""
+        for root in self.change["roots"]:
+            for ending in (COPY, GONE):
+                sweep(root["path"] + ending)
+
+    def install(self, order, orders):
+        """Moves the replaced files aside and lets pip install the new wheels, all or none.
+        The first wheel is DeepSpeed's."""
+        for wheel in order["wheels"]:
+            check_wheel(wheel, self.digests)
+        store_signed(HOME, order["accepted"], order["wheels"][0]["sha256"])
+        first, along = order["wheels"][0]["file"], order["wheels"][1:]
+        incoming = new_files(first)
+        for wheel in along:
+            files = new_files(wheel["file"])
+            refuse_vital(wheel["file"], files)
+            incoming.update(files)
+        self.start_change(Replacement(["deepspeed"] + [w["name"] for w in along]).roots(incoming), "kept-" + REQUEST["run"])
+        self.change["digests"] = noted_digests(aside_files(self.change, self.change["kept"]))
+        code = byte_code(order["bytecode"]) if order.get("bytecode") else {}
+        run_pip(order, ["install", "--no-deps", "--no-index", "--no-user", "--force-reinstall", "--no-warn-script-location", "--no-compile"] +
+                [w["file"] for w in order["wheels"]], self.dir, orders, self.lock)
+        info = dist_info(sites())
+        if info is None:
+            raise Failed("pip ended well, but %s has no DeepSpeed" % " or ".join(sites()), "installs-elsewhere")
+        names = {"deepspeed"} | {w["name"] for w in along}
+        infos = [found for name, found in named_infos() if name in names]
+        for found in infos:
+            mend_first_lines(found)
+        refuse_others(order["accepted"]["record"], installed_places(info), first_lines())
+        if code:
+            add_byte_code(os.path.dirname(info), code)
+        else:
+            for found in infos:
+                compile_modules(found)
+        self.along = [{"name": w["name"], "sha256": w["sha256"], "record": record_of(w["name"])} for w in along]
+        self.byte_code = order["bytecode"]["file"] if order.get("bytecode") else ""
+        self.sync()
+        return {"version": metadata_version(info), "record": record_sha256(info)}
+
+    def record(self, order):
+        """Makes the change final: once change.json says done, the change cannot be undone."""
+        if order["installed"] and self.along:
+            names = [other["name"] for other in self.along]
+            kept = [other for other in (self.change["noted"] or {}).get("along", []) if other["name"] not in names]
+            order["installed"]["along"] = kept + self.along
+        end_sync(self.syncing)
+        save_json(CHANGE, dict(self.change, done=True, along=self.along, installed=order["installed"], journal=order["journal"], forget=order["forget"]))
+        self.look()
+        self.finish()
+        self.keep_byte_code()
+        return {}
+
+    def look(self):
+        """Reads from change.json whether our change is final. Only the file is right: this program
+        may be interrupted, or find the disk full, just after it has replaced the file."""
+        try:
+            self.change = read_change(CHANGE) or self.change
+        except Failed:  # then the copy in memory counts
+            pass
+        self.recorded = self.change["done"]
+
+    def sync(self):
+        """Starts to write the installed files to the disk, while dsbuild verifies them."""
+        folders = {os.stat(folder).st_dev: folder for folder in {os.path.dirname(root["path"]) for root in self.change["roots"]}}
+        self.syncing = start_sync(sorted(folders.values()))
+
+    def finish(self):
+        """Completes a change that is recorded. May be repeated."""
+        change = self.change
+        if change["installed"]:
+            save_json(INSTALLED, change["installed"])
+        else:
+            remove(INSTALLED)
+        gone = change["kept"] + GONE
+        same = noted_sha256(change["before"]) and noted_sha256(change["before"]) == noted_sha256(change["installed"])
+        repeated = same and not change.get("along")  # other wheels beside it are a change to go back from
+        if change["forget"]:
+            put_aside(PREVIOUS, gone)
+        elif exists(change["kept"]) and not (repeated and exists(PREVIOUS)):  # a wheel installed anew replaces no older version
+            save_json(os.path.join(change["kept"], "change.json"), change)
+            put_aside(PREVIOUS, gone)
+            os.rename(change["kept"], PREVIOUS)
+        self.note(change["journal"])
+        self.sweep_roots()
+        remove(CHANGE)
+        self.change = None
+        forget_signed(HOME, [noted_sha256(load_json(INSTALLED)), noted_sha256((load_json(os.path.join(PREVIOUS, "change.json")) or {}).get("noted"))])
+        for name in os.listdir(HOME):
+            if name.startswith("kept-"):
+                sweep(os.path.join(HOME, name))
+
+    @staticmethod
+    def kept():
+        """The change before, and the files that a rollback puts back."""
+        last = read_change(os.path.join(PREVIOUS, "change.json"))
+        if not last:
+            raise Failed("there is nothing to go back to", "one-step-back")
+        return last, aside_files(last, PREVIOUS)
+
+    def tell_kept(self, _):
+        """The version that a rollback would put back, for the driver's judgement."""
+        last, files = self.kept()
+        infos = [os.path.dirname(path) for path in files if path.endswith(".dist-info/RECORD") and normal(os.path.basename(path[:-7]).split("-")[0]) == "deepspeed"]
+        places = installed_places((infos + [os.path.join(sites()[0], "-")])[0])
+        return kept_answer(HOME, noted_sha256(last.get("noted")), places, first_lines(), files)
+
+    def roll_back(self, order):
+        """Exchanges the installed version for the one before the last deploy."""
+        last, files = self.kept()
+        if order["accepted"] and self.tell_kept(order)["digest"] != order["accepted"]:
+            raise Failed("the version before was changed while it was judged", "deploy-wanted")
+        for other in last.get("along", []):
+            if record_of(other["name"]) != other["record"]:
+                raise Failed("%s was changed after the deploy that installed it: going back would undo that too" % other["name"], "deploy-wanted")
+        refuse_changed(noted_digests(files), last["digests"])
+        incoming = {path: same_as_file(aside) for path, aside in files.items()}
+        empty = [root["path"] for root in last["roots"] if root["was"] and not any(path.startswith(root["path"]) for path in files)]
+        incoming.update((path, None) for path in empty)
+        names = ["deepspeed"] + [other["name"] for other in last.get("along", [])]
+        self.start_change(Replacement(names).roots(incoming), "kept-" + REQUEST["run"])
+        for i, root in enumerate(last["roots"]):
+            if root["was"]:
+                os.makedirs(os.path.dirname(root["path"]), exist_ok=True)
+                clone(os.path.join(PREVIOUS, str(i)), inside(root["path"]))
+        wrong = remove_wrong_byte_code()
+        self.sync()
+        now = dict({"version": "", "record": "", "altered": []}, **compared() or {})
+        return {"version": now["version"], "record": now["record"], "altered": now["altered"], "noted": last.get("noted"), "wrong_byte_code": wrong}
+
+    def verify_back(self, _):
+        """Compares the version that was put back with what it was before the deploy."""
+        was = self.kept()[0]["digests"]
+        refuse_changed(noted_digests({path: path for path in was}), was)
+        return {}
+
+    def undo(self):
+        """Undoes the change, if there is one. A recorded change stays: then this tries once more
+        to complete it."""
+        if self.change:
+            self.look()
+        if self.change and self.recorded:
+            try:
+                self.finish()
+            except OSError:
+                pass  # change.json stays, and the next run completes the change
+        elif self.change:
+            self.restore()
+        if self.dir:
+            sweep(self.dir)
+            self.dir = None
+            if not self.keep:
+                sweep(self.inbox)
+        return {"before": before(), "recorded": self.recorded, "finished": not self.change}
+
+
+def installed_places(info):
+    """The folders of the schemes of a wheel that was installed beside this dist-info."""
+    return {"": os.path.dirname(info), "scripts": scripts_folder(), "data": os.path.realpath(sys.prefix)}
+
+
+def noted_sha256(noted):
+    """The sha256 of the wheel in a note; "" if there is none."""
+    return str((noted or {}).get("sha256", ""))
+
+
+def byte_code(brought):
+    """The byte code of a wheel's modules by their names. Empty if this Python uses other byte
+    code, or cannot unpack it: then pip compiles the modules."""
+    import importlib.util
+
+    from dsbuild_node.byte_code import unpack_byte_code
+
+    magic = int.from_bytes(importlib.util.MAGIC_NUMBER[:2], "little")
+    if magic != brought["magic"] or sys.pycache_prefix or sys.implementation.name != "cpython":
+        return {}
+    return unpack_byte_code(brought["file"], brought["sha256"])
+
+
+def add_byte_code(site, modules):
+    """Writes byte code beside its modules, as if this Python had compiled them."""
+    import importlib.util
+
+    for name, code in modules.items():
+        path = os.path.join(site, name)
+        st = os.stat(path)
+        target = importlib.util.cache_from_source(path)
+        if not exists(os.path.dirname(target)):
+            os.mkdir(os.path.dirname(target))
+        head = importlib.util.MAGIC_NUMBER + bytes(4) + b"".join((int(n) & 0xFFFFFFFF).to_bytes(4, "little") for n in (st.st_mtime, st.st_size))
+        with open(target, "wb", opener=lambda path, flags: os.open(path, flags, (st.st_mode | 0o200) & 0o666)) as f:
+            f.write(head + code)
+
+
+def compile_modules(info):
+    """Compiles the modules of a distribution and lists the byte code in RECORD, as pip would: pip does
+    not, because the files are first compared with those of the accepted wheel."""
+    import py_compile
+    import warnings
+
+    site, made = os.path.dirname(info), []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for path in [row[0] for row in record_rows(info) or [] if row[0].endswith(".py") and not row[0].startswith("../")]:
+            try:
+                made.append(os.path.relpath(py_compile.compile(os.path.join(site, path), doraise=True), site))
+            except Exception:  # a module for another Python, or a template
+                pass
+    with open(os.path.join(info, "RECORD"), "a", encoding="utf-8", errors="surrogateescape") as f:
+        f.writelines("%s,,\n" % path for path in made if "," not in path and '"' not in path)
+
+
+def remove_wrong_byte_code():
+    """Removes the byte code that is not that of its module of DeepSpeed, and returns its paths: Python
+    compiles these modules again."""
+    info = dist_info(sites())
+    wrong = wrong_byte_code(info, record_rows(info) or []) if info else []
+    for path in wrong:
+        remove(os.path.join(os.path.dirname(info), path))
+    return wrong
+
+
+def clone(source, target):
+    """Copies a file or a folder by hard links, or by content if the file system has no links."""
+    def link(a, b, **_):
+        try:
+            os.link(a, b, follow_symlinks=False)
+        except OSError:
+            shutil.copy2(a, b, follow_symlinks=False)
+
+    if os.path.isdir(source) and not os.path.islink(source):
+        shutil.copytree(source, target, symlinks=True, copy_function=link, dirs_exist_ok=True)
+    else:
+        link(source, target)
+
+
+def verify_now(request):
+    """Proves the installation in this process, which compares files and imports nothing. To load ops takes
+    a process of its own."""
+    import importlib
+
+    importlib.invalidate_caches()
+    return prove(request)
+
+
+def before():
+    """The DeepSpeed that is there now, in the form of the report."""
+    found = installed()
+    if found and not (found["version"] and found["record"]):
+        raise Failed("%s cannot be read" % dist_info(sites()), "disk")
+    return {"version": found["version"], "sha256": found["sha256"]} if found else None
+
+
+def run_pip(order, arguments, folder, orders, lock):
+    """Runs pip in the private folder. No configuration can send the wheel elsewhere."""
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH" and not k.startswith("PIP_")}
+    env.update(PIP_CONFIG_FILE=os.devnull, PYTHONNOUSERSITE="1", TMPDIR=folder)  # a full /tmp does not matter
+    pip = [os.path.join(order["pip"], "pip")] if order["pip"] else ["-m", "pip"]
+    argv = [sys.executable, "-s"] + pip + ["--isolated", "--no-input", "--no-cache-dir", "--disable-pip-version-check"] + arguments
+    run_program("pip", argv, env, folder, orders, lock, order["limit_s"])
+
+
+def verbs(env, orders):
+    """The orders of this agent. node.go of package deploy lists their fields."""
+    return {
+        "install": lambda order: env.install(order, orders),
+        "digest": env.digest,
+        "users": lambda order: users(),
+        "verify": lambda order: verify_now(order["request"]),
+        "kept": env.tell_kept,
+        "roll_back": env.roll_back,
+        "verify_back": env.verify_back,
+        "record": env.record,
+        "undo": lambda order: env.undo(),
+    }
+
+
+def main():
+    run_agent(Environment(), verbs)

@@ -1,0 +1,127 @@
+"""The distributions that are installed in the environment of this Python, DeepSpeed above all.
+
+A probe must cost little more than the start of Python. Modules take long to import, so nothing here
+imports one for a few lines."""
+import os
+import sys
+
+from dsbuild_node.files import content, load_json
+
+
+def sites():
+    """The directories that pip installs into, without duplicates."""
+    # They are the same everywhere except in the Pythons of distributions. Only for those
+    # this asks sysconfig, which takes long to import.
+    tail = "python%d.%d%s/site-packages" % (sys.version_info[0], sys.version_info[1], "t" if "t" in getattr(sys, "abiflags", "") else "")
+    paths = [os.path.join(sys.prefix, lib, tail) for lib in ("lib", getattr(sys, "platlibdir", "lib"))]
+    if sys.prefix == "/usr" or not all(p in sys.path and os.path.isdir(p) for p in paths):
+        import sysconfig
+
+        paths = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    paths = [os.path.realpath(p) for p in paths]
+    return paths[:1] if paths[0] == paths[1] else paths
+
+
+def dist_infos(places):
+    """The dist-info (or egg-info) entries of DeepSpeed in the places; one, if all is well."""
+    found = []
+    for place in places:
+        try:
+            names = sorted(os.listdir(place))
+        except OSError:
+            continue
+        for ending in (".dist-info", ".egg-info"):
+            found += [os.path.join(place, n) for n in names if n.lower().startswith("deepspeed-") and n.endswith(ending)]
+    return found
+
+
+def dist_info(places):
+    """The first of them, one with a RECORD if there is any; None if there is none."""
+    return (sorted(dist_infos(places), key=lambda info: not os.path.isfile(os.path.join(info, "RECORD"))) + [None])[0]
+
+
+def normal(name):
+    """A distribution's name as PEP 503 compares it."""
+    name = name.lower().replace("_", "-").replace(".", "-")
+    while "--" in name:
+        name = name.replace("--", "-")
+    return name
+
+
+def named_infos():
+    """(normalised name, what says that it is installed) of everything in the environment: a dist-info, or
+    an older form, which has no RECORD. Names with a tilde are what a pip that was cut off left, and pip ignores them."""
+    for place in sites():
+        for entry in sorted(os.listdir(place) if os.path.isdir(place) else []):
+            stem, ending = os.path.splitext(entry)
+            if ending in (".dist-info", ".egg-info", ".egg", ".egg-link") and stem[0] != "~":
+                yield normal(stem.split("-")[0]), os.path.join(place, entry)
+
+
+def metadata_of(info):
+    """(name, version) in the headers of a dist-info, egg-info or egg-info file,
+    "" for what it does not say."""
+    for part in ("/METADATA", "/PKG-INFO", ""):
+        data = content(info + part, 4096)
+        if data:
+            found = headers(data)
+            if len(found) < 2 and len(data) >= 4096:  # an unusual order: they come after a long description
+                found = headers(content(info + part))
+            return found.get(b"name", ""), found.get(b"version", "")
+    return "", ""
+
+
+def headers(data):
+    """The name and the version in the headers at the beginning of data."""
+    found = {}
+    for line in data.split(b"\n"):
+        key, colon, value = line.partition(b":")
+        if not colon and not key.strip():
+            break  # the headers end here
+        key = key.lower()
+        if key in (b"name", b"version") and key not in found:
+            found[key] = value.strip().decode("utf-8", "replace")
+            if len(found) == 2:
+                break
+    return found
+
+
+def metadata_version(info):
+    """The version in a dist-info."""
+    return metadata_of(info)[1]
+
+
+def record_sha256(info):
+    """The sha256 of RECORD itself, "" if there is none."""
+    data = content(os.path.join(info, "RECORD"), 1 << 26)
+    if not data:
+        return ""
+    from hashlib import sha256
+
+    return sha256(data).hexdigest()
+
+
+def own_note(record):
+    """dsbuild's note on the DeepSpeed that has this RECORD; None if something else installed it."""
+    noted = load_json(os.path.join(sys.prefix, ".dsbuild", "installed.json"))
+    return noted if isinstance(noted, dict) and record and noted.get("record") == record else None
+
+
+def installed():
+    """The DeepSpeed of this environment as {version, sha256, ...}, or None. Its files are not
+    compared."""
+    info = dist_info(sites())
+    if info is None:
+        return None
+    record = record_sha256(info)
+    return {"version": metadata_version(info), "sha256": str((own_note(record) or {}).get("sha256", "")),
+            "path": os.path.join(os.path.dirname(info), "deepspeed"), "record": record, "intact": False}
+
+
+def previous(home):
+    """The DeepSpeed before the last deploy, None if dsbuild keeps none."""
+    last = load_json(os.path.join(home, "previous", "change.json"))
+    if not isinstance(last, dict):
+        return None
+    was = last.get("before") or {}
+    return {"version": str(was.get("version", "")), "sha256": str(was.get("sha256", ""))}

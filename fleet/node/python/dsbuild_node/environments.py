@@ -1,0 +1,454 @@
+"""The agent that makes environments and switches to them. It never changes an environment: it makes
+a new one beside the old one, and renames a link. If the driver goes away, the agent removes the
+environment that it is making."""
+import hashlib
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+
+from dsbuild_node.accepted import forget_signed, kept_answer, store_signed
+from dsbuild_node.changes import (
+    GONE, PART, Workplace, digest_of, end_sync, exists, put_aside, remove, run_agent, run_program, save_json,
+    start_sync, sweep, sync_folder)
+from dsbuild_node.distributions import dist_infos, normal
+from dsbuild_node.driver import REQUEST
+from dsbuild_node.files import content, load_json
+from dsbuild_node.import_check import Failed
+from dsbuild_node.in_use import users
+from dsbuild_node.known_files import EarlyInstaller, NotedFiles, note_files
+from dsbuild_node.places import (
+    CURRENT, FILES, HOME, NOTE, PLACE, PREVIOUS, PYTHONS, ROOT, Whole, mark_of, python_of, site_of, stored, target,
+    told, unsafe, whole_of)
+from dsbuild_node.record import record_rows, walk
+
+CACHE = os.path.join(HOME, "cache")
+SYNC_LIMIT = 180  # seconds: an environment has gigabytes
+CHANGE = os.path.join(PLACE, "change.json")
+# The first lines that uv gives to commands in a relocatable environment.
+RELOCATABLE = b"#!/bin/sh\n'''exec' \"$(dirname -- \"$(realpath -- \"$0\")\")\"/'python' \"$0\" \"$@\"\n' '''\n"
+
+
+class Environments(Workplace):
+    """The environments of a name."""
+
+    def __init__(self):
+        Workplace.__init__(self, HOME, os.path.join(PLACE, "journal.jsonl"))
+        self.dir, self.made, self.uv = None, "", ""  # temporary files; the new environment; the installer
+        self.recorded, self.keep, self.syncing, self.own = False, True, None, {}
+        self.noted = self.known = self.early = None  # the files of the current environment, those of the new one; the EarlyInstaller
+
+    def begin(self, orders):
+        """Takes the lock, and finishes or undoes the change of an interrupted run."""
+        os.umask(os.umask(0o022) | 0o022)
+        self.refuse_unsafe()
+        for folder in (HOME, PLACE):
+            os.makedirs(folder, mode=0o755, exist_ok=True)
+        self.refuse_unsafe()  # another user may have made them first
+        self.take_lock(orders)
+        if REQUEST["python"] and not exists(os.path.join(PYTHONS, REQUEST["python"]["program"])):
+            raise Failed("another run has removed the Python that came along", "wait")
+        repaired = self.repair()
+        found = {"current": told(target(CURRENT)), "before": told(target(PREVIOUS)), "repaired": repaired, "run": self.last_run()}
+        if REQUEST["look"]:
+            return dict(found, inbox="", arrived=[], have=[])
+        self.sweep_stored()
+        for name in os.listdir(HOME):  # nobody else works here while the lock is held
+            if name.startswith("run-") or GONE in name:
+                sweep(os.path.join(HOME, name))
+        self.dir = os.path.join(HOME, "run-" + REQUEST["run"])
+        os.mkdir(self.dir, 0o700)
+        return dict(found, inbox=self.inbox, arrived=self.arrived(), have=stored(REQUEST["files"]))
+
+    @staticmethod
+    def refuse_unsafe():
+        danger = unsafe()
+        if danger:
+            raise Failed(danger, "unsafe-place")
+
+    def repair(self):
+        """Ends a switch that was cut off, and removes environments that are not whole."""
+        repaired, change = False, load_json(CHANGE)
+        if isinstance(change, dict) and change.get("to") and target(CURRENT) == change["to"]:
+            self.finish(change)
+            repaired = True
+        sweep(CHANGE)
+        for name in os.listdir(PLACE):
+            path = os.path.join(PLACE, name)
+            if os.path.isdir(path) and not os.path.islink(path) and not mark_of(name):
+                self.take_away(path)
+                repaired = True
+            elif name.startswith(".link-"):
+                sweep(path)
+        return repaired
+
+    def store_early(self, order, orders):
+        """Stores an upload, and installs a large wheel while the next files arrive."""
+        f, early = order["file"], order["early"]
+        self.store(f, stays=early)
+        if early:
+            if not self.early:
+                self.begin_environment(order, orders)
+                self.early = EarlyInstaller(lambda files, watch: self.install_early(order, files, watch), self.read_early)
+            self.early.raise_failure()
+            self.early.files.put(f)
+        return {}
+
+    def install_early(self, order, files, watch):
+        """Installs wheels, and returns the names of the new entries in site-packages."""
+        folder = os.path.join(PLACE, self.made)
+        before = set(os.listdir(site_of(folder)))
+        self.install_wheels(order, folder, files, watch)
+        return set(os.listdir(site_of(folder))) - before
+
+    def read_early(self, entries, watch):
+        """Reads the files of packages that are installed."""
+        site = site_of(os.path.join(PLACE, self.made))
+        for entry in entries:
+            for row in record_rows(os.path.join(site, entry)) or []:
+                watch.check()
+                if row[1].startswith("sha256="):
+                    self.known.sha256(os.path.join(site, row[0]))
+
+    def install(self, order, orders):
+        """Makes a new environment from the files that have arrived, or uses the one that exists."""
+        for sha256, signed in order["accepted"].items():
+            store_signed(HOME, signed, sha256)
+        if order["ready"]:
+            return self.ready(order["digest"])
+        for f in order["files"]:
+            self.store(f)
+        folder = self.begin_environment(order, orders)
+        if self.early:
+            self.early.finish_installing(orders)
+        self.install_wheels(order, folder, order["files"], orders)
+        if self.early:
+            self.early.finish_reading(orders)
+        whole = self.inspect_new(folder)
+        if whole["wrong"]:  # a file in the cache was changed; all environments share it
+            put_aside(CACHE, CACHE + GONE)
+            sweep(CACHE + GONE)
+            self.take_away(folder)
+            self.noted = NotedFiles("")
+            self.known = self.noted.known
+            self.make_venv(order, folder, orders)
+            self.install_wheels(order, folder, order["files"], orders)
+            whole = self.inspect_new(folder)
+        if whole["wrong"]:
+            raise Failed("the new environment is not whole: %s" % ", ".join(whole["wrong"][:4]))
+        self.syncing = start_sync([folder])  # while it is verified
+        return dict(whole, name=self.made, python=python_of(folder))
+
+    def begin_environment(self, order, orders):
+        """Creates the folder of the new environment, unless it exists."""
+        folder = os.path.join(PLACE, self.made or self.free_name(order["digest"]))
+        if not self.made:
+            self.made = os.path.basename(folder)
+            before = target(CURRENT)
+            made_anew = before and mark_of(before).get("digest") == order["digest"]  # then every file is read
+            self.noted = NotedFiles("" if made_anew else before)
+            self.known = self.noted.known
+            self.unpack_uv(order["installer"])
+            self.make_venv(order, folder, orders)
+        return folder
+
+    def inspect_new(self, folder):
+        """The state of the new environment after the installation."""
+        forget_notes_of_uv(folder)
+        self.noted.link_byte_code(site_of(folder))
+        whole = Whole(folder, REQUEST["python"], self.known)
+        self.own = whole.own
+        return whole.told()
+
+    def tell_kept(self, _):
+        """The DeepSpeed of the environment before, for the driver's judgement."""
+        name = target(PREVIOUS)
+        folder, noted = os.path.join(PLACE, name), (mark_of(name) or {}).get("deepspeed") or {}
+        site = site_of(folder)
+        places = {"": site, "scripts": os.path.join(folder, "bin"), "data": folder}
+        paths = {path for top in [os.path.join(site, "deepspeed")] + dist_infos([site]) for path, _ in walk(top)}
+        for info in dist_infos([site]):  # and its commands
+            rows = [os.path.normpath(os.path.join(site, row[0])) for row in record_rows(info) or [] if row[0].startswith("../")]
+            paths |= {path for path in rows if path.startswith(folder + os.sep)}
+        return kept_answer(HOME, str(noted.get("sha256", "")), places, [RELOCATABLE], {path: path for path in paths if exists(path)})
+
+    @staticmethod
+    def ready(digest):
+        """The environment that an earlier run has made, if it is unchanged."""
+        name = whole_of(digest)
+        if not name:
+            raise Failed("the environment %.16s is gone" % digest, "wait")
+        folder = os.path.join(PLACE, name)
+        whole = Whole(folder).told()
+        if whole["wrong"]:
+            raise Failed("the environment on the node is not as it was made: %s" % ", ".join(whole["wrong"][:4]), "env-force")
+        return dict(whole, name=name, python=python_of(folder))
+
+    def store(self, f, stays=False):
+        """Moves an upload to FILES. With stays it only links the upload there: other nodes may still
+        ask this node's relay for it."""
+        folder = os.path.join(FILES, f["sha256"])
+        path, sent = os.path.join(folder, f["name"]), os.path.join(self.inbox, f["name"])
+        if exists(path):
+            self.stored_file(f)
+        else:
+            if digest_of(sent, self.digests) != f["sha256"]:
+                raise Failed("%s has sha256 %s, not %s" % (f["name"], digest_of(sent, self.digests), f["sha256"]))
+            os.makedirs(folder, exist_ok=True)
+            os.chmod(sent, 0o644)
+            try:
+                (os.link if stays else os.rename)(sent, path)
+            except OSError:  # a file system without links
+                os.rename(sent, path)
+
+    def stored_file(self, f):
+        """The path of a file in FILES, which must be as it was sent."""
+        folder = os.path.join(FILES, f["sha256"])
+        path = os.path.join(folder, f["name"])
+        if os.path.islink(path) or digest_of(path, self.digests) != f["sha256"]:
+            sweep(folder)  # so that the next run sends it again
+            raise Failed("%s was changed after it had been sent" % path, "deploy-again")
+        return path
+
+    def sweep_stored(self):
+        """Removes uploads that are in FILES already."""
+        for f in REQUEST["files"]:
+            if exists(os.path.join(FILES, f["sha256"], f["name"])):
+                sweep(os.path.join(self.inbox, f["name"]))
+
+    @staticmethod
+    def free_name(digest):
+        """An unused name for a new environment: another one with the same digest may be in use."""
+        name, n = digest[:16], 1
+        while exists(os.path.join(PLACE, name)):
+            n += 1
+            name = "%s-%d" % (digest[:16], n)
+        return name
+
+    def unpack_uv(self, f):
+        """Unpacks the program from uv's wheel. It is read once more: noted times are no proof for a program."""
+        self.uv = os.path.join(self.dir, "uv")
+        with open(self.stored_file(f), "rb") as stored:
+            data = stored.read()
+        if hashlib.sha256(data).hexdigest() != f["sha256"]:
+            raise Failed("%s was changed after it had been sent" % f["name"], "deploy-again")
+        try:
+            with zipfile.ZipFile(io.BytesIO(data)) as z:
+                inside = [n for n in z.namelist() if n.endswith(".data/scripts/uv")]
+                with z.open(inside[0]) as source, open(self.uv, "wb") as out:
+                    shutil.copyfileobj(source, out)
+        except (zipfile.BadZipFile, IndexError):
+            raise Failed("%s is not a wheel of uv" % f["name"])
+        os.chmod(self.uv, 0o700)
+
+    def make_venv(self, order, folder, orders):
+        self.run_uv(order, orders, ["venv", "--relocatable", "--no-project", "--python", sys.executable, folder])
+
+    def install_wheels(self, order, folder, files, orders):
+        """Lets uv install wheels from their files, without any index."""
+        asked, wheels = os.path.join(self.dir, "requirements.txt"), [f for f in files if f["package"]]
+        with open(asked, "w", encoding="utf-8") as f:
+            f.writelines("%s==%s --hash=sha256:%s\n" % (w["package"], w["version"], w["sha256"]) for w in wheels)
+        places = [word for w in wheels for word in ("--find-links", os.path.join(FILES, w["sha256"]))]
+        self.run_uv(order, orders, ["pip", "install", "--no-index", "--no-deps", "--require-hashes", "--no-build", "--python", python_of(folder), "-r", asked] + places)
+        for w in wheels:
+            free_page_cache(os.path.join(FILES, w["sha256"], w["name"]))
+
+    def run_uv(self, order, orders, arguments):
+        os.makedirs(CACHE, mode=0o700, exist_ok=True)  # uv lets everybody write its locks there
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("UV_", "PYTHON", "VIRTUAL_ENV", "CONDA_"))}
+        env.update(UV_CACHE_DIR=CACHE, UV_NO_CONFIG="1", UV_OFFLINE="1", UV_PYTHON_DOWNLOADS="never", UV_NO_PROGRESS="1", NO_COLOR="1", TMPDIR=self.dir)
+        try:
+            run_program("uv", [self.uv] + arguments, env, self.dir, orders, self.lock, order["limit_s"])
+        except PermissionError:
+            raise Failed("the node may not run uv from %s" % self.dir, "noexec")
+
+    def record(self, order):
+        """Notes that the environment is whole, and switches to it. After the rename only a rollback
+        can go back."""
+        name = self.made or whole_of(order["digest"])
+        if not name:
+            raise Failed("the environment %.16s is gone" % order["digest"])
+        folder = os.path.join(PLACE, name)
+        if self.made:
+            end_sync(self.syncing, SYNC_LIMIT)
+            save_json(os.path.join(folder, NOTE), dict(order["mark"], own=self.own))
+        before = target(CURRENT)
+        same = before and mark_of(before).get("digest") == order["digest"]  # it was made anew: nobody goes back to it
+        self.switch({"to": name, "previous": target(PREVIOUS) if same else before, "journal": order["journal"], "tidy": True})
+        if self.made:
+            try:
+                note_files(name, self.known)  # last: to remove an environment touches the files that others share
+            except OSError:
+                pass  # the next run reads every file
+        return {"python": python_of(CURRENT)}
+
+    def roll_back(self, order):
+        """Switches back to the previous environment. The one that it leaves stays, without a link,
+        until the next deploy."""
+        name = target(PREVIOUS)
+        if not name:
+            raise Failed("there is nothing to go back to", "one-environment-back")
+        if order["accepted"] and self.tell_kept(order)["digest"] != order["accepted"]:
+            raise Failed("the environment before was changed while it was judged", "one-environment-back")
+        wrong = Whole(os.path.join(PLACE, name)).told()["wrong"]
+        if wrong:
+            raise Failed("the environment before is not as it was: %s" % ", ".join(wrong[:4]))
+        self.switch({"to": name, "previous": "", "journal": order["journal"], "tidy": False})
+        return {"python": python_of(CURRENT)}
+
+    def switch(self, change):
+        save_json(CHANGE, change)
+        self.link(CURRENT, change["to"])
+        self.recorded = True
+        self.finish(change)
+
+    @staticmethod
+    def link(path, name):
+        """Points a link to an environment, by one rename."""
+        fresh = os.path.join(PLACE, ".link-" + REQUEST["run"])
+        sweep(fresh)
+        os.symlink(name, fresh)
+        os.rename(fresh, path)
+        sync_folder(PLACE)
+
+    def finish(self, change):
+        """Completes a switch. May be repeated."""
+        if change.get("previous"):
+            self.link(PREVIOUS, change["previous"])
+        else:
+            remove(PREVIOUS)
+        self.note(change["journal"])
+        remove(CHANGE)
+        if change.get("tidy"):
+            try:
+                self.tidy()
+            except (OSError, subprocess.TimeoutExpired):
+                pass  # the next run removes it
+
+    def tidy(self):
+        """Removes environments and files that no link needs, if the file system allows it."""
+        kept = (target(CURRENT), target(PREVIOUS))
+        for name in os.listdir(PLACE):
+            path = os.path.join(PLACE, name)
+            if os.path.isdir(path) and not os.path.islink(path) and name not in kept and not name.startswith(".") and not in_use(path):
+                self.take_away(path)
+        try:
+            needed, pythons = needs()
+        except (TypeError, LookupError, AttributeError, OSError, ValueError):
+            return  # a note that nobody can read: its environment may need everything
+        for name in listed_folders(PYTHONS):
+            if name not in pythons and (not name.startswith("run-") or is_old(os.path.join(PYTHONS, name))):
+                sweep(os.path.join(PYTHONS, name))
+        forget_signed(HOME, needed)
+        unused = set()
+        for sum in listed_folders(FILES):
+            if sum not in needed:
+                unused.update(normal(name.split("-")[0]) for name in os.listdir(os.path.join(FILES, sum)))
+                sweep(os.path.join(FILES, sum))
+        if unused and self.uv:
+            env = dict(os.environ, UV_CACHE_DIR=CACHE, UV_NO_CONFIG="1")
+            subprocess.run([self.uv, "--quiet", "cache", "clean"] + sorted(unused), env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60)
+
+    @staticmethod
+    def take_away(path):
+        """Removes an environment: its name first, at once."""
+        aside = os.path.join(HOME, os.path.basename(path) + GONE)
+        put_aside(path, aside)
+        sweep(aside)
+
+    def undo(self):
+        """Removes the unfinished environment. A recorded switch stays."""
+        if self.early:
+            self.early.stop()
+            self.early = None
+        # Only the link says whether the switch took place: this program may have been interrupted
+        # just after the rename.
+        self.recorded = self.recorded or bool(self.made) and target(CURRENT) == self.made
+        if self.made and not self.recorded:
+            self.take_away(os.path.join(PLACE, self.made))
+            self.made = ""
+        if self.dir:
+            sweep(self.dir)
+            self.dir = None
+            self.sweep_stored()
+            if self.recorded or not os.listdir(self.inbox):
+                sweep(self.inbox)  # else the next run continues with the uploads
+        return {"current": told(target(CURRENT)), "recorded": self.recorded, "finished": not exists(CHANGE)}
+
+
+def forget_notes_of_uv(folder):
+    """Removes uv's lock, which everybody could take, and its notes of when the wheels came to this node:
+    without them equal wheels make equal environments, to the byte."""
+    sweep(os.path.join(folder, ".lock"))
+    site = site_of(folder)
+    for entry in os.listdir(site):
+        note_file, record = entry + "/uv_cache.json", os.path.join(site, entry, "RECORD")
+        if not entry.endswith(".dist-info") or not exists(os.path.join(site, note_file)):
+            continue
+        lines = content(record, 1 << 26).splitlines(True)
+        with open(record + PART, "wb") as f:  # a file of its own: RECORD may be a link to the cache's
+            f.writelines(line for line in lines if not line.startswith(os.fsencode(note_file) + b","))
+        os.rename(record + PART, record)
+        os.unlink(os.path.join(site, note_file))
+
+
+def free_page_cache(path):
+    """Lets the kernel drop an installed wheel from its page cache: the memory is better used for the files
+    of the environment, which are read again."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)
+
+
+def needs():
+    """The sha256 of the files and of the Pythons that all environments need."""
+    needed, pythons = set(), set()
+    for name in listed_folders(ROOT):
+        for inner in listed_folders(os.path.join(ROOT, name)):
+            path = os.path.join(ROOT, name, inner, NOTE)
+            if not exists(path):
+                continue
+            with open(path, encoding="utf-8") as f:
+                mark = json.load(f)
+            needed.update(mark["files"])
+            pythons.add((mark.get("python") or {}).get("sha256"))
+    return needed, pythons
+
+
+def listed_folders(path):
+    """The names of the folders in a folder."""
+    return [n for n in (os.listdir(path) if os.path.isdir(path) else []) if os.path.isdir(os.path.join(path, n)) and not os.path.islink(os.path.join(path, n))]
+
+
+def is_old(folder):
+    """Whether the unpacking of a Python began so long ago that its run must have ended."""
+    return time.time() - os.stat(folder).st_mtime > 3600
+
+
+def in_use(folder):
+    """Whether processes run from an environment."""
+    return bool(users(folder, [os.path.realpath(site_of(folder))]).get("in_use"))
+
+
+def verbs(env, orders):
+    """What this agent can do."""
+    return {
+        "digest": env.digest,
+        "store": lambda order: env.store_early(order, orders),
+        "install": lambda order: env.install(order, orders),
+        "record": env.record,
+        "kept": env.tell_kept,
+        "roll_back": env.roll_back,
+        "undo": lambda order: env.undo(),
+    }
+
+
+def main():
+    run_agent(Environments(), verbs)

@@ -1,0 +1,7 @@
+"""Repeats one question of the probe: which processes use this environment?"""
+from dsbuild_node.driver import emit
+from dsbuild_node.in_use import users
+
+
+def main():
+    emit(users())

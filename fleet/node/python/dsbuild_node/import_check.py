@@ -1,0 +1,76 @@
+"""The proof that deploy and verify share: an import finds the DeepSpeed of this environment. Changes
+nothing."""
+import os
+import sys
+
+from dsbuild_node.distributions import sites
+from dsbuild_node.driver import emit
+
+
+class Failed(Exception):
+    """An expected failure. advice is the code of a hint: the node sends the code, and dsbuild
+    has its text (advice.go). detail is the part of the message that differs from node to node."""
+
+    def __init__(self, why, advice="", detail=""):
+        Exception.__init__(self, why)
+        self.advice, self.detail = advice, detail
+
+
+def shadow_advice(place):
+    """The code of the advice against another DeepSpeed that wins over the installed one."""
+    import site
+
+    if place == os.path.realpath(site.getusersitepackages()):
+        return "shadow-user"
+    for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+        if entry and os.path.realpath(entry) == place:
+            return "shadow-pythonpath"
+    return "shadow"
+
+
+def origin_of(name):
+    """The file that an import of a package would run, "" if there is none. importlib.util
+    would find the same, but to import it takes longer than the answer."""
+    for finder in sys.meta_path:
+        spec = finder.find_spec(name, None) if hasattr(finder, "find_spec") else None
+        if spec is not None:
+            return spec.origin or ""
+    return ""
+
+
+def check_place():
+    """The package that an import finds must be the one that was installed."""
+    origin = origin_of("deepspeed")
+    if not origin:
+        raise Failed("import deepspeed finds nothing", "removed")
+    package = os.path.dirname(os.path.realpath(origin))
+    place = os.path.dirname(package)
+    if place not in sites():
+        raise Failed("import deepspeed finds %s, not the one installed in %s" % (package, sites()[0]), shadow_advice(place))
+    return place
+
+
+def check_found(name, want):
+    """A distribution must be what this user finds under its name."""
+    from importlib import metadata
+
+    try:
+        dist = metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        raise Failed("%s %s was installed, but is not found" % (name, want))
+    place = os.path.realpath(str(dist.locate_file("")))
+    if plain(dist.version) != plain(want):
+        raise Failed("%s %s was installed, but %s of %s is found" % (name, want, dist.version, place), shadow_advice(place))
+
+
+def plain(version):
+    """A version in a form in which two spellings of one version are equal, almost as in PEP 440."""
+    return version.lower().replace("-", ".").replace("_", ".")
+
+
+def attempt(do, kind="wrong"):
+    """Calls do, and reports its failure, if it fails."""
+    try:
+        do()
+    except Failed as e:
+        emit({kind: str(e)[:2000], "advice": e.advice})

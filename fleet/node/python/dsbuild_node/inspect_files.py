@@ -1,0 +1,191 @@
+"""Follows the probe: inspects the DeepSpeed of a node, whoever installed it. It sends the
+digests of the files; the machine that runs dsbuild judges them. Writes nothing."""
+import hashlib
+import os
+import sys
+
+from dsbuild_node.distributions import dist_infos, installed, metadata_version, named_infos, record_sha256, sites
+from dsbuild_node.driver import REQUEST, emit
+from dsbuild_node.files import load_json, text
+from dsbuild_node.import_check import Failed, attempt, check_found, check_place, origin_of, shadow_advice
+from dsbuild_node.record import (
+    CODE, HASHES, altered, file_digest, is_vouched, owners, record_rows, unknown_entries, walk, wrong_byte_code)
+
+MOST_FILES = 10000  # of one package; more are not DeepSpeed's
+MOST_NAMED = 50  # files of one kind that are named
+
+
+def digests(rows):
+    """(files of the package, files elsewhere, other files in the package's folder, its links).
+    The first two map a path to "RECORD ACTUAL": the digest in RECORD (empty if RECORD does not
+    list the file), a space, and the actual digest (empty if the file is missing). If RECORD uses
+    another algorithm than sha256, a space and the actual sha256 follow. Paths start at the
+    working directory, because the kernel is quicker with short ones."""
+    new, files, others, listed, besides = hashlib.sha256, {}, {}, set(), []
+    links = {"folders": [], "files": []}
+    for row in rows or []:
+        path, said = row[0], row[1]
+        if "./" in path or "//" in path:
+            path = os.path.normpath(path)
+        if not is_vouched(path, said):
+            continue
+        listed.add(path)
+        algorithm = said.partition("=")[0]
+        if algorithm not in HASHES:
+            continue  # byte code, RECORD itself
+        try:
+            told = file_digest(path, new).hexdigest()
+            if algorithm != "sha256":
+                told = file_digest(path, getattr(hashlib, algorithm)).hexdigest() + " " + told
+        except OSError:
+            told = ""
+        (files if path.startswith("deepspeed/") else others)[path] = said + " " + told
+    for path, is_link in walk("deepspeed"):
+        if path in listed:
+            links["files"] += [path] * is_link
+        elif is_link and os.path.isdir(path):
+            links["folders"].append(path)
+        elif rows is None or path.endswith(CODE):
+            files[path] = " " + digest_or_not(path)
+        else:
+            besides.append(path)
+        if len(files) > MOST_FILES:
+            break
+    return files, others, besides, links
+
+
+def digest_or_not(path):
+    """The digest of a file that RECORD does not list, or "unreadable"."""
+    try:
+        return file_digest(path).hexdigest()
+    except OSError:
+        return "unreadable"
+
+
+def tell_modes(paths):
+    """Reports files, by paths from the working directory, that other users cannot read though they may read the
+    folder of the packages, and files that every user can change."""
+    readable, private, open_to_all = os.stat(".").st_mode & 0o044, [], []
+    for path in paths:
+        try:
+            mode = os.stat(path).st_mode
+        except OSError:
+            continue
+        private += [path] * bool(readable & ~mode)
+        open_to_all += [path] * bool(mode & 0o002)
+    if private:
+        emit({"remark": "users who can read this environment cannot read %s: give them back the right (chmod -R go+rX)" % some(private)})
+    if open_to_all:
+        emit({"remark": "every user can change %s: take the right away (chmod -R o-w)" % some(open_to_all)})
+
+
+def leave_to_owners(info, files):
+    """Removes from files the code that belongs to other distributions, and reports the owners: a
+    deploy does not move that code."""
+    site = os.path.dirname(info)
+    owned = owners([os.path.join(site, path) for path in files if files[path].startswith(" ")], {"deepspeed"})
+    for owner in sorted(set(owned.values())):
+        paths = sorted(path[len(site) + 1:] for path in owned if owned[path] == owner)
+        emit({"wrong": "code in DeepSpeed's folder belongs to %s: %s" % (owner, some(paths)), "advice": "code-of-package"})
+        for path in paths:
+            del files[path]
+
+
+def some(paths):
+    """The first paths, for a sentence."""
+    return ", ".join(paths[:4]) + (" and more" if paths[4:] else "")
+
+
+def look_at_files(info):
+    """The files of DeepSpeed, their digests and their faults."""
+    rows, here = record_rows(info), os.open(".", os.O_PATH)
+    os.chdir(os.path.dirname(info))
+    try:
+        files, others, besides, links = digests(rows)
+        others.update((path, " " + digest_or_not(path)) for path in unknown_entries(info, rows or []) if rows is not None)
+        tell_modes(["deepspeed"] + sorted(files) + sorted(others))
+    finally:
+        os.fchdir(here)
+    if len(files) + len(others) > MOST_FILES:
+        raise Failed("it has more than %d files: that is no DeepSpeed" % MOST_FILES, "too-many-files")
+    if rows is not None:
+        leave_to_owners(info, files)
+    if links["files"]:
+        emit({"remark": "files of DeepSpeed are links, of which the content was compared: %s" % some(sorted(links["files"]))})
+    code = wrong_byte_code(info, rows or [[path, ""] for path in files])
+    lines = "".join(["%s\0%s\n" % file for file in sorted(files.items())])
+    digest = hashlib.sha256(lines.encode("utf-8", "replace")).hexdigest()
+    # The driver need not get a list again that another node has sent.
+    return {"digest": digest, "files": {} if digest in REQUEST["known"] else files, "others": others, "bare": rows is None,
+            "conda": text(os.path.join(info, "INSTALLER")).strip() == "conda",
+            "links": counted(links["folders"]), "code": counted(code), "litter": counted(besides)}
+
+
+def counted(paths):
+    """The number of paths, and the first of them."""
+    return {"count": len(paths), "first": sorted(paths)[:MOST_NAMED]}
+
+
+def noted_by_dsbuild(record):
+    """dsbuild's note on its installation, and whether RECORD is still the one in the note."""
+    noted = load_json(os.path.join(sys.prefix, ".dsbuild", "installed.json"))
+    if not isinstance(noted, dict):
+        return {}
+    kept = {key: str(noted.get(key, "")) for key in ("wheel", "sha256", "version")}
+    kept["same"] = bool(record) and noted.get("record") == record
+    along = noted.get("along")
+    kept["along"] = [w for w in along if isinstance(w, dict)] if isinstance(along, list) else []
+    return kept
+
+
+def look_along(wheels):
+    """Checks the wheels that dsbuild installed with DeepSpeed."""
+    infos = dict(reversed(list(named_infos()))) if wheels else {}
+    for wheel in wheels:
+        name = str(wheel.get("name", ""))
+        info = infos.get(name)
+        if info is None:
+            emit({"wrong": "%s, which dsbuild installed with DeepSpeed, is gone" % name, "advice": "deploy-bundle"})
+            continue
+        if record_sha256(info) != wheel.get("record"):
+            emit({"remark": "%s was installed with DeepSpeed and has been replaced since" % name})
+            continue
+        wrong = altered(info)
+        if wrong:
+            emit({"wrong": "files of %s do not match RECORD, or are missing: %s" % (name, some(wrong)), "advice": "deploy-force"})
+        attempt(lambda: check_found(name, metadata_version(info)))
+
+
+def manifest(info):
+    """The targets in the manifest of a wheel that dsbuild built, or None."""
+    whole = load_json(os.path.join(info, "dsbuild.json"))
+    keys = ("name", "version", "ops", "archs", "ptx", "op_archs", "cpu", "python", "torch", "cuda", "torch_abi", "glibc", "glibcxx", "cxx11abi")
+    return {key: whole[key] for key in keys if key in whole} if isinstance(whole, dict) else None
+
+
+def look(found):
+    infos = dist_infos(sites())
+    if not infos:
+        origin = origin_of("deepspeed")
+        if origin:
+            package = os.path.dirname(os.path.realpath(origin))
+            emit({"wrong": "it has no DeepSpeed of its own: an import finds %s" % package, "advice": shadow_advice(os.path.dirname(package))})
+        return
+    attempt(check_place)
+    info = infos[0]
+    if len(infos) > 1:
+        emit({"wrong": "several DeepSpeeds are registered: %s" % ", ".join(os.path.basename(i) for i in infos),
+              "advice": "several"})
+    facts = found["deepspeed"] or installed()  # a deploy may have come in between
+    noted = noted_by_dsbuild(facts["record"])
+    along = noted.pop("along", [])
+    looked = {"version": facts["version"], "noted": noted or None, "manifest": manifest(info)}
+    looked.update(look_at_files(info))
+    emit({"looked": looked})
+    look_along(along)
+
+
+def follow(found):
+    """Runs after the probe has found its facts."""
+    attempt(lambda: look(found))
+    emit({"done": True})

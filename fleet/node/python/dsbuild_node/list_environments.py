@@ -1,0 +1,29 @@
+"""Follows the probe: lists the environments of a node."""
+import os
+
+from dsbuild_node.driver import REQUEST, emit
+from dsbuild_node.places import CURRENT, HOME, PLACE, PREVIOUS, ROOT, mark_of, stored, target, told, unsafe, whole_of
+from dsbuild_node.probe import free, listed, site_id
+
+
+def room():
+    """The free space for the environments, and whether this user may write there."""
+    place = ROOT
+    while not os.path.isdir(place):
+        place = os.path.dirname(place)
+    return free(place), os.access(place, os.W_OK)
+
+
+def leftovers():
+    """Whether an interrupted run has left files."""
+    own, names = listed(HOME), listed(PLACE)
+    folders = [n for n in names if os.path.isdir(os.path.join(PLACE, n)) and not os.path.islink(os.path.join(PLACE, n))]
+    return any(n == "inbox" or n.startswith("run-") for n in own) or "change.json" in names or not all(mark_of(n) for n in folders)
+
+
+def follow(_):
+    """Runs after the probe has found its facts."""
+    danger, (bytes_free, writable) = unsafe(), room()
+    emit({"unsafe": danger} if danger else {"looked": {
+        "current": told(target(CURRENT)), "previous": told(target(PREVIOUS)), "ready": [d for d in REQUEST["digests"] if whole_of(d)],
+        "have": stored(REQUEST["files"]), "free": bytes_free, "writable": writable, "leftovers": leftovers(), "place": PLACE, "site": site_id(PLACE)}})

@@ -1,0 +1,26 @@
+"""Loads every op of a node's DeepSpeed, whoever installed it, and names the ops that do not
+load. Writes nothing, not even byte code."""
+import sys
+
+from dsbuild_node.driver import REQUEST, emit
+from dsbuild_node.import_check import Failed, attempt, check_place
+from dsbuild_node.ops import check_ops, load_op
+
+
+def load():
+    try:
+        place = check_place()
+    except Failed:
+        return  # inspect_files.py has reported it
+    try:
+        check_ops(place, REQUEST, lambda op, place: attempt(lambda: load_op(op, place), "broken"))
+    except Failed:
+        raise
+    except Exception as e:
+        raise Failed("import deepspeed fails: %s: %s" % (type(e).__name__, str(e)[:1000]))
+
+
+def main():
+    sys.dont_write_bytecode = True
+    attempt(load, "broken")
+    emit({"done": True})

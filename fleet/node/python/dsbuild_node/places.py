@@ -1,0 +1,166 @@
+"""The places of whole environments on a node, and their state. Changes nothing. REQUEST names the
+environment and, if it is not the user's own, the folder; safe is the text of safe.sh."""
+import hashlib
+import os
+import subprocess
+
+from dsbuild_node.distributions import metadata_of, normal
+from dsbuild_node.driver import REQUEST
+from dsbuild_node.files import load_json
+from dsbuild_node.interpreter import altered_python, wrong_modules
+from dsbuild_node.record import CODE, HASHES, file_digest, record_rows, walk, written
+
+FOLDER = REQUEST["folder"] or os.path.join(os.path.expanduser("~"), ".local", "share")
+ROOT = os.path.join(FOLDER, "dsbuild", "env")
+HOME = os.path.join(ROOT, ".dsbuild")  # of all environments: lock, inbox, files, cache
+FILES = os.path.join(HOME, "files")
+PYTHONS = os.path.join(HOME, "pythons")  # the Pythons that dsbuild has sent
+PLACE = os.path.join(ROOT, REQUEST["name"])
+CURRENT, PREVIOUS = os.path.join(PLACE, "current"), os.path.join(PLACE, "previous")
+NOTE = "environment.json"  # an environment that is whole has it
+MOST_WRONG = 50  # files that are named
+OWN = ("INSTALLER", "REQUESTED", "RECORD", "direct_url.json")  # an installer's notes in a dist-info
+
+
+def unsafe():
+    """The first folder of the environment that another user could change, "" if there is none."""
+    parts = ["dsbuild", "dsbuild/env"] + [os.path.join("dsbuild/env", inner) for inner in (
+        ".dsbuild", ".dsbuild/files", ".dsbuild/cache", ".dsbuild/pythons", ".dsbuild/inbox", ".dsbuild/signed", REQUEST["name"])]
+    names = [name for name in (target(CURRENT), target(PREVIOUS)) if name]
+    parts += [os.path.join("dsbuild/env", REQUEST["name"], name) for name in names]
+    script = REQUEST["safe"] + '\nunsafe "$@" || echo "it cannot be checked who may change $1"'
+    return subprocess.run(["sh", "-c", script, "sh", FOLDER] + parts, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE).stdout.decode("utf-8", "replace").strip()
+
+
+def target(link):
+    """The name of the environment that a link in PLACE names, "" where there is none."""
+    try:
+        name = os.readlink(link)
+    except OSError:
+        return ""
+    return name if os.sep not in name and mark_of(name) else ""
+
+
+def mark_of(name):
+    """The note on an environment; None if the environment is not whole."""
+    mark = load_json(os.path.join(PLACE, name, NOTE))
+    return mark if isinstance(mark, dict) else None
+
+
+def told(name):
+    """An environment in the form for the driver; None if there is none."""
+    mark = mark_of(name) if name else None
+    if mark is None:
+        return None
+    return {"name": name, "digest": str(mark.get("digest", "")), "python": python_of(os.path.join(PLACE, name)), "deepspeed": mark.get("deepspeed")}
+
+
+def python_of(folder):
+    return os.path.join(folder, "bin", "python")
+
+
+def whole_of(digest):
+    """The name of a whole environment with this digest, "" if there is none. The current one comes first."""
+    names = [target(CURRENT), target(PREVIOUS)] + sorted(os.listdir(PLACE) if os.path.isdir(PLACE) else [])
+    for name in names:
+        if name and not name.startswith(".") and name not in ("current", "previous"):
+            mark = mark_of(name)
+            if mark and mark.get("digest") == digest:
+                return name
+    return ""
+
+
+def stored(files):
+    """The sha256 of those files that the node has."""
+    return [f["sha256"] for f in files if os.path.isfile(os.path.join(FILES, f["sha256"], f["name"]))]
+
+
+def site_of(folder):
+    """The site-packages of an environment."""
+    lib = os.path.join(folder, "lib")
+    found = sorted(name for name in (os.listdir(lib) if os.path.isdir(lib) else []) if name.startswith("python3"))
+    return os.path.join(lib, found[0], "site-packages") if found else lib
+
+
+def told_file(path, is_link):
+    """The content of a file or link, as the note on an environment has it."""
+    try:
+        return "link to " + os.readlink(path) if is_link else file_digest(path).hexdigest()
+    except OSError:
+        return "not readable"
+
+
+class Whole:
+    """Compares every file of an environment with RECORD, its own files with the note on it, and its Python with
+    the archive, if dsbuild has sent one. A new environment has no note yet: then python names its Python. Does
+    not read known files."""
+
+    def __init__(self, folder, python=None, known=None):
+        self.folder, self.site, self.listed, self.wrong, self.lines = folder, site_of(folder), set(), [], []
+        self.packages, self.known = {}, known
+        mark = mark_of(os.path.basename(folder))
+        self.python = python or (mark or {}).get("python") or None
+        if self.python:
+            self.interpreter(folder)
+        for entry in sorted(os.listdir(self.site) if os.path.isdir(self.site) else []):
+            if entry.endswith(".dist-info"):
+                self.package(entry)
+        self.own = {}  # the content of those files that belong to no package, such as pyvenv.cfg
+        for path, is_link in walk(folder):
+            name = path[len(self.site) + 1:]
+            if not path.startswith(self.site + os.sep):
+                if os.path.relpath(path, self.site) not in self.listed and path != os.path.join(folder, NOTE):
+                    self.own[path[len(folder) + 1:]] = told_file(path, is_link)
+            elif name not in self.listed and (is_link or name.endswith(CODE + (".pth",)) or name.count("/") == 1 and ".dist-info/" in name):
+                self.wrong.append(name + " belongs to no package")
+
+        if mark:
+            noted = mark.get("own") if isinstance(mark.get("own"), dict) else {}
+            self.wrong += [name + " is missing" for name in noted if name not in self.own]
+            self.wrong += [name + (" is altered" if name in noted else " belongs to no package") for name in self.own if self.own[name] != noted.get(name)]
+
+    def interpreter(self, folder):
+        """The Python that dsbuild has sent must be that of its archive, and the one of the environment."""
+        place, program = os.path.join(PYTHONS, self.python["sha256"]), os.path.join(PYTHONS, self.python["program"])
+        self.wrong += ["python: " + fault for fault in altered_python(place, self.python["tree"])]
+        if os.path.realpath(python_of(folder)) != os.path.realpath(program):
+            self.wrong.append("bin/python is another Python")
+
+    def package(self, entry):
+        info, lines = os.path.join(self.site, entry), []
+        rows = record_rows(info)
+        if rows is None:
+            self.wrong.append(entry + " has no RECORD")
+            return
+        for row in rows:
+            path = os.path.normpath(row[0])
+            if not os.path.normpath(os.path.join(self.site, path)).startswith(self.folder + os.sep):
+                self.wrong.append("%s, which %s lists, is outside of the environment" % (row[0], entry))
+                continue
+            self.listed.add(path)
+            algorithm, _, want = row[1].partition("=")
+            if algorithm not in HASHES:
+                continue
+            try:
+                sum = self.known.sha256(os.path.join(self.site, path)) if self.known else file_digest(os.path.join(self.site, path)).hexdigest()
+                same = bytes.fromhex(sum) if algorithm == "sha256" else file_digest(os.path.join(self.site, path), getattr(hashlib, algorithm)).digest()
+            except OSError:
+                self.wrong.append(row[0] + " is missing")
+                continue
+            if written(same) != want.rstrip("="):
+                self.wrong.append(row[0] + " is altered")
+            line = "%s\0%s\n" % (path, sum)
+            if path.startswith(".."):
+                self.lines.append(line)
+            elif not (path.startswith(entry + "/") and path[len(entry) + 1:] in OWN):
+                lines.append(line)
+        self.wrong += wrong_modules(self.site, [row[0] for row in rows], self.known)
+        name, version = metadata_of(info)
+        sum = hashlib.sha256("".join(sorted(set(lines))).encode("utf-8", "surrogateescape")).hexdigest()
+        self.packages[normal(name)] = {"version": version, "digest": sum}
+
+    def told(self):
+        """The result in the form for the driver."""
+        every = sorted(self.lines + ["%s\0%s\n" % (name, p["digest"]) for name, p in self.packages.items()])
+        sum = hashlib.sha256("".join(every).encode("utf-8", "surrogateescape")).hexdigest()
+        return {"python_tree": self.python["tree"] if self.python else "", "packages": self.packages, "digest": sum, "wrong": sorted(self.wrong)[:MOST_WRONG], "more": max(0, len(self.wrong) - MOST_WRONG)}

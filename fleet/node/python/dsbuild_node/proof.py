@@ -1,0 +1,36 @@
+"""Proves that a training job of this user would find the wanted wheel on this node. Changes nothing."""
+from dsbuild_node.distributions import dist_info, metadata_version, record_sha256
+from dsbuild_node.import_check import Failed, check_found, check_place
+from dsbuild_node.record import altered, record_rows
+
+
+def check_files(place, request):
+    """RECORD must be that of the installation, and every file must match RECORD."""
+    info = dist_info([place])
+    if info is None or record_rows(info) is None:
+        raise Failed("%s has no DeepSpeed with a RECORD" % place, "deploy-again")
+    version = metadata_version(info)
+    if version != request["version"]:
+        raise Failed("DeepSpeed %s is installed, not %s" % (version, request["version"]), "deploy-again")
+    if record_sha256(info) != request["record"]:
+        raise Failed("%s/RECORD is not that of the wheel" % info, "other-installation")
+    wrong = altered(info)
+    if wrong:
+        raise Failed("files differ from RECORD: %s" % ", ".join(wrong), "deploy-force")
+    return version
+
+
+def check_along(request):
+    """This user must find the packages that dsbuild installed with the wheel."""
+    for name, want in sorted(request.get("along", {}).items()):
+        check_found(name, want)
+
+
+def prove(request, load_ops=None):
+    """The versions that are found. load_ops, if set, loads the ops too."""
+    place = check_place()
+    result = {"version": check_files(place, request), "torch": "", "cuda": ""}
+    check_along(request)
+    if load_ops:
+        result.update(load_ops(place, request))
+    return result

@@ -1,0 +1,249 @@
+"""Reads the files of a distribution, and its RECORD: for programs that change or verify an environment,
+and for a probe that compares files."""
+import hashlib
+import os
+import sys
+
+from dsbuild_node.distributions import dist_info, dist_infos, installed, named_infos, own_note, record_sha256, sites
+from dsbuild_node.files import content, load_json, text
+
+HASHES = ("sha256", "sha384", "sha512")  # algorithms that count in RECORD
+CODE = (".py", ".pyc", ".so")  # endings that an import looks for
+BUFFER = memoryview(bytearray(1 << 17))  # for reading; these programs have one thread
+
+
+def record_of(name):
+    """The sha256 of the RECORD of a distribution, "" if there is none."""
+    for found, info in named_infos():
+        if found == name:
+            return record_sha256(info)
+    return ""
+
+
+def file_digest(path, new=hashlib.sha256):
+    """The digest of a file, as an object of hashlib."""
+    # open() would make three objects for each of a thousand files. O_NONBLOCK: a pipe must not block.
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        if os.fstat(fd).st_mode & 0o170000 != 0o100000:
+            raise OSError("no plain file")
+        digest = new(BUFFER[:os.readv(fd, [BUFFER])])
+        n = os.readv(fd, [BUFFER])
+        while n:
+            digest.update(BUFFER[:n])
+            n = os.readv(fd, [BUFFER])
+    finally:
+        os.close(fd)
+    return digest
+
+
+def written(digest):
+    """A digest in RECORD's encoding, without padding."""
+    from binascii import b2a_base64  # base64 would import re
+
+    return b2a_base64(digest).rstrip(b"=\n").replace(b"+", b"-").replace(b"/", b"_").decode("ascii")
+
+
+def record_rows(info):
+    """The rows of a dist-info's RECORD, each with at least path and hash. None if there is no
+    RECORD."""
+    try:
+        with open(os.path.join(info, "RECORD"), "rb") as f:
+            return rows_in(f.read())
+    except OSError:
+        return None
+
+
+def rows_in(record):
+    """The rows of the text of a RECORD."""
+    lines = record.decode("utf-8", "surrogateescape").replace("\r\n", "\n").split("\n")
+    if any('"' in line for line in lines):  # a path with a comma
+        from csv import reader  # imports re
+
+        rows = reader([line + "\n" for line in lines])
+    else:
+        rows = [line.split(",") for line in lines]
+    return [row if len(row) > 1 else row + [""] for row in rows if row and row[0]]
+
+
+def altered(info):
+    """The first few files that are missing or differ from RECORD."""
+    wrong = []
+    for row in record_rows(info) or []:
+        algorithm, _, want = row[1].partition("=")
+        if algorithm not in HASHES:
+            continue
+        try:
+            digest = file_digest(os.path.join(os.path.dirname(info), row[0]), getattr(hashlib, algorithm)).digest()
+        except OSError:
+            digest = b""
+        if written(digest) != want.rstrip("="):
+            wrong.append(row[0])
+            if len(wrong) > 4:
+                break
+    return wrong
+
+
+def walk(package):
+    """Every file and link below a folder: (path, whether it is a link). Follows no link, and
+    leaves out byte code in __pycache__. (os.walk takes three times as long.)"""
+    folders = [package]
+    if os.path.islink(package):
+        yield folders.pop(), True
+    for folder in folders:
+        try:
+            with os.scandir(folder) as entries:
+                inside = [(entry.name, entry.is_dir(follow_symlinks=False), entry.is_symlink()) for entry in entries]
+        except OSError:
+            continue
+        for name, is_dir, is_link in inside:
+            if is_dir:
+                folders.append(folder + "/" + name)
+            elif is_link or not (name.endswith(".pyc") and folder.endswith("/__pycache__")):
+                yield folder + "/" + name, is_link
+
+
+def listed_paths(rows):
+    """The paths that RECORD names, relative to site-packages."""
+    return {os.path.normpath(row[0]) if "./" in row[0] or "//" in row[0] else row[0] for row in rows}
+
+
+def is_vouched(path, said):
+    """Whether a row of RECORD (path, digest) vouches for its file. Code needs a digest, except
+    byte code in __pycache__."""
+    return said.partition("=")[0] in HASHES or not path.endswith(CODE) or "__pycache__/" in path
+
+
+def unknown_entries(info, rows):
+    """The entry_points.txt of a distribution, by its path below site-packages, if RECORD does not
+    name it. It counts as code: other packages run the functions that it names."""
+    path = os.path.basename(info) + "/entry_points.txt"
+    return [path] if path not in listed_paths(rows) and os.path.lexists(os.path.join(info, "entry_points.txt")) else []
+
+
+def unknown_code(site, rows):
+    """Code and links to folders in DeepSpeed's folder that RECORD does not list, by their paths
+    below site-packages: an import could find them."""
+    listed, skip = listed_paths([row for row in rows if is_vouched(row[0], row[1])]), len(site) + 1
+    return [path[skip:] for path, is_link in walk(site + "/deepspeed")
+            if path[skip:] not in listed and (path.endswith(CODE) or is_link and os.path.isdir(path))]
+
+
+def owners(paths, but):
+    """The distribution that owns each of these files, by the RECORDs of all distributions
+    except but. A distribution without a RECORD owns the packages that its top_level.txt names."""
+    found, wanted, tops, outside, places = {}, set(paths), {"."}, False, sites()
+    for path in wanted:
+        place = [place for place in places if path.startswith(place + os.sep)]
+        if place:
+            tops.add(path[len(place[0]) + 1:].partition(os.sep)[0])
+        else:
+            outside = True
+    marks = [os.fsencode(top) for top in tops if top != "."] + [b"../"] * outside
+    for owner, info in named_infos() if wanted else ():
+        if owner in but:
+            continue
+        place, data = os.path.dirname(info), content(os.path.join(info, "RECORD"), 1 << 26)
+        if not data:
+            for line in text(os.path.join(info, "top_level.txt")).split():
+                top = os.path.join(place, line)
+                found.update((path, owner) for path in wanted if path == top + ".py" or path.startswith(top + os.sep))
+        elif any(mark in data for mark in marks):
+            for row in record_rows(info):
+                first = row[0].partition("/")[0]
+                if first in tops or outside and first in ("..", ""):
+                    path = os.path.normpath(os.path.join(place, row[0]))
+                    if path in wanted:
+                        found[path] = owner
+    return found
+
+
+def scripts_folder():
+    """The folder in which pip puts commands."""
+    if sites()[0] == os.path.realpath(os.path.join(sys.prefix, "lib", "python%d.%d" % sys.version_info[:2], "site-packages")):
+        return os.path.realpath(os.path.join(sys.prefix, "bin"))
+    import sysconfig
+
+    return os.path.realpath(sysconfig.get_path("scripts"))
+
+
+def taken(commands):
+    """The commands of wheels that exist here and do not belong to DeepSpeed, each with the
+    distribution that owns it, "" if none does."""
+    folder = scripts_folder()
+    there = {os.path.join(folder, name): name for name in commands if os.path.lexists(os.path.join(folder, name))}
+    for info in dist_infos(sites()) if there else ():
+        for row in record_rows(info) or ():
+            there.pop(os.path.normpath(os.path.join(os.path.dirname(info), row[0])), None)
+    owner = owners(list(there), {"deepspeed"})
+    return {name: owner.get(path, "") for path, name in there.items()}
+
+
+def byte_code_files(site, rows):
+    """The byte code that Python would run instead of the modules in RECORD, as (module, path of
+    the byte code, level of optimization, bytes). Python does not run byte code that is older
+    than its module."""
+    found, folders, tag = [], {}, "." + (sys.implementation.cache_tag or "none")
+    for path in sorted((path for path in listed_paths(rows) if path.endswith(".py") and not path.startswith("../")), key=lambda path: (path.split("/")[:-1], path)):
+        folder, _, name = path.rpartition("/")
+        if folder not in folders:
+            try:
+                folders[folder] = set(os.listdir("%s/%s/__pycache__" % (site, folder)))
+            except OSError:
+                folders[folder] = ()
+        for level in ("", ".opt-1", ".opt-2"):
+            cached = name[:-3] + tag + level + ".pyc"
+            if cached not in folders[folder]:
+                continue
+            cached = folder + "/__pycache__/" + cached if folder else "__pycache__/" + cached
+            data = content(site + "/" + cached, 1 << 26)
+            try:
+                st = os.stat(site + "/" + path)
+            except OSError:
+                continue
+            if data[4:8] != bytes(4) or data[8:16] == b"".join([(int(n) & 0xFFFFFFFF).to_bytes(4, "little") for n in (st.st_mtime, st.st_size)]):
+                found.append((path, cached, level, data))
+    return found
+
+
+def wrong_byte_code(info, rows):
+    """Byte code that Python would run and that is not that of its module. First compares one
+    digest over all byte code with the one in the wheel's manifest: if they are equal, nothing
+    is wrong."""
+    site, manifest = os.path.dirname(info), load_json(os.path.join(info, "dsbuild.json"))
+    brought = manifest.get("bytecode") if isinstance(manifest, dict) else None
+    brought, found = brought if isinstance(brought, dict) else None, byte_code_files(site, rows)
+    if found and brought and not any(level or data[4:8] != bytes(4) for _, _, level, data in found):
+        whole = hashlib.sha256(("[" + ", ".join(['["%s", %d]' % (path, len(data) - 16) for path, _, _, data in found]) + "]\n").encode("utf-8", "replace"))
+        for _, _, _, data in found:
+            whole.update(memoryview(data)[16:])
+        if whole.hexdigest() == brought.get("sha256"):
+            return []
+    if not found:
+        return []
+    from dsbuild_node.byte_code import differing  # takes long to compile
+
+    return differing(site, found, brought)
+
+
+def faults(info):
+    """The first few paths of a DeepSpeed that are not as installed: files that differ from
+    RECORD; code that RECORD does not list and no other distribution owns; byte code that is not
+    that of its module."""
+    wrong, rows, site = altered(info), record_rows(info), os.path.dirname(info)
+    if wrong or rows is None:
+        return wrong
+    unknown = [os.path.join(site, path) for path in unknown_code(site, rows)]
+    owned = owners(unknown, {"deepspeed"})
+    return ([path[len(site) + 1:] for path in unknown if path not in owned] or unknown_entries(info, rows) or wrong_byte_code(info, rows))[:5]
+
+
+def compared(files=True):
+    """The DeepSpeed of this environment as installed returns it. Its files are compared with RECORD if
+    files is True, or holds the sha256 of the wheel it came from."""
+    found = installed()
+    if found and (files is True or found["sha256"] and found["sha256"] in files):
+        info = dist_info(sites())
+        found["altered"] = faults(info)
+        found["intact"] = own_note(found["record"]) is not None and not found["altered"] and len(dist_infos(sites())) == 1
+    return found

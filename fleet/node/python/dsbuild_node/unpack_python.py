@@ -1,0 +1,23 @@
+"""Compares a Python that was just unpacked with its archive, and renames it to its final name. That Python
+itself runs this program."""
+import os
+import shutil
+
+from dsbuild_node.driver import REQUEST, emit
+from dsbuild_node.interpreter import LIST, altered_python, list_tree, tree_of
+
+
+def main():
+    work, final = REQUEST["work"], REQUEST["place"]
+    lines, old = sorted(list_tree(os.path.join(work, "tree")).values()), work + ".old"
+    whole = tree_of(lines) == REQUEST["tree"]
+    if whole:
+        with open(os.path.join(work, LIST), "wb") as f:
+            f.writelines(lines)
+        if not os.path.isdir(final) or altered_python(final, REQUEST["tree"]):  # else another run was faster
+            if os.path.isdir(final):
+                os.rename(final, old)
+            os.rename(work, final)
+        for path in (work, old):
+            shutil.rmtree(path, ignore_errors=True)
+    emit({"ready": whole})
