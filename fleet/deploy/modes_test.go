@@ -100,7 +100,7 @@ def deploy(run):
     env = Environment()
     env.begin(Calm())
     env.arrived()
-    store_signed({"signatures": ["s"]}, run)
+    store_signed(HOME, {"signatures": ["s"]}, run)
     env.start_change([sites()[0] + "/deepspeed"], "kept-" + run)
     env.change["digests"] = {}
     os.mkdir(sites()[0] + "/deepspeed")

@@ -67,13 +67,16 @@ func (e *ScriptError) Error() string {
 // wrongVariable matches what a Python that cannot start says of a variable.
 var wrongVariable = regexp.MustCompile(`(?m)^\s*(PYTHONHOME|PYTHONPATH) = '(.+)'$`)
 
+// inModule matches what Python puts before the name of an error of the package.
+var inModule = regexp.MustCompile(`^dsbuild_node\.\w+\.`)
+
 // pythonsWords returns the line of a Python's standard error that says why it ended: the last one, unless it could
 // not even start.
 func pythonsWords(stderr string) string {
 	_, fatal, could := strings.Cut(stderr, "Fatal Python error: ")
 	if !could {
 		lines := strings.Split(strings.TrimSpace(stderr), "\n")
-		return strings.TrimSpace(lines[len(lines)-1])
+		return inModule.ReplaceAllString(strings.TrimSpace(lines[len(lines)-1]), "")
 	}
 	words, _, _ := strings.Cut("Fatal Python error: "+fatal, "\n")
 	for _, m := range wrongVariable.FindAllStringSubmatch(stderr, -1) {
