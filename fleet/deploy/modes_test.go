@@ -108,7 +108,7 @@ def deploy(run):
     env.record({"installed": {"sha256": run}, "journal": {"run": run}, "forget": False})
     env.keep = True
     env.undo()
-    assert last_run() == run, last_run()
+    assert env.last_run() == run, env.last_run()
 
 def as_user(uid, what):
     pid = os.fork()

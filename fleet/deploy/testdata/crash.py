@@ -17,6 +17,7 @@ import traceback
 SITE = sites()[0]
 BIN = os.path.join(sys.prefix, "bin")
 WORK = os.path.join(sys.prefix, "work")
+INBOX = os.path.join(HOME, "inbox")
 real = {name: getattr(os, name) for name in ("rename", "unlink", "rmdir", "mkdir", "link", "symlink", "fsync", "ftruncate", "open")}
 real_open = builtins.open
 shutil._USE_CP_SENDFILE = False  # so that copies go through open, too
