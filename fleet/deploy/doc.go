@@ -4,6 +4,6 @@
 // decides the action for each; NewPlan is pure. dsbuild refuses a node that the wheel does not
 // fit, and an ambiguous choice of wheels, before it sends a byte. In the second, dsbuild applies
 // the plan through a sliding window: put, install, verify, record. One program on the node
-// (agent.py) holds the lock of the environment and makes all changes. If it loses the driver, it
+// (deploy.py) holds the lock of the environment and makes all changes. If it loses the driver, it
 // restores the environment by itself.
 package deploy

@@ -41,7 +41,7 @@ type Archive struct {
 	Glibc    string // the oldest on which it runs, X.Y
 	Program  string // the interpreter's path
 	Unpacked int64  // bytes of all files
-	List     string // a line for each file and link, sorted, as python.py writes it
+	List     string // a line for each file and link, sorted, as interpreter.py writes it
 }
 
 // Tree identifies the files of the archive.

@@ -39,7 +39,7 @@ type Request struct {
 	ExtraWheels map[string]string `json:"along,omitempty"` // the versions of the packages installed with it, by name
 }
 
-// answer is a message from prove.py.
+// answer is a message from proof.py.
 type answer struct {
 	Op       string `json:"op"` // the op that is loaded next
 	Failed   string `json:"failed"`

@@ -118,7 +118,7 @@ type paths struct {
 	First []string `json:"first"`
 }
 
-// message is one message from inspect_files.py or load.py.
+// message is one message from inspect_files.py or load_ops.py.
 type message struct {
 	Looked *installation `json:"looked"`
 	Wrong  string        `json:"wrong"`  // a difference from the expected state

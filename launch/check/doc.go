@@ -2,7 +2,7 @@
 //
 // Most such jobs hang for a reason that a check finds in a minute: a name that one node
 // resolves differently, a port in use, two nodes without a connection. dsbuild asks all
-// nodes at once. One program (agent.py) runs on each node; it ends with its connection
+// nodes at once. One program (check_cluster.py) runs on each node; it ends with its connection
 // and leaves nothing behind. This package judges the answers with pure functions. At
 // the end the nodes run an all_reduce together, with torch.distributed or with JAX.
 package check

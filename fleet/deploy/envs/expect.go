@@ -118,7 +118,7 @@ func apart(files []environment.File, written map[string]map[string]string) error
 }
 
 // installedDigest is the digest of the files that a wheel puts into the site-packages of an
-// environment with Python X.Y, computed as place.py does for installed ones.
+// environment with Python X.Y, computed as places.py does for installed ones.
 func installedDigest(a *wheel.Archive, python string) (string, error) {
 	files, err := a.InstalledFiles("lib/python" + python + "/site-packages")
 	if err != nil {

@@ -3,7 +3,7 @@
 // between. Signs of life from the driver keep the program running: a program that hears nothing
 // ends by itself, because a broken network does not always end its input.
 //
-// This package owns the framing and the life line, on both sides (agent.py is the node's). The
+// This package owns the framing and the life line, on both sides (the module agent is the node's). The
 // orders belong to the packages that use it.
 package agent
 
