@@ -252,7 +252,7 @@ if sys.argv[:1] == ["-c"] and "DYING" in os.environ:
     left = [int(os.environ["DYING"])]
     def dying(do):
         def step(*a, **k):
-            if "Environments" in sys.modules["__main__"].__dict__:
+            if "dsbuild_node.environments" in sys.modules:
                 left[0] -= 1
                 if left[0] < 0 and not os.path.exists(__file__ + ".died"):  # the agent that looks afterwards lives
                     open(__file__ + ".died", "w").close()
@@ -666,7 +666,7 @@ if sys.argv[:1] == ["-c"]:
         if str(new).endswith("/current"):
             switched.append(new)
     def failing(fd):
-        if switched and "Environments" in sys.modules["__main__"].__dict__:
+        if switched and "dsbuild_node.environments" in sys.modules:
             switched.clear()
             raise OSError(5, "Input/output error")
         fsync(fd)
