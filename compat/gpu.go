@@ -17,6 +17,7 @@ func (t *Tables) GPUsNamed(name string) []GPU {
 	if otherMakers.MatchString(strings.TrimSpace(name)) { // "M4 Max" is no Tesla M4
 		return nil
 	}
+	name = gpuCount.ReplaceAllString(name, "")
 	keys := []string{gpuKey(name, true), gpuKey(name, false)}
 	keys = append(keys, "rtx"+keys[1], "gtx"+keys[1]) // "4090"
 	if rest, ok := strings.CutPrefix(keys[1], "rtx"); ok {
@@ -100,7 +101,9 @@ var (
 	gpuNoise = regexp.MustCompile(`^([0-9]+(gb?|[abcq])|sxm[0-9]*|pcie|nvl[0-9]*|nvlink|hbm[0-9]e?|3e|mig|fhhl|dgxs|cnx|grid|vgpu|` +
 		`r|tm|ac|corporation|nvidia|geforce|tesla|gpu|laptop|notebook|mobile|max|q|desktop|design|with|active|` +
 		`kepler|maxwell|volta|turing|ampere|lovelace|hopper|blackwell|` +
-		`generation|edition|workstation|server|sff|superchip|devkit|developer|kit|module|nvgpu|hgx|dgx|station|collectors|founders|[0-9]+x|x[0-9]+)$`)
+		`generation|edition|workstation|server|sff|superchip|devkit|developer|kit|module|nvgpu|hgx|dgx|station|collectors|founders)$`)
+	// How many: "4x A100", "8xH100", "A100 x8", "A100*8".
+	gpuCount   = regexp.MustCompile(`(?i)^[0-9]{1,2} ?[x*] ?|( x ?| ?\* ?)[0-9]{1,2}$`)
 	gpuVariant = regexp.MustCompile(`([0-9])(ti|super|d|v2)+$`)
 )
 

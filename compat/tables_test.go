@@ -110,7 +110,7 @@ func TestGPUsNamed(t *testing.T) {
 		"NVIDIA RTX A6000": "8.6", "RTX A6000-48Q": "8.6", "Quadro P4000": "6.1", "P4000": "6.1", "NVIDIA T1000 8GB": "7.5", "Quadro T2000": "7.5", "Quadro GV100": "7.0", "RTX 4000 SFF Ada Generation": "8.9",
 		"NVIDIA L40S": "8.9", "NVIDIA A10G": "8.6", "Tesla T4": "7.5", "Tesla P100-PCIE-16GB": "6.0", "Tesla K80": "3.7",
 		"Orin (nvgpu)": "8.7", "Jetson Orin Nano": "8.7", "NVIDIA Thor": "11.0", "AGX Orin": "8.7", "NVIDIA Jetson AGX Orin Developer Kit": "8.7", "TX2": "6.2", "Jetson AGX Xavier": "7.2", "Jetson TX2": "6.2", "NVIDIA GB10": "12.1",
-		"NVIDIA TITAN Xp COLLECTORS EDITION": "6.1", "DGX Station A100": "8.0", "4x A100": "8.0", "A100 x8": "8.0",
+		"NVIDIA TITAN Xp COLLECTORS EDITION": "6.1", "DGX Station A100": "8.0", "4x A100": "8.0", "A100 x8": "8.0", "8xH100": "9.0", "A100*8": "8.0", "Jetson Orin Nano Super": "8.7",
 		"": "", "NVIDIA": "", "RTX": "", "MI300X": "", "RTX 9090": "", "100": "",
 	} {
 		found := tt.GPUsNamed(name)
@@ -122,7 +122,7 @@ func TestGPUsNamed(t *testing.T) {
 			t.Errorf("%q: %q, want %q", name, got, want)
 		}
 	}
-	for name, want := range map[string]string{"V10O": "V100", "RTX 409O": "RTX 4090", "AGX Oren": "Jetson AGX Orin", "foo": "", "MI300X": "", "nonsense": "", "8.0": "", "80": "", "A100 PG509-200": "A100", "Orin Nano Super": "Jetson Orin Nano", "GTX 680": "", "A101": ""} {
+	for name, want := range map[string]string{"V10O": "V100", "RTX 409O": "RTX 4090", "AGX Oren": "Jetson AGX Orin", "foo": "", "MI300X": "", "nonsense": "", "8.0": "", "80": "", "A100 PG509-200": "A100", "GTX 680": "", "A101": ""} {
 		if got := strings.Join(tt.nearestGPUs(name), ","); !strings.Contains(got, want) || want == "" && got != "" {
 			t.Errorf("nearest to %s: %s, want %q", name, got, want)
 		}
