@@ -180,7 +180,7 @@ func remains(t *testing.T, dir string) (processes, others []string) {
 }
 
 func TestFullLaunchSlurmNothingLeft(t *testing.T) {
-	_, before := remains(t, "/nonexistent")
+	_, before := remains(t, filepath.Join(t.TempDir(), "none"))
 	c := slurmtest.Up(t, slurm.Options{})
 	sleeper := c.Command(t.Context(), "srun", "-N4", "sleep", "600")
 	if err := sleeper.Start(); err != nil {
