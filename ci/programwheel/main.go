@@ -1,7 +1,7 @@
 // Command programwheel puts a compiled dsbuild into a wheel, with its manual pages and completions,
 // so that pip, pipx and uv install it as they install other tools.
 //
-//	bin/ci/programwheel bin/dsbuild linux amd64 0.1.0 bin/release/wheels
+//	bin/ci/programwheel bin/dsbuild linux amd64 0.1.0 bin/release
 //
 // It runs at the root of the checkout. Beside the program it reads README.md, LICENSE, NOTICE, and the folder
 // bin/share with man and completions. The same files give the same wheel.
