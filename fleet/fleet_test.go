@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -28,24 +26,18 @@ import (
 func servers(t *testing.T, count int) fleet.Options {
 	t.Helper()
 	opt := fleet.Options{
-		Command: "test", By: "tester", Reporter: ui.New(io.Discard, ui.Options{}), KnownHosts: filepath.Join(t.TempDir(), "known_hosts"),
+		Command: "test", By: "tester", Reporter: ui.New(io.Discard, ui.Options{}),
 		Dialer: remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: 5 * time.Second}),
 	}
-	var keys []byte
+	var all []*sshtest.Server
 	for i := range count {
 		s := sshtest.Start(t, sshtest.Options{Name: fmt.Sprint("gpu", i)})
-		key, err := os.ReadFile(s.KnownHosts)
-		if err != nil {
-			t.Fatal(err)
-		}
-		keys = append(keys, key...)
+		all = append(all, s)
 		opt.Hosts = append(opt.Hosts, inventory.Host{
 			Name: fmt.Sprint("gpu", i), Node: fmt.Sprint("gpu", i), Address: s.Address, Port: s.Port, User: s.User, IdentityFile: s.IdentityFile,
 		})
 	}
-	if err := os.WriteFile(opt.KnownHosts, keys, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	opt.KnownHosts = sshtest.KnownHosts(t, all...)
 	return opt
 }
 

@@ -290,23 +290,11 @@ func host(t *testing.T, name string, e environment, opt sshtest.Options) (invent
 // options are those of a deploy to test servers.
 func options(t *testing.T, offered []wheels.Wheel, servers []*sshtest.Server, hosts ...inventory.Host) deploy.Options {
 	t.Helper()
-	var keys []byte
-	for _, s := range servers {
-		k, err := os.ReadFile(s.KnownHosts)
-		if err != nil {
-			t.Fatal(err)
-		}
-		keys = append(keys, k...)
-	}
-	known := filepath.Join(t.TempDir(), "known_hosts")
-	if err := os.WriteFile(known, keys, 0o600); err != nil {
-		t.Fatal(err)
-	}
 	return deploy.Options{
 		Options: changes.Options{
 			Options: fleet.Options{
 				Hosts:      hosts,
-				KnownHosts: known,
+				KnownHosts: sshtest.KnownHosts(t, servers...),
 				By:         "tester",
 				Forks:      4,
 				Dialer:     remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: 5 * time.Second, KeepAlive: 2 * time.Second}),

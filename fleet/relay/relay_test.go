@@ -50,25 +50,19 @@ func set(t *testing.T, count, size int) (*stage, *Relay) {
 		t.Fatal(err)
 	}
 	opt := fleet.Options{
-		Command: "test", By: "tester", Reporter: ui.New(io.Discard, ui.Options{}), KnownHosts: filepath.Join(t.TempDir(), "known_hosts"),
+		Command: "test", By: "tester", Reporter: ui.New(io.Discard, ui.Options{}),
 		Dialer: remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: 5 * time.Second}), Forks: count,
 	}
-	var keys []byte
+	var servers []*sshtest.Server
 	for i := range count {
 		server := sshtest.Start(t, sshtest.Options{Name: fmt.Sprint("gpu", i)})
-		key, err := os.ReadFile(server.KnownHosts)
-		if err != nil {
-			t.Fatal(err)
-		}
-		keys = append(keys, key...)
+		servers = append(servers, server)
 		s.homes = append(s.homes, server.Home)
 		opt.Hosts = append(opt.Hosts, inventory.Host{
 			Name: fmt.Sprint("gpu", i), Node: fmt.Sprint("gpu", i), Address: server.Address, Port: server.Port, User: server.User, IdentityFile: server.IdentityFile,
 		})
 	}
-	if err := os.WriteFile(opt.KnownHosts, keys, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	opt.KnownHosts = sshtest.KnownHosts(t, servers...)
 	s.fleet = fleet.New(opt)
 	s.fleet.Show("bringing", 0, 0)
 	r := s.relay(Options{Fanout: 1})

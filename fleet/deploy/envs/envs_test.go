@@ -131,22 +131,10 @@ func host(t *testing.T, name string, opt sshtest.Options) (inventory.Host, *ssht
 // options are those of a deploy to test servers.
 func options(t *testing.T, l *environment.Lock, files *envs.Files, servers []*sshtest.Server, hosts ...inventory.Host) envs.Options {
 	t.Helper()
-	var keys []byte
-	for _, s := range servers {
-		k, err := os.ReadFile(s.KnownHosts)
-		if err != nil {
-			t.Fatal(err)
-		}
-		keys = append(keys, k...)
-	}
-	known := filepath.Join(t.TempDir(), "known_hosts")
-	if err := os.WriteFile(known, keys, 0o600); err != nil {
-		t.Fatal(err)
-	}
 	return envs.Options{
 		Options: changes.Options{
 			Options: fleet.Options{
-				Command: "env deploy", Hosts: hosts, KnownHosts: known, By: "tester", Forks: 4,
+				Command: "env deploy", Hosts: hosts, KnownHosts: sshtest.KnownHosts(t, servers...), By: "tester", Forks: 4,
 				Dialer:   remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: 5 * time.Second, KeepAlive: 2 * time.Second}),
 				Reporter: ui.New(testWriter{t}, ui.Options{}),
 			},

@@ -281,6 +281,24 @@ func (s *Server) Target() remote.Target {
 	}
 }
 
+// KnownHosts writes the host keys of servers into one file, and returns its path.
+func KnownHosts(t testing.TB, servers ...*Server) string {
+	t.Helper()
+	var keys []byte
+	for _, s := range servers {
+		key, err := os.ReadFile(s.KnownHosts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys = append(keys, key...)
+	}
+	path := filepath.Join(t.TempDir(), "known_hosts")
+	if err := os.WriteFile(path, keys, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 // Connections returns the number of accepted TCP connections.
 func (s *Server) Connections() int { return int(s.connections.Load()) }
 
