@@ -187,7 +187,8 @@ def ops_of(wheel):
     """The libraries of an unpacked wheel, by op: lib/fused_adam_op.so and fused_adam_op.cpython-311-….so are one op."""
     found = {}
     for path in pathlib.Path(wheel).glob("deepspeed/**/*.so"):
-        found[path.name.split(".")[0].removeprefix("lib").removeprefix("kernels").removesuffix("_op")] = path  # deepspeed.inference.v2.kernels has no dot before inference_core_ops
+        # DeepSpeed writes deepspeed.inference.v2.kernels and inference_core_ops without a dot between them.
+        found[path.name.split(".")[0].removeprefix("lib").removeprefix("kernels").removesuffix("_op")] = path
     return found
 
 

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,26 +16,28 @@ import (
 // otherTorch is another release that the wheel of the stable ABI serves too.
 const otherTorch = "2.11.0"
 
-// launchedOps returns the ops with device code whose launches are said to be the same, or those that DSBUILD_TEST_OPS names.
-func launchedOps(t *testing.T) []string {
+// launchedOps returns the ops with device code whose launches are said to be the same, or those that DSBUILD_TEST_OPS names, and the
+// packages without which they do not load.
+func launchedOps(t *testing.T) (names, packages []string) {
 	t.Helper()
-	if some := os.Getenv("DSBUILD_TEST_OPS"); some != "" {
-		return strings.Split(some, ",")
-	}
 	tables, err := compat.NewTables()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var names []string
+	some := os.Getenv("DSBUILD_TEST_OPS")
 	for _, op := range tables.Ops {
+		chosen := op.Stable != nil && op.Stable.State == compat.Launched
+		if some != "" {
+			chosen = slices.Contains(strings.Split(some, ","), op.Name)
+		}
 		switch {
-		case op.Stable != nil && op.Stable.State == compat.Launched:
-			names = append(names, op.Name)
-		case op.Stable != nil && op.DeviceCode:
+		case chosen:
+			names, packages = append(names, op.Name), append(packages, op.Needs.Node...)
+		case some == "" && op.Stable != nil && op.DeviceCode:
 			t.Logf("result: %s is not compared: %s", op.Name, op.Stable.How)
 		}
 	}
-	return names
+	return names, packages
 }
 
 // builtWheel builds a wheel for A100 with dsbuild and unpacks it.
@@ -55,10 +58,9 @@ func builtWheel(t *testing.T, abi string, ops []string) string {
 
 // Wheels of both ABIs hold the same device code, and ask CUDA for the same.
 func TestFullStableLaunches(t *testing.T) {
-	ops := launchedOps(t)
+	ops, packages := launchedOps(t)
 	stock, stable := builtWheel(t, "torch", ops), builtWheel(t, "stable", ops)
-	const kernels = "deepspeed-kernels==0.0.1.dev1698255861" // whose library ragged_device_ops is linked with
-	e, other := newEnvironment(t, builtWith, kernels), newEnvironment(t, otherTorch, kernels)
+	e, other := newEnvironment(t, builtWith, packages...), newEnvironment(t, otherTorch, packages...)
 	code := decode[map[string]codeOfOp](t, e.run(t, "devicecode.py", "compare", stock, stable))
 	table := e.tableOfKernels(t, stable)
 	for _, op := range ops {

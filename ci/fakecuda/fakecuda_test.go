@@ -88,7 +88,10 @@ func newEnvironment(t *testing.T, torch string, more ...string) environment {
 	}
 	dir, err := python.Environment(t.Context(), python.EnvironmentOptions{
 		Interpreter: interpreter, Log: func(line string) { t.Log(line) },
-		Packages: append([]string{"torch==" + torch, "numpy==2.4.6", "nvidia-curand", "nvidia-cuda-cccl==13.2.86", "nvidia-cuda-crt==13.2.86", "nvidia-cuda-cuobjdump==13.5.37"}, more...),
+		Packages: append([]string{
+			"torch==" + torch, "numpy==2.4.6", "nvidia-curand",
+			"nvidia-cuda-cccl==13.2.86", "nvidia-cuda-crt==13.2.86", "nvidia-cuda-cuobjdump==13.5.37",
+		}, more...),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -84,7 +84,7 @@ class Layer:
         flags = (self.training, self.pre, self.attn, self.invertible, self.gelu)
 
         def forward(*arguments):
-            # The op over the C++ interface marks what it keeps for backward as wanting a gradient, which nobody reads.
+            # Over the C++ interface the op marks the tensors for backward as wanting a gradient. Nobody reads the mark.
             return [result.detach() for result in self.of("forward")(*arguments)]
 
         return case(f"{self.name}: forward {title}", forward, self.number, x, mask, *self.weights, *flags)
