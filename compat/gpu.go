@@ -173,7 +173,8 @@ func (t *Tables) nearestGPUs(name string) []string {
 		}
 		return least
 	}
-	if strings.Trim(key, "0123456789") == "" || otherMakers.MatchString(strings.TrimSpace(name)) || t.otherGeneration(name) != nil || t.severalGPUs(name) != "" { // 80 is an arch sooner than a K80
+	isNumber := strings.Trim(key, "0123456789") == "" // 80 is an arch sooner than a K80
+	if isNumber || otherMakers.MatchString(strings.TrimSpace(name)) || t.otherGeneration(name) != nil || t.severalGPUs(name) != "" {
 		return nil
 	}
 	rows := slices.DeleteFunc(slices.Clone(t.named()), func(g namedGPU) bool {

@@ -279,7 +279,10 @@ func (t *Tables) unknownGPU(name string) Conflict {
 		return Conflict{What: what + ": it names several", Advice: []string{"give each by itself: --gpu " + QuoteFlag(several)}}
 	}
 	if archs := t.archsOfGeneration(name); len(archs) > 0 {
-		return Conflict{What: fmt.Sprintf("%q is a generation of GPUs", name), Advice: []string{"name the GPU, or all archs of the generation: --arch " + QuoteFlag(strings.Join(archs, ";"))}}
+		return Conflict{
+			What:   fmt.Sprintf("%q is a generation of GPUs", name),
+			Advice: []string{"name the GPU, or all archs of the generation: --arch " + QuoteFlag(strings.Join(archs, ";"))},
+		}
 	}
 	if g := t.otherGeneration(name); g != nil {
 		return Conflict{What: fmt.Sprintf("GPU %q does not exist: %s has arch %s, which is another generation", name, g.Name, g.Arch), Advice: []string{lists}}

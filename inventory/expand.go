@@ -39,7 +39,7 @@ func Expand(expr string) ([]string, error) {
 		if len(names)+count > MaxNames {
 			return nil, &RangeError{start, fmt.Sprintf("the expression has more than %d names", MaxNames)}
 		}
-		names = term.names(names)
+		names = term.appendNames(names)
 		if term.end == len(expr) {
 			return names, nil
 		}
@@ -85,7 +85,7 @@ func parseTerm(expr string, start int) (rangeTerm, error) {
 				part = rangePart{text: s.format(s.first)} // one number is a text
 			}
 			term.add(part)
-			at, length = end, length+part.longest()
+			at, length = end, length+part.longestText()
 		case ']':
 			return term, &RangeError{at, "a ] without a ["}
 		default:
@@ -158,7 +158,8 @@ func parseSpan(item string) (span, error) {
 
 func (s span) format(n int) string { return fmt.Sprintf("%0*d", s.width, n) }
 
-func (p rangePart) longest() int {
+// longestText is the length of the longest text that the part stands for.
+func (p rangePart) longestText() int {
 	longest := len(p.text)
 	for _, s := range p.spans {
 		longest = max(longest, len(s.format(s.last)))
@@ -187,8 +188,8 @@ func (t rangeTerm) count() int {
 	return total
 }
 
-// names appends the term's names, the last numbers running fastest.
-func (t rangeTerm) names(to []string) []string {
+// appendNames appends the term's names, the last numbers running fastest.
+func (t rangeTerm) appendNames(to []string) []string {
 	stems := []string{""}
 	for _, p := range t.parts {
 		if p.spans == nil {

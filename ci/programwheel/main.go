@@ -92,8 +92,8 @@ func writeWheel(program, system, release, dir string) (string, error) {
 		{"bin/share/completions/dsbuild.zsh", data + "zsh/site-functions/_dsbuild"},
 		{"bin/share/completions/dsbuild.fish", data + "fish/vendor_completions.d/dsbuild.fish"},
 		{program, w.stem + ".data/scripts/" + script},
-		{"LICENSE", w.info("licenses/LICENSE")},
-		{"NOTICE", w.info("licenses/NOTICE")},
+		{"LICENSE", w.inDistInfo("licenses/LICENSE")},
+		{"NOTICE", w.inDistInfo("licenses/NOTICE")},
 	} {
 		if err := w.addFiles(f.from, f.to); err != nil {
 			return "", err
@@ -111,12 +111,12 @@ func writeWheel(program, system, release, dir string) (string, error) {
 		{"METADATA", fmt.Sprintf(metadata, version, relativeLink.ReplaceAll(readme, []byte("](https://github.com/dsbuild/dsbuild/blob/main/$1")))},
 		{"WHEEL", "Wheel-Version: 1.0\nGenerator: dsbuild\nRoot-Is-Purelib: false\n" + tags.String()},
 	} {
-		if err := w.add(w.info(f.name), []byte(f.text), 0o644); err != nil {
+		if err := w.addFile(w.inDistInfo(f.name), []byte(f.text), 0o644); err != nil {
 			return "", err
 		}
 	}
-	record := w.info("RECORD")
-	if err := w.add(record, wheel.FormatRecord(append(w.record, wheel.RecordEntry{Path: record, Size: -1})), 0o644); err != nil {
+	record := w.inDistInfo("RECORD")
+	if err := w.addFile(record, wheel.FormatRecord(append(w.record, wheel.RecordEntry{Path: record, Size: -1})), 0o644); err != nil {
 		return "", err
 	}
 	if err := w.zip.Close(); err != nil {
@@ -154,8 +154,8 @@ type programWheel struct {
 	record []wheel.RecordEntry
 }
 
-// info returns the path of a file of dist-info.
-func (w *programWheel) info(name string) string { return w.stem + ".dist-info/" + name }
+// inDistInfo returns the path of a file of dist-info.
+func (w *programWheel) inDistInfo(name string) string { return w.stem + ".dist-info/" + name }
 
 // addFiles adds the files that pattern names. If to ends in a slash it is a folder.
 func (w *programWheel) addFiles(pattern, to string) error {
@@ -179,15 +179,15 @@ func (w *programWheel) addFiles(pattern, to string) error {
 		if strings.Contains(name, ".data/scripts/") {
 			mode = 0o755
 		}
-		if err := w.add(name, text, mode); err != nil {
+		if err := w.addFile(name, text, mode); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// add adds a file. Its time is the first that a zip file can hold.
-func (w *programWheel) add(name string, text []byte, mode os.FileMode) error {
+// addFile adds a file. Its time is the first that a zip file can hold.
+func (w *programWheel) addFile(name string, text []byte, mode os.FileMode) error {
 	h := &zip.FileHeader{Name: name, Method: zip.Deflate}
 	h.SetMode(mode)
 	f, err := w.zip.CreateHeader(h)

@@ -55,7 +55,7 @@ func newReader(path string) *reader {
 func (r *reader) read(body yamldoc.Node) (*Spec, error) {
 	s := &Spec{}
 	if body != nil {
-		r.spec(s, body)
+		r.readSpec(s, body)
 	}
 	if err := r.Err(); err != nil {
 		return nil, err
@@ -63,8 +63,8 @@ func (r *reader) read(body yamldoc.Node) (*Spec, error) {
 	return s, nil
 }
 
-// spec reads the whole file.
-func (r *reader) spec(s *Spec, body yamldoc.Node) {
+// readSpec reads the whole file.
+func (r *reader) readSpec(s *Spec, body yamldoc.Node) {
 	known := []string{"name", "python", "interpreter", "folder", "torch", "deepspeed", "companions", "requirements", "nodes"}
 	given := map[string]bool{}
 	for _, p := range r.Pairs(body, "the environment file", known) {

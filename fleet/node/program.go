@@ -74,14 +74,14 @@ func NewFollowUp(p Program) Program {
 }
 
 func newProgram(module string, own map[string]string, more ...string) Program {
-	return Program{module: module, own: own, packed: sync.OnceValue(func() string { return pack(own, append(more, module)) })}
+	return Program{module: module, own: own, packed: sync.OnceValue(func() string { return packModules(own, append(more, module)) })}
 }
 
 // imported matches the name of a module where another one names it.
 var imported = regexp.MustCompile(`\bdsbuild_node\.(\w+)`)
 
-// pack packs modules and all that they import: names and sources, with a NUL after each.
-func pack(own map[string]string, names []string) string {
+// packModules packs modules and all that they import: names and sources, with a NUL after each.
+func packModules(own map[string]string, names []string) string {
 	all := map[string]string{}
 	for waiting := append(names, "driver"); len(waiting) > 0; waiting = waiting[1:] {
 		name := waiting[0]

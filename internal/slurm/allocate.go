@@ -249,17 +249,17 @@ func (d *Dialer) allocated(s *salloc, line string) (*allocation, error) {
 	d.pending.Go(func() {
 		<-s.ended
 		if !a.ours.Load() {
-			d.gone(a)
+			d.noteEnd(a)
 		}
 		close(a.ended)
 	})
 	return a, nil
 }
 
-// gone finds out why Slurm ended a job, and stops all further requests. Somebody may have cancelled
+// noteEnd finds out why Slurm ended a job, and stops all further requests. Somebody may have cancelled
 // the job for a reason, and a time limit that was too short for this job is too short for the next
 // one.
-func (d *Dialer) gone(a *allocation) {
+func (d *Dialer) noteEnd(a *allocation) {
 	a.why = "Slurm has ended it"
 	for range 30 { // Slurm gives no reason while the job is completing
 		state, _, err := stateOf(d.life, a.job)

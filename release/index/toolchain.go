@@ -57,7 +57,7 @@ func sorted(wheels []sortedWheel, address string) []Toolchain {
 			tc.URL = strings.TrimRight(address, "/") + "/" + tc.Name + "/"
 		}
 		slices.SortFunc(tc.Wheels, newest)
-		supersede(tc.Wheels)
+		markSuperseded(tc.Wheels)
 		all = append(all, *tc)
 	}
 	slices.SortFunc(all, Toolchain.compare)
@@ -81,19 +81,19 @@ func (w Wheel) public() string {
 	return version
 }
 
-// tags returns the compatibility tags in the file's name.
-func (w Wheel) tags() string {
+// tagsOfFile returns the compatibility tags in the file's name.
+func (w Wheel) tagsOfFile() string {
 	parts := strings.Split(w.Name, "-")
 	return strings.Join(parts[max(0, len(parts)-3):], "-")
 }
 
-// supersede yanks older builds: of the wheels, in their order, with the same public version and
+// markSuperseded yanks older builds: of the wheels, in their order, with the same public version and
 // tags it keeps only the first. The others are builds of other commits. Their versions sort by
 // the digits of a hash, so an installer could take any of them.
-func supersede(wheels []Wheel) {
+func markSuperseded(wheels []Wheel) {
 	first := map[string]Wheel{}
 	for i, w := range wheels {
-		key := w.public() + " " + w.tags()
+		key := w.public() + " " + w.tagsOfFile()
 		if by, ok := first[key]; ok {
 			wheels[i].Yanked = "superseded by " + by.Version
 			continue

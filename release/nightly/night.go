@@ -299,7 +299,7 @@ func (n *night) index(ctx context.Context) error {
 	if n.Index == nil {
 		return nil
 	}
-	files := n.state.files()
+	files := n.state.wheelFiles()
 	r := &PublishReport{Dir: n.Index.Dir, URL: n.Index.URL, Wheels: len(files)}
 	n.report.Publish = r
 	if len(files) == 0 {

@@ -133,8 +133,8 @@ func (s *state) buildPath(name string, b Build) string {
 
 var unsafe = regexp.MustCompile(`[^A-Za-z0-9._=@+-]+`)
 
-// files returns the wheels of all builds that are kept; of two that are called the same the newer one.
-func (s *state) files() []string {
+// wheelFiles returns the wheels of all builds that are kept; of two that are called the same the newer one.
+func (s *state) wheelFiles() []string {
 	newest := map[string]Build{}
 	paths := map[string]string{}
 	for name, builds := range s.Builds {

@@ -29,10 +29,10 @@ func Write(w io.Writer, r *report.Report, about report.About) error {
 		}
 	}
 	if len(r.Wheels) > 0 {
-		add(htmlpage.Section{Title: "Wheels", Table: wheels(r)})
+		add(htmlpage.Section{Title: "Wheels", Table: wheelTable(r)})
 	}
 	add(htmlpage.Section{Title: "Wheels and their nodes", Items: groups(r)})
-	add(reasons(r))
+	add(reasonsSection(r))
 	add(differences(columns))
 	add(remarks(r))
 	add(htmlpage.Section{Title: "Nodes", Table: nodes(r, columns)})
@@ -75,8 +75,8 @@ func counts(r *report.Report) []htmlpage.Count {
 	return some
 }
 
-// wheels lists the wheels with their numbers, which the table of nodes uses.
-func wheels(r *report.Report) *htmlpage.Table {
+// wheelTable lists the wheels with their numbers, which the table of nodes uses.
+func wheelTable(r *report.Report) *htmlpage.Table {
 	t := &htmlpage.Table{Columns: []htmlpage.Column{{Title: "Wheel"}, {Title: "File"}, {Title: "sha256"}}}
 	for i, w := range r.Wheels {
 		sum := htmlpage.Text(w.SHA256)
@@ -120,8 +120,8 @@ func groups(r *report.Report) []htmlpage.Item {
 	return items
 }
 
-// reasons lists the causes of failures, in the words of the report.
-func reasons(r *report.Report) htmlpage.Section {
+// reasonsSection lists the causes of failures, in the words of the report.
+func reasonsSection(r *report.Report) htmlpage.Section {
 	s := htmlpage.Section{Title: "Causes"}
 	causes := r.Why()
 	if more := len(causes) - maxReasons; more > 0 {

@@ -49,7 +49,7 @@ func columns(r *report.Report) []column {
 			c.title = "wheel's sha256"
 		}
 		if at := slices.IndexFunc(r.Differences, func(d report.Difference) bool { return d.What == p.Name }); at >= 0 {
-			c.compare(&r.Differences[at])
+			c.addDifference(&r.Differences[at])
 		} else if p.Unknown {
 			continue // where nodes agree, it is of no interest
 		}
@@ -74,8 +74,8 @@ func value(p node.Property, n report.Node) string {
 	return p.Of(f)
 }
 
-// compare takes the values of the column from a difference.
-func (c *column) compare(d *report.Difference) {
+// addDifference takes the values of the column from a difference.
+func (c *column) addDifference(d *report.Difference) {
 	c.diff = d
 	shown := map[string]string{} // by node
 	for _, v := range d.Values {

@@ -1,7 +1,7 @@
 """What the driver told this program, and the messages to it. Every program is a module of this package
 with a function main. They run on Python 3.8 and later; much older ones can parse the probe.
 
-The program that starts here has no file: modules come from memory (boot in script.go)."""
+The program that starts here has no file: modules come from memory (boot in program.go)."""
 import json
 import os
 import sys
