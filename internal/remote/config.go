@@ -63,8 +63,22 @@ func (c *clientConfig) own() string {
 	return file
 }
 
-// settings holds all values of each key for one host. For most keys only the first value counts.
+// settings holds all values of each key that Resolve reads, for one host. For most keys only the
+// first value counts.
 type settings map[string][]string
+
+// read reports whether Resolve reads key. ssh prints five times as many, and the settings of
+// thousands of nodes stay in memory.
+func read(key string) bool {
+	switch key {
+	case "batchmode", "certificatefile", "challengeresponseauthentication", "controlpath", "globalknownhostsfile",
+		"gssapiauthentication", "hostbasedauthentication", "hostkeyalias", "hostname", "identitiesonly", "identityagent",
+		"identityfile", "kbdinteractiveauthentication", "knownhostscommand", "passwordauthentication", "pkcs11provider",
+		"port", "proxycommand", "proxyjump", "user", "userknownhostsfile":
+		return true
+	}
+	return false
+}
 
 func (s settings) first(key string) string {
 	if v := s[key]; len(v) > 0 {
@@ -169,8 +183,10 @@ func (c *clientConfig) ask(ctx context.Context, alias string, args []string) (se
 	}
 	s := settings{}
 	for line := range bytes.Lines(out) {
-		k, v, _ := strings.Cut(strings.TrimSpace(string(line)), " ")
-		s[k] = append(s[k], v)
+		k, v, _ := bytes.Cut(bytes.TrimSpace(line), []byte(" "))
+		if read(string(k)) {
+			s[string(k)] = append(s[string(k)], string(v))
+		}
 	}
 	// Drop the default files, which no configuration named.
 	if account, err := user.Current(); err == nil {

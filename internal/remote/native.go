@@ -168,7 +168,7 @@ func sessionRefused(err error) error {
 
 // stdinBlock is the number of input bytes that dsbuild sends at once. A connection keeps a buffer
 // of its largest packet, and there may be thousands of connections.
-const stdinBlock = 16 << 10
+const stdinBlock = 4 << 10
 
 // run implements link.
 func (n *nativeLink) run(ctx context.Context, line string, in, out, errs *Gate) error {
