@@ -118,7 +118,7 @@ func (f *fixer) otherBase() bool {
 func (f *fixer) otherOps() bool {
 	return slices.ContainsFunc(f.asked.spec.Ops, func(name string) bool {
 		rest := without(f.asked.spec.Ops, name)
-		if name == AllOps || slices.ContainsFunc(f.Ops, func(o Op) bool { return o.Name == name }) {
+		if f.hasOp(name) {
 			return f.try("without --ops "+name, func(r *request) { r.spec.Ops = rest })
 		}
 		op, ok := f.opMeant(name)

@@ -33,9 +33,14 @@ func opWord(name string) string {
 	return strings.TrimPrefix(word, "dsbuild")
 }
 
+// hasOp reports whether a request may name an op so.
+func (t *Tables) hasOp(name string) bool {
+	return name == AllOps || name == ProvenOps || slices.ContainsFunc(t.Ops, func(o Op) bool { return o.Name == name })
+}
+
 // CheckOp returns a *ConflictError if dsbuild builds no op of this name.
 func (t *Tables) CheckOp(name string) error {
-	if name == AllOps || slices.ContainsFunc(t.Ops, func(o Op) bool { return o.Name == name }) {
+	if t.hasOp(name) {
 		return nil
 	}
 	e := &ConflictError{Conflicts: []Conflict{t.unknownOp(name)}}

@@ -10,8 +10,12 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// AllOps asks for every op in the tables.
-const AllOps = "all"
+// AllOps asks for every op in the tables, and ProvenOps for those that do over torch's stable ABI what they do over the C++
+// interface. Ops of either that cannot be built for the request are left out.
+const (
+	AllOps    = "all"
+	ProvenOps = "proven"
+)
 
 // Latest asks for the newest release of DeepSpeed.
 const Latest = "latest"
@@ -24,9 +28,9 @@ type requirements struct {
 	environmentsNamed bool // by the caller; else they are those of the tables
 	deepspeed         DeepSpeed
 	archs             []wheel.Arch
-	ops               []Op   // in the order of the table
-	byName            []bool // whether the user named the op
-	allOps            bool
+	ops               []Op                // in the order of the table
+	byName            []bool              // whether the user named the op
+	allOps            bool                // whether ops that cannot be built are left out
 	gpus              map[string][]string // names of GPUs by arch
 	notes             []string
 }
@@ -339,7 +343,7 @@ func (l *lookup) findOps() {
 	}
 	l.selectOps(asked)
 	for _, name := range asked {
-		if name == AllOps || slices.ContainsFunc(l.Ops, func(o Op) bool { return o.Name == name }) {
+		if l.hasOp(name) {
 			continue
 		}
 		l.bad = append(l.bad, l.unknownOp(name))
@@ -353,15 +357,17 @@ func (l *lookup) findOps() {
 // selectOps takes the ops asked for, and those that DeepSpeed builds with them.
 func (l *lookup) selectOps(asked []string) {
 	l.allOps = slices.Contains(asked, AllOps)
+	proven := slices.Contains(asked, ProvenOps)
 	for _, op := range l.Ops {
 		named := slices.Contains(asked, op.Name)
 		brought := slices.ContainsFunc(l.Ops, func(o Op) bool {
 			return slices.Contains(asked, o.Name) && slices.Contains(o.Brings, op.Name)
 		})
-		if named || l.allOps || brought {
+		if named || l.allOps || brought || proven && op.doesTheSame() {
 			l.ops, l.byName = append(l.ops, op.inRelease(l.deepspeed.Version)), append(l.byName, named)
 		}
 	}
+	l.allOps = l.allOps || proven
 }
 
 // defaultOps lists the default ops that the DeepSpeed wanted has.

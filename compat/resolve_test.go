@@ -235,7 +235,7 @@ func TestHintsWork(t *testing.T) {
 		{"--glibc", []string{"2.17", "2.28", "2.31", "2.35", "2.36", "2.41", "new"}},
 		{"--driver", []string{"450.80.02", "525.60.13", "550.54", "580.65.06", "5"}},
 		{"--deepspeed", []string{"0.14.0", "0.19.8", "0.1.0", "latest"}},
-		{"--ops", []string{"cpu_adam", "utils,fused_adam", "fused_adm", "all", "nonsense,cpu_adam", "fused_lamb,cpu_adam,bad", "gds", "fp_quantizer", "fp_quantizer,gds", "async_io,gds,fp_quantizer,fused_lamb"}},
+		{"--ops", []string{"cpu_adam", "utils,fused_adam", "fused_adm", "all", "proven", "nonsense,cpu_adam", "fused_lamb,cpu_adam,bad", "gds", "fp_quantizer", "fp_quantizer,gds", "async_io,gds,fp_quantizer,fused_lamb"}},
 		{"--host", []string{":9:3.11:2.31", "12.1:13:3.11:2.35", "9.0:12:3.8:2.36", "13.5:14:3.15:2.41"}},
 		{"--base", []string{"debian:bookworm", "debian:trixie", "ubuntu:22.04", "debian:bullseye", "ubuntu:20.04", "nvidia/cuda:12.1.1-devel-ubuntu22.04", "nvidia/cuda:11.8.0-devel-ubuntu20.04", "nvidia/cuda:13.0.2-devel-ubuntu24.04"}},
 	}
