@@ -224,7 +224,7 @@ func (g *grouper) whyUnfit(k *kind) []string {
 // whyNotRun says why the one wheel of some kinds does not run on their nodes.
 func (g *grouper) whyNotRun(kinds []*kind) []string {
 	m := g.evaluationOf(kinds).manifest()
-	m.CPU = string(cmp.Or(g.want.CPU, wheel.CPULevels()[0])) // chooseCPU takes the level of the oldest CPU
+	m.CPU = string(cmp.Or(g.want.CPU, wheel.CPULevels(wheel.X86)[0])) // chooseCPU takes the level of the oldest CPU
 	var out []string
 	for _, k := range kinds {
 		out = appendMissing(out, g.Fit(m, k.facts).Reasons)
@@ -318,6 +318,6 @@ func (a *evaluation) manifest() wheel.Manifest {
 		Name: fmt.Sprintf("deepspeed-%s-%s-%s.whl", tc.DeepSpeed, tag, platform), Version: tc.DeepSpeed, TorchABI: abi,
 		Ops: tc.OpNames(false), Archs: wheel.Capabilities(tc.Archs, false), PTX: wheel.Capabilities(tc.Archs, true), CPU: string(tc.CPU),
 		Python: python, Torch: torch, CUDA: cuda, Toolchain: wheel.Toolchain{Toolkit: tc.Toolkit},
-		Glibc: LinkGlibc, GLIBCXX: wheel.PlatformFloors(LinkGlibc).GLIBCXX, CXX11ABI: !a.torch.OldABI,
+		Glibc: LinkGlibc, GLIBCXX: wheel.PlatformFloors(LinkGlibc, wheel.X86).GLIBCXX, CXX11ABI: !a.torch.OldABI,
 	}
 }

@@ -71,7 +71,7 @@ func (g *grouper) remedy(k *kind) string {
 			return c.hint
 		}
 	}
-	if level := wheel.CPULevel(f.CPU); level != "" && !level.Includes(wheel.CPULevels()[0]) {
+	if level := wheel.CPULevel(f.CPU); level != "" && !level.Includes(wheel.CPULevels(wheel.X86)[0]) {
 		return "use another machine"
 	}
 	if a := g.find(g.specFor([]*kind{k}), g.images); a != nil && g.evaluationOf([]*kind{k}) == nil {

@@ -395,7 +395,7 @@ func buildEnv(tc compat.Toolchain, src Source, opt Options) map[string]string {
 		"DSBUILD_CXX_STANDARD": tc.Standard,
 		// An extension may need C and C++ libraries no newer than torch itself needs, since 2.7.
 		// The libraries of the base are newer.
-		"DSBUILD_FLOOR":    wheel.PlatformFloors(compat.LinkGlibc).Versions(),
+		"DSBUILD_FLOOR":    wheel.PlatformFloors(compat.LinkGlibc, tc.CPU.Machine()).Versions(),
 		"CCACHE_MAXSIZE":   "5G",
 		"CCACHE_NOHASHDIR": "1",
 		// ccache identifies a compiler by its bytes, not by its time of installation. A toolchain

@@ -199,9 +199,9 @@ func TestManifestInPlan(t *testing.T) {
 func TestPlanCompares(t *testing.T) {
 	p := plan(t, image(), Options{}, nil, "8.0")
 	c := wheel.Contents{Extensions: []wheel.Extension{
-		{Path: "deepspeed/ops/adam/cpu_adam_op.so", CPU: wheel.CPU{Max: wheel.CPUv3}, Stripped: true},
-		{Path: "deepspeed/ops/adam/fused_adam_op.so", CPU: wheel.CPU{Max: wheel.CPUv2}, SASS: []string{"8.0"}, Stripped: true},
-		{Path: "deepspeed/ops/utils_op.so", CPU: wheel.CPU{Max: wheel.CPUv1}, Stripped: true},
+		{Path: "deepspeed/ops/adam/cpu_adam_op.so", Machine: wheel.X86, CPU: wheel.CPU{Max: wheel.CPUv3}, Stripped: true},
+		{Path: "deepspeed/ops/adam/fused_adam_op.so", Machine: wheel.X86, CPU: wheel.CPU{Max: wheel.CPUv2}, SASS: []string{"8.0"}, Stripped: true},
+		{Path: "deepspeed/ops/utils_op.so", Machine: wheel.X86, CPU: wheel.CPU{Max: wheel.CPUv1}, Stripped: true},
 	}}
 	if found := p.auditFindings(c); len(found) > 0 {
 		t.Errorf("as asked: %v", found)
@@ -221,7 +221,7 @@ func TestPlanComparesGlibc(t *testing.T) {
 		t.Errorf("another plan: %s, %s", asked.Base.Ref, free.Base.Ref)
 	}
 	c := wheel.Contents{Extensions: []wheel.Extension{
-		{Path: "deepspeed/ops/adam/cpu_adam_op.so", CPU: wheel.CPU{Max: wheel.CPUv3}, Stripped: true, Glibc: "2.38"},
+		{Path: "deepspeed/ops/adam/cpu_adam_op.so", Machine: wheel.X86, CPU: wheel.CPU{Max: wheel.CPUv3}, Stripped: true, Glibc: "2.38"},
 	}}
 	if found := asked.auditFindings(c); !slices.Equal(found, []string{"op cpu_adam needs glibc 2.38, requested glibc 2.36"}) {
 		t.Error(found)

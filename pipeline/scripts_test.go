@@ -226,7 +226,7 @@ func linked(t *testing.T, floor string) []byte {
 // What is linked needs no newer libraries than the floor, whatever the machine
 // has, shows no more symbols than before, and works.
 func TestLinksForOlderLibraries(t *testing.T) {
-	floors := wheel.PlatformFloors("2.28")
+	floors := wheel.PlatformFloors("2.28", wheel.X86)
 	plain, aged := linked(t, ""), linked(t, floors.Versions())
 	read := func(text []byte) *elf.Object {
 		t.Helper()
@@ -240,7 +240,7 @@ func TestLinksForOlderLibraries(t *testing.T) {
 		return wheel.Floors{Glibc: o.Floor("GLIBC_"), GLIBCXX: o.Floor("GLIBCXX_"), CXXABI: o.Floor("CXXABI_"), Libgcc: o.Floor("GCC_")}
 	}
 	before, after := read(plain), read(aged)
-	if tag, err := wheel.Platform(of(after)); err != nil || tag > "manylinux_2_28" {
+	if tag, err := wheel.Platform(of(after), wheel.X86); err != nil || tag > "manylinux_2_28" {
 		t.Errorf("%s (%v), it was %+v: %+v", tag, err, of(before), after.Versions)
 	}
 	if before, after := definedSymbols(t, plain), definedSymbols(t, aged); before != after {

@@ -114,6 +114,9 @@ func TestCPULevelIncludes(t *testing.T) {
 		{"", CPUv2, false},
 		{CPUv3, "", false},
 		{"", "", false},
+		{CPUArm, CPUArm, true},
+		{CPUArm, CPUv1, false},
+		{CPUv4, CPUArm, false},
 	} {
 		if got := c.l.Includes(c.other); got != c.want {
 			t.Errorf("%q.Includes(%q) = %v", c.l, c.other, got)

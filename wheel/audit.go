@@ -91,7 +91,7 @@ func (e Extension) compareGlibc(asked string) []string {
 		return []string{fmt.Sprintf("op %s needs glibc %s%s", e.Op(), e.Glibc, e.newestSymbols()) + askedGlibc + asked}
 	}
 	f := Floors{e.Glibc, e.GLIBCXX, e.CXXABI, e.Libgcc}
-	platform, err := Platform(f)
+	platform, err := Platform(f, e.Machine)
 	if err != nil {
 		return []string{fmt.Sprintf("op %s: %v", e.Op(), err) + askedGlibc + asked}
 	}
@@ -132,15 +132,23 @@ func AuditTags(name, glibc string) []string {
 	return nil
 }
 
-// compareCPU compares an extension's instructions with a level. DeepSpeed's ops choose no code at
-// run time, so they need the highest level found.
+// armPage is the largest page of the kernels of 64-bit Arm machines, in bytes. NVIDIA recommends kernels with such pages for GH200.
+const armPage = 64 << 10
+
+// compareCPU compares an extension's instructions with a level, and its pages with those of Arm kernels. DeepSpeed's ops choose no
+// code at run time, so they need the highest level found.
 func (e Extension) compareCPU(says string, level CPULevel) []string {
 	var findings []string
 	switch {
+	case e.Machine != level.Machine():
+		return []string{fmt.Sprintf("op %s has code for %s, %s %s", e.Op(), e.Machine, says, level)}
 	case e.CPU.Max == "":
-		findings = append(findings, fmt.Sprintf("op %s has no x86-64 code", e.Op()))
+		findings = append(findings, fmt.Sprintf("op %s has no code that dsbuild can read", e.Op()))
 	case !level.Includes(e.CPU.Max):
 		findings = append(findings, fmt.Sprintf("op %s has %s instructions, %s %s", e.Op(), e.CPU.Max, says, level))
+	}
+	if e.Machine == Arm && e.align < armPage && e.CPU.Max != "" {
+		findings = append(findings, fmt.Sprintf("op %s is aligned to pages of %d bytes, but Arm kernels can have pages of %d", e.Op(), e.align, armPage))
 	}
 	if len(e.CPU.Beyond) > 0 {
 		findings = append(findings, fmt.Sprintf("op %s has instructions of no CPU level: %s", e.Op(), strings.Join(e.CPU.Beyond, ", ")))

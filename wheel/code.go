@@ -16,6 +16,7 @@ import (
 // number of sections.
 type sections struct {
 	code   x86.Scanner
+	arm    armFeatures
 	device map[string]*archs // by the name of the section
 	read   int               // sections with device code
 	open   *deviceCode       // the last of them
@@ -34,7 +35,12 @@ func (s *sections) sinkFor(section elf.Section) io.Writer {
 	if section.Name == fatbin.Executable || section.Name == fatbin.Relocatable {
 		to = append(to, &deviceCode{all: s, section: section.Name, left: int64(section.Size)})
 	}
-	if section.Executable() {
+	if section.Executable() && section.Machine == Arm {
+		if s.arm == nil {
+			s.arm = armFeatures{}
+		}
+		to = append(to, &armCode{found: s.arm})
+	} else if section.Executable() {
 		to = append(to, &hostCode{scanner: &s.code})
 	}
 	switch len(to) {
@@ -62,10 +68,14 @@ func (s *sections) extension(m Member, o *elf.Object) *Extension {
 		Glibc: o.Floor("GLIBC_"), GLIBCXX: o.Floor("GLIBCXX_"), CXXABI: o.Floor("CXXABI_"), Libgcc: o.Floor("GCC_"),
 		CXX11ABI: o.CXX11ABI, Torch: o.Torch, Unique: o.Unique, Needs: append([]string{}, o.Needs...), RPath: append(append([]string{}, o.RPath...), o.RunPath...), Stripped: o.Stripped,
 	}
-	e.Unread = o.Unread
+	e.Unread, e.align = o.Unread, o.Align
 	e.SASS, e.PTX = s.archs()
 	e.CPU = CPU{Beyond: []string{}}
-	if o.Machine == "x86_64" && o.Unread == "" {
+	switch {
+	case o.Unread != "":
+	case o.Machine == Arm:
+		e.CPU = CPU{Max: CPUArm, Requires: CPUArm, Beyond: s.arm.needed()}
+	case o.Machine == X86:
 		// The instruction set that the executable sections use. told: the object asks the CPU by
 		// other means than instructions of its own.
 		told := o.IFuncs || len(o.AsksCPU) > 0

@@ -53,11 +53,12 @@ type Extension struct {
 	Stripped bool     `json:"stripped"`
 	// Unread says which part could not be read, and why; mostly empty.
 	Unread string `json:"unread"`
+	align  uint64 // see elf.Object
 }
 
 // CPU is the instruction set an extension uses.
 type CPU struct {
-	Max CPULevel `json:"max"` // the highest level found; "" where there is no x86-64 code
+	Max CPULevel `json:"max"` // the highest level found; "" where there is no code for a CPU with levels
 	// Requires is the level that the CPU must have: Max, or less if the extension chooses its
 	// code at run time.
 	Requires CPULevel `json:"requires"`
@@ -92,8 +93,17 @@ func (c Contents) Archs() (sass, ptx []string) {
 	return sortedArchs(sass), sortedArchs(ptx)
 }
 
+// Machine returns the machine that the extensions are for; X86 where there is none. Those of one wheel are for one machine: an
+// audit refuses others, as it compares each with the level asked for.
+func (c Contents) Machine() string {
+	if len(c.Extensions) == 0 {
+		return X86
+	}
+	return c.Extensions[0].Machine
+}
+
 // CPU returns the lowest level that runs every extension; "" where none has
-// x86-64 code.
+// code for a CPU with levels.
 func (c Contents) CPU() CPULevel {
 	var need CPULevel
 	for _, e := range c.Extensions {

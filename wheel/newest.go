@@ -16,7 +16,7 @@ const maxNamed = 4
 // manylinux platform has. The platform is given by its glibc. In each such extension, NameNewest
 // notes the symbols that need them.
 func (c *Contents) NameNewest(file, glibc string) error {
-	floors := PlatformFloors(glibc)
+	floors := PlatformFloors(glibc, c.Machine())
 	var archive *Archive
 	for i := range c.Extensions {
 		e := &c.Extensions[i]

@@ -81,7 +81,7 @@ func Pack(ctx context.Context, compiled, dir string, m Manifest, b Build) (strin
 	if err != nil {
 		return "", err
 	}
-	platform, err := Platform(c.Floors())
+	platform, err := Platform(c.Floors(), c.Machine())
 	if err != nil {
 		return "", err
 	}

@@ -21,29 +21,32 @@ type policy struct {
 	Floors
 }
 
-// readPolicies returns the policies of the table, oldest first.
-func readPolicies() []policy {
-	var table struct{ Policies []policy }
+// readPolicies returns the policies for a machine, oldest first; none for a machine that the table lacks.
+func readPolicies(machine string) []policy {
+	var table struct{ Policies map[string][]policy }
 	if err := json.Unmarshal(manylinux, &table); err != nil {
 		panic(fmt.Sprintf("data/manylinux.json: %v", err)) // it is part of the program, and tested
 	}
-	return table.Policies
+	return table.Policies[machine]
 }
 
-// Platform returns the platform tag for x86-64 code with these floors: the oldest manylinux_2_X
+// Platform returns the platform tag for code of a machine with these floors: the oldest manylinux_2_X
 // (PEP 600) whose glibc, libstdc++ and libgcc offer them all. With this tag, pip on an older
 // machine refuses the wheel; without it, the wheel would fail there when it is loaded.
-func Platform(f Floors) (string, error) {
-	all := readPolicies()
+func Platform(f Floors, machine string) (string, error) {
+	all := readPolicies(machine)
+	if len(all) == 0 {
+		return "", fmt.Errorf("dsbuild knows no manylinux policy for %s", orNothing(machine))
+	}
 	for _, p := range all {
 		if p.offers(f) {
-			return fmt.Sprintf("manylinux_2_%d_x86_64", p.Minor), nil
+			return fmt.Sprintf("manylinux_2_%d_%s", p.Minor, machine), nil
 		}
 	}
 	newer := all[len(all)-1].Floors
 	newer.Glibc = f.Glibc
 	if minor, ok := strings.CutPrefix(f.Glibc, "2."); ok && (policy{Floors: newer}).offers(f) {
-		return "manylinux_2_" + minor + "_x86_64", nil // PEP 600 needs no policy
+		return "manylinux_2_" + minor + "_" + machine, nil // PEP 600 needs no policy
 	}
 	return "", fmt.Errorf("no manylinux policy offers glibc %s with GLIBCXX %s, CXXABI %s and libgcc %s",
 		orNothing(f.Glibc), orNothing(f.GLIBCXX), orNothing(f.CXXABI), orNothing(f.Libgcc))
@@ -55,10 +58,10 @@ func (p policy) offers(f Floors) bool {
 }
 
 // PlatformFloors returns the newest symbol versions that the newest manylinux
-// platform up to a glibc allows.
-func PlatformFloors(glibc string) Floors {
+// platform of a machine up to a glibc allows.
+func PlatformFloors(glibc, machine string) Floors {
 	var f Floors
-	for _, p := range readPolicies() {
+	for _, p := range readPolicies(machine) {
 		if CompareVersions(fmt.Sprintf("2.%d", p.Minor), glibc) <= 0 {
 			f = p.Floors
 		}

@@ -17,12 +17,26 @@ func TestPlatform(t *testing.T) {
 		{Floors{Glibc: "2.41"}, "manylinux_2_41_x86_64"},
 		{Floors{Glibc: "2.50", GLIBCXX: "3.4.33"}, "manylinux_2_50_x86_64"}, // newer than the table
 	} {
-		if got, err := Platform(c.floors); got != c.want || err != nil {
+		if got, err := Platform(c.floors, X86); got != c.want || err != nil {
 			t.Errorf("%+v: %s, %v, want %s", c.floors, got, err, c.want)
 		}
 	}
+	for floors, want := range map[Floors]string{ // 2.17 is the first glibc for 64-bit Arm
+		{Glibc: "2.17"}:                    "manylinux_2_17_aarch64",
+		{Glibc: "2.17", GLIBCXX: "3.4.24"}: "manylinux_2_26_aarch64",
+		{Glibc: "2.17", Libgcc: "11.0"}:    "manylinux_2_34_aarch64",
+		{Glibc: "2.50", CXXABI: "1.3.15"}:  "manylinux_2_50_aarch64",
+		PlatformFloors("2.28", Arm):        "manylinux_2_28_aarch64",
+	} {
+		if got, err := Platform(floors, Arm); got != want || err != nil {
+			t.Errorf("aarch64 %+v: %s, %v, want %s", floors, got, err, want)
+		}
+	}
+	if got, err := Platform(Floors{}, "ppc64le"); err == nil {
+		t.Errorf("a machine without policies: %s", got)
+	}
 	for _, f := range []Floors{{Glibc: "9.9"}, {Glibc: "2.50", GLIBCXX: "3.4.99"}, {GLIBCXX: "3.5"}} {
-		if got, err := Platform(f); err == nil {
+		if got, err := Platform(f, X86); err == nil {
 			t.Errorf("%+v: %s", f, got)
 		}
 	}
@@ -48,7 +62,7 @@ func TestPromise(t *testing.T) {
 		{Glibc: "2.99"}:                    false,
 	} {
 		c := Contents{Tags: []string{"py2-none-manylinux2014_x86_64", "py3-none-manylinux2014_x86_64", "py3-none-any"}}
-		c.Extensions = []Extension{{Glibc: floors.Glibc, GLIBCXX: floors.GLIBCXX, Libgcc: floors.Libgcc}}
+		c.Extensions = []Extension{{Machine: X86, Glibc: floors.Glibc, GLIBCXX: floors.GLIBCXX, Libgcc: floors.Libgcc}}
 		if damage := c.checkPromise(); len(damage) == 0 != want || len(damage) > 1 {
 			t.Errorf("%+v: %q", floors, damage)
 		}

@@ -35,10 +35,17 @@ const (
 // offload job, and the GPU optimizer of all the others.
 func DefaultOps() []string { return []string{"cpu_adam", "utils", "fused_adam"} }
 
-// CPULevel is a micro-architecture level of the x86-64 psABI.
+// The machines that wheels are made for, as `uname -m` and wheel tags call them.
+const (
+	X86 = "x86_64"
+	Arm = "aarch64"
+)
+
+// CPULevel is what code may use of a CPU: a micro-architecture level of the x86-64 psABI, or Armv8-A.
+// It implies the machine.
 type CPULevel string
 
-// The levels, lowest first; each includes those before it.
+// The levels of x86-64, lowest first; each includes those before it.
 const (
 	CPUv1 CPULevel = "x86-64"    // every 64-bit x86 CPU: SSE2
 	CPUv2 CPULevel = "x86-64-v2" // SSE4.2
@@ -46,30 +53,66 @@ const (
 	CPUv4 CPULevel = "x86-64-v4" // AVX-512
 )
 
-// CPULevels lists the levels a wheel can be asked for, lowest first.
-func CPULevels() []CPULevel { return allLevels()[1:] }
+// CPUArm is every 64-bit Arm CPU: NEON. It is the only level of Arm. DeepSpeed has code for SVE too, but for one type of
+// numbers alone; it rounds differently, and CPUs without SVE (Neoverse N1) end a process that executes it.
+const CPUArm CPULevel = "armv8-a"
 
-func allLevels() []CPULevel { return []CPULevel{CPUv1, CPUv2, CPUv3, CPUv4} }
-
-// ParseCPULevel reads "x86-64-v3" or "v3".
-func ParseCPULevel(s string) (CPULevel, error) {
-	l := CPULevel(s)
-	if !strings.HasPrefix(s, "x86-64-") {
-		l = CPULevel("x86-64-" + s)
+// CPULevels lists the levels that a wheel for a machine can be asked for, lowest first.
+func CPULevels(machine string) []CPULevel {
+	if machine == Arm {
+		return []CPULevel{CPUArm}
 	}
-	if !slices.Contains(CPULevels(), l) {
-		return "", fmt.Errorf("cpu level %q is unknown: must be v2 (SSE4.2), v3 (AVX2) or v4 (AVX-512)", s)
-	}
-	return l, nil
+	return x86Levels()[1:]
 }
 
-// Short returns "v3" for x86-64-v3.
-func (l CPULevel) Short() string { return strings.TrimPrefix(string(l), "x86-64-") }
+func x86Levels() []CPULevel { return []CPULevel{CPUv1, CPUv2, CPUv3, CPUv4} }
+
+// DefaultCPU is the level of wheels for a machine where nobody asked for one.
+func DefaultCPU(machine string) CPULevel {
+	if machine == Arm {
+		return CPUArm
+	}
+	return CPUv3
+}
+
+// ParseCPULevel reads "x86-64-v3", "v3" or "armv8-a".
+func ParseCPULevel(s string) (CPULevel, error) {
+	l := CPULevel(s)
+	if !strings.HasPrefix(s, "x86-64-") && !strings.HasPrefix(s, "arm") {
+		l = CPULevel("x86-64-" + s)
+	}
+	switch {
+	case slices.Contains(CPULevels(l.Machine()), l):
+		return l, nil
+	case l.Machine() == Arm:
+		return "", fmt.Errorf("cpu level %q is unknown: armv8-a (NEON) is the only one for %s", s, Arm)
+	}
+	return "", fmt.Errorf("cpu level %q is unknown: must be v2 (SSE4.2), v3 (AVX2) or v4 (AVX-512), or armv8-a for %s", s, Arm)
+}
+
+// Machine returns the machine whose CPUs have the level; "" for no level.
+func (l CPULevel) Machine() string {
+	switch {
+	case l == "":
+		return ""
+	case strings.HasPrefix(string(l), "arm"):
+		return Arm
+	}
+	return X86
+}
+
+// Short returns the level as a part of a version: "v3" for x86-64-v3, "armv8a" for armv8-a.
+func (l CPULevel) Short() string {
+	return strings.ReplaceAll(strings.TrimPrefix(string(l), "x86-64-"), "-", "")
+}
 
 // Includes reports whether a CPU of level l runs code made for other.
 // An unknown level includes nothing and is included by nothing.
 func (l CPULevel) Includes(other CPULevel) bool {
-	i, j := slices.Index(allLevels(), l), slices.Index(allLevels(), other)
+	if l == CPUArm {
+		return other == CPUArm
+	}
+	i, j := slices.Index(x86Levels(), l), slices.Index(x86Levels(), other)
 	return j >= 0 && i >= j
 }
 

@@ -291,7 +291,7 @@ func (c Contents) checkOfTags(damage []string) Check {
 		platform := t[strings.LastIndex(t, "-")+1:]
 		switch glibc, machine := SplitPlatform(platform); {
 		case platform == "any" || strings.HasPrefix(platform, "linux_"):
-		case glibc == "" || machine != "x86_64":
+		case glibc == "" || len(readPolicies(machine)) == 0:
 			check.Against, check.Skipped = "WHEEL says the same, but dsbuild compares no code with "+platform, len(damage) == 0
 			return check
 		case len(c.Extensions) > 0:
@@ -301,26 +301,26 @@ func (c Contents) checkOfTags(damage []string) Check {
 	return check
 }
 
-// checkPromise compares the glibc that tags for x86-64 promise to run on with
+// checkPromise compares the glibc that tags for the machine of the extensions promise to run on with
 // the symbol versions the extensions need.
 func (c Contents) checkPromise() []string {
-	if len(c.Extensions) == 0 {
+	all := readPolicies(c.Machine())
+	if len(c.Extensions) == 0 || len(all) == 0 {
 		return nil
 	}
 	f := c.Floors()
-	need, err := Platform(f)
+	need, err := Platform(f, c.Machine())
 	needs, _ := SplitPlatform(need)
 	what := fmt.Sprintf("needs glibc %s, GLIBCXX %s, CXXABI %s and libgcc %s: that is %s",
 		orNothing(f.Glibc), orNothing(f.GLIBCXX), orNothing(f.CXXABI), orNothing(f.Libgcc), need)
 	if err != nil {
 		// The first glibc that is newer than all policies.
-		all := readPolicies()
 		needs, what = fmt.Sprintf("2.%d", all[len(all)-1].Minor+1), err.Error()
 	}
 	var damage []string
 	for _, t := range c.Tags {
 		platform := t[strings.LastIndex(t, "-")+1:]
-		if promised, machine := SplitPlatform(platform); promised == "" || machine != "x86_64" || CompareVersions(promised, needs) >= 0 {
+		if promised, machine := SplitPlatform(platform); promised == "" || machine != c.Machine() || CompareVersions(promised, needs) >= 0 {
 			continue
 		}
 		d := "tagged " + platform + ", " + what

@@ -219,12 +219,12 @@ func TestVerifyArchsByOp(t *testing.T) {
 		t.Errorf("%+v", m.OpArchs)
 	}
 	files := wheeltest.Read(t, path)
-	high, low := ops[0].Path("cp311"), ops[1].Path("cp311")
+	high, low := ops[0].Path("cp311", wheel.X86), ops[1].Path("cp311", wheel.X86)
 	for _, c := range []struct{ high, low, want string }{
 		{files[high], files[low], ""},
 		{files[low], files[low], "archs: op fp_quantizer has SASS for 7.5, 8.0, the manifest says 8.0"},
 		{files[high], files[high], "archs: op quantizer has SASS for 8.0, the manifest says 7.5, 8.0"},
-		{files[ops[2].Path("cp311")], files[low], "archs: op fp_quantizer has SASS for nothing, the manifest says 8.0"},
+		{files[ops[2].Path("cp311", wheel.X86)], files[low], "archs: op fp_quantizer has SASS for nothing, the manifest says 8.0"},
 	} {
 		files[high], files[low] = c.high, c.low
 		wheeltest.Write(t, path, files)

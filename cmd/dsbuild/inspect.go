@@ -185,7 +185,7 @@ func machineNeeds(c wheel.Contents, f wheel.Floors) string {
 	var parts []string
 	for _, e := range c.Extensions {
 		machine := e.Machine
-		if cpu := c.CPU(); machine == "x86_64" && cpu != "" {
+		if cpu := c.CPU(); cpu != "" {
 			machine = "CPU " + string(cpu)
 		}
 		if !slices.Contains(parts, machine) {

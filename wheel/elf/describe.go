@@ -17,6 +17,11 @@ func (p *parts) describe(o *Object) error {
 		}
 		return s.Type == elf.SHT_SYMTAB || strings.HasPrefix(s.Name, ".debug_") || strings.HasPrefix(s.Name, ".zdebug_")
 	})
+	for _, segment := range p.programs {
+		if segment.kind == elf.PT_LOAD && (o.Align == 0 || segment.align < o.Align) {
+			o.Align = segment.align
+		}
+	}
 	if s := p.strings; s != nil && !strings.HasSuffix(p.text[s].String(), "\x00") {
 		return formatError(s.label(), s.end()-1, "does not end with a zero byte")
 	}

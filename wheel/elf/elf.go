@@ -43,6 +43,8 @@ type Section struct {
 	Addr   uint64          // where it is loaded, 0 if it is not
 	Offset uint64          // in the file
 	Size   uint64          // in the file
+	// Machine is that of the object: see Object.
+	Machine string
 
 	index      int // in the section headers
 	link, info uint32
@@ -77,6 +79,10 @@ type Object struct {
 	// Unread is the reason why nothing else was read: the object is not for 64-bit little-endian
 	// Linux, or has no section headers. It is empty for all others.
 	Unread string
+
+	// Align is the largest page size of a kernel under which the loader takes the object: the least
+	// alignment of a segment that is loaded. It is 0 where there is none.
+	Align uint64
 
 	Needs   []string // DT_NEEDED
 	RPath   []string // DT_RPATH, its directories

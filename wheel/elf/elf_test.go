@@ -45,8 +45,8 @@ func tiny() *elf.Object {
 		Versions: map[string][]string{"libc.so.6": {"GLIBC_2.2.5"}, "libm.so.6": {"GLIBC_2.29"}},
 		Stripped: true,
 		IFuncs:   true,
-		AsksCPU:  []string{"__cpu_model"},
-		Torch:    elf.Torch{C: []string{}},
+		Align:    4096, AsksCPU: []string{"__cpu_model"},
+		Torch: elf.Torch{C: []string{}},
 	}
 }
 

@@ -145,4 +145,5 @@ func parseSection(index int, raw []byte) (s Section, name uint32) {
 type program struct {
 	kind            elf.ProgType
 	off, addr, size uint64 // the size is that in the file
+	align           uint64
 }

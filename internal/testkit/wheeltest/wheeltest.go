@@ -7,6 +7,7 @@ import (
 	"archive/zip"
 	"bytes"
 	"crypto/sha256"
+	"debug/elf"
 	"encoding/base64"
 	"fmt"
 	"io"
@@ -31,7 +32,7 @@ type Options struct {
 	Python   string            // tag; "" means cp311
 	Torch    string            // X.Y.Z; "" means 2.15.0
 	CUDA     string            // X.Y; "" means 13.2
-	CPU      wheel.CPULevel    // in the manifest; "" means x86-64-v3
+	CPU      wheel.CPULevel    // in the manifest; "" means x86-64-v3; armv8-a makes a wheel for aarch64
 	Ops      []Op              // nil means DefaultOps
 	Requires []string          // besides torch
 	Files    map[string]string // further files, or other contents of those there
@@ -45,7 +46,7 @@ type Options struct {
 type Op struct {
 	Name string
 	Dir  string   // below deepspeed/ops
-	Code string   // assembly; "" is no instruction of note
+	Code string   // assembly, of words (.long) for aarch64; "" is no instruction of note
 	SASS []string // compute capabilities: "8.0"
 	PTX  []string
 	// Imports are functions that it calls. For those of torch's C interface it names libtorch_cpu.so,
@@ -80,6 +81,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Ops == nil {
 		o.Ops = DefaultOps()
+		if o.CPU.Machine() == wheel.Arm {
+			o.Ops[0].Code = ".long 0x4e22cc20" // fmla v0.4s, v1.4s, v2.4s
+		}
 	}
 	return o
 }
@@ -110,7 +114,7 @@ func Compiled(t testing.TB, dir string, opt Options) string {
 	t.Helper()
 	opt = opt.withDefaults()
 	version := opt.version()
-	tag := opt.Python + "-" + opt.Python + "-linux_x86_64"
+	tag := opt.Python + "-" + opt.Python + "-linux_" + opt.CPU.Machine()
 	info := "deepspeed-" + version + ".dist-info/"
 	installed := []string{"'async_io': False"}
 	for _, op := range opt.Ops {
@@ -131,12 +135,12 @@ func Compiled(t testing.TB, dir string, opt Options) string {
 		info + "WHEEL":              "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\nTag: " + tag + "\n",
 	}
 	for _, op := range opt.Ops {
-		path := op.Path(opt.Python)
+		path := op.Path(opt.Python, opt.CPU.Machine())
 		if opt.Stable != "" {
 			path = filepath.Join("deepspeed/ops", op.Dir, "lib"+op.Name+"_op.so")
 			files[filepath.Join("deepspeed/ops", op.Dir, op.Name+"_op.py")] = "from deepspeed._stable_abi import expose\n\nexpose(globals())\n"
 		}
-		files[path] = string(op.assemble(t))
+		files[path] = string(op.assemble(t, opt.CPU.Machine()))
 	}
 	if opt.Stable != "" {
 		record, told, _ := strings.Cut(files["deepspeed/git_version_info_installed.py"], "torch_info=")
@@ -153,10 +157,10 @@ func Compiled(t testing.TB, dir string, opt Options) string {
 	return path
 }
 
-// Path is the op's place in a wheel for a Python of that tag.
-func (op Op) Path(python string) string {
+// Path is the op's place in a wheel for a Python of that tag, on a machine.
+func (op Op) Path(python, machine string) string {
 	number := strings.TrimPrefix(python, "cp")
-	return filepath.Join("deepspeed/ops", op.Dir, op.Name+"_op.cpython-"+number+"-x86_64-linux-gnu.so")
+	return filepath.Join("deepspeed/ops", op.Dir, op.Name+"_op.cpython-"+number+"-"+machine+"-linux-gnu.so")
 }
 
 // Packed makes a wheel as dsbuild wheel does, and returns its path.
@@ -229,18 +233,19 @@ func LoadedByPython() map[string]string {
 // PlanDigest is the digest of the plan that packed wheels name.
 func PlanDigest() string { return strings.Repeat("cd", 32) }
 
-// assemble makes the op's shared object. It needs memcpy of glibc 2.14.
-func (op Op) assemble(t testing.TB) []byte {
+// assemble makes the op's shared object. It needs memcpy of glibc 2.14. One for aarch64 is made without a compiler for aarch64: its
+// instructions are words, it names functions in data, and its header says that it is for aarch64.
+func (op Op) assemble(t testing.TB, machine string) []byte {
 	t.Helper()
 	dir := t.TempDir()
 	source, object := filepath.Join(dir, "op.s"), filepath.Join(dir, "op.so")
-	text := ".text\n.globl PyInit_" + op.Name + "_op\nPyInit_" + op.Name + "_op:\n" + op.Code + "\n" + calls(append(op.Imports, "memcpy")) + "ret\n" +
+	text := ".text\n.globl PyInit_" + op.Name + "_op\nPyInit_" + op.Name + "_op:\n" + op.Code + "\n" + calls(append(op.Imports, "memcpy"), machine) +
 		".section .note.GNU-stack,\"\",@progbits\n" +
 		fatbin(".nv_fatbin", op.PTX, op.SASS) + fatbin("__nv_relfatbin", op.Unlinked, nil)
 	if err := os.WriteFile(source, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	args := []string{"-shared", "-nostdlib", "-Wl,--strip-all,--build-id=none", "-o", object, source, "-lc"}
+	args := []string{"-shared", "-nostdlib", "-Wl,-z,max-page-size=" + map[string]string{wheel.X86: "4096", wheel.Arm: "65536"}[machine], "-Wl,--strip-all,--build-id=none", "-o", object, source, "-lc"}
 	if !op.Unnamed && slices.ContainsFunc(op.Imports, func(name string) bool { return strings.Contains(name, "torch_") }) {
 		library := filepath.Join(dir, "libtorch_cpu.so")
 		gcc(t, "-shared", "-nostdlib", "-Wl,-soname,libtorch_cpu.so", "-o", library, "-x", "c", os.DevNull)
@@ -250,6 +255,9 @@ func (op Op) assemble(t testing.TB) []byte {
 	data, err := os.ReadFile(object)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if machine == wheel.Arm {
+		data[18] = byte(elf.EM_AARCH64)
 	}
 	return data
 }
@@ -261,13 +269,16 @@ func gcc(t testing.TB, args ...string) {
 	}
 }
 
-// calls is the assembly that calls functions.
-func calls(names []string) string {
+// calls is the assembly that calls functions and returns.
+func calls(names []string, machine string) string {
+	if machine == wheel.Arm {
+		return ".long 0xd65f03c0\n.data\n.quad " + strings.Join(names, ", ") + "\n" // ret
+	}
 	text := ""
 	for _, name := range names {
 		text += "call " + name + "@PLT\n"
 	}
-	return text
+	return text + "ret\n"
 }
 
 // fatbin is a section with one container: headers of CUDA's format before
