@@ -152,20 +152,15 @@ func (a *evaluation) chooseArchs() {
 	if len(a.targets) > 0 || !a.wantsDeviceCode() {
 		return
 	}
-	withBF16 := a.opsWithBF16()
 	for _, c := range a.cuda.Archs {
-		arch := archOf(c)
 		exists := slices.ContainsFunc(a.GPUs, func(g GPU) bool { return g.Arch == c && !g.isForeign() })
 		tooNew := slices.ContainsFunc(a.limits(), func(l Limit) bool { return l.MaxArch != "" && olderMinor(l.MaxArch, c) })
-		if exists && !tooNew && (arch.Major > 7 || len(withBF16) == 0) {
-			a.targets = append(a.targets, arch)
+		if exists && !tooNew {
+			a.targets = append(a.targets, archOf(c))
 		}
 	}
 	if n := len(a.targets); n > 0 {
 		a.targets[n-1].PTX = true
-	}
-	if len(withBF16) > 0 {
-		a.addNote("archs before 8.0 are left out: they would turn BF16 off in %s", joinWords(withBF16))
 	}
 }
 
@@ -237,12 +232,16 @@ func (a *evaluation) fitOp(op *Op) string {
 		return why
 	}
 	var left []string
+	why := op.archRange()
 	if op.DeviceCode {
 		for _, arch := range a.targets {
-			if op.supportsArch(arch.Capability()) {
-				op.Archs = append(op.Archs, arch)
-			} else {
+			switch {
+			case !op.supportsArch(arch.Capability()):
 				left = append(left, arch.Capability())
+			case op.BF16 && arch.Major <= 7 && len(a.archs) == 0:
+				left, why = append(left, arch.Capability()), "would have no BF16 with them"
+			default:
+				op.Archs = append(op.Archs, arch)
 			}
 		}
 		if len(op.Archs) == 0 && len(left) > 0 {
@@ -261,7 +260,7 @@ func (a *evaluation) fitOp(op *Op) string {
 		}
 	}
 	if len(left) > 0 {
-		a.addRemark("%s is compiled for %s and not for %s: it %s", op.Name, joinWords(wheel.Capabilities(op.Archs, false)), joinWords(left), op.archRange())
+		a.addRemark("%s is compiled for %s and not for %s: it %s", op.Name, joinWords(wheel.Capabilities(op.Archs, false)), joinWords(left), why)
 	}
 	return ""
 }
@@ -436,7 +435,7 @@ func numberOf(s string) int {
 func (a *evaluation) finishedToolchain() Toolchain {
 	tc := a.toolchain
 	device := tc.HasDeviceCode()
-	if with := a.opsWithBF16(); len(with) > 0 && tc.Archs[0].Major <= 7 && tc.Archs[len(tc.Archs)-1].Major > 7 {
+	if with := a.opsWithBF16(); len(with) > 0 && len(a.archs) > 0 && tc.Archs[0].Major <= 7 && tc.Archs[len(tc.Archs)-1].Major > 7 {
 		a.addRemark("arch %s turns BF16 off in %s for every arch of the wheel: better build a separate wheel for it", tc.Archs[0].Capability(), joinWords(with))
 	}
 	if tc.Index != "" {
