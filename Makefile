@@ -13,6 +13,7 @@ GORELEASER = v2.12.0
 
 # The linter, which reads .golangci.yml. dsbuild does not depend on it, so it is not in go.mod.
 GOLANGCI_LINT = v2.15.0
+GOVULNCHECK = v1.9.0
 
 # If git refuses the checkout (root in the folder of another user), the Go tool cannot
 # stamp the version and fails. Then build without the stamp.
@@ -33,7 +34,7 @@ build quickstart nodes nodes-stop engine engine-stop bin/ci/engine: export CGO_E
 
 PREFIX ?= /usr/local
 
-.PHONY: help modules build install packages-lock drivers quickstart nodes nodes-stop check source test test-full test-gpu bench pictures release-snapshot release fuzz engine engine-stop lint clean clean-caches
+.PHONY: help modules build install packages-lock drivers quickstart nodes nodes-stop check source test test-full test-gpu bench pictures release-snapshot release fuzz engine engine-stop lint vulncheck clean clean-caches
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -121,6 +122,9 @@ fuzz: ## run every fuzz target for FUZZTIME (10s)
 lint: ## compile golangci-lint (once, some minutes) and run it
 	$(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT) run
 	cd ci && $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT) run
+
+vulncheck: ## look for known vulnerabilities in what the program calls (the list comes from vuln.go.dev)
+	$(GO) run golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK) ./cmd/dsbuild
 
 engine: bin/ci/engine ## start dsbuild's own Dagger engine (root, Debian 12 or 13)
 	bin/ci/engine up

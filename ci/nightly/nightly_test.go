@@ -106,6 +106,7 @@ type (
 		Steps       []workflowStep
 	}
 	workflowStep struct {
+		Name string
 		Uses string
 		Env  map[string]string
 		With map[string]any
@@ -176,43 +177,59 @@ func TestGitHubTrustsNoTag(t *testing.T) {
 	}
 }
 
-// The same rules hold for this repository: only the job that drafts a release may write. It
-// alone sees a token, in the step that publishes and without a cache.
+// The same rules hold for this repository: only the jobs that draft a release or publish pages may write. A draft's
+// job alone sees a token, in one step and without a cache.
 func TestOwnWorkflowsTrustNoTag(t *testing.T) {
 	files, err := filepath.Glob("../../.github/workflows/*.yml")
-	if err != nil || len(files) != 2 {
+	if err != nil || len(files) != 3 {
 		t.Fatalf("%v, %v", files, err)
+	}
+	// id-token and attestations are for the statement of who made the files.
+	draft := map[string]string{"contents": "write", "id-token": "write", "attestations": "write"}
+	writers := map[string]map[string]string{
+		"release.yml release": draft,
+		"wheels.yml release":  draft,
+		"wheels.yml index":    {"id-token": "write", "pages": "write"},
 	}
 	for _, file := range files {
 		text, jobs := readWorkflow(t, file)
 		if wrong := lintWorkflow(t, file, text); len(wrong) > 0 {
 			t.Errorf("%v", wrong)
 		}
+		tokens := 0
 		for name, job := range jobs {
-			rights := map[string]string{"contents": "read"}
-			writes := filepath.Base(file) == "release.yml" && name == "release"
-			if writes { // the others are for the statement of who made the files
-				rights = map[string]string{"contents": "write", "id-token": "write", "attestations": "write"}
+			rights, writes := writers[filepath.Base(file)+" "+name]
+			if !writes {
+				rights = map[string]string{"contents": "read"}
 			}
 			if !maps.Equal(job.Permissions, rights) {
 				t.Errorf("%s: %s: rights %v; want %v", file, name, job.Permissions, rights)
 			}
+			drafts := rights["contents"] == "write"
+			if drafts {
+				tokens++
+			}
 			for _, s := range job.Steps {
-				if len(s.Env) > 0 && (!writes || s.Run != "make release") {
-					t.Errorf("%s: %s: %+v", file, name, s)
+				if len(s.Env) > 0 && (!drafts || s.Run != "make release" && s.Name != "Draft the release") {
+					t.Errorf("%s: %s: %+v; want no variables there", file, name, s)
 				}
 				if writes && strings.HasPrefix(s.Uses, "actions/setup-go@") && s.With["cache"] != false {
 					t.Errorf("%s: %s takes what other runs cached", file, name)
 				}
 			}
 		}
-		tokens := 0
-		if filepath.Base(file) == "release.yml" {
-			tokens = 1
-		}
 		if strings.Count(text, "github.token") != tokens || strings.Contains(text, "secrets.") || strings.Contains(text, "pull_request_target") {
 			t.Errorf("%s: a job that needs none could see a secret", file)
 		}
+	}
+}
+
+// The workflow of examples/ci follows the rules of nightly's.
+func TestExample(t *testing.T) {
+	const file = "../../examples/ci/github.yml"
+	text, _ := readWorkflow(t, file)
+	if wrong := lintWorkflow(t, file, text); len(wrong) > 0 {
+		t.Errorf("%v", wrong)
 	}
 }
 

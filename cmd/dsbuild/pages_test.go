@@ -45,6 +45,11 @@ func documentation(t *testing.T) []pages.Page {
 	if err != nil || len(files) < 15 {
 		t.Fatalf("%d pages in docs, %v", len(files), err)
 	}
+	examples, err := filepath.Glob(filepath.Join(repository, "examples", "*", "README.md"))
+	if err != nil || len(examples) == 0 {
+		t.Fatalf("examples: %v, %v", examples, err)
+	}
+	files = append(files, examples...)
 	for _, name := range []string{"SECURITY.md", "CONTRIBUTING.md", "README.md"} {
 		files = slices.Insert(files, 0, filepath.Join(repository, name))
 	}
@@ -263,7 +268,7 @@ func TestPagesRun(t *testing.T) {
 		name := strings.ToLower(strings.ReplaceAll(strings.TrimSuffix(path, ".md"), "/", "-"))
 		ran := false
 		t.Run(name, func(t *testing.T) {
-			s := newSandbox(t, name, fleet)
+			s := newSandbox(t, p.Path, name, fleet)
 			for _, b := range p.Blocks {
 				s.block(t, p, b)
 			}
@@ -306,8 +311,8 @@ func countsLine(counts map[pages.Level]int) string {
 	return strings.Join(parts, ", ")
 }
 
-// newSandbox lays out the files of a page and runs what has to be done before.
-func newSandbox(t *testing.T, page string, fleet func() *nodes.Fleet) *sandbox {
+// newSandbox lays out the files of a page and runs what has to be done before. An example's page has the files of its folder.
+func newSandbox(t *testing.T, path, page string, fleet func() *nodes.Fleet) *sandbox {
 	t.Helper()
 	s := &sandbox{dir: t.TempDir()}
 	home := filepath.Join(s.dir, ".home")
@@ -317,7 +322,7 @@ func newSandbox(t *testing.T, page string, fleet func() *nodes.Fleet) *sandbox {
 	s.env = append(os.Environ(), "HOME="+home, "LC_ALL=C.UTF-8", "NO_COLOR=1", "COLUMNS=", "REPO="+absolute(t, repository))
 	archive, err := txtar.ParseFile(filepath.Join("testdata", "pages", page+".txtar"))
 	if errors.Is(err, os.ErrNotExist) {
-		return s
+		archive, err = new(txtar.Archive), nil
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -329,6 +334,11 @@ func newSandbox(t *testing.T, page string, fleet func() *nodes.Fleet) *sandbox {
 	}
 	if err := txtar.Write(archive, s.dir); err != nil {
 		t.Fatal(err)
+	}
+	if strings.HasPrefix(page, "examples-") {
+		if err := os.CopyFS(s.dir, os.DirFS(filepath.Dir(path))); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if s.login != nil {
 		command(t, s.dir, "chown", "-R", strconv.Itoa(slurm.UserID), ".")

@@ -1,0 +1,210 @@
+// Package wheels tests the workflow that makes the public wheels (.github/workflows/wheels.yml): its steps run here too.
+package wheels
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
+	"github.com/dsbuild/dsbuild/internal/testkit/python"
+	"github.com/dsbuild/dsbuild/internal/testkit/sigstoretest"
+)
+
+// workflow is what the tests read of the workflow.
+type workflow struct {
+	Jobs map[string]struct {
+		Strategy struct {
+			Matrix struct {
+				CUDA []string
+				Set  []struct{ Name, Ops string }
+			}
+		}
+		Steps []struct{ Name, Run string }
+	}
+}
+
+func readWorkflow(t *testing.T) workflow {
+	t.Helper()
+	text, err := os.ReadFile("../../.github/workflows/wheels.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var w workflow
+	if err := yaml.Unmarshal(text, &w); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// step returns the script of a step.
+func (w workflow) step(t *testing.T, job, name string) string {
+	t.Helper()
+	for _, s := range w.Jobs[job].Steps {
+		if s.Name == name {
+			return s.Run
+		}
+	}
+	t.Fatalf("the job %s has no step %q", job, name)
+	return ""
+}
+
+// builds returns the script that builds each wheel, by its set and CUDA, such as all-cu13.
+func (w workflow) builds(t *testing.T) map[string]string {
+	t.Helper()
+	scripts := map[string]string{}
+	matrix := w.Jobs["build"].Strategy.Matrix
+	for _, cuda := range matrix.CUDA {
+		for _, set := range matrix.Set {
+			scripts[set.Name+"-cu"+cuda] = strings.NewReplacer(
+				"${{ matrix.cuda }}", cuda, "${{ matrix.set.ops }}", set.Ops, "${{ matrix.set.name }}", set.Name,
+			).Replace(w.step(t, "build", "Build the wheel"))
+		}
+	}
+	return scripts
+}
+
+// workplace is an empty working folder with the program and the folder ci, as in a checkout.
+func workplace(t *testing.T) string {
+	t.Helper()
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(root, "bin/dsbuild")); err != nil {
+		needs.Missing(t, "no program: %v; make build makes it", err)
+	}
+	dir := t.TempDir()
+	for _, name := range []string{"bin", "ci"} {
+		if err := os.Symlink(filepath.Join(root, name), filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// sh runs a script as a workflow does, and returns what it printed.
+func sh(t *testing.T, dir, script string) (string, error) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "bash", "-eo", "pipefail", "-c", script)
+	cmd.Dir = dir
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+func mustSh(t *testing.T, dir, script string) string {
+	t.Helper()
+	out, err := sh(t, dir, script)
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", script, err, out)
+	}
+	return out
+}
+
+// Each public wheel is one file for every torch from 2.10 on, at most eight of them.
+func TestPublicWheelsServeEveryTorch(t *testing.T) {
+	builds := readWorkflow(t).builds(t)
+	if n := len(builds); n == 0 || n > 8 {
+		t.Fatalf("%d wheels; want 1 to 8", n)
+	}
+	dir := workplace(t)
+	for name, script := range builds {
+		out := mustSh(t, dir, strings.TrimSpace(script)+" --dry-run")
+		if !strings.Contains(out, "for torch 2.10 and newer (the stable ABI") {
+			t.Errorf("%s: the plan is\n%s\nwant a wheel for torch 2.10 and newer", name, out)
+		}
+	}
+}
+
+// The wheel that make test has built goes through the steps after the build. Then stock pip and uv take it from the index for each
+// Python, and find nothing for machines that cannot run it.
+func TestPipAndUVInstallThePublicWheels(t *testing.T) {
+	built := os.Getenv("DSBUILD_TEST_STABLE")
+	if built == "" {
+		needs.Missing(t, "DSBUILD_TEST_STABLE is not set: run make test")
+	}
+	w, dir := readWorkflow(t), workplace(t)
+	for _, set := range w.Jobs["build"].Strategy.Matrix.Set {
+		to := filepath.Join(dir, "dist", set.Name)
+		if err := os.CopyFS(to, os.DirFS(filepath.Dir(built))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	server := sigstoretest.New(t)
+	t.Setenv("SIGSTORE_ID_TOKEN", sigstoretest.Token("https://token.actions.githubusercontent.com", "https://github.com/dsbuild/dsbuild/.github/workflows/wheels.yml@refs/tags/wheels-0.19.8"))
+	const config = "ci/wheels/signing_config.json"
+	sign := w.step(t, "release", "Sign the wheels")
+	if strings.Count(sign, config) != 1 {
+		t.Fatalf("%q does not sign with %s", sign, config)
+	}
+	mustSh(t, dir, strings.Replace(sign, config, server.WriteFiles(t.TempDir()), 1))
+	mustSh(t, dir, w.step(t, "release", "Write the index"))
+
+	py, err := python.Find(t.Context(), "3.11")
+	if err != nil {
+		needs.Missing(t, "no Python 3.11: %v", err)
+	}
+	uv, err := python.GetUV(t.Context(), py, func(line string) { t.Log(line) })
+	if err != nil {
+		needs.Missing(t, "no uv: %v", err)
+	}
+	mustSh(t, dir, py+" -m venv venv")
+	want, err := os.ReadFile(built)
+	if err != nil {
+		t.Fatal(err)
+	}
+	indexes, err := filepath.Glob(filepath.Join(dir, "public", "torch*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	small, err := filepath.Glob(filepath.Join(dir, "public/default", "torch*"))
+	if err != nil || len(indexes) != 1 || len(small) != 1 {
+		t.Fatalf("indexes %v and %v, %v; want one each", indexes, small, err)
+	}
+	for _, index := range append(indexes, small...) {
+		for _, version := range []string{"3.10", "3.11", "3.12", "3.13", "3.14"} {
+			for program, script := range map[string]string{
+				"pip": fmt.Sprintf("venv/bin/python -m pip download -q --no-deps --only-binary :all: --platform manylinux_2_28_x86_64 --python-version %s -d got --index-url file://%s deepspeed", version, index),
+				"uv":  fmt.Sprintf("%s pip install -q --no-deps --python-platform x86_64-manylinux_2_28 --python-version %s --target got --index-url file://%s deepspeed", uv.Program(), version, index),
+			} {
+				mustSh(t, dir, "rm -rf got && mkdir got && "+script)
+				if program == "pip" {
+					got, err := os.ReadFile(filepath.Join(dir, "got", filepath.Base(built)))
+					if err != nil || !bytes.Equal(got, want) {
+						t.Errorf("pip for Python %s: %v; want the bytes of %s", version, err, filepath.Base(built))
+					}
+				} else if _, err := os.Stat(filepath.Join(dir, "got/deepspeed/ops/adam")); err != nil {
+					t.Errorf("uv for Python %s: %v; want DeepSpeed's folder", version, err)
+				}
+			}
+		}
+	}
+	none := regexp.MustCompile(`(?i)no matching distribution|no solution found`)
+	for _, c := range []struct{ machine, pip, uv string }{
+		{"glibc 2.17", "manylinux_2_17_x86_64", "x86_64-manylinux2014"},
+		{"musl", "musllinux_1_2_x86_64", "x86_64-unknown-linux-musl"},
+		{"Windows", "win_amd64", "x86_64-pc-windows-msvc"},
+		{"macOS", "macosx_14_0_arm64", "aarch64-apple-darwin"},
+		{"Arm", "manylinux_2_28_aarch64", "aarch64-manylinux_2_28"},
+	} {
+		scripts := []string{
+			fmt.Sprintf("venv/bin/python -m pip download --no-deps --only-binary :all: --platform %s --python-version 3.11 -d got --index-url file://%s deepspeed", c.pip, indexes[0]),
+			fmt.Sprintf("%s pip install --no-deps --python-platform %s --python-version 3.11 --target got --index-url file://%s deepspeed", uv.Program(), c.uv, indexes[0]),
+		}
+		if i := slices.IndexFunc(scripts, func(script string) bool {
+			out, err := sh(t, dir, script)
+			return err == nil || !none.MatchString(out)
+		}); i >= 0 {
+			out, err := sh(t, dir, scripts[i])
+			t.Errorf("%s: %v\n%s\nwant that no wheel is found", c.machine, err, out)
+		}
+	}
+}
