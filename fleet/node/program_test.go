@@ -2,10 +2,12 @@ package node_test
 
 import (
 	"context"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -54,6 +56,51 @@ func TestProgramsAreModules(t *testing.T) {
 	if err != nil || found < 10 {
 		t.Errorf("%d programs, %v", found, err)
 	}
+}
+
+// Each order that a package sends is one that its agent on the node knows, and the agent knows no others.
+func TestOrdersAreKnown(t *testing.T) {
+	t.Parallel()
+	sent := regexp.MustCompile(`"do": "(\w+)"`)
+	table := regexp.MustCompile(`(?s)def verbs\(.*?\n    }|for name in \("begin".*?\)`)
+	entry := regexp.MustCompile(`"(\w+)"[:,)]`)
+	for module, packages := range map[string][]string{
+		"deploy":        {"fleet/deploy", "fleet/deploy/changes"},
+		"environments":  {"fleet/deploy/envs", "fleet/deploy/changes"},
+		"check_cluster": {"launch/check"},
+		"relay":         {"fleet/relay"},
+	} {
+		asks, knows := map[string]bool{}, map[string]bool{}
+		for _, dir := range packages {
+			files, err := filepath.Glob("../../" + dir + "/*.go")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, file := range files {
+				if strings.HasSuffix(file, "_test.go") {
+					continue
+				}
+				for _, m := range sent.FindAllStringSubmatch(read(t, file), -1) {
+					asks[m[1]] = true
+				}
+			}
+		}
+		for _, m := range entry.FindAllStringSubmatch(table.FindString(read(t, "python/dsbuild_node/"+module+".py")), -1) {
+			knows[m[1]] = true
+		}
+		if !maps.Equal(asks, knows) || len(asks) == 0 {
+			t.Errorf("%s: Go asks for %v; the module knows %v", module, slices.Sorted(maps.Keys(asks)), slices.Sorted(maps.Keys(knows)))
+		}
+	}
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 // What lies on a node is never imported in place of the package, nor what boot imports from its working directory.
