@@ -31,6 +31,7 @@ type requirements struct {
 	ops               []Op                // in the order of the table
 	byName            []bool              // whether the user named the op
 	allOps            bool                // whether ops that cannot be built are left out
+	provenOps         bool                // whether the ops without a name are those of ProvenOps
 	gpus              map[string][]string // names of GPUs by arch
 	notes             []string
 }
@@ -356,18 +357,17 @@ func (l *lookup) findOps() {
 
 // selectOps takes the ops asked for, and those that DeepSpeed builds with them.
 func (l *lookup) selectOps(asked []string) {
-	l.allOps = slices.Contains(asked, AllOps)
-	proven := slices.Contains(asked, ProvenOps)
+	l.provenOps = slices.Contains(asked, ProvenOps) && !slices.Contains(asked, AllOps)
+	l.allOps = l.provenOps || slices.Contains(asked, AllOps)
 	for _, op := range l.Ops {
 		named := slices.Contains(asked, op.Name)
 		brought := slices.ContainsFunc(l.Ops, func(o Op) bool {
 			return slices.Contains(asked, o.Name) && slices.Contains(o.Brings, op.Name)
 		})
-		if named || l.allOps || brought || proven && op.doesTheSame() {
+		if named || brought || l.allOps && (!l.provenOps || op.doesTheSame()) {
 			l.ops, l.byName = append(l.ops, op.inRelease(l.deepspeed.Version)), append(l.byName, named)
 		}
 	}
-	l.allOps = l.allOps || proven
 }
 
 // defaultOps lists the default ops that the DeepSpeed wanted has.

@@ -111,8 +111,10 @@ func (a *evaluation) chooseABI() {
 func (a *evaluation) chooseProvenABI() {
 	a.toolchain.ABI = wheel.StableABI
 	why := a.whyTorchMinor(a.torch.Version)
-	for _, op := range a.ops {
-		why = cmp.Or(why, op.unprovenAs(wheel.StableABI, a.torch.Version))
+	for i, op := range a.ops {
+		if a.byName[i] || !a.provenOps { // else chooseOps leaves it out
+			why = cmp.Or(why, op.unprovenAs(wheel.StableABI, a.torch.Version))
+		}
 	}
 	if why != "" {
 		a.toolchain.ABI = wheel.TorchMinor

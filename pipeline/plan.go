@@ -500,6 +500,13 @@ func (p *Plan) PrintSummary(w io.Writer, builder string, stored bool) error {
 	if p.Base.Host {
 		disk = "15 GB" // no engine and no image
 	}
+	sets := 0 // of device code
+	for _, op := range p.Toolchain.Ops {
+		sets += len(op.Archs)
+	}
+	if sets > 30 {
+		took = "an hour or two on two cores: ops with much device code, for many GPUs"
+	}
 	if stored {
 		took = "a second: the store has this wheel"
 	}
