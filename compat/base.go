@@ -58,6 +58,7 @@ func (t *Tables) Offered(g BuildEnvironment) BuildEnvironment {
 	}
 	g.Pythons = appendMissing(g.Pythons, t.Bases[i].Pythons)
 	g.GCCs = appendMissing(g.GCCs, t.Bases[i].GCCs)
+	g.Cross = t.Bases[i].Cross
 	return g
 }
 

@@ -33,9 +33,10 @@ func (t *Tables) evaluate(w *requirements, c candidate) *evaluation {
 		Torch: c.torch.Version, CUDA: c.torch.CUDA, Index: c.torch.Index, TorchHash: c.torch.SHA256[c.python], Standard: c.torch.Standard, Toolkit: a.toolkitVersion(), Pins: a.pins(), CPU: w.spec.CPU, Glibc: w.spec.Glibc,
 	}
 	if a.toolchain.CPU == "" {
-		a.toolchain.CPU = wheel.CPUv3
+		a.toolchain.CPU = wheel.DefaultCPU(w.machine)
 	}
 	a.chooseABI()
+	a.checkMachine()
 	a.checkEnvironment()
 	a.checkDriver()
 	if a.impossible || !a.findCUDA() {
@@ -122,6 +123,37 @@ func (a *evaluation) checkEnvironment() {
 	}
 }
 
+// checkMachine refuses what is impossible for a wheel for aarch64, or where another machine builds it.
+func (a *evaluation) checkMachine() {
+	switch {
+	case !a.torch.hasCUDAFor(a.machine):
+		a.addConflict("%s", a.whyNoCUDA(a.torch))
+	case !a.toolchain.IsCross():
+	case a.toolchain.ABI != wheel.StableABI:
+		a.addConflict("a wheel for one minor of torch needs the libraries of that torch: for %s it can only be built on such a machine; "+
+			"here dsbuild builds wheels of torch's stable ABI for %[1]s", a.machine)
+	case a.source.Source != CUDA13:
+		a.addConflict("dsbuild builds for %s only with %s, the CUDA of Python packages", a.machine, CUDA13)
+	}
+}
+
+// hasCUDAFor reports whether torch's wheel for a machine has CUDA.
+func (t Torch) hasCUDAFor(machine string) bool { return machine != wheel.Arm || t.ArmArchs != nil }
+
+// whyNoCUDA says which torches have CUDA for aarch64; some do.
+func (t *Tables) whyNoCUDA(of Torch) string {
+	var with []string
+	for _, r := range t.Torches {
+		if r.hasCUDAFor(wheel.Arm) {
+			with = append(with, r.Version)
+		}
+	}
+	if len(with) == 0 {
+		return fmt.Sprintf("torch %s has no CUDA in its wheel for %s", of.Version, wheel.Arm)
+	}
+	return fmt.Sprintf("torch %s has no CUDA in its wheel for %s; torch %s does", of.Version, wheel.Arm, rangeWords(with, torchVersions(t.Torches)))
+}
+
 // checkDriver compares the CUDA of torch with the driver of the nodes.
 func (a *evaluation) checkDriver() {
 	if !a.Drives(a.spec.Driver, a.torch.CUDA) {
@@ -146,14 +178,17 @@ func (a *evaluation) otherBaseConflict() string {
 }
 
 // chooseArchs takes the archs that are asked for, or else all: those of GPUs beside an x86_64 CPU for which the toolkit compiles,
-// and PTX of the newest for GPUs to come.
+// or for aarch64 those that torch itself has code for, and PTX of the newest for GPUs to come.
 func (a *evaluation) chooseArchs() {
 	a.targets = a.archs
 	if len(a.targets) > 0 || !a.wantsDeviceCode() {
 		return
 	}
 	for _, c := range a.cuda.Archs {
-		exists := slices.ContainsFunc(a.GPUs, func(g GPU) bool { return g.Arch == c && !g.isForeign() })
+		exists := slices.ContainsFunc(a.GPUs, func(g GPU) bool { return g.Arch == c && g.Machine == "" })
+		if a.machine == wheel.Arm {
+			exists = slices.Contains(a.torch.ArmArchs, c)
+		}
 		tooNew := slices.ContainsFunc(a.limits(), func(l Limit) bool { return l.MaxArch != "" && olderMinor(l.MaxArch, c) })
 		if exists && !tooNew {
 			a.targets = append(a.targets, archOf(c))
@@ -228,6 +263,9 @@ func (a *evaluation) fitOp(op *Op) string {
 	if why := op.absentFrom(a.deepspeed.Version); why != "" {
 		return why
 	}
+	if op.X86Only != "" && a.machine != wheel.X86 {
+		return fmt.Sprintf("op %s cannot be built for %s: %s", op.Name, a.machine, op.X86Only)
+	}
 	if why := op.unprovenAs(a.toolchain.ABI, a.torch.Version); why != "" {
 		return why
 	}
@@ -300,8 +338,8 @@ func (a *evaluation) checkArchs() {
 			a.addConflict("%s makes machine code for arch %s, but no PTX", a.source.Source, a.archWithGPUs(c))
 		case a.toolchain.HasDeviceCode() && !slices.Contains(a.cuda.Archs, c) && !slices.Contains(a.source.MoreArchs, c):
 			a.addConflict("CUDA %s, %s, compiles nothing for arch %s; %s", a.cuda.Version, a.toolkitOrigin(), a.archWithGPUs(c), whichCompile(a.CUDAs, c))
-		case len(a.gpus[c]) > 0 && !a.torch.runsOn(arch):
-			a.addConflict("torch %s itself has no code for arch %s and does not run there; %s", a.torch.Version, a.archWithGPUs(c), whichRun(a.Torches, arch))
+		case len(a.gpus[c]) > 0 && a.torch.hasCUDAFor(a.machine) && !a.torchRunsOn(a.torch, arch, a.machine):
+			a.addConflict("torch %s itself has no code for arch %s and does not run there; %s", a.torch.Version, a.archWithGPUs(c), a.whichRun(arch))
 		}
 	}
 }
@@ -334,15 +372,18 @@ func (s Span) laterWords(does string) string {
 	return fmt.Sprintf("; DeepSpeed from %s on %s", s.Until, does)
 }
 
-// whichRun names the torches that run on an arch; some do.
-func whichRun(all []Torch, arch wheel.Arch) string {
+// whichRun names the torches that run on an arch.
+func (a *evaluation) whichRun(arch wheel.Arch) string {
 	var with []string
-	for _, r := range all {
-		if r.runsOn(arch) {
+	for _, r := range a.Torches {
+		if a.torchRunsOn(r, arch, a.machine) {
 			with = append(with, r.Version)
 		}
 	}
-	return "torch " + rangeWords(with, torchVersions(all)) + " does"
+	if len(with) == 0 {
+		return "no torch for " + a.machine + " does"
+	}
+	return "torch " + rangeWords(with, torchVersions(a.Torches)) + " does"
 }
 
 // whichCompile names the CUDAs that compile for an arch; some do.
@@ -377,21 +418,28 @@ func Compilers(all []CUDA, capability string) []string {
 	return with
 }
 
-// NewestTorch returns the newest release of torch whose own binaries run on an
+// NewestTorch returns the newest release of torch whose own binaries for a machine run on an
 // arch; "" if there is none.
-func (t *Tables) NewestTorch(capability string) string {
+func (t *Tables) NewestTorch(capability, machine string) string {
 	for _, r := range t.Torches {
-		if r.runsOn(archOf(capability)) {
+		if t.torchRunsOn(r, archOf(capability), machine) {
 			return r.Version
 		}
 	}
 	return ""
 }
 
-// runsOn reports whether torch's own binaries have code for an arch: for the arch itself, or for
-// a lower minor of the same major. It is true if the archs of the binaries are not known.
-func (t Torch) runsOn(arch wheel.Arch) bool {
-	return len(t.Archs) == 0 || slices.ContainsFunc(t.Archs, func(have string) bool { return runsCodeFor(archOf(have), arch) })
+// torchRunsOn reports whether torch's own binaries for a machine have code that runs on an arch. It is true if the archs of the
+// binaries are not known.
+func (t *Tables) torchRunsOn(r Torch, arch wheel.Arch, machine string) bool {
+	archs := r.Archs
+	if machine == wheel.Arm {
+		archs = r.ArmArchs
+	}
+	if !r.hasCUDAFor(machine) {
+		return false
+	}
+	return len(archs) == 0 || slices.ContainsFunc(archs, func(have string) bool { return t.runsCodeFor(archOf(have), arch) })
 }
 
 // chooseGCC picks the first gcc of the build environment that torch's headers and nvcc both
@@ -470,6 +518,9 @@ func (a *evaluation) finishedToolchain() Toolchain {
 
 // remarkArchsWithoutMachine names the archs asked for that no GPU beside an x86_64 CPU has.
 func (a *evaluation) remarkArchsWithoutMachine() {
+	if a.machine != wheel.X86 {
+		return
+	}
 	for _, arch := range a.toolchain.Archs {
 		c := arch.Capability()
 		var names []string
@@ -477,7 +528,7 @@ func (a *evaluation) remarkArchsWithoutMachine() {
 			if g.Arch == c {
 				names = append(names, g.Name)
 			}
-			if g.Arch == c && !g.isForeign() {
+			if g.Arch == c && g.Machine == "" {
 				names = nil
 				break
 			}
@@ -492,7 +543,7 @@ func (a *evaluation) remarkArchsWithoutMachine() {
 func (a *evaluation) archsTorchLacks() []string {
 	var out []string
 	for _, arch := range a.archs {
-		if !a.torch.runsOn(arch) {
+		if !a.torchRunsOn(a.torch, arch, a.machine) {
 			out = append(out, arch.Capability())
 		}
 	}

@@ -15,7 +15,9 @@ func (t *Tables) WithTorch(version, cuda, python string) *Tables {
 		return t
 	}
 	other := *t
-	other.Torches = []Torch{completeTorch(t.Torches, Torch{Version: version, CUDA: cuda, Pythons: []string{python}})}
+	r := completeTorch(t.Torches, Torch{Version: version, CUDA: cuda, Pythons: []string{python}})
+	r.ArmArchs = []string{} // it is there, so it has CUDA for its machine, whichever release it is
+	other.Torches = []Torch{r}
 	return &other
 }
 
@@ -64,8 +66,9 @@ func (t *Tables) CUDAsFor(s wheel.Spec) []string {
 func completeTorch(all []Torch, r Torch) Torch {
 	like := NearestVersions(r.Version, torchVersions(all))[0]
 	row := all[slices.IndexFunc(all, func(have Torch) bool { return have.Version == like })]
-	row.Archs = nil         // the archs of its binaries are unknown, so dsbuild refuses no arch
-	if r.Index == "cu126" { // has the new std::string from its first torch on, 2.6 (release notes of 2.6)
+	row.Archs = nil                   // the archs of its binaries are unknown, so dsbuild refuses no arch
+	row.ArmArchs = row.ArmArchs[:0:0] // likewise; nil stays nil
+	if r.Index == "cu126" {           // has the new std::string from its first torch on, 2.6 (release notes of 2.6)
 		row.OldABI = false
 	}
 	if row.CUDA != r.CUDA {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // explain names every conflict between the values of w. A value that belongs to no candidate is named and
@@ -34,6 +36,11 @@ func (e *explainer) checkTorch() {
 		e.spec.CUDA = ""
 		torches = e.torches()
 	}
+	if !slices.ContainsFunc(torches, func(r Torch) bool { return r.hasCUDAFor(e.machine) }) {
+		e.found.add("%s", e.whyNoCUDA(torches[0]))
+		e.spec.Torch, e.spec.CUDA = "", ""
+		torches = e.torches()
+	}
 	if python := e.spec.Python; python != "" && !slices.Contains(allPythons(torches), python) {
 		e.found.add("%s has no wheels for Python %s, only for %s", e.torchWords(torches[0]), python, joinWords(torches[0].Pythons))
 		e.spec.Python = ""
@@ -58,23 +65,25 @@ func (e *explainer) torchWords(newest Torch) string {
 	return "torch"
 }
 
-// isForeignHost reports whether the build runs on a machine that makes no x86_64 wheels. No
-// value of the command line helps.
+// isForeignHost reports whether the build runs on a machine of another kind than the wheel's, whose containers cannot build it
+// either. No value of the command line helps.
 func (w *requirements) isForeignHost() bool {
-	return w.environments[0].Host && w.environments[0].isForeign()
+	g := w.environments[0]
+	return g.Host && !g.builds(w.machine) && g.machine() != wheel.X86
 }
 
 // checkEnvironments compares the build environments with the machine of the wheel and with Python.
 func (e *explainer) checkEnvironments() {
 	first := e.environments[0]
-	if first.isForeign() { // then it is the only one
-		e.found.add("%s: its CPU is %s; dsbuild builds x86_64 wheels, and only on x86_64", first.Name, first.Machine)
-		if first.Host {
-			e.found.advise(nativeBuildHint(first.Machine), "for x86_64, run dsbuild on an x86_64 machine")
+	if !first.builds(e.machine) { // then it is the only one
+		e.found.add("%s: its CPU is %s; no wheel for %s can be built there", first.Name, first.machine(), e.machine)
+		if e.isForeignHost() {
+			e.found.advise("run dsbuild on a machine with an " + e.machine + " CPU")
 		}
-		first.Machine = ""
+		first.Machine = e.machine
 		e.environments = []BuildEnvironment{first}
 	}
+	e.environments = slices.DeleteFunc(slices.Clone(e.environments), func(g BuildEnvironment) bool { return !g.builds(e.machine) })
 	p := e.spec.Python
 	switch {
 	case slices.ContainsFunc(e.environments, func(g BuildEnvironment) bool { return g.hasPython(p) }):

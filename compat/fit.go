@@ -51,7 +51,11 @@ func (t *Tables) Fit(m wheel.Manifest, f node.Facts) Verdict {
 			}
 		}
 	}
-	for _, rule := range []func(){c.checkMachine, c.checkPython, c.checkTorch, c.checkCUDA, c.checkABI, c.checkGlibc, c.checkLibstdcxx, c.checkCPU, c.checkGPUs, c.checkDriver} {
+	if c.checkMachine(); len(c.Reasons) > 0 { // all else follows from that
+		c.hint = c.buildHint
+		return c.Verdict
+	}
+	for _, rule := range []func(){c.checkPython, c.checkTorch, c.checkCUDA, c.checkABI, c.checkGlibc, c.checkLibstdcxx, c.checkCPU, c.checkGPUs, c.checkDriver} {
 		rule()
 	}
 	c.hint = c.buildHint
@@ -67,7 +71,7 @@ func (c *fitCheck) addRemark(format string, args ...any) {
 }
 
 // checkMachine compares the platform in the wheel's name with the node's machine. A wheel without
-// such a name has x86_64 code if it has a CPU level, and else no machine code.
+// such a name has code for the machine of its CPU level, and else no machine code.
 func (c *fitCheck) checkMachine() {
 	var built []string
 	for _, tag := range c.tags {
@@ -76,7 +80,7 @@ func (c *fitCheck) checkMachine() {
 		}
 	}
 	if len(built) == 0 && c.m.CPU != "" {
-		built = []string{x86Machine}
+		built = []string{wheel.CPULevel(c.m.CPU).Machine()}
 	}
 	if have := machineOf(c.f.Platform); len(built) > 0 && have != "" && !slices.Contains(built, have) {
 		c.addReason("built for %s, but this node is %s", joinWords(built), have)
@@ -269,7 +273,7 @@ func (c *fitCheck) torchLacks(arch string) string {
 		return ""
 	}
 	i := slices.IndexFunc(c.Torches, func(r Torch) bool { return r.Version == release && r.CUDA == c.f.TorchCUDA })
-	if i < 0 || c.Torches[i].runsOn(archOf(arch)) {
+	if i < 0 || c.torchRunsOn(c.Torches[i], archOf(arch), machineOf(c.f.Platform)) {
 		return ""
 	}
 	return c.f.Torch
@@ -330,29 +334,14 @@ func (c *fitCheck) remarkMissingOps(name, arch string) {
 	}
 }
 
-// hasSASS reports whether machine code for one of archs runs on a GPU. It runs on GPUs of the
-// same major with an equal or higher minor. With an a (9.0a) it runs only on that very GPU; an f
-// (10.0f), its family, is the rest of its major in any case. Code for Tegra, the GPUs on one chip
-// with their CPU, runs neither on other GPUs nor on another Tegra, and other code does not run on
-// Tegra.
+// hasSASS reports whether machine code for one of archs runs on a GPU, as runsCodeFor says. With an a (9.0a) it runs only on that
+// very GPU; an f (10.0f), its family, is the rest of its major in any case.
 func (c *fitCheck) hasSASS(archs []string, gpu string) bool {
-	g := releaseNumbers(gpu)
 	return slices.ContainsFunc(archs, func(a string) bool {
-		n := releaseNumbers(a)
-		same := n[0] == g[0] && n[1] == g[1]
-		if strings.HasSuffix(a, "a") || c.isTegra(gpu) || c.isTegra(a) {
-			return same
-		}
-		return n[0] == g[0] && n[1] <= g[1]
+		code, on := archOf(a), archOf(gpu)
+		return code == on || !strings.HasSuffix(a, "a") && c.runsCodeFor(code, on)
 	})
 }
-
-// isTegra reports whether an arch is that of a Jetson.
-func (c *fitCheck) isTegra(arch string) bool {
-	return slices.ContainsFunc(c.GPUs, func(g GPU) bool { return g.Class == jetson && g.Arch == firstTwo(arch) })
-}
-
-const jetson = "Jetson"
 
 // newestPTX returns the PTX that the driver compiles for a GPU: the newest for an arch that is
 // not newer than the GPU. PTX with an a is for one GPU, PTX with an f for a family; other PTX is
@@ -510,7 +499,11 @@ func flagsOf(s wheel.Spec) []string {
 		add("--cuda", s.CUDA)
 	}
 	add("--python", s.Python)
-	if s.CPU != wheel.CPUv3 {
+	switch s.CPU {
+	case wheel.CPUv3:
+	case wheel.CPUArm:
+		add("--machine", wheel.Arm)
+	default:
 		add("--cpu", string(s.CPU))
 	}
 	add("--glibc", s.Glibc)

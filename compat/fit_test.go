@@ -102,7 +102,7 @@ func list(value string) []string {
 }
 
 func level(short string) string {
-	return map[string]string{"": "", "v1": "x86-64", "v2": "x86-64-v2", "v3": "x86-64-v3", "v4": "x86-64-v4"}[short]
+	return map[string]string{"": "", "v1": "x86-64", "v2": "x86-64-v2", "v3": "x86-64-v3", "v4": "x86-64-v4", "arm": "armv8-a"}[short]
 }
 
 func (c *fitCase) setWheel(key, value string) bool {
@@ -119,6 +119,9 @@ func (c *fitCase) setWheel(key, value string) bool {
 		*lists = list(value)
 	case key == "cpu":
 		m.CPU = level(value)
+		if value == "arm" {
+			m.Name = strings.Replace(m.Name, wheel.X86, wheel.Arm, 1)
+		}
 	case key == "abi":
 		m.CXX11ABI = value == "new"
 	case key == "stable":

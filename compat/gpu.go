@@ -49,7 +49,7 @@ var generations = map[string][2]string{
 	"ampere": {"8.0", "8.7"}, "ada": {"8.9", "8.9"}, "lovelace": {"8.9", "8.9"}, "hopper": {"9.0", "9.0"}, "blackwell": {"10.0", "12.1"},
 }
 
-// archsOfGeneration lists the archs of a generation's GPUs beside an x86_64 CPU, oldest first; none if a name is not a generation's.
+// archsOfGeneration lists the archs of a generation's GPUs that are sold without a CPU, oldest first; none if a name is not a generation's.
 func (t *Tables) archsOfGeneration(name string) []string {
 	for _, word := range gpuWords.FindAllString(strings.ToLower(name), -1) {
 		if _, ok := generations[word]; !ok {
@@ -58,7 +58,7 @@ func (t *Tables) archsOfGeneration(name string) []string {
 	}
 	var archs []string
 	for _, g := range t.GPUs {
-		if name != "" && !g.isForeign() && ofGenerations(name, g.Arch) {
+		if name != "" && g.Machine == "" && ofGenerations(name, g.Arch) {
 			archs = append(archs, g.Arch)
 		}
 	}
@@ -89,11 +89,6 @@ func ofGenerations(name, arch string) bool {
 	}
 	return true
 }
-
-// isForeign reports whether the GPU sits beside a CPU that no x86_64 wheel runs on.
-func (g GPU) isForeign() bool { return g.Machine != "" && g.Machine != x86Machine }
-
-const x86Machine = "x86_64"
 
 var (
 	gpuWords = regexp.MustCompile(`[a-z0-9]+`)
@@ -210,7 +205,13 @@ func sameNumbers(key string, g namedGPU) bool {
 }
 
 // runsCodeFor reports whether a GPU of an arch runs machine code that was made for another: for a lower or equal minor of its major.
-func runsCodeFor(code, gpu wheel.Arch) bool {
+// Code for Tegra, the GPUs on one chip with their CPU, runs neither on other GPUs nor on another Tegra, and other code does not run
+// on Tegra.
+func (t *Tables) runsCodeFor(code, gpu wheel.Arch) bool {
+	code.PTX, gpu.PTX = false, false
+	if t.tegra[code] || t.tegra[gpu] {
+		return code == gpu
+	}
 	return code.Major == gpu.Major && code.Minor <= gpu.Minor
 }
 

@@ -40,7 +40,7 @@ type Grouping struct {
 // Values of want hold for each wheel: a version leaves out the nodes that have another one, archs are added to those of
 // the nodes.
 //
-// A wheel of torch's stable ABI is for every Python, every torch from StableTorch on and, with device code, one major of CUDA; it is
+// A wheel is for one machine. One of torch's stable ABI is for every Python, every torch from StableTorch on and, with device code, one major of CUDA; it is
 // for every GPU, if that includes the nodes'. Another wheel is for one Python, one minor of torch and one C++ ABI.
 // Among nodes that agree in these, one wheel has the archs of all and the lowest CPU level. Where
 // no toolchain makes that wheel, or it does not run on all of them, the nodes are split: each kind of node joins the first
@@ -98,8 +98,9 @@ type kind struct {
 	nodes []int
 }
 
-// family identifies nodes that one wheel can serve as far as Python and torch are concerned.
+// family identifies nodes that one wheel can serve as far as the machine, Python and torch are concerned.
 type family struct {
+	machine       string
 	abi           wheel.ABI
 	python, torch string // X.Y; "" for StableABI
 	cuda          string // X.Y of the release that it is built against; for StableABI the major, "" without device code
@@ -196,14 +197,15 @@ func (g *grouper) chooseFamily(k *kind) (reasons []string) {
 // familyOf returns the family of a node that a wheel of this ABI can serve. The wheel is built against the release of the
 // node's minor of torch that is for its CUDA, or else the newest.
 func (g *grouper) familyOf(f node.Facts, abi wheel.ABI) family {
+	machine := cmp.Or(machineOf(f.Platform), wheel.X86)
 	if abi == wheel.StableABI {
-		own := family{abi: abi, cuda: majorOf(f.TorchCUDA)}
+		own := family{machine: machine, abi: abi, cuda: majorOf(f.TorchCUDA)}
 		if !g.needsDeviceCode(f) && !slices.ContainsFunc(g.wheels, func(have []*kind) bool { return have[0].family == own }) {
 			own.cuda = ""
 		}
 		return own
 	}
-	own := family{abi: abi, python: cmp.Or(g.want.Python, firstTwo(f.Python)), torch: firstTwo(cmp.Or(g.want.Torch, f.Torch))}
+	own := family{machine: machine, abi: abi, python: cmp.Or(g.want.Python, firstTwo(f.Python)), torch: firstTwo(cmp.Or(g.want.Torch, f.Torch))}
 	for _, r := range g.Torches {
 		if isTorch(own.torch, r) && isCUDA(g.want.CUDA, r.CUDA) && (own.cuda == "" || r.CUDA == firstTwo(f.TorchCUDA)) {
 			own.cuda = r.CUDA
@@ -224,7 +226,7 @@ func (g *grouper) whyUnfit(k *kind) []string {
 // whyNotRun says why the one wheel of some kinds does not run on their nodes.
 func (g *grouper) whyNotRun(kinds []*kind) []string {
 	m := g.evaluationOf(kinds).manifest()
-	m.CPU = string(cmp.Or(g.want.CPU, wheel.CPULevels(wheel.X86)[0])) // chooseCPU takes the level of the oldest CPU
+	m.CPU = string(cmp.Or(g.want.CPU, wheel.CPULevels(kinds[0].machine)[0])) // chooseCPU takes the level of the oldest CPU
 	var out []string
 	for _, k := range kinds {
 		out = appendMissing(out, g.Fit(m, k.facts).Reasons)
@@ -249,10 +251,13 @@ func (g *grouper) evaluationFor(spec wheel.Spec) *evaluation {
 	return g.found[key]
 }
 
-// specFor returns the Spec of one wheel for kinds of a family; newGroup adds the CPU level of its nodes. A wheel of the stable ABI is
+// specFor returns the Spec of one wheel for kinds of a family; newGroup adds the CPU level of its x86_64 nodes. A wheel of the stable ABI is
 // for every GPU (no arch is in its Spec) if that wheel has machine code for theirs, or if no toolchain makes all of theirs.
 func (g *grouper) specFor(kinds []*kind) wheel.Spec {
 	spec, f := g.want, kinds[0].family
+	if f.machine == wheel.Arm {
+		spec.CPU = cmp.Or(spec.CPU, wheel.CPUArm)
+	}
 	if spec.ABI = f.abi; spec.ABI == wheel.StableABI {
 		spec.CUDA = cmp.Or(spec.CUDA, f.cuda)
 	} else {
@@ -274,7 +279,7 @@ func (g *grouper) specFor(kinds []*kind) wheel.Spec {
 	}
 	if len(own) > 0 && len(everyGPU.Archs)+len(spec.GPUs) == 0 && spec.ABI == wheel.StableABI {
 		e := g.evaluationFor(everyGPU)
-		lacks := func(a wheel.Arch) bool { return !e.toolchain.runsOn(a) }
+		lacks := func(a wheel.Arch) bool { return !g.makesCodeFor(e.toolchain, a) }
 		if e != nil && (!slices.ContainsFunc(own, lacks) || g.evaluationFor(spec) == nil) {
 			return everyGPU
 		}
@@ -313,11 +318,11 @@ func (a *evaluation) manifest() wheel.Manifest {
 	if tc.ABI == wheel.StableABI {
 		tag, abi = "py3-none", &wheel.TorchABI{Stable: true, Min: torch}
 	}
-	platform := "manylinux_" + strings.ReplaceAll(LinkGlibc, ".", "_") + "_" + x86Machine
+	platform := "manylinux_" + strings.ReplaceAll(LinkGlibc, ".", "_") + "_" + tc.CPU.Machine()
 	return wheel.Manifest{
 		Name: fmt.Sprintf("deepspeed-%s-%s-%s.whl", tc.DeepSpeed, tag, platform), Version: tc.DeepSpeed, TorchABI: abi,
 		Ops: tc.OpNames(false), Archs: wheel.Capabilities(tc.Archs, false), PTX: wheel.Capabilities(tc.Archs, true), CPU: string(tc.CPU),
 		Python: python, Torch: torch, CUDA: cuda, Toolchain: wheel.Toolchain{Toolkit: tc.Toolkit},
-		Glibc: LinkGlibc, GLIBCXX: wheel.PlatformFloors(LinkGlibc, wheel.X86).GLIBCXX, CXX11ABI: !a.torch.OldABI,
+		Glibc: LinkGlibc, GLIBCXX: wheel.PlatformFloors(LinkGlibc, tc.CPU.Machine()).GLIBCXX, CXX11ABI: !a.torch.OldABI,
 	}
 }

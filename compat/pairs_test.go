@@ -21,7 +21,7 @@ func TestEveryPairHasAWheel(t *testing.T) {
 			}
 			pairs[[2]string{firstTwo(torch.Version), python}] = true
 			for gpu, arch := range map[string]string{"A100": "8.0", "RTX 5090": "12.0", "V100": "7.0"} {
-				if !torch.runsOn(archOf(arch)) {
+				if !tt.torchRunsOn(torch, archOf(arch), wheel.X86) {
 					continue
 				}
 				for _, glibc := range []string{"", "2.28", "2.34"} {

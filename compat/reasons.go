@@ -160,15 +160,18 @@ func (r *groupReasons) explainArchs() {
 // chooseCPU takes the lowest level, and none above the default that nobody asked for.
 func (r *groupReasons) chooseCPU() {
 	why := "as requested: every CPU here has it"
+	if r.Spec.CPU == wheel.CPUArm {
+		why = "which every CPU for " + wheel.Arm + " has"
+	}
 	if r.Spec.CPU == "" {
-		r.Spec.CPU, why = wheel.CPUv3, "the default: every CPU here has it"
+		r.Spec.CPU, why = r.made.toolchain.CPU, "the default: every CPU here has it"
 		for _, i := range r.Nodes {
 			if level := wheel.CPULevel(r.nodes[i].Facts.CPU); level != "" && !level.Includes(r.Spec.CPU) {
 				r.Spec.CPU = level
 			}
 		}
 	}
-	if r.want.CPU == "" && r.Spec.CPU != wheel.CPUv3 {
+	if r.want.CPU == "" && r.Spec.CPU != r.made.toolchain.CPU {
 		r.addReason("%s: the oldest CPU is that of %s", r.Spec.CPU, r.namesWhere(func(f node.Facts) bool { return f.CPU == string(r.Spec.CPU) }))
 		return
 	}

@@ -13,8 +13,8 @@ import (
 // unusable says why no wheel of dsbuild can be installed on a node, whatever the wheel is for, and what to do; "" if one can.
 func unusable(f node.Facts) (reason, hint string) {
 	switch machine := machineOf(f.Platform); {
-	case machine != "" && machine != x86Machine:
-		return fmt.Sprintf("its CPU is %s; dsbuild builds only %s wheels", machine, x86Machine), nativeBuildHint(machine)
+	case machine != "" && machine != wheel.X86 && machine != wheel.Arm:
+		return fmt.Sprintf("its CPU is %s; dsbuild builds wheels for %s and %s only", machine, wheel.X86, wheel.Arm), "build there with DeepSpeed's own setup.py"
 	case f.Python == "":
 		return "it has no Python at the interpreter that the inventory names", "set python: in the inventory to the interpreter of the environment (absolute)"
 	case f.ExternallyManaged:
@@ -71,7 +71,7 @@ func (g *grouper) remedy(k *kind) string {
 			return c.hint
 		}
 	}
-	if level := wheel.CPULevel(f.CPU); level != "" && !level.Includes(wheel.CPULevels(wheel.X86)[0]) {
+	if level := wheel.CPULevel(f.CPU); level != "" && !level.Includes(wheel.CPULevels(level.Machine())[0]) {
 		return "use another machine"
 	}
 	if a := g.find(g.specFor([]*kind{k}), g.images); a != nil && g.evaluationOf([]*kind{k}) == nil {

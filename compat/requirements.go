@@ -26,6 +26,7 @@ type requirements struct {
 	spec              wheel.Spec // without the values that the tables lack
 	environments      []BuildEnvironment
 	environmentsNamed bool // by the caller; else they are those of the tables
+	machine           string
 	deepspeed         DeepSpeed
 	archs             []wheel.Arch
 	ops               []Op                // in the order of the table
@@ -49,7 +50,7 @@ func (t *Tables) lookUp(s wheel.Spec, environments []BuildEnvironment) (*require
 	if !l.environmentsNamed {
 		l.environments = chosenEnvironments(t.Bases)
 	}
-	for _, find := range []func(){l.findDeepSpeed, l.findTorch, l.findCUDA, l.findPython, l.checkGlibc, l.checkDriver, l.findArchs, l.findGPUs, l.findOps} {
+	for _, find := range []func(){l.findDeepSpeed, l.findTorch, l.findCUDA, l.findPython, l.checkGlibc, l.checkDriver, l.findMachine, l.findArchs, l.findGPUs, l.findOps} {
 		find()
 	}
 	return l.requirements, l.bad
@@ -198,12 +199,37 @@ func addArch(list []wheel.Arch, a wheel.Arch) []wheel.Arch {
 	return out
 }
 
+// findMachine takes the machine of the CPU level, else that of a GPU which is sold with its CPU, else that of the build environment.
+func (l *lookup) findMachine() {
+	l.machine = l.spec.CPU.Machine()
+	own := ""
+	for _, name := range SplitNames(l.spec.GPUs) {
+		for _, g := range l.GPUsNamed(name) {
+			if l.machine == "" && g.Machine != "" {
+				l.machine, own = g.Machine, name
+			}
+		}
+	}
+	for _, name := range SplitNames(l.spec.GPUs) {
+		if rows := l.GPUsNamed(name); own != "" && len(rows) > 0 && rows[0].Machine == "" {
+			l.bad.add("GPU %s comes with a CPU of %s, and GPU %s with none: no wheel is for both %s and %s", own, l.machine, name, l.machine, wheel.X86)
+			l.bad.advise(fmt.Sprintf("give --machine %s if %s is in such a machine too", l.machine, name))
+		}
+	}
+	if l.machine == "" {
+		l.machine = wheel.X86
+		if l.environmentsNamed && l.environments[0].Machine == wheel.Arm {
+			l.machine = wheel.Arm
+		}
+	}
+}
+
 // findGPUs adds the archs of the GPUs named.
 func (l *lookup) findGPUs() {
 	var good []string
 	for _, name := range SplitNames(l.spec.GPUs) {
 		rows := l.GPUsNamed(name)
-		if c, wrong := l.gpuConflict(name, rows); wrong {
+		if c, wrong := l.gpuConflict(name, rows, l.machine); wrong {
 			l.bad = append(l.bad, c)
 			continue
 		}
@@ -228,16 +254,16 @@ func SplitNames(list []string) []string {
 }
 
 // CheckGPU returns a *ConflictError if no wheel can be built for a GPU of this name: it is not in the
-// tables, can mean several GPUs, or no x86_64 torch runs on it.
+// tables, can mean several GPUs, or no torch for its machine runs on it.
 func (t *Tables) CheckGPU(name string) error {
-	if _, wrong := t.gpuConflict(name, t.GPUsNamed(name)); !wrong {
+	if _, wrong := t.gpuConflict(name, t.GPUsNamed(name), ""); !wrong {
 		return nil
 	}
 	return t.conflict(request{spec: wheel.Spec{GPUs: []string{name}}})
 }
 
-// gpuConflict says why a GPU's name cannot be used, if it cannot.
-func (t *Tables) gpuConflict(name string, rows []GPU) (c Conflict, wrong bool) {
+// gpuConflict says why a GPU's name cannot be used for a wheel for a machine, if it cannot; "" is the GPU's own machine.
+func (t *Tables) gpuConflict(name string, rows []GPU, machine string) (c Conflict, wrong bool) {
 	if len(rows) == 0 {
 		return t.unknownGPU(name), true
 	}
@@ -245,26 +271,21 @@ func (t *Tables) gpuConflict(name string, rows []GPU) (c Conflict, wrong bool) {
 		if g.Arch != rows[0].Arch {
 			return Conflict{What: fmt.Sprintf("GPU %q can be %s (%s) or %s (%s)", name, rows[0].Name, rows[0].Arch, g.Name, g.Arch)}, true
 		}
-		if g.isForeign() {
-			c.What = fmt.Sprintf("GPU %s (arch %s): its CPU is %s, but dsbuild builds only x86_64 wheels", name, g.Arch, g.Machine)
-			c.Advice = []string{nativeBuildHint(g.Machine)}
+		if machine != "" && g.Machine != "" && g.Machine != machine {
+			c.What = fmt.Sprintf("GPU %s (arch %s): its CPU is %s, but the wheel is for %s", name, g.Arch, g.Machine, machine)
+			c.Advice = []string{"leave --machine and --cpu out"}
 			if g.Class == "data centre" { // the others are one piece with their CPU
-				c.Advice = append(c.Advice, "if the node has an x86_64 CPU, give --arch "+g.Arch)
+				c.Advice = append(c.Advice, fmt.Sprintf("if the node has an %s CPU, give --arch %s in place of the GPU", machine, g.Arch))
 			}
 			return c, true
 		}
-		if t.NewestTorch(g.Arch) == "" {
-			c.What = fmt.Sprintf("GPU %s (arch %s): no torch in the tables of this dsbuild has code for it", name, g.Arch)
+		if on := cmp.Or(machine, g.Machine, wheel.X86); t.NewestTorch(g.Arch, on) == "" {
+			c.What = fmt.Sprintf("GPU %s (arch %s): no torch for %s in the tables of this dsbuild has code for it", name, g.Arch, on)
 			c.Advice = []string{fmt.Sprintf("%s needs a torch built from source for arch %s, and --arch %s", name, g.Arch, g.Arch)}
 			return c, true
 		}
 	}
 	return c, false
-}
-
-// nativeBuildHint is the advice for machines on which no x86_64 wheel runs.
-func nativeBuildHint(machine string) string {
-	return "for " + machine + " build on the machine itself with DeepSpeed's own setup.py"
 }
 
 // unknownGPU names the products that a name is similar to.
@@ -322,7 +343,7 @@ func severalNames(text string, known func(string) bool) string {
 // usableGPUs lists the products with a similar name that there is a wheel for.
 func (t *Tables) usableGPUs(name string) []string {
 	return slices.DeleteFunc(t.nearestGPUs(name), func(n string) bool {
-		_, wrong := t.gpuConflict(n, t.GPUsNamed(n))
+		_, wrong := t.gpuConflict(n, t.GPUsNamed(n), "")
 		return wrong
 	})
 }

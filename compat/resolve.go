@@ -52,8 +52,8 @@ type preference struct {
 	otherCUDA         int // 1 if the toolkit is not of exactly torch's CUDA
 }
 
-func (c candidate) preferenceFor(w *requirements) preference {
-	e := evaluation{requirements: w, candidate: c}
+func (t *Tables) preferenceOf(c candidate, w *requirements) preference {
+	e := evaluation{Tables: t, requirements: w, candidate: c}
 	return preference{
 		archsWithoutTorch: len(e.archsTorchLacks()),
 		lacksNvcc:         oneIf(w.allOps && !c.source.Nvcc),
@@ -82,7 +82,7 @@ func (a *evaluation) compare(o *evaluation) int {
 func (t *Tables) search(w *requirements) (best *evaluation, refused []*evaluation) {
 	refused = make([]*evaluation, len(t.CUDASources))
 	for c := range t.candidates(w) {
-		p := c.preferenceFor(w)
+		p := t.preferenceOf(c, w)
 		if best != nil && p.compare(best.preference) > 0 {
 			continue // without a closer look
 		}
@@ -119,7 +119,7 @@ func (t *Tables) candidates(w *requirements) iter.Seq[candidate] {
 			}
 			for k, g := range w.environments {
 				for j, source := range t.CUDASources {
-					if g.isForeign() || !source.fitsTorch(torch, g) {
+					if !g.builds(w.machine) || !source.fitsTorch(torch, g) {
 						continue
 					}
 					for l, python := range g.pythonsFor(w.spec.Python, torch) {
@@ -132,9 +132,6 @@ func (t *Tables) candidates(w *requirements) iter.Seq[candidate] {
 		}
 	}
 }
-
-// isForeign reports whether no x86_64 wheel can be built there.
-func (g BuildEnvironment) isForeign() bool { return g.Machine != "" && g.Machine != x86Machine }
 
 // pythonsFor lists the Pythons that are asked for, that the build environment has and that
 // torch has wheels for. A build environment that names none has the one asked for.

@@ -63,6 +63,8 @@ func (a *ask) set(t *testing.T, tt *Tables, flag, v string) {
 		a.spec.Driver = v
 	case "--cpu":
 		a.spec.CPU = wheel.CPULevel(v)
+	case "--machine":
+		a.spec.CPU = wheel.DefaultCPU(v)
 	case "--abi":
 		a.spec.ABI = wheel.ABI(strings.TrimPrefix(v, "torch"))
 	case "--deepspeed":

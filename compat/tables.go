@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 //go:embed data/*.json
@@ -56,7 +58,9 @@ type Torch struct {
 	OldestGCC string   `json:"oldest_gcc"`        // major that compiles its headers
 	Standard  string   `json:"cxx_standard"`      // C++ standard that its headers need: two digits
 	Pins      []Pin    `json:"pins,omitempty"`    // requirements that differ from the pins of all toolchains
-	Archs     []string `json:"archs"`             // compute capabilities its own binaries have code for
+	Archs     []string `json:"archs"`             // compute capabilities its own binaries have code for; none: unknown
+	// ArmArchs are those of its wheel for aarch64; null if that wheel has no CUDA.
+	ArmArchs []string `json:"arm_archs,omitempty"`
 
 	// From an index, for a release that is not in the table.
 	Index  string            `json:"-"` // one of torch's own: "cu126"; "" is the package index
@@ -126,8 +130,9 @@ type Tables struct {
 	Images      []string         // references of images that bring a CUDA toolkit, newest first
 	Origins     map[string]Origin
 
-	images []BuildEnvironment // of Images
-	named  func() []namedGPU  // GPUs with the keys of their names
+	images []BuildEnvironment  // of Images
+	tegra  map[wheel.Arch]bool // the archs of Jetsons
+	named  func() []namedGPU   // GPUs with the keys of their names
 }
 
 func torchVersions(all []Torch) []string {
@@ -187,7 +192,7 @@ func releases(all []DeepSpeed) []string {
 
 // NewTables reads the embedded tables.
 func NewTables() (*Tables, error) {
-	t := Tables{Origins: map[string]Origin{}}
+	t := Tables{Origins: map[string]Origin{}, tegra: map[wheel.Arch]bool{}}
 	for _, f := range []struct {
 		name string
 		into any
@@ -221,6 +226,11 @@ func NewTables() (*Tables, error) {
 			return nil, fmt.Errorf("table %s: %w", f.name, err)
 		}
 		t.Origins[f.name] = origin
+	}
+	for _, g := range t.GPUs {
+		if g.Class == "Jetson" {
+			t.tegra[archOf(g.Arch)] = true
+		}
 	}
 	t.named = sync.OnceValue(func() []namedGPU { return nameGPUs(t.GPUs) })
 	for _, ref := range t.Images {

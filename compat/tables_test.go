@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 func TestOrigins(t *testing.T) {
@@ -80,7 +82,7 @@ func TestGPUs(t *testing.T) {
 				t.Errorf("%s (%s, %s) stands after %s (%s, %s)", g.Name, g.Class, g.Arch, before.Name, before.Class, before.Arch)
 			}
 		}
-		if !slices.Contains(classes, g.Class) || g.Class == "Jetson" && !g.isForeign() {
+		if !slices.Contains(classes, g.Class) || g.Class == "Jetson" && g.Machine != wheel.Arm {
 			t.Errorf("%s: class %q, machine %q", g.Name, g.Class, g.Machine)
 		}
 		if !slices.ContainsFunc(tt.CUDAs, func(c CUDA) bool { return slices.Contains(c.Archs, g.Arch) }) {

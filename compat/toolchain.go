@@ -1,6 +1,7 @@
 package compat
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/dsbuild/dsbuild/wheel"
@@ -31,6 +32,17 @@ type BuildEnvironment struct {
 	CUDA     string   `json:"cuda,omitempty"`  // X.Y of the CUDA toolkit with nvcc that is there
 	CUDAHome string   `json:"cuda_home,omitempty"`
 	Machine  string   `json:"machine,omitempty"` // uname -m; "" is x86_64
+	Cross    bool     `json:"cross,omitempty"`   // its distribution also has compilers for aarch64, and packages for it at the same address
+}
+
+// machine returns the machine of the build environment.
+func (g BuildEnvironment) machine() string { return cmp.Or(g.Machine, wheel.X86) }
+
+// builds reports whether wheels for a machine can be built there: for its own, and in a container of x86_64 also for aarch64, as
+// dsbuild installs a cross compiler there.
+func (g BuildEnvironment) builds(machine string) bool {
+	own := g.machine()
+	return own == machine && (own == wheel.X86 || own == wheel.Arm) || own == wheel.X86 && machine == wheel.Arm && g.Cross && !g.Host
 }
 
 // LinkGlibc is the glibc of the manylinux platform for which extensions are
@@ -87,9 +99,10 @@ type Op struct {
 	Bound      *Span    `json:"bound,omitempty"` // releases of DeepSpeed that load it only under a torch of its CUDA; an op with device code always needs such a torch
 	Patch      string   `json:"patch,omitempty"` // correction to DeepSpeed's sources, by name (pipeline/scripts)
 	Earlier    *Earlier `json:"earlier,omitempty"`
-	Stable     *Proof   `json:"stable,omitempty"` // the proof with torch's stable ABI; nil: there is none
-	BF16       bool     `json:"bf16,omitempty"`   // DeepSpeed builds it without BF16 if an arch is older than 8.0
-	Kind       string   `json:"kind,omitempty"`   // a short description for the printed table
+	Stable     *Proof   `json:"stable,omitempty"`   // the proof with torch's stable ABI; nil: there is none
+	X86Only    string   `json:"x86_only,omitempty"` // why it cannot be built for aarch64; "": it can
+	BF16       bool     `json:"bf16,omitempty"`     // DeepSpeed builds it without BF16 if an arch is older than 8.0
+	Kind       string   `json:"kind,omitempty"`     // a short description for the printed table
 
 	Archs []wheel.Arch `json:"-"`
 }
@@ -173,9 +186,15 @@ func (tc Toolchain) HasDeviceCode() bool {
 	return slices.ContainsFunc(tc.Ops, func(o Op) bool { return o.DeviceCode })
 }
 
-// runsOn reports whether the toolchain makes machine code that runs on GPUs of an arch.
-func (tc Toolchain) runsOn(arch wheel.Arch) bool {
-	return slices.ContainsFunc(tc.Archs, func(have wheel.Arch) bool { return runsCodeFor(have, arch) })
+// BuildMachine returns the machine that builds the wheel.
+func (tc Toolchain) BuildMachine() string { return tc.Environment.machine() }
+
+// IsCross reports whether the wheel is for another machine than the one that builds it.
+func (tc Toolchain) IsCross() bool { return tc.CPU.Machine() != tc.BuildMachine() }
+
+// makesCodeFor reports whether a toolchain makes machine code that runs on GPUs of an arch.
+func (t *Tables) makesCodeFor(tc Toolchain, arch wheel.Arch) bool {
+	return slices.ContainsFunc(tc.Archs, func(have wheel.Arch) bool { return t.runsCodeFor(have, arch) })
 }
 
 // Serves returns the torch, the CUDA and the Python that the wheel is for, as its manifest names

@@ -29,9 +29,9 @@ func FromImage(ref string) string { return fmt.Sprintf("FROM %s AS base\n\n", re
 func FromRootfs() string { return "FROM scratch AS base\nADD " + RootfsName + " /\n\n" }
 
 // Toolchain returns the text of a toolchain's Dockerfile, without its base stage, and by name the
-// files that it copies from the build context. The host builder makes the same environments with
+// files that it copies from the build context, for the machine that builds. The host builder makes the same environments with
 // the scripts among them, without a container.
-func Toolchain() (text string, context map[string]string, err error) {
+func Toolchain(machine string) (text string, context map[string]string, err error) {
 	context = map[string]string{}
 	entries, err := fs.ReadDir(files, ".")
 	if err != nil {
@@ -46,6 +46,8 @@ func Toolchain() (text string, context map[string]string, err error) {
 	}
 	delete(context, LockName) // a plan has its part of it
 	delete(context, uvFiles)  // the images install uv by uv.txt
+	context[uvX86] = context[uvPins(machine)]
+	delete(context, uvArm)
 	for _, stage := range []string{"runtime.Dockerfile", "toolchain.Dockerfile"} {
 		text += context[stage] + "\n"
 		delete(context, stage)

@@ -108,7 +108,7 @@ print(*sorted(str(p.relative_to("root")) for p in pathlib.Path("root").rglob("*"
 func TestNvccRoot(t *testing.T) {
 	file, sum := debOf(t, everyPlace())
 	dir := t.TempDir()
-	_, context, err := Toolchain()
+	_, context, err := Toolchain("x86_64")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -213,10 +213,10 @@ func CUDARequirements(source, toolkit string) []string {
 	return nil
 }
 
-// ToolPackages returns the packages of a toolchain that do not depend on its torch and Python: uv, and
+// ToolPackages returns the packages of a toolchain that do not depend on its torch and Python: uv for the machine that builds, and
 // those that belong to nvcc 12.4.
-func ToolPackages(source string) []Package {
-	out := readPinned("uv.txt")
+func ToolPackages(source, machine string) []Package {
+	out := readPinned(uvPins(machine))
 	if source == "nvcc12" {
 		out = slices.Concat(out, readPinned("nvcc12.txt"), readPinned("ptxas12.txt"))
 	}

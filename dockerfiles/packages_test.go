@@ -28,11 +28,11 @@ func TestParseLockErrors(t *testing.T) {
 // The files that pip and uv read without a plan name their packages with hashes, all of them.
 func TestToolPackagesAreAllPinned(t *testing.T) {
 	for source, want := range map[string]int{"cuda13": 1, "nvcc12": 6} {
-		if got := ToolPackages(source); len(got) != want {
+		if got := ToolPackages(source, "x86_64"); len(got) != want {
 			t.Errorf("%s: %v, want %d packages", source, got, want)
 		}
 	}
-	for _, name := range []string{"uv.txt", "nvcc12.txt", "ptxas12.txt"} {
+	for _, name := range []string{uvX86, uvArm, "nvcc12.txt", "ptxas12.txt"} {
 		lines, err := requirements(name)
 		if err != nil || len(lines) != len(readPinned(name)) {
 			t.Errorf("%s: %v, %q has a line without a hash", name, err, lines)
@@ -42,7 +42,11 @@ func TestToolPackagesAreAllPinned(t *testing.T) {
 
 // The uv of the images is one of the files that are run on nodes.
 func TestUVOfTheImagesIsListed(t *testing.T) {
-	for _, p := range readPinned("uv.txt") {
+	arm := readPinned(uvArm)
+	if len(arm) != 1 || arm[0].Version != UVVersion() {
+		t.Errorf("%s: %v, uv.txt has %s", uvArm, arm, UVVersion())
+	}
+	for _, p := range append(arm, readPinned(uvX86)...) {
 		if !slices.Contains(UVSums(), p.SHA256) {
 			t.Errorf("uv-files.txt lacks %s of uv.txt", p.SHA256)
 		}

@@ -23,3 +23,8 @@ ARG COMPONENTS
 ARG PACKAGES
 RUN --mount=type=secret,id=site \
     ROAD="${ROAD}" TOOLKIT="${TOOLKIT}" COMPONENTS="${COMPONENTS}" PACKAGES="${PACKAGES}" sh /opt/dsbuild/build.sh ops
+# It comes last, so that wheels for both machines share all else.
+ARG CROSS
+COPY cross.sh /opt/dsbuild/
+RUN --mount=type=cache,id=dsbuild-apt,target=/var/cache/apt,sharing=locked --mount=type=secret,id=site \
+    CROSS="${CROSS}" GCC="${GCC}" SYSTEM="${SYSTEM}" sh /opt/dsbuild/cross.sh

@@ -4,10 +4,24 @@ import "strings"
 
 // UVVersion is the uv that makes environments: those of the images, by uv.txt, and those of nodes.
 func UVVersion() string {
-	for _, p := range readPinned("uv.txt") {
+	for _, p := range readPinned(uvX86) {
 		return p.Version
 	}
 	return "" // it is embedded
+}
+
+// The files that pin uv for images and for the host builder, each to one wheel. In a build context both are called uvX86.
+const (
+	uvX86 = "uv.txt"
+	uvArm = "uv-aarch64.txt"
+)
+
+// uvPins returns that for a machine.
+func uvPins(machine string) string {
+	if machine == "aarch64" {
+		return uvArm
+	}
+	return uvX86
 }
 
 // uvFiles lists the wheels of uv with their sha256, as sha256sum does.

@@ -135,7 +135,7 @@ const epoch = "1704067200"
 
 // NewPlan lists the steps that make the wheel for tc from src on base.
 func NewPlan(tc compat.Toolchain, src Source, base Base, opt Options) (*Plan, error) {
-	body, context, err := dockerfiles.Toolchain()
+	body, context, err := dockerfiles.Toolchain(tc.BuildMachine())
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +145,7 @@ func NewPlan(tc compat.Toolchain, src Source, base Base, opt Options) (*Plan, er
 	}
 	p := &Plan{
 		Toolchain: tc, Options: opt, Source: src, Base: base, Context: context, Args: imageArgs(tc, packages), Scripts: map[string]string{},
-		Packages: slices.Concat(dockerfiles.ToolPackages(string(tc.CUDASource)), packages.Runtime, packages.Build),
+		Packages: slices.Concat(dockerfiles.ToolPackages(string(tc.CUDASource), tc.BuildMachine()), packages.Runtime, packages.Build),
 	}
 	context[dockerfiles.RuntimePackages] = dockerfiles.Constraints(packages.Runtime)
 	context[dockerfiles.AllPackages] = dockerfiles.Constraints(packages.Runtime, packages.Build)
@@ -187,11 +187,20 @@ func NewPlan(tc compat.Toolchain, src Source, base Base, opt Options) (*Plan, er
 func imageArgs(tc compat.Toolchain, packages dockerfiles.Packages) map[string]string {
 	needs := tc.Needs()
 	return map[string]string{
-		"ROAD": string(tc.CUDASource), "PYTHON": tc.Python, "TORCH": tc.Torch, "TORCH_INDEX": tc.Index, "TOOLKIT": tc.Toolkit, "GCC": tc.GCC,
+		"CROSS": crossMachine(tc),
+		"ROAD":  string(tc.CUDASource), "PYTHON": tc.Python, "TORCH": tc.Torch, "TORCH_INDEX": tc.Index, "TOOLKIT": tc.Toolkit, "GCC": tc.GCC,
 		"CUDA_HOME": cudaHome(tc), "CUDA_PACKAGES": strings.Join(packages.Pinned(dockerfiles.CUDARequirements(string(tc.CUDASource), tc.Toolkit)), " "),
 		"SYSTEM": strings.Join(needs.Debian, " "), "PACKAGES": strings.Join(needs.Python, " "),
 		"COMPONENTS": strings.Join(needs.Toolkit, " "), "REQUIRES": strings.Join(needs.Node, " "),
 	}
+}
+
+// crossMachine returns the machine of the wheel if another one builds it, and "" otherwise.
+func crossMachine(tc compat.Toolchain) string {
+	if tc.IsCross() {
+		return tc.CPU.Machine()
+	}
+	return ""
 }
 
 // packagesOf returns the Python packages of a toolchain: those of opt, or of the lock.
@@ -218,9 +227,9 @@ func (p *Plan) addArchives(installed []wheel.Package) {
 }
 
 // LockedPackages returns the Python packages of a toolchain if the lock of package dockerfiles has
-// them: of a torch of the package index, in a release that the tables have.
+// them: of a torch of the package index, in a release that the tables have, and for builds on x86_64.
 func LockedPackages(tc compat.Toolchain) (dockerfiles.Packages, bool) {
-	if tc.Index != "" {
+	if tc.Index != "" || tc.BuildMachine() != wheel.X86 {
 		return dockerfiles.Packages{}, false
 	}
 	needs := tc.Needs()
@@ -306,8 +315,14 @@ func stableFiles(env map[string]string) []string {
 	if err != nil {
 		panic(err) // it is part of the program
 	}
+	if env[crossVariable] != "" {
+		files = append(files, "standins.py")
+	}
 	return files
 }
+
+// crossVariable tells steps the machine of the wheel, if another one builds it.
+const crossVariable = "DSBUILD_CROSS"
 
 // abiVariable tells the compile step the ABI, if that is not torch's C++ interface.
 const abiVariable = "DSBUILD_ABI"
@@ -317,6 +332,7 @@ func stripStep(tc compat.Toolchain, opt Options) Step {
 		Name: StripStep, Title: "strip the ops, compile the modules, record the installed packages", Image: Toolchain,
 		Script: "strip.py", Scripts: []string{"bytecode.py"}, Inputs: []string{CompileStep}, Env: map[string]string{"DSBUILD_GCC": tc.GCC, "PYTHONHASHSEED": "0"},
 	}
+	addCross(s.Env, tc)
 	if opt.KeepDebug {
 		s.Title, s.Env[wheel.KeepDebugVariable] = "compile the modules, record the installed packages", "1"
 	}
@@ -371,11 +387,20 @@ func auditStep() Step {
 
 // smokeStep tells the script which ops have device code: they load without a GPU, but do not run.
 func smokeStep(tc compat.Toolchain) Step {
-	return Step{
+	s := Step{
 		Name: SmokeStep, Title: "install it in a fresh environment and load every op", Image: Runtime,
 		Script: "smoke.sh", Scripts: []string{"smoke.py", "bytecode.py", "nogpu.py"}, Inputs: []string{CompileStep, PackStep},
 		Env:  map[string]string{"DS_ACCELERATOR": "cuda", "DSBUILD_CPU": string(tc.CPU), "DSBUILD_GPU_OPS": strings.Join(tc.OpNames(true), " ")},
 		Args: tc.OpNames(false),
+	}
+	addCross(s.Env, tc)
+	return s
+}
+
+// addCross adds crossVariable to the environment of a step, if it has a value.
+func addCross(env map[string]string, tc compat.Toolchain) {
+	if machine := crossMachine(tc); machine != "" {
+		env[crossVariable] = machine
 	}
 }
 
@@ -423,6 +448,7 @@ func buildEnv(tc compat.Toolchain, src Source, opt Options) map[string]string {
 		// dsbuild's headers need C++20, whatever torch does.
 		env["DSBUILD_CXX_STANDARD"] = "20"
 	}
+	addCross(env, tc)
 	if names := tc.Patches(); len(names) > 0 {
 		env["DSBUILD_PATCHES"] = strings.Join(names, " ")
 	}

@@ -119,8 +119,8 @@ func (e *PythonEnvironment) checkUsable() error {
 	case e.TorchCUDA == "":
 		add("its torch %s is built only for the CPU", e.Details.Torch)
 	}
-	if e.Details.Machine != "x86_64" {
-		add("its machine is %s: dsbuild builds for x86_64", e.Details.Machine)
+	if e.Details.Machine != wheel.X86 && e.Details.Machine != wheel.Arm {
+		add("its machine is %s: dsbuild builds for %s and %s", e.Details.Machine, wheel.X86, wheel.Arm)
 	}
 	if e.Glibc == "" {
 		add("its C library is not glibc")
@@ -200,6 +200,9 @@ var ofIndex = regexp.MustCompile(`^\d+\.\d+\.\d+(\+cu\d+)?$`)
 // Released returns nil if the same torch can be installed elsewhere, because a build in a
 // container has to install it. Otherwise the error names the builder that need not.
 func (e PythonEnvironment) Released(t *compat.Tables) error {
+	if e.Details.Machine == wheel.Arm {
+		return environmentError(e.Executable, "use --builder host", "its machine is "+e.Details.Machine+", and dsbuild's containers are of "+wheel.X86)
+	}
 	if ofIndex.MatchString(e.Details.Torch) && t.HasTorch(e.Torch, e.TorchCUDA, wheel.Minor(e.Facts.Python)) {
 		return nil
 	}

@@ -58,7 +58,8 @@ func addRequestFlags(f *pflag.FlagSet, r *planner.Request) {
 	f.StringVar(&r.Glibc, "glibc", "", "glibc `VERSION` of the oldest node, X.Y (2.28 or newer): a wheel that needs more is refused")
 	f.StringVar(&r.Driver, "driver", "",
 		"NVIDIA driver `VERSION` of the oldest node, such as 550.54: dsbuild chooses a torch for a CUDA that it runs (below 580: CUDA 12)")
-	f.Lookup("cpu").DefValue, r.CPU = planner.DefaultCPU, planner.DefaultCPU
+	f.StringVar(&r.Machine, "machine", "", "`MACHINE` to build for: x86_64 or aarch64 (default: that of the GPUs, else that of the builder)")
+	f.Lookup("cpu").Usage += " (default: x86-64-v3, or armv8-a for aarch64)"
 }
 
 // addCommonRequestFlags adds those that also have a meaning where the nodes decide
@@ -71,7 +72,7 @@ func addCommonRequestFlags(f *pflag.FlagSet, r *planner.Request) {
 	f.StringVar(&r.DeepSpeed, "deepspeed", "",
 		"`SOURCE` of DeepSpeed: a release, latest, git+URL@REF, a folder or a source distribution (default: the newest release that "+
 			"this dsbuild knows)")
-	f.StringVar(&r.CPU, "cpu", "", "oldest CPU `LEVEL` that must run it: x86-64-v2, -v3 (AVX2), -v4 (AVX-512), or native: this machine's")
+	f.StringVar(&r.CPU, "cpu", "", "oldest CPU `LEVEL` that must run it: x86-64-v2, -v3 (AVX2), -v4 (AVX-512), armv8-a (aarch64), or native: this machine's")
 	f.StringVar(&r.Base, "base", "", "`BASE`: an image reference, a root file system tar or an OCI tar (default: chosen, a Debian or Ubuntu)")
 	f.StringVar(&r.ABI, "abi", "auto",
 		"ABI of torch that the operators use: `auto|stable|torch` (stable: for every torch from 2.10 on and every Python from 3.10 on; "+

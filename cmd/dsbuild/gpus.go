@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 func newGPUsCommand(a *app) *cobra.Command {
@@ -85,22 +87,12 @@ func chosenGPUs(tables *compat.Tables, names []string) ([]compat.GPU, error) {
 	return gpus, nil
 }
 
-const x86 = "x86_64"
-
 // cpuOf is the machine that a GPU is in.
-func cpuOf(g compat.GPU) string {
-	if g.Machine == "" {
-		return x86
-	}
-	return g.Machine
-}
+func cpuOf(g compat.GPU) string { return cmp.Or(g.Machine, wheel.X86) }
 
-// newestTorch is the newest that itself runs on a GPU; the tables know the x86_64 wheels alone.
+// newestTorch is the newest for the machine of a GPU that itself runs on the GPU.
 func newestTorch(tables *compat.Tables, g compat.GPU) string {
-	if cpuOf(g) != x86 {
-		return ""
-	}
-	return tables.NewestTorch(g.Arch)
+	return tables.NewestTorch(g.Arch, cpuOf(g))
 }
 
 // gpusDocument is the JSON document of dsbuild gpus --json.

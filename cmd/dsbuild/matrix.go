@@ -33,6 +33,11 @@ func runMatrix(ctx context.Context, a *app, o wheelOptions) error {
 	if err != nil {
 		return err
 	}
+	return runJobs(ctx, a, o, tools, jobs)
+}
+
+// runJobs builds several wheels, or prints their plans.
+func runJobs(ctx context.Context, a *app, o wheelOptions, tools *buildTools, jobs []pipeline.Job) error {
 	if o.dryRun {
 		return o.printMatrixPlans(ctx, a, jobs)
 	}
@@ -44,7 +49,7 @@ func runMatrix(ctx context.Context, a *app, o wheelOptions) error {
 	if err := built.print(a, o.json); err != nil {
 		return err
 	}
-	// The error of a matrix of which something failed. Its exit code is 4 if all failed wheels were
+	// The error if something failed. Its exit code is 4 if all failed wheels were
 	// built but do not match the request, and 1 if one could not be built.
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

@@ -61,7 +61,8 @@ lists them. dsbuild ops lists the operators. An older torch, or an operator that
 is not proven with torch's stable ABI, gets a wheel for one minor of torch and
 one Python; the plan says so (--abi). dsbuild chooses the rest so that all parts
 fit together: --gpu V100 takes the newest torch and CUDA that still support a
-V100.
+V100. A GPU that is sold with an Arm CPU (GH200, DGX Spark) gets a wheel for
+aarch64.
 
 With --for it asks the nodes of an inventory instead, and builds the fewest
 wheels that serve them all; dsbuild ship also installs them.`,
@@ -69,15 +70,13 @@ wheels that serve them all; dsbuild ship also installs them.`,
   dsbuild wheel --gpu A100
   dsbuild wheel --arch "8.0;9.0+PTX" --ops cpu_adam,utils,fused_adam,fused_lamb
   dsbuild wheel --gpu V100 --dry-run
+  dsbuild wheel --gpu GH200 --gpu A100
   dsbuild wheel --for inventory.yaml
   dsbuild wheel --gpu H100 --deepspeed git+https://github.com/deepspeedai/DeepSpeed@master`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.checkFlags(cmd.Flags()); err != nil {
 				return err
-			}
-			if o.inventory != "" && !cmd.Flags().Changed("cpu") {
-				o.request.CPU = "" // the nodes decide
 			}
 			build := runWheel
 			switch {
@@ -142,6 +141,9 @@ func runWheel(ctx context.Context, a *app, o wheelOptions) error {
 		return err
 	}
 	defer tools.Close()
+	if requests := tools.plans.ByMachine(o.request); len(requests) > 1 {
+		return runByMachine(ctx, a, o, tools, requests)
+	}
 	plan, err := tools.plans.Plan(ctx, o.request)
 	if err != nil {
 		return err
@@ -172,6 +174,22 @@ func runWheel(ctx context.Context, a *app, o wheelOptions) error {
 		return ui.JSON(a.stdout, wheelsDocument{[]wheel.Artifact{artifact}, newWheelhouseDocument(o.out, bundle)})
 	}
 	return errors.Join(printWheels(a, []wheel.Artifact{artifact}), printWheelhouse(a, o.out, bundle))
+}
+
+// runByMachine builds a wheel for each machine, as the entries of a matrix.
+func runByMachine(ctx context.Context, a *app, o wheelOptions, tools *buildTools, requests []planner.Request) error {
+	if len(o.with) > 0 || o.bundle {
+		return usagef("--with and --bundle work for one wheel only, and these GPUs are in machines with different CPUs: give --machine")
+	}
+	var jobs []pipeline.Job
+	for _, r := range requests {
+		plan, err := tools.plans.ReportingAs(r.Machine).Plan(ctx, r)
+		if err != nil {
+			return err
+		}
+		jobs = append(jobs, pipeline.Job{Name: r.Machine, Plan: plan})
+	}
+	return runJobs(ctx, a, o, tools, jobs)
 }
 
 // printDryRun prints the plan of a wheel and of its wheelhouse, if there is one.

@@ -144,6 +144,43 @@ func TestPlanChoosesAmongWheels(t *testing.T) {
 	}
 }
 
+// Each node of a fleet with both CPUs gets the wheel of its own. With one wheel, the other nodes are refused in one line.
+func TestPlanOfBothMachines(t *testing.T) {
+	t.Parallel()
+	const stem = "deepspeed-0.19.8+torch2.10.cu13.all."
+	x86 := planWheel(stem+"v3-py3-none-manylinux_2_28_x86_64.whl", nil)
+	arm := planWheel(stem+"armv8a-py3-none-manylinux_2_28_aarch64.whl", func(m *wheel.Manifest) { m.CPU = string(wheel.CPUArm) })
+	gh200 := func(f *node.Facts) {
+		f.Platform, f.CPU, f.GPUs = "linux_aarch64", string(wheel.CPUArm), []node.GPU{{Name: "NVIDIA GH200 480GB", Arch: "9.0"}}
+	}
+	a100 := func(f *node.Facts) { f.GPUs = []node.GPU{{Name: "NVIDIA A100-SXM4-80GB", Arch: "8.0"}} }
+	nodes := []deploy.ProbeResult{{Name: "gh1", Facts: facts(gh200)}, {Name: "a1", Facts: facts(a100)}, {Name: "gh2", Facts: facts(gh200)}, {Name: "a2", Facts: facts(a100)}}
+	plan, err := deploy.NewPlan(nodes, []wheels.Wheel{x86, arm}, deploy.PlanOptions{})
+	if err != nil || plan.Err() != nil {
+		t.Fatal(err, plan.Err())
+	}
+	for i, want := range []wheels.Wheel{arm, x86, arm, x86} {
+		if n := plan.Nodes[i]; n.Action != changes.Install || n.Wheel.Manifest.Name != want.Manifest.Name {
+			t.Errorf("%s: %s %s", n.Name, n.Action, n.Wheel.Manifest.Name)
+		}
+	}
+	for _, one := range []struct {
+		wheel wheels.Wheel
+		no    int
+		why   string
+	}{{x86, 0, "built for x86_64, but this node is aarch64"}, {arm, 1, "built for aarch64, but this node is x86_64"}} {
+		plan, err := deploy.NewPlan(nodes, []wheels.Wheel{one.wheel}, deploy.PlanOptions{})
+		if err != nil || code(plan.Err()) != 3 {
+			t.Fatal(err, plan.Err())
+		}
+		for i, n := range plan.Nodes {
+			if refused := i%2 == one.no; refused && (n.Action != changes.Refuse || !n.Unfit || len(n.Reasons) != 1 || n.Reasons[0] != one.why || n.Hint == "") || !refused && n.Action != changes.Install {
+				t.Errorf("%s: %s %q (hint %s)", n.Name, n.Action, n.Reasons, n.Hint)
+			}
+		}
+	}
+}
+
 func TestPlanOfSharedEnvironments(t *testing.T) {
 	t.Parallel()
 	w := []wheels.Wheel{planWheel("a.whl", nil)}

@@ -12,7 +12,7 @@ type Facts struct {
 	Tag               string            `json:"tag"`                   // e.g. cp311
 	Platform          string            `json:"platform"`              // e.g. linux_x86_64
 	Glibc             string            `json:"glibc"`                 // X.Y
-	CPU               string            `json:"cpu"`                   // highest level: x86-64-v3
+	CPU               string            `json:"cpu"`                   // highest level: x86-64-v3, armv8-a
 	SitePackages      string            `json:"site_packages"`         // purelib of the interpreter
 	SiteID            string            `json:"site_id"`               // identity of that directory, equal on nodes that share it
 	ExternallyManaged bool              `json:"externally_managed"`    // PEP 668

@@ -295,13 +295,17 @@ func (f Facts) missingFacts() []string {
 	return names
 }
 
-// x86 is the machine type whose processors have levels.
+// x86 is the machine type whose processors have several levels.
 const x86 = "x86_64"
 
 // cpuLevel returns the highest level for which the flags of that level and of all levels below
 // are present.
 func cpuLevel(machine string, flags []string) string {
-	if machine != x86 {
+	switch machine {
+	case "aarch64":
+		return "armv8-a" // all have that
+	case x86:
+	default:
 		return ""
 	}
 	level := "x86-64"

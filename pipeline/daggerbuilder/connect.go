@@ -13,6 +13,7 @@ import (
 
 	"dagger.io/dagger"
 
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/pipeline/engine"
 )
 
@@ -39,11 +40,20 @@ func Connect(ctx context.Context, e engine.Engine, log io.Writer) (*Builder, fun
 		steps.close()
 		return nil, nil, e.Explain(fmt.Errorf("dagger engine (%s): %w", e.How, err), false)
 	}
-	return &Builder{client: client, steps: steps, engine: e}, func() error {
+	end := func() error {
 		defer steps.close()
 		return closeWithin(client, closeLimit, steps.url)
-	}, nil
+	}
+	if platform, err := client.DefaultPlatform(ctx); err == nil && platform != containerPlatform {
+		_ = end() // the error below says more
+		return nil, nil, fault.New(fault.Usage, "give the engine of such a machine (--engine), or build without containers (--builder host)",
+			"the Dagger engine (%s) runs on %s, and dsbuild's containers are for %s", e.How, platform, containerPlatform)
+	}
+	return &Builder{client: client, steps: steps, engine: e}, end, nil
 }
+
+// containerPlatform is the platform of all images of toolchains. Those also build for aarch64.
+const containerPlatform = "linux/amd64"
 
 // closeLimit bounds the end of a session. A session ends at once, except while the engine is
 // being stopped, because the engine then waits for its clients in turn, and after the engine was

@@ -30,6 +30,7 @@ type Entry struct {
 	Archs     []string
 	GPUs      []string
 	Ops       []string
+	Machine   string
 	CPU       string
 	Glibc     string
 	Driver    string
@@ -73,6 +74,7 @@ func keys() []key {
 		{"arch", func(e *Entry, s setting) { e.Archs, e.GPUs = s.words, nil }},
 		{"gpu", func(e *Entry, s setting) { e.GPUs, e.Archs = s.words, nil }},
 		{"ops", func(e *Entry, s setting) { e.Ops = s.words }},
+		{"machine", func(e *Entry, s setting) { e.Machine = s.text() }},
 		{"cpu", func(e *Entry, s setting) { e.CPU = s.text() }},
 		{"glibc", func(e *Entry, s setting) { e.Glibc = s.text() }},
 		{"driver", func(e *Entry, s setting) { e.Driver = s.text() }},

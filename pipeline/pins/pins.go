@@ -3,6 +3,7 @@
 package pins
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -12,23 +13,25 @@ import (
 	"github.com/dsbuild/dsbuild/dockerfiles"
 	"github.com/dsbuild/dsbuild/fleet/environment"
 	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // Request describes the packages of a toolchain.
 type Request struct {
-	Torch  string // X.Y.Z, with +cuNNN if it comes from torch's own index; "" if torch is installed already
-	Python string // X.Y
-	Source compat.CUDASource
-	CUDA   []string // requirements for CUDA: those of dockerfiles.CUDARequirements, and those of ops
-	Ops    []string // NAME==VERSION that ops need, which are installed without their requirements
-	Pins   []string // requirements that replace those of all packages
+	Machine string // that builds; "" is x86_64
+	Torch   string // X.Y.Z, with +cuNNN if it comes from torch's own index; "" if torch is installed already
+	Python  string // X.Y
+	Source  compat.CUDASource
+	CUDA    []string // requirements for CUDA: those of dockerfiles.CUDARequirements, and those of ops
+	Ops     []string // NAME==VERSION that ops need, which are installed without their requirements
+	Pins    []string // requirements that replace those of all packages
 }
 
 // RequestOf returns the request for a toolchain. beside says that its torch is installed already.
 func RequestOf(tc compat.Toolchain, beside bool) Request {
 	needs := tc.Needs()
 	q := Request{
-		Torch: tc.Torch, Python: tc.Python, Source: tc.CUDASource, Pins: tc.Pins,
+		Machine: tc.Environment.Machine, Torch: tc.Torch, Python: tc.Python, Source: tc.CUDASource, Pins: tc.Pins,
 		CUDA: dockerfiles.CUDARequirements(string(tc.CUDASource), tc.Toolkit), Ops: slices.Concat(needs.Python, needs.Node),
 	}
 	if tc.CUDASource == compat.CUDA13 && len(needs.Toolkit) > 0 {
@@ -44,7 +47,9 @@ func RequestOf(tc compat.Toolchain, beside bool) Request {
 }
 
 // platform is the oldest on which toolchains run: torch itself needs it since 2.7.
-func platform() environment.Kind { return environment.Kind{Machine: "x86_64", Glibc: compat.LinkGlibc} }
+func (q Request) platform() environment.Kind {
+	return environment.Kind{Machine: cmp.Or(q.Machine, wheel.X86), Glibc: compat.LinkGlibc}
+}
 
 // Resolve asks uv for the packages of a request. Versions in known are preferred.
 func Resolve(ctx context.Context, r environment.Resolver, q Request, known dockerfiles.Packages) (dockerfiles.Packages, error) {
@@ -78,7 +83,7 @@ func Resolve(ctx context.Context, r environment.Resolver, q Request, known docke
 	}
 	for _, op := range slices.Compact(slices.Sorted(slices.Values(q.Ops))) {
 		name, version, _ := strings.Cut(op, "==")
-		f, err := r.Collect.Find(ctx, name, version, q.Python, platform(), nil)
+		f, err := r.Collect.Find(ctx, name, version, q.Python, q.platform(), nil)
 		if err != nil {
 			return out, err
 		}
@@ -97,7 +102,7 @@ func (q Request) resolve(ctx context.Context, r environment.Resolver, requiremen
 	for _, p := range known {
 		preferred = append(preferred, environment.File{Name: p.Name, Version: p.Version})
 	}
-	files, err := r.Files(ctx, spec, platform(), nil, preferred)
+	files, err := r.Files(ctx, spec, q.platform(), nil, preferred)
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package planner
 
 import (
 	"errors"
+	"runtime"
 
 	"golang.org/x/sys/cpu"
 
@@ -10,6 +11,9 @@ import (
 
 // hostCPU is the highest micro-architecture level of the machine dsbuild runs on.
 func hostCPU() (wheel.CPULevel, error) {
+	if runtime.GOARCH == "arm64" {
+		return wheel.CPUArm, nil
+	}
 	x := cpu.X86
 	v2 := x.HasCX16 && x.HasPOPCNT && x.HasSSE3 && x.HasSSE41 && x.HasSSE42 && x.HasSSSE3
 	v3 := v2 && x.HasAVX && x.HasAVX2 && x.HasBMI1 && x.HasBMI2 && x.HasFMA && x.HasOSXSAVE

@@ -55,14 +55,11 @@ func flagsAsKeys(text string) string {
 // EntryRequest is the request that an entry of a matrix makes.
 func EntryRequest(e matrix.Entry) Request {
 	r := Request{
-		Archs: e.Archs, GPUs: e.GPUs, DeepSpeed: e.DeepSpeed, Torch: e.Torch, CUDA: e.CUDA, Python: e.Python, CPU: e.CPU,
+		Archs: e.Archs, GPUs: e.GPUs, DeepSpeed: e.DeepSpeed, Torch: e.Torch, CUDA: e.CUDA, Python: e.Python, Machine: e.Machine, CPU: e.CPU,
 		Glibc: e.Glibc, Driver: e.Driver, ABI: e.ABI, Base: e.Base, KeepDebug: e.KeepDebug,
 	}
 	for _, ops := range e.Ops { // joined by commas, as in the flag
 		r.Ops = append(r.Ops, strings.Split(ops, ",")...)
-	}
-	if r.CPU == "" {
-		r.CPU = DefaultCPU
 	}
 	return r
 }

@@ -55,7 +55,7 @@ func TestBaseWithTheHostBuilder(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	r := Request{Archs: []string{"8.0"}, CPU: DefaultCPU, Base: "debian:12"}
+	r := Request{Archs: []string{"8.0"}, Base: "debian:12"}
 	target, err := p.OpenTarget(t.Context(), r)
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"regexp"
@@ -10,9 +11,6 @@ import (
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/wheel"
 )
-
-// DefaultCPU is the CPU level of wheels for nodes that nobody has asked.
-const DefaultCPU = "x86-64-v3"
 
 // autoABI leaves the choice of the ABI to the resolver.
 const autoABI = "auto"
@@ -33,6 +31,7 @@ type Request struct {
 	Torch     string
 	CUDA      string
 	Python    string
+	Machine   string // "": that of the GPUs, or of the build environment
 	CPU       string
 	Glibc     string
 	Driver    string
@@ -90,7 +89,43 @@ func (r Request) spec(tables *compat.Tables) (wheel.Spec, error) {
 	default:
 		spec.CPU, err = wheel.ParseCPULevel(r.CPU)
 	}
+	switch {
+	case err != nil || r.Machine == "":
+	case spec.CPU == "":
+		spec.CPU = wheel.DefaultCPU(r.Machine)
+	case spec.CPU.Machine() != r.Machine:
+		err = &RequestError{fmt.Errorf("--cpu %s is a level of %s, and --machine says %s", r.CPU, spec.CPU.Machine(), r.Machine), "leave --machine out"}
+	}
 	return spec, err
+}
+
+// ByMachine splits a request whose GPUs are sold with CPUs of different machines: one wheel is for one machine. GPUs that are sold
+// without a CPU count as those of x86_64 machines then. A request that names its machine stays as it is.
+func (p *Planner) ByMachine(r Request) []Request {
+	if r.Machine != "" || r.CPU != "" || p.env != nil {
+		return []Request{r}
+	}
+	var out []Request
+	for _, machine := range []string{wheel.X86, wheel.Arm} {
+		one := r
+		one.GPUs = nil
+		for _, name := range compat.SplitNames(r.GPUs) {
+			of := wheel.X86
+			for _, g := range p.tables.GPUsNamed(name) {
+				of = cmp.Or(g.Machine, of)
+			}
+			if of == machine {
+				one.GPUs = append(one.GPUs, name)
+			}
+		}
+		if one.Machine = machine; len(one.GPUs) > 0 {
+			out = append(out, one)
+		}
+	}
+	if len(out) < 2 {
+		return []Request{r}
+	}
+	return out
 }
 
 // torchForCUDA matches a torch that names its CUDA, as torch.__version__ does: 2.5.1+cu121.

@@ -36,7 +36,7 @@ func TestRequestWithoutMeaning(t *testing.T) {
 		"CPU, AVX2":        {Request{CPU: "avx2"}, "--cpu ", ""},
 		"CPU, SSE":         {Request{CPU: "sse4.2"}, "--cpu ", ""},
 		"CPU, natvie":      {Request{CPU: "natvie"}, "--cpu ", "did you mean native?"},
-		"CPU, none":        {Request{CPU: "v9"}, "--cpu v9: must be v2 (SSE4.2), v3 (AVX2), v4 (AVX-512), or native", ""},
+		"CPU, none":        {Request{CPU: "v9"}, "--cpu v9: must be v2 (SSE4.2), v3 (AVX2), v4 (AVX-512), armv8-a (of aarch64), or native", ""},
 		"torch":            {Request{Torch: "foo"}, "--torch foo: must be X.Y or X.Y.Z", ""},
 		"torch, a major":   {Request{Torch: "2"}, "--torch 2: must be X.Y or X.Y.Z", ""},
 		"torch of pip":     {Request{Torch: "torch==2.7.1"}, "--torch torch==2.7.1: must be X.Y or X.Y.Z", "did you mean 2.7.1?"},
@@ -51,6 +51,8 @@ func TestRequestWithoutMeaning(t *testing.T) {
 		"Python":           {Request{GPUs: []string{"A100"}, Python: "3"}, "--python 3: must be X.Y, such as 3.12", ""},
 		"glibc":            {Request{Glibc: "old"}, "--glibc old: must be X.Y", ""},
 		"driver":           {Request{Driver: "x"}, "--driver x: must be a version, as nvidia-smi prints it", ""},
+		"machine":          {Request{Machine: "arm64"}, "--machine arm64: must be x86_64 or aarch64", ""},
+		"two machines":     {Request{Machine: "aarch64", CPU: "v3"}, "--cpu v3 is a level of x86_64, and --machine says aarch64", "leave --machine out"},
 		"no ops":           {Request{Ops: []string{}}, "--ops: no operator given", ""},
 		"GPU all and more": {Request{GPUs: []string{"all,A100"}}, "--gpu all is every GPU: give it alone", ""},
 		"GPU all and arch": {Request{GPUs: []string{"all"}, Archs: []string{"8.0"}}, "--gpu all is every GPU: give it alone", ""},
@@ -99,7 +101,7 @@ func TestEntryOfMatrix(t *testing.T) {
 	t.Parallel()
 	e := matrix.Entry{Archs: []string{"8.0"}, Ops: []string{"a,b", "c"}, DeepSpeed: "0.19.8", Torch: "2.15", ABI: "stable", KeepDebug: true}
 	r := EntryRequest(e)
-	if !slices.Equal(r.Ops, []string{"a", "b", "c"}) || r.CPU != DefaultCPU || r.DeepSpeed != "0.19.8" || r.ABI != "stable" || !r.KeepDebug {
+	if !slices.Equal(r.Ops, []string{"a", "b", "c"}) || r.CPU != "" || r.DeepSpeed != "0.19.8" || r.ABI != "stable" || !r.KeepDebug {
 		t.Errorf("%+v", r)
 	}
 	if r := EntryRequest(matrix.Entry{CPU: "native"}); r.CPU != "native" || r.Ops != nil {
@@ -189,12 +191,12 @@ func TestPlanWithoutEngine(t *testing.T) {
 		}
 		return made, request
 	}
-	one, key := plan(Request{Archs: []string{"8.0"}, CPU: DefaultCPU})
+	one, key := plan(Request{Archs: []string{"8.0"}})
 	same, sameKey := plan(Request{Archs: []string{"8.0"}, CPU: "v3"})
 	if one.Digest != same.Digest || key != sameKey || key == "" {
 		t.Errorf("%s and %s, %s and %s", one.Digest, same.Digest, key, sameKey)
 	}
-	if other, otherKey := plan(Request{Archs: []string{"9.0"}, CPU: DefaultCPU}); other.Digest == one.Digest || otherKey == key {
+	if other, otherKey := plan(Request{Archs: []string{"9.0"}}); other.Digest == one.Digest || otherKey == key {
 		t.Error("another arch gives the same plan")
 	}
 	target, err := p.OpenTarget(t.Context(), Request{Archs: []string{"8.0"}})

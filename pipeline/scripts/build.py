@@ -81,14 +81,15 @@ def left_out(ops, builders):
 
 
 def cpu_of_the_wheel():
-    """Makes py-cpuinfo say what counts here, an x86-64. DeepSpeed asks it twice for each
+    """Makes py-cpuinfo say what counts here, the machine of the wheel. DeepSpeed asks it twice for each
     op of the CPU, a second each time, what this machine has, and cxx puts what the wheel
     is for in the place of what comes of it."""
     try:
         import cpuinfo
     except ImportError:
         return
-    cpuinfo.get_cpu_info = lambda: {"arch": "X86_64", "flags": []}
+    arch = "ARM_8" if os.environ["DSBUILD_CPU"].startswith("arm") else "X86_64"
+    cpuinfo.get_cpu_info = lambda: {"arch": arch, "flags": []}
 
 
 def enter(environment):

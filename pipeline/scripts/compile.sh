@@ -39,8 +39,9 @@ for name in ${DSBUILD_PATCHES-}; do
     fi
 done
 
-DSBUILD_CC=$(command -v "gcc${DSBUILD_GCC:+-$DSBUILD_GCC}")
-DSBUILD_CXX=$(command -v "g++${DSBUILD_GCC:+-$DSBUILD_GCC}")
+triple=${DSBUILD_CROSS:+$DSBUILD_CROSS-linux-gnu-} # of another machine than this one
+DSBUILD_CC=$(command -v "${triple}gcc${DSBUILD_GCC:+-$DSBUILD_GCC}")
+DSBUILD_CXX=$(command -v "${triple}g++${DSBUILD_GCC:+-$DSBUILD_GCC}")
 # Objects are kept by jobs.py; ccache brings those that a site shares.
 DSBUILD_CCACHE=
 [ -z "${CCACHE_REMOTE_STORAGE-}${CCACHE_SECONDARY_STORAGE-}" ] || DSBUILD_CCACHE=$(command -v ccache || true)
@@ -64,6 +65,8 @@ mkdir -p "$DSBUILD_WORK/lib"
 ln -sf "$DSBUILD_OUT/libcuda.so.1" "$DSBUILD_WORK/lib/libcuda.so"
 LIBRARY_PATH=$DSBUILD_WORK/lib${LIBRARY_PATH:+:$LIBRARY_PATH}
 export LIBRARY_PATH
+# The libraries of torch and CUDA that are here are of this machine.
+[ -z "$triple" ] || python "$DSBUILD_TOOLS/standins.py" "$DSBUILD_WORK/lib"
 
 # Headers and libraries in packages of Python that ops ask for by name alone.
 site=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')

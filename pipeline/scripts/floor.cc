@@ -21,8 +21,16 @@ char floor_single_threaded = 0;
 #endif
 
 // glibc 2.33; before, these were inline and called the functions with a version of the structure.
+#ifdef __aarch64__ // glibc has it since 2.17, with one form of the structure
+#define STAT_VERSION 0
+#define FIRST "@GLIBC_2.17"
+#define FIRST_AT FIRST
+#else
 #define STAT_VERSION 1
-#define STAT(function) __asm__(".symver " #function "," #function "@GLIBC_2.2.5")
+#define FIRST "@GLIBC_2.2.5"
+#define FIRST_AT "@GLIBC_2.4"
+#endif
+#define STAT(function) __asm__(".symver " #function "," #function FIRST)
 #ifdef NEED_stat
 extern "C" int __xstat(int, const char *, void *);
 STAT(__xstat);
@@ -61,13 +69,13 @@ int floor_fstat64(int file, void *to) { return __fxstat64(STAT_VERSION, file, to
 #endif
 #ifdef NEED_fstatat
 extern "C" int __fxstatat(int, int, const char *, void *, int);
-__asm__(".symver __fxstatat,__fxstatat@GLIBC_2.4");
+__asm__(".symver __fxstatat,__fxstatat" FIRST_AT);
 extern "C" int floor_fstatat(int at, const char *path, void *to, int flags) NAMED(fstatat);
 int floor_fstatat(int at, const char *path, void *to, int flags) { return __fxstatat(STAT_VERSION, at, path, to, flags); }
 #endif
 #ifdef NEED_fstatat64
 extern "C" int __fxstatat64(int, int, const char *, void *, int);
-__asm__(".symver __fxstatat64,__fxstatat64@GLIBC_2.4");
+__asm__(".symver __fxstatat64,__fxstatat64" FIRST_AT);
 extern "C" int floor_fstatat64(int at, const char *path, void *to, int flags) NAMED(fstatat64);
 int floor_fstatat64(int at, const char *path, void *to, int flags) { return __fxstatat64(STAT_VERSION, at, path, to, flags); }
 #endif

@@ -34,6 +34,11 @@ def version(text):
     return family, tuple(map(int, re.findall(r"\d+", numbers)))
 
 
+def tool(compiler, name):
+    """The program of binutils for the machine that a compiler is for."""
+    return run(compiler, "-print-prog-name=" + name).strip()
+
+
 class Libraries:
     """The versions of the symbols that the machine's C and C++ libraries have."""
 
@@ -74,10 +79,10 @@ class Libraries:
         return ""
 
 
-def symbols(file):
+def symbols(file, nm):
     """The names that an object or an archive asks for, and those that it defines."""
     asked, defined = set(), set()
-    for name, kind in re.findall(r"^(\S+) (\w)\b", run("nm", "-P", "-g", file), re.M):
+    for name, kind in re.findall(r"^(\S+) (\w)\b", run(nm, "-P", "-g", file), re.M):
         (asked if kind in "Uvw" else defined).add(name)
     return asked - defined, defined
 
@@ -88,13 +93,14 @@ class Link:
     def __init__(self, compiler, folder, libraries):
         self.compiler, self.folder, self.libraries = compiler, folder, libraries
         self.copies, self.archived = 0, None
+        self.nm, self.objcopy, self.ar = (tool(compiler, name) for name in ("nm", "objcopy", "ar"))
         self.given = set()  # names that floor.cc or a member of libstdc++.a defines
 
     def copy(self, file, defined):
         """A file with other names for what is too new, or itself where nothing is; and
         what of it has to be defined."""
         changed, lacking = [], set()
-        for symbol in sorted(symbols(file)[0] - defined):
+        for symbol in sorted(symbols(file, self.nm)[0] - defined):
             if self.libraries.too_new(symbol):
                 instead = self.libraries.instead(symbol)
                 if instead:
@@ -107,7 +113,7 @@ class Link:
         names, copy = os.path.join(self.folder, "names"), os.path.join(self.folder, f"{self.copies}-{os.path.basename(file)}")
         with open(names, "w") as f:
             f.writelines(changed)
-        run("objcopy", "--redefine-syms=" + names, file, copy)
+        run(self.objcopy, "--redefine-syms=" + names, file, copy)
         return copy, lacking
 
     def define(self, lacking):
@@ -125,7 +131,7 @@ class Link:
             else:
                 file = self.member(symbol)
             if file:
-                asked, defined = symbols(file)
+                asked, defined = symbols(file, self.nm)
                 copy, more = self.copy(file, defined)
                 files.append(copy)
                 # Members of libstdc++.a ask each other for what the library does not export.
@@ -139,14 +145,14 @@ class Link:
         if self.archived is None:
             self.archived = {}
             if os.path.isabs(archive):
-                for member, name in re.findall(r"\[([^\]]+)\]: (\S+) [A-TV-Z]\b", run("nm", "-A", "-P", "-g", archive)):
+                for member, name in re.findall(r"\[([^\]]+)\]: (\S+) [A-TV-Z]\b", run(self.nm, "-A", "-P", "-g", archive)):
                     self.archived.setdefault(name, member)
         member = self.archived.get(symbol)
         if not member:
             return ""
         file = os.path.join(self.folder, member)
         with open(file, "wb") as f:
-            subprocess.run(["ar", "p", archive, member], stdout=f, check=True)
+            subprocess.run([self.ar, "p", archive, member], stdout=f, check=True)
         return file
 
 
@@ -156,15 +162,15 @@ def link(compiler, arguments, folder, floors):
     inputs = [a for a in arguments if a.endswith((".o", ".a")) and not a.startswith("-") and os.path.isfile(a)]
     # What follows -o is no input, though it may be called like one.
     inputs = [a for a in inputs if arguments[arguments.index(a) - 1] != "-o"]
-    defined = set().union(*(symbols(file)[1] for file in inputs))
     step, copies, lacking = Link(compiler, folder, libraries), {}, set()
+    defined = set().union(*(symbols(file, step.nm)[1] for file in inputs))
     for file in inputs:
         copies[file], more = step.copy(file, defined)
         lacking |= more
     more = step.define(lacking)
     if more:
         archive = os.path.join(folder, "libfloor.a")
-        run("ar", "rcD", archive, *more)
+        run(step.ar, "rcD", archive, *more)
         more = [archive, "-Wl,--exclude-libs,libfloor.a"]
     return [copies.get(a, a) for a in arguments] + more
 

@@ -16,7 +16,7 @@ import tempfile
 
 import nogpu
 
-# What each level adds, by the names of /proc/cpuinfo (x86-64 psABI, table 3.1).
+# What each level adds, by the names of /proc/cpuinfo (x86-64 psABI, table 3.1; every 64-bit Arm CPU has Armv8-A).
 FLAGS = {
     "x86-64-v2": "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3",
     "x86-64-v3": "avx avx2 bmi1 bmi2 f16c fma abm movbe xsave",
@@ -34,7 +34,7 @@ def cpu():
 def lacking(level):
     """The flags of a level, and of those below it, that this CPU has not."""
     have = cpu().get("flags", "").split()
-    return [flag for name in sorted(FLAGS) if name <= level for flag in FLAGS[name].split() if flag not in have]
+    return [flag for name in sorted(FLAGS) if not level.startswith("arm") and name <= level for flag in FLAGS[name].split() if flag not in have]
 
 
 missing = lacking(os.environ["DSBUILD_CPU"])
@@ -46,6 +46,9 @@ if missing:
     sys.exit()
 
 
+ARM = os.uname().machine == "aarch64"
+
+
 def answer_for_cpuinfo():
     """Makes py-cpuinfo say what the kernel does: it measures the clock too, for a second,
     and CPU Adam asks only whose CPU this is."""
@@ -55,7 +58,7 @@ def answer_for_cpuinfo():
         return
     told = cpu()
     cpuinfo.get_cpu_info = lambda: {
-        "arch": "X86_64", "vendor_id_raw": told.get("vendor_id", ""), "brand_raw": told.get("model name", ""), "flags": told.get("flags", "").split(),
+        "arch": "ARM_8" if ARM else "X86_64", "vendor_id_raw": told.get("vendor_id", ""), "brand_raw": told.get("model name", ""), "flags": told.get("flags", "").split(),
     }
 
 
@@ -170,9 +173,10 @@ def direct_io(folder):
     system has."""
     context = ctypes.c_ulong()
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.syscall(206, 1, ctypes.byref(context)) != 0:  # io_setup, x86-64
+    setup, destroy = (0, 1) if ARM else (206, 207)  # io_setup, io_destroy
+    if libc.syscall(setup, 1, ctypes.byref(context)) != 0:
         return f"io_setup: {os.strerror(ctypes.get_errno())}"
-    libc.syscall(207, context)  # io_destroy
+    libc.syscall(destroy, context)
     try:
         os.close(os.open(os.path.join(folder, "probe"), os.O_RDWR | os.O_CREAT | os.O_DIRECT))
     except OSError as e:

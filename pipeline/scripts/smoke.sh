@@ -2,6 +2,12 @@
 # Installs the packed wheel into the environment of a node, as a node would, and
 # proves it there.
 set -eu
+if [ -n "${DSBUILD_CROSS-}" ]; then
+    why="the wheel is for $DSBUILD_CROSS, and this machine is $(uname -m)"
+    echo "not run: $why"
+    printf '%s' "$why" >"$DSBUILD_OUT/not-run"
+    exit
+fi
 # torch is imported meanwhile; the end of the fifo says that all is installed.
 mkfifo "$DSBUILD_WORK/installed"
 python "$DSBUILD_TOOLS/smoke.py" "$@" <"$DSBUILD_WORK/installed" &

@@ -1,7 +1,8 @@
 """Strips the extensions of a compiled wheel, compiles its modules to byte code, and
 notes what was installed here.
 
-usage: strip.py   (DSBUILD_KEEP_DEBUG: do not strip; DSBUILD_GCC: the compiler's major;
+usage: strip.py   (DSBUILD_KEEP_DEBUG: do not strip; DSBUILD_GCC: the compiler's major; DSBUILD_CROSS: the other machine that
+it compiles for;
 DSBUILD_PROGRAMS, DSBUILD_SYSTEM: on a machine that is no image, the programs that build, and the Debian
 packages that ops need)
 """
@@ -31,6 +32,10 @@ except ImportError:  # an optional part of Python
     lzma = None
 
 
+# TRIPLE is the prefix of the compiler and its tools for another machine.
+TRIPLE = f"{os.environ['DSBUILD_CROSS']}-linux-gnu-" if os.environ.get("DSBUILD_CROSS") else ""
+
+
 def strip(compiled, outdir):
     """The same wheel, uncompressed, without symbols and debug information."""
     target = pathlib.Path(outdir, pathlib.Path(compiled).name)
@@ -40,7 +45,7 @@ def strip(compiled, outdir):
             if info.filename.endswith(".so") and not os.environ.get("DSBUILD_KEEP_DEBUG"):
                 file = pathlib.Path(tmp, "extension.so")
                 file.write_bytes(data)
-                subprocess.run(["strip", "--strip-all", file], check=True)
+                subprocess.run([TRIPLE + "strip", "--strip-all", file], check=True)
                 data = file.read_bytes()
             info.compress_type = zipfile.ZIP_STORED
             new.writestr(info, data)
@@ -176,7 +181,7 @@ def facts():
     # Read, not imported: that takes seconds.
     torch = runpy.run_path(importlib.metadata.distribution("torch").locate_file("torch/version.py"))
     major = os.environ.get("DSBUILD_GCC")
-    gcc = subprocess.run([f"gcc-{major}" if major else "gcc", "-dumpfullversion"], stdout=subprocess.PIPE, text=True, check=True)
+    gcc = subprocess.run([TRIPLE + (f"gcc-{major}" if major else "gcc"), "-dumpfullversion"], stdout=subprocess.PIPE, text=True, check=True)
     return {
         "gcc": gcc.stdout.strip(),
         "python": sysconfig.get_python_version(),

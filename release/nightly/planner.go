@@ -33,7 +33,7 @@ func (p *SourcePlanner) openEntry(ctx context.Context, with *planner.Planner, e 
 	r := planner.EntryRequest(e)
 	opened, ok := p.sources[s.Name]
 	if !ok {
-		opened.target, opened.err = p.plans.OpenTarget(ctx, planner.Request{DeepSpeed: cmp.Or(s.DeepSpeed, compat.Latest), CPU: planner.DefaultCPU})
+		opened.target, opened.err = p.plans.OpenTarget(ctx, planner.Request{DeepSpeed: cmp.Or(s.DeepSpeed, compat.Latest)})
 		p.sources[s.Name] = opened
 	}
 	if opened.err != nil {
