@@ -13,7 +13,7 @@ import (
 
 // localVersion matches the local part of a version that dsbuild gives (wheel.LocalVersion). The
 // part before torch identifies sources that are not a release.
-var localVersion = regexp.MustCompile(`^(?:([a-z0-9.]+)\.)?(torch\d+\.\d+)\.(cu\d+)(\.all|(?:\.sm\d+)*)((?:\.ptx\d+)*)\.(v\d)$`)
+var localVersion = regexp.MustCompile(`^(?:([a-z0-9.]+)\.)?(torch\d+\.\d+)\.(cu\d+)(\.all|(?:\.sm\d+)*)((?:\.ptx\d+)*)\.(v\d|armv8a)$`)
 
 // toolchainOf returns the index to which a wheel belongs. The wheel's local version without the
 // sources gives the index its name. Releases have an index of their own, because the version of a
