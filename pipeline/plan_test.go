@@ -245,3 +245,34 @@ func TestPlanAuditNamesTheDamage(t *testing.T) {
 		}
 	}
 }
+
+// Only where another machine builds the wheel do the steps get its name, and the image a cross compiler.
+func TestPlanForAarch64(t *testing.T) {
+	native := compat.BuildEnvironment{Name: "this machine", Host: true, Machine: wheel.Arm, Pythons: []string{"3.12"}, Glibc: "2.39", GCCs: []string{"13"}}
+	cross := planFor(t, wheel.Spec{GPUs: []string{"GH200"}}, Source{}, Base{}, Options{})
+	here := planFor(t, wheel.Spec{GPUs: []string{"H100"}}, Source{}, Base{}, Options{})
+	there := planFor(t, wheel.Spec{GPUs: []string{"GH200"}}, Source{}, Base{Ref: "host", Host: true}, Options{Packages: &dockerfiles.Packages{}}, native)
+	if _, locked := LockedPackages(there.Toolchain); locked {
+		t.Error("the lock has the packages for x86_64 alone")
+	}
+	for name, c := range map[string]struct {
+		plan       *Plan
+		cross, cpu string
+	}{"cross": {cross, wheel.Arm, "armv8-a"}, "x86_64": {here, "", "x86-64-v3"}, "native": {there, "", "armv8-a"}} {
+		p := c.plan
+		for _, s := range p.Steps {
+			if want := map[string]string{CompileStep: c.cross, StripStep: c.cross, SmokeStep: c.cross}[s.Name]; s.Env[crossVariable] != want {
+				t.Errorf("%s: step %s: %s=%q, want %q", name, s.Name, crossVariable, s.Env[crossVariable], want)
+			}
+		}
+		if _, has := p.Scripts["standins.py"]; p.Args["CROSS"] != c.cross || p.Manifest.CPU != c.cpu || has != (c.cross != "") {
+			t.Errorf("%s: CROSS=%q, %s, stand-ins %v", name, p.Args["CROSS"], p.Manifest.CPU, has)
+		}
+	}
+	if there.Context["uv.txt"] == cross.Context["uv.txt"] || here.Context["uv.txt"] != cross.Context["uv.txt"] {
+		t.Error("uv is that of the machine that builds")
+	}
+	if env := cross.Steps[1].Env; env["DS_BUILD_STRING"] != "+torch2.10.cu13.sm90.armv8a" || env["DSBUILD_FLOOR"] != wheel.PlatformFloors(compat.LinkGlibc, wheel.Arm).Versions() {
+		t.Error(env["DS_BUILD_STRING"], env["DSBUILD_FLOOR"])
+	}
+}

@@ -252,6 +252,31 @@ func TestLinksForOlderLibraries(t *testing.T) {
 	}
 }
 
+// What stands in for a library has its name and those of its functions that are wanted, with their versions. What is linked with it
+// runs with the library itself.
+func TestStandIns(t *testing.T) {
+	const text = `
+import os, pathlib, subprocess, sys, types
+sys.modules["torch"] = types.ModuleType("torch")
+import standins
+os.mkdir("here"), os.mkdir("in")
+pathlib.Path("real.c").write_text("int one(void) { return 1; } int two(void) { return 2; } int other(void) { return 3; }")
+pathlib.Path("real.map").write_text("V_1 { global: one; other; local: *; }; V_2 { global: two; };")
+subprocess.run(["gcc", "-shared", "-fPIC", "-Wl,-soname,libreal.so.7", "-Wl,--version-script=real.map", "-o", "here/libreal.so.7", "real.c"], check=True)
+print(standins.make("here/libreal.so.7", "one|two", pathlib.Path("in/libreal.so")))
+pathlib.Path("main.c").write_text("int one(void); int two(void); int main(void) { return one() + two(); }")
+subprocess.run(["gcc", "main.c", "-Lin", "-lreal", "-o", "main"], check=True)
+print(subprocess.run(["./main"], env={"LD_LIBRARY_PATH": "here"}).returncode)
+said = subprocess.run(["readelf", "-VdW", "main"], stdout=subprocess.PIPE, text=True, check=True).stdout
+print(all(word in said for word in ("[libreal.so.7]", "V_1", "V_2")))
+pathlib.Path("main.c").write_text("int other(void); int main(void) { return other(); }")
+print(subprocess.run(["gcc", "main.c", "-Lin", "-lreal", "-o", "main"], stderr=subprocess.DEVNULL).returncode)
+`
+	if out := pythonTest(t, sources(t, nil), text); out != "libreal.so stands in for libreal.so.7: 2 functions\n3\nTrue\n1\n" {
+		t.Error(out)
+	}
+}
+
 // definedSymbols counts the symbols that an object defines for others.
 func definedSymbols(t *testing.T, text []byte) int {
 	t.Helper()

@@ -1,0 +1,161 @@
+//go:build full
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/internal/testkit/debian"
+	"github.com/dsbuild/dsbuild/internal/testkit/fulltools"
+	"github.com/dsbuild/dsbuild/internal/testkit/python"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// A wheel for GH200 that x86_64 builds is the same twice. Other programs find in it what dsbuild says of it, its device code is that of
+// the wheel for x86_64, and in a root file system of aarch64, run by qemu-user, each op loads, and the CPU optimizers compute what
+// torch does. No CPU of aarch64 and no GPU takes part.
+func TestFullAarch64(t *testing.T) {
+	armPrograms(t)
+	ops := []string{"cpu_adam", "cpu_adagrad", "cpu_lion", "utils", "fused_adam", "fused_lamb", "pin_memory", "async_io"}
+	flags := []string{"--ops", strings.Join(ops, ","), "-o", t.TempDir()}
+	w := build(t, append(flags, "--gpu", "GH200")...)
+	name := regexp.MustCompile(`^deepspeed-.*\+torch2\.10\.cu13\.sm90\.armv8a-py3-none-(manylinux_2_(?:17|24)_aarch64)\.whl$`).FindStringSubmatch(filepath.Base(w.Path))
+	if name == nil {
+		t.Fatal(w.Path)
+	}
+	t.Logf("result: dsbuild wheel --gpu GH200: %s, %d bytes, built in %.0f s", filepath.Base(w.Path), w.Size, w.Seconds)
+	if again := build(t, append(flags, "--gpu", "GH200", "--no-cache", "-o", t.TempDir())...); again.SHA256 != w.SHA256 || again.Cached {
+		t.Errorf("a second build without caches: %s, %s", w.SHA256, again.SHA256)
+	}
+	if out := strings.Join(strings.Fields(fullTool(t, "auditwheel", "show", w.Path)), " "); !strings.Contains(out, name[1]) {
+		t.Errorf("auditwheel: %s", out)
+	}
+	if sass, ptx := cuobjdump(t, w.Path, "libfused_adam_op"); !slices.Equal(sass, []string{"9.0"}) || len(ptx) > 0 {
+		t.Errorf("cuobjdump: %v %v", sass, ptx)
+	}
+	installsOn(t, w.Path)
+
+	arm := unzipped(t, w.Path)
+	x86 := unzipped(t, build(t, append(flags, "--gpu", "H100", "-o", t.TempDir())...).Path)
+	for _, file := range sharedObjects(t, arm) {
+		for _, row := range strings.Split(command(t, arm, "readelf", "-lW", file), "\n") {
+			if fields := strings.Fields(row); len(fields) > 0 && fields[0] == "LOAD" && fields[len(fields)-1] != "0x10000" {
+				t.Errorf("%s: %s", file, row)
+			}
+		}
+		if one, two := deviceCode(t, filepath.Join(arm, file)), deviceCode(t, filepath.Join(x86, file)); one != two {
+			t.Errorf("%s: %d bytes of device code, that for x86_64 has %d others", file, len(one), len(two))
+		} else {
+			t.Logf("result: %s: %d bytes of device code, as for x86_64", filepath.Base(file), len(one))
+		}
+	}
+	smokeOnArm(t, arm, ops)
+}
+
+// installsOn checks that an installer takes a wheel for aarch64 on such a machine, and on no other.
+func installsOn(t *testing.T, path string) {
+	t.Helper()
+	uv := uvProgram(t)
+	for platform, want := range map[string]bool{"aarch64-manylinux_2_28": true, "x86_64-manylinux_2_28": false} {
+		out, err := exec.Command(uv, "pip", "install", "--dry-run", "--no-deps", "--target", t.TempDir(), "--python-platform", platform, "--python-version", "3.11", path).CombinedOutput()
+		if (err == nil) != want {
+			t.Errorf("uv on %s: %v %s", platform, err, out)
+		}
+	}
+}
+
+func uvProgram(t *testing.T) string {
+	t.Helper()
+	py, err := python.Find(t.Context(), "3.11")
+	if err != nil {
+		t.Fatal(err)
+	}
+	uv, err := python.GetUV(t.Context(), py, func(line string) { t.Log(line) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return uv.Program()
+}
+
+// sharedObjects lists the ops of an unzipped wheel.
+func sharedObjects(t *testing.T, dir string) []string {
+	t.Helper()
+	files := strings.Fields(command(t, dir, "find", "deepspeed", "-name", "*.so"))
+	if len(files) == 0 {
+		t.Fatal("no ops")
+	}
+	return files
+}
+
+// deviceCode returns the section of an op that holds its device code; "" if there is none.
+func deviceCode(t *testing.T, file string) string {
+	t.Helper()
+	out := filepath.Join(t.TempDir(), "code")
+	command(t, ".", "aarch64-linux-gnu-objcopy", "-I", "elf64-little", "-O", "binary", "--only-section=.nv_fatbin", file, out)
+	text, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// smokeOnArm runs the smoke test of a build with an unzipped wheel in a root file system of aarch64.
+func smokeOnArm(t *testing.T, deepspeed string, ops []string) {
+	t.Helper()
+	scripts, err := filepath.Abs("../../pipeline/scripts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, out := filepath.Join(fulltools.Dir(t), "aarch64"), t.TempDir()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	root := exec.Command("sh", "testdata/aarch64/root.sh", dir, wheelTorch)
+	root.Env = append(os.Environ(), "PATH="+filepath.Dir(uvProgram(t))+":"+os.Getenv("PATH"))
+	if text, err := root.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	command(t, ".", "python3", "-m", "compileall", "-q", deepspeed)
+	smoke := exec.Command("sh", append([]string{"testdata/aarch64/run.sh", dir, "/usr/bin/python3", filepath.Join(scripts, "smoke.py")}, ops...)...)
+	smoke.Env = append(os.Environ(), "RUN_FOLDERS="+strings.Join([]string{deepspeed, dir, scripts, out}, ":"),
+		fmt.Sprintf("RUN_ENV=PYTHONPATH=%s:%s/site LD_LIBRARY_PATH=%[2]s/stubs PYTHONDONTWRITEBYTECODE=1 DS_ACCELERATOR=cuda DSBUILD_CPU=%s DSBUILD_OUT=%s DSBUILD_IN=%[4]s DSBUILD_GPU_OPS=fused_adam",
+			deepspeed, dir, wheel.CPUArm, out))
+	text, err := smoke.CombinedOutput()
+	for _, want := range []string{"with NEON arithmetic capability", "cpu_adam: one step equals torch's", "cpu_adagrad: one step equals", "cpu_lion: one step equals", fmt.Sprintf("%d ops work", len(ops))} {
+		if err != nil || !strings.Contains(string(text), want) {
+			t.Fatalf("%v, want %q:\n%s", err, want, text)
+		}
+	}
+	for line := range strings.Lines(string(text)) {
+		if !strings.Contains(line, ": ") || strings.HasPrefix(line, "/") || strings.HasPrefix(line, "Config") {
+			continue // of torch's and DeepSpeed's own messages
+		}
+		t.Logf("result: under qemu-user: %s", strings.TrimSpace(line))
+	}
+}
+
+// wheelTorch is the torch of the root file system.
+const wheelTorch = "2.15.0"
+
+// armPrograms makes sure of the programs of the test.
+func armPrograms(t *testing.T) {
+	t.Helper()
+	have := func() bool {
+		for _, name := range []string{"mmdebstrap", "qemu-aarch64-static", "aarch64-linux-gnu-gcc-12"} {
+			if _, err := exec.LookPath(name); err != nil {
+				return false
+			}
+		}
+		return true
+	}
+	if err := debian.Ensure(t.Context(), have, "mmdebstrap", "qemu-user-static", "gcc-12-aarch64-linux-gnu", "libc6-dev-arm64-cross"); err != nil {
+		t.Fatal(err)
+	}
+}
