@@ -14,7 +14,6 @@ func TestToolchainOf(t *testing.T) {
 		"0.19.8+torch2.10.cu13.all.armv8a":                 "torch2.10-cu13-all-armv8a",
 		"0.19.8+torch2.15.cu132.sm80.sm90.ptx90.v3":        "torch2.15-cu132-sm80-sm90-ptx90-v3",
 		"0.19.9+g1a2b3c4.s5d6e7f8.torch2.15.cu132.sm80.v2": "torch2.15-cu132-sm80-v2-dev",
-		"0.19.8+torch2.10.cu13.all.armv8a":                 "torch2.10-cu13-all-armv8a",
 		"0.19.8+torch2.10.cu13.all.sm80.v3":                "",
 		"0.19.8+cu130":                                     "",
 		"0.19.8":                                           "",
