@@ -64,6 +64,23 @@ func TestCompilerWrapper(t *testing.T) {
 	}
 }
 
+// For aarch64 there is one level. A cross compiler gets no flag of this machine, and looks first for what stands in for libraries.
+func TestCompilerWrapperForAarch64(t *testing.T) {
+	cxx, dir := wrapper(t, "cxx")
+	const maps = "-ffile-prefix-map=/src=/ds -ffile-prefix-map=/e=/env -ffile-prefix-map=/c=/cuda "
+	for cross, want := range map[string]string{
+		"":        maps + "-m64 -march=armv8-a -D__NEON__ -fcf-protection=full op.o",
+		"aarch64": maps + "-L/work/lib -march=armv8-a -D__NEON__ op.o",
+	} {
+		cmd := exec.Command(cxx, "-m64", "-march=native", "-D__SVE__", "-fcf-protection=full", "op.o")
+		cmd.Env = []string{
+			"PATH=" + dir + ":/usr/bin:/bin", "DSBUILD_CPU=armv8-a", "DSBUILD_CROSS=" + cross, "DSBUILD_WORK=/work", "DSBUILD_SRC=/src",
+			"DSBUILD_ENV=/e", "CUDA_HOME=/c", "DSBUILD_CXX=g++", "DSBUILD_CCACHE=ccache",
+		}
+		runs(t, cmd, "g++ "+want)
+	}
+}
+
 // Sources are named by their way from where they are compiled, which is the same
 // on every machine; other files by their place.
 func TestCompilersNameSources(t *testing.T) {
