@@ -89,11 +89,11 @@ func TestAnyPOSIXShellAnswers(t *testing.T) {
 			if name == "busybox" {
 				return // it has an uname of its own
 			}
-			// Only x86_64 has levels: elsewhere none is missing.
+			// Every aarch64 CPU has the one level.
 			write(t, filepath.Join(root, "proc/cpuinfo"), "processor\t: 0\nFeatures\t: fp asimd\n")
 			write(t, filepath.Join(root, "bin/uname"), "#!/bin/sh\necho aarch64\n")
-			if f = probe(t, in, node.ProbeOptions{Python: "/nowhere"}); f.CPU != "" || !slices.Equal(f.Missing, []string{"python", "glibc", "compute capability"}) {
-				t.Errorf("aarch64: CPU %q, missing %q", f.CPU, f.Missing)
+			if f = probe(t, in, node.ProbeOptions{Python: "/nowhere"}); f.CPU != "armv8-a" || !slices.Equal(f.Missing, []string{"python", "glibc", "compute capability"}) {
+				t.Errorf("aarch64: CPU %q, want armv8-a; missing %q, want python, glibc and compute capability", f.CPU, f.Missing)
 			}
 		})
 	}
