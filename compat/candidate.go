@@ -1,6 +1,7 @@
 package compat
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -140,18 +141,13 @@ func (a *evaluation) checkMachine() {
 // hasCUDAFor reports whether torch's wheel for a machine has CUDA.
 func (t Torch) hasCUDAFor(machine string) bool { return machine != wheel.Arm || t.ArmArchs != nil }
 
-// whyNoCUDA says which torches have CUDA for aarch64; some do.
+// whyNoCUDA says that a torch has no CUDA for aarch64, and which torches do.
 func (t *Tables) whyNoCUDA(of Torch) string {
-	var with []string
-	for _, r := range t.Torches {
-		if r.hasCUDAFor(wheel.Arm) {
-			with = append(with, r.Version)
-		}
+	why := fmt.Sprintf("torch %s has no CUDA in its wheel for %s", of.Version, wheel.Arm)
+	if does := t.torchesThat(func(r Torch) bool { return r.hasCUDAFor(wheel.Arm) }); does != "" {
+		why += "; " + does
 	}
-	if len(with) == 0 {
-		return fmt.Sprintf("torch %s has no CUDA in its wheel for %s", of.Version, wheel.Arm)
-	}
-	return fmt.Sprintf("torch %s has no CUDA in its wheel for %s; torch %s does", of.Version, wheel.Arm, rangeWords(with, torchVersions(t.Torches)))
+	return why
 }
 
 // checkDriver compares the CUDA of torch with the driver of the nodes.
@@ -197,11 +193,6 @@ func (a *evaluation) chooseArchs() {
 	if n := len(a.targets); n > 0 {
 		a.targets[n-1].PTX = true
 	}
-}
-
-// opsWithBF16 names the ops that an arch before 8.0 deprives of BF16.
-func (a *evaluation) opsWithBF16() []string {
-	return Toolchain{Ops: slices.DeleteFunc(slices.Clone(a.ops), func(o Op) bool { return !o.BF16 })}.OpNames(true)
 }
 
 // findCUDA looks up the toolkit that compiles. A toolkit that the tables lack counts as the
@@ -374,16 +365,17 @@ func (s Span) laterWords(does string) string {
 
 // whichRun names the torches that run on an arch.
 func (a *evaluation) whichRun(arch wheel.Arch) string {
-	var with []string
-	for _, r := range a.Torches {
-		if a.torchRunsOn(r, arch, a.machine) {
-			with = append(with, r.Version)
-		}
-	}
+	does := a.torchesThat(func(r Torch) bool { return a.torchRunsOn(r, arch, a.machine) })
+	return cmp.Or(does, "no torch for "+a.machine+" does")
+}
+
+// torchesThat says which torches do something ("torch from 2.11.0 on does"); "" if none does.
+func (t *Tables) torchesThat(do func(Torch) bool) string {
+	with := slices.DeleteFunc(slices.Clone(t.Torches), func(r Torch) bool { return !do(r) })
 	if len(with) == 0 {
-		return "no torch for " + a.machine + " does"
+		return ""
 	}
-	return "torch " + rangeWords(with, torchVersions(a.Torches)) + " does"
+	return "torch " + rangeWords(torchVersions(with), torchVersions(t.Torches)) + " does"
 }
 
 // whichCompile names the CUDAs that compile for an arch; some do.
@@ -483,8 +475,9 @@ func numberOf(s string) int {
 func (a *evaluation) finishedToolchain() Toolchain {
 	tc := a.toolchain
 	device := tc.HasDeviceCode()
-	if with := a.opsWithBF16(); len(with) > 0 && len(a.archs) > 0 && tc.Archs[0].Major <= 7 && tc.Archs[len(tc.Archs)-1].Major > 7 {
-		a.addRemark("arch %s turns BF16 off in %s for every arch of the wheel: better build a separate wheel for it", tc.Archs[0].Capability(), joinWords(with))
+	withBF16 := Toolchain{Ops: slices.DeleteFunc(slices.Clone(a.ops), func(o Op) bool { return !o.BF16 })}.OpNames(true)
+	if len(withBF16) > 0 && len(a.archs) > 0 && tc.Archs[0].Major <= 7 && tc.Archs[len(tc.Archs)-1].Major > 7 {
+		a.addRemark("arch %s turns BF16 off in %s for every arch of the wheel: better build a separate wheel for it", tc.Archs[0].Capability(), joinWords(withBF16))
 	}
 	if tc.Index != "" {
 		a.addNote("torch %s for CUDA %s comes from torch's own index, %s", tc.Torch, tc.CUDA, tc.Index)

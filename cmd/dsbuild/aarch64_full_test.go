@@ -1,4 +1,4 @@
-//go:build full
+//go:build full && linux
 
 package main
 
@@ -14,7 +14,6 @@ import (
 
 	"github.com/dsbuild/dsbuild/internal/testkit/debian"
 	"github.com/dsbuild/dsbuild/internal/testkit/fulltools"
-	"github.com/dsbuild/dsbuild/internal/testkit/python"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -73,15 +72,11 @@ func installsOn(t *testing.T, path string) {
 
 func uvProgram(t *testing.T) string {
 	t.Helper()
-	py, err := python.Find(t.Context(), "3.11")
+	_, uv, err := pythonAndUV(t)
 	if err != nil {
 		t.Fatal(err)
 	}
-	uv, err := python.GetUV(t.Context(), py, func(line string) { t.Log(line) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	return uv.Program()
+	return uv
 }
 
 // sharedObjects lists the ops of an unzipped wheel.

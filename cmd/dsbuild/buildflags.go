@@ -68,7 +68,8 @@ func addCommonRequestFlags(f *pflag.FlagSet, r *planner.Request) {
 	f.StringArrayVar(&r.Archs, "arch", nil, "compute capability `ARCH`, repeatable or joined: \"8.0;8.6+PTX\"")
 	f.StringArrayVar(&r.GPUs, "gpu", nil, "GPU by `NAME`, repeatable or joined: A100, \"RTX 4090\" (default: all, code for every GPU)")
 	f.StringSliceVar(&r.Ops, "ops", nil,
-		"operators `OPS` to compile, joined by commas; all: every op that can be compiled; proven: every op of state ran or launched, see dsbuild ops (default "+strings.Join(wheel.DefaultOps(), ",")+")")
+		"operators `OPS` to compile, joined by commas; all: every op that can be compiled; "+
+			"proven: every op of state ran or launched, see dsbuild ops (default "+strings.Join(wheel.DefaultOps(), ",")+")")
 	f.StringVar(&r.DeepSpeed, "deepspeed", "",
 		"`SOURCE` of DeepSpeed: a release, latest, git+URL@REF, a folder or a source distribution (default: the newest release that "+
 			"this dsbuild knows)")

@@ -110,6 +110,19 @@ func mustRunStep(t *testing.T, dir, script string) string {
 	return out
 }
 
+// pythonAndUV returns the programs of Python 3.11 and of uv.
+func pythonAndUV(t *testing.T) (py, uv string, err error) {
+	t.Helper()
+	if py, err = python.Find(t.Context(), "3.11"); err != nil {
+		return "", "", fmt.Errorf("no Python 3.11: %w", err)
+	}
+	u, err := python.GetUV(t.Context(), py, func(line string) { t.Log(line) })
+	if err != nil {
+		return "", "", fmt.Errorf("no uv: %w", err)
+	}
+	return py, u.Program(), nil
+}
+
 // Each public wheel is one file for every torch from 2.10 on, at most eight of them.
 func TestPublicWheelsServeEveryTorch(t *testing.T) {
 	t.Parallel()
@@ -154,13 +167,9 @@ func TestPipAndUVInstallThePublicWheels(t *testing.T) {
 	mustRunStep(t, dir, "export SIGSTORE_ID_TOKEN="+token+"\n"+strings.Replace(sign, config, server.WriteFiles(t.TempDir()), 1))
 	mustRunStep(t, dir, w.step(t, "release", "Write the index"))
 
-	py, err := python.Find(t.Context(), "3.11")
+	py, uv, err := pythonAndUV(t)
 	if err != nil {
-		needs.Missing(t, "no Python 3.11: %v", err)
-	}
-	uv, err := python.GetUV(t.Context(), py, func(line string) { t.Log(line) })
-	if err != nil {
-		needs.Missing(t, "no uv: %v", err)
+		needs.Missing(t, "%v", err)
 	}
 	mustRunStep(t, dir, py+" -m venv venv")
 	want, err := os.ReadFile(built)
@@ -183,7 +192,7 @@ func TestPipAndUVInstallThePublicWheels(t *testing.T) {
 		for _, version := range versions {
 			for program, script := range map[string]string{
 				"pip": fmt.Sprintf("venv/bin/python -m pip download -q --no-deps --only-binary :all: --platform manylinux_2_24_x86_64 --python-version %s -d got --index-url file://%s deepspeed", version, index),
-				"uv":  fmt.Sprintf("%s pip install -q --no-deps --python-platform x86_64-manylinux_2_28 --python-version %s --target got --index-url file://%s deepspeed", uv.Program(), version, index),
+				"uv":  fmt.Sprintf("%s pip install -q --no-deps --python-platform x86_64-manylinux_2_28 --python-version %s --target got --index-url file://%s deepspeed", uv, version, index),
 			} {
 				mustRunStep(t, dir, "rm -rf got && mkdir got && "+script)
 				if program == "pip" {
@@ -207,7 +216,7 @@ func TestPipAndUVInstallThePublicWheels(t *testing.T) {
 	} {
 		scripts := []string{
 			fmt.Sprintf("venv/bin/python -m pip download --no-deps --only-binary :all: --platform %s --python-version 3.11 -d got --index-url file://%s deepspeed", c.pip, indexes[0]),
-			fmt.Sprintf("%s pip install --no-deps --python-platform %s --python-version 3.11 --target got --index-url file://%s deepspeed", uv.Program(), c.uv, indexes[0]),
+			fmt.Sprintf("%s pip install --no-deps --python-platform %s --python-version 3.11 --target got --index-url file://%s deepspeed", uv, c.uv, indexes[0]),
 		}
 		if i := slices.IndexFunc(scripts, func(script string) bool {
 			out, err := runStep(t, dir, script)

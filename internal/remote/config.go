@@ -67,9 +67,9 @@ func (c *clientConfig) own() string {
 // first value counts.
 type settings map[string][]string
 
-// read reports whether Resolve reads key. ssh prints five times as many, and the settings of
+// isResolved reports whether Resolve reads key. ssh prints five times as many, and the settings of
 // thousands of nodes stay in memory.
-func read(key string) bool {
+func isResolved(key string) bool {
 	switch key {
 	case "batchmode", "certificatefile", "challengeresponseauthentication", "controlpath", "globalknownhostsfile",
 		"gssapiauthentication", "hostbasedauthentication", "hostkeyalias", "hostname", "identitiesonly", "identityagent",
@@ -184,7 +184,7 @@ func (c *clientConfig) ask(ctx context.Context, alias string, args []string) (se
 	s := settings{}
 	for line := range bytes.Lines(out) {
 		k, v, _ := bytes.Cut(bytes.TrimSpace(line), []byte(" "))
-		if read(string(k)) {
+		if isResolved(string(k)) {
 			s[string(k)] = append(s[string(k)], string(v))
 		}
 	}
