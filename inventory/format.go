@@ -24,7 +24,7 @@ const (
 const yamlFamily format = ""
 
 var (
-	hostfileLine = regexp.MustCompile(`^\S+\s+(?i:slots?)\s*=`)
+	hostfileLine = regexp.MustCompile(`^\S+\s+(?i:(max[-_])?slots?)\s*=`)
 	// hostfileSlip matches lines that neither a list of hosts nor Ansible has: NAME 8.
 	hostfileSlip = regexp.MustCompile(`^[^\s=]+\s+[^\s=]+(\s|$)`)
 	// yamlLine matches the start of a line that can only be YAML: a key, an entry of a list, a

@@ -98,17 +98,18 @@ func TestTakenForAnsible(t *testing.T) {
 // What cannot be read says what it was taken for.
 func TestTakenFor(t *testing.T) {
 	for text, want := range map[string]string{
-		"x slots=8\ny\n":            "as a DeepSpeed hostfile",
-		"x\nx\ny\n":                 "x:2:1: node x occurs twice",
-		"gpu01 8\ngpu02 8\n":        "as a DeepSpeed hostfile (host slots=N):\nx:1:1: must be NAME slots=N",
-		"gpu01 slot=8\n":            "x:1:1: must be NAME slots=N",
-		"10.0.0.1 gpu01\n":          "x:1:1: must be NAME slots=N",
-		"x[1-\n":                    "as a list of hosts",
-		`{"_meta": {}, "g": 1}`:     "as the output of ansible-inventory --list",
-		"nodes: [{hosts: x, y: 1}]": "x:1:20: unknown key",
-		"gpu01:8\ngpu02:2222\n":     "x:2:7: 2222 after gpu02 could be a port: in a list of hosts it is the number of GPUs",
-		"gpu01:22\n":                "x:1:7: 22 after gpu01 could be a port",
-		"gpu01:0\n":                 "x:1:7: 0 after gpu01 could be a port",
+		"x slots=8\ny\n":             "as a DeepSpeed hostfile",
+		"x\nx\ny\n":                  "x:2:1: node x occurs twice",
+		"gpu01 8\ngpu02 8\n":         "as a DeepSpeed hostfile (host slots=N):\nx:1:1: must be NAME slots=N",
+		"gpu01 slot=8\n":             "x:1:1: must be NAME slots=N",
+		"gpu01 max-slots=8\ngpu02\n": "x:1:1: must be NAME slots=N",
+		"10.0.0.1 gpu01\n":           "x:1:1: must be NAME slots=N",
+		"x[1-\n":                     "as a list of hosts",
+		`{"_meta": {}, "g": 1}`:      "as the output of ansible-inventory --list",
+		"nodes: [{hosts: x, y: 1}]":  "x:1:20: unknown key",
+		"gpu01:8\ngpu02:2222\n":      "x:2:7: 2222 after gpu02 could be a port: in a list of hosts it is the number of GPUs",
+		"gpu01:22\n":                 "x:1:7: 22 after gpu01 could be a port",
+		"gpu01:0\n":                  "x:1:7: 0 after gpu01 could be a port",
 	} {
 		_, err := inventory.Read(strings.NewReader(text), "x")
 		var wrong *inventory.Error

@@ -95,7 +95,15 @@ func meantFlag(cmd *cobra.Command, name string, args []string) string {
 	case near != "":
 		return "did you mean --" + near + "?"
 	case slices.Contains(names, "sbatch") && len(name) > 1:
-		return "--sbatch=--" + name + " passes an option of sbatch on"
+		option := "--" + name
+		at := slices.IndexFunc(args, func(word string) bool { return word == option || strings.HasPrefix(word, option+"=") })
+		switch {
+		case at >= 0 && args[at] != option:
+			option = args[at]
+		case at >= 0 && at+1 < len(args) && !strings.HasPrefix(args[at+1], "-"):
+			option += "=" + args[at+1]
+		}
+		return "--sbatch=" + remote.Quote(option) + " passes an option of sbatch on"
 	}
 	return ""
 }

@@ -63,6 +63,9 @@ func tasksContradict(s *subject) []hit {
 	return hits
 }
 
+// bindsToOne matches values of --gpu-bind by which each task sees one GPU.
+var bindsToOne = regexp.MustCompile(`^(verbose,|v,)?(single:1$|per_task:1$|map_gpu:)`)
+
 func oneDeviceVisible(s *subject) []hit {
 	var hits []hit
 	for _, c := range s.Commands {
@@ -72,18 +75,22 @@ func oneDeviceVisible(s *subject) []hit {
 		}
 		st := s.stepOfStarter(srun)
 		gpus, _ := findOption(st.options, "gpus-per-task")
-		_, bound := findOption(st.options, "gpu-bind")
-		if lastNumber(gpus.Value) != 1 || bound || st.perNode == 1 {
+		one, shows := lastNumber(gpus.Value) == 1, "--gpus-per-task=1 shows each task one GPU"
+		if bind, bound := findOption(st.options, "gpu-bind"); bound {
+			text, _ := bind.Value.Literal()
+			gpus, one, shows = bind, bindsToOne.MatchString(text), "--gpu-bind="+text+" shows each task one GPU"
+		}
+		if !one || st.perNode == 1 {
 			continue
 		}
 		a := c.Getenv("LOCAL_RANK")
 		switch {
 		case a != nil && isLocalID(a.Value):
-			hits = append(hits, hit{at: a.At, says: "LOCAL_RANK is $SLURM_LOCALID, and --gpus-per-task=1 shows each task one GPU"})
+			hits = append(hits, hit{at: a.At, says: "LOCAL_RANK is $SLURM_LOCALID, and " + shows})
 		case choosesDevices(c) && slices.ContainsFunc(c.Words, isLocalID):
-			hits = append(hits, hit{at: c.At, says: "the local rank is $SLURM_LOCALID, and --gpus-per-task=1 shows each task one GPU"})
+			hits = append(hits, hit{at: c.At, says: "the local rank is $SLURM_LOCALID, and " + shows})
 		case s.usesJAX() && !s.assignsVariable("JAX_LOCAL_DEVICE_IDS") && !choosesDevices(c):
-			hits = append(hits, hit{at: gpus.At, says: "JAX takes SLURM_LOCALID for its GPU, and --gpus-per-task=1 shows each task one GPU"})
+			hits = append(hits, hit{at: gpus.At, says: "JAX takes SLURM_LOCALID for its GPU, and " + shows})
 		}
 	}
 	return hits
@@ -111,8 +118,15 @@ func impossiblePort(s *subject) []hit {
 		if n, _ := port.Int(); n > maxPort {
 			hits = append(hits, hit{at: port.Origin(), says: fmt.Sprintf("there is no port %d", n)})
 		}
-		if r := port.Only(); r != nil && !r.Edited && (r.Name == "SLURM_JOB_ID" || r.Name == "SLURM_JOBID") {
+		switch r := port.Only(); {
+		case r == nil || r.Edited:
+		case r.Name == "SLURM_JOB_ID" || r.Name == "SLURM_JOBID":
 			hits = append(hits, hit{at: port.Origin(), says: "the port is the number of the job, which grows above 65535"})
+		case r.Highest > maxPort:
+			hits = append(hits, hit{
+				at: port.Origin(), says: fmt.Sprintf("the port may be as high as %d", r.Highest),
+				why: "there is no port above 65535: the rendezvous of some jobs fails at once",
+			})
 		}
 	}
 	for _, l := range s.launches {
@@ -189,7 +203,7 @@ func backgroundWithoutWait(s *subject) []hit {
 	if !s.isBatch() {
 		return nil
 	}
-	brief := []string{"echo", "printf", "date", "true", ":", "[", "test", "set", "unset", "shift", "sleep", "hostname"}
+	brief := []string{"echo", "printf", "date", "true", ":", "[", "test", "set", "unset", "shift", "sleep", "hostname", "exit"}
 	var first *script.Command
 	for _, c := range s.Commands {
 		seconds := script.Word{}

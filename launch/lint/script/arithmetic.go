@@ -50,6 +50,39 @@ func (e expander) evalArithmetic(x syntax.ArithmExpr, uses *[]*Ref) (n int, know
 	return 0, false
 }
 
+// maxRandom is the greatest value of RANDOM.
+const maxRandom = 32767
+
+// highest returns the greatest value of a sum of numbers, rests (X % 20000) and RANDOM;
+// 0 for another expression.
+func highest(x syntax.ArithmExpr) int {
+	switch x := x.(type) {
+	case *syntax.ParenArithm:
+		return highest(x.X)
+	case *syntax.Word:
+		text := x.Lit()
+		if p, ok := x.Parts[0].(*syntax.ParamExp); ok && len(x.Parts) == 1 {
+			text = p.Param.Value
+		}
+		if text == "RANDOM" {
+			return maxRandom
+		}
+		n, _ := strconv.Atoi(text) //nolint:errcheck // 0 for another word
+		return n
+	case *syntax.BinaryArithm:
+		a, b := highest(x.X), highest(x.Y)
+		switch {
+		case x.Op == syntax.Rem && a > 0 && b > 0:
+			return min(a, b-1)
+		case x.Op == syntax.Rem && b > 0:
+			return b - 1
+		case x.Op == syntax.Add && a > 0 && b > 0:
+			return a + b
+		}
+	}
+	return 0
+}
+
 // evalOperand evaluates a number, $NAME or NAME.
 func (e expander) evalOperand(w *syntax.Word, uses *[]*Ref) (n int, known bool) {
 	value := joinChars(e.expandWord(w, inQuotes), e.src.placeOf(w.Pos()))

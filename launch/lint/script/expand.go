@@ -100,7 +100,7 @@ func (e expander) expandPart(part syntax.WordPart, q quoting) []Char {
 		e.forgetAssigned(p)
 		at := e.src.placeOf(p.Pos())
 		if !known {
-			return e.unknownText(p.Pos(), &Ref{Uses: uses}, q)
+			return e.unknownText(p.Pos(), &Ref{Uses: uses, Highest: highest(p.X)}, q)
 		}
 		var out []Char
 		for _, b := range []byte(strconv.Itoa(n)) {

@@ -41,6 +41,8 @@ type Ref struct {
 	// Uses are the unknown variables in an arithmetic expression, also by way of
 	// other expressions; not more than maxUses.
 	Uses []*Ref
+	// Highest is the greatest value of arithmetic with a rest, such as 10000 + X % 20000; 0: not known.
+	Highest int
 	// Depth is the Command.Depth of the shell that expands it.
 	Depth int
 	// Hidden is an assignment without export in another shell: this shell does
