@@ -12,6 +12,10 @@ import (
 	"path/filepath"
 )
 
+// toDisk makes the contents of a file outlast a power cut. Without it a file system may write the new name
+// before them, and leave an empty file in place of the old one.
+var toDisk = (*os.File).Sync
+
 // Write copies r to path, by way of a temporary file beside it that is renamed at
 // the end. The file has mode, less the user's umask.
 func Write(path string, r io.Reader, mode fs.FileMode) error {
@@ -41,7 +45,9 @@ func write(path string, r io.Reader, mode fs.FileMode, place func(tmp, path stri
 		return named(path, err)
 	}
 	defer os.Remove(tmp.Name()) //nolint:errcheck // it has its place, or nobody can do anything about it
-	_, err = io.Copy(tmp, r)
+	if _, err = io.Copy(tmp, r); err == nil {
+		err = toDisk(tmp)
+	}
 	if err = errors.Join(err, tmp.Close()); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}

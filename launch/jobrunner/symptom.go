@@ -20,7 +20,7 @@ func Symptoms() []Symptom {
 	sign := regexp.MustCompile
 	return []Symptom{
 		{
-			"Memory cannot be locked", sign(`(?i)ibv_reg_mr.*(Cannot allocate memory|ENOMEM)|RLIMIT_MEMLOCK|max locked memory`),
+			"Memory cannot be locked", sign(`(?i)ibv_\w+.*(Cannot allocate memory|ENOMEM)|RLIMIT_MEMLOCK|max locked memory`),
 			"RDMA locks memory: 'ulimit -l' must print unlimited in a job (LimitMEMLOCK=infinity for slurmd or sshd)",
 		},
 		{

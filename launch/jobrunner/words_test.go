@@ -54,6 +54,10 @@ func TestAdvice(t *testing.T) {
 		"torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined.":        "Nodes do not find each other",
 		"RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.1]:12345": "",
 		"RuntimeError: CUDA error 802: system not yet initialized":                                                      "The switches of NVLink are not ready",
+		"NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory":                                         "Memory cannot be locked",
+		"gpu01:12 [0] transport/net_ib.cc:780 NCCL WARN Call to ibv_reg_mr_iova2 failed with error ENOMEM":              "Memory cannot be locked",
+		"RuntimeError: CUDA error 801: operation not supported":                                                         "The switches of NVLink are not ready",
+		"ibv_create_cq failed: Cannot allocate memory":                                                                  "Memory cannot be locked",
 		"ValueError: the batch is empty":                                                                                "",
 	} {
 		got := ""
