@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -86,8 +87,13 @@ func addLimitFlag(cmd *cobra.Command, limit *string) {
 // loadInventory reads INVENTORY and keeps the nodes of --limit. It notes settings of another tool's
 // inventory that have no effect.
 func (a *app) loadInventory(ctx context.Context, name, limit string) (*inventory.Inventory, error) {
-	if strings.HasSuffix(name, ".whl") {
-		return nil, &usageError{err: fmt.Errorf("%s: a wheel, but this argument names the nodes", name), hint: "name the nodes, and the wheel after --wheel"}
+	within, _ := filepath.Glob(filepath.Join(name, "*.whl")) // what is no pattern is no folder of wheels
+	if len(within) > 0 || strings.HasSuffix(name, ".whl") {
+		what := "a wheel"
+		if len(within) > 0 {
+			what = "a folder of wheels"
+		}
+		return nil, &usageError{err: fmt.Errorf("%s: %s, but this argument names the nodes", name, what), hint: "name the nodes, and the wheels after --wheel"}
 	}
 	inv, err := inventory.Open(ctx, name, inventory.Options{Stdin: a.stdin, Ansible: ansibleInventory(), Slurm: slurmInventory})
 	if err != nil {
