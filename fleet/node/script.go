@@ -167,8 +167,9 @@ func runMarked(ctx context.Context, r remote.Runner, cmd remote.Command, out *me
 // sftpServerFailed is the exit status of OpenSSH's SFTP server after input that is not SFTP.
 const sftpServerFailed = 11
 
-// firstWord matches the first word of a program in the message of a shell that does not know it as a command.
-var firstWord = regexp.MustCompile(`\bMARK\b`)
+// firstWord matches the first word of a program in the message of a shell that does not know it as a command. fish
+// reads all of the program first, and names another place of it.
+var firstWord = regexp.MustCompile(`(?m)\bMARK\b|^fish: `)
 
 // messages is a Writer that picks marked lines out of a program's output.
 type messages struct {

@@ -104,7 +104,7 @@ func TestAnotherProgramIsStarted(t *testing.T) {
 	t.Parallel()
 	const ofSFTP, ofShell = "the account is for SFTP alone", "a start file of the login shell starts another shell"
 	for starts, want := range map[string]string{
-		"exec dash": ofShell, "exec bash": ofShell, "exec zsh": ofShell, "exec tcsh": ofShell,
+		"exec dash": ofShell, "exec bash": ofShell, "exec zsh": ofShell, "exec tcsh": ofShell, "exec fish": ofShell, "exec ksh": ofShell,
 		"cat >/dev/null; echo This service allows sftp connections only.; exit 1": ofSFTP,
 		"exec /usr/lib/openssh/sftp-server":                                       ofSFTP,
 	} {
