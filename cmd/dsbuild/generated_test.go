@@ -212,6 +212,11 @@ func cell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
 // The help fits a terminal of 80 columns, besides its examples.
 func TestHelpFits(t *testing.T) {
 	root := newRootCommand(&app{})
+	for _, name := range []string{"check", "verify", "verify-wheel", "inspect", "ship", "env", "deploy"} {
+		if cmd, _, err := root.Find([]string{name}); err != nil || !strings.Contains(cmd.Long, "\n\nWhich one? ") {
+			t.Errorf("%s: nothing tells it from commands with a name like it (%v)", name, err)
+		}
+	}
 	for _, cmd := range append(allCommands(root), root) {
 		if cmd.HasParent() && cmd.Parent().Name() == "completion" {
 			continue // the text of cobra

@@ -37,7 +37,7 @@ while len(head) < size:
     head += os.read(0, size - len(head))
 told = json.loads(json.loads(head.decode().partition("\n")[2]))
 request = told["request"] or {}
-kind = ("probe" if told["program"].startswith("probe") else "agent" if "silence_s" in request else "verify" if "record" in request else "load" if "ops" in request else "other")
+kind = ("probe" if told["program"].startswith("probe") else "relay" if "quiet_s" in request else "agent" if "silence_s" in request else "verify" if "record" in request else "load" if "ops" in request else "other")
 if kind == "probe" and "known" in request:
     kind = "look"
 
@@ -82,7 +82,7 @@ honest()
 `
 
 // lying is the exec_prefix of a node whose programs of some kinds (probe, look, agent,
-// verify, load) answer as told.
+// verify, load, relay) answer as told.
 func lying(t *testing.T, lies map[string]string) []string {
 	t.Helper()
 	text, err := json.Marshal(lies)

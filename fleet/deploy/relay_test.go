@@ -31,6 +31,50 @@ func TestNodesPassTheWheelOn(t *testing.T) {
 	mustPassOn(t, options(t, wheels, servers, hosts...), envs)
 }
 
+// Nodes connect to the addresses of the inventory, whatever addresses a node names.
+func TestNodesConnectOnlyToAddressesOfTheInventory(t *testing.T) {
+	t.Parallel()
+	wheels := largeWheel(t)
+	var hosts []inventory.Host
+	var servers []*sshtest.Server
+	for i := range 2 {
+		h, s := host(t, fmt.Sprint("gpu", i), newEnvironment(t, "2.15.0"), sshtest.Options{})
+		hosts, servers = append(hosts, h), append(servers, s)
+	}
+	trap, err := net.Listen("tcp", "127.0.0.2:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer trap.Close()
+	go func() {
+		for {
+			c, err := trap.Accept()
+			if err != nil {
+				return
+			}
+			t.Errorf("%s connected to the address that a node had named", c.RemoteAddr())
+			c.Close()
+		}
+	}()
+	lied := filepath.Join(t.TempDir(), "lied")
+	hosts[0].ExecPrefix = lying(t, map[string]string{"relay": `
+def named(message):
+    if isinstance(message, dict) and "port" in message:
+        open(` + strconv.QuoteToASCII(lied) + `, "w").close()
+        return dict(message, port=` + strconv.Itoa(trap.Addr().(*net.TCPAddr).Port) + `, address="127.0.0.2", addresses=["127.0.0.2"] * 2000)
+    return {k: named(v) for k, v in message.items()} if isinstance(message, dict) else message
+honest(named)
+`})
+	opt := options(t, wheels, servers, hosts...)
+	opt.Relay.Fanout = 1
+	if r := run(t, context.Background(), opt); r.Err() != nil {
+		t.Error(r.Err())
+	}
+	if _, err := os.Stat(lied); err != nil {
+		t.Errorf("the node named no address: %v", err)
+	}
+}
+
 // mustPassOn deploys a wheel by one upload, and makes sure that each node but the first got it from
 // another one, and that nothing else is left there.
 func mustPassOn(t *testing.T, opt deploy.Options, envs []environment) {
