@@ -207,6 +207,11 @@ func TestDocumentation(t *testing.T) {
 			t.Errorf("docs/launch.md does not show %s as it is", path)
 		}
 	}
+	for _, command := range []string{"sinfo", "squeue", "srun", "sbatch", "scancel", "scontrol", "sacct"} {
+		if !strings.Contains(string(text), "`"+command+" ") {
+			t.Errorf("docs/launch.md shows no %s", command)
+		}
+	}
 	for _, k := range Kinds() {
 		if !strings.Contains(string(text), "\n### "+string(k.Kind)+"\n") {
 			t.Errorf("docs/launch.md says nothing of %s", k.Kind)
