@@ -127,8 +127,11 @@ func notExported(s *subject) []hit {
 // host expands in a command of ssh.
 func (s *subject) staysHere(c *script.Command, r *script.Ref) bool {
 	starter := c.Starter("ssh", "pdsh", "clush", "pssh", "docker", "podman", "kubectl")
+	passedOn := starter != nil && slices.ContainsFunc(starter.Words, func(w script.Word) bool {
+		return strings.Contains(w.Text(), "SendEnv") || strings.Contains(w.Text(), "SetEnv")
+	})
 	fallsBack := r.Assigned || r.Default != nil || r.Required || r.Alternate
-	if starter == nil || !starter.StartsShell() || r.Name == "" || fallsBack || inEnvironment(r.Name) {
+	if starter == nil || passedOn || !starter.StartsShell() || r.Name == "" || fallsBack || inEnvironment(r.Name) {
 		return false
 	}
 	sources := slices.ContainsFunc(s.commandsNamed("source", "."), func(o *script.Command) bool { return slices.Contains(o.Via, starter) })
