@@ -2,6 +2,7 @@ package launch
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -115,6 +116,7 @@ func TestInventory(t *testing.T) {
 
 func TestFileMistakes(t *testing.T) {
 	for text, want := range map[string]string{
+		"gres: gpu:8":            "unknown key \"gres\"",
 		"nodse: 2":               "stdin:1:1: unknown key \"nodse\" in the job file\n    1 | nodse: 2\n      | ^",
 		"partitoin: x":           "unknown key \"partitoin\"",
 		"gpus: [8]":              "stdin:1:7: gpus must be a text, but this is a list",
@@ -143,10 +145,12 @@ func TestFileMistakes(t *testing.T) {
 	if _, err := Read(filepath.Join(t.TempDir(), "no.yaml"), nil); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "cannot read the job") {
 		t.Error(err)
 	}
-	_, err := readText(t, "partitio: x")
-	var wrong *Error
-	if !errors.As(err, &wrong) || wrong.Hint() != `did you mean "partition"?` {
-		t.Error(err)
+	for key, meant := range map[string]string{"partitio": "partition", "gres": "gpus", "ntasks-per-node": "procs", "cpus-per-task": "cpus", "output": "log", "chdir": "workdir"} {
+		_, err := readText(t, key+": x")
+		var wrong *Error
+		if !errors.As(err, &wrong) || wrong.Hint() != fmt.Sprintf("did you mean %q?", meant) {
+			t.Errorf("%s: %v, hint %q; want %s", key, err, fault.Hint(err), meant)
+		}
 	}
 }
 
@@ -160,6 +164,9 @@ func TestSbatchKeyOfFile(t *testing.T) {
 		if _, err := made(t, Slurm, text, nil); fault.Hint(err) != want {
 			t.Errorf("%q: hint %q, want %q", text, fault.Hint(err), want)
 		}
+	}
+	if j, err := made(t, Slurm, "sbatch: --exclusive=user\nscript: a.py", nil); err != nil || !slices.Equal(j.Sbatch, []string{"--exclusive=user"}) {
+		t.Errorf("%v, options %q; want --exclusive=user as it is", err, j.Sbatch)
 	}
 }
 

@@ -283,6 +283,7 @@ func setSbatch(b *builder, s Setting) {
 		option := Setting{Key: s.Key, Words: []Word{w}, At: s.At}
 		name, value, _ := strings.Cut(w.Text, "=")
 		own, has := KeyOfSbatch(strings.TrimPrefix(name, "--"))
+		has = has && (value == "" || !own.YesNo()) // --exclusive=user is more than the key says
 		switch {
 		case !sbatchOption.MatchString(w.Text):
 			b.refuse(option, "", "must be a long option with = before its value, such as --mail-type=END")

@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -53,9 +54,15 @@ func Read(path string, in io.Reader) (Settings, error) {
 		name = "stdin"
 	}
 	const deepspeed = "DeepSpeed's own launcher is gone: leave it out; choose nodes with --limit"
+	gone := map[string]string{"ds-form": deepspeed, "include": deepspeed, "exclude": deepspeed}
+	for _, k := range Keys() {
+		for option := range strings.FieldsSeq(k.sbatch) {
+			gone[option] = fmt.Sprintf("did you mean %q?", k.Name)
+		}
+	}
 	r := &reader{yamldoc.Reader{
 		File: name, Kind: "job", Least: `give at least "script: train.py"`,
-		Gone: map[string]string{"ds-form": deepspeed, "include": deepspeed, "exclude": deepspeed},
+		Gone: gone,
 	}}
 	body, err := r.Load(path, in)
 	if err != nil {
