@@ -39,7 +39,9 @@ func (t *Tables) evaluate(w *requirements, c candidate) *evaluation {
 	a.chooseABI()
 	a.checkMachine()
 	a.checkEnvironment()
-	a.checkDriver()
+	if !a.Drives(a.spec.Driver, a.torch.CUDA) {
+		a.addConflict("torch %s is built for CUDA %s, which needs driver %s or newer, not %s", a.torch.Version, a.torch.CUDA, a.cudaRow(a.torch.CUDA).Driver, a.spec.Driver)
+	}
 	if a.impossible || !a.findCUDA() {
 		return a
 	}
@@ -148,13 +150,6 @@ func (t *Tables) whyNoCUDA(of Torch) string {
 		why += "; " + does
 	}
 	return why
-}
-
-// checkDriver compares the CUDA of torch with the driver of the nodes.
-func (a *evaluation) checkDriver() {
-	if !a.Drives(a.spec.Driver, a.torch.CUDA) {
-		a.addConflict("torch %s is built for CUDA %s, which needs driver %s or newer, not %s", a.torch.Version, a.torch.CUDA, a.cudaRow(a.torch.CUDA).Driver, a.spec.Driver)
-	}
 }
 
 // otherBaseConflict returns the reason why the only base of a CUDA source cannot be used.
@@ -274,7 +269,7 @@ func (a *evaluation) fitOp(op *Op) string {
 			}
 		}
 		if len(op.Archs) == 0 && len(left) > 0 {
-			return op.archsRefused(a.archsWithGPUs(left))
+			return fmt.Sprintf("op %s %s, but not %s", op.Name, op.archRange(), strings.Join(a.archsWithGPUs(left), ", "))
 		}
 	}
 	if len(op.Needs.CUDASources) > 0 && !slices.Contains(op.Needs.CUDASources, a.source.Source) {
@@ -308,10 +303,6 @@ func (o Op) archRange() string {
 	return "supports archs up to " + o.MaxArch
 }
 
-func (o Op) archsRefused(archs []string) string {
-	return fmt.Sprintf("op %s %s, but not %s", o.Name, o.archRange(), strings.Join(archs, ", "))
-}
-
 func cudaSourceNames(sources []CUDASource) []string {
 	var out []string
 	for _, r := range sources {
@@ -330,7 +321,8 @@ func (a *evaluation) checkArchs() {
 		case a.toolchain.HasDeviceCode() && !slices.Contains(a.cuda.Archs, c) && !slices.Contains(a.source.MoreArchs, c):
 			a.addConflict("CUDA %s, %s, compiles nothing for arch %s; %s", a.cuda.Version, a.toolkitOrigin(), a.archWithGPUs(c), whichCompile(a.CUDAs, c))
 		case len(a.gpus[c]) > 0 && a.torch.hasCUDAFor(a.machine) && !a.torchRunsOn(a.torch, arch, a.machine):
-			a.addConflict("torch %s itself has no code for arch %s and does not run there; %s", a.torch.Version, a.archWithGPUs(c), a.whichRun(arch))
+			does := a.torchesThat(func(r Torch) bool { return a.torchRunsOn(r, arch, a.machine) })
+			a.addConflict("torch %s itself has no code for arch %s and does not run there; %s", a.torch.Version, a.archWithGPUs(c), cmp.Or(does, "no torch for "+a.machine+" does"))
 		}
 	}
 }
@@ -361,12 +353,6 @@ func (s Span) laterWords(does string) string {
 		return ""
 	}
 	return fmt.Sprintf("; DeepSpeed from %s on %s", s.Until, does)
-}
-
-// whichRun names the torches that run on an arch.
-func (a *evaluation) whichRun(arch wheel.Arch) string {
-	does := a.torchesThat(func(r Torch) bool { return a.torchRunsOn(r, arch, a.machine) })
-	return cmp.Or(does, "no torch for "+a.machine+" does")
 }
 
 // torchesThat says which torches do something ("torch from 2.11.0 on does"); "" if none does.

@@ -83,7 +83,8 @@ func named(name string, missing error) (*Inventory, error) {
 	rd.File, rd.format, rd.Lines = expressionFile, hostList, []string{name}
 	inv := rd.hostList()
 	for _, h := range inv.Hosts {
-		if slices.Contains(fileEndings(), filepath.Ext(h.Name)) {
+		// No node name ends with an extension of a file name.
+		if slices.Contains([]string{".yaml", ".yml", ".json", ".ini", ".cfg", ".conf", ".txt", ".toml"}, filepath.Ext(h.Name)) {
 			return nil, noSuchFile(name, missing)
 		}
 	}
@@ -92,11 +93,6 @@ func named(name string, missing error) (*Inventory, error) {
 	}
 	inv.Path = name
 	return inv, nil
-}
-
-// fileEndings returns extensions of file names. No node name ends with one.
-func fileEndings() []string {
-	return []string{".yaml", ".yml", ".json", ".ini", ".cfg", ".conf", ".txt", ".toml"}
 }
 
 // noSuchFile returns the error for a missing file, with the nearest existing name as a hint.

@@ -71,7 +71,6 @@ func bySlurm() []Kind      { return []Kind{Slurm, JAX} }
 func byTorchrun() []Kind   { return []Kind{Slurm, Torchrun, AIStation, K8s, Docker} }
 func byHand() []Kind       { return []Kind{Torchrun, JAX, Docker} }
 func inContainers() []Kind { return []Kind{K8s, Docker, AIStation, Slurm, JAX} }
-func onNodes() []Kind      { return []Kind{Slurm, Torchrun, JAX, AIStation} }
 
 // Keys are all settings except the script and its arguments.
 func Keys() []Key {
@@ -123,7 +122,7 @@ func programKeys() []Key {
 	return []Key{
 		{Name: "env", sbatch: "export", Placeholder: "NAME[=VALUE]", Help: "variable of the job; without a value, taken from the environment that starts the job", kind: variables, set: setEnv},
 		{Name: "nccl-debug", Placeholder: "LEVEL", Help: "set NCCL_DEBUG: info, warn, trace, version (default: not set)", set: oneOf(func(j *Job) *string { return &j.NCCLDebug }, "version", "warn", "info", "trace")},
-		{Name: "setup", Placeholder: "LINE", Help: "shell line run before the job (module load …, source …/activate)", Kinds: onNodes(), kind: list, set: setSetup},
+		{Name: "setup", Placeholder: "LINE", Help: "shell line run before the job (module load …, source …/activate)", Kinds: []Kind{Slurm, Torchrun, JAX, AIStation}, kind: list, set: setSetup},
 		{Name: "workdir", sbatch: "chdir D", Placeholder: "DIR", Help: "working folder of the script (default: the folder where you start it; the home folder on nodes that --submit reaches over SSH)", set: anyLine(func(j *Job) *string { return &j.WorkDir })},
 		{Name: "python", Placeholder: "PYTHON", Help: "interpreter on the nodes (default: the inventory's, or the one on PATH)", set: anyLine(func(j *Job) *string { return &j.Python })},
 	}

@@ -106,9 +106,6 @@ func bundleStep(companions bool) Step {
 	return s
 }
 
-// lastStep returns the name of the step whose output is the wheelhouse.
-func (b *BundlePlan) lastStep() string { return b.Steps[len(b.Steps)-1].Name }
-
 // PrintSteps writes the steps for people, to follow those of the wheel.
 func (b *BundlePlan) PrintSteps(w io.Writer) error {
 	text := strings.Builder{}
@@ -170,7 +167,7 @@ func (r Runner) gatherWheels(ctx context.Context, b *BundlePlan, a wheel.Artifac
 		if err != nil {
 			return err
 		}
-		return space.Export(ctx, b.lastStep(), house)
+		return space.Export(ctx, b.Steps[len(b.Steps)-1].Name, house)
 	})
 	return err
 }

@@ -59,7 +59,7 @@ func NewSite(o SiteOptions, getenv func(string) string) (Site, error) {
 			s.variables[name] = v
 		}
 	}
-	for _, name := range proxyVariables() {
+	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"} {
 		// Programs disagree about the case they read.
 		if v := cmp.Or(getenv(strings.ToLower(name)), getenv(name)); v != "" {
 			s.variables[name], s.variables[strings.ToLower(name)] = v, v
@@ -104,8 +104,6 @@ func (s *Site) setNvcc(file string) error {
 	s.toolkit, s.variables["DSBUILD_TOOLKIT_DEB"] = path, path
 	return nil
 }
-
-func proxyVariables() []string { return []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"} }
 
 // aptMirror is the variable of a URL prefix. Below it lie the archives of the distribution under
 // their usual names: debian, debian-security, ubuntu.

@@ -260,7 +260,11 @@ func executeCommand(ctx context.Context, root *cobra.Command, args []string) err
 	if errors.As(err, &usage) && usage.command == "" {
 		usage.command = cmd.CommandPath()
 	}
-	return namedInventory(cmd, err)
+	text, args := fault.Hint(err), cmd.Flags().Args()
+	if strings.Contains(text, "INVENTORY") && len(args) == 1 && strings.HasSuffix(cmd.Use, " INVENTORY") {
+		return fault.WithHint(err, "%s", fleetFlags{inventory: args[0]}.nameInventory(text))
+	}
+	return err
 }
 
 // refuseEmptyFlags refuses flags whose value is empty: in --limit "$NODES" a

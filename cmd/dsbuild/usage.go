@@ -13,7 +13,6 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
-	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/launch"
 )
@@ -47,15 +46,6 @@ func wrongUsage(cmd *cobra.Command, args []string, err error) error {
 // nameInventory puts the name of the inventory into a hint of a package that does not know it.
 func (o fleetFlags) nameInventory(hint string) string {
 	return strings.ReplaceAll(hint, "INVENTORY", node.PlainPath(o.inventory, remote.Quote(o.inventory)))
-}
-
-// namedInventory is nameInventory for the hint of an error of a command on an inventory.
-func namedInventory(cmd *cobra.Command, err error) error {
-	text, args := fault.Hint(err), cmd.Flags().Args()
-	if strings.Contains(text, "INVENTORY") && len(args) == 1 && strings.HasSuffix(cmd.Use, " INVENTORY") {
-		return fault.WithHint(err, "%s", fleetFlags{inventory: args[0]}.nameInventory(text))
-	}
-	return err
 }
 
 // meantCommand names the command that a word may stand for: one that is gone, a slip of the keyboard,

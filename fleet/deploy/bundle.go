@@ -179,7 +179,7 @@ func (p *picker) meet(want demand) error {
 			what += fmt.Sprintf(" (this node has %s)", have)
 		}
 		switch {
-		case p.taken(name):
+		case slices.ContainsFunc(p.extra, func(a wheel.BundleWheel) bool { return a.Name == name }):
 			p.lacks = append(p.lacks, missing{asked, fmt.Sprintf("%s%s (the wheelhouse has %s)", d.Name, d.Constraint, have)})
 			return nil
 		case there == nil:
@@ -197,10 +197,6 @@ func (p *picker) meet(want demand) error {
 		p.demand(there.Requires, extras)
 	}
 	return nil
-}
-
-func (p *picker) taken(name string) bool {
-	return slices.ContainsFunc(p.extra, func(a wheel.BundleWheel) bool { return a.Name == name })
 }
 
 func (p *picker) inBundle(name string) *wheel.BundleWheel {

@@ -63,7 +63,19 @@ func newPlan(nodes []ProbeResult, decide func(i int, p *NodePlan)) Plan {
 			decide(i, p)
 		}
 	}
-	resolveSharing(plan.Nodes, nodes)
+	// Of nodes with the same site-packages the first installs and the others follow. If dsbuild
+	// refuses one of them, it changes none.
+	groups := map[string][]int{}
+	for i, n := range nodes {
+		if plan.Nodes[i].Action != changes.Absent && n.Facts.SiteID != "" {
+			groups[n.Facts.SiteID] = append(groups[n.Facts.SiteID], i)
+		}
+	}
+	for _, members := range groups {
+		if len(members) > 1 {
+			resolveGroup(plan.Nodes, members)
+		}
+	}
 	return plan
 }
 
@@ -250,22 +262,6 @@ func foreignCommands(w wheels.Wheel, f node.Facts) (reason, hint string) {
 		return "", ""
 	}
 	return "the wheel would replace commands that are not DeepSpeed's: " + strings.Join(reasons, ", "), "move them away there, or build a wheel without these commands"
-}
-
-// resolveSharing finds nodes with the same site-packages. The first of them installs and the others
-// follow. If dsbuild refuses one of them, it changes none.
-func resolveSharing(plans []NodePlan, nodes []ProbeResult) {
-	groups := map[string][]int{}
-	for i, n := range nodes {
-		if plans[i].Action != changes.Absent && n.Facts.SiteID != "" {
-			groups[n.Facts.SiteID] = append(groups[n.Facts.SiteID], i)
-		}
-	}
-	for _, members := range groups {
-		if len(members) > 1 {
-			resolveGroup(plans, members)
-		}
-	}
 }
 
 func resolveGroup(plans []NodePlan, members []int) {

@@ -62,11 +62,6 @@ type Kind struct {
 
 func (k Kind) String() string { return k.Machine + " with glibc " + k.Glibc }
 
-// facts are the facts about the nodes of a kind that decide which wheels install there.
-func (k Kind) facts(python string) node.Facts {
-	return node.Facts{Python: python + ".0", Tag: "cp" + strings.ReplaceAll(python, ".", ""), Platform: "linux_" + k.Machine, Glibc: k.Glibc}
-}
-
 // serves reports whether a node is of the kind: its machine is the same and its glibc is not older.
 func (k Kind) serves(f node.Facts) bool {
 	return f.Platform == "linux_"+k.Machine && f.Glibc != "" && wheel.CompareVersions(f.Glibc, k.Glibc) >= 0

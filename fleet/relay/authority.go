@@ -44,9 +44,6 @@ func newTemplate(name string) *x509.Certificate {
 	}
 }
 
-// root returns the authority's own certificate as PEM.
-func (a *authority) root() string { return encodePEM("CERTIFICATE", a.certificate.Raw) }
-
 // issue returns a certificate for a name, and its key, as PEM. It is for both ends of a connection.
 func (a *authority) issue(name string) (certificate, key string, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

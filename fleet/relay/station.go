@@ -76,7 +76,7 @@ func (r *Relay) introduce(n *fleet.Node) (agent.Order, error) {
 		r.authority = a
 	}
 	certificate, key, err := r.authority.issue(n.Host.Name)
-	return agent.Order{"do": "begin", "limit": r.opt.Limit, "ca": r.authority.root(), "certificate": certificate, "key": key}, err
+	return agent.Order{"do": "begin", "limit": r.opt.Limit, "ca": encodePEM("CERTIFICATE", r.authority.certificate.Raw), "certificate": certificate, "key": key}, err
 }
 
 // loseStation notes that the program on a node has ended.

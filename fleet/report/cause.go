@@ -42,7 +42,12 @@ func Causes(nodes []Node) []Cause {
 		if n.Error == "" {
 			continue
 		}
-		key := n.causeKey()
+		// The key is equal for nodes with the same status, step and cause.
+		step := n.Step
+		if n.Status == Skipped {
+			step = ""
+		}
+		key := strings.Join([]string{string(n.Status), step, cmp.Or(n.CauseText, n.Error)}, cellSep)
 		at, seen := place[key]
 		if !seen {
 			at, place[key] = len(causes), len(causes)
@@ -68,15 +73,6 @@ func (r *Report) Why() []Cause {
 		return Causes(r.Nodes)
 	}
 	return r.Causes
-}
-
-// causeKey returns a key that is equal for nodes with the same status, step and cause.
-func (n Node) causeKey() string {
-	step := n.Step
-	if n.Status == Skipped {
-		step = ""
-	}
-	return strings.Join([]string{string(n.Status), step, cmp.Or(n.CauseText, n.Error)}, cellSep)
 }
 
 // Complaint is the node's error, with each difference on a line of its own.

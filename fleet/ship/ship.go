@@ -239,7 +239,9 @@ func (s *Shipment) lookUpWheel(ctx context.Context, w *Wheel) error {
 func (s *Shipment) Preview(ctx context.Context) (deploy.Plan, error) {
 	for _, w := range s.plan.Wheels {
 		if s.assignWheel(ctx, w); s.opt.Bundle != nil {
-			s.awaitBundle(w)
+			for _, i := range s.nodesLackingPackages(w) {
+				s.assignments[i].Coming = "with its missing packages, once dsbuild has collected them"
+			}
 		}
 	}
 	plan, err := deploy.NewAssignedPlan(s.known, s.assignments, deploy.PlanOptions{Force: s.opt.Deploy.Force, Bundle: s.opt.Deploy.Bundle})
@@ -431,13 +433,6 @@ func (s *Shipment) nodesLackingPackages(w *Wheel) (places []int) {
 		}
 	}
 	return places
-}
-
-// awaitBundle records, for nodes that lack packages, that a wheelhouse will bring them.
-func (s *Shipment) awaitBundle(w *Wheel) {
-	for _, i := range s.nodesLackingPackages(w) {
-		s.assignments[i].Coming = "with its missing packages, once dsbuild has collected them"
-	}
 }
 
 // bundleForNodes makes a wheelhouse for the nodes of a wheel that lack packages: one for each of

@@ -24,8 +24,6 @@ const (
 // insideTry marks the context of requests that Try repeats.
 type insideTry struct{}
 
-func isInsideTry(ctx context.Context) bool { return ctx.Value(insideTry{}) != nil }
-
 // Try calls do until it succeeds, fails for good, or has failed too often. Do makes its requests with
 // the context that it gets. attempt counts from 0.
 func (t *Transport) Try(ctx context.Context, do func(ctx context.Context, attempt int) error) error {

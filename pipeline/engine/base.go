@@ -88,14 +88,10 @@ func (b *Bases) make(ctx context.Context, control, suite string) error {
 	if cmd.ProcessState != nil && strings.HasPrefix(said.String(), "usage: ") {
 		return fault.WithHint(fmt.Errorf("an older dsbuild made %s", control), "renew it: make engine")
 	}
-	return controlError(err, said.String())
-}
-
-// controlError takes the error and its hint from the output of enginectl.
-func controlError(err error, said string) error {
-	_, what, ok := strings.Cut("\n"+said, "\nerror: ")
+	// The error and its hint are in the output of enginectl.
+	_, what, ok := strings.Cut("\n"+said.String(), "\nerror: ")
 	if !ok {
-		return fmt.Errorf("%w: %s", err, lastLine(said))
+		return fmt.Errorf("%w: %s", err, lastLine(said.String()))
 	}
 	what, advice, ok := strings.Cut(what, "\nhint: ")
 	err = fmt.Errorf("%s", strings.TrimSpace(what))

@@ -5,8 +5,10 @@ package planner
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/dockerfiles"
@@ -199,7 +201,12 @@ func (p *Planner) PlanTarget(ctx context.Context, r Request, t Target) (*pipelin
 	}
 	tc, err := t.tables.Resolve(spec, environments...)
 	if err != nil {
-		return nil, inWordsOf(r, err)
+		// The request's --torch names its CUDA, so a change of CUDA is worded as one of --torch.
+		var bad *compat.ConflictError
+		if m := torchForCUDA.FindStringSubmatch(r.Torch); m != nil && errors.As(err, &bad) {
+			bad.Fix = strings.Replace(bad.Fix, "--cuda ", "--torch "+m[1]+" --cuda ", 1)
+		}
+		return nil, err
 	}
 	if spec.ABI == "" && tc.ABI == wheel.StableABI && p.env == nil {
 		// It serves the torch and the Python asked for, whichever it is built with. So that there is one such wheel, take the newest.
@@ -284,7 +291,14 @@ func (p *Planner) buildEnvironment(ctx context.Context, r Request) (pipeline.Bas
 	case err != nil:
 		return pipeline.Base{}, nil, err
 	case host:
-		return p.hostEnvironment(ctx, r)
+		if r.Base != "" {
+			return pipeline.Base{}, nil, &RequestError{err: fmt.Errorf("--base %s does not work with the host builder, which builds on this machine", r.Base)}
+		}
+		builder, err := p.backend.hostBuilder(ctx)
+		if err != nil {
+			return pipeline.Base{}, nil, err
+		}
+		return builder.Base(), []compat.BuildEnvironment{builder.Environment().BuildEnvironment}, nil
 	case r.Base == "":
 		return pipeline.Base{}, nil, nil
 	}
@@ -305,18 +319,6 @@ func (p *Planner) buildEnvironment(ctx context.Context, r Request) (pipeline.Bas
 		env = p.tables.Offered(env)
 	}
 	return base, []compat.BuildEnvironment{env}, nil
-}
-
-// hostEnvironment is the build environment of this machine.
-func (p *Planner) hostEnvironment(ctx context.Context, r Request) (pipeline.Base, []compat.BuildEnvironment, error) {
-	if r.Base != "" {
-		return pipeline.Base{}, nil, &RequestError{err: fmt.Errorf("--base %s does not work with the host builder, which builds on this machine", r.Base)}
-	}
-	builder, err := p.backend.hostBuilder(ctx)
-	if err != nil {
-		return pipeline.Base{}, nil, err
-	}
-	return builder.Base(), []compat.BuildEnvironment{builder.Environment().BuildEnvironment}, nil
 }
 
 // PlanBundle plans the wheelhouse beside a wheel: its companions, and with

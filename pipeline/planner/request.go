@@ -2,7 +2,6 @@ package planner
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -130,12 +129,3 @@ func (p *Planner) ByMachine(r Request) []Request {
 
 // torchForCUDA matches a torch that names its CUDA, as torch.__version__ does: 2.5.1+cu121.
 var torchForCUDA = regexp.MustCompile(`^([0-9.]+)\+cu(?:da)?([0-9]{2})\.?([0-9])$`)
-
-// inWordsOf words a change of CUDA for a request whose --torch names its CUDA.
-func inWordsOf(r Request, err error) error {
-	var bad *compat.ConflictError
-	if m := torchForCUDA.FindStringSubmatch(r.Torch); m != nil && errors.As(err, &bad) {
-		bad.Fix = strings.Replace(bad.Fix, "--cuda ", "--torch "+m[1]+" --cuda ", 1)
-	}
-	return err
-}

@@ -81,19 +81,14 @@ func (w Wheel) public() string {
 	return version
 }
 
-// tagsOfFile returns the compatibility tags in the file's name.
-func (w Wheel) tagsOfFile() string {
-	parts := strings.Split(w.Name, "-")
-	return strings.Join(parts[max(0, len(parts)-3):], "-")
-}
-
 // markSuperseded yanks older builds: of the wheels, in their order, with the same public version and
 // tags it keeps only the first. The others are builds of other commits. Their versions sort by
 // the digits of a hash, so an installer could take any of them.
 func markSuperseded(wheels []Wheel) {
 	first := map[string]Wheel{}
 	for i, w := range wheels {
-		key := w.public() + " " + w.tagsOfFile()
+		parts := strings.Split(w.Name, "-")
+		key := w.public() + " " + strings.Join(parts[max(0, len(parts)-3):], "-")
 		if by, ok := first[key]; ok {
 			wheels[i].Yanked = "superseded by " + by.Version
 			continue

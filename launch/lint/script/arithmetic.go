@@ -130,14 +130,3 @@ func addUses(uses []*Ref, r *Ref) []*Ref {
 	}
 	return uses
 }
-
-// indexText returns an index, "" if it is not known.
-func (e expander) indexText(x syntax.ArithmExpr) string {
-	if w, ok := x.(*syntax.Word); ok && (w.Lit() == "@" || w.Lit() == "*") {
-		return w.Lit()
-	}
-	if n, known := e.evalArithmetic(x, nil); known {
-		return strconv.Itoa(n)
-	}
-	return ""
-}

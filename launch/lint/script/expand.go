@@ -274,7 +274,13 @@ func copyChars(chars []Char, q quoting) []Char {
 // elementIndex returns the index of ${A[0]}, ${A[@]} and $@, "" if there is none or it is not known.
 func (e expander) elementIndex(p *syntax.ParamExp) string {
 	if p.Index != nil {
-		return e.indexText(p.Index)
+		if w, ok := p.Index.(*syntax.Word); ok && (w.Lit() == "@" || w.Lit() == "*") {
+			return w.Lit()
+		}
+		if n, known := e.evalArithmetic(p.Index, nil); known {
+			return strconv.Itoa(n)
+		}
+		return ""
 	}
 	if name := p.Param.Value; isAll(name) {
 		return name
