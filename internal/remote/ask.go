@@ -142,11 +142,28 @@ func (a *Answers) beginTrial(ctx context.Context, key string, ask func() (string
 	}
 }
 
+// askSecret returns a secret that several logins use, called key: the one that an earlier login gave, or
+// the answer to ask. If trial is set already, its secret was wrong here, and ask asks again.
+func (a *Answers) askSecret(ctx context.Context, trial **secretTrial, key string, ask func() (string, error)) (string, error) {
+	var err error
+	if *trial == nil {
+		if *trial, err = a.beginTrial(ctx, key, ask); err != nil {
+			return "", err
+		}
+		return (*trial).text, nil
+	}
+	text, err := ask()
+	if err == nil && (*trial).first {
+		(*trial).text = text
+	}
+	return text, err
+}
+
 // fail ends a trial without an answer. If ctx ended, only this login has gone, and the next login
 // may ask again.
 func (l *secretTrial) fail(ctx context.Context, err error) {
 	if ctx.Err() == nil {
-		l.refuse(err)
+		l.settle(refused, err)
 		return
 	}
 	l.answers.mu.Lock()
@@ -155,14 +172,19 @@ func (l *secretTrial) fail(ctx context.Context, err error) {
 	close(l.secret.settled)
 }
 
-// prove marks the secret as right: other logins may use it.
-func (l *secretTrial) prove() { l.settle(proven, nil) }
-
-// refuse marks the secret as wrong. Later logins get the error why instead.
-func (l *secretTrial) refuse(why error) { l.settle(refused, why) }
-
-// leaveUntried ends the trial without a result.
-func (l *secretTrial) leaveUntried() { l.settle(untried, nil) }
+// end ends the trial of a login that ended with err. If wrong is set, the secret was wrong: later logins get that
+// error instead of the secret.
+func (l *secretTrial) end(err, wrong error) {
+	switch {
+	case l == nil:
+	case err == nil: // other logins may use it
+		l.settle(proven, nil)
+	case wrong != nil:
+		l.settle(refused, wrong)
+	default:
+		l.settle(untried, nil)
+	}
+}
 
 func (l *secretTrial) settle(state trial, wrong error) {
 	if !l.first {

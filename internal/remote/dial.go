@@ -106,14 +106,22 @@ func (d *SSH) Dial(ctx context.Context, t Target) (Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	c, err := d.retry(ctx, d.opt.Tries, func() (*sshConn, error) { return d.dial(ctx, t) }, func(err error) bool {
+		return !errors.Is(err, errTurnedAway) && !errors.As(err, new(silentError)) && (errors.Is(err, ErrDial) || errors.Is(err, ErrLost))
+	})
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// retry calls dial up to so many times, while its error is passing, with growing pauses.
+func (d *SSH) retry(ctx context.Context, tries int, dial func() (*sshConn, error), passing func(error) bool) (*sshConn, error) {
 	next := 2 * d.opt.Pause // a second by default
 	for n := 1; ; n++ {
-		c, err := d.dial(ctx, t)
-		if err == nil {
-			return c, nil
-		}
-		if n >= d.opt.Tries || errors.Is(err, errTurnedAway) || errors.As(err, new(silentError)) || !errors.Is(err, ErrDial) && !errors.Is(err, ErrLost) {
-			return nil, err
+		c, err := dial()
+		if err == nil || n >= tries || !passing(err) {
+			return c, err
 		}
 		if err := pause(ctx, around(next)); err != nil {
 			return nil, err
@@ -144,15 +152,12 @@ func (d *SSH) dial(ctx context.Context, t Target) (*sshConn, error) {
 	hop := func(ctx context.Context, network, addr string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, addr)
 	}
-	release := func() {}
-	if n := len(t.Jump); n > 0 {
-		last := t.Jump[n-1]
-		last.Jump, last.jump = t.Jump[:n-1], true
-		jump, done, err := d.jumps.get(ctx, jumpKey(t.Jump), func(ctx context.Context) (*sshConn, error) { return d.dial(ctx, last) })
-		if err != nil {
-			return nil, fmt.Errorf("through jump host %s: %w", last.Address, err)
-		}
-		hop, release = jump.forward, done
+	jump, release, err := d.jumpTo(ctx, t, "", d.dial)
+	if err != nil {
+		return nil, err
+	}
+	if jump != nil {
+		hop = jump.forward
 	}
 	c, err := d.connect(ctx, t, func(clock *deadline) (*sshConn, error) { return d.reach(clock, t, hop, keys) })
 	if err != nil {
@@ -161,6 +166,22 @@ func (d *SSH) dial(ctx context.Context, t Target) (*sshConn, error) {
 	}
 	c.release = release
 	return c, nil
+}
+
+// jumpTo returns the connection to the last jump host of t, nil without one, which dial opens if no other
+// connection of that kind is open.
+func (d *SSH) jumpTo(ctx context.Context, t Target, kind string, dial func(context.Context, Target) (*sshConn, error)) (*sshConn, func(), error) {
+	n := len(t.Jump)
+	if n == 0 {
+		return nil, func() {}, nil
+	}
+	last := t.Jump[n-1]
+	last.Jump, last.jump = t.Jump[:n-1], true
+	jump, release, err := d.jumps.get(ctx, kind+jumpKey(t.Jump), func(ctx context.Context) (*sshConn, error) { return dial(ctx, last) })
+	if err != nil {
+		return nil, nil, fmt.Errorf("through jump host %s: %w", last.Address, err)
+	}
+	return jump, release, nil
 }
 
 type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
@@ -172,33 +193,21 @@ const dialAttempts = 5
 // connect opens one hop. It retries while the node turns the connection away. attempt makes one
 // try.
 func (d *SSH) connect(ctx context.Context, t Target, attempt func(*deadline) (*sshConn, error)) (*sshConn, error) {
-	next := 2 * d.opt.Pause // a second by default
-	for n := 1; ; n++ {
-		c, err := d.dialHopOnce(ctx, t, attempt)
-		if n == dialAttempts || !errors.Is(err, errTurnedAway) {
-			return c, err
-		}
-		if err := pause(ctx, around(next)); err != nil {
+	once := func() (*sshConn, error) {
+		leave, err := d.logins.acquire(ctx, jumpKey(t.Jump)+hostPort(t))
+		if err != nil {
 			return nil, err
 		}
-		next *= 2
+		defer leave()
+		clock := newDeadline(ctx, d.opt.Timeout)
+		defer clock.end()
+		c, err := attempt(clock)
+		if err != nil && ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return c, err
 	}
-}
-
-// dialHopOnce makes one try at a hop, under one deadline.
-func (d *SSH) dialHopOnce(ctx context.Context, t Target, attempt func(*deadline) (*sshConn, error)) (*sshConn, error) {
-	leave, err := d.logins.acquire(ctx, jumpKey(t.Jump)+hostPort(t))
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
-	clock := newDeadline(ctx, d.opt.Timeout)
-	defer clock.end()
-	c, err := attempt(clock)
-	if err != nil && ctx.Err() != nil {
-		return nil, ctx.Err()
-	}
-	return c, err
+	return d.retry(ctx, dialAttempts, once, func(err error) bool { return errors.Is(err, errTurnedAway) })
 }
 
 // reach opens the TCP connection and runs the handshake.
@@ -270,11 +279,11 @@ func (d *SSH) handshake(clock *deadline, nc net.Conn, t Target, keys *keySet) (*
 		cc, chans, reqs, err := ssh.NewClientConn(alive, knownAs(t), cfg)
 		if err != nil {
 			err = handshakeError(t, err, check, login, alive)
-			login.end(err)
+			login.end(login.trial, err)
 			done <- result{nil, err}
 			return
 		}
-		login.end(nil)
+		login.end(login.trial, nil)
 		client := ssh.NewClient(cc, chans, reqs)
 		done <- result{newNative(t, client, alive, d.opt), nil}
 	}()

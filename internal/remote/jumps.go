@@ -55,10 +55,10 @@ func (p *jumpConns) get(ctx context.Context, key string, dial func(context.Conte
 	return s.conn, release, nil
 }
 
-// isReady reports whether the attempt has ended.
-func (s *jumpConn) isReady() bool {
+// closed reports whether a channel is closed.
+func closed(c <-chan struct{}) bool {
 	select {
-	case <-s.ready:
+	case <-c:
 		return true
 	default:
 		return false
@@ -67,18 +67,13 @@ func (s *jumpConn) isReady() bool {
 
 // over reports whether the next caller needs another attempt.
 func (s *jumpConn) over() bool {
-	if !s.isReady() {
+	switch {
+	case !closed(s.ready):
 		return false
-	}
-	if s.err != nil {
+	case s.err != nil:
 		return !isFinalRefusal(s.err)
 	}
-	select {
-	case <-s.conn.dead:
-		return true
-	default:
-		return false
-	}
+	return closed(s.conn.dead)
 }
 
 func (p *jumpConns) dial(ctx context.Context, s *jumpConn, dial func(context.Context) (*sshConn, error)) {
@@ -96,7 +91,7 @@ func (p *jumpConns) dial(ctx context.Context, s *jumpConn, dial func(context.Con
 func (p *jumpConns) release(key string, s *jumpConn) {
 	p.mu.Lock()
 	s.users--
-	last, opened := s.users == 0, s.isReady() && s.err == nil
+	last, opened := s.users == 0, closed(s.ready) && s.err == nil
 	if last && p.open[key] == s && !isFinalRefusal(s.err) {
 		delete(p.open, key)
 	}

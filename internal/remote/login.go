@@ -149,22 +149,11 @@ func (l *login) answer(prompt string, echo bool) (string, error) {
 	if echo || !passwordPrompt.MatchString(strings.TrimSpace(prompt)) {
 		return ask()
 	}
-	if l.trial != nil { // the password was wrong here
-		text, err := ask()
-		if err == nil && l.trial.first {
-			l.trial.text = text
-		}
-		return text, err
-	}
 	key := "password of " + l.target.User
 	if l.target.jump {
 		key += " at " + hostPort(l.target)
 	}
-	var err error
-	if l.trial, err = l.answers.beginTrial(l.ctx, key, ask); err != nil {
-		return "", err
-	}
-	return l.trial.text, nil
+	return l.answers.askSecret(l.ctx, &l.trial, key, ask)
 }
 
 // who returns the node's name for the person.
@@ -183,17 +172,13 @@ func (l *login) who() string {
 	return at
 }
 
-// end settles the trial of the password. err is the error of the login.
-func (l *login) end(err error) {
-	switch {
-	case l.trial == nil:
-	case err == nil:
-		l.trial.prove()
-	case errors.Is(err, ErrAuth):
-		l.trial.refuse(fmt.Errorf("%s refused the password; dsbuild tries it nowhere else", l.who()))
-	default:
-		l.trial.leaveUntried()
+// end ends the trial of a secret. err is the error of the login.
+func (l *login) end(trial *secretTrial, err error) {
+	var wrong error
+	if errors.Is(err, ErrAuth) {
+		wrong = fmt.Errorf("%s refused the password; dsbuild tries it nowhere else", l.who())
 	}
+	trial.end(err, wrong)
 }
 
 // refused returns the error of a login that the node refused. dsbuild must not retry it, because

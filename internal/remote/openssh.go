@@ -51,20 +51,13 @@ func FindOpenSSH(ctx context.Context) (string, error) {
 		return "", fault.WithHint(fmt.Errorf("%w: %s -V prints no version of OpenSSH: %s", ErrOpenSSH, program, cmp.Or(clip(firstLine(said), maxPrompt), fmt.Sprint(err))),
 			"put the OpenSSH client first on PATH, or use --ssh native")
 	}
-	major, minor := number(version[1]), number(version[2])
+	major, _ := strconv.Atoi(version[1])
+	minor, _ := strconv.Atoi(version[2])
 	if major < oldestMajor || major == oldestMajor && minor < oldestMinor {
 		return "", fault.WithHint(fmt.Errorf("%w: %s is %s, but dsbuild needs OpenSSH %d.%d or newer", ErrOpenSSH, program, version[0], oldestMajor, oldestMinor),
 			"put a newer ssh first on PATH, or use --ssh native")
 	}
 	return program, nil
-}
-
-func number(digits string) int {
-	n, err := strconv.Atoi(digits)
-	if err != nil {
-		return 0 // more digits than a version has
-	}
-	return n
 }
 
 func firstLine(text []byte) string {
@@ -115,15 +108,6 @@ func startProcess(cmd *exec.Cmd) (*process, error) {
 		close(p.done)
 	}()
 	return p, <-started
-}
-
-func (p *process) hasEnded() bool {
-	select {
-	case <-p.done:
-		return true
-	default:
-		return false
-	}
 }
 
 func (p *process) kill() {

@@ -26,15 +26,12 @@ func (d *SSH) dialOpenSSH(ctx context.Context, t Target) (*sshConn, error) {
 		return c, nil
 	}
 	var behind *opensshLink
-	release := func() {}
-	if n := len(t.Jump); n > 0 {
-		last := t.Jump[n-1]
-		last.Jump, last.jump = t.Jump[:n-1], true
-		jump, done, err := d.jumps.get(ctx, "openssh "+jumpKey(t.Jump), func(ctx context.Context) (*sshConn, error) { return d.dialOpenSSH(ctx, last) })
-		if err != nil {
-			return nil, fmt.Errorf("through jump host %s: %w", last.Address, err)
-		}
-		behind, release = jump.link.(*opensshLink), done
+	jump, release, err := d.jumpTo(ctx, t, "openssh ", d.dialOpenSSH)
+	if err != nil {
+		return nil, err
+	}
+	if jump != nil {
+		behind = jump.link.(*opensshLink)
 	}
 	c, err := d.connect(ctx, t, func(clock *deadline) (*sshConn, error) { return d.master(clock, program, t, behind) })
 	if err != nil {

@@ -105,30 +105,20 @@ func (l *opensshLogin) secret(key, prompt string) (string, error) {
 		}
 		return text, err
 	}
-	if trial := l.by[key]; trial != nil { // the secret was wrong
-		text, err := ask()
-		if err == nil && trial.first {
-			trial.text = text
-		}
-		return text, err
+	trial := l.by[key]
+	text, err := l.answers.askSecret(l.ctx, &trial, key, ask)
+	if trial != nil {
+		l.by[key] = trial
 	}
-	trial, err := l.answers.beginTrial(l.ctx, key, ask)
-	if err != nil {
-		return "", err
-	}
-	l.by[key] = trial
-	return trial.text, nil
+	return text, err
 }
 
 // settle settles all trials of the login. err is the error of the login.
 func (l *opensshLogin) settle(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.end(err)
-	password := l.trial
+	l.end(l.trial, err)
 	for _, trial := range l.by {
-		l.trial = trial
-		l.end(err)
+		l.end(trial, err)
 	}
-	l.trial = password
 }

@@ -75,16 +75,11 @@ func (c *sudoConn) try(ctx context.Context, limit time.Duration) error {
 		err = cause.Errorf("%w on %s: it ran no command within %s, and printed %q", ErrSudo, cause.Own(c.target.Name), limit, s.said())
 		err = fault.WithHint(err, "sudo there may ask for something other than a password. Try there: sudo -u %s true", c.target.Sudo)
 	}
-	// Settle the trial of the password.
-	switch {
-	case a.trial == nil:
-	case err == nil:
-		a.trial.prove()
-	case errors.Is(err, ErrSudo) && !notSudoer.MatchString(err.Error()):
-		a.trial.refuse(cause.Errorf("sudo on %s refused the password; dsbuild tries it nowhere else", cause.Own(a.conn.target.Name)))
-	default:
-		a.trial.leaveUntried()
+	var wrong error
+	if errors.Is(err, ErrSudo) && !notSudoer.MatchString(err.Error()) {
+		wrong = cause.Errorf("sudo on %s refused the password; dsbuild tries it nowhere else", cause.Own(a.conn.target.Name))
 	}
+	a.trial.end(err, wrong)
 	if err == nil {
 		c.password = a.text
 	}
@@ -338,15 +333,10 @@ func (a *sudoLogin) password(ctx context.Context, of string) (string, error) {
 		return text, err
 	}
 	var err error
-	if a.trial == nil && of == a.conn.login(ctx) {
-		if a.trial, err = answers.beginTrial(ctx, "password of "+of+" for sudo", ask); err != nil {
-			return "", err
-		}
-		a.text = a.trial.text
-		return a.text, nil
-	}
-	if a.text, err = ask(); err == nil && a.trial != nil && a.trial.first {
-		a.trial.text = a.text
+	if a.trial != nil || of == a.conn.login(ctx) {
+		a.text, err = answers.askSecret(ctx, &a.trial, "password of "+of+" for sudo", ask)
+	} else {
+		a.text, err = ask()
 	}
 	return a.text, err
 }
