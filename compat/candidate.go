@@ -31,10 +31,7 @@ func (t *Tables) evaluate(w *requirements, c candidate) *evaluation {
 	a.toolchain = Toolchain{
 		CUDASource: c.source.Source, Environment: c.environment, Nvcc: c.source.Nvcc, Python: c.python,
 		DeepSpeed: w.deepspeed.Version, Source: w.deepspeed.SHA256,
-		Torch: c.torch.Version, CUDA: c.torch.CUDA, Index: c.torch.Index, TorchHash: c.torch.SHA256[c.python], Standard: c.torch.Standard, Toolkit: a.toolkitVersion(), Pins: a.pins(), CPU: w.spec.CPU, Glibc: w.spec.Glibc,
-	}
-	if a.toolchain.CPU == "" {
-		a.toolchain.CPU = wheel.DefaultCPU(w.machine)
+		Torch: c.torch.Version, CUDA: c.torch.CUDA, Index: c.torch.Index, TorchHash: c.torch.SHA256[c.python], Standard: c.torch.Standard, Toolkit: a.toolkitVersion(), Pins: a.pins(), CPU: cmp.Or(w.spec.CPU, wheel.DefaultCPU(w.machine)), Glibc: w.spec.Glibc,
 	}
 	a.chooseABI()
 	a.checkMachine()

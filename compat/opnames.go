@@ -1,6 +1,7 @@
 package compat
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -73,12 +74,9 @@ func (t *Tables) unknownOp(name string) Conflict {
 			parts = append(parts, o.Name)
 		}
 	}
+	c.Advice = []string{cmp.Or(diagnostic.DidYouMean(name, known), "'dsbuild ops' lists the ops")}
 	if len(parts) > 0 {
 		c.Advice = []string{"did you mean " + strings.Join(parts, " or ") + "?"}
-	} else if near := diagnostic.DidYouMean(name, known); near != "" {
-		c.Advice = []string{near}
-	} else {
-		c.Advice = []string{"'dsbuild ops' lists the ops"}
 	}
 	return c
 }

@@ -1,6 +1,7 @@
 package inventory
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -194,10 +195,7 @@ func (s *selector) suggest(name string) string {
 	if s.sorted == nil {
 		s.sorted = slices.Sorted(maps.Keys(s.index))
 	}
-	if near := diagnostic.Nearest(name, s.sorted); near != "" {
-		return "did you mean " + near + "?"
-	}
-	return "dsbuild nodes " + s.inv.Path + " lists them"
+	return cmp.Or(diagnostic.DidYouMean(name, s.sorted), "dsbuild nodes "+s.inv.Path+" lists them")
 }
 
 // splitTerms splits at the commas outside brackets.

@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"regexp"
@@ -158,9 +159,7 @@ func (b *builder) takeHosts(all []inventory.Host) {
 	default:
 		j.Hosts = all[:n]
 	}
-	if j.Master == "" {
-		j.Master = j.Hosts[0].Address
-	}
+	j.Master = cmp.Or(j.Master, j.Hosts[0].Address)
 }
 
 // fillDefaults sets the default of each missing setting.

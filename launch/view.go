@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"path"
@@ -42,10 +43,7 @@ func (v view) Shape() string {
 
 // Interpreter is the user's Python, or the one on PATH.
 func (v view) Interpreter() string {
-	if v.Python == "" {
-		return "python3"
-	}
-	return v.Python
+	return cmp.Or(v.Python, "python3")
 }
 
 // HostEnv are the variables of a node in the inventory.

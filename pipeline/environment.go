@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -132,10 +133,7 @@ func lookFacts() map[string]lookFact {
 		"machine": {[]*regexp.Regexp{lookWord}, func(g *BuildEnvironment, f []string) { g.Machine = f[0] }},
 		"glibc":   {[]*regexp.Regexp{lookTwo}, func(g *BuildEnvironment, f []string) { g.Glibc = wheel.Minor(f[0]) }},
 		"os": {[]*regexp.Regexp{lookMaybe, lookMaybe, lookText}, func(g *BuildEnvironment, f []string) {
-			g.Suite, g.Name = f[1], f[2]
-			if g.Name == "" {
-				g.Name = strings.TrimSpace(f[0] + " " + f[1])
-			}
+			g.Suite, g.Name = f[1], cmp.Or(f[2], strings.TrimSpace(f[0]+" "+f[1]))
 		}},
 		"python": {[]*regexp.Regexp{lookTwo, lookPath, lookParts}, func(g *BuildEnvironment, f []string) {
 			i := Interpreter{Version: f[0], Path: path.Clean(f[1])}

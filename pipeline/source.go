@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/fault"
@@ -223,12 +224,9 @@ func staleProject(name string) bool {
 		return true
 	}
 	elements := strings.Split(name, "/")
-	for _, e := range elements[:len(elements)-1] {
-		if e == "__pycache__" || strings.HasSuffix(e, ".egg-info") || e == ".git" {
-			return true
-		}
-	}
-	return elements[len(elements)-1] == ".git" // the file of a submodule
+	folders := elements[:len(elements)-1]
+	return slices.Contains(elements, ".git") || // as a file it is that of a submodule
+		slices.Contains(folders, "__pycache__") || slices.ContainsFunc(folders, func(e string) bool { return strings.HasSuffix(e, ".egg-info") })
 }
 
 // readVersion returns the version in version.txt, or else in PKG-INFO.

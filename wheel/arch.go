@@ -3,6 +3,7 @@ package wheel
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -50,14 +51,9 @@ func ParseArchs(lists []string) ([]Arch, error) {
 			found[Arch{a.Major, a.Minor, ptx}] = true
 		}
 	}
-	archs := make([]Arch, 0, len(found))
-	for a := range found {
-		archs = append(archs, a)
-	}
-	slices.SortFunc(archs, func(a, b Arch) int {
+	return slices.SortedFunc(maps.Keys(found), func(a, b Arch) int {
 		return cmp.Or(cmp.Compare(a.Major, b.Major), cmp.Compare(a.Minor, b.Minor))
-	})
-	return archs, nil
+	}), nil
 }
 
 func archError(entry, why string) error {

@@ -1,6 +1,7 @@
 package wheel
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -97,7 +98,7 @@ func (e Extension) compareGlibc(asked string) []string {
 	}
 	if !acceptedOnGlibc(platform, asked) {
 		return []string{fmt.Sprintf("op %s needs GLIBCXX %s, CXXABI %s and libgcc %s%s: that is %s",
-			e.Op(), orNothing(f.GLIBCXX), orNothing(f.CXXABI), orNothing(f.Libgcc), e.newestSymbols(), platform) + askedGlibc + asked}
+			e.Op(), cmp.Or(f.GLIBCXX, "nothing"), cmp.Or(f.CXXABI, "nothing"), cmp.Or(f.Libgcc, "nothing"), e.newestSymbols(), platform) + askedGlibc + asked}
 	}
 	return nil
 }
@@ -172,12 +173,5 @@ func (e Extension) compareArchs(says string, sass, ptx []string) []string {
 }
 
 func archList(archs []string) string {
-	return orNothing(strings.Join(sortedArchs(archs), ", "))
-}
-
-func orNothing(s string) string {
-	if s == "" {
-		return "nothing"
-	}
-	return s
+	return cmp.Or(strings.Join(sortedArchs(archs), ", "), "nothing")
 }

@@ -1,6 +1,7 @@
 package wheel
 
 import (
+	"cmp"
 	"errors"
 	"maps"
 	"regexp"
@@ -51,10 +52,7 @@ func (c Contents) boundVersions(version string) (torch, cuda string) {
 			torch = m[1]
 		}
 	}
-	if cuda == "" {
-		cuda = c.runtime()
-	}
-	return torch, cuda
+	return torch, cmp.Or(cuda, c.runtime())
 }
 
 // torchMinor reads the torch of a local version: "2.7" of 2.7, 2.7.0, 27 and 270. Without dots 210 is 2.1.0, or 2.10 where the CUDA is one

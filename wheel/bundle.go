@@ -154,16 +154,16 @@ func (w *BundleWheel) readWheel(dir string) error {
 	if err != nil {
 		return err
 	}
-	if foreign := foreignTops(a.members, func(top string) bool { return !torchFolder(top) && !strings.EqualFold(top, "deepspeed") }); len(foreign) > 0 {
+	if foreign := foreignTops(a.members, func(top string) bool { return !TorchFolder(top) && !strings.EqualFold(top, "deepspeed") }); len(foreign) > 0 {
 		return fileError(w.Path, fmt.Errorf("it would write files into %s, which belongs to another package", strings.Join(foreign, ", ")), "leave it out of the bundle")
 	}
 	w.Requires, w.Tags = m.RequiresDist, a.file.Tags
 	return nil
 }
 
-// torchFolder reports whether a folder of site-packages belongs to torch or to a distribution
+// TorchFolder reports whether a folder of site-packages belongs to torch or to a distribution
 // that comes with it.
-func torchFolder(top string) bool {
+func TorchFolder(top string) bool {
 	return slices.Contains([]string{"torch", "torchgen", "functorch", "triton", "nvidia"}, strings.ToLower(top))
 }
 

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -371,12 +372,7 @@ func (p *packer) filesInOrder(record string) []string {
 		}
 		return 0
 	}
-	order := make([]string, 0, len(names))
-	for name := range names {
-		order = append(order, name)
-	}
-	slices.SortFunc(order, func(a, b string) int { return cmp.Or(rank(a)-rank(b), strings.Compare(a, b)) })
-	return order
+	return slices.SortedFunc(maps.Keys(names), func(a, b string) int { return cmp.Or(rank(a)-rank(b), strings.Compare(a, b)) })
 }
 
 func (p *packer) memberMode(name string) os.FileMode {

@@ -1,6 +1,7 @@
 package wheel
 
 import (
+	"cmp"
 	_ "embed"
 	"encoding/json"
 	"fmt"
@@ -36,7 +37,7 @@ func readPolicies(machine string) []policy {
 func Platform(f Floors, machine string) (string, error) {
 	all := readPolicies(machine)
 	if len(all) == 0 {
-		return "", fmt.Errorf("dsbuild knows no manylinux policy for %s", orNothing(machine))
+		return "", fmt.Errorf("dsbuild knows no manylinux policy for %s", cmp.Or(machine, "nothing"))
 	}
 	for _, p := range all {
 		if p.offers(f) {
@@ -49,7 +50,7 @@ func Platform(f Floors, machine string) (string, error) {
 		return "manylinux_2_" + minor + "_" + machine, nil // PEP 600 needs no policy
 	}
 	return "", fmt.Errorf("no manylinux policy offers glibc %s with GLIBCXX %s, CXXABI %s and libgcc %s",
-		orNothing(f.Glibc), orNothing(f.GLIBCXX), orNothing(f.CXXABI), orNothing(f.Libgcc))
+		cmp.Or(f.Glibc, "nothing"), cmp.Or(f.GLIBCXX, "nothing"), cmp.Or(f.CXXABI, "nothing"), cmp.Or(f.Libgcc, "nothing"))
 }
 
 func (p policy) offers(f Floors) bool {

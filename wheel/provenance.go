@@ -2,6 +2,7 @@ package wheel
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -186,10 +187,10 @@ func checkProvenance(text []byte, name, sum string, m *Manifest) []string {
 		said[d.GetName()] = d.GetDigest()["sha256"]
 	}
 	if got := said[sourceMaterial]; got != m.Source.SHA256 {
-		damage = append(damage, fmt.Sprintf("its sources have sha256 %s, but the manifest's have %s", orNothing(got), m.Source.SHA256))
+		damage = append(damage, fmt.Sprintf("its sources have sha256 %s, but the manifest's have %s", cmp.Or(got, "nothing"), m.Source.SHA256))
 	}
 	if got, want := said[baseMaterial], strings.TrimPrefix(m.Base.Digest, "sha256:"); got != want {
-		damage = append(damage, fmt.Sprintf("its base has sha256 %s, but the manifest's has %s", orNothing(got), want))
+		damage = append(damage, fmt.Sprintf("its base has sha256 %s, but the manifest's has %s", cmp.Or(got, "nothing"), want))
 	}
 	return damage
 }

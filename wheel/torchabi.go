@@ -105,15 +105,6 @@ func (e Extension) compareTorchABI(asked *TorchABI) []string {
 	return findings
 }
 
-// checkTorchABI compares the symbols of the extensions with the ABI in the manifest.
-func (m Manifest) checkTorchABI(c Contents) []string {
-	var damage []string
-	for _, e := range c.Extensions {
-		damage = append(damage, e.compareTorchABI(m.TorchABI)...)
-	}
-	return damage
-}
-
 // oldestPython returns "X.Y+" of a Requires-Python that has only a lower bound, else "".
 func oldestPython(requires string) string {
 	if m := lowerBound.FindStringSubmatch(requires); m != nil {

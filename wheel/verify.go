@@ -1,6 +1,7 @@
 package wheel
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -87,11 +88,16 @@ func Verify(ctx context.Context, path string) (Verification, error) {
 		return v, err
 	}
 	metadata = append(metadata, commands...)
-	v.Checks = append(v.checkBeside(),
-		Check{Name: "RECORD", Against: "every file's hash and size", Damage: record},
-		Check{Name: "metadata", Against: v.metadataAgainst(), Damage: metadata},
+	v.Checks = []Check{
+		v.besideFile("sha256", filepath.Join(filepath.Dir(v.Path), SumsName), v.checkSums),
+		v.besideFile("manifest beside", v.Path+ManifestSuffix, v.checkManifestBeside),
+		v.besideFile("provenance", v.Path+ProvenanceSuffix, func(text []byte) ([]string, error) {
+			return checkProvenance(text, filepath.Base(v.Path), v.SHA256, v.Manifest), nil
+		}),
+		{Name: "RECORD", Against: "every file's hash and size", Damage: record},
+		{Name: "metadata", Against: v.metadataAgainst(), Damage: metadata},
 		v.Contents.checkOfTags(tags),
-	)
+	}
 	v.Checks = append(v.Checks, v.againstManifest()...)
 	v.Checks = append(v.Checks, a.verifySBOM(ctx, v))
 	if ctx.Err() != nil {
@@ -117,17 +123,6 @@ func (a *Archive) readManifest() (*Manifest, error) {
 		return nil, a.damagedError(err)
 	}
 	return &m, nil
-}
-
-// checkBeside compares the wheel with the files in its folder.
-func (v Verification) checkBeside() []Check {
-	return []Check{
-		v.besideFile("sha256", filepath.Join(filepath.Dir(v.Path), SumsName), v.checkSums),
-		v.besideFile("manifest beside", v.Path+ManifestSuffix, v.checkManifestBeside),
-		v.besideFile("provenance", v.Path+ProvenanceSuffix, func(text []byte) ([]string, error) {
-			return checkProvenance(text, filepath.Base(v.Path), v.SHA256, v.Manifest), nil
-		}),
-	}
 }
 
 // besideFile runs a check on a file beside the wheel. It skips a file that is absent, or that
@@ -238,7 +233,7 @@ func (a *Archive) verifyMetadata(v Verification) ([]string, error) {
 		}
 	}
 	if !slices.Equal(torch, []string{pin}) {
-		damage = append(damage, fmt.Sprintf("METADATA requires %s, but the ops were compiled for %s", orNothing(strings.Join(torch, ", ")), pin))
+		damage = append(damage, fmt.Sprintf("METADATA requires %s, but the ops were compiled for %s", cmp.Or(strings.Join(torch, ", "), "nothing"), pin))
 	}
 	for _, r := range m.Requires {
 		if !slices.Contains(c.Requires, r) {
@@ -312,7 +307,7 @@ func (c Contents) checkPromise() []string {
 	need, err := Platform(f, c.Machine())
 	needs, _ := SplitPlatform(need)
 	what := fmt.Sprintf("needs glibc %s, GLIBCXX %s, CXXABI %s and libgcc %s: that is %s",
-		orNothing(f.Glibc), orNothing(f.GLIBCXX), orNothing(f.CXXABI), orNothing(f.Libgcc), need)
+		cmp.Or(f.Glibc, "nothing"), cmp.Or(f.GLIBCXX, "nothing"), cmp.Or(f.CXXABI, "nothing"), cmp.Or(f.Libgcc, "nothing"), need)
 	if err != nil {
 		// The first glibc that is newer than all policies.
 		needs, what = fmt.Sprintf("2.%d", all[len(all)-1].Minor+1), err.Error()
@@ -399,12 +394,14 @@ func (m Manifest) checkFloors(c Contents) []string {
 	var damage []string
 	f := c.Floors()
 	if f.Glibc != m.Glibc {
-		damage = append(damage, fmt.Sprintf("the extensions need glibc %s, but the manifest says %s", orNothing(f.Glibc), orNothing(m.Glibc)))
+		damage = append(damage, fmt.Sprintf("the extensions need glibc %s, but the manifest says %s", cmp.Or(f.Glibc, "nothing"), cmp.Or(m.Glibc, "nothing")))
 	}
 	if f.GLIBCXX != m.GLIBCXX {
-		damage = append(damage, fmt.Sprintf("the extensions need GLIBCXX %s, but the manifest says %s", orNothing(f.GLIBCXX), orNothing(m.GLIBCXX)))
+		damage = append(damage, fmt.Sprintf("the extensions need GLIBCXX %s, but the manifest says %s", cmp.Or(f.GLIBCXX, "nothing"), cmp.Or(m.GLIBCXX, "nothing")))
 	}
-	damage = append(damage, m.checkTorchABI(c)...)
+	for _, e := range c.Extensions {
+		damage = append(damage, e.compareTorchABI(m.TorchABI)...)
+	}
 	if abi := c.cxx11ABI(); abi != m.CXX11ABI {
 		damage = append(damage, fmt.Sprintf("the extensions have _GLIBCXX_USE_CXX11_ABI=%t, but the manifest says %t", abi, m.CXX11ABI))
 	}
@@ -433,7 +430,7 @@ func (a *Archive) verifySBOM(ctx context.Context, v Verification) Check {
 	}
 	for _, path := range slices.Sorted(maps.Keys(files)) {
 		if have[path] != files[path] {
-			check.Damage = append(check.Damage, fmt.Sprintf("it says sha256 %s for %s, but it is %s", files[path], path, orNothing(have[path])))
+			check.Damage = append(check.Damage, fmt.Sprintf("it says sha256 %s for %s, but it is %s", files[path], path, cmp.Or(have[path], "nothing")))
 		}
 	}
 	for _, path := range slices.Sorted(maps.Keys(have)) {

@@ -95,10 +95,6 @@ func caFlag(f *pflag.FlagSet, ca *string) {
 	f.StringVar(ca, "ca", "", "`FILE` of certificates to trust beside the system's (default: SSL_CERT_FILE)")
 }
 
-func newSite(o pipeline.SiteOptions) (pipeline.Site, error) {
-	return pipeline.NewSite(o, os.Getenv)
-}
-
 // buildFlags adds the flags that all builds have.
 func (o *wheelOptions) buildFlags(f *pflag.FlagSet) {
 	o.builderFlags(f)
@@ -136,7 +132,7 @@ func (o *wheelOptions) readBuildFlags(f *pflag.FlagSet) error {
 		return usagef("--parallel %d: must be 1 or more", o.parallel)
 	}
 	var err error
-	o.site, err = newSite(o.siteOptions)
+	o.site, err = pipeline.NewSite(o.siteOptions, os.Getenv)
 	return err
 }
 

@@ -246,7 +246,7 @@ func (o envOptions) withFiles(ctx context.Context, a *app) (envs.Options, error)
 	if spec, err := environment.Read(file, nil); err == nil && !opt.Lock.Answers(spec) {
 		a.reporter.Warn("%s has changed since %s was made, and dsbuild deploys what the lock says: dsbuild env lock makes a new one", ui.Clean(file), ui.Clean(o.lock))
 	}
-	site, err := newSite(o.site)
+	site, err := pipeline.NewSite(o.site, os.Getenv)
 	if err != nil {
 		return opt, err
 	}
@@ -258,10 +258,7 @@ func (o envOptions) withFiles(ctx context.Context, a *app) (envs.Options, error)
 	if err == nil {
 		opt.Files, err = envs.OpenFiles(ctx, opt.Lock, paths, wheels.DefaultCache())
 	}
-	if err != nil {
-		return opt, err
-	}
-	return opt, nil
+	return opt, err
 }
 
 // envPlanEntry is a node in the JSON of a dry run.

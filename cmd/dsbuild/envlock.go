@@ -21,6 +21,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/scratch"
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/pins"
 )
 
@@ -130,7 +131,7 @@ func (o envLockOptions) lockSpec(ctx context.Context, a *app, spec *environment.
 			return nil, false, fault.WithHint(err, "remove the file, or lock with --upgrade, which does not read it")
 		}
 	}
-	site, err := newSite(o.site)
+	site, err := pipeline.NewSite(o.site, os.Getenv)
 	if err != nil {
 		return nil, false, err
 	}

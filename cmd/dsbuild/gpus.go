@@ -52,7 +52,7 @@ NAME may have them: their compute capability is that of the plain name.`,
 				if with := compat.Compilers(tables.CUDAs, g.Arch); len(with) > 0 {
 					cuda = with[len(with)-1] + " to " + with[0]
 				}
-				row := []string{g.Arch, g.Class, cpuOf(g), cuda, orDash(newestTorch(tables, g)), g.Name}
+				row := []string{g.Arch, g.Class, cpuOf(g), cuda, cmp.Or(newestTorch(tables, g), "-"), g.Name}
 				if last := len(rows) - 1; len(names) == 0 && last >= 0 && slices.Equal(rows[last][:name], row[:name]) {
 					rows[last][name] += ", " + g.Name // in the list of all, GPUs that differ by name alone share a row
 					continue

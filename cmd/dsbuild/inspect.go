@@ -245,8 +245,8 @@ func extensionRows(c wheel.Contents) [][]string {
 			stripped = "yes"
 		}
 		rows = append(rows, []string{
-			e.Path, ui.Size(e.Size), orDash(strings.Join(e.SASS, " ")), orDash(strings.Join(e.PTX, " ")), orDash(cpu),
-			orDash(e.Glibc), orDash(e.GLIBCXX), orDash(e.CXXABI), strs, stripped, orDash(strings.Join(e.RPath, ":")),
+			e.Path, ui.Size(e.Size), cmp.Or(strings.Join(e.SASS, " "), "-"), cmp.Or(strings.Join(e.PTX, " "), "-"), cmp.Or(cpu, "-"),
+			cmp.Or(e.Glibc, "-"), cmp.Or(e.GLIBCXX, "-"), cmp.Or(e.CXXABI, "-"), strs, stripped, cmp.Or(strings.Join(e.RPath, ":"), "-"),
 		})
 	}
 	return rows

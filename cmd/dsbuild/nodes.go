@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -66,7 +67,7 @@ addresses and slots.`,
 				if h.Port != 0 {
 					port = strconv.Itoa(h.Port)
 				}
-				rows = append(rows, []string{h.Name, h.Address, port, orDash(h.User), h.Python, orDash(strings.Join(h.Groups, ","))})
+				rows = append(rows, []string{h.Name, h.Address, port, cmp.Or(h.User, "-"), h.Python, cmp.Or(strings.Join(h.Groups, ","), "-")})
 			}
 			return ui.Table(a.stdout, []string{"NAME", "ADDRESS", "PORT", "USER", "PYTHON", "GROUPS"}, rows)
 		},
@@ -124,11 +125,4 @@ func printHostfile(a *app, inv *inventory.Inventory) error {
 	a.reporter.Note("a hostfile holds addresses and slots: no other setting of the inventory is in it")
 	_, err = io.WriteString(a.stdout, text)
 	return err
-}
-
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
 }

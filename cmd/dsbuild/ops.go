@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -52,7 +53,7 @@ dsbuild compiles those with a * when --ops is not given.`,
 					code = "device"
 				}
 				needs := slices.Concat(op.Needs.Debian, op.Needs.Python, op.Needs.Toolkit)
-				rows = append(rows, []string{name, code, versionRange(op.MinArch, op.MaxArch, "up to "), versionRange(op.Since, op.Until, "before "), string(op.StableState()), orDash(strings.Join(needs, ", ")), orDash(op.Kind)})
+				rows = append(rows, []string{name, code, versionRange(op.MinArch, op.MaxArch, "up to "), versionRange(op.Since, op.Until, "before "), string(op.StableState()), cmp.Or(strings.Join(needs, ", "), "-"), cmp.Or(op.Kind, "-")})
 			}
 			return ui.Table(a.stdout, []string{"OP", "CODE", "ARCHS", "DEEPSPEED", "STABLE", "NEEDS", "DESCRIPTION"}, rows)
 		},

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -54,7 +55,7 @@ dsbuild has no flag for them, and prints none.`,
 			if err := checkIndexURL("--check-url", checkURL); err != nil {
 				return err
 			}
-			site, err := newSite(pipeline.SiteOptions{CA: ca})
+			site, err := pipeline.NewSite(pipeline.SiteOptions{CA: ca}, os.Getenv)
 			if err != nil {
 				return err
 			}

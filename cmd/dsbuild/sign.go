@@ -84,14 +84,13 @@ type signingKey interface {
 
 // openKey opens a key for signing. It asks for the passphrase at the terminal.
 func (a *app) openKey(ctx context.Context, file string) (signingKey, error) {
+	var key signingKey
+	var err error
 	if keyless.IsConfig(file) {
-		key, err := keyless.Open(ctx, file, os.Getenv)
-		if err != nil {
-			return nil, fault.WithCode(err, exitUsage)
-		}
-		return key, nil
+		key, err = keyless.Open(ctx, file, os.Getenv)
+	} else {
+		key, err = remote.NewAnswers(a.prompt).OpenKey(ctx, file)
 	}
-	key, err := remote.NewAnswers(a.prompt).OpenKey(ctx, file)
 	if err != nil {
 		return nil, fault.WithCode(err, exitUsage)
 	}

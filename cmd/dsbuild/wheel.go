@@ -173,7 +173,7 @@ func runWheel(ctx context.Context, a *app, o wheelOptions) error {
 	if o.json {
 		return ui.JSON(a.stdout, wheelsDocument{[]wheel.Artifact{artifact}, newWheelhouseDocument(o.out, bundle)})
 	}
-	return errors.Join(printWheels(a, []wheel.Artifact{artifact}), printWheelhouse(a, o.out, bundle))
+	return errors.Join(printWheel(a, artifact), printWheelhouse(a, o.out, bundle))
 }
 
 // runByMachine builds a wheel for each machine, as the entries of a matrix.
@@ -245,29 +245,25 @@ type wheelsDocument struct {
 	Wheelhouse *wheelhouseDocument `json:"wheelhouse,omitempty"`
 }
 
-func printWheels(a *app, artifacts []wheel.Artifact) error {
-	for _, w := range artifacts {
-		cached := ""
-		if w.Cached {
-			cached = ", from the store"
-		}
-		m := w.Manifest
-		holds := "no device code"
-		if len(m.Archs) > 0 {
-			holds = "arch " + strings.Join(m.Archs, ", ")
-		}
-		torch := m.Torch
-		if m.TorchABI != nil {
-			torch += " and newer"
-		}
-		_, err := fmt.Fprintf(a.stdout, "%s\n  %s, sha256 %s, %s%s\n  ops %s; %s; %s; torch %s, CUDA %s, Python %s, glibc %s\n",
-			relativePath(w.Path), ui.Size(w.Size), w.SHA256, ui.Duration(time.Duration(w.Seconds*float64(time.Second))), cached,
-			strings.Join(m.Ops, ", "), holds, m.CPU, torch, m.CUDA, m.Python, wheel.InstallableGlibc(m.Name, m.Glibc))
-		if err != nil {
-			return err
-		}
+// printWheel describes a wheel in three lines.
+func printWheel(a *app, w wheel.Artifact) error {
+	cached := ""
+	if w.Cached {
+		cached = ", from the store"
 	}
-	return nil
+	m := w.Manifest
+	holds := "no device code"
+	if len(m.Archs) > 0 {
+		holds = "arch " + strings.Join(m.Archs, ", ")
+	}
+	torch := m.Torch
+	if m.TorchABI != nil {
+		torch += " and newer"
+	}
+	_, err := fmt.Fprintf(a.stdout, "%s\n  %s, sha256 %s, %s%s\n  ops %s; %s; %s; torch %s, CUDA %s, Python %s, glibc %s\n",
+		relativePath(w.Path), ui.Size(w.Size), w.SHA256, ui.Duration(time.Duration(w.Seconds*float64(time.Second))), cached,
+		strings.Join(m.Ops, ", "), holds, m.CPU, torch, m.CUDA, m.Python, wheel.InstallableGlibc(m.Name, m.Glibc))
+	return err
 }
 
 // relativePath returns a path relative to the working directory, if that is shorter.

@@ -86,13 +86,7 @@ func fetchUV(ctx context.Context, uv UV, place string, c *Collector) error {
 func runsHere(name string) bool {
 	platform := map[string]string{"linux": "manylinux", "darwin": "macosx_", "windows": "win_"}[runtime.GOOS]
 	machines := map[string][]string{"amd64": {"x86_64", "amd64"}, "arm64": {"aarch64", "arm64"}}[runtime.GOARCH]
-	if platform == "" || !strings.Contains(name, platform) {
-		return false
-	}
-	for _, machine := range machines {
-		if strings.HasSuffix(strings.TrimSuffix(name, ".whl"), "_"+machine) {
-			return true
-		}
-	}
-	return false
+	return platform != "" && strings.Contains(name, platform) && slices.ContainsFunc(machines, func(machine string) bool {
+		return strings.HasSuffix(strings.TrimSuffix(name, ".whl"), "_"+machine)
+	})
 }

@@ -1,6 +1,9 @@
 package report
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Group is one wheel in the report of ship, with the nodes that it is for. ship asks each node of
 // the fleet for its needs and groups the nodes by wheel.
@@ -29,17 +32,9 @@ const GroupRunning = "running"
 
 // idle reports whether a report of ship has nothing to do: every node already ran its wheel.
 func (r *Report) idle() bool {
-	for _, g := range r.Groups {
-		if g.State != GroupRunning {
-			return false
-		}
-	}
-	for _, n := range r.Nodes {
-		if n.Status != OK || n.Changed {
-			return false
-		}
-	}
-	return len(r.Groups) > 0
+	return len(r.Groups) > 0 &&
+		!slices.ContainsFunc(r.Groups, func(g Group) bool { return g.State != GroupRunning }) &&
+		!slices.ContainsFunc(r.Nodes, func(n Node) bool { return n.Status != OK || n.Changed })
 }
 
 // idleVerdict is the last line of the report when ship had nothing to do.

@@ -3,6 +3,7 @@ package diagnostic
 import (
 	"slices"
 	"strings"
+	"unicode"
 )
 
 // maxWord is the longest word that is compared, in bytes.
@@ -69,18 +70,11 @@ func replacement(a, b byte) int {
 	if a == b {
 		return 0
 	}
-	x, y := lower(a), lower(b)
+	x, y := unicode.ToLower(rune(a)), unicode.ToLower(rune(b))
 	if x == y || slices.ContainsFunc([]string{"0o", "1li", "5s", "8b", "2z", "-_"}, func(alike string) bool {
-		return strings.IndexByte(alike, x) >= 0 && strings.IndexByte(alike, y) >= 0
+		return strings.ContainsRune(alike, x) && strings.ContainsRune(alike, y)
 	}) {
 		return lookAlike
 	}
 	return Letter
-}
-
-func lower(b byte) byte {
-	if b >= 'A' && b <= 'Z' {
-		return b + 'a' - 'A'
-	}
-	return b
 }

@@ -59,10 +59,8 @@ func New(base http.RoundTripper) *Transport {
 
 // pause waits for a time or the end of the context.
 func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)

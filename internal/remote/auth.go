@@ -112,15 +112,14 @@ func loginName(t Target) string { return t.User + "@" + hostPort(t) }
 
 // agentFor returns the socket of the agent for t, or "" for none.
 func (d *SSH) agentFor(t Target) string {
-	socket := d.opt.AgentSocket
-	socket = cmp.Or(socket, t.Agent)
-	switch socket {
+	switch socket := cmp.Or(d.opt.AgentSocket, t.Agent); socket {
 	case "none":
 		return ""
 	case "":
 		return cmp.Or(os.Getenv("SSH_AUTH_SOCK"), defaultAgent)
+	default:
+		return socket
 	}
-	return socket
 }
 
 func (k *keySet) openAgent(socket string) []ssh.Signer {

@@ -63,22 +63,9 @@ func (c *clientConfig) own() string {
 	return file
 }
 
-// settings holds all values of each key that Resolve reads, for one host. For most keys only the
+// settings holds all values of each key for one host. For most keys only the
 // first value counts.
 type settings map[string][]string
-
-// isResolved reports whether Resolve reads key. ssh prints five times as many, and the settings of
-// thousands of nodes stay in memory.
-func isResolved(key string) bool {
-	switch key {
-	case "batchmode", "certificatefile", "challengeresponseauthentication", "controlpath", "globalknownhostsfile",
-		"gssapiauthentication", "hostbasedauthentication", "hostkeyalias", "hostname", "identitiesonly", "identityagent",
-		"identityfile", "kbdinteractiveauthentication", "knownhostscommand", "passwordauthentication", "pkcs11provider",
-		"port", "proxycommand", "proxyjump", "user", "userknownhostsfile":
-		return true
-	}
-	return false
-}
 
 func (s settings) first(key string) string {
 	if v := s[key]; len(v) > 0 {
@@ -184,9 +171,7 @@ func (c *clientConfig) ask(ctx context.Context, alias string, args []string) (se
 	s := settings{}
 	for line := range bytes.Lines(out) {
 		k, v, _ := bytes.Cut(bytes.TrimSpace(line), []byte(" "))
-		if isResolved(string(k)) {
-			s[string(k)] = append(s[string(k)], string(v))
-		}
+		s[string(k)] = append(s[string(k)], string(v))
 	}
 	// Drop the default files, which no configuration named.
 	if account, err := user.Current(); err == nil {
@@ -309,13 +294,8 @@ func fillLogin(t *Target, alias string, set settings) error {
 	if t.Port < 0 || t.Port > 65535 {
 		return fmt.Errorf("port %d of %s is out of range", t.Port, alias)
 	}
-	t.User = cmp.Or(t.User, set.first("user"))
-	if t.User == "" {
-		t.User = localUser()
-	}
-	if t.HostKeyAlias == "" {
-		t.HostKeyAlias = strings.ToLower(set.first("hostkeyalias")) // as ssh does
-	}
+	t.User = cmp.Or(t.User, set.first("user"), localUser())
+	t.HostKeyAlias = cmp.Or(t.HostKeyAlias, strings.ToLower(set.first("hostkeyalias"))) // as ssh does
 	return nil
 }
 
@@ -356,11 +336,8 @@ func fillKnownHosts(t *Target, set settings, names tokens) {
 	if len(t.KnownHosts) > 0 {
 		return
 	}
-	own, all := set.first("userknownhostsfile"), set.first("globalknownhostsfile")
-	own = cmp.Or(own, "~/.ssh/known_hosts ~/.ssh/known_hosts2")
-	if all == "" {
-		all = filepath.Join(os.ExpandEnv(systemSSH), "ssh_known_hosts")
-	}
+	own := cmp.Or(set.first("userknownhostsfile"), "~/.ssh/known_hosts ~/.ssh/known_hosts2")
+	all := cmp.Or(set.first("globalknownhostsfile"), filepath.Join(os.ExpandEnv(systemSSH), "ssh_known_hosts"))
 	t.KnownHosts = append(expandAll(strings.Fields(own), names), expandAll(strings.Fields(all), names)...)
 }
 

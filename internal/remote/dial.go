@@ -71,20 +71,12 @@ var _ Dialer = (*SSH)(nil)
 
 // NewSSH returns a dialer with the given options.
 func NewSSH(opt Options) *SSH {
-	if opt.Timeout == 0 {
-		opt.Timeout = 20 * time.Second
-	}
-	if opt.KeepAlive == 0 {
-		opt.KeepAlive = 5 * time.Second
-	}
-	if opt.KeepAliveMax == 0 {
-		opt.KeepAliveMax = 3
-	}
+	opt.Timeout = cmp.Or(opt.Timeout, 20*time.Second)
+	opt.KeepAlive = cmp.Or(opt.KeepAlive, 5*time.Second)
+	opt.KeepAliveMax = cmp.Or(opt.KeepAliveMax, 3)
+	opt.Pause = cmp.Or(opt.Pause, 500*time.Millisecond)
 	if opt.Answers == nil {
 		opt.Answers = NewAnswers(nil)
-	}
-	if opt.Pause == 0 {
-		opt.Pause = 500 * time.Millisecond
 	}
 	if opt.Note == nil {
 		opt.Note = func(string) {}

@@ -65,10 +65,8 @@ func (l *loginLimiter) acquire(ctx context.Context, address string) (release fun
 
 // pause waits for d or until ctx ends.
 func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()

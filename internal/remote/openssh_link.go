@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -313,11 +315,7 @@ func (l *opensshLink) leave() []*session {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
-	var open []*session
-	for s := range l.sessions {
-		open = append(open, s)
-	}
-	return open
+	return slices.Collect(maps.Keys(l.sessions))
 }
 
 // busy reports whether a session is open.

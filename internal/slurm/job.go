@@ -170,7 +170,13 @@ func (d *Dialer) jobOptions(p partition, names []string) []string {
 	args = append(args, d.opt.More...)
 	// Later options override the user's. --no-kill keeps the job when one of its nodes fails.
 	args = append(args, "--job-name=dsbuild", "--partition="+p.name, fmt.Sprintf("--nodes=1-%d", len(names)), "--cpus-per-task=1", "--no-kill")
-	if others := p.without(names); len(others) > 0 {
+	others := slices.Clone(p.others)
+	for _, n := range p.nodes {
+		if !slices.Contains(names, n.Name) {
+			others = append(others, n.Name)
+		}
+	}
+	if len(others) > 0 {
 		args = append(args, "--exclude="+ui.FoldNames(others))
 	}
 	for _, o := range []struct{ option, value string }{{"--account=", d.opt.Account}, {"--qos=", d.opt.QOS}, {"--time=", d.opt.Time}} {
@@ -179,15 +185,4 @@ func (d *Dialer) jobOptions(p partition, names []string) []string {
 		}
 	}
 	return args
-}
-
-// without returns all nodes of the partition but these.
-func (p partition) without(names []string) []string {
-	var others []string
-	for _, n := range p.nodes {
-		if !slices.Contains(names, n.Name) {
-			others = append(others, n.Name)
-		}
-	}
-	return append(others, p.others...)
 }

@@ -145,10 +145,7 @@ type rank struct {
 
 // name returns the node's name.
 func (m *member) name() string {
-	if m.Node == "" {
-		return "this machine"
-	}
-	return m.Node
+	return cmp.Or(m.Node, "this machine")
 }
 
 func (c *jobRun) runLoop(ctx context.Context) {

@@ -205,7 +205,7 @@ func (t *tail) addText(stream, text string) (whole []string) {
 	}
 	t.partial[stream] = rest
 	if now := lastState(rest); strings.TrimSpace(now) != "" {
-		t.now = clipLine(now)
+		t.now = ui.Shorten(now, tailText)
 	}
 	return whole
 }
@@ -223,7 +223,7 @@ func (t *tail) keepLine(line string) {
 	if strings.TrimSpace(line) == "" {
 		return
 	}
-	t.now = clipLine(line)
+	t.now = ui.Shorten(line, tailText)
 	t.lines = append(t.lines, t.now)
 	if len(t.lines) > tailLines {
 		t.lines = t.lines[len(t.lines)-tailLines:]
@@ -240,11 +240,4 @@ func (t *tail) endLines() (whole []string) {
 		delete(t.partial, stream)
 	}
 	return whole
-}
-
-func clipLine(s string) string {
-	if len(s) <= tailText {
-		return s
-	}
-	return strings.ToValidUTF8(s[:tailText], "") + "…"
 }

@@ -270,11 +270,7 @@ func (s *subject) sourcesVariables() bool {
 			return false
 		}
 		file := strings.ToLower(c.Words[1].Text())
-		for _, harmless := range []string{"activate", "conda", "bashrc", "profile", "modules", "lmod", "venv"} {
-			if strings.Contains(file, harmless) {
-				return false
-			}
-		}
-		return true
+		harmless := []string{"activate", "conda", "bashrc", "profile", "modules", "lmod", "venv"}
+		return !slices.ContainsFunc(harmless, func(part string) bool { return strings.Contains(file, part) })
 	})
 }

@@ -145,10 +145,8 @@ func (w *watch) outputHint(separator string) string {
 
 // sleepFor waits. It returns the cause if ctx ends first.
 func sleepFor(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(d):
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)

@@ -1,6 +1,7 @@
 package matrix
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -68,13 +69,7 @@ func (r *reader) readDocument(body yamldoc.Node) []Entry {
 			if len(r.Problems) > before {
 				continue
 			}
-			if name == "" {
-				name = said.name()
-			}
-			if name == "" {
-				name = "wheel"
-			}
-			list.add(said.entry(name, r.Place(n), defaults))
+			list.add(said.entry(cmp.Or(name, said.name(), "wheel"), r.Place(n), defaults))
 		}
 	}
 	if len(list.all) == 0 && len(r.Problems) == 0 {

@@ -130,7 +130,10 @@ func replace(ctx context.Context, dir string, files []file) (written, removed in
 	if err != nil {
 		return 0, 0, err
 	}
-	before := earlier.names()
+	before := map[string]bool{}
+	for _, name := range earlier.Files {
+		before[name] = true
+	}
 	if err := refuseLinks(dir, files, before); err != nil {
 		return 0, 0, err
 	}
@@ -234,15 +237,6 @@ func readMark(dir string) (mark, error) {
 		}
 	}
 	return m, nil
-}
-
-// names are the files of a mark.
-func (m mark) names() map[string]bool {
-	ours := map[string]bool{}
-	for _, f := range m.Files {
-		ours[f] = true
-	}
-	return ours
 }
 
 func writeMark(dir string, files map[string]bool, notes map[string]note) error {

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"path"
 	"slices"
 	"strconv"
@@ -17,6 +16,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/environment"
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/hosts"
 	"github.com/dsbuild/dsbuild/internal/remote"
 )
 
@@ -174,7 +174,7 @@ func (u *nodeRun) unpackPython(ctx context.Context, work string, ref *pythonRef)
 		Python: path.Join(work, "tree", python.Program), Program: unpackProgram,
 		Request: map[string]string{"work": work, "place": u.brought.place(ref.SHA256), "tree": ref.Tree},
 	}
-	err := script.Run(ctx, withoutByteCode{u.Runner}, func(m json.RawMessage) error { return node.Decode(m, &got) })
+	err := script.Run(ctx, hosts.WithEnv(u.Runner, map[string]string{"PYTHONDONTWRITEBYTECODE": "1"}), func(m json.RawMessage) error { return node.Decode(m, &got) })
 	switch {
 	case err != nil:
 		return fault.WithHint(fmt.Errorf("the Python of %s does not run on this node: %w", python.File, err), "is the folder mounted noexec? Set folder: in environment.yaml; else take an archive for this kind of node")
@@ -189,18 +189,4 @@ func (u *nodeRun) sweepPython(ctx context.Context, work string) {
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), changes.UndoLimit)
 	defer cancel()
 	u.Runner.Run(limited, remote.Command{Argv: []string{"rm", "-rf", work}}) //nolint:errcheck // the next run removes it
-}
-
-// withoutByteCode keeps Python from writing byte code.
-type withoutByteCode struct{ remote.Runner }
-
-// Run implements remote.Runner.
-func (r withoutByteCode) Run(ctx context.Context, cmd remote.Command) error {
-	env := maps.Clone(cmd.Env)
-	if env == nil {
-		env = map[string]string{}
-	}
-	env["PYTHONDONTWRITEBYTECODE"] = "1"
-	cmd.Env = env
-	return r.Runner.Run(ctx, cmd)
 }

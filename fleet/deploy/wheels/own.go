@@ -5,16 +5,12 @@ import (
 	"fmt"
 	"path"
 	"regexp"
-	"slices"
 	"strings"
 
 	"deps.dev/util/pypi"
 
 	"github.com/dsbuild/dsbuild/wheel"
 )
-
-// torchFolders are the folders of packages that belong to torch and the distributions that come with it.
-var torchFolders = []string{"torch", "torchgen", "functorch", "triton", "nvidia"}
 
 // environmentFile matches files of an environment, below its prefix, that belong to the interpreter, to the
 // standard library, to conda or to the environment itself. Members that land in site-packages or bin are not
@@ -85,7 +81,7 @@ func ownerOf(distribution, scheme, below string) string {
 	case "":
 		module, _, _ := strings.Cut(top, ".")
 		switch {
-		case slices.Contains(torchFolders, module) && !wheel.FromTorch(distribution):
+		case wheel.TorchFolder(module) && !wheel.FromTorch(distribution):
 			return "torch"
 		case module == "deepspeed" && distribution != "deepspeed":
 			return "DeepSpeed"

@@ -97,12 +97,7 @@ func (r *Ref) NamesOptions() bool {
 		return true
 	}
 	name := strings.ToUpper(r.Name)
-	for _, part := range []string{"ARG", "OPT", "FLAG", "PARAM"} {
-		if strings.Contains(name, part) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]string{"ARG", "OPT", "FLAG", "PARAM"}, func(part string) bool { return strings.Contains(name, part) })
 }
 
 // parseShortOptions reads combined options such as -lN2; used is 1 if the value is the
