@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -266,11 +267,12 @@ func (a *evaluation) fitOp(op *Op) string {
 			}
 		}
 		if len(op.Archs) == 0 && len(left) > 0 {
-			return fmt.Sprintf("op %s %s, but not %s", op.Name, op.archRange(), strings.Join(a.archsWithGPUs(left), ", "))
+			return fmt.Sprintf("op %s %s, but not %s", op.Name, op.archRange(), strings.Join(each.Map(left, a.archWithGPUs), ", "))
 		}
 	}
 	if len(op.Needs.CUDASources) > 0 && !slices.Contains(op.Needs.CUDASources, a.source.Source) {
-		return fmt.Sprintf("op %s works only with %s, not with %s", op.Name, joinWords(cudaSourceNames(op.Needs.CUDASources)), a.source.Source)
+		sources := each.Map(op.Needs.CUDASources, func(r CUDASource) string { return string(r) })
+		return fmt.Sprintf("op %s works only with %s, not with %s", op.Name, joinWords(sources), a.source.Source)
 	}
 	if op.DeviceCode && !a.source.Nvcc {
 		return "device code needs nvcc, and the Python packages of CUDA " + a.torch.CUDA + " have none"
@@ -298,14 +300,6 @@ func (o Op) archRange() string {
 		return "supports archs from " + o.MinArch + " on"
 	}
 	return "supports archs up to " + o.MaxArch
-}
-
-func cudaSourceNames(sources []CUDASource) []string {
-	var out []string
-	for _, r := range sources {
-		out = append(out, string(r))
-	}
-	return out
 }
 
 // checkArchs compares the arch list with the archs that nvcc compiles for.
@@ -363,10 +357,7 @@ func (t *Tables) torchesThat(do func(Torch) bool) string {
 
 // whichCompile names the CUDAs that compile for an arch; some do.
 func whichCompile(all []CUDA, capability string) string {
-	var versions []string
-	for _, c := range all {
-		versions = append(versions, c.Version)
-	}
+	versions := each.Map(all, func(c CUDA) string { return c.Version })
 	return "CUDA " + rangeWords(Compilers(all, capability), versions) + " does"
 }
 

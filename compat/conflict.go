@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/each"
 )
 
 // ConflictError lists every reason why no toolchain exists for a Spec.
@@ -56,11 +58,7 @@ func (e *ConflictError) Hint() string {
 func (e *ConflictError) ExitCode() int { return 2 }
 
 func reasonsOf(all []Conflict) []string {
-	var out []string
-	for _, c := range all {
-		out = append(out, c.What)
-	}
-	return out
+	return each.Map(all, func(c Conflict) string { return c.What })
 }
 
 // conflict makes the error for a request that cannot be resolved.

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -365,10 +366,7 @@ func newestPTX(ptx []string, gpu string) string {
 
 // deviceCodeNames names the device code as nvcc does: "sm_80, sm_90a and PTX for 9.0".
 func (c *fitCheck) deviceCodeNames() string {
-	var out []string
-	for _, a := range c.m.Archs {
-		out = append(out, "sm_"+strings.ReplaceAll(a, ".", ""))
-	}
+	out := each.Map(c.m.Archs, func(a string) string { return "sm_" + strings.ReplaceAll(a, ".", "") })
 	for _, p := range c.m.PTX {
 		out = append(out, "PTX for "+p)
 	}

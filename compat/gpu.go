@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -176,10 +177,7 @@ func (t *Tables) nearestGPUs(name string) []string {
 		return far(g) > max(1, len(key)/4)*diagnostic.Letter || !ofGenerations(name, g.Arch) || !sameNumbers(key, g)
 	})
 	slices.SortStableFunc(rows, func(a, b namedGPU) int { return cmp.Compare(far(a), far(b)) })
-	var out []string
-	for _, g := range rows[:min(len(rows), 3)] {
-		out = append(out, g.Name)
-	}
+	out := each.Map(rows[:min(len(rows), 3)], func(g namedGPU) string { return g.Name })
 	// A name may say more than the product: "A100 PG509-200".
 	words := strings.Fields(name)
 	for n := len(words) - 1; n > 0 && len(out) == 0; n-- {

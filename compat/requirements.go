@@ -434,12 +434,3 @@ func (w *requirements) archWithGPUs(capability string) string {
 	}
 	return capability
 }
-
-// archsWithGPUs names archs with the GPUs that the user asked for.
-func (w *requirements) archsWithGPUs(capabilities []string) []string {
-	var out []string
-	for _, c := range capabilities {
-		out = append(out, w.archWithGPUs(c))
-	}
-	return out
-}

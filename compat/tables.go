@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -136,20 +137,12 @@ type Tables struct {
 }
 
 func torchVersions(all []Torch) []string {
-	var out []string
-	for _, r := range all {
-		out = append(out, r.Version)
-	}
-	return out
+	return each.Map(all, func(r Torch) string { return r.Version })
 }
 
 // torchCUDAs lists the CUDAs that torches are built for, newest first.
 func torchCUDAs(all []Torch) []string {
-	var out []string
-	for _, r := range all {
-		out = append(out, r.CUDA)
-	}
-	return slices.Compact(out)
+	return slices.Compact(each.Map(all, func(r Torch) string { return r.CUDA }))
 }
 
 // allPythons lists the Pythons that torches have wheels for, oldest first.
@@ -164,11 +157,7 @@ func allPythons(all []Torch) []string {
 
 // oldestDrivers lists the oldest driver of each major of CUDA, newest first.
 func oldestDrivers(all []CUDA) []string {
-	var out []string
-	for _, c := range all {
-		out = append(out, c.Driver)
-	}
-	return slices.Compact(out)
+	return slices.Compact(each.Map(all, func(c CUDA) string { return c.Driver }))
 }
 
 // compiledArchs lists the compute capabilities that some CUDA compiles for.
@@ -183,11 +172,7 @@ func compiledArchs(all []CUDA) []string {
 
 // releases lists the versions of DeepSpeed, newest first.
 func releases(all []DeepSpeed) []string {
-	var out []string
-	for _, d := range all {
-		out = append(out, d.Version)
-	}
-	return out
+	return each.Map(all, func(d DeepSpeed) string { return d.Version })
 }
 
 // NewTables reads the embedded tables.

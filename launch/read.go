@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/yamldoc"
 )
 
@@ -133,11 +134,7 @@ func (r *reader) readVariables(n yamldoc.Node) ([]Word, bool) {
 
 // texts returns the words without their places.
 func (s Setting) texts() []string {
-	var all []string
-	for _, w := range s.Words {
-		all = append(all, w.Text)
-	}
-	return all
+	return each.Map(s.Words, func(w Word) string { return w.Text })
 }
 
 // text joins the words.
@@ -145,10 +142,7 @@ func (s Setting) text() string { return strings.Join(s.texts(), " ") }
 
 // fileKeys are the keys that a file may hold.
 func fileKeys() []string {
-	var names []string
-	for _, k := range Keys() {
-		names = append(names, k.Name)
-	}
+	names := each.Map(Keys(), func(k Key) string { return k.Name })
 	return append(names, "script", "module", "args")
 }
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"text/template"
 
+	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
@@ -163,10 +164,7 @@ func shellWord(s string) string {
 // shellArgv writes a program and its arguments as shell words, one option with its
 // values per line.
 func shellArgv(indent int, program, args []string) string {
-	var words []string
-	for _, w := range program {
-		words = append(words, shellWord(w))
-	}
+	words := each.Map(program, shellWord)
 	out := strings.Join(words, " ")
 	for _, a := range args {
 		if strings.HasPrefix(a, "-") {

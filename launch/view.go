@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 )
@@ -48,11 +49,7 @@ func (v view) Interpreter() string {
 
 // HostEnv are the variables of a node in the inventory.
 func (v view) HostEnv(h inventory.Host) []Var {
-	var all []Var
-	for _, name := range slices.Sorted(maps.Keys(h.Env)) {
-		all = append(all, Var{Name: name, Value: h.Env[name]})
-	}
-	return all
+	return each.Map(slices.Sorted(maps.Keys(h.Env)), func(name string) Var { return Var{Name: name, Value: h.Env[name]} })
 }
 
 // GPUsOf is the number of GPUs of a node of the inventory.
@@ -113,10 +110,7 @@ func (v view) CodeMark() string {
 
 // PyxisMounts are all mounts as pyxis writes them.
 func (v view) PyxisMounts() string {
-	var all []string
-	for _, m := range v.Mounts {
-		all = append(all, m.PyxisMount())
-	}
+	all := each.Map(v.Mounts, Mount.PyxisMount)
 	return strings.Join(all, ",")
 }
 

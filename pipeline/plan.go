@@ -20,6 +20,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/dockerfiles"
+	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -473,11 +474,7 @@ func opArchs(tc compat.Toolchain) string {
 
 // patchFiles returns the script names of the patches in a build's environment.
 func patchFiles(env map[string]string) []string {
-	var files []string
-	for _, name := range strings.Fields(env["DSBUILD_PATCHES"]) {
-		files = append(files, "patches/"+name+".patch")
-	}
-	return files
+	return each.Map(strings.Fields(env["DSBUILD_PATCHES"]), func(name string) string { return "patches/" + name + ".patch" })
 }
 
 // auditContents opens the wheel at file and compares it with its own metadata and with the plan.

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/launch/check"
 )
 
@@ -89,11 +90,7 @@ nodes.` + whichCheck,
 
 // checkNames returns the values of --skip.
 func checkNames() []string {
-	var names []string
-	for _, kind := range check.Skippable() {
-		names = append(names, string(kind))
-	}
-	return names
+	return each.Map(check.Skippable(), func(kind check.Kind) string { return string(kind) })
 }
 
 // readFlags checks the values of flags beyond their types.

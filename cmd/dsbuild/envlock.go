@@ -18,6 +18,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/environment"
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/scratch"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -192,10 +193,7 @@ func (o envLockOptions) kinds(ctx context.Context, a *app, spec *environment.Spe
 	if len(kinds) == 0 {
 		return nil, report.NotOK("no node has told its machine and glibc")
 	}
-	words := make([]string, len(kinds))
-	for i, k := range kinds {
-		words[i] = fmt.Sprint(k)
-	}
+	words := each.Map(kinds, func(k environment.Kind) string { return fmt.Sprint(k) })
 	a.reporter.Note("kinds of nodes: %s", strings.Join(words, ", "))
 	return kinds, nil
 }

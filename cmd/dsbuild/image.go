@@ -13,6 +13,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
+	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/release/image"
 )
@@ -135,15 +136,9 @@ func buildImage(ctx context.Context, a *app, plan *image.Plan, output string, as
 
 // printImagePlan prints the facts about the base, and the planned image.
 func printImagePlan(a *app, plan *image.Plan) error {
-	rows := make([][]string, 0, len(plan.Facts))
-	for _, f := range plan.Facts {
-		rows = append(rows, []string{f.Name, f.Value, f.Source})
-	}
+	rows := each.Map(plan.Facts, func(f image.Fact) []string { return []string{f.Name, f.Value, f.Source} })
 	err := ui.Table(a.stdout, []string{"FACT", "VALUE", "FROM"}, rows)
-	names := make([]string, len(plan.Wheels))
-	for i, w := range plan.Wheels {
-		names[i] = w.Name
-	}
+	names := each.Map(plan.Wheels, func(w image.Wheel) string { return w.Name })
 	_, last := fmt.Fprintf(a.stdout, "%s: %s, %s, %s: %s fits\n", ui.Clean(plan.Base.Name), ui.Count(plan.Base.Layers, "layer"), ui.Size(plan.Base.Size), plan.Base.Platform, strings.Join(names, ", "))
 	for _, r := range plan.Remarks {
 		fmt.Fprintln(a.stdout, ui.Clean(r))

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 )
@@ -103,10 +104,7 @@ func (a *app) loadInventory(ctx context.Context, name, limit string) (*inventory
 	if inv, err = inv.Select(limit); err != nil {
 		return nil, err
 	}
-	remarks := make([]ui.Named, len(inv.Remarks))
-	for i, r := range inv.Remarks {
-		remarks[i] = ui.Named{Name: r.Node, Text: r.Text}
-	}
+	remarks := each.Map(inv.Remarks, func(r inventory.Remark) ui.Named { return ui.Named{Name: r.Node, Text: r.Text} })
 	for _, r := range ui.Fold(remarks) {
 		if r.Names != "" {
 			r.Text = r.Names + ": " + r.Text

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/release/publish"
@@ -89,10 +90,7 @@ dsbuild has no flag for them, and prints none.`,
 
 // printPublished is the result of publish for people.
 func printPublished(a *app, sum publish.Summary) error {
-	rows := make([][]string, 0, len(sum.Files))
-	for _, f := range sum.Files {
-		rows = append(rows, []string{f.Name, ui.Size(f.Size), string(f.Status)})
-	}
+	rows := each.Map(sum.Files, func(f publish.Result) []string { return []string{f.Name, ui.Size(f.Size), string(f.Status)} })
 	err := ui.Table(a.stdout, []string{"FILE", "SIZE", "STATUS"}, rows)
 	sent, bytes := sum.Count(publish.Sent)
 	present, _ := sum.Count(publish.Present)

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -227,10 +228,7 @@ func commandGroups(a *app) []commandGroup {
 
 // exitTable lists the exit codes, one on each line.
 func exitTable() string {
-	var lines []string
-	for _, e := range exitMeanings() {
-		lines = append(lines, fmt.Sprintf("  %-3d  %s", e.code, e.meaning))
-	}
+	lines := each.Map(exitMeanings(), func(e exitMeaning) string { return fmt.Sprintf("  %-3d  %s", e.code, e.meaning) })
 	return strings.Join(lines, "\n")
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/launch"
 )
@@ -54,10 +55,7 @@ func meantCommand(group *cobra.Command, word string) string {
 	if instead := goneCommands()[group.CommandPath()+" "+word]; instead != "" {
 		return instead
 	}
-	var names []string
-	for _, sub := range group.Commands() {
-		names = append(names, sub.Name())
-	}
+	names := each.Map(group.Commands(), (*cobra.Command).Name)
 	if meant := diagnostic.Nearest(word, names); meant != "" {
 		return "did you mean '" + group.CommandPath() + " " + meant + "'?"
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/internal/cause"
+	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -76,11 +77,7 @@ type missing struct {
 
 // reasonsOf returns the missing requirements as text for a message.
 func reasonsOf(lacks []missing) []string {
-	out := make([]string, len(lacks))
-	for i, l := range lacks {
-		out[i] = l.why
-	}
-	return out
+	return each.Map(lacks, func(l missing) string { return l.why })
 }
 
 // picker finds the requirements that a node does not meet, and the wheels in the wheelhouse that
@@ -234,20 +231,13 @@ func extraSize(extra []wheel.BundleWheel) int64 {
 
 // extraWheelNames returns each wheel as "name version": "numpy 2.3.2", "hjson 3.1.0".
 func extraWheelNames(extra []wheel.BundleWheel) []string {
-	out := make([]string, len(extra))
-	for i, a := range extra {
-		out[i] = a.Name + " " + a.Version
-	}
-	return out
+	return each.Map(extra, func(a wheel.BundleWheel) string { return a.Name + " " + a.Version })
 }
 
 // shortage returns the reason that lists the missing requirements, and a hint.
 func shortage(lacks []missing, f node.Facts, opt PlanOptions) (reason, hint string) {
 	list := strings.Join(reasonsOf(lacks), ", ")
-	var names []string
-	for _, l := range lacks {
-		names = append(names, "'"+l.requirement+"'")
-	}
+	names := each.Map(lacks, func(l missing) string { return "'" + l.requirement + "'" })
 	reason = "requirements are missing: " + list
 	if opt.Bundle != nil {
 		reason = "requirements are missing, and the wheelhouse does not have them: " + list

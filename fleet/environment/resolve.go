@@ -15,6 +15,7 @@ import (
 	"deps.dev/util/pypi"
 
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -76,10 +77,7 @@ func (l *Lock) Answers(s *Spec) bool {
 	if err != nil {
 		return true
 	}
-	var kinds []Kind
-	for _, set := range l.Sets {
-		kinds = append(kinds, set.Kind)
-	}
+	kinds := each.Map(l.Sets, func(set Set) Kind { return set.Kind })
 	request, err := s.request(kinds, locals, l.Sets[0].Installer.Version, l.Dir)
 	return err != nil || request == l.Request
 }

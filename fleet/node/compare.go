@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/each"
 )
 
 // Property is a property in which the nodes of one job should agree.
@@ -224,10 +226,7 @@ func addDeviations(out [][]Deviation, normal []bool, facts []Facts, p Property, 
 	if votes(keys[0]) == votes(keys[1]) {
 		d.Tie = keys
 	}
-	var alike []Facts
-	for _, i := range keys[0].Nodes {
-		alike = append(alike, facts[i])
-	}
+	alike := each.Map(keys[0].Nodes, func(i int) Facts { return facts[i] })
 	d.Norm = groupByValue(alike, p.Of)[0].Value
 	for at, k := range keys {
 		for _, i := range k.Nodes {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
@@ -47,10 +48,7 @@ func (s *Shipment) OneWheel() (string, error) {
 		return "", err
 	}
 	if len(s.plan.Wheels) != 1 {
-		var names []string
-		for _, w := range s.plan.Wheels {
-			names = append(names, w.Name)
-		}
+		names := each.Map(s.plan.Wheels, func(w *Wheel) string { return w.Name })
 		err := fmt.Errorf("the nodes need %d wheels (%s), and an environment has one DeepSpeed", len(names), strings.Join(names, ", "))
 		return "", fault.WithCode(fault.WithHint(err, "ship to nodes of one kind at a time with --limit, each kind with its own environment"), 2)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/fleet/deploy"
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -163,10 +164,7 @@ func (p *Plan) noWheelError() error {
 		}
 		return fault.WithCode(fault.AddHint(errors.New("dsbuild can build no wheel for any of the nodes"), p.Left[0].Hint), 2)
 	}
-	var all []error
-	for _, w := range p.Wheels {
-		all = append(all, fmt.Errorf("%s: %w", w.Name, w.Err))
-	}
+	all := each.Map(p.Wheels, func(w *Wheel) error { return fmt.Errorf("%s: %w", w.Name, w.Err) })
 	if len(all) == 1 {
 		return all[0]
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/internal/cause"
+	"github.com/dsbuild/dsbuild/internal/each"
 )
 
 // masterAnswerLimit is the time in which a user's master, and the node behind it, must answer.
@@ -240,10 +241,7 @@ func (a *attempt) args(socket string) []string {
 
 // trustArgs returns the options for the known_hosts files.
 func (a *attempt) trustArgs() []string {
-	var files []string
-	for _, f := range a.target.KnownHosts {
-		files = append(files, configWord(fileWord(f)))
-	}
+	files := each.Map(a.target.KnownHosts, func(f string) string { return configWord(fileWord(f)) })
 	if len(files) == 0 {
 		files = []string{os.DevNull}
 	}

@@ -39,11 +39,11 @@ func ours(folders ...string) []string {
 	return paths
 }
 
-// Imports returns the rules. Every package may use internal/fault.
+// Imports returns the rules. Every package may use internal/fault and internal/each.
 func Imports() []Rule {
 	rules := slices.Concat(pureRooms(), actingRooms(), innerRooms())
 	for i := range rules {
-		rules[i].Allow = append(rules[i].Allow, ours("internal/fault")...)
+		rules[i].Allow = append(rules[i].Allow, ours("internal/fault", "internal/each")...)
 	}
 	return rules
 }
@@ -263,6 +263,12 @@ func innerRooms() []Rule { //nolint:revive // a table, however long
 			Deny:   []string{Module},
 			Allow:  ours("internal/cause"),
 			Reason: "every package may use it",
+		},
+		{
+			Folder: "internal/each",
+			Deny:   []string{Module},
+			Allow:  ours("internal/each"),
+			Reason: "every package uses it",
 		},
 		{
 			Folder: "internal/fault",

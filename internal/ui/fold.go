@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/each"
 )
 
 // Named is a text about one node.
@@ -68,10 +70,7 @@ func FoldNames(names []string) string {
 	for at := most - 1; at >= 0; at-- {
 		patterns = mergeAt(patterns, at)
 	}
-	words := make([]string, len(patterns))
-	for i, p := range patterns {
-		words[i] = p.String()
-	}
+	words := each.Map(patterns, namePattern.String)
 	return strings.Join(words, ",")
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/fault"
 )
 
@@ -24,10 +25,7 @@ func Table(w io.Writer, header []string, rows [][]string) error {
 	var out strings.Builder
 	tabs := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
 	for _, row := range append([][]string{header}, rows...) {
-		cells := make([]string, len(row))
-		for i, cell := range row {
-			cells[i] = cleanLine(cell)
-		}
+		cells := each.Map(row, cleanLine)
 		fmt.Fprintln(tabs, strings.Join(cells, "\t"))
 	}
 	if err := tabs.Flush(); err != nil {

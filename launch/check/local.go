@@ -12,6 +12,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/node/agent"
 	"github.com/dsbuild/dsbuild/internal/cause"
+	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -48,10 +49,7 @@ func describeDeviation(d node.Deviation, known []*member) string {
 	var sides []string
 	for _, side := range d.Tie[:min(len(d.Tie), 4)] {
 		// Name the nodes at these indexes.
-		names := make([]string, len(side.Nodes))
-		for i, at := range side.Nodes {
-			names[i] = known[at].Host.Name
-		}
+		names := each.Map(side.Nodes, func(at int) string { return known[at].Host.Name })
 		sides = append(sides, fmt.Sprintf("%s on %s", cmp.Or(side.Value, "none"), foldNames(names)))
 	}
 	return fmt.Sprintf("%s: no majority: %s", what, strings.Join(sides, ", "))

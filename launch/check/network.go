@@ -10,6 +10,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/node/agent"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
+	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -161,10 +162,7 @@ func nameWithAddress(members []*member) string {
 	if len(members) == 1 {
 		return members[0].Host.Name + " at " + members[0].route.Address
 	}
-	names := make([]string, len(members))
-	for i, m := range members {
-		names[i] = m.Host.Name
-	}
+	names := each.Map(members, func(m *member) string { return m.Host.Name })
 	return foldNames(names)
 }
 

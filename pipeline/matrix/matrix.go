@@ -7,6 +7,7 @@ package matrix
 
 import (
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/each"
 )
 
 // Position is a place in a matrix file.
@@ -86,9 +87,5 @@ func keys() []key {
 
 // Keys lists the keys of an entry: the flags that a matrix file replaces.
 func Keys() []string {
-	var names []string
-	for _, k := range keys() {
-		names = append(names, k.name)
-	}
-	return names
+	return each.Map(keys(), func(k key) string { return k.name })
 }

@@ -3,6 +3,7 @@ package matrix
 import (
 	"slices"
 
+	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/yamldoc"
 )
 
@@ -96,10 +97,7 @@ func (l *entries) readExclusions(p yamldoc.Pair, axes []axis) []exclusion {
 	if p.Node == nil {
 		return nil
 	}
-	var names []string
-	for _, a := range axes {
-		names = append(names, a.key)
-	}
+	names := each.Map(axes, func(a axis) string { return a.key })
 	var all []exclusion
 	for _, n := range l.Items(p.Node, "exclude") {
 		e := exclusion{at: l.Place(n)}

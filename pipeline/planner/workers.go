@@ -5,6 +5,7 @@ import (
 	"context"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/engine"
@@ -20,11 +21,7 @@ func (b *Backend) Workers() []pipeline.Worker {
 	if len(addresses) == 0 {
 		addresses = []string{""}
 	}
-	workers := make([]pipeline.Worker, len(addresses))
-	for i, address := range addresses {
-		workers[i] = b.engineWorker(address)
-	}
-	return workers
+	return each.Map(addresses, b.engineWorker)
 }
 
 func (b *Backend) hostWorker() pipeline.Worker {

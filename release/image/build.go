@@ -13,6 +13,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/partial"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
+	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
+	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/scratch"
 )
 
@@ -82,10 +84,7 @@ func (p *Plan) Build(ctx context.Context) (result *Result, err error) {
 
 // compose puts the layer on the base. media is the type of its manifest.
 func (p *Plan) compose(l v1.Layer, media types.MediaType) (v1.Image, error) {
-	names := make([]string, len(p.opt.Wheels))
-	for i, w := range p.opt.Wheels {
-		names[i] = w.Manifest.Name
-	}
+	names := each.Map(p.opt.Wheels, func(w wheels.Wheel) string { return w.Manifest.Name })
 	image, err := mutate.Append(p.base.image, mutate.Addendum{
 		Layer: l,
 		History: v1.History{

@@ -25,6 +25,7 @@ import (
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/httpclient"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -303,10 +304,7 @@ func (p *Plan) checkKnown() error {
 		switch {
 		case p.known.value(name) != "" || p.known.value(FactTorch) == None && name != FactTorch:
 		case len(p.known[name]) > 1:
-			said := make([]string, len(p.known[name]))
-			for i, f := range p.known[name] {
-				said[i] = f.Value + " by " + f.Source
-			}
+			said := each.Map(p.known[name], func(f Fact) string { return f.Value + " by " + f.Source })
 			unknown = append(unknown, fmt.Sprintf("--%s (%s)", name, strings.Join(said, ", ")))
 		default:
 			unknown = append(unknown, "--"+name)

@@ -9,6 +9,7 @@ import (
 	"deps.dev/util/pypi"
 
 	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
+	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -39,10 +40,7 @@ func LoadWheels(ctx context.Context, paths []string, cache wheels.Cache) ([]whee
 	case len(main) == 0:
 		return nil, usagef("name it with another --wheel", "no wheel of DeepSpeed among %s", strings.Join(paths, ", "))
 	case len(main) > 1:
-		names := make([]string, len(main))
-		for i, w := range main {
-			names[i] = w.Manifest.Name
-		}
+		names := each.Map(main, func(w wheels.Wheel) string { return w.Manifest.Name })
 		return nil, usagef("name one of them with --wheel", "%d wheels of DeepSpeed: %s", len(main), strings.Join(names, ", "))
 	}
 	return append(main, others...), nil

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/htmlpage"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -102,10 +103,7 @@ func chooser(opt Options, all []Toolchain) ([]file, error) {
 // section shows a toolchain: the machines that it fits, how to install from it, and its wheels.
 func (t Toolchain) section(opt Options) htmlpage.Section {
 	at := cmp.Or(t.URL, unknown+t.Name+"/")
-	var gpus []string
-	for _, arch := range t.Archs {
-		gpus = append(gpus, named(arch, opt.GPUs))
-	}
+	gpus := each.Map(t.Archs, func(arch string) string { return named(arch, opt.GPUs) })
 	for _, arch := range t.PTX {
 		gpus = append(gpus, "newer than "+arch+", compiled at first use")
 	}

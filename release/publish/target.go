@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/name"
 
+	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/httpclient"
 )
@@ -58,10 +59,7 @@ func Forms() []Form {
 // targetError is the error of a text that names no place; without a hint it lists the forms.
 func targetError(text, try, format string, args ...any) error {
 	if try == "" {
-		forms := make([]string, 0, len(Forms()))
-		for _, f := range Forms() {
-			forms = append(forms, f.Form)
-		}
+		forms := each.Map(Forms(), func(f Form) string { return f.Form })
 		try = "a place is one of: " + strings.Join(forms, "  ")
 	}
 	return fault.New(fault.Usage, try, "%s: %w", withoutLogin(text), fmt.Errorf(format, args...))

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/cause"
+	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
@@ -67,11 +68,7 @@ func (p *NodePlan) NoteCause(m cause.Message) string {
 
 // causesOf returns the causes of reasons or remarks: the texts without a node's own details.
 func (p *NodePlan) causesOf(texts []string) []string {
-	causes := make([]string, len(texts))
-	for i, text := range texts {
-		causes[i] = cmp.Or(p.causes[text], text)
-	}
-	return causes
+	return each.Map(texts, func(text string) string { return cmp.Or(p.causes[text], text) })
 }
 
 // Cause returns a text that is equal for nodes refused, or absent, for the same reasons.

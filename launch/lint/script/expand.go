@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"mvdan.cc/sh/v3/syntax"
+
+	"github.com/dsbuild/dsbuild/internal/each"
 )
 
 // expander expands the words of a shell.
@@ -102,11 +104,7 @@ func (e expander) expandPart(part syntax.WordPart, q quoting) []Char {
 		if !known {
 			return e.unknownText(p.Pos(), &Ref{Uses: uses, Highest: highest(p.X)}, q)
 		}
-		var out []Char
-		for _, b := range []byte(strconv.Itoa(n)) {
-			out = append(out, Char{Byte: b, At: at, quoted: q != unquoted})
-		}
-		return out
+		return each.Map([]byte(strconv.Itoa(n)), func(b byte) Char { return Char{Byte: b, At: at, quoted: q != unquoted} })
 	case *syntax.ProcSubst:
 		e.commandOutput(p.Stmts)
 		return e.unknownText(p.Pos(), &Ref{}, q)

@@ -14,6 +14,8 @@ import (
 	"strings"
 
 	"mvdan.cc/sh/v3/syntax"
+
+	"github.com/dsbuild/dsbuild/internal/each"
 )
 
 // Bounds of the work: launch scripts are small, and hostile input must not take long.
@@ -177,10 +179,7 @@ func (c *Command) Arg(i int) string {
 
 // Text writes the command for a reader.
 func (c *Command) Text() string {
-	words := make([]string, len(c.Words))
-	for i, w := range c.Words {
-		words[i] = w.Text()
-	}
+	words := each.Map(c.Words, Word.Text)
 	return strings.Join(words, " ")
 }
 
