@@ -17,6 +17,15 @@ type Package struct {
 // String returns the package as a requirement: NAME==VERSION.
 func (p Package) String() string { return p.Name + "==" + p.Version }
 
+// HasStandIn reports whether an environment without a GPU does without a package of torch's: nvidia_standins.py makes libraries that
+// torch can be loaded with, or nothing asks for them. CUDA's runtime is called.
+func (p Package) HasStandIn() bool {
+	if p.Name == "nvidia-cuda-runtime" || p.Name == "nvidia-ml-py" {
+		return false
+	}
+	return p.Name == "triton" || strings.HasPrefix(p.Name, "cuda-") || strings.HasPrefix(p.Name, "nvidia-")
+}
+
 // Packages are the Python packages that may be installed for a toolchain, each list sorted by name.
 type Packages struct {
 	Runtime []Package // torch, DeepSpeed's other requirements, and the requirements of these
@@ -42,8 +51,9 @@ const LockName = "packages.lock"
 // The names of the files in the build context that uv reads as constraints: it installs no other
 // version and no other file.
 const (
-	RuntimePackages = "packages.txt"       // Packages.Runtime
-	AllPackages     = "packages-build.txt" // both lists
+	RuntimePackages = "packages.txt"         // Packages.Runtime
+	AllPackages     = "packages-build.txt"   // both lists
+	ArmPackages     = "packages-aarch64.txt" // those of LockedForArm
 )
 
 // LockedPackages returns the packages of a toolchain: for a torch (X.Y.Z), a Python (X.Y), a source of
@@ -86,6 +96,19 @@ func LockedPackages(torch, python, source string, ops, pins []string) (Packages,
 	return out, slices.ContainsFunc(out.Runtime, func(p Package) bool { return p.Name == "torch" && p.Version == torch })
 }
 
+// LockedForArm returns the packages for the smoke test of a wheel for aarch64 that x86_64 builds, for a Python (X.Y): the runtime
+// packages with the newest torch, without NVIDIA's libraries but CUDA's runtime. It returns none for a Python that no base with
+// cross compilers has.
+func LockedForArm(python string) []Package {
+	var out []Package
+	for _, s := range readLock() {
+		if s.kind == ArmSection && slices.Contains(s.pythons, python) {
+			out = append(out, s.packages...)
+		}
+	}
+	return out
+}
+
 // LockedTorches lists the releases of torch that the lock has for a Python.
 func LockedTorches(python string) []string {
 	var out []string
@@ -122,7 +145,7 @@ func replacePinned(list []Package, pin, python string, lock []lockSection) bool 
 	}
 	for _, s := range lock {
 		for _, p := range s.packages {
-			if p.String() == pin && slices.Contains(s.pythons, python) {
+			if p.String() == pin && s.kind != ArmSection && slices.Contains(s.pythons, python) {
 				list[i] = p
 				return true
 			}
@@ -134,8 +157,9 @@ func replacePinned(list []Package, pin, python string, lock []lockSection) bool 
 // The kinds of sections of the lock. The others are named after sources of CUDA.
 const (
 	RuntimeSection = "runtime"
-	ToolsSection   = "tools" // build.txt: of every toolchain
-	OpsSection     = "ops"   // what ops need, each for some
+	ToolsSection   = "tools"   // build.txt: of every toolchain
+	OpsSection     = "ops"     // what ops need, each for some
+	ArmSection     = "aarch64" // of LockedForArm
 )
 
 // lockSection lists packages that toolchains have in common.

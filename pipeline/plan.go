@@ -150,6 +150,9 @@ func NewPlan(tc compat.Toolchain, src Source, base Base, opt Options) (*Plan, er
 	}
 	context[dockerfiles.RuntimePackages] = dockerfiles.Constraints(packages.Runtime)
 	context[dockerfiles.AllPackages] = dockerfiles.Constraints(packages.Runtime, packages.Build)
+	if tc.IsCross() {
+		context[dockerfiles.ArmPackages] = dockerfiles.Constraints(dockerfiles.LockedForArm(tc.Python))
+	}
 	switch {
 	case base.Host:
 	case base.File != "":
@@ -393,6 +396,9 @@ func smokeStep(tc compat.Toolchain) Step {
 		Script: "smoke.sh", Scripts: []string{"smoke.py", "bytecode.py", "nogpu.py"}, Inputs: []string{CompileStep, PackStep},
 		Env:  map[string]string{"DS_ACCELERATOR": "cuda", "DSBUILD_CPU": string(tc.CPU), "DSBUILD_GPU_OPS": strings.Join(tc.OpNames(true), " ")},
 		Args: tc.OpNames(false),
+	}
+	if tc.IsCross() {
+		s.Image = Toolchain // which has a Python of the wheel's machine
 	}
 	addCross(s.Env, tc)
 	return s

@@ -265,6 +265,13 @@ func TestPlanForAarch64(t *testing.T) {
 				t.Errorf("%s: step %s: %s=%q, want %q", name, s.Name, crossVariable, s.Env[crossVariable], want)
 			}
 		}
+		// The smoke test runs where a Python of the wheel's machine is.
+		if at := slices.IndexFunc(p.Steps, func(s Step) bool { return s.Name == SmokeStep }); (p.Steps[at].Image == Toolchain) != (c.cross != "") {
+			t.Errorf("%s: the smoke test runs in the image %v", name, p.Steps[at].Image)
+		}
+		if has := strings.Contains(p.Context[dockerfiles.ArmPackages], "torch=="); has != (c.cross != "") {
+			t.Errorf("%s: torch for aarch64 among the packages: %v", name, has)
+		}
 		if _, has := p.Scripts["standins.py"]; p.Args["CROSS"] != c.cross || p.Manifest.CPU != c.cpu || has != (c.cross != "") {
 			t.Errorf("%s: CROSS=%q, %s, stand-ins %v", name, p.Args["CROSS"], p.Manifest.CPU, has)
 		}

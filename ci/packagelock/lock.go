@@ -13,6 +13,7 @@ import (
 	"github.com/dsbuild/dsbuild/dockerfiles"
 	"github.com/dsbuild/dsbuild/fleet/environment"
 	"github.com/dsbuild/dsbuild/pipeline/pins"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // inputsMark begins the comment with the digest of the requests that were resolved.
@@ -50,7 +51,7 @@ func formatLock(lists map[lockKey][]dockerfiles.Package, inputs string) string {
 		}
 	}
 	var b strings.Builder
-	b.WriteString("# Python packages of the toolchains, each with the sha256 of the one file that may be installed,\n# for Linux on x86_64. Written by ci/packagelock: make packages-lock\n" + inputsMark + inputs + "\n")
+	b.WriteString("# Python packages of the toolchains, each with the sha256 of the one file that may be installed,\n# for Linux on x86_64, and in the sections aarch64 for that machine. Written by ci/packagelock: make packages-lock\n" + inputsMark + inputs + "\n")
 	for _, header := range slices.Sorted(maps.Keys(sections)) {
 		slices.Sort(sections[header])
 		b.WriteString("\n" + header + "\n" + strings.Join(sections[header], "\n") + "\n")
@@ -82,6 +83,22 @@ func tableRequest(t *compat.Tables, torch compat.Torch, python string) pins.Requ
 	return q
 }
 
+// armRequests returns the requests for the smoke tests of wheels for aarch64 that x86_64 builds: the newest torch, for the Python of
+// each base with cross compilers.
+func armRequests(t *compat.Tables) []pins.Request {
+	var out []pins.Request
+	for _, base := range t.Bases {
+		if !base.Cross {
+			continue
+		}
+		for _, python := range base.Pythons {
+			torch := t.Torches[0] // the newest
+			out = append(out, pins.Request{Machine: wheel.Arm, Torch: torch.Version, Python: python, Pins: torch.PinsFor(python)})
+		}
+	}
+	return out
+}
+
 // inputsOf identifies everything in this program that decides the lock: the requests of all rows of the
 // tables, and the pins of this program's own requirements.
 func inputsOf(t *compat.Tables) (string, error) {
@@ -99,6 +116,9 @@ func inputsOf(t *compat.Tables) (string, error) {
 		for _, python := range torch.Pythons {
 			fmt.Fprintf(h, "%+v\n", tableRequest(t, torch, python))
 		}
+	}
+	for _, q := range armRequests(t) {
+		fmt.Fprintf(h, "%+v\n", q)
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
 }

@@ -71,3 +71,25 @@ func TestLockHasEveryToolchain(t *testing.T) {
 		}
 	}
 }
+
+// The lock has what the smoke test of a wheel for aarch64 needs, for the Python of each base that builds such wheels.
+func TestLockHasSmokeTestsOfAarch64(t *testing.T) {
+	requests := armRequests(newTables(t))
+	if len(requests) == 0 {
+		t.Fatal("no base builds wheels for aarch64")
+	}
+	for _, q := range requests {
+		names := map[string]bool{}
+		for _, p := range dockerfiles.LockedForArm(q.Python) {
+			if names[p.Name] || len(p.SHA256) != 64 || p.HasStandIn() {
+				t.Errorf("Python %s: %+v", q.Python, p)
+			}
+			names[p.Name] = true
+		}
+		for _, name := range []string{"torch", "nvidia-cuda-runtime", "numpy", "pydantic-core"} {
+			if !names[name] {
+				t.Errorf("Python %s: no %s", q.Python, name)
+			}
+		}
+	}
+}

@@ -112,6 +112,22 @@ func resolveAll(ctx context.Context, r environment.Resolver, tables *compat.Tabl
 			})
 		}
 	}
+	for _, q := range armRequests(tables) {
+		group.Go(func() error {
+			known := dockerfiles.Packages{Runtime: dockerfiles.LockedForArm(q.Python)}
+			if upgrade {
+				known = dockerfiles.Packages{}
+			}
+			got, err := pins.Resolve(ctx, r, q, known)
+			if err != nil {
+				return fmt.Errorf("%s, torch %s, Python %s: %w", q.Machine, q.Torch, q.Python, err)
+			}
+			mutex.Lock()
+			defer mutex.Unlock()
+			lists[lockKey{Kind: dockerfiles.ArmSection, Torch: q.Torch, Python: q.Python}] = slices.DeleteFunc(got.Runtime, dockerfiles.Package.HasStandIn)
+			return nil
+		})
+	}
 	return lists, group.Wait()
 }
 

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -84,8 +85,9 @@ func cuobjdump(t *testing.T, path, op string) (sass, ptx []string) {
 			*list = append(*list, arch)
 		}
 	}
-	slices.Sort(sass)
-	slices.Sort(ptx)
+	byNumber := func(a, b string) int { return cmp.Or(len(a)-len(b), strings.Compare(a, b)) }
+	slices.SortFunc(sass, byNumber)
+	slices.SortFunc(ptx, byNumber)
 	return sass, ptx
 }
 

@@ -3,6 +3,7 @@
 package deploy_test
 
 import (
+	"archive/zip"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dsbuild/dsbuild/dockerfiles"
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/deploy"
 	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
@@ -23,6 +25,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes/nodestest"
+	"github.com/dsbuild/dsbuild/internal/testkit/python"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
@@ -127,7 +130,7 @@ func TestRealDeploy(t *testing.T) {
 
 // TestRealStable takes the real wheel of the stable ABI to an OpenSSH node with the real torch, and
 // to one whose torch is too old. Its operators compute, to the last bit, what those of the wheel for
-// one torch compute on the same node.
+// one torch compute on the same node, and what the same file computes under another torch and Python.
 func TestRealStable(t *testing.T) {
 	t.Parallel()
 	stable, own := wheelOfMakeTest(t, "DSBUILD_TEST_STABLE"), realWheel(t)
@@ -152,14 +155,58 @@ func TestRealStable(t *testing.T) {
 	if got.File != "libcpu_adam_op.so" || want.File == got.File || got.Results != want.Results {
 		t.Errorf("stable %+v, for one torch %+v", got, want)
 	}
+	interpreter, env := otherTorch(t, os.Getenv("DSBUILD_TEST_STABLE"))
+	if other := steps(t, interpreter, env...); other != got {
+		t.Errorf("torch 2.11, Python 3.13: %+v; torch %s, Python 3.11: %+v", other, nodes.DefaultTorch, got)
+	}
+}
+
+// otherTorch returns a Python 3.13 with torch 2.11, and the variables with which it imports the DeepSpeed of a wheel. NVIDIA's
+// libraries, which nothing calls without a GPU, are stand-ins.
+func otherTorch(t *testing.T, file string) (interpreter string, env []string) {
+	t.Helper()
+	packages, ok := dockerfiles.LockedPackages("2.11.0", "3.13", "cuda13", nil, nil)
+	if !ok {
+		t.Fatal("the lock has no torch 2.11.0 for Python 3.13")
+	}
+	wanted := []string{"--no-deps"}
+	for _, p := range packages.Runtime {
+		if !p.HasStandIn() {
+			wanted = append(wanted, p.String())
+		}
+	}
+	base, err := python.Find(t.Context(), "3.13")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := python.Environment(t.Context(), python.EnvironmentOptions{Interpreter: base, Packages: wanted, Log: func(line string) { t.Log(line) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	libraries, unpacked := filepath.Join(t.TempDir(), "nvidia"), t.TempDir()
+	standIns := exec.CommandContext(t.Context(), base, "../../dockerfiles/nvidia_standins.py", filepath.Join(dir, "lib/python3.13/site-packages"), libraries)
+	standIns.Env = append(os.Environ(), "CC=gcc")
+	if out, err := standIns.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	archive, err := zip.OpenReader(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer archive.Close() //nolint:errcheck // was read
+	if err := os.CopyFS(unpacked, archive); err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, "bin/python"), []string{"PYTHONPATH=" + unpacked, "LD_LIBRARY_PATH=" + libraries}
 }
 
 // stepsResult is what testdata/steps.py says of an installed DeepSpeed.
 type stepsResult struct{ Results, File string }
 
-func steps(t *testing.T, python string) (s stepsResult) {
+func steps(t *testing.T, python string, env ...string) (s stepsResult) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), python, "-W", "ignore", filepath.Join("testdata", "steps.py"))
+	cmd.Env = append(os.Environ(), env...)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

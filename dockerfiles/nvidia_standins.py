@@ -1,15 +1,15 @@
 """Makes libraries that stand in for those of NVIDIA that torch is linked with, which take 2 GB and are not called without a GPU: with
 the same names and the functions that torch's libraries ask for.
 
-usage: stubs.py SITE-PACKAGES FOLDER
+usage: nvidia_standins.py SITE-PACKAGES FOLDER      CC: the compiler
 """
 import collections
+import os
 import pathlib
 import re
 import subprocess
 import sys
 
-COMPILER = "aarch64-linux-gnu-gcc-12"
 SYSTEM = re.compile(r"(lib(c|m|dl|rt|pthread|z|gcc_s|stdc\+\+)\.so|ld-linux|libcuda\.so)")
 
 
@@ -42,7 +42,7 @@ def main():
         versions = sorted({asked[name] for name in functions[library]} - {""})
         script.write_text("".join(f"{v} {{ global: {'; '.join(n for n in functions[library] if asked[n] == v)}; }};\n" for v in versions))
         options = [f"-Wl,--version-script={script}"] if versions else []
-        subprocess.run([COMPILER, "-shared", "-fPIC", "-O1", "-w", "-s", f"-Wl,-soname,{library}", *options, "-o", part / library, source], check=True)
+        subprocess.run([os.environ["CC"], "-shared", "-fPIC", "-O1", "-w", "-s", f"-Wl,-soname,{library}", *options, "-o", part / library, source], check=True)
         print(f"{library}: {len(functions[library])} functions")
     part.rename(out)
 
