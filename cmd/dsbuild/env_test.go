@@ -175,28 +175,41 @@ func killDriver(t *testing.T, moments int) {
 	s := newEnvSite(t, 1, sshtest.Options{})
 	s.run(t, 0, "env", "lock", "--for", "inventory.yaml")
 	s.run(t, 0, "env", "deploy", "inventory.yaml")
+	had := "1.0.1"
+	s.Add(t, wheelindex.Wheel{Name: "alpha", Version: had})
+	s.run(t, 0, "env", "lock", "--for", "inventory.yaml", "--upgrade")
+	begin := time.Now()
+	s.run(t, 0, "env", "deploy", "inventory.yaml")
+	took, killed := time.Since(begin), 0
 	for i := range moments {
 		old := s.current(0)
-		s.Add(t, wheelindex.Wheel{Name: "alpha", Version: fmt.Sprintf("1.%d", i+1)})
+		next := fmt.Sprintf("1.%d", i+1)
+		s.Add(t, wheelindex.Wheel{Name: "alpha", Version: next})
 		s.run(t, 0, "env", "lock", "--for", "inventory.yaml", "--upgrade")
 		cmd, _ := s.command(t, "env", "deploy", "inventory.yaml")
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Duration(300+i*1500/moments) * time.Millisecond)
-		cmd.Process.Kill() //nolint:errcheck // it may have ended
-		cmd.Wait()         //nolint:errcheck // it was killed
+		time.Sleep(took * time.Duration(i+1) / time.Duration(moments+1))
+		cmd.Process.Kill()                          //nolint:errcheck // it may have ended
+		if cmd.Wait(); !cmd.ProcessState.Exited() { //nolint:errcheck // how it ended is in its state
+			killed++
+		}
 		now := s.current(0)
 		python := filepath.Join(s.nodes[0].Home, ".local/share/dsbuild/env/train/current/bin/python")
 		out, err := exec.Command(python, "-c", "import alpha; print(alpha.__version__)").CombinedOutput()
-		want := fmt.Sprintf("1.%d\n", i)
+		want := had
 		if now != old {
-			want = fmt.Sprintf("1.%d\n", i+1)
+			want = next
 		}
-		if err != nil || string(out) != want {
+		if err != nil || string(out) != want+"\n" {
 			t.Errorf("moment %d: %v, %q, want %q", i, err, out, want)
 		}
 		s.run(t, 0, "env", "deploy", "inventory.yaml")
 		s.run(t, 0, "env", "verify", "inventory.yaml")
+		had = next
+	}
+	if 2*killed < moments {
+		t.Errorf("%d of %d deploys were killed before their end, after parts of the %s that one takes; want at least half", killed, moments, took)
 	}
 }

@@ -45,6 +45,7 @@ type faultFleet struct {
 	size   int64      // of the largest file in them: it makes moments in the middle long enough
 	tidy   [][]string // what lies in each node's home and temporary folder
 	took   time.Duration
+	random *mathrand.Rand // of moments
 }
 
 // faultWheel is a wheel, and what it puts where.
@@ -78,6 +79,15 @@ func newFaultFleet(t *testing.T, count int, size int64, dir string) *faultFleet 
 	begin := time.Now()
 	f.deploys(t, 0)
 	f.took = time.Since(begin)
+	seed := uint64(begin.UnixNano())
+	if text := os.Getenv("DSBUILD_TEST_SEED"); text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("random moments: DSBUILD_TEST_SEED=%d; a deploy takes %s", seed, f.took)
+	f.random = mathrand.New(mathrand.NewPCG(seed, 0))
 	for i := range f.Nodes {
 		f.tidy = append(f.tidy, f.litter(t, i))
 	}
@@ -406,7 +416,7 @@ func (f *faultFleet) interrupts(t *testing.T, times int) (came, steps counts) {
 	has := f.all(t)
 	for n := range times {
 		args, targets := f.deployArgs(f.other(has)), slices.Repeat([]int{f.other(has)}, len(has))
-		after := time.Duration(mathrand.Float64() * 1.1 * float64(f.took))
+		after := time.Duration(f.random.Float64() * 1.1 * float64(f.took))
 		back, all := f.kept(t, has)
 		rollback := n%4 == 2 && all
 		if rollback {
@@ -496,7 +506,7 @@ type moment struct {
 func (f *faultFleet) anyMoments(n int) []moment {
 	all := make([]moment, n)
 	for i := range all {
-		after := time.Duration(mathrand.Float64() * float64(f.took))
+		after := time.Duration(f.random.Float64() * float64(f.took))
 		all[i] = moment{name: fmt.Sprintf("%.2f s after the start", after.Seconds()), after: after}
 	}
 	return all
@@ -563,6 +573,14 @@ func (f *faultFleet) start(t *testing.T, args ...string) (cmd *exec.Cmd, ended c
 	return cmd, ended, stdout, stderr
 }
 
+// mustReach fails a test that has missed most of its moments: it has shown nothing.
+func mustReach(t *testing.T, at []moment, missed []string) {
+	t.Helper()
+	if 2*len(missed) > len(at) {
+		t.Errorf("%d of %d moments were missed: %s; want at least half of them reached", len(missed), len(at), strings.Join(missed, ", "))
+	}
+}
+
 // kills kills the program at each moment and looks what the nodes make of it. The
 // next run must succeed and leave nothing behind.
 func (f *faultFleet) kills(t *testing.T, at []moment) (came counts, missed []string) {
@@ -595,6 +613,7 @@ func (f *faultFleet) kills(t *testing.T, at []moment) (came counts, missed []str
 		f.deploys(t, target)
 		has = f.all(t)
 	}
+	mustReach(t, at, missed)
 	return came, missed
 }
 
@@ -637,6 +656,7 @@ func (f *faultFleet) reboots(t *testing.T, at []moment, down, up func(t *testing
 		}
 		has = f.all(t)
 	}
+	mustReach(t, at, missed)
 	return came, missed
 }
 
@@ -697,7 +717,7 @@ func (f *faultFleet) crossing(t *testing.T, times int) counts {
 		var outs [2]*bytes.Buffer
 		for w := range f.wheels {
 			_, ends[w], outs[w], _ = f.start(t, f.deployArgs(w)...)
-			time.Sleep(time.Duration(mathrand.Float64() * float64(f.took) / 2))
+			time.Sleep(time.Duration(f.random.Float64() * float64(f.took) / 2))
 		}
 		for w := range f.wheels {
 			<-ends[w]
