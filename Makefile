@@ -34,7 +34,7 @@ build quickstart nodes nodes-stop engine engine-stop bin/ci/engine: export CGO_E
 
 PREFIX ?= /usr/local
 
-.PHONY: help modules build install packages-lock drivers quickstart nodes nodes-stop check source test test-full test-gpu bench pictures release-snapshot release fuzz engine engine-stop lint vulncheck clean clean-caches
+.PHONY: help modules build install packages-lock drivers quickstart nodes nodes-stop check race source test test-full test-gpu bench pictures release-snapshot release fuzz engine engine-stop lint vulncheck clean clean-caches
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -89,6 +89,9 @@ source:
 check: build source ## before each commit, in about 3 minutes: build, vet, format, tests without engine and wheel
 	cores=$$(getconf _NPROCESSORS_ONLN) && CI= $(GO) test -short -p $$((cores + 1)) -parallel $$((cores * 2)) ./... && \
 	  cd ci && CI= $(GO) test -short ./...
+
+race: modules ## the short tests with Go's race detector; the last line is the share of statements that they run
+	mkdir -p bin && CI= $(GO) test -race -short -coverprofile=bin/coverage ./... && $(GO) tool cover -func=bin/coverage | tail -n 1
 
 packages-lock: bin/ci/packagelock ## resolve the Python packages of all toolchains again, by PyPI: dockerfiles/packages.lock
 	bin/ci/packagelock
