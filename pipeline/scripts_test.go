@@ -654,6 +654,19 @@ func TestSmokeChecksTheEnvironment(t *testing.T) {
 	}
 }
 
+// Without a qemu-user that works nothing is tried of a wheel for another machine, and the smoke test says why.
+func TestSmokeWithoutQEMU(t *testing.T) {
+	out := t.TempDir()
+	cmd := exec.Command("sh", "scripts/smoke.sh", "utils")
+	cmd.Env = []string{"PATH=/usr/bin:/bin", "DSBUILD_CROSS=nomachine", "DSBUILD_OUT=" + out}
+	text, err := cmd.CombinedOutput()
+	why, err2 := os.ReadFile(filepath.Join(out, NotRunFile))
+	const want = "qemu-user does not run a program of nomachine on this machine: "
+	if err := cmp.Or(err, err2); err != nil || !strings.HasPrefix(string(why), want) || !strings.Contains(string(why), "/opt/nomachine/python3") {
+		t.Errorf("%v, %q, want %q and its reason\n%s", err, why, want, text)
+	}
+}
+
 // Where there is no GPU, a release that asks at import what it is capable of is told
 // that it is of nothing; afterwards torch answers itself.
 func TestSmokeImportsWithoutAGPU(t *testing.T) {
