@@ -2,6 +2,7 @@ package wheel
 
 import (
 	"bytes"
+	"cmp"
 	"debug/elf"
 	"fmt"
 	"io"
@@ -60,10 +61,7 @@ func symbolsAbove(a *Archive, member string, floors Floors) ([]string, error) {
 		return nil, err
 	}
 	slices.SortFunc(imported, func(a, b elf.ImportedSymbol) int {
-		if order := CompareVersions(versionNumber(b.Version), versionNumber(a.Version)); order != 0 {
-			return order
-		}
-		return strings.Compare(a.Name, b.Name)
+		return cmp.Or(CompareVersions(versionNumber(b.Version), versionNumber(a.Version)), strings.Compare(a.Name, b.Name))
 	})
 	var out []string
 	for _, s := range imported {

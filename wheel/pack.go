@@ -123,15 +123,6 @@ type packer struct {
 	changed map[string][]byte
 }
 
-// sources returns the name in the old wheel for each file of the new one that is not new.
-func (p *packer) sources() map[string]string {
-	names := make(map[string]string, len(p.in.members))
-	for _, m := range p.in.members {
-		names[m.Name] = m.Name
-	}
-	return names
-}
-
 // describe changes the wheel's metadata, and adds its manifest and its SBOM.
 func (p *packer) describe(ctx context.Context, c Contents, m Manifest, b Build, platform string) error {
 	in := p.in.inDistInfo
@@ -178,19 +169,14 @@ func (m Manifest) fillIn(c Contents, b Build, name string) Manifest {
 	m.Ops = c.opNames()
 	m.Archs, m.PTX = c.Archs()
 	// The device code of those ops that lack a part of Archs.
-	var out map[string]DeviceCode
-	sass, ptx := c.Archs()
+	m.OpArchs = map[string]DeviceCode{}
 	for _, e := range c.Extensions {
 		own := DeviceCode{sortedArchs(e.SASS), sortedArchs(e.PTX)}
-		if len(own.Archs)+len(own.PTX) == 0 || slices.Equal(own.Archs, sass) && slices.Equal(own.PTX, ptx) {
+		if len(own.Archs)+len(own.PTX) == 0 || slices.Equal(own.Archs, m.Archs) && slices.Equal(own.PTX, m.PTX) {
 			continue
 		}
-		if out == nil {
-			out = map[string]DeviceCode{}
-		}
-		out[e.Op()] = own
+		m.OpArchs[e.Op()] = own
 	}
-	m.OpArchs = out
 	m.Patches, m.ByteCode = b.Patches, b.ByteCode
 	m.Glibc, m.GLIBCXX = floors.Glibc, floors.GLIBCXX
 	m.GCC, m.CXX11ABI = b.GCC, c.cxx11ABI()
@@ -299,7 +285,6 @@ func (p *packer) write(ctx context.Context, file string) error {
 // compressed compresses files of the new wheel, as many at once as there are cores.
 func (p *packer) compressed(ctx context.Context, names []string) ([]packedFile, error) {
 	files := make([]packedFile, len(names))
-	sources := p.sources()
 	g, ctx := errgroup.WithContext(ctx)
 	var next atomic.Int64
 	for range runtime.GOMAXPROCS(0) {
@@ -309,7 +294,7 @@ func (p *packer) compressed(ctx context.Context, names []string) ([]packedFile, 
 			deflate, err := flate.NewWriter(nil, flate.BestCompression)
 			for i := int(next.Add(1)) - 1; i < len(names) && err == nil; i = int(next.Add(1)) - 1 {
 				if err = ctx.Err(); err == nil {
-					files[i], err = p.compress(names[i], sources[names[i]], deflate)
+					files[i], err = p.compress(names[i], deflate)
 				}
 			}
 			return err
@@ -318,18 +303,18 @@ func (p *packer) compressed(ctx context.Context, names []string) ([]packedFile, 
 	return files, g.Wait()
 }
 
-// compress makes a file of the new wheel; source is its name in the old one.
-func (p *packer) compress(name, source string, deflate *flate.Writer) (packedFile, error) {
+// compress makes a file of the new wheel.
+func (p *packer) compress(name string, deflate *flate.Writer) (packedFile, error) {
 	data, changed := p.changed[name]
 	if !changed {
 		var err error
-		if data, err = p.in.ReadFile(source, maxPacked); err != nil {
+		if data, err = p.in.ReadFile(name, maxPacked); err != nil {
 			return packedFile{}, err
 		}
 	}
 	// Make one file. All its sizes stand before its data, because strict readers need that. Its
 	// time is the first of the zip format, in 1980.
-	mode := p.memberMode(source)
+	mode := p.memberMode(name)
 	var packed bytes.Buffer
 	deflate.Reset(&packed)
 	_, err := deflate.Write(data)
@@ -358,8 +343,8 @@ const maxPacked = 2 << 30
 // filesInOrder lists the files of the new wheel except RECORD.
 func (p *packer) filesInOrder(record string) []string {
 	names := map[string]bool{}
-	for name := range p.sources() {
-		names[name] = true
+	for _, m := range p.in.members {
+		names[m.Name] = true
 	}
 	for name := range p.changed {
 		names[name] = true

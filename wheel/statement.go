@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"path"
 	"path/filepath"
 	"strings"
 	"time"
@@ -81,10 +80,9 @@ func ReadRecord(file string) ([]byte, error) {
 		return nil, err
 	}
 	defer a.Close()
-	for _, m := range a.Members() {
-		if dir, name := path.Split(m.Name); name == "RECORD" && strings.HasSuffix(dir, ".dist-info/") && strings.Count(dir, "/") == 1 {
-			return a.ReadFile(m.Name, maxRecord)
-		}
+	text, err := a.ReadFile(a.inDistInfo("RECORD"), maxRecord)
+	if errors.Is(err, errNoMember) {
+		err = fmt.Errorf("%s has no RECORD", filepath.Base(file))
 	}
-	return nil, fmt.Errorf("%s has no RECORD", filepath.Base(file))
+	return text, err
 }

@@ -85,7 +85,6 @@ func (p *parts) describeSymbols(o *Object) error {
 	slices.Sort(o.AsksCPU)
 	o.CXX11ABI = p.cxx11ABI(all)
 	// Fill in o's imports from torch.
-	o.Torch.C = []string{}
 	c := map[string]bool{}
 	for _, at := range p.undefined {
 		name := all[at:min(len(all), int(at)+longestTorch)]
