@@ -65,6 +65,14 @@ func (e *LinkError) Hint() string { return "replace it with the file, or remove 
 // ExitCode returns 2: the command was used wrongly.
 func (e *LinkError) ExitCode() int { return 2 }
 
+// RefuseLink returns a *LinkError for a path that exists and is not a regular file.
+func RefuseLink(path string) error {
+	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
+		return &LinkError{path, info.Mode().Type()}
+	}
+	return nil
+}
+
 // OpenRegular opens a file that dsbuild is about to copy to a place that others can read. It
 // refuses symbolic links: one in a folder of wheels could point at any file of the user's.
 func OpenRegular(path string) (*os.File, error) {

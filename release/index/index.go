@@ -127,7 +127,7 @@ func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 		return nil, notWritable(dir, err)
 	}
 	lockFile := filepath.Join(dir, lockName)
-	if err := refuseLink(lockFile); err != nil {
+	if err := wheel.RefuseLink(lockFile); err != nil {
 		return nil, err
 	}
 	lock := flock.New(lockFile)
@@ -204,7 +204,7 @@ func (w *Wheel) merge(other Wheel) {
 // from the notes of the index in dir, if the wheel is one of theirs.
 func open(ctx context.Context, file string, folders wheel.Folders, notes map[string]note, dir string) (Wheel, Toolchain, error) {
 	w := Wheel{file: file, beside: map[string]string{}}
-	if err := refuseLink(file); err != nil {
+	if err := wheel.RefuseLink(file); err != nil {
 		return w, Toolchain{}, err
 	}
 	suffixes, err := folders.Beside(file)
@@ -289,14 +289,6 @@ func verify(ctx context.Context, file string) (n note, metadata []byte, err erro
 	metadata, err = a.MetadataText()
 	n.Metadata = hashOf(metadata)
 	return n, metadata, err
-}
-
-// refuseLink refuses a path that exists and is not a regular file.
-func refuseLink(path string) error {
-	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
-		return &wheel.LinkError{Path: path, Type: info.Mode().Type()}
-	}
-	return nil
 }
 
 // CheckURL says why installers cannot use the address of an index; nil if they can. The error does

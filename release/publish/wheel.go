@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"hash"
 	"io"
-	"os"
 	"path/filepath"
 
 	"github.com/dsbuild/dsbuild/internal/fault"
@@ -62,8 +61,8 @@ func readWheels(ctx context.Context, paths []string) ([]wheelFiles, error) {
 
 // readWheel verifies one wheel.
 func readWheel(ctx context.Context, path string, folders wheel.Folders) (wheelFiles, error) {
-	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
-		return nil, &wheel.LinkError{Path: path, Type: info.Mode().Type()}
+	if err := wheel.RefuseLink(path); err != nil {
+		return nil, err
 	}
 	v, err := wheel.Verify(ctx, path)
 	if err == nil {
