@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -145,10 +146,7 @@ func (r *run) firstMember() *member { return r.members[0] }
 
 // masterAddress is the master's address for the others.
 func (r *run) masterAddress() string {
-	if r.opt.Master != "" {
-		return r.opt.Master
-	}
-	return r.firstMember().Host.Address
+	return cmp.Or(r.opt.Master, r.firstMember().Host.Address)
 }
 
 // hasPeers reports whether there is more than one node.
@@ -238,11 +236,8 @@ func (r *run) askAll(ctx context.Context, kind Kind, members []*member, limit ti
 	}
 }
 
-// withTimeout calls do with a time limit; 0 is no limit.
+// withTimeout calls do with a time limit.
 func withTimeout(ctx context.Context, limit time.Duration, do func(context.Context) error) error {
-	if limit == 0 {
-		return do(ctx)
-	}
 	limited, cancel := context.WithTimeoutCause(ctx, limit, fault.WithHint(fmt.Errorf("no answer within %s", ui.Duration(limit)), "check the network and the disk there"))
 	defer cancel()
 	err := do(limited)

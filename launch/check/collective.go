@@ -61,11 +61,6 @@ func stages(jax bool) []stage {
 
 type stage struct{ name, lack, try string }
 
-// blockingKinds are the errors with which a node would hang all others.
-func blockingKinds() []Kind {
-	return []Kind{Connect, Versions, Names, Interface, Network, Collective}
-}
-
 // checkCollectives runs an all_reduce over the nodes: first by gloo with one process on
 // each, then, if all have GPUs, by NCCL with one process per GPU. For a JAX job both use
 // JAX. Nodes with blocking errors are left out and named.
@@ -107,9 +102,11 @@ func (r *run) checkCollectives(ctx context.Context) {
 	}
 }
 
-// eligibleMembers are the nodes without blocking errors.
+// eligibleMembers are the nodes without blocking errors: those with which a node would hang all others.
 func (r *run) eligibleMembers() []*member {
-	return slices.DeleteFunc(r.liveMembers(), func(m *member) bool { return m.hasError(blockingKinds()...) || m.route == nil && r.hasNetwork() })
+	return slices.DeleteFunc(r.liveMembers(), func(m *member) bool {
+		return m.hasError(Connect, Versions, Names, Interface, Network, Collective) || m.route == nil && r.hasNetwork()
+	})
 }
 
 // runCollective runs one all_reduce, with local(m) processes on each node. It reports
@@ -135,7 +132,7 @@ func (r *run) runCollective(ctx context.Context, backend string, team []*member,
 	}
 	t.reached, t.failed = make([]int, t.world), make([]string, t.world)
 	s.Processes = t.world
-	work := r.opt.Reporter.Step(fmt.Sprintf("all_reduce by %s, %s on %s", backend, countWords(t.world, "process", "processes"), ui.Count(len(team), "node")))
+	work := r.opt.Reporter.Step(fmt.Sprintf("all_reduce by %s, %s on %s", backend, ui.Count(t.world, "process"), ui.Count(len(team), "node")))
 	err := t.runStages(ctx, backend, local, &s)
 	if err != nil {
 		s.Error = ui.OneLine(err.Error())
@@ -146,13 +143,6 @@ func (r *run) runCollective(ctx context.Context, backend string, team []*member,
 	}
 	r.sums = append(r.sums, s)
 	return err == nil
-}
-
-func countWords(n int, one, more string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, more)
 }
 
 // eventQueue keeps the events of a collective until somebody reads them. It drops only those

@@ -72,11 +72,7 @@ const maxCauses = 30
 // Print writes the report for a person: a table with one row for equal nodes, the merged
 // findings, the joint checks, and a verdict.
 func (r *Report) Print(w io.Writer) error {
-	head := []string{"Nodes", "Status", "GPUs", "Torch", "Interface", "Seconds"}
-	for i := range head {
-		head[i] = strings.ToUpper(head[i])
-	}
-	if err := ui.Table(w, head, r.tableRows()); err != nil {
+	if err := ui.Table(w, []string{"NODES", "STATUS", "GPUS", "TORCH", "INTERFACE", "SECONDS"}, r.tableRows()); err != nil {
 		return err
 	}
 	lines := r.findingLines()
@@ -146,7 +142,7 @@ func (r *Report) jointLines() []string {
 
 // String writes a collective in one line.
 func (s Sum) String() string {
-	text := fmt.Sprintf("all_reduce by %s: %s on %s", s.Backend, countWords(s.Processes, "process", "processes"), ui.Count(len(s.Nodes), "node"))
+	text := fmt.Sprintf("all_reduce by %s: %s on %s", s.Backend, ui.Count(s.Processes, "process"), ui.Count(len(s.Nodes), "node"))
 	if len(s.Without) > 0 {
 		text += fmt.Sprintf(" (without %s)", foldNames(s.Without))
 	}
