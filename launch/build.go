@@ -166,9 +166,7 @@ func (b *builder) takeHosts(all []inventory.Host) {
 func (b *builder) fillDefaults() {
 	j := b.job
 	or := func(field *string, value string) {
-		if *field == "" {
-			*field = value
-		}
+		*field = cmp.Or(*field, value)
 	}
 	or(&j.Name, "train")
 	if j.Nodes.Max == 0 {

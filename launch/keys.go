@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -36,12 +37,7 @@ type Key struct {
 }
 
 // FlagName is the name of the flag.
-func (k Key) FlagName() string {
-	if k.Flag != "" {
-		return k.Flag
-	}
-	return k.Name
-}
+func (k Key) FlagName() string { return cmp.Or(k.Flag, k.Name) }
 
 // YesNo reports whether the value is true or false.
 func (k Key) YesNo() bool { return k.kind == yesNo }

@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"cmp"
 	"embed"
 	"fmt"
 	"io/fs"
@@ -93,7 +94,7 @@ type file struct {
 func (j *Job) renderFiles(wanted ...file) ([]File, error) {
 	var all []File
 	for _, f := range wanted {
-		text, err := executeTemplate(f.template, newView(j, f.name))
+		text, err := executeTemplate(f.template, view{Job: j, File: f.name})
 		if err != nil {
 			return nil, err
 		}
@@ -106,8 +107,8 @@ func (j *Job) renderFiles(wanted ...file) ([]File, error) {
 func (j *Job) renderNodeBlocks(script string) ([]File, error) {
 	var all []File
 	for rank, host := range j.Hosts {
-		v := newView(j, fmt.Sprintf("node-%0*d-%s.sh", len(fmt.Sprint(len(j.Hosts)-1)), rank, strings.ReplaceAll(host.Node, "/", "-")))
-		v.Main, v.Rank, v.Host = script, rank, host
+		name := fmt.Sprintf("node-%0*d-%s.sh", len(fmt.Sprint(len(j.Hosts)-1)), rank, strings.ReplaceAll(host.Node, "/", "-"))
+		v := view{Job: j, File: name, Main: script, Rank: rank, Host: host}
 		text, err := executeTemplate("node.sh", v)
 		if err != nil {
 			return nil, err
@@ -210,8 +211,5 @@ func (j *Job) vars(taken bool) []Var {
 
 // PythonOf is the interpreter of a node of the inventory.
 func (j *Job) PythonOf(h inventory.Host) string {
-	if j.Python != "" {
-		return j.Python
-	}
-	return h.Python
+	return cmp.Or(j.Python, h.Python)
 }

@@ -25,11 +25,6 @@ type view struct {
 	Host inventory.Host
 }
 
-// newView is the view of a job for a file that is not of one node.
-func newView(j *Job, file string) view {
-	return view{Job: j, File: file}
-}
-
 // Shape describes the size of the job.
 func (v view) Shape() string {
 	nodes := ui.Count(v.Nodes.Max, "node")
@@ -78,10 +73,7 @@ func (v view) StartWait() string {
 	case v.C10d():
 		seconds = 600
 	}
-	if v.JoinTimeout > 0 {
-		seconds = v.JoinTimeout
-	}
-	return fmt.Sprintf("%s (%d s)", who, seconds)
+	return fmt.Sprintf("%s (%d s)", who, cmp.Or(v.JoinTimeout, seconds))
 }
 
 // Bootstrap is the file that starts a JAX program.
@@ -116,10 +108,7 @@ func (v view) PyxisMounts() string {
 
 // ElasticRestarts is the number of restarts of an elastic job.
 func (v view) ElasticRestarts() int {
-	if v.MaxRestarts > 0 {
-		return v.MaxRestarts
-	}
-	return usualRestarts
+	return cmp.Or(v.MaxRestarts, usualRestarts)
 }
 
 // FixedRestarts is the number of restarts of a fixed-size job.

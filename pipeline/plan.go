@@ -162,7 +162,9 @@ func NewPlan(tc compat.Toolchain, src Source, base Base, opt Options) (*Plan, er
 	}
 	env := buildEnv(tc, src, opt)
 	p.Steps = []Step{
-		sourceStep(src), compileStep(env), stripStep(tc, opt), packStep(tc), auditStep(), smokeStep(tc),
+		sourceStep(src), compileStep(env), stripStep(tc, opt), packStep(tc),
+		{Name: AuditStep, Title: "open the wheel again and compare it with the request", Image: Here, Inputs: []string{PackStep}},
+		smokeStep(tc),
 	}
 	if err := p.setDigest(); err != nil {
 		return nil, err
@@ -383,12 +385,6 @@ const (
 	NotRunFile = "not-run"
 )
 
-func auditStep() Step {
-	return Step{
-		Name: AuditStep, Title: "open the wheel again and compare it with the request", Image: Here, Inputs: []string{PackStep},
-	}
-}
-
 // smokeStep tells the script which ops have device code: they load without a GPU, but do not run.
 func smokeStep(tc compat.Toolchain) Step {
 	s := Step{
@@ -553,7 +549,7 @@ func (p *Plan) printTarget(w io.Writer) {
 		torch += " and newer (the stable ABI, built with " + tc.Torch + ")"
 	}
 	fmt.Fprintf(w, "DeepSpeed %s for torch %s, CUDA %s, Python %s, %s\n", tc.DeepSpeed, torch, cuda, python, tc.CPU)
-	fmt.Fprintf(w, "ops %s\narchs %s\n", strings.Join(tc.OpNames(false), ", "), archsOrNone(tc))
+	fmt.Fprintf(w, "ops %s\narchs %s\n", strings.Join(tc.OpNames(false), ", "), cmp.Or(wheel.ArchList(tc.Archs), "none: no op has device code"))
 }
 
 func (p *Plan) printLeftOut(w io.Writer) {
@@ -594,11 +590,4 @@ func printVariables(w io.Writer, variables map[string]string) {
 			fmt.Fprintf(w, "             %s=%s\n", k, variables[k])
 		}
 	}
-}
-
-func archsOrNone(tc compat.Toolchain) string {
-	if len(tc.Archs) == 0 {
-		return "none: no op has device code"
-	}
-	return wheel.ArchList(tc.Archs)
 }

@@ -109,10 +109,7 @@ func (w *Wheel) useFinished(p pipeline.Product, state State) bool {
 
 // filePath returns the path of the wheel's file.
 func (w *Wheel) filePath() string {
-	if w.Artifact.Path != "" {
-		return w.Artifact.Path
-	}
-	return w.product.File
+	return cmp.Or(w.Artifact.Path, w.product.File)
 }
 
 // nodesRunning returns the nodes that run the wheel, with its files unchanged since the

@@ -151,10 +151,8 @@ type envRunner struct {
 
 // Run implements remote.Runner.
 func (r envRunner) Run(ctx context.Context, cmd remote.Command) error {
-	env := maps.Clone(r.env)
-	if env == nil {
-		env = map[string]string{}
-	}
+	env := map[string]string{}
+	maps.Copy(env, r.env)
 	maps.Copy(env, cmd.Env)
 	cmd.Env = env
 	return r.Runner.Run(ctx, cmd)

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -174,8 +175,5 @@ func (c *sshConn) await(ctx context.Context, done <-chan error, doing string) er
 			err = c.lost(doing)
 		}
 	}
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	return err
+	return cmp.Or(ctx.Err(), err)
 }

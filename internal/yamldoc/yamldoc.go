@@ -13,6 +13,7 @@ import (
 	"io/fs"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -268,10 +269,8 @@ func (r *Reader) Pairs(n Node, what string, known []string) []Pair {
 
 // Known reports whether a key is among the known ones, and records a problem if not.
 func (r *Reader) Known(at diagnostic.Position, kind, name, what string, known []string) bool {
-	for _, k := range known {
-		if k == name {
-			return true
-		}
+	if slices.Contains(known, name) {
+		return true
 	}
 	if scheme, _, isURL := strings.Cut(name, "://"); isURL {
 		name = scheme + "://…" // the rest may be secret

@@ -2,6 +2,7 @@ package planner
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"strings"
 
@@ -54,10 +55,7 @@ func (b *Backend) engineWorker(address string) pipeline.Worker {
 		if err != nil {
 			return nil, nil, err
 		}
-		name := found.How
-		if address != "" {
-			name = address
-		}
+		name := cmp.Or(address, found.How)
 		builder, end, err := b.openSession(ctx, found, name, report)
 		if err != nil {
 			return nil, nil, err
