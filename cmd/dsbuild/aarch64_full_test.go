@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,6 +13,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/dockerfiles"
+	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/testkit/debian"
+	"github.com/dsbuild/dsbuild/internal/testkit/fulltools"
+	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
+	"github.com/dsbuild/dsbuild/internal/testkit/nodes/nodestest"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -121,4 +128,90 @@ func smokeTestRan(t *testing.T, w wheel.Artifact, ops int) {
 			t.Logf("result: under qemu-user: %s", strings.TrimSpace(line))
 		}
 	}
+}
+
+// Four nodes, two of each CPU, get two wheels by one command: each node that of its own CPU. The aarch64 nodes are those of this machine
+// whose Python qemu-user runs. The wheel of the other CPU is refused before anything is sent.
+func TestFullAarch64Ship(t *testing.T) {
+	f := builtProgram(t)
+	root := armRoot(t)
+	x86 := nodestest.Up(t, nodes.Options{Dir: filepath.Join(f.dir, "x86"), Count: 2, Env: nodes.WithTorch})
+	arm := nodestest.Up(t, nodes.Options{Dir: filepath.Join(f.dir, "arm"), Count: 2, Env: nodes.NoPython})
+	for i := range 2 {
+		arm.Nodes[i].Python = armPython(t, root, filepath.Join(arm.Nodes[i].Dir, "venv"))
+		f.nodes = append(f.nodes,
+			realNode{fmt.Sprintf("a%d", i+1), "3.11", nodes.DefaultTorch, "NVIDIA A100-SXM4-80GB, 8.0, 580.65.06", x86, x86.Nodes[i]},
+			realNode{fmt.Sprintf("gh%d", i+1), "3.11", nodes.DefaultTorch, "NVIDIA GH200 480GB, 9.0, 580.65.06", arm, arm.Nodes[i]})
+	}
+	f.write(t, x86, arm)
+	r, _, took := f.report(t, 0, nil, "ship", f.inventory)
+	if len(r.Groups) != 2 || r.Summary.OK != 4 || len(changedNodes(r)) != 4 {
+		t.Fatalf("%+v, %+v", r.Groups, r.Summary)
+	}
+	for i, n := range r.Nodes {
+		machine := []string{wheel.X86, wheel.Arm}[i%2]
+		own := slices.IndexFunc(r.Groups, func(g report.Group) bool { return slices.Contains(g.Nodes, n.Name) })
+		if own < 0 || !strings.HasSuffix(r.Groups[own].Wheel, "_"+machine+".whl") {
+			t.Errorf("%s, a node of %s: %+v", n.Name, machine, r.Groups)
+		}
+	}
+	for _, g := range r.Groups {
+		t.Logf("result: ship to four nodes, two of each CPU: %s for %s", g.Wheel, strings.Join(g.Nodes, ", "))
+	}
+	t.Logf("result: all four in %.0f s, the wheels' builds and the tests under qemu-user included", took.Seconds())
+	for _, g := range r.Groups {
+		refused, _, _ := f.report(t, 3, nil, "deploy", f.inventory, "--wheel", filepath.Join("dist", g.Wheel))
+		for _, n := range refused.Nodes {
+			if !slices.Contains(g.Nodes, n.Name) && (n.Status != report.Refused || n.Sent > 0 || !strings.HasPrefix(n.Error, "built for ")) {
+				t.Errorf("%s gets %s: %+v", n.Name, g.Wheel, n)
+			}
+		}
+	}
+}
+
+// armRoot returns a folder with a root file system of Debian 12 for aarch64 with Python, and with torch for it. What is there stays.
+func armRoot(t *testing.T) string {
+	t.Helper()
+	have := func() bool {
+		for _, name := range []string{"mmdebstrap", "qemu-aarch64-static", "aarch64-linux-gnu-gcc-12"} {
+			if _, err := exec.LookPath(name); err != nil {
+				return false
+			}
+		}
+		return true
+	}
+	if err := debian.Ensure(t.Context(), have, "mmdebstrap", "qemu-user-static", "gcc-12-aarch64-linux-gnu", "libc6-dev-arm64-cross"); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(fulltools.Dir(t), "aarch64")
+	packages := filepath.Join(t.TempDir(), "packages.txt")
+	dockerfilesDir, err := filepath.Abs("../../dockerfiles")
+	if err := errors.Join(err, os.WriteFile(packages, []byte(dockerfiles.Constraints(dockerfiles.LockedForArm("3.11"))), 0o644), os.MkdirAll(dir, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "sh", "testdata/aarch64/root.sh", dir, packages, dockerfilesDir)
+	cmd.Env = append(os.Environ(), "UV="+uvProgram(t), "CC=aarch64-linux-gnu-gcc-12")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return dir
+}
+
+// armPython makes an environment whose Python qemu-user runs, and returns its interpreter. The environment's own program starts qemu,
+// so that it also starts where Python starts itself again.
+func armPython(t *testing.T, root, venv string) string {
+	t.Helper()
+	site := filepath.Join(venv, "lib", "python3.11", "site-packages")
+	python := filepath.Join(venv, "bin", "python")
+	for path, text := range map[string]string{
+		filepath.Join(venv, "pyvenv.cfg"): "home = /usr/bin\ninclude-system-site-packages = false\n",
+		filepath.Join(site, "torch.pth"):  filepath.Join(root, "site") + "\n",
+		python: fmt.Sprintf("#!/bin/sh\nexport QEMU_LD_PREFIX=%[1]s/root QEMU_CPU=cortex-a72 LD_LIBRARY_PATH=%[1]s/nvidia\n"+
+			"exec qemu-aarch64-static -0 \"$0\" %[1]s/root/usr/bin/python3.11 \"$@\"\n", root),
+	} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return python
 }

@@ -37,6 +37,7 @@ type realNode struct {
 	python string
 	torch  string
 	gpu    string // as nvidia-smi says it; "" where there is none
+	fleet  *nodes.Fleet
 	*nodes.Node
 }
 
@@ -51,20 +52,27 @@ func secondPython(t *testing.T) (version, torch string) {
 	return version, torch
 }
 
-func newRealFleet(t *testing.T) *realFleet {
+// builtProgram compiles the program for a fleet that has no nodes yet.
+func builtProgram(t *testing.T) *realFleet {
 	t.Helper()
 	f := &realFleet{dir: t.TempDir()}
 	f.inventory, f.program = filepath.Join(f.dir, "inventory.yaml"), filepath.Join(f.dir, "bin", "dsbuild")
 	command(t, ".", "go", "build", "-trimpath", "-o", f.program, ".")
+	return f
+}
+
+func newRealFleet(t *testing.T) *realFleet {
+	t.Helper()
+	f := builtProgram(t)
 	version, torch := secondPython(t)
 	first := nodestest.Up(t, nodes.Options{Dir: filepath.Join(f.dir, "first"), Count: 4, Env: nodes.WithTorch})
 	second := nodestest.Up(t, nodes.Options{Dir: filepath.Join(f.dir, "second"), Count: 2, Env: nodes.WithTorch, Python: version, Torch: torch})
 	const a100, turing = "NVIDIA A100-SXM4-80GB, 8.0, 580.65.06", "NVIDIA GeForce RTX 2080 Ti, 7.5, 580.65.06"
 	for i, gpu := range []string{a100, a100, turing, turing} {
-		f.nodes = append(f.nodes, realNode{fmt.Sprintf("gpu%d", i+1), "3.11", nodes.DefaultTorch, gpu, first.Nodes[i]})
+		f.nodes = append(f.nodes, realNode{fmt.Sprintf("gpu%d", i+1), "3.11", nodes.DefaultTorch, gpu, first, first.Nodes[i]})
 	}
 	for i := range second.Nodes {
-		f.nodes = append(f.nodes, realNode{fmt.Sprintf("cpu%d", i+1), version, torch, "", second.Nodes[i]})
+		f.nodes = append(f.nodes, realNode{fmt.Sprintf("cpu%d", i+1), version, torch, "", second, second.Nodes[i]})
 	}
 	f.write(t, first, second)
 	return f
@@ -83,8 +91,8 @@ func (f *realFleet) write(t *testing.T, fleets ...*nodes.Fleet) {
 	}
 	known := filepath.Join(f.dir, "known_hosts")
 	inventory := fmt.Sprintf("known_hosts: %s\nnodes:\n", known)
-	for i, n := range f.nodes {
-		bin, fleet, accelerator := filepath.Join(n.Dir, "bin"), fleets[i/4], ""
+	for _, n := range f.nodes {
+		bin, accelerator := filepath.Join(n.Dir, "bin"), ""
 		if err := os.MkdirAll(bin, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -95,7 +103,7 @@ func (f *realFleet) write(t *testing.T, fleets ...*nodes.Fleet) {
 			}
 		}
 		inventory += fmt.Sprintf("  - {hosts: %s, address: %s, port: %d, user: %s, identity_file: %s, python: %s, env: {PATH: %q%s}}\n",
-			n.name, n.Address, n.Port, fleet.User, fleet.IdentityFile, n.Python, bin+":/usr/local/bin:/usr/bin:/bin", accelerator)
+			n.name, n.Address, n.Port, n.fleet.User, n.fleet.IdentityFile, n.Python, bin+":/usr/local/bin:/usr/bin:/bin", accelerator)
 	}
 	for name, text := range map[string][]byte{known: keys, f.inventory: []byte(inventory)} {
 		if err := os.WriteFile(name, text, 0o600); err != nil {
