@@ -36,7 +36,8 @@ type watch struct {
 func (t *Transport) sendWatched(req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(req.Context())
 	w := &watch{ctx: ctx, cancel: cancel, limit: t.Silence}
-	w.timer = time.AfterFunc(t.Silence, func() { cancel(&silenceError{req.URL.Host, t.Silence}) })
+	silent := &silenceError{req.URL.Host, t.Silence}
+	w.timer = time.AfterFunc(t.Silence, func() { cancel(silent) })
 	req = req.Clone(ctx)
 	if req.Body != nil && req.Body != http.NoBody {
 		req.Body = &sentBody{req.Body, w}
