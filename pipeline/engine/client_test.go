@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -20,10 +21,12 @@ func fakeClient(t *testing.T, name, script string) {
 	t.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
 }
 
-// podman without root is not chosen, but taken where it is asked for.
+// podman without root is not chosen, but taken where it is asked for. On Linux nothing of it is started, for a process would stay.
 func TestPodmanWithoutRoot(t *testing.T) {
-	fakeClient(t, "podman", `echo 'rootless: true'`)
+	started := filepath.Join(t.TempDir(), "started")
+	fakeClient(t, "podman", `touch '`+started+`'; echo 'rootless: true'`)
 	f := nowhere(t)
+	f.Root = false
 	f.LookPath = func(name string) (string, error) {
 		if name != "podman" {
 			return "", os.ErrNotExist
@@ -32,6 +35,9 @@ func TestPodmanWithoutRoot(t *testing.T) {
 	}
 	if _, err := f.Find(t.Context()); err == nil || !strings.Contains(err.Error(), "podman: runs without root") {
 		t.Error(err)
+	}
+	if _, err := os.Stat(started); err == nil && runtime.GOOS == "linux" {
+		t.Error("podman was started")
 	}
 	f.Flag = "image+podman://r/e:1"
 	if e, err := f.Find(t.Context()); err != nil || e.Address != f.Flag {

@@ -169,6 +169,10 @@ func (f *Finder) serves(ctx context.Context, client string) error {
 	if err != nil {
 		return errors.New("not installed")
 	}
+	withoutRoot := errors.New("runs without root, but an engine needs root")
+	if client == "podman" && !f.Root && runtime.GOOS == "linux" {
+		return withoutRoot // a question alone would leave podman's pause process behind
+	}
 	ctx, cancel := context.WithTimeout(ctx, daemonTime)
 	defer cancel()
 	args := []string{"version", "--format", "{{.Server.Version}}"}
@@ -183,7 +187,7 @@ func (f *Finder) serves(ctx context.Context, client string) error {
 	case ctx.Err() != nil:
 		return fmt.Errorf("its daemon did not answer within %s", daemonTime)
 	case err == nil && said == "rootless: true":
-		return errors.New("runs without root, but an engine needs root")
+		return withoutRoot
 	case err == nil:
 		return nil
 	case client == "docker" && strings.Contains(strings.ToLower(said), "permission denied"):
