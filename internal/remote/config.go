@@ -63,9 +63,22 @@ func (c *clientConfig) own() string {
 	return file
 }
 
-// settings holds all values of each key for one host. For most keys only the
+// settings holds all values of each key that Resolve reads, for one host. For most keys only the
 // first value counts.
 type settings map[string][]string
+
+// isResolved reports whether Resolve reads key. ssh prints five times as many, and the settings of
+// thousands of nodes stay in memory.
+func isResolved(key string) bool {
+	switch key {
+	case "batchmode", "certificatefile", "challengeresponseauthentication", "controlpath", "globalknownhostsfile",
+		"gssapiauthentication", "hostbasedauthentication", "hostkeyalias", "hostname", "identitiesonly", "identityagent",
+		"identityfile", "kbdinteractiveauthentication", "knownhostscommand", "passwordauthentication", "pkcs11provider",
+		"port", "proxycommand", "proxyjump", "user", "userknownhostsfile":
+		return true
+	}
+	return false
+}
 
 func (s settings) first(key string) string {
 	if v := s[key]; len(v) > 0 {
@@ -171,7 +184,9 @@ func (c *clientConfig) ask(ctx context.Context, alias string, args []string) (se
 	s := settings{}
 	for line := range bytes.Lines(out) {
 		k, v, _ := bytes.Cut(bytes.TrimSpace(line), []byte(" "))
-		s[string(k)] = append(s[string(k)], string(v))
+		if isResolved(string(k)) {
+			s[string(k)] = append(s[string(k)], string(v))
+		}
 	}
 	// Drop the default files, which no configuration named.
 	if account, err := user.Current(); err == nil {
