@@ -3,6 +3,7 @@
 package main
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -183,10 +184,11 @@ func armRoot(t *testing.T) string {
 	if err := debian.Ensure(t.Context(), have, "mmdebstrap", "qemu-user-static", "gcc-12-aarch64-linux-gnu", "libc6-dev-arm64-cross"); err != nil {
 		t.Fatal(err)
 	}
-	dir := filepath.Join(fulltools.Dir(t), "aarch64")
+	wanted := []byte(dockerfiles.Constraints(dockerfiles.LockedForArm("3.11")))
+	dir := filepath.Join(fulltools.Dir(t), fmt.Sprintf("aarch64-%.8x", sha256.Sum256(wanted)))
 	packages := filepath.Join(t.TempDir(), "packages.txt")
 	dockerfilesDir, err := filepath.Abs("../../dockerfiles")
-	if err := errors.Join(err, os.WriteFile(packages, []byte(dockerfiles.Constraints(dockerfiles.LockedForArm("3.11"))), 0o644), os.MkdirAll(dir, 0o755)); err != nil {
+	if err := errors.Join(err, os.WriteFile(packages, wanted, 0o644), os.MkdirAll(dir, 0o755)); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), "sh", "testdata/aarch64/root.sh", dir, packages, dockerfilesDir)
