@@ -42,7 +42,7 @@ func TestFullAarch64(t *testing.T) {
 	if out := strings.Join(strings.Fields(fullTool(t, "auditwheel", "show", w.Path)), " "); !strings.Contains(out, name[1]) {
 		t.Errorf("auditwheel: %s", out)
 	}
-	if sass, ptx := cuobjdump(t, w.Path, "libfused_adam_op"); !slices.Equal(sass, []string{"9.0"}) || len(ptx) > 0 {
+	if sass, ptx := cuobjdump(t, w.Path, "fused_adam_op"); !slices.Equal(sass, []string{"9.0"}) || len(ptx) > 0 {
 		t.Errorf("cuobjdump: %v %v", sass, ptx)
 	}
 	installsOn(t, w.Path)

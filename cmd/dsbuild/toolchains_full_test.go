@@ -60,8 +60,8 @@ func cuobjdump(t *testing.T, path, op string) (sass, ptx []string) {
 	t.Helper()
 	tmp := t.TempDir()
 	command(t, ".", "python3", "-m", "zipfile", "-e", path, tmp)
-	found, err := filepath.Glob(filepath.Join(tmp, "deepspeed", "ops", "*", op+".*so"))
-	if deeper, _ := filepath.Glob(filepath.Join(tmp, "deepspeed", "ops", op+".*so")); len(deeper) > 0 {
+	found, err := filepath.Glob(filepath.Join(tmp, "deepspeed", "ops", "*", "*"+op+".*so"))
+	if deeper, _ := filepath.Glob(filepath.Join(tmp, "deepspeed", "ops", "*"+op+".*so")); len(deeper) > 0 {
 		found = deeper
 	}
 	if err != nil || len(found) != 1 {
