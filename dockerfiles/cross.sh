@@ -14,13 +14,9 @@ sh "$here/install.sh" "$@"
 # Debian has Python's program for one machine at a time, but its library for several.
 root=/opt/aarch64
 export CC="aarch64-linux-gnu-gcc${GCC:+-$GCC}"
-mkdir -p "$root/proc" "$root/sys/devices/system/cpu"
+mkdir -p "$root"
 printf 'int Py_BytesMain(int, char **);\nint main(int count, char **words) { return Py_BytesMain(count, words); }\n' |
     "$CC" -o "$root/python" -x c - -x none "/usr/lib/aarch64-linux-gnu/libpython$PYTHON.so.1.0"
-# qemu shows programs the files of QEMU_LD_PREFIX before this machine's. torch asks these what the CPU is: the
-# oldest that a wheel is for, a Cortex-A72.
-cp "$here/cpuinfo.txt" "$root/proc/cpuinfo"
-for file in possible present online; do echo 0 >"$root/sys/devices/system/cpu/$file"; done
 cat >"$root/python3" <<EOF
 #!/bin/sh
 export QEMU_LD_PREFIX=$root QEMU_CPU=cortex-a72 PYTHONHOME=/usr PYTHONPATH="\${PYTHONPATH:+\$PYTHONPATH:}$root/site" LD_LIBRARY_PATH=$root/nvidia
@@ -28,8 +24,4 @@ exec qemu-aarch64-static $root/python "\$@"
 EOF
 chmod +x "$root/python3"
 . "$here/site.sh"
-uv pip install --no-deps --require-hashes --only-binary :all: -r "$here/packages-aarch64.txt" \
-    --target "$root/site" --python-platform aarch64-manylinux_2_28 --python-version "$PYTHON"
-# Byte code is the same on every machine, and Python takes five times as long to make it under qemu.
-"python$PYTHON" -m compileall -q -j 0 "$root/site" >/dev/null 2>&1 || : # some files are no modules, whatever their names say
-"python$PYTHON" "$here/nvidia_standins.py" "$root/site" "$root/nvidia"
+sh "$here/emulated.sh" "$root" "$here/packages-aarch64.txt" "$PYTHON"

@@ -25,6 +25,6 @@ RUN --mount=type=secret,id=site \
     ROAD="${ROAD}" TOOLKIT="${TOOLKIT}" COMPONENTS="${COMPONENTS}" PACKAGES="${PACKAGES}" sh /opt/dsbuild/build.sh ops
 # It comes last, so that wheels for both machines share all else.
 ARG CROSS
-COPY cross.sh nvidia_standins.py cpuinfo.txt packages-aarch64.tx[t] /opt/dsbuild/
+COPY cross.sh emulated.sh nvidia_standins.py cpuinfo.txt packages-aarch64.tx[t] /opt/dsbuild/
 RUN --mount=type=cache,id=dsbuild-apt,target=/var/cache/apt,sharing=locked --mount=type=secret,id=site \
     CROSS="${CROSS}" GCC="${GCC}" SYSTEM="${SYSTEM}" PYTHON="${PYTHON}" sh /opt/dsbuild/cross.sh

@@ -170,7 +170,7 @@ func TestFullAarch64Ship(t *testing.T) {
 	}
 }
 
-// armRoot returns a folder with a root file system of Debian 12 for aarch64 with Python, and with torch for it. What is there stays.
+// armRoot returns a root file system of Debian 12 for aarch64, with Python and torch. If it is there already, it stays.
 func armRoot(t *testing.T) string {
 	t.Helper()
 	have := func() bool {
@@ -188,11 +188,11 @@ func armRoot(t *testing.T) string {
 	dir := filepath.Join(fulltools.Dir(t), fmt.Sprintf("aarch64-%.8x", sha256.Sum256(wanted)))
 	packages := filepath.Join(t.TempDir(), "packages.txt")
 	dockerfilesDir, err := filepath.Abs("../../dockerfiles")
-	if err := errors.Join(err, os.WriteFile(packages, wanted, 0o644), os.MkdirAll(dir, 0o755)); err != nil {
+	if err := errors.Join(err, os.WriteFile(packages, wanted, 0o644)); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), "sh", "testdata/aarch64/root.sh", dir, packages, dockerfilesDir)
-	cmd.Env = append(os.Environ(), "UV="+uvProgram(t), "CC=aarch64-linux-gnu-gcc-12")
+	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(uvProgram(t))+":"+os.Getenv("PATH"), "CC=aarch64-linux-gnu-gcc-12")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -208,8 +208,8 @@ func armPython(t *testing.T, root, venv string) string {
 	for path, text := range map[string]string{
 		filepath.Join(venv, "pyvenv.cfg"): "home = /usr/bin\ninclude-system-site-packages = false\n",
 		filepath.Join(site, "torch.pth"):  filepath.Join(root, "site") + "\n",
-		python: fmt.Sprintf("#!/bin/sh\nexport QEMU_LD_PREFIX=%[1]s/root QEMU_CPU=cortex-a72 LD_LIBRARY_PATH=%[1]s/nvidia\n"+
-			"exec qemu-aarch64-static -0 \"$0\" %[1]s/root/usr/bin/python3.11 \"$@\"\n", root),
+		python: fmt.Sprintf("#!/bin/sh\nexport QEMU_LD_PREFIX=%[1]s QEMU_CPU=cortex-a72 LD_LIBRARY_PATH=%[1]s/nvidia\n"+
+			"exec qemu-aarch64-static -0 \"$0\" %[1]s/usr/bin/python3.11 \"$@\"\n", root),
 	} {
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)); err != nil {
 			t.Fatal(err)
