@@ -12,20 +12,33 @@ import (
 	"path/filepath"
 )
 
-// toDisk makes the contents of a file outlast a power cut. Without it a file system may write the new name
-// before them, and leave an empty file in place of the old one.
-var toDisk = (*os.File).Sync
+// writer writes files that appear whole or not at all.
+type writer struct {
+	// toDisk makes the contents of a file outlast a power cut. Without it a file system may write the new name
+	// before them, and leave an empty file in place of the old one.
+	toDisk func(*os.File) error
+}
+
+func newWriter() writer { return writer{(*os.File).Sync} }
 
 // Write copies r to path, by way of a temporary file beside it that is renamed at
 // the end. The file has mode, less the user's umask.
 func Write(path string, r io.Reader, mode fs.FileMode) error {
-	return write(path, r, mode, os.Rename)
+	return newWriter().replace(path, r, mode)
 }
 
 // Create is Write for a file that must not exist: the error is fs.ErrExist if it does when the new
 // one is complete, even if it came meanwhile.
 func Create(path string, r io.Reader, mode fs.FileMode) error {
-	return write(path, r, mode, func(tmp, path string) error {
+	return newWriter().create(path, r, mode)
+}
+
+func (w writer) replace(path string, r io.Reader, mode fs.FileMode) error {
+	return w.write(path, r, mode, os.Rename)
+}
+
+func (w writer) create(path string, r io.Reader, mode fs.FileMode) error {
+	return w.write(path, r, mode, func(tmp, path string) error {
 		err := os.Link(tmp, path)
 		if err == nil || errors.Is(err, fs.ErrExist) {
 			return err
@@ -39,14 +52,14 @@ func Create(path string, r io.Reader, mode fs.FileMode) error {
 }
 
 // write copies r to a temporary file, and gives that its place.
-func write(path string, r io.Reader, mode fs.FileMode, place func(tmp, path string) error) error {
+func (w writer) write(path string, r io.Reader, mode fs.FileMode, place func(tmp, path string) error) error {
 	tmp, err := createBeside(path, mode)
 	if err != nil {
 		return named(path, err)
 	}
 	defer os.Remove(tmp.Name()) //nolint:errcheck // it has its place, or nobody can do anything about it
 	if _, err = io.Copy(tmp, r); err == nil {
-		err = toDisk(tmp)
+		err = w.toDisk(tmp)
 	}
 	if err = errors.Join(err, tmp.Close()); err != nil {
 		return fmt.Errorf("%s: %w", path, err)

@@ -11,9 +11,9 @@ import (
 // The contents are on the disk before the file has its name, and a disk that refuses them leaves the old file.
 func TestContentsReachTheDiskBeforeTheName(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "f")
-	whole, reached, refusal := toDisk, 0, error(nil)
-	t.Cleanup(func() { toDisk = whole })
-	toDisk = func(f *os.File) error {
+	w, reached, refusal := newWriter(), 0, error(nil)
+	whole := w.toDisk
+	w.toDisk = func(f *os.File) error {
 		reached++
 		text, err := os.ReadFile(f.Name())
 		if _, there := os.Lstat(file); err != nil || string(text) != "new" || reached == 1 && there == nil {
@@ -22,8 +22,8 @@ func TestContentsReachTheDiskBeforeTheName(t *testing.T) {
 		return errors.Join(whole(f), refusal)
 	}
 	for _, write := range []func() error{
-		func() error { return Create(file, strings.NewReader("new"), 0o600) },
-		func() error { return Write(file, strings.NewReader("new"), 0o600) },
+		func() error { return w.create(file, strings.NewReader("new"), 0o600) },
+		func() error { return w.replace(file, strings.NewReader("new"), 0o600) },
 	} {
 		if err := write(); err != nil {
 			t.Error(err)
@@ -33,7 +33,7 @@ func TestContentsReachTheDiskBeforeTheName(t *testing.T) {
 		t.Fatal(err)
 	}
 	refusal = errors.New("input/output error")
-	if err := Write(file, strings.NewReader("new"), 0o600); !errors.Is(err, refusal) {
+	if err := w.replace(file, strings.NewReader("new"), 0o600); !errors.Is(err, refusal) {
 		t.Errorf("%v, want the error of the disk", err)
 	}
 	if text, err := os.ReadFile(file); err != nil || string(text) != "old" || reached != 3 {

@@ -70,7 +70,7 @@ func pause(ctx context.Context, d time.Duration) error {
 // RoundTrip implements http.RoundTripper.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	isQuestion := (req.Method == http.MethodGet || req.Method == http.MethodHead) && (req.Body == nil || req.Body == http.NoBody)
-	if !isQuestion || (req.Context().Value(insideTry{}) != nil) {
+	if !isQuestion || req.Context().Value(insideTry{}) != nil {
 		return t.send(req)
 	}
 	var res *http.Response

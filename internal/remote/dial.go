@@ -98,7 +98,7 @@ func (d *SSH) Dial(ctx context.Context, t Target) (Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := d.retry(ctx, d.opt.Tries, func() (*sshConn, error) { return d.dial(ctx, t) }, func(err error) bool {
+	c, err := d.dialAgain(ctx, d.opt.Tries, func() (*sshConn, error) { return d.dial(ctx, t) }, func(err error) bool {
 		return !errors.Is(err, errTurnedAway) && !errors.As(err, new(silentError)) && (errors.Is(err, ErrDial) || errors.Is(err, ErrLost))
 	})
 	if err != nil {
@@ -107,8 +107,8 @@ func (d *SSH) Dial(ctx context.Context, t Target) (Conn, error) {
 	return c, nil
 }
 
-// retry calls dial up to so many times, while its error is passing, with growing pauses.
-func (d *SSH) retry(ctx context.Context, tries int, dial func() (*sshConn, error), passing func(error) bool) (*sshConn, error) {
+// dialAgain calls dial up to so many times, while its error is passing, with growing pauses.
+func (d *SSH) dialAgain(ctx context.Context, tries int, dial func() (*sshConn, error), passing func(error) bool) (*sshConn, error) {
 	next := 2 * d.opt.Pause // a second by default
 	for n := 1; ; n++ {
 		c, err := dial()
@@ -199,7 +199,7 @@ func (d *SSH) connect(ctx context.Context, t Target, attempt func(*deadline) (*s
 		}
 		return c, err
 	}
-	return d.retry(ctx, dialAttempts, once, func(err error) bool { return errors.Is(err, errTurnedAway) })
+	return d.dialAgain(ctx, dialAttempts, once, func(err error) bool { return errors.Is(err, errTurnedAway) })
 }
 
 // reach opens the TCP connection and runs the handshake.

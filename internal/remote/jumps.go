@@ -55,8 +55,8 @@ func (p *jumpConns) get(ctx context.Context, key string, dial func(context.Conte
 	return s.conn, release, nil
 }
 
-// closed reports whether a channel is closed.
-func closed(c <-chan struct{}) bool {
+// isClosed reports whether a channel is closed.
+func isClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:
 		return true
@@ -68,12 +68,12 @@ func closed(c <-chan struct{}) bool {
 // over reports whether the next caller needs another attempt.
 func (s *jumpConn) over() bool {
 	switch {
-	case !closed(s.ready):
+	case !isClosed(s.ready):
 		return false
 	case s.err != nil:
 		return !isFinalRefusal(s.err)
 	}
-	return closed(s.conn.dead)
+	return isClosed(s.conn.dead)
 }
 
 func (p *jumpConns) dial(ctx context.Context, s *jumpConn, dial func(context.Context) (*sshConn, error)) {
@@ -91,7 +91,7 @@ func (p *jumpConns) dial(ctx context.Context, s *jumpConn, dial func(context.Con
 func (p *jumpConns) release(key string, s *jumpConn) {
 	p.mu.Lock()
 	s.users--
-	last, opened := s.users == 0, closed(s.ready) && s.err == nil
+	last, opened := s.users == 0, isClosed(s.ready) && s.err == nil
 	if last && p.open[key] == s && !isFinalRefusal(s.err) {
 		delete(p.open, key)
 	}

@@ -119,7 +119,7 @@ const (
 // while the master opens a session for it. So abandon first waits until the session is open, at
 // most leaveLimit.
 func (s *session) abandon() {
-	for end := time.Now().Add(leaveLimit); time.Now().Before(end) && !closed(s.done) && !strings.Contains(s.said(), saysOpened); {
+	for end := time.Now().Add(leaveLimit); time.Now().Before(end) && !isClosed(s.done) && !strings.Contains(s.said(), saysOpened); {
 		time.Sleep(5 * time.Millisecond)
 	}
 	s.kill()

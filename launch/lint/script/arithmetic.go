@@ -53,12 +53,12 @@ func (e expander) evalArithmetic(x syntax.ArithmExpr, uses *[]*Ref) (n int, know
 // maxRandom is the greatest value of RANDOM.
 const maxRandom = 32767
 
-// highest returns the greatest value of a sum of numbers, rests (X % 20000) and RANDOM;
+// greatestValue returns the greatest value of a sum of numbers, rests (X % 20000) and RANDOM;
 // 0 for another expression.
-func highest(x syntax.ArithmExpr) int {
+func greatestValue(x syntax.ArithmExpr) int {
 	switch x := x.(type) {
 	case *syntax.ParenArithm:
-		return highest(x.X)
+		return greatestValue(x.X)
 	case *syntax.Word:
 		text := x.Lit()
 		if p, ok := x.Parts[0].(*syntax.ParamExp); ok && len(x.Parts) == 1 {
@@ -70,7 +70,7 @@ func highest(x syntax.ArithmExpr) int {
 		n, _ := strconv.Atoi(text) //nolint:errcheck // 0 for another word
 		return n
 	case *syntax.BinaryArithm:
-		a, b := highest(x.X), highest(x.Y)
+		a, b := greatestValue(x.X), greatestValue(x.Y)
 		switch {
 		case x.Op == syntax.Rem && a > 0 && b > 0:
 			return min(a, b-1)

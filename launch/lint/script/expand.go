@@ -102,7 +102,7 @@ func (e expander) expandPart(part syntax.WordPart, q quoting) []Char {
 		e.forgetAssigned(p)
 		at := e.src.placeOf(p.Pos())
 		if !known {
-			return e.unknownText(p.Pos(), &Ref{Uses: uses, Highest: highest(p.X)}, q)
+			return e.unknownText(p.Pos(), &Ref{Uses: uses, Highest: greatestValue(p.X)}, q)
 		}
 		return each.Map([]byte(strconv.Itoa(n)), func(b byte) Char { return Char{Byte: b, At: at, quoted: q != unquoted} })
 	case *syntax.ProcSubst:
