@@ -16,7 +16,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/atomicfile"
 	"github.com/dsbuild/dsbuild/internal/testkit/child"
 	"github.com/dsbuild/dsbuild/internal/testkit/python"
 )
@@ -57,7 +56,7 @@ func (s site) hostPath(elem ...string) string {
 type wheelBuilds struct{ *workspace }
 
 // makeToolchain makes the toolchain: dsbuild's host builder builds a wheel, which makeToolchain
-// drops. All later builds reuse its downloads.
+// drops. All later builds reuse its downloads. The sources are those of that wheel's release.
 func (builds wheelBuilds) makeToolchain(ctx context.Context) error {
 	s := site{dir: filepath.Join(builds.dir, "build")}
 	downloads, err := python.Downloads()
@@ -69,24 +68,24 @@ func (builds wheelBuilds) makeToolchain(ctx context.Context) error {
 	}
 	builds.say("dsbuild wheel --builder host, for the toolchains")
 	builds.site = s
+	var b built
 	for _, abi := range []string{"stable", "torch"} {
-		if _, err := builds.buildWheel(ctx, "--ops", "utils,fused_adam", "--abi", abi); err != nil {
+		if b, err = builds.buildWheel(ctx, "--ops", "utils,fused_adam", "--abi", abi); err != nil {
 			return err
 		}
 	}
 	envs, err := filepath.Glob(s.hostPath("environments", "*", "complete"))
 	if err != nil || len(envs) == 0 {
-		return fmt.Errorf("no toolchain in %s: %w", s.hostPath("environments"), err)
+		return fmt.Errorf("no toolchain in %s: %v", s.hostPath("environments"), err)
 	}
 	slices.SortFunc(envs, func(a, b string) int { return modificationTime(b).Compare(modificationTime(a)) })
 	s.env, s.cuda = filepath.Join(filepath.Dir(envs[0]), "toolchain"), filepath.Join(filepath.Dir(envs[0]), "cuda")
-	sources, err := filepath.Glob(s.hostPath("steps", "*", "deepspeed-*.tar.gz"))
-	if err != nil || len(sources) == 0 {
-		return fmt.Errorf("no sources in %s: %w", s.hostPath("steps"), err)
-	}
-	s.source = s.path(filepath.Base(sources[0]))
-	if err := copyTo(sources[0], s.source); err != nil {
-		return err
+	name, _, _ := strings.Cut(filepath.Base(b.Path), "+")
+	s.source = s.path(name + ".tar.gz")
+	download := child.Command(ctx, filepath.Join(s.env, "bin", "python"), "-m", "pip", "download", "--quiet", "--no-deps",
+		"--no-build-isolation", "--no-binary", ":all:", "--dest", s.dir, strings.Replace(name, "-", "==", 1))
+	if out, err := download.CombinedOutput(); err != nil {
+		return fmt.Errorf("downloading %s: %w\n%s", name, err, out)
 	}
 	builds.site = s
 	return nil
@@ -348,13 +347,4 @@ func modificationTime(file string) time.Time {
 		return time.Time{}
 	}
 	return info.ModTime()
-}
-
-func copyTo(from, to string) error {
-	in, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	return atomicfile.Write(to, in, 0o644)
 }
