@@ -108,7 +108,7 @@ func (p project) openSource(ctx context.Context, arg, dir string) (Source, error
 		if err != nil {
 			return Source{}, badSource(arg, err, "")
 		}
-		defer t.root.Close()
+		defer t.close()
 		work, err := openCheckout(ctx, full, dir, p.environ)
 		if err == nil && work != nil {
 			s.Commit, s.Dirty = work.commit, work.dirty
@@ -174,7 +174,7 @@ func (p project) openUnpacked(ctx context.Context, s *Source, dir string, unpack
 	if err != nil {
 		return Source{}, err
 	}
-	defer t.root.Close()
+	defer t.close()
 	if err = unpack(t.root); err == nil {
 		err = t.walkFiles()
 	}

@@ -35,6 +35,37 @@ const (
 type tree struct {
 	root  *os.Root
 	names []string
+	last  openFolder // its own root, to look at files and to read them
+}
+
+// openFolder is the folder of the last file that was asked for. It stays open, because an os.Root opens all
+// folders on the way to a file, and names come folder by folder.
+type openFolder struct {
+	name string
+	root *os.Root
+}
+
+// of returns the folder of a file below top, open, and the file's name in it.
+func (o *openFolder) of(top *os.Root, file string) (folder *os.Root, base string, err error) {
+	name := path.Dir(file)
+	if name == "." {
+		return top, file, nil
+	}
+	if o.root == nil || o.name != name {
+		root, err := top.OpenRoot(name)
+		if err != nil {
+			return nil, "", err
+		}
+		o.close()
+		o.name, o.root = name, root
+	}
+	return o.root, path.Base(file), nil
+}
+
+func (o *openFolder) close() {
+	if o.root != nil {
+		o.root.Close() //nolint:errcheck // nothing is written through it
+	}
 }
 
 func openTree(dir string) (*tree, error) {
@@ -43,6 +74,20 @@ func openTree(dir string) (*tree, error) {
 		return nil, err
 	}
 	return &tree{root: root}, nil
+}
+
+func (t *tree) close() {
+	t.last.close()
+	t.root.Close() //nolint:errcheck // nothing is written through it
+}
+
+// lstat describes a file, and a link itself.
+func (t *tree) lstat(name string) (fs.FileInfo, error) {
+	folder, base, err := t.last.of(t.root, name)
+	if err != nil {
+		return nil, err
+	}
+	return folder.Lstat(base)
 }
 
 // walkFiles selects all files, except environments and the files of version control.
@@ -84,7 +129,7 @@ func (t *tree) selectFiles(stale func(string) bool) error {
 		if stale(name) {
 			continue
 		}
-		info, err := t.root.Lstat(name)
+		info, err := t.lstat(name)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // deleted, but not yet from the index
 		}
@@ -197,7 +242,7 @@ func withFolders(names []string) []string {
 
 // addFile writes one entry.
 func (t *tree) addFile(w *tar.Writer, top, name string) error {
-	info, err := t.root.Lstat(name)
+	info, err := t.lstat(name)
 	if err != nil {
 		return err
 	}
@@ -215,7 +260,11 @@ func (t *tree) addFile(w *tar.Writer, top, name string) error {
 	case info.Mode()&0o100 == 0:
 		h.Mode = 0o644
 	}
-	f, err := t.root.Open(name)
+	folder, base, err := t.last.of(t.root, name)
+	if err != nil {
+		return err
+	}
+	f, err := folder.Open(base)
 	if err != nil {
 		return err
 	}
@@ -248,6 +297,7 @@ func unpackSdist(ctx context.Context, r io.Reader, root *os.Root) error {
 // tree.checkCopyable, as in a checkout.
 func unpackTar(ctx context.Context, r io.Reader, root *os.Root) error {
 	u := unpacker{root: root, left: maxTreeBytes}
+	defer u.last.close()
 	in := tar.NewReader(r)
 	for n := 0; ; n++ {
 		h, err := in.Next()
@@ -274,6 +324,7 @@ type unpacker struct {
 	root *os.Root
 	top  string // the tar's folder
 	left int64  // bytes that may still come
+	last openFolder
 }
 
 func (u *unpacker) unpackEntry(h *tar.Header, content io.Reader) error {
@@ -290,14 +341,20 @@ func (u *unpacker) unpackEntry(h *tar.Header, content io.Reader) error {
 	if name == "." {
 		return fmt.Errorf("%s: the top is not a folder", h.Name)
 	}
-	if err := u.root.MkdirAll(path.Dir(name), 0o755); err != nil {
+	if dir := path.Dir(name); dir != u.last.name {
+		if err := u.root.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	folder, base, err := u.last.of(u.root, name)
+	if err != nil {
 		return err
 	}
 	switch h.Typeflag {
 	case tar.TypeReg:
-		err = u.writeFile(name, h.Size, h.FileInfo().Mode(), content)
+		err = u.writeFile(folder, base, h, content)
 	case tar.TypeSymlink:
-		err = u.root.Symlink(h.Linkname, name)
+		err = folder.Symlink(h.Linkname, base)
 	case tar.TypeLink:
 		var target string
 		if target, err = u.insideTop(h.Linkname); err == nil {
@@ -332,26 +389,26 @@ func (u *unpacker) insideTop(name string) (string, error) {
 	return rest, nil
 }
 
-// writeFile writes a file of exactly size bytes.
-func (u *unpacker) writeFile(name string, size int64, mode fs.FileMode, content io.Reader) error {
-	if size < 0 || size > u.left {
+// writeFile writes a file of exactly the size that its header says.
+func (u *unpacker) writeFile(folder *os.Root, base string, h *tar.Header, content io.Reader) error {
+	if h.Size < 0 || h.Size > u.left {
 		return tooLarge()
 	}
-	u.left -= size
+	u.left -= h.Size
 	perm := fs.FileMode(0o644)
-	if mode&0o100 != 0 {
+	if h.FileInfo().Mode()&0o100 != 0 {
 		perm = 0o755
 	}
-	f, err := u.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, perm)
+	f, err := folder.OpenFile(base, os.O_CREATE|os.O_EXCL|os.O_WRONLY, perm)
 	if err != nil {
 		return err
 	}
-	n, err := io.Copy(f, io.LimitReader(content, size))
+	n, err := io.Copy(f, io.LimitReader(content, h.Size))
 	if closed := f.Close(); err == nil {
 		err = closed
 	}
-	if err == nil && n != size {
-		err = fmt.Errorf("%s: ends after %d of %d bytes", name, n, size)
+	if err == nil && n != h.Size {
+		err = fmt.Errorf("%s: ends after %d of %d bytes", h.Name, n, h.Size)
 	}
 	return err
 }

@@ -261,8 +261,8 @@ func (builds wheelBuilds) comparisons(round int) []comparison {
 			stock(defaultOps),
 			fresh("dsbuild --abi torch, nothing kept", defaultOps, "torch"),
 			fresh("dsbuild, nothing kept", defaultOps, "stable"),
-			{"dsbuild, every GPU, nothing kept", func() error { return builds.emptyCaches(keptWheels, keptObjects) }, ours(defaultOps, "stable", "--gpu", "all")},
 			next("dsbuild, the next commit", defaultOps, "stable"),
+			{"dsbuild, every GPU, nothing kept", func() error { return builds.emptyCaches(keptWheels, keptObjects) }, ours(defaultOps, "stable", "--gpu", "all")},
 		}},
 		{heavyOps, []way{
 			stock(heavyOps),
