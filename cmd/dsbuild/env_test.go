@@ -17,6 +17,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/testkit/schema"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheelindex"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // envSite is a folder with an environment.yaml, an inventory of bare nodes and a home.
@@ -29,7 +30,7 @@ type envSite struct {
 func newEnvSite(t *testing.T, nodes int, opt sshtest.Options) *envSite {
 	t.Helper()
 	s := &envSite{Index: wheelindex.New(t), dir: t.TempDir()}
-	s.PublishUV(t)
+	s.PublishUV(t, wheel.X86)
 	text, keys := "known_hosts: known_hosts\nnodes:\n", ""
 	for i := range nodes {
 		opt.Name = fmt.Sprint("gpu", i+1)

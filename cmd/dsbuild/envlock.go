@@ -182,18 +182,22 @@ func (o envLockOptions) kinds(ctx context.Context, a *app, spec *environment.Spe
 		return nil, err
 	}
 	var facts []node.Facts
+	names := map[string][]string{} // by platform
 	for _, n := range probed {
 		if n.Err != nil {
 			a.reporter.Warn("%s: %v; the lock may have no files for it", n.Name, n.Err)
 			continue
 		}
 		facts = append(facts, n.Facts)
+		names[n.Facts.Platform] = append(names[n.Facts.Platform], n.Name)
 	}
 	kinds := environment.KindsOf(facts)
 	if len(kinds) == 0 {
 		return nil, report.NotOK("no node has told its machine and glibc")
 	}
-	words := each.Map(kinds, func(k environment.Kind) string { return fmt.Sprint(k) })
+	words := each.Map(kinds, func(k environment.Kind) string {
+		return fmt.Sprintf("%s (%s)", k, ui.FoldShort(names["linux_"+k.Machine]))
+	})
 	a.reporter.Note("kinds of nodes: %s", strings.Join(words, ", "))
 	return kinds, nil
 }

@@ -192,14 +192,14 @@ func applyAtNight(ctx context.Context, opts fleetFlags, d deployment, err error)
 	return n, errors.Join(report.Err(), writeReports(opts, report))
 }
 
-// deployEnvOnce locks an environment with the night's wheel and deploys it to some nodes. The lock lies
+// deployEnvOnce locks an environment with the night's wheels and deploys it to some nodes. The lock lies
 // beside the folder of the wheels, so that the next night keeps the other packages.
 func deployEnvOnce(ctx context.Context, a *app, opts envOptions, spec environment.Spec, dir string) (nightly.Nodes, error) {
-	built, err := wheelOfPython(dir, spec.Python)
+	built, err := wheelsOfPython(dir, spec.Python)
 	if err != nil {
 		return nightly.Nodes{}, err
 	}
-	spec.Wheels = append(slices.Clone(spec.Wheels), environment.Text{Text: built})
+	spec.Wheels = append(slices.Clone(spec.Wheels), built...)
 	opts.lock = filepath.Join(filepath.Dir(dir), spec.Name+".lock")
 	lock := envLockOptions{envOptions: opts, out: opts.lock}
 	if _, _, err := lock.lockSpec(ctx, a, &spec, spec.Kinds); err != nil {
@@ -214,26 +214,26 @@ func deployEnvOnce(ctx context.Context, a *app, opts envOptions, spec environmen
 	return applyAtNight(ctx, opts.fleetFlags, d, err)
 }
 
-// wheelOfPython returns the one wheel of a folder that installs on a Python X.Y.
-func wheelOfPython(dir, python string) (string, error) {
+// wheelsOfPython returns the wheels of a folder that install on a Python X.Y. There should be one for each machine type.
+func wheelsOfPython(dir, python string) ([]environment.Text, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.whl"))
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	var found []string
+	var found []environment.Text
 	for _, file := range files {
 		name, err := wheel.ParseFileName(filepath.Base(file))
 		if err != nil {
-			return "", err
+			return nil, err
 		}
 		if slices.ContainsFunc(name.Tags, func(tag string) bool {
 			return strings.HasPrefix(tag, "py3-") || strings.HasPrefix(tag, "cp"+strings.ReplaceAll(python, ".", "")+"-")
 		}) {
-			found = append(found, file)
+			found = append(found, environment.Text{Text: file})
 		}
 	}
-	if len(found) != 1 {
-		return "", fault.WithHint(fmt.Errorf("the night has %d wheels for Python %s, and an environment takes one", len(found), python), "name one entry in wheels: for each environment")
+	if len(found) == 0 {
+		return nil, fault.WithHint(fmt.Errorf("the night has no wheel for Python %s", python), "name an entry for it in wheels:")
 	}
-	return found[0], nil
+	return found, nil
 }

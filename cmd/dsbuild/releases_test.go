@@ -19,6 +19,7 @@ import (
 	"github.com/dsbuild/dsbuild/pipeline/matrix"
 	"github.com/dsbuild/dsbuild/pipeline/planner"
 	"github.com/dsbuild/dsbuild/release/nightly"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // packageIndex serves a package index with releases that no table knows, and torch's own for CUDA
@@ -44,7 +45,7 @@ func packageIndex(t *testing.T) string {
 	}
 	others := wheelindex.New(t)
 	others.AddRequirements(t)
-	others.PublishUV(t)
+	others.PublishUV(t, wheel.X86)
 	others.Add(t, wheelindex.Wheel{Name: "sympy", Version: "1.14.0"})
 	others.Add(t, wheelindex.Wheel{Name: "cuda-toolkit", Version: "13.2.2"})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -65,8 +65,8 @@ func runShipEnv(ctx context.Context, a *app, o shipOptions) error {
 	return runEnvDeploy(ctx, a, env)
 }
 
-// buildForEnv builds the wheel that the nodes need with the Python and the torch of the environment,
-// and adds it to spec. It returns the kinds of the nodes. done is true after a dry run.
+// buildForEnv builds the wheels that the nodes need with the Python and the torch of the environment, one for each
+// machine type, and adds them to spec. It returns the kinds of the nodes. done is true after a dry run.
 func buildForEnv(ctx context.Context, a *app, o shipOptions, spec *environment.Spec) (kinds []environment.Kind, done bool, err error) {
 	deployment, err := o.fleet.installOptions(ctx, a)
 	if err != nil {
@@ -91,25 +91,33 @@ func buildForEnv(ctx context.Context, a *app, o shipOptions, spec *environment.S
 	s := ship.New(opt)
 	defer s.Close()
 	plan, err := s.Survey(ctx)
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, false, err
-	case o.fleet.dryRun:
+	}
+	if kinds = spec.Kinds; len(kinds) == 0 {
+		kinds = environment.KindsOf(s.Served())
+	}
+	if err := spec.CheckWheels(kinds); err != nil {
+		return nil, false, err
+	}
+	if o.fleet.dryRun {
 		return nil, true, errors.Join(plan.Err(), printWheelsForPlan(a, o.build, plan))
 	}
 	for _, line := range plan.Lines() {
 		a.reporter.Note("%s", line)
 	}
+	if _, err := s.WheelsByMachine(); err != nil { // before a build, too
+		return nil, false, err
+	}
 	if s.Build(ctx); ctx.Err() != nil {
 		return nil, false, context.Cause(ctx)
 	}
-	path, err := s.OneWheel()
+	paths, err := s.WheelsByMachine()
 	if err != nil {
 		return nil, false, err
 	}
-	spec.Wheels = append(spec.Wheels, environment.Text{Text: path, At: spec.Build.At})
-	if kinds = spec.Kinds; len(kinds) == 0 {
-		kinds = environment.KindsOf(s.Probed())
+	for _, path := range paths {
+		spec.Wheels = append(spec.Wheels, environment.Text{Text: path, At: spec.Build.At})
 	}
 	return kinds, false, nil
 }

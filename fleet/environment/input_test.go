@@ -175,7 +175,7 @@ func TestDeepSpeedToBuild(t *testing.T) {
 		head + "deepspeed: {arch: []}\n":                      "e.yaml:4:19: arch is empty",
 		head + "deepspeed: {cpu: {a: b}}\n":                   "e.yaml:4:18: cpu must be a list, but this is a mapping",
 		head + "deepspeed: {glibc: 2.28}\n":                   `e.yaml:4:13: unknown key "glibc" in deepspeed`,
-		head + "deepspeed: [0.19.8]\n":                        "e.yaml:4:12: deepspeed must be a mapping",
+		head + "deepspeed: [0.19.8]\n":                        "e.yaml:4:13: an entry of deepspeed must be the path of a wheel",
 		"name: a\npython: 3.11\ndeepspeed: {version: 0.19.8}": `e.yaml:3:12: a DeepSpeed is built for a torch, and the key "torch" is missing`,
 	} {
 		if _, err := parse("e.yaml", []byte(text)); err == nil || !strings.HasPrefix(err.Error(), want) {

@@ -154,10 +154,16 @@ func (r *reader) interpreter(s *Spec, n yamldoc.Node) {
 	}
 }
 
-// deepspeed reads the path of a wheel, or what to build.
+// deepspeed reads the path of a wheel, a list with a wheel for each kind of node, or what to build.
 func (r *reader) deepspeed(s *Spec, n yamldoc.Node) {
 	if _, isText := yamldoc.Scalar(n); isText {
 		s.Wheels = append(s.Wheels, r.wheel(n, "deepspeed")...)
+		return
+	}
+	if yamldoc.IsList(n) {
+		for _, item := range r.Items(n, "deepspeed") {
+			s.Wheels = append(s.Wheels, r.wheel(item, "an entry of deepspeed")...)
+		}
 		return
 	}
 	s.Build = &Build{At: r.Place(n)}

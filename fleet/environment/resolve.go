@@ -47,8 +47,12 @@ func (r Resolver) Resolve(ctx context.Context, s *Spec, kinds []Kind, old *Lock,
 	if old != nil && old.Request == l.Request {
 		return old, nil
 	}
-	for _, k := range kinds {
-		set, err := r.set(ctx, s, k, locals, old)
+	own, err := s.localsFor(kinds, locals)
+	if err != nil {
+		return nil, err
+	}
+	for i, k := range kinds {
+		set, err := r.set(ctx, s, k, own[i], old)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", k, err)
 		}
@@ -109,8 +113,8 @@ func (s *Spec) request(kinds []Kind, locals []File, uv, dir string) (string, err
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// openLocals reads the local wheels of a Spec, with their paths on this machine. The mistakes have their places
-// in the file.
+// openLocals reads the local wheels of a Spec, in its order, with their paths on this machine. The mistakes have
+// their places in the file.
 func openLocals(s *Spec) ([]File, error) {
 	var locals []File
 	var problems diagnostic.List
@@ -121,8 +125,6 @@ func openLocals(s *Spec) ([]File, error) {
 			problems.Add(w.At, "dsbuild wheel makes the wheel of DeepSpeed", "%s does not exist", w.Text)
 		case err != nil:
 			problems.Add(w.At, "", "%v", err)
-		case indexOf(locals, l.Name) >= 0:
-			problems.Add(w.At, "", "a second wheel of %s", l.Name)
 		}
 		locals = append(locals, l)
 	}
@@ -146,6 +148,42 @@ func openLocal(path string) (File, error) {
 	return l, err
 }
 
+// CheckWheels reports mistakes in the local wheels of a Spec: one that does not exist, or a package without one for a
+// kind of node. Resolve reports them too.
+func (s *Spec) CheckWheels(kinds []Kind) error {
+	locals, err := openLocals(s)
+	if err == nil {
+		_, err = s.localsFor(kinds, locals)
+	}
+	return err
+}
+
+// localsFor returns the local wheels for each kind of node: of every package the one that installs there. all are
+// those of openLocals.
+func (s *Spec) localsFor(kinds []Kind, all []File) ([][]File, error) {
+	own := make([][]File, len(kinds))
+	var problems diagnostic.List
+	for i, k := range kinds {
+		for at, l := range all {
+			if _, err := choose(all[at:at+1], s.Python, k); err != nil {
+				continue
+			}
+			if indexOf(own[i], l.Name) >= 0 {
+				problems.Add(s.Wheels[at].At, "leave one of them out: an environment has one for each kind of node", "a second wheel of %s for %s", l.Name, k)
+			}
+			own[i] = append(own[i], l)
+		}
+		for at, l := range all {
+			if indexOf(all, l.Name) < at || indexOf(own[i], l.Name) >= 0 {
+				continue
+			}
+			_, err := choose(slices.DeleteFunc(slices.Clone(all), func(f File) bool { return f.Name != l.Name }), s.Python, k)
+			problems.Add(s.Wheels[at].At, "name a wheel of it for each kind of node, or lock without those nodes: --limit, or nodes: in the file", "%s: %v", l.Name, err)
+		}
+	}
+	return own, problems.Err()
+}
+
 func indexOf(files []File, name string) int {
 	return slices.IndexFunc(files, func(f File) bool { return f.Name == name })
 }
@@ -163,14 +201,9 @@ func relativePath(dir, path string) string {
 	return filepath.ToSlash(path)
 }
 
-// set resolves the files for one kind of node.
+// set resolves the files for one kind of node, with its local wheels.
 func (r Resolver) set(ctx context.Context, s *Spec, k Kind, locals []File, old *Lock) (Set, error) {
 	out := Set{Kind: k}
-	for _, l := range locals {
-		if _, err := choose([]File{l}, s.Python, k); err != nil {
-			return out, fmt.Errorf("%s %s: %w", l.Name, l.Version, err)
-		}
-	}
 	var known []File
 	if old != nil {
 		if at := slices.IndexFunc(old.Sets, func(o Set) bool { return o.Machine == k.Machine }); at >= 0 {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet/environment"
 	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/pyindex"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheelindex"
 )
@@ -122,6 +123,61 @@ func TestLockListsEveryFileForEachKind(t *testing.T) {
 	}
 }
 
+// Each kind of node gets the wheels of its machine: uv's, those of the index, and the local ones. A local package without a wheel
+// for a kind is named, with its place in the file; so is a second one for the same kind.
+func TestLockOfBothMachines(t *testing.T) {
+	t.Parallel()
+	x, dir := wheelindex.New(t), t.TempDir()
+	x.AddUV(t, "manylinux_2_28_aarch64")
+	for _, machine := range []string{"x86_64", "aarch64"} {
+		x.Add(t, wheelindex.Wheel{Name: "beta", Version: "1", Tag: "cp311-cp311-manylinux_2_17_" + machine})
+		wheelindex.Make(t, dir, wheelindex.Wheel{Name: "ours", Version: "1+" + machine, Tag: "py3-none-manylinux_2_28_" + machine})
+		wheelindex.Make(t, dir, wheelindex.Wheel{Name: "fast", Version: "2", Tag: "cp311-cp311-linux_" + machine, Requires: []string{"beta"}})
+	}
+	const (
+		x86Ours, armOurs = "ours-1+x86_64-py3-none-manylinux_2_28_x86_64.whl", "ours-1+aarch64-py3-none-manylinux_2_28_aarch64.whl"
+		x86Fast, armFast = "fast-2-cp311-cp311-linux_x86_64.whl", "fast-2-cp311-cp311-linux_aarch64.whl"
+	)
+	kinds := []environment.Kind{{Machine: "aarch64", Glibc: "2.36"}, {Machine: "x86_64", Glibc: "2.28"}}
+	lock := func(deepspeed, companions string) (*environment.Lock, error) {
+		s := spec(t, dir, "name: train\npython: 3.11\ndeepspeed: "+deepspeed+"\ncompanions: "+companions+"\n")
+		l, err := resolver(t, x).Resolve(t.Context(), s, kinds, nil, dir)
+		if err == nil && !l.Answers(s) {
+			t.Error("the lock does not answer its own request")
+		}
+		return l, err
+	}
+	l, err := lock("["+x86Ours+", "+armOurs+"]", "["+armFast+", "+x86Fast+"]")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range [][]string{
+		{"beta-1-cp311-cp311-manylinux_2_17_aarch64.whl", armFast, armOurs},
+		{"beta-1-cp311-cp311-manylinux_2_17_x86_64.whl", x86Fast, x86Ours},
+	} {
+		set := l.Sets[i]
+		if got := names(set); !slices.Equal(got, want) || set.Kind != kinds[i] || !strings.HasSuffix(set.Installer.File, "_"+kinds[i].Machine+".whl") {
+			t.Errorf("%s: %q and %s, want %q and the uv of that machine", set.Kind, got, set.Installer.File, want)
+		}
+		for _, f := range set.Files {
+			if local := f.Name != "beta"; local != (f.Path == f.File) {
+				t.Errorf("%s: path %q", f.File, f.Path)
+			}
+		}
+	}
+	for want, c := range map[string][2]string{
+		"environment.yaml:3:12: ours: it has no wheel for Python 3.11, aarch64 with glibc 2.36; there are " + x86Ours: {x86Ours, "[" + armFast + ", " + x86Fast + "]"},
+		"environment.yaml:4:14: fast: it has no wheel for Python 3.11, aarch64 with glibc 2.36; there are " + x86Fast: {"[" + x86Ours + ", " + armOurs + "]", "[" + x86Fast + "]"},
+		"environment.yaml:3:63: a second wheel of ours for x86_64 with glibc 2.28":                                    {"[" + x86Ours + ", " + x86Ours + ", " + armOurs + "]", "[" + armFast + ", " + x86Fast + "]"},
+	} {
+		_, err := lock(c[0], c[1])
+		mustBeCode(t, err, 2, want)
+		if err != nil && (strings.Contains(err.Error(), "\n") || fault.Hint(err) == "") {
+			t.Errorf("%v, hint %q; want one line and a hint", err, fault.Hint(err))
+		}
+	}
+}
+
 // A package without a wheel for the nodes' Python or glibc is named.
 func TestPackageWithoutAFittingWheelIsNamed(t *testing.T) {
 	t.Parallel()
@@ -133,7 +189,7 @@ func TestPackageWithoutAFittingWheelIsNamed(t *testing.T) {
 		"requirements: [newpython]":                          "newpython",
 		"requirements: [newglibc]":                           "newglibc",
 		"requirements: [missing]":                            "missing was not found",
-		"companions: [ours-1-cp312-cp312-linux_x86_64.whl]":  "ours 1: it has no wheel for Python 3.11, x86_64 with glibc 2.28; there are ours-1-cp312-cp312-linux_x86_64.whl",
+		"companions: [ours-1-cp312-cp312-linux_x86_64.whl]":  "environment.yaml:3:14: ours: it has no wheel for Python 3.11, x86_64 with glibc 2.28; there are ours-1-cp312-cp312-linux_x86_64.whl",
 		"deepspeed: nowhere-1-py3-none-any.whl":              "environment.yaml:3:12: ",
 		"companions: [nonsense.whl]":                         "environment.yaml:3:14: ",
 		"requirements: [\"newglibc; python_version < '3'\"]": "no requirement applies",

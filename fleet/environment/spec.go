@@ -22,7 +22,7 @@ type Spec struct {
 	Folder      string // on nodes, absolute; "": the user's ~/.local/share
 	Build       *Build // the DeepSpeed to build; nil: its wheel is in Wheels, or there is none
 	Torch       string // the version, such as 2.15.0 or 2.15.0+cu132; "": none
-	Wheels      []Text // paths of local wheels: DeepSpeed's and the companions
+	Wheels      []Text // paths of local wheels: DeepSpeed's and the companions, of a package one for each kind of node
 	Wanted      []Text // requirements (PEP 508)
 	Kinds       []Kind // kinds of nodes; none: the inventory's nodes tell
 

@@ -7,15 +7,15 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/fleet/node"
-	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // WithEnvironment returns an Options.Assume: the facts of a node once it has an environment with a
 // Python X.Y and a torch, such as 2.15.0 or 2.15.0+cu126.
 func WithEnvironment(tables *compat.Tables, python, torch string) (func(node.Facts) node.Facts, error) {
 	version, local, _ := strings.Cut(torch, "+")
-	cuda := ""
+	cuda, onlyX86 := "", false
 	digits, isCUDA := strings.CutPrefix(local, "cu")
 	switch {
 	case isCUDA && len(digits) > 1:
@@ -23,7 +23,7 @@ func WithEnvironment(tables *compat.Tables, python, torch string) (func(node.Fac
 	case local == "":
 		for _, r := range tables.Torches {
 			if r.Version == version {
-				cuda = r.CUDA
+				cuda, onlyX86 = r.CUDA, r.ArmArchs == nil
 			}
 		}
 		if cuda == "" {
@@ -34,24 +34,46 @@ func WithEnvironment(tables *compat.Tables, python, torch string) (func(node.Fac
 		f.Python, f.Tag = python+".0", "cp"+strings.ReplaceAll(python, ".", "")
 		f.ExternallyManaged = false // the environment has a folder of its own
 		f.Torch, f.TorchCUDA, f.CXX11ABI, f.DeepSpeed, f.Missing = version, cuda, nil, nil, nil
+		if onlyX86 && f.Platform != "linux_"+wheel.X86 {
+			f.TorchCUDA = "" // this torch has no CUDA in its wheels for other machines
+		}
 		return f
 	}, nil
 }
 
-// Probed returns the facts of the nodes that answered, as they are.
-func (s *Shipment) Probed() []node.Facts { return s.probed }
+// Served returns the facts of the nodes that get a wheel, as they are.
+func (s *Shipment) Served() []node.Facts {
+	var facts []node.Facts
+	for _, w := range s.plan.Wheels {
+		for _, i := range w.indexes {
+			facts = append(facts, s.probed[i])
+		}
+	}
+	return facts
+}
 
-// OneWheel returns the path of the one wheel of all nodes, which Build has put into Options.Dir. An
-// environment has one DeepSpeed for each kind of node.
-func (s *Shipment) OneWheel() (string, error) {
+// WheelsByMachine returns the paths of the wheels once Build has put them into Options.Dir; before, a path may be empty. The
+// nodes of one machine type must have one wheel: an environment has one DeepSpeed for them.
+func (s *Shipment) WheelsByMachine() ([]string, error) {
 	if err := s.plan.noWheelError(); err != nil {
-		return "", err
+		return nil, err
 	}
-	if len(s.plan.Wheels) != 1 {
-		names := each.Map(s.plan.Wheels, func(w *Wheel) string { return w.Name })
-		err := fmt.Errorf("the nodes need %d wheels (%s), and an environment has one DeepSpeed", len(names), strings.Join(names, ", "))
-		return "", fault.WithCode(fault.WithHint(err, "ship to nodes of one kind at a time with --limit, each kind with its own environment"), 2)
+	if len(s.plan.Wheels) == 0 {
+		return nil, s.plan.Err()
 	}
-	w := s.plan.Wheels[0]
-	return w.Artifact.Path, w.Err
+	var paths []string
+	of := map[string]*Wheel{}
+	for _, w := range s.plan.Wheels {
+		machine := w.Spec.CPU.Machine()
+		switch other := of[machine]; {
+		case w.Err != nil:
+			return nil, fmt.Errorf("%s: %w", w.Name, w.Err)
+		case other != nil:
+			err := fmt.Errorf("the nodes of %s need several wheels (%s, %s), and an environment has one DeepSpeed for them", machine, other.Name, w.Name)
+			return nil, fault.WithCode(fault.WithHint(err, "ship to nodes of one kind at a time with --limit, each kind with its own environment"), 2)
+		}
+		of[machine] = w
+		paths = append(paths, w.Artifact.Path)
+	}
+	return paths, nil
 }

@@ -28,3 +28,23 @@ func TestEnvironmentOnAManagedPython(t *testing.T) {
 		}
 	}
 }
+
+// The torch of the package index has CUDA for aarch64 from 2.11 on: with an older one such a node has a torch without CUDA.
+func TestEnvironmentWithATorchOfEachMachine(t *testing.T) {
+	t.Parallel()
+	tables, err := compat.NewTables()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for torch, want := range map[string][2]string{"2.15.0": {"13.2", "13.2"}, "2.10.0": {"12.8", ""}, "2.10.0+cu126": {"12.6", "12.6"}} {
+		assume, err := ship.WithEnvironment(tables, "3.11", torch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, machine := range []string{wheel.X86, wheel.Arm} {
+			if got := assume(node.Facts{Platform: "linux_" + machine}).TorchCUDA; got != want[i] {
+				t.Errorf("torch %s on %s: CUDA %q, want %q", torch, machine, got, want[i])
+			}
+		}
+	}
+}

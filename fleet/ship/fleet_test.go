@@ -40,6 +40,7 @@ type kind struct{ torch, cuda, gpu string }
 var (
 	a100   = kind{"2.15.0", "13.2", "NVIDIA A100-SXM4-80GB, 8.0, 580.65.06"}
 	turing = kind{"2.15.0", "13.2", "NVIDIA GeForce RTX 2080 Ti, 7.5, 580.65.06"}
+	grace  = kind{"2.15.0", "13.2", "NVIDIA GH200 480GB, 9.0, 580.65.06"}
 	older  = kind{"2.14.1", "13.0", "NVIDIA A100-SXM4-80GB, 8.0, 580.65.06"}
 	oldest = kind{"2.9.1", "12.8", "NVIDIA A100-SXM4-80GB, 8.0, 580.65.06"}
 )

@@ -68,7 +68,7 @@ type Shipment struct {
 	opt         Options
 	deployment  *deploy.Deployment
 	known       []deploy.ProbeResult
-	probed      []node.Facts // of the nodes that answered, without Assume
+	probed      []node.Facts // one per node, without Assume
 	plan        *Plan
 	assignments []deploy.Assignment // one per node, without the wheels themselves
 	built       bool                // the run built a wheel, so the facts of the nodes may be old
@@ -88,11 +88,9 @@ func (s *Shipment) Survey(ctx context.Context) (*Plan, error) {
 		return nil, err
 	}
 	for i := range known {
-		if known[i].Err == nil {
-			s.probed = append(s.probed, known[i].Facts)
-			if s.opt.Assume != nil {
-				known[i].Facts = s.opt.Assume(known[i].Facts)
-			}
+		s.probed = append(s.probed, known[i].Facts)
+		if known[i].Err == nil && s.opt.Assume != nil {
+			known[i].Facts = s.opt.Assume(known[i].Facts)
 		}
 	}
 	s.known, s.assignments = known, make([]deploy.Assignment, len(known))

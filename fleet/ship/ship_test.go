@@ -16,6 +16,8 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/fleet/ship"
+	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/testkit/nodes/nodestest"
 	"github.com/dsbuild/dsbuild/internal/testkit/signingtest"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/pipeline"
@@ -126,6 +128,48 @@ func TestShipRemovesNoOpUnasked(t *testing.T) {
 	plan, r, err = f.run(t)
 	if len(plan.Wheels) != 1 || !slices.Contains(plan.Wheels[0].Why, "it removes cpu_adam from node1") || len(changed(r)) != 1 {
 		t.Errorf("with RemoveOps: %v, %+v, changed %q", err, plan.Wheels, changed(r))
+	}
+}
+
+// An environment has a wheel of DeepSpeed for each machine type, and only nodes that get one decide its kinds of nodes.
+func TestWheelsByMachine(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, a100, grace)
+	f.hosts[1].Env["LD_PRELOAD"] = nodestest.ClaimArm(t)
+	f.keep = true
+	wheelsOf := func() (s *ship.Shipment, names string, err error) {
+		t.Helper()
+		s = f.ship(t)
+		if _, err := s.Survey(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s.Build(t.Context())
+		paths, err := s.WheelsByMachine()
+		for _, path := range paths {
+			names += strings.TrimSuffix(path[strings.LastIndexByte(path, '_')+1:], ".whl") + " "
+		}
+		return s, names, err
+	}
+	f.want.ABI = wheel.StableABI
+	s, names, err := wheelsOf()
+	if err != nil || names != "64 aarch64 " || len(s.Served()) != 2 || s.Served()[1].Platform != "linux_aarch64" {
+		t.Errorf("%v, %q for %+v; want a wheel for each machine", err, names, s.Served())
+	}
+	f.want.CPU = wheel.CPUv2
+	if s, names, err := wheelsOf(); err != nil || names != "64 " || len(s.Served()) != 1 || s.Served()[0].Platform != "linux_x86_64" {
+		t.Errorf("%v, %q for %+v; want that the node of aarch64 is left out", err, names, s.Served())
+	}
+	f.hosts[1].Env["LD_PRELOAD"] = ""
+	f.be(t, 1, older)
+	f.want = wheel.Spec{ABI: wheel.TorchMinor}
+	if _, _, err := wheelsOf(); code(err) != 2 || !strings.Contains(err.Error(), "the nodes of x86_64 need several wheels (") || fault.Hint(err) == "" {
+		t.Errorf("two wheels for one machine: %v, want a refusal", err)
+	}
+	f.want = wheel.Spec{ABI: wheel.StableABI}
+	f.works.plans = func(string) error { return errors.New("no engine") }
+	f.fresh = true
+	if _, _, err := wheelsOf(); err == nil || !strings.HasSuffix(err.Error(), ": no engine") {
+		t.Errorf("a wheel that failed: %v", err)
 	}
 }
 

@@ -112,7 +112,11 @@ func (s *site) lockOnly(t *testing.T, text string) (l *environment.Lock, paths m
 	if l, err = r.Resolve(t.Context(), spec, kinds, nil, s.dir); err != nil {
 		t.Fatal(err)
 	}
-	if paths, err = c.Collect(t.Context(), l, l.Sets[0].All()); err != nil {
+	var all []environment.File
+	for _, set := range l.Sets {
+		all = append(all, set.All()...)
+	}
+	if paths, err = c.Collect(t.Context(), l, all); err != nil {
 		t.Fatal(err)
 	}
 	return l, paths

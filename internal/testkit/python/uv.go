@@ -64,8 +64,8 @@ func GetUV(ctx context.Context, py string, log func(line string)) (UV, error) {
 	return uv, installUV(ctx, py, tools)
 }
 
-// UVWheel returns the published wheel of the uv that dsbuild gives to nodes. It is downloaded once.
-func UVWheel(ctx context.Context, log func(line string)) (string, error) {
+// UVWheel returns the published wheel of the uv that dsbuild gives to nodes of a machine type. It is downloaded once.
+func UVWheel(ctx context.Context, machine string, log func(line string)) (string, error) {
 	cache, err := CacheDir()
 	if err != nil {
 		return "", err
@@ -76,7 +76,7 @@ func UVWheel(ctx context.Context, log func(line string)) (string, error) {
 	}
 	dir := filepath.Join(cache, "uv-"+dockerfiles.UVVersion())
 	find := func() (string, error) {
-		found, err := filepath.Glob(filepath.Join(dir, "uv-*manylinux*_x86_64.whl"))
+		found, err := filepath.Glob(filepath.Join(dir, "uv-*manylinux*_"+machine+"*.whl"))
 		if err != nil || len(found) == 0 {
 			return "", err
 		}
@@ -85,8 +85,8 @@ func UVWheel(ctx context.Context, log func(line string)) (string, error) {
 	if path, err := find(); path != "" || err != nil {
 		return path, err
 	}
-	log("downloading uv …")
-	if err := Run(ctx, nil, py, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--platform", "manylinux2014_x86_64",
+	log("downloading uv for " + machine + " …")
+	if err := Run(ctx, nil, py, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--platform", "manylinux2014_"+machine,
 		"--dest", dir, "uv=="+dockerfiles.UVVersion()); err != nil {
 		return "", err
 	}

@@ -48,10 +48,16 @@ func New(t testing.TB) *Index {
 	server := httptest.NewServer(x)
 	t.Cleanup(server.Close)
 	x.URL = server.URL + "/simple"
-	x.Add(t, Wheel{Name: "uv", Version: dockerfiles.UVVersion(), Tag: "py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64", Files: map[string]string{
+	x.AddUV(t, "manylinux_2_17_x86_64.manylinux2014_x86_64")
+	return x
+}
+
+// AddUV adds a wheel of uv for a platform. It runs this machine's uv.
+func (x *Index) AddUV(t testing.TB, platform string) {
+	t.Helper()
+	x.Add(t, Wheel{Name: "uv", Version: dockerfiles.UVVersion(), Tag: "py3-none-" + platform, Files: map[string]string{
 		"uv-" + dockerfiles.UVVersion() + ".data/scripts/uv": "#!/bin/sh\nexec " + x.UV + " \"$@\"\n",
 	}})
-	return x
 }
 
 // Installer is the uv of this index, for resolvers of tests: a dsbuild itself accepts only the published files.
@@ -72,14 +78,10 @@ func (x *Index) Installer(t testing.TB) environment.UV {
 	return uv
 }
 
-// PublishUV replaces the index's uv by the published one, which dsbuild accepts.
-func (x *Index) PublishUV(t testing.TB) {
+// PublishUV replaces the index's uv by the published one for these machine types, which dsbuild accepts.
+func (x *Index) PublishUV(t testing.TB, machines ...string) {
 	t.Helper()
 	old, err := filepath.Glob(filepath.Join(x.Dir, "uv-*.whl"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	published, err := python.UVWheel(t.Context(), func(line string) { t.Log(line) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,8 +90,14 @@ func (x *Index) PublishUV(t testing.TB) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Symlink(published, filepath.Join(x.Dir, filepath.Base(published))); err != nil {
-		t.Fatal(err)
+	for _, machine := range machines {
+		published, err := python.UVWheel(t.Context(), machine, func(line string) { t.Log(line) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(published, filepath.Join(x.Dir, filepath.Base(published))); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
