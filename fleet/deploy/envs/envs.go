@@ -97,16 +97,23 @@ func (d *Deployment) Apply(ctx context.Context) *report.Report {
 	return d.Report()
 }
 
-// proveSharing corrects the Sites in known if a node reports processes: another node counts as a user of the same
-// folder only if both provably have it.
+// proveSharing corrects the Sites in known if a node reports processes, or if the nodes of a Site need different
+// environments: only nodes that provably have the same folder hinder each other.
 func (d *Deployment) proveSharing(ctx context.Context, known []ProbeResult) {
-	used := map[string]bool{}
-	for _, n := range known {
-		used[n.site()] = used[n.site()] || len(n.Processes.InUse) > 0
+	doubtful, wanted := map[string]bool{}, map[string]string{}
+	for i, n := range known {
+		if n.site() == "" {
+			continue
+		}
+		digest := d.nodes[i].wanted()
+		if other, seen := wanted[n.site()]; len(n.Processes.InUse) > 0 || seen && other != digest {
+			doubtful[n.site()] = true
+		}
+		wanted[n.site()] = digest
 	}
 	claims := make([]changes.Claim, len(known))
 	for i, n := range known {
-		if used[n.site()] {
+		if doubtful[n.site()] {
 			claims[i] = changes.Claim{Node: d.nodes[i].Node, Folder: n.Look.Place, ID: n.site(), Writable: n.Look.Writable}
 		}
 	}

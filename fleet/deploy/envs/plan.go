@@ -120,7 +120,39 @@ func NewPlan(nodes []ProbeResult, opt PlanOptions) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	return newPlan(nodes, opt.InUse, func(p *NodePlan, n ProbeResult) { p.decide(tables, n, opt) }), nil
+	plan := newPlan(nodes, opt.InUse, func(p *NodePlan, n ProbeResult) { p.decide(tables, n, opt) })
+	plan.refuseMixedFolders(nodes)
+	return plan, nil
+}
+
+// mixedHint is the hint where nodes with one folder need several environments.
+const mixedHint = "lock and deploy the nodes of each kind by themselves (--limit), each kind with a folder: of its own in environment.yaml"
+
+// refuseMixedFolders refuses to install where another node has the folder in common and needs another environment, as nodes
+// of two machine types with one home do: the link current leads to one.
+func (p *Plan) refuseMixedFolders(nodes []ProbeResult) {
+	first, mixed := map[string]*NodePlan{}, map[string]*NodePlan{} // by site: two nodes with different sets
+	for i, n := range nodes {
+		plan, site := &p.Nodes[i], n.site()
+		switch {
+		case site == "" || plan.Action != changes.Install && plan.Action != changes.UpToDate:
+		case first[site] == nil:
+			first[site] = plan
+		case first[site].Set.Digest != plan.Set.Digest && mixed[site] == nil:
+			mixed[site] = plan
+		}
+	}
+	for i, n := range nodes {
+		plan, other := &p.Nodes[i], first[n.site()]
+		if mixed[n.site()] == nil || plan.Action != changes.Install {
+			continue
+		}
+		if other.Set.Digest == plan.Set.Digest {
+			other = mixed[n.site()]
+		}
+		plan.SetRefused(mixedHint, cause.Messagef("its environments lie in a folder that it shares with %s, which needs another environment", cause.Own(other.Name)))
+		plan.Send, plan.Python = nil, false
+	}
 }
 
 // decide decides the action on a node that was probed.
