@@ -185,7 +185,7 @@ func (p *Plan) openBase(ctx context.Context) error {
 	}
 	p.Base = BaseImage{Name: p.opt.Base, Platform: config.OS + "/" + config.Architecture, Layers: len(config.RootFS.DiffIDs), Read: "labels"}
 	if want := platform.OS + "/" + platform.Architecture; p.Base.Platform != want {
-		return p.unfit("take a base for "+want, fmt.Sprintf("the wheel is for %s, the base for %s", want, p.Base.Platform))
+		return p.unfit("take a base for "+want+", or a wheel for "+p.Base.Platform, fmt.Sprintf("the wheel is for %s, the base for %s", want, p.Base.Platform))
 	}
 	digest, err := p.base.image.Digest()
 	if err != nil {
@@ -331,10 +331,27 @@ func (p *Plan) checkFit() error {
 	for _, r := range verdict.Remarks {
 		p.Remarks = append(p.Remarks, aboutBase.Replace(r))
 	}
-	if verdict.OK() {
-		return nil
+	if !verdict.OK() {
+		return p.unfit(verdict.Hint(), aboutBase.Replace(strings.Join(verdict.Reasons, "; ")))
 	}
-	return p.unfit(verdict.Hint(), aboutBase.Replace(strings.Join(verdict.Reasons, "; ")))
+	return p.checkCompanions()
+}
+
+// checkCompanions refuses a companion that pip would not install in the base.
+func (p *Plan) checkCompanions() error {
+	f := p.nodeFacts(p.opt.Wheels[0].Manifest)
+	f.Tag = "cp" + strings.ReplaceAll(minor(f.Python), ".", "")
+	for _, w := range p.opt.Wheels[1:] {
+		name, err := wheel.ParseFileName(w.Manifest.Name)
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(name.Tags, func(tag string) bool { return compat.Installs(tag, f) }) {
+			return fault.New(fault.Wheel, "take a wheel of "+name.Name+" for it, or leave it out", "%s does not fit %s: the base is %s with Python %s and glibc %s",
+				w.Manifest.Name, p.opt.Base, p.Base.Platform, f.Python, f.Glibc)
+		}
+	}
+	return nil
 }
 
 // unfit returns the error of a wheel that does not fit the base.
