@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/scratch"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -33,6 +34,10 @@ type BundlePlan struct {
 // NewBundlePlan lists the steps that build companions for the wheel of p. With dependencies, a
 // last step gathers the requirements of the wheel and its companions, except torch.
 func NewBundlePlan(p *Plan, companions []Companion, dependencies bool) (*BundlePlan, error) {
+	if p.Toolchain.IsCross() {
+		return nil, fault.New(fault.Usage, "give the nodes whole environments: dsbuild env; or make it on such a machine: --builder host",
+			"no wheelhouse for %s: dsbuild builds and collects packages for the machine on which it builds", p.Toolchain.CPU.Machine())
+	}
 	companions = slices.Clone(companions)
 	slices.SortFunc(companions, func(a, b Companion) int { return strings.Compare(a.Name, b.Name) })
 	for i := 1; i < len(companions); i++ {

@@ -276,6 +276,12 @@ func TestPlanForAarch64(t *testing.T) {
 			t.Errorf("%s: CROSS=%q, %s, stand-ins %v", name, p.Args["CROSS"], p.Manifest.CPU, has)
 		}
 	}
+	if _, err := NewBundlePlan(cross, nil, true); fault.ExitCode(err) != 2 || !strings.Contains(err.Error(), "no wheelhouse for aarch64") || fault.Hint(err) == "" {
+		t.Errorf("a wheelhouse of a cross build: %v, want a refusal: it would have packages for x86_64", err)
+	}
+	if _, err := NewBundlePlan(there, nil, true); err != nil {
+		t.Errorf("a wheelhouse of a native build: %v", err)
+	}
 	if there.Context["uv.txt"] == cross.Context["uv.txt"] || here.Context["uv.txt"] != cross.Context["uv.txt"] {
 		t.Error("uv is that of the machine that builds")
 	}

@@ -140,7 +140,7 @@ func (p *picker) demand(requires, extras []string) {
 // returns false.
 func (p *picker) take(b wheel.BundleWheel, why string) bool {
 	if !slices.ContainsFunc(b.Tags, func(t string) bool { return compat.Installs(t, p.facts) }) {
-		p.lacks = append(p.lacks, missing{b.Name, fmt.Sprintf("%s (the wheelhouse has %s, which this node cannot install: Python %s, glibc %s)", why, b.File, p.facts.Python, p.facts.Glibc)})
+		p.lacks = append(p.lacks, missing{b.Name, fmt.Sprintf("%s (the wheelhouse has %s, which this node cannot install: Python %s, %s, glibc %s)", why, b.File, p.facts.Python, p.facts.Platform, p.facts.Glibc)})
 		return false
 	}
 	p.extra = append(p.extra, b)

@@ -323,7 +323,7 @@ func TestPlanWithABundle(t *testing.T) {
 			f.ExtraWheels = map[string]string{"transformers": "other"}
 		}, false, changes.Install, "transformers 4.57.0.dev0"},
 		"older numpy":  {func(f *node.Facts) { maps.Copy(f.Dists, full); f.Dists["einops"] = "0.1"; f.Dists["numpy"] = "1.26" }, false, changes.Install, "einops 0.8.1, numpy 2.3.2"},
-		"old glibc":    {func(f *node.Facts) { f.Glibc = "2.35" }, false, changes.Refuse, "numpy>=2 (the wheelhouse has b, which this node cannot install: Python 3.11.2, glibc 2.35)"},
+		"old glibc":    {func(f *node.Facts) { f.Glibc = "2.35" }, false, changes.Refuse, "numpy>=2 (the wheelhouse has b, which this node cannot install: Python 3.11.2, linux_x86_64, glibc 2.35)"},
 		"other Python": {func(f *node.Facts) { f.Python, f.Tag = "3.12.1", "cp312" }, false, changes.Refuse, "built for Python 3.11"},
 		"full disk":    {func(f *node.Facts) { f.FreeBytes = 32<<20 + 5<<20 }, false, changes.Refuse, "are needed"},
 	} {
@@ -346,6 +346,13 @@ func TestPlanWithABundle(t *testing.T) {
 		if p.Action != c.action || c.action == changes.Refuse && !strings.Contains(got, c.want) || c.action != changes.Refuse && got != c.want {
 			t.Errorf("%s: %s %q, want %s %q", name, p.Action, got, c.action, c.want)
 		}
+	}
+	// A wheelhouse is for one machine, as its wheels are.
+	arm := planWheel("deepspeed-0.19.8-py3-none-manylinux_2_28_aarch64.whl", func(m *wheel.Manifest) { m.CPU = string(wheel.CPUArm) })
+	grace := facts(func(f *node.Facts) { f.Platform, f.CPU = "linux_aarch64", string(wheel.CPUArm) })
+	other, err := deploy.NewPlan([]deploy.ProbeResult{{Name: "n", Facts: grace}}, []wheels.Wheel{arm}, deploy.PlanOptions{Bundle: house})
+	if err != nil || other.Nodes[0].Action != changes.Refuse || !strings.Contains(strings.Join(other.Nodes[0].Reasons, "; "), "safetensors (the wheelhouse has e, which this node cannot install: Python 3.11.2, linux_aarch64, glibc 2.36)") {
+		t.Errorf("companions for x86_64 on aarch64: %v, %+v", err, other.Nodes[0])
 	}
 	lacks := planWheel("a.whl", nil)
 	lacks.Requires = []string{"torch>=3", "hjson>=4", "nowhere"}
