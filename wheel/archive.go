@@ -120,20 +120,20 @@ func (a *Archive) readFile(r io.ReaderAt, size int64) error {
 	if err := checkSizes(entries, size); err != nil {
 		return err
 	}
-	// Refuse names that occur twice, and files that are also the directory of others.
+	// Refuse names that occur twice, and files that are also the directory of others. With the lowest byte for "/", which no
+	// name contains, the content of a directory follows directly after it.
 	names := make([]string, len(entries))
 	for i, m := range entries {
-		names[i] = m.Name
+		names[i] = strings.ReplaceAll(m.Name, "/", "\x00")
 	}
-	// With "/" lowest, the content of a directory follows directly after it.
-	slices.SortFunc(names, slashFirst)
+	slices.Sort(names)
 	for i := 1; i < len(names); i++ {
 		a, b := names[i-1], names[i]
 		switch {
 		case a == b:
-			return fmt.Errorf("%s: occurs twice", a)
-		case strings.HasPrefix(b, a+"/"):
-			return fmt.Errorf("%s: is a file and a directory", a)
+			return fmt.Errorf("%s: occurs twice", strings.ReplaceAll(a, "\x00", "/"))
+		case strings.HasPrefix(b, a+"\x00"):
+			return fmt.Errorf("%s: is a file and a directory", strings.ReplaceAll(a, "\x00", "/"))
 		}
 	}
 
@@ -225,22 +225,6 @@ func checkSizes(entries []zipMember, size int64) error {
 	return nil
 }
 
-// slashFirst compares names as strings whose lowest character is the slash.
-func slashFirst(a, b string) int {
-	for i := range min(len(a), len(b)) {
-		switch {
-		case a[i] == b[i]:
-		case a[i] == '/':
-			return -1
-		case b[i] == '/':
-			return 1
-		default:
-			return int(a[i]) - int(b[i])
-		}
-	}
-	return len(a) - len(b)
-}
-
 // checkNames fills the index and finds the one dist-info directory, which must belong to the
 // distribution in the file's name. Two files must not have the same place of installation: one
 // would replace the other, and the installed file would differ from the verified one.
@@ -272,7 +256,8 @@ func (a *Archive) checkNames() error {
 	}
 	for _, m := range a.members {
 		top, _, inside := strings.Cut(m.Name, "/")
-		if inside && strings.HasSuffix(top, dataSuffix) && !sameBase(strings.TrimSuffix(top, dataSuffix), name, version) {
+		base, isData := strings.CutSuffix(top, dataSuffix)
+		if n, v := splitBase(base); inside && isData && !(sameName(n, name) && sameVersion(v, version)) {
 			return fmt.Errorf("%s: pip uses %s as the data directory, but it is %s-%s%s", m.Name, top, name, version, dataSuffix)
 		}
 	}
@@ -420,8 +405,17 @@ func (s *stream) Read(p []byte) (int, error) {
 	if s.err != nil || len(p) == 0 {
 		return 0, s.err
 	}
-	if s.left == 0 {
-		s.err = s.finish()
+	if s.left == 0 { // nothing may follow, and the checksum must be right
+		switch n, err := io.ReadFull(s.r, make([]byte, 1)); {
+		case n > 0:
+			s.err = fmt.Errorf("%s: continues after its %d bytes", s.name, s.size)
+		case err != io.EOF:
+			s.err = fmt.Errorf("%s: after its %d bytes: %w", s.name, s.size, err)
+		case s.sum != nil && s.sum.Sum32() != s.crc:
+			s.err = fmt.Errorf("%s: its content has CRC %08x, the directory says %08x", s.name, s.sum.Sum32(), s.crc)
+		default:
+			s.err = io.EOF
+		}
 		return 0, s.err
 	}
 	n, err := s.r.Read(p[:min(int64(len(p)), s.left)])
@@ -437,17 +431,4 @@ func (s *stream) Read(p []byte) (int, error) {
 		s.err = fmt.Errorf("%s: after %d of %d bytes: %w", s.name, s.size-s.left, s.size, err)
 	}
 	return n, s.err
-}
-
-// finish checks that nothing follows, and the checksum: io.EOF if all is well.
-func (s *stream) finish() error {
-	switch n, err := io.ReadFull(s.r, make([]byte, 1)); {
-	case n > 0:
-		return fmt.Errorf("%s: continues after its %d bytes", s.name, s.size)
-	case err != io.EOF:
-		return fmt.Errorf("%s: after its %d bytes: %w", s.name, s.size, err)
-	case s.sum != nil && s.sum.Sum32() != s.crc:
-		return fmt.Errorf("%s: its content has CRC %08x, the directory says %08x", s.name, s.sum.Sum32(), s.crc)
-	}
-	return io.EOF
 }

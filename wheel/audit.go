@@ -44,8 +44,23 @@ func Audit(c Contents, w Want) []string {
 	var findings []string
 	found := map[string]int{}
 	for _, e := range c.Extensions {
-		found[e.Op()]++
-		findings = append(findings, w.auditExtension(e)...)
+		op := e.Op()
+		found[op]++
+		if !slices.Contains(w.Ops, op) {
+			findings = append(findings, fmt.Sprintf("op %s is in the wheel but was not requested", op))
+			continue
+		}
+		findings = append(findings, e.compareCPU("requested at most", w.CPU)...)
+		archs := w.Archs[op]
+		findings = append(findings, e.compareArchs("requested", Capabilities(archs, false), Capabilities(archs, true))...)
+		if len(e.RPath) > 0 {
+			findings = append(findings, fmt.Sprintf("op %s looks for libraries in %s", op, strings.Join(e.RPath, ", ")))
+		}
+		if !e.Stripped && !w.KeepDebug {
+			findings = append(findings, fmt.Sprintf("op %s is not stripped", op))
+		}
+		findings = append(findings, e.compareTorchABI(w.TorchABI)...)
+		findings = append(findings, e.compareGlibc(w.Glibc)...)
 	}
 	for _, op := range w.Ops {
 		switch found[op] {
@@ -57,25 +72,6 @@ func Audit(c Contents, w Want) []string {
 		}
 	}
 	return findings
-}
-
-// auditExtension compares one extension with the expectations for its op.
-func (w Want) auditExtension(e Extension) []string {
-	op := e.Op()
-	if !slices.Contains(w.Ops, op) {
-		return []string{fmt.Sprintf("op %s is in the wheel but was not requested", op)}
-	}
-	findings := e.compareCPU("requested at most", w.CPU)
-	archs := w.Archs[op]
-	findings = append(findings, e.compareArchs("requested", Capabilities(archs, false), Capabilities(archs, true))...)
-	if len(e.RPath) > 0 {
-		findings = append(findings, fmt.Sprintf("op %s looks for libraries in %s", op, strings.Join(e.RPath, ", ")))
-	}
-	if !e.Stripped && !w.KeepDebug {
-		findings = append(findings, fmt.Sprintf("op %s is not stripped", op))
-	}
-	findings = append(findings, e.compareTorchABI(w.TorchABI)...)
-	return append(findings, e.compareGlibc(w.Glibc)...)
 }
 
 // askedGlibc ends every finding of compareGlibc and AuditTags, before the version.

@@ -8,12 +8,6 @@ import (
 	"strings"
 )
 
-// besideExtensions are the extensions of files that belong to the wheel beside them: statements,
-// signatures and data. A backup or an editor's file has none of them.
-func besideExtensions() []string {
-	return []string{".json", ".jsonl", ".xz", ".sig", ".sigstore", ".asc", ".pem"}
-}
-
 // Folders holds the names of the files in folders, each read once.
 type Folders map[string][]fs.DirEntry
 
@@ -31,13 +25,15 @@ func (f Folders) Beside(path string) ([]string, error) {
 		f[dir] = entries
 	}
 	first, _ := slices.BinarySearchFunc(entries, name, func(e fs.DirEntry, name string) int { return strings.Compare(e.Name(), name) })
+	// The extensions of statements, signatures and data. A backup or an editor's file has none of them.
+	extensions := []string{".json", ".jsonl", ".xz", ".sig", ".sigstore", ".asc", ".pem"}
 	var suffixes []string
 	for _, e := range entries[first:] {
 		suffix, ours := strings.CutPrefix(e.Name(), name)
 		if !ours {
 			break
 		}
-		if !strings.HasPrefix(suffix, ".") || !slices.Contains(besideExtensions(), filepath.Ext(suffix)) {
+		if !strings.HasPrefix(suffix, ".") || !slices.Contains(extensions, filepath.Ext(suffix)) {
 			continue
 		}
 		if !e.Type().IsRegular() {

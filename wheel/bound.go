@@ -99,9 +99,9 @@ var (
 	cudart      = regexp.MustCompile(`^libcudart\.so\.(\d+(?:\.\d+)?)`)
 )
 
-// installedInfo reads which torch and CUDA DeepSpeed's build recorded; DeepSpeed itself refuses
+// readInstalled reads which torch and CUDA DeepSpeed's build recorded; DeepSpeed itself refuses
 // to load its ops under others. In a wheel without ops the record binds it to nothing.
-func (a *Archive) installedInfo(c *Contents) error {
+func (c *Contents) readInstalled(a *Archive) error {
 	const name = "deepspeed/git_version_info_installed.py"
 	if len(c.Ops) == 0 {
 		return nil

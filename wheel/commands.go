@@ -15,6 +15,9 @@ const entryPointsName = "entry_points.txt"
 // commands.
 var commandName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
 
+// environmentCommand matches the name of an interpreter, of a link to it, and of a script that switches an environment on or off.
+var environmentCommand = regexp.MustCompile(`(?i)^(python|pypy|activate|deactivate)`)
+
 // entryValue matches the value of an entry point: module:function, extras. If a line holds more,
 // pip looks for name and value anywhere in it.
 var entryValue = regexp.MustCompile(`^[\p{L}_][\p{L}\p{N}_.]*(:[\p{L}_][\p{L}\p{N}_.]*)?[ \t]*(\[[A-Za-z0-9_., -]*\])?$`)
@@ -113,18 +116,9 @@ func (a *Archive) verifyCommands() (damage []string, err error) {
 		switch {
 		case !commandName.MatchString(name):
 			damage = append(damage, fmt.Sprintf("the name of the command %.80q could lead to another folder", name))
-		case ofEnvironment(name):
+		case environmentCommand.MatchString(name):
 			damage = append(damage, fmt.Sprintf("the command %s would replace a program of the environment itself", name))
 		}
 	}
 	return damage, err
-}
-
-// ofEnvironment reports whether a command has the name of an interpreter, of a link to it, or of
-// a script that switches an environment on or off.
-func ofEnvironment(command string) bool {
-	command = strings.ToLower(command)
-	return slices.ContainsFunc([]string{"python", "pypy", "activate", "deactivate"}, func(prefix string) bool {
-		return strings.HasPrefix(command, prefix)
-	})
 }

@@ -61,10 +61,10 @@ func (a *Archive) Inspect(ctx context.Context) (Contents, error) {
 	} else {
 		c.TorchABI = c.torchABI()
 	}
-	if c.TorchABI.IsStable() && c.Python == "" {
-		c.Python = oldestPython(meta.RequiresPython)
+	if m := lowerBound.FindStringSubmatch(meta.RequiresPython); m != nil && c.TorchABI.IsStable() && c.Python == "" {
+		c.Python = m[1] + "+"
 	}
-	if err := a.installedInfo(&c); err != nil {
+	if err := c.readInstalled(a); err != nil {
 		return Contents{}, a.damagedError(err)
 	}
 	return c, nil

@@ -166,7 +166,11 @@ func eachField(text []byte, do func(name, value string) error) error {
 		if !ok || name == "" || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' }) {
 			return fmt.Errorf("line %d is not a header field", n)
 		}
-		if err := do(strings.ToLower(name), unfoldLines(value)); err != nil {
+		values := strings.Split(value, "\n")
+		for i, v := range values {
+			values[i] = strings.TrimSpace(v)
+		}
+		if err := do(strings.ToLower(name), strings.TrimSpace(strings.Join(values, " "))); err != nil {
 			return fmt.Errorf("line %d: %s: %w", n, name, err)
 		}
 		n += strings.Count(lines, "\n") + 1
@@ -186,17 +190,6 @@ func fieldEnd(header string) int {
 			return i
 		}
 	}
-}
-
-func unfoldLines(value string) string {
-	if !strings.Contains(value, "\n") {
-		return strings.TrimSpace(value)
-	}
-	lines := strings.Split(value, "\n")
-	for i, l := range lines {
-		lines[i] = strings.TrimSpace(l)
-	}
-	return strings.TrimSpace(strings.Join(lines, " "))
 }
 
 // WheelFile is the content of a wheel's WHEEL file. Format: the binary distribution format
@@ -354,12 +347,6 @@ func splitDistInfo(dir string) (name, version string, err error) {
 func splitBase(base string) (name, version string) {
 	i := max(0, strings.LastIndexByte(base, '-'))
 	return base[:i], strings.TrimPrefix(base[i:], "-")
-}
-
-// sameBase reports whether base is NAME-VERSION of a distribution.
-func sameBase(base, name, version string) bool {
-	n, v := splitBase(base)
-	return sameName(n, name) && sameVersion(v, version)
 }
 
 // sameName compares names of distributions as PEP 503 says.

@@ -134,12 +134,16 @@ func (p *packer) describe(ctx context.Context, c Contents, m Manifest, b Build, 
 	if metadata, err = pinTorch(metadata, m); err != nil {
 		return err
 	}
-	// Add requirements after those of METADATA.
+	// Add requirements after those of METADATA, and the oldest Python of a wheel for several if METADATA names none.
 	var lines []string
 	for _, r := range m.Requires {
 		lines = append(lines, "Requires-Dist: "+r)
 	}
-	p.changed[in("METADATA")] = m.requirePython(addFields(metadata, lines...))
+	head, _, _ := bytes.Cut(metadata, []byte("\n\n"))
+	if oldest, several := strings.CutSuffix(m.Python, "+"); several && !requiresPython.Match(head) {
+		lines = append(lines, "Requires-Python: >="+oldest)
+	}
+	p.changed[in("METADATA")] = addFields(metadata, lines...)
 	tags, err := p.in.ReadFile(in("WHEEL"), maxText)
 	if err != nil {
 		return err
@@ -147,9 +151,11 @@ func (p *packer) describe(ctx context.Context, c Contents, m Manifest, b Build, 
 	p.changed[in("WHEEL")] = tagLine.ReplaceAllFunc(tags, func(line []byte) []byte {
 		return []byte(tagField + retagged(strings.TrimPrefix(string(line), tagField), m.tag(platform)))
 	})
-	if p.changed[in(ManifestName)], err = jsonText(m); err != nil {
+	manifest, err := json.MarshalIndent(m, "", " ")
+	if err != nil {
 		return err
 	}
+	p.changed[in(ManifestName)] = append(manifest, '\n')
 	files, err := p.in.hashes(ctx, c)
 	if err != nil {
 		return err
@@ -160,7 +166,10 @@ func (p *packer) describe(ctx context.Context, c Contents, m Manifest, b Build, 
 
 const tagField = "Tag: "
 
-var tagLine = regexp.MustCompile(`(?m)^Tag: [^-\r\n]+-[^-\r\n]+-[^-\r\n]+`)
+var (
+	tagLine        = regexp.MustCompile(`(?m)^Tag: [^-\r\n]+-[^-\r\n]+-[^-\r\n]+`)
+	requiresPython = regexp.MustCompile(`(?mi)^Requires-Python:`)
+)
 
 // fillIn fills in the fields that only the compiled wheel and its build environment know.
 func (m Manifest) fillIn(c Contents, b Build, name string) Manifest {
@@ -314,7 +323,10 @@ func (p *packer) compress(name string, deflate *flate.Writer) (packedFile, error
 	}
 	// Make one file. All its sizes stand before its data, because strict readers need that. Its
 	// time is the first of the zip format, in 1980.
-	mode := p.memberMode(name)
+	mode := os.FileMode(0o644)
+	if i, ok := p.in.index[name]; ok && (p.in.members[i].Mode&0o111 != 0 || strings.HasSuffix(name, ".so")) {
+		mode = 0o755
+	}
 	var packed bytes.Buffer
 	deflate.Reset(&packed)
 	_, err := deflate.Write(data)
@@ -360,13 +372,6 @@ func (p *packer) filesInOrder(record string) []string {
 	return slices.SortedFunc(maps.Keys(names), func(a, b string) int { return cmp.Or(rank(a)-rank(b), strings.Compare(a, b)) })
 }
 
-func (p *packer) memberMode(name string) os.FileMode {
-	if i, ok := p.in.index[name]; ok && (p.in.members[i].Mode&0o111 != 0 || strings.HasSuffix(name, ".so")) {
-		return 0o755
-	}
-	return 0o644
-}
-
 // deflateVersion is the version of the zip format that has deflate (APPNOTE 4.4.3.2). CreateRaw
 // writes the version in the header that it gets, which would be none.
 const deflateVersion = 20
@@ -389,10 +394,4 @@ func (a *Archive) hashes(ctx context.Context, c Contents) (map[string]string, er
 		sums[e.Path] = sum
 	}
 	return sums, nil
-}
-
-// jsonText returns v as JSON with a final newline, for a file of the dist-info.
-func jsonText(v any) ([]byte, error) {
-	text, err := json.MarshalIndent(v, "", " ")
-	return append(text, '\n'), err
 }

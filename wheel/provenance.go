@@ -42,6 +42,10 @@ func Provenance(m Manifest, b Build, started, finished time.Time) ([]byte, error
 	if err != nil {
 		return nil, err
 	}
+	var byproducts []*intoto.ResourceDescriptor
+	if b.Record != "" {
+		byproducts = append(byproducts, &intoto.ResourceDescriptor{Name: recordProduct, Digest: digests(b.Record)})
+	}
 	predicate := &slsa.Provenance{
 		BuildDefinition: &slsa.BuildDefinition{
 			BuildType: buildType, ExternalParameters: external, InternalParameters: internal,
@@ -49,7 +53,7 @@ func Provenance(m Manifest, b Build, started, finished time.Time) ([]byte, error
 		},
 		RunDetails: &slsa.RunDetails{
 			Builder:    &slsa.Builder{Id: builderID + m.Builder, Version: map[string]string{"dsbuild": m.Dsbuild}},
-			Byproducts: byproducts(b),
+			Byproducts: byproducts,
 			Metadata: &slsa.BuildMetadata{
 				StartedOn: timestamppb.New(started.Truncate(time.Second)), FinishedOn: timestamppb.New(finished.Truncate(time.Second)),
 			},
@@ -101,32 +105,24 @@ const (
 // files can be compared with a statement when the wheel itself is gone.
 const recordProduct = "RECORD"
 
-func byproducts(b Build) []*intoto.ResourceDescriptor {
-	if b.Record == "" {
-		return nil
-	}
-	return []*intoto.ResourceDescriptor{{Name: recordProduct, Digest: digests(b.Record)}}
-}
-
-// sourceURI says where sources came from. Only a release has the URL of a package: sources of
-// another kind must not pass for one.
-func sourceURI(s Source) string {
-	switch s.Kind {
-	case "release":
-		return pypiURL("deepspeed", s.Ref)
-	case "git":
-		return s.CommitURL()
-	}
-	return s.Kind + ":" + url.PathEscape(s.Ref)
-}
-
 // buildMaterials lists the sources, the base, and the software installed in the build
 // environment. A package has the digest of the file list its installer recorded and, if it is known,
 // that of the file that was installed.
 func buildMaterials(m Manifest, b Build) []*intoto.ResourceDescriptor {
+	source := m.Source.Kind + ":" + url.PathEscape(m.Source.Ref)
+	switch m.Source.Kind {
+	case "release": // no other sources may pass for those of a package
+		source = pypiURL("deepspeed", m.Source.Ref)
+	case "git":
+		source = m.Source.CommitURL()
+	}
+	base := "file:" + m.Base.Ref // the name of a tar file
+	if strings.Contains(m.Base.Ref, "@sha256:") {
+		base = "oci://" + m.Base.Ref
+	}
 	all := []*intoto.ResourceDescriptor{
-		{Name: sourceMaterial, Uri: sourceURI(m.Source), Digest: digests(m.Source.SHA256)},
-		{Name: baseMaterial, Uri: m.Base.uri(), Digest: digests(strings.TrimPrefix(m.Base.Digest, "sha256:"))},
+		{Name: sourceMaterial, Uri: source, Digest: digests(m.Source.SHA256)},
+		{Name: baseMaterial, Uri: base, Digest: digests(strings.TrimPrefix(m.Base.Digest, "sha256:"))},
 	}
 	for _, p := range b.Packages {
 		all = append(all, &intoto.ResourceDescriptor{Name: p.File, Uri: p.PURL, Digest: digests(p.SHA256)})
@@ -135,14 +131,6 @@ func buildMaterials(m Manifest, b Build) []*intoto.ResourceDescriptor {
 		}
 	}
 	return all
-}
-
-// uri returns the URI of an image, or of a tar file by its name alone.
-func (b Base) uri() string {
-	if strings.Contains(b.Ref, "@sha256:") {
-		return "oci://" + b.Ref
-	}
-	return "file:" + b.Ref
 }
 
 func digests(sha256 string) map[string]string {

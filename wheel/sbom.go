@@ -31,7 +31,10 @@ func newSBOM(m Manifest, b Build, c Contents, files map[string]string) ([]byte, 
 			},
 		},
 	}
-	components := []cyclonedx.Component{sourceComponent(c.Name, m.Source)}
+	components := []cyclonedx.Component{{
+		BOMRef: "source", Type: cyclonedx.ComponentTypeLibrary, Name: c.Name, Version: m.Source.Ref,
+		PackageURL: pypiURL(c.Name, m.Source.Ref), Description: "sources, kind " + m.Source.Kind, Hashes: sha256Hash(m.Source.SHA256),
+	}}
 	for _, path := range slices.Sorted(maps.Keys(files)) {
 		components = append(components, cyclonedx.Component{
 			BOMRef: "file:" + path, Type: cyclonedx.ComponentTypeFile, Name: path, Hashes: sha256Hash(files[path]),
@@ -39,14 +42,10 @@ func newSBOM(m Manifest, b Build, c Contents, files map[string]string) ([]byte, 
 	}
 	for _, p := range b.Packages {
 		name, version := p.nameAndVersion()
-		c := cyclonedx.Component{
+		components = append(components, cyclonedx.Component{
 			BOMRef: p.PURL, Type: cyclonedx.ComponentTypeLibrary, Scope: cyclonedx.ScopeExcluded,
-			Name: name, Version: version, PackageURL: p.PURL,
-		}
-		if p.Archive != "" {
-			c.Hashes = sha256Hash(p.Archive)
-		}
-		components = append(components, c)
+			Name: name, Version: version, PackageURL: p.PURL, Hashes: sha256Hash(p.Archive),
+		})
 	}
 	bom.Components = &components
 	var out bytes.Buffer
@@ -60,17 +59,6 @@ func newSBOM(m Manifest, b Build, c Contents, files map[string]string) ([]byte, 
 // pypiURL is the package URL (purl) of a release.
 func pypiURL(name, version string) string {
 	return "pkg:pypi/" + name + "@" + url.QueryEscape(version)
-}
-
-func sourceComponent(name string, s Source) cyclonedx.Component {
-	c := cyclonedx.Component{
-		BOMRef: "source", Type: cyclonedx.ComponentTypeLibrary, Name: name, Version: s.Ref,
-		PackageURL: pypiURL(name, s.Ref), Description: "sources, kind " + s.Kind,
-	}
-	if s.SHA256 != "" {
-		c.Hashes = sha256Hash(s.SHA256)
-	}
-	return c
 }
 
 // Python returns the name and the version of a Python package; ok is false for any other.
@@ -94,6 +82,9 @@ func (p Package) nameAndVersion() (name, version string) {
 }
 
 func sha256Hash(hex string) *[]cyclonedx.Hash {
+	if hex == "" {
+		return nil
+	}
 	return &[]cyclonedx.Hash{{Algorithm: cyclonedx.HashAlgoSHA256, Value: hex}}
 }
 

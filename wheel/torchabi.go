@@ -1,7 +1,6 @@
 package wheel
 
 import (
-	"bytes"
 	_ "embed"
 	"encoding/json"
 	"fmt"
@@ -105,25 +104,5 @@ func (e Extension) compareTorchABI(asked *TorchABI) []string {
 	return findings
 }
 
-// oldestPython returns "X.Y+" of a Requires-Python that has only a lower bound, else "".
-func oldestPython(requires string) string {
-	if m := lowerBound.FindStringSubmatch(requires); m != nil {
-		return m[1] + "+"
-	}
-	return ""
-}
-
+// lowerBound matches a Requires-Python that has only a lower bound.
 var lowerBound = regexp.MustCompile(`^>= *(\d+\.\d+)$`)
-
-// requirePython adds the oldest Python of a wheel that is for more than one to METADATA, if that
-// names none.
-func (m Manifest) requirePython(metadata []byte) []byte {
-	oldest, several := strings.CutSuffix(m.Python, "+")
-	head, _, _ := bytes.Cut(metadata, []byte("\n\n"))
-	if !several || requiresPython.Match(head) {
-		return metadata
-	}
-	return addFields(metadata, "Requires-Python: >="+oldest)
-}
-
-var requiresPython = regexp.MustCompile(`(?mi)^Requires-Python:`)

@@ -75,11 +75,11 @@ func Verify(ctx context.Context, path string) (Verification, error) {
 	if err != nil {
 		return v, err
 	}
-	metadata, err := a.verifyMetadata(v)
+	metadata, err := v.checkMetadata(a)
 	if err != nil {
 		return v, err
 	}
-	tags, err := a.verifyTags(v)
+	tags, err := v.checkTags(a)
 	if err != nil {
 		return v, err
 	}
@@ -96,10 +96,10 @@ func Verify(ctx context.Context, path string) (Verification, error) {
 		}),
 		{Name: "RECORD", Against: "every file's hash and size", Damage: record},
 		{Name: "metadata", Against: v.metadataAgainst(), Damage: metadata},
-		v.Contents.checkOfTags(tags),
+		tags,
 	}
 	v.Checks = append(v.Checks, v.againstManifest()...)
-	v.Checks = append(v.Checks, a.verifySBOM(ctx, v))
+	v.Checks = append(v.Checks, v.checkSBOM(ctx, a))
 	if ctx.Err() != nil {
 		return v, context.Cause(ctx)
 	}
@@ -208,9 +208,9 @@ func sameBuild(a, b Manifest) bool {
 	return text(a) == text(b)
 }
 
-// verifyMetadata compares names and versions, and the torch requirement of METADATA with the
+// checkMetadata compares names and versions, and the torch requirement of METADATA with the
 // torch that the ops were compiled for.
-func (a *Archive) verifyMetadata(v Verification) ([]string, error) {
+func (v Verification) checkMetadata(a *Archive) ([]string, error) {
 	m, c := v.Manifest, v.Contents
 	if m == nil {
 		return nil, nil
@@ -264,36 +264,31 @@ func (v Verification) metadataAgainst() string {
 	return "file name and manifest"
 }
 
-// verifyTags compares the tags of the file name with those in WHEEL, and the glibc that they
-// promise with the one that the extensions need.
-func (a *Archive) verifyTags(v Verification) ([]string, error) {
+// checkTags compares the tags of the file name with those in WHEEL, and the glibc that they promise with the one that the
+// extensions need. Tags that promise something else (musllinux, macOS, Windows, another CPU) are compared with no code, so the
+// check counts as skipped.
+func (v Verification) checkTags(a *Archive) (Check, error) {
 	inside, err := a.WheelFile()
 	if err != nil {
-		return nil, err
+		return Check{}, err
 	}
 	name := a.file
 	if v.Manifest == nil {
 		name = name.asBuilt(inside)
 	}
-	return append(CompareTags(name, inside), v.Contents.checkPromise()...), nil
-}
-
-// checkOfTags returns the check of the tags: with WHEEL, and with the extensions where a tag promises a glibc for them. Tags that
-// promise something else (musllinux, macOS, Windows, another CPU) are compared with no code, so the check counts as skipped.
-func (c Contents) checkOfTags(damage []string) Check {
-	check := Check{Name: "tags", Against: "WHEEL", Damage: damage}
-	for _, t := range c.Tags {
+	check := Check{Name: "tags", Against: "WHEEL", Damage: append(CompareTags(name, inside), v.Contents.checkPromise()...)}
+	for _, t := range v.Contents.Tags {
 		platform := t[strings.LastIndex(t, "-")+1:]
 		switch glibc, machine := SplitPlatform(platform); {
 		case platform == "any" || strings.HasPrefix(platform, "linux_"):
 		case glibc == "" || len(readPolicies(machine)) == 0:
-			check.Against, check.Skipped = "WHEEL says the same, but dsbuild compares no code with "+platform, len(damage) == 0
-			return check
-		case len(c.Extensions) > 0:
+			check.Against, check.Skipped = "WHEEL says the same, but dsbuild compares no code with "+platform, len(check.Damage) == 0
+			return check, nil
+		case len(v.Contents.Extensions) > 0:
 			check.Against = "WHEEL and the symbol versions of the extensions"
 		}
 	}
-	return check
+	return check, nil
 }
 
 // checkPromise compares the glibc that tags for the machine of the extensions promise to run on with
@@ -408,8 +403,8 @@ func (m Manifest) checkFloors(c Contents) []string {
 	return damage
 }
 
-// verifySBOM compares the hashes of the SBOM with the files.
-func (a *Archive) verifySBOM(ctx context.Context, v Verification) Check {
+// checkSBOM compares the hashes of the SBOM with the files.
+func (v Verification) checkSBOM(ctx context.Context, a *Archive) Check {
 	check := Check{Name: "SBOM", Against: SBOMName}
 	text, err := a.ReadFile(a.inDistInfo(SBOMName), maxText)
 	switch {

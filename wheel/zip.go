@@ -85,21 +85,15 @@ type directory struct {
 // readZip reads the headers of a zip file of size bytes and checks that they
 // allow one reading only. The members come in the order of the directory.
 func readZip(r io.ReaderAt, size int64) ([]zipMember, error) {
-	dir, members, err := listZip(r, size)
+	dir, err := findDirectory(r, size)
+	if err != nil {
+		return nil, err
+	}
+	members, err := readDirectory(r, dir)
 	if err != nil {
 		return nil, err
 	}
 	return members, checkLocals(r, dir, members)
-}
-
-// listZip reads the directory of a zip file, without the members' own headers.
-func listZip(r io.ReaderAt, size int64) (directory, []zipMember, error) {
-	dir, err := findDirectory(r, size)
-	if err != nil {
-		return dir, nil, err
-	}
-	members, err := readDirectory(r, dir)
-	return dir, members, err
 }
 
 // findDirectory reads the record that ends the file, and its ZIP64 form.

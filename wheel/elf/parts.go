@@ -118,7 +118,14 @@ func (p *parts) spans(sink Sink) []span {
 	for _, t := range append(slices.Clone(p.tables), p.names) {
 		add(t.name, t.off, uint64(len(t.data)), &same{table: t})
 	}
-	for _, s := range p.inOrder() {
+	var inOrder []*Section // those that have bytes, as they follow in the file
+	for i := range p.sections {
+		if s := &p.sections[i]; s.stored() {
+			inOrder = append(inOrder, s)
+		}
+	}
+	slices.SortStableFunc(inOrder, func(a, b *Section) int { return cmp.Compare(a.Offset, b.Offset) })
+	for _, s := range inOrder {
 		if w, ok := p.text[s]; ok {
 			add(s.label(), s.Offset, s.Size, w)
 		}
@@ -136,16 +143,4 @@ func (p *parts) spans(sink Sink) []span {
 		}
 	}
 	return spans
-}
-
-// inOrder lists the sections that have bytes in the order of the file.
-func (p *parts) inOrder() []*Section {
-	var list []*Section
-	for i := range p.sections {
-		if s := &p.sections[i]; s.stored() {
-			list = append(list, s)
-		}
-	}
-	slices.SortStableFunc(list, func(a, b *Section) int { return cmp.Compare(a.Offset, b.Offset) })
-	return list
 }

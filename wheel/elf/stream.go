@@ -56,25 +56,19 @@ func (f *file) fetch(off, n uint64) ([]byte, error) {
 			return nil, err
 		}
 	}
-	if err := f.skip(off); err != nil {
-		return nil, err
+	if off > f.pos { // go forward, and remember the last bytes before off
+		kept := min(off-f.pos, window)
+		n, err := io.CopyN(io.Discard, f.r, int64(off-kept-f.pos))
+		if err := f.advance(uint64(n), err); err != nil {
+			return nil, err
+		}
+		f.tail, err = f.read(kept)
+		f.tailEnd = f.pos
+		if err != nil {
+			return nil, err
+		}
 	}
 	return f.read(n)
-}
-
-// skip goes forward to off and remembers the last bytes before it.
-func (f *file) skip(off uint64) error {
-	if off == f.pos {
-		return nil
-	}
-	kept := min(off-f.pos, window)
-	n, err := io.CopyN(io.Discard, f.r, int64(off-kept-f.pos))
-	if err := f.advance(uint64(n), err); err != nil {
-		return err
-	}
-	f.tail, err = f.read(kept)
-	f.tailEnd = f.pos
-	return err
 }
 
 // read returns the next n bytes. Beyond a window, memory grows only as bytes arrive.

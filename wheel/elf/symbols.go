@@ -37,7 +37,8 @@ func (p *parts) symbol(index int, raw []byte) error {
 	name, info := le.Uint32(raw), raw[4]
 	section := elf.SectionIndex(le.Uint16(raw[6:]))
 	if uint64(name) >= p.strings.Size {
-		return p.badSymbol(index, "its name is at %d of %d bytes of strings", name, p.strings.Size)
+		at := p.symbols.Offset + uint64(index)*symbolSize
+		return formatError(p.symbols.label(), at, "its name is at %d of %d bytes of strings", name, p.strings.Size)
 	}
 	switch {
 	case elf.ST_BIND(info) == elf.STB_LOCAL:
@@ -54,10 +55,6 @@ func (p *parts) symbol(index int, raw []byte) error {
 
 // gnuUnique is STB_GNU_UNIQUE, a binding of the LSB that package debug/elf has no name for.
 const gnuUnique = elf.STB_LOOS
-
-func (p *parts) badSymbol(index int, why string, args ...any) error {
-	return formatError(p.symbols.label(), p.symbols.Offset+uint64(index)*symbolSize, why, args...)
-}
 
 // relocation notes relocations that call a function for their value. They are the only trace of
 // hidden indirect functions.

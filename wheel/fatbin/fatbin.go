@@ -1,7 +1,5 @@
 package fatbin
 
-import "fmt"
-
 // The ELF sections that hold fat binaries. cuobjdump finds them by name, and so does this
 // package; the wrapper in .nvFatBinSegment only points at them.
 const (
@@ -56,24 +54,6 @@ const (
 	flagArch   = 1 << 20 // for this GPU alone: suffix a
 	flagFamily = 1 << 21 // for this GPU's family: suffix f
 )
-
-// capability writes sm_XYZ as compute capability XY.Z. With both flags set the narrower one
-// counts, as for cuobjdump. Machine code has no family: a cubin does not say so and runs on the
-// rest of its major in any case, and cuobjdump --list-elf names it without. A number has at most
-// three digits, so the memory of a visitor stays small even for a hostile section.
-func capability(kind Kind, sm uint32, flags uint64) (string, bool) {
-	if sm < 10 || sm > 999 {
-		return "", false
-	}
-	suffix := ""
-	switch {
-	case flags&flagArch != 0:
-		suffix = "a"
-	case flags&flagFamily != 0 && kind != SASS:
-		suffix = "f"
-	}
-	return fmt.Sprintf("%d.%d%s", sm/10, sm%10, suffix), true
-}
 
 // Entry is one piece of device code.
 type Entry struct {

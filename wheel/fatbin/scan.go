@@ -229,14 +229,26 @@ func (s *scanner) header(end int64) (header, error) {
 	}, nil
 }
 
-// emit hands the entry at an offset to the visitor.
+// emit hands the entry at an offset to the visitor. It writes sm_XYZ as compute capability XY.Z. With both flags set the narrower
+// one counts, as for cuobjdump. Machine code has no family: a cubin does not say so and runs on the rest of its major in any case,
+// and cuobjdump --list-elf names it without. A number has at most three digits, so the memory of a visitor stays small even for a
+// hostile section.
 func (s *scanner) emit(offset int64, h header) error {
 	kind := kindOf(h.kind)
-	arch, ok := capability(kind, h.arch, h.flags)
-	if !ok && (kind == SASS || kind == PTX) {
-		return formatError(offset, "code for sm_%d, which is no GPU", h.arch)
+	if h.arch < 10 || h.arch > 999 {
+		if kind == SASS || kind == PTX {
+			return formatError(offset, "code for sm_%d, which is no GPU", h.arch)
+		}
+		return s.visit(Entry{kind, ""})
 	}
-	return s.visit(Entry{kind, arch})
+	suffix := ""
+	switch {
+	case h.flags&flagArch != 0:
+		suffix = "a"
+	case h.flags&flagFamily != 0 && kind != SASS:
+		suffix = "f"
+	}
+	return s.visit(Entry{kind, fmt.Sprintf("%d.%d%s", h.arch/10, h.arch%10, suffix)})
 }
 
 // count counts the entries of a section and refuses more than maxEntries.
