@@ -132,7 +132,7 @@ func TestFullJobMenu(t *testing.T) {
 	f := jobFleet{nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.WithTorch})}
 	f.put(t, "steps.py")
 	m := startMenu(t)
-	m.answers(t, "A number: ", "2\n", "[inventory.yaml]: ", f.Inventory+"\n", "[torchrun]: ", "\n", "arguments: ", "steps.py 'a b'\n", "0 for none", "0\n", "first (y, n) [y]: ", "n\n", "Run it now (y, n) [y]: ", "\n")
+	m.answers(t, "A number: ", "2\n", "[inventory.yaml]: ", f.Inventory+"\n", "arguments: ", "steps.py 'a b'\n", "0 for none", "0\n", "first (y, n) [y]: ", "n\n", "Run it now (y, n) [y]: ", "\n")
 	said := m.ends(t, exitOK)
 	if !strings.Contains(said, "job train passed after ") || !strings.Contains(said, "2 of 2 nodes running") || !strings.Contains(said, "rank 0: rank 0 of 2: step ") {
 		t.Errorf("on the screen:\n%s", said)
@@ -499,7 +499,7 @@ func TestFullJobChecked(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), longest)
 		defer cancel()
 		cmd := g.Command(ctx, program, "start")
-		cmd.Stdin = strings.NewReader("2\n" + g.list(t, nil) + "\ntorchrun\n" + filepath.Join(g.dir, "sum.py") + "\n0\ny\ny\n")
+		cmd.Stdin = strings.NewReader("2\n" + g.list(t, nil) + "\n" + filepath.Join(g.dir, "sum.py") + "\n0\ny\ny\n")
 		out, err := cmd.CombinedOutput()
 		if got := cmd.ProcessState.ExitCode(); got != code {
 			t.Fatalf("exit %d (%v), want %d\n%s", got, err, code, out)
