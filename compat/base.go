@@ -38,17 +38,6 @@ func (t *Tables) EnvironmentOfImage(ref string) (BuildEnvironment, bool) {
 
 var nvidiaImage = regexp.MustCompile(`^nvidia/cuda:([0-9]+\.[0-9]+)(?:\.[0-9]+)?(?:-cudnn[0-9]*)?-(devel|runtime|base)-(ubuntu)([0-9]+\.[0-9]+)$`)
 
-// chosenEnvironments are the bases among which dsbuild chooses.
-func chosenEnvironments(bases []Base) []BuildEnvironment {
-	var out []BuildEnvironment
-	for _, b := range bases {
-		if !b.NamedOnly {
-			out = append(out, b.BuildEnvironment)
-		}
-	}
-	return out
-}
-
 // Offered adds the Pythons and compilers that the distribution of a base offers to
 // install, if the tables know its release.
 func (t *Tables) Offered(g BuildEnvironment) BuildEnvironment {

@@ -26,29 +26,28 @@ type evaluation struct {
 	notes      []string
 }
 
-// evaluate makes a toolchain of a candidate, or notes the conflicts that prevent it.
-func (t *Tables) evaluate(w *requirements, c candidate) *evaluation {
-	a := &evaluation{Tables: t, requirements: w, candidate: c}
+// evaluate makes a toolchain of the candidate, or notes the conflicts that prevent it.
+func (a *evaluation) evaluate() {
 	a.toolchain = Toolchain{
-		CUDASource: c.source.Source, Environment: c.environment, Nvcc: c.source.Nvcc, Python: c.python,
-		DeepSpeed: w.deepspeed.Version, Source: w.deepspeed.SHA256,
-		Torch: c.torch.Version, CUDA: c.torch.CUDA, Index: c.torch.Index, TorchHash: c.torch.SHA256[c.python], Standard: c.torch.Standard, Toolkit: a.toolkitVersion(), Pins: a.pins(), CPU: cmp.Or(w.spec.CPU, wheel.DefaultCPU(w.machine)), Glibc: w.spec.Glibc,
+		CUDASource: a.source.Source, Environment: a.environment, Nvcc: a.source.Nvcc, Python: a.python,
+		DeepSpeed: a.deepspeed.Version, Source: a.deepspeed.SHA256, Torch: a.torch.Version, CUDA: a.torch.CUDA,
+		Index: a.torch.Index, TorchHash: a.torch.SHA256[a.python], Standard: a.torch.Standard, Toolkit: a.toolkitVersion(),
+		Pins: a.pins(), CPU: cmp.Or(a.spec.CPU, wheel.DefaultCPU(a.machine)), Glibc: a.spec.Glibc,
 	}
 	a.chooseABI()
 	a.checkMachine()
 	a.checkEnvironment()
 	if !a.Drives(a.spec.Driver, a.torch.CUDA) {
-		a.addConflict("torch %s is built for CUDA %s, which needs driver %s or newer, not %s", a.torch.Version, a.torch.CUDA, a.cudaRow(a.torch.CUDA).Driver, a.spec.Driver)
+		a.addConflict("torch %s is built for CUDA %s, which needs driver %s or newer, not %s", a.torch.Version, a.torch.CUDA, cudaRow(a.CUDAs, a.torch.CUDA).Driver, a.spec.Driver)
 	}
 	if a.impossible || !a.findCUDA() {
-		return a
+		return
 	}
 	a.chooseArchs()
 	a.chooseOps()
 	a.checkArchs()
 	a.checkLimits()
 	a.chooseGCC()
-	return a
 }
 
 func (a *evaluation) addConflict(format string, args ...any) {
@@ -128,7 +127,7 @@ func (a *evaluation) checkEnvironment() {
 func (a *evaluation) checkMachine() {
 	switch {
 	case !a.torch.hasCUDAFor(a.machine):
-		a.addConflict("%s", a.whyNoCUDA(a.torch))
+		a.addConflict("%s", whyNoCUDA(a.torch, a.Torches))
 	case !a.toolchain.IsCross():
 	case a.toolchain.ABI != wheel.StableABI:
 		a.addConflict("a wheel for one minor of torch needs the libraries of that torch: for %s it can only be built on such a machine; "+
@@ -142,9 +141,9 @@ func (a *evaluation) checkMachine() {
 func (t Torch) hasCUDAFor(machine string) bool { return machine != wheel.Arm || t.ArmArchs != nil }
 
 // whyNoCUDA says that a torch has no CUDA for aarch64, and which torches do.
-func (t *Tables) whyNoCUDA(of Torch) string {
+func whyNoCUDA(of Torch, all []Torch) string {
 	why := fmt.Sprintf("torch %s has no CUDA in its wheel for %s", of.Version, wheel.Arm)
-	if does := t.torchesThat(func(r Torch) bool { return r.hasCUDAFor(wheel.Arm) }); does != "" {
+	if does := torchesThat(all, func(r Torch) bool { return r.hasCUDAFor(wheel.Arm) }); does != "" {
 		why += "; " + does
 	}
 	return why
@@ -310,9 +309,10 @@ func (a *evaluation) checkArchs() {
 		case a.toolchain.HasDeviceCode() && slices.Contains(a.source.MoreArchs, c) && arch.PTX:
 			a.addConflict("%s makes machine code for arch %s, but no PTX", a.source.Source, a.archWithGPUs(c))
 		case a.toolchain.HasDeviceCode() && !slices.Contains(a.cuda.Archs, c) && !slices.Contains(a.source.MoreArchs, c):
-			a.addConflict("CUDA %s, %s, compiles nothing for arch %s; %s", a.cuda.Version, a.toolkitOrigin(), a.archWithGPUs(c), whichCompile(a.CUDAs, c))
+			those := rangeWords(Compilers(a.CUDAs, c), each.Map(a.CUDAs, func(c CUDA) string { return c.Version }))
+			a.addConflict("CUDA %s, %s, compiles nothing for arch %s; CUDA %s does", a.cuda.Version, a.toolkitOrigin(), a.archWithGPUs(c), those)
 		case len(a.gpus[c]) > 0 && a.torch.hasCUDAFor(a.machine) && !a.torchRunsOn(a.torch, arch, a.machine):
-			does := a.torchesThat(func(r Torch) bool { return a.torchRunsOn(r, arch, a.machine) })
+			does := torchesThat(a.Torches, func(r Torch) bool { return a.torchRunsOn(r, arch, a.machine) })
 			a.addConflict("torch %s itself has no code for arch %s and does not run there; %s", a.torch.Version, a.archWithGPUs(c), cmp.Or(does, "no torch for "+a.machine+" does"))
 		}
 	}
@@ -347,18 +347,12 @@ func (s Span) laterWords(does string) string {
 }
 
 // torchesThat says which torches do something ("torch from 2.11.0 on does"); "" if none does.
-func (t *Tables) torchesThat(do func(Torch) bool) string {
-	with := slices.DeleteFunc(slices.Clone(t.Torches), func(r Torch) bool { return !do(r) })
+func torchesThat(all []Torch, do func(Torch) bool) string {
+	with := slices.DeleteFunc(slices.Clone(all), func(r Torch) bool { return !do(r) })
 	if len(with) == 0 {
 		return ""
 	}
-	return "torch " + rangeWords(torchVersions(with), torchVersions(t.Torches)) + " does"
-}
-
-// whichCompile names the CUDAs that compile for an arch; some do.
-func whichCompile(all []CUDA, capability string) string {
-	versions := each.Map(all, func(c CUDA) string { return c.Version })
-	return "CUDA " + rangeWords(Compilers(all, capability), versions) + " does"
+	return "torch " + rangeWords(torchVersions(with), torchVersions(all)) + " does"
 }
 
 // rangeWords says which part of all versions a list is; both are newest first.

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/each"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // ConflictError lists every reason why no toolchain exists for a Spec.
@@ -68,9 +69,23 @@ func (t *Tables) conflict(asked request) *ConflictError {
 		bad = append(bad, t.explain(w)...)
 	}
 	e := &ConflictError{Conflicts: bad}
-	if !w.isForeignHost() {
-		e.Fix, e.Nodes = t.nearestFix(asked)
+	if w.isForeignHost() {
+		return e
 	}
+	// Try one change after the other. The values that describe the nodes are changed last.
+	f := &fixer{Tables: t, asked: asked}
+	_ = f.addPython() ||
+		asked.spec.ABI == wheel.StableABI && f.try("--abi torch", func(r *request) { r.spec.ABI = wheel.TorchMinor }) ||
+		f.otherDeepSpeed() ||
+		f.otherVersion("--torch", torchVersions(f.Torches), func(s *wheel.Spec) *string { return &s.Torch }) ||
+		f.otherVersion("--cuda", torchCUDAs(f.Torches), func(s *wheel.Spec) *string { return &s.CUDA }) ||
+		f.otherBase() ||
+		f.otherVersion("--python", allPythons(f.Torches), func(s *wheel.Spec) *string { return &s.Python }) ||
+		f.otherNodes("--driver", oldestDrivers(f.CUDAs), driverForm, "update the driver of the nodes to %s or newer", func(s *wheel.Spec) *string { return &s.Driver }) ||
+		f.otherOps() ||
+		f.otherGPUs() ||
+		f.otherNodes("--glibc", []string{LinkGlibc}, xy, "update the system of the nodes to one with glibc %s or newer", func(s *wheel.Spec) *string { return &s.Glibc })
+	e.Fix, e.Nodes = f.flags, f.nodes
 	return e
 }
 

@@ -37,7 +37,7 @@ func (e *explainer) checkTorch() {
 		torches = e.torches()
 	}
 	if !slices.ContainsFunc(torches, func(r Torch) bool { return r.hasCUDAFor(e.machine) }) {
-		e.found.add("%s", e.whyNoCUDA(torches[0]))
+		e.found.add("%s", whyNoCUDA(torches[0], e.Torches))
 		e.spec.Torch, e.spec.CUDA = "", ""
 		torches = e.torches()
 	}

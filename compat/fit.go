@@ -96,7 +96,8 @@ func (c *fitCheck) checkPython() {
 	if c.takesPython() {
 		return
 	}
-	built, have := cmp.Or(c.m.Python, c.pythonTags()), c.f.Python
+	tags := each.Map(c.tags, func(tag [3]string) string { return tag[0] })
+	built, have := cmp.Or(c.m.Python, joinWords(appendMissing(nil, tags))), c.f.Python
 	if i := slices.IndexFunc(c.tags, func(tag [3]string) bool { return freeThreaded(tag[1]) }); i >= 0 {
 		built += " (" + c.tags[i][1] + ")"
 	}
@@ -126,16 +127,6 @@ func (c *fitCheck) takesPython() bool {
 // cpythonTag returns the tag of a Python X.Y: "cp311".
 func cpythonTag(python string) string { return "cp" + strings.ReplaceAll(python, ".", "") }
 
-func (c *fitCheck) pythonTags() string {
-	var out []string
-	for _, tag := range c.tags {
-		if !slices.Contains(out, tag[0]) {
-			out = append(out, tag[0])
-		}
-	}
-	return joinWords(out)
-}
-
 // checkTorch compares minors: DeepSpeed refuses to load ops built for another one. A wheel
 // without ops works with any torch.
 func (c *fitCheck) checkTorch() {
@@ -144,21 +135,16 @@ func (c *fitCheck) checkTorch() {
 	case c.f.Torch == "":
 		c.addReason("built against torch %s, but this node's environment has no torch", firstTwo(c.m.Torch))
 	case c.m.TorchABI.IsStable():
-		c.checkStableTorch(c.m.TorchABI.Min)
+		switch oldest := c.m.TorchABI.Min; {
+		case olderMinor(c.f.Torch, oldest):
+			c.addReason("built for torch %s and newer, but this node has %s", oldest, firstTwo(c.f.Torch))
+		case preRelease(c.f.Torch) && firstTwo(c.f.Torch) == firstTwo(oldest):
+			c.addRemark("this node's torch %s is not a release: ops built for torch %s may not load with it", c.f.Torch, oldest)
+		}
 	case firstTwo(c.f.Torch) != firstTwo(c.m.Torch):
 		c.addReason("built against torch %s, but this node has %s", firstTwo(c.m.Torch), firstTwo(c.f.Torch))
 	case preRelease(c.f.Torch):
 		c.addRemark("this node's torch %s is not a release: ops built against torch %s may not load with it", c.f.Torch, c.m.Torch)
-	}
-}
-
-// checkStableTorch compares a torch with the oldest that a wheel of the stable ABI serves.
-func (c *fitCheck) checkStableTorch(oldest string) {
-	switch {
-	case olderMinor(c.f.Torch, oldest):
-		c.addReason("built for torch %s and newer, but this node has %s", oldest, firstTwo(c.f.Torch))
-	case preRelease(c.f.Torch) && firstTwo(c.f.Torch) == firstTwo(oldest):
-		c.addRemark("this node's torch %s is not a release: ops built for torch %s may not load with it", c.f.Torch, oldest)
 	}
 }
 
@@ -254,16 +240,12 @@ func (c *fitCheck) checkLibstdcxx() {
 func (c *fitCheck) checkCPU() {
 	need, have := wheel.CPULevel(c.m.CPU), wheel.CPULevel(c.f.CPU)
 	if need != "" && have != "" && !have.Includes(need) {
-		c.addReason("needs %s, but this CPU has %s", need, shortLevel(have))
+		short := have.Short()
+		if have == wheel.CPUv1 { // which has no number of its own
+			short = "v1"
+		}
+		c.addReason("needs %s, but this CPU has %s", need, short)
 	}
-}
-
-// shortLevel is "v3" for x86-64-v3; the lowest has no number of its own.
-func shortLevel(l wheel.CPULevel) string {
-	if l == wheel.CPUv1 {
-		return "v1"
-	}
-	return l.Short()
 }
 
 // torchLacks returns the node's torch if it is one of the package index, and has itself no code for a GPU; "" otherwise. A torch of
@@ -314,7 +296,7 @@ func (c *fitCheck) checkGPU(name, arch string) {
 	}
 	ptx := newestPTX(c.m.PTX, arch)
 	toolkit := cmp.Or(c.m.Toolchain.Toolkit, c.m.CUDA)
-	floor := c.cudaRow(toolkit).PTXDriver
+	floor := cudaRow(c.CUDAs, toolkit).PTXDriver
 	switch {
 	case ptx == "":
 		c.addReason("built for %s, but this node has %s", c.deviceCodeNames(), name)
@@ -376,7 +358,7 @@ func (c *fitCheck) deviceCodeNames() string {
 // checkDriver compares the node's driver with the oldest one that the wheel's CUDA runs on. A
 // CUDA runs on every driver from the first of its major on.
 func (c *fitCheck) checkDriver() {
-	floor := c.cudaRow(c.m.CUDA).Driver
+	floor := cudaRow(c.CUDAs, c.m.CUDA).Driver
 	if len(c.f.GPUs) == 0 || !olderDriver(c.f.Driver, floor) {
 		return
 	}
@@ -396,14 +378,14 @@ func olderDriver(have, floor string) bool {
 
 // Drives reports whether a driver runs a CUDA. It is true for an unknown driver.
 func (t *Tables) Drives(driver, cuda string) bool {
-	return !olderDriver(driver, t.cudaRow(cuda).Driver)
+	return !olderDriver(driver, cudaRow(t.CUDAs, cuda).Driver)
 }
 
 // cudaRow returns the row of a CUDA. For one that the tables lack, it returns that of the newest
 // before it, or else the oldest, of the same major.
-func (t *Tables) cudaRow(cuda string) CUDA {
+func cudaRow(all []CUDA, cuda string) CUDA {
 	var found CUDA
-	for _, c := range t.CUDAs { // newest first
+	for _, c := range all { // newest first
 		if cuda != "" && majorOf(c.Version) == majorOf(cuda) {
 			if found = c; compareVersions(c.Version, firstTwo(cuda)) <= 0 {
 				break

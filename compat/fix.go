@@ -24,23 +24,6 @@ type fixer struct {
 	nodes string // what must change on the nodes before, or ""
 }
 
-// nearestFix tries one change after the other. The values that describe the nodes are changed last.
-func (t *Tables) nearestFix(asked request) (flags, nodes string) {
-	f := &fixer{Tables: t, asked: asked}
-	_ = f.addPython() ||
-		asked.spec.ABI == wheel.StableABI && f.try("--abi torch", func(r *request) { r.spec.ABI = wheel.TorchMinor }) ||
-		f.otherDeepSpeed() ||
-		f.otherVersion("--torch", torchVersions(f.Torches), func(s *wheel.Spec) *string { return &s.Torch }) ||
-		f.otherVersion("--cuda", torchCUDAs(f.Torches), func(s *wheel.Spec) *string { return &s.CUDA }) ||
-		f.otherBase() ||
-		f.otherVersion("--python", allPythons(f.Torches), func(s *wheel.Spec) *string { return &s.Python }) ||
-		f.otherNodes("--driver", oldestDrivers(f.CUDAs), driverForm, "update the driver of the nodes to %s or newer", func(s *wheel.Spec) *string { return &s.Driver }) ||
-		f.otherOps() ||
-		f.otherGPUs() ||
-		f.otherNodes("--glibc", []string{LinkGlibc}, xy, "update the system of the nodes to one with glibc %s or newer", func(s *wheel.Spec) *string { return &s.Glibc })
-	return f.flags, f.nodes
-}
-
 // works reports whether there is a toolchain after a change.
 func (f *fixer) works(change func(*request)) bool {
 	with := f.asked
@@ -118,10 +101,10 @@ func (f *fixer) otherBase() bool {
 func (f *fixer) otherOps() bool {
 	return slices.ContainsFunc(f.asked.spec.Ops, func(name string) bool {
 		rest := without(f.asked.spec.Ops, name)
-		if f.hasOp(name) {
+		if hasOp(f.Ops, name) {
 			return f.try("without --ops "+name, func(r *request) { r.spec.Ops = rest })
 		}
-		op, ok := f.opMeant(name)
+		op, ok := opMeant(f.Ops, name)
 		return ok && f.try("--ops "+op.Name+" instead of "+name, func(r *request) { r.spec.Ops = append(rest, op.Name) })
 	})
 }

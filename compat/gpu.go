@@ -14,7 +14,13 @@ import (
 // GPUsNamed returns the products that a name can mean. It accepts names as people and nvidia-smi
 // write them: "NVIDIA A100-SXM4-80GB", "rtx 4090", "RTX 3070 Ti Laptop GPU". It returns several
 // rows only if the name is ambiguous ("RTX 6000" is a Quadro and an Ada).
-func (t *Tables) GPUsNamed(name string) []GPU {
+func (t *Tables) GPUsNamed(name string) []GPU { return t.names().find(name) }
+
+// gpuNames are all GPUs, as their names find them.
+type gpuNames []namedGPU
+
+// find is GPUsNamed.
+func (all gpuNames) find(name string) []GPU {
 	if otherMakers.MatchString(strings.TrimSpace(name)) { // "M4 Max" is no Tesla M4
 		return nil
 	}
@@ -25,18 +31,18 @@ func (t *Tables) GPUsNamed(name string) []GPU {
 		keys = append(keys, "rtxpro"+rest) // "RTX 6000 Blackwell"
 	}
 	for _, key := range keys {
-		if found := t.gpusWhere(name, func(g namedGPU) bool { return slices.Contains(g.keys, key) }); len(found) > 0 {
+		if found := all.where(name, func(g namedGPU) bool { return slices.Contains(g.keys, key) }); len(found) > 0 {
 			return found
 		}
 	}
 	// No product has this name: the user may have left out the brand.
-	return t.gpusWhere(name, func(g namedGPU) bool { return g.plain != "" && g.plain == keys[1] })
+	return all.where(name, func(g namedGPU) bool { return g.plain != "" && g.plain == keys[1] })
 }
 
-// gpusWhere lists the GPUs that satisfy is and belong to every generation that a name names.
-func (t *Tables) gpusWhere(name string, is func(namedGPU) bool) []GPU {
+// where lists the GPUs that satisfy is and belong to every generation that a name names.
+func (all gpuNames) where(name string, is func(namedGPU) bool) []GPU {
 	var found []GPU
-	for _, g := range t.named() {
+	for _, g := range all {
 		if is(g) && ofGenerations(name, g.Arch) {
 			found = append(found, g.GPU)
 		}
@@ -50,15 +56,15 @@ var generations = map[string][2]string{
 	"ampere": {"8.0", "8.7"}, "ada": {"8.9", "8.9"}, "lovelace": {"8.9", "8.9"}, "hopper": {"9.0", "9.0"}, "blackwell": {"10.0", "12.1"},
 }
 
-// archsOfGeneration lists the archs of a generation's GPUs that are sold without a CPU, oldest first; none if a name is not a generation's.
-func (t *Tables) archsOfGeneration(name string) []string {
+// archsOf lists the archs of a generation's GPUs that are sold without a CPU, oldest first; none if a name is not a generation's.
+func (all gpuNames) archsOf(name string) []string {
 	for _, word := range gpuWords.FindAllString(strings.ToLower(name), -1) {
 		if _, ok := generations[word]; !ok {
 			return nil
 		}
 	}
 	var archs []string
-	for _, g := range t.GPUs {
+	for _, g := range all {
 		if name != "" && g.Machine == "" && ofGenerations(name, g.Arch) {
 			archs = append(archs, g.Arch)
 		}
@@ -68,17 +74,22 @@ func (t *Tables) archsOfGeneration(name string) []string {
 
 // otherGeneration returns a GPU that a name means, but for a generation that it names and that is not the GPU's ("A100
 // Blackwell"); nil if there is none.
-func (t *Tables) otherGeneration(name string) *GPU {
+func (all gpuNames) otherGeneration(name string) *GPU {
 	bare := gpuWords.ReplaceAllStringFunc(strings.ToLower(name), func(word string) string {
 		if _, ok := generations[word]; ok {
 			return ""
 		}
 		return word
 	})
-	if rows := t.GPUsNamed(bare); len(rows) > 0 && len(t.GPUsNamed(name)) == 0 {
+	if rows := all.find(bare); len(rows) > 0 && len(all.find(name)) == 0 {
 		return &rows[0]
 	}
 	return nil
+}
+
+// several returns the GPUs that a name joins, as severalNames does.
+func (all gpuNames) several(name string) string {
+	return severalNames(name, func(n string) bool { return len(all.find(n)) > 0 })
 }
 
 // ofGenerations reports whether an arch belongs to every generation that the words of a GPU's name name.
@@ -103,7 +114,7 @@ var (
 	gpuVariant = regexp.MustCompile(`([0-9])(ti|super|d|v2)+$`)
 )
 
-// namedGPU is a GPU with the keys by which GPUsNamed finds it.
+// namedGPU is a GPU with the keys by which find finds it.
 type namedGPU struct {
 	GPU
 	keys  []string // of its names, see gpuKey
@@ -111,8 +122,8 @@ type namedGPU struct {
 }
 
 // nameGPUs computes the keys of GPUs.
-func nameGPUs(all []GPU) []namedGPU {
-	out := make([]namedGPU, len(all))
+func nameGPUs(all []GPU) gpuNames {
+	out := make(gpuNames, len(all))
 	for i, g := range all {
 		out[i] = namedGPU{GPU: g, plain: gpuKey(g.Name, false)}
 		for _, name := range append([]string{g.Name}, g.Also...) {
@@ -158,9 +169,9 @@ func ShortGPU(name string) string {
 	return cmp.Or(strings.Join(kept, " "), strings.TrimSpace(name))
 }
 
-// nearestGPUs lists the products that a misspelled name may mean, nearest first. The names differ
+// nearest lists the products that a misspelled name may mean, nearest first. The names differ
 // by at most one letter in four; in a short name one letter may differ. Most names resemble none.
-func (t *Tables) nearestGPUs(name string) []string {
+func (all gpuNames) nearest(name string) []string {
 	key := gpuKey(name, false)
 	far := func(g namedGPU) int {
 		least := diagnostic.Distance(key, g.plain)
@@ -170,10 +181,10 @@ func (t *Tables) nearestGPUs(name string) []string {
 		return least
 	}
 	isNumber := strings.Trim(key, "0123456789") == "" // 80 is an arch sooner than a K80
-	if isNumber || otherMakers.MatchString(strings.TrimSpace(name)) || t.otherGeneration(name) != nil || t.severalGPUs(name) != "" {
+	if isNumber || otherMakers.MatchString(strings.TrimSpace(name)) || all.otherGeneration(name) != nil || all.several(name) != "" {
 		return nil
 	}
-	rows := slices.DeleteFunc(slices.Clone(t.named()), func(g namedGPU) bool {
+	rows := slices.DeleteFunc(slices.Clone(all), func(g namedGPU) bool {
 		return far(g) > max(1, len(key)/4)*diagnostic.Letter || !ofGenerations(name, g.Arch) || !sameNumbers(key, g)
 	})
 	slices.SortStableFunc(rows, func(a, b namedGPU) int { return cmp.Compare(far(a), far(b)) })
@@ -181,7 +192,7 @@ func (t *Tables) nearestGPUs(name string) []string {
 	// A name may say more than the product: "A100 PG509-200".
 	words := strings.Fields(name)
 	for n := len(words) - 1; n > 0 && len(out) == 0; n-- {
-		for _, g := range t.GPUsNamed(strings.Join(words[:n], " ")) {
+		for _, g := range all.find(strings.Join(words[:n], " ")) {
 			out = append(out, g.Name)
 		}
 	}

@@ -143,7 +143,8 @@ func (g *grouper) place(k *kind) {
 		return
 	}
 	for i, have := range g.wheels {
-		if all := append(slices.Clone(have), k); have[0].family == k.family && g.canServe(all) {
+		all := append(slices.Clone(have), k)
+		if have[0].family == k.family && g.evaluationOf(all) != nil && len(g.whyNotRun(all)) == 0 { // one wheel serves them all
 			g.wheels[i] = all
 			return
 		}
@@ -217,10 +218,22 @@ func (g *grouper) familyOf(f node.Facts, abi wheel.ABI) family {
 // whyUnfit says why there is no wheel for a kind of nodes, or why it does not run on them.
 func (g *grouper) whyUnfit(k *kind) []string {
 	kinds := []*kind{k}
-	if g.evaluationOf(kinds) == nil {
-		return g.whyNoWheel(k)
+	spec := g.specFor(kinds)
+	if g.evaluationFor(spec) != nil {
+		return g.whyNotRun(kinds)
 	}
-	return g.whyNotRun(kinds)
+	if len(spec.Ops) == 0 && g.asked.wantsDeviceCode() && !g.needsDeviceCode(k.facts) {
+		return []string{fmt.Sprintf("its torch %s has no CUDA, and every requested operator has device code", k.facts.Torch)}
+	}
+	if why := olderThanStable(k.facts.Torch); spec.ABI == wheel.StableABI && why != "" {
+		return []string{"its " + why}
+	}
+	w, bad := g.lookUp(spec, nil)
+	for _, gpu := range k.facts.GPUs {
+		arch := g.archOfGPU(gpu)
+		w.gpus[arch] = appendMissing(w.gpus[arch], []string{ShortGPU(gpu.Name)})
+	}
+	return reasonsOf(append(bad, g.explain(w)...))
 }
 
 // whyNotRun says why the one wheel of some kinds does not run on their nodes.
@@ -232,11 +245,6 @@ func (g *grouper) whyNotRun(kinds []*kind) []string {
 		out = appendMissing(out, g.Fit(m, k.facts).Reasons)
 	}
 	return out
-}
-
-// canServe reports whether one wheel serves all the kinds.
-func (g *grouper) canServe(kinds []*kind) bool {
-	return g.evaluationOf(kinds) != nil && len(g.whyNotRun(kinds)) == 0
 }
 
 // evaluationOf returns the evaluation of one wheel for all the kinds; nil if there is no such
@@ -279,7 +287,7 @@ func (g *grouper) specFor(kinds []*kind) wheel.Spec {
 	}
 	if len(own) > 0 && len(everyGPU.Archs)+len(spec.GPUs) == 0 && spec.ABI == wheel.StableABI {
 		e := g.evaluationFor(everyGPU)
-		lacks := func(a wheel.Arch) bool { return !g.makesCodeFor(e.toolchain, a) }
+		lacks := func(a wheel.Arch) bool { return !e.toolchain.makesCodeFor(g.Tables, a) }
 		if e != nil && (!slices.ContainsFunc(own, lacks) || g.evaluationFor(spec) == nil) {
 			return everyGPU
 		}

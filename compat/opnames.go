@@ -10,9 +10,9 @@ import (
 )
 
 // opMeant returns the op that a name means beyond doubt: its build variable, or a name that people use for it.
-func (t *Tables) opMeant(name string) (Op, bool) {
+func opMeant(all []Op, name string) (Op, bool) {
 	word := opWord(name)
-	i := slices.IndexFunc(t.Ops, func(o Op) bool {
+	i := slices.IndexFunc(all, func(o Op) bool {
 		return word == opWord(o.Name) || word == opWord(o.Variable) || slices.ContainsFunc(o.Also, func(a string) bool { return opWord(a) == word })
 	})
 	switch {
@@ -21,7 +21,7 @@ func (t *Tables) opMeant(name string) (Op, bool) {
 	case i < 0:
 		return Op{}, false
 	}
-	return t.Ops[i], true
+	return all[i], true
 }
 
 // opWord reduces the forms of an op's name: DS_BUILD_AIO=1, async-io, AsyncIOBuilder.
@@ -35,17 +35,17 @@ func opWord(name string) string {
 }
 
 // hasOp reports whether a request may name an op so.
-func (t *Tables) hasOp(name string) bool {
-	return name == AllOps || name == ProvenOps || slices.ContainsFunc(t.Ops, func(o Op) bool { return o.Name == name })
+func hasOp(all []Op, name string) bool {
+	return name == AllOps || name == ProvenOps || slices.ContainsFunc(all, func(o Op) bool { return o.Name == name })
 }
 
 // CheckOp returns a *ConflictError if dsbuild builds no op of this name.
 func (t *Tables) CheckOp(name string) error {
-	if t.hasOp(name) {
+	if hasOp(t.Ops, name) {
 		return nil
 	}
 	e := &ConflictError{Conflicts: []Conflict{t.unknownOp(name)}}
-	if op, ok := t.opMeant(name); ok {
+	if op, ok := opMeant(t.Ops, name); ok {
 		e.Fix = "--ops " + op.Name + " instead of " + name
 	}
 	return e
@@ -54,7 +54,7 @@ func (t *Tables) CheckOp(name string) error {
 // unknownOp says that there is no op of this name. Letters alone prove no meaning, so similar names are a question.
 func (t *Tables) unknownOp(name string) Conflict {
 	c := Conflict{What: fmt.Sprintf("dsbuild cannot build an op %q ('dsbuild ops' lists the ops)", name)}
-	if op, ok := t.opMeant(name); ok {
+	if op, ok := opMeant(t.Ops, name); ok {
 		c.What = fmt.Sprintf("dsbuild cannot build an op %q: it is called %s", name, op.Name)
 		return c
 	}

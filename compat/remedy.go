@@ -28,23 +28,6 @@ func unusable(f node.Facts) (reason, hint string) {
 	return "", ""
 }
 
-// whyNoWheel says why no toolchain makes a wheel for a kind of nodes.
-func (g *grouper) whyNoWheel(k *kind) []string {
-	spec := g.specFor([]*kind{k})
-	if len(spec.Ops) == 0 && g.asked.wantsDeviceCode() && !g.needsDeviceCode(k.facts) {
-		return []string{fmt.Sprintf("its torch %s has no CUDA, and every requested operator has device code", k.facts.Torch)}
-	}
-	if why := olderThanStable(k.facts.Torch); spec.ABI == wheel.StableABI && why != "" {
-		return []string{"its " + why}
-	}
-	w, bad := g.lookUp(spec, nil)
-	for _, gpu := range k.facts.GPUs {
-		arch := g.archOfGPU(gpu)
-		w.gpus[arch] = appendMissing(w.gpus[arch], []string{ShortGPU(gpu.Name)})
-	}
-	return reasonsOf(append(bad, g.explain(w)...))
-}
-
 // serves reports whether there is a wheel for a node under another request.
 func (g *grouper) serves(f node.Facts, want wheel.Spec) bool {
 	other, bad := g.newGrouper(nil, want)

@@ -48,7 +48,11 @@ type lookup struct {
 func (t *Tables) lookUp(s wheel.Spec, environments []BuildEnvironment) (*requirements, []Conflict) {
 	l := &lookup{Tables: t, requirements: &requirements{spec: s, environments: environments, environmentsNamed: len(environments) > 0, gpus: map[string][]string{}}}
 	if !l.environmentsNamed {
-		l.environments = chosenEnvironments(t.Bases)
+		for _, b := range t.Bases {
+			if !b.NamedOnly {
+				l.environments = append(l.environments, b.BuildEnvironment)
+			}
+		}
 	}
 	for _, find := range []func(){l.findDeepSpeed, l.findTorch, l.findCUDA, l.findPython, l.checkGlibc, l.checkDriver, l.findMachine, l.findArchs, l.findGPUs, l.findOps} {
 		find()
@@ -171,10 +175,9 @@ func (l *lookup) checkDriver() {
 
 // findArchs keeps the archs that at least one CUDA compiles for.
 func (l *lookup) findArchs() {
-	all := compiledArchs(l.CUDAs)
 	var good []wheel.Arch
 	for _, a := range l.spec.Archs {
-		if slices.Contains(all, a.Capability()) {
+		if len(Compilers(l.CUDAs, a.Capability())) > 0 {
 			good = append(good, a)
 			continue
 		}
@@ -301,16 +304,16 @@ func (t *Tables) unknownGPU(name string) Conflict {
 			Advice: []string{"DeepSpeed's own setup.py builds on a machine that has one"},
 		}
 	}
-	if several := t.severalGPUs(name); several != "" {
+	if several := t.names().several(name); several != "" {
 		return Conflict{What: what + ": it names several", Advice: []string{"give each by itself: --gpu " + QuoteFlag(several)}}
 	}
-	if archs := t.archsOfGeneration(name); len(archs) > 0 {
+	if archs := t.names().archsOf(name); len(archs) > 0 {
 		return Conflict{
 			What:   fmt.Sprintf("%q is a generation of GPUs", name),
 			Advice: []string{"name the GPU, or all archs of the generation: --arch " + QuoteFlag(strings.Join(archs, ";"))},
 		}
 	}
-	if g := t.otherGeneration(name); g != nil {
+	if g := t.names().otherGeneration(name); g != nil {
 		return Conflict{What: fmt.Sprintf("GPU %q does not exist: %s has arch %s, which is another generation", name, g.Name, g.Arch), Advice: []string{lists}}
 	}
 	near := t.usableGPUs(name)
@@ -323,11 +326,6 @@ func (t *Tables) unknownGPU(name string) Conflict {
 // otherMakers matches accelerators that are not NVIDIA's.
 var otherMakers = regexp.MustCompile(`(?i)^((amd|intel|habana|apple|google|huawei|cambricon|aws|tpu|inferentia|max 1[0-9]{3})\b|instinct|radeon|mi ?[0-9]{2,3}[a-z]?\b|gfx[0-9]|` +
 	`rx ?[0-9]|gaudi|hpu|arc\b|xpu|pvc\b|ponte|ascend|trainium|trn[0-9]|mlu[0-9]|m[0-9] ?(max|pro|ultra))`)
-
-// severalGPUs returns the GPUs that a name joins, as severalNames does.
-func (t *Tables) severalGPUs(name string) string {
-	return severalNames(name, func(n string) bool { return len(t.GPUsNamed(n)) > 0 })
-}
 
 // severalNames returns the names that a text joins by blanks or other signs, joined by commas as the flags take them; "" if it does
 // not join several that are known.
@@ -342,7 +340,7 @@ func severalNames(text string, known func(string) bool) string {
 
 // usableGPUs lists the products with a similar name that there is a wheel for.
 func (t *Tables) usableGPUs(name string) []string {
-	return slices.DeleteFunc(t.nearestGPUs(name), func(n string) bool {
+	return slices.DeleteFunc(t.names().nearest(name), func(n string) bool {
 		_, wrong := t.gpuConflict(n, t.GPUsNamed(n), "")
 		return wrong
 	})
@@ -365,7 +363,7 @@ func (l *lookup) findOps() {
 	}
 	l.selectOps(asked)
 	for _, name := range asked {
-		if l.hasOp(name) {
+		if hasOp(l.Ops, name) {
 			continue
 		}
 		l.bad = append(l.bad, l.unknownOp(name))

@@ -52,17 +52,6 @@ type preference struct {
 	otherCUDA         int // 1 if the toolkit is not of exactly torch's CUDA
 }
 
-func (t *Tables) preferenceOf(c candidate, w *requirements) preference {
-	e := evaluation{Tables: t, requirements: w, candidate: c}
-	return preference{
-		archsWithoutTorch: len(e.archsTorchLacks()),
-		lacksNvcc:         oneIf(w.allOps && !c.source.Nvcc),
-		ignoresToolkit:    oneIf(c.environment.CUDA != "" && c.source.Source != FoundCUDA),
-		torch:             c.places[0],
-		otherCUDA:         oneIf(firstTwo(e.toolkitVersion()) != c.torch.CUDA),
-	}
-}
-
 func (p preference) compare(o preference) int {
 	return cmp.Or(
 		cmp.Compare(p.archsWithoutTorch, o.archsWithoutTorch), cmp.Compare(p.lacksNvcc, o.lacksNvcc),
@@ -81,13 +70,20 @@ func (a *evaluation) compare(o *evaluation) int {
 // best candidate of each CUDA source, with its conflicts.
 func (t *Tables) search(w *requirements) (best *evaluation, refused []*evaluation) {
 	refused = make([]*evaluation, len(t.CUDASources))
-	for c := range t.candidates(w) {
-		p := t.preferenceOf(c, w)
+	for c := range w.candidates(t.Torches, t.CUDASources) {
+		e := &evaluation{Tables: t, requirements: w, candidate: c}
+		p := preference{
+			archsWithoutTorch: len(e.archsTorchLacks()),
+			lacksNvcc:         oneIf(w.allOps && !c.source.Nvcc),
+			ignoresToolkit:    oneIf(c.environment.CUDA != "" && c.source.Source != FoundCUDA),
+			torch:             c.places[0],
+			otherCUDA:         oneIf(firstTwo(e.toolkitVersion()) != c.torch.CUDA),
+		}
 		if best != nil && p.compare(best.preference) > 0 {
 			continue // without a closer look
 		}
-		e := t.evaluate(w, c)
 		e.preference = p
+		e.evaluate()
 		if len(e.conflicts) == 0 {
 			if best == nil || e.compare(best) < 0 {
 				best = e
@@ -111,14 +107,14 @@ func oneIf(b bool) int {
 }
 
 // candidates yields the combinations that w allows.
-func (t *Tables) candidates(w *requirements) iter.Seq[candidate] {
+func (w *requirements) candidates(torches []Torch, sources []CUDASourceInfo) iter.Seq[candidate] {
 	return func(yield func(candidate) bool) {
-		for i, torch := range t.Torches {
+		for i, torch := range torches {
 			if !isTorch(w.spec.Torch, torch) || !isCUDA(w.spec.CUDA, torch.CUDA) {
 				continue
 			}
 			for k, g := range w.environments {
-				for j, source := range t.CUDASources {
+				for j, source := range sources {
 					if !g.builds(w.machine) || !source.fitsTorch(torch, g) {
 						continue
 					}

@@ -133,7 +133,7 @@ type Tables struct {
 
 	images []BuildEnvironment  // of Images
 	tegra  map[wheel.Arch]bool // the archs of Jetsons
-	named  func() []namedGPU   // GPUs with the keys of their names
+	names  func() gpuNames     // of GPUs
 }
 
 func torchVersions(all []Torch) []string {
@@ -158,16 +158,6 @@ func allPythons(all []Torch) []string {
 // oldestDrivers lists the oldest driver of each major of CUDA, newest first.
 func oldestDrivers(all []CUDA) []string {
 	return slices.Compact(each.Map(all, func(c CUDA) string { return c.Driver }))
-}
-
-// compiledArchs lists the compute capabilities that some CUDA compiles for.
-func compiledArchs(all []CUDA) []string {
-	var out []string
-	for _, c := range all {
-		out = append(out, c.Archs...)
-	}
-	slices.Sort(out)
-	return slices.Compact(out)
 }
 
 // releases lists the versions of DeepSpeed, newest first.
@@ -217,7 +207,7 @@ func NewTables() (*Tables, error) {
 			t.tegra[archOf(g.Arch)] = true
 		}
 	}
-	t.named = sync.OnceValue(func() []namedGPU { return nameGPUs(t.GPUs) })
+	t.names = sync.OnceValue(func() gpuNames { return nameGPUs(t.GPUs) })
 	for _, ref := range t.Images {
 		if e, ok := t.EnvironmentOfImage(ref); ok {
 			t.images = append(t.images, e)

@@ -125,12 +125,12 @@ func TestGPUsNamed(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]string{"V10O": "V100", "RTX 409O": "RTX 4090", "AGX Oren": "Jetson AGX Orin", "foo": "", "MI300X": "", "nonsense": "", "8.0": "", "80": "", "A100 PG509-200": "A100", "GTX 680": "", "A101": ""} {
-		if got := strings.Join(tt.nearestGPUs(name), ","); !strings.Contains(got, want) || want == "" && got != "" {
+		if got := strings.Join(tt.names().nearest(name), ","); !strings.Contains(got, want) || want == "" && got != "" {
 			t.Errorf("nearest to %s: %s, want %q", name, got, want)
 		}
 	}
 	for name, want := range map[string]string{"A10O": "NVIDIA A100", "A1OO": "NVIDIA A100", "RTX 4O90": "GeForce RTX 4090", "L4O": "NVIDIA L40"} {
-		if got := tt.nearestGPUs(name); len(got) == 0 || !strings.HasSuffix(want, got[0]) {
+		if got := tt.names().nearest(name); len(got) == 0 || !strings.HasSuffix(want, got[0]) {
 			t.Errorf("nearest to %s: %q, want %s first", name, got, want)
 		}
 	}

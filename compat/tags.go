@@ -13,13 +13,17 @@ import (
 // PEP 600 say. An unknown glibc counts as new enough.
 func Installs(tag string, f node.Facts) bool {
 	parts := strings.Split(tag, "-")
-	if len(parts) != 3 {
+	if len(parts) != 3 || !installsPython(parts[0], parts[1], f) {
 		return false
 	}
-	if parts[2] == "any" && parts[1] != "none" { // a wheel with an ABI has a platform
+	glibc, machine := wheel.SplitPlatform(parts[2])
+	switch {
+	case parts[2] == "any":
+		return parts[1] == "none" // a wheel with an ABI has a platform
+	case machine == "" || machine != machineOf(f.Platform):
 		return false
 	}
-	return installsPython(parts[0], parts[1], f) && installsPlatform(parts[2], f)
+	return glibc == "" || f.Glibc == "" || !olderMinor(f.Glibc, glibc)
 }
 
 // installsPython checks the part of a tag about Python: "cp311-cp311", "cp38-abi3", "py3-none",
@@ -51,19 +55,6 @@ const firstStable = 2
 // ABI of its own: "cp313t".
 func freeThreaded(tag string) bool {
 	return strings.HasPrefix(tag, "cp") && strings.HasSuffix(tag, "t")
-}
-
-// installsPlatform checks the platform in a tag: "any", "linux_x86_64", "manylinux_2_28_x86_64".
-func installsPlatform(platform string, f node.Facts) bool {
-	have := machineOf(f.Platform)
-	glibc, machine := wheel.SplitPlatform(platform)
-	switch {
-	case platform == "any":
-		return true
-	case machine == "" || machine != have:
-		return false
-	}
-	return glibc == "" || f.Glibc == "" || !olderMinor(f.Glibc, glibc)
 }
 
 // machineOf returns the machine of a platform: "x86_64" of "linux_x86_64". A platform

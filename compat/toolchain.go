@@ -193,7 +193,7 @@ func (tc Toolchain) BuildMachine() string { return tc.Environment.machine() }
 func (tc Toolchain) IsCross() bool { return tc.CPU.Machine() != tc.BuildMachine() }
 
 // makesCodeFor reports whether a toolchain makes machine code that runs on GPUs of an arch.
-func (t *Tables) makesCodeFor(tc Toolchain, arch wheel.Arch) bool {
+func (tc Toolchain) makesCodeFor(t *Tables, arch wheel.Arch) bool {
 	return slices.ContainsFunc(tc.Archs, func(have wheel.Arch) bool { return t.runsCodeFor(have, arch) })
 }
 

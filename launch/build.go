@@ -212,7 +212,8 @@ func (b *builder) decideProcesses() {
 	case j.Slots:
 		j.GPUs = slices.MaxFunc(j.Hosts, func(a, b inventory.Host) int { return a.Slots - b.Slots }).Slots
 	case !b.isSet("gpus") && (!j.ProcsSaid || j.Kind == JAX):
-		j.GPUs = usualGPUs(j.Kind)
+		// A usual server has eight, the guides' script four, and a container one.
+		j.GPUs = cmp.Or(map[Kind]int{Torchrun: 4, AIStation: 1}[j.Kind], 8)
 	}
 	switch {
 	case j.Procs > 0:
@@ -238,18 +239,6 @@ func (b *builder) decideProcesses() {
 // Offloads reports whether the optimizer runs on the CPU, which one core for each process would
 // slow down many times.
 func (j *Job) Offloads() bool { return j.DS.Offload == "cpu" || j.DS.Offload == "nvme" }
-
-// usualGPUs is the default number of GPUs per node: those of a usual server, four in
-// the guides' script, one in a container.
-func usualGPUs(k Kind) int {
-	switch k {
-	case Torchrun:
-		return 4
-	case AIStation:
-		return 1
-	}
-	return 8
-}
 
 // BySlurm reports whether Slurm starts the job.
 func (j *Job) BySlurm() bool { return j.Kind == Slurm || j.Kind == JAX && j.JAXForm == "slurm" }

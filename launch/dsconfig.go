@@ -53,7 +53,13 @@ func (b *builder) prepareConfig(r Request) {
 	if !b.isSet("ds-auto") {
 		ds.Auto = true // most programs for torchrun use the Trainer
 	}
-	b.findNamedConfig(said)
+	// Find a configuration in the program's arguments, which must be the rendered file if settings of one are said.
+	name, own := b.findArgument("--deepspeed_config", "--deepspeed-config", "--ds_config", "--ds-config", "--deepspeed")
+	ds.Named = own && name != ""
+	if ds.Named && path.Base(name) != ConfigName && said && ds.File == "" {
+		b.addProblem(b.said["args"], "add --config "+shellWord(name)+" to check that configuration, or leave the argument out",
+			"the program's arguments name the configuration %q, but dsbuild would also render %s", name, ConfigName)
+	}
 	switch {
 	case ds.File != "":
 		b.givenConfig(r)
@@ -76,17 +82,6 @@ func (b *builder) prepareConfig(r Request) {
 		return
 	}
 	configCheck{b, c, func(string) Position { return b.placeOf("offload") }, r.Ops}.checkAll()
-}
-
-// findNamedConfig finds a configuration in the program's arguments, which must be the rendered file if
-// settings of one are said.
-func (b *builder) findNamedConfig(said bool) {
-	name, own := b.findArgument("--deepspeed_config", "--deepspeed-config", "--ds_config", "--ds-config", "--deepspeed")
-	ds := &b.job.DS
-	ds.Named = own && name != ""
-	if ds.Named && path.Base(name) != ConfigName && said && ds.File == "" {
-		b.addProblem(b.said["args"], "add --config "+shellWord(name)+" to check that configuration, or leave the argument out", "the program's arguments name the configuration %q, but dsbuild would also render %s", name, ConfigName)
-	}
 }
 
 // IsPassed reports whether the rendering gives the program its configuration.
