@@ -85,7 +85,11 @@ func parseTerm(expr string, start int) (rangeTerm, error) {
 				part = rangePart{text: s.format(s.first)} // one number is a text
 			}
 			term.add(part)
-			at, length = end, length+part.longestText()
+			longest := len(part.text)
+			for _, s := range part.spans {
+				longest = max(longest, len(s.format(s.last)))
+			}
+			at, length = end, length+longest
 		case ']':
 			return term, &RangeError{at, "a ] without a ["}
 		default:
@@ -157,15 +161,6 @@ func parseSpan(item string) (span, error) {
 }
 
 func (s span) format(n int) string { return fmt.Sprintf("%0*d", s.width, n) }
-
-// longestText is the length of the longest text that the part stands for.
-func (p rangePart) longestText() int {
-	longest := len(p.text)
-	for _, s := range p.spans {
-		longest = max(longest, len(s.format(s.last)))
-	}
-	return longest
-}
 
 // count is how many names the term stands for; anything above MaxNames means too many.
 func (t rangeTerm) count() int {

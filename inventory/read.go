@@ -126,7 +126,17 @@ func (r *reader) recognise(data []byte) yamldoc.Node {
 		r.format, r.Lines = ansibleList, nil // no excerpts: the list is one line with all secrets
 		return nil
 	}
-	body := r.parse(data)
+	signs := 0
+	for _, c := range data {
+		if strings.IndexByte("\n,:[]{}\"'&*", c) >= 0 {
+			signs++
+		}
+	}
+	if signs > maxSigns {
+		r.Add(Position{File: r.File}, "give nodes as ranges: gpu[01-16]", "too many entries")
+		return nil
+	}
+	body := r.Parse(data)
 	if body != nil {
 		r.format = ownYAML
 		if !slices.ContainsFunc(r.Keys(body), ownKey) && r.hasAnsibleGroups(body) {
@@ -181,18 +191,3 @@ func (r *reader) textLines() iter.Seq2[Position, string] {
 // maxSigns bounds the punctuation characters of YAML in a file: each costs the parser hundreds of
 // bytes. 100,000 nodes with four keys each have half as many.
 const maxSigns = 2_000_000
-
-// parse parses YAML. It returns nil if the YAML has a mistake.
-func (r *reader) parse(data []byte) yamldoc.Node {
-	signs := 0
-	for _, c := range data {
-		if strings.IndexByte("\n,:[]{}\"'&*", c) >= 0 {
-			signs++
-		}
-	}
-	if signs > maxSigns {
-		r.Add(Position{File: r.File}, "give nodes as ranges: gpu[01-16]", "too many entries")
-		return nil
-	}
-	return r.Parse(data)
-}

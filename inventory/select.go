@@ -154,7 +154,11 @@ func (s *selector) find(term string) []int {
 			hosts, err = s.match(name)
 		}
 		if len(hosts) == 0 && err == nil {
-			s.wrong.Add(Position{}, s.suggest(name), "there is no node or group %q", diagnostic.Clip(name))
+			if s.sorted == nil {
+				s.sorted = slices.Sorted(maps.Keys(s.index))
+			}
+			hint := cmp.Or(diagnostic.DidYouMean(name, s.sorted), "dsbuild nodes "+s.inv.Path+" lists them")
+			s.wrong.Add(Position{}, hint, "there is no node or group %q", diagnostic.Clip(name))
 		}
 		if s.work += len(hosts); err == nil && s.work > maxWork {
 			err = errTooMuch
@@ -189,14 +193,6 @@ func (s *selector) match(pattern string) ([]int, error) {
 // set matches the brackets of a pattern with characters, at least one of them a letter, or with
 // excluded characters. [12] and [1-2] are ranges.
 var set = regexp.MustCompile(`\[([!^][A-Za-z0-9._-]+|[A-Za-z0-9._-]*[A-Za-z][A-Za-z0-9._-]*)\]`)
-
-// suggest returns the hint for a name that is not in the inventory.
-func (s *selector) suggest(name string) string {
-	if s.sorted == nil {
-		s.sorted = slices.Sorted(maps.Keys(s.index))
-	}
-	return cmp.Or(diagnostic.DidYouMean(name, s.sorted), "dsbuild nodes "+s.inv.Path+" lists them")
-}
 
 // splitTerms splits at the commas outside brackets.
 func splitTerms(expr string) []string {

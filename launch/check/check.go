@@ -226,7 +226,14 @@ func pathsToCheck(skip []Kind, paths []string) []string {
 // gets no further orders.
 func (r *run) askAll(ctx context.Context, kind Kind, members []*member, limit time.Duration, do func(context.Context, *member) error) {
 	results := fanout.Run(ctx, members, fanout.Options{Forks: max(len(members), 1)}, func(ctx context.Context, m *member) (struct{}, error) {
-		return struct{}{}, withTimeout(ctx, limit, func(ctx context.Context) error { return do(ctx, m) })
+		noAnswer := fault.WithHint(fmt.Errorf("no answer within %s", ui.Duration(limit)), "check the network and the disk there")
+		limited, cancel := context.WithTimeoutCause(ctx, limit, noAnswer)
+		defer cancel()
+		err := do(limited, m)
+		if err != nil && ctx.Err() == nil && errors.Is(err, limited.Err()) {
+			err = context.Cause(limited)
+		}
+		return struct{}{}, err
 	})
 	for i, result := range results {
 		if result.Err != nil && ctx.Err() == nil {
@@ -234,15 +241,4 @@ func (r *run) askAll(ctx context.Context, kind Kind, members []*member, limit ti
 			members[i].addFinding(kind, Error, fault.Hint(result.Err), "%v", result.Err)
 		}
 	}
-}
-
-// withTimeout calls do with a time limit.
-func withTimeout(ctx context.Context, limit time.Duration, do func(context.Context) error) error {
-	limited, cancel := context.WithTimeoutCause(ctx, limit, fault.WithHint(fmt.Errorf("no answer within %s", ui.Duration(limit)), "check the network and the disk there"))
-	defer cancel()
-	err := do(limited)
-	if err != nil && ctx.Err() == nil && errors.Is(err, limited.Err()) {
-		err = context.Cause(limited)
-	}
-	return err
 }

@@ -214,11 +214,15 @@ func (t *teamwork) runStages(ctx context.Context, backend string, local func(*me
 	if err != nil {
 		return err
 	}
-	defer t.stopProcesses(ctx)
+	// End the remaining processes, also after the end of ctx.
+	defer t.askTeam(context.WithoutCancel(ctx), func(int, *member) agent.Order { return agent.Order{"do": "stop"} })
 	master := t.team[0]
 	address := t.masterAddress()
 	if master != t.firstMember() || t.firstMember().hasError(Port) {
-		address = master.seenAddress()
+		address = "127.0.0.1"
+		if master.route != nil {
+			address = master.route.Address
+		}
 	}
 	t.askTeam(ctx, func(i int, m *member) agent.Order {
 		return agent.Order{
@@ -255,14 +259,6 @@ func (t *teamwork) measure(s *Sum) {
 	}
 }
 
-// seenAddress is the node's address for the others.
-func (m *member) seenAddress() string {
-	if m.route != nil {
-		return m.route.Address
-	}
-	return "127.0.0.1"
-}
-
 // choosePort finds the port of the rendezvous: the job's port, unless it is taken or the
 // master does not take part.
 func (t *teamwork) choosePort(ctx context.Context) (int, error) {
@@ -287,11 +283,6 @@ func (t *teamwork) askTeam(ctx context.Context, order func(int, *member) agent.O
 	t.askAll(ctx, Collective, t.team, askLimit, func(ctx context.Context, m *member) error {
 		return m.agent.Ask(ctx, order(slices.Index(t.team, m), m), nil)
 	})
-}
-
-// stopProcesses ends the remaining processes, also after the end of ctx.
-func (t *teamwork) stopProcesses(ctx context.Context) {
-	t.askTeam(context.WithoutCancel(ctx), func(int, *member) agent.Order { return agent.Order{"do": "stop"} })
 }
 
 // awaitStage waits until every process has finished a stage.

@@ -175,10 +175,6 @@ func (m *member) busyProcesses() []string {
 
 var xid = regexp.MustCompile(`NVRM: Xid \((?:PCI:)?([^)]*)\): (\d+)`)
 
-// programXIDs are the XIDs that a faulty program causes. All others come from the GPU,
-// its driver or its links (NVIDIA, XID Errors, table of common errors).
-func programXIDs() []int { return []int{13, 31, 43, 45, 68, 69, 109} }
-
 // checkXIDs reports each XID error in the kernel's log once.
 func (m *member) checkXIDs() {
 	p := m.survey.Devices["xid"].OK
@@ -200,9 +196,11 @@ func (m *member) checkXIDs() {
 			}
 		}
 	}
+	// A faulty program causes these. All others come from the GPU, its driver or its links (NVIDIA, XID Errors, table of common errors).
+	ofPrograms := []int{13, 31, 43, 45, 68, 69, 109}
 	for _, t := range order {
 		number, _ := strconv.Atoi(t.number) //nolint:errcheck // digits
-		if slices.Contains(programXIDs(), number) {
+		if slices.Contains(ofPrograms, number) {
 			m.addFinding(Devices, Warning, "most likely a program caused it: dmesg | grep Xid", "GPU %s: XID %d, %s", t.gpu, number, timesOf(times[t]))
 			continue
 		}

@@ -86,8 +86,13 @@ func (r *run) checkVariables(context.Context) {
 			}
 		}
 	}
+	// The prefixes of variables that may differ between nodes.
+	mayDiffer := []string{
+		"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_HOSTID", "UCX_NET_DEVICES", "FI_", "NVIDIA_",
+		"NODE_RANK", "RANK", "GROUP_RANK", "LOCAL_RANK",
+	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		if !slices.ContainsFunc(nodeVariables(), func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
+		if !slices.ContainsFunc(mayDiffer, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
 			compareVariable(live, name)
 		}
 	}
@@ -126,11 +131,6 @@ func compareVariable(live []*member, name string) {
 			m.addFinding(Variables, level, "set the same value on all nodes: env in the inventory, or the user's profile", "%s, %s", is, norm)
 		}
 	}
-}
-
-// nodeVariables are the prefixes of variables that may differ between nodes.
-func nodeVariables() []string {
-	return []string{"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_HOSTID", "UCX_NET_DEVICES", "FI_", "NVIDIA_", "NODE_RANK", "RANK", "GROUP_RANK", "LOCAL_RANK"}
 }
 
 // rule describes a wrong value of a variable.

@@ -76,7 +76,12 @@ func (r *Report) Print(w io.Writer) error {
 		return err
 	}
 	lines := r.findingLines()
-	lines = append(lines, r.jointLines()...)
+	if p := r.Pairs; p.Tried > 0 {
+		lines = append(lines, fmt.Sprintf("connections between nodes: %d of %d", p.Tried-p.Failed, p.Tried))
+	}
+	for _, s := range r.Collectives {
+		lines = append(lines, s.String())
+	}
 	for _, n := range r.NotChecked {
 		lines = append(lines, fmt.Sprintf("not checked: %s: %s", n.Check, n.Why))
 	}
@@ -124,18 +129,6 @@ func (r *Report) findingLines() []string {
 	lines := each.Map(r.Causes[:min(len(r.Causes), maxCauses)], Cause.String)
 	if more := len(r.Causes) - maxCauses; more > 0 {
 		lines = append(lines, fmt.Sprintf("… and %d more findings: --report FILE.json has all of them", more))
-	}
-	return lines
-}
-
-// jointLines writes the results of the joint checks.
-func (r *Report) jointLines() []string {
-	var lines []string
-	if p := r.Pairs; p.Tried > 0 {
-		lines = append(lines, fmt.Sprintf("connections between nodes: %d of %d", p.Tried-p.Failed, p.Tried))
-	}
-	for _, s := range r.Collectives {
-		lines = append(lines, s.String())
 	}
 	return lines
 }

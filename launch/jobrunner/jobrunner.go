@@ -155,7 +155,10 @@ func (c *jobRun) runLoop(ctx context.Context) {
 	defer giveUp()
 	for _, m := range c.members {
 		c.left++
-		go c.serveMember(lasting, dialing, m)
+		go func() { // all the work for one node
+			err := m.withoutNode(c.runMember(lasting, dialing, m))
+			c.events <- event{from: m, at: time.Now(), closed: true, err: err}
+		}()
 	}
 	bar := c.opt.Report.Bar("job "+c.opt.Job.Name, 0)
 	defer bar.Close()

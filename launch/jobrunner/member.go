@@ -96,12 +96,6 @@ func (m *member) withoutNode(err error) error {
 	return err
 }
 
-// serveMember does all the work for one node.
-func (c *jobRun) serveMember(ctx, dialing context.Context, m *member) {
-	err := m.withoutNode(c.runMember(ctx, dialing, m))
-	c.events <- event{from: m, at: time.Now(), closed: true, err: err}
-}
-
 func (c *jobRun) runMember(ctx, dialing context.Context, m *member) error {
 	link, err := m.Open(dialing)
 	if err != nil {

@@ -148,7 +148,12 @@ func (c *jobRun) logOutput(e event) {
 		}
 		return
 	}
-	file, who, r := localFile(m, strings.TrimPrefix(e.Out.Key, "local:")), m.name()+" "+e.Out.Key, c.rankOf(m, e.Out.Key)
+	file, who := localFile(m, strings.TrimPrefix(e.Out.Key, "local:")), m.name()+" "+e.Out.Key
+	var r *rank
+	var number int
+	if _, err := fmt.Sscanf(e.Out.Key, "%d", &number); err == nil && c.ranks[number] != nil && c.ranks[number].member == m {
+		r = c.ranks[number] // a node speaks only for its own ranks
+	}
 	t := &tail{}
 	if r != nil {
 		file, who, t = c.book.rankFile(r.number), fmt.Sprintf("rank %d on %s", r.number, m.name()), &r.tail
@@ -166,18 +171,6 @@ func (c *jobRun) logOutput(e event) {
 	if r != nil && r.number == 0 {
 		c.last = t.now
 	}
-}
-
-// rankOf finds the rank that a node names; nil if the rank is not on that node.
-func (c *jobRun) rankOf(m *member, key string) *rank {
-	var number int
-	if _, err := fmt.Sscanf(key, "%d", &number); err != nil {
-		return nil
-	}
-	if r := c.ranks[number]; r != nil && r.member == m {
-		return r
-	}
-	return nil
 }
 
 // addText adds text of a stream and returns the lines that it completes. Of an

@@ -175,19 +175,15 @@ func (r *Report) Err() error {
 	if r.First == nil {
 		return fmt.Errorf("%s; logs: %s", text, r.Logs)
 	}
-	err := fmt.Errorf("%s on %s; exit code %d; logs: %s", text, r.First.describeRank(), r.Code, r.Logs)
+	why := r.First.Why
+	if r.First.Rank != nil {
+		why = fmt.Sprintf("rank %d, %s", *r.First.Rank, why)
+	}
+	err := fmt.Errorf("%s on %s (%s); exit code %d; logs: %s", text, r.First.Node, why, r.Code, r.Logs)
 	if r.First.Hint != "" {
 		return fault.WithHint(err, "%s", r.First.Hint)
 	}
 	return err
-}
-
-// describeRank names a rank, its node and how it ended.
-func (f *Failure) describeRank() string {
-	if f.Rank == nil {
-		return fmt.Sprintf("%s (%s)", f.Node, f.Why)
-	}
-	return fmt.Sprintf("%s (rank %d, %s)", f.Node, *f.Rank, f.Why)
 }
 
 // Tell prints the first failure with its last lines, and the failures that followed;

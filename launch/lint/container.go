@@ -45,10 +45,15 @@ func (s *subject) startedBy(c *script.Command) *script.Command {
 }
 
 func apptainerWithoutNV(s *subject) []hit {
+	for a := range s.sets() {
+		if gpuVariable.MatchString(a.Name) { // it has the effect of --nv
+			return nil
+		}
+	}
 	var hits []hit
 	for _, c := range s.commandsNamed("apptainer", "singularity") {
 		words, open, found := containerOptions(c, s.startedBy(c), "exec", "run", "shell")
-		if !found || open || c.Captured || !s.trainsOnGPUs(c) || slices.ContainsFunc(words, gpuOption.MatchString) || s.setsGPUOption() {
+		if !found || open || c.Captured || !s.trainsOnGPUs(c) || slices.ContainsFunc(words, gpuOption.MatchString) {
 			continue
 		}
 		hits = append(hits, hit{at: c.At, says: c.Name() + " runs a training without --nv"})
@@ -61,16 +66,6 @@ var (
 	gpuOption   = regexp.MustCompile(`^(--(nv|nvccli|rocm)(=.*)?$|instance://)`)
 	gpuVariable = regexp.MustCompile(`^(APPTAINER|SINGULARITY)_(NV|NVCCLI|ROCM)$`)
 )
-
-// setsGPUOption reports whether a variable has the effect of --nv.
-func (s *subject) setsGPUOption() bool {
-	for a := range s.sets() {
-		if gpuVariable.MatchString(a.Name) {
-			return true
-		}
-	}
-	return false
-}
 
 // trainsOnGPUs reports whether a container runs a training on GPUs.
 func (s *subject) trainsOnGPUs(container *script.Command) bool {

@@ -24,7 +24,18 @@ func rankOnBatchLine(s *subject) []hit {
 			hits = append(hits, outerRanks(s, srun, c.Env, c.Words, c.Depth)...)
 		}
 	}
-	return append(hits, exportedRanks(s)...)
+	for _, a := range s.Assignments { // export RANK=$SLURM_PROCID in front of srun
+		ranks := []string{"RANK", "LOCAL_RANK", "NODE_RANK", "MACHINE_RANK", "GLOBAL_RANK", "GROUP_RANK"}
+		if !slices.Contains(ranks, a.Name) || a.Depth > 0 || a.Exported == 0 {
+			continue
+		}
+		for _, c := range a.Value.Chars {
+			if c.Ref != nil && ofTask(c.Ref.Name) && s.stepsBehind(a) {
+				hits = append(hits, hit{at: c.At, says: a.Name + "=$" + c.Ref.Name + " is set by the batch script, not by the tasks of srun"})
+			}
+		}
+	}
+	return hits
 }
 
 // outerRanks finds task variables that the shell outside the step expands.
@@ -53,23 +64,6 @@ func (s *subject) ignoresRank(at int) bool {
 		f, ok := l.nodeRank()
 		return ok && l.backend() == "c10d" && slices.ContainsFunc(f.value.Chars, func(c script.Char) bool { return c.At == at })
 	})
-}
-
-// exportedRanks finds export RANK=$SLURM_PROCID in front of srun.
-func exportedRanks(s *subject) []hit {
-	var hits []hit
-	for _, a := range s.Assignments {
-		ranks := []string{"RANK", "LOCAL_RANK", "NODE_RANK", "MACHINE_RANK", "GLOBAL_RANK", "GROUP_RANK"}
-		if !slices.Contains(ranks, a.Name) || a.Depth > 0 || a.Exported == 0 {
-			continue
-		}
-		for _, c := range a.Value.Chars {
-			if c.Ref != nil && ofTask(c.Ref.Name) && s.stepsBehind(a) {
-				hits = append(hits, hit{at: c.At, says: a.Name + "=$" + c.Ref.Name + " is set by the batch script, not by the tasks of srun"})
-			}
-		}
-	}
-	return hits
 }
 
 // stepsBehind reports whether later tasks inherit the variable.

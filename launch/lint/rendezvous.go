@@ -71,8 +71,12 @@ func masterAddrLocalhost(s *subject) []hit {
 		if f, ok := l.findFlag("standalone"); ok {
 			hits = append(hits, hit{at: f.at, says: "--standalone is for one node, and there are several"})
 		}
+		f, ranked := l.nodeRank()
+		if n, known := f.value.Int(); ranked && known && n == 0 && l.Starter("srun") == nil {
+			continue // the node of rank 0 may use localhost: the rendezvous listens there
+		}
 		host, ok := l.host()
-		if text, known := host.Literal(); ok && known && isOwnAddress(text) && !l.rankZero() {
+		if text, known := host.Literal(); ok && known && isOwnAddress(text) {
 			hits = append(hits, hit{at: host.Origin(), says: "several nodes meet at " + text})
 		}
 	}
@@ -86,14 +90,6 @@ func masterAddrLocalhost(s *subject) []hit {
 		}
 	}
 	return hits
-}
-
-// rankZero reports whether the command is only for the node of rank 0, which may use
-// localhost: the rendezvous listens there.
-func (l *launch) rankZero() bool {
-	f, ok := l.nodeRank()
-	n, known := f.value.Int()
-	return ok && known && n == 0 && l.Starter("srun") == nil
 }
 
 // sharesHost reports whether the script starts the launchers of several nodes side by
@@ -303,10 +299,14 @@ func masterAddrNotFirst(s *subject) []hit {
 	var hits []hit
 	for _, l := range s.launches {
 		host, ok := l.host()
-		if !ok || l.kind == "deepspeed" || l.backend() != "static" || l.isSingleNode(s.stepOfLaunch(l)) || !s.ranksBySlurm(l) {
+		if !ok || l.kind == "deepspeed" || l.backend() != "static" || l.isSingleNode(s.stepOfLaunch(l)) {
 			continue
 		}
-		hits = append(hits, notFirst(host)...)
+		// The ranks must be Slurm's numbers of the nodes.
+		f, _ := l.nodeRank()
+		if s.onSeveral(l.Command) && slices.ContainsFunc(f.value.Refs(), func(r *script.Ref) bool { return ofTask(r.Name) }) {
+			hits = append(hits, notFirst(host)...)
+		}
 	}
 	for a := range s.sets() {
 		masters := []string{"MASTER_ADDR", "JAX_COORDINATOR_ADDRESS", "COORDINATOR_ADDRESS"}
@@ -321,12 +321,6 @@ func masterAddrNotFirst(s *subject) []hit {
 		}
 	}
 	return hits
-}
-
-// ranksBySlurm reports whether the launch uses Slurm's numbers of the nodes.
-func (s *subject) ranksBySlurm(l *launch) bool {
-	f, _ := l.nodeRank()
-	return s.onSeveral(l.Command) && slices.ContainsFunc(f.value.Refs(), func(r *script.Ref) bool { return ofTask(r.Name) })
 }
 
 // notFirst finds a host from the job's list of nodes that is not the first.

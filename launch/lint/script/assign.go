@@ -56,39 +56,3 @@ func appendToVariable(old *variable, array []Word, value Word) ([]Word, Word) {
 	}
 	return array, value
 }
-
-// assignedNames returns the variables that a part of a script assigns: NAME=value,
-// NAME++ and NAME+=1. nodes is the size of the part.
-func assignedNames(node syntax.Node) (names []string, nodes int) {
-	arithmetic := func(x syntax.ArithmExpr) {
-		w, ok := x.(*syntax.Word)
-		switch {
-		case !ok:
-		case syntax.ValidName(w.Lit()):
-			names = append(names, w.Lit())
-		case len(w.Parts) == 1: // NAME[index]
-			if p, ok := w.Parts[0].(*syntax.ParamExp); ok && p.Param != nil {
-				names = append(names, p.Param.Value)
-			}
-		}
-	}
-	syntax.Walk(node, func(n syntax.Node) bool {
-		nodes++
-		switch n := n.(type) {
-		case *syntax.Assign:
-			if n.Name != nil && !n.Naked {
-				names = append(names, n.Name.Value)
-			}
-		case *syntax.UnaryArithm:
-			if n.Op == syntax.Inc || n.Op == syntax.Dec {
-				arithmetic(n.X)
-			}
-		case *syntax.BinaryArithm:
-			if n.Op == syntax.Assgn || n.Op >= syntax.AddAssgn && n.Op <= syntax.PowAssgn {
-				arithmetic(n.X)
-			}
-		}
-		return true
-	})
-	return names, nodes
-}

@@ -28,20 +28,6 @@ func (e *environment) setOrDelete(name string, v *variable) {
 	}
 }
 
-// childEnvironment returns the variables that a started command inherits.
-func (e *environment) childEnvironment() *environment {
-	c := newEnvironment()
-	for name, v := range e.vars {
-		switch {
-		case v.exported && v.array == nil, v.unset:
-			c.vars[name] = v
-		case !v.exported && v.record != nil && !v.record.Inherited:
-			c.vars[name] = &variable{unknown: true, hidden: v.record}
-		}
-	}
-	return c
-}
-
 // mergeBranches sets the variables after several branches, of which one ran. A variable
 // that differs between branches becomes unknown.
 func (e *environment) mergeBranches(branches []*environment) {

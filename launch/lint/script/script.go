@@ -242,8 +242,17 @@ func Read(text []byte) (*Script, error) {
 	}
 	src := &source{text: text}
 	file, err := src.parseShell()
-	if err != nil {
-		return nil, toSyntaxError(err)
+	var parse syntax.ParseError
+	var lang syntax.LangError
+	switch {
+	case errors.As(err, &parse):
+		return nil, &SyntaxError{int(parse.Pos.Offset()), errors.New(parse.Text)}
+	case errors.As(err, &lang):
+		lang.Filename = ""
+		_, text, _ := strings.Cut(lang.Error(), ": ")
+		return nil, &SyntaxError{int(lang.Pos.Offset()), errors.New(text)}
+	case err != nil:
+		return nil, &SyntaxError{0, err}
 	}
 	return readScript(src, file, &budget{}), nil
 }
@@ -280,19 +289,4 @@ func nestingDepth(text []byte) int {
 		}
 	}
 	return deepest
-}
-
-// toSyntaxError makes a SyntaxError of a parser's error.
-func toSyntaxError(err error) error {
-	var parse syntax.ParseError
-	var lang syntax.LangError
-	switch {
-	case errors.As(err, &parse):
-		return &SyntaxError{int(parse.Pos.Offset()), errors.New(parse.Text)}
-	case errors.As(err, &lang):
-		lang.Filename = ""
-		_, text, _ := strings.Cut(lang.Error(), ": ")
-		return &SyntaxError{int(lang.Pos.Offset()), errors.New(text)}
-	}
-	return &SyntaxError{0, err}
 }

@@ -128,9 +128,40 @@ func (sh *shell) forgetVariables(names ...string) {
 	}
 }
 
-// forgetAssigned makes the variables unknown that a part of the script assigns.
+// forgetAssigned makes the variables unknown that a part of the script assigns: NAME=value, NAME++ and NAME+=1.
 func (sh *shell) forgetAssigned(part syntax.Node) {
-	names, nodes := assignedNames(part)
+	var names []string
+	nodes := 0
+	arithmetic := func(x syntax.ArithmExpr) {
+		w, ok := x.(*syntax.Word)
+		switch {
+		case !ok:
+		case syntax.ValidName(w.Lit()):
+			names = append(names, w.Lit())
+		case len(w.Parts) == 1: // NAME[index]
+			if p, ok := w.Parts[0].(*syntax.ParamExp); ok && p.Param != nil {
+				names = append(names, p.Param.Value)
+			}
+		}
+	}
+	syntax.Walk(part, func(n syntax.Node) bool {
+		nodes++
+		switch n := n.(type) {
+		case *syntax.Assign:
+			if n.Name != nil && !n.Naked {
+				names = append(names, n.Name.Value)
+			}
+		case *syntax.UnaryArithm:
+			if n.Op == syntax.Inc || n.Op == syntax.Dec {
+				arithmetic(n.X)
+			}
+		case *syntax.BinaryArithm:
+			if n.Op == syntax.Assgn || n.Op >= syntax.AddAssgn && n.Op <= syntax.PowAssgn {
+				arithmetic(n.X)
+			}
+		}
+		return true
+	})
 	sh.budget.chars += nodes
 	sh.forgetVariables(names...)
 }

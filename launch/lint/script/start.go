@@ -304,7 +304,18 @@ func (l launcher) startShell(cmd *Command, document *Word) {
 }
 
 // keepExported drops the variables that a new shell does not inherit.
-func (l launcher) keepExported() { l.env = l.env.childEnvironment() }
+func (l launcher) keepExported() {
+	child := newEnvironment()
+	for name, v := range l.env.vars {
+		switch {
+		case v.exported && v.array == nil, v.unset:
+			child.vars[name] = v
+		case !v.exported && v.record != nil && !v.record.Inherited:
+			child.vars[name] = &variable{unknown: true, hidden: v.record}
+		}
+	}
+	l.env = child
+}
 
 // runText follows a text in another shell. It ignores a text with a syntax error, which
 // unknown parts may cause.
@@ -321,7 +332,12 @@ func (l launcher) runText(text Word, document *Word) {
 	l.src = src
 	interpreter{l.shell}.runStatements(file.Stmts)
 	l.src = saved
-	if document != nil && len(file.Stmts) == 1 && l.readsStandardInput(text) {
+	if document == nil || len(file.Stmts) != 1 {
+		return
+	}
+	fields := text.Fields() // ssh host bash <<EOF reads its script from standard input
+	name, _ := fields[0].Literal()
+	if name = path.Base(name); (name == "bash" || name == "sh") && (len(fields) == 1 || fields[1].HasPrefix("-")) {
 		l.keepExported()
 		l.runText(*document, nil)
 	}
@@ -337,15 +353,6 @@ func (l launcher) parseInner(text Word) (*source, *syntax.File, bool) {
 	l.budget.chars += len(src.text)
 	file, err := src.parseShell()
 	return src, file, err == nil
-}
-
-// readsStandardInput reports whether a remote command reads its script from standard
-// input: ssh host bash <<EOF.
-func (l launcher) readsStandardInput(text Word) bool {
-	fields := text.Fields()
-	name, _ := fields[0].Literal()
-	name = path.Base(name)
-	return (name == "bash" || name == "sh") && (len(fields) == 1 || fields[1].HasPrefix("-"))
 }
 
 // submitBatch follows sbatch: it reads a script in a here-document or in --wrap.
