@@ -38,7 +38,8 @@ func (a *evaluation) evaluate() {
 	a.checkMachine()
 	a.checkEnvironment()
 	if !a.Drives(a.spec.Driver, a.torch.CUDA) {
-		a.addConflict("torch %s is built for CUDA %s, which needs driver %s or newer, not %s", a.torch.Version, a.torch.CUDA, cudaRow(a.CUDAs, a.torch.CUDA).Driver, a.spec.Driver)
+		a.addConflict("torch %s is built for CUDA %s, which needs driver %s or newer, not %s",
+			a.torch.Version, a.torch.CUDA, cudaRow(a.CUDAs, a.torch.CUDA).Driver, a.spec.Driver)
 	}
 	if a.impossible || !a.findCUDA() {
 		return
@@ -310,7 +311,8 @@ func (a *evaluation) checkArchs() {
 			a.addConflict("%s makes machine code for arch %s, but no PTX", a.source.Source, a.archWithGPUs(c))
 		case a.toolchain.HasDeviceCode() && !slices.Contains(a.cuda.Archs, c) && !slices.Contains(a.source.MoreArchs, c):
 			those := rangeWords(Compilers(a.CUDAs, c), each.Map(a.CUDAs, func(c CUDA) string { return c.Version }))
-			a.addConflict("CUDA %s, %s, compiles nothing for arch %s; CUDA %s does", a.cuda.Version, a.toolkitOrigin(), a.archWithGPUs(c), those)
+			a.addConflict("CUDA %s, %s, compiles nothing for arch %s; CUDA %s does",
+				a.cuda.Version, a.toolkitOrigin(), a.archWithGPUs(c), those)
 		case len(a.gpus[c]) > 0 && a.torch.hasCUDAFor(a.machine) && !a.torchRunsOn(a.torch, arch, a.machine):
 			does := torchesThat(a.Torches, func(r Torch) bool { return a.torchRunsOn(r, arch, a.machine) })
 			a.addConflict("torch %s itself has no code for arch %s and does not run there; %s", a.torch.Version, a.archWithGPUs(c), cmp.Or(does, "no torch for "+a.machine+" does"))

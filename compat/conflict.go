@@ -81,10 +81,12 @@ func (t *Tables) conflict(asked request) *ConflictError {
 		f.otherVersion("--cuda", torchCUDAs(f.Torches), func(s *wheel.Spec) *string { return &s.CUDA }) ||
 		f.otherBase() ||
 		f.otherVersion("--python", allPythons(f.Torches), func(s *wheel.Spec) *string { return &s.Python }) ||
-		f.otherNodes("--driver", oldestDrivers(f.CUDAs), driverForm, "update the driver of the nodes to %s or newer", func(s *wheel.Spec) *string { return &s.Driver }) ||
+		f.otherNodes("--driver", oldestDrivers(f.CUDAs), driverForm, "update the driver of the nodes to %s or newer",
+			func(s *wheel.Spec) *string { return &s.Driver }) ||
 		f.otherOps() ||
 		f.otherGPUs() ||
-		f.otherNodes("--glibc", []string{LinkGlibc}, xy, "update the system of the nodes to one with glibc %s or newer", func(s *wheel.Spec) *string { return &s.Glibc })
+		f.otherNodes("--glibc", []string{LinkGlibc}, xy, "update the system of the nodes to one with glibc %s or newer",
+			func(s *wheel.Spec) *string { return &s.Glibc })
 	e.Fix, e.Nodes = f.flags, f.nodes
 	return e
 }

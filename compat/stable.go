@@ -94,7 +94,18 @@ func (w *requirements) whyTorchMinor(torch string) string {
 // chooseABI sets the toolchain's ABI, and the oldest Python for which there is a torch with the stable ABI.
 func (a *evaluation) chooseABI() {
 	if a.toolchain.ABI = a.spec.ABI; a.toolchain.ABI == "" {
-		a.chooseProvenABI()
+		// Choose the stable ABI if it is proven for every op, and else say why not.
+		a.toolchain.ABI = wheel.StableABI
+		why := a.whyTorchMinor(a.torch.Version)
+		for i, op := range a.ops {
+			if a.byName[i] || !a.provenOps { // else chooseOps leaves it out
+				why = cmp.Or(why, op.unprovenAs(wheel.StableABI, a.torch.Version))
+			}
+		}
+		if why != "" {
+			a.toolchain.ABI = wheel.TorchMinor
+			a.addNote("the wheel is for torch %s and Python %s alone: %s", firstTwo(a.torch.Version), a.python, why)
+		}
 	}
 	if a.toolchain.ABI == wheel.TorchMinor {
 		return
@@ -104,21 +115,6 @@ func (a *evaluation) chooseABI() {
 	}
 	if pythons := allPythons(slices.DeleteFunc(slices.Clone(a.Torches), func(r Torch) bool { return olderMinor(r.Version, StableTorch) })); len(pythons) > 0 {
 		a.toolchain.PythonFrom = pythons[0]
-	}
-}
-
-// chooseProvenABI chooses the stable ABI if it is proven for every op, and else says why not.
-func (a *evaluation) chooseProvenABI() {
-	a.toolchain.ABI = wheel.StableABI
-	why := a.whyTorchMinor(a.torch.Version)
-	for i, op := range a.ops {
-		if a.byName[i] || !a.provenOps { // else chooseOps leaves it out
-			why = cmp.Or(why, op.unprovenAs(wheel.StableABI, a.torch.Version))
-		}
-	}
-	if why != "" {
-		a.toolchain.ABI = wheel.TorchMinor
-		a.addNote("the wheel is for torch %s and Python %s alone: %s", firstTwo(a.torch.Version), a.python, why)
 	}
 }
 

@@ -223,8 +223,16 @@ func (b *builder) completeBatch() {
 		return
 	}
 	if rule.train > 0 && !rule.isConsistent() && (!ds.Auto || rule.micro > 0 && rule.acc > 0) {
+		known := []string{}
+		if rule.micro > 0 {
+			known = append(known, fmt.Sprintf("micro-batch %d", rule.micro))
+		}
+		if rule.acc > 0 {
+			known = append(known, fmt.Sprintf("accumulation %d", rule.acc))
+		}
+		known = append(known, ui.Count(rule.world, "process"))
 		b.Add(b.placeOf("train-batch"), rule.nearestFits(),
-			"train-batch %d is not micro-batch x accumulation x processes: no whole numbers make it of %s", rule.train, describeFactors(rule.micro, rule.acc, rule.world))
+			"train-batch %d is not micro-batch x accumulation x processes: no whole numbers make it of %s", rule.train, strings.Join(known, " and "))
 		return
 	}
 	if ds.Auto {
@@ -232,17 +240,6 @@ func (b *builder) completeBatch() {
 	}
 	rule = rule.withDerived()
 	ds.TrainBatch, ds.MicroBatch, ds.Accumulation = rule.train, rule.micro, rule.acc
-}
-
-func describeFactors(micro, acc, world int) string {
-	known := []string{}
-	if micro > 0 {
-		known = append(known, fmt.Sprintf("micro-batch %d", micro))
-	}
-	if acc > 0 {
-		known = append(known, fmt.Sprintf("accumulation %d", acc))
-	}
-	return strings.Join(append(known, ui.Count(world, "process")), " and ")
 }
 
 // text writes the configuration as JSON. The order of the keys is for human readers.

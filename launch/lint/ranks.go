@@ -164,21 +164,16 @@ func pythonRunsOnce(s *subject) []hit {
 		if c.Loop && slices.ContainsFunc(arguments, func(w script.Word) bool { return len(w.Refs()) > 0 }) {
 			continue // once for each task
 		}
-		says := fmt.Sprintf("the job has %s, and python is started by the batch script itself", s.job.describeSize())
-		hits = append(hits, hit{at: c.At, says: says})
+		size := fmt.Sprintf("%d tasks per node", s.job.perNode)
+		switch {
+		case s.job.tasks > 0 && s.job.nodes > 1:
+			size = fmt.Sprintf("%d tasks on %d nodes", s.job.tasks, s.job.nodes)
+		case s.job.nodes > 1:
+			size = fmt.Sprintf("%d nodes", s.job.nodes)
+		}
+		hits = append(hits, hit{at: c.At, says: "the job has " + size + ", and python is started by the batch script itself"})
 	}
 	return hits
-}
-
-// describeSize puts the size of a job into words.
-func (st *step) describeSize() string {
-	switch {
-	case st.tasks > 0 && st.nodes > 1:
-		return fmt.Sprintf("%d tasks on %d nodes", st.tasks, st.nodes)
-	case st.nodes > 1:
-		return fmt.Sprintf("%d nodes", st.nodes)
-	}
-	return fmt.Sprintf("%d tasks per node", st.perNode)
 }
 
 // isPreparation reports whether a script's name suggests a step that runs once before a
