@@ -115,8 +115,11 @@ func (w *lines) note() {
 	w.line, w.long = w.line[:0], 0
 	if ok {
 		kind, line = "answer", line[len(line)-len(answer):]
-		if pip := pipSaid(line); pip != nil && long == 0 {
-			kind, line = "pip", strings.Join(pip, "\n")
+		var said struct {
+			Pip []string `json:"pip"`
+		}
+		if long == 0 && strings.HasPrefix(line, `{"pip":`) && json.Unmarshal([]byte(line), &said) == nil && said.Pip != nil {
+			kind, line = "pip", strings.Join(said.Pip, "\n")
 		}
 	}
 	if line != "" { // an empty line precedes each message
@@ -131,18 +134,4 @@ func (w *lines) end() {
 	if len(w.line) > 0 {
 		w.note()
 	}
-}
-
-// pipSaid returns pip's output lines from an answer; nil for any other answer.
-func pipSaid(answer string) []string {
-	if !strings.HasPrefix(answer, `{"pip":`) {
-		return nil
-	}
-	var said struct {
-		Pip []string `json:"pip"`
-	}
-	if err := json.Unmarshal([]byte(answer), &said); err != nil {
-		return nil
-	}
-	return said.Pip
 }

@@ -47,12 +47,26 @@ func New(opt Options) *Deployment {
 }
 
 // Survey is the first phase: dsbuild connects to every node, probes it and decides its action. It
-// changes no environment and sends no wheel. It first judges the wheels. Where nodes claim that they share an environment,
+// changes no environment and sends no wheel. It first judges the wheels, and leaves out those that are refused.
+// Where nodes claim that they share an environment,
 // dsbuild writes a file with one word there for a moment to prove it.
 func (d *Deployment) Survey(ctx context.Context) (Plan, error) {
-	if err := d.acceptOffered(); err != nil {
-		return Plan{}, err
+	var left []wheels.Wheel
+	var refused []error
+	for _, w := range d.opt.Wheels {
+		if err := d.Accept(w.Path, w.Manifest.SHA256); err != nil {
+			refused = append(refused, fmt.Errorf("%s: %w", w.Manifest.Name, err))
+			continue
+		}
+		left = append(left, w)
 	}
+	if len(left) == 0 && len(refused) > 0 {
+		return Plan{}, refused[0]
+	}
+	for _, err := range refused {
+		d.opt.Reporter.Note("left out: %v", err)
+	}
+	d.opt.Wheels = left
 	if _, err := d.Probe(ctx); err != nil {
 		return Plan{}, err
 	}
@@ -120,28 +134,6 @@ func (d *Deployment) decide(ctx context.Context, newPlan func([]ProbeResult) (Pl
 		u.plan = &plan.Nodes[i]
 	}
 	return plan, nil
-}
-
-// acceptOffered judges the wheels of the deploy, before a node is asked, and leaves out those that are refused.
-// If none is left, it returns the error of the first.
-func (d *Deployment) acceptOffered() error {
-	var left []wheels.Wheel
-	var refused []error
-	for _, w := range d.opt.Wheels {
-		if err := d.Accept(w.Path, w.Manifest.SHA256); err != nil {
-			refused = append(refused, fmt.Errorf("%s: %w", w.Manifest.Name, err))
-			continue
-		}
-		left = append(left, w)
-	}
-	if len(left) == 0 && len(refused) > 0 {
-		return refused[0]
-	}
-	for _, err := range refused {
-		d.opt.Reporter.Note("left out: %v", err)
-	}
-	d.opt.Wheels = left
-	return nil
 }
 
 // ApplyPolicy refuses the nodes that need other wheels beside DeepSpeed's, unless the policy accepts these.

@@ -109,7 +109,17 @@ func NewPlan(nodes []ProbeResult, offered []wheels.Wheel, opt PlanOptions) (Plan
 		}
 	})
 	if len(open) > 0 {
-		return Plan{}, fault.New(fault.Usage, "choose one wheel with --wheel, or fewer nodes with --limit", "cannot choose a wheel for each node:\n  %s", strings.Join(tellOpen(open), "\n  "))
+		const most = 10
+		var lines []string
+		more := len(open)
+		for _, f := range ui.Fold(open) {
+			if len(lines) == most {
+				lines = append(lines, fmt.Sprintf("… and %s more", ui.Count(more, "node")))
+				break
+			}
+			lines, more = append(lines, f.String()), more-f.Count
+		}
+		return Plan{}, fault.New(fault.Usage, "choose one wheel with --wheel, or fewer nodes with --limit", "cannot choose a wheel for each node:\n  %s", strings.Join(lines, "\n  "))
 	}
 	for i := range offered {
 		used := func(p NodePlan) bool { return p.Wheel == &offered[i] }
@@ -118,20 +128,6 @@ func NewPlan(nodes []ProbeResult, offered []wheels.Wheel, opt PlanOptions) (Plan
 		}
 	}
 	return plan, nil
-}
-
-// tellOpen lists the nodes without a clear choice of wheel, with the reasons.
-func tellOpen(open []ui.Named) []string {
-	const most = 10
-	var lines []string
-	more := len(open)
-	for _, f := range ui.Fold(open) {
-		if len(lines) == most {
-			return append(lines, fmt.Sprintf("… and %s more", ui.Count(more, "node")))
-		}
-		lines, more = append(lines, f.String()), more-f.Count
-	}
-	return lines
 }
 
 // choose decides the action on a node with the wheel that fits it best.

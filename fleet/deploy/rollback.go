@@ -76,12 +76,6 @@ func (u *nodeRun) exchange(ctx context.Context) error {
 	return nil
 }
 
-// verifyBack compares the files of the restored version with the digests that the deploy noted. It compares them
-// with no RECORD and loads no op: what is wrong now was wrong before the deploy, too.
-func (u *nodeRun) verifyBack(ctx context.Context) error {
-	return u.Ask(ctx, agent.Order{"do": "verify_back"}, nil)
-}
-
 // recordBack makes the rollback final and deletes the version that it replaced.
 func (u *nodeRun) recordBack(ctx context.Context) error {
 	e := journalEntry{JournalEntry: u.NewEntry("rollback"), Before: u.before, Verify: verify.LevelFiles}

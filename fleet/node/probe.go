@@ -202,10 +202,21 @@ func (a *answer) readMessage(message json.RawMessage) error {
 	return a.checkBounds()
 }
 
-// readSMILine parses a line of nvidia-smi.
+// readSMILine parses a line of nvidia-smi: "name, 8.0, 580.65". The capability is empty if it prints "[N/A]"; the
+// name may hold commas.
 func (a *answer) readSMILine(line string) {
-	if g, driver, ok := parseSMI(line); ok {
-		a.gpus, a.driver = append(a.gpus, g), driver
+	cols := strings.Split(line, ",")
+	n := len(cols)
+	if n < 3 {
+		return
+	}
+	g := GPU{Name: strings.TrimSpace(strings.Join(cols[:n-2], ","))}
+	if arch := strings.TrimSpace(cols[n-2]); isVersion(arch) {
+		g.Arch = arch
+	}
+	a.gpus, a.driver = append(a.gpus, g), ""
+	if driver := strings.TrimSpace(cols[n-1]); isVersion(driver) {
+		a.driver = driver
 	}
 }
 
@@ -324,24 +335,6 @@ func cpuLevel(machine string, flags []string) string {
 		level = l.name
 	}
 	return level
-}
-
-// parseSMI reads "name, 8.0, 580.65". The capability is empty if nvidia-smi prints "[N/A]"; the
-// name may hold commas.
-func parseSMI(line string) (g GPU, driver string, ok bool) {
-	cols := strings.Split(line, ",")
-	n := len(cols)
-	if n < 3 {
-		return GPU{}, "", false
-	}
-	g = GPU{Name: strings.TrimSpace(strings.Join(cols[:n-2], ","))}
-	if arch := strings.TrimSpace(cols[n-2]); isVersion(arch) {
-		g.Arch = arch
-	}
-	if driver = strings.TrimSpace(cols[n-1]); !isVersion(driver) {
-		driver = ""
-	}
-	return g, driver, true
 }
 
 // isVersion reports whether s is numbers with dots between them.

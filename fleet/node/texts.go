@@ -28,25 +28,20 @@ func (t texts) fillFacts(f *Facts) {
 		f.TorchCUDA = assignedString(t.Torch, "cuda")
 		f.NCCL = ncclVersion(f.Dists, f.TorchCUDA, t.NCCL)
 	}
-	f.Libstdcxx, f.CXX11ABI = newestOf(t.GLIBCXX), cxx11ABI(t.ABI)
+	f.Libstdcxx = newestOf(t.GLIBCXX)
+	// torch's own setting, or else the type of a constructor's argument, tells which std::string it uses.
+	switch {
+	case t.ABI == "1", strings.HasPrefix(t.ABI, "NSt7__cxx11"):
+		f.CXX11ABI = new(true)
+	case t.ABI == "0", strings.HasPrefix(t.ABI, "Ss"):
+		f.CXX11ABI = new(false)
+	}
 	if t.Pip != "" {
 		f.Pip = cmp.Or(assignedString(t.Pip, "__version__"), "unknown")
 	}
 	if d := f.DeepSpeed; d != nil {
 		d.Ops, d.Build = buildRecord(t.Build)
 	}
-}
-
-// cxx11ABI determines which std::string torch uses, from torch's own setting or from the type of
-// a constructor's argument. It returns nil if neither tells.
-func cxx11ABI(text string) *bool {
-	switch {
-	case text == "1", strings.HasPrefix(text, "NSt7__cxx11"):
-		return new(true)
-	case text == "0", strings.HasPrefix(text, "Ss"):
-		return new(false)
-	}
-	return nil
 }
 
 // newestOf returns the highest of the versions whose tails are given, such as 3.4.30. It skips

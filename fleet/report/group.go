@@ -30,16 +30,15 @@ type Group struct {
 // GroupRunning is the state of a group whose nodes all ran its wheel before.
 const GroupRunning = "running"
 
-// idle reports whether a report of ship has nothing to do: every node already ran its wheel.
-func (r *Report) idle() bool {
-	return len(r.Groups) > 0 &&
-		!slices.ContainsFunc(r.Groups, func(g Group) bool { return g.State != GroupRunning }) &&
-		!slices.ContainsFunc(r.Nodes, func(n Node) bool { return n.Status != OK || n.Changed })
-}
-
-// idleVerdict is the last line of the report when ship had nothing to do.
+// idleVerdict is the last line of a report of ship that had nothing to do, because every node already ran its
+// wheel; "" for any other report.
 func (r *Report) idleVerdict() string {
-	if len(r.Nodes) == 1 {
+	busy := slices.ContainsFunc(r.Groups, func(g Group) bool { return g.State != GroupRunning }) ||
+		slices.ContainsFunc(r.Nodes, func(n Node) bool { return n.Status != OK || n.Changed })
+	switch {
+	case busy || len(r.Groups) == 0:
+		return ""
+	case len(r.Nodes) == 1:
 		return "nothing to do: 1 node already runs its wheel"
 	}
 	return fmt.Sprintf("nothing to do: %d nodes already run their wheels", len(r.Nodes))

@@ -45,8 +45,8 @@ func (r *Report) Print(w io.Writer) error {
 		lines = append(lines, r.remarks()...)
 	}
 	lines = append(slices.Concat(lines, r.passedOn(), r.pythons()), r.Verdict())
-	if r.idle() {
-		lines = append(lines, r.idleVerdict())
+	if idle := r.idleVerdict(); idle != "" {
+		lines = append(lines, idle)
 	}
 	for _, line := range lines {
 		if _, err := fmt.Fprintln(w, ui.Clean(line)); err != nil {

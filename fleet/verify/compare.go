@@ -272,7 +272,11 @@ const maxSides = 4
 func inWords(group []*nodeState, d node.Deviation) string {
 	what := node.Title(d.What)
 	if d.Tie == nil {
-		return fmt.Sprintf("%s, where %d of %s have %s", orNone(what, d.Value), d.Most, ui.Count(d.Of, "node"), cmp.Or(d.Norm, "none"))
+		has := what + " " + d.Value
+		if d.Value == "" {
+			has = "no " + what
+		}
+		return fmt.Sprintf("%s, where %d of %s have %s", has, d.Most, ui.Count(d.Of, "node"), cmp.Or(d.Norm, "none"))
 	}
 	var sides []string
 	for _, side := range d.Tie[:min(len(d.Tie), maxSides)] {
@@ -284,13 +288,6 @@ func inWords(group []*nodeState, d node.Deviation) string {
 		sides = append(sides, fmt.Sprintf("%d others", more))
 	}
 	return fmt.Sprintf("%s: no majority: %s", what, strings.Join(sides, ", "))
-}
-
-func orNone(what, value string) string {
-	if value == "" {
-		return "no " + what
-	}
-	return what + " " + value
 }
 
 // compareFiles compares the files of nodes that report the same version.

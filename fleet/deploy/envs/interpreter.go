@@ -129,12 +129,6 @@ func (u *nodeRun) interpreter() string {
 	return u.brought.use
 }
 
-// runsRelay reports whether the node has a Python that runs the program of a relay while the
-// Python of the environment, coming, is on its way. That one itself may be replaced meanwhile.
-func (p *nodePython) runsRelay(coming *pythonRef) bool {
-	return p != nil && p.use != "" && !p.has(coming)
-}
-
 // bringPython sends the archive of the Python to a folder of its own, and unpacks it there. Its folder appears whole
 // or not at all.
 func (u *nodeRun) bringPython(ctx context.Context, _ bool) error {
@@ -148,7 +142,9 @@ func (u *nodeRun) bringPython(ctx context.Context, _ bool) error {
 		return u.refuseUnsafe(why)
 	}
 	if err := u.unpackPython(ctx, work, ref); err != nil {
-		u.sweepPython(ctx, work)
+		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), changes.UndoLimit)
+		defer cancel()
+		u.Runner.Run(limited, remote.Command{Argv: []string{"rm", "-rf", work}}) //nolint:errcheck // the next run removes it
 		return err
 	}
 	u.brought.there = append(u.brought.there, ref.Program)
@@ -182,11 +178,4 @@ func (u *nodeRun) unpackPython(ctx context.Context, work string, ref *pythonRef)
 		return errors.New("the files of " + python.File + " are not those of the lock once they are unpacked")
 	}
 	return nil
-}
-
-// sweepPython removes the files of an unfinished bringPython, and ignores errors.
-func (u *nodeRun) sweepPython(ctx context.Context, work string) {
-	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), changes.UndoLimit)
-	defer cancel()
-	u.Runner.Run(limited, remote.Command{Argv: []string{"rm", "-rf", work}}) //nolint:errcheck // the next run removes it
 }

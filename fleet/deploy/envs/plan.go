@@ -170,7 +170,7 @@ func (p *NodePlan) decide(tables *compat.Tables, n ProbeResult, opt PlanOptions)
 		return
 	}
 	p.Set = set
-	if reasons, try := unfit(tables, set, withPython(*n.Facts, set, opt.Lock.Python), opt.Wheels); len(reasons) > 0 {
+	if reasons, try := unfit(tables, set, *n.Facts, opt); len(reasons) > 0 {
 		p.Unfit = true
 		p.refuse(try, reasons...)
 		return
@@ -214,23 +214,18 @@ func (p *NodePlan) send(l *EnvironmentState, opt PlanOptions) {
 	}
 }
 
-// withPython are the facts of a node once the Python of the set has come along.
-func withPython(f node.Facts, set *environment.Set, version string) node.Facts {
-	if set.Python != nil {
+// unfit returns the reasons why the DeepSpeed of the set does not run on a node once the set's
+// Python and torch are there.
+func unfit(tables *compat.Tables, set *environment.Set, f node.Facts, opt PlanOptions) (reasons []string, try string) {
+	ds := set.File("deepspeed")
+	if ds == nil || opt.Wheels[ds.SHA256] == nil {
+		return nil, ""
+	}
+	if version := opt.Lock.Python; set.Python != nil {
 		f.Python, f.Tag = version+".0", "cp"+strings.ReplaceAll(version, ".", "")
 		f.Missing = slices.DeleteFunc(slices.Clone(f.Missing), func(m string) bool { return strings.HasPrefix(m, "python") })
 	}
-	return f
-}
-
-// unfit returns the reasons why the DeepSpeed of the set does not run on a node once the set's
-// torch is there.
-func unfit(tables *compat.Tables, set *environment.Set, f node.Facts, known map[string]*wheels.Wheel) (reasons []string, try string) {
-	ds := set.File("deepspeed")
-	if ds == nil || known[ds.SHA256] == nil {
-		return nil, ""
-	}
-	m := known[ds.SHA256].Manifest
+	m := opt.Wheels[ds.SHA256].Manifest
 	f.TorchCUDA, f.CXX11ABI, f.Torch = m.CUDA, nil, ""
 	if torch := set.File("torch"); torch != nil {
 		f.Torch, _, _ = strings.Cut(torch.Version, "+")

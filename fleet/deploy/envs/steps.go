@@ -69,7 +69,9 @@ func (u *nodeRun) Uploads() []changes.Upload {
 	var files []changes.Upload
 	if u.plan.Python {
 		file := u.run.local(environment.File{File: u.plan.Set.Python.File, SHA256: u.plan.Set.Python.SHA256, Size: u.plan.Set.Python.Size})
-		files = append(files, changes.Upload{File: file, Alone: !u.brought.runsRelay(refOf(u.plan.Set))})
+		// Until it has come, another Python must run the program of a relay. One that is there already may be replaced meanwhile.
+		relays := u.brought != nil && u.brought.use != "" && !u.brought.has(refOf(u.plan.Set))
+		files = append(files, changes.Upload{File: file, Alone: !relays})
 	}
 	for _, f := range u.plan.Send {
 		files = append(files, changes.Upload{File: u.run.local(f)})
@@ -77,13 +79,17 @@ func (u *nodeRun) Uploads() []changes.Upload {
 	return files
 }
 
-// put starts the agent and sends the files that the node lacks.
+// largeFile is the size in bytes from which a node installs a wheel at once.
+const largeFile = 16 << 20
+
+// put starts the agent, and sends the files that the node lacks and that it stores.
 func (u *nodeRun) put(ctx context.Context, again bool) error {
-	b, err := u.Begin(ctx, refs(u.plan.Set), again, false)
+	set := u.plan.Set
+	b, err := u.Begin(ctx, refs(set), again, false)
 	if err != nil {
 		return err
 	}
-	if b.Current != nil && b.Current.Digest == u.plan.Set.Digest && !u.run.opt.Force {
+	if b.Current != nil && b.Current.Digest == set.Digest && !u.run.opt.Force {
 		u.Release() // another node that shares the folder has switched meanwhile, or another run
 		return nil
 	}
@@ -95,26 +101,19 @@ func (u *nodeRun) put(ctx context.Context, again bool) error {
 		if err := u.PutFile(ctx, u.run.local(f), stored, b); err != nil {
 			return err
 		}
-		if !stored {
-			if err := u.store(ctx, f); err != nil {
-				return err
-			}
+		if stored {
+			continue
+		}
+		// The node installs a large wheel at once, while the next files arrive.
+		err := u.Ask(ctx, agent.Order{
+			"do": "store", "file": refTo(f), "early": f.Size >= largeFile && f.SHA256 != set.Installer.SHA256,
+			"digest": set.Digest, "installer": refTo(set.Installer), "limit_s": u.run.Fleet.Limit(changes.InstallLimit).Seconds(),
+		}, nil)
+		if err != nil {
+			return err
 		}
 	}
 	return nil
-}
-
-// largeFile is the size in bytes from which a node installs a wheel at once.
-const largeFile = 16 << 20
-
-// store lets the node store a file that has arrived. The node installs a large wheel at once, while
-// the next files arrive.
-func (u *nodeRun) store(ctx context.Context, f environment.File) error {
-	set := u.plan.Set
-	return u.Ask(ctx, agent.Order{
-		"do": "store", "file": refTo(f), "early": f.Size >= largeFile && f.SHA256 != set.Installer.SHA256,
-		"digest": set.Digest, "installer": refTo(set.Installer), "limit_s": u.run.Fleet.Limit(changes.InstallLimit).Seconds(),
-	}, nil)
 }
 
 // Script implements changes.Kind.

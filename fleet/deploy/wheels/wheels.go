@@ -123,7 +123,8 @@ func Read(ctx context.Context, file string) (Wheel, wheel.Contents, error) {
 	return Wheel{Path: file, Manifest: m, Version: v.Contents.Version, Requires: v.Contents.Requires}, v.Contents, nil
 }
 
-// loadWheel reads a wheel of DeepSpeed. It refuses a damaged one before dsbuild contacts any node.
+// loadWheel reads a wheel of DeepSpeed. Before dsbuild contacts any node, it refuses a damaged wheel, and one that
+// would put files into the folders of other packages.
 func loadWheel(ctx context.Context, file string) (Wheel, error) {
 	w, c, err := Read(ctx, file)
 	if err != nil {
@@ -132,7 +133,15 @@ func loadWheel(ctx context.Context, file string) (Wheel, error) {
 	if !c.IsDeepSpeed() {
 		return w, fault.New(fault.Usage, buildHint, "%s: it is a wheel of %s; dsbuild deploys only DeepSpeed", file, c.Name)
 	}
-	w.Commands, err = checkFolders(file)
+	a, err := wheel.Open(file)
+	if err != nil {
+		return w, err
+	}
+	defer a.Close()
+	if foreign := a.ForeignTops(); len(foreign) > 0 {
+		return w, wheel.NotDeployable(filepath.Base(file), fmt.Sprintf("it would put files outside of DeepSpeed's own folder: %s", strings.Join(foreign[:min(len(foreign), 5)], ", ")))
+	}
+	w.Commands, err = a.Commands() // only a node can tell whether one belongs to another package there
 	return w, err
 }
 
@@ -148,19 +157,4 @@ func byteCode(w Wheel, known Cache) *File {
 		return nil
 	}
 	return &File{Path: path, SHA256: sum, Size: size}
-}
-
-// checkFolders refuses a DeepSpeed wheel that would put files into the folders of other packages,
-// and returns its commands. Only a node can tell whether a command there belongs to another
-// package.
-func checkFolders(file string) (commands []string, err error) {
-	a, err := wheel.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	defer a.Close()
-	if foreign := a.ForeignTops(); len(foreign) > 0 {
-		return nil, wheel.NotDeployable(filepath.Base(file), fmt.Sprintf("it would put files outside of DeepSpeed's own folder: %s", strings.Join(foreign[:min(len(foreign), 5)], ", ")))
-	}
-	return a.Commands()
 }
