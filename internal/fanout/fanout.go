@@ -82,15 +82,16 @@ func Run[I, O any](ctx context.Context, items []I, opt Options, do func(context.
 	}
 	for i := range items {
 		if err := w.enter(ctx); err != nil {
-			w.skip(i, err)
+			for ; i < len(items); i++ {
+				w.results[i].Err = err
+			}
 			break
 		}
-		w.running.Add(1)
-		go func() {
-			defer w.leave()
+		w.running.Go(func() {
+			defer func() { <-w.slots }()
 			run(ctx, items[i], &w.results[i], do)
 			w.ended(w.results[i].Err)
-		}()
+		})
 	}
 	w.running.Wait()
 	return w.results
@@ -125,18 +126,6 @@ func (w *window[O]) enter(ctx context.Context) error {
 		return ErrStopped
 	default:
 		return nil
-	}
-}
-
-func (w *window[O]) leave() {
-	<-w.slots
-	w.running.Done()
-}
-
-// skip gives every item from the i-th on the reason why it was not started.
-func (w *window[O]) skip(i int, err error) {
-	for ; i < len(w.results); i++ {
-		w.results[i].Err = err
 	}
 }
 

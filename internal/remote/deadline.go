@@ -23,17 +23,15 @@ type deadline struct {
 func newDeadline(ctx context.Context, limit time.Duration) *deadline {
 	d := &deadline{until: time.Now().Add(limit)}
 	d.Context, d.cancel = context.WithCancel(ctx)
-	d.timer = time.AfterFunc(limit, d.expire)
+	d.timer = time.AfterFunc(limit, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.holds == 0 {
+			d.over = true
+			d.cancel()
+		}
+	})
 	return d
-}
-
-func (d *deadline) expire() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.holds == 0 {
-		d.over = true
-		d.cancel()
-	}
 }
 
 // end releases the timer and the context.

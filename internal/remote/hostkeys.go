@@ -85,17 +85,13 @@ func (c *hostKeyCheck) unknown(shows string) error {
 	if len(files) > 0 {
 		into = files[0]
 	}
+	rename := "" // a sed filter that replaces the host name in ssh-keyscan's lines
+	if alias := c.target.HostKeyAlias; alias != "" {
+		rename = " | sed " + Quote("s|^[^ ]*|"+alias+"|")
+	}
 	err := cause.Errorf("%w: %s is not in %s%s; it shows %s", ErrHostKey, cause.Own(c.name()), strings.Join(files, " or "), c.db.unreadable(), cause.Own(shows))
 	return fault.WithHint(err, "compare this fingerprint with the node's own (run there: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub), then: ssh-keyscan -p %d %s%s >> %s",
-		c.target.Port, c.target.Address, c.renamed(), Quote(into))
-}
-
-// renamed returns a sed filter that replaces the host name in ssh-keyscan's lines with the alias.
-func (c *hostKeyCheck) renamed() string {
-	if c.target.HostKeyAlias == "" {
-		return ""
-	}
-	return " | sed " + Quote("s|^[^ ]*|"+c.target.HostKeyAlias+"|")
+		c.target.Port, c.target.Address, rename, Quote(into))
 }
 
 func (c *hostKeyCheck) changed(shows string, old xknownhosts.KnownKey) error {

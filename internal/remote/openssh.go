@@ -48,7 +48,9 @@ func FindOpenSSH(ctx context.Context) (string, error) {
 	}
 	version := versionForm.FindStringSubmatch(string(said))
 	if version == nil {
-		return "", fault.WithHint(fmt.Errorf("%w: %s -V prints no version of OpenSSH: %s", ErrOpenSSH, program, cmp.Or(clip(firstLine(said), maxPrompt), fmt.Sprint(err))),
+		first, _, _ := strings.Cut(strings.TrimSpace(string(said)), "\n")
+		first = clip(strings.TrimSpace(first), maxPrompt)
+		return "", fault.WithHint(fmt.Errorf("%w: %s -V prints no version of OpenSSH: %s", ErrOpenSSH, program, cmp.Or(first, fmt.Sprint(err))),
 			"put the OpenSSH client first on PATH, or use --ssh native")
 	}
 	major, _ := strconv.Atoi(version[1])
@@ -58,11 +60,6 @@ func FindOpenSSH(ctx context.Context) (string, error) {
 			"put a newer ssh first on PATH, or use --ssh native")
 	}
 	return program, nil
-}
-
-func firstLine(text []byte) string {
-	line, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
-	return strings.TrimSpace(line)
 }
 
 // longestParent limits the path of the folder for temporary files, in bytes. The path of a socket

@@ -325,7 +325,9 @@ func (c *sshConn) sftp(ctx context.Context, window int) (*sftp.Client, error) {
 	go func() {
 		cl, err := c.link.sftp(ctx, sftp.MaxPacket(packet), sftp.MaxConcurrentRequestsPerFile(window/packet), sftp.UseConcurrentWrites(true))
 		if err == nil {
-			err = widen(cl, window)
+			if _, tells := cl.HasExtension("limits@openssh.com"); tells { // it takes larger packets
+				err = errors.Join(sftp.MaxPacketUnchecked(widePacket)(cl), sftp.MaxConcurrentRequestsPerFile(max(1, window/widePacket))(cl))
+			}
 			opened <- cl
 		}
 		close(opened)
@@ -354,14 +356,6 @@ func (c *sshConn) sftp(ctx context.Context, window int) (*sftp.Client, error) {
 // errNoSFTP means that the node has no SFTP, or that a start file of its login shell prints something
 // into it.
 var errNoSFTP = errors.New("the node has no SFTP")
-
-// widen sends larger packets to a server that reports its limits.
-func widen(cl *sftp.Client, window int) error {
-	if _, ok := cl.HasExtension("limits@openssh.com"); !ok {
-		return nil
-	}
-	return errors.Join(sftp.MaxPacketUnchecked(widePacket)(cl), sftp.MaxConcurrentRequestsPerFile(max(1, window/widePacket))(cl))
-}
 
 // endSFTP ends an SFTP session. Its Close waits until the node closes the channel. A server stuck
 // on a hung file system never closes it while sshd still answers keepalives. After abortGrace,

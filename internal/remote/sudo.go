@@ -140,7 +140,9 @@ func (c *sudoConn) session(cmd Command, password func(context.Context, string) (
 	if err != nil {
 		return nil, err
 	}
-	s := &sudoSession{conn: c, cmd: cmd, password: password, input: newSudoInput(cmd.Stdin), ask: "[sudo " + rand.Text() + " ", on: rand.Text() + "\n"}
+	input := &sudoInput{program: cmd.Stdin}
+	input.cond = sync.NewCond(&input.mu)
+	s := &sudoSession{conn: c, cmd: cmd, password: password, input: input, ask: "[sudo " + rand.Text() + " ", on: rand.Text() + "\n"}
 	// The program starts in the home folder if it can, as after a login.
 	script, err := checkLine(`cd "${HOME:-/}" 2>/dev/null || cd /; echo ` + s.on[:len(s.on)-1] + " >&2\n" + setupLine(cmd.Setup) + "exec " + program)
 	if err != nil {
@@ -355,12 +357,6 @@ type sudoInput struct {
 	typed []byte
 	begun bool
 	ended bool
-}
-
-func newSudoInput(program io.Reader) *sudoInput {
-	s := &sudoInput{program: program}
-	s.cond = sync.NewCond(&s.mu)
-	return s
 }
 
 // give passes a line to sudo.

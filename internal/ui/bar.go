@@ -2,7 +2,6 @@ package ui
 
 import (
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
@@ -34,26 +33,6 @@ type bar struct {
 	printed     int64 // percent in the last plain line
 	printedTime time.Time
 	printEvery  time.Duration // while it moves
-}
-
-func newBar(c *Console, title string, total int64) *bar {
-	b := &bar{console: c, title: title, total: total, start: time.Now()}
-	b.printedTime, b.printEvery = b.start, plainBarFirst
-	if c.opts.Terminal && total > 0 {
-		theme := progressbar.ThemeDefault
-		if c.opts.ASCII {
-			theme = progressbar.ThemeASCII
-		}
-		b.drawing = progressbar.NewOptions64(total,
-			progressbar.OptionSetWriter(io.Discard),
-			progressbar.OptionSetTheme(theme),
-			progressbar.OptionSetDescription(title),
-			progressbar.OptionSetWidth(24),
-			progressbar.OptionSetElapsedTime(true),
-			progressbar.OptionSetPredictTime(true),
-		)
-	}
-	return b
 }
 
 // Add counts n more bytes (or items) as done.
@@ -105,7 +84,13 @@ func (b *bar) withDescription(line string) string {
 }
 
 func (b *bar) lines(now time.Time, width int) []string {
-	lines := []string{b.drawBar(now)}
+	lines := []string{b.title + "  " + Duration(now.Sub(b.start))}
+	if b.drawing != nil {
+		// Neither call can fail: the writer is io.Discard and done is kept in bounds.
+		_ = b.drawing.Set64(min(max(b.done, 0), b.total))
+		_ = b.drawing.RenderBlank()
+		lines[0] = strings.TrimSpace(strings.Trim(b.drawing.String(), "\r"))
+	}
 	for i, text := range b.text {
 		switch {
 		case text == "":
@@ -119,17 +104,6 @@ func (b *bar) lines(now time.Time, width int) []string {
 		lines[i] = truncateColumns(lines[i], width)
 	}
 	return lines
-}
-
-// drawBar returns the bar as text.
-func (b *bar) drawBar(now time.Time) string {
-	if b.drawing == nil {
-		return b.title + "  " + Duration(now.Sub(b.start))
-	}
-	// Neither call can fail: the writer is io.Discard and done is kept in bounds.
-	_ = b.drawing.Set64(min(max(b.done, 0), b.total))
-	_ = b.drawing.RenderBlank()
-	return strings.TrimSpace(strings.Trim(b.drawing.String(), "\r"))
 }
 
 func (b *bar) remind(now time.Time) string {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/schollz/progressbar/v3"
 )
 
 // Console is the Reporter for people. On a terminal the running steps and bars are live lines
@@ -82,7 +84,22 @@ func (c *Console) Step(title string) Step {
 
 // Bar starts an aggregate progress bar.
 func (c *Console) Bar(title string, total int64) Bar {
-	b := newBar(c, cleanLine(title), total)
+	b := &bar{console: c, title: cleanLine(title), total: total, start: time.Now()}
+	b.printedTime, b.printEvery = b.start, plainBarFirst
+	if c.opts.Terminal && total > 0 {
+		theme := progressbar.ThemeDefault
+		if c.opts.ASCII {
+			theme = progressbar.ThemeASCII
+		}
+		b.drawing = progressbar.NewOptions64(total,
+			progressbar.OptionSetWriter(io.Discard),
+			progressbar.OptionSetTheme(theme),
+			progressbar.OptionSetDescription(b.title),
+			progressbar.OptionSetWidth(24),
+			progressbar.OptionSetElapsedTime(true),
+			progressbar.OptionSetPredictTime(true),
+		)
+	}
 	c.openLine(b)
 	return b
 }

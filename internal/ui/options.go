@@ -65,16 +65,3 @@ type marks struct {
 	warning                       string
 	spinner                       []string
 }
-
-func (m marks) markOf(o Outcome) string {
-	switch o {
-	case Cached:
-		return m.cached
-	case Skipped:
-		return m.skipped
-	case Failed:
-		return m.failed
-	default:
-		return m.done
-	}
-}

@@ -34,23 +34,21 @@ func (s *step) End(outcome Outcome, detail string) {
 		return
 	}
 	s.ended = true
-	s.console.finishLine(s, s.closingLine(outcome, cleanLine(detail)))
-}
-
-func (s *step) closingLine(outcome Outcome, detail string) string {
-	parts := []string{s.console.marks.markOf(outcome) + " " + s.title}
+	marks := s.console.marks
+	mark, end := marks.done, Duration(time.Since(s.start))
 	switch outcome {
 	case Cached:
-		parts = append(parts, "cached")
+		mark, end = marks.cached, "cached"
 	case Skipped:
-		parts = append(parts, "skipped")
-	default:
-		parts = append(parts, Duration(time.Since(s.start)))
+		mark, end = marks.skipped, "skipped"
+	case Failed:
+		mark = marks.failed
 	}
-	if detail != "" {
-		parts = append(parts, detail)
+	line := mark + " " + s.title + "  " + end
+	if detail = cleanLine(detail); detail != "" {
+		line += "  " + detail
 	}
-	return strings.Join(parts, "  ")
+	s.console.finishLine(s, line)
 }
 
 func (s *step) lines(now time.Time, width int) []string {
