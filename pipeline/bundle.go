@@ -138,20 +138,6 @@ func (r Runner) Bundle(ctx context.Context, b *BundlePlan, a wheel.Artifact) (wh
 	if err := r.gatherWheels(ctx, b, a, tmp.Path, house); err != nil {
 		return wheel.Bundle{}, err
 	}
-	bundle, err := wheel.WriteBundle(house, b.Toolchain.Python, b.companionSources())
-	if err != nil {
-		return wheel.Bundle{}, err
-	}
-	for _, c := range b.Companions {
-		if !slices.ContainsFunc(bundle.Wheels, func(w wheel.BundleWheel) bool { return w.Name == c.Name }) {
-			return wheel.Bundle{}, fmt.Errorf("companion %s: the step %s made no wheel of it", c.Name, WithStep)
-		}
-	}
-	return placeBundle(ctx, house, bundle, r.Dir)
-}
-
-// companionSources returns the companions in the form that WriteBundle takes.
-func (b *BundlePlan) companionSources() map[string]*wheel.Source {
 	sources := map[string]*wheel.Source{}
 	for _, c := range b.Companions {
 		sources[c.Name] = nil
@@ -160,7 +146,25 @@ func (b *BundlePlan) companionSources() map[string]*wheel.Source {
 			sources[c.Name] = &s
 		}
 	}
-	return sources
+	bundle, err := wheel.WriteBundle(house, b.Toolchain.Python, sources)
+	if err != nil {
+		return wheel.Bundle{}, err
+	}
+	for _, c := range b.Companions {
+		if !slices.ContainsFunc(bundle.Wheels, func(w wheel.BundleWheel) bool { return w.Name == c.Name }) {
+			return wheel.Bundle{}, fmt.Errorf("companion %s: the step %s made no wheel of it", c.Name, WithStep)
+		}
+	}
+	to := filepath.Join(r.Dir, wheel.WheelhouseDir)
+	for i := range bundle.Wheels {
+		bundle.Wheels[i].Path = filepath.Join(to, bundle.Wheels[i].File)
+	}
+	return bundle, withLock(ctx, r.Dir, false, func() error {
+		if err := copyBundle(house, bundle, to); err != nil {
+			return fmt.Errorf("wheelhouse: %w", err)
+		}
+		return writeSums(r.Dir)
+	})
 }
 
 // gatherWheels runs the steps, and copies the wheels of the last one into house.
@@ -198,20 +202,6 @@ func (b *BundlePlan) importInputs(s Step, space Workspace, a wheel.Artifact, dir
 		}
 	}
 	return space.Import(s.Name, dir)
-}
-
-// placeBundle puts a wheelhouse beside the wheels in dir.
-func placeBundle(ctx context.Context, house string, bundle wheel.Bundle, dir string) (wheel.Bundle, error) {
-	to := filepath.Join(dir, wheel.WheelhouseDir)
-	for i := range bundle.Wheels {
-		bundle.Wheels[i].Path = filepath.Join(to, bundle.Wheels[i].File)
-	}
-	return bundle, withLock(ctx, dir, false, func() error {
-		if err := copyBundle(house, bundle, to); err != nil {
-			return fmt.Errorf("wheelhouse: %w", err)
-		}
-		return writeSums(dir)
-	})
 }
 
 // copyBundle copies the files of a wheelhouse to a folder. The folder appears only when it is

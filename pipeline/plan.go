@@ -298,11 +298,12 @@ func sourceStep(src Source) Step {
 }
 
 func compileStep(env map[string]string) Step {
+	patches := each.Map(strings.Fields(env["DSBUILD_PATCHES"]), func(name string) string { return "patches/" + name + ".patch" })
 	return Step{
 		Name: CompileStep, Title: "compile the ops", Image: Toolchain, Script: "compile.sh",
 		Scripts: append([]string{
 			siteScript, "build.py", "bytecode.py", "jobs.py", "nogpu.py", "objects.py", "cxx", "floor.py", "floor.cc", "libaio.map", "nvcc",
-		}, slices.Concat(patchFiles(env), stableFiles(env))...), Inputs: []string{SourceStep}, Compile: true, Env: env,
+		}, slices.Concat(patches, stableFiles(env))...), Inputs: []string{SourceStep}, Compile: true, Env: env,
 	}
 }
 
@@ -472,11 +473,6 @@ func opArchs(tc compat.Toolchain) string {
 		words = append(words, o.Name)
 	}
 	return strings.Join(words, " ")
-}
-
-// patchFiles returns the script names of the patches in a build's environment.
-func patchFiles(env map[string]string) []string {
-	return each.Map(strings.Fields(env["DSBUILD_PATCHES"]), func(name string) string { return "patches/" + name + ".patch" })
 }
 
 // auditContents opens the wheel at file and compares it with its own metadata and with the plan.

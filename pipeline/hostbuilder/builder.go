@@ -57,8 +57,13 @@ func New(ctx context.Context, opt Options) (*Builder, error) {
 	}
 	b := &Builder{opt: opt, environment: environment, installers: environment.Interpreters}
 	if opt.Env != nil {
-		b.environment = withTargetPython(environment, *opt.Env)
-		b.installers = append(b.installers, b.environment.Interpreters...)
+		// Python and CUDA are those of the environment that the wheel is for.
+		i := opt.Env.Interpreter()
+		b.environment.Interpreters, b.environment.Pythons = []pipeline.Interpreter{i}, []string{i.Minor()}
+		if opt.Env.Nvcc != "" {
+			b.environment.CUDA, b.environment.CUDAHome = opt.Env.Nvcc, opt.Env.CUDAHome
+		}
+		b.installers = append(b.installers, i)
 	}
 	// Name everything that every build needs and this machine lacks.
 	g := b.environment
@@ -113,14 +118,4 @@ func (b *Builder) Open(ctx context.Context, p *pipeline.Plan, log io.Writer, rep
 		return nil, errors.Join(err, r.Close())
 	}
 	return r, nil
-}
-
-// interpreterFor returns the interpreter to build with for a version of Python.
-func (b *Builder) interpreterFor(python string) (string, error) {
-	for _, i := range b.environment.Interpreters {
-		if i.Minor() == python {
-			return i.Path, nil
-		}
-	}
-	return "", missing(part{"Python " + python, "module load python/" + python + ", or --env PYTHON"})
 }

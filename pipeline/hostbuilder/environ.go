@@ -56,7 +56,11 @@ func parseEnviron(environ []string) variables {
 // gets.
 func cleanEnvironment(environ []string) variables {
 	user := parseEnviron(environ)
-	v := variables{"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "PATH": searchPath(user["PATH"])}
+	v := variables{"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "PATH": "/usr/local/bin:/usr/bin:/bin"}
+	// Leave out what depends on the working directory.
+	if dirs := slices.DeleteFunc(filepath.SplitList(user["PATH"]), func(dir string) bool { return !filepath.IsAbs(dir) }); len(dirs) > 0 {
+		v["PATH"] = strings.Join(dirs, ":")
+	}
 	for _, name := range []string{"HOME", "USER", "LOGNAME", "LD_LIBRARY_PATH"} {
 		if value, ok := user[name]; ok {
 			v[name] = value
@@ -73,13 +77,4 @@ func (v variables) addSiteVariables(environ []string) variables {
 		}
 	}
 	return v
-}
-
-// searchPath removes the entries of a PATH that depend on the working directory.
-func searchPath(path string) string {
-	dirs := slices.DeleteFunc(filepath.SplitList(path), func(dir string) bool { return !filepath.IsAbs(dir) })
-	if len(dirs) == 0 {
-		return "/usr/local/bin:/usr/bin:/bin"
-	}
-	return strings.Join(dirs, ":")
 }

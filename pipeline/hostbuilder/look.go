@@ -54,16 +54,6 @@ func Look(ctx context.Context, environ []string) (pipeline.BuildEnvironment, err
 	return g, err
 }
 
-// withTargetPython replaces Python and CUDA by those of the environment that the wheel is for.
-func withTargetPython(g pipeline.BuildEnvironment, env pipeline.PythonEnvironment) pipeline.BuildEnvironment {
-	i := env.Interpreter()
-	g.Interpreters, g.Pythons = []pipeline.Interpreter{i}, []string{i.Minor()}
-	if env.Nvcc != "" {
-		g.CUDA, g.CUDAHome = env.Nvcc, env.CUDAHome
-	}
-	return g
-}
-
 // usablePythons lists the Pythons that a build can use. A Python without its header cannot
 // compile extensions.
 func usablePythons(g pipeline.BuildEnvironment) []string {

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -37,11 +38,14 @@ type run struct {
 
 // openDirs makes the run's own directories and has the environments made.
 func (r *run) openDirs(ctx context.Context) error {
-	var err error
-	if r.python, err = r.interpreterFor(r.plan.Toolchain.Python); err != nil {
-		return err
+	python := r.plan.Toolchain.Python
+	at := slices.IndexFunc(r.environment.Interpreters, func(i pipeline.Interpreter) bool { return i.Minor() == python })
+	if at < 0 {
+		return missing(part{"Python " + python, "module load python/" + python + ", or --env PYTHON"})
 	}
-	if err := r.ownDir(ctx); err != nil {
+	r.python = r.environment.Interpreters[at].Path
+	err := r.ownDir(ctx)
+	if err != nil {
 		return err
 	}
 	if tmp := parseEnviron(r.opt.Environ)["TMPDIR"]; tmp != "" {
@@ -70,7 +74,7 @@ func (r *run) openDirs(ctx context.Context) error {
 func (r *run) siteFile() string { return filepath.Join(r.dir, "site") }
 
 // ownDir makes the run's directory and locks it for as long as the run lives. It removes the
-// directories of runs that were killed.
+// directories of runs that were killed. It is removed with the run.
 func (r *run) ownDir(ctx context.Context) error {
 	unlock, err := waitLock(ctx, filepath.Join(r.opt.Dir, "runs.lock"), alone, func() {})
 	if err != nil {
@@ -85,7 +89,12 @@ func (r *run) ownDir(ctx context.Context) error {
 			unlock()
 		}
 	}
-	if r.dir, err = r.privateDir(r.opt.Dir, runPrefix); err != nil {
+	dir, err := os.MkdirTemp(r.opt.Dir, runPrefix) // mode 0700: no other user can enter it
+	if err != nil {
+		return err
+	}
+	r.closers = append(r.closers, func() { r.warnIfLeft(dir, scratch.RemoveAll(dir)) })
+	if r.dir, err = filepath.Abs(dir); err != nil {
 		return err
 	}
 	held, err := tryLock(filepath.Join(r.dir, lockName), alone)
@@ -100,16 +109,6 @@ const (
 	runPrefix = "run-"
 	lockName  = "lock"
 )
-
-// privateDir makes a directory that no other user can enter, and that is removed with the run.
-func (r *run) privateDir(parent, prefix string) (string, error) {
-	dir, err := os.MkdirTemp(parent, prefix) // mode 0700
-	if err != nil {
-		return "", err
-	}
-	r.closers = append(r.closers, func() { r.warnIfLeft(dir, scratch.RemoveAll(dir)) })
-	return filepath.Abs(dir)
-}
 
 // warnIfLeft warns about a directory that could not be removed, with the reason.
 func (r *run) warnIfLeft(dir string, err error) {
@@ -323,22 +322,16 @@ func (r *run) reportStep(ctx context.Context, name, title string, do func(contex
 		return context.Cause(ctx)
 	case err != nil:
 		shown.End(ui.Failed, "")
-		return r.stepError(name, err, out)
+		tail := ""
+		var exit *exec.ExitError
+		ran := errors.As(err, &exit)
+		if ran {
+			err = errors.New(strings.Replace(exit.String(), "exit status", "exit code", 1))
+			tail = pipeline.FailureLines(out.stdout.keptText(), out.stderr.keptText())
+		}
+		fmt.Fprintln(r.log, err)
+		return pipeline.StepFailed(name, err, ran, tail)
 	}
 	shown.End(ui.Done, "")
 	return nil
-}
-
-// stepError turns the failure of a program into its exit code and the lines of output that give
-// the reason.
-func (r *run) stepError(step string, err error, out output) error {
-	tail := ""
-	var exit *exec.ExitError
-	ran := errors.As(err, &exit)
-	if ran {
-		err = errors.New(strings.Replace(exit.String(), "exit status", "exit code", 1))
-		tail = pipeline.FailureLines(out.stdout.keptText(), out.stderr.keptText())
-	}
-	fmt.Fprintln(r.log, err)
-	return pipeline.StepFailed(step, err, ran, tail)
 }

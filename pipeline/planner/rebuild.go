@@ -32,7 +32,11 @@ func RebuildRequest(m wheel.Manifest) (Request, error) {
 	case "git":
 		r.DeepSpeed = m.Source.CommitURL()
 	default:
-		return r, fmt.Errorf("it was built from a %s, %s, which only its builder has", kindName(m.Source.Kind), m.Source.Ref)
+		kind := "folder"
+		if m.Source.Kind == "sdist" {
+			kind = "source distribution"
+		}
+		return r, fmt.Errorf("it was built from a %s, %s, which only its builder has", kind, m.Source.Ref)
 	}
 	if strings.Contains(m.Base.Ref, "@sha256:") {
 		r.Base = m.Base.Ref
@@ -53,11 +57,4 @@ func CheckRebuild(plan *pipeline.Plan, m wheel.Manifest) error {
 		return fault.WithHint(err, "a wheel of the host builder can be built again on the same machine only, with --builder host, until its compilers or Pythons change")
 	}
 	return fault.WithHint(err, "give the same root file system tar with --base")
-}
-
-func kindName(kind string) string {
-	if kind == "sdist" {
-		return "source distribution"
-	}
-	return "folder"
 }

@@ -16,23 +16,19 @@ import (
 // named, the one that is found, or this machine.
 func (b *Backend) Workers() []pipeline.Worker {
 	if b.kind == Host {
-		return []pipeline.Worker{b.hostWorker()}
+		return []pipeline.Worker{{
+			Name: "this machine", Parallel: 1,
+			Connect: func(ctx context.Context, _ ui.Reporter) (pipeline.Builder, func() error, error) {
+				builder, err := b.hostBuilder(ctx)
+				return builder, nil, err
+			},
+		}}
 	}
 	addresses := b.options.Engines
 	if len(addresses) == 0 {
 		addresses = []string{""}
 	}
 	return each.Map(addresses, b.engineWorker)
-}
-
-func (b *Backend) hostWorker() pipeline.Worker {
-	return pipeline.Worker{
-		Name: "this machine", Parallel: 1,
-		Connect: func(ctx context.Context, _ ui.Reporter) (pipeline.Builder, func() error, error) {
-			builder, err := b.hostBuilder(ctx)
-			return builder, nil, err
-		},
-	}
 }
 
 // engineWorker opens sessions on the engine at an address. If the address is empty, it searches for an
