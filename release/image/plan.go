@@ -113,16 +113,6 @@ func (p *Plan) Close() error {
 // machines are the names that images have for the machines in tags of wheels.
 var machines = map[string]string{"x86_64": "amd64", "aarch64": "arm64"}
 
-// platformOf returns the platform of a wheel.
-func platformOf(m wheel.Manifest) (v1.Platform, error) {
-	for tag, architecture := range machines {
-		if strings.HasSuffix(m.Name, "_"+tag+".whl") {
-			return v1.Platform{OS: "linux", Architecture: architecture}, nil
-		}
-	}
-	return v1.Platform{}, usagef("", "%s: its name has no platform for which there are images", m.Name)
-}
-
 // survey gathers the facts and decides.
 func (p *Plan) survey(ctx context.Context) (err error) {
 	if p.opt.Output != "" {
@@ -172,10 +162,16 @@ func (p *Plan) survey(ctx context.Context) (err error) {
 
 // openBase opens the base, whose platform must be the wheel's.
 func (p *Plan) openBase(ctx context.Context) error {
-	platform, err := platformOf(p.opt.Wheels[0].Manifest)
-	if err != nil {
-		return err
+	platform, file := v1.Platform{OS: "linux"}, p.opt.Wheels[0].Manifest.Name
+	for tag, architecture := range machines {
+		if strings.HasSuffix(file, "_"+tag+".whl") {
+			platform.Architecture = architecture
+		}
 	}
+	if platform.Architecture == "" {
+		return usagef("", "%s: its name has no platform for which there are images", file)
+	}
+	var err error
 	if p.base, err = openBase(ctx, p.opt.Base, platform, p.output == nil, p.http); err != nil {
 		return fmt.Errorf("base %s: %w", p.opt.Base, err)
 	}

@@ -60,13 +60,11 @@ func sorted(wheels []sortedWheel, address string) []Toolchain {
 		markSuperseded(tc.Wheels)
 		all = append(all, *tc)
 	}
-	slices.SortFunc(all, Toolchain.compare)
+	// The newest torch first, then the newest CUDA, then releases.
+	slices.SortFunc(all, func(a, b Toolchain) int {
+		return cmp.Or(semver.PyPI.Compare(b.Torch, a.Torch), semver.PyPI.Compare(b.CUDA, a.CUDA), cmp.Compare(a.Name, b.Name))
+	})
 	return all
-}
-
-// compare puts the newest torch first, then the newest CUDA, then releases.
-func (t Toolchain) compare(other Toolchain) int {
-	return cmp.Or(semver.PyPI.Compare(other.Torch, t.Torch), semver.PyPI.Compare(other.CUDA, t.CUDA), cmp.Compare(t.Name, other.Name))
 }
 
 // newest puts the wheel with the highest version first. Of several with the same version, it puts

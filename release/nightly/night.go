@@ -206,22 +206,18 @@ func (n *night) keepUnchanged(ctx context.Context, u *unit, request, plan string
 // reportKept reports a build that is kept. If it has no signature, because it comes from the store or
 // because an earlier night could not sign it, it is signed first.
 func (n *night) reportKept(ctx context.Context, u *unit, b Build, status Status) {
-	if err := n.signKept(ctx, n.state.buildPath(u.name, b)); err != nil {
-		u.report.fail(err)
-		return
+	if n.Sign != nil {
+		path := n.state.buildPath(u.name, b)
+		signatures, err := wheel.SignatureFiles(path)
+		if err == nil && len(signatures) == 0 {
+			err = pipeline.SignPlaced(ctx, path, n.Sign)
+		}
+		if err != nil {
+			u.report.fail(err)
+			return
+		}
 	}
 	u.report.recordBuild(b, status)
-}
-
-// signKept signs the wheel at path if wheels are to be signed and it has no signature.
-func (n *night) signKept(ctx context.Context, path string) error {
-	if n.Sign == nil {
-		return nil
-	}
-	if signatures, err := wheel.SignatureFiles(path); err != nil || len(signatures) > 0 {
-		return err
-	}
-	return pipeline.SignPlaced(ctx, path, n.Sign)
 }
 
 // takeFromStore uses a wheel that another run has built from the wanted plan. A store

@@ -110,7 +110,21 @@ type place interface {
 
 // Run publishes the wheels.
 func Run(ctx context.Context, opt Options) (Summary, error) {
-	r := newRun(opt)
+	if opt.Getenv == nil {
+		opt.Getenv = os.Getenv
+	}
+	if opt.Home == "" {
+		opt.Home, _ = os.UserHomeDir() // none: no files of credentials
+	}
+	if opt.Transport == nil {
+		opt.Transport = http.DefaultTransport
+	}
+	if opt.Warn == nil {
+		opt.Warn = func(string, ...any) {}
+	}
+	opt.Parallel = max(opt.Parallel, 1)
+	r := &run{Options: opt, http: httpclient.New(opt.Transport), secrets: &secrets{}}
+	r.http.Warn = opt.Warn
 	sum := Summary{To: opt.To.String(), DryRun: opt.DryRun, Files: []Result{}}
 	err := r.publish(ctx, &sum)
 	if ctx.Err() != nil {
@@ -143,25 +157,6 @@ type run struct {
 // refuse returns the error of a place that cannot be used; without a hint it lists the forms of places.
 func (r *run) refuse(try, format string, args ...any) error {
 	return targetError(r.To.text, try, format, args...)
-}
-
-func newRun(opt Options) *run {
-	if opt.Getenv == nil {
-		opt.Getenv = os.Getenv
-	}
-	if opt.Home == "" {
-		opt.Home, _ = os.UserHomeDir() // none: no files of credentials
-	}
-	if opt.Transport == nil {
-		opt.Transport = http.DefaultTransport
-	}
-	if opt.Warn == nil {
-		opt.Warn = func(string, ...any) {}
-	}
-	opt.Parallel = max(opt.Parallel, 1)
-	r := &run{Options: opt, http: httpclient.New(opt.Transport), secrets: &secrets{}}
-	r.http.Warn = opt.Warn
-	return r
 }
 
 // publish does the work of Run and fills the summary.

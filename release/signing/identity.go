@@ -40,23 +40,18 @@ func (p *Policy) identityOf(statement, text string, now time.Time) (name string,
 			continue
 		}
 		known = true
-		if err = s.accepts(found, now); err == nil {
-			return s.Name, identityKey(found), nil
+		if found.Issuer != s.Identity.Issuer || !matches(s.Identity.Subject, found.Subject) {
+			err = fmt.Errorf("the policy does not trust the identity %.300s", found)
+			continue
 		}
+		if why := s.validAt(now); why != "" {
+			err = fmt.Errorf("the identity of %s is %s", s.Name, why)
+			continue
+		}
+		return s.Name, identityKey(found), nil
 	}
 	if err == nil {
 		err = errors.New("the policy trusts no identity of sigstore")
 	}
 	return "", nil, err
-}
-
-// accepts reports why a signer does not stand for an identity at a time; nil if it does.
-func (s *Signer) accepts(found sigstore.Identity, now time.Time) error {
-	if found.Issuer != s.Identity.Issuer || !matches(s.Identity.Subject, found.Subject) {
-		return fmt.Errorf("the policy does not trust the identity %.300s", found)
-	}
-	if why := s.validAt(now); why != "" {
-		return fmt.Errorf("the identity of %s is %s", s.Name, why)
-	}
-	return nil
 }
