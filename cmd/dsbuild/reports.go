@@ -48,33 +48,28 @@ func printReport(a *app, opts fleetFlags, r nodeReport) error {
 	return errors.Join(err, writeReports(opts, r))
 }
 
-// writeReports writes the files that --report names.
+// writeReports writes the files that --report names, each in the form of its name's ending.
 func writeReports(opts fleetFlags, r nodeReport) error {
 	about := report.About{Command: opts.command, Inventory: opts.inventory, By: localUser(), At: time.Now()}
 	var errs []error
 	for _, file := range opts.reports {
-		if err := writeReport(file, r, about); err != nil {
+		var text bytes.Buffer
+		var err error
+		full, ok := r.(*report.Report)
+		switch {
+		case filepath.Ext(file) == ".json":
+			err = ui.JSON(&text, r)
+		case ok:
+			err = page.Write(&text, full, about)
+		default:
+			err = fmt.Errorf("%s: this report is written as .json only", file)
+		}
+		if err == nil {
+			err = atomicfile.Write(file, &text, 0o644)
+		}
+		if err != nil {
 			errs = append(errs, fmt.Errorf("writing the report: %w", err))
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// writeReport writes a file in the form of its name's ending.
-func writeReport(file string, r nodeReport, about report.About) error {
-	var text bytes.Buffer
-	var err error
-	full, ok := r.(*report.Report)
-	switch {
-	case filepath.Ext(file) == ".json":
-		err = ui.JSON(&text, r)
-	case ok:
-		err = page.Write(&text, full, about)
-	default:
-		err = fmt.Errorf("%s: this report is written as .json only", file)
-	}
-	if err != nil {
-		return err
-	}
-	return atomicfile.Write(file, &text, 0o644)
 }

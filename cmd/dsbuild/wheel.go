@@ -171,7 +171,11 @@ func runWheel(ctx context.Context, a *app, o wheelOptions) error {
 		bundle = &made
 	}
 	if o.json {
-		return ui.JSON(a.stdout, wheelsDocument{[]wheel.Artifact{artifact}, newWheelhouseDocument(o.out, bundle)})
+		doc := wheelsDocument{Wheels: []wheel.Artifact{artifact}}
+		if bundle != nil {
+			doc.Wheelhouse = &wheelhouseDocument{filepath.Join(o.out, wheel.WheelhouseDir), *bundle}
+		}
+		return ui.JSON(a.stdout, doc)
 	}
 	return errors.Join(printWheel(a, artifact), printWheelhouse(a, o.out, bundle))
 }
@@ -282,13 +286,6 @@ func relativePath(path string) string {
 type wheelhouseDocument struct {
 	Path string `json:"path"`
 	wheel.Bundle
-}
-
-func newWheelhouseDocument(dir string, b *wheel.Bundle) *wheelhouseDocument {
-	if b == nil {
-		return nil
-	}
-	return &wheelhouseDocument{filepath.Join(dir, wheel.WheelhouseDir), *b}
 }
 
 // printWheelhouse names the wheelhouse and lists its wheels.
