@@ -28,6 +28,9 @@ export PATH := $(shell python3 -c 'import os, sys; d, p = os.path.dirname(sys.ex
   print(p if not d or d in p.split(":") else d + ":" + p)' "$$PATH" 2>/dev/null || echo "$$PATH")
 endif
 
+# gRPC's pages of traces have templates, with which the linker keeps all methods: 8 MB (TestNoMethodByName in ci/sbom).
+TAGS = grpcnotrace
+
 # Programs are linked like those of a release. All of them, the engine's too, have the same
 # flags, so that Go compiles their common packages once.
 build quickstart nodes nodes-stop engine engine-stop bin/ci/engine: export CGO_ENABLED = 0
@@ -49,7 +52,7 @@ modules:
 
 build: modules ## compile bin/dsbuild
 	@echo "==> compiling dsbuild (the first time it takes a minute or two)"
-	@$(GO) build -trimpath -o bin/dsbuild ./cmd/dsbuild
+	@$(GO) build -tags $(TAGS) -trimpath -o bin/dsbuild ./cmd/dsbuild
 
 install: build ## install dsbuild, its manual pages and completions into PREFIX (/usr/local)
 	install -D -m 755 bin/dsbuild $(DESTDIR)$(PREFIX)/bin/dsbuild
@@ -61,7 +64,7 @@ install: build ## install dsbuild, its manual pages and completions into PREFIX 
 
 drivers: ## compile bin/dsbuild-OS-ARCH for every system on which dsbuild runs
 	@for t in $(DRIVERS); do echo "==> $$t"; \
-	  GOOS=$${t%/*} GOARCH=$${t#*/} CGO_ENABLED=0 $(GO) build -trimpath -o bin/dsbuild-$${t/\//-}$$([[ $$t != windows/* ]] || echo .exe) ./cmd/dsbuild || exit 1; done
+	  GOOS=$${t%/*} GOARCH=$${t#*/} CGO_ENABLED=0 $(GO) build -tags $(TAGS) -trimpath -o bin/dsbuild-$${t/\//-}$$([[ $$t != windows/* ]] || echo .exe) ./cmd/dsbuild || exit 1; done
 
 # The programs of the module ci, which run in this folder.
 bin/ci/%: FORCE

@@ -229,16 +229,16 @@ func (b *builder) decideProcesses() {
 	switch {
 	case j.Kind == JAX:
 		j.CPUs = max(j.GPUs/j.Procs, 1) + 2
-	case j.Offloads():
+	case j.offloads():
 		j.CPUs = 8*j.Procs + 2
 	default:
 		j.CPUs = j.Procs + 2
 	}
 }
 
-// Offloads reports whether the optimizer runs on the CPU, which one core for each process would
+// offloads reports whether the optimizer runs on the CPU, which one core for each process would
 // slow down many times.
-func (j *Job) Offloads() bool { return j.DS.Offload == "cpu" || j.DS.Offload == "nvme" }
+func (j *Job) offloads() bool { return j.DS.Offload == "cpu" || j.DS.Offload == "nvme" }
 
 // BySlurm reports whether Slurm starts the job.
 func (j *Job) BySlurm() bool { return j.Kind == Slurm || j.Kind == JAX && j.JAXForm == "slurm" }

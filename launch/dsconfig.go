@@ -84,12 +84,12 @@ func (b *builder) prepareConfig(r Request) {
 	configCheck{b, c, func(string) Position { return b.placeOf("offload") }, r.Ops}.checkAll()
 }
 
-// IsPassed reports whether the rendering gives the program its configuration.
-func (ds DSConfig) IsPassed() bool { return ds.IsSet() && !ds.Named && ds.Arg != "none" }
+// isPassed reports whether the rendering gives the program its configuration.
+func (ds DSConfig) isPassed() bool { return ds.isSet() && !ds.Named && ds.Arg != "none" }
 
-// IsSet reports whether the job has a DeepSpeed configuration: one that dsbuild
+// isSet reports whether the job has a DeepSpeed configuration: one that dsbuild
 // renders or one that the user gives.
-func (ds DSConfig) IsSet() bool { return ds.File != "" || ds.Rendered }
+func (ds DSConfig) isSet() bool { return ds.File != "" || ds.Rendered }
 
 // Flags are the words before the configuration's name in the program's
 // arguments: those of the Trainer of Hugging Face, or those that
@@ -104,10 +104,10 @@ func (ds DSConfig) Flags() string {
 	return "--deepspeed --deepspeed_config"
 }
 
-// ShellArgs are the words of a shell that give the program its configuration,
+// shellArgs are the words of a shell that give the program its configuration,
 // from a line of their own on.
-func (ds DSConfig) ShellArgs(indent int) string {
-	if !ds.IsPassed() {
+func (ds DSConfig) shellArgs(indent int) string {
+	if !ds.isPassed() {
 		return ""
 	}
 	return " \\\n" + strings.Repeat(" ", indent) + ds.Flags() + ` "$ds_config"`

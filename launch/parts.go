@@ -47,9 +47,9 @@ func (j *Job) Parts(files []File) ([]Part, error) {
 		block := files[len(common)+i]
 		p := Part{
 			Node: h.Name, Host: h, Main: block.Name, Files: append(common[:len(common):len(common)], block),
-			First: first, Count: j.ProcsOf(*h), Python: j.PythonOf(*h),
+			First: first, Count: j.ProcsOf(*h), Python: j.pythonOf(*h),
 		}
-		if j.C10d() && j.Kind == Torchrun {
+		if j.c10d() && j.Kind == Torchrun {
 			p.First = -1
 		}
 		first += p.Count

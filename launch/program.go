@@ -8,7 +8,7 @@ import (
 )
 
 // Program returns the interpreter's arguments: a file, or -m and a module.
-func (j *Job) Program() []string {
+func (j *Job) program() []string {
 	if j.Module {
 		return []string{"-m", j.Script}
 	}

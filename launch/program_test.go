@@ -74,7 +74,7 @@ func TestModule(t *testing.T) {
 		}
 	}
 	j, err := made(t, Torchrun, "module: pkg.train\nargs: [--lr, 1]\n", nil)
-	if err != nil || !slices.Equal(j.Program(), []string{"-m", "pkg.train"}) || !slices.Equal(j.Args, []string{"--lr", "1"}) {
+	if err != nil || !slices.Equal(j.program(), []string{"-m", "pkg.train"}) || !slices.Equal(j.Args, []string{"--lr", "1"}) {
 		t.Errorf("%v %+v", err, j)
 	}
 }

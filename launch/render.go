@@ -9,7 +9,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"text/template"
+
+	template "github.com/DataDog/datadog-agent/pkg/template/text"
 
 	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/remote"
@@ -120,18 +121,7 @@ func (j *Job) renderNodeBlocks(script string) ([]File, error) {
 
 func executeTemplate(name string, v view) (string, error) {
 	t := template.New("")
-	if _, err := t.Funcs(template.FuncMap{
-		"word":   shellWord,
-		"quote":  remote.Quote,
-		"argv":   shellArgv,
-		"json":   func(v any) string { return jsonText(v) },
-		"arg":    func(s string) string { return jsonText(strings.ReplaceAll(s, "$(", "$$(")) }, // Kubernetes itself replaces $(NAME)
-		"plural": ui.Count,
-		"base":   path.Base,
-		"sub":    func(a, b int) int { return a - b },
-		"abs":    path.IsAbs,
-		"indent": func(by int, name string, v view) (string, error) { return renderIndented(t, by, name, v) },
-	}).ParseFS(templates, "templates/*.tmpl"); err != nil {
+	if _, err := t.Funcs(v.functions(t)).ParseFS(templates, "templates/*.tmpl"); err != nil {
 		return "", err
 	}
 	var out strings.Builder
@@ -139,6 +129,53 @@ func executeTemplate(name string, v view) (string, error) {
 		return "", err
 	}
 	return v.finishText(out.String()), nil
+}
+
+// functions are what templates can call. They cannot call methods: if a program has a template that can, the linker keeps
+// every exported method of the program.
+func (v view) functions(t *template.Template) template.FuncMap {
+	return template.FuncMap{
+		"word":   shellWord,
+		"argv":   shellArgv,
+		"json":   func(v any) string { return jsonText(v) },
+		"arg":    func(s string) string { return jsonText(strings.ReplaceAll(s, "$(", "$$(")) }, // Kubernetes itself replaces $(NAME)
+		"plural": ui.Count,
+		"sub":    func(a, b int) int { return a - b },
+		"abs":    path.IsAbs,
+		"indent": func(by int, name string, v view) (string, error) { return renderIndented(t, by, name, v) },
+
+		"bootstrap":       func() string { return BootstrapName },
+		"bySlurm":         v.BySlurm,
+		"c10d":            v.c10d,
+		"codeMark":        v.codeMark,
+		"configArgs":      v.DS.shellArgs,
+		"dockerMount":     Mount.dockerMount,
+		"dockerShm":       v.dockerShm,
+		"elasticRestarts": v.elasticRestarts,
+		"fixed":           v.fixed,
+		"fixedRestarts":   v.fixedRestarts,
+		"given":           v.given,
+		"gpusOf":          v.gpusOf,
+		"hasConfig":       v.DS.isSet,
+		"hostEnv":         v.hostEnv,
+		"hostVars":        v.hostVars,
+		"interpreter":     v.interpreter,
+		"many":            v.many,
+		"mountsCode":      v.mountsCode,
+		"offloads":        v.offloads,
+		"passesConfig":    v.DS.isPassed,
+		"procsOf":         v.ProcsOf,
+		"program":         v.program,
+		"pythonOf":        v.pythonOf,
+		"pyxisMount":      Mount.pyxisMount,
+		"pyxisMounts":     v.pyxisMounts,
+		"rdzvConf":        v.rdzvConf,
+		"shape":           v.shape,
+		"slurmNodes":      v.slurmNodes,
+		"startWait":       v.startWait,
+		"taken":           v.Taken,
+		"worldSize":       v.WorldSize,
+	}
 }
 
 // renderIndented renders a part and shifts its indentation.
@@ -178,20 +215,20 @@ func shellArgv(indent int, program, args []string) string {
 	return out
 }
 
-// Fixed reports whether the number of nodes is fixed.
-func (j *Job) Fixed() bool { return !j.Nodes.Elastic() }
+// fixed reports whether the number of nodes is fixed.
+func (j *Job) fixed() bool { return !j.Nodes.Elastic() }
 
-// C10d reports whether the nodes agree on their ranks.
-func (j *Job) C10d() bool { return j.Rendezvous == "c10d" }
+// c10d reports whether the nodes agree on their ranks.
+func (j *Job) c10d() bool { return j.Rendezvous == "c10d" }
 
-// Many reports whether there is more than one node.
-func (j *Job) Many() bool { return j.Nodes.Max > 1 }
+// many reports whether there is more than one node.
+func (j *Job) many() bool { return j.Nodes.Max > 1 }
 
-// SlurmNodes is the number of nodes as Slurm writes it.
-func (j *Job) SlurmNodes() string { return strings.ReplaceAll(j.Nodes.String(), ":", "-") }
+// slurmNodes is the number of nodes as Slurm writes it.
+func (j *Job) slurmNodes() string { return strings.ReplaceAll(j.Nodes.String(), ":", "-") }
 
-// Given are the variables with a value.
-func (j *Job) Given() []Var { return j.vars(false) }
+// given are the variables with a value.
+func (j *Job) given() []Var { return j.vars(false) }
 
 // Taken are the variables that come from the environment that starts the job.
 func (j *Job) Taken() []Var { return j.vars(true) }
@@ -209,7 +246,7 @@ func (j *Job) vars(taken bool) []Var {
 	return all
 }
 
-// PythonOf is the interpreter of a node of the inventory.
-func (j *Job) PythonOf(h inventory.Host) string {
+// pythonOf is the interpreter of a node of the inventory.
+func (j *Job) pythonOf(h inventory.Host) string {
 	return cmp.Or(j.Python, h.Python)
 }

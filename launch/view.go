@@ -25,8 +25,8 @@ type view struct {
 	Host inventory.Host
 }
 
-// Shape describes the size of the job.
-func (v view) Shape() string {
+// shape describes the size of the job.
+func (v view) shape() string {
 	nodes := ui.Count(v.Nodes.Max, "node")
 	if v.Nodes.Elastic() {
 		nodes = fmt.Sprintf("%d to %d nodes", v.Nodes.Min, v.Nodes.Max)
@@ -37,62 +37,59 @@ func (v view) Shape() string {
 	return fmt.Sprintf("%s, %s on each", nodes, ui.Count(v.GPUs, "GPU"))
 }
 
-// Interpreter is the user's Python, or the one on PATH.
-func (v view) Interpreter() string {
+// interpreter is the user's Python, or the one on PATH.
+func (v view) interpreter() string {
 	return cmp.Or(v.Python, "python3")
 }
 
-// HostEnv are the variables of a node in the inventory.
-func (v view) HostEnv(h inventory.Host) []Var {
+// hostEnv are the variables of a node in the inventory.
+func (v view) hostEnv(h inventory.Host) []Var {
 	return each.Map(slices.Sorted(maps.Keys(h.Env)), func(name string) Var { return Var{Name: name, Value: h.Env[name]} })
 }
 
-// GPUsOf is the number of GPUs of a node of the inventory.
-func (v view) GPUsOf(h inventory.Host) int {
+// gpusOf is the number of GPUs of a node of the inventory.
+func (v view) gpusOf(h inventory.Host) int {
 	if v.Slots {
 		return h.Slots
 	}
 	return v.GPUs
 }
 
-// RdzvConf is torchrun's --rdzv-conf: the time limit for the nodes to meet.
-func (v view) RdzvConf() string {
-	if v.C10d() {
+// rdzvConf is torchrun's --rdzv-conf: the time limit for the nodes to meet.
+func (v view) rdzvConf() string {
+	if v.c10d() {
 		return fmt.Sprintf("join_timeout=%d", v.JoinTimeout)
 	}
 	return fmt.Sprintf("timeout=%d", v.JoinTimeout)
 }
 
-// StartWait says how long the framework waits for the nodes. The defaults are those of
+// startWait says how long the framework waits for the nodes. The defaults are those of
 // torch (LaunchConfig; c10d's join_timeout) and of JAX (initialization_timeout).
-func (v view) StartWait() string {
+func (v view) startWait() string {
 	who, seconds := "torch waits", 900
 	switch {
 	case v.Kind == JAX:
 		who, seconds = "JAX waits", 300
-	case v.C10d():
+	case v.c10d():
 		seconds = 600
 	}
 	return fmt.Sprintf("%s (%d s)", who, cmp.Or(v.JoinTimeout, seconds))
 }
 
-// Bootstrap is the file that starts a JAX program.
-func (v view) Bootstrap() string { return BootstrapName }
-
-// DockerShm is the shared memory as docker writes it.
-func (v view) DockerShm() string {
+// dockerShm is the shared memory as docker writes it.
+func (v view) dockerShm() string {
 	return strings.NewReplacer("Gi", "g", "Mi", "m").Replace(v.ShmSize)
 }
 
-// MountsCode reports whether the containers find the program in the folder that starts
+// mountsCode reports whether the containers find the program in the folder that starts
 // them.
-func (v view) MountsCode() bool {
+func (v view) mountsCode() bool {
 	return v.WorkDir == "" && !path.IsAbs(v.Script) && !strings.HasPrefix(path.Clean(v.Script), "..")
 }
 
-// CodeMark is the program's entry in that folder: its file, or the first part of its
+// codeMark is the program's entry in that folder: its file, or the first part of its
 // module without .py.
-func (v view) CodeMark() string {
+func (v view) codeMark() string {
 	if !v.Module {
 		return v.Script
 	}
@@ -100,27 +97,27 @@ func (v view) CodeMark() string {
 	return first
 }
 
-// PyxisMounts are all mounts as pyxis writes them.
-func (v view) PyxisMounts() string {
-	all := each.Map(v.Mounts, Mount.PyxisMount)
+// pyxisMounts are all mounts as pyxis writes them.
+func (v view) pyxisMounts() string {
+	all := each.Map(v.Mounts, Mount.pyxisMount)
 	return strings.Join(all, ",")
 }
 
-// ElasticRestarts is the number of restarts of an elastic job.
-func (v view) ElasticRestarts() int {
+// elasticRestarts is the number of restarts of an elastic job.
+func (v view) elasticRestarts() int {
 	return cmp.Or(v.MaxRestarts, usualRestarts)
 }
 
-// FixedRestarts is the number of restarts of a fixed-size job.
-func (v view) FixedRestarts() int {
-	if v.Fixed() {
+// fixedRestarts is the number of restarts of a fixed-size job.
+func (v view) fixedRestarts() int {
+	if v.fixed() {
 		return v.MaxRestarts
 	}
 	return 0
 }
 
-// HostVars are the names of all variables in the inventory.
-func (v view) HostVars() []string {
+// hostVars are the names of all variables in the inventory.
+func (v view) hostVars() []string {
 	all := map[string]bool{}
 	for _, h := range v.Hosts {
 		for name := range h.Env {
@@ -136,7 +133,7 @@ func (v view) finishText(text string) string {
 	text = strings.Trim(text, "\n") + "\n"
 	const shell = "#!/bin/bash\n"
 	words := append([]string{v.Job.Script, v.WorkDir, v.Python, v.Master, v.DS.File}, v.Args...)
-	for _, e := range v.Given() {
+	for _, e := range v.given() {
 		words = append(words, e.Value)
 	}
 	if strings.HasPrefix(text, shell) && strings.ContainsAny(strings.Join(words, ""), "$`") {
@@ -145,8 +142,8 @@ func (v view) finishText(text string) string {
 	return text
 }
 
-// DockerMount is a mount as docker writes it.
-func (m Mount) DockerMount() string {
+// dockerMount is a mount as docker writes it.
+func (m Mount) dockerMount() string {
 	kind := "volume"
 	if path.IsAbs(m.Source) {
 		kind = "bind"
@@ -158,8 +155,8 @@ func (m Mount) DockerMount() string {
 	return out
 }
 
-// PyxisMount is a mount as pyxis and apptainer write it.
-func (m Mount) PyxisMount() string {
+// pyxisMount is a mount as pyxis and apptainer write it.
+func (m Mount) pyxisMount() string {
 	out := m.Source + ":" + m.Target
 	if m.ReadOnly {
 		out += ":ro"

@@ -69,6 +69,15 @@ func TestFullRelease(t *testing.T) {
 	if said := inside("completion", "bash"); said == "" {
 		t.Error("completion bash says nothing")
 	}
+	info, err := os.Stat(filepath.Join(unpacked, "dsbuild"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const most = 35_000_000
+	if info.Size() > most {
+		t.Errorf("the program has %d bytes, at most %d are allowed", info.Size(), most)
+	}
 	t.Logf("result: it says of itself: %s", strings.TrimSpace(inside("--version")))
+	t.Logf("result: the program for Linux on x86-64: %.1f MB", float64(info.Size())/1e6)
 	t.Logf("result: files with a right checksum: %d", strings.Count(sums, ": OK"))
 }

@@ -62,6 +62,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 
 // newRootCommand assembles the command tree.
 func newRootCommand(a *app) *cobra.Command {
+	var version bool
 	root := &cobra.Command{
 		Use:   "dsbuild",
 		Short: "Build DeepSpeed wheels with compiled operators and deploy them to GPU nodes",
@@ -81,17 +82,20 @@ Exit codes:
   dsbuild wheel
   dsbuild deploy inventory.yaml`,
 		Args:          cobra.NoArgs,
-		Version:       a.version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if version {
+				_, err := io.WriteString(a.stdout, versionLine(a.version))
+				return err
+			}
 			return cmd.Help()
 		},
 	}
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	root.SetVersionTemplate(versionLine(a.version))
+	root.Flags().BoolVarP(&version, "version", "v", false, "version for dsbuild")
 	for _, group := range commandGroups(a) {
 		root.AddGroup(&cobra.Group{ID: group.title, Title: group.title + ":"})
 		for _, cmd := range group.commands {
@@ -104,9 +108,8 @@ Exit codes:
 	root.SetCompletionCommandGroupID(groupReference)
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
-	root.InitDefaultVersionFlag()
 	completeWithoutPackage(root, a.stdout)
-	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".LocalFlags.FlagUsages |", fmt.Sprintf(".LocalFlags.FlagUsagesWrapped %d |", helpWidth)))
+	wrapFlags(root)
 	for _, cmd := range allCommands(root) {
 		completeValues(cmd)
 		switch {
@@ -124,6 +127,25 @@ Exit codes:
 		}
 	}
 	return root
+}
+
+// wrapFlags makes the texts of flags fit helpWidth. A template of cobra would be shorter, but the linker keeps every exported
+// method of a program that has one.
+func wrapFlags(root *cobra.Command) {
+	usage := root.UsageFunc()
+	root.SetUsageFunc(func(cmd *cobra.Command) error {
+		out, text := cmd.OutOrStderr(), new(strings.Builder)
+		cmd.SetOut(text)
+		err := usage(cmd)
+		cmd.SetOut(out)
+		if err != nil {
+			return err
+		}
+		flags := cmd.LocalFlags()
+		long, wrapped := strings.TrimSpace(flags.FlagUsages()), strings.TrimSpace(flags.FlagUsagesWrapped(helpWidth))
+		_, err = io.WriteString(out, strings.Replace(text.String(), long, wrapped, 1))
+		return err
+	})
 }
 
 // completeWithoutPackage makes cobra's script for bash work on machines without the package bash-completion.

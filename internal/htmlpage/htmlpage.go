@@ -13,9 +13,10 @@ import (
 	"embed"
 	"encoding/base64"
 	"fmt"
-	"html/template"
 	"io"
 	"strings"
+
+	template "github.com/DataDog/datadog-agent/pkg/template/html"
 
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
@@ -132,8 +133,8 @@ type Cell struct {
 	Links  []Link
 }
 
-// Class returns the class of a cell in column i.
-func (t Table) Class(i int, c Cell) string {
+// class returns the class of a cell in column i.
+func (t Table) class(i int, c Cell) string {
 	var words []string
 	if t.Columns[i].Number {
 		words = append(words, "number")
@@ -177,8 +178,8 @@ type Part struct {
 	Before int
 }
 
-// Bar returns the counts as parts of a bar.
-func (p Page) Bar() (parts []Part) {
+// bar returns the counts as parts of a bar.
+func (p Page) bar() (parts []Part) {
 	before := 0
 	for _, c := range p.Counts {
 		parts = append(parts, Part{c, before})
@@ -187,8 +188,8 @@ func (p Page) Bar() (parts []Part) {
 	return parts
 }
 
-// Total is the sum of the counts.
-func (p Page) Total() (sum int) {
+// total is the sum of the counts.
+func (p Page) total() (sum int) {
 	for _, c := range p.Counts {
 		sum += c.N
 	}
@@ -197,7 +198,8 @@ func (p Page) Total() (sum int) {
 
 // Write writes the page.
 func (p Page) Write(w io.Writer) error {
-	tmpl, err := template.ParseFS(files, "page.html.tmpl")
+	const name = "page.html.tmpl"
+	tmpl, err := template.New(name).Funcs(template.FuncMap{"class": Table.class, "split": Text.Split}).ParseFS(files, name)
 	if err != nil {
 		return err
 	}
@@ -214,10 +216,12 @@ func (p Page) Write(w io.Writer) error {
 	// and nothing else: no other script, no request.
 	err = tmpl.Execute(&page, struct {
 		Page
+		Bar    []Part
+		Total  int
 		Policy string
 		Style  template.CSS
 		Script template.JS
-	}{p, strings.Join([]string{
+	}{p, p.bar(), p.total(), strings.Join([]string{
 		"default-src 'none'",
 		"style-src " + source(style),
 		"script-src " + source(script),

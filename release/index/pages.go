@@ -9,11 +9,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"html/template"
 	"path"
 	"slices"
 	"strings"
 	"time"
+
+	template "github.com/DataDog/datadog-agent/pkg/template/html"
 
 	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/htmlpage"
@@ -28,7 +29,11 @@ const htmlPage = "index.html"
 
 // pages returns the pages of one index, for installers.
 func (t Toolchain) pages() ([]file, error) {
-	tmpl, err := template.ParseFS(files, "*.html.tmpl")
+	tmpl, err := template.New("").Funcs(template.FuncMap{
+		"href":           Wheel.href,
+		"requiresPython": func(w Wheel) string { return w.requiresPython },
+		"metadataSHA256": func(w Wheel) string { return hashOf(w.metadata) },
+	}).ParseFS(files, "*.html.tmpl")
 	if err != nil {
 		return nil, err
 	}
@@ -48,17 +53,9 @@ func (t Toolchain) pages() ([]file, error) {
 // space.
 func (w Wheel) Link() string { return strings.ReplaceAll(w.Name, "+", "%2B") }
 
-// Href is the link with the hash. Installers check the downloaded file against it.
-func (w Wheel) Href() template.URL {
+// href is the link with the hash. Installers check the downloaded file against it.
+func (w Wheel) href() template.URL {
 	return template.URL(w.Link() + "#sha256=" + w.SHA256) //nolint:gosec // a wheel's name has no character that means anything there
-}
-
-// RequiresPython returns the value in the wheel's metadata.
-func (w Wheel) RequiresPython() string { return w.requiresPython }
-
-// MetadataSHA256 is the hash of the METADATA file beside the wheel.
-func (w Wheel) MetadataSHA256() string {
-	return hashOf(w.metadata)
 }
 
 func hashOf(text []byte) string {
