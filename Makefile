@@ -115,12 +115,11 @@ bench: build bin/ci/engine bin/ci/bench ## compare builds with the stock recipe,
 pictures: build ## make docs/pictures, from real runs on three local nodes
 	cd ci && $(GO) test -tags full -count=1 -v -run '^TestDrawPictures$$' ./pictures
 
-release-snapshot: ## put all files of a release into bin/release
-	GOFLAGS= $(GO) run github.com/goreleaser/goreleaser/v2@$(GORELEASER) release --snapshot --clean
-
-# Only .github/workflows/release.yml calls it.
-release:
-	GOFLAGS= $(GO) run github.com/goreleaser/goreleaser/v2@$(GORELEASER) release --clean
+release-snapshot: SNAPSHOT = --snapshot ## put all files of a release, and its image, into bin/release
+release: SNAPSHOT = # only .github/workflows/release.yml calls it
+release release-snapshot: bin/ci/programimage
+	GOFLAGS= $(GO) run github.com/goreleaser/goreleaser/v2@$(GORELEASER) release $(SNAPSHOT) --clean
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) bin/ci/programimage bin/release
 
 fuzz: ## run every fuzz target for FUZZTIME (10s)
 	ci/fuzz.sh $(FUZZTIME)
