@@ -77,7 +77,7 @@ func TestFullToolchainsBundle(t *testing.T) {
 		t.Fatal(err)
 	}
 	var report report.Report
-	if err := json.Unmarshal(dsbuild(t, "deploy", fleet.Inventory, "--wheel", dist, "--deps", "bundle", "--json"), &report); err != nil {
+	if err := json.Unmarshal(dsbuild(t, "deploy", fleet.Inventory, "--wheel", dist, "--deps", "bundle", "--bundle", filepath.Join(dist, "wheelhouse"), "--json"), &report); err != nil {
 		t.Fatal(err)
 	}
 	n := report.Nodes[0]

@@ -133,7 +133,7 @@ func TestCheckSlurm(t *testing.T) {
 func TestCheckSSH(t *testing.T) {
 	f := nodestest.Up(t, nodes.Options{Count: 3, Env: nodes.FakeTorch})
 	var stdout, stderr bytes.Buffer
-	code := run(t.Context(), []string{"check", f.Inventory, "--skip", "collective", "--skip", "disk", "--port", "29517"}, strings.NewReader(""), &stdout, &stderr)
+	code := run(t.Context(), []string{"check", f.Inventory, "--skip", "collective", "--skip", "disk", "--port", "29517", "--launcher", "torchrun", "--master", f.Nodes[0].Address, "--timeout", "2m"}, strings.NewReader(""), &stdout, &stderr)
 	out := stdout.String()
 	for _, part := range []string{
 		"node[1-3]  ok      0     2.6.0 ",

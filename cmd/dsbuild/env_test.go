@@ -100,6 +100,10 @@ func TestEnv(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.run(t, 0, "env", "lock", "--for", "inventory.yaml", "-o", "other.lock")
+	if other, err := os.ReadFile(filepath.Join(s.dir, "other.lock")); err != nil || !bytes.Equal(other, lock) {
+		t.Errorf("-o writes another lock: %v\n%s", err, other)
+	}
 	schema.Check(t, "environment-lock", lock)
 	schema.Check(t, "env-plan", []byte(s.run(t, 0, "env", "deploy", "inventory.yaml", "--dry-run", "--json")))
 	var r report.Report
@@ -126,7 +130,10 @@ func TestEnv(t *testing.T) {
 	if err := os.WriteFile(file, asked, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out := s.run(t, 0, "env", "verify", "inventory.yaml"); !strings.Contains(out, "2 nodes ok, all equal") {
+	if out := s.run(t, 0, "env", "deploy", "inventory.yaml", "--force", "--lock", "other.lock", "--verify", "files"); strings.Contains(out, "unchanged") || !strings.Contains(out, "2 nodes ok") {
+		t.Errorf("--force makes nothing anew: %s", out)
+	}
+	if out := s.run(t, 0, "env", "verify", "inventory.yaml", "--lock", "other.lock", "--verify", "files", "--files", s.Dir, "--timeout", "2m"); !strings.Contains(out, "2 nodes ok, all equal") {
 		t.Error(out)
 	}
 	first := s.current(0)
@@ -141,7 +148,7 @@ func TestEnv(t *testing.T) {
 	if s.current(0) == first || s.current(0) == "" || s.current(0) != s.current(1) {
 		t.Error(s.current(0))
 	}
-	s.run(t, 0, "env", "rollback", "inventory.yaml", "--limit", "gpu1")
+	s.run(t, 0, "env", "rollback", "inventory.yaml", "--lock", "other.lock", "--limit", "gpu1")
 	if s.current(0) != first || s.current(1) == first {
 		t.Error(s.current(0), s.current(1))
 	}

@@ -1,11 +1,15 @@
 package main
 
 import (
+	"encoding/pem"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -100,6 +104,31 @@ func TestReleasesOfNoIndex(t *testing.T) {
 		_, said := programWith(t, home, c.url, 2, append([]string{"wheel", "--gpu", "A100", "--dry-run"}, strings.Fields(c.args)...)...)
 		if !strings.Contains(said, c.note) || !strings.Contains(said, "hint: "+c.hint) || strings.Contains(said, "geheim") {
 			t.Errorf("%s:\n%s", c.args, said)
+		}
+	}
+}
+
+// A release comes from the index of --index-url, over TLS with the certificates of --ca, or from that of --extra-index-url.
+func TestIndexesByFlags(t *testing.T) {
+	t.Parallel()
+	index, err := url.Parse(packageIndex(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	secure, empty := httptest.NewTLSServer(httputil.NewSingleHostReverseProxy(index)), httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(secure.Close)
+	t.Cleanup(empty.Close)
+	home := t.TempDir()
+	ca := filepath.Join(home, "ca.pem")
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"wheel", "--index-url", secure.URL + "/simple", "--ca", ca},
+		{"wheel", "--index-url", empty.URL, "--extra-index-url", secure.URL + "/simple", "--ca", ca},
+	} {
+		if out, said := program(t, home, 0, append(args, "--gpu", "A100", "--deepspeed", "0.19.9", "--dry-run")...); !strings.HasPrefix(out, "DeepSpeed 0.19.9 ") {
+			t.Errorf("%q plans\n%s%s", args, out, said)
 		}
 	}
 }

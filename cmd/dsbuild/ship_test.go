@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
 	"github.com/dsbuild/dsbuild/fleet/report"
@@ -79,6 +80,14 @@ func TestShipFromTheStore(t *testing.T) {
 		t.Errorf("%s\n%s", out, said)
 	}
 
+	out, said = program(t, home, 0, "ship", inv, "--ops", "cpu_adam", "--force", "--verify", "files", "--forks", "1", "--bwlimit", "1GB", "--timeout", "2m")
+	if strings.Contains(out, "nothing to do") || !strings.Contains(out, "2 nodes ok") || !strings.Contains(said, "deploying: 100%") {
+		t.Errorf("--force does not install again:\n%s\n%s", out, said)
+	}
+	if out, _ := program(t, home, 0, "ship", inv, "--ops", "cpu_adam", "--cpu", "x86-64-v2", "--dry-run"); !strings.Contains(out, "-v2  to build") {
+		t.Errorf("--cpu x86-64-v2 plans\n%s", out)
+	}
+
 	out, _ = program(t, home, 0, "wheel", "--for", inv, "--ops", "cpu_adam", "--json", "-o", "out", "--limit", "node2")
 	var doc builtWheels
 	if err := json.Unmarshal([]byte(out), &doc); err != nil || len(doc.Wheels) != 1 || !slices.Equal(doc.Wheels[0].Nodes, []string{"node2"}) || !doc.Wheels[0].Cached {
@@ -107,6 +116,11 @@ func TestShipHints(t *testing.T) {
 			t.Errorf("%q:\n%s", args, text)
 		}
 	}
+	begin := time.Now()
+	if out, said := program(t, home, 3, "ship", inv, "--ops", "cpu_adam", "--in-use", "wait=2s"); time.Since(begin) < 2*time.Second {
+		t.Errorf("--in-use wait=2s ended after %s:\n%s\n%s", time.Since(begin), out, said)
+	}
+	program(t, home, 0, "ship", inv, "--ops", "cpu_adam", "--in-use", "ignore")
 }
 
 // plannedFor is the one wheel that an inventory leads to.

@@ -39,8 +39,11 @@ func TestShipEnv(t *testing.T) {
 	}
 	store(t, s.dir, plan.Groups[0])
 	var r report.Report
-	if err := json.Unmarshal([]byte(s.run(t, 0, "ship", "inventory.yaml", "--env", "environment.yaml", "--json")), &r); err != nil || r.Summary.OK != 2 || !r.Consistent || !r.Nodes[0].Changed || r.Nodes[0].After == nil {
+	if err := json.Unmarshal([]byte(s.run(t, 0, "ship", "inventory.yaml", "--env", "environment.yaml", "--lock", "shipped.lock", "--json")), &r); err != nil || r.Summary.OK != 2 || !r.Consistent || !r.Nodes[0].Changed || r.Nodes[0].After == nil {
 		t.Errorf("%v, %+v", err, r)
+	}
+	if _, err := os.Stat(filepath.Join(s.dir, "shipped.lock")); err != nil {
+		t.Errorf("--lock: %v", err)
 	}
 	if out := s.run(t, 0, "ship", "inventory.yaml", "--env", "environment.yaml"); !strings.Contains(out, "ok, unchanged") {
 		t.Error(out)
