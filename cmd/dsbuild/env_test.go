@@ -198,9 +198,17 @@ func killDriver(t *testing.T, moments int) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(took * time.Duration(i+1) / time.Duration(moments+1))
-		cmd.Process.Kill()                          //nolint:errcheck // it may have ended
-		if cmd.Wait(); !cmd.ProcessState.Exited() { //nolint:errcheck // how it ended is in its state
+		began, ended := time.Now(), make(chan struct{})
+		go func() {
+			cmd.Wait() //nolint:errcheck // how it ended is in its state
+			close(ended)
+		}()
+		select {
+		case <-ended: // the machine does less beside it than before
+			took = time.Since(began)
+		case <-time.After(took * time.Duration(i+1) / time.Duration(moments+1)):
+			cmd.Process.Kill() //nolint:errcheck // it may have ended
+			<-ended
 			killed++
 		}
 		now := s.current(0)
