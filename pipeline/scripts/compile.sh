@@ -14,7 +14,8 @@ python "$DSBUILD_TOOLS/build.py" --quiet bdist_wheel --compression stored <"$DSB
 build=$!
 trap 'kill $build 2>/dev/null || :' EXIT
 exec 3>"$DSBUILD_WORK/environment"
-tar -xzf "$DSBUILD_IN"/source/*.tar.gz -C "$DSBUILD_SRC" --strip-components=1
+# Root may own no files but its own in a container without root: there tar would fail at the owners in the archive.
+tar -xzf "$DSBUILD_IN"/source/*.tar.gz -C "$DSBUILD_SRC" --strip-components=1 --no-same-owner
 cd "$DSBUILD_SRC"
 DSBUILD_SRC=$(pwd -P) # as programs that are started here see it
 
