@@ -31,11 +31,13 @@ def main():
                 defined.add(name)
             else:
                 asked[name] = version
-    # A version is the name of the library, or torch asks for none: then any library may have the function, as the loader looks in all.
+    # A version is the name of the library. Other functions the loader looks for in all: each library has them, for a build beside torch
+    # brings some of the real ones, which then stand before these.
     functions = collections.defaultdict(list)
     for name in sorted(asked.keys() - defined):
         if not re.match(r"(GLIBC|GLIBCXX|CXXABI|GCC|GOMP|OMP)_", asked[name]) and re.match(r"p?(nccl|cu|nv)", name):
-            functions[asked[name] if asked[name] in missing else min(missing)].append(name)
+            for library in {asked[name]} & missing or missing:
+                functions[library].append(name)
     for library in sorted(missing):
         source, script = part / "source.c", part / "versions"
         source.write_text("#include <stdlib.h>\n" + "".join(f"void {name}(void) {{ abort(); }}\n" for name in functions[library]))
