@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Program returns the interpreter's arguments: a file, or -m and a module.
+// program returns the interpreter's arguments: a file, or -m and a module.
 func (j *Job) program() []string {
 	if j.Module {
 		return []string{"-m", j.Script}

@@ -33,10 +33,7 @@ func TestProgramImage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	program := filepath.Join(root, "bin/dsbuild")
-	if _, err := os.Stat(program); err != nil {
-		needs.Missing(t, "no program: %v; make build makes it", err)
-	}
+	program := needs.Program(t, root)
 	t.Chdir(root)
 	release := t.TempDir()
 	other := map[string]string{"amd64": "arm64", "arm64": "amd64"}[runtime.GOARCH]

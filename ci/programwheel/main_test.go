@@ -20,10 +20,7 @@ func TestPipAndUVInstallTheProgram(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	program := filepath.Join(root, "bin/dsbuild")
-	if _, err := os.Stat(program); err != nil {
-		needs.Missing(t, "no program: %v; make build makes it", err)
-	}
+	program := needs.Program(t, root)
 	t.Chdir(t.TempDir())
 	for _, file := range []string{"README.md", "LICENSE", "NOTICE"} {
 		if err := os.Symlink(filepath.Join(root, file), file); err != nil {

@@ -37,10 +37,7 @@ func TestFullAarch64Native(t *testing.T) {
 		t.Fatalf("%+v", w)
 	}
 	t.Logf("result: dsbuild for aarch64 under qemu-user: %s, %d bytes, in %.0f s", filepath.Base(w.Path), w.Size, took.Seconds())
-	if out := strings.Join(strings.Fields(fullTool(t, "auditwheel", "show", w.Path)), " "); !strings.Contains(out, name[1]) {
-		t.Errorf("auditwheel: %s", out)
-	}
-	installsOn(t, w.Path)
+	isTagged(t, w.Path, name[1])
 	smokeTestRan(t, filepath.Join(root, armHome, ".local", "state", "dsbuild", "logs"), w, "cpu_adam: one step equals torch's", "utils: tensors are unchanged", "2 ops work")
 	asksAsCross(t, w.Path)
 

@@ -138,21 +138,28 @@ func checkedSchemas(t *testing.T) map[string]bool {
 	use := regexp.MustCompile(`(?m)^schema ([a-z-]+)|schema\.Check\(t, "([a-z-]+)"`)
 	checked := map[string]bool{}
 	for _, pattern := range []string{"testdata/script/*.txtar", "*_test.go", "../../wheel/*_test.go"} {
-		files, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, file := range files {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, m := range use.FindAllStringSubmatch(string(text), -1) {
-				checked[m[1]+m[2]] = true
-			}
+		for _, m := range findInFiles(t, pattern, use) {
+			checked[m[1]+m[2]] = true
 		}
 	}
 	return checked
+}
+
+// findInFiles returns the matches of an expression, with its groups, in all files of a pattern.
+func findInFiles(t *testing.T, pattern string, expression *regexp.Regexp) (found [][]string) {
+	t.Helper()
+	files, err := filepath.Glob(pattern)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found = append(found, expression.FindAllStringSubmatch(string(text), -1)...)
+	}
+	return found
 }
 
 // checkStrict fails if an object of a schema lets unknown or missing fields pass.

@@ -6,7 +6,6 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -94,18 +93,8 @@ func flagsIn(cmd *cobra.Command, words []string) (flags []*pflag.Flag) {
 func wordsOfScripts(t *testing.T) (all [][]string) {
 	t.Helper()
 	line := regexp.MustCompile(`(?m)^(?:\[\S+\] )?(?:exec|exits [^2]\d*) dsbuild (.+)$`)
-	files, err := filepath.Glob("testdata/script/*.txtar")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, m := range line.FindAllStringSubmatch(string(text), -1) {
-			all = append(all, strings.Fields(m[1]))
-		}
+	for _, m := range findInFiles(t, "testdata/script/*.txtar", line) {
+		all = append(all, strings.Fields(m[1]))
 	}
 	return all
 }

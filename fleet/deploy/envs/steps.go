@@ -93,7 +93,7 @@ func (u *nodeRun) put(ctx context.Context, again bool) error {
 		u.Release() // another node that shares the folder has switched meanwhile, or another run
 		return nil
 	}
-	if b.Current != nil && b.Run == u.run.Fleet.Run && b.Current.Digest != u.plan.Set.Digest {
+	if b.Current != nil && b.Run == u.run.Fleet.Run && b.Current.Digest != set.Digest {
 		return fault.WithHint(errors.New("another node has put another environment into the folder, which it shares"), mixedHint)
 	}
 	for _, f := range u.plan.Send {

@@ -8,6 +8,16 @@ import (
 	"testing"
 )
 
+// Program returns the path of dsbuild in the checkout at root, which make build compiles. Without it the test lacks a part.
+func Program(tb testing.TB, root string) string {
+	tb.Helper()
+	program := filepath.Join(root, "bin", "dsbuild")
+	if _, err := os.Stat(program); err != nil {
+		Missing(tb, "no program: %v; make build makes it", err)
+	}
+	return program
+}
+
 // Missing skips a test that lacks a part, but fails it if the variable CI is true. For the list
 // that make test prints, it writes the reason into the file skipped of DSBUILD_TEST_DIR.
 func Missing(tb testing.TB, format string, args ...any) {
