@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -33,7 +32,7 @@ type clientConfig struct {
 	ssh    func() string // returns the path of ssh, "" if there is none
 
 	mu   sync.Mutex
-	said map[string]settings // results by the arguments of ssh -G; nodes share jump hosts
+	said map[string]settings // results by the arguments of ssh -G; those without a name are for all names
 }
 
 func newClientConfig(file string, note func(string)) *clientConfig {
@@ -136,58 +135,78 @@ func (c *clientConfig) lookup(ctx context.Context, alias string, t Target) (sett
 		}
 		return settings{}, nil
 	}
-	args := append([]string{"-G"}, c.flags()...)
+	args := append([]string{"-G", "-v"}, c.flags()...)
 	if t.Port > 0 {
 		args = append(args, option("Port", strconv.Itoa(t.Port))...)
 	}
 	if t.User != "" {
 		args = append(args, option("User", t.User)...)
 	}
-	args = append(append(args, t.SSHArgs...), "--", alias)
-	key := fmt.Sprintf("%q", args)
-	c.mu.Lock()
-	s, known := c.said[key]
-	c.mu.Unlock()
-	if known {
-		return s, nil
-	}
-	s, err := c.ask(ctx, alias, args)
-	if err == nil {
+	args = append(append(args, t.SSHArgs...), "--")
+	forAll, forThis := fmt.Sprintf("%q", args), fmt.Sprintf("%q", append(args, alias))
+	known := func() (settings, bool) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.said[key] = s
+		if s, ok := c.said[forAll]; ok {
+			return s, true
+		}
+		s, ok := c.said[forThis]
+		return s, ok
 	}
-	return s, err
-}
-
-// ask runs ssh -G.
-func (c *clientConfig) ask(ctx context.Context, alias string, args []string) (settings, error) {
+	if s, ok := known(); ok {
+		return s, nil
+	}
 	select {
 	case c.asking <- struct{}{}:
 		defer func() { <-c.asking }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+	if s, ok := known(); ok { // another node asked meanwhile
+		return s, nil
+	}
+	s, same, err := c.ask(ctx, alias, append(args, alias))
+	if err == nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if same {
+			delete(s, "hostname")
+			c.said[forAll] = s
+		} else {
+			c.said[forThis] = s
+		}
+	}
+	return s, err
+}
+
+// ask runs ssh -G. same reports that it would say the same of every other host, but for the host's name.
+func (c *clientConfig) ask(ctx context.Context, alias string, args []string) (s settings, same bool, err error) {
 	limited, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
 	cmd := exec.CommandContext(limited, c.ssh(), args...)
 	cmd.WaitDelay = time.Second // a child of ssh may hold its output open
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	switch {
 	case ctx.Err() != nil:
-		return nil, ctx.Err()
+		return nil, false, ctx.Err()
 	case limited.Err() != nil:
-		return nil, fault.WithHint(fmt.Errorf("ssh -G %s did not end within %s", Quote(alias), askLimit), "a Match exec in ~/.ssh/config may hang")
+		return nil, false, fault.WithHint(fmt.Errorf("ssh -G %s did not end within %s", Quote(alias), askLimit), "a Match exec in ~/.ssh/config may hang")
 	case err != nil:
-		return nil, localConfigError(complaint(err), alias)
+		return nil, false, localConfigError(complaint(err, debugLines.ReplaceAllString(stderr.String(), "")), alias)
 	}
-	s := settings{}
+	s = settings{}
+	same = forEveryHost(stderr.String())
 	for line := range bytes.Lines(out) {
 		k, v, _ := bytes.Cut(bytes.TrimSpace(line), []byte(" "))
 		if isResolved(string(k)) {
 			s[string(k)] = append(s[string(k)], string(v))
+			same = same && (string(k) == "hostname" && string(v) == alias || !strings.Contains(string(v), alias))
 		}
 	}
+	// ssh puts the host's name, or a digest of it, into ControlPath.
+	same = same && s.value("controlpath") == "" && s.first("hostname") == alias
 	// Drop the default files, which no configuration named.
 	if account, err := user.Current(); err == nil {
 		known := filepath.Join(account.HomeDir, ".ssh", "known_hosts")
@@ -199,7 +218,43 @@ func (c *clientConfig) ask(ctx context.Context, alias string, args []string) (se
 	if len(files) >= fewestDefaults && !slices.ContainsFunc(files, func(f string) bool { return !strings.HasPrefix(f, "~/.ssh/id_") }) {
 		delete(s, "identityfile")
 	}
-	return s, nil
+	return s, same, nil
+}
+
+// readFiles matches the debug message of ssh that names a file of its configuration, also an included one.
+var readFiles = regexp.MustCompile(`(?m)^debug1: Reading configuration data (.+)$`)
+
+// forEveryHost reports whether the files of the configuration that ssh names in its debug messages have no line that counts for some
+// hosts alone: one process for each of a thousand nodes would take the time of a whole dsbuild verify.
+func forEveryHost(debug string) bool {
+	files := readFiles.FindAllStringSubmatch(debug, -1)
+	for _, f := range files {
+		text, err := os.ReadFile(strings.TrimSpace(f[1]))
+		if err != nil {
+			return false
+		}
+		for line := range strings.Lines(strings.ToLower(string(text))) {
+			words := strings.FieldsFunc(line, func(r rune) bool { return strings.ContainsRune(" \t\r\n\f=\"", r) })
+			if len(words) == 0 {
+				continue
+			}
+			switch words[0] {
+			case "host":
+				if !slices.Equal(words[1:], []string{"*"}) {
+					return false
+				}
+			case "match":
+				for _, w := range words[1:] {
+					if w != "all" && w != "final" && w != "canonical" {
+						return false
+					}
+				}
+			case "canonicalizehostname":
+				return false
+			}
+		}
+	}
+	return len(files) > 0
 }
 
 // localConfigError returns the error of an ssh that cannot read the configuration of this machine.
@@ -218,17 +273,8 @@ var atLine = regexp.MustCompile(`(?m)^.+[: ]line \d+: .+$`)
 var debugLines = regexp.MustCompile(`(?m)^debug\d: .*$`)
 
 // complaint returns the message of a failed ssh that names a line, or else its last one, or err's text.
-func complaint(err error) string {
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
-		if line := atLine.Find(exit.Stderr); line != nil {
-			return strings.TrimSpace(string(line))
-		}
-		if last := lastLine(string(exit.Stderr)); last != "" {
-			return last
-		}
-	}
-	return err.Error()
+func complaint(err error, stderr string) string {
+	return cmp.Or(strings.TrimSpace(atLine.FindString(stderr)), lastLine(stderr), err.Error())
 }
 
 // hasTicket reports whether the user has a Kerberos ticket.

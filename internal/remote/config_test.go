@@ -254,6 +254,61 @@ func ticket(t *testing.T, status int) string {
 	return dir
 }
 
+// Where no line of the configuration is for some hosts alone, ssh is asked once for all; else it is asked for each.
+func TestResolveAsksOnce(t *testing.T) {
+	program, err := exec.LookPath("ssh")
+	if err != nil {
+		t.Skip(err)
+	}
+	dir := t.TempDir()
+	mark := filepath.Join(dir, "asked")
+	script := fmt.Sprintf("#!/bin/sh\necho asked >>%s\nexec %s \"$@\"\n", mark, program)
+	if err := os.WriteFile(filepath.Join(dir, "ssh"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	include := func(text string) string { return "Include " + write(t, "more", text) + "\n" }
+	for text, times := range map[string]int{
+		"":         1,
+		"User x\n": 1,
+		"Host *\n  User x\n  IdentityFile ~/keys/%h\n": 1,
+		include("User x\nMatch all\n Port 22\n"):       1,
+		"Match final all\n User x\n":                   1,
+		"Host gpu2\n User x\n":                         3,
+		"host=gpu2\n User x\n":                         3,
+		"Match host all\n User x\n":                    3,
+		"Match user root exec \"true\"\n User x\n":     3,
+		include("Host gpu2\n User x\n"):                3,
+		"HostName %h.example\n":                        3,
+		"ControlPath ~/.ssh/%C\n":                      3,
+	} {
+		os.Remove(mark)
+		file := write(t, "config", text)
+		dialer := func() *remote.SSH { return remote.NewSSH(remote.Options{Config: file, AgentSocket: "none"}) }
+		d, addresses := dialer(), map[string]bool{}
+		for _, alias := range []string{"gpu1", "gpu2", "gpu3"} {
+			got, err := d.Resolve(t.Context(), remote.Target{Address: alias})
+			alone, other := dialer().Resolve(t.Context(), remote.Target{Address: alias})
+			if err := errors.Join(err, other); err != nil {
+				t.Fatal(err)
+			}
+			if addresses[got.Address] = true; fmt.Sprint(got) != fmt.Sprint(alone) {
+				t.Errorf("%q: %s has %+v, asked alone %+v", text, alias, got, alone)
+			}
+		}
+		asked, err := os.ReadFile(mark)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(string(asked), "asked") - 3; n != times {
+			t.Errorf("%q: ssh was asked %d times, want %d", text, n, times)
+		}
+		if len(addresses) != 3 {
+			t.Errorf("%q: %v, want three addresses", text, addresses)
+		}
+	}
+}
+
 // A thousand nodes do not start a thousand processes at once.
 func TestResolveAsksFewAtOnce(t *testing.T) {
 	dir := t.TempDir()
