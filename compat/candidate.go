@@ -257,11 +257,12 @@ func (a *evaluation) fitOp(op *Op) string {
 	why := op.archRange()
 	if op.DeviceCode {
 		for _, arch := range a.targets {
+			c := arch.Capability()
 			switch {
-			case !op.supportsArch(arch.Capability()):
-				left = append(left, arch.Capability())
+			case op.MinArch != "" && olderMinor(c, op.MinArch), op.MaxArch != "" && olderMinor(op.MaxArch, c):
+				left = append(left, c)
 			case op.BF16 && arch.Major <= 7 && len(a.archs) == 0:
-				left, why = append(left, arch.Capability()), "would have no BF16 with them"
+				left, why = append(left, c), "would have no BF16 with them"
 			default:
 				op.Archs = append(op.Archs, arch)
 			}
@@ -286,10 +287,6 @@ func (a *evaluation) fitOp(op *Op) string {
 		a.addRemark("%s is compiled for %s and not for %s: it %s", op.Name, joinWords(wheel.Capabilities(op.Archs, false)), joinWords(left), why)
 	}
 	return ""
-}
-
-func (o Op) supportsArch(capability string) bool {
-	return (o.MinArch == "" || !olderMinor(capability, o.MinArch)) && (o.MaxArch == "" || !olderMinor(o.MaxArch, capability))
 }
 
 func (o Op) archRange() string {

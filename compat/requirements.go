@@ -367,7 +367,7 @@ func (l *lookup) findOps() {
 			continue
 		}
 		l.bad = append(l.bad, l.unknownOp(name))
-		l.spec.Ops = slices.DeleteFunc(slices.Clone(l.spec.Ops), func(n string) bool { return n == name })
+		l.spec.Ops = without(l.spec.Ops, name)
 	}
 	if len(l.requirements.ops) == 0 && !byDefault { // search for the default ops
 		l.selectOps(l.defaultOps())
