@@ -335,7 +335,11 @@ func (e expander) expandElement(p *syntax.ParamExp, v *variable, q quoting) []Ch
 			return copyChars(array[n].Chars, q)
 		}
 	}
-	return e.unknownText(p.Pos(), &Ref{Name: p.Param.Value, Assigned: true, Index: index, Output: arrayOutput(array)}, q)
+	r := &Ref{Name: p.Param.Value, Assigned: true, Index: index}
+	if len(array) == 1 && array[0].Only() != nil { // A=($(command))
+		r.Output = array[0].Only().Output
+	}
+	return e.unknownText(p.Pos(), r, q)
 }
 
 // sliceArray returns the elements of ${A[@]:offset:length}. They are known if the numbers are, and
@@ -363,14 +367,6 @@ func (e expander) sliceArray(p *syntax.ParamExp, array []Word) (elements []Word,
 	}
 	from = min(from, len(array))
 	return array[from : from+min(length, len(array)-from)], true
-}
-
-// arrayOutput returns the command whose output fills the array: A=($(command)).
-func arrayOutput(array []Word) []*Command {
-	if len(array) != 1 || array[0].Only() == nil {
-		return nil
-	}
-	return array[0].Only().Output
 }
 
 // expandOperator expands ${NAME:-word} and the other operators with a word.

@@ -106,17 +106,15 @@ func (sh *shell) setVariable(a *Assignment, export bool) {
 
 // exportVariable follows export NAME without a value.
 func (sh *shell) exportVariable(name string) {
-	v := variable{unknown: true}
-	if old := sh.env.vars[name]; old != nil {
-		v = *old
-		v.hidden = nil
-		if v.record != nil && v.record.Exported == 0 {
-			v.record.Exported = sh.budget.nextSeq()
-		}
-	} else {
+	old := sh.env.vars[name]
+	if old == nil {
 		return // at most a variable of the environment
 	}
-	v.exported = true
+	v := *old
+	v.hidden, v.exported = nil, true
+	if v.record != nil && v.record.Exported == 0 {
+		v.record.Exported = sh.budget.nextSeq()
+	}
 	sh.env.vars[name] = &v
 }
 

@@ -54,7 +54,7 @@ func newSlurmOptions(batch bool) slurmOptions {
 func (o slurmOptions) parseOptions(words []Word) (options []Option, rest []Word, open bool) {
 	for i := 0; i < len(words); i++ {
 		w := words[i]
-		text := w.Text()
+		text, unknown := w.Text(), w.Only()
 		// --nodelist="${N[@]:0:2}": srun takes the second word for its program.
 		open = open || w.HasPrefix("-") && slices.ContainsFunc(w.Refs(), func(r *Ref) bool { return r.Index == "@" })
 		switch {
@@ -75,19 +75,13 @@ func (o slurmOptions) parseOptions(words []Word) (options []Option, rest []Word,
 			more, used := o.parseShortOptions(w, words[i+1:])
 			options = append(options, more...)
 			i += used
-		case w.Only().holdsOptions(words[i+1:]):
-			open = true
+		case unknown != nil && i+1 < len(words) && (unknown.NamesOptions() || words[i+1].HasPrefix("-") || isProgram(words[i+1])):
+			open = true // $SRUN_ARGS
 		default:
 			return options, words[i:], open
 		}
 	}
 	return options, nil, open
-}
-
-// holdsOptions reports whether an unknown word between options holds further options:
-// $SRUN_ARGS.
-func (r *Ref) holdsOptions(behind []Word) bool {
-	return r != nil && len(behind) > 0 && (r.NamesOptions() || behind[0].HasPrefix("-") || isProgram(behind[0]))
 }
 
 // NamesOptions reports whether a variable's name suggests that it holds options. Of several words

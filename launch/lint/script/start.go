@@ -143,7 +143,15 @@ func (l launcher) startWrapped(cmd *Command, s starter, document *Word) {
 		if i < 0 {
 			i = len(rest)
 		}
-		l.addOptionVariables(cmd, s.sets, rest[:i])
+		for j, w := range rest[:i] { // docker run -e NAME=value
+			name, value, found := w.Cut('=')
+			switch {
+			case slices.Contains(s.sets, w.Text()) && j+1 < i:
+				l.addVariable(cmd, rest[j+1])
+			case found && slices.Contains(s.sets, name.Text()):
+				l.addVariable(cmd, value)
+			}
+		}
 		l.launchWords(cmd, s, rest[i:], document)
 		return
 	}
@@ -210,19 +218,6 @@ func (l launcher) addVariable(cmd *Command, w Word) bool {
 	a.Exported = a.Seq
 	cmd.Env = append(cmd.Env, a)
 	return true
-}
-
-// addOptionVariables records the variables of options such as docker's -e.
-func (l launcher) addOptionVariables(cmd *Command, names []string, words []Word) {
-	for i, w := range words {
-		name, value, found := w.Cut('=')
-		switch {
-		case slices.Contains(names, w.Text()) && i+1 < len(words):
-			l.addVariable(cmd, words[i+1])
-		case found && slices.Contains(names, name.Text()):
-			l.addVariable(cmd, value)
-		}
-	}
 }
 
 // launchWords follows a program, or a script on standard input, that cmd starts.
