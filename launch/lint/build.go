@@ -66,7 +66,7 @@ func hasWord(c *script.Command, text string) bool {
 }
 
 func setupPyJobs(s *subject) []hit {
-	if !s.buildsDeepSpeed() {
+	if !s.buildsOperators(nil) && !s.entersDeepSpeed() {
 		return nil
 	}
 	var hits []hit
@@ -99,16 +99,6 @@ func jobsOption(c *script.Command, i int) (jobs int, ok bool) {
 	}
 	jobs, _ = strconv.Atoi(value)
 	return jobs, true
-}
-
-// buildsDeepSpeed reports whether the script builds DeepSpeed.
-func (s *subject) buildsDeepSpeed() bool {
-	for a := range s.sets() {
-		if text, _ := a.Value.Literal(); strings.HasPrefix(a.Name, "DS_BUILD_") && text != "0" {
-			return true
-		}
-	}
-	return s.entersDeepSpeed()
 }
 
 // entersDeepSpeed reports whether the script goes to DeepSpeed's source, or fetches it.
@@ -165,16 +155,16 @@ func deepspeedBuildIsolated(s *subject, c *script.Command) []hit {
 		text := strings.ToLower(w.Text())
 		return strings.Contains(text, "deepspeed") && !strings.HasSuffix(text, ".whl") || text == "." && s.entersDeepSpeed()
 	})
-	if !names || !builds(c) || hasWord(c, "--no-build-isolation") || s.assignsVariable("PIP_NO_BUILD_ISOLATION") || !buildsOperators(s, c) {
+	if !names || !builds(c) || hasWord(c, "--no-build-isolation") || s.assignsVariable("PIP_NO_BUILD_ISOLATION") || !s.buildsOperators(c) {
 		return nil
 	}
 	return []hit{{at: c.At}}
 }
 
-// buildsOperators reports whether DS_BUILD_... asks a command for operators.
-func buildsOperators(s *subject, c *script.Command) bool {
+// buildsOperators reports whether DS_BUILD_... asks a command for operators; nil stands for any command.
+func (s *subject) buildsOperators(c *script.Command) bool {
 	for a := range s.sets() {
-		own := a.command == c || a.command == nil && a.Exported > 0 && a.Exported < c.Seq
+		own := c == nil || a.command == c || a.command == nil && a.Exported > 0 && a.Exported < c.Seq
 		if text, _ := a.Value.Literal(); own && strings.HasPrefix(a.Name, "DS_BUILD_") && text != "0" {
 			return true
 		}

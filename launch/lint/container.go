@@ -85,8 +85,7 @@ func (s *subject) trainsOnGPUs(container *script.Command) bool {
 			}
 			return len(l.program) > 0 && (wants || !s.isBatch() && known && n > 1)
 		}
-		file, _ := pythonScript(c)
-		return wants && file != "" && !isPreparation(file)
+		return wants && runsPython(c)
 	})
 }
 
@@ -145,7 +144,6 @@ func (s *subject) spansNodes(container *script.Command) bool {
 			return len(l.program) > 0 && !l.isSingleNode(st) && (l.isMultiNode(st) || st.nodes > 1)
 		}
 		srun := c.Starter("srun")
-		file, _ := pythonScript(c)
-		return file != "" && !isPreparation(file) && srun != nil && s.stepOfStarter(srun).nodes > 1 && s.stepOfStarter(srun).tasks != 1
+		return runsPython(c) && srun != nil && s.stepOfStarter(srun).nodes > 1 && s.stepOfStarter(srun).tasks != 1
 	})
 }

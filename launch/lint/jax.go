@@ -16,7 +16,9 @@ func jaxPlatformName(_ *subject, a set) []hit {
 }
 
 func jaxReadsNoRank(s *subject) []hit {
-	alone := slices.ContainsFunc(s.Commands, func(c *script.Command) bool { return startsTrainer(c) && !tellsCoordinator(c) })
+	alone := slices.ContainsFunc(s.Commands, func(c *script.Command) bool {
+		return startsTrainer(c) && !strings.Contains(strings.ToLower(c.Text()), "coordinator")
+	})
 	if !s.usesJAX() || len(s.launches) > 0 || !alone {
 		return nil
 	}
@@ -43,11 +45,6 @@ func (s *subject) usesJAX() bool {
 	return slices.ContainsFunc(s.Commands, func(c *script.Command) bool {
 		return pythonName.MatchString(c.Name()) && strings.Contains(strings.ToLower(c.Text()), "jax")
 	})
-}
-
-// tellsCoordinator reports whether a program gets the coordinator's address.
-func tellsCoordinator(c *script.Command) bool {
-	return slices.ContainsFunc(c.Words, func(w script.Word) bool { return strings.Contains(strings.ToLower(w.Text()), "coordinator") })
 }
 
 func jaxOneTaskPerNode(s *subject) []hit {

@@ -158,7 +158,11 @@ func pythonRunsOnce(s *subject) []hit {
 			return nil
 		}
 		file, arguments := pythonScript(c)
-		if file == "" || c.Captured || c.Test || c.Background || isPreparation(file) || startsNodes(arguments) {
+		isLauncher := slices.ContainsFunc(arguments, func(w script.Word) bool { // the program itself is told the nodes
+			name, _, _ := w.Cut('=')
+			return slices.Contains([]string{"--hostfile", "--nnodes", "--machine_rank", "--master_addr", "--master-addr"}, name.Text())
+		})
+		if file == "" || c.Captured || c.Test || c.Background || isPreparation(file) || isLauncher {
 			continue
 		}
 		if c.Loop && slices.ContainsFunc(arguments, func(w script.Word) bool { return len(w.Refs()) > 0 }) {
@@ -189,14 +193,6 @@ func isPreparation(file string) bool {
 		}
 	}
 	return false
-}
-
-// startsNodes reports whether a program is itself a launcher: it is told the nodes.
-func startsNodes(arguments []script.Word) bool {
-	return slices.ContainsFunc(arguments, func(w script.Word) bool {
-		name, _, _ := w.Cut('=')
-		return slices.Contains([]string{"--hostfile", "--nnodes", "--machine_rank", "--master_addr", "--master-addr"}, name.Text())
-	})
 }
 
 func torchrunRunsOnce(s *subject, l *launch) []hit {

@@ -127,19 +127,20 @@ func masterAddrOwnHost(s *subject) []hit {
 			continue
 		}
 		for _, c := range host.Chars {
-			if c.Ref != nil && c.Ref.Depth > 0 && ownHost(c.Ref) {
-				hits = append(hits, hit{at: c.At, says: c.Ref.String() + " is each task's own host"})
+			r := c.Ref
+			if r == nil || r.Depth == 0 {
+				continue
+			}
+			own := r.Name == "HOSTNAME" || r.Name == "SLURMD_NODENAME"
+			if len(r.Output) > 0 {
+				own = r.Output[0].Name() == "hostname"
+			}
+			if own {
+				hits = append(hits, hit{at: c.At, says: r.String() + " is each task's own host"})
 			}
 		}
 	}
 	return hits
-}
-
-func ownHost(r *script.Ref) bool {
-	if len(r.Output) > 0 {
-		return r.Output[0].Name() == "hostname"
-	}
-	return r.Name == "HOSTNAME" || r.Name == "SLURMD_NODENAME"
 }
 
 func masterAddrFixed(s *subject) []hit {
@@ -147,10 +148,14 @@ func masterAddrFixed(s *subject) []hit {
 		return nil
 	}
 	var hits []hit
-	asksFor := s.requestedNodes()
+	var asked []string // the nodes that the job asks for by name
+	var err error
+	if o, ok := findOption(s.Batch, "nodelist"); ok {
+		asked, err = inventory.Expand(o.Value.Text())
+	}
 	add := func(host script.Word) {
 		text, known := host.Literal()
-		if known && text != "" && !isOwnAddress(text) && !asksFor(text) {
+		if known && text != "" && !isOwnAddress(text) && err == nil && !slices.Contains(asked, text) {
 			hits = append(hits, hit{at: host.Origin(), says: "the master is always " + text})
 		}
 	}
@@ -165,22 +170,6 @@ func masterAddrFixed(s *subject) []hit {
 		}
 	}
 	return hits
-}
-
-// requestedNodes returns whether the job asks for a node by name.
-func (s *subject) requestedNodes() func(host string) bool {
-	names := map[string]bool{}
-	o, ok := findOption(s.Batch, "nodelist")
-	if ok {
-		list, err := inventory.Expand(o.Value.Text())
-		if err != nil {
-			return func(string) bool { return true }
-		}
-		for _, name := range list {
-			names[name] = true
-		}
-	}
-	return func(host string) bool { return names[host] }
 }
 
 func masterAddrUnset(s *subject) []hit {
@@ -343,7 +332,10 @@ func notFirst(host script.Word) []hit {
 	var hits []hit
 	for _, c := range host.Chars {
 		r := c.Ref
-		if r == nil || len(r.Output) == 0 || !listsNodes(r.Output[0]) {
+		if r == nil || len(r.Output) == 0 {
+			continue
+		}
+		if list := r.Output[0]; list.Name() != "scontrol" || list.Arg(1) != "show" || !strings.HasPrefix(list.Arg(2), "hostname") {
 			continue
 		}
 		if r.Index != "" && r.Index != "0" || picksAnother(r.Output[1:]) {
@@ -351,10 +343,6 @@ func notFirst(host script.Word) []hit {
 		}
 	}
 	return hits
-}
-
-func listsNodes(c *script.Command) bool {
-	return c.Name() == "scontrol" && c.Arg(1) == "show" && strings.HasPrefix(c.Arg(2), "hostname")
 }
 
 // Expressions of sed and awk for a line after the first.

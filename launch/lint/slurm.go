@@ -89,18 +89,12 @@ func exportDropsEnvironment(s *subject) []hit {
 	for _, c := range s.commandsNamed("srun", "sbatch", "salloc") {
 		look(c.Options)
 	}
-	return append(hits, s.lostToSteps()...)
-}
-
-// lostToSteps finds the steps of a job with --export=NONE, which get none of the
-// variables that the script exports.
-func (s *subject) lostToSteps() []hit {
+	// The steps of a job with --export=NONE get none of the variables that the script exports.
 	o, _ := findOption(s.Batch, "export")
 	kept := slices.ContainsFunc(s.commandsNamed("unset"), func(c *script.Command) bool { return hasWord(c, "SLURM_EXPORT_ENV") })
 	if text, known := o.Value.Literal(); !known || text != "NONE" || kept || s.assignsVariable("SLURM_EXPORT_ENV") {
-		return nil
+		return hits
 	}
-	var hits []hit
 	for _, srun := range s.srunSteps() {
 		if _, own := findOption(srun.Options, "export"); own || srun.Open {
 			continue

@@ -77,6 +77,10 @@ func nodeRankConstant(s *subject) []hit {
 			hits = append(hits, hit{at: a.Value.Origin(), says: "every node gets the node rank " + showWord(a.Value)})
 		}
 	}
+	// Does the environment of the script tell it the node's rank?
+	told := slices.ContainsFunc(s.Assignments, func(a *script.Assignment) bool {
+		return (a.Name == "NODE_RANK" || a.Name == "MACHINE_RANK") && len(a.Value.Refs()) > 0
+	})
 	for _, l := range s.launches {
 		_, noSSH := l.findFlag("no-ssh")
 		if l.backend() != "static" || l.isSingleNode(s.stepOfLaunch(l)) || l.Branch || l.kind == "deepspeed" && !noSSH {
@@ -98,19 +102,12 @@ func nodeRankConstant(s *subject) []hit {
 			}
 		case s.onSeveral(l.Command) && sameInAll(f.value, l.Depth), number && l.overHosts():
 			hits = append(hits, hit{at: f.value.Origin(), says: "every node gets the node rank " + showWord(f.value)})
-		case number && l.Starter("srun", "ssh", "pdsh") == nil && s.isToldRank() && l.isMultiNode(s.job) && !s.sharesHost(l):
+		case number && l.Starter("srun", "ssh", "pdsh") == nil && told && l.isMultiNode(s.job) && !s.sharesHost(l):
 			says := "every node gets the node rank " + showWord(f.value) + ", and NODE_RANK is not used"
 			hits = append(hits, hit{at: f.value.Origin(), says: says})
 		}
 	}
 	return hits
-}
-
-// isToldRank reports whether the script takes the node's rank from its environment.
-func (s *subject) isToldRank() bool {
-	return slices.ContainsFunc(s.Assignments, func(a *script.Assignment) bool {
-		return (a.Name == "NODE_RANK" || a.Name == "MACHINE_RANK") && len(a.Value.Refs()) > 0
-	})
 }
 
 // sameInAll reports whether a word is the same in all tasks. The rule

@@ -46,9 +46,6 @@ func newStep(outer step, options []script.Option, whole bool) step {
 	if o, ok := findOption(options, "ntasks-per-node"); ok {
 		st.perNode = outer.resolveNumber(o.Value)
 	}
-	if n := gpusPerNode(options); n >= 0 {
-		st.gpus = n
-	}
 	_, perGPU := findOption(st.options, "ntasks-per-gpu")
 	if whole && !perGPU {
 		// Set one node if no option sets nodes or tasks.
@@ -64,31 +61,18 @@ func newStep(outer step, options []script.Option, whole bool) step {
 			st.perNode = 1
 		}
 	}
-	st.deriveTasks(perGPU)
-	st.deriveGPUs(options)
-	return st
-}
-
-// deriveTasks computes the missing number of tasks from the other numbers.
-func (st *step) deriveTasks(perGPU bool) {
-	if perGPU {
+	switch { // the missing number of tasks
+	case perGPU:
 		st.tasks, st.perNode = 0, 0
-		return
-	}
-	if st.perNode == 0 && st.tasks > 0 && st.nodes > 0 {
+	case st.perNode == 0 && st.tasks > 0 && st.nodes > 0:
 		st.perNode = (st.tasks + st.nodes - 1) / st.nodes
-	}
-	if st.tasks == 0 && st.perNode > 0 && st.nodes > 0 {
+	case st.tasks == 0 && st.perNode > 0 && st.nodes > 0:
 		st.tasks = st.perNode * st.nodes
 	}
-}
-
-// deriveGPUs computes the GPUs of a node from those of the job or of a task.
-func (st *step) deriveGPUs(options []script.Option) {
-	if gpusPerNode(options) >= 0 {
-		return
-	}
-	if o, ok := findOption(options, "gpus-per-task"); ok {
+	// The GPUs of a node may follow from those of a task or of the job.
+	if n := gpusPerNode(options); n >= 0 {
+		st.gpus = n
+	} else if o, ok := findOption(options, "gpus-per-task"); ok {
 		st.gpus = lastNumber(o.Value) * st.perNode
 	} else if o, ok := findOption(options, "gpus"); ok && st.nodes > 0 {
 		st.gpus = 0
@@ -96,6 +80,7 @@ func (st *step) deriveGPUs(options []script.Option) {
 			st.gpus = n / st.nodes
 		}
 	}
+	return st
 }
 
 // resolveNumber returns the number in a word, which may be a variable of the job.
