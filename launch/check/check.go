@@ -164,22 +164,20 @@ func (r *run) hasNetwork() bool {
 func (r *run) connectAll(ctx context.Context) {
 	nodeSteps := make([]fleet.NodeSteps, len(r.members))
 	for i, m := range r.members {
-		nodeSteps[i] = fleet.NodeSteps{Node: m.Node, End: m.endConnect, Steps: []fleet.Step{
+		end := func(_ context.Context, err error) {
+			switch {
+			case err == nil:
+				m.Status = report.OK
+			case m.Status != report.Skipped: // else the node is not at fault
+				m.addFinding(Connect, Error, fault.Hint(err), "%v", err)
+			}
+		}
+		nodeSteps[i] = fleet.NodeSteps{Node: m.Node, End: end, Steps: []fleet.Step{
 			{Name: "probe", Limit: probeLimit, Do: m.probe, ReadOnly: true},
 			{Name: "start", Limit: lookLimit + askLimit, Do: m.startAgent, ReadOnly: true},
 		}}
 	}
 	r.fleet.ConnectAndRun(ctx, "reaching", nodeSteps, nil)
-}
-
-// endConnect is the end of the first steps of a node.
-func (m *member) endConnect(_ context.Context, err error) {
-	switch {
-	case err == nil:
-		m.Status = report.OK
-	case m.Status != report.Skipped: // else the node is not at fault
-		m.addFinding(Connect, Error, fault.Hint(err), "%v", err)
-	}
 }
 
 // probe gathers the node's facts.
