@@ -248,9 +248,19 @@ func (j *Job) hasWorkers() bool { return j.Kind == Slurm && j.SlurmForm == "work
 
 // checkAll finds settings that contradict each other.
 func (b *builder) checkAll() {
-	j := b.job
-	if j.Nodes.Elastic() {
-		b.checkElastic()
+	j, nodes := b.job, b.said["nodes"]
+	switch {
+	case !j.Nodes.Elastic():
+	case j.Rendezvous == "static":
+		b.addProblem(b.said["rendezvous"], "leave it out", "an elastic job (MIN:MAX) has no fixed ranks: it needs c10d")
+	case j.Kind == JAX:
+		b.addProblem(nodes, "", "JAX takes a fixed number of processes, not MIN:MAX")
+	case j.Kind == K8s && j.K8sForm == "trainjob":
+		b.addProblem(nodes, "use --form pytorchjob", "a TrainJob has a fixed number of nodes, not MIN:MAX")
+	}
+	if j.Nodes.Elastic() && j.MaxRestarts == 0 {
+		b.addProblem(b.said["max-restarts"], "at least 1; each lost node uses one",
+			"without restarts, an elastic job does not survive a lost node: the others end with code 1")
 	}
 	if j.hasWorkers() && j.Rendezvous == "static" {
 		b.addProblem(b.said["rendezvous"], "leave it out", "the form workers needs c10d: one-node jobs have no fixed ranks")
@@ -270,24 +280,16 @@ func (b *builder) checkAll() {
 	if slices.Contains(bySlurm(), j.Kind) {
 		b.checkSlurm()
 	}
-	b.checkMeeting()
+	// A loopback master is no place to meet, unless all nodes of the inventory have loopback addresses.
+	local := func(address string) bool {
+		return address == "localhost" || address == "::1" || strings.HasPrefix(address, "127.") || address == "0.0.0.0"
+	}
+	elsewhere := len(j.Hosts) == 0 || slices.ContainsFunc(j.Hosts, func(h inventory.Host) bool { return !local(h.Address) })
+	if local(j.Master) && j.Nodes.Max > 1 && elsewhere && (b.isSet("master") || len(j.Hosts) > 0) {
+		b.addProblem(b.said["master"], "give the first node's address for the other nodes",
+			"on each node, %s is the node itself: %d nodes would wait for each other", j.Master, j.Nodes.Max)
+	}
 	b.checkHosts()
-}
-
-func (b *builder) checkElastic() {
-	j, nodes := b.job, b.said["nodes"]
-	switch {
-	case j.Rendezvous == "static":
-		b.addProblem(b.said["rendezvous"], "leave it out", "an elastic job (MIN:MAX) has no fixed ranks: it needs c10d")
-	case j.Kind == JAX:
-		b.addProblem(nodes, "", "JAX takes a fixed number of processes, not MIN:MAX")
-	case j.Kind == K8s && j.K8sForm == "trainjob":
-		b.addProblem(nodes, "use --form pytorchjob", "a TrainJob has a fixed number of nodes, not MIN:MAX")
-	}
-	if j.MaxRestarts == 0 {
-		b.addProblem(b.said["max-restarts"], "at least 1; each lost node uses one",
-			"without restarts, an elastic job does not survive a lost node: the others end with code 1")
-	}
 }
 
 func (b *builder) checkK8s() {
@@ -343,20 +345,6 @@ func (b *builder) checkNoContainer() {
 		default:
 			b.addProblem(said, "add --container apptainer, or pyxis where srun --help has --container-image", "--%s is for a job in containers", key)
 		}
-	}
-}
-
-// checkMeeting refuses a loopback master for several nodes, unless all nodes of the
-// inventory have loopback addresses.
-func (b *builder) checkMeeting() {
-	j := b.job
-	local := func(address string) bool {
-		return address == "localhost" || address == "::1" || strings.HasPrefix(address, "127.") || address == "0.0.0.0"
-	}
-	elsewhere := len(j.Hosts) == 0 || slices.ContainsFunc(j.Hosts, func(h inventory.Host) bool { return !local(h.Address) })
-	if local(j.Master) && j.Nodes.Max > 1 && elsewhere && (b.isSet("master") || len(j.Hosts) > 0) {
-		b.addProblem(b.said["master"], "give the first node's address for the other nodes",
-			"on each node, %s is the node itself: %d nodes would wait for each other", j.Master, j.Nodes.Max)
 	}
 }
 

@@ -88,13 +88,13 @@ type reader struct{ yamldoc.Reader }
 // readWords reads the value of a key.
 func (r *reader) readWords(p yamldoc.Pair) ([]Word, bool) {
 	k := keyNamed(p.Key)
+	words, ok := []Word{}, true
 	_, isBool := yamldoc.Bool(p.Node)
 	switch {
 	case isBool && k.kind == yesNo:
 		text, _ := yamldoc.Spelling(p.Node)
 		return []Word{{text, r.Place(p.Node)}}, true
 	case yamldoc.IsList(p.Node) && (k.kind == list || k.kind == variables):
-		words, ok := []Word{}, true
 		for _, item := range r.Entries(p.Node, p.Key) {
 			text, scalar := r.Text(item, "an item of "+p.Key)
 			if !scalar {
@@ -105,31 +105,25 @@ func (r *reader) readWords(p yamldoc.Pair) ([]Word, bool) {
 		}
 		return words, ok
 	case yamldoc.IsMapping(p.Node) && k.kind == variables:
-		return r.readVariables(p.Node)
+		for _, v := range r.Keys(p.Node) {
+			text, scalar := yamldoc.Scalar(v.Node)
+			if _, isBool := yamldoc.Bool(v.Node); isBool {
+				text, scalar = yamldoc.Spelling(v.Node)
+			}
+			if !scalar {
+				r.Wrong(v.Node, "the value of a variable must be a text")
+				ok = false
+				continue
+			}
+			words = append(words, Word{v.Key + "=" + text, v.At})
+		}
+		return words, ok
 	}
 	if text, ok := yamldoc.Scalar(p.Node); ok && k.kind != yesNo {
 		return []Word{{text, r.Place(p.Node)}}, true
 	}
 	r.Wrong(p.Node, p.Key+" must be "+k.kind.String())
 	return nil, false
-}
-
-// readVariables reads a mapping of names and values, as NAME=VALUE.
-func (r *reader) readVariables(n yamldoc.Node) ([]Word, bool) {
-	words, ok := []Word{}, true
-	for _, p := range r.Keys(n) {
-		text, scalar := yamldoc.Scalar(p.Node)
-		if _, isBool := yamldoc.Bool(p.Node); isBool {
-			text, scalar = yamldoc.Spelling(p.Node)
-		}
-		if !scalar {
-			r.Wrong(p.Node, "the value of a variable must be a text")
-			ok = false
-			continue
-		}
-		words = append(words, Word{p.Key + "=" + text, p.At})
-	}
-	return words, ok
 }
 
 // texts returns the words without their places.

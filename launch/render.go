@@ -128,7 +128,17 @@ func executeTemplate(name string, v view) (string, error) {
 	if err := t.ExecuteTemplate(&out, name+".tmpl", v); err != nil {
 		return "", err
 	}
-	return v.finishText(out.String()), nil
+	text := strings.Trim(out.String(), "\n") + "\n"
+	// shellcheck gets a comment if the user's words look like shell expansions.
+	const shell = "#!/bin/bash\n"
+	words := append([]string{v.Script, v.WorkDir, v.Python, v.Master, v.DS.File}, v.Args...)
+	for _, e := range v.given() {
+		words = append(words, e.Value)
+	}
+	if strings.HasPrefix(text, shell) && strings.ContainsAny(strings.Join(words, ""), "$`") {
+		text = shell + "# The text in single quotes must stay unexpanded.\n# shellcheck disable=SC2016\n" + strings.TrimPrefix(text, shell)
+	}
+	return text, nil
 }
 
 // functions are what templates can call. They cannot call methods: if a program has a template that can, the linker keeps
@@ -142,7 +152,16 @@ func (v view) functions(t *template.Template) template.FuncMap {
 		"plural": ui.Count,
 		"sub":    func(a, b int) int { return a - b },
 		"abs":    path.IsAbs,
-		"indent": func(by int, name string, v view) (string, error) { return renderIndented(t, by, name, v) },
+		"indent": func(by int, name string, v view) (string, error) { // renders a part and shifts its indentation
+			var out strings.Builder
+			if err := t.ExecuteTemplate(&out, name, v); err != nil {
+				return "", err
+			}
+			if by > 0 {
+				return strings.ReplaceAll(out.String(), "\n", "\n"+strings.Repeat(" ", by)), nil
+			}
+			return strings.ReplaceAll(out.String(), "\n"+strings.Repeat(" ", -by), "\n"), nil
+		},
 
 		"bootstrap":       func() string { return BootstrapName },
 		"bySlurm":         v.BySlurm,
@@ -176,18 +195,6 @@ func (v view) functions(t *template.Template) template.FuncMap {
 		"taken":           v.Taken,
 		"worldSize":       v.WorldSize,
 	}
-}
-
-// renderIndented renders a part and shifts its indentation.
-func renderIndented(t *template.Template, by int, name string, v view) (string, error) {
-	var out strings.Builder
-	if err := t.ExecuteTemplate(&out, name, v); err != nil {
-		return "", err
-	}
-	if by > 0 {
-		return strings.ReplaceAll(out.String(), "\n", "\n"+strings.Repeat(" ", by)), nil
-	}
-	return strings.ReplaceAll(out.String(), "\n"+strings.Repeat(" ", -by), "\n"), nil
 }
 
 // shellWord returns s as one shell word, quoted only if needed. It must not be the

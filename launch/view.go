@@ -127,21 +127,6 @@ func (v view) hostVars() []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// finishText removes empty lines at both ends. It adds a comment for shellcheck if the
-// user's words look like shell expansions.
-func (v view) finishText(text string) string {
-	text = strings.Trim(text, "\n") + "\n"
-	const shell = "#!/bin/bash\n"
-	words := append([]string{v.Job.Script, v.WorkDir, v.Python, v.Master, v.DS.File}, v.Args...)
-	for _, e := range v.given() {
-		words = append(words, e.Value)
-	}
-	if strings.HasPrefix(text, shell) && strings.ContainsAny(strings.Join(words, ""), "$`") {
-		text = shell + "# The text in single quotes must stay unexpanded.\n# shellcheck disable=SC2016\n" + strings.TrimPrefix(text, shell)
-	}
-	return text
-}
-
 // dockerMount is a mount as docker writes it.
 func (m Mount) dockerMount() string {
 	kind := "volume"
