@@ -69,19 +69,22 @@ func runSteps(ctx context.Context, steps []Step, space Workspace, here func(cont
 func (b *build) runHere(ctx context.Context, s Step) error {
 	shown := b.rep.Step(s.Name + ": " + s.Title)
 	fmt.Fprintf(b.log, "== %s: %s\n", s.Name, s.Title)
-	own := map[string]func(context.Context) error{SourceStep: b.importSource, PackStep: b.packWheel, AuditStep: b.auditWheel}
-	if err := own[s.Name](ctx); err != nil {
+	var err error
+	switch s.Name {
+	case SourceStep: // the clean copy
+		err = b.space.Import(SourceStep, filepath.Dir(b.plan.Source.File))
+	case PackStep:
+		err = b.packWheel(ctx)
+	case AuditStep:
+		err = b.auditWheel(ctx)
+	}
+	if err != nil {
 		fmt.Fprintln(b.log, err)
 		shown.End(ui.Failed, "")
 		return fmt.Errorf("step %s: %w", s.Name, err)
 	}
 	shown.End(ui.Done, "")
 	return nil
-}
-
-// importSource gives the clean copy of the sources to the workspace.
-func (b *build) importSource(context.Context) error {
-	return b.space.Import(SourceStep, filepath.Dir(b.plan.Source.File))
 }
 
 // packWheel makes the finished wheel from the output of the strip step, and gives it to the

@@ -50,24 +50,26 @@ func NewBundlePlan(p *Plan, companions []Companion, dependencies bool) (*BundleP
 		Name: PackStep, Title: "copy the wheel of DeepSpeed", Image: Here, Env: map[string]string{"DSBUILD_PLAN": p.Digest},
 	}}
 	if len(companions) > 0 {
-		own.Steps = append(own.Steps, companionsStep(companions), withStep(p, companions))
+		sources := Step{Name: CompanionsStep, Title: "copy the sources of the companions", Image: Here, Env: map[string]string{}}
+		for _, c := range companions {
+			if c.Source != nil {
+				sources.Env[c.Name] = c.Source.SHA256
+			}
+		}
+		own.Steps = append(own.Steps, sources, withStep(p, companions))
 	}
 	if dependencies {
-		own.Steps = append(own.Steps, bundleStep(len(companions) > 0))
+		s := Step{
+			Name: BundleStep, Title: "collect their requirements", Image: Toolchain, Script: "bundle.sh", Scripts: []string{siteScript, "wheels.py"},
+			Inputs: []string{PackStep}, Network: true, Env: map[string]string{"SOURCE_DATE_EPOCH": epoch, "PYTHONHASHSEED": "0"},
+		}
+		if len(companions) > 0 {
+			s.Inputs = append(s.Inputs, WithStep)
+		}
+		own.Steps = append(own.Steps, s)
 	}
 	b := &BundlePlan{Plan: &own, Companions: companions, wheel: p}
 	return b, b.setDigest()
-}
-
-// companionsStep names the copy of each companion's sources by its hash.
-func companionsStep(companions []Companion) Step {
-	s := Step{Name: CompanionsStep, Title: "copy the sources of the companions", Image: Here, Env: map[string]string{}}
-	for _, c := range companions {
-		if c.Source != nil {
-			s.Env[c.Name] = c.Source.SHA256
-		}
-	}
-	return s
 }
 
 // withStep builds companions with the compilers and the torch of the wheel, for
@@ -100,17 +102,6 @@ func withStep(p *Plan, companions []Companion) Step {
 	return s
 }
 
-func bundleStep(companions bool) Step {
-	s := Step{
-		Name: BundleStep, Title: "collect their requirements", Image: Toolchain, Script: "bundle.sh", Scripts: []string{siteScript, "wheels.py"},
-		Inputs: []string{PackStep}, Network: true, Env: map[string]string{"SOURCE_DATE_EPOCH": epoch, "PYTHONHASHSEED": "0"},
-	}
-	if companions {
-		s.Inputs = append(s.Inputs, WithStep)
-	}
-	return s
-}
-
 // PrintSteps writes the steps for people, to follow those of the wheel.
 func (b *BundlePlan) PrintSteps(w io.Writer) error {
 	text := strings.Builder{}
@@ -135,7 +126,16 @@ func (r Runner) Bundle(ctx context.Context, b *BundlePlan, a wheel.Artifact) (wh
 	}
 	defer tmp.Close()
 	house := filepath.Join(tmp.Path, wheel.WheelhouseDir)
-	if err := r.gatherWheels(ctx, b, a, tmp.Path, house); err != nil {
+	_, err = r.withWorkspace(ctx, b.Plan, func(space Workspace, _ io.Writer) error {
+		err := runSteps(ctx, b.Steps, space, func(_ context.Context, s Step) error {
+			return b.importInputs(s, space, a, filepath.Join(tmp.Path, s.Name))
+		})
+		if err != nil {
+			return err
+		}
+		return space.Export(ctx, b.Steps[len(b.Steps)-1].Name, house)
+	})
+	if err != nil {
 		return wheel.Bundle{}, err
 	}
 	sources := map[string]*wheel.Source{}
@@ -165,20 +165,6 @@ func (r Runner) Bundle(ctx context.Context, b *BundlePlan, a wheel.Artifact) (wh
 		}
 		return writeSums(r.Dir)
 	})
-}
-
-// gatherWheels runs the steps, and copies the wheels of the last one into house.
-func (r Runner) gatherWheels(ctx context.Context, b *BundlePlan, a wheel.Artifact, tmp, house string) error {
-	_, err := r.withWorkspace(ctx, b.Plan, func(space Workspace, _ io.Writer) error {
-		err := runSteps(ctx, b.Steps, space, func(_ context.Context, s Step) error {
-			return b.importInputs(s, space, a, filepath.Join(tmp, s.Name))
-		})
-		if err != nil {
-			return err
-		}
-		return space.Export(ctx, b.Steps[len(b.Steps)-1].Name, house)
-	})
-	return err
 }
 
 // importInputs gives the workspace the inputs of the first steps: the wheel, or the copies

@@ -43,21 +43,16 @@ func OpenCompanion(ctx context.Context, arg, dir string, environ []string) (Comp
 		c.Version = what
 		return c, nil
 	default:
-		s, err := companionProject(c.Name, environ).openSource(ctx, what, dir)
+		check := func(t *tree) (string, string, error) { // of any Python project
+			if !t.hasFile("pyproject.toml") && !t.hasFile("setup.py") {
+				return "", "", badSource(c.Name, errors.New("not a Python project: it has neither pyproject.toml nor setup.py"), companionForms)
+			}
+			return c.Name, "", nil
+		}
+		s, err := project{check, staleProject, environ}.openSource(ctx, what, dir)
 		c.Source = &s
 		return c, err
 	}
-}
-
-// companionProject returns the checks for the tree of any Python project.
-func companionProject(name string, environ []string) project {
-	check := func(t *tree) (string, string, error) {
-		if !t.hasFile("pyproject.toml") && !t.hasFile("setup.py") {
-			return "", "", badSource(name, errors.New("not a Python project: it has neither pyproject.toml nor setup.py"), companionForms)
-		}
-		return name, "", nil
-	}
-	return project{check, staleProject, environ}
 }
 
 var releaseTag = regexp.MustCompile(`@v?(\d+(?:\.\d+)+(?:(?:a|b|rc)\d+)?(?:\.post\d+)?)$`)

@@ -192,10 +192,17 @@ func NewPlan(tc compat.Toolchain, src Source, base Base, opt Options) (*Plan, er
 // imageArgs returns the arguments of the scripts of package dockerfiles.
 func imageArgs(tc compat.Toolchain, packages dockerfiles.Packages) map[string]string {
 	needs := tc.Needs()
+	home := "/opt/cuda" // the directory of the toolkit in the toolchain's image
+	switch tc.CUDASource {
+	case compat.FoundCUDA:
+		home = tc.Environment.CUDAHome
+	case compat.Debian12: // Debian's is part of the system, and torch expects it under this very name
+		home = "/usr"
+	}
 	return map[string]string{
 		"CROSS": crossMachine(tc),
 		"ROAD":  string(tc.CUDASource), "PYTHON": tc.Python, "TORCH": tc.Torch, "TORCH_INDEX": tc.Index, "TOOLKIT": tc.Toolkit, "GCC": tc.GCC,
-		"CUDA_HOME": cudaHome(tc), "CUDA_PACKAGES": strings.Join(packages.Pinned(dockerfiles.CUDARequirements(string(tc.CUDASource), tc.Toolkit)), " "),
+		"CUDA_HOME": home, "CUDA_PACKAGES": strings.Join(packages.Pinned(dockerfiles.CUDARequirements(string(tc.CUDASource), tc.Toolkit)), " "),
 		"SYSTEM": strings.Join(needs.Debian, " "), "PACKAGES": strings.Join(needs.Python, " "),
 		"COMPONENTS": strings.Join(needs.Toolkit, " "), "REQUIRES": strings.Join(needs.Node, " "),
 	}
@@ -240,18 +247,6 @@ func LockedPackages(tc compat.Toolchain) (dockerfiles.Packages, bool) {
 	}
 	needs := tc.Needs()
 	return dockerfiles.LockedPackages(tc.Torch, tc.Python, string(tc.CUDASource), slices.Concat(needs.Python, needs.Node), tc.Pins)
-}
-
-// cudaHome returns the directory of the toolkit in the toolchain's image. Debian's is part of the
-// system, and torch expects it under this very name.
-func cudaHome(tc compat.Toolchain) string {
-	switch tc.CUDASource {
-	case compat.FoundCUDA:
-		return tc.Environment.CUDAHome
-	case compat.Debian12:
-		return "/usr"
-	}
-	return "/opt/cuda"
 }
 
 // setDigest reads the scripts of the steps and computes the digest.

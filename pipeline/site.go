@@ -73,8 +73,14 @@ func NewSite(o SiteOptions, getenv func(string) string) (Site, error) {
 		return Site{}, err
 	}
 	s.variables[torchIndexes] = strings.TrimRight(prefix, "/")
-	if err := s.setMirror(getenv(aptMirror)); err != nil {
-		return Site{}, err
+	if mirror := getenv(aptMirror); mirror != "" {
+		if err := checkURL(aptMirror, mirror); err != nil {
+			return Site{}, err
+		}
+		if strings.ContainsAny(mirror, `#&\ `) {
+			return Site{}, siteError(aptMirror, urlLike(aptMirror), "%s", `it must not contain # & or \: write %23, %26, %5C`)
+		}
+		s.variables[aptMirror] = strings.TrimRight(mirror, "/")
 	}
 	if err := s.setNvcc(o.Toolkit); err != nil {
 		return Site{}, err
@@ -153,20 +159,6 @@ func withoutIndexName(index string) string {
 		return rest
 	}
 	return index
-}
-
-func (s *Site) setMirror(mirror string) error {
-	if mirror == "" {
-		return nil
-	}
-	if err := checkURL(aptMirror, mirror); err != nil {
-		return err
-	}
-	if strings.ContainsAny(mirror, `#&\ `) {
-		return siteError(aptMirror, urlLike(aptMirror), "%s", `it must not contain # & or \: write %23, %26, %5C`)
-	}
-	s.variables[aptMirror] = strings.TrimRight(mirror, "/")
-	return nil
 }
 
 // checkURL never repeats the URL that it refuses: it may hold a password.
@@ -258,7 +250,14 @@ func (s Site) Programs(environ []string, dir string) ([]string, error) {
 		out = append(out, name+"="+s.variables[name])
 	}
 	out = append(out, "UV_PYTHON_DOWNLOADS=never", "UV_NO_CONFIG=1")
-	file, system := systemCertificates()
+	var file string // of the system's certificates, as dockerfiles/site.sh looks for it
+	var system []byte
+	for _, name := range []string{"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"} {
+		if text, err := os.ReadFile(name); err == nil {
+			file, system = name, text
+			break
+		}
+	}
 	switch own := func(v string) bool { return strings.HasPrefix(v, "SSL_CERT_") }; {
 	case s.ca == "" && (file == "" || slices.ContainsFunc(environ, own)):
 		return out, nil
@@ -268,16 +267,6 @@ func (s Site) Programs(environ []string, dir string) ([]string, error) {
 	bundle := append(append(system, '\n'), s.ca...)
 	path := filepath.Join(dir, "certificates.pem")
 	return append(out, "SSL_CERT_FILE="+path), os.WriteFile(path, bundle, 0o600)
-}
-
-// systemCertificates returns the file of the system's certificates, as dockerfiles/site.sh looks for it, and its text.
-func systemCertificates() (string, []byte) {
-	for _, file := range []string{"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"} {
-		if text, err := os.ReadFile(file); err == nil {
-			return file, text
-		}
-	}
-	return "", nil
 }
 
 // Script returns the text that dockerfiles/site.sh reads: the settings as shell assignments. It

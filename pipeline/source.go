@@ -2,9 +2,11 @@ package pipeline
 
 import (
 	"cmp"
+	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -159,7 +161,13 @@ func (p project) openSdist(ctx context.Context, file, dir string) (Source, error
 	defer f.Close()
 	s := Source{Kind: SourceSdist, Ref: filepath.Base(file)}
 	return p.openUnpacked(ctx, &s, dir, func(root *os.Root) error {
-		return fault.AddHint(unpackSdist(ctx, f, root), "a source distribution is a NAME-VERSION.tar.gz with one folder NAME-VERSION")
+		zip, err := gzip.NewReader(f)
+		if err != nil {
+			err = fmt.Errorf("not a .tar.gz: %w", err)
+		} else {
+			err = unpackTar(ctx, zip, root)
+		}
+		return fault.AddHint(err, "a source distribution is a NAME-VERSION.tar.gz with one folder NAME-VERSION")
 	})
 }
 
@@ -194,20 +202,17 @@ func checkDeepSpeed(t *tree) (name, version string, err error) {
 		}
 	}
 	if len(missing) > 0 {
-		return "", "", fault.WithHint(fmt.Errorf("these are not the sources of DeepSpeed: %s missing", isAre(missing)),
+		are := "are"
+		if len(missing) == 1 {
+			are = "is"
+		}
+		return "", "", fault.WithHint(fmt.Errorf("these are not the sources of DeepSpeed: %s %s missing", strings.Join(missing, ", "), are),
 			"the top of a checkout or of an unpacked source distribution has setup.py, op_builder/ and version.txt")
 	}
 	if version, err = t.readVersion(); err != nil {
 		return "", "", err
 	}
 	return "deepspeed-" + version, version, nil
-}
-
-func isAre(names []string) string {
-	if len(names) == 1 {
-		return names[0] + " is"
-	}
-	return strings.Join(names, ", ") + " are"
 }
 
 // staleDeepSpeed reports the files that earlier builds leave in a tree, and those that a source
@@ -235,9 +240,18 @@ func (t *tree) readVersion() (string, error) {
 	if !t.hasFile(from) {
 		from = "PKG-INFO"
 	}
-	text, err := t.readFile(from, 1<<20)
+	f, err := t.root.Open(from)
 	if err != nil {
 		return "", err
+	}
+	defer f.Close()
+	const most = 1 << 20
+	text, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err != nil {
+		return "", err
+	}
+	if len(text) > most {
+		return "", fmt.Errorf("%s: larger than %d bytes", from, most)
 	}
 	version := strings.TrimSpace(string(text))
 	if from == "PKG-INFO" {

@@ -176,20 +176,6 @@ func (t *tree) hasFile(name string) bool {
 	return found || strings.HasSuffix(name, "/") && i < len(t.names) && strings.HasPrefix(t.names[i], name)
 }
 
-// readFile returns the content of a file of at most limit bytes.
-func (t *tree) readFile(name string, limit int64) ([]byte, error) {
-	f, err := t.root.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err == nil && int64(len(text)) > limit {
-		err = fmt.Errorf("%s: larger than %d bytes", name, limit)
-	}
-	return text, err
-}
-
 // packTar writes the tree as a tar.gz with the one folder top, and returns its SHA-256. Equal
 // trees give equal bytes, whoever packs them and when: the names are sorted, and owner and times
 // are fixed. Nothing is compressed, because the output of compressors changes.
@@ -282,15 +268,6 @@ func (t *tree) addFile(w *tar.Writer, top, name string) error {
 
 // packTime returns the time of every entry: the same as in a wheel.
 func packTime() time.Time { return time.Unix(1704067200, 0) }
-
-// unpackSdist unpacks a foreign source distribution, a tar.gz.
-func unpackSdist(ctx context.Context, r io.Reader, root *os.Root) error {
-	zip, err := gzip.NewReader(r)
-	if err != nil {
-		return fmt.Errorf("not a .tar.gz: %w", err)
-	}
-	return unpackTar(ctx, zip, root)
-}
 
 // unpackTar puts the content of the one folder that a tar has into root. It does not trust the tar: nothing
 // leaves root, no name comes twice, and there are no devices and no absurd sizes. Where links lead is up to

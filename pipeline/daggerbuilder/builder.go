@@ -222,28 +222,23 @@ func (r *run) reportStep(ctx context.Context, name, title string, do func(contex
 		return context.Cause(ctx)
 	case err != nil:
 		shown.End(ui.Failed, "")
-		return r.stepError(ctx, name, err)
+		var exec *dagger.ExecError
+		if errors.As(err, &exec) {
+			fmt.Fprintf(r.log, "%s\n%s\nexit code %d\n", exec.Stdout, exec.Stderr, exec.ExitCode)
+			return pipeline.StepFailed(name, fmt.Errorf("exit code %d", exec.ExitCode), true, pipeline.FailureLines(exec.Stdout, exec.Stderr))
+		}
+		fmt.Fprintln(r.log, err)
+		// Only the errors of a lost engine are explained by its container: the engine also tells that way what a registry or a
+		// file says.
+		ctx, cancel := context.WithTimeout(ctx, pipeline.PingTime)
+		defer cancel()
+		return pipeline.StepFailed(name, r.engine.Explain(withoutQuery(err), r.Ping(ctx) == nil), false, "")
 	case cached && name != baseStep: // a base is looked at, not run
 		shown.End(ui.Cached, "")
 	default:
 		shown.End(ui.Done, "")
 	}
 	return nil
-}
-
-// stepError turns the engine's error for a failed exec into the exit code and the last lines of
-// the output. Of other errors, only those of a lost engine are explained by its container: the engine also
-// tells that way what a registry or a file says.
-func (r *run) stepError(ctx context.Context, step string, err error) error {
-	var exec *dagger.ExecError
-	if errors.As(err, &exec) {
-		fmt.Fprintf(r.log, "%s\n%s\nexit code %d\n", exec.Stdout, exec.Stderr, exec.ExitCode)
-		return pipeline.StepFailed(step, fmt.Errorf("exit code %d", exec.ExitCode), true, pipeline.FailureLines(exec.Stdout, exec.Stderr))
-	}
-	fmt.Fprintln(r.log, err)
-	ctx, cancel := context.WithTimeout(ctx, pipeline.PingTime)
-	defer cancel()
-	return pipeline.StepFailed(step, r.engine.Explain(withoutQuery(err), r.Ping(ctx) == nil), false, "")
 }
 
 // withoutQuery removes the query that the client puts before the error text.

@@ -257,7 +257,17 @@ func (r *run) pruneEnvironments() {
 	for _, dir := range pipeline.LongUnused(dirs, keepEnvironments-1) {
 		r.removeUnused(dir)
 	}
-	if treeSize(r.downloadsDir()) > keepDownloads {
+	var size int64
+	_ = filepath.WalkDir(r.downloadsDir(), func(_ string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return nil //nolint:nilerr // unreadable files do not count
+		}
+		if info, err := e.Info(); err == nil && info.Mode().IsRegular() {
+			size += info.Size()
+		}
+		return nil
+	})
+	if size > keepDownloads {
 		r.removeUnused(r.downloadsDir())
 	}
 }
@@ -272,21 +282,6 @@ func (r *run) removeUnused(dir string) {
 	if err := os.RemoveAll(dir); err != nil {
 		r.rep.Warn("%s of earlier builds stays: %v", dir, err)
 	}
-}
-
-// treeSize returns how many bytes the files below dir hold.
-func treeSize(dir string) int64 {
-	var sum int64
-	_ = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
-		if err != nil {
-			return nil //nolint:nilerr // unreadable files do not count
-		}
-		if info, err := e.Info(); err == nil && info.Mode().IsRegular() {
-			sum += info.Size()
-		}
-		return nil
-	})
-	return sum
 }
 
 // linkTree makes dst a copy of the tree src, with hard links to its files if the file system has

@@ -68,22 +68,18 @@ func (s *stream) passLine(line string) {
 		return
 	}
 	fmt.Fprintln(s.log, line)
-	s.keepLine(line + "\n")
-	if strings.ContainsFunc(line, unicode.IsLetter) { // not the rulers and carets of a compiler
-		s.step.Log(line)
-	}
-}
-
-func (s *stream) keepLine(line string) {
 	if s.head.Len() < keptBytes {
-		s.head.WriteString(line)
-		return
+		s.head.WriteString(line + "\n")
+	} else {
+		s.tail.WriteString(line + "\n")
 	}
-	s.tail.WriteString(line)
 	if s.tail.Len() > 2*keptBytes {
 		end := s.tail.String()[s.tail.Len()-keptBytes:]
 		s.tail.Reset()
 		s.tail.WriteString(end)
+	}
+	if strings.ContainsFunc(line, unicode.IsLetter) { // not the rulers and carets of a compiler
+		s.step.Log(line)
 	}
 }
 

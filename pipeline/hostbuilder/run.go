@@ -162,39 +162,33 @@ func (r *run) Close() error {
 // Run runs one step of the plan and keeps its output directory.
 func (r *run) Run(ctx context.Context, s pipeline.Step) error {
 	return r.reportStep(ctx, s.Name, s.Title, func(ctx context.Context, out output) error {
-		at, err := r.runStep(ctx, s, out)
+		at, remove, err := r.makeStepDirs(s)
+		defer remove()
 		r.outputs[s.Name] = at.Out
-		return err
+		if err != nil {
+			return err
+		}
+		env := toolchainEnv
+		if s.Image == pipeline.Runtime {
+			// A step in the runtime image gets an environment of its own, so that the next step does
+			// not see the packages it installs. Headers, half of the files, are one symbolic link: a
+			// further hard link changes their times, by which cached objects recognise them.
+			env = filepath.Join(r.dir, s.Name, "env")
+			if err := linkTree(ctx, r.entry.path(runtimeEnv), env, "include"); err != nil {
+				return err
+			}
+		}
+		for _, in := range s.Inputs {
+			if err := os.Symlink(r.outputs[in], filepath.Join(at.In, in)); err != nil {
+				return err
+			}
+		}
+		v, err := r.stepEnv(s, at, env)
+		if err != nil {
+			return err
+		}
+		return out.run(ctx, process{argv: s.Command(at.Tools), dir: at.Work, env: v.environ()})
 	})
-}
-
-// runStep runs the program of a step, and returns its directories.
-func (r *run) runStep(ctx context.Context, s pipeline.Step, out output) (pipeline.Places, error) {
-	at, remove, err := r.makeStepDirs(s)
-	defer remove()
-	if err != nil {
-		return at, err
-	}
-	env := toolchainEnv
-	if s.Image == pipeline.Runtime {
-		// A step in the runtime image gets an environment of its own, so that the next step does
-		// not see the packages it installs. Headers, half of the files, are one symbolic link: a
-		// further hard link changes their times, by which cached objects recognise them.
-		env = filepath.Join(r.dir, s.Name, "env")
-		if err := linkTree(ctx, r.entry.path(runtimeEnv), env, "include"); err != nil {
-			return at, err
-		}
-	}
-	for _, in := range s.Inputs {
-		if err := os.Symlink(r.outputs[in], filepath.Join(at.In, in)); err != nil {
-			return at, err
-		}
-	}
-	v, err := r.stepEnv(s, at, env)
-	if err != nil {
-		return at, err
-	}
-	return at, out.run(ctx, process{argv: s.Command(at.Tools), dir: at.Work, env: v.environ()})
 }
 
 // makeStepDirs makes the directories of a step, with its scripts. remove removes all of them except

@@ -157,15 +157,6 @@ func (b *Backend) pinBase(ctx context.Context, base pipeline.Base) (pipeline.Bas
 	return builder.ResolveBase(ctx, base)
 }
 
-// inspectBase asks the engine for the build environment that a base holds.
-func (b *Backend) inspectBase(ctx context.Context, base pipeline.Base) (compat.BuildEnvironment, error) {
-	builder, err := b.connect(ctx)
-	if err != nil {
-		return compat.BuildEnvironment{}, err
-	}
-	return builder.Look(ctx, base)
-}
-
 // hostBuilder returns the builder of this machine.
 func (b *Backend) hostBuilder(ctx context.Context) (*hostbuilder.Builder, error) {
 	b.mu.Lock()

@@ -61,7 +61,21 @@ func (r Request) wrongValues(tables *compat.Tables) []mistake {
 	if r.Ops != nil && len(r.Ops) == 0 { // nil: the default ops
 		all = append(all, mistakeOf("ops", &RequestError{err: errors.New("--ops: no operator given")}))
 	}
-	return append(all, r.wrongVersions()...)
+	for _, v := range []struct {
+		key, value, want string
+		form             *regexp.Regexp
+	}{
+		{"torch", r.Torch, "must be X.Y or X.Y.Z (without --torch: the newest that fits; with --env PYTHON: that of an environment)", torchForm},
+		{"cuda", r.CUDA, "must be X or X.Y", cudaForm},
+		{"python", r.Python, "must be X.Y, such as 3.12", pythonForm},
+		{"glibc", r.Glibc, "must be X.Y, as 'ldd --version' prints it on the oldest node: 2.28", glibcForm},
+		{"driver", r.Driver, "must be a version, as nvidia-smi prints it on the oldest node: 550.54.15", driverForm},
+	} {
+		if v.value != "" && !v.form.MatchString(v.value) {
+			all = append(all, newMistake(v.key, v.value, v.want, versionMeant(v.value)))
+		}
+	}
+	return all
 }
 
 var (
@@ -89,50 +103,23 @@ func versionMeant(value string) string {
 	return "did you mean " + meant + "?"
 }
 
-// wrongVersions finds versions that are none.
-func (r Request) wrongVersions() []mistake {
-	var all []mistake
-	for _, v := range []struct {
-		key, value, want string
-		form             *regexp.Regexp
-	}{
-		{"torch", r.Torch, "must be X.Y or X.Y.Z (without --torch: the newest that fits; with --env PYTHON: that of an environment)", torchForm},
-		{"cuda", r.CUDA, "must be X or X.Y", cudaForm},
-		{"python", r.Python, "must be X.Y, such as 3.12", pythonForm},
-		{"glibc", r.Glibc, "must be X.Y, as 'ldd --version' prints it on the oldest node: 2.28", glibcForm},
-		{"driver", r.Driver, "must be a version, as nvidia-smi prints it on the oldest node: 550.54.15", driverForm},
-	} {
-		if v.value == "" || v.form.MatchString(v.value) {
-			continue
-		}
-		all = append(all, newMistake(v.key, v.value, v.want, versionMeant(v.value)))
-	}
-	return all
-}
-
-// unknownNames finds the GPUs and the ops that dsbuild does not know.
-func (r Request) unknownNames(tables *compat.Tables) []mistake {
-	var all []mistake
+// AddMistakes adds the values of a matrix entry that have no meaning, unknown GPUs and ops among them, to the mistakes of
+// its file, each at its place, and reports whether there is any. A value that several entries share is added once.
+func AddMistakes(list *diagnostic.List, tables *compat.Tables, e matrix.Entry) bool {
+	r := EntryRequest(e)
+	wrong := r.wrongValues(tables)
 	for _, name := range compat.SplitNames(r.GPUs) {
 		var bad *compat.ConflictError
 		if name != everyGPU && errors.As(tables.CheckGPU(name), &bad) {
-			all = append(all, mistakeOf("gpu", fault.WithHint(errors.New(bad.Conflicts[0].What), "%s", bad.Hint())))
+			wrong = append(wrong, mistakeOf("gpu", fault.WithHint(errors.New(bad.Conflicts[0].What), "%s", bad.Hint())))
 		}
 	}
 	for _, name := range compat.SplitNames(r.Ops) {
 		var bad *compat.ConflictError
 		if errors.As(tables.CheckOp(name), &bad) {
-			all = append(all, mistakeOf("ops", fault.WithHint(errors.New(bad.Conflicts[0].What), "%s", bad.Hint())))
+			wrong = append(wrong, mistakeOf("ops", fault.WithHint(errors.New(bad.Conflicts[0].What), "%s", bad.Hint())))
 		}
 	}
-	return all
-}
-
-// AddMistakes adds the values of a matrix entry that have no meaning to the mistakes of its file, each
-// at its place, and reports whether there is any. A value that several entries share is added once.
-func AddMistakes(list *diagnostic.List, tables *compat.Tables, e matrix.Entry) bool {
-	r := EntryRequest(e)
-	wrong := append(r.wrongValues(tables), r.unknownNames(tables)...)
 	for _, m := range wrong {
 		at := e.Place(m.key)
 		if !slices.ContainsFunc(list.Problems, func(p diagnostic.Problem) bool { return p.Position == at && p.Message == m.text }) {

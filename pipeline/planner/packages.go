@@ -51,22 +51,20 @@ func (l *packageLookup) find(ctx context.Context, tc compat.Toolchain, beside bo
 	if err != nil {
 		return nil, err
 	}
-	got, err := pins.Resolve(ctx, resolver, q, nearestLocked(tc))
+	// The versions that the lock has for the torch most like this one are preferred, so that a plan changes only if its
+	// requirements do.
+	var near dockerfiles.Packages
+	for _, torch := range compat.NearestVersions(tc.Torch, dockerfiles.LockedTorches(tc.Python)) {
+		if found, ok := dockerfiles.LockedPackages(torch, tc.Python, string(tc.CUDASource), nil, nil); ok {
+			near = found
+			break
+		}
+	}
+	got, err := pins.Resolve(ctx, resolver, q, near)
 	if err != nil {
 		err = fmt.Errorf("the Python packages of a toolchain with torch %s for Python %s, which this dsbuild does not know: %w", tc.Torch, tc.Python, err)
 		return nil, fault.WithHint(err, "dsbuild asks the package index for them (--index-url); dsbuild toolchains lists the releases that it knows")
 	}
 	l.found[key] = &got
 	return &got, nil
-}
-
-// nearestLocked returns the packages that the lock has for the torch most like that of a toolchain.
-// Their versions are preferred, so that a plan changes only if its requirements do.
-func nearestLocked(tc compat.Toolchain) dockerfiles.Packages {
-	for _, torch := range compat.NearestVersions(tc.Torch, dockerfiles.LockedTorches(tc.Python)) {
-		if near, ok := dockerfiles.LockedPackages(torch, tc.Python, string(tc.CUDASource), nil, nil); ok {
-			return near
-		}
-	}
-	return dockerfiles.Packages{}
 }

@@ -57,12 +57,21 @@ func New(ctx context.Context, o Options) (*Planner, error) {
 	}
 	env, err := pipeline.ReadEnvironment(ctx, o.Env)
 	if err == nil {
-		err = p.useEnvironment(env)
+		// Where no index has its torch, the wheels can only be built on this machine, beside it.
+		why := env.Released(tables)
+		if why != nil && p.backend.kind == Auto {
+			p.options.Report.Note("building on this machine: %v", why)
+			p.backend.kind = Host
+		}
+		if p.backend.kind != Host {
+			err = why
+		}
 	}
 	if err != nil {
 		p.Close()
 		return nil, err
 	}
+	p.env, p.backend.env, p.tables = &env, &env, env.Tables(tables)
 	return p, nil
 }
 
@@ -195,9 +204,14 @@ func (p *Planner) PlanTarget(ctx context.Context, r Request, t Target) (*pipelin
 	if err != nil {
 		return nil, err
 	}
-	spec, err := p.narrowToEnvironment(t.Spec, base)
-	if err != nil {
-		return nil, err
+	spec := t.Spec
+	if p.env != nil {
+		if !base.Host && spec.Glibc == "" { // a container must have no newer glibc than the environment
+			spec.Glibc = p.env.Glibc
+		}
+		if spec, err = p.env.Asked(spec); err != nil {
+			return nil, err
+		}
 	}
 	tc, err := t.tables.Resolve(spec, environments...)
 	if err != nil {
@@ -238,33 +252,6 @@ func (p *Planner) PlanTarget(ctx context.Context, r Request, t Target) (*pipelin
 		p.reportRemarks(plan)
 	}
 	return plan, err
-}
-
-// useEnvironment builds all wheels for a Python environment. Where no index has its
-// torch, the wheels can only be built on this machine, beside it.
-func (p *Planner) useEnvironment(env pipeline.PythonEnvironment) error {
-	err := env.Released(p.tables)
-	if err != nil && p.backend.kind == Auto {
-		p.options.Report.Note("building on this machine: %v", err)
-		p.backend.kind = Host
-	}
-	if err != nil && p.backend.kind != Host {
-		return err
-	}
-	p.env, p.backend.env, p.tables = &env, &env, env.Tables(p.tables)
-	return nil
-}
-
-// narrowToEnvironment narrows a spec to the environment of Options.Env. A container
-// must have no newer glibc than that.
-func (p *Planner) narrowToEnvironment(spec wheel.Spec, base pipeline.Base) (wheel.Spec, error) {
-	if p.env == nil {
-		return spec, nil
-	}
-	if !base.Host && spec.Glibc == "" {
-		spec.Glibc = p.env.Glibc
-	}
-	return p.env.Asked(spec)
 }
 
 // reportRemarks reports the remarks of a plan's toolchain, and the ops it leaves out.
@@ -313,7 +300,11 @@ func (p *Planner) buildEnvironment(ctx context.Context, r Request) (pipeline.Bas
 		}
 	}
 	if !known {
-		if env, err = p.backend.inspectBase(ctx, base); err != nil {
+		builder, err := p.backend.connect(ctx)
+		if err == nil {
+			env, err = builder.Look(ctx, base)
+		}
+		if err != nil {
 			return base, nil, err
 		}
 		env = p.tables.Offered(env)
