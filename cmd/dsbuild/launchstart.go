@@ -19,6 +19,9 @@ import (
 	"github.com/dsbuild/dsbuild/launch/jobrunner"
 )
 
+// keptJobs is the number of runs whose logs stay if the user names no folder.
+const keptJobs = 10
+
 // startJob starts a rendered job on the nodes of an inventory, or on this machine,
 // and stays with it.
 func startJob(ctx context.Context, a *app, opts launchOptions, inv *inventory.Inventory, job *launch.Job, files []launch.File) error {
@@ -47,8 +50,14 @@ func startJob(ctx context.Context, a *app, opts launchOptions, inv *inventory.In
 			return err
 		}
 	}
+	logs := opts.logs
+	if logs == "" {
+		base := filepath.Join(xdg.StateHome, "dsbuild", "jobs")
+		fleet.PruneRuns(base, keptJobs-1)
+		logs = filepath.Join(base, time.Now().Format("20060102T150405")+"-"+strings.ToLower(rand.Text()[:6])+"-"+job.Name)
+	}
 	report, err := jobrunner.Run(ctx, jobrunner.Options{
-		Job: job, Machines: machines, Env: env, Logs: jobLogs(opts.logs, job.Name), Grace: opts.grace, Report: a.reporter,
+		Job: job, Machines: machines, Env: env, Logs: logs, Grace: opts.grace, Report: a.reporter,
 	})
 	if report == nil {
 		return err
@@ -90,17 +99,4 @@ func reachParts(ctx context.Context, a *app, inv *inventory.Inventory, parts []l
 		all = append(all, jobrunner.Machine{Part: p, Open: func(ctx context.Context) (jobrunner.Link, error) { return way.Dialer.Dial(ctx, target) }})
 	}
 	return all, done, nil
-}
-
-// keptJobs is the number of runs whose logs stay if the user names no folder.
-const keptJobs = 10
-
-// jobLogs is the folder of a run's logs; of old runs they are removed.
-func jobLogs(dir, job string) string {
-	if dir != "" {
-		return dir
-	}
-	base := filepath.Join(xdg.StateHome, "dsbuild", "jobs")
-	fleet.PruneRuns(base, keptJobs-1)
-	return filepath.Join(base, time.Now().Format("20060102T150405")+"-"+strings.ToLower(rand.Text()[:6])+"-"+job)
 }

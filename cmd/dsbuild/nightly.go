@@ -192,12 +192,28 @@ func applyAtNight(ctx context.Context, opts fleetFlags, d deployment, err error)
 	return n, errors.Join(report.Err(), writeReports(opts, report))
 }
 
-// deployEnvOnce locks an environment with the night's wheels and deploys it to some nodes. The lock lies
-// beside the folder of the wheels, so that the next night keeps the other packages.
+// deployEnvOnce locks an environment with the night's wheels for its Python, one for each machine type, and deploys it to
+// some nodes. The lock lies beside the folder of the wheels, so that the next night keeps the other packages.
 func deployEnvOnce(ctx context.Context, a *app, opts envOptions, spec environment.Spec, dir string) (nightly.Nodes, error) {
-	built, err := wheelsOfPython(dir, spec.Python)
+	files, err := filepath.Glob(filepath.Join(dir, "*.whl"))
 	if err != nil {
 		return nightly.Nodes{}, err
+	}
+	var built []environment.Text
+	for _, file := range files {
+		name, err := wheel.ParseFileName(filepath.Base(file))
+		if err != nil {
+			return nightly.Nodes{}, err
+		}
+		if slices.ContainsFunc(name.Tags, func(tag string) bool {
+			return strings.HasPrefix(tag, "py3-") || strings.HasPrefix(tag, "cp"+strings.ReplaceAll(spec.Python, ".", "")+"-")
+		}) {
+			built = append(built, environment.Text{Text: file})
+		}
+	}
+	if len(built) == 0 {
+		err := fmt.Errorf("the night has no wheel for Python %s", spec.Python)
+		return nightly.Nodes{}, fault.WithHint(err, "name an entry for it in wheels:")
 	}
 	spec.Wheels = append(slices.Clone(spec.Wheels), built...)
 	opts.lock = filepath.Join(filepath.Dir(dir), spec.Name+".lock")
@@ -212,28 +228,4 @@ func deployEnvOnce(ctx context.Context, a *app, opts envOptions, spec environmen
 	d := envs.New(opt)
 	_, err = d.Survey(ctx)
 	return applyAtNight(ctx, opts.fleetFlags, d, err)
-}
-
-// wheelsOfPython returns the wheels of a folder that install on a Python X.Y. There should be one for each machine type.
-func wheelsOfPython(dir, python string) ([]environment.Text, error) {
-	files, err := filepath.Glob(filepath.Join(dir, "*.whl"))
-	if err != nil {
-		return nil, err
-	}
-	var found []environment.Text
-	for _, file := range files {
-		name, err := wheel.ParseFileName(filepath.Base(file))
-		if err != nil {
-			return nil, err
-		}
-		if slices.ContainsFunc(name.Tags, func(tag string) bool {
-			return strings.HasPrefix(tag, "py3-") || strings.HasPrefix(tag, "cp"+strings.ReplaceAll(python, ".", "")+"-")
-		}) {
-			found = append(found, environment.Text{Text: file})
-		}
-	}
-	if len(found) == 0 {
-		return nil, fault.WithHint(fmt.Errorf("the night has no wheel for Python %s", python), "name an entry for it in wheels:")
-	}
-	return found, nil
 }

@@ -63,6 +63,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 // newRootCommand assembles the command tree.
 func newRootCommand(a *app) *cobra.Command {
 	var version bool
+	exits := each.Map(exitMeanings(), func(e exitMeaning) string { return fmt.Sprintf("  %-3d  %s", e.code, e.meaning) })
 	root := &cobra.Command{
 		Use:   "dsbuild",
 		Short: "Build DeepSpeed wheels with compiled operators and deploy them to GPU nodes",
@@ -77,7 +78,7 @@ standard input, nodes such as gpu[01-16], or slurm:PARTITION: see 'dsbuild nodes
 Results go to standard output, progress and messages to standard error.
 
 Exit codes:
-` + exitTable(),
+` + strings.Join(exits, "\n"),
 		Example: `  dsbuild ship inventory.yaml
   dsbuild wheel
   dsbuild deploy inventory.yaml`,
@@ -246,12 +247,6 @@ func commandGroups(a *app) []commandGroup {
 			newVersionCommand(a),
 		}},
 	}
-}
-
-// exitTable lists the exit codes, one on each line.
-func exitTable() string {
-	lines := each.Map(exitMeanings(), func(e exitMeaning) string { return fmt.Sprintf("  %-3d  %s", e.code, e.meaning) })
-	return strings.Join(lines, "\n")
 }
 
 // executeCommand runs the command that args name. Whatever cobra refuses before the

@@ -89,7 +89,7 @@ and deploys it as dsbuild env deploy does.` + whichDeploy,
 	return cmd
 }
 
-// runShip ships as o says. The report is printed and written also when builds
+// runShip ships as o says, or previews that. The report is printed and written also when builds
 // or nodes failed, or the run was interrupted.
 func runShip(ctx context.Context, a *app, o shipOptions) error {
 	deployment, err := o.fleet.installOptions(ctx, a)
@@ -114,33 +114,29 @@ func runShip(ctx context.Context, a *app, o shipOptions) error {
 	if !o.verifyGiven {
 		opt.Deploy.VerifyUnchanged = verify.LevelFiles
 	}
-	return runShipment(ctx, a, o.fleet.changeFlags, o.build.verbose, ship.New(opt))
-}
-
-// runShipment runs the steps of a shipment, or previews them.
-func runShipment(ctx context.Context, a *app, o changeFlags, verbose bool, s *ship.Shipment) error {
+	s := ship.New(opt)
 	defer s.Close()
 	plan, err := s.Survey(ctx)
 	switch {
-	case err != nil && ctx.Err() != nil && !o.dryRun:
-		return errors.Join(context.Cause(ctx), printReport(a, o.fleetFlags, s.Report()))
+	case err != nil && ctx.Err() != nil && !o.fleet.dryRun:
+		return errors.Join(context.Cause(ctx), printReport(a, o.fleet.fleetFlags, s.Report()))
 	case err != nil:
 		return err
-	case o.dryRun:
+	case o.fleet.dryRun:
 		preview, err := s.Preview(ctx)
-		if o.json {
+		if o.fleet.json {
 			return errors.Join(err, ui.JSON(a.stdout, struct {
 				Groups []report.Group `json:"groups"`
 				Left   []ship.LeftOut `json:"left"`
 				planDocument
 			}{plan.Groups(), plan.Left, newPlanDocument(preview)}))
 		}
-		return errors.Join(err, plan.Print(a.stdout, verbose), preview.Print(a.stdout),
-			report.PrintHints(a.stdout, preview.Left(), o.nameInventory))
+		return errors.Join(err, plan.Print(a.stdout, o.build.verbose), preview.Print(a.stdout),
+			report.PrintHints(a.stdout, preview.Left(), o.fleet.nameInventory))
 	}
 	for _, line := range plan.Lines() {
 		a.reporter.Note("%s", line)
 	}
 	done, err := s.Run(ctx)
-	return errors.Join(err, printReport(a, o.fleetFlags, done))
+	return errors.Join(err, printReport(a, o.fleet.fleetFlags, done))
 }

@@ -35,7 +35,7 @@ default in brackets. Without a terminal, an invalid or missing answer exits with
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx := cmd.Context()
 			m := &menu{ctx: ctx, talk: ui.NewDialogue(a.stdin, a.stderr)}
-			p := m.chooseBranch("What do you want to do?", []branch{
+			p := m.chooseBranch([]branch{
 				{"run a job on this machine", func(m *menu) plan { return m.jobHere("launch", "torchrun") }},
 				{"run a job on several machines, over SSH", overSSH},
 				{"run a job on a Slurm cluster", onSlurm},
@@ -191,11 +191,11 @@ func (m *menu) ask(question, usual, fault string, valid func(string) bool) strin
 }
 
 // chooseBranch lets the user choose an entry, and continues with its questions.
-func (m *menu) chooseBranch(question string, all []branch) plan {
+func (m *menu) chooseBranch(all []branch) plan {
 	if m.err != nil {
 		return plan{}
 	}
-	m.talk.Say(question)
+	m.talk.Say("What do you want to do?")
 	for i, b := range all {
 		m.talk.Say(fmt.Sprintf("  %d  %s", i+1, b.title))
 	}
