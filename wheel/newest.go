@@ -21,7 +21,7 @@ func (c *Contents) NameNewest(file, glibc string) error {
 	var archive *Archive
 	for i := range c.Extensions {
 		e := &c.Extensions[i]
-		if (policy{Floors: floors}).offers(Floors{e.Glibc, e.GLIBCXX, e.CXXABI, e.Libgcc}) {
+		if floors.offers(Floors{e.Glibc, e.GLIBCXX, e.CXXABI, e.Libgcc}) {
 			continue
 		}
 		if archive == nil {

@@ -135,15 +135,19 @@ func (p *packer) describe(ctx context.Context, c Contents, m Manifest, b Build, 
 		return err
 	}
 	// Add requirements after those of METADATA, and the oldest Python of a wheel for several if METADATA names none.
-	var lines []string
+	head, body, split := bytes.Cut(metadata, []byte("\n\n"))
+	header := bytes.Clone(bytes.TrimRight(head, "\n"))
 	for _, r := range m.Requires {
-		lines = append(lines, "Requires-Dist: "+r)
+		header = fmt.Appendf(header, "\nRequires-Dist: %s", r)
 	}
-	head, _, _ := bytes.Cut(metadata, []byte("\n\n"))
 	if oldest, several := strings.CutSuffix(m.Python, "+"); several && !requiresPython.Match(head) {
-		lines = append(lines, "Requires-Python: >="+oldest)
+		header = fmt.Appendf(header, "\nRequires-Python: >=%s", oldest)
 	}
-	p.changed[in("METADATA")] = addFields(metadata, lines...)
+	header = append(header, '\n')
+	if split {
+		header = slices.Concat(header, []byte("\n"), body)
+	}
+	p.changed[in("METADATA")] = header
 	tags, err := p.in.ReadFile(in("WHEEL"), maxText)
 	if err != nil {
 		return err
@@ -215,19 +219,6 @@ func pinTorch(metadata []byte, m Manifest) ([]byte, error) {
 }
 
 var torchLine = regexp.MustCompile(`(?m)^Requires-Dist: torch(?:[<>=!~ ][^;\r\n]*)?$`)
-
-// addFields adds lines at the end of the header of METADATA.
-func addFields(metadata []byte, lines ...string) []byte {
-	head, body, split := bytes.Cut(metadata, []byte("\n\n"))
-	out := bytes.Clone(bytes.TrimRight(head, "\n"))
-	for _, line := range lines {
-		out = fmt.Appendf(out, "\n%s", line)
-	}
-	if split {
-		return slices.Concat(out, []byte("\n\n"), body)
-	}
-	return append(out, '\n')
-}
 
 // torchPin returns the requirement of torch.
 func (m Manifest) torchPin() (string, error) {

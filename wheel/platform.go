@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -46,16 +45,17 @@ func Platform(f Floors, machine string) (string, error) {
 	}
 	newer := all[len(all)-1].Floors
 	newer.Glibc = f.Glibc
-	if minor, ok := strings.CutPrefix(f.Glibc, "2."); ok && (policy{Floors: newer}).offers(f) {
+	if minor, ok := strings.CutPrefix(f.Glibc, "2."); ok && newer.offers(f) {
 		return "manylinux_2_" + minor + "_" + machine, nil // PEP 600 needs no policy
 	}
 	return "", fmt.Errorf("no manylinux policy offers glibc %s with GLIBCXX %s, CXXABI %s and libgcc %s",
 		cmp.Or(f.Glibc, "nothing"), cmp.Or(f.GLIBCXX, "nothing"), cmp.Or(f.CXXABI, "nothing"), cmp.Or(f.Libgcc, "nothing"))
 }
 
-func (p policy) offers(f Floors) bool {
-	return CompareVersions(f.Glibc, p.Glibc) <= 0 && CompareVersions(f.GLIBCXX, p.GLIBCXX) <= 0 &&
-		CompareVersions(f.CXXABI, p.CXXABI) <= 0 && CompareVersions(f.Libgcc, p.Libgcc) <= 0
+// offers reports whether a machine with the versions f runs code that needs those of other.
+func (f Floors) offers(other Floors) bool {
+	return CompareVersions(other.Glibc, f.Glibc) <= 0 && CompareVersions(other.GLIBCXX, f.GLIBCXX) <= 0 &&
+		CompareVersions(other.CXXABI, f.CXXABI) <= 0 && CompareVersions(other.Libgcc, f.Libgcc) <= 0
 }
 
 // PlatformFloors returns the newest symbol versions that the newest manylinux
@@ -124,17 +124,3 @@ func SplitPlatform(tag string) (glibc, machine string) {
 
 // promise matches a platform tag that names the libraries a Linux machine must have.
 var promise = regexp.MustCompile(`-(?:manylinux(?:1|2010|2014|_\d+_\d+)|musllinux_\d+_\d+)_(\w+)$`)
-
-// asBuilt returns f with the tags from before a renaming that promises more. PyTorch's wheels are
-// renamed in this way, and their WHEEL still says linux_x86_64.
-func (f FileName) asBuilt(w WheelFile) FileName {
-	if slices.ContainsFunc(w.Tags, func(t string) bool { return !strings.Contains(t, "-linux_") }) {
-		return f
-	}
-	tags := make([]string, len(f.Tags))
-	for i, t := range f.Tags {
-		tags[i] = promise.ReplaceAllString(t, "-linux_$1")
-	}
-	f.Tags = tags
-	return f
-}

@@ -87,7 +87,7 @@ func Verify(ctx context.Context, path string) (Verification, error) {
 	if err != nil {
 		return v, err
 	}
-	metadata = append(metadata, commands...)
+	metadata.Damage = append(metadata.Damage, commands...)
 	v.Checks = []Check{
 		v.besideFile("sha256", filepath.Join(filepath.Dir(v.Path), SumsName), v.checkSums),
 		v.besideFile("manifest beside", v.Path+ManifestSuffix, v.checkManifestBeside),
@@ -95,7 +95,7 @@ func Verify(ctx context.Context, path string) (Verification, error) {
 			return checkProvenance(text, filepath.Base(v.Path), v.SHA256, v.Manifest), nil
 		}),
 		{Name: "RECORD", Against: "every file's hash and size", Damage: record},
-		{Name: "metadata", Against: v.metadataAgainst(), Damage: metadata},
+		metadata,
 		tags,
 	}
 	v.Checks = append(v.Checks, v.againstManifest()...)
@@ -210,10 +210,10 @@ func sameBuild(a, b Manifest) bool {
 
 // checkMetadata compares names and versions, and the torch requirement of METADATA with the
 // torch that the ops were compiled for.
-func (v Verification) checkMetadata(a *Archive) ([]string, error) {
+func (v Verification) checkMetadata(a *Archive) (Check, error) {
 	m, c := v.Manifest, v.Contents
-	if m == nil {
-		return nil, nil
+	if m == nil { // name and version were compared when the wheel was opened
+		return Check{Name: "metadata", Against: "file name"}, nil
 	}
 	var damage []string
 	if m.Name != filepath.Base(v.Path) {
@@ -224,7 +224,7 @@ func (v Verification) checkMetadata(a *Archive) ([]string, error) {
 	}
 	pin, err := m.torchPin()
 	if err != nil {
-		return nil, a.damagedError(err)
+		return Check{}, a.damagedError(err)
 	}
 	torch := []string{}
 	for _, r := range c.Requires {
@@ -252,16 +252,7 @@ func (v Verification) checkMetadata(a *Archive) ([]string, error) {
 			damage = append(damage, fmt.Sprintf("the wheel is for %s %s, but the manifest says %s", said.what, said.wheel, said.manifest))
 		}
 	}
-	return damage, nil
-}
-
-// metadataAgainst names the sources that METADATA was compared with. Name and version were
-// compared when the wheel was opened.
-func (v Verification) metadataAgainst() string {
-	if v.Manifest == nil {
-		return "file name"
-	}
-	return "file name and manifest"
+	return Check{Name: "metadata", Against: "file name and manifest", Damage: damage}, nil
 }
 
 // checkTags compares the tags of the file name with those in WHEEL, and the glibc that they promise with the one that the
@@ -273,8 +264,13 @@ func (v Verification) checkTags(a *Archive) (Check, error) {
 		return Check{}, err
 	}
 	name := a.file
-	if v.Manifest == nil {
-		name = name.asBuilt(inside)
+	// PyTorch's wheels are renamed to tags that promise more, and their WHEEL still says linux_x86_64.
+	promisesMore := func(tag string) bool { return !strings.Contains(tag, "-linux_") }
+	if v.Manifest == nil && !slices.ContainsFunc(inside.Tags, promisesMore) {
+		name.Tags = slices.Clone(name.Tags)
+		for i, t := range name.Tags {
+			name.Tags[i] = promise.ReplaceAllString(t, "-linux_$1")
+		}
 	}
 	check := Check{Name: "tags", Against: "WHEEL", Damage: append(CompareTags(name, inside), v.Contents.checkPromise()...)}
 	for _, t := range v.Contents.Tags {

@@ -95,15 +95,11 @@ func parseHeader(raw []byte) (header, error) {
 		return h, nil
 	}
 	h.machine = known
-	return h, h.parseRest(raw)
-}
-
-func (h *header) parseRest(raw []byte) error {
 	if len(raw) < headerSize {
-		return formatError(headerName, 0, "the file ends after %d bytes", len(raw))
+		return h, formatError(headerName, 0, "the file ends after %d bytes", len(raw))
 	}
 	if v := raw[elf.EI_VERSION]; v != byte(elf.EV_CURRENT) {
-		return formatError(headerName, elf.EI_VERSION, "version %d of ELF, 1 is known", v)
+		return h, formatError(headerName, elf.EI_VERSION, "version %d of ELF, 1 is known", v)
 	}
 	h.programsAt, h.sectionsAt = le.Uint64(raw[32:]), le.Uint64(raw[40:])
 	h.programEnt, h.nPrograms = le.Uint16(raw[54:]), le.Uint16(raw[56:])
@@ -112,7 +108,7 @@ func (h *header) parseRest(raw []byte) error {
 	if h.sectionsAt == 0 {
 		h.unread = "it has no section headers"
 	}
-	return nil
+	return h, nil
 }
 
 func otherName(m elf.Machine) string {
