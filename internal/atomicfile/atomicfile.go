@@ -24,17 +24,13 @@ func newWriter() writer { return writer{(*os.File).Sync} }
 // Write copies r to path, by way of a temporary file beside it that is renamed at
 // the end. The file has mode, less the user's umask.
 func Write(path string, r io.Reader, mode fs.FileMode) error {
-	return newWriter().replace(path, r, mode)
+	return newWriter().write(path, r, mode, os.Rename)
 }
 
 // Create is Write for a file that must not exist: the error is fs.ErrExist if it does when the new
 // one is complete, even if it came meanwhile.
 func Create(path string, r io.Reader, mode fs.FileMode) error {
 	return newWriter().create(path, r, mode)
-}
-
-func (w writer) replace(path string, r io.Reader, mode fs.FileMode) error {
-	return w.write(path, r, mode, os.Rename)
 }
 
 func (w writer) create(path string, r io.Reader, mode fs.FileMode) error {

@@ -23,7 +23,7 @@ func TestContentsReachTheDiskBeforeTheName(t *testing.T) {
 	}
 	for _, write := range []func() error{
 		func() error { return w.create(file, strings.NewReader("new"), 0o600) },
-		func() error { return w.replace(file, strings.NewReader("new"), 0o600) },
+		func() error { return w.write(file, strings.NewReader("new"), 0o600, os.Rename) },
 	} {
 		if err := write(); err != nil {
 			t.Error(err)
@@ -33,7 +33,7 @@ func TestContentsReachTheDiskBeforeTheName(t *testing.T) {
 		t.Fatal(err)
 	}
 	refusal = errors.New("input/output error")
-	if err := w.replace(file, strings.NewReader("new"), 0o600); !errors.Is(err, refusal) {
+	if err := w.write(file, strings.NewReader("new"), 0o600, os.Rename); !errors.Is(err, refusal) {
 		t.Errorf("%v, want the error of the disk", err)
 	}
 	if text, err := os.ReadFile(file); err != nil || string(text) != "old" || reached != 3 {

@@ -178,24 +178,6 @@ type Part struct {
 	Before int
 }
 
-// bar returns the counts as parts of a bar.
-func (p Page) bar() (parts []Part) {
-	before := 0
-	for _, c := range p.Counts {
-		parts = append(parts, Part{c, before})
-		before += c.N
-	}
-	return parts
-}
-
-// total is the sum of the counts.
-func (p Page) total() (sum int) {
-	for _, c := range p.Counts {
-		sum += c.N
-	}
-	return sum
-}
-
 // Write writes the page.
 func (p Page) Write(w io.Writer) error {
 	const name = "page.html.tmpl"
@@ -211,6 +193,12 @@ func (p Page) Write(w io.Writer) error {
 	if err != nil {
 		return err
 	}
+	var bar []Part
+	total := 0
+	for _, c := range p.Counts {
+		bar = append(bar, Part{c, total})
+		total += c.N
+	}
 	var page bytes.Buffer
 	// The Content-Security-Policy of a page. It allows the style and the script by their hashes,
 	// and nothing else: no other script, no request.
@@ -221,7 +209,7 @@ func (p Page) Write(w io.Writer) error {
 		Policy string
 		Style  template.CSS
 		Script template.JS
-	}{p, p.bar(), p.total(), strings.Join([]string{
+	}{p, bar, total, strings.Join([]string{
 		"default-src 'none'",
 		"style-src " + source(style),
 		"script-src " + source(script),

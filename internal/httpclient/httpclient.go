@@ -109,10 +109,16 @@ func (t *Transport) send(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	if after, ok := parseRetryAfter(res.Header.Get("Retry-After"), time.Now()); ok && res.StatusCode >= http.StatusBadRequest {
-		t.mutex.Lock()
-		defer t.mutex.Unlock()
-		t.waits[req.URL.Host] = time.Now().Add(after)
+	if after := res.Header.Get("Retry-After"); res.StatusCode >= http.StatusBadRequest && after != "" {
+		until, err := http.ParseTime(after)
+		if seconds, notANumber := strconv.ParseUint(after, 10, 31); notANumber == nil {
+			until, err = time.Now().Add(time.Duration(seconds)*time.Second), nil
+		}
+		if err == nil {
+			t.mutex.Lock()
+			t.waits[req.URL.Host] = until
+			t.mutex.Unlock()
+		}
 	}
 	return res, nil
 }
@@ -177,17 +183,6 @@ func (t *Transport) warn(format string, args ...any) {
 	if t.Warn != nil {
 		t.Warn(format, args...)
 	}
-}
-
-// parseRetryAfter reads a number of seconds or a date.
-func parseRetryAfter(text string, now time.Time) (time.Duration, bool) {
-	if seconds, err := strconv.ParseUint(text, 10, 31); err == nil {
-		return time.Duration(seconds) * time.Second, true
-	}
-	if at, err := http.ParseTime(text); err == nil {
-		return max(0, at.Sub(now)), true
-	}
-	return 0, false
 }
 
 // Redact returns an address for a message. It hides the whole login: a token may be in the place of

@@ -72,7 +72,7 @@ func Open(ctx context.Context, file string, getenv func(string) string) (*Signer
 		return nil, fmt.Errorf("%s is not a signing config of sigstore: %w", file, err)
 	}
 	s := &Signer{ctx: ctx, token: tokenSource(ctx, getenv)}
-	if err := s.choose(config, time.Now()); err != nil {
+	if err := s.choose(config); err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	if s.token == nil {
@@ -86,8 +86,9 @@ func Open(ctx context.Context, file string, getenv func(string) string) (*Signer
 	return s, err
 }
 
-// choose chooses the services of a signing config for a time.
-func (s *Signer) choose(c *root.SigningConfig, now time.Time) error {
+// choose chooses the services of a signing config.
+func (s *Signer) choose(c *root.SigningConfig) error {
+	now := time.Now()
 	var err error
 	if s.fulcio, err = root.SelectService(c.FulcioCertificateAuthorityURLs(), sign.FulcioAPIVersions, now); err != nil {
 		return fmt.Errorf("no certificate authority: %w", err)

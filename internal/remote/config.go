@@ -36,7 +36,7 @@ type clientConfig struct {
 }
 
 func newClientConfig(file string, note func(string)) *clientConfig {
-	c := &clientConfig{file: file, ticket: sync.OnceValue(hasTicket), said: map[string]settings{}}
+	c := &clientConfig{file: file, said: map[string]settings{}}
 	// Each ssh -G is a process that ends right after its start, so one for each CPU may run.
 	c.asking = make(chan struct{}, max(4, runtime.GOMAXPROCS(0)))
 	c.ssh = sync.OnceValue(func() string {
@@ -45,6 +45,15 @@ func newClientConfig(file string, note func(string)) *clientConfig {
 			note(ignored + " was not read: there is no ssh on PATH to evaluate it. dsbuild uses only the inventory")
 		}
 		return program
+	})
+	c.ticket = sync.OnceValue(func() bool {
+		klist, err := exec.LookPath("klist")
+		if err != nil {
+			return false
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), askLimit)
+		defer cancel()
+		return exec.CommandContext(ctx, klist, "-s").Run() == nil
 	})
 	return c
 }
@@ -277,17 +286,6 @@ func complaint(err error, stderr string) string {
 	return cmp.Or(strings.TrimSpace(atLine.FindString(stderr)), lastLine(stderr), err.Error())
 }
 
-// hasTicket reports whether the user has a Kerberos ticket.
-func hasTicket() bool {
-	klist, err := exec.LookPath("klist")
-	if err != nil {
-		return false
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), askLimit)
-	defer cancel()
-	return exec.CommandContext(ctx, klist, "-s").Run() == nil
-}
-
 // Resolve fills the empty fields of t from the OpenSSH client configuration and from ssh's
 // defaults. It looks up t.Address (t.Name if that is empty) as ssh does for the same argument.
 // Fields that t has win. Resolve treats jump hosts the same way.
@@ -324,7 +322,11 @@ func (d *SSH) resolve(ctx context.Context, t Target, depth int) (Target, error) 
 	t.givenKnown = len(given) > 0
 	names := tokensOf(t, alias)
 	fillKeys(&t, set, names)
-	fillKnownHosts(&t, set, names)
+	if len(t.KnownHosts) == 0 {
+		own := cmp.Or(set.first("userknownhostsfile"), "~/.ssh/known_hosts ~/.ssh/known_hosts2")
+		all := cmp.Or(set.first("globalknownhostsfile"), filepath.Join(os.ExpandEnv(systemSSH), "ssh_known_hosts"))
+		t.KnownHosts = append(expandAll(strings.Fields(own), names), expandAll(strings.Fields(all), names)...)
+	}
 	if path := set.value("controlpath"); t.ControlPaths == nil && path != "" {
 		t.ControlPaths = []string{path}
 	}
@@ -390,16 +392,6 @@ func agentOf(v string, names tokens) string {
 		return cmp.Or(os.Getenv(strings.Trim(v, "${}")), "none")
 	}
 	return expand(v, names)
-}
-
-// fillKnownHosts fills the list of known_hosts files.
-func fillKnownHosts(t *Target, set settings, names tokens) {
-	if len(t.KnownHosts) > 0 {
-		return
-	}
-	own := cmp.Or(set.first("userknownhostsfile"), "~/.ssh/known_hosts ~/.ssh/known_hosts2")
-	all := cmp.Or(set.first("globalknownhostsfile"), filepath.Join(os.ExpandEnv(systemSSH), "ssh_known_hosts"))
-	t.KnownHosts = append(expandAll(strings.Fields(own), names), expandAll(strings.Fields(all), names)...)
 }
 
 // expandAll expands file names and drops "none".

@@ -133,8 +133,12 @@ func (d *SSH) dial(ctx context.Context, t Target) (*sshConn, error) {
 	if t.openSSH {
 		return d.dialOpenSSH(ctx, t)
 	}
-	if c := d.tryUserMaster(ctx, t); c != nil {
-		return c, nil
+	if d.opt.Client != Native && !t.jump && t.hasMaster() { // though t does not need OpenSSH otherwise
+		if program, err := d.openSSH(); err == nil {
+			if c := d.dialUserMaster(ctx, program, t); c != nil {
+				return c, nil
+			}
+		}
 	}
 	keys, err := d.keysFor(ctx, t)
 	if err != nil {

@@ -54,32 +54,21 @@ func (l *login) next(c *ssh.ClientAuthContext) (ssh.AuthMethod, error) {
 	if l.last == interactively && !l.asks {
 		l.mute = true
 	}
-	l.asks = false
-	method := l.choose(c)
-	l.last = method
-	switch method {
-	case byKey:
-		return ssh.PublicKeys(l.keys.signers...), nil
-	case interactively:
-		return ssh.KeyboardInteractive(l.challenge), nil
-	case byPassword:
-		return ssh.PasswordCallback(l.password), nil
-	}
-	return nil, nil // nothing is left
-}
-
-func (l *login) choose(c *ssh.ClientAuthContext) string {
+	l.asks, l.last = false, ""
 	takes := func(method string) bool { return slices.Contains(c.AllowedMethods, method) }
 	attended := l.answers.attended(l.target) && l.asked < rounds
 	switch {
 	case takes(byKey) && len(l.keys.signers) > 0 && !slices.Contains(c.TriedMethods, byKey):
-		return byKey
+		l.last = byKey
+		return ssh.PublicKeys(l.keys.signers...), nil
 	case takes(interactively) && attended && !l.target.NoInteractive && !l.mute:
-		return interactively
+		l.last = interactively
+		return ssh.KeyboardInteractive(l.challenge), nil
 	case takes(byPassword) && attended && !l.target.NoPassword:
-		return byPassword
+		l.last = byPassword
+		return ssh.PasswordCallback(l.password), nil
 	}
-	return ""
+	return nil, nil // nothing is left
 }
 
 // attended reports whether dsbuild can ask a person about t.

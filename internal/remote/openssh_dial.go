@@ -64,18 +64,6 @@ func (d *SSH) dialUserMaster(ctx context.Context, program string, t Target) *ssh
 	return nil
 }
 
-// tryUserMaster is dialUserMaster for a target that does not need OpenSSH otherwise.
-func (d *SSH) tryUserMaster(ctx context.Context, t Target) *sshConn {
-	if d.opt.Client == Native || t.jump || !t.hasMaster() {
-		return nil
-	}
-	program, err := d.openSSH()
-	if err != nil {
-		return nil
-	}
-	return d.dialUserMaster(ctx, program, t)
-}
-
 // answers checks that the master answers, and that the node behind it does too. For a jump host it
 // checks the master alone, because a jump host may forward connections and run nothing.
 func (l *opensshLink) answers(ctx context.Context, forwards bool) error {
@@ -222,7 +210,15 @@ func (a *attempt) args(socket string) []string {
 	if t.HostKeyAlias != "" {
 		add("HostKeyAlias", t.HostKeyAlias)
 	}
-	args = append(args, a.trustArgs()...)
+	known := each.Map(t.KnownHosts, func(f string) string { return configWord(fileWord(f)) })
+	if len(known) == 0 {
+		known = []string{os.DevNull}
+	}
+	args = append(args, "-o", "UserKnownHostsFile="+strings.Join(known, " "))
+	add("GlobalKnownHostsFile", os.DevNull)
+	if t.hostCommand && t.givenKnown { // an older ssh does not know the key KnownHostsCommand
+		add("KnownHostsCommand", "none")
+	}
 	args = append(args, a.keyArgs()...)
 	switch {
 	case a.jump != nil:
@@ -237,19 +233,6 @@ func (a *attempt) args(socket string) []string {
 		add("ProxyCommand", "none")
 	}
 	return append(append(args, t.SSHArgs...), "--", t.word())
-}
-
-// trustArgs returns the options for the known_hosts files.
-func (a *attempt) trustArgs() []string {
-	files := each.Map(a.target.KnownHosts, func(f string) string { return configWord(fileWord(f)) })
-	if len(files) == 0 {
-		files = []string{os.DevNull}
-	}
-	args := []string{"-o", "UserKnownHostsFile=" + strings.Join(files, " "), "-o", "GlobalKnownHostsFile=" + os.DevNull}
-	if a.target.hostCommand && a.target.givenKnown { // an older ssh does not know the key KnownHostsCommand
-		args = append(args, "-o", "KnownHostsCommand=none")
-	}
-	return args
 }
 
 // keyArgs returns the options for keys, the agent and passwords.

@@ -318,13 +318,6 @@ func (l *opensshLink) leave() []*session {
 	return slices.Collect(maps.Keys(l.sessions))
 }
 
-// busy reports whether a session is open.
-func (l *opensshLink) busy() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.sessions) > 0
-}
-
 // ask makes the node answer within limit. It opens a session, because a master forwards nothing
 // else. A refused session also proves that the node answers.
 func (l *opensshLink) ask(ctx context.Context, limit time.Duration) error {
@@ -354,7 +347,10 @@ func (l *opensshLink) keepAlive(c *sshConn, every time.Duration) {
 			return
 		case <-tick.C:
 		}
-		if l.busy() && errors.Is(l.ask(context.Background(), every), context.DeadlineExceeded) {
+		l.mu.Lock()
+		busy := len(l.sessions) > 0
+		l.mu.Unlock()
+		if busy && errors.Is(l.ask(context.Background(), every), context.DeadlineExceeded) {
 			c.giveUp(fmt.Sprintf("no answer for %s", every))
 			return
 		}

@@ -187,7 +187,9 @@ func mergeAt(patterns []namePattern, at int) []namePattern {
 			merged = append(merged, p)
 			continue
 		}
-		key := p.keyWithout(at)
+		rest := each.Map(p.numbers, foldNumbers)
+		rest[at] = ""
+		key := fmt.Sprintf("%q %q", p.texts, rest)
 		if i, ok := index[key]; ok {
 			merged[i].numbers[at] = append(merged[i].numbers[at], p.numbers[at]...)
 			continue
@@ -196,17 +198,6 @@ func mergeAt(patterns []namePattern, at int) []namePattern {
 		merged = append(merged, p)
 	}
 	return merged
-}
-
-// keyWithout is a key that is equal for patterns that differ only in the number at one place.
-func (p namePattern) keyWithout(at int) string {
-	rest := make([]string, len(p.numbers))
-	for i, numbers := range p.numbers {
-		if i != at {
-			rest[i] = foldNumbers(numbers)
-		}
-	}
-	return fmt.Sprintf("%q %q", p.texts, rest)
 }
 
 // String is the pattern as a range expression.
@@ -231,7 +222,10 @@ func (p namePattern) String() string {
 // range have the width of its first number.
 func foldNumbers(numbers []string) string {
 	numbers = slices.Clone(numbers)
-	slices.SortFunc(numbers, compareNumbers)
+	slices.SortFunc(numbers, func(a, b string) int { // by value; of equal values, the number with less padding comes first
+		x, y := strings.TrimLeft(a, "0"), strings.TrimLeft(b, "0")
+		return cmp.Or(len(x)-len(y), strings.Compare(x, y), len(a)-len(b))
+	})
 	var items []string
 	for i := 0; i < len(numbers); {
 		end := i
@@ -246,18 +240,6 @@ func foldNumbers(numbers []string) string {
 		i = end + 1
 	}
 	return strings.Join(items, ",")
-}
-
-// compareNumbers orders by value; of equal values, the number with less padding comes first.
-func compareNumbers(a, b string) int {
-	x, y := strings.TrimLeft(a, "0"), strings.TrimLeft(b, "0")
-	if len(x) != len(y) {
-		return len(x) - len(y)
-	}
-	if c := strings.Compare(x, y); c != 0 {
-		return c
-	}
-	return len(a) - len(b)
 }
 
 // comesNext reports whether next directly follows last in a range that starts with first.

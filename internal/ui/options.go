@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"cmp"
 	"io"
 	"os"
 	"strings"
@@ -26,7 +27,8 @@ type Options struct {
 
 // FromEnvironment finds out whether w is a terminal, and applies NO_COLOR, TERM and the locale.
 func FromEnvironment(w io.Writer) Options {
-	opts := Options{ASCII: !utf8Locale(os.Getenv)}
+	locale := strings.ToLower(cmp.Or(os.Getenv("LC_ALL"), os.Getenv("LC_CTYPE"), os.Getenv("LANG"))) // the order of POSIX
+	opts := Options{ASCII: !strings.Contains(locale, "utf-8") && !strings.Contains(locale, "utf8")}
 	file, ok := w.(interface{ Fd() uintptr })
 	if !ok {
 		return opts
@@ -48,16 +50,6 @@ func FromEnvironment(w io.Writer) Options {
 }
 
 func defaultSize() (width, height int) { return 80, 24 }
-
-// utf8Locale follows the order of POSIX: the first variable set decides.
-func utf8Locale(getenv func(string) string) bool {
-	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
-		if value := strings.ToLower(getenv(name)); value != "" {
-			return strings.Contains(value, "utf-8") || strings.Contains(value, "utf8")
-		}
-	}
-	return false
-}
 
 // marks are the signs in front of lines, coloured if wanted.
 type marks struct {
