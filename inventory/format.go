@@ -46,7 +46,6 @@ func guess(lines []string, yamlNamed bool) format {
 			said = append(said, line)
 		}
 	}
-	isHostWord := func(line string) bool { return hostWord.MatchString(line) }
 	switch {
 	case len(said) == 0 || yamlLine.MatchString(said[0]):
 		return yamlFamily
@@ -57,7 +56,7 @@ func guess(lines []string, yamlNamed bool) format {
 		return hostfile
 	case yamlNamed:
 		return yamlFamily
-	case !slices.ContainsFunc(said, func(line string) bool { return !isHostWord(line) }):
+	case !slices.ContainsFunc(said, func(line string) bool { return !hostWord.MatchString(line) }):
 		return hostList
 	case slices.ContainsFunc(said, hostfileSlip.MatchString):
 		return hostfile

@@ -169,10 +169,7 @@ const maxExcerpt = 10_000
 
 // inside returns the position of a byte of a text, if the file holds that text literally.
 func (l *nodeList) inside(n yamldoc.Node, at Position, text string, offset int) Position {
-	if !yamldoc.IsPlain(n) || at.Line > len(l.Lines) {
-		return at
-	}
-	if len(l.Lines[at.Line-1]) > maxExcerpt {
+	if !yamldoc.IsPlain(n) || at.Line > len(l.Lines) || len(l.Lines[at.Line-1]) > maxExcerpt {
 		return at
 	}
 	line := []rune(l.Lines[at.Line-1])

@@ -83,7 +83,20 @@ func ReadList(file string, text []byte, wrong *diagnostic.List) []Host {
 	}
 	delete(top, "_meta")
 	for _, name := range slices.Sorted(maps.Keys(top)) {
-		l.addGroup(name, top[name])
+		g, quoted := &group{}, strconv.Quote(diagnostic.Clip(name))
+		if err := decode(top[name], g); err != nil {
+			l.Add(l.at, "", "group %s: %v", quoted, err)
+			continue
+		}
+		// Programs of dynamic inventories print variables of groups; the output of ansible-inventory has none.
+		for variable := range g.Vars {
+			if kept(variable) {
+				l.Add(l.at, "give dsbuild the inventory itself, or the output of ansible-inventory -i INVENTORY --list",
+					"group %s has variables of its own: this is not what ansible-inventory --list prints", quoted)
+				break
+			}
+		}
+		l.groups[name] = g
 	}
 	hosts := l.hosts(meta.Vars)
 	if len(hosts) > MaxHosts {
@@ -99,24 +112,6 @@ type list struct {
 	at     diagnostic.Position
 	groups map[string]*group
 	work   int // of maxWork
-}
-
-// addGroup reads a group. Programs of dynamic inventories print variables of groups and plain lists
-// of hosts; the output of ansible-inventory has neither.
-func (l *list) addGroup(name string, text json.RawMessage) {
-	g := &group{}
-	if err := decode(text, g); err != nil {
-		l.Add(l.at, "", "group %s: %v", strconv.Quote(diagnostic.Clip(name)), err)
-		return
-	}
-	for variable := range g.Vars {
-		if kept(variable) {
-			l.Add(l.at, "give dsbuild the inventory itself, or the output of ansible-inventory -i INVENTORY --list",
-				"group %s has variables of its own: this is not what ansible-inventory --list prints", strconv.Quote(diagnostic.Clip(name)))
-			break
-		}
-	}
-	l.groups[name] = g
 }
 
 // hosts returns all hosts: first those of the groups, in Ansible's order, then those that only have
@@ -149,7 +144,12 @@ func (l *list) hosts(vars map[string]map[string]any) []Host {
 		delete(groups[h], "all")
 		delete(groups[h], "ungrouped")
 		in := slices.SortedFunc(maps.Keys(groups[h]), func(a, b string) int { return place[a] - place[b] })
-		all[i] = Host{Name: h, Groups: in, Vars: keptOf(vars[h])}
+		all[i] = Host{Name: h, Groups: in, Vars: map[string]any{}}
+		for name, value := range vars[h] {
+			if kept(name) {
+				all[i].Vars[name] = plain(value)
+			}
+		}
 	}
 	return all
 }
@@ -189,17 +189,6 @@ func (l *list) addAbove(name string, to map[string]bool) {
 	for _, parent := range l.groups[name].parents {
 		l.addAbove(parent, to)
 	}
-}
-
-// keptOf returns the variables that dsbuild needs.
-func keptOf(vars map[string]any) map[string]any {
-	some := map[string]any{}
-	for name, value := range vars {
-		if kept(name) {
-			some[name] = plain(value)
-		}
-	}
-	return some
 }
 
 // decode reads JSON and keeps whole numbers whole. A nil raw leaves to unchanged.
