@@ -94,8 +94,17 @@ func installWheel(a *wheel.Archive, t target) (*installation, error) {
 			return nil, err
 		}
 	}
-	if err := i.addEntryPoints(); err != nil {
+	commands, err := a.EntryPoints()
+	if err != nil {
 		return nil, err
+	}
+	for _, c := range commands {
+		top, _, _ := strings.Cut(c.Object, ".")
+		if top == "" {
+			return nil, fmt.Errorf("the command %s names no function", c.Name)
+		}
+		script := fmt.Appendf(nil, entryScript, t.python, c.Module, top, c.Object)
+		i.addText(path.Join(t.prefix, "bin", c.Name), 0o755, script)
 	}
 	info := path.Join(t.site, a.DistInfo())
 	i.addText(path.Join(info, "INSTALLER"), 0o644, []byte("dsbuild\n"))
@@ -159,22 +168,6 @@ from %s import %s
 if __name__ == "__main__":
     sys.exit(%s())
 `
-
-// addEntryPoints adds the commands that installers make.
-func (i *installation) addEntryPoints() error {
-	entries, err := i.archive.EntryPoints()
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		top, _, _ := strings.Cut(e.Object, ".")
-		if top == "" {
-			return fmt.Errorf("the command %s names no function", e.Name)
-		}
-		i.addText(path.Join(i.target.prefix, "bin", e.Name), 0o755, fmt.Appendf(nil, entryScript, i.target.python, e.Module, top, e.Object))
-	}
-	return nil
-}
 
 // addText adds a file that the installer writes, and its line in RECORD.
 func (i *installation) addText(at string, mode int64, data []byte) {

@@ -106,19 +106,14 @@ func writeTar(ctx context.Context, w io.Writer, c content, at time.Time) error {
 		if f.open == nil {
 			continue
 		}
-		if err := copyFile(t, f); err != nil {
+		in, err := f.open()
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(t, in)
+		if err := errors.Join(err, in.Close()); err != nil {
 			return err
 		}
 	}
 	return t.Close()
-}
-
-func copyFile(w io.Writer, f file) error {
-	in, err := f.open()
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	_, err = io.Copy(w, in)
-	return err
 }

@@ -316,13 +316,15 @@ func (p *Plan) checkKnown() error {
 	return usagef(try, "base %s: what dsbuild read of it (%s) does not tell everything; missing: %s", p.opt.Base, p.Base.Read, strings.Join(unknown, ", "))
 }
 
-// checkFit compares the wheel with the base as it compares it with a node.
+// checkFit compares the wheel with the base as it compares it with a node, and refuses a companion that pip would not
+// install there.
 func (p *Plan) checkFit() error {
 	main := p.opt.Wheels[0]
 	if p.known.value(FactTorch) == None && main.Manifest.Torch != "" {
 		return p.unfit("take a base with torch "+minor(main.Manifest.Torch), "the base has no torch")
 	}
-	verdict := p.opt.Tables.Fit(main.Manifest, p.nodeFacts(main.Manifest))
+	f := p.nodeFacts(main.Manifest)
+	verdict := p.opt.Tables.Fit(main.Manifest, f)
 	aboutBase := strings.NewReplacer("this node", "the base") // in the sentences of compat.Fit
 	for _, r := range verdict.Remarks {
 		p.Remarks = append(p.Remarks, aboutBase.Replace(r))
@@ -330,12 +332,6 @@ func (p *Plan) checkFit() error {
 	if !verdict.OK() {
 		return p.unfit(verdict.Hint(), aboutBase.Replace(strings.Join(verdict.Reasons, "; ")))
 	}
-	return p.checkCompanions()
-}
-
-// checkCompanions refuses a companion that pip would not install in the base.
-func (p *Plan) checkCompanions() error {
-	f := p.nodeFacts(p.opt.Wheels[0].Manifest)
 	f.Tag = "cp" + strings.ReplaceAll(minor(f.Python), ".", "")
 	for _, w := range p.opt.Wheels[1:] {
 		name, err := wheel.ParseFileName(w.Manifest.Name)
@@ -343,7 +339,8 @@ func (p *Plan) checkCompanions() error {
 			return err
 		}
 		if !slices.ContainsFunc(name.Tags, func(tag string) bool { return compat.Installs(tag, f) }) {
-			return fault.New(fault.Wheel, "take a wheel of "+name.Name+" for it, or leave it out", "%s does not fit %s: the base is %s with Python %s and glibc %s",
+			return fault.New(fault.Wheel, "take a wheel of "+name.Name+" for it, or leave it out",
+				"%s does not fit %s: the base is %s with Python %s and glibc %s",
 				w.Manifest.Name, p.opt.Base, p.Base.Platform, f.Python, f.Glibc)
 		}
 	}

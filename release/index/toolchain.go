@@ -56,8 +56,23 @@ func sorted(wheels []sortedWheel, address string) []Toolchain {
 		if address != "" {
 			tc.URL = strings.TrimRight(address, "/") + "/" + tc.Name + "/"
 		}
-		slices.SortFunc(tc.Wheels, newest)
-		markSuperseded(tc.Wheels)
+		// The highest version first. Of several with the same version, the latest build first.
+		slices.SortFunc(tc.Wheels, func(a, b Wheel) int {
+			return cmp.Or(semver.PyPI.Compare(b.public(), a.public()), b.BuiltAt.Compare(a.BuiltAt),
+				semver.PyPI.Compare(b.Python, a.Python), cmp.Compare(a.Name, b.Name))
+		})
+		// Yank older builds: of the wheels with the same public version and tags keep only the first. The others are
+		// builds of other commits: their versions sort by the digits of a hash, so an installer could take any of them.
+		first := map[string]Wheel{}
+		for i, w := range tc.Wheels {
+			parts := strings.Split(w.Name, "-")
+			key := w.public() + " " + strings.Join(parts[max(0, len(parts)-3):], "-")
+			if by, ok := first[key]; ok {
+				tc.Wheels[i].Yanked = "superseded by " + by.Version
+				continue
+			}
+			first[key] = w
+		}
 		all = append(all, *tc)
 	}
 	// The newest torch first, then the newest CUDA, then releases.
@@ -67,30 +82,8 @@ func sorted(wheels []sortedWheel, address string) []Toolchain {
 	return all
 }
 
-// newest puts the wheel with the highest version first. Of several with the same version, it puts
-// the latest build first.
-func newest(a, b Wheel) int {
-	return cmp.Or(semver.PyPI.Compare(b.public(), a.public()), b.BuiltAt.Compare(a.BuiltAt), semver.PyPI.Compare(b.Python, a.Python), cmp.Compare(a.Name, b.Name))
-}
-
 // public is the version without its local part.
 func (w Wheel) public() string {
 	version, _, _ := strings.Cut(w.Version, "+")
 	return version
-}
-
-// markSuperseded yanks older builds: of the wheels, in their order, with the same public version and
-// tags it keeps only the first. The others are builds of other commits. Their versions sort by
-// the digits of a hash, so an installer could take any of them.
-func markSuperseded(wheels []Wheel) {
-	first := map[string]Wheel{}
-	for i, w := range wheels {
-		parts := strings.Split(w.Name, "-")
-		key := w.public() + " " + strings.Join(parts[max(0, len(parts)-3):], "-")
-		if by, ok := first[key]; ok {
-			wheels[i].Yanked = "superseded by " + by.Version
-			continue
-		}
-		first[key] = w
-	}
 }

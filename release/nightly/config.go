@@ -276,11 +276,12 @@ func (r *reader) readCommand(p yamldoc.Pair) []string {
 
 func (r *reader) readDeploy(p yamldoc.Pair) *Deploy {
 	out := &Deploy{Flags: map[string]string{}}
-	// The keys of deploy that are flags of dsbuild deploy.
-	for _, q := range r.Pairs(p.Node, "deploy", append([]string{"inventory", "source", "canary", "limit", "env"}, []string{
+	for _, q := range r.Pairs(p.Node, "deploy", []string{
+		"inventory", "source", "canary", "limit", "env",
+		// The others are flags of dsbuild deploy.
 		"forks", "serial", "max-fail", "timeout", "bwlimit", "relay", "in-use", "deps", "verify",
 		"via", "partition", "account", "qos", "time", "slurm-wait",
-	}...)) {
+	}) {
 		text := r.singleLine(q)
 		switch q.Key {
 		case "inventory":

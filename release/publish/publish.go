@@ -130,20 +130,14 @@ func Run(ctx context.Context, opt Options) (Summary, error) {
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	return sum, r.secrets.hide(r.explain(err))
-}
-
-// explain names the place in an error of the network, which names only an address, and says what to
-// check.
-func (r *run) explain(err error) error {
-	try := "check the address, the network and HTTPS_PROXY, and run the same command again: it sends only the missing files"
-	if foreign := new(tls.CertificateVerificationError); errors.As(err, &foreign) {
-		try = "if an authority of your own has signed the server's certificate, name it with --ca"
+	if httpclient.ConnectionFailed(err) && statusOf(err) == 0 { // such an error names only an address
+		try := "check the address, the network and HTTPS_PROXY, and run the same command again: it sends only the missing files"
+		if foreign := new(tls.CertificateVerificationError); errors.As(err, &foreign) {
+			try = "if an authority of your own has signed the server's certificate, name it with --ca"
+		}
+		err = fault.WithHint(fmt.Errorf("publishing to %s: %w", r.To, err), "%s", try)
 	}
-	if httpclient.ConnectionFailed(err) && statusOf(err) == 0 {
-		return fault.WithHint(fmt.Errorf("publishing to %s: %w", r.To, err), "%s", try)
-	}
-	return err
+	return sum, r.secrets.hide(err)
 }
 
 // run is one run: its options with defaults, and the secrets that it read.

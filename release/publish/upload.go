@@ -221,8 +221,12 @@ func uploadForm(f File) (head, tail []byte, kind string, err error) {
 		return nil, nil, "", fmt.Errorf("%s: METADATA: %w", f.Path, failed)
 	}
 	for _, key := range slices.Sorted(maps.Keys(header)) {
+		name := strings.ReplaceAll(strings.ToLower(key), "-", "_")
+		if name == "classifier" || name == "project_url" {
+			name += "s" // as the form calls them
+		}
 		for _, value := range header[key] {
-			add(formField(key), value)
+			add(name, value)
 		}
 	}
 	description, failed := io.ReadAll(in)
@@ -233,16 +237,4 @@ func uploadForm(f File) (head, tail []byte, kind string, err error) {
 	before := out.Len()
 	err = errors.Join(err, failed, last, form.Close())
 	return out.Bytes()[:before], out.Bytes()[before:], form.FormDataContentType(), err
-}
-
-// formField returns the field of the form for a field of METADATA.
-func formField(key string) string {
-	switch name := strings.ReplaceAll(strings.ToLower(key), "-", "_"); name {
-	case "classifier":
-		return "classifiers"
-	case "project_url":
-		return "project_urls"
-	default:
-		return name
-	}
 }

@@ -49,7 +49,19 @@ func (p *Policy) check(s Signed, sum string, now time.Time) ([]string, wheel.Pro
 	if len(reasons) > 0 {
 		try = buildHint // no signature helps
 	}
-	names, rejected := p.countBuilders(s, now)
+	var names, rejected []string // the different builders whose signatures count, and why others do not
+	keys := map[string]bool{}
+	for i, armored := range s.Signatures {
+		name, key, err := p.builderOf(s.Statement, armored, now)
+		switch {
+		case err != nil:
+			rejected = append(rejected, fmt.Sprintf("signature %d: %v", i+1, err))
+		case slices.Contains(names, name) || keys[string(key)]:
+			rejected = append(rejected, fmt.Sprintf("signature %d: %s has signed already", i+1, name))
+		default:
+			names, keys[string(key)] = append(names, name), true
+		}
+	}
 	if len(names) < max(p.Builders, 1) {
 		reason := fmt.Sprintf("%d of %d trusted signatures", len(names), max(p.Builders, 1))
 		if len(rejected) > 0 {
@@ -122,23 +134,6 @@ func matches(pattern, text string) bool {
 	}
 	ok, err := regexp.MatchString(`(?s)\A`+strings.Join(parts, ".*")+`\z`, text)
 	return err == nil && ok
-}
-
-// countBuilders returns the different builders whose signatures count, and why others do not.
-func (p *Policy) countBuilders(s Signed, now time.Time) (names, rejected []string) {
-	keys := map[string]bool{}
-	for i, armored := range s.Signatures {
-		name, key, err := p.builderOf(s.Statement, armored, now)
-		switch {
-		case err != nil:
-			rejected = append(rejected, fmt.Sprintf("signature %d: %v", i+1, err))
-		case slices.Contains(names, name) || keys[string(key)]:
-			rejected = append(rejected, fmt.Sprintf("signature %d: %s has signed already", i+1, name))
-		default:
-			names, keys[string(key)] = append(names, name), true
-		}
-	}
-	return names, rejected
 }
 
 // builderOf returns the builder who made a signature, and the key itself without a certificate, or

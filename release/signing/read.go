@@ -161,24 +161,20 @@ func (r *reader) readSigner(n yamldoc.Node) Signer {
 			s.Until = r.readTime(p)
 		}
 	}
-	r.checkSigner(n, &s, kinds, named)
-	return s
-}
-
-// checkSigner finds mistakes that no single key of a signer has.
-func (r *reader) checkSigner(n yamldoc.Node, s *Signer, kinds int, named bool) {
-	switch {
+	switch { // mistakes that no single key has
 	case !named:
 		r.Add(r.Place(n), "", "a signer needs a name")
 	case kinds != 1:
 		r.Add(r.Place(n), "", "signer %s needs one of key, ca and sigstore", s.Name)
 	case s.CA && len(s.Principals) == 0:
-		r.Add(r.Place(n), "a CA may also sign certificates for logins; list the names that sign wheels", "signer %s is a CA without principals", s.Name)
+		r.Add(r.Place(n), "a CA may also sign certificates for logins; list the names that sign wheels",
+			"signer %s is a CA without principals", s.Name)
 	case !s.CA && len(s.Principals) > 0:
 		r.Add(r.Place(n), "", "signer %s has principals, which only a ca has", s.Name)
 	case !s.From.IsZero() && !s.Until.IsZero() && !s.From.Before(s.Until):
 		r.Add(r.Place(n), "", "signer %s is never valid: until is not after from", s.Name)
 	}
+	return s
 }
 
 // readIdentity reads an identity of sigstore.
