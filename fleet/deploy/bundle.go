@@ -83,13 +83,13 @@ func reasonsOf(lacks []missing) []string {
 // picker finds the requirements that a node does not meet, and the wheels in the wheelhouse that
 // meet them.
 type picker struct {
-	facts  node.Facts
-	bundle *wheel.Bundle // nil: no wheelhouse
-	have   map[string]string
-	extra  []wheel.BundleWheel
-	lacks  []missing
-	queue  []demand
-	asked  map[string]bool
+	facts   node.Facts
+	offered []wheel.BundleWheel // by the wheelhouse
+	have    map[string]string
+	extra   []wheel.BundleWheel
+	lacks   []missing
+	queue   []demand
+	asked   map[string]bool
 }
 
 // chooseExtraWheels returns the wheels that must be installed together with w on a node, and the requirements
@@ -97,22 +97,23 @@ type picker struct {
 // that version, unless dsbuild installed it there from another wheel: two commits may carry the
 // same version. With force, companions are always installed again.
 func chooseExtraWheels(w wheels.Wheel, f node.Facts, bundle *wheel.Bundle, force bool) (extra []wheel.BundleWheel, lacks []missing, err error) {
-	p := picker{facts: f, bundle: bundle, have: maps.Clone(f.Dists), asked: map[string]bool{}}
+	p := picker{facts: f, have: maps.Clone(f.Dists), asked: map[string]bool{}}
 	if p.have == nil {
 		p.have = map[string]string{}
 	}
-	p.demand(w.Requires, nil)
 	if bundle != nil {
-		for _, b := range bundle.Wheels {
-			if b.Why != wheel.Companion {
-				continue
-			}
-			noted, ours := f.ExtraWheels[b.Name]
-			if have, ok := f.Dists[b.Name]; !ok || !satisfies(have, "=="+b.Version) || ours && noted != b.SHA256 || force {
-				p.take(b, "companion")
-			}
-			p.demand(b.Requires, nil)
+		p.offered = bundle.Wheels
+	}
+	p.demand(w.Requires, nil)
+	for _, b := range p.offered {
+		if b.Why != wheel.Companion {
+			continue
 		}
+		noted, ours := f.ExtraWheels[b.Name]
+		if have, ok := f.Dists[b.Name]; !ok || !satisfies(have, "=="+b.Version) || ours && noted != b.SHA256 || force {
+			p.take(b, "companion")
+		}
+		p.demand(b.Requires, nil)
 	}
 	for len(p.queue) > 0 {
 		next := p.queue[0]
@@ -165,7 +166,10 @@ func (p *picker) meet(want demand) error {
 	}
 	name := pypi.CanonPackageName(d.Name)
 	have, ok := p.have[name]
-	there := p.inBundle(name)
+	var there *wheel.BundleWheel
+	if at := slices.IndexFunc(p.offered, func(b wheel.BundleWheel) bool { return b.Name == name }); at >= 0 {
+		there = &p.offered[at]
+	}
 	if !ok || !satisfies(have, d.Constraint) {
 		asked := d.Name + d.Constraint
 		if d.Extras != "" {
@@ -192,18 +196,6 @@ func (p *picker) meet(want demand) error {
 	// Only for the wheelhouse's own version does dsbuild know the requirements of its extras.
 	if extras := strings.FieldsFunc(d.Extras, func(r rune) bool { return r == ',' || r == ' ' }); len(extras) > 0 && there != nil && p.have[name] == there.Version {
 		p.demand(there.Requires, extras)
-	}
-	return nil
-}
-
-func (p *picker) inBundle(name string) *wheel.BundleWheel {
-	if p.bundle == nil {
-		return nil
-	}
-	for i := range p.bundle.Wheels {
-		if p.bundle.Wheels[i].Name == name {
-			return &p.bundle.Wheels[i]
-		}
 	}
 	return nil
 }

@@ -73,8 +73,30 @@ func (d *Deployment) Survey(ctx context.Context) (Plan, error) {
 	return d.decide(ctx, func(known []ProbeResult) (Plan, error) { return NewPlan(known, d.opt.Wheels, d.planOptions(ctx)) })
 }
 
+// planOptions returns the settings of the plan. It gets the pip wheels for nodes without any pip, one for each Python.
 func (d *Deployment) planOptions(ctx context.Context) PlanOptions {
-	return PlanOptions{Force: d.opt.Force, Bundle: d.opt.Bundle, NoPip: d.fetchPips(ctx)}
+	opt := PlanOptions{Force: d.opt.Force, Bundle: d.opt.Bundle, NoPip: map[string]error{}}
+	for _, u := range d.nodes {
+		if u.facts == nil || u.facts.Pip != "" || u.facts.PipWheel != "" || u.facts.Dists == nil || d.opt.PipWheel == nil {
+			continue
+		}
+		python := wheel.Minor(u.facts.Python)
+		if _, done := d.pips[python]; done || opt.NoPip[python] != nil {
+			continue
+		}
+		file, err := d.opt.PipWheel(ctx, python)
+		if err != nil {
+			opt.NoPip[python] = err
+			continue
+		}
+		sum, size, err := wheel.HashFile(file)
+		if err != nil {
+			opt.NoPip[python] = err
+			continue
+		}
+		d.pips[python] = wheels.File{Path: file, SHA256: sum, Size: size}
+	}
+	return opt
 }
 
 // SurveyRollback is Survey for a rollback to the version before the last deploy. It needs no

@@ -12,7 +12,6 @@ import (
 	"github.com/adrg/xdg"
 
 	"github.com/dsbuild/dsbuild/dockerfiles"
-	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -63,31 +62,4 @@ func DownloadPip(dir string) func(ctx context.Context, python string) (string, e
 		}
 		return file, os.Rename(filepath.Join(fresh, name), file)
 	}
-}
-
-// fetchPips gets the pip wheels for nodes without any pip, one for each Python. It returns the
-// errors for the Pythons without one.
-func (d *Deployment) fetchPips(ctx context.Context) map[string]error {
-	none := map[string]error{}
-	for _, u := range d.nodes {
-		if u.facts == nil || u.facts.Pip != "" || u.facts.PipWheel != "" || u.facts.Dists == nil || d.opt.PipWheel == nil {
-			continue
-		}
-		python := wheel.Minor(u.facts.Python)
-		if _, done := d.pips[python]; done || none[python] != nil {
-			continue
-		}
-		file, err := d.opt.PipWheel(ctx, python)
-		if err != nil {
-			none[python] = err
-			continue
-		}
-		sum, size, err := wheel.HashFile(file)
-		if err != nil {
-			none[python] = err
-			continue
-		}
-		d.pips[python] = wheels.File{Path: file, SHA256: sum, Size: size}
-	}
-	return none
 }

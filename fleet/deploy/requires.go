@@ -8,6 +8,7 @@ import (
 	"deps.dev/util/semver"
 
 	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // satisfies reports whether a version meets a PEP 440 specifier. It accepts pre-releases, because
@@ -46,8 +47,13 @@ func markerHolds(text string, f node.Facts, extra string) (bool, error) {
 	if strings.TrimSpace(text) == "" {
 		return true, nil
 	}
-	m := marker{env: markerEnv(f)}
-	m.env["extra"] = extra
+	_, machine, _ := strings.Cut(f.Platform, "_")
+	m := marker{env: map[string]string{ // dsbuild's nodes run Linux and CPython
+		"python_version": wheel.Minor(f.Python), "python_full_version": f.Python, "implementation_version": f.Python,
+		"implementation_name": "cpython", "platform_python_implementation": "CPython",
+		"os_name": "posix", "sys_platform": "linux", "platform_system": "Linux",
+		"platform_machine": machine, "platform_release": "", "platform_version": "", "extra": extra,
+	}}
 	for rest := text; strings.TrimSpace(rest) != ""; {
 		loc := markerToken.FindStringSubmatchIndex(rest)
 		if loc == nil {
@@ -61,22 +67,6 @@ func markerHolds(text string, f node.Facts, extra string) (bool, error) {
 		err = fmt.Errorf("marker not understood at %q", strings.Join(m.words, " "))
 	}
 	return holds, err
-}
-
-// markerEnv returns the marker variables of a node. dsbuild's nodes run Linux and CPython.
-func markerEnv(f node.Facts) map[string]string {
-	parts := strings.SplitN(f.Python, ".", 3)
-	short := f.Python
-	if len(parts) == 3 {
-		short = parts[0] + "." + parts[1]
-	}
-	_, machine, _ := strings.Cut(f.Platform, "_")
-	return map[string]string{
-		"python_version": short, "python_full_version": f.Python, "implementation_version": f.Python,
-		"implementation_name": "cpython", "platform_python_implementation": "CPython",
-		"os_name": "posix", "sys_platform": "linux", "platform_system": "Linux",
-		"platform_machine": machine, "platform_release": "", "platform_version": "", "extra": "",
-	}
 }
 
 func (m *marker) next() string {

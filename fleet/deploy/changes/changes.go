@@ -22,33 +22,31 @@ func (n *NodeRun) InboxPath(file string) string { return path.Join(n.inbox, file
 // Send brings a file to a path on the node, from another node or from here. python is the path of a Python on the
 // node.
 func (n *NodeRun) Send(ctx context.Context, f wheels.File, python, to string) error {
-	err := n.run.Relay.Bring(ctx, n.Node, python, f.SHA256, to, func(ctx context.Context) error { return n.sendFromHere(ctx, f, python, to) })
+	err := n.run.Relay.Bring(ctx, n.Node, python, f.SHA256, to, func(ctx context.Context) error {
+		var told atomic.Int64
+		up := remote.Upload{
+			Open:   func() (io.ReadSeekCloser, error) { return os.Open(f.Path) },
+			Size:   f.Size,
+			SHA256: f.SHA256,
+			Path:   to,
+			Mode:   0o600,
+			Limit:  n.run.opt.Bandwidth,
+			Progress: func(bytes int64) {
+				told.Add(bytes)
+				n.AddSent(bytes)
+			},
+		}
+		if n.Session != nil {
+			up.Sum = n.digest
+		}
+		err := n.Conn.Put(ctx, up)
+		if err != nil {
+			n.AddSent(-told.Load()) // the file is sent again, or not at all
+		}
+		return err
+	})
 	if err == nil {
 		n.Sent += f.Size
-	}
-	return err
-}
-
-func (n *NodeRun) sendFromHere(ctx context.Context, f wheels.File, python, to string) error {
-	var told atomic.Int64
-	up := remote.Upload{
-		Open:   func() (io.ReadSeekCloser, error) { return os.Open(f.Path) },
-		Size:   f.Size,
-		SHA256: f.SHA256,
-		Path:   to,
-		Mode:   0o600,
-		Limit:  n.run.opt.Bandwidth,
-		Progress: func(bytes int64) {
-			told.Add(bytes)
-			n.AddSent(bytes)
-		},
-	}
-	if n.Session != nil {
-		up.Sum = n.digest
-	}
-	err := n.Conn.Put(ctx, up)
-	if err != nil {
-		n.AddSent(-told.Load()) // the file is sent again, or not at all
 	}
 	return err
 }

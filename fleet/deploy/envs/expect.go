@@ -34,9 +34,14 @@ func OpenFiles(ctx context.Context, l *environment.Lock, paths map[string]string
 	written := map[string]map[string]string{} // by the sha256 of a wheel
 	for _, set := range l.Sets {
 		if python := set.Python; python != nil && paths[python.SHA256] != "" {
-			if err := f.openPython(*python, paths[python.SHA256]); err != nil {
+			a, err := environment.OpenArchive(paths[python.SHA256])
+			if err != nil {
 				return nil, err
 			}
+			if a.Tree() != python.Tree || a.Program != python.Program {
+				return nil, environment.NewArchiveError(python.File, errors.New("its files are not those of the lock: lock again"))
+			}
+			f.Unpacked[python.SHA256] = a.Unpacked
 		}
 		for _, file := range append([]environment.File{set.Installer}, set.Files...) {
 			at := paths[file.SHA256]
@@ -60,20 +65,6 @@ func OpenFiles(ctx context.Context, l *environment.Lock, paths map[string]string
 		}
 	}
 	return f, nil
-}
-
-// openPython reads the archive of a Python that comes along. It must be as safe as when it was
-// locked, and the same.
-func (f *Files) openPython(python environment.Interpreter, at string) error {
-	a, err := environment.OpenArchive(at)
-	if err != nil {
-		return err
-	}
-	if a.Tree() != python.Tree || a.Program != python.Program {
-		return environment.NewArchiveError(python.File, errors.New("its files are not those of the lock: lock again"))
-	}
-	f.Unpacked[python.SHA256] = a.Unpacked
-	return nil
 }
 
 // open reads the wheel of a file, and returns what it writes.

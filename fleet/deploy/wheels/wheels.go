@@ -94,7 +94,12 @@ func Load(ctx context.Context, path string, known Cache) ([]Wheel, error) {
 			}
 			known.put(w)
 		}
-		w.ByteCode = byteCode(w, known)
+		// Nodes check the byte code against the manifest. It only saves time, so an unreadable file counts as none.
+		if w.Manifest.ByteCode != nil {
+			if sum, size, err := known.Sum(file + wheel.ByteCodeSuffix); err == nil {
+				w.ByteCode = &File{Path: file + wheel.ByteCodeSuffix, SHA256: sum, Size: size}
+			}
+		}
 		if !slices.ContainsFunc(wheels, func(o Wheel) bool { return o.Manifest.SHA256 == w.Manifest.SHA256 }) {
 			wheels = append(wheels, w)
 		}
@@ -143,18 +148,4 @@ func loadWheel(ctx context.Context, file string) (Wheel, error) {
 	}
 	w.Commands, err = a.Commands() // only a node can tell whether one belongs to another package there
 	return w, err
-}
-
-// byteCode returns the byte code file beside a wheel. The nodes check it against the wheel's
-// manifest. It only saves time, so an unreadable file counts as none.
-func byteCode(w Wheel, known Cache) *File {
-	if w.Manifest.ByteCode == nil {
-		return nil
-	}
-	path := w.Path + wheel.ByteCodeSuffix
-	sum, size, err := known.Sum(path)
-	if err != nil {
-		return nil
-	}
-	return &File{Path: path, SHA256: sum, Size: size}
 }
