@@ -52,19 +52,12 @@ func newReader(path string) *reader {
 	}}
 }
 
+// read reads the whole file.
 func (r *reader) read(body yamldoc.Node) (*Spec, error) {
+	if body == nil {
+		return nil, r.Err()
+	}
 	s := &Spec{}
-	if body != nil {
-		r.readSpec(s, body)
-	}
-	if err := r.Err(); err != nil {
-		return nil, err
-	}
-	return s, nil
-}
-
-// readSpec reads the whole file.
-func (r *reader) readSpec(s *Spec, body yamldoc.Node) {
 	known := []string{"name", "python", "interpreter", "folder", "torch", "deepspeed", "companions", "requirements", "nodes"}
 	given := map[string]bool{}
 	for _, p := range r.Pairs(body, "the environment file", known) {
@@ -97,6 +90,10 @@ func (r *reader) readSpec(s *Spec, body yamldoc.Node) {
 		}
 	}
 	r.checkWhole(s, body, given)
+	if err := r.Err(); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // checkWhole finds mistakes that no single key has.

@@ -60,7 +60,14 @@ func (r Resolver) runUV(ctx context.Context, s *Spec, k Kind, locals, known []Fi
 		return nil, err
 	}
 	pins := filepath.Join(tmp.Path, "pins.txt")
-	for name, text := range map[string]string{"pyproject.toml": project, "pins.txt": pinned(known), "overrides.txt": strings.Join(s.Overrides, "\n")} {
+	var pinned strings.Builder // as uv writes its own output
+	for _, f := range known {
+		if f.Path == "" {
+			fmt.Fprintf(&pinned, "%s==%s\n", f.Name, f.Version)
+		}
+	}
+	files := map[string]string{"pyproject.toml": project, "pins.txt": pinned.String(), "overrides.txt": strings.Join(s.Overrides, "\n")}
+	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(tmp.Path, name), []byte(text), 0o600); err != nil { // an index may have a password
 			return nil, err
 		}
@@ -89,17 +96,6 @@ func (r Resolver) runUV(ctx context.Context, s *Spec, k Kind, locals, known []Fi
 		return nil, fmt.Errorf("uv's answer cannot be read: %w", err)
 	}
 	return got.Packages, nil
-}
-
-// pinned writes the versions of an older lock as uv writes its own output.
-func pinned(known []File) string {
-	var b strings.Builder
-	for _, f := range known {
-		if f.Path == "" {
-			fmt.Fprintf(&b, "%s==%s\n", f.Name, f.Version)
-		}
-	}
-	return b.String()
 }
 
 // torchLocal finds the name of torch's own index in a version: cu132 of 2.15.0+cu132.

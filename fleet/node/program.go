@@ -73,40 +73,39 @@ func NewFollowUp(p Program) Program {
 	return all
 }
 
+// newProgram returns the program of a module. It packs the module, more modules, and all that they import: names and
+// sources, with a NUL after each.
 func newProgram(module string, own map[string]string, more ...string) Program {
-	return Program{module: module, own: own, packed: sync.OnceValue(func() string { return packModules(own, append(more, module)) })}
+	return Program{module: module, own: own, packed: sync.OnceValue(func() string {
+		all := map[string]string{}
+		for waiting := append(more, module, "driver"); len(waiting) > 0; waiting = waiting[1:] {
+			name := waiting[0]
+			if all[name] != "" {
+				continue
+			}
+			if all[name] = own[name]; all[name] == "" {
+				source, err := sources.ReadFile("python/dsbuild_node/" + name + ".py")
+				if err != nil {
+					panic(err) // a test reads all names
+				}
+				all[name] = string(source)
+			}
+			for _, m := range imported.FindAllStringSubmatch(all[name], -1) {
+				waiting = append(waiting, m[1])
+			}
+		}
+		var b strings.Builder
+		z, _ := zlib.NewWriterLevel(&b, zlib.BestCompression) // a valid level
+		for _, name := range slices.Sorted(maps.Keys(all)) {
+			fmt.Fprintf(z, "dsbuild_node.%s\x00%s\x00", name, all[name]) //nolint:errcheck // memory takes all that is written
+		}
+		z.Close() //nolint:errcheck // likewise
+		return b.String()
+	})}
 }
 
 // imported matches the name of a module where another one names it.
 var imported = regexp.MustCompile(`\bdsbuild_node\.(\w+)`)
-
-// packModules packs modules and all that they import: names and sources, with a NUL after each.
-func packModules(own map[string]string, names []string) string {
-	all := map[string]string{}
-	for waiting := append(names, "driver"); len(waiting) > 0; waiting = waiting[1:] {
-		name := waiting[0]
-		if all[name] != "" {
-			continue
-		}
-		if all[name] = own[name]; all[name] == "" {
-			source, err := sources.ReadFile("python/dsbuild_node/" + name + ".py")
-			if err != nil {
-				panic(err) // a test reads all names
-			}
-			all[name] = string(source)
-		}
-		for _, m := range imported.FindAllStringSubmatch(all[name], -1) {
-			waiting = append(waiting, m[1])
-		}
-	}
-	var b strings.Builder
-	z, _ := zlib.NewWriterLevel(&b, zlib.BestCompression) // a valid level
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		fmt.Fprintf(z, "dsbuild_node.%s\x00%s\x00", name, all[name]) //nolint:errcheck // memory takes all that is written
-	}
-	z.Close() //nolint:errcheck // likewise
-	return b.String()
-}
 
 // withInput returns the input for one node followed by the program, and the sizes of both as the
 // argument of boot. A shell that takes the input for commands says that there is no command MARK

@@ -59,7 +59,12 @@ func (r *Relay) openStation(ctx context.Context, n *fleet.Node, python string) (
 	r.mu.Unlock()
 	go func() {
 		<-st.session.Ended()
-		r.loseStation(st)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for _, t := range st.seats {
+			t.gone, t.parent, t.byDriver, t.waiting = true, nil, false, false
+			t.swarm.plan()
+		}
 	}()
 	return st, nil
 }
@@ -77,16 +82,6 @@ func (r *Relay) introduce(n *fleet.Node) (agent.Order, error) {
 	}
 	certificate, key, err := r.authority.issue(n.Host.Name)
 	return agent.Order{"do": "begin", "limit": r.opt.Limit, "ca": encodePEM("CERTIFICATE", r.authority.certificate.Raw), "certificate": certificate, "key": key}, err
-}
-
-// loseStation notes that the program on a node has ended.
-func (r *Relay) loseStation(st *station) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, t := range st.seats {
-		t.gone, t.parent, t.byDriver, t.waiting = true, nil, false, false
-		t.swarm.plan()
-	}
 }
 
 // event is a message of the program that answers no order.

@@ -31,7 +31,11 @@ func (r *Report) Print(w io.Writer) error {
 	}
 	var table [][]string
 	for _, row := range rows {
-		table = append(table, append(append([]string{foldTight(names[row])}, strings.Split(row, cellSep)...), fmt.Sprintf("%.1f", slowest[row])))
+		folded, whole := ui.FoldWithin(names[row], maxCell)
+		if !whole {
+			folded = strings.TrimSpace(fmt.Sprintf("%s (%d)", folded, len(names[row])))
+		}
+		table = append(table, append(append([]string{folded}, strings.Split(row, cellSep)...), fmt.Sprintf("%.1f", slowest[row])))
 	}
 	last := "STEP"
 	if r.isVerify() {
@@ -130,15 +134,6 @@ func (c Cause) String() string {
 		text += "\n  log: " + c.Log
 	}
 	return who + ": " + text
-}
-
-// foldTight folds names for a cell of a table, and adds the count if not all fit.
-func foldTight(names []string) string {
-	folded, whole := ui.FoldWithin(names, maxCell)
-	if whole {
-		return folded
-	}
-	return strings.TrimSpace(fmt.Sprintf("%s (%d)", folded, len(names)))
 }
 
 // Bounds on printed lists; --json has the full lists.

@@ -34,27 +34,20 @@ func (g *GroupPlanner) Group(ctx context.Context, nodes []compat.Member, spec wh
 	if len(grouping.Left) == 0 || spec.ABI == wheel.StableABI {
 		return grouping
 	}
-	g.lookUpTorches(ctx, nodes)
-	return g.target.Tables().Group(nodes, spec)
-}
-
-// lookUpTorches looks up the torches of nodes.
-func (g *GroupPlanner) lookUpTorches(ctx context.Context, nodes []compat.Member) {
 	asked := map[[2]string]bool{}
 	for _, n := range nodes {
 		version, _, _ := strings.Cut(n.Facts.Torch, "+")
 		s := wheel.Spec{Torch: version, CUDA: n.Facts.TorchCUDA}
-		major, minor, _ := strings.Cut(version, ".")
-		minor, _, _ = strings.Cut(minor, ".")
-		known := g.target.Tables().OffersTorch(wheel.Spec{Torch: major + "." + minor, CUDA: s.CUDA})
+		known := g.target.Tables().OffersTorch(wheel.Spec{Torch: wheel.Minor(version), CUDA: s.CUDA})
 		if s.Torch == "" || s.CUDA == "" || asked[[2]string{s.Torch, s.CUDA}] || known {
 			continue
 		}
 		asked[[2]string{s.Torch, s.CUDA}] = true
 		if err := g.plans.LookUpTorch(ctx, &g.target, s); err != nil {
-			return // interrupted
+			break // interrupted
 		}
 	}
+	return g.target.Tables().Group(nodes, spec)
 }
 
 // Ask implements Planner, for a dry run.

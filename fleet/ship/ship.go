@@ -116,10 +116,26 @@ func (s *Shipment) Survey(ctx context.Context) (*Plan, error) {
 }
 
 // groupNodes groups the nodes into the fewest wheels, and records the nodes that get none.
+// dsbuild builds no wheel for a node that would refuse any wheel.
 func (s *Shipment) groupNodes(ctx context.Context) error {
-	members, places, err := s.deployableNodes()
+	coming := slices.Repeat([]deploy.Assignment{{Coming: "once it is chosen"}}, len(s.known))
+	plan, err := deploy.NewAssignedPlan(s.known, coming, deploy.PlanOptions{})
 	if err != nil {
 		return err
+	}
+	var members []compat.Member
+	var places []int // of the members in the inventory
+	for i, n := range plan.Nodes {
+		refused := n.Action == changes.Refuse && !s.opt.BuildOnly
+		if refused {
+			s.assignments[i].Reasons, s.assignments[i].Hint = n.Reasons, n.Hint
+		}
+		if refused || n.Action == changes.Absent {
+			s.leaveOut(i, LeftOut{Reasons: n.Reasons, Hint: n.Hint, cause: n.Cause()})
+			continue
+		}
+		members = append(members, compat.Member{Name: s.known[i].Name, Facts: s.known[i].Facts})
+		places = append(places, i)
 	}
 	grouping := s.opt.Group(ctx, members, s.opt.Want)
 	for _, l := range grouping.Left {
@@ -168,26 +184,6 @@ func (s *Shipment) checkRemovedOps(w *Wheel) {
 		}
 		w.indexes, w.Nodes = append(w.indexes, i), append(w.Nodes, name)
 	}
-}
-
-// deployableNodes returns the nodes that get a wheel, with their indexes in the inventory.
-// dsbuild builds no wheel for a node that would refuse any wheel.
-func (s *Shipment) deployableNodes() (members []compat.Member, places []int, err error) {
-	coming := slices.Repeat([]deploy.Assignment{{Coming: "once it is chosen"}}, len(s.known))
-	plan, err := deploy.NewAssignedPlan(s.known, coming, deploy.PlanOptions{})
-	for i, n := range plan.Nodes {
-		refused := n.Action == changes.Refuse && !s.opt.BuildOnly
-		if refused {
-			s.assignments[i].Reasons, s.assignments[i].Hint = n.Reasons, n.Hint
-		}
-		if refused || n.Action == changes.Absent {
-			s.leaveOut(i, LeftOut{Reasons: n.Reasons, Hint: n.Hint, cause: n.Cause()})
-			continue
-		}
-		members = append(members, compat.Member{Name: s.known[i].Name, Facts: s.known[i].Facts})
-		places = append(places, i)
-	}
-	return members, places, err
 }
 
 // leaveOut records that a node gets no wheel, and why.
@@ -256,7 +252,7 @@ func (s *Shipment) Preview(ctx context.Context) (deploy.Plan, error) {
 }
 
 // Build builds the missing wheels, and puts each wheel that is still to be delivered into
-// Options.Dir. A wheel that fails does not stop the others.
+// Options.Dir. A wheel that fails does not stop the others. The policy judges the wheels before one is sent.
 func (s *Shipment) Build(ctx context.Context) {
 	jobs := s.planBuilds(ctx)
 	if len(jobs) > 0 {
@@ -268,8 +264,8 @@ func (s *Shipment) Build(ctx context.Context) {
 	}
 	for _, w := range s.plan.Wheels {
 		found := w.State == Placed
-		if w.State == Stored || w.State == Running && s.opt.BuildOnly {
-			found = w.Artifact.Path == "" // else the build put it there, and signed it
+		if (w.State == Stored || w.State == Running && s.opt.BuildOnly) && w.Artifact.Path == "" { // else the build put it there, and signed it
+			found = true
 			s.placeStored(ctx, w)
 		}
 		if found && w.Err == nil && s.opt.Sign != nil {
@@ -278,14 +274,8 @@ func (s *Shipment) Build(ctx context.Context) {
 			}
 		}
 	}
-	s.judgeWheels()
-}
-
-// judgeWheels judges the wheels by the policy, before one is sent.
-// With BuildOnly dsbuild sends nothing, and the wheels may be signed later.
-func (s *Shipment) judgeWheels() {
 	if s.opt.BuildOnly {
-		return
+		return // dsbuild sends nothing, and the wheels may be signed later
 	}
 	for _, w := range s.plan.Wheels {
 		if w.Err != nil || w.Artifact.Path == "" {
@@ -335,9 +325,6 @@ func (s *Shipment) recordBuild(ctx context.Context, r pipeline.Result, w *Wheel)
 
 // placeStored copies a wheel from the store to Options.Dir.
 func (s *Shipment) placeStored(ctx context.Context, w *Wheel) {
-	if w.Artifact.Path != "" { // the build put it there
-		return
-	}
 	for _, other := range s.plan.Wheels {
 		if m := other.Artifact.Manifest; other.Artifact.Path != "" && m.Name == w.Artifact.Manifest.Name && m.SHA256 != w.Artifact.SHA256 {
 			w.markFailed(pipeline.SameNameError(m.Name, other.Name))

@@ -231,7 +231,7 @@ func (s *nodeState) strays(want map[string]string) paths {
 // compareProperties compares the facts of nodes that should be equal.
 func compareProperties(group []*nodeState) {
 	properties := node.Properties()
-	if group[0].wheel != nil { // judgeWheel has already compared DeepSpeed with the wheel
+	if group[0].wheel != nil { // compareWithWheel has already compared DeepSpeed with the wheel
 		properties = slices.DeleteFunc(properties, func(p node.Property) bool { return p.Name == "deepspeed" })
 	}
 	group = slices.DeleteFunc(slices.Clone(group), func(s *nodeState) bool { return s.facts.MissingPython() != "" })
@@ -292,8 +292,14 @@ func inWords(group []*nodeState, d node.Deviation) string {
 
 // compareFiles compares the files of nodes that report the same version.
 func compareFiles(group []*nodeState) {
-	kinds, tie := kindsOfFiles(group)
-	norm := kinds[0][0]
+	// Nodes whose files do not match their RECORD count only if there are no others.
+	matching := slices.DeleteFunc(slices.Clone(group), func(s *nodeState) bool { return !s.matchesRecord() })
+	if len(matching) == 0 {
+		matching = group
+	}
+	kinds := groupBy(matching, func(s *nodeState) string { return s.installed.contents.sum })
+	slices.SortStableFunc(kinds, func(a, b []*nodeState) int { return cmp.Compare(len(b), len(a)) }) // the largest group first
+	norm, tie := kinds[0][0], len(kinds) > 1 && len(kinds[0]) == len(kinds[1])
 	for _, s := range group {
 		alike := s.installed.contents.sum == norm.installed.contents.sum
 		switch {
@@ -317,19 +323,6 @@ func compareFiles(group []*nodeState) {
 func (s *nodeState) matchesRecord() bool {
 	l := s.installed
 	return !slices.ContainsFunc([]paths{l.mismatched, l.missing, l.unlisted, l.Links, l.Code}, func(p paths) bool { return p.Count != 0 })
-}
-
-// kindsOfFiles groups nodes by their files, the largest group first. Nodes whose files do not
-// match their RECORD count only if there are no others. A tie means that the two largest groups
-// have the same size.
-func kindsOfFiles(group []*nodeState) (kinds [][]*nodeState, tie bool) {
-	matching := slices.DeleteFunc(slices.Clone(group), func(s *nodeState) bool { return !s.matchesRecord() })
-	if len(matching) == 0 {
-		matching = group
-	}
-	kinds = groupBy(matching, func(s *nodeState) string { return s.installed.contents.sum })
-	slices.SortStableFunc(kinds, func(a, b []*nodeState) int { return cmp.Compare(len(b), len(a)) })
-	return kinds, len(kinds) > 1 && len(kinds[0]) == len(kinds[1])
 }
 
 // compareWithNote compares dsbuild's own note of the installation with the node. This finds a RECORD

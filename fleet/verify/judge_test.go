@@ -248,8 +248,7 @@ func TestNodeCannotReplaceList(t *testing.T) {
 func TestMessagesOfNode(t *testing.T) {
 	t.Parallel()
 	s := alike(1)[0]
-	s.installed = nil
-	var lists fileLists
+	s.installed, s.run = nil, &run{}
 	for _, text := range []string{
 		`{"wrong": "two of them\u001b[31m\nare there", "advice": "several"}`,
 		`{"wrong": "it is bad", "advice": "rm -rf /"}`,
@@ -259,11 +258,11 @@ func TestMessagesOfNode(t *testing.T) {
 		`{"looked": {"version": "0.19.8", "files": {"deepspeed/a.py": "sha256=AQID ffffff"}, "others": {"../../../bin/ds": "sha256=AQID ", "x/METADATA": "sha256=AQID 00"}, "conda": true}}`,
 		`{"done": true}`,
 	} {
-		if err := s.handleMessage(json.RawMessage(text), &lists); err != nil {
+		if err := s.handleMessage(json.RawMessage(text)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := s.handleMessage(json.RawMessage(`[]`), &lists); err == nil {
+	if err := s.handleMessage(json.RawMessage(`[]`)); err == nil {
 		t.Error("an answer of another shape is taken")
 	}
 	want := []nodeFinding{

@@ -80,7 +80,7 @@ type installation struct {
 
 	Manifest json.RawMessage `json:"manifest"` // parts of the wheel's manifest; null if dsbuild did not build the wheel
 
-	// Set by understand, from Files and Others.
+	// Set by handleMessage, from Files and Others.
 	contents                      *contents // of DeepSpeed's folder
 	mismatched, missing, unlisted paths     // not as in RECORD; not there; code that is not in RECORD
 }
@@ -140,7 +140,7 @@ func (s *nodeState) inspectFiles(ctx context.Context) error {
 		Program: inspectProgram,
 		Request: map[string]any{"known": s.run.files.digests()},
 		Begun:   func() { slow.Stop() },
-		Each:    func(message json.RawMessage) error { return s.handleMessage(message, &s.run.files) },
+		Each:    s.handleMessage,
 	})
 	s.facts = facts
 	if err != nil {
@@ -180,9 +180,7 @@ func (s *nodeState) loadOps(ctx context.Context) error {
 	// change the node. The probe's Python does not.
 	env := map[string]string{"PYTHONDONTWRITEBYTECODE": "1"}
 	maps.Copy(env, acceleratorEnv(cuda, *s.facts))
-	err := script.Run(ctx, hosts.WithEnv(s.Runner, env), func(message json.RawMessage) error {
-		return s.handleMessage(message, &s.run.files)
-	})
+	err := script.Run(ctx, hosts.WithEnv(s.Runner, env), s.handleMessage)
 	var ended *remote.ExitError
 	switch {
 	case errors.As(err, &ended) && s.program.op != "":
@@ -198,7 +196,7 @@ func (s *nodeState) loadOps(ctx context.Context) error {
 }
 
 // handleMessage handles one message. Nodes with the same files share one list.
-func (s *nodeState) handleMessage(text json.RawMessage, files *fileLists) error {
+func (s *nodeState) handleMessage(text json.RawMessage) error {
 	var m message
 	if err := node.Decode(text, &m); err != nil {
 		return err
@@ -209,7 +207,7 @@ func (s *nodeState) handleMessage(text json.RawMessage, files *fileLists) error 
 		s.installed = m.Looked
 		// Turn the file lists from the node into contents and into files that do not match RECORD, are
 		// missing, or are not listed.
-		s.installed.contents = files.intern(s.installed.Digest, s.installed.Files)
+		s.installed.contents = s.run.files.intern(s.installed.Digest, s.installed.Files)
 		others := s.installed.Others.compare()
 		if s.installed.Conda {
 			others.mismatched = slices.DeleteFunc(others.mismatched, func(name string) bool { return strings.HasPrefix(name, "../") })
@@ -325,6 +323,5 @@ func (s *nodeState) setStatus() {
 		words = append(words, f.what)
 		try = cmp.Or(try, f.hint)
 	}
-	s.Err = errors.New(strings.Join(words, "; "))
-	s.Err = fault.AddHint(s.Err, try)
+	s.Err = fault.AddHint(errors.New(strings.Join(words, "; ")), try)
 }

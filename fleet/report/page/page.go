@@ -28,8 +28,15 @@ func Write(w io.Writer, r *report.Report, about report.About) error {
 			page.Sections = append(page.Sections, s)
 		}
 	}
-	if len(r.Wheels) > 0 {
-		add(htmlpage.Section{Title: "Wheels", Table: wheelTable(r)})
+	if len(r.Wheels) > 0 { // with their numbers, which the table of nodes uses
+		t := &htmlpage.Table{Columns: []htmlpage.Column{{Title: "Wheel"}, {Title: "File"}, {Title: "sha256"}}}
+		for i, w := range r.Wheels {
+			sum := htmlpage.Text(w.SHA256)
+			t.Rows = append(t.Rows, htmlpage.Row{Cells: []htmlpage.Cell{
+				{Text: htmlpage.Text(fmt.Sprint(i + 1))}, {Text: htmlpage.Text(w.Name)}, {Text: sum, Copy: sum},
+			}})
+		}
+		add(htmlpage.Section{Title: "Wheels", Table: t})
 	}
 	add(htmlpage.Section{Title: "Wheels and their nodes", Items: groups(r)})
 	add(reasonsSection(r))
@@ -73,18 +80,6 @@ func counts(r *report.Report) []htmlpage.Count {
 		}
 	}
 	return some
-}
-
-// wheelTable lists the wheels with their numbers, which the table of nodes uses.
-func wheelTable(r *report.Report) *htmlpage.Table {
-	t := &htmlpage.Table{Columns: []htmlpage.Column{{Title: "Wheel"}, {Title: "File"}, {Title: "sha256"}}}
-	for i, w := range r.Wheels {
-		sum := htmlpage.Text(w.SHA256)
-		t.Rows = append(t.Rows, htmlpage.Row{Cells: []htmlpage.Cell{
-			{Text: htmlpage.Text(fmt.Sprint(i + 1))}, {Text: htmlpage.Text(w.Name)}, {Text: sum, Copy: sum},
-		}})
-	}
-	return t
 }
 
 // groups lists the wheels in the report of ship, each with the reasons for its choice.
