@@ -20,11 +20,7 @@ import (
 // tell the names of an expression.
 func scontrol(t *testing.T) func(args ...string) ([]string, error) {
 	t.Helper()
-	have := func() bool {
-		_, err := exec.LookPath("scontrol")
-		return err == nil
-	}
-	if err := debian.Ensure(t.Context(), have, "slurm-client"); err != nil {
+	if err := debian.Ensure(t.Context(), debian.OnPath("scontrol"), "slurm-client"); err != nil {
 		if os.Getenv("CI") == "true" {
 			t.Fatal(err)
 		}

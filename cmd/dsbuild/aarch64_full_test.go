@@ -28,7 +28,7 @@ import (
 // of the wheel for x86_64. In the smoke test of the build, which qemu-user runs on a CPU with Armv8-A alone, each op loads, and the CPU
 // optimizers compute what torch does. No CPU of aarch64 and no GPU takes part.
 func TestFullAarch64(t *testing.T) {
-	ops := []string{"cpu_adam", "cpu_adagrad", "cpu_lion", "utils", "fused_adam", "fused_lamb", "pin_memory", "async_io"}
+	ops := armOps()
 	flags := []string{"--ops", strings.Join(ops, ","), "-o", t.TempDir()}
 	w := build(t, append(flags, "--gpu", "GH200")...)
 	name := regexp.MustCompile(`^deepspeed-.*\+torch2\.10\.cu13\.sm90\.armv8a-py3-none-(manylinux_2_(?:17|24)_aarch64)\.whl$`).FindStringSubmatch(filepath.Base(w.Path))
@@ -60,6 +60,11 @@ func TestFullAarch64(t *testing.T) {
 			t.Logf("result: %s: %d bytes of device code, as for x86_64", filepath.Base(file), len(one))
 		}
 	}
+}
+
+// armOps are the ops of the wheels for GH200 that the tests load.
+func armOps() []string {
+	return []string{"cpu_adam", "cpu_adagrad", "cpu_lion", "utils", "fused_adam", "fused_lamb", "pin_memory", "async_io"}
 }
 
 // isTagged checks that auditwheel gives a wheel for aarch64 its tag, and that an installer takes it on such a machine, and on no other.
@@ -174,14 +179,7 @@ func TestFullAarch64Ship(t *testing.T) {
 // armRoot returns a root file system of Debian 12 for aarch64, with Python and torch. If it is there already, it stays.
 func armRoot(t *testing.T) string {
 	t.Helper()
-	have := func() bool {
-		for _, name := range []string{"mmdebstrap", "qemu-aarch64-static", "aarch64-linux-gnu-gcc-12"} {
-			if _, err := exec.LookPath(name); err != nil {
-				return false
-			}
-		}
-		return true
-	}
+	have := debian.OnPath("mmdebstrap", "qemu-aarch64-static", "aarch64-linux-gnu-gcc-12")
 	if err := debian.Ensure(t.Context(), have, "mmdebstrap", "qemu-user-static", "gcc-12-aarch64-linux-gnu", "libc6-dev-arm64-cross"); err != nil {
 		t.Fatal(err)
 	}

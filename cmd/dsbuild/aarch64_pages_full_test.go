@@ -19,7 +19,7 @@ import (
 // A machine of aarch64 whose kernel has pages of 64 KiB loads each op of a wheel for GH200, and the CPU optimizers compute what torch
 // does. async_io writes there, too: qemu-user lacks the system calls for it, and this whole machine, which qemu emulates, has them.
 func TestFullAarch64Pages(t *testing.T) {
-	ops := []string{"cpu_adam", "cpu_adagrad", "cpu_lion", "utils", "fused_adam", "fused_lamb", "pin_memory", "async_io"}
+	ops := armOps()
 	w := build(t, "--ops", strings.Join(ops, ","), "--gpu", "GH200", "-o", t.TempDir())
 	root := armRoot(t)
 	// The folder of this test in the root file system, which the machine has over 9p.
@@ -58,17 +58,10 @@ func TestFullAarch64Pages(t *testing.T) {
 }
 
 // runMachine starts a machine of aarch64 with a Cortex-A72, whose first process is a program of Python in the root file system. It
-// returns what the machine prints until it is switched off.
+// returns the output of the machine, which ends when the program switches it off.
 func runMachine(t *testing.T, root string, program []string) string {
 	t.Helper()
-	have := func() bool {
-		for _, name := range []string{"qemu-system-aarch64", "flex", "bison", "bc", "make", "xz", "mkfs.ext4"} {
-			if _, err := exec.LookPath(name); err != nil {
-				return false
-			}
-		}
-		return true
-	}
+	have := debian.OnPath("qemu-system-aarch64", "flex", "bison", "bc", "make", "xz", "mkfs.ext4")
 	if err := debian.Ensure(t.Context(), have, "qemu-system-arm", "flex", "bison", "bc", "make", "xz-utils", "e2fsprogs"); err != nil {
 		t.Fatal(err)
 	}

@@ -71,9 +71,8 @@ __declspec(dllexport) BOOL WINAPI ProcessPrng(PBYTE p, SIZE_T n) { return RtlGen
 
 func newWine(t *testing.T) *wine {
 	t.Helper()
-	has := func(program string) bool { _, err := exec.LookPath(program); return err == nil }
 	const compiler = "x86_64-w64-mingw32-gcc-win32"
-	err := debian.Ensure(t.Context(), func() bool { return has("wine") && has(compiler) }, "wine", "wine64", "gcc-mingw-w64-x86-64-win32")
+	err := debian.Ensure(t.Context(), debian.OnPath("wine", compiler), "wine", "wine64", "gcc-mingw-w64-x86-64-win32")
 	if err != nil {
 		t.Fatal(err)
 	}

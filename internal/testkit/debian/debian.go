@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 
 	"github.com/rogpeppe/go-internal/lockedfile"
@@ -43,6 +44,16 @@ func Ensure(ctx context.Context, have func() bool, packages ...string) error {
 		return err
 	}
 	return aptGet(ctx, args...)
+}
+
+// OnPath returns whether all programs are on PATH, for Ensure.
+func OnPath(programs ...string) func() bool {
+	return func() bool {
+		return !slices.ContainsFunc(programs, func(name string) bool {
+			_, err := exec.LookPath(name)
+			return err != nil
+		})
+	}
 }
 
 // refuseServers installs a policy that keeps packages from starting their servers, unless the

@@ -16,7 +16,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -120,13 +119,7 @@ func installDaemon(tb testing.TB, program string, packages ...string) {
 	if out, err := exec.CommandContext(tb.Context(), "unshare", try...).CombinedOutput(); err != nil {
 		needs.Missing(tb, "a container daemon of the test's own needs the right to make namespaces and mounts: %s", bytes.TrimSpace(out))
 	}
-	programs := []string{program, "slirp4netns", "newuidmap"} // podman without root needs the last one
-	have := func() bool {
-		return !slices.ContainsFunc(programs, func(name string) bool {
-			_, err := exec.LookPath(name)
-			return err != nil
-		})
-	}
+	have := debian.OnPath(program, "slirp4netns", "newuidmap") // podman without root needs the last one
 	if err := debian.Ensure(tb.Context(), have, append(packages, "slirp4netns", "uidmap")...); err != nil {
 		needs.Missing(tb, "installing %s: %v", program, err)
 	}

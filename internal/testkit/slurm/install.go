@@ -23,7 +23,8 @@ func ensurePrograms(ctx context.Context, log func(line string)) error {
 	if err := namespaces.Run(); err != nil {
 		return fault.WithHint(fmt.Errorf("%w: root may not make namespaces here: %w", ErrUnavailable, err), "in a container, start it with --privileged")
 	}
-	if havePrograms() {
+	have := debian.OnPath("slurmctld", "slurmd", "sbatch", "munged", "ip", "nsenter", "unshare", "setpriv", "flock")
+	if have() {
 		return nil
 	}
 	if _, err := exec.LookPath("apt-get"); err != nil {
@@ -31,17 +32,8 @@ func ensurePrograms(ctx context.Context, log func(line string)) error {
 			"install Slurm (slurmctld, slurmd and the commands), munge, iproute2 and util-linux")
 	}
 	log("installing slurm-wlm and munge (apt-get) …")
-	if err := debian.Ensure(ctx, havePrograms, "slurm-wlm", "munge", "iproute2"); err != nil {
+	if err := debian.Ensure(ctx, have, "slurm-wlm", "munge", "iproute2"); err != nil {
 		return fmt.Errorf("%w, and installing it failed: %w", ErrUnavailable, err)
 	}
 	return nil
-}
-
-func havePrograms() bool {
-	for _, p := range []string{"slurmctld", "slurmd", "sbatch", "munged", "ip", "nsenter", "unshare", "setpriv", "flock"} {
-		if _, err := exec.LookPath(p); err != nil {
-			return false
-		}
-	}
-	return true
 }

@@ -1,4 +1,5 @@
-"""The first process of a machine that kernel.sh made: it runs a program of Python on a disk, /dev/vda, and switches the machine off.
+"""The first process of a machine that kernel.sh made: it mounts the disk /dev/vda at /tmp,
+runs a program of Python, and switches the machine off.
 
 usage: init.py PROGRAM ARGUMENT...      both are words of the kernel's command line
 """

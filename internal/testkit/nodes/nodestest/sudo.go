@@ -23,8 +23,7 @@ func Sudo(tb testing.TB) {
 	if os.Geteuid() != 0 {
 		needs.Missing(tb, "this test needs root")
 	}
-	there := func() bool { _, err := exec.LookPath("sudo"); return err == nil }
-	if err := debian.Ensure(tb.Context(), there, "sudo"); err != nil {
+	if err := debian.Ensure(tb.Context(), debian.OnPath("sudo"), "sudo"); err != nil {
 		needs.Missing(tb, "installing sudo: %v", err)
 	}
 }
