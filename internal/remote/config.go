@@ -203,7 +203,7 @@ func (c *clientConfig) ask(ctx context.Context, alias string, args []string) (s 
 	case limited.Err() != nil:
 		return nil, false, fault.WithHint(fmt.Errorf("ssh -G %s did not end within %s", Quote(alias), askLimit), "a Match exec in ~/.ssh/config may hang")
 	case err != nil:
-		return nil, false, localConfigError(complaint(err, debugLines.ReplaceAllString(stderr.String(), "")), alias)
+		return nil, false, localConfigError(cmp.Or(mistakeIn(stderr.String()), lastLine(stderr.String()), err.Error()), alias)
 	}
 	s = settings{}
 	same = forEveryHost(stderr.String())
@@ -211,7 +211,7 @@ func (c *clientConfig) ask(ctx context.Context, alias string, args []string) (s 
 		k, v, _ := bytes.Cut(bytes.TrimSpace(line), []byte(" "))
 		if isResolved(string(k)) {
 			s[string(k)] = append(s[string(k)], string(v))
-			same = same && (string(k) == "hostname" && string(v) == alias || !strings.Contains(string(v), alias))
+			same = same && (string(k) == "hostname" || !strings.Contains(string(v), alias))
 		}
 	}
 	// ssh puts the host's name, or a digest of it, into ControlPath.
@@ -281,9 +281,9 @@ var atLine = regexp.MustCompile(`(?m)^.+[: ]line \d+: .+$`)
 // debugLines matches ssh's debug messages: "debug1: FILE line 21: Applying options for *" is no mistake.
 var debugLines = regexp.MustCompile(`(?m)^debug\d: .*$`)
 
-// complaint returns the message of a failed ssh that names a line, or else its last one, or err's text.
-func complaint(err error, stderr string) string {
-	return cmp.Or(strings.TrimSpace(atLine.FindString(stderr)), lastLine(stderr), err.Error())
+// mistakeIn returns ssh's message of a mistake in a line of its configuration, "" if it has none.
+func mistakeIn(said string) string {
+	return strings.TrimSpace(atLine.FindString(debugLines.ReplaceAllString(said, "")))
 }
 
 // Resolve fills the empty fields of t from the OpenSSH client configuration and from ssh's

@@ -69,8 +69,8 @@ func (a *attempt) explain(clock *deadline) error {
 		return a.login.withMessage(a.login.refused("ssh: unable"))
 	}
 	begun := strings.Contains(said, "debug1: Connecting to") || strings.Contains(said, "debug1: Executing proxy")
-	if line := atLine.FindString(debugLines.ReplaceAllString(said, "") + "\n" + a.stderr.String()); line != "" && !begun && a.jump == nil {
-		return localConfigError(strings.TrimSpace(line), a.target.word())
+	if line := mistakeIn(said + "\n" + a.stderr.String()); line != "" && !begun && a.jump == nil {
+		return localConfigError(line, a.target.word())
 	}
 	return a.unreached(said)
 }

@@ -228,8 +228,8 @@ func (r *run) reportStep(ctx context.Context, name, title string, do func(contex
 			return pipeline.StepFailed(name, fmt.Errorf("exit code %d", exec.ExitCode), true, pipeline.FailureLines(exec.Stdout, exec.Stderr))
 		}
 		fmt.Fprintln(r.log, err)
-		// Only the errors of a lost engine are explained by its container: the engine also tells that way what a registry or a
-		// file says.
+		// Only the errors of a lost engine are explained by its container: the engine reports the messages of registries
+		// and files in the same form.
 		ctx, cancel := context.WithTimeout(ctx, pipeline.PingTime)
 		defer cancel()
 		return pipeline.StepFailed(name, r.engine.Explain(withoutQuery(err), r.Ping(ctx) == nil), false, "")
