@@ -135,11 +135,11 @@ func (b *Builder) uvInstaller() (pipeline.Interpreter, bool) {
 	return b.installers[i], true
 }
 
-// systemPackages compares the distribution packages that the ops need with the installed ones.
-// Only Debian systems know these names.
-func (b *Builder) systemPackages(ctx context.Context, p *pipeline.Plan, rep ui.Reporter) error {
+// CheckPackages compares the distribution packages that the ops need with the installed ones.
+// Only Debian systems know these names. Open does it too; a dry run opens nothing.
+func (b *Builder) CheckPackages(ctx context.Context, p *pipeline.Plan, rep ui.Reporter) error {
 	if len(p.Toolchain.Patches()) > 0 && !slices.Contains(b.environment.Tools, "patch") {
-		return missing(part{"patch, to correct the sources of some ops", "install it, or leave out the ops that need it"})
+		return missing(part{"patch, to correct the sources of some ops", "install patch, or leave out the ops that need it"})
 	}
 	needs := p.Toolchain.Needs().Debian
 	if len(needs) == 0 {

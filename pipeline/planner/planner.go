@@ -248,10 +248,18 @@ func (p *Planner) PlanTarget(ctx context.Context, r Request, t Target) (*pipelin
 		p.options.Report.Note("torch %s for Python %s is not in the lock of this dsbuild: the plan has the sha256 of its packages as the index has them now", tc.Torch, tc.Python)
 	}
 	plan, err := pipeline.NewPlan(tc, source, base, opt)
-	if err == nil && !p.quiet {
-		p.reportRemarks(plan)
+	if err != nil || p.quiet {
+		return plan, err
 	}
-	return plan, err
+	p.reportRemarks(plan)
+	if !base.Host || !p.options.DryRun {
+		return plan, nil
+	}
+	builder, err := p.backend.hostBuilder(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return plan, builder.CheckPackages(ctx, plan, p.options.Report)
 }
 
 // reportRemarks reports the remarks of a plan's toolchain, and the ops it leaves out.
