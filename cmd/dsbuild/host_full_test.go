@@ -104,9 +104,9 @@ func TestFullHost(t *testing.T) {
 	if err != nil || !strings.Contains(string(release), "VERSION_CODENAME=bookworm") {
 		t.Fatal("this compares builds on Debian 12 with builds in it: it needs a machine with Debian 12")
 	}
-	dagger := build(t, "--builder", "dagger", "--arch", "8.0", "--abi", "torch", "-o", t.TempDir())
+	dagger := build(t, "--builder", "dagger", "--arch", "8.0", "-o", t.TempDir())
 	user := newLogin(t)
-	host := user.wheel(t, "--arch", "8.0", "--abi", "torch", "-o", "dist")
+	host := user.wheel(t, "--arch", "8.0", "-o", "dist")
 	if host.Cached {
 		t.Error("the wheel comes from a store")
 	}

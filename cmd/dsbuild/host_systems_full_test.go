@@ -14,7 +14,6 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/pipeline/engine"
-	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // system is the root folder of another Linux, with a user who is not root.
@@ -140,34 +139,5 @@ func TestFullHostSystems(t *testing.T) {
 			}
 			t.Logf("result: %s, not root, after installing %s: %s in %.0f s", suite, strings.Join(packages, " "), name, doc.Wheels[0].Seconds)
 		})
-	}
-}
-
-// The container of the workflow wheels.yml, a Debian with what its first step installs, has all that its builds need: both default
-// wheels are built, and the plans of those with all ops name nothing that is missing.
-func TestFullHostOfPublicWheels(t *testing.T) {
-	s := newSystem(t, "bookworm", t.TempDir())
-	work := filepath.Join(s.root, "work")
-	if err := os.MkdirAll(filepath.Join(work, "bin"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	command(t, ".", "env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-o", filepath.Join(work, "bin/dsbuild"), ".")
-	w := readWheelsWorkflow(t)
-	s.run(t, "sh", "-ec", w.step(t, "build", "Install Debian packages"))
-	for name, script := range w.builds(t) {
-		if strings.HasSuffix(name, wheel.Arm) {
-			continue
-		}
-		if script = "export HOME=/root\ncd /work\n" + strings.TrimSpace(script); strings.HasPrefix(name, "all-") {
-			script += " --dry-run" // it takes hours
-		}
-		s.run(t, "sh", "-ec", script)
-	}
-	wheels, err := filepath.Glob(filepath.Join(work, "dist/default/*.whl"))
-	if err != nil || len(wheels) != 2 {
-		t.Errorf("%v, %v; want two wheels with the default ops", wheels, err)
-	}
-	for _, path := range wheels {
-		t.Logf("result: %s", filepath.Base(path))
 	}
 }

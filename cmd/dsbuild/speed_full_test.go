@@ -109,14 +109,6 @@ func (s shop) sources(t *testing.T) string {
 	return dir
 }
 
-// unpacked is what a wheel would install.
-func unpacked(t *testing.T, file string) string {
-	t.Helper()
-	dir := t.TempDir()
-	command(t, ".", "python3", "-m", "zipfile", "-e", file, dir)
-	return dir
-}
-
 // symbols are those that the extensions below a folder show to others, by their kind, as
 // nm names it.
 func symbols(t *testing.T, dir, kind string) map[string][]string {
@@ -174,7 +166,7 @@ func TestFullSpeedSame(t *testing.T) {
 	if len(wheels) != 1 {
 		t.Fatalf("the stock recipe made %q", wheels)
 	}
-	ours, stock := unpacked(t, a.Path), unpacked(t, wheels[0])
+	ours, stock := unzipped(t, a.Path), unzipped(t, wheels[0])
 	strong, want := symbols(t, ours, "TDBR"), symbols(t, stock, "TDBR")
 	if len(want) != 2 || !maps.EqualFunc(strong, want, slices.Equal) {
 		t.Errorf("symbols\n%v\nof the stock recipe\n%v", strong, want)

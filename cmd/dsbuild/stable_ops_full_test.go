@@ -25,7 +25,7 @@ func stableOps(t *testing.T) []string {
 	}
 	var names []string
 	for _, op := range tables.Ops {
-		if state := op.StableState(); state == compat.Ran || state == compat.Loaded {
+		if slices.Contains([]compat.ProofState{compat.Ran, compat.Launched, compat.Loaded}, op.StableState()) {
 			names = append(names, op.Name)
 		}
 	}

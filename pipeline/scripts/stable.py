@@ -74,10 +74,9 @@ def adapt(extension, include):
     extension.include_dirs = include + [i for i in extension.include_dirs if not within(i, torch_include())]
     cuda = "cudart" in extension.libraries
     flags = [f"-DTORCH_TARGET_VERSION={target(os.environ['DSBUILD_TORCH_MIN'])}", *(["-DUSE_CUDA"] if cuda else [])]
-    # A unique symbol is one in the whole process, whatever exports.map says. Messages name a
-    # header as sources include it, not by its place on this machine.
-    # torch hides its classes, and g++ warns of ours that hold them.
-    host = ["-fno-gnu-unique", "-Wno-attributes", *(f"-fmacro-prefix-map={folder}/=" for folder in include)]
+    # A unique symbol is one in the whole process, whatever exports.map says. torch hides its
+    # classes, and g++ warns of ours that hold them.
+    host = ["-fno-gnu-unique", "-Wno-attributes"]
     args = extension.extra_compile_args
     if isinstance(args, dict):
         args["nvcc"] = [*args.get("nvcc", []), *flags, "-Xcompiler", ",".join(host)]

@@ -1,0 +1,113 @@
+//go:build full && linux
+
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/internal/testkit/fulltools"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// The container of the workflow wheels.yml, a Debian with what its first step installs, has all that its builds need: both default
+// wheels are built, and the plans of those with all ops name nothing that is missing.
+func TestFullPublicContainer(t *testing.T) {
+	s := newSystem(t, "bookworm", t.TempDir())
+	work := filepath.Join(s.root, "work")
+	if err := os.MkdirAll(filepath.Join(work, "bin"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	command(t, ".", "env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-o", filepath.Join(work, "bin/dsbuild"), ".")
+	w := readWheelsWorkflow(t)
+	s.run(t, "sh", "-ec", w.step(t, "build", "Install Debian packages"))
+	for name, script := range w.builds(t) {
+		if strings.HasSuffix(name, wheel.Arm) {
+			continue
+		}
+		if script = "export HOME=/root\ncd /work\n" + strings.TrimSpace(script); strings.HasPrefix(name, "all-") {
+			script += " --dry-run" // it takes hours
+		}
+		s.run(t, "sh", "-ec", script)
+	}
+	wheels, err := filepath.Glob(filepath.Join(work, "dist/default/*.whl"))
+	if err != nil || len(wheels) != 2 {
+		t.Errorf("%v, %v; want two wheels with the default ops", wheels, err)
+	}
+	for _, path := range wheels {
+		t.Logf("result: %s", filepath.Base(path))
+	}
+}
+
+// The public wheel with all ops is built as the workflow builds it. The tools of others read in it what dsbuild reads, and torches
+// for the same CUDA load every op.
+func TestFullPublicAll(t *testing.T) {
+	hostPackages(t, "libaio-dev", "patch")
+	dir := checkout(t)
+	mustRunStep(t, dir, readWheelsWorkflow(t).builds(t)["all-cu13-x86_64"])
+	built, err := filepath.Glob(filepath.Join(dir, "dist/all/*.whl"))
+	if err != nil || len(built) != 1 {
+		t.Fatalf("%v, %v; want one wheel", built, err)
+	}
+	contents, err := wheel.Inspect(t.Context(), built[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := unzipped(t, built[0])
+	size := command(t, ".", "stat", "-c", "%s", built[0])
+	t.Logf("result: %s: %s bytes, %d extensions", filepath.Base(built[0]), strings.TrimSpace(size), len(contents.Extensions))
+
+	tag, _ := strings.CutSuffix(built[0][strings.LastIndex(built[0], "-")+1:], ".whl")
+	if out := fullTool(t, "auditwheel", "show", built[0]); !strings.Contains(out, `"`+tag+`"`) {
+		t.Errorf("auditwheel does not say %s: %s", tag, out)
+	}
+	compareWithAudit(t, built[0], files)
+	device := 0
+	for _, e := range contents.Extensions {
+		file := filepath.Join(files, e.Path)
+		sass, ptx := archsByCuobjdump(t, "--list-elf", file), archsByCuobjdump(t, "--list-ptx", file)
+		if !slices.Equal(slices.Sorted(slices.Values(e.SASS)), sass) || !slices.Equal(slices.Sorted(slices.Values(e.PTX)), ptx) {
+			t.Errorf("%s: SASS %v, PTX %v; cuobjdump: %v, %v", e.Path, e.SASS, e.PTX, sass, ptx)
+		}
+		device += min(1, len(sass))
+	}
+	if device == 0 {
+		t.Error("cuobjdump finds device code in no extension")
+	}
+	sass, ptx := contents.Archs()
+	t.Logf("result: cuobjdump: %d extensions with device code; SASS %v, PTX %v", device, sass, ptx)
+
+	text, err := os.ReadFile(built[0] + ".manifest.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := wheel.ParseManifest(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pair := range []stablePair{stockPair(), {"2.11.0", "3.13"}} {
+		env := newStableEnvironment(t, pair, m.Requires...)
+		shown := exposedBy(t, env.python, files, m.Ops)
+		t.Logf("result: torch %s, Python %s: %d ops loaded", pair.torch, pair.python, len(shown))
+	}
+}
+
+// archsByCuobjdump returns the archs of the cubins, or of the PTX, that cuobjdump lists in a file.
+func archsByCuobjdump(t *testing.T, list, file string) []string {
+	t.Helper()
+	out, err := exec.Command(filepath.Join(fulltools.Tools(t), "cuobjdump"), list, file).CombinedOutput()
+	if err != nil && !strings.Contains(string(out), "does not contain device code") {
+		t.Fatalf("cuobjdump %s %s: %v\n%s", list, file, err, out)
+	}
+	var archs []string
+	for _, m := range regexp.MustCompile(`\.sm_(\d+)(\d[af]?)\.(?:cubin|ptx)`).FindAllStringSubmatch(string(out), -1) {
+		archs = append(archs, m[1]+"."+strings.TrimSuffix(m[2], "f"))
+	}
+	slices.Sort(archs)
+	return slices.Compact(archs)
+}
