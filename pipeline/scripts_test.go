@@ -44,6 +44,11 @@ func runs(t *testing.T, cmd *exec.Cmd, want string) {
 	}
 }
 
+// prefixMaps are the options with which the compiler wrapper names files as on every machine, for sources in a folder.
+func prefixMaps(src string) string {
+	return "-fmacro-prefix-map=/work/stable/include/= -fmacro-prefix-map=/work/stable/thin/= -ffile-prefix-map=" + src + "=/ds -ffile-prefix-map=/e=/env -ffile-prefix-map=/c=/cuda "
+}
+
 // The compiler wrapper decides the level in the arguments, whatever the
 // building machine is.
 func TestCompilerWrapper(t *testing.T) {
@@ -56,10 +61,10 @@ func TestCompilerWrapper(t *testing.T) {
 		for _, simd := range []string{"-D__AVX512__", "-D__AVX256__", "-D__SCALAR__"} {
 			cmd := exec.Command(cxx, "-march=native", simd, "-g", "-DX=a b", "x.cpp")
 			cmd.Env = []string{
-				"PATH=" + dir + ":/usr/bin:/bin", "DSBUILD_CPU=" + level, "DSBUILD_SRC=/src",
+				"PATH=" + dir + ":/usr/bin:/bin", "DSBUILD_CPU=" + level, "DSBUILD_WORK=/work", "DSBUILD_SRC=/src",
 				"DSBUILD_ENV=/e", "CUDA_HOME=/c", "DSBUILD_CXX=/usr/bin/g++-13", "DSBUILD_CCACHE=ccache",
 			}
-			runs(t, cmd, "/usr/bin/g++-13 -ffile-prefix-map=/src=/ds -ffile-prefix-map=/e=/env -ffile-prefix-map=/c=/cuda "+want+" -DX=a b x.cpp")
+			runs(t, cmd, "/usr/bin/g++-13 "+prefixMaps("/src")+want+" -DX=a b x.cpp")
 		}
 	}
 }
@@ -67,10 +72,9 @@ func TestCompilerWrapper(t *testing.T) {
 // For aarch64 there is one level. A cross compiler gets no flag of this machine, and looks first for what stands in for libraries.
 func TestCompilerWrapperForAarch64(t *testing.T) {
 	cxx, dir := wrapper(t, "cxx")
-	const maps = "-ffile-prefix-map=/src=/ds -ffile-prefix-map=/e=/env -ffile-prefix-map=/c=/cuda "
 	for cross, want := range map[string]string{
-		"":        maps + "-m64 -march=armv8-a -D__NEON__ -fcf-protection=full op.o",
-		"aarch64": maps + "-L/work/lib -march=armv8-a -D__NEON__ op.o",
+		"":        prefixMaps("/src") + "-m64 -march=armv8-a -D__NEON__ -fcf-protection=full op.o",
+		"aarch64": prefixMaps("/src") + "-L/work/lib -march=armv8-a -D__NEON__ op.o",
 	} {
 		cmd := exec.Command(cxx, "-m64", "-march=native", "-D__SVE__", "-fcf-protection=full", "op.o")
 		cmd.Env = []string{
@@ -94,7 +98,7 @@ func TestCompilersNameSources(t *testing.T) {
 	given := strings.Fields("-I" + src + "/csrc/includes -I" + src + " -I/env/include -c " + src + "/csrc/adam.cpp " + src + "/csrc/adam.cu -o " + src + "/build/adam.o")
 	const named = "-I../../csrc/includes -I../.. -I/env/include -c "
 	for _, c := range []struct{ program, dir, names, want string }{
-		{cxx, from, "", "g++ -ffile-prefix-map=" + src + "=/ds -ffile-prefix-map=/e=/env -ffile-prefix-map=/c=/cuda " + named + "../../csrc/adam.cpp " + src + "/csrc/adam.cu -o " + src + "/build/adam.o"},
+		{cxx, from, "", "g++ " + prefixMaps(src) + named + "../../csrc/adam.cpp " + src + "/csrc/adam.cu -o " + src + "/build/adam.o"},
 		{nvcc, from, "", "/c/bin/nvcc " + named + src + "/csrc/adam.cpp ../../csrc/adam.cu -o " + src + "/build/adam.o"},
 		{nvcc, from, "yes", "/c/bin/nvcc " + named + src + "/csrc/adam.cpp -Xcudafe=--orig_src_path_name,/ds/csrc/adam.cu ../../csrc/adam.cu -o " + src + "/build/adam.o"},
 		{nvcc, "/", "yes", "/c/bin/nvcc " + strings.Join(given, " ")}, // not in the sources
@@ -102,7 +106,7 @@ func TestCompilersNameSources(t *testing.T) {
 		cmd := exec.Command(c.program, given...)
 		cmd.Dir = c.dir
 		cmd.Env = []string{
-			"PATH=" + dir + ":/usr/bin:/bin", "DSBUILD_CPU=x86-64-v3", "DSBUILD_SRC=" + src, "DSBUILD_NVCC_NAMES=" + c.names,
+			"PATH=" + dir + ":/usr/bin:/bin", "DSBUILD_CPU=x86-64-v3", "DSBUILD_WORK=/work", "DSBUILD_SRC=" + src, "DSBUILD_NVCC_NAMES=" + c.names,
 			"DSBUILD_ENV=/e", "CUDA_HOME=/c", "DSBUILD_CXX=g++", "DSBUILD_CCACHE=ccache",
 		}
 		runs(t, cmd, c.want)
@@ -130,10 +134,10 @@ func TestCompilerWrapperLinks(t *testing.T) {
 	} {
 		cmd := exec.Command(cxx, strings.Fields(c.given)...)
 		cmd.Env = []string{
-			"PATH=" + dir + ":/usr/bin:/bin", "DSBUILD_CPU=x86-64-v3", "DSBUILD_SRC=/s", "DSBUILD_TOOLS=/tools",
+			"PATH=" + dir + ":/usr/bin:/bin", "DSBUILD_CPU=x86-64-v3", "DSBUILD_WORK=/work", "DSBUILD_SRC=/s", "DSBUILD_TOOLS=/tools",
 			"DSBUILD_ENV=/e", "CUDA_HOME=/c", "DSBUILD_CXX=" + gcc, "DSBUILD_CCACHE=ccache", "ARCHIVE=" + c.archive,
 		}
-		runs(t, cmd, gcc+" -ffile-prefix-map=/s=/ds -ffile-prefix-map=/e=/env -ffile-prefix-map=/c=/cuda "+c.want)
+		runs(t, cmd, gcc+" "+prefixMaps("/s")+c.want)
 	}
 }
 
@@ -161,7 +165,7 @@ func TestCompilerWrapperLinksLibaio(t *testing.T) {
 	} {
 		cmd := exec.Command("sh", "-c", line)
 		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "DSBUILD_CPU=x86-64-v3", "DSBUILD_SRC=/s", "DSBUILD_TOOLS="+tools,
+		cmd.Env = append(os.Environ(), "DSBUILD_CPU=x86-64-v3", "DSBUILD_WORK=/work", "DSBUILD_SRC=/s", "DSBUILD_TOOLS="+tools,
 			"DSBUILD_ENV=/e", "CUDA_HOME=/c", "DSBUILD_CXX="+filepath.Join(dir, "gcc"), "DSBUILD_CCACHE=")
 		runs(t, cmd, "")
 	}
@@ -222,7 +226,7 @@ func linked(t *testing.T, floor string) []byte {
 	} {
 		cmd := exec.Command(args[0], args[1:]...)
 		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "DSBUILD_CPU=x86-64-v3", "DSBUILD_SRC=/s", "DSBUILD_TOOLS="+tools, "DSBUILD_WORK="+dir,
+		cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "DSBUILD_CPU=x86-64-v3", "DSBUILD_WORK=/work", "DSBUILD_SRC=/s", "DSBUILD_TOOLS="+tools, "DSBUILD_WORK="+dir,
 			"DSBUILD_ENV=/e", "CUDA_HOME=/c", "DSBUILD_CXX=g++", "DSBUILD_CCACHE=", "DSBUILD_FLOOR="+floor)
 		runs(t, cmd, "")
 		text, err := os.ReadFile(filepath.Join(dir, "aged.o"))
