@@ -55,40 +55,6 @@ func (l slowLinks) put(t *testing.T) (wait func() int) {
 	}
 }
 
-// arrived returns how much of the file is on node i.
-func (l slowLinks) arrived(i int) int64 {
-	for _, name := range []string{"file.bin.part", "file.bin"} {
-		if st, err := os.Stat(filepath.Join(l.Nodes[i].Home, name)); err == nil {
-			return st.Size()
-		}
-	}
-	return 0
-}
-
-// The link of the first node is slow. The others have the file long before it.
-func TestFullRelaySlowLinkOfTheFirstNode(t *testing.T) {
-	const size = 12 << 20
-	l := newSlowLinks(t, size)
-	if err := l.ShapeNode(0, 1); err != nil {
-		t.Fatal(err)
-	}
-	wait := l.put(t)
-	for end := time.Now().Add(60 * time.Second); l.arrived(1)+l.arrived(2)+l.arrived(3) < 3*size; time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within a minute: %d, %d, %d bytes", l.arrived(1), l.arrived(2), l.arrived(3))
-		}
-	}
-	if got := l.arrived(0); got > size*3/4 {
-		t.Errorf("the first node has %d bytes already", got)
-	}
-	if err := l.ShapeNode(0, 0); err != nil {
-		t.Error(err)
-	}
-	if sends := wait(); sends != 2 {
-		t.Errorf("dsbuild sent %d copies", sends)
-	}
-}
-
 // The driver's own link is slow: the first node is not to blame, and one copy is sent.
 func TestFullRelaySlowLinkOfTheDriver(t *testing.T) {
 	l := newSlowLinks(t, 20<<20)

@@ -162,11 +162,6 @@ func (f *Fleet) Shape(driver, node Rate) error {
 	return err
 }
 
-// ShapeNode limits the link of node i alone, until it is started again.
-func (f *Fleet) ShapeNode(i int, rate Rate) error {
-	return f.network.shape(linkName(i), f.Nodes[i].server, rate)
-}
-
 func linkName(i int) string { return fmt.Sprint("node", i+1) }
 
 // DriverSent returns how many bytes the driver has sent to nodes, all protocols included. It needs

@@ -263,7 +263,7 @@ func TestNodesWithNetworks(t *testing.T) {
 			t.Errorf("node %d: %d bytes at 1 MB/s in %s: %v", i+1, len(out), took, err)
 		}
 	}
-	if err := f.ShapeNode(1, 0); err != nil {
+	if err := f.Shape(0, 0); err != nil {
 		t.Fatal(err)
 	}
 	if _, took, err := ssh(1, "head -c 30000000 /dev/zero"); err != nil || took > 15*time.Second {
