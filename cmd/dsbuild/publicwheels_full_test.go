@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -90,10 +91,15 @@ func TestFullPublicAll(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var want string
 	for _, pair := range []stablePair{stockPair(), {"2.11.0", "3.13"}} {
 		env := newStableEnvironment(t, pair, m.Requires...)
 		shown := exposedBy(t, env.python, files, m.Ops)
-		t.Logf("result: torch %s, Python %s: %d ops loaded", pair.torch, pair.python, len(shown))
+		computed, err := runWith(t, env.python, files, absolute(t, "../../fleet/deploy/testdata/steps.py"))
+		if want = cmp.Or(want, computed); err != nil || computed != want {
+			t.Errorf("torch %s, Python %s: %v, CPU Adam computes %s; want %s", pair.torch, pair.python, err, computed, want)
+		}
+		t.Logf("result: torch %s, Python %s: %d ops loaded; CPU Adam computes the same", pair.torch, pair.python, len(shown))
 	}
 }
 
