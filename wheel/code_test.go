@@ -71,8 +71,9 @@ func TestManySections(t *testing.T) {
 		if c.want == "" && (err != nil || len(found.Extensions) != 1) || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: %+v, %v", name, found, err)
 		}
-		if used := after.TotalAlloc - before.TotalAlloc; used > 400<<20 {
-			t.Errorf("%s: %d MiB were allocated", name, used>>20)
+		// 4 KiB for each section would be 780 MiB. With the race detector, pools keep less, and it is some 430.
+		if used := after.TotalAlloc - before.TotalAlloc; used > 600<<20 {
+			t.Errorf("%s: %d MiB were allocated, want at most 600", name, used>>20)
 		}
 		// One that has given its result may still be on its way out.
 		left := runtime.NumGoroutine()
