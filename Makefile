@@ -71,7 +71,7 @@ bin/ci/%: FORCE
 	@$(GO) build -C ci -trimpath -o ../$@ ./$*
 FORCE:
 
-quickstart: modules ## build a real wheel for A100 and deploy it to three local nodes
+quickstart: modules ## build a real wheel for every GPU and deploy it to three local nodes
 	@echo "==> compiling quickstart (the first time it takes a minute)"
 	@cd ci && $(GO) run -trimpath ./quickstart # it writes elsewhere if this folder is read-only
 

@@ -226,7 +226,7 @@ func linked(t *testing.T, floor string) []byte {
 	} {
 		cmd := exec.Command(args[0], args[1:]...)
 		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "DSBUILD_CPU=x86-64-v3", "DSBUILD_WORK=/work", "DSBUILD_SRC=/s", "DSBUILD_TOOLS="+tools, "DSBUILD_WORK="+dir,
+		cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "DSBUILD_CPU=x86-64-v3", "DSBUILD_SRC=/s", "DSBUILD_TOOLS="+tools, "DSBUILD_WORK="+dir,
 			"DSBUILD_ENV=/e", "CUDA_HOME=/c", "DSBUILD_CXX=g++", "DSBUILD_CCACHE=", "DSBUILD_FLOOR="+floor)
 		runs(t, cmd, "")
 		text, err := os.ReadFile(filepath.Join(dir, "aged.o"))

@@ -32,9 +32,13 @@ func TestFullInsideTwine(t *testing.T) {
 	}
 }
 
-// auditwheel finds the same policy in the symbols as the wheel is tagged with.
 func TestFullInsideAuditwheel(t *testing.T) {
-	built := os.Getenv("DSBUILD_TEST_WHEEL")
+	compareWithAuditwheel(t, os.Getenv("DSBUILD_TEST_WHEEL"))
+}
+
+// compareWithAuditwheel checks that auditwheel finds the same policy in the symbols as the wheel is tagged with.
+func compareWithAuditwheel(t *testing.T, built string) {
+	t.Helper()
 	out := strings.Join(strings.Fields(fullTool(t, "auditwheel", "show", built)), " ")
 	m := regexp.MustCompile(`constrains the platform tag to "(\w+)"`).FindStringSubmatch(out)
 	if m == nil {

@@ -32,7 +32,7 @@ func TestFullPublicContainer(t *testing.T) {
 			continue
 		}
 		if script = "export HOME=/root\ncd /work\n" + strings.TrimSpace(script); strings.HasPrefix(name, "all-") {
-			script += " --dry-run" // it takes hours
+			script += " --dry-run" // TestFullPublicAll builds one of them
 		}
 		s.run(t, "sh", "-ec", script)
 	}
@@ -60,13 +60,13 @@ func TestFullPublicAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	files := unzipped(t, built[0])
-	size := command(t, ".", "stat", "-c", "%s", built[0])
-	t.Logf("result: %s: %s bytes, %d extensions", filepath.Base(built[0]), strings.TrimSpace(size), len(contents.Extensions))
-
-	tag, _ := strings.CutSuffix(built[0][strings.LastIndex(built[0], "-")+1:], ".whl")
-	if out := fullTool(t, "auditwheel", "show", built[0]); !strings.Contains(out, `"`+tag+`"`) {
-		t.Errorf("auditwheel does not say %s: %s", tag, out)
+	file, err := os.Stat(built[0])
+	if err != nil {
+		t.Fatal(err)
 	}
+	t.Logf("result: %s: %d bytes, %d extensions", file.Name(), file.Size(), len(contents.Extensions))
+
+	compareWithAuditwheel(t, built[0])
 	compareWithAudit(t, built[0], files)
 	device := 0
 	for _, e := range contents.Extensions {
