@@ -3,14 +3,11 @@
 package wheel_test
 
 import (
-	"bytes"
 	"fmt"
-	"maps"
 	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"runtime/pprof"
 	"slices"
 	"strings"
@@ -45,7 +42,8 @@ func TestFullInsideCuobjdump(t *testing.T) {
 			device := 0
 			for _, e := range c.Extensions {
 				file := filepath.Join(tmp, e.Path)
-				sass, ptx := cuobjdump(t, programs, file)
+				sass, ptx := fulltools.DeviceCode(t, file, programs...)
+				sass, ptx = sorted(sass), sorted(ptx)
 				if !slices.Equal(e.SASS, sass) || !slices.Equal(e.PTX, ptx) {
 					t.Errorf("%s: SASS %v, PTX %v; cuobjdump: %v, %v", e.Path, e.SASS, e.PTX, sass, ptx)
 				}
@@ -82,53 +80,6 @@ func olderCuobjdump(t *testing.T) string {
 	}
 	return path
 }
-
-// cuobjdump returns the archs of a file's device code as the first program
-// that can read it finds them: the SASS of what is linked, all PTX.
-func cuobjdump(t *testing.T, programs []string, file string) (sass, ptx []string) {
-	t.Helper()
-	var says []byte
-	for _, program := range programs {
-		linked, err := exec.Command(program, "-ptx", file).CombinedOutput()
-		if bytes.Contains(linked, []byte("does not contain device code")) {
-			return []string{}, []string{}
-		}
-		if err != nil || len(headers(linked, "elf")) > 0 && !lists(program, file) {
-			says = linked
-			continue
-		}
-		all, err := exec.Command(program, "-all", "-ptx", file).Output()
-		if err != nil {
-			t.Fatalf("%s -all -ptx %s: %v", program, file, err)
-		}
-		return headers(linked, "elf"), headers(all, "ptx")
-	}
-	t.Fatalf("no cuobjdump reads %s: %.500s", file, says)
-	return nil, nil
-}
-
-// lists reports whether a cuobjdump can read the cubins of a file.
-func lists(program, file string) bool {
-	return exec.Command(program, "--list-elf", file).Run() == nil
-}
-
-// headers returns the archs in the headers that cuobjdump prints of one kind of
-// code.
-func headers(out []byte, kind string) []string {
-	found := map[string]bool{}
-	for _, m := range cuobjdumpHeader.FindAllSubmatch(out, -1) {
-		if string(m[1]) == kind {
-			minor := string(m[3])
-			if kind == "elf" { // the family is the entry's, not the cubin's
-				minor = strings.TrimSuffix(minor, "f")
-			}
-			found[string(m[2])+"."+minor] = true
-		}
-	}
-	return sorted(slices.Collect(maps.Keys(found)))
-}
-
-var cuobjdumpHeader = regexp.MustCompile(`Fatbin (?:relocatable )?(\w+) code:\n=+\narch = sm_(\d+)(\d[af]?)\n`)
 
 // sorted orders archs as the package does, by their numbers.
 func sorted(archs []string) []string {

@@ -375,6 +375,9 @@ func (s *sandbox) needs(t *testing.T, parts []string, fleet func() *nodes.Fleet)
 				t.Skip("the page shows plans of a container engine")
 			}
 		case "nodes":
+			if testing.Short() { // what all pages share cannot skip one of them
+				t.Skip("short: runs real nodes")
+			}
 			s.env = append(s.env, "NODES="+fleet().Inventory)
 		case "slurm":
 			s.atLogin(t)

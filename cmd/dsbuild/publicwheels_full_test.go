@@ -5,9 +5,7 @@ package main
 import (
 	"cmp"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -71,7 +69,7 @@ func TestFullPublicAll(t *testing.T) {
 	device := 0
 	for _, e := range contents.Extensions {
 		file := filepath.Join(files, e.Path)
-		sass, ptx := archsByCuobjdump(t, "--list-elf", file), archsByCuobjdump(t, "--list-ptx", file)
+		sass, ptx := fulltools.DeviceCode(t, file, filepath.Join(fulltools.Tools(t), "cuobjdump"))
 		if !slices.Equal(slices.Sorted(slices.Values(e.SASS)), sass) || !slices.Equal(slices.Sorted(slices.Values(e.PTX)), ptx) {
 			t.Errorf("%s: SASS %v, PTX %v; cuobjdump: %v, %v", e.Path, e.SASS, e.PTX, sass, ptx)
 		}
@@ -101,19 +99,4 @@ func TestFullPublicAll(t *testing.T) {
 		}
 		t.Logf("result: torch %s, Python %s: %d ops loaded; CPU Adam computes the same", pair.torch, pair.python, len(shown))
 	}
-}
-
-// archsByCuobjdump returns the archs of the cubins, or of the PTX, that cuobjdump lists in a file.
-func archsByCuobjdump(t *testing.T, list, file string) []string {
-	t.Helper()
-	out, err := exec.Command(filepath.Join(fulltools.Tools(t), "cuobjdump"), list, file).CombinedOutput()
-	if err != nil && !strings.Contains(string(out), "does not contain device code") {
-		t.Fatalf("cuobjdump %s %s: %v\n%s", list, file, err, out)
-	}
-	var archs []string
-	for _, m := range regexp.MustCompile(`\.sm_(\d+)(\d[af]?)\.(?:cubin|ptx)`).FindAllStringSubmatch(string(out), -1) {
-		archs = append(archs, m[1]+"."+strings.TrimSuffix(m[2], "f"))
-	}
-	slices.Sort(archs)
-	return slices.Compact(archs)
 }
