@@ -271,8 +271,11 @@ func (b *builder) checkAll() {
 	if j.Kind == JAX && j.GPUs%j.Procs != 0 && j.GPUs > 0 {
 		b.addProblem(b.said["procs"], "", "%d GPUs cannot be divided evenly among %d processes", j.GPUs, j.Procs)
 	}
-	if (j.Kind == K8s || j.Kind == Docker) && j.Image == "" && !b.refused["image"] {
-		b.Add(Position{File: "--image"}, "add --image IMAGE: an image with torch", "no image given")
+	if j.Kind != JAX && j.Procs > j.GPUs && j.GPUs > 0 {
+		b.addProblem(b.said["procs"], "give at most one process for each GPU; --gpus 0 starts processes on CPUs", "%d processes on %d GPUs: two would use one GPU, which NCCL refuses", j.Procs, j.GPUs)
+	}
+	if j.Kind == K8s || j.Kind == Docker {
+		b.checkContainer()
 	}
 	if j.Kind == K8s {
 		b.checkK8s()
@@ -292,15 +295,27 @@ func (b *builder) checkAll() {
 	b.checkHosts()
 }
 
+// checkContainer checks the image and the mounts of a container of Kubernetes or Docker.
+func (b *builder) checkContainer() {
+	j := b.job
+	if j.Image == "" && !b.refused["image"] {
+		b.Add(Position{File: "--image"}, "add --image IMAGE: an image with torch", "no image given")
+	}
+	volume, name := `[a-z0-9]([a-z0-9.-]*[a-z0-9])?`, "PersistentVolumeClaim"
+	if j.Kind == Docker {
+		volume, name = `[A-Za-z0-9][A-Za-z0-9_.-]*`, "volume"
+	}
+	for _, m := range j.Mounts {
+		if !path.IsAbs(m.Source) && !regexp.MustCompile("^"+volume+"$").MatchString(m.Source) {
+			b.addProblem(b.said["mount"], "give an absolute path on the node, or the name of a "+name, "%q is neither", m.Source)
+		}
+	}
+}
+
 func (b *builder) checkK8s() {
 	j := b.job
 	if !regexp.MustCompile(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`).MatchString(j.Name) {
 		b.addProblem(b.said["name"], "for example "+b.said["name"].form("train-t5"), "%q is not a valid name on Kubernetes: use at most 40 lower-case letters, digits and '-', and begin with a letter", j.Name)
-	}
-	for _, m := range j.Mounts {
-		if !path.IsAbs(m.Source) && !regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`).MatchString(m.Source) {
-			b.addProblem(b.said["mount"], "give a path on the node, or the name of a PersistentVolumeClaim", "%q is neither", m.Source)
-		}
 	}
 	switch {
 	case j.Gang == "kueue" && j.Queue == "" && !b.refused["queue"]:

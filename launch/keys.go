@@ -2,11 +2,14 @@ package launch
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+
+	"mvdan.cc/sh/v3/syntax"
 )
 
 // valueKind is the type of a key's value.
@@ -106,8 +109,8 @@ func Keys() []Key {
 		{Name: "env", sbatch: "export", Placeholder: "NAME[=VALUE]", Help: "variable of the job; without a value, taken from the environment that starts the job", kind: variables, set: setEnv},
 		{Name: "nccl-debug", Placeholder: "LEVEL", Help: "set NCCL_DEBUG: info, warn, trace, version (default: not set)", set: oneOf(func(j *Job) *string { return &j.NCCLDebug }, "version", "warn", "info", "trace")},
 		{Name: "setup", Placeholder: "LINE", Help: "shell line run before the job (module load …, source …/activate)", Kinds: []Kind{Slurm, Torchrun, JAX, AIStation}, kind: list, set: setSetup},
-		{Name: "workdir", sbatch: "chdir D", Placeholder: "DIR", Help: "working folder of the script (default: the folder where you start it; the home folder on nodes that --submit reaches over SSH)", set: anyLine(func(j *Job) *string { return &j.WorkDir })},
-		{Name: "python", Placeholder: "PYTHON", Help: "interpreter on the nodes (default: the inventory's, or the one on PATH)", set: anyLine(func(j *Job) *string { return &j.Python })},
+		{Name: "workdir", sbatch: "chdir D", Placeholder: "DIR", Help: "working folder of the script (default: the folder where you start it; the home folder on nodes that --submit reaches over SSH)", set: onePath(func(j *Job) *string { return &j.WorkDir })},
+		{Name: "python", Placeholder: "PYTHON", Help: "interpreter on the nodes (default: the inventory's, or the one on PATH)", set: onePath(func(j *Job) *string { return &j.Python })},
 		// Containers.
 		{Name: "image", Placeholder: "IMAGE", Help: "image of the containers", Kinds: inContainers(), set: setImage},
 		{Name: "mount", Placeholder: "SOURCE:TARGET[:ro]", Help: "mount a folder into the containers", Kinds: inContainers(), kind: list, set: setMounts},
@@ -132,10 +135,10 @@ func Keys() []Key {
 func deepspeedKeys() []Key {
 	configs := takesConfig()
 	return []Key{
-		{Name: "ds-config", Flag: "config", Placeholder: "FILE", Help: "check this DeepSpeed configuration instead of rendering one", Kinds: configs, set: anyLine(func(j *Job) *string { return &j.DS.File })},
+		{Name: "ds-config", Flag: "config", Placeholder: "FILE", Help: "check this DeepSpeed configuration instead of rendering one", Kinds: configs, set: onePath(func(j *Job) *string { return &j.DS.File })},
 		{Name: "zero", Placeholder: "STAGE", Help: "render a DeepSpeed configuration with this ZeRO stage: 0 to 3 (default: 2 with another setting of one)", Kinds: configs, set: numberBetween(0, 3, func(j *Job) *int { return &j.DS.Stage })},
 		{Name: "offload", Placeholder: "WHERE", Help: "keep the optimizer (with ZeRO-3 the parameters too) in: none, cpu, nvme (default: none)", Kinds: configs, set: oneOf(func(j *Job) *string { return &j.DS.Offload }, "none", "cpu", "nvme")},
-		{Name: "nvme-path", Placeholder: "DIR", Help: "folder on the nodes' NVMe disks, for --offload nvme", Kinds: configs, set: anyLine(func(j *Job) *string { return &j.DS.NVMePath })},
+		{Name: "nvme-path", Placeholder: "DIR", Help: "folder on the nodes' NVMe disks, for --offload nvme", Kinds: configs, set: onePath(func(j *Job) *string { return &j.DS.NVMePath })},
 		{Name: "precision", Placeholder: "HOW", Help: "bf16 (Ampere and newer), fp16 or fp32 (default: bf16)", Kinds: configs, set: oneOf(func(j *Job) *string { return &j.DS.Precision }, "bf16", "fp16", "fp32")},
 		{Name: "train-batch", Placeholder: "N", Help: "samples per step over all processes (default: micro x accumulation x processes)", Kinds: configs, set: numberBetween(1, 1<<30, func(j *Job) *int { return &j.DS.TrainBatch })},
 		{Name: "micro-batch", Placeholder: "N", Help: "samples per process and micro batch (default: 1)", Kinds: configs, set: numberBetween(1, 1<<20, func(j *Job) *int { return &j.DS.MicroBatch })},
@@ -156,10 +159,18 @@ func matchingText(pattern, want string, field func(*Job) *string) func(*builder,
 	}
 }
 
-// anyLine accepts any line of text. Each rendering quotes it.
-func anyLine(field func(*Job) *string) func(*builder, Setting) {
+// wholePath is the hint about a path that begins with ~.
+const wholePath = "write the whole path"
+
+// onePath accepts any path, and the name of a program. Each rendering quotes it, so that no shell would
+// replace a ~.
+func onePath(field func(*Job) *string) func(*builder, Setting) {
 	return func(b *builder, s Setting) {
 		if !b.oneLine(s) {
+			return
+		}
+		if strings.HasPrefix(s.text(), "~") {
+			b.refuse(s, wholePath, "no shell replaces this ~")
 			return
 		}
 		*field(b.job) = s.text()
@@ -274,13 +285,22 @@ func setSbatch(b *builder, s Setting) {
 
 var sbatchOption = regexp.MustCompile(`^--[a-z][a-z0-9-]*(=[^\x00-\x1f]{1,500})?$`)
 
-// setSetup accepts shell code. It is the user's own, as in an inventory.
+// setSetup accepts shell code, all lines together. It is the user's own, as in an inventory.
 func setSetup(b *builder, s Setting) {
 	b.job.Setup = nil
 	for _, w := range s.Words {
 		if b.oneLine(Setting{Key: s.Key, Words: []Word{w}, At: s.At}) {
 			b.job.Setup = append(b.job.Setup, w.Text)
 		}
+	}
+	_, err := syntax.NewParser().Parse(strings.NewReader(strings.Join(b.job.Setup, "\n")), "")
+	var wrong syntax.ParseError
+	if errors.As(err, &wrong) {
+		at := s.At
+		if line := int(wrong.Pos.Line()); line >= 1 && line <= len(s.Words) {
+			at = s.Words[line-1].At
+		}
+		b.Add(at, "", "setup is not shell code: %s", wrong.Text)
 	}
 }
 
@@ -324,6 +344,10 @@ func setMounts(b *builder, s Setting) {
 	b.job.Mounts = nil
 	for _, w := range s.Words {
 		m := form.FindStringSubmatch(w.Text)
+		if strings.HasPrefix(w.Text, "~") {
+			b.Add(w.At, wholePath, "%q: no shell replaces this ~", w.Text)
+			continue
+		}
 		if m == nil || strings.ContainsAny(w.Text, "\n\x00,") {
 			b.Add(w.At, "write "+s.form("SOURCE:TARGET")+", or "+s.form("SOURCE:TARGET:ro"), "%q is not a mount: it must be a source and an absolute path in the container", w.Text)
 			continue

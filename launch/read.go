@@ -119,7 +119,12 @@ func (r *reader) readWords(p yamldoc.Pair) ([]Word, bool) {
 		}
 		return words, ok
 	}
-	if text, ok := yamldoc.Scalar(p.Node); ok && k.kind != yesNo {
+	text, ok := yamldoc.Scalar(p.Node)
+	if several := strings.Fields(text); ok && p.Key == "args" && len(several) > 1 {
+		r.Add(r.Place(p.Node), "write args: ["+strings.Join(several, ", ")+"]", "args is one text, which the program would get as one argument")
+		return nil, false
+	}
+	if ok && k.kind != yesNo {
 		return []Word{{text, r.Place(p.Node)}}, true
 	}
 	r.Wrong(p.Node, p.Key+" must be "+k.kind.String())

@@ -167,7 +167,7 @@ func runLaunch(ctx context.Context, a *app, opts launchOptions) error {
 	if opts.wheel != "" {
 		contents, err := wheel.Inspect(ctx, opts.wheel)
 		if err != nil {
-			return err
+			return noWheel(err)
 		}
 		r.Ops = append([]string{}, contents.Ops...)
 	}
@@ -222,17 +222,25 @@ func writeFiles(a *app, path string, files []launch.File) error {
 	folder := err == nil && info.IsDir() || strings.HasSuffix(path, "/")
 	if len(files) > 1 || folder {
 		if err == nil && !info.IsDir() {
-			return fault.WithHint(fmt.Errorf("%s is a file, and the job is %d files", path, len(files)), "name a folder")
+			return &usageError{err: fmt.Errorf("-o %s: it is a file, and the job is %d files", path, len(files)), hint: "name a folder"}
 		}
 		if err := os.MkdirAll(path, 0o755); err != nil {
 			return err
 		}
 	}
+	var targets []string
 	for _, f := range files {
 		to := path
 		if len(files) > 1 || folder {
 			to = filepath.Join(path, f.Name)
 		}
+		if info, err := os.Stat(to); err == nil && info.IsDir() {
+			return usagef("-o %s: %s is a folder", path, to)
+		}
+		targets = append(targets, to)
+	}
+	for i, f := range files {
+		to := targets[i]
 		if err := atomicfile.Write(to, strings.NewReader(f.Text), f.Mode); err != nil {
 			return err
 		}

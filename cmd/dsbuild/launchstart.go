@@ -40,6 +40,9 @@ func startJob(ctx context.Context, a *app, opts launchOptions, inv *inventory.In
 		}
 		env[v.Name] = value
 	}
+	if info, err := os.Stat(opts.logs); err == nil && !info.IsDir() {
+		return usagef("--logs %s: it is a file; name a folder", opts.logs)
+	}
 	machines, done, err := reachParts(ctx, a, inv, parts)
 	if err != nil {
 		return err

@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/launch"
@@ -75,7 +74,7 @@ func submitJob(ctx context.Context, a *app, opts launchOptions, inv *inventory.I
 	}
 	said, err := s.Test(ctx, []byte(script.Text))
 	if err != nil {
-		return fault.WithHint(err, "'sinfo' lists partitions and nodes; 'scontrol show partition' shows their limits")
+		return err
 	}
 	a.reporter.Note("%s: %s", script.Name, said)
 	id, err := s.Submit(ctx, []byte(script.Text))

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/slurm"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
@@ -33,8 +34,11 @@ type Slurm struct {
 // start.
 func (s Slurm) Test(ctx context.Context, script []byte) (string, error) {
 	said, err := s.runProgram(ctx, script, "sbatch", "--test-only")
-	if err != nil {
-		return "", fmt.Errorf("Slurm refused this job: %w", err) //nolint:staticcheck // a name
+	switch {
+	case fault.Hint(err) != "": // sbatch did not run
+		return "", err
+	case err != nil:
+		return "", fault.WithHint(fmt.Errorf("Slurm refused this job: %w", err), "'sinfo' lists partitions and nodes; 'scontrol show partition' shows their limits") //nolint:staticcheck // a name
 	}
 	return strings.TrimPrefix(said, "sbatch: "), nil
 }
