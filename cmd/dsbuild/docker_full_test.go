@@ -18,7 +18,7 @@ import (
 // A user who has Docker and nothing of dsbuild's makes the very wheel that dsbuild's
 // own engine makes, of the same base.
 func TestFullDockerWheel(t *testing.T) {
-	own, _, err := wheel.HashFile(os.Getenv("DSBUILD_TEST_WHEEL"))
+	own, _, err := wheel.HashFile(os.Getenv("DSBUILD_TEST_STABLE"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +29,7 @@ func TestFullDockerWheel(t *testing.T) {
 		t.Fatal(err)
 	}
 	var stdout bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), program, "wheel", "--arch", "8.0", "--no-cache", "--json", "--base", engine.BaseTar(), "-o", t.TempDir())
+	cmd := exec.CommandContext(t.Context(), program, "wheel", "--no-cache", "--json", "--base", engine.BaseTar(), "-o", t.TempDir())
 	cmd.Env = []string{
 		"HOME=" + t.TempDir(), "PATH=" + os.Getenv("PATH"), "DOCKER_HOST=" + d.Host,
 		engine.CLIVariable + "=" + filepath.Join(engine.Home(), "bin", "dagger"),
