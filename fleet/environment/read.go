@@ -16,7 +16,7 @@ import (
 // The forms of values.
 var (
 	nameForm    = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
-	pythonForm  = regexp.MustCompile(`^3\.\d{1,2}$`)
+	pythonForm  = regexp.MustCompile(`^3\.([89]|[1-9]\d)$`) // dsbuild's programs on nodes need 3.8
 	programForm = regexp.MustCompile(`^(/[A-Za-z0-9._+/-]+|[A-Za-z0-9][A-Za-z0-9._+-]*)$`)
 	archiveForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]*\.(tar\.gz|tgz)$`)
 	folderForm  = regexp.MustCompile(`^/[A-Za-z0-9._+/-]+$`)
@@ -66,7 +66,7 @@ func (r *reader) read(body yamldoc.Node) (*Spec, error) {
 		case "name":
 			s.Name = r.Form(p.Node, "name", nameForm, "letters, digits, '.', '_' and '-', 64 at most")
 		case "python":
-			s.Python = r.Form(p.Node, "python", pythonForm, "a version X.Y such as 3.11")
+			s.Python = r.Form(p.Node, "python", pythonForm, "a version X.Y from 3.8 on, such as 3.11")
 		case "interpreter":
 			r.interpreter(s, p.Node)
 		case "folder":

@@ -143,6 +143,11 @@ func openLocal(path string) (File, error) {
 	if !info.Mode().IsRegular() {
 		return File{}, fmt.Errorf("%s is not a file", path)
 	}
+	archive, err := wheel.Open(path)
+	if err != nil {
+		return File{}, err
+	}
+	archive.Close()
 	l := File{Name: pypi.CanonPackageName(name.Name), Version: name.Version, File: filepath.Base(path), Path: path}
 	l.SHA256, l.Size, err = wheel.HashFile(path)
 	return l, err

@@ -26,7 +26,7 @@ func adviceTexts(python, environment string) map[string]string {
 		"file-locks":           "the file system of the environment must have file locks (NFS: mount without nolock)",
 		"in-the-way":           "move it away there, or build a wheel without that file",
 		"installs-elsewhere":   "does this Python install packages into a folder that it does not import from?",
-		"look-at-kept":         "nothing was touched; look at " + environment + "/.dsbuild/kept-*",
+		"look-at-kept":         "nothing was touched; " + environment + "/.dsbuild/kept-* is what a change had moved aside; if there is none, remove change.json and deploy again",
 		"no-room":              "make room on the node: df -h " + environment + "; df -i " + environment + "; quota",
 		"noexec":               "is the folder on a file system that is mounted noexec? Set folder: in environment.yaml",
 		"not-accepted":         "another program changes this environment at the same time: end it, then deploy again",

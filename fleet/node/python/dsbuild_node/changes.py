@@ -214,11 +214,13 @@ class Workplace:
             os.fsync(f.fileno())
 
     def last_run(self):
-        """The run that made the last change, "" if there was none."""
+        """The run that made the last change, "" if there was none. Fails if a change could not be noted."""
+        if exists(self.journal) and not (stat.S_ISREG(os.lstat(self.journal).st_mode) and os.access(self.journal, os.W_OK)):
+            raise Failed("%s is no file that dsbuild may write" % self.journal, "in-the-way")
         try:
             with open(self.journal, "rb") as f:
                 return str(json.loads(last_line(f)[0] or b"{}").get("run", ""))
-        except (OSError, ValueError):
+        except (OSError, ValueError, AttributeError):  # AttributeError: no object
             return ""
 
     def describe(self, error):

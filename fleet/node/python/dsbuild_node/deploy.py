@@ -27,7 +27,7 @@ from dsbuild_node.changes import (
     GONE, Workplace, digest_of, end_sync, exists, put_aside, remove, run_agent, run_program, save_json,
     start_sync, sweep)
 from dsbuild_node.distributions import (
-    dist_info, installed, metadata_version, named_infos, normal, previous, record_sha256, sites)
+    dist_info, installed, metadata_version, named_infos, normal, noted_along, previous, record_sha256, sites)
 from dsbuild_node.driver import REQUEST
 from dsbuild_node.files import content, load_json
 from dsbuild_node.import_check import Failed
@@ -53,9 +53,12 @@ def read_change(path):
     try:
         with open(path, encoding="utf-8") as f:
             change = json.load(f)
-        needed = ("done", "roots", "kept")
-        if not isinstance(change, dict) or not all(key in change for key in needed):
-            raise ValueError("it does not hold %s" % ", ".join(needed))
+        forms = {"done": bool, "kept": str, "roots": list}
+        if isinstance(change, dict) and change.get("done"):
+            forms.update(installed=(dict, type(None)), journal=dict, forget=bool)
+        wrong = [key for key, form in forms.items() if not isinstance(change, dict) or not isinstance(change.get(key), form)]
+        if wrong or not all(isinstance(root, dict) and isinstance(root.get("path"), str) and isinstance(root.get("kept"), str) and "was" in root for root in change["roots"]):
+            raise ValueError("it does not hold %s as dsbuild writes them" % ", ".join(wrong or ["roots"]))
         return change
     except FileNotFoundError:
         return None
@@ -126,7 +129,7 @@ class Replacement:
             if name not in self.names:
                 continue
             rows = record_rows(info) if os.path.isdir(info) else None
-            if rows is None:
+            if not rows:
                 raise Failed("%s has no RECORD: %s cannot be replaced and put back" % (info, name), "remove-deepspeed" if name == "deepspeed" else "replace-by-hand")
             files = {recorded_file(info, row) for row in rows} - {""}
             self.own |= files - set(owners(files, self.names)) | {info}
@@ -262,7 +265,8 @@ def new_files(wheel):
         else:
             raise Failed("the wheel has files for %r, which no installer knows" % parts[1])
     files.update((os.path.join(scripts_folder(), command), None) for command in commands_of(texts.get("entry_points.txt", "")))
-    files.update([(importlib.util.cache_from_source(path), None) for path in files if path.endswith(".py")])
+    if not sys.pycache_prefix:  # else byte code lies outside of the environment, and Python makes it anew
+        files.update([(importlib.util.cache_from_source(path), None) for path in files if path.endswith(".py")])
     return files
 
 
@@ -405,6 +409,17 @@ def open_as_environment():
         os.chmod(HOME, 0o700 | site.st_mode & (0o2775 if shared else 0o755))
 
 
+def give_to_owner(paths):
+    """Gives what root has made to the owner of the folder of the packages, who could change or replace nothing
+    of it otherwise."""
+    site = os.stat(sites()[0])
+    for path in paths if os.geteuid() == 0 and site.st_uid != 0 else ():
+        os.chown(path, site.st_uid, -1, follow_symlinks=False)
+        for folder, folders, files in os.walk(path):
+            for name in folders + files:
+                os.chown(os.path.join(folder, name), site.st_uid, -1, follow_symlinks=False)
+
+
 class Environment(Workplace):
     """The environment under change."""
 
@@ -523,7 +538,7 @@ class Environment(Workplace):
         """Makes the change final: once change.json says done, the change cannot be undone."""
         if order["installed"] and self.along:
             names = [other["name"] for other in self.along]
-            kept = [other for other in (self.change["noted"] or {}).get("along", []) if other["name"] not in names]
+            kept = [other for other in noted_along(self.change["noted"]) if other["name"] not in names]
             order["installed"]["along"] = kept + self.along
         end_sync(self.syncing)
         save_json(CHANGE, dict(self.change, done=True, along=self.along, installed=order["installed"], journal=order["journal"], forget=order["forget"]))
@@ -554,7 +569,7 @@ class Environment(Workplace):
         else:
             remove(INSTALLED)
         gone = change["kept"] + GONE
-        same = noted_sha256(change["before"]) and noted_sha256(change["before"]) == noted_sha256(change["installed"])
+        same = noted_sha256(change.get("before")) and noted_sha256(change["before"]) == noted_sha256(change["installed"])
         repeated = same and not change.get("along")  # other wheels beside it are a change to go back from
         if change["forget"]:
             put_aside(PREVIOUS, gone)
@@ -564,6 +579,7 @@ class Environment(Workplace):
             os.rename(change["kept"], PREVIOUS)
         self.note(change["journal"])
         self.sweep_roots()
+        give_to_owner(root["path"] for root in change["roots"] if exists(root["path"]))
         remove(CHANGE)
         self.change = None
         forget_signed(HOME, [noted_sha256(load_json(INSTALLED)), noted_sha256((load_json(os.path.join(PREVIOUS, "change.json")) or {}).get("noted"))])
@@ -591,14 +607,14 @@ class Environment(Workplace):
         last, files = self.kept()
         if order["accepted"] and self.tell_kept(order)["digest"] != order["accepted"]:
             raise Failed("the version before was changed while it was judged", "deploy-wanted")
-        for other in last.get("along", []):
+        for other in noted_along(last):
             if record_of(other["name"]) != other["record"]:
                 raise Failed("%s was changed after the deploy that installed it: going back would undo that too" % other["name"], "deploy-wanted")
         refuse_changed(noted_digests(files), last["digests"])
         incoming = {path: same_as_file(aside) for path, aside in files.items()}
         empty = [root["path"] for root in last["roots"] if root["was"] and not any(path.startswith(root["path"]) for path in files)]
         incoming.update((path, None) for path in empty)
-        names = ["deepspeed"] + [other["name"] for other in last.get("along", [])]
+        names = ["deepspeed"] + [other["name"] for other in noted_along(last)]
         self.start_change(Replacement(names).roots(incoming), "kept-" + REQUEST["run"])
         for i, root in enumerate(last["roots"]):
             if root["was"]:
@@ -642,7 +658,7 @@ def installed_places(info):
 
 def noted_sha256(noted):
     """The sha256 of the wheel in a note; "" if there is none."""
-    return str((noted or {}).get("sha256", ""))
+    return str(noted.get("sha256", "")) if isinstance(noted, dict) else ""
 
 
 def byte_code(brought):
@@ -679,6 +695,8 @@ def compile_modules(info):
     import py_compile
     import warnings
 
+    if sys.pycache_prefix:  # byte code lies outside of the environment, and Python makes it when it runs
+        return
     site, made = os.path.dirname(info), []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -727,7 +745,7 @@ def verify_now(request):
 def before():
     """The DeepSpeed that is there now, in the form of the report."""
     found = installed()
-    if found and not (found["version"] and found["record"]):
+    if found and not found["record"]:
         raise Failed("%s cannot be read" % dist_info(sites()), "disk")
     return {"version": found["version"], "sha256": found["sha256"]} if found else None
 
@@ -757,4 +775,7 @@ def verbs(env, orders):
 
 
 def main():
-    run_agent(Environment(), verbs)
+    try:
+        run_agent(Environment(), verbs)
+    finally:
+        give_to_owner([HOME])

@@ -87,8 +87,8 @@ def headers(data):
 
 
 def metadata_version(info):
-    """The version in a dist-info."""
-    return metadata_of(info)[1]
+    """The version in a dist-info, that of its name if METADATA is damaged."""
+    return metadata_of(info)[1] or (os.path.splitext(os.path.basename(info))[0].split("-") + [""])[1]
 
 
 def record_sha256(info):
@@ -104,7 +104,14 @@ def record_sha256(info):
 def own_note(record):
     """dsbuild's note on the DeepSpeed that has this RECORD; None if something else installed it."""
     noted = load_json(os.path.join(sys.prefix, ".dsbuild", "installed.json"))
-    return noted if isinstance(noted, dict) and record and noted.get("record") == record else None
+    return noted if noted and record and noted.get("record") == record else None
+
+
+def noted_along(noted):
+    """The wheels that a note of dsbuild's lists as installed with DeepSpeed: name, sha256 and record of each."""
+    along = (noted or {}).get("along")
+    keys = ("name", "sha256", "record")
+    return [w for w in along if isinstance(w, dict) and all(isinstance(w.get(key), str) for key in keys)] if isinstance(along, list) else []
 
 
 def installed():
@@ -121,7 +128,8 @@ def installed():
 def previous(home):
     """The DeepSpeed before the last deploy, None if dsbuild keeps none."""
     last = load_json(os.path.join(home, "previous", "change.json"))
-    if not isinstance(last, dict):
+    if last is None:
         return None
-    was = last.get("before") or {}
+    was = last.get("before")
+    was = was if isinstance(was, dict) else {}
     return {"version": str(was.get("version", "")), "sha256": str(was.get("sha256", ""))}

@@ -73,7 +73,7 @@ class Environments(Workplace):
     def repair(self):
         """Ends a switch that was cut off, and removes environments that are not whole."""
         repaired, change = False, load_json(CHANGE)
-        if isinstance(change, dict) and change.get("to") and target(CURRENT) == change["to"]:
+        if change and change.get("to") and target(CURRENT) == change["to"]:
             self.finish(change)
             repaired = True
         sweep(CHANGE)

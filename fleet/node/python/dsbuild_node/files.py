@@ -33,9 +33,10 @@ def text(path):
 
 
 def load_json(path):
-    """The content of a JSON file of dsbuild, or None."""
+    """The object in a JSON file of dsbuild, or None."""
     source = content(path, 1 << 26)
     try:
-        return json.loads(source.decode("utf-8")) if source else None
-    except ValueError:
+        value = json.loads(source.decode("utf-8")) if source else None
+    except (ValueError, RecursionError):
         return None
+    return value if isinstance(value, dict) else None

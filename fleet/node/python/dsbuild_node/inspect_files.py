@@ -4,7 +4,7 @@ import hashlib
 import os
 import sys
 
-from dsbuild_node.distributions import dist_infos, installed, metadata_version, named_infos, record_sha256, sites
+from dsbuild_node.distributions import dist_infos, installed, metadata_version, named_infos, noted_along, record_sha256, sites
 from dsbuild_node.driver import REQUEST, emit
 from dsbuild_node.files import load_json, text
 from dsbuild_node.import_check import Failed, attempt, check_found, check_place, origin_of, shadow_advice
@@ -129,12 +129,11 @@ def counted(paths):
 def noted_by_dsbuild(record):
     """dsbuild's note on its installation, and whether RECORD is still the one in the note."""
     noted = load_json(os.path.join(sys.prefix, ".dsbuild", "installed.json"))
-    if not isinstance(noted, dict):
+    if noted is None:
         return {}
     kept = {key: str(noted.get(key, "")) for key in ("wheel", "sha256", "version")}
     kept["same"] = bool(record) and noted.get("record") == record
-    along = noted.get("along")
-    kept["along"] = [w for w in along if isinstance(w, dict)] if isinstance(along, list) else []
+    kept["along"] = noted_along(noted)
     return kept
 
 
@@ -142,12 +141,12 @@ def look_along(wheels):
     """Checks the wheels that dsbuild installed with DeepSpeed."""
     infos = dict(reversed(list(named_infos()))) if wheels else {}
     for wheel in wheels:
-        name = str(wheel.get("name", ""))
+        name = wheel["name"]
         info = infos.get(name)
         if info is None:
             emit({"wrong": "%s, which dsbuild installed with DeepSpeed, is gone" % name, "advice": "deploy-bundle"})
             continue
-        if record_sha256(info) != wheel.get("record"):
+        if record_sha256(info) != wheel["record"]:
             emit({"remark": "%s was installed with DeepSpeed and has been replaced since" % name})
             continue
         wrong = altered(info)

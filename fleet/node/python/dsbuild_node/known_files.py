@@ -67,7 +67,7 @@ class NotedFiles:
     def __init__(self, name):
         self.known, self.site, self.byte_code = Known(), site_of(os.path.join(PLACE, name)), []
         noted = load_json(NOTED)
-        if not name or not isinstance(noted, dict) or noted.get("environment") != name or not isinstance(noted.get("files"), dict):
+        if not name or noted is None or noted.get("environment") != name or not isinstance(noted.get("files"), dict):
             return
         for path, state in noted["files"].items():
             file = os.path.join(self.site, path)

@@ -43,8 +43,7 @@ def target(link):
 
 def mark_of(name):
     """The note on an environment; None if the environment is not whole."""
-    mark = load_json(os.path.join(PLACE, name, NOTE))
-    return mark if isinstance(mark, dict) else None
+    return load_json(os.path.join(PLACE, name, NOTE))
 
 
 def told(name):

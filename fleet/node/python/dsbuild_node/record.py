@@ -58,12 +58,15 @@ def rows_in(record):
     """The rows of the text of a RECORD."""
     lines = record.decode("utf-8", "surrogateescape").replace("\r\n", "\n").split("\n")
     if any('"' in line for line in lines):  # a path with a comma
-        from csv import reader  # imports re
+        from csv import Error, reader  # imports re
 
-        rows = reader([line + "\n" for line in lines])
+        try:
+            rows = list(reader([line + "\n" for line in lines]))
+        except Error:  # a damaged file
+            rows = [line.split(",") for line in lines]
     else:
         rows = [line.split(",") for line in lines]
-    return [row if len(row) > 1 else row + [""] for row in rows if row and row[0]]
+    return [row if len(row) > 1 else row + [""] for row in rows if row and row[0] and "\0" not in row[0]]
 
 
 def altered(info):
@@ -211,7 +214,7 @@ def wrong_byte_code(info, rows):
     digest over all byte code with the one in the wheel's manifest: if they are equal, nothing
     is wrong."""
     site, manifest = os.path.dirname(info), load_json(os.path.join(info, "dsbuild.json"))
-    brought = manifest.get("bytecode") if isinstance(manifest, dict) else None
+    brought = (manifest or {}).get("bytecode")
     brought, found = brought if isinstance(brought, dict) else None, byte_code_files(site, rows)
     if found and brought and not any(level or data[4:8] != bytes(4) for _, _, level, data in found):
         whole = hashlib.sha256(("[" + ", ".join(['["%s", %d]' % (path, len(data) - 16) for path, _, _, data in found]) + "]\n").encode("utf-8", "replace"))
