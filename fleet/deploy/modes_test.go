@@ -82,15 +82,9 @@ func TestVerifyTellsModesThatShutOutOrLetIn(t *testing.T) {
 	}
 }
 
-// Two administrators of one group change an environment in turn.
-func TestSecondAdministratorOfTheGroup(t *testing.T) {
-	t.Parallel()
-	if os.Getuid() != 0 {
-		t.Skip("needs root, to be two users")
-	}
-	e := newEnvironment(t, "")
-	openFolders(t, e)
-	said := agentDo(t, e, "", `
+// deployAs are lines for agentDo: deploy(run) does what a deploy does to the environment, and
+// as_user(uid, what) calls what as another user.
+const deployAs = `
 class Calm:
     def check(self):
         pass
@@ -108,6 +102,7 @@ def deploy(run):
     env.record({"installed": {"sha256": run}, "journal": {"run": run}, "forget": False})
     env.keep = True
     env.undo()
+    give_to_owner([HOME])
     assert env.last_run() == run, env.last_run()
 
 def as_user(uid, what):
@@ -124,7 +119,17 @@ def as_user(uid, what):
             os._exit(1)
         os._exit(0)
     os.waitpid(pid, 0)
+`
 
+// Two administrators of one group change an environment in turn.
+func TestSecondAdministratorOfTheGroup(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("needs root, to be two users")
+	}
+	e := newEnvironment(t, "")
+	openFolders(t, e)
+	said := agentDo(t, e, "", deployAs+`
 for folder, _, _ in os.walk(sys.prefix):
     os.chown(folder, 1001, 65534)
     os.chmod(folder, 0o2775)
@@ -135,5 +140,28 @@ print(sorted(os.listdir(HOME)))
 	// Uploads are private: those of the first user, put aside by the second, go with the first one's next deploy.
 	if want := "['inbox', 'installed.json', 'journal.jsonl', 'lock', 'previous', 'run-inbox', 'signed']\n"; said != want {
 		t.Errorf("%s, want %s", said, want)
+	}
+}
+
+// What root installs for another user belongs to that user, who can deploy and roll back afterwards.
+func TestRootInstallsForTheOwner(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("needs root, to be two users")
+	}
+	e := newEnvironment(t, "")
+	openFolders(t, e)
+	said := agentDo(t, e, "", deployAs+`
+for folder, _, _ in os.walk(sys.prefix):
+    os.chown(folder, 1001, 65534)
+for i, uid in enumerate((0, 1001, 0, 1001)):
+    as_user(uid, lambda: deploy("run%d" % i))
+    for folder, folders, files in os.walk(HOME if uid else sites()[0] + "/deepspeed"):
+        for path in [folder] + [os.path.join(folder, name) for name in files]:
+            if os.stat(path).st_uid != 1001:
+                print("after run%d: %s belongs to %d" % (i, path, os.stat(path).st_uid))
+`)
+	if said != "" {
+		t.Errorf("%s, want that all belongs to the owner", said)
 	}
 }
