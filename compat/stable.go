@@ -27,7 +27,6 @@ const (
 	Ran      ProofState = "ran"      // it computed the same as the op of the C++ interface
 	Launched ProofState = "launched" // it has the device code of that op, and launched it in the same way (ci/fakecuda); neither ran on a GPU
 	Loaded   ProofState = "loaded"   // it was loaded, and its functions checked their arguments
-	Compiled ProofState = "compiled" // it was compiled and linked
 	Unproven ProofState = "none"
 )
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/ship"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/pipeline/engine"
 	"github.com/dsbuild/dsbuild/pipeline/planner"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -125,11 +127,16 @@ func (o *wheelOptions) readBuildFlags(f *pflag.FlagSet) error {
 	if err := oneOf("builder", o.builder, planner.Auto, planner.Dagger, planner.Host); err != nil {
 		return err
 	}
-	if o.jobs < 0 {
+	if f.Changed("jobs") && o.jobs < 1 {
 		return usagef("--jobs %d: must be 1 or more", o.jobs)
 	}
 	if f.Changed("parallel") && o.parallel < 1 {
 		return usagef("--parallel %d: must be 1 or more", o.parallel)
+	}
+	for _, address := range o.engines {
+		if err := engine.CheckAddress(address); err != nil {
+			return fmt.Errorf("--engine: %w", err)
+		}
 	}
 	var err error
 	o.site, err = pipeline.NewSite(o.siteOptions, os.Getenv)

@@ -110,6 +110,9 @@ it has the wheel here, in the cache or in --files; it downloads nothing.`,
 			if err != nil {
 				return err
 			}
+			if err := opts.checkFiles(); err != nil {
+				return err
+			}
 			opt := envs.Options{Options: changes.Options{Options: common, Verify: level, Relay: relay.Options{Off: true}}, Lock: lock} // it sends nothing
 			c := &environment.Collector{Folder: opts.files, Cache: envCache(), Sum: wheels.DefaultCache().Sum}
 			paths, err := c.Collect(ctx, opt.Lock, allFiles(opt.Lock))
@@ -186,12 +189,18 @@ func addFilesFlags(cmd *cobra.Command, opts *envOptions) {
 // envCache is dsbuild's folder for the files of environments.
 func envCache() string { return filepath.Join(xdg.CacheHome, "dsbuild", "env") }
 
+// checkFiles refuses a folder of --files that is not there.
+func (o envOptions) checkFiles() error {
+	if info, err := os.Stat(o.files); o.files != "" && (err != nil || !info.IsDir()) {
+		return usagef("--files %s: it is not a folder", o.files)
+	}
+	return nil
+}
+
 // collector finds files of locks for the settings of a site.
 func (o envOptions) collector(a *app, site pipeline.Site) (*environment.Collector, error) {
-	if o.files != "" {
-		if info, err := os.Stat(o.files); err != nil || !info.IsDir() {
-			return nil, usagef("--files %s: it is not a folder", o.files)
-		}
+	if err := o.checkFiles(); err != nil {
+		return nil, err
 	}
 	return &environment.Collector{
 		Folder: o.files, Cache: envCache(), Indexes: site.FileIndexes(), Torch: site.TorchIndex(),

@@ -99,7 +99,8 @@ const exitNotes = "`launch --submit` exits with 0 or 1; the job's own code is in
 
 const schemaNotes = "With `--json` a command prints one document on stdout, and nothing else there. Each document has a JSON Schema (draft\n" +
 	"2020-12) in [schema](schema): a required field is always there, and no document has a field that its schema does not\n" +
-	"name. [inventory/schema.json](../inventory/schema.json) is the schema of an inventory.\n\n"
+	"name. A schema names others by their files, so give a validator the whole folder.\n" +
+	"[inventory/schema.json](../inventory/schema.json) is the schema of an inventory.\n\n"
 
 const variables = "| variable | means |\n|---|---|\n" +
 	"| `DSBUILD_ENGINE` | the engine that builds, if there is no `--engine` |\n" +

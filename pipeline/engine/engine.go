@@ -197,24 +197,37 @@ func (f *Finder) serves(ctx context.Context, client string) error {
 	return fmt.Errorf("client without a daemon (%s)", said)
 }
 
-// answers dials an address. It leaves addresses that cannot be dialled from here to the Dagger
-// client.
-func answers(ctx context.Context, address string) error {
+// CheckAddress refuses a text that is not the address of an engine.
+func CheckAddress(address string) error {
+	_, _, err := dialled(address)
+	return err
+}
+
+// dialled returns where to dial an address; "" if only the Dagger client can reach it.
+func dialled(address string) (network, target string, err error) {
 	u, err := url.Parse(address)
 	if err != nil {
 		u = &url.URL{}
 	}
-	network, target := "tcp", u.Host
 	kind, _, _ := strings.Cut(u.Scheme, "+")
 	switch {
 	case u.Scheme == "unix":
-		network, target = "unix", u.Path
+		return "unix", u.Path, nil
 	case u.Scheme == "tcp", u.Scheme == "tls":
+		return "tcp", u.Host, nil
 	case slices.Contains([]string{"ssh", "kube-pod", "image", "container"}, kind):
-		return nil
-	default:
-		return fault.New(fault.Usage, "write unix:///path/engine.sock, tcp://host:port, image+docker://REF or container+docker://NAME (or podman, nerdctl), ssh://HOST or kube-pod://POD",
-			"%q is not the address of an engine", address)
+		return "", "", nil
+	}
+	return "", "", fault.New(fault.Usage, "write unix:///path/engine.sock, tcp://host:port, image+docker://REF or container+docker://NAME (or podman, nerdctl), ssh://HOST or kube-pod://POD",
+		"%q is not the address of an engine", address)
+}
+
+// answers dials an address. It leaves addresses that cannot be dialled from here to the Dagger
+// client.
+func answers(ctx context.Context, address string) error {
+	network, target, err := dialled(address)
+	if err != nil || network == "" {
+		return err
 	}
 	d := net.Dialer{Timeout: answerTime}
 	conn, err := d.DialContext(ctx, network, target)
