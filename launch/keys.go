@@ -80,17 +80,17 @@ func Keys() []Key {
 		// The size of the job.
 		{Name: "name", sbatch: "job-name J", Placeholder: "NAME", Help: "name of the job (default: train)", set: matchingText(`[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?`, "letters, digits, '.', '_' and '-', 63 at most", func(j *Job) *string { return &j.Name })},
 		{Name: "preset", Placeholder: "SIZE", Help: "small (2 nodes x 8 GPUs), medium (4 x 8) or large (8 x 8)", set: setPreset},
-		{Name: "nodes", sbatch: "nodes N", Placeholder: "N|MIN:MAX", Help: "number of nodes, or minimum and maximum of an elastic job (default: those of the inventory, or 1)", set: setNodes},
+		{Name: "nodes", sbatch: "nodes N", Placeholder: "N|MIN:MAX", Help: "number of nodes, or minimum and maximum of an elastic job (default: 1, or those of an inventory)", set: setNodes},
 		{Name: "gpus", sbatch: "gres gpus G gpus-per-node gpus-per-task", Placeholder: "N", Help: "GPUs of each node; 0 for none. For Slurm also with their type: h100:8", set: setGPUs},
 		{Name: "procs", sbatch: "ntasks n ntasks-per-node tasks-per-node", Placeholder: "N", Help: "processes of each node (default: one for each GPU; under JAX one)", set: numberBetween(1, 1024, func(j *Job) *int { return &j.Procs })},
-		{Name: "cpus", sbatch: "cpus-per-task c", Placeholder: "N", Help: "CPUs of each task (default: one for each process, plus two; with --offload eight for each)", Kinds: []Kind{Slurm, JAX, AIStation, K8s}, set: numberBetween(1, 4096, func(j *Job) *int { return &j.CPUs })},
+		{Name: "cpus", sbatch: "cpus-per-task c", Placeholder: "N", Help: "CPUs of each task (default: one for each process, plus two; eight for each if the optimizer runs on the CPU)", Kinds: []Kind{Slurm, JAX, AIStation, K8s}, set: numberBetween(1, 4096, func(j *Job) *int { return &j.CPUs })},
 		// How the nodes meet.
 		{Name: "master", Placeholder: "HOST", Help: "address of the first node, where all nodes meet (default: the inventory's first)", Kinds: byHand(), set: matchingText(`[A-Za-z0-9_:][A-Za-z0-9._:-]{0,252}`, "a host name or an address", func(j *Job) *string { return &j.Master })},
 		{Name: "port", Placeholder: "PORT", Help: "port of the first node (default: 29500; under Slurm from the job's number)", set: numberBetween(1024, 65535, func(j *Job) *int { return &j.Port })},
 		{Name: "rdzv-id", Placeholder: "ID", Help: "name of the rendezvous, unique among running jobs (default: the job's name; under Slurm its number)", Kinds: byTorchrun(), set: matchingText(`[A-Za-z0-9._-]{1,128}`, "letters, digits, '.', '_' and '-'", func(j *Job) *string { return &j.RdzvID })},
 		{Name: "rendezvous", Placeholder: "HOW", Help: "static (fixed ranks) or c10d (the nodes agree on their ranks; required for MIN:MAX)", Kinds: []Kind{Slurm, Torchrun, Docker}, set: oneOf(func(j *Job) *string { return &j.Rendezvous }, "static", "c10d")},
 		{Name: "max-restarts", Placeholder: "N", Help: "number of restarts of the processes (default: 0; 3 for MIN:MAX)", Kinds: byTorchrun(), set: numberBetween(0, 1000, func(j *Job) *int { return &j.MaxRestarts })},
-		{Name: "join-timeout", Placeholder: "SECONDS", Help: "time limit for the nodes to meet at the start (default: torch's 900, by c10d 600; JAX's 300; 3600 for --form workers)", Kinds: []Kind{Slurm, Torchrun, JAX, AIStation, K8s, Docker}, set: numberBetween(1, 7*24*3600, func(j *Job) *int { return &j.JoinTimeout })},
+		{Name: "join-timeout", Placeholder: "SECONDS", Help: "time limit for the nodes to meet at the start (default: torch's 900, by c10d 600; JAX's 300; 3600 for one-node Slurm jobs)", Kinds: []Kind{Slurm, Torchrun, JAX, AIStation, K8s, Docker}, set: numberBetween(1, 7*24*3600, func(j *Job) *int { return &j.JoinTimeout })},
 		// Slurm.
 		{Name: "slurm-form", Flag: "form", Placeholder: "FORM", Help: "job (one job of all nodes) or workers (one-node jobs that meet) (default: job)", Kinds: []Kind{Slurm}, set: oneOf(func(j *Job) *string { return &j.SlurmForm }, "job", "workers")},
 		{Name: "time", sbatch: "time t", Placeholder: "TIME", Help: "longest run: minutes, HH:MM:SS or D-HH:MM:SS (default: 20:00:00)", Kinds: bySlurm(), set: matchingText(`[0-9]+|[0-9]+:[0-9]{2}(:[0-9]{2})?|[0-9]+-[0-9]+(:[0-9]{2}){0,2}|infinite|UNLIMITED`, "minutes, HH:MM:SS or D-HH:MM:SS", func(j *Job) *string { return &j.Time })},
@@ -109,7 +109,7 @@ func Keys() []Key {
 		{Name: "env", sbatch: "export", Placeholder: "NAME[=VALUE]", Help: "variable of the job; without a value, taken from the environment that starts the job", kind: variables, set: setEnv},
 		{Name: "nccl-debug", Placeholder: "LEVEL", Help: "set NCCL_DEBUG: info, warn, trace, version (default: not set)", set: oneOf(func(j *Job) *string { return &j.NCCLDebug }, "version", "warn", "info", "trace")},
 		{Name: "setup", Placeholder: "LINE", Help: "shell line run before the job (module load …, source …/activate)", Kinds: []Kind{Slurm, Torchrun, JAX, AIStation}, kind: list, set: setSetup},
-		{Name: "workdir", sbatch: "chdir D", Placeholder: "DIR", Help: "working folder of the script (default: the folder where you start it; the home folder on nodes that --submit reaches over SSH)", set: onePath(func(j *Job) *string { return &j.WorkDir })},
+		{Name: "workdir", sbatch: "chdir D", Placeholder: "DIR", Help: "working folder of the script (default: the folder where you start it; on nodes that dsbuild reaches over SSH the home folder)", set: onePath(func(j *Job) *string { return &j.WorkDir })},
 		{Name: "python", Placeholder: "PYTHON", Help: "interpreter on the nodes (default: the inventory's, or the one on PATH)", set: onePath(func(j *Job) *string { return &j.Python })},
 		// Containers.
 		{Name: "image", Placeholder: "IMAGE", Help: "image of the containers", Kinds: inContainers(), set: setImage},
