@@ -163,7 +163,7 @@ func (r Runner) Bundle(ctx context.Context, b *BundlePlan, a wheel.Artifact) (wh
 		if err := copyBundle(house, bundle, to); err != nil {
 			return fmt.Errorf("wheelhouse: %w", err)
 		}
-		return writeSums(r.Dir)
+		return writeSums(r.Dir, wheel.WheelhouseDir)
 	})
 }
 

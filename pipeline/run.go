@@ -50,7 +50,7 @@ func SignPlaced(ctx context.Context, path string, sign func(path string) error) 
 	if err := sign(path); err != nil {
 		return fault.AddHint(fmt.Errorf("the wheel is in %s, but not signed: %w", filepath.Dir(path), err), fault.Hint(err))
 	}
-	return RelistSums(ctx, filepath.Dir(path))
+	return RelistSums(ctx, path)
 }
 
 func (r Runner) runPlan(ctx context.Context, p *Plan) (wheel.Artifact, error) {

@@ -565,6 +565,21 @@ func TestHostileSdists(t *testing.T) {
 		t.Fatal(err)
 	}
 	refuse(t, bad, 2, "not a readable tar")
+	out.Reset()
+	zip.Reset(&out)
+	w := tar.NewWriter(zip)
+	if err := errors.Join(w.WriteHeader(&tar.Header{Name: top, Typeflag: tar.TypeDir, Mode: 0o755}), w.Close(), zip.Close()); err != nil {
+		t.Fatal(err)
+	}
+	whole := out.Bytes()
+	flipped := slices.Clone(whole)
+	flipped[len(flipped)-8] ^= 1 // in the digest
+	for name, data := range map[string][]byte{"another digest": flipped, "cut in the digest": whole[:len(whole)-3], "more behind it": append(slices.Clone(whole), "junk"...)} {
+		if err := os.WriteFile(bad, data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		t.Run(name, func(t *testing.T) { refuse(t, bad, 2, "it is damaged") })
+	}
 }
 
 func TestHardLinkInAnSdistIsAFile(t *testing.T) {

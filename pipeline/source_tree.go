@@ -284,6 +284,13 @@ func unpackTar(ctx context.Context, r io.Reader, root *os.Root) error {
 		case errors.Is(err, io.EOF) && u.top == "":
 			return errors.New("it is empty")
 		case errors.Is(err, io.EOF):
+			// The digest of a .gz comes behind the tar, and the padding of its last block.
+			switch n, err := io.Copy(io.Discard, io.LimitReader(r, 1<<20)); {
+			case err != nil:
+				return fmt.Errorf("it is damaged: %w", err)
+			case n == 1<<20:
+				return errors.New("it is damaged: more follows the end of the tar")
+			}
 			return nil
 		case err != nil:
 			return fmt.Errorf("not a readable tar: %w", err)

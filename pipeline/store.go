@@ -166,7 +166,7 @@ func Place(ctx context.Context, p Product, dir string) (wheel.Artifact, error) {
 		if err := p.copySignatures(a.Path, bytes.Equal(before, p.Provenance)); err != nil {
 			return err
 		}
-		return writeSums(dir)
+		return writeSums(dir, filepath.Base(a.Path))
 	})
 }
 

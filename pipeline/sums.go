@@ -2,32 +2,31 @@ package pipeline
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
-	"time"
 
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
-	"github.com/dsbuild/dsbuild/internal/filetime"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// writeSums lists every wheel of dir, the files beside it, and the wheelhouse, in the form that
-// sha256sum -c reads. It does not read all wheels of a large folder again: a file that has not
-// changed since it was listed keeps its line.
-func writeSums(dir string) error { return listSums(dir, filetime.At) }
-
-// RelistSums lists the files of dir anew, after one was added. A folder that has no list gets none.
-func RelistSums(ctx context.Context, dir string) error {
+// RelistSums lists the files of the wheel at path anew, after one was added. A folder that has no list gets none.
+func RelistSums(ctx context.Context, path string) error {
+	dir, name := filepath.Split(path)
 	if _, err := os.Lstat(filepath.Join(dir, wheel.SumsName)); err != nil {
 		return nil //nolint:nilerr // it was not dsbuild that put the wheels there
 	}
-	return withLock(ctx, dir, false, func() error { return writeSums(dir) })
+	return withLock(ctx, filepath.Clean(dir), false, func() error { return writeSums(dir, name) })
 }
 
-// listSums does the work of writeSums; changedAt returns the time of a file's last change.
-func listSums(dir string, changedAt func(path string) (time.Time, error)) error {
+// writeSums lists every wheel of dir, the files beside it, and the wheelhouse, in the form that
+// sha256sum -c reads. mine names the wheels, or the folder, that this run has written. Any other file keeps its
+// line, and so does what is not dsbuild's: the list says what was built or brought, whatever became of it.
+func writeSums(dir string, mine ...string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
@@ -48,42 +47,43 @@ func listSums(dir string, changedAt func(path string) (time.Time, error)) error 
 		}
 	}
 	file := filepath.Join(dir, wheel.SumsName)
-	before := readSums(file)
-	listed, err := changedAt(file)
-	if err != nil {
-		before = nil // there is none, or this system does not say
+	text, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	before, others := map[string]string{}, ""
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimRight(line, "\r\n") + "\n"
+		if _, name, ok := wheel.ParseSum(line); !ok || !slices.Contains(names, name) && isPlain(filepath.Join(dir, name)) {
+			others += line
+		} else {
+			before[name] = line
+		}
 	}
 	var b strings.Builder
 	for _, name := range names {
-		path := filepath.Join(dir, name)
-		if info, err := os.Lstat(path); err != nil || !info.Mode().IsRegular() {
+		if !isPlain(filepath.Join(dir, name)) {
 			continue // a folder of that name, a pipe, a link to any file of the user's
 		}
-		sum := before[name]
-		// The file may have changed while others were read.
-		if at, err := changedAt(path); sum == "" || err != nil || at.Add(filetime.Slack).After(listed) {
-			if sum, _, err = wheel.HashFile(path); err != nil {
+		line := before[name]
+		if line == "" || slices.ContainsFunc(mine, func(m string) bool {
+			return name == m || strings.HasPrefix(name, m+".") || strings.HasPrefix(name, m+"/")
+		}) {
+			sum, _, err := wheel.HashFile(filepath.Join(dir, name))
+			if err != nil {
 				return err
 			}
+			line = fmt.Sprintf("%s  %s\n", sum, name)
 		}
-		fmt.Fprintf(&b, "%s  %s\n", sum, name)
+		b.WriteString(line)
 	}
-	return atomicfile.Write(file, strings.NewReader(b.String()), 0o644)
+	return atomicfile.Write(file, strings.NewReader(b.String()+others), 0o644)
 }
 
-// readSums returns the digests of a list by the names of the files.
-func readSums(file string) map[string]string {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil
-	}
-	sums := map[string]string{}
-	for line := range strings.Lines(string(text)) {
-		if sum, name, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "  "); ok && len(sum) == 64 {
-			sums[name] = sum
-		}
-	}
-	return sums
+// isPlain reports whether a regular file is at path, not a link to one.
+func isPlain(path string) bool {
+	info, err := os.Lstat(path)
+	return err == nil && info.Mode().IsRegular()
 }
 
 // ofWheel reports whether a name is that of a wheel or of a file beside one.

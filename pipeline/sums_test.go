@@ -3,67 +3,62 @@ package pipeline
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// A file that has not changed since long before it was listed is not read again: its line
-// stays, so that sha256sum -c shows what a disk has done to it.
+// A run lists its own files anew, and those that nobody has listed. Every other line stays, so that sha256sum -c
+// shows what became of a file, and the lines of other people stay as they are.
 func TestSumsAreKept(t *testing.T) {
 	dir := t.TempDir()
-	at := map[string]time.Time{}
-	list := func() string {
+	write := func(text string, names ...string) {
 		t.Helper()
-		err := listSums(dir, func(path string) (time.Time, error) {
-			if at, ok := at[filepath.Base(path)]; ok {
-				return at, nil
+		for _, name := range names {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
 			}
-			return time.Time{}, os.ErrNotExist
-		})
+		}
+	}
+	list := func(mine string) map[string]string {
+		t.Helper()
+		err := writeSums(dir, mine)
 		text, read := os.ReadFile(filepath.Join(dir, wheel.SumsName))
 		if err != nil || read != nil {
 			t.Fatal(err, read)
 		}
-		return string(text)
-	}
-	for name, text := range map[string]string{"old.whl": "a", "new.whl": "b"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
+		sums := map[string]string{}
+		for line := range strings.Lines(string(text)) {
+			_, name, _ := wheel.ParseSum(line)
+			sums[name] = line
 		}
+		return sums
 	}
-	now := time.Now()
-	at["old.whl"], at["new.whl"] = now.Add(-time.Hour), now.Add(-time.Second)
-	first := list()
-	if strings.Count(first, "\n") != 2 {
-		t.Fatal(first)
-	}
-	at[wheel.SumsName] = now
-	for _, name := range []string{"old.whl", "new.whl"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte("c"), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	before, after := strings.Split(first, "\n"), strings.Split(list(), "\n")
-	if before[0] == after[0] {
-		t.Error("new.whl was not read anew")
-	}
-	if before[1] != after[1] {
-		t.Error("old.whl was read anew")
-	}
-	at["old.whl"] = now.Add(time.Second)
-	if last := strings.Split(list(), "\n"); last[1] == after[1] {
-		t.Error("old.whl was not read anew after it had changed")
-	}
-	at["old.whl"] = now.Add(-time.Hour)
-	delete(at, wheel.SumsName)
-	if err := os.WriteFile(filepath.Join(dir, "old.whl"), []byte("d"), 0o644); err != nil {
+	if err := os.Mkdir(filepath.Join(dir, wheel.WheelhouseDir), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if last := strings.Split(list(), "\n"); last[1] == after[1] {
-		t.Error("without a list a digest was taken from it")
+	names := []string{"a-1.whl", "a-1.whl" + wheel.ManifestSuffix, "a-10.whl", "wheelhouse/c.whl", "notes.txt", "gone.whl"}
+	write("before", names...)
+	foreign := strings.Repeat("0", 64) + " *notes.txt\n" + strings.Repeat("1", 64) + "  ./a-10.whl\n" + strings.Repeat("2", 64) + "  gone.whl\n# a remark\n"
+	write(foreign, wheel.SumsName)
+	if err := os.Remove(filepath.Join(dir, "gone.whl")); err != nil {
+		t.Fatal(err)
+	}
+	first := list("a-1.whl")
+	if len(first) != 6 || first["notes.txt"] == "" || first["a-10.whl"] != strings.Repeat("1", 64)+"  ./a-10.whl\n" {
+		t.Errorf("%q, want five files and the remark, with the lines of others as they were", first)
+	}
+	write("after", names[:5]...)
+	for mine, want := range map[string][]string{"a-1.whl": names[:2], wheel.WheelhouseDir: names[3:4]} {
+		before := first
+		first = list(mine)
+		for name, line := range first {
+			if changed := before[name] != line; changed != slices.Contains(want, name) {
+				t.Errorf("%s: the line of %s has changed: %v, want %v", mine, name, changed, !changed)
+			}
+		}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -160,11 +161,18 @@ func readBounded(file string) ([]byte, error) {
 // SumsName lists hashes of a folder's files in the form sha256sum -c reads.
 const SumsName = "SHA256SUMS"
 
+// ParseSum reads a line as sha256sum writes it: the digest, and the cleaned path of the file.
+func ParseSum(line string) (sum, name string, ok bool) {
+	sum, name, ok = strings.Cut(strings.TrimRight(line, "\r\n"), " ")
+	name = strings.TrimPrefix(strings.TrimPrefix(name, " "), "*")
+	return sum, path.Clean(name), ok && name != "" && strings.Trim(sum, "0123456789abcdefABCDEF") == ""
+}
+
 func (v Verification) checkSums(text []byte) ([]string, error) {
 	listed := false
 	for line := range strings.Lines(string(text)) {
-		sum, name, ok := strings.Cut(strings.TrimRight(line, "\r\n"), " ")
-		if !ok || strings.TrimLeft(name, " *") != filepath.Base(v.Path) {
+		sum, name, ok := ParseSum(line)
+		if !ok || name != filepath.Base(v.Path) {
 			continue
 		}
 		if listed = true; !strings.EqualFold(sum, v.SHA256) {

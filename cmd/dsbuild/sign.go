@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -59,7 +58,7 @@ id-token: write (docs/signing.md).`,
 			for _, file := range args {
 				path, err := signing.Sign(file, key)
 				if err == nil {
-					err = pipeline.RelistSums(ctx, filepath.Dir(file))
+					err = pipeline.RelistSums(ctx, file)
 				}
 				if err != nil {
 					return err
