@@ -173,7 +173,7 @@ func masterAddrFixed(s *subject) []hit {
 }
 
 func masterAddrUnset(s *subject) []hit {
-	if s.assignsVariable("MASTER_ADDR") || s.sourcesVariables() {
+	if s.assignsVariable("MASTER_ADDR") || s.setsUnknown() {
 		return nil
 	}
 	var hits []hit

@@ -179,7 +179,7 @@ var optionOf = map[string]string{
 }
 
 func slurmVariableUnset(s *subject) []hit {
-	if !s.isBatch() || s.sourcesVariables() {
+	if !s.isBatch() || s.setsUnknown() {
 		return nil
 	}
 	var hits []hit

@@ -248,14 +248,11 @@ func pythonScript(c *script.Command) (file string, arguments []script.Word) {
 	return "", nil
 }
 
-// sourcesVariables reports whether the script sources a file that may set variables.
-func (s *subject) sourcesVariables() bool {
-	return slices.ContainsFunc(s.commandsNamed("source", "."), func(c *script.Command) bool {
-		if len(c.Words) < 2 {
-			return false
-		}
-		file := strings.ToLower(c.Words[1].Text())
-		harmless := []string{"activate", "conda", "bashrc", "profile", "modules", "lmod", "venv"}
-		return !slices.ContainsFunc(harmless, func(part string) bool { return strings.Contains(file, part) })
+// setsUnknown reports whether a file or a program may set variables of the job, such as MASTER_ADDR.
+func (s *subject) setsUnknown() bool {
+	harmless := []string{"activate", "conda", "mamba", "bashrc", "profile", "modulecmd", "modules", "lmod", "venv", "pyenv", "ssh-agent", "spack"}
+	return slices.ContainsFunc(s.Unread, func(w script.Word) bool {
+		text := strings.ToLower(w.Text())
+		return !slices.ContainsFunc(harmless, func(part string) bool { return strings.Contains(text, part) })
 	})
 }

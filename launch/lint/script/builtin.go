@@ -5,15 +5,10 @@ import "strings"
 // runBuiltin follows a builtin that changes the shell. It returns false for other
 // commands.
 func runBuiltin(sh *shell, name string, cmd *Command) bool {
-	var names []string
-	for i := 1; i < len(cmd.Words); i++ {
-		if arg := cmd.Arg(i); arg != "" && !strings.HasPrefix(arg, "-") {
-			names = append(names, arg)
-		}
-	}
 	switch name {
 	case "unset":
-		for _, n := range names {
+		for _, w := range behindOptions(cmd.Words[1:], "") {
+			n, _ := w.Literal()
 			if array, _, element := strings.Cut(n, "["); element {
 				sh.forgetVariables(array)
 				continue
@@ -25,14 +20,23 @@ func runBuiltin(sh *shell, name string, cmd *Command) bool {
 	case "shift":
 		sh.forgetArguments()
 	case "getopts":
-		sh.forgetVariables("OPTARG", cmd.Arg(2))
-	case "read", "mapfile", "readarray":
-		sh.forgetVariables(names...)
+		sh.assignUnknown(cmd.At, "OPTARG", cmd.Arg(2))
+	case "read":
+		sh.assignNamed(behindOptions(cmd.Words[1:], "dinNptu")...)
+	case "mapfile", "readarray":
+		sh.assignNamed(behindOptions(cmd.Words[1:], "dnOsucC")...)
 	case "printf":
-		if cmd.Arg(1) == "-v" {
-			sh.forgetVariables(cmd.Arg(2))
+		if cmd.Arg(1) == "-v" && len(cmd.Words) > 2 {
+			sh.assignNamed(cmd.Words[2])
 		}
 	case "source", ".":
+		sh.script.Unread = append(sh.script.Unread, cmd.Words[1:min(2, len(cmd.Words))]...)
+	case "eval":
+		// The text of eval "$(command)" is unknown from its beginning on.
+		if len(cmd.Words) > 1 && len(cmd.Words[1].Chars) > 0 && cmd.Words[1].Chars[0].Ref != nil {
+			sh.script.Unread = append(sh.script.Unread, cmd.Words[1])
+		}
+		return false
 	default:
 		return false
 	}

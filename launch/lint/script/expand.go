@@ -99,8 +99,8 @@ func (e expander) expandPart(part syntax.WordPart, q quoting) []Char {
 		// A number, if all its parts are known. The variables that it assigns are unknown behind it.
 		var uses []*Ref
 		n, known := e.evalArithmetic(p.X, &uses)
-		e.forgetAssigned(p)
 		at := e.src.placeOf(p.Pos())
+		e.assignUnknown(at, e.assignedNames(p)...)
 		if !known {
 			return e.unknownText(p.Pos(), &Ref{Uses: uses, Highest: greatestValue(p.X)}, q)
 		}

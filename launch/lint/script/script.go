@@ -46,6 +46,9 @@ type Script struct {
 	Commands []*Command
 	// Assignments are all assignments of the script, in order.
 	Assignments []*Assignment
+	// Unread are the words that may set variables which only the run knows: the file of source, the output
+	// that eval runs, the NAME=value that export gets from a command.
+	Unread []Word
 	// Submitted: the outer script gives it to sbatch.
 	Submitted bool
 	// Inner are the scripts that this one writes to files or submits.

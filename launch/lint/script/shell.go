@@ -3,6 +3,7 @@ package script
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	"mvdan.cc/sh/v3/syntax"
 )
@@ -107,8 +108,8 @@ func (sh *shell) setVariable(a *Assignment, export bool) {
 // exportVariable follows export NAME without a value.
 func (sh *shell) exportVariable(name string) {
 	old := sh.env.vars[name]
-	if old == nil {
-		return // at most a variable of the environment
+	if old == nil { // at most a variable of the environment; a later NAME=value is exported, too
+		old = &variable{unknown: true}
 	}
 	v := *old
 	v.hidden, v.exported = nil, true
@@ -118,7 +119,42 @@ func (sh *shell) exportVariable(name string) {
 	sh.env.vars[name] = &v
 }
 
-// forgetVariables makes variables unknown, as read does.
+// exportAllVariables follows export of names that are not known: it may be any variable.
+func (sh *shell) exportAllVariables() {
+	sh.budget.chars += len(sh.env.vars)
+	for _, name := range slices.Sorted(maps.Keys(sh.env.vars)) {
+		sh.exportVariable(name)
+	}
+}
+
+// assignUnknown sets variables to values that only the run knows, as read does.
+func (sh *shell) assignUnknown(at int, names ...string) {
+	for _, name := range names {
+		if !syntax.ValidName(name) {
+			continue
+		}
+		r := &Ref{Name: name, Assigned: true, Depth: sh.depth}
+		sh.setVariable(sh.newAssignment(name, Word{Chars: []Char{{Ref: r, At: at, kind: charRef}}, At: at}, at), false)
+		v := *sh.env.vars[name]
+		v.unknown = true
+		sh.env.vars[name] = &v
+	}
+}
+
+// assignNamed sets the variables that words name: read A, printf -v A.
+func (sh *shell) assignNamed(words ...Word) {
+	for _, w := range words {
+		name, known := w.Literal()
+		if !known {
+			sh.script.Unread = append(sh.script.Unread, w)
+			continue
+		}
+		name, _, _ = strings.Cut(name, "[")
+		sh.assignUnknown(w.At, name)
+	}
+}
+
+// forgetVariables makes variables unknown.
 func (sh *shell) forgetVariables(names ...string) {
 	for _, name := range names {
 		old := sh.env.vars[name]
@@ -126,8 +162,8 @@ func (sh *shell) forgetVariables(names ...string) {
 	}
 }
 
-// forgetAssigned makes the variables unknown that a part of the script assigns: NAME=value, NAME++ and NAME+=1.
-func (sh *shell) forgetAssigned(part syntax.Node) {
+// assignedNames returns the variables that a part of the script assigns: NAME=value, NAME++ and NAME+=1.
+func (sh *shell) assignedNames(part syntax.Node) []string {
 	var names []string
 	nodes := 0
 	arithmetic := func(x syntax.ArithmExpr) {
@@ -161,7 +197,7 @@ func (sh *shell) forgetAssigned(part syntax.Node) {
 		return true
 	})
 	sh.budget.chars += nodes
-	sh.forgetVariables(names...)
+	return names
 }
 
 // newAssignment makes an assignment at this point of the script.

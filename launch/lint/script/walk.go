@@ -126,9 +126,9 @@ func (in interpreter) runCompound(cmd syntax.Command) {
 	case *syntax.ForClause:
 		if iter, ok := c.Loop.(*syntax.WordIter); ok {
 			expander{in.shell}.expandFields(iter.Items)
-			in.forgetVariables(iter.Name.Value)
+			in.assignUnknown(in.src.placeOf(iter.Name.Pos()), iter.Name.Value)
 		} else {
-			in.forgetAssigned(c.Loop)
+			in.assignUnknown(in.src.placeOf(c.Pos()), in.assignedNames(c.Loop)...)
 		}
 		in.runLoop(nil, c.Do)
 	case *syntax.CaseClause:
@@ -140,7 +140,7 @@ func (in interpreter) runCompound(cmd syntax.Command) {
 	case *syntax.TestDecl:
 		in.runStatement(c.Body)
 	case *syntax.ArithmCmd, *syntax.LetClause, *syntax.TestClause:
-		in.forgetAssigned(c)
+		in.assignUnknown(in.src.placeOf(c.Pos()), in.assignedNames(c)...)
 		syntax.Walk(c, func(n syntax.Node) bool {
 			output, found := n.(*syntax.CmdSubst)
 			if found {
@@ -225,7 +225,7 @@ func (in interpreter) runLoop(condition, body []*syntax.Stmt) {
 	never := in.copyEnvironment()
 	// From the second round on they hold values of the round before.
 	for _, s := range body {
-		in.forgetAssigned(s)
+		in.forgetVariables(in.assignedNames(s)...)
 	}
 	in.withSituation(markLoop, func() { in.runStatements(body) })
 	in.env.mergeBranches([]*environment{in.copyEnvironment(), never})
@@ -284,32 +284,60 @@ func isCondition(s *syntax.Stmt) bool {
 
 // runDeclaration follows export, declare, local, readonly and typeset.
 func (in interpreter) runDeclaration(c *syntax.DeclClause) {
-	export, local, edited := c.Variant.Value == "export", c.Variant.Value != "export" && c.Variant.Value != "readonly", false
+	export, local := c.Variant.Value == "export", c.Variant.Value != "export" && c.Variant.Value != "readonly"
+	edited, refers := false, false
 	in.budget.chars += len(c.Args)
+	declare := func(name string, made *Assignment) {
+		// local NAME: the caller of the function keeps its value.
+		if _, hidden := in.locals[name]; local && in.locals != nil && !hidden {
+			in.locals[name] = in.env.vars[name]
+		}
+		switch {
+		case made != nil:
+			in.setVariable(made, export)
+			if edited {
+				in.forgetVariables(name)
+			}
+			if refers { // declare -n NAME=OTHER: a later value is one of OTHER
+				in.assignNamed(made.Value)
+			}
+		case export:
+			in.exportVariable(name)
+		}
+	}
 	for _, a := range c.Args {
-		if a.Name == nil {
-			option, _ := expander{in.shell}.expandValue(a.Value).Literal()
-			if strings.HasPrefix(option, "-") {
+		if a.Name != nil {
+			var made *Assignment
+			if !a.Naked {
+				made = expander{in.shell}.evalAssignment(a)
+			}
+			declare(a.Name.Value, made)
+			continue
+		}
+		for _, w := range (expander{in.shell}).expandFields([]*syntax.Word{a.Value}) {
+			if option, _ := w.Literal(); strings.HasPrefix(option, "-") {
+				named := strings.Contains(option, "n")
+				if named && c.Variant.Value == "export" {
+					return
+				}
 				export = export || strings.Contains(option, "x")
 				local = local && !strings.Contains(option, "g")
 				edited = edited || strings.ContainsAny(option, "cilnu") // the shell changes the values
+				refers = refers || named
+				continue
 			}
-			if strings.HasPrefix(option, "-") && strings.Contains(option, "n") && c.Variant.Value == "export" {
-				return
-			}
-			continue
-		}
-		// local NAME: the caller of the function keeps its value.
-		if _, hidden := in.locals[a.Name.Value]; local && in.locals != nil && !hidden {
-			in.locals[a.Name.Value] = in.env.vars[a.Name.Value]
-		}
-		switch {
-		case a.Naked && export:
-			in.exportVariable(a.Name.Value)
-		case !a.Naked:
-			in.setVariable(expander{in.shell}.evalAssignment(a), export)
-			if edited {
-				in.forgetVariables(a.Name.Value)
+			// "NAME=value", or words that a variable or a command has.
+			before, value, sets := w.Cut('=')
+			switch name, known := before.Literal(); {
+			case !known || !syntax.ValidName(name):
+				in.script.Unread = append(in.script.Unread, w)
+				if r := w.Only(); export && !sets && (r == nil || r.Output == nil) { // export $NAME MASTER_{ADDR,PORT}
+					in.exportAllVariables()
+				}
+			case sets:
+				declare(name, in.newAssignment(name, value, w.At))
+			default:
+				declare(name, nil)
 			}
 		}
 	}
