@@ -25,7 +25,7 @@ func rankOnBatchLine(s *subject) []hit {
 		}
 	}
 	for _, a := range s.Assignments { // export RANK=$SLURM_PROCID in front of srun
-		ranks := []string{"RANK", "LOCAL_RANK", "NODE_RANK", "MACHINE_RANK", "GLOBAL_RANK", "GROUP_RANK"}
+		ranks := []string{"RANK", "LOCAL_RANK", "NODE_RANK", "MACHINE_RANK", "GLOBAL_RANK", "GROUP_RANK", "PET_NODE_RANK"}
 		if !slices.Contains(ranks, a.Name) || a.Depth > 0 || a.Exported == 0 {
 			continue
 		}
@@ -66,14 +66,29 @@ func (s *subject) ignoresRank(at int) bool {
 	})
 }
 
-// stepsBehind reports whether later tasks inherit the variable.
+// readsVariable reports whether a training may read a rank, or MASTER_ADDR, from its environment. torchrun gives its
+// processes their own ranks, and so do the other launchers that a flag tells the node's; torchrun reads PET_NODE_RANK in
+// place of the flag.
+func readsVariable(c *script.Command, name string) bool {
+	l := newLaunch(c)
+	if l == nil || name == "MASTER_ADDR" {
+		return name != "PET_NODE_RANK"
+	}
+	if _, given := l.nodeRank(); given {
+		return false
+	}
+	return (l.kind == "torchrun") == (name == "PET_NODE_RANK") && l.backend() == "static"
+}
+
+// stepsBehind reports whether later tasks that read the variable inherit it.
 func (s *subject) stepsBehind(a *script.Assignment) bool {
 	for _, c := range s.Commands {
 		srun := c.Starter("srun")
-		if srun == nil || srun.Captured || srun.Seq < a.Exported || s.stepOfStarter(srun).tasks == 1 || !startsTrainer(c) {
+		if srun == nil || srun.Captured || srun.Seq < a.Exported || s.stepOfStarter(srun).tasks == 1 || !startsTrainer(c) || !readsVariable(c, a.Name) {
 			continue
 		}
-		if !slices.ContainsFunc(slices.Concat(c.Env, srun.Env), func(own *script.Assignment) bool { return own.Name == a.Name }) {
+		inside := func(own *script.Assignment) bool { return own.Name == a.Name && slices.Contains(own.Via, srun) }
+		if has := c.Getenv(a.Name); has == a || has == nil && !slices.ContainsFunc(s.Assignments, inside) {
 			return true
 		}
 	}
