@@ -14,7 +14,7 @@ type Option struct {
 }
 
 // slurmOptions is the syntax of the options of sbatch, srun and salloc (Slurm 22.05 to
-// 25.11). Long options with a value in the next word need no entry.
+// 25.11) and of pyxis. Long options with a value in the next word need no entry.
 type slurmOptions struct {
 	short map[byte]string // short option → long
 	flags map[string]bool // long options without a value, or with one only behind =
@@ -36,7 +36,8 @@ func newSlurmOptions(batch bool) slurmOptions {
 		short['l'], short['r'], short['u'] = "label", "relative", "unbuffered"
 	}
 	flags := map[string]bool{}
-	for _, name := range strings.Fields(`bcast compress contiguous disable-status exact exclusive get-user-env
+	for _, name := range strings.Fields(`bcast compress container-entrypoint container-mount-home container-readonly container-remap-root
+		container-writable no-container-entrypoint no-container-mount-home no-container-remap-root contiguous disable-status exact exclusive get-user-env
 		help hold ignore-pbs immediate interactive kill-on-bad-exit label multi-prog nice no-allocate no-bell no-kill
 		no-requeue no-shell overcommit overlap oversubscribe parsable preserve-env preserve-slurm-env propagate pty
 		quiet quit-on-interrupt reboot requeue resv-ports send-libs spread-job stepmgr test-only unbuffered usage
@@ -66,7 +67,7 @@ func (o slurmOptions) parseOptions(words []Word) (options []Option, rest []Word,
 			if option.Name == "tasks-per-node" { // an old name
 				option.Name = "ntasks-per-node"
 			}
-			if !found && !o.flags[option.Name] && i+1 < len(words) {
+			if !found && !o.flags[option.Name] && i+1 < len(words) && mayBeValue(option.Name, words[i+1]) {
 				i++
 				option.Value = words[i]
 			}
@@ -82,6 +83,16 @@ func (o slurmOptions) parseOptions(words []Word) (options []Option, rest []Word,
 		}
 	}
 	return options, nil, open
+}
+
+// mayBeValue reports whether a word may be the value of an option. The option of a plugin that is not known may have none:
+// it takes neither a further option nor a program.
+func mayBeValue(option string, next Word) bool {
+	named := strings.Fields(`account chdir comment container-image container-name container-save container-workdir error input job-name
+		output partition qos reservation wckey`) // any name or path
+	text := next.Text()
+	negative := len(text) > 1 && text[1] >= '0' && text[1] <= '9'
+	return (!strings.HasPrefix(text, "-") || negative) && (slices.Contains(named, option) || !isProgram(next))
 }
 
 // NamesOptions reports whether a variable's name suggests that it holds options. Of several words

@@ -93,15 +93,14 @@ func starters() map[string]starter {
 // isProgram reports whether a word names a known program.
 func isProgram(w Word) bool {
 	c := Command{Words: []Word{w}}
-	switch name := c.Name(); {
-	case strings.HasPrefix(name, "python"):
-		return !strings.ContainsAny(name, "=:") && !strings.HasSuffix(name, ".sif")
-	default:
-		return slices.Contains([]string{
-			"torchrun", "accelerate", "accelerate-launch", "deepspeed", "colossalai", "composer", "bash", "sh", "srun", "env",
-			"numactl", "nsys", "singularity", "apptainer",
-		}, name)
+	name := c.Name()
+	if version, python := strings.CutPrefix(name, "python"); python {
+		return strings.Trim(version, "0123456789.") == ""
 	}
+	return slices.Contains([]string{
+		"torchrun", "accelerate", "accelerate-launch", "deepspeed", "colossalai", "composer", "bash", "sh", "srun", "env",
+		"numactl", "nsys", "singularity", "apptainer",
+	}, name)
 }
 
 // launcher follows the programs that a shell starts.
