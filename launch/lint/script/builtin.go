@@ -7,7 +7,7 @@ import "strings"
 func runBuiltin(sh *shell, name string, cmd *Command) bool {
 	switch name {
 	case "unset":
-		for _, w := range behindOptions(cmd.Words[1:], "") {
+		for _, w := range (starter{}).behindOptions(cmd.Words[1:]) {
 			n, _ := w.Literal()
 			if array, _, element := strings.Cut(n, "["); element {
 				sh.forgetVariables(array)
@@ -22,9 +22,9 @@ func runBuiltin(sh *shell, name string, cmd *Command) bool {
 	case "getopts":
 		sh.assignUnknown(cmd.At, "OPTARG", cmd.Arg(2))
 	case "read":
-		sh.assignNamed(behindOptions(cmd.Words[1:], "dinNptu")...)
+		sh.assignNamed(starter{values: "dinNptu"}.behindOptions(cmd.Words[1:])...)
 	case "mapfile", "readarray":
-		sh.assignNamed(behindOptions(cmd.Words[1:], "dnOsucC")...)
+		sh.assignNamed(starter{values: "dnOsucC"}.behindOptions(cmd.Words[1:])...)
 	case "printf":
 		if cmd.Arg(1) == "-v" && len(cmd.Words) > 2 {
 			sh.assignNamed(cmd.Words[2])

@@ -11,14 +11,18 @@ import (
 
 // starter describes how a command names the program that it starts.
 type starter struct {
-	// values are the short options whose value may be the next word.
-	values string
+	// values are the short options whose value may be the next word, long such long ones.
+	values, long string
 	// skip is the number of words between the options and the program: the host
 	// of ssh, the limit of timeout.
 	skip int
 	// search: the program is the first word with the name of a known program, for
 	// commands with too many options to list.
 	search bool
+	// behind are the subcommands that start a program; "" for a command without subcommands.
+	behind string
+	// image: the name of an image or a container stands in front of the program.
+	image bool
 	// tasks: the program runs once for each task or node.
 	tasks bool
 	// remote: without the script's environment.
@@ -31,47 +35,50 @@ type starter struct {
 
 // starters lists the commands that start another, by name.
 func starters() map[string]starter {
+	docker := starter{search: true, behind: "run exec create", image: true, remote: true, sets: []string{"-e", "--env"}}
+	apptainer := starter{search: true, behind: "exec run shell", image: true, sets: []string{"--env"}}
+	conda := starter{search: true, behind: "run", values: "np", long: "name prefix"}
 	return map[string]starter{
-		"env":           {values: "uSC"},
+		"env":           {values: "uSC", long: "unset chdir split-string"},
 		"exec":          {values: "a"},
 		"command":       {},
 		"builtin":       {},
 		"nohup":         {},
 		"setsid":        {},
 		"catchsegv":     {},
-		"time":          {values: "fo"},
-		"timeout":       {values: "ks", skip: 1},
-		"nice":          {values: "n"},
-		"ionice":        {values: "cnp"},
-		"stdbuf":        {values: "ioe"},
-		"sudo":          {values: "ugpCDhRTr"},
+		"time":          {values: "fo", long: "format output"},
+		"timeout":       {values: "ks", long: "kill-after signal", skip: 1},
+		"nice":          {values: "n", long: "adjustment"},
+		"ionice":        {values: "cnp", long: "class classdata pid"},
+		"stdbuf":        {values: "ioe", long: "input output error"},
+		"sudo":          {values: "ugpCDhRTrt", long: "user group prompt close-from chdir host chroot command-timeout role type"},
 		"sshpass":       {values: "fdpP"},
 		"unbuffer":      {},
 		"xvfb-run":      {search: true},
 		"numactl":       {search: true},
 		"taskset":       {search: true},
 		"chrt":          {search: true},
-		"conda":         {search: true},
-		"mamba":         {search: true},
-		"micromamba":    {search: true},
-		"poetry":        {search: true},
-		"pipenv":        {search: true},
-		"uv":            {search: true},
-		"pixi":          {search: true},
-		"nsys":          {search: true},
-		"ncu":           {search: true},
+		"conda":         conda,
+		"mamba":         conda,
+		"micromamba":    conda,
+		"poetry":        {search: true, behind: "run", values: "CP", long: "directory project"},
+		"pipenv":        {search: true, behind: "run"},
+		"uv":            {search: true, behind: "run", values: "pw", long: "with with-editable with-requirements python package extra group env-file directory project"},
+		"pixi":          {search: true, behind: "run exec", values: "ews", long: "environment with spec manifest-path"},
+		"nsys":          {search: true, values: "o", long: "output"},
+		"ncu":           {search: true, values: "o", long: "export"},
 		"dcgm":          {search: true},
-		"strace":        {search: true},
+		"strace":        {search: true, values: "o", long: "output"},
 		"gdb":           {search: true},
-		"apptainer":     {search: true, sets: []string{"--env"}},
-		"singularity":   {search: true, sets: []string{"--env"}},
-		"enroot":        {search: true},
-		"shifter":       {search: true},
-		"docker":        {search: true, remote: true, sets: []string{"-e", "--env"}},
-		"nvidia-docker": {search: true, remote: true, sets: []string{"-e", "--env"}},
-		"podman":        {search: true, remote: true, sets: []string{"-e", "--env"}},
-		"nerdctl":       {search: true, remote: true, sets: []string{"-e", "--env"}},
-		"kubectl":       {search: true, remote: true},
+		"apptainer":     apptainer,
+		"singularity":   apptainer,
+		"enroot":        {search: true, behind: "start exec", image: true},
+		"shifter":       {search: true, values: "iVwm", long: "image volume workdir module"},
+		"docker":        docker,
+		"nvidia-docker": docker,
+		"podman":        docker,
+		"nerdctl":       docker,
+		"kubectl":       {search: true, behind: "exec run", image: true, remote: true},
 		"mpirun":        {search: true, tasks: true, sets: []string{"-x"}},
 		"mpiexec":       {search: true, tasks: true, sets: []string{"-x"}},
 		"orterun":       {search: true, tasks: true, sets: []string{"-x"}},
@@ -83,7 +90,7 @@ func starters() map[string]starter {
 		"ssh":           {values: "BbcDEeFIiJLlmOopQRSWw", skip: 1, tasks: true, remote: true, shell: true},
 		"pdsh":          {values: "wxlutfgR", tasks: true, remote: true, shell: true},
 		"clush":         {values: "wxglutfo", tasks: true, remote: true, shell: true},
-		"pssh":          {values: "hHlptoeOx", tasks: true, remote: true, shell: true},
+		"pssh":          {values: "hHlptoeOx", long: "hosts host user par timeout outdir errdir option extra-args", tasks: true, remote: true, shell: true},
 		"parallel":      {search: true},
 		"xargs":         {search: true},
 		"eval":          {shell: true},
@@ -138,10 +145,7 @@ func (l launcher) startProgram(cmd *Command, document *Word) {
 func (l launcher) startWrapped(cmd *Command, s starter, document *Word) {
 	rest := cmd.Words[1:]
 	if s.search {
-		i := slices.IndexFunc(rest, isProgram)
-		if i < 0 {
-			i = len(rest)
-		}
+		i := s.findProgram(rest)
 		for j, w := range rest[:i] { // docker run -e NAME=value
 			name, value, found := w.Cut('=')
 			switch {
@@ -155,7 +159,7 @@ func (l launcher) startWrapped(cmd *Command, s starter, document *Word) {
 		return
 	}
 	options := rest
-	rest = behindOptions(rest, s.values)
+	rest = s.behindOptions(rest)
 	if cmd.Name() == "env" {
 		cmd.removed, cmd.cleared = removedVariables(options[:len(options)-len(rest)])
 	}
@@ -171,8 +175,44 @@ func (l launcher) startWrapped(cmd *Command, s starter, document *Word) {
 	l.launchWords(cmd, s, rest[min(s.skip, len(rest)):], document)
 }
 
+// findProgram returns the place of the program; len(words) without one. An environment, a container or an image may have
+// the name of a known program.
+func (s starter) findProgram(words []Word) int {
+	from := 0
+	if s.behind != "" {
+		from = 1 + slices.IndexFunc(words, func(w Word) bool { return slices.Contains(strings.Fields(s.behind), w.Text()) })
+		switch {
+		case from > 0 && s.image:
+			from++
+		case from == 0 && (len(words) == 0 || words[0].Only() == nil):
+			return len(words)
+		}
+	}
+	for i := from; i < len(words); i++ {
+		option := ""
+		if i > 0 && words[i-1].HasPrefix("-") {
+			option = words[i-1].Text()
+		}
+		named := s.takesNext(option) || s.image && option != "" && option != "--" && !strings.Contains(option, "=") ||
+			s.image && i+1 < len(words) && isProgram(words[i+1])
+		if isProgram(words[i]) && !named {
+			return i
+		}
+	}
+	return len(words)
+}
+
+// takesNext reports whether the next word is the value of an option.
+func (s starter) takesNext(option string) bool {
+	if name, long := strings.CutPrefix(option, "--"); long {
+		return slices.Contains(strings.Fields(s.long), name)
+	}
+	// Of short options in one word the first with a value takes the rest of the word.
+	return len(option) > 1 && strings.IndexAny(option, s.values) == len(option)-1
+}
+
 // behindOptions skips a command's options.
-func behindOptions(words []Word, values string) []Word {
+func (s starter) behindOptions(words []Word) []Word {
 	for i := 0; i < len(words); i++ {
 		text := words[i].Text()
 		switch {
@@ -180,7 +220,7 @@ func behindOptions(words []Word, values string) []Word {
 			return words[i+1:]
 		case !strings.HasPrefix(text, "-") || text == "-":
 			return words[i:]
-		case len(text) == 2 && strings.IndexByte(values, text[1]) >= 0:
+		case s.takesNext(text):
 			i++
 		}
 	}
@@ -197,7 +237,7 @@ func removedVariables(options []Word) (names []string, all bool) {
 			names = append(names, name)
 		case text == "-i" || text == "--ignore-environment":
 			all = true
-		case text == "-u" && i+1 < len(options):
+		case (text == "-u" || text == "--unset") && i+1 < len(options):
 			names = append(names, options[i+1].Text())
 		case strings.HasPrefix(text, "-u"):
 			names = append(names, text[2:])
