@@ -52,7 +52,9 @@ func newLaunch(c *script.Command) *launch {
 	without := launcherFlags(kind)
 	for i := 0; i < len(words); i++ {
 		w := words[i]
-		if r := w.Only(); r != nil && (r.NamesOptions() || i+1 < len(words) && words[i+1].HasPrefix("-")) {
+		// An unknown word in front of a flag or a file of Python holds flags: $EXTRA train.py.
+		isFlags := i+1 < len(words) && (words[i+1].HasPrefix("-") || strings.HasSuffix(words[i+1].Text(), ".py"))
+		if r := w.Only(); r != nil && (r.NamesOptions() || isFlags) {
 			l.open = true
 			continue
 		}

@@ -259,7 +259,7 @@ func differsByTask(r *script.Ref) bool {
 
 func c10dWithNodeRank(_ *subject, l *launch) []hit {
 	f, ok := l.nodeRank()
-	if l.kind != "deepspeed" && ok && l.backend() == "c10d" {
+	if l.kind == "torchrun" && ok && l.backend() == "c10d" { // accelerate asks for --machine_rank
 		return []hit{{at: f.at}}
 	}
 	return nil
