@@ -16,6 +16,7 @@ type shell struct {
 	src       *source
 	env       *environment
 	functions map[string]*function
+	files     map[string]Word // written by here-documents, by path
 	budget    *budget
 	situation
 	shells int // depth of shells and functions

@@ -137,6 +137,8 @@ func (l launcher) startProgram(cmd *Command, document *Word) {
 			l.startWrapped(cmd, s, document)
 		} else if document != nil {
 			l.readWrittenScript(cmd, *document)
+		} else {
+			l.runFile(cmd, cmd.Words[0].Text())
 		}
 	}
 }
@@ -327,13 +329,23 @@ func (l launcher) startShell(cmd *Command, document *Word) {
 			i++
 		case !strings.HasPrefix(arg, "-") || arg == "-":
 			if arg != "-" {
-				return // a script in another file
+				l.runFile(cmd, arg)
+				return
 			}
 		}
 	}
 	if document != nil {
 		launcher{sub}.keepExported()
 		launcher{sub}.runText(*document, nil)
+	}
+}
+
+// runFile follows a script in a file that a here-document of this script has written.
+func (l launcher) runFile(cmd *Command, name string) {
+	if text, ok := l.files[path.Clean(name)]; ok {
+		sub := launcher{l.newChild(cmd, starter{})}
+		sub.keepExported()
+		sub.runText(text, nil)
 	}
 }
 
@@ -411,6 +423,14 @@ func (l launcher) submitBatch(cmd *Command, document *Word) {
 func (l launcher) readWrittenScript(cmd *Command, document Word) {
 	if name := cmd.Name(); name != "cat" && name != "tee" {
 		return
+	}
+	for _, r := range cmd.Redirects {
+		if strings.HasPrefix(r.Op, ">") {
+			l.files[path.Clean(r.Word.Text())] = document
+		}
+	}
+	for _, w := range cmd.Words[1:] { // tee run.sh
+		l.files[path.Clean(w.Text())] = document
 	}
 	text := sourceOf(document).text
 	first, _, _ := bytes.Cut(text, []byte("\n"))

@@ -46,7 +46,7 @@ func readScript(src *source, file *syntax.File, b *budget) *Script {
 			s.Batch = append(s.Batch, found...)
 		}
 	}
-	in := interpreter{&shell{script: s, src: src, env: newEnvironment(), functions: map[string]*function{}, budget: b}}
+	in := interpreter{&shell{script: s, src: src, env: newEnvironment(), functions: map[string]*function{}, files: map[string]Word{}, budget: b}}
 	in.recordComments(file)
 	for _, w := range exportedVariables(s.Batch) {
 		name, value, _ := w.Cut('=')
