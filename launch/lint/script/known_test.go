@@ -40,9 +40,13 @@ func trickyScripts() []string {
 		"f() { set -- z; probe $1; }; f a; probe ${1-none}", "f() { probe \"${@:2}\" $#; }; f a b c", "f() { probe $*; }; f 'a b' c", "f() { probe \"$*\"; }; f 'a b' c", "f() { X=$1; }; f 'q r'; probe \"$X\"", "f() { f2() { X=2; }; }; X=1; f; f2; probe $X", "f() { X=1; }; f() { X=2; }; f; probe $X",
 		"export X=1; env -i bash -c 'probe ${X-unset}' || true", "export X=1; env -u X bash -c 'probe ${X-unset}'", "X=1; bash -c 'probe ${X-unset}'", "export X=1; (unset X; bash -c 'probe ${X-unset}')", "export X; X=2; bash -c 'probe $X'", "export X=1; env --unset=X Y=2 bash -c 'probe ${X-unset} $Y'", "export X=1; env -uX bash -c 'probe ${X-unset}'", "X=3 bash -c 'X=4; probe $X'; probe ${X-unset}",
 		"bash -c 'probe $0 $1' a 'b c'", "bash -c 'probe \"$@\"' _ 'd e' f", "bash -ec 'probe $1' _ g", "bash -s h i <<<'probe $2'", "bash -c \"X=5; probe \\$X\"", "exec 3>/dev/null; probe a", "command probe2 2>/dev/null || probe b", "builtin eval 'probe c'",
+		"export \"X=a b\"; bash -c 'probe \"$X\"'", "S='X=1 Y=2'; export $S; bash -c 'probe $X $Y'", "declare \"X=5\"; bash -c 'probe ${X-unset}'; probe $X", "f() { local \"X=2\"; probe $X; }; X=1; f; probe $X",
+		"X=1; read -t 1 -d : X <<<2:3; probe $X", "X=1; N=X; printf -v \"$N\" %s 4; probe $X", "X=1; f() { local -n r=$1; r=2; }; f X; probe $X", "X=1; read 'A[0]' <<<5; probe ${A[0]}", "export X Y; X=1; bash -c 'probe ${X-unset} ${Y-unset}'",
 		// Here-documents and comments.
 		"bash <<-'END'\n\tprobe a\n\t\tprobe 'b\tc'\n\tEND\n", "X=1; bash <<-END\n\tprobe $X \\$Y\n\tEND\n", "bash <<<'probe \"a b\"'", "X='c d'; bash <<<\"probe $X\"", "bash <<\"E F\"\nprobe '$X'\nE F\n", "bash <<'END' && probe z\nprobe y\nEND\n", "cat <<END >/dev/null; probe x\nprobe no\nEND\n",
 		"# probe a\nprobe b # probe c\n", ": '\nprobe a\n'; probe b", "probe a \\\n# b\nprobe c", "if false; then probe a; fi; probe b", "f() { probe a; }; probe b", "true <<END\n$(probe a)\nEND\nprobe b",
+		"X=1; cat >r.sh <<END\nprobe $X \\${X-unset}\nEND\nbash r.sh; bash ./r.sh x; . ./r.sh; chmod +x r.sh; ./r.sh", "cat >r.sh <<'END'\nX=2; probe $X $1\nEND\nX=1; bash r.sh a; probe $X", "cat >r.sh <<'END'\nprobe a\nEND\necho >r.sh; bash r.sh; probe b",
+		"cat >r.sh <<END\nX=1\nEND\ncat >>r.sh <<'END'\nprobe $X\nEND\nbash r.sh",
 	}
 }
 

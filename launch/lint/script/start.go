@@ -340,6 +340,27 @@ func (l launcher) startShell(cmd *Command, document *Word) {
 	}
 }
 
+// recordFiles records what a command writes to files: the text of a here-document, or nothing that is known.
+func (l launcher) recordFiles(cmd *Command, document *Word) {
+	var text Word
+	if name := cmd.Name(); document != nil && (name == "cat" || name == "tee") {
+		text = *document
+		for _, w := range cmd.Words[1:] { // tee run.sh
+			l.files[path.Clean(w.Text())] = text
+		}
+	}
+	for _, r := range cmd.Redirects {
+		name := path.Clean(r.Word.Text())
+		switch r.Op {
+		case ">>":
+			l.files[name] = Word{Chars: slices.Concat(l.files[name].Chars, text.Chars), At: text.At}
+			l.budget.chars += len(l.files[name].Chars)
+		case ">", ">|":
+			l.files[name] = text
+		}
+	}
+}
+
 // runFile follows a script in a file that a here-document of this script has written.
 func (l launcher) runFile(cmd *Command, name string) {
 	if text, ok := l.files[path.Clean(name)]; ok {
@@ -423,14 +444,6 @@ func (l launcher) submitBatch(cmd *Command, document *Word) {
 func (l launcher) readWrittenScript(cmd *Command, document Word) {
 	if name := cmd.Name(); name != "cat" && name != "tee" {
 		return
-	}
-	for _, r := range cmd.Redirects {
-		if strings.HasPrefix(r.Op, ">") {
-			l.files[path.Clean(r.Word.Text())] = document
-		}
-	}
-	for _, w := range cmd.Words[1:] { // tee run.sh
-		l.files[path.Clean(w.Text())] = document
 	}
 	text := sourceOf(document).text
 	first, _, _ := bytes.Cut(text, []byte("\n"))

@@ -392,6 +392,7 @@ func (in interpreter) runCommand(cmd *Command, document *Word) {
 		return
 	}
 	in.script.Commands = append(in.script.Commands, cmd)
+	launcher{in.shell}.recordFiles(cmd, document)
 	name := cmd.Arg(0)
 	if f := in.functions[name]; f != nil {
 		in.callFunction(f, cmd)
