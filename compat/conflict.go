@@ -50,7 +50,7 @@ func (e *ConflictError) Hint() string {
 		return "'dsbuild toolchains' lists what goes together"
 	}
 	if len(hints) == 0 {
-		return "no single change helps: change each value that is named above"
+		return "dsbuild knows no single change that helps: change each value that is named above"
 	}
 	return strings.Join(hints, "; ")
 }
@@ -76,6 +76,7 @@ func (t *Tables) conflict(asked request) *ConflictError {
 	f := &fixer{Tables: t, asked: asked}
 	_ = f.addPython() ||
 		asked.spec.ABI == wheel.StableABI && f.try("--abi torch", func(r *request) { r.spec.ABI = wheel.TorchMinor }) ||
+		asked.spec.ABI != wheel.StableABI && f.try("--abi stable", func(r *request) { r.spec.ABI = wheel.StableABI }) ||
 		f.otherDeepSpeed() ||
 		f.otherVersion("--torch", torchVersions(f.Torches), func(s *wheel.Spec) *string { return &s.Torch }) ||
 		f.otherVersion("--cuda", torchCUDAs(f.Torches), func(s *wheel.Spec) *string { return &s.CUDA }) ||

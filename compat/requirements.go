@@ -284,7 +284,11 @@ func (t *Tables) gpuConflict(name string, rows []GPU, machine string) (c Conflic
 		}
 		if on := cmp.Or(machine, g.Machine, wheel.X86); t.NewestTorch(g.Arch, on) == "" {
 			c.What = fmt.Sprintf("GPU %s (arch %s): no torch for %s in the tables of this dsbuild has code for it", name, g.Arch, on)
-			c.Advice = []string{fmt.Sprintf("%s needs a torch built from source for arch %s, and --arch %s", name, g.Arch, g.Arch)}
+			flags := "--arch " + g.Arch
+			if on != wheel.X86 {
+				flags += " --machine " + on
+			}
+			c.Advice = []string{fmt.Sprintf("%s needs a torch built from source for arch %s, and %s", name, g.Arch, flags)}
 			return c, true
 		}
 	}

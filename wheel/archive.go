@@ -260,6 +260,9 @@ func (a *Archive) checkNames() error {
 		if n, v := splitBase(base); inside && isData && !(sameName(n, name) && sameVersion(v, version)) {
 			return fmt.Errorf("%s: pip uses %s as the data directory, but it is %s-%s%s", m.Name, top, name, version, dataSuffix)
 		}
+		if scheme, _ := Place(m.Name); scheme != "" && !slices.Contains([]string{"data", "headers", "scripts"}, scheme) {
+			return fmt.Errorf("%s: %s is no folder that installers know", m.Name, scheme)
+		}
 	}
 	if !sameName(name, a.file.Name) || !sameVersion(version, a.file.Version) && !addsLocal(a.file.Version, version) {
 		return fileError(a.path, fmt.Errorf("it contains %s, but its name is of another distribution", a.distInfo), nameHint)

@@ -230,6 +230,10 @@ func hostile(t testing.TB) map[string]struct {
 			forge(t, sealed(code), func(end []byte) []byte { le.PutUint16(end[20:], uint16(len(plain))); return append(end, plain...) }),
 			"but its end record is at byte",
 		},
+		"an end record cut in the comment": {
+			forge(t, sealed(code), func(end []byte) []byte { le.PutUint16(end[20:], 10); return append(end, "PK\x05\x06abcdef"...) }),
+			"a second end record",
+		},
 		"data between members": {
 			forge(t, sealed(code, with(stored, func(m *forged) { m.before = "hidden" })), nil),
 			"the 6 bytes before it belong to no member",
@@ -349,6 +353,7 @@ func hostile(t testing.TB) map[string]struct {
 		"installed over each other": {installedOver("pkg-1.0.data/scripts/run", "pkg-1.0.data/data/bin/run"), "to the same path"},
 		"data directory of another": {installedOver("evil-1.0.data/purelib/a.py"), "evil-1.0.data/purelib/a.py: pip uses evil-1.0.data as the data directory, but it is pkg-1.0.data"},
 		"data directory of no name": {installedOver("pkg.data/purelib/a.py"), "pip uses pkg.data as the data directory"},
+		"a scheme of no installer":  {installedOver("pkg-1.0.data/bogus/a.py"), "bogus is no folder that installers know"},
 		"another distribution":      {forge(t, []forged{{name: "evil-1.0.dist-info/METADATA"}}, nil), "it contains evil-1.0.dist-info, but its name is of another distribution"},
 		"another version":           {forge(t, []forged{{name: "pkg-1.1.dist-info/METADATA"}}, nil), "another distribution"},
 		"no version":                {forge(t, []forged{{name: "pkg.dist-info/METADATA"}}, nil), "its name is not NAME-VERSION.dist-info"},

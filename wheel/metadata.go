@@ -59,6 +59,8 @@ func ParseMetadata(text []byte) (Metadata, error) {
 	switch {
 	case err != nil:
 		return Metadata{}, fmt.Errorf("METADATA: %w", err)
+	case !utf8.Valid(text):
+		return Metadata{}, errors.New("METADATA: it is not UTF-8, and pip refuses that")
 	case !distName.MatchString(m.Name):
 		return Metadata{}, fmt.Errorf("METADATA: %.80q is not a valid name", m.Name)
 	case !distVersion.MatchString(m.Version):

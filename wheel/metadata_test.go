@@ -54,6 +54,7 @@ func TestReadMetadataRefuses(t *testing.T) {
 		"Name: a\nVersion: $(id)\n":        `"$(id)" is not a valid version`,
 		"Name: a\nVersion: \x1b[1m\n":      "line 2: Version: holds a control character",
 		"Name: a\nVersion: \xff\n":         "line 2: Version: is not UTF-8",
+		"Name: a\nVersion: 1\n\n\xe9\n":    "it is not UTF-8",
 		"Name: a\nName: b\nVersion: 1\n":   "line 2: Name: occurs twice",
 		"Name: a\nno field\nVersion: 1\n":  "line 2 is not a header field",
 		" Name: a\nVersion: 1\n":           "line 1 is not a header field",

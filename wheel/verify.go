@@ -169,14 +169,19 @@ func ParseSum(line string) (sum, name string, ok bool) {
 }
 
 func (v Verification) checkSums(text []byte) ([]string, error) {
-	listed := false
+	listed, dir, base := false, filepath.Dir(v.Path), filepath.Base(v.Path)
 	for line := range strings.Lines(string(text)) {
 		sum, name, ok := ParseSum(line)
-		if !ok || name != filepath.Base(v.Path) {
-			continue
-		}
-		if listed = true; !strings.EqualFold(sum, v.SHA256) {
-			return []string{fmt.Sprintf("it lists sha256 %s, but the file has %s", sum, v.SHA256)}, nil
+		switch {
+		case !ok:
+		case name == base:
+			if listed = true; !strings.EqualFold(sum, v.SHA256) {
+				return []string{fmt.Sprintf("it lists sha256 %s, but the file has %s", sum, v.SHA256)}, nil
+			}
+		case strings.HasPrefix(name, base+".") && filepath.IsLocal(name): // a file beside the wheel
+			if has, _, err := HashRegular(filepath.Join(dir, name)); err == nil && !strings.EqualFold(sum, has) {
+				return []string{fmt.Sprintf("it lists sha256 %s of %s, but the file has %s", sum, name, has)}, nil
+			}
 		}
 	}
 	if !listed {

@@ -69,6 +69,10 @@ func TestVerifyBeside(t *testing.T) {
 		t.Fatal(err)
 	}
 	sums := filepath.Join(filepath.Dir(path), wheel.SumsName)
+	beside := path + wheel.ByteCodeSuffix
+	if err := os.WriteFile(beside, []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	for name, c := range map[string]struct {
 		file, text string
 		want       []string // none: all is right
@@ -77,6 +81,8 @@ func TestVerifyBeside(t *testing.T) {
 		"sums":                    {sums, m.SHA256 + "  " + filepath.Base(path) + "\n", nil, ""},
 		"sums of others":          {sums, m.SHA256 + "  other.whl\n", nil, "sha256"},
 		"sums in capitals":        {sums, strings.ToUpper(m.SHA256) + " *" + filepath.Base(path) + "\r\n", nil, ""},
+		"sums by a path":          {sums, other.SHA256 + "  ./" + filepath.Base(path) + "\n", []string{"sha256: it lists sha256 000"}, ""},
+		"sums of byte code":       {sums, m.SHA256 + "  " + filepath.Base(path) + "\n" + other.SHA256 + "  " + filepath.Base(beside) + "\n", []string{"sha256: it lists sha256 000"}, ""},
 		"sums, and one differs":   {sums, m.SHA256 + "  " + filepath.Base(path) + "\n" + other.SHA256 + "  " + filepath.Base(path) + "\n", []string{"sha256: it lists sha256 000"}, ""},
 		"sums behind a long line": {sums, strings.Repeat("x", 1<<20) + "\n" + other.SHA256 + "  " + filepath.Base(path) + "\n", []string{"sha256: it lists sha256 000"}, ""},
 		"sums differ":             {sums, other.SHA256 + "  " + filepath.Base(path) + "\n", []string{"sha256: it lists sha256 000"}, ""},

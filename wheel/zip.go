@@ -110,6 +110,9 @@ func findDirectory(r io.ReaderAt, size int64) (directory, error) {
 	if i < 0 {
 		return directory{}, errors.New("not a zip file, or truncated")
 	}
+	if bytes.LastIndex(tail, []byte(endMagic)) != i {
+		return directory{}, errors.New("zip: a second end record begins in the comment of the first")
+	}
 	end := tail[i:]
 	at := size - int64(len(end))
 	if comment := int(le.Uint16(end[20:])); endLen+comment != len(end) {

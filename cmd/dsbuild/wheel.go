@@ -216,7 +216,11 @@ func (o wheelOptions) printDryRun(ctx context.Context, a *app, plan *pipeline.Pl
 	case o.verbose:
 		return house.PrintSteps(a.stdout)
 	}
-	_, err = fmt.Fprintf(a.stdout, "wheelhouse %s, with the packages that DeepSpeed requires\n", filepath.Join(o.out, wheel.WheelhouseDir))
+	with := "the companions"
+	if o.bundle {
+		with = "the packages that DeepSpeed requires"
+	}
+	_, err = fmt.Fprintf(a.stdout, "wheelhouse %s, with %s\n", filepath.Join(o.out, wheel.WheelhouseDir), with)
 	return err
 }
 

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -42,9 +43,11 @@ const (
 // openBase opens the image that arg names: the tar of docker save, the folder of an OCI layout, or
 // a reference. Of several platforms it takes the one asked for. toFile says where the result goes.
 func openBase(ctx context.Context, arg string, platform v1.Platform, toFile bool, t http.RoundTripper) (b base, err error) {
+	folder := ""
 	info, err := os.Stat(arg)
 	switch {
 	case err == nil && info.IsDir():
+		folder = arg
 		b.image, err = openLayout(arg, platform)
 	case err == nil:
 		b, err = openTar(arg, toFile)
@@ -55,7 +58,7 @@ func openBase(ctx context.Context, arg string, platform v1.Platform, toFile bool
 		b, err = openRemote(ctx, arg, platform, t)
 	}
 	if err == nil {
-		err = checkManifest(b.image)
+		err = checkManifest(b.image, folder)
 	}
 	if err == nil || b.ref != nil {
 		return b, registryError(err, b.ref)
@@ -230,8 +233,9 @@ func choose(index v1.ImageIndex, platform v1.Platform) (v1.Image, error) {
 	return nil, usagef("name one by its digest: NAME@sha256:…", "it has %d images for %s", len(found), want)
 }
 
-// checkManifest refuses a manifest with impossible sizes: what the library reads is bounded by them.
-func checkManifest(image v1.Image) error {
+// checkManifest refuses a manifest with impossible sizes: what the library reads is bounded by them. folder is that of
+// an OCI layout, "" for another image.
+func checkManifest(image v1.Image, folder string) error {
 	m, err := image.Manifest()
 	if err != nil {
 		return err
@@ -242,6 +246,13 @@ func checkManifest(image v1.Image) error {
 	for _, l := range m.Layers {
 		if l.Size < 0 || l.Size > 1<<50 {
 			return fmt.Errorf("the layer %s is said to have %d bytes", l.Digest, l.Size)
+		}
+		if folder == "" {
+			continue
+		}
+		blob, err := os.Stat(filepath.Join(folder, "blobs", l.Digest.Algorithm, l.Digest.Hex))
+		if err == nil && blob.Size() != l.Size {
+			return fmt.Errorf("the layer %s has %d bytes, and its manifest says %d", l.Digest, blob.Size(), l.Size)
 		}
 	}
 	config, err := image.ConfigFile()

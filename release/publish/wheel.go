@@ -49,7 +49,7 @@ func readWheels(ctx context.Context, paths []string) ([]wheelFiles, error) {
 		name := w.main().Name
 		if twin, twice := known[name]; twice {
 			if twin.SHA256 != w.main().SHA256 {
-				wrong = append(wrong, fault.WithHint(fmt.Errorf("two wheels have the name %s: %s and %s", name, twin.Path, path), "publish one of them"))
+				wrong = append(wrong, fault.New(fault.Usage, "publish one of them", "two wheels have the name %s: %s and %s", name, twin.Path, path))
 			}
 			continue
 		}

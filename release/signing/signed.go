@@ -108,7 +108,7 @@ func Sign(file string, key Key) (string, error) {
 		return "", err
 	}
 	if _, err := readFacts(s.Statement, s.Name, sum); err != nil {
-		return "", fault.WithHint(fmt.Errorf("not signed: %w", err), "copy the files of one build, or build the wheel again")
+		return "", fault.New(fault.Wheel, "copy the files of one build, or build the wheel again", "not signed: %w", err)
 	}
 	text, err := key.Sign([]byte(s.Statement), Namespace)
 	if err != nil {
