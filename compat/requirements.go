@@ -300,7 +300,7 @@ func (t *Tables) unknownGPU(name string) Conflict {
 	const lists = "'dsbuild gpus' lists all; --arch takes the compute capability"
 	what := fmt.Sprintf("GPU %q is not in the tables of this dsbuild", name)
 	if _, ok := wheel.ArchMeant(name); ok {
-		return Conflict{What: what + "; it is a compute capability: give it with --arch"}
+		return Conflict{What: what + "; it is a compute capability, which --arch of dsbuild wheel takes"}
 	}
 	if otherMakers.MatchString(strings.TrimSpace(name)) {
 		return Conflict{
