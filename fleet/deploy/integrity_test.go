@@ -144,7 +144,6 @@ func TestCompanionsOfTheEnvironmentAreRefused(t *testing.T) {
 		"bin/Python into the environment":         {"hjson-3.1.0.data/scripts/Python": "#!python\n"},
 		"pyvenv.cfg into the environment":         {"hjson-3.1.0.data/data/pyvenv.cfg": "home = /nowhere\n"},
 		"os/__init__.py into the environment":     {"hjson-3.1.0.data/data/lib/" + python + "/os/__init__.py": ""},
-		"the wheel has files for 'SCRIPTS'":       {"hjson-3.1.0.data/SCRIPTS/python": ""},
 	} {
 		files["hjson.py"] = ""
 		opt.Bundle = wheelhouse(t, small{name: "hjson", version: "3.1.0", files: files}, small{name: "space-two", version: "1.0"})

@@ -57,7 +57,7 @@ func TestLoadWheelsOfSomethingElse(t *testing.T) {
 func TestLoadWheelsRefusesForeignFolders(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{
-		"torch/__init__.py", "einops.py", "Torch/x.py", "DATA/purelib/torch/x.py", "DATA/data/.dsbuild/evil", "DATA/nosuch/file", "DATA/headers/x.h",
+		"torch/__init__.py", "einops.py", "Torch/x.py", "DATA/purelib/torch/x.py", "DATA/data/.dsbuild/evil", "DATA/headers/x.h",
 	} {
 		inside := strings.Replace(name, "DATA", "deepspeed-0.19.8+torch2.15.cu132.sm80.v2.data", 1)
 		_, err := wheels.Load(t.Context(), makeWheel(t, t.TempDir(), wheelOptions{files: map[string]string{inside: "x"}}), wheels.Cache{})

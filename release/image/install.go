@@ -149,10 +149,8 @@ func (i *installation) addMember(m wheel.Member, listed map[string]wheel.RecordE
 		return nil
 	case "headers":
 		at = path.Join(i.target.prefix, "include", "site", path.Base(path.Dir(i.target.site)), i.name, below)
-	case "data":
+	default: // data
 		at = path.Join(i.target.prefix, below)
-	default:
-		return fmt.Errorf("%s: %s is no folder that installers know", m.Name, scheme)
 	}
 	e := listed[m.Name]
 	e.Path = i.recordPath(at)
