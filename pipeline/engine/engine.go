@@ -326,7 +326,14 @@ func (e Engine) Explain(err error, answers bool) error {
 		return nil
 	}
 	client, name, image := e.container()
-	said := strings.ToLower(err.Error())
+	if client != "" && !answers { // the Dagger client says only that its engine does not come
+		ctx, cancel := context.WithTimeout(context.Background(), daemonTime)
+		defer cancel()
+		if out, failed := exec.CommandContext(ctx, client, "logs", "--tail", "1", name).CombinedOutput(); failed == nil && len(out) > 0 {
+			err = fmt.Errorf("%w; the engine's last words: %.300s", err, lastLine(string(out)))
+		}
+	}
+	said := strings.ReplaceAll(strings.ToLower(err.Error()), "--privileged", "") // of the Dagger client's own command
 	shows := func(signs ...string) bool {
 		return slices.ContainsFunc(signs, func(sign string) bool { return strings.Contains(said, sign) })
 	}
