@@ -272,7 +272,8 @@ func (b *builder) checkAll() {
 		b.addProblem(b.said["procs"], "", "%d GPUs cannot be divided evenly among %d processes", j.GPUs, j.Procs)
 	}
 	if j.Kind != JAX && j.Procs > j.GPUs && j.GPUs > 0 {
-		b.addProblem(b.said["procs"], "give at most one process for each GPU; --gpus 0 starts processes on CPUs", "%d processes on %d GPUs: two would use one GPU, which NCCL refuses", j.Procs, j.GPUs)
+		b.addProblem(b.said["procs"], "give at most one process for each GPU; --gpus 0 starts processes on CPUs",
+			"%d processes on %d GPUs: two would use one GPU, which NCCL refuses", j.Procs, j.GPUs)
 	}
 	if j.Kind == K8s || j.Kind == Docker {
 		b.checkContainer()

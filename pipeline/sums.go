@@ -24,9 +24,9 @@ func RelistSums(ctx context.Context, path string) error {
 }
 
 // writeSums lists every wheel of dir, the files beside it, and the wheelhouse, in the form that
-// sha256sum -c reads. mine names the wheels, or the folder, that this run has written. Any other file keeps its
-// line, and so does what is not dsbuild's: the list says what was built or brought, whatever became of it.
-func writeSums(dir string, mine ...string) error {
+// sha256sum -c reads. mine is the name of the wheel, or of the folder, that this run has written. Every other file keeps its
+// line, also if it is none of dsbuild's, or has changed since: so the list shows the change.
+func writeSums(dir, mine string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
@@ -66,9 +66,7 @@ func writeSums(dir string, mine ...string) error {
 			continue // a folder of that name, a pipe, a link to any file of the user's
 		}
 		line := before[name]
-		if line == "" || slices.ContainsFunc(mine, func(m string) bool {
-			return name == m || strings.HasPrefix(name, m+".") || strings.HasPrefix(name, m+"/")
-		}) {
+		if line == "" || name == mine || strings.HasPrefix(name, mine+".") || strings.HasPrefix(name, mine+"/") {
 			sum, _, err := wheel.HashFile(filepath.Join(dir, name))
 			if err != nil {
 				return err

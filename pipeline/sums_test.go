@@ -77,7 +77,7 @@ func TestSumsLeaveOutLinks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := writeSums(dir); err != nil {
+	if err := writeSums(dir, ""); err != nil {
 		t.Fatal(err)
 	}
 	if text, err := os.ReadFile(filepath.Join(dir, wheel.SumsName)); err != nil || len(text) > 0 {

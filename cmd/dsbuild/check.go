@@ -2,7 +2,6 @@ package main
 
 import (
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/docker/go-units"
@@ -113,13 +112,14 @@ func (o checkOptions) readFlags() (check.Options, error) {
 		return given, usagef("--master %q: must be a name or an address, without a port", o.master)
 	}
 	given.MinFree = free
-	for i, p := range slices.Concat(o.data, o.output) {
-		if !strings.HasPrefix(p, "/") && !strings.HasPrefix(p, "~/") {
-			flag := "data"
-			if i >= len(o.data) {
-				flag = "output"
+	for _, flag := range []struct {
+		name  string
+		paths []string
+	}{{"data", o.data}, {"output", o.output}} {
+		for _, p := range flag.paths {
+			if !strings.HasPrefix(p, "/") && !strings.HasPrefix(p, "~/") {
+				return given, usagef("--%s %s: must be a path on the nodes that begins with / or ~/", flag.name, p)
 			}
-			return given, usagef("--%s %s: must be a path on the nodes that begins with / or ~/", flag, p)
 		}
 	}
 	for _, name := range o.skip {

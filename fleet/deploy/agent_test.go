@@ -127,3 +127,20 @@ print(time.monotonic() - began < 30, os.listdir(HOME))
 		t.Error(out)
 	}
 }
+
+// The node itself refuses files for which an installer has no folder, also if dsbuild did not.
+func TestFilesOfNoInstaller(t *testing.T) {
+	t.Parallel()
+	said := agentDo(t, newEnvironment(t, ""), "", `
+path = os.path.join(sys.prefix, "hjson-3.1.0-py3-none-any.whl")
+with zipfile.ZipFile(path, "w") as z:
+    z.writestr("hjson-3.1.0.data/SCRIPTS/python", "")
+try:
+    new_files(path)
+except Failed as e:
+    print(e)
+`)
+	if want := "the wheel has files for 'SCRIPTS', which no installer knows\n"; said != want {
+		t.Errorf("%q, want %q", said, want)
+	}
+}

@@ -56,7 +56,7 @@ func TestDeployRepairsDamagedFiles(t *testing.T) {
 	}
 }
 
-// A deploy changes nothing where it could not put back what it replaces, or could not note what it did.
+// A deploy that could not put the old files back, or could not write its journal, changes nothing.
 func TestDeployRefusesDamagedFiles(t *testing.T) {
 	t.Parallel()
 	e, opt, _ := withOld(t)
@@ -77,7 +77,10 @@ func TestDeployRefusesDamagedFiles(t *testing.T) {
 		"a journal that waits":   {journal, func() error { return syscall.Mkfifo(journal, 0o644) }, report.Failed, "journal.jsonl is no file"},
 		"a journal elsewhere":    {journal, func() error { return os.Symlink("/etc/motd", journal) }, report.Failed, "journal.jsonl is no file"},
 		"a journal that is none": {journal, func() error { return os.Mkdir(journal, 0o755) }, report.Failed, "journal.jsonl is no file"},
-		"a change without roots": {change, func() error { return os.WriteFile(change, []byte(`{"done": true, "roots": 5, "kept": 3}`), 0o644) }, report.Failed, "does not hold kept, roots, journal"},
+		"a change without roots": {
+			change, func() error { return os.WriteFile(change, []byte(`{"done": true, "roots": 5, "kept": 3}`), 0o644) },
+			report.Failed, "does not hold kept, roots, journal",
+		},
 	} {
 		text, err := os.ReadFile(c.path)
 		there := err == nil

@@ -82,9 +82,16 @@ func TestVerifyTellsModesThatShutOutOrLetIn(t *testing.T) {
 	}
 }
 
-// deployAs are lines for agentDo: deploy(run) does what a deploy does to the environment, and
-// as_user(uid, what) calls what as another user.
-const deployAs = `
+// asUsers runs lines of Python as root in an environment of user 1001, and returns their output. There deploy(run)
+// does to the environment the same as a deploy, and as_user(uid, call) calls a function as another user.
+func asUsers(t *testing.T, lines string) string {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root, to be two users")
+	}
+	e := newEnvironment(t, "")
+	openFolders(t, e)
+	return agentDo(t, e, "", `
 class Calm:
     def check(self):
         pass
@@ -105,7 +112,7 @@ def deploy(run):
     give_to_owner([HOME])
     assert env.last_run() == run, env.last_run()
 
-def as_user(uid, what):
+def as_user(uid, call):
     pid = os.fork()
     if pid == 0:
         os.setgroups([])
@@ -113,25 +120,23 @@ def as_user(uid, what):
         os.setuid(uid)
         os.umask(0o022)
         try:
-            what()
+            call()
         except BaseException as e:
             print("user %d: %r %s" % (uid, e, getattr(e, "filename", "")), flush=True)
             os._exit(1)
         os._exit(0)
     os.waitpid(pid, 0)
-`
+
+for folder, _, _ in os.walk(sys.prefix):
+    os.chown(folder, 1001, 65534)
+`+lines)
+}
 
 // Two administrators of one group change an environment in turn.
 func TestSecondAdministratorOfTheGroup(t *testing.T) {
 	t.Parallel()
-	if os.Getuid() != 0 {
-		t.Skip("needs root, to be two users")
-	}
-	e := newEnvironment(t, "")
-	openFolders(t, e)
-	said := agentDo(t, e, "", deployAs+`
+	said := asUsers(t, `
 for folder, _, _ in os.walk(sys.prefix):
-    os.chown(folder, 1001, 65534)
     os.chmod(folder, 0o2775)
 for i, uid in enumerate((1001, 1002, 1001, 1002)):
     as_user(uid, lambda: deploy("run%d" % i))
@@ -143,17 +148,10 @@ print(sorted(os.listdir(HOME)))
 	}
 }
 
-// What root installs for another user belongs to that user, who can deploy and roll back afterwards.
+// The files that root installs belong to the environment's owner. So the owner can deploy and roll back afterwards.
 func TestRootInstallsForTheOwner(t *testing.T) {
 	t.Parallel()
-	if os.Getuid() != 0 {
-		t.Skip("needs root, to be two users")
-	}
-	e := newEnvironment(t, "")
-	openFolders(t, e)
-	said := agentDo(t, e, "", deployAs+`
-for folder, _, _ in os.walk(sys.prefix):
-    os.chown(folder, 1001, 65534)
+	said := asUsers(t, `
 for i, uid in enumerate((0, 1001, 0, 1001)):
     as_user(uid, lambda: deploy("run%d" % i))
     for folder, folders, files in os.walk(HOME if uid else sites()[0] + "/deepspeed"):

@@ -199,12 +199,12 @@ func (f *Finder) serves(ctx context.Context, client string) error {
 
 // CheckAddress refuses a text that is not the address of an engine.
 func CheckAddress(address string) error {
-	_, _, err := dialled(address)
+	_, _, err := dialTarget(address)
 	return err
 }
 
-// dialled returns where to dial an address; "" if only the Dagger client can reach it.
-func dialled(address string) (network, target string, err error) {
+// dialTarget returns where to dial an address; "" if only the Dagger client can reach it.
+func dialTarget(address string) (network, target string, err error) {
 	u, err := url.Parse(address)
 	if err != nil {
 		u = &url.URL{}
@@ -218,14 +218,15 @@ func dialled(address string) (network, target string, err error) {
 	case slices.Contains([]string{"ssh", "kube-pod", "image", "container"}, kind):
 		return "", "", nil
 	}
-	return "", "", fault.New(fault.Usage, "write unix:///path/engine.sock, tcp://host:port, image+docker://REF or container+docker://NAME (or podman, nerdctl), ssh://HOST or kube-pod://POD",
+	return "", "", fault.New(fault.Usage, "write unix:///path/engine.sock, tcp://host:port, image+docker://REF or container+docker://NAME "+
+		"(or podman, nerdctl), ssh://HOST or kube-pod://POD",
 		"%q is not the address of an engine", address)
 }
 
 // answers dials an address. It leaves addresses that cannot be dialled from here to the Dagger
 // client.
 func answers(ctx context.Context, address string) error {
-	network, target, err := dialled(address)
+	network, target, err := dialTarget(address)
 	if err != nil || network == "" {
 		return err
 	}

@@ -43,11 +43,9 @@ const (
 // openBase opens the image that arg names: the tar of docker save, the folder of an OCI layout, or
 // a reference. Of several platforms it takes the one asked for. toFile says where the result goes.
 func openBase(ctx context.Context, arg string, platform v1.Platform, toFile bool, t http.RoundTripper) (b base, err error) {
-	folder := ""
 	info, err := os.Stat(arg)
 	switch {
 	case err == nil && info.IsDir():
-		folder = arg
 		b.image, err = openLayout(arg, platform)
 	case err == nil:
 		b, err = openTar(arg, toFile)
@@ -58,7 +56,7 @@ func openBase(ctx context.Context, arg string, platform v1.Platform, toFile bool
 		b, err = openRemote(ctx, arg, platform, t)
 	}
 	if err == nil {
-		err = checkManifest(b.image, folder)
+		err = checkManifest(b.image)
 	}
 	if err == nil || b.ref != nil {
 		return b, registryError(err, b.ref)
@@ -110,7 +108,21 @@ func openLayout(dir string, platform v1.Platform) (v1.Image, error) {
 			return nil, err
 		}
 	}
-	return choose(index, platform)
+	image, err := choose(index, platform)
+	if err != nil {
+		return nil, err
+	}
+	manifest, err := image.Manifest()
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range manifest.Layers { // the copy of a layer would end in its middle
+		blob, err := os.Stat(filepath.Join(dir, "blobs", l.Digest.Algorithm, l.Digest.Hex))
+		if err == nil && blob.Size() != l.Size {
+			return nil, fmt.Errorf("the layer %s has %d bytes, and its manifest says %d", l.Digest, blob.Size(), l.Size)
+		}
+	}
+	return image, nil
 }
 
 // openTar opens the one image in a tar of docker save.
@@ -233,9 +245,8 @@ func choose(index v1.ImageIndex, platform v1.Platform) (v1.Image, error) {
 	return nil, usagef("name one by its digest: NAME@sha256:…", "it has %d images for %s", len(found), want)
 }
 
-// checkManifest refuses a manifest with impossible sizes: what the library reads is bounded by them. folder is that of
-// an OCI layout, "" for another image.
-func checkManifest(image v1.Image, folder string) error {
+// checkManifest refuses a manifest with impossible sizes: what the library reads is bounded by them.
+func checkManifest(image v1.Image) error {
 	m, err := image.Manifest()
 	if err != nil {
 		return err
@@ -246,13 +257,6 @@ func checkManifest(image v1.Image, folder string) error {
 	for _, l := range m.Layers {
 		if l.Size < 0 || l.Size > 1<<50 {
 			return fmt.Errorf("the layer %s is said to have %d bytes", l.Digest, l.Size)
-		}
-		if folder == "" {
-			continue
-		}
-		blob, err := os.Stat(filepath.Join(folder, "blobs", l.Digest.Algorithm, l.Digest.Hex))
-		if err == nil && blob.Size() != l.Size {
-			return fmt.Errorf("the layer %s has %d bytes, and its manifest says %d", l.Digest, blob.Size(), l.Size)
 		}
 	}
 	config, err := image.ConfigFile()

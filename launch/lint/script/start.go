@@ -340,7 +340,7 @@ func (l launcher) startShell(cmd *Command, document *Word) {
 	}
 }
 
-// recordFiles records what a command writes to files: the text of a here-document, or nothing that is known.
+// recordFiles records the text of a here-document that a command writes to files. The text of any other command is unknown.
 func (l launcher) recordFiles(cmd *Command, document *Word) {
 	var text Word
 	if name := cmd.Name(); document != nil && (name == "cat" || name == "tee") {

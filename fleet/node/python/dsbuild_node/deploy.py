@@ -410,8 +410,8 @@ def open_as_environment():
 
 
 def give_to_owner(paths):
-    """Gives what root has made to the owner of the folder of the packages, who could change or replace nothing
-    of it otherwise."""
+    """Gives files that root has made to the owner of the folder of the packages. Otherwise the owner could
+    neither change nor replace them."""
     site = os.stat(sites()[0])
     for path in paths if os.geteuid() == 0 and site.st_uid != 0 else ():
         os.chown(path, site.st_uid, -1, follow_symlinks=False)
