@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -84,5 +85,26 @@ func TestNoEngine(t *testing.T) {
 	}
 	if nearestFolder(home) != filepath.Dir(filepath.Dir(home)) {
 		t.Errorf("%s was made", nearestFolder(home))
+	}
+}
+
+// A container client whose registry is out of reach starts no engine: ensure goes on with another one.
+func TestBringImage(t *testing.T) {
+	bin := t.TempDir()
+	put(t, filepath.Join(bin, "podman"), "#!/bin/sh\n[ \"$1\" = pull ] && echo trying >&2 && echo 'no such host' >&2\nexit 125\n")
+	put(t, filepath.Join(bin, "docker"), "#!/bin/sh\n[ \"$1 $2\" = 'image inspect' ]\n")
+	for _, client := range []string{"podman", "docker"} {
+		if err := os.Chmod(filepath.Join(bin, client), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	con := newConsole(io.Discard)
+	if err := bringImage(t.Context(), con, "docker"); err != nil {
+		t.Errorf("a client that has the image: %v", err)
+	}
+	var none *engine.NotFoundError
+	if err := bringImage(t.Context(), con, "podman"); !errors.As(err, &none) || !strings.Contains(err.Error(), "podman: cannot pull "+engine.Image+" (no such host)") {
+		t.Errorf("a client that cannot pull the image: got %v", err)
 	}
 }
