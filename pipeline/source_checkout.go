@@ -51,7 +51,10 @@ func openCheckout(ctx context.Context, dir, scratch string, environ []string) (*
 	defer os.Remove(global) //nolint:errcheck // it lies in a folder that the caller removes
 	c := &checkout{env: append(gitEnv(environ, noVariables), "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL="+global, "GIT_ALLOW_PROTOCOL=file", "GIT_CONFIG_COUNT=5")}
 	for i, setting := range [][2]string{ // before those of the checkout
-		{"core.fsmonitor", "false"}, {"core.untrackedCache", "false"}, {"core.hooksPath", os.DevNull}, {"core.bare", "false"},
+		{"core.fsmonitor", "false"},
+		{"core.untrackedCache", "false"},
+		{"core.hooksPath", os.DevNull},
+		{"core.bare", "false"},
 		{"core.excludesFile", strings.TrimSpace(string(ignored))},
 	} {
 		c.env = append(c.env, fmt.Sprintf("GIT_CONFIG_KEY_%d=%s", i, setting[0]), fmt.Sprintf("GIT_CONFIG_VALUE_%d=%s", i, setting[1]))
@@ -108,11 +111,7 @@ func (c *checkout) addWorkTree(ctx context.Context, r repository, prefix string,
 	if err != nil {
 		return "", err
 	}
-	for name := range strings.SplitSeq(string(others), "\x00") {
-		if name != "" {
-			names = append(names, name)
-		}
-	}
+	names = append(names, strings.FieldsFunc(string(others), func(r rune) bool { return r == 0 })...)
 	for name := range committed {
 		_, tracked := modes[name]
 		c.dirty = c.dirty || !tracked

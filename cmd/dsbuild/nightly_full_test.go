@@ -147,15 +147,19 @@ func changesOf(r nightly.Report, name string) string {
 // sources makes a repository of a team's own DeepSpeed, from those of the release.
 func (n nights) sources(t *testing.T, python string) string {
 	t.Helper()
-	command(t, n.dir, python, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", "deepspeed==0.19.8")
-	command(t, n.dir, "tar", "--no-same-owner", "-xzf", "deepspeed-0.19.8.tar.gz")
-	team := filepath.Join(n.dir, "team")
-	if err := os.Rename(filepath.Join(n.dir, "deepspeed-0.19.8"), team); err != nil {
-		t.Fatal(err)
-	}
+	team := releaseSources(t, python)
 	command(t, team, "git", "init", "--quiet", "--initial-branch=main")
 	commit(t, team, "what the release has")
 	return team
+}
+
+// releaseSources unpacks the source distribution of the DeepSpeed that the plans take; python has pip.
+func releaseSources(t *testing.T, python string) string {
+	t.Helper()
+	dir := t.TempDir()
+	command(t, dir, python, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", "deepspeed==0.19.8")
+	command(t, dir, "tar", "--no-same-owner", "--strip-components=1", "-xzf", "deepspeed-0.19.8.tar.gz")
+	return dir
 }
 
 // commit commits all that lies in a checkout.

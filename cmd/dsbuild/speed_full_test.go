@@ -101,14 +101,6 @@ func (s shop) one(t *testing.T, pattern ...string) string {
 	return found[0]
 }
 
-// sources unpacks the source distribution that the shop has fetched.
-func (s shop) sources(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	command(t, ".", "tar", "-xzf", s.one(t, "steps", "*", "deepspeed-*.tar.gz"), "-C", dir, "--strip-components=1")
-	return dir
-}
-
 // symbols are those that the extensions below a folder show to others, by their kind, as
 // nm names it.
 func symbols(t *testing.T, dir, kind string) map[string][]string {
@@ -154,8 +146,8 @@ func TestFullSpeedSame(t *testing.T) {
 	s := newShop(t)
 	a, _ := s.wheel(t, "--ops", "cpu_adam,utils", "--cpu", "native", "--no-cache")
 	toolchain := s.one(t, "environments", "*", "toolchain")
-	tree := s.sources(t)
 	bin := filepath.Join(toolchain, "bin")
+	tree := releaseSources(t, filepath.Join(bin, "python"))
 	cmd := exec.Command(filepath.Join(bin, "python"), "setup.py", "build_ext", "-j2", "bdist_wheel")
 	cmd.Dir = tree
 	cmd.Env = append(os.Environ(), "CUDA_HOME="+filepath.Join(filepath.Dir(toolchain), "cuda"), "DS_ACCELERATOR=cuda", "TORCH_CUDA_ARCH_LIST=8.0", "DS_BUILD_CPU_ADAM=1", "DS_BUILD_UTILS=1", "PATH="+bin+":"+os.Getenv("PATH"))
@@ -214,7 +206,7 @@ func TestFullSpeedReuse(t *testing.T) {
 	s := newShop(t)
 	const ops = "cpu_adam,utils,fused_adam"
 	s.wheel(t, "--ops", ops, "--abi", "torch", "--arch", "8.0")
-	tree := s.sources(t)
+	tree := releaseSources(t, filepath.Join(s.one(t, "environments", "*", "toolchain"), "bin", "python"))
 	s.commits(t, tree, ops)
 	added, log := s.wheel(t, "--ops", ops, "--arch", "8.0;8.6")
 	if !strings.Contains(log, "multi_tensor_adam.cu") || !strings.Contains(log, "objects: 5 from the cache, 1 compiled") {

@@ -204,10 +204,14 @@ func TestFilesExchangedDuringTheInstallation(t *testing.T) {
 	was := e.snapshot(t)
 	for name, c := range map[string]struct{ code, want string }{
 		"a wheel with a module more": {"import shutil; shutil.copyfile('" + evil + "', '" + inbox + "')", "evil.py is not in the accepted wheel"},
-		"a wheel with another module": {"import shutil; shutil.copy('" + edited + "', '" + inbox + ".x'); os.rename('" + inbox + ".x', '" + inbox + "')",
-			"deepspeed/ops/__init__.py is not that of the accepted wheel"},
-		"a link in place of a module": {"import atexit; atexit.register(lambda: (os.remove('" + e.site + "/deepspeed/version.py'), os.symlink('/etc/hostname', '" + e.site + "/deepspeed/version.py')))",
-			"deepspeed/version.py is not that of the accepted wheel"},
+		"a wheel with another module": {
+			"import shutil; shutil.copy('" + edited + "', '" + inbox + ".x'); os.rename('" + inbox + ".x', '" + inbox + "')",
+			"deepspeed/ops/__init__.py is not that of the accepted wheel",
+		},
+		"a link in place of a module": {
+			"import atexit; atexit.register(lambda: (os.remove('" + e.site + "/deepspeed/version.py'), os.symlink('/etc/hostname', '" + e.site + "/deepspeed/version.py')))",
+			"deepspeed/version.py is not that of the accepted wheel",
+		},
 	} {
 		started, remove := e.hook(t, c.code)
 		for _, p := range []*signing.Policy{k.Policy(t, trustA), nil} {

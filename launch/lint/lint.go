@@ -90,7 +90,6 @@ func Check(file string, r io.Reader) (all []Finding, launches bool, err error) {
 		err = &script.SyntaxError{At: -1, Err: fmt.Errorf("a file of another language (%s), and without a #! line of a shell", path.Base(file))}
 	}
 	if err != nil {
-		// The error for a text that is not a shell script. One about the whole text has no excerpt.
 		var list diagnostic.List
 		position := diagnostic.Position{File: f.file}
 		if at := new(script.SyntaxError); errors.As(err, &at) && at.At >= 0 {

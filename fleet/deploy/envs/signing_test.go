@@ -88,7 +88,6 @@ func TestRefusedEnvironmentAsksNoNode(t *testing.T) {
 	mustRefuse(t, opt, "does not trust the key")
 	opt.Policy = k.Policy(t, "signers: [{name: a, key: $a}]\nminimum: 0.20")
 	mustRefuse(t, opt, "older than 0.20")
-
 }
 
 // A wheel that would write what belongs to DeepSpeed, torch, the interpreter, the environment or another wheel
