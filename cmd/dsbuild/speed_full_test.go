@@ -140,11 +140,12 @@ for kind in (torch.float32, torch.bfloat16, torch.float16):
 print("numbers", h.hexdigest())
 `
 
-// dsbuild's extensions are those of DeepSpeed's own recipe: they have the same symbols, and CPU
-// Adam computes the same numbers to the last bit.
+// dsbuild's extensions for one torch are those of DeepSpeed's own recipe: they have the same symbols, and
+// CPU Adam computes the same numbers to the last bit, also over the stable ABI.
 func TestFullSpeedSame(t *testing.T) {
 	s := newShop(t)
-	a, _ := s.wheel(t, "--ops", "cpu_adam,utils", "--cpu", "native", "--no-cache")
+	a, _ := s.wheel(t, "--ops", "cpu_adam,utils", "--cpu", "native", "--no-cache", "--abi", "torch")
+	universal, _ := s.wheel(t, "--ops", "cpu_adam,utils", "--cpu", "native", "--no-cache")
 	toolchain := s.one(t, "environments", "*", "toolchain")
 	bin := filepath.Join(toolchain, "bin")
 	tree := releaseSources(t, filepath.Join(bin, "python"))
@@ -175,15 +176,17 @@ func TestFullSpeedSame(t *testing.T) {
 	if len(more) > 0 {
 		t.Errorf("symbols that the stock recipe's have not: %q", more)
 	}
-	got, expected := s.numbers(t, ours), s.numbers(t, stock)
-	if got != expected {
-		t.Errorf("CPU Adam: %s, of the stock recipe %s", got, expected)
+	expected := s.numbers(t, stock)
+	for abi, dir := range map[string]string{"torch": ours, "stable": unzipped(t, universal.Path)} {
+		if got := s.numbers(t, dir); got != expected {
+			t.Errorf("CPU Adam over the ABI %s: %s, of the stock recipe %s", abi, got, expected)
+		}
 	}
 	info, err := os.Stat(wheels[0])
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("result: the symbols of the stock recipe's extensions, CPU Adam's numbers to the last bit, %d of %d bytes (%.3f)", a.Size, info.Size(), float64(a.Size)/float64(info.Size()))
+	t.Logf("result: the symbols of the stock recipe's extensions, CPU Adam's numbers to the last bit over both ABIs, %d of %d bytes (%.3f)", a.Size, info.Size(), float64(a.Size)/float64(info.Size()))
 }
 
 // numbers are what CPU Adam of an unpacked wheel computes.
@@ -208,11 +211,11 @@ func TestFullSpeedReuse(t *testing.T) {
 	s.wheel(t, "--ops", ops, "--abi", "torch", "--arch", "8.0")
 	tree := releaseSources(t, filepath.Join(s.one(t, "environments", "*", "toolchain"), "bin", "python"))
 	s.commits(t, tree, ops)
-	added, log := s.wheel(t, "--ops", ops, "--arch", "8.0;8.6")
+	added, log := s.wheel(t, "--ops", ops, "--abi", "torch", "--arch", "8.0;8.6")
 	if !strings.Contains(log, "multi_tensor_adam.cu") || !strings.Contains(log, "objects: 5 from the cache, 1 compiled") {
 		t.Errorf("with another arch:\n%s", jobLines(log))
 	}
-	scratch, log := s.wheel(t, "--ops", ops, "--arch", "8.0;8.6", "--no-cache")
+	scratch, log := s.wheel(t, "--ops", ops, "--abi", "torch", "--arch", "8.0;8.6", "--no-cache")
 	if !strings.Contains(log, "objects: 0 from the cache, 6 compiled") || scratch.SHA256 != added.SHA256 {
 		t.Errorf("from scratch %s, with an arch added %s\n%s", scratch.SHA256, added.SHA256, jobLines(log))
 	}
@@ -220,7 +223,7 @@ func TestFullSpeedReuse(t *testing.T) {
 	s.wheel(t, "--ops", ops, "--abi", "torch", "--arch", "8.0", "--deepspeed", tree)
 	s.commits(t, tree, ops)
 	s.builder = "host"
-	again, _ := s.wheel(t, "--ops", ops, "--arch", "8.0;8.6")
+	again, _ := s.wheel(t, "--ops", ops, "--abi", "torch", "--arch", "8.0;8.6")
 	if !again.Cached || again.SHA256 != added.SHA256 {
 		t.Errorf("again: cached %v, %s", again.Cached, again.SHA256)
 	}
