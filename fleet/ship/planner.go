@@ -18,10 +18,25 @@ type GroupPlanner struct {
 	target  planner.Target
 }
 
-// NewGroupPlanner fetches the sources of a request. It uses plans: the caller must keep it open.
+// NewGroupPlanner fetches the sources of a request, and refuses GPUs and ops that the tables lack before any node is asked. It uses
+// plans: the caller must keep it open.
 func NewGroupPlanner(ctx context.Context, plans *planner.Planner, r planner.Request) (*GroupPlanner, error) {
 	target, err := plans.OpenTarget(ctx, r)
-	return &GroupPlanner{plans, r, target}, err
+	if err != nil {
+		return nil, err
+	}
+	tables := target.Tables()
+	for _, name := range compat.SplitNames(target.Spec.GPUs) {
+		if err := tables.CheckGPU(name); err != nil {
+			return nil, err
+		}
+	}
+	for _, name := range compat.SplitNames(target.Spec.Ops) {
+		if err := tables.CheckOp(name); err != nil {
+			return nil, err
+		}
+	}
+	return &GroupPlanner{plans, r, target}, nil
 }
 
 // Spec is the part of every wheel's spec that the request decides.
