@@ -147,19 +147,21 @@ func changesOf(r nightly.Report, name string) string {
 // sources makes a repository of a team's own DeepSpeed, from those of the release.
 func (n nights) sources(t *testing.T, python string) string {
 	t.Helper()
-	team := releaseSources(t, python)
+	team := filepath.Join(n.dir, "team")
+	unpackRelease(t, python, team)
 	command(t, team, "git", "init", "--quiet", "--initial-branch=main")
 	commit(t, team, "what the release has")
 	return team
 }
 
-// releaseSources unpacks the source distribution of the DeepSpeed that the plans take; python has pip.
-func releaseSources(t *testing.T, python string) string {
+// unpackRelease puts the source distribution of the DeepSpeed that the plans take into a new folder; python has pip.
+func unpackRelease(t *testing.T, python, dir string) {
 	t.Helper()
-	dir := t.TempDir()
-	command(t, dir, python, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", "deepspeed==0.19.8")
-	command(t, dir, "tar", "--no-same-owner", "--strip-components=1", "-xzf", "deepspeed-0.19.8.tar.gz")
-	return dir
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	command(t, dir, python, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", "--dest", "..", "deepspeed==0.19.8")
+	command(t, dir, "tar", "--no-same-owner", "--strip-components=1", "-xzf", "../deepspeed-0.19.8.tar.gz")
 }
 
 // commit commits all that lies in a checkout.
