@@ -87,17 +87,20 @@ func TestStaleSocket(t *testing.T) {
 func TestDaemons(t *testing.T) {
 	for script, want := range map[string]string{
 		"echo 'Cannot connect to the Docker daemon' >&2; exit 1": "client without a daemon (Cannot connect",
+		"exit 1":          "client without a daemon (exit status 1)",
 		"exec sleep 60":   "did not answer within 5s",
 		"sleep 60 & wait": "did not answer within 5s",
 		"echo 28.2":       "",
 	} {
 		t.Run(script, func(t *testing.T) {
-			t.Parallel() // two of them wait for the limit
 			f := nowhere(t)
 			client := filepath.Join(t.TempDir(), "docker")
 			if err := os.WriteFile(client, []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
 				t.Fatal(err)
 			}
+			// Two of them wait for the limit. All are written by now: a program that another one's fork holds open for
+			// writing cannot be started.
+			t.Parallel()
 			f.LookPath = func(name string) (string, error) {
 				if name == "docker" {
 					return client, nil
