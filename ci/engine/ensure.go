@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/internal/testkit/child"
 	"github.com/dsbuild/dsbuild/pipeline/engine"
 )
 
@@ -48,8 +49,7 @@ func bringImage(ctx context.Context, con *console, client string) error {
 	if err == nil {
 		return nil
 	}
-	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-	why := fmt.Sprintf("cannot pull %s (%s)", engine.Image, lines[len(lines)-1])
+	why := fmt.Sprintf("cannot pull %s (%s)", engine.Image, child.LastLines(out, 1))
 	con.printLine("engine", "%s %s", client, why)
 	return &engine.NotFoundError{Attempts: []engine.Attempt{{Where: client, Why: why}}}
 }

@@ -22,7 +22,7 @@ func TestFullFaultsCtrlC(t *testing.T) {
 	f := newFaultFleet(t, 3, ballast, "")
 	const times = 100
 	came, steps := f.interrupts(t, times)
-	t.Logf("result: Ctrl-C at %d random moments of a deploy to 3 nodes, what they had then: %s; the report was right each time; nodes were at %s", times, came, steps)
+	t.Logf("result: Ctrl-C at %d random moments of a deploy to 3 nodes, which then had: %s; the report was right each time; nodes were at %s", times, came, steps)
 }
 
 func TestFullFaultsKilledProgram(t *testing.T) {

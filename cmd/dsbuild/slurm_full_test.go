@@ -312,7 +312,7 @@ func TestFullSlurmFaults(t *testing.T) {
 			for _, m := range c.at {
 				f.struck(t, m, c.strike, came, &missed)
 			}
-			t.Logf("result: %s at %d moments of a deploy by Slurm to 2 nodes of 2 environments, what they had then: %s; the job was gone each time, and the next run succeeded and left nothing; missed: %s",
+			t.Logf("result: %s at %d moments of a deploy by Slurm to 2 nodes of 2 environments, which then had: %s; the job was gone each time, and the next run succeeded and left nothing; missed: %s",
 				c.what, len(c.at), came, list(missed))
 		})
 	}

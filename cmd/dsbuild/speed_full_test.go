@@ -187,7 +187,8 @@ func TestFullSpeedSame(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("result: the symbols of the stock recipe's extensions, CPU Adam's numbers to the last bit over both ABIs, %d of %d bytes (%.3f)", a.Size, info.Size(), float64(a.Size)/float64(info.Size()))
+	t.Logf("result: the symbols of the stock recipe's extensions, CPU Adam's numbers to the last bit over both ABIs, %d of %d bytes (%.3f)",
+		a.Size, info.Size(), float64(a.Size)/float64(info.Size()))
 }
 
 // numbers are what CPU Adam of an unpacked wheel computes.
