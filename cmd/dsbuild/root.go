@@ -224,7 +224,6 @@ func commandGroups(a *app) []commandGroup {
 			newSignCommand(a),
 			newIndexCommand(a),
 			newPublishCommand(a),
-			newImageCommand(a),
 		}},
 		{"Fleet", []*cobra.Command{
 			newStartCommand(a),

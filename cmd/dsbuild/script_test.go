@@ -75,9 +75,6 @@ func TestScripts(t *testing.T) {
 			"mktoken": func(ts *testscript.TestScript, _ bool, args []string) {
 				ts.Setenv("SIGSTORE_ID_TOKEN", sigstoretest.Token(sigstoretest.Issuer, args[0]))
 			},
-			"mkbase": func(ts *testscript.TestScript, _ bool, args []string) {
-				ts.Check(makeBase(ts.MkAbs(args[0]), args[1:]))
-			},
 		},
 	})
 }

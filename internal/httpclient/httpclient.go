@@ -19,9 +19,6 @@
 //	err := t.Try(ctx, func(ctx context.Context, attempt int) error {
 //		return download(ctx, client, address) // reads the answer to its end
 //	})
-//
-// Of go-containerregistry, remote.WithTransport(t) and remote.WithRetryBackoff(remote.Backoff{Steps: 1})
-// are enough to read an image.
 package httpclient
 
 import (

@@ -161,12 +161,6 @@ func actingRooms() []Rule { //nolint:revive // a table, however long
 			Allow:  ours("release/publish", "wheel", "release/index", "internal/atomicfile", "internal/httpclient", "internal/pyindex", "internal/ui"),
 			Reason: "publishing sends finished wheels: it knows no node and no build",
 		},
-		{
-			Folder: "release/image",
-			Deny:   append(ours("fleet/deploy", "pipeline", "fleet", "inventory", "cmd", "launch", "fleet/ship", "release/nightly"), dagger, cobra, ssh, yaml),
-			Allow:  ours("fleet/deploy/wheels", "fleet/node"),
-			Reason: "an image is a base and finished wheels: it neither builds them nor reaches nodes",
-		},
 	}
 }
 

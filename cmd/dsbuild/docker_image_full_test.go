@@ -1,0 +1,138 @@
+//go:build full && linux
+
+package main
+
+import (
+	"archive/zip"
+	"errors"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/internal/testkit/docker"
+	"github.com/dsbuild/dsbuild/internal/testkit/needs"
+	"github.com/dsbuild/dsbuild/pipeline/engine"
+)
+
+// torchBase loads an image of Debian 12 into the daemon, with this machine's Python 3.11 and an environment that has
+// torch, DeepSpeed's requirements and pip.
+func torchBase(t *testing.T, d *docker.Daemon, name string) {
+	t.Helper()
+	if _, err := os.Stat("/usr/lib/python3.11"); err != nil || engine.BaseTar() == "" {
+		needs.Missing(t, "Debian's python3.11 (%v), or the base of dsbuild's own engine", err)
+	}
+	bin := filepath.Dir(pythonWithPackages(t, []string{"torch==2.15.0", "pip"}, "3.11"))
+	file := filepath.Join(t.TempDir(), "base.tar")
+	command(t, "/", "cp", engine.BaseTar(), file)
+	add := []string{"--append", "--file", file, "--exclude", "__pycache__", "usr/bin/python3.11", "usr/lib/python3.11", filepath.Dir(bin)[1:]}
+	for _, lib := range []string{"expat", "z", "bz2", "lzma", "ffi", "ssl", "crypto", "uuid", "stdc++", "gcc_s"} {
+		found, err := filepath.Glob("/usr/lib/x86_64-linux-gnu/lib" + lib + ".so.*")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range found {
+			add = append(add, f[1:])
+		}
+	}
+	command(t, "/", "tar", add...)
+	d.Run(t, "import", "--change", "ENV PATH="+bin+":/usr/sbin:/usr/bin:/sbin:/bin", file, name)
+}
+
+// withBrokenOp copies a wheel; the file of one op is not an ELF file there.
+func withBrokenOp(t *testing.T, from, to string) {
+	t.Helper()
+	z, err := zip.OpenReader(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer z.Close()
+	f, err := os.Create(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	w := zip.NewWriter(f)
+	for _, m := range z.File {
+		if !strings.HasSuffix(m.Name, "cpu_adam_op.so") {
+			err = errors.Join(err, w.Copy(m))
+			continue
+		}
+		broken, createErr := w.Create(m.Name)
+		if createErr == nil {
+			_, createErr = broken.Write([]byte("broken"))
+		}
+		err = errors.Join(err, createErr)
+	}
+	if err := errors.Join(err, w.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// opFiles are the base names of the ops' files in a wheel, sorted.
+func opFiles(t *testing.T, file string) []string {
+	t.Helper()
+	z, err := zip.OpenReader(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer z.Close()
+	var names []string
+	for _, m := range z.File {
+		if strings.HasPrefix(m.Name, "deepspeed/ops/") && strings.HasSuffix(m.Name, ".so") {
+			names = append(names, path.Base(m.Name))
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// loadOps loads every op, and prints its file. An op that would be compiled fails.
+const loadOps = `
+from deepspeed.git_version_info import installed_ops
+from deepspeed.ops.op_builder.all_ops import ALL_OPS
+for op in [op for op in installed_ops if installed_ops[op]]:
+    ALL_OPS[op].jit_load = None
+    print(ALL_OPS[op].load().__file__)
+`
+
+// The Dockerfile of examples/kubernetes installs a wheel in a base with the real torch, without a network: all of
+// the wheel's ops load in the image. It makes no image of a wheel with an op that does not load.
+func TestFullDockerImage(t *testing.T) {
+	d := docker.Docker(t, docker.Options{})
+	torchBase(t, d, "torch:1")
+	context := t.TempDir()
+	if err := os.CopyFS(context, os.DirFS(filepath.Join(repository, "examples", "kubernetes"))); err != nil {
+		t.Fatal(err)
+	}
+	dist := filepath.Join(context, "dist")
+	stable, emptied := os.Getenv("DSBUILD_TEST_STABLE"), func() {
+		if err := errors.Join(os.RemoveAll(dist), os.Mkdir(dist, 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	build := []string{"build", "--network", "none", "--build-arg", "BASE=torch:1", "--tag", "train:1", context}
+	for _, from := range []string{stable, os.Getenv("DSBUILD_TEST_WHEEL")} {
+		name := filepath.Base(from)
+		emptied()
+		command(t, dist, "cp", from, ".")
+		d.Run(t, build...)
+		var loaded []string
+		for _, file := range strings.Fields(d.Run(t, "run", "--rm", "--network", "none", "--env", "DS_ACCELERATOR=cuda", "train:1", "python", "-W", "ignore", "-c", loadOps)) {
+			loaded = append(loaded, path.Base(file))
+		}
+		slices.Sort(loaded)
+		if want := opFiles(t, from); len(want) == 0 || !slices.Equal(loaded, want) {
+			t.Errorf("%s: loaded %q, want %q", name, loaded, want)
+		}
+		t.Logf("result: %s in an image, under torch 2.15: loaded %s", name, strings.Join(loaded, " "))
+	}
+	emptied()
+	withBrokenOp(t, stable, filepath.Join(dist, filepath.Base(stable)))
+	if out, err := exec.CommandContext(t.Context(), "docker", build...).CombinedOutput(); err == nil || !strings.Contains(string(out), "invalid ELF header") {
+		t.Errorf("a wheel with a broken op: %v\n%s", err, out)
+	}
+}
