@@ -26,7 +26,7 @@ func (f Folders) Beside(path string) ([]string, error) {
 	}
 	first, _ := slices.BinarySearchFunc(entries, name, func(e fs.DirEntry, name string) int { return strings.Compare(e.Name(), name) })
 	// The extensions of statements, signatures and data. A backup or an editor's file has none of them.
-	extensions := []string{".json", ".jsonl", ".xz", ".sig", ".sigstore", ".asc", ".pem"}
+	extensions := []string{".json", ".jsonl", ".xz", ".sig", ".asc", ".pem"}
 	var suffixes []string
 	for _, e := range entries[first:] {
 		suffix, ours := strings.CutPrefix(e.Name(), name)

@@ -12,19 +12,9 @@ func SignatureFile(file, id string) string {
 	return file + ProvenanceSuffix + "." + id + signatureSuffix
 }
 
-// BundleFile returns the path of a bundle of sigstore for the statement beside a wheel; id tells the
-// signer's identity from others.
-func BundleFile(file, id string) string {
-	return file + ProvenanceSuffix + "." + id + bundleSuffix
-}
+const signatureSuffix = ".sig"
 
-const (
-	signatureSuffix = ".sig"
-	bundleSuffix    = ".sigstore.json"
-)
-
-// SignatureFiles returns the signatures and the bundles of the statement beside a wheel, in the order
-// of their names.
+// SignatureFiles returns the signatures of the statement beside a wheel, in the order of their names.
 func SignatureFiles(file string) ([]string, error) {
 	entries, err := os.ReadDir(filepath.Dir(file))
 	if err != nil {
@@ -40,7 +30,7 @@ func SignatureFiles(file string) ([]string, error) {
 }
 
 // SignedName returns the name of the wheel that the file of a signature belongs to; false if the
-// name is not that of a signature or a bundle. A bundle that another program made may lack the id.
+// name is not a signature's.
 func SignedName(name string) (string, bool) {
 	m := signatureForm.FindStringSubmatch(name)
 	if m == nil {
@@ -49,4 +39,4 @@ func SignedName(name string) (string, bool) {
 	return m[1], true
 }
 
-var signatureForm = regexp.MustCompile(`^(.+\.whl)` + regexp.QuoteMeta(ProvenanceSuffix) + `(?:\.[0-9a-f]{1,64}\.sig|(?:\.[0-9a-f]{1,64})?\.sigstore\.json)$`)
+var signatureForm = regexp.MustCompile(`^(.+\.whl)` + regexp.QuoteMeta(ProvenanceSuffix) + `\.[0-9a-f]{1,64}\.sig$`)

@@ -47,7 +47,6 @@ func TestSignedName(t *testing.T) {
 	for name, want := range map[string]string{
 		"a.whl.provenance.json.0a1b.sig": "a.whl", "a.whl.provenance.json.sig": "", "a.whl.provenance.json.x.sig": "", ".whl.provenance.json.0.sig": "",
 		"a.whl.provenance.json.0.sig.sig": "", "a.txt.provenance.json.0.sig": "", "a.whl.provenance.json." + strings.Repeat("0", 65) + ".sig": "",
-		"a.whl.provenance.json.0a1b.sigstore.json": "a.whl", "a.whl.provenance.json.sigstore.json": "a.whl", "a.whl.provenance.json.x.sigstore.json": "", "a.whl.sigstore.json": "",
 	} {
 		if got, ok := wheel.SignedName(name); got != want || ok != (want != "") {
 			t.Errorf("%s: %q, %v", name, got, ok)

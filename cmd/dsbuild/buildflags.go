@@ -117,8 +117,7 @@ func (o *wheelOptions) builderFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.siteOptions.Toolkit, "toolkit", "",
 		"`FILE` of Debian's package nvidia-cuda-toolkit 12.4, for device code under CUDA 12 (default: from a mirror of Debian)")
 	f.StringVar(&o.sign, "sign", "",
-		"sign the wheels with `KEY`: an SSH private key, the .pub file of a key in the SSH agent, or a signing config of sigstore "+
-			"(docs/signing.md)")
+		"sign the wheels with `KEY`: an SSH private key, or the .pub file of a key in the SSH agent (docs/signing.md)")
 	f.IntVar(&o.jobs, "jobs", 0, "`N` parallel compile jobs (default: the number of cores)")
 }
 

@@ -15,7 +15,6 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/dsbuild/dsbuild/internal/testkit/schema"
-	"github.com/dsbuild/dsbuild/internal/testkit/sigstoretest"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
@@ -68,13 +67,6 @@ func TestScripts(t *testing.T) {
 				ts.Check(schema.Validate(t, args[0], []byte(ts.ReadFile(file))))
 			},
 			"mkpolicy": cmdPolicy,
-			"mksigstore": func(ts *testscript.TestScript, _ bool, args []string) {
-				ts.Check(os.Mkdir(ts.MkAbs(args[0]), 0o755))
-				sigstoretest.New(t).WriteFiles(ts.MkAbs(args[0]))
-			},
-			"mktoken": func(ts *testscript.TestScript, _ bool, args []string) {
-				ts.Setenv("SIGSTORE_ID_TOKEN", sigstoretest.Token(sigstoretest.Issuer, args[0]))
-			},
 		},
 	})
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dsbuild/dsbuild/internal/fault"
-	"github.com/dsbuild/dsbuild/internal/keyless"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
@@ -20,27 +19,21 @@ func newSignCommand(a *app) *cobra.Command {
 	var keyFile string
 	cmd := &cobra.Command{
 		Use:   "sign WHEEL...",
-		Short: "Sign wheels with an SSH key or an identity",
+		Short: "Sign wheels with an SSH key",
 		Long: `sign signs the provenance statement beside each wheel, and writes the signature
 beside it. The statement names the wheel by its sha256, so the signature is one
 of the wheel, too. Several builders sign the same statement side by side.
 
-With an SSH key, the signature is WHEEL.provenance.json.ID.sig. The key is a
-private key, or the .pub file of a key that the SSH agent holds: a security key
-(FIDO) signs through the agent. If KEY-cert.pub is there, the key signs with
-that certificate. dsbuild asks for a passphrase at the terminal.
-
-With a signing config of sigstore (signing_config.json), the signature is a
-bundle, WHEEL.provenance.json.ID.sigstore.json. dsbuild takes the identity token
-from SIGSTORE_ID_TOKEN, or from GitHub Actions in a job with the permission
-id-token: write (docs/signing.md).`,
-		Example: `  dsbuild sign --key ~/.ssh/id_ed25519 dist/deepspeed-*.whl
-  dsbuild sign --key sigstore/signing_config.json dist/deepspeed-*.whl`,
-		Args: cobra.MinimumNArgs(1),
+The signature is WHEEL.provenance.json.ID.sig. The key is a private key, or the
+.pub file of a key that the SSH agent holds: a security key (FIDO) signs through
+the agent. If KEY-cert.pub is there, the key signs with that certificate.
+dsbuild asks for a passphrase at the terminal.`,
+		Example: "  dsbuild sign --key ~/.ssh/id_ed25519 dist/deepspeed-*.whl",
+		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
 			if keyFile == "" {
-				return usagef("--key is missing: name the SSH key or the signing config that signs")
+				return usagef("--key is missing: name the SSH key that signs")
 			}
 			for _, file := range args {
 				if info, err := os.Stat(file); err != nil || !info.Mode().IsRegular() {
@@ -70,30 +63,14 @@ id-token: write (docs/signing.md).`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&keyFile, "key", "",
-		"the `KEY`: an SSH private key, the .pub file of a key in the SSH agent, or a signing config of sigstore")
+	cmd.Flags().StringVar(&keyFile, "key", "", "the `KEY`: an SSH private key, or the .pub file of a key in the SSH agent")
 	return cmd
 }
 
-// signingKey is an SSH key, or an identity of sigstore.
-type signingKey interface {
-	signing.Key
-	Close()
-}
-
 // openKey opens a key for signing. It asks for the passphrase at the terminal.
-func (a *app) openKey(ctx context.Context, file string) (signingKey, error) {
-	var key signingKey
-	var err error
-	if keyless.IsConfig(file) {
-		key, err = keyless.Open(ctx, file, os.Getenv)
-	} else {
-		key, err = remote.NewAnswers(a.prompt).OpenKey(ctx, file)
-	}
-	if err != nil {
-		return nil, fault.WithCode(err, exitUsage)
-	}
-	return key, nil
+func (a *app) openKey(ctx context.Context, file string) (*remote.Key, error) {
+	key, err := remote.NewAnswers(a.prompt).OpenKey(ctx, file)
+	return key, fault.WithCode(err, exitUsage)
 }
 
 // wheelSigner returns the function that signs wheels for --sign, nil without a key. The key is

@@ -15,7 +15,6 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/verify"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/testkit/signingtest"
-	"github.com/dsbuild/dsbuild/internal/testkit/sigstoretest"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/release/signing"
@@ -50,11 +49,7 @@ func (w signedWheel) put(t *testing.T, s signing.Signed) {
 		put(t, w.file+wheel.ProvenanceSuffix, s.Statement)
 	}
 	for i, text := range s.Signatures {
-		path := wheel.SignatureFile(w.file, string("0123456789abcdef"[i]))
-		if strings.HasPrefix(text, "{") {
-			path = wheel.BundleFile(w.file, string("0123456789abcdef"[i]))
-		}
-		put(t, path, text)
+		put(t, wheel.SignatureFile(w.file, string("0123456789abcdef"[i])), text)
 	}
 }
 
@@ -403,35 +398,4 @@ func TestRollbackToAnUnsignedWheelIsRefused(t *testing.T) {
 	}
 	was := e.snapshot(t)
 	mustFail(t, e, was, back(t, opt).Nodes[0], "unsigned", "was not signed")
-}
-
-// A bundle of sigstore is judged here, and again before a rollback.
-func TestBundlesOfADeploy(t *testing.T) {
-	t.Parallel()
-	server, folder := sigstoretest.New(t), t.TempDir()
-	server.WriteFiles(folder)
-	k := signingtest.NewKeys(t)
-	identity := func(subject, more string) string {
-		return "signers: [{name: ci, " + more + signingtest.Identity(subject, filepath.Join(folder, "trusted_root.json")) + "}, {name: b, key: $b}]"
-	}
-	r := replaced{environment: newEnvironment(t, "2.15.0"), old: newSignedWheel(t, wheelOptions{version: "0.19.7"}), newer: newSignedWheel(t, wheelOptions{})}
-	r.old.put(t, signing.Signed{Statement: r.old.statement, Signatures: []string{server.Sign(sigstoretest.Issuer, signingtest.Workflow, r.old.statement)}})
-	r.newer.sign(t, k, "b")
-	h, s := host(t, "gpu1", r.environment, sshtest.Options{})
-	r.opt = options(t, r.old.loaded, []*sshtest.Server{s}, h)
-	r.opt.Verify, r.opt.Policy = verify.LevelFiles, k.Policy(t, identity("someone@example.org", ""))
-	mustRefuse(t, r.opt, "another identity", "does not trust the identity")
-	r.opt.Policy = k.Policy(t, identity(signingtest.Workflow, ""))
-	for _, w := range []signedWheel{r.old, r.newer} {
-		r.opt.Wheels = w.loaded
-		if deployed := run(t, t.Context(), r.opt); deployed.Err() != nil {
-			t.Fatalf("%+v", deployed.Nodes[0])
-		}
-	}
-	r.was = r.snapshot(t)
-	r.refuses(t, k, "expired since", identity(signingtest.Workflow, "until: 2026-01-01, "), "expired")
-	r.opt.Policy = k.Policy(t, identity(signingtest.Workflow, ""))
-	if report := back(t, r.opt); report.Err() != nil || report.Nodes[0].After.SHA256 != r.old.loaded[0].Manifest.SHA256 {
-		t.Errorf("%+v", report.Nodes[0])
-	}
 }

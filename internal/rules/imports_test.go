@@ -85,7 +85,7 @@ func TestPicture(t *testing.T) {
 		if from == "." {
 			t.Errorf("package %s is in no room of the picture", folder)
 		}
-		if slices.Contains([]string{"internal/hosts", "internal/slurm", "internal/keyless"}, folder) || strings.HasPrefix(folder, "internal/testkit") {
+		if slices.Contains([]string{"internal/hosts", "internal/slurm"}, folder) || strings.HasPrefix(folder, "internal/testkit") {
 			continue
 		}
 		for _, path := range slices.Concat(slices.Collect(maps.Values(imports))...) {

@@ -189,12 +189,6 @@ func innerRooms() []Rule { //nolint:revive // a table, however long
 			Reason: "running many items at once does not depend on the items",
 		},
 		{
-			Folder: "internal/keyless",
-			Deny:   []string{Module, cobra},
-			Allow:  ours("internal/keyless", "release/signing/sigstore"),
-			Reason: "signing with an identity asks the services of sigstore, and nobody else",
-		},
-		{
 			Folder: "internal/testkit",
 			Reason: "kits of tests may use what they test",
 		},

@@ -136,12 +136,8 @@ func matches(pattern, text string) bool {
 	return err == nil && ok
 }
 
-// builderOf returns the builder who made a signature, and the key itself without a certificate, or
-// the identity.
+// builderOf returns the builder who made a signature, and the key itself without a certificate.
 func (p *Policy) builderOf(statement, armored string, now time.Time) (name string, key []byte, err error) {
-	if isBundle(armored) {
-		return p.identityOf(statement, armored, now)
-	}
 	sig, err := sshsig.Unarmor([]byte(armored))
 	if err != nil {
 		return "", nil, errors.New("not an SSH signature")
@@ -193,7 +189,7 @@ func (p *Policy) trusted(sig *sshsig.Signature, now time.Time) (string, error) {
 	}
 	for i := range p.Signers {
 		s := &p.Signers[i]
-		if s.Identity != nil || s.CA != certified || !bytes.Equal(s.blob, authority) {
+		if s.CA != certified || !bytes.Equal(s.blob, authority) {
 			continue
 		}
 		if why := s.validAt(now); why != "" {

@@ -1,7 +1,7 @@
 // Package signing lets a team say which wheels its nodes accept: dsbuild signs the provenance
-// statement beside a wheel with an SSH key (the format of ssh-keygen -Y) or with an identity (a
-// bundle of sigstore), and a policy names the trusted signers and what a statement must say. The machine
-// that runs dsbuild judges a wheel before it sends it, and what a node tells of its files before a rollback.
+// statement beside a wheel with an SSH key (the format of ssh-keygen -Y), and a policy names the
+// trusted signers and what a statement must say. The machine that runs dsbuild judges a wheel before
+// it sends it, and what a node tells of its files before a rollback.
 package signing
 
 import (
@@ -30,13 +30,12 @@ type Policy struct {
 	Companions bool          // accept the unsigned wheels that --deps installs with DeepSpeed
 }
 
-// Signer is a trusted key, a certificate authority that vouches for keys, or an identity of sigstore.
+// Signer is a trusted key, or a certificate authority that vouches for keys.
 type Signer struct {
 	Name       string
 	Key        string    // in the form of authorized_keys, without a comment
 	CA         bool      // Key signs certificates; the certificates' keys sign wheels
 	Principals []string  // of a CA: certificates for these names are accepted
-	Identity   *Identity // of sigstore; nil: the signer has a key
 	From       time.Time // zero: always
 	Until      time.Time // zero: for ever
 
@@ -58,7 +57,7 @@ func (s *Signer) parseKey(text string) error {
 	return nil
 }
 
-// fingerprint is the fingerprint of the signer's key, as ssh-keygen -l prints it; "" for an identity.
+// fingerprint is the fingerprint of the signer's key, as ssh-keygen -l prints it.
 func (s *Signer) fingerprint() string { return fingerprint(s.blob) }
 
 func fingerprint(blob []byte) string {

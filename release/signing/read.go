@@ -3,7 +3,6 @@ package signing
 import (
 	"fmt"
 	"io"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
 	"github.com/dsbuild/dsbuild/internal/yamldoc"
-	"github.com/dsbuild/dsbuild/release/signing/sigstore"
 )
 
 // The forms of values. Names appear in allowed_signers, where a pattern or a comma has a meaning.
@@ -21,8 +19,6 @@ var (
 	versionForm     = regexp.MustCompile(`^\d{1,6}(\.\d{1,6}){0,4}$`)
 	ageForm         = regexp.MustCompile(`^(\d{1,5})([hdw])$`)
 	sourceForm      = regexp.MustCompile(`^[!-~]{1,300}$`)
-	issuerForm      = regexp.MustCompile(`^https?://[!-~]{1,300}$`)
-	subjectForm     = regexp.MustCompile(`^[!-~]{1,300}$`)
 	fingerprintForm = regexp.MustCompile(`^SHA256:[A-Za-z0-9+/]{43}$`)
 )
 
@@ -70,7 +66,7 @@ func (r *reader) read(body yamldoc.Node, now time.Time) (*Policy, error) {
 		if r.Err() == nil {
 			// Find mistakes that no single key has.
 			for _, s := range p.Signers {
-				if s.Identity == nil && slices.Contains(p.Revoked, s.fingerprint()) {
+				if slices.Contains(p.Revoked, s.fingerprint()) {
 					r.Add(r.seen["key "+s.Key], "remove the signer, or its key from revoked", "the key of signer %s is revoked", s.Name)
 				}
 			}
@@ -129,11 +125,11 @@ func (r *reader) readPolicy(p *Policy, body yamldoc.Node) {
 	}
 }
 
-// readSigner reads one trusted key or identity.
+// readSigner reads one trusted key.
 func (r *reader) readSigner(n yamldoc.Node) Signer {
 	var s Signer
 	kinds, named := 0, false
-	for _, p := range r.Pairs(n, "a signer", []string{"name", "key", "ca", "sigstore", "principals", "from", "until"}) {
+	for _, p := range r.Pairs(n, "a signer", []string{"name", "key", "ca", "principals", "from", "until"}) {
 		switch p.Key {
 		case "name":
 			named = true
@@ -147,12 +143,6 @@ func (r *reader) readSigner(n yamldoc.Node) Signer {
 				continue
 			}
 			r.once("key "+s.Key, "this key", p)
-		case "sigstore":
-			kinds++
-			s.Identity = r.readIdentity(p.Node)
-			if s.Identity.root != nil {
-				r.once("identity "+s.Identity.Issuer+" "+s.Identity.Subject, "this identity", p)
-			}
 		case "principals":
 			s.Principals = r.texts(p.Node, "principals", nameForm, "a name of letters, digits and . _ @ + -")
 		case "from":
@@ -165,7 +155,7 @@ func (r *reader) readSigner(n yamldoc.Node) Signer {
 	case !named:
 		r.Add(r.Place(n), "", "a signer needs a name")
 	case kinds != 1:
-		r.Add(r.Place(n), "", "signer %s needs one of key, ca and sigstore", s.Name)
+		r.Add(r.Place(n), "", "signer %s needs either key or ca", s.Name)
 	case s.CA && len(s.Principals) == 0:
 		r.Add(r.Place(n), "a CA may also sign certificates for logins; list the names that sign wheels",
 			"signer %s is a CA without principals", s.Name)
@@ -175,38 +165,6 @@ func (r *reader) readSigner(n yamldoc.Node) Signer {
 		r.Add(r.Place(n), "", "signer %s is never valid: until is not after from", s.Name)
 	}
 	return s
-}
-
-// readIdentity reads an identity of sigstore.
-func (r *reader) readIdentity(n yamldoc.Node) *Identity {
-	id := &Identity{}
-	for _, p := range r.Pairs(n, "sigstore", []string{"issuer", "subject", "trusted_root"}) {
-		switch p.Key {
-		case "issuer":
-			id.Issuer = r.text(p.Node, "issuer", issuerForm, "the address of a token issuer, such as https://token.actions.githubusercontent.com")
-		case "subject":
-			id.Subject = r.text(p.Node, "subject", subjectForm, "a pattern without spaces for an address or an e-mail address")
-			if strings.Trim(id.Subject, "*") == "" && id.Subject != "" {
-				r.Add(r.Place(p.Node), "", "the subject %s is everybody whom the issuer knows", id.Subject)
-			}
-		case "trusted_root":
-			file := r.text(p.Node, "trusted_root", nil, "")
-			if file == "" {
-				continue
-			}
-			if !filepath.IsAbs(file) && r.File != "-" {
-				file = filepath.Join(filepath.Dir(r.File), file)
-			}
-			var err error
-			if id.root, err = sigstore.ReadTrustedRoot(file); err != nil {
-				r.Add(r.Place(p.Node), "cosign trusted-root create makes one for a private sigstore", "%v", err)
-			}
-		}
-	}
-	if r.Err() == nil && (id.Issuer == "" || id.Subject == "" || id.root == nil) {
-		r.Add(r.Place(n), "", "sigstore needs issuer, subject and trusted_root")
-	}
-	return id
 }
 
 // once refuses a second signer with the same name or key: it would count twice.

@@ -14,7 +14,6 @@ import (
 
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
 	"github.com/dsbuild/dsbuild/internal/fault"
-	"github.com/dsbuild/dsbuild/release/signing/sigstore"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -30,7 +29,7 @@ const (
 type Signed struct {
 	Name       string   `json:"name"` // the wheel's file name
 	Statement  string   `json:"statement"`
-	Signatures []string `json:"signatures"`       // armored, or bundles of sigstore
+	Signatures []string `json:"signatures"`       // armored
 	Record     string   `json:"record,omitempty"` // the wheel's RECORD: the digests of its files
 }
 
@@ -79,7 +78,7 @@ func readBounded(path string, most int64) ([]byte, error) {
 
 // Key signs messages.
 type Key interface {
-	// Sign returns an armored SSH signature of a message in a namespace, or a bundle of sigstore.
+	// Sign returns an armored SSH signature of a message in a namespace.
 	Sign(message []byte, namespace string) ([]byte, error)
 }
 
@@ -114,25 +113,11 @@ func Sign(file string, key Key) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("signing %s: %w", s.Name, err)
 	}
-	path := signatureFile(file, text)
-	return path, atomicfile.Write(path, bytes.NewReader(text), 0o644)
-}
-
-// signatureFile is the path of a signature, which tells its signer from others.
-func signatureFile(file string, text []byte) string {
-	if isBundle(string(text)) {
-		identity, _ := sigstore.ClaimedIdentity(text) // the signer has just made it
-		return wheel.BundleFile(file, signerID(identityKey(identity)))
-	}
-	sig, err := sshsig.Unarmor(text)
+	signature, err := sshsig.Unarmor(text)
 	if err != nil {
-		return wheel.SignatureFile(file, "0")
+		return "", fmt.Errorf("signing %s: %w", s.Name, err)
 	}
-	return wheel.SignatureFile(file, signerID(plainKey(sig.PublicKey)))
-}
-
-// signerID names a key or an identity in a file name.
-func signerID(key []byte) string {
-	sum := sha256.Sum256(key)
-	return hex.EncodeToString(sum[:6])
+	id := sha256.Sum256(plainKey(signature.PublicKey))
+	path := wheel.SignatureFile(file, hex.EncodeToString(id[:6]))
+	return path, atomicfile.Write(path, bytes.NewReader(text), 0o644)
 }
