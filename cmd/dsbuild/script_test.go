@@ -34,8 +34,9 @@ func withoutTerminal() {
 }
 
 // TestScripts runs testdata/script/*.txtar: the command line told as scripts,
-// each in a folder of its own with an empty home. UPDATE_SCRIPTS=1 rewrites
-// what they compare with.
+// each in a folder of its own with an empty home. $BIN is the folder of dsbuild,
+// for a PATH without this machine's programs. UPDATE_SCRIPTS=1 rewrites what the
+// scripts compare with.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
@@ -46,6 +47,8 @@ func TestScripts(t *testing.T) {
 			home := env.WorkDir + "/home"
 			env.Setenv("HOME", home)
 			env.Setenv("LC_ALL", "C.UTF-8")
+			bin, _, _ := strings.Cut(env.Getenv("PATH"), string(os.PathListSeparator)) // TestMain's
+			env.Setenv("BIN", bin)
 			for _, name := range []string{"PIP_INDEX_URL", "DSBUILD_TORCH_INDEX"} { // nothing is asked for outside
 				env.Setenv(name, "http://127.0.0.1:9/simple")
 			}
