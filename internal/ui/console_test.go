@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -134,10 +136,11 @@ func TestHostileOutputIsCleaned(t *testing.T) {
 	}
 }
 
-// Run with -race: any goroutine may call the methods.
+// Any goroutine may call the methods; each line arrives once and unbroken.
 func TestConcurrentUse(t *testing.T) {
 	for _, terminal := range []bool{false, true} {
-		c := ui.New(io.Discard, ui.Options{Terminal: terminal})
+		var out bytes.Buffer
+		c := ui.New(&out, ui.Options{Terminal: terminal})
 		bar := c.Bar("all", 800)
 		var group sync.WaitGroup
 		for i := range 8 {
@@ -155,8 +158,41 @@ func TestConcurrentUse(t *testing.T) {
 		group.Wait()
 		bar.Close()
 		c.Close()
-		c.Step("after the end").End(ui.Done, "") // must not panic
+		c.Step("after the end").End(ui.Skipped, "") // must not panic
+		want := []string{"all: 100% in TIME  at work", "- after the end  skipped"}
+		for i := range 8 {
+			want = append(want, fmt.Sprintf("note %d", i), fmt.Sprintf("✓ step %d  TIME", i))
+		}
+		got := onScreen(out.String())
+		slices.Sort(want)
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Errorf("terminal: %t: printed\n%s\nwant\n%s", terminal, strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
 	}
+}
+
+// onScreen returns the lines that output leaves on a terminal, with TIME for each duration.
+func onScreen(output string) []string {
+	lines := []string{""}
+	for output != "" {
+		last := len(lines) - 1
+		switch {
+		case strings.HasPrefix(output, "\r\x1b[K"):
+			lines[last], output = "", output[len("\r\x1b[K"):]
+		case strings.HasPrefix(output, "\x1b[A\x1b[K"):
+			lines, output = append(lines[:last-1], ""), output[len("\x1b[A\x1b[K"):]
+		case output[0] == '\n':
+			lines, output = append(lines, ""), output[1:]
+		default:
+			lines[last], output = lines[last]+output[:1], output[1:]
+		}
+	}
+	durations := regexp.MustCompile(`\d+\.\ds|\d+m\d\ds`)
+	for i := range lines {
+		lines[i] = durations.ReplaceAllString(lines[i], "TIME")
+	}
+	return lines[:len(lines)-1] // after the last line break
 }
 
 // openTerminal returns the two ends of a real pseudo terminal, and a function that returns
@@ -191,7 +227,7 @@ func openTerminal(t *testing.T) (tty *os.File, await func(want string) string) {
 	var all strings.Builder
 	return tty, func(want string) string {
 		t.Helper()
-		timeout := time.After(20 * time.Second)
+		timeout := time.After(time.Minute)
 		for !strings.Contains(all.String(), want) {
 			select {
 			case chunk := <-chunks:
