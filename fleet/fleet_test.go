@@ -27,7 +27,7 @@ func servers(t *testing.T, count int) fleet.Options {
 	t.Helper()
 	opt := fleet.Options{
 		Command: "test", By: "tester", Reporter: ui.New(io.Discard, ui.Options{}),
-		Dialer: remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: 5 * time.Second}),
+		Dialer: remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: time.Minute}),
 	}
 	var all []*sshtest.Server
 	for i := range count {

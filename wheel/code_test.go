@@ -77,7 +77,7 @@ func TestManySections(t *testing.T) {
 		}
 		// One that has given its result may still be on its way out.
 		left := runtime.NumGoroutine()
-		for end := time.Now().Add(10 * time.Second); left > goroutines && time.Now().Before(end); left = runtime.NumGoroutine() {
+		for end := time.Now().Add(time.Minute); left > goroutines && time.Now().Before(end); left = runtime.NumGoroutine() {
 			time.Sleep(time.Millisecond)
 		}
 		if left > goroutines {

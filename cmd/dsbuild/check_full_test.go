@@ -148,7 +148,7 @@ func (g checkGround) names(t *testing.T, list string, wants []string, args ...st
 func (g checkGround) clean(t *testing.T) {
 	t.Helper()
 	for _, n := range g.Nodes {
-		slurmtest.Eventually(t, 30*time.Second, "nothing is left on "+n.Name, func() bool {
+		slurmtest.Eventually(t, time.Minute, "nothing is left on "+n.Name, func() bool {
 			out, err := n.Command(t.Context(), "sh", "-c", `pgrep -fa '[#]dsbuild|[d]ist.TCPStore'; find /tmp /dev/shm "$1" -name '.dsbuild-check-*' 2>/dev/null; true`, "sh", g.dir).Output()
 			return err == nil && len(bytes.TrimSpace(out)) == 0
 		})

@@ -153,7 +153,7 @@ func TestCheckSSH(t *testing.T) {
 		t.Errorf("exit %d\n%s\n%s", code, out, &stderr)
 	}
 	for i, n := range f.Nodes {
-		slurmtest.Eventually(t, 20*time.Second, "nothing runs on "+n.Name, func() bool { return !f.Busy(i) })
+		slurmtest.Eventually(t, time.Minute, "nothing runs on "+n.Name, func() bool { return !f.Busy(i) })
 		left, err := os.ReadDir(filepath.Join(n.Dir, "tmp"))
 		if err != nil || len(left) > 0 {
 			t.Errorf("%s: %v: left %v", n.Name, err, left)

@@ -117,7 +117,7 @@ func (d *disk) cut(t *testing.T) {
 // again is what a boot does: the journal is replayed.
 func (d *disk) again(t *testing.T) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		err := syscall.Unmount(d.dir, 0)
 		if err == nil {
 			break

@@ -91,9 +91,9 @@ func TestFullNightly(t *testing.T) {
 	if got["one@release"] != nightly.Built || got["one@team"] != nightly.Built || r.Publish.Wheels != 2 {
 		t.Fatalf("%+v", r)
 	}
-	_, got, took := n.run(t, "the second night")
-	if got["one@release"] != nightly.Unchanged || got["one@team"] != nightly.Unchanged || took > 30*time.Second {
-		t.Errorf("%v in %s", got, took)
+	_, got, _ = n.run(t, "the second night")
+	if got["one@release"] != nightly.Unchanged || got["one@team"] != nightly.Unchanged {
+		t.Error(got)
 	}
 	n.write(t, "team/deepspeed/utils/of_the_team.py", "answer = 42\n")
 	commit(t, team, "something new")

@@ -91,7 +91,7 @@ Host gpu1
 		master.Process.Kill()
 		master.Wait()
 	})
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		if _, err := os.Lstat(filepath.Join(home, "cm")); err == nil {
 			break
 		}

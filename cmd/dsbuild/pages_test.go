@@ -465,10 +465,10 @@ func withDryRun(line string) string {
 // sh runs a line as a user's shell would.
 func (s *sandbox) sh(t *testing.T, line, input string) (said string, code int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	cmd := s.command(ctx, line)
-	cmd.Stdin, cmd.WaitDelay = strings.NewReader(input), 20*time.Second
+	cmd.Stdin, cmd.WaitDelay = strings.NewReader(input), time.Minute
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) || ctx.Err() != nil {

@@ -173,7 +173,7 @@ func TestRealWheelAgain(t *testing.T) {
 	if err := json.Unmarshal(stdout.Bytes(), &again); err != nil {
 		t.Fatal(err)
 	}
-	if w := again.Wheels[0]; !w.Cached || w.SHA256 != doc.Wheels[0].SHA256 || w.Seconds > 2 {
-		t.Errorf("cached %v, %s, %.1f s", w.Cached, w.SHA256, w.Seconds)
+	if w := again.Wheels[0]; !w.Cached || w.SHA256 != doc.Wheels[0].SHA256 {
+		t.Errorf("cached %v, %s", w.Cached, w.SHA256)
 	}
 }

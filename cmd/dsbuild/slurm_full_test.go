@@ -83,7 +83,7 @@ func (f *slurmFleet) root(t *testing.T, n *slurm.Node) string {
 		cmd.Wait()   //nolint:errcheck // likewise
 	})
 	var pid int
-	slurmtest.Eventually(t, 20*time.Second, "a process on "+n.Name, func() bool {
+	slurmtest.Eventually(t, time.Minute, "a process on "+n.Name, func() bool {
 		pid = last(cmd.Process.Pid)
 		words, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 		return string(words) == "sleep\x00infinity\x00"
@@ -174,7 +174,7 @@ func (f *slurmFleet) report(t *testing.T, want int, args ...string) (report.Repo
 // anything that it has brought to the nodes.
 func (f *slurmFleet) settled(t *testing.T) {
 	t.Helper()
-	slurmtest.Eventually(t, 30*time.Second, "no job of dsbuild's is left", func() bool {
+	slurmtest.Eventually(t, time.Minute, "no job of dsbuild's is left", func() bool {
 		out, err := f.Command(t.Context(), "squeue", "--noheader", "--name=dsbuild").Output()
 		return err == nil && len(bytes.TrimSpace(out)) == 0
 	})

@@ -297,13 +297,18 @@ func options(t *testing.T, offered []wheels.Wheel, servers []*sshtest.Server, ho
 				KnownHosts: sshtest.KnownHosts(t, servers...),
 				By:         "tester",
 				Forks:      4,
-				Dialer:     remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: 5 * time.Second, KeepAlive: 2 * time.Second}),
+				Dialer:     remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: time.Minute}),
 				Reporter:   ui.New(testWriter{t}, ui.Options{}),
 			},
 			Verify: verify.LevelLoad,
 		},
 		Wheels: offered,
 	}
+}
+
+// impatient is a dialer for tests of silent nodes, which it gives up after seconds.
+func impatient() remote.Dialer {
+	return remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: 8 * time.Second, KeepAlive: 2 * time.Second})
 }
 
 // verifyOptions are those of a verification of the same nodes.

@@ -130,24 +130,38 @@ func TestWaitsUntilTheEnvironmentIsFree(t *testing.T) {
 	if n.Status != report.Refused || n.Step != "fit" || !strings.Contains(n.Error, listProcesses(pid)) || count.Puts.Load() != 0 {
 		t.Errorf("still in use: %+v, files sent %d", n, count.Puts.Load())
 	}
+	opt.InUse = changes.InUse{Wait: time.Minute}
 	ctx, cancel := context.WithCancel(context.Background())
-	time.AfterFunc(2*time.Second, cancel)
-	opt.InUse = changes.InUse{Wait: time.Hour}
+	opt.Reporter = onWaiting{opt.Reporter, cancel}
 	if n = run(t, ctx, opt).Nodes[0]; n.Status != report.Skipped || n.Changed {
 		t.Errorf("interrupted: %+v", n)
 	}
+	opt.Reporter = onWaiting{opt.Reporter, end}
 	d := deploy.New(opt)
 	defer d.Close()
 	plan, err := d.Survey(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p := plan.Nodes[0]; p.Action != changes.Install || plan.Err() != nil || len(p.Remarks) == 0 || !strings.HasPrefix(p.Remarks[len(p.Remarks)-1], "waits up to 1h00m: its environment is used by pid") {
+	if p := plan.Nodes[0]; p.Action != changes.Install || plan.Err() != nil || len(p.Remarks) == 0 || !strings.HasPrefix(p.Remarks[len(p.Remarks)-1], "waits up to 1m00s: its environment is used by pid") {
 		t.Errorf("plan: %+v", p)
 	}
-	time.AfterFunc(time.Second, end)
-	if n = d.Apply(context.Background()).Nodes[0]; n.Status != report.OK || !n.Changed || n.Seconds["fit"] < 0.5 {
+	if n = d.Apply(context.Background()).Nodes[0]; n.Status != report.OK || !n.Changed {
 		t.Errorf("free at last: %+v", n)
+	}
+}
+
+// onWaiting calls waits when a node tells that it waits for its environment.
+type onWaiting struct {
+	ui.Reporter
+	waits func()
+}
+
+// Note implements ui.Reporter.
+func (r onWaiting) Note(format string, args ...any) {
+	r.Reporter.Note(format, args...)
+	if strings.Contains(fmt.Sprintf(format, args...), "; waiting until ") {
+		r.waits()
 	}
 }
 
@@ -205,8 +219,7 @@ func TestSharedEnvironmentIsInUseOnAnyNode(t *testing.T) {
 			t.Errorf("after waiting: %+v", n)
 		}
 	}
-	opt.InUse = changes.InUse{Wait: time.Minute}
-	time.AfterFunc(time.Second, end)
+	opt.InUse, opt.Reporter = changes.InUse{Wait: time.Minute}, onWaiting{opt.Reporter, end}
 	if r = run(t, context.Background(), opt); r.Err() != nil {
 		t.Errorf("free at last: %v", r.Err())
 	}

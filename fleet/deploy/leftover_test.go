@@ -62,7 +62,7 @@ func TestNothingIsLeftOfADeploy(t *testing.T) { // not parallel: it counts
 // settled waits until there are no more goroutines than before.
 func settled(t *testing.T, when string, before int) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); runtime.NumGoroutine() > before; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); runtime.NumGoroutine() > before; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			stacks := make([]byte, 1<<20)
 			stacks = stacks[:runtime.Stack(stacks, true)]

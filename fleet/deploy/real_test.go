@@ -63,7 +63,7 @@ func realOptions(t *testing.T, up *nodes.Fleet, wheels []wheels.Wheel) deploy.Op
 				Hosts:      inv.Hosts,
 				KnownHosts: inv.KnownHosts,
 				By:         "tester",
-				Dialer:     remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: 10 * time.Second}),
+				Dialer:     remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: time.Minute}),
 				Reporter:   ui.New(testWriter{t}, ui.Options{}),
 			},
 			Verify: verify.LevelLoad,

@@ -665,12 +665,12 @@ func TestVerifyOfANodeThatHangs(t *testing.T) {
 	t.Parallel()
 	f := deployed(t, 1)
 	python := filepath.Join(t.TempDir(), "python")
-	if err := os.WriteFile(python, []byte("#!/bin/sh\nexec sleep 60\n"), 0o755); err != nil {
+	if err := os.WriteFile(python, []byte("#!/bin/sh\nexec sleep 600\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	f.opt.Hosts[0].Python, f.opt.Timeout = python, time.Second
+	f.opt.Hosts[0].Python, f.opt.Timeout = python, 5*time.Second
 	r, err := verify.Run(context.Background(), verifyOptions(f.opt))
-	if n := r.Nodes[0]; err != nil || n.Status != report.Failed || n.Step != "probe" || n.Error != "not done within 1.0s" || n.Hint == "" {
+	if n := r.Nodes[0]; err != nil || n.Status != report.Failed || n.Step != "probe" || n.Error != "not done within 5.0s" || n.Hint == "" {
 		t.Errorf("%v %+v", err, r.Nodes[0])
 	}
 }

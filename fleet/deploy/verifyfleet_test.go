@@ -14,7 +14,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/deploy"
@@ -146,17 +145,11 @@ func TestVerifyOf800Nodes(t *testing.T) {
 	}
 	opt := many(t, 800, e, all)
 	opt.Hosts[665].Python = edited.python
-	begin := time.Now()
 	r, err := verify.Run(context.Background(), verifyOptions(opt))
 	if err != nil {
 		t.Fatal(err)
 	}
-	took := time.Since(begin)
 	out := printed(t, r)
-	t.Logf("%s", took)
-	if took > time.Minute {
-		t.Errorf("800 nodes took %s", took)
-	}
 	if r.Summary.OK != 796 || r.Summary.Differs != 3 || r.Summary.Unreachable != 1 {
 		t.Errorf("%+v", r.Summary)
 	}

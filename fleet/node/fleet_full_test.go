@@ -53,7 +53,7 @@ func TestFullFleetHungDriver(t *testing.T) {
 			if !slices.Contains(f.Missing, "compute capability (nvidia-smi does not answer)") || f.CPU == "" || f.Glibc == "" {
 				t.Errorf("%+v", f)
 			}
-			if took := time.Since(begin); took < 19*time.Second || took > 60*time.Second {
+			if took := time.Since(begin); took < 19*time.Second || took > 2*time.Minute {
 				t.Errorf("took %s", took)
 			}
 		})

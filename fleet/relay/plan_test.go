@@ -41,11 +41,7 @@ func TestPlanOfManyNodes(t *testing.T) {
 	t.Parallel()
 	for fanout, deepest := range map[int]int{1: 999, 2: 1000, 8: 1000} {
 		s := crowd(t, fanout, 1000)
-		begin := time.Now()
 		s.plan()
-		if d := time.Since(begin); d > 5*time.Second {
-			t.Errorf("planned in %s", d)
-		}
 		heads, most := 0, 0
 		for i, n := range s.seats {
 			if n.waiting {

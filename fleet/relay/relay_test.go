@@ -51,7 +51,7 @@ func set(t *testing.T, count, size int) (*stage, *Relay) {
 	}
 	opt := fleet.Options{
 		Command: "test", By: "tester", Reporter: ui.New(io.Discard, ui.Options{}),
-		Dialer: remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: 5 * time.Second}), Forks: count,
+		Dialer: remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: time.Minute}), Forks: count,
 	}
 	var servers []*sshtest.Server
 	for i := range count {
@@ -135,7 +135,7 @@ func (s *stage) programs(at ...int) (found []int) {
 // mustBeGone fails unless all programs end.
 func (s *stage) mustBeGone() {
 	s.t.Helper()
-	for end := time.Now().Add(10 * time.Second); len(s.programs()) > 0; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); len(s.programs()) > 0; time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			s.t.Fatalf("still running: %v", s.programs())
 		}

@@ -81,7 +81,7 @@ func newFleet(t *testing.T, kinds ...kind) *testFleet {
 		bin := filepath.Join(up.Nodes[i].Dir, "bin")
 		f.hosts[i].Env = map[string]string{"PATH": bin + ":/usr/local/bin:/usr/bin:/bin"}
 	}
-	f.dials.Dialer = remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: 10 * time.Second})
+	f.dials.Dialer = remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: time.Minute})
 	return f
 }
 

@@ -69,7 +69,7 @@ func attended(t *testing.T, p remote.Prompter) *remote.SSH {
 	t.Helper()
 	t.Setenv("HOME", t.TempDir())
 	return remote.NewSSH(thisWay(remote.Options{
-		Config: remote.NoConfig, AgentSocket: "none", Timeout: 2 * time.Second, Pause: 5 * time.Millisecond, Answers: remote.NewAnswers(p),
+		Config: remote.NoConfig, AgentSocket: "none", Timeout: time.Minute, Pause: 5 * time.Millisecond, Answers: remote.NewAnswers(p),
 	}))
 }
 
@@ -274,11 +274,11 @@ func TestWrongPasswordStaysWithOneNode(t *testing.T) {
 // The login's time limit does not run while a person thinks.
 func TestThinkingTakesNoTime(t *testing.T) {
 	slow := &person{answer: func(context.Context, string, bool) (string, error) {
-		time.Sleep(600 * time.Millisecond)
+		time.Sleep(2500 * time.Millisecond)
 		return "secret", nil
 	}}
 	t.Setenv("HOME", t.TempDir())
-	d := remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: 400 * time.Millisecond, Answers: remote.NewAnswers(slow)})
+	d := remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: 2 * time.Second, Answers: remote.NewAnswers(slow)})
 	var targets []remote.Target
 	for range 4 { // logins that wait for the first have time too
 		targets = append(targets, keyless(sshtest.Start(t, sshtest.Options{Password: "secret"})))
@@ -289,12 +289,8 @@ func TestThinkingTakesNoTime(t *testing.T) {
 		}
 	}
 	stalled := sshtest.Start(t, sshtest.Options{StallOnAccept: true})
-	begin := time.Now()
 	_, err := d.Dial(t.Context(), keyless(stalled))
-	wantError(t, err, remote.ErrDial, "did not finish the SSH handshake within 400ms", "")
-	if took := time.Since(begin); took > 5*time.Second {
-		t.Errorf("took %s", took)
-	}
+	wantError(t, err, remote.ErrDial, "did not finish the SSH handshake within 2s", "")
 }
 
 // A question ends when the run or the node no longer needs the answer.
@@ -326,7 +322,7 @@ func TestQuestionEnds(t *testing.T) {
 				if !errors.Is(err, context.Canceled) {
 					t.Errorf("%s: %v", name, err)
 				}
-			case <-time.After(5 * time.Second):
+			case <-time.After(time.Minute):
 				t.Fatalf("%s: still asking", name)
 			}
 		}
@@ -339,7 +335,7 @@ func TestQuestionEnds(t *testing.T) {
 		select {
 		case err := <-done:
 			wantError(t, err, remote.ErrDial, "closed the connection before there was an answer", "LoginGraceTime")
-		case <-time.After(5 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("%s: still waiting", name)
 		}
 		<-ended

@@ -169,8 +169,8 @@ func TestResolveMatch(t *testing.T) {
 	}
 }
 
-// A mistake in the configuration of this machine is told with its file and line, at once and not as
-// the node's fault.
+// A mistake in the configuration of this machine is told with its file and line, and not as the
+// node's fault.
 func TestBrokenConfiguration(t *testing.T) {
 	needSSH(t)
 	included := write(t, "more", "\n\nFoo bar\n")
@@ -184,13 +184,12 @@ func TestBrokenConfiguration(t *testing.T) {
 		for _, way := range []remote.Client{remote.Auto, remote.OpenSSH} {
 			configured(t, "")
 			d := remote.NewSSH(remote.Options{Config: write(t, "config", text), AgentSocket: "none", Client: way})
-			begin := time.Now()
 			_, err := d.Dial(t.Context(), s.Target())
 			if err == nil || errors.Is(err, remote.ErrDial) || !regexp.MustCompile(`^on this machine, ssh cannot read its configuration: .*`+want).MatchString(err.Error()) {
 				t.Errorf("%q: got %v, want the line", text, err)
 			}
-			if took := time.Since(begin); took > 5*time.Second || !strings.Contains(fault.Hint(err), "ssh -G '"+s.Address+"'") {
-				t.Errorf("%q: after %s, with the hint %q", text, took, fault.Hint(err))
+			if !strings.Contains(fault.Hint(err), "ssh -G '"+s.Address+"'") {
+				t.Errorf("%q: hint %q", text, fault.Hint(err))
 			}
 		}
 	}
@@ -353,14 +352,14 @@ func TestResolveEndsWithItsContext(t *testing.T) {
 	if _, err := exec.LookPath("ssh"); err != nil {
 		t.Skip(err)
 	}
-	d := configured(t, "Match exec \"exec sleep 8\"\n  User x\n")
+	d := configured(t, "Match exec \"exec sleep 600\"\n  User x\n")
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	begin := time.Now()
 	if _, err := d.Resolve(ctx, remote.Target{Address: "gpu1"}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v", err)
 	}
-	if d := time.Since(begin); d > 5*time.Second {
+	if d := time.Since(begin); d > time.Minute {
 		t.Errorf("after %s", d)
 	}
 }

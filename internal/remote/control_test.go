@@ -59,7 +59,7 @@ Host gpu*
 		cmd.Process.Kill()
 		cmd.Wait()
 	})
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		out, err := ssh("-O", "check", "gpu1")
 		if err == nil {
 			return config
@@ -72,9 +72,13 @@ Host gpu*
 
 // rider can only log in through a master.
 func rider(config string) *remote.SSH {
+	return remote.NewSSH(thisWay(remote.Options{Config: config, AgentSocket: "none", Timeout: time.Minute}))
+}
+
+// impatientRider is a rider that gives up a silent node after 4 s.
+func impatientRider(config string) *remote.SSH {
 	return remote.NewSSH(thisWay(remote.Options{
-		Config: config, AgentSocket: "none",
-		Timeout: 5 * time.Second, KeepAlive: 400 * time.Millisecond, KeepAliveMax: 8,
+		Config: config, AgentSocket: "none", Timeout: time.Minute, KeepAlive: 500 * time.Millisecond, KeepAliveMax: 8,
 	}))
 }
 
@@ -138,8 +142,8 @@ func TestControlMasterOfAJumpHost(t *testing.T) {
 func TestControlMasterSilentProgram(t *testing.T) {
 	t.Parallel()
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
-	c := dial(t, rider(master(t, f, 0)), ridden())
-	if _, _, err := output(t, c, remote.Command{Argv: []string{"sleep", "4"}}); err != nil {
+	c := dial(t, impatientRider(master(t, f, 0)), ridden())
+	if _, _, err := output(t, c, remote.Command{Argv: []string{"sleep", "5"}}); err != nil {
 		t.Error(err)
 	}
 }
@@ -148,7 +152,7 @@ func TestControlMasterSilentProgram(t *testing.T) {
 func TestControlMasterOfASilentNode(t *testing.T) {
 	t.Parallel()
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
-	d := rider(master(t, f, 0))
+	d := impatientRider(master(t, f, 0))
 	c := dial(t, d, ridden())
 	pids := children(t, f.Nodes[0].Pid())
 	signal := func(s syscall.Signal) {

@@ -26,14 +26,21 @@ import (
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 )
 
-// quick has short time limits, so that the tests need not wait.
+// quick tries once. Its time limits only end a test that hangs.
 func quick() *remote.SSH { return trying(1) }
 
-// trying is a quick dialer that tries several times.
+// trying is a dialer that tries several times, without a pause.
 func trying(tries int) *remote.SSH {
 	return remote.NewSSH(thisWay(remote.Options{
-		Config: remote.NoConfig, AgentSocket: "none", Tries: tries,
-		Timeout: 2 * time.Second, KeepAlive: 100 * time.Millisecond, KeepAliveMax: 10, Pause: 5 * time.Millisecond,
+		Config: remote.NoConfig, AgentSocket: "none", Tries: tries, Timeout: time.Minute, Pause: 5 * time.Millisecond,
+	}))
+}
+
+// impatient is a dialer for tests of silent nodes, which it gives up after 2 s.
+func impatient() *remote.SSH {
+	return remote.NewSSH(thisWay(remote.Options{
+		Config: remote.NoConfig, AgentSocket: "none", Tries: 3,
+		Timeout: 2 * time.Second, KeepAlive: 200 * time.Millisecond, KeepAliveMax: 10, Pause: 5 * time.Millisecond,
 	}))
 }
 
@@ -76,20 +83,12 @@ func TestNameUnknown(t *testing.T) {
 func TestStalledHandshake(t *testing.T) {
 	t.Parallel()
 	s := sshtest.Start(t, sshtest.Options{StallOnAccept: true})
-	begin := time.Now()
-	_, err := quick().Dial(t.Context(), s.Target())
+	_, err := impatient().Dial(t.Context(), s.Target())
 	wantError(t, err, remote.ErrDial, "did not finish the SSH handshake within [24]s", "ssh -v -p")
-	if d := time.Since(begin); d > 6*time.Second {
-		t.Errorf("after %s", d)
-	}
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	begin = time.Now()
 	if _, err = dialer().Dial(ctx, s.Target()); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, remote.ErrDial) {
 		t.Errorf("the caller's own end: %v", err)
-	}
-	if d := time.Since(begin); d > 2*time.Second {
-		t.Errorf("the caller's end took %s", d)
 	}
 }
 
@@ -359,22 +358,18 @@ func TestCutWhilePutting(t *testing.T) {
 
 func TestSilenceIsNoticed(t *testing.T) {
 	s := sshtest.Start(t, sshtest.Options{StallAfter: 1 << 20})
-	c := dial(t, quick(), s.Target())
+	c := dial(t, impatient(), s.Target())
 	up, _ := blob(8<<20, filepath.Join(s.Home, "big"))
-	begin := time.Now()
 	err := c.Put(t.Context(), up)
 	wantError(t, err, remote.ErrLost, "no answer for", "network")
-	if d := time.Since(begin); d > 5*time.Second {
-		t.Errorf("noticed after %s", d)
-	}
 }
 
 // dsbuild does not give up a node because a program there is silent for long.
 func TestSilentProgramIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	s := sshtest.Start(t, sshtest.Options{})
-	c := dial(t, quick(), s.Target())
-	if err := c.Run(t.Context(), remote.Command{Argv: []string{"sleep", "1.5"}}); err != nil {
+	c := dial(t, impatient(), s.Target())
+	if err := c.Run(t.Context(), remote.Command{Argv: []string{"sleep", "3"}}); err != nil {
 		t.Error(err)
 	}
 }
@@ -386,12 +381,8 @@ func TestCancelOnAStalledNode(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	up, _ := blob(8<<20, filepath.Join(s.Home, "big"))
-	begin := time.Now()
 	if err := c.Put(ctx, up); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v", err)
-	}
-	if d := time.Since(begin); d > 10*time.Second {
-		t.Errorf("after %s", d)
 	}
 }
 
@@ -417,7 +408,7 @@ func TestSFTPThatDoesNotEnd(t *testing.T) {
 				if !errors.Is(err, ctx.Err()) {
 					t.Errorf("got %v", err)
 				}
-			case <-time.After(10 * time.Second):
+			case <-time.After(time.Minute):
 				t.Fatal("Put does not return")
 			}
 			err := c.Run(t.Context(), remote.Command{Argv: []string{"true"}})
@@ -495,18 +486,17 @@ func TestNoSFTP(t *testing.T) {
 	}
 }
 
-// One packet at a time gives 3 MB/s at 10 ms; with a window of packets, the disk is the limit.
+// One packet at a time takes 512 times the latency; a window of packets, a few times.
 func TestPutFillsALongLine(t *testing.T) {
-	s := sshtest.Start(t, sshtest.Options{Latency: 10 * time.Millisecond})
+	const latency = 100 * time.Millisecond
+	s := sshtest.Start(t, sshtest.Options{Latency: latency})
 	c := dial(t, dialer(), s.Target())
 	up, _ := blob(16<<20, filepath.Join(s.Home, "big"))
 	begin := time.Now()
 	if err := c.Put(t.Context(), up); err != nil {
 		t.Fatal(err)
 	}
-	d := time.Since(begin)
-	t.Logf("16 MiB in %s: %.0f MB/s", d, 16*1.048576/d.Seconds())
-	if d > 4*time.Second { // one at a time: at least 512 × 10 ms
+	if d := time.Since(begin); d > 256*latency {
 		t.Errorf("took %s", d)
 	}
 }
@@ -547,7 +537,7 @@ func TestJumpHostsAreShared(t *testing.T) {
 	for _, c := range conns {
 		c.Close()
 	}
-	for deadline := time.Now().Add(5 * time.Second); bastion.Open()+inner.Open() > 0; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); bastion.Open()+inner.Open() > 0; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("a jump host is still connected after its last node")
 		}
@@ -635,7 +625,7 @@ func TestJumpHostForbidsForwarding(t *testing.T) {
 func TestSilenceIsNotTriedAgain(t *testing.T) {
 	t.Parallel()
 	s := sshtest.Start(t, sshtest.Options{StallOnAccept: true})
-	_, err := trying(3).Dial(t.Context(), s.Target())
+	_, err := impatient().Dial(t.Context(), s.Target())
 	wantError(t, err, remote.ErrDial, "did not finish the SSH handshake within", "")
 	if s.Connections() != 1 {
 		t.Errorf("%d connections", s.Connections())
@@ -652,14 +642,14 @@ func TestStalledNodeBehindAJumpHost(t *testing.T) {
 	bastion := sshtest.Start(t, sshtest.Options{})
 	target := sshtest.Start(t, sshtest.Options{StallOnAccept: true}).Target()
 	target.Jump = []remote.Target{bastion.Target()}
-	_, err := quick().Dial(t.Context(), target)
+	_, err := impatient().Dial(t.Context(), target)
 	wantError(t, err, remote.ErrDial, "did not finish the SSH handshake", "")
 }
 
 func TestNoGoroutineIsLeft(t *testing.T) {
 	before := runtime.NumGoroutine()
 	t.Run("use", func(t *testing.T) {
-		d := quick()
+		d := impatient()
 		bastion := sshtest.Start(t, sshtest.Options{})
 		for _, opt := range []sshtest.Options{{}, {StallOnAccept: true}, {WrongKey: true}, {RefuseAuth: true}, {CutAfter: 1 << 16}} {
 			s := sshtest.Start(t, opt)
@@ -677,7 +667,7 @@ func TestNoGoroutineIsLeft(t *testing.T) {
 			c.Close()
 		}
 	})
-	for deadline := time.Now().Add(10 * time.Second); runtime.NumGoroutine() > before; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); runtime.NumGoroutine() > before; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			buf := make([]byte, 1<<18)
 			t.Fatalf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), before, buf[:runtime.Stack(buf, true)])

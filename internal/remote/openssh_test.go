@@ -75,7 +75,7 @@ func TestOpenSSHNodeGoesDown(t *testing.T) {
 		return len(b), nil
 	})})
 	wantError(t, err, remote.ErrLost, "while running a command", "reboot")
-	for deadline := time.Now().Add(5 * time.Second); f.Nodes[0].Pid() != 0 && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(time.Minute); f.Nodes[0].Pid() != 0 && time.Now().Before(deadline); {
 		time.Sleep(10 * time.Millisecond)
 	}
 	_, err = quick().Dial(t.Context(), fleetTarget(f, 0))
@@ -103,7 +103,7 @@ func TestOpenSSHCancelEndsTheProgram(t *testing.T) {
 		}
 		return
 	}
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		if _, err := os.Stat("/proc/" + strconv.Itoa(pid)); err != nil {
 			return
 		}

@@ -50,7 +50,7 @@ func bySSH(t *testing.T, opt remote.Options) *remote.SSH {
 	opt.Config = cmp.Or(opt.Config, remote.NoConfig)
 	opt.AgentSocket = "none"
 	if opt.Timeout == 0 {
-		opt.Timeout = 10 * time.Second
+		opt.Timeout = time.Minute
 	}
 	program, err := os.Executable()
 	if err != nil {

@@ -42,7 +42,7 @@ func (h here) Run(ctx context.Context, cmd remote.Command) error {
 	}
 	c := exec.CommandContext(ctx, "sh", "-c", line)
 	c.Env = append(os.Environ(), "DSBUILD_TEST_CHECK="+h.mark)
-	c.Stdout, c.Stderr, c.WaitDelay = cmd.Stdout, cmd.Stderr, 5*time.Second
+	c.Stdout, c.Stderr, c.WaitDelay = cmd.Stdout, cmd.Stderr, time.Minute
 	var stdin io.WriteCloser
 	if cmd.Stdin != nil {
 		if stdin, err = c.StdinPipe(); err != nil {
@@ -402,7 +402,7 @@ func TestAgentEndsWithItsConnection(t *testing.T) {
 				t.Fatal("nothing runs")
 			}
 			stop(a, cut)
-			for end := time.Now().Add(20 * time.Second); len(running(t, mark)) > 0 || a.Err() == nil; time.Sleep(20 * time.Millisecond) {
+			for end := time.Now().Add(time.Minute); len(running(t, mark)) > 0 || a.Err() == nil; time.Sleep(20 * time.Millisecond) {
 				if time.Now().After(end) {
 					t.Fatalf("left running: %q, %v", running(t, mark), a.Err())
 				}
@@ -484,7 +484,7 @@ func TestStrangersOfACheck(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer caller.Close()
-		if err := caller.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		if err := caller.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := io.WriteString(caller, c.sends); err != nil {

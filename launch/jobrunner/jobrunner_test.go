@@ -191,7 +191,7 @@ func (f *field) began(t *testing.T, ranks int) {
 func (f *field) empty(t *testing.T) {
 	t.Helper()
 	var left []string
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if left = f.left(t); len(left) == 0 {
 			return
 		}
@@ -508,7 +508,7 @@ func TestSilenceEndsAll(t *testing.T) {
 	t.Parallel()
 	f := newField(t, 1)
 	opt := f.options(t, f.job(t, "ESCAPE=1", "OTHERS=stay"))
-	opt.Patience = 3 * time.Second
+	opt.Patience = 5 * time.Second
 	// The input to the node stops after the order "go".
 	open := opt.Machines[0].Open
 	opt.Machines[0].Open = func(ctx context.Context) (jobrunner.Link, error) {

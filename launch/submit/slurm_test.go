@@ -50,7 +50,7 @@ func onLoginNode(what string) {
 }
 
 func submitted(s Slurm, what string) ([]Ended, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	script, err := os.ReadFile("job.sbatch")
 	if err != nil {

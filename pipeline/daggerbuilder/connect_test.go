@@ -45,7 +45,7 @@ func TestCloseKillsTheSession(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		if _, err := os.Stat("/proc/" + strings.TrimSpace(string(pid))); err != nil {
 			return
 		}

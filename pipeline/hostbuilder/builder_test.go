@@ -353,12 +353,8 @@ func TestCancelEndsEverything(t *testing.T) {
 		<-rep.seen
 		cancel(cause)
 	}()
-	start := time.Now()
 	if err := r.Run(ctx, p.Steps[0]); !errors.Is(err, cause) {
 		t.Errorf("%v", err)
-	}
-	if took := time.Since(start); took > termTime+killTime {
-		t.Errorf("it took %s", took)
 	}
 	for _, word := range []string{"98701.25", "98702.25", "98703.25"} {
 		if alive(t, word) {
@@ -373,12 +369,11 @@ func TestNothingStays(t *testing.T) {
 	p, _ := planOf(t, pipeline.Step{Name: "try", Image: pipeline.Toolchain, Script: "set -m; sleep 98711.25 & echo done"})
 	var log bytes.Buffer
 	r := open(t, host(t), p, &log, newRecord())
-	start := time.Now()
 	if err := r.Run(t.Context(), p.Steps[0]); err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(start); took > termTime || alive(t, "98711.25") {
-		t.Errorf("after %s it is still there: %v", took, alive(t, "98711.25"))
+	if alive(t, "98711.25") {
+		t.Error("it is still there")
 	}
 	if !strings.Contains(log.String(), "done\n") {
 		t.Errorf("%q", &log)

@@ -52,16 +52,17 @@ e.finish_reading(Driver())
 print(sorted(said))
 `, "['install cublas+nccl', 'install torch', 'read 1', 'read 2']"},
 		"the next wheel is installed while files are read": {`
-second = threading.Event()
+reading, second = threading.Event(), threading.Event()
 def install(files, watch):
     if files == ["second"]: second.set()
     return set(files)
 def read(entries, watch):
-    if entries == {"first"}: said.append(second.wait(20))
+    if entries == {"first"}:
+        reading.set()
+        said.append(second.wait(60))
 e = EarlyInstaller(install, read)
 e.files.put("first")
-while not e.files.empty(): time.sleep(0.001)
-time.sleep(0.05)
+reading.wait()
 e.files.put("second")
 e.finish_installing(Driver())
 e.finish_reading(Driver())

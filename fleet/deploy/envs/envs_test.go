@@ -139,7 +139,7 @@ func options(t *testing.T, l *environment.Lock, files *envs.Files, servers []*ss
 		Options: changes.Options{
 			Options: fleet.Options{
 				Command: "env deploy", Hosts: hosts, KnownHosts: sshtest.KnownHosts(t, servers...), By: "tester", Forks: 4,
-				Dialer:   remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: 5 * time.Second, KeepAlive: 2 * time.Second}),
+				Dialer:   remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: time.Minute}),
 				Reporter: ui.New(testWriter{t}, ui.Options{}),
 			},
 			Verify: verify.LevelLoad,

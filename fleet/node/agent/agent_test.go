@@ -29,7 +29,7 @@ func newMachine() machine { return machine{make(chan struct{}), make(chan struct
 
 func (m machine) Run(ctx context.Context, cmd remote.Command) error {
 	c := exec.CommandContext(ctx, cmd.Argv[0], cmd.Argv[1:]...)
-	c.Stdout, c.Stderr, c.WaitDelay = cmd.Stdout, cmd.Stderr, time.Second
+	c.Stdout, c.Stderr, c.WaitDelay = cmd.Stdout, cmd.Stderr, 10*time.Second
 	in, err := c.StdinPipe()
 	if err != nil {
 		return err
@@ -139,7 +139,7 @@ func start(t *testing.T, m machine, opt agent.Options) *agent.Session {
 // ended waits until an agent has ended, and returns why.
 func ended(t *testing.T, s *agent.Session) string {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); s.Err() == nil; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); s.Err() == nil; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("it still runs")
 		}
@@ -181,19 +181,17 @@ func TestAsk(t *testing.T) {
 func TestSilenceEndsTheProgram(t *testing.T) {
 	t.Parallel()
 	m := newMachine()
-	s := start(t, m, agent.Options{Silence: 2 * time.Second})
-	time.Sleep(3 * time.Second)
-	if err := s.Ask(t.Context(), agent.Order{"do": "nap", "seconds": 3}, nil); err != nil {
+	s := start(t, m, agent.Options{Silence: 4 * time.Second})
+	time.Sleep(5 * time.Second)
+	if err := s.Ask(t.Context(), agent.Order{"do": "nap", "seconds": 5}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Ask(t.Context(), agent.Order{"do": "add", "a": 1, "b": 2}, nil); err != nil {
 		t.Fatal(err)
 	}
 	close(m.stall)
-	begin := time.Now()
-	why := ended(t, s)
-	if took := time.Since(begin); why != "the program on the node ended: the node says: Gone (exit status 1)" || took > 10*time.Second {
-		t.Errorf("%s after %s", why, took)
+	if why := ended(t, s); why != "the program on the node ended: the node says: Gone (exit status 1)" {
+		t.Error(why)
 	}
 }
 
@@ -275,15 +273,12 @@ func TestEndedProgram(t *testing.T) {
 // An agent that is asked to end does so at once; one that does not is abandoned after the grace.
 func TestEndWithinTheGrace(t *testing.T) {
 	t.Parallel()
-	for verb, within := range map[string][2]time.Duration{
-		"add":  {0, 5 * time.Second},
-		"stay": {agent.EndGrace, agent.EndGrace + 5*time.Second},
-	} {
+	for verb, limit := range map[string]time.Duration{"add": time.Minute, "stay": 500 * time.Millisecond} {
 		t.Run(verb, func(t *testing.T) {
 			t.Parallel()
 			m := newMachine()
 			s := start(t, m, agent.Options{})
-			limited, cancel := context.WithTimeoutCause(t.Context(), 500*time.Millisecond, errors.New("too slow"))
+			limited, cancel := context.WithTimeoutCause(t.Context(), limit, errors.New("too slow"))
 			defer cancel()
 			err := s.Ask(limited, agent.Order{"do": verb, "a": 1, "b": 2}, nil)
 			if verb == "stay" && (err == nil || err.Error() != "too slow") || verb == "add" && err != nil {
@@ -291,8 +286,8 @@ func TestEndWithinTheGrace(t *testing.T) {
 			}
 			begin := time.Now()
 			s.End()
-			if took := time.Since(begin); took < within[0] || took > within[1] {
-				t.Errorf("it took %s", took)
+			if took := time.Since(begin); (took >= agent.EndGrace) != (verb == "stay") {
+				t.Errorf("it took %s, and the grace is %s", took, agent.EndGrace)
 			}
 			select {
 			case <-m.ended:
@@ -308,12 +303,12 @@ func TestEndWithinTheGrace(t *testing.T) {
 func TestGivenUpOrder(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancelCause(t.Context())
-	s, err := agent.Start(ctx, newMachine(), agent.Options{Script: node.Script{Python: "python3", Program: node.NewProgramOf(verbs), Request: map[string]string{"name": "n1"}}}, nil)
+	giveUp := func([]byte) { cancel(io.ErrUnexpectedEOF) }
+	s, err := agent.Start(ctx, newMachine(), agent.Options{Asked: giveUp, Script: node.Script{Python: "python3", Program: node.NewProgramOf(verbs), Request: map[string]string{"name": "n1"}}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.End()
-	time.AfterFunc(300*time.Millisecond, func() { cancel(io.ErrUnexpectedEOF) })
 	if err := s.Ask(ctx, agent.Order{"do": "nap", "seconds": 1}, nil); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Error(err)
 	}

@@ -2,6 +2,7 @@ package child_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -9,24 +10,33 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/internal/testkit/child"
+	"github.com/dsbuild/dsbuild/internal/testkit/proc"
 )
 
 // The pipe stays open while any descendant lives.
 func TestGrandchildrenEndToo(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	cmd := child.Command(ctx, "bash", "-c", "sleep 60 & echo started; wait")
+	cmd := child.Command(ctx, "bash", "-c", "sleep 600 & echo $!; wait")
 	r, w := io.Pipe()
 	cmd.Stdout = w
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Read(make([]byte, 100)); err != nil {
+	var grandchild int
+	if _, err := fmt.Fscan(r, &grandchild); err != nil {
 		t.Fatal(err)
 	}
-	begin := time.Now()
 	cancel()
-	if err := cmd.Wait(); err == nil || time.Since(begin) > 20*time.Second {
-		t.Errorf("%v after %s", err, time.Since(begin))
+	if err := cmd.Wait(); err == nil {
+		t.Error("no error")
+	}
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		if p, err := proc.Read(proc.Root, grandchild); err != nil || p.Ended() {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("process %d still runs", grandchild)
+		}
 	}
 }
 

@@ -142,7 +142,7 @@ func (s *server) dial(address string) (net.Conn, error) {
 			done <- result{nil, err}
 			return
 		}
-		c, err := net.DialTimeout("tcp", address, time.Second)
+		c, err := net.DialTimeout("tcp", address, 10*time.Second)
 		done <- result{c, err}
 	}()
 	r := <-done

@@ -245,7 +245,7 @@ func (f *Fleet) Start(i int) error {
 	if err := f.runNode(i); err != nil {
 		return err
 	}
-	for deadline := time.Now().Add(10 * time.Second); !n.isListening(); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !n.isListening(); time.Sleep(10 * time.Millisecond) {
 		if n.Pid() == 0 || time.Now().After(deadline) {
 			log, _ := os.ReadFile(n.Log()) //nolint:errcheck // only for an error message
 			return errors.Join(fmt.Errorf("sshd does not listen on %s:%d: %s", n.Address, n.Port, child.LastLines(log, 1)), n.stopServer())
@@ -268,7 +268,7 @@ func (f *Fleet) runNode(i int) (err error) {
 }
 
 func (n *Node) isListening() bool {
-	dial := func(address string) (net.Conn, error) { return net.DialTimeout("tcp", address, time.Second) }
+	dial := func(address string) (net.Conn, error) { return net.DialTimeout("tcp", address, 10*time.Second) }
 	if n.network != nil {
 		dial = n.network.driver.dial
 	}
@@ -342,7 +342,7 @@ func (n *Node) waitOrKill(pid int) error {
 		return nil
 	}
 	syscall.Kill(pid, syscall.SIGKILL) //nolint:errcheck // it may be gone
-	if !hasEnded(pid, 3*time.Second) {
+	if !hasEnded(pid, time.Minute) {
 		return fmt.Errorf("process %d of %s does not end", pid, n.Name)
 	}
 	return nil
@@ -398,7 +398,7 @@ func (f *Fleet) Stop(i int) error { return f.Nodes[i].stopServer() }
 // is.
 func (f *Fleet) Kill(i int) error {
 	n := f.Nodes[i]
-	for deadline, quiet := time.Now().Add(10*time.Second), 0; quiet < 2; {
+	for deadline, quiet := time.Now().Add(time.Minute), 0; quiet < 2; {
 		pids := slices.DeleteFunc(n.ownProcesses(), func(pid int) bool { return hasEnded(pid, 0) })
 		for _, pid := range pids {
 			syscall.Kill(pid, syscall.SIGKILL) //nolint:errcheck // it may be gone

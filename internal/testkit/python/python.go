@@ -96,7 +96,7 @@ func runWithLines(ctx context.Context, env []string, line func(string), name str
 	var said bytes.Buffer
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Env = slices.Concat(os.Environ(), certificateVariables(os.Getenv, systemCertificates()), env)
-	cmd.WaitDelay = 5 * time.Second
+	cmd.WaitDelay = time.Minute
 	out := io.MultiWriter(&said, child.NewLines(line))
 	cmd.Stdout, cmd.Stderr = out, out
 	err := cmd.Run()

@@ -163,7 +163,7 @@ func testStdin(t *testing.T, c remote.Conn, _ string) {
 func testStreaming(t *testing.T, c remote.Conn, _ string) {
 	r, w := io.Pipe()
 	done := make(chan error, 1)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	go func() {
 		done <- c.Run(ctx, remote.Command{Argv: []string{"sh", "-c", "echo first; read x; echo $x"}, Stdin: r, Stdout: WriterFunc(func(b []byte) (int, error) {
@@ -186,7 +186,6 @@ func (f WriterFunc) Write(b []byte) (int, error) { return f(b) }
 
 func testCancelRun(t *testing.T, c remote.Conn, dir string) {
 	ctx, cancel := context.WithCancel(t.Context())
-	begin := time.Now()
 	var late atomic.Bool
 	var over atomic.Bool
 	err := c.Run(ctx, remote.Command{
@@ -200,8 +199,8 @@ func testCancelRun(t *testing.T, c remote.Conn, dir string) {
 		}),
 	})
 	over.Store(true)
-	if !errors.Is(err, context.Canceled) || time.Since(begin) > 5*time.Second {
-		t.Errorf("got %v after %s", err, time.Since(begin))
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
 	}
 	// The connection must still work for the next command.
 	if o, _, err := Output(t, c, remote.Command{Argv: []string{"echo", "next"}}); o != "next\n" || err != nil {
@@ -334,10 +333,9 @@ func testCancelPut(t *testing.T, c remote.Conn, dir string) {
 			cancel()
 		}
 	}
-	begin := time.Now()
 	err := c.Put(ctx, up)
-	if !errors.Is(err, context.Canceled) || time.Since(begin) > 10*time.Second {
-		t.Errorf("got %v after %s", err, time.Since(begin))
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
 	}
 	if _, err := os.Stat(up.Path); err == nil {
 		t.Error("the file appeared")

@@ -215,7 +215,7 @@ func TestFullLaunchSlurmKilled(t *testing.T) {
 	slurmtest.Up(t, slurm.Options{Nodes: 1}) // skips, or installs
 	dir, kill := hold(t, marker)
 	kill()
-	slurmtest.Eventually(t, 10*time.Second, "its processes end and its folder goes", func() bool {
+	slurmtest.Eventually(t, time.Minute, "its processes end and its folder goes", func() bool {
 		left, others := remains(t, dir)
 		return len(left) == 0 && !slices.Contains(others, dir)
 	})

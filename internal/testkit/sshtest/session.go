@@ -65,7 +65,7 @@ func (s *Server) exec(ctx context.Context, ch ssh.Channel, line string) {
 	cmd.Stdout, cmd.Stderr = ch, ch.Stderr()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = 10 * time.Second // a busy machine reads the last output late
+	cmd.WaitDelay = time.Minute // a busy machine reads the last output late
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		return
