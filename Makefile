@@ -31,9 +31,10 @@ endif
 # gRPC's pages of traces have templates, with which the linker keeps all methods: 8 MB (TestNoMethodByName in ci/sbom).
 TAGS = grpcnotrace
 
-# Programs are linked like those of a release. All of them, the engine's too, have the same
+# Programs are linked like those of a release. All of them, the engine's and the tests too, have the same
 # flags, so that Go compiles their common packages once.
-build quickstart nodes nodes-stop engine engine-stop bin/ci/engine: export CGO_ENABLED = 0
+FLAGS = -trimpath -tags $(TAGS)
+build quickstart nodes nodes-stop engine engine-stop bin/ci/engine source others check test: export CGO_ENABLED = 0
 
 PREFIX ?= /usr/local
 
@@ -52,7 +53,7 @@ modules:
 
 build: modules ## compile bin/dsbuild
 	@echo "==> compiling dsbuild (the first time it takes a minute or two)"
-	@$(GO) build -tags $(TAGS) -trimpath -o bin/dsbuild ./cmd/dsbuild
+	@$(GO) build $(FLAGS) -o bin/dsbuild ./cmd/dsbuild
 
 install: build ## install dsbuild, its manual pages and completions into PREFIX (/usr/local)
 	install -D -m 755 bin/dsbuild $(DESTDIR)$(PREFIX)/bin/dsbuild
@@ -64,11 +65,11 @@ install: build ## install dsbuild, its manual pages and completions into PREFIX 
 
 drivers: ## compile bin/dsbuild-OS-ARCH for every system on which dsbuild runs
 	@for t in $(DRIVERS); do echo "==> $$t"; \
-	  GOOS=$${t%/*} GOARCH=$${t#*/} CGO_ENABLED=0 $(GO) build -tags $(TAGS) -trimpath -o bin/dsbuild-$${t/\//-}$$([[ $$t != windows/* ]] || echo .exe) ./cmd/dsbuild || exit 1; done
+	  GOOS=$${t%/*} GOARCH=$${t#*/} CGO_ENABLED=0 $(GO) build $(FLAGS) -o bin/dsbuild-$${t/\//-}$$([[ $$t != windows/* ]] || echo .exe) ./cmd/dsbuild || exit 1; done
 
 # The programs of the module ci, which run in this folder.
 bin/ci/%: FORCE
-	@$(GO) build -C ci -trimpath -o ../$@ ./$*
+	@$(GO) build -C ci $(FLAGS) -o ../$@ ./$*
 FORCE:
 
 quickstart: modules ## build a real wheel for every GPU and deploy it to three local nodes
@@ -84,14 +85,14 @@ nodes-stop: ## stop them; their files stay
 # Check the sources: format and vet.
 source:
 	@unformatted=$$(gofmt -l .) && test -z "$$unformatted" || { echo "gofmt -w: $$unformatted"; exit 1; }
-	$(GO) vet -tags full ./...
-	cd ci && $(GO) vet -tags full ./...
+	$(GO) vet $(FLAGS),full ./...
+	cd ci && $(GO) vet $(FLAGS),full ./...
 
 # CI is empty here: a missing part fails make test, but not make check. The tests wait for processes
 # and timers too, so more of them run at once than there are cores.
 check: build source ## before each commit, in about 3 minutes: build, vet, format, tests without engine and wheel
-	cores=$$(getconf _NPROCESSORS_ONLN) && CI= $(GO) test -short -p $$((cores + 1)) -parallel $$((cores * 2)) ./... && \
-	  cd ci && CI= $(GO) test -short ./...
+	cores=$$(getconf _NPROCESSORS_ONLN) && CI= $(GO) test $(FLAGS) -vet=off -short -p $$((cores + 1)) -parallel $$((cores * 2)) ./... && \
+	  cd ci && CI= $(GO) test $(FLAGS) -vet=off -short ./...
 
 race: modules ## the short tests with Go's race detector; the last line is the share of statements that they run
 	mkdir -p bin && CI= $(GO) test -race -short -coverprofile=bin/coverage ./... && $(GO) tool cover -func=bin/coverage | tail -n 1
@@ -99,9 +100,11 @@ race: modules ## the short tests with Go's race detector; the last line is the s
 packages-lock: bin/ci/packagelock ## resolve the Python packages of all toolchains again, by PyPI: dockerfiles/packages.lock
 	bin/ci/packagelock
 
-test: build source bin/ci/engine ## what CI runs: real engine, real wheel, real nodes; without an engine, the tests that need none
-	@for t in $(OTHERS); do echo "==> compiling for $$t"; GOOS=$${t%/*} GOARCH=$${t#*/} CGO_ENABLED=0 $(GO) build -o /dev/null ./cmd/dsbuild || exit 1; done
-	ci/test.sh
+others:
+	@for t in $(OTHERS); do echo "==> compiling for $$t"; GOOS=$${t%/*} GOARCH=$${t#*/} $(GO) build $(FLAGS) -o /dev/null ./cmd/dsbuild || exit 1; done
+
+test: build bin/ci/engine ## what CI runs: real engine, real wheel, real nodes (without an engine, the tests that need none); or PART=fleet, remote, rest
+	FLAGS="$(FLAGS)" ci/test.sh $(PART)
 
 test-full: build bin/ci/engine ## the long proofs, each part at most an hour: all, or PART="inside fleet"
 	ci/full.sh $(PART)

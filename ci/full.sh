@@ -4,7 +4,9 @@
 # outcome of each test and what it measured go into ci/results/inside.md. A skipped test counts as
 # failed, and so does a part without tests.
 set -euo pipefail
-. ci/wheels.sh
+. ci/built.sh
+prepare
+check_prepared
 
 commit=$(git describe --always --dirty)
 parts=("$@")

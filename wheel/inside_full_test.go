@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/internal/testkit/built"
 	"github.com/dsbuild/dsbuild/internal/testkit/fulltools"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -31,7 +32,7 @@ func command(t *testing.T, name string, args ...string) string {
 func TestFullInsideCuobjdump(t *testing.T) {
 	wheels, tools := fulltools.Wheels(t), fulltools.Tools(t)
 	programs := []string{filepath.Join(tools, "cuobjdump"), olderCuobjdump(t)}
-	for _, path := range append(wheels, os.Getenv("DSBUILD_TEST_WHEEL")) {
+	for _, path := range append(wheels, built.Wheel(t)) {
 		if strings.HasPrefix(filepath.Base(path), "triton-") {
 			continue // it is here for its cuobjdump
 		}

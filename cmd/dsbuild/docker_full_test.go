@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/internal/testkit/built"
 	"github.com/dsbuild/dsbuild/internal/testkit/docker"
 	"github.com/dsbuild/dsbuild/pipeline/engine"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -18,7 +19,7 @@ import (
 // A user who has Docker and nothing of dsbuild's makes the very wheel that dsbuild's
 // own engine makes, of the same base.
 func TestFullDockerWheel(t *testing.T) {
-	own, _, err := wheel.HashFile(os.Getenv("DSBUILD_TEST_STABLE"))
+	own, _, err := wheel.HashFile(built.Wheel(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/internal/testkit/built"
 	"github.com/dsbuild/dsbuild/internal/testkit/docker"
 	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/pipeline/engine"
@@ -109,13 +110,14 @@ func TestFullDockerImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	dist := filepath.Join(context, "dist")
-	stable, emptied := os.Getenv("DSBUILD_TEST_STABLE"), func() {
+	stable, forOneTorch := built.Wheel(t), build(t, "--arch", "8.0", "--abi", "torch", "-o", t.TempDir()).Path
+	emptied := func() {
 		if err := errors.Join(os.RemoveAll(dist), os.Mkdir(dist, 0o755)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	build := []string{"build", "--network", "none", "--build-arg", "BASE=torch:1", "--tag", "train:1", context}
-	for _, from := range []string{stable, os.Getenv("DSBUILD_TEST_WHEEL")} {
+	for _, from := range []string{stable, forOneTorch} {
 		name := filepath.Base(from)
 		emptied()
 		command(t, dist, "cp", from, ".")

@@ -19,6 +19,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet/environment"
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/testkit/built"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes/nodestest"
 	"github.com/dsbuild/dsbuild/internal/testkit/python"
@@ -47,8 +48,8 @@ func TestFullEnvBareNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	home := t.TempDir()
-	built := wheelWithRoom(t, home)
-	torch := writeFullEnv(t, home, built, "3.0.2")
+	file := wheelWithRoom(t, home)
+	torch := writeFullEnv(t, home, file, "3.0.2")
 	run := func(args ...string) (string, time.Duration) {
 		t.Helper()
 		self, err := os.Executable()
@@ -84,7 +85,7 @@ func TestFullEnvBareNodes(t *testing.T) {
 	installed, imported := plainInstalls(t, uv.Program(), interpreter, home, count, torch != "")
 	first, whole := deploy()
 	t.Logf("%d nodes: %v, plain uv %v, and %v with the first import", count, whole, installed, imported)
-	writeFullEnv(t, home, built, "3.1.0")
+	writeFullEnv(t, home, file, "3.1.0")
 	collect()
 	second, one := deploy()
 	run("env", "verify", fleet.Inventory)
@@ -117,27 +118,27 @@ func wheelWithRoom(t *testing.T, dir string) string {
 	if int64(disk.Bavail)*disk.Bsize < roomForTorch {
 		return ""
 	}
-	return os.Getenv("DSBUILD_TEST_WHEEL")
+	return built.Wheel(t)
 }
 
 // writeFullEnv writes environment.yaml with the requirements of DeepSpeed and transformers, and with
 // a wheel of DeepSpeed and its torch, if there is one. It returns the version of torch.
-func writeFullEnv(t *testing.T, dir, built, hjson string) (torch string) {
+func writeFullEnv(t *testing.T, dir, file, hjson string) (torch string) {
 	t.Helper()
 	needs, err := dockerfiles.RuntimeRequirements()
 	if err != nil {
 		t.Fatal(err)
 	}
 	text := "name: train\npython: 3.11\n"
-	if built != "" {
-		loaded, err := wheels.Load(t.Context(), built, wheels.Cache{})
+	if file != "" {
+		loaded, err := wheels.Load(t.Context(), file, wheels.Cache{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if torch = loaded[0].Manifest.Torch; loaded[0].Manifest.TorchABI != nil { // then it is the oldest one
 			torch = nodes.DefaultTorch
 		}
-		text += "torch: " + torch + "\ndeepspeed: " + built + "\n"
+		text += "torch: " + torch + "\ndeepspeed: " + file + "\n"
 	}
 	text += "requirements:\n  - transformers==4.57.1\n  - hjson==" + hjson + "\n"
 	for _, r := range needs {

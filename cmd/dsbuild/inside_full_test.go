@@ -13,7 +13,9 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/dsbuild/dsbuild/internal/testkit/built"
 	"github.com/dsbuild/dsbuild/internal/testkit/fulltools"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -26,26 +28,26 @@ func fullTool(t *testing.T, name string, args ...string) string {
 }
 
 func TestFullInsideTwine(t *testing.T) {
-	out := fullTool(t, "twine", "--no-color", "check", "--strict", os.Getenv("DSBUILD_TEST_WHEEL"))
+	out := fullTool(t, "twine", "--no-color", "check", "--strict", built.Wheel(t))
 	if !strings.Contains(out, "PASSED") {
 		t.Error(out)
 	}
 }
 
 func TestFullInsideAuditwheel(t *testing.T) {
-	compareWithAuditwheel(t, os.Getenv("DSBUILD_TEST_WHEEL"))
+	compareWithAuditwheel(t, built.Wheel(t))
 }
 
 // compareWithAuditwheel checks that auditwheel finds the same policy in the symbols as the wheel is tagged with.
-func compareWithAuditwheel(t *testing.T, built string) {
+func compareWithAuditwheel(t *testing.T, file string) {
 	t.Helper()
-	out := strings.Join(strings.Fields(fullTool(t, "auditwheel", "show", built)), " ")
+	out := strings.Join(strings.Fields(fullTool(t, "auditwheel", "show", file)), " ")
 	m := regexp.MustCompile(`constrains the platform tag to "(\w+)"`).FindStringSubmatch(out)
 	if m == nil {
 		t.Fatalf("auditwheel names no platform tag: %s", out)
 	}
-	if !strings.HasSuffix(built, "-"+m[1]+".whl") {
-		t.Errorf("auditwheel says %s of %s", m[1], filepath.Base(built))
+	if !strings.HasSuffix(file, "-"+m[1]+".whl") {
+		t.Errorf("auditwheel says %s of %s", m[1], filepath.Base(file))
 	}
 	t.Logf("result: platform tag by auditwheel: %s", m[1])
 }
@@ -72,18 +74,36 @@ func (l testLog) Write(p []byte) (int, error) {
 }
 
 // Compiled again with nothing cached, from another directory, the wheel has
-// the same bytes. DSBUILD_TEST_WHEEL was compiled so too.
+// the same bytes. The wheel of make test was compiled so too.
 func TestFullInsideReproducible(t *testing.T) {
-	first, _, err := wheel.HashFile(os.Getenv("DSBUILD_TEST_WHEEL"))
+	first, _, err := wheel.HashFile(built.Wheel(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Chdir(t.TempDir())
-	second := build(t, "--arch", "8.0", "--abi", "torch", "--no-cache", "-o", "elsewhere")
+	second := build(t, "--no-cache", "-o", "elsewhere")
 	if second.Cached || second.SHA256 != first {
 		t.Errorf("cached %v, sha256 %s and %s", second.Cached, first, second.SHA256)
 	}
 	t.Logf("result: sha256 of two builds without any cache: %s, %s", first, second.SHA256)
+}
+
+// A wheel for one torch and one GPU, too, is what was requested, and reproducible.
+func TestFullInsideForOneTorch(t *testing.T) {
+	t.Chdir(t.TempDir())
+	forA100 := func(dist string) wheel.Artifact {
+		return build(t, "--arch", "8.0", "--abi", "torch", "--no-cache", "-o", dist)
+	}
+	first := forA100("dist")
+	checkBuildLog(t, first.Manifest, time.Now())
+	const name = "deepspeed-0.19.8+torch2.15.cu132.sm80.v3-cp311-cp311-manylinux_2_24_x86_64.whl"
+	checkFiles(t, first, "dist", name, 2_600_000)
+	checkManifest(t, first.Manifest, "dist", "8.0  x86-64-v3 3.11 2.15.0 13.2", "torch<2.16,>=2.15")
+	checkInstructions(t, filepath.Join("dist", name), "adam/cpu_adam_op.*.so", "utils_op.*.so", "adam/fused_adam_op.*.so")
+	if second := forA100("elsewhere"); second.SHA256 != first.SHA256 {
+		t.Errorf("sha256 %s and %s", first.SHA256, second.SHA256)
+	}
+	t.Logf("result: sha256 of two builds for one torch without any cache: %s", first.SHA256)
 }
 
 // The CPU level of DeepSpeed's ops, compiled for each, is that which objdump's

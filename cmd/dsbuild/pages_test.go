@@ -31,8 +31,10 @@ import (
 	"github.com/dsbuild/dsbuild/internal/testkit/pages"
 	"github.com/dsbuild/dsbuild/internal/testkit/slurm"
 	"github.com/dsbuild/dsbuild/internal/testkit/slurm/slurmtest"
+	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/launch/jobrunner"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // repository is where the pages lie.
@@ -258,6 +260,7 @@ type sandbox struct {
 // and compares what they say with what the page shows. testdata/pages/PAGE.txtar
 // says what lies there before, and what of the real parts of make test it needs.
 func TestPagesRun(t *testing.T) {
+	t.Parallel()
 	fleet := sync.OnceValue(func() *nodes.Fleet {
 		return nodestest.Up(t, nodes.Options{Count: 3, Env: nodes.WithTorch})
 	})
@@ -365,13 +368,18 @@ func (s *sandbox) needs(t *testing.T, parts []string, fleet func() *nodes.Fleet)
 	for _, part := range parts {
 		switch part {
 		case "wheel":
-			_, dist := built(t)
+			_, dist := realWheel(t)
 			s.env = append(s.env, "DIST="+dist)
+		case "other": // wheel, of another DeepSpeed
+			path := wheeltest.Packed(t, t.TempDir(), wheeltest.Options{
+				Version: "0.19.7", CPU: wheel.CPUv2, Files: wheeltest.LoadedByPython(), Ops: []wheeltest.Op{{Name: "cpu_adam", Dir: "adam", SASS: []string{"8.0"}}},
+			})
+			s.env = append(s.env, "OTHER="+path)
 		case "store": // with the wheel of make test in it, for plans of its engine
-			built(t)
+			realWheel(t)
 			s.env = append(s.env, "XDG_CACHE_HOME="+xdg.CacheHome, "XDG_STATE_HOME="+xdg.StateHome)
 		case "engine":
-			if doc, _ := built(t); doc.Wheels[0].Manifest.Builder == "host" && os.Getenv("CI") != "true" {
+			if doc, _ := realWheel(t); doc.Wheels[0].Manifest.Builder == "host" && os.Getenv("CI") != "true" {
 				t.Skip("the page shows plans of a container engine")
 			}
 		case "nodes":

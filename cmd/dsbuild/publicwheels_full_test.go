@@ -93,7 +93,7 @@ func TestFullPublicAll(t *testing.T) {
 	for _, pair := range []stablePair{stockPair(), {"2.11.0", "3.13"}} {
 		env := newStableEnvironment(t, pair, m.Requires...)
 		shown := exposedBy(t, env.python, files, m.Ops)
-		computed, err := runWith(t, env.python, files, absolute(t, "../../fleet/deploy/testdata/steps.py"))
+		computed, err := runWith(t, env.python, files, absolute(t, "testdata/stable/steps.py"))
 		if want = cmp.Or(want, computed); err != nil || computed != want {
 			t.Errorf("torch %s, Python %s: %v, CPU Adam computes %s; want %s", pair.torch, pair.python, err, computed, want)
 		}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
+	"github.com/dsbuild/dsbuild/internal/testkit/built"
 	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/internal/testkit/python"
 )
@@ -142,14 +143,11 @@ func TestPublicWheelsServeEveryTorch(t *testing.T) {
 // Python, and find nothing for machines that cannot run it.
 func TestPipAndUVInstallThePublicWheels(t *testing.T) {
 	t.Parallel()
-	built := os.Getenv("DSBUILD_TEST_STABLE")
-	if built == "" {
-		needs.Missing(t, "DSBUILD_TEST_STABLE is not set: run make test")
-	}
+	file := built.Wheel(t)
 	w, dir := readWheelsWorkflow(t), checkout(t)
 	for _, set := range w.Jobs["build"].Strategy.Matrix.Set {
 		to := filepath.Join(dir, "dist", set.Name)
-		if err := os.CopyFS(to, os.DirFS(filepath.Dir(built))); err != nil {
+		if err := os.CopyFS(to, os.DirFS(filepath.Dir(file))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -160,7 +158,7 @@ func TestPipAndUVInstallThePublicWheels(t *testing.T) {
 		needs.Missing(t, "%v", err)
 	}
 	mustRunStep(t, dir, py+" -m venv venv")
-	want, err := os.ReadFile(built)
+	want, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,9 +182,9 @@ func TestPipAndUVInstallThePublicWheels(t *testing.T) {
 			} {
 				mustRunStep(t, dir, "rm -rf got && mkdir got && "+script)
 				if program == "pip" {
-					got, err := os.ReadFile(filepath.Join(dir, "got", filepath.Base(built)))
+					got, err := os.ReadFile(filepath.Join(dir, "got", filepath.Base(file)))
 					if err != nil || !bytes.Equal(got, want) {
-						t.Errorf("pip for Python %s: %v; want the bytes of %s", version, err, filepath.Base(built))
+						t.Errorf("pip for Python %s: %v; want the bytes of %s", version, err, filepath.Base(file))
 					}
 				} else if _, err := os.Stat(filepath.Join(dir, "got/deepspeed/ops/adam")); err != nil {
 					t.Errorf("uv for Python %s: %v; want DeepSpeed's folder", version, err)

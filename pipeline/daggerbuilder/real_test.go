@@ -15,6 +15,7 @@ import (
 	"dagger.io/dagger"
 
 	"github.com/dsbuild/dsbuild/dockerfiles"
+	"github.com/dsbuild/dsbuild/internal/testkit/built"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/engine"
@@ -28,6 +29,7 @@ func connect(t *testing.T) (*Builder, string) {
 	if testing.Short() {
 		t.Skip("short: runs a real engine")
 	}
+	built.Engine(t)
 	missing := t.Skipf
 	if os.Getenv("CI") == "true" {
 		missing = t.Fatalf

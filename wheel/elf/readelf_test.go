@@ -17,6 +17,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/internal/testkit/built"
 	"github.com/dsbuild/dsbuild/wheel/elf"
 )
 
@@ -243,11 +244,8 @@ func TestReadAgreesWithReadelf(t *testing.T) {
 
 // The wheel under test is read as inspect reads it: inflated on the way.
 func TestWheel(t *testing.T) {
-	path := os.Getenv("DSBUILD_TEST_WHEEL")
-	if path == "" {
-		t.Skip("DSBUILD_TEST_WHEEL names no wheel")
-	}
 	tool(t, "readelf")
+	path := built.Wheel(t)
 	archive, err := zip.OpenReader(path)
 	if err != nil {
 		t.Fatal(err)

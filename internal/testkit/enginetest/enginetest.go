@@ -21,6 +21,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/dsbuild/dsbuild/internal/testkit/built"
 	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 	"github.com/dsbuild/dsbuild/pipeline/engine"
 )
@@ -46,6 +47,7 @@ func Own(tb testing.TB) Engine {
 	if testing.Short() {
 		tb.Skip("short: runs a real engine")
 	}
+	built.Engine(tb)
 	f := engine.NewFinder("", tb.Logf)
 	f.Env = "" // other engines do not matter
 	f.LookPath = func(string) (string, error) { return "", errors.New("not asked for") }

@@ -1,3 +1,5 @@
+//go:build full
+
 package fakecuda
 
 import (
@@ -18,43 +20,6 @@ const (
 	builtWith = "2.15.0"
 	pythonOf  = "3.11"
 )
-
-// The wheel of make test for one torch and the one for every torch hold the same code for A100 of fused_adam, and ask CUDA for the
-// same. The other ops: make test-full PART=stable.
-func TestLaunches(t *testing.T) {
-	t.Parallel()
-	stock, stable := wheelOfMakeTest(t, "DSBUILD_TEST_WHEEL"), wheelOfMakeTest(t, "DSBUILD_TEST_STABLE")
-	e := newEnvironment(t, builtWith)
-	code := decode[map[string]codeOfOp](t, e.run(t, "devicecode.py", "compare", stock, stable, "sm_80"))["fused_adam"]
-	if len(code.Differences) > 0 || code.Kernels == 0 || code.Same != code.Kernels {
-		t.Errorf("device code: %d of %d kernels are the same; want all:\n%s", code.Same, code.Kernels, strings.Join(code.Differences, "\n"))
-	}
-	kernels, dir := e.tableOfKernels(t, stable), t.TempDir()
-	var records []string
-	for name, wheel := range map[string]string{"stock": stock, "stable": stable} {
-		path := filepath.Join(dir, name)
-		e.run(t, "record.py", e.python, e.libraries, kernels, wheel, "fused_adam", path)
-		records = append(records, path)
-	}
-	calls := decode[callsOfOp](t, e.run(t, "compare.py", records...))
-	if len(calls.Differences) > 0 || calls.Launches < 100 || calls.Unknown > 0 {
-		t.Errorf("%d launches, %d of them with unknown arguments; %d cases differ; want some hundreds of launches, and none of the others:\n%s",
-			calls.Launches, calls.Unknown, len(calls.Differences), strings.Join(first(calls.Differences, 5), "\n"))
-	}
-}
-
-// wheelOfMakeTest unpacks a wheel that make test has built; a variable names its file.
-func wheelOfMakeTest(t *testing.T, variable string) string {
-	t.Helper()
-	file := os.Getenv(variable)
-	if file == "" && os.Getenv("CI") == "true" {
-		t.Fatal(variable + " is not set: run make test")
-	}
-	if file == "" {
-		t.Skip("needs a wheel: run make test")
-	}
-	return unpacked(t, file)
-}
 
 // unpacked unpacks a wheel and returns the folder.
 func unpacked(t *testing.T, file string) string {
