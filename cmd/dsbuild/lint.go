@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -16,19 +17,19 @@ import (
 )
 
 func newLintCommand(a *app) *cobra.Command {
-	var asJSON, rules bool
+	var asJSON, rules, notes bool
 	cmd := &cobra.Command{
 		Use:   "lint FILE...",
 		Short: "Find mistakes in launch scripts that hang a job or lose nodes",
-		Long: `lint reads launch scripts (sbatch, srun, torchrun, accelerate, JAX: any script
-of sh or bash) and finds the mistakes that make a job hang, or succeed on a part
-of its nodes. Nothing is run. FILE may be - for standard input.
+		Long: `Find mistakes in launch scripts (sbatch, srun, torchrun, accelerate, JAX: any
+script for sh or bash) that hang a job, or let it succeed on only some of its
+nodes. Nothing is run. FILE may be - for standard input.
 
-A comment silences a rule in its file: # dsbuild: ignore RULE. --rules explains
-all rules.
+--notes also shows common habits that rarely change a job. A comment silences a
+rule in its file: # dsbuild: ignore RULE. --rules explains all rules.
 
-Exit codes: 0 no mistakes, 1 something found, 2 a file cannot be read or is no
-script of sh or bash (zsh and bats read some lines otherwise).`,
+Exit codes: 0 no errors or warnings, 1 errors or warnings, 2 a file is not
+readable, or is not a script for sh or bash. Notes never change the exit code.`,
 		Example: `  dsbuild launch lint train.sbatch
   dsbuild launch lint --rules`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -53,6 +54,9 @@ script of sh or bash (zsh and bats read some lines otherwise).`,
 					return context.Cause(ctx)
 				}
 				found, launches, err := a.lintFile(file)
+				if !notes {
+					found = slices.DeleteFunc(found, func(f lint.Finding) bool { return f.Severity == lint.Note })
+				}
 				all = append(all, found...)
 				if err == nil && !launches {
 					idle = append(idle, file)
@@ -72,19 +76,20 @@ script of sh or bash (zsh and bats read some lines otherwise).`,
 				a.reporter.Note("no launcher, srun, sbatch or python in %s: most rules are about those", strings.Join(idle, ", "))
 			}
 			failed = append(failed, err)
-			if len(all) > 0 {
-				err = fmt.Errorf("found %s", lint.Summary(all))
+			if summary := lint.Summary(all); summary != "" {
+				err = fmt.Errorf("found %s", summary)
 				failed = append(failed, fault.WithHint(err, "the comment '# dsbuild: ignore RULE' silences a rule in its file"))
 			}
 			return errors.Join(failed...)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON document")
+	cmd.Flags().BoolVar(&notes, "notes", false, "also show notes")
 	cmd.Flags().BoolVar(&rules, "rules", false, "list the rules, and read no file")
 	return cmd
 }
 
-// lintFile checks one file, "-" being standard input.
+// lintFile checks one file; "-" is standard input.
 func (a *app) lintFile(file string) (found []lint.Finding, launches bool, err error) {
 	if file == "-" {
 		return lint.Check("stdin", a.stdin)
@@ -97,8 +102,7 @@ func (a *app) lintFile(file string) (found []lint.Finding, launches bool, err er
 	return lint.Check(file, f)
 }
 
-// printFindings prints for people: a rule that was broken several times is explained
-// once.
+// printFindings prints the findings. Several findings with the same message are explained once.
 func printFindings(w io.Writer, all []lint.Finding) error {
 	type text struct{ rule, message string }
 	places := map[text][]lint.Finding{}

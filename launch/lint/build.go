@@ -134,7 +134,7 @@ func wheelOnOneNode(s *subject) []hit {
 	copied := slices.ContainsFunc(s.commandsNamed("scp", "rsync"), func(c *script.Command) bool {
 		return strings.Contains(c.Text(), ".whl") && strings.Contains(c.Text(), ":")
 	})
-	if !copied {
+	if !copied || s.startsUnread() {
 		return nil
 	}
 	var here []hit

@@ -1,26 +1,17 @@
 package lint
 
 import (
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
 
-func dockerNames() []string { return []string{"docker", "podman", "nerdctl", "nvidia-docker"} }
-
-// containerOptions returns the words of a container's command between its subcommand
-// and the program inside; open: a variable may hold further options.
-func containerOptions(c, program *script.Command, subcommands ...string) (options []string, open, found bool) {
-	words := c.Words[1:]
-	if n := len(program.Words); n > 0 && n <= len(words) {
-		words = words[:len(words)-n]
-	}
-	i := slices.IndexFunc(words, func(w script.Word) bool { return slices.Contains(subcommands, w.Text()) })
-	if i < 0 {
-		return nil, false, false
-	}
+// containerOptions returns the words of docker run between its subcommand and the program; open: a
+// variable may hold further options.
+func containerOptions(c, program *script.Command) (options []string, open, found bool) {
+	words := c.Words[1 : len(c.Words)-len(program.Words)]
+	i := slices.IndexFunc(words, func(w script.Word) bool { return w.Text() == "run" || w.Text() == "create" })
 	for j, w := range words {
 		options = append(options, w.Text())
 		variable := w.Only()
@@ -28,90 +19,22 @@ func containerOptions(c, program *script.Command, subcommands ...string) (option
 			continue
 		}
 		isImage := j == len(words)-1
-		isValue := j > 0 && strings.HasPrefix(words[j-1].Text(), "-")
+		isValue := j > 0 && words[j-1].HasPrefix("-")
 		open = open || variable.NamesOptions() || !isValue && !isImage
 	}
-	return options, open, true
-}
-
-// startedBy returns the command that c starts directly.
-func (s *subject) startedBy(c *script.Command) *script.Command {
-	for _, inner := range s.Commands {
-		if n := len(inner.Via); n > 0 && inner.Via[n-1] == c {
-			return inner
-		}
-	}
-	return &script.Command{}
-}
-
-func apptainerWithoutNV(s *subject) []hit {
-	for a := range s.sets() {
-		if gpuVariable.MatchString(a.Name) { // it has the effect of --nv
-			return nil
-		}
-	}
-	var hits []hit
-	for _, c := range s.commandsNamed("apptainer", "singularity") {
-		words, open, found := containerOptions(c, s.startedBy(c), "exec", "run", "shell")
-		if !found || open || c.Captured || !s.trainsOnGPUs(c) || slices.ContainsFunc(words, gpuOption.MatchString) {
-			continue
-		}
-		hits = append(hits, hit{at: c.At, says: c.Name() + " runs a training without --nv"})
-	}
-	return hits
-}
-
-// gpuOption and gpuVariable match what gives a container its GPUs.
-var (
-	gpuOption   = regexp.MustCompile(`^(--(nv|nvccli|rocm)(=.*)?$|instance://)`)
-	gpuVariable = regexp.MustCompile(`^(APPTAINER|SINGULARITY)_(NV|NVCCLI|ROCM)$`)
-)
-
-// trainsOnGPUs reports whether a container runs a training on GPUs.
-func (s *subject) trainsOnGPUs(container *script.Command) bool {
-	st := s.job
-	if srun := container.Starter("srun"); srun != nil {
-		st = s.stepOfStarter(srun)
-	}
-	wants := st.wantsGPUs()
-	return slices.ContainsFunc(s.Commands, func(c *script.Command) bool {
-		if !slices.Contains(c.Via, container) || onCPU(c) {
-			return false
-		}
-		if l := newLaunch(c); l != nil {
-			n, known := 0, false
-			if f, ok := l.nproc(); ok {
-				n, known = f.value.Int()
-			}
-			return len(l.program) > 0 && (wants || !s.isBatch() && known && n > 1)
-		}
-		return wants && runsPython(c)
-	})
-}
-
-// cpuOption matches the words with which programs choose the CPU.
-var cpuOption = regexp.MustCompile(`(?is)^(.*=)?(cpu|gloo)$|^--cpu([^-]|$)|no[-_]cuda`)
-
-// onCPU reports whether a command chooses the CPU explicitly.
-func onCPU(c *script.Command) bool {
-	for _, name := range []string{"JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "ACCELERATE_USE_CPU"} {
-		if a := c.Getenv(name); a != nil {
-			if text, known := a.Value.Literal(); known && (text == "" || text == "-1" || strings.EqualFold(text, "cpu") || name == "ACCELERATE_USE_CPU") {
-				return true
-			}
-		}
-	}
-	return slices.ContainsFunc(c.Words, func(w script.Word) bool { return cpuOption.MatchString(w.Text()) })
+	return options, open, i >= 0
 }
 
 func dockerWithoutHostNetwork(s *subject) []hit {
 	var hits []hit
-	for _, c := range s.commandsNamed(dockerNames()...) {
-		words, open, found := containerOptions(c, s.startedBy(c), "run", "create")
-		if !found || open || c.Captured || !ownNetwork(words) || !s.spansNodes(c) {
+	for _, c := range s.commandsNamed("docker", "podman", "nerdctl", "nvidia-docker") {
+		i := slices.IndexFunc(s.Commands, func(o *script.Command) bool { return len(o.Via) > 0 && o.Via[len(o.Via)-1] == c })
+		if i < 0 {
 			continue
 		}
-		hits = append(hits, hit{at: c.At, says: c.Name() + " run gives a training of several nodes a network of its own"})
+		if words, open, found := containerOptions(c, s.Commands[i]); found && !open && ownNetwork(words) && s.spansNodes(c) {
+			hits = append(hits, hit{at: c.At, says: c.Name() + " run gives a training of several nodes a network of its own"})
+		}
 	}
 	return hits
 }

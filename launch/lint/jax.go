@@ -2,6 +2,7 @@ package lint
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -54,7 +55,7 @@ func jaxOneTaskPerNode(s *subject) []hit {
 	var hits []hit
 	for _, c := range s.Commands {
 		srun := c.Starter("srun")
-		if srun == nil || srun.Captured || c.Branch || !runsPython(c) || onCPU(c) || choosesDevices(c) {
+		if srun == nil || c.Branch || !runsPython(c) || onCPU(c) || choosesDevices(c) {
 			continue
 		}
 		st := s.stepOfStarter(srun)
@@ -63,6 +64,21 @@ func jaxOneTaskPerNode(s *subject) []hit {
 		}
 	}
 	return hits
+}
+
+// cpuOption matches the words with which programs choose the CPU.
+var cpuOption = regexp.MustCompile(`(?is)^(.*=)?(cpu|gloo)$|^--cpu([^-]|$)|no[-_]cuda`)
+
+// onCPU reports whether a command chooses the CPU explicitly.
+func onCPU(c *script.Command) bool {
+	for _, name := range []string{"JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "ACCELERATE_USE_CPU"} {
+		if a := c.Getenv(name); a != nil {
+			if text, known := a.Value.Literal(); known && (text == "" || text == "-1" || strings.EqualFold(text, "cpu") || name == "ACCELERATE_USE_CPU") {
+				return true
+			}
+		}
+	}
+	return slices.ContainsFunc(c.Words, func(w script.Word) bool { return cpuOption.MatchString(w.Text()) })
 }
 
 // runsPython reports whether python runs a program: a file, or a module.

@@ -10,23 +10,6 @@ import (
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
 
-var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-
-func srunRunsAssignment(_ *subject, c *script.Command) []hit {
-	if len(c.Via) == 0 {
-		return nil
-	}
-	starter := c.Via[len(c.Via)-1].Name()
-	if !slices.Contains([]string{"srun", "nohup", "timeout", "nice", "setsid", "stdbuf"}, starter) {
-		return nil
-	}
-	name, _, found := c.Words[0].Cut('=')
-	if text, known := name.Literal(); found && known && variableName.MatchString(text) {
-		return []hit{{at: c.At, says: starter + " starts a program called " + showWord(c.Words[0])}}
-	}
-	return nil
-}
-
 func programNotPython(_ *subject, l *launch) []hit {
 	if _, free := l.findFlag("no-python", "run-path", "module", "m"); free || len(l.program) == 0 {
 		return nil
@@ -39,30 +22,6 @@ func programNotPython(_ *subject, l *launch) []hit {
 	return nil
 }
 
-func tasksContradict(s *subject) []hit {
-	lists := [][]script.Option{s.Batch}
-	for _, srun := range s.srunSteps() {
-		lists = append(lists, srun.Options)
-	}
-	var hits []hit
-	for _, options := range lists {
-		total, _ := findOption(options, "ntasks")
-		each, _ := findOption(options, "ntasks-per-node")
-		hosts, _ := findOption(options, "nodes")
-		tasks, _ := total.Value.Int()
-		perNode, _ := each.Value.Int()
-		nodes, _ := hosts.Value.Int()
-		if tasks == 0 || perNode == 0 {
-			continue
-		}
-		tooFew := tasks < perNode || nodes > 1 && tasks <= (nodes-1)*perNode
-		if tooFew || nodes > 0 && tasks > nodes*perNode {
-			hits = append(hits, hit{at: total.At, says: fmt.Sprintf("--ntasks=%d contradicts --ntasks-per-node=%d", tasks, perNode)})
-		}
-	}
-	return hits
-}
-
 // bindsToOne matches values of --gpu-bind by which each task sees one GPU.
 var bindsToOne = regexp.MustCompile(`^(verbose,|v,)?(single:1$|per_task:1$|map_gpu:)`)
 
@@ -70,7 +29,7 @@ func oneDeviceVisible(s *subject) []hit {
 	var hits []hit
 	for _, c := range s.Commands {
 		srun := c.Starter("srun")
-		if srun == nil || srun.Captured || !runsPython(c) {
+		if srun == nil || !runsPython(c) {
 			continue
 		}
 		st := s.stepOfStarter(srun)
@@ -108,37 +67,6 @@ func totalProcesses(s *subject, l *launch) []hit {
 		return []hit{{at: f.value.Origin(), says: says}}
 	}
 	return nil
-}
-
-const maxPort = 65535
-
-func impossiblePort(s *subject) []hit {
-	var hits []hit
-	look := func(port script.Word) {
-		if n, _ := port.Int(); n > maxPort {
-			hits = append(hits, hit{at: port.Origin(), says: fmt.Sprintf("there is no port %d", n)})
-		}
-		switch r := port.Only(); {
-		case r == nil || r.Edited:
-		case r.Name == "SLURM_JOB_ID" || r.Name == "SLURM_JOBID":
-			hits = append(hits, hit{at: port.Origin(), says: "the port is the number of the job, which grows above 65535"})
-		case r.Highest > maxPort:
-			hits = append(hits, hit{
-				at: port.Origin(), says: fmt.Sprintf("the port may be as high as %d", r.Highest),
-				why: "there is no port above 65535: the rendezvous of some jobs fails at once",
-			})
-		}
-	}
-	for _, l := range s.launches {
-		port, _ := l.port()
-		look(port)
-	}
-	for a := range s.sets() {
-		if a.Name == "MASTER_PORT" {
-			look(a.Value)
-		}
-	}
-	return hits
 }
 
 func llamaFactoryNodeRank(s *subject) []hit {
@@ -197,6 +125,13 @@ func gidIndexPinned(_ *subject, a set) []hit {
 	return nil
 }
 
+// startsTraining reports whether an srun starts a training.
+func (s *subject) startsTraining(srun *script.Command) bool {
+	return slices.ContainsFunc(s.Commands, func(c *script.Command) bool {
+		return slices.Contains(c.Via, srun) && startsTrainer(c)
+	})
+}
+
 // backgroundWithoutWait finds steps in the background of a batch script behind which
 // nothing waits, and nothing else takes long.
 func backgroundWithoutWait(s *subject) []hit {
@@ -214,11 +149,11 @@ func backgroundWithoutWait(s *subject) []hit {
 		switch {
 		case c.Test && c.Loop: // a loop may wait: until [ -f done ]; do sleep 5; done
 			first = nil
-		case c.Captured || c.Uncalled:
+		case c.InFunction:
 		case first == nil && c.Background && (c.Name() == "srun" && s.startsTraining(c) || c.Depth == 0 && startsTrainer(c)):
 			first = c
 		case c.Background:
-		case !slices.Contains(brief, c.Name()) || c.Name() == "sleep" && (!known || n > 60):
+		case !slices.Contains(brief, c.Name()) || c.Name() == "sleep" && (c.Loop || !known || n > 60):
 			first = nil
 		}
 	}
@@ -246,8 +181,8 @@ func dosLineEnds(s *subject) []hit {
 func shebangNotFirst(s *subject) []hit {
 	switch {
 	case len(s.Directives) > 0 && s.marked:
-		return []hit{{at: s.Start, says: "a byte order mark (UTF-8 BOM) stands before the first line"}}
-	case len(s.Directives) == 0 || s.Submitted || s.Shebang == s.Start:
+		return []hit{{at: 0, says: "a byte order mark (UTF-8 BOM) stands before the first line"}}
+	case len(s.Directives) == 0 || s.Shebang == 0:
 		return nil
 	case s.Shebang < 0:
 		return []hit{{at: s.Directives[0].At, severity: Warning, says: "a script with #SBATCH lines has no #! line"}}

@@ -27,10 +27,12 @@ type Severity string
 
 // The severities.
 const (
-	// Error is for a job that hangs, or does something else than the user asked.
+	// Error is for a job that hangs, or does not do what the user asked for.
 	Error Severity = "error"
 	// Warning is for a job that fails on some clusters, or some day.
 	Warning Severity = "warning"
+	// Note is for a common habit that rarely changes a job.
+	Note Severity = "note"
 )
 
 // Rule is a known mistake.
@@ -102,32 +104,30 @@ func Check(file string, r io.Reader) (all []Finding, launches bool, err error) {
 		rule string
 		at   int
 	}
-	seen := map[place]bool{} // a function with several callers has the same finding in each
-	scripts := withInnerScripts(s)
-	ignored, check := allIgnored(scripts), checks()
-	rules := slices.DeleteFunc(Rules(), func(r Rule) bool { return ignored[r.ID] })
-	for _, one := range scripts {
-		sub := &subject{Script: one, marked: marked && one == s}
-		sub.job = step{options: one.Batch}
-		if !one.Heterogeneous {
-			sub.job = newStep(step{}, one.Batch, sub.isBatch())
+	seen := map[place]bool{} // a variable's value may be used several times
+	sub := &subject{Script: s, marked: marked, job: step{options: s.Batch}}
+	if !s.Heterogeneous {
+		sub.job = newStep(step{}, s.Batch, sub.isBatch())
+	}
+	for _, c := range s.Commands {
+		if l := newLaunch(c); l != nil {
+			sub.launches = append(sub.launches, l)
 		}
-		for _, c := range one.Commands {
-			if l := newLaunch(c); l != nil {
-				sub.launches = append(sub.launches, l)
-			}
+	}
+	check, ignored := checks(), ignoredRules(s)
+	for _, rule := range Rules() {
+		if ignored[rule.ID] {
+			continue
 		}
-		launches = launches || sub.isBatch() || len(sub.commandsNamed("srun", "sbatch", "salloc", "mpirun", "ssh")) > 0 ||
-			slices.ContainsFunc(sub.Commands, startsTrainer)
-		for _, rule := range rules {
-			for _, h := range check[rule.ID](sub) {
-				if p := (place{rule.ID, h.at}); !seen[p] {
-					seen[p] = true
-					all = append(all, f.newFinding(rule, h))
-				}
+		for _, h := range check[rule.ID](sub) {
+			if p := (place{rule.ID, h.at}); !seen[p] {
+				seen[p] = true
+				all = append(all, f.newFinding(rule, h))
 			}
 		}
 	}
+	launches = sub.isBatch() || len(sub.commandsNamed("srun", "sbatch", "salloc", "mpirun", "ssh")) > 0 ||
+		slices.ContainsFunc(sub.Commands, startsTrainer)
 	slices.SortStableFunc(all, func(a, b Finding) int {
 		return cmp.Or(a.Position.Line-b.Position.Line, a.Position.Column-b.Position.Column, strings.Compare(a.Rule, b.Rule))
 	})
@@ -149,15 +149,6 @@ func Unreadable(file string, err error) error {
 	}}}
 }
 
-// withInnerScripts returns a script and the scripts in its here-documents.
-func withInnerScripts(s *script.Script) []*script.Script {
-	all := []*script.Script{s}
-	for _, inner := range s.Inner {
-		all = append(all, withInnerScripts(inner)...)
-	}
-	return all
-}
-
 // document is a file's text with its lines.
 type document struct {
 	file  string
@@ -177,22 +168,17 @@ func (f document) newFinding(r Rule, h hit) Finding {
 	return found
 }
 
-// Summary counts findings: "2 errors and 1 warning".
+// Summary counts the errors and warnings, "2 errors and 1 warning". It returns "" if there are none.
 func Summary(all []Finding) string {
-	errs, warnings := 0, 0
+	count := map[Severity]int{}
 	for _, f := range all {
-		if f.Severity == Error {
-			errs++
-		} else {
-			warnings++
-		}
+		count[f.Severity]++
 	}
 	var parts []string
-	if errs > 0 {
-		parts = append(parts, countOf(errs, "error"))
-	}
-	if warnings > 0 {
-		parts = append(parts, countOf(warnings, "warning"))
+	for _, severity := range []Severity{Error, Warning} {
+		if n := count[severity]; n > 0 {
+			parts = append(parts, countOf(n, string(severity)))
+		}
 	}
 	return strings.Join(parts, " and ")
 }

@@ -100,8 +100,8 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// Scripts of the shapes that public templates have, written right, are
-// silent: launchers in strings and arrays, functions, containers, Ray.
+// Correct scripts of the shapes that public templates have are silent: launchers in strings and
+// arrays, functions, containers, Ray.
 func TestTemplates(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("testdata", "templates", "*.sh"))
 	if err != nil || len(files) < 10 {
@@ -149,7 +149,7 @@ func TestOwnRenderings(t *testing.T) {
 	}
 }
 
-// The shapes of scripts that teams copy around, with their mistakes.
+// The scripts of the guides that teams copy, with their mistakes.
 func TestCopiedAround(t *testing.T) {
 	path := filepath.Join("testdata", "copied.txtar")
 	archive, err := txtar.ParseFile(path)
@@ -270,7 +270,6 @@ func hostileScripts(by int) map[string]string {
 	}
 	return map[string]string{
 		"outputs of outputs":     "A=$(a)\n" + repeat("A=$(echo $A $A)\n", 34) + "srun $A\n",
-		"sums of sums":           "srun bash -c 'A=$((Q+0));" + repeat("A=$((A+A));", 36) + "torchrun --nnodes 2 --rdzv-id=$A x.py'\n",
 		"assignments in calls":   "f() {\n" + repeat("A=\n", 38000) + "}\n" + repeat("f\n", 5000),
 		"exports in calls":       "f() {\nexport " + repeat("A ", 40000) + "\n}\n" + repeat("f\n", 5000),
 		"statements in calls":    "f() {\n" + repeat("((b));", 18000) + "\n}\n" + repeat("f\n", 5000),
@@ -283,7 +282,6 @@ func hostileScripts(by int) map[string]string {
 		"launchers":              "#SBATCH --nodes=2\n" + repeat("srun torchrun x\n", 7000),
 		"ranks":                  "#SBATCH --nodes=2\n" + repeat("torchrun --node-rank 1 --rdzv-backend=c10d x\n", 2800),
 		"nodes":                  "#SBATCH --nodes=2 --nodelist=a[1-60000]\n" + repeat("MASTER_ADDR=a\n", 8000),
-		"variables of Slurm":     "#SBATCH --nodes=2\nA=$SLURM_GPUS\n" + repeat("A=$A$A$A$A$A$A$A$A\n", 8) + repeat("B=\n", 10000) + "srun" + repeat(" $A", 15) + "\n",
 		"ignored names":          "# dsbuild: ignore " + repeat("xxxx ", 20000) + "\n",
 		"ignored lines":          repeat("a #dsbuild: ignore x\n", 6000),
 	}

@@ -51,7 +51,7 @@ func (s *subject) spansSeveral(command *script.Command) bool {
 		st := newStep(step{}, command.Options, false)
 		return st.nodes > 1
 	}
-	if s.job.nodes > 1 || slices.ContainsFunc(s.srunSteps(), func(srun *script.Command) bool { return s.stepOfStarter(srun).nodes > 1 }) {
+	if s.job.nodes > 1 || slices.ContainsFunc(s.commandsNamed("srun"), func(srun *script.Command) bool { return s.stepOfStarter(srun).nodes > 1 }) {
 		return true
 	}
 	return slices.ContainsFunc(s.launches, func(l *launch) bool {
@@ -76,7 +76,7 @@ func portTest(s *subject) []hit {
 			})
 		}
 	}
-	launches := len(s.launches) > 0 || len(s.srunSteps()) > 0 || len(hits) > 0
+	launches := len(s.launches) > 0 || len(s.commandsNamed("srun")) > 0 || len(hits) > 0
 	for _, c := range s.commandsNamed("ping") {
 		// A loop may wait until a host is up.
 		if launches && !c.Loop && len(c.Words) > 1 {

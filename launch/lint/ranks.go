@@ -40,7 +40,7 @@ func rankOnBatchLine(s *subject) []hit {
 
 // outerRanks finds task variables that the shell outside the step expands.
 func outerRanks(s *subject, srun *script.Command, env []*script.Assignment, words []script.Word, depth int) []hit {
-	if s.stepOfStarter(srun).tasks == 1 || srun.Captured {
+	if s.stepOfStarter(srun).tasks == 1 {
 		return nil
 	}
 	for _, a := range env {
@@ -84,7 +84,7 @@ func readsVariable(c *script.Command, name string) bool {
 func (s *subject) stepsBehind(a *script.Assignment) bool {
 	for _, c := range s.Commands {
 		srun := c.Starter("srun")
-		if srun == nil || srun.Captured || srun.Seq < a.Exported || s.stepOfStarter(srun).tasks == 1 || !startsTrainer(c) || !readsVariable(c, a.Name) {
+		if srun == nil || srun.Seq < a.Exported || s.stepOfStarter(srun).tasks == 1 || !startsTrainer(c) || !readsVariable(c, a.Name) {
 			continue
 		}
 		inside := func(own *script.Assignment) bool { return own.Name == a.Name && slices.Contains(own.Via, srun) }
@@ -164,8 +164,8 @@ func pythonRunsOnce(s *subject) []hit {
 		return nil
 	}
 	var hits []hit
-	if len(s.commandsNamed("mpirun", "mpiexec", "horovodrun", "jsrun", "ray")) > 0 ||
-		slices.ContainsFunc(s.Commands, func(c *script.Command) bool { return c.Depth > 0 && !c.Captured }) {
+	if s.startsUnread() || len(s.commandsNamed("mpirun", "mpiexec", "horovodrun", "jsrun", "ray")) > 0 ||
+		slices.ContainsFunc(s.Commands, func(c *script.Command) bool { return c.Depth > 0 }) {
 		return nil
 	}
 	for _, c := range s.Commands {
@@ -177,7 +177,7 @@ func pythonRunsOnce(s *subject) []hit {
 			name, _, _ := w.Cut('=')
 			return slices.Contains([]string{"--hostfile", "--nnodes", "--machine_rank", "--master_addr", "--master-addr"}, name.Text())
 		})
-		if file == "" || c.Captured || c.Test || c.Background || isPreparation(file) || isLauncher {
+		if file == "" || c.Test || c.Background || c.InFunction || isPreparation(file) || isLauncher {
 			continue
 		}
 		if c.Loop && slices.ContainsFunc(arguments, func(w script.Word) bool { return len(w.Refs()) > 0 }) {
@@ -220,7 +220,7 @@ func torchrunRunsOnce(s *subject, l *launch) []hit {
 
 func nnodesMismatch(s *subject, l *launch) []hit {
 	srun := l.Starter("srun")
-	if l.kind != "torchrun" || srun == nil || srun.Captured || l.Branch || l.open || usesPET(s) {
+	if l.kind != "torchrun" || srun == nil || l.Branch || l.open || usesPET(s) {
 		return nil
 	}
 	st := s.stepOfStarter(srun)

@@ -3,7 +3,6 @@ package lint
 import (
 	"fmt"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,7 +19,7 @@ func fixedPort(s *subject) []hit {
 	var hits []hit
 	add := func(port script.Word) {
 		text, known := port.Literal()
-		if n, err := strconv.Atoi(text); known && err == nil && n > 0 && n <= maxPort {
+		if n, err := strconv.Atoi(text); known && err == nil && n > 0 && n <= 65535 {
 			hits = append(hits, hit{at: port.Origin(), says: "the master port is always " + text})
 		}
 	}
@@ -31,7 +30,7 @@ func fixedPort(s *subject) []hit {
 		}
 	}
 	for a := range s.sets() {
-		if a.Name == "MASTER_PORT" && !s.ignoresMasterPort(a.Assignment) && (s.isBatch() || len(s.srunSteps()) > 0 || a.Starter("srun") != nil) {
+		if a.Name == "MASTER_PORT" && !s.ignoresMasterPort(a.Assignment) && (s.isBatch() || len(s.commandsNamed("srun")) > 0 || a.Starter("srun") != nil) {
 			add(a.Value)
 		}
 	}
@@ -118,31 +117,6 @@ func (s *subject) stepOfLaunch(l *launch) step {
 	return s.job
 }
 
-func masterAddrOwnHost(s *subject) []hit {
-	var hits []hit
-	for _, l := range s.launches {
-		st := s.stepOfLaunch(l)
-		host, ok := l.host()
-		if !ok || l.isSingleNode(st) || st.nodes == 1 || l.Starter("srun") == nil {
-			continue
-		}
-		for _, c := range host.Chars {
-			r := c.Ref
-			if r == nil || r.Depth == 0 {
-				continue
-			}
-			own := r.Name == "HOSTNAME" || r.Name == "SLURMD_NODENAME"
-			if len(r.Output) > 0 {
-				own = r.Output[0].Name() == "hostname"
-			}
-			if own {
-				hits = append(hits, hit{at: c.At, says: r.String() + " is each task's own host"})
-			}
-		}
-	}
-	return hits
-}
-
 func masterAddrFixed(s *subject) []hit {
 	if !s.isBatch() {
 		return nil
@@ -165,7 +139,7 @@ func masterAddrFixed(s *subject) []hit {
 		}
 	}
 	for _, a := range s.Assignments {
-		if a.Name == "MASTER_ADDR" && !a.Branch && len(a.Array) == 0 && s.job.nodes != 1 {
+		if a.Name == "MASTER_ADDR" && !a.Branch && s.job.nodes != 1 {
 			add(a.Value)
 		}
 	}
@@ -228,35 +202,6 @@ func rdzvIDConstant(s *subject, l *launch) []hit {
 	return nil
 }
 
-func rendezvousDiffers(s *subject) []hit {
-	var hits []hit
-	for _, l := range s.launches {
-		st := s.stepOfLaunch(l)
-		if l.Starter("srun") == nil || l.isSingleNode(st) || st.nodes == 1 {
-			continue
-		}
-		id, _ := l.findFlag("rdzv-id")
-		port, _ := l.port()
-		for _, c := range slices.Concat(id.value.Chars, port.Chars) {
-			if c.Ref != nil && c.Ref.Depth > 0 && differsByTask(c.Ref) {
-				hits = append(hits, hit{at: c.At, says: c.Ref.String() + " differs in each task"})
-			}
-		}
-	}
-	return hits
-}
-
-// differsByTask reports whether the value differs in each shell.
-func differsByTask(r *script.Ref) bool {
-	if len(r.Output) > 0 {
-		return slices.Contains([]string{"date", "uuidgen", "shuf", "mktemp", "openssl"}, r.Output[0].Name())
-	}
-	if slices.ContainsFunc(r.Uses, differsByTask) {
-		return true
-	}
-	return slices.Contains([]string{"RANDOM", "SRANDOM", "BASHPID", "$", "EPOCHSECONDS"}, r.Name)
-}
-
 func c10dWithNodeRank(_ *subject, l *launch) []hit {
 	f, ok := l.nodeRank()
 	if l.kind == "torchrun" && ok && l.backend() == "c10d" { // accelerate asks for --machine_rank
@@ -281,97 +226,27 @@ func elasticWithoutMaxRestarts(_ *subject, l *launch) []hit {
 	return []hit{{at: f.value.Origin(), says: "--nnodes " + diagnostic.Clip(f.value.Text()) + " without --max-restarts"}}
 }
 
+// masterAddrNotFirst finds variables of Slurm that are not the address of the first node.
 func masterAddrNotFirst(s *subject) []hit {
-	if _, arbitrary := findOption(s.Batch, "distribution"); arbitrary || s.assignsVariable("SLURM_HOSTFILE") {
-		return nil
-	}
 	var hits []hit
+	look := func(host script.Word) {
+		switch r := host.Only(); {
+		case r == nil || r.Edited:
+		case r.Name == "SLURM_SUBMIT_HOST":
+			hits = append(hits, hit{at: host.Origin(), says: "the master is $SLURM_SUBMIT_HOST, where sbatch was called"})
+		case slices.Contains([]string{"SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_STEP_NODELIST"}, r.Name):
+			hits = append(hits, hit{at: host.Origin(), says: "the master is $" + r.Name + ", an expression for all nodes such as gpu[01-04]"})
+		}
+	}
 	for _, l := range s.launches {
-		host, ok := l.host()
-		if !ok || l.kind == "deepspeed" || l.backend() != "static" || l.isSingleNode(s.stepOfLaunch(l)) {
-			continue
-		}
-		// The ranks must be Slurm's numbers of the nodes.
-		f, _ := l.nodeRank()
-		if s.onSeveral(l.Command) && slices.ContainsFunc(f.value.Refs(), func(r *script.Ref) bool { return ofTask(r.Name) }) {
-			hits = append(hits, notFirst(host)...)
+		if host, ok := l.host(); ok && l.kind != "deepspeed" && !l.isSingleNode(s.stepOfLaunch(l)) {
+			look(host)
 		}
 	}
-	for a := range s.sets() {
-		masters := []string{"MASTER_ADDR", "JAX_COORDINATOR_ADDRESS", "COORDINATOR_ADDRESS"}
-		if !slices.Contains(masters, a.Name) || a.command == nil && a.Exported == 0 {
-			continue
-		}
-		if slices.ContainsFunc(s.Commands, func(c *script.Command) bool {
-			file, _ := pythonScript(c)
-			return file != "" && c.Seq > a.Seq && s.onSeveral(c) && s.stepOfStarter(c.Starter("srun")).nodes != 1
-		}) {
-			hits = append(hits, notFirst(a.Value)...)
+	for _, a := range s.Assignments {
+		if a.Name == "MASTER_ADDR" && a.Exported > 0 && s.job.nodes != 1 && s.stepsBehind(a) {
+			look(a.Value)
 		}
 	}
 	return hits
-}
-
-// notFirst finds a host from the job's list of nodes that is not the first.
-func notFirst(host script.Word) []hit {
-	if r := host.Only(); r != nil && r.Index == "" && !r.Edited {
-		switch r.Name {
-		case "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_STEP_NODELIST":
-			return []hit{{at: host.Origin(), says: "the master is $" + r.Name + ", an expression for all nodes such as gpu[01-04]"}}
-		case "SLURM_LAUNCH_NODE_IPADDR":
-			if r.Depth == 0 { // the tasks of srun have it
-				return []hit{{
-					at: host.Origin(), says: "the master is $SLURM_LAUNCH_NODE_IPADDR in the batch script",
-					why: "Slurm sets it only for the tasks of srun: here it is empty",
-				}}
-			}
-		case "SLURM_SUBMIT_HOST":
-			return []hit{{at: host.Origin(), says: "the master is $SLURM_SUBMIT_HOST, where sbatch was called"}}
-		}
-	}
-	var hits []hit
-	for _, c := range host.Chars {
-		r := c.Ref
-		if r == nil || len(r.Output) == 0 {
-			continue
-		}
-		if list := r.Output[0]; list.Name() != "scontrol" || list.Arg(1) != "show" || !strings.HasPrefix(list.Arg(2), "hostname") {
-			continue
-		}
-		if r.Index != "" && r.Index != "0" || picksAnother(r.Output[1:]) {
-			hits = append(hits, hit{at: c.At, says: "the master is not the first node of the job"})
-		}
-	}
-	return hits
-}
-
-// Expressions of sed and awk for a line after the first.
-var (
-	laterLine   = regexp.MustCompile(`[^0-9,]([2-9]|[1-9][0-9]+)(p|!d|[{])`)
-	laterRecord = regexp.MustCompile(`NR *== *([2-9]|[1-9][0-9])`)
-)
-
-// picksAnother reports whether the filters pick a line after the first.
-func picksAnother(filters []*script.Command) bool {
-	for _, c := range filters {
-		text := c.Text()
-		switch c.Name() {
-		case "head":
-			if text == "head -n 1" || text == "head -n1" || text == "head -1" || text == "head --lines=1" {
-				return false
-			}
-		case "tail":
-			_, behind, first := strings.Cut(text, "+1")
-			return !first || strings.ContainsAny(behind, "0123456789")
-		case "shuf", "tac":
-			return true
-		case "sort":
-			return strings.Contains(text, " -r") || strings.Contains(text, " -R") || strings.Contains(text, "--r")
-		case "sed":
-			return strings.Contains(text, "$p") || strings.Contains(text, "$!d") || laterLine.MatchString(text)
-		case "awk":
-			return strings.Contains(text, "END") || laterRecord.MatchString(text)
-		}
-	}
-	return false
 }

@@ -89,51 +89,7 @@ func exportDropsEnvironment(s *subject) []hit {
 	for _, c := range s.commandsNamed("srun", "sbatch", "salloc") {
 		look(c.Options)
 	}
-	// The steps of a job with --export=NONE get none of the variables that the script exports.
-	o, _ := findOption(s.Batch, "export")
-	kept := slices.ContainsFunc(s.commandsNamed("unset"), func(c *script.Command) bool { return hasWord(c, "SLURM_EXPORT_ENV") })
-	if text, known := o.Value.Literal(); !known || text != "NONE" || kept || s.assignsVariable("SLURM_EXPORT_ENV") {
-		return hits
-	}
-	for _, srun := range s.srunSteps() {
-		if _, own := findOption(srun.Options, "export"); own || srun.Open {
-			continue
-		}
-		for _, a := range s.Assignments {
-			if a.Exported > 0 && a.Exported < srun.Seq && a.Depth == 0 {
-				hits = append(hits, hit{
-					at: srun.At, says: "the tasks of srun do not get " + a.Name,
-					why: "with --export=NONE Slurm sets SLURM_EXPORT_ENV=NONE in the job, and srun passes on no variable",
-				})
-				break
-			}
-		}
-	}
 	return hits
-}
-
-func srunCPUsPerTask(s *subject) []hit {
-	o, ok := findOption(s.Batch, "cpus-per-task")
-	if n, known := o.Value.Int(); !ok || known && n == 1 || s.assignsVariable("SRUN_CPUS_PER_TASK") {
-		return nil
-	}
-	var hits []hit
-	for _, srun := range s.srunSteps() {
-		_, given := findOption(srun.Options, "cpus-per-task")
-		_, exclusive := findOption(srun.Options, "exclusive")
-		if given || exclusive || srun.Open || srun.Test || !s.startsTraining(srun) {
-			continue
-		}
-		hits = append(hits, hit{at: srun.At})
-	}
-	return hits
-}
-
-// startsTraining reports whether an srun starts a training.
-func (s *subject) startsTraining(srun *script.Command) bool {
-	return slices.ContainsFunc(s.Commands, func(c *script.Command) bool {
-		return slices.Contains(c.Via, srun) && startsTrainer(c)
-	})
 }
 
 func sbatchInsideJob(s *subject) []hit {
@@ -166,59 +122,4 @@ func submitsItself(c *script.Command) bool {
 	return slices.ContainsFunc(c.Guards, func(name string) bool {
 		return strings.HasPrefix(name, "SLURM_") || itself && slices.Contains([]string{"#", "1", "@", "*"}, name)
 	})
-}
-
-// optionOf has the options of sbatch that make Slurm set a variable.
-var optionOf = map[string]string{
-	"SLURM_CPUS_PER_TASK":   "cpus-per-task",
-	"SLURM_CPUS_PER_GPU":    "cpus-per-gpu",
-	"SLURM_NTASKS_PER_NODE": "ntasks-per-node",
-	"SLURM_NTASKS_PER_GPU":  "ntasks-per-gpu",
-	"SLURM_GPUS":            "gpus",
-	"SLURM_GPUS_PER_TASK":   "gpus-per-task",
-}
-
-func slurmVariableUnset(s *subject) []hit {
-	if !s.isBatch() || s.setsUnknown() {
-		return nil
-	}
-	var hits []hit
-	look := func(w script.Word) {
-		for _, c := range w.Chars {
-			if c.Ref == nil {
-				continue
-			}
-			for _, r := range append([]*script.Ref{c.Ref}, c.Ref.Uses...) {
-				if option := s.missingOption(r); option != "" {
-					hits = append(hits, hit{at: c.At, says: "$" + r.Name + " is used, and the job does not ask for --" + option})
-				}
-			}
-		}
-	}
-	for _, c := range s.Commands {
-		if c.Branch || c.Test || c.Name() != "srun" && !startsTrainer(c) {
-			continue
-		}
-		for _, w := range c.Words {
-			look(w)
-		}
-	}
-	for _, a := range s.Assignments {
-		if a.Name == "SRUN_CPUS_PER_TASK" && !a.Branch {
-			look(a.Value)
-		}
-	}
-	return hits
-}
-
-// missingOption returns the missing option of an unset variable.
-func (s *subject) missingOption(r *script.Ref) string {
-	option := optionOf[r.Name]
-	if option == "" || r.Depth > 0 || r.Default != nil || r.Required || r.Alternate || r.Assigned || s.assignsVariable(r.Name) {
-		return ""
-	}
-	if _, ok := findOption(s.Batch, option); ok {
-		return ""
-	}
-	return option
 }

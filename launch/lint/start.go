@@ -3,7 +3,6 @@ package lint
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
@@ -11,7 +10,7 @@ import (
 // onSeveral reports whether srun starts a command more than once.
 func (s *subject) onSeveral(c *script.Command) bool {
 	srun := c.Starter("srun")
-	if srun == nil || srun.Captured {
+	if srun == nil {
 		return false
 	}
 	st := s.stepOfStarter(srun)
@@ -20,7 +19,7 @@ func (s *subject) onSeveral(c *script.Command) bool {
 
 // startsOnFirstNode reports whether the launcher starts only on the job's first node.
 func (s *subject) startsOnFirstNode(l *launch) bool {
-	if l.Depth > 0 || l.Branch || l.Loop || l.Uncalled || l.open || l.Starter("kubectl") != nil {
+	if l.Depth > 0 || l.Branch || l.Loop || l.open || l.Starter("kubectl") != nil || s.startsUnread() {
 		return false
 	}
 	// Another launcher may serve the other nodes.
@@ -102,7 +101,7 @@ func nodeRankConstant(s *subject) []hit {
 			}
 		case s.onSeveral(l.Command) && sameInAll(f.value, l.Depth), number && l.overHosts():
 			hits = append(hits, hit{at: f.value.Origin(), says: "every node gets the node rank " + showWord(f.value)})
-		case number && l.Starter("srun", "ssh", "pdsh") == nil && told && l.isMultiNode(s.job) && !s.sharesHost(l):
+		case number && l.Starter("srun") == nil && told && l.isMultiNode(s.job) && !s.sharesHost(l):
 			says := "every node gets the node rank " + showWord(f.value) + ", and NODE_RANK is not used"
 			hits = append(hits, hit{at: f.value.Origin(), says: says})
 		}
@@ -116,62 +115,18 @@ func sameInAll(w script.Word, depth int) bool {
 	return !slices.ContainsFunc(w.Refs(), func(r *script.Ref) bool { return r.Depth >= depth || ofTask(r.Name) })
 }
 
-// overHosts reports whether a loop starts a launcher on one host after another: by ssh
-// to the loop's variable, or by srun -w.
+// overHosts reports whether a loop starts a launcher on one host after another, by srun -w.
 func (l *launch) overHosts() bool {
-	starter := l.Starter("ssh", "srun")
-	if starter == nil || !l.Loop || starter.Captured {
+	srun := l.Starter("srun")
+	if srun == nil || !l.Loop {
 		return false
 	}
-	host := starter.Target
-	if o, ok := findOption(starter.Options, "nodelist"); ok {
-		host = o.Value
-	}
-	return slices.ContainsFunc(host.Refs(), func(r *script.Ref) bool { return r.Assigned })
+	o, _ := findOption(srun.Options, "nodelist")
+	return slices.ContainsFunc(o.Value.Refs(), func(r *script.Ref) bool { return r.Assigned })
 }
 
-func foregroundLoop(s *subject) []hit {
-	var hits []hit
-	for _, l := range s.launches {
-		low, _, known := l.nodeRange(s.stepOfLaunch(l))
-		_, nodes := l.nnodes()
-		_, rank := l.nodeRank()
-		if !l.overHosts() || l.Background || l.Branch || isDetached(l.Command) || known && low < 2 || !nodes && !rank {
-			continue
-		}
-		hits = append(hits, hit{at: l.At, says: "a loop starts " + l.kind + " on one node after the other"})
-	}
-	for _, c := range s.Commands {
-		file, _ := pythonScript(c)
-		if l := (&launch{Command: c}); file == "" || !hasRank(c) || !l.overHosts() || c.Background || c.Branch || isDetached(c) {
-			continue
-		}
-		hits = append(hits, hit{at: c.At, says: "a loop starts python on one node after the other"})
-	}
-	return hits
-}
-
-// hasRank reports whether a program gets a rank or a similar setting.
-func hasRank(c *script.Command) bool {
-	for _, name := range []string{"WORLD_SIZE", "RANK", "NODE_RANK", "MASTER_ADDR"} {
-		if c.Getenv(name) != nil {
-			return true
-		}
-	}
-	return slices.ContainsFunc(c.Words, func(w script.Word) bool {
-		text := w.Text()
-		number := strings.Contains(text, "process") && strings.Contains(text, "id")
-		return strings.HasPrefix(text, "--") && (number || strings.Contains(text, "rank"))
-	})
-}
-
-// isDetached reports whether a command runs on in the background by ssh or docker.
-func isDetached(c *script.Command) bool {
-	options := map[string][]string{"ssh": {"-f", "-fn", "-nf"}}
-	for _, name := range dockerNames() {
-		options[name] = []string{"-d", "--detach", "-itd", "-dit"}
-	}
-	return slices.ContainsFunc(c.Via, func(v *script.Command) bool {
-		return slices.ContainsFunc(v.Words, func(w script.Word) bool { return slices.Contains(options[v.Name()], w.Text()) })
-	})
+// startsUnread reports whether the script may start a training by a text that is not read: of ssh
+// or eval.
+func (s *subject) startsUnread() bool {
+	return len(s.commandsNamed("eval", "ssh", "pdsh", "clush", "pssh", "parallel-ssh", "parallel", "xargs")) > 0
 }

@@ -26,7 +26,7 @@ type step struct {
 }
 
 // isBatch reports whether the script is for sbatch.
-func (s *subject) isBatch() bool { return len(s.Directives) > 0 || s.Submitted }
+func (s *subject) isBatch() bool { return len(s.Directives) > 0 }
 
 // newStep reads the numbers from options; the last option of a name counts. whole: only
 // these options count, so that Slurm's defaults apply.
@@ -216,11 +216,6 @@ func (s *subject) commandsNamed(names ...string) []*script.Command {
 		}
 	}
 	return all
-}
-
-// srunSteps returns the srun commands whose output the script does not capture.
-func (s *subject) srunSteps() []*script.Command {
-	return slices.DeleteFunc(s.commandsNamed("srun"), func(c *script.Command) bool { return c.Captured })
 }
 
 var pythonName = regexp.MustCompile(`^python[0-9.]*$`)

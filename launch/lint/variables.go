@@ -29,7 +29,7 @@ func worldSizeAsNodes(s *subject) []hit {
 // processes, and WORLD_SIZE=2 that a launcher takes for nodes.
 func worldSizeOfNodes(s *subject) []hit {
 	var hits []hit
-	tasks := s.job.perNode > 1 || slices.ContainsFunc(s.srunSteps(), func(srun *script.Command) bool { return s.stepOfStarter(srun).perNode > 1 })
+	tasks := s.job.perNode > 1 || slices.ContainsFunc(s.commandsNamed("srun"), func(srun *script.Command) bool { return s.stepOfStarter(srun).perNode > 1 })
 	for a := range s.sets() {
 		if a.Name != "WORLD_SIZE" {
 			continue
@@ -92,72 +92,6 @@ func gpusPerNodeWithGres(s *subject) []hit {
 		}
 	}
 	return hits
-}
-
-// inEnvironment reports whether a variable is already in the environment, so that it
-// needs no export.
-func inEnvironment(name string) bool {
-	return strings.HasPrefix(name, "SLURM_") || strings.HasPrefix(name, "LC_") ||
-		slices.Contains(strings.Fields("PATH HOME USER SHELL LANG TMPDIR PWD OLDPWD IFS TERM HOSTNAME LD_LIBRARY_PATH PYTHONPATH"), name)
-}
-
-func notExported(s *subject) []hit {
-	var hits []hit
-	for _, c := range s.Commands {
-		for _, w := range c.Words {
-			for _, char := range w.Chars {
-				r := char.Ref
-				if r != nil && c.Remote && r.Depth == c.Depth {
-					hits = append(hits, s.staysHere(c, r, char.At)...)
-				}
-				if r == nil || r.Hidden == nil || r.Default != nil || inEnvironment(r.Name) || c.Remote {
-					continue
-				}
-				hits = append(hits, hit{at: char.At, says: r.String() + " is set without export, and expanded by another shell"})
-			}
-		}
-	}
-	return hits
-}
-
-// staysHere finds a variable that only the shell of the script has, and that another host or a container expands.
-func (s *subject) staysHere(c *script.Command, r *script.Ref, at int) []hit {
-	starter := c.Starter("ssh", "pdsh", "clush", "pssh", "docker", "podman", "kubectl")
-	fallsBack := r.Assigned || r.Default != nil || r.Required || r.Alternate
-	if starter == nil || r.Name == "" || fallsBack || inEnvironment(r.Name) || passesOn(starter, r.Name) {
-		return nil
-	}
-	h := hit{at: at, says: r.String() + " is expanded by the shell on the other host", why: "ssh does not pass on the variables of this script: it expands to nothing"}
-	if !starter.StartsShell() {
-		h = hit{at: at, says: r.String() + " is expanded by the shell in the container", why: starter.Name() + " run passes on only the variables of -e: it expands to nothing"}
-		if len(starter.Words) < 2 || starter.Words[1].Text() != "run" {
-			return nil
-		}
-	}
-	sources := slices.ContainsFunc(s.commandsNamed("source", "."), func(o *script.Command) bool { return slices.Contains(o.Via, starter) })
-	outside := slices.ContainsFunc(s.Assignments, func(a *script.Assignment) bool { return a.Name == r.Name && !slices.Contains(a.Via, starter) })
-	if sources || !outside {
-		return nil
-	}
-	return []hit{h}
-}
-
-// passesOn reports whether an option of ssh, docker run or podman run gives the far end a variable, or variables
-// that are not known.
-func passesOn(starter *script.Command, name string) bool {
-	return slices.ContainsFunc(starter.Words, func(w script.Word) bool {
-		text := w.Text()
-		if w.Only() != nil && !starter.StartsShell() {
-			return true // it may hold options
-		}
-		for _, option := range []string{"SendEnv", "SetEnv", "--env-file", "--env-host"} {
-			if strings.Contains(text, option) {
-				return true
-			}
-		}
-		text = strings.TrimPrefix(strings.TrimPrefix(text, "--env="), "-e")
-		return text == name || strings.HasPrefix(text, name+"=")
-	})
 }
 
 func ncclDebugAlways(_ *subject, a set) []hit {

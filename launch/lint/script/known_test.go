@@ -66,7 +66,7 @@ func TestKnownIsAsBashDoes(t *testing.T) {
 			ran[line] = true
 		}
 		for _, c := range read(t, text).Commands {
-			if c.Name() != "probe" || c.Uncalled || c.Branch || c.Captured {
+			if c.Name() != "probe" || c.InFunction || c.Branch {
 				continue
 			}
 			line, known := "", true

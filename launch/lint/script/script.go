@@ -1,9 +1,11 @@
 // Package script reads shell scripts that launch jobs. It lists their commands with
 // the words after the shell's expansions, the commands that start them (srun, bash -c,
-// ssh), and the shell that expands each word.
+// docker run), and the shell that expands each word.
 //
-// The package uses a real shell parser and follows the script's own variables. A [Ref]
-// stands for a text that only the run knows. The package runs nothing.
+// It parses the shell, substitutes the script's scalar variables and reads the text of bash -c.
+// A [Ref] stands for everything else: values that only the run knows, arrays, arithmetic and the
+// output of commands. Here-documents, strings for eval or ssh, and other files are not read.
+// The package runs nothing.
 package script
 
 import (
@@ -23,46 +25,38 @@ const (
 	// MaxSize is the maximum size of a script.
 	MaxSize     = 128 << 10
 	maxCommands = 2000    // with assignments
-	maxChars    = 1 << 19 // of all expansions together, with the variables that subshells copy
+	maxChars    = 1 << 19 // of all expansions, with the variables that subshells copy
 	maxWord     = 32 << 10
 	maxRef      = 1 << 10 // bytes of the text of a Ref
-	maxUses     = 100     // of one Ref
-	maxShells   = 12      // shells within shells, and functions
+	maxGuards   = 100     // variables in the conditions around a command
+	maxShells   = 12      // shells within shells
 	maxLevels   = 200     // statements within statements, and expansions
 )
 
-// Script describes a file, or a script in one of its here-documents.
+// Script describes a file.
 type Script struct {
-	// Batch are the #SBATCH options, in order; of a heterogeneous job those of the first
-	// component.
+	// Batch are the #SBATCH options in order, in a heterogeneous job those of the first component.
 	Batch []Option
 	// Heterogeneous: the job has several components, of which each step chooses one.
 	Heterogeneous bool
-	// Directives are the #SBATCH lines before the first command; Late those
-	// after it, which Slurm does not read.
+	// Directives are the #SBATCH lines before the first command. Slurm ignores those after it, Late.
 	Directives, Late []Directive
-	// Commands are all commands of the script, in order. A command comes before
-	// the commands that it starts. Uncalled functions come last.
+	// Commands are all commands of the script in order. A command comes before the commands that
+	// it starts. The bodies of functions come last.
 	Commands []*Command
 	// Assignments are all assignments of the script, in order.
 	Assignments []*Assignment
-	// Unread are the words that may set variables which only the run knows: the file of source, the output
-	// that eval runs, the NAME=value that export gets from a command.
+	// Unread are the words that may set unknown variables: the file of source, the text of eval, the
+	// NAME=value that export gets from a command.
 	Unread []Word
-	// Submitted: the outer script gives it to sbatch.
-	Submitted bool
-	// Inner are the scripts that this one writes to files or submits.
-	Inner []*Script
 	// Comments are the shell's comments.
 	Comments []Comment
 	// Blanks are the backslashes that quote a blank at the end of a command or before a
 	// comment, and so do not continue the line.
 	Blanks []int
-	// Start is the place of the first line.
-	Start int
-	// Shebang is the place of the first line that begins with #!; -1 without one.
+	// Shebang is the position of the first line that begins with #!, or -1.
 	Shebang int
-	// CarriageReturn is the place of the first line end of Windows; -1 without one.
+	// CarriageReturn is the position of the first Windows line end, or -1.
 	CarriageReturn int
 }
 
@@ -82,12 +76,11 @@ type Directive struct {
 type Assignment struct {
 	Name  string
 	Value Word
-	Array []Word // of NAME=(...)
 	At    int
 	// Seq orders assignments and commands.
 	Seq int
-	// Exported is the Seq of the export: later commands get the variable in their
-	// environment. 0 for never.
+	// Exported is the Seq of the export, or zero: later commands have the variable in their
+	// environment.
 	Exported int
 	// Depth is the Command.Depth of its shell.
 	Depth int
@@ -112,17 +105,11 @@ type Command struct {
 	Env []*Assignment
 	// environment are its shell's exported variables with known values.
 	environment map[string]*Assignment
-	// removed are the variables that env -u takes out of the program's environment; cleared: env -i
-	// takes out all.
-	removed []string
-	cleared bool
 	// Via are the commands that start it, outermost first: srun, then bash.
 	Via       []*Command
 	Redirects []Redirect
 	// Options are the options of srun, sbatch and salloc.
 	Options []Option
-	// Target is the host of ssh.
-	Target Word
 	// Open: a variable may hold further options.
 	Open bool
 	// Depth counts the commands of Via that start one process per task or node.
@@ -140,10 +127,9 @@ type Command struct {
 	Loop       bool // in the body of a loop
 	Branch     bool // may not run: in a branch, or behind ||
 	Test       bool // its exit status decides a loop or a branch
-	Captured   bool // in $(...)
 	Background bool
-	Remote     bool // by ssh or in a container: without the script's environment
-	Uncalled   bool // in a function without calls
+	Remote     bool // in a container: without the script's environment
+	InFunction bool // in the body of a function, whose calls are not followed
 }
 
 // Name returns the program's base name, "" if it is not known.
@@ -163,12 +149,6 @@ func (c *Command) Name() string {
 		return ""
 	}
 	return path.Base(name)
-}
-
-// StartsShell reports whether the command gives its words to a shell on another host.
-func (c *Command) StartsShell() bool {
-	s := starters()[c.Name()]
-	return s.shell && s.remote
 }
 
 // Arg returns the text of a word, "" if it is missing or not known.
@@ -257,7 +237,7 @@ func Read(text []byte) (*Script, error) {
 	case err != nil:
 		return nil, &SyntaxError{0, err}
 	}
-	return readScript(src, file, &budget{}), nil
+	return readScript(src, file), nil
 }
 
 // isShellLine reports whether a #! line names a supported shell.

@@ -51,36 +51,27 @@ func TestAsBashDoes(t *testing.T) {
 		t.Skip(err)
 	}
 	for _, text := range []string{
-		"F=$(( echo a && echo b ) | sort | head -1); probe $((1 + (2 * 3)))",
-		`probe a 'b c' "d e" f\ g $'h\ti' ""`,
+		`probe a 'b c' "d e" f\ g $'h i' ""`,
 		"X='a b'; probe $X \"$X\" '$X' \\$X \"\\$X\" x$X\"$X\"y",
 		"X=\"one \\\n  two\"; probe $X \"$X\"",
 		"probe a\\\nb \\\n  c",
 		"E=; probe $E \"$E\" ${E:-none} ${E:+some}x",
-		"A=(one 'two three' \"four\"); probe ${A[@]} \"${A[@]}\" \"${A[*]}\" $A ${A[1]} \"x${A[@]}y\"",
-		"A=(1 '2 3'); probe ${A[-1]} \"${A[-2]}\"",
-		"A=(a 'b c' d e); i=1; probe \"${A[@]:0:2}\" ${A[@]:1:1} \"${A[*]:1:2}\" \"${A[@]:i+1}\" \"${A[@]::1}\" \"x${A[@]: -2}y\" \"${A[@]: -2:1}\" \"${A[@]:9}\" \"${A[@]:1:0}\" \"x${A[@]:9}\"; A=(); probe \"${A[@]}\" \"${A[*]}\"",
-		"f() { probe \"${@:1:1}\" \"${@:2}\" \"${*:2}\" \"${@: -1}\"; }; f a 'b c' d",
-		"A=(1 2); A+=(3 '4 5'); B=(\"${A[@]}\" 6); probe \"${B[@]}\" \"${B[3]}\"",
 		"X=a; X+=b; X+=\" c\"; probe $X",
-		"N=2; G=8; probe $((N * G)) $(($N*$G+1)) $(( (N+1) % 2 )) \"$((G/N))\"",
-		"f() { probe \"$1\" \"$2\" \"$@\"; g \"$@\"; }; g() { probe $2; }; f a 'b c'; f 'd e' f",
 		"X=1; (X=2; probe $X); probe $X; { X=3; }; probe $X",
 		"if false; then X=1; else X=1; fi; Y=0; probe $Y",
 		"export X='a b'; Y=hidden; bash -c 'probe \"$X\" x'; bash -c \"probe $Y\"",
 		"export X=1; X=2 bash -c 'probe $X'; probe $X; env X=3 Z=4 bash -c 'probe $X $Z'",
 		"set -a; X=5; bash -c 'probe $X'; set +a; Z=6; bash -c \"probe x$Z\"",
-		"f() { bash -c \"probe $1\"; }; f 'a b'; f c",
-		"CMD='probe \"a b\" c'; $CMD; eval $CMD; eval \"$CMD\"",
+		"bash -eo pipefail -c 'probe a'; bash -o pipefail -c 'probe b'; bash -lc 'probe c'",
+		"CMD='probe \"a b\" c'; $CMD; bash -c \"$CMD\"",
 		"L=\"probe a \\\\\\$HOMELESS 'b c'\"; bash -c \"$L\"",
-		"unset X Y; X=${X:-d e}; probe $X \"$X\"; probe ${Y:=z}; probe $Y",
-		"bash <<'END'\nX=1\nprobe $X '$X'\nEND\n",
-		"X=1\nbash <<END\nX=2\nprobe $X \\$X '$X'\nEND\n",
+		"unset X; X=${X:-d e}; probe $X \"$X\"",
 		"probe a; true && probe b; false || probe c",
 		"unset X; probe x$X; X=1; unset X; probe \"x${X-unset}\"",
-		"X=1; f() { local X=2; probe $X; }; f; probe $X; X=3 & wait; probe $X",
+		"X=1; X=3 & wait; probe $X",
 		"X=1; [ -d / ] && probe $X; IFS=:; probe $X 'a:b'",
 		"probe a>/dev/stdout b; ! probe c; { probe d; }; (probe e)",
+		"X=1; f() { echo \"$X\" >/dev/null; }; f; probe $X",
 	} {
 		cmd := exec.Command(bash, "-c", `probe() { for a; do printf '<%s>' "$a"; done; echo; }; export -f probe; `+"\n"+text)
 		cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
@@ -109,7 +100,7 @@ unset B
 (export A=9)
 srun --export=ALL,D=4 env E=5 torchrun
 docker run -e A=6 --env=F=7 image torchrun
-ssh host torchrun
+env -u A torchrun
 if true; then A=8; fi
 torchrun
 `)
@@ -169,7 +160,6 @@ func TestStarted(t *testing.T) {
 #SBATCH --nodes=2
 srun -lN2 --label --cpu-bind none -w "$HEAD" env A=1 numactl --interleave=all bash -lc 'cd /x && exec torchrun --a "$SLURM_PROCID"'
 timeout -k 5 60 python train.py "$SLURM_PROCID"
-ssh -p 22 host "torchrun --rank $X --id \$RANDOM"
 H=$(srun -n1 hostname)
 srun $ARGS -u python one.py &
 srun --nodelist="${N[@]:0:2}" python two.py
@@ -187,9 +177,6 @@ srun --nodelist="${N[@]:0:2}" python two.py
 					line += " [" + r.Name + " outside]"
 				}
 			}
-		}
-		if c.Captured {
-			line += " [captured]"
 		}
 		if c.Background {
 			line += " [background]"
@@ -212,10 +199,6 @@ srun>env>numactl>bash: exec torchrun --a $SLURM_PROCID
 srun>env>numactl>bash>exec: torchrun --a $SLURM_PROCID
 : timeout -k 5 60 python train.py $SLURM_PROCID
 timeout: python train.py $SLURM_PROCID
-: ssh -p 22 host torchrun --rank $X --id $RANDOM
-ssh: torchrun --rank $X --id $RANDOM [X outside] [remote]
-: srun -n1 hostname [captured]
-srun: hostname [captured]
 : srun $ARGS -u python one.py [background] [open]
 srun: python one.py [background]
 : srun --nodelist=$N python two.py [open]
@@ -227,38 +210,25 @@ srun: python two.py`), "\n")
 	}
 }
 
-// Scripts within a script are scripts of their own.
-func TestInner(t *testing.T) {
-	s := read(t, `N=4
-sbatch --nodes=$N --wrap "python a.py"
-sbatch -c 2 <<END
-#!/bin/bash
-#SBATCH --nodes=$N
-python b.py "\$SLURM_JOB_ID"
-END
-cat >c.sh <<'END'
-#!/bin/sh
-python c.py
-END
-cat >notes.txt <<'END'
-python d.py
-END
+// The body of a function is read once, without known variables; a call forgets the variables that
+// the body may set.
+func TestFunctions(t *testing.T) {
+	s := read(t, `X=1 Y=2 Z=3
+f() { Y=4; printf -v "$1" 5; srun torchrun $X $1; }
+f Z
+torchrun $X $Y $Z
 `)
 	var got []string
-	for _, inner := range s.Inner {
-		line := ""
-		for _, o := range inner.Batch {
-			if o.Name != "wrap" {
-				line += o.Name + "=" + o.Value.Text() + " "
+	for _, c := range s.Commands {
+		if c.Name() == "torchrun" {
+			line := c.Text()
+			if c.InFunction {
+				line += " [in a function]"
 			}
+			got = append(got, line)
 		}
-		for _, c := range inner.Commands {
-			line += c.Text()
-		}
-		got = append(got, line)
 	}
-	want := []string{"nodes=4 python a.py", "nodes=4 cpus-per-task=2 python b.py $SLURM_JOB_ID", "python c.py"}
-	if !slices.Equal(got, want) {
+	if want := []string{"torchrun 1 $Y $Z", "torchrun $X $1 [in a function]"}; !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
 }
@@ -267,10 +237,9 @@ END
 func TestBounded(t *testing.T) {
 	grow := "A=aaaaaaaaaaaaaaaa\n" + strings.Repeat("A=$A$A$A$A$A$A$A$A\n", 50) + strings.Repeat("probe $A $A $A\n", 500)
 	calls := "f() { f; f; f; bash -c 'echo x'; }\nexport -f f\nf\n"
-	shells := "X='eval \"$X\"; eval \"$X\"'\neval \"$X\"\n"
-	lists := "A=(1 2 3 4 5 6 7 8)\n" + strings.Repeat("A=(\"${A[@]}\" \"${A[@]}\" \"${A[@]}\")\n", 30) + "probe \"${A[@]}\"\n"
+	shells := "export X='bash -c \"$X\"; bash -c \"$X\"'\nbash -c \"$X\"\n"
 	deep := strings.Repeat("( ", 900) + "true" + strings.Repeat(" )", 900)
-	for name, text := range map[string]string{"grow": grow, "calls": calls, "shells": shells, "lists": lists, "deep": deep} {
+	for name, text := range map[string]string{"grow": grow, "calls": calls, "shells": shells, "deep": deep} {
 		s, err := script.Read([]byte(text))
 		if err != nil {
 			t.Errorf("%s: %v", name, err)

@@ -2,27 +2,22 @@ package script
 
 import (
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// shell is the state of one shell: its variables, functions and surroundings.
-// The interpreter runs statements in it, the expander expands words and the
-// launcher follows the programs that it starts.
+// shell is the state of one shell: its variables, functions and situation.
 type shell struct {
 	script    *Script
 	src       *source
 	env       *environment
-	functions map[string]*function
-	files     map[string]Word // written by here-documents, by path
+	functions *[]*function
 	budget    *budget
 	situation
-	shells int // depth of shells and functions
-	// locals are the variables that the running function hides from its caller, with the values
-	// that they have there; nil outside of functions.
-	locals map[string]*variable
+	shells int // shells within shells
 }
 
 // situation holds the properties that a command shares with its surroundings.
@@ -32,20 +27,37 @@ type situation struct {
 	loop       bool
 	branch     bool
 	test       bool
-	captured   bool
 	background bool
 	remote     bool
-	uncalled   bool
+	inFunction bool
 	guards     []string
 }
 
+// function is a function's body. Calls are not expanded: a call makes the variables that the body
+// names unknown, and the body is read once, without known variables.
 type function struct {
-	body   *syntax.Stmt
-	src    *source
-	called bool
+	name  string
+	body  *syntax.Stmt
+	src   *source
+	names []string
 }
 
-// budget bounds the work, for all shells of a script together.
+// variable is what is known about a variable at a point of the script.
+type variable struct {
+	value    Word
+	unknown  bool // it may have any value, or none
+	unset    bool // certainly not set: unset NAME
+	exported bool
+	record   *Assignment
+}
+
+// environment holds the variables of a shell.
+type environment struct {
+	vars      map[string]*variable // values are replaced, never changed
+	exportAll bool                 // set -a
+}
+
+// budget bounds the work for all shells of a script together.
 type budget struct {
 	seq, commands, chars, levels int
 }
@@ -57,7 +69,7 @@ func (b *budget) nextSeq() int {
 
 func (b *budget) isSpent() bool { return b.commands > maxCommands || b.chars > maxChars }
 
-// enterLevel goes a level deeper. It returns false if a bound is reached.
+// enterLevel goes one level deeper. It returns false if a bound is reached.
 func (sh *shell) enterLevel() bool {
 	if sh.budget.levels >= maxLevels || sh.budget.isSpent() {
 		return false
@@ -73,16 +85,12 @@ func (sh *shell) leaveLevel() { sh.budget.levels-- }
 func (sh *shell) newSubshell() *shell {
 	sub := *sh
 	sub.env = sh.copyEnvironment()
-	if sh.locals != nil {
-		sub.locals = map[string]*variable{}
-	}
 	return &sub
 }
 
 // copyEnvironment copies the variables for a subshell or a branch.
 func (sh *shell) copyEnvironment() *environment {
 	sh.budget.chars += len(sh.env.vars)
-	// Copy the variables. Code replaces variables and never changes them.
 	return &environment{vars: maps.Clone(sh.env.vars), exportAll: sh.env.exportAll}
 }
 
@@ -97,8 +105,7 @@ func (sh *shell) withSituation(change func(*situation), do func()) {
 // setVariable sets a variable as NAME=value does.
 func (sh *shell) setVariable(a *Assignment, export bool) {
 	old := sh.env.vars[a.Name]
-	v := &variable{value: a.Value, array: a.Array, record: a}
-	v.exported = export || sh.env.exportAll || old != nil && old.exported
+	v := &variable{value: a.Value, record: a, exported: export || sh.env.exportAll || old != nil && old.exported}
 	if v.exported {
 		a.Exported = a.Seq
 	}
@@ -106,114 +113,141 @@ func (sh *shell) setVariable(a *Assignment, export bool) {
 	sh.script.Assignments = append(sh.script.Assignments, a)
 }
 
-// exportVariable follows export NAME without a value.
+// exportVariable handles export NAME without a value.
 func (sh *shell) exportVariable(name string) {
-	old := sh.env.vars[name]
-	if old == nil { // at most a variable of the environment; a later NAME=value is exported, too
-		old = &variable{unknown: true}
+	v := variable{unknown: true} // at most a variable of the environment; a later NAME=value is exported
+	if old := sh.env.vars[name]; old != nil {
+		v = *old
 	}
-	v := *old
-	v.hidden, v.exported = nil, true
+	v.exported = true
 	if v.record != nil && v.record.Exported == 0 {
 		v.record.Exported = sh.budget.nextSeq()
 	}
 	sh.env.vars[name] = &v
 }
 
-// exportAllVariables follows export of names that are not known: it may be any variable.
-func (sh *shell) exportAllVariables() {
-	sh.budget.chars += len(sh.env.vars)
-	for _, name := range slices.Sorted(maps.Keys(sh.env.vars)) {
-		sh.exportVariable(name)
-	}
-}
-
 // assignUnknown sets variables to values that only the run knows, as read does.
 func (sh *shell) assignUnknown(at int, names ...string) {
 	for _, name := range names {
+		name, _, _ = strings.Cut(name, "[")
 		if !syntax.ValidName(name) {
 			continue
 		}
-		r := &Ref{Name: name, Assigned: true, Depth: sh.depth}
-		sh.setVariable(sh.newAssignment(name, Word{Chars: []Char{{Ref: r, At: at, kind: charRef}}, At: at}, at), false)
-		v := *sh.env.vars[name]
-		v.unknown = true
-		sh.env.vars[name] = &v
+		value := Word{Chars: []Char{{Ref: &Ref{Name: name, Assigned: true, Depth: sh.depth}, At: at}}, At: at}
+		sh.setVariable(sh.newAssignment(name, value, at), false)
+		sh.forget(name)
 	}
 }
 
 // assignNamed sets the variables that words name: read A, printf -v A.
 func (sh *shell) assignNamed(words ...Word) {
 	for _, w := range words {
-		name, known := w.Literal()
-		if !known {
-			sh.script.Unread = append(sh.script.Unread, w)
-			continue
+		if name, known := w.Literal(); known {
+			sh.assignUnknown(w.At, name)
+		} else {
+			sh.assignAny(w)
 		}
-		name, _, _ = strings.Cut(name, "[")
-		sh.assignUnknown(w.At, name)
 	}
 }
 
-// forgetVariables makes variables unknown.
-func (sh *shell) forgetVariables(names ...string) {
+// assignAny handles a word that may name or set any variable: export $NAME.
+func (sh *shell) assignAny(w Word) {
+	sh.script.Unread = append(sh.script.Unread, w)
+	sh.forget(slices.Collect(maps.Keys(sh.env.vars))...)
+}
+
+// forget makes variables unknown.
+func (sh *shell) forget(names ...string) {
+	sh.budget.chars += len(names)
 	for _, name := range names {
-		old := sh.env.vars[name]
-		sh.env.vars[name] = &variable{unknown: true, exported: old != nil && old.exported}
+		if old := sh.env.vars[name]; old != nil {
+			sh.env.vars[name] = &variable{unknown: true, exported: old.exported, record: old.record}
+		}
 	}
 }
 
-// assignedNames returns the variables that a part of the script assigns: NAME=value, NAME++ and NAME+=1.
-func (sh *shell) assignedNames(part syntax.Node) []string {
-	var names []string
-	nodes := 0
-	arithmetic := func(x syntax.ArithmExpr) {
-		w, ok := x.(*syntax.Word)
-		switch {
-		case !ok:
-		case syntax.ValidName(w.Lit()):
-			names = append(names, w.Lit())
-		case len(w.Parts) == 1: // NAME[index]
-			if p, ok := w.Parts[0].(*syntax.ParamExp); ok && p.Param != nil {
-				names = append(names, p.Param.Value)
+// mergeBranches sets the variables after several branches, of which one ran. A variable that
+// differs between branches becomes unknown.
+func (sh *shell) mergeBranches(branches ...*environment) {
+	names := map[string]bool{}
+	for _, b := range branches {
+		for name := range b.vars {
+			names[name] = true
+		}
+	}
+	for name := range names {
+		first, same := branches[0].vars[name], true
+		merged := &variable{unknown: true, exported: true}
+		for _, b := range branches {
+			v := b.vars[name]
+			same = same && v == first
+			merged.exported = merged.exported && v != nil && v.exported
+			if v != nil && v.record != nil {
+				merged.record = v.record
 			}
 		}
+		if same {
+			merged = first
+		}
+		sh.env.vars[name] = merged
 	}
+}
+
+var (
+	// arithmeticAssignment matches NAME=1, NAME+=1, NAME[0]=1, NAME++ and --NAME in arithmetic.
+	arithmeticAssignment = regexp.MustCompile(`(?:\+\+|--)\s*([A-Za-z_]\w*)|([A-Za-z_]\w*)(?:\[[^\]]*\])?\s*(?:\+\+|--|(?:<<|>>|[-+*/%&|^])?=[^=])`)
+	// bareName matches the names in a text that are not only read ($NAME).
+	bareName = regexp.MustCompile(`(\$\{?)?[A-Za-z_]\w*(:?=)?`)
+)
+
+// assignedNames returns the variables that a part of the script assigns.
+func (sh *shell) assignedNames(part syntax.Node) []string {
+	var names []string
 	syntax.Walk(part, func(n syntax.Node) bool {
-		nodes++
+		sh.budget.chars++
 		switch n := n.(type) {
 		case *syntax.Assign:
 			if n.Name != nil && !n.Naked {
 				names = append(names, n.Name.Value)
 			}
-		case *syntax.UnaryArithm:
-			if n.Op == syntax.Inc || n.Op == syntax.Dec {
-				arithmetic(n.X)
+		case *syntax.ParamExp:
+			if n.Param != nil && n.Exp != nil && (n.Exp.Op == syntax.AssignUnset || n.Exp.Op == syntax.AssignUnsetOrNull) {
+				names = append(names, n.Param.Value)
 			}
-		case *syntax.BinaryArithm:
-			if n.Op == syntax.Assgn || n.Op >= syntax.AddAssgn && n.Op <= syntax.PowAssgn {
-				arithmetic(n.X)
+		case *syntax.ArithmExp, *syntax.ArithmCmd, *syntax.LetClause, *syntax.CStyleLoop:
+			for _, m := range arithmeticAssignment.FindAllSubmatch(sh.src.between(n.Pos(), n.End()), -1) {
+				names = append(names, string(m[1])+string(m[2]))
 			}
 		}
 		return true
 	})
-	sh.budget.chars += nodes
 	return names
+}
+
+// bareNames returns the names in a text, without duplicates. Any of them may be a variable that
+// the text sets.
+func bareNames(text []byte) []string {
+	names := map[string]bool{}
+	for _, m := range bareName.FindAll(text, -1) {
+		if m[0] != '$' || m[len(m)-1] == '=' {
+			names[strings.Trim(string(m), "${:=")] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
 }
 
 // newAssignment makes an assignment at this point of the script.
 func (sh *shell) newAssignment(name string, value Word, at int) *Assignment {
 	sh.budget.commands++
 	return &Assignment{
-		Name: name, Value: value, At: at, Seq: sh.budget.nextSeq(), Depth: sh.depth, Via: sh.via,
-		Branch: sh.branch, Inherited: slices.ContainsFunc(value.Refs(), func(r *Ref) bool { return r.Name == name && r.Default != nil }),
+		Name: name, Value: value, At: at, Seq: sh.budget.nextSeq(), Depth: sh.depth, Via: sh.via, Branch: sh.branch,
+		Inherited: slices.ContainsFunc(value.Refs(), func(r *Ref) bool { return r.Name == name && r.Default != nil }),
 	}
 }
 
 func (sh *shell) newCommand(words []Word) *Command {
 	sh.budget.commands++
 	sh.budget.chars += len(sh.env.vars)
-	// The exported variables with known values.
 	exported := map[string]*Assignment{}
 	for name, v := range sh.env.vars {
 		if v.exported && !v.unknown && v.record != nil {
@@ -223,7 +257,7 @@ func (sh *shell) newCommand(words []Word) *Command {
 	return &Command{
 		environment: exported,
 		Words:       words, Via: sh.via, Depth: sh.depth, Seq: sh.budget.nextSeq(), At: words[0].At,
-		Loop: sh.loop, Branch: sh.branch, Test: sh.test, Captured: sh.captured, Background: sh.background,
-		Remote: sh.remote, Uncalled: sh.uncalled, Guards: sh.guards,
+		Loop: sh.loop, Branch: sh.branch, Test: sh.test, Background: sh.background,
+		Remote: sh.remote, InFunction: sh.inFunction, Guards: sh.guards,
 	}
 }

@@ -57,7 +57,7 @@ func (o slurmOptions) parseOptions(words []Word) (options []Option, rest []Word,
 		w := words[i]
 		text, unknown := w.Text(), w.Only()
 		// --nodelist="${N[@]:0:2}": srun takes the second word for its program.
-		open = open || w.HasPrefix("-") && slices.ContainsFunc(w.Refs(), func(r *Ref) bool { return r.Index == "@" })
+		open = open || w.HasPrefix("-") && slices.ContainsFunc(w.Refs(), func(r *Ref) bool { return r.Several })
 		switch {
 		case text == "--":
 			return options, words[i+1:], open
@@ -93,16 +93,6 @@ func mayBeValue(option string, next Word) bool {
 	text := next.Text()
 	negative := len(text) > 1 && text[1] >= '0' && text[1] <= '9'
 	return (!strings.HasPrefix(text, "-") || negative) && (slices.Contains(named, option) || !isProgram(next))
-}
-
-// NamesOptions reports whether a variable's name suggests that it holds options. Of several words
-// some may be options.
-func (r *Ref) NamesOptions() bool {
-	if r.Index == "@" || r.Name == "@" || r.Name == "*" {
-		return true
-	}
-	name := strings.ToUpper(r.Name)
-	return slices.ContainsFunc([]string{"ARG", "OPT", "FLAG", "PARAM"}, func(part string) bool { return strings.Contains(name, part) })
 }
 
 // parseShortOptions reads combined options such as -lN2; used is 1 if the value is the
@@ -157,69 +147,59 @@ func exportedVariables(options []Option) []Word {
 
 const directive = "#SBATCH"
 
-// findDirectives finds the #SBATCH lines. Slurm reads the ones before the first command,
-// and only if the line begins with the #.
-func findDirectives(lines []Word) (before, after []Directive) {
-	started := false
-	for _, line := range lines {
-		text := line.Text()
+// findDirectives finds the #SBATCH lines. Slurm reads those before the first command, and only if
+// the line begins with the #.
+func findDirectives(text string) (before, after []Directive) {
+	started, at := false, 0
+	for line := range strings.Lines(text) {
+		options, found := strings.CutPrefix(line, directive)
 		switch {
-		case strings.HasPrefix(text, directive) && (len(text) == len(directive) || strings.ContainsRune(" \t", rune(text[len(directive)]))):
-			d := Directive{At: line.At, Words: directiveWords(line.Slice(min(len(directive), len(line.Chars)), len(line.Chars)))}
+		case found && (options == "" || strings.ContainsAny(options[:1], " \t\r\n")):
+			d := Directive{At: at, Words: directiveWords(options, at+len(directive))}
 			if started {
 				after = append(after, d)
 			} else {
 				before = append(before, d)
 			}
-		case strings.HasPrefix(strings.TrimSpace(text), "#"), strings.TrimSpace(text) == "":
-		default:
+		case strings.TrimSpace(line) != "" && !strings.HasPrefix(strings.TrimSpace(line), "#"):
 			started = true
 		}
+		at += len(line)
 	}
 	return before, after
 }
 
 // directiveWords splits a line as sbatch does: at blanks, with both quotes and
 // backslashes, up to a # at the beginning of a word. sbatch expands nothing.
-func directiveWords(line Word) []Word {
+func directiveWords(line string, at int) []Word {
 	var words []Word
-	var current []Char
 	started, escaped := false, false
 	var quote byte
-	for i, c := range line.Chars {
-		b := c.Byte
+	begin := func(i int) *Word {
+		if !started {
+			words, started = append(words, Word{At: at + i}), true
+		}
+		return &words[len(words)-1]
+	}
+	for i := range len(line) {
+		b := line[i]
 		switch {
-		case c.Ref != nil || escaped:
-			current, started, escaped = append(current, c), true, false
-		case b == '\\' && quote != '\'':
+		case !escaped && b == '\\' && quote != '\'':
 			escaped = true
-		case quote != 0 && b == quote:
+		case !escaped && quote != 0 && b == quote:
 			quote = 0
-		case quote == 0 && (b == '"' || b == '\''):
-			quote, started = b, true
-		case quote == 0 && (isBlank(b) || b == '\r'):
-			if started {
-				words = append(words, Word{Chars: current, At: wordStart(current, line, i)})
-			}
-			current, started = nil, false
-		case quote == 0 && !started && b == '#':
+		case !escaped && quote == 0 && (b == '"' || b == '\''):
+			quote = b
+			begin(i)
+		case !escaped && quote == 0 && (isBlank(b) || b == '\r'):
+			started = false
+		case !escaped && quote == 0 && !started && b == '#':
 			return words
 		default:
-			current, started = append(current, c), true
+			w := begin(i)
+			w.Chars = append(w.Chars, Char{Byte: b, At: at + i})
+			escaped = false
 		}
 	}
-	if started {
-		words = append(words, Word{Chars: current, At: wordStart(current, line, len(line.Chars))})
-	}
 	return words
-}
-
-func wordStart(current []Char, line Word, end int) int {
-	if len(current) > 0 {
-		return current[0].At
-	}
-	if end > 0 && end <= len(line.Chars) {
-		return line.Chars[end-1].At
-	}
-	return line.At
 }

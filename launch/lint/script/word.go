@@ -1,70 +1,60 @@
 package script
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 )
 
-// Char is a byte of a word after the shell's expansions. If Ref is set, it stands for a
-// text that only the run knows.
+// Char is a byte of an expanded word. If Ref is set, it stands for text that only the run knows.
 type Char struct {
 	Byte byte
 	Ref  *Ref
-	// At is its place in the file. The value of a variable has the place of the
-	// assignment.
+	// At is its position in the file. A variable's value has the position of the assignment.
 	At     int
-	kind   charKind
-	quoted bool // a shell does not split it or read it as syntax
+	mark   bool // no text, but it makes an empty word: ""
+	quoted bool // a shell neither splits it nor reads it as syntax
 }
 
-type charKind uint8
-
-const (
-	charByte  charKind = iota
-	charRef            // Ref is set
-	charMark           // no text, but it makes an empty word: ""
-	charBreak          // between the elements of an array: always a new word
-)
-
-// Ref stands for a text that is unknown before the run.
+// Ref stands for text that is unknown before the run.
 type Ref struct {
-	// Name is the variable's name, "" for the output of commands and for
-	// arithmetic.
+	// Name is the variable's name, empty for command output and arithmetic.
 	Name string
+	// text is the source of a Ref without a name, such as $(hostname).
+	text string
 	// Default is the default in ${NAME:-default}, or nil.
 	Default *Word
-	// Output are the commands in $(...).
-	Output []*Command
-	// output is the text of the first of them. It is kept because the commands may hold
-	// other Refs, and those others again.
-	output string
-	// Uses are the unknown variables in an arithmetic expression, also by way of
-	// other expressions; not more than maxUses.
-	Uses []*Ref
-	// Highest is the greatest value of arithmetic with a rest, such as 10000 + X % 20000; 0: not known.
-	Highest int
 	// Depth is the Command.Depth of the shell that expands it.
 	Depth int
-	// Hidden is an assignment without export in another shell: this shell does
-	// not have the variable.
-	Hidden *Assignment
 	// Assigned: the script sets the variable to an unknown value.
 	Assigned bool
-	// Required: the shell stops if the variable is not set: ${NAME:?}.
+	// Required: the shell exits if the variable is not set: ${NAME:?}.
 	Required bool
-	// Alternate: empty if the variable is not set: ${NAME:+x}.
-	Alternate bool
 	// Edited: a changed value: ${NAME%,*}, ${#NAME}.
 	Edited bool
-	// Index is the known index of an array's element: 1 for ${NAME[1]}; @ if the text may be
-	// several words: "${NAME[@]}".
-	Index string
+	// Several: the text may be several words, the elements of an array or "$@".
+	Several bool
 }
 
-// Word is a word after the shell's expansions.
+// NamesOptions reports whether the text may be options: several words, or a variable whose name
+// suggests options.
+func (r *Ref) NamesOptions() bool {
+	name := strings.ToUpper(r.Name)
+	return r.Several || slices.ContainsFunc([]string{"ARG", "OPT", "FLAG", "PARAM"}, func(part string) bool { return strings.Contains(name, part) })
+}
+
+// String writes the unknown text as in a script, shortened if it is very long.
+func (r *Ref) String() string {
+	if r.Name != "" {
+		return "$" + r.Name[:min(len(r.Name), maxRef)]
+	}
+	return r.text[:min(len(r.text), maxRef)]
+}
+
+// Word is an expanded word.
 type Word struct {
 	Chars []Char
-	At    int // the word's place in the file; its Chars may have other places
+	At    int // the word's position in the file; its Chars may have other positions
 }
 
 // Literal returns the word's text, and whether all of it is known.
@@ -92,17 +82,6 @@ func (w Word) Text() string {
 	return out.String()
 }
 
-// String writes the unknown text as in a script, the first part of a very long one.
-func (r *Ref) String() string {
-	switch {
-	case r.Name != "":
-		return "$" + r.Name[:min(len(r.Name), maxRef)]
-	case len(r.Output) > 0:
-		return "$(" + r.output + ")"
-	}
-	return "$((...))"
-}
-
 // Refs returns the unknown parts of the word.
 func (w Word) Refs() []*Ref {
 	var refs []*Ref
@@ -122,7 +101,7 @@ func (w Word) Only() *Ref {
 	return nil
 }
 
-// Origin returns the place of the word's text in the file.
+// Origin returns the position of the word's text in the file.
 func (w Word) Origin() int {
 	if len(w.Chars) > 0 {
 		return w.Chars[0].At
@@ -140,7 +119,7 @@ func (w Word) Int() (int, bool) {
 	return n, err == nil
 }
 
-// HasPrefix reports whether the word begins with the text.
+// HasPrefix reports whether the word begins with prefix.
 func (w Word) HasPrefix(prefix string) bool {
 	if len(w.Chars) < len(prefix) {
 		return false
@@ -182,18 +161,7 @@ func (w Word) CutLast(separator byte) (before, after Word, found bool) {
 	return w, Word{At: w.At}, false
 }
 
-// Fields splits the word at blanks.
-func (w Word) Fields() []Word {
-	loose := make([]Char, len(w.Chars))
-	for i, c := range w.Chars {
-		c.quoted = false
-		loose[i] = c
-	}
-	return splitFields(loose, w.At)
-}
-
-// splitFields splits expanded text into words as the shell does. at is the place of the
-// expanded text.
+// splitFields splits expanded text into words as the shell does. at is the position of the text.
 func splitFields(chars []Char, at int) []Word {
 	var words []Word
 	var current []Char
@@ -206,10 +174,10 @@ func splitFields(chars []Char, at int) []Word {
 	}
 	for _, c := range chars {
 		switch {
-		case c.kind == charBreak, c.kind == charByte && !c.quoted && isBlank(c.Byte):
-			flush()
-		case c.kind == charMark:
+		case c.mark:
 			started = true
+		case c.Ref == nil && !c.quoted && isBlank(c.Byte):
+			flush()
 		default:
 			current, started = append(current, c), true
 		}
@@ -219,18 +187,3 @@ func splitFields(chars []Char, at int) []Word {
 }
 
 func isBlank(b byte) bool { return b == ' ' || b == '\t' || b == '\n' }
-
-// joinChars makes one word of expanded text, as in an assignment.
-func joinChars(chars []Char, at int) Word {
-	w := Word{At: at}
-	for _, c := range chars {
-		switch c.kind {
-		case charMark:
-		case charBreak:
-			w.Chars = append(w.Chars, Char{Byte: ' ', At: c.At})
-		default:
-			w.Chars = append(w.Chars, c)
-		}
-	}
-	return w
-}
