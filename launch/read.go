@@ -54,16 +54,15 @@ func Read(path string, in io.Reader) (Settings, error) {
 	if path == "-" {
 		name = "stdin"
 	}
-	const deepspeed = "DeepSpeed's own launcher is gone: leave it out; choose nodes with --limit"
-	gone := map[string]string{"ds-form": deepspeed, "include": deepspeed, "exclude": deepspeed}
+	sbatch := map[string]string{}
 	for _, k := range Keys() {
 		for option := range strings.FieldsSeq(k.sbatch) {
-			gone[option] = fmt.Sprintf("did you mean %q?", k.Name)
+			sbatch[option] = fmt.Sprintf("did you mean %q?", k.Name)
 		}
 	}
 	r := &reader{yamldoc.Reader{
 		File: name, Kind: "job", Least: `give at least "script: train.py"`,
-		Gone: gone,
+		Foreign: sbatch,
 	}}
 	body, err := r.Load(path, in)
 	if err != nil {

@@ -66,8 +66,7 @@ type project struct {
 // copy into dir, which the caller owns. git gets its settings from environ.
 func OpenSource(ctx context.Context, arg, dir string, environ []string) (Source, error) {
 	if isRelease(arg) {
-		version := strings.TrimPrefix(arg, "v")
-		return Source{Kind: SourceRelease, Ref: version, Version: version}, nil
+		return Source{Kind: SourceRelease, Ref: arg, Version: arg}, nil
 	}
 	return project{checkDeepSpeed, staleDeepSpeed, environ}.openSource(ctx, arg, dir)
 }
@@ -271,7 +270,7 @@ func (t *tree) readVersion() (string, error) {
 var (
 	pep440 = regexp.MustCompile(`^(?i)(\d+!)?\d+(\.\d+)*([-_.]?(a|b|c|rc|alpha|beta|pre|preview)[-_.]?\d*)?` +
 		`(-\d+|[-_.]?(post|rev|r)[-_.]?\d*)?([-_.]?dev[-_.]?\d*)?(\+[a-z0-9]+([-_.][a-z0-9]+)*)?$`)
-	releaseForm = regexp.MustCompile(`^v?\d+(\.\d+)+((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?$`)
+	releaseForm = regexp.MustCompile(`^\d+(\.\d+)+((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?$`)
 )
 
 func isRelease(arg string) bool { return releaseForm.MatchString(arg) }

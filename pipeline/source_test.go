@@ -173,10 +173,10 @@ func packed(t *testing.T, s Source) map[string]string {
 }
 
 func TestReleaseIsOnlyNamed(t *testing.T) {
-	for arg, want := range map[string]string{"0.19.8": "0.19.8", "v0.19.8": "0.19.8", "0.20.0rc1": "0.20.0rc1"} {
-		s, err := open(t, arg)
-		if err != nil || s != (Source{Kind: SourceRelease, Ref: want, Version: want}) {
-			t.Errorf("%s: %+v, %v", arg, s, err)
+	for _, version := range []string{"0.19.8", "0.20.0rc1"} {
+		s, err := open(t, version)
+		if err != nil || s != (Source{Kind: SourceRelease, Ref: version, Version: version}) {
+			t.Errorf("%s: %+v, %v", version, s, err)
 		}
 	}
 }

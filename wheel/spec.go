@@ -75,19 +75,16 @@ func DefaultCPU(machine string) CPULevel {
 	return CPUv3
 }
 
-// ParseCPULevel reads "x86-64-v3", "v3" or "armv8-a".
+// ParseCPULevel reads "x86-64-v3" or "armv8-a".
 func ParseCPULevel(s string) (CPULevel, error) {
 	l := CPULevel(s)
-	if !strings.HasPrefix(s, "x86-64-") && !strings.HasPrefix(s, "arm") {
-		l = CPULevel("x86-64-" + s)
-	}
 	switch {
 	case slices.Contains(CPULevels(l.Machine()), l):
 		return l, nil
 	case l.Machine() == Arm:
 		return "", fmt.Errorf("cpu level %q is unknown: armv8-a (NEON) is the only one for %s", s, Arm)
 	}
-	return "", fmt.Errorf("cpu level %q is unknown: must be v2 (SSE4.2), v3 (AVX2) or v4 (AVX-512), or armv8-a for %s", s, Arm)
+	return "", fmt.Errorf("cpu level %q is unknown: must be x86-64-v2 (SSE4.2), x86-64-v3 (AVX2) or x86-64-v4 (AVX-512), or armv8-a for %s", s, Arm)
 }
 
 // Machine returns the machine whose CPUs have the level; "" for no level.

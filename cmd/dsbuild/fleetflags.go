@@ -210,7 +210,7 @@ func (o fleetFlags) checkFlags() error {
 	}
 	for _, r := range o.reports {
 		if !slices.Contains(reportEndings(), filepath.Ext(r)) {
-			return &usageError{err: fmt.Errorf("--report %s: the name must end in .json or .html", r), hint: goneValues()["report="+filepath.Ext(r)]}
+			return &usageError{err: fmt.Errorf("--report %s: the name must end in .json or .html", r)}
 		}
 		if err := checkWritable(r); err != nil {
 			return usagef("--report %s: %w", r, err)

@@ -84,7 +84,7 @@ func TestFullNightly(t *testing.T) {
 	env := pipEnvironment(t)
 	team := n.sources(t, env)
 	file := func(second string) {
-		n.write(t, "nightly.yaml", "wheels: {defaults: {ops: [utils]}, wheels: [{name: one, cpu: v2}"+second+"]}\nsources: [release, {name: team, deepspeed: \"git+file://"+team+"\"}]\nindex: public\n")
+		n.write(t, "nightly.yaml", "wheels: {defaults: {ops: [utils]}, wheels: [{name: one, cpu: x86-64-v2}"+second+"]}\nsources: [release, {name: team, deepspeed: \"git+file://"+team+"\"}]\nindex: public\n")
 	}
 	file("")
 	r, got, _ := n.run(t, "the first night")
@@ -104,14 +104,14 @@ func TestFullNightly(t *testing.T) {
 	if changes := changesOf(r, "one@team"); !strings.Contains(changes, "commit") {
 		t.Errorf("one@team: changes %q", changes)
 	}
-	file(", {name: two, cpu: v3, ops: [cpu_adam]}")
+	file(", {name: two, cpu: x86-64-v3, ops: [cpu_adam]}")
 	r, got, _ = n.run(t, "the fourth night, with another wheel")
 	if got["one@release"] != nightly.Unchanged || got["one@team"] != nightly.Unchanged || got["two@release"] != nightly.Built || got["two@team"] != nightly.Built {
 		t.Errorf("%v, %+v", got, r)
 	}
 
 	// Killed once the first of two is put away.
-	file(", {name: two, cpu: v3, ops: [cpu_adam, utils]}, {name: three, cpu: v4}")
+	file(", {name: two, cpu: x86-64-v3, ops: [cpu_adam, utils]}, {name: three, cpu: x86-64-v4}")
 	before := n.kept(t)
 	cmd, _ := n.start(t)
 	for deadline := time.Now().Add(10 * time.Minute); n.kept(t) == before; time.Sleep(50 * time.Millisecond) {

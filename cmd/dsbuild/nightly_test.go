@@ -81,7 +81,7 @@ func TestNightlyNotifies(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
 	night := func(notify string) string {
-		text := "wheels: {wheels: [{name: cpu, ops: cpu_adam, cpu: v3}]}\nsources: [{name: gone, deepspeed: ./gone}]\nnotify: " + notify + "\n"
+		text := "wheels: {wheels: [{name: cpu, ops: cpu_adam, cpu: x86-64-v3}]}\nsources: [{name: gone, deepspeed: ./gone}]\nnotify: " + notify + "\n"
 		if err := os.WriteFile(filepath.Join(home, "nightly.yaml"), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}

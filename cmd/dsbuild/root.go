@@ -96,7 +96,7 @@ Exit codes:
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	root.Flags().BoolVarP(&version, "version", "v", false, "version for dsbuild")
+	root.Flags().BoolVar(&version, "version", false, "version for dsbuild")
 	for _, group := range commandGroups(a) {
 		root.AddGroup(&cobra.Group{ID: group.title, Title: group.title + ":"})
 		for _, cmd := range group.commands {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -33,7 +32,7 @@ func wrongUsage(cmd *cobra.Command, args []string, err error) error {
 	switch {
 	case errors.As(err, &unknown):
 		name := unknown.GetSpecifiedName()
-		wrong.hint = cmp.Or(goneFlags()[cmd.CommandPath()+" --"+name], goneFlags()["--"+name], meantFlag(cmd, name, args))
+		wrong.hint = meantFlag(cmd, name, args)
 	case errors.As(err, &invalid):
 		wrong.err = invalidValue(invalid)
 	case cmd.Name() == "help":
@@ -49,12 +48,8 @@ func (o fleetFlags) nameInventory(hint string) string {
 	return strings.ReplaceAll(hint, "INVENTORY", node.PlainPath(o.inventory, remote.Quote(o.inventory)))
 }
 
-// meantCommand names the command that a word may stand for: one that is gone, a slip of the keyboard,
-// or a command of another group.
+// meantCommand names the command that a word may stand for: a slip of the keyboard, or a command of another group.
 func meantCommand(group *cobra.Command, word string) string {
-	if instead := goneCommands()[group.CommandPath()+" "+word]; instead != "" {
-		return instead
-	}
 	names := each.Map(group.Commands(), (*cobra.Command).Name)
 	if meant := diagnostic.Nearest(word, names); meant != "" {
 		return "did you mean '" + group.CommandPath() + " " + meant + "'?"
@@ -145,5 +140,5 @@ func oneOf(flag, value string, known ...string) error {
 	if slices.Contains(known, value) {
 		return nil
 	}
-	return &usageError{err: fmt.Errorf("--%s %q: must be one of %s", flag, value, strings.Join(known, ", ")), hint: cmp.Or(goneValues()[flag+"="+value], diagnostic.DidYouMean(value, known))}
+	return &usageError{err: fmt.Errorf("--%s %q: must be one of %s", flag, value, strings.Join(known, ", ")), hint: diagnostic.DidYouMean(value, known)}
 }

@@ -47,8 +47,8 @@ type Reader struct {
 	Least string
 	// Share is the hint for a user who writes an anchor or an alias; "" if there is none.
 	Share string
-	// Gone are keys that this release no longer has, with the hint for each.
-	Gone map[string]string
+	// Foreign are keys of another program, with the hint for each.
+	Foreign map[string]string
 }
 
 // Load reads the file at path. If path is "-", it reads in instead. The body is nil if the file
@@ -279,7 +279,7 @@ func (r *Reader) Known(at diagnostic.Position, kind, name, what string, known []
 	if near := diagnostic.Nearest(name, known); near != "" {
 		advice = fmt.Sprintf("did you mean %q?", near)
 	}
-	r.Add(at, cmp.Or(r.Gone[name], advice), "unknown %s %q in %s", kind, diagnostic.Clip(name), what)
+	r.Add(at, cmp.Or(r.Foreign[name], advice), "unknown %s %q in %s", kind, diagnostic.Clip(name), what)
 	return false
 }
 

@@ -73,7 +73,7 @@ func TestEntryReplacesArchByGPU(t *testing.T) {
 func TestMistakes(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                                 "m:1:1: the matrix is empty",
-		"defaults: {cpu: v3}":                              "m:1:1: the file lists no wheels",
+		"defaults: {cpu: x86-64-v3}":                       "m:1:1: the file lists no wheels",
 		"wheels: []":                                       "m:1:9: wheels is empty",
 		"wheels: [{arhc: 8.0}]":                            "m:1:11: unknown key \"arhc\" in an entry of wheels\n    1 | wheels: [{arhc: 8.0}]\n      |           ^",
 		"wheel: [{arch: 8.0}]":                             "m:1:1: unknown key \"wheel\" in the matrix file",
@@ -128,7 +128,7 @@ func TestReadMissing(t *testing.T) {
 // Whatever a file holds, it is entries with names of their own, or a mistake.
 func FuzzRead(f *testing.F) {
 	for _, seed := range []string{
-		"wheels: [{arch: 8.0}]", "defaults: {cpu: v3}\nmatrix: {python: [3.11, 3.12], gpu: [[A100, H100], V100]}\nexclude:\n- {python: 3.11, gpu: V100}\n",
+		"wheels: [{arch: 8.0}]", "defaults: {cpu: x86-64-v3}\nmatrix: {python: [3.11, 3.12], gpu: [[A100, H100], V100]}\nexclude:\n- {python: 3.11, gpu: V100}\n",
 		"wheels:\n- name: a\n  ops: [x]\n- keep-debug: true\n", "a: *b", "? x\n: y", "wheels: [{arch: !!int 8}]",
 	} {
 		f.Add([]byte(seed))

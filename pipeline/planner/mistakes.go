@@ -53,7 +53,7 @@ func (r Request) wrongValues(tables *compat.Tables) []mistake {
 		}
 	}
 	if _, err := wheel.ParseCPULevel(r.CPU); err != nil && r.CPU != "" && r.CPU != nativeCPU {
-		all = append(all, newMistake("cpu", r.CPU, "must be v2 (SSE4.2), v3 (AVX2), v4 (AVX-512), armv8-a (of aarch64), or native: the level of this machine", diagnostic.DidYouMean(r.CPU, []string{nativeCPU})))
+		all = append(all, newMistake("cpu", r.CPU, "must be x86-64-v2 (SSE4.2), x86-64-v3 (AVX2), x86-64-v4 (AVX-512), armv8-a (of aarch64), or native: the level of this machine", diagnostic.DidYouMean(r.CPU, []string{nativeCPU})))
 	}
 	if known := []string{wheel.X86, wheel.Arm}; r.Machine != "" && !slices.Contains(known, r.Machine) {
 		all = append(all, newMistake("machine", r.Machine, "must be x86_64 or aarch64", diagnostic.DidYouMean(r.Machine, known)))

@@ -36,7 +36,7 @@ func TestRequestWithoutMeaning(t *testing.T) {
 		"CPU, AVX2":        {Request{CPU: "avx2"}, "--cpu ", ""},
 		"CPU, SSE":         {Request{CPU: "sse4.2"}, "--cpu ", ""},
 		"CPU, natvie":      {Request{CPU: "natvie"}, "--cpu ", "did you mean native?"},
-		"CPU, none":        {Request{CPU: "v9"}, "--cpu v9: must be v2 (SSE4.2), v3 (AVX2), v4 (AVX-512), armv8-a (of aarch64), or native", ""},
+		"CPU, none":        {Request{CPU: "v9"}, "--cpu v9: must be x86-64-v2 (SSE4.2), x86-64-v3 (AVX2), x86-64-v4 (AVX-512), armv8-a (of aarch64), or native", ""},
 		"torch":            {Request{Torch: "foo"}, "--torch foo: must be X.Y or X.Y.Z", ""},
 		"torch, a major":   {Request{Torch: "2"}, "--torch 2: must be X.Y or X.Y.Z", ""},
 		"torch of pip":     {Request{Torch: "torch==2.7.1"}, "--torch torch==2.7.1: must be X.Y or X.Y.Z", "did you mean 2.7.1?"},
@@ -52,7 +52,7 @@ func TestRequestWithoutMeaning(t *testing.T) {
 		"glibc":            {Request{Glibc: "old"}, "--glibc old: must be X.Y", ""},
 		"driver":           {Request{Driver: "x"}, "--driver x: must be a version, as nvidia-smi prints it", ""},
 		"machine":          {Request{Machine: "arm64"}, "--machine arm64: must be x86_64 or aarch64", ""},
-		"two machines":     {Request{Machine: "aarch64", CPU: "v3"}, "--cpu v3 is a level of x86_64, and --machine says aarch64", "leave --machine out"},
+		"two machines":     {Request{Machine: "aarch64", CPU: "x86-64-v3"}, "--cpu x86-64-v3 is a level of x86_64, and --machine says aarch64", "leave --machine out"},
 		"no ops":           {Request{Ops: []string{}}, "--ops: no operator given", ""},
 		"GPU all and more": {Request{GPUs: []string{"all,A100"}}, "--gpu all is every GPU: give it alone", ""},
 		"GPU all and arch": {Request{GPUs: []string{"all"}, Archs: []string{"8.0"}}, "--gpu all is every GPU: give it alone", ""},
@@ -72,7 +72,7 @@ func TestRequestBecomesSpec(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := Request{Archs: []string{"8.0"}, GPUs: []string{"H100"}, Ops: []string{"cpu_adam"}, Torch: "2.15", CUDA: "13", Python: "3.11", CPU: "v3", Glibc: "2.28", Driver: "580.1", ABI: "stable"}
+	r := Request{Archs: []string{"8.0"}, GPUs: []string{"H100"}, Ops: []string{"cpu_adam"}, Torch: "2.15", CUDA: "13", Python: "3.11", CPU: "x86-64-v3", Glibc: "2.28", Driver: "580.1", ABI: "stable"}
 	s, err := r.spec(tables)
 	if err != nil || len(s.Archs) != 1 || s.Archs[0].String() != "8.0" || !slices.Equal(s.GPUs, r.GPUs) || !slices.Equal(s.Ops, r.Ops) || s.Torch != "2.15" || s.CUDA != "13" || s.Python != "3.11" ||
 		s.CPU != wheel.CPUv3 || s.Glibc != "2.28" || s.Driver != "580.1" || s.ABI != wheel.StableABI {
@@ -161,7 +161,7 @@ func TestMistakesOfMatrix(t *testing.T) {
 	}
 	for _, want := range []string{
 		"wheels.yaml:3:", "again is the same wheel as good (", "remove one of them", "wheels.yaml:4:", "hint: did you mean gpu: A100?",
-		"wheels.yaml:5:31: cpu is \"avx2\": must be v2", "wheels.yaml:5:45: driver is \"x\": must be a version", "wheels.yaml:6:", "3.7",
+		"wheels.yaml:5:31: cpu is \"avx2\": must be x86-64-v2", "wheels.yaml:5:45: driver is \"x\": must be a version", "wheels.yaml:6:", "3.7",
 		"wheels.yaml:8:24: GPU \"V10O\" is not in the tables", "hint: this works: gpu: V100 instead of V10O", "wheels.yaml:8:43: dsbuild cannot build an op \"cpu_adm\"",
 	} {
 		if !strings.Contains(err.Error(), want) {
@@ -192,7 +192,7 @@ func TestPlanWithoutEngine(t *testing.T) {
 		return made, request
 	}
 	one, key := plan(Request{Archs: []string{"8.0"}})
-	same, sameKey := plan(Request{Archs: []string{"8.0"}, CPU: "v3"})
+	same, sameKey := plan(Request{Archs: []string{"8.0"}, CPU: "x86-64-v3"})
 	if one.Digest != same.Digest || key != sameKey || key == "" {
 		t.Errorf("%s and %s, %s and %s", one.Digest, same.Digest, key, sameKey)
 	}

@@ -69,7 +69,7 @@ func TestMistakes(t *testing.T) {
 		"wheels: wheels.yaml\nnotify: []":                   "add at least one entry",
 		"wheels: none.yaml\nkeep: 0":                        "nightly.yaml:2:7: keep must be a number of builds",
 		"keep: 1\nwheels: none.yaml":                        "nightly.yaml:2:9: ",
-		"wheels: {wheels: [{arch: 8.0, cpu: v9}]}":          "nightly.yaml:1:36: cpu is \"v9\": must be v2 (SSE4.2), v3 (AVX2), v4 (AVX-512), armv8-a (of aarch64), or native",
+		"wheels: {wheels: [{arch: 8.0, cpu: v9}]}":          "nightly.yaml:1:36: cpu is \"v9\": must be x86-64-v2 (SSE4.2), x86-64-v3 (AVX2), x86-64-v4 (AVX-512), armv8-a (of aarch64), or native",
 		"wheels: {wheels: [{gpu: FOO}]}":                    "nightly.yaml:1:25: GPU \"FOO\" is not in the tables",
 		"wheels: wrong.yaml":                                "wrong.yaml:1:27: abi is \"stabel\": must be auto, stable or torch",
 		"wheels: wheels.yaml\nindex: s3://wheels":           "nightly.yaml:2:8: the index of a night goes into a folder",

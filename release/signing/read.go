@@ -49,7 +49,6 @@ type reader struct {
 func newReader(path string) *reader {
 	return &reader{&yamldoc.Reader{
 		File: path, Kind: "policy", Least: `give at least "signers: [{name: ci, key: ssh-ed25519 AAAA…}]"`, Share: "write the values out",
-		Gone: map[string]string{"namespaces": "leave it out: the namespace of signatures is dsbuild"},
 	}, map[string]diagnostic.Position{}}
 }
 
