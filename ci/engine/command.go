@@ -21,12 +21,12 @@ const tailLines = 15
 
 // command is a program to run to its end, with its output in a log.
 type command struct {
-	args    []string
-	dir     string
-	env     []string     // added to the program's own environment
-	log     string       // file that receives the output
-	line    func(string) // called with each line of output; may be nil
-	private bool         // a mount namespace of its own: no mount outlives it
+	args  []string
+	dir   string
+	env   []string     // added to the program's own environment
+	log   string       // file that receives the output
+	line  func(string) // called with each line of output; may be nil
+	aside bool         // low priority, and a mount namespace of its own: no mount outlives it
 }
 
 // runCommand runs the command. When ctx ends, or this program dies, the command gets SIGTERM.
@@ -63,8 +63,11 @@ func (c command) runHere(ctx context.Context) error {
 	cmd.Dir, cmd.Env = c.dir, append(os.Environ(), c.env...)
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
-	if c.private {
+	if c.aside {
 		cmd.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS
+		if err := syscall.Setpriority(syscall.PRIO_PROCESS, 0, 10); err != nil { // of this thread: the command inherits it
+			return err
+		}
 	}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	err = cmd.Run()

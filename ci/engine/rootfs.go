@@ -128,7 +128,7 @@ func bootstrapDebian(ctx context.Context, l Layout, con *console, src source, pa
 	err := command{
 		args: append(append(args, options...), src.suite, target, list),
 		dir:  "/", env: append(aptProxies(os.Environ(), askApt), "TMPDIR="+scratch, "SOURCE_DATE_EPOCH="+sourceDateEpoch, "LC_ALL=C.UTF-8"),
-		log: l.logOf(src.name), private: true,
+		log: l.logOf(src.name), aside: true,
 		line: func(s string) {
 			if strings.HasPrefix(s, "I: ") {
 				said.add(strings.TrimPrefix(s, "I: "))

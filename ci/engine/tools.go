@@ -39,11 +39,10 @@ func toolPackages() (pkgs []string) {
 	return pkgs
 }
 
-// buildFlags are the build flags of the four tools. dagger-init must be static: it runs in every
-// container, with any libc.
+// buildFlags are the build flags of the four tools: those of the Makefile, with a version.
 func buildFlags() []string {
 	const v = "github.com/dagger/dagger/engine."
-	return []string{"-mod=readonly", "-trimpath", "-ldflags", "-s -w -X " + v + "Version=" + engineVersion + " -X " + v + "Tag=" + engineVersion}
+	return []string{"-mod=readonly", "-trimpath", "-gcflags=all=-dwarf=false", "-tags=grpcnotrace", "-ldflags", "-s -w -X " + v + "Version=" + engineVersion + " -X " + v + "Tag=" + engineVersion}
 }
 
 func toolsPiece(l Layout, con *console, src string) (piece, error) {
@@ -85,13 +84,14 @@ func treeInputs(dir string) (inputs []string, err error) {
 	return inputs, err
 }
 
-// buildTools compiles the programs, and downloads their sources.
+// buildTools compiles the programs, and downloads their sources. dagger-init must be static: it runs
+// in every container, with any libc.
 func buildTools(ctx context.Context, l Layout, con *console, src string) error {
 	scratch := l.tmp("go") // a /tmp in memory may be too small
 	if err := errors.Join(os.MkdirAll(scratch, 0o755), os.MkdirAll(l.tmp("tools"), 0o755)); err != nil {
 		return err
 	}
-	con.printLine("tools", "compiling the 4 programs of the Dagger engine %s: some 1,700 packages, without those in the Go cache", engineVersion)
+	con.printLine("tools", "compiling the 4 programs of the Dagger engine %s: some 1,600 packages, without those in the Go cache", engineVersion)
 	said := &output{}
 	stop := con.reportProgress("tools", func() string {
 		downloaded := said.count("go: downloading ")

@@ -37,7 +37,7 @@ type containerEngine struct {
 // folder bin: go run would hide its exit codes and signals.
 func prepareEngine(ctx context.Context, bin string) (containerEngine, error) {
 	program := filepath.Join(bin, "ci", "engine")
-	build := child.Command(ctx, "go", "build", "-C", "ci", "-trimpath", "-o", program, "./engine")
+	build := child.Command(ctx, "go", "build", "-C", "ci", "-o", program, "./engine")
 	build.Stdout, build.Stderr = os.Stderr, os.Stderr
 	if err := build.Run(); err != nil {
 		return containerEngine{}, fmt.Errorf("compiling ci/engine: %w", err)

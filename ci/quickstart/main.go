@@ -114,18 +114,25 @@ func runQuickstart(ctx context.Context) error {
 	return nil
 }
 
-// compileProgram compiles dsbuild, and starts the engine if one builds the wheel.
+// compileProgram compiles dsbuild, and starts the engine if one builds the wheel. While an engine downloads
+// its sources, dsbuild is compiled.
 func (m machine) compileProgram(ctx context.Context) error {
-	printStep("compiling dsbuild (the first time it takes a minute or two)")
-	err := runChild(ctx, os.Stdout, "go", "build", "-trimpath", "-o", m.programPath(), "./cmd/dsbuild")
-	if err != nil || !m.engine {
+	g, both := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		printStep("compiling dsbuild (the first time it takes a minute or two)")
+		return runChild(both, os.Stdout, "go", "build", "-o", m.programPath(), "./cmd/dsbuild")
+	})
+	g.Go(func() error {
+		if !m.engine {
+			return nil
+		}
+		name, err := m.container.start(both)
+		if err == nil {
+			printStep("%s", name)
+		}
 		return err
-	}
-	name, err := m.container.start(ctx)
-	if err == nil {
-		printStep("%s", name)
-	}
-	return err
+	})
+	return g.Wait()
 }
 
 // buildWheel builds the wheel and returns its path.
