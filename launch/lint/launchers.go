@@ -93,7 +93,7 @@ var ofPrograms = regexp.MustCompile(`^(HF|TRANSFORMERS|WANDB|TOKENIZERS|CUDA|TOR
 
 func deepspeedExports(s *subject) []hit {
 	fileOfVariables := s.assignsVariable("DS_ENV_FILE") || slices.ContainsFunc(s.Commands, func(c *script.Command) bool {
-		return slices.ContainsFunc(c.Redirects, func(r script.Redirect) bool { return strings.HasSuffix(r.Word.Text(), ".deepspeed_env") })
+		return slices.ContainsFunc(c.Redirects, func(w script.Word) bool { return strings.HasSuffix(w.Text(), ".deepspeed_env") })
 	})
 	var hits []hit
 	for _, l := range s.launches {

@@ -30,7 +30,7 @@ func fixedPort(s *subject) []hit {
 		}
 	}
 	for a := range s.sets() {
-		if a.Name == "MASTER_PORT" && !s.ignoresMasterPort(a.Assignment) && (s.isBatch() || len(s.commandsNamed("srun")) > 0 || a.Starter("srun") != nil) {
+		if a.Name == "MASTER_PORT" && !s.ignoresMasterPort(a.Assignment) && (s.isBatch() || len(s.commandsNamed("srun")) > 0 || a.Depth > 0) {
 			add(a.Value)
 		}
 	}

@@ -65,8 +65,8 @@ func outputPatternInShell(s *subject) []hit {
 				look(w)
 			}
 		}
-		for _, r := range c.Redirects {
-			look(r.Word)
+		for _, w := range c.Redirects {
+			look(w)
 		}
 	}
 	return hits
@@ -113,13 +113,19 @@ func sbatchInsideJob(s *subject) []hit {
 	return hits
 }
 
+// Conditions of a script that submits itself: on variables of Slurm, or on its arguments.
+var (
+	asksSlurm     = regexp.MustCompile(`\bSLURM_`)
+	asksArguments = regexp.MustCompile(`\$\{?[#1@*]`)
+)
+
 // submitsItself reports whether a script submits itself where it is not yet in a job:
 // if [ -z "$SLURM_JOB_ID" ]; then sbatch "$0"; exit; fi.
 func submitsItself(c *script.Command) bool {
 	itself := slices.ContainsFunc(c.Words, func(w script.Word) bool {
 		return slices.ContainsFunc(w.Refs(), func(r *script.Ref) bool { return r.Name == "0" || r.Name == "BASH_SOURCE" })
 	})
-	return slices.ContainsFunc(c.Guards, func(name string) bool {
-		return strings.HasPrefix(name, "SLURM_") || itself && slices.Contains([]string{"#", "1", "@", "*"}, name)
+	return slices.ContainsFunc(c.Guards, func(condition string) bool {
+		return asksSlurm.MatchString(condition) || itself && asksArguments.MatchString(condition)
 	})
 }

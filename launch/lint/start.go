@@ -45,7 +45,7 @@ func (s *subject) hasHostfile(l *launch) bool {
 	}
 	// deepspeed looks for /job/hostfile by itself.
 	return slices.ContainsFunc(s.Commands, func(c *script.Command) bool {
-		return slices.ContainsFunc(c.Redirects, func(r script.Redirect) bool { return r.Word.Text() == "/job/hostfile" }) ||
+		return slices.ContainsFunc(c.Redirects, func(w script.Word) bool { return w.Text() == "/job/hostfile" }) ||
 			slices.ContainsFunc(c.Words, func(w script.Word) bool { return w.Text() == "/job/hostfile" })
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"mvdan.cc/sh/v3/syntax"
@@ -27,8 +28,8 @@ const (
 	maxCommands = 2000    // with assignments
 	maxChars    = 1 << 19 // of all expansions, with the variables that subshells copy
 	maxWord     = 32 << 10
-	maxRef      = 1 << 10 // bytes of the text of a Ref
-	maxGuards   = 100     // variables in the conditions around a command
+	maxRef      = 1 << 10 // of a condition, or the text of a Ref
+	maxGuards   = 100     // conditions around a command
 	maxShells   = 12      // shells within shells
 	maxLevels   = 200     // statements within statements, and expansions
 )
@@ -60,7 +61,7 @@ type Script struct {
 	CarriageReturn int
 }
 
-// Comment is the text behind a #.
+// Comment is the text after a #.
 type Comment struct {
 	At   int
 	Text string
@@ -86,16 +87,10 @@ type Assignment struct {
 	Depth int
 	// Via are the commands that started that shell.
 	Via []*Command
-	// Branch: the assignment may not run, because it is in a branch or behind ||.
+	// Branch: the assignment may not run, because it is in a branch or after ||.
 	Branch bool
 	// Inherited: the variable may already be in the environment: NAME=${NAME:-x}.
 	Inherited bool
-}
-
-// Redirect is a redirection of a command's input or output.
-type Redirect struct {
-	Op   string
-	Word Word
 }
 
 // Command is a simple command with expanded words.
@@ -106,8 +101,9 @@ type Command struct {
 	// environment are its shell's exported variables with known values.
 	environment map[string]*Assignment
 	// Via are the commands that start it, outermost first: srun, then bash.
-	Via       []*Command
-	Redirects []Redirect
+	Via []*Command
+	// Redirects are the files that its input and output are redirected to.
+	Redirects []Word
 	// Options are the options of srun, sbatch and salloc.
 	Options []Option
 	// Open: a variable may hold further options.
@@ -118,21 +114,20 @@ type Command struct {
 	Depth int
 	// Seq orders assignments and commands.
 	Seq int
-	// At is its place in the file.
+	// At is its position in the file.
 	At int
-
-	// Guards are the variables that the conditions around the command ask for.
+	// Guards are the conditions around the command, as they are written.
 	Guards []string
 
 	Loop       bool // in the body of a loop
-	Branch     bool // may not run: in a branch, or behind ||
+	Branch     bool // may not run: in a branch, or after ||
 	Test       bool // its exit status decides a loop or a branch
 	Background bool
 	Remote     bool // in a container: without the script's environment
 	InFunction bool // in the body of a function, whose calls are not followed
 }
 
-// Name returns the program's base name, "" if it is not known.
+// Name returns the program's base name. It returns "" if the name is unknown.
 func (c *Command) Name() string {
 	if len(c.Words) == 0 {
 		return ""
@@ -151,7 +146,7 @@ func (c *Command) Name() string {
 	return path.Base(name)
 }
 
-// Arg returns the text of a word, "" if it is missing or not known.
+// Arg returns the text of a word. It returns "" if the word is missing or unknown.
 func (c *Command) Arg(i int) string {
 	if i >= len(c.Words) {
 		return ""
@@ -179,20 +174,9 @@ func (c *Command) Getenv(name string) *Assignment {
 
 // Starter returns the innermost starter of c with one of these names, or nil.
 func (c *Command) Starter(names ...string) *Command {
-	return innermostNamed(c.Via, names)
-}
-
-// Starter works as for commands.
-func (a *Assignment) Starter(names ...string) *Command {
-	return innermostNamed(a.Via, names)
-}
-
-func innermostNamed(via []*Command, names []string) *Command {
-	for i := len(via) - 1; i >= 0; i-- {
-		for _, name := range names {
-			if via[i].Name() == name {
-				return via[i]
-			}
+	for i := len(c.Via) - 1; i >= 0; i-- {
+		if slices.Contains(names, c.Via[i].Name()) {
+			return c.Via[i]
 		}
 	}
 	return nil

@@ -123,60 +123,29 @@ func (sh *shell) runCompound(cmd syntax.Command) {
 
 func markTest(sit *situation) { sit.test = true }
 
-// variablesIn returns the variables that a condition reads.
-func (sh *shell) variablesIn(condition syntax.Node) []string {
-	var names []string
-	syntax.Walk(condition, func(n syntax.Node) bool {
-		sh.budget.chars++
-		name := ""
-		switch n := n.(type) {
-		case *syntax.ParamExp:
-			if n.Param != nil {
-				name = n.Param.Value
-			}
-		case *syntax.Lit: // [ -v SLURM_JOB_ID ], printenv SLURM_JOB_ID
-			if strings.HasPrefix(n.Value, "SLURM_") {
-				name = n.Value
-			}
+// guarded calls do for a part of the script that runs only if a condition is met.
+func (sh *shell) guarded(condition []byte, branch bool, do func()) {
+	sh.withSituation(func(sit *situation) {
+		sit.branch = sit.branch || branch
+		if len(sit.guards) < maxGuards {
+			sit.guards = append(slices.Clip(sit.guards), string(condition[:min(len(condition), maxRef)]))
 		}
-		if name != "" && len(names) < maxGuards {
-			names = append(names, name)
-		}
-		return true
-	})
-	return names
-}
-
-// addGuards records the variables that decide whether a part of the script runs.
-func (sit *situation) addGuards(names []string) {
-	if len(sit.guards) < maxGuards {
-		sit.guards = slices.Concat(sit.guards, names)
-	}
-}
-
-// branchBy marks a branch that these variables decide.
-func branchBy(names []string) func(*situation) {
-	return func(sit *situation) {
-		sit.branch = true
-		sit.addGuards(names)
-	}
+	}, do)
 }
 
 // runIf follows if, elif and else.
 func (sh *shell) runIf(c *syntax.IfClause) {
 	before := sh.env
 	var ends []*environment
-	var asked []string
+	var conditions []byte // of this branch and those before it
 	for ; c != nil; c = c.Else {
-		for _, condition := range c.Cond {
-			asked = append(asked, sh.variablesIn(condition)...)
-		}
 		if len(c.Cond) > 0 {
+			conditions = slices.Concat(conditions, sh.src.between(c.Position, c.ThenPos))
 			sh.withSituation(markTest, func() { sh.runStatements(c.Cond) })
 		}
 		base := sh.env
 		sh.env = sh.copyEnvironment()
-		sh.withSituation(branchBy(asked), func() { sh.runStatements(c.Then) })
+		sh.guarded(conditions, true, func() { sh.runStatements(c.Then) })
 		ends = append(ends, sh.env)
 		sh.env = base
 		if c.Else == nil && len(c.Cond) > 0 {
@@ -201,12 +170,12 @@ func (sh *shell) runLoop(condition, body []*syntax.Stmt) {
 
 func (sh *shell) runCase(c *syntax.CaseClause) {
 	sh.expandWord(c.Word, true) // ${NAME:=x}
-	asked := sh.variablesIn(c.Word)
+	asked := sh.src.between(c.Word.Pos(), c.Word.End())
 	ends := []*environment{sh.copyEnvironment()}
 	for _, item := range c.Items {
 		base := sh.env
 		sh.env = sh.copyEnvironment()
-		sh.withSituation(branchBy(asked), func() { sh.runStatements(item.Stmts) })
+		sh.guarded(asked, true, func() { sh.runStatements(item.Stmts) })
 		ends = append(ends, sh.env)
 		sh.env = base
 	}
@@ -222,12 +191,12 @@ func (sh *shell) runBinary(c *syntax.BinaryCmd) {
 			return
 		}
 		never := sh.copyEnvironment()
-		sh.withSituation(func(sit *situation) { sit.addGuards(sh.variablesIn(c.X)) }, func() { sh.runStatement(c.Y) })
+		sh.guarded(sh.src.between(c.X.Pos(), c.X.End()), false, func() { sh.runStatement(c.Y) })
 		sh.mergeBranches(sh.copyEnvironment(), never)
 	case syntax.OrStmt:
 		sh.withSituation(markTest, func() { sh.runStatement(c.X) })
 		never := sh.copyEnvironment()
-		sh.withSituation(branchBy(sh.variablesIn(c.X)), func() { sh.runStatement(c.Y) })
+		sh.guarded(sh.src.between(c.X.Pos(), c.X.End()), true, func() { sh.runStatement(c.Y) })
 		sh.mergeBranches(sh.copyEnvironment(), never)
 	default: // a pipeline
 		sh.newSubshell().runStatement(c.X)
@@ -316,7 +285,7 @@ func (sh *shell) runSimpleCommand(c *syntax.CallExpr, redirects []*syntax.Redire
 		if r.Hdoc != nil { // its text is not read, but it may hold ${NAME:=x}
 			sh.assignUnknown(sh.src.placeOf(r.Pos()), sh.assignedNames(r.Hdoc)...)
 		}
-		cmd.Redirects = append(cmd.Redirects, Redirect{Op: r.Op.String(), Word: sh.expandValue(r.Word)})
+		cmd.Redirects = append(cmd.Redirects, sh.expandValue(r.Word))
 	}
 	sh.runCommand(cmd)
 }
