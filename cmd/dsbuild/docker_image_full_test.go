@@ -19,27 +19,17 @@ import (
 	"github.com/dsbuild/dsbuild/pipeline/engine"
 )
 
-// torchBase loads an image of Debian 12 into the daemon, with this machine's Python 3.11 and an environment that has
-// torch, DeepSpeed's requirements and pip.
+// torchBase loads the base of dsbuild's own engine, a Debian 12 with Python 3.11, into the daemon, with an environment
+// that has torch, DeepSpeed's requirements and pip.
 func torchBase(t *testing.T, d *docker.Daemon, name string) {
 	t.Helper()
-	if _, err := os.Stat("/usr/lib/python3.11"); err != nil || engine.BaseTar() == "" {
-		needs.Missing(t, "Debian's python3.11 (%v), or the base of dsbuild's own engine", err)
+	if engine.BaseTar() == "" {
+		needs.Missing(t, "the base of dsbuild's own engine: make engine")
 	}
 	bin := filepath.Dir(pythonWithPackages(t, []string{"torch==2.15.0", "pip"}, "3.11"))
 	file := filepath.Join(t.TempDir(), "base.tar")
 	command(t, "/", "cp", engine.BaseTar(), file)
-	add := []string{"--append", "--file", file, "--exclude", "__pycache__", "usr/bin/python3.11", "usr/lib/python3.11", filepath.Dir(bin)[1:]}
-	for _, lib := range []string{"expat", "z", "bz2", "lzma", "ffi", "ssl", "crypto", "uuid", "stdc++", "gcc_s"} {
-		found, err := filepath.Glob("/usr/lib/x86_64-linux-gnu/lib" + lib + ".so.*")
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, f := range found {
-			add = append(add, f[1:])
-		}
-	}
-	command(t, "/", "tar", add...)
+	command(t, "/", "tar", "--append", "--file", file, "--exclude", "__pycache__", filepath.Dir(bin)[1:])
 	d.Run(t, "import", "--change", "ENV PATH="+bin+":/usr/sbin:/usr/bin:/sbin:/bin", file, name)
 }
 

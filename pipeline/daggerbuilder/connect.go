@@ -35,8 +35,9 @@ func Connect(ctx context.Context, e engine.Engine, log io.Writer) (*Builder, fun
 			return nil, nil, err
 		}
 	}
-	client, err := connectWithin(ctx, opts)
+	client, err := connectWithin(ctx, e, opts)
 	if err != nil {
+		killSession(steps.url) // it would try for five minutes
 		steps.close()
 		return nil, nil, e.Explain(fmt.Errorf("dagger engine (%s): %w", e.How, err), false)
 	}
@@ -69,15 +70,15 @@ func closeWithin(client *dagger.Client, limit time.Duration, address string) err
 	case err := <-done:
 		return err
 	case <-time.After(limit):
-		killChildren([]byte("\x00OTEL_EXPORTER_OTLP_ENDPOINT=" + address + "\x00"))
+		killSession(address)
 		return fmt.Errorf("did not close within %s", limit)
 	}
 }
 
-// killChildren kills the children of this process that have a variable in their environment. The
-// Dagger client does not tell the number of its program; Linux does, and on other systems
-// killChildren finds none.
-func killChildren(variable []byte) {
+// killSession kills the Dagger client's program that reports to the receiver at address. The client
+// does not tell the program's process ID; Linux does, and on other systems killSession finds none.
+func killSession(address string) {
+	variable := []byte("\x00OTEL_EXPORTER_OTLP_ENDPOINT=" + address + "\x00")
 	lists, err := filepath.Glob("/proc/self/task/*/children")
 	if err != nil {
 		return
@@ -103,9 +104,20 @@ func killChildren(variable []byte) {
 	}
 }
 
-// connectWithin calls dagger.Connect, but ends when ctx does: the Dagger client itself waits five
-// minutes for an address that answers with something else. It closes a client that comes too late.
-func connectWithin(ctx context.Context, opts []dagger.ClientOpt) (*dagger.Client, error) {
+// lookPause is the pause between two looks at the container of an engine that does not answer yet.
+const lookPause = 2 * time.Second
+
+// connectWithin calls dagger.Connect, but ends when ctx does, or when the engine's container does not stay up: the Dagger
+// client itself waits five minutes for an address that answers with something else. It closes a client that comes too late.
+func connectWithin(ctx context.Context, e engine.Engine, opts []dagger.ClientOpt) (*dagger.Client, error) {
+	ctx, cancel := context.WithCancelCause(ctx) // the session lives as long as ctx
+	watched, connected := context.WithCancel(ctx)
+	defer connected()
+	go func() {
+		if err := e.Watch(watched, lookPause); err != nil {
+			cancel(err)
+		}
+	}()
 	type result struct {
 		client *dagger.Client
 		err    error

@@ -3,11 +3,17 @@
 package daggerbuilder
 
 import (
+	"bytes"
 	"errors"
 	"io"
+	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/testkit/docker"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/engine"
@@ -32,8 +38,34 @@ func inContainer(t *testing.T) engine.Engine {
 	return found
 }
 
+// told fails the test unless Connect rejects, soon and with its last words, an engine whose container ends at once and is
+// restarted again and again.
+func told(t *testing.T, d *docker.Daemon, e engine.Engine) {
+	t.Helper()
+	d.Run(t, "run", "--detach", "--restart", "always", "--name", "broken", "--entrypoint", "sh", engine.Image, "-c", "echo cannot come up; exit 1")
+	defer d.Run(t, "rm", "--force", "--volumes", "broken")
+	e.Address += "?container=broken"
+	begin := time.Now()
+	_, _, err := Connect(t.Context(), e, io.Discard)
+	took := time.Since(begin)
+	if err == nil || took > 30*time.Second || fault.ExitCode(err) != 0 || !strings.Contains(fault.Hint(err), d.Client+" logs broken") ||
+		!strings.Contains(err.Error(), "broken does not stay up") || !strings.Contains(err.Error(), "last words: cannot come up") {
+		t.Errorf("after %s: %v\nhint: %s", took, err, fault.Hint(err))
+	}
+	environments, err := filepath.Glob("/proc/[0-9]*/environ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range environments {
+		if text, err := os.ReadFile(file); err == nil && bytes.Contains(text, []byte(e.Address)) {
+			t.Errorf("the Dagger client's program still runs: %s", filepath.Dir(file))
+		}
+	}
+	t.Logf("result: %s restarts the engine's container again and again: told after %.0f s", d.Client, took.Seconds())
+}
+
 // The engine comes up in Docker, for two that start it at once, runs a plan, and
-// goes with its daemon.
+// goes with its daemon. An engine that never comes up is told.
 func TestDocker(t *testing.T) {
 	_, tar := connect(t)
 	d := docker.Docker(t, docker.Options{})
@@ -66,6 +98,7 @@ func TestDocker(t *testing.T) {
 	if err := errors.Join(both[0].done(), both[1].done()); err != nil {
 		t.Error(err)
 	}
+	told(t, d, e)
 	if names := d.Run(t, "ps", "-a", "--format", "{{.Names}}"); names != "dagger-engine-"+engine.Version {
 		t.Errorf("containers: %q", names)
 	}

@@ -1,0 +1,114 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/url"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dsbuild/dsbuild/internal/fault"
+)
+
+// container returns the container client of an address, the container in which the engine runs, and the
+// image from which the Dagger client starts it: "" for a container that the user started.
+func (e Engine) container() (client, name, image string) {
+	scheme, ref, _ := strings.Cut(e.Address, "://")
+	kind, client, _ := strings.Cut(scheme, "+")
+	ref, query, _ := strings.Cut(ref, "?")
+	switch kind {
+	case "container":
+		return client, ref, ""
+	case "image":
+		options, err := url.ParseQuery(query)
+		if err == nil && options.Has("container") {
+			return client, options.Get("container"), ref
+		}
+		_, id, pinned := strings.Cut(ref, "@sha256:")
+		if !pinned {
+			_, id, _ = strings.Cut(ref[strings.LastIndexByte(ref, '/')+1:], ":")
+		} else if len(id) > 16 {
+			id = id[:16]
+		}
+		return client, "dagger-engine-" + cmp.Or(id, "latest"), ref // as the Dagger client names it
+	}
+	return "", "", ""
+}
+
+// Watch looks at the engine's container, after each pause. It returns an error once the container does not stay up: three
+// looks found that it waits for a restart, was restarted since the look before, or has ended and the Dagger client will
+// not start it. Watch returns nil if ctx ends first, or for an engine in no container.
+func (e Engine) Watch(ctx context.Context, pause time.Duration) error {
+	client, name, image := e.container()
+	if client == "" {
+		return nil
+	}
+	down := []string{"restarting"}
+	if image == "" {
+		down = append(down, "exited", "stopped")
+	}
+	for known, failed := "", 0; ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
+		out, err := exec.CommandContext(ctx, client, "container", "inspect", "--format", "{{.State.Status}} {{.RestartCount}}", name).Output()
+		if err != nil {
+			continue // the Dagger client has not made it yet
+		}
+		status, restarts, _ := strings.Cut(strings.TrimSpace(string(out)), " ")
+		if slices.Contains(down, status) || known != "" && known != restarts {
+			failed++
+		}
+		if known = restarts; failed == 3 {
+			return fmt.Errorf("the container %s does not stay up: %s, %s restarts", name, status, restarts)
+		}
+	}
+}
+
+// Explain adds a remedy to an error of the Dagger client. answers says that the engine still answers: then
+// only a full disk and a lack of rights are faults of its container.
+func (e Engine) Explain(err error, answers bool) error {
+	if err == nil {
+		return nil
+	}
+	client, name, image := e.container()
+	if client != "" && !answers { // the Dagger client says only that its engine does not come
+		ctx, cancel := context.WithTimeout(context.Background(), daemonTime)
+		defer cancel()
+		if out, failed := exec.CommandContext(ctx, client, "logs", "--tail", "1", name).CombinedOutput(); failed == nil && len(out) > 0 {
+			err = fmt.Errorf("%w; the engine's last words: %.300s", err, lastLine(string(out)))
+		}
+	}
+	said := strings.ReplaceAll(strings.ToLower(err.Error()), "--privileged", "") // of the Dagger client's own command
+	shows := func(signs ...string) bool {
+		return slices.ContainsFunc(signs, func(sign string) bool { return strings.Contains(said, sign) })
+	}
+	again := fmt.Sprintf("%s rm -fv %s", client, name)
+	if image == "" {
+		again = fmt.Sprintf("%s restart %s", client, name) // its cache and its options are the user's
+	}
+	switch {
+	case shows("dl.dagger.io"):
+		return fault.WithHint(err, "on a machine with internet, take the program dagger out of %s; put it here as %s, or name it: %s=/path/dagger (docs/airgap.md)", cliURL(), downloadedCLI(), CLIVariable)
+	case client == "":
+		return err
+	case shows("no space left on device", "disk quota exceeded"):
+		return fault.WithHint(err, "the disk of %[1]s is full: look with %[1]s system df, free some with %[1]s system prune, or move its data folder; the engine needs 20 GB", client)
+	case shows("operation not permitted"), !answers && shows("permission denied", "privileged"):
+		return fault.WithHint(err, "the engine needs a privileged container, which %[1]s does not allow here (rootless, user namespaces, a security policy): use a %[1]s that runs as root, an engine elsewhere (--engine), or no engine: --builder host", client)
+	case answers:
+		return err
+	case shows("incompatible engine version", "exec format error") && image == "":
+		return fault.WithHint(err, "the container %s runs an engine that is not version %s, or for another processor; let dsbuild start the right one: --engine image+%s://%s", name, Version, client, Image)
+	case shows("incompatible engine version", "exec format error"):
+		return fault.WithHint(err, "the container runs an engine that is not version %s, or for another processor; remove it, its cache and its image, which is then pulled again: %s && %s rmi %s", Version, again, client, image)
+	case shows("registry.dagger.io") && image != "":
+		return fault.WithHint(err, "bring the image %[2]s here: %[1]s load -i engine.tar (from %[1]s save on a machine that has it, or make engine, then bin/ci/engine image engine.tar), or pull it from the site's registry and %[1]s tag it (docs/airgap.md); without an engine: --builder host", client, image)
+	}
+	return fault.WithHint(err, "all output of the engine: %s logs %s; to start it again: %s; without an engine: --builder host", client, name, again)
+}
