@@ -86,6 +86,19 @@ func lintWorkflow(t *testing.T, file, text string) []*actionlint.Error {
 	return wrong
 }
 
+// TestWorkflows lints dsbuild's own workflows.
+func TestWorkflows(t *testing.T) {
+	files, err := filepath.Glob("../../.github/workflows/*.yml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("workflows: %q, %v", files, err)
+	}
+	for _, file := range files {
+		if wrong := lintWorkflow(t, file, read(t, file)); len(wrong) > 0 {
+			t.Errorf("%v", wrong)
+		}
+	}
+}
+
 func TestGitHub(t *testing.T) {
 	text := read(t, "github.yml")
 	if wrong := lintWorkflow(t, "github.yml", text); len(wrong) > 0 {
