@@ -33,11 +33,22 @@ start() {
   set +m
 }
 
-# stop ends the jobs that still run.
+# signal_jobs SIGNAL fails if no job runs.
+signal_jobs() {
+  local running=1
+  for pid in "${!jobs[@]}"; do kill "-$1" -- "-$pid" 2>/dev/null && running=0; done
+  return $running
+}
+
+# stop ends the jobs that still run. A program in the middle of a test may handle SIGTERM.
 stop() {
   trap - EXIT
-  for pid in "${!jobs[@]}"; do kill -TERM -- "-$pid" 2>/dev/null || true; done
-  wait
+  signal_jobs TERM || return 0
+  for _ in {1..50}; do
+    sleep 0.2
+    signal_jobs 0 || return 0
+  done
+  signal_jobs KILL || true
 }
 trap stop EXIT
 trap 'exit 130' INT
