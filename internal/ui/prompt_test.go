@@ -80,7 +80,7 @@ func ask(t *testing.T, questions string, env ...string) *asking {
 	}
 	a := &asking{t: t, master: master, tty: tty}
 	a.cmd = exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestAskingProcess$")
-	a.cmd.Env = append(os.Environ(), append(env, "UI_ASK="+questions, "TERM=xterm", "LC_ALL=C.UTF-8")...)
+	a.cmd.Env = append(os.Environ(), append(env, "UI_ASK="+questions, "TERM=xterm", "LC_ALL=C.UTF-8", "SSH_ASKPASS_REQUIRE=")...)
 	a.cmd.Stdin, a.cmd.Stdout, a.cmd.Stderr = strings.NewReader("an inventory\n"), &a.stdout, tty
 	a.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 2}
 	if err := a.cmd.Start(); err != nil {

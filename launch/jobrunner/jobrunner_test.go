@@ -160,7 +160,7 @@ func (f *field) options(t *testing.T, j *launch.Job) jobrunner.Options {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := remote.NewSSH(remote.Options{Timeout: 30 * time.Second, KeepAlive: time.Second, KeepAliveMax: 30})
+	d := remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: time.Minute, KeepAlive: time.Second, KeepAliveMax: 30})
 	var machines []jobrunner.Machine
 	for i, p := range parts {
 		machines = append(machines, jobrunner.Machine{Part: p, Open: func(ctx context.Context) (jobrunner.Link, error) {
@@ -344,7 +344,7 @@ func TestJobBySudo(t *testing.T) {
 	f := newField(t, 1)
 	f.servers[0] = sshtest.Start(t, sshtest.Options{Shell: nodestest.SudoShell(t, nodestest.SudoUser+" ALL=(ALL) NOPASSWD: ALL"), Home: "/"})
 	opt := f.options(t, f.job(t, "ESCAPE=1", "OTHERS=stay"))
-	d := remote.WithSudo(remote.NewSSH(remote.Options{}), remote.NewAnswers(nil), remote.SudoLimit)
+	d := remote.WithSudo(remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none"}), remote.NewAnswers(nil), remote.SudoLimit)
 	target := f.servers[0].Target()
 	target.Sudo = "root"
 	opt.Machines[0].Open = func(ctx context.Context) (jobrunner.Link, error) { return d.Dial(ctx, target) }

@@ -95,7 +95,8 @@ func Run(ctx context.Context, env []string, name string, args ...string) error {
 func runWithLines(ctx context.Context, env []string, line func(string), name string, args ...string) error {
 	var said bytes.Buffer
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Env = slices.Concat(os.Environ(), certificateVariables(os.Getenv, systemCertificates()), env)
+	// A user's pip.conf may require an active environment.
+	cmd.Env = slices.Concat(os.Environ(), []string{"PIP_REQUIRE_VIRTUALENV=0"}, certificateVariables(os.Getenv, systemCertificates()), env)
 	cmd.WaitDelay = time.Minute
 	out := io.MultiWriter(&said, child.NewLines(line))
 	cmd.Stdout, cmd.Stderr = out, out
