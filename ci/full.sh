@@ -11,7 +11,7 @@ check_prepared
 commit=$(git describe --always --dirty)
 parts=("$@")
 if [[ $# = 0 ]]; then
-  parts=(inside toolchains pairs ops host stable abi farm docker launch fleet env relay faults slurm check
+  parts=(inside toolchains pairs ops host stable abi docker launch fleet env relay faults slurm check
     job release nightly publish public lint fuzz speed aarch64)
 fi
 

@@ -31,8 +31,7 @@ type Runner struct {
 	// Sign signs the wheel at path once it is in Dir; nil: dsbuild signs nothing.
 	Sign func(path string) error
 
-	claim  func(name string) error // asked before a wheel of this name is put into Dir
-	images chan struct{}           // of a farm: holds one while a plan's images are made
+	claim func(name string) error // of RunAll: reserves a file name in Dir
 }
 
 // Run returns the wheel of a plan.
@@ -136,7 +135,7 @@ func (r Runner) withWorkspace(ctx context.Context, p *Plan, use func(Workspace, 
 	defer file.Close()
 	err = func() error {
 		log := r.Site.Log(file)
-		space, err := r.openWorkspace(ctx, builder, p, log)
+		space, err := builder.Open(ctx, p, log, r.Report)
 		if err != nil {
 			return err
 		}
@@ -158,19 +157,6 @@ func (r Runner) withWorkspace(ctx context.Context, p *Plan, use func(Workspace, 
 		return "", fault.WithHint(err, "%s", where)
 	}
 	return builder.Name(), nil
-}
-
-// openWorkspace opens the workspace of a plan, in a farm after those that others open.
-func (r Runner) openWorkspace(ctx context.Context, builder Builder, p *Plan, log io.Writer) (Workspace, error) {
-	if r.images != nil {
-		select {
-		case r.images <- struct{}{}:
-			defer func() { <-r.images }()
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
-	}
-	return builder.Open(ctx, p, log, r.Report)
 }
 
 // placeWheel puts a finished wheel into the output directory.

@@ -25,7 +25,10 @@ func (o wheelOptions) shipOptions(ctx context.Context, a *app, tools *buildTools
 		return ship.Options{}, err
 	}
 	return ship.Options{
-		Want: groups.Spec(), Group: groups.Group, Plans: groups, Build: tools.farm().Run,
+		Want: groups.Spec(), Group: groups.Group, Plans: groups,
+		Build: func(ctx context.Context, jobs []pipeline.Job) []pipeline.Result {
+			return tools.runner.RunAll(ctx, jobs, nil)
+		},
 		Store: pipeline.DefaultStore(), Dir: o.out, Fresh: o.noCache, Sign: tools.runner.Sign, Report: a.reporter,
 	}, nil
 }
@@ -51,7 +54,7 @@ func (t *buildTools) newBundler(a *app) func(context.Context, string, *pipeline.
 	}
 }
 
-// addRequestFlags adds the flags that describe one wheel, as an entry of a matrix does.
+// addRequestFlags adds the flags that describe one wheel.
 func addRequestFlags(f *pflag.FlagSet, r *planner.Request) {
 	addCommonRequestFlags(f, r)
 	f.StringVar(&r.Torch, "torch", "", "torch `VERSION` to build for, X.Y or X.Y.Z (default: the newest that fits)")
@@ -109,10 +112,8 @@ func (o *wheelOptions) builderFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.builder, "builder", planner.Auto,
 		"where to build: `auto|dagger|host` (dagger: in containers of a Dagger engine; host: on this machine, without root; auto: "+
 			"dagger if there is an engine, else host)")
-	f.StringArrayVar(&o.engines, "engine", nil,
-		"`ADDRESS` of a Dagger engine: unix:///path/engine.sock, tcp://host:port, image+docker://REF; repeatable when dsbuild builds "+
-			"several wheels")
-	f.IntVar(&o.parallel, "parallel", 0, "`N` parallel builds on each engine (default: as cores and memory allow)")
+	f.StringVar(&o.engine, "engine", "",
+		"`ADDRESS` of a Dagger engine: unix:///path/engine.sock, tcp://host:port, image+docker://REF, kube-pod://POD?namespace=NAME")
 	indexFlags(f, &o.siteOptions)
 	f.StringVar(&o.siteOptions.Toolkit, "toolkit", "",
 		"`FILE` of Debian's package nvidia-cuda-toolkit 12.4, for device code under CUDA 12 (default: from a mirror of Debian)")
@@ -129,11 +130,8 @@ func (o *wheelOptions) readBuildFlags(f *pflag.FlagSet) error {
 	if f.Changed("jobs") && o.jobs < 1 {
 		return usagef("--jobs %d: must be 1 or more", o.jobs)
 	}
-	if f.Changed("parallel") && o.parallel < 1 {
-		return usagef("--parallel %d: must be 1 or more", o.parallel)
-	}
-	for _, address := range o.engines {
-		if err := engine.CheckAddress(address); err != nil {
+	if f.Changed("engine") {
+		if err := engine.CheckAddress(o.engine); err != nil {
 			return fmt.Errorf("--engine: %w", err)
 		}
 	}
@@ -160,7 +158,7 @@ func (o wheelOptions) openBuild(ctx context.Context, a *app) (*buildTools, error
 	if err != nil {
 		return nil, err
 	}
-	backend := planner.NewBackend(planner.BackendOptions{Kind: o.builder, Engines: o.engines, Parallel: o.parallel, Site: o.site, Environ: os.Environ(), Report: a.reporter})
+	backend := planner.NewBackend(planner.BackendOptions{Kind: o.builder, Engine: o.engine, Site: o.site, Environ: os.Environ(), Report: a.reporter})
 	plans, err := planner.New(ctx, planner.Options{
 		Backend: backend, Plan: pipeline.Options{Jobs: o.jobs, NoCache: o.noCache},
 		DryRun: o.dryRun, Printed: o.dryRun && !o.json, Env: o.env, Report: a.reporter,
@@ -174,11 +172,6 @@ func (o wheelOptions) openBuild(ctx context.Context, a *app) (*buildTools, error
 		Builder: backend.OpenBuilder, Sign: sign, Store: pipeline.DefaultStore(), Dir: o.out, Logs: pipeline.DefaultLogs(),
 		Version: a.version, Report: a.reporter, Site: o.site,
 	}, done}, nil
-}
-
-// farm builds several wheels.
-func (t *buildTools) farm() pipeline.Farm {
-	return pipeline.Farm{Runner: t.runner, Workers: t.backend.Workers()}
 }
 
 // Close ends what the tools hold open.

@@ -98,10 +98,10 @@ func runNight(ctx context.Context, a *app, build wheelOptions, config nightly.Co
 	defer tools.Close()
 	opt.Sign = tools.runner.Sign
 	opt.GPUs, opt.Plans = gpusOf(tools.plans.Tables()), nightly.NewSourcePlanner(tools.plans)
-	opt.Build = func(ctx context.Context, dir string, jobs []pipeline.Job, done func(pipeline.Result)) []pipeline.Result {
-		farm := tools.farm()
-		farm.Runner.Dir, farm.Done = dir, done
-		return farm.Run(ctx, jobs)
+	opt.Build = func(ctx context.Context, dir string, jobs []pipeline.Job, done func(pipeline.Result)) {
+		runner := tools.runner
+		runner.Dir = dir
+		runner.RunAll(ctx, jobs, done)
 	}
 	return nightly.Run(ctx, opt)
 }

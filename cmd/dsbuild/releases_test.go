@@ -20,7 +20,6 @@ import (
 	"github.com/dsbuild/dsbuild/internal/testkit/wheelindex"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
-	"github.com/dsbuild/dsbuild/pipeline/matrix"
 	"github.com/dsbuild/dsbuild/pipeline/planner"
 	"github.com/dsbuild/dsbuild/release/nightly"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -163,7 +162,7 @@ func (l testLines) Write(b []byte) (int, error) {
 func TestNightTakesTheNewestRelease(t *testing.T) {
 	for url, want := range map[string]string{packageIndex(t): "0.19.9", "http://127.0.0.1:9": "0.19.8"} {
 		n := nightly.NewSourcePlanner(indexPlanner(t, url))
-		plan, _, err := n.Ask(t.Context(), matrix.Entry{Name: "a100", Archs: []string{"8.0"}}, nightly.Source{Name: "release"})
+		plan, _, err := n.Ask(t.Context(), nightly.Entry{Name: "a100", Request: planner.Request{Archs: []string{"8.0"}}}, nightly.Source{Name: "release"})
 		if err != nil || plan.Toolchain.DeepSpeed != want {
 			t.Errorf("%s: %+v, %v", url, plan, err)
 		}

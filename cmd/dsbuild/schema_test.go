@@ -24,9 +24,9 @@ type document struct {
 func documents() []document {
 	return []document{
 		{"wheel", []string{"wheel"}, ""},
-		{"wheels", []string{"wheel --matrix", "wheel --for"}, ""},
+		{"wheels", []string{"wheel --for"}, "`wheel` with GPUs of x86_64 and aarch64 machines"},
 		{"wheel-plan", []string{"wheel --dry-run"}, ""},
-		{"wheels-plan", []string{"wheel --matrix --dry-run"}, ""},
+		{"wheels-plan", nil, "`wheel --dry-run` with GPUs of x86_64 and aarch64 machines"},
 		{"wheel-for-plan", []string{"wheel --for --dry-run", "ship --env --dry-run"}, ""},
 		{"manifest", nil, "`NAME.whl.manifest.json` beside a wheel"},
 		{"wheelhouse", nil, "`wheelhouse/bundle.json`"},
@@ -193,7 +193,7 @@ func TestSchemaOf(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]string{
 		"wheel --arch 8.0 --json":                  "wheel",
-		"wheel --matrix m.yaml --json --dry-run":   "wheels-plan",
+		"wheel --for i.yaml --json --dry-run":      "wheel-for-plan",
 		"env deploy i.yaml --json":                 "report",
 		"launch jax --form manual --submit --json": "launch",
 		"launch slurm --submit --json -- train.py": "launch-slurm",

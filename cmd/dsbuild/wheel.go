@@ -14,7 +14,6 @@ import (
 
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
-	"github.com/dsbuild/dsbuild/pipeline/matrix"
 	"github.com/dsbuild/dsbuild/pipeline/planner"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -24,12 +23,10 @@ type wheelOptions struct {
 	request        planner.Request
 	connectOptions // to the nodes of inventory
 
-	matrix      string // file of wheels, instead of one
 	inventory   string // --for: nodes to build for, instead of one wheel
 	limit       string // of these nodes
 	builder     string
-	engines     []string
-	parallel    int // builds at once on each
+	engine      string // its address
 	env         string
 	out         string
 	with        []string
@@ -79,10 +76,7 @@ wheels that serve them all; dsbuild ship also installs them.`,
 				return err
 			}
 			build := runWheel
-			switch {
-			case o.matrix != "":
-				build = runMatrix
-			case o.inventory != "":
+			if o.inventory != "" {
 				build = runWheelFor
 			}
 			return o.site.Error(build(cmd.Context(), a, o))
@@ -96,7 +90,6 @@ wheels that serve them all; dsbuild ship also installs them.`,
 	addConnectFlags(cmd, &o.connectOptions)
 	flagsNeed(cmd, "for", append(connectFlags(), "limit")...)
 	f.StringVar(&o.env, "env", "", "build for the environment of this `PYTHON`; dsbuild does not change it")
-	f.StringVar(&o.matrix, "matrix", "", "`FILE` that lists several wheels (docs/farm.md)")
 	f.StringArrayVar(&o.with, "with", nil,
 		"`COMPANION` to build in the same environment, repeatable: NAME==VERSION, NAME@git+URL@REF or NAME@PATH")
 	f.BoolVar(&o.bundle, "bundle", false, "also collect the requirements of DeepSpeed and the companions, without torch, in a wheelhouse")
@@ -104,7 +97,6 @@ wheels that serve them all; dsbuild ship also installs them.`,
 	f.BoolVar(&o.verbose, "verbose", false, "with --dry-run: print every step, variable and package of the plan")
 	flagsNeed(cmd, "dry-run", "verbose")
 	f.BoolVar(&o.json, "json", false, "print one JSON document on stdout")
-	flagsExclude(cmd, "for", "matrix", "either the nodes or the file decide which wheels to build")
 	flagsExclude(cmd, "env", "for", "dsbuild builds for the environments of the nodes")
 	return cmd
 }
@@ -117,19 +109,8 @@ func (o *wheelOptions) checkFlags(f *pflag.FlagSet) error {
 	if err := o.connectOptions.checkFlags(); err != nil {
 		return err
 	}
-	several := o.matrix != "" || o.inventory != ""
-	switch {
-	case several && (len(o.with) > 0 || o.bundle):
+	if o.inventory != "" && (len(o.with) > 0 || o.bundle) {
 		return usagef("--with and --bundle work for one wheel only: a wheelhouse is for one Python and one torch")
-	case o.matrix != "":
-		for _, name := range matrix.Keys() {
-			if f.Changed(name) {
-				return usagef("--%s does not work with --matrix: the file describes each wheel (key %s of an entry, or of defaults)", name, name)
-			}
-		}
-		return nil
-	case !several && (len(o.engines) > 1 || o.parallel > 0):
-		return usagef("several engines or parallel builds need several wheels: --matrix or --for")
 	}
 	return nil
 }
@@ -180,7 +161,7 @@ func runWheel(ctx context.Context, a *app, o wheelOptions) error {
 	return errors.Join(printWheel(a, artifact), printWheelhouse(a, o.out, bundle))
 }
 
-// runByMachine builds a wheel for each machine, as the entries of a matrix.
+// runByMachine builds a wheel for each machine.
 func runByMachine(ctx context.Context, a *app, o wheelOptions, tools *buildTools, requests []planner.Request) error {
 	if len(o.with) > 0 || o.bundle {
 		return usagef("--with and --bundle work for one wheel only, and these GPUs are in machines with different CPUs: give --machine")
@@ -233,8 +214,8 @@ func (o wheelOptions) printPlan(ctx context.Context, a *app, plan *pipeline.Plan
 	switch {
 	case plan.Base.Host:
 		builder = "this machine, without a container"
-	case len(o.engines) > 0:
-		builder = "the engine " + strings.Join(o.engines, ", ")
+	case o.engine != "":
+		builder = "the engine " + o.engine
 	case o.builder == planner.Dagger:
 		builder = "a Dagger engine, which is searched for"
 	default:

@@ -47,7 +47,6 @@ type Wheel struct {
 	State    State
 	Plan     *pipeline.Plan // nil if planning failed
 	Artifact wheel.Artifact // its path is "" until the wheel is in Options.Dir
-	Engine   string         // the engine on which this run built it
 	Err      error
 
 	request string

@@ -38,7 +38,7 @@ type Options struct {
 	Group func(context.Context, []compat.Member, wheel.Spec) compat.Grouping
 	// Plans plans the wheels.
 	Plans Planner
-	// Build runs plans, several at once if resources allow (pipeline.Farm).
+	// Build runs plans (pipeline.Runner.RunAll).
 	Build func(context.Context, []pipeline.Job) []pipeline.Result
 	// Bundle gathers the packages that a wheel requires in a wheelhouse of its own, for the Python
 	// of the plan and nodes that lack some of them. If it is nil, dsbuild refuses such a node.
@@ -314,7 +314,7 @@ func (s *Shipment) recordBuild(ctx context.Context, r pipeline.Result, w *Wheel)
 		w.markFailed(r.Err)
 		return
 	}
-	w.State, w.Artifact, w.Engine = Built, r.Artifact, r.Engine
+	w.State, w.Artifact = Built, r.Artifact
 	if r.Artifact.Cached {
 		w.State = Stored
 	}

@@ -42,7 +42,7 @@ type Node = ast.Node
 type Reader struct {
 	diagnostic.List
 	File string // its name in messages
-	Kind string // the kind of file, as in "a matrix"
+	Kind string // the kind of file, as in "inventory"
 	// Least is the hint for an empty file.
 	Least string
 	// Share is the hint for a user who writes an anchor or an alias; "" if there is none.

@@ -18,7 +18,7 @@ import (
 )
 
 func newReader() *yamldoc.Reader {
-	return &yamldoc.Reader{File: "x.yaml", Kind: "matrix", Least: "give a wheel", Share: "use defaults"}
+	return &yamldoc.Reader{File: "x.yaml", Kind: "list", Least: "give a wheel", Share: "use defaults"}
 }
 
 // mistake is the text and the hint of the mistakes that read records about a text.
@@ -45,13 +45,13 @@ func TestFileAsAWhole(t *testing.T) {
 		"good":           {"a: 1\n", ""},
 		"with a mark":    {"\ufeffa: 1\n", ""},
 		"one document":   {"---\na: 1\n", ""},
-		"empty":          {"", "x.yaml:1:1: the matrix is empty | give a wheel"},
-		"a comment":      {"# nothing\n", "x.yaml:1:1: the matrix is empty | give a wheel"},
-		"two documents":  {"a: 1\n---\nb: 2\n", "x.yaml:3:1: a second YAML document: one file holds one matrix"},
-		"too large":      {strings.Repeat("#", 1<<20+1), "x.yaml: larger than 1 MiB: this is not a matrix"},
+		"empty":          {"", "x.yaml:1:1: the list is empty | give a wheel"},
+		"a comment":      {"# nothing\n", "x.yaml:1:1: the list is empty | give a wheel"},
+		"two documents":  {"a: 1\n---\nb: 2\n", "x.yaml:3:1: a second YAML document: one file holds one list"},
+		"too large":      {strings.Repeat("#", 1<<20+1), "x.yaml: larger than 1 MiB: this is not a list"},
 		"as large":       {"a: 1\n" + strings.Repeat("#", 1<<20-5), ""},
-		"binary":         {"a: \x00", "x.yaml: not UTF-8 text: this is not a matrix"},
-		"latin 1":        {"a: \xe4", "x.yaml: not UTF-8 text: this is not a matrix"},
+		"binary":         {"a: \x00", "x.yaml: not UTF-8 text: this is not a list"},
+		"latin 1":        {"a: \xe4", "x.yaml: not UTF-8 text: this is not a list"},
 		"a tab":          {"a:\n\tb: 1\n", "x.yaml:2:1: a tab: YAML allows only spaces for indentation | replace the tabs at the beginning of lines by spaces"},
 		"open":           {"a: [1, 2\n", "x.yaml:1:4: "},
 		"deep in flow":   {"a: " + strings.Repeat("[", 10_000), "x.yaml:1:44: nested too deeply"},
@@ -71,23 +71,23 @@ func TestPairs(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"wheels: 1\narch: 2\n":           "",
-		"whels: 1\n":                     `x.yaml:1:1: unknown key "whels" in the matrix | did you mean "wheels"?`,
-		"a: 1\n":                         `x.yaml:1:1: unknown key "a" in the matrix | known keys: wheels, arch`,
-		"{wheels: 1, b: 2}":              `x.yaml:1:13: unknown key "b" in the matrix | known keys: wheels, arch`,
-		"[1]":                            "x.yaml:1:1: the matrix must be a mapping (key: value), but this is a list",
-		"text":                           "x.yaml:1:1: the matrix must be a mapping (key: value), but this is a text",
-		"7":                              "x.yaml:1:1: the matrix must be a mapping (key: value), but this is a number",
-		"7.5":                            "x.yaml:1:1: the matrix must be a mapping (key: value), but this is a decimal number",
-		".inf":                           "x.yaml:1:1: the matrix must be a mapping (key: value), but this is a decimal number",
-		"true":                           "x.yaml:1:1: the matrix must be a mapping (key: value), but this is true or false",
-		"null":                           "x.yaml:1:1: the matrix must be a mapping (key: value), but this is nothing | remove the key, or give it a value",
-		"&a 1":                           "x.yaml:1:1: the matrix must be a mapping (key: value), but this is an anchor or alias, which is not supported | use defaults",
-		"!!str a":                        "x.yaml:1:1: the matrix must be a mapping (key: value), but this is a tag, which is not supported",
-		"|\n  a\n":                       "x.yaml:1:1: the matrix must be a mapping (key: value), but this is a text",
+		"whels: 1\n":                     `x.yaml:1:1: unknown key "whels" in the list | did you mean "wheels"?`,
+		"a: 1\n":                         `x.yaml:1:1: unknown key "a" in the list | known keys: wheels, arch`,
+		"{wheels: 1, b: 2}":              `x.yaml:1:13: unknown key "b" in the list | known keys: wheels, arch`,
+		"[1]":                            "x.yaml:1:1: the list must be a mapping (key: value), but this is a list",
+		"text":                           "x.yaml:1:1: the list must be a mapping (key: value), but this is a text",
+		"7":                              "x.yaml:1:1: the list must be a mapping (key: value), but this is a number",
+		"7.5":                            "x.yaml:1:1: the list must be a mapping (key: value), but this is a decimal number",
+		".inf":                           "x.yaml:1:1: the list must be a mapping (key: value), but this is a decimal number",
+		"true":                           "x.yaml:1:1: the list must be a mapping (key: value), but this is true or false",
+		"null":                           "x.yaml:1:1: the list must be a mapping (key: value), but this is nothing | remove the key, or give it a value",
+		"&a 1":                           "x.yaml:1:1: the list must be a mapping (key: value), but this is an anchor or alias, which is not supported | use defaults",
+		"!!str a":                        "x.yaml:1:1: the list must be a mapping (key: value), but this is a tag, which is not supported",
+		"|\n  a\n":                       "x.yaml:1:1: the list must be a mapping (key: value), but this is a text",
 		"<<: {a: 1}\n":                   "x.yaml:1:1: merge keys (<<) are not supported | use defaults",
-		strings.Repeat("k", 300) + ": 1": `x.yaml:1:1: unknown key "` + strings.Repeat("k", 60) + `..." in the matrix | known keys: wheels, arch`,
+		strings.Repeat("k", 300) + ": 1": `x.yaml:1:1: unknown key "` + strings.Repeat("k", 60) + `..." in the list | known keys: wheels, arch`,
 	} {
-		got := mistake(text, func(r *yamldoc.Reader, n ast.Node) { r.Pairs(n, "the matrix", []string{"wheels", "arch"}) })
+		got := mistake(text, func(r *yamldoc.Reader, n ast.Node) { r.Pairs(n, "the list", []string{"wheels", "arch"}) })
 		if got != want {
 			t.Errorf("%.40q: %s\nwant %s", text, got, want)
 		}
@@ -108,7 +108,7 @@ func TestItems(t *testing.T) {
 	t.Parallel()
 	read := func(items bool) func(*yamldoc.Reader, ast.Node) {
 		return func(r *yamldoc.Reader, n ast.Node) {
-			for _, p := range r.Pairs(n, "the matrix", []string{"a"}) {
+			for _, p := range r.Pairs(n, "the list", []string{"a"}) {
 				if items {
 					r.Items(p.Node, "a")
 				} else {
@@ -161,7 +161,7 @@ func TestLoad(t *testing.T) {
 		}
 	}
 	_, err := newReader().Load(file+".missing", nil)
-	if err == nil || err.Error() != "x.yaml: cannot read the matrix: no such file or directory" || !errors.Is(err, fs.ErrNotExist) || fault.ExitCode(err) != 2 {
+	if err == nil || err.Error() != "x.yaml: cannot read the list: no such file or directory" || !errors.Is(err, fs.ErrNotExist) || fault.ExitCode(err) != 2 {
 		t.Error(err)
 	}
 	broken := errors.New("broken pipe")

@@ -230,9 +230,10 @@ func (r *run) reportStep(ctx context.Context, name, title string, do func(contex
 		fmt.Fprintln(r.log, err)
 		// Only the errors of a lost engine are explained by its container: the engine reports the messages of registries
 		// and files in the same form.
-		ctx, cancel := context.WithTimeout(ctx, pipeline.PingTime)
+		ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 		defer cancel()
-		return pipeline.StepFailed(name, r.engine.Explain(withoutQuery(err), r.Ping(ctx) == nil), false, "")
+		_, lost := r.client.Version(ctx)
+		return pipeline.StepFailed(name, r.engine.Explain(withoutQuery(err), lost == nil), false, "")
 	case cached && name != baseStep: // a base is looked at, not run
 		shown.End(ui.Cached, "")
 	default:
@@ -240,6 +241,9 @@ func (r *run) reportStep(ctx context.Context, name, title string, do func(contex
 	}
 	return nil
 }
+
+// pingTimeout bounds the answer of a busy engine.
+const pingTimeout = 30 * time.Second
 
 // withoutQuery removes the query that the client puts before the error text.
 func withoutQuery(err error) error {

@@ -139,9 +139,3 @@ func connectWithin(ctx context.Context, e engine.Engine, opts []dagger.ClientOpt
 		return nil, context.Cause(ctx)
 	}
 }
-
-// Ping asks the engine whether it is still there.
-func (b *Builder) Ping(ctx context.Context) error {
-	_, err := b.client.Version(ctx)
-	return err
-}

@@ -1,9 +1,9 @@
 package planner
 
 import (
+	"bytes"
 	"context"
 	"errors"
-	"sync"
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -22,12 +22,11 @@ const (
 
 // BackendOptions says where wheels may be built.
 type BackendOptions struct {
-	Kind     string   // Auto, Dagger or Host
-	Engines  []string // addresses; none: the engine is searched for
-	Parallel int      // builds at once on each engine; 0: as cores and memory allow
-	Site     pipeline.Site
-	Environ  []string // the user's environment, as of os.Environ
-	Report   ui.Reporter
+	Kind    string // Auto, Dagger or Host
+	Engine  string // its address; if it is empty, dsbuild searches for an engine
+	Site    pipeline.Site
+	Environ []string // the user's environment, as of os.Environ
+	Report  ui.Reporter
 }
 
 // Backend is a Dagger engine or this machine. It connects to the engine when that
@@ -40,7 +39,6 @@ type Backend struct {
 
 	builder *daggerbuilder.Builder
 	end     func() error // ends the engine's session
-	mu      sync.Mutex   // guards machine
 	machine *hostbuilder.Builder
 }
 
@@ -74,7 +72,7 @@ func (b *Backend) usesHost(ctx context.Context, dryRun bool) (bool, error) {
 	err := b.findEngine(ctx)
 	var none *engine.NotFoundError
 	switch {
-	case errors.As(err, &none) && b.engineAddress() == "":
+	case errors.As(err, &none) && b.options.Engine == "":
 		b.options.Report.Note("building on this machine: %v", none)
 		b.kind = Host
 	case err != nil:
@@ -85,24 +83,16 @@ func (b *Backend) usesHost(ctx context.Context, dryRun bool) (bool, error) {
 	return b.kind == Host, nil
 }
 
-// engineAddress is the address of the engine that helps with planning; "" where
-// dsbuild searches for one.
-func (b *Backend) engineAddress() string {
-	if len(b.options.Engines) == 0 {
-		return ""
-	}
-	return b.options.Engines[0]
-}
-
 func (b *Backend) findEngine(ctx context.Context) error {
 	if b.found.How != "" {
 		return nil
 	}
 	var err error
-	b.found, err = engine.NewFinder(b.engineAddress(), b.options.Report.Note).Find(ctx)
+	b.found, err = engine.NewFinder(b.options.Engine, b.options.Report.Note).Find(ctx)
 	return err
 }
 
+// connect opens a session on the engine, and reports that as a step.
 func (b *Backend) connect(ctx context.Context) (*daggerbuilder.Builder, error) {
 	if b.builder != nil {
 		return b.builder, nil
@@ -110,21 +100,15 @@ func (b *Backend) connect(ctx context.Context) (*daggerbuilder.Builder, error) {
 	if err := b.findEngine(ctx); err != nil {
 		return nil, err
 	}
-	var err error
-	b.builder, b.end, err = b.openSession(ctx, b.found, b.found.How, b.options.Report)
-	return b.builder, err
-}
-
-// openSession connects to an engine, and reports that as a step.
-func (b *Backend) openSession(ctx context.Context, found engine.Engine, name string, report ui.Reporter) (*daggerbuilder.Builder, func() error, error) {
-	step := report.Step("engine: " + name)
-	builder, end, err := daggerbuilder.Connect(ctx, found, &lineWriter{line: step.Log})
+	step := b.options.Report.Step("engine: " + b.found.How)
+	builder, end, err := daggerbuilder.Connect(ctx, b.found, &lineWriter{line: step.Log})
 	if err != nil {
 		step.End(ui.Failed, "")
-		return nil, nil, err
+		return nil, err
 	}
 	step.End(ui.Done, "")
-	return builder.WithSite(b.options.Site), end, nil
+	b.builder, b.end = builder.WithSite(b.options.Site), end
+	return b.builder, nil
 }
 
 // chosenBase returns the base of the toolchain's build environment: a tar if dsbuild's own engine
@@ -159,12 +143,30 @@ func (b *Backend) pinBase(ctx context.Context, base pipeline.Base) (pipeline.Bas
 
 // hostBuilder returns the builder of this machine.
 func (b *Backend) hostBuilder(ctx context.Context) (*hostbuilder.Builder, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	if b.machine != nil {
 		return b.machine, nil
 	}
 	var err error
 	b.machine, err = hostbuilder.New(ctx, hostbuilder.Options{Dir: hostbuilder.DefaultDir(), Environ: b.options.Environ, Site: b.options.Site, Env: b.env})
 	return b.machine, err
+}
+
+// lineWriter calls line for each line that is written to it.
+type lineWriter struct {
+	line func(string)
+	rest []byte
+}
+
+func (w *lineWriter) Write(p []byte) (int, error) {
+	w.rest = append(w.rest, p...)
+	for {
+		i := bytes.IndexByte(w.rest, '\n')
+		if i < 0 {
+			return len(p), nil
+		}
+		if line := bytes.TrimSpace(w.rest[:i]); len(line) > 0 {
+			w.line(string(line))
+		}
+		w.rest = w.rest[i+1:]
+	}
 }

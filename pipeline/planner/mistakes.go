@@ -5,17 +5,17 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
 	"github.com/dsbuild/dsbuild/internal/fault"
-	"github.com/dsbuild/dsbuild/pipeline/matrix"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // mistake is a value of a request that has no meaning, whatever the other values are.
 type mistake struct {
-	key  string // of a matrix file; the flag has the same name
+	key  string // of a nightly file; the flag has the same name
 	text string // in the words of the file
 	err  error  // in the words of the command line
 }
@@ -103,10 +103,9 @@ func versionMeant(value string) string {
 	return "did you mean " + meant + "?"
 }
 
-// AddMistakes adds the values of a matrix entry that have no meaning, unknown GPUs and ops among them, to the mistakes of
-// its file, each at its place, and reports whether there is any. A value that several entries share is added once.
-func AddMistakes(list *diagnostic.List, tables *compat.Tables, e matrix.Entry) bool {
-	r := EntryRequest(e)
+// AddMistakes adds the invalid values of a file's entry to the mistakes of the file, unknown GPUs and ops
+// included. place returns the position of a key's value. A value that several entries share is added once.
+func AddMistakes(list *diagnostic.List, tables *compat.Tables, r Request, place func(key string) diagnostic.Position) {
 	wrong := r.wrongValues(tables)
 	for _, name := range compat.SplitNames(r.GPUs) {
 		var bad *compat.ConflictError
@@ -121,10 +120,15 @@ func AddMistakes(list *diagnostic.List, tables *compat.Tables, e matrix.Entry) b
 		}
 	}
 	for _, m := range wrong {
-		at := e.Place(m.key)
+		at := place(m.key)
 		if !slices.ContainsFunc(list.Problems, func(p diagnostic.Problem) bool { return p.Position == at && p.Message == m.text }) {
 			list.Add(at, flagsAsKeys(fault.Hint(m.err)), "%s", m.text)
 		}
 	}
-	return len(wrong) > 0
+}
+
+// flagsAsKeys replaces names of flags by the keys of a file: "--torch 2.8.0" is "torch: 2.8.0" there.
+func flagsAsKeys(text string) string {
+	flags := regexp.MustCompile(`\B--(` + strings.Join(Keys(), "|") + `)\b:?`)
+	return flags.ReplaceAllString(text, "$1:")
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
-	"sync"
 
 	"github.com/adrg/xdg"
 
@@ -21,9 +20,7 @@ import (
 type packageLookup struct {
 	site    pipeline.Site
 	environ []string
-
-	mutex sync.Mutex
-	found map[string]*dockerfiles.Packages // by request
+	found   map[string]*dockerfiles.Packages // by request
 }
 
 // find returns the packages of such a toolchain, and nil for one that the lock has. beside says
@@ -34,8 +31,6 @@ func (l *packageLookup) find(ctx context.Context, tc compat.Toolchain, beside bo
 	}
 	q := pins.RequestOf(tc, beside)
 	key := fmt.Sprintf("%+v", q)
-	l.mutex.Lock()
-	defer l.mutex.Unlock()
 	if have := l.found[key]; have != nil {
 		return have, nil
 	}

@@ -9,35 +9,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
-	"github.com/dsbuild/dsbuild/pipeline/matrix"
 )
-
-// Each engine that was named is a worker; dsbuild knows the memory of this machine alone, so an engine
-// elsewhere gets one build at a time unless --parallel says more.
-func TestWorkers(t *testing.T) {
-	t.Parallel()
-	here := pipeline.BuildsAtOnce()
-	for _, c := range []struct {
-		o    BackendOptions
-		want []pipeline.Worker // Name, Parallel, Jobs
-	}{
-		{BackendOptions{Kind: Host, Parallel: 4}, []pipeline.Worker{{Name: "this machine", Parallel: 1}}},
-		{BackendOptions{Kind: Auto}, []pipeline.Worker{{Name: "found here", Parallel: here, Jobs: pipeline.JobsOf(here)}}},
-		{BackendOptions{Kind: Dagger, Engines: []string{"tcp://a:1", "unix:///run/b"}}, []pipeline.Worker{{Name: "tcp://a:1", Parallel: 1}, {Name: "unix:///run/b", Parallel: here, Jobs: pipeline.JobsOf(here)}}},
-		{BackendOptions{Kind: Dagger, Engines: []string{"tcp://a:1", "unix:///run/b"}, Parallel: 3}, []pipeline.Worker{{Name: "tcp://a:1", Parallel: 3}, {Name: "unix:///run/b", Parallel: 3}}},
-	} {
-		got := NewBackend(c.o).Workers()
-		if len(got) != len(c.want) {
-			t.Errorf("%+v: %d workers", c.o, len(got))
-			continue
-		}
-		for i, w := range got {
-			if w.Name != c.want[i].Name || w.Parallel != c.want[i].Parallel || w.Jobs != c.want[i].Jobs || w.Connect == nil {
-				t.Errorf("%+v: worker %+v, want %+v", c.o, w, c.want[i])
-			}
-		}
-	}
-}
 
 // The host builder has one base, this machine: another one is wrong usage, which is told before the
 // machine is inspected.
@@ -84,18 +56,23 @@ func TestListsInOneText(t *testing.T) {
 		}
 		return plan.Digest
 	}
-	want := digest(EntryRequest(matrix.Entry{Archs: []string{"8.0", "9.0"}, Ops: []string{"cpu_adam", "utils"}}))
-	for _, e := range []matrix.Entry{
-		{Archs: []string{"8.0;9.0"}, Ops: []string{"cpu_adam,utils"}},
-		{Archs: []string{"8.0", "9.0"}, Ops: []string{"cpu_adam, utils"}},
-		{Archs: []string{"9.0", "8.0"}, Ops: []string{" cpu_adam", "utils "}},
+	entry := func(archs []string, ops ...string) (r Request) {
+		r.Set("arch", archs)
+		r.Set("ops", ops)
+		return r
+	}
+	want := digest(entry([]string{"8.0", "9.0"}, "cpu_adam", "utils"))
+	for _, r := range []Request{
+		entry([]string{"8.0;9.0"}, "cpu_adam,utils"),
+		entry([]string{"8.0", "9.0"}, "cpu_adam, utils"),
+		entry([]string{"9.0", "8.0"}, " cpu_adam", "utils "),
 	} {
-		if got := digest(EntryRequest(e)); got != want {
-			t.Errorf("archs %q, ops %q: another plan", e.Archs, e.Ops)
+		if got := digest(r); got != want {
+			t.Errorf("archs %q, ops %q: another plan", r.Archs, r.Ops)
 		}
 	}
 	for _, text := range []string{"8.0,9.0", "8.0, 9.0", "9.0 8.0"} {
-		if _, err := p.OpenTarget(t.Context(), EntryRequest(matrix.Entry{Archs: []string{text}})); fault.ExitCode(err) != 2 || !strings.Contains(err.Error(), `separate entries with ";"`) {
+		if _, err := p.OpenTarget(t.Context(), Request{Archs: []string{text}}); fault.ExitCode(err) != 2 || !strings.Contains(err.Error(), `separate entries with ";"`) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}

@@ -20,8 +20,7 @@ const everyGPU = "all"
 // nativeCPU asks for the level of the machine dsbuild runs on.
 const nativeCPU = "native"
 
-// Request describes one wheel as the flags of dsbuild wheel do, and as an entry of
-// a matrix does.
+// Request describes one wheel, as the flags of dsbuild wheel and an entry of a nightly file do.
 type Request struct {
 	Archs     []string
 	GPUs      []string
@@ -37,6 +36,31 @@ type Request struct {
 	ABI       string // torch, stable or auto; "" is auto
 	Base      string
 	KeepDebug bool
+}
+
+// Keys lists the keys of an entry of a nightly file. They are flags of dsbuild wheel.
+func Keys() []string {
+	return []string{"torch", "cuda", "python", "arch", "gpu", "ops", "machine", "cpu", "glibc", "driver", "abi", "base", "keep-debug"}
+}
+
+// Set sets the value of a key: one word, or several for arch, gpu and ops. A GPU replaces an arch, and an
+// arch a GPU.
+func (r *Request) Set(key string, words []string) {
+	switch key {
+	case "arch":
+		r.Archs, r.GPUs = words, nil
+	case "gpu":
+		r.GPUs, r.Archs = words, nil
+	case "ops": // joined by commas, as in the flag
+		r.Ops = strings.Split(strings.Join(words, ","), ",")
+	case "keep-debug":
+		r.KeepDebug = words[0] == "true"
+	default:
+		*map[string]*string{
+			"torch": &r.Torch, "cuda": &r.CUDA, "python": &r.Python, "machine": &r.Machine, "cpu": &r.CPU,
+			"glibc": &r.Glibc, "driver": &r.Driver, "abi": &r.ABI, "base": &r.Base,
+		}[key] = words[0]
+	}
 }
 
 // RequestError is a value of a request that has no meaning.

@@ -4,6 +4,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -12,7 +13,6 @@ import (
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
-	"github.com/dsbuild/dsbuild/pipeline/matrix"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -96,17 +96,26 @@ func TestRequestBecomesSpec(t *testing.T) {
 	}
 }
 
-// An entry of a matrix makes the request that the flags would make.
-func TestEntryOfMatrix(t *testing.T) {
+// Each key of an entry sets its value, as the flag does.
+func TestSet(t *testing.T) {
 	t.Parallel()
-	e := matrix.Entry{Archs: []string{"8.0"}, Ops: []string{"a,b", "c"}, DeepSpeed: "0.19.8", Torch: "2.15", ABI: "stable", KeepDebug: true}
-	r := EntryRequest(e)
-	if !slices.Equal(r.Ops, []string{"a", "b", "c"}) || r.CPU != "" || r.DeepSpeed != "0.19.8" || r.ABI != "stable" || !r.KeepDebug {
+	for _, key := range Keys() {
+		var r Request
+		r.Set(key, []string{"true"})
+		if reflect.DeepEqual(r, Request{}) {
+			t.Errorf("%s sets nothing", key)
+		}
+	}
+	r := Request{GPUs: []string{"V100"}}
+	r.Set("arch", []string{"8.0", "9.0"})
+	r.Set("ops", []string{"a,b", "c"})
+	if r.GPUs != nil || !slices.Equal(r.Archs, []string{"8.0", "9.0"}) || !slices.Equal(r.Ops, []string{"a", "b", "c"}) {
 		t.Errorf("%+v", r)
 	}
-	if r := EntryRequest(matrix.Entry{CPU: "native"}); r.CPU != "native" || r.Ops != nil {
-		t.Errorf("%+v", r)
-	}
+}
+
+func TestFlagsAsKeys(t *testing.T) {
+	t.Parallel()
 	for text, want := range map[string]string{
 		"--torch 2.8.0 has no --python 3.9": "torch: 2.8.0 has no python: 3.9", "--cpu: bad": "cpu: bad", "--retries 3": "--retries 3", "a--torch": "a--torch", "": "",
 	} {
@@ -132,48 +141,6 @@ func dryPlanner(t *testing.T) *Planner {
 	}
 	t.Cleanup(p.Close)
 	return p
-}
-
-// All mistakes of a file are named before anything is built, each at its entry and in the file's words;
-// two entries that give one wheel are a mistake, too.
-func TestMistakesOfMatrix(t *testing.T) {
-	t.Parallel()
-	file := filepath.Join(t.TempDir(), "wheels.yaml")
-	const text = `wheels:
-- {name: good, arch: 8.0}
-- {name: again, arch: [8.0]}
-- {name: gpu, arch: A100}
-- {name: cpu, arch: 8.0, cpu: avx2, driver: x}
-- {name: never, arch: 8.0, torch: 2.15, python: 3.7}
-- {name: other, arch: 9.0}
-- {name: unknown, gpu: [A100, V10O], ops: [utils, cpu_adm]}
-`
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	m, err := matrix.Read(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	jobs, err := dryPlanner(t).PlanMatrix(t.Context(), m, func(err error) bool { return fault.ExitCode(err) == 2 })
-	if err == nil || fault.ExitCode(err) != 2 {
-		t.Fatalf("%v", err)
-	}
-	for _, want := range []string{
-		"wheels.yaml:3:", "again is the same wheel as good (", "remove one of them", "wheels.yaml:4:", "hint: did you mean gpu: A100?",
-		"wheels.yaml:5:31: cpu is \"avx2\": must be x86-64-v2", "wheels.yaml:5:45: driver is \"x\": must be a version", "wheels.yaml:6:", "3.7",
-		"wheels.yaml:8:24: GPU \"V10O\" is not in the tables", "hint: this works: gpu: V100 instead of V10O", "wheels.yaml:8:43: dsbuild cannot build an op \"cpu_adm\"",
-	} {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("no %q in\n%v", want, err)
-		}
-	}
-	if strings.Contains(err.Error(), "--cpu") || strings.Contains(err.Error(), "wheels.yaml:2:3: ") || strings.Contains(err.Error(), "wheels.yaml:7:") {
-		t.Errorf("%v", err)
-	}
-	if len(jobs) != 2 || jobs[0].Name != "good" || jobs[1].Name != "other" || jobs[0].Plan.Digest == jobs[1].Plan.Digest {
-		t.Errorf("%+v", jobs)
-	}
 }
 
 // The same request gives the same plan, another one another plan, and neither needs an engine.

@@ -2,7 +2,6 @@ package nightly
 
 import (
 	"cmp"
-	"errors"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -10,10 +9,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
-	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/yamldoc"
-	"github.com/dsbuild/dsbuild/pipeline/matrix"
-	"github.com/dsbuild/dsbuild/pipeline/planner"
 	"github.com/dsbuild/dsbuild/release/index"
 	"github.com/dsbuild/dsbuild/release/publish"
 )
@@ -23,10 +19,10 @@ type Config struct {
 	Dir     string // the folder of everything that one night keeps for the next
 	Keep    int    // builds of each wheel
 	Sources []Source
-	Entries []matrix.Entry // each is built from each source
-	Index   *Index         // nil: not published
-	Deploy  *Deploy        // nil: not deployed
-	Notify  []string       // the command that gets the notice of a failed night; nil: no notice
+	Entries []Entry  // each is built from each source
+	Index   *Index   // nil: not published
+	Deploy  *Deploy  // nil: not deployed
+	Notify  []string // the command that gets the notice of a failed night; nil: no notice
 }
 
 // Source is the origin of wheels.
@@ -55,6 +51,9 @@ const (
 	mainURL       = "git+https://github.com/deepspeedai/DeepSpeed@master"
 )
 
+// leastConfig is the hint for a file without wheels.
+const leastConfig = `add at least "wheels: {wheels: [{gpu: A100}]}"`
+
 // defaultKeep is how many builds of each wheel are kept.
 const defaultKeep = 7
 
@@ -66,7 +65,7 @@ func Read(path string) (Config, error) {
 		return Config{}, err
 	}
 	r := &reader{Reader: &yamldoc.Reader{
-		File: path, Kind: "nightly file", Least: "give at least \"wheels: wheels.yaml\"", Share: "put what wheels share into defaults of wheels",
+		File: path, Kind: "nightly file", Least: leastConfig, Share: "put what wheels share into defaults of wheels",
 	}, dir: filepath.Dir(path), tables: tables}
 	body, err := r.Load(path, nil)
 	if err != nil {
@@ -85,7 +84,7 @@ type reader struct {
 	tables *compat.Tables
 }
 
-// readConfig reads the whole file, and the file of wheels that it names.
+// readConfig reads the whole file.
 func (r *reader) readConfig(body yamldoc.Node) Config {
 	c := Config{Dir: r.resolvePath("nightly"), Keep: defaultKeep, Sources: []Source{{Name: releaseSource}}}
 	given := false
@@ -113,7 +112,7 @@ func (r *reader) readConfig(body yamldoc.Node) Config {
 		}
 	}
 	if !given {
-		r.Add(r.Place(body), `give "wheels": a matrix, or a matrix file (docs/farm.md)`, "the file lists no wheels")
+		r.Add(r.Place(body), leastConfig, "the file lists no wheels")
 	}
 	if d := c.Deploy; d != nil && len(c.Sources) > 0 {
 		d.Source = cmp.Or(d.Source, c.Sources[0].Name)
@@ -143,37 +142,6 @@ func (r *reader) singleLine(p yamldoc.Pair) string {
 		return ""
 	}
 	return word
-}
-
-// readWheels reads the matrix, from this file or from the file that it names.
-func (r *reader) readWheels(p yamldoc.Pair) []matrix.Entry {
-	var entries []matrix.Entry
-	list := &r.List
-	if name, ok := yamldoc.Scalar(p.Node); ok {
-		file, err := matrix.Read(r.resolvePath(name))
-		var wrong *diagnostic.Error
-		switch {
-		case errors.As(err, &wrong) && wrong.Cause == nil: // mistakes in the file
-			r.Problems = append(r.Problems, wrong.Problems...)
-			return nil
-		case err != nil:
-			r.Add(r.Place(p.Node), fault.Hint(err), "%s", err)
-			return nil
-		}
-		entries, list = file.Entries, file.Mistakes()
-	} else {
-		entries = matrix.Entries(r.Reader, p.Node)
-	}
-	for _, e := range entries {
-		planner.AddMistakes(list, r.tables, e)
-		if e.DeepSpeed != "" {
-			r.Add(p.At, "add it to sources", "wheel %s has a key deepspeed: use sources instead", diagnostic.Clip(e.Name))
-		}
-	}
-	if list != &r.List {
-		r.Problems = append(r.Problems, list.Problems...)
-	}
-	return entries
 }
 
 // readSources reads the sources: known words, or a name with a value of --deepspeed.

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/pipeline/planner"
 	"github.com/dsbuild/dsbuild/release/nightly"
 )
 
@@ -16,10 +17,8 @@ func read(t *testing.T, text string) (nightly.Config, string, error) {
 	t.Helper()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "nightly.yaml")
-	for name, text := range map[string]string{"nightly.yaml": text, "wheels.yaml": "wheels: [{name: a, arch: 8.0}]\n", "wrong.yaml": "wheels: [{arch: 8.0, abi: stabel}]\n", "said.yaml": "wheels: [{name: a, deepspeed: 0.19.7}]\n"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
 	}
 	c, err := nightly.Read(file)
 	return c, dir, err
@@ -27,7 +26,12 @@ func read(t *testing.T, text string) (nightly.Config, string, error) {
 
 func TestRead(t *testing.T) {
 	c, dir, err := read(t, `
-wheels: wheels.yaml
+wheels:
+  wheels:
+    - {name: v100, gpu: V100}
+    - {arch: ["8.0", "9.0"], ops: all, keep-debug: true}
+    - {python: 3.10}
+  defaults: {arch: 8.6, cpu: x86-64-v3, ops: [cpu_adam, utils]}
 sources: [release, main, {name: fork, deepspeed: ../fork}]
 dir: state
 keep: 3
@@ -37,12 +41,14 @@ deploy: {inventory: inventory.yaml, canary: canary, source: main, forks: 8, veri
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(c.Entries) != 1 || c.Entries[0].Name != "a" {
-		t.Errorf("%+v", c.Entries)
-	}
-	c.Entries = nil
+	ops := []string{"cpu_adam", "utils"}
 	want := nightly.Config{
 		Dir: filepath.Join(dir, "state"), Keep: 3,
+		Entries: []nightly.Entry{
+			{Name: "v100", Request: planner.Request{GPUs: []string{"V100"}, CPU: "x86-64-v3", Ops: ops}},
+			{Name: "arch=8.0+9.0,ops=all,keep-debug=true", Request: planner.Request{Archs: []string{"8.0", "9.0"}, CPU: "x86-64-v3", Ops: []string{"all"}, KeepDebug: true}},
+			{Name: "python=3.10", Request: planner.Request{Archs: []string{"8.6"}, CPU: "x86-64-v3", Ops: ops, Python: "3.10"}},
+		},
 		Sources: []nightly.Source{{Name: "release"}, {Name: "main", DeepSpeed: "git+https://github.com/deepspeedai/DeepSpeed@master"}, {Name: "fork", DeepSpeed: filepath.Join(filepath.Dir(dir), "fork")}},
 		Index:   &nightly.Index{Dir: filepath.Join(dir, "public"), URL: "https://wheels.example.org/"},
 		Deploy:  &nightly.Deploy{Inventory: filepath.Join(dir, "inventory.yaml"), Source: "main", Canary: "canary", Flags: map[string]string{"forks": "8", "verify": "files"}},
@@ -50,7 +56,7 @@ deploy: {inventory: inventory.yaml, canary: canary, source: main, forks: 8, veri
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("%+v\nwant\n%+v", c, want)
 	}
-	c, dir, err = read(t, "wheels: {matrix: {arch: [\"8.0\", \"9.0\"]}}\n")
+	c, dir, err = read(t, "wheels: {wheels: [{arch: 8.0}, {arch: 9.0}]}\n")
 	if err != nil || len(c.Entries) != 2 || c.Dir != filepath.Join(dir, "nightly") || c.Keep != 7 || len(c.Sources) != 1 || c.Index != nil || c.Deploy != nil {
 		t.Errorf("%v, %+v", err, c)
 	}
@@ -58,32 +64,42 @@ deploy: {inventory: inventory.yaml, canary: canary, source: main, forks: 8, veri
 
 func TestMistakes(t *testing.T) {
 	for text, want := range map[string]string{
-		"":                                                  "nightly.yaml:1:1: the nightly file is empty",
-		"keep: 3":                                           "nightly.yaml:1:1: the file lists no wheels",
-		"whels: wheels.yaml":                                "unknown key \"whels\" in the nightly file",
-		"wheels: {wheels: [{arhc: 8.0}]}":                   "nightly.yaml:1:20: unknown key \"arhc\" in an entry of wheels",
-		"wheels: said.yaml":                                 "nightly.yaml:1:1: wheel a has a key deepspeed",
-		"wheels: none.yaml":                                 "none.yaml: cannot read the matrix",
-		"wheels: {wheels: []}":                              "add at least one entry",
-		"wheels: wheels.yaml\nnotify: {url: x}":             "notify is a program now: notify: [PROGRAM, ARGUMENT]",
-		"wheels: wheels.yaml\nnotify: []":                   "add at least one entry",
-		"wheels: none.yaml\nkeep: 0":                        "nightly.yaml:2:7: keep must be a number of builds",
-		"keep: 1\nwheels: none.yaml":                        "nightly.yaml:2:9: ",
-		"wheels: {wheels: [{arch: 8.0, cpu: v9}]}":          "nightly.yaml:1:36: cpu is \"v9\": must be x86-64-v2 (SSE4.2), x86-64-v3 (AVX2), x86-64-v4 (AVX-512), armv8-a (of aarch64), or native",
-		"wheels: {wheels: [{gpu: FOO}]}":                    "nightly.yaml:1:25: GPU \"FOO\" is not in the tables",
-		"wheels: wrong.yaml":                                "wrong.yaml:1:27: abi is \"stabel\": must be auto, stable or torch",
-		"wheels: wheels.yaml\nindex: s3://wheels":           "nightly.yaml:2:8: the index of a night goes into a folder",
-		"wheels: wheels.yaml\nindex: {dir: a, url: wheels}": "nightly.yaml:2:22: url of index must be an address such as",
-		"wheels: wheels.yaml\nkeep: 0":                      "nightly.yaml:2:7: keep must be a number of builds",
-		"wheels: wheels.yaml\nsources: []":                  "sources is empty",
-		"wheels: wheels.yaml\nsources: [nigh]":              "source \"nigh\" is neither release nor main",
-		"wheels: wheels.yaml\nsources: [{name: x}]":         "a source needs a name and a deepspeed",
-		"wheels: wheels.yaml\nsources: [main, main]":        "a second source with the name \"main\"",
-		"wheels: wheels.yaml\nindex: {url: 'https://a/'}":   "index has no dir",
-		"wheels: wheels.yaml\ndeploy: {canary: x}":          "deploy has no inventory",
+		"":         "nightly.yaml:1:1: the nightly file is empty",
+		"keep: 3":  "nightly.yaml:1:1: the file lists no wheels",
+		"whels: x": "unknown key \"whels\" in the nightly file",
 
-		"wheels: wheels.yaml\ndeploy: {inventory: i, source: main}": "deploy names the source \"main\", which is not in sources",
-		"wheels: wheels.yaml\ndeploy: {inventory: i, fork: 3}":      "did you mean \"forks\"?",
+		"wheels: wheels.yaml":              "nightly.yaml:1:9: wheels must be a mapping (key: value), but this is a text",
+		"wheels: {defaults: {arch: 8.0}}":  "nightly.yaml:1:1: the file lists no wheels",
+		"wheels: {wheels: []}":             "add at least one entry",
+		"wheels: {wheels: [{arhc: 8.0}]}":  "nightly.yaml:1:20: unknown key \"arhc\" in an entry of wheels",
+		"wheels: {wheels: [{arch: [[]]}]}": "nightly.yaml:1:27: arch must be a text, but this is a list",
+		"wheels: {wheels: [{arch: []}]}":   "nightly.yaml:1:26: arch is empty",
+		"wheels: {wheels: [{name: ''}]}":   "nightly.yaml:1:26: name must be one line of text",
+
+		"wheels: {defaults: {name: x}, wheels: [{arch: 8.0}]}": "nightly.yaml:1:21: unknown key \"name\" in defaults",
+		"wheels: {wheels: [{keep-debug: 1}]}":                  "nightly.yaml:1:32: keep-debug must be true or false",
+		"wheels: {wheels: [{deepspeed: 0.19.7}]}":              "nightly.yaml:1:20: unknown key \"deepspeed\" in an entry of wheels",
+		"wheels: {wheels: [{arch: 8.0, gpu: A100}]}":           "nightly.yaml:1:36: arch and gpu in an entry of wheels mean the same",
+		"wheels: {wheels: [{arch: 8.0}, {arch: 8.0}]}":         "nightly.yaml:1:32: a second entry with the name \"arch=8.0\"; the first is at ",
+		"wheels: {wheels: [{arch: 8.0, cpu: v9}]}":             "nightly.yaml:1:36: cpu is \"v9\": must be x86-64-v2 (SSE4.2), x86-64-v3 (AVX2), x86-64-v4 (AVX-512), armv8-a (of aarch64), or native",
+		"wheels: {wheels: [{arch: A100}]}":                     "did you mean gpu: A100?",
+		"wheels: {wheels: [{gpu: V10O}]}":                      "this works: gpu: V100 instead of V10O",
+		"wheels: {wheels: [{ops: [utils, cpu_adm]}]}":          "nightly.yaml:1:25: dsbuild cannot build an op \"cpu_adm\"",
+		"wheels: {wheels: [{arch: 8.0, abi: stabel}]}":         "nightly.yaml:1:36: abi is \"stabel\": must be auto, stable or torch",
+
+		"notify: {url: x}":                     "notify is a program now: notify: [PROGRAM, ARGUMENT]",
+		"notify: []":                           "add at least one entry",
+		"keep: 0":                              "nightly.yaml:1:7: keep must be a number of builds",
+		"index: s3://wheels":                   "nightly.yaml:1:8: the index of a night goes into a folder",
+		"index: {dir: a, url: wheels}":         "nightly.yaml:1:22: url of index must be an address such as",
+		"sources: []":                          "sources is empty",
+		"sources: [nigh]":                      "source \"nigh\" is neither release nor main",
+		"sources: [{name: x}]":                 "a source needs a name and a deepspeed",
+		"sources: [main, main]":                "a second source with the name \"main\"",
+		"index: {url: 'https://a/'}":           "index has no dir",
+		"deploy: {canary: x}":                  "deploy has no inventory",
+		"deploy: {inventory: i, source: main}": "deploy names the source \"main\", which is not in sources",
+		"deploy: {inventory: i, fork: 3}":      "did you mean \"forks\"?",
 	} {
 		_, _, err := read(t, text)
 		var wrong *diagnostic.Error
@@ -91,4 +107,24 @@ func TestMistakes(t *testing.T) {
 			t.Errorf("%q:\n%v\nwant\n%s", text, err, want)
 		}
 	}
+}
+
+// Any file is invalid, or lists entries with names of their own.
+func FuzzRead(f *testing.F) {
+	for _, seed := range []string{
+		"wheels: {wheels: [{arch: 8.0}]}", "wheels:\n  defaults: {cpu: x86-64-v3}\n  wheels:\n  - name: a\n    ops: [utils]\n  - keep-debug: true\n",
+		"a: *b", "? x\n: y", "wheels: {wheels: [{arch: !!int 8}]}", "wheels: {wheels: [{gpu: A100}]}\nsources: [main]\ndeploy: {inventory: i}\n",
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		c, _, err := read(t, string(text))
+		names := map[string]bool{}
+		for _, e := range c.Entries {
+			names[e.Name] = true
+		}
+		if err == nil && (len(c.Entries) == 0 || len(names) < len(c.Entries)) {
+			t.Errorf("%q: %+v", text, c.Entries)
+		}
+	})
 }

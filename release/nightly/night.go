@@ -13,7 +13,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -22,7 +21,6 @@ import (
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
-	"github.com/dsbuild/dsbuild/pipeline/matrix"
 	"github.com/dsbuild/dsbuild/release/index"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -31,18 +29,18 @@ import (
 type Planner interface {
 	// Ask makes the plan as far as that works without an engine. request is the key of the plan in
 	// the store (pipeline.RequestDigest). Ask fetches the sources, once.
-	Ask(ctx context.Context, e matrix.Entry, s Source) (p *pipeline.Plan, request string, err error)
+	Ask(ctx context.Context, e Entry, s Source) (p *pipeline.Plan, request string, err error)
 	// Plan makes the plan to run. Its messages begin with name.
-	Plan(ctx context.Context, name string, e matrix.Entry, s Source) (*pipeline.Plan, error)
+	Plan(ctx context.Context, name string, e Entry, s Source) (*pipeline.Plan, error)
 }
 
 // Options are the settings of a night.
 type Options struct {
 	Config
 	Plans Planner
-	// Build runs plans and puts the wheels into dir. Several goroutines call done, each with a result as
-	// soon as it exists (pipeline.Farm).
-	Build func(ctx context.Context, dir string, jobs []pipeline.Job, done func(pipeline.Result)) []pipeline.Result
+	// Build runs plans and puts the wheels into dir. It calls done with each result as soon as it exists
+	// (pipeline.Runner.RunAll).
+	Build func(ctx context.Context, dir string, jobs []pipeline.Job, done func(pipeline.Result))
 	// Sign signs the wheel at path, as Build does with those that it builds; nil: dsbuild signs nothing.
 	Sign func(path string) error
 	// Deploy installs the wheels of dir on the nodes of limit, and writes its reports as report with an
@@ -70,7 +68,7 @@ type night struct {
 // unit is a wheel of the night: an entry built from a source.
 type unit struct {
 	name    string
-	entry   matrix.Entry
+	entry   Entry
 	source  Source
 	request string
 	report  *EntryReport
@@ -247,19 +245,8 @@ func (n *night) build(ctx context.Context) error {
 		units[u.name], names = u, append(names, u.name)
 	}
 	staging := filepath.Join(n.Dir, stagingName)
-	var mu sync.Mutex
-	take := func(r pipeline.Result) {
-		mu.Lock()
-		defer mu.Unlock()
-		if u := units[r.Name]; u != nil {
-			delete(units, r.Name)
-			n.recordBuild(ctx, u, r)
-		}
-	}
 	if len(n.jobs) > 0 {
-		for _, r := range n.Build(ctx, staging, n.jobs, take) {
-			take(r) // those that share the plan of another
-		}
+		n.Build(ctx, staging, n.jobs, func(r pipeline.Result) { n.recordBuild(ctx, units[r.Name], r) })
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -270,7 +257,6 @@ func (n *night) build(ctx context.Context) error {
 
 // recordBuild keeps a build, or notes its failure.
 func (n *night) recordBuild(ctx context.Context, u *unit, r pipeline.Result) {
-	u.report.Engine = r.Engine
 	if r.Err != nil {
 		u.report.fail(r.Err)
 		return

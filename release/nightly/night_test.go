@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,7 +19,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
-	"github.com/dsbuild/dsbuild/pipeline/matrix"
+	"github.com/dsbuild/dsbuild/pipeline/planner"
 	"github.com/dsbuild/dsbuild/release/nightly"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -47,12 +49,12 @@ func newYard(t *testing.T) *yard {
 	return &yard{t: t, tables: tables, dir: t.TempDir(), commit: strings.Repeat("1", 40), now: time.Date(2026, 11, 20, 2, 17, 0, 0, time.UTC)}
 }
 
-func (y *yard) resolve(e matrix.Entry, s nightly.Source, digest string) (*pipeline.Plan, error) {
+func (y *yard) resolve(e nightly.Entry, s nightly.Source, digest string) (*pipeline.Plan, error) {
 	archs, err := wheel.ParseArchs(e.Archs)
 	if err != nil {
 		return nil, err
 	}
-	tc, err := y.tables.Resolve(wheel.Spec{Archs: archs, Ops: []string{"cpu_adam", "fused_adam"}, CPU: wheel.CPUv3})
+	tc, err := y.tables.Resolve(wheel.Spec{ABI: wheel.TorchMinor, Archs: archs, Ops: []string{"cpu_adam", "fused_adam"}, CPU: wheel.CPUv3})
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +65,7 @@ func (y *yard) resolve(e matrix.Entry, s nightly.Source, digest string) (*pipeli
 	return pipeline.NewPlan(tc, src, pipeline.Base{Ref: tc.Environment.Ref, Digest: digest}, pipeline.Options{})
 }
 
-func (y *yard) Ask(_ context.Context, e matrix.Entry, s nightly.Source) (*pipeline.Plan, string, error) {
+func (y *yard) Ask(_ context.Context, e nightly.Entry, s nightly.Source) (*pipeline.Plan, string, error) {
 	p, err := y.resolve(e, s, "")
 	if err != nil {
 		return nil, "", err
@@ -72,44 +74,49 @@ func (y *yard) Ask(_ context.Context, e matrix.Entry, s nightly.Source) (*pipeli
 	return p, request, err
 }
 
-func (y *yard) Plan(_ context.Context, _ string, e matrix.Entry, s nightly.Source) (*pipeline.Plan, error) {
+func (y *yard) Plan(_ context.Context, _ string, e nightly.Entry, s nightly.Source) (*pipeline.Plan, error) {
 	y.asked++
 	return y.resolve(e, s, "sha256:"+strings.Repeat("ab", 32))
 }
 
+func entry(name, arch string) nightly.Entry {
+	return nightly.Entry{Name: name, Request: planner.Request{Archs: []string{arch}}}
+}
+
 var errAudit = wheel.NotAsked("a wheel", []string{"an op is missing"})
 
-func (y *yard) build(ctx context.Context, dir string, jobs []pipeline.Job, done func(pipeline.Result)) []pipeline.Result {
-	results := make([]pipeline.Result, len(jobs))
-	for i, j := range jobs {
-		results[i] = pipeline.Result{Job: j, Engine: "here"}
+func (y *yard) build(ctx context.Context, dir string, jobs []pipeline.Job, done func(pipeline.Result)) {
+	for _, j := range jobs {
+		r := pipeline.Result{Job: j}
 		switch {
 		case ctx.Err() != nil:
-			results[i].Err = context.Cause(ctx)
+			r.Err = context.Cause(ctx)
 		case j.Name == y.broken:
-			results[i].Err = errAudit
+			r.Err = errAudit
 		default:
-			results[i].Artifact = y.make(dir, j.Plan)
+			r.Artifact = y.make(dir, j.Plan)
 			y.built = append(y.built, j.Name)
 		}
-		if ctx.Err() == nil {
-			done(results[i])
-		}
+		done(r)
 		if j.Name == y.dies {
 			y.stop(errKilled)
 		}
 	}
-	return results
 }
 
 var errKilled = errors.New("killed")
 
-func (y *yard) make(dir string, p *pipeline.Plan) wheel.Artifact {
+// wheelOf describes a wheel that a plan asks for.
+func wheelOf(p *pipeline.Plan) wheeltest.Options {
 	tc := p.Toolchain
-	file, m, statement := wheeltest.Built(y.t, y.t.TempDir(), wheeltest.Options{
+	return wheeltest.Options{
 		Version: p.Source.Version, Commit: p.Source.Commit, Python: "cp" + strings.ReplaceAll(tc.Python, ".", ""), Torch: tc.Torch, CUDA: tc.CUDA, CPU: tc.CPU, Plan: p.Digest,
 		Ops: []wheeltest.Op{{Name: "cpu_adam", Dir: "adam"}, {Name: "fused_adam", Dir: "adam", SASS: []string{tc.Archs[0].Capability()}}},
-	})
+	}
+}
+
+func (y *yard) make(dir string, p *pipeline.Plan) wheel.Artifact {
+	file, m, statement := wheeltest.Built(y.t, y.t.TempDir(), wheelOf(p))
 	at := y.now
 	m.BuiltAt = &at
 	a, err := pipeline.Place(y.t.Context(), pipeline.Product{File: file, Manifest: m, Provenance: statement}, dir)
@@ -127,7 +134,7 @@ func (y *yard) night(change func(*nightly.Options)) (*nightly.Report, map[string
 	opt := nightly.Options{
 		Config: nightly.Config{
 			Dir: filepath.Join(y.dir, "nightly"), Keep: 2, Sources: []nightly.Source{{Name: "release"}, {Name: "main", DeepSpeed: "git+https://github.com/a/b@main"}},
-			Entries: []matrix.Entry{{Name: "a100", Archs: []string{"8.0"}}, {Name: "h100", Archs: []string{"9.0"}}},
+			Entries: []nightly.Entry{entry("a100", "8.0"), entry("h100", "9.0")},
 			Index:   &nightly.Index{Dir: filepath.Join(y.dir, "www")},
 		},
 		Plans: y, Build: y.build, Store: pipeline.Store{Dir: filepath.Join(y.dir, "store"), Keep: 10},
@@ -264,6 +271,76 @@ func TestFailure(t *testing.T) {
 	}
 }
 
+// Wheels are built one after another. A failed build does not stop the others, and equal plans are built once.
+func TestBuildsOneAfterAnother(t *testing.T) {
+	y := newYard(t)
+	b := &builder{t: t}
+	r, got, err := y.night(func(o *nightly.Options) {
+		o.Sources = o.Sources[:1]
+		o.Entries = []nightly.Entry{entry("a100", "8.0"), entry("fails", "8.6"), entry("h100", "9.0"), entry("twin", "8.0")}
+		o.Build = func(ctx context.Context, dir string, jobs []pipeline.Job, done func(pipeline.Result)) {
+			b.fails = jobs[1].Plan.Digest
+			pipeline.Runner{
+				Store: o.Store, Dir: dir, Logs: t.TempDir(), Report: o.Report,
+				Builder: func(context.Context) (pipeline.Builder, error) { return b, nil },
+			}.RunAll(ctx, jobs, done)
+		}
+	})
+	if err == nil || !strings.Contains(err.Error(), "1 of 4 wheels failed: fails@release") || b.most != 1 {
+		t.Errorf("%v, %d builds in parallel", err, b.most)
+	}
+	want(t, "the wheels", got, statuses{"a100@release": nightly.Built, "fails@release": nightly.Failed, "h100@release": nightly.Built, "twin@release": nightly.Stored})
+	if e := r.Entries; len(b.plans) != 3 || e[0].Build.SHA256 != e[3].Build.SHA256 || e[1].Build != nil || !strings.Contains(e[1].Error, "boom") {
+		t.Errorf("%d builds, %+v", len(b.plans), e)
+	}
+}
+
+// builder compiles the wheels of plans, except for one that fails.
+type builder struct {
+	t         *testing.T
+	fails     string   // a plan
+	plans     []string // of the builds, in order
+	now, most int      // builds in parallel
+}
+
+func (b *builder) Name() string { return "test" }
+
+func (b *builder) Open(_ context.Context, p *pipeline.Plan, _ io.Writer, _ ui.Reporter) (pipeline.Workspace, error) {
+	b.plans = append(b.plans, p.Digest)
+	b.now++
+	b.most = max(b.most, b.now)
+	return workspace{b, p}, nil
+}
+
+type workspace struct {
+	*builder
+	plan *pipeline.Plan
+}
+
+func (w workspace) Close() error {
+	w.now--
+	return nil
+}
+
+func (w workspace) Import(string, string) error { return nil }
+
+func (w workspace) Run(_ context.Context, s pipeline.Step) error {
+	if s.Name == pipeline.CompileStep && w.plan.Digest == w.fails {
+		return errors.New("step compile: boom")
+	}
+	return nil
+}
+
+func (w workspace) Export(_ context.Context, step, dir string) error {
+	if err := os.Mkdir(dir, 0o755); err != nil || step != pipeline.StripStep {
+		return err
+	}
+	wanted := wheelOf(w.plan)
+	wheeltest.Compiled(w.t, dir, wanted)
+	facts := fmt.Sprintf(`{"gcc": "12.2.0", "python": %q, "torch": %q, "cuda": %q, "packages": []}`, w.plan.Toolchain.Python, wanted.Torch, wanted.CUDA)
+	return os.WriteFile(filepath.Join(dir, pipeline.BuildFile), []byte(facts), 0o644)
+}
+
 // What a night had built before it was killed is not built again, and the next run
 // ends that night.
 func TestResumes(t *testing.T) {
@@ -340,7 +417,7 @@ func TestTwoAtOnce(t *testing.T) {
 func TestFromTheStore(t *testing.T) {
 	y := newYard(t)
 	store := pipeline.Store{Dir: filepath.Join(y.dir, "store"), Keep: 10}
-	e, s := matrix.Entry{Name: "a100", Archs: []string{"8.0"}}, nightly.Source{Name: "release"}
+	e, s := entry("a100", "8.0"), nightly.Source{Name: "release"}
 	p, err := y.Plan(t.Context(), "", e, s)
 	if err != nil {
 		t.Fatal(err)

@@ -35,14 +35,14 @@ func TestNotifyCommand(t *testing.T) {
 
 // What is wrong with notify is said before the night.
 func TestNotifyRead(t *testing.T) {
-	c, dir, err := read(t, "wheels: wheels.yaml\nnotify: [./tell.sh, admin]\n")
+	c, dir, err := read(t, "wheels: {wheels: [{arch: 8.0}]}\nnotify: [./tell.sh, admin]\n")
 	if err != nil || len(c.Notify) != 2 || c.Notify[0] != filepath.Join(dir, "tell.sh") {
 		t.Errorf("%+v %v", c.Notify, err)
 	}
 	for text, want := range map[string]string{
 		"{url: 'https://x/'}": "notify must be a list", "'https://x/'": "sends nothing to an address", "mail admin": "runs no shell", "''": "no program", "[]": "notify",
 	} {
-		if _, _, err := read(t, "wheels: wheels.yaml\nnotify: "+text+"\n"); err == nil || !strings.Contains(err.Error(), want) {
+		if _, _, err := read(t, "wheels: {wheels: [{arch: 8.0}]}\nnotify: "+text+"\n"); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", text, err, want)
 		}
 	}

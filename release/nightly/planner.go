@@ -6,7 +6,6 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/pipeline"
-	"github.com/dsbuild/dsbuild/pipeline/matrix"
 	"github.com/dsbuild/dsbuild/pipeline/planner"
 )
 
@@ -29,37 +28,35 @@ func NewSourcePlanner(plans *planner.Planner) *SourcePlanner {
 }
 
 // openEntry opens the source of an entry, the source itself only once, for the entry's build. with reports its look-ups.
-func (p *SourcePlanner) openEntry(ctx context.Context, with *planner.Planner, e matrix.Entry, s Source) (planner.Request, planner.Target, error) {
-	r := planner.EntryRequest(e)
+func (p *SourcePlanner) openEntry(ctx context.Context, with *planner.Planner, e Entry, s Source) (planner.Target, error) {
 	opened, ok := p.sources[s.Name]
 	if !ok {
 		opened.target, opened.err = p.plans.OpenTarget(ctx, planner.Request{DeepSpeed: cmp.Or(s.DeepSpeed, compat.Latest)})
 		p.sources[s.Name] = opened
 	}
 	if opened.err != nil {
-		return r, opened.target, opened.err
+		return opened.target, opened.err
 	}
-	t, err := with.Retarget(ctx, opened.target, r)
-	return r, t, err
+	return with.Retarget(ctx, opened.target, e.Request)
 }
 
 // Ask implements Planner.
-func (p *SourcePlanner) Ask(ctx context.Context, e matrix.Entry, s Source) (*pipeline.Plan, string, error) {
-	r, t, err := p.openEntry(ctx, p.plans.Quiet(), e, s)
+func (p *SourcePlanner) Ask(ctx context.Context, e Entry, s Source) (*pipeline.Plan, string, error) {
+	t, err := p.openEntry(ctx, p.plans.Quiet(), e, s)
 	if err != nil {
 		return nil, "", p.plans.Redact(err)
 	}
-	plan, request, err := p.plans.PlanWithoutEngine(ctx, r, t)
+	plan, request, err := p.plans.PlanWithoutEngine(ctx, e.Request, t)
 	return plan, request, p.plans.Redact(err)
 }
 
 // Plan implements Planner.
-func (p *SourcePlanner) Plan(ctx context.Context, name string, e matrix.Entry, s Source) (*pipeline.Plan, error) {
+func (p *SourcePlanner) Plan(ctx context.Context, name string, e Entry, s Source) (*pipeline.Plan, error) {
 	named := p.plans.ReportingAs(name)
-	r, t, err := p.openEntry(ctx, named, e, s)
+	t, err := p.openEntry(ctx, named, e, s)
 	if err != nil {
 		return nil, p.plans.Redact(err)
 	}
-	plan, err := named.PlanTarget(ctx, r, t)
+	plan, err := named.PlanTarget(ctx, e.Request, t)
 	return plan, p.plans.Redact(err)
 }

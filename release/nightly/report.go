@@ -57,10 +57,9 @@ type Summary struct {
 // EntryReport is the result of a wheel.
 type EntryReport struct {
 	Name   string `json:"name"`  // wheel@source
-	Wheel  string `json:"wheel"` // as the matrix calls it
+	Wheel  string `json:"wheel"` // its name in the file
 	Source string `json:"source"`
 	Outcome
-	Engine  string   `json:"engine,omitempty"`
 	Seconds float64  `json:"seconds"` // of the build; 0 if there was none
 	Build   *Build   `json:"build"`   // the build of now; of a wheel that failed the last good one
 	Before  *Build   `json:"before"`  // the build before this night

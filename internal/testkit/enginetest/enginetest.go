@@ -35,11 +35,6 @@ type Engine struct {
 // CLI is the dagger program of the engine's installation.
 func (e Engine) CLI() string { return filepath.Join(e.Home, "bin", "dagger") }
 
-// Found is the engine in the form in which package engine finds it.
-func (e Engine) Found() engine.Engine {
-	return engine.Engine{Address: e.Address, CLI: e.CLI(), How: "a test's engine"}
-}
-
 // Own returns the user's own engine, and starts it if it is installed. With -short it skips the
 // test. Without an engine it skips the test too, but fails it if the variable CI is true.
 func Own(tb testing.TB) Engine {

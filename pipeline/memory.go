@@ -8,31 +8,6 @@ import (
 	"strings"
 )
 
-// The resources that one build can use. The default ops are four translation units, so more cores
-// would be idle. A compiler takes up to 2 GiB with torch's headers (0.8 GB for the headers alone,
-// more in nvcc).
-const (
-	coresOfBuild  = 4
-	memoryOfBuild = coresOfBuild * jobBytes
-)
-
-// BuildsAtOnce returns how many builds this machine runs side by side: each has its own cores and
-// memory, and there is always at least one.
-func BuildsAtOnce() int { return buildsAtOnce(runtime.NumCPU(), availableMemory("/")) }
-
-func buildsAtOnce(cores int, memory int64) int {
-	return max(1, min(cores/coresOfBuild, int(memory/memoryOfBuild)))
-}
-
-// JobsOf returns how many compile jobs each of several builds side by side gets. For a single
-// build it returns 0: as many as there are cores.
-func JobsOf(builds int) int {
-	if builds < 2 {
-		return 0
-	}
-	return max(runtime.NumCPU()/builds, 1)
-}
-
 // jobBytes is the memory that one compiler of torch's headers takes at most.
 const jobBytes = 2 << 30
 

@@ -13,38 +13,18 @@ import (
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
-	"github.com/dsbuild/dsbuild/pipeline/matrix"
 	"github.com/dsbuild/dsbuild/wheel"
 )
-
-// runMatrix plans all wheels of a file, and only where all can be had builds
-// them, or prints the plans.
-func runMatrix(ctx context.Context, a *app, o wheelOptions) error {
-	file, err := matrix.Read(o.matrix)
-	if err != nil {
-		return err
-	}
-	tools, err := o.openBuild(ctx, a)
-	if err != nil {
-		return err
-	}
-	defer tools.Close()
-	jobs, err := tools.plans.PlanMatrix(ctx, file, func(err error) bool { return fault.ExitCode(err) == exitUsage })
-	if err != nil {
-		return err
-	}
-	return runJobs(ctx, a, o, tools, jobs)
-}
 
 // runJobs builds several wheels, or prints their plans.
 func runJobs(ctx context.Context, a *app, o wheelOptions, tools *buildTools, jobs []pipeline.Job) error {
 	if o.dryRun {
-		return o.printMatrixPlans(ctx, a, jobs)
+		return o.printPlans(ctx, a, jobs)
 	}
-	results := tools.farm().Run(ctx, jobs)
+	results := tools.runner.RunAll(ctx, jobs, nil)
 	built := builtWheels{Wheels: []builtWheel{}, Failed: []failedWheel{}}
 	for _, r := range results {
-		built.add(builtWheel{nil, r.Name, r.Engine, r.Artifact}, r.Err)
+		built.add(builtWheel{nil, r.Name, r.Artifact}, r.Err)
 	}
 	if err := built.print(a, o.json); err != nil {
 		return err
@@ -71,8 +51,8 @@ func runJobs(ctx context.Context, a *app, o wheelOptions, tools *buildTools, job
 	return fault.WithCode(fmt.Errorf("%d of %d wheels failed: %s", len(failed), len(results), strings.Join(failed, ", ")), code)
 }
 
-// builtWheels is the JSON of dsbuild wheel --matrix and --for: what was built, and what failed; with
-// --for the nodes of each, and those that get no wheel.
+// builtWheels is the JSON of several wheels: what was built, and what failed. With --for it also has the
+// nodes of each wheel, and those that get none.
 type builtWheels struct {
 	Wheels []builtWheel   `json:"wheels"`
 	Failed []failedWheel  `json:"failed"`
@@ -80,9 +60,8 @@ type builtWheels struct {
 }
 
 type builtWheel struct {
-	Nodes  []string `json:"nodes,omitempty"`
-	Name   string   `json:"name"`
-	Engine string   `json:"engine,omitempty"` // where it was built
+	Nodes []string `json:"nodes,omitempty"`
+	Name  string   `json:"name"`
 	wheel.Artifact
 }
 
@@ -93,7 +72,7 @@ type failedWheel struct {
 	Hint  string   `json:"hint,omitempty"`
 }
 
-// add adds the wheel of some nodes, or of an entry of a matrix.
+// add adds a built wheel, or the error of a failed one.
 func (b *builtWheels) add(w builtWheel, err error) {
 	if err != nil {
 		b.Failed = append(b.Failed, failedWheel{w.Nodes, w.Name, ui.Clean(err.Error()), ui.Clean(fault.Hint(err))})
@@ -122,8 +101,8 @@ func (b *builtWheels) print(a *app, asJSON bool) error {
 	return ui.Table(a.stdout, []string{"NAME", "SIZE", "TIME", "SHA256", "WHEEL"}, rows)
 }
 
-// printMatrixPlans prints the plan of each entry.
-func (o wheelOptions) printMatrixPlans(ctx context.Context, a *app, jobs []pipeline.Job) error {
+// printPlans prints the plans of several wheels.
+func (o wheelOptions) printPlans(ctx context.Context, a *app, jobs []pipeline.Job) error {
 	type named struct {
 		Name   string `json:"name"`
 		Digest string `json:"plan_digest"`
@@ -193,13 +172,12 @@ func runWheelFor(ctx context.Context, a *app, o wheelOptions) error {
 	}
 	built := builtWheels{Wheels: []builtWheel{}, Failed: []failedWheel{}, Left: append([]ship.LeftOut{}, plan.Left...)}
 	for _, w := range plan.Wheels {
-		built.add(builtWheel{w.Nodes, w.Name, w.Engine, w.Artifact}, w.Err)
+		built.add(builtWheel{w.Nodes, w.Name, w.Artifact}, w.Err)
 	}
 	return errors.Join(failure, built.print(a, o.json))
 }
 
-// printWheelsForPlan prints the wheels to build: in JSON the plans as --matrix has them,
-// with the nodes of each.
+// printWheelsForPlan prints the wheels to build and their nodes.
 func printWheelsForPlan(a *app, o wheelOptions, plan *ship.Plan) error {
 	if !o.json {
 		return plan.Print(a.stdout, o.verbose)

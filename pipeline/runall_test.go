@@ -1,0 +1,180 @@
+package pipeline
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// trial is a builder whose compile step is step. Its wheels are in Source.File of the plans.
+type trial struct {
+	opened []string // plans, in order
+	step   func(ctx context.Context, digest string) error
+}
+
+func newTrial() *trial {
+	return &trial{step: func(context.Context, string) error { return nil }}
+}
+
+func (y *trial) Name() string { return "trial" }
+
+func (y *trial) Open(_ context.Context, p *Plan, _ io.Writer, rep ui.Reporter) (Workspace, error) {
+	y.opened = append(y.opened, p.Digest)
+	rep.Step("base: nothing").End(ui.Done, "")
+	return &trialSpace{y, p}, nil
+}
+
+type trialSpace struct {
+	*trial
+	plan *Plan
+}
+
+func (s *trialSpace) Run(ctx context.Context, step Step) error {
+	if step.Name != StripStep {
+		return nil
+	}
+	return s.step(ctx, s.plan.Digest)
+}
+
+func (s *trialSpace) Import(string, string) error { return nil }
+
+func (s *trialSpace) Export(_ context.Context, step, dir string) error {
+	if err := os.Mkdir(dir, 0o755); err != nil || step != StripStep {
+		return err
+	}
+	return os.CopyFS(dir, os.DirFS(s.plan.Source.File))
+}
+
+// jobs are as many plans whose wheels differ in their version.
+func jobs(t *testing.T, n int) []Job {
+	t.Helper()
+	p := plan(t, image(), Options{}, []string{"cpu_adam", "fused_adam"}, "8.0")
+	all := make([]Job, n)
+	for i := range all {
+		dir := t.TempDir()
+		wheeltest.Compiled(t, dir, wheeltest.Options{Version: fmt.Sprintf("0.19.%d", i)})
+		facts := `{"gcc":"12.2.0","python":"3.11","torch":"2.15.0","cuda":"13.2","packages":[]}`
+		if err := os.WriteFile(filepath.Join(dir, BuildFile), []byte(facts), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		one := *p
+		one.Digest = strings.Repeat(fmt.Sprintf("%02x", i), 32)
+		one.Manifest.PlanDigest = one.Digest
+		one.Source.File = dir
+		all[i] = Job{fmt.Sprint("w", i), &one}
+	}
+	return all
+}
+
+// runner builds with y and reports to said.
+func (y *trial) runner(t *testing.T, said io.Writer) Runner {
+	t.Helper()
+	return Runner{
+		Store: Store{Dir: t.TempDir(), Keep: 100}, Dir: t.TempDir(), Logs: t.TempDir(), Report: ui.New(said, ui.Options{}),
+		Builder: func(context.Context) (Builder, error) { return y, nil },
+	}
+}
+
+// failures are the errors of results by name.
+func failures(results []Result) map[string]string {
+	out := map[string]string{}
+	for _, r := range results {
+		if r.Err != nil {
+			out[r.Name] = r.Err.Error()
+		}
+	}
+	return out
+}
+
+// A failing job stops no other. Lines name their job. Equal plans are built once. Each result arrives in order.
+func TestRunAll(t *testing.T) {
+	var said bytes.Buffer
+	y := newTrial()
+	all := append(jobs(t, 3), Job{})
+	all[3] = Job{"again", all[0].Plan}
+	y.step = func(_ context.Context, digest string) error {
+		if digest == all[1].Plan.Digest {
+			return errors.New("step compile: boom")
+		}
+		return nil
+	}
+	r := y.runner(t, &said)
+	var done []string
+	results := r.RunAll(t.Context(), all, func(r Result) { done = append(done, r.Name) })
+	if bad := failures(results); len(bad) != 1 || !strings.Contains(bad["w1"], "boom") {
+		t.Errorf("failed: %v", bad)
+	}
+	if !slices.Equal(y.opened, []string{all[0].Plan.Digest, all[1].Plan.Digest, all[2].Plan.Digest}) || !slices.Equal(done, []string{"w0", "w1", "w2", "again"}) {
+		t.Errorf("built %q, done %q", y.opened, done)
+	}
+	if a, b := results[0].Artifact, results[3].Artifact; a.SHA256 == "" || a.SHA256 != b.SHA256 || a.Cached || !b.Cached || results[3].Name != "again" {
+		t.Errorf("equal plans: %+v, %+v", a, b)
+	}
+	for _, want := range []string{"[w0] base: nothing", "[w1] failed: step compile: boom"} {
+		if !strings.Contains(said.String(), want) {
+			t.Errorf("no %q in\n%s", want, &said)
+		}
+	}
+	sums, err := os.ReadFile(filepath.Join(r.Dir, wheel.SumsName))
+	if err != nil || strings.Count(string(sums), "\n") != 2*3 {
+		t.Errorf("%v\n%s", err, sums)
+	}
+	for _, r := range r.RunAll(t.Context(), all[2:], nil) {
+		if r.Err != nil || !r.Artifact.Cached {
+			t.Errorf("the second time: %+v", r)
+		}
+	}
+}
+
+// The builder is asked again for each wheel: one that cannot be reached now may answer later.
+func TestRunAllWithoutABuilder(t *testing.T) {
+	y, tries := newTrial(), 0
+	r := y.runner(t, io.Discard)
+	r.Builder = func(context.Context) (Builder, error) {
+		if tries++; tries == 1 {
+			return nil, errors.New("no route")
+		}
+		return y, nil
+	}
+	if bad := failures(r.RunAll(t.Context(), jobs(t, 2), nil)); len(bad) != 1 || bad["w0"] != "no route" {
+		t.Errorf("%v", bad)
+	}
+}
+
+func TestRunAllIsInterrupted(t *testing.T) {
+	y := newTrial()
+	why := errors.New("enough")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	y.step = func(ctx context.Context, _ string) error {
+		cancel(why)
+		return context.Cause(ctx)
+	}
+	results := y.runner(t, io.Discard).RunAll(ctx, jobs(t, 3), nil)
+	if len(y.opened) != 1 {
+		t.Errorf("opened %v", y.opened)
+	}
+	if i := slices.IndexFunc(results, func(r Result) bool { return !errors.Is(r.Err, why) }); i >= 0 {
+		t.Errorf("%+v", results[i])
+	}
+}
+
+// Two wheels with the same file name cannot be in one directory: the second is rejected.
+func TestRunAllRejectsOneNameTwice(t *testing.T) {
+	all := jobs(t, 2)
+	all[1].Plan.Source.File = all[0].Plan.Source.File
+	results := newTrial().runner(t, io.Discard).RunAll(t.Context(), all, nil)
+	if results[0].Err != nil || results[1].Err == nil || !strings.Contains(results[1].Err.Error(), "is already used by w0") {
+		t.Errorf("%v, %v", results[0].Err, results[1].Err)
+	}
+}

@@ -1,0 +1,124 @@
+package nightly
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/yamldoc"
+	"github.com/dsbuild/dsbuild/pipeline/planner"
+)
+
+// Entry is a wheel of the file.
+type Entry struct {
+	Name string
+	planner.Request
+}
+
+// setting is a key with its value: one word, or several.
+type setting struct {
+	key   string
+	words []string
+	at    diagnostic.Position
+}
+
+// readWheels reads the entries. Their settings override the defaults.
+func (r *reader) readWheels(p yamldoc.Pair) []Entry {
+	var defaults []setting
+	var items []yamldoc.Node
+	listed := false
+	for _, q := range r.Pairs(p.Node, "wheels", []string{"defaults", "wheels"}) {
+		switch q.Key {
+		case "defaults":
+			defaults, _ = r.readSettings(q.Node, "defaults", planner.Keys())
+		case "wheels":
+			listed = true
+			items = r.RequiredItems(q.Node, "wheels")
+		}
+	}
+	if yamldoc.IsMapping(p.Node) && !listed {
+		r.Add(p.At, leastConfig, "the file lists no wheels")
+	}
+	var entries []Entry
+	first := map[string]diagnostic.Position{} // by name
+	for _, n := range items {
+		before := len(r.Problems)
+		own, name := r.readSettings(n, "an entry of wheels", append([]string{"name"}, planner.Keys()...))
+		if len(r.Problems) > before {
+			continue
+		}
+		e := Entry{Name: cmp.Or(name, settingsName(own), "wheel")}
+		places := map[string]diagnostic.Position{}
+		for _, s := range slices.Concat(defaults, own) {
+			e.Set(s.key, s.words)
+			places[s.key] = s.at
+		}
+		planner.AddMistakes(&r.List, r.tables, e.Request, func(key string) diagnostic.Position { return cmp.Or(places[key], r.Place(n)) })
+		if at, twice := first[e.Name]; twice {
+			r.Add(r.Place(n), "give each its own name", "a second entry with the name %q; the first is at %s", diagnostic.Clip(e.Name), at)
+		}
+		first[e.Name] = r.Place(n)
+		entries = append(entries, e)
+	}
+	return entries
+}
+
+// settingsName is the name of an entry without one: its settings.
+func settingsName(settings []setting) string {
+	var words []string
+	for _, s := range settings {
+		words = append(words, s.key+"="+diagnostic.HideCredentials(strings.Join(s.words, "+")))
+	}
+	return strings.Join(words, ",")
+}
+
+// readSettings reads the settings of an entry, or the defaults. Only an entry has a name.
+func (r *reader) readSettings(n yamldoc.Node, what string, known []string) (settings []setting, name string) {
+	at := map[string]diagnostic.Position{}
+	for _, p := range r.Pairs(n, what, known) {
+		words := r.readValue(p)
+		switch {
+		case words == nil:
+		case p.Key == "name":
+			name = words[0]
+		default:
+			at[p.Key] = r.Place(p.Node)
+			settings = append(settings, setting{p.Key, words, at[p.Key]})
+		}
+	}
+	_, arch := at["arch"]
+	if gpu, both := at["gpu"]; both && arch {
+		r.Add(gpu, "", "arch and gpu in %s mean the same: give only one", what)
+	}
+	return settings, name
+}
+
+// readValue returns the words of a value, as they are written: 3.10 is a version. It returns nil for an
+// invalid value.
+func (r *reader) readValue(p yamldoc.Pair) []string {
+	if p.Key == "keep-debug" {
+		yes, ok := yamldoc.Bool(p.Node)
+		if !ok {
+			r.Wrong(p.Node, p.Key+" must be true or false")
+			return nil
+		}
+		return []string{strconv.FormatBool(yes)}
+	}
+	if !slices.Contains([]string{"arch", "gpu", "ops"}, p.Key) || !yamldoc.IsList(p.Node) {
+		if word := r.singleLine(p); word != "" {
+			return []string{word}
+		}
+		return nil
+	}
+	var words []string
+	for _, n := range r.Items(p.Node, p.Key) {
+		word := r.singleLine(yamldoc.Pair{Key: p.Key, Node: n})
+		if word == "" {
+			return nil
+		}
+		words = append(words, word)
+	}
+	return words
+}
