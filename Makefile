@@ -28,12 +28,9 @@ export PATH := $(shell python3 -c 'import os, sys; d, p = os.path.dirname(sys.ex
   print(p if not d or d in p.split(":") else d + ":" + p)' "$$PATH" 2>/dev/null || echo "$$PATH")
 endif
 
-# gRPC's pages of traces have templates, with which the linker keeps all methods: 8 MB (TestNoMethodByName in ci/sbom).
-TAGS = grpcnotrace
-
 # Programs are linked like those of a release. All of them, the engine's and the tests too, have the same
 # flags, so that Go compiles their common packages once. The compiler spends a tenth of its time on debug information.
-FLAGS = -trimpath -gcflags=all=-dwarf=false -ldflags=-w -tags=$(TAGS)
+FLAGS = -trimpath -gcflags=all=-dwarf=false -ldflags=-w
 build quickstart nodes nodes-stop engine engine-stop bin/ci/engine source others check test: export CGO_ENABLED = 0
 quickstart nodes nodes-stop: export GOFLAGS += $(FLAGS)
 

@@ -24,7 +24,6 @@ require (
 	deps.dev/util/semver v0.0.0-20241230231135-52b7655a522f // indirect
 	github.com/99designs/gqlgen v0.17.89 // indirect
 	github.com/BurntSushi/toml v1.6.0 // indirect
-	github.com/DataDog/datadog-agent/pkg/template v0.85.4 // indirect
 	github.com/Khan/genqlient v0.8.1 // indirect
 	github.com/Microsoft/go-winio v0.6.4 // indirect
 	github.com/bmatcuk/doublestar/v4 v4.10.0 // indirect

@@ -9,8 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-
-	template "github.com/DataDog/datadog-agent/pkg/template/text"
+	"text/template"
 
 	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/remote"

@@ -1,13 +1,10 @@
 package main
 
 import (
-	"debug/elf"
 	"encoding/json"
 	"os"
 	"path/filepath"
 	"testing"
-
-	"github.com/dsbuild/dsbuild/internal/testkit/needs"
 )
 
 // TestSBOM reads the document of this very test, which is linked with cyclonedx-go.
@@ -50,24 +47,5 @@ func TestSBOMOfNoProgram(t *testing.T) {
 	}
 	if _, err := os.Stat(file); err == nil {
 		t.Error("a document was written")
-	}
-}
-
-// TestNoMethodByName: nothing in the program calls methods by names that it computes, as text/template does. So the linker
-// drops the methods that nothing calls, which are 8 of 38 MB.
-func TestNoMethodByName(t *testing.T) {
-	program, err := elf.Open("../../bin/dsbuild")
-	if err != nil {
-		needs.Missing(t, "no program of Linux: %v; make build makes it", err)
-	}
-	defer program.Close()
-	symbols, err := program.Symbols()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, s := range symbols {
-		if s.Name == "text/template.(*state).evalField" {
-			t.Error("the program has text/template: cobra's templates, or gRPC's pages without the tag grpcnotrace?")
-		}
 	}
 }

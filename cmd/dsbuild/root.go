@@ -110,7 +110,7 @@ Exit codes:
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	completeWithoutPackage(root, a.stdout)
-	wrapFlags(root)
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "FlagUsages", fmt.Sprint("FlagUsagesWrapped ", helpWidth)))
 	for _, cmd := range allCommands(root) {
 		completeValues(cmd)
 		switch {
@@ -128,25 +128,6 @@ Exit codes:
 		}
 	}
 	return root
-}
-
-// wrapFlags makes the texts of flags fit helpWidth. A template of cobra would be shorter, but the linker keeps every exported
-// method of a program that has one.
-func wrapFlags(root *cobra.Command) {
-	usage := root.UsageFunc()
-	root.SetUsageFunc(func(cmd *cobra.Command) error {
-		out, text := cmd.OutOrStderr(), new(strings.Builder)
-		cmd.SetOut(text)
-		err := usage(cmd)
-		cmd.SetOut(out)
-		if err != nil {
-			return err
-		}
-		flags := cmd.LocalFlags()
-		long, wrapped := strings.TrimSpace(flags.FlagUsages()), strings.TrimSpace(flags.FlagUsagesWrapped(helpWidth))
-		_, err = io.WriteString(out, strings.Replace(text.String(), long, wrapped, 1))
-		return err
-	})
 }
 
 // completeWithoutPackage makes cobra's script for bash work on machines without the package bash-completion.

@@ -13,10 +13,9 @@ import (
 	"embed"
 	"encoding/base64"
 	"fmt"
+	"html/template"
 	"io"
 	"strings"
-
-	template "github.com/DataDog/datadog-agent/pkg/template/html"
 
 	"github.com/dsbuild/dsbuild/internal/ui"
 )

@@ -39,20 +39,6 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// TestTemplates: no package of the program has templates that can call methods, because the linker then keeps every
-// exported method: 8 MB. github.com/DataDog/datadog-agent/pkg/template is the same without that.
-func TestTemplates(t *testing.T) {
-	for folder, imports := range packages(t) {
-		for file, paths := range imports {
-			for _, path := range []string{"text/template", "html/template"} {
-				if slices.Contains(paths, path) && !strings.HasPrefix(folder, "internal/testkit/") {
-					t.Errorf("%s imports %s: take the one of github.com/DataDog/datadog-agent/pkg/template", file, path)
-				}
-			}
-		}
-	}
-}
-
 // TestPicture: on the picture of docs/architecture.md every import goes down. The three exceptions stand below it.
 func TestPicture(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join(root, "docs", "architecture.md"))

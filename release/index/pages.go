@@ -9,12 +9,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"html/template"
 	"path"
 	"slices"
 	"strings"
 	"time"
-
-	template "github.com/DataDog/datadog-agent/pkg/template/html"
 
 	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/htmlpage"
