@@ -105,7 +105,6 @@ const schemaNotes = "With `--json` a command prints one document on stdout, and 
 const variables = "| variable | means |\n|---|---|\n" +
 	"| `DSBUILD_ENGINE` | the engine that builds, if there is no `--engine` |\n" +
 	"| `DSBUILD_TORCH_INDEX`, `DSBUILD_APT_MIRROR`; variables of proxies, certificates and package indexes | where files come from ([airgap.md](airgap.md)) |\n" +
-	"| `AWS_…`, `TWINE_…` | credentials ([publish.md](publish.md)) |\n" +
 	"| `SSH_AUTH_SOCK`, `SSH_ASKPASS`, `SSH_ASKPASS_REQUIRE` | keys and questions of a login, as for ssh ([nodes.md](nodes.md)) |\n" +
 	"| `XDG_CACHE_HOME`, `XDG_STATE_HOME` | in place of `~/.cache` and `~/.local/state` |\n" +
 	"| `NO_COLOR` | no colours |\n"

@@ -14,7 +14,6 @@ import (
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/release/index"
-	"github.com/dsbuild/dsbuild/release/publish"
 )
 
 func newIndexCommand(a *app) *cobra.Command {
@@ -40,9 +39,8 @@ are copied too. A second run with the same wheels writes nothing.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			dir := args[0]
-			if to, err := publish.ParseTarget(dir); err != nil || !to.Folder() {
-				return fault.WithHint(usagef("the index goes into a folder"),
-					"write it into a folder such as public, and copy that: aws s3 sync public s3://BUCKET (docs/index.md)")
+			if err := index.CheckDir(dir); err != nil {
+				return err
 			}
 			if err := checkIndexURL("--url", at); err != nil {
 				return err
@@ -63,7 +61,7 @@ are copied too. A second run with the same wheels writes nothing.`,
 			}
 			files, err := wheelsOf(wheels)
 			if err != nil {
-				return noWheel(err)
+				return err
 			}
 			sum, err := index.Write(cmd.Context(), index.Options{Dir: dir, URL: at, Wheels: files, GPUs: gpusOf(tables)})
 			if err != nil {
@@ -80,22 +78,6 @@ are copied too. A second run with the same wheels writes nothing.`,
 	f.StringVar(&at, "url", "", "`URL` at which DIR is published (default: the page detects it)")
 	f.BoolVar(&asJSON, "json", false, "print one JSON document")
 	return cmd
-}
-
-// wheelsOf lists the wheels of files and folders.
-func wheelsOf(paths []string) ([]string, error) {
-	var all []string
-	for _, path := range paths {
-		files, folder, err := wheelsAt(path)
-		if err != nil {
-			return nil, err
-		}
-		if info, err := os.Stat(path); err == nil && info.IsDir() && !folder {
-			return nil, usagef("no wheel in %s", path)
-		}
-		all = append(all, files...)
-	}
-	return all, nil
 }
 
 // checkIndexURL refuses an address that installers cannot use.

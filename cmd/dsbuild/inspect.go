@@ -75,6 +75,19 @@ extension that tests the CPU at run time and chooses.` + whichCheck,
 	return cmd
 }
 
+// wheelsOf returns the wheels at several paths.
+func wheelsOf(paths []string) ([]string, error) {
+	var all []string
+	for _, path := range paths {
+		files, _, err := wheelsAt(path)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, files...)
+	}
+	return all, nil
+}
+
 // wheelsAt returns the wheels at path: path itself, or the wheels in it if it is a folder of wheels.
 func wheelsAt(path string) (files []string, folder bool, err error) {
 	info, err := os.Stat(path)

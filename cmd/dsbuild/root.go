@@ -204,7 +204,6 @@ func commandGroups(a *app) []commandGroup {
 			newRebuildCommand(a),
 			newSignCommand(a),
 			newIndexCommand(a),
-			newPublishCommand(a),
 		}},
 		{"Fleet", []*cobra.Command{
 			newStartCommand(a),

@@ -34,7 +34,6 @@ func documents() []document {
 		{"verify-wheel", []string{"verify-wheel"}, ""},
 		{"index", []string{"index"}, ""},
 		{"index-file", nil, "`index.json` in the folder of an index"},
-		{"publish", []string{"publish"}, ""},
 		{"nodes", []string{"nodes"}, ""},
 		{"report", []string{"deploy", "verify", "rollback", "ship", "env deploy", "env verify", "env rollback"}, "`--report FILE.json` of these commands"},
 		{"deploy-plan", []string{"deploy --dry-run", "rollback --dry-run"}, ""},

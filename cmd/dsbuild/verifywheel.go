@@ -1,15 +1,17 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/release/signing"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -17,71 +19,101 @@ func newVerifyWheelCommand(a *app) *cobra.Command {
 	var asJSON bool
 	var policy string
 	cmd := &cobra.Command{
-		Use:   "verify-wheel FILE.whl",
-		Short: "Check a wheel against its own metadata",
-		Long: `verify-wheel opens a wheel and checks it against its own metadata: the hashes in
-its RECORD, its tags against the glibc its extensions need, the torch it
-requires, and, for a wheel that dsbuild built, the manifest and the SBOM inside
-it against its code: ops, GPU architectures, CPU level. It also compares the
-files beside the wheel: SHA256SUMS, the manifest, the provenance statement.
+		Use:   "verify-wheel FILE.whl|DIR...",
+		Short: "Check wheels against their own metadata",
+		Long: `Check wheels against their own metadata: the hashes in RECORD, the tags against
+the glibc the extensions need, the required torch, and, for a wheel that dsbuild
+built, the manifest and the SBOM inside it against its code: ops, GPU
+architectures, CPU level. The files beside a wheel are compared, too:
+SHA256SUMS, the manifest, the provenance statement.
 
-With --policy it also judges the wheel as deploy does: who signed its statement,
-and what the statement says.
+DIR is a directory of wheels.
 
-It names every difference, and then exits with 4.` + whichCheck,
-		Example: `  dsbuild verify-wheel dist/deepspeed-*.whl
+With --policy, each wheel is also judged as in a deploy: who signed its
+statement, and what the statement says.
+
+Every difference is listed, and then the exit code is 4.` + whichCheck,
+		Example: `  dsbuild verify-wheel dist
   dsbuild verify-wheel --policy policy.yaml dist/deepspeed-*.whl`,
-		Args: cobra.ExactArgs(1),
+		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			file := args[0]
-			if info, err := os.Stat(file); err == nil && info.IsDir() {
-				return usagef("%s is a folder: give a .whl file", file)
-			}
 			rules, err := a.readPolicy(policy)
 			if err != nil {
 				return err
 			}
-			v, err := wheel.Verify(cmd.Context(), file)
+			files, err := wheelsOf(args)
 			if err != nil {
-				return noWheel(err)
-			}
-			outcome := v.Err()
-			if rules != nil {
-				check := wheel.Check{Name: policyCheck, Against: policy, Damage: []string{}}
-				if _, refused := rules.Accept(file, v.SHA256, time.Now()); refused != nil {
-					check.Damage, outcome = []string{refused.Error()}, errors.Join(outcome, refused)
-				}
-				v.Checks = append(v.Checks, check)
-			}
-			if asJSON {
-				return errors.Join(ui.JSON(a.stdout, v), outcome)
-			}
-			rows := make([][]string, 0, len(v.Checks))
-			for _, c := range v.Checks {
-				result := "ok"
-				switch {
-				case c.Skipped:
-					result = "skipped"
-				case len(c.Damage) > 0 && c.Name == policyCheck:
-					result = "REFUSED"
-				case len(c.Damage) > 0:
-					result = "DAMAGED"
-				}
-				rows = append(rows, []string{c.Name, result, c.Against})
-			}
-			if err := ui.Table(a.stdout, []string{"CHECK", "RESULT", "AGAINST"}, rows); err != nil {
 				return err
 			}
-			if outcome != nil {
-				return outcome
+			all := []wheel.Verification{}
+			var failed []error // of some wheels; the others are checked
+			for _, file := range files {
+				v, err := verifyWheel(cmd.Context(), file, policy, rules)
+				failed = append(failed, err)
+				switch {
+				case cmd.Context().Err() != nil:
+					return err
+				case v.Checks == nil:
+					continue
+				case !asJSON && len(all) > 0:
+					fmt.Fprintln(a.stdout)
+				}
+				all = append(all, v)
+				if !asJSON {
+					failed = append(failed, printVerification(a.stdout, v, err == nil))
+				}
 			}
-			_, err = fmt.Fprintf(a.stdout, "%s matches its metadata: %s, sha256 %s\n", ui.Clean(relativePath(file)), ui.Size(v.Size), v.SHA256)
-			return err
+			if asJSON {
+				failed = append(failed, ui.JSON(a.stdout, all))
+			}
+			return errors.Join(failed...)
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON document")
-	cmd.Flags().StringVar(&policy, "policy", "", "also judge the wheel by the policy in `FILE` (docs/signing.md)")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON document: an array of the wheels")
+	cmd.Flags().StringVar(&policy, "policy", "", "also judge each wheel by the policy in `FILE` (docs/signing.md)")
 	return cmd
+}
+
+// verifyWheel compares a wheel with its metadata and the policy, if there is one. Without checks, the file cannot be read as a
+// wheel.
+func verifyWheel(ctx context.Context, file, policy string, rules *signing.Policy) (wheel.Verification, error) {
+	v, err := wheel.Verify(ctx, file)
+	if err != nil {
+		return wheel.Verification{}, noWheel(err)
+	}
+	err = v.Err()
+	if rules != nil {
+		check := wheel.Check{Name: policyCheck, Against: policy, Damage: []string{}}
+		if _, refused := rules.Accept(file, v.SHA256, time.Now()); refused != nil {
+			check.Damage, err = []string{refused.Error()}, errors.Join(err, refused)
+		}
+		v.Checks = append(v.Checks, check)
+	}
+	return v, err
+}
+
+// printVerification prints the checks of a wheel, and the verdict.
+func printVerification(w io.Writer, v wheel.Verification, accepted bool) error {
+	rows := make([][]string, 0, len(v.Checks))
+	for _, c := range v.Checks {
+		result := "ok"
+		switch {
+		case c.Skipped:
+			result = "skipped"
+		case len(c.Damage) > 0 && c.Name == policyCheck:
+			result = "REFUSED"
+		case len(c.Damage) > 0:
+			result = "DAMAGED"
+		}
+		rows = append(rows, []string{c.Name, result, c.Against})
+	}
+	verdict := "matches its metadata"
+	if !accepted {
+		verdict = "is rejected"
+	}
+	err := ui.Table(w, []string{"CHECK", "RESULT", "AGAINST"}, rows)
+	_, last := fmt.Fprintf(w, "%s %s: %s, sha256 %s\n", ui.Clean(relativePath(v.Path)), verdict, ui.Size(v.Size), v.SHA256)
+	return errors.Join(err, last)
 }
 
 // noWheel makes a wheel that is missing or must not be read wrong usage of a

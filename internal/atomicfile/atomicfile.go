@@ -12,55 +12,27 @@ import (
 	"path/filepath"
 )
 
-// writer writes files that appear whole or not at all.
-type writer struct {
-	// toDisk makes the contents of a file outlast a power cut. Without it a file system may write the new name
-	// before them, and leave an empty file in place of the old one.
-	toDisk func(*os.File) error
-}
-
-func newWriter() writer { return writer{(*os.File).Sync} }
-
 // Write copies r to path, by way of a temporary file beside it that is renamed at
 // the end. The file has mode, less the user's umask.
 func Write(path string, r io.Reader, mode fs.FileMode) error {
-	return newWriter().write(path, r, mode, os.Rename)
+	return write(path, r, mode, (*os.File).Sync)
 }
 
-// Create is Write for a file that must not exist: the error is fs.ErrExist if it does when the new
-// one is complete, even if it came meanwhile.
-func Create(path string, r io.Reader, mode fs.FileMode) error {
-	return newWriter().create(path, r, mode)
-}
-
-func (w writer) create(path string, r io.Reader, mode fs.FileMode) error {
-	return w.write(path, r, mode, func(tmp, path string) error {
-		err := os.Link(tmp, path)
-		if err == nil || errors.Is(err, fs.ErrExist) {
-			return err
-		}
-		// A file system without hard links.
-		if _, exists := os.Lstat(path); exists == nil {
-			return &fs.PathError{Op: "create", Path: path, Err: fs.ErrExist}
-		}
-		return os.Rename(tmp, path)
-	})
-}
-
-// write copies r to a temporary file, and gives that its place.
-func (w writer) write(path string, r io.Reader, mode fs.FileMode, place func(tmp, path string) error) error {
+// write is Write with the function that makes the contents of a file outlast a power cut. Without it a file system may
+// write the new name before them, and leave an empty file in place of the old one.
+func write(path string, r io.Reader, mode fs.FileMode, toDisk func(*os.File) error) error {
 	tmp, err := createBeside(path, mode)
 	if err != nil {
 		return named(path, err)
 	}
-	defer os.Remove(tmp.Name()) //nolint:errcheck // it has its place, or nobody can do anything about it
+	defer os.Remove(tmp.Name()) //nolint:errcheck // it is renamed, or nobody can do anything about it
 	if _, err = io.Copy(tmp, r); err == nil {
-		err = w.toDisk(tmp)
+		err = toDisk(tmp)
 	}
 	if err = errors.Join(err, tmp.Close()); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	return named(path, place(tmp.Name(), path))
+	return named(path, os.Rename(tmp.Name(), path))
 }
 
 // named returns err with the name of the file in place of the temporary one.

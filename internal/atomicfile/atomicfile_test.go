@@ -3,7 +3,6 @@ package atomicfile_test
 import (
 	"errors"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -34,27 +33,6 @@ func TestWrite(t *testing.T) {
 	}
 	if got, err := os.ReadFile(file); err != nil || string(got) != "two" {
 		t.Errorf("after a failure: %q, %v", got, err)
-	}
-	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
-		t.Errorf("left behind: %v, %v", left, err)
-	}
-}
-
-func TestCreate(t *testing.T) {
-	dir := t.TempDir()
-	file := filepath.Join(dir, "f")
-	if err := atomicfile.Create(file, strings.NewReader("one"), 0o640); err != nil {
-		t.Fatal(err)
-	}
-	if err := atomicfile.Create(file, strings.NewReader("two"), 0o640); !errors.Is(err, fs.ErrExist) {
-		t.Errorf("a second time: %v", err)
-	}
-	torn := errors.New("torn")
-	if err := atomicfile.Create(filepath.Join(dir, "g"), io.MultiReader(strings.NewReader("t"), iotest.ErrReader(torn)), 0o640); !errors.Is(err, torn) {
-		t.Error(err)
-	}
-	if got, err := os.ReadFile(file); err != nil || string(got) != "one" {
-		t.Errorf("%q, %v", got, err)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
 		t.Errorf("left behind: %v, %v", left, err)

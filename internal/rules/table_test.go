@@ -155,12 +155,6 @@ func actingRooms() []Rule { //nolint:revive // a table, however long
 			Allow:  ours("release/index", "wheel", "internal/htmlpage", "internal/atomicfile"),
 			Reason: "the index is made of wheels alone",
 		},
-		{
-			Folder: "release/publish",
-			Deny:   []string{Module, cobra, ssh, sftp, yaml, dagger},
-			Allow:  ours("release/publish", "wheel", "release/index", "internal/atomicfile", "internal/httpclient", "internal/pyindex", "internal/ui"),
-			Reason: "publishing sends finished wheels: it knows no node and no build",
-		},
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"time"
 
@@ -108,12 +109,6 @@ func Write(ctx context.Context, opt Options) (Summary, error) {
 // usagef returns the error of something in the user's hands, with the exit code of wrong usage.
 func usagef(hint, format string, args ...any) error {
 	return fault.New(fault.Usage, hint, format, args...)
-}
-
-// Exists reports whether a folder holds an index that dsbuild wrote.
-func Exists(dir string) bool {
-	_, err := os.Lstat(filepath.Join(dir, markName))
-	return err == nil
 }
 
 // notWritable is the error of a folder that dsbuild cannot write an index into.
@@ -289,6 +284,18 @@ func verify(ctx context.Context, file string) (n note, metadata []byte, err erro
 	metadata, err = a.MetadataText()
 	n.Metadata = hashOf(metadata)
 	return n, metadata, err
+}
+
+// remoteDir matches a URL, and a directory of another machine as scp writes it. One letter before a colon is a Windows drive.
+var remoteDir = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9+.-]+:|[^\s/:@]+@[^\s/]+:)`)
+
+// CheckDir rejects a directory that is not on this machine. The error does not repeat it, because it may hold a password.
+func CheckDir(text string) error {
+	if text == "" || remoteDir.MatchString(text) {
+		return usagef("write the index into a local directory, then upload that: aws s3 sync public s3://BUCKET (docs/index.md)",
+			"the index must be a local directory")
+	}
+	return nil
 }
 
 // CheckURL says why installers cannot use the address of an index; nil if they can. The error does

@@ -9,9 +9,9 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/yamldoc"
 	"github.com/dsbuild/dsbuild/release/index"
-	"github.com/dsbuild/dsbuild/release/publish"
 )
 
 // Config is the content of a nightly file.
@@ -196,8 +196,8 @@ func (r *reader) readIndex(p yamldoc.Pair) *Index {
 		switch q.Key {
 		case "dir":
 			out.Dir = r.resolvePath(text)
-			if to, err := publish.ParseTarget(text); text != "" && (err != nil || !to.Folder()) {
-				r.Add(r.Place(q.Node), "name a folder, and copy it: aws s3 sync DIR s3://BUCKET (docs/index.md)", "the index of a night goes into a folder")
+			if err := index.CheckDir(text); text != "" && err != nil {
+				r.Add(r.Place(q.Node), fault.Hint(err), "%v", err)
 			}
 		case "url":
 			out.URL = text

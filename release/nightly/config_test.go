@@ -90,7 +90,7 @@ func TestMistakes(t *testing.T) {
 		"notify: {url: x}":                     "notify is a program now: notify: [PROGRAM, ARGUMENT]",
 		"notify: []":                           "add at least one entry",
 		"keep: 0":                              "nightly.yaml:1:7: keep must be a number of builds",
-		"index: s3://wheels":                   "nightly.yaml:1:8: the index of a night goes into a folder",
+		"index: s3://wheels":                   "nightly.yaml:1:8: the index must be a local directory",
 		"index: {dir: a, url: wheels}":         "nightly.yaml:1:22: url of index must be an address such as",
 		"sources: []":                          "sources is empty",
 		"sources: [nigh]":                      "source \"nigh\" is neither release nor main",
