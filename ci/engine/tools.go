@@ -42,7 +42,7 @@ func toolPackages() (pkgs []string) {
 // buildFlags are the build flags of the four tools: those of the Makefile, with a version.
 func buildFlags() []string {
 	const v = "github.com/dagger/dagger/engine."
-	return []string{"-mod=readonly", "-trimpath", "-gcflags=all=-dwarf=false", "-tags=grpcnotrace", "-ldflags", "-s -w -X " + v + "Version=" + engineVersion + " -X " + v + "Tag=" + engineVersion}
+	return []string{"-mod=readonly", "-trimpath", "-gcflags=all=-dwarf=false", "-ldflags", "-s -w -X " + v + "Version=" + engineVersion + " -X " + v + "Tag=" + engineVersion}
 }
 
 func toolsPiece(l Layout, con *console, src string) (piece, error) {
