@@ -5,12 +5,10 @@ import (
 	"fmt"
 	"net/url"
 	"os"
-	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
 
-	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/release/index"
@@ -26,8 +24,7 @@ func newIndexCommand(a *app) *cobra.Command {
 		Long: `Write a static package index (PEP 503, 658): files that any web server, or
 the file system, serves to pip and uv. Wheels for different torches, CUDAs, GPUs
 or CPUs would hide each other in one index, so each gets its own, in a folder of
-DIR. DIR/index.html helps to choose, and shows the command that installs from
-each.
+DIR. DIR/index.json lists them and their targets.
 
 dsbuild verifies the wheels of --wheel first, and the index holds no others. It
 writes each file completely or not at all, and removes files of an earlier
@@ -45,10 +42,6 @@ are copied too. A second run with the same wheels writes nothing.`,
 			if err := checkIndexURL("--url", at); err != nil {
 				return err
 			}
-			tables, err := compat.NewTables()
-			if err != nil {
-				return err
-			}
 			for _, path := range wheels {
 				info, err := os.Stat(path)
 				if err != nil || !info.IsDir() {
@@ -63,7 +56,7 @@ are copied too. A second run with the same wheels writes nothing.`,
 			if err != nil {
 				return err
 			}
-			sum, err := index.Write(cmd.Context(), index.Options{Dir: dir, URL: at, Wheels: files, GPUs: gpusOf(tables)})
+			sum, err := index.Write(cmd.Context(), index.Options{Dir: dir, URL: at, Wheels: files})
 			if err != nil {
 				return noWheel(err)
 			}
@@ -75,7 +68,7 @@ are copied too. A second run with the same wheels writes nothing.`,
 	}
 	f := cmd.Flags()
 	f.StringArrayVar(&wheels, "wheel", []string{"dist"}, "a wheel `FILE|DIR`, or a folder of wheels; repeatable")
-	f.StringVar(&at, "url", "", "`URL` at which DIR is published (default: the page detects it)")
+	f.StringVar(&at, "url", "", "`URL` at which DIR is published, for the addresses in index.json")
 	f.BoolVar(&asJSON, "json", false, "print one JSON document")
 	return cmd
 }
@@ -92,27 +85,12 @@ func checkIndexURL(flag, text string) error {
 	return usagef("%s: %w", flag, err)
 }
 
-// gpusOf names the GPUs of a compute capability.
-func gpusOf(tables *compat.Tables) func(string) []string {
-	return func(capability string) []string {
-		var names []string
-		for _, g := range tables.GPUs {
-			if g.Arch == capability && !slices.Contains(names, g.Name) {
-				names = append(names, g.Name)
-			}
-		}
-		return names
-	}
-}
-
 func printIndex(a *app, sum index.Summary) error {
 	rows := make([][]string, 0, len(sum.Indexes))
 	for _, tc := range sum.Indexes {
 		rows = append(rows, []string{tc.Name, strconv.Itoa(len(tc.Wheels)), tc.Wheels[0].Version})
 	}
 	err := ui.Table(a.stdout, []string{"INDEX", "WHEELS", "NEWEST"}, rows)
-	dir := ui.Clean(relativePath(sum.Dir))
-	_, last := fmt.Fprintf(a.stdout, "%s: %d files written, %d removed; %s%cindex.html says which index fits which node\n",
-		dir, sum.Written, sum.Removed, dir, os.PathSeparator)
+	_, last := fmt.Fprintf(a.stdout, "%s: %d files written, %d removed\n", ui.Clean(relativePath(sum.Dir)), sum.Written, sum.Removed)
 	return errors.Join(err, last)
 }

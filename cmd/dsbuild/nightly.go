@@ -97,7 +97,7 @@ func runNight(ctx context.Context, a *app, build wheelOptions, config nightly.Co
 	}
 	defer tools.Close()
 	opt.Sign = tools.runner.Sign
-	opt.GPUs, opt.Plans = gpusOf(tools.plans.Tables()), nightly.NewSourcePlanner(tools.plans)
+	opt.Plans = nightly.NewSourcePlanner(tools.plans)
 	opt.Build = func(ctx context.Context, dir string, jobs []pipeline.Job, done func(pipeline.Result)) {
 		runner := tools.runner
 		runner.Dir = dir

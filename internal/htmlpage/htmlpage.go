@@ -1,6 +1,5 @@
-// Package htmlpage writes the HTML pages of dsbuild: the reports of fleets and nights, and the
-// page of an index. A caller says what the page shows; the template, the style and the script are the
-// same for all.
+// Package htmlpage writes the HTML reports of dsbuild. A caller says what the page shows; the template,
+// the style and the script are the same for all.
 //
 // A page is a single file that asks for nothing. Its texts may come from nodes: they are escaped, and the
 // policy of the page allows no other style and no other script than dsbuild's own. Without JavaScript the
@@ -34,15 +33,10 @@ type Page struct {
 	Outcome  Outcome
 	About    []Fact
 	Counts   []Count // the rows of the main table, or the nodes behind them, by status
-	Lines    []Text  // paragraphs
-	Commands []Command
 	Sections []Section
-	// Here stands for the address of the page in its commands; the script replaces it. It is "" if no
-	// command needs the address.
-	Here string
 }
 
-// Outcome is whether what the page reports went well. The zero value is for pages that report nothing.
+// Outcome is whether what the page reports went well.
 type Outcome string
 
 // The outcomes.
@@ -59,11 +53,8 @@ func GoodIf(good bool) Outcome {
 	return Bad
 }
 
-// Fact is a labelled text, which may be a link.
-type Fact struct {
-	Label, Text Text
-	Link        string
-}
+// Fact is a labelled text.
+type Fact struct{ Label, Text Text }
 
 // Count is a number of nodes, or of other things that the main table shows, with one status.
 type Count struct {
@@ -71,20 +62,13 @@ type Count struct {
 	N      int
 }
 
-// Command is a command line to copy.
-type Command struct{ Label, Text Text }
-
 // Section is a part of the page. It shows those of its fields that are not empty.
 type Section struct {
-	ID       string // by which a link finds the section
-	Title    Text
-	Note     Text // beside the title
-	Facts    []Fact
-	Commands []Command
-	Items    []Item
-	List     []Text
-	Table    *Table
-	After    Text
+	Title Text
+	Items []Item
+	List  []Text
+	Table *Table
+	After Text
 }
 
 // Item is a finding, or another thing that concerns some nodes.
@@ -129,7 +113,6 @@ type Cell struct {
 	Status string // decides the colour
 	Odd    string // "must" or "may" marks a value that differs from most, and says whether it must not
 	Copy   Text   // a text to copy
-	Links  []Link
 }
 
 // class returns the class of a cell in column i.
@@ -146,9 +129,6 @@ func (t Table) class(i int, c Cell) string {
 	}
 	return strings.Join(words, " ")
 }
-
-// Link is a link, to a place that dsbuild chose.
-type Link struct{ Text, To string }
 
 // Hint is a hint, split around the command in it.
 type Hint struct{ Before, Command, After Text }

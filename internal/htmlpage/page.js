@@ -1,7 +1,7 @@
 "use strict";
 
-// The page is whole without this script. It searches and sorts the main table, copies, and fills in the
-// address of the page. Texts of nodes become text only, never markup.
+// The page is whole without this script. It searches and sorts the main table, and copies. Texts of nodes
+// become text only, never markup.
 {
   const get = (id) => document.getElementById(id);
 
@@ -106,12 +106,6 @@
     sort(hit);
   });
 
-  const here = document.querySelector("[data-here]");
-  for (const element of here?.querySelectorAll("code, .copy") ?? []) {
-    const fill = (text) => text.replace(here.dataset.here, new URL(".", location.href).href);
-    if (element.dataset.copy) element.dataset.copy = fill(element.dataset.copy);
-    else element.textContent = fill(element.textContent);
-  }
   for (const button of document.querySelectorAll("button.copy")) button.hidden = false;
   if (table) {
     for (const title of table.tHead.rows[0].cells) {

@@ -152,7 +152,7 @@ func actingRooms() []Rule { //nolint:revive // a table, however long
 		{
 			Folder: "release/index",
 			Deny:   []string{Module},
-			Allow:  ours("release/index", "wheel", "internal/htmlpage", "internal/atomicfile"),
+			Allow:  ours("release/index", "wheel", "internal/atomicfile"),
 			Reason: "the index is made of wheels alone",
 		},
 	}

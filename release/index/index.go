@@ -4,7 +4,7 @@
 //
 // Wheels of one version for different torches, CUDAs, GPUs or CPUs would hide each other: an
 // installer takes the wheel whose version sorts last, whatever hardware the machine has. So each
-// toolchain has an index of its own, and a page helps people choose one.
+// toolchain has an index of its own.
 package index
 
 import (
@@ -35,8 +35,6 @@ type Options struct {
 	Wheels []string
 	// URL is the address under which a server will serve Dir; "" if it is not known.
 	URL string
-	// GPUs names the GPUs of a compute capability for people; nil if no names are known.
-	GPUs func(capability string) []string
 }
 
 // Summary describes an index after Write, and counts the changes.
@@ -58,8 +56,6 @@ type Toolchain struct {
 	CPU    string   `json:"cpu"`
 	Dev    bool     `json:"dev"`    // built from sources that are not a release
 	Wheels []Wheel  `json:"wheels"` // the newest version first
-
-	newer bool // also for each torch that is newer (the stable ABI)
 }
 
 // Wheel is a file of an index.
@@ -74,7 +70,6 @@ type Wheel struct {
 	BuiltAt time.Time `json:"built_at"`
 	Yanked  string    `json:"yanked,omitempty"` // why installers take it only by its whole version (PEP 592)
 
-	commit         string // of its sources
 	requiresPython string
 	metadata       []byte
 	note           note              // for the mark
@@ -93,7 +88,7 @@ func Write(ctx context.Context, opt Options) (Summary, error) {
 	if sum.Indexes, err = read(ctx, opt); err != nil {
 		return sum, err
 	}
-	files, err := layout(opt, sum.Indexes)
+	files, err := layout(sum.Indexes)
 	if err != nil {
 		return sum, err
 	}
@@ -229,7 +224,7 @@ func open(ctx context.Context, file string, folders wheel.Folders, notes map[str
 	}
 	m := w.note.Manifest
 	w.Name, w.Version, w.Python, w.Ops, w.Glibc, w.SHA256, w.Size = m.Name, m.Version, m.Python, m.Ops, m.Glibc, m.SHA256, m.Size
-	w.commit, w.requiresPython, w.BuiltAt = m.Source.Commit, said.RequiresPython, w.note.Modified.UTC().Truncate(time.Second)
+	w.requiresPython, w.BuiltAt = said.RequiresPython, w.note.Modified.UTC().Truncate(time.Second)
 	if text, err := os.ReadFile(file + wheel.ManifestSuffix); err == nil {
 		if m, err := wheel.ParseManifest(text); err == nil && m.BuiltAt != nil {
 			w.BuiltAt = m.BuiltAt.UTC()

@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -191,8 +190,8 @@ func TestRemoves(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, old)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("an empty folder is left: %v", err)
 	}
-	if page, err := os.ReadFile(filepath.Join(dir, "index.html")); err != nil || strings.Contains(string(page), sm90) {
-		t.Errorf("the page still names what is gone: %v", err)
+	if list, err := os.ReadFile(filepath.Join(dir, "index.json")); err != nil || strings.Contains(string(list), sm90) {
+		t.Errorf("index.json still names what is gone: %v", err)
 	}
 }
 
@@ -233,7 +232,7 @@ func TestRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	occupied := t.TempDir()
-	if err := os.WriteFile(filepath.Join(occupied, "index.html"), []byte("mine"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(occupied, "index.json"), []byte("mine"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	for what, c := range map[string]struct {
@@ -245,7 +244,7 @@ func TestRefuses(t *testing.T) {
 		"nothing":             {"", nil, "no wheels for the index", 2},
 		"two of one name":     {"", []string{wheels[0], twin}, "two wheels have the name deepspeed-0.19.8+torch2.15.cu132.sm80.v3", 2},
 		"a damaged one":       {"", []string{wheels[0], torn}, torn, 4},
-		"a page of another's": {occupied, wheels, "index.html is in the way", 2},
+		"a file of another's": {occupied, wheels, "index.json is in the way", 2},
 	} {
 		dir := c.dir
 		if dir == "" {
@@ -262,7 +261,7 @@ func TestRefuses(t *testing.T) {
 			}
 		}
 	}
-	if text, err := os.ReadFile(filepath.Join(occupied, "index.html")); err != nil || string(text) != "mine" {
+	if text, err := os.ReadFile(filepath.Join(occupied, "index.json")); err != nil || string(text) != "mine" {
 		t.Errorf("%q, %v", text, err)
 	}
 }
@@ -403,8 +402,7 @@ func TestSupersedes(t *testing.T) {
 	}
 }
 
-// The page asks for nothing, and shows the lines to copy.
-// The newest release comes first on the page: a pre-release is older than its release.
+// The newest release comes first: a pre-release is older than its release.
 func TestPreReleasesComeAfterTheirRelease(t *testing.T) {
 	var wheels []string
 	for _, version := range []string{"0.19.8rc1", "0.19.9.dev3", "0.19.8", "0.19.10", "0.19.8.post1"} {
@@ -417,35 +415,6 @@ func TestPreReleasesComeAfterTheirRelease(t *testing.T) {
 	}
 	if want := []string{"0.19.10", "0.19.9.dev3", "0.19.8.post1", "0.19.8", "0.19.8rc1"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
-	}
-}
-
-func TestChooser(t *testing.T) {
-	dir := t.TempDir()
-	gpus := func(arch string) []string { return []string{"GPU<" + arch + ">"} }
-	stable := build(t, t.TempDir(), wheeltest.Options{Ops: device("8.0"), Stable: "2.10"}, evening)
-	write(t, index.Options{Dir: dir, Wheels: append(some(t), stable), GPUs: gpus, URL: "https://wheels.example.org"})
-	text, err := os.ReadFile(filepath.Join(dir, "index.html"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	page := string(text)
-	for _, want := range []string{
-		"<code>pip install --no-deps --index-url https://wheels.example.org/" + sm80 + "/ deepspeed</code>",
-		"<code>pip install --extra-index-url https://wheels.example.org/" + sm80 + "/ deepspeed==0.19.8&#43;torch2.15.cu132.sm80.v3</code>",
-		"9.0 (GPU&lt;9.0&gt;)", ">torch 2.10 and newer, CUDA 13, GPU 8.0<", "default-src &#39;none&#39;",
-	} {
-		if !strings.Contains(page, want) {
-			t.Errorf("the page lacks %s", want)
-		}
-	}
-	if outside := regexp.MustCompile(`(?:src|href)="?(?:https?:)?//`).FindString(page); outside != "" {
-		t.Errorf("the page asks for something: %s", outside)
-	}
-	for _, link := range regexp.MustCompile(`href="([^"]+)"`).FindAllStringSubmatch(page, -1) {
-		if _, err := os.Stat(filepath.Join(dir, strings.ReplaceAll(link[1], "%2B", "+"))); err != nil {
-			t.Error(err)
-		}
 	}
 }
 

@@ -27,7 +27,6 @@ func toolchainOf(m wheel.Manifest) (Toolchain, error) {
 	tc := Toolchain{
 		Torch: strings.TrimPrefix(parts[2], "torch"), CUDA: m.CUDA, CPU: m.CPU,
 		Archs: append([]string{}, m.Archs...), PTX: append([]string{}, m.PTX...), Dev: parts[1] != "",
-		newer: m.TorchABI.IsStable(),
 	}
 	name := []string{parts[2], parts[3]}
 	for _, archs := range parts[4:6] {

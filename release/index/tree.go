@@ -41,7 +41,7 @@ const metadataSuffix = ".metadata"
 const project = "deepspeed"
 
 // layout lists the files of an index. A file comes before the files that refer to it.
-func layout(opt Options, all []Toolchain) ([]file, error) {
+func layout(all []Toolchain) ([]file, error) {
 	var wheels, pages []file
 	for _, tc := range all {
 		folder := path.Join(tc.Name, project)
@@ -71,8 +71,10 @@ func layout(opt Options, all []Toolchain) ([]file, error) {
 		}
 		pages = append(pages, inner...)
 	}
-	outer, err := chooser(opt, all)
-	return slices.Concat(wheels, pages, outer), err
+	list, err := document(struct {
+		Indexes []Toolchain `json:"indexes"`
+	}{all})
+	return slices.Concat(wheels, pages, []file{{path: "index.json", text: list}}), err
 }
 
 // mark is the content of the file markName.

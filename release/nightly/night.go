@@ -46,8 +46,6 @@ type Options struct {
 	// Deploy installs the wheels of dir on the nodes of limit, and writes its reports as report with an
 	// ending. It is nil if the night deploys nothing.
 	Deploy func(ctx context.Context, dir, limit, report string) (Nodes, error)
-	// GPUs returns the names of the GPUs of a compute capability, for the page of the index.
-	GPUs func(capability string) []string
 	// Store has wheels that other runs built.
 	Store  pipeline.Store
 	Report ui.Reporter
@@ -289,7 +287,7 @@ func (n *night) index(ctx context.Context) error {
 		return nil
 	}
 	step := n.Options.Report.Step("index")
-	sum, err := index.Write(ctx, index.Options{Dir: n.Index.Dir, Wheels: files, URL: n.Index.URL, GPUs: n.GPUs})
+	sum, err := index.Write(ctx, index.Options{Dir: n.Index.Dir, Wheels: files, URL: n.Index.URL})
 	if err != nil {
 		step.End(ui.Failed, "")
 		r.fail(err)
