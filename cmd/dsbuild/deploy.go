@@ -80,7 +80,7 @@ func addDeployFlags(cmd *cobra.Command, opts *deployOptions) {
 // withWheels adds the wheels, the wheelhouse and pip to a fleet's options.
 func (o deployOptions) withWheels(ctx context.Context, opt deploy.Options) (deploy.Options, error) {
 	var err error
-	if opt.Wheels, err = wheels.Load(ctx, o.wheel, wheels.DefaultCache()); err != nil {
+	if opt.Wheels, err = wheels.Load(ctx, o.wheel); err != nil {
 		return opt, err
 	}
 	if deploy.Deps(o.deps) == deploy.DepsBundle {

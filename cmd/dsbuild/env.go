@@ -11,7 +11,6 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
 	"github.com/dsbuild/dsbuild/fleet/deploy/envs"
-	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet/environment"
 	"github.com/dsbuild/dsbuild/fleet/relay"
 	"github.com/dsbuild/dsbuild/fleet/verify"
@@ -114,7 +113,7 @@ it has the wheel here, in the cache or in --files; it downloads nothing.`,
 				return err
 			}
 			opt := envs.Options{Options: changes.Options{Options: common, Verify: level, Relay: relay.Options{Off: true}}, Lock: lock} // it sends nothing
-			c := &environment.Collector{Folder: opts.files, Cache: envCache(), Sum: wheels.DefaultCache().Sum}
+			c := &environment.Collector{Folder: opts.files, Cache: envCache(), Sums: environment.DefaultSums()}
 			paths, err := c.Collect(ctx, opt.Lock, allFiles(opt.Lock))
 			if err != nil {
 				return err
@@ -128,7 +127,7 @@ it has the wheel here, in the cache or in --files; it downloads nothing.`,
 			if len(missing) > 0 {
 				a.reporter.Note("%s of the lock not here: dsbuild compares their packages with RECORD and with the other nodes", ui.Count(len(missing), "file"))
 			}
-			if opt.Files, err = envs.OpenFiles(ctx, opt.Lock, paths, wheels.DefaultCache()); err != nil {
+			if opt.Files, err = envs.OpenFiles(ctx, opt.Lock, paths); err != nil {
 				return err
 			}
 			r, err := envs.Verify(ctx, opt)
@@ -204,7 +203,7 @@ func (o envOptions) collector(a *app, site pipeline.Site) (*environment.Collecto
 	}
 	return &environment.Collector{
 		Folder: o.files, Cache: envCache(), Indexes: site.FileIndexes(), Torch: site.TorchIndex(),
-		Client: site.IndexClient(), Sum: wheels.DefaultCache().Sum, Note: a.reporter.Note,
+		Client: site.IndexClient(), Sums: environment.DefaultSums(), Note: a.reporter.Note,
 	}, nil
 }
 
@@ -265,7 +264,7 @@ func (o envOptions) withFiles(ctx context.Context, a *app) (envs.Options, error)
 	}
 	paths, err := c.Collect(ctx, opt.Lock, allFiles(opt.Lock))
 	if err == nil {
-		opt.Files, err = envs.OpenFiles(ctx, opt.Lock, paths, wheels.DefaultCache())
+		opt.Files, err = envs.OpenFiles(ctx, opt.Lock, paths)
 	}
 	return opt, err
 }

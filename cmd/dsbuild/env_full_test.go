@@ -131,7 +131,7 @@ func writeFullEnv(t *testing.T, dir, file, hjson string) (torch string) {
 	}
 	text := "name: train\npython: 3.11\n"
 	if file != "" {
-		loaded, err := wheels.Load(t.Context(), file, wheels.Cache{})
+		loaded, err := wheels.Load(t.Context(), file)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -113,7 +113,7 @@ const variables = "| variable | means |\n|---|---|\n" +
 func ownFiles() string {
 	return "On the machine that runs dsbuild:\n\n| folder | what |\n|---|---|\n" +
 		"| `~/.cache/dsbuild/wheels` | finished wheels, by the digest of their plans |\n" +
-		"| `~/.cache/dsbuild/verified` | which wheels were verified |\n" +
+		"| `~/.cache/dsbuild/sums` | SHA-256 of the files of environments |\n" +
 		"| `~/.cache/dsbuild/env`, `~/.cache/dsbuild/pip` | wheels of environments; pip for nodes without one |\n" +
 		"| `~/.cache/dsbuild/host` | environments and objects of `--builder host` |\n" +
 		"| `~/.local/state/dsbuild/logs` | logs of builds, and of nodes that failed |\n" +

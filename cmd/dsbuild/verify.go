@@ -44,7 +44,7 @@ it. Nodes that need several wheels (two Pythons, say) differ without it.` + whic
 			}
 			opt := verify.Options{Options: common, Level: level}
 			if must != "" {
-				if opt.Wheels, err = wheels.Load(ctx, must, wheels.DefaultCache()); err != nil {
+				if opt.Wheels, err = wheels.Load(ctx, must); err != nil {
 					return err
 				}
 			}

@@ -290,7 +290,7 @@ func pythonTag(t *testing.T) string {
 
 func load(t *testing.T, path string) []wheels.Wheel {
 	t.Helper()
-	loaded, err := wheels.Load(t.Context(), path, wheels.Cache{})
+	loaded, err := wheels.Load(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
 	}

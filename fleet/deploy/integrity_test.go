@@ -89,7 +89,7 @@ func TestCommandsOfTheEnvironmentAreRefused(t *testing.T) {
 		{"console": "[ console_scripts ]\npython = deepspeed:main\n"},
 	} {
 		path := withFiles(t, makeWheel(t, t.TempDir(), wheelOptions{}), more)
-		if _, err := wheels.Load(t.Context(), path, wheels.Cache{}); code(err) != 4 || !strings.Contains(err.Error(), "metadata: ") {
+		if _, err := wheels.Load(t.Context(), path); code(err) != 4 || !strings.Contains(err.Error(), "metadata: ") {
 			t.Errorf("%q: %v", more, err)
 		}
 	}

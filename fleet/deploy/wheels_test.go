@@ -2,7 +2,6 @@ package deploy_test
 
 import (
 	"errors"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -20,7 +19,7 @@ func TestLoadWheelsNamesTheDamage(t *testing.T) {
 		dir := t.TempDir()
 		d.Damaged(t, dir)
 		wheeltest.Packed(t, dir, wheeltest.Options{Version: "0.19.7"})
-		_, err := wheels.Load(t.Context(), dir, wheels.Cache{})
+		_, err := wheels.Load(t.Context(), dir)
 		if fault.ExitCode(err) != fault.Wheel || !strings.Contains(err.Error(), d.Finding) {
 			t.Errorf("%s: %v, want %s", d.Name, err, d.Finding)
 		}
@@ -45,7 +44,7 @@ func TestLoadWheelsOfSomethingElse(t *testing.T) {
 		"other-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: other\nVersion: 1.0\n",
 		"other-1.0.dist-info/WHEEL":    "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
 	})
-	_, err := wheels.Load(t.Context(), path, wheels.Cache{})
+	_, err := wheels.Load(t.Context(), path)
 	var usage interface{ ExitCode() int }
 	if !errors.As(err, &usage) || !strings.Contains(err.Error(), "it is a wheel of other") {
 		t.Error(err)
@@ -60,66 +59,11 @@ func TestLoadWheelsRefusesForeignFolders(t *testing.T) {
 		"torch/__init__.py", "einops.py", "Torch/x.py", "DATA/purelib/torch/x.py", "DATA/data/.dsbuild/evil", "DATA/headers/x.h",
 	} {
 		inside := strings.Replace(name, "DATA", "deepspeed-0.19.8+torch2.15.cu132.sm80.v2.data", 1)
-		_, err := wheels.Load(t.Context(), makeWheel(t, t.TempDir(), wheelOptions{files: map[string]string{inside: "x"}}), wheels.Cache{})
+		_, err := wheels.Load(t.Context(), makeWheel(t, t.TempDir(), wheelOptions{files: map[string]string{inside: "x"}}))
 		top, _, _ := strings.Cut(strings.TrimPrefix(name, "DATA/purelib/"), "/")
 		if fault.ExitCode(err) != fault.Wheel || !strings.Contains(err.Error(), "outside of DeepSpeed's own folder: ") || top != "DATA" && !strings.Contains(err.Error(), top) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	load(t, makeWheel(t, t.TempDir(), wheelOptions{files: map[string]string{"deepspeed/extra.py": "", "deepspeed_extra/__init__.py": ""}}))
-}
-
-// A wheel that was verified is remembered by its bytes, by the program that did it.
-func TestVerifiedWheelsAreRemembered(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	path := makeWheel(t, dir, wheelOptions{})
-	known := wheels.Cache{Dir: filepath.Join(t.TempDir(), "verified"), Program: "this one"}
-	first, err := wheels.Load(t.Context(), path, known)
-	if err != nil {
-		t.Fatal(err)
-	}
-	entries, err := filepath.Glob(filepath.Join(known.Dir, "*"))
-	if err != nil || len(entries) != 1 {
-		t.Fatalf("remembered as %q, %v", entries, err)
-	}
-	text, err := os.ReadFile(entries[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	// What is written there shows that it is read.
-	mark := func(text string) {
-		if err := os.WriteFile(entries[0], []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	marked := strings.Replace(string(text), `"Version":"`+first[0].Version, `"Version":"marked`, 1)
-	version := func(known wheels.Cache) string {
-		got, err := wheels.Load(t.Context(), dir, known)
-		if err != nil || len(got) != 1 || got[0].Path != path || got[0].Manifest.SHA256 != first[0].Manifest.SHA256 {
-			t.Fatalf("%+v, %v", got, err)
-		}
-		return got[0].Version
-	}
-	mark(marked)
-	if got := version(known); got != "marked" {
-		t.Errorf("not remembered: %s", got)
-	}
-	for name, spoiled := range map[string]string{"damaged": marked[:len(marked)/2], "of another program": strings.Replace(marked, "this one", "that one", 1)} {
-		mark(spoiled)
-		if got := version(known); got != first[0].Version {
-			t.Errorf("%s: taken for %s", name, got)
-		}
-	}
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b[len(b)/2] ^= 1
-	if err := os.WriteFile(path, b, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := wheels.Load(t.Context(), path, known); code(err) != 4 {
-		t.Errorf("a damaged copy of a wheel that is remembered: %v", err)
-	}
 }

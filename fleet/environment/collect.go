@@ -17,7 +17,6 @@ import (
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/pyindex"
-	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // Collector finds the files of a lock: beside the lock, in a folder, in the cache, in an index.
@@ -25,10 +24,10 @@ type Collector struct {
 	Folder  string // of wheels, which come first; "": none
 	Cache   string // folder of the files by sha256
 	Indexes []string
-	Torch   string                                                   // address below which torch's own indexes lie; "": none
-	Client  *pyindex.Client                                          // nil: fetch nothing
-	Sum     func(file string) (sha256 string, size int64, err error) // of a file on this machine; nil: wheel.HashFile
-	Note    func(format string, args ...any)                         // gets a line before a download
+	Torch   string                           // address below which torch's own indexes lie; "": none
+	Client  *pyindex.Client                  // nil: fetch nothing
+	Sums    Sums                             // of the files on this machine
+	Note    func(format string, args ...any) // gets a line before a download
 }
 
 // damagedf returns the error of a file that is not the one of the lock.
@@ -89,12 +88,8 @@ func (c *Collector) here(l *Lock, f File) (string, error) {
 	if c.Folder != "" {
 		places = append(places, filepath.Join(c.Folder, f.File))
 	}
-	hash := c.Sum
-	if hash == nil {
-		hash = wheel.HashFile
-	}
 	for _, path := range append(places, c.cached(f)) {
-		sum, size, err := hash(path)
+		sum, size, err := c.Sums.Sum(path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 		case err != nil:

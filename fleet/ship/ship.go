@@ -389,7 +389,7 @@ func (s *Shipment) Run(ctx context.Context) (*report.Report, error) {
 func (s *Shipment) assignWheel(ctx context.Context, w *Wheel) {
 	g := deploy.Assignment{Wheel: &wheels.Wheel{Manifest: wheel.Manifest{Name: w.Name, SHA256: w.Name}}, Coming: "once it is built"}
 	if w.Err == nil && w.State != ToBuild {
-		loaded, err := wheels.Load(ctx, w.filePath(), wheels.DefaultCache())
+		loaded, err := wheels.Load(ctx, w.filePath())
 		if err != nil {
 			w.markFailed(err)
 		} else {

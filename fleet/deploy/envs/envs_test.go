@@ -20,7 +20,6 @@ import (
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
 	"github.com/dsbuild/dsbuild/fleet/deploy/envs"
-	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet/environment"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/fleet/verify"
@@ -82,7 +81,7 @@ func (s *site) deepspeed(t *testing.T, version string, files map[string]string) 
 func (s *site) lock(t *testing.T, text string) (*environment.Lock, *envs.Files) {
 	t.Helper()
 	l, paths := s.lockOnly(t, text)
-	files, err := envs.OpenFiles(t.Context(), l, paths, wheels.Cache{})
+	files, err := envs.OpenFiles(t.Context(), l, paths)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,7 @@ type Files struct {
 }
 
 // OpenFiles reads files that were collected. It refuses wheels that would write what is not theirs.
-func OpenFiles(ctx context.Context, l *environment.Lock, paths map[string]string, known wheels.Cache) (*Files, error) {
+func OpenFiles(ctx context.Context, l *environment.Lock, paths map[string]string) (*Files, error) {
 	f := &Files{Paths: paths, Wheels: map[string]*wheels.Wheel{}, Unpacked: map[string]int64{}, Digests: map[string]string{}}
 	written := map[string]map[string]string{} // by the sha256 of a wheel
 	for _, set := range l.Sets {
@@ -57,7 +57,7 @@ func OpenFiles(ctx context.Context, l *environment.Lock, paths map[string]string
 			return nil, err
 		}
 		if ds := set.File("deepspeed"); ds != nil && paths[ds.SHA256] != "" {
-			loaded, err := wheels.Load(ctx, paths[ds.SHA256], known)
+			loaded, err := wheels.Load(ctx, paths[ds.SHA256])
 			if err != nil {
 				return nil, err
 			}

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/fleet/deploy/envs"
-	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	pythons "github.com/dsbuild/dsbuild/internal/testkit/python"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
@@ -166,7 +165,7 @@ func TestPythonThatCannotCome(t *testing.T) {
 	}
 	// An archive that has changed since it was locked is found out before any node is asked.
 	l.Sets[0].Python.Tree = strings.Repeat("0", 64)
-	if _, err := envs.OpenFiles(t.Context(), l, files.Paths, wheels.Cache{}); err == nil || exitCode(err) != 2 {
+	if _, err := envs.OpenFiles(t.Context(), l, files.Paths); err == nil || exitCode(err) != 2 {
 		t.Error(err)
 	}
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/dsbuild/dsbuild/dockerfiles"
 	"github.com/dsbuild/dsbuild/fleet/deploy/envs"
-	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet/environment"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/pyindex"
@@ -55,7 +54,7 @@ func TestFullEnvRealPackages(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		files, err := envs.OpenFiles(t.Context(), l, paths, wheels.Cache{})
+		files, err := envs.OpenFiles(t.Context(), l, paths)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/fleet/deploy/envs"
-	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet/environment"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
@@ -113,7 +112,7 @@ func TestWheelsWriteTheirOwnFiles(t *testing.T) {
 	} {
 		paths := maps.Clone(files.Paths)
 		paths[companion.SHA256] = withFile(t, files.Paths[companion.SHA256], inside)
-		if _, err := envs.OpenFiles(t.Context(), l, paths, wheels.Cache{}); err == nil || exitCode(err) != 2 || !strings.Contains(err.Error(), want) {
+		if _, err := envs.OpenFiles(t.Context(), l, paths); err == nil || exitCode(err) != 2 || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v (exit code %d), want that it %s", inside, err, exitCode(err), want)
 		}
 	}
@@ -122,7 +121,7 @@ func TestWheelsWriteTheirOwnFiles(t *testing.T) {
 	s.Add(t, wheelindex.Wheel{Name: "delta", Version: "1", Files: map[string]string{"delta-1.data/platlib/alpha/native.py": "fast = True\n"}})
 	for name, want := range map[string]string{"beta": "site-packages/alpha/__init__.py", "gamma": "bin/alpha-run", "delta": ""} {
 		l, paths := s.lockOnly(t, "name: train\npython: 3.11\nrequirements: [alpha, "+name+"]\n")
-		_, err := envs.OpenFiles(t.Context(), l, paths, wheels.Cache{})
+		_, err := envs.OpenFiles(t.Context(), l, paths)
 		if (err == nil) != (want == "") || err != nil && (exitCode(err) != 2 || !strings.HasSuffix(err.Error(), "would both write "+want)) {
 			t.Errorf("%s: %v, want that two wheels write %q", name, err, want)
 		}

@@ -25,7 +25,7 @@ type Wheel struct {
 	Requires []string       // PEP 508, one requirement each
 	Commands []string       // commands that it installs into the environment
 
-	ByteCode *File `json:"-"` // the byte code file beside it; nil: nodes compile it themselves
+	ByteCode *File // the byte code file beside it; nil: nodes compile it themselves
 }
 
 // File is a local file with its digest.
@@ -57,9 +57,8 @@ func AnyStable(all []Wheel) bool {
 const buildHint = "build one for these nodes: dsbuild wheel --for INVENTORY; or name one: --wheel FILE"
 
 // Load reads the wheel at path, or every wheel in the folder at path. It counts copies of a
-// wheel once. A damaged wheel is an error with exit code 4. A wheel in the cache known is not
-// verified again.
-func Load(ctx context.Context, path string, known Cache) ([]Wheel, error) {
+// wheel once. A damaged wheel is an error with exit code 4.
+func Load(ctx context.Context, path string) ([]Wheel, error) {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -86,17 +85,13 @@ func Load(ctx context.Context, path string, known Cache) ([]Wheel, error) {
 	}
 	var wheels []Wheel
 	for _, file := range files {
-		w, ok := known.get(file)
-		if !ok {
-			var err error
-			if w, err = loadWheel(ctx, file); err != nil {
-				return nil, err
-			}
-			known.put(w)
+		w, err := loadWheel(ctx, file)
+		if err != nil {
+			return nil, err
 		}
 		// Nodes check the byte code against the manifest. It only saves time, so an unreadable file counts as none.
 		if w.Manifest.ByteCode != nil {
-			if sum, size, err := known.Sum(file + wheel.ByteCodeSuffix); err == nil {
+			if sum, size, err := wheel.HashFile(file + wheel.ByteCodeSuffix); err == nil {
 				w.ByteCode = &File{Path: file + wheel.ByteCodeSuffix, SHA256: sum, Size: size}
 			}
 		}

@@ -23,7 +23,7 @@ func made(t *testing.T, opt wheeltest.Options) string {
 
 func load(t *testing.T, path string) []wheels.Wheel {
 	t.Helper()
-	all, err := wheels.Load(t.Context(), path, wheels.Cache{})
+	all, err := wheels.Load(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func TestLoadRefuses(t *testing.T) {
 		foreign:                          {name, "", 4},
 		outside:                          {"it would put files outside of DeepSpeed's own folder: torch", "", 4},
 	} {
-		_, err := wheels.Load(t.Context(), path, wheels.Cache{})
+		_, err := wheels.Load(t.Context(), path)
 		if err == nil || !strings.Contains(err.Error(), want.text) || fault.ExitCode(err) != want.code || !strings.Contains(fault.Hint(err), want.hint) {
 			t.Errorf("%s: %v, exit code %d, hint %q", filepath.Base(path), err, fault.ExitCode(err), fault.Hint(err))
 		}

@@ -1,4 +1,4 @@
-package wheels_test
+package environment_test
 
 import (
 	"os"
@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
+	"github.com/dsbuild/dsbuild/fleet/environment"
 )
 
 // A file is not read again that has not changed since, and long before, it was read.
@@ -14,7 +14,7 @@ func TestSumsAreRemembered(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "a.whl")
 	at := time.Now().Add(-time.Hour)
-	known := wheels.Changed(wheels.Cache{Dir: filepath.Join(t.TempDir(), "verified")}, func(string) (time.Time, error) { return at, nil })
+	known := environment.Changed(environment.Sums{Dir: filepath.Join(t.TempDir(), "sums")}, func(string) (time.Time, error) { return at, nil })
 	sum := func(text string) string {
 		t.Helper()
 		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
@@ -47,7 +47,7 @@ func TestSumsAreRemembered(t *testing.T) {
 		t.Error("what has just changed was taken for what it was")
 	}
 	at = at.Add(-time.Hour)
-	kept, err := filepath.Glob(filepath.Join(known.Dir, "*.sum"))
+	kept, err := filepath.Glob(filepath.Join(known.Dir, "*"))
 	if err != nil || len(kept) == 0 {
 		t.Fatal(kept, err)
 	}
@@ -57,7 +57,7 @@ func TestSumsAreRemembered(t *testing.T) {
 		}
 	}
 	sum("f")
-	var forgets wheels.Cache
+	var forgets environment.Sums
 	if got, _, err := forgets.Sum(file); err != nil || got == first {
 		t.Error(got, err)
 	}
