@@ -1,5 +1,5 @@
 // Package httpclient is how dsbuild speaks HTTP. It has the one policy of tries and time limits that
-// holds for every server: package indexes, registries, stores, downloads.
+// holds for every server: package indexes, downloads.
 //
 // A client, or a library's client, gets a Transport and switches its own tries off. The Transport
 //   - ends a request when the server takes and sends nothing for a minute: while it connects, in the

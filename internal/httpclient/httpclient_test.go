@@ -122,7 +122,7 @@ func TestUploadsAreNotRepeated(t *testing.T) {
 			return err
 		}
 		res.Body.Close()
-		return httpclient.WithStatus(errors.New("refused"), res.StatusCode)
+		return &httpclient.StatusError{Code: res.StatusCode}
 	})
 	if httpclient.StatusOf(err) != http.StatusServiceUnavailable || asked.Load() != 5 {
 		t.Errorf("Try: %d requests, %v, want five", asked.Load(), err)

@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"net/url"
 	"time"
 )
 
@@ -64,14 +63,13 @@ func isTemporary(err error) bool {
 	if foreign := new(tls.CertificateVerificationError); errors.As(err, &foreign) {
 		return false
 	}
-	return ConnectionFailed(err)
+	return connectionFailed(err)
 }
 
-// ConnectionFailed reports whether no server was reached, or the connection to it broke.
-func ConnectionFailed(err error) bool {
+// connectionFailed reports whether no server was reached, or the connection to it broke.
+func connectionFailed(err error) bool {
 	broken, quiet := new(brokenError), new(silenceError)
-	ofLibrary := new(url.Error) // minio-go replaces what it holds
-	return errors.As(err, &broken) || errors.As(err, &quiet) || errors.As(err, &ofLibrary) || errors.Is(err, io.ErrUnexpectedEOF)
+	return errors.As(err, &broken) || errors.As(err, &quiet) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 func isTemporaryStatus(code int) bool {
@@ -113,24 +111,10 @@ func (e *StatusError) Error() string {
 	return text
 }
 
-// statusError is the error of a library with the status of the answer.
-type statusError struct {
-	error
-	code int
-}
-
-func (e *statusError) Unwrap() error { return e.error }
-
-// WithStatus tells Try and StatusOf the status of the answer behind the error of a library.
-func WithStatus(err error, code int) error { return &statusError{err, code} }
-
 // StatusOf returns the status of the answer behind an error, 0 if there was none.
 func StatusOf(err error) int {
 	if ours := new(StatusError); errors.As(err, &ours) {
 		return ours.Code
-	}
-	if library := new(statusError); errors.As(err, &library) {
-		return library.code
 	}
 	return 0
 }
