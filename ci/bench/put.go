@@ -17,7 +17,7 @@ import (
 	"sync/atomic"
 
 	"github.com/dsbuild/dsbuild/fleet"
-	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
+	"github.com/dsbuild/dsbuild/fleet/environment"
 	"github.com/dsbuild/dsbuild/fleet/relay"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -55,7 +55,7 @@ func runPut(args []string) error {
 	if err != nil || n < 1 || n > len(inv.Hosts) {
 		return fmt.Errorf("%s nodes of %d", args[1], len(inv.Hosts))
 	}
-	sha256, size, err := wheels.Cache{Dir: "verified"}.Sum(args[2])
+	sha256, size, err := environment.Sums{Dir: "sums"}.Sum(args[2])
 	if err != nil {
 		return err
 	}

@@ -218,7 +218,7 @@ func deployed(t *testing.T) {
 		Torch: nodes.FakeTorchVersion, CUDA: nodes.FakeTorchCUDA, CPU: wheel.CPUv2, Files: wheeltest.LoadedByPython(),
 		Ops: []wheeltest.Op{{Name: "cpu_adam", Dir: "adam", SASS: []string{"8.0"}}}, Requires: []string{"einops"},
 	})
-	wheels, err := wheels.Load(t.Context(), file, wheels.Cache{})
+	wheels, err := wheels.Load(t.Context(), file)
 	if err != nil {
 		t.Fatal(err)
 	}
