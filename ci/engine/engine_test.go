@@ -39,7 +39,7 @@ func TestEngineUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	bin := filepath.Join(t.TempDir(), "enginectl")
-	build := exec.Command("go", "build", "-trimpath", "-o", bin, ".") // as make builds it, so that Go's cache has its packages
+	build := exec.Command("go", "build", "-trimpath", "-gcflags=all=-dwarf=false", "-ldflags=-w", "-o", bin, ".") // FLAGS of the Makefile: Go's cache has the packages
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
