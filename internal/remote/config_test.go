@@ -352,7 +352,7 @@ func TestResolveEndsWithItsContext(t *testing.T) {
 	if _, err := exec.LookPath("ssh"); err != nil {
 		t.Skip(err)
 	}
-	d := configured(t, "Match exec \"exec sleep 600\"\n  User x\n")
+	d := configured(t, "Match exec \"exec sleep 90\"\n  User x\n")
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	begin := time.Now()

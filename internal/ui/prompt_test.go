@@ -208,7 +208,7 @@ func TestPromptInterrupted(t *testing.T) {
 func TestPromptClosed(t *testing.T) {
 	t.Setenv("SSH_ASKPASS_REQUIRE", "force")
 	asked := filepath.Join(t.TempDir(), "asked")
-	t.Setenv("SSH_ASKPASS", script(t, ": >'"+asked+"'; sleep 600"))
+	t.Setenv("SSH_ASKPASS", script(t, ": >'"+asked+"'; exec sleep 600"))
 	p := ui.FindPrompt(ui.New(io.Discard, ui.Options{}))
 	done := make(chan error, 1)
 	go func() {
