@@ -36,7 +36,7 @@ func (r Runner) RunAll(ctx context.Context, jobs []Job, done func(Result)) []Res
 		switch {
 		case equal != nil:
 			result.Artifact, result.Err = equal.Artifact, equal.Err
-			result.Artifact.Cached = true
+			result.Artifact.Cached = result.Err == nil
 		case ctx.Err() != nil:
 			result.Err = context.Cause(ctx)
 		default:

@@ -45,48 +45,52 @@ readable, or is not a script for sh or bash. Notes never change the exit code.`,
 			case rules:
 				return printRules(a, asJSON)
 			}
-			ctx := cmd.Context()
-			var all []lint.Finding
-			var failed []error
-			var idle []string
-			for _, file := range args {
-				if ctx.Err() != nil {
-					return context.Cause(ctx)
-				}
-				found, launches, err := a.lintFile(file)
-				if !notes {
-					found = slices.DeleteFunc(found, func(f lint.Finding) bool { return f.Severity == lint.Note })
-				}
-				all = append(all, found...)
-				if err == nil && !launches {
-					idle = append(idle, file)
-				}
-				failed = append(failed, err)
-			}
-			var err error
-			switch {
-			case asJSON:
-				err = ui.JSON(a.stdout, lintDocument{args, append([]lint.Finding{}, all...)})
-			case len(all) == 0 && errors.Join(failed...) == nil:
-				_, err = fmt.Fprintln(a.stdout, ui.Clean("no mistakes in "+strings.Join(args, ", ")))
-			default:
-				err = printFindings(a.stdout, all)
-			}
-			if len(idle) > 0 {
-				a.reporter.Note("no launcher, srun, sbatch or python in %s: most rules are about those", strings.Join(idle, ", "))
-			}
-			failed = append(failed, err)
-			if summary := lint.Summary(all); summary != "" {
-				err = fmt.Errorf("found %s", summary)
-				failed = append(failed, fault.WithHint(err, "the comment '# dsbuild: ignore RULE' silences a rule in its file"))
-			}
-			return errors.Join(failed...)
+			return runLint(cmd.Context(), a, args, notes, asJSON)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON document")
 	cmd.Flags().BoolVar(&notes, "notes", false, "also show notes")
 	cmd.Flags().BoolVar(&rules, "rules", false, "list the rules, and read no file")
 	return cmd
+}
+
+// runLint checks the files and prints what it finds.
+func runLint(ctx context.Context, a *app, files []string, notes, asJSON bool) error {
+	var all []lint.Finding
+	var failed []error
+	var idle []string
+	for _, file := range files {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		found, launches, err := a.lintFile(file)
+		if !notes {
+			found = slices.DeleteFunc(found, func(f lint.Finding) bool { return f.Severity == lint.Note })
+		}
+		all = append(all, found...)
+		if err == nil && !launches {
+			idle = append(idle, file)
+		}
+		failed = append(failed, err)
+	}
+	var err error
+	switch {
+	case asJSON:
+		err = ui.JSON(a.stdout, lintDocument{files, append([]lint.Finding{}, all...)})
+	case len(all) == 0 && errors.Join(failed...) == nil:
+		_, err = fmt.Fprintln(a.stdout, ui.Clean("no mistakes in "+strings.Join(files, ", ")))
+	default:
+		err = printFindings(a.stdout, all)
+	}
+	if len(idle) > 0 {
+		a.reporter.Note("no launcher, srun, sbatch or python in %s: most rules are about those", strings.Join(idle, ", "))
+	}
+	failed = append(failed, err)
+	if summary := lint.Summary(all); summary != "" {
+		err = fmt.Errorf("found %s", summary)
+		failed = append(failed, fault.WithHint(err, "the comment '# dsbuild: ignore RULE' silences a rule in its file"))
+	}
+	return errors.Join(failed...)
 }
 
 // lintFile checks one file; "-" is standard input.
