@@ -12,6 +12,13 @@ import (
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
+// LocalFile is a file of this machine that nodes get.
+type LocalFile struct {
+	Path   string
+	SHA256 string
+	Size   int64 // in bytes
+}
+
 // Node is one node of a run: its connection, and how far it has come.
 type Node struct {
 	Host   inventory.Host

@@ -30,7 +30,7 @@ const putWord = "put"
 
 // putter puts a file on nodes.
 type putter struct {
-	file  relay.File
+	file  fleet.LocalFile
 	dir   string // HOST in it stands for the node's name
 	relay *relay.Relay
 	sends atomic.Int32 // nodes to which this program itself sent
@@ -69,7 +69,7 @@ func runPut(args []string) error {
 	}
 	runtime.GOMAXPROCS(1) // as dsbuild does on two cores while nodes are working
 	debug.SetGCPercent(400)
-	p := &putter{file: relay.File{Path: args[2], SHA256: sha256, Size: size}, dir: dir, relay: relay.New(opt)}
+	p := &putter{file: fleet.LocalFile{Path: args[2], SHA256: sha256, Size: size}, dir: dir, relay: relay.New(opt)}
 	all := fleet.New(fleet.Options{
 		Command: putWord, Hosts: inv.Hosts[:n], KnownHosts: inv.KnownHosts, Dialer: remote.NewSSH(remote.Options{}),
 		Reporter: ui.New(os.Stderr, ui.Options{}), Forks: n,

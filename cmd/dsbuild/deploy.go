@@ -5,10 +5,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/deploy"
-	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
-	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet/verify"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // deployOptions are the flags of dsbuild deploy.
@@ -80,7 +80,7 @@ func addDeployFlags(cmd *cobra.Command, opts *deployOptions) {
 // withWheels adds the wheels, the wheelhouse and pip to a fleet's options.
 func (o deployOptions) withWheels(ctx context.Context, opt deploy.Options) (deploy.Options, error) {
 	var err error
-	if opt.Wheels, err = wheels.Load(ctx, o.wheel); err != nil {
+	if opt.Wheels, err = wheel.LoadAll(ctx, o.wheel); err != nil {
 		return opt, err
 	}
 	if deploy.Deps(o.deps) == deploy.DepsBundle {
@@ -108,9 +108,8 @@ func (o deployOptions) installOptions(ctx context.Context, a *app) (deploy.Optio
 	if err != nil {
 		return deploy.Options{}, err
 	}
-	opt, err := o.changeOptions(ctx, a)
-	opt.Verify = level
-	return deploy.Options{Options: opt}, err
+	opt, rules, err := o.changeOptions(ctx, a)
+	return deploy.Options{Options: opt, Rules: rules, Verify: level}, err
 }
 
 // planDocument is the JSON document of dsbuild deploy --dry-run --json.
@@ -134,7 +133,7 @@ type commonEntry struct {
 	Serial  int      `json:"serial,omitempty"`
 }
 
-func newCommonEntry(n changes.NodePlan) commonEntry {
+func newCommonEntry(n change.NodePlan) commonEntry {
 	return commonEntry{n.Name, string(n.Action), append([]string{}, n.Reasons...), append([]string{}, n.Remarks...), n.Hint, n.Serial}
 }
 
@@ -165,12 +164,11 @@ keeps only one previous version.`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.command, opts.inventory = cmd.CommandPath(), args[0]
-			opt, err := opts.changeOptions(cmd.Context(), a)
+			opt, rules, err := opts.changeOptions(cmd.Context(), a)
 			if err != nil {
 				return err
 			}
-			opt.Verify = verify.LevelFiles
-			d := deploy.New(deploy.Options{Options: opt})
+			d := deploy.New(deploy.Options{Options: opt, Rules: rules, Verify: verify.LevelFiles})
 			defer d.Close()
 			plan, err := d.SurveyRollback(cmd.Context())
 			return opts.finish(cmd.Context(), a, d, survey{plan, newPlanDocument(plan), err})

@@ -12,8 +12,8 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/deploy"
-	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -66,7 +66,7 @@ func TestReportIsWrittenInTheFormatOfItsName(t *testing.T) {
 func TestInterruptedSurveyPrintsAndWritesTheReport(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancelCause(context.Background())
-	d := deploy.New(deploy.Options{Options: changes.Options{Options: fleet.Options{Hosts: []inventory.Host{{Name: "gpu1"}, {Name: "gpu2"}}, Reporter: ui.New(io.Discard, ui.Options{})}}})
+	d := deploy.New(deploy.Options{Options: fleet.Options{Hosts: []inventory.Host{{Name: "gpu1"}, {Name: "gpu2"}}, Reporter: ui.New(io.Discard, ui.Options{})}})
 	defer d.Close()
 	cancel(&interruptError{syscall.SIGINT})
 	plan, err := d.Survey(ctx)
@@ -122,7 +122,7 @@ func TestBandwidthFlag(t *testing.T) {
 
 // A plan that lists nothing has empty lists in its JSON, which programs can go through.
 func TestEmptyListsOfAPlan(t *testing.T) {
-	text, err := json.Marshal(newPlanDocument(deploy.Plan{Nodes: []deploy.NodePlan{{NodePlan: changes.NodePlan{Name: "gpu1", Action: changes.Install}}}}))
+	text, err := json.Marshal(newPlanDocument(deploy.Plan{Nodes: []deploy.NodePlan{{NodePlan: change.NodePlan{Name: "gpu1", Action: change.Install}}}}))
 	if err != nil || strings.Contains(string(text), "null") {
 		t.Errorf("%s, %v; want no null", text, err)
 	}

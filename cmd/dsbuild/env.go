@@ -9,8 +9,8 @@ import (
 	"github.com/adrg/xdg"
 	"github.com/spf13/cobra"
 
-	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
-	"github.com/dsbuild/dsbuild/fleet/deploy/envs"
+	"github.com/dsbuild/dsbuild/fleet/change"
+	"github.com/dsbuild/dsbuild/fleet/envdeploy"
 	"github.com/dsbuild/dsbuild/fleet/environment"
 	"github.com/dsbuild/dsbuild/fleet/relay"
 	"github.com/dsbuild/dsbuild/fleet/verify"
@@ -112,7 +112,7 @@ it has the wheel here, in the cache or in --files; it downloads nothing.`,
 			if err := opts.checkFiles(); err != nil {
 				return err
 			}
-			opt := envs.Options{Options: changes.Options{Options: common, Verify: level, Relay: relay.Options{Off: true}}, Lock: lock} // it sends nothing
+			opt := envdeploy.Options{Options: common, Rules: change.Rules{Relay: relay.Options{Off: true}}, Verify: level, Lock: lock} // it sends nothing
 			c := &environment.Collector{Folder: opts.files, Cache: envCache(), Sums: environment.DefaultSums()}
 			paths, err := c.Collect(ctx, opt.Lock, allFiles(opt.Lock))
 			if err != nil {
@@ -127,10 +127,10 @@ it has the wheel here, in the cache or in --files; it downloads nothing.`,
 			if len(missing) > 0 {
 				a.reporter.Note("%s of the lock not here: dsbuild compares their packages with RECORD and with the other nodes", ui.Count(len(missing), "file"))
 			}
-			if opt.Files, err = envs.OpenFiles(ctx, opt.Lock, paths); err != nil {
+			if opt.Files, err = envdeploy.OpenFiles(ctx, opt.Lock, paths); err != nil {
 				return err
 			}
-			r, err := envs.Verify(ctx, opt)
+			r, err := envdeploy.Verify(ctx, opt)
 			if err != nil {
 				return err
 			}
@@ -163,7 +163,7 @@ environment's name from the lock.`,
 				return err
 			}
 			opt.Verify = verify.LevelFiles
-			d := envs.New(opt)
+			d := envdeploy.New(opt)
 			defer d.Close()
 			plan, err := d.SurveyRollback(cmd.Context())
 			return opts.finish(cmd.Context(), a, d, survey{plan, newEnvPlanDocument(plan), err})
@@ -208,14 +208,14 @@ func (o envOptions) collector(a *app, site pipeline.Site) (*environment.Collecto
 }
 
 // options checks the flags and reads the lock and the inventory.
-func (o envOptions) options(ctx context.Context, a *app) (envs.Options, error) {
+func (o envOptions) options(ctx context.Context, a *app) (envdeploy.Options, error) {
 	lock, err := environment.ReadLock(o.lock)
 	if err != nil {
-		return envs.Options{}, err
+		return envdeploy.Options{}, err
 	}
-	opt, err := o.changeOptions(ctx, a)
-	opt.Force = o.force
-	return envs.Options{Options: opt, Lock: lock}, err
+	opt, rules, err := o.changeOptions(ctx, a)
+	rules.Force = o.force
+	return envdeploy.Options{Options: opt, Rules: rules, Lock: lock}, err
 }
 
 // allFiles lists the files of all sets of a lock.
@@ -233,17 +233,17 @@ func runEnvDeploy(ctx context.Context, a *app, opts envOptions) error {
 	if err != nil {
 		return err
 	}
-	d := envs.New(opt)
+	d := envdeploy.New(opt)
 	defer d.Close()
 	plan, err := d.Survey(ctx)
 	return opts.finish(ctx, a, d, survey{plan, newEnvPlanDocument(plan), err})
 }
 
 // withFiles is options with the files of the lock, which it collects.
-func (o envOptions) withFiles(ctx context.Context, a *app) (envs.Options, error) {
+func (o envOptions) withFiles(ctx context.Context, a *app) (envdeploy.Options, error) {
 	level, err := verifyLevel(o.verify)
 	if err != nil {
-		return envs.Options{}, err
+		return envdeploy.Options{}, err
 	}
 	opt, err := o.options(ctx, a)
 	if err != nil {
@@ -264,7 +264,7 @@ func (o envOptions) withFiles(ctx context.Context, a *app) (envs.Options, error)
 	}
 	paths, err := c.Collect(ctx, opt.Lock, allFiles(opt.Lock))
 	if err == nil {
-		opt.Files, err = envs.OpenFiles(ctx, opt.Lock, paths)
+		opt.Files, err = envdeploy.OpenFiles(ctx, opt.Lock, paths)
 	}
 	return opt, err
 }
@@ -283,7 +283,7 @@ type envPlanDocument struct {
 	Nodes []envPlanEntry `json:"nodes"`
 }
 
-func newEnvPlanDocument(plan envs.Plan) envPlanDocument {
+func newEnvPlanDocument(plan envdeploy.Plan) envPlanDocument {
 	nodes := []envPlanEntry{}
 	for _, n := range plan.Nodes {
 		e := envPlanEntry{commonEntry: newCommonEntry(n.NodePlan), Ready: n.Ready, Send: []string{}, Bytes: n.Size()}

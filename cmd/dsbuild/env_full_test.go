@@ -16,13 +16,13 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/dsbuild/dsbuild/dockerfiles"
-	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet/environment"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/testkit/built"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes/nodestest"
 	"github.com/dsbuild/dsbuild/internal/testkit/python"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // kill -9 of dsbuild at 30 moments.
@@ -131,7 +131,7 @@ func writeFullEnv(t *testing.T, dir, file, hjson string) (torch string) {
 	}
 	text := "name: train\npython: 3.11\n"
 	if file != "" {
-		loaded, err := wheels.Load(t.Context(), file)
+		loaded, err := wheel.LoadAll(t.Context(), file)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/deploy"
-	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
 	"github.com/dsbuild/dsbuild/fleet/environment"
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/report"
@@ -175,7 +174,7 @@ func (o envLockOptions) kinds(ctx context.Context, a *app, spec *environment.Spe
 	if err := o.addDialer(ctx, a, inv, &opt); err != nil {
 		return nil, err
 	}
-	d := deploy.New(deploy.Options{Options: changes.Options{Options: opt}})
+	d := deploy.New(deploy.Options{Options: opt})
 	defer d.Close()
 	probed, err := d.Probe(ctx)
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/dsbuild/dsbuild/fleet"
-	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
+	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/relay"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/fleet/verify"
@@ -109,38 +109,47 @@ func verifyLevel(text string) (verify.Level, error) {
 }
 
 // changeOptions checks the flags and reads the inventory, for a command that changes nodes.
-func (o changeFlags) changeOptions(ctx context.Context, a *app) (changes.Options, error) {
-	opt := changes.Options{DryRun: o.dryRun}
-	var err error
-	if opt.InUse, err = changes.ParseInUse(o.inUse); err != nil {
-		return opt, usagef("--in-use %w", err)
-	}
-	if o.serial != "" {
-		if opt.Serial, err = fleet.ParseSerial(o.serial); err != nil {
-			return opt, usagef("--serial %w", err)
-		}
-	}
-	if opt.Bandwidth, err = parseBandwidth(o); err != nil {
-		return opt, err
-	}
-	if o.relay == "" { // the command sends no files
-		opt.Relay.Off = true
-	} else if opt.Relay, err = relay.ParseMode(o.relay); err != nil {
-		return opt, usagef("--relay %w", err)
-	} else if opt.Bandwidth != nil {
-		opt.Relay.Limit = int64(opt.Bandwidth.Limit()) // it holds for each node
+func (o changeFlags) changeOptions(ctx context.Context, a *app) (fleet.Options, change.Rules, error) {
+	rules, err := o.rules()
+	if err != nil {
+		return fleet.Options{}, rules, err
 	}
 	tooMany, err := parseMaxFail(o)
 	if err != nil {
-		return opt, err
+		return fleet.Options{}, rules, err
 	}
-	common, inv, err := o.fleetOptions(ctx, a)
+	opt, inv, err := o.fleetOptions(ctx, a)
 	if err != nil {
-		return opt, err
+		return opt, rules, err
 	}
-	opt.Options, opt.TooMany = common, tooMany
-	opt.Policy, err = a.readPolicy(cmp.Or(o.policy, inv.Policy))
-	return opt, err
+	opt.TooMany = tooMany
+	rules.Policy, err = a.readPolicy(cmp.Or(o.policy, inv.Policy))
+	return opt, rules, err
+}
+
+// rules are the rules of the change, without the policy.
+func (o changeFlags) rules() (change.Rules, error) {
+	rules := change.Rules{DryRun: o.dryRun}
+	var err error
+	if rules.InUse, err = change.ParseInUse(o.inUse); err != nil {
+		return rules, usagef("--in-use %w", err)
+	}
+	if o.serial != "" {
+		if rules.Serial, err = fleet.ParseSerial(o.serial); err != nil {
+			return rules, usagef("--serial %w", err)
+		}
+	}
+	if rules.Bandwidth, err = parseBandwidth(o); err != nil {
+		return rules, err
+	}
+	if o.relay == "" { // the command sends no files
+		rules.Relay.Off = true
+	} else if rules.Relay, err = relay.ParseMode(o.relay); err != nil {
+		return rules, usagef("--relay %w", err)
+	} else if rules.Bandwidth != nil {
+		rules.Relay.Limit = int64(rules.Bandwidth.Limit()) // it holds for each node
+	}
+	return rules, nil
 }
 
 // fleetOptions checks the flags that every command on nodes has, and reads the inventory.

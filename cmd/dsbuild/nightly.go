@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/dsbuild/dsbuild/fleet/deploy"
-	"github.com/dsbuild/dsbuild/fleet/deploy/envs"
+	"github.com/dsbuild/dsbuild/fleet/envdeploy"
 	"github.com/dsbuild/dsbuild/fleet/environment"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -225,7 +225,7 @@ func deployEnvOnce(ctx context.Context, a *app, opts envOptions, spec environmen
 	if err != nil {
 		return nightly.Nodes{}, err
 	}
-	d := envs.New(opt)
+	d := envdeploy.New(opt)
 	_, err = d.Survey(ctx)
 	return applyAtNight(ctx, opts.fleetFlags, d, err)
 }

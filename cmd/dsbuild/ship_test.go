@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
+	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes/nodestest"
@@ -112,7 +112,7 @@ func TestShipHints(t *testing.T) {
 	t.Cleanup(func() { job.Process.Kill(); job.Wait() })
 	for _, args := range [][]string{{"ship", inv, "--ops", "cpu_adam", "--dry-run"}, {"ship", inv, "--ops", "cpu_adam"}} {
 		out, said := program(t, home, 3, args...)
-		if text := out + said; !strings.Contains(text, "hint: "+changes.InUseHint) || strings.Contains(text, "INVENTORY") {
+		if text := out + said; !strings.Contains(text, "hint: "+change.InUseHint) || strings.Contains(text, "INVENTORY") {
 			t.Errorf("%q:\n%s", args, text)
 		}
 	}

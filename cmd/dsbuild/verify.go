@@ -3,8 +3,8 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet/verify"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // verifyTimeoutUsage is the help of --timeout of a command that sends and installs nothing.
@@ -44,7 +44,7 @@ it. Nodes that need several wheels (two Pythons, say) differ without it.` + whic
 			}
 			opt := verify.Options{Options: common, Level: level}
 			if must != "" {
-				if opt.Wheels, err = wheels.Load(ctx, must); err != nil {
+				if opt.Wheels, err = wheel.LoadAll(ctx, must); err != nil {
 					return err
 				}
 			}

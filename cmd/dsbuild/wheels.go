@@ -149,8 +149,8 @@ func runWheelFor(ctx context.Context, a *app, o wheelOptions) error {
 		return err
 	}
 	opt.BuildOnly = true
-	opt.Deploy.Options.Options = fleet.Options{Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Reporter: a.reporter}
-	if err := o.addDialer(ctx, a, inv, &opt.Deploy.Options.Options); err != nil {
+	opt.Deploy.Options = fleet.Options{Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Reporter: a.reporter}
+	if err := o.addDialer(ctx, a, inv, &opt.Deploy.Options); err != nil {
 		return err
 	}
 	s := ship.New(opt)

@@ -7,15 +7,14 @@ import (
 	"slices"
 
 	"github.com/dsbuild/dsbuild/compat"
-	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
-	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
+	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // Assignment is the wheel assigned to a node by the caller, or the reason why the node gets none.
 type Assignment struct {
-	Wheel   *wheels.Wheel // nodes with the same wheel hold the same pointer; nil with Coming: it is not chosen yet
+	Wheel   *wheel.Loaded // nodes with the same wheel hold the same pointer; nil with Coming: it is not chosen yet
 	Bundle  *wheel.Bundle // wheelhouse for the requirements of this wheel
 	Coming  string        // why the wheel does not exist yet, for a plan made without its file; "" if it exists
 	Reasons []string      // why no wheel can fit this node
@@ -60,7 +59,7 @@ func NewAssignedPlan(nodes []ProbeResult, assignments []Assignment, opt PlanOpti
 	plan := newPlan(nodes, func(i int, p *NodePlan) { p.assign(tables, nodes[i], assignments[i], opt) })
 	plan.Assigned = true
 	for _, g := range assignments {
-		if g.Wheel != nil && !slices.ContainsFunc(plan.Wheels, func(w wheels.Wheel) bool { return w.Manifest.SHA256 == g.Wheel.Manifest.SHA256 }) {
+		if g.Wheel != nil && !slices.ContainsFunc(plan.Wheels, func(w wheel.Loaded) bool { return w.Manifest.SHA256 == g.Wheel.Manifest.SHA256 }) {
 			plan.Wheels = append(plan.Wheels, *g.Wheel)
 		}
 	}
@@ -68,7 +67,7 @@ func NewAssignedPlan(nodes []ProbeResult, assignments []Assignment, opt PlanOpti
 }
 
 // Lacks returns, as text, the requirements of a wheel that a node does not meet.
-func Lacks(w wheels.Wheel, f node.Facts) ([]string, error) {
+func Lacks(w wheel.Loaded, f node.Facts) ([]string, error) {
 	_, lacks, err := chooseExtraWheels(w, f, nil, false)
 	return reasonsOf(lacks), err
 }
@@ -80,7 +79,7 @@ func (p *NodePlan) assign(t *compat.Tables, n ProbeResult, g Assignment, opt Pla
 	case len(reasons) > 0:
 		p.refuse(hint, reasons...)
 	case g.Coming != "":
-		p.Action, p.Wheel, p.Remarks = changes.Install, g.Wheel, []string{g.Coming}
+		p.Action, p.Wheel, p.Remarks = change.Install, g.Wheel, []string{g.Coming}
 	case g.Wheel == nil:
 		p.Unfit = true
 		p.refuse(g.Hint, g.Reasons...)

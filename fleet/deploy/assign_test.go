@@ -5,9 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/deploy"
-	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
-	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -18,7 +17,7 @@ func TestAssignedPlan(t *testing.T) {
 	t.Parallel()
 	low := planWheel("low.whl", func(m *wheel.Manifest) { m.CPU = "x86-64-v2" })
 	high, alien := planWheel("high.whl", nil), planWheel("alien.whl", func(m *wheel.Manifest) { m.Torch = "2.8.0" })
-	coming := &wheels.Wheel{Manifest: wheel.Manifest{Name: "coming"}}
+	coming := &wheel.Loaded{Manifest: wheel.Manifest{Name: "coming"}}
 	runs := func(f *node.Facts) {
 		f.DeepSpeed = &node.Installed{Version: "0.19.8", SHA256: "sha-low.whl", Record: "r", Intact: true}
 	}
@@ -26,21 +25,21 @@ func TestAssignedPlan(t *testing.T) {
 	for i, c := range []struct {
 		change func(*node.Facts)
 		given  deploy.Assignment
-		want   changes.Action
+		want   change.Action
 		wheel  string
 		why    string
 		unfit  bool
 	}{
-		{nil, deploy.Assignment{Wheel: &low}, changes.Install, "low.whl", "", false},
-		{nil, deploy.Assignment{Wheel: &high}, changes.Install, "high.whl", "", false},
-		{runs, deploy.Assignment{Wheel: &low}, changes.UpToDate, "low.whl", "", false},
-		{runs, deploy.Assignment{Wheel: &high}, changes.Install, "high.whl", "", false},
-		{nil, deploy.Assignment{Wheel: coming, Coming: "soon"}, changes.Install, "coming", "", false},
-		{managed, deploy.Assignment{Wheel: coming, Coming: "soon"}, changes.Refuse, "", "PEP 668", false},
-		{managed, deploy.Assignment{Wheel: &low}, changes.Refuse, "", "PEP 668", false},
-		{nil, deploy.Assignment{Reasons: []string{"too old"}}, changes.Refuse, "", "too old", true},
-		{nil, deploy.Assignment{Err: errors.New("not built")}, changes.Absent, "", "not built", false},
-		{nil, deploy.Assignment{Wheel: &alien}, changes.Refuse, "alien.whl", "torch 2.8", true},
+		{nil, deploy.Assignment{Wheel: &low}, change.Install, "low.whl", "", false},
+		{nil, deploy.Assignment{Wheel: &high}, change.Install, "high.whl", "", false},
+		{runs, deploy.Assignment{Wheel: &low}, change.UpToDate, "low.whl", "", false},
+		{runs, deploy.Assignment{Wheel: &high}, change.Install, "high.whl", "", false},
+		{nil, deploy.Assignment{Wheel: coming, Coming: "soon"}, change.Install, "coming", "", false},
+		{managed, deploy.Assignment{Wheel: coming, Coming: "soon"}, change.Refuse, "", "PEP 668", false},
+		{managed, deploy.Assignment{Wheel: &low}, change.Refuse, "", "PEP 668", false},
+		{nil, deploy.Assignment{Reasons: []string{"too old"}}, change.Refuse, "", "too old", true},
+		{nil, deploy.Assignment{Err: errors.New("not built")}, change.Absent, "", "not built", false},
+		{nil, deploy.Assignment{Wheel: &alien}, change.Refuse, "alien.whl", "torch 2.8", true},
 	} {
 		plan, err := deploy.NewAssignedPlan([]deploy.ProbeResult{{Name: "n", Facts: facts(c.change)}}, []deploy.Assignment{c.given}, deploy.PlanOptions{})
 		if err != nil {
@@ -63,11 +62,11 @@ func TestAssignedPlanOfASharedEnvironment(t *testing.T) {
 	shared := facts(func(f *node.Facts) { f.SiteID = "nfs:server:1" })
 	known := []deploy.ProbeResult{{Name: "n1", Facts: shared}, {Name: "n2", Facts: shared}}
 	plan, err := deploy.NewAssignedPlan(known, []deploy.Assignment{{Wheel: &a}, {Wheel: &a}}, deploy.PlanOptions{})
-	if err != nil || plan.Nodes[0].Action != changes.Install || plan.Nodes[1].Action != changes.Shared || len(plan.Wheels) != 1 {
+	if err != nil || plan.Nodes[0].Action != change.Install || plan.Nodes[1].Action != change.Shared || len(plan.Wheels) != 1 {
 		t.Errorf("%v, %+v", err, plan)
 	}
 	plan, err = deploy.NewAssignedPlan(known, []deploy.Assignment{{Wheel: &a}, {Wheel: &b, Coming: "soon"}}, deploy.PlanOptions{})
-	if err != nil || plan.Nodes[0].Action != changes.Refuse || plan.Nodes[1].Action != changes.Refuse || !strings.Contains(plan.Nodes[1].Reasons[0], "they need different wheels") {
+	if err != nil || plan.Nodes[0].Action != change.Refuse || plan.Nodes[1].Action != change.Refuse || !strings.Contains(plan.Nodes[1].Reasons[0], "they need different wheels") {
 		t.Errorf("%v, %+v", err, plan)
 	}
 	for i, other := range []string{"n2", "n1"} {

@@ -11,7 +11,6 @@ import (
 	"deps.dev/util/pypi"
 
 	"github.com/dsbuild/dsbuild/compat"
-	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/each"
@@ -57,7 +56,7 @@ func checkCompanion(w wheel.BundleWheel) error {
 		return err
 	}
 	defer a.Close()
-	if err := wheels.CheckOwnFiles(a); err != nil {
+	if err := wheel.CheckOwnFiles(a); err != nil {
 		return fault.New(fault.Usage, "make the wheelhouse without this wheel", "%s: %w", w.File, err)
 	}
 	return nil
@@ -96,7 +95,7 @@ type picker struct {
 // that neither the node nor the wheelhouse meets. A companion is skipped if the node already has
 // that version, unless dsbuild installed it there from another wheel: two commits may carry the
 // same version. With force, companions are always installed again.
-func chooseExtraWheels(w wheels.Wheel, f node.Facts, bundle *wheel.Bundle, force bool) (extra []wheel.BundleWheel, lacks []missing, err error) {
+func chooseExtraWheels(w wheel.Loaded, f node.Facts, bundle *wheel.Bundle, force bool) (extra []wheel.BundleWheel, lacks []missing, err error) {
 	p := picker{facts: f, have: maps.Clone(f.Dists), asked: map[string]bool{}}
 	if p.have == nil {
 		p.have = map[string]string{}

@@ -11,9 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/deploy"
-	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
-	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
@@ -305,31 +304,31 @@ func TestPlanWithABundle(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*node.Facts)
 		force  bool
-		action changes.Action
+		action change.Action
 		want   string // what goes along, or the reason
 	}{
-		"lacks all":          {nil, false, changes.Install, "einops 0.8.1, numpy 2.3.2, hjson 3.1.0, transformers 4.57.0.dev0, safetensors 0.6"},
-		"has all":            {func(f *node.Facts) { maps.Copy(f.Dists, full) }, false, changes.Install, ""},
-		"has all, runs it":   {func(f *node.Facts) { maps.Copy(f.Dists, full); f.DeepSpeed = runsIt }, false, changes.UpToDate, ""},
-		"forced":             {func(f *node.Facts) { maps.Copy(f.Dists, full); f.DeepSpeed = runsIt }, true, changes.Install, "transformers 4.57.0.dev0"},
-		"runs it, lacks one": {func(f *node.Facts) { maps.Copy(f.Dists, full); f.DeepSpeed = runsIt; delete(f.Dists, "hjson") }, false, changes.Install, "hjson 3.1.0"},
-		"other companion":    {func(f *node.Facts) { maps.Copy(f.Dists, full); f.Dists["transformers"] = "4.57.0" }, false, changes.Install, "transformers 4.57.0.dev0"},
+		"lacks all":          {nil, false, change.Install, "einops 0.8.1, numpy 2.3.2, hjson 3.1.0, transformers 4.57.0.dev0, safetensors 0.6"},
+		"has all":            {func(f *node.Facts) { maps.Copy(f.Dists, full) }, false, change.Install, ""},
+		"has all, runs it":   {func(f *node.Facts) { maps.Copy(f.Dists, full); f.DeepSpeed = runsIt }, false, change.UpToDate, ""},
+		"forced":             {func(f *node.Facts) { maps.Copy(f.Dists, full); f.DeepSpeed = runsIt }, true, change.Install, "transformers 4.57.0.dev0"},
+		"runs it, lacks one": {func(f *node.Facts) { maps.Copy(f.Dists, full); f.DeepSpeed = runsIt; delete(f.Dists, "hjson") }, false, change.Install, "hjson 3.1.0"},
+		"other companion":    {func(f *node.Facts) { maps.Copy(f.Dists, full); f.Dists["transformers"] = "4.57.0" }, false, change.Install, "transformers 4.57.0.dev0"},
 		"the same version": {func(f *node.Facts) {
 			maps.Copy(f.Dists, full)
 			f.ExtraWheels = map[string]string{"transformers": "sha-d"}
-		}, false, changes.Install, ""},
+		}, false, change.Install, ""},
 		"of another commit": {func(f *node.Facts) {
 			maps.Copy(f.Dists, full)
 			f.ExtraWheels = map[string]string{"transformers": "other"}
-		}, false, changes.Install, "transformers 4.57.0.dev0"},
-		"older numpy":  {func(f *node.Facts) { maps.Copy(f.Dists, full); f.Dists["einops"] = "0.1"; f.Dists["numpy"] = "1.26" }, false, changes.Install, "einops 0.8.1, numpy 2.3.2"},
-		"old glibc":    {func(f *node.Facts) { f.Glibc = "2.35" }, false, changes.Refuse, "numpy>=2 (the wheelhouse has b, which this node cannot install: Python 3.11.2, linux_x86_64, glibc 2.35)"},
-		"other Python": {func(f *node.Facts) { f.Python, f.Tag = "3.12.1", "cp312" }, false, changes.Refuse, "built for Python 3.11"},
-		"full disk":    {func(f *node.Facts) { f.FreeBytes = 32<<20 + 5<<20 }, false, changes.Refuse, "are needed"},
+		}, false, change.Install, "transformers 4.57.0.dev0"},
+		"older numpy":  {func(f *node.Facts) { maps.Copy(f.Dists, full); f.Dists["einops"] = "0.1"; f.Dists["numpy"] = "1.26" }, false, change.Install, "einops 0.8.1, numpy 2.3.2"},
+		"old glibc":    {func(f *node.Facts) { f.Glibc = "2.35" }, false, change.Refuse, "numpy>=2 (the wheelhouse has b, which this node cannot install: Python 3.11.2, linux_x86_64, glibc 2.35)"},
+		"other Python": {func(f *node.Facts) { f.Python, f.Tag = "3.12.1", "cp312" }, false, change.Refuse, "built for Python 3.11"},
+		"full disk":    {func(f *node.Facts) { f.FreeBytes = 32<<20 + 5<<20 }, false, change.Refuse, "are needed"},
 	} {
 		w := planWheel("a.whl", nil)
 		w.Requires = []string{"torch", "einops>0.5", "hjson"}
-		plan, err := deploy.NewPlan([]deploy.ProbeResult{{Name: "n", Facts: facts(c.change)}}, []wheels.Wheel{w}, deploy.PlanOptions{Bundle: house, Force: c.force})
+		plan, err := deploy.NewPlan([]deploy.ProbeResult{{Name: "n", Facts: facts(c.change)}}, []wheel.Loaded{w}, deploy.PlanOptions{Bundle: house, Force: c.force})
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -340,28 +339,28 @@ func TestPlanWithABundle(t *testing.T) {
 			along = append(along, a.Name+" "+a.Version)
 		}
 		got := strings.Join(along, ", ")
-		if c.action == changes.Refuse {
+		if c.action == change.Refuse {
 			got = strings.Join(p.Reasons, "; ")
 		}
-		if p.Action != c.action || c.action == changes.Refuse && !strings.Contains(got, c.want) || c.action != changes.Refuse && got != c.want {
+		if p.Action != c.action || c.action == change.Refuse && !strings.Contains(got, c.want) || c.action != change.Refuse && got != c.want {
 			t.Errorf("%s: %s %q, want %s %q", name, p.Action, got, c.action, c.want)
 		}
 	}
 	// A wheelhouse is for one machine, as its wheels are.
 	arm := planWheel("deepspeed-0.19.8-py3-none-manylinux_2_28_aarch64.whl", func(m *wheel.Manifest) { m.CPU = string(wheel.CPUArm) })
 	grace := facts(func(f *node.Facts) { f.Platform, f.CPU = "linux_aarch64", string(wheel.CPUArm) })
-	other, err := deploy.NewPlan([]deploy.ProbeResult{{Name: "n", Facts: grace}}, []wheels.Wheel{arm}, deploy.PlanOptions{Bundle: house})
-	if err != nil || other.Nodes[0].Action != changes.Refuse || !strings.Contains(strings.Join(other.Nodes[0].Reasons, "; "), "safetensors (the wheelhouse has e, which this node cannot install: Python 3.11.2, linux_aarch64, glibc 2.36)") {
+	other, err := deploy.NewPlan([]deploy.ProbeResult{{Name: "n", Facts: grace}}, []wheel.Loaded{arm}, deploy.PlanOptions{Bundle: house})
+	if err != nil || other.Nodes[0].Action != change.Refuse || !strings.Contains(strings.Join(other.Nodes[0].Reasons, "; "), "safetensors (the wheelhouse has e, which this node cannot install: Python 3.11.2, linux_aarch64, glibc 2.36)") {
 		t.Errorf("companions for x86_64 on aarch64: %v, %+v", err, other.Nodes[0])
 	}
 	lacks := planWheel("a.whl", nil)
 	lacks.Requires = []string{"torch>=3", "hjson>=4", "nowhere"}
-	plan, err := deploy.NewPlan([]deploy.ProbeResult{{Name: "n", Facts: facts(nil)}}, []wheels.Wheel{lacks}, deploy.PlanOptions{Bundle: house})
+	plan, err := deploy.NewPlan([]deploy.ProbeResult{{Name: "n", Facts: facts(nil)}}, []wheel.Loaded{lacks}, deploy.PlanOptions{Bundle: house})
 	if err != nil || plan.Nodes[0].Reasons[0] != "requirements are missing, and the wheelhouse does not have them: torch>=3 (this node has 2.15.0), hjson>=4 (the wheelhouse has 3.1.0), nowhere" || plan.Nodes[0].Hint == "" {
 		t.Errorf("%v: %+v", err, plan.Nodes[0])
 	}
 	var out strings.Builder
-	plan, _ = deploy.NewPlan([]deploy.ProbeResult{{Name: "n", Facts: facts(nil)}}, []wheels.Wheel{planWheel("a.whl", nil)}, deploy.PlanOptions{Bundle: house})
+	plan, _ = deploy.NewPlan([]deploy.ProbeResult{{Name: "n", Facts: facts(nil)}}, []wheel.Loaded{planWheel("a.whl", nil)}, deploy.PlanOptions{Bundle: house})
 	if err := plan.Print(&out); err != nil || !strings.Contains(out.String(), "with transformers 4.57.0.dev0, safetensors 0.6") {
 		t.Errorf("%v\n%s", err, out.String())
 	}

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -112,7 +111,7 @@ func TestByteCodeBesideTheWheel(t *testing.T) {
 }
 
 // withCode makes a wheel with byte code beside it.
-func withCode(t *testing.T, opt wheelOptions, version string) []wheels.Wheel {
+func withCode(t *testing.T, opt wheelOptions, version string) []wheel.Loaded {
 	t.Helper()
 	b, packed := byteCode(t)
 	opt.version, opt.code, opt.files = version, &b, map[string]string{"deepspeed/origin.py": "x = 'source'\n"}
@@ -124,7 +123,7 @@ func withCode(t *testing.T, opt wheelOptions, version string) []wheels.Wheel {
 }
 
 // bytesWithCode is the size of a wheel and of the byte code beside it.
-func bytesWithCode(t *testing.T, w wheels.Wheel) int64 {
+func bytesWithCode(t *testing.T, w wheel.Loaded) int64 {
 	t.Helper()
 	_, code, err := wheel.HashFile(w.Path + wheel.ByteCodeSuffix)
 	if err != nil {

@@ -4,8 +4,9 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
-	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/fleet/verify"
 	"github.com/dsbuild/dsbuild/internal/fault"
@@ -15,9 +16,11 @@ import (
 
 // Options are the resolved settings of a deploy.
 type Options struct {
-	changes.Options
+	fleet.Options
+	change.Rules
 
-	Wheels          []wheels.Wheel
+	Verify          verify.Level
+	Wheels          []wheel.Loaded
 	Bundle          *wheel.Bundle // wheelhouse for requirements; nil: a node that lacks one is refused
 	VerifyUnchanged verify.Level  // the level for nodes that dsbuild does not change; "" means Verify
 	// PipWheel returns the path of a pip wheel for a Python X.Y. dsbuild sends it to nodes whose
@@ -28,17 +31,17 @@ type Options struct {
 // Deployment is one deploy or rollback. The caller calls Survey, SurveyRollback, or Probe and
 // Assign; then Apply, then Close.
 type Deployment struct {
-	*changes.Run
+	*change.Run
 	opt   Options
 	nodes []*nodeRun
 	plan  Plan
-	pips  map[string]wheels.File // pip wheels, by Python X.Y
+	pips  map[string]fleet.LocalFile // pip wheels, by Python X.Y
 }
 
 // New prepares a deploy; it contacts no node yet.
 func New(opt Options) *Deployment {
-	d := &Deployment{opt: opt, pips: map[string]wheels.File{}}
-	d.Run = changes.NewRun(opt.Options, "deploying", func(n *changes.NodeRun) changes.Kind {
+	d := &Deployment{opt: opt, pips: map[string]fleet.LocalFile{}}
+	d.Run = change.NewRun(opt.Options, opt.Rules, "deploying", func(n *change.NodeRun) change.Kind {
 		u := &nodeRun{NodeRun: n, run: d}
 		d.nodes = append(d.nodes, u)
 		return u
@@ -51,7 +54,7 @@ func New(opt Options) *Deployment {
 // Where nodes claim that they share an environment,
 // dsbuild writes a file with one word there for a moment to prove it.
 func (d *Deployment) Survey(ctx context.Context) (Plan, error) {
-	var left []wheels.Wheel
+	var left []wheel.Loaded
 	var refused []error
 	for _, w := range d.opt.Wheels {
 		if err := d.Accept(w.Path, w.Manifest.SHA256); err != nil {
@@ -94,7 +97,7 @@ func (d *Deployment) planOptions(ctx context.Context) PlanOptions {
 			opt.NoPip[python] = err
 			continue
 		}
-		d.pips[python] = wheels.File{Path: file, SHA256: sum, Size: size}
+		d.pips[python] = fleet.LocalFile{Path: file, SHA256: sum, Size: size}
 	}
 	return opt
 }
@@ -142,7 +145,7 @@ func (d *Deployment) decide(ctx context.Context, newPlan func([]ProbeResult) (Pl
 		return Plan{}, err
 	}
 	for i := range plan.Nodes {
-		if p := &plan.Nodes[i]; p.Action == changes.Install {
+		if p := &plan.Nodes[i]; p.Action == change.Install {
 			if err := d.Accept(p.Wheel.Path, p.Wheel.Manifest.SHA256); err != nil {
 				p.refuse(fault.Hint(err), err.Error())
 			}
@@ -164,7 +167,7 @@ func (p *Plan) ApplyPolicy(policy *signing.Policy) {
 		return
 	}
 	for i := range p.Nodes {
-		if n := &p.Nodes[i]; n.Action == changes.Install && len(n.Extra) > 0 {
+		if n := &p.Nodes[i]; n.Action == change.Install && len(n.Extra) > 0 {
 			n.refuse("install them there first, or let the policy accept them (companions: accept)", "other wheels would be installed with it, and nobody has signed these")
 		}
 	}
@@ -180,15 +183,15 @@ func (d *Deployment) Apply(ctx context.Context) *report.Report {
 // Report returns the report of the run so far.
 func (d *Deployment) Report() *report.Report {
 	r := report.Empty(d.opt.Command)
-	r.Mixed = d.plan.Assigned || wheels.AnyStable(d.plan.Wheels)
+	r.Mixed = d.plan.Assigned || wheel.AnyStable(d.plan.Wheels)
 	var seen []report.ProbedNode
 	for _, u := range d.nodes {
 		var w *report.Wheel
 		kind := ""
 		if u.plan != nil && u.plan.Wheel != nil {
-			w = u.plan.Wheel.Ref()
+			w = &report.Wheel{Name: u.plan.Wheel.Manifest.Name, SHA256: u.plan.Wheel.Manifest.SHA256, Version: u.plan.Wheel.Version}
 			if u.facts != nil {
-				kind = u.plan.Wheel.Kind(*u.facts)
+				kind = compat.AlikeKey(u.plan.Wheel.Manifest, *u.facts)
 			}
 		}
 		r.Add(u.report(), w)

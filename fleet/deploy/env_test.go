@@ -17,8 +17,6 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/deploy"
-	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
-	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/fleet/verify"
 	"github.com/dsbuild/dsbuild/internal/remote"
@@ -288,9 +286,9 @@ func pythonTag(t *testing.T) string {
 	return strings.TrimSpace(string(out))
 }
 
-func load(t *testing.T, path string) []wheels.Wheel {
+func load(t *testing.T, path string) []wheel.Loaded {
 	t.Helper()
-	loaded, err := wheels.Load(t.Context(), path)
+	loaded, err := wheel.LoadAll(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -306,20 +304,18 @@ func host(t *testing.T, name string, e environment, opt sshtest.Options) (invent
 }
 
 // options are those of a deploy to test servers.
-func options(t *testing.T, offered []wheels.Wheel, servers []*sshtest.Server, hosts ...inventory.Host) deploy.Options {
+func options(t *testing.T, offered []wheel.Loaded, servers []*sshtest.Server, hosts ...inventory.Host) deploy.Options {
 	t.Helper()
 	return deploy.Options{
-		Options: changes.Options{
-			Options: fleet.Options{
-				Hosts:      hosts,
-				KnownHosts: sshtest.KnownHosts(t, servers...),
-				By:         "tester",
-				Forks:      4,
-				Dialer:     remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: time.Minute}),
-				Reporter:   ui.New(testWriter{t}, ui.Options{}),
-			},
-			Verify: verify.LevelLoad,
+		Options: fleet.Options{
+			Hosts:      hosts,
+			KnownHosts: sshtest.KnownHosts(t, servers...),
+			By:         "tester",
+			Forks:      4,
+			Dialer:     remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: time.Minute}),
+			Reporter:   ui.New(testWriter{t}, ui.Options{}),
 		},
+		Verify: verify.LevelLoad,
 		Wheels: offered,
 	}
 }
@@ -331,7 +327,7 @@ func impatient() remote.Dialer {
 
 // verifyOptions are those of a verification of the same nodes.
 func verifyOptions(o deploy.Options) verify.Options {
-	return verify.Options{Options: o.Options.Options, Wheels: o.Wheels, Level: o.Verify}
+	return verify.Options{Options: o.Options, Wheels: o.Wheels, Level: o.Verify}
 }
 
 type testWriter struct{ t *testing.T }

@@ -13,7 +13,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/fleet/verify"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
@@ -89,7 +88,7 @@ func TestCommandsOfTheEnvironmentAreRefused(t *testing.T) {
 		{"console": "[ console_scripts ]\npython = deepspeed:main\n"},
 	} {
 		path := withFiles(t, makeWheel(t, t.TempDir(), wheelOptions{}), more)
-		if _, err := wheels.Load(t.Context(), path); code(err) != 4 || !strings.Contains(err.Error(), "metadata: ") {
+		if _, err := wheel.LoadAll(t.Context(), path); code(err) != 4 || !strings.Contains(err.Error(), "metadata: ") {
 			t.Errorf("%q: %v", more, err)
 		}
 	}

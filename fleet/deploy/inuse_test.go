@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/deploy"
-	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
@@ -90,7 +90,7 @@ func TestEnvironmentInUseIsLeftAsItIs(t *testing.T) {
 	}
 	busy.mustBe(t, was)
 
-	opt.InUse = changes.InUse{Ignore: true}
+	opt.InUse = change.InUse{Ignore: true}
 	heard := &warnings{Reporter: opt.Reporter}
 	opt.Reporter = heard
 	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.OK || !n.Changed {
@@ -100,7 +100,7 @@ func TestEnvironmentInUseIsLeftAsItIs(t *testing.T) {
 		t.Errorf("warnings: %q", heard.said)
 	}
 	// Where nothing is changed nobody is in the way.
-	opt.InUse = changes.InUse{}
+	opt.InUse = change.InUse{}
 	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.OK || n.Changed {
 		t.Errorf("left alone: %+v", n)
 	}
@@ -125,12 +125,12 @@ func TestWaitsUntilTheEnvironmentIsFree(t *testing.T) {
 	opt.Dialer = count
 	pid, end := e.train(t)
 
-	opt.InUse = changes.InUse{Wait: time.Second}
+	opt.InUse = change.InUse{Wait: time.Second}
 	n := run(t, context.Background(), opt).Nodes[0]
 	if n.Status != report.Refused || n.Step != "fit" || !strings.Contains(n.Error, listProcesses(pid)) || count.Puts.Load() != 0 {
 		t.Errorf("still in use: %+v, files sent %d", n, count.Puts.Load())
 	}
-	opt.InUse = changes.InUse{Wait: time.Minute}
+	opt.InUse = change.InUse{Wait: time.Minute}
 	ctx, cancel := context.WithCancel(context.Background())
 	opt.Reporter = onWaiting{opt.Reporter, cancel}
 	if n = run(t, ctx, opt).Nodes[0]; n.Status != report.Skipped || n.Changed {
@@ -143,7 +143,7 @@ func TestWaitsUntilTheEnvironmentIsFree(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p := plan.Nodes[0]; p.Action != changes.Install || plan.Err() != nil || len(p.Remarks) == 0 || !strings.HasPrefix(p.Remarks[len(p.Remarks)-1], "waits up to 1m00s: its environment is used by pid") {
+	if p := plan.Nodes[0]; p.Action != change.Install || plan.Err() != nil || len(p.Remarks) == 0 || !strings.HasPrefix(p.Remarks[len(p.Remarks)-1], "waits up to 1m00s: its environment is used by pid") {
 		t.Errorf("plan: %+v", p)
 	}
 	if n = d.Apply(context.Background()).Nodes[0]; n.Status != report.OK || !n.Changed {
@@ -212,14 +212,14 @@ func TestSharedEnvironmentIsInUseOnAnyNode(t *testing.T) {
 		t.Errorf("the one where it is used: %+v", n)
 	}
 	e.mustBe(t, was)
-	opt.InUse = changes.InUse{Wait: time.Second}
+	opt.InUse = change.InUse{Wait: time.Second}
 	r = run(t, context.Background(), opt)
 	for _, n := range r.Nodes {
 		if n.Status != report.Refused || !strings.Contains(n.Error, listProcesses(pid)) || !strings.Contains(n.Error, "gpu2") && n.Name == "gpu1" {
 			t.Errorf("after waiting: %+v", n)
 		}
 	}
-	opt.InUse, opt.Reporter = changes.InUse{Wait: time.Minute}, onWaiting{opt.Reporter, end}
+	opt.InUse, opt.Reporter = change.InUse{Wait: time.Minute}, onWaiting{opt.Reporter, end}
 	if r = run(t, context.Background(), opt); r.Err() != nil {
 		t.Errorf("free at last: %v", r.Err())
 	}
@@ -227,13 +227,13 @@ func TestSharedEnvironmentIsInUseOnAnyNode(t *testing.T) {
 
 func TestParseInUse(t *testing.T) {
 	t.Parallel()
-	for s, want := range map[string]changes.InUse{"refuse": {}, "ignore": {Ignore: true}, "wait=90s": {Wait: 90 * time.Second}, "wait=1h30m": {Wait: 90 * time.Minute}} {
-		if got, err := changes.ParseInUse(s); err != nil || got != want {
+	for s, want := range map[string]change.InUse{"refuse": {}, "ignore": {Ignore: true}, "wait=90s": {Wait: 90 * time.Second}, "wait=1h30m": {Wait: 90 * time.Minute}} {
+		if got, err := change.ParseInUse(s); err != nil || got != want {
 			t.Errorf("%s: %+v, %v", s, got, err)
 		}
 	}
 	for _, s := range []string{"", "Refuse", "wait", "wait=", "wait=5", "wait=-1s", "wait=0s", "ignore=1s"} {
-		if got, err := changes.ParseInUse(s); err == nil {
+		if got, err := change.ParseInUse(s); err == nil {
 			t.Errorf("%q: %+v", s, got)
 		}
 	}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/deploy"
-	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
 	"github.com/dsbuild/dsbuild/fleet/verify"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/testkit/manynodes"
@@ -35,16 +34,14 @@ func TestNothingIsLeftOfADeploy(t *testing.T) { // not parallel: it counts
 	offered := load(t, wheeltest.Packed(t, t.TempDir(), wheeltest.Options{}))
 	before := runtime.NumGoroutine()
 	d := deploy.New(deploy.Options{
-		Options: changes.Options{
-			Options: fleet.Options{
-				Hosts:      inv.Hosts,
-				KnownHosts: inv.KnownHosts,
-				By:         "tester",
-				Dialer:     remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none"}),
-				Reporter:   ui.New(testWriter{t}, ui.Options{}),
-			},
-			Verify: verify.LevelFiles,
+		Options: fleet.Options{
+			Hosts:      inv.Hosts,
+			KnownHosts: inv.KnownHosts,
+			By:         "tester",
+			Dialer:     remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none"}),
+			Reporter:   ui.New(testWriter{t}, ui.Options{}),
 		},
+		Verify: verify.LevelFiles,
 		Wheels: offered,
 	})
 	if _, err := d.Survey(t.Context()); err != nil {

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/deploy"
-	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/fleet/report/page"
 	"github.com/dsbuild/dsbuild/fleet/verify"
@@ -285,7 +285,7 @@ func TestSharingIsProved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, want := range []changes.Action{changes.Install, changes.Install, changes.Shared} {
+	for i, want := range []change.Action{change.Install, change.Install, change.Shared} {
 		if p := plan.Nodes[i]; p.Action != want {
 			t.Errorf("%s: %s (leader %d), want %s", p.Name, p.Action, p.Leader, want)
 		}

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
+	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
@@ -41,7 +41,7 @@ func TestHungPipAndWhoWaitsForIt(t *testing.T) {
 	}()
 	waitFor(t, "pip starts", exists(started))
 	second := opt
-	second.By, second.InUse = "another", changes.InUse{Ignore: true}
+	second.By, second.InUse = "another", change.InUse{Ignore: true}
 	n := run(t, context.Background(), second).Nodes[0]
 	if n.Status != report.Failed || n.Step != "put" || n.Changed || !n.Unseen || n.After != nil || !strings.Contains(n.Error, "another deploy is changing this environment (run ") || !strings.HasSuffix(n.Error, " by tester on gpu1)") || n.Hint == "" {
 		t.Errorf("%+v", n)

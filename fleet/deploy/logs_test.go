@@ -13,7 +13,6 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/deploy"
-	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/fleet/verify"
 	"github.com/dsbuild/dsbuild/internal/remote"
@@ -197,7 +196,7 @@ func TestLogOfATalkativeNode(t *testing.T) {
 func TestLogsHaveNamesOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	opt := deploy.Options{Options: changes.Options{Options: fleet.Options{Reporter: &warnings{}, Dialer: deaf{}, Logs: fleet.Logs{Dir: dir}}}}
+	opt := deploy.Options{Options: fleet.Options{Reporter: &warnings{}, Dialer: deaf{}, Logs: fleet.Logs{Dir: dir}}}
 	opt.Reporter = options(t, nil, nil).Reporter
 	for _, name := range []string{"gpu1", "GPU1", "gpu1/train", "gpu1_train", "gpu1+train", "..", "../up", "a b", "a\tb", "-rf", strings.Repeat("n", 300), strings.Repeat("n", 301)} {
 		opt.Hosts = append(opt.Hosts, inventory.Host{Name: name})

@@ -5,13 +5,13 @@ import (
 	"errors"
 	"maps"
 
-	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
+	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
 )
 
-// The agent obeys these orders (verbs in deploy.py). digest comes from package changes.
+// The agent obeys these orders (verbs in deploy.py). digest comes from package change.
 //
 //	order      fields                                              answer
 //	users      –                                                   node.Processes
@@ -24,14 +24,14 @@ import (
 //	verify_back – (compares it with what was moved aside)          –
 //	verify     request (verify.Request)                            verify.Reply
 //	record     installed, journal, forget (the kept version)       –
-//	undo       – (it also interrupts an order)                     changes.Undone
+//	undo       – (it also interrupts an order)                     change.Undone
 //
 // An order that fails has a Failure of package agent as its answer, with the code of a hint.
 var agentProgram = node.NewProgram("deploy")
 
 // nodeRun is one node on its way through a deploy or a rollback.
 type nodeRun struct {
-	*changes.NodeRun
+	*change.NodeRun
 	run *Deployment
 
 	facts    *node.Facts

@@ -8,14 +8,11 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/compat"
-	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
-	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
+	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/node"
-	"github.com/dsbuild/dsbuild/fleet/verify"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
-	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -29,8 +26,8 @@ type ProbeResult struct {
 
 // NodePlan is the action on one node, with the reasons for it.
 type NodePlan struct {
-	changes.NodePlan
-	Wheel  *wheels.Wheel       // nil if none was chosen
+	change.NodePlan
+	Wheel  *wheel.Loaded       // nil if none was chosen
 	Extra  []wheel.BundleWheel // wheels of the wheelhouse to install with it
 	Chosen []string            // of the remarks, why it gets this wheel and not another one that fits
 	Back   string              // rollback: the version that it puts back
@@ -40,9 +37,9 @@ type NodePlan struct {
 
 // Plan lists the actions of a deploy, in inventory order.
 type Plan struct {
-	changes.Plans
+	change.Plans
 	Nodes  []NodePlan     // Plans are their common parts
-	Wheels []wheels.Wheel // the wheels in use; a single wheel is listed even if no node uses it
+	Wheels []wheel.Loaded // the wheels in use; a single wheel is listed even if no node uses it
 	// Assigned is true if each node was assigned its wheel: a fleet with several wheels is intended.
 	Assigned bool
 }
@@ -67,7 +64,7 @@ func newPlan(nodes []ProbeResult, decide func(i int, p *NodePlan)) Plan {
 	// refuses one of them, it changes none.
 	groups := map[string][]int{}
 	for i, n := range nodes {
-		if plan.Nodes[i].Action != changes.Absent && n.Facts.SiteID != "" {
+		if plan.Nodes[i].Action != change.Absent && n.Facts.SiteID != "" {
 			groups[n.Facts.SiteID] = append(groups[n.Facts.SiteID], i)
 		}
 	}
@@ -97,7 +94,7 @@ type PlanOptions struct {
 
 // NewPlan decides the action on each node. It is pure. The error asks for fault.Usage if the
 // wheels leave open which one a node should get.
-func NewPlan(nodes []ProbeResult, offered []wheels.Wheel, opt PlanOptions) (Plan, error) {
+func NewPlan(nodes []ProbeResult, offered []wheel.Loaded, opt PlanOptions) (Plan, error) {
 	tables, err := compat.NewTables()
 	if err != nil {
 		return Plan{}, err
@@ -131,12 +128,12 @@ func NewPlan(nodes []ProbeResult, offered []wheels.Wheel, opt PlanOptions) (Plan
 }
 
 // choose decides the action on a node with the wheel that fits it best.
-func (p *NodePlan) choose(tables *compat.Tables, n ProbeResult, offered []wheels.Wheel, opt PlanOptions) error {
+func (p *NodePlan) choose(tables *compat.Tables, n ProbeResult, offered []wheel.Loaded, opt PlanOptions) error {
 	if reasons, hint := missingTorchOrPip(n.Facts, opt); len(reasons) > 0 {
 		p.refuse(hint, reasons...)
 		return nil
 	}
-	choice, err := wheels.Choose(tables, offered, n.Facts)
+	choice, err := compat.Choose(tables, offered, n.Facts)
 	if err != nil {
 		return err
 	}
@@ -151,7 +148,7 @@ func (p *NodePlan) choose(tables *compat.Tables, n ProbeResult, offered []wheels
 }
 
 // decide decides the action on a node with its chosen wheel.
-func (p *NodePlan) decide(w *wheels.Wheel, verdict compat.Verdict, n ProbeResult, opt PlanOptions) {
+func (p *NodePlan) decide(w *wheel.Loaded, verdict compat.Verdict, n ProbeResult, opt PlanOptions) {
 	p.Wheel, p.Remarks = w, verdict.Remarks
 	if len(verdict.Reasons) > 0 {
 		p.Unfit = true
@@ -163,10 +160,10 @@ func (p *NodePlan) decide(w *wheels.Wheel, verdict compat.Verdict, n ProbeResult
 	// A node that runs the wheel still installs if it lacks requirements that dsbuild can add.
 	whole := opt.Bundle == nil || err == nil && len(extra)+len(lacks) == 0
 	if d != nil && d.Intact && d.SHA256 == w.Manifest.SHA256 && !n.Facts.Unfinished && !opt.Force && whole {
-		p.Action = changes.UpToDate
+		p.Action = change.UpToDate
 		return
 	}
-	p.Action, p.Extra = changes.Install, extra
+	p.Action, p.Extra = change.Install, extra
 	p.need, p.free = neededRoom(w.Manifest.Size+extraSize(extra)), min(n.Facts.FreeBytes, n.Facts.FreeTmpBytes)
 	if obstacles, hint := installObstacles(*w, n.Facts, extra, lacks, err, opt); len(obstacles) > 0 {
 		p.SetRefused(hint, obstacles...)
@@ -188,7 +185,7 @@ func environmentFaults(n ProbeResult) (reasons []string, hint string) {
 		for _, path := range f.NoRecord[:min(len(f.NoRecord), 3)] {
 			reasons = append(reasons, "its DeepSpeed was installed without a RECORD, so dsbuild could not put it back: "+node.ShownPath(path))
 		}
-		return reasons, verify.AdviceFor("remove-deepspeed", inventory.Host{Python: n.Python})
+		return reasons, node.AdviceFor("remove-deepspeed", n.Python)
 	case f.ReadOnly:
 		return []string{"its environment is on a file system that is mounted read-only: " + node.ShownPath(f.SitePackages)},
 			"mount it writable; if it was, the node's disk may be failing (dmesg)"
@@ -224,7 +221,7 @@ func neededRoom(size int64) int64 { return roomFactor*size + roomMargin }
 
 // installObstacles returns the reasons why an environment cannot take a wheel that fits it: missing
 // requirements, foreign commands or a full disk.
-func installObstacles(w wheels.Wheel, f node.Facts, extra []wheel.BundleWheel, lacks []missing, err error, opt PlanOptions) (reasons []cause.Message, hint string) {
+func installObstacles(w wheel.Loaded, f node.Facts, extra []wheel.BundleWheel, lacks []missing, err error, opt PlanOptions) (reasons []cause.Message, hint string) {
 	switch {
 	case err != nil:
 		reasons, hint = append(reasons, cause.From(err)), "dsbuild cannot read the wheel's METADATA: build the wheel again"
@@ -244,7 +241,7 @@ func installObstacles(w wheels.Wheel, f node.Facts, extra []wheel.BundleWheel, l
 
 // foreignCommands returns a reason and a hint if commands of the wheel would replace those of
 // another package, or files of no package.
-func foreignCommands(w wheels.Wheel, f node.Facts) (reason, hint string) {
+func foreignCommands(w wheel.Loaded, f node.Facts) (reason, hint string) {
 	var reasons []string
 	for _, name := range w.Commands {
 		switch owner, taken := f.Taken[name]; {
@@ -263,11 +260,11 @@ func foreignCommands(w wheels.Wheel, f node.Facts) (reason, hint string) {
 func resolveGroup(plans []NodePlan, members []int) {
 	leader := -1
 	for _, i := range members {
-		if plans[i].Action == changes.Refuse {
+		if plans[i].Action == change.Refuse {
 			refuseOthers(plans, members, i, cause.Message{Text: strings.Join(plans[i].Reasons, "; "), Cause: plans[i].Cause()})
 			return
 		}
-		if leader < 0 && (plans[i].Action == changes.Install || plans[i].Action == changes.Rollback) {
+		if leader < 0 && (plans[i].Action == change.Install || plans[i].Action == change.Rollback) {
 			leader = i
 		}
 	}
@@ -283,7 +280,7 @@ func resolveGroup(plans []NodePlan, members []int) {
 	}
 	for _, i := range members {
 		if i != leader {
-			plans[i].Action, plans[i].Leader = changes.Shared, leader
+			plans[i].Action, plans[i].Leader = change.Shared, leader
 		}
 	}
 }
@@ -291,14 +288,14 @@ func resolveGroup(plans []NodePlan, members []int) {
 // refuseOthers refuses the members of a shared environment, except the one with index but.
 func refuseOthers(plans []NodePlan, members []int, but int, why cause.Message) {
 	for _, i := range members {
-		if i == but || plans[i].Action == changes.Refuse {
+		if i == but || plans[i].Action == change.Refuse {
 			continue
 		}
 		with := but
 		if but < 0 { // any other one
 			with = members[slices.IndexFunc(members, func(m int) bool { return m != i })]
 		}
-		plans[i].Action, plans[i].Unfit = changes.Refuse, but >= 0 && plans[but].Unfit
+		plans[i].Action, plans[i].Unfit = change.Refuse, but >= 0 && plans[but].Unfit
 		plans[i].Reasons = []string{plans[i].NoteCause(cause.Messagef("shares its environment with %s: %s", cause.Own(plans[with].Name), why))}
 		plans[i].Hint = "give nodes with different needs separate environments"
 	}
@@ -308,19 +305,19 @@ func refuseOthers(plans []NodePlan, members []int, but int, why cause.Message) {
 func (p Plan) Print(w io.Writer) error {
 	err := p.Plans.Print(w, []string{"WHEEL"}, func(i int) (cells, why []string) {
 		n, wheel := p.Nodes[i], "-"
-		if n.Wheel != nil && n.Action != changes.Refuse {
+		if n.Wheel != nil && n.Action != change.Refuse {
 			wheel = n.Wheel.Manifest.Name
 		}
 		switch n.Action {
-		case changes.Install:
+		case change.Install:
 			if len(n.Extra) > 0 {
 				why = []string{"with " + strings.Join(extraWheelNames(n.Extra), ", ")}
 			}
-		case changes.Shared:
+		case change.Shared:
 			why = []string{"shares its environment with " + p.Nodes[n.Leader].Name}
-		case changes.Rollback:
+		case change.Rollback:
 			why = []string{"back to " + n.Back}
-		case changes.UpToDate:
+		case change.UpToDate:
 			why = []string{"runs this wheel already"}
 		}
 		return []string{wheel}, why
@@ -329,7 +326,7 @@ func (p Plan) Print(w io.Writer) error {
 	var fullest NodePlan // of the nodes that get files
 	nodes := 0
 	for _, n := range p.Nodes {
-		if n.Action != changes.Install || n.need == 0 {
+		if n.Action != change.Install || n.need == 0 {
 			continue
 		}
 		bytes, nodes = bytes+n.Wheel.Manifest.Size+extraSize(n.Extra), nodes+1
@@ -345,12 +342,12 @@ func (p Plan) Print(w io.Writer) error {
 }
 
 // ApplyInUse applies the policy to the nodes whose environment is to be changed while processes use it.
-func (p Plan) ApplyInUse(nodes []ProbeResult, policy changes.InUse) {
+func (p Plan) ApplyInUse(nodes []ProbeResult, policy change.InUse) {
 	users := make([]node.Processes, len(nodes))
 	for i, n := range nodes {
 		users[i] = node.Processes{InUse: n.Facts.InUse, More: n.Facts.InUseMore}
 		at := slices.IndexFunc(n.Facts.Missing, func(m string) bool { return strings.HasPrefix(m, "in_use") })
-		if a := p.Nodes[i].Action; at >= 0 && (a == changes.Install || a == changes.Rollback || a == changes.Shared) {
+		if a := p.Nodes[i].Action; at >= 0 && (a == change.Install || a == change.Rollback || a == change.Shared) {
 			p.Nodes[i].Remarks = append(p.Nodes[i].Remarks, "dsbuild cannot see whether it is in use: "+n.Facts.Missing[at])
 		}
 	}

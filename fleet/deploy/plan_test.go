@@ -7,9 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/deploy"
-	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
-	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -25,47 +24,47 @@ func facts(change func(*node.Facts)) node.Facts {
 	return f
 }
 
-func planWheel(name string, change func(*wheel.Manifest)) wheels.Wheel {
+func planWheel(name string, change func(*wheel.Manifest)) wheel.Loaded {
 	m := wheel.Manifest{Name: name, SHA256: "sha-" + name, Size: 1 << 20, Ops: []string{"cpu_adam"}, CPU: "x86-64-v3", Python: "3.11", Torch: "2.15.0", CUDA: "13.2", Glibc: "2.34"}
 	if change != nil {
 		change(&m)
 	}
-	return wheels.Wheel{Manifest: m, Version: "0.19.8", Requires: []string{"torch"}}
+	return wheel.Loaded{Manifest: m, Version: "0.19.8", Requires: []string{"torch"}}
 }
 
 func TestPlanOfOneWheel(t *testing.T) {
 	t.Parallel()
-	w := []wheels.Wheel{planWheel("a.whl", nil)}
+	w := []wheel.Loaded{planWheel("a.whl", nil)}
 	w[0].Commands = []string{"ds_report"}
 	nobodys, anothers := map[string]string{"ds_report": ""}, map[string]string{"ds_report": "other"}
 	runsIt := &node.Installed{Version: "0.19.8", SHA256: "sha-a.whl", Record: "r", Intact: true}
 	for name, c := range map[string]struct {
 		change func(*node.Facts)
 		opt    deploy.PlanOptions
-		want   changes.Action
+		want   change.Action
 		why    string
 	}{
-		"fits":            {nil, deploy.PlanOptions{}, changes.Install, ""},
-		"runs it":         {func(f *node.Facts) { f.DeepSpeed = runsIt }, deploy.PlanOptions{}, changes.UpToDate, ""},
-		"forced":          {func(f *node.Facts) { f.DeepSpeed = runsIt }, deploy.PlanOptions{Force: true}, changes.Install, ""},
-		"cut off":         {func(f *node.Facts) { f.DeepSpeed, f.Unfinished = runsIt, true }, deploy.PlanOptions{}, changes.Install, ""},
-		"altered":         {func(f *node.Facts) { d := *runsIt; d.Intact = false; f.DeepSpeed = &d }, deploy.PlanOptions{}, changes.Install, ""},
-		"managed":         {func(f *node.Facts) { f.ExternallyManaged = true }, deploy.PlanOptions{}, changes.Refuse, "PEP 668"},
-		"read-only":       {func(f *node.Facts) { f.Writable = false }, deploy.PlanOptions{}, changes.Refuse, "may not write into /v"},
-		"no torch":        {func(f *node.Facts) { f.Torch = "" }, deploy.PlanOptions{}, changes.Refuse, "no torch"},
-		"other torch":     {func(f *node.Facts) { f.Torch = "2.14.0" }, deploy.PlanOptions{}, changes.Refuse, "node has 2.14"},
-		"old CPU":         {func(f *node.Facts) { f.CPU = "x86-64-v2" }, deploy.PlanOptions{}, changes.Refuse, "x86-64-v3"},
-		"full":            {func(f *node.Facts) { f.FreeBytes = 1 << 20 }, deploy.PlanOptions{}, changes.Refuse, "are needed"},
-		"no requirement":  {func(f *node.Facts) { delete(f.Dists, "torch") }, deploy.PlanOptions{}, changes.Refuse, "requirements are missing: torch"},
-		"no pip":          {func(f *node.Facts) { f.Pip = "" }, deploy.PlanOptions{NoPip: map[string]error{"3.11": errors.New("offline")}}, changes.Refuse, "dsbuild has none to send: offline"},
-		"pip on node":     {func(f *node.Facts) { f.Pip, f.PipWheel = "", "/usr/pip.whl" }, deploy.PlanOptions{NoPip: map[string]error{"3.11": errors.New("offline")}}, changes.Install, ""},
-		"no RECORD":       {func(f *node.Facts) { f.NoRecord = []string{"/v/lib/deepspeed.egg-link"} }, deploy.PlanOptions{}, changes.Refuse, "without a RECORD"},
-		"torn RECORD":     {func(f *node.Facts) { f.DeepSpeed, f.Unfinished = &node.Installed{}, true }, deploy.PlanOptions{}, changes.Install, ""},
-		"another's home":  {func(f *node.Facts) { f.Writable, f.HomeOwner = false, "root" }, deploy.PlanOptions{}, changes.Refuse, "/v/.dsbuild, which belongs to root"},
-		"taken":           {func(f *node.Facts) { f.Taken = nobodys }, deploy.PlanOptions{}, changes.Refuse, "belongs to no package"},
-		"torn, taken":     {func(f *node.Facts) { f.Taken, f.Unfinished = nobodys, true }, deploy.PlanOptions{}, changes.Install, ""},
-		"torn, another's": {func(f *node.Facts) { f.Taken, f.Unfinished = anothers, true }, deploy.PlanOptions{}, changes.Refuse, "belongs to other"},
-		"no interpreter":  {func(f *node.Facts) { *f = node.Facts{Missing: []string{"python"}} }, deploy.PlanOptions{}, changes.Refuse, "no usable Python"},
+		"fits":            {nil, deploy.PlanOptions{}, change.Install, ""},
+		"runs it":         {func(f *node.Facts) { f.DeepSpeed = runsIt }, deploy.PlanOptions{}, change.UpToDate, ""},
+		"forced":          {func(f *node.Facts) { f.DeepSpeed = runsIt }, deploy.PlanOptions{Force: true}, change.Install, ""},
+		"cut off":         {func(f *node.Facts) { f.DeepSpeed, f.Unfinished = runsIt, true }, deploy.PlanOptions{}, change.Install, ""},
+		"altered":         {func(f *node.Facts) { d := *runsIt; d.Intact = false; f.DeepSpeed = &d }, deploy.PlanOptions{}, change.Install, ""},
+		"managed":         {func(f *node.Facts) { f.ExternallyManaged = true }, deploy.PlanOptions{}, change.Refuse, "PEP 668"},
+		"read-only":       {func(f *node.Facts) { f.Writable = false }, deploy.PlanOptions{}, change.Refuse, "may not write into /v"},
+		"no torch":        {func(f *node.Facts) { f.Torch = "" }, deploy.PlanOptions{}, change.Refuse, "no torch"},
+		"other torch":     {func(f *node.Facts) { f.Torch = "2.14.0" }, deploy.PlanOptions{}, change.Refuse, "node has 2.14"},
+		"old CPU":         {func(f *node.Facts) { f.CPU = "x86-64-v2" }, deploy.PlanOptions{}, change.Refuse, "x86-64-v3"},
+		"full":            {func(f *node.Facts) { f.FreeBytes = 1 << 20 }, deploy.PlanOptions{}, change.Refuse, "are needed"},
+		"no requirement":  {func(f *node.Facts) { delete(f.Dists, "torch") }, deploy.PlanOptions{}, change.Refuse, "requirements are missing: torch"},
+		"no pip":          {func(f *node.Facts) { f.Pip = "" }, deploy.PlanOptions{NoPip: map[string]error{"3.11": errors.New("offline")}}, change.Refuse, "dsbuild has none to send: offline"},
+		"pip on node":     {func(f *node.Facts) { f.Pip, f.PipWheel = "", "/usr/pip.whl" }, deploy.PlanOptions{NoPip: map[string]error{"3.11": errors.New("offline")}}, change.Install, ""},
+		"no RECORD":       {func(f *node.Facts) { f.NoRecord = []string{"/v/lib/deepspeed.egg-link"} }, deploy.PlanOptions{}, change.Refuse, "without a RECORD"},
+		"torn RECORD":     {func(f *node.Facts) { f.DeepSpeed, f.Unfinished = &node.Installed{}, true }, deploy.PlanOptions{}, change.Install, ""},
+		"another's home":  {func(f *node.Facts) { f.Writable, f.HomeOwner = false, "root" }, deploy.PlanOptions{}, change.Refuse, "/v/.dsbuild, which belongs to root"},
+		"taken":           {func(f *node.Facts) { f.Taken = nobodys }, deploy.PlanOptions{}, change.Refuse, "belongs to no package"},
+		"torn, taken":     {func(f *node.Facts) { f.Taken, f.Unfinished = nobodys, true }, deploy.PlanOptions{}, change.Install, ""},
+		"torn, another's": {func(f *node.Facts) { f.Taken, f.Unfinished = anothers, true }, deploy.PlanOptions{}, change.Refuse, "belongs to other"},
+		"no interpreter":  {func(f *node.Facts) { *f = node.Facts{Missing: []string{"python"}} }, deploy.PlanOptions{}, change.Refuse, "no usable Python"},
 	} {
 		plan, err := deploy.NewPlan([]deploy.ProbeResult{{Name: "n", Facts: facts(c.change)}}, w, c.opt)
 		if err != nil {
@@ -73,14 +72,14 @@ func TestPlanOfOneWheel(t *testing.T) {
 			continue
 		}
 		p := plan.Nodes[0]
-		exit := map[changes.Action]int{changes.Refuse: 3}[c.want]
+		exit := map[change.Action]int{change.Refuse: 3}[c.want]
 		if name == "other torch" || name == "old CPU" {
 			exit = 4 // the wheel was built for something else
 		}
 		if code(plan.Err()) != exit || p.Unfit != (exit == 4) {
 			t.Errorf("%s: exit code %d, want %d", name, code(plan.Err()), exit)
 		}
-		if p.Action != c.want || !strings.Contains(strings.Join(p.Reasons, "; "), c.why) || c.want == changes.Refuse && p.Hint == "" {
+		if p.Action != c.want || !strings.Contains(strings.Join(p.Reasons, "; "), c.why) || c.want == change.Refuse && p.Hint == "" {
 			t.Errorf("%s: %s, %q, hint %q; want %s, %q", name, p.Action, p.Reasons, p.Hint, c.want, c.why)
 		}
 	}
@@ -88,7 +87,7 @@ func TestPlanOfOneWheel(t *testing.T) {
 
 func TestExitCodeOfAPlan(t *testing.T) {
 	t.Parallel()
-	w := []wheels.Wheel{planWheel("a.whl", nil)}
+	w := []wheel.Loaded{planWheel("a.whl", nil)}
 	fits, absent := deploy.ProbeResult{Name: "a", Facts: facts(nil)}, deploy.ProbeResult{Name: "b", Err: errors.New("no route")}
 	old := deploy.ProbeResult{Name: "c", Facts: facts(func(f *node.Facts) { f.CPU = "x86-64-v2" })}
 	managed := deploy.ProbeResult{Name: "d", Facts: facts(func(f *node.Facts) { f.ExternallyManaged = true })}
@@ -101,7 +100,7 @@ func TestExitCodeOfAPlan(t *testing.T) {
 		}
 	}
 	bare := facts(func(f *node.Facts) { f.Torch, f.Previous = "", &node.Previous{Version: "0.19.7"} })
-	if plan := deploy.NewRollbackPlan([]deploy.ProbeResult{{Name: "n", Facts: bare}}); plan.Nodes[0].Action != changes.Rollback || plan.Err() != nil {
+	if plan := deploy.NewRollbackPlan([]deploy.ProbeResult{{Name: "n", Facts: bare}}); plan.Nodes[0].Action != change.Rollback || plan.Err() != nil {
 		t.Errorf("a rollback needs no torch: %+v", plan.Nodes[0])
 	}
 	if plan := deploy.NewRollbackPlan([]deploy.ProbeResult{managed}); code(plan.Err()) != 3 {
@@ -116,7 +115,7 @@ func TestPlanChoosesAmongWheels(t *testing.T) {
 	plan, err := deploy.NewPlan([]deploy.ProbeResult{
 		{Name: "new", Facts: facts(nil)},
 		{Name: "old", Facts: facts(func(f *node.Facts) { f.CPU = "x86-64-v3" })},
-	}, []wheels.Wheel{v3, v4}, deploy.PlanOptions{})
+	}, []wheel.Loaded{v3, v4}, deploy.PlanOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,22 +123,22 @@ func TestPlanChoosesAmongWheels(t *testing.T) {
 		t.Errorf("new gets %s, old gets %s", a, b)
 	}
 	var usage interface{ ExitCode() int }
-	_, err = deploy.NewPlan([]deploy.ProbeResult{{Name: "new", Facts: facts(nil)}}, []wheels.Wheel{v3, other, v4}, deploy.PlanOptions{})
+	_, err = deploy.NewPlan([]deploy.ProbeResult{{Name: "new", Facts: facts(nil)}}, []wheel.Loaded{v3, other, v4}, deploy.PlanOptions{})
 	if !errors.As(err, &usage) || usage.ExitCode() != 2 || !strings.Contains(err.Error(), "equally well: other.whl, v4.whl") {
 		t.Errorf("two that fit equally: %v", err)
 	}
 	// A node that none fits is refused, and the others go on.
 	plan, err = deploy.NewPlan([]deploy.ProbeResult{
 		{Name: "new", Facts: facts(func(f *node.Facts) { f.Torch = "2.14.0" })}, {Name: "old", Facts: facts(nil)},
-	}, []wheels.Wheel{v3, v4}, deploy.PlanOptions{})
+	}, []wheel.Loaded{v3, v4}, deploy.PlanOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	none, fits := plan.Nodes[0], plan.Nodes[1]
-	if none.Action != changes.Refuse || !none.Unfit || len(none.Reasons) != 2 || !strings.Contains(none.Reasons[0], "v3.whl does not fit it: built against torch 2.15, but this node has 2.14") || none.Hint == "" {
+	if none.Action != change.Refuse || !none.Unfit || len(none.Reasons) != 2 || !strings.Contains(none.Reasons[0], "v3.whl does not fit it: built against torch 2.15, but this node has 2.14") || none.Hint == "" {
 		t.Errorf("none that fits: %+v, want a refusal with the reason of each wheel", none)
 	}
-	if fits.Action != changes.Install {
+	if fits.Action != change.Install {
 		t.Errorf("the other node: %s, want install", fits.Action)
 	}
 }
@@ -155,26 +154,26 @@ func TestPlanOfBothMachines(t *testing.T) {
 	}
 	a100 := func(f *node.Facts) { f.GPUs = []node.GPU{{Name: "NVIDIA A100-SXM4-80GB", Arch: "8.0"}} }
 	nodes := []deploy.ProbeResult{{Name: "gh1", Facts: facts(gh200)}, {Name: "a1", Facts: facts(a100)}, {Name: "gh2", Facts: facts(gh200)}, {Name: "a2", Facts: facts(a100)}}
-	plan, err := deploy.NewPlan(nodes, []wheels.Wheel{x86, arm}, deploy.PlanOptions{})
+	plan, err := deploy.NewPlan(nodes, []wheel.Loaded{x86, arm}, deploy.PlanOptions{})
 	if err != nil || plan.Err() != nil {
 		t.Fatal(err, plan.Err())
 	}
-	for i, want := range []wheels.Wheel{arm, x86, arm, x86} {
-		if n := plan.Nodes[i]; n.Action != changes.Install || n.Wheel.Manifest.Name != want.Manifest.Name {
+	for i, want := range []wheel.Loaded{arm, x86, arm, x86} {
+		if n := plan.Nodes[i]; n.Action != change.Install || n.Wheel.Manifest.Name != want.Manifest.Name {
 			t.Errorf("%s: %s %s", n.Name, n.Action, n.Wheel.Manifest.Name)
 		}
 	}
 	for _, one := range []struct {
-		wheel wheels.Wheel
+		wheel wheel.Loaded
 		no    int
 		why   string
 	}{{x86, 0, "built for x86_64, but this node is aarch64"}, {arm, 1, "built for aarch64, but this node is x86_64"}} {
-		plan, err := deploy.NewPlan(nodes, []wheels.Wheel{one.wheel}, deploy.PlanOptions{})
+		plan, err := deploy.NewPlan(nodes, []wheel.Loaded{one.wheel}, deploy.PlanOptions{})
 		if err != nil || code(plan.Err()) != 3 {
 			t.Fatal(err, plan.Err())
 		}
 		for i, n := range plan.Nodes {
-			if refused := i%2 == one.no; refused && (n.Action != changes.Refuse || !n.Unfit || len(n.Reasons) != 1 || n.Reasons[0] != one.why || n.Hint == "") || !refused && n.Action != changes.Install {
+			if refused := i%2 == one.no; refused && (n.Action != change.Refuse || !n.Unfit || len(n.Reasons) != 1 || n.Reasons[0] != one.why || n.Hint == "") || !refused && n.Action != change.Install {
 				t.Errorf("%s: %s %q (hint %s)", n.Name, n.Action, n.Reasons, n.Hint)
 			}
 		}
@@ -183,27 +182,27 @@ func TestPlanOfBothMachines(t *testing.T) {
 
 func TestPlanOfSharedEnvironments(t *testing.T) {
 	t.Parallel()
-	w := []wheels.Wheel{planWheel("a.whl", nil)}
+	w := []wheel.Loaded{planWheel("a.whl", nil)}
 	shared := func(cpu string) node.Facts {
 		return facts(func(f *node.Facts) { f.SiteID, f.CPU = "nfs:server:/x:7", cpu })
 	}
 	nodes := []deploy.ProbeResult{{Name: "gone", Err: errors.New("no route")}, {Name: "a", Facts: shared("x86-64-v3")}, {Name: "alone", Facts: facts(nil)}, {Name: "b", Facts: shared("x86-64-v3")}}
-	actions := func() []changes.Action {
+	actions := func() []change.Action {
 		plan, err := deploy.NewPlan(nodes, w, deploy.PlanOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		var got []changes.Action
+		var got []change.Action
 		for _, p := range plan.Nodes {
 			got = append(got, p.Action)
 		}
 		return got
 	}
-	if got := actions(); !slices.Equal(got, []changes.Action{changes.Absent, changes.Install, changes.Install, changes.Shared}) {
+	if got := actions(); !slices.Equal(got, []change.Action{change.Absent, change.Install, change.Install, change.Shared}) {
 		t.Errorf("shared: %v", got)
 	}
 	nodes[3].Facts = shared("x86-64-v2")
-	if got := actions(); !slices.Equal(got, []changes.Action{changes.Absent, changes.Refuse, changes.Install, changes.Refuse}) {
+	if got := actions(); !slices.Equal(got, []change.Action{change.Absent, change.Refuse, change.Install, change.Refuse}) {
 		t.Errorf("one of those that share does not fit: %v", got)
 	}
 	// Those that need different wheels name each other.
@@ -223,7 +222,7 @@ func TestPlanOfSharedEnvironments(t *testing.T) {
 // TestOpenChoicesAreFolded: for 300 nodes the same question is asked once.
 func TestOpenChoicesAreFolded(t *testing.T) {
 	t.Parallel()
-	wheels := []wheels.Wheel{planWheel("a.whl", nil), planWheel("b.whl", nil)}
+	wheels := []wheel.Loaded{planWheel("a.whl", nil), planWheel("b.whl", nil)}
 	var known []deploy.ProbeResult
 	for i := range 300 {
 		known = append(known, deploy.ProbeResult{Name: fmt.Sprintf("gpu%03d", i+1), Facts: facts(nil)})

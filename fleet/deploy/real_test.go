@@ -14,8 +14,6 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/deploy"
-	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
-	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/fleet/verify"
 	"github.com/dsbuild/dsbuild/internal/remote"
@@ -28,23 +26,21 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-func realOptions(t *testing.T, up *nodes.Fleet, wheels []wheels.Wheel) deploy.Options {
+func realOptions(t *testing.T, up *nodes.Fleet, wheels []wheel.Loaded) deploy.Options {
 	t.Helper()
 	inv, err := inventory.Load(up.Inventory)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return deploy.Options{
-		Options: changes.Options{
-			Options: fleet.Options{
-				Hosts:      inv.Hosts,
-				KnownHosts: inv.KnownHosts,
-				By:         "tester",
-				Dialer:     remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: time.Minute}),
-				Reporter:   ui.New(testWriter{t}, ui.Options{}),
-			},
-			Verify: verify.LevelLoad,
+		Options: fleet.Options{
+			Hosts:      inv.Hosts,
+			KnownHosts: inv.KnownHosts,
+			By:         "tester",
+			Dialer:     remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: time.Minute}),
+			Reporter:   ui.New(testWriter{t}, ui.Options{}),
 		},
+		Verify: verify.LevelLoad,
 		Wheels: wheels,
 	}
 }

@@ -11,15 +11,15 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // largeWheel is a wheel of about 4 MB that does not compress.
-func largeWheel(t *testing.T) []wheels.Wheel {
+func largeWheel(t *testing.T) []wheel.Loaded {
 	t.Helper()
 	noise := make([]byte, 4<<20)
 	rand.Read(noise)

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
+	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/node/agent"
 	"github.com/dsbuild/dsbuild/fleet/report"
@@ -20,7 +20,7 @@ func NewRollbackPlan(nodes []ProbeResult) Plan {
 			p.refuse("a node keeps only the version that the last deploy replaced", "there is nothing to go back to")
 			return
 		}
-		p.Action, p.Back = changes.Rollback, previousName(nodes[i].Facts.Previous)
+		p.Action, p.Back = change.Rollback, previousName(nodes[i].Facts.Previous)
 	})
 }
 

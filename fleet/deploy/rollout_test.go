@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/deploy"
-	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
@@ -38,11 +38,11 @@ func TestDivide(t *testing.T) {
 		{"wii", "1", "312"},
 		{"wiiwi", "2", "31132"},
 	} {
-		var plan changes.Plans
+		var plan change.Plans
 		users := make([]node.Processes, len(c.nodes))
 		leader := 0
 		for i, letter := range c.nodes {
-			p := &changes.NodePlan{Name: fmt.Sprint("gpu", i), Leader: i, Action: map[rune]changes.Action{'i': changes.Install, 'w': changes.Install, 'f': changes.Shared, 'l': changes.UpToDate, 'r': changes.Refuse}[letter]}
+			p := &change.NodePlan{Name: fmt.Sprint("gpu", i), Leader: i, Action: map[rune]change.Action{'i': change.Install, 'w': change.Install, 'f': change.Shared, 'l': change.UpToDate, 'r': change.Refuse}[letter]}
 			switch letter {
 			case 'f':
 				p.Leader = leader
@@ -54,7 +54,7 @@ func TestDivide(t *testing.T) {
 			}
 			plan = append(plan, p)
 		}
-		plan.ApplyInUse(users, changes.InUse{Wait: time.Hour})
+		plan.ApplyInUse(users, change.InUse{Wait: time.Hour})
 		var serial fleet.Serial
 		if c.serial != "" {
 			var err error
@@ -75,9 +75,9 @@ func TestDivide(t *testing.T) {
 
 func TestPlanSaysTheGroups(t *testing.T) {
 	t.Parallel()
-	var plan changes.Plans
+	var plan change.Plans
 	for range 20 {
-		plan = append(plan, &changes.NodePlan{Name: "gpu1", Action: changes.Install})
+		plan = append(plan, &change.NodePlan{Name: "gpu1", Action: change.Install})
 	}
 	details := func(int) (cells, why []string) { return nil, nil }
 	plan.AssignGroups(fleet.Serial{{N: 1}, {N: 10}})

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
+	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/fault"
@@ -14,13 +14,13 @@ import (
 // proveSharing corrects the SiteIDs in known: nodes that provably share site-packages keep a common one, all
 // others that claimed to share lose theirs.
 func (d *Deployment) proveSharing(ctx context.Context, known []ProbeResult) {
-	claims := make([]changes.Claim, len(known))
+	claims := make([]change.Claim, len(known))
 	for i, n := range known {
 		if n.Err == nil {
-			claims[i] = changes.Claim{Node: d.nodes[i].Node, Folder: n.Facts.SitePackages, ID: n.Facts.SiteID, Writable: n.Facts.Writable}
+			claims[i] = change.Claim{Node: d.nodes[i].Node, Folder: n.Facts.SitePackages, ID: n.Facts.SiteID, Writable: n.Facts.Writable}
 		}
 	}
-	changes.ProveSharing(ctx, claims, d.Fleet.Forks())
+	change.ProveSharing(ctx, claims, d.Fleet.Forks())
 	for i, n := range known {
 		if n.Err == nil {
 			known[i].Facts.SiteID = claims[i].ID
@@ -36,7 +36,7 @@ const lateHint = "a network file system may show changes late: run the same comm
 func (u *nodeRun) findSharedInstallation(ctx context.Context) error {
 	leader, before := u.run.nodes[u.plan.Leader], u.before
 	if leader.Status == report.Refused {
-		return &changes.InUseError{What: cause.Messagef("shares its environment with %s, which was refused: %v", cause.Own(leader.Host.Name), leader.Err)}
+		return &change.InUseError{What: cause.Messagef("shares its environment with %s, which was refused: %v", cause.Own(leader.Host.Name), leader.Err)}
 	}
 	err := u.Probe(ctx)
 	if err != nil {
@@ -51,7 +51,7 @@ func (u *nodeRun) findSharedInstallation(ctx context.Context) error {
 		return fmt.Errorf("dsbuild could not find out the version in its environment: %w", err)
 	}
 	u.Changed = leader.Changed
-	if leader.plan.Action == changes.Rollback && u.facts.DeepSpeed != nil && !slices.Equal(u.facts.DeepSpeed.Altered, leader.altered) {
+	if leader.plan.Action == change.Rollback && u.facts.DeepSpeed != nil && !slices.Equal(u.facts.DeepSpeed.Altered, leader.altered) {
 		return fault.WithHint(cause.Errorf("shares its environment with %s, and sees other files there", cause.Own(leader.Host.Name)), lateHint)
 	}
 	if u.recordSHA256 != leader.recordSHA256 || u.after.String() != leader.after.String() {

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/fleet/deploy"
-	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/fleet/verify"
 	"github.com/dsbuild/dsbuild/internal/remote"
@@ -24,7 +23,7 @@ import (
 // signedWheel is a wheel with its statement, beside which tests put signatures.
 type signedWheel struct {
 	file, statement string
-	loaded          []wheels.Wheel
+	loaded          []wheel.Loaded
 }
 
 func newSignedWheel(t *testing.T, opt wheelOptions) signedWheel {

@@ -7,9 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/deploy"
-	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
-	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 	"github.com/dsbuild/dsbuild/inventory"
@@ -17,7 +16,7 @@ import (
 )
 
 // stableWheel is a wheel for torch 2.10 and newer, with device code for CUDA 13 if archs are given.
-func stableWheel(name string, ops []string, archs ...string) wheels.Wheel {
+func stableWheel(name string, ops []string, archs ...string) wheel.Loaded {
 	return planWheel(name, func(m *wheel.Manifest) {
 		m.TorchABI = &wheel.TorchABI{Stable: true, Min: "2.10"}
 		m.Torch, m.CUDA, m.Python, m.Ops, m.Archs = "2.10", "13", "3.10+", ops, archs
@@ -36,20 +35,20 @@ func TestPlanChoosesAmongABIs(t *testing.T) {
 	slower := stableWheel("slower.whl", plain)
 	slower.Manifest.CPU = "x86-64-v2"
 	for name, c := range map[string]struct {
-		offered []wheels.Wheel
+		offered []wheel.Loaded
 		node    func(*node.Facts)
 		want    string
 		why     string
 	}{
-		"its own torch":      {[]wheels.Wheel{own, stableWheel("stable.whl", plain)}, nil, "own.whl", "chosen before stable.whl, which fits too: it is for this torch alone"},
-		"another torch":      {[]wheels.Wheel{own, stableWheel("stable.whl", plain)}, other, "stable.whl", ""},
-		"a lower CPU level":  {[]wheels.Wheel{own, slower}, nil, "own.whl", "it uses more of the CPU"},
-		"more operators":     {[]wheels.Wheel{ownGPU, stableWheel("stable.whl", plain)}, nil, "owngpu.whl", "it has more operators"},
-		"more, both stable":  {[]wheels.Wheel{stableWheel("gpu.whl", gpu, "8.0"), stableWheel("stable.whl", plain)}, other, "gpu.whl", "it has more operators"},
-		"CUDA of another":    {[]wheels.Wheel{stableWheel("gpu.whl", gpu, "8.0"), stableWheel("stable.whl", plain)}, cuda12, "stable.whl", ""},
-		"more, in the other": {[]wheels.Wheel{own, stableWheel("gpu.whl", gpu, "8.0")}, nil, "gpu.whl", "it has more operators"},
-		"others":             {[]wheels.Wheel{own, stableWheel("stable.whl", []string{"utils"})}, nil, "", "equally well: own.whl, stable.whl"},
-		"twice the same":     {[]wheels.Wheel{stableWheel("a.whl", plain), stableWheel("b.whl", plain)}, nil, "", "equally well: a.whl, b.whl"},
+		"its own torch":      {[]wheel.Loaded{own, stableWheel("stable.whl", plain)}, nil, "own.whl", "chosen before stable.whl, which fits too: it is for this torch alone"},
+		"another torch":      {[]wheel.Loaded{own, stableWheel("stable.whl", plain)}, other, "stable.whl", ""},
+		"a lower CPU level":  {[]wheel.Loaded{own, slower}, nil, "own.whl", "it uses more of the CPU"},
+		"more operators":     {[]wheel.Loaded{ownGPU, stableWheel("stable.whl", plain)}, nil, "owngpu.whl", "it has more operators"},
+		"more, both stable":  {[]wheel.Loaded{stableWheel("gpu.whl", gpu, "8.0"), stableWheel("stable.whl", plain)}, other, "gpu.whl", "it has more operators"},
+		"CUDA of another":    {[]wheel.Loaded{stableWheel("gpu.whl", gpu, "8.0"), stableWheel("stable.whl", plain)}, cuda12, "stable.whl", ""},
+		"more, in the other": {[]wheel.Loaded{own, stableWheel("gpu.whl", gpu, "8.0")}, nil, "gpu.whl", "it has more operators"},
+		"others":             {[]wheel.Loaded{own, stableWheel("stable.whl", []string{"utils"})}, nil, "", "equally well: own.whl, stable.whl"},
+		"twice the same":     {[]wheel.Loaded{stableWheel("a.whl", plain), stableWheel("b.whl", plain)}, nil, "", "equally well: a.whl, b.whl"},
 	} {
 		for range 2 {
 			c.offered = slices.Clone(c.offered)
@@ -86,7 +85,7 @@ func TestPlanRefusesAWheelForOtherTorches(t *testing.T) {
 	plain := stableWheel("deepspeed-0.19.8+torch2.10.cu13.v3-py3-none-manylinux_2_24_x86_64.whl", []string{"cpu_adam"})
 	a100 := []node.GPU{{Name: "NVIDIA A100-SXM4-80GB", Arch: "8.0"}}
 	for name, c := range map[string]struct {
-		wheel     wheels.Wheel
+		wheel     wheel.Loaded
 		node      func(*node.Facts)
 		why, hint string
 	}{
@@ -114,13 +113,13 @@ func TestPlanRefusesAWheelForOtherTorches(t *testing.T) {
 			"built for Python 3.10+, but this node has 3.9.18", "--torch 2.8.0 --python 3.9",
 		},
 	} {
-		plan, err := deploy.NewPlan([]deploy.ProbeResult{{Name: "gpu07", Facts: facts(c.node)}}, []wheels.Wheel{c.wheel}, deploy.PlanOptions{})
+		plan, err := deploy.NewPlan([]deploy.ProbeResult{{Name: "gpu07", Facts: facts(c.node)}}, []wheel.Loaded{c.wheel}, deploy.PlanOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		p := plan.Nodes[0]
 		if c.why == "" {
-			if p.Action != changes.Install {
+			if p.Action != change.Install {
 				t.Errorf("%s: %s, %q", name, p.Action, p.Reasons)
 			}
 			continue
@@ -129,7 +128,7 @@ func TestPlanRefusesAWheelForOtherTorches(t *testing.T) {
 		if err := plan.Print(&out); err != nil {
 			t.Fatal(err)
 		}
-		if text := out.String(); p.Action != changes.Refuse || !p.Unfit || code(plan.Err()) != 4 || !strings.Contains(text, "gpu07") || !strings.Contains(text, c.why) || !strings.Contains(p.Hint, c.hint) {
+		if text := out.String(); p.Action != change.Refuse || !p.Unfit || code(plan.Err()) != 4 || !strings.Contains(text, "gpu07") || !strings.Contains(text, c.why) || !strings.Contains(p.Hint, c.hint) {
 			t.Errorf("%s: %s, %q, hint %q\n%s", name, p.Action, p.Reasons, p.Hint, text)
 		}
 	}

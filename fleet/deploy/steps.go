@@ -9,8 +9,7 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/fleet"
-	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
-	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
+	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/node/agent"
 	"github.com/dsbuild/dsbuild/fleet/report"
@@ -21,37 +20,37 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Steps implements changes.Kind.
+// Steps implements change.Kind.
 func (u *nodeRun) Steps() []fleet.Step {
 	limit, wait := u.run.Fleet.Limit, u.run.opt.InUse.Wait
-	verify := fleet.Step{Name: "verify", Limit: limit(changes.VerifyLimit), Do: u.verify} // proves that an import finds the wheel
+	verify := fleet.Step{Name: "verify", Limit: limit(change.VerifyLimit), Do: u.verify} // proves that an import finds the wheel
 	switch u.plan.Action {
-	case changes.Install:
+	case change.Install:
 		return []fleet.Step{
 			u.AwaitStep(),
 			u.PutStep("put", u.put), // takes the lock, sends the files
-			{Name: "install", Limit: wait + limit(changes.InstallLimit) + changes.ProgramGrace, Do: u.install, Needed: u.HoldsLock}, // moves the old version aside, runs pip
+			{Name: "install", Limit: wait + limit(change.InstallLimit) + change.ProgramGrace, Do: u.install, Needed: u.HoldsLock}, // moves the old version aside, runs pip
 			verify,
-			{Name: "record", Limit: changes.RecordLimit, Do: u.record, Needed: u.HoldsLock}, // makes the change final, writes the journal
+			{Name: "record", Limit: change.RecordLimit, Do: u.record, Needed: u.HoldsLock}, // makes the change final, writes the journal
 		}
-	case changes.Rollback:
+	case change.Rollback:
 		return []fleet.Step{
 			u.AwaitStep(),
-			{Name: "rollback", Limit: wait + limit(changes.InstallLimit), Do: u.exchange}, // takes the lock, exchanges the versions
+			{Name: "rollback", Limit: wait + limit(change.InstallLimit), Do: u.exchange}, // takes the lock, exchanges the versions
 			// The agent compares the files of the restored version with the digests that the deploy noted. It needs no RECORD and
 			// loads no op: what is wrong now was wrong before the deploy, too.
-			{Name: "verify", Limit: limit(changes.VerifyLimit), Do: func(ctx context.Context) error {
+			{Name: "verify", Limit: limit(change.VerifyLimit), Do: func(ctx context.Context) error {
 				return u.Ask(ctx, agent.Order{"do": "verify_back"}, nil)
 			}},
-			{Name: "record", Limit: changes.RecordLimit, Do: u.recordBack, Needed: u.HoldsLock},
+			{Name: "record", Limit: change.RecordLimit, Do: u.recordBack, Needed: u.HoldsLock},
 		}
-	case changes.Shared:
+	case change.Shared:
 		installs := func() bool { return u.plan.Wheel != nil } // else it follows a rollback
 		return []fleet.Step{
-			{Name: "install", Limit: limit(changes.ProbeLimit), Do: u.findSharedInstallation}, // finds the version that the other node installed
-			{Name: "verify", Limit: limit(changes.VerifyLimit), Do: u.verifySharing, Needed: installs},
+			{Name: "install", Limit: limit(change.ProbeLimit), Do: u.findSharedInstallation}, // finds the version that the other node installed
+			{Name: "verify", Limit: limit(change.VerifyLimit), Do: u.verifySharing, Needed: installs},
 		}
-	case changes.UpToDate:
+	case change.UpToDate:
 		return []fleet.Step{u.TidyStep(func() bool { return u.facts.Leftovers }), verify}
 	}
 	return nil
@@ -73,48 +72,48 @@ func (u *nodeRun) put(ctx context.Context, again bool) error {
 	}
 	u.byteCode = false
 	for _, f := range files {
-		if err := u.PutFile(ctx, f.File, false, b); err != nil {
+		if err := u.PutFile(ctx, f.LocalFile, false, b); err != nil {
 			return err
 		}
-		u.byteCode = u.byteCode || u.plan.Wheel.ByteCode != nil && f.File == *u.plan.Wheel.ByteCode
+		u.byteCode = u.byteCode || u.plan.Wheel.ByteCode != nil && f.LocalFile == fleet.LocalFile(*u.plan.Wheel.ByteCode)
 	}
 	return nil
 }
 
 // Uploads returns the files to send to a node that installs.
-func (u *nodeRun) Uploads() []changes.Upload {
+func (u *nodeRun) Uploads() []change.Upload {
 	m := u.plan.Wheel.Manifest
-	files := []changes.Upload{{File: wheels.File{Path: u.plan.Wheel.Path, SHA256: m.SHA256, Size: m.Size}}}
+	files := []change.Upload{{LocalFile: fleet.LocalFile{Path: u.plan.Wheel.Path, SHA256: m.SHA256, Size: m.Size}}}
 	if code := u.plan.Wheel.ByteCode; code != nil && len(u.plan.Extra) == 0 {
-		files = append(files, changes.Upload{File: *code})
+		files = append(files, change.Upload{LocalFile: fleet.LocalFile(*code)})
 	}
 	for _, a := range u.plan.Extra {
-		files = append(files, changes.Upload{File: wheels.File{Path: a.Path, SHA256: a.SHA256, Size: a.Size}})
+		files = append(files, change.Upload{LocalFile: fleet.LocalFile{Path: a.Path, SHA256: a.SHA256, Size: a.Size}})
 	}
 	if pip, ok := u.run.pips[wheel.Minor(u.facts.Python)]; ok && u.facts.Pip == "" && u.facts.PipWheel == "" {
-		files = append(files, changes.Upload{File: pip})
+		files = append(files, change.Upload{LocalFile: pip})
 	}
 	return files
 }
 
 // startAgent starts the agent, which expects files.
-func (u *nodeRun) startAgent(ctx context.Context, files []changes.Upload, again bool) (changes.Begun, error) {
-	var expected []changes.File
+func (u *nodeRun) startAgent(ctx context.Context, files []change.Upload, again bool) (change.Begun, error) {
+	var expected []change.Expected
 	for _, f := range files {
-		expected = append(expected, changes.File{Name: filepath.Base(f.Path), SHA256: f.SHA256})
+		expected = append(expected, change.Expected{Name: filepath.Base(f.Path), SHA256: f.SHA256})
 	}
 	b, err := u.Begin(ctx, expected, again, false)
 	u.Unseen = u.Unseen || err != nil && u.facts.Unfinished // a repair may have changed the state that the probe saw
 	return b, err
 }
 
-// Script implements changes.Kind.
-func (u *nodeRun) Script(req changes.Request) node.Script {
+// Script implements change.Kind.
+func (u *nodeRun) Script(req change.Request) node.Script {
 	return node.Script{Python: u.facts.Executable, Program: agentProgram, Request: req}
 }
 
-// Found implements changes.Kind.
-func (u *nodeRun) Found(b changes.Begun) { u.setInstalled(b.Now) }
+// Found implements change.Kind.
+func (u *nodeRun) Found(b change.Begun) { u.setInstalled(b.Now) }
 
 // Users asks the agent on the node for the processes. Without an agent it runs a program of its own there.
 func (u *nodeRun) Users(ctx context.Context) (node.Processes, error) {
@@ -143,7 +142,7 @@ func (u *nodeRun) install(ctx context.Context) error {
 	if err := u.AwaitFree(ctx); err != nil {
 		return err
 	}
-	order := agent.Order{"do": "install", "wheels": files, "pip": pip, "limit_s": u.run.Fleet.Limit(changes.InstallLimit).Seconds(), "accepted": u.run.Accepted[m.SHA256]}
+	order := agent.Order{"do": "install", "wheels": files, "pip": pip, "limit_s": u.run.Fleet.Limit(change.InstallLimit).Seconds(), "accepted": u.run.Accepted[m.SHA256]}
 	if u.byteCode {
 		order["bytecode"] = map[string]any{"file": u.InboxPath(u.plan.Wheel.ByteCode.Path), "magic": m.ByteCode.Magic, "sha256": m.ByteCode.SHA256}
 	}
@@ -174,7 +173,7 @@ func (u *nodeRun) verifySharing(ctx context.Context) error {
 func (u *nodeRun) verify(ctx context.Context) error {
 	w := u.plan.Wheel
 	level := u.run.opt.Verify
-	if u.plan.Action == changes.UpToDate {
+	if u.plan.Action == change.UpToDate {
 		level = cmp.Or(u.run.opt.VerifyUnchanged, level)
 	}
 	versions := map[string]string{}
@@ -191,7 +190,7 @@ func (u *nodeRun) verify(ctx context.Context) error {
 
 // journalEntry is a line in the node's journal.
 type journalEntry struct {
-	changes.JournalEntry
+	change.JournalEntry
 	Wheel       string          `json:"wheel"`
 	SHA256      string          `json:"sha256"`
 	ExtraWheels []string        `json:"along,omitempty"` // wheels installed with it
@@ -210,7 +209,7 @@ func (u *nodeRun) record(ctx context.Context) error {
 }
 
 // Undone adds the result of the undo to the node's error.
-func (u *nodeRun) Undone(is changes.Undone, err error) error {
+func (u *nodeRun) Undone(is change.Undone, err error) error {
 	switch {
 	case err != nil:
 		u.after = nil

@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/fleet/deploy"
-	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/fleet/verify"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
@@ -86,7 +85,7 @@ func trees(t *testing.T, places []string) map[string]string {
 type few struct {
 	envs  []environment
 	opt   deploy.Options
-	wheel wheels.Wheel
+	wheel wheel.Loaded
 }
 
 // deployed deploys a wheel to one node and copies its environment to n in all.
@@ -187,7 +186,7 @@ func TestVerifyAgreesAndLeavesNoTrace(t *testing.T) {
 	if out := printed(t, r); !strings.Contains(out, "2 nodes ok, all equal: deepspeed "+f.wheel.Version) || !strings.Contains(out, "gpu[01-02]  ok ") {
 		t.Error(out)
 	}
-	f.opt.Wheels = []wheels.Wheel{f.wheel}
+	f.opt.Wheels = []wheel.Loaded{f.wheel}
 	f.opt.Verify = verify.LevelFiles
 	if r := f.look(t); r.Err() != nil || r.Nodes[1].Wheel != f.wheel.Manifest.Name {
 		t.Errorf("%v: %+v", r.Err(), r.Nodes[1])
@@ -224,7 +223,7 @@ func TestVerifyNamesNodeAndFile(t *testing.T) {
 
 func withWheel(f few) deploy.Options {
 	opt := f.opt
-	opt.Wheels = []wheels.Wheel{f.wheel}
+	opt.Wheels = []wheel.Loaded{f.wheel}
 	return opt
 }
 
@@ -261,7 +260,7 @@ func TestVerifySeesThroughAnEditedRecord(t *testing.T) {
 	rewrite(t, f.envs[2], adam, "edited = True\n")
 	noted := "its RECORD differs from the one that dsbuild noted when it installed " + f.wheel.Manifest.Name
 	differs(t, f.look(t), 2, adam+" differs from 2 of 3 nodes with this version, whatever RECORD says", noted)
-	f.opt.Wheels = []wheels.Wheel{f.wheel}
+	f.opt.Wheels = []wheel.Loaded{f.wheel}
 	differs(t, f.look(t), 2, adam+" is not the wheel's", noted)
 	// Alone it has nobody to be compared with, but for what dsbuild noted.
 	f.opt.Wheels, f.opt.Hosts, f.envs = nil, f.opt.Hosts[2:], f.envs[2:]
@@ -330,7 +329,7 @@ func TestVerifyOfWhatOthersInstalled(t *testing.T) {
 	if r.Err() != nil || r.Nodes[2].Status != report.OK {
 		t.Errorf("%v", r.Err())
 	}
-	f.opt.Wheels = []wheels.Wheel{f.wheel}
+	f.opt.Wheels = []wheel.Loaded{f.wheel}
 	r = f.look(t)
 	if r.Err() != nil || len(r.Nodes[2].Remarks) != 1 || !strings.Contains(r.Nodes[2].Remarks[0], "dsbuild did not install it, but all its files are those of "+f.wheel.Manifest.Name) {
 		t.Errorf("%v: %q", r.Err(), r.Nodes[2].Remarks)
@@ -352,7 +351,7 @@ func TestVerifyOfWhatOthersInstalled(t *testing.T) {
 	byHand(t, f.envs[0], f.wheel.Path)
 	byHand(t, e, f.wheel.Path)
 	differs(t, f.look(t), 0, "its RECORD differs from the one that dsbuild noted when it installed "+f.wheel.Manifest.Name)
-	f.opt.Wheels = []wheels.Wheel{f.wheel}
+	f.opt.Wheels = []wheel.Loaded{f.wheel}
 	r = f.look(t)
 	if r.Err() != nil || !slices.Contains(r.Nodes[0].Remarks, "another tool than dsbuild installed it again") {
 		t.Errorf("%v: %q", r.Err(), r.Nodes[0].Remarks)
@@ -511,7 +510,7 @@ func TestVerifyAgainstAWheel(t *testing.T) {
 	t.Parallel()
 	f := deployed(t, 2)
 	older := load(t, makeWheel(t, t.TempDir(), wheelOptions{version: "0.19.7"}))[0]
-	f.opt.Wheels = []wheels.Wheel{older}
+	f.opt.Wheels = []wheel.Loaded{older}
 	r := f.look(t)
 	for _, n := range r.Nodes {
 		if n.Status != report.Differs || n.Error != "it runs DeepSpeed "+f.wheel.Version+", not "+older.Manifest.Name || n.Wheel != older.Manifest.Name {
@@ -519,13 +518,13 @@ func TestVerifyAgainstAWheel(t *testing.T) {
 		}
 	}
 	// One of several will do: that which it runs.
-	f.opt.Wheels = []wheels.Wheel{older, f.wheel}
+	f.opt.Wheels = []wheel.Loaded{older, f.wheel}
 	if r := f.look(t); r.Err() != nil || len(r.Wheels) != 1 || r.Nodes[0].Wheel != f.wheel.Manifest.Name {
 		t.Errorf("%v %v", r.Err(), r.Wheels)
 	}
 	// Another build of the same version.
 	other := load(t, makeWheel(t, t.TempDir(), wheelOptions{files: map[string]string{adam: "rebuilt = 1\n"}}))[0]
-	f.opt.Wheels = []wheels.Wheel{other}
+	f.opt.Wheels = []wheel.Loaded{other}
 	r = f.look(t)
 	want := fmt.Sprintf("%s is not the wheel's; it runs another wheel of that version (sha256 %.12s), not %s (%.12s)", adam, f.wheel.Manifest.SHA256, other.Manifest.Name, other.Manifest.SHA256)
 	if n := r.Nodes[0]; n.Error != want {
@@ -533,15 +532,15 @@ func TestVerifyAgainstAWheel(t *testing.T) {
 	}
 	// One that could not run at all says why.
 	foreign := load(t, makeWheel(t, t.TempDir(), wheelOptions{torch: "2.14.0", cuda: "13.0"}))[0]
-	f.opt.Wheels = []wheels.Wheel{foreign}
+	f.opt.Wheels = []wheel.Loaded{foreign}
 	if n := f.look(t).Nodes[0]; !strings.Contains(n.Error, "does not fit it: built against torch 2.14, but this node has 2.15") {
 		t.Error(n.Error)
 	}
-	f.opt.Wheels = []wheels.Wheel{foreign, older}
+	f.opt.Wheels = []wheel.Loaded{foreign, older}
 	if n := f.look(t).Nodes[0]; !strings.Contains(n.Error, "not "+older.Manifest.Name) || n.Wheel != older.Manifest.Name {
 		t.Error(n.Error)
 	}
-	f.opt.Wheels = []wheels.Wheel{foreign, foreign}
+	f.opt.Wheels = []wheel.Loaded{foreign, foreign}
 	if n := f.look(t).Nodes[0]; !strings.Contains(n.Error, "dsbuild cannot choose a wheel for it: "+foreign.Manifest.Name+" does not fit it: ") || n.Status != report.Differs {
 		t.Error(n.Error)
 	}
@@ -554,7 +553,7 @@ func TestVerifyOfAWheelForEachTorch(t *testing.T) {
 	t.Parallel()
 	var hosts []inventory.Host
 	var servers []*sshtest.Server
-	var wheels []wheels.Wheel
+	var wheels []wheel.Loaded
 	var envs []environment
 	for i, torch := range []string{"2.15.0", "2.14.0"} {
 		e := newEnvironment(t, torch)
@@ -684,7 +683,7 @@ func TestVerifyIsInterrupted(t *testing.T) {
 	if err != nil || r.Nodes[0].Status != report.Skipped || r.Nodes[0].Error != "stop" || r.Consistent {
 		t.Errorf("%v %+v", err, r)
 	}
-	f.opt.Wheels = []wheels.Wheel{{Path: "/nowhere.whl", Manifest: wheel.Manifest{Name: "nowhere.whl"}}}
+	f.opt.Wheels = []wheel.Loaded{{Path: "/nowhere.whl", Manifest: wheel.Manifest{Name: "nowhere.whl"}}}
 	if _, err := verify.Run(context.Background(), verifyOptions(f.opt)); err == nil {
 		t.Error("a wheel that is gone")
 	}

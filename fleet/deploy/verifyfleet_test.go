@@ -17,7 +17,6 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/deploy"
-	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/fleet/verify"
 	"github.com/dsbuild/dsbuild/internal/remote"
@@ -116,7 +115,7 @@ func (e *echoes) answer(ctx context.Context, key string, cmd remote.Command, std
 func many(t *testing.T, n int, e environment, all *echoes) deploy.Options {
 	t.Helper()
 	all.answers = map[string]answer{}
-	opt := deploy.Options{Options: changes.Options{Options: fleet.Options{Dialer: all, Reporter: ui.New(io.Discard, ui.Options{})}, Verify: verify.LevelFiles}}
+	opt := deploy.Options{Options: fleet.Options{Dialer: all, Reporter: ui.New(io.Discard, ui.Options{})}, Verify: verify.LevelFiles}
 	for i := range n {
 		name := fmt.Sprintf("gpu%03d", i+1)
 		opt.Hosts = append(opt.Hosts, inventory.Host{Name: name, Node: name, Address: name, Python: e.python})

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // A damaged wheel is refused before any node is asked anything, whatever else
@@ -19,7 +19,7 @@ func TestLoadWheelsNamesTheDamage(t *testing.T) {
 		dir := t.TempDir()
 		d.Damaged(t, dir)
 		wheeltest.Packed(t, dir, wheeltest.Options{Version: "0.19.7"})
-		_, err := wheels.Load(t.Context(), dir)
+		_, err := wheel.LoadAll(t.Context(), dir)
 		if fault.ExitCode(err) != fault.Wheel || !strings.Contains(err.Error(), d.Finding) {
 			t.Errorf("%s: %v, want %s", d.Name, err, d.Finding)
 		}
@@ -44,7 +44,7 @@ func TestLoadWheelsOfSomethingElse(t *testing.T) {
 		"other-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: other\nVersion: 1.0\n",
 		"other-1.0.dist-info/WHEEL":    "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
 	})
-	_, err := wheels.Load(t.Context(), path)
+	_, err := wheel.LoadAll(t.Context(), path)
 	var usage interface{ ExitCode() int }
 	if !errors.As(err, &usage) || !strings.Contains(err.Error(), "it is a wheel of other") {
 		t.Error(err)
@@ -59,7 +59,7 @@ func TestLoadWheelsRefusesForeignFolders(t *testing.T) {
 		"torch/__init__.py", "einops.py", "Torch/x.py", "DATA/purelib/torch/x.py", "DATA/data/.dsbuild/evil", "DATA/headers/x.h",
 	} {
 		inside := strings.Replace(name, "DATA", "deepspeed-0.19.8+torch2.15.cu132.sm80.v2.data", 1)
-		_, err := wheels.Load(t.Context(), makeWheel(t, t.TempDir(), wheelOptions{files: map[string]string{inside: "x"}}))
+		_, err := wheel.LoadAll(t.Context(), makeWheel(t, t.TempDir(), wheelOptions{files: map[string]string{inside: "x"}}))
 		top, _, _ := strings.Cut(strings.TrimPrefix(name, "DATA/purelib/"), "/")
 		if fault.ExitCode(err) != fault.Wheel || !strings.Contains(err.Error(), "outside of DeepSpeed's own folder: ") || top != "DATA" && !strings.Contains(err.Error(), top) {
 			t.Errorf("%s: %v", name, err)

@@ -65,8 +65,8 @@ func TestOrdersAreKnown(t *testing.T) {
 	table := regexp.MustCompile(`(?s)def verbs\(.*?\n    }|for name in \("begin".*?\)`)
 	entry := regexp.MustCompile(`"(\w+)"[:,)]`)
 	for module, packages := range map[string][]string{
-		"deploy":        {"fleet/deploy", "fleet/deploy/changes"},
-		"environments":  {"fleet/deploy/envs", "fleet/deploy/changes"},
+		"deploy":        {"fleet/deploy", "fleet/change"},
+		"environments":  {"fleet/envdeploy", "fleet/change"},
 		"check_cluster": {"launch/check"},
 		"relay":         {"fleet/relay"},
 	} {

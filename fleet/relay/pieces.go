@@ -5,14 +5,9 @@ import (
 	"errors"
 	"io"
 	"os"
-)
 
-// File is a local file to bring to nodes.
-type File struct {
-	Path   string // on this machine
-	SHA256 string
-	Size   int64 // in bytes
-}
+	"github.com/dsbuild/dsbuild/fleet"
+)
 
 // pieces are the parts of a file, which travel one by one. Each but the last has size bytes.
 type pieces struct {
@@ -31,7 +26,7 @@ const (
 )
 
 // cutFile reads a file and returns its pieces.
-func cutFile(f File) (pieces, error) {
+func cutFile(f fleet.LocalFile) (pieces, error) {
 	p := pieces{size: min(max(f.Size/usualCount, leastPiece), maxPiece)}
 	in, err := os.Open(f.Path)
 	if err != nil {

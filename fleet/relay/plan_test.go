@@ -18,7 +18,7 @@ func crowd(t *testing.T, fanout, count int) *swarm {
 	for i := range nodes {
 		nodes[i] = &fleet.Node{Host: inventory.Host{Name: fmt.Sprint(i)}}
 	}
-	s := newSwarm(r, 1, File{Size: 100 * leastPiece}, nodes)
+	s := newSwarm(r, 1, fleet.LocalFile{Size: 100 * leastPiece}, nodes)
 	t.Cleanup(s.stop)
 	s.pieces = pieces{size: leastPiece, count: 100}
 	s.pending = 0

@@ -95,7 +95,7 @@ func New(opt Options) *Relay {
 // Announce says that Bring will be called for a file and these nodes. Nodes with the same groups in
 // the inventory, such as those of a rack, follow each other in the chain. It returns false for a
 // file for which a relay does not pay.
-func (r *Relay) Announce(f File, nodes []*fleet.Node) bool {
+func (r *Relay) Announce(f fleet.LocalFile, nodes []*fleet.Node) bool {
 	if r == nil || len(nodes) < 2 || r.opt.Fanout == 0 && !Worthwhile(f.Size, len(nodes)) || r.opt.Fanout > 0 && f.Size < leastChosen {
 		return false
 	}

@@ -33,7 +33,7 @@ type stage struct {
 	t     *testing.T
 	fleet *fleet.Fleet
 	homes []string
-	file  File
+	file  fleet.LocalFile
 	data  []byte
 	limit *rate.Limiter // of the driver
 	sends atomic.Int32  // uploads by the driver
@@ -45,7 +45,7 @@ func set(t *testing.T, count, size int) (*stage, *Relay) {
 	s := &stage{t: t, data: make([]byte, size)}
 	rand.Read(s.data)
 	sum := sha256.Sum256(s.data)
-	s.file = File{Path: filepath.Join(t.TempDir(), "file"), SHA256: hex.EncodeToString(sum[:]), Size: int64(size)}
+	s.file = fleet.LocalFile{Path: filepath.Join(t.TempDir(), "file"), SHA256: hex.EncodeToString(sum[:]), Size: int64(size)}
 	if err := os.WriteFile(s.file.Path, s.data, 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ const (
 type swarm struct {
 	relay *Relay
 	id    int // number of the file
-	file  File
+	file  fleet.LocalFile
 	nodes []*fleet.Node // announced, in their order
 	token string
 
@@ -35,7 +35,7 @@ type swarm struct {
 	done    chan struct{} // closed by stop
 }
 
-func newSwarm(r *Relay, id int, f File, nodes []*fleet.Node) *swarm {
+func newSwarm(r *Relay, id int, f fleet.LocalFile, nodes []*fleet.Node) *swarm {
 	s := &swarm{
 		relay: r, id: id, file: f, nodes: nodes, token: rand.Text(), seats: make([]*seat, len(nodes)),
 		joined: make([]bool, len(nodes)), pending: len(nodes), done: make(chan struct{}),

@@ -9,7 +9,6 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/fleet/deploy"
-	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
@@ -33,7 +32,7 @@ func (pythonPlanner) Plan(_ context.Context, _ string, s wheel.Spec) (*pipeline.
 // A wheel for several Pythons gets a wheelhouse for each Python of the nodes that lack packages.
 func TestBundleForEachPython(t *testing.T) {
 	w := &Wheel{Name: "py3-torch2.10-v3", State: Built, Plan: &pipeline.Plan{Toolchain: compat.Toolchain{Python: "3.11"}}}
-	loaded := &wheels.Wheel{Requires: []string{"hjson"}}
+	loaded := &wheel.Loaded{Requires: []string{"hjson"}}
 	made := map[string]string{}
 	s := &Shipment{opt: Options{Plans: pythonPlanner{}, Report: ui.New(t.Output(), ui.Options{}), Bundle: func(_ context.Context, name string, p *pipeline.Plan, _ wheel.Artifact) (*wheel.Bundle, error) {
 		made[name] = p.Toolchain.Python

@@ -16,8 +16,8 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/deploy"
-	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/fleet/ship"
 	"github.com/dsbuild/dsbuild/fleet/verify"
@@ -123,19 +123,16 @@ func (f *testFleet) ship(t *testing.T) *ship.Shipment {
 	rep := ui.New(testWriter{t}, ui.Options{})
 	s := ship.New(ship.Options{
 		Deploy: deploy.Options{
-			Options: changes.Options{
-				Options: fleet.Options{
-					Hosts:      f.hosts,
-					KnownHosts: f.known,
-					Dialer:     &f.dials,
-					Reporter:   rep,
-					Forks:      4,
-					By:         "tester",
-				},
-				Verify: verify.LevelLoad,
-				Force:  f.force,
-				Policy: f.policy,
+			Options: fleet.Options{
+				Hosts:      f.hosts,
+				KnownHosts: f.known,
+				Dialer:     &f.dials,
+				Reporter:   rep,
+				Forks:      4,
+				By:         "tester",
 			},
+			Verify: verify.LevelLoad,
+			Rules:  change.Rules{Force: f.force, Policy: f.policy},
 
 			VerifyUnchanged: verify.LevelFiles,
 		},

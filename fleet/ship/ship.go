@@ -8,9 +8,8 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/deploy"
-	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
-	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/fault"
@@ -126,11 +125,11 @@ func (s *Shipment) groupNodes(ctx context.Context) error {
 	var members []compat.Member
 	var places []int // of the members in the inventory
 	for i, n := range plan.Nodes {
-		refused := n.Action == changes.Refuse && !s.opt.BuildOnly
+		refused := n.Action == change.Refuse && !s.opt.BuildOnly
 		if refused {
 			s.assignments[i].Reasons, s.assignments[i].Hint = n.Reasons, n.Hint
 		}
-		if refused || n.Action == changes.Absent {
+		if refused || n.Action == change.Absent {
 			s.leaveOut(i, LeftOut{Reasons: n.Reasons, Hint: n.Hint, cause: n.Cause()})
 			continue
 		}
@@ -387,9 +386,9 @@ func (s *Shipment) Run(ctx context.Context) (*report.Report, error) {
 
 // assignWheel assigns a wheel to its nodes, or the reason why it does not exist.
 func (s *Shipment) assignWheel(ctx context.Context, w *Wheel) {
-	g := deploy.Assignment{Wheel: &wheels.Wheel{Manifest: wheel.Manifest{Name: w.Name, SHA256: w.Name}}, Coming: "once it is built"}
+	g := deploy.Assignment{Wheel: &wheel.Loaded{Manifest: wheel.Manifest{Name: w.Name, SHA256: w.Name}}, Coming: "once it is built"}
 	if w.Err == nil && w.State != ToBuild {
-		loaded, err := wheels.Load(ctx, w.filePath())
+		loaded, err := wheel.LoadAll(ctx, w.filePath())
 		if err != nil {
 			w.markFailed(err)
 		} else {

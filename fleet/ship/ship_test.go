@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
-	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
+	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/fleet/ship"
 	"github.com/dsbuild/dsbuild/internal/fault"
@@ -260,11 +260,11 @@ func TestShipPreview(t *testing.T) {
 	if code(err) != 3 || len(plan.Wheels) != 1 || plan.Wheels[0].State != ship.ToBuild || len(plan.Left) != 2 {
 		t.Errorf("%v\n%s", err, strings.Join(plan.Lines(), "\n"))
 	}
-	var actions []changes.Action
+	var actions []change.Action
 	for _, n := range preview.Nodes {
 		actions = append(actions, n.Action)
 	}
-	if !slices.Equal(actions, []changes.Action{changes.Install, changes.Refuse, changes.Absent}) || len(f.works.built) > 0 {
+	if !slices.Equal(actions, []change.Action{change.Install, change.Refuse, change.Absent}) || len(f.works.built) > 0 {
 		t.Errorf("%q, built %q", actions, f.works.built)
 	}
 	if lines := strings.Join(plan.Lines(), "\n"); !strings.HasPrefix(lines, "3 nodes, 1 wheel: 1 to build\n") || !strings.Contains(lines, "\nleft out\n  node2: no usable Python") {
@@ -351,7 +351,7 @@ func TestShipGathersWhatNodesLack(t *testing.T) {
 	if _, err := s.Survey(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if preview, err := s.Preview(t.Context()); err != nil || preview.Nodes[0].Action != changes.Install || gathered != 1 {
+	if preview, err := s.Preview(t.Context()); err != nil || preview.Nodes[0].Action != change.Install || gathered != 1 {
 		t.Errorf("preview: %v, %+v", err, preview.Nodes[0])
 	}
 	f.works.bundle = func(context.Context, string, *pipeline.Plan, wheel.Artifact) (*wheel.Bundle, error) {

@@ -88,7 +88,7 @@ func (s *nodeState) group() string {
 	if s.wheel == nil {
 		return ""
 	}
-	return s.wheel.Kind(*s.facts)
+	return compat.AlikeKey(s.wheel.Manifest, *s.facts)
 }
 
 // addOwnDifferences adds the differences that one node shows without a comparison.

@@ -102,7 +102,7 @@ func (s *fileLists) intern(claimed string, files fileList) *contents {
 	return s.kept[digest]
 }
 
-// filesOf returns the sha256 of a wheel's files in DeepSpeed's folder, by path. wheels.Load has
+// filesOf returns the sha256 of a wheel's files in DeepSpeed's folder, by path. wheel.LoadAll has
 // compared RECORD with the files.
 func filesOf(path string) (map[string]string, error) {
 	a, err := wheel.Open(path)

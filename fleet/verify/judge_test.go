@@ -10,7 +10,6 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/fleet"
-	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/fault"
@@ -143,7 +142,7 @@ func TestJudge(t *testing.T) {
 func TestJudgeByWheel(t *testing.T) {
 	t.Parallel()
 	sum := strings.Repeat("a", 64)
-	w := &wheels.Wheel{Version: "0.19.8", Manifest: wheel.Manifest{Name: "deepspeed-0.19.8.whl", Version: "0.19.8", SHA256: sum}}
+	w := &wheel.Loaded{Version: "0.19.8", Manifest: wheel.Manifest{Name: "deepspeed-0.19.8.whl", Version: "0.19.8", SHA256: sum}}
 	files := map[string]map[string]string{sum: {"deepspeed/__init__.py": "11", "deepspeed/ops/adam.so": "22"}}
 	for name, c := range map[string]struct {
 		change func(s *nodeState)

@@ -79,7 +79,7 @@ func Prove(ctx context.Context, n *fleet.Node, facts node.Facts, m wheel.Manifes
 	case err != nil:
 		return err
 	case last.Failed != "":
-		return WithAdvice(node.NewNodeError(last.Failed), last.Advice, n.Host)
+		return node.WithAdvice(node.NewNodeError(last.Failed), last.Advice, n.Host.Python)
 	case last.Verified == nil:
 		return noAnswer()
 	}

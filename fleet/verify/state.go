@@ -13,7 +13,6 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/fleet"
-	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/fault"
@@ -29,7 +28,7 @@ type nodeState struct {
 	run *run
 
 	facts     *node.Facts   // nil until it is probed
-	wheel     *wheels.Wheel // the wheel that it should run; nil: the same as most nodes
+	wheel     *wheel.Loaded // the wheel that it should run; nil: the same as most nodes
 	unfit     []string      // why that wheel does not fit it
 	installed *installation // nil: the node has no DeepSpeed, or no usable Python
 	runs      *report.Wheel // the wheel that it runs, or should run; nil if there is neither
@@ -219,9 +218,9 @@ func (s *nodeState) handleMessage(text json.RawMessage) error {
 		}
 		s.installed.Files, s.installed.Others = nil, nil
 	case m.Wrong != "":
-		s.differ(AdviceFor(m.Advice, s.Host), "%v", node.NewNodeError(m.Wrong))
+		s.differ(node.AdviceFor(m.Advice, s.Host.Python), "%v", node.NewNodeError(m.Wrong))
 	case m.Broken != "":
-		s.broken = append(s.broken, nodeFinding{node.NewNodeError(m.Broken).Error(), AdviceFor(m.Advice, s.Host)})
+		s.broken = append(s.broken, nodeFinding{node.NewNodeError(m.Broken).Error(), node.AdviceFor(m.Advice, s.Host.Python)})
 	case m.Remark != "":
 		s.remark("%v", node.NewNodeError(m.Remark))
 	}
@@ -229,14 +228,14 @@ func (s *nodeState) handleMessage(text json.RawMessage) error {
 }
 
 // runsWheel reports whether dsbuild installed this very wheel and nothing replaced it.
-func (s *nodeState) runsWheel(w *wheels.Wheel) bool {
+func (s *nodeState) runsWheel(w *wheel.Loaded) bool {
 	return s.facts.DeepSpeed != nil && s.facts.DeepSpeed.SHA256 == w.Manifest.SHA256
 }
 
 // chooseWheel returns the wheel that a node should run. Of several wheels that fit it, this is the one
 // that dsbuild installed there, else one with the installed version, else the one that a deploy
 // would choose. reasons say why no wheel fits, or why the only one does not.
-func (s *nodeState) chooseWheel() (w *wheels.Wheel, reasons []string) {
+func (s *nodeState) chooseWheel() (w *wheel.Loaded, reasons []string) {
 	offered, tables := s.run.opt.Wheels, s.run.tables
 	switch len(offered) {
 	case 0:
@@ -248,7 +247,7 @@ func (s *nodeState) chooseWheel() (w *wheels.Wheel, reasons []string) {
 	if s.facts.DeepSpeed != nil {
 		version = s.facts.DeepSpeed.Version
 	}
-	var same *wheels.Wheel
+	var same *wheel.Loaded
 	for i := range offered {
 		if !tables.Fit(offered[i].Manifest, *s.facts).OK() {
 			continue
@@ -263,7 +262,7 @@ func (s *nodeState) chooseWheel() (w *wheels.Wheel, reasons []string) {
 	if same != nil {
 		return same, nil
 	}
-	best, err := wheels.Choose(tables, offered, *s.facts)
+	best, err := compat.Choose(tables, offered, *s.facts)
 	if err != nil {
 		return nil, []string{err.Error()}
 	}
@@ -306,7 +305,7 @@ func (s *nodeState) setStatus() {
 		}
 	}
 	if s.wheel != nil {
-		s.runs = s.wheel.Ref()
+		s.runs = &report.Wheel{Name: s.wheel.Manifest.Name, SHA256: s.wheel.Manifest.SHA256, Version: s.wheel.Version}
 	}
 	switch {
 	case len(s.differs) > 0:

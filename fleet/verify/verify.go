@@ -19,15 +19,15 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/fleet"
-	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // Options are the resolved settings of a verification.
 type Options struct {
 	fleet.Options
-	Wheels []wheels.Wheel // the wheels that the nodes should run; none: nodes should run the same as most others
+	Wheels []wheel.Loaded // the wheels that the nodes should run; none: nodes should run the same as most others
 	Level  Level
 }
 
@@ -99,7 +99,7 @@ func (s *nodeState) end(_ context.Context, err error) {
 // report makes the report of all nodes.
 func (r *run) report() *report.Report {
 	rep := report.Empty(r.opt.Command)
-	rep.Mixed = len(r.opt.Wheels) > 1 || wheels.AnyStable(r.opt.Wheels) // intended: each node is compared with its own wheel
+	rep.Mixed = len(r.opt.Wheels) > 1 || wheel.AnyStable(r.opt.Wheels) // intended: each node is compared with its own wheel
 	var seen []report.ProbedNode
 	for _, s := range r.nodes {
 		// The node's part of the report.

@@ -59,7 +59,7 @@ func pureRooms() []Rule {
 		},
 		{
 			Folder: "compat",
-			Deny:   ours("pipeline", "fleet/deploy", "inventory", "cmd", "launch", "fleet/ship", "release/nightly"),
+			Deny:   ours("pipeline", "fleet/change", "fleet/deploy", "fleet/envdeploy", "inventory", "cmd", "launch", "fleet/ship", "release/nightly"),
 			Reason: "the tables are pure: they neither build nor reach anything",
 		},
 		{
@@ -70,7 +70,7 @@ func pureRooms() []Rule {
 		},
 		{
 			Folder: "inventory",
-			Deny: append(ours("wheel", "fleet/deploy", "cmd", "launch", "pipeline", "fleet/ship", "release/nightly", "internal/remote"),
+			Deny: append(ours("wheel", "fleet/change", "fleet/deploy", "fleet/envdeploy", "cmd", "launch", "pipeline", "fleet/ship", "release/nightly", "internal/remote"),
 				"net$", "net/http", "net/rpc", "golang.org/x/net", "os/exec", ssh, sftp, yaml),
 			Reason: "reading an inventory contacts no node and runs nothing; internal/yamldoc reads YAML",
 		},
@@ -93,34 +93,44 @@ func actingRooms() []Rule { //nolint:revive // a table, however long
 		},
 		{
 			Folder: "fleet/node",
-			Deny:   ours("pipeline", "fleet/deploy", "cmd", "launch", "fleet/ship", "release/nightly"),
+			Deny:   ours("pipeline", "fleet/change", "fleet/deploy", "fleet/envdeploy", "cmd", "launch", "fleet/ship", "release/nightly"),
 			Reason: "the probe of a node does not depend on the caller",
 		},
 		{
 			Folder: "fleet/node/agent",
-			Deny:   ours("wheel", "compat", "inventory", "fleet/deploy", "pipeline", "launch", "cmd", "fleet/ship", "release/nightly"),
+			Deny:   ours("wheel", "compat", "inventory", "fleet/change", "fleet/deploy", "fleet/envdeploy", "pipeline", "launch", "cmd", "fleet/ship", "release/nightly"),
 			Reason: "the session with a program on a node does not depend on the program",
 		},
 		{
 			Folder: "pipeline",
-			Deny:   append(ours("inventory", "fleet/deploy", "launch", "cmd", "fleet/ship", "release/nightly"), cobra),
+			Deny:   append(ours("inventory", "fleet/change", "fleet/deploy", "fleet/envdeploy", "launch", "cmd", "fleet/ship", "release/nightly"), cobra),
 			Reason: "building knows no nodes and no command line",
 		},
 		{
 			Folder: "fleet",
-			Deny:   append(ours("wheel", "compat", "fleet/deploy", "fleet/verify", "pipeline", "cmd", "launch", "fleet/ship", "release/nightly"), dagger, cobra, yaml),
+			Deny:   append(ours("wheel", "compat", "fleet/change", "fleet/deploy", "fleet/envdeploy", "fleet/verify", "pipeline", "cmd", "launch", "fleet/ship", "release/nightly"), dagger, cobra, yaml),
 			Reason: "fleet takes nodes through steps; it does not depend on what the steps do",
 		},
 		{
 			Folder: "fleet/verify",
-			Deny:   append(ours("fleet/deploy", "pipeline", "cmd", "launch", "fleet/ship", "release/nightly"), dagger, cobra, yaml),
-			Allow:  ours("fleet/deploy/wheels"),
+			Deny:   append(ours("fleet/change", "fleet/deploy", "fleet/envdeploy", "pipeline", "cmd", "launch", "fleet/ship", "release/nightly"), dagger, cobra, yaml),
 			Reason: "verify changes no node, so it needs no package that does",
 		},
 		{
 			Folder: "fleet/deploy",
 			Deny:   append(ours("pipeline", "cmd", "launch", "fleet/ship", "release/nightly"), dagger, cobra, yaml),
 			Reason: "deploy takes a finished wheel; it does not depend on how the wheel was made",
+		},
+		{
+			Folder: "fleet/envdeploy",
+			Deny:   append(ours("fleet/deploy", "pipeline", "cmd", "launch", "fleet/ship", "release/nightly"), dagger, cobra, yaml),
+			Reason: "a whole environment is changed without the steps that change one wheel",
+		},
+		{
+			Folder: "fleet/change",
+			Deny: append(ours("fleet/deploy", "fleet/envdeploy", "fleet/verify", "pipeline", "cmd", "launch", "fleet/ship", "release/nightly"),
+				dagger, cobra, yaml),
+			Reason: "what all changes of nodes have in common does not depend on what they change",
 		},
 		{
 			Folder: "release/signing",
@@ -130,7 +140,7 @@ func actingRooms() []Rule { //nolint:revive // a table, however long
 		},
 		{
 			Folder: "fleet/environment",
-			Deny:   append(ours("inventory", "fleet/deploy", "fleet", "fleet/verify", "pipeline", "cmd", "launch", "fleet/ship", "release/nightly"), dagger, cobra, ssh, yaml),
+			Deny:   append(ours("inventory", "fleet/change", "fleet/deploy", "fleet/envdeploy", "fleet", "fleet/verify", "pipeline", "cmd", "launch", "fleet/ship", "release/nightly"), dagger, cobra, ssh, yaml),
 			Allow:  ours("fleet/node"),
 			Reason: "an environment is files for kinds of nodes: it neither reaches nodes nor builds",
 		},
@@ -146,7 +156,7 @@ func actingRooms() []Rule { //nolint:revive // a table, however long
 		},
 		{
 			Folder: "launch",
-			Deny:   ours("pipeline", "fleet/deploy", "cmd", "fleet/ship", "release/nightly"),
+			Deny:   ours("pipeline", "fleet/change", "fleet/deploy", "fleet/envdeploy", "cmd", "fleet/ship", "release/nightly"),
 			Reason: "a job runs on nodes that are ready: it neither builds nor deploys",
 		},
 		{
@@ -163,17 +173,17 @@ func innerRooms() []Rule { //nolint:revive // a table, however long
 	return []Rule{
 		{
 			Folder: "internal/remote",
-			Deny:   ours("inventory", "wheel", "fleet/deploy", "fleet", "fleet/verify", "pipeline", "compat", "fleet/node", "launch", "cmd", "fleet/ship", "release/nightly"),
+			Deny:   ours("inventory", "wheel", "fleet/change", "fleet/deploy", "fleet/envdeploy", "fleet", "fleet/verify", "pipeline", "compat", "fleet/node", "launch", "cmd", "fleet/ship", "release/nightly"),
 			Reason: "a connection runs commands and puts files; it does not depend on their purpose",
 		},
 		{
 			Folder: "internal/slurm",
-			Deny:   ours("wheel", "fleet/deploy", "fleet", "fleet/verify", "pipeline", "compat", "fleet/node", "launch", "cmd", "fleet/ship", "release/nightly"),
+			Deny:   ours("wheel", "fleet/change", "fleet/deploy", "fleet/envdeploy", "fleet", "fleet/verify", "pipeline", "compat", "fleet/node", "launch", "cmd", "fleet/ship", "release/nightly"),
 			Reason: "Slurm runs commands and brings files; it does not depend on their purpose",
 		},
 		{
 			Folder: "internal/hosts",
-			Deny:   ours("wheel", "fleet/deploy", "fleet", "fleet/verify", "pipeline", "compat", "fleet/node", "launch", "cmd", "fleet/ship", "release/nightly"),
+			Deny:   ours("wheel", "fleet/change", "fleet/deploy", "fleet/envdeploy", "fleet", "fleet/verify", "pipeline", "compat", "fleet/node", "launch", "cmd", "fleet/ship", "release/nightly"),
 			Reason: "the way to a host does not depend on the work there",
 		},
 		{

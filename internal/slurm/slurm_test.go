@@ -19,8 +19,6 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/deploy"
-	"github.com/dsbuild/dsbuild/fleet/deploy/changes"
-	"github.com/dsbuild/dsbuild/fleet/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/fleet/verify"
 	"github.com/dsbuild/dsbuild/internal/fault"
@@ -218,21 +216,19 @@ func deployed(t *testing.T) {
 		Torch: nodes.FakeTorchVersion, CUDA: nodes.FakeTorchCUDA, CPU: wheel.CPUv2, Files: wheeltest.LoadedByPython(),
 		Ops: []wheeltest.Op{{Name: "cpu_adam", Dir: "adam", SASS: []string{"8.0"}}}, Requires: []string{"einops"},
 	})
-	wheels, err := wheels.Load(t.Context(), file)
+	wheels, err := wheel.LoadAll(t.Context(), file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, changed := range []bool{true, false} {
 		opt := deploy.Options{
-			Options: changes.Options{
-				Options: fleet.Options{
-					By:          "tester",
-					Reporter:    ui.New(t.Output(), ui.Options{}),
-					Dialer:      newDialer(t, options(t, "node01", "node02", "node03")),
-					ConnectWait: time.Minute,
-				},
-				Verify: verify.LevelLoad,
+			Options: fleet.Options{
+				By:          "tester",
+				Reporter:    ui.New(t.Output(), ui.Options{}),
+				Dialer:      newDialer(t, options(t, "node01", "node02", "node03")),
+				ConnectWait: time.Minute,
 			},
+			Verify: verify.LevelLoad,
 			Wheels: wheels,
 		}
 		for _, n := range []string{"node01", "node02", "node03"} {

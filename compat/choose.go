@@ -1,0 +1,119 @@
+package compat
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// Choice is the wheel for a node.
+type Choice struct {
+	Wheel   *wheel.Loaded // nil: none of several wheels fits
+	Verdict Verdict       // without a wheel: the reasons of each
+	Why     []string      // why not another one that fits, a reason for each
+}
+
+// Choose picks the wheel for a node. A single wheel is always chosen, and its verdict decides.
+// With several, one must fit better than all others.
+func Choose(tables *Tables, offered []wheel.Loaded, f node.Facts) (Choice, error) {
+	if len(offered) == 1 {
+		return Choice{Wheel: &offered[0], Verdict: tables.Fit(offered[0].Manifest, f)}, nil
+	}
+	var fits []fitting
+	var list []string
+	for i := range offered {
+		v := tables.Fit(offered[i].Manifest, f)
+		if v.OK() {
+			fits = append(fits, fitting{&offered[i], v})
+			continue
+		}
+		list = append(list, fmt.Sprintf("%s does not fit it: %s", offered[i].Manifest.Name, strings.Join(v.Reasons, ", ")))
+	}
+	if len(fits) == 0 {
+		return Choice{Verdict: Verdict{Reasons: list}}, nil
+	}
+	var equal []string
+	for _, a := range fits {
+		others := slices.DeleteFunc(slices.Clone(fits), func(b fitting) bool { return a.w == b.w })
+		beatsAll := !slices.ContainsFunc(others, func(b fitting) bool { order, _ := a.compare(b); return order >= 0 })
+		if beatsAll {
+			choice := Choice{Wheel: a.w, Verdict: a.v}
+			for _, b := range others {
+				_, why := a.compare(b)
+				choice.Why = append(choice.Why, fmt.Sprintf("chosen before %s, which fits too: %s", b.w.Manifest.Name, why))
+			}
+			return choice, nil
+		}
+		if !slices.ContainsFunc(others, func(b fitting) bool { order, _ := a.compare(b); return order > 0 }) {
+			equal = append(equal, a.w.Manifest.Name)
+		}
+	}
+	return Choice{}, errors.New("these fit it equally well: " + strings.Join(equal, ", "))
+}
+
+// fitting is a wheel that fits a node, with its verdict.
+type fitting struct {
+	w *wheel.Loaded
+	v Verdict
+}
+
+// compare is negative if a suits a node more than b, and says why: first by fewer remarks (nothing
+// to compile at first use), then by the higher CPU level, then a wheel for the node's own torch
+// before one for several. It never ranks wheels with different sources or ops, because only the
+// user knows which is wanted. There is one exception: a wheel of the stable ABI also fits nodes for
+// which another wheel was made, so of these two it prefers the one with more ops.
+func (a fitting) compare(b fitting) (order int, why string) {
+	m, n := a.w.Manifest, b.w.Manifest
+	if m.Source != n.Source {
+		return 0, ""
+	}
+	all, others := hasAll(m.Ops, n.Ops), hasAll(n.Ops, m.Ops)
+	several := m.TorchABI.IsStable() || n.TorchABI.IsStable()
+	if !all && !others || all != others && !several {
+		return 0, ""
+	}
+	for _, c := range []struct {
+		order int
+		why   string
+	}{
+		{compareBool(all, others), "it has more operators"},
+		{cmp.Compare(len(a.v.Remarks), len(b.v.Remarks)), "it fits with fewer remarks"},
+		{cmp.Compare(n.CPU, m.CPU), "it uses more of the CPU"},
+		{compareBool(!m.TorchABI.IsStable(), !n.TorchABI.IsStable()), "it is for this torch alone"},
+	} {
+		if c.order != 0 {
+			return c.order, c.why
+		}
+	}
+	return 0, ""
+}
+
+// hasAll reports whether a list has all values of another.
+func hasAll(list, values []string) bool {
+	return !slices.ContainsFunc(values, func(v string) bool { return !slices.Contains(list, v) })
+}
+
+// compareBool is negative if only a is true.
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
+}
+
+// AlikeKey is equal for nodes that should be alike: those that run the same wheel and, if it is for
+// several torches and Pythons, have the same of these.
+func AlikeKey(m wheel.Manifest, f node.Facts) string {
+	if m.TorchABI.IsStable() {
+		return strings.Join([]string{m.SHA256, wheel.Minor(f.Torch), f.TorchCUDA, wheel.Minor(f.Python)}, " ")
+	}
+	return m.SHA256
+}

@@ -1,0 +1,196 @@
+package change
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/internal/cause"
+	"github.com/dsbuild/dsbuild/internal/fanout"
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+// InUse is the policy for changing an environment while processes use it: a training job dies if
+// it loads a file after dsbuild replaced it. The zero value refuses the node.
+type InUse struct {
+	Ignore bool          // change the environment nevertheless
+	Wait   time.Duration // how long to wait for the processes to end before refusing the node
+}
+
+// ParseInUse reads the value of --in-use: refuse, wait=30m or ignore.
+func ParseInUse(s string) (InUse, error) {
+	wait, waits := strings.CutPrefix(s, "wait=")
+	switch {
+	case waits:
+		d, err := time.ParseDuration(wait)
+		if err != nil || d <= 0 {
+			return InUse{}, fmt.Errorf("%s: must be a duration such as wait=90s, wait=30m or wait=2h", s)
+		}
+		return InUse{Wait: d}, nil
+	case s == "refuse":
+		return InUse{}, nil
+	case s == "ignore":
+		return InUse{Ignore: true}, nil
+	}
+	return InUse{}, fmt.Errorf("%s: must be refuse, wait=DURATION or ignore", s)
+}
+
+// InUseHint is the hint for an environment in use.
+const InUseHint = "wait until these processes have ended, or give --in-use wait=30m; --in-use ignore changes the environment anyway"
+
+// InUseError reports that processes use an environment, so dsbuild left it as it is.
+type InUseError struct{ What cause.Message }
+
+func (e *InUseError) Error() string { return e.What.Text }
+
+// Cause returns the message without the parts that only one node has.
+func (e *InUseError) Cause() string { return e.What.Cause }
+
+// Refused marks the node as refused: dsbuild changed nothing on it.
+func (e *InUseError) Refused() {}
+
+// Hint tells the user how to wait.
+func (e *InUseError) Hint() string { return InUseHint }
+
+// DescribeProcesses describes the processes that use an environment: the first three in full, the others as a
+// count. It is empty if there are none.
+func DescribeProcesses(got node.Processes) cause.Message {
+	if len(got.InUse) == 0 {
+		return cause.Message{}
+	}
+	const most = 3
+	var texts, causes []string
+	for _, p := range got.InUse[:min(len(got.InUse), most)] {
+		who := p.User
+		if p.Job != "" {
+			who += ", " + p.Job
+		}
+		texts = append(texts, fmt.Sprintf("pid %d (%s): %s", p.PID, who, p.Command))
+		causes = append(causes, p.User+": "+p.Command)
+	}
+	if more := got.More + len(got.InUse) - len(texts); more > 0 {
+		texts = append(texts, fmt.Sprintf("and %d more", more))
+	}
+	return cause.Messagef("its environment is used by %s", cause.Message{Text: strings.Join(texts, "; "), Cause: strings.Join(causes, "; ")})
+}
+
+// sharedUse describes processes on another node, which shares the environment.
+func sharedUse(other string, what cause.Message) cause.Message {
+	return cause.Messagef("shares its environment with %s, where %s", cause.Own(other), what)
+}
+
+// ApplyInUse applies the policy to the nodes whose environment is to be changed while processes use it. Such a
+// node is refused, waits, or is changed with a remark. If nodes share an environment, processes on any of them
+// count.
+func (p Plans) ApplyInUse(users []node.Processes, policy InUse) {
+	for leader, n := range p {
+		if n.Action != Install && n.Action != Rollback {
+			continue
+		}
+		members := p.membersOf(leader)
+		for _, on := range members {
+			what := DescribeProcesses(users[on])
+			if what.Text == "" {
+				continue
+			}
+			for _, i := range members {
+				if i == on {
+					p[i].ApplyInUse(what, policy)
+				} else {
+					p[i].ApplyInUse(sharedUse(p[on].Name, what), policy)
+				}
+			}
+			break
+		}
+	}
+}
+
+// ApplyInUse applies the policy to one node, whose environment is used as what describes.
+func (p *NodePlan) ApplyInUse(what cause.Message, policy InUse) {
+	switch {
+	case policy.Ignore:
+		p.usedBy, p.Remarks = what, append(p.Remarks, p.NoteCause(what))
+	case policy.Wait > 0:
+		p.Remarks, p.Waits = append(p.Remarks, p.NoteCause(cause.Messagef("waits up to %s: %s", ui.Duration(policy.Wait), what))), true
+	default:
+		p.SetRefused(InUseHint, what)
+	}
+}
+
+// The shortest and longest pause between two questions whether an environment is still in use.
+const (
+	minPoll = 200 * time.Millisecond
+	maxPoll = 10 * time.Second
+)
+
+// AwaitStep is the step in which a node waits until no process uses its environment, before dsbuild
+// sends a byte.
+func (n *NodeRun) AwaitStep() fleet.Step {
+	return fleet.Step{Name: "fit", Limit: n.run.Rules.InUse.Wait + n.run.Fleet.Limit(ProbeLimit), Do: n.AwaitFree, ReadOnly: true, Needed: func() bool { return n.common.Waits }}
+}
+
+// AwaitFree returns once no process uses the environment, on the node or on one that shares it. It asks the
+// nodes again, because the survey may be long ago. After the deadline it returns an *InUseError. While it waits,
+// it names the processes to the user.
+func (n *NodeRun) AwaitFree(ctx context.Context) error {
+	policy := n.run.Rules.InUse
+	if policy.Ignore {
+		if n.common.usedBy.Text != "" {
+			n.Warn("%s; dsbuild changes it anyway", n.common.usedBy)
+		}
+		return nil
+	}
+	told := cause.Message{}
+	for {
+		now, err := n.usersNow(ctx)
+		switch {
+		case err != nil:
+			return err
+		case now.Text == "":
+			return nil
+		case !time.Now().Before(n.waitUntil):
+			return &InUseError{now}
+		case now != told:
+			told = now
+			n.Note("%s; waiting until %s", now, cause.Own(n.waitUntil.Format(time.TimeOnly)))
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(min(maxPoll, max(minPoll, policy.Wait/20))):
+		}
+	}
+}
+
+// usersNow describes the processes that use the environment of a node now, on it or on another that shares it;
+// empty if there are none.
+func (n *NodeRun) usersNow(ctx context.Context) (cause.Message, error) {
+	members := []*NodeRun{n}
+	for _, other := range n.run.nodes {
+		if other.common.Action == Shared && n.run.nodes[other.common.Leader] == n {
+			members = append(members, other)
+		}
+	}
+	results := fanout.Run(ctx, members, fanout.Options{Forks: n.run.Fleet.Forks()}, func(ctx context.Context, member *NodeRun) (node.Processes, error) {
+		return member.kind.Users(ctx)
+	})
+	const unknown = "dsbuild does not know whether its environment is in use"
+	for i, member := range members {
+		what, err := DescribeProcesses(results[i].Value), results[i].Err
+		switch {
+		case err != nil && member != n:
+			return cause.Message{}, cause.Errorf(unknown+" on %s, which shares it: %w", cause.Own(member.Host.Name), err)
+		case err != nil:
+			return cause.Message{}, fmt.Errorf(unknown+": %w", err)
+		case what.Text == "":
+		case member != n:
+			return sharedUse(member.Host.Name, what), nil
+		default:
+			return what, nil
+		}
+	}
+	return cause.Message{}, nil
+}

@@ -1,0 +1,136 @@
+package change
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/cause"
+	"github.com/dsbuild/dsbuild/internal/each"
+	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+// Action is dsbuild's action on a node.
+type Action string
+
+// The actions of a plan.
+const (
+	Install  Action = "install"     // put, install, verify, record
+	Rollback Action = "go back"     // rollback: the previous version is put back
+	UpToDate Action = "leave alone" // has the result already: verify only
+	Shared   Action = "follow"      // shares its environment with another node, which installs
+	Refuse   Action = "refuse"      // the wheel does not fit or the node lacks something: nothing is sent
+	Absent   Action = "absent"      // could not be reached or probed
+)
+
+// NodePlan is the action on one node, with the reasons for it.
+type NodePlan struct {
+	Name    string
+	Action  Action
+	Reasons []string // reasons for a refusal or an absence
+	Unfit   bool     // refused because the wheel does not fit; else because the node lacks something
+	Remarks []string // notes for the user that refuse nothing
+	Hint    string
+	Leader  int  // index of the node that installs for it; its own index if it installs itself
+	Serial  int  // the group of --serial that changes it, from 1; 0: none
+	Waits   bool // wait until no process uses its environment
+
+	usedBy cause.Message     // the processes that use its environment, which the policy ignores
+	causes map[string]string // the cause by text, for reasons and remarks that hold a node's own details
+}
+
+// SetAbsent plans nothing for a node that was not reached.
+func (p *NodePlan) SetAbsent(err error) {
+	p.Action, p.Reasons, p.Hint = Absent, []string{p.NoteCause(cause.From(err))}, fault.Hint(err)
+}
+
+// SetRefused plans that nothing is sent.
+func (p *NodePlan) SetRefused(hint string, why ...cause.Message) {
+	p.Action, p.Hint, p.Reasons = Refuse, hint, nil
+	for _, m := range why {
+		p.Reasons = append(p.Reasons, p.NoteCause(m))
+	}
+}
+
+// NoteCause notes the cause of a reason or a remark, and returns its text.
+func (p *NodePlan) NoteCause(m cause.Message) string {
+	if m.Cause != "" && m.Cause != m.Text {
+		if p.causes == nil {
+			p.causes = map[string]string{}
+		}
+		p.causes[m.Text] = m.Cause
+	}
+	return m.Text
+}
+
+// causesOf returns the causes of reasons or remarks: the texts without a node's own details.
+func (p *NodePlan) causesOf(texts []string) []string {
+	return each.Map(texts, func(text string) string { return cmp.Or(p.causes[text], text) })
+}
+
+// Cause returns a text that is equal for nodes refused, or absent, for the same reasons.
+func (p *NodePlan) Cause() string { return strings.Join(p.causesOf(p.Reasons), "; ") }
+
+// cellSep separates the cells of a row while dsbuild folds equal rows.
+const cellSep = "\x00"
+
+// Print writes the plan, equal nodes in one row, in about ten lines. details returns the cells of a node under the names of columns,
+// and what stands before its remarks.
+func (p Plans) Print(w io.Writer, columns []string, details func(i int) (cells, why []string)) error {
+	var rows []ui.Named
+	for i, n := range p {
+		cells, why := details(i)
+		if why = append(why, n.Remarks...); n.Action == Refuse || n.Action == Absent {
+			why = n.Reasons
+		}
+		row := func(why []string) string {
+			return strings.Join(append(append([]string{string(n.Action)}, cells...), cmp.Or(strings.Join(why, "; "), "-")), cellSep)
+		}
+		rows = append(rows, ui.Named{Name: n.Name, Text: row(why), Cause: row(n.causesOf(why))})
+	}
+	var table [][]string
+	for _, f := range ui.Fold(rows) {
+		if f.Example != "" {
+			f.Text += " (as on " + f.Example + ")"
+		}
+		table = append(table, append([]string{f.Names}, strings.Split(f.Text, cellSep)...))
+	}
+	const most = 8
+	if rest := len(table) - most; rest > 1 {
+		table = append(table[:most], []string{"…", "", fmt.Sprintf("%d more rows: --json lists every node", rest)})
+	}
+	heads := append(append([]string{"NODES", "ACTION"}, columns...), "WHY")
+	if err := ui.Table(w, heads, table); err != nil {
+		return err
+	}
+	return p.printGroups(w)
+}
+
+// printGroups prints the sizes of the groups of --serial, if there are any.
+func (p Plans) printGroups(w io.Writer) error {
+	var sizes []int
+	for _, n := range p {
+		for len(sizes) < n.Serial {
+			sizes = append(sizes, 0)
+		}
+		if n.Serial > 0 {
+			sizes[n.Serial-1]++
+		}
+	}
+	if len(sizes) == 0 {
+		return nil
+	}
+	const most = 8
+	words := make([]string, min(len(sizes), most))
+	for i := range words {
+		words[i] = strconv.Itoa(sizes[i])
+	}
+	if len(sizes) > most {
+		words[most-1] = "…, " + strconv.Itoa(sizes[len(sizes)-1])
+	}
+	_, err := fmt.Fprintf(w, "in %d groups, one after the other: %s nodes\n", len(sizes), strings.Join(words, ", "))
+	return err
+}

@@ -1,0 +1,305 @@
+package envdeploy
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/fleet/change"
+	"github.com/dsbuild/dsbuild/fleet/environment"
+	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/cause"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// NodePlan is the action on one node.
+type NodePlan struct {
+	change.NodePlan
+	Set    *environment.Set // the files for the node; nil if none serves it
+	Ready  bool             // the node has the environment already: only the link changes
+	Send   []environment.File
+	Python bool // bring the Python of the set
+}
+
+// Size is the number of bytes to send.
+func (p NodePlan) Size() int64 {
+	var n int64
+	for _, f := range p.Files() {
+		n += f.Size
+	}
+	return n
+}
+
+// Files lists the files to send, the Python that comes along among them.
+func (p NodePlan) Files() []environment.File {
+	if !p.Python {
+		return p.Send
+	}
+	all := p.Set.All()
+	return append([]environment.File{all[len(all)-1]}, p.Send...)
+}
+
+// Plan lists the actions, in inventory order.
+type Plan struct {
+	change.Plans
+	Nodes []NodePlan // Plans are their common parts
+}
+
+// newPlan returns a plan in which a node that was not probed is absent; decide decides the others.
+func newPlan(nodes []ProbeResult, policy change.InUse, decide func(p *NodePlan, n ProbeResult)) Plan {
+	plan := Plan{Nodes: make([]NodePlan, len(nodes))}
+	for i, n := range nodes {
+		p := &plan.Nodes[i]
+		p.Name, p.Leader = n.Name, i
+		plan.Plans = append(plan.Plans, &p.NodePlan)
+		if n.Err != nil {
+			p.SetAbsent(n.Err)
+		} else {
+			decide(p, n)
+		}
+	}
+	plan.applyInUse(nodes, policy)
+	return plan
+}
+
+// refuse makes a plan that sends nothing.
+func (p *NodePlan) refuse(hint string, why ...string) {
+	p.SetRefused(hint)
+	p.Reasons, p.Send, p.Python = why, nil, false
+}
+
+// ProbeResult is the result of the survey for one node.
+type ProbeResult struct {
+	Name      string
+	Facts     *node.Facts // nil if it could not be probed
+	Look      *EnvironmentState
+	Processes node.Processes // of the current environment
+	Python    *nodePython    // set if the lock brings a Python along
+	Err       error
+}
+
+// site is the folder of the environments as the node names it; "": not known.
+func (n ProbeResult) site() string {
+	if n.Err != nil || n.Look == nil {
+		return ""
+	}
+	return n.Look.Site
+}
+
+// EnvironmentState is the state of a node's environments.
+type EnvironmentState struct {
+	Current  *change.Environment `json:"current"`  // nil: none
+	Previous *change.Environment `json:"previous"` // the environment that a rollback restores; nil: none
+	Ready    []string            `json:"ready"`    // digests of whole environments
+	Have     []string            `json:"have"`     // sha256 of files that need not be sent
+	Free     int64               `json:"free"`
+	Writable bool                `json:"writable"`
+
+	Leftovers bool   `json:"leftovers"` // of a run that was cut off
+	Place     string `json:"place"`     // the folder of the environments of this name
+	Site      string `json:"site"`      // equal on two nodes if they have this folder in common; "": not known
+}
+
+// PlanOptions are the settings of NewPlan.
+type PlanOptions struct {
+	Lock     *environment.Lock
+	Wheels   map[string]*wheel.Loaded // the wheel of DeepSpeed by its sha256
+	Unpacked map[string]int64         // bytes that each file needs once it is installed, by its sha256
+	Force    bool
+	InUse    change.InUse
+}
+
+// NewPlan decides the action on each node. It is pure.
+func NewPlan(nodes []ProbeResult, opt PlanOptions) (Plan, error) {
+	tables, err := compat.NewTables()
+	if err != nil {
+		return Plan{}, err
+	}
+	plan := newPlan(nodes, opt.InUse, func(p *NodePlan, n ProbeResult) { p.decide(tables, n, opt) })
+	plan.refuseMixedFolders(nodes)
+	return plan, nil
+}
+
+// mixedHint is the hint where nodes with one folder need several environments.
+const mixedHint = "lock and deploy the nodes of each kind by themselves (--limit), each kind with a folder: of its own in environment.yaml"
+
+// refuseMixedFolders refuses to install where another node has the folder in common and needs another environment, as nodes
+// of two machine types with one home do: the link current leads to one.
+func (p *Plan) refuseMixedFolders(nodes []ProbeResult) {
+	first, mixed := map[string]*NodePlan{}, map[string]*NodePlan{} // by site: two nodes with different sets
+	for i, n := range nodes {
+		plan, site := &p.Nodes[i], n.site()
+		switch {
+		case site == "" || plan.Action != change.Install && plan.Action != change.UpToDate:
+		case first[site] == nil:
+			first[site] = plan
+		case first[site].Set.Digest != plan.Set.Digest && mixed[site] == nil:
+			mixed[site] = plan
+		}
+	}
+	for i, n := range nodes {
+		plan, other := &p.Nodes[i], first[n.site()]
+		if mixed[n.site()] == nil || plan.Action != change.Install {
+			continue
+		}
+		if other.Set.Digest == plan.Set.Digest {
+			other = mixed[n.site()]
+		}
+		plan.SetRefused(mixedHint, cause.Messagef("its environments lie in a folder that it shares with %s, which needs another environment", cause.Own(other.Name)))
+		plan.Send, plan.Python = nil, false
+	}
+}
+
+// decide decides the action on a node that was probed.
+func (p *NodePlan) decide(tables *compat.Tables, n ProbeResult, opt PlanOptions) {
+	set, err := opt.Lock.For(*n.Facts)
+	switch {
+	case n.Facts.MissingPython() != "" && (err != nil || set.Python == nil):
+		p.refuse(n.Facts.PythonHint("install Python "+opt.Lock.Python+" there, or set interpreter: in environment.yaml, also to the archive of a Python that comes along"), "no usable Python: "+n.Facts.MissingPython()+" is missing")
+		return
+	case err != nil:
+		p.refuse("lock for such nodes, too: dsbuild env lock environment.yaml --for INVENTORY; interpreter: names their Python", err.Error())
+		return
+	case !n.Look.Writable:
+		p.refuse("set folder: in environment.yaml to a place where this user may write", "the user may not write into "+node.ShownPath(n.Look.Place))
+		return
+	}
+	p.Set = set
+	if reasons, try := unfit(tables, set, *n.Facts, opt); len(reasons) > 0 {
+		p.Unfit = true
+		p.refuse(try, reasons...)
+		return
+	}
+	if n.Look.Current != nil && n.Look.Current.Digest == set.Digest && !opt.Force {
+		p.Action = change.UpToDate
+		return
+	}
+	p.Action, p.Ready = change.Install, slices.Contains(n.Look.Ready, set.Digest) && !opt.Force
+	p.Python = set.Python != nil && (opt.Force || !n.Python.has(refOf(set)))
+	if !p.Ready || p.Python {
+		p.send(n.Look, opt)
+	}
+}
+
+// roomMargin is the free space that the installer and its notes need.
+const roomMargin = 64 << 20
+
+// send lists the files that the node lacks, and refuses a node without the room for them.
+func (p *NodePlan) send(l *EnvironmentState, opt PlanOptions) {
+	need := int64(roomMargin)
+	// The largest wheels first: the node installs them while the others arrive.
+	files := slices.SortedStableFunc(slices.Values(p.Set.Files), func(a, b environment.File) int { return cmp.Compare(b.Size, a.Size) })
+	for _, f := range append([]environment.File{p.Set.Installer}, files...) {
+		if slices.Contains(l.Have, f.SHA256) {
+			continue
+		}
+		p.Send = append(p.Send, f)
+		need += f.Size + opt.Unpacked[f.SHA256]
+	}
+	if p.Python {
+		need += p.Set.Python.Size + opt.Unpacked[p.Set.Python.SHA256]
+	}
+	if p.Ready {
+		p.Send = nil
+	}
+	if l.Free < need {
+		p.Send, p.Python = nil, false
+		p.SetRefused("make room there, or set folder: in environment.yaml",
+			cause.Messagef("%s has %s free, %s are needed", node.ShownPath(l.Place), cause.Own(ui.Size(l.Free)), ui.Size(need)))
+	}
+}
+
+// unfit returns the reasons why the DeepSpeed of the set does not run on a node once the set's
+// Python and torch are there.
+func unfit(tables *compat.Tables, set *environment.Set, f node.Facts, opt PlanOptions) (reasons []string, try string) {
+	ds := set.File("deepspeed")
+	if ds == nil || opt.Wheels[ds.SHA256] == nil {
+		return nil, ""
+	}
+	if version := opt.Lock.Python; set.Python != nil {
+		f.Python, f.Tag = version+".0", "cp"+strings.ReplaceAll(version, ".", "")
+		f.Missing = slices.DeleteFunc(slices.Clone(f.Missing), func(m string) bool { return strings.HasPrefix(m, "python") })
+	}
+	m := opt.Wheels[ds.SHA256].Manifest
+	f.TorchCUDA, f.CXX11ABI, f.Torch = m.CUDA, nil, ""
+	if torch := set.File("torch"); torch != nil {
+		f.Torch, _, _ = strings.Cut(torch.Version, "+")
+	}
+	v := tables.Fit(m, f)
+	if v.OK() {
+		return nil, ""
+	}
+	return v.Reasons, v.Hint()
+}
+
+// applyInUse applies the policy for environments that processes use: a job would load the modules of the new one
+// through the link. Where nodes have the folder of the environments in common, such as a shared home, a job on any
+// of them uses the current environment.
+func (p *Plan) applyInUse(nodes []ProbeResult, policy change.InUse) {
+	users := map[string]*ProbeResult{} // by site: the first node with processes
+	for i, n := range nodes {
+		if site := n.site(); site != "" && len(n.Processes.InUse) > 0 && users[site] == nil {
+			users[site] = &nodes[i]
+		}
+	}
+	for i, n := range nodes {
+		plan := &p.Nodes[i]
+		other := users[n.site()]
+		switch what := change.DescribeProcesses(n.Processes); {
+		case plan.Action != change.Install && plan.Action != change.Rollback:
+			continue
+		case what.Text != "":
+			plan.ApplyInUse(what, policy)
+		case other == nil:
+			continue
+		default:
+			what = cause.Messagef("its environments lie in a folder that it shares with %s, where %s", cause.Own(other.Name), change.DescribeProcesses(other.Processes))
+			if policy.Wait > 0 && !policy.Ignore { // dsbuild asks a node again only about its own processes
+				plan.SetRefused("wait until these processes have ended, and run the same command again", what)
+			} else {
+				plan.ApplyInUse(what, policy)
+			}
+		}
+		if plan.Action == change.Refuse {
+			plan.Send, plan.Python = nil, false
+		}
+	}
+}
+
+// NewRollbackPlan decides which nodes go back to the environment before. It is pure.
+func NewRollbackPlan(nodes []ProbeResult, policy change.InUse) Plan {
+	return newPlan(nodes, policy, func(p *NodePlan, n ProbeResult) {
+		switch {
+		case n.Facts.MissingPython() != "" && n.Look.Previous == nil:
+			p.refuse(n.Facts.PythonHint("set interpreter: in environment.yaml"), "no usable Python: "+n.Facts.MissingPython()+" is missing")
+		case n.Look.Previous == nil:
+			p.refuse("a node keeps only the environment before the last switch", "there is nothing to go back to")
+		default:
+			p.Action = change.Rollback
+		}
+	})
+}
+
+// Print writes the plan, equal nodes in one row.
+func (p Plan) Print(w io.Writer) error {
+	return p.Plans.Print(w, []string{"ENVIRONMENT", "SENDS"}, func(i int) (cells, why []string) {
+		n, digest, send := p.Nodes[i], "-", "-"
+		if n.Set != nil {
+			digest = report.ShortSum(n.Set.Digest)
+		}
+		switch {
+		case n.Action == change.UpToDate:
+			why = []string{"has this environment already"}
+		case n.Ready:
+			why = []string{"the environment is there: only the link changes"}
+		case n.Action == change.Install:
+			send = fmt.Sprintf("%s in %s", ui.Size(n.Size()), ui.Count(len(n.Files()), "file"))
+		}
+		return []string{digest, send}, why
+	})
+}

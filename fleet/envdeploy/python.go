@@ -1,0 +1,181 @@
+package envdeploy
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/change"
+	"github.com/dsbuild/dsbuild/fleet/environment"
+	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/hosts"
+	"github.com/dsbuild/dsbuild/internal/remote"
+)
+
+var (
+	//go:embed find.sh
+	findShell string
+	//go:embed unpack.sh
+	unpackShell string
+)
+
+var unpackProgram = node.NewProgram("unpack_python")
+
+// pythonRef names a Python that came along to the programs on nodes.
+type pythonRef struct {
+	SHA256  string `json:"sha256"` // of its archive
+	Tree    string `json:"tree"`
+	Program string `json:"program"` // its path below the folder of these Pythons
+}
+
+// refOf returns the reference to the interpreter of a set; nil if none comes along.
+func refOf(s *environment.Set) *pythonRef {
+	if s == nil || s.Python == nil {
+		return nil
+	}
+	return &pythonRef{s.Python.SHA256, s.Python.Tree, path.Join(s.Python.SHA256, "tree", s.Python.Program)}
+}
+
+// nodePython is the Python that runs dsbuild's programs on a node.
+type nodePython struct {
+	home     string   // the folder of all environments
+	there    []string // programs of Pythons that came along earlier (pythonRef.Program)
+	use      string   // the program that runs; "" for none
+	writable bool
+	free     int64
+}
+
+// place is the path of a Python that came along, or of a file in its folder.
+func (p *nodePython) place(inner string) string {
+	return path.Join(p.home, ".dsbuild", "pythons", inner)
+}
+
+// has reports whether a Python has come along earlier.
+func (p *nodePython) has(ref *pythonRef) bool {
+	return ref != nil && slices.Contains(p.there, ref.Program)
+}
+
+// looked is the state of a node on which no Python can look at the environments: a node without any
+// Python has none of ours.
+func (p *nodePython) looked(name string) *EnvironmentState {
+	return &EnvironmentState{Free: p.free, Writable: p.writable, Place: path.Join(p.home, name)}
+}
+
+// makeShell makes the folders for a Python below the folder of environments, $1, and says whether another user
+// could change them. $2 is the name of the last one.
+const makeShell = `umask 022 && mkdir -p "$1/.dsbuild/pythons/$2" || exit
+danger=$(unsafe "${1%/dsbuild/env}" dsbuild dsbuild/env dsbuild/env/.dsbuild dsbuild/env/.dsbuild/pythons "dsbuild/env/.dsbuild/pythons/$2")
+[ -z "$danger" ] || printf '\n` + sayMark + `unsafe %s\n' "$danger"`
+
+const sayMark = "@@dsbuild-python "
+
+// findPython looks for a Python on the node with nothing but a shell.
+func (u *nodeRun) findPython(ctx context.Context) (*nodePython, error) {
+	argv := []string{"sh", "-c", safeShell + findShell, "sh", u.run.opt.Lock.Folder}
+	for i := range u.run.opt.Lock.Sets {
+		if ref := refOf(&u.run.opt.Lock.Sets[i]); ref != nil {
+			argv = append(argv, ref.Program)
+		}
+	}
+	out, err := remote.RunForAnswer(ctx, u.Runner, remote.Command{Argv: argv})
+	if err != nil {
+		return nil, err
+	}
+	p := &nodePython{}
+	for line := range strings.SplitSeq(out, "\n") {
+		said, ok := strings.CutPrefix(line, sayMark)
+		if !ok {
+			continue
+		}
+		switch key, value, _ := strings.Cut(said, " "); key {
+		case "home":
+			p.home = value
+		case "unsafe":
+			return nil, u.refuseUnsafe(value)
+		case "there":
+			p.there = append(p.there, value)
+		case "use":
+			p.use = value
+		case "writable":
+			p.writable = true
+		case "free":
+			blocks, _ := strconv.ParseInt(value, 10, 64) // without df there seems to be no room
+			p.free = blocks << 10
+		}
+	}
+	if !path.IsAbs(p.home) {
+		return nil, errors.New("the node did not say where its environments are")
+	}
+	return p, nil
+}
+
+// interpreter is the Python that runs dsbuild's programs on the node: the one of the environment,
+// as soon as it is there.
+func (u *nodeRun) interpreter() string {
+	switch ref := refOf(u.plan.Set); {
+	case u.brought == nil:
+		return u.facts.Executable
+	case u.brought.has(ref):
+		return u.brought.place(ref.Program)
+	}
+	return u.brought.use
+}
+
+// bringPython sends the archive of the Python to a folder of its own, and unpacks it there. Its folder appears whole
+// or not at all.
+func (u *nodeRun) bringPython(ctx context.Context, _ bool) error {
+	ref := refOf(u.plan.Set)
+	work := u.brought.place("run-" + u.run.Fleet.Run + "-" + change.FileLabel(u.Host.Name))
+	said, err := remote.RunForAnswer(ctx, u.Runner, remote.Command{Argv: []string{"sh", "-c", safeShell + makeShell, "sh", u.brought.home, path.Base(work)}})
+	if err != nil {
+		return fault.WithHint(err, "may this user write into %s? Else set folder: in environment.yaml", node.ShownPath(path.Dir(work)))
+	}
+	if _, why, ok := strings.Cut(said, sayMark+"unsafe "); ok { // another user has made them first
+		return u.refuseUnsafe(why)
+	}
+	if err := u.unpackPython(ctx, work, ref); err != nil {
+		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), change.UndoLimit)
+		defer cancel()
+		u.Runner.Run(limited, remote.Command{Argv: []string{"rm", "-rf", work}}) //nolint:errcheck // the next run removes it
+		return err
+	}
+	u.brought.there = append(u.brought.there, ref.Program)
+	return nil
+}
+
+// unpackPython fills the folder work and renames it.
+func (u *nodeRun) unpackPython(ctx context.Context, work string, ref *pythonRef) error {
+	python := u.plan.Set.Python
+	archive := path.Join(work, "python.tar.gz")
+	local := fleet.LocalFile{Path: u.run.opt.Files.Paths[python.SHA256], SHA256: python.SHA256, Size: python.Size}
+	if err := u.Send(ctx, local, u.interpreter(), archive); err != nil {
+		return err
+	}
+	said := remote.NewAnswer(func() {}) // tar may have much to say of files that it unpacks
+	if err := u.Runner.Run(ctx, remote.Command{Argv: []string{"sh", "-c", unpackShell, "sh", archive, path.Join(work, "tree")}, Stderr: said}); err != nil {
+		return fault.WithHint(fmt.Errorf("the node cannot unpack %s: %w (%w)", python.File, node.NewNodeError(said.String()), err), "the node needs tar and gzip, and room for it")
+	}
+	var got struct {
+		Ready bool `json:"ready"`
+	}
+	script := node.Script{
+		Python: path.Join(work, "tree", python.Program), Program: unpackProgram,
+		Request: map[string]string{"work": work, "place": u.brought.place(ref.SHA256), "tree": ref.Tree},
+	}
+	err := script.Run(ctx, hosts.WithEnv(u.Runner, map[string]string{"PYTHONDONTWRITEBYTECODE": "1"}), func(m json.RawMessage) error { return node.Decode(m, &got) })
+	switch {
+	case err != nil:
+		return fault.WithHint(fmt.Errorf("the Python of %s does not run on this node: %w", python.File, err), "is the folder mounted noexec? Set folder: in environment.yaml; else take an archive for this kind of node")
+	case !got.Ready:
+		return errors.New("the files of " + python.File + " are not those of the lock once they are unpacked")
+	}
+	return nil
+}

@@ -1,0 +1,58 @@
+package node_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/fleet/node"
+)
+
+// The programs on nodes send codes that the table has, and no hint of their own; the table
+// has no code that nobody sends.
+func TestNodesSendCodesInPlaceOfHints(t *testing.T) {
+	files, err := filepath.Glob("python/dsbuild_node/*.py")
+	if err != nil || len(files) < 5 {
+		t.Fatal(files, err)
+	}
+	sent := regexp.MustCompile(`(?m)(?:(?:Failed|Busy)\(.*, |"advice": )"([^"\n]*)"[)}]`)
+	texts, all := node.AdviceTexts(), ""
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all += string(source)
+		for _, m := range sent.FindAllStringSubmatch(string(source), -1) {
+			if texts[m[1]] == "" && m[1] != "" {
+				t.Errorf("%s: %s: advice.go has no hint for the code %q", file, m[0], m[1])
+			}
+		}
+		if strings.Contains(string(source), `"hint"`) {
+			t.Errorf("%s sends a hint", file)
+		}
+	}
+	for code := range texts {
+		if !strings.Contains(all, `"`+code+`"`) {
+			t.Errorf("no program sends %q", code)
+		}
+	}
+}
+
+// What a hint names is the inventory's, and needs no quotes in a shell.
+func TestAdviceNamesTheInventorysPython(t *testing.T) {
+	for _, c := range []struct{ code, python, want string }{
+		{"shadow-user", "/opt/env/bin/python", "it is in this user's own packages: there run /opt/env/bin/python -m pip uninstall deepspeed, or set PYTHONNOUSERSITE=1"},
+		{"shadow-user", "/opt/my env/bin/python", "it is in this user's own packages: there run python -m pip uninstall deepspeed, or set PYTHONNOUSERSITE=1"},
+		{"no-room", "/opt/env/bin/python", "make room on the node: df -h /opt/env; df -i /opt/env; quota"},
+		{"no-room", "python3", "make room on the node: df -h ENVIRONMENT; df -i ENVIRONMENT; quota"},
+		{"shadow-pythonpath", "/opt/env/bin/python", "PYTHONPATH puts it first: take its folder out"},
+		{"run: dsbuild x; curl y | sh", "/opt/env/bin/python", ""},
+	} {
+		if got := node.AdviceFor(c.code, c.python); got != c.want {
+			t.Errorf("%s with %s: %q, want %q", c.code, c.python, got, c.want)
+		}
+	}
+}

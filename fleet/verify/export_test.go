@@ -1,4 +1,0 @@
-package verify
-
-// AdviceTexts are the hints by their codes.
-func AdviceTexts() map[string]string { return adviceTexts("python", "ENVIRONMENT") }

@@ -1,0 +1,128 @@
+package wheel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/fault"
+)
+
+// Loaded is a wheel that was read and verified, as nodes get it.
+type Loaded struct {
+	Path     string
+	Manifest Manifest // with the file's SHA256 and Size
+	Version  string   // from its METADATA
+	Requires []string // PEP 508, one requirement each
+	Commands []string // commands that it installs into the environment
+
+	ByteCode *ByteCodeFile // the byte code file beside it; nil: nodes compile it themselves
+}
+
+// ByteCodeFile is the file with the byte code of a wheel's modules.
+type ByteCodeFile struct {
+	Path, SHA256 string
+	Size         int64
+}
+
+// AnyStable reports whether one of the wheels is of torch's stable ABI: then nodes with several
+// torches run it on purpose.
+func AnyStable(all []Loaded) bool {
+	return slices.ContainsFunc(all, func(w Loaded) bool { return w.Manifest.TorchABI.IsStable() })
+}
+
+const buildHint = "build one for these nodes: dsbuild wheel --for INVENTORY; or name one: --wheel FILE"
+
+// LoadAll reads the wheel at path, or every wheel in the folder at path. It counts copies of a
+// wheel once. A damaged wheel is an error with exit code 4.
+func LoadAll(ctx context.Context, path string) ([]Loaded, error) {
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fault.New(fault.Usage, buildHint, "no wheel: %s does not exist", path)
+	case err != nil:
+		return nil, fault.New(fault.Usage, "", "no wheel: %w", err)
+	}
+	files := []string{path}
+	if info.IsDir() {
+		// ReadDir instead of Glob, because the folder's name may contain a star.
+		entries, err := os.ReadDir(path)
+		if err != nil {
+			return nil, fault.New(fault.Usage, "", "no wheel: %w", err)
+		}
+		files = nil
+		for _, e := range entries {
+			if strings.HasSuffix(e.Name(), ".whl") {
+				files = append(files, filepath.Join(path, e.Name()))
+			}
+		}
+	}
+	if len(files) == 0 {
+		return nil, fault.New(fault.Usage, buildHint, "no wheel in %s", path)
+	}
+	var loaded []Loaded
+	for _, file := range files {
+		w, err := loadDeepSpeed(ctx, file)
+		if err != nil {
+			return nil, err
+		}
+		// Nodes check the byte code against the manifest. It only saves time, so an unreadable file counts as none.
+		if w.Manifest.ByteCode != nil {
+			if sum, size, err := HashFile(file + ByteCodeSuffix); err == nil {
+				w.ByteCode = &ByteCodeFile{Path: file + ByteCodeSuffix, SHA256: sum, Size: size}
+			}
+		}
+		if !slices.ContainsFunc(loaded, func(o Loaded) bool { return o.Manifest.SHA256 == w.Manifest.SHA256 }) {
+			loaded = append(loaded, w)
+		}
+	}
+	return loaded, nil
+}
+
+// Load verifies a wheel of any distribution. For a wheel that dsbuild did not build, it derives the manifest from
+// the contents.
+func Load(ctx context.Context, file string) (Loaded, Contents, error) {
+	v, err := Verify(ctx, file)
+	if _, closed := err.(*fs.PathError); closed { //nolint:errorlint // a damaged wheel may wrap one
+		err = fault.New(fault.Usage, "", "no wheel: %w", err)
+	}
+	if err == nil {
+		err = v.Err()
+	}
+	if err != nil {
+		return Loaded{}, v.Contents, err
+	}
+	m := v.Contents.Manifest()
+	if v.Manifest != nil {
+		m = *v.Manifest
+	}
+	m.Name, m.SHA256, m.Size = filepath.Base(file), v.SHA256, v.Size
+	return Loaded{Path: file, Manifest: m, Version: v.Contents.Version, Requires: v.Contents.Requires}, v.Contents, nil
+}
+
+// loadDeepSpeed reads a wheel of DeepSpeed. Before dsbuild contacts any node, it refuses a damaged wheel, and one that
+// would put files into the folders of other packages.
+func loadDeepSpeed(ctx context.Context, file string) (Loaded, error) {
+	w, c, err := Load(ctx, file)
+	if err != nil {
+		return w, err
+	}
+	if !c.IsDeepSpeed() {
+		return w, fault.New(fault.Usage, buildHint, "%s: it is a wheel of %s; dsbuild deploys only DeepSpeed", file, c.Name)
+	}
+	a, err := Open(file)
+	if err != nil {
+		return w, err
+	}
+	defer a.Close()
+	if foreign := a.ForeignTops(); len(foreign) > 0 {
+		return w, NotDeployable(filepath.Base(file), fmt.Sprintf("it would put files outside of DeepSpeed's own folder: %s", strings.Join(foreign[:min(len(foreign), 5)], ", ")))
+	}
+	w.Commands, err = a.Commands() // only a node can tell whether one belongs to another package there
+	return w, err
+}
