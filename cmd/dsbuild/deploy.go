@@ -133,14 +133,14 @@ type commonEntry struct {
 	Serial  int      `json:"serial,omitempty"`
 }
 
-func newCommonEntry(n change.NodePlan) commonEntry {
+func newCommonEntry(n change.Decision) commonEntry {
 	return commonEntry{n.Name, string(n.Action), append([]string{}, n.Reasons...), append([]string{}, n.Remarks...), n.Hint, n.Serial}
 }
 
 func newPlanDocument(plan deploy.Plan) planDocument {
 	doc := planDocument{Nodes: make([]planEntry, 0, len(plan.Nodes))}
 	for _, n := range plan.Nodes {
-		e := planEntry{commonEntry: newCommonEntry(n.NodePlan), Along: []string{}}
+		e := planEntry{commonEntry: newCommonEntry(n.Decision), Along: []string{}}
 		for _, a := range n.Extra {
 			e.Along = append(e.Along, a.Name+" "+a.Version)
 		}

@@ -286,7 +286,7 @@ type envPlanDocument struct {
 func newEnvPlanDocument(plan envdeploy.Plan) envPlanDocument {
 	nodes := []envPlanEntry{}
 	for _, n := range plan.Nodes {
-		e := envPlanEntry{commonEntry: newCommonEntry(n.NodePlan), Ready: n.Ready, Send: []string{}, Bytes: n.Size()}
+		e := envPlanEntry{commonEntry: newCommonEntry(n.Decision), Ready: n.Ready, Send: []string{}, Bytes: n.Size()}
 		if n.Set != nil {
 			e.Digest = n.Set.Digest
 		}

@@ -85,7 +85,7 @@ func sharedUse(other string, what cause.Message) cause.Message {
 // ApplyInUse applies the policy to the nodes whose environment is to be changed while processes use it. Such a
 // node is refused, waits, or is changed with a remark. If nodes share an environment, processes on any of them
 // count.
-func (p Plans) ApplyInUse(users []node.Processes, policy InUse) {
+func (p Decisions) ApplyInUse(users []node.Processes, policy InUse) {
 	for leader, n := range p {
 		if n.Action != Install && n.Action != Rollback {
 			continue
@@ -109,7 +109,7 @@ func (p Plans) ApplyInUse(users []node.Processes, policy InUse) {
 }
 
 // ApplyInUse applies the policy to one node, whose environment is used as what describes.
-func (p *NodePlan) ApplyInUse(what cause.Message, policy InUse) {
+func (p *Decision) ApplyInUse(what cause.Message, policy InUse) {
 	switch {
 	case policy.Ignore:
 		p.usedBy, p.Remarks = what, append(p.Remarks, p.NoteCause(what))

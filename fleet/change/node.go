@@ -47,7 +47,7 @@ type NodeRun struct {
 
 	run       *Run
 	kind      Kind
-	common    *NodePlan
+	common    *Decision
 	python    string    // runs the agent
 	inbox     string    // the folder for uploads of the agent
 	waitUntil time.Time // deadline of the wait for processes to end

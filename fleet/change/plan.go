@@ -26,8 +26,8 @@ const (
 	Absent   Action = "absent"      // could not be reached or probed
 )
 
-// NodePlan is the action on one node, with the reasons for it.
-type NodePlan struct {
+// Decision is the action on one node, with the reasons for it.
+type Decision struct {
 	Name    string
 	Action  Action
 	Reasons []string // reasons for a refusal or an absence
@@ -43,12 +43,12 @@ type NodePlan struct {
 }
 
 // SetAbsent plans nothing for a node that was not reached.
-func (p *NodePlan) SetAbsent(err error) {
+func (p *Decision) SetAbsent(err error) {
 	p.Action, p.Reasons, p.Hint = Absent, []string{p.NoteCause(cause.From(err))}, fault.Hint(err)
 }
 
 // SetRefused plans that nothing is sent.
-func (p *NodePlan) SetRefused(hint string, why ...cause.Message) {
+func (p *Decision) SetRefused(hint string, why ...cause.Message) {
 	p.Action, p.Hint, p.Reasons = Refuse, hint, nil
 	for _, m := range why {
 		p.Reasons = append(p.Reasons, p.NoteCause(m))
@@ -56,7 +56,7 @@ func (p *NodePlan) SetRefused(hint string, why ...cause.Message) {
 }
 
 // NoteCause notes the cause of a reason or a remark, and returns its text.
-func (p *NodePlan) NoteCause(m cause.Message) string {
+func (p *Decision) NoteCause(m cause.Message) string {
 	if m.Cause != "" && m.Cause != m.Text {
 		if p.causes == nil {
 			p.causes = map[string]string{}
@@ -67,19 +67,19 @@ func (p *NodePlan) NoteCause(m cause.Message) string {
 }
 
 // causesOf returns the causes of reasons or remarks: the texts without a node's own details.
-func (p *NodePlan) causesOf(texts []string) []string {
+func (p *Decision) causesOf(texts []string) []string {
 	return each.Map(texts, func(text string) string { return cmp.Or(p.causes[text], text) })
 }
 
 // Cause returns a text that is equal for nodes refused, or absent, for the same reasons.
-func (p *NodePlan) Cause() string { return strings.Join(p.causesOf(p.Reasons), "; ") }
+func (p *Decision) Cause() string { return strings.Join(p.causesOf(p.Reasons), "; ") }
 
 // cellSep separates the cells of a row while dsbuild folds equal rows.
 const cellSep = "\x00"
 
 // Print writes the plan, equal nodes in one row, in about ten lines. details returns the cells of a node under the names of columns,
 // and what stands before its remarks.
-func (p Plans) Print(w io.Writer, columns []string, details func(i int) (cells, why []string)) error {
+func (p Decisions) Print(w io.Writer, columns []string, details func(i int) (cells, why []string)) error {
 	var rows []ui.Named
 	for i, n := range p {
 		cells, why := details(i)
@@ -110,7 +110,7 @@ func (p Plans) Print(w io.Writer, columns []string, details func(i int) (cells, 
 }
 
 // printGroups prints the sizes of the groups of --serial, if there are any.
-func (p Plans) printGroups(w io.Writer) error {
+func (p Decisions) printGroups(w io.Writer) error {
 	var sizes []int
 	for _, n := range p {
 		for len(sizes) < n.Serial {

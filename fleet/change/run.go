@@ -99,7 +99,7 @@ func (r *Run) ProbeNodes(ctx context.Context) error {
 }
 
 // Adopt ends the first phase: every node gets its part of the plan.
-func (r *Run) Adopt(plans Plans) {
+func (r *Run) Adopt(plans Decisions) {
 	plans.AssignGroups(r.Rules.Serial)
 	for i, n := range r.nodes {
 		n.common = plans[i]
@@ -116,7 +116,7 @@ func (r *Run) Adopt(plans Plans) {
 
 // Change is the second phase: it carries out the plan that was adopted.
 func (r *Run) Change(ctx context.Context) {
-	plans, title, bytes := Plans{}, r.title, int64(0)
+	plans, title, bytes := Decisions{}, r.title, int64(0)
 	var unchanged []int
 	for i, n := range r.nodes {
 		plans = append(plans, n.common)
@@ -188,12 +188,12 @@ type Upload struct {
 	Alone bool // no other node may pass it on to this one
 }
 
-// Plans are the common parts of a plan, in inventory order.
-type Plans []*NodePlan
+// Decisions are the common parts of a plan, in inventory order.
+type Decisions []*Decision
 
 // rollout is the order in which the nodes are changed. It leaves out nodes that are not to be changed. Nodes that
 // share an environment are in the same group, the leader first.
-func (p Plans) rollout(sizes fleet.Serial) *fleet.Rollout {
+func (p Decisions) rollout(sizes fleet.Serial) *fleet.Rollout {
 	var ready, waiting [][]int
 	for i, n := range p {
 		switch {
@@ -208,7 +208,7 @@ func (p Plans) rollout(sizes fleet.Serial) *fleet.Rollout {
 }
 
 // membersOf returns the indexes of a node to be changed and of the nodes that follow it.
-func (p Plans) membersOf(leader int) []int {
+func (p Decisions) membersOf(leader int) []int {
 	members := []int{leader}
 	for i, n := range p {
 		if n.Action == Shared && n.Leader == leader {
@@ -220,12 +220,12 @@ func (p Plans) membersOf(leader int) []int {
 
 // AssignGroups notes for each node the group of --serial that will change it, assuming that no group
 // fails.
-func (p Plans) AssignGroups(serial fleet.Serial) {
+func (p Decisions) AssignGroups(serial fleet.Serial) {
 	p.rollout(serial).AssignGroups(func(node, group int) { p[node].Serial = group })
 }
 
 // Left lists the nodes that the plan leaves as they are: refused, or not reached.
-func (p Plans) Left() []report.LeftNode {
+func (p Decisions) Left() []report.LeftNode {
 	var left []report.LeftNode
 	for _, n := range p {
 		if n.Action == Refuse || n.Action == Absent {
@@ -236,4 +236,4 @@ func (p Plans) Left() []report.LeftNode {
 }
 
 // Err is the error that the report of this plan will have, as far as the plan can tell.
-func (p Plans) Err() error { return report.PlanErr(len(p), p.Left()) }
+func (p Decisions) Err() error { return report.PlanErr(len(p), p.Left()) }

@@ -153,7 +153,7 @@ func (d *Deployment) decide(ctx context.Context, newPlan func([]ProbeResult) (Pl
 	}
 	plan.ApplyPolicy(d.opt.Policy)
 	plan.ApplyInUse(known, d.opt.InUse)
-	d.Adopt(plan.Plans)
+	d.Adopt(plan.Decisions)
 	d.plan = plan
 	for i, u := range d.nodes {
 		u.plan = &plan.Nodes[i]

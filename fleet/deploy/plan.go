@@ -26,7 +26,7 @@ type ProbeResult struct {
 
 // NodePlan is the action on one node, with the reasons for it.
 type NodePlan struct {
-	change.NodePlan
+	change.Decision
 	Wheel  *wheel.Loaded       // nil if none was chosen
 	Extra  []wheel.BundleWheel // wheels of the wheelhouse to install with it
 	Chosen []string            // of the remarks, why it gets this wheel and not another one that fits
@@ -37,8 +37,8 @@ type NodePlan struct {
 
 // Plan lists the actions of a deploy, in inventory order.
 type Plan struct {
-	change.Plans
-	Nodes  []NodePlan     // Plans are their common parts
+	change.Decisions
+	Nodes  []NodePlan     // Decisions are their common parts
 	Wheels []wheel.Loaded // the wheels in use; a single wheel is listed even if no node uses it
 	// Assigned is true if each node was assigned its wheel: a fleet with several wheels is intended.
 	Assigned bool
@@ -51,7 +51,7 @@ func newPlan(nodes []ProbeResult, decide func(i int, p *NodePlan)) Plan {
 	for i, n := range nodes {
 		p := &plan.Nodes[i]
 		p.Name, p.Leader = n.Name, i
-		plan.Plans = append(plan.Plans, &p.NodePlan)
+		plan.Decisions = append(plan.Decisions, &p.Decision)
 		if n.Err != nil {
 			p.SetAbsent(n.Err)
 		} else if reasons, hint := environmentFaults(n); len(reasons) > 0 {
@@ -303,7 +303,7 @@ func refuseOthers(plans []NodePlan, members []int, but int, why cause.Message) {
 
 // Print writes the plan of a deploy, equal nodes in one row.
 func (p Plan) Print(w io.Writer) error {
-	err := p.Plans.Print(w, []string{"WHEEL"}, func(i int) (cells, why []string) {
+	err := p.Decisions.Print(w, []string{"WHEEL"}, func(i int) (cells, why []string) {
 		n, wheel := p.Nodes[i], "-"
 		if n.Wheel != nil && n.Action != change.Refuse {
 			wheel = n.Wheel.Manifest.Name
@@ -351,5 +351,5 @@ func (p Plan) ApplyInUse(nodes []ProbeResult, policy change.InUse) {
 			p.Nodes[i].Remarks = append(p.Nodes[i].Remarks, "dsbuild cannot see whether it is in use: "+n.Facts.Missing[at])
 		}
 	}
-	p.Plans.ApplyInUse(users, policy)
+	p.Decisions.ApplyInUse(users, policy)
 }

@@ -38,11 +38,11 @@ func TestDivide(t *testing.T) {
 		{"wii", "1", "312"},
 		{"wiiwi", "2", "31132"},
 	} {
-		var plan change.Plans
+		var plan change.Decisions
 		users := make([]node.Processes, len(c.nodes))
 		leader := 0
 		for i, letter := range c.nodes {
-			p := &change.NodePlan{Name: fmt.Sprint("gpu", i), Leader: i, Action: map[rune]change.Action{'i': change.Install, 'w': change.Install, 'f': change.Shared, 'l': change.UpToDate, 'r': change.Refuse}[letter]}
+			p := &change.Decision{Name: fmt.Sprint("gpu", i), Leader: i, Action: map[rune]change.Action{'i': change.Install, 'w': change.Install, 'f': change.Shared, 'l': change.UpToDate, 'r': change.Refuse}[letter]}
 			switch letter {
 			case 'f':
 				p.Leader = leader
@@ -75,9 +75,9 @@ func TestDivide(t *testing.T) {
 
 func TestPlanSaysTheGroups(t *testing.T) {
 	t.Parallel()
-	var plan change.Plans
+	var plan change.Decisions
 	for range 20 {
-		plan = append(plan, &change.NodePlan{Name: "gpu1", Action: change.Install})
+		plan = append(plan, &change.Decision{Name: "gpu1", Action: change.Install})
 	}
 	details := func(int) (cells, why []string) { return nil, nil }
 	plan.AssignGroups(fleet.Serial{{N: 1}, {N: 10}})

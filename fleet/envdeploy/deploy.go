@@ -87,7 +87,7 @@ func (d *Deployment) survey(ctx context.Context, newPlan func([]ProbeResult) (Pl
 	if err != nil {
 		return Plan{}, err
 	}
-	d.Adopt(plan.Plans)
+	d.Adopt(plan.Decisions)
 	for i, u := range d.nodes {
 		u.plan = &plan.Nodes[i]
 	}

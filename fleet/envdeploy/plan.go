@@ -19,7 +19,7 @@ import (
 
 // NodePlan is the action on one node.
 type NodePlan struct {
-	change.NodePlan
+	change.Decision
 	Set    *environment.Set // the files for the node; nil if none serves it
 	Ready  bool             // the node has the environment already: only the link changes
 	Send   []environment.File
@@ -46,8 +46,8 @@ func (p NodePlan) Files() []environment.File {
 
 // Plan lists the actions, in inventory order.
 type Plan struct {
-	change.Plans
-	Nodes []NodePlan // Plans are their common parts
+	change.Decisions
+	Nodes []NodePlan // Decisions are their common parts
 }
 
 // newPlan returns a plan in which a node that was not probed is absent; decide decides the others.
@@ -56,7 +56,7 @@ func newPlan(nodes []ProbeResult, policy change.InUse, decide func(p *NodePlan, 
 	for i, n := range nodes {
 		p := &plan.Nodes[i]
 		p.Name, p.Leader = n.Name, i
-		plan.Plans = append(plan.Plans, &p.NodePlan)
+		plan.Decisions = append(plan.Decisions, &p.Decision)
 		if n.Err != nil {
 			p.SetAbsent(n.Err)
 		} else {
@@ -287,7 +287,7 @@ func NewRollbackPlan(nodes []ProbeResult, policy change.InUse) Plan {
 
 // Print writes the plan, equal nodes in one row.
 func (p Plan) Print(w io.Writer) error {
-	return p.Plans.Print(w, []string{"ENVIRONMENT", "SENDS"}, func(i int) (cells, why []string) {
+	return p.Decisions.Print(w, []string{"ENVIRONMENT", "SENDS"}, func(i int) (cells, why []string) {
 		n, digest, send := p.Nodes[i], "-", "-"
 		if n.Set != nil {
 			digest = report.ShortSum(n.Set.Digest)
