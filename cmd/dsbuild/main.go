@@ -4,9 +4,18 @@ package main
 
 import (
 	"context"
+	"errors"
+	"io"
 	"os"
+	"runtime/debug"
+	"strings"
 
+	"github.com/spf13/cobra"
+
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/pipeline/planner"
 )
 
 func main() {
@@ -16,4 +25,74 @@ func main() {
 	}
 	useAccountHome()
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// app holds the things that every command gets: the streams, the reporter that owns stderr, and the
+// version. Commands never use os.Stdout, os.Stderr or os.Stdin.
+type app struct {
+	stdin    io.Reader
+	stdout   io.Writer       // results
+	stderr   io.Writer       // progress and log; prefer reporter
+	reporter ui.Reporter     // closed by run, not by commands
+	prompt   remote.Prompter // asks at the terminal; nil: there is none. Closed by run
+	version  string
+}
+
+// run executes the command line and returns the exit code. It prints the error; nothing else
+// does.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	style := ui.FromEnvironment(stderr)
+	stdout, stderr = withoutBrokenPipe(stdout), withoutBrokenPipe(stderr)
+	console := ui.New(stderr, style)
+	prompt := ui.FindPrompt(console)
+	ctx, stop := withInterrupt(ctx, console, prompt.Close)
+	defer stop()
+
+	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, reporter: console, version: "(devel)"}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		a.version = info.Main.Version
+	}
+	if prompt != nil {
+		a.prompt = prompt
+	}
+	err := executeCommand(ctx, newRootCommand(a), args)
+	prompt.Close()
+	console.Close()
+	if err != nil {
+		ui.PrintError(stderr, plainInterrupt(ctx, folderHint(err)))
+	}
+	return exitCode(ctx, err)
+}
+
+// executeCommand runs the command that args name. Whatever cobra refuses before the
+// command itself starts (flags, arguments, unknown commands) is wrong usage.
+func executeCommand(ctx context.Context, root *cobra.Command, args []string) error {
+	started := false
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		started = true
+		if err := refuseEmptyFlags(cmd); err != nil {
+			return err
+		}
+		return checkFlagRules(cmd)
+	}
+	root.SetArgs(args)
+	cmd, err := root.ExecuteContextC(ctx)
+	var request *planner.RequestError
+	var usage *usageError
+	switch {
+	case err == nil:
+		return nil
+	case !started:
+		err = wrongUsage(cmd, args, err)
+	case errors.As(err, &request) && !errors.As(err, &usage):
+		err = &usageError{err: err, hint: request.Hint()}
+	}
+	if errors.As(err, &usage) && usage.command == "" {
+		usage.command = cmd.CommandPath()
+	}
+	text, args := fault.Hint(err), cmd.Flags().Args()
+	if strings.Contains(text, "INVENTORY") && len(args) == 1 && strings.HasSuffix(cmd.Use, " INVENTORY") {
+		return fault.WithHint(err, "%s", fleetFlags{inventory: args[0]}.nameInventory(text))
+	}
+	return err
 }

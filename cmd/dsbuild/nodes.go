@@ -2,16 +2,12 @@ package main
 
 import (
 	"cmp"
-	"context"
-	"fmt"
 	"io"
-	"path/filepath"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 )
@@ -84,34 +80,6 @@ addresses and slots.`,
 func addLimitFlag(cmd *cobra.Command, limit *string) {
 	cmd.Flags().StringVar(limit, "limit", "",
 		"only these `NODES`: names, ranges, groups and patterns (gpu*), separated by commas; !NAME leaves out")
-}
-
-// loadInventory reads INVENTORY and keeps the nodes of --limit. It notes settings of another tool's
-// inventory that have no effect.
-func (a *app) loadInventory(ctx context.Context, name, limit string) (*inventory.Inventory, error) {
-	within, _ := filepath.Glob(filepath.Join(name, "*.whl")) // what is no pattern is no folder of wheels
-	if len(within) > 0 || strings.HasSuffix(name, ".whl") {
-		what := "a wheel"
-		if len(within) > 0 {
-			what = "a folder of wheels"
-		}
-		return nil, &usageError{err: fmt.Errorf("%s: %s, but this argument names the nodes", name, what), hint: "name the nodes, and the wheels after --wheel"}
-	}
-	inv, err := inventory.Open(ctx, name, inventory.Options{Stdin: a.stdin, Ansible: ansibleInventory(), Slurm: slurmInventory})
-	if err != nil {
-		return nil, err
-	}
-	if inv, err = inv.Select(limit); err != nil {
-		return nil, err
-	}
-	remarks := each.Map(inv.Remarks, func(r inventory.Remark) ui.Named { return ui.Named{Name: r.Node, Text: r.Text} })
-	for _, r := range ui.Fold(remarks) {
-		if r.Names != "" {
-			r.Text = r.Names + ": " + r.Text
-		}
-		a.reporter.Note("%s", r.Text)
-	}
-	return inv, nil
 }
 
 // printHostfile prints the inventory as a hostfile.

@@ -1,64 +1,14 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"io"
-	"os"
-	"runtime"
-	"runtime/debug"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/cobra/doc"
-	"github.com/spf13/pflag"
 
-	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/each"
-	"github.com/dsbuild/dsbuild/internal/fault"
-	"github.com/dsbuild/dsbuild/internal/remote"
-	"github.com/dsbuild/dsbuild/internal/ui"
-	"github.com/dsbuild/dsbuild/pipeline/planner"
 )
-
-// app holds the things that every command gets: the streams, the reporter that owns stderr, and the
-// version. Commands never use os.Stdout, os.Stderr or os.Stdin.
-type app struct {
-	stdin    io.Reader
-	stdout   io.Writer       // results
-	stderr   io.Writer       // progress and log; prefer reporter
-	reporter ui.Reporter     // closed by run, not by commands
-	prompt   remote.Prompter // asks at the terminal; nil: there is none. Closed by run
-	version  string
-}
-
-// run executes the command line and returns the exit code. It prints the error; nothing else
-// does.
-func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	style := ui.FromEnvironment(stderr)
-	stdout, stderr = withoutBrokenPipe(stdout), withoutBrokenPipe(stderr)
-	console := ui.New(stderr, style)
-	prompt := ui.FindPrompt(console)
-	ctx, stop := withInterrupt(ctx, console, prompt.Close)
-	defer stop()
-
-	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, reporter: console, version: "(devel)"}
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		a.version = info.Main.Version
-	}
-	if prompt != nil {
-		a.prompt = prompt
-	}
-	err := executeCommand(ctx, newRootCommand(a), args)
-	prompt.Close()
-	console.Close()
-	if err != nil {
-		ui.PrintError(stderr, plainInterrupt(ctx, folderHint(err)))
-	}
-	return exitCode(ctx, err)
-}
 
 // newRootCommand assembles the command tree.
 func newRootCommand(a *app) *cobra.Command {
@@ -130,61 +80,6 @@ Exit codes:
 	return root
 }
 
-// completeWithoutPackage makes cobra's script for bash work on machines without the package bash-completion.
-func completeWithoutPackage(root *cobra.Command, stdout io.Writer) {
-	bash, _, err := root.Find([]string{"completion", "bash"})
-	if err != nil {
-		return
-	}
-	script := bash.RunE
-	bash.RunE = func(cmd *cobra.Command, args []string) error {
-		if _, err := io.WriteString(stdout, splitLine); err != nil {
-			return err
-		}
-		return script(cmd, args)
-	}
-}
-
-// splitLine defines the function that cobra's script takes from the package bash-completion.
-const splitLine = `if ! declare -F _get_comp_words_by_ref >/dev/null; then
-    _get_comp_words_by_ref() {
-        words=("${COMP_WORDS[@]}") cword=$COMP_CWORD
-        cur=${words[cword]} prev=${words[cword-1]}
-    }
-fi
-`
-
-// completeValues makes the completion of shells offer the values of flags: those that the help lists,
-// GPUs and operators.
-func completeValues(cmd *cobra.Command) {
-	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		placeholder, _ := pflag.UnquoteUsage(f)
-		if f.Name != "gpu" && f.Name != "ops" && (!strings.Contains(placeholder, "|") || placeholder != strings.ToLower(placeholder)) {
-			return
-		}
-		err := cmd.RegisterFlagCompletionFunc(f.Name, func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-			var values []string
-			tables, err := compat.NewTables()
-			switch {
-			case strings.Contains(placeholder, "|"):
-				values = strings.Split(placeholder, "|")
-			case err == nil && f.Name == "gpu":
-				for _, g := range tables.GPUs {
-					values = append(values, g.Name)
-				}
-			case err == nil:
-				for _, op := range tables.Ops {
-					values = append(values, op.Name)
-				}
-			}
-			return values, cobra.ShellCompDirectiveNoFileComp
-		})
-		if err != nil {
-			panic(err) // it has one already
-		}
-	})
-}
-
 // groupReference is also the group of the commands that cobra adds.
 const groupReference = "Reference"
 
@@ -228,85 +123,6 @@ func commandGroups(a *app) []commandGroup {
 	}
 }
 
-// executeCommand runs the command that args name. Whatever cobra refuses before the
-// command itself starts (flags, arguments, unknown commands) is wrong usage.
-func executeCommand(ctx context.Context, root *cobra.Command, args []string) error {
-	started := false
-	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
-		started = true
-		if err := refuseEmptyFlags(cmd); err != nil {
-			return err
-		}
-		return checkFlagRules(cmd)
-	}
-	root.SetArgs(args)
-	cmd, err := root.ExecuteContextC(ctx)
-	var request *planner.RequestError
-	var usage *usageError
-	switch {
-	case err == nil:
-		return nil
-	case !started:
-		err = wrongUsage(cmd, args, err)
-	case errors.As(err, &request) && !errors.As(err, &usage):
-		err = &usageError{err: err, hint: request.Hint()}
-	}
-	if errors.As(err, &usage) && usage.command == "" {
-		usage.command = cmd.CommandPath()
-	}
-	text, args := fault.Hint(err), cmd.Flags().Args()
-	if strings.Contains(text, "INVENTORY") && len(args) == 1 && strings.HasSuffix(cmd.Use, " INVENTORY") {
-		return fault.WithHint(err, "%s", fleetFlags{inventory: args[0]}.nameInventory(text))
-	}
-	return err
-}
-
-// refuseEmptyFlags refuses flags whose value is empty: in --limit "$NODES" a
-// variable that is not set would stand for every node.
-func refuseEmptyFlags(cmd *cobra.Command) error {
-	var empty []string
-	cmd.Flags().Visit(func(f *pflag.Flag) {
-		values := []string{f.Value.String()}
-		if list, ok := f.Value.(pflag.SliceValue); ok {
-			values = list.GetSlice()
-		}
-		blank := func(value string) bool { return strings.TrimSpace(value) == "" }
-		if len(values) == 0 || slices.ContainsFunc(values, blank) {
-			empty = append(empty, "--"+f.Name)
-		}
-	})
-	if len(empty) == 0 {
-		return nil
-	}
-	return usagef("%s: the value is empty; is a shell variable not set? Give a value, or leave the flag out", strings.Join(empty, ", "))
-}
-
-func versionLine(version string) string {
-	return fmt.Sprintf("dsbuild %s (%s, %s/%s)\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
-}
-
-func newVersionCommand(a *app) *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{Use: "version", Short: "Print the version of dsbuild", Args: cobra.NoArgs}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON document")
-	cmd.RunE = func(*cobra.Command, []string) error {
-		if !asJSON {
-			_, err := io.WriteString(a.stdout, versionLine(a.version))
-			return err
-		}
-		doc := map[string]string{"version": a.version, "commit": "", "go": runtime.Version(), "os": runtime.GOOS, "arch": runtime.GOARCH}
-		if info, ok := debug.ReadBuildInfo(); ok {
-			for _, s := range info.Settings {
-				if s.Key == "vcs.revision" {
-					doc["commit"] = s.Value
-				}
-			}
-		}
-		return ui.JSON(a.stdout, doc)
-	}
-	return cmd
-}
-
 // helpWidth is the width of the help, in columns.
 const helpWidth = 80
 
@@ -322,21 +138,3 @@ content of any wheel.`
 Which one? deploy installs wheels that exist. ship first builds those that the
 nodes need. env gives bare nodes a whole environment, torch included.`
 )
-
-// newManCommand makes a hidden command for packagers of dsbuild.
-func newManCommand(a *app) *cobra.Command {
-	return &cobra.Command{
-		Use:    "man DIR",
-		Short:  "Write the manual pages of all commands into a folder",
-		Args:   cobra.ExactArgs(1),
-		Hidden: true,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := os.MkdirAll(args[0], 0o755); err != nil {
-				return fault.WithHint(err, "name a folder that dsbuild can create")
-			}
-			// The date of the pages is that of SOURCE_DATE_EPOCH, if it is set.
-			header := &doc.GenManHeader{Section: "1", Source: "dsbuild " + a.version, Manual: "dsbuild"}
-			return doc.GenManTree(cmd.Root(), header, args[0])
-		},
-	}
-}

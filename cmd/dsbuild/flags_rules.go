@@ -66,3 +66,23 @@ func checkFlagRules(cmd *cobra.Command) error {
 	}
 	return usagef("%s", strings.Join(slices.Compact(wrong), "\n"))
 }
+
+// refuseEmptyFlags refuses flags whose value is empty: in --limit "$NODES" a
+// variable that is not set would stand for every node.
+func refuseEmptyFlags(cmd *cobra.Command) error {
+	var empty []string
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		values := []string{f.Value.String()}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			values = list.GetSlice()
+		}
+		blank := func(value string) bool { return strings.TrimSpace(value) == "" }
+		if len(values) == 0 || slices.ContainsFunc(values, blank) {
+			empty = append(empty, "--"+f.Name)
+		}
+	})
+	if len(empty) == 0 {
+		return nil
+	}
+	return usagef("%s: the value is empty; is a shell variable not set? Give a value, or leave the flag out", strings.Join(empty, ", "))
+}

@@ -7,12 +7,73 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/slurm"
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/inventory"
 )
+
+// loadInventory reads INVENTORY and keeps the nodes of --limit. It notes settings of another tool's
+// inventory that have no effect.
+func (a *app) loadInventory(ctx context.Context, name, limit string) (*inventory.Inventory, error) {
+	within, _ := filepath.Glob(filepath.Join(name, "*.whl")) // what is no pattern is no folder of wheels
+	if len(within) > 0 || strings.HasSuffix(name, ".whl") {
+		what := "a wheel"
+		if len(within) > 0 {
+			what = "a folder of wheels"
+		}
+		return nil, &usageError{err: fmt.Errorf("%s: %s, but this argument names the nodes", name, what), hint: "name the nodes, and the wheels after --wheel"}
+	}
+	inv, err := inventory.Open(ctx, name, inventory.Options{Stdin: a.stdin, Ansible: ansibleInventory(), Slurm: slurmInventory})
+	if err != nil {
+		return nil, err
+	}
+	if inv, err = inv.Select(limit); err != nil {
+		return nil, err
+	}
+	remarks := each.Map(inv.Remarks, func(r inventory.Remark) ui.Named { return ui.Named{Name: r.Node, Text: r.Text} })
+	for _, r := range ui.Fold(remarks) {
+		if r.Names != "" {
+			r.Text = r.Names + ": " + r.Text
+		}
+		a.reporter.Note("%s", r.Text)
+	}
+	return inv, nil
+}
+
+// slurmInventory asks Slurm for the nodes of a partition, or of the default one.
+func slurmInventory(ctx context.Context, partition string) ([]inventory.SlurmNode, error) {
+	listed, err := slurm.Nodes(ctx, partition)
+	if err != nil {
+		return nil, err
+	}
+	// The topology only brings nodes in an order: without an answer, the order is Slurm's.
+	switches, _ := slurm.Switches(ctx) //nolint:errcheck // see above
+	var nodes []inventory.SlurmNode
+	for _, n := range listed {
+		groups := slices.Concat(n.Features, n.GPUTypes)
+		isDefault := false
+		for _, p := range n.Partitions {
+			groups = append(groups, p.Name)
+			isDefault = isDefault || p.Default
+		}
+		if name := switches[n.Name]; name != "" {
+			groups = append(groups, name)
+		}
+		if partition != "" || isDefault {
+			nodes = append(nodes, inventory.SlurmNode{Name: n.Name, Slots: n.GPUs, Groups: groups})
+		}
+	}
+	if len(nodes) == 0 {
+		return nil, slurm.NoNodes(partition)
+	}
+	return nodes, nil
+}
 
 // ansibleTimeLimit bounds ansible-inventory, which may ask a cloud.
 const ansibleTimeLimit = 5 * time.Minute

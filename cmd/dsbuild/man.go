@@ -1,0 +1,28 @@
+package main
+
+import (
+	"os"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
+
+	"github.com/dsbuild/dsbuild/internal/fault"
+)
+
+// newManCommand makes a hidden command for packagers of dsbuild.
+func newManCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:    "man DIR",
+		Short:  "Write the manual pages of all commands into a folder",
+		Args:   cobra.ExactArgs(1),
+		Hidden: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := os.MkdirAll(args[0], 0o755); err != nil {
+				return fault.WithHint(err, "name a folder that dsbuild can create")
+			}
+			// The date of the pages is that of SOURCE_DATE_EPOCH, if it is set.
+			header := &doc.GenManHeader{Section: "1", Source: "dsbuild " + a.version, Manual: "dsbuild"}
+			return doc.GenManTree(cmd.Root(), header, args[0])
+		},
+	}
+}
