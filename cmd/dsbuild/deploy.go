@@ -140,12 +140,9 @@ func newCommonEntry(n change.Decision) commonEntry {
 func newPlanDocument(plan deploy.Plan) planDocument {
 	doc := planDocument{Nodes: make([]planEntry, 0, len(plan.Nodes))}
 	for _, n := range plan.Nodes {
-		e := planEntry{commonEntry: newCommonEntry(n.Decision), Along: []string{}}
+		e := planEntry{commonEntry: newCommonEntry(n.Decision), Along: []string{}, Wheel: n.WheelName}
 		for _, a := range n.Extra {
 			e.Along = append(e.Along, a.Name+" "+a.Version)
-		}
-		if n.Wheel != nil {
-			e.Wheel = n.Wheel.Manifest.Name
 		}
 		doc.Nodes = append(doc.Nodes, e)
 	}

@@ -2,8 +2,9 @@ package deploy
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
@@ -27,10 +28,11 @@ type ProbeResult struct {
 // NodePlan is the action on one node, with the reasons for it.
 type NodePlan struct {
 	change.Decision
-	Wheel  *wheel.Loaded       // nil if none was chosen
-	Extra  []wheel.BundleWheel // wheels of the wheelhouse to install with it
-	Chosen []string            // of the remarks, why it gets this wheel and not another one that fits
-	Back   string              // rollback: the version that it puts back
+	WheelName string              // "" if none was chosen
+	Wheel     *wheel.Loaded       // nil if none was chosen, or it is not built yet
+	Extra     []wheel.BundleWheel // wheels of the wheelhouse to install with it
+	Chosen    []string            // of the remarks, why it gets this wheel and not another one that fits
+	Back      string              // rollback: the version that it puts back
 
 	need, free int64 // bytes for the wheels, on the fuller of its disks
 }
@@ -44,45 +46,7 @@ type Plan struct {
 	Assigned bool
 }
 
-// newPlan returns a plan in which a node is absent if it was not probed, or refused if its environment cannot be
-// changed at all; decide decides the others.
-func newPlan(nodes []ProbeResult, decide func(i int, p *NodePlan)) Plan {
-	plan := Plan{Nodes: make([]NodePlan, len(nodes))}
-	for i, n := range nodes {
-		p := &plan.Nodes[i]
-		p.Name, p.Leader = n.Name, i
-		plan.Decisions = append(plan.Decisions, &p.Decision)
-		if n.Err != nil {
-			p.SetAbsent(n.Err)
-		} else if reasons, hint := environmentFaults(n); len(reasons) > 0 {
-			p.refuse(hint, reasons...)
-		} else {
-			decide(i, p)
-		}
-	}
-	// Of nodes with the same site-packages the first installs and the others follow. If dsbuild
-	// refuses one of them, it changes none.
-	groups := map[string][]int{}
-	for i, n := range nodes {
-		if plan.Nodes[i].Action != change.Absent && n.Facts.SiteID != "" {
-			groups[n.Facts.SiteID] = append(groups[n.Facts.SiteID], i)
-		}
-	}
-	for _, members := range groups {
-		if len(members) > 1 {
-			resolveGroup(plan.Nodes, members)
-		}
-	}
-	return plan
-}
-
-// refuse plans that nothing is sent.
-func (p *NodePlan) refuse(hint string, reasons ...string) {
-	p.SetRefused(hint)
-	p.Reasons = reasons
-}
-
-// PlanOptions are the settings of NewPlan.
+// PlanOptions are the settings of a plan.
 type PlanOptions struct {
 	// Force installs even if the node already runs the wheel.
 	Force bool
@@ -100,9 +64,9 @@ func NewPlan(nodes []ProbeResult, offered []wheel.Loaded, opt PlanOptions) (Plan
 		return Plan{}, err
 	}
 	var open []ui.Named
-	plan := newPlan(nodes, func(i int, p *NodePlan) {
-		if err := p.choose(tables, nodes[i], offered, opt); err != nil {
-			open = append(open, ui.Named{Name: p.Name, Text: err.Error()})
+	plan := newPlan(nodes, func(i int, n *NodePlan) {
+		if err := n.choose(tables, nodes[i].Facts, offered, opt); err != nil {
+			open = append(open, ui.Named{Name: n.Name, Text: err.Error()})
 		}
 	})
 	if len(open) > 0 {
@@ -116,10 +80,11 @@ func NewPlan(nodes []ProbeResult, offered []wheel.Loaded, opt PlanOptions) (Plan
 			}
 			lines, more = append(lines, f.String()), more-f.Count
 		}
-		return Plan{}, fault.New(fault.Usage, "choose one wheel with --wheel, or fewer nodes with --limit", "cannot choose a wheel for each node:\n  %s", strings.Join(lines, "\n  "))
+		return Plan{}, fault.New(fault.Usage, "choose one wheel with --wheel, or fewer nodes with --limit",
+			"cannot choose a wheel for each node:\n  %s", strings.Join(lines, "\n  "))
 	}
 	for i := range offered {
-		used := func(p NodePlan) bool { return p.Wheel == &offered[i] }
+		used := func(n NodePlan) bool { return n.Wheel == &offered[i] }
 		if len(offered) == 1 || slices.ContainsFunc(plan.Nodes, used) {
 			plan.Wheels = append(plan.Wheels, offered[i])
 		}
@@ -127,151 +92,210 @@ func NewPlan(nodes []ProbeResult, offered []wheel.Loaded, opt PlanOptions) (Plan
 	return plan, nil
 }
 
+// Usable returns the plan before wheels are chosen: a node that would refuse any wheel is refused, the others install.
+// It is pure.
+func Usable(nodes []ProbeResult, opt PlanOptions) Plan {
+	return newPlan(nodes, func(i int, n *NodePlan) {
+		n.Action = change.Install
+		if reasons, hint := missingTorchOrPip(nodes[i].Facts, opt); len(reasons) > 0 {
+			n.refuse(hint, reasons...)
+		}
+	})
+}
+
+// Assignment is the wheel assigned to a node by the caller, or the reason why the node gets none.
+type Assignment struct {
+	Name    string        // of the wheel, also before it is built; nodes that share an environment must agree on it
+	Wheel   *wheel.Loaded // nil: not built yet, for the reason in Pending
+	Pending string
+	Refusal *Refusal      // no wheel can fit this node
+	Bundle  *wheel.Bundle // wheelhouse for the requirements of this wheel
+	Err     error         // why its wheel is missing: dsbuild leaves the node as it is
+}
+
+// Refusal lists the reasons why no wheel fits a node.
+type Refusal struct {
+	Reasons []string
+	Hint    string
+}
+
+// NewAssignedPlan decides the action on each node with the wheel assigned to it. It is pure.
+func NewAssignedPlan(nodes []ProbeResult, assignments []Assignment, opt PlanOptions) (Plan, error) {
+	tables, err := compat.NewTables()
+	if err != nil {
+		return Plan{}, err
+	}
+	nodes = slices.Clone(nodes)
+	for i := range nodes {
+		if nodes[i].Err == nil {
+			nodes[i].Err = assignments[i].Err
+		}
+	}
+	plan := newPlan(nodes, func(i int, n *NodePlan) { n.assign(tables, nodes[i].Facts, assignments[i], opt) })
+	plan.Assigned = true
+	for _, a := range assignments {
+		listed := func(w wheel.Loaded) bool { return w.Manifest.SHA256 == a.Wheel.Manifest.SHA256 }
+		if a.Wheel != nil && !slices.ContainsFunc(plan.Wheels, listed) {
+			plan.Wheels = append(plan.Wheels, *a.Wheel)
+		}
+	}
+	return plan, nil
+}
+
+// errNoWheel is the error of a node that was assigned no usable wheel.
+var errNoWheel = errors.New("dsbuild has no wheel for it")
+
+// Assign ends the first phase, after Probe, for nodes that each have a wheel assigned. It changes
+// no environment and sends no wheel.
+func (d *Deployment) Assign(ctx context.Context, assignments []Assignment) (Plan, error) {
+	assignments = slices.Clone(assignments)
+	for i, u := range d.nodes {
+		a := &assignments[i]
+		if a.Wheel == nil && a.Refusal == nil && a.Err == nil {
+			a.Err = errNoWheel
+		}
+		if a.Err != nil && u.Err == nil {
+			u.Err, u.Step = a.Err, "build"
+		}
+	}
+	return d.decide(ctx, func(known []ProbeResult) (Plan, error) {
+		return NewAssignedPlan(known, assignments, d.planOptions(ctx))
+	})
+}
+
+// Preview returns the plan of Assign for wheels of which some may still be pending. It downloads nothing, and the
+// nodes do not get their parts of it.
+func (d *Deployment) Preview(assignments []Assignment) (Plan, error) {
+	known := d.probeResults()
+	plan, err := NewAssignedPlan(known, assignments, PlanOptions{Force: d.opt.Force, Bundle: d.opt.Bundle})
+	if err != nil {
+		return plan, err
+	}
+	plan.ApplyPolicy(d.opt.Policy)
+	plan.ApplyInUse(known, d.opt.InUse)
+	plan.AssignGroups(d.opt.Serial)
+	return plan, nil
+}
+
+// newPlan returns a plan in which a node is absent if it was not probed, or refused if its environment cannot be
+// changed at all; decide decides the others.
+func newPlan(nodes []ProbeResult, decide func(i int, n *NodePlan)) Plan {
+	plan := Plan{Nodes: make([]NodePlan, len(nodes))}
+	for i, probed := range nodes {
+		n := &plan.Nodes[i]
+		n.Name, n.Leader = probed.Name, i
+		plan.Decisions = append(plan.Decisions, &n.Decision)
+		if probed.Err != nil {
+			n.SetAbsent(probed.Err)
+		} else if reasons, hint := environmentFaults(probed); len(reasons) > 0 {
+			n.refuse(hint, reasons...)
+		} else {
+			decide(i, n)
+		}
+	}
+	// Of nodes with the same site-packages the first installs and the others follow. If dsbuild
+	// refuses one of them, it changes none.
+	groups := map[string][]int{}
+	for i, probed := range nodes {
+		if plan.Nodes[i].Action != change.Absent && probed.Facts.SiteID != "" {
+			groups[probed.Facts.SiteID] = append(groups[probed.Facts.SiteID], i)
+		}
+	}
+	for _, members := range groups {
+		if len(members) > 1 {
+			resolveGroup(plan.Nodes, members)
+		}
+	}
+	return plan
+}
+
 // choose decides the action on a node with the wheel that fits it best.
-func (p *NodePlan) choose(tables *compat.Tables, n ProbeResult, offered []wheel.Loaded, opt PlanOptions) error {
-	if reasons, hint := missingTorchOrPip(n.Facts, opt); len(reasons) > 0 {
-		p.refuse(hint, reasons...)
+func (n *NodePlan) choose(tables *compat.Tables, f node.Facts, offered []wheel.Loaded, opt PlanOptions) error {
+	if reasons, hint := missingTorchOrPip(f, opt); len(reasons) > 0 {
+		n.refuse(hint, reasons...)
 		return nil
 	}
-	choice, err := compat.Choose(tables, offered, n.Facts)
+	choice, err := compat.Choose(tables, offered, f)
 	if err != nil {
 		return err
 	}
 	if choice.Wheel == nil {
-		p.Unfit = true
-		p.refuse("have a wheel built for it: dsbuild ship INVENTORY", choice.Verdict.Reasons...)
+		n.Unfit = true
+		n.refuse("have a wheel built for it: dsbuild ship INVENTORY", choice.Verdict.Reasons...)
 		return nil
 	}
-	p.decide(choice.Wheel, choice.Verdict, n, opt)
-	p.Chosen, p.Remarks = choice.Why, slices.Concat(p.Remarks, choice.Why)
+	n.WheelName = choice.Wheel.Manifest.Name
+	n.decide(choice.Wheel, choice.Verdict, f, opt)
+	n.Chosen, n.Remarks = choice.Why, slices.Concat(n.Remarks, choice.Why)
 	return nil
 }
 
+// assign decides the action on a node with the wheel assigned to it.
+func (n *NodePlan) assign(tables *compat.Tables, f node.Facts, a Assignment, opt PlanOptions) {
+	reasons, hint := missingTorchOrPip(f, opt)
+	switch {
+	case len(reasons) > 0:
+		n.refuse(hint, reasons...)
+	case a.Refusal != nil:
+		n.Unfit = true
+		n.refuse(a.Refusal.Hint, a.Refusal.Reasons...)
+	case a.Wheel == nil:
+		n.Action, n.WheelName, n.Remarks = change.Install, a.Name, []string{a.Pending}
+	default:
+		n.WheelName = a.Name
+		opt.Bundle = cmp.Or(a.Bundle, opt.Bundle)
+		n.decide(a.Wheel, tables.Fit(a.Wheel.Manifest, f), f, opt)
+		if n.Unfit { // the wheel was chosen for this node, so the node has changed since
+			n.Hint = "the node has changed since dsbuild probed it: run the same command again"
+		}
+	}
+}
+
 // decide decides the action on a node with its chosen wheel.
-func (p *NodePlan) decide(w *wheel.Loaded, verdict compat.Verdict, n ProbeResult, opt PlanOptions) {
-	p.Wheel, p.Remarks = w, verdict.Remarks
+func (n *NodePlan) decide(w *wheel.Loaded, verdict compat.Verdict, f node.Facts, opt PlanOptions) {
+	n.Wheel, n.Remarks = w, verdict.Remarks
 	if len(verdict.Reasons) > 0 {
-		p.Unfit = true
-		p.refuse(verdict.Hint(), verdict.Reasons...)
+		n.Unfit = true
+		n.refuse(verdict.Hint(), verdict.Reasons...)
 		return
 	}
-	extra, lacks, err := chooseExtraWheels(*w, n.Facts, opt.Bundle, opt.Force)
-	d := n.Facts.DeepSpeed
+	extra, lacks, err := chooseExtraWheels(*w, f, opt.Bundle, opt.Force)
+	d := f.DeepSpeed
 	// A node that runs the wheel still installs if it lacks requirements that dsbuild can add.
 	whole := opt.Bundle == nil || err == nil && len(extra)+len(lacks) == 0
-	if d != nil && d.Intact && d.SHA256 == w.Manifest.SHA256 && !n.Facts.Unfinished && !opt.Force && whole {
-		p.Action = change.UpToDate
+	if d != nil && d.Intact && d.SHA256 == w.Manifest.SHA256 && !f.Unfinished && !opt.Force && whole {
+		n.Action = change.UpToDate
 		return
 	}
-	p.Action, p.Extra = change.Install, extra
-	p.need, p.free = neededRoom(w.Manifest.Size+extraSize(extra)), min(n.Facts.FreeBytes, n.Facts.FreeTmpBytes)
-	if obstacles, hint := installObstacles(*w, n.Facts, extra, lacks, err, opt); len(obstacles) > 0 {
-		p.SetRefused(hint, obstacles...)
+	n.Action, n.Extra = change.Install, extra
+	n.need, n.free = neededRoom(w.Manifest.Size+extraSize(extra)), min(f.FreeBytes, f.FreeTmpBytes)
+	if obstacles, hint := installObstacles(*w, f, extra, lacks, err, opt); len(obstacles) > 0 {
+		n.SetRefused(hint, obstacles...)
 	}
 }
 
-// environmentFaults returns the reasons why dsbuild cannot change an environment at all, and a hint.
-func environmentFaults(n ProbeResult) (reasons []string, hint string) {
-	f := n.Facts
-	part := f.MissingPython()
-	switch {
-	case part != "":
-		return []string{"no usable Python: " + part + " is missing"}, f.PythonHint("set python: in the inventory to the interpreter of the environment (absolute)")
-	case f.ExternallyManaged:
-		return []string{"its Python is managed by the system (PEP 668) and must not be changed"},
-			"make an environment there (python3 -m venv, uv venv) and name its python in the inventory"
-	// After an interrupted change the RECORD may be missing: the agent repairs that first.
-	case len(f.NoRecord) > 0 && !f.Unfinished:
-		for _, path := range f.NoRecord[:min(len(f.NoRecord), 3)] {
-			reasons = append(reasons, "its DeepSpeed was installed without a RECORD, so dsbuild could not put it back: "+node.ShownPath(path))
-		}
-		return reasons, node.AdviceFor("remove-deepspeed", n.Python)
-	case f.ReadOnly:
-		return []string{"its environment is on a file system that is mounted read-only: " + node.ShownPath(f.SitePackages)},
-			"mount it writable; if it was, the node's disk may be failing (dmesg)"
-	case f.HomeOwner != "":
-		return []string{fmt.Sprintf("the user may not write into %s, which belongs to %s", node.ShownPath(f.Prefix+"/.dsbuild"), node.ShownPath(f.HomeOwner))},
-			"set user: in the inventory to that user, or give the folder to the owner of the environment (chown -R)"
-	case !f.Writable:
-		return []string{"the user may not write into " + node.ShownPath(f.Prefix)}, "set user: in the inventory to the owner of the environment"
-	}
-	return nil, ""
-}
-
-// missingTorchOrPip returns the reasons why an environment cannot take any wheel, and a hint.
-func missingTorchOrPip(f node.Facts, opt PlanOptions) (reasons []string, hint string) {
-	if f.Torch == "" {
-		return []string{"its environment has no torch"}, "set python: in the inventory to the environment that has torch"
-	}
-	if err := opt.NoPip[wheel.Minor(f.Python)]; err != nil && f.Pip == "" && f.PipWheel == "" {
-		return []string{fmt.Sprintf("its environment has no pip, and dsbuild has none to send: %v", err)}, "install pip into the environment"
-	}
-	return nil, ""
-}
-
-// roomFactor and roomMargin give the free space that a wheel needs: the upload, the unpacked
-// files and their byte code. The old version, moved aside, already has its space.
-const (
-	roomFactor = 4
-	roomMargin = 32 << 20
-)
-
-// neededRoom returns the free space that wheels of size bytes need.
-func neededRoom(size int64) int64 { return roomFactor*size + roomMargin }
-
-// installObstacles returns the reasons why an environment cannot take a wheel that fits it: missing
-// requirements, foreign commands or a full disk.
-func installObstacles(w wheel.Loaded, f node.Facts, extra []wheel.BundleWheel, lacks []missing, err error, opt PlanOptions) (reasons []cause.Message, hint string) {
-	switch {
-	case err != nil:
-		reasons, hint = append(reasons, cause.From(err)), "dsbuild cannot read the wheel's METADATA: build the wheel again"
-	case len(lacks) > 0:
-		var reason string
-		reason, hint = shortage(lacks, f, opt)
-		reasons = append(reasons, cause.Message{Text: reason})
-	}
-	if reason, try := foreignCommands(w, f); reason != "" {
-		reasons, hint = append(reasons, cause.Message{Text: reason}), cmp.Or(hint, try)
-	}
-	if full, try := checkDisk(f, w.Manifest.Size+extraSize(extra)); full.Text != "" {
-		reasons, hint = append(reasons, full), cmp.Or(hint, try)
-	}
-	return reasons, hint
-}
-
-// foreignCommands returns a reason and a hint if commands of the wheel would replace those of
-// another package, or files of no package.
-func foreignCommands(w wheel.Loaded, f node.Facts) (reason, hint string) {
-	var reasons []string
-	for _, name := range w.Commands {
-		switch owner, taken := f.Taken[name]; {
-		case taken && owner != "":
-			reasons = append(reasons, fmt.Sprintf("%s belongs to %s", name, cmp.Or(node.PlainVersion(owner), "another package")))
-		case taken && !f.Unfinished: // else it may be DeepSpeed's own, whose RECORD an interrupted change lost
-			reasons = append(reasons, name+" belongs to no package")
-		}
-	}
-	if len(reasons) == 0 {
-		return "", ""
-	}
-	return "the wheel would replace commands that are not DeepSpeed's: " + strings.Join(reasons, ", "), "move them away there, or build a wheel without these commands"
+// refuse plans that nothing is sent.
+func (n *NodePlan) refuse(hint string, reasons ...string) {
+	n.SetRefused(hint)
+	n.Reasons = reasons
 }
 
 func resolveGroup(plans []NodePlan, members []int) {
 	leader := -1
 	for _, i := range members {
 		if plans[i].Action == change.Refuse {
-			refuseOthers(plans, members, i, cause.Message{Text: strings.Join(plans[i].Reasons, "; "), Cause: plans[i].Cause()})
+			why := cause.Message{Text: strings.Join(plans[i].Reasons, "; "), Cause: plans[i].Cause()}
+			refuseOthers(plans, members, i, why)
 			return
 		}
 		if leader < 0 && (plans[i].Action == change.Install || plans[i].Action == change.Rollback) {
 			leader = i
 		}
 	}
-	first := members[0]
+	name := plans[members[0]].WheelName
 	for _, i := range members {
-		if plans[i].Wheel != plans[first].Wheel {
-			refuseOthers(plans, members, -1, cause.Messagef("they need different wheels: %s and %s", plans[first].Wheel.Manifest.Name, plans[i].Wheel.Manifest.Name))
+		if other := plans[i].WheelName; other != name {
+			refuseOthers(plans, members, -1, cause.Messagef("they need different wheels: %s and %s", name, other))
 			return
 		}
 	}
@@ -296,59 +320,21 @@ func refuseOthers(plans []NodePlan, members []int, but int, why cause.Message) {
 			with = members[slices.IndexFunc(members, func(m int) bool { return m != i })]
 		}
 		plans[i].Action, plans[i].Unfit = change.Refuse, but >= 0 && plans[but].Unfit
-		plans[i].Reasons = []string{plans[i].NoteCause(cause.Messagef("shares its environment with %s: %s", cause.Own(plans[with].Name), why))}
+		shares := cause.Messagef("shares its environment with %s: %s", cause.Own(plans[with].Name), why)
+		plans[i].Reasons = []string{plans[i].NoteCause(shares)}
 		plans[i].Hint = "give nodes with different needs separate environments"
 	}
-}
-
-// Print writes the plan of a deploy, equal nodes in one row.
-func (p Plan) Print(w io.Writer) error {
-	err := p.Decisions.Print(w, []string{"WHEEL"}, func(i int) (cells, why []string) {
-		n, wheel := p.Nodes[i], "-"
-		if n.Wheel != nil && n.Action != change.Refuse {
-			wheel = n.Wheel.Manifest.Name
-		}
-		switch n.Action {
-		case change.Install:
-			if len(n.Extra) > 0 {
-				why = []string{"with " + strings.Join(extraWheelNames(n.Extra), ", ")}
-			}
-		case change.Shared:
-			why = []string{"shares its environment with " + p.Nodes[n.Leader].Name}
-		case change.Rollback:
-			why = []string{"back to " + n.Back}
-		case change.UpToDate:
-			why = []string{"runs this wheel already"}
-		}
-		return []string{wheel}, why
-	})
-	var bytes int64
-	var fullest NodePlan // of the nodes that get files
-	nodes := 0
-	for _, n := range p.Nodes {
-		if n.Action != change.Install || n.need == 0 {
-			continue
-		}
-		bytes, nodes = bytes+n.Wheel.Manifest.Size+extraSize(n.Extra), nodes+1
-		if nodes == 1 || n.free-n.need < fullest.free-fullest.need {
-			fullest = n
-		}
-	}
-	if err == nil && nodes > 0 {
-		_, err = fmt.Fprintf(w, "sends %s to %s; %s has the least room: %s free, %s needed\n",
-			ui.Size(bytes), ui.Count(nodes, "node"), fullest.Name, ui.Size(fullest.free), ui.Size(fullest.need))
-	}
-	return err
 }
 
 // ApplyInUse applies the policy to the nodes whose environment is to be changed while processes use it.
 func (p Plan) ApplyInUse(nodes []ProbeResult, policy change.InUse) {
 	users := make([]node.Processes, len(nodes))
-	for i, n := range nodes {
-		users[i] = node.Processes{InUse: n.Facts.InUse, More: n.Facts.InUseMore}
-		at := slices.IndexFunc(n.Facts.Missing, func(m string) bool { return strings.HasPrefix(m, "in_use") })
-		if a := p.Nodes[i].Action; at >= 0 && (a == change.Install || a == change.Rollback || a == change.Shared) {
-			p.Nodes[i].Remarks = append(p.Nodes[i].Remarks, "dsbuild cannot see whether it is in use: "+n.Facts.Missing[at])
+	for i, probed := range nodes {
+		f, n := probed.Facts, &p.Nodes[i]
+		users[i] = node.Processes{InUse: f.InUse, More: f.InUseMore}
+		at := slices.IndexFunc(f.Missing, func(m string) bool { return strings.HasPrefix(m, "in_use") })
+		if at >= 0 && (n.Action == change.Install || n.Action == change.Rollback || n.Action == change.Shared) {
+			n.Remarks = append(n.Remarks, "dsbuild cannot see whether it is in use: "+f.Missing[at])
 		}
 	}
 	p.Decisions.ApplyInUse(users, policy)

@@ -94,9 +94,7 @@ func (s *Shipment) Survey(ctx context.Context) (*Plan, error) {
 	}
 	s.known, s.assignments = known, make([]deploy.Assignment, len(known))
 	s.plan = &Plan{Nodes: len(known), Left: []LeftOut{}, BuildOnly: s.opt.BuildOnly}
-	if err := s.groupNodes(ctx); err != nil {
-		return nil, err
-	}
+	s.groupNodes(ctx)
 	nameWheels(s.plan.Wheels)
 	for _, w := range s.plan.Wheels {
 		if err := s.lookUpWheel(ctx, w); err != nil {
@@ -116,18 +114,13 @@ func (s *Shipment) Survey(ctx context.Context) (*Plan, error) {
 
 // groupNodes groups the nodes into the fewest wheels, and records the nodes that get none.
 // dsbuild builds no wheel for a node that would refuse any wheel.
-func (s *Shipment) groupNodes(ctx context.Context) error {
-	coming := slices.Repeat([]deploy.Assignment{{Coming: "once it is chosen"}}, len(s.known))
-	plan, err := deploy.NewAssignedPlan(s.known, coming, deploy.PlanOptions{})
-	if err != nil {
-		return err
-	}
+func (s *Shipment) groupNodes(ctx context.Context) {
 	var members []compat.Member
 	var places []int // of the members in the inventory
-	for i, n := range plan.Nodes {
+	for i, n := range deploy.Usable(s.known, deploy.PlanOptions{}).Nodes {
 		refused := n.Action == change.Refuse && !s.opt.BuildOnly
 		if refused {
-			s.assignments[i].Reasons, s.assignments[i].Hint = n.Reasons, n.Hint
+			s.assignments[i].Refusal = &deploy.Refusal{Reasons: n.Reasons, Hint: n.Hint}
 		}
 		if refused || n.Action == change.Absent {
 			s.leaveOut(i, LeftOut{Reasons: n.Reasons, Hint: n.Hint, cause: n.Cause()})
@@ -139,7 +132,7 @@ func (s *Shipment) groupNodes(ctx context.Context) error {
 	grouping := s.opt.Group(ctx, members, s.opt.Want)
 	for _, l := range grouping.Left {
 		i := places[l.Node]
-		s.assignments[i].Reasons, s.assignments[i].Hint = l.Reasons, l.Hint
+		s.assignments[i].Refusal = &deploy.Refusal{Reasons: l.Reasons, Hint: l.Hint}
 		s.leaveOut(i, LeftOut{Reasons: l.Reasons, Hint: l.Hint, unserved: true})
 	}
 	for _, g := range grouping.Groups {
@@ -150,7 +143,6 @@ func (s *Shipment) groupNodes(ctx context.Context) error {
 		}
 		s.plan.Wheels = append(s.plan.Wheels, w)
 	}
-	return nil
 }
 
 // checkRemovedOps notes which nodes have a DeepSpeed with ops that the wheel lacks: those without
@@ -174,7 +166,7 @@ func (s *Shipment) checkRemovedOps(w *Wheel) {
 				reason += ": dsbuild sees no GPU there"
 			}
 			try := "--remove-ops removes them; --ops and --gpu say what to build"
-			s.assignments[i].Reasons, s.assignments[i].Hint = []string{reason}, try
+			s.assignments[i].Refusal = &deploy.Refusal{Reasons: []string{reason}, Hint: try}
 			s.leaveOut(i, LeftOut{Reasons: []string{reason}, Hint: try})
 			continue
 		}
@@ -233,17 +225,15 @@ func (s *Shipment) Preview(ctx context.Context) (deploy.Plan, error) {
 	for _, w := range s.plan.Wheels {
 		if s.assignWheel(ctx, w); s.opt.Bundle != nil {
 			for _, i := range s.nodesLackingPackages(w) {
-				s.assignments[i].Coming = "with its missing packages, once dsbuild has collected them"
+				s.assignments[i].Wheel = nil
+				s.assignments[i].Pending = "with its missing packages, once dsbuild has collected them"
 			}
 		}
 	}
-	plan, err := deploy.NewAssignedPlan(s.known, s.assignments, deploy.PlanOptions{Force: s.opt.Deploy.Force, Bundle: s.opt.Deploy.Bundle})
+	plan, err := s.deployment.Preview(s.assignments)
 	if err != nil {
 		return plan, err
 	}
-	plan.ApplyPolicy(s.opt.Deploy.Policy)
-	plan.ApplyInUse(s.known, s.opt.Deploy.InUse)
-	plan.AssignGroups(s.opt.Deploy.Serial)
 	if err = s.plan.noWheelError(); err == nil {
 		err = plan.Err()
 	}
@@ -386,13 +376,13 @@ func (s *Shipment) Run(ctx context.Context) (*report.Report, error) {
 
 // assignWheel assigns a wheel to its nodes, or the reason why it does not exist.
 func (s *Shipment) assignWheel(ctx context.Context, w *Wheel) {
-	g := deploy.Assignment{Wheel: &wheel.Loaded{Manifest: wheel.Manifest{Name: w.Name, SHA256: w.Name}}, Coming: "once it is built"}
+	g := deploy.Assignment{Name: w.Name, Pending: "once it is built"}
 	if w.Err == nil && w.State != ToBuild {
 		loaded, err := wheel.LoadAll(ctx, w.filePath())
 		if err != nil {
 			w.markFailed(err)
 		} else {
-			g = deploy.Assignment{Wheel: &loaded[0]}
+			g = deploy.Assignment{Name: loaded[0].Manifest.Name, Wheel: &loaded[0]}
 		}
 	}
 	if w.Err != nil {
@@ -409,7 +399,7 @@ func (s *Shipment) assignWheel(ctx context.Context, w *Wheel) {
 func (s *Shipment) nodesLackingPackages(w *Wheel) (places []int) {
 	for _, i := range w.indexes {
 		g := s.assignments[i]
-		if g.Wheel == nil || g.Coming != "" {
+		if g.Wheel == nil {
 			continue
 		}
 		if lacks, err := deploy.Lacks(*g.Wheel, s.known[i].Facts); err == nil && len(lacks) > 0 {

@@ -12,10 +12,8 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/fleet/node"
-	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/fault"
-	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -38,7 +36,8 @@ func LoadBundle(dir, wheelPath string) (*wheel.Bundle, error) {
 		dir = filepath.Join(wheelPath, wheel.WheelhouseDir)
 	}
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-		return nil, fault.New(fault.Usage, "make one with: dsbuild wheel --bundle, or name one with --bundle DIR", "no wheelhouse: %s is not a folder", dir)
+		return nil, fault.New(fault.Usage, "make one with: dsbuild wheel --bundle, or name one with --bundle DIR",
+			"no wheelhouse: %s is not a folder", dir)
 	}
 	b, err := wheel.ReadBundle(dir)
 	for _, w := range b.Wheels {
@@ -91,11 +90,19 @@ type picker struct {
 	asked   map[string]bool
 }
 
+// Lacks returns, as text, the requirements of a wheel that a node does not meet.
+func Lacks(w wheel.Loaded, f node.Facts) ([]string, error) {
+	_, lacks, err := chooseExtraWheels(w, f, nil, false)
+	return reasonsOf(lacks), err
+}
+
 // chooseExtraWheels returns the wheels that must be installed together with w on a node, and the requirements
 // that neither the node nor the wheelhouse meets. A companion is skipped if the node already has
 // that version, unless dsbuild installed it there from another wheel: two commits may carry the
 // same version. With force, companions are always installed again.
-func chooseExtraWheels(w wheel.Loaded, f node.Facts, bundle *wheel.Bundle, force bool) (extra []wheel.BundleWheel, lacks []missing, err error) {
+func chooseExtraWheels(
+	w wheel.Loaded, f node.Facts, bundle *wheel.Bundle, force bool,
+) (extra []wheel.BundleWheel, lacks []missing, err error) {
 	p := picker{facts: f, have: maps.Clone(f.Dists), asked: map[string]bool{}}
 	if p.have == nil {
 		p.have = map[string]string{}
@@ -140,7 +147,9 @@ func (p *picker) demand(requires, extras []string) {
 // returns false.
 func (p *picker) take(b wheel.BundleWheel, why string) bool {
 	if !slices.ContainsFunc(b.Tags, func(t string) bool { return compat.Installs(t, p.facts) }) {
-		p.lacks = append(p.lacks, missing{b.Name, fmt.Sprintf("%s (the wheelhouse has %s, which this node cannot install: Python %s, %s, glibc %s)", why, b.File, p.facts.Python, p.facts.Platform, p.facts.Glibc)})
+		const alien = "%s (the wheelhouse has %s, which this node cannot install: Python %s, %s, glibc %s)"
+		f := p.facts
+		p.lacks = append(p.lacks, missing{b.Name, fmt.Sprintf(alien, why, b.File, f.Python, f.Platform, f.Glibc)})
 		return false
 	}
 	p.extra = append(p.extra, b)
@@ -193,7 +202,8 @@ func (p *picker) meet(want demand) error {
 		}
 	}
 	// Only for the wheelhouse's own version does dsbuild know the requirements of its extras.
-	if extras := strings.FieldsFunc(d.Extras, func(r rune) bool { return r == ',' || r == ' ' }); len(extras) > 0 && there != nil && p.have[name] == there.Version {
+	extras := strings.FieldsFunc(d.Extras, func(r rune) bool { return r == ',' || r == ' ' })
+	if len(extras) > 0 && there != nil && p.have[name] == there.Version {
 		p.demand(there.Requires, extras)
 	}
 	return nil
@@ -223,34 +233,4 @@ func extraSize(extra []wheel.BundleWheel) int64 {
 // extraWheelNames returns each wheel as "name version": "numpy 2.3.2", "hjson 3.1.0".
 func extraWheelNames(extra []wheel.BundleWheel) []string {
 	return each.Map(extra, func(a wheel.BundleWheel) string { return a.Name + " " + a.Version })
-}
-
-// shortage returns the reason that lists the missing requirements, and a hint.
-func shortage(lacks []missing, f node.Facts, opt PlanOptions) (reason, hint string) {
-	list := strings.Join(reasonsOf(lacks), ", ")
-	names := each.Map(lacks, func(l missing) string { return "'" + l.requirement + "'" })
-	reason = "requirements are missing: " + list
-	if opt.Bundle != nil {
-		reason = "requirements are missing, and the wheelhouse does not have them: " + list
-		if opt.Bundle.Python != wheel.Minor(f.Python) {
-			return reason, fmt.Sprintf("the wheelhouse is for Python %s, this node has %s: make one with dsbuild wheel --bundle --python %s", opt.Bundle.Python, f.Python, wheel.Minor(f.Python))
-		}
-		return reason, "make a new wheelhouse: dsbuild wheel --bundle"
-	}
-	return reason, "install them there: " + node.PlainPath(f.Executable, "python") + " -m pip install " + strings.Join(names, " ") + "; or deploy with --deps bundle"
-}
-
-// checkDisk returns a reason and a hint if the environment's disk, or that of its prefix, is too full
-// for size bytes of wheels.
-func checkDisk(f node.Facts, size int64) (reason cause.Message, hint string) {
-	need := neededRoom(size)
-	for _, place := range []struct {
-		dir  string
-		free int64
-	}{{f.SitePackages, f.FreeBytes}, {f.Prefix, f.FreeTmpBytes}} {
-		if place.free < need {
-			return cause.Messagef("%s has %s free, %s are needed", node.ShownPath(place.dir), cause.Own(ui.Size(place.free)), ui.Size(need)), "make room there: df -h " + node.PlainPath(place.dir, "ENVIRONMENT")
-		}
-	}
-	return cause.Message{}, ""
 }

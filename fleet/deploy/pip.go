@@ -46,8 +46,9 @@ func DownloadPip(dir string) func(ctx context.Context, python string) (string, e
 			return "", err
 		}
 		// Isolated and in a folder of its own: a folder pip in the user's would be run in place of pip.
-		cmd := exec.CommandContext(ctx, "python3", "-I", "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
-			"--only-binary", ":all:", "--python-version", python, "--require-hashes", "--requirement", "requirements.txt", "--dest", ".")
+		cmd := exec.CommandContext(ctx, "python3", "-I", "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
+			"--no-deps", "--only-binary", ":all:", "--python-version", python,
+			"--require-hashes", "--requirement", "requirements.txt", "--dest", ".")
 		cmd.Dir = fresh
 		if out, err := cmd.CombinedOutput(); err != nil {
 			lines := strings.Split(string(bytes.TrimSpace(out)), "\n")

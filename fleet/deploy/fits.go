@@ -1,0 +1,142 @@
+package deploy
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/internal/cause"
+	"github.com/dsbuild/dsbuild/internal/each"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// environmentFaults returns the reasons why dsbuild cannot change an environment at all, and a hint.
+func environmentFaults(n ProbeResult) (reasons []string, hint string) {
+	f := n.Facts
+	part := f.MissingPython()
+	switch {
+	case part != "":
+		return []string{"no usable Python: " + part + " is missing"},
+			f.PythonHint("set python: in the inventory to the interpreter of the environment (absolute)")
+	case f.ExternallyManaged:
+		return []string{"its Python is managed by the system (PEP 668) and must not be changed"},
+			"make an environment there (python3 -m venv, uv venv) and name its python in the inventory"
+	// After an interrupted change the RECORD may be missing: the agent repairs that first.
+	case len(f.NoRecord) > 0 && !f.Unfinished:
+		const without = "its DeepSpeed was installed without a RECORD, so dsbuild could not put it back: "
+		for _, path := range f.NoRecord[:min(len(f.NoRecord), 3)] {
+			reasons = append(reasons, without+node.ShownPath(path))
+		}
+		return reasons, node.AdviceFor("remove-deepspeed", n.Python)
+	case f.ReadOnly:
+		return []string{"its environment is on a file system that is mounted read-only: " + node.ShownPath(f.SitePackages)},
+			"mount it writable; if it was, the node's disk may be failing (dmesg)"
+	case f.HomeOwner != "":
+		home, owner := node.ShownPath(f.Prefix+"/.dsbuild"), node.ShownPath(f.HomeOwner)
+		return []string{fmt.Sprintf("the user may not write into %s, which belongs to %s", home, owner)},
+			"set user: in the inventory to that user, or give the folder to the owner of the environment (chown -R)"
+	case !f.Writable:
+		return []string{"the user may not write into " + node.ShownPath(f.Prefix)},
+			"set user: in the inventory to the owner of the environment"
+	}
+	return nil, ""
+}
+
+// missingTorchOrPip returns the reasons why an environment cannot take any wheel, and a hint.
+func missingTorchOrPip(f node.Facts, opt PlanOptions) (reasons []string, hint string) {
+	if f.Torch == "" {
+		return []string{"its environment has no torch"}, "set python: in the inventory to the environment that has torch"
+	}
+	if err := opt.NoPip[wheel.Minor(f.Python)]; err != nil && f.Pip == "" && f.PipWheel == "" {
+		return []string{fmt.Sprintf("its environment has no pip, and dsbuild has none to send: %v", err)},
+			"install pip into the environment"
+	}
+	return nil, ""
+}
+
+// roomFactor and roomMargin give the free space that a wheel needs: the upload, the unpacked
+// files and their byte code. The old version, moved aside, already has its space.
+const (
+	roomFactor = 4
+	roomMargin = 32 << 20
+)
+
+// neededRoom returns the free space that wheels of size bytes need.
+func neededRoom(size int64) int64 { return roomFactor*size + roomMargin }
+
+// installObstacles returns the reasons why an environment cannot take a wheel that fits it: missing
+// requirements, foreign commands or a full disk.
+func installObstacles(
+	w wheel.Loaded, f node.Facts, extra []wheel.BundleWheel, lacks []missing, err error, opt PlanOptions,
+) (reasons []cause.Message, hint string) {
+	switch {
+	case err != nil:
+		reasons, hint = append(reasons, cause.From(err)), "dsbuild cannot read the wheel's METADATA: build the wheel again"
+	case len(lacks) > 0:
+		var reason string
+		reason, hint = shortage(lacks, f, opt)
+		reasons = append(reasons, cause.Message{Text: reason})
+	}
+	if reason, try := foreignCommands(w, f); reason != "" {
+		reasons, hint = append(reasons, cause.Message{Text: reason}), cmp.Or(hint, try)
+	}
+	if full, try := checkDisk(f, w.Manifest.Size+extraSize(extra)); full.Text != "" {
+		reasons, hint = append(reasons, full), cmp.Or(hint, try)
+	}
+	return reasons, hint
+}
+
+// foreignCommands returns a reason and a hint if commands of the wheel would replace those of
+// another package, or files of no package.
+func foreignCommands(w wheel.Loaded, f node.Facts) (reason, hint string) {
+	var reasons []string
+	for _, name := range w.Commands {
+		switch owner, taken := f.Taken[name]; {
+		case taken && owner != "":
+			reasons = append(reasons, fmt.Sprintf("%s belongs to %s", name, cmp.Or(node.PlainVersion(owner), "another package")))
+		case taken && !f.Unfinished: // else it may be DeepSpeed's own, whose RECORD an interrupted change lost
+			reasons = append(reasons, name+" belongs to no package")
+		}
+	}
+	if len(reasons) == 0 {
+		return "", ""
+	}
+	return "the wheel would replace commands that are not DeepSpeed's: " + strings.Join(reasons, ", "),
+		"move them away there, or build a wheel without these commands"
+}
+
+// shortage returns the reason that lists the missing requirements, and a hint.
+func shortage(lacks []missing, f node.Facts, opt PlanOptions) (reason, hint string) {
+	list := strings.Join(reasonsOf(lacks), ", ")
+	names := each.Map(lacks, func(l missing) string { return "'" + l.requirement + "'" })
+	reason = "requirements are missing: " + list
+	if opt.Bundle != nil {
+		reason = "requirements are missing, and the wheelhouse does not have them: " + list
+		if python := wheel.Minor(f.Python); opt.Bundle.Python != python {
+			const another = "the wheelhouse is for Python %s, this node has %s: make one with dsbuild wheel --bundle --python %s"
+			return reason, fmt.Sprintf(another, opt.Bundle.Python, f.Python, python)
+		}
+		return reason, "make a new wheelhouse: dsbuild wheel --bundle"
+	}
+	return reason, fmt.Sprintf("install them there: %s -m pip install %s; or deploy with --deps bundle",
+		node.PlainPath(f.Executable, "python"), strings.Join(names, " "))
+}
+
+// checkDisk returns a reason and a hint if the environment's disk, or that of its prefix, is too full
+// for size bytes of wheels.
+func checkDisk(f node.Facts, size int64) (reason cause.Message, hint string) {
+	need := neededRoom(size)
+	for _, place := range []struct {
+		dir  string
+		free int64
+	}{{f.SitePackages, f.FreeBytes}, {f.Prefix, f.FreeTmpBytes}} {
+		if place.free < need {
+			dir, free := node.ShownPath(place.dir), cause.Own(ui.Size(place.free))
+			return cause.Messagef("%s has %s free, %s are needed", dir, free, ui.Size(need)),
+				"make room there: df -h " + node.PlainPath(place.dir, "ENVIRONMENT")
+		}
+	}
+	return cause.Message{}, ""
+}
