@@ -166,8 +166,9 @@ func (a *evaluation) otherBaseConflict() string {
 	return fmt.Sprintf("%s (%s) is that of %s, %s", a.source.Title, a.source.CUDA, home.Name, strings.Join(but, " and "))
 }
 
-// chooseArchs takes the archs that are asked for, or else all: those of GPUs beside an x86_64 CPU for which the toolkit compiles,
-// or for aarch64 those that torch itself has code for, and PTX of the newest for GPUs to come.
+// chooseArchs takes the archs that are asked for, or else all: those of GPUs beside an x86_64
+// CPU for which the toolkit compiles, or for aarch64 those that torch itself has code for, and
+// PTX of the newest for GPUs to come.
 func (a *evaluation) chooseArchs() {
 	a.targets = a.archs
 	if len(a.targets) > 0 || !a.wantsDeviceCode() {
@@ -337,7 +338,8 @@ func (a *evaluation) checkLimits() {
 	}
 }
 
-// laterWords names the first release of DeepSpeed without a fault: "; DeepSpeed from 0.18.9 on does". It is "" if there is none.
+// laterWords names the first release of DeepSpeed without a fault: "; DeepSpeed from
+// 0.18.9 on does". It is "" if there is none.
 func (s Span) laterWords(does string) string {
 	if s.Until == "" {
 		return ""
@@ -388,8 +390,8 @@ func (t *Tables) NewestTorch(capability, machine string) string {
 	return ""
 }
 
-// torchRunsOn reports whether torch's own binaries for a machine have code that runs on an arch. It is true if the archs of the
-// binaries are not known.
+// torchRunsOn reports whether torch's own binaries for a machine have code that runs on an arch. It is
+// true if the archs of the binaries are not known.
 func (t *Tables) torchRunsOn(r Torch, arch wheel.Arch, machine string) bool {
 	archs := r.Archs
 	if machine == wheel.Arm {

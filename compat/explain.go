@@ -65,8 +65,8 @@ func (e *explainer) torchWords(newest Torch) string {
 	return "torch"
 }
 
-// isForeignHost reports whether the build runs on a machine of another kind than the wheel's, whose containers cannot build it
-// either. No value of the command line helps.
+// isForeignHost reports whether the build runs on a machine of another kind than the wheel's, whose
+// containers cannot build it either. No value of the command line helps.
 func (w *requirements) isForeignHost() bool {
 	g := w.environments[0]
 	return g.Host && !g.builds(w.machine) && g.machine() != wheel.X86
@@ -131,8 +131,8 @@ func (e *explainer) checkPythonOfTorch() {
 	e.spec.Torch, e.spec.CUDA = "", ""
 }
 
-// addRefused names the conflicts of the best candidate of each CUDA source. Those that all sources share come first, once; the
-// others follow by source, unless a source has no other.
+// addRefused names the conflicts of the best candidate of each CUDA source. Those that all sources
+// share come first, once; the others follow by source, unless a source has no other.
 func (e *explainer) addRefused(refused []*evaluation) {
 	refused = slices.DeleteFunc(refused, func(r *evaluation) bool { return r == nil || r.impossible && e.environmentsNamed })
 	if len(refused) == 0 {

@@ -248,8 +248,8 @@ func (c *fitCheck) checkCPU() {
 	}
 }
 
-// torchLacks returns the node's torch if it is one of the package index, and has itself no code for a GPU; "" otherwise. A torch of
-// another build (2.6.0a0, without the +cu124 of the wheels) may have what it wants.
+// torchLacks returns the node's torch if it is one of the package index, and has itself no code for a GPU; ""
+// otherwise. A torch of another build (2.6.0a0, without the +cu124 of the wheels) may have what it wants.
 func (c *fitCheck) torchLacks(arch string) string {
 	release, local, _ := strings.Cut(c.f.Torch, "+")
 	if local != "cu"+strings.ReplaceAll(c.f.TorchCUDA, ".", "") {
@@ -317,8 +317,8 @@ func (c *fitCheck) remarkMissingOps(name, arch string) {
 	}
 }
 
-// hasSASS reports whether machine code for one of archs runs on a GPU, as runsCodeFor says. With an a (9.0a) it runs only on that
-// very GPU; an f (10.0f), its family, is the rest of its major in any case.
+// hasSASS reports whether machine code for one of archs runs on a GPU, as runsCodeFor says. With an a
+// (9.0a) it runs only on that very GPU; an f (10.0f), its family, is the rest of its major in any case.
 func (c *fitCheck) hasSASS(archs []string, gpu string) bool {
 	return slices.ContainsFunc(archs, func(a string) bool {
 		code, on := archOf(a), archOf(gpu)

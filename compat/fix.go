@@ -48,7 +48,8 @@ func (f *fixer) addPython() bool {
 	})
 }
 
-// otherDeepSpeed tries other releases. Unless the user chose one, it tries only those that have an op that the newest lacks.
+// otherDeepSpeed tries other releases. Unless the user chose one, it tries only those
+// that have an op that the newest lacks.
 func (f *fixer) otherDeepSpeed() bool {
 	all, asked := releases(f.DeepSpeeds), f.asked.spec
 	switch {
@@ -64,8 +65,8 @@ func (f *fixer) otherDeepSpeed() bool {
 	})
 }
 
-// otherVersion tries the known versions in place of the one asked for, if one is, the nearest first. A build that is no release
-// (2.7.1+rocm6.3) is none of them.
+// otherVersion tries the known versions in place of the one asked for, if one is, the nearest first. A
+// build that is no release (2.7.1+rocm6.3) is none of them.
 func (f *fixer) otherVersion(flag string, known []string, field func(*wheel.Spec) *string) bool {
 	asked := *field(&f.asked.spec)
 	return asked != "" && isPlain(asked) && slices.ContainsFunc(NearestVersions(asked, known), func(v string) bool {
@@ -85,7 +86,8 @@ func (f *fixer) otherNodes(flag string, known []string, form *regexp.Regexp, upd
 	return true
 }
 
-// otherBase tries the base that dsbuild would choose in place of the one named, and then the images that bring a CUDA toolkit.
+// otherBase tries the base that dsbuild would choose in place of the one named, and then
+// the images that bring a CUDA toolkit.
 func (f *fixer) otherBase() bool {
 	builder := ""
 	if len(f.asked.environments) > 0 && f.asked.environments[0].Host {
@@ -97,7 +99,8 @@ func (f *fixer) otherBase() bool {
 	})
 }
 
-// otherOps calls ops by their names, and leaves out one op after the other. Whoever misspelled a name wants another op, and not none.
+// otherOps calls ops by their names, and leaves out one op after the other. Whoever misspelled
+// a name wants another op, and not none.
 func (f *fixer) otherOps() bool {
 	return slices.ContainsFunc(f.asked.spec.Ops, func(name string) bool {
 		rest := without(f.asked.spec.Ops, name)
@@ -114,8 +117,8 @@ func without[T comparable](list []T, value T) []T {
 	return slices.DeleteFunc(slices.Clone(list), func(v T) bool { return v == value })
 }
 
-// otherGPUs leaves archs and GPUs out while others are left, as a wheel for other GPUs is no fix, and offers the products that a
-// wrong or ambiguous name may mean.
+// otherGPUs leaves archs and GPUs out while others are left, as a wheel for other GPUs is no fix, and
+// offers the products that a wrong or ambiguous name may mean.
 func (f *fixer) otherGPUs() bool {
 	archs, names := f.asked.spec.Archs, SplitNames(f.asked.spec.GPUs)
 	several := len(archs)+len(names) > 1

@@ -36,15 +36,15 @@ type Grouping struct {
 	Left   []Left
 }
 
-// Group finds few wheels that serve all nodes: for each node it resolves a wheel, and asks Fit whether that wheel runs there.
-// Values of want hold for each wheel: a version leaves out the nodes that have another one, archs are added to those of
-// the nodes.
+// Group finds few wheels that serve all nodes: for each node it resolves a wheel, and asks Fit whether
+// that wheel runs there. Values of want hold for each wheel: a version leaves out the nodes that have
+// another one, archs are added to those of the nodes.
 //
-// A wheel is for one machine. One of torch's stable ABI is for every Python, every torch from StableTorch on and, with device code, one major of CUDA; it is
-// for every GPU, if that includes the nodes'. Another wheel is for one Python, one minor of torch and one C++ ABI.
-// Among nodes that agree in these, one wheel has the archs of all and the lowest CPU level. Where
-// no toolchain makes that wheel, or it does not run on all of them, the nodes are split: each kind of node joins the first
-// wheel that can serve it.
+// A wheel is for one machine. One of torch's stable ABI is for every Python, every torch from StableTorch on
+// and, with device code, one major of CUDA; it is for every GPU, if that includes the nodes'. Another wheel
+// is for one Python, one minor of torch and one C++ ABI. Among nodes that agree in these, one wheel has the
+// archs of all and the lowest CPU level. Where no toolchain makes that wheel, or it does not run on all of
+// them, the nodes are split: each kind of node joins the first wheel that can serve it.
 func (t *Tables) Group(nodes []Member, want wheel.Spec) Grouping {
 	g, bad := t.newGrouper(nodes, want)
 	if len(bad) > 0 {
@@ -127,7 +127,8 @@ func (g *grouper) kinds() []*kind {
 	return out
 }
 
-// place adds a kind of nodes to the first wheel that can serve it and its own kinds, or to the nodes that no wheel can serve.
+// place adds a kind of nodes to the first wheel that can serve it and its own kinds, or
+// to the nodes that no wheel can serve.
 func (g *grouper) place(k *kind) {
 	reason, hint := unusable(k.facts)
 	reasons := []string{reason}
@@ -177,14 +178,14 @@ func (g *grouper) archOfGPU(gpu node.GPU) string {
 	return arch
 }
 
-// needsDeviceCode reports whether a wheel for a node has device code: nodes without a visible GPU get it too, but a torch without
-// CUDA cannot load it.
+// needsDeviceCode reports whether a wheel for a node has device code: nodes without a visible GPU get
+// it too, but a torch without CUDA cannot load it.
 func (g *grouper) needsDeviceCode(f node.Facts) bool {
 	return g.asked.wantsDeviceCode() && (f.TorchCUDA != "" || len(g.want.Archs)+len(g.want.GPUs) > 0)
 }
 
-// chooseFamily gives a kind of nodes its family, or says why no wheel serves them. Where nobody asked for an ABI, it is the stable
-// one if a wheel of it serves them.
+// chooseFamily gives a kind of nodes its family, or says why no wheel serves them. Where nobody asked
+// for an ABI, it is the stable one if a wheel of it serves them.
 func (g *grouper) chooseFamily(k *kind) (reasons []string) {
 	if g.want.ABI == "" && g.asked.whyTorchMinor(k.facts.Torch) == "" {
 		if k.family = g.familyOf(k.facts, wheel.StableABI); len(g.whyUnfit(k)) == 0 {
@@ -195,8 +196,8 @@ func (g *grouper) chooseFamily(k *kind) (reasons []string) {
 	return g.whyUnfit(k)
 }
 
-// familyOf returns the family of a node that a wheel of this ABI can serve. The wheel is built against the release of the
-// node's minor of torch that is for its CUDA, or else the newest.
+// familyOf returns the family of a node that a wheel of this ABI can serve. The wheel is built against
+// the release of the node's minor of torch that is for its CUDA, or else the newest.
 func (g *grouper) familyOf(f node.Facts, abi wheel.ABI) family {
 	machine := cmp.Or(machineOf(f.Platform), wheel.X86)
 	if abi == wheel.StableABI {
@@ -259,8 +260,9 @@ func (g *grouper) evaluationFor(spec wheel.Spec) *evaluation {
 	return g.found[key]
 }
 
-// specFor returns the Spec of one wheel for kinds of a family; newGroup adds the CPU level of its x86_64 nodes. A wheel of the stable ABI is
-// for every GPU (no arch is in its Spec) if that wheel has machine code for theirs, or if no toolchain makes all of theirs.
+// specFor returns the Spec of one wheel for kinds of a family; newGroup adds the CPU level of its
+// x86_64 nodes. A wheel of the stable ABI is for every GPU (no arch is in its Spec) if that wheel has
+// machine code for theirs, or if no toolchain makes all of theirs.
 func (g *grouper) specFor(kinds []*kind) wheel.Spec {
 	spec, f := g.want, kinds[0].family
 	if f.machine == wheel.Arm {

@@ -10,7 +10,8 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// unusable says why no wheel of dsbuild can be installed on a node, whatever the wheel is for, and what to do; "" if one can.
+// unusable says why no wheel of dsbuild can be installed on a node, whatever the wheel
+// is for, and what to do; "" if one can.
 func unusable(f node.Facts) (reason, hint string) {
 	switch machine := machineOf(f.Platform); {
 	case machine != "" && machine != wheel.X86 && machine != wheel.Arm:
@@ -34,8 +35,8 @@ func (g *grouper) serves(f node.Facts, want wheel.Spec) bool {
 	return len(bad) == 0 && len(other.chooseFamily(&kind{facts: f})) == 0
 }
 
-// remedy finds a change that gives a kind of nodes a wheel: of the request, of the base, of the nodes' torch, of the ops. Each was
-// tried, except for the last, a build on a node itself.
+// remedy finds a change that gives a kind of nodes a wheel: of the request, of the base, of the nodes'
+// torch, of the ops. Each was tried, except for the last, a build on a node itself.
 func (g *grouper) remedy(k *kind) string {
 	f := k.facts
 	for _, c := range []struct {

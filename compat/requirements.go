@@ -10,8 +10,8 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// AllOps asks for every op in the tables, and ProvenOps for those that do over torch's stable ABI what they do over the C++
-// interface. Ops of either that cannot be built for the request are left out.
+// AllOps asks for every op in the tables, and ProvenOps for those that do over torch's stable ABI what
+// they do over the C++ interface. Ops of either that cannot be built for the request are left out.
 const (
 	AllOps    = "all"
 	ProvenOps = "proven"
@@ -202,7 +202,8 @@ func addArch(list []wheel.Arch, a wheel.Arch) []wheel.Arch {
 	return out
 }
 
-// findMachine takes the machine of the CPU level, else that of a GPU which is sold with its CPU, else that of the build environment.
+// findMachine takes the machine of the CPU level, else that of a GPU which is sold with its
+// CPU, else that of the build environment.
 func (l *lookup) findMachine() {
 	l.machine = l.spec.CPU.Machine()
 	own := ""
@@ -265,7 +266,8 @@ func (t *Tables) CheckGPU(name string) error {
 	return t.conflict(request{spec: wheel.Spec{GPUs: []string{name}}})
 }
 
-// gpuConflict says why a GPU's name cannot be used for a wheel for a machine, if it cannot; "" is the GPU's own machine.
+// gpuConflict says why a GPU's name cannot be used for a wheel for a machine, if it
+// cannot; "" is the GPU's own machine.
 func (t *Tables) gpuConflict(name string, rows []GPU, machine string) (c Conflict, wrong bool) {
 	if len(rows) == 0 {
 		return t.unknownGPU(name), true
@@ -331,8 +333,8 @@ func (t *Tables) unknownGPU(name string) Conflict {
 var otherMakers = regexp.MustCompile(`(?i)^((amd|intel|habana|apple|google|huawei|cambricon|aws|tpu|inferentia|max 1[0-9]{3})\b|instinct|radeon|mi ?[0-9]{2,3}[a-z]?\b|gfx[0-9]|` +
 	`rx ?[0-9]|gaudi|hpu|arc\b|xpu|pvc\b|ponte|ascend|trainium|trn[0-9]|mlu[0-9]|m[0-9] ?(max|pro|ultra))`)
 
-// severalNames returns the names that a text joins by blanks or other signs, joined by commas as the flags take them; "" if it does
-// not join several that are known.
+// severalNames returns the names that a text joins by blanks or other signs, joined by commas as the
+// flags take them; "" if it does not join several that are known.
 func severalNames(text string, known func(string) bool) string {
 	parts := strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(" ;/+&|", r) })
 	parts = slices.DeleteFunc(parts, func(p string) bool { return p == "and" || p == "or" })

@@ -49,7 +49,8 @@ func olderThanStable(torch string) string {
 	return fmt.Sprintf("torch %s is older than %s, the first that has all of the stable ABI that dsbuild uses", torch, StableTorch)
 }
 
-// unprovenAs says why an op cannot be built for an ABI with the headers of a torch, or "": it must have been loaded at least.
+// unprovenAs says why an op cannot be built for an ABI with the headers of a torch, or
+// "": it must have been loaded at least.
 func (o Op) unprovenAs(abi wheel.ABI, torch string) string {
 	switch {
 	case abi != wheel.StableABI:
@@ -61,8 +62,9 @@ func (o Op) unprovenAs(abi wheel.ABI, torch string) string {
 	return ""
 }
 
-// whyTorchMinor says why a wheel for some torch is not of the stable ABI where nobody asked for an ABI; "" if it is. All its ops
-// must be proven for this release of DeepSpeed to do the same as those of the C++ interface.
+// whyTorchMinor says why a wheel for some torch is not of the stable ABI where nobody asked
+// for an ABI; "" if it is. All its ops must be proven for this release of DeepSpeed to do
+// the same as those of the C++ interface.
 func (w *requirements) whyTorchMinor(torch string) string {
 	if why := olderThanStable(torch); why != "" {
 		return why

@@ -38,8 +38,8 @@ type BuildEnvironment struct {
 // machine returns the machine of the build environment.
 func (g BuildEnvironment) machine() string { return cmp.Or(g.Machine, wheel.X86) }
 
-// builds reports whether wheels for a machine can be built there: for its own, and in a container of x86_64 also for aarch64, as
-// dsbuild installs a cross compiler there.
+// builds reports whether wheels for a machine can be built there: for its own, and in a container of
+// x86_64 also for aarch64, as dsbuild installs a cross compiler there.
 func (g BuildEnvironment) builds(machine string) bool {
 	own := g.machine()
 	return own == machine && (own == wheel.X86 || own == wheel.Arm) || own == wheel.X86 && machine == wheel.Arm && g.Cross && !g.Host

@@ -28,9 +28,9 @@ func FromImage(ref string) string { return fmt.Sprintf("FROM %s AS base\n\n", re
 // FromRootfs returns the base stage for the root file system tar in the context.
 func FromRootfs() string { return "FROM scratch AS base\nADD " + RootfsName + " /\n\n" }
 
-// Toolchain returns the text of a toolchain's Dockerfile, without its base stage, and by name the
-// files that it copies from the build context, for the machine that builds. The host builder makes the same environments with
-// the scripts among them, without a container.
+// Toolchain returns the text of a toolchain's Dockerfile, without its base stage, and by name the files
+// that it copies from the build context, for the machine that builds. The host builder makes the same
+// environments with the scripts among them, without a container.
 func Toolchain(machine string) (text string, context map[string]string, err error) {
 	context = map[string]string{}
 	entries, err := fs.ReadDir(files, ".")

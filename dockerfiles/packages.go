@@ -17,8 +17,9 @@ type Package struct {
 // String returns the package as a requirement: NAME==VERSION.
 func (p Package) String() string { return p.Name + "==" + p.Version }
 
-// HasStandIn reports whether an environment without a GPU does without a package of torch's: nvidia_standins.py makes libraries that
-// torch can be loaded with, or nothing asks for them. CUDA's runtime is called.
+// HasStandIn reports whether an environment without a GPU does without a package of
+// torch's: nvidia_standins.py makes libraries that torch can be loaded with, or nothing
+// asks for them. CUDA's runtime is called.
 func (p Package) HasStandIn() bool {
 	if p.Name == "nvidia-cuda-runtime" || p.Name == "nvidia-ml-py" {
 		return false
@@ -96,9 +97,9 @@ func LockedPackages(torch, python, source string, ops, pins []string) (Packages,
 	return out, slices.ContainsFunc(out.Runtime, func(p Package) bool { return p.Name == "torch" && p.Version == torch })
 }
 
-// LockedForArm returns the packages for the smoke test of a wheel for aarch64 that x86_64 builds, for a Python (X.Y): the runtime
-// packages with the newest torch, without NVIDIA's libraries but CUDA's runtime. It returns none for a Python that no base with
-// cross compilers has.
+// LockedForArm returns the packages for the smoke test of a wheel for aarch64 that x86_64 builds, for a
+// Python (X.Y): the runtime packages with the newest torch, without NVIDIA's libraries but CUDA's
+// runtime. It returns none for a Python that no base with cross compilers has.
 func LockedForArm(python string) []Package {
 	var out []Package
 	for _, s := range readLock() {
@@ -237,8 +238,8 @@ func CUDARequirements(source, toolkit string) []string {
 	return nil
 }
 
-// ToolPackages returns the packages of a toolchain that do not depend on its torch and Python: uv for the machine that builds, and
-// those that belong to nvcc 12.4.
+// ToolPackages returns the packages of a toolchain that do not depend on its torch and Python: uv for
+// the machine that builds, and those that belong to nvcc 12.4.
 func ToolPackages(source, machine string) []Package {
 	out := readPinned(uvPins(machine))
 	if source == "nvcc12" {

@@ -10,7 +10,8 @@ func UVVersion() string {
 	return "" // it is embedded
 }
 
-// The files that pin uv for images and for the host builder, each to one wheel. In a build context both are called uvX86.
+// The files that pin uv for images and for the host builder, each to one wheel. In a
+// build context both are called uvX86.
 const (
 	uvX86 = "uv.txt"
 	uvArm = "uv-aarch64.txt"

@@ -140,8 +140,8 @@ func executeTemplate(name string, v view) (string, error) {
 	return text, nil
 }
 
-// functions are what templates can call. They cannot call methods: if a program has a template that can, the linker keeps
-// every exported method of the program.
+// functions are what templates can call. They cannot call methods: if a program has a template that
+// can, the linker keeps every exported method of the program.
 func (v view) functions(t *template.Template) template.FuncMap {
 	return template.FuncMap{
 		"word":   shellWord,

@@ -23,9 +23,9 @@ func RelistSums(ctx context.Context, path string) error {
 	return withLock(ctx, filepath.Clean(dir), false, func() error { return writeSums(dir, name) })
 }
 
-// writeSums lists every wheel of dir, the files beside it, and the wheelhouse, in the form that
-// sha256sum -c reads. mine is the name of the wheel, or of the folder, that this run has written. Every other file keeps its
-// line, also if it is none of dsbuild's, or has changed since: so the list shows the change.
+// writeSums lists every wheel of dir, the files beside it, and the wheelhouse, in the form that sha256sum -c
+// reads. mine is the name of the wheel, or of the folder, that this run has written. Every other file keeps
+// its line, also if it is none of dsbuild's, or has changed since: so the list shows the change.
 func writeSums(dir, mine string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -120,8 +120,8 @@ func (a *Archive) readFile(r io.ReaderAt, size int64) error {
 	if err := checkSizes(entries, size); err != nil {
 		return err
 	}
-	// Refuse names that occur twice, and files that are also the directory of others. With the lowest byte for "/", which no
-	// name contains, the content of a directory follows directly after it.
+	// Refuse names that occur twice, and files that are also the directory of others. With the lowest
+	// byte for "/", which no name contains, the content of a directory follows directly after it.
 	names := make([]string, len(entries))
 	for i, m := range entries {
 		names[i] = strings.ReplaceAll(m.Name, "/", "\x00")

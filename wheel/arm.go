@@ -12,8 +12,8 @@ type armForm struct {
 	mask, value uint32
 }
 
-// armForms are the instructions beyond Armv8-A with NEON. The first that fits counts. Source: Arm Architecture Reference Manual
-// (DDI 0487), section C4.1.
+// armForms are the instructions beyond Armv8-A with NEON. The first that fits counts. Source: Arm
+// Architecture Reference Manual (DDI 0487), section C4.1.
 var armForms = []armForm{
 	{"sve", 0x1E000000, 0x04000000},
 	{"sme", 0x9E000000, 0x80000000},
@@ -92,8 +92,9 @@ func (c *armCode) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// endsTestedAtomic reports whether word ends a path of libgcc's functions for atomic operations (__aarch64_ldadd4_acq_rel and
-// others), which test the CPU first: adrp x16; ldrb w16, [x16, __aarch64_have_lse_atomics]; cbz w16; the instruction; ret.
+// endsTestedAtomic reports whether word ends a path of libgcc's functions for atomic operations
+// (__aarch64_ldadd4_acq_rel and others), which test the CPU first: adrp x16; ldrb w16, [x16,
+// __aarch64_have_lse_atomics]; cbz w16; the instruction; ret.
 func (c *armCode) endsTestedAtomic(word uint32) bool {
 	t := c.past
 	return word == 0xD65F03C0 && t[0]&0x9F00001F == 0x90000010 && t[1]&0xFFC003FF == 0x39400210 && t[2]&0xFF00001F == 0x34000010 && armFeature(t[3]) == atomics

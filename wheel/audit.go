@@ -129,11 +129,12 @@ func AuditTags(name, glibc string) []string {
 	return nil
 }
 
-// armPage is the largest page of the kernels of 64-bit Arm machines, in bytes. NVIDIA recommends kernels with such pages for GH200.
+// armPage is the largest page of the kernels of 64-bit Arm machines, in bytes. NVIDIA
+// recommends kernels with such pages for GH200.
 const armPage = 64 << 10
 
-// compareCPU compares an extension's instructions with a level, and its pages with those of Arm kernels. DeepSpeed's ops choose no
-// code at run time, so they need the highest level found.
+// compareCPU compares an extension's instructions with a level, and its pages with those of Arm
+// kernels. DeepSpeed's ops choose no code at run time, so they need the highest level found.
 func (e Extension) compareCPU(says string, level CPULevel) []string {
 	var findings []string
 	switch {

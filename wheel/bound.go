@@ -55,8 +55,8 @@ func (c Contents) boundVersions(version string) (torch, cuda string) {
 	return torch, cmp.Or(cuda, c.runtime())
 }
 
-// torchMinor reads the torch of a local version: "2.7" of 2.7, 2.7.0, 27 and 270. Without dots 210 is 2.1.0, or 2.10 where the CUDA is one
-// that came after 2.1, and nothing if no CUDA tells.
+// torchMinor reads the torch of a local version: "2.7" of 2.7, 2.7.0, 27 and 270. Without dots 210 is
+// 2.1.0, or 2.10 where the CUDA is one that came after 2.1, and nothing if no CUDA tells.
 func torchMinor(text, cuda string) string {
 	if strings.Contains(text, ".") {
 		return Minor(text)

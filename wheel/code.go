@@ -105,11 +105,13 @@ func (s *sections) archs() (sass, ptx []string) {
 	return sortedArchs(sass), sortedArchs(ptx)
 }
 
-// rareSSE is how many times the AVX instructions outnumber those for CPUs without AVX where the compiler may use AVX everywhere, and
-// the others come from libraries linked in: about 200 in polars, but below 3 in numpy and OpenBLAS, which choose at run time.
+// rareSSE is how many times the AVX instructions outnumber those for CPUs without AVX where the
+// compiler may use AVX everywhere, and the others come from libraries linked in: about 200 in polars,
+// but below 3 in numpy and OpenBLAS, which choose at run time.
 const rareSSE = 20
 
-// rareGeneral is how many times other instructions outnumber those of BMI2 and the like where code selects these at run time.
+// rareGeneral is how many times other instructions outnumber those of BMI2 and the like
+// where code selects these at run time.
 const rareGeneral = 100
 
 // baseLevel returns the level that code needs beside its parts that it selects at run time.
@@ -123,12 +125,12 @@ func baseLevel(u x86.Usage) CPULevel {
 	return CPUv1
 }
 
-// chooses reports whether code selects its AVX and AVX-512 parts at run time. Such code asks the
-// CPU for its features, asks the system whether it saves the wide registers (or gets both from
-// libgcc or the loader), and also has vector code for CPUs without AVX. A compiler that may use
-// AVX everywhere writes none of that, but it may select AVX-512. cpuid alone is no sign: code also uses it for the size of
-// caches and for random numbers. It is enough for BMI2 and the like, if code has few of them: about 4 in 1,000 in NVIDIA's cuobjdump,
-// which selects them, but several in 100 where the compiler may use them everywhere.
+// chooses reports whether code selects its AVX and AVX-512 parts at run time. Such code asks the CPU for its
+// features, asks the system whether it saves the wide registers (or gets both from libgcc or the loader), and
+// also has vector code for CPUs without AVX. A compiler that may use AVX everywhere writes none of that, but
+// it may select AVX-512. cpuid alone is no sign: code also uses it for the size of caches and for random
+// numbers. It is enough for BMI2 and the like, if code has few of them: about 4 in 1,000 in NVIDIA's
+// cuobjdump, which selects them, but several in 100 where the compiler may use them everywhere.
 func chooses(u x86.Usage, told bool) bool {
 	if u.Max() == x86.V3 && u.Levels[x86.V3] == u.General {
 		return (told || u.CPUID) && u.General*rareGeneral < u.Levels[x86.V1]

@@ -15,7 +15,8 @@ const entryPointsName = "entry_points.txt"
 // commands.
 var commandName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
 
-// environmentCommand matches the name of an interpreter, of a link to it, and of a script that switches an environment on or off.
+// environmentCommand matches the name of an interpreter, of a link to it, and of a script
+// that switches an environment on or off.
 var environmentCommand = regexp.MustCompile(`(?i)^(python|pypy|activate|deactivate)`)
 
 // entryValue matches the value of an entry point: module:function, extras. If a line holds more,

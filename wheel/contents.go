@@ -93,8 +93,8 @@ func (c Contents) Archs() (sass, ptx []string) {
 	return sortedArchs(sass), sortedArchs(ptx)
 }
 
-// Machine returns the machine that the extensions are for; X86 where there is none. Those of one wheel are for one machine: an
-// audit refuses others, as it compares each with the level asked for.
+// Machine returns the machine that the extensions are for; X86 where there is none. Those of one wheel
+// are for one machine: an audit refuses others, as it compares each with the level asked for.
 func (c Contents) Machine() string {
 	if len(c.Extensions) == 0 {
 		return X86

@@ -361,8 +361,8 @@ func sameVersion(a, b string) bool {
 	return canon(a) == canon(b)
 }
 
-// addsLocal reports whether a version is another one with a local part: 2.7.4+cu12torch2.6 of 2.7.4. Some projects put the local
-// part into the file's name alone, and installers take such wheels.
+// addsLocal reports whether a version is another one with a local part: 2.7.4+cu12torch2.6 of 2.7.4.
+// Some projects put the local part into the file's name alone, and installers take such wheels.
 func addsLocal(version, public string) bool {
 	release, local, ok := strings.Cut(strings.ReplaceAll(version, "_", "-"), "+")
 	return ok && local != "" && !strings.Contains(public, "+") && sameVersion(release, public)

@@ -53,8 +53,9 @@ const (
 	CPUv4 CPULevel = "x86-64-v4" // AVX-512
 )
 
-// CPUArm is every 64-bit Arm CPU: NEON. It is the only level of Arm. DeepSpeed has code for SVE too, but for one type of
-// numbers alone; it rounds differently, and CPUs without SVE (Neoverse N1) end a process that executes it.
+// CPUArm is every 64-bit Arm CPU: NEON. It is the only level of Arm. DeepSpeed has code for SVE
+// too, but for one type of numbers alone; it rounds differently, and CPUs without SVE (Neoverse
+// N1) end a process that executes it.
 const CPUArm CPULevel = "armv8-a"
 
 // CPULevels lists the levels that a wheel for a machine can be asked for, lowest first.

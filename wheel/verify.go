@@ -268,9 +268,9 @@ func (v Verification) checkMetadata(a *Archive) (Check, error) {
 	return Check{Name: "metadata", Against: "file name and manifest", Damage: damage}, nil
 }
 
-// checkTags compares the tags of the file name with those in WHEEL, and the glibc that they promise with the one that the
-// extensions need. Tags that promise something else (musllinux, macOS, Windows, another CPU) are compared with no code, so the
-// check counts as skipped.
+// checkTags compares the tags of the file name with those in WHEEL, and the glibc that they promise
+// with the one that the extensions need. Tags that promise something else (musllinux, macOS, Windows,
+// another CPU) are compared with no code, so the check counts as skipped.
 func (v Verification) checkTags(a *Archive) (Check, error) {
 	inside, err := a.WheelFile()
 	if err != nil {

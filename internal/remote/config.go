@@ -233,8 +233,9 @@ func (c *clientConfig) ask(ctx context.Context, alias string, args []string) (s 
 // readFiles matches the debug message of ssh that names a file of its configuration, also an included one.
 var readFiles = regexp.MustCompile(`(?m)^debug1: Reading configuration data (.+)$`)
 
-// forEveryHost reports whether the files of the configuration that ssh names in its debug messages have no line that counts for some
-// hosts alone: one process for each of a thousand nodes would take the time of a whole dsbuild verify.
+// forEveryHost reports whether the files of the configuration that ssh names in its debug messages
+// have no line that counts for some hosts alone: one process for each of a thousand nodes would
+// take the time of a whole dsbuild verify.
 func forEveryHost(debug string) bool {
 	files := readFiles.FindAllStringSubmatch(debug, -1)
 	for _, f := range files {

@@ -1,5 +1,6 @@
-// Package slurm reaches nodes through Slurm's own programs, without SSH. salloc allocates the
-// nodes and srun runs commands there, all as the submitting user. dsbuild runs only commands that a user could type: it needs no accounting, no REST daemon and no plugin.
+// Package slurm reaches nodes through Slurm's own programs, without SSH. salloc allocates the nodes and
+// srun runs commands there, all as the submitting user. dsbuild runs only commands that a user could
+// type: it needs no accounting, no REST daemon and no plugin.
 package slurm
 
 import (

@@ -196,7 +196,8 @@ func (m *member) checkXIDs() {
 			}
 		}
 	}
-	// A faulty program causes these. All others come from the GPU, its driver or its links (NVIDIA, XID Errors, table of common errors).
+	// A faulty program causes these. All others come from the GPU, its driver or its links
+	// (NVIDIA, XID Errors, table of common errors).
 	ofPrograms := []int{13, 31, 43, 45, 68, 69, 109}
 	for _, t := range order {
 		number, _ := strconv.Atoi(t.number) //nolint:errcheck // digits

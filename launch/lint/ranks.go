@@ -66,9 +66,9 @@ func (s *subject) ignoresRank(at int) bool {
 	})
 }
 
-// readsVariable reports whether a training may read a rank, or MASTER_ADDR, from its environment. torchrun gives its
-// processes their own ranks, and so do the other launchers that a flag tells the node's; torchrun reads PET_NODE_RANK in
-// place of the flag.
+// readsVariable reports whether a training may read a rank, or MASTER_ADDR, from its environment.
+// torchrun gives its processes their own ranks, and so do the other launchers that a flag tells the
+// node's; torchrun reads PET_NODE_RANK in place of the flag.
 func readsVariable(c *script.Command, name string) bool {
 	l := newLaunch(c)
 	if l == nil || name == "MASTER_ADDR" {
@@ -123,7 +123,8 @@ func tasksPerNode(s *subject) []hit {
 	return hits
 }
 
-// mpiProcesses returns the number behind -np or -n of mpirun, in front of the program that it starts, with its place; 0 if it is not known.
+// mpiProcesses returns the number behind -np or -n of mpirun, in front of the program that it starts,
+// with its place; 0 if it is not known.
 func mpiProcesses(mpi, program *script.Command) (n, at int) {
 	for i, w := range mpi.Words[:len(mpi.Words)-1] {
 		switch text := w.Text(); {

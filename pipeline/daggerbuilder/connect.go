@@ -107,8 +107,9 @@ func killSession(address string) {
 // lookPause is the pause between two looks at the container of an engine that does not answer yet.
 const lookPause = 2 * time.Second
 
-// connectWithin calls dagger.Connect, but ends when ctx does, or when the engine's container does not stay up: the Dagger
-// client itself waits five minutes for an address that answers with something else. It closes a client that comes too late.
+// connectWithin calls dagger.Connect, but ends when ctx does, or when the engine's container does not
+// stay up: the Dagger client itself waits five minutes for an address that answers with something else.
+// It closes a client that comes too late.
 func connectWithin(ctx context.Context, e engine.Engine, opts []dagger.ClientOpt) (*dagger.Client, error) {
 	ctx, cancel := context.WithCancelCause(ctx) // the session lives as long as ctx
 	watched, connected := context.WithCancel(ctx)

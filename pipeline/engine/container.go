@@ -38,9 +38,10 @@ func (e Engine) container() (client, name, image string) {
 	return "", "", ""
 }
 
-// Watch looks at the engine's container, after each pause. It returns an error once the container does not stay up: three
-// looks found that it waits for a restart, was restarted since the look before, or has ended and the Dagger client will
-// not start it. Watch returns nil if ctx ends first, or for an engine in no container.
+// Watch looks at the engine's container, after each pause. It returns an error once the container
+// does not stay up: three looks found that it waits for a restart, was restarted since the look
+// before, or has ended and the Dagger client will not start it. Watch returns nil if ctx ends
+// first, or for an engine in no container.
 func (e Engine) Watch(ctx context.Context, pause time.Duration) error {
 	client, name, image := e.container()
 	if client == "" {

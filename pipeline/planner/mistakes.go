@@ -89,7 +89,8 @@ var (
 	gluedVersion = regexp.MustCompile(`^[a-z]*(3|1[0-9])([0-9]{1,2})$`)
 )
 
-// versionMeant asks for the version in a value such as torch==2.7.1, v2.7.1, 2.7.*, cu128 or cp311; "" if there is none.
+// versionMeant asks for the version in a value such as torch==2.7.1, v2.7.1, 2.7.*,
+// cu128 or cp311; "" if there is none.
 func versionMeant(value string) string {
 	meant := ""
 	if m := wordVersion.FindStringSubmatch(value); m != nil {

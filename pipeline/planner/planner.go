@@ -223,7 +223,8 @@ func (p *Planner) PlanTarget(ctx context.Context, r Request, t Target) (*pipelin
 		return nil, err
 	}
 	if spec.ABI == "" && tc.ABI == wheel.StableABI && p.env == nil {
-		// It serves the torch and the Python asked for, whichever it is built with. So that there is one such wheel, take the newest.
+		// It serves the torch and the Python asked for, whichever it is built with. So that
+		// there is one such wheel, take the newest.
 		_, spec.CUDA, _ = tc.Serves()
 		spec.Torch, spec.Python = "", ""
 		if newest, err := t.tables.Resolve(spec, environments...); err == nil {

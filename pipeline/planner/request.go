@@ -122,8 +122,9 @@ func (r Request) spec(tables *compat.Tables) (wheel.Spec, error) {
 	return spec, err
 }
 
-// ByMachine splits a request whose GPUs are sold with CPUs of different machines: one wheel is for one machine. GPUs that are sold
-// without a CPU count as those of x86_64 machines then. A request that names its machine stays as it is.
+// ByMachine splits a request whose GPUs are sold with CPUs of different machines: one wheel is for
+// one machine. GPUs that are sold without a CPU count as those of x86_64 machines then. A request
+// that names its machine stays as it is.
 func (p *Planner) ByMachine(r Request) []Request {
 	if r.Machine != "" || r.CPU != "" || p.env != nil {
 		return []Request{r}

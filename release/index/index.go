@@ -281,10 +281,12 @@ func verify(ctx context.Context, file string) (n note, metadata []byte, err erro
 	return n, metadata, err
 }
 
-// remoteDir matches a URL, and a directory of another machine as scp writes it. One letter before a colon is a Windows drive.
+// remoteDir matches a URL, and a directory of another machine as scp writes it. One
+// letter before a colon is a Windows drive.
 var remoteDir = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9+.-]+:|[^\s/:@]+@[^\s/]+:)`)
 
-// CheckDir rejects a directory that is not on this machine. The error does not repeat it, because it may hold a password.
+// CheckDir rejects a directory that is not on this machine. The error does not repeat
+// it, because it may hold a password.
 func CheckDir(text string) error {
 	if text == "" || remoteDir.MatchString(text) {
 		return usagef("write the index into a local directory, then upload that: aws s3 sync public s3://BUCKET (docs/index.md)",

@@ -27,7 +27,8 @@ func NewSourcePlanner(plans *planner.Planner) *SourcePlanner {
 	return &SourcePlanner{plans, map[string]openedSource{}}
 }
 
-// openEntry opens the source of an entry, the source itself only once, for the entry's build. with reports its look-ups.
+// openEntry opens the source of an entry, the source itself only once, for the entry's
+// build. with reports its look-ups.
 func (p *SourcePlanner) openEntry(ctx context.Context, with *planner.Planner, e Entry, s Source) (planner.Target, error) {
 	opened, ok := p.sources[s.Name]
 	if !ok {

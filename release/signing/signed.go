@@ -92,8 +92,9 @@ func CheckStatement(file string) error {
 	return err
 }
 
-// Sign signs the statement beside a wheel, and returns the path of the signature. The statement must
-// be the wheel's. A second signature by the same key replaces the first. The build removed those of an earlier statement.
+// Sign signs the statement beside a wheel, and returns the path of the signature. The
+// statement must be the wheel's. A second signature by the same key replaces the first. The
+// build removed those of an earlier statement.
 func Sign(file string, key Key) (string, error) {
 	if err := CheckStatement(file); err != nil {
 		return "", err

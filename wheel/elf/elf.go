@@ -10,11 +10,12 @@
 // Linux Standard Base, Core, chapter 10. The package treats every object as hostile: it checks
 // each offset and size before use, and bounds the memory that it holds.
 //
-// It takes its constants from package debug/elf, and not its reader, for three reasons. That reader needs io.ReaderAt: each
-// member of a wheel, up to several GB, would have to be unpacked to a file first. It "is not designed to be hardened
-// against adversarial inputs" (its documentation): elf.NewFile copies the name of each section, so an object of 390 KB with
-// 2,000 headers that share one name takes 500 MB, one of 5 MB some 64 GB, and no limit on the bytes that it is given
-// bounds that; its lists of symbols and versions do the same. And it believes the section headers, which the loader
+// It takes its constants from package debug/elf, and not its reader, for three reasons. That reader
+// needs io.ReaderAt: each member of a wheel, up to several GB, would have to be unpacked to a file
+// first. It "is not designed to be hardened against adversarial inputs" (its documentation):
+// elf.NewFile copies the name of each section, so an object of 390 KB with 2,000 headers that share one
+// name takes 500 MB, one of 5 MB some 64 GB, and no limit on the bytes that it is given bounds that;
+// its lists of symbols and versions do the same. And it believes the section headers, which the loader
 // ignores: agree (describe.go) refuses objects in which the two differ.
 package elf
 

@@ -229,10 +229,10 @@ func (s *scanner) header(end int64) (header, error) {
 	}, nil
 }
 
-// emit hands the entry at an offset to the visitor. It writes sm_XYZ as compute capability XY.Z. With both flags set the narrower
-// one counts, as for cuobjdump. Machine code has no family: a cubin does not say so and runs on the rest of its major in any case,
-// and cuobjdump --list-elf names it without. A number has at most three digits, so the memory of a visitor stays small even for a
-// hostile section.
+// emit hands the entry at an offset to the visitor. It writes sm_XYZ as compute capability XY.Z. With
+// both flags set the narrower one counts, as for cuobjdump. Machine code has no family: a cubin does
+// not say so and runs on the rest of its major in any case, and cuobjdump --list-elf names it without.
+// A number has at most three digits, so the memory of a visitor stays small even for a hostile section.
 func (s *scanner) emit(offset int64, h header) error {
 	kind := kindOf(h.kind)
 	if h.arch < 10 || h.arch > 999 {

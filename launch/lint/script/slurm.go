@@ -85,8 +85,8 @@ func (o slurmOptions) parseOptions(words []Word) (options []Option, rest []Word,
 	return options, nil, open
 }
 
-// mayBeValue reports whether a word may be the value of an option. The option of a plugin that is not known may have none:
-// it takes neither a further option nor a program.
+// mayBeValue reports whether a word may be the value of an option. The option of a plugin that is not
+// known may have none: it takes neither a further option nor a program.
 func mayBeValue(option string, next Word) bool {
 	named := strings.Fields(`account chdir comment container-image container-name container-save container-workdir error input job-name
 		output partition qos reservation wckey`) // any name or path
