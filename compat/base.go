@@ -36,7 +36,8 @@ func (t *Tables) EnvironmentOfImage(ref string) (BuildEnvironment, bool) {
 	return g, true
 }
 
-var nvidiaImage = regexp.MustCompile(`^nvidia/cuda:([0-9]+\.[0-9]+)(?:\.[0-9]+)?(?:-cudnn[0-9]*)?-(devel|runtime|base)-(ubuntu)([0-9]+\.[0-9]+)$`)
+var nvidiaImage = regexp.MustCompile(`^nvidia/cuda:([0-9]+\.[0-9]+)(?:\.[0-9]+)?(?:-cudnn[0-9]*)?` +
+	`-(devel|runtime|base)-(ubuntu)([0-9]+\.[0-9]+)$`)
 
 // Offered adds the Pythons and compilers that the distribution of a base offers to
 // install, if the tables know its release.

@@ -115,12 +115,14 @@ func (a *evaluation) checkEnvironment() {
 	switch {
 	case !a.impossible:
 	case a.environment.Host:
-		a.addConflict("%s needs root and the distribution's package manager, which the host builder does not use", a.source.Title)
+		a.addConflict("%s needs root and the distribution's package manager, which the host builder does not use",
+			a.source.Title)
 	default:
 		a.addConflict("%s", a.otherBaseConflict())
 	}
 	if a.source.Source != FoundCUDA && a.environment.CUDA != "" {
-		a.addNote("dsbuild does not use CUDA %[2]s of %[1]s: torch %[3]s is built for CUDA %[4]s", a.environment.Name, a.environment.CUDA, a.torch.Version, a.torch.CUDA)
+		a.addNote("dsbuild does not use CUDA %[2]s of %[1]s: torch %[3]s is built for CUDA %[4]s",
+			a.environment.Name, a.environment.CUDA, a.torch.Version, a.torch.CUDA)
 	}
 }
 
@@ -131,7 +133,8 @@ func (a *evaluation) checkMachine() {
 		a.addConflict("%s", whyNoCUDA(a.torch, a.Torches))
 	case !a.toolchain.IsCross():
 	case a.toolchain.ABI != wheel.StableABI:
-		a.addConflict("a wheel for one minor of torch needs the libraries of that torch: for %s it can only be built on such a machine; "+
+		a.addConflict("a wheel for one minor of torch needs the libraries of that torch: "+
+			"for %s it can only be built on such a machine; "+
 			"here dsbuild builds wheels of torch's stable ABI for %[1]s", a.machine)
 	case a.source.Source != CUDA13:
 		a.addConflict("dsbuild builds for %s only with %s, the CUDA of Python packages", a.machine, CUDA13)
@@ -161,7 +164,8 @@ func (a *evaluation) otherBaseConflict() string {
 	case asked != "" && !home.hasPython(asked):
 		but = append(but, fmt.Sprintf("which has Python %s, not %s", joinWords(home.Pythons), asked))
 	case len(home.pythonsFor("", a.torch)) == 0:
-		but = append(but, fmt.Sprintf("which has Python %s, for which torch %s has no wheels", joinWords(home.Pythons), a.torch.Version))
+		but = append(but, fmt.Sprintf("which has Python %s, for which torch %s has no wheels",
+			joinWords(home.Pythons), a.torch.Version))
 	}
 	return fmt.Sprintf("%s (%s) is that of %s, %s", a.source.Title, a.source.CUDA, home.Name, strings.Join(but, " and "))
 }
@@ -269,7 +273,8 @@ func (a *evaluation) fitOp(op *Op) string {
 			}
 		}
 		if len(op.Archs) == 0 && len(left) > 0 {
-			return fmt.Sprintf("op %s %s, but not %s", op.Name, op.archRange(), strings.Join(each.Map(left, a.archWithGPUs), ", "))
+			return fmt.Sprintf("op %s %s, but not %s",
+				op.Name, op.archRange(), strings.Join(each.Map(left, a.archWithGPUs), ", "))
 		}
 	}
 	if len(op.Needs.CUDASources) > 0 && !slices.Contains(op.Needs.CUDASources, a.source.Source) {
@@ -285,7 +290,8 @@ func (a *evaluation) fitOp(op *Op) string {
 		}
 	}
 	if len(left) > 0 {
-		a.addRemark("%s is compiled for %s and not for %s: it %s", op.Name, joinWords(wheel.Capabilities(op.Archs, false)), joinWords(left), why)
+		a.addRemark("%s is compiled for %s and not for %s: it %s",
+			op.Name, joinWords(wheel.Capabilities(op.Archs, false)), joinWords(left), why)
 	}
 	return ""
 }
@@ -313,7 +319,8 @@ func (a *evaluation) checkArchs() {
 				a.cuda.Version, a.toolkitOrigin(), a.archWithGPUs(c), those)
 		case len(a.gpus[c]) > 0 && a.torch.hasCUDAFor(a.machine) && !a.torchRunsOn(a.torch, arch, a.machine):
 			does := torchesThat(a.Torches, func(r Torch) bool { return a.torchRunsOn(r, arch, a.machine) })
-			a.addConflict("torch %s itself has no code for arch %s and does not run there; %s", a.torch.Version, a.archWithGPUs(c), cmp.Or(does, "no torch for "+a.machine+" does"))
+			a.addConflict("torch %s itself has no code for arch %s and does not run there; %s",
+				a.torch.Version, a.archWithGPUs(c), cmp.Or(does, "no torch for "+a.machine+" does"))
 		}
 	}
 }
@@ -332,7 +339,8 @@ func (a *evaluation) checkLimits() {
 		}
 		for _, arch := range a.toolchain.Archs {
 			if l.MaxArch != "" && olderMinor(l.MaxArch, arch.Capability()) {
-				a.addConflict("DeepSpeed %s is not compiled for arch %s: %s; DeepSpeed from %s on is", release, a.archWithGPUs(arch.Capability()), l.Why, l.Until)
+				a.addConflict("DeepSpeed %s is not compiled for arch %s: %s; DeepSpeed from %s on is",
+					release, a.archWithGPUs(arch.Capability()), l.Why, l.Until)
 			}
 		}
 	}
@@ -400,7 +408,9 @@ func (t *Tables) torchRunsOn(r Torch, arch wheel.Arch, machine string) bool {
 	if !r.hasCUDAFor(machine) {
 		return false
 	}
-	return len(archs) == 0 || slices.ContainsFunc(archs, func(have string) bool { return t.runsCodeFor(archOf(have), arch) })
+	return len(archs) == 0 || slices.ContainsFunc(archs, func(have string) bool {
+		return t.runsCodeFor(archOf(have), arch)
+	})
 }
 
 // chooseGCC picks the first gcc of the build environment that torch's headers and nvcc both
@@ -431,7 +441,8 @@ func (a *evaluation) chooseGCC() {
 		if a.toolchain.HasDeviceCode() {
 			limit = fmt.Sprintf(", and CUDA %s supports no gcc newer than %s", a.cuda.Version, newest)
 		}
-		a.addConflict("torch %s needs gcc %s or newer%s; %s has gcc %s", a.torch.Version, a.torch.OldestGCC, limit, a.environment.Name, joinWords(gccs))
+		a.addConflict("torch %s needs gcc %s or newer%s; %s has gcc %s",
+			a.torch.Version, a.torch.OldestGCC, limit, a.environment.Name, joinWords(gccs))
 	}
 }
 
@@ -446,7 +457,8 @@ func (a *evaluation) finishedToolchain() Toolchain {
 	device := tc.HasDeviceCode()
 	withBF16 := Toolchain{Ops: slices.DeleteFunc(slices.Clone(a.ops), func(o Op) bool { return !o.BF16 })}.OpNames(true)
 	if len(withBF16) > 0 && len(a.archs) > 0 && tc.Archs[0].Major <= 7 && tc.Archs[len(tc.Archs)-1].Major > 7 {
-		a.addRemark("arch %s turns BF16 off in %s for every arch of the wheel: better build a separate wheel for it", tc.Archs[0].Capability(), joinWords(withBF16))
+		a.addRemark("arch %s turns BF16 off in %s for every arch of the wheel: better build a separate wheel for it",
+			tc.Archs[0].Capability(), joinWords(withBF16))
 	}
 	if tc.Index != "" {
 		a.addNote("torch %s for CUDA %s comes from torch's own index, %s", tc.Torch, tc.CUDA, tc.Index)
@@ -455,7 +467,8 @@ func (a *evaluation) finishedToolchain() Toolchain {
 		a.addNote("none of these ops has device code: the wheel is the same for every GPU that torch %s runs on", tc.Torch)
 	}
 	if device && a.cuda.Version != tc.CUDA {
-		a.addNote("nvcc is %s and torch %s is built for CUDA %s: this works because the major is the same; torch prints a warning during the build", a.cuda.Version, tc.Torch, tc.CUDA)
+		a.addNote("nvcc is %s and torch %s is built for CUDA %s: this works because the major is the same; "+
+			"torch prints a warning during the build", a.cuda.Version, tc.Torch, tc.CUDA)
 	}
 	if device {
 		a.remarkArchsWithoutMachine()
@@ -466,7 +479,8 @@ func (a *evaluation) finishedToolchain() Toolchain {
 			}
 		}
 		if len(made) > 0 {
-			a.addNote("nvcc %s does not support arch %s: a newer ptxas compiles its code from PTX for 9.0", a.cuda.Version, joinWords(made))
+			a.addNote("nvcc %s does not support arch %s: a newer ptxas compiles its code from PTX for 9.0",
+				a.cuda.Version, joinWords(made))
 		}
 	}
 	for _, arch := range a.archsTorchLacks() { // of --arch alone: a torch of one's own may have it
@@ -496,7 +510,8 @@ func (a *evaluation) remarkArchsWithoutMachine() {
 			}
 		}
 		if len(names) > 0 {
-			a.addRemark("arch %s is that of %s, beside which there is no x86_64 CPU: no machine runs its code in this wheel", c, names[0])
+			a.addRemark("arch %s is that of %s, beside which there is no x86_64 CPU: no machine runs its code in this wheel",
+				c, names[0])
 		}
 	}
 }

@@ -42,7 +42,8 @@ func (e *explainer) checkTorch() {
 		torches = e.torches()
 	}
 	if python := e.spec.Python; python != "" && !slices.Contains(allPythons(torches), python) {
-		e.found.add("%s has no wheels for Python %s, only for %s", e.torchWords(torches[0]), python, joinWords(torches[0].Pythons))
+		e.found.add("%s has no wheels for Python %s, only for %s",
+			e.torchWords(torches[0]), python, joinWords(torches[0].Pythons))
 		e.spec.Python = ""
 	}
 }
@@ -83,7 +84,9 @@ func (e *explainer) checkEnvironments() {
 		first.Machine = e.machine
 		e.environments = []BuildEnvironment{first}
 	}
-	e.environments = slices.DeleteFunc(slices.Clone(e.environments), func(g BuildEnvironment) bool { return !g.builds(e.machine) })
+	e.environments = slices.DeleteFunc(slices.Clone(e.environments), func(g BuildEnvironment) bool {
+		return !g.builds(e.machine)
+	})
 	p := e.spec.Python
 	switch {
 	case slices.ContainsFunc(e.environments, func(g BuildEnvironment) bool { return g.hasPython(p) }):
@@ -127,14 +130,17 @@ func (e *explainer) checkPythonOfTorch() {
 		e.spec.Python = torches[0].Pythons[0]
 		return
 	}
-	e.found.add("%s has wheels for Python %s, but %s", e.torchWords(torches[0]), joinWords(torches[0].Pythons), e.pythonsByEnvironment())
+	e.found.add("%s has wheels for Python %s, but %s",
+		e.torchWords(torches[0]), joinWords(torches[0].Pythons), e.pythonsByEnvironment())
 	e.spec.Torch, e.spec.CUDA = "", ""
 }
 
 // addRefused names the conflicts of the best candidate of each CUDA source. Those that all sources
 // share come first, once; the others follow by source, unless a source has no other.
 func (e *explainer) addRefused(refused []*evaluation) {
-	refused = slices.DeleteFunc(refused, func(r *evaluation) bool { return r == nil || r.impossible && e.environmentsNamed })
+	refused = slices.DeleteFunc(refused, func(r *evaluation) bool {
+		return r == nil || r.impossible && e.environmentsNamed
+	})
 	if len(refused) == 0 {
 		where := "here"
 		if e.environmentsNamed {
@@ -145,7 +151,9 @@ func (e *explainer) addRefused(refused []*evaluation) {
 		return
 	}
 	isShared := func(why string) bool {
-		return !slices.ContainsFunc(refused, func(r *evaluation) bool { return !r.impossible && !slices.Contains(r.conflicts, why) })
+		return !slices.ContainsFunc(refused, func(r *evaluation) bool {
+			return !r.impossible && !slices.Contains(r.conflicts, why)
+		})
 	}
 	var bySource []string
 	for _, r := range refused {

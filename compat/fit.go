@@ -56,7 +56,10 @@ func (t *Tables) Fit(m wheel.Manifest, f node.Facts) Verdict {
 		c.hint = c.buildHint
 		return c.Verdict
 	}
-	for _, rule := range []func(){c.checkPython, c.checkTorch, c.checkCUDA, c.checkABI, c.checkGlibc, c.checkLibstdcxx, c.checkCPU, c.checkGPUs, c.checkDriver} {
+	for _, rule := range []func(){
+		c.checkPython, c.checkTorch, c.checkCUDA, c.checkABI, c.checkGlibc, c.checkLibstdcxx,
+		c.checkCPU, c.checkGPUs, c.checkDriver,
+	} {
 		rule()
 	}
 	c.hint = c.buildHint
@@ -144,7 +147,8 @@ func (c *fitCheck) checkTorch() {
 	case firstTwo(c.f.Torch) != firstTwo(c.m.Torch):
 		c.addReason("built against torch %s, but this node has %s", firstTwo(c.m.Torch), firstTwo(c.f.Torch))
 	case preRelease(c.f.Torch):
-		c.addRemark("this node's torch %s is not a release: ops built against torch %s may not load with it", c.f.Torch, c.m.Torch)
+		c.addRemark("this node's torch %s is not a release: ops built against torch %s may not load with it",
+			c.f.Torch, c.m.Torch)
 	}
 }
 
@@ -171,10 +175,12 @@ func (c *fitCheck) checkCUDA() {
 	switch {
 	case have == "":
 		c.addReason("built for CUDA %s, but this node's torch has none", built)
-	case majorOf(have) != majorOf(built), strings.Contains(built, ".") && firstTwo(have) != firstTwo(built) && len(c.f.GPUs) > 0:
+	case majorOf(have) != majorOf(built),
+		strings.Contains(built, ".") && firstTwo(have) != firstTwo(built) && len(c.f.GPUs) > 0:
 		c.addReason("built for CUDA %s, but this node's torch is built for %s", built, have)
 	case strings.Contains(built, ".") && firstTwo(have) != firstTwo(built):
-		c.addRemark("built for CUDA %s, but this node's torch is built for %s: DeepSpeed refuses this if the node has a GPU", built, have)
+		c.addRemark("built for CUDA %s, but this node's torch is built for %s: DeepSpeed refuses this if the node has a GPU",
+			built, have)
 	}
 }
 
@@ -279,7 +285,8 @@ func (c *fitCheck) checkGPUs() {
 		}
 		seen = append(seen, name)
 		if arch == "" {
-			c.addRemark("the compute capability of %s is unknown: the code for %s may not run there", ShortGPU(g.Name), c.deviceCodeNames())
+			c.addRemark("the compute capability of %s is unknown: the code for %s may not run there",
+				ShortGPU(g.Name), c.deviceCodeNames())
 			continue
 		}
 		c.checkGPU(name, arch)
@@ -301,7 +308,8 @@ func (c *fitCheck) checkGPU(name, arch string) {
 	case ptx == "":
 		c.addReason("built for %s, but this node has %s", c.deviceCodeNames(), name)
 	case olderDriver(c.f.Driver, floor):
-		c.addReason("built for %s, but this node has %s, and PTX of CUDA %s needs driver %s or newer, but this node has %s", c.deviceCodeNames(), name, firstTwo(toolkit), floor, c.f.Driver)
+		c.addReason("built for %s, but this node has %s, and PTX of CUDA %s needs driver %s or newer, but this node has %s",
+			c.deviceCodeNames(), name, firstTwo(toolkit), floor, c.f.Driver)
 	default:
 		c.addRemark("%s uses the PTX for %s: the driver compiles it at first use, which takes a while", name, ptx)
 		c.remarkMissingOps(name, arch)
@@ -366,7 +374,8 @@ func (c *fitCheck) checkDriver() {
 		c.addReason("built for CUDA %s, which needs driver %s or newer, but this node has %s", c.m.CUDA, floor, c.f.Driver)
 		return
 	}
-	c.addRemark("CUDA %s needs driver %s or newer, but this node has %s: its torch may see no GPU", c.m.CUDA, floor, c.f.Driver)
+	c.addRemark("CUDA %s needs driver %s or newer, but this node has %s: its torch may see no GPU",
+		c.m.CUDA, floor, c.f.Driver)
 }
 
 // olderDriver reports whether a driver is older than another. It is false for an unknown driver,
@@ -426,7 +435,8 @@ func olderMinor(a, b string) bool {
 func (c *fitCheck) buildHint() string {
 	var want wheel.Spec
 	release, _, _ := strings.Cut(c.m.Version, "+")
-	if i := slices.IndexFunc(c.DeepSpeeds, func(d DeepSpeed) bool { return d.Version == release }); i > 0 { // the newest is the default
+	i := slices.IndexFunc(c.DeepSpeeds, func(d DeepSpeed) bool { return d.Version == release })
+	if i > 0 { // the newest is the default
 		want.DeepSpeed = release
 	}
 	for _, op := range c.Ops {
@@ -434,7 +444,9 @@ func (c *fitCheck) buildHint() string {
 			want.Ops = append(want.Ops, op.Name)
 		}
 	}
-	if byDefault := wheel.DefaultOps(); len(want.Ops) == len(byDefault) && !slices.ContainsFunc(byDefault, func(name string) bool { return !slices.Contains(want.Ops, name) }) {
+	byDefault := wheel.DefaultOps()
+	isOther := func(name string) bool { return !slices.Contains(want.Ops, name) }
+	if len(want.Ops) == len(byDefault) && !slices.ContainsFunc(byDefault, isOther) {
 		want.Ops = nil
 	}
 	if c.m.TorchABI.IsStable() {

@@ -75,7 +75,9 @@ func (f *fixer) otherVersion(flag string, known []string, field func(*wheel.Spec
 }
 
 // otherNodes tries versions of what the nodes have. Where the value is no version, only the nodes know it.
-func (f *fixer) otherNodes(flag string, known []string, form *regexp.Regexp, update string, field func(*wheel.Spec) *string) bool {
+func (f *fixer) otherNodes(
+	flag string, known []string, form *regexp.Regexp, update string, field func(*wheel.Spec) *string,
+) bool {
 	if asked := *field(&f.asked.spec); asked != "" && !form.MatchString(asked) {
 		return f.try("without "+flag+" "+asked, func(r *request) { *field(&r.spec) = "" })
 	}
@@ -95,7 +97,9 @@ func (f *fixer) otherBase() bool {
 	}
 	return slices.ContainsFunc([][]BuildEnvironment{nil, f.images}, func(environments []BuildEnvironment) bool {
 		e := f.find(f.asked.spec, environments)
-		return e != nil && f.try(builder+"--base "+e.environment.Ref, func(r *request) { r.environments = []BuildEnvironment{e.environment} })
+		return e != nil && f.try(builder+"--base "+e.environment.Ref, func(r *request) {
+			r.environments = []BuildEnvironment{e.environment}
+		})
 	})
 }
 
@@ -126,7 +130,8 @@ func (f *fixer) otherGPUs() bool {
 		return f.try("without --arch "+wrong.String(), func(r *request) { r.spec.Archs = without(archs, wrong) })
 	}) || slices.ContainsFunc(names, func(name string) bool {
 		rest := without(names, name)
-		return f.clearerName(name, rest) || several && f.try("without --gpu "+QuoteFlag(name), func(r *request) { r.spec.GPUs = rest })
+		return f.clearerName(name, rest) ||
+			several && f.try("without --gpu "+QuoteFlag(name), func(r *request) { r.spec.GPUs = rest })
 	})
 }
 

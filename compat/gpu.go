@@ -52,8 +52,16 @@ func (all gpuNames) where(name string, is func(namedGPU) bool) []GPU {
 
 // generations are NVIDIA's names for the GPUs of a range of archs, with its first and its last.
 var generations = map[string][2]string{
-	"kepler": {"3.0", "3.7"}, "maxwell": {"5.0", "5.3"}, "pascal": {"6.0", "6.2"}, "volta": {"7.0", "7.2"}, "turing": {"7.5", "7.5"},
-	"ampere": {"8.0", "8.7"}, "ada": {"8.9", "8.9"}, "lovelace": {"8.9", "8.9"}, "hopper": {"9.0", "9.0"}, "blackwell": {"10.0", "12.1"},
+	"kepler":    {"3.0", "3.7"},
+	"maxwell":   {"5.0", "5.3"},
+	"pascal":    {"6.0", "6.2"},
+	"volta":     {"7.0", "7.2"},
+	"turing":    {"7.5", "7.5"},
+	"ampere":    {"8.0", "8.7"},
+	"ada":       {"8.9", "8.9"},
+	"lovelace":  {"8.9", "8.9"},
+	"hopper":    {"9.0", "9.0"},
+	"blackwell": {"10.0", "12.1"},
 }
 
 // archsOf lists the archs of a generation's GPUs that are sold without a CPU, oldest first;
@@ -106,10 +114,12 @@ func ofGenerations(name, arch string) bool {
 var (
 	gpuWords = regexp.MustCompile(`[a-z0-9]+`)
 	// Memory ("80gb", "1g"), vGPU profiles ("48q"), form ("sxm4") and make.
-	gpuNoise = regexp.MustCompile(`^([0-9]+(gb?|[abcq])|sxm[0-9]*|pcie|nvl[0-9]*|nvlink|hbm[0-9]e?|3e|mig|fhhl|dgxs|cnx|grid|vgpu|` +
+	gpuNoise = regexp.MustCompile(`^([0-9]+(gb?|[abcq])|` +
+		`sxm[0-9]*|pcie|nvl[0-9]*|nvlink|hbm[0-9]e?|3e|mig|fhhl|dgxs|cnx|grid|vgpu|` +
 		`r|tm|ac|corporation|nvidia|geforce|tesla|gpu|laptop|notebook|mobile|max|q|desktop|design|with|active|` +
 		`kepler|maxwell|volta|turing|ampere|lovelace|hopper|blackwell|` +
-		`generation|edition|workstation|server|sff|superchip|devkit|developer|kit|module|nvgpu|hgx|dgx|station|collectors|founders)$`)
+		`generation|edition|workstation|server|sff|superchip|devkit|developer|kit|module|` +
+		`nvgpu|hgx|dgx|station|collectors|founders)$`)
 	// How many: "4x A100", "8xH100", "A100 x8", "A100*8".
 	gpuCount   = regexp.MustCompile(`(?i)^[0-9]{1,2} ?[x*] ?|( x ?| ?\* ?)[0-9]{1,2}$`)
 	gpuVariant = regexp.MustCompile(`([0-9])(ti|super|d|v2)+$`)
@@ -182,7 +192,8 @@ func (all gpuNames) nearest(name string) []string {
 		return least
 	}
 	isNumber := strings.Trim(key, "0123456789") == "" // 80 is an arch sooner than a K80
-	if isNumber || otherMakers.MatchString(strings.TrimSpace(name)) || all.otherGeneration(name) != nil || all.several(name) != "" {
+	if isNumber || otherMakers.MatchString(strings.TrimSpace(name)) ||
+		all.otherGeneration(name) != nil || all.several(name) != "" {
 		return nil
 	}
 	rows := slices.DeleteFunc(slices.Clone(all), func(g namedGPU) bool {
@@ -211,7 +222,10 @@ func sameNumbers(key string, g namedGPU) bool {
 			return r
 		}, strings.NewReplacer("o", "0", "l", "1", "i", "1").Replace(s))
 	}
-	return !strings.ContainsAny(key, "0123456789") || slices.ContainsFunc(append([]string{g.plain}, g.keys...), func(k string) bool { return digits(k) == digits(key) })
+	return !strings.ContainsAny(key, "0123456789") ||
+		slices.ContainsFunc(append([]string{g.plain}, g.keys...), func(k string) bool {
+			return digits(k) == digits(key)
+		})
 }
 
 // runsCodeFor reports whether a GPU of an arch runs machine code that was made for another: for a lower

@@ -88,7 +88,10 @@ type grouper struct {
 // newGrouper returns a grouper, and the values of want that the tables lack.
 func (t *Tables) newGrouper(nodes []Member, want wheel.Spec) (*grouper, []Conflict) {
 	asked, bad := t.lookUp(want, nil)
-	return &grouper{Tables: t, nodes: nodes, want: want, asked: asked, found: map[string]*evaluation{}, archs: map[node.GPU]string{}}, bad
+	return &grouper{
+		Tables: t, nodes: nodes, want: want, asked: asked,
+		found: map[string]*evaluation{}, archs: map[node.GPU]string{},
+	}, bad
 }
 
 // kind holds nodes that are alike in all that a wheel for them depends on.
@@ -116,7 +119,8 @@ func (g *grouper) kinds() []*kind {
 			abi = fmt.Sprint(*f.CXX11ABI)
 		}
 		key := fmt.Sprintf("%q %t %q", []string{
-			firstTwo(f.Python), f.Tag, f.Platform, f.Executable, f.Torch, f.TorchCUDA, abi, f.Glibc, f.Libstdcxx, f.CPU, f.Driver,
+			firstTwo(f.Python), f.Tag, f.Platform, f.Executable, f.Torch, f.TorchCUDA, abi,
+			f.Glibc, f.Libstdcxx, f.CPU, f.Driver,
 		}, f.ExternallyManaged, f.GPUs)
 		if known[key] == nil {
 			known[key] = &kind{facts: f}
@@ -145,7 +149,8 @@ func (g *grouper) place(k *kind) {
 	}
 	for i, have := range g.wheels {
 		all := append(slices.Clone(have), k)
-		if have[0].family == k.family && g.evaluationOf(all) != nil && len(g.whyNotRun(all)) == 0 { // one wheel serves them all
+		// One wheel serves them all.
+		if have[0].family == k.family && g.evaluationOf(all) != nil && len(g.whyNotRun(all)) == 0 {
 			g.wheels[i] = all
 			return
 		}
@@ -207,7 +212,12 @@ func (g *grouper) familyOf(f node.Facts, abi wheel.ABI) family {
 		}
 		return own
 	}
-	own := family{machine: machine, abi: abi, python: cmp.Or(g.want.Python, firstTwo(f.Python)), torch: firstTwo(cmp.Or(g.want.Torch, f.Torch))}
+	own := family{
+		machine: machine,
+		abi:     abi,
+		python:  cmp.Or(g.want.Python, firstTwo(f.Python)),
+		torch:   firstTwo(cmp.Or(g.want.Torch, f.Torch)),
+	}
 	for _, r := range g.Torches {
 		if isTorch(own.torch, r) && isCUDA(g.want.CUDA, r.CUDA) && (own.cuda == "" || r.CUDA == firstTwo(f.TorchCUDA)) {
 			own.cuda = r.CUDA
@@ -330,9 +340,13 @@ func (a *evaluation) manifest() wheel.Manifest {
 	}
 	platform := "manylinux_" + strings.ReplaceAll(LinkGlibc, ".", "_") + "_" + tc.CPU.Machine()
 	return wheel.Manifest{
-		Name: fmt.Sprintf("deepspeed-%s-%s-%s.whl", tc.DeepSpeed, tag, platform), Version: tc.DeepSpeed, TorchABI: abi,
-		Ops: tc.OpNames(false), Archs: wheel.Capabilities(tc.Archs, false), PTX: wheel.Capabilities(tc.Archs, true), CPU: string(tc.CPU),
+		Name:    fmt.Sprintf("deepspeed-%s-%s-%s.whl", tc.DeepSpeed, tag, platform),
+		Version: tc.DeepSpeed, TorchABI: abi,
+		Ops:   tc.OpNames(false),
+		Archs: wheel.Capabilities(tc.Archs, false), PTX: wheel.Capabilities(tc.Archs, true),
+		CPU:    string(tc.CPU),
 		Python: python, Torch: torch, CUDA: cuda, Toolchain: wheel.Toolchain{Toolkit: tc.Toolkit},
-		Glibc: LinkGlibc, GLIBCXX: wheel.PlatformFloors(LinkGlibc, tc.CPU.Machine()).GLIBCXX, CXX11ABI: !a.torch.OldABI,
+		Glibc: LinkGlibc, GLIBCXX: wheel.PlatformFloors(LinkGlibc, tc.CPU.Machine()).GLIBCXX,
+		CXX11ABI: !a.torch.OldABI,
 	}
 }

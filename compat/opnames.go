@@ -13,7 +13,8 @@ import (
 func opMeant(all []Op, name string) (Op, bool) {
 	word := opWord(name)
 	i := slices.IndexFunc(all, func(o Op) bool {
-		return word == opWord(o.Name) || word == opWord(o.Variable) || slices.ContainsFunc(o.Also, func(a string) bool { return opWord(a) == word })
+		return word == opWord(o.Name) || word == opWord(o.Variable) ||
+			slices.ContainsFunc(o.Also, func(a string) bool { return opWord(a) == word })
 	})
 	switch {
 	case word == AllOps || word == "ops": // DS_BUILD_OPS

@@ -100,7 +100,8 @@ func (r *groupReasons) chooseTorch() {
 		r.addReason("%s: as on these nodes", what)
 		return
 	}
-	r.addReason("%s: these nodes have torch %s, and one wheel serves every %s", what, joinWords(have), firstTwo(r.Spec.Torch))
+	r.addReason("%s: these nodes have torch %s, and one wheel serves every %s",
+		what, joinWords(have), firstTwo(r.Spec.Torch))
 }
 
 // sortedVersions returns each version once, oldest first.
@@ -150,8 +151,10 @@ func (r *groupReasons) explainArchs() {
 	if without := r.namesWhere(func(f node.Facts) bool { return len(f.GPUs) == 0 }); without != "" && len(out) > 0 {
 		r.addReason("no GPU is visible on %s: any arch works there", without)
 	}
-	if strange := r.namesWhere(func(f node.Facts) bool { return len(f.GPUs) > 0 && len(r.archsOf(f)) == 0 }); strange != "" {
-		r.addReason("the GPU of %s is not in the tables: if the wheel has no code for it, give its compute capability with --arch", strange)
+	strange := r.namesWhere(func(f node.Facts) bool { return len(f.GPUs) > 0 && len(r.archsOf(f)) == 0 })
+	if strange != "" {
+		r.addReason("the GPU of %s is not in the tables: if the wheel has no code for it, give its compute capability with --arch",
+			strange)
 	}
 }
 
@@ -170,7 +173,8 @@ func (r *groupReasons) chooseCPU() {
 		}
 	}
 	if r.want.CPU == "" && r.Spec.CPU != r.made.toolchain.CPU {
-		r.addReason("%s: the oldest CPU is that of %s", r.Spec.CPU, r.namesWhere(func(f node.Facts) bool { return f.CPU == string(r.Spec.CPU) }))
+		oldest := r.namesWhere(func(f node.Facts) bool { return f.CPU == string(r.Spec.CPU) })
+		r.addReason("%s: the oldest CPU is that of %s", r.Spec.CPU, oldest)
 		return
 	}
 	r.addReason("%s, %s", r.Spec.CPU, why)

@@ -15,14 +15,17 @@ import (
 func unusable(f node.Facts) (reason, hint string) {
 	switch machine := machineOf(f.Platform); {
 	case machine != "" && machine != wheel.X86 && machine != wheel.Arm:
-		return fmt.Sprintf("its CPU is %s; dsbuild builds wheels for %s and %s only", machine, wheel.X86, wheel.Arm), "build there with DeepSpeed's own setup.py"
+		reason = fmt.Sprintf("its CPU is %s; dsbuild builds wheels for %s and %s only", machine, wheel.X86, wheel.Arm)
+		return reason, "build there with DeepSpeed's own setup.py"
 	case f.Python == "":
-		return "it has no Python at the interpreter that the inventory names", "set python: in the inventory to the interpreter of the environment (absolute)"
+		return "it has no Python at the interpreter that the inventory names",
+			"set python: in the inventory to the interpreter of the environment (absolute)"
 	case f.ExternallyManaged:
 		return "its Python is managed by the system (PEP 668) and must not be changed",
 			"create an environment there (python3 -m venv, uv venv) and name its python in the inventory"
 	case strings.Contains(f.Torch, "+rocm"):
-		return fmt.Sprintf("its torch %s is for AMD's GPUs, and dsbuild builds for NVIDIA's only", f.Torch), "build there with DeepSpeed's own setup.py, or leave the node out"
+		return fmt.Sprintf("its torch %s is for AMD's GPUs, and dsbuild builds for NVIDIA's only", f.Torch),
+			"build there with DeepSpeed's own setup.py, or leave the node out"
 	case f.Torch == "":
 		return "its environment has no torch", "set python: in the inventory to the environment that has torch"
 	}
@@ -48,7 +51,10 @@ func (g *grouper) remedy(k *kind) string {
 		{"leave --torch out: each node gets a wheel for its own torch", func(s *wheel.Spec) { s.Torch = "" }},
 		{"leave --cuda out: each node gets a wheel for its own CUDA", func(s *wheel.Spec) { s.CUDA = "" }},
 		{"leave --cpu out: each wheel gets the level of its oldest CPU", func(s *wheel.Spec) { s.CPU = "" }},
-		{"leave --python, --torch and --cuda out: each node gets a wheel for its own", func(s *wheel.Spec) { s.Python, s.Torch, s.CUDA = "", "", "" }},
+		{
+			"leave --python, --torch and --cuda out: each node gets a wheel for its own",
+			func(s *wheel.Spec) { s.Python, s.Torch, s.CUDA = "", "", "" },
+		},
 	} {
 		want := g.want
 		if c.drop(&want); !reflect.DeepEqual(want, g.want) && g.serves(f, want) {
@@ -68,7 +74,8 @@ func (g *grouper) remedy(k *kind) string {
 	}
 	// The package index has the node's torch; nobody chose another one for a reason.
 	usual := !freeThreaded(f.Tag) && slices.ContainsFunc(g.Torches, func(r Torch) bool {
-		return isTorch(firstTwo(f.Torch), r) && (r.CUDA == firstTwo(f.TorchCUDA) || f.TorchCUDA == "") && (f.CXX11ABI == nil || *f.CXX11ABI != r.OldABI)
+		return isTorch(firstTwo(f.Torch), r) && (r.CUDA == firstTwo(f.TorchCUDA) || f.TorchCUDA == "") &&
+			(f.CXX11ABI == nil || *f.CXX11ABI != r.OldABI)
 	})
 	if hint := g.otherTorch(f); usual && hint != "" {
 		return hint
@@ -76,7 +83,8 @@ func (g *grouper) remedy(k *kind) string {
 	if usual && len(plain.Ops) > 0 && g.serves(f, plain) {
 		return "leave out the ops with device code: --ops " + strings.Join(plain.Ops, ",")
 	}
-	return "build the wheel on such a node, for its environment: dsbuild wheel --env " + node.PlainPath(f.Executable, "PYTHON")
+	return "build the wheel on such a node, for its environment: dsbuild wheel --env " +
+		node.PlainPath(f.Executable, "PYTHON")
 }
 
 // otherTorch names a torch with which a node would get a wheel; "" if there is none.

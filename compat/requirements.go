@@ -46,7 +46,14 @@ type lookup struct {
 
 // lookUp finds every value of s in the tables and names those that they lack.
 func (t *Tables) lookUp(s wheel.Spec, environments []BuildEnvironment) (*requirements, []Conflict) {
-	l := &lookup{Tables: t, requirements: &requirements{spec: s, environments: environments, environmentsNamed: len(environments) > 0, gpus: map[string][]string{}}}
+	l := &lookup{
+		Tables: t,
+		requirements: &requirements{
+			spec:         s,
+			environments: environments, environmentsNamed: len(environments) > 0,
+			gpus: map[string][]string{},
+		},
+	}
 	if !l.environmentsNamed {
 		for _, b := range t.Bases {
 			if !b.NamedOnly {
@@ -54,7 +61,10 @@ func (t *Tables) lookUp(s wheel.Spec, environments []BuildEnvironment) (*require
 			}
 		}
 	}
-	for _, find := range []func(){l.findDeepSpeed, l.findTorch, l.findCUDA, l.findPython, l.checkGlibc, l.checkDriver, l.findMachine, l.findArchs, l.findGPUs, l.findOps} {
+	for _, find := range []func(){
+		l.findDeepSpeed, l.findTorch, l.findCUDA, l.findPython, l.checkGlibc, l.checkDriver,
+		l.findMachine, l.findArchs, l.findGPUs, l.findOps,
+	} {
 		find()
 	}
 	return l.requirements, l.bad
@@ -80,7 +90,8 @@ func (l *lookup) findDeepSpeed() {
 func (l *lookup) newestDeepSpeed() DeepSpeed {
 	limitOf := func(d DeepSpeed) int {
 		return slices.IndexFunc(l.Limits, func(m Limit) bool {
-			return l.spec.Python != "" && m.contains(d.Version) && m.TorchFrom+m.TorchBefore == "" && m.refuses("", l.spec.Python) != ""
+			return l.spec.Python != "" && m.contains(d.Version) && m.TorchFrom+m.TorchBefore == "" &&
+				m.refuses("", l.spec.Python) != ""
 		})
 	}
 	newest := l.DeepSpeeds[0]
@@ -92,7 +103,8 @@ func (l *lookup) newestDeepSpeed() DeepSpeed {
 	if i < 0 {
 		return newest
 	}
-	l.notes = append(l.notes, fmt.Sprintf("DeepSpeed %s is the newest for Python %s: %s", l.DeepSpeeds[i].Version, l.spec.Python, l.Limits[first].Why))
+	l.notes = append(l.notes, fmt.Sprintf("DeepSpeed %s is the newest for Python %s: %s",
+		l.DeepSpeeds[i].Version, l.spec.Python, l.Limits[first].Why))
 	return l.DeepSpeeds[i]
 }
 
@@ -154,7 +166,8 @@ func (l *lookup) checkGlibc() {
 	case !xy.MatchString(asked):
 		l.bad.add("glibc %q is not a version such as 2.28 ('ldd --version' on the oldest node prints it)", asked)
 	default:
-		l.bad.add("glibc %s: dsbuild links extensions for glibc %s and newer, which torch itself needs since 2.7", asked, LinkGlibc)
+		l.bad.add("glibc %s: dsbuild links extensions for glibc %s and newer, which torch itself needs since 2.7",
+			asked, LinkGlibc)
 	}
 	l.spec.Glibc = ""
 }
@@ -168,7 +181,8 @@ func (l *lookup) checkDriver() {
 	case !driverForm.MatchString(asked):
 		l.bad.add("driver %q is not a version such as 550.54.15 (nvidia-smi on the oldest node prints it)", asked)
 	default:
-		l.bad.add("driver %s supports no CUDA in the tables of this dsbuild: %s is the oldest driver that does", asked, oldest)
+		l.bad.add("driver %s supports no CUDA in the tables of this dsbuild: %s is the oldest driver that does",
+			asked, oldest)
 	}
 	l.spec.Driver = ""
 }
@@ -216,7 +230,8 @@ func (l *lookup) findMachine() {
 	}
 	for _, name := range SplitNames(l.spec.GPUs) {
 		if rows := l.GPUsNamed(name); own != "" && len(rows) > 0 && rows[0].Machine == "" {
-			l.bad.add("GPU %s comes with a CPU of %s, and GPU %s with none: no wheel is for both %s and %s", own, l.machine, name, l.machine, wheel.X86)
+			l.bad.add("GPU %s comes with a CPU of %s, and GPU %s with none: no wheel is for both %s and %s",
+				own, l.machine, name, l.machine, wheel.X86)
 			l.bad.advise(fmt.Sprintf("give --machine %s if %s is in such a machine too", l.machine, name))
 		}
 	}
@@ -274,18 +289,21 @@ func (t *Tables) gpuConflict(name string, rows []GPU, machine string) (c Conflic
 	}
 	for _, g := range rows {
 		if g.Arch != rows[0].Arch {
-			return Conflict{What: fmt.Sprintf("GPU %q can be %s (%s) or %s (%s)", name, rows[0].Name, rows[0].Arch, g.Name, g.Arch)}, true
+			c.What = fmt.Sprintf("GPU %q can be %s (%s) or %s (%s)", name, rows[0].Name, rows[0].Arch, g.Name, g.Arch)
+			return c, true
 		}
 		if machine != "" && g.Machine != "" && g.Machine != machine {
 			c.What = fmt.Sprintf("GPU %s (arch %s): its CPU is %s, but the wheel is for %s", name, g.Arch, g.Machine, machine)
 			c.Advice = []string{"leave --machine and --cpu out"}
 			if g.Class == "data centre" { // the others are one piece with their CPU
-				c.Advice = append(c.Advice, fmt.Sprintf("if the node has an %s CPU, give --arch %s in place of the GPU", machine, g.Arch))
+				c.Advice = append(c.Advice,
+					fmt.Sprintf("if the node has an %s CPU, give --arch %s in place of the GPU", machine, g.Arch))
 			}
 			return c, true
 		}
 		if on := cmp.Or(machine, g.Machine, wheel.X86); t.NewestTorch(g.Arch, on) == "" {
-			c.What = fmt.Sprintf("GPU %s (arch %s): no torch for %s in the tables of this dsbuild has code for it", name, g.Arch, on)
+			c.What = fmt.Sprintf("GPU %s (arch %s): no torch for %s in the tables of this dsbuild has code for it",
+				name, g.Arch, on)
 			flags := "--arch " + g.Arch
 			if on != wheel.X86 {
 				flags += " --machine " + on
@@ -311,7 +329,10 @@ func (t *Tables) unknownGPU(name string) Conflict {
 		}
 	}
 	if several := t.names().several(name); several != "" {
-		return Conflict{What: what + ": it names several", Advice: []string{"give each by itself: --gpu " + QuoteFlag(several)}}
+		return Conflict{
+			What:   what + ": it names several",
+			Advice: []string{"give each by itself: --gpu " + QuoteFlag(several)},
+		}
 	}
 	if archs := t.names().archsOf(name); len(archs) > 0 {
 		return Conflict{
@@ -320,7 +341,11 @@ func (t *Tables) unknownGPU(name string) Conflict {
 		}
 	}
 	if g := t.names().otherGeneration(name); g != nil {
-		return Conflict{What: fmt.Sprintf("GPU %q does not exist: %s has arch %s, which is another generation", name, g.Name, g.Arch), Advice: []string{lists}}
+		return Conflict{
+			What: fmt.Sprintf("GPU %q does not exist: %s has arch %s, which is another generation",
+				name, g.Name, g.Arch),
+			Advice: []string{lists},
+		}
 	}
 	near := t.usableGPUs(name)
 	if len(near) == 0 {
@@ -330,7 +355,9 @@ func (t *Tables) unknownGPU(name string) Conflict {
 }
 
 // otherMakers matches accelerators that are not NVIDIA's.
-var otherMakers = regexp.MustCompile(`(?i)^((amd|intel|habana|apple|google|huawei|cambricon|aws|tpu|inferentia|max 1[0-9]{3})\b|instinct|radeon|mi ?[0-9]{2,3}[a-z]?\b|gfx[0-9]|` +
+var otherMakers = regexp.MustCompile(`(?i)^(` +
+	`(amd|intel|habana|apple|google|huawei|cambricon|aws|tpu|inferentia|max 1[0-9]{3})\b|` +
+	`instinct|radeon|mi ?[0-9]{2,3}[a-z]?\b|gfx[0-9]|` +
 	`rx ?[0-9]|gaudi|hpu|arc\b|xpu|pvc\b|ponte|ascend|trainium|trn[0-9]|mlu[0-9]|m[0-9] ?(max|pro|ultra))`)
 
 // severalNames returns the names that a text joins by blanks or other signs, joined by commas as the
@@ -420,7 +447,8 @@ func (o Op) absentFrom(deepspeed string) string {
 	}
 	for _, f := range o.Faults {
 		if f.contains(deepspeed) {
-			return fmt.Sprintf("op %s of DeepSpeed %s cannot be built: %s%s", o.Name, deepspeed, f.Why, f.laterWords("is mended"))
+			return fmt.Sprintf("op %s of DeepSpeed %s cannot be built: %s%s",
+				o.Name, deepspeed, f.Why, f.laterWords("is mended"))
 		}
 	}
 	return ""

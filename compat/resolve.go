@@ -62,7 +62,8 @@ func (p preference) compare(o preference) int {
 // compare orders evaluations: after the preference, fewer ops that are left out, then the order of the tables.
 func (a *evaluation) compare(o *evaluation) int {
 	return cmp.Or(
-		a.preference.compare(o.preference), cmp.Compare(len(a.toolchain.Left), len(o.toolchain.Left)), slices.Compare(a.places[:], o.places[:]),
+		a.preference.compare(o.preference), cmp.Compare(len(a.toolchain.Left), len(o.toolchain.Left)),
+		slices.Compare(a.places[:], o.places[:]),
 	)
 }
 

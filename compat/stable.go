@@ -11,12 +11,13 @@ import (
 // Proof says how far an op that uses torch's stable ABI was proven.
 type Proof struct {
 	State     ProofState `json:"state"`
-	DeepSpeed string     `json:"deepspeed"`         // release
-	Built     string     `json:"built"`             // X.Y of the torch whose headers it was compiled with
-	Headers   string     `json:"headers,omitempty"` // X.Y of the oldest torch whose headers it was compiled with, if that is another
-	Torch     []string   `json:"torch"`             // X.Y of those with which it ran or was loaded
-	Python    []string   `json:"python"`            // X.Y, likewise
-	How       string     `json:"how"`               // the tests, and their results
+	DeepSpeed string     `json:"deepspeed"` // release
+	Built     string     `json:"built"`     // X.Y of the torch whose headers it was compiled with
+	// X.Y of the oldest torch whose headers it was compiled with, if that is another
+	Headers string   `json:"headers,omitempty"`
+	Torch   []string `json:"torch"`  // X.Y of those with which it ran or was loaded
+	Python  []string `json:"python"` // X.Y, likewise
+	How     string   `json:"how"`    // the tests, and their results
 }
 
 // ProofState says how far a proof goes.
@@ -24,9 +25,10 @@ type ProofState string
 
 // The states, each of which includes those after it.
 const (
-	Ran      ProofState = "ran"      // it computed the same as the op of the C++ interface
-	Launched ProofState = "launched" // it has the device code of that op, and launched it in the same way (ci/fakecuda); neither ran on a GPU
-	Loaded   ProofState = "loaded"   // it was loaded, and its functions checked their arguments
+	Ran ProofState = "ran" // it computed the same as the op of the C++ interface
+	// it has the device code of that op, and launched it in the same way (ci/fakecuda); neither ran on a GPU
+	Launched ProofState = "launched"
+	Loaded   ProofState = "loaded" // it was loaded, and its functions checked their arguments
 	Unproven ProofState = "none"
 )
 
@@ -46,7 +48,8 @@ func olderThanStable(torch string) string {
 	if !olderMinor(torch, StableTorch) {
 		return ""
 	}
-	return fmt.Sprintf("torch %s is older than %s, the first that has all of the stable ABI that dsbuild uses", torch, StableTorch)
+	return fmt.Sprintf("torch %s is older than %s, the first that has all of the stable ABI that dsbuild uses",
+		torch, StableTorch)
 }
 
 // unprovenAs says why an op cannot be built for an ABI with the headers of a torch, or
@@ -57,7 +60,8 @@ func (o Op) unprovenAs(abi wheel.ABI, torch string) string {
 	case !slices.Contains([]ProofState{Ran, Launched, Loaded}, o.StableState()):
 		return fmt.Sprintf("op %s is not proven with torch's stable ABI (state %s)", o.Name, o.StableState())
 	case !olderMinor(torch, StableTorch) && olderMinor(torch, cmp.Or(o.Stable.Headers, o.Stable.Built)):
-		return fmt.Sprintf("op %s was not compiled over torch's stable ABI with the headers of torch %s, only of %s", o.Name, firstTwo(torch), o.Stable.Built)
+		return fmt.Sprintf("op %s was not compiled over torch's stable ABI with the headers of torch %s, only of %s",
+			o.Name, firstTwo(torch), o.Stable.Built)
 	}
 	return ""
 }
@@ -87,7 +91,8 @@ func (w *requirements) whyTorchMinor(torch string) string {
 	case w.spec.Foreign && len(other) > 0:
 		return "over torch's stable ABI the ops are proven for releases of DeepSpeed only"
 	case len(other) > 0:
-		return fmt.Sprintf("over torch's stable ABI %s: not proven for DeepSpeed %s (dsbuild ops)", joinWords(other), w.deepspeed.Version)
+		return fmt.Sprintf("over torch's stable ABI %s: not proven for DeepSpeed %s (dsbuild ops)",
+			joinWords(other), w.deepspeed.Version)
 	}
 	return ""
 }
@@ -114,7 +119,10 @@ func (a *evaluation) chooseABI() {
 	if why := olderThanStable(a.torch.Version); why != "" {
 		a.addConflict("%s", why)
 	}
-	if pythons := allPythons(slices.DeleteFunc(slices.Clone(a.Torches), func(r Torch) bool { return olderMinor(r.Version, StableTorch) })); len(pythons) > 0 {
+	stable := slices.DeleteFunc(slices.Clone(a.Torches), func(r Torch) bool {
+		return olderMinor(r.Version, StableTorch)
+	})
+	if pythons := allPythons(stable); len(pythons) > 0 {
 		a.toolchain.PythonFrom = pythons[0]
 	}
 }
@@ -138,6 +146,7 @@ func (a *evaluation) remarkProofs() {
 		a.addRemark("%s: loaded with torch's stable ABI, but no kernel was ever run, for lack of a GPU", joinWords(loaded))
 	}
 	if len(other) > 0 {
-		a.addRemark("%s: with torch's stable ABI not proven for DeepSpeed %s (dsbuild ops --json)", joinWords(other), a.deepspeed.Version)
+		a.addRemark("%s: with torch's stable ABI not proven for DeepSpeed %s (dsbuild ops --json)",
+			joinWords(other), a.deepspeed.Version)
 	}
 }

@@ -106,9 +106,10 @@ type CUDASourceInfo struct {
 	Nvcc      bool       `json:"nvcc"`
 	TorchCUDA string     `json:"torch_cuda,omitempty"` // major of the torches it serves; "": that of the toolkit
 	CUDA      string     `json:"cuda,omitempty"`       // X.Y of its toolkit, where that is fixed
-	MoreArchs []string   `json:"more_archs,omitempty"` // compute capabilities that it compiles for beside those of its CUDA, without PTX
-	GCC       string     `json:"gcc,omitempty"`        // major of the gcc it needs
-	Suite     string     `json:"suite,omitempty"`      // the only release of a distribution that has it
+	// compute capabilities that it compiles for beside those of its CUDA, without PTX
+	MoreArchs []string `json:"more_archs,omitempty"`
+	GCC       string   `json:"gcc,omitempty"`   // major of the gcc it needs
+	Suite     string   `json:"suite,omitempty"` // the only release of a distribution that has it
 }
 
 // Origin is the source of a table.

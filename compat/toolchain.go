@@ -32,7 +32,8 @@ type BuildEnvironment struct {
 	CUDA     string   `json:"cuda,omitempty"`  // X.Y of the CUDA toolkit with nvcc that is there
 	CUDAHome string   `json:"cuda_home,omitempty"`
 	Machine  string   `json:"machine,omitempty"` // uname -m; "" is x86_64
-	Cross    bool     `json:"cross,omitempty"`   // its distribution also has compilers for aarch64, and packages for it at the same address
+	// its distribution also has compilers for aarch64, and packages for it at the same address
+	Cross bool `json:"cross,omitempty"`
 }
 
 // machine returns the machine of the build environment.
@@ -42,7 +43,8 @@ func (g BuildEnvironment) machine() string { return cmp.Or(g.Machine, wheel.X86)
 // x86_64 also for aarch64, as dsbuild installs a cross compiler there.
 func (g BuildEnvironment) builds(machine string) bool {
 	own := g.machine()
-	return own == machine && (own == wheel.X86 || own == wheel.Arm) || own == wheel.X86 && machine == wheel.Arm && g.Cross && !g.Host
+	return own == machine && (own == wheel.X86 || own == wheel.Arm) ||
+		own == wheel.X86 && machine == wheel.Arm && g.Cross && !g.Host
 }
 
 // LinkGlibc is the glibc of the manylinux platform for which extensions are
@@ -96,13 +98,15 @@ type Op struct {
 	Also       []string `json:"also,omitempty"`   // other names that people use for it
 	Brings     []string `json:"brings,omitempty"` // ops that DeepSpeed adds to it
 	Broken     []Broken `json:"broken,omitempty"`
-	Bound      *Span    `json:"bound,omitempty"` // releases of DeepSpeed that load it only under a torch of its CUDA; an op with device code always needs such a torch
-	Patch      string   `json:"patch,omitempty"` // correction to DeepSpeed's sources, by name (pipeline/scripts)
-	Earlier    *Earlier `json:"earlier,omitempty"`
-	Stable     *Proof   `json:"stable,omitempty"`   // the proof with torch's stable ABI; nil: there is none
-	X86Only    string   `json:"x86_only,omitempty"` // why it cannot be built for aarch64; "": it can
-	BF16       bool     `json:"bf16,omitempty"`     // DeepSpeed builds it without BF16 if an arch is older than 8.0
-	Kind       string   `json:"kind,omitempty"`     // a short description for the printed table
+	// releases of DeepSpeed that load it only under a torch of its CUDA; an op with device code
+	// always needs such a torch
+	Bound   *Span    `json:"bound,omitempty"`
+	Patch   string   `json:"patch,omitempty"` // correction to DeepSpeed's sources, by name (pipeline/scripts)
+	Earlier *Earlier `json:"earlier,omitempty"`
+	Stable  *Proof   `json:"stable,omitempty"`   // the proof with torch's stable ABI; nil: there is none
+	X86Only string   `json:"x86_only,omitempty"` // why it cannot be built for aarch64; "": it can
+	BF16    bool     `json:"bf16,omitempty"`     // DeepSpeed builds it without BF16 if an arch is older than 8.0
+	Kind    string   `json:"kind,omitempty"`     // a short description for the printed table
 
 	Archs []wheel.Arch `json:"-"`
 }
@@ -160,7 +164,8 @@ type Span struct {
 }
 
 func (s Span) contains(version string) bool {
-	return (s.Since == "" || compareVersions(version, s.Since) >= 0) && (s.Until == "" || compareVersions(version, s.Until) < 0)
+	return (s.Since == "" || compareVersions(version, s.Since) >= 0) &&
+		(s.Until == "" || compareVersions(version, s.Until) < 0)
 }
 
 // boundToCUDA reports whether a release of DeepSpeed loads the op only under a torch

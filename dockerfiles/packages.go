@@ -125,7 +125,8 @@ func LockedTorches(python string) []string {
 // PinnedPip returns the pip that the lock has for a Python (X.Y).
 func PinnedPip(python string) (Package, bool) {
 	for _, s := range readLock() {
-		if at := slices.IndexFunc(s.packages, func(p Package) bool { return p.Name == "pip" }); at >= 0 && slices.Contains(s.pythons, python) {
+		at := slices.IndexFunc(s.packages, func(p Package) bool { return p.Name == "pip" })
+		if at >= 0 && slices.Contains(s.pythons, python) {
 			return s.packages[at], true
 		}
 	}
@@ -203,7 +204,11 @@ func parseLock(text string) ([]lockSection, error) {
 			if !isTorch || !isPython {
 				return nil, fmt.Errorf("%s:%d: no torch= or no python=", LockName, number)
 			}
-			lock = append(lock, lockSection{kind: words[0], torches: strings.Split(torches, ","), pythons: strings.Split(pythons, ",")})
+			lock = append(lock, lockSection{
+				kind:    words[0],
+				torches: strings.Split(torches, ","),
+				pythons: strings.Split(pythons, ","),
+			})
 		case len(words) == 2 && len(words[1]) == 64 && len(lock) > 0:
 			name, version, _ := strings.Cut(words[0], "==")
 			s := &lock[len(lock)-1]

@@ -21,12 +21,15 @@ import (
 func (o Options) askAnsible(ctx context.Context, path string) (*Inventory, error) {
 	switch {
 	case path == "-":
-		failed := unreadable(path, errors.New("it reads as an Ansible inventory, and ansible-inventory does not read standard input"))
+		failed := unreadable(path,
+			errors.New("it reads as an Ansible inventory, and ansible-inventory does not read standard input"))
 		failed.Problems[0].Hint = "name the file, or: ansible-inventory -i FILE --list | dsbuild ... -"
 		return nil, failed
 	case o.Ansible == nil:
-		failed := unreadable(path, errors.New("it reads as an Ansible inventory, which needs ansible-inventory, and that is not installed"))
-		failed.Problems[0].Hint = "pip install ansible-core; or run ansible-inventory -i INVENTORY --list > nodes.json on a machine that has it, and name that file"
+		failed := unreadable(path,
+			errors.New("it reads as an Ansible inventory, which needs ansible-inventory, and that is not installed"))
+		failed.Problems[0].Hint = "pip install ansible-core; " +
+			"or run ansible-inventory -i INVENTORY --list > nodes.json on a machine that has it, and name that file"
 		return nil, failed
 	}
 	text, err := o.Ansible(ctx, path)
@@ -282,7 +285,8 @@ func (v *varReader) become() optional[string] {
 		return optional[string]{}
 	}
 	if isTemplate(value) {
-		v.unusable("write the value itself, or set dsbuild_sudo", "%s is a template, which only Ansible can evaluate, in a play", name)
+		v.unusable("write the value itself, or set dsbuild_sudo",
+			"%s is a template, which only Ansible can evaluate, in a play", name)
 		return optional[string]{}
 	}
 	if !isTrue(value) {
@@ -290,7 +294,8 @@ func (v *varReader) become() optional[string] {
 	}
 	method := v.text(nil, "ansible_become_method").or(some("sudo"))
 	if strings.TrimPrefix(method.value, "ansible.builtin.") != "sudo" {
-		v.unusable("dsbuild_sudo: false runs commands as the user who logs in", "ansible_become_method is %s: dsbuild supports only sudo", quoted(method.value))
+		v.unusable("dsbuild_sudo: false runs commands as the user who logs in",
+			"ansible_become_method is %s: dsbuild supports only sudo", quoted(method.value))
 		return optional[string]{}
 	}
 	if name, _, ok := v.get("ansible_become_password", "ansible_become_pass"); ok {
@@ -323,7 +328,8 @@ func (v *varReader) python() optional[string] {
 	case slices.Contains([]string{"auto", "auto_silent", "auto_legacy", "auto_legacy_silent"}, text):
 		return optional[string]{}
 	case isTemplate(value):
-		v.remark("%s is a template, which only Ansible can evaluate: dsbuild uses python3; name another one with dsbuild_python", name)
+		v.remark("%s is a template, which only Ansible can evaluate: dsbuild uses python3; name another one with dsbuild_python",
+			name)
 		return optional[string]{}
 	case envPython.MatchString(text):
 		return some(envPython.FindStringSubmatch(text)[1])

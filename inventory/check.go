@@ -26,7 +26,8 @@ func checkName(s string) error {
 	case strings.Contains(s, ":"):
 		return fmt.Errorf("%q is not a name: give address and port with the keys address and port", diagnostic.Clip(s))
 	}
-	return fmt.Errorf("%q is not a name: use letters, digits, '.', '_' and '-', and do not begin with '.' or '-'", diagnostic.Clip(s))
+	return fmt.Errorf("%q is not a name: use letters, digits, '.', '_' and '-', and do not begin with '.' or '-'",
+		diagnostic.Clip(s))
 }
 
 // checkWord refuses text with a line break.
@@ -52,7 +53,8 @@ func checkUser(s string) error {
 var zoneName = regexp.MustCompile(`^[A-Za-z0-9_.-]{0,32}$`)
 
 func checkAddress(s string) error {
-	if ip, err := netip.ParseAddr(s); err == nil && zoneName.MatchString(ip.Zone()) || nodeName.MatchString(s) && len(s) <= maxName {
+	if ip, err := netip.ParseAddr(s); err == nil && zoneName.MatchString(ip.Zone()) ||
+		nodeName.MatchString(s) && len(s) <= maxName {
 		return nil
 	}
 	return fmt.Errorf("%q is neither a host name nor an IP address (give a port with the key port)", diagnostic.Clip(s))

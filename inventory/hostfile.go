@@ -1,7 +1,6 @@
 package inventory
 
 import (
-	"fmt"
 	"regexp"
 	"strconv"
 	"strings"
@@ -54,8 +53,10 @@ func (r *reader) hostList() *Inventory {
 		if counted {
 			n, err := strconv.Atoi(slots)
 			if err != nil || n < 1 || n > mostPerHost || n == sshPort {
-				r.Add(inside(len(expr)+1), "write a number of GPUs as NAME slots=N, and a port as port: N in dsbuild's YAML (docs/nodes.md)",
-					"%s after %s could be a port: in a list of hosts it is the number of GPUs", diagnostic.Clip(slots), diagnostic.Clip(expr))
+				r.Add(inside(len(expr)+1),
+					"write a number of GPUs as NAME slots=N, and a port as port: N in dsbuild's YAML (docs/nodes.md)",
+					"%s after %s could be a port: in a list of hosts it is the number of GPUs",
+					diagnostic.Clip(slots), diagnostic.Clip(expr))
 				continue
 			}
 			s.slots = some(n)
@@ -98,7 +99,8 @@ func (l *nodeList) hostLine(at Position, m []string) {
 	}
 	s.slots = some(n)
 	if rest := strings.TrimSpace(m[4]); rest != "" && !strings.HasPrefix(rest, "#") {
-		l.remarks = append(l.remarks, Remark{name, fmt.Sprintf("dsbuild ignores text after slots=N in a hostfile, as DeepSpeed does: %s", diagnostic.Clip(rest))})
+		text := "dsbuild ignores text after slots=N in a hostfile, as DeepSpeed does: " + diagnostic.Clip(rest)
+		l.remarks = append(l.remarks, Remark{name, text})
 	}
 	l.addNode(name, at, s)
 }

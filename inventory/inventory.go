@@ -27,7 +27,7 @@ type Host struct {
 	Address      string            `json:"address"`                 // the address to dial; the node's name if not given
 	Port         int               `json:"port,omitempty"`          // 0: not given
 	User         string            `json:"user,omitempty"`          // "": not given
-	Sudo         string            `json:"sudo,omitempty"`          // the user as whom sudo runs commands there; "": the login user
+	Sudo         string            `json:"sudo,omitempty"`          // the user that sudo switches to; "": the login user
 	IdentityFile string            `json:"identity_file,omitempty"` // absolute; "": not given
 	ProxyJump    string            `json:"proxy_jump,omitempty"`    // [user@]host[:port][,...]; "": not given
 	SSHArgs      []string          `json:"ssh_args,omitempty"`      // more arguments of ssh, of an Ansible inventory

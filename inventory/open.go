@@ -9,7 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
+
 	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
@@ -84,7 +84,8 @@ func named(name string, missing error) (*Inventory, error) {
 	inv := rd.hostList()
 	for _, h := range inv.Hosts {
 		// No node name ends with an extension of a file name.
-		if slices.Contains([]string{".yaml", ".yml", ".json", ".ini", ".cfg", ".conf", ".txt", ".toml"}, filepath.Ext(h.Name)) {
+		switch filepath.Ext(h.Name) {
+		case ".yaml", ".yml", ".json", ".ini", ".cfg", ".conf", ".txt", ".toml":
 			return nil, noSuchFile(name, missing)
 		}
 	}
@@ -106,7 +107,8 @@ func noSuchFile(name string, err error) error {
 				names = append(names, e.Name())
 			}
 		}
-		if near := diagnostic.Nearest(filepath.Base(name), names); near != "" && diagnostic.Distance(filepath.Base(name), near) <= 2*diagnostic.Letter {
+		near := diagnostic.Nearest(filepath.Base(name), names)
+		if near != "" && diagnostic.Distance(filepath.Base(name), near) <= 2*diagnostic.Letter {
 			advice = "did you mean " + filepath.Join(filepath.Dir(name), near) + "?"
 		}
 	}

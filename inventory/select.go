@@ -117,7 +117,9 @@ func (inv *Inventory) usable() (*Inventory, error) {
 	}
 	kept := *inv
 	kept.faults = nil
-	kept.Remarks = slices.DeleteFunc(slices.Clone(inv.Remarks), func(r Remark) bool { return r.Node != "" && !there[r.Node] })
+	kept.Remarks = slices.DeleteFunc(slices.Clone(inv.Remarks), func(r Remark) bool {
+		return r.Node != "" && !there[r.Node]
+	})
 	return &kept, nil
 }
 

@@ -22,8 +22,9 @@ func (inv *Inventory) Hostfile() (string, error) {
 		}
 		last = h.Node
 		if other, twice := at[h.Address]; twice {
-			errs = append(errs, fault.WithHint(fmt.Errorf("%s and %s have the same address %s, but a hostfile has one line for each address", other, h.Node, h.Address),
-				"give each a name in ~/.ssh/config, and use it as the address"))
+			err := fmt.Errorf("%s and %s have the same address %s, but a hostfile has one line for each address",
+				other, h.Node, h.Address)
+			errs = append(errs, fault.WithHint(err, "give each a name in ~/.ssh/config, and use it as the address"))
 		}
 		at[h.Address] = h.Node
 		if h.Slots == 0 {
@@ -32,8 +33,8 @@ func (inv *Inventory) Hostfile() (string, error) {
 		fmt.Fprintf(&out, "%s slots=%d\n", h.Address, h.Slots)
 	}
 	if len(without) > 0 {
-		errs = append(errs, fault.WithHint(fmt.Errorf("%s: the number of GPUs is unknown, and a hostfile needs it", ui.FoldNames(without)),
-			"set it in the inventory: slots: 8 (dsbuild_slots=8 for Ansible)"))
+		err := fmt.Errorf("%s: the number of GPUs is unknown, and a hostfile needs it", ui.FoldNames(without))
+		errs = append(errs, fault.WithHint(err, "set it in the inventory: slots: 8 (dsbuild_slots=8 for Ansible)"))
 	}
 	if len(errs) > 0 {
 		return "", fault.WithCode(errors.Join(errs...), 2)
