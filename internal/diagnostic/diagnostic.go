@@ -114,7 +114,8 @@ func (l *List) Add(at Position, hint, format string, args ...any) {
 		return
 	}
 	p := Problem{Position: at, Message: HideCredentials(fmt.Sprintf(format, args...)), Hint: hint}
-	if at.Line > 0 && at.Line <= len(l.Lines) && len(l.Lines[at.Line-1]) <= maxLine && strings.TrimSpace(l.Lines[at.Line-1]) != "" {
+	if at.Line > 0 && at.Line <= len(l.Lines) && len(l.Lines[at.Line-1]) <= maxLine &&
+		strings.TrimSpace(l.Lines[at.Line-1]) != "" {
 		// A line without its secrets.
 		line, known := l.shown[at.Line]
 		if !known {

@@ -13,7 +13,8 @@ var (
 	// query matches the query of a URL, which may hold a token.
 	query = regexp.MustCompile(`(://[^\s'"?]*)\?[^\s'"]*`)
 	// secret matches a setting with its value if its name shows that the value is secret.
-	secret = regexp.MustCompile(`(?i)(\w*(?:pass|secret|token|credential|api_?key|access_?key|private_key)\w*(?:\\?["'])?\s*[=:]\s*)(\\?"[^"]*"?|'[^']*'?|\S+)`)
+	secret = regexp.MustCompile(`(?i)(\w*(?:pass|secret|token|credential|api_?key|access_?key|private_key)\w*` +
+		`(?:\\?["'])?\s*[=:]\s*)(\\?"[^"]*"?|'[^']*'?|\S+)`)
 )
 
 // HideCredentials removes user names, passwords and queries from the URLs in a text.

@@ -9,7 +9,8 @@ import (
 
 // assignment matches a variable set by a shell line or by an argument of a command. A value may have
 // several parts, quoted or not; a quote without an end reaches to the end of the text.
-var assignment = regexp.MustCompile(`(?s)([A-Za-z_][A-Za-z0-9_]*)=((?:"(?:[^"\\]|\\.)*(?:"|\\?$)|'[^']*(?:'|$)|\\.|[^\s"';&|\\])+)`)
+var assignment = regexp.MustCompile(`(?s)([A-Za-z_][A-Za-z0-9_]*)=` +
+	`((?:"(?:[^"\\]|\\.)*(?:"|\\?$)|'[^']*(?:'|$)|\\.|[^\s"';&|\\])+)`)
 
 // HideValues returns a shell line, or an argument of a command, without the values of the variables
 // that it sets: any of them may be a secret.

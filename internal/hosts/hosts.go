@@ -25,7 +25,10 @@ func Target(h inventory.Host, knownHosts string) (remote.Target, error) {
 	if err != nil {
 		return remote.Target{}, err
 	}
-	t := remote.Target{Name: h.Name, Node: h.Node, Address: h.Address, Port: h.Port, User: h.User, Sudo: h.Sudo, Jump: jump, SSHArgs: h.SSHArgs}
+	t := remote.Target{
+		Name: h.Name, Node: h.Node, Address: h.Address, Port: h.Port, User: h.User, Sudo: h.Sudo,
+		Jump: jump, SSHArgs: h.SSHArgs,
+	}
 	if h.IdentityFile != "" {
 		t.IdentityFiles = []string{h.IdentityFile}
 	}
@@ -134,7 +137,9 @@ func (w *setupWatch) failure(h inventory.Host) error {
 	if why != "" {
 		why = ": " + ui.Shorten(why, maxSaid)
 	}
-	return fault.WithHint(fmt.Errorf("the setup line %q ended with status %s%s", ui.Shorten(HideValues(h.Setup), maxSaid), ui.Shorten(strings.TrimSpace(status), 10), why),
+	err := fmt.Errorf("the setup line %q ended with status %s%s",
+		ui.Shorten(HideValues(h.Setup), maxSaid), ui.Shorten(strings.TrimSpace(status), 10), why)
+	return fault.WithHint(err,
 		"the line is at %s; try it on %s in a shell that is not interactive: sh -c 'LINE'", h.Position, h.Node)
 }
 

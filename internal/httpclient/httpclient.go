@@ -66,7 +66,8 @@ func pause(ctx context.Context, d time.Duration) error {
 
 // RoundTrip implements http.RoundTripper.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	isQuestion := (req.Method == http.MethodGet || req.Method == http.MethodHead) && (req.Body == nil || req.Body == http.NoBody)
+	isQuestion := (req.Method == http.MethodGet || req.Method == http.MethodHead) &&
+		(req.Body == nil || req.Body == http.NoBody)
 	if !isQuestion || req.Context().Value(insideTry{}) != nil {
 		return t.send(req)
 	}
@@ -144,7 +145,8 @@ func guardRedirect(req *http.Request) (*http.Request, error) {
 	req = req.Clone(req.Context())
 	for name := range req.Header {
 		lower := strings.ToLower(name)
-		if lower == "authorization" || lower == "cookie" || strings.Contains(lower, "token") || strings.Contains(lower, "api-key") {
+		if lower == "authorization" || lower == "cookie" ||
+			strings.Contains(lower, "token") || strings.Contains(lower, "api-key") {
 			req.Header.Del(name)
 		}
 	}

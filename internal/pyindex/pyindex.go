@@ -128,7 +128,8 @@ func read(contentType string, text []byte) ([]link, error) {
 			return nil, fmt.Errorf("its JSON cannot be read: %w", err)
 		}
 		if !strings.HasPrefix(doc.Meta.Version, "1.") {
-			return nil, fmt.Errorf("its page has version %.20q of the index format, but dsbuild reads only version 1", doc.Meta.Version)
+			return nil, fmt.Errorf("its page has version %.20q of the index format, but dsbuild reads only version 1",
+				doc.Meta.Version)
 		}
 		links := make([]link, 0, len(doc.Files))
 		for _, f := range doc.Files {
@@ -178,7 +179,9 @@ func (c *Client) do(ctx context.Context, address, accept string) (*http.Response
 }
 
 // get fetches at most limit bytes.
-func (c *Client) get(ctx context.Context, address, accept string, limit int64) (text []byte, res *http.Response, err error) {
+func (c *Client) get(
+	ctx context.Context, address, accept string, limit int64,
+) (text []byte, res *http.Response, err error) {
 	err = c.transport.Try(ctx, func(ctx context.Context, _ int) error {
 		res, err = c.do(ctx, address, accept)
 		if err != nil {

@@ -59,7 +59,8 @@ func (a *Answers) ask(ctx context.Context, question string, echo bool) (string, 
 	case ctx.Err() != nil:
 		return "", context.Cause(ctx)
 	case err != nil && limited.Err() != nil:
-		return "", a.away(fault.WithHint(fmt.Errorf("nobody answered within %s", patience), "stay at the terminal, or put BatchMode yes into ~/.ssh/config to turn off questions"))
+		return "", a.away(fault.WithHint(fmt.Errorf("nobody answered within %s", patience),
+			"stay at the terminal, or put BatchMode yes into ~/.ssh/config to turn off questions"))
 	case err != nil:
 		return "", a.away(err)
 	}
@@ -144,7 +145,9 @@ func (a *Answers) beginTrial(ctx context.Context, key string, ask func() (string
 
 // askSecret returns a secret that several logins use, called key: the one that an earlier login gave, or
 // the answer to ask. If trial is set already, its secret was wrong here, and ask asks again.
-func (a *Answers) askSecret(ctx context.Context, trial **secretTrial, key string, ask func() (string, error)) (string, error) {
+func (a *Answers) askSecret(
+	ctx context.Context, trial **secretTrial, key string, ask func() (string, error),
+) (string, error) {
 	var err error
 	if *trial == nil {
 		if *trial, err = a.beginTrial(ctx, key, ask); err != nil {

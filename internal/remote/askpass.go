@@ -41,7 +41,8 @@ func Askpass(args []string, out io.Writer) (code int, asked bool) {
 		return 1, true
 	}
 	defer conn.Close()
-	if err := json.NewEncoder(conn).Encode(askRequest{Prompt: args[0], Kind: os.Getenv("SSH_ASKPASS_PROMPT")}); err != nil {
+	request := askRequest{Prompt: args[0], Kind: os.Getenv("SSH_ASKPASS_PROMPT")}
+	if err := json.NewEncoder(conn).Encode(request); err != nil {
 		return 1, true
 	}
 	var reply askReply

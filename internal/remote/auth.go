@@ -160,8 +160,8 @@ func tooManyFiles(err error) bool {
 // filesError is the error of a connection for which this machine had no file descriptor left. Other
 // connections end and free theirs, so the caller may retry.
 func filesError(t Target, err error) error {
-	return fault.WithHint(cause.Errorf("%w to %s: this machine cannot open more files: %w", ErrDial, cause.Own(loginName(t)), err),
-		"use fewer nodes at once (--forks), or raise the limit here: ulimit -n")
+	err = cause.Errorf("%w to %s: this machine cannot open more files: %w", ErrDial, cause.Own(loginName(t)), err)
+	return fault.WithHint(err, "use fewer nodes at once (--forks), or raise the limit here: ulimit -n")
 }
 
 func (k *keySet) close() {
@@ -344,7 +344,11 @@ func (k *keySet) advice() string {
 		return fmt.Sprintf("unlock the key with the agent first: eval \"$(ssh-agent)\"; ssh-add %s", Quote(k.locked[0]))
 	}
 	if len(k.labels) == 0 {
-		return "create an SSH key (ssh-keygen) and add its public key to ~/.ssh/authorized_keys of that user on the node (ssh-copy-id), or name a key: identity_file: in the inventory"
+		return "create an SSH key (ssh-keygen) " +
+			"and add its public key to ~/.ssh/authorized_keys of that user on the node (ssh-copy-id), " +
+			"or name a key: identity_file: in the inventory"
 	}
-	return "add the public key of one of these keys to ~/.ssh/authorized_keys of that user on the node (ssh-copy-id), or name another key: identity_file: in the inventory"
+	return "add the public key of one of these keys " +
+		"to ~/.ssh/authorized_keys of that user on the node (ssh-copy-id), " +
+		"or name another key: identity_file: in the inventory"
 }

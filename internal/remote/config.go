@@ -140,7 +140,9 @@ func (c *clientConfig) lookup(ctx context.Context, alias string, t Target) (sett
 	}
 	if c.ssh() == "" {
 		if len(t.SSHArgs) > 0 {
-			return nil, fault.WithHint(fmt.Errorf("%s has arguments of ssh (%s), and there is no ssh on PATH to evaluate them", alias, strings.Join(t.SSHArgs, " ")), "install the OpenSSH client")
+			err := fmt.Errorf("%s has arguments of ssh (%s), and there is no ssh on PATH to evaluate them",
+				alias, strings.Join(t.SSHArgs, " "))
+			return nil, fault.WithHint(err, "install the OpenSSH client")
 		}
 		return settings{}, nil
 	}
@@ -201,7 +203,8 @@ func (c *clientConfig) ask(ctx context.Context, alias string, args []string) (s 
 	case ctx.Err() != nil:
 		return nil, false, ctx.Err()
 	case limited.Err() != nil:
-		return nil, false, fault.WithHint(fmt.Errorf("ssh -G %s did not end within %s", Quote(alias), askLimit), "a Match exec in ~/.ssh/config may hang")
+		return nil, false, fault.WithHint(fmt.Errorf("ssh -G %s did not end within %s", Quote(alias), askLimit),
+			"a Match exec in ~/.ssh/config may hang")
 	case err != nil:
 		return nil, false, localConfigError(cmp.Or(mistakeIn(stderr.String()), lastLine(stderr.String()), err.Error()), alias)
 	}
@@ -224,7 +227,8 @@ func (c *clientConfig) ask(ctx context.Context, alias string, args []string) (s 
 		}
 	}
 	files := s["identityfile"]
-	if len(files) >= fewestDefaults && !slices.ContainsFunc(files, func(f string) bool { return !strings.HasPrefix(f, "~/.ssh/id_") }) {
+	named := func(file string) bool { return !strings.HasPrefix(file, "~/.ssh/id_") }
+	if len(files) >= fewestDefaults && !slices.ContainsFunc(files, named) {
 		delete(s, "identityfile")
 	}
 	return s, same, nil
@@ -269,7 +273,8 @@ func forEveryHost(debug string) bool {
 
 // localConfigError returns the error of an ssh that cannot read the configuration of this machine.
 func localConfigError(why, alias string) error {
-	return fault.WithHint(fmt.Errorf("on this machine, ssh cannot read its configuration: %s", why), "correct it, and try: ssh -G %s", Quote(alias))
+	return fault.WithHint(fmt.Errorf("on this machine, ssh cannot read its configuration: %s", why),
+		"correct it, and try: ssh -G %s", Quote(alias))
 }
 
 // fewestDefaults is the least number of IdentityFile values that ssh prints if the configuration
@@ -378,7 +383,8 @@ func fillKeys(t *Target, set settings, names tokens) {
 	t.Agent = cmp.Or(t.Agent, agentOf(set.first("identityagent"), names))
 	t.BatchMode = t.BatchMode || set.says("batchmode", "yes")
 	t.NoPassword = t.NoPassword || set.says("passwordauthentication", "no")
-	t.NoInteractive = t.NoInteractive || set.says("kbdinteractiveauthentication", "no") || set.says("challengeresponseauthentication", "no")
+	t.NoInteractive = t.NoInteractive || set.says("kbdinteractiveauthentication", "no") ||
+		set.says("challengeresponseauthentication", "no")
 }
 
 // agentOf reads the value of IdentityAgent: a path, none, SSH_AUTH_SOCK, or $ and the name of
@@ -459,7 +465,8 @@ func ParseJump(s string) ([]Target, error) {
 // splitPort splits host[:port]. An IPv6 address with a port needs brackets.
 func splitPort(s string) (host string, port int, err error) {
 	host = s
-	if i := strings.LastIndexByte(s, ':'); i >= 0 && (strings.HasPrefix(s, "[") || strings.Count(s, ":") == 1) && !strings.HasSuffix(s, "]") {
+	i := strings.LastIndexByte(s, ':')
+	if i >= 0 && (strings.HasPrefix(s, "[") || strings.Count(s, ":") == 1) && !strings.HasSuffix(s, "]") {
 		host = s[:i]
 		if port, err = strconv.Atoi(s[i+1:]); err != nil || port < 1 || port > 65535 {
 			return "", 0, fmt.Errorf("%q is not a port", s[i+1:])

@@ -94,7 +94,8 @@ func (c *sshConn) broke(err error) bool {
 // cut reports whether err means a broken socket. A failed write closes the socket here, so
 // net.ErrClosed counts too.
 func cut(err error) bool {
-	return errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.EPIPE) || errors.Is(err, errReset) || errors.Is(err, errAborted)
+	return errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.EPIPE) || errors.Is(err, errReset) ||
+		errors.Is(err, errAborted)
 }
 
 // giveUp breaks the connection from this side and records the reason.

@@ -99,7 +99,8 @@ func (d *SSH) Dial(ctx context.Context, t Target) (Conn, error) {
 		return nil, err
 	}
 	c, err := d.dialAgain(ctx, d.opt.Tries, func() (*sshConn, error) { return d.dial(ctx, t) }, func(err error) bool {
-		return !errors.Is(err, errTurnedAway) && !errors.As(err, new(silentError)) && (errors.Is(err, ErrDial) || errors.Is(err, ErrLost))
+		return !errors.Is(err, errTurnedAway) && !errors.As(err, new(silentError)) &&
+			(errors.Is(err, ErrDial) || errors.Is(err, ErrLost))
 	})
 	if err != nil {
 		return nil, err
@@ -108,7 +109,9 @@ func (d *SSH) Dial(ctx context.Context, t Target) (Conn, error) {
 }
 
 // dialAgain calls dial up to so many times, while its error is passing, with growing pauses.
-func (d *SSH) dialAgain(ctx context.Context, tries int, dial func() (*sshConn, error), passing func(error) bool) (*sshConn, error) {
+func (d *SSH) dialAgain(
+	ctx context.Context, tries int, dial func() (*sshConn, error), passing func(error) bool,
+) (*sshConn, error) {
 	next := 2 * d.opt.Pause // a second by default
 	for n := 1; ; n++ {
 		c, err := dial()
@@ -166,14 +169,18 @@ func (d *SSH) dial(ctx context.Context, t Target) (*sshConn, error) {
 
 // jumpTo returns the connection to the last jump host of t, nil without one, which dial opens if no other
 // connection of that kind is open.
-func (d *SSH) jumpTo(ctx context.Context, t Target, kind string, dial func(context.Context, Target) (*sshConn, error)) (*sshConn, func(), error) {
+func (d *SSH) jumpTo(
+	ctx context.Context, t Target, kind string, dial func(context.Context, Target) (*sshConn, error),
+) (*sshConn, func(), error) {
 	n := len(t.Jump)
 	if n == 0 {
 		return nil, func() {}, nil
 	}
 	last := t.Jump[n-1]
 	last.Jump, last.jump = t.Jump[:n-1], true
-	jump, release, err := d.jumps.get(ctx, kind+jumpKey(t.Jump), func(ctx context.Context) (*sshConn, error) { return dial(ctx, last) })
+	jump, release, err := d.jumps.get(ctx, kind+jumpKey(t.Jump), func(ctx context.Context) (*sshConn, error) {
+		return dial(ctx, last)
+	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("through jump host %s: %w", last.Address, err)
 	}
@@ -229,8 +236,10 @@ func (d *SSH) reach(clock *deadline, t Target, dial dialFunc, keys *keySet) (*ss
 
 // unfinished returns the error of a handshake that took too long.
 func (d *SSH) unfinished(t Target) error {
-	err := cause.Errorf("%w to %s: it accepted the connection but did not finish the SSH handshake within %s", ErrDial, cause.Own(hostPort(t)), d.opt.Timeout)
-	return fault.WithHint(silentError{err}, "is sshd listening there, and is the node overloaded? Try: ssh -v -p %d %s@%s", t.Port, t.User, t.Address)
+	err := cause.Errorf("%w to %s: it accepted the connection but did not finish the SSH handshake within %s",
+		ErrDial, cause.Own(hostPort(t)), d.opt.Timeout)
+	return fault.WithHint(silentError{err},
+		"is sshd listening there, and is the node overloaded? Try: ssh -v -p %d %s@%s", t.Port, t.User, t.Address)
 }
 
 // handshake runs the SSH handshake over nc. ssh.ClientConfig.Timeout would not limit it, so
@@ -347,12 +356,15 @@ func nameError(t Target, why error) error {
 }
 
 func prohibitedError(t Target, why string) error {
-	return fault.WithHint(cause.Errorf("%w to %s: the jump host refused to forward the connection: %s", ErrDial, cause.Own(hostPort(t)), why),
-		"check AllowTcpForwarding and PermitOpen in the jump host's sshd_config, and no-port-forwarding beside your key there")
+	err := cause.Errorf("%w to %s: the jump host refused to forward the connection: %s",
+		ErrDial, cause.Own(hostPort(t)), why)
+	return fault.WithHint(err, "check AllowTcpForwarding and PermitOpen in the jump host's sshd_config, "+
+		"and no-port-forwarding beside your key there")
 }
 
 func jumpError(t Target, why string) error {
-	return fault.WithHint(cause.Errorf("%w to %s: the jump host cannot reach it: %s", ErrDial, cause.Own(hostPort(t)), why),
+	err := cause.Errorf("%w to %s: the jump host cannot reach it: %s", ErrDial, cause.Own(hostPort(t)), why)
+	return fault.WithHint(err,
 		"try from the jump host: ssh -p %d %s@%s; its sshd needs AllowTcpForwarding yes", t.Port, t.User, t.Address)
 }
 
@@ -394,24 +406,29 @@ func handshakeError(t Target, err error, check *hostKeyCheck, login *login, aliv
 		return login.withMessage(login.refused(text))
 	case !begun && alive.said() == notAllowed:
 		return bannedError(t)
-	case !begun && (errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || cut(err)): // else the message was malformed
+	// Any other error before the login means that the message was malformed.
+	case !begun && (errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || cut(err)):
 		return brokenOff(t, true, cmp.Or(alive.said(), text))
 	}
 	return login.withMessage(brokenOff(t, false, text))
 }
 
 func algorithmError(t Target, what, offered string) error {
-	err := cause.Errorf("%w to %s: no common algorithm for %s (the node has %s)", ErrDial, cause.Own(hostPort(t)), what, offered)
+	err := cause.Errorf("%w to %s: no common algorithm for %s (the node has %s)",
+		ErrDial, cause.Own(hostPort(t)), what, offered)
 	if !t.openSSH && strings.Contains(offered, "diffie-hellman-group-exchange-sha256") {
 		return fault.WithHint(err, "OpenSSH knows it: --ssh openssh")
 	}
-	return fault.WithHint(err,
-		"dsbuild uses no algorithm with SHA-1 or CBC: allow others with KexAlgorithms, MACs and Ciphers in its sshd_config (ssh -Q kex, ssh -Q mac, ssh -Q cipher list them)")
+	return fault.WithHint(err, "dsbuild uses no algorithm with SHA-1 or CBC: "+
+		"allow others with KexAlgorithms, MACs and Ciphers in its sshd_config "+
+		"(ssh -Q kex, ssh -Q mac, ssh -Q cipher list them)")
 }
 
 func bannedError(t Target) error {
 	return fault.WithHint(cause.Errorf("%w: sshd at %s says %q", ErrBanned, cause.Own(hostPort(t)), notAllowed),
-		"too many logins from this machine have failed (PerSourcePenalties): wait some minutes, and find the failing logins; PerSourcePenaltyExemptList in its sshd_config can exempt this machine")
+		"too many logins from this machine have failed (PerSourcePenalties): "+
+			"wait some minutes, and find the failing logins; "+
+			"PerSourcePenaltyExemptList in its sshd_config can exempt this machine")
 }
 
 // brokenOff returns the error of a handshake that the node ended. turnedAway means that it ended
@@ -419,14 +436,16 @@ func bannedError(t Target) error {
 func brokenOff(t Target, turnedAway bool, why string) error {
 	err := cause.Errorf("%w to %s: the node ended the handshake: %s", ErrDial, cause.Own(hostPort(t)), why)
 	if turnedAway {
-		err = cause.Errorf("%w to %s: %w: the node ended the handshake: %s", ErrDial, cause.Own(hostPort(t)), errTurnedAway, why)
+		err = cause.Errorf("%w to %s: %w: the node ended the handshake: %s",
+			ErrDial, cause.Own(hostPort(t)), errTurnedAway, why)
 	}
 	return fault.WithHint(err, "its sshd log has the reason; sshd refuses connections beyond MaxStartups")
 }
 
 // hungUpError returns the error of a connection that ended while dsbuild asked a person.
 func hungUpError(t Target) error {
-	return fault.WithHint(cause.Errorf("%w to %s: %w", ErrDial, cause.Own(hostPort(t)), errHungUp), "raise LoginGraceTime in its sshd_config")
+	return fault.WithHint(cause.Errorf("%w to %s: %w", ErrDial, cause.Own(hostPort(t)), errHungUp),
+		"raise LoginGraceTime in its sshd_config")
 }
 
 // notAllowed is sshd's message to a client that it has banned for a while.
@@ -435,4 +454,5 @@ const notAllowed = "Not allowed at this time"
 // refusals matches the errors of an authentication with a final result: no method is left, the node
 // refuses, or no key can sign. If the connection merely broke during the login, dsbuild may retry: a
 // refusal at a jump host would be final for every node behind it.
-var refusals = regexp.MustCompile(`^ssh: unable to authenticate|(?i:too many authentication)|^ssh: disconnect, reason 1[345]:|^agent: |no common public key signature algorithm`)
+var refusals = regexp.MustCompile(`^ssh: unable to authenticate|(?i:too many authentication)|` +
+	`^ssh: disconnect, reason 1[345]:|^agent: |no common public key signature algorithm`)

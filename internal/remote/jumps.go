@@ -27,7 +27,9 @@ type jumpConn struct {
 
 // get returns the connection for key, and dials if there is none. The caller calls release when it no
 // longer needs the connection.
-func (p *jumpConns) get(ctx context.Context, key string, dial func(context.Context) (*sshConn, error)) (c *sshConn, release func(), err error) {
+func (p *jumpConns) get(
+	ctx context.Context, key string, dial func(context.Context) (*sshConn, error),
+) (c *sshConn, release func(), err error) {
 	p.mu.Lock()
 	s := p.open[key]
 	if s == nil || s.over() {
@@ -108,8 +110,9 @@ func (p *jumpConns) release(key string, s *jumpConn) {
 func jumpKey(chain []Target) string {
 	var b strings.Builder
 	for _, t := range chain {
-		fmt.Fprintf(&b, "%s %q %q %q %t %q %q %q %t %t %t %q %q\x00", loginName(t), t.IdentityFiles, t.KnownHosts,
-			t.CertificateFiles, t.IdentitiesOnly, t.Agent, t.HostKeyAlias, t.ControlPaths, t.BatchMode, t.NoPassword, t.NoInteractive, t.proxyCommand, t.SSHArgs)
+		fmt.Fprintf(&b, "%s %q %q %q %t %q %q %q %t %t %t %q %q\x00",
+			loginName(t), t.IdentityFiles, t.KnownHosts, t.CertificateFiles, t.IdentitiesOnly, t.Agent, t.HostKeyAlias,
+			t.ControlPaths, t.BatchMode, t.NoPassword, t.NoInteractive, t.proxyCommand, t.SSHArgs)
 	}
 	return b.String()
 }

@@ -182,8 +182,10 @@ func (l *login) refused(text string) error {
 		return cause.Errorf("%w by %s: %w%s%s", ErrAuth, cause.Own(loginName(t)), l.gaveUp, k.because(), accepts)
 	}
 	if strings.Contains(strings.ToLower(text), "too many") {
-		err := cause.Errorf("%w by %s: too many keys: %d were ready%s", ErrAuth, cause.Own(loginName(t)), len(k.signers), k.because())
-		return fault.WithHint(err, "name the right key (identity_file: in the inventory, or IdentityFile in ~/.ssh/config): dsbuild tries it first")
+		err := cause.Errorf("%w by %s: too many keys: %d were ready%s",
+			ErrAuth, cause.Own(loginName(t)), len(k.signers), k.because())
+		return fault.WithHint(err, "name the right key "+
+			"(identity_file: in the inventory, or IdentityFile in ~/.ssh/config): dsbuild tries it first")
 	}
 	if !strings.HasPrefix(text, "ssh: unable") {
 		k.notes = append(k.notes, strings.TrimPrefix(text, "ssh: "))
@@ -192,7 +194,8 @@ func (l *login) refused(text string) error {
 	if l.asked > 0 {
 		tried = append(tried, "the typed answer")
 	}
-	err := cause.Errorf("%w by %s: tried %s%s%s", ErrAuth, cause.Own(loginName(t)), strings.Join(tried, ", "), k.because(), accepts)
+	err := cause.Errorf("%w by %s: tried %s%s%s",
+		ErrAuth, cause.Own(loginName(t)), strings.Join(tried, ", "), k.because(), accepts)
 	advice := k.advice()
 	if l.answers.prompter == nil && (l.takes(byPassword) || l.takes(interactively)) {
 		advice += "; from a terminal, dsbuild asks this node's questions"
@@ -209,7 +212,8 @@ func (l *login) withMessage(err error) error {
 	}
 	err = cause.Errorf("%w; the node says: %s", err, said)
 	if strings.Contains(strings.ToLower(said), "job") {
-		return fault.WithHint(err, "the node lets in only users with a job there: --via slurm reaches it in a job of your own")
+		return fault.WithHint(err,
+			"the node lets in only users with a job there: --via slurm reaches it in a job of your own")
 	}
 	return err
 }

@@ -32,11 +32,13 @@ var versionForm = regexp.MustCompile(`OpenSSH_(?:for_Windows_)?(\d+)\.(\d+)[^\s,
 // FindOpenSSH returns the path of an ssh that dsbuild can use. Its errors are ErrOpenSSH.
 func FindOpenSSH(ctx context.Context) (string, error) {
 	if runtime.GOOS == "windows" {
-		return "", fault.WithHint(fmt.Errorf("%w: on Windows it cannot share a connection (ControlMaster)", ErrOpenSSH), "use --ssh native, or run dsbuild in WSL")
+		return "", fault.WithHint(fmt.Errorf("%w: on Windows it cannot share a connection (ControlMaster)", ErrOpenSSH),
+			"use --ssh native, or run dsbuild in WSL")
 	}
 	program, err := exec.LookPath("ssh")
 	if err != nil {
-		return "", fault.WithHint(fmt.Errorf("%w: there is no ssh on PATH", ErrOpenSSH), "install the OpenSSH client (Debian: openssh-client, Red Hat: openssh-clients), or use --ssh native")
+		return "", fault.WithHint(fmt.Errorf("%w: there is no ssh on PATH", ErrOpenSSH),
+			"install the OpenSSH client (Debian: openssh-client, Red Hat: openssh-clients), or use --ssh native")
 	}
 	limited, cancel := context.WithTimeout(ctx, versionLimit)
 	defer cancel()
@@ -50,14 +52,16 @@ func FindOpenSSH(ctx context.Context) (string, error) {
 	if version == nil {
 		first, _, _ := strings.Cut(strings.TrimSpace(string(said)), "\n")
 		first = clip(strings.TrimSpace(first), maxPrompt)
-		return "", fault.WithHint(fmt.Errorf("%w: %s -V prints no version of OpenSSH: %s", ErrOpenSSH, program, cmp.Or(first, fmt.Sprint(err))),
-			"put the OpenSSH client first on PATH, or use --ssh native")
+		err = fmt.Errorf("%w: %s -V prints no version of OpenSSH: %s",
+			ErrOpenSSH, program, cmp.Or(first, fmt.Sprint(err)))
+		return "", fault.WithHint(err, "put the OpenSSH client first on PATH, or use --ssh native")
 	}
 	major, _ := strconv.Atoi(version[1])
 	minor, _ := strconv.Atoi(version[2])
 	if major < oldestMajor || major == oldestMajor && minor < oldestMinor {
-		return "", fault.WithHint(fmt.Errorf("%w: %s is %s, but dsbuild needs OpenSSH %d.%d or newer", ErrOpenSSH, program, version[0], oldestMajor, oldestMinor),
-			"put a newer ssh first on PATH, or use --ssh native")
+		err = fmt.Errorf("%w: %s is %s, but dsbuild needs OpenSSH %d.%d or newer",
+			ErrOpenSSH, program, version[0], oldestMajor, oldestMinor)
+		return "", fault.WithHint(err, "put a newer ssh first on PATH, or use --ssh native")
 	}
 	return program, nil
 }

@@ -114,7 +114,13 @@ func (a *attempt) start(clock *deadline, program string) (*opensshLink, error) {
 	d, t, socket := a.dialer, a.target, filepath.Join(a.folder, "master")
 	asking, stop := context.WithCancelCause(clock)
 	defer stop(nil)
-	a.login = &opensshLogin{login: login{target: t, keys: &keySet{}, answers: d.answers, ctx: asking, clock: clock}, log: masterLog(a.folder), tell: d.opt.Note, stop: stop, by: map[string]*secretTrial{}}
+	a.login = &opensshLogin{
+		login: login{target: t, keys: &keySet{}, answers: d.answers, ctx: asking, clock: clock},
+		log:   masterLog(a.folder),
+		tell:  d.opt.Note,
+		stop:  stop,
+		by:    map[string]*secretTrial{},
+	}
 	cmd := exec.Command(program, a.args(socket)...) //nolint:noctx // the process outlives the attempt
 	cmd.Env = os.Environ()
 	cmd.Stderr = &a.stderr
@@ -192,7 +198,10 @@ func (a *attempt) args(socket string) []string {
 	args := append(a.dialer.config.flags(), "-M", "-N", "-T", "-S", socket, "-E", masterLog(a.folder))
 	add := func(key, value string) { args = append(args, option(key, value)...) }
 	add("LogLevel", "DEBUG1")
-	for _, key := range []string{"ControlPersist", "ForwardAgent", "ForwardX11", "PermitLocalCommand", "UpdateHostKeys", "VerifyHostKeyDNS", "NoHostAuthenticationForLocalhost", "Tunnel"} {
+	for _, key := range []string{
+		"ControlPersist", "ForwardAgent", "ForwardX11", "PermitLocalCommand",
+		"UpdateHostKeys", "VerifyHostKeyDNS", "NoHostAuthenticationForLocalhost", "Tunnel",
+	} {
 		add(key, "no")
 	}
 	add("ClearAllForwardings", "yes")

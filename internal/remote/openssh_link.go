@@ -49,7 +49,10 @@ type session struct {
 // newLink returns the link to a node through the master that listens at socket. master is nil if it
 // is the user's.
 func newLink(program, host, folder, socket string, master *process) *opensshLink {
-	return &opensshLink{ssh: program, host: host, folder: folder, socket: socket, master: master, sessions: map[*session]bool{}}
+	return &opensshLink{
+		ssh: program, host: host, folder: folder, socket: socket, master: master,
+		sessions: map[*session]bool{},
+	}
 }
 
 // masterLog returns the path of the log of dsbuild's master in its private folder.
@@ -62,7 +65,9 @@ func (l *opensshLink) line(cmd Command) (string, error) { return commandLine(cmd
 // args returns the options of an ssh that uses the master only. If the master is gone, that ssh
 // must not open a connection of its own.
 func (l *opensshLink) args(more ...string) []string {
-	return append([]string{"-F", "none", "-S", l.socket, "-o", "ControlMaster=no", "-o", "ProxyCommand=false", "-o", "BatchMode=yes"}, more...)
+	return append([]string{
+		"-F", "none", "-S", l.socket, "-o", "ControlMaster=no", "-o", "ProxyCommand=false", "-o", "BatchMode=yes",
+	}, more...)
 }
 
 // start starts a session.
@@ -119,7 +124,8 @@ const (
 // while the master opens a session for it. So abandon first waits until the session is open, at
 // most leaveLimit.
 func (s *session) abandon() {
-	for end := time.Now().Add(leaveLimit); time.Now().Before(end) && !isClosed(s.done) && !strings.Contains(s.said(), saysOpened); {
+	end := time.Now().Add(leaveLimit)
+	for time.Now().Before(end) && !isClosed(s.done) && !strings.Contains(s.said(), saysOpened) {
 		time.Sleep(5 * time.Millisecond)
 	}
 	s.kill()
@@ -199,7 +205,8 @@ func (l *opensshLink) sessionResult(s *session, doing string) error {
 		return &ExitError{Code: sshFailed}
 	case strings.Contains(said, saysRefused) && l.master == nil:
 		return fault.WithHint(fmt.Errorf("%w: it is your ssh's, at %s: %s", errNoSession, l.socket, saysRefused),
-			"end other sessions on it; or end it (ssh -O exit -S %s %s), and dsbuild logs in for each of its own; or raise MaxSessions in the node's sshd_config", Quote(l.socket), Quote(l.host))
+			"end other sessions on it; or end it (ssh -O exit -S %s %s), and dsbuild logs in for each of its own; "+
+				"or raise MaxSessions in the node's sshd_config", Quote(l.socket), Quote(l.host))
 	case strings.Contains(said, saysRefused):
 		return noSession(saysRefused)
 	}

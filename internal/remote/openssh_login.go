@@ -29,8 +29,12 @@ var (
 )
 
 // opensshOwn matches log lines that do not come from the node.
-var opensshOwn = regexp.MustCompile(`^debug\d|^Authenticated (to|using) |Permission denied(, please try again| \(.*\)\.$)|^no such identity: |^(\*\* |@ *)?W(arning|ARNING): |^\*\* |^@|^Permissions \d+ for |^It is required that your private key|^This private key will be ignored|` +
-	`^(ssh|kex_exchange_identification|sign_and_send_pubkey|Load key .*|Received disconnect from .*): |^(Connection|Disconnected|Transferred|Bytes per second|client_loop)\b`)
+var opensshOwn = regexp.MustCompile(`^debug\d|^Authenticated (to|using) |` +
+	`Permission denied(, please try again| \(.*\)\.$)|^no such identity: |` +
+	`^(\*\* |@ *)?W(arning|ARNING): |^\*\* |^@|` +
+	`^Permissions \d+ for |^It is required that your private key|^This private key will be ignored|` +
+	`^(ssh|kex_exchange_identification|sign_and_send_pubkey|Load key .*|Received disconnect from .*): |` +
+	`^(Connection|Disconnected|Transferred|Bytes per second|client_loop)\b`)
 
 // answer answers a prompt of ssh. Without an answer it ends the attempt, because ssh would send an
 // empty password instead.

@@ -50,7 +50,8 @@ func (a *attempt) explain(clock *deadline) error {
 		return hungUpError(a.target)
 	case gaveUp != nil:
 		return a.login.refused("")
-	case clock.expired() && !strings.Contains(said, "Connection established") && a.jump == nil && a.target.proxyCommand == "":
+	case clock.expired() && !strings.Contains(said, "Connection established") &&
+		a.jump == nil && a.target.proxyCommand == "":
 		return noAnswer(a.target)
 	case clock.expired():
 		return a.dialer.unfinished(a.target)
@@ -135,11 +136,13 @@ func (a *attempt) untrusted(said string) error {
 		shows = m[1]
 	}
 	if strings.Contains(said, "REVOKED HOST KEY") {
-		return cause.Errorf("%w: %s shows %s, which %s marks as revoked", ErrHostKey, cause.Own(a.check.name()), shows, revokedAt(a.target.KnownHosts, shows))
+		return cause.Errorf("%w: %s shows %s, which %s marks as revoked",
+			ErrHostKey, cause.Own(a.check.name()), shows, revokedAt(a.target.KnownHosts, shows))
 	}
 	var known *xknownhosts.KeyError
 	// No key equals noKey, so the database returns the keys it holds for the node.
-	if errors.As(a.check.db.HostKeyCallback()(knownAs(a.target), &net.TCPAddr{IP: net.IPv4zero}, noKey{}), &known) && len(known.Want) > 0 {
+	err := a.check.db.HostKeyCallback()(knownAs(a.target), &net.TCPAddr{IP: net.IPv4zero}, noKey{})
+	if errors.As(err, &known) && len(known.Want) > 0 {
 		return a.check.changed(shows, ofType(known.Want, strings.SplitN(shows, " ", 2)[0]))
 	}
 	return a.check.unknown(shows)
@@ -199,8 +202,9 @@ func (a *attempt) unreached(said string) error {
 		}
 		return jumpError(a.target, lastLine(a.stderr.String()))
 	case t.proxyCommand != "":
-		return fault.WithHint(cause.Errorf("%w to %s: its ProxyCommand (%s) failed: %s", ErrDial, cause.Own(hostPort(t)), t.proxyCommand, cmp.Or(lastLine(a.stderr.String()), last)),
-			"try: ssh -v -p %d %s@%s", t.Port, t.User, t.word())
+		err := cause.Errorf("%w to %s: its ProxyCommand (%s) failed: %s",
+			ErrDial, cause.Own(hostPort(t)), t.proxyCommand, cmp.Or(lastLine(a.stderr.String()), last))
+		return fault.WithHint(err, "try: ssh -v -p %d %s@%s", t.Port, t.User, t.word())
 	}
 	if m := saysBanner.FindStringSubmatch(said); m != nil {
 		last = m[1]

@@ -63,7 +63,8 @@ func (a *Answers) unlock(ctx context.Context, file string, text []byte) (passphr
 			}
 			again = "wrong passphrase; "
 		}
-		return "", fault.WithHint(fmt.Errorf("%s is encrypted, and %w", file, errNotTyped), "unlock it with the agent: ssh-add %s", Quote(file))
+		return "", fault.WithHint(fmt.Errorf("%s is encrypted, and %w", file, errNotTyped),
+			"unlock it with the agent: ssh-add %s", Quote(file))
 	}
 	l, err := a.beginTrial(ctx, "passphrase of "+filepath.Clean(file), ask)
 	if err != nil {

@@ -251,7 +251,9 @@ func (p *put) remoteSum(ctx context.Context, n int64) (string, error) {
 	if p.up.Sum != nil {
 		return p.up.Sum(ctx, p.part, n)
 	}
-	said, err := RunForAnswer(ctx, p.conn, Command{Argv: []string{"sh", "-c", sumScript, "sh", p.part, strconv.FormatInt(n, 10)}})
+	said, err := RunForAnswer(ctx, p.conn, Command{
+		Argv: []string{"sh", "-c", sumScript, "sh", p.part, strconv.FormatInt(n, 10)},
+	})
 	if err != nil {
 		return "", fmt.Errorf("computing the sha256 of %s on the node: %w", p.part, err)
 	}
@@ -323,10 +325,12 @@ func (c *sshConn) sftp(ctx context.Context, window int) (*sftp.Client, error) {
 	opened := make(chan *sftp.Client, 1)
 	done := make(chan error, 1)
 	go func() {
-		cl, err := c.link.sftp(ctx, sftp.MaxPacket(packet), sftp.MaxConcurrentRequestsPerFile(window/packet), sftp.UseConcurrentWrites(true))
+		cl, err := c.link.sftp(ctx, sftp.MaxPacket(packet),
+			sftp.MaxConcurrentRequestsPerFile(window/packet), sftp.UseConcurrentWrites(true))
 		if err == nil {
 			if _, tells := cl.HasExtension("limits@openssh.com"); tells { // it takes larger packets
-				err = errors.Join(sftp.MaxPacketUnchecked(widePacket)(cl), sftp.MaxConcurrentRequestsPerFile(max(1, window/widePacket))(cl))
+				err = errors.Join(sftp.MaxPacketUnchecked(widePacket)(cl),
+					sftp.MaxConcurrentRequestsPerFile(max(1, window/widePacket))(cl))
 			}
 			opened <- cl
 		}

@@ -115,7 +115,9 @@ set -- "$1" "$n"; echo $n
 // resume finds out how much of the upload an earlier try left. If the bytes are not the same, resume
 // removes that file.
 func (r receipt) resume(ctx context.Context, on Runner) (there int64, err error) {
-	said, err := RunForAnswer(ctx, on, Command{Argv: []string{"sh", "-c", partScript, "sh", r.part, strconv.FormatInt(r.Size, 10)}})
+	said, err := RunForAnswer(ctx, on, Command{
+		Argv: []string{"sh", "-c", partScript, "sh", r.part, strconv.FormatInt(r.Size, 10)},
+	})
 	if err == nil && said == "" {
 		return 0, nil
 	}

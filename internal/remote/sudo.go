@@ -72,8 +72,10 @@ func (c *sudoConn) try(ctx context.Context, limit time.Duration) error {
 	}
 	err = flooded(s.run(limited))
 	if ctx.Err() == nil && clock.expired() {
-		err = cause.Errorf("%w on %s: it ran no command within %s, and printed %q", ErrSudo, cause.Own(c.target.Name), limit, s.said())
-		err = fault.WithHint(err, "sudo there may ask for something other than a password. Try there: sudo -u %s true", c.target.Sudo)
+		err = cause.Errorf("%w on %s: it ran no command within %s, and printed %q",
+			ErrSudo, cause.Own(c.target.Name), limit, s.said())
+		err = fault.WithHint(err,
+			"sudo there may ask for something other than a password. Try there: sudo -u %s true", c.target.Sudo)
 	}
 	var wrong error
 	if errors.Is(err, ErrSudo) && !notSudoer.MatchString(err.Error()) {
@@ -142,9 +144,13 @@ func (c *sudoConn) session(cmd Command, password func(context.Context, string) (
 	}
 	input := &sudoInput{program: cmd.Stdin}
 	input.cond = sync.NewCond(&input.mu)
-	s := &sudoSession{conn: c, cmd: cmd, password: password, input: input, ask: "[sudo " + rand.Text() + " ", on: rand.Text() + "\n"}
+	s := &sudoSession{
+		conn: c, cmd: cmd, password: password, input: input,
+		ask: "[sudo " + rand.Text() + " ", on: rand.Text() + "\n",
+	}
 	// The program starts in the home folder if it can, as after a login.
-	script, err := checkLine(`cd "${HOME:-/}" 2>/dev/null || cd /; echo ` + s.on[:len(s.on)-1] + " >&2\n" + setupLine(cmd.Setup) + "exec " + program)
+	script, err := checkLine(`cd "${HOME:-/}" 2>/dev/null || cd /; ` +
+		"echo " + s.on[:len(s.on)-1] + " >&2\n" + setupLine(cmd.Setup) + "exec " + program)
 	if err != nil {
 		return nil, err
 	}

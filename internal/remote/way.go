@@ -30,8 +30,10 @@ func (d *SSH) chooseWay(t *Target, set settings) error {
 	case Native:
 		if t.proxyCommand != "" {
 			// Without the ProxyCommand another node may answer, or none.
-			return fault.WithHint(fmt.Errorf("the ssh configuration has a ProxyCommand for %s (%s), which only OpenSSH can run", t.word(), t.proxyCommand),
-				"use --ssh auto or --ssh openssh; if the node can be reached directly, put ProxyCommand none for it before that line")
+			err := fmt.Errorf("the ssh configuration has a ProxyCommand for %s (%s), which only OpenSSH can run",
+				t.word(), t.proxyCommand)
+			return fault.WithHint(err, "use --ssh auto or --ssh openssh; "+
+				"if the node can be reached directly, put ProxyCommand none for it before that line")
 		}
 	default:
 		t.openSSH = why != "" || slices.ContainsFunc(t.Jump, func(j Target) bool { return j.openSSH || j.hasMaster() })

@@ -32,7 +32,9 @@ func (d *Dialer) obtain(names []string) {
 		return
 	}
 	parts, unknown := d.byPartition(names, listed)
-	d.refuse(unknown, func(string) error { return unreachable(errors.New("Slurm no longer knows it")) }) //nolint:staticcheck // a name
+	d.refuse(unknown, func(string) error {
+		return unreachable(errors.New("Slurm no longer knows it")) //nolint:staticcheck // a name
+	})
 	var all sync.WaitGroup
 	for _, part := range parts {
 		for _, n := range part.nodes {
@@ -81,7 +83,8 @@ func (d *Dialer) turnDown(err error) error {
 		says = " (Slurm says " + late.reason + ")"
 	}
 	return fault.WithHint(unreachable(fmt.Errorf("not free within %s%s", ui.Duration(d.opt.Wait), says)),
-		"squeue --nodelist=NODE names its jobs. Run again later: dsbuild skips nodes that are done; --slurm-wait 1h waits longer")
+		"squeue --nodelist=NODE names its jobs. "+
+			"Run again later: dsbuild skips nodes that are done; --slurm-wait 1h waits longer")
 }
 
 // downError returns the error of a node on which Slurm starts no job.
@@ -165,7 +168,12 @@ func startSalloc(options []string) (*salloc, error) {
 		return nil, failed("salloc", "", err)
 	}
 	args := slices.Concat([]string{"-c", watchdog, "sh"}, options, []string{"sh", "-c", report})
-	s := &salloc{cmd: exec.Command("sh", args...), said: &remote.Tail{Most: complaintMost}, line: make(chan string, 1), ended: make(chan struct{})}
+	s := &salloc{
+		cmd:   exec.Command("sh", args...),
+		said:  &remote.Tail{Most: complaintMost},
+		line:  make(chan string, 1),
+		ended: make(chan struct{}),
+	}
 	s.cmd.Env, s.cmd.Stderr, s.cmd.WaitDelay = Environ(os.Environ()), s.said, 2*time.Second
 	detach(s.cmd)
 	var err error
@@ -304,5 +312,6 @@ func closed(c <-chan struct{}) bool {
 
 // lost returns the error of an operation during which the job ended.
 func (a *allocation) lost(when string) error {
-	return fault.WithHint(fmt.Errorf("%w %s: job %s has ended: %s", remote.ErrLost, when, a.job, a.why), "it is safe to run the same command again")
+	return fault.WithHint(fmt.Errorf("%w %s: job %s has ended: %s", remote.ErrLost, when, a.job, a.why),
+		"it is safe to run the same command again")
 }

@@ -72,7 +72,8 @@ func (d *Dialer) unknown(ctx context.Context, names []string, listed []Node) err
 	if len(strangers) > 0 {
 		return configError(fmt.Sprintf("Slurm knows no node %s", ui.FoldNames(strangers)), advice)
 	}
-	return configError(fmt.Sprintf("%s: not in partition %s", ui.FoldNames(names), d.opt.Partition), "without --partition, dsbuild requests each node in one of its own partitions")
+	return configError(fmt.Sprintf("%s: not in partition %s", ui.FoldNames(names), d.opt.Partition),
+		"without --partition, dsbuild requests each node in one of its own partitions")
 }
 
 // partition is a Slurm partition in which dsbuild asks for nodes.
@@ -169,7 +170,8 @@ func (d *Dialer) jobOptions(p partition, names []string) []string {
 	}
 	args = append(args, d.opt.More...)
 	// Later options override the user's. --no-kill keeps the job when one of its nodes fails.
-	args = append(args, "--job-name=dsbuild", "--partition="+p.name, fmt.Sprintf("--nodes=1-%d", len(names)), "--cpus-per-task=1", "--no-kill")
+	args = append(args, "--job-name=dsbuild", "--partition="+p.name,
+		fmt.Sprintf("--nodes=1-%d", len(names)), "--cpus-per-task=1", "--no-kill")
 	others := slices.Clone(p.others)
 	for _, n := range p.nodes {
 		if !slices.Contains(names, n.Name) {
@@ -179,7 +181,11 @@ func (d *Dialer) jobOptions(p partition, names []string) []string {
 	if len(others) > 0 {
 		args = append(args, "--exclude="+ui.FoldNames(others))
 	}
-	for _, o := range []struct{ option, value string }{{"--account=", d.opt.Account}, {"--qos=", d.opt.QOS}, {"--time=", d.opt.Time}} {
+	for _, o := range []struct{ option, value string }{
+		{"--account=", d.opt.Account},
+		{"--qos=", d.opt.QOS},
+		{"--time=", d.opt.Time},
+	} {
 		if o.value != "" {
 			args = append(args, o.option+o.value)
 		}

@@ -135,7 +135,8 @@ func (n Node) down() string {
 
 // stateOf returns Slurm's word for the state of a job, and the reason that Slurm gives for it.
 func stateOf(ctx context.Context, id string) (state, reason string, err error) {
-	out, _, err := Program{Name: "squeue", Args: []string{"--noheader", "--jobs=" + id, "--states=all", "--format=%T|%r"}}.Output(ctx)
+	args := []string{"--noheader", "--jobs=" + id, "--states=all", "--format=%T|%r"}
+	out, _, err := Program{Name: "squeue", Args: args}.Output(ctx)
 	if err != nil {
 		return "", "", err
 	}

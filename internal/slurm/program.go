@@ -39,7 +39,8 @@ func (p Program) Output(ctx context.Context) (out, said string, err error) {
 	cmd := exec.CommandContext(ctx, p.Name, p.Args...)
 	cmd.Env = append(Environ(os.Environ()), p.More...)
 	answer, complaint := &remote.Tail{Most: answerMost}, &remote.Tail{Most: complaintMost}
-	cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = p.Dir, bytes.NewReader(p.Stdin), answer, complaint, time.Second
+	cmd.Dir, cmd.WaitDelay = p.Dir, time.Second
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(p.Stdin), answer, complaint
 	detach(cmd)
 	err = cmd.Run()
 	out, said = clean(answer), clean(complaint)
@@ -55,7 +56,8 @@ func (p Program) Output(ctx context.Context) (out, said string, err error) {
 // failed returns the error of a Slurm program: its output, or err if there is none.
 func failed(name, said string, err error) error {
 	if errors.Is(err, exec.ErrNotFound) {
-		return fault.New(fault.Usage, "run this on a login node of the cluster, or 'module load slurm' first", "this machine has no %s", name)
+		return fault.New(fault.Usage, "run this on a login node of the cluster, or 'module load slurm' first",
+			"this machine has no %s", name)
 	}
 	said = strings.TrimSpace(said)
 	if said == "" {

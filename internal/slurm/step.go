@@ -170,7 +170,8 @@ func (p *step) result(a *allocation, node string) error {
 	case seen && status != 0:
 		var err error = &remote.ExitError{Code: status}
 		if oomKilled.MatchString(own + p.errs.after()) {
-			err = fault.WithHint(fmt.Errorf("%w: it needed more memory than the job has", err), "give the job more: --salloc=--mem=8G")
+			err = fault.WithHint(fmt.Errorf("%w: it needed more memory than the job has", err),
+				"give the job more: --salloc=--mem=8G")
 		}
 		return err
 	case a.over():
@@ -195,8 +196,9 @@ func (p *step) result(a *allocation, node string) error {
 }
 
 var (
-	oomKilled   = regexp.MustCompile(`(?i)oom.kill|out.of.memory`)
-	slurmEnded  = regexp.MustCompile(`(?m)^srun: (?:error: )?(?:Force Terminated|Job step aborted|Job \d+ step \d+ aborted)|forcing job termination`)
+	oomKilled  = regexp.MustCompile(`(?i)oom.kill|out.of.memory`)
+	slurmEnded = regexp.MustCompile(`(?m)^srun: (?:error: )?` +
+		`(?:Force Terminated|Job step aborted|Job \d+ step \d+ aborted)|forcing job termination`)
 	nodeFailure = regexp.MustCompile(`Node failure on `)
 	srunSays    = regexp.MustCompile(`^(?:srun|slurmstepd[^:]*): (?:error: )?`)
 )

@@ -77,7 +77,8 @@ func needsCleaning(s string) bool {
 // line separators, and blank letters. Many blank letters would push the following text to the
 // start of the next line.
 func isControl(r rune) bool {
-	return unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp, unicode.Other_Default_Ignorable_Code_Point) || r == '\u2800'
+	return unicode.IsControl(r) || r == '\u2800' ||
+		unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp, unicode.Other_Default_Ignorable_Code_Point)
 }
 
 // cleanLine cleans text that must stay on one line.

@@ -76,8 +76,11 @@ func (r *Reader) unreadable(err error) error {
 		reason = at.Err
 	}
 	return &diagnostic.Error{
-		Problems: []diagnostic.Problem{{Position: diagnostic.Position{File: r.File}, Message: "cannot read the " + r.Kind + ": " + reason.Error()}},
-		Cause:    err,
+		Problems: []diagnostic.Problem{{
+			Position: diagnostic.Position{File: r.File},
+			Message:  "cannot read the " + r.Kind + ": " + reason.Error(),
+		}},
+		Cause: err,
 	}
 }
 
@@ -110,7 +113,8 @@ func (r *Reader) Parse(data []byte) Node {
 	case errors.As(err, &syntax):
 		message, advice := syntax.Message, ""
 		if strings.HasPrefix(message, "found character '\t'") || strings.Contains(message, "tab character") {
-			message, advice = "a tab: YAML allows only spaces for indentation", "replace the tabs at the beginning of lines by spaces"
+			message, advice = "a tab: YAML allows only spaces for indentation",
+				"replace the tabs at the beginning of lines by spaces"
 		}
 		r.Add(r.At(syntax.Token), advice, "%s", message)
 		return nil
@@ -384,7 +388,8 @@ func (r *Reader) String(n Node) (string, bool) {
 	case *ast.LiteralNode:
 		return n.Value.Value, true
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
-		r.Add(r.Place(n), "quote it", "must be a text, but YAML reads %s as another type", diagnostic.Clip(n.GetToken().Value))
+		r.Add(r.Place(n), "quote it", "must be a text, but YAML reads %s as another type",
+			diagnostic.Clip(n.GetToken().Value))
 	default:
 		r.Wrong(n, "must be a text")
 	}
