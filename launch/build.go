@@ -89,7 +89,12 @@ type Request struct {
 // New makes the job of a request. The error for invalid settings is an *Error that
 // lists all mistakes.
 func New(r Request) (*Job, error) {
-	b := &builder{List: diagnostic.List{Lines: r.File.lines}, job: &Job{Kind: r.Kind}, said: map[string]Setting{}, refused: map[string]bool{}}
+	b := &builder{
+		List:    diagnostic.List{Lines: r.File.lines},
+		job:     &Job{Kind: r.Kind},
+		said:    map[string]Setting{},
+		refused: map[string]bool{},
+	}
 	for _, source := range []Settings{r.File, r.Flags} {
 		b.applySettings(source)
 	}
@@ -176,7 +181,8 @@ func (b *builder) fillDefaults() {
 	or(&j.SlurmForm, "job")
 	or(&j.K8sForm, "pytorchjob")
 	or(&j.JAXForm, map[bool]string{true: "manual", false: "slurm"}[len(j.Hosts) > 0])
-	or(&j.Rendezvous, map[bool]string{true: "c10d", false: "static"}[j.Nodes.Elastic() || j.hasWorkers() || j.Kind == AIStation])
+	meets := j.Nodes.Elastic() || j.hasWorkers() || j.Kind == AIStation
+	or(&j.Rendezvous, map[bool]string{true: "c10d", false: "static"}[meets])
 	if j.Nodes.Elastic() && !b.isSet("max-restarts") {
 		j.MaxRestarts = usualRestarts
 	}
@@ -207,7 +213,8 @@ const usualRestarts = 3
 func (b *builder) decideProcesses() {
 	j := b.job
 	j.ProcsSaid = b.isSet("procs")
-	j.Slots = len(j.Hosts) > 0 && !b.isSet("gpus") && (!j.ProcsSaid || j.Kind == JAX) && !slices.ContainsFunc(j.Hosts, func(h inventory.Host) bool { return h.Slots == 0 })
+	j.Slots = len(j.Hosts) > 0 && !b.isSet("gpus") && (!j.ProcsSaid || j.Kind == JAX) &&
+		!slices.ContainsFunc(j.Hosts, func(h inventory.Host) bool { return h.Slots == 0 })
 	switch {
 	case j.Slots:
 		j.GPUs = slices.MaxFunc(j.Hosts, func(a, b inventory.Host) int { return a.Slots - b.Slots }).Slots
@@ -266,7 +273,8 @@ func (b *builder) checkAll() {
 		b.addProblem(b.said["rendezvous"], "leave it out", "the form workers needs c10d: one-node jobs have no fixed ranks")
 	}
 	if j.hasWorkers() && j.Nodes.Max < 2 {
-		b.addProblem(b.said["slurm-form"], "leave --form out for one node", "the form workers needs a master and at least one worker")
+		b.addProblem(b.said["slurm-form"], "leave --form out for one node",
+			"the form workers needs a master and at least one worker")
 	}
 	if j.Kind == JAX && j.GPUs%j.Procs != 0 && j.GPUs > 0 {
 		b.addProblem(b.said["procs"], "", "%d GPUs cannot be divided evenly among %d processes", j.GPUs, j.Procs)
@@ -288,7 +296,9 @@ func (b *builder) checkAll() {
 	local := func(address string) bool {
 		return address == "localhost" || address == "::1" || strings.HasPrefix(address, "127.") || address == "0.0.0.0"
 	}
-	elsewhere := len(j.Hosts) == 0 || slices.ContainsFunc(j.Hosts, func(h inventory.Host) bool { return !local(h.Address) })
+	elsewhere := len(j.Hosts) == 0 || slices.ContainsFunc(j.Hosts, func(h inventory.Host) bool {
+		return !local(h.Address)
+	})
 	if local(j.Master) && j.Nodes.Max > 1 && elsewhere && (b.isSet("master") || len(j.Hosts) > 0) {
 		b.addProblem(b.said["master"], "give the first node's address for the other nodes",
 			"on each node, %s is the node itself: %d nodes would wait for each other", j.Master, j.Nodes.Max)
@@ -316,13 +326,16 @@ func (b *builder) checkContainer() {
 func (b *builder) checkK8s() {
 	j := b.job
 	if !regexp.MustCompile(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`).MatchString(j.Name) {
-		b.addProblem(b.said["name"], "for example "+b.said["name"].form("train-t5"), "%q is not a valid name on Kubernetes: use at most 40 lower-case letters, digits and '-', and begin with a letter", j.Name)
+		b.addProblem(b.said["name"], "for example "+b.said["name"].form("train-t5"),
+			"%q is not a valid name on Kubernetes: "+
+				"use at most 40 lower-case letters, digits and '-', and begin with a letter", j.Name)
 	}
 	switch {
 	case j.Gang == "kueue" && j.Queue == "" && !b.refused["queue"]:
 		b.addProblem(b.said["gang"], "add --queue NAME: 'kubectl get localqueues' lists them", "Kueue needs a queue")
 	case j.Gang == "volcano" && j.K8sForm == "trainjob":
-		b.addProblem(b.said["gang"], "use --gang coscheduling, or --queue NAME for Kueue", "a TrainJob of Kubeflow Trainer 2.0 does not support Volcano")
+		b.addProblem(b.said["gang"], "use --gang coscheduling, or --queue NAME for Kueue",
+			"a TrainJob of Kubeflow Trainer 2.0 does not support Volcano")
 	case j.Gang == "coscheduling" && j.Queue != "":
 		b.addProblem(b.said["queue"], "leave it out", "coscheduling has no queues")
 	}
@@ -343,10 +356,12 @@ func (b *builder) checkSlurm() {
 		b.addProblem(b.said["container"], "add --image: a .sif or .sqsh file, or docker://NAME", "no image given")
 	}
 	if j.hasWorkers() && j.Container != "" {
-		b.addProblem(b.said["container"], "leave --form out: one job of all nodes", "the form workers does not support containers")
+		b.addProblem(b.said["container"], "leave --form out: one job of all nodes",
+			"the form workers does not support containers")
 	}
 	if j.hasWorkers() && j.Requeue {
-		b.addProblem(b.said["requeue"], "leave --form out: one job of all nodes", "the other jobs cannot find a requeued one-node job")
+		b.addProblem(b.said["requeue"], "leave --form out: one job of all nodes",
+			"the other jobs cannot find a requeued one-node job")
 	}
 }
 
@@ -359,7 +374,8 @@ func (b *builder) checkNoContainer() {
 		case !b.job.BySlurm():
 			b.addProblem(said, "use --form slurm", "a job that you start by hand does not support containers")
 		default:
-			b.addProblem(said, "add --container apptainer, or pyxis where srun --help has --container-image", "--%s is for a job in containers", key)
+			b.addProblem(said, "add --container apptainer, or pyxis where srun --help has --container-image",
+				"--%s is for a job in containers", key)
 		}
 	}
 }
@@ -376,7 +392,8 @@ func (b *builder) checkHosts() {
 	j := b.job
 	switch words := strings.Fields(j.Python); {
 	case strings.HasPrefix(j.Python, "-"):
-		b.addProblem(b.said["python"], "give a path on the nodes, or the name of a command", "the interpreter is %q, which looks like an option", j.Python)
+		b.addProblem(b.said["python"], "give a path on the nodes, or the name of a command",
+			"the interpreter is %q, which looks like an option", j.Python)
 	case len(words) > 1 && classifyFirstWord(words[0]) != pythonFile:
 		b.addProblem(b.said["python"], "name the interpreter of the environment, such as --python .venv/bin/python",
 			"the interpreter is %q, which is a command with arguments", j.Python)
@@ -388,7 +405,8 @@ func (b *builder) checkHosts() {
 		at := Position{File: h.Position}
 		switch {
 		case !plainAddress.MatchString(h.Address) || strings.HasPrefix(h.Address, "-"):
-			b.Add(at, "give an address that works on all nodes", "%s: a launch script cannot use the address %q", h.Name, h.Address)
+			b.Add(at, "give an address that works on all nodes",
+				"%s: a launch script cannot use the address %q", h.Name, h.Address)
 		case h.User != "" && !plainUser.MatchString(h.User):
 			b.Add(at, "", "%s: a launch script cannot use the user %q", h.Name, h.User)
 		}

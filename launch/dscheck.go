@@ -17,7 +17,8 @@ func (b *builder) givenConfig(r Request) {
 	name := b.job.DS.File
 	for _, key := range slices.DeleteFunc(configKeys(), func(key string) bool { return key == "ds-auto" }) {
 		if b.isSet(key) {
-			b.addProblem(b.said[key], "set it in "+name+", or leave --config out", "%s is for a rendered configuration, and you gave %s", key, name)
+			b.addProblem(b.said[key], "set it in "+name+", or leave --config out",
+				"%s is for a rendered configuration, and you gave %s", key, name)
 		}
 	}
 	data, err := r.ReadFile(name)
@@ -100,7 +101,8 @@ func (k configCheck) checkBatch() {
 	case train > 0 && !rule.isConsistent():
 		full := rule.withDerived()
 		k.Add(k.at(trainKey), rule.nearestFits(),
-			"%s is %d, which is not %d (micro batch) x %d (accumulation) x %s", trainKey, train, full.micro, full.acc, ui.Count(rule.world, "process"))
+			"%s is %d, which is not %d (micro batch) x %d (accumulation) x %s",
+			trainKey, train, full.micro, full.acc, ui.Count(rule.world, "process"))
 	}
 }
 
@@ -123,11 +125,13 @@ func (k configCheck) checkZero() {
 			continue
 		}
 		if device != "cpu" && device != "nvme" {
-			k.Add(k.at(key), nearest(device, []string{"cpu", "nvme", "none"}), "%s is %q: it must be cpu, nvme or none", key, device)
+			k.Add(k.at(key), nearest(device, []string{"cpu", "nvme", "none"}),
+				"%s is %q: it must be cpu, nvme or none", key, device)
 			continue
 		}
 		if needs := map[bool]int{true: 3, false: 1}[part == "offload_param" || device == "nvme"]; stage < needs {
-			k.Add(k.at(key), fmt.Sprintf("set the stage to %d", max(needs, 2)), "%s to %s needs ZeRO stage %d, but the stage is %d", part, device, needs, stage)
+			k.Add(k.at(key), fmt.Sprintf("set the stage to %d", max(needs, 2)),
+				"%s to %s needs ZeRO stage %d, but the stage is %d", part, device, needs, stage)
 		}
 		if device == "nvme" && k.config.textOf(zero+part+".nvme_path") == "" {
 			k.Add(k.at(key), `"nvme_path": "/local/nvme"`, "%s to nvme needs an nvme_path", part)
@@ -151,8 +155,13 @@ func (c config) neededOps() []need {
 		if !c.isTrue("optimizer.params.torch_adam") {
 			all = append(all, need{op, "CPU offload of the optimizer", zero + "offload_optimizer.device"})
 		}
-	} else if op := map[string]string{"adam": "fused_adam", "adamw": "fused_adam", "lamb": "fused_lamb", "lion": "fused_lion"}[kind]; op != "" && !c.isTrue("optimizer.params.torch_adam") {
-		all = append(all, need{op, "the optimizer " + c.textOf("optimizer.type"), "optimizer.type"})
+	} else {
+		fused := map[string]string{
+			"adam": "fused_adam", "adamw": "fused_adam", "lamb": "fused_lamb", "lion": "fused_lion",
+		}
+		if op := fused[kind]; op != "" && !c.isTrue("optimizer.params.torch_adam") {
+			all = append(all, need{op, "the optimizer " + c.textOf("optimizer.type"), "optimizer.type"})
+		}
 	}
 	for _, p := range []pair{{"offload_optimizer", optimizer}, {"offload_param", param}} {
 		if p.value == "nvme" && !slices.ContainsFunc(all, func(n need) bool { return n.op == "async_io" }) {

@@ -57,7 +57,8 @@ func (b *builder) prepareConfig(r Request) {
 	name, own := b.findArgument("--deepspeed_config", "--deepspeed-config", "--ds_config", "--ds-config", "--deepspeed")
 	ds.Named = own && name != ""
 	if ds.Named && path.Base(name) != ConfigName && said && ds.File == "" {
-		b.addProblem(b.said["args"], "add --config "+shellWord(name)+" to check that configuration, or leave the argument out",
+		b.addProblem(b.said["args"],
+			"add --config "+shellWord(name)+" to check that configuration, or leave the argument out",
 			"the program's arguments name the configuration %q, but dsbuild would also render %s", name, ConfigName)
 	}
 	switch {
@@ -66,7 +67,8 @@ func (b *builder) prepareConfig(r Request) {
 		return
 	case !said:
 		if b.isSet("config-arg") && !ds.Named {
-			b.addProblem(b.said["config-arg"], "add --zero 2, or --config FILE", "config-arg needs a DeepSpeed configuration, but there is none")
+			b.addProblem(b.said["config-arg"], "add --zero 2, or --config FILE",
+				"config-arg needs a DeepSpeed configuration, but there is none")
 		}
 		return
 	}
@@ -232,7 +234,8 @@ func (b *builder) completeBatch() {
 		}
 		known = append(known, ui.Count(rule.world, "process"))
 		b.Add(b.placeOf("train-batch"), rule.nearestFits(),
-			"train-batch %d is not micro-batch x accumulation x processes: no whole numbers make it of %s", rule.train, strings.Join(known, " and "))
+			"train-batch %d is not micro-batch x accumulation x processes: no whole numbers make it of %s",
+			rule.train, strings.Join(known, " and "))
 		return
 	}
 	if ds.Auto {

@@ -28,7 +28,8 @@ type Part struct {
 // that cannot start this way.
 func (j *Job) Parts(files []File) ([]Part, error) {
 	if j.hasWorkers() {
-		return nil, fmt.Errorf("the form workers is several jobs: render them with --output, and run submit.sh, which submits the master and then the workers")
+		return nil, fmt.Errorf("the form workers is several jobs: render them with --output, " +
+			"and run submit.sh, which submits the master and then the workers")
 	}
 	if j.BySlurm() || j.Kind == K8s || j.Kind == AIStation || j.Kind == Docker {
 		return nil, fmt.Errorf("dsbuild cannot start a job of the kind %s on nodes", j.Kind)

@@ -42,9 +42,11 @@ func (b *builder) takeCommand(words []string) {
 		module, isFile := strings.CutSuffix(script, ".py")
 		switch {
 		case !moduleName.MatchString(script):
-			b.addProblem(b.said["module"], "name the module: -- -m pkg.train --epochs 3", "%q is not the name of a Python module", script)
+			b.addProblem(b.said["module"], "name the module: -- -m pkg.train --epochs 3",
+				"%q is not the name of a Python module", script)
 		case isFile:
-			b.addProblem(b.said["module"], "-- "+script+", or for the module: -- -m "+module, "%q is the name of a file, and -m takes a module", script)
+			b.addProblem(b.said["module"], "-- "+script+", or for the module: -- -m "+module,
+				"%q is the name of a file, and -m takes a module", script)
 		}
 	} else {
 		b.checkScript()
@@ -70,29 +72,36 @@ func (b *builder) checkScript() {
 		return
 	}
 	word := script
-	if fields := strings.Fields(script); len(fields) > 1 && (classifyFirstWord(fields[0]) != pythonFile || strings.HasPrefix(fields[1], "-")) {
+	fields := strings.Fields(script)
+	if len(fields) > 1 && (classifyFirstWord(fields[0]) != pythonFile || strings.HasPrefix(fields[1], "-")) {
 		if word = fields[0]; classifyFirstWord(word) == pythonFile {
-			b.addProblem(said, "give each word by itself: -- "+script, "the script is %q: pass each argument as a separate word", script)
+			b.addProblem(said, "give each word by itself: -- "+script,
+				"the script is %q: pass each argument as a separate word", script)
 			return
 		}
 	}
 	const start = "name the Python program that it starts, as in: -- train.py --epochs 3"
 	switch classifyFirstWord(word) {
 	case interpreter:
-		b.addProblem(said, "leave it and its options out: -- train.py --epochs 3, or -- -m pkg.train; --python names the interpreter",
+		b.addProblem(said,
+			"leave it and its options out: -- train.py --epochs 3, or -- -m pkg.train; --python names the interpreter",
 			"the command begins with %q, but the launcher starts the interpreter itself", word)
 	case launcher:
-		b.addProblem(said, start, "the command begins with the launcher %q: dsbuild would start a launcher in every process", word)
+		b.addProblem(said, start,
+			"the command begins with the launcher %q: dsbuild would start a launcher in every process", word)
 	case shell:
-		b.addProblem(said, start+"; --python .venv/bin/python runs it in an environment, --setup is for a shell line before it",
+		b.addProblem(said,
+			start+"; --python .venv/bin/python runs it in an environment, --setup is for a shell line before it",
 			"the command begins with %q, but every process runs a Python program", word)
 	case variable:
 		name, _, _ := strings.Cut(word, "=")
 		b.addProblem(said, "set it with --env "+name+"=VALUE", "the command begins with %q, which sets a variable", word)
 	case option:
-		b.addProblem(said, "give the path of a Python file first, or -m MODULE", "the script is %q, which looks like an option", word)
+		b.addProblem(said, "give the path of a Python file first, or -m MODULE",
+			"the script is %q, which looks like an option", word)
 	case other:
-		b.addProblem(said, "name the Python file: -- train.py --epochs 3", "the script is %q, which is not a Python file", word)
+		b.addProblem(said, "name the Python file: -- train.py --epochs 3",
+			"the script is %q, which is not a Python file", word)
 	}
 }
 
@@ -125,13 +134,17 @@ func classifyFirstWord(word string) firstWord {
 	case pythonName.MatchString(name):
 		return interpreter
 	case slices.Contains([]string{
-		"torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed", "ds", "composer", "colossalai",
-		"horovodrun", "torchx", "ray", "mpirun", "mpiexec", "orterun", "srun", "sbatch", "salloc", "pdsh", "ssh", "docker", "podman", "apptainer", "singularity", "kubectl",
+		"torchrun", "torch.distributed.run", "torch.distributed.launch",
+		"accelerate", "deepspeed", "ds", "composer", "colossalai", "horovodrun", "torchx", "ray",
+		"mpirun", "mpiexec", "orterun", "srun", "sbatch", "salloc", "pdsh", "ssh",
+		"docker", "podman", "apptainer", "singularity", "kubectl",
 	}, name):
 		return launcher
 	case shellProgram.MatchString(name), slices.Contains([]string{
-		"bash", "sh", "zsh", "dash", "ksh", "csh", "tcsh", "fish", "env", "sudo", "nohup", "exec", "eval", "source", ".", "time", "nice", "numactl",
-		"taskset", "timeout", "conda", "mamba", "micromamba", "uv", "uvx", "poetry", "pipenv", "pdm", "hatch", "pixi", "cd", "export", "module", "nsys", "ncu",
+		"bash", "sh", "zsh", "dash", "ksh", "csh", "tcsh", "fish",
+		"env", "sudo", "nohup", "exec", "eval", "source", ".", "time", "nice", "numactl", "taskset", "timeout",
+		"conda", "mamba", "micromamba", "uv", "uvx", "poetry", "pipenv", "pdm", "hatch", "pixi",
+		"cd", "export", "module", "nsys", "ncu",
 	}, name):
 		return shell
 	case assignment.MatchString(word):

@@ -120,7 +120,8 @@ func (r *reader) readWords(p yamldoc.Pair) ([]Word, bool) {
 	}
 	text, ok := yamldoc.Scalar(p.Node)
 	if several := strings.Fields(text); ok && p.Key == "args" && len(several) > 1 {
-		r.Add(r.Place(p.Node), "write args: ["+strings.Join(several, ", ")+"]", "args is one text, which the program would get as one argument")
+		r.Add(r.Place(p.Node), "write args: ["+strings.Join(several, ", ")+"]",
+			"args is one text, which the program would get as one argument")
 		return nil, false
 	}
 	if ok && k.kind != yesNo {

@@ -29,7 +29,11 @@ func (j *Job) Render() ([]File, error) {
 	case Slurm:
 		scripts := []file{{j.Name + ".sbatch", "slurm.sbatch", 0o644}}
 		if j.hasWorkers() {
-			scripts = []file{{"submit.sh", "submit.sh", 0o755}, {"master.sbatch", "master.sbatch", 0o644}, {"worker.sbatch", "worker.sbatch", 0o644}}
+			scripts = []file{
+				{"submit.sh", "submit.sh", 0o755},
+				{"master.sbatch", "master.sbatch", 0o644},
+				{"worker.sbatch", "worker.sbatch", 0o644},
+			}
 		}
 		all, err := j.renderFiles(scripts...)
 		return append(all, j.configFile()...), err
@@ -135,7 +139,8 @@ func executeTemplate(name string, v view) (string, error) {
 		words = append(words, e.Value)
 	}
 	if strings.HasPrefix(text, shell) && strings.ContainsAny(strings.Join(words, ""), "$`") {
-		text = shell + "# The text in single quotes must stay unexpanded.\n# shellcheck disable=SC2016\n" + strings.TrimPrefix(text, shell)
+		text = shell + "# The text in single quotes must stay unexpanded.\n# shellcheck disable=SC2016\n" +
+			strings.TrimPrefix(text, shell)
 	}
 	return text, nil
 }
@@ -144,10 +149,11 @@ func executeTemplate(name string, v view) (string, error) {
 // can, the linker keeps every exported method of the program.
 func (v view) functions(t *template.Template) template.FuncMap {
 	return template.FuncMap{
-		"word":   shellWord,
-		"argv":   shellArgv,
-		"json":   func(v any) string { return jsonText(v) },
-		"arg":    func(s string) string { return jsonText(strings.ReplaceAll(s, "$(", "$$(")) }, // Kubernetes itself replaces $(NAME)
+		"word": shellWord,
+		"argv": shellArgv,
+		"json": func(v any) string { return jsonText(v) },
+		// Kubernetes itself replaces $(NAME).
+		"arg":    func(s string) string { return jsonText(strings.ReplaceAll(s, "$(", "$$(")) },
 		"plural": ui.Count,
 		"sub":    func(a, b int) int { return a - b },
 		"abs":    path.IsAbs,

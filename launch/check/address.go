@@ -30,7 +30,8 @@ func isAddress(s string) bool {
 // isVirtual reports whether an interface cannot lead to another node.
 func isVirtual(name string) bool {
 	name = strings.TrimSpace(name)
-	return name == "lo" || slices.ContainsFunc([]string{"docker", "virbr", "veth", "podman", "cni", "flannel", "cali", "lxcbr", "lxdbr"}, func(p string) bool { return strings.HasPrefix(name, p) })
+	prefixes := []string{"docker", "virbr", "veth", "podman", "cni", "flannel", "cali", "lxcbr", "lxdbr"}
+	return name == "lo" || slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) })
 }
 
 // preferIPv4 returns the IPv4 addresses, or without any the IPv6 addresses. A job
@@ -66,7 +67,9 @@ func (r *run) checkNames(context.Context) {
 			}
 		}
 		if why != "" {
-			m.addFinding(Names, Error, fmt.Sprintf("run getent hosts %s there, check /etc/hosts and /etc/resolv.conf; or give an address: --master", master), "the node cannot resolve the master's address %s: %s", master, why)
+			try := fmt.Sprintf("run getent hosts %s there, check /etc/hosts and /etc/resolv.conf; "+
+				"or give an address: --master", master)
+			m.addFinding(Names, Error, try, "the node cannot resolve the master's address %s: %s", master, why)
 			continue
 		}
 		value, _ := standsFor(m)
@@ -74,11 +77,16 @@ func (r *run) checkNames(context.Context) {
 		fix := fmt.Sprintf("run getent hosts %s there, and correct its line in /etc/hosts", master)
 		switch {
 		case r.hasNetwork() && slices.ContainsFunc(addresses, isLoopback):
-			m.addFinding(Names, Error, fix+": use an address that other nodes reach", "the master's address %s resolves to %s there, which is the node itself", master, value)
-		case len(has) > 0 && !slices.ContainsFunc(addresses, func(a string) bool { return slices.Contains(has, a) || isLoopback(a) }):
-			m.addFinding(Names, Error, fix, "the master's address %s resolves to %s there, but %s has %[4]s", master, value, r.firstMember().Host.Name, strings.Join(has, ", "))
+			m.addFinding(Names, Error, fix+": use an address that other nodes reach",
+				"the master's address %s resolves to %s there, which is the node itself", master, value)
+		case len(has) > 0 && !slices.ContainsFunc(addresses, func(a string) bool {
+			return slices.Contains(has, a) || isLoopback(a)
+		}):
+			m.addFinding(Names, Error, fix, "the master's address %s resolves to %s there, but %s has %[4]s",
+				master, value, r.firstMember().Host.Name, strings.Join(has, ", "))
 		case value != values[0].value:
-			m.addFinding(Names, Error, fix, "the master's address %s resolves to %s there, but on %d of %s to %s", master, value, len(values[0].members), ui.Count(len(live), "node"), values[0].value)
+			m.addFinding(Names, Error, fix, "the master's address %s resolves to %s there, but on %d of %s to %s",
+				master, value, len(values[0].members), ui.Count(len(live), "node"), values[0].value)
 		}
 		m.ownName(r.hasNetwork())
 	}
@@ -106,12 +114,16 @@ func (m *member) ownName(several bool) {
 	if !several || host == nil || m.variable("GLOO_SOCKET_IFNAME") != "" {
 		return
 	}
-	const try = "put its address into /etc/hosts there, or set the interface: env: {GLOO_SOCKET_IFNAME: eth0} in the inventory"
+	const try = "put its address into /etc/hosts there, " +
+		"or set the interface: env: {GLOO_SOCKET_IFNAME: eth0} in the inventory"
 	switch addresses := preferIPv4(host.Addresses); {
 	case len(addresses) == 0:
-		m.addFinding(Names, Error, try, "it cannot resolve its own name %s (%s): gloo falls back to the loopback interface", cause.Own(host.Name), host.Error)
+		m.addFinding(Names, Error, try,
+			"it cannot resolve its own name %s (%s): gloo falls back to the loopback interface",
+			cause.Own(host.Name), host.Error)
 	case slices.ContainsFunc(addresses, isLoopback):
-		m.addFinding(Names, Error, try, "its own name %s resolves to %s: gloo would send this address to the others", cause.Own(host.Name), strings.Join(addresses, ", "))
+		m.addFinding(Names, Error, try, "its own name %s resolves to %s: gloo would send this address to the others",
+			cause.Own(host.Name), strings.Join(addresses, ", "))
 	}
 }
 
@@ -147,7 +159,8 @@ func (r *run) checkInterfaces(ctx context.Context) {
 	}
 	if r.firstMember().Status == report.OK {
 		r.askRoutes(ctx, []*member{r.firstMember()}, to)
-		if r.hasNetwork() && r.firstMember().route != nil && !isLoopback(masters[0].value) && slices.Contains(r.firstMember().reachableAddresses(), masters[0].value) {
+		if r.hasNetwork() && r.firstMember().route != nil && !isLoopback(masters[0].value) &&
+			slices.Contains(r.firstMember().reachableAddresses(), masters[0].value) {
 			r.firstMember().route.Address = masters[0].value
 		}
 	}
@@ -193,13 +206,18 @@ func (r *run) judgeInterfaces() {
 	for _, m := range routed {
 		name := m.route.Interface
 		if r.hasNetwork() && (isVirtual(name) || isLoopback(m.route.Address)) {
-			m.addFinding(Interface, Error, "check ip route there; does only this node have the master's address?", "it reaches the master through %s (%s), which leads to no other node", name, cause.Own(m.route.Address))
+			m.addFinding(Interface, Error, "check ip route there; does only this node have the master's address?",
+				"it reaches the master through %s (%s), which leads to no other node",
+				name, cause.Own(m.route.Address))
 			continue
 		}
 		said := m.judgeSaid(name, r.hasNetwork())
 		if !said && r.hasNetwork() && len(names) > 1 && name != names[0].value {
-			m.addFinding(Interface, Warning, fmt.Sprintf("in the inventory, set env: {NCCL_SOCKET_IFNAME: %[1]s, GLOO_SOCKET_IFNAME: %[1]s} for it, and %[2]s for the others", interfaceInHint(name), interfaceInHint(names[0].value)),
-				"it reaches the master through %s, but %d of %s through %s", name, len(names[0].members), ui.Count(len(routed), "node"), names[0].value)
+			try := fmt.Sprintf("in the inventory, "+
+				"set env: {NCCL_SOCKET_IFNAME: %[1]s, GLOO_SOCKET_IFNAME: %[1]s} for it, and %[2]s for the others",
+				interfaceInHint(name), interfaceInHint(names[0].value))
+			m.addFinding(Interface, Warning, try, "it reaches the master through %s, but %d of %s through %s",
+				name, len(names[0].members), ui.Count(len(routed), "node"), names[0].value)
 		}
 	}
 }
@@ -226,13 +244,17 @@ func (m *member) judgeSaid(name string, several bool) (said bool) {
 				chosen = append(chosen, i.Name)
 			}
 		}
+		try := "the route to the master uses " + interfaceInHint(name)
+		set := ": " + variable + "=" + interfaceInHint(name)
 		switch {
 		case len(chosen) == 0:
-			m.addFinding(Interface, Error, fmt.Sprintf("the route to the master uses %[1]s: %[2]s=%[1]s", interfaceInHint(name), variable), "%s=%s names no interface of this node with an address", variable, value)
+			m.addFinding(Interface, Error, try+set,
+				"%s=%s names no interface of this node with an address", variable, value)
 		case several && !slices.ContainsFunc(chosen, func(c string) bool { return !isVirtual(c) }):
-			m.addFinding(Interface, Error, fmt.Sprintf("the route to the master uses %[1]s: %[2]s=%[1]s", interfaceInHint(name), variable), "%s=%s leads to no other node", variable, value)
+			m.addFinding(Interface, Error, try+set, "%s=%s leads to no other node", variable, value)
 		case !slices.Contains(chosen, name):
-			m.addFinding(Interface, Warning, fmt.Sprintf("the route to the master uses %s", interfaceInHint(name)), "%s=%s is not the interface through which it reaches the master (%s)", variable, value, name)
+			m.addFinding(Interface, Warning, try,
+				"%s=%s is not the interface through which it reaches the master (%s)", variable, value, name)
 		}
 	}
 	return said

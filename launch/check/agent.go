@@ -45,7 +45,9 @@ func decodeEvent(m json.RawMessage) (event, error) {
 }
 
 // startAgent starts an agent and waits for its survey.
-func startAgent(ctx context.Context, r remote.Runner, python string, req agentRequest, events func(event), into *survey) (*agent.Session, error) {
+func startAgent(
+	ctx context.Context, r remote.Runner, python string, req agentRequest, events func(event), into *survey,
+) (*agent.Session, error) {
 	return agent.Start(ctx, r, agent.Options{
 		Script: node.Script{Python: python, Program: agentProgram, Request: req},
 		Event: func(m json.RawMessage) error {

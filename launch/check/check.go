@@ -79,7 +79,9 @@ func (m *member) addFinding(kind Kind, level Level, tip, format string, args ...
 
 // hasError reports whether the node has an error of one of these kinds.
 func (m *member) hasError(kinds ...Kind) bool {
-	return slices.ContainsFunc(m.findings, func(f Finding) bool { return f.Level == Error && slices.Contains(kinds, f.Check) })
+	return slices.ContainsFunc(m.findings, func(f Finding) bool {
+		return f.Level == Error && slices.Contains(kinds, f.Check)
+	})
 }
 
 // Run checks the nodes. If ctx ends early, the report covers the finished checks.
@@ -87,7 +89,8 @@ func Run(ctx context.Context, opt Options) *Report {
 	opt.SlowHint = "check the network and the disk there"
 	r := &run{opt: opt, fleet: fleet.New(opt.Options), id: strings.ToLower(rand.Text()[:12]), events: newEventQueue()}
 	for i, n := range r.fleet.Nodes {
-		r.members = append(r.members, &member{Node: n, run: r, index: i, token: strings.ToLower(rand.Text() + rand.Text())[:32]})
+		token := strings.ToLower(rand.Text() + rand.Text())[:32]
+		r.members = append(r.members, &member{Node: n, run: r, index: i, token: token})
 	}
 	defer r.closeAll()
 	for _, p := range []struct {
@@ -127,7 +130,8 @@ func (r *run) addNotChecked(kind Kind, format string, args ...any) {
 
 // closeAll ends the programs on all nodes at once, and closes the connections.
 func (r *run) closeAll() {
-	fanout.Run(context.Background(), r.members, fanout.Options{Forks: len(r.members)}, func(_ context.Context, m *member) (struct{}, error) {
+	all := fanout.Options{Forks: len(r.members)}
+	fanout.Run(context.Background(), r.members, all, func(_ context.Context, m *member) (struct{}, error) {
 		if m.agent != nil {
 			m.agent.End()
 		}
@@ -138,7 +142,9 @@ func (r *run) closeAll() {
 
 // liveMembers are the nodes that still answer.
 func (r *run) liveMembers() []*member {
-	return slices.DeleteFunc(slices.Clone(r.members), func(m *member) bool { return m.agent == nil || m.Status != report.OK })
+	return slices.DeleteFunc(slices.Clone(r.members), func(m *member) bool {
+		return m.agent == nil || m.Status != report.OK
+	})
 }
 
 // firstMember is the master.
@@ -189,7 +195,8 @@ func (m *member) probe(ctx context.Context) error {
 	}
 	m.facts = &facts
 	if missing := facts.MissingPython(); missing != "" {
-		return fault.WithHint(fmt.Errorf("no usable Python: missing %s", missing), "check %s on the node; the inventory's key python names the interpreter", m.Host.Python)
+		return fault.WithHint(fmt.Errorf("no usable Python: missing %s", missing),
+			"check %s on the node; the inventory's key python names the interpreter", m.Host.Python)
 	}
 	return nil
 }
@@ -198,8 +205,10 @@ func (m *member) probe(ctx context.Context) error {
 func (m *member) startAgent(ctx context.Context) error {
 	opt := m.run.opt
 	req := agentRequest{
-		LimitS: lookLimit.Seconds(), Run: m.run.id, Token: m.token, First: m == m.run.firstMember(), Master: m.run.masterAddress(),
-		Devices: !slices.Contains(opt.Skip, Devices), Data: pathsToCheck(opt.Skip, opt.Data), Output: pathsToCheck(opt.Skip, opt.Output),
+		LimitS: lookLimit.Seconds(), Run: m.run.id, Token: m.token,
+		First: m == m.run.firstMember(), Master: m.run.masterAddress(),
+		Devices: !slices.Contains(opt.Skip, Devices),
+		Data:    pathsToCheck(opt.Skip, opt.Data), Output: pathsToCheck(opt.Skip, opt.Output),
 	}
 	var err error
 	m.agent, err = startAgent(ctx, m.Runner, m.Host.Python, req, func(e event) {
@@ -222,9 +231,14 @@ func pathsToCheck(skip []Kind, paths []string) []string {
 
 // askAll calls do for all these nodes at once. A node without an answer has failed, and
 // gets no further orders.
-func (r *run) askAll(ctx context.Context, kind Kind, members []*member, limit time.Duration, do func(context.Context, *member) error) {
-	results := fanout.Run(ctx, members, fanout.Options{Forks: max(len(members), 1)}, func(ctx context.Context, m *member) (struct{}, error) {
-		noAnswer := fault.WithHint(fmt.Errorf("no answer within %s", ui.Duration(limit)), "check the network and the disk there")
+func (r *run) askAll(
+	ctx context.Context, kind Kind, members []*member, limit time.Duration,
+	do func(context.Context, *member) error,
+) {
+	all := fanout.Options{Forks: max(len(members), 1)}
+	results := fanout.Run(ctx, members, all, func(ctx context.Context, m *member) (struct{}, error) {
+		noAnswer := fault.WithHint(fmt.Errorf("no answer within %s", ui.Duration(limit)),
+			"check the network and the disk there")
 		limited, cancel := context.WithTimeoutCause(ctx, limit, noAnswer)
 		defer cancel()
 		err := do(limited, m)

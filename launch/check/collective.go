@@ -52,7 +52,10 @@ func stages(jax bool) []stage {
 	return []stage{
 		{"imported", "it has not imported torch", "run python -c 'import torch' there: how long does it take?"},
 		{"met", "it does not reach the master's port", "check firewalls: the master's port must be open for all nodes"},
-		{"grouped", "it did not connect to the others", "check the interface: NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME; for messages of gloo or NCCL: TORCH_DISTRIBUTED_DEBUG=DETAIL NCCL_DEBUG=INFO"},
+		{
+			"grouped", "it did not connect to the others", "check the interface: NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME; " +
+				"for messages of gloo or NCCL: TORCH_DISTRIBUTED_DEBUG=DETAIL NCCL_DEBUG=INFO",
+		},
 		{"joined", "it did not finish the first sum", "the network may lose packets: set NCCL_DEBUG=INFO TORCH_DISTRIBUTED_DEBUG=DETAIL"},
 		{"summed", "it did not finish a sum", "check for lost packets, another MTU, a GPU that hangs: dmesg there, NCCL_DEBUG=INFO"},
 		{"ended", "it did not disconnect from the others", "check the other nodes"},
@@ -71,7 +74,8 @@ func (r *run) checkCollectives(ctx context.Context) {
 	}
 	for _, m := range r.liveMembers() {
 		if m.facts.Torch == "" && !r.opt.JAX {
-			m.addFinding(Collective, Error, "install torch there, or skip this check: --skip collective", "it has no torch, which the all_reduce needs")
+			m.addFinding(Collective, Error, "install torch there, or skip this check: --skip collective",
+				"it has no torch, which the all_reduce needs")
 		}
 	}
 	team := r.eligibleMembers()
@@ -91,7 +95,8 @@ func (r *run) checkCollectives(ctx context.Context) {
 		return n
 	}
 	with := slices.DeleteFunc(r.eligibleMembers(), func(m *member) bool {
-		return gpus(m) == 0 || m.facts.GPUsWithheld || m.facts.TorchCUDA == "" && !r.opt.JAX || m.hasError(Devices) || len(m.busyProcesses()) > 0
+		return gpus(m) == 0 || m.facts.GPUsWithheld || m.facts.TorchCUDA == "" && !r.opt.JAX ||
+			m.hasError(Devices) || len(m.busyProcesses()) > 0
 	})
 	switch {
 	case len(with) == 0:
@@ -111,7 +116,9 @@ func (r *run) eligibleMembers() []*member {
 
 // runCollective runs one all_reduce, with local(m) processes on each node. It reports
 // whether all sums were right.
-func (r *run) runCollective(ctx context.Context, backend string, team []*member, local func(*member) int, bytes int64) bool {
+func (r *run) runCollective(
+	ctx context.Context, backend string, team []*member, local func(*member) int, bytes int64,
+) bool {
 	s := Sum{Backend: backend, Without: []string{}, Bytes: bytes}
 	for _, m := range r.members {
 		if !slices.Contains(team, m) {
@@ -132,7 +139,8 @@ func (r *run) runCollective(ctx context.Context, backend string, team []*member,
 	}
 	t.reached, t.failed = make([]int, t.world), make([]string, t.world)
 	s.Processes = t.world
-	work := r.opt.Reporter.Step(fmt.Sprintf("all_reduce by %s, %s on %s", backend, ui.Count(t.world, "process"), ui.Count(len(team), "node")))
+	work := r.opt.Reporter.Step(fmt.Sprintf("all_reduce by %s, %s on %s",
+		backend, ui.Count(t.world, "process"), ui.Count(len(team), "node")))
 	err := t.runStages(ctx, backend, local, &s)
 	if err != nil {
 		s.Error = ui.OneLine(err.Error())
@@ -226,8 +234,8 @@ func (t *teamwork) runStages(ctx context.Context, backend string, local func(*me
 	}
 	t.askTeam(ctx, func(i int, m *member) agent.Order {
 		return agent.Order{
-			"do": "collect", "backend": backend, "rank": t.base[i], "local": local(m), "world": t.world, "master": address, "port": port,
-			"limit_s": t.step.Seconds(), "bytes": s.Bytes,
+			"do": "collect", "backend": backend, "rank": t.base[i], "local": local(m), "world": t.world,
+			"master": address, "port": port, "limit_s": t.step.Seconds(), "bytes": s.Bytes,
 		}
 	})
 	for at, stage := range t.stages() {
@@ -421,8 +429,13 @@ func (t *teamwork) accuseSilent(ctx context.Context) {
 			return err
 		}
 		for _, s := range silent {
-			if rank := int(s[0]); rank >= 0 && rank < t.world && t.owner[rank] == m && s[1] > silentAfter && !m.hasError(Collective) {
-				m.addFinding(Collective, Error, "run ps -o pid,stat,wchan:20,cmd there: is it stopped, out of memory, or waiting for a disk or a GPU?", "its process hangs: no signal from it for %s", cause.Own(ui.Duration(time.Duration(s[1]*float64(time.Second)))))
+			rank := int(s[0])
+			own := rank >= 0 && rank < t.world && t.owner[rank] == m
+			if own && s[1] > silentAfter && !m.hasError(Collective) {
+				m.addFinding(Collective, Error,
+					"run ps -o pid,stat,wchan:20,cmd there: is it stopped, out of memory, or waiting for a disk or a GPU?",
+					"its process hangs: no signal from it for %s",
+					cause.Own(ui.Duration(time.Duration(s[1]*float64(time.Second)))))
 			}
 		}
 		return nil

@@ -43,17 +43,21 @@ func (m *member) countDevices(counts []valued, of int) {
 	const try = "run nvidia-smi -L there: has a GPU fallen off the bus, or is it hidden from this user or container?"
 	switch {
 	case m.facts.GPUsWithheld:
-		m.addFinding(Devices, Warning, "request them: --salloc=--gres=gpu:N", "Slurm hides its GPUs from a job that requested none: dsbuild did not check them")
+		m.addFinding(Devices, Warning, "request them: --salloc=--gres=gpu:N",
+			"Slurm hides its GPUs from a job that requested none: dsbuild did not check them")
 	case m.Host.Slots > 0 && has < m.Host.Slots:
 		m.addFinding(Devices, Error, try, "%s, but slots is %d in the inventory", countGPUs(has), m.Host.Slots)
 	case m.Host.Slots > 0 && has > m.Host.Slots:
-		m.addFinding(Devices, Warning, "change slots in the inventory, or gres of a Slurm job", "%s, but slots is only %d in the inventory", countGPUs(has), m.Host.Slots)
+		m.addFinding(Devices, Warning, "change slots in the inventory, or gres of a Slurm job",
+			"%s, but slots is only %d in the inventory", countGPUs(has), m.Host.Slots)
 	case m.Host.Slots == 0 && len(counts) > 1 && strconv.Itoa(has) != counts[0].value:
 		most, _ := strconv.Atoi(counts[0].value) //nolint:errcheck // it was written here
-		m.addFinding(Devices, Error, try, "%s, but %d of %s have %d", countGPUs(has), len(counts[0].members), ui.Count(of, "node"), most)
+		m.addFinding(Devices, Error, try, "%s, but %d of %s have %d",
+			countGPUs(has), len(counts[0].members), ui.Count(of, "node"), most)
 	}
 	if visible >= 0 && has > 0 && visible < max(m.Host.Slots, 1) {
-		m.addFinding(Devices, Error, "remove CUDA_VISIBLE_DEVICES from the profile there", "CUDA_VISIBLE_DEVICES leaves %s to jobs", countGPUs(visible))
+		m.addFinding(Devices, Error, "remove CUDA_VISIBLE_DEVICES from the profile there",
+			"CUDA_VISIBLE_DEVICES leaves %s to jobs", countGPUs(visible))
 	}
 }
 
@@ -115,12 +119,14 @@ func (m *member) checkHealth() {
 	for _, line := range m.smiLines("ecc") {
 		c := splitColumns(line)
 		if n, err := strconv.Atoi(c[len(c)-1]); err == nil && n > 0 {
-			m.addFinding(Devices, Error, admin, "GPU %s: %s that the memory could not correct (ECC) since the driver was loaded", c[0], ui.Count(n, "error"))
+			m.addFinding(Devices, Error, admin,
+				"GPU %s: %s that the memory could not correct (ECC) since the driver was loaded", c[0], ui.Count(n, "error"))
 		}
 	}
 	for _, line := range m.smiLines("retired") {
 		if c := splitColumns(line); c[len(c)-1] == "yes" || isPositive(c[len(c)-1]) {
-			m.addFinding(Devices, Error, "reset the GPU or reboot the node", "GPU %s: pages of its memory wait to be retired", c[0])
+			m.addFinding(Devices, Error, "reset the GPU or reboot the node",
+				"GPU %s: pages of its memory wait to be retired", c[0])
 		}
 	}
 	for _, line := range m.smiLines("remapped") {
@@ -129,7 +135,8 @@ func (m *member) checkHealth() {
 			continue
 		}
 		if c[1] == "yes" || isPositive(c[1]) {
-			m.addFinding(Devices, Error, "reset the GPU or reboot the node", "GPU %s: rows of its memory wait to be remapped", c[0])
+			m.addFinding(Devices, Error, "reset the GPU or reboot the node",
+				"GPU %s: rows of its memory wait to be remapped", c[0])
 		}
 		if c[2] == "yes" || isPositive(c[2]) {
 			m.addFinding(Devices, Error, admin, "GPU %s: rows of its memory could not be remapped", c[0])
@@ -143,11 +150,14 @@ func (m *member) checkHealth() {
 	}
 	for _, line := range m.smiLines("slowdown") {
 		if c := splitColumns(line); c[len(c)-1] == "active" {
-			m.addFinding(Devices, Error, "run nvidia-smi -q -d PERFORMANCE,TEMPERATURE; check cooling and power cables", "GPU %s: the hardware slows it down", c[0])
+			m.addFinding(Devices, Error,
+				"run nvidia-smi -q -d PERFORMANCE,TEMPERATURE; check cooling and power cables",
+				"GPU %s: the hardware slows it down", c[0])
 		}
 	}
 	if busy := m.busyProcesses(); len(busy) > 0 {
-		m.addFinding(Devices, Warning, "run nvidia-smi there; these processes take memory from a job", "GPUs are used by %s", cause.Own(strings.Join(busy[:min(len(busy), 4)], ", ")))
+		m.addFinding(Devices, Warning, "run nvidia-smi there; these processes take memory from a job",
+			"GPUs are used by %s", cause.Own(strings.Join(busy[:min(len(busy), 4)], ", ")))
 	}
 	m.checkXIDs()
 }
@@ -182,7 +192,8 @@ func (m *member) checkXIDs() {
 		return
 	}
 	if p.Status != 0 {
-		m.addFinding(Devices, Warning, "set sysctl kernel.dmesg_restrict=0, or add the user to the group adm", "the kernel's log is not readable: dsbuild did not check XID errors of the GPUs")
+		m.addFinding(Devices, Warning, "set sysctl kernel.dmesg_restrict=0, or add the user to the group adm",
+			"the kernel's log is not readable: dsbuild did not check XID errors of the GPUs")
 		return
 	}
 	type trouble struct{ gpu, number string }
@@ -202,10 +213,13 @@ func (m *member) checkXIDs() {
 	for _, t := range order {
 		number, _ := strconv.Atoi(t.number) //nolint:errcheck // digits
 		if slices.Contains(ofPrograms, number) {
-			m.addFinding(Devices, Warning, "most likely a program caused it: dmesg | grep Xid", "GPU %s: XID %d, %s", t.gpu, number, timesOf(times[t]))
+			m.addFinding(Devices, Warning, "most likely a program caused it: dmesg | grep Xid",
+				"GPU %s: XID %d, %s", t.gpu, number, timesOf(times[t]))
 			continue
 		}
-		m.addFinding(Devices, Error, "run dmesg | grep Xid; reset the GPU or reboot the node, and see NVIDIA's table of XID errors", "GPU %s: XID %d, %s since the node was started", t.gpu, number, timesOf(times[t]))
+		m.addFinding(Devices, Error,
+			"run dmesg | grep Xid; reset the GPU or reboot the node, and see NVIDIA's table of XID errors",
+			"GPU %s: XID %d, %s since the node was started", t.gpu, number, timesOf(times[t]))
 	}
 }
 

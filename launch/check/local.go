@@ -25,7 +25,8 @@ func (r *run) checkVersions(context.Context) {
 	}
 	for i, deviations := range node.Deviations(facts, node.Properties(), slices.Repeat([]bool{true}, len(facts))) {
 		for _, d := range deviations {
-			known[i].addFinding(Versions, Error, "make the environments alike; for DeepSpeed alone: dsbuild deploy INVENTORY", "%s", describeDeviation(d, known))
+			known[i].addFinding(Versions, Error, "make the environments alike; for DeepSpeed alone: dsbuild deploy INVENTORY",
+				"%s", describeDeviation(d, known))
 		}
 	}
 	for _, d := range node.Compare(facts, node.Properties()) {
@@ -34,7 +35,9 @@ func (r *run) checkVersions(context.Context) {
 		}
 		for _, v := range d.Values[1:] {
 			for _, at := range v.Nodes {
-				known[at].addFinding(Versions, Warning, "", "%s %s, but %d of %s have %s", node.Title(d.What), cmp.Or(v.Value, "none"), len(d.Values[0].Nodes), ui.Count(len(facts), "node"), cmp.Or(d.Values[0].Value, "none"))
+				known[at].addFinding(Versions, Warning, "", "%s %s, but %d of %s have %s",
+					node.Title(d.What), cmp.Or(v.Value, "none"),
+					len(d.Values[0].Nodes), ui.Count(len(facts), "node"), cmp.Or(d.Values[0].Value, "none"))
 			}
 		}
 	}
@@ -73,7 +76,9 @@ func (r *run) checkVariables(context.Context) {
 			m.addFinding(Variables, Error, "", "dsbuild could not read its variables: %s", why)
 			continue
 		}
-		if value := m.variable("MASTER_ADDR"); value != "" && value != "localhost" && !isLoopback(value) && value != r.masterAddress() && !slices.Contains(r.firstMember().reachableAddresses(), value) {
+		value := m.variable("MASTER_ADDR")
+		if value != "" && value != "localhost" && !isLoopback(value) &&
+			value != r.masterAddress() && !slices.Contains(r.firstMember().reachableAddresses(), value) {
 			m.addFinding(Variables, Warning, unsetHint, "MASTER_ADDR=%s is not the first node, %s", value, r.masterAddress())
 		}
 		for _, name := range slices.Sorted(maps.Keys(*m.survey.Variables.OK)) {
@@ -118,7 +123,8 @@ func compareVariable(live []*member, name string) {
 		level = Error // other algorithms, other code
 	}
 	most := values[0]
-	norm := fmt.Sprintf("but %d of %s have %s", len(most.members), ui.Count(len(live), "node"), strings.TrimPrefix(most.value, name+"="))
+	norm := fmt.Sprintf("but %d of %s have %s",
+		len(most.members), ui.Count(len(live), "node"), strings.TrimPrefix(most.value, name+"="))
 	if most.value == "not set" {
 		norm = fmt.Sprintf("but %d of %s do not have it", len(most.members), ui.Count(len(live), "node"))
 	}
@@ -128,7 +134,8 @@ func compareVariable(live []*member, name string) {
 			if !strings.Contains(is, "=") {
 				is = name + " is not set"
 			}
-			m.addFinding(Variables, level, "set the same value on all nodes: env in the inventory, or the user's profile", "%s, %s", is, norm)
+			m.addFinding(Variables, level, "set the same value on all nodes: env in the inventory, or the user's profile",
+				"%s, %s", is, norm)
 		}
 	}
 }
@@ -217,8 +224,10 @@ func (m *member) checkOperators(several bool) {
 		return
 	}
 	if several && o.Network {
-		m.addFinding(Disk, Warning, "a wheel with the operators, or TORCH_EXTENSIONS_DIR=/tmp/torch_extensions in env of the inventory",
-			"torch compiles operators in %s, which is on %s: nodes wait for each other's locks there", node.ShownPath(o.Folder), o.Type)
+		m.addFinding(Disk, Warning,
+			"a wheel with the operators, or TORCH_EXTENSIONS_DIR=/tmp/torch_extensions in env of the inventory",
+			"torch compiles operators in %s, which is on %s: nodes wait for each other's locks there",
+			node.ShownPath(o.Folder), o.Type)
 	}
 	for _, l := range o.Locks {
 		m.addFinding(Disk, Error, "if no build runs: rm "+node.PlainPath(l.path, "FILE"),
@@ -247,7 +256,8 @@ func (m *member) judgeRoom(kind Kind, what string, p room, least int64) {
 	case p.Free < least:
 		m.addFinding(kind, Error, try, "%s has %s free, less than %s", name, cause.Own(ui.Size(p.Free)), ui.Size(least))
 	case p.Inodes >= 0 && p.Inodes < fewInodes:
-		m.addFinding(kind, Error, "free space: df -i "+folder, "%s has inodes for only %d more files", name, cause.Own(p.Inodes))
+		m.addFinding(kind, Error, "free space: df -i "+folder, "%s has inodes for only %d more files",
+			name, cause.Own(p.Inodes))
 	}
 }
 
@@ -272,8 +282,10 @@ func (r *run) checkPaths(ctx context.Context) {
 		for _, kind := range kinds[min(1, len(kinds)):] {
 			for _, m := range kind.members {
 				most, has := kinds[0].members[0].survey.Data[path].OK, m.survey.Data[path].OK
-				m.addFinding(Paths, Error, "is it mounted there? Is a copy complete?", "--data %s: %s, %s, but %d of %s have %s, %s, by other names or sizes", path,
-					ui.Count(has.Entries, "item"), ui.Size(has.Bytes), len(kinds[0].members), ui.Count(len(live), "node"), ui.Count(most.Entries, "item"), ui.Size(most.Bytes))
+				m.addFinding(Paths, Error, "is it mounted there? Is a copy complete?",
+					"--data %s: %s, %s, but %d of %s have %s, %s, by other names or sizes",
+					path, ui.Count(has.Entries, "item"), ui.Size(has.Bytes),
+					len(kinds[0].members), ui.Count(len(live), "node"), ui.Count(most.Entries, "item"), ui.Size(most.Bytes))
 			}
 		}
 	}
@@ -318,9 +330,12 @@ func (r *run) checkOutputs(ctx context.Context, live []*member) {
 		}
 		for _, m := range without {
 			if len(with) > 0 {
-				m.addFinding(Paths, Error, "is it mounted there?", "--output %s is another folder than on the other nodes: the file of %s is missing", path, r.firstMember().Host.Name)
+				m.addFinding(Paths, Error, "is it mounted there?",
+					"--output %s is another folder than on the other nodes: the file of %s is missing",
+					path, r.firstMember().Host.Name)
 			} else {
-				m.addFinding(Paths, Warning, "checkpoints of several nodes need a file system that all share", "--output %s: each node has its own", path)
+				m.addFinding(Paths, Warning, "checkpoints of several nodes need a file system that all share",
+					"--output %s: each node has its own", path)
 			}
 		}
 	}

@@ -41,7 +41,9 @@ func (r *run) checkPort(ctx context.Context) {
 	if got.Holder != "" {
 		by = ", by " + got.Holder
 	}
-	m.addFinding(Port, Error, fmt.Sprintf("another job may use it: run ss -ltnp 'sport = :%d' there; or use another port: --port %d", r.opt.Port, got.Free), "the master's port %d is taken: %s%s", r.opt.Port, got.Error, by)
+	try := fmt.Sprintf("another job may use it: run ss -ltnp 'sport = :%d' there; or use another port: --port %d",
+		r.opt.Port, got.Free)
+	m.addFinding(Port, Error, try, "the master's port %d is taken: %s%s", r.opt.Port, got.Error, by)
 }
 
 // dialled is the result of a node's calls to its peers.
@@ -62,8 +64,9 @@ func (u *unheard) UnmarshalJSON(text []byte) error {
 }
 
 const (
-	dialWindow  = 64               // peers that a node calls at once
-	dialLimit   = 3 * time.Second  // for a connection: TCP sends its first packet twice in that time, and the agent calls a second time
+	dialWindow = 64 // peers that a node calls at once
+	// for a connection: TCP sends its first packet twice in that time, and the agent calls a second time
+	dialLimit   = 3 * time.Second
 	answerLimit = 15 * time.Second // for the answer on a connection: the agent there may be busy
 )
 
@@ -75,7 +78,9 @@ const (
 // connection and 32 KiB. With 500 nodes each makes 499 calls with 16 MB in and out,
 // which takes seconds, and dsbuild sends each node a list of 30 KB.
 func (r *run) checkNetwork(ctx context.Context) {
-	peers := slices.DeleteFunc(r.liveMembers(), func(m *member) bool { return m.route == nil || m.survey.Port < 1 || m.survey.Port > 65535 })
+	peers := slices.DeleteFunc(r.liveMembers(), func(m *member) bool {
+		return m.route == nil || m.survey.Port < 1 || m.survey.Port > 65535
+	})
 	if len(peers) < 2 {
 		if r.hasPeers() {
 			r.addNotChecked(Network, "fewer than two nodes have an address to call")
@@ -89,7 +94,11 @@ func (r *run) checkNetwork(ctx context.Context) {
 	// The worst case: all calls connect and none gets an answer, twice.
 	limit := askLimit + 2*(dialLimit+answerLimit)*time.Duration(2+len(peers)/dialWindow)
 	r.askAll(ctx, Network, peers, limit, func(ctx context.Context, m *member) error {
-		return m.agent.Ask(ctx, agent.Order{"do": "dial", "peers": r.listCalls(m, peers, withPort), "window": dialWindow, "limit_s": dialLimit.Seconds(), "answer_s": answerLimit.Seconds()}, &got[m.index])
+		order := agent.Order{
+			"do": "dial", "peers": r.listCalls(m, peers, withPort), "window": dialWindow,
+			"limit_s": dialLimit.Seconds(), "answer_s": answerLimit.Seconds(),
+		}
+		return m.agent.Ask(ctx, order, &got[m.index])
 	})
 	answered := slices.DeleteFunc(slices.Clone(peers), func(m *member) bool { return m.Status != report.OK })
 	r.judgeCalls(answered, peers, got)
@@ -116,7 +125,9 @@ func (r *run) listCalls(m *member, peers []*member, withPort bool) [][]any {
 // judgeCalls finds nodes that no other reaches, nodes that reach no other, and blocked
 // pairs.
 func (r *run) judgeCalls(callers, peers []*member, got []dialled) {
-	const try = "a firewall, or no route between them: NCCL and gloo connect all nodes with all others, on random ports; open the whole network between the nodes, not one port"
+	const try = "a firewall, or no route between them: " +
+		"NCCL and gloo connect all nodes with all others, on random ports; " +
+		"open the whole network between the nodes, not one port"
 	failed := map[int]map[int]string{} // by caller, by peer
 	deaf := map[int]int{}              // by peer: the number of failed calls
 	for _, m := range callers {
@@ -133,7 +144,8 @@ func (r *run) judgeCalls(callers, peers []*member, got []dialled) {
 	}
 	for _, m := range peers {
 		if by := deaf[m.index]; by > 1 && by == len(callers)-1 {
-			m.addFinding(Network, Error, try, "no other node reaches it at %s: %s", cause.Own(m.route.Address), mostCommon(failed, m.index))
+			m.addFinding(Network, Error, try, "no other node reaches it at %s: %s",
+				cause.Own(m.route.Address), mostCommon(failed, m.index))
 		}
 	}
 	for _, m := range callers {
@@ -151,7 +163,8 @@ func (r *run) judgeCalls(callers, peers []*member, got []dialled) {
 		}
 		for _, u := range got[m.index].Failed {
 			if u.at == masterPort && f[r.firstMember().index] == "" {
-				m.addFinding(Network, Error, try, "it reaches the master %s, but not at its port %d: %v", r.firstMember().Host.Name, r.opt.Port, node.NewNodeError(u.why))
+				m.addFinding(Network, Error, try, "it reaches the master %s, but not at its port %d: %v",
+					r.firstMember().Host.Name, r.opt.Port, node.NewNodeError(u.why))
 			}
 		}
 	}

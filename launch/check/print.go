@@ -72,7 +72,8 @@ const maxCauses = 30
 // Print writes the report for a person: a table with one row for equal nodes, the merged
 // findings, the joint checks, and a verdict.
 func (r *Report) Print(w io.Writer) error {
-	if err := ui.Table(w, []string{"NODES", "STATUS", "GPUS", "TORCH", "INTERFACE", "SECONDS"}, r.tableRows()); err != nil {
+	columns := []string{"NODES", "STATUS", "GPUS", "TORCH", "INTERFACE", "SECONDS"}
+	if err := ui.Table(w, columns, r.tableRows()); err != nil {
 		return err
 	}
 	lines := r.findingLines()
@@ -135,7 +136,8 @@ func (r *Report) findingLines() []string {
 
 // String writes a collective in one line.
 func (s Sum) String() string {
-	text := fmt.Sprintf("all_reduce by %s: %s on %s", s.Backend, ui.Count(s.Processes, "process"), ui.Count(len(s.Nodes), "node"))
+	text := fmt.Sprintf("all_reduce by %s: %s on %s",
+		s.Backend, ui.Count(s.Processes, "process"), ui.Count(len(s.Nodes), "node"))
 	if len(s.Without) > 0 {
 		text += fmt.Sprintf(" (without %s)", foldNames(s.Without))
 	}

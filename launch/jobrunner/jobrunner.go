@@ -328,7 +328,8 @@ func (c *jobRun) handleFailure(out *member) {
 		c.enterPhase(settling)
 		return
 	}
-	c.opt.Report.Warn("%s dropped out (%s); the job continues with %s", out.name(), c.suspectNode(out).Why, ui.Count(well, "node"))
+	c.opt.Report.Warn("%s dropped out (%s); the job continues with %s",
+		out.name(), c.suspectNode(out).Why, ui.Count(well, "node"))
 }
 
 // describeProgress writes the progress line.

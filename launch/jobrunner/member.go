@@ -122,7 +122,8 @@ func (c *jobRun) runMember(ctx, dialing context.Context, m *member) error {
 
 // startSupervisor starts a node's program, and waits until it says whether the job can run there.
 func (c *jobRun) startSupervisor(ctx context.Context, link Link, m *member) (*agent.Session, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, hello, fmt.Errorf("no answer within %s about whether the job can run there", hello))
+	ctx, cancel := context.WithTimeoutCause(ctx, hello,
+		fmt.Errorf("no answer within %s about whether the job can run there", hello))
 	defer cancel()
 	// The interpreters for a node's program, in order of preference. The job's own may exist only
 	// in a container or after a setup line.

@@ -136,7 +136,8 @@ type tail struct {
 }
 
 // talk matches the libraries' messages about communication.
-var talk = regexp.MustCompile(`\bNCCL (?:INFO|WARN|ERROR|TRACE|version)|\bRCCL\b|(?i:\bgloo\b)|ProcessGroup[A-Z]|\bc10d\b|TCPStore|coordination[_ ]service|\[rendezvous\]`)
+var talk = regexp.MustCompile(`\bNCCL (?:INFO|WARN|ERROR|TRACE|version)|\bRCCL\b|(?i:\bgloo\b)|` +
+	`ProcessGroup[A-Z]|\bc10d\b|TCPStore|coordination[_ ]service|\[rendezvous\]`)
 
 // logOutput writes an output event to the logs.
 func (c *jobRun) logOutput(e event) {
@@ -151,7 +152,8 @@ func (c *jobRun) logOutput(e event) {
 	file, who := localFile(m, strings.TrimPrefix(e.Out.Key, "local:")), m.name()+" "+e.Out.Key
 	var r *rank
 	var number int
-	if _, err := fmt.Sscanf(e.Out.Key, "%d", &number); err == nil && c.ranks[number] != nil && c.ranks[number].member == m {
+	_, err := fmt.Sscanf(e.Out.Key, "%d", &number)
+	if err == nil && c.ranks[number] != nil && c.ranks[number].member == m {
 		r = c.ranks[number] // a node speaks only for its own ranks
 	}
 	t := &tail{}

@@ -81,7 +81,10 @@ func (c *jobRun) buildReport(ctx context.Context) *Report {
 			c.book.appendLine(c.book.rankFile(r.number), line+"\n")
 		}
 	}
-	r := &Report{Job: c.opt.Job.Name, State: Passed, Seconds: time.Since(c.begin).Seconds(), Logs: c.opt.Logs, Nodes: []Node{}, Ranks: []Rank{}}
+	r := &Report{
+		Job: c.opt.Job.Name, State: Passed, Seconds: time.Since(c.begin).Seconds(), Logs: c.opt.Logs,
+		Nodes: []Node{}, Ranks: []Rank{},
+	}
 	for _, m := range c.members {
 		n := Node{Name: m.name(), Left: m.end.Left}
 		switch {
@@ -191,7 +194,8 @@ func (r *Report) Err() error {
 func (r *Report) Tell(to ui.Reporter) {
 	if r.State == Passed {
 		took := ui.Duration(time.Duration(r.Seconds * float64(time.Second)))
-		to.Note("job %s passed after %s: %d ranks on %s; logs: %s", r.Job, took, len(r.Ranks), ui.Count(len(r.Nodes), "node"), r.Logs)
+		to.Note("job %s passed after %s: %d ranks on %s; logs: %s",
+			r.Job, took, len(r.Ranks), ui.Count(len(r.Nodes), "node"), r.Logs)
 	}
 	if r.State == NotStarted {
 		if len(r.Followed) > 0 { // the error says it for the first

@@ -28,7 +28,8 @@ func Symptoms() []Symptom {
 			"on nodes with NVSwitch 'systemctl status nvidia-fabricmanager' must say active, in the driver's version",
 		},
 		{
-			"Out of memory", sign(`(?i)out of memory|OutOfMemoryError|RESOURCE_EXHAUSTED|CUBLAS_STATUS_ALLOC_FAILED|Cannot allocate memory`),
+			"Out of memory",
+			sign(`(?i)out of memory|OutOfMemoryError|RESOURCE_EXHAUSTED|CUBLAS_STATUS_ALLOC_FAILED|Cannot allocate memory`),
 			"use a smaller micro batch with more accumulation, gradient checkpointing, a higher ZeRO stage, offload",
 		},
 		{
@@ -40,12 +41,15 @@ func Symptoms() []Symptom {
 			"'dsbuild check' names full disks",
 		},
 		{
-			"A module is missing or has another version", sign(`ModuleNotFoundError|ImportError|undefined symbol|No module named|GLIBC`),
+			"A module is missing or has another version",
+			sign(`ModuleNotFoundError|ImportError|undefined symbol|No module named|GLIBC`),
 			"'dsbuild verify' names nodes that differ; 'dsbuild deploy' makes them the same",
 		},
 		{
-			"A file is missing on some nodes", sign(`FileNotFoundError|No such file or directory|there is no /|there is no folder`),
-			"the program and its data must have the same path on all nodes (a shared folder, or copies); --workdir sets the folder of the job",
+			"A file is missing on some nodes",
+			sign(`FileNotFoundError|No such file or directory|there is no /|there is no folder`),
+			"the program and its data must have the same path on all nodes (a shared folder, or copies); " +
+				"--workdir sets the folder of the job",
 		},
 		{
 			"A folder cannot be written", sign(`PermissionError|Permission denied|Read-only file system`),
@@ -56,7 +60,8 @@ func Symptoms() []Symptom {
 			"name the interpreter with --python, or for each node in the inventory",
 		},
 		{
-			"Nodes do not find each other", sign(`(?i)timed? ?out|timeout|connection refused|name or service not known|no route to host|rendezvous`),
+			"Nodes do not find each other",
+			sign(`(?i)timed? ?out|timeout|connection refused|name or service not known|no route to host|rendezvous`),
 			"'dsbuild check' names nodes that do not reach each other, and closed ports",
 		},
 	}

@@ -77,7 +77,12 @@ func (c *jobRun) findSuspects() []suspect {
 			continue
 		}
 		s := suspect{at: r.failed}
-		s.Failure = Failure{Node: r.member.name(), Rank: &r.number, Last: r.tail.lines, Log: c.logPath(c.book.rankFile(r.number))}
+		s.Failure = Failure{
+			Node: r.member.name(),
+			Rank: &r.number,
+			Last: r.tail.lines,
+			Log:  c.logPath(c.book.rankFile(r.number)),
+		}
 		if s.at.IsZero() {
 			s.at = r.gone
 		}

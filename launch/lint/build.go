@@ -18,7 +18,8 @@ func buildVariablesLost(s *subject) []hit {
 			continue
 		}
 		if b := s.buildBehind(a); b != nil && (a.Exported == 0 || a.Exported > b.Seq) {
-			hits = append(hits, hit{at: a.At, says: a.Name + " is set without export, and " + showWord(b.Words[0]) + " does not get it"})
+			says := a.Name + " is set without export, and " + showWord(b.Words[0]) + " does not get it"
+			hits = append(hits, hit{at: a.At, says: says})
 		}
 	}
 	return hits
@@ -54,7 +55,8 @@ func builds(c *script.Command) bool {
 	name := c.Name()
 	switch {
 	case pythonName.MatchString(name):
-		return hasWord(c, "setup.py") || hasWord(c, "pip") && (hasWord(c, "install") || hasWord(c, "wheel")) || hasWord(c, "build")
+		return hasWord(c, "setup.py") || hasWord(c, "pip") && (hasWord(c, "install") || hasWord(c, "wheel")) ||
+			hasWord(c, "build")
 	case strings.HasPrefix(name, "pip"), name == "uv":
 		return hasWord(c, "install") || hasWord(c, "wheel") || hasWord(c, "build")
 	}
@@ -62,7 +64,9 @@ func builds(c *script.Command) bool {
 }
 
 func hasWord(c *script.Command, text string) bool {
-	return slices.ContainsFunc(c.Words[1:], func(w script.Word) bool { return w.Text() == text || strings.HasSuffix(w.Text(), "/"+text) })
+	return slices.ContainsFunc(c.Words[1:], func(w script.Word) bool {
+		return w.Text() == text || strings.HasSuffix(w.Text(), "/"+text)
+	})
 }
 
 func setupPyJobs(s *subject) []hit {
@@ -155,7 +159,8 @@ func deepspeedBuildIsolated(s *subject, c *script.Command) []hit {
 		text := strings.ToLower(w.Text())
 		return strings.Contains(text, "deepspeed") && !strings.HasSuffix(text, ".whl") || text == "." && s.entersDeepSpeed()
 	})
-	if !names || !builds(c) || hasWord(c, "--no-build-isolation") || s.assignsVariable("PIP_NO_BUILD_ISOLATION") || !s.buildsOperators(c) {
+	if !names || !builds(c) || hasWord(c, "--no-build-isolation") || s.assignsVariable("PIP_NO_BUILD_ISOLATION") ||
+		!s.buildsOperators(c) {
 		return nil
 	}
 	return []hit{{at: c.At}}

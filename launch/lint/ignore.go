@@ -18,7 +18,8 @@ func ignoredRules(s *script.Script) map[string]bool {
 		// Text in parentheses or after a dash is a reason.
 		names, _, _ = strings.Cut(names, "(")
 		names, _, _ = strings.Cut(names, " -")
-		for _, name := range strings.FieldsFunc(names, func(r rune) bool { return r == ' ' || r == ',' || r == '\t' || r == '\r' }) {
+		between := func(r rune) bool { return r == ' ' || r == ',' || r == '\t' || r == '\r' }
+		for _, name := range strings.FieldsFunc(names, between) {
 			all[name] = true
 		}
 	}

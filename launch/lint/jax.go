@@ -28,8 +28,9 @@ func jaxReadsNoRank(s *subject) []hit {
 			return nil
 		}
 	}
+	names := []string{"RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "MASTER_ADDR"}
 	for a := range s.sets() {
-		if slices.Contains([]string{"RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "MASTER_ADDR"}, a.Name) && a.Exported > 0 {
+		if slices.Contains(names, a.Name) && a.Exported > 0 {
 			return []hit{{at: a.At, says: "JAX is given " + a.Name}}
 		}
 	}
@@ -60,7 +61,10 @@ func jaxOneTaskPerNode(s *subject) []hit {
 		}
 		st := s.stepOfStarter(srun)
 		if st.nodes > 1 && st.perNode == 1 && st.gpus > 1 {
-			hits = append(hits, hit{at: c.At, says: fmt.Sprintf("JAX runs with one task per node, and each node has %s", countOf(st.gpus, "GPU"))})
+			hits = append(hits, hit{
+				at:   c.At,
+				says: fmt.Sprintf("JAX runs with one task per node, and each node has %s", countOf(st.gpus, "GPU")),
+			})
 		}
 	}
 	return hits
@@ -73,7 +77,8 @@ var cpuOption = regexp.MustCompile(`(?is)^(.*=)?(cpu|gloo)$|^--cpu([^-]|$)|no[-_
 func onCPU(c *script.Command) bool {
 	for _, name := range []string{"JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "ACCELERATE_USE_CPU"} {
 		if a := c.Getenv(name); a != nil {
-			if text, known := a.Value.Literal(); known && (text == "" || text == "-1" || strings.EqualFold(text, "cpu") || name == "ACCELERATE_USE_CPU") {
+			if text, known := a.Value.Literal(); known &&
+				(text == "" || text == "-1" || strings.EqualFold(text, "cpu") || name == "ACCELERATE_USE_CPU") {
 				return true
 			}
 		}

@@ -29,7 +29,10 @@ type flag struct {
 func launcherFlags(kind string) []string {
 	switch kind {
 	case "torchrun":
-		return []string{"standalone", "module", "m", "no-python", "run-path", "use-env", "use_env", "virtual-local-rank", "help", "h"}
+		return []string{
+			"standalone", "module", "m", "no-python", "run-path", "use-env", "use_env", "virtual-local-rank",
+			"help", "h",
+		}
 	case "deepspeed":
 		return []string{
 			"module", "no-python", "no-local-rank", "no-ssh", "no-ssh-check", "force-multi", "save-pid", "elastic-training",
@@ -37,8 +40,9 @@ func launcherFlags(kind string) []string {
 		}
 	}
 	return []string{
-		"multi-gpu", "cpu", "tpu", "use-xpu", "use-deepspeed", "use-fsdp", "use-megatron-lm", "quiet", "q", "m", "module", "no-python",
-		"same-network", "debug", "use-parallelism-config", "enable-cpu-affinity", "standalone", "ipex", "help", "h", "use-mps-device",
+		"multi-gpu", "cpu", "tpu", "use-xpu", "use-deepspeed", "use-fsdp", "use-megatron-lm", "quiet", "q",
+		"m", "module", "no-python", "same-network", "debug", "use-parallelism-config", "enable-cpu-affinity",
+		"standalone", "ipex", "help", "h", "use-mps-device",
 	}
 }
 
@@ -226,5 +230,7 @@ func startsTrainer(c *script.Command) bool {
 		return true
 	}
 	file, _ := pythonScript(c)
-	return file != "" || slices.Contains([]string{"llamafactory-cli", "lmf", "axolotl", "composer", "colossalai", "swift", "xtuner"}, c.Name())
+	return file != "" || slices.Contains([]string{
+		"llamafactory-cli", "lmf", "axolotl", "composer", "colossalai", "swift", "xtuner",
+	}, c.Name())
 }

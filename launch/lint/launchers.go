@@ -89,11 +89,14 @@ func llamaFactoryNodeRank(s *subject) []hit {
 }
 
 // ofPrograms matches variables that a training reads on every node, and that deepspeed does not pass on.
-var ofPrograms = regexp.MustCompile(`^(HF|TRANSFORMERS|WANDB|TOKENIZERS|CUDA|TORCH|OMP|GLOO|DS|TRITON)_|^LD_LIBRARY_PATH$`)
+var ofPrograms = regexp.MustCompile(
+	`^(HF|TRANSFORMERS|WANDB|TOKENIZERS|CUDA|TORCH|OMP|GLOO|DS|TRITON)_|^LD_LIBRARY_PATH$`)
 
 func deepspeedExports(s *subject) []hit {
 	fileOfVariables := s.assignsVariable("DS_ENV_FILE") || slices.ContainsFunc(s.Commands, func(c *script.Command) bool {
-		return slices.ContainsFunc(c.Redirects, func(w script.Word) bool { return strings.HasSuffix(w.Text(), ".deepspeed_env") })
+		return slices.ContainsFunc(c.Redirects, func(w script.Word) bool {
+			return strings.HasSuffix(w.Text(), ".deepspeed_env")
+		})
 	})
 	var hits []hit
 	for _, l := range s.launches {
@@ -138,7 +141,9 @@ func backgroundWithoutWait(s *subject) []hit {
 	if !s.isBatch() {
 		return nil
 	}
-	brief := []string{"echo", "printf", "date", "true", ":", "[", "test", "set", "unset", "shift", "sleep", "hostname", "exit"}
+	brief := []string{
+		"echo", "printf", "date", "true", ":", "[", "test", "set", "unset", "shift", "sleep", "hostname", "exit",
+	}
 	var first *script.Command
 	for _, c := range s.Commands {
 		seconds := script.Word{}

@@ -89,7 +89,10 @@ func Check(file string, r io.Reader) (all []Finding, launches bool, err error) {
 	f := document{file, text, strings.Split(string(text), "\n")}
 	s, err := script.Read(text)
 	if !bytes.HasPrefix(text, []byte("#!")) && otherLanguage.MatchString(file) {
-		err = &script.SyntaxError{At: -1, Err: fmt.Errorf("a file of another language (%s), and without a #! line of a shell", path.Base(file))}
+		err = &script.SyntaxError{
+			At:  -1,
+			Err: fmt.Errorf("a file of another language (%s), and without a #! line of a shell", path.Base(file)),
+		}
 	}
 	if err != nil {
 		var list diagnostic.List
@@ -135,7 +138,8 @@ func Check(file string, r io.Reader) (all []Finding, launches bool, err error) {
 }
 
 // otherLanguage matches the names of files that hold no script of sh or bash, even where it could be read as one.
-var otherLanguage = regexp.MustCompile(`(?i)\.(ya?ml|json|toml|ini|md|py|ipynb|zsh|fish|t?csh)$|(^|/)(Dockerfile|Makefile)$`)
+var otherLanguage = regexp.MustCompile(
+	`(?i)\.(ya?ml|json|toml|ini|md|py|ipynb|zsh|fish|t?csh)$|(^|/)(Dockerfile|Makefile)$`)
 
 // Unreadable is the error for a file that cannot be read.
 func Unreadable(file string, err error) error {

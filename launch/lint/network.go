@@ -17,7 +17,10 @@ func glooInterface(s *subject) []hit {
 		text := a.Value.Text()
 		switch {
 		case strings.ContainsAny(text, "^="):
-			hits = append(hits, hit{at: a.Value.Origin(), says: a.Name + "=" + showWord(a.Value) + " has a pattern that only NCCL understands"})
+			hits = append(hits, hit{
+				at:   a.Value.Origin(),
+				says: a.Name + "=" + showWord(a.Value) + " has a pattern that only NCCL understands",
+			})
 		case strings.Contains(text, ","):
 			says := a.Name + "=" + showWord(a.Value) + " is a list; only NCCL accepts lists"
 			hits = append(hits, hit{at: a.Value.Origin(), severity: Warning, says: says})
@@ -28,7 +31,8 @@ func glooInterface(s *subject) []hit {
 
 // ownInterface matches interfaces that lead to no other node: of the loopback, of
 // containers and of virtual machines.
-var ownInterface = regexp.MustCompile(`^(lo|docker[0-9]*|virbr[0-9]*|veth[0-9a-f]*|podman[0-9]*|cni[0-9]*|lxcbr[0-9]*)$`)
+var ownInterface = regexp.MustCompile(
+	`^(lo|docker[0-9]*|virbr[0-9]*|veth[0-9a-f]*|podman[0-9]*|cni[0-9]*|lxcbr[0-9]*)$`)
 
 func loopbackInterface(s *subject, a set) []hit {
 	reaches := a.command == nil && a.Exported > 0 || a.command != nil && !a.command.Branch
@@ -51,7 +55,8 @@ func (s *subject) spansSeveral(command *script.Command) bool {
 		st := newStep(step{}, command.Options, false)
 		return st.nodes > 1
 	}
-	if s.job.nodes > 1 || slices.ContainsFunc(s.commandsNamed("srun"), func(srun *script.Command) bool { return s.stepOfStarter(srun).nodes > 1 }) {
+	isWide := func(srun *script.Command) bool { return s.stepOfStarter(srun).nodes > 1 }
+	if s.job.nodes > 1 || slices.ContainsFunc(s.commandsNamed("srun"), isWide) {
 		return true
 	}
 	return slices.ContainsFunc(s.launches, func(l *launch) bool {
@@ -72,7 +77,8 @@ func portTest(s *subject) []hit {
 		if len(c.Words) > 2 {
 			hits = append(hits, hit{
 				at: c.At, says: "a port is tested with telnet",
-				why: "it answers only while a program listens there, and none does before the job; NCCL needs random ports between all pairs of nodes",
+				why: "it answers only while a program listens there, and none does before the job; " +
+					"NCCL needs random ports between all pairs of nodes",
 			})
 		}
 	}

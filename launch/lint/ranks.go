@@ -31,7 +31,8 @@ func rankOnBatchLine(s *subject) []hit {
 		}
 		for _, c := range a.Value.Chars {
 			if c.Ref != nil && ofTask(c.Ref.Name) && s.stepsBehind(a) {
-				hits = append(hits, hit{at: c.At, says: a.Name + "=$" + c.Ref.Name + " is set by the batch script, not by the tasks of srun"})
+				says := a.Name + "=$" + c.Ref.Name + " is set by the batch script, not by the tasks of srun"
+				hits = append(hits, hit{at: c.At, says: says})
 			}
 		}
 	}
@@ -50,7 +51,8 @@ func outerRanks(s *subject, srun *script.Command, env []*script.Assignment, word
 	for _, w := range words {
 		for _, c := range w.Chars {
 			if c.Ref != nil && ofTask(c.Ref.Name) && c.Ref.Depth < depth && !s.ignoresRank(c.At) {
-				hits = append(hits, hit{at: c.At, says: "$" + c.Ref.Name + " is expanded by the batch script, not by the tasks of srun"})
+				says := "$" + c.Ref.Name + " is expanded by the batch script, not by the tasks of srun"
+				hits = append(hits, hit{at: c.At, says: says})
 			}
 		}
 	}
@@ -62,7 +64,9 @@ func outerRanks(s *subject, srun *script.Command, env []*script.Assignment, word
 func (s *subject) ignoresRank(at int) bool {
 	return slices.ContainsFunc(s.launches, func(l *launch) bool {
 		f, ok := l.nodeRank()
-		return ok && l.backend() == "c10d" && slices.ContainsFunc(f.value.Chars, func(c script.Char) bool { return c.At == at })
+		return ok && l.backend() == "c10d" && slices.ContainsFunc(f.value.Chars, func(c script.Char) bool {
+			return c.At == at
+		})
 	})
 }
 
@@ -84,7 +88,8 @@ func readsVariable(c *script.Command, name string) bool {
 func (s *subject) stepsBehind(a *script.Assignment) bool {
 	for _, c := range s.Commands {
 		srun := c.Starter("srun")
-		if srun == nil || srun.Seq < a.Exported || s.stepOfStarter(srun).tasks == 1 || !startsTrainer(c) || !readsVariable(c, a.Name) {
+		if srun == nil || srun.Seq < a.Exported || s.stepOfStarter(srun).tasks == 1 ||
+			!startsTrainer(c) || !readsVariable(c, a.Name) {
 			continue
 		}
 		inside := func(own *script.Assignment) bool { return own.Name == a.Name && slices.Contains(own.Via, srun) }
@@ -101,7 +106,9 @@ func tasksPerNode(s *subject) []hit {
 		srun := l.Starter("srun")
 		if mpi := l.Starter("mpirun", "mpiexec", "orterun"); mpi != nil && !l.perTask() {
 			if n, at := mpiProcesses(mpi, l.Command); s.job.nodes > 0 && n > s.job.nodes {
-				hits = append(hits, hit{at: at, says: fmt.Sprintf("%s starts %s %s, and the job has %s", mpi.Name(), l.kind, timesOf(n), countOf(s.job.nodes, "node"))})
+				says := fmt.Sprintf("%s starts %s %s, and the job has %s",
+					mpi.Name(), l.kind, timesOf(n), countOf(s.job.nodes, "node"))
+				hits = append(hits, hit{at: at, says: says})
 			}
 			continue
 		}
@@ -109,7 +116,8 @@ func tasksPerNode(s *subject) []hit {
 		case srun != nil && !l.perTask():
 			st := s.stepOfStarter(srun)
 			if st.perNode > 1 {
-				hits = append(hits, hit{at: tasksAt(s, srun), says: fmt.Sprintf("%d tasks per node each start %s", st.perNode, l.kind)})
+				says := fmt.Sprintf("%d tasks per node each start %s", st.perNode, l.kind)
+				hits = append(hits, hit{at: tasksAt(s, srun), says: says})
 			}
 		case l.Depth > 0 || !s.isBatch() || l.kind != "torchrun":
 		case s.job.perNode > 1 && !l.perTask() && l.isMultiNode(s.job):
@@ -176,7 +184,9 @@ func pythonRunsOnce(s *subject) []hit {
 		file, arguments := pythonScript(c)
 		isLauncher := slices.ContainsFunc(arguments, func(w script.Word) bool { // the program itself is told the nodes
 			name, _, _ := w.Cut('=')
-			return slices.Contains([]string{"--hostfile", "--nnodes", "--machine_rank", "--master_addr", "--master-addr"}, name.Text())
+			return slices.Contains([]string{
+				"--hostfile", "--nnodes", "--machine_rank", "--master_addr", "--master-addr",
+			}, name.Text())
 		})
 		if file == "" || c.Test || c.Background || c.InFunction || isPreparation(file) || isLauncher {
 			continue
@@ -240,7 +250,8 @@ func nnodesMismatch(s *subject, l *launch) []hit {
 	}
 	at, says := l.At, fmt.Sprintf("torchrun without --nnodes uses one node, and srun starts it %s", timesOf(want))
 	if f, ok := l.nnodes(); ok {
-		at, says = f.value.Origin(), fmt.Sprintf("torchrun waits for %s, and srun starts it %s", countOf(high, "node"), timesOf(want))
+		at, says = f.value.Origin(), fmt.Sprintf("torchrun waits for %s, and srun starts it %s",
+			countOf(high, "node"), timesOf(want))
 	}
 	return []hit{{at: at, says: says}}
 }
@@ -281,7 +292,10 @@ func workersInOtherJobs(s *subject) []hit {
 		if srun := l.Starter("srun"); srun != nil && l.perTask() {
 			continue
 		}
-		hits = append(hits, hit{at: f.value.Origin(), says: fmt.Sprintf("the job has one node, and torchrun waits for %d", low)})
+		hits = append(hits, hit{
+			at:   f.value.Origin(),
+			says: fmt.Sprintf("the job has one node, and torchrun waits for %d", low),
+		})
 	}
 	return hits
 }
@@ -315,7 +329,9 @@ func (l *launch) visibleDevices() (name string, devices int) {
 	if f, ok := l.findFlag("gpu-ids"); ok && l.kind == "accelerate" {
 		return "--gpu_ids", countDevices(f.value)
 	}
-	for _, name := range []string{"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"} {
+	for _, name := range []string{
+		"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES",
+	} {
 		if a := l.Getenv(name); a != nil {
 			return name, countDevices(a.Value)
 		}
@@ -330,11 +346,13 @@ func countDevices(w script.Word) int {
 		return 0
 	}
 	names := strings.Split(text, ",")
-	if first := names[0]; strings.Trim(first, "0123456789 ") != "" && !strings.HasPrefix(first, "GPU-") && !strings.HasPrefix(first, "MIG-") {
+	if first := names[0]; strings.Trim(first, "0123456789 ") != "" &&
+		!strings.HasPrefix(first, "GPU-") && !strings.HasPrefix(first, "MIG-") {
 		return 0
 	}
 	// CUDA ignores the entries from the first invalid one on.
-	if end := slices.IndexFunc(names, func(name string) bool { return strings.HasPrefix(strings.TrimSpace(name), "-") }); end > 0 {
+	isInvalid := func(name string) bool { return strings.HasPrefix(strings.TrimSpace(name), "-") }
+	if end := slices.IndexFunc(names, isInvalid); end > 0 {
 		return end
 	}
 	return len(names)

@@ -30,7 +30,8 @@ func fixedPort(s *subject) []hit {
 		}
 	}
 	for a := range s.sets() {
-		if a.Name == "MASTER_PORT" && !s.ignoresMasterPort(a.Assignment) && (s.isBatch() || len(s.commandsNamed("srun")) > 0 || a.Depth > 0) {
+		if a.Name == "MASTER_PORT" && !s.ignoresMasterPort(a.Assignment) &&
+			(s.isBatch() || len(s.commandsNamed("srun")) > 0 || a.Depth > 0) {
 			add(a.Value)
 		}
 	}
@@ -85,7 +86,10 @@ func masterAddrLocalhost(s *subject) []hit {
 			continue
 		}
 		if s.job.nodes > 1 && s.stepsBehind(a) {
-			hits = append(hits, hit{at: a.Value.Origin(), says: fmt.Sprintf("MASTER_ADDR is %s in a job of %d nodes", text, s.job.nodes)})
+			hits = append(hits, hit{
+				at:   a.Value.Origin(),
+				says: fmt.Sprintf("MASTER_ADDR is %s in a job of %d nodes", text, s.job.nodes),
+			})
 		}
 	}
 	return hits
@@ -235,7 +239,10 @@ func masterAddrNotFirst(s *subject) []hit {
 		case r.Name == "SLURM_SUBMIT_HOST":
 			hits = append(hits, hit{at: host.Origin(), says: "the master is $SLURM_SUBMIT_HOST, where sbatch was called"})
 		case slices.Contains([]string{"SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_STEP_NODELIST"}, r.Name):
-			hits = append(hits, hit{at: host.Origin(), says: "the master is $" + r.Name + ", an expression for all nodes such as gpu[01-04]"})
+			hits = append(hits, hit{
+				at:   host.Origin(),
+				says: "the master is $" + r.Name + ", an expression for all nodes such as gpu[01-04]",
+			})
 		}
 	}
 	for _, l := range s.launches {

@@ -102,7 +102,8 @@ func sbatchInsideJob(s *subject) []hit {
 	var hits []hit
 	for _, c := range s.commandsNamed("sbatch") {
 		env := c.Starter("env")
-		if scrubbed || env != nil && (strings.Contains(env.Text(), "-u") || strings.Contains(env.Text(), "-i")) || submitsItself(c) {
+		if scrubbed || submitsItself(c) ||
+			env != nil && (strings.Contains(env.Text(), "-u") || strings.Contains(env.Text(), "-i")) {
 			continue
 		}
 		if o, ok := findOption(c.Options, "export"); ok && o.Value.HasPrefix("NONE") {

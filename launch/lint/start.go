@@ -31,7 +31,11 @@ func launcherRunsOnce(s *subject, l *launch) []hit {
 	if l.kind == "torchrun" || len(l.program) == 0 || !s.startsOnFirstNode(l) || s.hasHostfile(l) {
 		return nil
 	}
-	h := hit{at: l.At, says: fmt.Sprintf("the job has %d nodes, and %s is started by the batch script itself", s.job.nodes, l.kind)}
+	h := hit{
+		at: l.At,
+		says: fmt.Sprintf("the job has %d nodes, and %s is started by the batch script itself",
+			s.job.nodes, l.kind),
+	}
 	if _, ok := l.findFlag("config-file"); ok {
 		h.severity = Warning // the file may name a hostfile
 	}
@@ -61,7 +65,10 @@ func srunDeepSpeed(s *subject, l *launch) []hit {
 	}) {
 		return nil
 	}
-	return []hit{{at: l.At, says: "srun starts deepspeed " + timesOf(max(s.stepOfLaunch(l).tasks, s.stepOfLaunch(l).nodes))}}
+	return []hit{{
+		at:   l.At,
+		says: "srun starts deepspeed " + timesOf(max(s.stepOfLaunch(l).tasks, s.stepOfLaunch(l).nodes)),
+	}}
 }
 
 func nodeRankConstant(s *subject) []hit {
@@ -69,7 +76,8 @@ func nodeRankConstant(s *subject) []hit {
 	var hits []hit
 	for _, l := range s.launches {
 		a := l.Getenv("PET_NODE_RANK")
-		if _, given := l.nodeRank(); a == nil || given || l.kind != "torchrun" || l.backend() != "static" || l.Branch || !s.onSeveral(l.Command) {
+		if _, given := l.nodeRank(); a == nil || given || l.kind != "torchrun" || l.backend() != "static" ||
+			l.Branch || !s.onSeveral(l.Command) {
 			continue
 		}
 		if sameInAll(a.Value, l.Depth) {
@@ -92,7 +100,10 @@ func nodeRankConstant(s *subject) []hit {
 			config, shared := l.findFlag("config-file")
 			severalTimes := s.onSeveral(l.Command) && s.stepOfLaunch(l).nodes != 1 || l.overHosts()
 			if severalTimes && !l.open && (shared || l.isMultiNode(s.stepOfLaunch(l))) && sameInAll(config.value, l.Depth) {
-				hits = append(hits, hit{at: l.At, says: "accelerate without --machine_rank takes the rank of its configuration on every node"})
+				hits = append(hits, hit{
+					at:   l.At,
+					says: "accelerate without --machine_rank takes the rank of its configuration on every node",
+				})
 			}
 		case !given:
 			several := s.onSeveral(l.Command) && l.isMultiNode(s.stepOfLaunch(l))

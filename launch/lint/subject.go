@@ -229,7 +229,9 @@ func pythonScript(c *script.Command) (file string, arguments []script.Word) {
 	for i := 1; i < len(c.Words); i++ {
 		text := c.Words[i].Text()
 		switch {
-		case text == "-m" && !slices.Contains([]string{"pip", "venv", "ensurepip", "build", "http.server", "site", "json.tool", ""}, c.Arg(i+1)):
+		case text == "-m" && !slices.Contains([]string{
+			"pip", "venv", "ensurepip", "build", "http.server", "site", "json.tool", "",
+		}, c.Arg(i+1)):
 			return c.Arg(i + 1), c.Words[i+2:]
 		case text == "-m" || text == "-c" || text == "-":
 			return "", nil
@@ -245,7 +247,10 @@ func pythonScript(c *script.Command) (file string, arguments []script.Word) {
 
 // setsUnknown reports whether a file or a program may set variables of the job, such as MASTER_ADDR.
 func (s *subject) setsUnknown() bool {
-	harmless := []string{"activate", "conda", "mamba", "bashrc", "profile", "modulecmd", "modules", "lmod", "venv", "pyenv", "ssh-agent", "spack"}
+	harmless := []string{
+		"activate", "conda", "mamba", "bashrc", "profile", "modulecmd", "modules", "lmod", "venv", "pyenv",
+		"ssh-agent", "spack",
+	}
 	return slices.ContainsFunc(s.Unread, func(w script.Word) bool {
 		text := strings.ToLower(w.Text())
 		return !slices.ContainsFunc(harmless, func(part string) bool { return strings.Contains(text, part) })

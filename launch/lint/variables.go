@@ -29,7 +29,8 @@ func worldSizeAsNodes(s *subject) []hit {
 // processes, and WORLD_SIZE=2 that a launcher takes for nodes.
 func worldSizeOfNodes(s *subject) []hit {
 	var hits []hit
-	tasks := s.job.perNode > 1 || slices.ContainsFunc(s.commandsNamed("srun"), func(srun *script.Command) bool { return s.stepOfStarter(srun).perNode > 1 })
+	hasTasks := func(srun *script.Command) bool { return s.stepOfStarter(srun).perNode > 1 }
+	tasks := s.job.perNode > 1 || slices.ContainsFunc(s.commandsNamed("srun"), hasTasks)
 	for a := range s.sets() {
 		if a.Name != "WORLD_SIZE" {
 			continue

@@ -38,7 +38,9 @@ func (s Slurm) Test(ctx context.Context, script []byte) (string, error) {
 	case fault.Hint(err) != "": // sbatch did not run
 		return "", err
 	case err != nil:
-		return "", fault.WithHint(fmt.Errorf("Slurm refused this job: %w", err), "'sinfo' lists partitions and nodes; 'scontrol show partition' shows their limits") //nolint:staticcheck // a name
+		err = fmt.Errorf("Slurm refused this job: %w", err) //nolint:staticcheck // a name
+		return "", fault.WithHint(err,
+			"'sinfo' lists partitions and nodes; 'scontrol show partition' shows their limits")
 	}
 	return strings.TrimPrefix(said, "sbatch: "), nil
 }

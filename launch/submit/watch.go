@@ -99,10 +99,13 @@ func (w *watch) checkOnce(ctx context.Context) (ended bool, err error) {
 	case ctx.Err() != nil:
 		return false, w.left(context.Cause(ctx))
 	case err != nil && strings.Contains(err.Error(), "Invalid job id"):
-		return false, fault.WithHint(fmt.Errorf("Slurm no longer knows job %s: it forgets a job some time after its end (MinJobAge)", w.id), //nolint:staticcheck // a name
+		//nolint:staticcheck // a name
+		err = fmt.Errorf("Slurm no longer knows job %s: it forgets a job some time after its end (MinJobAge)", w.id)
+		return false, fault.WithHint(err,
 			"if the cluster has accounting, 'sacct -j %s' shows how it ended%s", w.id, w.outputHint("; "))
 	case err != nil && time.Since(w.heard) > Patience:
-		return false, w.left(fmt.Errorf("Slurm has not answered for %s: %w", ui.Duration(Patience), err)) //nolint:staticcheck // a name
+		err = fmt.Errorf("Slurm has not answered for %s: %w", ui.Duration(Patience), err) //nolint:staticcheck // a name
+		return false, w.left(err)
 	case err != nil:
 		w.Report.Warn("job %s: Slurm does not answer, asking again: %v", w.id, err)
 		return false, nil
@@ -132,7 +135,8 @@ func (w *watch) checkOnce(ctx context.Context) (ended bool, err error) {
 
 // left adds a hint that the job goes on without dsbuild.
 func (w *watch) left(err error) error {
-	return fault.WithHint(err, "job %s continues: 'squeue -j %s' shows it, 'scancel %s' cancels it%s", w.id, w.id, w.id, w.outputHint(", "))
+	return fault.WithHint(err, "job %s continues: 'squeue -j %s' shows it, 'scancel %s' cancels it%s",
+		w.id, w.id, w.id, w.outputHint(", "))
 }
 
 // outputHint names the job's output behind a separator; "" before Slurm has named it.

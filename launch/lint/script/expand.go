@@ -180,7 +180,8 @@ func (sh *shell) expandOperator(p *syntax.ParamExp, r *Ref, v *variable, quoted 
 	known := v != nil && !v.unknown
 	op := p.Exp.Op
 	// With a colon an empty value counts as unset.
-	colon := op == syntax.DefaultUnsetOrNull || op == syntax.AssignUnsetOrNull || op == syntax.AlternateUnsetOrNull || op == syntax.ErrorUnsetOrNull
+	colon := op == syntax.DefaultUnsetOrNull || op == syntax.AssignUnsetOrNull ||
+		op == syntax.AlternateUnsetOrNull || op == syntax.ErrorUnsetOrNull
 	missing := known && (v.unset || colon && len(v.value.Chars) == 0)
 	switch op {
 	case syntax.DefaultUnset, syntax.DefaultUnsetOrNull, syntax.AssignUnset, syntax.AssignUnsetOrNull:

@@ -195,7 +195,8 @@ func (sh *shell) mergeBranches(branches ...*environment) {
 
 var (
 	// arithmeticAssignment matches NAME=1, NAME+=1, NAME[0]=1, NAME++ and --NAME in arithmetic.
-	arithmeticAssignment = regexp.MustCompile(`(?:\+\+|--)\s*([A-Za-z_]\w*)|([A-Za-z_]\w*)(?:\[[^\]]*\])?\s*(?:\+\+|--|(?:<<|>>|[-+*/%&|^])?=[^=])`)
+	arithmeticAssignment = regexp.MustCompile(`(?:\+\+|--)\s*([A-Za-z_]\w*)|` +
+		`([A-Za-z_]\w*)(?:\[[^\]]*\])?\s*(?:\+\+|--|(?:<<|>>|[-+*/%&|^])?=[^=])`)
 	// bareName matches the names in a text that are not only read ($NAME).
 	bareName = regexp.MustCompile(`(\$\{?)?[A-Za-z_]\w*(:?=)?`)
 )

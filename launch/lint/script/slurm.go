@@ -32,12 +32,15 @@ func newSlurmOptions(batch bool) slurmOptions {
 	if batch {
 		short['a'], short['W'] = "array", "wait"
 	} else {
-		short['E'], short['T'], short['W'], short['X'], short['Z'] = "preserve-env", "threads", "wait", "disable-status", "no-allocate"
+		short['E'], short['T'], short['W'] = "preserve-env", "threads", "wait"
+		short['X'], short['Z'] = "disable-status", "no-allocate"
 		short['l'], short['r'], short['u'] = "label", "relative", "unbuffered"
 	}
 	flags := map[string]bool{}
-	for _, name := range strings.Fields(`bcast compress container-entrypoint container-mount-home container-readonly container-remap-root
-		container-writable no-container-entrypoint no-container-mount-home no-container-remap-root contiguous disable-status exact exclusive get-user-env
+	for _, name := range strings.Fields(`
+		bcast compress container-entrypoint container-mount-home container-readonly container-remap-root
+		container-writable no-container-entrypoint no-container-mount-home no-container-remap-root
+		contiguous disable-status exact exclusive get-user-env
 		help hold ignore-pbs immediate interactive kill-on-bad-exit label multi-prog nice no-allocate no-bell no-kill
 		no-requeue no-shell overcommit overlap oversubscribe parsable preserve-env preserve-slurm-env propagate pty
 		quiet quit-on-interrupt reboot requeue resv-ports send-libs spread-job stepmgr test-only unbuffered usage
@@ -76,7 +79,8 @@ func (o slurmOptions) parseOptions(words []Word) (options []Option, rest []Word,
 			more, used := o.parseShortOptions(w, words[i+1:])
 			options = append(options, more...)
 			i += used
-		case unknown != nil && i+1 < len(words) && (unknown.NamesOptions() || words[i+1].HasPrefix("-") || isProgram(words[i+1])):
+		case unknown != nil && i+1 < len(words) &&
+			(unknown.NamesOptions() || words[i+1].HasPrefix("-") || isProgram(words[i+1])):
 			open = true // $SRUN_ARGS
 		default:
 			return options, words[i:], open
@@ -88,8 +92,9 @@ func (o slurmOptions) parseOptions(words []Word) (options []Option, rest []Word,
 // mayBeValue reports whether a word may be the value of an option. The option of a plugin that is not
 // known may have none: it takes neither a further option nor a program.
 func mayBeValue(option string, next Word) bool {
-	named := strings.Fields(`account chdir comment container-image container-name container-save container-workdir error input job-name
-		output partition qos reservation wckey`) // any name or path
+	named := strings.Fields(`account chdir comment
+		container-image container-name container-save container-workdir
+		error input job-name output partition qos reservation wckey`) // any name or path
 	text := next.Text()
 	negative := len(text) > 1 && text[1] >= '0' && text[1] <= '9'
 	return (!strings.HasPrefix(text, "-") || negative) && (slices.Contains(named, option) || !isProgram(next))

@@ -25,9 +25,13 @@ func wrappers() map[string]wrapper {
 	for names, w := range map[string]wrapper{
 		"env nohup setsid time timeout nice ionice stdbuf sudo unbuffer numactl taskset chrt": {},
 		"nsys ncu shifter": {named: true},
-		"conda mamba micromamba poetry pipenv uv pixi":            {subcommands: "run", named: true},
-		"apptainer singularity enroot":                            {subcommands: "exec run shell start", image: true, named: true},
-		"docker nvidia-docker podman nerdctl kubectl":             {subcommands: "run exec create", image: true, named: true, remote: true},
+		"conda mamba micromamba poetry pipenv uv pixi": {subcommands: "run", named: true},
+		"apptainer singularity enroot": {
+			subcommands: "exec run shell start", image: true, named: true,
+		},
+		"docker nvidia-docker podman nerdctl kubectl": {
+			subcommands: "run exec create", image: true, named: true, remote: true,
+		},
 		"mpirun mpiexec orterun prun horovodrun jsrun flux aprun": {tasks: true},
 	} {
 		for _, name := range strings.Fields(names) {
@@ -49,8 +53,8 @@ func isProgram(w Word) bool {
 			return true
 		}
 	}
-	return slices.Contains(strings.Fields(`torchrun accelerate accelerate-launch deepspeed colossalai composer llamafactory-cli lmf axolotl
-		swift xtuner bash sh srun sbatch apt apt-get aptitude`), name)
+	return slices.Contains(strings.Fields(`torchrun accelerate accelerate-launch deepspeed colossalai composer
+		llamafactory-cli lmf axolotl swift xtuner bash sh srun sbatch apt apt-get aptitude`), name)
 }
 
 // startProgram follows the program that a command starts.
@@ -89,7 +93,9 @@ func (sh *shell) startProgram(cmd *Command) {
 func (w wrapper) findProgram(words []Word) int {
 	from := 0
 	if w.subcommands != "" {
-		from = 1 + slices.IndexFunc(words, func(one Word) bool { return slices.Contains(strings.Fields(w.subcommands), one.Text()) })
+		from = 1 + slices.IndexFunc(words, func(one Word) bool {
+			return slices.Contains(strings.Fields(w.subcommands), one.Text())
+		})
 		if from == 0 {
 			return len(words)
 		}
@@ -101,7 +107,8 @@ func (w wrapper) findProgram(words []Word) int {
 		if !isProgram(words[i]) {
 			continue
 		}
-		behindOption := i > 0 && words[i-1].HasPrefix("-") && words[i-1].Text() != "--" && !strings.Contains(words[i-1].Text(), "=")
+		behindOption := i > 0 && words[i-1].HasPrefix("-") && words[i-1].Text() != "--" &&
+			!strings.Contains(words[i-1].Text(), "=")
 		next := i + 1 + slices.IndexFunc(words[i+1:], isProgram)
 		if !w.named || next == i || next > i+1 && !behindOption {
 			return i

@@ -20,7 +20,13 @@ func readScript(src *source, file *syntax.File) *Script {
 			s.Batch = append(s.Batch, found...)
 		}
 	}
-	sh := &shell{script: s, src: src, env: &environment{vars: map[string]*variable{}}, functions: new([]*function), budget: &budget{}}
+	sh := &shell{
+		script:    s,
+		src:       src,
+		env:       &environment{vars: map[string]*variable{}},
+		functions: new([]*function),
+		budget:    &budget{},
+	}
 	sh.recordComments(file)
 	for _, w := range exportedVariables(s.Batch) {
 		name, value, _ := w.Cut('=')
@@ -82,7 +88,8 @@ func (sh *shell) runStatement(s *syntax.Stmt) {
 		sh.runBinary(c)
 	case *syntax.FuncDecl:
 		if c.Name != nil {
-			f := &function{name: c.Name.Value, body: c.Body, src: sh.src, names: bareNames(sh.src.between(c.Body.Pos(), c.Body.End()))}
+			names := bareNames(sh.src.between(c.Body.Pos(), c.Body.End()))
+			f := &function{name: c.Name.Value, body: c.Body, src: sh.src, names: names}
 			sh.budget.chars += len(f.names)
 			*sh.functions = append(*sh.functions, f)
 		}
@@ -213,7 +220,9 @@ func isCondition(s *syntax.Stmt) bool {
 	case *syntax.BinaryCmd:
 		return isCondition(c.Y)
 	case *syntax.CallExpr:
-		return len(c.Args) > 0 && slices.Contains([]string{"[", "test", "false", "grep", "command", "type", "which", "hash"}, c.Args[0].Lit())
+		return len(c.Args) > 0 && slices.Contains([]string{
+			"[", "test", "false", "grep", "command", "type", "which", "hash",
+		}, c.Args[0].Lit())
 	}
 	return false
 }

@@ -40,7 +40,9 @@ type Ref struct {
 // suggests options.
 func (r *Ref) NamesOptions() bool {
 	name := strings.ToUpper(r.Name)
-	return r.Several || slices.ContainsFunc([]string{"ARG", "OPT", "FLAG", "PARAM"}, func(part string) bool { return strings.Contains(name, part) })
+	return r.Several || slices.ContainsFunc([]string{"ARG", "OPT", "FLAG", "PARAM"}, func(part string) bool {
+		return strings.Contains(name, part)
+	})
 }
 
 // String writes the unknown text as in a script, shortened if it is very long.
