@@ -46,7 +46,8 @@ func (b *build) run(ctx context.Context, space Workspace) error {
 		return nil
 	}
 	if err == nil {
-		b.rep.Warn("smoke: dsbuild did not run the ops, because %s; the first deploy to a node that has it loads them", ui.Clean(string(why)))
+		b.rep.Warn("smoke: dsbuild did not run the ops, because %s; the first deploy to a node that has it loads them",
+			ui.Clean(string(why)))
 	}
 	return err
 }
@@ -127,7 +128,8 @@ func (b *build) auditWheel(ctx context.Context) error {
 	contents, err := b.plan.auditContents(ctx, b.wheel)
 	for _, e := range contents.Extensions {
 		if len(e.Newest) > 0 {
-			b.rep.Warn("op %s needs newer libraries than manylinux_%s has: %s", e.Op(), strings.ReplaceAll(compat.LinkGlibc, ".", "_"), strings.Join(e.Newest, ", "))
+			b.rep.Warn("op %s needs newer libraries than manylinux_%s has: %s",
+				e.Op(), strings.ReplaceAll(compat.LinkGlibc, ".", "_"), strings.Join(e.Newest, ", "))
 		}
 	}
 	return err

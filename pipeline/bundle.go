@@ -35,8 +35,10 @@ type BundlePlan struct {
 // last step gathers the requirements of the wheel and its companions, except torch.
 func NewBundlePlan(p *Plan, companions []Companion, dependencies bool) (*BundlePlan, error) {
 	if p.Toolchain.IsCross() {
-		return nil, fault.New(fault.Usage, "give the nodes whole environments: dsbuild env; or make it on such a machine: --builder host",
-			"no wheelhouse for %s: dsbuild builds and collects packages for the machine on which it builds", p.Toolchain.CPU.Machine())
+		return nil, fault.New(fault.Usage,
+			"give the nodes whole environments: dsbuild env; or make it on such a machine: --builder host",
+			"no wheelhouse for %s: dsbuild builds and collects packages for the machine on which it builds",
+			p.Toolchain.CPU.Machine())
 	}
 	companions = slices.Clone(companions)
 	slices.SortFunc(companions, func(a, b Companion) int { return strings.Compare(a.Name, b.Name) })
@@ -50,7 +52,10 @@ func NewBundlePlan(p *Plan, companions []Companion, dependencies bool) (*BundleP
 		Name: PackStep, Title: "copy the wheel of DeepSpeed", Image: Here, Env: map[string]string{"DSBUILD_PLAN": p.Digest},
 	}}
 	if len(companions) > 0 {
-		sources := Step{Name: CompanionsStep, Title: "copy the sources of the companions", Image: Here, Env: map[string]string{}}
+		sources := Step{
+			Name: CompanionsStep, Title: "copy the sources of the companions", Image: Here,
+			Env: map[string]string{},
+		}
 		for _, c := range companions {
 			if c.Source != nil {
 				sources.Env[c.Name] = c.Source.SHA256
@@ -60,7 +65,8 @@ func NewBundlePlan(p *Plan, companions []Companion, dependencies bool) (*BundleP
 	}
 	if dependencies {
 		s := Step{
-			Name: BundleStep, Title: "collect their requirements", Image: Toolchain, Script: "bundle.sh", Scripts: []string{siteScript, "wheels.py"},
+			Name: BundleStep, Title: "collect their requirements",
+			Image: Toolchain, Script: "bundle.sh", Scripts: []string{siteScript, "wheels.py"},
 			Inputs: []string{PackStep}, Network: true, Env: map[string]string{"SOURCE_DATE_EPOCH": epoch, "PYTHONHASHSEED": "0"},
 		}
 		if len(companions) > 0 {
@@ -76,14 +82,18 @@ func NewBundlePlan(p *Plan, companions []Companion, dependencies bool) (*BundleP
 // its CPU and its GPUs.
 func withStep(p *Plan, companions []Companion) Step {
 	s := Step{
-		Name: WithStep, Title: "build companions", Image: Toolchain, Script: "with.sh", Scripts: []string{siteScript, "wheels.py", "cxx", "libaio.map", "nvcc"},
-		Inputs: []string{CompanionsStep}, Network: true, Compile: true, Env: map[string]string{},
+		Name: WithStep, Title: "build companions", Image: Toolchain, Script: "with.sh",
+		Scripts: []string{siteScript, "wheels.py", "cxx", "libaio.map", "nvcc"},
+		Inputs:  []string{CompanionsStep}, Network: true, Compile: true, Env: map[string]string{},
 	}
 	for _, step := range p.Steps {
 		if step.Name != CompileStep {
 			continue
 		}
-		for _, k := range []string{"DSBUILD_CPU", "DSBUILD_GCC", "TORCH_CUDA_ARCH_LIST", "TORCH_NO_COMPILER_WRAPPER", "CCACHE_MAXSIZE", "CCACHE_NOHASHDIR", "CCACHE_COMPILERCHECK", "SOURCE_DATE_EPOCH", "PYTHONHASHSEED"} {
+		for _, k := range []string{
+			"DSBUILD_CPU", "DSBUILD_GCC", "TORCH_CUDA_ARCH_LIST", "TORCH_NO_COMPILER_WRAPPER",
+			"CCACHE_MAXSIZE", "CCACHE_NOHASHDIR", "CCACHE_COMPILERCHECK", "SOURCE_DATE_EPOCH", "PYTHONHASHSEED",
+		} {
 			if v, ok := step.Env[k]; ok {
 				s.Env[k] = v
 			}

@@ -75,14 +75,17 @@ func diagnosis(lines []string) int {
 
 // otherHash matches the line in which uv says that a file has another hash than the plan; pip names
 // the requirement in a line of its own.
-var otherHash = regexp.MustCompile("(?:Hash mismatch for `?|DO NOT MATCH THE HASHES[^\n]*\n\\s*)([A-Za-z0-9._-]+==[^\\s`]+)")
+var otherHash = regexp.MustCompile("(?:Hash mismatch for `?|DO NOT MATCH THE HASHES[^\n]*\n\\s*)" +
+	"([A-Za-z0-9._-]+==[^\\s`]+)")
 
 var hashLine = regexp.MustCompile(`Hash mismatch for |DO NOT MATCH THE HASHES`)
 
 var (
-	killedLine    = regexp.MustCompile(`Killed signal terminated program|virtual memory exhausted|cannot allocate memory|out of memory allocating|died due to signal 9|: killed by signal 9`)
+	killedLine = regexp.MustCompile(`Killed signal terminated program|virtual memory exhausted|` +
+		`cannot allocate memory|out of memory allocating|died due to signal 9|: killed by signal 9`)
 	noSpaceLine   = regexp.MustCompile(`No space left on device`)
-	missingHeader = regexp.MustCompile(`(?:fatal|catastrophic) error: (?:cannot open source file "([\w./+-]+)"|([\w./+-]+): No such file or directory)`)
+	missingHeader = regexp.MustCompile(`(?:fatal|catastrophic) error: ` +
+		`(?:cannot open source file "([\w./+-]+)"|([\w./+-]+): No such file or directory)`)
 	olderStandard = regexp.MustCompile(`#error.* (C\+\+\d\d) .*is required`)
 )
 
@@ -101,16 +104,20 @@ func StepFailed(step string, err error, ran bool, tail string) error {
 	hint := ""
 	switch {
 	case another != nil:
-		hint = fmt.Sprintf("the index has another file under the name and version of %s than the plan (dsbuild wheel --dry-run lists its sha256): take it from the index that has the original, with --index-url, or repair the mirror", another[1])
+		hint = fmt.Sprintf("the index has another file under the name and version of %s than the plan "+
+			"(dsbuild wheel --dry-run lists its sha256): "+
+			"take it from the index that has the original, with --index-url, or repair the mirror", another[1])
 	case missingHeader.MatchString(tail):
 		m := missingHeader.FindStringSubmatch(tail)
 		hint = headerHint(m[1] + m[2])
 	case olderStandard.MatchString(tail):
-		hint = fmt.Sprintf("torch's headers need %s, but these sources use an older standard: torch up to 2.11 works with C++17", olderStandard.FindStringSubmatch(tail)[1])
+		hint = fmt.Sprintf("torch's headers need %s, but these sources use an older standard: torch up to 2.11 works with C++17",
+			olderStandard.FindStringSubmatch(tail)[1])
 	case killedLine.MatchString(tail):
 		hint = "the system killed a compiler because memory ran out. --jobs 1 compiles one source at a time"
 	case full:
-		hint = "a first build needs up to 25 GB where the engine (docker system df) or ~/.cache/dsbuild lies; TMPDIR names another temporary directory"
+		hint = "a first build needs up to 25 GB where the engine (docker system df) or ~/.cache/dsbuild lies; " +
+			"TMPDIR names another temporary directory"
 	}
 	if another != nil || step == SmokeStep && ran && !full {
 		err = fault.WithCode(err, fault.Wheel)

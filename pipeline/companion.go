@@ -20,7 +20,8 @@ type Companion struct {
 	Source  *Source
 }
 
-const companionForms = "write NAME==VERSION, NAME@VERSION, NAME@git+URL@REF or NAME@PATH (a directory, or a source distribution)"
+const companionForms = "write NAME==VERSION, NAME@VERSION, NAME@git+URL@REF or NAME@PATH " +
+	"(a directory, or a source distribution)"
 
 var companionArg = regexp.MustCompile(`^([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(==|@)(.+)$`)
 
@@ -34,9 +35,12 @@ func OpenCompanion(ctx context.Context, arg, dir string, environ []string) (Comp
 	c := Companion{Name: pypi.CanonPackageName(m[1])}
 	switch what := m[3]; {
 	case wheel.FromTorch(c.Name):
-		return c, badSource(c.Name, errors.New("torch and its packages cannot be companions: a node has them, and dsbuild never changes them"), "choose the torch to build for with --torch")
+		return c, badSource(c.Name,
+			errors.New("torch and its packages cannot be companions: a node has them, and dsbuild never changes them"),
+			"choose the torch to build for with --torch")
 	case c.Name == "deepspeed":
-		return c, badSource(c.Name, errors.New("DeepSpeed cannot be a companion of itself"), "choose its sources with --deepspeed")
+		return c, badSource(c.Name, errors.New("DeepSpeed cannot be a companion of itself"),
+			"choose its sources with --deepspeed")
 	case m[2] == "==" && !pep440.MatchString(what):
 		return c, badSource(redactURL(arg), fmt.Errorf("%.64q is not a version", what), companionForms)
 	case m[2] == "==" || pep440.MatchString(what):
@@ -45,7 +49,8 @@ func OpenCompanion(ctx context.Context, arg, dir string, environ []string) (Comp
 	default:
 		check := func(t *tree) (string, string, error) { // of any Python project
 			if !t.hasFile("pyproject.toml") && !t.hasFile("setup.py") {
-				return "", "", badSource(c.Name, errors.New("not a Python project: it has neither pyproject.toml nor setup.py"), companionForms)
+				err := errors.New("not a Python project: it has neither pyproject.toml nor setup.py")
+				return "", "", badSource(c.Name, err, companionForms)
 			}
 			return c.Name, "", nil
 		}

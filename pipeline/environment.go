@@ -76,7 +76,8 @@ const (
 // ParseBuildEnvironment reads the output of InspectScript, which comes from a base that is not trusted.
 func ParseBuildEnvironment(text string) (BuildEnvironment, error) {
 	fail := func(format string, args ...any) (BuildEnvironment, error) {
-		return BuildEnvironment{}, fault.WithHint(fmt.Errorf("inspecting the base: its answer "+format, args...), "a base needs a shell and the usual programs: sed, tr, cut, uname")
+		return BuildEnvironment{}, fault.WithHint(fmt.Errorf("inspecting the base: its answer "+format, args...),
+			"a base needs a shell and the usual programs: sed, tr, cut, uname")
 	}
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	switch {

@@ -145,8 +145,10 @@ func NewPlan(tc compat.Toolchain, src Source, base Base, opt Options) (*Plan, er
 		return nil, err
 	}
 	p := &Plan{
-		Toolchain: tc, Options: opt, Source: src, Base: base, Context: context, Args: imageArgs(tc, packages), Scripts: map[string]string{},
-		Packages: slices.Concat(dockerfiles.ToolPackages(string(tc.CUDASource), tc.BuildMachine()), packages.Runtime, packages.Build),
+		Toolchain: tc, Options: opt, Source: src, Base: base,
+		Context: context, Args: imageArgs(tc, packages), Scripts: map[string]string{},
+		Packages: slices.Concat(dockerfiles.ToolPackages(string(tc.CUDASource), tc.BuildMachine()),
+			packages.Runtime, packages.Build),
 	}
 	context[dockerfiles.RuntimePackages] = dockerfiles.Constraints(packages.Runtime)
 	context[dockerfiles.AllPackages] = dockerfiles.Constraints(packages.Runtime, packages.Build)
@@ -163,7 +165,10 @@ func NewPlan(tc compat.Toolchain, src Source, base Base, opt Options) (*Plan, er
 	env := buildEnv(tc, src, opt)
 	p.Steps = []Step{
 		sourceStep(src), compileStep(env), stripStep(tc, opt), packStep(tc),
-		{Name: AuditStep, Title: "open the wheel again and compare it with the request", Image: Here, Inputs: []string{PackStep}},
+		{
+			Name: AuditStep, Title: "open the wheel again and compare it with the request", Image: Here,
+			Inputs: []string{PackStep},
+		},
 		smokeStep(tc),
 	}
 	if err := p.setDigest(); err != nil {
@@ -199,10 +204,12 @@ func imageArgs(tc compat.Toolchain, packages dockerfiles.Packages) map[string]st
 	case compat.Debian12: // Debian's is part of the system, and torch expects it under this very name
 		home = "/usr"
 	}
+	cuda := dockerfiles.CUDARequirements(string(tc.CUDASource), tc.Toolkit)
 	return map[string]string{
-		"CROSS": crossMachine(tc),
-		"ROAD":  string(tc.CUDASource), "PYTHON": tc.Python, "TORCH": tc.Torch, "TORCH_INDEX": tc.Index, "TOOLKIT": tc.Toolkit, "GCC": tc.GCC,
-		"CUDA_HOME": home, "CUDA_PACKAGES": strings.Join(packages.Pinned(dockerfiles.CUDARequirements(string(tc.CUDASource), tc.Toolkit)), " "),
+		"CROSS": crossMachine(tc), "ROAD": string(tc.CUDASource),
+		"PYTHON": tc.Python, "TORCH": tc.Torch, "TORCH_INDEX": tc.Index,
+		"TOOLKIT": tc.Toolkit, "GCC": tc.GCC,
+		"CUDA_HOME": home, "CUDA_PACKAGES": strings.Join(packages.Pinned(cuda), " "),
 		"SYSTEM": strings.Join(needs.Debian, " "), "PACKAGES": strings.Join(needs.Python, " "),
 		"COMPONENTS": strings.Join(needs.Toolkit, " "), "REQUIRES": strings.Join(needs.Node, " "),
 	}
@@ -224,7 +231,8 @@ func packagesOf(tc compat.Toolchain, opt Options) (dockerfiles.Packages, error) 
 	if locked, ok := LockedPackages(tc); ok {
 		return locked, nil
 	}
-	return dockerfiles.Packages{}, fmt.Errorf("%s does not have the packages of torch %s for Python %s", dockerfiles.LockName, tc.Torch, tc.Python)
+	return dockerfiles.Packages{}, fmt.Errorf("%s does not have the packages of torch %s for Python %s",
+		dockerfiles.LockName, tc.Torch, tc.Python)
 }
 
 // addArchives adds to the packages that the build installed the hashes of their files, which the plan
@@ -232,7 +240,9 @@ func packagesOf(tc compat.Toolchain, opt Options) (dockerfiles.Packages, error) 
 func (p *Plan) addArchives(installed []wheel.Package) {
 	for i, have := range installed {
 		name, version, python := have.Python()
-		at := slices.IndexFunc(p.Packages, func(one dockerfiles.Package) bool { return one.Name == name && one.Version == version })
+		at := slices.IndexFunc(p.Packages, func(one dockerfiles.Package) bool {
+			return one.Name == name && one.Version == version
+		})
 		if python && !have.Beside && at >= 0 {
 			installed[i].Archive = p.Packages[at].SHA256
 		}
@@ -246,7 +256,8 @@ func LockedPackages(tc compat.Toolchain) (dockerfiles.Packages, bool) {
 		return dockerfiles.Packages{}, false
 	}
 	needs := tc.Needs()
-	return dockerfiles.LockedPackages(tc.Torch, tc.Python, string(tc.CUDASource), slices.Concat(needs.Python, needs.Node), tc.Pins)
+	return dockerfiles.LockedPackages(tc.Torch, tc.Python, string(tc.CUDASource),
+		slices.Concat(needs.Python, needs.Node), tc.Pins)
 }
 
 // setDigest reads the scripts of the steps and computes the digest.
@@ -293,12 +304,16 @@ func sourceStep(src Source) Step {
 }
 
 func compileStep(env map[string]string) Step {
-	patches := each.Map(strings.Fields(env["DSBUILD_PATCHES"]), func(name string) string { return "patches/" + name + ".patch" })
+	patches := each.Map(strings.Fields(env["DSBUILD_PATCHES"]), func(name string) string {
+		return "patches/" + name + ".patch"
+	})
 	return Step{
 		Name: CompileStep, Title: "compile the ops", Image: Toolchain, Script: "compile.sh",
 		Scripts: append([]string{
-			siteScript, "build.py", "bytecode.py", "jobs.py", "nogpu.py", "objects.py", "cxx", "floor.py", "floor.cc", "libaio.map", "nvcc",
-		}, slices.Concat(patches, stableFiles(env))...), Inputs: []string{SourceStep}, Compile: true, Env: env,
+			siteScript, "build.py", "bytecode.py", "jobs.py", "nogpu.py", "objects.py", "cxx",
+			"floor.py", "floor.cc", "libaio.map", "nvcc",
+		}, slices.Concat(patches, stableFiles(env))...),
+		Inputs: []string{SourceStep}, Compile: true, Env: env,
 	}
 }
 
@@ -332,7 +347,8 @@ const abiVariable = "DSBUILD_ABI"
 func stripStep(tc compat.Toolchain, opt Options) Step {
 	s := Step{
 		Name: StripStep, Title: "strip the ops, compile the modules, record the installed packages", Image: Toolchain,
-		Script: "strip.py", Scripts: []string{"bytecode.py"}, Inputs: []string{CompileStep}, Env: map[string]string{"DSBUILD_GCC": tc.GCC, "PYTHONHASHSEED": "0"},
+		Script: "strip.py", Scripts: []string{"bytecode.py"}, Inputs: []string{CompileStep},
+		Env: map[string]string{"DSBUILD_GCC": tc.GCC, "PYTHONHASHSEED": "0"},
 	}
 	addCross(s.Env, tc)
 	if opt.KeepDebug {
@@ -386,7 +402,11 @@ func smokeStep(tc compat.Toolchain) Step {
 	s := Step{
 		Name: SmokeStep, Title: "install it in a fresh environment and load every op", Image: Runtime,
 		Script: "smoke.sh", Scripts: []string{"smoke.py", "bytecode.py", "nogpu.py"}, Inputs: []string{CompileStep, PackStep},
-		Env:  map[string]string{"DS_ACCELERATOR": "cuda", "DSBUILD_CPU": string(tc.CPU), "DSBUILD_GPU_OPS": strings.Join(tc.OpNames(true), " ")},
+		Env: map[string]string{
+			"DS_ACCELERATOR":  "cuda",
+			"DSBUILD_CPU":     string(tc.CPU),
+			"DSBUILD_GPU_OPS": strings.Join(tc.OpNames(true), " "),
+		},
 		Args: tc.OpNames(false),
 	}
 	if tc.IsCross() {
@@ -499,7 +519,8 @@ func (p *Plan) auditFindings(c wheel.Contents) []string {
 		}
 	}
 	return wheel.Audit(c, wheel.Want{
-		Ops: p.Toolchain.OpNames(false), Archs: archs, CPU: p.Toolchain.CPU, Glibc: p.Toolchain.Glibc, KeepDebug: p.Options.KeepDebug, TorchABI: p.Manifest.TorchABI,
+		Ops: p.Toolchain.OpNames(false), Archs: archs, CPU: p.Toolchain.CPU,
+		Glibc: p.Toolchain.Glibc, KeepDebug: p.Options.KeepDebug, TorchABI: p.Manifest.TorchABI,
 	})
 }
 
@@ -540,7 +561,8 @@ func (p *Plan) printTarget(w io.Writer) {
 		torch += " and newer (the stable ABI, built with " + tc.Torch + ")"
 	}
 	fmt.Fprintf(w, "DeepSpeed %s for torch %s, CUDA %s, Python %s, %s\n", tc.DeepSpeed, torch, cuda, python, tc.CPU)
-	fmt.Fprintf(w, "ops %s\narchs %s\n", strings.Join(tc.OpNames(false), ", "), cmp.Or(wheel.ArchList(tc.Archs), "none: no op has device code"))
+	fmt.Fprintf(w, "ops %s\narchs %s\n", strings.Join(tc.OpNames(false), ", "),
+		cmp.Or(wheel.ArchList(tc.Archs), "none: no op has device code"))
 }
 
 func (p *Plan) printLeftOut(w io.Writer) {
@@ -555,7 +577,8 @@ func (p *Plan) Print(w io.Writer) error {
 	tc := p.Toolchain
 	var b strings.Builder
 	p.printTarget(&b)
-	fmt.Fprintf(&b, "\nbase       %s\n             %s, glibc %s\n", strings.TrimSpace(p.Base.Ref+" "+p.Base.Digest), tc.Environment.Name, tc.Environment.Glibc)
+	fmt.Fprintf(&b, "\nbase       %s\n             %s, glibc %s\n",
+		strings.TrimSpace(p.Base.Ref+" "+p.Base.Digest), tc.Environment.Name, tc.Environment.Glibc)
 	fmt.Fprintf(&b, "toolchain  %s\n", tc.CUDASource)
 	printVariables(&b, p.Args)
 	for _, s := range p.Steps {

@@ -51,8 +51,8 @@ func environmentError(python, try string, reasons ...string) error {
 	if len(reasons) > 1 {
 		between = "\n  "
 	}
-	return fault.New(fault.Usage, cmp.Or(try, "--env needs the python of an environment that has torch with CUDA: .../bin/python"),
-		"environment of %s:%s%s", python, between, strings.Join(reasons, "\n  "))
+	try = cmp.Or(try, "--env needs the python of an environment that has torch with CUDA: .../bin/python")
+	return fault.New(fault.Usage, try, "environment of %s:%s%s", python, between, strings.Join(reasons, "\n  "))
 }
 
 // ReadEnvironment reads the environment of an interpreter: a path, or a command name. It reads
@@ -71,7 +71,8 @@ func ReadEnvironment(ctx context.Context, python string) (PythonEnvironment, err
 	}
 	e := PythonEnvironment{Facts: facts}
 	if facts.Executable == "" || facts.Dists == nil {
-		return e, environmentError(python, "", "it does not answer like a Python: "+node.WithoutNodePrefix(errors.New(strings.Join(facts.Missing, "; "))).Error())
+		why := node.WithoutNodePrefix(errors.New(strings.Join(facts.Missing, "; ")))
+		return e, environmentError(python, "", "it does not answer like a Python: "+why.Error())
 	}
 	script := node.Script{Python: facts.Executable, Program: environmentProgram, Request: map[string]any{}}
 	err = script.Run(ctx, isolated{}, func(m json.RawMessage) error { return node.Decode(m, &e.Details) })
@@ -201,13 +202,15 @@ var ofIndex = regexp.MustCompile(`^\d+\.\d+\.\d+(\+cu\d+)?$`)
 // container has to install it. Otherwise the error names the builder that need not.
 func (e PythonEnvironment) Released(t *compat.Tables) error {
 	if e.Details.Machine == wheel.Arm {
-		return environmentError(e.Executable, "use --builder host", "its machine is "+e.Details.Machine+", and dsbuild's containers are of "+wheel.X86)
+		return environmentError(e.Executable, "use --builder host",
+			"its machine is "+e.Details.Machine+", and dsbuild's containers are of "+wheel.X86)
 	}
 	if ofIndex.MatchString(e.Details.Torch) && t.HasTorch(e.Torch, e.TorchCUDA, wheel.Minor(e.Facts.Python)) {
 		return nil
 	}
 	return environmentError(e.Executable, "use --builder host on a machine that has the environment",
-		fmt.Sprintf("the package index has no torch %s for CUDA %s and Python %s, so dsbuild cannot install it in a container", e.Details.Torch, e.TorchCUDA, wheel.Minor(e.Facts.Python)))
+		fmt.Sprintf("the package index has no torch %s for CUDA %s and Python %s, so dsbuild cannot install it in a container",
+			e.Details.Torch, e.TorchCUDA, wheel.Minor(e.Facts.Python)))
 }
 
 // isolated runs a program of the environment without the user's settings, and in a directory

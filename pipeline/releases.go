@@ -42,9 +42,10 @@ const (
 
 // Releases returns a lookup in the site's indexes.
 func (s Site) Releases() *Releases {
+	first := cmp.Or(s.variables["PIP_INDEX_URL"], packageIndex)
 	return &Releases{
 		client:  pyindex.New(s.Transport()),
-		indexes: append([]string{cmp.Or(s.variables["PIP_INDEX_URL"], packageIndex)}, strings.Fields(s.variables["PIP_EXTRA_INDEX_URL"])...),
+		indexes: append([]string{first}, strings.Fields(s.variables["PIP_EXTRA_INDEX_URL"])...),
 		torch:   cmp.Or(s.variables[torchIndexes], torchIndex),
 	}
 }
@@ -54,9 +55,14 @@ func (s Site) Releases() *Releases {
 func (s Site) Transport() http.RoundTripper {
 	all := s.variables["ALL_PROXY"]
 	proxy := httpproxy.Config{
-		HTTPProxy: cmp.Or(s.variables["HTTP_PROXY"], all), HTTPSProxy: cmp.Or(s.variables["HTTPS_PROXY"], all), NoProxy: s.variables["NO_PROXY"],
+		HTTPProxy:  cmp.Or(s.variables["HTTP_PROXY"], all),
+		HTTPSProxy: cmp.Or(s.variables["HTTPS_PROXY"], all),
+		NoProxy:    s.variables["NO_PROXY"],
 	}
-	t := &http.Transport{Proxy: func(r *http.Request) (*url.URL, error) { return proxy.ProxyFunc()(r.URL) }, ForceAttemptHTTP2: true}
+	t := &http.Transport{
+		Proxy:             func(r *http.Request) (*url.URL, error) { return proxy.ProxyFunc()(r.URL) },
+		ForceAttemptHTTP2: true,
+	}
 	if pool, err := x509.SystemCertPool(); err == nil && pool.AppendCertsFromPEM([]byte(s.ca)) {
 		t.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 	}
@@ -99,13 +105,15 @@ func (r *Releases) DeepSpeed(ctx context.Context, t *compat.Tables, asked string
 	for _, file := range files {
 		v, err := semver.PyPI.Parse(file.Version)
 		named := file.Version == asked
-		if _, twice := found[file.Version]; twice || file.Wheel != nil || file.SHA256 == "" || err != nil || slices.Contains(known, file.Version) ||
-			order(file.Version, oldest) < 0 || !named && (file.Yanked || v.IsPrerelease() || !isRelease(file.Version)) {
+		if _, twice := found[file.Version]; twice || file.Wheel != nil || file.SHA256 == "" || err != nil ||
+			slices.Contains(known, file.Version) || order(file.Version, oldest) < 0 ||
+			!named && (file.Yanked || v.IsPrerelease() || !isRelease(file.Version)) {
 			continue
 		}
 		found[file.Version] = compat.DeepSpeed{Version: file.Version, SHA256: file.SHA256}
 		if named && file.Yanked {
-			f.addNote("DeepSpeed %s was withdrawn from the package index (yanked): dsbuild uses it because you named it%s", asked, strings.TrimSuffix(": "+ui.Shorten(file.Reason, 200), ": "))
+			f.addNote("DeepSpeed %s was withdrawn from the package index (yanked): dsbuild uses it because you named it%s",
+				asked, strings.TrimSuffix(": "+ui.Shorten(file.Reason, 200), ": "))
 		}
 	}
 	f.Tables = t.AddDeepSpeeds(slices.Collect(maps.Values(found)))
@@ -113,9 +121,11 @@ func (r *Releases) DeepSpeed(ctx context.Context, t *compat.Tables, asked string
 		f.Version = f.Tables.DeepSpeeds[0].Version
 	}
 	if _, ok := found[f.Version]; ok {
-		f.addNote("DeepSpeed %s is not in the tables of this dsbuild, which treats it like %s", f.Version, compat.NearestVersions(f.Version, known)[0])
+		f.addNote("DeepSpeed %s is not in the tables of this dsbuild, which treats it like %s",
+			f.Version, compat.NearestVersions(f.Version, known)[0])
 	} else if len(files) > 0 && f.Version == asked {
-		f.addNote("DeepSpeed %s: the package index has no source distribution of it with a sha256, which a plan needs (--deepspeed also accepts the file)", f.Version)
+		f.addNote("DeepSpeed %s: the package index has no source distribution of it with a sha256, "+
+			"which a plan needs (--deepspeed also accepts the file)", f.Version)
 	}
 	return f, nil
 }
@@ -124,7 +134,8 @@ func (r *Releases) DeepSpeed(ctx context.Context, t *compat.Tables, asked string
 // for the CUDA and the driver of s.
 func (r *Releases) Torch(ctx context.Context, t *compat.Tables, s wheel.Spec) (Found, error) {
 	f := Found{Tables: t, Version: s.Torch}
-	if s.Torch == "" || !isRelease(s.Torch) || order(s.Torch, t.Torches[len(t.Torches)-1].Version) < 0 || t.OffersTorch(s) {
+	if s.Torch == "" || !isRelease(s.Torch) ||
+		order(s.Torch, t.Torches[len(t.Torches)-1].Version) < 0 || t.OffersTorch(s) {
 		return f, nil
 	}
 	for _, cuda := range t.CUDAsFor(s) {
@@ -134,14 +145,16 @@ func (r *Releases) Torch(ctx context.Context, t *compat.Tables, s wheel.Spec) (F
 			return f, context.Cause(ctx)
 		}
 		if err != nil && !errors.Is(err, pyindex.ErrNoProject) {
-			f.addNote("the tables of this dsbuild do not have %s, and torch's own index did not answer (name a mirror of it with %s): %v", askedTorch(s), torchIndexes, err)
+			f.addNote("the tables of this dsbuild do not have %s, "+
+				"and torch's own index did not answer (name a mirror of it with %s): %v", askedTorch(s), torchIndexes, err)
 			return f, nil // another of them would not answer either
 		}
 		row := compat.Torch{CUDA: cuda, Index: name, SHA256: map[string]string{}}
 		for _, file := range files {
 			version, local, _ := strings.Cut(file.Version, "+")
 			v, err := semver.PyPI.Parse(version)
-			minor := strings.Count(s.Torch, ".") == 1 && strings.HasPrefix(version, s.Torch+".") && err == nil && !v.IsPrerelease()
+			minor := strings.Count(s.Torch, ".") == 1 && strings.HasPrefix(version, s.Torch+".") &&
+				err == nil && !v.IsPrerelease()
 			if file.Wheel == nil || local != name || version != s.Torch && !minor || order(version, row.Version) < 0 {
 				continue
 			}

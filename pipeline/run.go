@@ -55,7 +55,8 @@ func SignPlaced(ctx context.Context, path string, sign func(path string) error) 
 func (r Runner) runPlan(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 	start := time.Now()
 	if err := os.MkdirAll(r.Dir, 0o755); err != nil {
-		return wheel.Artifact{}, fault.WithHint(fmt.Errorf("output directory: %w", err), "choose a folder that you can write: -o DIR")
+		return wheel.Artifact{}, fault.WithHint(fmt.Errorf("output directory: %w", err),
+			"choose a folder that you can write: -o DIR")
 	}
 	if !p.Options.NoCache {
 		var a wheel.Artifact

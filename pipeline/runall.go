@@ -66,5 +66,6 @@ func (r Runner) RunAll(ctx context.Context, jobs []Job, done func(Result)) []Res
 
 // SameNameError is the error of a wheel whose file name another wheel of the run has.
 func SameNameError(name, owner string) error {
-	return fault.WithHint(fmt.Errorf("wheel file name %s is already used by %s", name, owner), "build them in separate runs with different --output")
+	return fault.WithHint(fmt.Errorf("wheel file name %s is already used by %s", name, owner),
+		"build them in separate runs with different --output")
 }

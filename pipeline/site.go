@@ -178,14 +178,16 @@ func urlLike(name string) string {
 	if name == torchIndexes {
 		return "a URL such as https://mirror.example.org/torch, with the folder cu126/torch/"
 	}
-	return "the URL of a package index such as https://pypi.example.org/simple, or https://USER:PASSWORD@host/...; in a password, write characters other than letters and digits in percent encoding: @ is %40"
+	return "the URL of a package index such as https://pypi.example.org/simple, or https://USER:PASSWORD@host/...; " +
+		"in a password, write characters other than letters and digits in percent encoding: @ is %40"
 }
 
 // maxCA bounds a file of certificates; that of a distribution has 0.2 MiB.
 const maxCA = 4 << 20
 
 // caLike describes a valid value of --ca.
-const caLike = "a file of certificates in PEM: lines of base64 between -----BEGIN CERTIFICATE----- and -----END CERTIFICATE-----"
+const caLike = "a file of certificates in PEM: " +
+	"lines of base64 between -----BEGIN CERTIFICATE----- and -----END CERTIFICATE-----"
 
 // readCertificates reads the certificates of --ca, else those that the user's programs trust.
 func (s *Site) readCertificates(flag, variable string) error {

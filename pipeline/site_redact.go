@@ -71,8 +71,10 @@ func loginSpellings(address string) []string {
 		user = name
 	}
 	return []string{
-		password, decoded, url.PathEscape(decoded), url.QueryEscape(decoded), strings.ReplaceAll(url.QueryEscape(decoded), "+", "%20"),
-		url.UserPassword(user, decoded).String(), user + ":" + decoded, base64.StdEncoding.EncodeToString([]byte(user + ":" + decoded)),
+		password, decoded,
+		url.PathEscape(decoded), url.QueryEscape(decoded), strings.ReplaceAll(url.QueryEscape(decoded), "+", "%20"),
+		url.UserPassword(user, decoded).String(),
+		user + ":" + decoded, base64.StdEncoding.EncodeToString([]byte(user + ":" + decoded)),
 	}
 }
 

@@ -71,7 +71,8 @@ func OpenSource(ctx context.Context, arg, dir string, environ []string) (Source,
 	return project{checkDeepSpeed, staleDeepSpeed, environ}.openSource(ctx, arg, dir)
 }
 
-const sourceForms = "give a release (0.19.8), git+URL@REF (https, ssh or file), a directory, or a source distribution (.tar.gz)"
+const sourceForms = "give a release (0.19.8), git+URL@REF (https, ssh or file), a directory, " +
+	"or a source distribution (.tar.gz)"
 
 // openSource makes the copy of every source but a release.
 func (p project) openSource(ctx context.Context, arg, dir string) (Source, error) {
@@ -90,7 +91,8 @@ func (p project) openSource(ctx context.Context, arg, dir string) (Source, error
 	info, err := os.Stat(arg)
 	switch {
 	case strings.Contains(arg, "://"):
-		return Source{}, badSource(redactURL(arg), errors.New("a URL needs its kind before it"), "write a git repository as git+URL@REF")
+		return Source{}, badSource(redactURL(arg), errors.New("a URL needs its kind before it"),
+			"write a git repository as git+URL@REF")
 	case errors.Is(err, fs.ErrNotExist):
 		return Source{}, badSource(redactURL(arg), errors.New("not a release, and no such file or directory"), sourceForms)
 	case err != nil:
@@ -205,7 +207,8 @@ func checkDeepSpeed(t *tree) (name, version string, err error) {
 		if len(missing) == 1 {
 			are = "is"
 		}
-		return "", "", fault.WithHint(fmt.Errorf("these are not the sources of DeepSpeed: %s %s missing", strings.Join(missing, ", "), are),
+		err := fmt.Errorf("these are not the sources of DeepSpeed: %s %s missing", strings.Join(missing, ", "), are)
+		return "", "", fault.WithHint(err,
 			"the top of a checkout or of an unpacked source distribution has setup.py, op_builder/ and version.txt")
 	}
 	if version, err = t.readVersion(); err != nil {
@@ -218,7 +221,8 @@ func checkDeepSpeed(t *tree) (name, version string, err error) {
 // distribution brings from its own build. A build.txt would determine the version, and extensions
 // would be packed unchanged.
 func staleDeepSpeed(name string) bool {
-	return name == "build.txt" || name == "deepspeed/git_version_info_installed.py" || strings.HasSuffix(name, ".so") || staleProject(name)
+	return name == "build.txt" || name == "deepspeed/git_version_info_installed.py" ||
+		strings.HasSuffix(name, ".so") || staleProject(name)
 }
 
 // staleProject reports the files that a build leaves in any Python project.
@@ -230,7 +234,8 @@ func staleProject(name string) bool {
 	elements := strings.Split(name, "/")
 	folders := elements[:len(elements)-1]
 	return slices.Contains(elements, ".git") || // as a file it is that of a submodule
-		slices.Contains(folders, "__pycache__") || slices.ContainsFunc(folders, func(e string) bool { return strings.HasSuffix(e, ".egg-info") })
+		slices.Contains(folders, "__pycache__") ||
+		slices.ContainsFunc(folders, func(e string) bool { return strings.HasSuffix(e, ".egg-info") })
 }
 
 // readVersion returns the version in version.txt, or else in PKG-INFO.

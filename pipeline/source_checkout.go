@@ -49,7 +49,8 @@ func openCheckout(ctx context.Context, dir, scratch string, environ []string) (*
 		return nil, err
 	}
 	defer os.Remove(global) //nolint:errcheck // it lies in a folder that the caller removes
-	c := &checkout{env: append(gitEnv(environ, noVariables), "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL="+global, "GIT_ALLOW_PROTOCOL=file", "GIT_CONFIG_COUNT=5")}
+	c := &checkout{env: append(gitEnv(environ, noVariables),
+		"GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL="+global, "GIT_ALLOW_PROTOCOL=file", "GIT_CONFIG_COUNT=5")}
 	for i, setting := range [][2]string{ // before those of the checkout
 		{"core.fsmonitor", "false"},
 		{"core.untrackedCache", "false"},
@@ -57,12 +58,14 @@ func openCheckout(ctx context.Context, dir, scratch string, environ []string) (*
 		{"core.bare", "false"},
 		{"core.excludesFile", strings.TrimSpace(string(ignored))},
 	} {
-		c.env = append(c.env, fmt.Sprintf("GIT_CONFIG_KEY_%d=%s", i, setting[0]), fmt.Sprintf("GIT_CONFIG_VALUE_%d=%s", i, setting[1]))
+		c.env = append(c.env,
+			fmt.Sprintf("GIT_CONFIG_KEY_%d=%s", i, setting[0]), fmt.Sprintf("GIT_CONFIG_VALUE_%d=%s", i, setting[1]))
 	}
 	r := c.repository(top, dir)
 	if top != dir {
 		// Part of a larger repository, or only lying in one, or below something with a .git.
-		if tracked, err := r.runGit(ctx, "ls-files", "-z", "--", "setup.py", "pyproject.toml"); err != nil || len(tracked) == 0 {
+		tracked, err := r.runGit(ctx, "ls-files", "-z", "--", "setup.py", "pyproject.toml")
+		if err != nil || len(tracked) == 0 {
 			return nil, context.Cause(ctx)
 		}
 	}
@@ -73,7 +76,8 @@ func openCheckout(ctx context.Context, dir, scratch string, environ []string) (*
 
 // repository is that of the work tree at top, for git to work in dir.
 func (c *checkout) repository(top, dir string) repository {
-	return repository{dir, append(c.env[:len(c.env):len(c.env)], "GIT_DIR="+filepath.Join(top, ".git"), "GIT_WORK_TREE="+top)}
+	env := append(c.env[:len(c.env):len(c.env)], "GIT_DIR="+filepath.Join(top, ".git"), "GIT_WORK_TREE="+top)
+	return repository{dir, env}
 }
 
 // maxNested bounds how deep repositories may lie in each other.
@@ -92,9 +96,10 @@ func (c *checkout) addWorkTree(ctx context.Context, r repository, prefix string,
 		return "", err
 	}
 	committed := map[string]string{} // mode and hash
+	add := func(mode, sum, name string) { committed[name] = mode + " " + sum }
 	if commit, err = r.commitOf(ctx, "HEAD"); err != nil {
 		commit, c.dirty = "", true // it has none yet
-	} else if err := r.list(ctx, func(mode, sum, name string) { committed[name] = mode + " " + sum }, "ls-tree", "-r", "-z", commit); err != nil {
+	} else if err := r.list(ctx, add, "ls-tree", "-r", "-z", commit); err != nil {
 		return "", err
 	}
 	modes := map[string]string{} // of the index; of new files ""
@@ -123,7 +128,8 @@ func (c *checkout) addWorkTree(ctx context.Context, r repository, prefix string,
 		case modes[name] == submoduleMode || strings.HasSuffix(name, "/"):
 			name = strings.TrimSuffix(name, "/")
 			if _, err := os.Lstat(filepath.Join(path, ".git")); err != nil {
-				return "", fault.WithHint(fmt.Errorf("%s: a submodule that is not checked out", prefix+name), "git submodule update --init --recursive")
+				return "", fault.WithHint(fmt.Errorf("%s: a submodule that is not checked out", prefix+name),
+					"git submodule update --init --recursive")
 			}
 			if is, err = c.addWorkTree(ctx, c.repository(path, path), prefix+name+"/", depth+1); err != nil {
 				return "", err

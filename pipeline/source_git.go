@@ -70,7 +70,8 @@ func parseGit(arg string) (gitRef, error) {
 	case ok && !slices.Contains(gitSchemes(), scheme):
 		why = fmt.Sprintf("dsbuild does not read repositories with %q", scheme)
 	case strings.HasPrefix(arg, "-"), !ok && strings.Contains(arg, "::"), !ok && !scpLike.MatchString(g.url),
-		ok && (unread != nil || strings.HasPrefix(u.Host, "-") || strings.Trim(u.Path, "/") == "" || u.Host == "" && u.Scheme != "file"):
+		ok && (unread != nil || strings.HasPrefix(u.Host, "-") ||
+			strings.Trim(u.Path, "/") == "" || u.Host == "" && u.Scheme != "file"):
 		why = "not the URL of a repository"
 	case strings.Contains(g.url, "#"):
 		why = "dsbuild does not understand the text after #"
@@ -81,10 +82,13 @@ func parseGit(arg string) (gitRef, error) {
 	case hasPassword && !web:
 		why = "a password in a URL of " + u.Scheme + " has no effect, and every user of this machine could read it: use a key"
 	case u.RawQuery != "" && web:
-		why = "git puts the text after ? on a command line, which every user of this machine can read: write a token before the host, https://USER:TOKEN@HOST/PATH"
+		why = "git puts the text after ? on a command line, which every user of this machine can read: " +
+			"write a token before the host, https://USER:TOKEN@HOST/PATH"
 	}
 	if why != "" {
-		return gitRef{}, badSource(g.shown, errors.New(why), "write git+https://HOST/PATH@REF, git+ssh://HOST/PATH@REF or git+file:///PATH@REF; REF is a tag, a branch or a commit")
+		return gitRef{}, badSource(g.shown, errors.New(why),
+			"write git+https://HOST/PATH@REF, git+ssh://HOST/PATH@REF or git+file:///PATH@REF; "+
+				"REF is a tag, a branch or a commit")
 	}
 	if g.ref != "" {
 		g.shown += "@" + g.ref
@@ -99,7 +103,9 @@ var (
 )
 
 // unpackCommit fetches the commit, without its history, into a new repository, and unpacks its files into root.
-func (g gitRef) unpackCommit(ctx context.Context, clone string, root *os.Root, environ []string) (commit string, err error) {
+func (g gitRef) unpackCommit(
+	ctx context.Context, clone string, root *os.Root, environ []string,
+) (commit string, err error) {
 	defer os.RemoveAll(clone) //nolint:errcheck // it lies in a folder that the caller removes
 	repo, err := newRepository(ctx, clone, g.url, environ)
 	if err != nil {
@@ -116,7 +122,8 @@ func (g gitRef) unpackCommit(ctx context.Context, clone string, root *os.Root, e
 	ask := "git ls-remote " + redactURL(g.url)
 	switch {
 	case err != nil && unknownName.MatchString(err.Error()):
-		return "", fault.WithHint(fmt.Errorf("it has no tag, branch or commit %s", name), "%s lists them; of a commit give all digits", ask)
+		return "", fault.WithHint(fmt.Errorf("it has no tag, branch or commit %s", name),
+			"%s lists them; of a commit give all digits", ask)
 	case err != nil:
 		return "", fault.WithCode(fault.WithHint(fmt.Errorf("the repository cannot be read: %w", err),
 			"try: %s; dsbuild asks for no password, but uses git's credential helpers, keys and proxies", ask), 1)
@@ -131,12 +138,14 @@ func (g gitRef) unpackCommit(ctx context.Context, clone string, root *os.Root, e
 		}
 	}, "ls-tree", "-r", "-z", commit)
 	if err == nil && submodule != "" {
-		err = fault.WithHint(fmt.Errorf("%s is a submodule, and dsbuild does not fetch submodules", submodule), "clone it with --recurse-submodules, and give the directory")
+		err = fault.WithHint(fmt.Errorf("%s is a submodule, and dsbuild does not fetch submodules", submodule),
+			"clone it with --recurse-submodules, and give the directory")
 	}
 	if err != nil {
 		return "", err
 	}
-	return commit, repo.pipeGit(ctx, func(out io.Reader) error { return unpackTar(ctx, out, root) }, "archive", "--format=tar", "--prefix=tree/", commit)
+	unpack := func(out io.Reader) error { return unpackTar(ctx, out, root) }
+	return commit, repo.pipeGit(ctx, unpack, "archive", "--format=tar", "--prefix=tree/", commit)
 }
 
 // repository is a git repository on this machine.
@@ -188,8 +197,10 @@ func newRepository(ctx context.Context, dir, rawURL string, environ []string) (r
 	}
 	settings += fmt.Sprintf("[remote \"origin\"]\n\turl = %s\n", configValue(rawURL))
 	text, err := os.ReadFile(filepath.Join(dir, "config"))
-	return r, errors.Join(err, os.WriteFile(filepath.Join(dir, "config"), append(text, settings...), 0o600),
-		os.MkdirAll(filepath.Join(dir, "info"), 0o700), os.WriteFile(filepath.Join(dir, "info/attributes"), []byte(rawAttributes), 0o600))
+	return r, errors.Join(err,
+		os.WriteFile(filepath.Join(dir, "config"), append(text, settings...), 0o600),
+		os.MkdirAll(filepath.Join(dir, "info"), 0o700),
+		os.WriteFile(filepath.Join(dir, "info/attributes"), []byte(rawAttributes), 0o600))
 }
 
 // configValue writes a value, or the name of a section, for git's configuration.
@@ -214,7 +225,10 @@ var (
 // gitEnv returns the environment for git, with only the kept ones of its variables. With it, git never asks
 // the user, uses no repository but those that it is given, and writes nothing to a checkout.
 func gitEnv(environ []string, kept *regexp.Regexp) []string {
-	own := []string{"GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=", "SSH_ASKPASS=", "GIT_OPTIONAL_LOCKS=0", "GIT_NO_LAZY_FETCH=1", "LC_ALL=C"}
+	own := []string{
+		"GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=", "SSH_ASKPASS=", "GIT_OPTIONAL_LOCKS=0", "GIT_NO_LAZY_FETCH=1",
+		"LC_ALL=C",
+	}
 	allowed := "GIT_ALLOW_PROTOCOL=" + strings.Join(gitSchemes(), ":") // unless the user allows others
 	env := []string{allowed}
 	for _, kv := range environ {

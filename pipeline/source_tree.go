@@ -164,7 +164,8 @@ func (t *tree) checkCopyable(name string, info fs.FileInfo) error {
 	}
 	// A link to nowhere is harmless: it stays one.
 	if _, err := t.root.Stat(name); path.IsAbs(to) || err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fault.WithHint(fmt.Errorf("%s: a link to %s, which is outside the sources", name, to), "replace the link by the file, or by a relative link to a file of the sources")
+		return fault.WithHint(fmt.Errorf("%s: a link to %s, which is outside the sources", name, to),
+			"replace the link by the file, or by a relative link to a file of the sources")
 	}
 	return nil
 }
@@ -261,7 +262,8 @@ func (t *tree) addFile(w *tar.Writer, top, name string) error {
 	}
 	// tar finds out when a file grew or shrank meanwhile.
 	if n, err := io.Copy(w, f); err != nil || n != h.Size {
-		return fault.WithHint(errors.Join(fmt.Errorf("it changed from %d bytes while dsbuild copied it", h.Size), err), "stop the program that writes there, and try again")
+		err = errors.Join(fmt.Errorf("it changed from %d bytes while dsbuild copied it", h.Size), err)
+		return fault.WithHint(err, "stop the program that writes there, and try again")
 	}
 	return nil
 }

@@ -53,11 +53,14 @@ func (b *Builder) fetchError(base pipeline.Base, err error) error {
 	if base.File != "" {
 		return err
 	}
-	return fault.WithHint(err, "the engine must reach the registry (docs/airgap.md); with a root file system tar it needs no registry")
+	return fault.WithHint(err,
+		"the engine must reach the registry (docs/airgap.md); with a root file system tar it needs no registry")
 }
 
 // Open makes the images of p in the engine.
-func (b *Builder) Open(ctx context.Context, p *pipeline.Plan, log io.Writer, rep ui.Reporter) (pipeline.Workspace, error) {
+func (b *Builder) Open(
+	ctx context.Context, p *pipeline.Plan, log io.Writer, rep ui.Reporter,
+) (pipeline.Workspace, error) {
 	r := &run{
 		Builder: b, plan: p, log: log, rep: rep,
 		images: map[pipeline.Image]*dagger.Container{}, outputs: map[string]*dagger.Directory{},
@@ -141,8 +144,10 @@ func (b *Builder) rootDirectory(base pipeline.Base) *dagger.File {
 	if !base.OCI {
 		return file
 	}
+	pack := "tar --one-file-system --exclude=./proc --exclude=./sys --exclude=./dev --exclude=./tmp/rootfs.tar " +
+		"-C / -cf /tmp/rootfs.tar ."
 	return b.client.Container().Import(file).
-		WithExec([]string{"sh", "-c", "tar --one-file-system --exclude=./proc --exclude=./sys --exclude=./dev --exclude=./tmp/rootfs.tar -C / -cf /tmp/rootfs.tar ."}).
+		WithExec([]string{"sh", "-c", pack}).
 		File("/tmp/rootfs.tar")
 }
 
@@ -225,7 +230,8 @@ func (r *run) reportStep(ctx context.Context, name, title string, do func(contex
 		var exec *dagger.ExecError
 		if errors.As(err, &exec) {
 			fmt.Fprintf(r.log, "%s\n%s\nexit code %d\n", exec.Stdout, exec.Stderr, exec.ExitCode)
-			return pipeline.StepFailed(name, fmt.Errorf("exit code %d", exec.ExitCode), true, pipeline.FailureLines(exec.Stdout, exec.Stderr))
+			return pipeline.StepFailed(name, fmt.Errorf("exit code %d", exec.ExitCode), true,
+				pipeline.FailureLines(exec.Stdout, exec.Stderr))
 		}
 		fmt.Fprintln(r.log, err)
 		// Only the errors of a lost engine are explained by its container: the engine reports the messages of registries

@@ -64,7 +64,11 @@ func (b *Bases) Get(ctx context.Context, suite string) (string, error) {
 	}
 	tar := b.There(suite)
 	if tar == "" {
-		return "", &fs.PathError{Op: "making the base of " + suite, Path: filepath.Join(b.Home, "base", suite+".tar"), Err: fs.ErrNotExist}
+		return "", &fs.PathError{
+			Op:   "making the base of " + suite,
+			Path: filepath.Join(b.Home, "base", suite+".tar"),
+			Err:  fs.ErrNotExist,
+		}
 	}
 	return tar, nil
 }

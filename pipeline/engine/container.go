@@ -57,7 +57,8 @@ func (e Engine) Watch(ctx context.Context, pause time.Duration) error {
 			return nil
 		case <-time.After(pause):
 		}
-		out, err := exec.CommandContext(ctx, client, "container", "inspect", "--format", "{{.State.Status}} {{.RestartCount}}", name).Output()
+		out, err := exec.CommandContext(ctx, client, "container", "inspect",
+			"--format", "{{.State.Status}} {{.RestartCount}}", name).Output()
 		if err != nil {
 			continue // the Dagger client has not made it yet
 		}
@@ -81,7 +82,8 @@ func (e Engine) Explain(err error, answers bool) error {
 	if client != "" && !answers { // the Dagger client says only that its engine does not come
 		ctx, cancel := context.WithTimeout(context.Background(), daemonTime)
 		defer cancel()
-		if out, failed := exec.CommandContext(ctx, client, "logs", "--tail", "1", name).CombinedOutput(); failed == nil && len(out) > 0 {
+		out, failed := exec.CommandContext(ctx, client, "logs", "--tail", "1", name).CombinedOutput()
+		if failed == nil && len(out) > 0 {
 			err = fmt.Errorf("%w; the engine's last words: %.300s", err, lastLine(string(out)))
 		}
 	}
@@ -95,21 +97,34 @@ func (e Engine) Explain(err error, answers bool) error {
 	}
 	switch {
 	case shows("dl.dagger.io"):
-		return fault.WithHint(err, "on a machine with internet, take the program dagger out of %s; put it here as %s, or name it: %s=/path/dagger (docs/airgap.md)", cliURL(), downloadedCLI(), CLIVariable)
+		return fault.WithHint(err, "on a machine with internet, take the program dagger out of %s; "+
+			"put it here as %s, or name it: %s=/path/dagger (docs/airgap.md)",
+			cliURL(), downloadedCLI(), CLIVariable)
 	case client == "":
 		return err
 	case shows("no space left on device", "disk quota exceeded"):
-		return fault.WithHint(err, "the disk of %[1]s is full: look with %[1]s system df, free some with %[1]s system prune, or move its data folder; the engine needs 20 GB", client)
+		return fault.WithHint(err, "the disk of %[1]s is full: look with %[1]s system df, "+
+			"free some with %[1]s system prune, or move its data folder; the engine needs 20 GB", client)
 	case shows("operation not permitted"), !answers && shows("permission denied", "privileged"):
-		return fault.WithHint(err, "the engine needs a privileged container, which %[1]s does not allow here (rootless, user namespaces, a security policy): use a %[1]s that runs as root, an engine elsewhere (--engine), or no engine: --builder host", client)
+		return fault.WithHint(err, "the engine needs a privileged container, "+
+			"which %[1]s does not allow here (rootless, user namespaces, a security policy): "+
+			"use a %[1]s that runs as root, an engine elsewhere (--engine), or no engine: --builder host", client)
 	case answers:
 		return err
 	case shows("incompatible engine version", "exec format error") && image == "":
-		return fault.WithHint(err, "the container %s runs an engine that is not version %s, or for another processor; let dsbuild start the right one: --engine image+%s://%s", name, Version, client, Image)
+		return fault.WithHint(err, "the container %s runs an engine that is not version %s, or for another processor; "+
+			"let dsbuild start the right one: --engine image+%s://%s", name, Version, client, Image)
 	case shows("incompatible engine version", "exec format error"):
-		return fault.WithHint(err, "the container runs an engine that is not version %s, or for another processor; remove it, its cache and its image, which is then pulled again: %s && %s rmi %s", Version, again, client, image)
+		return fault.WithHint(err, "the container runs an engine that is not version %s, or for another processor; "+
+			"remove it, its cache and its image, which is then pulled again: %s && %s rmi %s",
+			Version, again, client, image)
 	case shows("registry.dagger.io") && image != "":
-		return fault.WithHint(err, "bring the image %[2]s here: %[1]s load -i engine.tar (from %[1]s save on a machine that has it, or make engine, then bin/ci/engine image engine.tar), or pull it from the site's registry and %[1]s tag it (docs/airgap.md); without an engine: --builder host", client, image)
+		return fault.WithHint(err, "bring the image %[2]s here: %[1]s load -i engine.tar "+
+			"(from %[1]s save on a machine that has it, or make engine, then bin/ci/engine image engine.tar), "+
+			"or pull it from the site's registry and %[1]s tag it (docs/airgap.md); "+
+			"without an engine: --builder host", client, image)
 	}
-	return fault.WithHint(err, "all output of the engine: %s logs %s; to start it again: %s; without an engine: --builder host", client, name, again)
+	return fault.WithHint(err,
+		"all output of the engine: %s logs %s; to start it again: %s; without an engine: --builder host",
+		client, name, again)
 }

@@ -73,7 +73,8 @@ func (e *NotFoundError) Hint() string {
 			return a.Hint
 		}
 	}
-	return "start Docker or podman, or as root on Debian run 'make engine', or name an engine with --engine unix:///path/engine.sock"
+	return "start Docker or podman, or as root on Debian run 'make engine', " +
+		"or name an engine with --engine unix:///path/engine.sock"
 }
 
 // Home is the directory of dsbuild's own engine.
@@ -192,7 +193,8 @@ func (f *Finder) serves(ctx context.Context, client string) error {
 		return nil
 	case client == "docker" && strings.Contains(strings.ToLower(said), "permission denied"):
 		return fault.WithHint(fmt.Errorf("its daemon refuses this user (%s)", said),
-			"add the user to the group docker, whose members have the rights of root: sudo usermod -aG docker \"$USER\", then log in again; without an engine: --builder host")
+			"add the user to the group docker, whose members have the rights of root: "+
+				"sudo usermod -aG docker \"$USER\", then log in again; without an engine: --builder host")
 	}
 	return fmt.Errorf("client without a daemon (%s)", cmp.Or(said, err.Error()))
 }
@@ -218,8 +220,9 @@ func dialTarget(address string) (network, target string, err error) {
 	case slices.Contains([]string{"ssh", "kube-pod", "image", "container"}, kind):
 		return "", "", nil
 	}
-	return "", "", fault.New(fault.Usage, "write unix:///path/engine.sock, tcp://host:port, image+docker://REF or container+docker://NAME "+
-		"(or podman, nerdctl), ssh://HOST or kube-pod://POD",
+	return "", "", fault.New(fault.Usage,
+		"write unix:///path/engine.sock, tcp://host:port, image+docker://REF or container+docker://NAME "+
+			"(or podman, nerdctl), ssh://HOST or kube-pod://POD",
 		"%q is not the address of an engine", address)
 }
 
@@ -272,7 +275,8 @@ func (f *Finder) findCLI() (string, error) {
 		return path, nil
 	}
 	if _, err := os.Stat(downloadedCLI()); err != nil {
-		f.Note("dsbuild downloads the dagger program once, from %s to %s; without internet, put it there (docs/airgap.md)", cliURL(), downloadedCLI())
+		f.Note("dsbuild downloads the dagger program once, from %s to %s; without internet, put it there (docs/airgap.md)",
+			cliURL(), downloadedCLI())
 	}
 	return "", nil
 }
@@ -292,5 +296,6 @@ func cliURL() string {
 	if runtime.GOOS == "windows" {
 		ending = "zip"
 	}
-	return fmt.Sprintf("https://dl.dagger.io/dagger/releases/%s/dagger_%s_%s_%s.%s", strings.TrimPrefix(Version, "v"), Version, runtime.GOOS, runtime.GOARCH, ending)
+	return fmt.Sprintf("https://dl.dagger.io/dagger/releases/%s/dagger_%s_%s_%s.%s",
+		strings.TrimPrefix(Version, "v"), Version, runtime.GOOS, runtime.GOARCH, ending)
 }

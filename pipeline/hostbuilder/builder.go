@@ -105,7 +105,9 @@ func (b *Builder) Base() pipeline.Base {
 }
 
 // Open makes the environments of p, or uses those of an earlier build.
-func (b *Builder) Open(ctx context.Context, p *pipeline.Plan, log io.Writer, rep ui.Reporter) (pipeline.Workspace, error) {
+func (b *Builder) Open(
+	ctx context.Context, p *pipeline.Plan, log io.Writer, rep ui.Reporter,
+) (pipeline.Workspace, error) {
 	if err := b.CheckPackages(ctx, p, rep); err != nil {
 		return nil, err
 	}

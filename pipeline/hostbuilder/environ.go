@@ -16,8 +16,10 @@ import (
 var siteVariables = regexp.MustCompile(`^(` + strings.Join([]string{
 	`(?i:https?|no|all|ftp)_(?i:proxy)`,
 	`SSL_CERT_(FILE|DIR)`, `REQUESTS_CA_BUNDLE`, `CURL_CA_BUNDLE`, `NETRC`, `XDG_CONFIG_(HOME|DIRS)`,
-	`PIP_(INDEX_URL|EXTRA_INDEX_URL|NO_INDEX|FIND_LINKS|TRUSTED_HOST|CERT|CLIENT_CERT|PROXY|CONFIG_FILE|DEFAULT_TIMEOUT|TIMEOUT|RETRIES|KEYRING_PROVIDER)`,
-	`UV_(DEFAULT_INDEX|INDEX|INDEX_URL|EXTRA_INDEX_URL|INDEX_STRATEGY|NO_INDEX|FIND_LINKS|INSECURE_HOST|NATIVE_TLS|SYSTEM_CERTS|HTTP_TIMEOUT|HTTP_RETRIES|CONFIG_FILE|KEYRING_PROVIDER|OFFLINE|CONCURRENT_\w+)`,
+	`PIP_(INDEX_URL|EXTRA_INDEX_URL|NO_INDEX|FIND_LINKS|TRUSTED_HOST|CERT|CLIENT_CERT|PROXY|CONFIG_FILE|` +
+		`DEFAULT_TIMEOUT|TIMEOUT|RETRIES|KEYRING_PROVIDER)`,
+	`UV_(DEFAULT_INDEX|INDEX|INDEX_URL|EXTRA_INDEX_URL|INDEX_STRATEGY|NO_INDEX|FIND_LINKS|` +
+		`INSECURE_HOST|NATIVE_TLS|SYSTEM_CERTS|HTTP_TIMEOUT|HTTP_RETRIES|CONFIG_FILE|KEYRING_PROVIDER|OFFLINE|CONCURRENT_\w+)`,
 	`UV_INDEX_\w+_(USERNAME|PASSWORD)`,
 }, `|`) + `)$`)
 
@@ -58,7 +60,8 @@ func cleanEnvironment(environ []string) variables {
 	user := parseEnviron(environ)
 	v := variables{"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "PATH": "/usr/local/bin:/usr/bin:/bin"}
 	// Leave out what depends on the working directory.
-	if dirs := slices.DeleteFunc(filepath.SplitList(user["PATH"]), func(dir string) bool { return !filepath.IsAbs(dir) }); len(dirs) > 0 {
+	isRelative := func(dir string) bool { return !filepath.IsAbs(dir) }
+	if dirs := slices.DeleteFunc(filepath.SplitList(user["PATH"]), isRelative); len(dirs) > 0 {
 		v["PATH"] = strings.Join(dirs, ":")
 	}
 	for _, name := range []string{"HOME", "USER", "LOGNAME", "LD_LIBRARY_PATH"} {

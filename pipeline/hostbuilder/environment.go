@@ -78,7 +78,9 @@ func (r *run) prepareEnvironments(ctx context.Context) error {
 	if !r.entry.isComplete() {
 		r.pruneEnvironments()
 	}
-	unlock, err := waitLock(ctx, r.downloadsDir()+".lock", shared, func() { r.rep.Note("waiting for another build that removes old downloads") })
+	unlock, err := waitLock(ctx, r.downloadsDir()+".lock", shared, func() {
+		r.rep.Note("waiting for another build that removes old downloads")
+	})
 	if err != nil {
 		return err
 	}
@@ -130,7 +132,8 @@ func (r *run) makeEnvironments(ctx context.Context) (err error) {
 		return err
 	}
 	tc := r.plan.Toolchain
-	err = r.reportStep(ctx, string(pipeline.Runtime), fmt.Sprintf("Python %s with torch %s", tc.Python, tc.Torch), func(ctx context.Context, out output) error {
+	title := fmt.Sprintf("Python %s with torch %s", tc.Python, tc.Torch)
+	err = r.reportStep(ctx, string(pipeline.Runtime), title, func(ctx context.Context, out output) error {
 		for _, name := range []string{"torch.sh", "runtime.sh", "ops.sh"} {
 			if err := r.runScript(ctx, out, runtimeEnv, name); err != nil {
 				return err
@@ -141,7 +144,8 @@ func (r *run) makeEnvironments(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	err = r.reportStep(ctx, string(pipeline.Toolchain), fmt.Sprintf("tools and CUDA %s (%s)", tc.Toolkit, tc.CUDASource), func(ctx context.Context, out output) error {
+	title = fmt.Sprintf("tools and CUDA %s (%s)", tc.Toolkit, tc.CUDASource)
+	err = r.reportStep(ctx, string(pipeline.Toolchain), title, func(ctx context.Context, out output) error {
 		if err := linkTree(ctx, r.entry.path(runtimeEnv), r.entry.path(toolchainEnv)); err != nil {
 			return err
 		}
@@ -162,8 +166,9 @@ func (r *run) makeEnvironments(ctx context.Context) (err error) {
 func (r *run) runScript(ctx context.Context, out output, env, name string, args ...string) error {
 	v := cleanEnvironment(r.opt.Environ).addSiteVariables(r.opt.Environ).setAll(r.plan.Args).setAll(r.placeVariables(env))
 	v.setAll(map[string]string{
-		"PYTHON": r.python, "UV_CACHE_DIR": r.downloadsDir(), "UV_LINK_MODE": "hardlink", "TMPDIR": r.scratch, "DSBUILD_SITE": r.siteFile(),
-		"DSBUILD_DOWNLOADS": filepath.Join(r.opt.Dir, "downloads"),
+		"PYTHON": r.python, "TMPDIR": r.scratch,
+		"UV_CACHE_DIR": r.downloadsDir(), "UV_LINK_MODE": "hardlink",
+		"DSBUILD_SITE": r.siteFile(), "DSBUILD_DOWNLOADS": filepath.Join(r.opt.Dir, "downloads"),
 	})
 	argv := append([]string{"sh", filepath.Join(r.entry.path(scriptsDir), name)}, args...)
 	return out.run(ctx, process{argv: argv, dir: r.scratch, env: v.environ()})
@@ -178,13 +183,17 @@ func (r *run) placeVariables(env string) variables {
 	if filepath.IsAbs(env) {
 		dir = env
 	}
+	path := []string{
+		filepath.Join(dir, "bin"), r.bin, filepath.Join(r.uvDir(), "bin"), cleanEnvironment(r.opt.Environ)["PATH"],
+	}
 	v := variables{
 		"DSBUILD_ENV": dir, "VIRTUAL_ENV": dir, "PYTHONNOUSERSITE": "1",
-		"PATH": strings.Join([]string{filepath.Join(dir, "bin"), r.bin, filepath.Join(r.uvDir(), "bin"), cleanEnvironment(r.opt.Environ)["PATH"]}, ":"),
+		"PATH": strings.Join(path, ":"),
 	}
 	if env == toolchainEnv {
 		cuda := r.plan.Args["CUDA_HOME"]
-		if source := r.plan.Toolchain.CUDASource; source == compat.CUDA13 || source == compat.CUDA12 || source == compat.Nvcc12 {
+		switch r.plan.Toolchain.CUDASource {
+		case compat.CUDA13, compat.CUDA12, compat.Nvcc12:
 			cuda = r.entry.path(cudaDir) // the packages'
 		}
 		v["CUDA_HOME"], v["DSBUILD_CUDA"] = cuda, cuda
@@ -222,10 +231,12 @@ func (r *run) installUV(ctx context.Context) error {
 	if !found {
 		return missing(part{"uv " + dockerfiles.UVVersion() + " or newer", "install uv, python3-venv or python3-pip"})
 	}
-	err = r.reportStep(ctx, "uv", "uv "+dockerfiles.UVVersion()+", to make environments", func(ctx context.Context, out output) error {
+	title := "uv " + dockerfiles.UVVersion() + ", to make environments"
+	err = r.reportStep(ctx, "uv", title, func(ctx context.Context, out output) error {
 		v := cleanEnvironment(r.opt.Environ).addSiteVariables(r.opt.Environ)
 		v.setAll(map[string]string{"PYTHON": python.Path, "TMPDIR": r.scratch, "DSBUILD_SITE": r.siteFile()})
-		return out.run(ctx, process{argv: []string{"sh", filepath.Join(r.entry.path(scriptsDir), "uv.sh"), dir}, dir: r.scratch, env: v.environ()})
+		argv := []string{"sh", filepath.Join(r.entry.path(scriptsDir), "uv.sh"), dir}
+		return out.run(ctx, process{argv: argv, dir: r.scratch, env: v.environ()})
 	})
 	if err != nil {
 		_ = os.RemoveAll(dir)
@@ -238,9 +249,13 @@ func (r *run) installUV(ctx context.Context) error {
 func (r *run) fittingUV(ctx context.Context) bool {
 	var out strings.Builder
 	env := cleanEnvironment(r.opt.Environ)
-	err := process{argv: []string{"uv", "--version"}, dir: "/", env: env.environ(), stdout: &out, stderr: new(strings.Builder)}.run(ctx)
+	err := process{
+		argv: []string{"uv", "--version"}, dir: "/", env: env.environ(),
+		stdout: &out, stderr: new(strings.Builder),
+	}.run(ctx)
 	fields := strings.Fields(out.String())
-	return err == nil && len(fields) >= 2 && fields[0] == "uv" && wheel.CompareVersions(fields[1], dockerfiles.UVVersion()) >= 0
+	return err == nil && len(fields) >= 2 && fields[0] == "uv" &&
+		wheel.CompareVersions(fields[1], dockerfiles.UVVersion()) >= 0
 }
 
 // pruneEnvironments makes room for one more environment: it removes those unused for the longest

@@ -22,14 +22,18 @@ const lookTime = 2 * time.Minute
 // Look returns the tools of this machine that a build can use.
 func Look(ctx context.Context, environ []string) (pipeline.BuildEnvironment, error) {
 	if runtime.GOOS != "linux" {
-		return pipeline.BuildEnvironment{}, missing(part{"Linux, because dsbuild's wheels are for Linux (this is " + runtime.GOOS + ")", "--builder dagger builds in containers: start Docker or podman"})
+		return pipeline.BuildEnvironment{}, missing(part{
+			"Linux, because dsbuild's wheels are for Linux (this is " + runtime.GOOS + ")",
+			"--builder dagger builds in containers: start Docker or podman",
+		})
 	}
 	script, err := pipeline.InspectText()
 	if err != nil {
 		return pipeline.BuildEnvironment{}, err
 	}
 	var out, errs bytes.Buffer
-	ctx, cancel := context.WithTimeoutCause(ctx, lookTime, fmt.Errorf("the inspection of this machine took longer than %s", lookTime))
+	ctx, cancel := context.WithTimeoutCause(ctx, lookTime,
+		fmt.Errorf("the inspection of this machine took longer than %s", lookTime))
 	defer cancel()
 	// The environment of InspectScript. It also has the variables that name the place of CUDA and
 	// of uv's Pythons.
@@ -47,7 +51,8 @@ func Look(ctx context.Context, environ []string) (pipeline.BuildEnvironment, err
 		return pipeline.BuildEnvironment{}, context.Cause(ctx)
 	}
 	if err != nil {
-		return pipeline.BuildEnvironment{}, fmt.Errorf("inspecting this machine: %w: %s", err, ui.Clean(strings.TrimSpace(errs.String())))
+		return pipeline.BuildEnvironment{}, fmt.Errorf("inspecting this machine: %w: %s",
+			err, ui.Clean(strings.TrimSpace(errs.String())))
 	}
 	g, err := pipeline.ParseBuildEnvironment(out.String())
 	g.Host = true
@@ -86,7 +91,8 @@ func missing(parts ...part) error {
 	if len(whats) > 1 {
 		between = "\n  "
 	}
-	return fault.New(fault.Usage, strings.Join(tries, "; "), "this machine lacks requirements of a build:%s%s", between, strings.Join(whats, "\n  "))
+	return fault.New(fault.Usage, strings.Join(tries, "; "),
+		"this machine lacks requirements of a build:%s%s", between, strings.Join(whats, "\n  "))
 }
 
 func missingCompiler(g pipeline.BuildEnvironment, add func(what, try string)) {
@@ -111,7 +117,8 @@ func (b *Builder) missingPython(add func(what, try string)) {
 	g := b.environment
 	if len(usablePythons(g)) > 0 {
 		if _, found := b.uvInstaller(); !found && !slices.Contains(g.Tools, "uv") {
-			add("uv, or a Python that can install it (one with venv and ensurepip, or with pip)", "install uv, python3-venv or python3-pip")
+			add("uv, or a Python that can install it (one with venv and ensurepip, or with pip)",
+				"install uv, python3-venv or python3-pip")
 		}
 		return
 	}
@@ -120,7 +127,8 @@ func (b *Builder) missingPython(add func(what, try string)) {
 	}
 	for _, i := range g.Interpreters {
 		add(fmt.Sprintf("Python.h of Python %s (%s)", i.Minor(), i.Path),
-			fmt.Sprintf("install python%s-dev (python3-devel), module load python, or --env PYTHON of an environment that has it (conda)", i.Minor()))
+			fmt.Sprintf("install python%s-dev (python3-devel), module load python, "+
+				"or --env PYTHON of an environment that has it (conda)", i.Minor()))
 	}
 }
 
@@ -147,7 +155,8 @@ func (b *Builder) CheckPackages(ctx context.Context, p *pipeline.Plan, rep ui.Re
 	}
 	query, err := exec.LookPath("dpkg-query")
 	if err != nil {
-		rep.Warn("the ops need the software of Debian's package %s: the build fails if it is missing", strings.Join(needs, ", "))
+		rep.Warn("the ops need the software of Debian's package %s: the build fails if it is missing",
+			strings.Join(needs, ", "))
 		return nil
 	}
 	var lacks []part
@@ -158,7 +167,8 @@ func (b *Builder) CheckPackages(ctx context.Context, p *pipeline.Plan, rep ui.Re
 			return err
 		}
 		if !slices.Contains(strings.Fields(string(out)), "installed") {
-			lacks = append(lacks, part{"the package " + name, "install " + name + ", leave out the ops that need it, or --builder dagger"})
+			try := "install " + name + ", leave out the ops that need it, or --builder dagger"
+			lacks = append(lacks, part{"the package " + name, try})
 		}
 	}
 	return missing(lacks...)

@@ -235,7 +235,8 @@ func (r *run) stepEnv(s pipeline.Step, at pipeline.Places, env string) (variable
 	v.setAll(r.placeVariables(env)).setAll(at.Env(s)).setAll(s.Env)
 	v.setAll(map[string]string{"TMPDIR": tmp, "UV_CACHE_DIR": r.downloadsDir(), "UV_LINK_MODE": "hardlink"})
 	if s.Name == pipeline.StripStep {
-		v["DSBUILD_PROGRAMS"], v["DSBUILD_SYSTEM"] = strings.Join(r.programs(env), ":"), strings.Join(r.plan.Toolchain.Needs().Debian, " ")
+		v["DSBUILD_PROGRAMS"] = strings.Join(r.programs(env), ":")
+		v["DSBUILD_SYSTEM"] = strings.Join(r.plan.Toolchain.Needs().Debian, " ")
 	}
 	if s.Compile {
 		n := r.plan.Options.Jobs

@@ -52,7 +52,9 @@ func (q Request) platform() environment.Kind {
 }
 
 // Resolve asks uv for the packages of a request. Versions in known are preferred.
-func Resolve(ctx context.Context, r environment.Resolver, q Request, known dockerfiles.Packages) (dockerfiles.Packages, error) {
+func Resolve(
+	ctx context.Context, r environment.Resolver, q Request, known dockerfiles.Packages,
+) (dockerfiles.Packages, error) {
 	runtime, err := dockerfiles.RuntimeRequirements()
 	if err != nil {
 		return dockerfiles.Packages{}, err
@@ -93,7 +95,9 @@ func Resolve(ctx context.Context, r environment.Resolver, q Request, known docke
 }
 
 // resolve returns the packages for some requirements, sorted by name.
-func (q Request) resolve(ctx context.Context, r environment.Resolver, requirements []string, known []dockerfiles.Package) ([]dockerfiles.Package, error) {
+func (q Request) resolve(
+	ctx context.Context, r environment.Resolver, requirements []string, known []dockerfiles.Package,
+) ([]dockerfiles.Package, error) {
 	spec := &environment.Spec{Name: "toolchain", Python: q.Python, Torch: q.Torch, Overrides: q.Pins}
 	for _, text := range requirements {
 		spec.Wanted = append(spec.Wanted, environment.Text{Text: text})
@@ -119,11 +123,15 @@ func installer() environment.UV {
 
 // NewResolver returns a resolver that reaches the indexes of a site, and files by c, in whose cache it
 // keeps uv. Certificates of the site go into tmp. environ is the user's environment.
-func NewResolver(ctx context.Context, site pipeline.Site, c *environment.Collector, tmp string, environ []string) (environment.Resolver, error) {
+func NewResolver(
+	ctx context.Context, site pipeline.Site, c *environment.Collector, tmp string, environ []string,
+) (environment.Resolver, error) {
 	uv, err := environment.FindUV(ctx, installer(), c.Cache, c)
 	if err != nil {
 		return environment.Resolver{}, err
 	}
 	environ, err = site.Programs(environ, tmp)
-	return environment.Resolver{UV: uv, Installer: installer(), Environ: environ, TorchIndex: site.TorchIndex(), Collect: c}, err
+	return environment.Resolver{
+		UV: uv, Installer: installer(), Environ: environ, TorchIndex: site.TorchIndex(), Collect: c,
+	}, err
 }

@@ -147,7 +147,12 @@ func (b *Backend) hostBuilder(ctx context.Context) (*hostbuilder.Builder, error)
 		return b.machine, nil
 	}
 	var err error
-	b.machine, err = hostbuilder.New(ctx, hostbuilder.Options{Dir: hostbuilder.DefaultDir(), Environ: b.options.Environ, Site: b.options.Site, Env: b.env})
+	b.machine, err = hostbuilder.New(ctx, hostbuilder.Options{
+		Dir:     hostbuilder.DefaultDir(),
+		Environ: b.options.Environ,
+		Site:    b.options.Site,
+		Env:     b.env,
+	})
 	return b.machine, err
 }
 

@@ -34,15 +34,17 @@ func mistakeOf(key string, err error) mistake { return mistake{key, flagsAsKeys(
 // wrongValues finds the values that cannot be read.
 func (r Request) wrongValues(tables *compat.Tables) []mistake {
 	var all []mistake
-	if known := []string{autoABI, string(wheel.StableABI), string(wheel.TorchMinor)}; r.ABI != "" && !slices.Contains(known, r.ABI) {
-		all = append(all, newMistake("abi", r.ABI, "must be auto, stable or torch", diagnostic.DidYouMean(r.ABI, known)))
+	abis := []string{autoABI, string(wheel.StableABI), string(wheel.TorchMinor)}
+	if r.ABI != "" && !slices.Contains(abis, r.ABI) {
+		all = append(all, newMistake("abi", r.ABI, "must be auto, stable or torch", diagnostic.DidYouMean(r.ABI, abis)))
 	}
 	names := compat.SplitNames(r.GPUs)
 	if len(r.GPUs) > 0 && len(names) == 0 {
 		all = append(all, mistakeOf("gpu", &RequestError{err: errors.New("--gpu: no GPU given")}))
 	}
 	if slices.Contains(names, everyGPU) && len(names)+len(r.Archs) > 1 {
-		all = append(all, mistakeOf("gpu", &RequestError{err: errors.New("--gpu all is every GPU: give it alone, without other GPUs and without --arch")}))
+		err := errors.New("--gpu all is every GPU: give it alone, without other GPUs and without --arch")
+		all = append(all, mistakeOf("gpu", &RequestError{err: err}))
 	}
 	for _, text := range r.Archs {
 		if _, err := wheel.ParseArchs([]string{text}); err != nil {
@@ -53,10 +55,13 @@ func (r Request) wrongValues(tables *compat.Tables) []mistake {
 		}
 	}
 	if _, err := wheel.ParseCPULevel(r.CPU); err != nil && r.CPU != "" && r.CPU != nativeCPU {
-		all = append(all, newMistake("cpu", r.CPU, "must be x86-64-v2 (SSE4.2), x86-64-v3 (AVX2), x86-64-v4 (AVX-512), armv8-a (of aarch64), or native: the level of this machine", diagnostic.DidYouMean(r.CPU, []string{nativeCPU})))
+		all = append(all, newMistake("cpu", r.CPU,
+			"must be x86-64-v2 (SSE4.2), x86-64-v3 (AVX2), x86-64-v4 (AVX-512), armv8-a (of aarch64), "+
+				"or native: the level of this machine", diagnostic.DidYouMean(r.CPU, []string{nativeCPU})))
 	}
 	if known := []string{wheel.X86, wheel.Arm}; r.Machine != "" && !slices.Contains(known, r.Machine) {
-		all = append(all, newMistake("machine", r.Machine, "must be x86_64 or aarch64", diagnostic.DidYouMean(r.Machine, known)))
+		all = append(all, newMistake("machine", r.Machine, "must be x86_64 or aarch64",
+			diagnostic.DidYouMean(r.Machine, known)))
 	}
 	if r.Ops != nil && len(r.Ops) == 0 { // nil: the default ops
 		all = append(all, mistakeOf("ops", &RequestError{err: errors.New("--ops: no operator given")}))
@@ -65,7 +70,11 @@ func (r Request) wrongValues(tables *compat.Tables) []mistake {
 		key, value, want string
 		form             *regexp.Regexp
 	}{
-		{"torch", r.Torch, "must be X.Y or X.Y.Z (without --torch: the newest that fits; with --env PYTHON: that of an environment)", torchForm},
+		{
+			"torch", r.Torch,
+			"must be X.Y or X.Y.Z (without --torch: the newest that fits; with --env PYTHON: that of an environment)",
+			torchForm,
+		},
 		{"cuda", r.CUDA, "must be X or X.Y", cudaForm},
 		{"python", r.Python, "must be X.Y, such as 3.12", pythonForm},
 		{"glibc", r.Glibc, "must be X.Y, as 'ldd --version' prints it on the oldest node: 2.28", glibcForm},
@@ -122,7 +131,8 @@ func AddMistakes(list *diagnostic.List, tables *compat.Tables, r Request, place 
 	}
 	for _, m := range wrong {
 		at := place(m.key)
-		if !slices.ContainsFunc(list.Problems, func(p diagnostic.Problem) bool { return p.Position == at && p.Message == m.text }) {
+		same := func(p diagnostic.Problem) bool { return p.Position == at && p.Message == m.text }
+		if !slices.ContainsFunc(list.Problems, same) {
 			list.Add(at, flagsAsKeys(fault.Hint(m.err)), "%s", m.text)
 		}
 	}

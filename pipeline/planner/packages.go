@@ -40,7 +40,8 @@ func (l *packageLookup) find(ctx context.Context, tc compat.Toolchain, beside bo
 	}
 	defer tmp.Close()
 	files := &environment.Collector{
-		Cache: filepath.Join(xdg.CacheHome, "dsbuild", "env"), Indexes: l.site.FileIndexes(), Torch: l.site.TorchIndex(), Client: l.site.IndexClient(),
+		Cache: filepath.Join(xdg.CacheHome, "dsbuild", "env"), Indexes: l.site.FileIndexes(),
+		Torch: l.site.TorchIndex(), Client: l.site.IndexClient(),
 	}
 	resolver, err := pins.NewResolver(ctx, l.site, files, tmp.Path, l.environ)
 	if err != nil {
@@ -57,8 +58,10 @@ func (l *packageLookup) find(ctx context.Context, tc compat.Toolchain, beside bo
 	}
 	got, err := pins.Resolve(ctx, resolver, q, near)
 	if err != nil {
-		err = fmt.Errorf("the Python packages of a toolchain with torch %s for Python %s, which this dsbuild does not know: %w", tc.Torch, tc.Python, err)
-		return nil, fault.WithHint(err, "dsbuild asks the package index for them (--index-url); dsbuild toolchains lists the releases that it knows")
+		err = fmt.Errorf("the Python packages of a toolchain with torch %s for Python %s, which this dsbuild does not know: %w",
+			tc.Torch, tc.Python, err)
+		return nil, fault.WithHint(err,
+			"dsbuild asks the package index for them (--index-url); dsbuild toolchains lists the releases that it knows")
 	}
 	l.found[key] = &got
 	return &got, nil

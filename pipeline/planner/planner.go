@@ -51,7 +51,11 @@ func New(ctx context.Context, o Options) (*Planner, error) {
 		return nil, err
 	}
 	p := &Planner{options: o, backend: o.Backend, tables: tables, releases: o.Backend.options.Site.Releases(), dir: dir}
-	p.packages = &packageLookup{site: o.Backend.options.Site, environ: o.Backend.options.Environ, found: map[string]*dockerfiles.Packages{}}
+	p.packages = &packageLookup{
+		site:    o.Backend.options.Site,
+		environ: o.Backend.options.Environ,
+		found:   map[string]*dockerfiles.Packages{},
+	}
 	if o.Env == "" {
 		return p, nil
 	}
@@ -246,7 +250,8 @@ func (p *Planner) PlanTarget(ctx context.Context, r Request, t Target) (*pipelin
 		return nil, err
 	}
 	if opt.Packages != nil && !p.quiet {
-		p.options.Report.Note("torch %s for Python %s is not in the lock of this dsbuild: the plan has the sha256 of its packages as the index has them now", tc.Torch, tc.Python)
+		p.options.Report.Note("torch %s for Python %s is not in the lock of this dsbuild: "+
+			"the plan has the sha256 of its packages as the index has them now", tc.Torch, tc.Python)
 	}
 	plan, err := pipeline.NewPlan(tc, source, base, opt)
 	if err != nil || p.quiet {
@@ -288,7 +293,8 @@ func (p *Planner) buildEnvironment(ctx context.Context, r Request) (pipeline.Bas
 		return pipeline.Base{}, nil, err
 	case host:
 		if r.Base != "" {
-			return pipeline.Base{}, nil, &RequestError{err: fmt.Errorf("--base %s does not work with the host builder, which builds on this machine", r.Base)}
+			err := fmt.Errorf("--base %s does not work with the host builder, which builds on this machine", r.Base)
+			return pipeline.Base{}, nil, &RequestError{err: err}
 		}
 		builder, err := p.backend.hostBuilder(ctx)
 		if err != nil {
@@ -324,7 +330,9 @@ func (p *Planner) buildEnvironment(ctx context.Context, r Request) (pipeline.Bas
 // PlanBundle plans the wheelhouse beside a wheel: its companions, and with
 // dependencies also the packages that they and DeepSpeed require. It returns nil
 // where neither is asked for.
-func (p *Planner) PlanBundle(ctx context.Context, plan *pipeline.Plan, companions []string, dependencies bool) (*pipeline.BundlePlan, error) {
+func (p *Planner) PlanBundle(
+	ctx context.Context, plan *pipeline.Plan, companions []string, dependencies bool,
+) (*pipeline.BundlePlan, error) {
 	if len(companions) == 0 && !dependencies {
 		return nil, nil
 	}

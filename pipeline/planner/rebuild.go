@@ -52,9 +52,12 @@ func CheckRebuild(plan *pipeline.Plan, m wheel.Manifest) error {
 	if m.Base.Digest != "" && plan.Base.Digest == m.Base.Digest {
 		return nil
 	}
-	err := fmt.Errorf("it was built on %s (%s), and would be built on %s (%s) here", cmp.Or(m.Base.Ref, "a machine"), cmp.Or(m.Base.Digest, "no digest"), plan.Base.Ref, cmp.Or(plan.Base.Digest, "no digest"))
+	err := fmt.Errorf("it was built on %s (%s), and would be built on %s (%s) here",
+		cmp.Or(m.Base.Ref, "a machine"), cmp.Or(m.Base.Digest, "no digest"),
+		plan.Base.Ref, cmp.Or(plan.Base.Digest, "no digest"))
 	if m.Base.Ref == hostbuilder.BaseRef {
-		return fault.WithHint(err, "a wheel of the host builder can be built again on the same machine only, with --builder host, until its compilers or Pythons change")
+		return fault.WithHint(err, "a wheel of the host builder can be built again on the same machine only, "+
+			"with --builder host, until its compilers or Pythons change")
 	}
 	return fault.WithHint(err, "give the same root file system tar with --base")
 }

@@ -40,7 +40,10 @@ type Request struct {
 
 // Keys lists the keys of an entry of a nightly file. They are flags of dsbuild wheel.
 func Keys() []string {
-	return []string{"torch", "cuda", "python", "arch", "gpu", "ops", "machine", "cpu", "glibc", "driver", "abi", "base", "keep-debug"}
+	return []string{
+		"torch", "cuda", "python", "arch", "gpu", "ops", "machine", "cpu", "glibc", "driver", "abi", "base",
+		"keep-debug",
+	}
 }
 
 // Set sets the value of a key: one word, or several for arch, gpu and ops. A GPU replaces an arch, and an
@@ -84,7 +87,8 @@ func (r Request) spec(tables *compat.Tables) (wheel.Spec, error) {
 	if m := torchForCUDA.FindStringSubmatch(r.Torch); m != nil {
 		spec.Torch, spec.CUDA = m[1], m[2]+"."+m[3]
 		if r.CUDA != "" && r.CUDA != spec.CUDA && r.CUDA != m[2] {
-			return spec, &RequestError{fmt.Errorf("--torch %s is for CUDA %s, and --cuda says %s", r.Torch, spec.CUDA, r.CUDA), "leave --cuda out, or write --torch " + m[1]}
+			err := fmt.Errorf("--torch %s is for CUDA %s, and --cuda says %s", r.Torch, spec.CUDA, r.CUDA)
+			return spec, &RequestError{err, "leave --cuda out, or write --torch " + m[1]}
 		}
 	}
 	if wrong := r.wrongValues(tables); len(wrong) > 0 {
@@ -117,7 +121,8 @@ func (r Request) spec(tables *compat.Tables) (wheel.Spec, error) {
 	case spec.CPU == "":
 		spec.CPU = wheel.DefaultCPU(r.Machine)
 	case spec.CPU.Machine() != r.Machine:
-		err = &RequestError{fmt.Errorf("--cpu %s is a level of %s, and --machine says %s", r.CPU, spec.CPU.Machine(), r.Machine), "leave --machine out"}
+		err = fmt.Errorf("--cpu %s is a level of %s, and --machine says %s", r.CPU, spec.CPU.Machine(), r.Machine)
+		err = &RequestError{err, "leave --machine out"}
 	}
 	return spec, err
 }
