@@ -57,7 +57,9 @@ func ParseArchs(lists []string) ([]Arch, error) {
 }
 
 func archError(entry, why string) error {
-	return fault.New(fault.Usage, `write compute capabilities such as --arch 8.0 or --arch "8.0;8.6;9.0+PTX" (A100 is 8.0, H100 is 9.0)`, "arch %q: %s", entry, why)
+	return fault.New(fault.Usage,
+		`write compute capabilities such as --arch 8.0 or --arch "8.0;8.6;9.0+PTX" (A100 is 8.0, H100 is 9.0)`,
+		"arch %q: %s", entry, why)
 }
 
 func parseArch(entry string) (Arch, error) {

@@ -97,5 +97,6 @@ func (c *armCode) Write(p []byte) (int, error) {
 // __aarch64_have_lse_atomics]; cbz w16; the instruction; ret.
 func (c *armCode) endsTestedAtomic(word uint32) bool {
 	t := c.past
-	return word == 0xD65F03C0 && t[0]&0x9F00001F == 0x90000010 && t[1]&0xFFC003FF == 0x39400210 && t[2]&0xFF00001F == 0x34000010 && armFeature(t[3]) == atomics
+	return word == 0xD65F03C0 && t[0]&0x9F00001F == 0x90000010 && t[1]&0xFFC003FF == 0x39400210 &&
+		t[2]&0xFF00001F == 0x34000010 && armFeature(t[3]) == atomics
 }

@@ -28,7 +28,8 @@ func auditError(wheel string, findings []string, hint string) error {
 func NotAsked(wheel string, findings []string) error {
 	try := "the compile log names the ops that DeepSpeed left out, with the reason"
 	if slices.ContainsFunc(findings, func(f string) bool { return strings.Contains(f, askedGlibc) }) {
-		try = "dsbuild links extensions for glibc 2.28: these symbols have no older version, and dsbuild does not define them; give an older --base, or leave --glibc out"
+		try = "dsbuild links extensions for glibc 2.28: these symbols have no older version, " +
+			"and dsbuild does not define them; give an older --base, or leave --glibc out"
 	}
 	return auditError(wheel, findings, try)
 }
@@ -93,8 +94,10 @@ func (e Extension) compareGlibc(asked string) []string {
 		return []string{fmt.Sprintf("op %s: %v", e.Op(), err) + askedGlibc + asked}
 	}
 	if !acceptedOnGlibc(platform, asked) {
-		return []string{fmt.Sprintf("op %s needs GLIBCXX %s, CXXABI %s and libgcc %s%s: that is %s",
-			e.Op(), cmp.Or(f.GLIBCXX, "nothing"), cmp.Or(f.CXXABI, "nothing"), cmp.Or(f.Libgcc, "nothing"), e.newestSymbols(), platform) + askedGlibc + asked}
+		needs := fmt.Sprintf("op %s needs GLIBCXX %s, CXXABI %s and libgcc %s%s: that is %s", e.Op(),
+			cmp.Or(f.GLIBCXX, "nothing"), cmp.Or(f.CXXABI, "nothing"), cmp.Or(f.Libgcc, "nothing"),
+			e.newestSymbols(), platform)
+		return []string{needs + askedGlibc + asked}
 	}
 	return nil
 }
@@ -146,10 +149,12 @@ func (e Extension) compareCPU(says string, level CPULevel) []string {
 		findings = append(findings, fmt.Sprintf("op %s has %s instructions, %s %s", e.Op(), e.CPU.Max, says, level))
 	}
 	if e.Machine == Arm && e.align < armPage && e.CPU.Max != "" {
-		findings = append(findings, fmt.Sprintf("op %s is aligned to pages of %d bytes, but Arm kernels can have pages of %d", e.Op(), e.align, armPage))
+		findings = append(findings, fmt.Sprintf("op %s is aligned to pages of %d bytes, but Arm kernels can have pages of %d",
+			e.Op(), e.align, armPage))
 	}
 	if len(e.CPU.Beyond) > 0 {
-		findings = append(findings, fmt.Sprintf("op %s has instructions of no CPU level: %s", e.Op(), strings.Join(e.CPU.Beyond, ", ")))
+		findings = append(findings, fmt.Sprintf("op %s has instructions of no CPU level: %s",
+			e.Op(), strings.Join(e.CPU.Beyond, ", ")))
 	}
 	return findings
 }
@@ -163,7 +168,8 @@ func (e Extension) compareArchs(says string, sass, ptx []string) []string {
 		have, want []string
 	}{{"SASS", e.SASS, sass}, {"PTX", e.PTX, ptx}} {
 		if !slices.Equal(sortedArchs(c.have), sortedArchs(c.want)) {
-			findings = append(findings, fmt.Sprintf("op %s has %s for %s, %s %s", e.Op(), c.kind, archList(c.have), says, archList(c.want)))
+			findings = append(findings, fmt.Sprintf("op %s has %s for %s, %s %s",
+				e.Op(), c.kind, archList(c.have), says, archList(c.want)))
 		}
 	}
 	return findings

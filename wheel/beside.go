@@ -24,7 +24,9 @@ func (f Folders) Beside(path string) ([]string, error) {
 		}
 		f[dir] = entries
 	}
-	first, _ := slices.BinarySearchFunc(entries, name, func(e fs.DirEntry, name string) int { return strings.Compare(e.Name(), name) })
+	first, _ := slices.BinarySearchFunc(entries, name, func(e fs.DirEntry, name string) int {
+		return strings.Compare(e.Name(), name)
+	})
 	// The extensions of statements, signatures and data. A backup or an editor's file has none of them.
 	extensions := []string{".json", ".jsonl", ".xz", ".sig", ".asc", ".pem"}
 	var suffixes []string

@@ -70,7 +70,8 @@ func ReadBundle(dir string) (Bundle, error) {
 	list := filepath.Join(dir, BundleName)
 	text, err := readBounded(list)
 	if errors.Is(err, fs.ErrNotExist) {
-		return Bundle{}, fileError(list, errors.New("no such file: the folder is not a wheelhouse"), "make one with: dsbuild wheel --bundle")
+		return Bundle{}, fileError(list, errors.New("no such file: the folder is not a wheelhouse"),
+			"make one with: dsbuild wheel --bundle")
 	}
 	if err != nil {
 		return Bundle{}, fileError(list, err, bundleHint)
@@ -143,7 +144,8 @@ func (w *BundleWheel) readWheel(dir string) error {
 		return fileError(w.Path, err, bundleHint)
 	}
 	if sum != w.SHA256 || size != w.Size {
-		return fileError(w.Path, fmt.Errorf("it has sha256 %s and %d bytes, %s says %s and %d", sum, size, BundleName, w.SHA256, w.Size), bundleHint)
+		err := fmt.Errorf("it has sha256 %s and %d bytes, %s says %s and %d", sum, size, BundleName, w.SHA256, w.Size)
+		return fileError(w.Path, err, bundleHint)
 	}
 	a, err := Open(w.Path)
 	if err != nil {
@@ -154,8 +156,12 @@ func (w *BundleWheel) readWheel(dir string) error {
 	if err != nil {
 		return err
 	}
-	if foreign := foreignTops(a.members, func(top string) bool { return !TorchFolder(top) && !strings.EqualFold(top, "deepspeed") }); len(foreign) > 0 {
-		return fileError(w.Path, fmt.Errorf("it would write files into %s, which belongs to another package", strings.Join(foreign, ", ")), "leave it out of the bundle")
+	foreign := foreignTops(a.members, func(top string) bool {
+		return !TorchFolder(top) && !strings.EqualFold(top, "deepspeed")
+	})
+	if len(foreign) > 0 {
+		err := fmt.Errorf("it would write files into %s, which belongs to another package", strings.Join(foreign, ", "))
+		return fileError(w.Path, err, "leave it out of the bundle")
 	}
 	w.Requires, w.Tags = m.RequiresDist, a.file.Tags
 	return nil

@@ -21,7 +21,8 @@ var environmentCommand = regexp.MustCompile(`(?i)^(python|pypy|activate|deactiva
 
 // entryValue matches the value of an entry point: module:function, extras. If a line holds more,
 // pip looks for name and value anywhere in it.
-var entryValue = regexp.MustCompile(`^[\p{L}_][\p{L}\p{N}_.]*(:[\p{L}_][\p{L}\p{N}_.]*)?[ \t]*(\[[A-Za-z0-9_., -]*\])?$`)
+var entryValue = regexp.MustCompile(
+	`^[\p{L}_][\p{L}\p{N}_.]*(:[\p{L}_][\p{L}\p{N}_.]*)?[ \t]*(\[[A-Za-z0-9_., -]*\])?$`)
 
 // Commands returns the names that an installer puts into an environment's folder of commands
 // (bin): the scripts, and the commands that it makes from entry points.
@@ -38,7 +39,8 @@ func (a *Archive) readCommands() (names, damage []string, err error) {
 			name, inFolder, isFolder := strings.Cut(rest, "/")
 			names = append(names, name)
 			if isFolder {
-				damage = append(damage, fmt.Sprintf("the command %.80q is in a folder, which installers treat differently", name+"/"+inFolder))
+				damage = append(damage, fmt.Sprintf("the command %.80q is in a folder, which installers treat differently",
+					name+"/"+inFolder))
 			}
 		}
 	}
@@ -95,7 +97,8 @@ func parseEntryPoints(text string) (entries []EntryPoint, damage []string) {
 		case line[0] == '[' && line[len(line)-1] == ']':
 			section = strings.TrimSpace(strings.Trim(line, "[]"))
 		case line[0] == '[' || !isEntry:
-			damage = append(damage, fmt.Sprintf("%s: line %d is neither a section nor an entry: %.80q", entryPointsName, i+1, line))
+			damage = append(damage, fmt.Sprintf("%s: line %d is neither a section nor an entry: %.80q",
+				entryPointsName, i+1, line))
 		case section != "console_scripts" && section != "gui_scripts":
 		case !entryValue.MatchString(strings.TrimLeft(value, " \t")):
 			damage = append(damage, fmt.Sprintf("%s: line %d is not NAME = MODULE:FUNCTION: %.80q", entryPointsName, i+1, line))

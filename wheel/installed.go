@@ -45,7 +45,8 @@ func (a *Archive) InstalledFiles(site string) (map[string]string, error) {
 // installedName returns the path below site-packages of the file name of a wheel; ok is false if
 // installers put it elsewhere.
 func installedName(name, site string) (installed string, ok bool) {
-	if elements := strings.SplitN(name, "/", 3); len(elements) == 3 && strings.HasSuffix(elements[0], dataSuffix) && elements[1] == "data" {
+	elements := strings.SplitN(name, "/", 3)
+	if len(elements) == 3 && strings.HasSuffix(elements[0], dataSuffix) && elements[1] == "data" {
 		installed, ok = strings.CutPrefix(elements[2], site+"/")
 		return installed, ok && site != ""
 	}

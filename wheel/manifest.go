@@ -38,7 +38,8 @@ type Manifest struct {
 	// Patches are the corrections that were made to DeepSpeed's sources.
 	Patches []string `json:"patches,omitempty"`
 
-	CPU      string `json:"cpu"`      // what the code may use of a CPU: x86-64-v2, -v3, -v4 or armv8-a, which implies the machine
+	// CPU is what the code may use of a CPU: x86-64-v2, -v3, -v4 or armv8-a, which implies the machine.
+	CPU      string `json:"cpu"`
 	Python   string `json:"python"`   // X.Y, with + for that or a newer one
 	Torch    string `json:"torch"`    // X.Y.Z; the oldest, X.Y, of a wheel of the stable ABI
 	CUDA     string `json:"cuda"`     // X.Y; X, for any of that major, of a wheel of the stable ABI

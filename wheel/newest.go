@@ -63,9 +63,12 @@ func symbolsAbove(a *Archive, member string, floors Floors) ([]string, error) {
 	slices.SortFunc(imported, func(a, b elf.ImportedSymbol) int {
 		return cmp.Or(CompareVersions(versionNumber(b.Version), versionNumber(a.Version)), strings.Compare(a.Name, b.Name))
 	})
+	floorOf := map[string]string{
+		"GLIBC_": floors.Glibc, "GLIBCXX_": floors.GLIBCXX, "CXXABI_": floors.CXXABI, "GCC_": floors.Libgcc,
+	}
 	var out []string
 	for _, s := range imported {
-		for prefix, floor := range map[string]string{"GLIBC_": floors.Glibc, "GLIBCXX_": floors.GLIBCXX, "CXXABI_": floors.CXXABI, "GCC_": floors.Libgcc} {
+		for prefix, floor := range floorOf {
 			if strings.HasPrefix(s.Version, prefix) && CompareVersions(versionNumber(s.Version), floor) > 0 {
 				out = append(out, s.Name+"@"+s.Version)
 			}

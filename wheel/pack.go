@@ -360,7 +360,9 @@ func (p *packer) filesInOrder(record string) []string {
 		}
 		return 0
 	}
-	return slices.SortedFunc(maps.Keys(names), func(a, b string) int { return cmp.Or(rank(a)-rank(b), strings.Compare(a, b)) })
+	return slices.SortedFunc(maps.Keys(names), func(a, b string) int {
+		return cmp.Or(rank(a)-rank(b), strings.Compare(a, b))
+	})
 }
 
 // deflateVersion is the version of the zip format that has deflate (APPNOTE 4.4.3.2). CreateRaw

@@ -101,7 +101,11 @@ func InstallableGlibc(name, needed string) string {
 // manylinux_2_35_x86_64, "" if it promises none) and the machine ("" for any other tag).
 func SplitPlatform(tag string) (glibc, machine string) {
 	// The names before PEP 600 put the glibc into them.
-	for _, old := range [][2]string{{"manylinux1_", "manylinux_2_5_"}, {"manylinux2010_", "manylinux_2_12_"}, {"manylinux2014_", "manylinux_2_17_"}} {
+	for _, old := range [][2]string{
+		{"manylinux1_", "manylinux_2_5_"},
+		{"manylinux2010_", "manylinux_2_12_"},
+		{"manylinux2014_", "manylinux_2_17_"},
+	} {
 		if rest, ok := strings.CutPrefix(tag, old[0]); ok {
 			tag = old[1] + rest
 		}

@@ -55,7 +55,8 @@ func Provenance(m Manifest, b Build, started, finished time.Time) ([]byte, error
 			Builder:    &slsa.Builder{Id: builderID + m.Builder, Version: map[string]string{"dsbuild": m.Dsbuild}},
 			Byproducts: byproducts,
 			Metadata: &slsa.BuildMetadata{
-				StartedOn: timestamppb.New(started.Truncate(time.Second)), FinishedOn: timestamppb.New(finished.Truncate(time.Second)),
+				StartedOn:  timestamppb.New(started.Truncate(time.Second)),
+				FinishedOn: timestamppb.New(finished.Truncate(time.Second)),
 			},
 		},
 	}
@@ -175,10 +176,12 @@ func checkProvenance(text []byte, name, sum string, m *Manifest) []string {
 		said[d.GetName()] = d.GetDigest()["sha256"]
 	}
 	if got := said[sourceMaterial]; got != m.Source.SHA256 {
-		damage = append(damage, fmt.Sprintf("its sources have sha256 %s, but the manifest's have %s", cmp.Or(got, "nothing"), m.Source.SHA256))
+		damage = append(damage, fmt.Sprintf("its sources have sha256 %s, but the manifest's have %s",
+			cmp.Or(got, "nothing"), m.Source.SHA256))
 	}
 	if got, want := said[baseMaterial], strings.TrimPrefix(m.Base.Digest, "sha256:"); got != want {
-		damage = append(damage, fmt.Sprintf("its base has sha256 %s, but the manifest's has %s", cmp.Or(got, "nothing"), want))
+		damage = append(damage, fmt.Sprintf("its base has sha256 %s, but the manifest's has %s",
+			cmp.Or(got, "nothing"), want))
 	}
 	return damage
 }

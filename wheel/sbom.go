@@ -33,7 +33,8 @@ func newSBOM(m Manifest, b Build, c Contents, files map[string]string) ([]byte, 
 	}
 	components := []cyclonedx.Component{{
 		BOMRef: "source", Type: cyclonedx.ComponentTypeLibrary, Name: c.Name, Version: m.Source.Ref,
-		PackageURL: pypiURL(c.Name, m.Source.Ref), Description: "sources, kind " + m.Source.Kind, Hashes: sha256Hash(m.Source.SHA256),
+		PackageURL:  pypiURL(c.Name, m.Source.Ref),
+		Description: "sources, kind " + m.Source.Kind, Hashes: sha256Hash(m.Source.SHA256),
 	}}
 	for _, path := range slices.Sorted(maps.Keys(files)) {
 		components = append(components, cyclonedx.Component{

@@ -85,7 +85,8 @@ func ParseCPULevel(s string) (CPULevel, error) {
 	case l.Machine() == Arm:
 		return "", fmt.Errorf("cpu level %q is unknown: armv8-a (NEON) is the only one for %s", s, Arm)
 	}
-	return "", fmt.Errorf("cpu level %q is unknown: must be x86-64-v2 (SSE4.2), x86-64-v3 (AVX2) or x86-64-v4 (AVX-512), or armv8-a for %s", s, Arm)
+	return "", fmt.Errorf("cpu level %q is unknown: "+
+		"must be x86-64-v2 (SSE4.2), x86-64-v3 (AVX2) or x86-64-v4 (AVX-512), or armv8-a for %s", s, Arm)
 }
 
 // Machine returns the machine whose CPUs have the level; "" for no level.

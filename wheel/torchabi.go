@@ -87,19 +87,24 @@ func (e Extension) compareTorchABI(asked *TorchABI) []string {
 	}
 	var findings []string
 	if e.Torch.CXX != "" {
-		findings = append(findings, fmt.Sprintf("op %s uses torch's C++ interface, which is not stable: %s", e.Op(), e.Torch.CXX))
+		findings = append(findings, fmt.Sprintf("op %s uses torch's C++ interface, which is not stable: %s",
+			e.Op(), e.Torch.CXX))
 	}
 	if e.Torch.Python != "" {
 		findings = append(findings, fmt.Sprintf("op %s uses Python's C interface: %s", e.Op(), e.Torch.Python))
 	}
 	if len(e.Torch.C) > 0 && !slices.Contains(e.Needs, torchLibrary) {
-		findings = append(findings, fmt.Sprintf("op %s uses functions of %s, but does not name it: torch loads it for itself alone", e.Op(), torchLibrary))
+		findings = append(findings,
+			fmt.Sprintf("op %s uses functions of %s, but does not name it: torch loads it for itself alone",
+				e.Op(), torchLibrary))
 	}
 	if e.Unique {
-		findings = append(findings, fmt.Sprintf("op %s has symbols that are one in the whole process (STB_GNU_UNIQUE): those of another op would take their place", e.Op()))
+		findings = append(findings, fmt.Sprintf("op %s has symbols that are one in the whole process (STB_GNU_UNIQUE): "+
+			"those of another op would take their place", e.Op()))
 	}
 	if oldest := minTorch(e.Torch.C); CompareVersions(oldest, asked.Min) > 0 {
-		findings = append(findings, fmt.Sprintf("op %s uses functions of torch %s, requested torch %s", e.Op(), oldest, asked.Min))
+		findings = append(findings, fmt.Sprintf("op %s uses functions of torch %s, requested torch %s",
+			e.Op(), oldest, asked.Min))
 	}
 	return findings
 }

@@ -197,7 +197,8 @@ func (v Verification) checkManifestBeside(text []byte) ([]string, error) {
 	}
 	var damage []string
 	if m.SHA256 != v.SHA256 || m.Size != v.Size {
-		damage = append(damage, fmt.Sprintf("it is about %d bytes with sha256 %s, but the file has %d with %s", m.Size, m.SHA256, v.Size, v.SHA256))
+		damage = append(damage, fmt.Sprintf("it is about %d bytes with sha256 %s, but the file has %d with %s",
+			m.Size, m.SHA256, v.Size, v.SHA256))
 	}
 	switch {
 	case v.Manifest == nil:
@@ -246,7 +247,8 @@ func (v Verification) checkMetadata(a *Archive) (Check, error) {
 		}
 	}
 	if !slices.Equal(torch, []string{pin}) {
-		damage = append(damage, fmt.Sprintf("METADATA requires %s, but the ops were compiled for %s", cmp.Or(strings.Join(torch, ", "), "nothing"), pin))
+		damage = append(damage, fmt.Sprintf("METADATA requires %s, but the ops were compiled for %s",
+			cmp.Or(strings.Join(torch, ", "), "nothing"), pin))
 	}
 	for _, r := range m.Requires {
 		if !slices.Contains(c.Requires, r) {
@@ -262,7 +264,8 @@ func (v Verification) checkMetadata(a *Archive) (Check, error) {
 		{"torch", c.Torch, m.Torch}, {"CUDA", c.CUDA, m.CUDA}, {"Python", c.Python, m.Python},
 	} {
 		if said.wheel != "" && Minor(said.wheel) != Minor(said.manifest) {
-			damage = append(damage, fmt.Sprintf("the wheel is for %s %s, but the manifest says %s", said.what, said.wheel, said.manifest))
+			damage = append(damage, fmt.Sprintf("the wheel is for %s %s, but the manifest says %s",
+				said.what, said.wheel, said.manifest))
 		}
 	}
 	return Check{Name: "metadata", Against: "file name and manifest", Damage: damage}, nil
@@ -291,7 +294,8 @@ func (v Verification) checkTags(a *Archive) (Check, error) {
 		switch glibc, machine := SplitPlatform(platform); {
 		case platform == "any" || strings.HasPrefix(platform, "linux_"):
 		case glibc == "" || len(readPolicies(machine)) == 0:
-			check.Against, check.Skipped = "WHEEL says the same, but dsbuild compares no code with "+platform, len(check.Damage) == 0
+			check.Against = "WHEEL says the same, but dsbuild compares no code with " + platform
+			check.Skipped = len(check.Damage) == 0
 			return check, nil
 		case len(v.Contents.Extensions) > 0:
 			check.Against = "WHEEL and the symbol versions of the extensions"
@@ -311,7 +315,8 @@ func (c Contents) checkPromise() []string {
 	need, err := Platform(f, c.Machine())
 	needs, _ := SplitPlatform(need)
 	what := fmt.Sprintf("needs glibc %s, GLIBCXX %s, CXXABI %s and libgcc %s: that is %s",
-		cmp.Or(f.Glibc, "nothing"), cmp.Or(f.GLIBCXX, "nothing"), cmp.Or(f.CXXABI, "nothing"), cmp.Or(f.Libgcc, "nothing"), need)
+		cmp.Or(f.Glibc, "nothing"), cmp.Or(f.GLIBCXX, "nothing"),
+		cmp.Or(f.CXXABI, "nothing"), cmp.Or(f.Libgcc, "nothing"), need)
 	if err != nil {
 		// The first glibc that is newer than all policies.
 		needs, what = fmt.Sprintf("2.%d", all[len(all)-1].Minor+1), err.Error()
@@ -319,7 +324,8 @@ func (c Contents) checkPromise() []string {
 	var damage []string
 	for _, t := range c.Tags {
 		platform := t[strings.LastIndex(t, "-")+1:]
-		if promised, machine := SplitPlatform(platform); promised == "" || machine != c.Machine() || CompareVersions(promised, needs) >= 0 {
+		promised, machine := SplitPlatform(platform)
+		if promised == "" || machine != c.Machine() || CompareVersions(promised, needs) >= 0 {
 			continue
 		}
 		d := "tagged " + platform + ", " + what
@@ -379,7 +385,8 @@ func (m Manifest) checkArchs(c Contents) []string {
 		}
 	}
 	if !device && len(m.Archs)+len(m.PTX) > 0 {
-		damage = append(damage, fmt.Sprintf("no op has device code, but the manifest says SASS for %s and PTX for %s", archList(m.Archs), archList(m.PTX)))
+		damage = append(damage, fmt.Sprintf("no op has device code, but the manifest says SASS for %s and PTX for %s",
+			archList(m.Archs), archList(m.PTX)))
 	}
 	return damage
 }
@@ -398,16 +405,19 @@ func (m Manifest) checkFloors(c Contents) []string {
 	var damage []string
 	f := c.Floors()
 	if f.Glibc != m.Glibc {
-		damage = append(damage, fmt.Sprintf("the extensions need glibc %s, but the manifest says %s", cmp.Or(f.Glibc, "nothing"), cmp.Or(m.Glibc, "nothing")))
+		damage = append(damage, fmt.Sprintf("the extensions need glibc %s, but the manifest says %s",
+			cmp.Or(f.Glibc, "nothing"), cmp.Or(m.Glibc, "nothing")))
 	}
 	if f.GLIBCXX != m.GLIBCXX {
-		damage = append(damage, fmt.Sprintf("the extensions need GLIBCXX %s, but the manifest says %s", cmp.Or(f.GLIBCXX, "nothing"), cmp.Or(m.GLIBCXX, "nothing")))
+		damage = append(damage, fmt.Sprintf("the extensions need GLIBCXX %s, but the manifest says %s",
+			cmp.Or(f.GLIBCXX, "nothing"), cmp.Or(m.GLIBCXX, "nothing")))
 	}
 	for _, e := range c.Extensions {
 		damage = append(damage, e.compareTorchABI(m.TorchABI)...)
 	}
 	if abi := c.cxx11ABI(); abi != m.CXX11ABI {
-		damage = append(damage, fmt.Sprintf("the extensions have _GLIBCXX_USE_CXX11_ABI=%t, but the manifest says %t", abi, m.CXX11ABI))
+		damage = append(damage, fmt.Sprintf("the extensions have _GLIBCXX_USE_CXX11_ABI=%t, but the manifest says %t",
+			abi, m.CXX11ABI))
 	}
 	return damage
 }
@@ -434,7 +444,8 @@ func (v Verification) checkSBOM(ctx context.Context, a *Archive) Check {
 	}
 	for _, path := range slices.Sorted(maps.Keys(files)) {
 		if have[path] != files[path] {
-			check.Damage = append(check.Damage, fmt.Sprintf("it says sha256 %s for %s, but it is %s", files[path], path, cmp.Or(have[path], "nothing")))
+			check.Damage = append(check.Damage, fmt.Sprintf("it says sha256 %s for %s, but it is %s",
+				files[path], path, cmp.Or(have[path], "nothing")))
 		}
 	}
 	for _, path := range slices.Sorted(maps.Keys(have)) {

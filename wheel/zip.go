@@ -116,7 +116,8 @@ func findDirectory(r io.ReaderAt, size int64) (directory, error) {
 	end := tail[i:]
 	at := size - int64(len(end))
 	if comment := int(le.Uint16(end[20:])); endLen+comment != len(end) {
-		return directory{}, fmt.Errorf("zip: the end record at byte %d has a comment of %d bytes, %d bytes follow", at, comment, len(end)-endLen)
+		return directory{}, fmt.Errorf("zip: the end record at byte %d has a comment of %d bytes, %d bytes follow",
+			at, comment, len(end)-endLen)
 	}
 	disk, diskOfDir, here := le.Uint16(end[4:]), le.Uint16(end[6:]), le.Uint16(end[8:])
 	entries, length, offset := uint64(le.Uint16(end[10:])), uint64(le.Uint32(end[12:])), uint64(le.Uint32(end[16:]))
@@ -141,7 +142,8 @@ func findDirectory(r io.ReaderAt, size int64) (directory, error) {
 func findDirectory64(r io.ReaderAt, at int64, locator []byte, entries, length, offset uint64) (directory, error) {
 	at -= end64Len
 	if at < 0 || le.Uint64(locator[8:]) != uint64(at) {
-		return directory{}, fmt.Errorf("zip: the ZIP64 end record is said to be at byte %d, not right before its locator", le.Uint64(locator[8:]))
+		return directory{}, fmt.Errorf("zip: the ZIP64 end record is said to be at byte %d, not right before its locator",
+			le.Uint64(locator[8:]))
 	}
 	end := make([]byte, end64Len)
 	if _, err := r.ReadAt(end, at); err != nil {
@@ -167,7 +169,8 @@ func findDirectory64(r io.ReaderAt, at int64, locator []byte, entries, length, o
 func placeDirectory(end int64, entries, length, offset uint64) (directory, error) {
 	switch {
 	case offset > uint64(end) || length != uint64(end)-offset:
-		return directory{}, fmt.Errorf("zip: the directory is said to have %d bytes from byte %d, but its end record is at byte %d", length, offset, end)
+		return directory{}, fmt.Errorf("zip: the directory is said to have %d bytes from byte %d, but its end record is at byte %d",
+			length, offset, end)
 	case length > maxDirectory:
 		return directory{}, fmt.Errorf("zip: the directory has %d bytes, more than %d", length, maxDirectory)
 	case entries > maxMembers:
@@ -223,7 +226,8 @@ func readCentral(h []byte, name string, extra []byte) (zipMember, error) {
 		return m, fmt.Errorf("%s: %w", name, err)
 	}
 	if size > maxContent || compressed > math.MaxInt64 || offset > math.MaxInt64 {
-		return m, fmt.Errorf("%s: %d bytes, compressed %d at byte %d: more than any wheel has", name, size, compressed, offset)
+		return m, fmt.Errorf("%s: %d bytes, compressed %d at byte %d: more than any wheel has",
+			name, size, compressed, offset)
 	}
 	m.Size, m.Compressed, m.header = int64(size), int64(compressed), int64(offset)
 	if err := m.checkKind(le.Uint16(h[34:]), le.Uint32(h[38:])); err != nil {
@@ -259,7 +263,8 @@ func (m *zipMember) checkKind(disk uint16, attributes uint32) error {
 		}
 	case zip.Deflate:
 		if m.Size/maxDeflate > m.Compressed {
-			return fmt.Errorf("cannot have %d bytes: %d compressed bytes hold at most %d times as many", m.Size, m.Compressed, maxDeflate)
+			return fmt.Errorf("cannot have %d bytes: %d compressed bytes hold at most %d times as many",
+				m.Size, m.Compressed, maxDeflate)
 		}
 	default:
 		return fmt.Errorf("is compressed by method %d: wheels may use stored (0) and deflated (8)", m.Method)
@@ -321,7 +326,8 @@ func checkLocals(r io.ReaderAt, dir directory, members []zipMember) error {
 		case m.header < pos:
 			return fmt.Errorf("%s: begins at byte %d, inside of %s", m.Name, m.header, order[i-1].Name)
 		case m.header > pos:
-			return fmt.Errorf("%s: begins at byte %d; the %d bytes before it belong to no member", m.Name, m.header, m.header-pos)
+			return fmt.Errorf("%s: begins at byte %d; the %d bytes before it belong to no member",
+				m.Name, m.header, m.header-pos)
 		}
 		next := dir.offset
 		if i+1 < len(order) {
@@ -355,7 +361,8 @@ func checkLocal(content *io.SectionReader, m *zipMember, next int64) (end int64,
 		return 0, fmt.Errorf("is called %q in its local header", name)
 	}
 	if method, flags := le.Uint16(h[8:]), le.Uint16(h[6:]); method != m.Method || (flags^m.flags)&flagsThatMatter != 0 {
-		return 0, fmt.Errorf("has method %d and flags %04x in its local header, %d and %04x in the directory", method, flags, m.Method, m.flags)
+		return 0, fmt.Errorf("has method %d and flags %04x in its local header, %d and %04x in the directory",
+			method, flags, m.Method, m.flags)
 	}
 	zip64, err := readExtra(text[len(name):], name)
 	if err != nil {
@@ -425,7 +432,8 @@ func (m *zipMember) sizes() sizes { return sizes{m.crc, uint64(m.Size), uint64(m
 // zeroOr reports whether each value equals that of t, or is zero, which means that a later record
 // holds it.
 func (s sizes) zeroOr(t sizes) bool {
-	return (s.crc == 0 || s.crc == t.crc) && (s.size == 0 || s.size == t.size) && (s.compressed == 0 || s.compressed == t.compressed)
+	return (s.crc == 0 || s.crc == t.crc) && (s.size == 0 || s.size == t.size) &&
+		(s.compressed == 0 || s.compressed == t.compressed)
 }
 
 func (s sizes) String() string {

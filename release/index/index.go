@@ -162,7 +162,8 @@ func read(ctx context.Context, opt Options) ([]Toolchain, error) {
 			wrong = append(wrong, err)
 			continue
 		case twice && all[i].SHA256 != w.SHA256:
-			wrong = append(wrong, usagef("remove one of them, or write two indexes", "two wheels have the name %s: %s and %s", w.Name, all[i].file, w.file))
+			wrong = append(wrong, usagef("remove one of them, or write two indexes",
+				"two wheels have the name %s: %s and %s", w.Name, all[i].file, w.file))
 			continue
 		case twice:
 			all[i].merge(w)
@@ -192,7 +193,9 @@ func (w *Wheel) merge(other Wheel) {
 
 // open reads a wheel built by dsbuild, and checks it against its own metadata. It takes the result
 // from the notes of the index in dir, if the wheel is one of theirs.
-func open(ctx context.Context, file string, folders wheel.Folders, notes map[string]note, dir string) (Wheel, Toolchain, error) {
+func open(
+	ctx context.Context, file string, folders wheel.Folders, notes map[string]note, dir string,
+) (Wheel, Toolchain, error) {
 	w := Wheel{file: file, beside: map[string]string{}}
 	if err := wheel.RefuseLink(file); err != nil {
 		return w, Toolchain{}, err
@@ -223,7 +226,8 @@ func open(ctx context.Context, file string, folders wheel.Folders, notes map[str
 		return w, Toolchain{}, err
 	}
 	m := w.note.Manifest
-	w.Name, w.Version, w.Python, w.Ops, w.Glibc, w.SHA256, w.Size = m.Name, m.Version, m.Python, m.Ops, m.Glibc, m.SHA256, m.Size
+	w.Name, w.Version, w.Python, w.Ops, w.Glibc = m.Name, m.Version, m.Python, m.Ops, m.Glibc
+	w.SHA256, w.Size = m.SHA256, m.Size
 	w.requiresPython, w.BuiltAt = said.RequiresPython, w.note.Modified.UTC().Truncate(time.Second)
 	if text, err := os.ReadFile(file + wheel.ManifestSuffix); err == nil {
 		if m, err := wheel.ParseManifest(text); err == nil && m.BuiltAt != nil {
@@ -289,7 +293,8 @@ var remoteDir = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9+.-]+:|[^\s/:@]+@[^\s/]+
 // it, because it may hold a password.
 func CheckDir(text string) error {
 	if text == "" || remoteDir.MatchString(text) {
-		return usagef("write the index into a local directory, then upload that: aws s3 sync public s3://BUCKET (docs/index.md)",
+		return usagef(
+			"write the index into a local directory, then upload that: aws s3 sync public s3://BUCKET (docs/index.md)",
 			"the index must be a local directory")
 	}
 	return nil
@@ -300,7 +305,8 @@ func CheckDir(text string) error {
 func CheckURL(text string) error {
 	at, err := url.Parse(text)
 	switch {
-	case err != nil || !slices.Contains([]string{"http", "https", "file"}, at.Scheme) || at.Host == "" && at.Scheme != "file":
+	case err != nil || !slices.Contains([]string{"http", "https", "file"}, at.Scheme) ||
+		at.Host == "" && at.Scheme != "file":
 		return errors.New("must be an address such as https://wheels.example.org/deepspeed/")
 	case at.User != nil || at.RawQuery != "" || at.Fragment != "":
 		return errors.New("must have no login, query or fragment")

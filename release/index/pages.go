@@ -33,7 +33,9 @@ func (t Toolchain) pages() ([]file, error) {
 		Toolchain
 		Project string
 	}{t, project}
-	err = errors.Join(tmpl.ExecuteTemplate(&list, "project.html.tmpl", data), tmpl.ExecuteTemplate(&root, "simple.html.tmpl", data))
+	err = errors.Join(
+		tmpl.ExecuteTemplate(&list, "project.html.tmpl", data),
+		tmpl.ExecuteTemplate(&root, "simple.html.tmpl", data))
 	return []file{
 		{path: path.Join(t.Name, project, htmlPage), text: list.Bytes()},
 		{path: path.Join(t.Name, htmlPage), text: root.Bytes()},
@@ -43,7 +45,8 @@ func (t Toolchain) pages() ([]file, error) {
 // href is the relative address of the file, with the hash against which installers check the download.
 // It escapes the plus, which some servers read as a space.
 func (w Wheel) href() template.URL {
-	return template.URL(strings.ReplaceAll(w.Name, "+", "%2B") + "#sha256=" + w.SHA256) //nolint:gosec // a wheel's name has no character that means anything there
+	//nolint:gosec // a wheel's name has no character that means anything there
+	return template.URL(strings.ReplaceAll(w.Name, "+", "%2B") + "#sha256=" + w.SHA256)
 }
 
 func hashOf(text []byte) string {

@@ -13,7 +13,8 @@ import (
 
 // localVersion matches the local part of a version that dsbuild gives (wheel.LocalVersion). The
 // part before torch identifies sources that are not a release.
-var localVersion = regexp.MustCompile(`^(?:([a-z0-9.]+)\.)?(torch\d+\.\d+)\.(cu\d+)(\.all|(?:\.sm\d+)*)((?:\.ptx\d+)*)\.(v\d|armv8a)$`)
+var localVersion = regexp.MustCompile(`^(?:([a-z0-9.]+)\.)?(torch\d+\.\d+)\.(cu\d+)` +
+	`(\.all|(?:\.sm\d+)*)((?:\.ptx\d+)*)\.(v\d|armv8a)$`)
 
 // toolchainOf returns the index to which a wheel belongs. The wheel's local version without the
 // sources gives the index its name. Releases have an index of their own, because the version of a
@@ -22,7 +23,8 @@ func toolchainOf(m wheel.Manifest) (Toolchain, error) {
 	_, local, _ := strings.Cut(m.Version, "+")
 	parts := localVersion.FindStringSubmatch(local)
 	if parts == nil {
-		return Toolchain{}, usagef("dsbuild wheel makes versions such as 0.19.8+torch2.15.cu132.sm80.v3", "%s: its version does not name its targets", m.Name)
+		return Toolchain{}, usagef("dsbuild wheel makes versions such as 0.19.8+torch2.15.cu132.sm80.v3",
+			"%s: its version does not name its targets", m.Name)
 	}
 	tc := Toolchain{
 		Torch: strings.TrimPrefix(parts[2], "torch"), CUDA: m.CUDA, CPU: m.CPU,

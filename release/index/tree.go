@@ -48,7 +48,9 @@ func layout(all []Toolchain) ([]file, error) {
 		sums := map[string]string{}
 		for _, w := range tc.Wheels {
 			at := path.Join(folder, w.Name)
-			wheels = append(wheels, file{path: at, from: w.file, stamp: &w.note.stamp, wheel: &w.note}, file{path: at + metadataSuffix, text: w.metadata})
+			wheels = append(wheels,
+				file{path: at, from: w.file, stamp: &w.note.stamp, wheel: &w.note},
+				file{path: at + metadataSuffix, text: w.metadata})
 			sums[w.Name] = w.SHA256
 			for _, suffix := range slices.Sorted(maps.Keys(w.beside)) {
 				s, err := stampOf(w.beside[suffix], w.note.Beside[suffix])
@@ -205,7 +207,8 @@ func refuseLinks(dir string, files []file, before map[string]bool) error {
 	for _, folder := range slices.Sorted(maps.Keys(folders)) {
 		at := filepath.Join(dir, filepath.FromSlash(folder))
 		if info, err := os.Lstat(at); err == nil && info.Mode().Type() == fs.ModeSymlink {
-			return usagef("remove the link, or write the index into another folder", "%s is a symbolic link, and dsbuild writes an index only into real folders", at)
+			return usagef("remove the link, or write the index into another folder",
+				"%s is a symbolic link, and dsbuild writes an index only into real folders", at)
 		}
 	}
 	return nil

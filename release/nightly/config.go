@@ -88,7 +88,8 @@ type reader struct {
 func (r *reader) readConfig(body yamldoc.Node) Config {
 	c := Config{Dir: r.resolvePath("nightly"), Keep: defaultKeep, Sources: []Source{{Name: releaseSource}}}
 	given := false
-	for _, p := range r.Pairs(body, "the nightly file", []string{"wheels", "sources", "dir", "keep", "index", "deploy", "notify"}) {
+	keys := []string{"wheels", "sources", "dir", "keep", "index", "deploy", "notify"}
+	for _, p := range r.Pairs(body, "the nightly file", keys) {
 		switch p.Key {
 		case "wheels":
 			given = true
@@ -117,7 +118,8 @@ func (r *reader) readConfig(body yamldoc.Node) Config {
 	if d := c.Deploy; d != nil && len(c.Sources) > 0 {
 		d.Source = cmp.Or(d.Source, c.Sources[0].Name)
 		if !slices.ContainsFunc(c.Sources, func(s Source) bool { return s.Name == d.Source }) {
-			r.Add(diagnostic.Position{File: r.File}, "", "deploy names the source %q, which is not in sources", diagnostic.Clip(d.Source))
+			r.Add(diagnostic.Position{File: r.File}, "", "deploy names the source %q, which is not in sources",
+				diagnostic.Clip(d.Source))
 		}
 	}
 	return c
@@ -157,7 +159,8 @@ func (r *reader) readSources(p yamldoc.Pair) []Source {
 			case mainSource:
 				s.DeepSpeed = mainURL
 			default:
-				r.Add(r.Place(n), "give another source a name: {name: fork, deepspeed: git+URL@REF}", "source %q is neither release nor main", diagnostic.Clip(word))
+				r.Add(r.Place(n), "give another source a name: {name: fork, deepspeed: git+URL@REF}",
+					"source %q is neither release nor main", diagnostic.Clip(word))
 			}
 		} else {
 			for _, q := range r.Pairs(n, "a source", []string{"name", "deepspeed"}) {
@@ -220,7 +223,8 @@ func (r *reader) readCommand(p yamldoc.Pair) []string {
 	case ok:
 		words = []string{word}
 	case yamldoc.IsMapping(p.Node):
-		r.Add(r.Place(p.Node), "notify is a program now: notify: [PROGRAM, ARGUMENT]", "notify must be a list, but this is a mapping")
+		r.Add(r.Place(p.Node), "notify is a program now: notify: [PROGRAM, ARGUMENT]",
+			"notify must be a list, but this is a mapping")
 		return nil
 	default:
 		for _, n := range r.RequiredItems(p.Node, "notify") {

@@ -130,7 +130,10 @@ func lockFolder(dir string, now time.Time) (release func(), err error) {
 // begin starts a night, or goes on with one that did not end, and lists its wheels.
 func (n *night) begin() error {
 	now := n.Now()
-	n.report = &Report{ID: now.UTC().Format("20060102T150405Z"), Started: now, Dir: n.Dir, By: n.By, Entries: []*EntryReport{}, Deploys: []DeployReport{}}
+	n.report = &Report{
+		ID: now.UTC().Format("20060102T150405Z"), Started: now, Dir: n.Dir, By: n.By,
+		Entries: []*EntryReport{}, Deploys: []DeployReport{},
+	}
 	if n.state.Running != "" {
 		n.report.ID, n.report.Started, n.report.Resumed = n.state.Running, n.state.RunningAt, true
 		n.Options.Report.Note("continuing the run of %s, which did not end", n.state.RunningAt.Format(time.RFC3339))
@@ -226,7 +229,8 @@ func (n *night) takeFromStore(ctx context.Context, u *unit, asked *pipeline.Plan
 			continue
 		}
 		m := p.Manifest
-		b, err := n.state.addBuild(ctx, u.name, u.request, n.report.ID, wheel.Artifact{Path: p.File, SHA256: m.SHA256, Size: m.Size, Cached: true, Manifest: m})
+		a := wheel.Artifact{Path: p.File, SHA256: m.SHA256, Size: m.Size, Cached: true, Manifest: m}
+		b, err := n.state.addBuild(ctx, u.name, u.request, n.report.ID, a)
 		if err == nil { // it may have been pruned meanwhile
 			n.reportKept(ctx, u, b, Stored)
 			return true

@@ -29,7 +29,9 @@ func NewSourcePlanner(plans *planner.Planner) *SourcePlanner {
 
 // openEntry opens the source of an entry, the source itself only once, for the entry's
 // build. with reports its look-ups.
-func (p *SourcePlanner) openEntry(ctx context.Context, with *planner.Planner, e Entry, s Source) (planner.Target, error) {
+func (p *SourcePlanner) openEntry(
+	ctx context.Context, with *planner.Planner, e Entry, s Source,
+) (planner.Target, error) {
 	opened, ok := p.sources[s.Name]
 	if !ok {
 		opened.target, opened.err = p.plans.OpenTarget(ctx, planner.Request{DeepSpeed: cmp.Or(s.DeepSpeed, compat.Latest)})

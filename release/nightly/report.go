@@ -195,7 +195,8 @@ func (r *Report) Err() error {
 		}
 	}
 	if len(failed) > 0 {
-		said = append(said, fmt.Sprintf("%d of %d wheels failed: %s", len(failed), len(r.Entries), strings.Join(failed, ", ")))
+		said = append(said, fmt.Sprintf("%d of %d wheels failed: %s",
+			len(failed), len(r.Entries), strings.Join(failed, ", ")))
 		codes = append(codes, ofWheels)
 	}
 	if p := r.Publish; p != nil && p.Status == Failed {

@@ -124,7 +124,8 @@ func (s *state) makeNewest(name string, i int, night string) Build {
 func buildFolder(name, plan string) string {
 	sum := sha256.Sum256([]byte(name))
 	short := unsafe.ReplaceAllString(name, "_")
-	return filepath.Join(wheelsName, short[:min(len(short), 60)]+"-"+hex.EncodeToString(sum[:4])+"-"+plan[:min(len(plan), 16)])
+	return filepath.Join(wheelsName,
+		short[:min(len(short), 60)]+"-"+hex.EncodeToString(sum[:4])+"-"+plan[:min(len(plan), 16)])
 }
 
 func (s *state) buildPath(name string, b Build) string {
@@ -151,8 +152,10 @@ func (s *state) wheelFiles() []string {
 func (s *state) addBuild(ctx context.Context, name, request, night string, a wheel.Artifact) (Build, error) {
 	m := a.Manifest
 	b := Build{
-		Plan: m.PlanDigest, Request: request, Night: night, Name: m.Name, SHA256: a.SHA256, Size: a.Size, Version: m.Version,
-		Commit: m.Source.Commit, Source: m.Source.Ref, Torch: m.Torch, CUDA: m.CUDA, Python: m.Python, GCC: m.GCC, Base: m.Base.Ref,
+		Plan: m.PlanDigest, Request: request, Night: night,
+		Name: m.Name, SHA256: a.SHA256, Size: a.Size, Version: m.Version,
+		Commit: m.Source.Commit, Source: m.Source.Ref,
+		Torch: m.Torch, CUDA: m.CUDA, Python: m.Python, GCC: m.GCC, Base: m.Base.Ref,
 		Archs: m.Archs, PTX: m.PTX, Ops: m.Ops, Dsbuild: m.Dsbuild,
 	}
 	if m.BuiltAt != nil {
@@ -165,7 +168,8 @@ func (s *state) addBuild(ctx context.Context, name, request, night string, a whe
 	if err != nil {
 		return b, err
 	}
-	if _, err := pipeline.Place(ctx, pipeline.Product{File: a.Path, Manifest: m, Provenance: statement}, filepath.Join(s.dir, buildFolder(name, b.Plan))); err != nil {
+	product := pipeline.Product{File: a.Path, Manifest: m, Provenance: statement}
+	if _, err := pipeline.Place(ctx, product, filepath.Join(s.dir, buildFolder(name, b.Plan))); err != nil {
 		return b, err
 	}
 	others := slices.DeleteFunc(slices.Clone(s.Builds[name]), func(o Build) bool { return o.Plan == b.Plan })

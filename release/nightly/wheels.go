@@ -55,9 +55,12 @@ func (r *reader) readWheels(p yamldoc.Pair) []Entry {
 			e.Set(s.key, s.words)
 			places[s.key] = s.at
 		}
-		planner.AddMistakes(&r.List, r.tables, e.Request, func(key string) diagnostic.Position { return cmp.Or(places[key], r.Place(n)) })
+		planner.AddMistakes(&r.List, r.tables, e.Request, func(key string) diagnostic.Position {
+			return cmp.Or(places[key], r.Place(n))
+		})
 		if at, twice := first[e.Name]; twice {
-			r.Add(r.Place(n), "give each its own name", "a second entry with the name %q; the first is at %s", diagnostic.Clip(e.Name), at)
+			r.Add(r.Place(n), "give each its own name",
+				"a second entry with the name %q; the first is at %s", diagnostic.Clip(e.Name), at)
 		}
 		first[e.Name] = r.Place(n)
 		entries = append(entries, e)

@@ -114,7 +114,8 @@ func (p *Policy) checkFacts(f wheel.ProvenanceFacts, now time.Time) (reasons []s
 	if p.Minimum != "" && (noVersion != nil || semver.PyPI.Compare(f.Version, p.Minimum) < 0) {
 		refuse("version %s is older than %s", f.Version, p.Minimum)
 	}
-	if len(p.Sources) > 0 && !slices.ContainsFunc(p.Sources, func(pattern string) bool { return matches(pattern, f.Source) }) {
+	trusted := func(pattern string) bool { return matches(pattern, f.Source) }
+	if len(p.Sources) > 0 && !slices.ContainsFunc(p.Sources, trusted) {
 		refuse("it was built from %s, which is none of the sources", f.Source)
 	}
 	if age := now.Sub(f.Finished); p.MaxAge > 0 && age > p.MaxAge {
@@ -158,7 +159,8 @@ func verifySignature(statement string, sig *sshsig.Signature) error {
 	}
 	plain := *sig
 	plain.PublicKey = key
-	if key.Type() == ssh.KeyAlgoRSA && sig.Signature.Format != ssh.KeyAlgoRSASHA256 && sig.Signature.Format != ssh.KeyAlgoRSASHA512 {
+	if key.Type() == ssh.KeyAlgoRSA &&
+		sig.Signature.Format != ssh.KeyAlgoRSASHA256 && sig.Signature.Format != ssh.KeyAlgoRSASHA512 {
 		return errors.New("it rests on SHA-1")
 	}
 	if err := sshsig.Verify(strings.NewReader(statement), &plain, key, sig.HashAlgorithm, sig.Namespace); err != nil {

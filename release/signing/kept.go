@@ -72,5 +72,6 @@ func (p *Policy) CheckKept(k Kept, now time.Time) error {
 // couldRun reports whether a Python could run a file, or a user could as a command.
 func (k Kept) couldRun(file string) bool {
 	folder, name := path.Split(file)
-	return slices.Contains([]string{".py", ".pyc", ".so", ".pth"}, path.Ext(name)) || name == "entry_points.txt" || path.Clean(folder) == k.Places["scripts"]
+	return slices.Contains([]string{".py", ".pyc", ".so", ".pth"}, path.Ext(name)) ||
+		name == "entry_points.txt" || path.Clean(folder) == k.Places["scripts"]
 }

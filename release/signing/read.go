@@ -48,7 +48,10 @@ type reader struct {
 
 func newReader(path string) *reader {
 	return &reader{&yamldoc.Reader{
-		File: path, Kind: "policy", Least: `give at least "signers: [{name: ci, key: ssh-ed25519 AAAA…}]"`, Share: "write the values out",
+		File:  path,
+		Kind:  "policy",
+		Least: `give at least "signers: [{name: ci, key: ssh-ed25519 AAAA…}]"`,
+		Share: "write the values out",
 	}, map[string]diagnostic.Position{}}
 }
 
@@ -66,7 +69,8 @@ func (r *reader) read(body yamldoc.Node, now time.Time) (*Policy, error) {
 			// Find mistakes that no single key has.
 			for _, s := range p.Signers {
 				if slices.Contains(p.Revoked, s.fingerprint()) {
-					r.Add(r.seen["key "+s.Key], "remove the signer, or its key from revoked", "the key of signer %s is revoked", s.Name)
+					r.Add(r.seen["key "+s.Key], "remove the signer, or its key from revoked",
+						"the key of signer %s is revoked", s.Name)
 				}
 			}
 			if err := p.Trusts(now); err != nil && r.Err() == nil {
@@ -187,7 +191,8 @@ func (r *reader) readRevoked(n yamldoc.Node) []string {
 		case s.parseKey(text) == nil:
 			all = append(all, s.fingerprint())
 		default:
-			r.Add(r.Place(n), "ssh-keygen -l prints the fingerprint of a key", "a revoked key must be a public key or its fingerprint (SHA256:…)")
+			r.Add(r.Place(n), "ssh-keygen -l prints the fingerprint of a key",
+				"a revoked key must be a public key or its fingerprint (SHA256:…)")
 		}
 	}
 	return all

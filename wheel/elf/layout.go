@@ -90,7 +90,10 @@ func (l *layout) readPrograms(f *file, n uint64) error {
 	}
 	l.tables = append(l.tables, t)
 	for raw := t.data; len(raw) >= programSize; raw = raw[programSize:] {
-		l.programs = append(l.programs, program{elf.ProgType(le.Uint32(raw)), le.Uint64(raw[8:]), le.Uint64(raw[16:]), le.Uint64(raw[32:]), le.Uint64(raw[48:])})
+		l.programs = append(l.programs, program{
+			elf.ProgType(le.Uint32(raw)),
+			le.Uint64(raw[8:]), le.Uint64(raw[16:]), le.Uint64(raw[32:]), le.Uint64(raw[48:]),
+		})
 	}
 	return nil
 }
