@@ -327,8 +327,8 @@ func (b *builder) checkK8s() {
 	j := b.job
 	if !regexp.MustCompile(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`).MatchString(j.Name) {
 		b.addProblem(b.said["name"], "for example "+b.said["name"].form("train-t5"),
-			"%q is not a valid name on Kubernetes: "+
-				"use at most 40 lower-case letters, digits and '-', and begin with a letter", j.Name)
+			"%q is not a valid name on Kubernetes: use at most 40 lower-case letters, digits and '-', and begin with a letter",
+			j.Name)
 	}
 	switch {
 	case j.Gang == "kueue" && j.Queue == "" && !b.refused["queue"]:

@@ -20,8 +20,7 @@ type Companion struct {
 	Source  *Source
 }
 
-const companionForms = "write NAME==VERSION, NAME@VERSION, NAME@git+URL@REF or NAME@PATH " +
-	"(a directory, or a source distribution)"
+const companionForms = "write NAME==VERSION, NAME@VERSION, NAME@git+URL@REF or NAME@PATH (a directory, or a source distribution)"
 
 var companionArg = regexp.MustCompile(`^([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(==|@)(.+)$`)
 

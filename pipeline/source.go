@@ -71,8 +71,7 @@ func OpenSource(ctx context.Context, arg, dir string, environ []string) (Source,
 	return project{checkDeepSpeed, staleDeepSpeed, environ}.openSource(ctx, arg, dir)
 }
 
-const sourceForms = "give a release (0.19.8), git+URL@REF (https, ssh or file), a directory, " +
-	"or a source distribution (.tar.gz)"
+const sourceForms = "give a release (0.19.8), git+URL@REF (https, ssh or file), a directory, or a source distribution (.tar.gz)"
 
 // openSource makes the copy of every source but a release.
 func (p project) openSource(ctx context.Context, arg, dir string) (Source, error) {

@@ -184,8 +184,8 @@ func (l *login) refused(text string) error {
 	if strings.Contains(strings.ToLower(text), "too many") {
 		err := cause.Errorf("%w by %s: too many keys: %d were ready%s",
 			ErrAuth, cause.Own(loginName(t)), len(k.signers), k.because())
-		return fault.WithHint(err, "name the right key "+
-			"(identity_file: in the inventory, or IdentityFile in ~/.ssh/config): dsbuild tries it first")
+		return fault.WithHint(err,
+			"name the right key (identity_file: in the inventory, or IdentityFile in ~/.ssh/config): dsbuild tries it first")
 	}
 	if !strings.HasPrefix(text, "ssh: unable") {
 		k.notes = append(k.notes, strings.TrimPrefix(text, "ssh: "))

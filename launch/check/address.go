@@ -67,8 +67,8 @@ func (r *run) checkNames(context.Context) {
 			}
 		}
 		if why != "" {
-			try := fmt.Sprintf("run getent hosts %s there, check /etc/hosts and /etc/resolv.conf; "+
-				"or give an address: --master", master)
+			try := fmt.Sprintf("run getent hosts %s there, check /etc/hosts and /etc/resolv.conf; or give an address: --master",
+				master)
 			m.addFinding(Names, Error, try, "the node cannot resolve the master's address %s: %s", master, why)
 			continue
 		}
@@ -114,8 +114,7 @@ func (m *member) ownName(several bool) {
 	if !several || host == nil || m.variable("GLOO_SOCKET_IFNAME") != "" {
 		return
 	}
-	const try = "put its address into /etc/hosts there, " +
-		"or set the interface: env: {GLOO_SOCKET_IFNAME: eth0} in the inventory"
+	const try = "put its address into /etc/hosts there, or set the interface: env: {GLOO_SOCKET_IFNAME: eth0} in the inventory"
 	switch addresses := preferIPv4(host.Addresses); {
 	case len(addresses) == 0:
 		m.addFinding(Names, Error, try,

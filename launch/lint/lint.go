@@ -89,10 +89,8 @@ func Check(file string, r io.Reader) (all []Finding, launches bool, err error) {
 	f := document{file, text, strings.Split(string(text), "\n")}
 	s, err := script.Read(text)
 	if !bytes.HasPrefix(text, []byte("#!")) && otherLanguage.MatchString(file) {
-		err = &script.SyntaxError{
-			At:  -1,
-			Err: fmt.Errorf("a file of another language (%s), and without a #! line of a shell", path.Base(file)),
-		}
+		err = fmt.Errorf("a file of another language (%s), and without a #! line of a shell", path.Base(file))
+		err = &script.SyntaxError{At: -1, Err: err}
 	}
 	if err != nil {
 		var list diagnostic.List

@@ -52,9 +52,8 @@ func New(ctx context.Context, o Options) (*Planner, error) {
 	}
 	p := &Planner{options: o, backend: o.Backend, tables: tables, releases: o.Backend.options.Site.Releases(), dir: dir}
 	p.packages = &packageLookup{
-		site:    o.Backend.options.Site,
-		environ: o.Backend.options.Environ,
-		found:   map[string]*dockerfiles.Packages{},
+		site: o.Backend.options.Site, environ: o.Backend.options.Environ,
+		found: map[string]*dockerfiles.Packages{},
 	}
 	if o.Env == "" {
 		return p, nil
@@ -227,8 +226,7 @@ func (p *Planner) PlanTarget(ctx context.Context, r Request, t Target) (*pipelin
 		return nil, err
 	}
 	if spec.ABI == "" && tc.ABI == wheel.StableABI && p.env == nil {
-		// It serves the torch and the Python asked for, whichever it is built with. So that
-		// there is one such wheel, take the newest.
+		// Take the newest, so that there is one such wheel: it serves the torch and the Python asked for anyway.
 		_, spec.CUDA, _ = tc.Serves()
 		spec.Torch, spec.Python = "", ""
 		if newest, err := t.tables.Resolve(spec, environments...); err == nil {
@@ -240,9 +238,8 @@ func (p *Planner) PlanTarget(ctx context.Context, r Request, t Target) (*pipelin
 			return nil, err
 		}
 	}
-	source := t.source
-	if source.Kind == pipeline.SourceRelease {
-		source = pipeline.Release(tc.DeepSpeed, tc.Source)
+	if t.source.Kind == pipeline.SourceRelease {
+		t.source = pipeline.Release(tc.DeepSpeed, tc.Source)
 	}
 	opt := p.options.Plan
 	opt.KeepDebug = r.KeepDebug
@@ -253,7 +250,7 @@ func (p *Planner) PlanTarget(ctx context.Context, r Request, t Target) (*pipelin
 		p.options.Report.Note("torch %s for Python %s is not in the lock of this dsbuild: "+
 			"the plan has the sha256 of its packages as the index has them now", tc.Torch, tc.Python)
 	}
-	plan, err := pipeline.NewPlan(tc, source, base, opt)
+	plan, err := pipeline.NewPlan(tc, t.source, base, opt)
 	if err != nil || p.quiet {
 		return plan, err
 	}
