@@ -58,15 +58,15 @@ func TestStepsEndWithTheFirstThatFails(t *testing.T) {
 	defer f.Close()
 	broken := errors.New("it is broken")
 	said, ended := make([][]string, 2), make([]error, 2)
-	var nodeSteps []fleet.NodeSteps
+	var tasks []fleet.Task
 	for i, n := range f.Nodes {
 		steps := []fleet.Step{say(n, "first", &said[i]), say(n, "second", &said[i]), say(n, "third", &said[i])}
 		if i == 1 {
 			steps[1].Do = func(context.Context) error { return fault.WithHint(broken, "mend it") }
 		}
-		nodeSteps = append(nodeSteps, fleet.NodeSteps{Node: n, Steps: steps, End: func(_ context.Context, err error) { ended[i] = err }})
+		tasks = append(tasks, fleet.Task{Node: n, Steps: steps, End: func(_ context.Context, err error) { ended[i] = err }})
 	}
-	f.ConnectAndRun(t.Context(), "testing", nodeSteps, nil)
+	f.ConnectAndRun(t.Context(), "testing", tasks, nil)
 	if want := []string{"first", "second", "third"}; !slices.Equal(said[0], want) || ended[0] != nil || f.Nodes[0].Err != nil {
 		t.Errorf("%q, %v, %v", said[0], ended[0], f.Nodes[0].Err)
 	}
@@ -87,7 +87,7 @@ func TestStepsThatAreNotNeeded(t *testing.T) {
 	var said []string
 	first, second := say(f.Nodes[0], "first", &said), say(f.Nodes[0], "second", &said)
 	second.Needed = func() bool { return len(said) == 0 }
-	f.ConnectAndRun(t.Context(), "testing", []fleet.NodeSteps{{Node: f.Nodes[0], Steps: []fleet.Step{first, second}}}, nil)
+	f.ConnectAndRun(t.Context(), "testing", []fleet.Task{{Node: f.Nodes[0], Steps: []fleet.Step{first, second}}}, nil)
 	if !slices.Equal(said, []string{"first"}) || f.Nodes[0].Err != nil {
 		t.Errorf("%q, %v", said, f.Nodes[0].Err)
 	}
@@ -128,7 +128,7 @@ func TestStatusOfAFailure(t *testing.T) {
 				}
 				return c.err
 			}}
-			f.ConnectAndRun(ctx, "testing", []fleet.NodeSteps{{Node: f.Nodes[0], Steps: []fleet.Step{step}}}, nil)
+			f.ConnectAndRun(ctx, "testing", []fleet.Task{{Node: f.Nodes[0], Steps: []fleet.Step{step}}}, nil)
 			if got := f.Nodes[0].Status; got != c.want {
 				t.Errorf("%s, not %s", got, c.want)
 			}
@@ -147,7 +147,7 @@ func TestStepsHaveLimits(t *testing.T) {
 		<-ctx.Done()
 		return ctx.Err()
 	}}
-	f.ConnectAndRun(t.Context(), "testing", []fleet.NodeSteps{{Node: f.Nodes[0], Steps: []fleet.Step{wait}}}, nil)
+	f.ConnectAndRun(t.Context(), "testing", []fleet.Task{{Node: f.Nodes[0], Steps: []fleet.Step{wait}}}, nil)
 	if r := f.Nodes[0].Report(); r.Error != "not done within 0.1s" || r.Hint != "look at the disk" {
 		t.Errorf("%+v", r)
 	}
@@ -170,7 +170,7 @@ func TestPanicEndsOneNode(t *testing.T) {
 	f := fleet.New(servers(t, 2))
 	defer f.Close()
 	var said []string
-	f.ConnectAndRun(t.Context(), "testing", []fleet.NodeSteps{
+	f.ConnectAndRun(t.Context(), "testing", []fleet.Task{
 		{Node: f.Nodes[0], Steps: []fleet.Step{{Name: "step", Do: func(context.Context) error { panic("no node") }}}},
 		{Node: f.Nodes[1], Steps: []fleet.Step{say(f.Nodes[1], "well", &said)}},
 	}, nil)
@@ -206,16 +206,16 @@ func TestQueueIsOutsideTheWindow(t *testing.T) {
 	f := fleet.New(opt)
 	defer f.Close()
 	var now, most atomic.Int64
-	var nodeSteps []fleet.NodeSteps
+	var tasks []fleet.Task
 	for _, n := range f.Nodes {
-		nodeSteps = append(nodeSteps, fleet.NodeSteps{Node: n, Steps: []fleet.Step{{Name: "work", Do: func(context.Context) error {
+		tasks = append(tasks, fleet.Task{Node: n, Steps: []fleet.Step{{Name: "work", Do: func(context.Context) error {
 			most.Store(max(most.Load(), now.Add(1)))
 			time.Sleep(20 * time.Millisecond)
 			now.Add(-1)
 			return nil
 		}}}})
 	}
-	f.ConnectAndRun(t.Context(), "testing", nodeSteps, nil)
+	f.ConnectAndRun(t.Context(), "testing", tasks, nil)
 	for _, n := range f.Nodes {
 		if n.Err != nil {
 			t.Errorf("%s: %v", n.Host.Name, n.Err)
@@ -236,18 +236,18 @@ func TestTooManyFailures(t *testing.T) {
 	f := fleet.New(opt)
 	defer f.Close()
 	errs := []error{refusal{errors.New("in use")}, errors.New("first"), errors.New("second"), nil}
-	var nodeSteps []fleet.NodeSteps
+	var tasks []fleet.Task
 	for i, n := range f.Nodes {
-		nodeSteps = append(nodeSteps, fleet.NodeSteps{Node: n, Steps: []fleet.Step{{Name: "step", Do: func(context.Context) error { return errs[i] }}}})
+		tasks = append(tasks, fleet.Task{Node: n, Steps: []fleet.Step{{Name: "step", Do: func(context.Context) error { return errs[i] }}}})
 	}
-	f.ConnectAndRun(t.Context(), "testing", nodeSteps, f.StopWhen(0))
+	f.ConnectAndRun(t.Context(), "testing", tasks, f.StopWhen(0))
 	if f.Nodes[2].Status != report.Failed || !errors.Is(f.Nodes[3].Err, fanout.ErrStopped) || f.Nodes[3].Status != report.Skipped {
 		t.Errorf("%s, then %v", f.Nodes[2].Status, f.Nodes[3].Err)
 	}
 	hide := f.Show("testing", 1, 0)
 	defer hide()
 	f.Nodes[3].Err = nil
-	f.RunSteps(t.Context(), nodeSteps[3:], f.StopWhen(2))
+	f.RunSteps(t.Context(), tasks[3:], f.StopWhen(2))
 	if !errors.Is(f.Nodes[3].Err, fanout.ErrStopped) {
 		t.Errorf("too many failed in the phase before: %v", f.Nodes[3].Err)
 	}

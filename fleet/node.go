@@ -2,7 +2,11 @@ package fleet
 
 import (
 	"context"
+	"path"
+	"path/filepath"
 
+	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/fleet/node/agent"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/fault"
@@ -31,6 +35,15 @@ type Node struct {
 	Err     error
 	Seconds map[string]float64 // by step
 	KeepLog bool               // keep its log although no step failed
+
+	Facts  *node.Facts    // nil until it is probed
+	JobsOf string         // the interpreter whose processes --in-use is about; "": none
+	Agent  *agent.Session // holds the lock of the node's environment while it runs; nil: none runs
+	Inbox  string         // the agent's folder for uploads
+
+	Changed bool  // dsbuild changed it
+	Unseen  bool  // its state is not known
+	Sent    int64 // bytes of the files that have arrived
 
 	fleet  *Fleet
 	serial int // the group of --serial in which it was changed, from 1
@@ -71,6 +84,20 @@ func (n *Node) HangUp() {
 	}
 }
 
+// HoldsLock reports whether an agent on the node holds the lock.
+func (n *Node) HoldsLock() bool { return n.Agent != nil }
+
+// Release ends the agent on the node, if there is one.
+func (n *Node) Release() {
+	if n.Agent != nil {
+		n.Agent.End()
+		n.Agent = nil
+	}
+}
+
+// InboxPath returns the path of a file in the inbox of the agent.
+func (n *Node) InboxPath(file string) string { return path.Join(n.Inbox, filepath.Base(file)) }
+
 // Failed reports whether a step failed on the node, or no connection was possible.
 func (n *Node) Failed() bool { return n.Status == report.Failed || n.Status == report.Unreachable }
 
@@ -95,6 +122,7 @@ func (n *Node) Report() report.Node {
 	r := report.Node{
 		Name: n.Host.Name, Status: n.Status, Step: n.Step, Seconds: n.Seconds, Log: n.Log.Path(),
 		Differs: []string{}, Remarks: []string{}, ExtraWheels: []string{}, CauseText: cause.Of(n.Err), Serial: n.serial,
+		Facts: n.Facts, Changed: n.Changed, Unseen: n.Unseen || n.Facts == nil, Sent: n.Sent,
 	}
 	if n.Err != nil {
 		r.Error, r.Hint = ui.ShortenMiddle(ui.OneLine(n.Err.Error()), maxError), ui.OneLine(fault.Hint(n.Err))

@@ -33,12 +33,12 @@ func (d deaf) Dial(ctx context.Context, t remote.Target) (remote.Conn, error) {
 }
 
 // noSteps are all nodes without further steps.
-func noSteps(f *fleet.Fleet) []fleet.NodeSteps {
-	var nodeSteps []fleet.NodeSteps
+func noSteps(f *fleet.Fleet) []fleet.Task {
+	var tasks []fleet.Task
 	for _, n := range f.Nodes {
-		nodeSteps = append(nodeSteps, fleet.NodeSteps{Node: n})
+		tasks = append(tasks, fleet.Task{Node: n})
 	}
-	return nodeSteps
+	return tasks
 }
 
 // surveyed is what is said while 2,000 nodes are asked, of which two take longer

@@ -83,11 +83,11 @@ func runPut(args []string) error {
 // putAll puts the file on all nodes at once.
 func (p *putter) putAll(all *fleet.Fleet) error {
 	p.relay.Announce(p.file, all.Nodes)
-	var nodeSteps []fleet.NodeSteps
+	var tasks []fleet.Task
 	for _, n := range all.Nodes {
-		nodeSteps = append(nodeSteps, fleet.NodeSteps{Node: n, Steps: []fleet.Step{{Name: "put", Do: func(ctx context.Context) error { return p.put(ctx, n) }}}})
+		tasks = append(tasks, fleet.Task{Node: n, Steps: []fleet.Step{{Name: "put", Do: func(ctx context.Context) error { return p.put(ctx, n) }}}})
 	}
-	all.ConnectAndRun(context.Background(), "copying", nodeSteps, nil)
+	all.ConnectAndRun(context.Background(), "copying", tasks, nil)
 	var errs []error
 	for _, n := range all.Nodes {
 		if n.Err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/fleet/node/agent"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/fanout"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -126,36 +127,39 @@ const (
 	maxPoll = 10 * time.Second
 )
 
-// AwaitStep is the step in which a node waits until no process uses its environment, before dsbuild
-// sends a byte.
-func (n *NodeRun) AwaitStep() fleet.Step {
-	return fleet.Step{Name: "fit", Limit: n.run.Rules.InUse.Wait + n.run.Fleet.Limit(ProbeLimit), Do: n.AwaitFree, ReadOnly: true, Needed: func() bool { return n.common.Waits }}
+// AwaitStep is the step in which a node waits until no process uses its environment, before dsbuild sends a byte.
+func (r *Run) AwaitStep(n *fleet.Node, p *Decision) fleet.Step {
+	return fleet.Step{
+		Name: "fit", Limit: r.Rules.InUse.Wait + r.Fleet.Limit(ProbeLimit), ReadOnly: true,
+		Needed: func() bool { return p.Waits },
+		Do:     func(ctx context.Context) error { return r.AwaitFree(ctx, n, p) },
+	}
 }
 
 // AwaitFree returns once no process uses the environment, on the node or on one that shares it. It asks the
 // nodes again, because the survey may be long ago. After the deadline it returns an *InUseError. While it waits,
 // it names the processes to the user.
-func (n *NodeRun) AwaitFree(ctx context.Context) error {
-	policy := n.run.Rules.InUse
+func (r *Run) AwaitFree(ctx context.Context, n *fleet.Node, p *Decision) error {
+	policy := r.Rules.InUse
 	if policy.Ignore {
-		if n.common.usedBy.Text != "" {
-			n.Warn("%s; dsbuild changes it anyway", n.common.usedBy)
+		if p.usedBy.Text != "" {
+			n.Warn("%s; dsbuild changes it anyway", p.usedBy)
 		}
 		return nil
 	}
 	told := cause.Message{}
 	for {
-		now, err := n.usersNow(ctx)
+		now, err := r.jobsNow(ctx, n, p.sharing)
 		switch {
 		case err != nil:
 			return err
 		case now.Text == "":
 			return nil
-		case !time.Now().Before(n.waitUntil):
+		case !time.Now().Before(p.deadline):
 			return &InUseError{now}
 		case now != told:
 			told = now
-			n.Note("%s; waiting until %s", now, cause.Own(n.waitUntil.Format(time.TimeOnly)))
+			n.Note("%s; waiting until %s", now, cause.Own(p.deadline.Format(time.TimeOnly)))
 		}
 		select {
 		case <-ctx.Done():
@@ -165,32 +169,38 @@ func (n *NodeRun) AwaitFree(ctx context.Context) error {
 	}
 }
 
-// usersNow describes the processes that use the environment of a node now, on it or on another that shares it;
+// jobsNow describes the processes that use the environment of a node now, on it or on another that shares it;
 // empty if there are none.
-func (n *NodeRun) usersNow(ctx context.Context) (cause.Message, error) {
-	members := []*NodeRun{n}
-	for _, other := range n.run.nodes {
-		if other.common.Action == Shared && n.run.nodes[other.common.Leader] == n {
-			members = append(members, other)
-		}
-	}
-	results := fanout.Run(ctx, members, fanout.Options{Forks: n.run.Fleet.Forks()}, func(ctx context.Context, member *NodeRun) (node.Processes, error) {
-		return member.kind.Users(ctx)
-	})
+func (r *Run) jobsNow(ctx context.Context, n *fleet.Node, sharing []*fleet.Node) (cause.Message, error) {
+	nodes := append([]*fleet.Node{n}, sharing...)
+	results := fanout.Run(ctx, nodes, fanout.Options{Forks: r.Fleet.Forks()}, r.jobsOf)
 	const unknown = "dsbuild does not know whether its environment is in use"
-	for i, member := range members {
+	for i, on := range nodes {
 		what, err := DescribeProcesses(results[i].Value), results[i].Err
 		switch {
-		case err != nil && member != n:
-			return cause.Message{}, cause.Errorf(unknown+" on %s, which shares it: %w", cause.Own(member.Host.Name), err)
+		case err != nil && on != n:
+			return cause.Message{}, cause.Errorf(unknown+" on %s, which shares it: %w", cause.Own(on.Host.Name), err)
 		case err != nil:
 			return cause.Message{}, fmt.Errorf(unknown+": %w", err)
 		case what.Text == "":
-		case member != n:
-			return sharedUse(member.Host.Name, what), nil
+		case on != n:
+			return sharedUse(on.Host.Name, what), nil
 		default:
 			return what, nil
 		}
 	}
 	return cause.Message{}, nil
+}
+
+// jobsOf finds the processes that use the environment of a node.
+func (r *Run) jobsOf(ctx context.Context, n *fleet.Node) (node.Processes, error) {
+	switch {
+	case n.JobsOf == "":
+		return node.Processes{}, nil
+	case r.AgentFindsJobs && n.Agent != nil:
+		var got node.Processes
+		err := Ask(ctx, n, agent.Order{"do": "users"}, &got)
+		return got, err
+	}
+	return node.FindProcesses(ctx, n.Runner, n.JobsOf)
 }

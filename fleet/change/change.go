@@ -1,61 +1,189 @@
-// Package change is the engine of all changes of nodes: it plans groups, waits until an environment is free, holds
-// the lock through an agent on the node, sends files also over connections that break, and undoes a change that
-// failed. Package deploy brings wheels with it, package envs whole environments: each is a Kind.
+// Package change is what all changes of nodes have in common: it changes nodes in groups, waits until an environment
+// is free, holds its lock through an agent on the node, sends files over connections that break, and undoes a change
+// that failed. Packages deploy and envdeploy call it: deploy changes the wheel of DeepSpeed, envdeploy a whole
+// environment. It calls neither.
 package change
 
 import (
 	"context"
-	"io"
-	"os"
-	"path"
-	"path/filepath"
-	"sync/atomic"
+	"strings"
+	"time"
+
+	"golang.org/x/time/rate"
 
 	"github.com/dsbuild/dsbuild/fleet"
-	"github.com/dsbuild/dsbuild/fleet/node/agent"
-	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/fleet/relay"
+	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/cause"
+	"github.com/dsbuild/dsbuild/internal/each"
+	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/release/signing"
 )
 
-// InboxPath returns the path of a file in the inbox of the agent.
-func (n *NodeRun) InboxPath(file string) string { return path.Join(n.inbox, filepath.Base(file)) }
+// Rules say how nodes are changed.
+type Rules struct {
+	DryRun    bool            // write nothing: without a proof, dsbuild believes nodes that claim to share a folder
+	Force     bool            // make the change also where a node has the result already
+	InUse     InUse           // the policy for nodes whose environment is in use
+	Serial    fleet.Serial    // the groups in which nodes are changed; nil: all nodes at once
+	Bandwidth *rate.Limiter   // bytes per second of all uploads; nil: no limit
+	Relay     relay.Options   // how nodes pass files on to each other
+	Policy    *signing.Policy // the wheels that may come to nodes; nil: all
+}
 
-// Send brings a file to a path on the node, from another node or from here. python is the path of a Python on the
-// node.
-func (n *NodeRun) Send(ctx context.Context, f fleet.LocalFile, python, to string) error {
-	err := n.run.Relay.Bring(ctx, n.Node, python, f.SHA256, to, func(ctx context.Context) error {
-		var told atomic.Int64
-		up := remote.Upload{
-			Open:   func() (io.ReadSeekCloser, error) { return os.Open(f.Path) },
-			Size:   f.Size,
-			SHA256: f.SHA256,
-			Path:   to,
-			Mode:   0o600,
-			Limit:  n.run.Rules.Bandwidth,
-			Progress: func(bytes int64) {
-				told.Add(bytes)
-				n.AddSent(bytes)
-			},
-		}
-		if n.Session != nil {
-			up.Sum = n.digest
-		}
-		err := n.Conn.Put(ctx, up)
-		if err != nil {
-			n.AddSent(-told.Load()) // the file is sent again, or not at all
-		}
-		return err
-	})
+// The time limits of the steps.
+const (
+	ProbeLimit   = 2 * time.Minute
+	PutLimit     = 30 * time.Minute
+	InstallLimit = 15 * time.Minute
+	VerifyLimit  = 15 * time.Minute
+	RecordLimit  = 5 * time.Minute
+	UndoLimit    = 2 * time.Minute
+	ProgramGrace = 30 * time.Second // time for the node to stop a hanging pip or uv and report it
+)
+
+// Run is one change of the nodes of an inventory, such as a deploy.
+type Run struct {
+	Fleet *fleet.Fleet
+	Relay *relay.Relay // sends the files that it announced; nil: the driver sends all
+	Rules Rules
+	// Accepted is what lies beside each accepted wheel, by the wheel's sha256.
+	Accepted map[string]signing.Signed
+	// AgentFindsJobs is true if the agent knows the order users. Otherwise a program of its own finds the processes
+	// that use an environment.
+	AgentFindsJobs bool
+
+	by string // the user, for journals
+}
+
+// NewRun prepares a run; it contacts no node yet.
+func NewRun(opt fleet.Options, rules Rules) *Run {
+	return &Run{
+		Fleet: fleet.New(opt), Relay: relay.New(rules.Relay), Rules: rules,
+		Accepted: map[string]signing.Signed{}, by: opt.By,
+	}
+}
+
+// Close closes every connection, and the dialer.
+func (r *Run) Close() {
+	r.Relay.Close()
+	r.Fleet.Close()
+}
+
+// Accept judges the wheel in a file, whose SHA-256 is sum, by the policy, unless it has been judged. Only
+// accepted wheels come to nodes.
+func (r *Run) Accept(file, sum string) error {
+	if _, done := r.Accepted[sum]; done {
+		return nil
+	}
+	signed, err := r.Rules.Policy.Accept(file, sum, time.Now())
 	if err == nil {
-		n.Sent += f.Size
+		r.Accepted[sum] = signed
 	}
 	return err
 }
 
-// digest returns the sha256 of the first size bytes of a file in the inbox.
-func (n *NodeRun) digest(ctx context.Context, file string, size int64) (string, error) {
-	var got struct {
-		SHA256 string `json:"sha256"`
+// Adopt ends the survey: it assigns groups to the nodes of a plan, and notes which are refused.
+func (r *Run) Adopt(plan Decisions) {
+	plan.AssignGroups(r.Rules.Serial)
+	for i, n := range r.Fleet.Nodes {
+		switch p := plan[i]; p.Action {
+		case Absent:
+		case Refuse:
+			n.Status, n.Step = report.Refused, "fit"
+			why := cause.Message{Text: strings.Join(p.Reasons, "; "), Cause: p.Cause()}
+			n.Err = fault.AddHint(cause.Error(why), p.Hint)
+		default:
+			n.Step = "fit"
+		}
 	}
-	err := n.Ask(ctx, agent.Order{"do": "digest", "file": file, "size": size}, &got)
-	return got.SHA256, err
+}
+
+// Work is what a change does on one node.
+type Work struct {
+	fleet.Task
+	Plan  *Decision
+	Files []Upload // the files to send, if the node installs
+}
+
+// Upload is a file to send to a node.
+type Upload struct {
+	fleet.LocalFile
+	Alone bool // no other node may pass it on to this one
+}
+
+// Change takes nodes through their work, one group of --serial after the other. work is in inventory order. Nodes
+// that share an environment come after the node that changes it; nodes that need no change are verified with the
+// first groups.
+func (r *Run) Change(ctx context.Context, title string, work []Work) {
+	plan := Decisions(each.Map(work, func(w Work) *Decision { return w.Plan }))
+	var unchanged []int
+	bytes := int64(0)
+	for i, w := range work {
+		switch w.Plan.Action {
+		case UpToDate:
+			unchanged = append(unchanged, i)
+		case Install:
+			for _, f := range w.Files {
+				bytes += f.Size
+			}
+		}
+		w.Plan.sharing = each.Map(plan.membersOf(i)[1:], func(i int) *fleet.Node { return work[i].Node })
+	}
+	rollout := plan.rollout(r.Rules.Serial)
+	defer r.Fleet.Show(title, rollout.Total()+len(unchanged), bytes)()
+	start := time.Now()
+	r.Fleet.ChangeGroups(ctx, rollout, unchanged, func(group, unchanged []int) {
+		leaders := each.Map(unchanged, func(i int) fleet.Task { return work[i].Task })
+		var followers []fleet.Task
+		files := map[fleet.LocalFile][]*fleet.Node{}
+		for _, i := range group {
+			w := work[i]
+			w.Plan.deadline = time.Now().Add(r.Rules.InUse.Wait)
+			if w.Plan.Waits { // counted from the start of the change
+				w.Plan.deadline = start.Add(r.Rules.InUse.Wait)
+			}
+			if w.Plan.Action == Shared {
+				followers = append(followers, w.Task)
+				continue
+			}
+			leaders = append(leaders, w.Task)
+			for _, f := range w.Files {
+				if w.Plan.Action == Install && !f.Alone {
+					files[f.LocalFile] = append(files[f.LocalFile], w.Node)
+				}
+			}
+		}
+		for file, nodes := range files {
+			if r.Relay.Announce(file, nodes) {
+				r.Fleet.Widen(len(nodes))
+			}
+		}
+		r.Fleet.RunSteps(ctx, leaders, r.Fleet.StopWhen(len(r.Fleet.Failed())))
+		r.Fleet.RunSteps(ctx, followers, r.Fleet.StopWhen(len(r.Fleet.Failed())))
+	})
+}
+
+// Report is the part of a node's report that all changes have.
+func (r *Run) Report(n *fleet.Node, p *Decision) report.Node {
+	part := n.Report()
+	part.From = r.Relay.Sources(n, n.Sent)
+	if p != nil {
+		part.Unfit = p.Unfit
+	}
+	return part
+}
+
+// JournalEntry is the part of a line in a node's journal that all changes have.
+type JournalEntry struct {
+	Do   string `json:"do"` // deploy, rollback, env deploy or env rollback
+	Run  string `json:"run"`
+	At   string `json:"at"`
+	By   string `json:"by"`
+	Node string `json:"node"`
+}
+
+// NewEntry describes the change of a node, for the journal.
+func (r *Run) NewEntry(n *fleet.Node, do string) JournalEntry {
+	return JournalEntry{do, r.Fleet.Run, time.Now().UTC().Format(time.RFC3339), r.by, n.Host.Name}
 }

@@ -6,7 +6,10 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"time"
 
+	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/fault"
@@ -38,7 +41,11 @@ type Decision struct {
 	Serial  int  // the group of --serial that changes it, from 1; 0: none
 	Waits   bool // wait until no process uses its environment
 
-	usedBy cause.Message     // the processes that use its environment, which the policy ignores
+	usedBy cause.Message // the processes that use its environment, which the policy ignores
+	// Change sets these for AwaitFree.
+	deadline time.Time     // of the wait for processes to end
+	sharing  []*fleet.Node // the nodes that follow it
+
 	causes map[string]string // the cause by text, for reasons and remarks that hold a node's own details
 }
 
@@ -73,6 +80,56 @@ func (p *Decision) causesOf(texts []string) []string {
 
 // Cause returns a text that is equal for nodes refused, or absent, for the same reasons.
 func (p *Decision) Cause() string { return strings.Join(p.causesOf(p.Reasons), "; ") }
+
+// Decisions are a plan: the action on each node, in inventory order.
+type Decisions []*Decision
+
+// rollout is the order in which the nodes are changed. It leaves out nodes that are not to be changed. Nodes that
+// share an environment are in the same group, the leader first.
+func (p Decisions) rollout(sizes fleet.Serial) *fleet.Rollout {
+	var ready, waiting [][]int
+	for i, n := range p {
+		switch {
+		case n.Action != Install && n.Action != Rollback:
+		case n.Waits:
+			waiting = append(waiting, p.membersOf(i))
+		default:
+			ready = append(ready, p.membersOf(i))
+		}
+	}
+	return fleet.NewRollout(ready, waiting, sizes)
+}
+
+// membersOf returns the indexes of a node to be changed and of the nodes that follow it.
+func (p Decisions) membersOf(leader int) []int {
+	members := []int{leader}
+	for i, n := range p {
+		if n.Action == Shared && n.Leader == leader {
+			members = append(members, i)
+		}
+	}
+	return members
+}
+
+// AssignGroups notes for each node the group of --serial that will change it, assuming that no group
+// fails.
+func (p Decisions) AssignGroups(serial fleet.Serial) {
+	p.rollout(serial).AssignGroups(func(node, group int) { p[node].Serial = group })
+}
+
+// Left lists the nodes that the plan leaves as they are: refused, or not reached.
+func (p Decisions) Left() []report.LeftNode {
+	var left []report.LeftNode
+	for _, n := range p {
+		if n.Action == Refuse || n.Action == Absent {
+			left = append(left, report.LeftNode{Name: n.Name, Unfit: n.Unfit, Hint: n.Hint})
+		}
+	}
+	return left
+}
+
+// Err is the error that the report of this plan will have, as far as the plan can tell.
+func (p Decisions) Err() error { return report.PlanErr(len(p), p.Left()) }
 
 // cellSep separates the cells of a row while dsbuild folds equal rows.
 const cellSep = "\x00"

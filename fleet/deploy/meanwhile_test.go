@@ -107,7 +107,7 @@ func TestAnotherDeployBetweenProbeAndLock(t *testing.T) {
 	e, opt, _ := withOld(t)
 	count := &sshtest.CountingDialer{Dialer: opt.Dialer}
 	opt.Dialer = count
-	survey := func(do func(*deploy.Deployment) error) *deploy.Deployment {
+	survey := func(do func(*deploy.Deploy) error) *deploy.Deploy {
 		d := deploy.New(opt)
 		t.Cleanup(d.Close)
 		if err := do(d); err != nil {
@@ -115,8 +115,8 @@ func TestAnotherDeployBetweenProbeAndLock(t *testing.T) {
 		}
 		return d
 	}
-	deployed := func(d *deploy.Deployment) error { _, err := d.Survey(context.Background()); return err }
-	returned := func(d *deploy.Deployment) error { _, err := d.SurveyRollback(context.Background()); return err }
+	deployed := func(d *deploy.Deploy) error { _, err := d.Survey(context.Background()); return err }
+	returned := func(d *deploy.Deploy) error { _, err := d.SurveyRollback(context.Background()); return err }
 
 	// The same wheel: nothing is left to do, and one step back is still 0.19.7.
 	slower := survey(deployed)

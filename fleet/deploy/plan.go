@@ -147,15 +147,15 @@ var errNoWheel = errors.New("dsbuild has no wheel for it")
 
 // Assign ends the first phase, after Probe, for nodes that each have a wheel assigned. It changes
 // no environment and sends no wheel.
-func (d *Deployment) Assign(ctx context.Context, assignments []Assignment) (Plan, error) {
+func (d *Deploy) Assign(ctx context.Context, assignments []Assignment) (Plan, error) {
 	assignments = slices.Clone(assignments)
-	for i, u := range d.nodes {
+	for i, n := range d.nodes {
 		a := &assignments[i]
 		if a.Wheel == nil && a.Refusal == nil && a.Err == nil {
 			a.Err = errNoWheel
 		}
-		if a.Err != nil && u.Err == nil {
-			u.Err, u.Step = a.Err, "build"
+		if a.Err != nil && n.Err == nil {
+			n.Err, n.Step = a.Err, "build"
 		}
 	}
 	return d.decide(ctx, func(known []ProbeResult) (Plan, error) {
@@ -165,7 +165,7 @@ func (d *Deployment) Assign(ctx context.Context, assignments []Assignment) (Plan
 
 // Preview returns the plan of Assign for wheels of which some may still be pending. It downloads nothing, and the
 // nodes do not get their parts of it.
-func (d *Deployment) Preview(assignments []Assignment) (Plan, error) {
+func (d *Deploy) Preview(assignments []Assignment) (Plan, error) {
 	known := d.probeResults()
 	plan, err := NewAssignedPlan(known, assignments, PlanOptions{Force: d.opt.Force, Bundle: d.opt.Bundle})
 	if err != nil {

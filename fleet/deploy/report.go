@@ -6,8 +6,15 @@ import (
 	"io"
 	"strings"
 
+	"maps"
+
 	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/internal/ui"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // Print writes the plan of a deploy, equal nodes in one row.
@@ -48,4 +55,64 @@ func (p Plan) Print(w io.Writer) error {
 			ui.Size(bytes), ui.Count(nodes, "node"), fullest.Name, ui.Size(fullest.free), ui.Size(fullest.need))
 	}
 	return err
+}
+
+// Report returns the report of the run so far.
+func (d *Deploy) Report() *report.Report {
+	r := report.Empty(d.opt.Command)
+	r.Mixed = d.plan.Assigned || wheel.AnyStable(d.plan.Wheels)
+	var seen []report.ProbedNode
+	for _, n := range d.nodes {
+		var w *report.Wheel
+		kind := ""
+		if n.plan != nil && n.plan.Wheel != nil {
+			w = &report.Wheel{Name: n.plan.Wheel.Manifest.Name, SHA256: n.plan.Wheel.Manifest.SHA256, Version: n.plan.Wheel.Version}
+			if n.Facts != nil {
+				kind = compat.AlikeKey(n.plan.Wheel.Manifest, *n.Facts)
+			}
+		}
+		r.Add(n.report(), w)
+		if n.Facts != nil {
+			seen = append(seen, report.ProbedNode{Name: n.Host.Name, Facts: n.currentFacts(), Kind: kind})
+		}
+	}
+	r.Differences = report.Compare(seen, r.Mixed)
+	r.Complete()
+	return r
+}
+
+// report is the node's part of the report.
+func (n *nodeState) report() report.Node {
+	var decision *change.Decision
+	if n.plan != nil {
+		decision = &n.plan.Decision
+	}
+	part := n.run.Run.Report(n.Node, decision)
+	part.Before, part.After = n.before.Plain(), n.after.Plain()
+	if part.Unseen {
+		part.After = nil
+	}
+	if n.plan != nil {
+		part.ExtraWheels, part.Remarks = extraWheelNames(n.plan.Extra), append(part.Remarks, n.plan.Chosen...)
+	}
+	return part
+}
+
+// currentFacts returns the node's facts, updated with the changes that dsbuild made.
+func (n *nodeState) currentFacts() node.Facts {
+	f := *n.Facts
+	f.DeepSpeed = nil
+	if n.after != nil {
+		f.DeepSpeed = &node.Installed{Version: n.after.Version, SHA256: n.after.SHA256}
+	}
+	if n.Changed && f.Dists != nil {
+		f.Dists = maps.Clone(f.Dists)
+		for _, a := range n.plan.Extra {
+			f.Dists[a.Name] = a.Version
+			if a.Name == "transformers" {
+				f.Transformers = a.Version
+			}
+		}
+	}
+	return f
 }

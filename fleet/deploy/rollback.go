@@ -35,20 +35,20 @@ func previousName(p *node.Previous) string {
 	return "DeepSpeed " + p.Version
 }
 
-// exchange tells the agent to exchange the installed version for the previous one.
-func (u *nodeRun) exchange(ctx context.Context) error {
-	if err := u.AwaitFree(ctx); err != nil {
+// rollBack tells the agent to exchange the installed version for the previous one.
+func (n *nodeState) rollBack(ctx context.Context) error {
+	if err := n.run.AwaitFree(ctx, n.Node, &n.plan.Decision); err != nil {
 		return err
 	}
-	b, err := u.startAgent(ctx, nil, false)
+	b, err := n.lock(ctx, nil, false)
 	if err != nil {
 		return err
 	}
-	if planned := u.facts.Previous; b.Previous == nil || planned == nil || *b.Previous != *planned {
+	if planned := n.Facts.Previous; b.Previous == nil || planned == nil || *b.Previous != *planned {
 		return fault.WithHint(fmt.Errorf("another change was made since the survey: the rollback would bring back %s, not %s", previousName(b.Previous), previousName(planned)),
 			"check with --dry-run, then roll back again")
 	}
-	accepted, err := u.AskKept(ctx)
+	accepted, err := n.run.AcceptKept(ctx, n.Node)
 	if err != nil {
 		return err
 	}
@@ -59,28 +59,34 @@ func (u *nodeRun) exchange(ctx context.Context) error {
 		Noted         map[string]any `json:"noted"`   // dsbuild's note on that version; nil if something else installed it
 		WrongByteCode []string       `json:"wrong_byte_code"`
 	}
-	if err := u.Ask(ctx, agent.Order{"do": "roll_back", "accepted": accepted}, &done); err != nil {
+	if err := change.Ask(ctx, n.Node, agent.Order{"do": "roll_back", "accepted": accepted}, &done); err != nil {
 		return err
 	}
-	if n := len(done.WrongByteCode); n > 0 {
-		u.Warn("the version before had byte code that was not that of its modules, which the node has removed: %s", ui.Count(n, "file"))
+	if wrong := len(done.WrongByteCode); wrong > 0 {
+		n.Warn("the version before had byte code that was not that of its modules, which the node has removed: %s", ui.Count(wrong, "file"))
 	}
-	u.Changed, u.after, u.recordSHA256, u.altered, u.note = true, nil, done.Record, done.Altered, nil
+	n.Changed, n.after, n.recordSHA256, n.altered, n.note = true, nil, done.Record, done.Altered, nil
 	if done.Noted != nil {
-		u.note = done.Noted
+		n.note = done.Noted
 	}
 	if done.Version != "" {
 		sha, _ := done.Noted["sha256"].(string)
-		u.after = &report.Version{Version: done.Version, SHA256: sha}
+		n.after = &report.Version{Version: done.Version, SHA256: sha}
 	}
 	return nil
 }
 
+// verifyBack lets the agent compare the files of the restored version with the digests that the deploy noted. It needs
+// no RECORD and loads no op: what is wrong now was wrong before the deploy, too.
+func (n *nodeState) verifyBack(ctx context.Context) error {
+	return change.Ask(ctx, n.Node, agent.Order{"do": "verify_back"}, nil)
+}
+
 // recordBack makes the rollback final and deletes the version that it replaced.
-func (u *nodeRun) recordBack(ctx context.Context) error {
-	e := journalEntry{JournalEntry: u.NewEntry("rollback"), Before: u.before, Verify: verify.LevelFiles}
-	if u.after != nil {
-		e.SHA256 = u.after.SHA256
+func (n *nodeState) recordBack(ctx context.Context) error {
+	e := journalEntry{JournalEntry: n.run.NewEntry(n.Node, "rollback"), Before: n.before, Verify: verify.LevelFiles}
+	if n.after != nil {
+		e.SHA256 = n.after.SHA256
 	}
-	return u.Ask(ctx, agent.Order{"do": "record", "forget": true, "installed": u.note, "journal": e}, nil)
+	return change.Ask(ctx, n.Node, agent.Order{"do": "record", "forget": true, "installed": n.note, "journal": e}, nil)
 }

@@ -341,15 +341,15 @@ func TestPlanRefuses(t *testing.T) {
 		"for Python 3.11, this node's interpreter is 3.9.2":   {func(k *envdeploy.ProbeResult) { k.Facts.Python = "3.9.2" }, change.InUse{}},
 		"no files for a node of linux_x86_64 with glibc 2.17": {func(k *envdeploy.ProbeResult) { k.Facts.Glibc = "2.17" }, change.InUse{}},
 		"no usable Python: python is missing":                 {func(k *envdeploy.ProbeResult) { k.Facts.Missing = []string{"python"} }, change.InUse{}},
-		"may not write into":                                  {func(k *envdeploy.ProbeResult) { k.Look.Writable = false }, change.InUse{}},
-		"free, 64.0 MiB are needed":                           {func(k *envdeploy.ProbeResult) { k.Look.Free = 1 << 20 }, change.InUse{}},
+		"may not write into":                                  {func(k *envdeploy.ProbeResult) { k.State.Writable = false }, change.InUse{}},
+		"free, 64.0 MiB are needed":                           {func(k *envdeploy.ProbeResult) { k.State.Free = 1 << 20 }, change.InUse{}},
 		"its environment is used by pid 7 (me): python train.py": {func(k *envdeploy.ProbeResult) {
 			k.Processes = node.Processes{InUse: []node.Process{{PID: 7, User: "me", Command: "python train.py"}}}
 		}, change.InUse{}},
 		"no connection": {func(k *envdeploy.ProbeResult) { k.Err = errors.New("no connection") }, change.InUse{}},
 	} {
 		f, look := fine, room
-		k := envdeploy.ProbeResult{Name: "n", Facts: &f, Look: &look}
+		k := envdeploy.ProbeResult{Name: "n", Facts: &f, State: &look}
 		c.change(&k)
 		plan, err := envdeploy.NewPlan([]envdeploy.ProbeResult{k}, envdeploy.PlanOptions{Lock: l, InUse: c.policy})
 		if err != nil {
@@ -373,7 +373,7 @@ func TestPlanFoldsFullDisks(t *testing.T) {
 		nodes = append(nodes, envdeploy.ProbeResult{
 			Name:  fmt.Sprintf("gpu%d", free+1),
 			Facts: new(factsForLock()),
-			Look:  &envdeploy.EnvironmentState{Place: "/opt/envs", Free: free << 20, Writable: true},
+			State: &envdeploy.EnvironmentState{Place: "/opt/envs", Free: free << 20, Writable: true},
 		})
 	}
 	plan, err := envdeploy.NewPlan(nodes, envdeploy.PlanOptions{Lock: lockOfOneFile()})
@@ -396,7 +396,7 @@ func TestLargeWheelsAreSentFirst(t *testing.T) {
 	}
 	f := node.Facts{Python: "3.11.2", Tag: "cp311", Platform: "linux_x86_64", Glibc: "2.31", CPU: "x86-64-v3"}
 	look := envdeploy.EnvironmentState{Free: 1 << 40, Writable: true, Have: []string{"g"}}
-	plan, err := envdeploy.NewPlan([]envdeploy.ProbeResult{{Name: "n", Facts: &f, Look: &look}}, envdeploy.PlanOptions{Lock: &environment.Lock{Python: "3.11", Sets: []environment.Set{set}}})
+	plan, err := envdeploy.NewPlan([]envdeploy.ProbeResult{{Name: "n", Facts: &f, State: &look}}, envdeploy.PlanOptions{Lock: &environment.Lock{Python: "3.11", Sets: []environment.Set{set}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -422,7 +422,7 @@ func TestPlanAsksWhetherDeepSpeedFits(t *testing.T) {
 	m := wheel.Manifest{Name: "deepspeed-0.19.8-cp311-cp311-linux_x86_64.whl", Version: "0.19.8", Python: "3.11", Torch: "2.15.0", CUDA: "13.2", CPU: "x86-64-v4"}
 	for cpu, want := range map[string]change.Action{"x86-64-v4": change.Install, "x86-64-v3": change.Refuse} {
 		f := node.Facts{Python: "3.11.2", Tag: "cp311", Platform: "linux_x86_64", Glibc: "2.31", CPU: cpu}
-		plan, err := envdeploy.NewPlan([]envdeploy.ProbeResult{{Name: "n", Facts: &f, Look: &envdeploy.EnvironmentState{Free: 1 << 40, Writable: true}}}, envdeploy.PlanOptions{
+		plan, err := envdeploy.NewPlan([]envdeploy.ProbeResult{{Name: "n", Facts: &f, State: &envdeploy.EnvironmentState{Free: 1 << 40, Writable: true}}}, envdeploy.PlanOptions{
 			Lock: &environment.Lock{Python: "3.11", Sets: []environment.Set{set}}, Wheels: map[string]*wheel.Loaded{"ds": {Manifest: m}},
 		})
 		if err != nil || plan.Nodes[0].Action != want || plan.Nodes[0].Unfit != (want == change.Refuse) {
@@ -626,7 +626,7 @@ func TestJobOnANodeWithTheSameFolder(t *testing.T) {
 		return envdeploy.ProbeResult{
 			Name:  name,
 			Facts: new(factsForLock()),
-			Look:  &envdeploy.EnvironmentState{Place: "/home/me/env", Site: site, Free: 1 << 40, Writable: true, Previous: &change.Environment{}},
+			State: &envdeploy.EnvironmentState{Place: "/home/me/env", Site: site, Free: 1 << 40, Writable: true, Previous: &envdeploy.Environment{}},
 		}
 	}
 	busy := survey("gpu2", "nfs:server:7")

@@ -2,8 +2,6 @@ package envdeploy
 
 import (
 	"cmp"
-	"fmt"
-	"io"
 	"slices"
 	"strings"
 
@@ -11,7 +9,6 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/environment"
 	"github.com/dsbuild/dsbuild/fleet/node"
-	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -77,7 +74,7 @@ func (p *NodePlan) refuse(hint string, why ...string) {
 type ProbeResult struct {
 	Name      string
 	Facts     *node.Facts // nil if it could not be probed
-	Look      *EnvironmentState
+	State     *EnvironmentState
 	Processes node.Processes // of the current environment
 	Python    *nodePython    // set if the lock brings a Python along
 	Err       error
@@ -85,24 +82,10 @@ type ProbeResult struct {
 
 // site is the folder of the environments as the node names it; "": not known.
 func (n ProbeResult) site() string {
-	if n.Err != nil || n.Look == nil {
+	if n.Err != nil || n.State == nil {
 		return ""
 	}
-	return n.Look.Site
-}
-
-// EnvironmentState is the state of a node's environments.
-type EnvironmentState struct {
-	Current  *change.Environment `json:"current"`  // nil: none
-	Previous *change.Environment `json:"previous"` // the environment that a rollback restores; nil: none
-	Ready    []string            `json:"ready"`    // digests of whole environments
-	Have     []string            `json:"have"`     // sha256 of files that need not be sent
-	Free     int64               `json:"free"`
-	Writable bool                `json:"writable"`
-
-	Leftovers bool   `json:"leftovers"` // of a run that was cut off
-	Place     string `json:"place"`     // the folder of the environments of this name
-	Site      string `json:"site"`      // equal on two nodes if they have this folder in common; "": not known
+	return n.State.Site
 }
 
 // PlanOptions are the settings of NewPlan.
@@ -165,8 +148,8 @@ func (p *NodePlan) decide(tables *compat.Tables, n ProbeResult, opt PlanOptions)
 	case err != nil:
 		p.refuse("lock for such nodes, too: dsbuild env lock environment.yaml --for INVENTORY; interpreter: names their Python", err.Error())
 		return
-	case !n.Look.Writable:
-		p.refuse("set folder: in environment.yaml to a place where this user may write", "the user may not write into "+node.ShownPath(n.Look.Place))
+	case !n.State.Writable:
+		p.refuse("set folder: in environment.yaml to a place where this user may write", "the user may not write into "+node.ShownPath(n.State.Place))
 		return
 	}
 	p.Set = set
@@ -175,14 +158,14 @@ func (p *NodePlan) decide(tables *compat.Tables, n ProbeResult, opt PlanOptions)
 		p.refuse(try, reasons...)
 		return
 	}
-	if n.Look.Current != nil && n.Look.Current.Digest == set.Digest && !opt.Force {
+	if n.State.Current != nil && n.State.Current.Digest == set.Digest && !opt.Force {
 		p.Action = change.UpToDate
 		return
 	}
-	p.Action, p.Ready = change.Install, slices.Contains(n.Look.Ready, set.Digest) && !opt.Force
+	p.Action, p.Ready = change.Install, slices.Contains(n.State.Ready, set.Digest) && !opt.Force
 	p.Python = set.Python != nil && (opt.Force || !n.Python.has(refOf(set)))
 	if !p.Ready || p.Python {
-		p.send(n.Look, opt)
+		p.send(n.State, opt)
 	}
 }
 
@@ -269,37 +252,4 @@ func (p *Plan) applyInUse(nodes []ProbeResult, policy change.InUse) {
 			plan.Send, plan.Python = nil, false
 		}
 	}
-}
-
-// NewRollbackPlan decides which nodes go back to the environment before. It is pure.
-func NewRollbackPlan(nodes []ProbeResult, policy change.InUse) Plan {
-	return newPlan(nodes, policy, func(p *NodePlan, n ProbeResult) {
-		switch {
-		case n.Facts.MissingPython() != "" && n.Look.Previous == nil:
-			p.refuse(n.Facts.PythonHint("set interpreter: in environment.yaml"), "no usable Python: "+n.Facts.MissingPython()+" is missing")
-		case n.Look.Previous == nil:
-			p.refuse("a node keeps only the environment before the last switch", "there is nothing to go back to")
-		default:
-			p.Action = change.Rollback
-		}
-	})
-}
-
-// Print writes the plan, equal nodes in one row.
-func (p Plan) Print(w io.Writer) error {
-	return p.Decisions.Print(w, []string{"ENVIRONMENT", "SENDS"}, func(i int) (cells, why []string) {
-		n, digest, send := p.Nodes[i], "-", "-"
-		if n.Set != nil {
-			digest = report.ShortSum(n.Set.Digest)
-		}
-		switch {
-		case n.Action == change.UpToDate:
-			why = []string{"has this environment already"}
-		case n.Ready:
-			why = []string{"the environment is there: only the link changes"}
-		case n.Action == change.Install:
-			send = fmt.Sprintf("%s in %s", ui.Size(n.Size()), ui.Count(len(n.Files()), "file"))
-		}
-		return []string{digest, send}, why
-	})
 }

@@ -78,14 +78,14 @@ danger=$(unsafe "${1%/dsbuild/env}" dsbuild dsbuild/env dsbuild/env/.dsbuild dsb
 const sayMark = "@@dsbuild-python "
 
 // findPython looks for a Python on the node with nothing but a shell.
-func (u *nodeRun) findPython(ctx context.Context) (*nodePython, error) {
-	argv := []string{"sh", "-c", safeShell + findShell, "sh", u.run.opt.Lock.Folder}
-	for i := range u.run.opt.Lock.Sets {
-		if ref := refOf(&u.run.opt.Lock.Sets[i]); ref != nil {
+func (n *nodeState) findPython(ctx context.Context) (*nodePython, error) {
+	argv := []string{"sh", "-c", safeShell + findShell, "sh", n.run.opt.Lock.Folder}
+	for i := range n.run.opt.Lock.Sets {
+		if ref := refOf(&n.run.opt.Lock.Sets[i]); ref != nil {
 			argv = append(argv, ref.Program)
 		}
 	}
-	out, err := remote.RunForAnswer(ctx, u.Runner, remote.Command{Argv: argv})
+	out, err := remote.RunForAnswer(ctx, n.Runner, remote.Command{Argv: argv})
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +99,7 @@ func (u *nodeRun) findPython(ctx context.Context) (*nodePython, error) {
 		case "home":
 			p.home = value
 		case "unsafe":
-			return nil, u.refuseUnsafe(value)
+			return nil, n.refuseUnsafe(value)
 		case "there":
 			p.there = append(p.there, value)
 		case "use":
@@ -119,48 +119,48 @@ func (u *nodeRun) findPython(ctx context.Context) (*nodePython, error) {
 
 // interpreter is the Python that runs dsbuild's programs on the node: the one of the environment,
 // as soon as it is there.
-func (u *nodeRun) interpreter() string {
-	switch ref := refOf(u.plan.Set); {
-	case u.brought == nil:
-		return u.facts.Executable
-	case u.brought.has(ref):
-		return u.brought.place(ref.Program)
+func (n *nodeState) interpreter() string {
+	switch ref := refOf(n.plan.Set); {
+	case n.brought == nil:
+		return n.Facts.Executable
+	case n.brought.has(ref):
+		return n.brought.place(ref.Program)
 	}
-	return u.brought.use
+	return n.brought.use
 }
 
 // bringPython sends the archive of the Python to a folder of its own, and unpacks it there. Its folder appears whole
 // or not at all.
-func (u *nodeRun) bringPython(ctx context.Context, _ bool) error {
-	ref := refOf(u.plan.Set)
-	work := u.brought.place("run-" + u.run.Fleet.Run + "-" + change.FileLabel(u.Host.Name))
-	said, err := remote.RunForAnswer(ctx, u.Runner, remote.Command{Argv: []string{"sh", "-c", safeShell + makeShell, "sh", u.brought.home, path.Base(work)}})
+func (n *nodeState) bringPython(ctx context.Context, _ bool) error {
+	ref := refOf(n.plan.Set)
+	work := n.brought.place("run-" + n.run.Fleet.Run + "-" + change.FileLabel(n.Host.Name))
+	said, err := remote.RunForAnswer(ctx, n.Runner, remote.Command{Argv: []string{"sh", "-c", safeShell + makeShell, "sh", n.brought.home, path.Base(work)}})
 	if err != nil {
 		return fault.WithHint(err, "may this user write into %s? Else set folder: in environment.yaml", node.ShownPath(path.Dir(work)))
 	}
 	if _, why, ok := strings.Cut(said, sayMark+"unsafe "); ok { // another user has made them first
-		return u.refuseUnsafe(why)
+		return n.refuseUnsafe(why)
 	}
-	if err := u.unpackPython(ctx, work, ref); err != nil {
+	if err := n.unpackPython(ctx, work, ref); err != nil {
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), change.UndoLimit)
 		defer cancel()
-		u.Runner.Run(limited, remote.Command{Argv: []string{"rm", "-rf", work}}) //nolint:errcheck // the next run removes it
+		n.Runner.Run(limited, remote.Command{Argv: []string{"rm", "-rf", work}}) //nolint:errcheck // the next run removes it
 		return err
 	}
-	u.brought.there = append(u.brought.there, ref.Program)
+	n.brought.there = append(n.brought.there, ref.Program)
 	return nil
 }
 
 // unpackPython fills the folder work and renames it.
-func (u *nodeRun) unpackPython(ctx context.Context, work string, ref *pythonRef) error {
-	python := u.plan.Set.Python
+func (n *nodeState) unpackPython(ctx context.Context, work string, ref *pythonRef) error {
+	python := n.plan.Set.Python
 	archive := path.Join(work, "python.tar.gz")
-	local := fleet.LocalFile{Path: u.run.opt.Files.Paths[python.SHA256], SHA256: python.SHA256, Size: python.Size}
-	if err := u.Send(ctx, local, u.interpreter(), archive); err != nil {
+	local := fleet.LocalFile{Path: n.run.opt.Files.Paths[python.SHA256], SHA256: python.SHA256, Size: python.Size}
+	if err := n.run.Send(ctx, n.Node, local, n.interpreter(), archive); err != nil {
 		return err
 	}
 	said := remote.NewAnswer(func() {}) // tar may have much to say of files that it unpacks
-	if err := u.Runner.Run(ctx, remote.Command{Argv: []string{"sh", "-c", unpackShell, "sh", archive, path.Join(work, "tree")}, Stderr: said}); err != nil {
+	if err := n.Runner.Run(ctx, remote.Command{Argv: []string{"sh", "-c", unpackShell, "sh", archive, path.Join(work, "tree")}, Stderr: said}); err != nil {
 		return fault.WithHint(fmt.Errorf("the node cannot unpack %s: %w (%w)", python.File, node.NewNodeError(said.String()), err), "the node needs tar and gzip, and room for it")
 	}
 	var got struct {
@@ -168,9 +168,9 @@ func (u *nodeRun) unpackPython(ctx context.Context, work string, ref *pythonRef)
 	}
 	script := node.Script{
 		Python: path.Join(work, "tree", python.Program), Program: unpackProgram,
-		Request: map[string]string{"work": work, "place": u.brought.place(ref.SHA256), "tree": ref.Tree},
+		Request: map[string]string{"work": work, "place": n.brought.place(ref.SHA256), "tree": ref.Tree},
 	}
-	err := script.Run(ctx, hosts.WithEnv(u.Runner, map[string]string{"PYTHONDONTWRITEBYTECODE": "1"}), func(m json.RawMessage) error { return node.Decode(m, &got) })
+	err := script.Run(ctx, hosts.WithEnv(n.Runner, map[string]string{"PYTHONDONTWRITEBYTECODE": "1"}), func(m json.RawMessage) error { return node.Decode(m, &got) })
 	switch {
 	case err != nil:
 		return fault.WithHint(fmt.Errorf("the Python of %s does not run on this node: %w", python.File, err), "is the folder mounted noexec? Set folder: in environment.yaml; else take an archive for this kind of node")

@@ -2,15 +2,164 @@ package envdeploy
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/fleet/verify"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/wheel"
 )
+
+var checkProgram = node.NewProgram("check_environment")
+
+// environmentFiles is the state of an environment's files.
+type environmentFiles struct {
+	Name     string                    `json:"name"`
+	Python   string                    `json:"python"`
+	Digest   string                    `json:"digest"`      // of all files that belong to packages
+	Tree     string                    `json:"python_tree"` // of its Python, if one came along
+	Packages map[string]packageOnANode `json:"packages"`
+	Wrong    []string                  `json:"wrong"` // files that are not as RECORD says
+	More     int                       `json:"more"`  // how many more there are
+}
+
+type packageOnANode struct {
+	Version string `json:"version"`
+	Digest  string `json:"digest"`
+}
+
+// verify proves that the environment has the very files of the lock, and that its ops load.
+func (n *nodeState) verify(ctx context.Context) error {
+	if !n.HoldsLock() { // the environment was there when the lock was taken
+		return n.verifyCurrent(ctx)
+	}
+	if err := n.compareWithLock(); err != nil {
+		return err
+	}
+	return n.prove(ctx, n.files.Python)
+}
+
+// verifyCurrent is verify for the environment that is current already.
+func (n *nodeState) verifyCurrent(ctx context.Context) error {
+	if err := n.check(ctx); err != nil {
+		return err
+	}
+	if err := n.compareWithLock(); err != nil {
+		return fault.AddHint(err, "make it anew: dsbuild env deploy with --force")
+	}
+	return n.prove(ctx, n.now.Python)
+}
+
+// check compares every file of the current environment with RECORD, on the node.
+func (n *nodeState) check(ctx context.Context) error {
+	var answer struct {
+		Checked *environmentFiles `json:"checked"`
+		Unsafe  string            `json:"unsafe"`
+	}
+	script := node.Script{Python: n.interpreter(), Program: checkProgram, Request: n.run.where()}
+	if err := script.Run(ctx, n.Runner, func(m json.RawMessage) error { return node.Decode(m, &answer) }); err != nil {
+		return err
+	}
+	if answer.Unsafe != "" {
+		return n.refuseUnsafe(answer.Unsafe)
+	}
+	if answer.Checked == nil || n.now == nil {
+		return fault.WithHint(errors.New("the environment is gone"), "deploy it again")
+	}
+	n.files = answer.Checked
+	return nil
+}
+
+// compareWithLock compares the packages on the node with those of the lock, file by file.
+func (n *nodeState) compareWithLock() error {
+	differs := n.differences()
+	if len(differs) == 0 {
+		return nil
+	}
+	const most = 8
+	if len(differs) > most {
+		differs = append(differs[:most:most], fmt.Sprintf("and %d more", len(differs)-most))
+	}
+	return errors.New("the environment is not that of the lock: " + strings.Join(differs, "; "))
+}
+
+// differences lists the differences between the node's environment and the lock. If dsbuild does not
+// have a wheel of the lock here, only the node compares its files, with RECORD.
+func (n *nodeState) differences() []string {
+	out := slices.Clone(n.files.Wrong)
+	if n.files.More > 0 {
+		out = append(out, fmt.Sprintf("%d more files", n.files.More))
+	}
+	if ref := refOf(n.plan.Set); ref != nil && n.files.Tree != ref.Tree {
+		out = append(out, "its Python is not that of "+n.plan.Set.Python.File)
+	}
+	known := map[string]bool{}
+	for _, f := range n.plan.Set.Files {
+		known[f.Name] = true
+		p, ok := n.files.Packages[f.Name]
+		var want string
+		if n.run.opt.Files != nil {
+			want = n.run.opt.Files.Digests[f.SHA256]
+		}
+		switch {
+		case !ok:
+			out = append(out, f.Name+" is missing")
+		case want != "" && p.Digest != want:
+			out = append(out, fmt.Sprintf("the files of %s are not those of %s", f.Name, f.File))
+		case wheel.CompareVersions(p.Version, f.Version) != 0 && normalVersion(p.Version) != normalVersion(f.Version):
+			out = append(out, fmt.Sprintf("%s is %s, not %s", f.Name, node.PlainVersion(p.Version), f.Version))
+		}
+	}
+	for name := range n.files.Packages {
+		if !known[name] {
+			out = append(out, name+" is not in the lock")
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// normalVersion is a version as file names and METADATA may spell it alike.
+func normalVersion(v string) string {
+	return strings.NewReplacer("_", ".", "-", ".").Replace(strings.ToLower(v))
+}
+
+// prove loads every op, as a training job of this user would, and gathers the facts of the
+// environment.
+func (n *nodeState) prove(ctx context.Context, python string) error {
+	inside, err := node.Probe(ctx, n.Runner, node.ProbeOptions{Python: python})
+	if err != nil {
+		return err
+	}
+	if part := inside.MissingPython(); part != "" {
+		return errors.New("the environment's Python does not run: " + part + " is missing")
+	}
+	n.inside = &inside
+	if n.plan.Set == nil || n.run.opt.Verify != verify.LevelLoad {
+		return nil
+	}
+	ds := n.plan.Set.File("deepspeed")
+	switch {
+	case ds == nil:
+		return nil
+	case inside.DeepSpeed == nil:
+		return errors.New("the environment has no DeepSpeed")
+	}
+	// Without the wheel here, its own build record says which ops it has.
+	m, version := wheel.Manifest{CUDA: inside.TorchCUDA, Ops: inside.DeepSpeed.Ops}, inside.DeepSpeed.Version
+	if n.run.opt.Files != nil && n.run.opt.Files.Wheels[ds.SHA256] != nil {
+		w := n.run.opt.Files.Wheels[ds.SHA256]
+		m, version = w.Manifest, w.Version
+	}
+	return verify.Prove(ctx, n.Node, inside, m, verify.Request{Level: verify.LevelLoad, Version: version, Record: inside.DeepSpeed.Record, Ops: m.Ops})
+}
 
 // Verify compares the environments of nodes with the lock and with each other, to the last file.
 // It changes nothing on any node.
@@ -18,53 +167,53 @@ func Verify(ctx context.Context, opt Options) (*report.Report, error) {
 	d := New(opt)
 	d.onlyVerify = true
 	defer d.Close()
-	var nodeSteps []fleet.NodeSteps
-	for _, u := range d.nodes {
-		nodeSteps = append(nodeSteps, fleet.NodeSteps{Node: u.Node, End: u.endVerify, Steps: []fleet.Step{
-			{Name: "probe", Limit: d.Fleet.Limit(change.ProbeLimit), Do: u.Probe, ReadOnly: true},
-			{Name: "verify", Limit: d.Fleet.Limit(change.VerifyLimit), Do: u.inspect, ReadOnly: true},
+	var tasks []fleet.Task
+	for _, n := range d.nodes {
+		tasks = append(tasks, fleet.Task{Node: n.Node, End: n.endVerify, Steps: []fleet.Step{
+			{Name: "probe", Limit: d.Fleet.Limit(change.ProbeLimit), Do: n.probe, ReadOnly: true},
+			{Name: "verify", Limit: d.Fleet.Limit(change.VerifyLimit), Do: n.inspect, ReadOnly: true},
 		}})
 	}
-	d.Fleet.ConnectAndRun(ctx, "verifying", nodeSteps, d.Fleet.StopWhen(0))
+	d.Fleet.ConnectAndRun(ctx, "verifying", tasks, d.Fleet.StopWhen(0))
 	return d.Report(), nil
 }
 
 // inspect finds the differences of a node from the lock.
-func (u *nodeRun) inspect(ctx context.Context) error {
-	set, err := u.run.opt.Lock.For(*u.facts)
+func (n *nodeState) inspect(ctx context.Context) error {
+	set, err := n.run.opt.Lock.For(*n.Facts)
 	switch {
-	case u.facts.MissingPython() != "" && u.brought == nil:
-		return errors.New("no usable Python: " + u.facts.MissingPython() + " is missing")
+	case n.Facts.MissingPython() != "" && n.brought == nil:
+		return errors.New("no usable Python: " + n.Facts.MissingPython() + " is missing")
 	case err != nil:
-		u.differs = []string{err.Error()}
+		n.differs = []string{err.Error()}
 		return nil
 	}
-	u.plan.Set = set
-	if u.now == nil {
-		u.differs = []string{"it has no environment " + u.run.opt.Lock.Name}
+	n.plan.Set = set
+	if n.now == nil {
+		n.differs = []string{"it has no environment " + n.run.opt.Lock.Name}
 		return nil
 	}
-	if err := u.check(ctx); err != nil {
+	if err := n.check(ctx); err != nil {
 		return err
 	}
-	if u.now.Digest != set.Digest {
-		u.differs = append(u.differs, "its environment is "+report.ShortSum(node.PlainVersion(u.now.Digest))+", not "+report.ShortSum(set.Digest))
+	if n.now.Digest != set.Digest {
+		n.differs = append(n.differs, "its environment is "+report.ShortSum(node.PlainVersion(n.now.Digest))+", not "+report.ShortSum(set.Digest))
 	}
-	if u.differs = append(u.differs, u.differences()...); len(u.differs) > 0 {
+	if n.differs = append(n.differs, n.differences()...); len(n.differs) > 0 {
 		return nil
 	}
-	return u.prove(ctx, u.now.Python)
+	return n.prove(ctx, n.now.Python)
 }
 
 // endVerify sets the status of a node.
-func (u *nodeRun) endVerify(_ context.Context, err error) {
-	defer u.HangUp()
+func (n *nodeState) endVerify(_ context.Context, err error) {
+	defer n.HangUp()
 	switch {
 	case err != nil:
-	case len(u.differs) > 0:
-		u.Status = report.Differs
-		u.Err = fault.WithHint(errors.New(strings.Join(u.differs, "; ")), "dsbuild env deploy makes it that of the lock; with --force also where it has the digest already")
+	case len(n.differs) > 0:
+		n.Status = report.Differs
+		n.Err = fault.WithHint(errors.New(strings.Join(n.differs, "; ")), "dsbuild env deploy makes it that of the lock; with --force also where it has the digest already")
 	default:
-		u.Status = report.OK
+		n.Status = report.OK
 	}
 }

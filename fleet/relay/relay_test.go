@@ -86,13 +86,13 @@ func (s *stage) path(i int) string { return filepath.Join(s.homes[i], "file") }
 // bring brings the file to nodes, all at once.
 func (s *stage) bring(r *Relay, at ...int) {
 	s.t.Helper()
-	var nodeSteps []fleet.NodeSteps
+	var tasks []fleet.Task
 	for _, i := range at {
-		nodeSteps = append(nodeSteps, fleet.NodeSteps{Node: s.fleet.Nodes[i], Steps: []fleet.Step{{Name: "put", Do: func(ctx context.Context) error {
+		tasks = append(tasks, fleet.Task{Node: s.fleet.Nodes[i], Steps: []fleet.Step{{Name: "put", Do: func(ctx context.Context) error {
 			return s.bringOne(ctx, r, i, s.path(i))
 		}}}})
 	}
-	s.fleet.ConnectAndRun(s.t.Context(), "bringing", nodeSteps, nil)
+	s.fleet.ConnectAndRun(s.t.Context(), "bringing", tasks, nil)
 }
 
 func (s *stage) bringOne(ctx context.Context, r *Relay, i int, path string) error {

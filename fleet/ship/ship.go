@@ -65,7 +65,7 @@ type Options struct {
 // Shipment is one run: Survey, then Build, then Deploy, then Close.
 type Shipment struct {
 	opt         Options
-	deployment  *deploy.Deployment
+	deployment  *deploy.Deploy
 	known       []deploy.ProbeResult
 	probed      []node.Facts // one per node, without Assume
 	plan        *Plan

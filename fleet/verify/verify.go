@@ -67,18 +67,18 @@ func Run(ctx context.Context, opt Options) (*report.Report, error) {
 	opt.Command = "verify"
 	r := &run{opt: opt, fleet: fleet.New(opt.Options), tables: tables}
 	defer r.fleet.Close()
-	var nodeSteps []fleet.NodeSteps
+	var tasks []fleet.Task
 	for _, n := range r.fleet.Nodes {
 		s := &nodeState{Node: n, run: r}
 		r.nodes = append(r.nodes, s)
 		// The steps of a node after the connection.
 		limit := s.run.fleet.Limit(verifyLimit)
-		nodeSteps = append(nodeSteps, fleet.NodeSteps{Node: n, Steps: []fleet.Step{
+		tasks = append(tasks, fleet.Task{Node: n, Steps: []fleet.Step{
 			{Name: "probe", Limit: limit, Do: s.inspectFiles, ReadOnly: true}, // gathers the facts and the state of the files
 			{Name: "verify", Limit: limit, Do: s.loadOps, ReadOnly: true},     // reports the findings, and loads ops
 		}, End: s.end})
 	}
-	r.fleet.ConnectAndRun(ctx, "verifying", nodeSteps, nil)
+	r.fleet.ConnectAndRun(ctx, "verifying", tasks, nil)
 	answered := slices.DeleteFunc(slices.Clone(r.nodes), func(s *nodeState) bool { return s.Err != nil })
 	compareNodes(tables, answered, wanted)
 	for _, s := range answered {

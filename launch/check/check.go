@@ -168,7 +168,7 @@ func (r *run) hasNetwork() bool {
 
 // connectAll connects to all nodes, probes them and starts the agent on each.
 func (r *run) connectAll(ctx context.Context) {
-	nodeSteps := make([]fleet.NodeSteps, len(r.members))
+	tasks := make([]fleet.Task, len(r.members))
 	for i, m := range r.members {
 		end := func(_ context.Context, err error) {
 			switch {
@@ -178,12 +178,12 @@ func (r *run) connectAll(ctx context.Context) {
 				m.addFinding(Connect, Error, fault.Hint(err), "%v", err)
 			}
 		}
-		nodeSteps[i] = fleet.NodeSteps{Node: m.Node, End: end, Steps: []fleet.Step{
+		tasks[i] = fleet.Task{Node: m.Node, End: end, Steps: []fleet.Step{
 			{Name: "probe", Limit: probeLimit, Do: m.probe, ReadOnly: true},
 			{Name: "start", Limit: lookLimit + askLimit, Do: m.startAgent, ReadOnly: true},
 		}}
 	}
-	r.fleet.ConnectAndRun(ctx, "reaching", nodeSteps, nil)
+	r.fleet.ConnectAndRun(ctx, "reaching", tasks, nil)
 }
 
 // probe gathers the node's facts.

@@ -1,0 +1,139 @@
+package change
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/fleet/node/agent"
+	"github.com/dsbuild/dsbuild/release/signing"
+)
+
+// Expected is a file that the agent expects.
+type Expected struct {
+	Name    string `json:"name"`
+	SHA256  string `json:"sha256"`
+	Package string `json:"package"` // of an environment; "" for the installer, which is no part of it
+	Version string `json:"version"`
+}
+
+// Begun is the part of an agent's first answer that all agents give: the state once it holds the lock. Another run
+// may have changed it since the probe. A command embeds it in the answer that it expects.
+type Begun struct {
+	Inbox    string   `json:"inbox"`   // private folder for uploads
+	Arrived  []string `json:"arrived"` // names of files in the inbox that need not be sent again
+	Repaired bool     `json:"repaired"`
+	Run      string   `json:"run"` // the run that made the last recorded change
+
+	python string // runs the agent
+}
+
+func (b *Begun) begun() *Begun { return b }
+
+// FirstAnswer is the first answer of an agent: a pointer to a struct that embeds Begun.
+type FirstAnswer interface{ begun() *Begun }
+
+// lockWait is how long an agent waits for the lock. It covers an agent that still cleans up
+// after a killed driver.
+const lockWait = 20 * time.Second
+
+// Lock starts the agent, which takes the lock, repairs what an interrupted run has left, and answers into into. The
+// request of script holds the fields that only this agent has. The agent expects files, and outlives ctx, so that
+// the driver can still ask it to undo. With again set it waits longer for the lock: the agent before it may not know
+// yet that its connection is gone.
+func (r *Run) Lock(ctx context.Context, n *fleet.Node, script node.Script, files []Expected, again bool, into FirstAnswer) error {
+	s, err := r.start(ctx, n, script, files, again, false, into)
+	if err != nil {
+		return err
+	}
+	b := into.begun()
+	b.python = script.Python
+	n.Agent, n.Inbox, n.Unseen = s, b.Inbox, false
+	if b.Repaired {
+		n.Warn("an earlier run was interrupted; the node has repaired what it left")
+	}
+	return nil
+}
+
+// start starts the agent. With look set, the agent only answers with the state of the node, and ends.
+func (r *Run) start(ctx context.Context, n *fleet.Node, script node.Script, files []Expected, again, look bool, into FirstAnswer) (*agent.Session, error) {
+	wait := lockWait
+	if again {
+		wait += agent.Silence
+	}
+	request, err := node.AddFields(script.Request, map[string]any{
+		"files": append([]Expected{}, files...), "look": look, // files is not null
+		"run": r.Fleet.Run, "label": FileLabel(n.Host.Name), "by": r.by, "lock_s": wait.Seconds(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	script.Request = request
+	s, err := agent.Start(ctx, n.Runner, agent.Options{Script: script, Event: ignoreOutput, Asked: n.Log.Order}, into)
+	if err != nil {
+		// Another deploy is changing the state that the probe saw.
+		refused := (*agent.Failure)(nil)
+		n.Unseen = n.Unseen || errors.As(err, &refused) && refused.Busy
+		return nil, withAdvice(n, err)
+	}
+	return s, nil
+}
+
+// ignoreOutput takes the output of a program on the node, which the agent sends before its
+// answer; the log already has it.
+func ignoreOutput(m json.RawMessage) error {
+	var got struct {
+		Pip []string `json:"pip"`
+	}
+	return node.Decode(m, &got)
+}
+
+// Ask sends an order to the agent of a node, waits for the answer and decodes it into into, unless into is nil.
+func Ask(ctx context.Context, n *fleet.Node, order agent.Order, into any) error {
+	return withAdvice(n, n.Agent.Ask(ctx, order, into))
+}
+
+// withAdvice adds the hint to the failure of an order.
+func withAdvice(n *fleet.Node, err error) error {
+	var f *agent.Failure
+	if !errors.As(err, &f) {
+		return err
+	}
+	return node.WithAdvice(f, f.Advice, n.Host.Python)
+}
+
+// AcceptKept lets the policy judge the version that the agent would bring back, and returns the digest of the
+// files that it has accepted, which the agent compares again: "" if there is no policy.
+func (r *Run) AcceptKept(ctx context.Context, n *fleet.Node) (digest string, err error) {
+	if r.Rules.Policy == nil {
+		return "", nil
+	}
+	var kept struct {
+		signing.Kept
+		Signed [][]byte `json:"signed"` // the node's file, in pieces; none: there is no file
+		Digest string   `json:"digest"`
+	}
+	if err := Ask(ctx, n, agent.Order{"do": "kept"}, &kept); err != nil {
+		return "", err
+	}
+	if json.Unmarshal(slices.Concat(kept.Signed...), &kept.Kept.Signed) != nil {
+		kept.Kept.Signed = nil // it counts as none
+	}
+	return kept.Digest, r.Rules.Policy.CheckKept(kept.Kept, time.Now())
+}
+
+// FileLabel turns a node's name into a part of a file name.
+func FileLabel(name string) string {
+	s := strings.Map(func(r rune) rune {
+		if r == '-' || r == '.' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' {
+			return r
+		}
+		return '_'
+	}, name)
+	return s[:min(len(s), 64)]
+}

@@ -1,0 +1,102 @@
+package change
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+
+	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/node/agent"
+	"github.com/dsbuild/dsbuild/internal/remote"
+)
+
+// putRetries is how often PutStep tries again to send the files if the connection breaks.
+const putRetries = 4
+
+// PutStep is the step that takes the lock and sends files by put. If the connection breaks, it connects again, and
+// then puts again: nothing has been changed by then, and the files that have arrived stay. again tells put that it
+// is not the first try.
+func (r *Run) PutStep(n *fleet.Node, name string, put func(ctx context.Context, again bool) error) fleet.Step {
+	return fleet.Step{Name: name, Limit: r.Fleet.Limit(PutLimit), Do: func(ctx context.Context) error {
+		for retry := 0; ; retry++ {
+			err := put(ctx, retry > 0)
+			if err == nil || retry == putRetries || !errors.Is(err, remote.ErrLost) || ctx.Err() != nil {
+				return err
+			}
+			n.Note("%v; dsbuild reconnects and continues the transfer", err)
+			n.Release()
+			if err := n.Reconnect(ctx); err != nil {
+				return err
+			}
+		}
+	}}
+}
+
+// TidyStep is the step that removes the files of an interrupted run from a node that needs no other change: the
+// agent does that as soon as it has the lock, which lock takes.
+func (r *Run) TidyStep(n *fleet.Node, needed bool, lock func(context.Context) error) fleet.Step {
+	return fleet.Step{
+		Name: "put", Limit: r.Fleet.Limit(PutLimit), Needed: func() bool { return needed },
+		Do: func(ctx context.Context) error {
+			err := lock(ctx)
+			n.Release()
+			if errors.As(err, new(*agent.Failure)) && !n.Unseen {
+				n.Warn("the files of an interrupted run stay: %v", err)
+				return nil
+			}
+			return err // if another deploy is running, the files are its own
+		},
+	}
+}
+
+// Put sends a file to the inbox of the agent that answered b, unless the node has it.
+func (r *Run) Put(ctx context.Context, n *fleet.Node, f fleet.LocalFile, has bool, b Begun) error {
+	if has || slices.Contains(b.Arrived, filepath.Base(f.Path)) {
+		n.AddSent(f.Size)
+		r.Relay.Skip(f.SHA256, n)
+		return nil
+	}
+	return r.Send(ctx, n, f, b.python, n.InboxPath(f.Path))
+}
+
+// Send brings a file to a path on the node, from another node or from here. python is the path of a Python on the
+// node.
+func (r *Run) Send(ctx context.Context, n *fleet.Node, f fleet.LocalFile, python, to string) error {
+	err := r.Relay.Bring(ctx, n, python, f.SHA256, to, func(ctx context.Context) error {
+		var told atomic.Int64
+		up := remote.Upload{
+			Open:   func() (io.ReadSeekCloser, error) { return os.Open(f.Path) },
+			Size:   f.Size,
+			SHA256: f.SHA256,
+			Path:   to,
+			Mode:   0o600,
+			Limit:  r.Rules.Bandwidth,
+			Progress: func(bytes int64) {
+				told.Add(bytes)
+				n.AddSent(bytes)
+			},
+		}
+		if n.HoldsLock() {
+			up.Sum = func(ctx context.Context, file string, size int64) (string, error) {
+				var got struct {
+					SHA256 string `json:"sha256"` // of the first size bytes of a file in the inbox
+				}
+				err := Ask(ctx, n, agent.Order{"do": "digest", "file": file, "size": size}, &got)
+				return got.SHA256, err
+			}
+		}
+		err := n.Conn.Put(ctx, up)
+		if err != nil {
+			n.AddSent(-told.Load()) // the file is sent again, or not at all
+		}
+		return err
+	})
+	if err == nil {
+		n.Sent += f.Size
+	}
+	return err
+}

@@ -1,0 +1,77 @@
+package change
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/fleet/node/agent"
+	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/remote"
+)
+
+// Ended is the part of an agent's answer to the order undo that all agents give. A command embeds it in the answer
+// that it expects.
+type Ended struct {
+	Recorded bool `json:"recorded"` // the change was already final and stays
+	Finished bool `json:"finished"` // the next run has nothing left to repair
+}
+
+func (e *Ended) ended() *Ended { return e }
+
+// LastAnswer is the answer of an agent to the order undo: a pointer to a struct that embeds Ended.
+type LastAnswer interface{ ended() *Ended }
+
+// hurriedLimit is how long dsbuild tries to reach a lost node again after the user has
+// interrupted the run.
+const hurriedLimit = 15 * time.Second
+
+// Undo takes back the change that was begun on a node, even after ctx has ended, and finds out the state there. The
+// agent answers into is. If it is lost or cannot undo, another one, which again starts, waits for its end, repairs
+// the node and answers into seen. begun is false if no change had begun. The error says why the state is not known.
+func (r *Run) Undo(ctx context.Context, n *fleet.Node, again node.Script, is LastAnswer, seen FirstAnswer) (begun bool, err error) {
+	if !n.HoldsLock() {
+		return false, nil
+	}
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), UndoLimit)
+	defer cancel()
+	err = Ask(limited, n, agent.Order{"do": "undo"}, is)
+	n.Release()
+	switch {
+	case err == nil:
+		return true, nil
+	case n.Step == "put":
+		return false, nil // nothing was changed yet; the next run uses the files that have arrived
+	case ctx.Err() != nil:
+		var hurry context.CancelFunc
+		limited, hurry = context.WithTimeout(limited, hurriedLimit)
+		defer hurry()
+	}
+	// The agent may have ended before the connection was lost.
+	if errors.Is(err, remote.ErrLost) || errors.Is(n.Err, remote.ErrLost) {
+		if n.Reconnect(limited) != nil {
+			return true, err
+		}
+	}
+	s, lookErr := r.start(limited, n, again, nil, false, true, seen)
+	if lookErr != nil {
+		return true, err
+	}
+	s.End()
+	*is.ended() = Ended{Recorded: seen.begun().Run == r.Fleet.Run, Finished: true}
+	return true, nil
+}
+
+// AddOutcome adds to the error of a node what became of its change. err says why that is not known.
+func AddOutcome(n *fleet.Node, outcome, err error) {
+	try := fault.Hint(n.Err)
+	if err != nil {
+		n.Unseen, try = true, strings.TrimPrefix(try+"; run it again once the node answers", "; ")
+	}
+	n.Log.Line("", outcome.Error())
+	n.Err = fault.AddHint(fmt.Errorf("%w; %w", n.Err, outcome), try)
+}

@@ -1,0 +1,127 @@
+package deploy
+
+import (
+	"context"
+	"errors"
+
+	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/change"
+	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// nodeState is one node on its way through a deploy or a rollback.
+type nodeState struct {
+	*fleet.Node
+	run *Deploy
+
+	plan     *NodePlan // nil before the survey has ended
+	byteCode bool      // the byte code has arrived
+
+	before, after *report.Version // the DeepSpeed before and after the change
+	recordSHA256  string          // of the RECORD that verify expects
+	altered       []string        // rollback: files of the version put back that differ from its RECORD
+	note          any             // rollback: dsbuild's note on the version put back; nil if something else installed it
+}
+
+// Probe connects to every node and gathers its facts. A second call probes again.
+func (d *Deploy) Probe(ctx context.Context) ([]ProbeResult, error) {
+	err := d.Fleet.Probe(ctx, change.ProbeLimit, func(ctx context.Context, i int) error { return d.nodes[i].probe(ctx) })
+	if err != nil {
+		return nil, err
+	}
+	return d.probeResults(), nil
+}
+
+// probeResults returns the results of the probe.
+func (d *Deploy) probeResults() []ProbeResult {
+	nodes := make([]ProbeResult, len(d.nodes))
+	for i, n := range d.nodes {
+		nodes[i] = ProbeResult{Name: n.Host.Name, Python: n.Host.Python, Err: n.Err}
+		if n.Facts != nil {
+			nodes[i].Facts = *n.Facts
+		}
+	}
+	return nodes
+}
+
+// probe gathers the node's facts.
+func (n *nodeState) probe(ctx context.Context) error {
+	facts, err := n.askFacts(ctx)
+	if errors.Is(err, remote.ErrLost) && n.Facts != nil {
+		// The connection was idle for a long time, and has ended since the last command.
+		if err = n.Reconnect(ctx); err == nil {
+			facts, err = n.askFacts(ctx)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	n.Facts, n.JobsOf = &facts, facts.Executable
+	n.setInstalled(facts.DeepSpeed)
+	return nil
+}
+
+// askFacts asks the node for its facts.
+func (n *nodeState) askFacts(ctx context.Context) (node.Facts, error) {
+	opt := node.ProbeOptions{Python: n.Host.Python, Files: true}
+	for _, w := range n.run.opt.Wheels {
+		opt.Of = append(opt.Of, w.Manifest.SHA256)
+		opt.Commands = append(opt.Commands, w.Commands...)
+	}
+	return node.Probe(ctx, n.Runner, opt)
+}
+
+// setInstalled stores the DeepSpeed that is there before the change; nil if there is none.
+func (n *nodeState) setInstalled(ds *node.Installed) {
+	n.before, n.recordSHA256 = nil, ""
+	if ds != nil {
+		n.before, n.recordSHA256 = &report.Version{Version: ds.Version, SHA256: ds.SHA256}, ds.Record
+	}
+	n.after = n.before
+}
+
+// proveSharing corrects the SiteIDs in known: nodes that provably share site-packages keep a common one, all
+// others that claimed to share lose theirs.
+func (d *Deploy) proveSharing(ctx context.Context, known []ProbeResult) {
+	claims := make([]change.Claim, len(known))
+	for i, n := range known {
+		if n.Err == nil {
+			claims[i] = change.Claim{Node: d.nodes[i].Node, Folder: n.Facts.SitePackages, ID: n.Facts.SiteID, Writable: n.Facts.Writable}
+		}
+	}
+	change.ProveSharing(ctx, claims, d.Fleet.Forks())
+	for i, n := range known {
+		if n.Err == nil {
+			known[i].Facts.SiteID = claims[i].ID
+		}
+	}
+}
+
+// planOptions returns the settings of the plan. It gets the pip wheels for nodes without any pip, one for each Python.
+func (d *Deploy) planOptions(ctx context.Context) PlanOptions {
+	opt := PlanOptions{Force: d.opt.Force, Bundle: d.opt.Bundle, NoPip: map[string]error{}}
+	for _, n := range d.nodes {
+		if n.Facts == nil || n.Facts.Pip != "" || n.Facts.PipWheel != "" || n.Facts.Dists == nil || d.opt.PipWheel == nil {
+			continue
+		}
+		python := wheel.Minor(n.Facts.Python)
+		if _, done := d.pips[python]; done || opt.NoPip[python] != nil {
+			continue
+		}
+		file, err := d.opt.PipWheel(ctx, python)
+		if err != nil {
+			opt.NoPip[python] = err
+			continue
+		}
+		sum, size, err := wheel.HashFile(file)
+		if err != nil {
+			opt.NoPip[python] = err
+			continue
+		}
+		d.pips[python] = fleet.LocalFile{Path: file, SHA256: sum, Size: size}
+	}
+	return opt
+}

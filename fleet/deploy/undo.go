@@ -1,0 +1,74 @@
+package deploy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/dsbuild/dsbuild/fleet/change"
+	"github.com/dsbuild/dsbuild/fleet/node/agent"
+	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/cause"
+	"github.com/dsbuild/dsbuild/internal/remote"
+)
+
+// end is the end of a node's steps. If one has failed, it takes the change back.
+func (n *nodeState) end(ctx context.Context, failed error) {
+	defer n.HangUp()
+	if failed == nil {
+		n.Status = report.OK
+		n.Release()
+		return
+	}
+	var is struct {
+		change.Ended
+		Before *report.Version `json:"before"` // the version that is there now
+	}
+	var seen begun
+	undone, err := n.run.Undo(ctx, n.Node, n.agent(), &is, &seen)
+	if !undone {
+		return
+	}
+	if seen.Now != nil {
+		is.Before = &report.Version{Version: seen.Now.Version, SHA256: seen.Now.SHA256}
+	}
+	change.AddOutcome(n.Node, n.outcome(is.Ended, is.Before, err), err)
+}
+
+// outcome describes the state of the node after an undo, which may have failed with err: before is the version that
+// is there if nothing was recorded.
+func (n *nodeState) outcome(is change.Ended, before *report.Version, err error) error {
+	switch {
+	case err != nil:
+		n.after = nil
+		return n.describeUnseen(err)
+	case is.Recorded && is.Finished:
+		n.Changed = true
+		return errors.New(n.after.String() + " is installed and recorded")
+	case is.Recorded:
+		n.Changed = true
+		return errors.New(n.after.String() + " is installed and stays; the next run finishes recording it")
+	case before == nil:
+		n.Changed, n.after = false, nil
+		return errors.New("put back: no DeepSpeed, as before")
+	}
+	n.Changed, n.after = false, before
+	return cause.Errorf("put back: DeepSpeed %s, as before", cause.Own(before.Version))
+}
+
+// describeUnseen describes the state of the node, whose undo failed or gave no answer.
+func (n *nodeState) describeUnseen(err error) error {
+	var refused *agent.Failure
+	switch {
+	case errors.As(err, &refused):
+		return fmt.Errorf("its environment was not put back: %w; the next deploy puts it back first", err)
+	case n.Step == "record":
+		return errors.New("it may run either version; deploy again")
+	case errors.Is(err, remote.ErrLost):
+		return errors.New("the node puts its environment back by itself; dsbuild could not confirm it")
+	}
+	if n.Err.Error() == err.Error() {
+		return errors.New("the state of its environment is unknown; the next deploy repairs it")
+	}
+	return fmt.Errorf("the state of its environment is unknown (%w); the next deploy repairs it", err)
+}

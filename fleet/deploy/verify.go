@@ -1,0 +1,29 @@
+package deploy
+
+import (
+	"cmp"
+	"context"
+
+	"github.com/dsbuild/dsbuild/fleet/change"
+	"github.com/dsbuild/dsbuild/fleet/node/agent"
+	"github.com/dsbuild/dsbuild/fleet/verify"
+)
+
+// verify proves that the node has the version that was installed.
+func (n *nodeState) verify(ctx context.Context) error {
+	w := n.plan.Wheel
+	level := n.run.opt.Verify
+	if n.plan.Action == change.UpToDate {
+		level = cmp.Or(n.run.opt.VerifyUnchanged, level)
+	}
+	versions := map[string]string{}
+	for _, a := range n.plan.Extra {
+		versions[a.Name] = a.Version
+	}
+	request := verify.Request{Level: level, Version: w.Version, Record: n.recordSHA256, Ops: w.Manifest.Ops, ExtraWheels: versions}
+	// The agent can compare files itself; ops are loaded by a program of its own, as a training job would.
+	if n.HoldsLock() && request.Level == verify.LevelFiles {
+		return change.Ask(ctx, n.Node, agent.Order{"do": "verify", "request": request}, new(verify.Reply))
+	}
+	return verify.Prove(ctx, n.Node, *n.Facts, w.Manifest, request)
+}

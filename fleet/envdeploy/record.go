@@ -1,0 +1,61 @@
+package envdeploy
+
+import (
+	"context"
+	"time"
+
+	"github.com/dsbuild/dsbuild/fleet/change"
+	"github.com/dsbuild/dsbuild/fleet/node/agent"
+	"github.com/dsbuild/dsbuild/fleet/report"
+)
+
+// environmentNote is the note in an environment that is whole.
+type environmentNote struct {
+	Name      string                    `json:"name"`
+	Digest    string                    `json:"digest"`
+	Files     []string                  `json:"files"` // sha256 of its wheels and of the installer
+	Python    *pythonRef                `json:"python,omitempty"`
+	Packages  map[string]packageOnANode `json:"packages"`
+	DeepSpeed *report.Version           `json:"deepspeed"`
+	At        string                    `json:"at"`
+	Run       string                    `json:"run"`
+	By        string                    `json:"by"`
+}
+
+// journalEntry is a line in the journal of an environment.
+type journalEntry struct {
+	change.JournalEntry
+	Digest string `json:"digest"`
+	Before string `json:"before"`
+}
+
+// newEntry describes a change to the environment with this digest, for the journal.
+func (n *nodeState) newEntry(digest string) journalEntry {
+	return journalEntry{n.run.NewEntry(n.Node, n.run.opt.Command), digest, n.environment()}
+}
+
+// record switches to the environment.
+func (n *nodeState) record(ctx context.Context) error {
+	if err := n.run.AwaitFree(ctx, n.Node, &n.plan.Decision); err != nil { // a job may have started since
+		return err
+	}
+	set := n.plan.Set
+	m := environmentNote{Name: n.run.opt.Lock.Name, Digest: set.Digest, Python: refOf(set), Packages: n.files.Packages, Run: n.run.Fleet.Run, By: n.run.opt.By, At: time.Now().UTC().Format(time.RFC3339)}
+	for _, f := range refs(set) {
+		m.Files = append(m.Files, f.SHA256)
+	}
+	if w := n.wheel(); w != nil {
+		m.DeepSpeed = &report.Version{Version: w.Version, SHA256: w.SHA256}
+		if n.inside != nil && n.inside.DeepSpeed != nil {
+			m.DeepSpeed.Version = n.inside.DeepSpeed.Version
+		}
+	}
+	var done struct {
+		Python string `json:"python"`
+	}
+	if err := change.Ask(ctx, n.Node, agent.Order{"do": "record", "digest": set.Digest, "mark": m, "journal": n.newEntry(set.Digest)}, &done); err != nil {
+		return err
+	}
+	n.Changed, n.now = true, &Environment{Name: n.files.Name, Digest: set.Digest, Python: done.Python, DeepSpeed: m.DeepSpeed}
+	return nil
+}

@@ -1,0 +1,57 @@
+package envdeploy
+
+import (
+	"context"
+	"errors"
+
+	"github.com/dsbuild/dsbuild/fleet/change"
+	"github.com/dsbuild/dsbuild/fleet/node/agent"
+	"github.com/dsbuild/dsbuild/internal/fault"
+)
+
+// NewRollbackPlan decides which nodes go back to the environment before. It is pure.
+func NewRollbackPlan(nodes []ProbeResult, policy change.InUse) Plan {
+	return newPlan(nodes, policy, func(p *NodePlan, n ProbeResult) {
+		switch {
+		case n.Facts.MissingPython() != "" && n.State.Previous == nil:
+			p.refuse(n.Facts.PythonHint("set interpreter: in environment.yaml"), "no usable Python: "+n.Facts.MissingPython()+" is missing")
+		case n.State.Previous == nil:
+			p.refuse("a node keeps only the environment before the last switch", "there is nothing to go back to")
+		default:
+			p.Action = change.Rollback
+		}
+	})
+}
+
+// rollBack switches back to the environment before.
+func (n *nodeState) rollBack(ctx context.Context) error {
+	if err := n.run.AwaitFree(ctx, n.Node, &n.plan.Decision); err != nil {
+		return err
+	}
+	b, err := n.lock(ctx, refs(n.plan.Set), false)
+	if err != nil {
+		return err
+	}
+	if b.Current != nil && b.Run == n.run.Fleet.Run && b.Current.Digest == n.state.Previous.Digest {
+		n.Release() // another node that shares the folder has switched back meanwhile
+		n.now = b.Current
+		return n.prove(ctx, b.Current.Python)
+	}
+	if planned := n.state.Previous; b.Before == nil || b.Before.Digest != planned.Digest {
+		return fault.WithHint(errors.New("another change was made since the survey"), "check with --dry-run, then roll back again")
+	}
+	accepted, err := n.run.AcceptKept(ctx, n.Node)
+	if err != nil {
+		return err
+	}
+	var done struct {
+		Python string `json:"python"`
+	}
+	if err := change.Ask(ctx, n.Node, agent.Order{"do": "roll_back", "journal": n.newEntry(b.Before.Digest), "accepted": accepted}, &done); err != nil {
+		return err
+	}
+	now := *b.Before
+	now.Python = done.Python
+	n.Changed, n.now = true, &now
+	return n.prove(ctx, done.Python)
+}
