@@ -26,7 +26,7 @@ func TestFullAarch64Native(t *testing.T) {
 		t.Fatalf("%s is no program for aarch64", version)
 	}
 	out, _, took := f.dsbuild(t, 0, noEngine(t), "wheel", "--builder", "host", "--env", armHome+"/train/bin/python", "--ops", "cpu_adam,utils", "--json")
-	var doc wheelsDocument
+	var doc wheelResult
 	if err := json.Unmarshal([]byte(out), &doc); err != nil || len(doc.Wheels) != 1 {
 		t.Fatalf("%v: %s", err, out)
 	}

@@ -38,7 +38,7 @@ func TestFullToolchainsBundle(t *testing.T) {
 	command(t, repo, "git", "-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "-qm", "first")
 	dist := filepath.Join(t.TempDir(), "dist")
 	args := []string{"wheel", "--json", "--ops", "cpu_adam,utils", "--bundle", "--with", "native-thing@git+file://" + repo, "--with", "msgpack==1.1.0", "-o", dist}
-	var doc wheelsDocument
+	var doc wheelResult
 	if err := json.Unmarshal(dsbuild(t, args...), &doc); err != nil || doc.Wheelhouse == nil {
 		t.Fatal(err, doc)
 	}

@@ -5,7 +5,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/deploy"
 	"github.com/dsbuild/dsbuild/fleet/verify"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -57,7 +56,7 @@ without a package index. dsbuild never changes torch and its packages.` + whichD
 			d := deploy.New(opt)
 			defer d.Close()
 			plan, err := d.Survey(ctx)
-			return opts.finish(ctx, a, d, survey{plan, newPlanDocument(plan), err})
+			return opts.finish(ctx, a, d, survey{plan, newDeployPlan(plan), err})
 		},
 	}
 	addDeployFlags(cmd, &opts)
@@ -112,43 +111,6 @@ func (o deployOptions) installOptions(ctx context.Context, a *app) (deploy.Optio
 	return deploy.Options{Options: opt, Rules: rules, Verify: level}, err
 }
 
-// planDocument is the JSON document of dsbuild deploy --dry-run --json.
-type planDocument struct {
-	Nodes []planEntry `json:"nodes"`
-}
-
-type planEntry struct {
-	commonEntry
-	Wheel string   `json:"wheel"`
-	Along []string `json:"along"`
-}
-
-// commonEntry is what the plans of wheels and of environments say of a node.
-type commonEntry struct {
-	Name    string   `json:"name"`
-	Action  string   `json:"action"`
-	Reasons []string `json:"reasons"`
-	Remarks []string `json:"remarks"`
-	Hint    string   `json:"hint"`
-	Serial  int      `json:"serial,omitempty"`
-}
-
-func newCommonEntry(n change.Decision) commonEntry {
-	return commonEntry{n.Name, string(n.Action), append([]string{}, n.Reasons...), append([]string{}, n.Remarks...), n.Hint, n.Serial}
-}
-
-func newPlanDocument(plan deploy.Plan) planDocument {
-	doc := planDocument{Nodes: make([]planEntry, 0, len(plan.Nodes))}
-	for _, n := range plan.Nodes {
-		e := planEntry{commonEntry: newCommonEntry(n.Decision), Along: []string{}, Wheel: n.WheelName}
-		for _, a := range n.Extra {
-			e.Along = append(e.Along, a.Name+" "+a.Version)
-		}
-		doc.Nodes = append(doc.Nodes, e)
-	}
-	return doc
-}
-
 func newRollbackCommand(a *app) *cobra.Command {
 	var opts changeFlags
 	cmd := &cobra.Command{
@@ -168,7 +130,7 @@ keeps only one previous version.`,
 			d := deploy.New(deploy.Options{Options: opt, Rules: rules, Verify: verify.LevelFiles})
 			defer d.Close()
 			plan, err := d.SurveyRollback(cmd.Context())
-			return opts.finish(cmd.Context(), a, d, survey{plan, newPlanDocument(plan), err})
+			return opts.finish(cmd.Context(), a, d, survey{plan, newDeployPlan(plan), err})
 		},
 	}
 	addChangeFlags(cmd, &opts)

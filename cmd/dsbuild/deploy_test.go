@@ -72,7 +72,7 @@ func TestInterruptedSurveyPrintsAndWritesTheReport(t *testing.T) {
 	plan, err := d.Survey(ctx)
 	var out bytes.Buffer
 	opts := changeFlags{fleetFlags: fleetFlags{reports: []string{filepath.Join(t.TempDir(), "r.json")}, json: true}}
-	err = opts.finish(ctx, &app{stdout: &out}, d, survey{plan, newPlanDocument(plan), err})
+	err = opts.finish(ctx, &app{stdout: &out}, d, survey{plan, newDeployPlan(plan), err})
 	if code := exitCode(ctx, err); code != exitInterrupted {
 		t.Errorf("exit code %d, %v", code, err)
 	}
@@ -122,7 +122,7 @@ func TestBandwidthFlag(t *testing.T) {
 
 // A plan that lists nothing has empty lists in its JSON, which programs can go through.
 func TestEmptyListsOfAPlan(t *testing.T) {
-	text, err := json.Marshal(newPlanDocument(deploy.Plan{Nodes: []deploy.NodePlan{{Decision: change.Decision{Name: "gpu1", Action: change.Install}}}}))
+	text, err := json.Marshal(newDeployPlan(deploy.Plan{Nodes: []deploy.NodePlan{{Decision: change.Decision{Name: "gpu1", Action: change.Install}}}}))
 	if err != nil || strings.Contains(string(text), "null") {
 		t.Errorf("%s, %v; want no null", text, err)
 	}

@@ -39,7 +39,7 @@ func TestFullDockerWheel(t *testing.T) {
 	if err := cmd.Run(); err != nil {
 		t.Fatal(err)
 	}
-	var doc wheelsDocument
+	var doc wheelResult
 	if err := json.Unmarshal(stdout.Bytes(), &doc); err != nil || len(doc.Wheels) != 1 {
 		t.Fatalf("%v: %s", err, &stdout)
 	}

@@ -166,7 +166,7 @@ environment's name from the lock.`,
 			d := envdeploy.New(opt)
 			defer d.Close()
 			plan, err := d.SurveyRollback(cmd.Context())
-			return opts.finish(cmd.Context(), a, d, survey{plan, newEnvPlanDocument(plan), err})
+			return opts.finish(cmd.Context(), a, d, survey{plan, newEnvPlan(plan), err})
 		},
 	}
 	addChangeFlags(cmd, &opts.changeFlags)
@@ -236,7 +236,7 @@ func runEnvDeploy(ctx context.Context, a *app, opts envOptions) error {
 	d := envdeploy.New(opt)
 	defer d.Close()
 	plan, err := d.Survey(ctx)
-	return opts.finish(ctx, a, d, survey{plan, newEnvPlanDocument(plan), err})
+	return opts.finish(ctx, a, d, survey{plan, newEnvPlan(plan), err})
 }
 
 // withFiles is options with the files of the lock, which it collects.
@@ -267,35 +267,6 @@ func (o envOptions) withFiles(ctx context.Context, a *app) (envdeploy.Options, e
 		opt.Files, err = envdeploy.OpenFiles(ctx, opt.Lock, paths)
 	}
 	return opt, err
-}
-
-// envPlanEntry is a node in the JSON of a dry run.
-type envPlanEntry struct {
-	commonEntry
-	Digest string   `json:"digest"`
-	Ready  bool     `json:"ready"`
-	Send   []string `json:"send"`
-	Bytes  int64    `json:"bytes"`
-}
-
-// envPlanDocument is the JSON document of a dry run of dsbuild env.
-type envPlanDocument struct {
-	Nodes []envPlanEntry `json:"nodes"`
-}
-
-func newEnvPlanDocument(plan envdeploy.Plan) envPlanDocument {
-	nodes := []envPlanEntry{}
-	for _, n := range plan.Nodes {
-		e := envPlanEntry{commonEntry: newCommonEntry(n.Decision), Ready: n.Ready, Send: []string{}, Bytes: n.Size()}
-		if n.Set != nil {
-			e.Digest = n.Set.Digest
-		}
-		for _, f := range n.Files() {
-			e.Send = append(e.Send, f.File)
-		}
-		nodes = append(nodes, e)
-	}
-	return envPlanDocument{nodes}
 }
 
 // lockName is the lock of an environment file: environment.lock of environment.yaml.

@@ -103,14 +103,12 @@ the newest versions that fit.`,
 
 // printLock prints the sets of a lock, and whether it was written.
 func (o envLockOptions) printLock(a *app, l *environment.Lock, changed bool) error {
-	doc := lockDocument{Lock: o.out, Changed: changed, Name: l.Name, Python: l.Python}
+	if o.json {
+		return ui.JSON(a.stdout, newEnvLock(o.out, l, changed))
+	}
 	var rows [][]string
 	for _, s := range l.Sets {
-		doc.Sets = append(doc.Sets, lockSet{s.Kind, s.Digest, len(s.Files), s.Size()})
 		rows = append(rows, []string{s.Machine, s.Glibc, fmt.Sprint(len(s.Files)), ui.Size(s.Size()), report.ShortSum(s.Digest)})
-	}
-	if o.json {
-		return ui.JSON(a.stdout, doc)
 	}
 	if err := ui.Table(a.stdout, []string{"MACHINE", "GLIBC", "FILES", "SIZE", "ENVIRONMENT"}, rows); err != nil {
 		return err
@@ -199,20 +197,4 @@ func (o envLockOptions) kinds(ctx context.Context, a *app, spec *environment.Spe
 	})
 	a.reporter.Note("kinds of nodes: %s", strings.Join(words, ", "))
 	return kinds, nil
-}
-
-// lockDocument is the JSON document of dsbuild env lock.
-type lockDocument struct {
-	Lock    string    `json:"lock"`
-	Changed bool      `json:"changed"`
-	Name    string    `json:"name"`
-	Python  string    `json:"python"`
-	Sets    []lockSet `json:"sets"`
-}
-
-type lockSet struct {
-	environment.Kind
-	Digest string `json:"digest"`
-	Files  int    `json:"files"`
-	Size   int64  `json:"size"`
 }

@@ -38,12 +38,7 @@ NAME may have them: their compute capability is that of the plain name.`,
 				return err
 			}
 			if asJSON {
-				doc := gpusDocument{Origin: tables.Origins["gpus"], GPUs: []gpuEntry{}}
-				for _, g := range gpus {
-					g.Machine = cpuOf(g)
-					doc.GPUs = append(doc.GPUs, gpuEntry{g, compat.Compilers(tables.CUDAs, g.Arch), newestTorch(tables, g)})
-				}
-				return ui.JSON(a.stdout, doc)
+				return ui.JSON(a.stdout, newGPUList(tables, gpus))
 			}
 			const name = 5 // the column
 			var rows [][]string
@@ -93,16 +88,4 @@ func cpuOf(g compat.GPU) string { return cmp.Or(g.Machine, wheel.X86) }
 // newestTorch is the newest for the machine of a GPU that itself runs on the GPU.
 func newestTorch(tables *compat.Tables, g compat.GPU) string {
 	return tables.NewestTorch(g.Arch, cpuOf(g))
-}
-
-// gpusDocument is the JSON document of dsbuild gpus --json.
-type gpusDocument struct {
-	compat.Origin
-	GPUs []gpuEntry `json:"gpus"`
-}
-
-type gpuEntry struct {
-	compat.GPU
-	CUDA  []string `json:"cuda"`            // that compile for it, newest first
-	Torch string   `json:"torch,omitempty"` // the newest that itself runs on it
 }

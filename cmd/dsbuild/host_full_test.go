@@ -85,7 +85,7 @@ func (l login) wheel(t *testing.T, args ...string) wheel.Artifact {
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("%v\n%s", err, &stderr)
 	}
-	var doc wheelsDocument
+	var doc wheelResult
 	if err := json.Unmarshal(stdout.Bytes(), &doc); err != nil || len(doc.Wheels) != 1 {
 		t.Fatalf("%v: %s", err, &stdout)
 	}

@@ -129,7 +129,7 @@ func TestFullHostSystems(t *testing.T) {
 			if err := wheel.Run(); err != nil {
 				t.Fatalf("with %q: %v\n%s", packages, err, &stderr)
 			}
-			var doc wheelsDocument
+			var doc wheelResult
 			if err := json.Unmarshal(stdout.Bytes(), &doc); err != nil || len(doc.Wheels) != 1 {
 				t.Fatalf("%v: %s", err, &stdout)
 			}

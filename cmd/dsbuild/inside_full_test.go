@@ -59,7 +59,7 @@ func build(t *testing.T, args ...string) wheel.Artifact {
 	if code := run(t.Context(), append([]string{"wheel", "--json"}, args...), strings.NewReader(""), &stdout, io.MultiWriter(&stderr, testLog{t})); code != 0 {
 		t.Fatalf("exit %d\n%s", code, &stderr)
 	}
-	var doc wheelsDocument
+	var doc wheelResult
 	if err := json.Unmarshal(stdout.Bytes(), &doc); err != nil || len(doc.Wheels) != 1 {
 		t.Fatalf("%v: %s", err, &stdout)
 	}

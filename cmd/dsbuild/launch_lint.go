@@ -76,7 +76,7 @@ func runLint(ctx context.Context, a *app, files []string, notes, asJSON bool) er
 	var err error
 	switch {
 	case asJSON:
-		err = ui.JSON(a.stdout, lintDocument{files, append([]lint.Finding{}, all...)})
+		err = ui.JSON(a.stdout, lintFindings{files, append([]lint.Finding{}, all...)})
 	case len(all) == 0 && errors.Join(failed...) == nil:
 		_, err = fmt.Fprintln(a.stdout, ui.Clean("no mistakes in "+strings.Join(files, ", ")))
 	default:
@@ -151,10 +151,4 @@ func printRules(a *app, asJSON bool) error {
 		}
 	}
 	return nil
-}
-
-// lintDocument is the JSON document of dsbuild launch lint --json.
-type lintDocument struct {
-	Files    []string       `json:"files"`
-	Findings []lint.Finding `json:"findings"`
 }

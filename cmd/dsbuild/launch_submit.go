@@ -51,19 +51,6 @@ func addSubmitFlags(cmd *cobra.Command, opts *launchOptions) {
 // usualGrace is how long processes may take to end if nothing is said.
 const usualGrace = 10 * time.Second
 
-// endedJob is a job of dsbuild launch --submit --json.
-type endedJob struct {
-	Job     string  `json:"job"`
-	State   string  `json:"state"`     // Slurm's word
-	Code    int     `json:"exit_code"` // of the batch script
-	Signal  int     `json:"signal"`
-	Nodes   string  `json:"nodes"`
-	Failed  string  `json:"failed_nodes,omitempty"` // where it went wrong first
-	Why     string  `json:"why,omitempty"`
-	Output  string  `json:"output"` // file
-	Seconds float64 `json:"seconds"`
-}
-
 // submitJob starts a rendered job, by Slurm if it is for Slurm, and waits for its end.
 func submitJob(ctx context.Context, a *app, opts launchOptions, inv *inventory.Inventory, job *launch.Job, files []launch.File) error {
 	script, beside, ok := job.Batch(files)
@@ -94,11 +81,7 @@ func submitJob(ctx context.Context, a *app, opts launchOptions, inv *inventory.I
 		return err
 	}
 	if opts.json {
-		all := []endedJob{{
-			Job: e.ID, State: e.Name, Code: e.Code, Signal: e.Signal, Nodes: e.Nodes,
-			Failed: e.Blame.Nodes, Why: e.Blame.Why, Output: e.Output, Seconds: e.Wall.Seconds(),
-		}}
-		if err := ui.JSON(a.stdout, map[string][]endedJob{"jobs": all}); err != nil {
+		if err := ui.JSON(a.stdout, newSlurmJobs(e)); err != nil {
 			return err
 		}
 	}
@@ -183,7 +166,7 @@ func startJob(ctx context.Context, a *app, opts launchOptions, inv *inventory.In
 	}
 	report.Tell(a.reporter)
 	if opts.json {
-		if err := ui.JSON(a.stdout, map[string][]*jobrunner.Report{"jobs": {report}}); err != nil {
+		if err := ui.JSON(a.stdout, nodeJobs{[]*jobrunner.Report{report}}); err != nil {
 			return err
 		}
 	}

@@ -49,14 +49,7 @@ addresses and slots.`,
 			case to != "":
 				return printHostfile(a, inv)
 			case asJSON:
-				doc := struct { // settings that the inventory lacks are left out
-					KnownHosts string           `json:"known_hosts,omitempty"`
-					Nodes      []inventory.Host `json:"nodes"`
-				}{inv.KnownHosts, append([]inventory.Host{}, inv.Hosts...)}
-				for i, h := range doc.Nodes {
-					doc.Nodes[i].Groups = append([]string{}, h.Groups...)
-				}
-				return ui.JSON(a.stdout, doc)
+				return ui.JSON(a.stdout, newNodeList(inv))
 			}
 			rows := make([][]string, 0, len(inv.Hosts))
 			for _, h := range inv.Hosts {

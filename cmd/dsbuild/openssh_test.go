@@ -59,7 +59,7 @@ Host gpu1
 
 	store(t, home, plannedFor(t, home, "inv.yaml"))
 	out, _ := program(t, home, 0, "wheel", "--for", "inv.yaml", "--ops", "cpu_adam", "--json", "-o", "out")
-	var doc builtWheels
+	var doc wheelsResult
 	if err := json.Unmarshal([]byte(out), &doc); err != nil || len(doc.Wheels) != 1 {
 		t.Fatalf("%v\n%s", err, out)
 	}

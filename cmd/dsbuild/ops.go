@@ -37,11 +37,7 @@ dsbuild compiles those with a * when --ops is not given.`,
 				return err
 			}
 			if asJSON {
-				return ui.JSON(a.stdout, struct {
-					compat.Origin
-					Default []string    `json:"default"`
-					Ops     []compat.Op `json:"ops"`
-				}{tables.Origins["ops"], wheel.DefaultOps(), tables.Ops})
+				return ui.JSON(a.stdout, newOpList(tables))
 			}
 			var rows [][]string
 			for _, op := range tables.Ops {

@@ -19,7 +19,7 @@ import (
 )
 
 // realWheel returns what `dsbuild wheel --json` printed for make test, and its output directory.
-func realWheel(t *testing.T) (wheelsDocument, string) {
+func realWheel(t *testing.T) (wheelResult, string) {
 	t.Helper()
 	dir := built.Dir(t)
 	text, err := os.ReadFile(filepath.Join(dir, "wheel.json"))
@@ -27,7 +27,7 @@ func realWheel(t *testing.T) (wheelsDocument, string) {
 		t.Fatal(err)
 	}
 	schema.Check(t, "wheel", text)
-	var doc wheelsDocument
+	var doc wheelResult
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&doc); err != nil || len(doc.Wheels) != 1 {
@@ -184,7 +184,7 @@ func TestRealWheelAgain(t *testing.T) {
 	if code := run(t.Context(), []string{"wheel", "--json", "-o", out}, strings.NewReader(""), &stdout, &stderr); code != 0 {
 		t.Fatalf("exit %d\n%s", code, &stderr)
 	}
-	var again wheelsDocument
+	var again wheelResult
 	if err := json.Unmarshal(stdout.Bytes(), &again); err != nil {
 		t.Fatal(err)
 	}

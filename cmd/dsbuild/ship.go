@@ -125,11 +125,7 @@ func runShip(ctx context.Context, a *app, o shipOptions) error {
 	case o.fleet.dryRun:
 		preview, err := s.Preview(ctx)
 		if o.fleet.json {
-			return errors.Join(err, ui.JSON(a.stdout, struct {
-				Groups []report.Group `json:"groups"`
-				Left   []ship.LeftOut `json:"left"`
-				planDocument
-			}{plan.Groups(), plan.Left, newPlanDocument(preview)}))
+			return errors.Join(err, ui.JSON(a.stdout, newShipPlan(plan, preview)))
 		}
 		return errors.Join(err, plan.Print(a.stdout, o.build.verbose), preview.Print(a.stdout),
 			report.PrintHints(a.stdout, preview.Left(), o.fleet.nameInventory))

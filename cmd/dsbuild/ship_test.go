@@ -89,7 +89,7 @@ func TestShipFromTheStore(t *testing.T) {
 	}
 
 	out, _ = program(t, home, 0, "wheel", "--for", inv, "--ops", "cpu_adam", "--json", "-o", "out", "--limit", "node2")
-	var doc builtWheels
+	var doc wheelsResult
 	if err := json.Unmarshal([]byte(out), &doc); err != nil || len(doc.Wheels) != 1 || !slices.Equal(doc.Wheels[0].Nodes, []string{"node2"}) || !doc.Wheels[0].Cached {
 		t.Fatalf("%v\n%s", err, out)
 	}

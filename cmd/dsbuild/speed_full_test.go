@@ -76,7 +76,7 @@ func (s shop) wheel(t *testing.T, args ...string) (a wheel.Artifact, log string)
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("%v\n%s", err, &stderr)
 	}
-	var doc wheelsDocument
+	var doc wheelResult
 	if err := json.Unmarshal(stdout.Bytes(), &doc); err != nil || len(doc.Wheels) != 1 {
 		t.Fatalf("%v: %s", err, &stdout)
 	}

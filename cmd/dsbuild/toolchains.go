@@ -30,13 +30,7 @@ is none; with --dry-run it builds nothing.`,
 				return err
 			}
 			if asJSON {
-				return ui.JSON(a.stdout, toolchainsDocument{
-					table[compat.CUDASourceInfo]{tables.Origins["toolchains"], tables.CUDASources},
-					table[compat.Base]{tables.Origins["bases"], tables.Bases},
-					table[compat.CUDA]{tables.Origins["cuda"], tables.CUDAs},
-					table[compat.Torch]{tables.Origins["torch"], tables.Torches},
-					table[compat.DeepSpeed]{tables.Origins["deepspeed"], tables.DeepSpeeds},
-				})
+				return ui.JSON(a.stdout, newToolchainList(tables))
 			}
 			var bases, cudas, torches [][]string
 			for _, b := range tables.Bases {
@@ -105,20 +99,4 @@ func foldVersions(rows [][]string) [][]string {
 		out = append(out, slices.Clone(row))
 	}
 	return out
-}
-
-// toolchainsDocument is the JSON document of dsbuild toolchains --json: each
-// table with its source and date.
-type toolchainsDocument struct {
-	Toolchains table[compat.CUDASourceInfo] `json:"toolchains"`
-	Bases      table[compat.Base]           `json:"bases"`
-	CUDA       table[compat.CUDA]           `json:"cuda"`
-	Torch      table[compat.Torch]          `json:"torch"`
-	DeepSpeed  table[compat.DeepSpeed]      `json:"deepspeed"`
-}
-
-// table is a table of compat with its source and date.
-type table[T any] struct {
-	compat.Origin
-	Rows []T `json:"rows"`
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"runtime"
-	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
@@ -24,15 +23,7 @@ func newVersionCommand(a *app) *cobra.Command {
 			_, err := io.WriteString(a.stdout, versionLine(a.version))
 			return err
 		}
-		doc := map[string]string{"version": a.version, "commit": "", "go": runtime.Version(), "os": runtime.GOOS, "arch": runtime.GOARCH}
-		if info, ok := debug.ReadBuildInfo(); ok {
-			for _, s := range info.Settings {
-				if s.Key == "vcs.revision" {
-					doc["commit"] = s.Value
-				}
-			}
-		}
-		return ui.JSON(a.stdout, doc)
+		return ui.JSON(a.stdout, newVersionInfo(a.version))
 	}
 	return cmd
 }

@@ -152,11 +152,7 @@ func runWheel(ctx context.Context, a *app, o wheelOptions) error {
 		bundle = &made
 	}
 	if o.json {
-		doc := wheelsDocument{Wheels: []wheel.Artifact{artifact}}
-		if bundle != nil {
-			doc.Wheelhouse = &wheelhouseDocument{filepath.Join(o.out, wheel.WheelhouseDir), *bundle}
-		}
-		return ui.JSON(a.stdout, doc)
+		return ui.JSON(a.stdout, newWheelResult(artifact, filepath.Join(o.out, wheel.WheelhouseDir), bundle))
 	}
 	return errors.Join(printWheel(a, artifact), printWheelhouse(a, o.out, bundle))
 }
@@ -180,15 +176,7 @@ func runByMachine(ctx context.Context, a *app, o wheelOptions, tools *buildTools
 // printDryRun prints the plan of a wheel and of its wheelhouse, if there is one.
 func (o wheelOptions) printDryRun(ctx context.Context, a *app, plan *pipeline.Plan, house *pipeline.BundlePlan) error {
 	if o.json {
-		doc := struct {
-			Digest string `json:"plan_digest"`
-			*pipeline.Plan
-			Wheelhouse []pipeline.Step `json:"wheelhouse,omitempty"`
-		}{Digest: plan.Digest, Plan: plan}
-		if house != nil {
-			doc.Wheelhouse = house.Steps
-		}
-		return ui.JSON(a.stdout, doc)
+		return ui.JSON(a.stdout, newWheelPlan(plan, house))
 	}
 	err := o.printPlan(ctx, a, plan)
 	switch {
@@ -228,12 +216,6 @@ func (o wheelOptions) printPlan(ctx context.Context, a *app, plan *pipeline.Plan
 	return plan.PrintSummary(a.stdout, builder, stored)
 }
 
-// wheelsDocument is the JSON that dsbuild wheel prints.
-type wheelsDocument struct {
-	Wheels     []wheel.Artifact    `json:"wheels"`
-	Wheelhouse *wheelhouseDocument `json:"wheelhouse,omitempty"`
-}
-
 // printWheel describes a wheel in three lines.
 func printWheel(a *app, w wheel.Artifact) error {
 	cached := ""
@@ -265,12 +247,6 @@ func relativePath(path string) string {
 		return rest
 	}
 	return path
-}
-
-// wheelhouseDocument describes a wheelhouse in the output of --json.
-type wheelhouseDocument struct {
-	Path string `json:"path"`
-	wheel.Bundle
 }
 
 // printWheelhouse names the wheelhouse and lists its wheels.

@@ -8,12 +8,10 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/fleet"
-	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/fleet/ship"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
-	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // runJobs builds several wheels, or prints their plans.
@@ -22,9 +20,9 @@ func runJobs(ctx context.Context, a *app, o wheelOptions, tools *buildTools, job
 		return o.printPlans(ctx, a, jobs)
 	}
 	results := tools.runner.RunAll(ctx, jobs, nil)
-	built := builtWheels{Wheels: []builtWheel{}, Failed: []failedWheel{}}
+	built := newWheelsResult(nil)
 	for _, r := range results {
-		built.add(builtWheel{nil, r.Name, r.Artifact}, r.Err)
+		built.add(nil, r.Name, r.Artifact, r.Err)
 	}
 	if err := built.print(a, o.json); err != nil {
 		return err
@@ -51,50 +49,20 @@ func runJobs(ctx context.Context, a *app, o wheelOptions, tools *buildTools, job
 	return fault.WithCode(fmt.Errorf("%d of %d wheels failed: %s", len(failed), len(results), strings.Join(failed, ", ")), code)
 }
 
-// builtWheels is the JSON of several wheels: what was built, and what failed. With --for it also has the
-// nodes of each wheel, and those that get none.
-type builtWheels struct {
-	Wheels []builtWheel   `json:"wheels"`
-	Failed []failedWheel  `json:"failed"`
-	Left   []ship.LeftOut `json:"left,omitzero"`
-}
-
-type builtWheel struct {
-	Nodes []string `json:"nodes,omitempty"`
-	Name  string   `json:"name"`
-	wheel.Artifact
-}
-
-type failedWheel struct {
-	Nodes []string `json:"nodes,omitempty"`
-	Name  string   `json:"name"`
-	Error string   `json:"error"`
-	Hint  string   `json:"hint,omitempty"`
-}
-
-// add adds a built wheel, or the error of a failed one.
-func (b *builtWheels) add(w builtWheel, err error) {
-	if err != nil {
-		b.Failed = append(b.Failed, failedWheel{w.Nodes, w.Name, ui.Clean(err.Error()), ui.Clean(fault.Hint(err))})
-		return
-	}
-	b.Wheels = append(b.Wheels, w)
-}
-
 // print prints the wheels for people or as one JSON document.
-func (b *builtWheels) print(a *app, asJSON bool) error {
+func (d *wheelsResult) print(a *app, asJSON bool) error {
 	if asJSON {
-		return ui.JSON(a.stdout, b)
+		return ui.JSON(a.stdout, d)
 	}
 	var rows [][]string
-	for _, w := range b.Wheels {
+	for _, w := range d.Wheels {
 		took := ui.Duration(time.Duration(w.Seconds * float64(time.Second)))
 		if w.Cached {
 			took = "cached"
 		}
 		rows = append(rows, []string{w.Name, ui.Size(w.Size), took, w.SHA256, relativePath(w.Path)})
 	}
-	for _, f := range b.Failed {
+	for _, f := range d.Failed {
 		reason, _, _ := strings.Cut(f.Error, "\n")
 		rows = append(rows, []string{f.Name, "", "", "", "failed: " + reason})
 	}
@@ -103,29 +71,18 @@ func (b *builtWheels) print(a *app, asJSON bool) error {
 
 // printPlans prints the plans of several wheels.
 func (o wheelOptions) printPlans(ctx context.Context, a *app, jobs []pipeline.Job) error {
-	type named struct {
-		Name   string `json:"name"`
-		Digest string `json:"plan_digest"`
-		*pipeline.Plan
-	}
-	plans := []named{}
-	for _, j := range jobs {
-		plans = append(plans, named{j.Name, j.Plan.Digest, j.Plan})
-	}
 	if o.json {
-		return ui.JSON(a.stdout, struct {
-			Plans []named `json:"plans"`
-		}{plans})
+		return ui.JSON(a.stdout, newWheelsPlan(jobs))
 	}
-	for i, p := range plans {
+	for i, j := range jobs {
 		gap := ""
 		if i > 0 {
 			gap = "\n"
 		}
-		if _, err := fmt.Fprintf(a.stdout, "%s== %s\n", gap, p.Name); err != nil {
+		if _, err := fmt.Fprintf(a.stdout, "%s== %s\n", gap, j.Name); err != nil {
 			return err
 		}
-		if err := o.printPlan(ctx, a, p.Plan); err != nil {
+		if err := o.printPlan(ctx, a, j.Plan); err != nil {
 			return err
 		}
 	}
@@ -170,9 +127,9 @@ func runWheelFor(ctx context.Context, a *app, o wheelOptions) error {
 	if ctx.Err() != nil {
 		failure = context.Cause(ctx)
 	}
-	built := builtWheels{Wheels: []builtWheel{}, Failed: []failedWheel{}, Left: append([]ship.LeftOut{}, plan.Left...)}
+	built := newWheelsResult(append([]ship.LeftOut{}, plan.Left...))
 	for _, w := range plan.Wheels {
-		built.add(builtWheel{w.Nodes, w.Name, w.Artifact}, w.Err)
+		built.add(w.Nodes, w.Name, w.Artifact, w.Err)
 	}
 	return errors.Join(failure, built.print(a, o.json))
 }
@@ -182,8 +139,5 @@ func printWheelsForPlan(a *app, o wheelOptions, plan *ship.Plan) error {
 	if !o.json {
 		return plan.Print(a.stdout, o.verbose)
 	}
-	return ui.JSON(a.stdout, struct {
-		Groups []report.Group `json:"groups"`
-		Left   []ship.LeftOut `json:"left"`
-	}{plan.Groups(), plan.Left})
+	return ui.JSON(a.stdout, newWheelForPlan(plan))
 }
