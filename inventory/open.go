@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-
 	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
