@@ -13,11 +13,13 @@ import (
 // environmentFile matches files of an environment, below its prefix, that belong to the interpreter, to the
 // standard library, to conda or to the environment itself. Members that land in site-packages or bin are not
 // compared with it.
-var environmentFile = regexp.MustCompile(`^(pyvenv\.cfg$|conda-meta/|s?bin/|Scripts/|include/python|lib(32|64)?/(python|pypy)|lib/libpython)`)
+var environmentFile = regexp.MustCompile(
+	`^(pyvenv\.cfg$|conda-meta/|s?bin/|Scripts/|include/python|lib(32|64)?/(python|pypy)|lib/libpython)`)
 
 // ownedCommand matches the commands of the interpreter and of the environment, not others that only begin
 // like them: python-argcomplete-check-easy-install-script, activate-global-python-argcomplete.
-var ownedCommand = regexp.MustCompile(`(?i)^(((python|pypy)[\d.]*[dtw]*(-config)?|pydoc[\d.]*)(\.exe|\.bat)?|(de)?activate(_this)?(\.\w+)?)$`)
+var ownedCommand = regexp.MustCompile(`(?i)^(((python|pypy)[\d.]*[dtw]*(-config)?|pydoc[\d.]*)(\.exe|\.bat)?|` +
+	`(de)?activate(_this)?(\.\w+)?)$`)
 
 // CheckOwnFiles refuses a wheel with a file that is not its own: one of torch, of DeepSpeed, of the interpreter,
 // of the standard library or of the environment. It needs no list of installed files: who has one compares that,
