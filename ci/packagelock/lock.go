@@ -111,7 +111,7 @@ func inputsOf(t *compat.Tables) (string, error) {
 		return "", err
 	}
 	h := sha256.New()
-	fmt.Fprintf(h, "%q %q %s\n", runtime, tools, environment.Kind{Machine: "x86_64", Glibc: compat.LinkGlibc})
+	fmt.Fprintf(h, "%q %q %s\n", runtime, tools, environment.Platform{Machine: "x86_64", Glibc: compat.LinkGlibc})
 	for _, torch := range t.Torches {
 		for _, python := range torch.Pythons {
 			fmt.Fprintf(h, "%+v\n", tableRequest(t, torch, python))

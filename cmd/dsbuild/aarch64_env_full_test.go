@@ -57,11 +57,11 @@ func TestFullAarch64Env(t *testing.T) {
 	for i, n := range r.Nodes {
 		set := l.Sets[slices.IndexFunc(l.Sets, func(s environment.Set) bool { return s.Machine == []string{wheel.X86, wheel.Arm}[i%2] })]
 		if n.Environment.Digest != set.Digest || !strings.HasSuffix(n.Wheel, "_"+set.Machine+".whl") || !strings.Contains(set.Installer.File, "_"+set.Machine) || n.Sent < set.Installer.Size {
-			t.Errorf("%s: %+v, %s with %s; want the set of %s", n.Name, n.Environment, n.Wheel, set.Installer.File, set.Kind)
+			t.Errorf("%s: %+v, %s with %s; want the set of %s", n.Name, n.Environment, n.Wheel, set.Installer.File, set.Platform)
 		}
 	}
 	for _, set := range l.Sets {
-		t.Logf("result: ship --env to four nodes, two of each CPU: %s: %d files, %s, %s", set.Kind, len(set.Files), set.File("deepspeed").File, set.Installer.File)
+		t.Logf("result: ship --env to four nodes, two of each CPU: %s: %d files, %s, %s", set.Platform, len(set.Files), set.File("deepspeed").File, set.Installer.File)
 	}
 	t.Logf("result: the wheels in %.0f s, their builds and tests under qemu-user included; lock and all four environments in %.0f s", building.Seconds(), took.Seconds())
 	if out, _, again := f.dsbuild(t, 0, noEngine(t), "env", "deploy", f.inventory, "--verify", "files"); !strings.Contains(out, "ok, unchanged") {

@@ -71,7 +71,7 @@ type envLock struct {
 }
 
 type envLockSet struct {
-	environment.Kind
+	environment.Platform
 	Digest string `json:"digest"`
 	Files  int    `json:"files"`
 	Size   int64  `json:"size"`
@@ -80,7 +80,7 @@ type envLockSet struct {
 func newEnvLock(file string, l *environment.Lock, changed bool) envLock {
 	doc := envLock{Lock: file, Changed: changed, Name: l.Name, Python: l.Python}
 	for _, s := range l.Sets {
-		doc.Sets = append(doc.Sets, envLockSet{s.Kind, s.Digest, len(s.Files), s.Size()})
+		doc.Sets = append(doc.Sets, envLockSet{s.Platform, s.Digest, len(s.Files), s.Size()})
 	}
 	return doc
 }

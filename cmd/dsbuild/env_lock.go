@@ -122,7 +122,7 @@ func (o envLockOptions) printLock(a *app, l *environment.Lock, changed bool) err
 }
 
 // lockSpec resolves an environment with uv and writes its lock, unless it is the one that is there.
-func (o envLockOptions) lockSpec(ctx context.Context, a *app, spec *environment.Spec, kinds []environment.Kind) (l *environment.Lock, changed bool, err error) {
+func (o envLockOptions) lockSpec(ctx context.Context, a *app, spec *environment.Spec, kinds []environment.Platform) (l *environment.Lock, changed bool, err error) {
 	var old *environment.Lock // none with --upgrade
 	if _, err := os.Stat(o.out); !o.upgrade && !errors.Is(err, os.ErrNotExist) {
 		if old, err = environment.ReadLock(o.out); err != nil {
@@ -154,12 +154,12 @@ func (o envLockOptions) lockSpec(ctx context.Context, a *app, spec *environment.
 }
 
 // kinds are the kinds of nodes to lock for.
-func (o envLockOptions) kinds(ctx context.Context, a *app, spec *environment.Spec) ([]environment.Kind, error) {
+func (o envLockOptions) kinds(ctx context.Context, a *app, spec *environment.Spec) ([]environment.Platform, error) {
 	switch {
-	case o.inventory == "" && len(spec.Kinds) == 0:
+	case o.inventory == "" && len(spec.Platforms) == 0:
 		return nil, fault.WithHint(usagef("no kind of node: %s has no nodes, and --for names no inventory", o.file), "give --for INVENTORY, or in the file: nodes: [{glibc: 2.28}]")
 	case o.inventory == "":
-		return spec.Kinds, nil
+		return spec.Platforms, nil
 	}
 	inv, err := a.loadInventory(ctx, o.inventory, o.limit)
 	if err != nil {
@@ -188,11 +188,11 @@ func (o envLockOptions) kinds(ctx context.Context, a *app, spec *environment.Spe
 		facts = append(facts, n.Facts)
 		names[n.Facts.Platform] = append(names[n.Facts.Platform], n.Name)
 	}
-	kinds := environment.KindsOf(facts)
+	kinds := environment.PlatformsOf(facts)
 	if len(kinds) == 0 {
 		return nil, report.NotOK("no node has told its machine and glibc")
 	}
-	words := each.Map(kinds, func(k environment.Kind) string {
+	words := each.Map(kinds, func(k environment.Platform) string {
 		return fmt.Sprintf("%s (%s)", k, ui.FoldShort(names["linux_"+k.Machine]))
 	})
 	a.reporter.Note("kinds of nodes: %s", strings.Join(words, ", "))

@@ -75,7 +75,7 @@ func TestShipEnvToBothMachines(t *testing.T) {
 		set := l.Sets[slices.IndexFunc(l.Sets, func(s environment.Set) bool { return s.Machine == machine })]
 		ds, n := set.File("deepspeed"), r.Nodes[i]
 		if ds == nil || !strings.HasSuffix(ds.File, "_"+machine+".whl") || ds.Path != "dist/"+ds.File || !strings.Contains(set.Installer.File, "_"+machine) || n.Wheel != ds.File {
-			t.Errorf("%s: %+v, %s; %s gets %s", set.Kind, ds, set.Installer.File, n.Name, n.Wheel)
+			t.Errorf("%s: %+v, %s; %s gets %s", set.Platform, ds, set.Installer.File, n.Name, n.Wheel)
 		}
 	}
 	if n := r.Nodes[0]; n.Status != report.OK || !n.Changed {

@@ -137,7 +137,7 @@ func nightlyDeploy(
 		if spec, err = environment.Read(d.Env, nil); err != nil {
 			return nil, err
 		}
-		if len(spec.Kinds) == 0 { // nobody is there to ask the nodes, and the canary and the others get one lock
+		if len(spec.Platforms) == 0 { // nobody is there to ask the nodes, and the canary and the others get one lock
 			return nil, fault.WithHint(usagef("deploy: env: %s has no nodes", d.Env), "add the kinds of nodes: nodes: [{glibc: 2.28}]")
 		}
 	}
@@ -218,7 +218,7 @@ func deployEnvOnce(ctx context.Context, a *app, opts envOptions, spec environmen
 	spec.Wheels = append(slices.Clone(spec.Wheels), built...)
 	opts.lock = filepath.Join(filepath.Dir(dir), spec.Name+".lock")
 	lock := envLockOptions{envOptions: opts, out: opts.lock}
-	if _, _, err := lock.lockSpec(ctx, a, &spec, spec.Kinds); err != nil {
+	if _, _, err := lock.lockSpec(ctx, a, &spec, spec.Platforms); err != nil {
 		return nightly.Nodes{}, err
 	}
 	opt, err := opts.withFiles(ctx, a)

@@ -67,7 +67,7 @@ func runShipEnv(ctx context.Context, a *app, o shipOptions) error {
 
 // buildForEnv builds the wheels that the nodes need with the Python and the torch of the environment, one for each
 // machine type, and adds them to spec. It returns the kinds of the nodes. done is true after a dry run.
-func buildForEnv(ctx context.Context, a *app, o shipOptions, spec *environment.Spec) (kinds []environment.Kind, done bool, err error) {
+func buildForEnv(ctx context.Context, a *app, o shipOptions, spec *environment.Spec) (kinds []environment.Platform, done bool, err error) {
 	deployment, err := o.fleet.installOptions(ctx, a)
 	if err != nil {
 		return nil, false, err
@@ -94,8 +94,8 @@ func buildForEnv(ctx context.Context, a *app, o shipOptions, spec *environment.S
 	if err != nil {
 		return nil, false, err
 	}
-	if kinds = spec.Kinds; len(kinds) == 0 {
-		kinds = environment.KindsOf(s.Served())
+	if kinds = spec.Platforms; len(kinds) == 0 {
+		kinds = environment.PlatformsOf(s.Served())
 	}
 	if err := spec.CheckWheels(kinds); err != nil {
 		return nil, false, err

@@ -56,7 +56,7 @@ func TestAssignedPlan(t *testing.T) {
 func TestAssignedPlanOfASharedEnvironment(t *testing.T) {
 	t.Parallel()
 	a := planWheel("a.whl", nil)
-	shared := facts(func(f *node.Facts) { f.SiteID = "nfs:server:1" })
+	shared := facts(func(f *node.Facts) { f.SharedID = "nfs:server:1" })
 	known := []deploy.ProbeResult{{Name: "n1", Facts: shared}, {Name: "n2", Facts: shared}}
 	plan, err := deploy.NewAssignedPlan(known, []deploy.Assignment{{Name: "a.whl", Wheel: &a}, {Name: "a.whl", Wheel: &a}}, deploy.PlanOptions{})
 	if err != nil || plan.Nodes[0].Action != change.Install || plan.Nodes[1].Action != change.Shared || len(plan.Wheels) != 1 {

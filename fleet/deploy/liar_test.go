@@ -260,10 +260,10 @@ func siteIDOf(t *testing.T, h inventory.Host, s *sshtest.Server) string {
 	d := deploy.New(options(t, nil, []*sshtest.Server{s}, h))
 	defer d.Close()
 	known, err := d.Probe(t.Context())
-	if err != nil || known[0].Facts.SiteID == "" {
+	if err != nil || known[0].Facts.SharedID == "" {
 		t.Fatalf("%v: %+v", err, known)
 	}
-	return known[0].Facts.SiteID
+	return known[0].Facts.SharedID
 }
 
 // Nodes that share an environment are found to, whoever claims it with them, and nothing is

@@ -197,8 +197,8 @@ func newPlan(nodes []ProbeResult, decide func(i int, n *NodePlan)) Plan {
 	// refuses one of them, it changes none.
 	groups := map[string][]int{}
 	for i, probed := range nodes {
-		if plan.Nodes[i].Action != change.Absent && probed.Facts.SiteID != "" {
-			groups[probed.Facts.SiteID] = append(groups[probed.Facts.SiteID], i)
+		if plan.Nodes[i].Action != change.Absent && probed.Facts.SharedID != "" {
+			groups[probed.Facts.SharedID] = append(groups[probed.Facts.SharedID], i)
 		}
 	}
 	for _, members := range groups {

@@ -184,7 +184,7 @@ func TestPlanOfSharedEnvironments(t *testing.T) {
 	t.Parallel()
 	w := []wheel.Loaded{planWheel("a.whl", nil)}
 	shared := func(cpu string) node.Facts {
-		return facts(func(f *node.Facts) { f.SiteID, f.CPU = "nfs:server:/x:7", cpu })
+		return facts(func(f *node.Facts) { f.SharedID, f.CPU = "nfs:server:/x:7", cpu })
 	}
 	nodes := []deploy.ProbeResult{{Name: "gone", Err: errors.New("no route")}, {Name: "a", Facts: shared("x86-64-v3")}, {Name: "alone", Facts: facts(nil)}, {Name: "b", Facts: shared("x86-64-v3")}}
 	actions := func() []change.Action {

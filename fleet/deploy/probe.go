@@ -83,19 +83,19 @@ func (n *nodeState) setInstalled(ds *node.Installed) {
 	n.after = n.before
 }
 
-// proveSharing corrects the SiteIDs in known: nodes that provably share site-packages keep a common one, all
+// proveSharing corrects the SharedIDs in known: nodes that provably share site-packages keep a common one, all
 // others that claimed to share lose theirs.
 func (d *Deploy) proveSharing(ctx context.Context, known []ProbeResult) {
 	claims := make([]change.Claim, len(known))
 	for i, n := range known {
 		if n.Err == nil {
-			claims[i] = change.Claim{Node: d.nodes[i].Node, Folder: n.Facts.SitePackages, ID: n.Facts.SiteID, Writable: n.Facts.Writable}
+			claims[i] = change.Claim{Node: d.nodes[i].Node, Folder: n.Facts.SitePackages, ID: n.Facts.SharedID, Writable: n.Facts.Writable}
 		}
 	}
 	change.ProveSharing(ctx, claims, d.Fleet.Forks())
 	for i, n := range known {
 		if n.Err == nil {
-			known[i].Facts.SiteID = claims[i].ID
+			known[i].Facts.SharedID = claims[i].ID
 		}
 	}
 }

@@ -103,9 +103,9 @@ func (s *site) lockOnly(t *testing.T, text string) (l *environment.Lock, paths m
 		UV: s.UV, Installer: s.Index.Installer(t), Collect: c,
 		Environ: []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "UV_CACHE_DIR=" + t.TempDir(), "UV_DEFAULT_INDEX=" + s.URL, "UV_NO_CONFIG=1", "UV_PYTHON_DOWNLOADS=never"},
 	}
-	kinds := spec.Kinds
+	kinds := spec.Platforms
 	if len(kinds) == 0 {
-		kinds = []environment.Kind{{Machine: "x86_64", Glibc: "2.17"}}
+		kinds = []environment.Platform{{Machine: "x86_64", Glibc: "2.17"}}
 	}
 	if l, err = r.Resolve(t.Context(), spec, kinds, nil, s.dir); err != nil {
 		t.Fatal(err)

@@ -317,7 +317,7 @@ func (s *site) uv(t *testing.T, line string) (restore func()) {
 
 // lockOfOneFile is a lock for the plans of nodes such as factsForLock.
 func lockOfOneFile() *environment.Lock {
-	set := environment.Set{Kind: environment.Kind{Machine: "x86_64", Glibc: "2.28"}, Digest: strings.Repeat("ab", 32), Files: []environment.File{{Name: "alpha", SHA256: "1", Size: 10}}}
+	set := environment.Set{Platform: environment.Platform{Machine: "x86_64", Glibc: "2.28"}, Digest: strings.Repeat("ab", 32), Files: []environment.File{{Name: "alpha", SHA256: "1", Size: 10}}}
 	return &environment.Lock{Python: "3.11", Sets: []environment.Set{set}}
 }
 
@@ -391,7 +391,7 @@ func TestPlanFoldsFullDisks(t *testing.T) {
 func TestLargeWheelsAreSentFirst(t *testing.T) {
 	t.Parallel()
 	set := environment.Set{
-		Kind: environment.Kind{Machine: "x86_64", Glibc: "2.28"}, Digest: strings.Repeat("ab", 32), Installer: environment.File{Name: "uv", SHA256: "uv", Size: 1},
+		Platform: environment.Platform{Machine: "x86_64", Glibc: "2.28"}, Digest: strings.Repeat("ab", 32), Installer: environment.File{Name: "uv", SHA256: "uv", Size: 1},
 		Files: []environment.File{{Name: "alpha", SHA256: "a", Size: 10}, {Name: "beta", SHA256: "b", Size: 10}, {Name: "gone", SHA256: "g", Size: 5000}, {Name: "torch", SHA256: "t", Size: 900}},
 	}
 	f := node.Facts{Python: "3.11.2", Tag: "cp311", Platform: "linux_x86_64", Glibc: "2.31", CPU: "x86-64-v3"}
@@ -416,7 +416,7 @@ func TestLargeWheelsAreSentFirst(t *testing.T) {
 // environment brings.
 func TestPlanAsksWhetherDeepSpeedFits(t *testing.T) {
 	t.Parallel()
-	set := environment.Set{Kind: environment.Kind{Machine: "x86_64", Glibc: "2.28"}, Digest: strings.Repeat("ab", 32), Files: []environment.File{
+	set := environment.Set{Platform: environment.Platform{Machine: "x86_64", Glibc: "2.28"}, Digest: strings.Repeat("ab", 32), Files: []environment.File{
 		{Name: "deepspeed", Version: "0.19.8", SHA256: "ds", Size: 10}, {Name: "torch", Version: "2.15.0+cu132", SHA256: "torch", Size: 10},
 	}}
 	m := wheel.Manifest{Name: "deepspeed-0.19.8-cp311-cp311-linux_x86_64.whl", Version: "0.19.8", Python: "3.11", Torch: "2.15.0", CUDA: "13.2", CPU: "x86-64-v4"}
@@ -626,7 +626,7 @@ func TestJobOnANodeWithTheSameFolder(t *testing.T) {
 		return envdeploy.ProbeResult{
 			Name:  name,
 			Facts: new(factsForLock()),
-			State: &envdeploy.EnvironmentState{Place: "/home/me/env", Site: site, Free: 1 << 40, Writable: true, Previous: &envdeploy.Environment{}},
+			State: &envdeploy.EnvironmentState{Place: "/home/me/env", FolderID: site, Free: 1 << 40, Writable: true, Previous: &envdeploy.Environment{}},
 		}
 	}
 	busy := survey("gpu2", "nfs:server:7")

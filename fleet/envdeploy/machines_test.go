@@ -53,7 +53,7 @@ func TestNodesOfBothMachines(t *testing.T) {
 			t.Errorf("%s has %s, want %s", n.Name, got, want)
 		}
 		if n.Environment.Digest != set.Digest || n.Sent != set.Size()+set.Installer.Size || !strings.HasSuffix(n.Wheel, "_"+machine+".whl") || !strings.HasSuffix(set.Installer.File, "_"+machine+".whl") {
-			t.Errorf("%s: %+v, %d bytes; want the set of %s", n.Name, n.Environment, n.Sent, set.Kind)
+			t.Errorf("%s: %+v, %d bytes; want the set of %s", n.Name, n.Environment, n.Sent, set.Platform)
 		}
 	}
 	if r := run(t, t.Context(), opt); r.Err() != nil || r.Nodes[0].Changed || r.Nodes[1].Changed || r.Nodes[0].Sent+r.Nodes[1].Sent > 0 {

@@ -80,12 +80,12 @@ type ProbeResult struct {
 	Err       error
 }
 
-// site is the folder of the environments as the node names it; "": not known.
-func (n ProbeResult) site() string {
+// folder is the folder of the environments as the node names it; "": not known.
+func (n ProbeResult) folder() string {
 	if n.Err != nil || n.State == nil {
 		return ""
 	}
-	return n.State.Site
+	return n.State.FolderID
 }
 
 // PlanOptions are the settings of NewPlan.
@@ -114,24 +114,24 @@ const mixedHint = "lock and deploy the nodes of each kind by themselves (--limit
 // refuseMixedFolders refuses to install where another node has the folder in common and needs another environment, as nodes
 // of two machine types with one home do: the link current leads to one.
 func (p *Plan) refuseMixedFolders(nodes []ProbeResult) {
-	first, mixed := map[string]*NodePlan{}, map[string]*NodePlan{} // by site: two nodes with different sets
+	first, mixed := map[string]*NodePlan{}, map[string]*NodePlan{} // by folder: two nodes with different sets
 	for i, n := range nodes {
-		plan, site := &p.Nodes[i], n.site()
+		plan, folder := &p.Nodes[i], n.folder()
 		switch {
-		case site == "" || plan.Action != change.Install && plan.Action != change.UpToDate:
-		case first[site] == nil:
-			first[site] = plan
-		case first[site].Set.Digest != plan.Set.Digest && mixed[site] == nil:
-			mixed[site] = plan
+		case folder == "" || plan.Action != change.Install && plan.Action != change.UpToDate:
+		case first[folder] == nil:
+			first[folder] = plan
+		case first[folder].Set.Digest != plan.Set.Digest && mixed[folder] == nil:
+			mixed[folder] = plan
 		}
 	}
 	for i, n := range nodes {
-		plan, other := &p.Nodes[i], first[n.site()]
-		if mixed[n.site()] == nil || plan.Action != change.Install {
+		plan, other := &p.Nodes[i], first[n.folder()]
+		if mixed[n.folder()] == nil || plan.Action != change.Install {
 			continue
 		}
 		if other.Set.Digest == plan.Set.Digest {
-			other = mixed[n.site()]
+			other = mixed[n.folder()]
 		}
 		plan.SetRefused(mixedHint, cause.Messagef("its environments lie in a folder that it shares with %s, which needs another environment", cause.Own(other.Name)))
 		plan.Send, plan.Python = nil, false
@@ -224,15 +224,15 @@ func unfit(tables *compat.Tables, set *environment.Set, f node.Facts, opt PlanOp
 // through the link. Where nodes have the folder of the environments in common, such as a shared home, a job on any
 // of them uses the current environment.
 func (p *Plan) applyInUse(nodes []ProbeResult, policy change.InUse) {
-	users := map[string]*ProbeResult{} // by site: the first node with processes
+	users := map[string]*ProbeResult{} // by folder: the first node with processes
 	for i, n := range nodes {
-		if site := n.site(); site != "" && len(n.Processes.InUse) > 0 && users[site] == nil {
-			users[site] = &nodes[i]
+		if folder := n.folder(); folder != "" && len(n.Processes.InUse) > 0 && users[folder] == nil {
+			users[folder] = &nodes[i]
 		}
 	}
 	for i, n := range nodes {
 		plan := &p.Nodes[i]
-		other := users[n.site()]
+		other := users[n.folder()]
 		switch what := change.DescribeProcesses(n.Processes); {
 		case plan.Action != change.Install && plan.Action != change.Rollback:
 			continue

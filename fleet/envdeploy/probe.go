@@ -41,7 +41,7 @@ type EnvironmentState struct {
 
 	Leftovers bool   `json:"leftovers"` // of a run that was cut off
 	Place     string `json:"place"`     // the folder of the environments of this name
-	Site      string `json:"site"`      // equal on two nodes if they have this folder in common; "": not known
+	FolderID  string `json:"site"`      // equal on two nodes if they have this folder in common; "": not known
 }
 
 // Environment is an environment on a node.
@@ -165,30 +165,30 @@ func (n *nodeState) wanted() string {
 	return set.Digest
 }
 
-// proveSharing corrects the Sites in known if a node reports processes, or if the nodes of a Site need different
+// proveSharing corrects the FolderIDs in known if a node reports processes, or if the nodes of one need different
 // environments: only nodes that provably have the same folder hinder each other.
 func (d *Deploy) proveSharing(ctx context.Context, known []ProbeResult) {
 	doubtful, wanted := map[string]bool{}, map[string]string{}
 	for i, n := range known {
-		if n.site() == "" {
+		if n.folder() == "" {
 			continue
 		}
 		digest := d.nodes[i].wanted()
-		if other, seen := wanted[n.site()]; len(n.Processes.InUse) > 0 || seen && other != digest {
-			doubtful[n.site()] = true
+		if other, seen := wanted[n.folder()]; len(n.Processes.InUse) > 0 || seen && other != digest {
+			doubtful[n.folder()] = true
 		}
-		wanted[n.site()] = digest
+		wanted[n.folder()] = digest
 	}
 	claims := make([]change.Claim, len(known))
 	for i, n := range known {
-		if doubtful[n.site()] {
-			claims[i] = change.Claim{Node: d.nodes[i].Node, Folder: n.State.Place, ID: n.site(), Writable: n.State.Writable}
+		if doubtful[n.folder()] {
+			claims[i] = change.Claim{Node: d.nodes[i].Node, Folder: n.State.Place, ID: n.folder(), Writable: n.State.Writable}
 		}
 	}
 	change.ProveSharing(ctx, claims, d.Fleet.Forks())
 	for i, n := range known {
-		if n.site() != "" {
-			n.State.Site = claims[i].ID
+		if n.folder() != "" {
+			n.State.FolderID = claims[i].ID
 		}
 	}
 }

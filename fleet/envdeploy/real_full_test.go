@@ -46,7 +46,7 @@ func TestFullEnvRealPackages(t *testing.T) {
 		}
 		c := &environment.Collector{Cache: filepath.Join(x.dir, "cache"), Indexes: []string{index}, Client: pyindex.New(http.DefaultTransport)}
 		r := environment.Resolver{UV: x.UV, Installer: x.Installer(t), Collect: c, Environ: append(os.Environ(), "UV_NO_CONFIG=1", "UV_PYTHON_DOWNLOADS=never")}
-		l, err := r.Resolve(t.Context(), spec, []environment.Kind{{Machine: "x86_64", Glibc: "2.28"}}, nil, x.dir)
+		l, err := r.Resolve(t.Context(), spec, []environment.Platform{{Machine: "x86_64", Glibc: "2.28"}}, nil, x.dir)
 		if err != nil {
 			t.Fatal(err)
 		}

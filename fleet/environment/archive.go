@@ -257,7 +257,7 @@ func (i Interpreter) check() error {
 }
 
 // chooseInterpreter returns the archive of a Spec for a kind of node; nil if the Spec has none.
-func (s *Spec) chooseInterpreter(k Kind, dir string) (*Interpreter, error) {
+func (s *Spec) chooseInterpreter(k Platform, dir string) (*Interpreter, error) {
 	if len(s.Archives) == 0 {
 		return nil, nil
 	}

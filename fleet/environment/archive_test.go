@@ -155,7 +155,7 @@ func TestChooseInterpreter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := Kind{Machine: "x86_64", Glibc: "2.40"}
+	k := Platform{Machine: "x86_64", Glibc: "2.40"}
 	s := &Spec{Python: "3.11", Archives: []Text{{Text: file}}}
 	i, err := s.chooseInterpreter(k, filepath.Dir(file))
 	if err != nil || i.check() != nil || i.Path != filepath.Base(file) {
@@ -163,8 +163,8 @@ func TestChooseInterpreter(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		python string
-		kind   Kind
-	}{"another Python": {"3.12", k}, "another machine": {"3.11", Kind{Machine: "aarch64", Glibc: "2.40"}}, "an old glibc": {"3.11", Kind{Machine: "x86_64", Glibc: "2.17"}}} {
+		kind   Platform
+	}{"another Python": {"3.12", k}, "another machine": {"3.11", Platform{Machine: "aarch64", Glibc: "2.40"}}, "an old glibc": {"3.11", Platform{Machine: "x86_64", Glibc: "2.17"}}} {
 		s.Python = c.python
 		if _, err := s.chooseInterpreter(c.kind, "."); fault.ExitCode(err) != 2 {
 			t.Errorf("%s: %v", name, err)

@@ -13,7 +13,7 @@ import (
 
 // choose returns the wheel that pip would take on a node of a kind: the one with the most specific
 // tag (PEP 425), then with the highest build number.
-func choose(all []File, python string, k Kind) (File, error) {
+func choose(all []File, python string, k Platform) (File, error) {
 	// These facts about nodes of a kind decide which wheels install there.
 	facts := node.Facts{Python: python + ".0", Tag: "cp" + strings.ReplaceAll(python, ".", ""), Platform: "linux_" + k.Machine, Glibc: k.Glibc}
 	var best File

@@ -85,7 +85,7 @@ func TestChooseTakesTheWheelOfPip(t *testing.T) {
 			names, all = append(names, name), append(all, File{Name: "a", File: name})
 		}
 		a := ask[r.IntN(len(ask))]
-		k, python := Kind{"x86_64", a[1].(string)}, fmt.Sprintf("3.%d", a[0])
+		k, python := Platform{"x86_64", a[1].(string)}, fmt.Sprintf("3.%d", a[0])
 		order := orders[python+" "+k.Glibc]
 		want := pipPrefers(names, order)
 		got, err := choose(all, python, k)

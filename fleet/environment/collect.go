@@ -146,7 +146,7 @@ func (c *Collector) fetch(ctx context.Context, f File) (path string, size int64,
 
 // Find returns the wheel of one version of a package for a kind of node. It takes only files whose
 // sha256 is in sums; nil takes all.
-func (c *Collector) Find(ctx context.Context, name, version, python string, k Kind, sums []string) (File, error) {
+func (c *Collector) Find(ctx context.Context, name, version, python string, k Platform, sums []string) (File, error) {
 	all, err := c.wheelsOf(ctx, name, version, sums)
 	var f File
 	if err == nil {

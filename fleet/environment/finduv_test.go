@@ -101,7 +101,7 @@ func TestOtherUV(t *testing.T) {
 	x.Add(t, wheelindex.Wheel{Name: "alpha", Version: "1.0"})
 	r := resolver(t, x)
 	r.Installer = published
-	_, err := r.Resolve(t.Context(), spec(t, dir, "name: train\npython: 3.11\nrequirements: [alpha]\n"), []environment.Kind{old}, nil, dir)
+	_, err := r.Resolve(t.Context(), spec(t, dir, "name: train\npython: 3.11\nrequirements: [alpha]\n"), []environment.Platform{old}, nil, dir)
 	if err == nil || !strings.Contains(err.Error(), "another sha256 than those that this dsbuild accepts") || fault.ExitCode(err) != 4 {
 		t.Errorf("%v (exit code %d), want a refusal with exit code 4", err, fault.ExitCode(err))
 	}
@@ -123,7 +123,7 @@ func TestCollectHere(t *testing.T) {
 	x, dir := wheelindex.New(t), t.TempDir()
 	path := x.Add(t, wheelindex.Wheel{Name: "alpha", Version: "1.0"})
 	x.Add(t, wheelindex.Wheel{Name: "beta", Version: "1.0"})
-	l, err := resolver(t, x).Resolve(t.Context(), spec(t, dir, "name: train\npython: 3.11\nrequirements: [alpha, beta]\n"), []environment.Kind{old}, nil, dir)
+	l, err := resolver(t, x).Resolve(t.Context(), spec(t, dir, "name: train\npython: 3.11\nrequirements: [alpha, beta]\n"), []environment.Platform{old}, nil, dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -205,7 +205,7 @@ func TestFileNameInUVsAnswer(t *testing.T) {
 // must fit.
 func TestForNodesWithAPythonThatComesAlong(t *testing.T) {
 	t.Parallel()
-	l := &Lock{Python: "3.11", Sets: []Set{{Kind: Kind{"aarch64", "2.28"}}, {Kind: Kind{"x86_64", "2.28"}, Python: &Interpreter{File: "p.tar.gz", Size: 5}, Files: []File{{Name: "numpy", Size: 7}}}}}
+	l := &Lock{Python: "3.11", Sets: []Set{{Platform: Platform{"aarch64", "2.28"}}, {Platform: Platform{"x86_64", "2.28"}, Python: &Interpreter{File: "p.tar.gz", Size: 5}, Files: []File{{Name: "numpy", Size: 7}}}}}
 	for _, f := range []node.Facts{{Platform: "linux_x86_64", Glibc: "2.28"}, {Platform: "linux_x86_64", Glibc: "2.40", Python: "3.6.8", Tag: "cp36"}} {
 		if s, err := l.For(f); err != nil || s.Python == nil {
 			t.Errorf("%+v: %v, %v", f, s, err)

@@ -42,7 +42,7 @@ func (l *Lock) Program() string { return cmp.Or(l.Interpreter, "python"+l.Python
 
 // Set is the files for one kind of node.
 type Set struct {
-	Kind
+	Platform
 	Digest    string       `json:"digest"`           // identifies the environment that these files make
 	Python    *Interpreter `json:"python,omitempty"` // comes along; nil: the node's own
 	Installer File         `json:"installer"`        // uv's wheel, which comes along and is not part of the environment
@@ -144,7 +144,7 @@ func (l *Lock) check() error {
 	}
 	for _, s := range l.Sets {
 		if err := s.check(l.Python); err != nil {
-			return fmt.Errorf("%s: %w", s.Kind, err)
+			return fmt.Errorf("%s: %w", s.Platform, err)
 		}
 	}
 	return nil

@@ -86,7 +86,7 @@ func (r *reader) read(body yamldoc.Node) (*Spec, error) {
 				s.Wanted = append(s.Wanted, r.requirement(n)...)
 			}
 		case "nodes":
-			s.Kinds = r.kinds(p.Node)
+			s.Platforms = r.kinds(p.Node)
 		}
 	}
 	r.checkWhole(s, body, given)
@@ -249,10 +249,10 @@ func (r *reader) requirement(n yamldoc.Node) []Text {
 }
 
 // kinds reads the kinds of nodes.
-func (r *reader) kinds(n yamldoc.Node) []Kind {
-	var kinds []Kind
+func (r *reader) kinds(n yamldoc.Node) []Platform {
+	var kinds []Platform
 	for _, entry := range r.Items(n, "nodes") {
-		k := Kind{Machine: "x86_64"}
+		k := Platform{Machine: "x86_64"}
 		for _, p := range r.Pairs(entry, "an entry of nodes", []string{"machine", "glibc"}) {
 			switch p.Key {
 			case "machine":
@@ -272,6 +272,6 @@ func (r *reader) kinds(n yamldoc.Node) []Kind {
 		}
 		kinds = append(kinds, k)
 	}
-	sortKinds(kinds)
+	sortPlatforms(kinds)
 	return kinds
 }

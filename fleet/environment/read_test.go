@@ -36,7 +36,7 @@ nodes:
 	if s.Name != "train" || s.Python != "3.10" || s.Folder != "/opt/x" || s.Torch != "2.15.0+cu132" || len(s.Wheels) != 2 || s.Wheels[0].Text != "dir/dist/deepspeed-0.19.8-cp310-cp310-linux_x86_64.whl" {
 		t.Errorf("%+v", s)
 	}
-	if len(s.Wanted) != 2 || s.Wanted[1].Text != "einops; python_version < '3.12'" || len(s.Kinds) != 2 || s.Kinds[0] != (Kind{"aarch64", "2.28"}) {
+	if len(s.Wanted) != 2 || s.Wanted[1].Text != "einops; python_version < '3.12'" || len(s.Platforms) != 2 || s.Platforms[0] != (Platform{"aarch64", "2.28"}) {
 		t.Errorf("%+v", s)
 	}
 }
@@ -98,7 +98,7 @@ func FuzzLock(f *testing.F) {
 // The fewest kinds serve all nodes: the oldest glibc of each machine.
 func TestKindsOf(t *testing.T) {
 	t.Parallel()
-	got := KindsOf([]node.Facts{
+	got := PlatformsOf([]node.Facts{
 		{Platform: "linux_x86_64", Glibc: "2.36"},
 		{Platform: "linux_aarch64", Glibc: "2.28"},
 		{Platform: "linux_x86_64", Glibc: "2.9"},
@@ -106,7 +106,7 @@ func TestKindsOf(t *testing.T) {
 		{Platform: "linux_x86_64"},
 		{Platform: "macosx_14_arm64", Glibc: "1"},
 	})
-	if len(got) != 2 || got[0] != (Kind{"aarch64", "2.28"}) || got[1] != (Kind{"x86_64", "2.9"}) {
+	if len(got) != 2 || got[0] != (Platform{"aarch64", "2.28"}) || got[1] != (Platform{"x86_64", "2.9"}) {
 		t.Errorf("%v", got)
 	}
 }
@@ -114,7 +114,7 @@ func TestKindsOf(t *testing.T) {
 // Of several wheels the one is taken that pip takes.
 func TestChoose(t *testing.T) {
 	t.Parallel()
-	k := Kind{"x86_64", "2.28"}
+	k := Platform{"x86_64", "2.28"}
 	for want, others := range map[string][]string{
 		"a-1-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl": {"a-1-py3-none-any.whl", "a-1-cp38-abi3-manylinux_2_28_x86_64.whl", "a-1-cp311-cp311-linux_x86_64.whl"},
 		"a-1-cp311-cp311-manylinux_2_28_x86_64.whl":                      {"a-1-cp311-cp311-manylinux_2_17_x86_64.whl", "a-1-cp311-cp311-manylinux_2_34_x86_64.whl", "a-1-cp312-cp312-manylinux_2_28_x86_64.whl"},

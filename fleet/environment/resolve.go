@@ -32,7 +32,7 @@ type Resolver struct {
 // Resolve makes the lock of a Spec for kinds of nodes. old, which may be nil, is the lock that is
 // there: if it answers the same request, it is returned as it is; otherwise its versions stay
 // wherever the requirements allow that. Dir is the folder in which the lock will lie.
-func (r Resolver) Resolve(ctx context.Context, s *Spec, kinds []Kind, old *Lock, dir string) (*Lock, error) {
+func (r Resolver) Resolve(ctx context.Context, s *Spec, kinds []Platform, old *Lock, dir string) (*Lock, error) {
 	locals, err := openLocals(s)
 	if err != nil {
 		return nil, err
@@ -81,14 +81,14 @@ func (l *Lock) Answers(s *Spec) bool {
 	if err != nil {
 		return true
 	}
-	kinds := each.Map(l.Sets, func(set Set) Kind { return set.Kind })
+	kinds := each.Map(l.Sets, func(set Set) Platform { return set.Platform })
 	request, err := s.request(kinds, locals, l.Sets[0].Installer.Version, l.Dir)
 	return err != nil || request == l.Request
 }
 
 // request identifies all that decides the lock, except the state of the index. dir is the folder of the
 // lock.
-func (s *Spec) request(kinds []Kind, locals []File, uv, dir string) (string, error) {
+func (s *Spec) request(kinds []Platform, locals []File, uv, dir string) (string, error) {
 	h := sha256.New()
 	fmt.Fprintf(h, "format %d\nname %s\npython %s\ninterpreter %s\nfolder %s\ntorch %s\nuv %s\n", lockFormat, s.Name, s.Python, s.Interpreter, s.Folder, s.Torch, uv)
 	for _, w := range locals {
@@ -155,7 +155,7 @@ func openLocal(path string) (File, error) {
 
 // CheckWheels reports mistakes in the local wheels of a Spec: one that does not exist, or a package without one for a
 // kind of node. Resolve reports them too.
-func (s *Spec) CheckWheels(kinds []Kind) error {
+func (s *Spec) CheckWheels(kinds []Platform) error {
 	locals, err := openLocals(s)
 	if err == nil {
 		_, err = s.localsFor(kinds, locals)
@@ -165,7 +165,7 @@ func (s *Spec) CheckWheels(kinds []Kind) error {
 
 // localsFor returns the local wheels for each kind of node: of every package the one that installs there. all are
 // those of openLocals.
-func (s *Spec) localsFor(kinds []Kind, all []File) ([][]File, error) {
+func (s *Spec) localsFor(kinds []Platform, all []File) ([][]File, error) {
 	own := make([][]File, len(kinds))
 	var problems diagnostic.List
 	for i, k := range kinds {
@@ -207,8 +207,8 @@ func relativePath(dir, path string) string {
 }
 
 // set resolves the files for one kind of node, with its local wheels.
-func (r Resolver) set(ctx context.Context, s *Spec, k Kind, locals []File, old *Lock) (Set, error) {
-	out := Set{Kind: k}
+func (r Resolver) set(ctx context.Context, s *Spec, k Platform, locals []File, old *Lock) (Set, error) {
+	out := Set{Platform: k}
 	var known []File
 	if old != nil {
 		if at := slices.IndexFunc(old.Sets, func(o Set) bool { return o.Machine == k.Machine }); at >= 0 {
@@ -232,7 +232,7 @@ func (r Resolver) set(ctx context.Context, s *Spec, k Kind, locals []File, old *
 
 // Files resolves a Spec for one kind of node, and returns the wheels, sorted by name. It fetches none: a Size is 0
 // if the index does not say it. The versions in known are preferred.
-func (r Resolver) Files(ctx context.Context, s *Spec, k Kind, locals, known []File) ([]File, error) {
+func (r Resolver) Files(ctx context.Context, s *Spec, k Platform, locals, known []File) ([]File, error) {
 	packages, err := r.runUV(ctx, s, k, locals, known)
 	if err != nil {
 		return nil, err
@@ -253,7 +253,7 @@ func (r Resolver) Files(ctx context.Context, s *Spec, k Kind, locals, known []Fi
 }
 
 // file takes the one wheel of a resolved package that a pip on such a node would take.
-func (r Resolver) file(p lockedPackage, python string, k Kind, locals []File) (File, error) {
+func (r Resolver) file(p lockedPackage, python string, k Platform, locals []File) (File, error) {
 	if at := indexOf(locals, p.Name); at >= 0 {
 		return locals[at], nil
 	}

@@ -46,7 +46,7 @@ func spec(t *testing.T, dir, text string) *environment.Spec {
 	return s
 }
 
-var old = environment.Kind{Machine: "x86_64", Glibc: "2.28"}
+var old = environment.Platform{Machine: "x86_64", Glibc: "2.28"}
 
 func names(s environment.Set) []string {
 	var out []string
@@ -66,7 +66,7 @@ func TestLockListsEveryFileForEachKind(t *testing.T) {
 	local := wheelindex.Make(t, dir, wheelindex.Wheel{Name: "delta", Version: "2.0+local", Requires: []string{"alpha"}})
 	s := spec(t, dir, "name: train\npython: 3.11\ncompanions: ["+filepath.Base(local)+"]\n")
 	r, lockFile := resolver(t, x), filepath.Join(dir, "environment.lock")
-	kinds := []environment.Kind{old, {Machine: "x86_64", Glibc: "2.35"}}
+	kinds := []environment.Platform{old, {Machine: "x86_64", Glibc: "2.35"}}
 	l, err := r.Resolve(t.Context(), s, kinds, nil, dir)
 	if err != nil {
 		t.Fatal(err)
@@ -138,7 +138,7 @@ func TestLockOfBothMachines(t *testing.T) {
 		x86Ours, armOurs = "ours-1+x86_64-py3-none-manylinux_2_28_x86_64.whl", "ours-1+aarch64-py3-none-manylinux_2_28_aarch64.whl"
 		x86Fast, armFast = "fast-2-cp311-cp311-linux_x86_64.whl", "fast-2-cp311-cp311-linux_aarch64.whl"
 	)
-	kinds := []environment.Kind{{Machine: "aarch64", Glibc: "2.36"}, {Machine: "x86_64", Glibc: "2.28"}}
+	kinds := []environment.Platform{{Machine: "aarch64", Glibc: "2.36"}, {Machine: "x86_64", Glibc: "2.28"}}
 	lock := func(deepspeed, companions string) (*environment.Lock, error) {
 		s := spec(t, dir, "name: train\npython: 3.11\ndeepspeed: "+deepspeed+"\ncompanions: "+companions+"\n")
 		l, err := resolver(t, x).Resolve(t.Context(), s, kinds, nil, dir)
@@ -156,8 +156,8 @@ func TestLockOfBothMachines(t *testing.T) {
 		{"beta-1-cp311-cp311-manylinux_2_17_x86_64.whl", x86Fast, x86Ours},
 	} {
 		set := l.Sets[i]
-		if got := names(set); !slices.Equal(got, want) || set.Kind != kinds[i] || !strings.HasSuffix(set.Installer.File, "_"+kinds[i].Machine+".whl") {
-			t.Errorf("%s: %q and %s, want %q and the uv of that machine", set.Kind, got, set.Installer.File, want)
+		if got := names(set); !slices.Equal(got, want) || set.Platform != kinds[i] || !strings.HasSuffix(set.Installer.File, "_"+kinds[i].Machine+".whl") {
+			t.Errorf("%s: %q and %s, want %q and the uv of that machine", set.Platform, got, set.Installer.File, want)
 		}
 		for _, f := range set.Files {
 			if local := f.Name != "beta"; local != (f.Path == f.File) {
@@ -194,10 +194,10 @@ func TestPackageWithoutAFittingWheelIsNamed(t *testing.T) {
 		"companions: [nonsense.whl]":                         "environment.yaml:3:14: ",
 		"requirements: [\"newglibc; python_version < '3'\"]": "no requirement applies",
 	} {
-		_, err := resolver(t, x).Resolve(t.Context(), spec(t, dir, "name: train\npython: 3.11\n"+text+"\n"), []environment.Kind{old}, nil, dir)
+		_, err := resolver(t, x).Resolve(t.Context(), spec(t, dir, "name: train\npython: 3.11\n"+text+"\n"), []environment.Platform{old}, nil, dir)
 		mustBeCode(t, err, 2, want)
 	}
-	_, err := resolver(t, x).Resolve(t.Context(), spec(t, dir, "name: train\npython: 3.11\nrequirements: [newglibc]\n"), []environment.Kind{{Machine: "x86_64", Glibc: "2.12"}}, nil, dir)
+	_, err := resolver(t, x).Resolve(t.Context(), spec(t, dir, "name: train\npython: 3.11\nrequirements: [newglibc]\n"), []environment.Platform{{Machine: "x86_64", Glibc: "2.12"}}, nil, dir)
 	if err == nil || !strings.Contains(err.Error(), "too old") {
 		t.Error(err)
 	}
@@ -209,7 +209,7 @@ func TestUnreachableIndex(t *testing.T) {
 	x, dir := wheelindex.New(t), t.TempDir()
 	r := resolver(t, x)
 	r.Environ = append(r.Environ, "UV_DEFAULT_INDEX=http://me:sEcRet@127.0.0.1:9/simple", "UV_HTTP_RETRIES=0")
-	_, err := r.Resolve(t.Context(), spec(t, dir, "name: train\npython: 3.11\nrequirements: [alpha]\n"), []environment.Kind{old}, nil, dir)
+	_, err := r.Resolve(t.Context(), spec(t, dir, "name: train\npython: 3.11\nrequirements: [alpha]\n"), []environment.Platform{old}, nil, dir)
 	var c interface{ ExitCode() int }
 	if err == nil || strings.Contains(err.Error(), "sEcRet") || errors.As(err, &c) && c.ExitCode() == 2 {
 		t.Error(err)
@@ -226,7 +226,7 @@ func TestTorchComesFromItsOwnIndex(t *testing.T) {
 	r := resolver(t, x)
 	r.TorchIndex = strings.TrimSuffix(own.URL, "/simple") + "/torch"
 	r.Collect.Torch = r.TorchIndex
-	l, err := r.Resolve(t.Context(), spec(t, dir, "name: train\npython: 3.11\ntorch: 2.15.0+cu126\n"), []environment.Kind{old}, nil, dir)
+	l, err := r.Resolve(t.Context(), spec(t, dir, "name: train\npython: 3.11\ntorch: 2.15.0+cu126\n"), []environment.Platform{old}, nil, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -244,7 +244,7 @@ func TestCollect(t *testing.T) {
 	path := x.Add(t, wheelindex.Wheel{Name: "alpha", Version: "1.0"})
 	local := wheelindex.Make(t, dir, wheelindex.Wheel{Name: "delta", Version: "2.0"})
 	s := spec(t, dir, "name: train\npython: 3.11\nrequirements: [alpha]\ncompanions: ["+filepath.Base(local)+"]\n")
-	l, err := resolver(t, x).Resolve(t.Context(), s, []environment.Kind{old}, nil, dir)
+	l, err := resolver(t, x).Resolve(t.Context(), s, []environment.Platform{old}, nil, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -294,7 +294,7 @@ func TestIndexThatLies(t *testing.T) {
 	t.Parallel()
 	x, dir := wheelindex.New(t), t.TempDir()
 	path := x.Add(t, wheelindex.Wheel{Name: "alpha", Version: "1.0"})
-	l, err := resolver(t, x).Resolve(t.Context(), spec(t, dir, "name: train\npython: 3.11\nrequirements: [alpha]\n"), []environment.Kind{old}, nil, dir)
+	l, err := resolver(t, x).Resolve(t.Context(), spec(t, dir, "name: train\npython: 3.11\nrequirements: [alpha]\n"), []environment.Platform{old}, nil, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -326,7 +326,7 @@ func TestDamagedLock(t *testing.T) {
 	t.Parallel()
 	x, dir := wheelindex.New(t), t.TempDir()
 	x.Add(t, wheelindex.Wheel{Name: "alpha", Version: "1.0"})
-	l, err := resolver(t, x).Resolve(t.Context(), spec(t, dir, "name: train\npython: 3.11\nrequirements: [alpha]\n"), []environment.Kind{old}, nil, dir)
+	l, err := resolver(t, x).Resolve(t.Context(), spec(t, dir, "name: train\npython: 3.11\nrequirements: [alpha]\n"), []environment.Platform{old}, nil, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -362,7 +362,7 @@ func TestDamagedLock(t *testing.T) {
 
 func TestFor(t *testing.T) {
 	t.Parallel()
-	l := &environment.Lock{Python: "3.11", Sets: []environment.Set{{Kind: environment.Kind{Machine: "x86_64", Glibc: "2.28"}}, {Kind: environment.Kind{Machine: "x86_64", Glibc: "2.35"}}}}
+	l := &environment.Lock{Python: "3.11", Sets: []environment.Set{{Platform: environment.Platform{Machine: "x86_64", Glibc: "2.28"}}, {Platform: environment.Platform{Machine: "x86_64", Glibc: "2.35"}}}}
 	f := node.Facts{Python: "3.11.2", Tag: "cp311", Platform: "linux_x86_64", Glibc: "2.36"}
 	if s, err := l.For(f); err != nil || s.Glibc != "2.35" {
 		t.Error(s, err)

@@ -16,15 +16,15 @@ type Position = diagnostic.Position
 // Spec is the content of an environment.yaml.
 type Spec struct {
 	Name        string
-	Python      string // X.Y, of every node
-	Interpreter string // the program on nodes; "": pythonX.Y
-	Archives    []Text // of a relocatable Python that comes along, one for each machine; none: Interpreter
-	Folder      string // on nodes, absolute; "": the user's ~/.local/share
-	Build       *Build // the DeepSpeed to build; nil: its wheel is in Wheels, or there is none
-	Torch       string // the version, such as 2.15.0 or 2.15.0+cu132; "": none
-	Wheels      []Text // paths of local wheels: DeepSpeed's and the companions, of a package one for each kind of node
-	Wanted      []Text // requirements (PEP 508)
-	Kinds       []Kind // kinds of nodes; none: the inventory's nodes tell
+	Python      string     // X.Y, of every node
+	Interpreter string     // the program on nodes; "": pythonX.Y
+	Archives    []Text     // of a relocatable Python that comes along, one for each machine; none: Interpreter
+	Folder      string     // on nodes, absolute; "": the user's ~/.local/share
+	Build       *Build     // the DeepSpeed to build; nil: its wheel is in Wheels, or there is none
+	Torch       string     // the version, such as 2.15.0 or 2.15.0+cu132; "": none
+	Wheels      []Text     // paths of local wheels: DeepSpeed's and the companions, of a package one for each kind of node
+	Wanted      []Text     // requirements (PEP 508)
+	Platforms   []Platform // kinds of nodes; none: the inventory's nodes tell
 
 	Overrides []string // requirements that replace those of all packages; a file has none
 }
@@ -54,43 +54,43 @@ type Text struct {
 	At   Position
 }
 
-// Kind is a kind of node. One set of files serves all nodes of a kind.
-type Kind struct {
+// Platform is a kind of node: one set of files serves all of them.
+type Platform struct {
 	Machine string `json:"machine"` // x86_64, aarch64
 	Glibc   string `json:"glibc"`   // X.Y, the oldest of its nodes
 }
 
-func (k Kind) String() string { return k.Machine + " with glibc " + k.Glibc }
+func (p Platform) String() string { return p.Machine + " with glibc " + p.Glibc }
 
 // serves reports whether a node is of the kind: its machine is the same and its glibc is not older.
-func (k Kind) serves(f node.Facts) bool {
-	return f.Platform == "linux_"+k.Machine && f.Glibc != "" && wheel.CompareVersions(f.Glibc, k.Glibc) >= 0
+func (p Platform) serves(f node.Facts) bool {
+	return f.Platform == "linux_"+p.Machine && f.Glibc != "" && wheel.CompareVersions(f.Glibc, p.Glibc) >= 0
 }
 
-// KindsOf returns the fewest kinds that serve all nodes: for each machine the oldest glibc.
+// PlatformsOf returns the fewest platforms that serve all nodes: for each machine the oldest glibc.
 // Nodes that are no Linux with glibc are left out.
-func KindsOf(nodes []node.Facts) []Kind {
-	var kinds []Kind
+func PlatformsOf(nodes []node.Facts) []Platform {
+	var platforms []Platform
 	for _, f := range nodes {
 		machine, linux := strings.CutPrefix(f.Platform, "linux_")
 		if !linux || f.Glibc == "" {
 			continue
 		}
-		at := slices.IndexFunc(kinds, func(k Kind) bool { return k.Machine == machine })
-		k := Kind{machine, f.Glibc}
+		at := slices.IndexFunc(platforms, func(p Platform) bool { return p.Machine == machine })
+		p := Platform{machine, f.Glibc}
 		switch {
 		case at < 0:
-			kinds = append(kinds, k)
-		case !kinds[at].serves(f):
-			kinds[at] = k
+			platforms = append(platforms, p)
+		case !platforms[at].serves(f):
+			platforms[at] = p
 		}
 	}
-	sortKinds(kinds)
-	return kinds
+	sortPlatforms(platforms)
+	return platforms
 }
 
-func sortKinds(kinds []Kind) {
-	slices.SortFunc(kinds, func(a, b Kind) int {
+func sortPlatforms(platforms []Platform) {
+	slices.SortFunc(platforms, func(a, b Platform) int {
 		return cmp.Or(strings.Compare(a.Machine, b.Machine), wheel.CompareVersions(a.Glibc, b.Glibc))
 	})
 }

@@ -49,7 +49,7 @@ func (w lockedWheel) fileName() string {
 
 // runUV resolves the requirements of a Spec for one kind of node. The versions in known are
 // preferred.
-func (r Resolver) runUV(ctx context.Context, s *Spec, k Kind, locals, known []File) ([]lockedPackage, error) {
+func (r Resolver) runUV(ctx context.Context, s *Spec, k Platform, locals, known []File) ([]lockedPackage, error) {
 	tmp, err := scratch.New("")
 	if err != nil {
 		return nil, err
@@ -133,7 +133,7 @@ func (r Resolver) project(s *Spec, locals []File) (string, error) {
 
 // uvPlatform is uv's name for a kind of node: it knows some versions of glibc, and wheels for an
 // older one install there too.
-func uvPlatform(k Kind) (string, error) {
+func uvPlatform(k Platform) (string, error) {
 	minor, err := strconv.Atoi(strings.TrimPrefix(k.Glibc, "2."))
 	if err != nil || minor < 17 {
 		return "", fault.WithHint(resolveErrorf("glibc %s is too old for uv", k.Glibc), "an environment needs nodes with glibc 2.17 or newer")

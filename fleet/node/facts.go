@@ -14,7 +14,7 @@ type Facts struct {
 	Glibc             string            `json:"glibc"`                 // X.Y
 	CPU               string            `json:"cpu"`                   // highest level: x86-64-v3, armv8-a
 	SitePackages      string            `json:"site_packages"`         // purelib of the interpreter
-	SiteID            string            `json:"site_id"`               // identity of that directory, equal on nodes that share it
+	SharedID          string            `json:"site_id"`               // identity of that directory, equal on nodes that share it
 	ExternallyManaged bool              `json:"externally_managed"`    // PEP 668
 	Writable          bool              `json:"writable"`              // the user may write into the environment
 	Pip               string            `json:"pip"`                   // version; "" if the environment has none

@@ -47,8 +47,8 @@ func RequestOf(tc compat.Toolchain, beside bool) Request {
 }
 
 // platform is the oldest on which toolchains run: torch itself needs it since 2.7.
-func (q Request) platform() environment.Kind {
-	return environment.Kind{Machine: cmp.Or(q.Machine, wheel.X86), Glibc: compat.LinkGlibc}
+func (q Request) platform() environment.Platform {
+	return environment.Platform{Machine: cmp.Or(q.Machine, wheel.X86), Glibc: compat.LinkGlibc}
 }
 
 // Resolve asks uv for the packages of a request. Versions in known are preferred.
