@@ -198,7 +198,7 @@ type shipPlan struct {
 	deployPlan
 }
 
-func newShipPlan(plan *ship.Plan, preview deploy.Plan) shipPlan {
+func newShipPlan(plan *ship.Selection, preview deploy.Plan) shipPlan {
 	return shipPlan{newWheelForPlan(plan), newDeployPlan(preview)}
 }
 
@@ -254,7 +254,9 @@ type wheelForPlan struct {
 	Left   []ship.LeftOut `json:"left"`
 }
 
-func newWheelForPlan(plan *ship.Plan) wheelForPlan { return wheelForPlan{plan.Groups(), plan.Left} }
+func newWheelForPlan(plan *ship.Selection) wheelForPlan {
+	return wheelForPlan{plan.Groups(), plan.Left}
+}
 
 // wheelPlan is wheel-plan.json: dsbuild wheel --dry-run.
 type wheelPlan struct {

@@ -25,7 +25,7 @@ func (o wheelOptions) shipOptions(ctx context.Context, a *app, tools *buildTools
 		return ship.Options{}, err
 	}
 	return ship.Options{
-		Want: groups.Spec(), Group: groups.Group, Plans: groups,
+		Want: groups.Spec(), Plans: groups,
 		Build: func(ctx context.Context, jobs []pipeline.Job) []pipeline.Result {
 			return tools.runner.RunAll(ctx, jobs, nil)
 		},

@@ -105,17 +105,16 @@ func runShip(ctx context.Context, a *app, o shipOptions) error {
 	if err != nil {
 		return err
 	}
-	opt.Deploy = deployment
-	opt.Deploy.Force = o.fleet.force
-	opt.Deploy.PipWheel, opt.RemoveOps = deploy.DefaultPip(), o.removeOps
+	deployment.Force, deployment.PipWheel, opt.RemoveOps = o.fleet.force, deploy.DefaultPip(), o.removeOps
 	if deploy.Deps(o.fleet.deps) == deploy.DepsBundle {
 		opt.Bundle = tools.newBundler(a)
 	}
 	if !o.verifyGiven {
-		opt.Deploy.VerifyUnchanged = verify.LevelFiles
+		deployment.VerifyUnchanged = verify.LevelFiles
 	}
-	s := ship.New(opt)
-	defer s.Close()
+	d := deploy.New(deployment)
+	defer d.Close()
+	s := ship.New(d, opt)
 	plan, err := s.Survey(ctx)
 	switch {
 	case err != nil && ctx.Err() != nil && !o.fleet.dryRun:

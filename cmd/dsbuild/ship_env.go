@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/dsbuild/dsbuild/fleet/deploy"
 	"github.com/dsbuild/dsbuild/fleet/environment"
 	"github.com/dsbuild/dsbuild/fleet/ship"
 	"github.com/dsbuild/dsbuild/internal/fault"
@@ -84,12 +85,13 @@ func buildForEnv(ctx context.Context, a *app, o shipOptions, spec *environment.S
 	if err != nil {
 		return nil, false, err
 	}
-	opt.Deploy, opt.BuildOnly = deployment, true
+	opt.BuildOnly = true
 	if opt.Assume, err = ship.WithEnvironment(tools.plans.Tables(), spec.Python, spec.Torch); err != nil {
 		return nil, false, err
 	}
-	s := ship.New(opt)
-	defer s.Close()
+	d := deploy.New(deployment)
+	defer d.Close()
+	s := ship.New(d, opt)
 	plan, err := s.Survey(ctx)
 	if err != nil {
 		return nil, false, err

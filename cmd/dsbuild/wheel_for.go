@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/deploy"
 	"github.com/dsbuild/dsbuild/fleet/ship"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -106,12 +107,13 @@ func runWheelFor(ctx context.Context, a *app, o wheelOptions) error {
 		return err
 	}
 	opt.BuildOnly = true
-	opt.Deploy.Options = fleet.Options{Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Reporter: a.reporter}
-	if err := o.addDialer(ctx, a, inv, &opt.Deploy.Options); err != nil {
+	nodes := fleet.Options{Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Reporter: a.reporter}
+	if err := o.addDialer(ctx, a, inv, &nodes); err != nil {
 		return err
 	}
-	s := ship.New(opt)
-	defer s.Close()
+	d := deploy.New(deploy.Options{Options: nodes})
+	defer d.Close()
+	s := ship.New(d, opt)
 	plan, err := s.Survey(ctx)
 	if err != nil {
 		return err
@@ -135,7 +137,7 @@ func runWheelFor(ctx context.Context, a *app, o wheelOptions) error {
 }
 
 // printWheelsForPlan prints the wheels to build and their nodes.
-func printWheelsForPlan(a *app, o wheelOptions, plan *ship.Plan) error {
+func printWheelsForPlan(a *app, o wheelOptions, plan *ship.Selection) error {
 	if !o.json {
 		return plan.Print(a.stdout, o.verbose)
 	}

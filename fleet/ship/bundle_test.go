@@ -18,6 +18,10 @@ import (
 // pythonPlanner plans for the Python that is asked for, but not for 3.14.
 type pythonPlanner struct{}
 
+func (pythonPlanner) Group(context.Context, []compat.Member, wheel.Spec) compat.Grouping {
+	return compat.Grouping{}
+}
+
 func (pythonPlanner) Ask(context.Context, wheel.Spec) (*pipeline.Plan, string, error) {
 	return nil, "", errors.New("not asked")
 }
@@ -31,10 +35,10 @@ func (pythonPlanner) Plan(_ context.Context, _ string, s wheel.Spec) (*pipeline.
 
 // A wheel for several Pythons gets a wheelhouse for each Python of the nodes that lack packages.
 func TestBundleForEachPython(t *testing.T) {
-	w := &Wheel{Name: "py3-torch2.10-v3", State: Built, Plan: &pipeline.Plan{Toolchain: compat.Toolchain{Python: "3.11"}}}
+	w := &Delivery{Name: "py3-torch2.10-v3", State: Built, Plan: &pipeline.Plan{Toolchain: compat.Toolchain{Python: "3.11"}}}
 	loaded := &wheel.Loaded{Requires: []string{"hjson"}}
 	made := map[string]string{}
-	s := &Shipment{opt: Options{Plans: pythonPlanner{}, Report: ui.New(t.Output(), ui.Options{}), Bundle: func(_ context.Context, name string, p *pipeline.Plan, _ wheel.Artifact) (*wheel.Bundle, error) {
+	s := &Ship{opt: Options{Plans: pythonPlanner{}, Report: ui.New(t.Output(), ui.Options{}), Bundle: func(_ context.Context, name string, p *pipeline.Plan, _ wheel.Artifact) (*wheel.Bundle, error) {
 		made[name] = p.Toolchain.Python
 		return &wheel.Bundle{Python: p.Toolchain.Python}, nil
 	}}}

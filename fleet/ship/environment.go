@@ -27,7 +27,8 @@ func WithEnvironment(tables *compat.Tables, python, torch string) (func(node.Fac
 			}
 		}
 		if cuda == "" {
-			return nil, fault.WithHint(fault.WithCode(errors.New("dsbuild does not know the CUDA of torch "+version), 2), "name it: torch: %s+cu132", version)
+			err := errors.New("dsbuild does not know the CUDA of torch " + version)
+			return nil, fault.WithHint(fault.WithCode(err, 2), "name it: torch: %s+cu132", version)
 		}
 	}
 	return func(f node.Facts) node.Facts {
@@ -42,9 +43,9 @@ func WithEnvironment(tables *compat.Tables, python, torch string) (func(node.Fac
 }
 
 // Served returns the facts of the nodes that get a wheel, as they are.
-func (s *Shipment) Served() []node.Facts {
+func (s *Ship) Served() []node.Facts {
 	var facts []node.Facts
-	for _, w := range s.plan.Wheels {
+	for _, w := range s.selection.Wheels {
 		for _, i := range w.indexes {
 			facts = append(facts, s.probed[i])
 		}
@@ -52,25 +53,27 @@ func (s *Shipment) Served() []node.Facts {
 	return facts
 }
 
-// WheelsByMachine returns the paths of the wheels once Build has put them into Options.Dir; before, a path may be empty. The
-// nodes of one machine type must have one wheel: an environment has one DeepSpeed for them.
-func (s *Shipment) WheelsByMachine() ([]string, error) {
-	if err := s.plan.noWheelError(); err != nil {
+// WheelsByMachine returns the paths of the wheels once Build has put them into Options.Dir; before, a path may be
+// empty. The nodes of one machine type must have one wheel: an environment has one DeepSpeed for them.
+func (s *Ship) WheelsByMachine() ([]string, error) {
+	if err := s.selection.noWheelError(); err != nil {
 		return nil, err
 	}
-	if len(s.plan.Wheels) == 0 {
-		return nil, s.plan.Err()
+	if len(s.selection.Wheels) == 0 {
+		return nil, s.selection.Err()
 	}
 	var paths []string
-	of := map[string]*Wheel{}
-	for _, w := range s.plan.Wheels {
+	of := map[string]*Delivery{}
+	for _, w := range s.selection.Wheels {
 		machine := w.Spec.CPU.Machine()
 		switch other := of[machine]; {
 		case w.Err != nil:
 			return nil, fmt.Errorf("%s: %w", w.Name, w.Err)
 		case other != nil:
-			err := fmt.Errorf("the nodes of %s need several wheels (%s, %s), and an environment has one DeepSpeed for them", machine, other.Name, w.Name)
-			return nil, fault.WithCode(fault.WithHint(err, "ship to nodes of one kind at a time with --limit, each kind with its own environment"), 2)
+			const text = "the nodes of %s need several wheels (%s, %s), and an environment has one DeepSpeed for them"
+			const hint = "ship to nodes of one kind at a time with --limit, each kind with its own environment"
+			err := fmt.Errorf(text, machine, other.Name, w.Name)
+			return nil, fault.WithCode(fault.WithHint(err, hint), 2)
 		}
 		of[machine] = w
 		paths = append(paths, w.Artifact.Path)

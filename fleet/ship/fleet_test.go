@@ -114,38 +114,32 @@ func write(t *testing.T, path string, mode os.FileMode, text string) {
 }
 
 // ship prepares a run over the fleet.
-func (f *testFleet) ship(t *testing.T) *ship.Shipment {
+func (f *testFleet) ship(t *testing.T) *ship.Ship {
 	t.Helper()
-	tables, err := compat.NewTables()
-	if err != nil {
-		t.Fatal(err)
-	}
 	rep := ui.New(testWriter{t}, ui.Options{})
-	s := ship.New(ship.Options{
-		Deploy: deploy.Options{
-			Options: fleet.Options{
-				Hosts:      f.hosts,
-				KnownHosts: f.known,
-				Dialer:     &f.dials,
-				Reporter:   rep,
-				Forks:      4,
-				By:         "tester",
-			},
-			Verify: verify.LevelLoad,
-			Rules:  change.Rules{Force: f.force, Policy: f.policy},
-
-			VerifyUnchanged: verify.LevelFiles,
+	d := deploy.New(deploy.Options{
+		Options: fleet.Options{
+			Hosts:      f.hosts,
+			KnownHosts: f.known,
+			Dialer:     &f.dials,
+			Reporter:   rep,
+			Forks:      4,
+			By:         "tester",
 		},
-		Want: f.want, Group: func(_ context.Context, m []compat.Member, s wheel.Spec) compat.Grouping { return tables.Group(m, s) },
-		Plans: f.works, Build: f.works.build, Bundle: f.works.bundle, Store: f.store, Dir: f.dir, Fresh: f.fresh,
-		BuildOnly: f.keep, Sign: f.sign, RemoveOps: f.removeOps, Report: rep,
+		Verify: verify.LevelLoad,
+		Rules:  change.Rules{Force: f.force, Policy: f.policy},
+
+		VerifyUnchanged: verify.LevelFiles,
 	})
-	t.Cleanup(s.Close)
-	return s
+	t.Cleanup(d.Close)
+	return ship.New(d, ship.Options{
+		Want: f.want, Plans: f.works, Build: f.works.build, Bundle: f.works.bundle, Store: f.store, Dir: f.dir,
+		Fresh: f.fresh, BuildOnly: f.keep, Sign: f.sign, RemoveOps: f.removeOps, Report: rep,
+	})
 }
 
 // run takes a run through all its stages.
-func (f *testFleet) run(t *testing.T) (*ship.Plan, *report.Report, error) {
+func (f *testFleet) run(t *testing.T) (*ship.Selection, *report.Report, error) {
 	t.Helper()
 	s := f.ship(t)
 	plan, err := s.Survey(t.Context())
@@ -243,6 +237,11 @@ func (w *works) resolve(spec wheel.Spec, digest string) (*pipeline.Plan, error) 
 		return nil, err
 	}
 	return pipeline.NewPlan(tc, pipeline.Release(tc.DeepSpeed, tc.Source), pipeline.Base{Ref: tc.Environment.Ref, Digest: digest}, pipeline.Options{})
+}
+
+// Group implements ship.Planner.
+func (w *works) Group(_ context.Context, nodes []compat.Member, spec wheel.Spec) compat.Grouping {
+	return w.tables.Group(nodes, spec)
 }
 
 // Ask implements ship.Planner.

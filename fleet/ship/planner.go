@@ -18,8 +18,8 @@ type GroupPlanner struct {
 	target  planner.Target
 }
 
-// NewGroupPlanner fetches the sources of a request, and refuses GPUs and ops that the tables lack before any node is asked. It uses
-// plans: the caller must keep it open.
+// NewGroupPlanner fetches the sources of a request, and refuses GPUs and ops that the tables lack before any node is
+// asked. It uses plans: the caller must keep it open.
 func NewGroupPlanner(ctx context.Context, plans *planner.Planner, r planner.Request) (*GroupPlanner, error) {
 	target, err := plans.OpenTarget(ctx, r)
 	if err != nil {
@@ -42,8 +42,8 @@ func NewGroupPlanner(ctx context.Context, plans *planner.Planner, r planner.Requ
 // Spec is the part of every wheel's spec that the request decides.
 func (g *GroupPlanner) Spec() wheel.Spec { return g.target.Spec }
 
-// Group finds the fewest wheels for nodes (compat.Tables.Group). For nodes that get none it looks up the torches that the
-// tables lack. If no index has a node's torch, the node gets no wheel for it.
+// Group implements Planner. For nodes that get no wheel it looks up the torches that the tables lack. If no index has
+// a node's torch, the node gets no wheel for it.
 func (g *GroupPlanner) Group(ctx context.Context, nodes []compat.Member, spec wheel.Spec) compat.Grouping {
 	grouping := g.target.Tables().Group(nodes, spec)
 	if len(grouping.Left) == 0 || spec.ABI == wheel.StableABI {

@@ -137,7 +137,7 @@ func TestWheelsByMachine(t *testing.T) {
 	f := newFleet(t, a100, grace)
 	f.hosts[1].Env["LD_PRELOAD"] = nodestest.ClaimArm(t)
 	f.keep = true
-	wheelsOf := func() (s *ship.Shipment, names string, err error) {
+	wheelsOf := func() (s *ship.Ship, names string, err error) {
 		t.Helper()
 		s = f.ship(t)
 		if _, err := s.Survey(t.Context()); err != nil {

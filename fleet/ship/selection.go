@@ -29,16 +29,15 @@ const (
 	Failed  State = "failed"            // it could not be planned or built
 )
 
-// Plan lists the wheels that serve a fleet, and the nodes that get none.
-type Plan struct {
-	Wheels    []*Wheel
-	Left      []LeftOut // in inventory order
-	Nodes     int       // number of nodes in the fleet
-	BuildOnly bool      // dsbuild leaves the nodes unchanged
+// Selection lists the wheels that serve a fleet, and the nodes that get none.
+type Selection struct {
+	Wheels []*Delivery
+	Left   []LeftOut // in inventory order
+	Nodes  int       // number of nodes in the fleet
 }
 
-// Wheel is one wheel of a plan, with the nodes that get it.
-type Wheel struct {
+// Delivery is one wheel of a selection, with the nodes that get it.
+type Delivery struct {
 	Name     string     // its name in a run until it has a file
 	Spec     wheel.Spec // the request
 	Nodes    []string   // in inventory order
@@ -66,7 +65,7 @@ type LeftOut struct {
 }
 
 // nameWheels gives each wheel a unique name that tells for which nodes it is.
-func nameWheels(wheels []*Wheel) {
+func nameWheels(wheels []*Delivery) {
 	seen := map[string]int{}
 	for _, w := range wheels {
 		parts := []string{"cp" + strings.ReplaceAll(w.Spec.Python, ".", ""), "torch" + w.Spec.Torch}
@@ -89,35 +88,36 @@ func nameWheels(wheels []*Wheel) {
 	}
 }
 
-func (w *Wheel) markFailed(err error) { w.State, w.Err = Failed, err }
+func (d *Delivery) markFailed(err error) { d.State, d.Err = Failed, err }
 
 // useFinished uses a finished wheel instead of a build. It refuses a wheel that needs a newer
 // glibc than the nodes have: a plan's digest does not include that.
-func (w *Wheel) useFinished(p pipeline.Product, state State) bool {
-	if len(wheel.AuditTags(p.Manifest.Name, w.Plan.Toolchain.Glibc)) > 0 {
+func (d *Delivery) useFinished(p pipeline.Product, state State) bool {
+	if len(wheel.AuditTags(p.Manifest.Name, d.Plan.Toolchain.Glibc)) > 0 {
 		return false
 	}
 	m := p.Manifest
-	w.product, w.State = p, state
-	w.Artifact = wheel.Artifact{SHA256: m.SHA256, Size: m.Size, Cached: true, Manifest: m}
+	d.product, d.State = p, state
+	d.Artifact = wheel.Artifact{SHA256: m.SHA256, Size: m.Size, Cached: true, Manifest: m}
 	if state == Placed {
-		w.Artifact.Path = p.File
+		d.Artifact.Path = p.File
 	}
 	return true
 }
 
 // filePath returns the path of the wheel's file.
-func (w *Wheel) filePath() string {
-	return cmp.Or(w.Artifact.Path, w.product.File)
+func (d *Delivery) filePath() string {
+	return cmp.Or(d.Artifact.Path, d.product.File)
 }
 
 // nodesRunning returns the nodes that run the wheel, with its files unchanged since the
 // installation.
-func (w *Wheel) nodesRunning(known []deploy.ProbeResult) []string {
+func (d *Delivery) nodesRunning(known []deploy.ProbeResult) []string {
 	var names []string
-	for _, i := range w.indexes {
-		d := known[i].Facts.DeepSpeed
-		if d != nil && d.Intact && d.SHA256 == w.Artifact.SHA256 && d.SHA256 != "" && !known[i].Facts.Unfinished {
+	for _, i := range d.indexes {
+		has := known[i].Facts.DeepSpeed
+		same := has != nil && has.Intact && has.SHA256 == d.Artifact.SHA256 && has.SHA256 != ""
+		if same && !known[i].Facts.Unfinished {
 			names = append(names, known[i].Name)
 		}
 	}
@@ -126,12 +126,12 @@ func (w *Wheel) nodesRunning(known []deploy.ProbeResult) []string {
 
 // Err returns the problem of a plan before the deploy, or of a run that only builds wheels. It is
 // nil if every node gets a wheel.
-func (p *Plan) Err() error {
-	if err := p.noWheelError(); err != nil {
+func (s *Selection) Err() error {
+	if err := s.noWheelError(); err != nil {
 		return err
 	}
-	without, failed := len(p.Left), 0
-	for _, w := range p.Wheels {
+	without, failed := len(s.Left), 0
+	for _, w := range s.Wheels {
 		if w.Err != nil {
 			failed++
 			without += len(w.Nodes)
@@ -141,26 +141,27 @@ func (p *Plan) Err() error {
 	case without == 0:
 		return nil
 	case failed == 0:
-		return fault.WithCode(fmt.Errorf("%d of %d nodes get no wheel", without, p.Nodes), 3)
+		return fault.WithCode(fmt.Errorf("%d of %d nodes get no wheel", without, s.Nodes), 3)
 	}
-	return fault.WithCode(fmt.Errorf("%d of %d nodes get no wheel: %d of %d wheels failed", without, p.Nodes, failed, len(p.Wheels)), 3)
+	const text = "%d of %d nodes get no wheel: %d of %d wheels failed"
+	return fault.WithCode(fmt.Errorf(text, without, s.Nodes, failed, len(s.Wheels)), 3)
 }
 
 // noWheelError returns the error of a plan that has no wheel for any node. If no wheel can be
 // built as requested, it is about the request, which another request might solve. If every build
-// failed, it names the errors of the builds, and has their exit code if they agree. It is nil if the nodes are to blame: dsbuild cannot
-// reach one or deploy to it.
-func (p *Plan) noWheelError() error {
-	if slices.ContainsFunc(p.Wheels, func(w *Wheel) bool { return w.Err == nil }) {
+// failed, it names the errors of the builds, and has their exit code if they agree. It is nil if the
+// nodes are to blame: dsbuild cannot reach one or deploy to it.
+func (s *Selection) noWheelError() error {
+	if slices.ContainsFunc(s.Wheels, func(w *Delivery) bool { return w.Err == nil }) {
 		return nil
 	}
-	if len(p.Wheels) == 0 {
-		if len(p.Left) == 0 || slices.ContainsFunc(p.Left, func(l LeftOut) bool { return !l.unserved }) {
+	if len(s.Wheels) == 0 {
+		if len(s.Left) == 0 || slices.ContainsFunc(s.Left, func(l LeftOut) bool { return !l.unserved }) {
 			return nil
 		}
-		return fault.WithCode(fault.AddHint(errors.New("dsbuild can build no wheel for any of the nodes"), p.Left[0].Hint), 2)
+		return fault.WithCode(fault.AddHint(errors.New("dsbuild can build no wheel for any of the nodes"), s.Left[0].Hint), 2)
 	}
-	all := each.Map(p.Wheels, func(w *Wheel) error { return fmt.Errorf("%s: %w", w.Name, w.Err) })
+	all := each.Map(s.Wheels, func(w *Delivery) error { return fmt.Errorf("%s: %w", w.Name, w.Err) })
 	if len(all) == 1 {
 		return all[0]
 	}

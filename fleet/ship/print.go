@@ -12,22 +12,24 @@ import (
 )
 
 // Groups returns the wheels of the plan in the form of the report.
-func (p *Plan) Groups() []report.Group {
+func (s *Selection) Groups() []report.Group {
 	out := []report.Group{}
-	for _, w := range p.Wheels {
+	for _, w := range s.Wheels {
 		g := report.Group{
-			Name: w.Name, State: string(w.State), Nodes: w.Nodes, Running: append([]string{}, w.Running...), Why: append([]string{}, w.Why...),
-			Python: w.Spec.Python, Torch: w.Spec.Torch, CUDA: w.Spec.CUDA, CPU: string(w.Spec.CPU), Archs: []string{}, Ops: []string{},
+			Name: w.Name, State: string(w.State), Nodes: w.Nodes,
+			Running: append([]string{}, w.Running...), Why: append([]string{}, w.Why...),
+			Python: w.Spec.Python, Torch: w.Spec.Torch, CUDA: w.Spec.CUDA, CPU: string(w.Spec.CPU),
+			Archs: []string{}, Ops: []string{},
 			Wheel: w.Artifact.Manifest.Name, SHA256: w.Artifact.SHA256, Hint: ui.Clean(fault.Hint(w.Err)),
 		}
 		archs := w.Spec.Archs
 		if w.State == Built {
 			g.Seconds = w.Artifact.Seconds
 		}
-		if p := w.Plan; p != nil {
-			g.Torch, g.CUDA, g.Python = p.Toolchain.Serves()
-			g.CPU, g.Ops, g.PlanDigest = string(p.Toolchain.CPU), p.Toolchain.OpNames(false), p.Digest
-			archs = p.Toolchain.Archs
+		if plan := w.Plan; plan != nil {
+			g.Torch, g.CUDA, g.Python = plan.Toolchain.Serves()
+			g.CPU, g.Ops, g.PlanDigest = string(plan.Toolchain.CPU), plan.Toolchain.OpNames(false), plan.Digest
+			archs = plan.Toolchain.Archs
 		}
 		for _, a := range archs {
 			g.Archs = append(g.Archs, a.String())
@@ -42,18 +44,18 @@ func (p *Plan) Groups() []report.Group {
 
 // Lines returns the plan as text: each wheel with its nodes and the reasons for it, then the
 // nodes that get no wheel.
-func (p *Plan) Lines() []string {
-	lines := []string{p.summaryLine()}
-	for _, w := range p.Wheels {
+func (s *Selection) Lines() []string {
+	lines := []string{s.summaryLine()}
+	for _, w := range s.Wheels {
 		lines = append(lines, w.describe()...)
 	}
-	return append(lines, p.leftOut(len(p.Left))...)
+	return append(lines, s.leftOut(len(s.Left))...)
 }
 
 // leftOut lists the nodes that get no wheel, in so many groups at most.
-func (p *Plan) leftOut(most int) (lines []string) {
+func (s *Selection) leftOut(most int) (lines []string) {
 	var left []ui.Named
-	for _, l := range p.Left {
+	for _, l := range s.Left {
 		text := strings.Join(l.Reasons, "; ")
 		if l.Hint != "" {
 			text += "\n    hint: " + l.Hint
@@ -77,10 +79,10 @@ func (p *Plan) leftOut(most int) (lines []string) {
 }
 
 // summaryLines is Lines in about ten lines: a line for each wheel, or its error.
-func (p *Plan) summaryLines() []string {
+func (s *Selection) summaryLines() []string {
 	const mostWheels, mostReasons = 4, 2
-	lines := []string{p.summaryLine()}
-	for _, w := range p.Wheels[:min(len(p.Wheels), mostWheels)] {
+	lines := []string{s.summaryLine()}
+	for _, w := range s.Wheels[:min(len(s.Wheels), mostWheels)] {
 		lines = append(lines, fmt.Sprintf("%s  %s  for %s", w.Name, w.State.description(), ui.FoldNames(w.Nodes)))
 		if w.Err != nil {
 			text, _, _ := strings.Cut(w.Err.Error(), "\n")
@@ -90,24 +92,24 @@ func (p *Plan) summaryLines() []string {
 			}
 		}
 	}
-	if more := len(p.Wheels) - mostWheels; more > 0 {
+	if more := len(s.Wheels) - mostWheels; more > 0 {
 		lines = append(lines, "… and "+ui.Count(more, "more wheel"))
 	}
-	lines = append(lines, p.leftOut(mostReasons)...)
+	lines = append(lines, s.leftOut(mostReasons)...)
 	return append(lines, "--verbose prints the targets of each wheel, and all reasons")
 }
 
 // summaryLine counts nodes and wheels.
-func (p *Plan) summaryLine() string {
+func (s *Selection) summaryLine() string {
 	states := map[State]int{}
-	for _, w := range p.Wheels {
+	for _, w := range s.Wheels {
 		states[w.State]++
 	}
-	line := ui.Count(p.Nodes, "node") + ", " + ui.Count(len(p.Wheels), "wheel")
+	line := ui.Count(s.Nodes, "node") + ", " + ui.Count(len(s.Wheels), "wheel")
 	var parts []string
-	for _, s := range []State{ToBuild, Stored, Placed, Running, Failed} {
-		if states[s] > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", states[s], s.description()))
+	for _, state := range []State{ToBuild, Stored, Placed, Running, Failed} {
+		if states[state] > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", states[state], state.description()))
 		}
 	}
 	if len(parts) > 0 {
@@ -131,13 +133,13 @@ func (s State) description() string {
 	return string(s)
 }
 
-func (w *Wheel) describe() []string {
-	lines := []string{w.Name + "  " + w.State.description(), "  for " + ui.FoldNames(w.Nodes)}
-	if n := len(w.Running); n > 0 && n < len(w.Nodes) {
-		lines = append(lines, "  already running on "+ui.FoldNames(w.Running))
+func (d *Delivery) describe() []string {
+	lines := []string{d.Name + "  " + d.State.description(), "  for " + ui.FoldNames(d.Nodes)}
+	if n := len(d.Running); n > 0 && n < len(d.Nodes) {
+		lines = append(lines, "  already running on "+ui.FoldNames(d.Running))
 	}
-	if w.Plan != nil {
-		tc := w.Plan.Toolchain
+	if d.Plan != nil {
+		tc := d.Plan.Toolchain
 		torch, cuda, python := tc.Serves()
 		cuda = "CUDA " + cuda
 		if tc.ABI == wheel.StableABI {
@@ -153,14 +155,14 @@ func (w *Wheel) describe() []string {
 		lines = append(lines, fmt.Sprintf("  Python %s, torch %s, %s%s, %s; ops %s; on %s",
 			python, torch, cuda, archs, tc.CPU, strings.Join(tc.OpNames(false), ", "), tc.Environment.Name))
 	}
-	for _, why := range w.Why {
+	for _, why := range d.Why {
 		lines = append(lines, "  "+why)
 	}
-	if w.Err != nil {
-		for line := range strings.SplitSeq(w.Err.Error(), "\n") {
+	if d.Err != nil {
+		for line := range strings.SplitSeq(d.Err.Error(), "\n") {
 			lines = append(lines, "  "+line)
 		}
-		if h := fault.Hint(w.Err); h != "" {
+		if h := fault.Hint(d.Err); h != "" {
 			lines = append(lines, "  hint: "+h)
 		}
 	}
@@ -168,10 +170,10 @@ func (w *Wheel) describe() []string {
 }
 
 // Print writes the plan for a person, whole or in about ten lines.
-func (p *Plan) Print(w io.Writer, whole bool) error {
-	lines := p.summaryLines()
+func (s *Selection) Print(w io.Writer, whole bool) error {
+	lines := s.summaryLines()
 	if whole {
-		lines = p.Lines()
+		lines = s.Lines()
 	}
 	for _, line := range lines {
 		if _, err := fmt.Fprintln(w, ui.Clean(line)); err != nil {

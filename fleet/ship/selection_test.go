@@ -43,7 +43,7 @@ func TestNamesOfWheels(t *testing.T) {
 	stable, onCPU := spec, spec
 	stable.ABI = wheel.StableABI
 	onCPU.ABI, onCPU.CUDA, onCPU.Archs = wheel.StableABI, "", nil
-	all := []*Wheel{{Spec: spec}, {Spec: spec}, {Spec: wheel.Spec{Python: "3.10", Torch: "2.4.1"}}, {Spec: stable}, {Spec: onCPU}}
+	all := []*Delivery{{Spec: spec}, {Spec: spec}, {Spec: wheel.Spec{Python: "3.10", Torch: "2.4.1"}}, {Spec: stable}, {Spec: onCPU}}
 	nameWheels(all)
 	for i, want := range []string{
 		"cp311-torch2.15.0-sm80-sm90-v3", "cp311-torch2.15.0-sm80-sm90-v3-2", "cp310-torch2.4.1",
@@ -59,30 +59,30 @@ func TestNamesOfWheels(t *testing.T) {
 // program that ran in a build.
 func TestErrorOfPlan(t *testing.T) {
 	t.Parallel()
-	good := &Wheel{Name: "good", Nodes: []string{"a"}}
-	bad := func(err error) *Wheel { return &Wheel{Name: "bad", Nodes: []string{"b", "c"}, Err: err} }
+	good := &Delivery{Name: "good", Nodes: []string{"a"}}
+	bad := func(err error) *Delivery { return &Delivery{Name: "bad", Nodes: []string{"b", "c"}, Err: err} }
 	unserved := LeftOut{Node: "d", Reasons: []string{"no torch"}, Hint: "install torch", unserved: true}
 	lost := LeftOut{Node: "e", Reasons: []string{"no connection"}}
 	for name, c := range map[string]struct {
-		plan Plan
+		plan Selection
 		text string
 		code int
 		hint string
 	}{
-		"all served":        {Plan{Nodes: 1, Wheels: []*Wheel{good}}, "", 0, ""},
-		"no nodes left":     {Plan{}, "", 0, ""},
-		"one left":          {Plan{Nodes: 2, Wheels: []*Wheel{good}, Left: []LeftOut{lost}}, "1 of 2 nodes get no wheel", 3, ""},
-		"one failed":        {Plan{Nodes: 3, Wheels: []*Wheel{good, bad(errors.New("x"))}}, "2 of 3 nodes get no wheel: 1 of 2 wheels failed", 3, ""},
-		"none can be built": {Plan{Nodes: 1, Left: []LeftOut{unserved}}, "dsbuild can build no wheel for any of the nodes", 2, "install torch"},
-		"none is reached":   {Plan{Nodes: 2, Left: []LeftOut{unserved, lost}}, "2 of 2 nodes get no wheel", 3, ""},
-		"the only one":      {Plan{Nodes: 2, Wheels: []*Wheel{bad(fault.WithHint(codedError(4), "look"))}}, "bad: refused", 4, "look"},
+		"all served":        {Selection{Nodes: 1, Wheels: []*Delivery{good}}, "", 0, ""},
+		"no nodes left":     {Selection{}, "", 0, ""},
+		"one left":          {Selection{Nodes: 2, Wheels: []*Delivery{good}, Left: []LeftOut{lost}}, "1 of 2 nodes get no wheel", 3, ""},
+		"one failed":        {Selection{Nodes: 3, Wheels: []*Delivery{good, bad(errors.New("x"))}}, "2 of 3 nodes get no wheel: 1 of 2 wheels failed", 3, ""},
+		"none can be built": {Selection{Nodes: 1, Left: []LeftOut{unserved}}, "dsbuild can build no wheel for any of the nodes", 2, "install torch"},
+		"none is reached":   {Selection{Nodes: 2, Left: []LeftOut{unserved, lost}}, "2 of 2 nodes get no wheel", 3, ""},
+		"the only one":      {Selection{Nodes: 2, Wheels: []*Delivery{bad(fault.WithHint(codedError(4), "look"))}}, "bad: refused", 4, "look"},
 		"all, for one reason": {
-			Plan{Nodes: 4, Wheels: []*Wheel{bad(codedError(4)), bad(fault.WithHint(codedError(4), "look"))}},
+			Selection{Nodes: 4, Wheels: []*Delivery{bad(codedError(4)), bad(fault.WithHint(codedError(4), "look"))}},
 			"all 2 wheels failed:\nbad: refused\nbad: refused\n  hint: look", 4, "",
 		},
-		"all, for several": {Plan{Nodes: 4, Wheels: []*Wheel{bad(codedError(4)), bad(codedError(2))}}, "all 2 wheels failed:\nbad: refused\nbad: refused", 1, ""},
+		"all, for several": {Selection{Nodes: 4, Wheels: []*Delivery{bad(codedError(4)), bad(codedError(2))}}, "all 2 wheels failed:\nbad: refused\nbad: refused", 1, ""},
 		"all, by a program": {
-			Plan{Nodes: 4, Wheels: []*Wheel{bad(ended(t, 2)), bad(fmt.Errorf("ninja: %w", ended(t, 2)))}},
+			Selection{Nodes: 4, Wheels: []*Delivery{bad(ended(t, 2)), bad(fmt.Errorf("ninja: %w", ended(t, 2)))}},
 			"all 2 wheels failed:\nbad: exit status 2\nbad: ninja: exit status 2", 1, "",
 		},
 	} {
@@ -110,7 +110,7 @@ func TestNodesRunning(t *testing.T) {
 		probed("another", &node.Installed{SHA256: "bb", Intact: true}, false), probed("unfinished", &node.Installed{SHA256: "aa", Intact: true}, true),
 		probed("of another wheel", &node.Installed{SHA256: "aa", Intact: true}, false),
 	}
-	w := &Wheel{Artifact: wheel.Artifact{SHA256: "aa"}, indexes: []int{0, 1, 2, 3, 4}}
+	w := &Delivery{Artifact: wheel.Artifact{SHA256: "aa"}, indexes: []int{0, 1, 2, 3, 4}}
 	if got := w.nodesRunning(known); len(got) != 1 || got[0] != "it" {
 		t.Errorf("%v", got)
 	}
@@ -127,7 +127,7 @@ func TestFinishedWheelForOlderNodes(t *testing.T) {
 	product := pipeline.Product{File: "/wheels/x.whl", Manifest: wheel.Manifest{Name: "deepspeed-0.19.8-cp311-cp311-manylinux_2_35_x86_64.whl", SHA256: "aa", Size: 7}}
 	for glibc, fits := range map[string]bool{"2.36": true, "2.35": true, "2.28": false} {
 		for state, path := range map[State]string{Placed: "/wheels/x.whl", Stored: ""} {
-			w := &Wheel{State: ToBuild, Plan: &pipeline.Plan{Toolchain: compat.Toolchain{Glibc: glibc}}}
+			w := &Delivery{State: ToBuild, Plan: &pipeline.Plan{Toolchain: compat.Toolchain{Glibc: glibc}}}
 			if got := w.useFinished(product, state); got != fits {
 				t.Errorf("glibc %s: %v", glibc, got)
 			}
@@ -144,7 +144,7 @@ func TestFinishedWheelForOlderNodes(t *testing.T) {
 // The plan for people names each wheel with its nodes and reasons, and each node without one.
 func TestPlanForPeople(t *testing.T) {
 	t.Parallel()
-	p := &Plan{Nodes: 8, Wheels: []*Wheel{
+	p := &Selection{Nodes: 8, Wheels: []*Delivery{
 		{Name: "one", Nodes: []string{"gpu01", "gpu02", "gpu03"}, Running: []string{"gpu02"}, State: Stored, Why: []string{"gpu01 has an A100"}},
 		{Name: "two", Nodes: []string{"gpu04"}, Running: []string{"gpu04"}, State: Running},
 		{Name: "three", Nodes: []string{"gpu05"}, State: Failed, Err: fault.WithHint(errors.New("no gcc\x1b[2J\nat all"), "install gcc")},
@@ -208,7 +208,7 @@ left out
 	if g := groups[2]; g.Error != "no gcc\nat all" || g.Hint != "install gcc" || g.State != "failed" || g.Running == nil || g.Why == nil || g.Archs == nil || g.Ops == nil {
 		t.Errorf("%+v", g)
 	}
-	if none := new(Plan); none.Groups() == nil || none.Lines()[0] != "0 nodes, 0 wheels" {
+	if none := new(Selection); none.Groups() == nil || none.Lines()[0] != "0 nodes, 0 wheels" {
 		t.Errorf("%v", none.Lines())
 	}
 }
