@@ -1,0 +1,132 @@
+package rules
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/tools/go/callgraph"
+	"golang.org/x/tools/go/callgraph/cha"
+	"golang.org/x/tools/go/callgraph/vta"
+	gopackages "golang.org/x/tools/go/packages"
+	"golang.org/x/tools/go/ssa"
+	"golang.org/x/tools/go/ssa/ssautil"
+)
+
+// program is dsbuild without its tests.
+type program struct {
+	folder    string                // of the module
+	packages  []*gopackages.Package // the module's
+	functions map[string]*ssa.Function
+	calls     *callgraph.Graph // of all commands together
+}
+
+var loaded = sync.OnceValues(loadProgram)
+
+func load(t *testing.T) *program {
+	t.Helper()
+	p, err := loaded()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// loadProgram reads the program's sources, and those of its modules without the bodies of their functions. It needs no
+// compiled packages, which are not always there.
+func loadProgram() (*program, error) {
+	folder, err := filepath.Abs(root)
+	if err != nil {
+		return nil, err
+	}
+	all, err := gopackages.Load(&gopackages.Config{
+		Mode: gopackages.LoadAllSyntax &^ gopackages.NeedExportFile,
+		Dir:  folder,
+		Env:  append(os.Environ(), "CGO_ENABLED=0"),
+		ParseFile: func(files *token.FileSet, name string, source []byte) (*ast.File, error) {
+			file, err := parser.ParseFile(files, name, source, parser.SkipObjectResolution)
+			if err == nil && !strings.HasPrefix(name, folder+string(filepath.Separator)) {
+				for _, d := range file.Decls {
+					if f, ok := d.(*ast.FuncDecl); ok {
+						f.Body = nil
+					}
+				}
+			}
+			return file, err
+		},
+	}, "./cmd/dsbuild")
+	if err != nil {
+		return nil, err
+	}
+	p := &program{folder: folder, functions: map[string]*ssa.Function{}}
+	compiled := ssa.NewProgram(all[0].Fset, ssa.InstantiateGenerics)
+	gopackages.Visit(all, nil, func(one *gopackages.Package) {
+		if !strings.HasPrefix(one.PkgPath, Module+"/") {
+			compiled.CreatePackage(one.Types, nil, nil, true)
+			return
+		}
+		compiled.CreatePackage(one.Types, one.Syntax, one.TypesInfo, true)
+		p.packages = append(p.packages, one)
+		if len(one.Errors) > 0 {
+			err = one.Errors[0]
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	compiled.Build()
+	functions := ssautil.AllFunctions(compiled)
+	for f := range functions {
+		p.functions[strings.ReplaceAll(f.String(), Module+"/", "")] = f
+	}
+	p.calls = callsOf(functions, cha.CallGraph(compiled))
+	return p, nil
+}
+
+// callsOf returns the calls of some functions. It follows interfaces and func values by the types of variables (VTA): to all that
+// these functions put there. before is a graph with too many calls.
+func callsOf(functions map[*ssa.Function]bool, before *callgraph.Graph) *callgraph.Graph {
+	calls := vta.CallGraph(functions, before)
+	for f := range functions {
+		for _, block := range f.Blocks {
+			for _, instruction := range block.Instrs {
+				call, ok := instruction.(ssa.CallInstruction)
+				if !ok || call.Common().StaticCallee() == nil || call.Common().StaticCallee().Blocks != nil {
+					continue
+				}
+				for _, arg := range call.Common().Args { // of another module's function, such as sync.WaitGroup.Go
+					if closure, ok := arg.(*ssa.MakeClosure); ok {
+						called := closure.Fn.(*ssa.Function) //nolint:revive // it always is
+						callgraph.AddEdge(calls.CreateNode(f), nil, calls.CreateNode(called))
+					}
+				}
+			}
+		}
+	}
+	return calls
+}
+
+// file returns the file of the module that has a function; "" if there is none.
+func (p *program) file(f *ssa.Function) string {
+	if f.Synthetic != "" && f.Origin() == nil { // a wrapper that the compiler makes
+		return ""
+	}
+	file, err := filepath.Rel(p.folder, f.Prog.Fset.Position(f.Pos()).Filename)
+	if err != nil || strings.HasPrefix(file, "..") {
+		return ""
+	}
+	return file
+}
+
+// outermost returns the function in which f is written; f itself, unless it is a closure.
+func outermost(f *ssa.Function) *ssa.Function {
+	for f.Parent() != nil {
+		f = f.Parent()
+	}
+	return f
+}
