@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"path/filepath"
 	"strings"
 
@@ -9,12 +10,13 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/internal/each"
+	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/launch/check"
 )
 
-// checkOptions are the flags of dsbuild check.
-type checkOptions struct {
-	fleetFlags
+// checkFlags are the flags of dsbuild check.
+type checkFlags struct {
+	nodes nodeFlags
 
 	master   string
 	port     int
@@ -26,7 +28,7 @@ type checkOptions struct {
 }
 
 func newCheckCommand(a *app) *cobra.Command {
-	var opts checkOptions
+	var f checkFlags
 	cmd := &cobra.Command{
 		Use:   "check INVENTORY",
 		Short: "Check whether the nodes are ready for a job on all of them",
@@ -47,44 +49,22 @@ nodes.` + whichCheck,
   dsbuild check slurm:gpu --via slurm --salloc=--gres=gpu:8 --report check.json`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			opts.command, opts.inventory = cmd.CommandPath(), args[0]
-			given, err := opts.readFlags()
-			if err != nil {
-				return err
-			}
-			for _, file := range opts.reports {
-				if filepath.Ext(file) != ".json" {
-					return usagef("--report %s: check writes its report as .json", file)
-				}
-			}
-			common, inv, err := opts.fleetOptions(cmd.Context(), a)
-			if err != nil {
-				return err
-			}
-			common.Logs, common.Timeout = fleet.Logs{}, 0 // a check has none, and its --timeout is that of a step
-			given.Options = common
-			seen := map[string]string{}
-			for _, h := range inv.Hosts {
-				if other, twice := seen[h.Node]; twice {
-					return usagef("%s and %s are the same node: a job runs in one environment; choose with --limit", other, h.Name)
-				}
-				seen[h.Node] = h.Name
-			}
-			return reportOutcome(cmd.Context(), a, opts.fleetFlags, check.Run(cmd.Context(), given))
+			f.nodes.command, f.nodes.inventory = cmd.CommandPath(), args[0]
+			return runCheck(cmd.Context(), a, f)
 		},
 	}
-	addNodeFlags(cmd, &opts.fleetFlags)
+	f.nodes.addWithoutLogs(cmd)
 	flags := cmd.Flags()
 	flags.Lookup("report").Usage = "also write the report as JSON to `FILE`, whose name ends in .json; repeatable"
-	flags.StringVar(&opts.master, "master", "", "the `ADDRESS` of the first node for the others (default: that of the inventory)")
-	flags.IntVar(&opts.port, "port", 29500, "the `PORT` on which the master will listen")
-	flags.StringVar(&opts.launcher, "launcher", "torchrun",
+	flags.StringVar(&f.master, "master", "", "the `ADDRESS` of the first node for the others (default: that of the inventory)")
+	flags.IntVar(&f.port, "port", 29500, "the `PORT` on which the master will listen")
+	flags.StringVar(&f.launcher, "launcher", "torchrun",
 		"what will start the job: `torchrun|jax` (jax: the nodes sum with JAX)")
-	flags.StringArrayVar(&opts.data, "data", nil, "a `PATH` that must have the same content on every node; repeatable")
-	flags.StringArrayVar(&opts.output, "output", nil, "a `FOLDER` that every node must be able to write to; repeatable")
-	flags.StringVar(&opts.minFree, "min-free", "1GB", "free space needed in the environment, TMPDIR, /dev/shm and each --output, as `SIZE`")
-	flags.StringArrayVar(&opts.skip, "skip", nil, "leave a `CHECK` out: "+strings.Join(checkNames(), ", ")+"; repeatable")
-	flags.DurationVar(&opts.timeout, "timeout", 0, "time limit of each step of a collective, as `DURATION` (default 2m)")
+	flags.StringArrayVar(&f.data, "data", nil, "a `PATH` that must have the same content on every node; repeatable")
+	flags.StringArrayVar(&f.output, "output", nil, "a `FOLDER` that every node must be able to write to; repeatable")
+	flags.StringVar(&f.minFree, "min-free", "1GB", "free space needed in the environment, TMPDIR, /dev/shm and each --output, as `SIZE`")
+	flags.StringArrayVar(&f.skip, "skip", nil, "leave a `CHECK` out: "+strings.Join(checkNames(), ", ")+"; repeatable")
+	flags.DurationVar(&f.nodes.timeout, "timeout", 0, "time limit of each step of a collective, as `DURATION` (default 2m)")
 	return cmd
 }
 
@@ -93,40 +73,73 @@ func checkNames() []string {
 	return each.Map(check.Skippable(), func(kind check.Kind) string { return string(kind) })
 }
 
-// readFlags checks the values of flags beyond their types.
-func (o checkOptions) readFlags() (check.Options, error) {
-	if err := oneOf("launcher", o.launcher, "torchrun", "jax"); err != nil {
-		return check.Options{}, err
+func runCheck(ctx context.Context, a *app, f checkFlags) error {
+	opt, err := f.options(ctx, a)
+	if err != nil {
+		return err
 	}
-	given := check.Options{
-		Master: o.master, Port: o.port, JAX: o.launcher == "jax",
-		Data: o.data, Output: o.output, StageTimeout: o.timeout,
+	return reportOutcome(ctx, a, f.nodes, check.Run(ctx, opt))
+}
+
+// options checks the flags and reads the inventory.
+func (f checkFlags) options(ctx context.Context, a *app) (check.Options, error) {
+	opt, err := f.checked()
+	if err != nil {
+		return opt, err
 	}
-	free, err := units.FromHumanSize(o.minFree)
+	var inv *inventory.Inventory
+	if opt.Options, inv, err = f.nodes.options(ctx, a); err != nil {
+		return opt, err
+	}
+	opt.Logs, opt.Timeout = fleet.Logs{}, 0 // a check has none, and its --timeout is that of a step
+	seen := map[string]string{}
+	for _, h := range inv.Hosts {
+		if other, twice := seen[h.Node]; twice {
+			return opt, usagef("%s and %s are the same node: a job runs in one environment; choose with --limit", other, h.Name)
+		}
+		seen[h.Node] = h.Name
+	}
+	return opt, nil
+}
+
+// checked checks the values of the flags that only this command has.
+func (f checkFlags) checked() (check.Options, error) {
+	opt := check.Options{
+		Master: f.master, Port: f.port, JAX: f.launcher == "jax", Data: f.data, Output: f.output, StageTimeout: f.nodes.timeout,
+	}
+	if err := oneOf("launcher", f.launcher, "torchrun", "jax"); err != nil {
+		return opt, err
+	}
+	var err error
+	opt.MinFree, err = units.FromHumanSize(f.minFree)
 	switch {
-	case err != nil || free < 0:
-		return given, usagef("--min-free %s: must be a size such as 500MB or 10GB", o.minFree)
-	case o.port < 1024 || o.port > 65535:
-		return given, usagef("--port %d: must be from 1024 to 65535", o.port)
-	case strings.ContainsAny(o.master, " \t\n/@") || strings.HasPrefix(o.master, "-"):
-		return given, usagef("--master %q: must be a name or an address, without a port", o.master)
+	case err != nil || opt.MinFree < 0:
+		return opt, usagef("--min-free %s: must be a size such as 500MB or 10GB", f.minFree)
+	case f.port < 1024 || f.port > 65535:
+		return opt, usagef("--port %d: must be from 1024 to 65535", f.port)
+	case strings.ContainsAny(f.master, " \t\n/@") || strings.HasPrefix(f.master, "-"):
+		return opt, usagef("--master %q: must be a name or an address, without a port", f.master)
 	}
-	given.MinFree = free
 	for _, flag := range []struct {
 		name  string
 		paths []string
-	}{{"data", o.data}, {"output", o.output}} {
+	}{{"data", f.data}, {"output", f.output}} {
 		for _, p := range flag.paths {
 			if !strings.HasPrefix(p, "/") && !strings.HasPrefix(p, "~/") {
-				return given, usagef("--%s %s: must be a path on the nodes that begins with / or ~/", flag.name, p)
+				return opt, usagef("--%s %s: must be a path on the nodes that begins with / or ~/", flag.name, p)
 			}
 		}
 	}
-	for _, name := range o.skip {
+	for _, name := range f.skip {
 		if err := oneOf("skip", name, checkNames()...); err != nil {
-			return given, err
+			return opt, err
 		}
-		given.Skip = append(given.Skip, check.Kind(name))
+		opt.Skip = append(opt.Skip, check.Kind(name))
 	}
-	return given, nil
+	for _, file := range f.nodes.reports {
+		if filepath.Ext(file) != ".json" {
+			return opt, usagef("--report %s: check writes its report as .json", file)
+		}
+	}
+	return opt, nil
 }

@@ -6,13 +6,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dsbuild/dsbuild/fleet/deploy"
-	"github.com/dsbuild/dsbuild/fleet/verify"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// deployOptions are the flags of dsbuild deploy.
-type deployOptions struct {
-	changeFlags
+// deployFlags are the flags of dsbuild deploy.
+type deployFlags struct {
+	nodes  nodeFlags
+	change changeFlags
+	send   sendFlags
 
 	wheel  string
 	deps   string
@@ -22,7 +23,7 @@ type deployOptions struct {
 }
 
 func newDeployCommand(a *app) *cobra.Command {
-	var opts deployOptions
+	var f deployFlags
 	cmd := &cobra.Command{
 		Use:   "deploy INVENTORY",
 		Short: "Install a wheel on every node and check that all run the same",
@@ -44,95 +45,67 @@ without a package index. dsbuild never changes torch and its packages.` + whichD
   dsbuild deploy inventory.yaml --serial 1,10%,100% --report fleet.json`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			opts.command, opts.inventory = cmd.CommandPath(), args[0]
-			ctx := cmd.Context()
-			opt, err := opts.installOptions(ctx, a)
-			if err != nil {
-				return err
-			}
-			if opt, err = opts.withWheels(ctx, opt); err != nil {
-				return err
-			}
-			d := deploy.New(opt)
-			defer d.Close()
-			plan, err := d.Survey(ctx)
-			return opts.finish(ctx, a, d, survey{plan, newDeployPlan(plan), err})
+			f.nodes.command, f.nodes.inventory = cmd.CommandPath(), args[0]
+			return runDeploy(cmd.Context(), a, f)
 		},
 	}
-	addDeployFlags(cmd, &opts)
+	f.add(cmd)
 	return cmd
 }
 
-// addDeployFlags gives a command the flags of deploy.
-func addDeployFlags(cmd *cobra.Command, opts *deployOptions) {
-	addChangeFlags(cmd, &opts.changeFlags)
+// add declares the flags; dsbuild nightly sets the same ones from its file.
+func (f *deployFlags) add(cmd *cobra.Command) {
+	f.nodes.add(cmd)
+	f.change.add(cmd)
+	f.send.add(cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&opts.wheel, "wheel", "dist", "the wheel `FILE`, or a folder from which each node gets the one that fits it")
-	flags.StringVar(&opts.deps, "deps", "refuse",
+	flags.StringVar(&f.wheel, "wheel", "dist", "the wheel `FILE`, or a folder from which each node gets the one that fits it")
+	flags.StringVar(&f.deps, "deps", string(deploy.DepsRefuse),
 		"what to do when requirements are missing on a node: `refuse|bundle` (name them, or install them from the wheelhouse)")
-	flags.StringVar(&opts.bundle, "bundle", "", "the wheelhouse `DIR` for --deps bundle (default: wheelhouse beside the wheel)")
-	flags.StringVar(&opts.verify, "verify", "load", "what to check on each node: `load|files` (every op loads, or files and metadata alone)")
-	flags.BoolVar(&opts.force, "force", false, "install also where the node already runs this wheel")
-	addBandwidthFlag(cmd, &opts.changeFlags)
+	flags.StringVar(&f.bundle, "bundle", "", "the wheelhouse `DIR` for --deps bundle (default: wheelhouse beside the wheel)")
+	flags.StringVar(&f.verify, "verify", "load",
+		"what to check on each node: `load|files` (every op loads, or files and metadata alone)")
+	flags.BoolVar(&f.force, "force", false, "install also where the node already runs this wheel")
 }
 
-// withWheels adds the wheels, the wheelhouse and pip to a fleet's options.
-func (o deployOptions) withWheels(ctx context.Context, opt deploy.Options) (deploy.Options, error) {
-	var err error
-	if opt.Wheels, err = wheel.LoadAll(ctx, o.wheel); err != nil {
+func runDeploy(ctx context.Context, a *app, f deployFlags) error {
+	opt, err := f.optionsWithWheels(ctx, a)
+	if err != nil {
+		return err
+	}
+	d := deploy.New(opt)
+	defer d.Close()
+	plan, err := d.Survey(ctx)
+	return f.change.finish(ctx, a, f.nodes, d, plan, newDeployPlan(plan), err)
+}
+
+// options checks the flags, and reads the inventory and the policy. It reads no wheels: ship builds them.
+func (f deployFlags) options(ctx context.Context, a *app) (opt deploy.Options, err error) {
+	if f.deps == "index" {
+		return opt, usagef("--deps index: pip chose versions on each node for itself; --deps bundle gives all nodes the same")
+	}
+	if err := oneOf("deps", f.deps, string(deploy.DepsRefuse), string(deploy.DepsBundle)); err != nil {
 		return opt, err
 	}
-	if deploy.Deps(o.deps) == deploy.DepsBundle {
-		if opt.Bundle, err = deploy.LoadBundle(o.bundle, o.wheel); err != nil {
-			return opt, err
-		}
+	if f.bundle != "" && f.deps != string(deploy.DepsBundle) {
+		return opt, usagef("--bundle needs --deps bundle")
 	}
-	opt.Force = o.force
-	opt.PipWheel = deploy.DefaultPip()
-	return opt, nil
+	if opt.Verify, err = verifyLevel(f.verify); err != nil {
+		return opt, err
+	}
+	opt.Options, opt.Rules, err = f.change.options(ctx, a, f.nodes, f.send)
+	opt.Force, opt.PipWheel = f.force, deploy.DefaultPip()
+	return opt, err
 }
 
-// installOptions is changeOptions with the flags of a command that installs.
-func (o deployOptions) installOptions(ctx context.Context, a *app) (deploy.Options, error) {
-	if o.deps == "index" {
-		return deploy.Options{}, usagef("--deps index: pip chose versions on each node for itself; --deps bundle gives all nodes the same")
-	}
-	if err := oneOf("deps", o.deps, string(deploy.DepsRefuse), string(deploy.DepsBundle)); err != nil {
-		return deploy.Options{}, err
-	}
-	if o.bundle != "" && o.deps != string(deploy.DepsBundle) {
-		return deploy.Options{}, usagef("--bundle needs --deps bundle")
-	}
-	level, err := verifyLevel(o.verify)
+// optionsWithWheels also reads the wheels, and the wheelhouse.
+func (f deployFlags) optionsWithWheels(ctx context.Context, a *app) (deploy.Options, error) {
+	opt, err := f.options(ctx, a)
 	if err != nil {
-		return deploy.Options{}, err
+		return opt, err
 	}
-	opt, rules, err := o.changeOptions(ctx, a)
-	return deploy.Options{Options: opt, Rules: rules, Verify: level}, err
-}
-
-func newRollbackCommand(a *app) *cobra.Command {
-	var opts changeFlags
-	cmd := &cobra.Command{
-		Use:   "rollback INVENTORY",
-		Short: "Restore the DeepSpeed that each node had before the last deploy",
-		Long: `Restore the DeepSpeed that each node had before the last deploy, or remove it
-where there was none. dsbuild sends no files, because the node kept them. A node
-keeps only one previous version.`,
-		Example: `  dsbuild rollback inventory.yaml --limit 'gpu[03-04]'`,
-		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			opts.command, opts.inventory = cmd.CommandPath(), args[0]
-			opt, rules, err := opts.changeOptions(cmd.Context(), a)
-			if err != nil {
-				return err
-			}
-			d := deploy.New(deploy.Options{Options: opt, Rules: rules, Verify: verify.LevelFiles})
-			defer d.Close()
-			plan, err := d.SurveyRollback(cmd.Context())
-			return opts.finish(cmd.Context(), a, d, survey{plan, newDeployPlan(plan), err})
-		},
+	if opt.Wheels, err = wheel.LoadAll(ctx, f.wheel); err == nil && f.deps == string(deploy.DepsBundle) {
+		opt.Bundle, err = deploy.LoadBundle(f.bundle, f.wheel)
 	}
-	addChangeFlags(cmd, &opts)
-	return cmd
+	return opt, err
 }

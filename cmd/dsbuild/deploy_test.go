@@ -25,8 +25,8 @@ func TestReportThatCannotBeWrittenHidesNothing(t *testing.T) {
 	r := &report.Report{Summary: report.Summary{Failed: 1}, Nodes: []report.Node{{Name: "gpu1", Status: report.Failed}}}
 	var out bytes.Buffer
 	good := filepath.Join(t.TempDir(), "r.json")
-	opts := fleetFlags{reports: []string{filepath.Join(t.TempDir(), "gone", "r.json"), good}}
-	err := reportOutcome(context.Background(), &app{stdout: &out}, opts, r)
+	nodes := nodeFlags{reports: []string{filepath.Join(t.TempDir(), "gone", "r.json"), good}}
+	err := reportOutcome(context.Background(), &app{stdout: &out}, nodes, r)
 	if code := exitCode(context.Background(), err); code != exitNodes || !strings.Contains(err.Error(), "writing the report") {
 		t.Errorf("exit code %d, %v", code, err)
 	}
@@ -42,12 +42,12 @@ func TestReportIsWrittenInTheFormatOfItsName(t *testing.T) {
 	t.Parallel()
 	r := &report.Report{Summary: report.Summary{Failed: 1}, Nodes: []report.Node{{Name: "gpu1", Status: report.Failed, Step: "verify", Error: "op cpu_adam does not load"}}}
 	dir := t.TempDir()
-	opts := fleetFlags{command: "dsbuild deploy", inventory: "fleet.yaml"}
+	nodes := nodeFlags{command: "dsbuild deploy", inventory: "fleet.yaml"}
 	begins := map[string]string{"r.json": "{\n", "r.html": "<!doctype html>"}
 	for name := range begins {
-		opts.reports = append(opts.reports, filepath.Join(dir, name))
+		nodes.reports = append(nodes.reports, filepath.Join(dir, name))
 	}
-	if err := printReport(&app{stdout: io.Discard}, opts, r); err != nil {
+	if err := printReport(&app{stdout: io.Discard}, nodes, r); err != nil {
 		t.Fatal(err)
 	}
 	for name, begin := range begins {
@@ -71,12 +71,12 @@ func TestInterruptedSurveyPrintsAndWritesTheReport(t *testing.T) {
 	cancel(&interruptError{syscall.SIGINT})
 	plan, err := d.Survey(ctx)
 	var out bytes.Buffer
-	opts := changeFlags{fleetFlags: fleetFlags{reports: []string{filepath.Join(t.TempDir(), "r.json")}, json: true}}
-	err = opts.finish(ctx, &app{stdout: &out}, d, survey{plan, newDeployPlan(plan), err})
+	nodes := nodeFlags{reports: []string{filepath.Join(t.TempDir(), "r.json")}, json: true}
+	err = changeFlags{}.finish(ctx, &app{stdout: &out}, nodes, d, plan, newDeployPlan(plan), err)
 	if code := exitCode(ctx, err); code != exitInterrupted {
 		t.Errorf("exit code %d, %v", code, err)
 	}
-	written, err := os.ReadFile(opts.reports[0])
+	written, err := os.ReadFile(nodes.reports[0])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func TestMaxFailFlag(t *testing.T) {
 		failed, of int
 		want       bool
 	}{{"0", 1, 2000, true}, {"2", 2, 2, false}, {"2", 3, 3, true}, {"5%", 100, 2000, false}, {"5%", 101, 2000, true}, {"5%", 1, 1, true}, {"100%", 9, 9, false}} {
-		tooMany, err := parseMaxFail(changeFlags{maxFail: c.flag})
+		tooMany, err := parseMaxFail(c.flag)
 		if err != nil || tooMany(c.failed, c.of) != c.want {
 			t.Errorf("--max-fail %s: %d of %d: %v, %v", c.flag, c.failed, c.of, !c.want, err)
 		}
@@ -105,17 +105,17 @@ func TestMaxFailFlag(t *testing.T) {
 func TestBandwidthFlag(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]float64{"100MB": 1e8, "1GB": 1e9, "500KB/s": 5e5, "40000": 4e4} {
-		limit, err := parseBandwidth(changeFlags{bwlimit: text})
+		limit, err := parseBandwidth(text)
 		if err != nil || float64(limit.Limit()) != want || limit.Burst() < remote.LimitBurst {
 			t.Errorf("%s: %v, %v", text, limit, err)
 		}
 	}
 	for _, text := range []string{"fast", "-1MB", "0", "1KB", "1MB/h", "10 parrots"} {
-		if _, err := parseBandwidth(changeFlags{bwlimit: text}); exitCode(t.Context(), err) != exitUsage {
+		if _, err := parseBandwidth(text); exitCode(t.Context(), err) != exitUsage {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
-	if limit, err := parseBandwidth(changeFlags{}); limit != nil || err != nil {
+	if limit, err := parseBandwidth(""); limit != nil || err != nil {
 		t.Errorf("without the flag: %v, %v", limit, err)
 	}
 }

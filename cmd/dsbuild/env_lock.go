@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/deploy"
 	"github.com/dsbuild/dsbuild/fleet/environment"
 	"github.com/dsbuild/dsbuild/fleet/node"
@@ -21,21 +20,22 @@ import (
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/scratch"
 	"github.com/dsbuild/dsbuild/internal/ui"
-	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/pins"
 )
 
-// envLockOptions are the flags of dsbuild env lock.
-type envLockOptions struct {
-	envOptions
+// envLockFlags are the flags of dsbuild env lock.
+type envLockFlags struct {
+	nodes forFlags
+	files filesFlags
 
 	file    string
 	out     string
 	upgrade bool
+	json    bool
 }
 
 func newEnvLockCommand(a *app) *cobra.Command {
-	var opts envLockOptions
+	var f envLockFlags
 	cmd := &cobra.Command{
 		Use:   "lock [FILE]",
 		Short: "Write down every file of an environment, for each kind of node",
@@ -55,56 +55,48 @@ the newest versions that fit.`,
   dsbuild env lock environment.yaml --upgrade`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			opts.command, opts.file = cmd.CommandPath(), "environment.yaml"
+			f.file = "environment.yaml"
 			if len(args) > 0 {
-				opts.file = args[0]
+				f.file = args[0]
 			}
-			ctx := cmd.Context()
-			if err := opts.connectOptions.checkFlags(); err != nil {
-				return err
-			}
-			if opts.out == "" && opts.file == "-" {
-				return usagef("- needs -o: the lock of standard input has no name")
-			}
-			opts.out = cmp.Or(opts.out, lockName(opts.file))
-			spec, err := environment.Read(opts.file, a.stdin)
-			if errors.Is(err, fs.ErrNotExist) {
-				err = fault.WithHint(err, "write environment.yaml (docs/environments.md#the-file)")
-			}
-			if err != nil {
-				return err
-			}
-			if spec.Build != nil {
-				return fault.WithHint(usagef("%s: deepspeed describes a wheel that is not built yet", spec.Build.At),
-					"dsbuild ship INVENTORY --env %s builds it, locks and deploys", ui.Clean(opts.file))
-			}
-			kinds, err := opts.kinds(ctx, a, spec)
-			if err != nil {
-				return err
-			}
-			l, changed, err := opts.lockSpec(ctx, a, spec, kinds)
-			if err != nil {
-				return err
-			}
-			return opts.printLock(a, l, changed)
+			return runEnvLock(cmd.Context(), a, f)
 		},
 	}
+	f.nodes.add(cmd, "ask the nodes of `INVENTORY` for their kinds")
+	f.files.add(cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&opts.inventory, "for", "", "ask the nodes of `INVENTORY` for their kinds")
-	addLimitFlag(cmd, &opts.limit)
-	addConnectFlags(cmd, &opts.connectOptions)
-	flagsNeed(cmd, "for", append(connectFlags(), "limit")...)
-	addFilesFlags(cmd, &opts.envOptions)
-	flags.StringVarP(&opts.out, "output", "o", "", "write the lock to `FILE` (default: the environment file's name with .lock)")
-	flags.BoolVar(&opts.upgrade, "upgrade", false, "take the newest versions that fit, whatever the lock has")
-	flags.BoolVar(&opts.json, "json", false, "print one JSON document")
+	flags.StringVarP(&f.out, "output", "o", "", "write the lock to `FILE` (default: the environment file's name with .lock)")
+	flags.BoolVar(&f.upgrade, "upgrade", false, "take the newest versions that fit, whatever the lock has")
+	flags.BoolVar(&f.json, "json", false, "print one JSON document")
 	return cmd
 }
 
-// printLock prints the sets of a lock, and whether it was written.
-func (o envLockOptions) printLock(a *app, l *environment.Lock, changed bool) error {
-	if o.json {
-		return ui.JSON(a.stdout, newEnvLock(o.out, l, changed))
+func runEnvLock(ctx context.Context, a *app, f envLockFlags) error {
+	if f.out == "" && f.file == "-" {
+		return usagef("- needs -o: the lock of standard input has no name")
+	}
+	f.out = cmp.Or(f.out, lockName(f.file))
+	spec, err := environment.Read(f.file, a.stdin)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fault.WithHint(err, "write environment.yaml (docs/environments.md#the-file)")
+	}
+	if err != nil {
+		return err
+	}
+	if spec.Build != nil {
+		return fault.WithHint(usagef("%s: deepspeed describes a wheel that is not built yet", spec.Build.At),
+			"dsbuild ship INVENTORY --env %s builds it, locks and deploys", ui.Clean(f.file))
+	}
+	kinds, err := f.kinds(ctx, a, spec)
+	if err != nil {
+		return err
+	}
+	l, changed, err := f.lock(ctx, a, spec, kinds)
+	if err != nil {
+		return err
+	}
+	if f.json {
+		return ui.JSON(a.stdout, newEnvLock(f.out, l, changed))
 	}
 	var rows [][]string
 	for _, s := range l.Sets {
@@ -117,19 +109,21 @@ func (o envLockOptions) printLock(a *app, l *environment.Lock, changed bool) err
 	if changed {
 		state = "written"
 	}
-	_, err := fmt.Fprintf(a.stdout, "%s: %s\n", ui.Clean(o.out), state)
+	_, err = fmt.Fprintf(a.stdout, "%s: %s\n", ui.Clean(f.out), state)
 	return err
 }
 
-// lockSpec resolves an environment with uv and writes its lock, unless it is the one that is there.
-func (o envLockOptions) lockSpec(ctx context.Context, a *app, spec *environment.Spec, kinds []environment.Platform) (l *environment.Lock, changed bool, err error) {
+// lock resolves an environment with uv and writes its lock, unless it is the one that is there.
+func (f envLockFlags) lock(
+	ctx context.Context, a *app, spec *environment.Spec, kinds []environment.Platform,
+) (l *environment.Lock, changed bool, err error) {
 	var old *environment.Lock // none with --upgrade
-	if _, err := os.Stat(o.out); !o.upgrade && !errors.Is(err, os.ErrNotExist) {
-		if old, err = environment.ReadLock(o.out); err != nil {
+	if _, err := os.Stat(f.out); !f.upgrade && !errors.Is(err, os.ErrNotExist) {
+		if old, err = environment.ReadLock(f.out); err != nil {
 			return nil, false, fault.WithHint(err, "remove the file, or lock with --upgrade, which does not read it")
 		}
 	}
-	site, err := pipeline.NewSite(o.site, os.Getenv)
+	c, site, err := f.files.collector(a)
 	if err != nil {
 		return nil, false, err
 	}
@@ -138,39 +132,32 @@ func (o envLockOptions) lockSpec(ctx context.Context, a *app, spec *environment.
 		return nil, false, err
 	}
 	defer tmp.Close()
-	c, err := o.collector(a, site)
-	if err != nil {
-		return nil, false, err
-	}
 	r, err := pins.NewResolver(ctx, site, c, tmp.Path, os.Environ())
 	if err != nil {
 		return nil, false, err
 	}
-	if l, err = r.Resolve(ctx, spec, kinds, old, filepath.Dir(o.out)); err != nil {
+	if l, err = r.Resolve(ctx, spec, kinds, old, filepath.Dir(f.out)); err != nil {
 		return nil, false, err
 	}
-	changed, err = l.Write(o.out)
+	changed, err = l.Write(f.out)
 	return l, changed, err
 }
 
 // kinds are the kinds of nodes to lock for.
-func (o envLockOptions) kinds(ctx context.Context, a *app, spec *environment.Spec) ([]environment.Platform, error) {
+func (f envLockFlags) kinds(ctx context.Context, a *app, spec *environment.Spec) ([]environment.Platform, error) {
 	switch {
-	case o.inventory == "" && len(spec.Platforms) == 0:
-		return nil, fault.WithHint(usagef("no kind of node: %s has no nodes, and --for names no inventory", o.file), "give --for INVENTORY, or in the file: nodes: [{glibc: 2.28}]")
-	case o.inventory == "":
+	case f.nodes.inventory == "" && len(spec.Platforms) == 0:
+		return nil, fault.WithHint(usagef("no kind of node: %s has no nodes, and --for names no inventory", f.file),
+			"give --for INVENTORY, or in the file: nodes: [{glibc: 2.28}]")
+	case f.nodes.inventory == "":
 		return spec.Platforms, nil
 	}
-	inv, err := a.loadInventory(ctx, o.inventory, o.limit)
+	opt, err := f.nodes.options(ctx, a)
 	if err != nil {
 		return nil, err
 	}
-	for i := range inv.Hosts {
-		inv.Hosts[i].Python = spec.Program()
-	}
-	opt := fleet.Options{Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Reporter: a.reporter}
-	if err := o.addDialer(ctx, a, inv, &opt); err != nil {
-		return nil, err
+	for i := range opt.Hosts {
+		opt.Hosts[i].Python = spec.Program()
 	}
 	d := deploy.New(deploy.Options{Options: opt})
 	defer d.Close()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/internal/fault"
@@ -26,8 +27,8 @@ const (
 // sshAuto is the default of --ssh.
 const sshAuto = string(remote.Auto)
 
-// connectOptions are the flags that say how to reach nodes.
-type connectOptions struct {
+// connectFlags are the flags that say how to reach nodes.
+type connectFlags struct {
 	via       string
 	ssh       string
 	partition string
@@ -41,34 +42,34 @@ type connectOptions struct {
 // slurmWait is the default of --slurm-wait.
 const slurmWait = time.Minute
 
-// addConnectFlags gives a command the flags of connectOptions.
-func addConnectFlags(cmd *cobra.Command, opts *connectOptions) {
+// add declares the flags.
+func (f *connectFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&opts.via, "via", viaSSH, "reach the nodes by `ssh|slurm` (slurm: in a job of your own, with salloc and srun)")
-	flags.StringVar(&opts.ssh, "ssh", sshAuto,
+	flags.StringVar(&f.via, "via", viaSSH, "reach the nodes by `ssh|slurm` (slurm: in a job of your own, with salloc and srun)")
+	flags.StringVar(&f.ssh, "ssh", sshAuto,
 		"SSH client: `auto|native|openssh` (native: dsbuild itself; openssh: the system's ssh; auto: dsbuild, and ssh for nodes "+
 			"whose ssh configuration needs it)")
-	flags.StringVar(&opts.partition, "partition", "",
+	flags.StringVar(&f.partition, "partition", "",
 		"with --via slurm: request the nodes in this `PARTITION` (default: a partition of each node)")
-	flags.StringVar(&opts.account, "account", "", "with --via slurm: the job's `ACCOUNT`")
-	flags.StringVar(&opts.qos, "qos", "", "with --via slurm: the job's `QOS`")
-	flags.StringVar(&opts.time, "time", "", "with --via slurm: the job's time limit, as Slurm's `TIME`: 30, 2:00:00")
-	flags.DurationVar(&opts.wait, "slurm-wait", slurmWait, "with --via slurm: how long to wait for busy nodes, as `DURATION`: 90s, 2h")
-	flags.StringArrayVar(&opts.salloc, "salloc", nil,
+	flags.StringVar(&f.account, "account", "", "with --via slurm: the job's `ACCOUNT`")
+	flags.StringVar(&f.qos, "qos", "", "with --via slurm: the job's `QOS`")
+	flags.StringVar(&f.time, "time", "", "with --via slurm: the job's time limit, as Slurm's `TIME`: 30, 2:00:00")
+	flags.DurationVar(&f.wait, "slurm-wait", slurmWait, "with --via slurm: how long to wait for busy nodes, as `DURATION`: 90s, 2h")
+	flags.StringArrayVar(&f.salloc, "salloc", nil,
 		"with --via slurm: one more `OPTION` of salloc, such as --salloc=--reservation=maint or --salloc=--gres=gpu:1; repeatable")
 }
 
-// checkFlags checks the values of flags beyond their types.
-func (o connectOptions) checkFlags() error {
-	switch o.via {
+// check checks the values beyond their types.
+func (f connectFlags) check() error {
+	switch f.via {
 	case viaSlurm:
-		if o.ssh != sshAuto {
+		if f.ssh != sshAuto {
 			return usagef("--ssh does not work with --via slurm: dsbuild then uses no SSH")
 		}
-		if o.wait < time.Second {
-			return usagef("--slurm-wait %s: must be 1s or more", o.wait)
+		if f.wait < time.Second {
+			return usagef("--slurm-wait %s: must be 1s or more", f.wait)
 		}
-		for _, option := range o.salloc {
+		for _, option := range f.salloc {
 			if why := sallocRefusal(option); why != "" {
 				return usagef("--salloc=%s: %s", option, why)
 			}
@@ -76,19 +77,19 @@ func (o connectOptions) checkFlags() error {
 		return nil
 	case viaSSH:
 	default:
-		return oneOf("via", o.via, viaSSH, viaSlurm)
+		return oneOf("via", f.via, viaSSH, viaSlurm)
 	}
-	if err := oneOf("ssh", o.ssh, sshAuto, string(remote.Native), string(remote.OpenSSH)); err != nil {
+	if err := oneOf("ssh", f.ssh, sshAuto, string(remote.Native), string(remote.OpenSSH)); err != nil {
 		return err
 	}
-	if o.ssh == string(remote.OpenSSH) {
+	if f.ssh == string(remote.OpenSSH) {
 		if _, err := remote.FindOpenSSH(context.Background()); err != nil {
 			return &usageError{err: fmt.Errorf("--ssh openssh: %w", err), hint: fault.Hint(err)}
 		}
 	}
 	for flag, given := range map[string]bool{
-		"partition": o.partition != "", "account": o.account != "", "qos": o.qos != "", "time": o.time != "",
-		"slurm-wait": o.wait != slurmWait, "salloc": len(o.salloc) > 0,
+		"partition": f.partition != "", "account": f.account != "", "qos": f.qos != "", "time": f.time != "",
+		"slurm-wait": f.wait != slurmWait, "salloc": len(f.salloc) > 0,
 	} {
 		if given {
 			return usagef("--%s needs --via slurm", flag)
@@ -115,8 +116,8 @@ func sallocRefusal(option string) string {
 }
 
 // addDialer gives a fleet its way to the nodes of an inventory.
-func (o connectOptions) addDialer(ctx context.Context, a *app, inv *inventory.Inventory, opt *fleet.Options) error {
-	if o.via != viaSlurm {
+func (f connectFlags) addDialer(ctx context.Context, a *app, inv *inventory.Inventory, opt *fleet.Options) error {
+	if f.via != viaSlurm {
 		// As ssh would: a connection that fails for a passing reason is tried again.
 		opt.Asks = a.prompt != nil
 		answers := remote.NewAnswers(a.prompt)
@@ -125,7 +126,7 @@ func (o connectOptions) addDialer(ctx context.Context, a *app, inv *inventory.In
 			return err
 		}
 		ssh := remote.NewSSH(remote.Options{
-			Client: remote.Client(o.ssh), Answers: answers, Askpass: askpass, Tries: 3,
+			Client: remote.Client(f.ssh), Answers: answers, Askpass: askpass, Tries: 3,
 			Note: func(text string) { a.reporter.Note("%s", text) },
 		})
 		opt.Dialer = remote.WithSudo(ssh, answers, remote.SudoLimit)
@@ -145,12 +146,44 @@ func (o connectOptions) addDialer(ctx context.Context, a *app, inv *inventory.In
 		a.reporter.Warn("--via slurm runs everything as your user, in a job: users, sudo, ports, keys and proxies of the inventory do not count")
 	}
 	d, err := slurm.New(ctx, slurm.Options{
-		Nodes: nodes, Partition: o.partition, Account: o.account, QOS: o.qos, Time: o.time,
-		More: o.salloc, Wait: o.wait, Report: a.reporter,
+		Nodes: nodes, Partition: f.partition, Account: f.account, QOS: f.qos, Time: f.time,
+		More: f.salloc, Wait: f.wait, Report: a.reporter,
 	})
 	if err != nil {
 		return err
 	}
-	opt.Dialer, opt.ConnectWait = d, o.wait
+	opt.Dialer, opt.ConnectWait = d, f.wait
 	return nil
+}
+
+// forFlags are --for and its flags, of commands that ask nodes and change none.
+type forFlags struct {
+	connect connectFlags
+
+	inventory string
+	limit     string
+}
+
+// add declares the flags; usage is that of --for.
+func (f *forFlags) add(cmd *cobra.Command, usage string) {
+	var others cobra.Command
+	addLimitFlag(&others, &f.limit)
+	f.connect.add(&others)
+	cmd.Flags().StringVar(&f.inventory, "for", "", usage)
+	cmd.Flags().AddFlagSet(others.Flags())
+	others.Flags().VisitAll(func(flag *pflag.Flag) { flagsNeed(cmd, "for", flag.Name) })
+}
+
+// options checks the flags and reads the inventory.
+func (f forFlags) options(ctx context.Context, a *app) (fleet.Options, error) {
+	if err := f.connect.check(); err != nil {
+		return fleet.Options{}, err
+	}
+	inv, err := a.loadInventory(ctx, f.inventory, f.limit)
+	if err != nil {
+		return fleet.Options{}, err
+	}
+	opt := fleet.Options{Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Reporter: a.reporter}
+	err = f.connect.addDialer(ctx, a, inv, &opt)
+	return opt, err
 }

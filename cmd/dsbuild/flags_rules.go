@@ -27,15 +27,6 @@ func flagsExclude(cmd *cobra.Command, first, second, why string) {
 	annotate(cmd, first, excludesRule, second, why)
 }
 
-// connectFlags lists the flags of addConnectFlags.
-func connectFlags() []string {
-	var names []string
-	var cmd cobra.Command
-	addConnectFlags(&cmd, new(connectOptions))
-	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-	return names
-}
-
 func annotate(cmd *cobra.Command, name, rule string, values ...string) {
 	if err := cmd.Flags().SetAnnotation(name, rule, values); err != nil {
 		panic(err) // the command has no such flag

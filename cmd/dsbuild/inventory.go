@@ -11,12 +11,20 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/slurm"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 )
+
+// addLimitFlag gives a command --limit, for app.loadInventory.
+func addLimitFlag(cmd *cobra.Command, limit *string) {
+	cmd.Flags().StringVar(limit, "limit", "",
+		"only these `NODES`: names, ranges, groups and patterns (gpu*), separated by commas; !NAME leaves out")
+}
 
 // loadInventory reads INVENTORY and keeps the nodes of --limit. It notes settings of another tool's
 // inventory that have no effect.

@@ -181,7 +181,7 @@ func reachParts(ctx context.Context, a *app, inv *inventory.Inventory, parts []l
 	done := func() {}
 	var way fleet.Options
 	if len(inv.Hosts) > 0 {
-		if err := (connectOptions{via: viaSSH}).addDialer(ctx, a, inv, &way); err != nil {
+		if err := (connectFlags{via: viaSSH}).addDialer(ctx, a, inv, &way); err != nil {
 			return nil, done, err
 		}
 		if keeps, ok := way.Dialer.(io.Closer); ok { // sessions beyond its connections

@@ -92,7 +92,7 @@ func executeCommand(ctx context.Context, root *cobra.Command, args []string) err
 	}
 	text, args := fault.Hint(err), cmd.Flags().Args()
 	if strings.Contains(text, "INVENTORY") && len(args) == 1 && strings.HasSuffix(cmd.Use, " INVENTORY") {
-		return fault.WithHint(err, "%s", fleetFlags{inventory: args[0]}.nameInventory(text))
+		return fault.WithHint(err, "%s", nodeFlags{inventory: args[0]}.nameInventory(text))
 	}
 	return err
 }

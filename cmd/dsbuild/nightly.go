@@ -20,14 +20,22 @@ import (
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/pipeline/planner"
 	"github.com/dsbuild/dsbuild/release/nightly"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
+// nightlyFlags are the flags of dsbuild nightly.
+type nightlyFlags struct {
+	build   buildFlags
+	network networkFlags
+
+	file string
+	json bool
+}
+
 func newNightlyCommand(a *app) *cobra.Command {
-	var file string
-	var build wheelOptions
-	var asJSON bool
+	var f nightlyFlags
 	cmd := &cobra.Command{
 		Use:   "nightly -f nightly.yaml",
 		Short: "Build, test, publish and deploy changed wheels, unattended",
@@ -45,53 +53,57 @@ Exit codes: 0 nothing failed; 1 a wheel or the index failed; 4 every failed
 wheel was built, and is not what was asked; else the exit code of the deploy.`,
 		Example: `  dsbuild nightly -f nightly.yaml`,
 		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := build.readBuildFlags(cmd.Flags()); err != nil {
-				return err
-			}
-			ctx := cmd.Context()
-			config, err := nightly.Read(file)
-			if errors.Is(err, fs.ErrNotExist) {
-				err = fault.WithHint(err, "copy ci/nightly/nightly.yaml (docs/nightly.md)")
-			}
-			if err != nil {
-				return build.site.Error(err)
-			}
-			report, err := runNight(ctx, a, build, config)
-			err = build.site.Error(err)
-			if err != nil && config.Notify != nil {
-				if failed := nightly.Notify(ctx, config.Notify, report, localUser(), err); failed != nil {
-					a.reporter.Warn("dsbuild could not send the notice of the failure: notify: %s", ui.Clean(failed.Error()))
-				} else {
-					a.reporter.Note("notify: sent the notice of the failure")
-				}
-			}
-			if report == nil || report.Ended.IsZero() {
-				return err
-			}
-			if asJSON {
-				return errors.Join(err, ui.JSON(a.stdout, report))
-			}
-			return errors.Join(err, report.Print(a.stdout))
-		},
+		RunE:    func(cmd *cobra.Command, _ []string) error { return runNightly(cmd.Context(), a, f) },
 	}
-	f := cmd.Flags()
-	f.StringVarP(&file, "file", "f", "nightly.yaml", "configuration of the night: `FILE` (docs/nightly.md)")
-	build.builderFlags(f)
-	f.BoolVar(&asJSON, "json", false, "print one JSON document")
+	f.build.addBuilder(cmd)
+	f.network.addForBuild(cmd)
+	cmd.Flags().StringVarP(&f.file, "file", "f", "nightly.yaml", "configuration of the night: `FILE` (docs/nightly.md)")
+	cmd.Flags().BoolVar(&f.json, "json", false, "print one JSON document")
 	return cmd
 }
 
+func runNightly(ctx context.Context, a *app, f nightlyFlags) error {
+	site, err := f.network.site()
+	if err != nil {
+		return err
+	}
+	config, err := nightly.Read(f.file)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fault.WithHint(err, "copy ci/nightly/nightly.yaml (docs/nightly.md)")
+	}
+	if err != nil {
+		return site.Error(err)
+	}
+	report, err := f.runNight(ctx, a, site, config)
+	err = site.Error(err)
+	if err != nil && config.Notify != nil {
+		if failed := nightly.Notify(ctx, config.Notify, report, localUser(), err); failed != nil {
+			a.reporter.Warn("dsbuild could not send the notice of the failure: notify: %s", ui.Clean(failed.Error()))
+		} else {
+			a.reporter.Note("notify: sent the notice of the failure")
+		}
+	}
+	if report == nil || report.Ended.IsZero() {
+		return err
+	}
+	if f.json {
+		return errors.Join(err, ui.JSON(a.stdout, report))
+	}
+	return errors.Join(err, report.Print(a.stdout))
+}
+
 // runNight runs one night. Its report is nil if the night could not begin.
-func runNight(ctx context.Context, a *app, build wheelOptions, config nightly.Config) (*nightly.Report, error) {
+func (f nightlyFlags) runNight(
+	ctx context.Context, a *app, site pipeline.Site, config nightly.Config,
+) (*nightly.Report, error) {
 	var err error
 	opt := nightly.Options{Config: config, Store: pipeline.DefaultStore(), Report: a.reporter, Now: time.Now, By: localUser()}
 	if config.Deploy != nil {
-		if opt.Deploy, err = nightlyDeploy(ctx, a, *config.Deploy, build.siteOptions); err != nil {
+		if opt.Deploy, err = nightlyDeploy(ctx, a, *config.Deploy, f.network); err != nil {
 			return nil, err
 		}
 	}
-	tools, err := build.openBuild(ctx, a)
+	tools, err := f.build.open(ctx, a, site, planner.Options{})
 	if err != nil {
 		return nil, err
 	}
@@ -109,12 +121,12 @@ func runNight(ctx context.Context, a *app, build wheelOptions, config nightly.Co
 // nightlyDeploy deploys with the flags of dsbuild deploy that the file has. It finds
 // mistakes in them before the night begins.
 func nightlyDeploy(
-	ctx context.Context, a *app, d nightly.Deploy, site pipeline.SiteOptions,
+	ctx context.Context, a *app, d nightly.Deploy, network networkFlags,
 ) (func(ctx context.Context, dir, limit, report string) (nightly.Nodes, error), error) {
-	opts := deployOptions{}
-	opts.command = "dsbuild deploy"
+	var f deployFlags
+	f.nodes.command = "dsbuild deploy"
 	cmd := &cobra.Command{}
-	addDeployFlags(cmd, &opts) // the defaults
+	f.add(cmd) // the defaults
 	for name, text := range d.Flags {
 		if err := cmd.Flags().Set(name, text); err != nil {
 			var invalid *pflag.InvalidValueError
@@ -124,10 +136,10 @@ func nightlyDeploy(
 			return nil, usagef("deploy: %s", strings.TrimPrefix(err.Error(), "--"))
 		}
 	}
-	opts.inventory = d.Inventory
+	f.nodes.inventory = d.Inventory
 	for _, limit := range []string{d.Canary, d.Limit} {
-		opts.limit = limit
-		if _, err := opts.installOptions(ctx, a); err != nil {
+		f.nodes.limit = limit
+		if _, err := f.options(ctx, a); err != nil {
 			return nil, err
 		}
 	}
@@ -142,44 +154,41 @@ func nightlyDeploy(
 		}
 	}
 	return func(ctx context.Context, dir, limit, report string) (nightly.Nodes, error) {
-		opts := opts
-		opts.limit, opts.wheel = limit, dir
+		f := f
+		f.nodes.limit, f.wheel = limit, dir
 		for _, ending := range reportEndings() {
-			opts.reports = append(opts.reports, report+ending)
+			f.nodes.reports = append(f.nodes.reports, report+ending)
 		}
 		if err := os.MkdirAll(filepath.Dir(report), 0o755); err != nil {
 			return nightly.Nodes{}, err
 		}
-		if spec != nil {
-			env := envOptions{changeFlags: opts.changeFlags, site: site, verify: opts.verify, force: opts.force}
-			return deployEnvOnce(ctx, a, env, *spec, dir)
+		if spec == nil {
+			return deployOnce(ctx, a, f)
 		}
-		return deployOnce(ctx, a, opts)
+		return deployEnvOnce(ctx, a, envDeployFlags{
+			nodes: f.nodes, change: f.change, send: f.send, files: filesFlags{network: network}, verify: f.verify, force: f.force,
+		}, *spec, dir)
 	}, nil
 }
 
 // deployOnce deploys to some nodes, and writes the reports; nothing is printed.
-func deployOnce(ctx context.Context, a *app, opts deployOptions) (nightly.Nodes, error) {
-	opt, err := opts.installOptions(ctx, a)
-	if err == nil {
-		opt, err = opts.withWheels(ctx, opt)
-	}
+func deployOnce(ctx context.Context, a *app, f deployFlags) (nightly.Nodes, error) {
+	opt, err := f.optionsWithWheels(ctx, a)
 	if err != nil {
 		return nightly.Nodes{}, err
 	}
 	d := deploy.New(opt)
-	_, err = d.Survey(ctx)
-	return applyAtNight(ctx, opts.fleetFlags, d, err)
+	defer d.Close()
+	if _, err := d.Survey(ctx); err != nil {
+		return nightly.Nodes{}, err
+	}
+	return applyAtNight(ctx, f.nodes, d)
 }
 
 // applyAtNight deploys after a survey, writes the reports, and sums it up.
-func applyAtNight(ctx context.Context, opts fleetFlags, d deployment, err error) (nightly.Nodes, error) {
-	defer d.Close()
-	if err != nil {
-		return nightly.Nodes{}, err
-	}
+func applyAtNight(ctx context.Context, nodes nodeFlags, d changingRun) (nightly.Nodes, error) {
 	report := d.Apply(ctx)
-	report.EditHints(opts.nameInventory)
+	report.EditHints(nodes.nameInventory)
 	n := nightly.Nodes{OK: report.Summary.OK, All: len(report.Nodes), Verdict: ui.Clean(report.Verdict())}
 	for _, node := range report.Nodes {
 		if node.Changed {
@@ -189,12 +198,12 @@ func applyAtNight(ctx context.Context, opts fleetFlags, d deployment, err error)
 	if ctx.Err() != nil {
 		return n, context.Cause(ctx)
 	}
-	return n, errors.Join(report.Err(), writeReports(opts, report))
+	return n, errors.Join(report.Err(), writeReports(nodes, report))
 }
 
 // deployEnvOnce locks an environment with the night's wheels for its Python, one for each machine type, and deploys it to
 // some nodes. The lock lies beside the folder of the wheels, so that the next night keeps the other packages.
-func deployEnvOnce(ctx context.Context, a *app, opts envOptions, spec environment.Spec, dir string) (nightly.Nodes, error) {
+func deployEnvOnce(ctx context.Context, a *app, f envDeployFlags, spec environment.Spec, dir string) (nightly.Nodes, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.whl"))
 	if err != nil {
 		return nightly.Nodes{}, err
@@ -216,16 +225,18 @@ func deployEnvOnce(ctx context.Context, a *app, opts envOptions, spec environmen
 		return nightly.Nodes{}, fault.WithHint(err, "name an entry for it in wheels:")
 	}
 	spec.Wheels = append(slices.Clone(spec.Wheels), built...)
-	opts.lock = filepath.Join(filepath.Dir(dir), spec.Name+".lock")
-	lock := envLockOptions{envOptions: opts, out: opts.lock}
-	if _, _, err := lock.lockSpec(ctx, a, &spec, spec.Platforms); err != nil {
+	f.lock = filepath.Join(filepath.Dir(dir), spec.Name+".lock")
+	if _, _, err := (envLockFlags{files: f.files, out: f.lock}).lock(ctx, a, &spec, spec.Platforms); err != nil {
 		return nightly.Nodes{}, err
 	}
-	opt, err := opts.withFiles(ctx, a)
+	opt, err := f.options(ctx, a)
 	if err != nil {
 		return nightly.Nodes{}, err
 	}
 	d := envdeploy.New(opt)
-	_, err = d.Survey(ctx)
-	return applyAtNight(ctx, opts.fleetFlags, d, err)
+	defer d.Close()
+	if _, err := d.Survey(ctx); err != nil {
+		return nightly.Nodes{}, err
+	}
+	return applyAtNight(ctx, f.nodes, d)
 }

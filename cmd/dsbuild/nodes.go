@@ -69,12 +69,6 @@ addresses and slots.`,
 	return cmd
 }
 
-// addLimitFlag gives a command --limit, for app.loadInventory.
-func addLimitFlag(cmd *cobra.Command, limit *string) {
-	cmd.Flags().StringVar(limit, "limit", "",
-		"only these `NODES`: names, ranges, groups and patterns (gpu*), separated by commas; !NAME leaves out")
-}
-
 // printHostfile prints the inventory as a hostfile.
 func printHostfile(a *app, inv *inventory.Inventory) error {
 	text, err := inv.Hostfile()

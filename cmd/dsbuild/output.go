@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/dsbuild/dsbuild/fleet/report"
@@ -27,32 +29,32 @@ func reportEndings() []string { return []string{".json", ".html"} }
 
 // reportOutcome prints and writes the report. The nodes' error comes first, so that a full disk
 // here does not hide it.
-func reportOutcome(ctx context.Context, a *app, opts fleetFlags, r nodeReport) error {
+func reportOutcome(ctx context.Context, a *app, nodes nodeFlags, r nodeReport) error {
 	outcome := r.Err()
 	if ctx.Err() != nil {
 		outcome = context.Cause(ctx)
 	}
-	return errors.Join(outcome, printReport(a, opts, r))
+	return errors.Join(outcome, printReport(a, nodes, r))
 }
 
 // printReport prints before it writes files, so that the user sees the report also where a file
 // cannot be written.
-func printReport(a *app, opts fleetFlags, r nodeReport) error {
-	r.EditHints(opts.nameInventory)
+func printReport(a *app, nodes nodeFlags, r nodeReport) error {
+	r.EditHints(nodes.nameInventory)
 	var err error
-	if opts.json {
+	if nodes.json {
 		err = ui.JSON(a.stdout, r)
 	} else {
 		err = r.Print(a.stdout)
 	}
-	return errors.Join(err, writeReports(opts, r))
+	return errors.Join(err, writeReports(nodes, r))
 }
 
 // writeReports writes the files that --report names, each in the form of its name's ending.
-func writeReports(opts fleetFlags, r nodeReport) error {
-	about := report.About{Command: opts.command, Inventory: opts.inventory, By: localUser(), At: time.Now()}
+func writeReports(nodes nodeFlags, r nodeReport) error {
+	about := report.About{Command: nodes.command, Inventory: nodes.inventory, By: localUser(), At: time.Now()}
 	var errs []error
-	for _, file := range opts.reports {
+	for _, file := range nodes.reports {
 		var text bytes.Buffer
 		var err error
 		full, ok := r.(*report.Report)
@@ -72,4 +74,46 @@ func writeReports(opts fleetFlags, r nodeReport) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// changingRun is a run that changes nodes: a deploy or a rollback.
+type changingRun interface {
+	Apply(context.Context) *report.Report
+	Report() *report.Report
+}
+
+// changePlan is what the survey of a run that changes nodes finds.
+type changePlan interface {
+	Print(io.Writer) error
+	Left() []report.LeftNode
+	Err() error
+}
+
+// finish applies a plan and reports the result, or prints the plan for a dry run. err is the error of the survey.
+func (f changeFlags) finish(
+	ctx context.Context, a *app, nodes nodeFlags, d changingRun, plan changePlan, document any, err error,
+) error {
+	switch {
+	case err != nil && ctx.Err() != nil && !f.dryRun:
+		return reportOutcome(ctx, a, nodes, d.Report())
+	case err != nil:
+		return err
+	case f.dryRun && nodes.json:
+		return errors.Join(plan.Err(), ui.JSON(a.stdout, document))
+	case f.dryRun:
+		return errors.Join(plan.Err(), plan.Print(a.stdout), report.PrintHints(a.stdout, plan.Left(), nodes.nameInventory))
+	}
+	return reportOutcome(ctx, a, nodes, d.Apply(ctx))
+}
+
+// relativePath returns a path relative to the working directory, if that is shorter.
+func relativePath(path string) string {
+	cwd, err := os.Getwd()
+	if err != nil {
+		return path
+	}
+	if rest, ok := strings.CutPrefix(path, cwd+string(os.PathSeparator)); ok {
+		return rest
+	}
+	return path
 }

@@ -19,9 +19,17 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
+// rebuildFlags are WHEEL and the flags of dsbuild rebuild.
+type rebuildFlags struct {
+	build   buildFlags
+	network networkFlags
+
+	wheel string
+	base  string
+}
+
 func newRebuildCommand(a *app) *cobra.Command {
-	var o wheelOptions
-	var base string
+	var f rebuildFlags
 	cmd := &cobra.Command{
 		Use:   "rebuild WHEEL",
 		Short: "Build a wheel again from its manifest, and compare the bytes",
@@ -37,21 +45,25 @@ not signed: the differences are listed, and the exit code is 4.`,
 		Example: `  dsbuild rebuild --sign ~/.ssh/id_ed25519 dist/deepspeed-*.whl`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.readBuildFlags(cmd.Flags()); err != nil {
-				return err
-			}
-			o.noCache = true
-			return o.site.Error(runRebuild(cmd.Context(), a, o, base, args[0]))
+			f.wheel = args[0]
+			return runRebuild(cmd.Context(), a, f)
 		},
 	}
-	cmd.Flags().StringVar(&base, "base", "", "the root file system `TAR` that the wheel was built on, if it is not the engine's own")
-	o.builderFlags(cmd.Flags())
+	f.build.addBuilder(cmd)
+	f.network.addForBuild(cmd)
+	cmd.Flags().StringVar(&f.base, "base", "",
+		"the root file system `TAR` that the wheel was built on, if it is not the engine's own")
 	return cmd
 }
 
 // runRebuild builds a wheel again and compares it with the first one.
-func runRebuild(ctx context.Context, a *app, o wheelOptions, base, file string) error {
-	v, err := wheel.Verify(ctx, file)
+func runRebuild(ctx context.Context, a *app, f rebuildFlags) (err error) {
+	site, err := f.network.site()
+	if err != nil {
+		return err
+	}
+	defer func() { err = site.Error(err) }()
+	v, err := wheel.Verify(ctx, f.wheel)
 	if err != nil {
 		return noWheel(err)
 	}
@@ -59,21 +71,21 @@ func runRebuild(ctx context.Context, a *app, o wheelOptions, base, file string) 
 		return err
 	}
 	if v.Manifest == nil {
-		return usagef("%s has no manifest: dsbuild did not build it", filepath.Base(file))
+		return usagef("%s has no manifest: dsbuild did not build it", filepath.Base(f.wheel))
 	}
 	m := *v.Manifest
 	request, err := planner.RebuildRequest(m)
 	if err != nil {
 		return usagef("%s cannot be built again: %w", m.Name, err)
 	}
-	request.Base = cmp.Or(base, request.Base)
-	sign, done, err := a.wheelSigner(ctx, o.sign)
+	request.Base = cmp.Or(f.base, request.Base)
+	sign, done, err := a.wheelSigner(ctx, f.build.sign)
 	if err != nil {
 		return err
 	}
 	defer done()
 	if sign != nil { // before a build of minutes
-		if signed, err := signing.ReadSigned(file); err != nil || signed.Statement == "" {
+		if signed, err := signing.ReadSigned(f.wheel); err != nil || signed.Statement == "" {
 			return usagef("--sign: there is no statement beside %s", m.Name)
 		}
 	}
@@ -82,24 +94,26 @@ func runRebuild(ctx context.Context, a *app, o wheelOptions, base, file string) 
 		return err
 	}
 	defer tmp.Close()
-	again, err := buildAgain(ctx, a, o, request, m, tmp.Path)
+	again, err := f.buildAgain(ctx, a, site, request, m, tmp.Path)
 	if err != nil {
 		return err
 	}
 	if again.SHA256 != v.SHA256 {
-		return differError(ctx, file, again.Path)
+		return differError(ctx, f.wheel, again.Path)
 	}
 	_, err = fmt.Fprintf(a.stdout, "%s has the same bytes when it is built again: sha256 %s\n", ui.Clean(m.Name), v.SHA256)
 	if err != nil || sign == nil {
 		return err
 	}
-	return pipeline.SignPlaced(ctx, file, sign)
+	return pipeline.SignPlaced(ctx, f.wheel, sign)
 }
 
 // buildAgain builds the wheel of a manifest into a folder, without the store.
-func buildAgain(ctx context.Context, a *app, o wheelOptions, request planner.Request, m wheel.Manifest, dir string) (wheel.Artifact, error) {
-	o.sign = "" // the caller signs the first wheel
-	tools, err := o.openBuild(ctx, a)
+func (f rebuildFlags) buildAgain(
+	ctx context.Context, a *app, site pipeline.Site, request planner.Request, m wheel.Manifest, dir string,
+) (wheel.Artifact, error) {
+	f.build.sign, f.build.noCache = "", true // the caller signs the first wheel
+	tools, err := f.build.open(ctx, a, site, planner.Options{})
 	if err != nil {
 		return wheel.Artifact{}, err
 	}

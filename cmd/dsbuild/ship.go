@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
@@ -11,21 +13,27 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/ship"
 	"github.com/dsbuild/dsbuild/fleet/verify"
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/pipeline/planner"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// shipOptions are the flags of dsbuild ship: those of builds, and those of
-// deploys.
-type shipOptions struct {
-	build       wheelOptions
-	fleet       deployOptions
+// shipFlags are the flags of dsbuild ship: those of builds, and those of deploys.
+type shipFlags struct {
+	request requestFlags
+	build   buildFlags
+	network networkFlags
+	deploy  deployFlags // without --wheel and --bundle
+
 	verifyGiven bool // --verify was said
 	env         string
 	lock        string
 	removeOps   bool
+	verbose     bool // the plan of a dry run is printed whole
 }
 
 func newShipCommand(a *app) *cobra.Command {
-	var o shipOptions
+	var f shipFlags
 	cmd := &cobra.Command{
 		Use:   "ship INVENTORY",
 		Short: "Build the wheels that the nodes need, install and verify them",
@@ -55,61 +63,64 @@ and deploys it as dsbuild env deploy does.` + whichDeploy,
   dsbuild ship inventory.yaml --deepspeed git+https://github.com/deepspeedai/DeepSpeed@master`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o.fleet.command, o.fleet.inventory = cmd.CommandPath(), args[0]
-			if err := o.build.readBuildFlags(cmd.Flags()); err != nil {
-				return err
-			}
-			o.verifyGiven = cmd.Flags().Changed("verify")
-			o.build.dryRun, o.build.json = o.fleet.dryRun, o.fleet.json
-			run := runShip
-			if o.env != "" {
-				run = runShipEnv
-			}
-			return o.build.site.Error(run(cmd.Context(), a, o))
+			f.deploy.nodes.command, f.deploy.nodes.inventory = cmd.CommandPath(), args[0]
+			f.verifyGiven = cmd.Flags().Changed("verify")
+			return runShip(cmd.Context(), a, f)
 		},
 	}
-	f := cmd.Flags()
-	addCommonRequestFlags(f, &o.build.request)
-	f.Lookup("cpu").Usage += " (default: v3, or the level of the oldest node)"
-	o.build.buildFlags(f)
-	addChangeFlags(cmd, &o.fleet.changeFlags)
-	addBandwidthFlag(cmd, &o.fleet.changeFlags)
-	f.StringVar(&o.fleet.deps, "deps", "refuse",
+	f.request.addForNodes(cmd)
+	f.build.add(cmd)
+	f.network.addForBuild(cmd)
+	f.deploy.nodes.add(cmd)
+	f.deploy.change.add(cmd)
+	f.deploy.send.add(cmd)
+	flags := cmd.Flags()
+	flags.Lookup("cpu").Usage += " (default: v3, or the level of the oldest node)"
+	flags.StringVar(&f.deploy.deps, "deps", string(deploy.DepsRefuse),
 		"what to do when requirements are missing on a node: `refuse|bundle` (name them, or collect and copy them)")
-	f.StringVar(&o.fleet.verify, "verify", "load",
+	flags.StringVar(&f.deploy.verify, "verify", "load",
 		"what to check on each node: `load|files` (every op loads, or files and metadata alone); without this flag, files on a node "+
 			"that already runs its wheel")
-	f.StringVar(&o.env, "env", "", "deploy the whole environment of `FILE`, with the DeepSpeed that it says to build")
-	f.StringVar(&o.lock, "lock", "", "the lock that --env writes: `FILE` (default: the environment file's name with .lock)")
-	f.BoolVar(&o.fleet.force, "force", false, "install also where the node already runs its wheel")
-	f.BoolVar(&o.removeOps, "remove-ops", false, "install also where the wheel lacks operators that the DeepSpeed of the node has")
-	f.BoolVar(&o.build.verbose, "verbose", false, "with --dry-run: print the targets of each wheel, and all reasons")
+	flags.StringVar(&f.env, "env", "", "deploy the whole environment of `FILE`, with the DeepSpeed that it says to build")
+	flags.StringVar(&f.lock, "lock", "", "the lock that --env writes: `FILE` (default: the environment file's name with .lock)")
+	flags.BoolVar(&f.deploy.force, "force", false, "install also where the node already runs its wheel")
+	flags.BoolVar(&f.removeOps, "remove-ops", false,
+		"install also where the wheel lacks operators that the DeepSpeed of the node has")
+	flags.BoolVar(&f.verbose, "verbose", false, "with --dry-run: print the targets of each wheel, and all reasons")
 	flagsNeed(cmd, "env", "lock")
 	flagsNeed(cmd, "dry-run", "verbose")
 	return cmd
 }
 
-// runShip ships as o says, or previews that. The report is printed and written also when builds
-// or nodes failed, or the run was interrupted.
-func runShip(ctx context.Context, a *app, o shipOptions) error {
-	deployment, err := o.fleet.installOptions(ctx, a)
+// runShip ships, or previews that. The report is printed and written also when builds or nodes failed, or the run was
+// interrupted.
+func runShip(ctx context.Context, a *app, f shipFlags) (err error) {
+	site, err := f.network.site()
 	if err != nil {
 		return err
 	}
-	tools, err := o.build.openBuild(ctx, a)
+	defer func() { err = site.Error(err) }()
+	if f.env != "" {
+		return runShipEnv(ctx, a, f, site)
+	}
+	deployment, err := f.deploy.options(ctx, a)
+	if err != nil {
+		return err
+	}
+	tools, err := f.open(ctx, a, site)
 	if err != nil {
 		return err
 	}
 	defer tools.Close()
-	opt, err := o.build.shipOptions(ctx, a, tools)
+	opt, err := tools.shipOptions(ctx, a, f.request)
 	if err != nil {
 		return err
 	}
-	deployment.Force, deployment.PipWheel, opt.RemoveOps = o.fleet.force, deploy.DefaultPip(), o.removeOps
-	if deploy.Deps(o.fleet.deps) == deploy.DepsBundle {
+	opt.RemoveOps = f.removeOps
+	if f.deploy.deps == string(deploy.DepsBundle) {
 		opt.Bundle = tools.newBundler(a)
 	}
-	if !o.verifyGiven {
+	if !f.verifyGiven {
 		deployment.VerifyUnchanged = verify.LevelFiles
 	}
 	d := deploy.New(deployment)
@@ -117,21 +128,48 @@ func runShip(ctx context.Context, a *app, o shipOptions) error {
 	s := ship.New(d, opt)
 	plan, err := s.Survey(ctx)
 	switch {
-	case err != nil && ctx.Err() != nil && !o.fleet.dryRun:
-		return errors.Join(context.Cause(ctx), printReport(a, o.fleet.fleetFlags, s.Report()))
+	case err != nil && ctx.Err() != nil && !f.deploy.change.dryRun:
+		return errors.Join(context.Cause(ctx), printReport(a, f.deploy.nodes, s.Report()))
 	case err != nil:
 		return err
-	case o.fleet.dryRun:
+	case f.deploy.change.dryRun:
 		preview, err := s.Preview(ctx)
-		if o.fleet.json {
+		if f.deploy.nodes.json {
 			return errors.Join(err, ui.JSON(a.stdout, newShipPlan(plan, preview)))
 		}
-		return errors.Join(err, plan.Print(a.stdout, o.build.verbose), preview.Print(a.stdout),
-			report.PrintHints(a.stdout, preview.Left(), o.fleet.nameInventory))
+		return errors.Join(err, plan.Print(a.stdout, f.verbose), preview.Print(a.stdout),
+			report.PrintHints(a.stdout, preview.Left(), f.deploy.nodes.nameInventory))
 	}
 	for _, line := range plan.Lines() {
 		a.reporter.Note("%s", line)
 	}
 	done, err := s.Run(ctx)
-	return errors.Join(err, printReport(a, o.fleet.fleetFlags, done))
+	return errors.Join(err, printReport(a, f.deploy.nodes, done))
+}
+
+// open opens what builds the wheels.
+func (f shipFlags) open(ctx context.Context, a *app, site pipeline.Site) (*buildTools, error) {
+	dry := f.deploy.change.dryRun
+	return f.build.open(ctx, a, site, planner.Options{DryRun: dry, Printed: dry && !f.deploy.nodes.json})
+}
+
+// newBundler gathers the packages that a wheel requires in a folder of the wheel's name.
+func (t *buildTools) newBundler(a *app) func(context.Context, string, *pipeline.Plan, wheel.Artifact) (*wheel.Bundle, error) {
+	return func(ctx context.Context, name string, p *pipeline.Plan, made wheel.Artifact) (*wheel.Bundle, error) {
+		plan, err := pipeline.NewBundlePlan(p, nil, true)
+		if err != nil {
+			return nil, err
+		}
+		dir := filepath.Join(t.runner.Dir, name)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, err
+		}
+		runner := t.runner
+		runner.Dir, runner.Report = dir, ui.Prefixed(a.reporter, name)
+		if _, err := runner.Bundle(ctx, plan, made); err != nil {
+			return nil, err
+		}
+		b, err := wheel.ReadBundle(filepath.Join(dir, wheel.WheelhouseDir))
+		return &b, err
+	}
 }

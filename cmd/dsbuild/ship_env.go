@@ -13,26 +13,27 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/ship"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/pipeline"
 )
 
 // runShipEnv builds the DeepSpeed of an environment for the nodes, locks the environment with it
 // and deploys it. A step that finds its result there already takes it.
-func runShipEnv(ctx context.Context, a *app, o shipOptions) error {
-	if o.fleet.deps != "refuse" {
+func runShipEnv(ctx context.Context, a *app, f shipFlags, site pipeline.Site) error {
+	if f.deploy.deps != "refuse" {
 		return usagef("--deps and --env exclude each other: an environment has all its packages")
 	}
-	spec, err := environment.Read(o.env, a.stdin)
+	spec, err := environment.Read(f.env, a.stdin)
 	switch {
 	case err != nil:
 		return err
 	case spec.Build == nil:
-		err := usagef("%s names a finished wheel, or no DeepSpeed, but ship --env builds one", ui.Clean(o.env))
+		err := usagef("%s names a finished wheel, or no DeepSpeed, but ship --env builds one", ui.Clean(f.env))
 		return fault.WithHint(err, "give deepspeed: {version: 0.19.8, ops: [cpu_adam]}, or use dsbuild env lock and dsbuild env deploy")
-	case o.env == "-" && o.lock == "":
+	case f.env == "-" && f.lock == "":
 		return usagef("--env - needs --lock: the lock of standard input has no name")
 	}
-	o.lock = cmp.Or(o.lock, lockName(o.env))
-	r, said := &o.build.request, spec.Build // flags override the file
+	f.lock = cmp.Or(f.lock, lockName(f.env))
+	r, said := &f.request, spec.Build // flags override the file
 	r.DeepSpeed, r.CPU = cmp.Or(r.DeepSpeed, said.Version), cmp.Or(r.CPU, said.CPU)
 	if len(r.Ops) == 0 {
 		r.Ops = said.Ops
@@ -41,47 +42,51 @@ func runShipEnv(ctx context.Context, a *app, o shipOptions) error {
 		r.Archs = said.Archs
 	}
 	var input []byte // read by the build and by the deploy
-	if o.fleet.inventory == "-" || o.fleet.policy == "-" {
+	if f.deploy.nodes.inventory == "-" || f.deploy.change.policy == "-" {
 		if input, err = io.ReadAll(a.stdin); err != nil {
 			return fmt.Errorf("standard input: %w", err)
 		}
 		a.stdin = bytes.NewReader(input)
 	}
-	kinds, done, err := buildForEnv(ctx, a, o, spec)
+	kinds, done, err := buildForEnv(ctx, a, f, site, spec)
 	if err != nil || done {
 		return err
 	}
 	if input != nil {
 		a.stdin = bytes.NewReader(input)
 	}
-	env := envOptions{changeFlags: o.fleet.changeFlags, lock: o.lock, site: o.build.siteOptions, verify: o.fleet.verify, force: o.fleet.force}
-	lock := envLockOptions{envOptions: env, file: o.env, out: o.lock}
-	l, changed, err := lock.lockSpec(ctx, a, spec, kinds)
+	files := filesFlags{network: f.network}
+	l, changed, err := envLockFlags{files: files, out: f.lock}.lock(ctx, a, spec, kinds)
 	if err != nil {
 		return err
 	}
 	if changed {
-		a.reporter.Note("%s: locked the environment %s", ui.Clean(o.lock), l.Name)
+		a.reporter.Note("%s: locked the environment %s", ui.Clean(f.lock), l.Name)
 	}
-	return runEnvDeploy(ctx, a, env)
+	return runEnvDeploy(ctx, a, envDeployFlags{
+		nodes: f.deploy.nodes, change: f.deploy.change, send: f.deploy.send, files: files,
+		lock: f.lock, verify: f.deploy.verify, force: f.deploy.force,
+	})
 }
 
 // buildForEnv builds the wheels that the nodes need with the Python and the torch of the environment, one for each
 // machine type, and adds them to spec. It returns the kinds of the nodes. done is true after a dry run.
-func buildForEnv(ctx context.Context, a *app, o shipOptions, spec *environment.Spec) (kinds []environment.Platform, done bool, err error) {
-	deployment, err := o.fleet.installOptions(ctx, a)
+func buildForEnv(
+	ctx context.Context, a *app, f shipFlags, site pipeline.Site, spec *environment.Spec,
+) (kinds []environment.Platform, done bool, err error) {
+	deployment, err := f.deploy.options(ctx, a)
 	if err != nil {
 		return nil, false, err
 	}
 	for i := range deployment.Hosts {
 		deployment.Hosts[i].Python = spec.Program()
 	}
-	tools, err := o.build.openBuild(ctx, a)
+	tools, err := f.open(ctx, a, site)
 	if err != nil {
 		return nil, false, err
 	}
 	defer tools.Close()
-	opt, err := o.build.shipOptions(ctx, a, tools)
+	opt, err := tools.shipOptions(ctx, a, f.request)
 	if err != nil {
 		return nil, false, err
 	}
@@ -102,8 +107,8 @@ func buildForEnv(ctx context.Context, a *app, o shipOptions, spec *environment.S
 	if err := spec.CheckWheels(kinds); err != nil {
 		return nil, false, err
 	}
-	if o.fleet.dryRun {
-		return nil, true, errors.Join(plan.Err(), printWheelsForPlan(a, o.build, plan))
+	if f.deploy.change.dryRun {
+		return nil, true, errors.Join(plan.Err(), printWheelForPlan(a, plan, f.deploy.nodes.json, f.verbose))
 	}
 	for _, line := range plan.Lines() {
 		a.reporter.Note("%s", line)

@@ -44,8 +44,8 @@ func wrongUsage(cmd *cobra.Command, args []string, err error) error {
 }
 
 // nameInventory puts the name of the inventory into a hint of a package that does not know it.
-func (o fleetFlags) nameInventory(hint string) string {
-	return strings.ReplaceAll(hint, "INVENTORY", node.PlainPath(o.inventory, remote.Quote(o.inventory)))
+func (f nodeFlags) nameInventory(hint string) string {
+	return strings.ReplaceAll(hint, "INVENTORY", node.PlainPath(f.inventory, remote.Quote(f.inventory)))
 }
 
 // meantCommand names the command that a word may stand for: a slip of the keyboard, or a command of another group.

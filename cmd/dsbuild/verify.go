@@ -1,18 +1,27 @@
 package main
 
 import (
+	"context"
+
 	"github.com/spf13/cobra"
 
 	"github.com/dsbuild/dsbuild/fleet/verify"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
+// verifyFlags are the flags of dsbuild verify.
+type verifyFlags struct {
+	nodes nodeFlags
+
+	wheel  string
+	verify string
+}
+
 // verifyTimeoutUsage is the help of --timeout of a command that sends and installs nothing.
 const verifyTimeoutUsage = "give up a node if verifying takes longer than `DURATION` (default 15m)"
 
 func newVerifyCommand(a *app) *cobra.Command {
-	var opts fleetFlags
-	var must, checks string
+	var f verifyFlags
 	cmd := &cobra.Command{
 		Use:   "verify INVENTORY",
 		Short: "Show which nodes differ from the others, and how",
@@ -32,34 +41,38 @@ it. Nodes that need several wheels (two Pythons, say) differ without it.` + whic
   dsbuild verify inventory.yaml --wheel dist --verify files --json`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			opts.command, opts.inventory = cmd.CommandPath(), args[0]
-			ctx := cmd.Context()
-			level, err := verifyLevel(checks)
-			if err != nil {
-				return err
-			}
-			common, _, err := opts.fleetOptions(ctx, a)
-			if err != nil {
-				return err
-			}
-			opt := verify.Options{Options: common, Level: level}
-			if must != "" {
-				if opt.Wheels, err = wheel.LoadAll(ctx, must); err != nil {
-					return err
-				}
-			}
-			r, err := verify.Run(ctx, opt)
-			if err != nil {
-				return err
-			}
-			return reportOutcome(ctx, a, opts, r)
+			f.nodes.command, f.nodes.inventory = cmd.CommandPath(), args[0]
+			return runVerify(cmd.Context(), a, f)
 		},
 	}
-	addFleetFlags(cmd, &opts)
+	f.nodes.add(cmd)
 	cmd.Flags().Lookup("timeout").Usage = verifyTimeoutUsage
-	flags := cmd.Flags()
-	flags.StringVar(&must, "wheel", "",
+	cmd.Flags().StringVar(&f.wheel, "wheel", "",
 		"the wheel `FILE` that every node must run, or a folder with a wheel for each node (default: what most nodes run)")
-	flags.StringVar(&checks, "verify", "load", "what to check on each node: `load|files` (every op loads, or files and metadata alone)")
+	cmd.Flags().StringVar(&f.verify, "verify", "load",
+		"what to check on each node: `load|files` (every op loads, or files and metadata alone)")
 	return cmd
+}
+
+func runVerify(ctx context.Context, a *app, f verifyFlags) error {
+	opt, err := f.options(ctx, a)
+	if err != nil {
+		return err
+	}
+	r, err := verify.Run(ctx, opt)
+	if err != nil {
+		return err
+	}
+	return reportOutcome(ctx, a, f.nodes, r)
+}
+
+// options checks the flags, and reads the inventory and the wheels.
+func (f verifyFlags) options(ctx context.Context, a *app) (opt verify.Options, err error) {
+	if opt.Level, err = verifyLevel(f.verify); err != nil {
+		return opt, err
+	}
+	if opt.Options, _, err = f.nodes.options(ctx, a); err == nil && f.wheel != "" {
+		opt.Wheels, err = wheel.LoadAll(ctx, f.wheel)
+	}
+	return opt, err
 }

@@ -4,45 +4,36 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/planner"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// wheelOptions are the flags of dsbuild wheel.
-type wheelOptions struct {
-	request        planner.Request
-	connectOptions // to the nodes of inventory
+// wheelFlags are the flags of dsbuild wheel.
+type wheelFlags struct {
+	request requestFlags
+	build   buildFlags
+	network networkFlags
+	nodes   forFlags // to build for, instead of one wheel
 
-	inventory   string // --for: nodes to build for, instead of one wheel
-	limit       string // of these nodes
-	builder     string
-	engine      string // its address
-	env         string
-	out         string
-	with        []string
-	bundle      bool
-	jobs        int
-	noCache     bool
-	sign        string // the key that signs the wheels
-	siteOptions pipeline.SiteOptions
-	site        pipeline.Site
-	dryRun      bool
-	verbose     bool // the plan of a dry run is printed whole
-	json        bool
+	env     string
+	with    []string
+	bundle  bool
+	dryRun  bool
+	verbose bool // the plan of a dry run is printed whole
+	json    bool
 }
 
 func newWheelCommand(a *app) *cobra.Command {
-	var o wheelOptions
+	var f wheelFlags
 	cmd := &cobra.Command{
 		Use:   "wheel",
 		Short: "Build a DeepSpeed wheel with its operators compiled",
@@ -71,73 +62,82 @@ wheels that serve them all; dsbuild ship also installs them.`,
   dsbuild wheel --for inventory.yaml
   dsbuild wheel --gpu H100 --deepspeed git+https://github.com/deepspeedai/DeepSpeed@master`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.checkFlags(cmd.Flags()); err != nil {
-				return err
-			}
-			build := runWheel
-			if o.inventory != "" {
-				build = runWheelFor
-			}
-			return o.site.Error(build(cmd.Context(), a, o))
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return runWheel(cmd.Context(), a, f) },
 	}
-	f := cmd.Flags()
-	addRequestFlags(f, &o.request)
-	o.buildFlags(f)
-	f.StringVar(&o.inventory, "for", "", "build the fewest wheels that serve all nodes of this `INVENTORY`")
-	addLimitFlag(cmd, &o.limit)
-	addConnectFlags(cmd, &o.connectOptions)
-	flagsNeed(cmd, "for", append(connectFlags(), "limit")...)
-	f.StringVar(&o.env, "env", "", "build for the environment of this `PYTHON`; dsbuild does not change it")
-	f.StringArrayVar(&o.with, "with", nil,
+	f.request.add(cmd)
+	f.build.add(cmd)
+	f.network.addForBuild(cmd)
+	f.nodes.add(cmd, "build the fewest wheels that serve all nodes of this `INVENTORY`")
+	flags := cmd.Flags()
+	flags.StringVar(&f.env, "env", "", "build for the environment of this `PYTHON`; dsbuild does not change it")
+	flags.StringArrayVar(&f.with, "with", nil,
 		"`COMPANION` to build in the same environment, repeatable: NAME==VERSION, NAME@git+URL@REF or NAME@PATH")
-	f.BoolVar(&o.bundle, "bundle", false, "also collect the requirements of DeepSpeed and the companions, without torch, in a wheelhouse")
-	f.BoolVar(&o.dryRun, "dry-run", false, "print the plan and stop")
-	f.BoolVar(&o.verbose, "verbose", false, "with --dry-run: print every step, variable and package of the plan")
+	flags.BoolVar(&f.bundle, "bundle", false,
+		"also collect the requirements of DeepSpeed and the companions, without torch, in a wheelhouse")
+	flags.BoolVar(&f.dryRun, "dry-run", false, "print the plan and stop")
+	flags.BoolVar(&f.verbose, "verbose", false, "with --dry-run: print every step, variable and package of the plan")
 	flagsNeed(cmd, "dry-run", "verbose")
-	f.BoolVar(&o.json, "json", false, "print one JSON document on stdout")
+	flags.BoolVar(&f.json, "json", false, "print one JSON document on stdout")
 	flagsExclude(cmd, "env", "for", "dsbuild builds for the environments of the nodes")
 	return cmd
 }
 
-// checkFlags refuses flags that contradict each other.
-func (o *wheelOptions) checkFlags(f *pflag.FlagSet) error {
-	if err := o.readBuildFlags(f); err != nil {
+// runWheel plans wheels, and builds them or prints the plan.
+func runWheel(ctx context.Context, a *app, f wheelFlags) (err error) {
+	site, err := f.network.site()
+	if err != nil {
 		return err
 	}
-	if err := o.connectOptions.checkFlags(); err != nil {
-		return err
+	defer func() { err = site.Error(err) }()
+	if f.nodes.inventory != "" {
+		return runWheelFor(ctx, a, f, site)
 	}
-	if o.inventory != "" && (len(o.with) > 0 || o.bundle) {
-		return usagef("--with and --bundle work for one wheel only: a wheelhouse is for one Python and one torch")
-	}
-	return nil
-}
-
-// runWheel plans one wheel, and builds it or prints the plan.
-func runWheel(ctx context.Context, a *app, o wheelOptions) error {
-	tools, err := o.openBuild(ctx, a)
+	tools, err := f.open(ctx, a, site)
 	if err != nil {
 		return err
 	}
 	defer tools.Close()
-	if requests := tools.plans.ByMachine(o.request); len(requests) > 1 {
-		return runByMachine(ctx, a, o, tools, requests)
+	requests := tools.plans.ByMachine(planner.Request(f.request))
+	switch {
+	case len(requests) < 2:
+		return f.buildOne(ctx, a, tools)
+	case len(f.with) > 0 || f.bundle:
+		return usagef("--with and --bundle work for one wheel only, and these GPUs are in machines with different CPUs: give --machine")
 	}
-	plan, err := tools.plans.Plan(ctx, o.request)
+	var jobs []pipeline.Job
+	for _, r := range requests {
+		plan, err := tools.plans.ReportingAs(r.Machine).Plan(ctx, r)
+		if err != nil {
+			return err
+		}
+		jobs = append(jobs, pipeline.Job{Name: r.Machine, Plan: plan})
+	}
+	if f.dryRun {
+		return f.printPlans(ctx, a, jobs)
+	}
+	return f.buildSeveral(ctx, a, tools, jobs)
+}
+
+// open opens what builds the wheels.
+func (f wheelFlags) open(ctx context.Context, a *app, site pipeline.Site) (*buildTools, error) {
+	return f.build.open(ctx, a, site, planner.Options{DryRun: f.dryRun, Printed: f.dryRun && !f.json, Env: f.env})
+}
+
+// buildOne builds one wheel and its wheelhouse, or prints their plans.
+func (f wheelFlags) buildOne(ctx context.Context, a *app, tools *buildTools) error {
+	plan, err := tools.plans.Plan(ctx, planner.Request(f.request))
 	if err != nil {
 		return err
 	}
-	house, err := tools.plans.PlanBundle(ctx, plan, o.with, o.bundle)
+	house, err := tools.plans.PlanBundle(ctx, plan, f.with, f.bundle)
 	if err != nil {
 		return err
 	}
 	if _, _, python := plan.Toolchain.Serves(); house != nil && python != plan.Toolchain.Python {
 		a.reporter.Note("the wheelhouse is for Python %s alone, the wheel for Python %s: dsbuild ship --deps bundle makes one for each Python of the nodes", plan.Toolchain.Python, python)
 	}
-	if o.dryRun {
-		return o.printDryRun(ctx, a, plan, house)
+	if f.dryRun {
+		return f.printDryRun(ctx, a, plan, house)
 	}
 	artifact, err := tools.runner.Run(ctx, plan)
 	if err != nil {
@@ -151,60 +151,96 @@ func runWheel(ctx context.Context, a *app, o wheelOptions) error {
 		}
 		bundle = &made
 	}
-	if o.json {
-		return ui.JSON(a.stdout, newWheelResult(artifact, filepath.Join(o.out, wheel.WheelhouseDir), bundle))
+	if f.json {
+		return ui.JSON(a.stdout, newWheelResult(artifact, filepath.Join(f.build.out, wheel.WheelhouseDir), bundle))
 	}
-	return errors.Join(printWheel(a, artifact), printWheelhouse(a, o.out, bundle))
+	return errors.Join(printWheel(a, artifact), printWheelhouse(a, f.build.out, bundle))
 }
 
-// runByMachine builds a wheel for each machine.
-func runByMachine(ctx context.Context, a *app, o wheelOptions, tools *buildTools, requests []planner.Request) error {
-	if len(o.with) > 0 || o.bundle {
-		return usagef("--with and --bundle work for one wheel only, and these GPUs are in machines with different CPUs: give --machine")
+// buildSeveral builds wheels for several machines.
+func (f wheelFlags) buildSeveral(ctx context.Context, a *app, tools *buildTools, jobs []pipeline.Job) error {
+	results := tools.runner.RunAll(ctx, jobs, nil)
+	built := newWheelsResult(nil)
+	for _, r := range results {
+		built.add(nil, r.Name, r.Artifact, r.Err)
 	}
-	var jobs []pipeline.Job
-	for _, r := range requests {
-		plan, err := tools.plans.ReportingAs(r.Machine).Plan(ctx, r)
-		if err != nil {
+	if err := built.print(a, f.json); err != nil {
+		return err
+	}
+	// The error if something failed. Its exit code is 4 if all failed wheels were
+	// built but do not match the request, and 1 if one could not be built.
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	var failed []string
+	code := exitWheel
+	for _, r := range results {
+		if r.Err == nil {
+			continue
+		}
+		failed = append(failed, r.Name)
+		if fault.ExitCode(r.Err) != exitWheel {
+			code = exitFailed
+		}
+	}
+	if len(failed) == 0 {
+		return nil
+	}
+	return fault.WithCode(fmt.Errorf("%d of %d wheels failed: %s", len(failed), len(results), strings.Join(failed, ", ")), code)
+}
+
+// printPlans prints the plans of several wheels.
+func (f wheelFlags) printPlans(ctx context.Context, a *app, jobs []pipeline.Job) error {
+	if f.json {
+		return ui.JSON(a.stdout, newWheelsPlan(jobs))
+	}
+	for i, j := range jobs {
+		gap := ""
+		if i > 0 {
+			gap = "\n"
+		}
+		if _, err := fmt.Fprintf(a.stdout, "%s== %s\n", gap, j.Name); err != nil {
 			return err
 		}
-		jobs = append(jobs, pipeline.Job{Name: r.Machine, Plan: plan})
+		if err := f.printPlan(ctx, a, j.Plan); err != nil {
+			return err
+		}
 	}
-	return runJobs(ctx, a, o, tools, jobs)
+	return nil
 }
 
 // printDryRun prints the plan of a wheel and of its wheelhouse, if there is one.
-func (o wheelOptions) printDryRun(ctx context.Context, a *app, plan *pipeline.Plan, house *pipeline.BundlePlan) error {
-	if o.json {
+func (f wheelFlags) printDryRun(ctx context.Context, a *app, plan *pipeline.Plan, house *pipeline.BundlePlan) error {
+	if f.json {
 		return ui.JSON(a.stdout, newWheelPlan(plan, house))
 	}
-	err := o.printPlan(ctx, a, plan)
+	err := f.printPlan(ctx, a, plan)
 	switch {
 	case err != nil || house == nil:
 		return err
-	case o.verbose:
+	case f.verbose:
 		return house.PrintSteps(a.stdout)
 	}
 	with := "the companions"
-	if o.bundle {
+	if f.bundle {
 		with = "the packages that DeepSpeed requires"
 	}
-	_, err = fmt.Fprintf(a.stdout, "wheelhouse %s, with %s\n", filepath.Join(o.out, wheel.WheelhouseDir), with)
+	_, err = fmt.Fprintf(a.stdout, "wheelhouse %s, with %s\n", filepath.Join(f.build.out, wheel.WheelhouseDir), with)
 	return err
 }
 
 // printPlan prints a plan for people: in short, or whole with --verbose.
-func (o wheelOptions) printPlan(ctx context.Context, a *app, plan *pipeline.Plan) error {
-	if o.verbose {
+func (f wheelFlags) printPlan(ctx context.Context, a *app, plan *pipeline.Plan) error {
+	if f.verbose {
 		return plan.Print(a.stdout)
 	}
 	var builder string
 	switch {
 	case plan.Base.Host:
 		builder = "this machine, without a container"
-	case o.engine != "":
-		builder = "the engine " + o.engine
-	case o.builder == planner.Dagger:
+	case f.build.engine != "":
+		builder = "the engine " + f.build.engine
+	case f.build.builder == planner.Dagger:
 		builder = "a Dagger engine, which is searched for"
 	default:
 		builder = "a Dagger engine if one is found, else this machine (--builder host shows that plan)"
@@ -235,18 +271,6 @@ func printWheel(a *app, w wheel.Artifact) error {
 		relativePath(w.Path), ui.Size(w.Size), w.SHA256, ui.Duration(time.Duration(w.Seconds*float64(time.Second))), cached,
 		strings.Join(m.Ops, ", "), holds, m.CPU, torch, m.CUDA, m.Python, wheel.InstallableGlibc(m.Name, m.Glibc))
 	return err
-}
-
-// relativePath returns a path relative to the working directory, if that is shorter.
-func relativePath(path string) string {
-	cwd, err := os.Getwd()
-	if err != nil {
-		return path
-	}
-	if rest, ok := strings.CutPrefix(path, cwd+string(os.PathSeparator)); ok {
-		return rest
-	}
-	return path
 }
 
 // printWheelhouse names the wheelhouse and lists its wheels.

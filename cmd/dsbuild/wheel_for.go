@@ -3,51 +3,66 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
-	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/deploy"
 	"github.com/dsbuild/dsbuild/fleet/ship"
-	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
 )
 
-// runJobs builds several wheels, or prints their plans.
-func runJobs(ctx context.Context, a *app, o wheelOptions, tools *buildTools, jobs []pipeline.Job) error {
-	if o.dryRun {
-		return o.printPlans(ctx, a, jobs)
+// runWheelFor builds the wheels that the nodes of an inventory need; the nodes
+// are asked, and stay as they are.
+func runWheelFor(ctx context.Context, a *app, f wheelFlags, site pipeline.Site) error {
+	if len(f.with) > 0 || f.bundle {
+		return usagef("--with and --bundle work for one wheel only: a wheelhouse is for one Python and one torch")
 	}
-	results := tools.runner.RunAll(ctx, jobs, nil)
-	built := newWheelsResult(nil)
-	for _, r := range results {
-		built.add(nil, r.Name, r.Artifact, r.Err)
-	}
-	if err := built.print(a, o.json); err != nil {
+	nodes, err := f.nodes.options(ctx, a)
+	if err != nil {
 		return err
 	}
-	// The error if something failed. Its exit code is 4 if all failed wheels were
-	// built but do not match the request, and 1 if one could not be built.
+	tools, err := f.open(ctx, a, site)
+	if err != nil {
+		return err
+	}
+	defer tools.Close()
+	opt, err := tools.shipOptions(ctx, a, f.request)
+	if err != nil {
+		return err
+	}
+	opt.BuildOnly = true
+	d := deploy.New(deploy.Options{Options: nodes})
+	defer d.Close()
+	s := ship.New(d, opt)
+	plan, err := s.Survey(ctx)
+	if err != nil {
+		return err
+	}
+	if f.dryRun {
+		return errors.Join(plan.Err(), printWheelForPlan(a, plan, f.json, f.verbose))
+	}
+	for _, line := range plan.Lines() {
+		a.reporter.Note("%s", line)
+	}
+	s.Build(ctx)
+	failure := plan.Err()
 	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		failure = context.Cause(ctx)
 	}
-	var failed []string
-	code := exitWheel
-	for _, r := range results {
-		if r.Err == nil {
-			continue
-		}
-		failed = append(failed, r.Name)
-		if fault.ExitCode(r.Err) != exitWheel {
-			code = exitFailed
-		}
+	built := newWheelsResult(append([]ship.LeftOut{}, plan.Left...))
+	for _, w := range plan.Wheels {
+		built.add(w.Nodes, w.Name, w.Artifact, w.Err)
 	}
-	if len(failed) == 0 {
-		return nil
+	return errors.Join(failure, built.print(a, f.json))
+}
+
+// printWheelForPlan prints the wheels to build and their nodes.
+func printWheelForPlan(a *app, plan *ship.Selection, asJSON, verbose bool) error {
+	if !asJSON {
+		return plan.Print(a.stdout, verbose)
 	}
-	return fault.WithCode(fmt.Errorf("%d of %d wheels failed: %s", len(failed), len(results), strings.Join(failed, ", ")), code)
+	return ui.JSON(a.stdout, newWheelForPlan(plan))
 }
 
 // print prints the wheels for people or as one JSON document.
@@ -68,78 +83,4 @@ func (d *wheelsResult) print(a *app, asJSON bool) error {
 		rows = append(rows, []string{f.Name, "", "", "", "failed: " + reason})
 	}
 	return ui.Table(a.stdout, []string{"NAME", "SIZE", "TIME", "SHA256", "WHEEL"}, rows)
-}
-
-// printPlans prints the plans of several wheels.
-func (o wheelOptions) printPlans(ctx context.Context, a *app, jobs []pipeline.Job) error {
-	if o.json {
-		return ui.JSON(a.stdout, newWheelsPlan(jobs))
-	}
-	for i, j := range jobs {
-		gap := ""
-		if i > 0 {
-			gap = "\n"
-		}
-		if _, err := fmt.Fprintf(a.stdout, "%s== %s\n", gap, j.Name); err != nil {
-			return err
-		}
-		if err := o.printPlan(ctx, a, j.Plan); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// runWheelFor builds the wheels that the nodes of an inventory need; the nodes
-// are asked, and stay as they are.
-func runWheelFor(ctx context.Context, a *app, o wheelOptions) error {
-	inv, err := a.loadInventory(ctx, o.inventory, o.limit)
-	if err != nil {
-		return err
-	}
-	tools, err := o.openBuild(ctx, a)
-	if err != nil {
-		return err
-	}
-	defer tools.Close()
-	opt, err := o.shipOptions(ctx, a, tools)
-	if err != nil {
-		return err
-	}
-	opt.BuildOnly = true
-	nodes := fleet.Options{Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Reporter: a.reporter}
-	if err := o.addDialer(ctx, a, inv, &nodes); err != nil {
-		return err
-	}
-	d := deploy.New(deploy.Options{Options: nodes})
-	defer d.Close()
-	s := ship.New(d, opt)
-	plan, err := s.Survey(ctx)
-	if err != nil {
-		return err
-	}
-	if o.dryRun {
-		return errors.Join(plan.Err(), printWheelsForPlan(a, o, plan))
-	}
-	for _, line := range plan.Lines() {
-		a.reporter.Note("%s", line)
-	}
-	s.Build(ctx)
-	failure := plan.Err()
-	if ctx.Err() != nil {
-		failure = context.Cause(ctx)
-	}
-	built := newWheelsResult(append([]ship.LeftOut{}, plan.Left...))
-	for _, w := range plan.Wheels {
-		built.add(w.Nodes, w.Name, w.Artifact, w.Err)
-	}
-	return errors.Join(failure, built.print(a, o.json))
-}
-
-// printWheelsForPlan prints the wheels to build and their nodes.
-func printWheelsForPlan(a *app, o wheelOptions, plan *ship.Selection) error {
-	if !o.json {
-		return plan.Print(a.stdout, o.verbose)
-	}
-	return ui.JSON(a.stdout, newWheelForPlan(plan))
 }

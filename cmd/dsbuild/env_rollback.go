@@ -1,0 +1,56 @@
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dsbuild/dsbuild/fleet/envdeploy"
+	"github.com/dsbuild/dsbuild/fleet/environment"
+	"github.com/dsbuild/dsbuild/fleet/verify"
+)
+
+// envRollbackFlags are the flags of dsbuild env rollback.
+type envRollbackFlags struct {
+	nodes  nodeFlags
+	change changeFlags
+
+	lock string
+}
+
+func newEnvRollbackCommand(a *app) *cobra.Command {
+	var f envRollbackFlags
+	cmd := &cobra.Command{
+		Use:   "rollback INVENTORY",
+		Short: "Switch back to the environment that each node had before",
+		Long: `Switch back to the environment that each node had before the last switch, after
+a look at every file of it. dsbuild sends no files, because the node kept that
+environment. A node keeps only one previous environment. dsbuild reads only the
+environment's name from the lock.`,
+		Example: `  dsbuild env rollback inventory.yaml --limit 'gpu[03-04]'`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f.nodes.command, f.nodes.inventory = cmd.CommandPath(), args[0]
+			return runEnvRollback(cmd.Context(), a, f)
+		},
+	}
+	f.nodes.add(cmd)
+	f.change.add(cmd)
+	addLockFlag(cmd, &f.lock)
+	return cmd
+}
+
+func runEnvRollback(ctx context.Context, a *app, f envRollbackFlags) error {
+	lock, err := environment.ReadLock(f.lock)
+	if err != nil {
+		return err
+	}
+	opt, rules, err := f.change.options(ctx, a, f.nodes, sendFlags{})
+	if err != nil {
+		return err
+	}
+	d := envdeploy.New(envdeploy.Options{Options: opt, Rules: rules, Verify: verify.LevelFiles, Lock: lock})
+	defer d.Close()
+	plan, err := d.SurveyRollback(ctx)
+	return f.change.finish(ctx, a, f.nodes, d, plan, newEnvPlan(plan), err)
+}

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dsbuild/dsbuild/fleet/deploy"
+	"github.com/dsbuild/dsbuild/fleet/verify"
+)
+
+// rollbackFlags are the flags of dsbuild rollback.
+type rollbackFlags struct {
+	nodes  nodeFlags
+	change changeFlags
+}
+
+func newRollbackCommand(a *app) *cobra.Command {
+	var f rollbackFlags
+	cmd := &cobra.Command{
+		Use:   "rollback INVENTORY",
+		Short: "Restore the DeepSpeed that each node had before the last deploy",
+		Long: `Restore the DeepSpeed that each node had before the last deploy, or remove it
+where there was none. dsbuild sends no files, because the node kept them. A node
+keeps only one previous version.`,
+		Example: `  dsbuild rollback inventory.yaml --limit 'gpu[03-04]'`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f.nodes.command, f.nodes.inventory = cmd.CommandPath(), args[0]
+			return runRollback(cmd.Context(), a, f)
+		},
+	}
+	f.nodes.add(cmd)
+	f.change.add(cmd)
+	return cmd
+}
+
+func runRollback(ctx context.Context, a *app, f rollbackFlags) error {
+	opt, rules, err := f.change.options(ctx, a, f.nodes, sendFlags{})
+	if err != nil {
+		return err
+	}
+	d := deploy.New(deploy.Options{Options: opt, Rules: rules, Verify: verify.LevelFiles})
+	defer d.Close()
+	plan, err := d.SurveyRollback(ctx)
+	return f.change.finish(ctx, a, f.nodes, d, plan, newDeployPlan(plan), err)
+}
