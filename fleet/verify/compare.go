@@ -21,35 +21,39 @@ const (
 	byHandHint = "something changed them after the installation: install that DeepSpeed again"
 	fitHint    = "make its environment like that of the others, or have a wheel built for it: dsbuild ship INVENTORY"
 	alikeHint  = "make the environments alike, with the tool that made them; dsbuild changes only DeepSpeed"
-	kindsHint  = "make the environments alike; if they differ on purpose, name their wheels with --wheel, or verify each kind with --limit"
+	kindsHint  = "make the environments alike; if they differ on purpose, name their wheels with --wheel, " +
+		"or verify each kind with --limit"
 )
 
 // compareNodes adds to each node its differences: those that the node shows alone, those from its wheel,
 // and those from most other nodes. files maps the sha256 of each wheel to its files. It is pure.
 func compareNodes(tables *compat.Tables, all []*nodeState, files map[string]map[string]string) {
-	for _, s := range all {
-		s.addOwnDifferences(tables)
-		s.compareWithWheel(files)
+	for _, n := range all {
+		n.addOwnDifferences(tables)
+		n.compareWithWheel(files)
 	}
-	for _, group := range groupBy(all, func(s *nodeState) string { return s.group() }) {
+	for _, group := range groupBy(all, func(n *nodeState) string { return n.group() }) {
 		compareProperties(group)
 	}
-	installed := slices.DeleteFunc(slices.Clone(all), func(s *nodeState) bool { return s.installed == nil })
-	for _, group := range groupBy(installed, func(s *nodeState) string { return s.installed.Version + " " + s.facts.Tag }) {
+	installed := slices.DeleteFunc(slices.Clone(all), func(n *nodeState) bool { return n.installed == nil })
+	version := func(n *nodeState) string { return n.installed.Version + " " + n.Facts.Tag }
+	for _, group := range groupBy(installed, version) {
 		// Compare the companion wheels of nodes that report the same version of them.
 		names := map[string]bool{}
-		for _, s := range group {
-			for name := range s.facts.ExtraWheels {
+		for _, n := range group {
+			for name := range n.Facts.ExtraWheels {
 				names[name] = true
 			}
 		}
 		for _, name := range slices.Sorted(maps.Keys(names)) {
-			came := []node.Property{{Name: name + ", wheel", Must: true, Unknown: true, Of: func(f node.Facts) string { return report.ShortSum(f.ExtraWheels[name]) }}}
-			for _, alike := range groupBy(group, func(s *nodeState) string { return s.facts.Dists[name] }) {
-				compareAll(alike, came, func(*nodeState, node.Deviation) string { return "deploy again with --deps bundle and --force" })
+			sum := func(f node.Facts) string { return report.ShortSum(f.ExtraWheels[name]) }
+			came := []node.Property{{Name: name + ", wheel", Must: true, Unknown: true, Of: sum}}
+			for _, alike := range groupBy(group, func(n *nodeState) string { return n.Facts.Dists[name] }) {
+				const hint = "deploy again with --deps bundle and --force"
+				compareAll(alike, came, func(*nodeState, node.Deviation) string { return hint })
 			}
 		}
-		free := slices.DeleteFunc(slices.Clone(group), func(s *nodeState) bool { return s.wheel != nil })
+		free := slices.DeleteFunc(slices.Clone(group), func(n *nodeState) bool { return n.wheel != nil })
 		if len(free) > 0 { // the others were compared with their wheel
 			// Compare the sha256 of the wheels that nodes with one version were installed from.
 			came := []node.Property{{Name: "wheel", Must: true, Unknown: true, Of: func(f node.Facts) string {
@@ -62,8 +66,8 @@ func compareNodes(tables *compat.Tables, all []*nodeState, files map[string]map[
 			compareFiles(free)
 		}
 	}
-	for _, s := range all {
-		s.compareWithNote()
+	for _, n := range all {
+		n.compareWithNote()
 	}
 }
 
@@ -71,51 +75,54 @@ func compareNodes(tables *compat.Tables, all []*nodeState, files map[string]map[
 func groupBy(all []*nodeState, key func(*nodeState) string) [][]*nodeState {
 	var groups [][]*nodeState
 	place := map[string]int{}
-	for _, s := range all {
-		k := key(s)
+	for _, n := range all {
+		k := key(n)
 		at, ok := place[k]
 		if !ok {
 			at, groups = len(groups), append(groups, nil)
 			place[k] = at
 		}
-		groups[at] = append(groups[at], s)
+		groups[at] = append(groups[at], n)
 	}
 	return groups
 }
 
 // group names the nodes that a node is compared with: those of its wheel's kind.
-func (s *nodeState) group() string {
-	if s.wheel == nil {
+func (n *nodeState) group() string {
+	if n.wheel == nil {
 		return ""
 	}
-	return compat.AlikeKey(s.wheel.Manifest, *s.facts)
+	return compat.AlikeKey(n.wheel.Manifest, *n.Facts)
 }
 
 // addOwnDifferences adds the differences that one node shows without a comparison.
-func (s *nodeState) addOwnDifferences(tables *compat.Tables) {
-	if lacks := s.facts.MissingPython(); lacks != "" {
-		s.differ("set python: in the inventory to the interpreter of the environment (absolute)", "no usable Python: %s is missing", lacks)
+func (n *nodeState) addOwnDifferences(tables *compat.Tables) {
+	if lacks := n.Facts.MissingPython(); lacks != "" {
+		const hint = "set python: in the inventory to the interpreter of the environment (absolute)"
+		n.differ(hint, "no usable Python: %s is missing", lacks)
 		return
 	}
-	if s.facts.Unfinished {
-		s.differ("wait for the running deploy, or deploy again", "a change of its environment is in progress, or was interrupted")
+	if n.Facts.Unfinished {
+		n.differ("wait for the running deploy, or deploy again",
+			"a change of its environment is in progress, or was interrupted")
 	}
-	if s.facts.Leftovers && !s.facts.Unfinished {
-		s.remark("files of a running or interrupted deploy are in %s; the next deploy removes them", node.ShownPath(s.facts.Prefix+"/.dsbuild"))
+	if n.Facts.Leftovers && !n.Facts.Unfinished {
+		n.remark("files of a running or interrupted deploy are in %s; the next deploy removes them",
+			node.ShownPath(n.Facts.Prefix+"/.dsbuild"))
 	}
-	if s.facts.DeepSpeed == nil {
-		s.runsOther = true
-		if len(s.differs) == 0 { // else inspect_files.py has already reported its DeepSpeed
-			s.differ(deployHint, "it has no DeepSpeed")
+	if n.Facts.DeepSpeed == nil {
+		n.runsOther = true
+		if len(n.differs) == 0 { // else inspect_files.py has already reported its DeepSpeed
+			n.differ(deployHint, "it has no DeepSpeed")
 		}
 	}
-	l := s.installed
+	l := n.installed
 	if l == nil {
 		return
 	}
-	if reasons := l.unfit(tables, *s.facts); s.wheel == nil && len(reasons) > 0 {
-		s.runsOther = true
-		s.differ(fitHint, "its DeepSpeed does not fit it: %s", strings.Join(reasons, "; "))
+	if reasons := l.unfit(tables, *n.Facts); n.wheel == nil && len(reasons) > 0 {
+		n.runsOther = true
+		n.differ(fitHint, "its DeepSpeed does not fit it: %s", strings.Join(reasons, "; "))
 	}
 	try := byHandHint
 	if l.Noted != nil {
@@ -132,14 +139,14 @@ func (s *nodeState) addOwnDifferences(tables *compat.Tables) {
 		{l.Code, "is not the byte code of its module", "are not the byte code of their modules"},
 	} {
 		if c.p.Count > 0 {
-			s.differ(try, "%s", c.p.sentence(c.one, c.many))
+			n.differ(try, "%s", c.p.sentence(c.one, c.many))
 		}
 	}
 	if l.Litter.Count > 0 {
-		s.remark("%s", l.Litter.sentence("is in its folder, but not in RECORD", "are in its folder, but not in RECORD"))
+		n.remark("%s", l.Litter.sentence("is in its folder, but not in RECORD", "are in its folder, but not in RECORD"))
 	}
 	if l.Bare {
-		s.remark("its DeepSpeed has no RECORD: dsbuild compares its files only with those of other nodes")
+		n.remark("its DeepSpeed has no RECORD: dsbuild compares its files only with those of other nodes")
 	}
 }
 
@@ -172,55 +179,57 @@ func newPaths(all []string) paths {
 }
 
 // compareWithWheel compares a node with the wheel that it should run.
-func (s *nodeState) compareWithWheel(files map[string]map[string]string) {
-	w, d := s.wheel, s.facts.DeepSpeed
-	if w == nil && len(s.unfit) > 0 {
-		s.differ("choose one wheel with --wheel, or fewer nodes with --limit", "dsbuild cannot choose a wheel for it: %s", strings.Join(s.unfit, "; "))
+func (n *nodeState) compareWithWheel(files map[string]map[string]string) {
+	w, d := n.wheel, n.Facts.DeepSpeed
+	if w == nil && len(n.unfit) > 0 {
+		n.differ("choose one wheel with --wheel, or fewer nodes with --limit",
+			"dsbuild cannot choose a wheel for it: %s", strings.Join(n.unfit, "; "))
 	}
-	if w == nil || d == nil || s.facts.MissingPython() != "" {
+	if w == nil || d == nil || n.Facts.MissingPython() != "" {
 		return
 	}
 	name := w.Manifest.Name
-	s.runsOther = d.Version != w.Version || len(s.unfit) > 0
+	n.runsOther = d.Version != w.Version || len(n.unfit) > 0
 	if d.Version != w.Version {
-		s.differ(deployHint, "it runs DeepSpeed %s, not %s", d.Version, name)
+		n.differ(deployHint, "it runs DeepSpeed %s, not %s", d.Version, name)
 	}
-	if len(s.unfit) > 0 {
-		s.differ(fitHint, "%s does not fit it: %s", name, strings.Join(s.unfit, "; "))
+	if len(n.unfit) > 0 {
+		n.differ(fitHint, "%s does not fit it: %s", name, strings.Join(n.unfit, "; "))
 	}
-	if d.Version != w.Version || s.installed == nil {
+	if d.Version != w.Version || n.installed == nil {
 		return
 	}
 	want := files[w.Manifest.SHA256]
-	if strays := s.strays(want); strays.Count > 0 {
-		s.differ(deployHint, "%s", strays.sentence("is not the wheel's", "are not the wheel's"))
+	if strays := n.strays(want); strays.Count > 0 {
+		n.differ(deployHint, "%s", strays.sentence("is not the wheel's", "are not the wheel's"))
 	}
-	s.proven = maps.Equal(want, s.installed.contents.files)
+	n.proven = maps.Equal(want, n.installed.contents.files)
 	switch {
-	case s.runsWheel(w):
+	case n.runsWheel(w):
 	case d.SHA256 != "":
-		s.differ(deployHint, "it runs another wheel of that version (sha256 %.12s), not %s (%.12s)", d.SHA256, name, w.Manifest.SHA256)
-	case s.proven:
-		s.remark("dsbuild did not install it, but all its files are those of %s", name)
+		n.differ(deployHint, "it runs another wheel of that version (sha256 %.12s), not %s (%.12s)",
+			d.SHA256, name, w.Manifest.SHA256)
+	case n.proven:
+		n.remark("dsbuild did not install it, but all its files are those of %s", name)
 	}
 }
 
 // strays returns the files in which a node differs from want, except those that another
 // difference already names.
-func (s *nodeState) strays(want map[string]string) paths {
+func (n *nodeState) strays(want map[string]string) paths {
 	named := map[string]bool{}
-	for _, p := range []paths{s.installed.mismatched, s.installed.missing, s.installed.unlisted} {
+	for _, p := range []paths{n.installed.mismatched, n.installed.missing, n.installed.unlisted} {
 		for _, name := range p.First {
 			named[name] = true
 		}
 	}
 	var strays []string
 	for name, sum := range want {
-		if s.installed.contents.files[name] != sum && !named[name] {
+		if n.installed.contents.files[name] != sum && !named[name] {
 			strays = append(strays, name)
 		}
 	}
-	for name := range s.installed.contents.files {
+	for name := range n.installed.contents.files {
 		if _, ok := want[name]; !ok && !named[name] {
 			strays = append(strays, name)
 		}
@@ -234,10 +243,10 @@ func compareProperties(group []*nodeState) {
 	if group[0].wheel != nil { // compareWithWheel has already compared DeepSpeed with the wheel
 		properties = slices.DeleteFunc(properties, func(p node.Property) bool { return p.Name == "deepspeed" })
 	}
-	group = slices.DeleteFunc(slices.Clone(group), func(s *nodeState) bool { return s.facts.MissingPython() != "" })
-	compareAll(group, properties, func(s *nodeState, d node.Deviation) string {
+	group = slices.DeleteFunc(slices.Clone(group), func(n *nodeState) bool { return n.Facts.MissingPython() != "" })
+	compareAll(group, properties, func(n *nodeState, d node.Deviation) string {
 		switch {
-		case s.wheel != nil:
+		case n.wheel != nil:
 			return alikeHint
 		case d.What == "deepspeed":
 			return deployHint
@@ -250,15 +259,15 @@ func compareProperties(group []*nodeState) {
 // their wheel do not count towards the majority.
 func compareAll(group []*nodeState, properties []node.Property, try func(*nodeState, node.Deviation) string) {
 	facts, votes := make([]node.Facts, len(group)), make([]bool, len(group))
-	for i, s := range group {
-		facts[i], votes[i] = *s.facts, !s.runsOther
+	for i, n := range group {
+		facts[i], votes[i] = *n.Facts, !n.runsOther
 	}
 	for i, deviations := range node.Deviations(facts, properties, votes) {
 		for _, d := range deviations {
-			s := group[i]
-			reported := d.What == "deepspeed" && s.facts.DeepSpeed == nil || d.What == "cuda" && s.facts.Torch == ""
+			n := group[i]
+			reported := d.What == "deepspeed" && n.Facts.DeepSpeed == nil || d.What == "cuda" && n.Facts.Torch == ""
 			if !reported {
-				s.differ(try(s, d), "%s", inWords(group, d))
+				n.differ(try(n, d), "%s", inWords(group, d))
 			}
 		}
 	}
@@ -293,53 +302,56 @@ func inWords(group []*nodeState, d node.Deviation) string {
 // compareFiles compares the files of nodes that report the same version.
 func compareFiles(group []*nodeState) {
 	// Nodes whose files do not match their RECORD count only if there are no others.
-	matching := slices.DeleteFunc(slices.Clone(group), func(s *nodeState) bool { return !s.matchesRecord() })
+	matching := slices.DeleteFunc(slices.Clone(group), func(n *nodeState) bool { return !n.matchesRecord() })
 	if len(matching) == 0 {
 		matching = group
 	}
-	kinds := groupBy(matching, func(s *nodeState) string { return s.installed.contents.sum })
-	slices.SortStableFunc(kinds, func(a, b []*nodeState) int { return cmp.Compare(len(b), len(a)) }) // the largest group first
+	kinds := groupBy(matching, func(n *nodeState) string { return n.installed.contents.sum })
+	// The largest group comes first.
+	slices.SortStableFunc(kinds, func(a, b []*nodeState) int { return cmp.Compare(len(b), len(a)) })
 	norm, tie := kinds[0][0], len(kinds) > 1 && len(kinds[0]) == len(kinds[1])
-	for _, s := range group {
-		alike := s.installed.contents.sum == norm.installed.contents.sum
+	for _, n := range group {
+		alike := n.installed.contents.sum == norm.installed.contents.sum
 		switch {
 		case !alike && !tie:
-			if strays := s.strays(norm.installed.contents.files); strays.Count > 0 {
-				from := fmt.Sprintf(" from %d of %s with this version, whatever RECORD says", len(kinds[0]), ui.Count(len(group), "node"))
-				s.differ(deployHint, "%s", strays.sentence("differs"+from, "differ"+from))
+			if strays := n.strays(norm.installed.contents.files); strays.Count > 0 {
+				from := fmt.Sprintf(" from %d of %s with this version, whatever RECORD says",
+					len(kinds[0]), ui.Count(len(group), "node"))
+				n.differ(deployHint, "%s", strays.sentence("differs"+from, "differ"+from))
 			}
-		case tie && s.matchesRecord():
+		case tie && n.matchesRecord():
 			other := norm
 			if alike {
 				other = kinds[1][0]
 			}
 			from := fmt.Sprintf(" from %s with this version, whatever RECORD says: no majority", other.Host.Name)
-			s.differ(deployHint, "%s", s.strays(other.installed.contents.files).sentence("differs"+from, "differ"+from))
+			n.differ(deployHint, "%s", n.strays(other.installed.contents.files).sentence("differs"+from, "differ"+from))
 		}
 	}
 }
 
 // matchesRecord reports whether a node's files match its RECORD.
-func (s *nodeState) matchesRecord() bool {
-	l := s.installed
-	return !slices.ContainsFunc([]paths{l.mismatched, l.missing, l.unlisted, l.Links, l.Code}, func(p paths) bool { return p.Count != 0 })
+func (n *nodeState) matchesRecord() bool {
+	l := n.installed
+	all := []paths{l.mismatched, l.missing, l.unlisted, l.Links, l.Code}
+	return !slices.ContainsFunc(all, func(p paths) bool { return p.Count != 0 })
 }
 
 // compareWithNote compares dsbuild's own note of the installation with the node. This finds a RECORD
 // that somebody changed to agree with changed files. It also finds an installation by hand, which
 // is only a remark if the files are those of the wheel. A node's note proves nothing about
 // another node, because the node may lie.
-func (s *nodeState) compareWithNote() {
-	if s.installed == nil || s.installed.Noted == nil || s.installed.Noted.Same {
+func (n *nodeState) compareWithNote() {
+	if n.installed == nil || n.installed.Noted == nil || n.installed.Noted.Same {
 		return
 	}
-	n := s.installed.Noted
+	noted := n.installed.Noted
 	switch {
-	case n.Version != s.installed.Version:
-		s.remark("dsbuild had installed DeepSpeed %s there; another tool installed this one", n.Version)
-	case s.proven:
-		s.remark("another tool than dsbuild installed it again")
+	case noted.Version != n.installed.Version:
+		n.remark("dsbuild had installed DeepSpeed %s there; another tool installed this one", noted.Version)
+	case n.proven:
+		n.remark("another tool than dsbuild installed it again")
 	default:
-		s.differ(deployHint, "its RECORD differs from the one that dsbuild noted when it installed %s", n.Wheel)
+		n.differ(deployHint, "its RECORD differs from the one that dsbuild noted when it installed %s", noted.Wheel)
 	}
 }

@@ -20,10 +20,10 @@ import (
 type fileList map[string]string
 
 // digest is the digest of a list, computed as inspect_files.py does.
-func (l fileList) digest() string {
+func (f fileList) digest() string {
 	h := sha256.New()
-	for _, name := range slices.Sorted(maps.Keys(l)) {
-		fmt.Fprintf(h, "%s\x00%s\n", name, l[name])
+	for _, name := range slices.Sorted(maps.Keys(f)) {
+		fmt.Fprintf(h, "%s\x00%s\n", name, f[name])
 	}
 	return hex.EncodeToString(h.Sum(nil))
 }
@@ -36,10 +36,10 @@ type contents struct {
 }
 
 // compare compares the files of a list with their digests in RECORD.
-func (l fileList) compare() *contents {
+func (f fileList) compare() *contents {
 	c := &contents{files: map[string]string{}}
-	for _, name := range slices.Sorted(maps.Keys(l)) {
-		recorded, is, _ := strings.Cut(l[name], " ")
+	for _, name := range slices.Sorted(maps.Keys(f)) {
+		recorded, is, _ := strings.Cut(f[name], " ")
 		is, sum, other := strings.Cut(is, " ")
 		if !other {
 			sum = is
@@ -70,11 +70,11 @@ type fileLists struct {
 const maxKnown = 16
 
 // digests returns the digests of the lists that nodes need not send again.
-func (s *fileLists) digests() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (f *fileLists) digests() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	known := []string{}
-	for digest := range s.kept {
+	for digest := range f.kept {
 		if len(known) < maxKnown {
 			known = append(known, digest)
 		}
@@ -86,20 +86,20 @@ func (s *fileLists) digests() []string {
 // intern returns the contents of a list, stored once for all nodes. claimed is the digest that the node
 // claims. It counts only if the node sent no list: a node must not replace a list that others are
 // compared with.
-func (s *fileLists) intern(claimed string, files fileList) *contents {
+func (f *fileLists) intern(claimed string, files fileList) *contents {
 	digest := files.digest()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if kept, ok := s.kept[claimed]; ok && len(files) == 0 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if kept, ok := f.kept[claimed]; ok && len(files) == 0 {
 		return kept
 	}
-	if s.kept == nil {
-		s.kept = map[string]*contents{}
+	if f.kept == nil {
+		f.kept = map[string]*contents{}
 	}
-	if _, ok := s.kept[digest]; !ok {
-		s.kept[digest] = files.compare()
+	if _, ok := f.kept[digest]; !ok {
+		f.kept[digest] = files.compare()
 	}
-	return s.kept[digest]
+	return f.kept[digest]
 }
 
 // filesOf returns the sha256 of a wheel's files in DeepSpeed's folder, by path. wheel.LoadAll has

@@ -23,11 +23,15 @@ func alike(n int) []*nodeState {
 	r := &run{}
 	for i := range n {
 		s := &nodeState{
-			Node: &fleet.Node{Host: inventory.Host{Name: fmt.Sprintf("gpu%02d", i+1), Python: "/opt/env/bin/python"}, Status: report.OK}, run: r,
-			facts: &node.Facts{
-				Python: "3.11.2", Executable: "/opt/env/bin/python", Prefix: "/opt/env", Tag: "cp311", SitePackages: "/opt/env/lib", Torch: "2.15.0", TorchCUDA: "13.2",
-				DeepSpeed: &node.Installed{Version: "0.19.8", SHA256: strings.Repeat("a", 64)},
+			Node: &fleet.Node{
+				Host: inventory.Host{Name: fmt.Sprintf("gpu%02d", i+1), Python: "/opt/env/bin/python"}, Status: report.OK,
+				Facts: &node.Facts{
+					Python: "3.11.2", Executable: "/opt/env/bin/python", Prefix: "/opt/env", Tag: "cp311",
+					SitePackages: "/opt/env/lib", Torch: "2.15.0", TorchCUDA: "13.2",
+					DeepSpeed: &node.Installed{Version: "0.19.8", SHA256: strings.Repeat("a", 64)},
+				},
 			},
+			run:       r,
 			installed: &installation{Version: "0.19.8", Noted: &noted{Wheel: "deepspeed.whl", SHA256: strings.Repeat("a", 64), Version: "0.19.8", Same: true}},
 		}
 		s.holds(map[string]string{"deepspeed/__init__.py": "11", "deepspeed/ops/adam.so": "22"})
@@ -37,8 +41,8 @@ func alike(n int) []*nodeState {
 }
 
 // holds makes these the files of a node's DeepSpeed.
-func (s *nodeState) holds(files map[string]string) {
-	s.installed.contents = &contents{files: files, sum: fileList(files).digest()}
+func (n *nodeState) holds(files map[string]string) {
+	n.installed.contents = &contents{files: files, sum: fileList(files).digest()}
 }
 
 // judge judges nodes, and returns each of their differences and remarks.
@@ -71,11 +75,11 @@ func TestJudge(t *testing.T) {
 	}{
 		"alike": {3, func([]*nodeState) {}, ""},
 		"no Python": {3, func(all []*nodeState) {
-			all[1].facts.Python, all[1].facts.Missing, all[1].installed, all[1].facts.DeepSpeed = "", []string{"python"}, nil, nil
+			all[1].Facts.Python, all[1].Facts.Missing, all[1].installed, all[1].Facts.DeepSpeed = "", []string{"python"}, nil, nil
 		}, "gpu02: no usable Python: python is missing"},
-		"no DeepSpeed": {3, func(all []*nodeState) { all[0].installed, all[0].facts.DeepSpeed = nil, nil }, "gpu01: it has no DeepSpeed"},
-		"in progress":  {2, func(all []*nodeState) { all[0].facts.Unfinished, all[0].facts.Leftovers = true, true }, "gpu01: a change of its environment is in progress, or was interrupted"},
-		"leftovers":    {2, func(all []*nodeState) { all[0].facts.Leftovers = true }, "gpu01 (remark): files of a running or interrupted deploy are in /opt/env/.dsbuild; the next deploy removes them"},
+		"no DeepSpeed": {3, func(all []*nodeState) { all[0].installed, all[0].Facts.DeepSpeed = nil, nil }, "gpu01: it has no DeepSpeed"},
+		"in progress":  {2, func(all []*nodeState) { all[0].Facts.Unfinished, all[0].Facts.Leftovers = true, true }, "gpu01: a change of its environment is in progress, or was interrupted"},
+		"leftovers":    {2, func(all []*nodeState) { all[0].Facts.Leftovers = true }, "gpu01 (remark): files of a running or interrupted deploy are in /opt/env/.dsbuild; the next deploy removes them"},
 		"altered":      {3, func(all []*nodeState) { all[2].installed.mismatched = five("deepspeed/a.py") }, "gpu03: deepspeed/a.py does not match RECORD"},
 		"missing":      {3, func(all []*nodeState) { all[2].installed.missing = five("deepspeed/a.py", "deepspeed/b.py") }, "gpu03: deepspeed/a.py, deepspeed/b.py are missing"},
 		"unlisted":     {3, func(all []*nodeState) { all[2].installed.unlisted = five("deepspeed/a.so") }, "gpu03: deepspeed/a.so is code that RECORD does not list"},
@@ -87,17 +91,17 @@ func TestJudge(t *testing.T) {
 		"litter": {3, func(all []*nodeState) { all[2].installed.Litter = five("deepspeed/note.txt") }, "gpu03 (remark): deepspeed/note.txt is in its folder, but not in RECORD"},
 		"bare":   {2, func(all []*nodeState) { all[1].installed.Bare = true }, "gpu02 (remark): its DeepSpeed has no RECORD: dsbuild compares its files only with those of other nodes"},
 		"another torch": {
-			4, func(all []*nodeState) { all[3].facts.Torch = "2.14.0" },
+			4, func(all []*nodeState) { all[3].Facts.Torch = "2.14.0" },
 			"gpu04: torch 2.14.0, where 3 of 4 nodes have 2.15.0",
 		},
 		"no majority": {
-			2, func(all []*nodeState) { all[1].facts.TorchCUDA = "" },
+			2, func(all []*nodeState) { all[1].Facts.TorchCUDA = "" },
 			"gpu01: CUDA: no majority: 13.2 on gpu01, none on gpu02\ngpu02: CUDA: no majority: 13.2 on gpu01, none on gpu02",
 		},
 		"another version": {3, func(all []*nodeState) {
-			all[0].facts.DeepSpeed.Version, all[0].installed.Version, all[0].installed.Noted.Version = "0.19.7", "0.19.7", "0.19.7"
+			all[0].Facts.DeepSpeed.Version, all[0].installed.Version, all[0].installed.Noted.Version = "0.19.7", "0.19.7", "0.19.7"
 		}, "gpu01: DeepSpeed 0.19.7, where 2 of 3 nodes have 0.19.8"},
-		"another wheel": {3, func(all []*nodeState) { all[1].facts.DeepSpeed.SHA256 = strings.Repeat("b", 64) }, "gpu02: wheel bbbbbbbbbbbb, where 2 of 3 nodes have aaaaaaaaaaaa"},
+		"another wheel": {3, func(all []*nodeState) { all[1].Facts.DeepSpeed.SHA256 = strings.Repeat("b", 64) }, "gpu02: wheel bbbbbbbbbbbb, where 2 of 3 nodes have aaaaaaaaaaaa"},
 		"files against RECORD": {3, func(all []*nodeState) {
 			all[1].holds(map[string]string{"deepspeed/__init__.py": "11", "deepspeed/ops/adam.so": "99"})
 		}, "gpu02: deepspeed/ops/adam.so differs from 2 of 3 nodes with this version, whatever RECORD says"},
@@ -121,8 +125,8 @@ func TestJudge(t *testing.T) {
 		},
 		"companions": {3, func(all []*nodeState) {
 			for i, s := range all {
-				s.facts.Dists = map[string]string{"numpy": "2.3.2"}
-				s.facts.ExtraWheels = map[string]string{"numpy": strings.Repeat(string("aab"[i]), 64)}
+				s.Facts.Dists = map[string]string{"numpy": "2.3.2"}
+				s.Facts.ExtraWheels = map[string]string{"numpy": strings.Repeat(string("aab"[i]), 64)}
 			}
 		}, "gpu03: numpy, wheel bbbbbbbbbbbb, where 2 of 3 nodes have aaaaaaaaaaaa"},
 		"a name with escapes": {
@@ -150,7 +154,7 @@ func TestJudgeByWheel(t *testing.T) {
 	}{
 		"it": {func(*nodeState) {}, ""},
 		"another": {func(s *nodeState) {
-			s.facts.DeepSpeed.Version, s.installed.Version, s.installed.Noted.Version = "0.18.0", "0.18.0", "0.18.0"
+			s.Facts.DeepSpeed.Version, s.installed.Version, s.installed.Noted.Version = "0.18.0", "0.18.0", "0.18.0"
 		}, "gpu01: it runs DeepSpeed 0.18.0, not deepspeed-0.19.8.whl"},
 		"unfit": {func(s *nodeState) { s.unfit = []string{"it needs glibc 2.40"} }, "gpu01: deepspeed-0.19.8.whl does not fit it: it needs glibc 2.40"},
 		"none chosen": {
@@ -161,11 +165,11 @@ func TestJudgeByWheel(t *testing.T) {
 			s.holds(map[string]string{"deepspeed/__init__.py": "00", "deepspeed/ops/adam.so": "22"})
 		}, "gpu01: deepspeed/__init__.py is not the wheel's"},
 		"by another tool": {func(s *nodeState) {
-			s.facts.DeepSpeed.SHA256, s.installed.Noted = "", nil
+			s.Facts.DeepSpeed.SHA256, s.installed.Noted = "", nil
 		}, "gpu01 (remark): dsbuild did not install it, but all its files are those of deepspeed-0.19.8.whl"},
 		"again by another tool": {func(s *nodeState) { s.installed.Noted.Same = false }, "gpu01 (remark): another tool than dsbuild installed it again"},
 		"another build": {
-			func(s *nodeState) { s.facts.DeepSpeed.SHA256 = strings.Repeat("b", 64) },
+			func(s *nodeState) { s.Facts.DeepSpeed.SHA256 = strings.Repeat("b", 64) },
 			"gpu01: it runs another wheel of that version (sha256 bbbbbbbbbbbb), not deepspeed-0.19.8.whl (aaaaaaaaaaaa)",
 		},
 	} {
@@ -183,7 +187,7 @@ func TestStraysHaveNoVote(t *testing.T) {
 	t.Parallel()
 	all := alike(5)
 	for _, s := range all[:3] {
-		s.installed, s.facts.DeepSpeed, s.facts.Torch = nil, nil, "2.10.0"
+		s.installed, s.Facts.DeepSpeed, s.Facts.Torch = nil, nil, "2.10.0"
 	}
 	got := judge(t, all, nil)
 	for i := range 3 {
@@ -279,7 +283,7 @@ func TestMessagesOfNode(t *testing.T) {
 	if s.Status != report.Differs || !strings.HasPrefix(s.Err.Error(), "the node says: two of them are there; the node says: it is bad; the node says: op cpu_adam") || fault.Hint(s.Err) != want[0].hint {
 		t.Errorf("%s %v", s.Status, s.Err)
 	}
-	if f := s.facts.DeepSpeed; f.Intact || !slices.Equal(f.Altered, []string{"deepspeed/a.py", "x/METADATA", "../../../bin/ds"}) {
+	if f := s.Facts.DeepSpeed; f.Intact || !slices.Equal(f.Altered, []string{"deepspeed/a.py", "x/METADATA", "../../../bin/ds"}) {
 		t.Errorf("%+v", f)
 	}
 }
@@ -289,7 +293,7 @@ func TestStatusOfFindings(t *testing.T) {
 	t.Parallel()
 	s := alike(1)[0]
 	s.setStatus()
-	if s.Status != report.OK || s.Err != nil || !s.facts.DeepSpeed.Intact || s.runs == nil || s.runs.Name != "deepspeed.whl" {
+	if s.Status != report.OK || s.Err != nil || !s.Facts.DeepSpeed.Intact || s.runs == nil || s.runs.Name != "deepspeed.whl" {
 		t.Errorf("%s %v %+v", s.Status, s.Err, s.runs)
 	}
 	s.broken = []nodeFinding{{"op x fails", ""}, {"op y fails", "look"}}

@@ -39,7 +39,7 @@ type Request struct {
 	ExtraWheels map[string]string `json:"along,omitempty"` // the versions of the packages installed with it, by name
 }
 
-// answer is a message from proof.py.
+// answer is a message from prove.py.
 type answer struct {
 	Op       string `json:"op"` // the op that is loaded next
 	Failed   string `json:"failed"`
@@ -56,7 +56,8 @@ type Reply struct {
 
 // noAnswer is the error of a program on a node that ended without a result.
 func noAnswer() error {
-	return fault.WithHint(errors.New("the verification on the node gave no answer"), "run the same command again; --logs DIR keeps the node's output")
+	return fault.WithHint(errors.New("the verification on the node gave no answer"),
+		"run the same command again; --logs DIR keeps the node's output")
 }
 
 // Prove proves on one node that its environment has the installation of a request, by a program
@@ -90,9 +91,11 @@ func Prove(ctx context.Context, n *fleet.Node, facts node.Facts, m wheel.Manifes
 // instruction means that the wheel needs a newer CPU.
 func loadError(err error, op, needs, has string) error {
 	var exit *remote.ExitError
-	op, needs, has = node.ShownPath(op), node.PlainVersion(needs), node.PlainVersion(has) // all of them come from the node
+	// All of them come from the node.
+	op, needs, has = node.ShownPath(op), node.PlainVersion(needs), node.PlainVersion(has)
 	if errors.As(err, &exit) && (exit.Signal == "ILL" || exit.Code == 128+4) {
-		return fault.WithHint(fmt.Errorf("op %s: killed by an illegal instruction", op), "the wheel (%s) needs a newer CPU than this node's (%s)", cmp.Or(needs, "its CPU level is not known"), has)
+		return fault.WithHint(fmt.Errorf("op %s: killed by an illegal instruction", op),
+			"the wheel (%s) needs a newer CPU than this node's (%s)", cmp.Or(needs, "its CPU level is not known"), has)
 	}
 	return fmt.Errorf("while loading op %s: %w", op, err)
 }

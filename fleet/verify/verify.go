@@ -68,58 +68,59 @@ func Run(ctx context.Context, opt Options) (*report.Report, error) {
 	r := &run{opt: opt, fleet: fleet.New(opt.Options), tables: tables}
 	defer r.fleet.Close()
 	var tasks []fleet.Task
+	limit := r.fleet.Limit(verifyLimit)
 	for _, n := range r.fleet.Nodes {
-		s := &nodeState{Node: n, run: r}
-		r.nodes = append(r.nodes, s)
+		state := &nodeState{Node: n, run: r}
+		r.nodes = append(r.nodes, state)
 		// The steps of a node after the connection.
-		limit := s.run.fleet.Limit(verifyLimit)
 		tasks = append(tasks, fleet.Task{Node: n, Steps: []fleet.Step{
-			{Name: "probe", Limit: limit, Do: s.inspectFiles, ReadOnly: true}, // gathers the facts and the state of the files
-			{Name: "verify", Limit: limit, Do: s.loadOps, ReadOnly: true},     // reports the findings, and loads ops
-		}, End: s.end})
+			{Name: "probe", Limit: limit, Do: state.inspectFiles, ReadOnly: true}, // facts, and the state of the files
+			{Name: "verify", Limit: limit, Do: state.loadOps, ReadOnly: true},     // reports the findings, and loads ops
+		}, End: state.end})
 	}
 	r.fleet.ConnectAndRun(ctx, "verifying", tasks, nil)
-	answered := slices.DeleteFunc(slices.Clone(r.nodes), func(s *nodeState) bool { return s.Err != nil })
+	answered := slices.DeleteFunc(slices.Clone(r.nodes), func(n *nodeState) bool { return n.Err != nil })
 	compareNodes(tables, answered, wanted)
-	for _, s := range answered {
-		s.setStatus()
+	for _, n := range answered {
+		n.setStatus()
 	}
 	return r.report(), nil
 }
 
 // end is the end of a node's steps.
-func (s *nodeState) end(_ context.Context, err error) {
-	s.HangUp()
-	s.KeepLog = len(s.broken) > 0
+func (n *nodeState) end(_ context.Context, err error) {
+	n.HangUp()
+	n.KeepLog = len(n.broken) > 0
 	if err != nil {
-		s.findings = findings{} // those before the failure are incomplete
+		n.findings = findings{} // those before the failure are incomplete
 	}
 }
 
 // report makes the report of all nodes.
 func (r *run) report() *report.Report {
 	rep := report.Empty(r.opt.Command)
-	rep.Mixed = len(r.opt.Wheels) > 1 || wheel.AnyStable(r.opt.Wheels) // intended: each node is compared with its own wheel
+	// Several wheels are intended: each node is compared with its own.
+	rep.Mixed = len(r.opt.Wheels) > 1 || wheel.AnyStable(r.opt.Wheels)
 	var seen []report.ProbedNode
-	for _, s := range r.nodes {
+	for _, n := range r.nodes {
 		// The node's part of the report.
-		n := s.Node.Report()
-		n.Facts, n.Unseen, n.Proven = s.facts, s.facts == nil, s.proven
-		if v := s.version(); v != nil {
-			n.Before, n.After = v.Plain(), v.Plain()
+		part := n.Report()
+		part.Proven = n.proven
+		if v := n.version(); v != nil {
+			part.Before, part.After = v.Plain(), v.Plain()
 		}
-		for _, f := range s.differs {
-			n.Differs = append(n.Differs, f.what)
+		for _, d := range n.differs {
+			part.Differs = append(part.Differs, d.what)
 		}
-		n.Remarks = append(n.Remarks, s.remarks...)
-		rep.Add(n, s.runs)
-		if s.facts != nil {
+		part.Remarks = append(part.Remarks, n.remarks...)
+		rep.Add(part, n.runs)
+		if n.Facts != nil {
 			// The facts that the report compares: of DeepSpeed only its version and wheel.
-			f := *s.facts
-			if v := s.version(); v != nil {
+			f := *n.Facts
+			if v := n.version(); v != nil {
 				f.DeepSpeed = &node.Installed{Version: v.Version, SHA256: v.SHA256}
 			}
-			seen = append(seen, report.ProbedNode{Name: n.Name, Facts: f, Kind: s.kind()})
+			seen = append(seen, report.ProbedNode{Name: part.Name, Facts: f, Kind: n.kind()})
 		}
 	}
 	rep.Differences = report.Compare(seen, rep.Mixed)

@@ -27,7 +27,6 @@ type nodeState struct {
 	*fleet.Node
 	run *run
 
-	facts     *node.Facts   // nil until it is probed
 	wheel     *wheel.Loaded // the wheel that it should run; nil: the same as most nodes
 	unfit     []string      // why that wheel does not fit it
 	installed *installation // nil: the node has no DeepSpeed, or no usable Python
@@ -56,12 +55,12 @@ type programState struct {
 // nodeFinding is a fault of a node, with a hint.
 type nodeFinding struct{ what, hint string }
 
-func (s *nodeState) differ(hint, format string, args ...any) {
-	s.differs = append(s.differs, nodeFinding{ui.OneLine(fmt.Sprintf(format, args...)), hint})
+func (n *nodeState) differ(hint, format string, args ...any) {
+	n.differs = append(n.differs, nodeFinding{ui.OneLine(fmt.Sprintf(format, args...)), hint})
 }
 
-func (s *nodeState) remark(format string, args ...any) {
-	s.remarks = append(s.remarks, ui.OneLine(fmt.Sprintf(format, args...)))
+func (n *nodeState) remark(format string, args ...any) {
+	n.remarks = append(n.remarks, ui.OneLine(fmt.Sprintf(format, args...)))
 }
 
 // installation is inspect_files.py's answer about the registered DeepSpeed.
@@ -79,25 +78,25 @@ type installation struct {
 
 	Manifest json.RawMessage `json:"manifest"` // parts of the wheel's manifest; null if dsbuild did not build the wheel
 
-	// Set by handleMessage, from Files and Others.
+	// Set by readLists, from Files and Others.
 	contents                      *contents // of DeepSpeed's folder
 	mismatched, missing, unlisted paths     // not as in RECORD; not there; code that is not in RECORD
 }
 
 // manifest returns the manifest inside the installed wheel, or an empty one.
-func (l *installation) manifest() wheel.Manifest {
+func (i *installation) manifest() wheel.Manifest {
 	var m wheel.Manifest
 	// A node may lie, or another dsbuild may have written the manifest: one that cannot be
 	// decoded counts as empty.
-	if err := json.Unmarshal(l.Manifest, &m); err != nil {
+	if err := json.Unmarshal(i.Manifest, &m); err != nil {
 		return wheel.Manifest{}
 	}
 	return m
 }
 
 // unfit returns the reasons why the installed DeepSpeed does not fit the node, by its manifest.
-func (l *installation) unfit(tables *compat.Tables, f node.Facts) []string {
-	if m := l.manifest(); m.Version != "" {
+func (i *installation) unfit(tables *compat.Tables, f node.Facts) []string {
+	if m := i.manifest(); m.Version != "" {
 		return tables.Fit(m, f).Reasons
 	}
 	return nil
@@ -129,130 +128,136 @@ type message struct {
 }
 
 // inspectFiles gathers a node's facts and inspects the files of its DeepSpeed, in one command.
-func (s *nodeState) inspectFiles(ctx context.Context) error {
-	limit := s.run.fleet.Limit(probeLimit)
+func (n *nodeState) inspectFiles(ctx context.Context) error {
+	limit := n.run.fleet.Limit(probeLimit)
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
-	slow := time.AfterFunc(limit, func() { giveUp(s.run.fleet.NotWithin(limit)) })
+	slow := time.AfterFunc(limit, func() { giveUp(n.run.fleet.NotWithin(limit)) })
 	defer slow.Stop()
-	facts, ended, err := node.ProbeWithFollowUp(ctx, s.Runner, s.Host.Python, node.FollowUp{
+	facts, ended, err := node.ProbeWithFollowUp(ctx, n.Runner, n.Host.Python, node.FollowUp{
 		Program: inspectProgram,
-		Request: map[string]any{"known": s.run.files.digests()},
+		Request: map[string]any{"known": n.run.files.digests()},
 		Begun:   func() { slow.Stop() },
-		Each:    s.handleMessage,
+		Each:    n.handleMessage,
 	})
-	s.facts = facts
+	n.Facts = facts
 	if err != nil {
 		return cmp.Or(context.Cause(ctx), err)
 	}
-	s.program.err = ended
-	s.wheel, s.unfit = s.chooseWheel()
+	n.program.err = ended
+	n.wheel, n.unfit = n.chooseWheel()
 	return nil
 }
 
 // loadOps returns the error of the program that inspected the files, if it failed. If the level is
 // LevelLoad, it loads every op.
-func (s *nodeState) loadOps(ctx context.Context) error {
+func (n *nodeState) loadOps(ctx context.Context) error {
 	switch {
-	case s.facts.MissingPython() != "":
+	case n.Facts.MissingPython() != "":
 		return nil
-	case s.program.err != nil:
-		return s.program.err
-	case !s.program.done:
+	case n.program.err != nil:
+		return n.program.err
+	case !n.program.done:
 		return noAnswer()
-	case s.run.opt.Level != LevelLoad || s.installed == nil:
+	case n.run.opt.Level != LevelLoad || n.installed == nil:
 		return nil
 	}
-	ops, cuda := []string{}, s.facts.TorchCUDA
-	if s.facts.DeepSpeed != nil {
-		ops = append(ops, s.facts.DeepSpeed.Ops...)
-		if b := s.facts.DeepSpeed.Build; b != nil && b.Accelerator != "" && b.Accelerator != "cuda" {
+	ops, cuda := []string{}, n.Facts.TorchCUDA
+	if n.Facts.DeepSpeed != nil {
+		ops = append(ops, n.Facts.DeepSpeed.Ops...)
+		if b := n.Facts.DeepSpeed.Build; b != nil && b.Accelerator != "" && b.Accelerator != "cuda" {
 			cuda = ""
 		}
 	}
-	if s.wheel != nil && s.runsWheel(s.wheel) {
-		ops, cuda = s.wheel.Manifest.Ops, s.wheel.Manifest.CUDA
+	if n.wheel != nil && n.runsWheel(n.wheel) {
+		ops, cuda = n.wheel.Manifest.Ops, n.wheel.Manifest.CUDA
 	}
-	s.program.op, s.program.done = "", false
-	script := node.Script{Python: s.facts.Executable, Program: loadProgram, Request: map[string]any{"ops": ops, "version": s.installed.Version}}
+	n.program.op, n.program.done = "", false
+	request := map[string]any{"ops": ops, "version": n.installed.Version}
+	script := node.Script{Python: n.Facts.Executable, Program: loadProgram, Request: request}
 	// A Python writes byte code beside the modules when it starts and imports, which would
 	// change the node. The probe's Python does not.
 	env := map[string]string{"PYTHONDONTWRITEBYTECODE": "1"}
-	maps.Copy(env, acceleratorEnv(cuda, *s.facts))
-	err := script.Run(ctx, hosts.WithEnv(s.Runner, env), s.handleMessage)
+	maps.Copy(env, acceleratorEnv(cuda, *n.Facts))
+	err := script.Run(ctx, hosts.WithEnv(n.Runner, env), n.handleMessage)
 	var ended *remote.ExitError
 	switch {
-	case errors.As(err, &ended) && s.program.op != "":
+	case errors.As(err, &ended) && n.program.op != "":
 		// The earlier findings still count.
-		crash := loadError(err, s.program.op, s.installed.manifest().CPU, s.facts.CPU)
-		s.broken = append(s.broken, nodeFinding{crash.Error(), fault.Hint(crash)})
+		crash := loadError(err, n.program.op, n.installed.manifest().CPU, n.Facts.CPU)
+		n.broken = append(n.broken, nodeFinding{crash.Error(), fault.Hint(crash)})
 	case err != nil:
 		return err
-	case !s.program.done:
+	case !n.program.done:
 		return noAnswer()
 	}
 	return nil
 }
 
 // handleMessage handles one message. Nodes with the same files share one list.
-func (s *nodeState) handleMessage(text json.RawMessage) error {
+func (n *nodeState) handleMessage(text json.RawMessage) error {
 	var m message
 	if err := node.Decode(text, &m); err != nil {
 		return err
 	}
-	s.program.op, s.program.done = m.Op, s.program.done || m.Done
+	n.program.op, n.program.done = m.Op, n.program.done || m.Done
 	switch {
 	case m.Looked != nil:
-		s.installed = m.Looked
-		// Turn the file lists from the node into contents and into files that do not match RECORD, are
-		// missing, or are not listed.
-		s.installed.contents = s.run.files.intern(s.installed.Digest, s.installed.Files)
-		others := s.installed.Others.compare()
-		if s.installed.Conda {
-			others.mismatched = slices.DeleteFunc(others.mismatched, func(name string) bool { return strings.HasPrefix(name, "../") })
-		}
-		s.installed.mismatched = newPaths(slices.Concat(s.installed.contents.mismatched, others.mismatched))
-		s.installed.missing = newPaths(slices.Concat(s.installed.contents.missing, others.missing))
-		if !s.installed.Bare {
-			s.installed.unlisted = newPaths(slices.Concat(s.installed.contents.unlisted, others.unlisted))
-		}
-		s.installed.Files, s.installed.Others = nil, nil
+		n.installed = m.Looked
+		n.installed.readLists(&n.run.files)
 	case m.Wrong != "":
-		s.differ(node.AdviceFor(m.Advice, s.Host.Python), "%v", node.NewNodeError(m.Wrong))
+		n.differ(node.AdviceFor(m.Advice, n.Host.Python), "%v", node.NewNodeError(m.Wrong))
 	case m.Broken != "":
-		s.broken = append(s.broken, nodeFinding{node.NewNodeError(m.Broken).Error(), node.AdviceFor(m.Advice, s.Host.Python)})
+		n.broken = append(n.broken, nodeFinding{node.NewNodeError(m.Broken).Error(), node.AdviceFor(m.Advice, n.Host.Python)})
 	case m.Remark != "":
-		s.remark("%v", node.NewNodeError(m.Remark))
+		n.remark("%v", node.NewNodeError(m.Remark))
 	}
 	return nil
 }
 
+// readLists turns the file lists from the node into contents and into files that do not match RECORD, are
+// missing, or are not listed.
+func (i *installation) readLists(lists *fileLists) {
+	i.contents = lists.intern(i.Digest, i.Files)
+	others := i.Others.compare()
+	if i.Conda {
+		inPrefix := func(name string) bool { return strings.HasPrefix(name, "../") }
+		others.mismatched = slices.DeleteFunc(others.mismatched, inPrefix)
+	}
+	i.mismatched = newPaths(slices.Concat(i.contents.mismatched, others.mismatched))
+	i.missing = newPaths(slices.Concat(i.contents.missing, others.missing))
+	if !i.Bare {
+		i.unlisted = newPaths(slices.Concat(i.contents.unlisted, others.unlisted))
+	}
+	i.Files, i.Others = nil, nil
+}
+
 // runsWheel reports whether dsbuild installed this very wheel and nothing replaced it.
-func (s *nodeState) runsWheel(w *wheel.Loaded) bool {
-	return s.facts.DeepSpeed != nil && s.facts.DeepSpeed.SHA256 == w.Manifest.SHA256
+func (n *nodeState) runsWheel(w *wheel.Loaded) bool {
+	return n.Facts.DeepSpeed != nil && n.Facts.DeepSpeed.SHA256 == w.Manifest.SHA256
 }
 
 // chooseWheel returns the wheel that a node should run. Of several wheels that fit it, this is the one
 // that dsbuild installed there, else one with the installed version, else the one that a deploy
 // would choose. reasons say why no wheel fits, or why the only one does not.
-func (s *nodeState) chooseWheel() (w *wheel.Loaded, reasons []string) {
-	offered, tables := s.run.opt.Wheels, s.run.tables
+func (n *nodeState) chooseWheel() (w *wheel.Loaded, reasons []string) {
+	offered, tables := n.run.opt.Wheels, n.run.tables
 	switch len(offered) {
 	case 0:
 		return nil, nil
 	case 1:
-		return &offered[0], tables.Fit(offered[0].Manifest, *s.facts).Reasons
+		return &offered[0], tables.Fit(offered[0].Manifest, *n.Facts).Reasons
 	}
 	version := ""
-	if s.facts.DeepSpeed != nil {
-		version = s.facts.DeepSpeed.Version
+	if n.Facts.DeepSpeed != nil {
+		version = n.Facts.DeepSpeed.Version
 	}
 	var same *wheel.Loaded
 	for i := range offered {
-		if !tables.Fit(offered[i].Manifest, *s.facts).OK() {
+		if !tables.Fit(offered[i].Manifest, *n.Facts).OK() {
 			continue
 		}
-		if s.runsWheel(&offered[i]) {
+		if n.runsWheel(&offered[i]) {
 			return &offered[i], nil
 		}
 		if offered[i].Version == version {
@@ -262,7 +267,7 @@ func (s *nodeState) chooseWheel() (w *wheel.Loaded, reasons []string) {
 	if same != nil {
 		return same, nil
 	}
-	best, err := compat.Choose(tables, offered, *s.facts)
+	best, err := compat.Choose(tables, offered, *n.Facts)
 	if err != nil {
 		return nil, []string{err.Error()}
 	}
@@ -270,57 +275,57 @@ func (s *nodeState) chooseWheel() (w *wheel.Loaded, reasons []string) {
 }
 
 // version is the DeepSpeed that the node has; nil if it has none, or none is known.
-func (s *nodeState) version() *report.Version {
-	if s.facts == nil || s.facts.DeepSpeed == nil {
+func (n *nodeState) version() *report.Version {
+	if n.Facts == nil || n.Facts.DeepSpeed == nil {
 		return nil
 	}
-	return &report.Version{Version: s.facts.DeepSpeed.Version, SHA256: s.facts.DeepSpeed.SHA256}
+	return &report.Version{Version: n.Facts.DeepSpeed.Version, SHA256: n.Facts.DeepSpeed.SHA256}
 }
 
 // kind is equal for nodes whose differences the report counts: those that run the same wheel and,
 // if it is for several torches, have the same. It is "" if the node's wheel is not known.
-func (s *nodeState) kind() string {
+func (n *nodeState) kind() string {
 	switch {
-	case s.runs == nil:
+	case n.runs == nil:
 		return ""
-	case s.wheel != nil && s.wheel.Manifest.SHA256 == s.runs.SHA256:
-		return s.group()
+	case n.wheel != nil && n.wheel.Manifest.SHA256 == n.runs.SHA256:
+		return n.group()
 	}
-	return s.runs.SHA256
+	return n.runs.SHA256
 }
 
 // maxAltered bounds how many files that are not as RECORD says a report names.
 const maxAltered = 50
 
 // setStatus sets the node's status, error and facts from the findings.
-func (s *nodeState) setStatus() {
-	if l := s.installed; l != nil && s.facts.DeepSpeed != nil {
-		f := *s.facts.DeepSpeed
+func (n *nodeState) setStatus() {
+	if l := n.installed; l != nil && n.Facts.DeepSpeed != nil {
+		f := *n.Facts.DeepSpeed
 		f.Altered = slices.Concat(l.mismatched.First, l.missing.First, l.unlisted.First, l.Links.First, l.Code.First)
 		f.Altered = f.Altered[:min(len(f.Altered), maxAltered)]
-		f.Intact = l.Noted != nil && l.Noted.Same && s.matchesRecord()
-		s.facts.DeepSpeed = &f
+		f.Intact = l.Noted != nil && l.Noted.Same && n.matchesRecord()
+		n.Facts.DeepSpeed = &f
 		if l.Noted != nil && l.Noted.Same {
-			s.runs = &report.Wheel{Name: l.Noted.Wheel, SHA256: l.Noted.SHA256, Version: l.Version}
+			n.runs = &report.Wheel{Name: l.Noted.Wheel, SHA256: l.Noted.SHA256, Version: l.Version}
 		}
 	}
-	if s.wheel != nil {
-		s.runs = &report.Wheel{Name: s.wheel.Manifest.Name, SHA256: s.wheel.Manifest.SHA256, Version: s.wheel.Version}
+	if n.wheel != nil {
+		n.runs = &report.Wheel{Name: n.wheel.Manifest.Name, SHA256: n.wheel.Manifest.SHA256, Version: n.wheel.Version}
 	}
 	switch {
-	case len(s.differs) > 0:
-		s.Status = report.Differs
-	case len(s.broken) > 0:
-		s.Status = report.Failed
+	case len(n.differs) > 0:
+		n.Status = report.Differs
+	case len(n.broken) > 0:
+		n.Status = report.Failed
 	default:
-		s.Status = report.OK
+		n.Status = report.OK
 		return
 	}
 	var words []string
 	try := ""
-	for _, f := range slices.Concat(s.differs, s.broken) {
+	for _, f := range slices.Concat(n.differs, n.broken) {
 		words = append(words, f.what)
 		try = cmp.Or(try, f.hint)
 	}
-	s.Err = fault.AddHint(errors.New(strings.Join(words, "; ")), try)
+	n.Err = fault.AddHint(errors.New(strings.Join(words, "; ")), try)
 }
