@@ -111,6 +111,39 @@ func callsOf(functions map[*ssa.Function]bool, before *callgraph.Graph) *callgra
 	return calls
 }
 
+// callsFrom returns a command's place in the graph of its calls, if it does not call the functions without, named as in
+// (*fleet/deploy.Deploy).Apply. What only other commands put into a variable falls away when the graph is made again, of the functions
+// that the command reaches.
+func (p *program) callsFrom(t *testing.T, command string, without ...string) *callgraph.Node {
+	t.Helper()
+	apart := map[*ssa.Function]bool{}
+	for _, name := range append(without, command) {
+		if p.functions[name] == nil {
+			t.Fatalf("no function is called %s", name)
+		}
+		apart[p.functions[name]] = name != command
+	}
+	for calls, count := p.calls, 0; ; {
+		node := calls.CreateNode(p.functions[command])
+		reached, open := map[*ssa.Function]bool{}, []*callgraph.Node{node}
+		for len(open) > 0 {
+			n := open[len(open)-1]
+			open = open[:len(open)-1]
+			if reached[n.Func] || apart[n.Func] {
+				continue
+			}
+			reached[n.Func] = true
+			for _, e := range n.Out {
+				open = append(open, e.Callee)
+			}
+		}
+		if len(reached) == count {
+			return node
+		}
+		calls, count = callsOf(reached, calls), len(reached)
+	}
+}
+
 // file returns the file of the module that has a function; "" if there is none.
 func (p *program) file(f *ssa.Function) string {
 	if f.Synthetic != "" && f.Origin() == nil { // a wrapper that the compiler makes
