@@ -45,8 +45,8 @@ func TestArchitecture(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(page) > 15<<10 {
-		t.Errorf("docs/architecture.md has %d bytes, at most %d are allowed", len(page), 15<<10)
+	if len(page) > 16<<10 {
+		t.Errorf("docs/architecture.md has %d bytes, at most %d are allowed", len(page), 16<<10)
 	}
 	_, section, _ := strings.Cut(string(page), "\n## Four commands, file by file\n")
 	section, _, _ = strings.Cut(section, "\n## ")
