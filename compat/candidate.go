@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/each"
+	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -274,11 +274,11 @@ func (a *evaluation) fitOp(op *Op) string {
 		}
 		if len(op.Archs) == 0 && len(left) > 0 {
 			return fmt.Sprintf("op %s %s, but not %s",
-				op.Name, op.archRange(), strings.Join(each.Map(left, a.archWithGPUs), ", "))
+				op.Name, op.archRange(), strings.Join(lists.Map(left, a.archWithGPUs), ", "))
 		}
 	}
 	if len(op.Needs.CUDASources) > 0 && !slices.Contains(op.Needs.CUDASources, a.source.Source) {
-		sources := each.Map(op.Needs.CUDASources, func(r CUDASource) string { return string(r) })
+		sources := lists.Map(op.Needs.CUDASources, func(r CUDASource) string { return string(r) })
 		return fmt.Sprintf("op %s works only with %s, not with %s", op.Name, joinWords(sources), a.source.Source)
 	}
 	if op.DeviceCode && !a.source.Nvcc {
@@ -314,7 +314,7 @@ func (a *evaluation) checkArchs() {
 		case a.toolchain.HasDeviceCode() && slices.Contains(a.source.MoreArchs, c) && arch.PTX:
 			a.addConflict("%s makes machine code for arch %s, but no PTX", a.source.Source, a.archWithGPUs(c))
 		case a.toolchain.HasDeviceCode() && !slices.Contains(a.cuda.Archs, c) && !slices.Contains(a.source.MoreArchs, c):
-			those := rangeWords(Compilers(a.CUDAs, c), each.Map(a.CUDAs, func(c CUDA) string { return c.Version }))
+			those := rangeWords(Compilers(a.CUDAs, c), lists.Map(a.CUDAs, func(c CUDA) string { return c.Version }))
 			a.addConflict("CUDA %s, %s, compiles nothing for arch %s; CUDA %s does",
 				a.cuda.Version, a.toolkitOrigin(), a.archWithGPUs(c), those)
 		case len(a.gpus[c]) > 0 && a.torch.hasCUDAFor(a.machine) && !a.torchRunsOn(a.torch, arch, a.machine):

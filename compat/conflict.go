@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/each"
+	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -59,7 +59,7 @@ func (e *ConflictError) Hint() string {
 func (e *ConflictError) ExitCode() int { return 2 }
 
 func reasonsOf(all []Conflict) []string {
-	return each.Map(all, func(c Conflict) string { return c.What })
+	return lists.Map(all, func(c Conflict) string { return c.What })
 }
 
 // conflict makes the error for a request that cannot be resolved.

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/fleet/node"
-	"github.com/dsbuild/dsbuild/internal/each"
+	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -99,7 +99,7 @@ func (c *fitCheck) checkPython() {
 	if c.takesPython() {
 		return
 	}
-	tags := each.Map(c.tags, func(tag [3]string) string { return tag[0] })
+	tags := lists.Map(c.tags, func(tag [3]string) string { return tag[0] })
 	built, have := cmp.Or(c.m.Python, joinWords(appendMissing(nil, tags))), c.f.Python
 	if i := slices.IndexFunc(c.tags, func(tag [3]string) bool { return freeThreaded(tag[1]) }); i >= 0 {
 		built += " (" + c.tags[i][1] + ")"
@@ -356,7 +356,7 @@ func newestPTX(ptx []string, gpu string) string {
 
 // deviceCodeNames names the device code as nvcc does: "sm_80, sm_90a and PTX for 9.0".
 func (c *fitCheck) deviceCodeNames() string {
-	out := each.Map(c.m.Archs, func(a string) string { return "sm_" + strings.ReplaceAll(a, ".", "") })
+	out := lists.Map(c.m.Archs, func(a string) string { return "sm_" + strings.ReplaceAll(a, ".", "") })
 	for _, p := range c.m.PTX {
 		out = append(out, "PTX for "+p)
 	}

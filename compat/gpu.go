@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/diagnostic"
-	"github.com/dsbuild/dsbuild/internal/each"
+	"github.com/dsbuild/dsbuild/internal/lineerr"
+	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -185,9 +185,9 @@ func ShortGPU(name string) string {
 func (all gpuNames) nearest(name string) []string {
 	key := gpuKey(name, false)
 	far := func(g namedGPU) int {
-		least := diagnostic.Distance(key, g.plain)
+		least := lineerr.Distance(key, g.plain)
 		for _, k := range g.keys {
-			least = min(least, diagnostic.Distance(key, k))
+			least = min(least, lineerr.Distance(key, k))
 		}
 		return least
 	}
@@ -197,10 +197,10 @@ func (all gpuNames) nearest(name string) []string {
 		return nil
 	}
 	rows := slices.DeleteFunc(slices.Clone(all), func(g namedGPU) bool {
-		return far(g) > max(1, len(key)/4)*diagnostic.Letter || !ofGenerations(name, g.Arch) || !sameNumbers(key, g)
+		return far(g) > max(1, len(key)/4)*lineerr.Letter || !ofGenerations(name, g.Arch) || !sameNumbers(key, g)
 	})
 	slices.SortStableFunc(rows, func(a, b namedGPU) int { return cmp.Compare(far(a), far(b)) })
-	out := each.Map(rows[:min(len(rows), 3)], func(g namedGPU) string { return g.Name })
+	out := lists.Map(rows[:min(len(rows), 3)], func(g namedGPU) string { return g.Name })
 	// A name may say more than the product: "A100 PG509-200".
 	words := strings.Fields(name)
 	for n := len(words) - 1; n > 0 && len(out) == 0; n-- {

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/lineerr"
 )
 
 // opMeant returns the op that a name means beyond doubt: its build variable, or a name that people use for it.
@@ -75,7 +75,7 @@ func (t *Tables) unknownOp(name string) Conflict {
 			parts = append(parts, o.Name)
 		}
 	}
-	c.Advice = []string{cmp.Or(diagnostic.DidYouMean(name, known), "'dsbuild ops' lists the ops")}
+	c.Advice = []string{cmp.Or(lineerr.DidYouMean(name, known), "'dsbuild ops' lists the ops")}
 	if len(parts) > 0 {
 		c.Advice = []string{"did you mean " + strings.Join(parts, " or ") + "?"}
 	}

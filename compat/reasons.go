@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/fleet/node"
-	"github.com/dsbuild/dsbuild/internal/each"
+	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -65,7 +65,7 @@ func (r *groupReasons) namesWhere(is func(node.Facts) bool) string {
 
 // versions lists the versions of a fact of the group's nodes, each once, oldest first.
 func (r *groupReasons) versions(of func(node.Facts) string) []string {
-	all := each.Map(r.Nodes, func(i int) string { return of(r.nodes[i].Facts) })
+	all := lists.Map(r.Nodes, func(i int) string { return of(r.nodes[i].Facts) })
 	return sortedVersions(all)
 }
 

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/dsbuild/dsbuild/internal/each"
+	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -138,12 +138,12 @@ type Tables struct {
 }
 
 func torchVersions(all []Torch) []string {
-	return each.Map(all, func(r Torch) string { return r.Version })
+	return lists.Map(all, func(r Torch) string { return r.Version })
 }
 
 // torchCUDAs lists the CUDAs that torches are built for, newest first.
 func torchCUDAs(all []Torch) []string {
-	return slices.Compact(each.Map(all, func(r Torch) string { return r.CUDA }))
+	return slices.Compact(lists.Map(all, func(r Torch) string { return r.CUDA }))
 }
 
 // allPythons lists the Pythons that torches have wheels for, oldest first.
@@ -158,12 +158,12 @@ func allPythons(all []Torch) []string {
 
 // oldestDrivers lists the oldest driver of each major of CUDA, newest first.
 func oldestDrivers(all []CUDA) []string {
-	return slices.Compact(each.Map(all, func(c CUDA) string { return c.Driver }))
+	return slices.Compact(lists.Map(all, func(c CUDA) string { return c.Driver }))
 }
 
 // releases lists the versions of DeepSpeed, newest first.
 func releases(all []DeepSpeed) []string {
-	return each.Map(all, func(d DeepSpeed) string { return d.Version })
+	return lists.Map(all, func(d DeepSpeed) string { return d.Version })
 }
 
 // NewTables reads the embedded tables.

@@ -8,9 +8,9 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/node/agent"
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/internal/cause"
+	"github.com/dsbuild/dsbuild/internal/connect"
 	"github.com/dsbuild/dsbuild/internal/fault"
-	"github.com/dsbuild/dsbuild/internal/hosts"
+	"github.com/dsbuild/dsbuild/internal/nodeerr"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
@@ -54,7 +54,7 @@ func (n *Node) Connect(ctx context.Context) error {
 	if n.Conn != nil {
 		return nil
 	}
-	target, err := hosts.Target(n.Host, n.fleet.opt.KnownHosts)
+	target, err := connect.Target(n.Host, n.fleet.opt.KnownHosts)
 	if err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func (n *Node) Connect(ctx context.Context) error {
 	if !n.Log.off() {
 		n.Conn = loggedConn{n.Conn, n.Log}
 	}
-	n.Runner = hosts.Runner(n.Conn, n.Host)
+	n.Runner = connect.Runner(n.Conn, n.Host)
 	return nil
 }
 
@@ -103,12 +103,12 @@ func (n *Node) Failed() bool { return n.Status == report.Failed || n.Status == r
 
 // Note prints a message about the node. Equal messages about several nodes become one line.
 func (n *Node) Note(format string, args ...any) {
-	n.fleet.progress.note(n, cause.Messagef(format, args...))
+	n.fleet.progress.note(n, nodeerr.Messagef(format, args...))
 }
 
 // Warn is Note for a warning.
 func (n *Node) Warn(format string, args ...any) {
-	n.fleet.progress.warn(n, cause.Messagef(format, args...))
+	n.fleet.progress.warn(n, nodeerr.Messagef(format, args...))
 }
 
 // AddSent adds bytes to the display of the progress.
@@ -121,7 +121,7 @@ const maxError = 4 << 10
 func (n *Node) Report() report.Node {
 	r := report.Node{
 		Name: n.Host.Name, Status: n.Status, Step: n.Step, Seconds: n.Seconds, Log: n.Log.Path(),
-		Differs: []string{}, Remarks: []string{}, ExtraWheels: []string{}, CauseText: cause.Of(n.Err), Serial: n.serial,
+		Differs: []string{}, Remarks: []string{}, ExtraWheels: []string{}, CauseText: nodeerr.Common(n.Err), Serial: n.serial,
 		Facts: n.Facts, Changed: n.Changed, Unseen: n.Unseen || n.Facts == nil, Sent: n.Sent,
 	}
 	if n.Err != nil {

@@ -12,7 +12,7 @@ import (
 	"sync"
 
 	"github.com/dsbuild/dsbuild/fleet/node"
-	"github.com/dsbuild/dsbuild/internal/hosts"
+	"github.com/dsbuild/dsbuild/internal/connect"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
@@ -58,14 +58,14 @@ func asked(cmd remote.Command) string {
 		if strings.Contains(w, "\n") {
 			w = fmt.Sprintf("[program of %s]", ui.Size(int64(len(w))))
 		}
-		words = append(words, hosts.HideValues(w))
+		words = append(words, connect.HideValues(w))
 	}
 	text := strings.Join(words, " ")
 	if cmd.About != "" {
 		text += "\nasked " + cmd.About
 	}
 	if cmd.Setup != "" {
-		text += "\nafter " + hosts.HideValues(cmd.Setup)
+		text += "\nafter " + connect.HideValues(cmd.Setup)
 	}
 	if names := slices.AppendSeq(slices.Clone(cmd.EnvNames), maps.Keys(cmd.Env)); len(names) > 0 {
 		slices.Sort(names)

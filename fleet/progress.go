@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/cause"
+	"github.com/dsbuild/dsbuild/internal/nodeerr"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -144,22 +144,22 @@ func (w *progress) setGroup(group int) {
 }
 
 // note queues a message about a node. Equal messages about several nodes are printed as one.
-func (w *progress) note(n *Node, m cause.Message) {
+func (w *progress) note(n *Node, m nodeerr.Message) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.notes = append(w.notes, messageOf(n, m))
 }
 
 // warn is note for a warning.
-func (w *progress) warn(n *Node, m cause.Message) {
+func (w *progress) warn(n *Node, m nodeerr.Message) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.warns = append(w.warns, messageOf(n, m))
 }
 
 // messageOf makes a message about a node.
-func messageOf(n *Node, m cause.Message) ui.Named {
-	return ui.Named{Name: n.Host.Name, Text: ui.OneLine(m.Text), Cause: m.Cause}
+func messageOf(n *Node, m nodeerr.Message) ui.Named {
+	return ui.Named{Name: n.Host.Name, Text: ui.OneLine(m.Text), Cause: m.Common}
 }
 
 // due reports whether there are messages to print and the last print was long enough ago.

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"unicode/utf16"
 
-	"github.com/dsbuild/dsbuild/internal/hosts"
+	"github.com/dsbuild/dsbuild/internal/connect"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
@@ -43,7 +43,7 @@ func secretsOf(h inventory.Host) *strings.Replacer {
 		hide(name, h.Env[name])
 	}
 	for _, line := range append([]string{h.Setup}, h.ExecPrefix...) {
-		for _, variable := range hosts.Assigned(line) {
+		for _, variable := range connect.Assigned(line) {
 			hide(variable[0], variable[1])
 		}
 	}

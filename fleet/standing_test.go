@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/internal/cause"
+	"github.com/dsbuild/dsbuild/internal/nodeerr"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 )
@@ -91,8 +91,8 @@ func TestMessagesAreFolded(t *testing.T) {
 		t.Error("no message is due")
 	}
 	for _, name := range []string{"gpu01", "gpu02", "gpu03"} {
-		w.note(nodeNamed(name), cause.Messagef("it waits for %s\n of another", cause.Own("pid "+name)))
-		w.warn(nodeNamed(name), cause.Messagef("little room"))
+		w.note(nodeNamed(name), nodeerr.Messagef("it waits for %s\n of another", nodeerr.Own("pid "+name)))
+		w.warn(nodeNamed(name), nodeerr.Messagef("little room"))
 	}
 	if !w.due(now.Add(noteEvery)) {
 		t.Error("messages are not due")

@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/lineerr"
 	"github.com/dsbuild/dsbuild/internal/yamldoc"
 	"github.com/dsbuild/dsbuild/inventory/ansible"
 )
@@ -119,7 +119,7 @@ type varReader struct {
 
 // unusable records why dsbuild cannot use the host.
 func (v *varReader) unusable(advice, format string, args ...any) {
-	var list diagnostic.List
+	var list lineerr.List
 	list.Add(Position{File: v.File}, advice, format, args...)
 	v.inv.faults = append(v.inv.faults, unusable{node: v.node, problem: list.Problems[0]})
 }
@@ -305,7 +305,7 @@ func (v *varReader) become() optional[string] {
 }
 
 // quoted formats a value for a message.
-func quoted(value any) string { return strconv.Quote(diagnostic.Clip(fmt.Sprint(value))) }
+func quoted(value any) string { return strconv.Quote(lineerr.Clip(fmt.Sprint(value))) }
 
 // isTrue reports whether Ansible reads the value as yes.
 func isTrue(value any) bool {
@@ -359,7 +359,7 @@ func (v *varReader) own() {
 		switch {
 		case !slices.Contains(ownVars(), key):
 			advice := "known: dsbuild_" + strings.Join(ownVars(), ", dsbuild_")
-			if near := diagnostic.Nearest(key, ownVars()); near != "" {
+			if near := lineerr.Nearest(key, ownVars()); near != "" {
 				advice = "did you mean dsbuild_" + near + "?"
 			}
 			v.unusable(advice, "unknown variable %s", quoted(name))

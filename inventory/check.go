@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/lineerr"
 )
 
 // nodeName matches the names that nodes, groups and envs may have: they need no quoting in a
@@ -22,12 +22,12 @@ func checkName(s string) error {
 	case nodeName.MatchString(s):
 		return nil
 	case strings.Contains(s, "@"):
-		return fmt.Errorf("%q is not a name: give the user with the key user", diagnostic.Clip(s))
+		return fmt.Errorf("%q is not a name: give the user with the key user", lineerr.Clip(s))
 	case strings.Contains(s, ":"):
-		return fmt.Errorf("%q is not a name: give address and port with the keys address and port", diagnostic.Clip(s))
+		return fmt.Errorf("%q is not a name: give address and port with the keys address and port", lineerr.Clip(s))
 	}
 	return fmt.Errorf("%q is not a name: use letters, digits, '.', '_' and '-', and do not begin with '.' or '-'",
-		diagnostic.Clip(s))
+		lineerr.Clip(s))
 }
 
 // checkWord refuses text with a line break.
@@ -44,7 +44,7 @@ var loginName = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9.-]*\\)?[\pL\pN_][\pL
 
 func checkUser(s string) error {
 	if !loginName.MatchString(s) {
-		return fmt.Errorf("%q is not a user name", diagnostic.Clip(s))
+		return fmt.Errorf("%q is not a user name", lineerr.Clip(s))
 	}
 	return nil
 }
@@ -57,7 +57,7 @@ func checkAddress(s string) error {
 		nodeName.MatchString(s) && len(s) <= maxName {
 		return nil
 	}
-	return fmt.Errorf("%q is neither a host name nor an IP address (give a port with the key port)", diagnostic.Clip(s))
+	return fmt.Errorf("%q is neither a host name nor an IP address (give a port with the key port)", lineerr.Clip(s))
 }
 
 // checkPython refuses an interpreter whose path is relative: a command would look for it in its
@@ -67,7 +67,7 @@ func checkPython(s string) error {
 	case strings.ContainsAny(s, "\n\r"):
 		return errors.New("must be one line")
 	case strings.HasPrefix(s, "-"), strings.HasPrefix(s, "~"), strings.Contains(s, "/") && !strings.HasPrefix(s, "/"):
-		return fmt.Errorf("%q must be an absolute path on the node, or the name of a command", diagnostic.Clip(s))
+		return fmt.Errorf("%q must be an absolute path on the node, or the name of a command", lineerr.Clip(s))
 	}
 	return nil
 }
@@ -76,7 +76,7 @@ func checkPython(s string) error {
 func portNumber(s string) (int, error) {
 	n, err := strconv.Atoi(s)
 	if err != nil || n < 1 || n > maxPort {
-		return 0, fmt.Errorf("port %s is out of range (1 to %d)", diagnostic.Clip(s), maxPort)
+		return 0, fmt.Errorf("port %s is out of range (1 to %d)", lineerr.Clip(s), maxPort)
 	}
 	return n, nil
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/lineerr"
 )
 
 // slotsWord matches a line of a hostfile. DeepSpeed allows no space around the equals sign, and
@@ -56,7 +56,7 @@ func (r *reader) hostList() *Inventory {
 				r.Add(inside(len(expr)+1),
 					"write a number of GPUs as NAME slots=N, and a port as port: N in dsbuild's YAML (docs/nodes.md)",
 					"%s after %s could be a port: in a list of hosts it is the number of GPUs",
-					diagnostic.Clip(slots), diagnostic.Clip(expr))
+					lineerr.Clip(slots), lineerr.Clip(expr))
 				continue
 			}
 			s.slots = some(n)
@@ -94,12 +94,12 @@ func (l *nodeList) hostLine(at Position, m []string) {
 	n, err := strconv.Atoi(m[3])
 	if err != nil || n < 1 || n > maxSlots {
 		at.Column += utf8.RuneCountInString(m[1] + m[2])
-		l.Add(at, "", "slots=%s is out of range (1 to %d)", diagnostic.Clip(m[3]), maxSlots)
+		l.Add(at, "", "slots=%s is out of range (1 to %d)", lineerr.Clip(m[3]), maxSlots)
 		return
 	}
 	s.slots = some(n)
 	if rest := strings.TrimSpace(m[4]); rest != "" && !strings.HasPrefix(rest, "#") {
-		text := "dsbuild ignores text after slots=N in a hostfile, as DeepSpeed does: " + diagnostic.Clip(rest)
+		text := "dsbuild ignores text after slots=N in a hostfile, as DeepSpeed does: " + lineerr.Clip(rest)
 		l.remarks = append(l.remarks, Remark{name, text})
 	}
 	l.addNode(name, at, s)

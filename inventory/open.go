@@ -11,7 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/lineerr"
 )
 
 // Options are the sources of inventories besides files. The zero value reads only files.
@@ -89,7 +89,7 @@ func named(name string, missing error) (*Inventory, error) {
 		}
 	}
 	if err := rd.Err(); err != nil {
-		return nil, fmt.Errorf("%s is not a file, so dsbuild read it as a node expression:\n%w", diagnostic.Clip(name), err)
+		return nil, fmt.Errorf("%s is not a file, so dsbuild read it as a node expression:\n%w", lineerr.Clip(name), err)
 	}
 	inv.Path = name
 	return inv, nil
@@ -106,8 +106,8 @@ func noSuchFile(name string, err error) error {
 				names = append(names, e.Name())
 			}
 		}
-		near := diagnostic.Nearest(filepath.Base(name), names)
-		if near != "" && diagnostic.Distance(filepath.Base(name), near) <= 2*diagnostic.Letter {
+		near := lineerr.Nearest(filepath.Base(name), names)
+		if near != "" && lineerr.Distance(filepath.Base(name), near) <= 2*lineerr.Letter {
 			advice = "did you mean " + filepath.Join(filepath.Dir(name), near) + "?"
 		}
 	}

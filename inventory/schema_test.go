@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/lineerr"
 )
 
 // The schema must name the keys that the reader knows, place by place.
@@ -70,8 +70,8 @@ func TestSchemaNamesTheKeys(t *testing.T) {
 func TestNearest(t *testing.T) {
 	known := []string{"port", "proxy_jump", "python", "user"}
 	for word, want := range map[string]string{"prt": "port", "pyhton": "python", "proxyjump": "proxy_jump", "usr": "user", "x": "", "hostname": "", "": ""} {
-		if got := diagnostic.Nearest(word, known); got != want {
-			t.Errorf("diagnostic.Nearest(%q) = %q, want %q", word, got, want)
+		if got := lineerr.Nearest(word, known); got != want {
+			t.Errorf("lineerr.Nearest(%q) = %q, want %q", word, got, want)
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/lineerr"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -41,7 +41,7 @@ func (inv *Inventory) Select(expr string) (*Inventory, error) {
 	chosen, excluded := make(map[int]bool), make(map[int]bool)
 	excludeOnly := true
 	for _, term := range splitTerms(expr) {
-		if len(find.wrong.Problems) >= diagnostic.Shown {
+		if len(find.wrong.Problems) >= lineerr.Shown {
 			break
 		}
 		target := chosen
@@ -71,8 +71,8 @@ func (inv *Inventory) Select(expr string) (*Inventory, error) {
 }
 
 func selectionError(format, expr string) error {
-	var wrong diagnostic.List
-	wrong.Add(Position{}, "", format, diagnostic.Clip(expr))
+	var wrong lineerr.List
+	wrong.Add(Position{}, "", format, lineerr.Clip(expr))
 	return wrong.Err()
 }
 
@@ -100,12 +100,12 @@ func (inv *Inventory) usable() (*Inventory, error) {
 		}
 		nodes[f] = append(nodes[f], name)
 	}
-	var wrong diagnostic.List
+	var wrong lineerr.List
 	for _, f := range order {
 		p := f.problem
 		names := ui.FoldNames(nodes[f])
 		if p.Position.Line == 0 {
-			p.Message = diagnostic.Clip(names) + ": " + p.Message
+			p.Message = lineerr.Clip(names) + ": " + p.Message
 		}
 		if f.apart {
 			p.Hint = "leave it out: --limit '!" + strings.Join(splitTerms(names), ",!") + "'"
@@ -129,7 +129,7 @@ type selector struct {
 	index  map[string][]int
 	sorted []string // its names, for hints
 	work   int
-	wrong  diagnostic.List
+	wrong  lineerr.List
 }
 
 // maxWork bounds the cost of a selection: names after expansion, names compared with patterns,
@@ -147,7 +147,7 @@ func (s *selector) find(term string) []int {
 	}
 	var found []int
 	for _, name := range names {
-		if err != nil || len(s.wrong.Problems) == diagnostic.Shown {
+		if err != nil || len(s.wrong.Problems) == lineerr.Shown {
 			break // the first mistakes suffice
 		}
 		hosts := s.index[name]
@@ -159,8 +159,8 @@ func (s *selector) find(term string) []int {
 			if s.sorted == nil {
 				s.sorted = slices.Sorted(maps.Keys(s.index))
 			}
-			hint := cmp.Or(diagnostic.DidYouMean(name, s.sorted), "dsbuild nodes "+s.inv.Path+" lists them")
-			s.wrong.Add(Position{}, hint, "there is no node or group %q", diagnostic.Clip(name))
+			hint := cmp.Or(lineerr.DidYouMean(name, s.sorted), "dsbuild nodes "+s.inv.Path+" lists them")
+			s.wrong.Add(Position{}, hint, "there is no node or group %q", lineerr.Clip(name))
 		}
 		if s.work += len(hosts); err == nil && s.work > maxWork {
 			err = errTooMuch
@@ -168,7 +168,7 @@ func (s *selector) find(term string) []int {
 		found = append(found, hosts...)
 	}
 	if err != nil {
-		s.wrong.Add(Position{}, "", "the selection %q: %v", diagnostic.Clip(term), err)
+		s.wrong.Add(Position{}, "", "the selection %q: %v", lineerr.Clip(term), err)
 		return nil
 	}
 	return found
@@ -183,7 +183,7 @@ func (s *selector) match(pattern string) ([]int, error) {
 	for name, hosts := range s.index {
 		ok, err := path.Match(pattern, name)
 		if err != nil {
-			return nil, fmt.Errorf("the pattern %q: %w", diagnostic.Clip(pattern), err)
+			return nil, fmt.Errorf("the pattern %q: %w", lineerr.Clip(pattern), err)
 		}
 		if ok {
 			found = append(found, hosts...)

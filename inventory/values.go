@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/lineerr"
 	"github.com/dsbuild/dsbuild/internal/yamldoc"
 )
 
@@ -79,7 +79,7 @@ func (r *reader) expandHome(path string) (string, error) {
 	switch {
 	case path != "~" && !strings.HasPrefix(path, "~/"):
 		if strings.HasPrefix(path, "~") {
-			return "", fmt.Errorf("dsbuild supports ~/, not %q", diagnostic.Clip(path))
+			return "", fmt.Errorf("dsbuild supports ~/, not %q", lineerr.Clip(path))
 		}
 		return path, nil
 	case r.home == "":
@@ -114,7 +114,7 @@ func (r *reader) variables(n yamldoc.Node) map[string]string {
 	vars := make(map[string]string)
 	for _, p := range r.Pairs(n, "env", nil) {
 		if !variableName.MatchString(p.Key) {
-			r.Add(p.At, "", "%q is not the name of an environment variable", diagnostic.Clip(p.Key))
+			r.Add(p.At, "", "%q is not the name of an environment variable", lineerr.Clip(p.Key))
 			continue
 		}
 		if text, ok := yamldoc.Spelling(p.Node); ok {

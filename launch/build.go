@@ -9,13 +9,13 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/lineerr"
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
 // builder makes a job from settings and collects the mistakes in them.
 type builder struct {
-	diagnostic.List
+	lineerr.List
 	job  *Job
 	said map[string]Setting // the last setting of each key
 	// refused are the keys whose values are mistakes. What follows from such a value is no mistake of its own.
@@ -48,7 +48,7 @@ func (b *builder) refuse(s Setting, hint, want string) {
 	if quoted := strconv.Quote(word); word == "" || strings.ContainsAny(word, " \t") || quoted != `"`+word+`"` {
 		word = quoted
 	}
-	b.Add(Position{File: at.File + " " + diagnostic.Clip(word)}, hint, "%s", want)
+	b.Add(Position{File: at.File + " " + lineerr.Clip(word)}, hint, "%s", want)
 }
 
 // form is a value as the user writes it: after its flag, or alone in a file.
@@ -68,7 +68,7 @@ func (b *builder) oneLine(s Setting) bool {
 }
 
 func nearest(word string, known []string) string {
-	if near := diagnostic.Nearest(word, known); near != "" {
+	if near := lineerr.Nearest(word, known); near != "" {
 		return fmt.Sprintf("did you mean %q?", near)
 	}
 	return ""
@@ -90,7 +90,7 @@ type Request struct {
 // lists all mistakes.
 func New(r Request) (*Job, error) {
 	b := &builder{
-		List:    diagnostic.List{Lines: r.File.lines},
+		List:    lineerr.List{Lines: r.File.lines},
 		job:     &Job{Kind: r.Kind},
 		said:    map[string]Setting{},
 		refused: map[string]bool{},

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/lineerr"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -28,7 +28,7 @@ func (b *builder) givenConfig(r Request) {
 	}
 	job := b.List
 	b.List.Lines, b.List.Problems = strings.Split(string(data), "\n"), nil
-	place := func(offset int) Position { return diagnostic.PositionOf(name, data, offset) }
+	place := func(offset int) Position { return lineerr.PositionOf(name, data, offset) }
 	c, err := readConfig(data)
 	var wrong *configFault
 	switch {

@@ -6,17 +6,17 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/diagnostic"
-	"github.com/dsbuild/dsbuild/internal/each"
+	"github.com/dsbuild/dsbuild/internal/lineerr"
+	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/internal/yamldoc"
 )
 
 // Position is the source of a setting: a place in a file, or the name of a flag as
 // its File.
-type Position = diagnostic.Position
+type Position = lineerr.Position
 
 // Error lists all mistakes in a job.
-type Error = diagnostic.Error
+type Error = lineerr.Error
 
 // Word is one word of a value.
 type Word struct {
@@ -133,7 +133,7 @@ func (r *reader) readWords(p yamldoc.Pair) ([]Word, bool) {
 
 // texts returns the words without their places.
 func (s Setting) texts() []string {
-	return each.Map(s.Words, func(w Word) string { return w.Text })
+	return lists.Map(s.Words, func(w Word) string { return w.Text })
 }
 
 // text joins the words.
@@ -141,7 +141,7 @@ func (s Setting) text() string { return strings.Join(s.texts(), " ") }
 
 // fileKeys are the keys that a file may hold.
 func fileKeys() []string {
-	names := each.Map(Keys(), func(k Key) string { return k.Name })
+	names := lists.Map(Keys(), func(k Key) string { return k.Name })
 	return append(names, "script", "module", "args")
 }
 

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"text/template"
 
-	"github.com/dsbuild/dsbuild/internal/each"
+	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
@@ -214,7 +214,7 @@ func shellWord(s string) string {
 // shellArgv writes a program and its arguments as shell words, one option with its
 // values per line.
 func shellArgv(indent int, program, args []string) string {
-	words := each.Map(program, shellWord)
+	words := lists.Map(program, shellWord)
 	out := strings.Join(words, " ")
 	for _, a := range args {
 		if strings.HasPrefix(a, "-") {

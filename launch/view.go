@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/each"
+	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 )
@@ -44,7 +44,7 @@ func (v view) interpreter() string {
 
 // hostEnv are the variables of a node in the inventory.
 func (v view) hostEnv(h inventory.Host) []Var {
-	return each.Map(slices.Sorted(maps.Keys(h.Env)), func(name string) Var { return Var{Name: name, Value: h.Env[name]} })
+	return lists.Map(slices.Sorted(maps.Keys(h.Env)), func(name string) Var { return Var{Name: name, Value: h.Env[name]} })
 }
 
 // gpusOf is the number of GPUs of a node of the inventory.
@@ -99,7 +99,7 @@ func (v view) codeMark() string {
 
 // pyxisMounts are all mounts as pyxis writes them.
 func (v view) pyxisMounts() string {
-	all := each.Map(v.Mounts, Mount.pyxisMount)
+	all := lists.Map(v.Mounts, Mount.pyxisMount)
 	return strings.Join(all, ",")
 }
 

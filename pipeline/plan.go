@@ -20,7 +20,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/dockerfiles"
-	"github.com/dsbuild/dsbuild/internal/each"
+	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -304,7 +304,7 @@ func sourceStep(src Source) Step {
 }
 
 func compileStep(env map[string]string) Step {
-	patches := each.Map(strings.Fields(env["DSBUILD_PATCHES"]), func(name string) string {
+	patches := lists.Map(strings.Fields(env["DSBUILD_PATCHES"]), func(name string) string {
 		return "patches/" + name + ".patch"
 	})
 	return Step{

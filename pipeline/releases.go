@@ -18,8 +18,8 @@ import (
 	"golang.org/x/net/http/httpproxy"
 
 	"github.com/dsbuild/dsbuild/compat"
-	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/httpclient"
+	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/internal/pyindex"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -85,7 +85,7 @@ func (f *Found) addNote(format string, args ...any) {
 // that the index has for its source distribution becomes part of the plan.
 func (r *Releases) DeepSpeed(ctx context.Context, t *compat.Tables, asked string) (Found, error) {
 	f := Found{Tables: t, Version: asked}
-	known := each.Map(t.DeepSpeeds, func(d compat.DeepSpeed) string { return d.Version })
+	known := lists.Map(t.DeepSpeeds, func(d compat.DeepSpeed) string { return d.Version })
 	oldest := known[len(known)-1]
 	if asked == "" || slices.Contains(known, asked) || asked != compat.Latest && order(asked, oldest) < 0 {
 		return f, nil

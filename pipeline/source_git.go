@@ -18,8 +18,8 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/dsbuild/dsbuild/internal/diagnostic"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/lineerr"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -43,10 +43,10 @@ var (
 )
 
 // redactURL removes credentials from a URL or an error of git. It takes all of a URL before an @ for a
-// password: it is not for text in which @REF follows a URL (see diagnostic.HideCredentials).
+// password: it is not for text in which @REF follows a URL (see lineerr.HideCredentials).
 func redactURL(text string) string {
 	text = userinfo.ReplaceAllString(text, "://")
-	return diagnostic.HideCredentials(scpUser.ReplaceAllString(text, "$1"))
+	return lineerr.HideCredentials(scpUser.ReplaceAllString(text, "$1"))
 }
 
 // parseGit reads URL[@REF], the text after "git+". An error never quotes the URL, which may hold a password.

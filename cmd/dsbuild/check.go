@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dsbuild/dsbuild/fleet"
-	"github.com/dsbuild/dsbuild/internal/each"
+	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/launch/check"
 )
@@ -70,7 +70,7 @@ nodes.` + whichCheck,
 
 // checkNames returns the values of --skip.
 func checkNames() []string {
-	return each.Map(check.Skippable(), func(kind check.Kind) string { return string(kind) })
+	return lists.Map(check.Skippable(), func(kind check.Kind) string { return string(kind) })
 }
 
 func runCheck(ctx context.Context, a *app, f checkFlags) error {

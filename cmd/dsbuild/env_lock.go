@@ -16,8 +16,8 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/environment"
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/internal/scratch"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline/pins"
@@ -179,7 +179,7 @@ func (f envLockFlags) kinds(ctx context.Context, a *app, spec *environment.Spec)
 	if len(kinds) == 0 {
 		return nil, report.NotOK("no node has told its machine and glibc")
 	}
-	words := each.Map(kinds, func(k environment.Platform) string {
+	words := lists.Map(kinds, func(k environment.Platform) string {
 		return fmt.Sprintf("%s (%s)", k, ui.FoldShort(names["linux_"+k.Machine]))
 	})
 	a.reporter.Note("kinds of nodes: %s", strings.Join(words, ", "))

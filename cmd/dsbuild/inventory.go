@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/dsbuild/dsbuild/internal/each"
+	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/slurm"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -44,7 +44,7 @@ func (a *app) loadInventory(ctx context.Context, name, limit string) (*inventory
 	if inv, err = inv.Select(limit); err != nil {
 		return nil, err
 	}
-	remarks := each.Map(inv.Remarks, func(r inventory.Remark) ui.Named { return ui.Named{Name: r.Node, Text: r.Text} })
+	remarks := lists.Map(inv.Remarks, func(r inventory.Remark) ui.Named { return ui.Named{Name: r.Node, Text: r.Text} })
 	for _, r := range ui.Fold(remarks) {
 		if r.Names != "" {
 			r.Text = r.Names + ": " + r.Text

@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
-	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/launch"
@@ -123,7 +123,7 @@ func launchExample(kind launch.Kind) string {
 		launch.K8s:       {"--preset small --image registry.example/train:1 --mount data:/data -- train.py", "--form trainjob --nodes 4 --image registry.example/train:1 -- train.py"},
 		launch.Docker:    {"-i inventory.yaml --image registry.example/train:1 -o job -- train.py"},
 	}[kind]
-	lines := each.Map(examples, func(e string) string { return "  dsbuild launch " + string(kind) + " " + e })
+	lines := lists.Map(examples, func(e string) string { return "  dsbuild launch " + string(kind) + " " + e })
 	return strings.Join(lines, "\n")
 }
 

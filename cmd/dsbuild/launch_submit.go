@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dsbuild/dsbuild/fleet"
-	"github.com/dsbuild/dsbuild/internal/hosts"
+	"github.com/dsbuild/dsbuild/internal/connect"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/launch"
@@ -194,7 +194,7 @@ func reachParts(ctx context.Context, a *app, inv *inventory.Inventory, parts []l
 			all = append(all, jobrunner.Machine{Part: p, Open: jobrunner.OpenLocal})
 			continue
 		}
-		target, err := hosts.Target(*p.Host, inv.KnownHosts)
+		target, err := connect.Target(*p.Host, inv.KnownHosts)
 		if err != nil {
 			return nil, done, err
 		}

@@ -7,13 +7,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/dsbuild/dsbuild/internal/each"
+	"github.com/dsbuild/dsbuild/internal/lists"
 )
 
 // newRootCommand assembles the command tree.
 func newRootCommand(a *app) *cobra.Command {
 	var version bool
-	exits := each.Map(exitMeanings(), func(e exitMeaning) string { return fmt.Sprintf("  %-3d  %s", e.code, e.meaning) })
+	exits := lists.Map(exitMeanings(), func(e exitMeaning) string { return fmt.Sprintf("  %-3d  %s", e.code, e.meaning) })
 	root := &cobra.Command{
 		Use:   "dsbuild",
 		Short: "Build DeepSpeed wheels with compiled operators and deploy them to GPU nodes",

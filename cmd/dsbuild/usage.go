@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/dsbuild/dsbuild/fleet/node"
-	"github.com/dsbuild/dsbuild/internal/diagnostic"
-	"github.com/dsbuild/dsbuild/internal/each"
+	"github.com/dsbuild/dsbuild/internal/lineerr"
+	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/launch"
 )
@@ -50,8 +50,8 @@ func (f nodeFlags) nameInventory(hint string) string {
 
 // meantCommand names the command that a word may stand for: a slip of the keyboard, or a command of another group.
 func meantCommand(group *cobra.Command, word string) string {
-	names := each.Map(group.Commands(), (*cobra.Command).Name)
-	if meant := diagnostic.Nearest(word, names); meant != "" {
+	names := lists.Map(group.Commands(), (*cobra.Command).Name)
+	if meant := lineerr.Nearest(word, names); meant != "" {
 		return "did you mean '" + group.CommandPath() + " " + meant + "'?"
 	}
 	for _, other := range allCommands(group.Root()) {
@@ -70,7 +70,7 @@ func meantFlag(cmd *cobra.Command, name string, args []string) string {
 	}
 	var names []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-	near := diagnostic.Nearest(name, names)
+	near := lineerr.Nearest(name, names)
 	if key, ok := launch.KeyOfSbatch(name); ok && near == "" && slices.Contains(names, key.FlagName()) {
 		near = key.FlagName()
 	}
@@ -140,5 +140,5 @@ func oneOf(flag, value string, known ...string) error {
 	if slices.Contains(known, value) {
 		return nil
 	}
-	return &usageError{err: fmt.Errorf("--%s %q: must be one of %s", flag, value, strings.Join(known, ", ")), hint: diagnostic.DidYouMean(value, known)}
+	return &usageError{err: fmt.Errorf("--%s %q: must be one of %s", flag, value, strings.Join(known, ", ")), hint: lineerr.DidYouMean(value, known)}
 }

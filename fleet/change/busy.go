@@ -9,8 +9,8 @@ import (
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/node/agent"
-	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/fanout"
+	"github.com/dsbuild/dsbuild/internal/nodeerr"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -43,12 +43,12 @@ func ParseInUse(s string) (InUse, error) {
 const InUseHint = "wait until these processes have ended, or give --in-use wait=30m; --in-use ignore changes the environment anyway"
 
 // InUseError reports that processes use an environment, so dsbuild left it as it is.
-type InUseError struct{ What cause.Message }
+type InUseError struct{ What nodeerr.Message }
 
 func (e *InUseError) Error() string { return e.What.Text }
 
-// Cause returns the message without the parts that only one node has.
-func (e *InUseError) Cause() string { return e.What.Cause }
+// Common returns the message without the parts that only one node has.
+func (e *InUseError) Common() string { return e.What.Common }
 
 // Refused marks the node as refused: dsbuild changed nothing on it.
 func (e *InUseError) Refused() {}
@@ -58,9 +58,9 @@ func (e *InUseError) Hint() string { return InUseHint }
 
 // DescribeProcesses describes the processes that use an environment: the first three in full, the others as a
 // count. It is empty if there are none.
-func DescribeProcesses(got node.Processes) cause.Message {
+func DescribeProcesses(got node.Processes) nodeerr.Message {
 	if len(got.InUse) == 0 {
-		return cause.Message{}
+		return nodeerr.Message{}
 	}
 	const most = 3
 	var texts, causes []string
@@ -75,12 +75,12 @@ func DescribeProcesses(got node.Processes) cause.Message {
 	if more := got.More + len(got.InUse) - len(texts); more > 0 {
 		texts = append(texts, fmt.Sprintf("and %d more", more))
 	}
-	return cause.Messagef("its environment is used by %s", cause.Message{Text: strings.Join(texts, "; "), Cause: strings.Join(causes, "; ")})
+	return nodeerr.Messagef("its environment is used by %s", nodeerr.Message{Text: strings.Join(texts, "; "), Common: strings.Join(causes, "; ")})
 }
 
 // sharedUse describes processes on another node, which shares the environment.
-func sharedUse(other string, what cause.Message) cause.Message {
-	return cause.Messagef("shares its environment with %s, where %s", cause.Own(other), what)
+func sharedUse(other string, what nodeerr.Message) nodeerr.Message {
+	return nodeerr.Messagef("shares its environment with %s, where %s", nodeerr.Own(other), what)
 }
 
 // ApplyInUse applies the policy to the nodes whose environment is to be changed while processes use it. Such a
@@ -110,12 +110,12 @@ func (p Decisions) ApplyInUse(users []node.Processes, policy InUse) {
 }
 
 // ApplyInUse applies the policy to one node, whose environment is used as what describes.
-func (p *Decision) ApplyInUse(what cause.Message, policy InUse) {
+func (p *Decision) ApplyInUse(what nodeerr.Message, policy InUse) {
 	switch {
 	case policy.Ignore:
 		p.usedBy, p.Remarks = what, append(p.Remarks, p.NoteCause(what))
 	case policy.Wait > 0:
-		p.Remarks, p.Waits = append(p.Remarks, p.NoteCause(cause.Messagef("waits up to %s: %s", ui.Duration(policy.Wait), what))), true
+		p.Remarks, p.Waits = append(p.Remarks, p.NoteCause(nodeerr.Messagef("waits up to %s: %s", ui.Duration(policy.Wait), what))), true
 	default:
 		p.SetRefused(InUseHint, what)
 	}
@@ -147,7 +147,7 @@ func (r *Run) AwaitFree(ctx context.Context, n *fleet.Node, p *Decision) error {
 		}
 		return nil
 	}
-	told := cause.Message{}
+	told := nodeerr.Message{}
 	for {
 		now, err := r.jobsNow(ctx, n, p.sharing)
 		switch {
@@ -159,7 +159,7 @@ func (r *Run) AwaitFree(ctx context.Context, n *fleet.Node, p *Decision) error {
 			return &InUseError{now}
 		case now != told:
 			told = now
-			n.Note("%s; waiting until %s", now, cause.Own(p.deadline.Format(time.TimeOnly)))
+			n.Note("%s; waiting until %s", now, nodeerr.Own(p.deadline.Format(time.TimeOnly)))
 		}
 		select {
 		case <-ctx.Done():
@@ -171,7 +171,7 @@ func (r *Run) AwaitFree(ctx context.Context, n *fleet.Node, p *Decision) error {
 
 // jobsNow describes the processes that use the environment of a node now, on it or on another that shares it;
 // empty if there are none.
-func (r *Run) jobsNow(ctx context.Context, n *fleet.Node, sharing []*fleet.Node) (cause.Message, error) {
+func (r *Run) jobsNow(ctx context.Context, n *fleet.Node, sharing []*fleet.Node) (nodeerr.Message, error) {
 	nodes := append([]*fleet.Node{n}, sharing...)
 	results := fanout.Run(ctx, nodes, fanout.Options{Forks: r.Fleet.Forks()}, r.jobsOf)
 	const unknown = "dsbuild does not know whether its environment is in use"
@@ -179,9 +179,9 @@ func (r *Run) jobsNow(ctx context.Context, n *fleet.Node, sharing []*fleet.Node)
 		what, err := DescribeProcesses(results[i].Value), results[i].Err
 		switch {
 		case err != nil && on != n:
-			return cause.Message{}, cause.Errorf(unknown+" on %s, which shares it: %w", cause.Own(on.Host.Name), err)
+			return nodeerr.Message{}, nodeerr.Errorf(unknown+" on %s, which shares it: %w", nodeerr.Own(on.Host.Name), err)
 		case err != nil:
-			return cause.Message{}, fmt.Errorf(unknown+": %w", err)
+			return nodeerr.Message{}, fmt.Errorf(unknown+": %w", err)
 		case what.Text == "":
 		case on != n:
 			return sharedUse(on.Host.Name, what), nil
@@ -189,7 +189,7 @@ func (r *Run) jobsNow(ctx context.Context, n *fleet.Node, sharing []*fleet.Node)
 			return what, nil
 		}
 	}
-	return cause.Message{}, nil
+	return nodeerr.Message{}, nil
 }
 
 // jobsOf finds the processes that use the environment of a node.

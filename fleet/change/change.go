@@ -14,9 +14,9 @@ import (
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/relay"
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/internal/cause"
-	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/lists"
+	"github.com/dsbuild/dsbuild/internal/nodeerr"
 	"github.com/dsbuild/dsbuild/release/signing"
 )
 
@@ -91,8 +91,8 @@ func (r *Run) Adopt(plan Decisions) {
 		case Absent:
 		case Refuse:
 			n.Status, n.Step = report.Refused, "fit"
-			why := cause.Message{Text: strings.Join(p.Reasons, "; "), Cause: p.Cause()}
-			n.Err = fault.AddHint(cause.Error(why), p.Hint)
+			why := nodeerr.Message{Text: strings.Join(p.Reasons, "; "), Common: p.Cause()}
+			n.Err = fault.AddHint(nodeerr.Error(why), p.Hint)
 		default:
 			n.Step = "fit"
 		}
@@ -116,7 +116,7 @@ type Upload struct {
 // that share an environment come after the node that changes it; nodes that need no change are verified with the
 // first groups.
 func (r *Run) Change(ctx context.Context, title string, work []Work) {
-	plan := Decisions(each.Map(work, func(w Work) *Decision { return w.Plan }))
+	plan := Decisions(lists.Map(work, func(w Work) *Decision { return w.Plan }))
 	var unchanged []int
 	bytes := int64(0)
 	for i, w := range work {
@@ -128,13 +128,13 @@ func (r *Run) Change(ctx context.Context, title string, work []Work) {
 				bytes += f.Size
 			}
 		}
-		w.Plan.sharing = each.Map(plan.membersOf(i)[1:], func(i int) *fleet.Node { return work[i].Node })
+		w.Plan.sharing = lists.Map(plan.membersOf(i)[1:], func(i int) *fleet.Node { return work[i].Node })
 	}
 	rollout := plan.rollout(r.Rules.Serial)
 	defer r.Fleet.Show(title, rollout.Total()+len(unchanged), bytes)()
 	start := time.Now()
 	r.Fleet.ChangeGroups(ctx, rollout, unchanged, func(group, unchanged []int) {
-		leaders := each.Map(unchanged, func(i int) fleet.Task { return work[i].Task })
+		leaders := lists.Map(unchanged, func(i int) fleet.Task { return work[i].Task })
 		var followers []fleet.Task
 		files := map[fleet.LocalFile][]*fleet.Node{}
 		for _, i := range group {

@@ -10,9 +10,9 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/internal/cause"
-	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/lists"
+	"github.com/dsbuild/dsbuild/internal/nodeerr"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -41,7 +41,7 @@ type Decision struct {
 	Serial  int  // the group of --serial that changes it, from 1; 0: none
 	Waits   bool // wait until no process uses its environment
 
-	usedBy cause.Message // the processes that use its environment, which the policy ignores
+	usedBy nodeerr.Message // the processes that use its environment, which the policy ignores
 	// Change sets these for AwaitFree.
 	deadline time.Time     // of the wait for processes to end
 	sharing  []*fleet.Node // the nodes that follow it
@@ -51,11 +51,11 @@ type Decision struct {
 
 // SetAbsent plans nothing for a node that was not reached.
 func (p *Decision) SetAbsent(err error) {
-	p.Action, p.Reasons, p.Hint = Absent, []string{p.NoteCause(cause.From(err))}, fault.Hint(err)
+	p.Action, p.Reasons, p.Hint = Absent, []string{p.NoteCause(nodeerr.From(err))}, fault.Hint(err)
 }
 
 // SetRefused plans that nothing is sent.
-func (p *Decision) SetRefused(hint string, why ...cause.Message) {
+func (p *Decision) SetRefused(hint string, why ...nodeerr.Message) {
 	p.Action, p.Hint, p.Reasons = Refuse, hint, nil
 	for _, m := range why {
 		p.Reasons = append(p.Reasons, p.NoteCause(m))
@@ -63,19 +63,19 @@ func (p *Decision) SetRefused(hint string, why ...cause.Message) {
 }
 
 // NoteCause notes the cause of a reason or a remark, and returns its text.
-func (p *Decision) NoteCause(m cause.Message) string {
-	if m.Cause != "" && m.Cause != m.Text {
+func (p *Decision) NoteCause(m nodeerr.Message) string {
+	if m.Common != "" && m.Common != m.Text {
 		if p.causes == nil {
 			p.causes = map[string]string{}
 		}
-		p.causes[m.Text] = m.Cause
+		p.causes[m.Text] = m.Common
 	}
 	return m.Text
 }
 
 // causesOf returns the causes of reasons or remarks: the texts without a node's own details.
 func (p *Decision) causesOf(texts []string) []string {
-	return each.Map(texts, func(text string) string { return cmp.Or(p.causes[text], text) })
+	return lists.Map(texts, func(text string) string { return cmp.Or(p.causes[text], text) })
 }
 
 // Cause returns a text that is equal for nodes refused, or absent, for the same reasons.

@@ -12,8 +12,8 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/fleet/node"
-	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -75,7 +75,7 @@ type missing struct {
 
 // reasonsOf returns the missing requirements as text for a message.
 func reasonsOf(lacks []missing) []string {
-	return each.Map(lacks, func(l missing) string { return l.why })
+	return lists.Map(lacks, func(l missing) string { return l.why })
 }
 
 // picker finds the requirements that a node does not meet, and the wheels in the wheelhouse that
@@ -232,5 +232,5 @@ func extraSize(extra []wheel.BundleWheel) int64 {
 
 // extraWheelNames returns each wheel as "name version": "numpy 2.3.2", "hjson 3.1.0".
 func extraWheelNames(extra []wheel.BundleWheel) []string {
-	return each.Map(extra, func(a wheel.BundleWheel) string { return a.Name + " " + a.Version })
+	return lists.Map(extra, func(a wheel.BundleWheel) string { return a.Name + " " + a.Version })
 }

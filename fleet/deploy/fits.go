@@ -6,8 +6,8 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/fleet/node"
-	"github.com/dsbuild/dsbuild/internal/cause"
-	"github.com/dsbuild/dsbuild/internal/each"
+	"github.com/dsbuild/dsbuild/internal/lists"
+	"github.com/dsbuild/dsbuild/internal/nodeerr"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -70,17 +70,17 @@ func neededRoom(size int64) int64 { return roomFactor*size + roomMargin }
 // requirements, foreign commands or a full disk.
 func installObstacles(
 	w wheel.Loaded, f node.Facts, extra []wheel.BundleWheel, lacks []missing, err error, opt PlanOptions,
-) (reasons []cause.Message, hint string) {
+) (reasons []nodeerr.Message, hint string) {
 	switch {
 	case err != nil:
-		reasons, hint = append(reasons, cause.From(err)), "dsbuild cannot read the wheel's METADATA: build the wheel again"
+		reasons, hint = append(reasons, nodeerr.From(err)), "dsbuild cannot read the wheel's METADATA: build the wheel again"
 	case len(lacks) > 0:
 		var reason string
 		reason, hint = shortage(lacks, f, opt)
-		reasons = append(reasons, cause.Message{Text: reason})
+		reasons = append(reasons, nodeerr.Message{Text: reason})
 	}
 	if reason, try := foreignCommands(w, f); reason != "" {
-		reasons, hint = append(reasons, cause.Message{Text: reason}), cmp.Or(hint, try)
+		reasons, hint = append(reasons, nodeerr.Message{Text: reason}), cmp.Or(hint, try)
 	}
 	if full, try := checkDisk(f, w.Manifest.Size+extraSize(extra)); full.Text != "" {
 		reasons, hint = append(reasons, full), cmp.Or(hint, try)
@@ -110,7 +110,7 @@ func foreignCommands(w wheel.Loaded, f node.Facts) (reason, hint string) {
 // shortage returns the reason that lists the missing requirements, and a hint.
 func shortage(lacks []missing, f node.Facts, opt PlanOptions) (reason, hint string) {
 	list := strings.Join(reasonsOf(lacks), ", ")
-	names := each.Map(lacks, func(l missing) string { return "'" + l.requirement + "'" })
+	names := lists.Map(lacks, func(l missing) string { return "'" + l.requirement + "'" })
 	reason = "requirements are missing: " + list
 	if opt.Bundle != nil {
 		reason = "requirements are missing, and the wheelhouse does not have them: " + list
@@ -126,17 +126,17 @@ func shortage(lacks []missing, f node.Facts, opt PlanOptions) (reason, hint stri
 
 // checkDisk returns a reason and a hint if the environment's disk, or that of its prefix, is too full
 // for size bytes of wheels.
-func checkDisk(f node.Facts, size int64) (reason cause.Message, hint string) {
+func checkDisk(f node.Facts, size int64) (reason nodeerr.Message, hint string) {
 	need := neededRoom(size)
 	for _, place := range []struct {
 		dir  string
 		free int64
 	}{{f.SitePackages, f.FreeBytes}, {f.Prefix, f.FreeTmpBytes}} {
 		if place.free < need {
-			dir, free := node.ShownPath(place.dir), cause.Own(ui.Size(place.free))
-			return cause.Messagef("%s has %s free, %s are needed", dir, free, ui.Size(need)),
+			dir, free := node.ShownPath(place.dir), nodeerr.Own(ui.Size(place.free))
+			return nodeerr.Messagef("%s has %s free, %s are needed", dir, free, ui.Size(need)),
 				"make room there: df -h " + node.PlainPath(place.dir, "ENVIRONMENT")
 		}
 	}
-	return cause.Message{}, ""
+	return nodeerr.Message{}, ""
 }

@@ -8,8 +8,8 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/nodeerr"
 )
 
 // lateHint is the hint where a node does not see what another one has changed.
@@ -20,7 +20,7 @@ const lateHint = "a network file system may show changes late: run the same comm
 func (n *nodeState) follow(ctx context.Context) error {
 	leader, before := n.run.nodes[n.plan.Leader], n.before
 	if leader.Status == report.Refused {
-		return &change.InUseError{What: cause.Messagef("shares its environment with %s, which was refused: %v", cause.Own(leader.Host.Name), leader.Err)}
+		return &change.InUseError{What: nodeerr.Messagef("shares its environment with %s, which was refused: %v", nodeerr.Own(leader.Host.Name), leader.Err)}
 	}
 	err := n.probe(ctx)
 	if err != nil {
@@ -30,16 +30,16 @@ func (n *nodeState) follow(ctx context.Context) error {
 	}
 	switch {
 	case leader.Status != report.OK:
-		return fault.WithHint(cause.Errorf("shares its environment with %s, where the change did not succeed", cause.Own(leader.Host.Name)), "see the error of %s", leader.Host.Name)
+		return fault.WithHint(nodeerr.Errorf("shares its environment with %s, where the change did not succeed", nodeerr.Own(leader.Host.Name)), "see the error of %s", leader.Host.Name)
 	case err != nil:
 		return fmt.Errorf("dsbuild could not find out the version in its environment: %w", err)
 	}
 	n.Changed = leader.Changed
 	if leader.plan.Action == change.Rollback && n.Facts.DeepSpeed != nil && !slices.Equal(n.Facts.DeepSpeed.Altered, leader.altered) {
-		return fault.WithHint(cause.Errorf("shares its environment with %s, and sees other files there", cause.Own(leader.Host.Name)), lateHint)
+		return fault.WithHint(nodeerr.Errorf("shares its environment with %s, and sees other files there", nodeerr.Own(leader.Host.Name)), lateHint)
 	}
 	if n.recordSHA256 != leader.recordSHA256 || n.after.String() != leader.after.String() {
-		return fault.WithHint(cause.Errorf("shares its environment with %s, which has %s now; this node sees %s", cause.Own(leader.Host.Name), leader.after.String(), n.after.String()),
+		return fault.WithHint(nodeerr.Errorf("shares its environment with %s, which has %s now; this node sees %s", nodeerr.Own(leader.Host.Name), leader.after.String(), n.after.String()),
 			lateHint)
 	}
 	return nil
@@ -52,7 +52,7 @@ func (n *nodeState) verifyFollower(ctx context.Context) error {
 	if err == nil || !n.Changed {
 		return err
 	}
-	leader := cause.Own(n.run.nodes[n.plan.Leader].Host.Name)
+	leader := nodeerr.Own(n.run.nodes[n.plan.Leader].Host.Name)
 	try := strings.TrimPrefix(fault.Hint(err)+"; to go back: dsbuild rollback INVENTORY --limit "+n.run.nodes[n.plan.Leader].Host.Name, "; ")
-	return fault.AddHint(cause.Errorf("%w; the environment that it shares with %s keeps the new wheel", err, leader), try)
+	return fault.AddHint(nodeerr.Errorf("%w; the environment that it shares with %s keeps the new wheel", err, leader), try)
 }

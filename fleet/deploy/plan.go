@@ -11,8 +11,8 @@ import (
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/node"
-	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/nodeerr"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -284,7 +284,7 @@ func resolveGroup(plans []NodePlan, members []int) {
 	leader := -1
 	for _, i := range members {
 		if plans[i].Action == change.Refuse {
-			why := cause.Message{Text: strings.Join(plans[i].Reasons, "; "), Cause: plans[i].Cause()}
+			why := nodeerr.Message{Text: strings.Join(plans[i].Reasons, "; "), Common: plans[i].Cause()}
 			refuseOthers(plans, members, i, why)
 			return
 		}
@@ -295,7 +295,7 @@ func resolveGroup(plans []NodePlan, members []int) {
 	name := plans[members[0]].WheelName
 	for _, i := range members {
 		if other := plans[i].WheelName; other != name {
-			refuseOthers(plans, members, -1, cause.Messagef("they need different wheels: %s and %s", name, other))
+			refuseOthers(plans, members, -1, nodeerr.Messagef("they need different wheels: %s and %s", name, other))
 			return
 		}
 	}
@@ -310,7 +310,7 @@ func resolveGroup(plans []NodePlan, members []int) {
 }
 
 // refuseOthers refuses the members of a shared environment, except the one with index but.
-func refuseOthers(plans []NodePlan, members []int, but int, why cause.Message) {
+func refuseOthers(plans []NodePlan, members []int, but int, why nodeerr.Message) {
 	for _, i := range members {
 		if i == but || plans[i].Action == change.Refuse {
 			continue
@@ -320,7 +320,7 @@ func refuseOthers(plans []NodePlan, members []int, but int, why cause.Message) {
 			with = members[slices.IndexFunc(members, func(m int) bool { return m != i })]
 		}
 		plans[i].Action, plans[i].Unfit = change.Refuse, but >= 0 && plans[but].Unfit
-		shares := cause.Messagef("shares its environment with %s: %s", cause.Own(plans[with].Name), why)
+		shares := nodeerr.Messagef("shares its environment with %s: %s", nodeerr.Own(plans[with].Name), why)
 		plans[i].Reasons = []string{plans[i].NoteCause(shares)}
 		plans[i].Hint = "give nodes with different needs separate environments"
 	}

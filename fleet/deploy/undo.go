@@ -8,7 +8,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/node/agent"
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/internal/cause"
+	"github.com/dsbuild/dsbuild/internal/nodeerr"
 	"github.com/dsbuild/dsbuild/internal/remote"
 )
 
@@ -53,7 +53,7 @@ func (n *nodeState) outcome(is change.Ended, before *report.Version, err error) 
 		return errors.New("put back: no DeepSpeed, as before")
 	}
 	n.Changed, n.after = false, before
-	return cause.Errorf("put back: DeepSpeed %s, as before", cause.Own(before.Version))
+	return nodeerr.Errorf("put back: DeepSpeed %s, as before", nodeerr.Own(before.Version))
 }
 
 // describeUnseen describes the state of the node, whose undo failed or gave no answer.

@@ -9,7 +9,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/environment"
 	"github.com/dsbuild/dsbuild/fleet/node"
-	"github.com/dsbuild/dsbuild/internal/cause"
+	"github.com/dsbuild/dsbuild/internal/nodeerr"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -133,7 +133,7 @@ func (p *Plan) refuseMixedFolders(nodes []ProbeResult) {
 		if other.Set.Digest == plan.Set.Digest {
 			other = mixed[n.folder()]
 		}
-		plan.SetRefused(mixedHint, cause.Messagef("its environments lie in a folder that it shares with %s, which needs another environment", cause.Own(other.Name)))
+		plan.SetRefused(mixedHint, nodeerr.Messagef("its environments lie in a folder that it shares with %s, which needs another environment", nodeerr.Own(other.Name)))
 		plan.Send, plan.Python = nil, false
 	}
 }
@@ -193,7 +193,7 @@ func (p *NodePlan) send(l *EnvironmentState, opt PlanOptions) {
 	if l.Free < need {
 		p.Send, p.Python = nil, false
 		p.SetRefused("make room there, or set folder: in environment.yaml",
-			cause.Messagef("%s has %s free, %s are needed", node.ShownPath(l.Place), cause.Own(ui.Size(l.Free)), ui.Size(need)))
+			nodeerr.Messagef("%s has %s free, %s are needed", node.ShownPath(l.Place), nodeerr.Own(ui.Size(l.Free)), ui.Size(need)))
 	}
 }
 
@@ -241,7 +241,7 @@ func (p *Plan) applyInUse(nodes []ProbeResult, policy change.InUse) {
 		case other == nil:
 			continue
 		default:
-			what = cause.Messagef("its environments lie in a folder that it shares with %s, where %s", cause.Own(other.Name), change.DescribeProcesses(other.Processes))
+			what = nodeerr.Messagef("its environments lie in a folder that it shares with %s, where %s", nodeerr.Own(other.Name), change.DescribeProcesses(other.Processes))
 			if policy.Wait > 0 && !policy.Ignore { // dsbuild asks a node again only about its own processes
 				plan.SetRefused("wait until these processes have ended, and run the same command again", what)
 			} else {

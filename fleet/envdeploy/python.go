@@ -15,8 +15,8 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/environment"
 	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/internal/connect"
 	"github.com/dsbuild/dsbuild/internal/fault"
-	"github.com/dsbuild/dsbuild/internal/hosts"
 	"github.com/dsbuild/dsbuild/internal/remote"
 )
 
@@ -170,7 +170,7 @@ func (n *nodeState) unpackPython(ctx context.Context, work string, ref *pythonRe
 		Python: path.Join(work, "tree", python.Program), Program: unpackProgram,
 		Request: map[string]string{"work": work, "place": n.brought.place(ref.SHA256), "tree": ref.Tree},
 	}
-	err := script.Run(ctx, hosts.WithEnv(n.Runner, map[string]string{"PYTHONDONTWRITEBYTECODE": "1"}), func(m json.RawMessage) error { return node.Decode(m, &got) })
+	err := script.Run(ctx, connect.WithEnv(n.Runner, map[string]string{"PYTHONDONTWRITEBYTECODE": "1"}), func(m json.RawMessage) error { return node.Decode(m, &got) })
 	switch {
 	case err != nil:
 		return fault.WithHint(fmt.Errorf("the Python of %s does not run on this node: %w", python.File, err), "is the folder mounted noexec? Set folder: in environment.yaml; else take an archive for this kind of node")

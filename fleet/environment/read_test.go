@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/fleet/node"
-	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/lineerr"
 )
 
 func parse(path string, data []byte) (*Spec, error) {
@@ -62,7 +62,7 @@ func TestReadMistakes(t *testing.T) {
 		"name: [\n": {"environment.yaml:"},
 	} {
 		_, err := parse("environment.yaml", []byte(text))
-		var e *diagnostic.Error
+		var e *lineerr.Error
 		if !errors.As(err, &e) {
 			t.Errorf("%q: %v", text, err)
 			continue

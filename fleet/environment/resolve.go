@@ -14,9 +14,9 @@ import (
 
 	"deps.dev/util/pypi"
 
-	"github.com/dsbuild/dsbuild/internal/diagnostic"
-	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/lineerr"
+	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -81,7 +81,7 @@ func (l *Lock) Answers(s *Spec) bool {
 	if err != nil {
 		return true
 	}
-	kinds := each.Map(l.Sets, func(set Set) Platform { return set.Platform })
+	kinds := lists.Map(l.Sets, func(set Set) Platform { return set.Platform })
 	request, err := s.request(kinds, locals, l.Sets[0].Installer.Version, l.Dir)
 	return err != nil || request == l.Request
 }
@@ -117,7 +117,7 @@ func (s *Spec) request(kinds []Platform, locals []File, uv, dir string) (string,
 // their places in the file.
 func openLocals(s *Spec) ([]File, error) {
 	var locals []File
-	var problems diagnostic.List
+	var problems lineerr.List
 	for _, w := range s.Wheels {
 		l, err := openLocal(w.Text)
 		switch {
@@ -167,7 +167,7 @@ func (s *Spec) CheckWheels(kinds []Platform) error {
 // those of openLocals.
 func (s *Spec) localsFor(kinds []Platform, all []File) ([][]File, error) {
 	own := make([][]File, len(kinds))
-	var problems diagnostic.List
+	var problems lineerr.List
 	for i, k := range kinds {
 		for at, l := range all {
 			if _, err := choose(all[at:at+1], s.Python, k); err != nil {

@@ -6,12 +6,12 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/fleet/node"
-	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/lineerr"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // Position is a place in environment.yaml.
-type Position = diagnostic.Position
+type Position = lineerr.Position
 
 // Spec is the content of an environment.yaml.
 type Spec struct {

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/each"
+	"github.com/dsbuild/dsbuild/internal/lists"
 )
 
 // Property is a property in which the nodes of one job should agree.
@@ -226,7 +226,7 @@ func addDeviations(out [][]Deviation, normal []bool, facts []Facts, p Property, 
 	if votes(keys[0]) == votes(keys[1]) {
 		d.Tie = keys
 	}
-	alike := each.Map(keys[0].Nodes, func(i int) Facts { return facts[i] })
+	alike := lists.Map(keys[0].Nodes, func(i int) Facts { return facts[i] })
 	d.Norm = groupByValue(alike, p.Of)[0].Value
 	for at, k := range keys {
 		for _, i := range k.Nodes {

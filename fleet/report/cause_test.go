@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/internal/cause"
+	"github.com/dsbuild/dsbuild/internal/nodeerr"
 )
 
 // unwell are nodes that are not ok for three reasons, each of which they say in
@@ -28,12 +28,12 @@ func unwell(total int) []report.Node {
 			n.Hint = "is the node switched on?"
 		case i%20 == 1:
 			n.Status, n.Step = report.Refused, "fit"
-			n = withError(n, cause.Errorf("/opt/venv needs 180.2 MiB, %s are free", cause.Own(fmt.Sprintf("%d.%d MiB", i, i%10))))
+			n = withError(n, nodeerr.Errorf("/opt/venv needs 180.2 MiB, %s are free", nodeerr.Own(fmt.Sprintf("%d.%d MiB", i, i%10))))
 			n.Hint = fmt.Sprintf("make room on gpu%03d: df -h /opt/venv", i+1)
 		default:
 			n.Status, n.Step = report.Failed, "install"
 			detail := fmt.Sprintf("ERROR: [Errno 28] /opt/venv/.dsbuild/run-20261122T0930-ab12cd/pip-%d", 4000+i) + strings.Repeat(" and much more of the kind", 20)
-			n = withError(n, cause.Errorf("pip ended with status 1: there is no room left (%s)", cause.Own(detail)))
+			n = withError(n, nodeerr.Errorf("pip ended with status 1: there is no room left (%s)", nodeerr.Own(detail)))
 		}
 		nodes = append(nodes, n)
 	}
@@ -97,7 +97,7 @@ func TestFailuresOfManyNodesFitAScreen(t *testing.T) {
 func TestPreviousVersionsAreNoCause(t *testing.T) {
 	t.Parallel()
 	backTo := func(version string) error {
-		return cause.Errorf("put back: DeepSpeed %s, as before", cause.Own(version))
+		return nodeerr.Errorf("put back: DeepSpeed %s, as before", nodeerr.Own(version))
 	}
 	failed := func(name, before string, after error) report.Node {
 		n := report.Node{Name: name, Status: report.Failed, Step: "verify", Before: &report.Version{Version: before}}
@@ -129,7 +129,7 @@ func TestNoScreenIsFlooded(t *testing.T) {
 
 // withError is a node with an error.
 func withError(n report.Node, err error) report.Node {
-	n.Error, n.CauseText = err.Error(), cause.Of(err)
+	n.Error, n.CauseText = err.Error(), nodeerr.Common(err)
 	return n
 }
 

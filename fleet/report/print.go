@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/fleet/node"
-	"github.com/dsbuild/dsbuild/internal/each"
+	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -282,7 +282,7 @@ func (r *Report) environments() string {
 
 // others names the properties in which nodes differ although all are ok.
 func (r *Report) others() string {
-	names := each.Map(r.Differences, func(d Difference) string { return node.Title(d.What) })
+	names := lists.Map(r.Differences, func(d Difference) string { return node.Title(d.What) })
 	if !r.isVerify() || len(names) == 0 {
 		return ""
 	}

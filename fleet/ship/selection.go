@@ -10,8 +10,8 @@ import (
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/fleet/deploy"
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -161,7 +161,7 @@ func (s *Selection) noWheelError() error {
 		}
 		return fault.WithCode(fault.AddHint(errors.New("dsbuild can build no wheel for any of the nodes"), s.Left[0].Hint), 2)
 	}
-	all := each.Map(s.Wheels, func(w *Delivery) error { return fmt.Errorf("%s: %w", w.Name, w.Err) })
+	all := lists.Map(s.Wheels, func(w *Delivery) error { return fmt.Errorf("%s: %w", w.Name, w.Err) })
 	if len(all) == 1 {
 		return all[0]
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/internal/each"
+	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -290,7 +290,7 @@ func inWords(group []*nodeState, d node.Deviation) string {
 	var sides []string
 	for _, side := range d.Tie[:min(len(d.Tie), maxSides)] {
 		// Name the nodes at the given indexes of a group, folded.
-		names := each.Map(side.Nodes, func(at int) string { return group[at].Host.Name })
+		names := lists.Map(side.Nodes, func(at int) string { return group[at].Host.Name })
 		sides = append(sides, fmt.Sprintf("%s on %s", cmp.Or(side.Value, "none"), ui.FoldShort(names)))
 	}
 	if more := len(d.Tie) - maxSides; more > 0 {

@@ -15,8 +15,8 @@ import (
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/connect"
 	"github.com/dsbuild/dsbuild/internal/fault"
-	"github.com/dsbuild/dsbuild/internal/hosts"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -179,7 +179,7 @@ func (n *nodeState) loadOps(ctx context.Context) error {
 	// change the node. The probe's Python does not.
 	env := map[string]string{"PYTHONDONTWRITEBYTECODE": "1"}
 	maps.Copy(env, acceleratorEnv(cuda, *n.Facts))
-	err := script.Run(ctx, hosts.WithEnv(n.Runner, env), n.handleMessage)
+	err := script.Run(ctx, connect.WithEnv(n.Runner, env), n.handleMessage)
 	var ended *remote.ExitError
 	switch {
 	case errors.As(err, &ended) && n.program.op != "":

@@ -9,8 +9,8 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/internal/connect"
 	"github.com/dsbuild/dsbuild/internal/fault"
-	"github.com/dsbuild/dsbuild/internal/hosts"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -66,7 +66,7 @@ func Prove(ctx context.Context, n *fleet.Node, facts node.Facts, m wheel.Manifes
 	script := node.Script{Python: facts.Executable, Program: proveProgram, Request: request}
 	var last answer
 	op := ""
-	err := script.Run(ctx, hosts.WithEnv(n.Runner, acceleratorEnv(m.CUDA, facts)), func(message json.RawMessage) error {
+	err := script.Run(ctx, connect.WithEnv(n.Runner, acceleratorEnv(m.CUDA, facts)), func(message json.RawMessage) error {
 		last = answer{}
 		err := node.Decode(message, &last)
 		if last.Op != "" {

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/agent"
 
-	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/nodeerr"
 )
 
 // defaultIdentities returns the key files that ssh tries if the configuration names none.
@@ -95,7 +95,7 @@ func (d *SSH) keysFor(ctx context.Context, t Target) (*keySet, error) {
 		return k, nil
 	}
 	defer k.close()
-	err := cause.Errorf("%w %s%s", noKeyError{}, cause.Own(loginName(t)), k.because())
+	err := nodeerr.Errorf("%w %s%s", noKeyError{}, nodeerr.Own(loginName(t)), k.because())
 	if k.missing && len(k.locked) == 0 && named {
 		return nil, fault.WithHint(err, "correct identity_file in the inventory, or IdentityFile in ~/.ssh/config")
 	}
@@ -160,7 +160,7 @@ func tooManyFiles(err error) bool {
 // filesError is the error of a connection for which this machine had no file descriptor left. Other
 // connections end and free theirs, so the caller may retry.
 func filesError(t Target, err error) error {
-	err = cause.Errorf("%w to %s: this machine cannot open more files: %w", ErrDial, cause.Own(loginName(t)), err)
+	err = nodeerr.Errorf("%w to %s: this machine cannot open more files: %w", ErrDial, nodeerr.Own(loginName(t)), err)
 	return fault.WithHint(err, "use fewer nodes at once (--forks), or raise the limit here: ulimit -n")
 }
 

@@ -13,8 +13,8 @@ import (
 
 	"github.com/pkg/sftp"
 
-	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/nodeerr"
 )
 
 // link carries sessions between this machine and a node. It is either a connection of dsbuild's own
@@ -115,7 +115,7 @@ func (c *sshConn) lost(doing string) error {
 	if v := c.verdict.Load(); v != nil {
 		why = *v
 	}
-	return fault.WithHint(cause.Errorf("%w to %s while %s: %s", ErrLost, cause.Own(hostPort(c.target)), doing, why),
+	return fault.WithHint(nodeerr.Errorf("%w to %s while %s: %s", ErrLost, nodeerr.Own(hostPort(c.target)), doing, why),
 		"the node may have rebooted, or the network may be overloaded. It is safe to run the same command again")
 }
 

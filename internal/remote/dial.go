@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
-	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/nodeerr"
 )
 
 // Options are the settings of an SSH dialer. The zero value behaves as a user at a terminal expects
@@ -236,8 +236,8 @@ func (d *SSH) reach(clock *deadline, t Target, dial dialFunc, keys *keySet) (*ss
 
 // unfinished returns the error of a handshake that took too long.
 func (d *SSH) unfinished(t Target) error {
-	err := cause.Errorf("%w to %s: it accepted the connection but did not finish the SSH handshake within %s",
-		ErrDial, cause.Own(hostPort(t)), d.opt.Timeout)
+	err := nodeerr.Errorf("%w to %s: it accepted the connection but did not finish the SSH handshake within %s",
+		ErrDial, nodeerr.Own(hostPort(t)), d.opt.Timeout)
 	return fault.WithHint(silentError{err},
 		"is sshd listening there, and is the node overloaded? Try: ssh -v -p %d %s@%s", t.Port, t.User, t.Address)
 }
@@ -340,41 +340,41 @@ func dialError(t Target, err error) error {
 	case errors.Is(err, context.DeadlineExceeded):
 		return noAnswer(t)
 	}
-	return cause.Errorf("%w to %s: %w", ErrDial, cause.Own(hostPort(t)), why)
+	return nodeerr.Errorf("%w to %s: %w", ErrDial, nodeerr.Own(hostPort(t)), why)
 }
 
 // The errors on the way to a node read the same for dsbuild's own SSH and for OpenSSH.
 
 func lookupError(t Target, why error) error {
-	return fault.WithHint(cause.Errorf("%w to %s: the name lookup failed: %w", ErrDial, cause.Own(hostPort(t)), why),
+	return fault.WithHint(nodeerr.Errorf("%w to %s: the name lookup failed: %w", ErrDial, nodeerr.Own(hostPort(t)), why),
 		"does the name server answer? Try: getent hosts %s; or give an address: in the inventory", t.Address)
 }
 
 func nameError(t Target, why error) error {
-	return fault.WithHint(cause.Errorf("%w to %s: its name is unknown: %w", ErrDial, cause.Own(hostPort(t)), why),
+	return fault.WithHint(nodeerr.Errorf("%w to %s: its name is unknown: %w", ErrDial, nodeerr.Own(hostPort(t)), why),
 		"write the node's address into the inventory (address: ...) or a HostName into ~/.ssh/config")
 }
 
 func prohibitedError(t Target, why string) error {
-	err := cause.Errorf("%w to %s: the jump host refused to forward the connection: %s",
-		ErrDial, cause.Own(hostPort(t)), why)
+	err := nodeerr.Errorf("%w to %s: the jump host refused to forward the connection: %s",
+		ErrDial, nodeerr.Own(hostPort(t)), why)
 	return fault.WithHint(err, "check AllowTcpForwarding and PermitOpen in the jump host's sshd_config, "+
 		"and no-port-forwarding beside your key there")
 }
 
 func jumpError(t Target, why string) error {
-	err := cause.Errorf("%w to %s: the jump host cannot reach it: %s", ErrDial, cause.Own(hostPort(t)), why)
+	err := nodeerr.Errorf("%w to %s: the jump host cannot reach it: %s", ErrDial, nodeerr.Own(hostPort(t)), why)
 	return fault.WithHint(err,
 		"try from the jump host: ssh -p %d %s@%s; its sshd needs AllowTcpForwarding yes", t.Port, t.User, t.Address)
 }
 
 func refusedError(t Target, why error) error {
-	return fault.WithHint(cause.Errorf("%w to %s: nothing listens there (%w)", ErrDial, cause.Own(hostPort(t)), why),
+	return fault.WithHint(nodeerr.Errorf("%w to %s: nothing listens there (%w)", ErrDial, nodeerr.Own(hostPort(t)), why),
 		"is sshd running on the node, and on port %d? (set another one with port: in the inventory)", t.Port)
 }
 
 func noAnswer(t Target) error {
-	return fault.WithHint(silentError{cause.Errorf("%w to %s: no answer", ErrDial, cause.Own(hostPort(t)))},
+	return fault.WithHint(silentError{nodeerr.Errorf("%w to %s: no answer", ErrDial, nodeerr.Own(hostPort(t)))},
 		"is the node up, and does a firewall let port %d through?", t.Port)
 }
 
@@ -414,8 +414,8 @@ func handshakeError(t Target, err error, check *hostKeyCheck, login *login, aliv
 }
 
 func algorithmError(t Target, what, offered string) error {
-	err := cause.Errorf("%w to %s: no common algorithm for %s (the node has %s)",
-		ErrDial, cause.Own(hostPort(t)), what, offered)
+	err := nodeerr.Errorf("%w to %s: no common algorithm for %s (the node has %s)",
+		ErrDial, nodeerr.Own(hostPort(t)), what, offered)
 	if !t.openSSH && strings.Contains(offered, "diffie-hellman-group-exchange-sha256") {
 		return fault.WithHint(err, "OpenSSH knows it: --ssh openssh")
 	}
@@ -425,7 +425,7 @@ func algorithmError(t Target, what, offered string) error {
 }
 
 func bannedError(t Target) error {
-	return fault.WithHint(cause.Errorf("%w: sshd at %s says %q", ErrBanned, cause.Own(hostPort(t)), notAllowed),
+	return fault.WithHint(nodeerr.Errorf("%w: sshd at %s says %q", ErrBanned, nodeerr.Own(hostPort(t)), notAllowed),
 		"too many logins from this machine have failed (PerSourcePenalties): "+
 			"wait some minutes, and find the failing logins; "+
 			"PerSourcePenaltyExemptList in its sshd_config can exempt this machine")
@@ -434,17 +434,17 @@ func bannedError(t Target) error {
 // brokenOff returns the error of a handshake that the node ended. turnedAway means that it ended
 // before the node knew the user.
 func brokenOff(t Target, turnedAway bool, why string) error {
-	err := cause.Errorf("%w to %s: the node ended the handshake: %s", ErrDial, cause.Own(hostPort(t)), why)
+	err := nodeerr.Errorf("%w to %s: the node ended the handshake: %s", ErrDial, nodeerr.Own(hostPort(t)), why)
 	if turnedAway {
-		err = cause.Errorf("%w to %s: %w: the node ended the handshake: %s",
-			ErrDial, cause.Own(hostPort(t)), errTurnedAway, why)
+		err = nodeerr.Errorf("%w to %s: %w: the node ended the handshake: %s",
+			ErrDial, nodeerr.Own(hostPort(t)), errTurnedAway, why)
 	}
 	return fault.WithHint(err, "its sshd log has the reason; sshd refuses connections beyond MaxStartups")
 }
 
 // hungUpError returns the error of a connection that ended while dsbuild asked a person.
 func hungUpError(t Target) error {
-	return fault.WithHint(cause.Errorf("%w to %s: %w", ErrDial, cause.Own(hostPort(t)), errHungUp),
+	return fault.WithHint(nodeerr.Errorf("%w to %s: %w", ErrDial, nodeerr.Own(hostPort(t)), errHungUp),
 		"raise LoginGraceTime in its sshd_config")
 }
 

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/crypto/ssh"
 	xknownhosts "golang.org/x/crypto/ssh/knownhosts"
 
-	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/nodeerr"
 )
 
 // hostKeyCheck checks the host key in one handshake.
@@ -44,8 +44,8 @@ func (c *hostKeyCheck) callback(host string, addr net.Addr, key ssh.PublicKey) e
 	case err != nil:
 		c.failed = c.explain(err, key)
 	case ok && slices.Contains(ssh.InsecureAlgorithms().HostKeys, certificate.Signature.Format):
-		err = cause.Errorf("%w: %s shows a certificate that is signed with %s (SHA-1)",
-			ErrHostKey, cause.Own(c.name()), certificate.Signature.Format)
+		err = nodeerr.Errorf("%w: %s shows a certificate that is signed with %s (SHA-1)",
+			ErrHostKey, nodeerr.Own(c.name()), certificate.Signature.Format)
 		c.failed = fault.WithHint(err,
 			"sign it again: ssh-keygen -t rsa-sha2-512 -s CA ..., or with an Ed25519 authority")
 	}
@@ -59,13 +59,13 @@ func (c *hostKeyCheck) explain(err error, key ssh.PublicKey) error {
 	shows := key.Type() + " " + ssh.FingerprintSHA256(key)
 	var revoked *xknownhosts.RevokedError
 	if errors.As(err, &revoked) {
-		return cause.Errorf("%w: %s shows %s, which %s:%d marks as revoked",
-			ErrHostKey, cause.Own(c.name()), shows, c.db.fileOf(revoked.Revoked), revoked.Revoked.Line)
+		return nodeerr.Errorf("%w: %s shows %s, which %s:%d marks as revoked",
+			ErrHostKey, nodeerr.Own(c.name()), shows, c.db.fileOf(revoked.Revoked), revoked.Revoked.Line)
 	}
 	var ke *xknownhosts.KeyError
 	switch {
 	case !errors.As(err, &ke):
-		return cause.Errorf("%w: %s shows %s: %w", ErrHostKey, cause.Own(c.name()), shows, err)
+		return nodeerr.Errorf("%w: %s shows %s: %w", ErrHostKey, nodeerr.Own(c.name()), shows, err)
 	case len(ke.Want) == 0:
 		return c.unknown(shows)
 	}
@@ -92,17 +92,17 @@ func (c *hostKeyCheck) unknown(shows string) error {
 	if alias := c.target.HostKeyAlias; alias != "" {
 		rename = " | sed " + Quote("s|^[^ ]*|"+alias+"|")
 	}
-	err := cause.Errorf("%w: %s is not in %s%s; it shows %s",
-		ErrHostKey, cause.Own(c.name()), strings.Join(files, " or "), c.db.unreadable(), cause.Own(shows))
+	err := nodeerr.Errorf("%w: %s is not in %s%s; it shows %s",
+		ErrHostKey, nodeerr.Own(c.name()), strings.Join(files, " or "), c.db.unreadable(), nodeerr.Own(shows))
 	return fault.WithHint(err, "compare this fingerprint with the node's own "+
 		"(run there: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub), then: ssh-keyscan -p %d %s%s >> %s",
 		c.target.Port, c.target.Address, rename, Quote(into))
 }
 
 func (c *hostKeyCheck) changed(shows string, old xknownhosts.KnownKey) error {
-	err := cause.Errorf("%w: %s has changed: it shows %s, but %s:%d holds %s %s",
-		ErrHostKey, cause.Own(c.name()), cause.Own(shows),
-		c.db.fileOf(old), cause.Own(old.Line), old.Key.Type(), cause.Own(ssh.FingerprintSHA256(old.Key)))
+	err := nodeerr.Errorf("%w: %s has changed: it shows %s, but %s:%d holds %s %s",
+		ErrHostKey, nodeerr.Own(c.name()), nodeerr.Own(shows),
+		c.db.fileOf(old), nodeerr.Own(old.Line), old.Key.Type(), nodeerr.Own(ssh.FingerprintSHA256(old.Key)))
 	return fault.WithHint(err, "if the node was reinstalled: ssh-keygen -f %s -R %s, then accept its new key; "+
 		"if not, another machine may be answering in its place",
 		Quote(c.db.fileOf(old)), Quote(c.name()))
@@ -113,14 +113,14 @@ func (c *hostKeyCheck) otherType(offered []string) error {
 	if slices.Contains(offered, ssh.KeyAlgoRSA) && !slices.ContainsFunc(offered, func(a string) bool {
 		return !slices.Contains(ssh.InsecureAlgorithms().HostKeys, a)
 	}) {
-		err := cause.Errorf("%w: %s signs only with %s (SHA-1), which is no longer secure",
-			ErrHostKey, cause.Own(c.name()), strings.Join(offered, ", "))
+		err := nodeerr.Errorf("%w: %s signs only with %s (SHA-1), which is no longer secure",
+			ErrHostKey, nodeerr.Own(c.name()), strings.Join(offered, ", "))
 		return fault.WithHint(err, "add rsa-sha2-512 to HostKeyAlgorithms in its sshd_config; "+
 			"with an OpenSSH before 7.2, create an Ed25519 key there (ssh-keygen -A) and add it to known_hosts")
 	}
 	keys := c.db.HostKeys(knownAs(c.target))
 	if len(keys) == 0 {
-		return cause.Errorf("%w: %s offers %s only", ErrHostKey, cause.Own(c.name()), strings.Join(offered, ", "))
+		return nodeerr.Errorf("%w: %s offers %s only", ErrHostKey, nodeerr.Own(c.name()), strings.Join(offered, ", "))
 	}
 	var known xknownhosts.KnownKey
 	var ke *xknownhosts.KeyError

@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
-	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/nodeerr"
 )
 
 // rounds is the number of times that one login may ask the person.
@@ -179,11 +179,11 @@ func (l *login) refused(text string) error {
 		accepts = "; the node accepts " + strings.Join(*offered, ", ")
 	}
 	if l.gaveUp != nil {
-		return cause.Errorf("%w by %s: %w%s%s", ErrAuth, cause.Own(loginName(t)), l.gaveUp, k.because(), accepts)
+		return nodeerr.Errorf("%w by %s: %w%s%s", ErrAuth, nodeerr.Own(loginName(t)), l.gaveUp, k.because(), accepts)
 	}
 	if strings.Contains(strings.ToLower(text), "too many") {
-		err := cause.Errorf("%w by %s: too many keys: %d were ready%s",
-			ErrAuth, cause.Own(loginName(t)), len(k.signers), k.because())
+		err := nodeerr.Errorf("%w by %s: too many keys: %d were ready%s",
+			ErrAuth, nodeerr.Own(loginName(t)), len(k.signers), k.because())
 		return fault.WithHint(err,
 			"name the right key (identity_file: in the inventory, or IdentityFile in ~/.ssh/config): dsbuild tries it first")
 	}
@@ -194,8 +194,8 @@ func (l *login) refused(text string) error {
 	if l.asked > 0 {
 		tried = append(tried, "the typed answer")
 	}
-	err := cause.Errorf("%w by %s: tried %s%s%s",
-		ErrAuth, cause.Own(loginName(t)), strings.Join(tried, ", "), k.because(), accepts)
+	err := nodeerr.Errorf("%w by %s: tried %s%s%s",
+		ErrAuth, nodeerr.Own(loginName(t)), strings.Join(tried, ", "), k.because(), accepts)
 	advice := k.advice()
 	if l.answers.prompter == nil && (l.takes(byPassword) || l.takes(interactively)) {
 		advice += "; from a terminal, dsbuild asks this node's questions"
@@ -210,7 +210,7 @@ func (l *login) withMessage(err error) error {
 	if said == "" {
 		return err
 	}
-	err = cause.Errorf("%w; the node says: %s", err, said)
+	err = nodeerr.Errorf("%w; the node says: %s", err, said)
 	if strings.Contains(strings.ToLower(said), "job") {
 		return fault.WithHint(err,
 			"the node lets in only users with a job there: --via slurm reaches it in a job of your own")

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/cause"
-	"github.com/dsbuild/dsbuild/internal/each"
+	"github.com/dsbuild/dsbuild/internal/lists"
+	"github.com/dsbuild/dsbuild/internal/nodeerr"
 )
 
 // masterAnswerLimit is the time in which a user's master, and the node behind it, must answer.
@@ -138,7 +138,7 @@ func (a *attempt) start(clock *deadline, program string) (*opensshLink, error) {
 	case tooManyFiles(err):
 		return nil, filesError(t, err)
 	case err != nil:
-		return nil, cause.Errorf("%w to %s: starting ssh: %w", ErrDial, cause.Own(hostPort(t)), err)
+		return nil, nodeerr.Errorf("%w to %s: starting ssh: %w", ErrDial, nodeerr.Own(hostPort(t)), err)
 	}
 	err = a.wait(asking, p, socket, stop)
 	if err != nil {
@@ -219,7 +219,7 @@ func (a *attempt) args(socket string) []string {
 	if t.HostKeyAlias != "" {
 		add("HostKeyAlias", t.HostKeyAlias)
 	}
-	known := each.Map(t.KnownHosts, func(f string) string { return configWord(fileWord(f)) })
+	known := lists.Map(t.KnownHosts, func(f string) string { return configWord(fileWord(f)) })
 	if len(known) == 0 {
 		known = []string{os.DevNull}
 	}

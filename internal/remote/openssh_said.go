@@ -13,8 +13,8 @@ import (
 	"golang.org/x/crypto/ssh"
 	xknownhosts "golang.org/x/crypto/ssh/knownhosts"
 
-	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/nodeerr"
 )
 
 // Lines of ssh's own messages, which are in English in every locale.
@@ -136,8 +136,8 @@ func (a *attempt) untrusted(said string) error {
 		shows = m[1]
 	}
 	if strings.Contains(said, "REVOKED HOST KEY") {
-		return cause.Errorf("%w: %s shows %s, which %s marks as revoked",
-			ErrHostKey, cause.Own(a.check.name()), shows, revokedAt(a.target.KnownHosts, shows))
+		return nodeerr.Errorf("%w: %s shows %s, which %s marks as revoked",
+			ErrHostKey, nodeerr.Own(a.check.name()), shows, revokedAt(a.target.KnownHosts, shows))
 	}
 	var known *xknownhosts.KeyError
 	// No key equals noKey, so the database returns the keys it holds for the node.
@@ -186,7 +186,7 @@ func (a *attempt) unreached(said string) error {
 	case connect != nil && strings.Contains(connect[1], "timed out"):
 		return noAnswer(t)
 	case connect != nil:
-		return cause.Errorf("%w to %s: %s", ErrDial, cause.Own(hostPort(t)), connect[1])
+		return nodeerr.Errorf("%w to %s: %s", ErrDial, nodeerr.Own(hostPort(t)), connect[1])
 	case strings.Contains(said, "timed out"):
 		return a.dialer.unfinished(t)
 	case a.jump != nil:
@@ -202,8 +202,8 @@ func (a *attempt) unreached(said string) error {
 		}
 		return jumpError(a.target, lastLine(a.stderr.String()))
 	case t.proxyCommand != "":
-		err := cause.Errorf("%w to %s: its ProxyCommand (%s) failed: %s",
-			ErrDial, cause.Own(hostPort(t)), t.proxyCommand, cmp.Or(lastLine(a.stderr.String()), last))
+		err := nodeerr.Errorf("%w to %s: its ProxyCommand (%s) failed: %s",
+			ErrDial, nodeerr.Own(hostPort(t)), t.proxyCommand, cmp.Or(lastLine(a.stderr.String()), last))
 		return fault.WithHint(err, "try: ssh -v -p %d %s@%s", t.Port, t.User, t.word())
 	}
 	if m := saysBanner.FindStringSubmatch(said); m != nil {

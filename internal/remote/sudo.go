@@ -13,8 +13,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/nodeerr"
 )
 
 // SudoLimit is the default limit on the time sudo may take to run a command or to ask for a
@@ -72,14 +72,14 @@ func (c *sudoConn) try(ctx context.Context, limit time.Duration) error {
 	}
 	err = flooded(s.run(limited))
 	if ctx.Err() == nil && clock.expired() {
-		err = cause.Errorf("%w on %s: it ran no command within %s, and printed %q",
-			ErrSudo, cause.Own(c.target.Name), limit, s.said())
+		err = nodeerr.Errorf("%w on %s: it ran no command within %s, and printed %q",
+			ErrSudo, nodeerr.Own(c.target.Name), limit, s.said())
 		err = fault.WithHint(err,
 			"sudo there may ask for something other than a password. Try there: sudo -u %s true", c.target.Sudo)
 	}
 	var wrong error
 	if errors.Is(err, ErrSudo) && !notSudoer.MatchString(err.Error()) {
-		wrong = cause.Errorf("sudo on %s refused the password; dsbuild tries it nowhere else", cause.Own(a.conn.target.Name))
+		wrong = nodeerr.Errorf("sudo on %s refused the password; dsbuild tries it nowhere else", nodeerr.Own(a.conn.target.Name))
 	}
 	a.trial.end(err, wrong)
 	if err == nil {
@@ -273,11 +273,11 @@ func (s *sudoSession) refused(exit *ExitError) error {
 	s.buf = nil
 	t, said := s.conn.target, s.last()
 	if s.wrong != nil {
-		return cause.Errorf("%w on %s: %w", ErrSudo, cause.Own(t.Name), s.wrong)
+		return nodeerr.Errorf("%w on %s: %w", ErrSudo, nodeerr.Own(t.Name), s.wrong)
 	}
-	err := cause.Errorf("%w on %s: %s", ErrSudo, cause.Own(t.Name), said)
+	err := nodeerr.Errorf("%w on %s: %s", ErrSudo, nodeerr.Own(t.Name), said)
 	if said == "" {
-		err = cause.Errorf("%w on %s: it ended with %w", ErrSudo, cause.Own(t.Name), exit)
+		err = nodeerr.Errorf("%w on %s: it ended with %w", ErrSudo, nodeerr.Own(t.Name), exit)
 	}
 	for _, known := range sudoAdvice {
 		if bytes.Contains(s.words, []byte(known[0])) {

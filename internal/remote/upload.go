@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/nodeerr"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -91,8 +91,8 @@ func (u Upload) localSum(ctx context.Context, n int64) (sum string, there int64,
 
 // noSpace returns the error of a node with too little free space.
 func (u Upload) noSpace(free int64) error {
-	err := cause.Errorf("%w: %s needs %s, but only %s are free",
-		ErrNoSpace, path.Dir(u.Path), ui.Size(u.Size), cause.Own(ui.Size(free)))
+	err := nodeerr.Errorf("%w: %s needs %s, but only %s are free",
+		ErrNoSpace, path.Dir(u.Path), ui.Size(u.Size), nodeerr.Own(ui.Size(free)))
 	return fault.WithHint(err, "make room there (on the node: df -h %s; du -xsh %s/*)",
 		Quote(path.Dir(u.Path)), Quote(path.Dir(u.Path)))
 }

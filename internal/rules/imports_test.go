@@ -71,7 +71,7 @@ func TestPicture(t *testing.T) {
 		if from == "." {
 			t.Errorf("package %s is in no room of the picture", folder)
 		}
-		if slices.Contains([]string{"internal/hosts", "internal/slurm"}, folder) || strings.HasPrefix(folder, "internal/testkit") {
+		if slices.Contains([]string{"internal/connect", "internal/slurm"}, folder) || strings.HasPrefix(folder, "internal/testkit") {
 			continue
 		}
 		for _, path := range slices.Concat(slices.Collect(maps.Values(imports))...) {
@@ -159,7 +159,7 @@ func TestViolation(t *testing.T) {
 		{"inventory", "net/netip", false},
 		{"fleet/deploy", "golang.org/x/crypto/ssh/agent", true},
 		{"launch/lint", "os/exec", true},
-		{"launch/lint/script", m + "internal/diagnostic", false},
+		{"launch/lint/script", m + "internal/lineerr", false},
 		{"launch/lint", m + "launch", true},
 		{"fleet/deploy", m + "internal/remote", false},
 		{"internal/remote", "golang.org/x/crypto/ssh/agent", false},

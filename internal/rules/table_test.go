@@ -39,11 +39,11 @@ func ours(folders ...string) []string {
 	return paths
 }
 
-// Imports returns the rules. Every package may use internal/fault and internal/each.
+// Imports returns the rules. Every package may use internal/fault and internal/lists.
 func Imports() []Rule {
 	rules := slices.Concat(pureRooms(), actingRooms(), innerRooms())
 	for i := range rules {
-		rules[i].Allow = append(rules[i].Allow, ours("internal/fault", "internal/each")...)
+		rules[i].Allow = append(rules[i].Allow, ours("internal/fault", "internal/lists")...)
 	}
 	return rules
 }
@@ -77,7 +77,7 @@ func pureRooms() []Rule {
 		{
 			Folder: "launch/lint",
 			Deny:   []string{Module, cobra, "os/exec", "net$", "net/http", ssh},
-			Allow:  ours("launch/lint", "inventory", "internal/diagnostic"),
+			Allow:  ours("launch/lint", "inventory", "internal/lineerr"),
 			Reason: "lint judges a script by its text alone: it runs nothing and contacts nothing",
 		},
 	}
@@ -135,7 +135,7 @@ func actingRooms() []Rule { //nolint:revive // a table, however long
 		{
 			Folder: "release/signing",
 			Deny:   []string{Module, cobra, sftp, "net$", "net/http", "os/exec"},
-			Allow:  ours("release/signing", "wheel", "internal/yamldoc", "internal/diagnostic", "internal/atomicfile"),
+			Allow:  ours("release/signing", "wheel", "internal/yamldoc", "internal/lineerr", "internal/atomicfile"),
 			Reason: "a judgement of a wheel rests on its files and the policy alone",
 		},
 		{
@@ -182,7 +182,7 @@ func innerRooms() []Rule { //nolint:revive // a table, however long
 			Reason: "Slurm runs commands and brings files; it does not depend on their purpose",
 		},
 		{
-			Folder: "internal/hosts",
+			Folder: "internal/connect",
 			Deny:   ours("wheel", "fleet/change", "fleet/deploy", "fleet/envdeploy", "fleet", "fleet/verify", "pipeline", "compat", "fleet/node", "launch", "cmd", "fleet/ship", "release/nightly"),
 			Reason: "the way to a host does not depend on the work there",
 		},
@@ -215,9 +215,9 @@ func innerRooms() []Rule { //nolint:revive // a table, however long
 			Reason: "the policy of requests does not depend on what is requested",
 		},
 		{
-			Folder: "internal/diagnostic",
+			Folder: "internal/lineerr",
 			Deny:   []string{Module},
-			Allow:  ours("internal/diagnostic"),
+			Allow:  ours("internal/lineerr"),
 			Reason: "a position in a file does not depend on the file's meaning",
 		},
 		{
@@ -247,19 +247,19 @@ func innerRooms() []Rule { //nolint:revive // a table, however long
 		{
 			Folder: "internal/yamldoc",
 			Deny:   []string{Module},
-			Allow:  ours("internal/yamldoc", "internal/diagnostic"),
+			Allow:  ours("internal/yamldoc", "internal/lineerr"),
 			Reason: "reading YAML does not depend on the file's meaning",
 		},
 		{
-			Folder: "internal/cause",
+			Folder: "internal/nodeerr",
 			Deny:   []string{Module},
-			Allow:  ours("internal/cause"),
+			Allow:  ours("internal/nodeerr"),
 			Reason: "every package may use it",
 		},
 		{
-			Folder: "internal/each",
+			Folder: "internal/lists",
 			Deny:   []string{Module},
-			Allow:  ours("internal/each"),
+			Allow:  ours("internal/lists"),
 			Reason: "every package uses it",
 		},
 		{

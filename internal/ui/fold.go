@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/each"
+	"github.com/dsbuild/dsbuild/internal/lists"
 )
 
 // Named is a text about one node.
@@ -70,7 +70,7 @@ func FoldNames(names []string) string {
 	for at := most - 1; at >= 0; at-- {
 		patterns = mergeAt(patterns, at)
 	}
-	words := each.Map(patterns, namePattern.String)
+	words := lists.Map(patterns, namePattern.String)
 	return strings.Join(words, ",")
 }
 
@@ -187,7 +187,7 @@ func mergeAt(patterns []namePattern, at int) []namePattern {
 			merged = append(merged, p)
 			continue
 		}
-		rest := each.Map(p.numbers, foldNumbers)
+		rest := lists.Map(p.numbers, foldNumbers)
 		rest[at] = ""
 		key := fmt.Sprintf("%q %q", p.texts, rest)
 		if i, ok := index[key]; ok {

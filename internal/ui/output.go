@@ -8,8 +8,8 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/dsbuild/dsbuild/internal/each"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/lists"
 )
 
 // JSON writes v as one indented JSON document, for --json.
@@ -25,7 +25,7 @@ func Table(w io.Writer, header []string, rows [][]string) error {
 	var out strings.Builder
 	tabs := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
 	for _, row := range append([][]string{header}, rows...) {
-		cells := each.Map(row, cleanLine)
+		cells := lists.Map(row, cleanLine)
 		fmt.Fprintln(tabs, strings.Join(cells, "\t"))
 	}
 	if err := tabs.Flush(); err != nil {

@@ -24,7 +24,7 @@ import (
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
 
-	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/lineerr"
 )
 
 const (
@@ -40,7 +40,7 @@ type Node = ast.Node
 
 // Reader reads one file and collects its problems.
 type Reader struct {
-	diagnostic.List
+	lineerr.List
 	File string // its name in messages
 	Kind string // the kind of file, as in "inventory"
 	// Least is the hint for an empty file.
@@ -75,9 +75,9 @@ func (r *Reader) unreadable(err error) error {
 	if errors.As(err, &at) {
 		reason = at.Err
 	}
-	return &diagnostic.Error{
-		Problems: []diagnostic.Problem{{
-			Position: diagnostic.Position{File: r.File},
+	return &lineerr.Error{
+		Problems: []lineerr.Problem{{
+			Position: lineerr.Position{File: r.File},
 			Message:  "cannot read the " + r.Kind + ": " + reason.Error(),
 		}},
 		Cause: err,
@@ -86,7 +86,7 @@ func (r *Reader) unreadable(err error) error {
 
 // Body returns the contents of the file; nil if the file as a whole is invalid.
 func (r *Reader) Body(data []byte) Node {
-	whole := diagnostic.Position{File: r.File}
+	whole := lineerr.Position{File: r.File}
 	if len(data) > maxSize {
 		r.Add(whole, "", "larger than %d MiB: this is not a %s", maxSize>>20, r.Kind)
 		return nil
@@ -102,7 +102,7 @@ func (r *Reader) Body(data []byte) Node {
 
 // Parse returns the contents of a text; nil if it is not one valid document.
 func (r *Reader) Parse(data []byte) Node {
-	whole := diagnostic.Position{File: r.File}
+	whole := lineerr.Position{File: r.File}
 	tokens := lexer.Tokenize(string(data))
 	if !r.shallow(tokens) {
 		return nil
@@ -130,7 +130,7 @@ func (r *Reader) Parse(data []byte) Node {
 	}
 	switch len(bodies) {
 	case 0:
-		r.Add(diagnostic.Position{File: r.File, Line: 1, Column: 1}, r.Least, "the %s is empty", r.Kind)
+		r.Add(lineerr.Position{File: r.File, Line: 1, Column: 1}, r.Least, "the %s is empty", r.Kind)
 		return nil
 	case 1:
 		return bodies[0]
@@ -163,16 +163,16 @@ func (r *Reader) shallow(tokens token.Tokens) bool {
 }
 
 // At returns the position of a YAML token.
-func (r *Reader) At(t *token.Token) diagnostic.Position {
+func (r *Reader) At(t *token.Token) lineerr.Position {
 	if t == nil || t.Position == nil {
-		return diagnostic.Position{File: r.File}
+		return lineerr.Position{File: r.File}
 	}
-	return diagnostic.Position{File: r.File, Line: max(t.Position.Line, 1), Column: max(t.Position.Column, 1)}
+	return lineerr.Position{File: r.File, Line: max(t.Position.Line, 1), Column: max(t.Position.Column, 1)}
 }
 
 // Place returns the position at which a value starts: for a mapping in block style, the position
 // of its first key.
-func (r *Reader) Place(n Node) diagnostic.Position {
+func (r *Reader) Place(n Node) lineerr.Position {
 	switch n := n.(type) {
 	case *ast.MappingNode:
 		if !n.IsFlowStyle && len(n.Values) > 0 {
@@ -240,7 +240,7 @@ func mappingValues(n Node) []*ast.MappingValueNode {
 // Pair is a key of a mapping and its value.
 type Pair struct {
 	Key  string
-	At   diagnostic.Position
+	At   lineerr.Position
 	Node Node
 }
 
@@ -272,7 +272,7 @@ func (r *Reader) Pairs(n Node, what string, known []string) []Pair {
 }
 
 // Known reports whether a key is among the known ones, and records a problem if not.
-func (r *Reader) Known(at diagnostic.Position, kind, name, what string, known []string) bool {
+func (r *Reader) Known(at lineerr.Position, kind, name, what string, known []string) bool {
 	if slices.Contains(known, name) {
 		return true
 	}
@@ -280,10 +280,10 @@ func (r *Reader) Known(at diagnostic.Position, kind, name, what string, known []
 		name = scheme + "://…" // the rest may be secret
 	}
 	advice := "known keys: " + strings.Join(known, ", ")
-	if near := diagnostic.Nearest(name, known); near != "" {
+	if near := lineerr.Nearest(name, known); near != "" {
 		advice = fmt.Sprintf("did you mean %q?", near)
 	}
-	r.Add(at, cmp.Or(r.Foreign[name], advice), "unknown %s %q in %s", kind, diagnostic.Clip(name), what)
+	r.Add(at, cmp.Or(r.Foreign[name], advice), "unknown %s %q in %s", kind, lineerr.Clip(name), what)
 	return false
 }
 
@@ -389,7 +389,7 @@ func (r *Reader) String(n Node) (string, bool) {
 		return n.Value.Value, true
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
 		r.Add(r.Place(n), "quote it", "must be a text, but YAML reads %s as another type",
-			diagnostic.Clip(n.GetToken().Value))
+			lineerr.Clip(n.GetToken().Value))
 	default:
 		r.Wrong(n, "must be a text")
 	}
@@ -405,7 +405,7 @@ func (r *Reader) Number(n Node, low, high int) (int, bool) {
 	}
 	value, err := strconv.Atoi(node.Token.Value)
 	if err != nil || value < low || value > high {
-		r.Add(r.Place(n), "", "%s is out of range (%d to %d)", diagnostic.Clip(node.Token.Value), low, high)
+		r.Add(r.Place(n), "", "%s is out of range (%d to %d)", lineerr.Clip(node.Token.Value), low, high)
 		return 0, false
 	}
 	return value, true

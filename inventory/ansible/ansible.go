@@ -14,7 +14,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/lineerr"
 )
 
 const (
@@ -67,8 +67,8 @@ type group struct {
 // ReadList reads the output of ansible-inventory --list. It returns the hosts in the order in which
 // Ansible lists them: group by group, breadth first from "all". The output has no line numbers: each
 // problem is reported for the whole file.
-func ReadList(file string, text []byte, wrong *diagnostic.List) []Host {
-	l := list{List: wrong, at: diagnostic.Position{File: file}, groups: map[string]*group{}}
+func ReadList(file string, text []byte, wrong *lineerr.List) []Host {
+	l := list{List: wrong, at: lineerr.Position{File: file}, groups: map[string]*group{}}
 	var top map[string]json.RawMessage
 	if err := json.Unmarshal(text, &top); err != nil {
 		l.Add(l.at, "", "not a JSON object: %v", err)
@@ -83,7 +83,7 @@ func ReadList(file string, text []byte, wrong *diagnostic.List) []Host {
 	}
 	delete(top, "_meta")
 	for _, name := range slices.Sorted(maps.Keys(top)) {
-		g, quoted := &group{}, strconv.Quote(diagnostic.Clip(name))
+		g, quoted := &group{}, strconv.Quote(lineerr.Clip(name))
 		if err := decode(top[name], g); err != nil {
 			l.Add(l.at, "", "group %s: %v", quoted, err)
 			continue
@@ -108,8 +108,8 @@ func ReadList(file string, text []byte, wrong *diagnostic.List) []Host {
 
 // list holds the groups of one list.
 type list struct {
-	*diagnostic.List
-	at     diagnostic.Position
+	*lineerr.List
+	at     lineerr.Position
 	groups map[string]*group
 	work   int // of maxWork
 }

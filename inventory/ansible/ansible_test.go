@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/lineerr"
 	"github.com/dsbuild/dsbuild/internal/testkit/python"
 	"github.com/dsbuild/dsbuild/inventory/ansible"
 )
@@ -46,7 +46,7 @@ func ask(t *testing.T, program string, args ...string) []byte {
 // mustRead reads the output of ansible-inventory --list.
 func mustRead(t *testing.T, file string, text []byte) []ansible.Host {
 	t.Helper()
-	var wrong diagnostic.List
+	var wrong lineerr.List
 	hosts := ansible.ReadList(file, text, &wrong)
 	if err := wrong.Err(); err != nil {
 		t.Fatal(err)
@@ -177,7 +177,7 @@ func TestBadLists(t *testing.T) {
 		`{"_meta": {}` + wide.String() + "}":              "x: there are too many hosts and groups",
 		`{"g": {"hosts": [` + many.String() + `"last"]}}`: "x: more than 100000 hosts",
 	} {
-		var wrong diagnostic.List
+		var wrong lineerr.List
 		ansible.ReadList("x", []byte(text), &wrong)
 		if err := wrong.Err(); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%.80s: got %v, want %s", text, err, want)

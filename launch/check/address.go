@@ -10,7 +10,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/node/agent"
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/internal/cause"
+	"github.com/dsbuild/dsbuild/internal/nodeerr"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -119,10 +119,10 @@ func (m *member) ownName(several bool) {
 	case len(addresses) == 0:
 		m.addFinding(Names, Error, try,
 			"it cannot resolve its own name %s (%s): gloo falls back to the loopback interface",
-			cause.Own(host.Name), host.Error)
+			nodeerr.Own(host.Name), host.Error)
 	case slices.ContainsFunc(addresses, isLoopback):
 		m.addFinding(Names, Error, try, "its own name %s resolves to %s: gloo would send this address to the others",
-			cause.Own(host.Name), strings.Join(addresses, ", "))
+			nodeerr.Own(host.Name), strings.Join(addresses, ", "))
 	}
 }
 
@@ -207,7 +207,7 @@ func (r *run) judgeInterfaces() {
 		if r.hasNetwork() && (isVirtual(name) || isLoopback(m.route.Address)) {
 			m.addFinding(Interface, Error, "check ip route there; does only this node have the master's address?",
 				"it reaches the master through %s (%s), which leads to no other node",
-				name, cause.Own(m.route.Address))
+				name, nodeerr.Own(m.route.Address))
 			continue
 		}
 		said := m.judgeSaid(name, r.hasNetwork())

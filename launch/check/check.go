@@ -14,10 +14,10 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/node/agent"
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/internal/cause"
+	"github.com/dsbuild/dsbuild/internal/connect"
 	"github.com/dsbuild/dsbuild/internal/fanout"
 	"github.com/dsbuild/dsbuild/internal/fault"
-	"github.com/dsbuild/dsbuild/internal/hosts"
+	"github.com/dsbuild/dsbuild/internal/nodeerr"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -72,9 +72,9 @@ type member struct {
 
 // addFinding adds a finding about a node.
 func (m *member) addFinding(kind Kind, level Level, tip, format string, args ...any) {
-	said := cause.Messagef(format, args...)
+	said := nodeerr.Messagef(format, args...)
 	text := ui.OneLine(said.Text) // a node's words must not imitate lines of dsbuild
-	m.findings = append(m.findings, Finding{kind, level, text, ui.Clean(tip), said.Cause})
+	m.findings = append(m.findings, Finding{kind, level, text, ui.Clean(tip), said.Common})
 }
 
 // hasError reports whether the node has an error of one of these kinds.
@@ -188,7 +188,7 @@ func (r *run) connectAll(ctx context.Context) {
 
 // probe gathers the node's facts.
 func (m *member) probe(ctx context.Context) error {
-	m.Runner = hosts.WithEnv(m.Runner, map[string]string{"PYTHONDONTWRITEBYTECODE": "1"}) // leaves no files there
+	m.Runner = connect.WithEnv(m.Runner, map[string]string{"PYTHONDONTWRITEBYTECODE": "1"}) // leaves no files there
 	facts, err := node.Probe(ctx, m.Runner, node.ProbeOptions{Python: m.Host.Python})
 	if err != nil {
 		return err

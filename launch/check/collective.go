@@ -11,8 +11,8 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/node/agent"
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/nodeerr"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -435,7 +435,7 @@ func (t *teamwork) accuseSilent(ctx context.Context) {
 				m.addFinding(Collective, Error,
 					"run ps -o pid,stat,wchan:20,cmd there: is it stopped, out of memory, or waiting for a disk or a GPU?",
 					"its process hangs: no signal from it for %s",
-					cause.Own(ui.Duration(time.Duration(s[1]*float64(time.Second)))))
+					nodeerr.Own(ui.Duration(time.Duration(s[1]*float64(time.Second)))))
 			}
 		}
 		return nil

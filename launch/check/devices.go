@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/cause"
+	"github.com/dsbuild/dsbuild/internal/nodeerr"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -157,7 +157,7 @@ func (m *member) checkHealth() {
 	}
 	if busy := m.busyProcesses(); len(busy) > 0 {
 		m.addFinding(Devices, Warning, "run nvidia-smi there; these processes take memory from a job",
-			"GPUs are used by %s", cause.Own(strings.Join(busy[:min(len(busy), 4)], ", ")))
+			"GPUs are used by %s", nodeerr.Own(strings.Join(busy[:min(len(busy), 4)], ", ")))
 	}
 	m.checkXIDs()
 }

@@ -11,8 +11,8 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/node/agent"
-	"github.com/dsbuild/dsbuild/internal/cause"
-	"github.com/dsbuild/dsbuild/internal/each"
+	"github.com/dsbuild/dsbuild/internal/lists"
+	"github.com/dsbuild/dsbuild/internal/nodeerr"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -52,7 +52,7 @@ func describeDeviation(d node.Deviation, known []*member) string {
 	var sides []string
 	for _, side := range d.Tie[:min(len(d.Tie), 4)] {
 		// Name the nodes at these indexes.
-		names := each.Map(side.Nodes, func(at int) string { return known[at].Host.Name })
+		names := lists.Map(side.Nodes, func(at int) string { return known[at].Host.Name })
 		sides = append(sides, fmt.Sprintf("%s on %s", cmp.Or(side.Value, "none"), foldNames(names)))
 	}
 	return fmt.Sprintf("%s: no majority: %s", what, strings.Join(sides, ", "))
@@ -232,7 +232,7 @@ func (m *member) checkOperators(several bool) {
 	for _, l := range o.Locks {
 		m.addFinding(Disk, Error, "if no build runs: rm "+node.PlainPath(l.path, "FILE"),
 			"%s is a lock from %s ago: programs that need this operator wait for it forever",
-			node.ShownPath(l.path), cause.Own(ui.Duration(time.Duration(min(l.seconds, 1e9)*float64(time.Second)))))
+			node.ShownPath(l.path), nodeerr.Own(ui.Duration(time.Duration(min(l.seconds, 1e9)*float64(time.Second)))))
 	}
 }
 
@@ -254,10 +254,10 @@ func (m *member) judgeRoom(kind Kind, what string, p room, least int64) {
 	case p.Unwritable != "":
 		m.addFinding(kind, Error, try+"; ls -ld "+folder, "%s: dsbuild cannot write there: %s", name, p.Unwritable)
 	case p.Free < least:
-		m.addFinding(kind, Error, try, "%s has %s free, less than %s", name, cause.Own(ui.Size(p.Free)), ui.Size(least))
+		m.addFinding(kind, Error, try, "%s has %s free, less than %s", name, nodeerr.Own(ui.Size(p.Free)), ui.Size(least))
 	case p.Inodes >= 0 && p.Inodes < fewInodes:
 		m.addFinding(kind, Error, "free space: df -i "+folder, "%s has inodes for only %d more files",
-			name, cause.Own(p.Inodes))
+			name, nodeerr.Own(p.Inodes))
 	}
 }
 

@@ -9,8 +9,8 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/node/agent"
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/internal/cause"
-	"github.com/dsbuild/dsbuild/internal/each"
+	"github.com/dsbuild/dsbuild/internal/lists"
+	"github.com/dsbuild/dsbuild/internal/nodeerr"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -145,7 +145,7 @@ func (r *run) judgeCalls(callers, peers []*member, got []dialled) {
 	for _, m := range peers {
 		if by := deaf[m.index]; by > 1 && by == len(callers)-1 {
 			m.addFinding(Network, Error, try, "no other node reaches it at %s: %s",
-				cause.Own(m.route.Address), mostCommon(failed, m.index))
+				nodeerr.Own(m.route.Address), mostCommon(failed, m.index))
 		}
 	}
 	for _, m := range callers {
@@ -175,7 +175,7 @@ func nameWithAddress(members []*member) string {
 	if len(members) == 1 {
 		return members[0].Host.Name + " at " + members[0].route.Address
 	}
-	names := each.Map(members, func(m *member) string { return m.Host.Name })
+	names := lists.Map(members, func(m *member) string { return m.Host.Name })
 	return foldNames(names)
 }
 

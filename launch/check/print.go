@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/each"
+	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -127,7 +127,7 @@ func (r *Report) tableRows() [][]string {
 
 // findingLines writes the causes.
 func (r *Report) findingLines() []string {
-	lines := each.Map(r.Causes[:min(len(r.Causes), maxCauses)], Cause.String)
+	lines := lists.Map(r.Causes[:min(len(r.Causes), maxCauses)], Cause.String)
 	if more := len(r.Causes) - maxCauses; more > 0 {
 		lines = append(lines, fmt.Sprintf("… and %d more findings: --report FILE.json has all of them", more))
 	}

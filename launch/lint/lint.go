@@ -18,7 +18,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/lineerr"
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
 
@@ -62,7 +62,7 @@ type hit struct {
 type Finding struct {
 	Rule     string   `json:"rule"`
 	Severity Severity `json:"severity"`
-	diagnostic.Position
+	lineerr.Position
 	// Message describes the mistake and its consequence.
 	Message string `json:"message"`
 	Fix     string `json:"fix"`
@@ -72,7 +72,7 @@ type Finding struct {
 
 // Check reads a script and returns its mistakes in the order of the file. launches
 // reports whether it has any command that the rules about jobs are for. The error for a
-// text that is not a shell script is a *diagnostic.Error.
+// text that is not a shell script is a *lineerr.Error.
 func Check(file string, r io.Reader) (all []Finding, launches bool, err error) {
 	text, err := io.ReadAll(io.LimitReader(r, script.MaxSize+1))
 	if err != nil {
@@ -93,10 +93,10 @@ func Check(file string, r io.Reader) (all []Finding, launches bool, err error) {
 		err = &script.SyntaxError{At: -1, Err: err}
 	}
 	if err != nil {
-		var list diagnostic.List
-		position := diagnostic.Position{File: f.file}
+		var list lineerr.List
+		position := lineerr.Position{File: f.file}
 		if at := new(script.SyntaxError); errors.As(err, &at) && at.At >= 0 {
-			list.Lines, position = f.lines, diagnostic.PositionOf(f.file, f.text, at.At)
+			list.Lines, position = f.lines, lineerr.PositionOf(f.file, f.text, at.At)
 		}
 		list.Add(position, "launch lint reads only scripts of sh and bash", "%s", err)
 		return nil, false, list.Err()
@@ -145,8 +145,8 @@ func Unreadable(file string, err error) error {
 	for inner := errors.Unwrap(reason); inner != nil; inner = errors.Unwrap(reason) {
 		reason = inner
 	}
-	return &diagnostic.Error{Cause: err, Problems: []diagnostic.Problem{{
-		Position: diagnostic.Position{File: file},
+	return &lineerr.Error{Cause: err, Problems: []lineerr.Problem{{
+		Position: lineerr.Position{File: file},
 		Message:  "cannot read the script: " + reason.Error(),
 	}}}
 }
@@ -161,10 +161,10 @@ type document struct {
 func (f document) newFinding(r Rule, h hit) Finding {
 	says := cmp.Or(h.says, r.Title)
 	found := Finding{
-		Rule: r.ID, Severity: cmp.Or(h.severity, r.Severity), Position: diagnostic.PositionOf(f.file, f.text, h.at),
+		Rule: r.ID, Severity: cmp.Or(h.severity, r.Severity), Position: lineerr.PositionOf(f.file, f.text, h.at),
 		Message: says + ": " + cmp.Or(h.why, r.Why), Fix: r.Fix,
 	}
-	list := diagnostic.List{Lines: f.lines}
+	list := lineerr.List{Lines: f.lines}
 	list.Add(found.Position, "", "%s", found.Message)
 	found.Excerpt = list.Problems[0].Excerpt
 	return found
@@ -193,4 +193,4 @@ func countOf(n int, what string) string {
 }
 
 // showWord writes a word of the script for a message.
-func showWord(w script.Word) string { return diagnostic.Clip(w.Text()) }
+func showWord(w script.Word) string { return lineerr.Clip(w.Text()) }

@@ -16,7 +16,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/txtar"
 
-	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/lineerr"
 	"github.com/dsbuild/dsbuild/launch/lint"
 )
 
@@ -183,7 +183,7 @@ func TestNotAScript(t *testing.T) {
 		{"large.sh", strings.Repeat("# 345678\n", 20000), "large.sh: larger than 128 KiB: not a launch script"},
 	} {
 		_, _, err := lint.Check(c.name, strings.NewReader(c.text))
-		var wrong *diagnostic.Error
+		var wrong *lineerr.Error
 		if !errors.As(err, &wrong) || wrong.ExitCode() != 2 || !strings.Contains(err.Error(), c.want) || wrong.Hint() == "" || strings.Contains(err.Error(), "not a launch script") && wrong.Problems[0].Excerpt != "" {
 			t.Errorf("%s: %v, want %s", c.name, err, c.want)
 		}

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/lineerr"
 	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
@@ -201,7 +201,7 @@ func rdzvIDConstant(s *subject, l *launch) []hit {
 		return nil
 	}
 	if text, known := f.value.Literal(); known && text != "" {
-		return []hit{{at: f.value.Origin(), says: "the rendezvous id is always " + diagnostic.Clip(text)}}
+		return []hit{{at: f.value.Origin(), says: "the rendezvous id is always " + lineerr.Clip(text)}}
 	}
 	return nil
 }
@@ -227,7 +227,7 @@ func elasticWithoutMaxRestarts(_ *subject, l *launch) []hit {
 	if n, known := restarts.value.Int(); given && (!known || n > 0) {
 		return nil
 	}
-	return []hit{{at: f.value.Origin(), says: "--nnodes " + diagnostic.Clip(f.value.Text()) + " without --max-restarts"}}
+	return []hit{{at: f.value.Origin(), says: "--nnodes " + lineerr.Clip(f.value.Text()) + " without --max-restarts"}}
 }
 
 // masterAddrNotFirst finds variables of Slurm that are not the address of the first node.

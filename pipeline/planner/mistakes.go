@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/compat"
-	"github.com/dsbuild/dsbuild/internal/diagnostic"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/lineerr"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -23,8 +23,8 @@ type mistake struct {
 // newMistake describes a value that is not what its key takes.
 func newMistake(key, value, want, suggestion string) mistake {
 	return mistake{
-		key, fmt.Sprintf("%s is %q: %s", key, diagnostic.Clip(value), want),
-		&RequestError{fmt.Errorf("--%s %s: %s", key, diagnostic.Clip(value), want), suggestion},
+		key, fmt.Sprintf("%s is %q: %s", key, lineerr.Clip(value), want),
+		&RequestError{fmt.Errorf("--%s %s: %s", key, lineerr.Clip(value), want), suggestion},
 	}
 }
 
@@ -36,7 +36,7 @@ func (r Request) wrongValues(tables *compat.Tables) []mistake {
 	var all []mistake
 	abis := []string{autoABI, string(wheel.StableABI), string(wheel.TorchMinor)}
 	if r.ABI != "" && !slices.Contains(abis, r.ABI) {
-		all = append(all, newMistake("abi", r.ABI, "must be auto, stable or torch", diagnostic.DidYouMean(r.ABI, abis)))
+		all = append(all, newMistake("abi", r.ABI, "must be auto, stable or torch", lineerr.DidYouMean(r.ABI, abis)))
 	}
 	names := compat.SplitNames(r.GPUs)
 	if len(r.GPUs) > 0 && len(names) == 0 {
@@ -57,11 +57,11 @@ func (r Request) wrongValues(tables *compat.Tables) []mistake {
 	if _, err := wheel.ParseCPULevel(r.CPU); err != nil && r.CPU != "" && r.CPU != nativeCPU {
 		all = append(all, newMistake("cpu", r.CPU,
 			"must be x86-64-v2 (SSE4.2), x86-64-v3 (AVX2), x86-64-v4 (AVX-512), armv8-a (of aarch64), "+
-				"or native: the level of this machine", diagnostic.DidYouMean(r.CPU, []string{nativeCPU})))
+				"or native: the level of this machine", lineerr.DidYouMean(r.CPU, []string{nativeCPU})))
 	}
 	if known := []string{wheel.X86, wheel.Arm}; r.Machine != "" && !slices.Contains(known, r.Machine) {
 		all = append(all, newMistake("machine", r.Machine, "must be x86_64 or aarch64",
-			diagnostic.DidYouMean(r.Machine, known)))
+			lineerr.DidYouMean(r.Machine, known)))
 	}
 	if r.Ops != nil && len(r.Ops) == 0 { // nil: the default ops
 		all = append(all, mistakeOf("ops", &RequestError{err: errors.New("--ops: no operator given")}))
@@ -115,7 +115,7 @@ func versionMeant(value string) string {
 
 // AddMistakes adds the invalid values of a file's entry to the mistakes of the file, unknown GPUs and ops
 // included. place returns the position of a key's value. A value that several entries share is added once.
-func AddMistakes(list *diagnostic.List, tables *compat.Tables, r Request, place func(key string) diagnostic.Position) {
+func AddMistakes(list *lineerr.List, tables *compat.Tables, r Request, place func(key string) lineerr.Position) {
 	wrong := r.wrongValues(tables)
 	for _, name := range compat.SplitNames(r.GPUs) {
 		var bad *compat.ConflictError
@@ -131,7 +131,7 @@ func AddMistakes(list *diagnostic.List, tables *compat.Tables, r Request, place 
 	}
 	for _, m := range wrong {
 		at := place(m.key)
-		same := func(p diagnostic.Problem) bool { return p.Position == at && p.Message == m.text }
+		same := func(p lineerr.Problem) bool { return p.Position == at && p.Message == m.text }
 		if !slices.ContainsFunc(list.Problems, same) {
 			list.Add(at, flagsAsKeys(fault.Hint(m.err)), "%s", m.text)
 		}

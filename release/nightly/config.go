@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/compat"
-	"github.com/dsbuild/dsbuild/internal/diagnostic"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/lineerr"
 	"github.com/dsbuild/dsbuild/internal/yamldoc"
 	"github.com/dsbuild/dsbuild/release/index"
 )
@@ -58,7 +58,7 @@ const leastConfig = `add at least "wheels: {wheels: [{gpu: A100}]}"`
 const defaultKeep = 7
 
 // Read reads the nightly file at path. It reports all mistakes together, as a
-// *diagnostic.Error. Relative paths are taken from its folder.
+// *lineerr.Error. Relative paths are taken from its folder.
 func Read(path string) (Config, error) {
 	tables, err := compat.NewTables()
 	if err != nil {
@@ -118,8 +118,8 @@ func (r *reader) readConfig(body yamldoc.Node) Config {
 	if d := c.Deploy; d != nil && len(c.Sources) > 0 {
 		d.Source = cmp.Or(d.Source, c.Sources[0].Name)
 		if !slices.ContainsFunc(c.Sources, func(s Source) bool { return s.Name == d.Source }) {
-			r.Add(diagnostic.Position{File: r.File}, "", "deploy names the source %q, which is not in sources",
-				diagnostic.Clip(d.Source))
+			r.Add(lineerr.Position{File: r.File}, "", "deploy names the source %q, which is not in sources",
+				lineerr.Clip(d.Source))
 		}
 	}
 	return c
@@ -160,7 +160,7 @@ func (r *reader) readSources(p yamldoc.Pair) []Source {
 				s.DeepSpeed = mainURL
 			default:
 				r.Add(r.Place(n), "give another source a name: {name: fork, deepspeed: git+URL@REF}",
-					"source %q is neither release nor main", diagnostic.Clip(word))
+					"source %q is neither release nor main", lineerr.Clip(word))
 			}
 		} else {
 			for _, q := range r.Pairs(n, "a source", []string{"name", "deepspeed"}) {
@@ -179,7 +179,7 @@ func (r *reader) readSources(p yamldoc.Pair) []Source {
 			}
 		}
 		if seen[s.Name] {
-			r.Add(r.Place(n), "give each its own name", "a second source with the name %q", diagnostic.Clip(s.Name))
+			r.Add(r.Place(n), "give each its own name", "a second source with the name %q", lineerr.Clip(s.Name))
 		}
 		seen[s.Name] = true
 		all = append(all, s)

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/lineerr"
 	"github.com/dsbuild/dsbuild/pipeline/planner"
 	"github.com/dsbuild/dsbuild/release/nightly"
 )
@@ -102,7 +102,7 @@ func TestMistakes(t *testing.T) {
 		"deploy: {inventory: i, fork: 3}":      "did you mean \"forks\"?",
 	} {
 		_, _, err := read(t, text)
-		var wrong *diagnostic.Error
+		var wrong *lineerr.Error
 		if !errors.As(err, &wrong) || wrong.ExitCode() != 2 || !strings.Contains(err.Error(), want) && !strings.Contains(wrong.Hint(), want) {
 			t.Errorf("%q:\n%v\nwant\n%s", text, err, want)
 		}

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/lineerr"
 	"github.com/dsbuild/dsbuild/internal/yamldoc"
 	"github.com/dsbuild/dsbuild/pipeline/planner"
 )
@@ -21,7 +21,7 @@ type Entry struct {
 type setting struct {
 	key   string
 	words []string
-	at    diagnostic.Position
+	at    lineerr.Position
 }
 
 // readWheels reads the entries. Their settings override the defaults.
@@ -42,7 +42,7 @@ func (r *reader) readWheels(p yamldoc.Pair) []Entry {
 		r.Add(p.At, leastConfig, "the file lists no wheels")
 	}
 	var entries []Entry
-	first := map[string]diagnostic.Position{} // by name
+	first := map[string]lineerr.Position{} // by name
 	for _, n := range items {
 		before := len(r.Problems)
 		own, name := r.readSettings(n, "an entry of wheels", append([]string{"name"}, planner.Keys()...))
@@ -50,17 +50,17 @@ func (r *reader) readWheels(p yamldoc.Pair) []Entry {
 			continue
 		}
 		e := Entry{Name: cmp.Or(name, settingsName(own), "wheel")}
-		places := map[string]diagnostic.Position{}
+		places := map[string]lineerr.Position{}
 		for _, s := range slices.Concat(defaults, own) {
 			e.Set(s.key, s.words)
 			places[s.key] = s.at
 		}
-		planner.AddMistakes(&r.List, r.tables, e.Request, func(key string) diagnostic.Position {
+		planner.AddMistakes(&r.List, r.tables, e.Request, func(key string) lineerr.Position {
 			return cmp.Or(places[key], r.Place(n))
 		})
 		if at, twice := first[e.Name]; twice {
 			r.Add(r.Place(n), "give each its own name",
-				"a second entry with the name %q; the first is at %s", diagnostic.Clip(e.Name), at)
+				"a second entry with the name %q; the first is at %s", lineerr.Clip(e.Name), at)
 		}
 		first[e.Name] = r.Place(n)
 		entries = append(entries, e)
@@ -72,14 +72,14 @@ func (r *reader) readWheels(p yamldoc.Pair) []Entry {
 func settingsName(settings []setting) string {
 	var words []string
 	for _, s := range settings {
-		words = append(words, s.key+"="+diagnostic.HideCredentials(strings.Join(s.words, "+")))
+		words = append(words, s.key+"="+lineerr.HideCredentials(strings.Join(s.words, "+")))
 	}
 	return strings.Join(words, ",")
 }
 
 // readSettings reads the settings of an entry, or the defaults. Only an entry has a name.
 func (r *reader) readSettings(n yamldoc.Node, what string, known []string) (settings []setting, name string) {
-	at := map[string]diagnostic.Position{}
+	at := map[string]lineerr.Position{}
 	for _, p := range r.Pairs(n, what, known) {
 		words := r.readValue(p)
 		switch {

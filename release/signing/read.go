@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/lineerr"
 	"github.com/dsbuild/dsbuild/internal/yamldoc"
 )
 
@@ -43,7 +43,7 @@ func ReadPolicy(path string, in io.Reader, now time.Time) (*Policy, error) {
 // reader turns one file into a Policy and collects its mistakes.
 type reader struct {
 	*yamldoc.Reader
-	seen map[string]diagnostic.Position // names and keys of signers
+	seen map[string]lineerr.Position // names and keys of signers
 }
 
 func newReader(path string) *reader {
@@ -52,7 +52,7 @@ func newReader(path string) *reader {
 		Kind:  "policy",
 		Least: `give at least "signers: [{name: ci, key: ssh-ed25519 AAAA…}]"`,
 		Share: "write the values out",
-	}, map[string]diagnostic.Position{}}
+	}, map[string]lineerr.Position{}}
 }
 
 // ParsePolicy reads the text of a policy; messages call it path.
@@ -230,7 +230,7 @@ func (r *reader) texts(n yamldoc.Node, what string, form *regexp.Regexp, want st
 	for _, item := range r.Items(n, what) {
 		text := r.text(item, "an entry of "+what, form, want)
 		if slices.Contains(all, text) {
-			r.Add(r.Place(item), "", "%s is given twice", diagnostic.Clip(text))
+			r.Add(r.Place(item), "", "%s is given twice", lineerr.Clip(text))
 		}
 		all = append(all, text)
 	}

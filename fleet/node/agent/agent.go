@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/fleet/node"
-	"github.com/dsbuild/dsbuild/internal/cause"
+	"github.com/dsbuild/dsbuild/internal/nodeerr"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
@@ -220,8 +220,8 @@ func (r reply) decode(into any) error {
 	case r.OK == nil && r.Detail == "":
 		return &Failure{node.NewNodeError(r.Failed), r.Advice, r.Busy}
 	case r.OK == nil:
-		own := cause.Own(ui.Shorten(ui.OneLine(r.Detail), maxDetail))
-		return &Failure{cause.Errorf("%w (%s)", node.NewNodeError(r.Failed), own), r.Advice, r.Busy}
+		own := nodeerr.Own(ui.Shorten(ui.OneLine(r.Detail), maxDetail))
+		return &Failure{nodeerr.Errorf("%w (%s)", node.NewNodeError(r.Failed), own), r.Advice, r.Busy}
 	case into == nil:
 		return nil
 	}

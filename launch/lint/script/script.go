@@ -18,7 +18,7 @@ import (
 
 	"mvdan.cc/sh/v3/syntax"
 
-	"github.com/dsbuild/dsbuild/internal/each"
+	"github.com/dsbuild/dsbuild/internal/lists"
 )
 
 // Bounds of the work: launch scripts are small, and hostile input must not take long.
@@ -157,7 +157,7 @@ func (c *Command) Arg(i int) string {
 
 // Text writes the command for a reader.
 func (c *Command) Text() string {
-	words := each.Map(c.Words, Word.Text)
+	words := lists.Map(c.Words, Word.Text)
 	return strings.Join(words, " ")
 }
 

@@ -1,4 +1,4 @@
-package diagnostic_test
+package lineerr_test
 
 import (
 	"errors"
@@ -7,14 +7,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/internal/diagnostic"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/lineerr"
 )
 
 // one is the text of the only mistake in a line, at a column.
 func one(line string, column int) string {
-	l := diagnostic.List{Lines: []string{"first", line}}
-	l.Add(diagnostic.Position{File: "f", Line: 2, Column: column}, "", "wrong")
+	l := lineerr.List{Lines: []string{"first", line}}
+	l.Add(lineerr.Position{File: "f", Line: 2, Column: column}, "", "wrong")
 	return l.Err().Error()
 }
 
@@ -61,23 +61,23 @@ func TestExcerptPointsAtColumn(t *testing.T) {
 // Mistakes are told in the order of the file, each with its hint; a single hint is left to the caller.
 func TestErrorTellsAll(t *testing.T) {
 	t.Parallel()
-	var l diagnostic.List
+	var l lineerr.List
 	if l.Err() != nil {
 		t.Error("no mistakes are an error")
 	}
-	l.Add(diagnostic.Position{File: "f", Line: 3, Column: 2}, "do it", "third %d", 3)
+	l.Add(lineerr.Position{File: "f", Line: 3, Column: 2}, "do it", "third %d", 3)
 	if err := l.Err(); err.Error() != "f:3:2: third 3" || fault.Hint(err) != "do it" || fault.ExitCode(err) != 2 {
 		t.Errorf("%v, hint %q, code %d", err, fault.Hint(err), fault.ExitCode(err))
 	}
-	l.Add(diagnostic.Position{File: "f", Line: 1, Column: 9}, "", "second")
-	l.Add(diagnostic.Position{File: "f", Line: 1, Column: 4}, "look", "first")
-	l.Add(diagnostic.Position{File: "f"}, "", "whole")
-	l.Add(diagnostic.Position{}, "", "anywhere")
+	l.Add(lineerr.Position{File: "f", Line: 1, Column: 9}, "", "second")
+	l.Add(lineerr.Position{File: "f", Line: 1, Column: 4}, "look", "first")
+	l.Add(lineerr.Position{File: "f"}, "", "whole")
+	l.Add(lineerr.Position{}, "", "anywhere")
 	want := "f: whole\nanywhere\nf:1:4: first\n  hint: look\nf:1:9: second\nf:3:2: third 3\n  hint: do it"
 	if err := l.Err(); err.Error() != want || fault.Hint(err) != "" {
 		t.Errorf("%v\nhint %q", err, fault.Hint(err))
 	}
-	unreadable := &diagnostic.Error{Problems: []diagnostic.Problem{{Message: "cannot read it"}}, Cause: fs.ErrPermission}
+	unreadable := &lineerr.Error{Problems: []lineerr.Problem{{Message: "cannot read it"}}, Cause: fs.ErrPermission}
 	if !errors.Is(unreadable, fs.ErrPermission) || unreadable.Error() != "cannot read it" {
 		t.Error(unreadable)
 	}
@@ -86,12 +86,12 @@ func TestErrorTellsAll(t *testing.T) {
 // A file of nothing but mistakes costs little, and the error counts those that it does not show.
 func TestManyMistakes(t *testing.T) {
 	t.Parallel()
-	var l diagnostic.List
+	var l lineerr.List
 	for i := range 10_500 {
-		l.Add(diagnostic.Position{File: "f", Line: i + 1, Column: 1}, "", "wrong")
+		l.Add(lineerr.Position{File: "f", Line: i + 1, Column: 1}, "", "wrong")
 	}
 	lines := strings.Split(l.Err().Error(), "\n")
-	if len(lines) != diagnostic.Shown+1 || lines[diagnostic.Shown] != fmt.Sprintf("and %d more problems", 10_500-diagnostic.Shown) || len(l.Problems) != 10_000 {
+	if len(lines) != lineerr.Shown+1 || lines[lineerr.Shown] != fmt.Sprintf("and %d more problems", 10_500-lineerr.Shown) || len(l.Problems) != 10_000 {
 		t.Errorf("%d lines, the last %q; %d kept", len(lines), lines[len(lines)-1], len(l.Problems))
 	}
 }
@@ -102,34 +102,34 @@ func TestDistance(t *testing.T) {
 	words := []string{"", "a", "ab", "ba", "deploy", "delpoy", "deplo", "H1OO", "h100", "no_cache", "no-cache", "kitten", "sitting"}
 	for _, a := range words {
 		for _, b := range words {
-			d := diagnostic.Distance(a, b)
-			if d != diagnostic.Distance(b, a) || (d == 0) != (a == b) || d > diagnostic.Letter*max(len(a), len(b)) {
-				t.Errorf("%q to %q: %d, and back %d", a, b, d, diagnostic.Distance(b, a))
+			d := lineerr.Distance(a, b)
+			if d != lineerr.Distance(b, a) || (d == 0) != (a == b) || d > lineerr.Letter*max(len(a), len(b)) {
+				t.Errorf("%q to %q: %d, and back %d", a, b, d, lineerr.Distance(b, a))
 			}
 			for _, c := range words {
-				if around := diagnostic.Distance(a, c) + diagnostic.Distance(c, b); d > around+diagnostic.Letter {
+				if around := lineerr.Distance(a, c) + lineerr.Distance(c, b); d > around+lineerr.Letter {
 					t.Errorf("%q to %q is %d, but by %q %d", a, b, d, c, around)
 				}
 			}
 		}
 	}
-	if got := diagnostic.Distance("kitten", "sitting"); got != 3*diagnostic.Letter {
+	if got := lineerr.Distance("kitten", "sitting"); got != 3*lineerr.Letter {
 		t.Errorf("kitten to sitting: %d", got)
 	}
-	if diagnostic.DidYouMean("deply", []string{"deploy"}) != "did you mean deploy?" || diagnostic.DidYouMean("x", []string{"deploy"}) != "" {
+	if lineerr.DidYouMean("deply", []string{"deploy"}) != "did you mean deploy?" || lineerr.DidYouMean("x", []string{"deploy"}) != "" {
 		t.Error("DidYouMean")
 	}
-	if got := diagnostic.Nearest(strings.Repeat("a", 300), []string{strings.Repeat("a", 301)}); got != "" {
+	if got := lineerr.Nearest(strings.Repeat("a", 300), []string{strings.Repeat("a", 301)}); got != "" {
 		t.Errorf("a word of 300 letters is compared: %.10s", got)
 	}
 }
 
 func TestClip(t *testing.T) {
 	t.Parallel()
-	if got := diagnostic.Clip(strings.Repeat("ü", 61)); got != strings.Repeat("ü", 60)+"..." {
+	if got := lineerr.Clip(strings.Repeat("ü", 61)); got != strings.Repeat("ü", 60)+"..." {
 		t.Error(got)
 	}
-	if got := diagnostic.Clip(strings.Repeat("ü", 60)); got != strings.Repeat("ü", 60) {
+	if got := lineerr.Clip(strings.Repeat("ü", 60)); got != strings.Repeat("ü", 60) {
 		t.Error(got)
 	}
 }
@@ -137,7 +137,7 @@ func TestClip(t *testing.T) {
 // The names of positions leave out unknown parts.
 func TestPosition(t *testing.T) {
 	t.Parallel()
-	for want, p := range map[string]diagnostic.Position{"": {}, "f": {File: "f", Column: 3}, "f:2:3": {File: "f", Line: 2, Column: 3}} {
+	for want, p := range map[string]lineerr.Position{"": {}, "f": {File: "f", Column: 3}, "f:2:3": {File: "f", Line: 2, Column: 3}} {
 		if p.String() != want {
 			t.Errorf("%+v: %s", p, p)
 		}
@@ -151,7 +151,7 @@ func TestHideCredentials(t *testing.T) {
 		"https://host/x?token=s3cret: no":                   "https://host/x no",
 		"https://host/x":                                    "https://host/x",
 	} {
-		if got := diagnostic.HideCredentials(text); got != want {
+		if got := lineerr.HideCredentials(text); got != want {
 			t.Errorf("%q: %q, not %q", text, got, want)
 		}
 	}
@@ -169,8 +169,8 @@ func TestSecretsAreHidden(t *testing.T) {
 		"deepspeed: git+https://host/x@v1, identity_file: /a/pass": "deepspeed: git+https://host/x@v1, identity_file: /a/pass",
 		"sudo_password_file: /etc/x":                               "sudo_password_file: /etc/x",
 	} {
-		l := diagnostic.List{Lines: []string{line}}
-		l.Add(diagnostic.Position{File: "f", Line: 1, Column: 3}, "", "wrong: %s", "https://u:s3cret@host/x")
+		l := lineerr.List{Lines: []string{line}}
+		l.Add(lineerr.Position{File: "f", Line: 1, Column: 3}, "", "wrong: %s", "https://u:s3cret@host/x")
 		text := l.Err().Error()
 		if strings.Contains(text, "s3cret") || !strings.Contains(text, "| "+want+"\n") || !strings.Contains(text, "\n      |   ^") || !strings.Contains(text, "wrong: https://host/x") {
 			t.Errorf("%s\nwant %s", text, want)

@@ -1,4 +1,4 @@
-package diagnostic
+package lineerr
 
 import (
 	"slices"

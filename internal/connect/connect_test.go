@@ -1,4 +1,4 @@
-package hosts_test
+package connect_test
 
 import (
 	"bytes"
@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/internal/hosts"
+	"github.com/dsbuild/dsbuild/internal/connect"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/inventory"
 )
@@ -33,7 +33,7 @@ func TestVariablesAreNotInCommandLines(t *testing.T) {
 	const input = "its input\n\x00\xff and the rest"
 	for name, prefix := range map[string][]string{"no prefix": nil, "a prefix": {"env", "-u", "NOTHING"}} {
 		on := &here{}
-		r := hosts.WithEnv(hosts.Runner(on, inventory.Host{
+		r := connect.WithEnv(connect.Runner(on, inventory.Host{
 			Name: "gpu1", Env: map[string]string{"TOKEN": value, "OWN": "the inventory's", "line": "a name that the shell uses"},
 			Setup: "SET=1; export SET", ExecPrefix: prefix,
 		}), map[string]string{"OWN": "the command's"})
@@ -55,7 +55,7 @@ func TestVariablesAreNotInCommandLines(t *testing.T) {
 // If a prefix consumes standard input, the error says so, and nothing runs without the
 // variables.
 func TestVariablesThatDoNotArrive(t *testing.T) {
-	r := hosts.Runner(&here{}, inventory.Host{Name: "gpu1", Env: map[string]string{"TOKEN": "x"}, ExecPrefix: []string{"sh", "-c", `exec "$@" </dev/null`, "sh"}})
+	r := connect.Runner(&here{}, inventory.Host{Name: "gpu1", Env: map[string]string{"TOKEN": "x"}, ExecPrefix: []string{"sh", "-c", `exec "$@" </dev/null`, "sh"}})
 	var out, errs bytes.Buffer
 	err := r.Run(t.Context(), remote.Command{Argv: []string{"echo", "it runs"}, Stdout: &out, Stderr: &errs})
 	if err == nil || out.Len() > 0 || !strings.Contains(errs.String(), "did not arrive") {

@@ -1,9 +1,9 @@
-package diagnostic_test
+package lineerr_test
 
 import (
 	"testing"
 
-	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/lineerr"
 )
 
 // The nearest word is a likely typing or reading error, and nothing else is near.
@@ -27,7 +27,7 @@ func TestNearest(t *testing.T) {
 		{"kubernetes", []string{"k8s", "jax"}, ""},
 		{"frobnicate", []string{"index", "inspect"}, ""},
 	} {
-		if got := diagnostic.Nearest(c.word, c.candidates); got != c.want {
+		if got := lineerr.Nearest(c.word, c.candidates); got != c.want {
 			t.Errorf("%s: %q, want %q", c.word, got, c.want)
 		}
 	}

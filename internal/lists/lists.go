@@ -1,5 +1,5 @@
-// Package each has what package slices lacks. Every package may use it.
-package each
+// Package lists has what package slices lacks. Every package may use it.
+package lists
 
 // Map returns a list with the value of each item.
 func Map[T, U any](items []T, value func(T) U) []U {

@@ -1,9 +1,9 @@
-// Package cause finds messages about different nodes that have the same cause.
+// Package nodeerr finds messages about different nodes that have the same cause.
 //
 // A message for people contains details that each node has for itself: its address, a process,
-// its free space. The code that writes the message marks these details with Own. The cause is the
-// message without them. Nodes with the same cause share a line of a report.
-package cause
+// its free space. The code that writes the message marks these details with Own. Common is the
+// message without them. Nodes with the same one share a line of a report.
+package nodeerr
 
 import (
 	"errors"
@@ -31,42 +31,42 @@ type left struct{}
 // Format implements fmt.Formatter.
 func (left) Format(s fmt.State, _ rune) { io.WriteString(s, gap) } //nolint:errcheck // never fails
 
-// Message is a text with its cause.
+// Message is a text about a node.
 type Message struct {
-	Text  string
-	Cause string
+	Text   string
+	Common string // the text without what only this node has
 }
 
-// Messagef formats a message and its cause.
+// Messagef formats a message, whose arguments may be marked.
 func Messagef(format string, args ...any) Message {
 	return Message{fmt.Sprintf(format, args...), without(format, args)}
 }
 
 // From returns the message of an error.
-func From(err error) Message { return Message{err.Error(), Of(err)} }
+func From(err error) Message { return Message{err.Error(), Common(err)} }
 
 // String returns the text.
 func (m Message) String() string { return m.Text }
 
-// caused is an error with a known cause.
-type caused struct {
+// marked is an error with marked arguments.
+type marked struct {
 	error
-	cause string
+	common string
 }
 
-// Cause returns the message without the node's own details.
-func (c *caused) Cause() string { return c.cause }
+// Common returns the message without the node's own details.
+func (m *marked) Common() string { return m.common }
 
 // Unwrap returns the error with the full message.
-func (c *caused) Unwrap() error { return c.error }
+func (m *marked) Unwrap() error { return m.error }
 
 // Errorf is fmt.Errorf for arguments that may be marked.
 func Errorf(format string, args ...any) error {
-	return &caused{fmt.Errorf(format, args...), without(format, args)}
+	return &marked{fmt.Errorf(format, args...), without(format, args)}
 }
 
 // Error makes an error of a message.
-func Error(m Message) error { return &caused{errors.New(m.Text), m.Cause} }
+func Error(m Message) error { return &marked{errors.New(m.Text), m.Common} }
 
 // without formats a message without its marked arguments.
 func without(format string, args []any) string {
@@ -76,9 +76,9 @@ func without(format string, args []any) string {
 		case own:
 			kept[i] = left{}
 		case Message:
-			kept[i] = a.Cause
+			kept[i] = a.Common
 		case error:
-			kept[i] = Of(a)
+			kept[i] = Common(a)
 		default:
 			kept[i] = arg
 		}
@@ -86,16 +86,16 @@ func without(format string, args []any) string {
 	return fmt.Sprintf(strings.NewReplacer("%%", "%%", "%w", "%v").Replace(format), kept...)
 }
 
-// Of returns the message of an error without the node's own details, wherever in the chain of
+// Common returns the message of an error without the node's own details, wherever in the chain of
 // errors they were marked.
-func Of(err error) string {
+func Common(err error) string {
 	switch e := err.(type) { //nolint:errorlint // each link of the chain is looked at by itself
 	case nil:
 		return ""
-	case interface{ Cause() string }:
-		return e.Cause()
+	case interface{ Common() string }:
+		return e.Common()
 	case *net.OpError:
-		return e.Op + " " + e.Net + ": " + Of(e.Err)
+		return e.Op + " " + e.Net + ": " + Common(e.Err)
 	case *net.DNSError:
 		return e.Err
 	case interface{ Unwrap() error }:
@@ -107,11 +107,11 @@ func Of(err error) string {
 }
 
 // replaced returns the text of an error with the text of each wrapped error replaced by its
-// cause.
+// common text.
 func replaced(text string, wrapped ...error) string {
 	for _, inner := range wrapped {
 		if inner != nil && inner.Error() != "" {
-			text = strings.Replace(text, inner.Error(), Of(inner), 1)
+			text = strings.Replace(text, inner.Error(), Common(inner), 1)
 		}
 	}
 	return text

@@ -1,6 +1,6 @@
-// Package diagnostic collects the mistakes of a file and prints them together, each
+// Package lineerr collects the mistakes of a file and prints them together, each
 // with its line and a caret below the column. It shows no line's secrets.
-package diagnostic
+package lineerr
 
 import (
 	"bytes"

@@ -1,6 +1,6 @@
-// Package hosts reaches the nodes of an inventory. It turns an inventory host into a connection
+// Package connect reaches the nodes of an inventory. It turns an inventory host into a connection
 // target and a runner.
-package hosts
+package connect
 
 import (
 	"context"

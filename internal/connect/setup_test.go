@@ -1,4 +1,4 @@
-package hosts_test
+package connect_test
 
 import (
 	"bytes"
@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/internal/connect"
 	"github.com/dsbuild/dsbuild/internal/fault"
-	"github.com/dsbuild/dsbuild/internal/hosts"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/inventory"
 )
@@ -40,7 +40,7 @@ func TestSetupLineThatFails(t *testing.T) {
 	} {
 		host.Setup = line
 		var out, errs bytes.Buffer
-		err := hosts.Runner(&exiting{}, host).Run(t.Context(), remote.Command{Argv: []string{"echo", "it runs"}, Stdout: &out, Stderr: &errs})
+		err := connect.Runner(&exiting{}, host).Run(t.Context(), remote.Command{Argv: []string{"echo", "it runs"}, Stdout: &out, Stderr: &errs})
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") || strings.Contains(err.Error(), "\x1b") || strings.Contains(out.String(), "it runs") {
 			t.Errorf("%s: %v\nwant %s; output %q", line, err, want, out.String())
 		}
@@ -55,12 +55,12 @@ func TestProgramFailsAfterSetup(t *testing.T) {
 	t.Parallel()
 	host := inventory.Host{Name: "gpu1", Setup: "export A=1"}
 	var errs bytes.Buffer
-	err := hosts.Runner(&exiting{}, host).Run(t.Context(), remote.Command{Argv: []string{"sh", "-c", "head -c 40000 /dev/zero | tr '\\0' x >&2; exit 3"}, Stderr: &errs})
+	err := connect.Runner(&exiting{}, host).Run(t.Context(), remote.Command{Argv: []string{"sh", "-c", "head -c 40000 /dev/zero | tr '\\0' x >&2; exit 3"}, Stderr: &errs})
 	var ended *remote.ExitError
 	if !errors.As(err, &ended) || ended.Code != 3 || errs.Len() != 40_000 {
 		t.Errorf("%v, %d bytes", err, errs.Len())
 	}
-	if err := hosts.Runner(&exiting{}, host).Run(t.Context(), remote.Command{Argv: []string{"true"}}); err != nil {
+	if err := connect.Runner(&exiting{}, host).Run(t.Context(), remote.Command{Argv: []string{"true"}}); err != nil {
 		t.Error(err)
 	}
 }
@@ -80,10 +80,10 @@ func TestAssigned(t *testing.T) {
 		`export A="never ends`:                 {"export A=[…]", [][2]string{{"A", "never ends"}}},
 		"PATH=/a:$PATH":                        {"PATH=[…]", [][2]string{{"PATH", "/a:$PATH"}}},
 	} {
-		if got := hosts.HideValues(text); got != want.hidden {
+		if got := connect.HideValues(text); got != want.hidden {
 			t.Errorf("%s: %s", text, got)
 		}
-		if got := hosts.Assigned(text); !slices.Equal(got, want.all) {
+		if got := connect.Assigned(text); !slices.Equal(got, want.all) {
 			t.Errorf("%s: %q", text, got)
 		}
 	}
@@ -94,18 +94,18 @@ func TestAssigned(t *testing.T) {
 func TestTarget(t *testing.T) {
 	t.Parallel()
 	h := inventory.Host{Name: "gpu1/train", Node: "gpu1", Address: "10.0.0.1", Port: 2222, User: "train", IdentityFile: "/keys/id", ProxyJump: "admin@head:2200,inner", Sudo: "root"}
-	got, err := hosts.Target(h, "/known")
+	got, err := connect.Target(h, "/known")
 	if err != nil || got.Name != "gpu1/train" || got.Node != "gpu1" || got.Address != "10.0.0.1" || got.Port != 2222 || got.User != "train" || got.Sudo != "root" || !slices.Equal(got.IdentityFiles, []string{"/keys/id"}) {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	if len(got.Jump) != 2 || got.Jump[0].User != "admin" || got.Jump[0].Port != 2200 || !slices.Equal(got.Jump[1].KnownHosts, []string{"/known"}) || !slices.Equal(got.KnownHosts, []string{"/known"}) {
 		t.Errorf("%+v", got.Jump)
 	}
-	if plain, err := hosts.Target(inventory.Host{Name: "a"}, ""); err != nil || len(plain.KnownHosts)+len(plain.IdentityFiles)+len(plain.Jump) != 0 {
+	if plain, err := connect.Target(inventory.Host{Name: "a"}, ""); err != nil || len(plain.KnownHosts)+len(plain.IdentityFiles)+len(plain.Jump) != 0 {
 		t.Errorf("%+v, %v", plain, err)
 	}
 	h.ProxyJump = "head:notaport"
-	if _, err := hosts.Target(h, ""); err == nil {
+	if _, err := connect.Target(h, ""); err == nil {
 		t.Error("a jump host without a port that is a number")
 	}
 }
