@@ -17,8 +17,7 @@ func TestInterfaces(t *testing.T) {
 	})
 }
 
-// TestEmbedding: no struct of fleet embeds one of fleet that embeds another, so a promoted name is at most one jump away. It holds for
-// options too: those of a command embed those of a fleet and the rules of a change, and these embed none.
+// TestEmbedding: no struct of fleet embeds one of fleet that embeds another, so a promoted name is at most one jump away.
 func TestEmbedding(t *testing.T) {
 	eachType(t, func(name string, of *types.Named) {
 		for _, outer := range embedded(of) {
@@ -27,6 +26,26 @@ func TestEmbedding(t *testing.T) {
 			}
 			for _, inner := range embedded(outer) {
 				t.Errorf("%s embeds %s, which embeds %s", name, outer.Obj().Name(), inner.Obj().Name())
+			}
+		}
+	})
+}
+
+// TestOptions: the options of a command may contain those of a package below it, and these contain none.
+func TestOptions(t *testing.T) {
+	inside := func(of *types.Named) (all []*types.Named) {
+		s, ok := of.Underlying().(*types.Struct)
+		for i := 0; ok && i < s.NumFields() && strings.HasSuffix(of.Obj().Name(), "Options"); i++ {
+			if n, ok := s.Field(i).Type().(*types.Named); ok && strings.HasSuffix(n.Obj().Name(), "Options") {
+				all = append(all, n)
+			}
+		}
+		return all
+	}
+	eachType(t, func(name string, of *types.Named) {
+		for _, below := range inside(of) {
+			for _, deepest := range inside(below) {
+				t.Errorf("%s contains %s, which contains %s", name, below, deepest)
 			}
 		}
 	})
