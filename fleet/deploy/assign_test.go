@@ -41,12 +41,14 @@ func TestAssignedPlan(t *testing.T) {
 		{nil, deploy.Assignment{Err: errors.New("not built")}, change.Absent, "", "not built", false},
 		{nil, deploy.Assignment{Name: "alien.whl", Wheel: &alien}, change.Refuse, "alien.whl", "torch 2.8", true},
 	} {
-		plan, err := deploy.NewAssignedPlan([]deploy.ProbeResult{{Name: "n", Facts: facts(c.change)}}, []deploy.Assignment{c.given}, deploy.PlanOptions{})
+		probed := []deploy.ProbeResult{{Name: "n", Facts: facts(c.change)}}
+		plan, err := deploy.NewAssignedPlan(probed, []deploy.Assignment{c.given}, deploy.PlanOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		n := plan.Nodes[0]
-		if n.Action != c.want || n.WheelName != c.wheel || !strings.Contains(strings.Join(n.Reasons, "; "), c.why) || n.Unfit != c.unfit || len(n.Reasons) > 0 != (c.why != "") {
+		if n.Action != c.want || n.WheelName != c.wheel || !strings.Contains(strings.Join(n.Reasons, "; "), c.why) ||
+			n.Unfit != c.unfit || len(n.Reasons) > 0 != (c.why != "") {
 			t.Errorf("case %d: %+v", i, n)
 		}
 	}
@@ -58,12 +60,15 @@ func TestAssignedPlanOfASharedEnvironment(t *testing.T) {
 	a := planWheel("a.whl", nil)
 	shared := facts(func(f *node.Facts) { f.SharedID = "nfs:server:1" })
 	known := []deploy.ProbeResult{{Name: "n1", Facts: shared}, {Name: "n2", Facts: shared}}
-	plan, err := deploy.NewAssignedPlan(known, []deploy.Assignment{{Name: "a.whl", Wheel: &a}, {Name: "a.whl", Wheel: &a}}, deploy.PlanOptions{})
-	if err != nil || plan.Nodes[0].Action != change.Install || plan.Nodes[1].Action != change.Shared || len(plan.Wheels) != 1 {
+	first, second := deploy.Assignment{Name: "a.whl", Wheel: &a}, deploy.Assignment{Name: "b", Pending: "soon"}
+	plan, err := deploy.NewAssignedPlan(known, []deploy.Assignment{first, first}, deploy.PlanOptions{})
+	if err != nil || plan.Nodes[0].Action != change.Install || plan.Nodes[1].Action != change.Shared ||
+		len(plan.Wheels) != 1 {
 		t.Errorf("%v, %+v", err, plan)
 	}
-	plan, err = deploy.NewAssignedPlan(known, []deploy.Assignment{{Name: "a.whl", Wheel: &a}, {Name: "b", Pending: "soon"}}, deploy.PlanOptions{})
-	if err != nil || plan.Nodes[0].Action != change.Refuse || plan.Nodes[1].Action != change.Refuse || !strings.Contains(plan.Nodes[1].Reasons[0], "they need different wheels") {
+	plan, err = deploy.NewAssignedPlan(known, []deploy.Assignment{first, second}, deploy.PlanOptions{})
+	if err != nil || plan.Nodes[0].Action != change.Refuse || plan.Nodes[1].Action != change.Refuse ||
+		!strings.Contains(plan.Nodes[1].Reasons[0], "they need different wheels") {
 		t.Errorf("%v, %+v", err, plan)
 	}
 	for i, other := range []string{"n2", "n1"} {

@@ -43,7 +43,8 @@ func (s small) write(t *testing.T, dir string) string {
 	for _, r := range s.requires {
 		metadata += "Requires-Dist: " + r + "\n"
 	}
-	files := map[string]string{info + "METADATA": metadata, info + "WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: " + tag + "\n"}
+	files := map[string]string{info + "METADATA": metadata,
+		info + "WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: " + tag + "\n"}
 	if s.files == nil {
 		files[stem+"/__init__.py"] = fmt.Sprintf("__version__ = %q\n", s.version)
 	}
@@ -129,7 +130,9 @@ func TestBundleFillsWhatANodeLacks(t *testing.T) {
 	was := e.snapshot(t)
 
 	r := run(t, context.Background(), opt)
-	if n := r.Nodes[0]; n.Status != report.Refused || !strings.Contains(n.Error, "requirements are missing: einops, hjson>=3 (this node has 2.0)") || !strings.Contains(n.Hint, "--deps bundle") {
+	if n := r.Nodes[0]; n.Status != report.Refused ||
+		!strings.Contains(n.Error, "requirements are missing: einops, hjson>=3 (this node has 2.0)") ||
+		!strings.Contains(n.Hint, "--deps bundle") {
 		t.Errorf("without a bundle: %+v", n)
 	}
 
@@ -141,7 +144,9 @@ func TestBundleFillsWhatANodeLacks(t *testing.T) {
 	if n := r.Nodes[0]; r.Err() != nil || !n.Changed || !slices.Equal(n.ExtraWheels, want) || count.Puts.Load() != 6 {
 		t.Fatalf("%v: %+v, %d files sent", r.Err(), n, count.Puts.Load())
 	}
-	out, err := exec.Command(e.python, "-c", "import einops, deep_one, quick, hjson, space.one, space.two, single; print(einops.__version__, hjson.v, space.one.v, space.two.v, single.v)").CombinedOutput()
+	const program = "import einops, deep_one, quick, hjson, space.one, space.two, single; " +
+		"print(einops.__version__, hjson.v, space.one.v, space.two.v, single.v)"
+	out, err := exec.Command(e.python, "-c", program).CombinedOutput()
 	if strings.TrimSpace(string(out)) != "0.8.1 3 2 1 2" {
 		t.Errorf("%v: %s", err, out)
 	}
@@ -152,7 +157,8 @@ func TestBundleFillsWhatANodeLacks(t *testing.T) {
 	}
 	after := e.snapshot(t)
 	for path, w := range was {
-		if (strings.Contains(path, "/torch") || strings.Contains(path, "/two/") || strings.Contains(path, "two-1.0") || strings.HasSuffix(path, "other.py")) && after[path] != w {
+		if (strings.Contains(path, "/torch") || strings.Contains(path, "/two/") || strings.Contains(path, "two-1.0") ||
+			strings.HasSuffix(path, "other.py")) && after[path] != w {
 			t.Errorf("%s was changed", path)
 		}
 	}
@@ -165,8 +171,10 @@ func TestBundleFillsWhatANodeLacks(t *testing.T) {
 	}
 	// Another commit of a companion, which says the same version.
 	newer := opt
-	newer.Bundle = wheelhouse(t, small{name: "space-one", version: "2.0", companion: true, files: map[string]string{"space/one/__init__.py": "v = 22\n"}})
-	if r = run(t, context.Background(), newer); r.Err() != nil || !slices.Equal(r.Nodes[0].ExtraWheels, []string{"space-one 2.0"}) {
+	newer.Bundle = wheelhouse(t, small{name: "space-one", version: "2.0", companion: true,
+		files: map[string]string{"space/one/__init__.py": "v = 22\n"}})
+	if r = run(t, context.Background(), newer); r.Err() != nil ||
+		!slices.Equal(r.Nodes[0].ExtraWheels, []string{"space-one 2.0"}) {
 		t.Errorf("%v: %+v", r.Err(), r.Nodes[0])
 	}
 	if r = back(t, newer); r.Err() != nil {
@@ -202,7 +210,8 @@ func TestBundleIsPutBackAsAWhole(t *testing.T) {
 	o := options(t, load(t, makeWheel(t, t.TempDir(), opt)), []*sshtest.Server{s}, h)
 	o.Bundle = fullHouse(t)
 	r := run(t, context.Background(), o)
-	if n := r.Nodes[0]; n.Status != report.Failed || n.Step != "verify" || !strings.Contains(n.Error, "put back: no DeepSpeed, as before") {
+	if n := r.Nodes[0]; n.Status != report.Failed || n.Step != "verify" ||
+		!strings.Contains(n.Error, "put back: no DeepSpeed, as before") {
 		t.Errorf("%+v", n)
 	}
 	e.mustBe(t, was)
@@ -237,7 +246,8 @@ func TestRollbackRefusesWhatWasChangedSince(t *testing.T) {
 	}
 	e.install(t, small{name: "hjson", version: "3.2"})
 	was := e.snapshot(t)
-	if n := back(t, opt).Nodes[0]; n.Status != report.Failed || !strings.Contains(n.Error, "hjson was changed after the deploy") {
+	if n := back(t, opt).Nodes[0]; n.Status != report.Failed ||
+		!strings.Contains(n.Error, "hjson was changed after the deploy") {
 		t.Errorf("%+v", n)
 	}
 	e.mustBe(t, was)
@@ -257,7 +267,8 @@ func TestPackageWithoutRecordIsNotReplaced(t *testing.T) {
 	refused := func(form string) {
 		t.Helper()
 		was := e.snapshot(t)
-		if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.Failed || n.Step != "install" || !strings.Contains(n.Error, "has no RECORD: hjson cannot be replaced") || n.Hint == "" {
+		if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.Failed || n.Step != "install" ||
+			!strings.Contains(n.Error, "has no RECORD: hjson cannot be replaced") || n.Hint == "" {
 			t.Errorf("%s: %+v", form, n)
 		}
 		e.mustBe(t, was)
@@ -284,7 +295,9 @@ func TestShadowOfACompanionIsNamed(t *testing.T) {
 	opt := options(t, load(t, makeWheel(t, t.TempDir(), needy())), []*sshtest.Server{s}, h)
 	opt.Bundle = fullHouse(t)
 	was := e.snapshot(t)
-	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.Failed || n.Step != "verify" || !strings.Contains(n.Error, "space-one 2.0 was installed, but 0.9 of "+shadow.dir) || !strings.Contains(n.Hint, "PYTHONPATH") {
+	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.Failed || n.Step != "verify" ||
+		!strings.Contains(n.Error, "space-one 2.0 was installed, but 0.9 of "+shadow.dir) ||
+		!strings.Contains(n.Hint, "PYTHONPATH") {
 		t.Errorf("%+v", n)
 	}
 	e.mustBe(t, was)
@@ -328,7 +341,8 @@ func TestPlanWithABundle(t *testing.T) {
 	} {
 		w := planWheel("a.whl", nil)
 		w.Requires = []string{"torch", "einops>0.5", "hjson"}
-		plan, err := deploy.NewPlan([]deploy.ProbeResult{{Name: "n", Facts: facts(c.change)}}, []wheel.Loaded{w}, deploy.PlanOptions{Bundle: house, Force: c.force})
+		plan, err := deploy.NewPlan([]deploy.ProbeResult{{Name: "n", Facts: facts(c.change)}}, []wheel.Loaded{w},
+			deploy.PlanOptions{Bundle: house, Force: c.force})
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -342,26 +356,37 @@ func TestPlanWithABundle(t *testing.T) {
 		if c.action == change.Refuse {
 			got = strings.Join(p.Reasons, "; ")
 		}
-		if p.Action != c.action || c.action == change.Refuse && !strings.Contains(got, c.want) || c.action != change.Refuse && got != c.want {
+		if p.Action != c.action || c.action == change.Refuse && !strings.Contains(got, c.want) ||
+			c.action != change.Refuse && got != c.want {
 			t.Errorf("%s: %s %q, want %s %q", name, p.Action, got, c.action, c.want)
 		}
 	}
 	// A wheelhouse is for one machine, as its wheels are.
-	arm := planWheel("deepspeed-0.19.8-py3-none-manylinux_2_28_aarch64.whl", func(m *wheel.Manifest) { m.CPU = string(wheel.CPUArm) })
+	arm := planWheel("deepspeed-0.19.8-py3-none-manylinux_2_28_aarch64.whl",
+		func(m *wheel.Manifest) { m.CPU = string(wheel.CPUArm) })
 	grace := facts(func(f *node.Facts) { f.Platform, f.CPU = "linux_aarch64", string(wheel.CPUArm) })
-	other, err := deploy.NewPlan([]deploy.ProbeResult{{Name: "n", Facts: grace}}, []wheel.Loaded{arm}, deploy.PlanOptions{Bundle: house})
-	if err != nil || other.Nodes[0].Action != change.Refuse || !strings.Contains(strings.Join(other.Nodes[0].Reasons, "; "), "safetensors (the wheelhouse has e, which this node cannot install: Python 3.11.2, linux_aarch64, glibc 2.36)") {
+	other, err := deploy.NewPlan([]deploy.ProbeResult{{Name: "n", Facts: grace}}, []wheel.Loaded{arm},
+		deploy.PlanOptions{Bundle: house})
+	const alien = "safetensors (the wheelhouse has e, which this node cannot install: " +
+		"Python 3.11.2, linux_aarch64, glibc 2.36)"
+	if err != nil || other.Nodes[0].Action != change.Refuse ||
+		!strings.Contains(strings.Join(other.Nodes[0].Reasons, "; "), alien) {
 		t.Errorf("companions for x86_64 on aarch64: %v, %+v", err, other.Nodes[0])
 	}
 	lacks := planWheel("a.whl", nil)
 	lacks.Requires = []string{"torch>=3", "hjson>=4", "nowhere"}
-	plan, err := deploy.NewPlan([]deploy.ProbeResult{{Name: "n", Facts: facts(nil)}}, []wheel.Loaded{lacks}, deploy.PlanOptions{Bundle: house})
-	if err != nil || plan.Nodes[0].Reasons[0] != "requirements are missing, and the wheelhouse does not have them: torch>=3 (this node has 2.15.0), hjson>=4 (the wheelhouse has 3.1.0), nowhere" || plan.Nodes[0].Hint == "" {
+	plan, err := deploy.NewPlan([]deploy.ProbeResult{{Name: "n", Facts: facts(nil)}}, []wheel.Loaded{lacks},
+		deploy.PlanOptions{Bundle: house})
+	const missing = "requirements are missing, and the wheelhouse does not have them: " +
+		"torch>=3 (this node has 2.15.0), hjson>=4 (the wheelhouse has 3.1.0), nowhere"
+	if err != nil || plan.Nodes[0].Reasons[0] != missing || plan.Nodes[0].Hint == "" {
 		t.Errorf("%v: %+v", err, plan.Nodes[0])
 	}
 	var out strings.Builder
-	plan, _ = deploy.NewPlan([]deploy.ProbeResult{{Name: "n", Facts: facts(nil)}}, []wheel.Loaded{planWheel("a.whl", nil)}, deploy.PlanOptions{Bundle: house})
-	if err := plan.Print(&out); err != nil || !strings.Contains(out.String(), "with transformers 4.57.0.dev0, safetensors 0.6") {
+	plan, _ = deploy.NewPlan([]deploy.ProbeResult{{Name: "n", Facts: facts(nil)}},
+		[]wheel.Loaded{planWheel("a.whl", nil)}, deploy.PlanOptions{Bundle: house})
+	if err := plan.Print(&out); err != nil ||
+		!strings.Contains(out.String(), "with transformers 4.57.0.dev0, safetensors 0.6") {
 		t.Errorf("%v\n%s", err, out.String())
 	}
 }
@@ -382,7 +407,8 @@ func TestLoadBundle(t *testing.T) {
 			t.Errorf("%q: %+v, %v", args, b, err)
 		}
 	}
-	if _, err := deploy.LoadBundle("", "/nowhere/dist"); code(err) != 2 || !strings.Contains(err.Error(), "/nowhere/wheelhouse is not a folder") {
+	if _, err := deploy.LoadBundle("", "/nowhere/dist"); code(err) != 2 ||
+		!strings.Contains(err.Error(), "/nowhere/wheelhouse is not a folder") {
 		t.Error(err)
 	}
 	if _, err := deploy.LoadBundle(dir, ""); code(err) != 4 {
@@ -393,9 +419,13 @@ func TestLoadBundle(t *testing.T) {
 // A companion with files that are not its own is refused with the wheelhouse.
 func TestCompanionsWriteTheirOwnFiles(t *testing.T) {
 	t.Parallel()
-	for name, file := range map[string]string{"settings": "notds-1.data/data/pyvenv.cfg", "command": "notds-1.data/scripts/activate"} {
+	for name, file := range map[string]string{
+		"settings": "notds-1.data/data/pyvenv.cfg",
+		"command":  "notds-1.data/scripts/activate",
+	} {
 		b := wheelhouse(t, small{name: "notds", version: "1", files: map[string]string{file: ""}})
-		if _, err := deploy.LoadBundle(filepath.Dir(b.Wheels[0].Path), ""); code(err) != 2 || !strings.Contains(err.Error(), "which belongs to ") {
+		if _, err := deploy.LoadBundle(filepath.Dir(b.Wheels[0].Path), ""); code(err) != 2 ||
+			!strings.Contains(err.Error(), "which belongs to ") {
 			t.Errorf("%s: %v, want that it is refused", name, err)
 		}
 	}

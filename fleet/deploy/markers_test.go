@@ -46,7 +46,9 @@ func TestUnmetRequirements(t *testing.T) {
 			t.Errorf("%s: %q, want %q", requirement, got, wanted)
 		}
 	}
-	for _, bad := range []string{"x; colour == 'red'", "x; os_name ~ 'a'", "x; (os_name == 'posix'", "x; os_name == 'posix' or"} {
+	for _, bad := range []string{
+		"x; colour == 'red'", "x; os_name ~ 'a'", "x; (os_name == 'posix'", "x; os_name == 'posix' or",
+	} {
 		if _, _, err := chooseExtraWheels(wheel.Loaded{Requires: []string{bad}}, f, nil, false); err == nil {
 			t.Errorf("%s: no error", bad)
 		}

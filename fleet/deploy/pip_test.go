@@ -27,13 +27,15 @@ func TestPipIsPinned(t *testing.T) {
 		t.Errorf("another pip: %v", err)
 	}
 	asked, err := os.ReadFile(filepath.Join(bin, "asked"))
-	if err != nil || !strings.HasPrefix(string(asked), cache) || !strings.Contains(string(asked), " -I -m pip ") || !strings.Contains(string(asked), "pip==25.2 --hash=sha256:") {
+	if err != nil || !strings.HasPrefix(string(asked), cache) || !strings.Contains(string(asked), " -I -m pip ") ||
+		!strings.Contains(string(asked), "pip==25.2 --hash=sha256:") {
 		t.Errorf("asked: %v, %s", err, asked)
 	}
 	if left, err := os.ReadDir(cache); err != nil || len(left) > 0 {
 		t.Errorf("left in the cache: %v, %v", left, err)
 	}
-	if _, err := deploy.DownloadPip(cache)(t.Context(), "2.7"); err == nil || !strings.Contains(err.Error(), "no pip is pinned for Python 2.7") {
+	if _, err := deploy.DownloadPip(cache)(t.Context(), "2.7"); err == nil ||
+		!strings.Contains(err.Error(), "no pip is pinned for Python 2.7") {
 		t.Errorf("an old Python: %v", err)
 	}
 }

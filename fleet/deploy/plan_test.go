@@ -15,8 +15,10 @@ import (
 
 func facts(change func(*node.Facts)) node.Facts {
 	f := node.Facts{
-		Python: "3.11.2", Executable: "/v/bin/python", Prefix: "/v", Tag: "cp311", Platform: "linux_x86_64", Glibc: "2.36", CPU: "x86-64-v4",
-		SitePackages: "/v/lib", Writable: true, Pip: "24.0", Torch: "2.15.0", TorchCUDA: "13.2", Dists: map[string]string{"torch": "2.15.0"}, FreeBytes: 1 << 40, FreeTmpBytes: 1 << 40,
+		Python: "3.11.2", Executable: "/v/bin/python", Prefix: "/v", Tag: "cp311",
+		Platform: "linux_x86_64", Glibc: "2.36", CPU: "x86-64-v4",
+		SitePackages: "/v/lib", Writable: true, Pip: "24.0", Torch: "2.15.0", TorchCUDA: "13.2",
+		Dists: map[string]string{"torch": "2.15.0"}, FreeBytes: 1 << 40, FreeTmpBytes: 1 << 40,
 	}
 	if change != nil {
 		change(&f)
@@ -25,7 +27,8 @@ func facts(change func(*node.Facts)) node.Facts {
 }
 
 func planWheel(name string, change func(*wheel.Manifest)) wheel.Loaded {
-	m := wheel.Manifest{Name: name, SHA256: "sha-" + name, Size: 1 << 20, Ops: []string{"cpu_adam"}, CPU: "x86-64-v3", Python: "3.11", Torch: "2.15.0", CUDA: "13.2", Glibc: "2.34"}
+	m := wheel.Manifest{Name: name, SHA256: "sha-" + name, Size: 1 << 20, Ops: []string{"cpu_adam"}, CPU: "x86-64-v3",
+		Python: "3.11", Torch: "2.15.0", CUDA: "13.2", Glibc: "2.34"}
 	if change != nil {
 		change(&m)
 	}
@@ -79,7 +82,8 @@ func TestPlanOfOneWheel(t *testing.T) {
 		if code(plan.Err()) != exit || p.Unfit != (exit == 4) {
 			t.Errorf("%s: exit code %d, want %d", name, code(plan.Err()), exit)
 		}
-		if p.Action != c.want || !strings.Contains(strings.Join(p.Reasons, "; "), c.why) || c.want == change.Refuse && p.Hint == "" {
+		if p.Action != c.want || !strings.Contains(strings.Join(p.Reasons, "; "), c.why) ||
+			c.want == change.Refuse && p.Hint == "" {
 			t.Errorf("%s: %s, %q, hint %q; want %s, %q", name, p.Action, p.Reasons, p.Hint, c.want, c.why)
 		}
 	}
@@ -88,10 +92,15 @@ func TestPlanOfOneWheel(t *testing.T) {
 func TestExitCodeOfAPlan(t *testing.T) {
 	t.Parallel()
 	w := []wheel.Loaded{planWheel("a.whl", nil)}
-	fits, absent := deploy.ProbeResult{Name: "a", Facts: facts(nil)}, deploy.ProbeResult{Name: "b", Err: errors.New("no route")}
+	fits := deploy.ProbeResult{Name: "a", Facts: facts(nil)}
+	absent := deploy.ProbeResult{Name: "b", Err: errors.New("no route")}
 	old := deploy.ProbeResult{Name: "c", Facts: facts(func(f *node.Facts) { f.CPU = "x86-64-v2" })}
 	managed := deploy.ProbeResult{Name: "d", Facts: facts(func(f *node.Facts) { f.ExternallyManaged = true })}
-	for want, nodes := range map[int][][]deploy.ProbeResult{0: {{fits}}, 3: {{fits, absent}, {fits, old}, {old, absent}, {old, managed}, {managed}}, 4: {{old}, {old, old}}} {
+	for want, nodes := range map[int][][]deploy.ProbeResult{
+		0: {{fits}},
+		3: {{fits, absent}, {fits, old}, {old, absent}, {old, managed}, {managed}},
+		4: {{old}, {old, old}},
+	} {
 		for _, n := range nodes {
 			plan, err := deploy.NewPlan(n, w, deploy.PlanOptions{})
 			if err != nil || code(plan.Err()) != want {
@@ -100,7 +109,8 @@ func TestExitCodeOfAPlan(t *testing.T) {
 		}
 	}
 	bare := facts(func(f *node.Facts) { f.Torch, f.Previous = "", &node.Previous{Version: "0.19.7"} })
-	if plan := deploy.NewRollbackPlan([]deploy.ProbeResult{{Name: "n", Facts: bare}}); plan.Nodes[0].Action != change.Rollback || plan.Err() != nil {
+	plan := deploy.NewRollbackPlan([]deploy.ProbeResult{{Name: "n", Facts: bare}})
+	if plan.Nodes[0].Action != change.Rollback || plan.Err() != nil {
 		t.Errorf("a rollback needs no torch: %+v", plan.Nodes[0])
 	}
 	if plan := deploy.NewRollbackPlan([]deploy.ProbeResult{managed}); code(plan.Err()) != 3 {
@@ -123,8 +133,10 @@ func TestPlanChoosesAmongWheels(t *testing.T) {
 		t.Errorf("new gets %s, old gets %s", a, b)
 	}
 	var usage interface{ ExitCode() int }
-	_, err = deploy.NewPlan([]deploy.ProbeResult{{Name: "new", Facts: facts(nil)}}, []wheel.Loaded{v3, other, v4}, deploy.PlanOptions{})
-	if !errors.As(err, &usage) || usage.ExitCode() != 2 || !strings.Contains(err.Error(), "equally well: other.whl, v4.whl") {
+	_, err = deploy.NewPlan([]deploy.ProbeResult{{Name: "new", Facts: facts(nil)}}, []wheel.Loaded{v3, other, v4},
+		deploy.PlanOptions{})
+	if !errors.As(err, &usage) || usage.ExitCode() != 2 ||
+		!strings.Contains(err.Error(), "equally well: other.whl, v4.whl") {
 		t.Errorf("two that fit equally: %v", err)
 	}
 	// A node that none fits is refused, and the others go on.
@@ -135,7 +147,9 @@ func TestPlanChoosesAmongWheels(t *testing.T) {
 		t.Fatal(err)
 	}
 	none, fits := plan.Nodes[0], plan.Nodes[1]
-	if none.Action != change.Refuse || !none.Unfit || len(none.Reasons) != 2 || !strings.Contains(none.Reasons[0], "v3.whl does not fit it: built against torch 2.15, but this node has 2.14") || none.Hint == "" {
+	if none.Action != change.Refuse || !none.Unfit || len(none.Reasons) != 2 ||
+		!strings.Contains(none.Reasons[0], "v3.whl does not fit it: built against torch 2.15, but this node has 2.14") ||
+		none.Hint == "" {
 		t.Errorf("none that fits: %+v, want a refusal with the reason of each wheel", none)
 	}
 	if fits.Action != change.Install {
@@ -143,17 +157,21 @@ func TestPlanChoosesAmongWheels(t *testing.T) {
 	}
 }
 
-// Each node of a fleet with both CPUs gets the wheel of its own. With one wheel, the other nodes are refused in one line.
+// Each node of a fleet with both CPUs gets the wheel of its own. With one wheel, the other nodes are refused in one
+// line.
 func TestPlanOfBothMachines(t *testing.T) {
 	t.Parallel()
 	const stem = "deepspeed-0.19.8+torch2.10.cu13.all."
 	x86 := planWheel(stem+"v3-py3-none-manylinux_2_28_x86_64.whl", nil)
-	arm := planWheel(stem+"armv8a-py3-none-manylinux_2_28_aarch64.whl", func(m *wheel.Manifest) { m.CPU = string(wheel.CPUArm) })
+	arm := planWheel(stem+"armv8a-py3-none-manylinux_2_28_aarch64.whl",
+		func(m *wheel.Manifest) { m.CPU = string(wheel.CPUArm) })
 	gh200 := func(f *node.Facts) {
-		f.Platform, f.CPU, f.GPUs = "linux_aarch64", string(wheel.CPUArm), []node.GPU{{Name: "NVIDIA GH200 480GB", Arch: "9.0"}}
+		f.Platform, f.CPU = "linux_aarch64", string(wheel.CPUArm)
+		f.GPUs = []node.GPU{{Name: "NVIDIA GH200 480GB", Arch: "9.0"}}
 	}
 	a100 := func(f *node.Facts) { f.GPUs = []node.GPU{{Name: "NVIDIA A100-SXM4-80GB", Arch: "8.0"}} }
-	nodes := []deploy.ProbeResult{{Name: "gh1", Facts: facts(gh200)}, {Name: "a1", Facts: facts(a100)}, {Name: "gh2", Facts: facts(gh200)}, {Name: "a2", Facts: facts(a100)}}
+	nodes := []deploy.ProbeResult{{Name: "gh1", Facts: facts(gh200)}, {Name: "a1", Facts: facts(a100)},
+		{Name: "gh2", Facts: facts(gh200)}, {Name: "a2", Facts: facts(a100)}}
 	plan, err := deploy.NewPlan(nodes, []wheel.Loaded{x86, arm}, deploy.PlanOptions{})
 	if err != nil || plan.Err() != nil {
 		t.Fatal(err, plan.Err())
@@ -173,7 +191,9 @@ func TestPlanOfBothMachines(t *testing.T) {
 			t.Fatal(err, plan.Err())
 		}
 		for i, n := range plan.Nodes {
-			if refused := i%2 == one.no; refused && (n.Action != change.Refuse || !n.Unfit || len(n.Reasons) != 1 || n.Reasons[0] != one.why || n.Hint == "") || !refused && n.Action != change.Install {
+			if refused := i%2 == one.no; refused &&
+				(n.Action != change.Refuse || !n.Unfit || len(n.Reasons) != 1 || n.Reasons[0] != one.why || n.Hint == "") ||
+				!refused && n.Action != change.Install {
 				t.Errorf("%s: %s %q (hint %s)", n.Name, n.Action, n.Reasons, n.Hint)
 			}
 		}
@@ -186,7 +206,8 @@ func TestPlanOfSharedEnvironments(t *testing.T) {
 	shared := func(cpu string) node.Facts {
 		return facts(func(f *node.Facts) { f.SharedID, f.CPU = "nfs:server:/x:7", cpu })
 	}
-	nodes := []deploy.ProbeResult{{Name: "gone", Err: errors.New("no route")}, {Name: "a", Facts: shared("x86-64-v3")}, {Name: "alone", Facts: facts(nil)}, {Name: "b", Facts: shared("x86-64-v3")}}
+	nodes := []deploy.ProbeResult{{Name: "gone", Err: errors.New("no route")}, {Name: "a", Facts: shared("x86-64-v3")},
+		{Name: "alone", Facts: facts(nil)}, {Name: "b", Facts: shared("x86-64-v3")}}
 	actions := func() []change.Action {
 		plan, err := deploy.NewPlan(nodes, w, deploy.PlanOptions{})
 		if err != nil {
@@ -198,7 +219,8 @@ func TestPlanOfSharedEnvironments(t *testing.T) {
 		}
 		return got
 	}
-	if got := actions(); !slices.Equal(got, []change.Action{change.Absent, change.Install, change.Install, change.Shared}) {
+	want := []change.Action{change.Absent, change.Install, change.Install, change.Shared}
+	if got := actions(); !slices.Equal(got, want) {
 		t.Errorf("shared: %v", got)
 	}
 	nodes[3].Facts = shared("x86-64-v2")
@@ -212,7 +234,10 @@ func TestPlanOfSharedEnvironments(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, with := range map[int]string{1: "shares its environment with b: they need different wheels", 3: "shares its environment with a: "} {
+	for i, with := range map[int]string{
+		1: "shares its environment with b: they need different wheels",
+		3: "shares its environment with a: ",
+	} {
 		if why := strings.Join(plan.Nodes[i].Reasons, "; "); !strings.HasPrefix(why, with) {
 			t.Errorf("%s: %q, want %q", plan.Nodes[i].Name, why, with)
 		}

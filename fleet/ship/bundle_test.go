@@ -35,13 +35,17 @@ func (pythonPlanner) Plan(_ context.Context, _ string, s wheel.Spec) (*pipeline.
 
 // A wheel for several Pythons gets a wheelhouse for each Python of the nodes that lack packages.
 func TestBundleForEachPython(t *testing.T) {
-	w := &Delivery{Name: "py3-torch2.10-v3", State: Built, Plan: &pipeline.Plan{Toolchain: compat.Toolchain{Python: "3.11"}}}
+	built := &pipeline.Plan{Toolchain: compat.Toolchain{Python: "3.11"}}
+	w := &Delivery{Name: "py3-torch2.10-v3", State: Built, Plan: built}
 	loaded := &wheel.Loaded{Requires: []string{"hjson"}}
 	made := map[string]string{}
-	s := &Ship{opt: Options{Plans: pythonPlanner{}, Report: ui.New(t.Output(), ui.Options{}), Bundle: func(_ context.Context, name string, p *pipeline.Plan, _ wheel.Artifact) (*wheel.Bundle, error) {
-		made[name] = p.Toolchain.Python
-		return &wheel.Bundle{Python: p.Toolchain.Python}, nil
-	}}}
+	s := &Ship{opt: Options{
+		Plans: pythonPlanner{}, Report: ui.New(t.Output(), ui.Options{}),
+		Bundle: func(_ context.Context, name string, p *pipeline.Plan, _ wheel.Artifact) (*wheel.Bundle, error) {
+			made[name] = p.Toolchain.Python
+			return &wheel.Bundle{Python: p.Toolchain.Python}, nil
+		},
+	}}
 	for i, python := range []string{"3.12.3", "3.11.2", "3.12.1", "3.13.0", "3.14.0"} {
 		f := node.Facts{Python: python}
 		if python == "3.13.0" {
@@ -52,8 +56,9 @@ func TestBundleForEachPython(t *testing.T) {
 		w.indexes = append(w.indexes, i)
 	}
 	s.bundleForNodes(t.Context(), w)
-	if want := map[string]string{"py3-torch2.10-v3-cp311": "3.11", "py3-torch2.10-v3-cp312": "3.12"}; !maps.Equal(made, want) {
-		t.Errorf("made %q, want %q", made, want)
+	wheelhouses := map[string]string{"py3-torch2.10-v3-cp311": "3.11", "py3-torch2.10-v3-cp312": "3.12"}
+	if !maps.Equal(made, wheelhouses) {
+		t.Errorf("made %q, want %q", made, wheelhouses)
 	}
 	var got []string
 	for _, g := range s.assignments {

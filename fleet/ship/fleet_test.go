@@ -88,14 +88,17 @@ func newFleet(t *testing.T, kinds ...kind) *testFleet {
 // be makes a node one of this kind.
 func (f *testFleet) be(t *testing.T, i int, k kind) {
 	t.Helper()
-	write(t, filepath.Join(f.site(i), "torch", "version.py"), 0o644, fmt.Sprintf("__version__ = '%s+cu%s'\ncuda = '%s'\nhip = None\n", k.torch, strings.ReplaceAll(k.cuda, ".", ""), k.cuda))
+	version := fmt.Sprintf("__version__ = '%s+cu%s'\ncuda = '%s'\nhip = None\n",
+		k.torch, strings.ReplaceAll(k.cuda, ".", ""), k.cuda)
+	write(t, filepath.Join(f.site(i), "torch", "version.py"), 0o644, version)
 	dists, _ := filepath.Glob(filepath.Join(f.site(i), "torch-*.dist-info"))
 	for _, d := range dists {
 		if err := os.RemoveAll(d); err != nil {
 			t.Fatal(err)
 		}
 	}
-	write(t, filepath.Join(f.site(i), "torch-"+k.torch+".dist-info", "METADATA"), 0o644, "Metadata-Version: 2.1\nName: torch\nVersion: "+k.torch+"\n")
+	write(t, filepath.Join(f.site(i), "torch-"+k.torch+".dist-info", "METADATA"), 0o644,
+		"Metadata-Version: 2.1\nName: torch\nVersion: "+k.torch+"\n")
 	write(t, filepath.Join(f.Nodes[i].Dir, "bin", "nvidia-smi"), 0o755, "#!/bin/sh\necho '"+k.gpu+"'\n")
 }
 
@@ -236,7 +239,8 @@ func (w *works) resolve(spec wheel.Spec, digest string) (*pipeline.Plan, error) 
 	if err != nil {
 		return nil, err
 	}
-	return pipeline.NewPlan(tc, pipeline.Release(tc.DeepSpeed, tc.Source), pipeline.Base{Ref: tc.Environment.Ref, Digest: digest}, pipeline.Options{})
+	return pipeline.NewPlan(tc, pipeline.Release(tc.DeepSpeed, tc.Source),
+		pipeline.Base{Ref: tc.Environment.Ref, Digest: digest}, pipeline.Options{})
 }
 
 // Group implements ship.Planner.
@@ -287,8 +291,10 @@ func (w *works) make(p *pipeline.Plan) (wheel.Artifact, error) {
 		archs = append(archs, a.Capability())
 	}
 	opt := wheeltest.Options{
-		Version: tc.DeepSpeed, Python: "cp" + strings.ReplaceAll(tc.Python, ".", ""), Torch: tc.Torch, CUDA: tc.CUDA, CPU: tc.CPU, Plan: p.Digest,
-		Ops: []wheeltest.Op{{Name: "cpu_adam", Dir: "adam", SASS: archs}}, Requires: w.requires, Files: wheeltest.LoadedByPython(),
+		Version: tc.DeepSpeed, Python: "cp" + strings.ReplaceAll(tc.Python, ".", ""),
+		Torch: tc.Torch, CUDA: tc.CUDA, CPU: tc.CPU, Plan: p.Digest,
+		Ops: []wheeltest.Op{{Name: "cpu_adam", Dir: "adam", SASS: archs}}, Requires: w.requires,
+		Files: wheeltest.LoadedByPython(),
 	}
 	if tc.ABI == wheel.StableABI {
 		opt.Stable = compat.StableTorch

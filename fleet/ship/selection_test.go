@@ -43,7 +43,8 @@ func TestNamesOfWheels(t *testing.T) {
 	stable, onCPU := spec, spec
 	stable.ABI = wheel.StableABI
 	onCPU.ABI, onCPU.CUDA, onCPU.Archs = wheel.StableABI, "", nil
-	all := []*Delivery{{Spec: spec}, {Spec: spec}, {Spec: wheel.Spec{Python: "3.10", Torch: "2.4.1"}}, {Spec: stable}, {Spec: onCPU}}
+	old := wheel.Spec{Python: "3.10", Torch: "2.4.1"}
+	all := []*Delivery{{Spec: spec}, {Spec: spec}, {Spec: old}, {Spec: stable}, {Spec: onCPU}}
 	nameWheels(all)
 	for i, want := range []string{
 		"cp311-torch2.15.0-sm80-sm90-v3", "cp311-torch2.15.0-sm80-sm90-v3-2", "cp310-torch2.4.1",
@@ -106,8 +107,11 @@ func TestNodesRunning(t *testing.T) {
 		return deploy.ProbeResult{Name: name, Facts: node.Facts{DeepSpeed: d, Unfinished: unfinished}}
 	}
 	known := []deploy.ProbeResult{
-		probed("it", &node.Installed{SHA256: "aa", Intact: true}, false), probed("none", nil, false), probed("altered", &node.Installed{SHA256: "aa"}, false),
-		probed("another", &node.Installed{SHA256: "bb", Intact: true}, false), probed("unfinished", &node.Installed{SHA256: "aa", Intact: true}, true),
+		probed("it", &node.Installed{SHA256: "aa", Intact: true}, false),
+		probed("none", nil, false),
+		probed("altered", &node.Installed{SHA256: "aa"}, false),
+		probed("another", &node.Installed{SHA256: "bb", Intact: true}, false),
+		probed("unfinished", &node.Installed{SHA256: "aa", Intact: true}, true),
 		probed("of another wheel", &node.Installed{SHA256: "aa", Intact: true}, false),
 	}
 	w := &Delivery{Artifact: wheel.Artifact{SHA256: "aa"}, indexes: []int{0, 1, 2, 3, 4}}
@@ -124,14 +128,16 @@ func TestNodesRunning(t *testing.T) {
 // A finished wheel that needs a newer glibc than the nodes have is built again.
 func TestFinishedWheelForOlderNodes(t *testing.T) {
 	t.Parallel()
-	product := pipeline.Product{File: "/wheels/x.whl", Manifest: wheel.Manifest{Name: "deepspeed-0.19.8-cp311-cp311-manylinux_2_35_x86_64.whl", SHA256: "aa", Size: 7}}
+	product := pipeline.Product{File: "/wheels/x.whl",
+		Manifest: wheel.Manifest{Name: "deepspeed-0.19.8-cp311-cp311-manylinux_2_35_x86_64.whl", SHA256: "aa", Size: 7}}
 	for glibc, fits := range map[string]bool{"2.36": true, "2.35": true, "2.28": false} {
 		for state, path := range map[State]string{Placed: "/wheels/x.whl", Stored: ""} {
 			w := &Delivery{State: ToBuild, Plan: &pipeline.Plan{Toolchain: compat.Toolchain{Glibc: glibc}}}
 			if got := w.useFinished(product, state); got != fits {
 				t.Errorf("glibc %s: %v", glibc, got)
 			}
-			if fits && (w.State != state || w.Artifact.Path != path || w.filePath() != "/wheels/x.whl" || !w.Artifact.Cached || w.Artifact.Size != 7) {
+			if fits && (w.State != state || w.Artifact.Path != path || w.filePath() != "/wheels/x.whl" || !w.Artifact.Cached ||
+				w.Artifact.Size != 7) {
 				t.Errorf("%s: %+v", state, w.Artifact)
 			}
 			if !fits && (w.State != ToBuild || w.filePath() != "") {
@@ -205,7 +211,8 @@ left out
 		t.Errorf("in short:\n%s\nwant:\n%s", out.String(), want)
 	}
 	groups := p.Groups()
-	if g := groups[2]; g.Error != "no gcc\nat all" || g.Hint != "install gcc" || g.State != "failed" || g.Running == nil || g.Why == nil || g.Archs == nil || g.Ops == nil {
+	if g := groups[2]; g.Error != "no gcc\nat all" || g.Hint != "install gcc" || g.State != "failed" ||
+		g.Running == nil || g.Why == nil || g.Archs == nil || g.Ops == nil {
 		t.Errorf("%+v", g)
 	}
 	if none := new(Selection); none.Groups() == nil || none.Lines()[0] != "0 nodes, 0 wheels" {

@@ -55,7 +55,8 @@ func TestShip(t *testing.T) {
 		t.Errorf("again: %v, changed %q, built %q, %d connections, files %q", err, changed(r), f.works.built, dials, puts)
 	}
 	var out strings.Builder
-	if err := r.Print(&out); err != nil || !strings.HasSuffix(out.String(), "\nnothing to do: 3 nodes already run their wheels\n") {
+	if err := r.Print(&out); err != nil ||
+		!strings.HasSuffix(out.String(), "\nnothing to do: 3 nodes already run their wheels\n") {
 		t.Errorf("%v\n%s", err, out.String())
 	}
 	if entries, _ := os.ReadDir(f.dir); len(entries) > 0 {
@@ -88,7 +89,8 @@ func TestShipJudgesWheelsByThePolicy(t *testing.T) {
 	f.policy = keys.Policy(t, "signers: [{name: ci, key: $a}]")
 	plan, r, err := f.run(t)
 	n := r.Nodes[0]
-	if code(err) != 4 || n.Status != report.Skipped || n.Changed || !strings.Contains(n.Error, "the policy refuses it: 0 of 1 trusted signatures") {
+	if code(err) != 4 || n.Status != report.Skipped || n.Changed ||
+		!strings.Contains(n.Error, "the policy refuses it: 0 of 1 trusted signatures") {
 		t.Errorf("unsigned: %v, %+v", err, n)
 	}
 	if _, puts := f.dials.count(); len(puts) > 0 || len(f.works.built) != 1 || plan.Wheels[0].State != ship.Failed {
@@ -126,7 +128,8 @@ func TestShipRemovesNoOpUnasked(t *testing.T) {
 
 	f.removeOps = true
 	plan, r, err = f.run(t)
-	if len(plan.Wheels) != 1 || !slices.Contains(plan.Wheels[0].Why, "it removes cpu_adam from node1") || len(changed(r)) != 1 {
+	if len(plan.Wheels) != 1 || !slices.Contains(plan.Wheels[0].Why, "it removes cpu_adam from node1") ||
+		len(changed(r)) != 1 {
 		t.Errorf("with RemoveOps: %v, %+v, changed %q", err, plan.Wheels, changed(r))
 	}
 }
@@ -156,13 +159,15 @@ func TestWheelsByMachine(t *testing.T) {
 		t.Errorf("%v, %q for %+v; want a wheel for each machine", err, names, s.Served())
 	}
 	f.want.CPU = wheel.CPUv2
-	if s, names, err := wheelsOf(); err != nil || names != "64 " || len(s.Served()) != 1 || s.Served()[0].Platform != "linux_x86_64" {
+	if s, names, err := wheelsOf(); err != nil || names != "64 " || len(s.Served()) != 1 ||
+		s.Served()[0].Platform != "linux_x86_64" {
 		t.Errorf("%v, %q for %+v; want that the node of aarch64 is left out", err, names, s.Served())
 	}
 	f.hosts[1].Env["LD_PRELOAD"] = ""
 	f.be(t, 1, older)
 	f.want = wheel.Spec{ABI: wheel.TorchMinor}
-	if _, _, err := wheelsOf(); code(err) != 2 || !strings.Contains(err.Error(), "the nodes of x86_64 need several wheels (") || fault.Hint(err) == "" {
+	if _, _, err := wheelsOf(); code(err) != 2 ||
+		!strings.Contains(err.Error(), "the nodes of x86_64 need several wheels (") || fault.Hint(err) == "" {
 		t.Errorf("two wheels for one machine: %v, want a refusal", err)
 	}
 	f.want = wheel.Spec{ABI: wheel.StableABI}
@@ -185,7 +190,8 @@ func TestShipFailedBuild(t *testing.T) {
 	}
 	_, r, err := f.run(t)
 	n := r.Nodes[1]
-	if code(err) != 3 || r.Nodes[0].Status != report.OK || n.Status != report.Skipped || n.Step != "build" || !strings.HasSuffix(n.Error, ": step compile: nvcc gave up") {
+	if code(err) != 3 || r.Nodes[0].Status != report.OK || n.Status != report.Skipped || n.Step != "build" ||
+		!strings.HasSuffix(n.Error, ": step compile: nvcc gave up") {
 		t.Errorf("%v, %+v", err, r.Nodes)
 	}
 	if g := r.Groups[1]; g.State != string(ship.Failed) || !strings.Contains(g.Error, "and much more") {
@@ -197,7 +203,8 @@ func TestShipFailedBuild(t *testing.T) {
 
 	f.works.during = func(string) error { return coded{errors.New("not what was asked"), 4} }
 	f.fresh = true
-	if _, r, err = f.run(t); code(err) != 4 || r.Summary.Skipped != 2 || !strings.Contains(err.Error(), "all 2 wheels failed") {
+	if _, r, err = f.run(t); code(err) != 4 || r.Summary.Skipped != 2 ||
+		!strings.Contains(err.Error(), "all 2 wheels failed") {
 		t.Errorf("all fail: %v, %+v", err, r.Summary)
 	}
 }
@@ -239,7 +246,9 @@ func TestShipLooksAgainAfterABuild(t *testing.T) {
 		return errors.Join(f.Stop(0), f.Start(0))
 	}
 	_, r, err := f.run(t)
-	if code(err) != 3 || r.Nodes[0].Status != report.OK || r.Nodes[1].Status != report.Refused || !strings.Contains(r.Nodes[1].Error, "node has 2.14") || !strings.Contains(r.Nodes[1].Hint, "run the same command again") {
+	if code(err) != 3 || r.Nodes[0].Status != report.OK || r.Nodes[1].Status != report.Refused ||
+		!strings.Contains(r.Nodes[1].Error, "node has 2.14") ||
+		!strings.Contains(r.Nodes[1].Hint, "run the same command again") {
 		t.Errorf("%v, %+v", err, r.Nodes)
 	}
 }
@@ -267,7 +276,8 @@ func TestShipPreview(t *testing.T) {
 	if !slices.Equal(actions, []change.Action{change.Install, change.Refuse, change.Absent}) || len(f.works.built) > 0 {
 		t.Errorf("%q, built %q", actions, f.works.built)
 	}
-	if lines := strings.Join(plan.Lines(), "\n"); !strings.HasPrefix(lines, "3 nodes, 1 wheel: 1 to build\n") || !strings.Contains(lines, "\nleft out\n  node2: no usable Python") {
+	if lines := strings.Join(plan.Lines(), "\n"); !strings.HasPrefix(lines, "3 nodes, 1 wheel: 1 to build\n") ||
+		!strings.Contains(lines, "\nleft out\n  node2: no usable Python") {
 		t.Error(lines)
 	}
 
@@ -358,7 +368,8 @@ func TestShipGathersWhatNodesLack(t *testing.T) {
 		return nil, errors.New("no index answers")
 	}
 	f.force = true // the wheel is there already
-	if _, r, err := f.run(t); code(err) != 3 || r.Nodes[0].Status != report.Refused || !strings.Contains(r.Nodes[0].Error, "extra>=1") {
+	if _, r, err := f.run(t); code(err) != 3 || r.Nodes[0].Status != report.Refused ||
+		!strings.Contains(r.Nodes[0].Error, "extra>=1") {
 		t.Errorf("no wheelhouse: %v, %+v", err, r.Nodes[0])
 	}
 }
@@ -370,17 +381,22 @@ func TestShipByABI(t *testing.T) {
 	f := newFleet(t, a100, older, oldest)
 	f.want.Ops, f.want.ABI = []string{"cpu_adam"}, wheel.StableABI
 	plan, r, err := f.run(t)
-	if code(err) != 3 || len(plan.Wheels) != 1 || plan.Wheels[0].Name != "py3-torch2.10-v3" || !sameNames(plan.Wheels[0].Nodes, "node1", "node2") || r.Summary.OK != 2 {
+	if code(err) != 3 || len(plan.Wheels) != 1 || plan.Wheels[0].Name != "py3-torch2.10-v3" ||
+		!sameNames(plan.Wheels[0].Nodes, "node1", "node2") || r.Summary.OK != 2 {
 		t.Fatalf("stable: %v, %+v\n%s", err, r.Summary, strings.Join(plan.Lines(), "\n"))
 	}
-	if g := r.Groups[0]; g.Torch != "2.10" || g.Python != "3.10+" || g.State != string(ship.Built) || !strings.Contains(g.Wheel, "-py3-none-") {
+	if g := r.Groups[0]; g.Torch != "2.10" || g.Python != "3.10+" || g.State != string(ship.Built) ||
+		!strings.Contains(g.Wheel, "-py3-none-") {
 		t.Errorf("%+v", g)
 	}
-	if n := r.Nodes[2]; n.Status != report.Refused || !strings.Contains(n.Error, "built for torch 2.10 and newer, but this node has 2.9") || !strings.Contains(n.Hint, "leave --abi stable out") {
+	if n := r.Nodes[2]; n.Status != report.Refused ||
+		!strings.Contains(n.Error, "built for torch 2.10 and newer, but this node has 2.9") ||
+		!strings.Contains(n.Hint, "leave --abi stable out") {
 		t.Errorf("%+v", n)
 	}
 
-	for abi, want := range map[wheel.ABI]int{"": 2, wheel.TorchMinor: 3} { // by default only torch 2.9 has a wheel of its own
+	// By default only torch 2.9 has a wheel of its own.
+	for abi, want := range map[wheel.ABI]int{"": 2, wheel.TorchMinor: 3} {
 		f.want.ABI = abi
 		if plan, err := f.ship(t).Survey(t.Context()); err != nil || len(plan.Wheels) != want {
 			t.Errorf("--abi %q: %v, %d wheels, want %d", abi, err, len(plan.Wheels), want)

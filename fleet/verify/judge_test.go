@@ -31,8 +31,11 @@ func alike(n int) []*nodeState {
 					DeepSpeed: &node.Installed{Version: "0.19.8", SHA256: strings.Repeat("a", 64)},
 				},
 			},
-			run:       r,
-			installed: &installation{Version: "0.19.8", Noted: &noted{Wheel: "deepspeed.whl", SHA256: strings.Repeat("a", 64), Version: "0.19.8", Same: true}},
+			run: r,
+			installed: &installation{
+				Version: "0.19.8",
+				Noted:   &noted{Wheel: "deepspeed.whl", SHA256: strings.Repeat("a", 64), Version: "0.19.8", Same: true},
+			},
 		}
 		s.holds(map[string]string{"deepspeed/__init__.py": "11", "deepspeed/ops/adam.so": "22"})
 		r.nodes = append(r.nodes, s)
@@ -106,7 +109,9 @@ func TestJudge(t *testing.T) {
 			all[1].holds(map[string]string{"deepspeed/__init__.py": "11", "deepspeed/ops/adam.so": "99"})
 		}, "gpu02: deepspeed/ops/adam.so differs from 2 of 3 nodes with this version, whatever RECORD says"},
 		"files without majority": {2, func(all []*nodeState) {
-			all[1].holds(map[string]string{"deepspeed/__init__.py": "11", "deepspeed/ops/adam.so": "99", "deepspeed/new.py": "1"})
+			all[1].holds(map[string]string{
+				"deepspeed/__init__.py": "11", "deepspeed/ops/adam.so": "99", "deepspeed/new.py": "1",
+			})
 		}, "gpu01: deepspeed/new.py, deepspeed/ops/adam.so differ from gpu02 with this version, whatever RECORD says: no majority\n" +
 			"gpu02: deepspeed/new.py, deepspeed/ops/adam.so differ from gpu01 with this version, whatever RECORD says: no majority"},
 		"the damaged have no vote": {3, func(all []*nodeState) {
@@ -146,7 +151,8 @@ func TestJudge(t *testing.T) {
 func TestJudgeByWheel(t *testing.T) {
 	t.Parallel()
 	sum := strings.Repeat("a", 64)
-	w := &wheel.Loaded{Version: "0.19.8", Manifest: wheel.Manifest{Name: "deepspeed-0.19.8.whl", Version: "0.19.8", SHA256: sum}}
+	m := wheel.Manifest{Name: "deepspeed-0.19.8.whl", Version: "0.19.8", SHA256: sum}
+	w := &wheel.Loaded{Version: "0.19.8", Manifest: m}
 	files := map[string]map[string]string{sum: {"deepspeed/__init__.py": "11", "deepspeed/ops/adam.so": "22"}}
 	for name, c := range map[string]struct {
 		change func(s *nodeState)
@@ -214,7 +220,8 @@ func TestFileListCompare(t *testing.T) {
 		"nonsense": "sha256=!!! 010203",
 		"no sum":   "sha256 010203",
 	}.compare()
-	if !slices.Equal(got.mismatched, []string{"altered", "no sum", "nonsense"}) || !slices.Equal(got.missing, []string{"gone", "missing"}) || !slices.Equal(got.unlisted, []string{"unlisted"}) {
+	if !slices.Equal(got.mismatched, []string{"altered", "no sum", "nonsense"}) ||
+		!slices.Equal(got.missing, []string{"gone", "missing"}) || !slices.Equal(got.unlisted, []string{"unlisted"}) {
 		t.Errorf("%+v", got)
 	}
 	if got.files["other"] != "77" || got.files["good"] != "010203" || len(got.files) != 7 {
@@ -272,18 +279,22 @@ func TestMessagesOfNode(t *testing.T) {
 		{"the node says: two of them are there", "an installation was interrupted: remove both (/opt/env/bin/python -m pip uninstall deepspeed, twice), then deploy again"},
 		{"the node says: it is bad", ""},
 	}
-	if !slices.Equal(s.differs, want) || len(s.broken) != 1 || s.broken[0].hint == "" || !s.program.done || s.program.op != "" {
+	if !slices.Equal(s.differs, want) || len(s.broken) != 1 || s.broken[0].hint == "" || !s.program.done ||
+		s.program.op != "" {
 		t.Errorf("%+v\n%+v", s.findings, s.program)
 	}
 	l := s.installed
-	if !slices.Equal(l.mismatched.First, []string{"deepspeed/a.py", "x/METADATA"}) || !slices.Equal(l.missing.First, []string{"../../../bin/ds"}) || l.unlisted.Count != 0 {
+	if !slices.Equal(l.mismatched.First, []string{"deepspeed/a.py", "x/METADATA"}) ||
+		!slices.Equal(l.missing.First, []string{"../../../bin/ds"}) || l.unlisted.Count != 0 {
 		t.Errorf("%+v", l)
 	}
 	s.setStatus()
-	if s.Status != report.Differs || !strings.HasPrefix(s.Err.Error(), "the node says: two of them are there; the node says: it is bad; the node says: op cpu_adam") || fault.Hint(s.Err) != want[0].hint {
+	const said = "the node says: two of them are there; the node says: it is bad; the node says: op cpu_adam"
+	if s.Status != report.Differs || !strings.HasPrefix(s.Err.Error(), said) || fault.Hint(s.Err) != want[0].hint {
 		t.Errorf("%s %v", s.Status, s.Err)
 	}
-	if f := s.Facts.DeepSpeed; f.Intact || !slices.Equal(f.Altered, []string{"deepspeed/a.py", "x/METADATA", "../../../bin/ds"}) {
+	if f := s.Facts.DeepSpeed; f.Intact ||
+		!slices.Equal(f.Altered, []string{"deepspeed/a.py", "x/METADATA", "../../../bin/ds"}) {
 		t.Errorf("%+v", f)
 	}
 }
@@ -293,7 +304,8 @@ func TestStatusOfFindings(t *testing.T) {
 	t.Parallel()
 	s := alike(1)[0]
 	s.setStatus()
-	if s.Status != report.OK || s.Err != nil || !s.Facts.DeepSpeed.Intact || s.runs == nil || s.runs.Name != "deepspeed.whl" {
+	if s.Status != report.OK || s.Err != nil || !s.Facts.DeepSpeed.Intact || s.runs == nil ||
+		s.runs.Name != "deepspeed.whl" {
 		t.Errorf("%s %v %+v", s.Status, s.Err, s.runs)
 	}
 	s.broken = []nodeFinding{{"op x fails", ""}, {"op y fails", "look"}}
