@@ -40,7 +40,8 @@ func ParseInUse(s string) (InUse, error) {
 }
 
 // InUseHint is the hint for an environment in use.
-const InUseHint = "wait until these processes have ended, or give --in-use wait=30m; --in-use ignore changes the environment anyway"
+const InUseHint = "wait until these processes have ended, or give --in-use wait=30m; " +
+	"--in-use ignore changes the environment anyway"
 
 // InUseError reports that processes use an environment, so dsbuild left it as it is.
 type InUseError struct{ What nodeerr.Message }
@@ -75,7 +76,10 @@ func DescribeProcesses(got node.Processes) nodeerr.Message {
 	if more := got.More + len(got.InUse) - len(texts); more > 0 {
 		texts = append(texts, fmt.Sprintf("and %d more", more))
 	}
-	return nodeerr.Messagef("its environment is used by %s", nodeerr.Message{Text: strings.Join(texts, "; "), Common: strings.Join(causes, "; ")})
+	return nodeerr.Messagef("its environment is used by %s", nodeerr.Message{
+		Text:   strings.Join(texts, "; "),
+		Common: strings.Join(causes, "; "),
+	})
 }
 
 // sharedUse describes processes on another node, which shares the environment.
@@ -115,7 +119,8 @@ func (p *Decision) ApplyInUse(what nodeerr.Message, policy InUse) {
 	case policy.Ignore:
 		p.usedBy, p.Remarks = what, append(p.Remarks, p.NoteCause(what))
 	case policy.Wait > 0:
-		p.Remarks, p.Waits = append(p.Remarks, p.NoteCause(nodeerr.Messagef("waits up to %s: %s", ui.Duration(policy.Wait), what))), true
+		waits := nodeerr.Messagef("waits up to %s: %s", ui.Duration(policy.Wait), what)
+		p.Remarks, p.Waits = append(p.Remarks, p.NoteCause(waits)), true
 	default:
 		p.SetRefused(InUseHint, what)
 	}

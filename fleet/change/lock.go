@@ -46,7 +46,9 @@ const lockWait = 20 * time.Second
 // request of script holds the fields that only this agent has. The agent expects files, and outlives ctx, so that
 // the driver can still ask it to undo. With again set it waits longer for the lock: the agent before it may not know
 // yet that its connection is gone.
-func (r *Run) Lock(ctx context.Context, n *fleet.Node, script node.Script, files []Expected, again bool, into FirstAnswer) error {
+func (r *Run) Lock(
+	ctx context.Context, n *fleet.Node, script node.Script, files []Expected, again bool, into FirstAnswer,
+) error {
 	s, err := r.start(ctx, n, script, files, again, false, into)
 	if err != nil {
 		return err
@@ -61,7 +63,9 @@ func (r *Run) Lock(ctx context.Context, n *fleet.Node, script node.Script, files
 }
 
 // start starts the agent. With look set, the agent only answers with the state of the node, and ends.
-func (r *Run) start(ctx context.Context, n *fleet.Node, script node.Script, files []Expected, again, look bool, into FirstAnswer) (*agent.Session, error) {
+func (r *Run) start(
+	ctx context.Context, n *fleet.Node, script node.Script, files []Expected, again, look bool, into FirstAnswer,
+) (*agent.Session, error) {
 	wait := lockWait
 	if again {
 		wait += agent.Silence

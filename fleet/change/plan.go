@@ -134,8 +134,8 @@ func (p Decisions) Err() error { return report.PlanErr(len(p), p.Left()) }
 // cellSep separates the cells of a row while dsbuild folds equal rows.
 const cellSep = "\x00"
 
-// Print writes the plan, equal nodes in one row, in about ten lines. details returns the cells of a node under the names of columns,
-// and what stands before its remarks.
+// Print writes the plan, equal nodes in one row, in about ten lines. details returns the cells of a node under the
+// names of columns, and what stands before its remarks.
 func (p Decisions) Print(w io.Writer, columns []string, details func(i int) (cells, why []string)) error {
 	var rows []ui.Named
 	for i, n := range p {
@@ -144,7 +144,8 @@ func (p Decisions) Print(w io.Writer, columns []string, details func(i int) (cel
 			why = n.Reasons
 		}
 		row := func(why []string) string {
-			return strings.Join(append(append([]string{string(n.Action)}, cells...), cmp.Or(strings.Join(why, "; "), "-")), cellSep)
+			all := append([]string{string(n.Action)}, cells...)
+			return strings.Join(append(all, cmp.Or(strings.Join(why, "; "), "-")), cellSep)
 		}
 		rows = append(rows, ui.Named{Name: n.Name, Text: row(why), Cause: row(n.causesOf(why))})
 	}

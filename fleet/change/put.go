@@ -17,9 +17,9 @@ import (
 // putRetries is how often PutStep tries again to send the files if the connection breaks.
 const putRetries = 4
 
-// PutStep is the step that takes the lock and sends files by put. If the connection breaks, it connects again, and
-// then puts again: nothing has been changed by then, and the files that have arrived stay. again tells put that it
-// is not the first try.
+// PutStep is a step that sends files by put, which may take the lock first. If the connection breaks, it connects
+// again, and then puts again: nothing has been changed by then, and the files that have arrived stay. again tells
+// put that it is not the first try.
 func (r *Run) PutStep(n *fleet.Node, name string, put func(ctx context.Context, again bool) error) fleet.Step {
 	return fleet.Step{Name: name, Limit: r.Fleet.Limit(PutLimit), Do: func(ctx context.Context) error {
 		for retry := 0; ; retry++ {

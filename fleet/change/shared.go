@@ -102,7 +102,9 @@ func sharers(ctx context.Context, writer *Claim, others []*Claim, forks int) []*
 	}
 	defer release()
 	results := fanout.Run(ctx, others, fanout.Options{Forks: forks}, func(ctx context.Context, c *Claim) (string, error) {
-		return remote.RunForAnswer(ctx, c.Node.Runner, remote.Command{Argv: []string{"sh", "-c", showWord, "sh", c.Folder, file}})
+		return remote.RunForAnswer(ctx, c.Node.Runner, remote.Command{
+			Argv: []string{"sh", "-c", showWord, "sh", c.Folder, file},
+		})
 	})
 	var shown []*Claim
 	for at, c := range others {

@@ -33,7 +33,9 @@ const hurriedLimit = 15 * time.Second
 // Undo takes back the change that was begun on a node, even after ctx has ended, and finds out the state there. The
 // agent answers into is. If it is lost or cannot undo, another one, which again starts, waits for its end, repairs
 // the node and answers into seen. begun is false if no change had begun. The error says why the state is not known.
-func (r *Run) Undo(ctx context.Context, n *fleet.Node, again node.Script, is LastAnswer, seen FirstAnswer) (begun bool, err error) {
+func (r *Run) Undo(
+	ctx context.Context, n *fleet.Node, again node.Script, is LastAnswer, seen FirstAnswer,
+) (begun bool, err error) {
 	if !n.HoldsLock() {
 		return false, nil
 	}

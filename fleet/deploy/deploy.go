@@ -47,8 +47,7 @@ func New(opt Options) *Deploy {
 	return d
 }
 
-// steps are the phases through which Apply takes a node: each is in a file of its own. If one fails, end (undo.go)
-// takes the change back.
+// steps are the phases through which Apply takes a node. If one fails, end (undo.go) takes the change back.
 func (n *nodeState) steps() []fleet.Step {
 	limit, wait := n.run.Fleet.Limit, n.run.opt.InUse.Wait
 	await := n.run.AwaitStep(n.Node, &n.plan.Decision)
@@ -60,7 +59,10 @@ func (n *nodeState) steps() []fleet.Step {
 			// put: takes the lock, sends the files. It releases a node that has the result already.
 			n.run.PutStep(n.Node, "put", n.put),
 			// install: moves the old version aside, runs pip.
-			{Name: "install", Limit: wait + limit(change.InstallLimit) + change.ProgramGrace, Do: n.install, Needed: n.HoldsLock},
+			{
+				Name: "install", Limit: wait + limit(change.InstallLimit) + change.ProgramGrace,
+				Do: n.install, Needed: n.HoldsLock,
+			},
 			// verify: compares the files, loads every op.
 			{Name: "verify", Limit: limit(change.VerifyLimit), Do: n.verify},
 			// record: makes the change final, writes the journal.
@@ -90,10 +92,9 @@ func (n *nodeState) steps() []fleet.Step {
 	return nil
 }
 
-// Survey is the first half: dsbuild connects to every node, probes it and decides its action. It
-// changes no environment and sends no wheel. It first judges the wheels, and leaves out those that are refused.
-// Where nodes claim that they share an environment,
-// dsbuild writes a file with one word there for a moment to prove it.
+// Survey is the first half: dsbuild connects to every node, probes it and decides its action. It changes no
+// environment and sends no wheel. It first judges the wheels, and leaves out those that are refused. Where nodes
+// claim that they share an environment, dsbuild writes a file with one word there for a moment to prove it.
 func (d *Deploy) Survey(ctx context.Context) (Plan, error) {
 	if err := d.acceptWheels(); err != nil {
 		return Plan{}, err

@@ -19,8 +19,10 @@ const lateHint = "a network file system may show changes late: run the same comm
 // version now. It does not trust the leader's answer for this node.
 func (n *nodeState) follow(ctx context.Context) error {
 	leader, before := n.run.nodes[n.plan.Leader], n.before
+	name := nodeerr.Own(leader.Host.Name)
 	if leader.Status == report.Refused {
-		return &change.InUseError{What: nodeerr.Messagef("shares its environment with %s, which was refused: %v", nodeerr.Own(leader.Host.Name), leader.Err)}
+		what := nodeerr.Messagef("shares its environment with %s, which was refused: %v", name, leader.Err)
+		return &change.InUseError{What: what}
 	}
 	err := n.probe(ctx)
 	if err != nil {
@@ -30,17 +32,21 @@ func (n *nodeState) follow(ctx context.Context) error {
 	}
 	switch {
 	case leader.Status != report.OK:
-		return fault.WithHint(nodeerr.Errorf("shares its environment with %s, where the change did not succeed", nodeerr.Own(leader.Host.Name)), "see the error of %s", leader.Host.Name)
+		err := nodeerr.Errorf("shares its environment with %s, where the change did not succeed", name)
+		return fault.WithHint(err, "see the error of %s", leader.Host.Name)
 	case err != nil:
 		return fmt.Errorf("dsbuild could not find out the version in its environment: %w", err)
 	}
 	n.Changed = leader.Changed
-	if leader.plan.Action == change.Rollback && n.Facts.DeepSpeed != nil && !slices.Equal(n.Facts.DeepSpeed.Altered, leader.altered) {
-		return fault.WithHint(nodeerr.Errorf("shares its environment with %s, and sees other files there", nodeerr.Own(leader.Host.Name)), lateHint)
+	if leader.plan.Action == change.Rollback && n.Facts.DeepSpeed != nil &&
+		!slices.Equal(n.Facts.DeepSpeed.Altered, leader.altered) {
+		err := nodeerr.Errorf("shares its environment with %s, and sees other files there", name)
+		return fault.WithHint(err, lateHint)
 	}
 	if n.recordSHA256 != leader.recordSHA256 || n.after.String() != leader.after.String() {
-		return fault.WithHint(nodeerr.Errorf("shares its environment with %s, which has %s now; this node sees %s", nodeerr.Own(leader.Host.Name), leader.after.String(), n.after.String()),
-			lateHint)
+		err := nodeerr.Errorf("shares its environment with %s, which has %s now; this node sees %s",
+			name, leader.after.String(), n.after.String())
+		return fault.WithHint(err, lateHint)
 	}
 	return nil
 }
@@ -52,7 +58,8 @@ func (n *nodeState) verifyFollower(ctx context.Context) error {
 	if err == nil || !n.Changed {
 		return err
 	}
-	leader := nodeerr.Own(n.run.nodes[n.plan.Leader].Host.Name)
-	try := strings.TrimPrefix(fault.Hint(err)+"; to go back: dsbuild rollback INVENTORY --limit "+n.run.nodes[n.plan.Leader].Host.Name, "; ")
-	return fault.AddHint(nodeerr.Errorf("%w; the environment that it shares with %s keeps the new wheel", err, leader), try)
+	leader := n.run.nodes[n.plan.Leader].Host.Name
+	try := strings.TrimPrefix(fault.Hint(err)+"; to go back: dsbuild rollback INVENTORY --limit "+leader, "; ")
+	err = nodeerr.Errorf("%w; the environment that it shares with %s keeps the new wheel", err, nodeerr.Own(leader))
+	return fault.AddHint(err, try)
 }

@@ -58,11 +58,7 @@ func (n *nodeState) lock(ctx context.Context, files []change.Upload, again bool)
 
 // tidy takes the lock: the agent then removes what an interrupted run has left.
 func (n *nodeState) tidy(ctx context.Context) error {
-	var b begun
-	err := n.run.Lock(ctx, n.Node, n.agent(), nil, false, &b)
-	if err == nil {
-		n.setInstalled(b.Now)
-	}
+	_, err := n.lock(ctx, nil, false)
 	return err
 }
 
@@ -123,9 +119,14 @@ func (n *nodeState) install(ctx context.Context) error {
 	if err := n.run.AwaitFree(ctx, n.Node, &n.plan.Decision); err != nil {
 		return err
 	}
-	order := agent.Order{"do": "install", "wheels": files, "pip": pip, "limit_s": n.run.Fleet.Limit(change.InstallLimit).Seconds(), "accepted": n.run.Accepted[m.SHA256]}
+	order := agent.Order{
+		"do": "install", "wheels": files, "pip": pip,
+		"limit_s": n.run.Fleet.Limit(change.InstallLimit).Seconds(), "accepted": n.run.Accepted[m.SHA256],
+	}
 	if n.byteCode {
-		order["bytecode"] = map[string]any{"file": n.InboxPath(n.plan.Wheel.ByteCode.Path), "magic": m.ByteCode.Magic, "sha256": m.ByteCode.SHA256}
+		order["bytecode"] = map[string]any{
+			"file": n.InboxPath(n.plan.Wheel.ByteCode.Path), "magic": m.ByteCode.Magic, "sha256": m.ByteCode.SHA256,
+		}
 	}
 	var done struct {
 		Version string `json:"version"`

@@ -17,7 +17,7 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// ProbeResult is the result of the first phase for a node.
+// ProbeResult is the result of the probe for one node.
 type ProbeResult struct {
 	Name   string
 	Python string // in the inventory
@@ -145,8 +145,8 @@ func NewAssignedPlan(nodes []ProbeResult, assignments []Assignment, opt PlanOpti
 // errNoWheel is the error of a node that was assigned no usable wheel.
 var errNoWheel = errors.New("dsbuild has no wheel for it")
 
-// Assign ends the first phase, after Probe, for nodes that each have a wheel assigned. It changes
-// no environment and sends no wheel.
+// Assign ends the survey that Probe began, for nodes that each have a wheel assigned. It changes no environment and
+// sends no wheel.
 func (d *Deploy) Assign(ctx context.Context, assignments []Assignment) (Plan, error) {
 	assignments = slices.Clone(assignments)
 	for i, n := range d.nodes {

@@ -23,7 +23,7 @@ type nodeState struct {
 	before, after *report.Version // the DeepSpeed before and after the change
 	recordSHA256  string          // of the RECORD that verify expects
 	altered       []string        // rollback: files of the version put back that differ from its RECORD
-	note          any             // rollback: dsbuild's note on the version put back; nil if something else installed it
+	note          map[string]any  // rollback: dsbuild's note on the version put back; nil if something else installed it
 }
 
 // Probe connects to every node and gathers its facts. A second call probes again.
@@ -89,7 +89,9 @@ func (d *Deploy) proveSharing(ctx context.Context, known []ProbeResult) {
 	claims := make([]change.Claim, len(known))
 	for i, n := range known {
 		if n.Err == nil {
-			claims[i] = change.Claim{Node: d.nodes[i].Node, Folder: n.Facts.SitePackages, ID: n.Facts.SharedID, Writable: n.Facts.Writable}
+			claims[i] = change.Claim{
+				Node: d.nodes[i].Node, Folder: n.Facts.SitePackages, ID: n.Facts.SharedID, Writable: n.Facts.Writable,
+			}
 		}
 	}
 	change.ProveSharing(ctx, claims, d.Fleet.Forks())

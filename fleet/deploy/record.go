@@ -24,7 +24,10 @@ func (n *nodeState) record(ctx context.Context) error {
 	m, e := n.plan.Wheel.Manifest, n.run.NewEntry(n.Node, "deploy")
 	return change.Ask(ctx, n.Node, agent.Order{
 		"do": "record", "forget": false,
-		"installed": map[string]any{"wheel": m.Name, "sha256": m.SHA256, "version": n.after.Version, "record": n.recordSHA256, "at": e.At, "run": e.Run},
-		"journal":   journalEntry{e, m.Name, m.SHA256, extraWheelNames(n.plan.Extra), n.before, n.run.opt.Verify},
+		"installed": map[string]any{
+			"wheel": m.Name, "sha256": m.SHA256, "version": n.after.Version, "record": n.recordSHA256,
+			"at": e.At, "run": e.Run,
+		},
+		"journal": journalEntry{e, m.Name, m.SHA256, extraWheelNames(n.plan.Extra), n.before, n.run.opt.Verify},
 	}, nil)
 }

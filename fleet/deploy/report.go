@@ -4,16 +4,14 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"strings"
 
-	"maps"
-
-	"github.com/dsbuild/dsbuild/fleet/change"
-	"github.com/dsbuild/dsbuild/internal/ui"
-
 	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/node"
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -66,9 +64,10 @@ func (d *Deploy) Report() *report.Report {
 		var w *report.Wheel
 		kind := ""
 		if n.plan != nil && n.plan.Wheel != nil {
-			w = &report.Wheel{Name: n.plan.Wheel.Manifest.Name, SHA256: n.plan.Wheel.Manifest.SHA256, Version: n.plan.Wheel.Version}
+			m := n.plan.Wheel.Manifest
+			w = &report.Wheel{Name: m.Name, SHA256: m.SHA256, Version: n.plan.Wheel.Version}
 			if n.Facts != nil {
-				kind = compat.AlikeKey(n.plan.Wheel.Manifest, *n.Facts)
+				kind = compat.AlikeKey(m, *n.Facts)
 			}
 		}
 		r.Add(n.report(), w)

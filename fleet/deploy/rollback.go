@@ -45,8 +45,9 @@ func (n *nodeState) rollBack(ctx context.Context) error {
 		return err
 	}
 	if planned := n.Facts.Previous; b.Previous == nil || planned == nil || *b.Previous != *planned {
-		return fault.WithHint(fmt.Errorf("another change was made since the survey: the rollback would bring back %s, not %s", previousName(b.Previous), previousName(planned)),
-			"check with --dry-run, then roll back again")
+		err := fmt.Errorf("another change was made since the survey: the rollback would bring back %s, not %s",
+			previousName(b.Previous), previousName(planned))
+		return fault.WithHint(err, "check with --dry-run, then roll back again")
 	}
 	accepted, err := n.run.AcceptKept(ctx, n.Node)
 	if err != nil {
@@ -56,19 +57,17 @@ func (n *nodeState) rollBack(ctx context.Context) error {
 		Version       string         `json:"version"`
 		Record        string         `json:"record"`
 		Altered       []string       `json:"altered"` // in that version, and was before the deploy
-		Noted         map[string]any `json:"noted"`   // dsbuild's note on that version; nil if something else installed it
+		Noted         map[string]any `json:"noted"`   // nodeState.note
 		WrongByteCode []string       `json:"wrong_byte_code"`
 	}
 	if err := change.Ask(ctx, n.Node, agent.Order{"do": "roll_back", "accepted": accepted}, &done); err != nil {
 		return err
 	}
 	if wrong := len(done.WrongByteCode); wrong > 0 {
-		n.Warn("the version before had byte code that was not that of its modules, which the node has removed: %s", ui.Count(wrong, "file"))
+		n.Warn("the version before had byte code that was not that of its modules, which the node has removed: %s",
+			ui.Count(wrong, "file"))
 	}
-	n.Changed, n.after, n.recordSHA256, n.altered, n.note = true, nil, done.Record, done.Altered, nil
-	if done.Noted != nil {
-		n.note = done.Noted
-	}
+	n.Changed, n.after, n.recordSHA256, n.altered, n.note = true, nil, done.Record, done.Altered, done.Noted
 	if done.Version != "" {
 		sha, _ := done.Noted["sha256"].(string)
 		n.after = &report.Version{Version: done.Version, SHA256: sha}

@@ -47,8 +47,7 @@ func New(opt Options) *Deploy {
 	return d
 }
 
-// steps are the phases through which Apply takes a node: each is in a file of its own. If one fails, end (undo.go)
-// takes the change back.
+// steps are the phases through which Apply takes a node. If one fails, end (undo.go) takes the change back.
 func (n *nodeState) steps() []fleet.Step {
 	limit, wait := n.run.Fleet.Limit, n.run.opt.InUse.Wait
 	await := n.run.AwaitStep(n.Node, &n.plan.Decision)
@@ -95,7 +94,10 @@ func (d *Deploy) Survey(ctx context.Context) (Plan, error) {
 		}
 	}
 	return d.survey(ctx, func(known []ProbeResult) (Plan, error) {
-		return NewPlan(known, PlanOptions{Lock: d.opt.Lock, Wheels: files.Wheels, Unpacked: files.Unpacked, Force: d.opt.Force, InUse: d.opt.InUse})
+		return NewPlan(known, PlanOptions{
+			Lock: d.opt.Lock, Wheels: files.Wheels, Unpacked: files.Unpacked,
+			Force: d.opt.Force, InUse: d.opt.InUse,
+		})
 	})
 }
 
@@ -105,6 +107,7 @@ func (d *Deploy) SurveyRollback(ctx context.Context) (Plan, error) {
 	return d.survey(ctx, func(known []ProbeResult) (Plan, error) { return NewRollbackPlan(known, d.opt.InUse), nil })
 }
 
+// survey probes the nodes, and gives each its part of the plan that newPlan makes.
 func (d *Deploy) survey(ctx context.Context, newPlan func([]ProbeResult) (Plan, error)) (Plan, error) {
 	known, err := d.probe(ctx)
 	if err != nil {

@@ -29,7 +29,10 @@ type Files struct {
 
 // OpenFiles reads files that were collected. It refuses wheels that would write what is not theirs.
 func OpenFiles(ctx context.Context, l *environment.Lock, paths map[string]string) (*Files, error) {
-	f := &Files{Paths: paths, Wheels: map[string]*wheel.Loaded{}, Unpacked: map[string]int64{}, Digests: map[string]string{}}
+	f := &Files{
+		Paths: paths, Wheels: map[string]*wheel.Loaded{},
+		Unpacked: map[string]int64{}, Digests: map[string]string{},
+	}
 	written := map[string]map[string]string{} // by the sha256 of a wheel
 	for _, set := range l.Sets {
 		if python := set.Python; python != nil && paths[python.SHA256] != "" {
@@ -89,7 +92,8 @@ func (f *Files) open(file environment.File, at, python string) (map[string]strin
 }
 
 func refuseWheel(format string, args ...any) error {
-	return fault.New(fault.Usage, "leave the package out of environment.yaml, or take its wheel from elsewhere; then lock again", format, args...)
+	const hint = "leave the package out of environment.yaml, or take its wheel from elsewhere; then lock again"
+	return fault.New(fault.Usage, hint, format, args...)
 }
 
 // apart refuses two wheels that write different bytes to the same path.

@@ -109,10 +109,11 @@ func NewPlan(nodes []ProbeResult, opt PlanOptions) (Plan, error) {
 }
 
 // mixedHint is the hint where nodes with one folder need several environments.
-const mixedHint = "lock and deploy the nodes of each kind by themselves (--limit), each kind with a folder: of its own in environment.yaml"
+const mixedHint = "lock and deploy the nodes of each kind by themselves (--limit), " +
+	"each kind with a folder: of its own in environment.yaml"
 
-// refuseMixedFolders refuses to install where another node has the folder in common and needs another environment, as nodes
-// of two machine types with one home do: the link current leads to one.
+// refuseMixedFolders refuses to install where another node has the folder in common and needs another environment,
+// as nodes of two machine types with one home do: the link current leads to one.
 func (p *Plan) refuseMixedFolders(nodes []ProbeResult) {
 	first, mixed := map[string]*NodePlan{}, map[string]*NodePlan{} // by folder: two nodes with different sets
 	for i, n := range nodes {
@@ -133,7 +134,9 @@ func (p *Plan) refuseMixedFolders(nodes []ProbeResult) {
 		if other.Set.Digest == plan.Set.Digest {
 			other = mixed[n.folder()]
 		}
-		plan.SetRefused(mixedHint, nodeerr.Messagef("its environments lie in a folder that it shares with %s, which needs another environment", nodeerr.Own(other.Name)))
+		plan.SetRefused(mixedHint, nodeerr.Messagef(
+			"its environments lie in a folder that it shares with %s, which needs another environment",
+			nodeerr.Own(other.Name)))
 		plan.Send, plan.Python = nil, false
 	}
 }
@@ -143,13 +146,18 @@ func (p *NodePlan) decide(tables *compat.Tables, n ProbeResult, opt PlanOptions)
 	set, err := opt.Lock.For(*n.Facts)
 	switch {
 	case n.Facts.MissingPython() != "" && (err != nil || set.Python == nil):
-		p.refuse(n.Facts.PythonHint("install Python "+opt.Lock.Python+" there, or set interpreter: in environment.yaml, also to the archive of a Python that comes along"), "no usable Python: "+n.Facts.MissingPython()+" is missing")
+		try := n.Facts.PythonHint("install Python " + opt.Lock.Python +
+			" there, or set interpreter: in environment.yaml, also to the archive of a Python that comes along")
+		p.refuse(try, "no usable Python: "+n.Facts.MissingPython()+" is missing")
 		return
 	case err != nil:
-		p.refuse("lock for such nodes, too: dsbuild env lock environment.yaml --for INVENTORY; interpreter: names their Python", err.Error())
+		p.refuse(
+			"lock for such nodes, too: dsbuild env lock environment.yaml --for INVENTORY; interpreter: names their Python",
+			err.Error())
 		return
 	case !n.State.Writable:
-		p.refuse("set folder: in environment.yaml to a place where this user may write", "the user may not write into "+node.ShownPath(n.State.Place))
+		p.refuse("set folder: in environment.yaml to a place where this user may write",
+			"the user may not write into "+node.ShownPath(n.State.Place))
 		return
 	}
 	p.Set = set
@@ -173,12 +181,14 @@ func (p *NodePlan) decide(tables *compat.Tables, n ProbeResult, opt PlanOptions)
 const roomMargin = 64 << 20
 
 // send lists the files that the node lacks, and refuses a node without the room for them.
-func (p *NodePlan) send(l *EnvironmentState, opt PlanOptions) {
+func (p *NodePlan) send(state *EnvironmentState, opt PlanOptions) {
 	need := int64(roomMargin)
 	// The largest wheels first: the node installs them while the others arrive.
-	files := slices.SortedStableFunc(slices.Values(p.Set.Files), func(a, b environment.File) int { return cmp.Compare(b.Size, a.Size) })
+	files := slices.SortedStableFunc(slices.Values(p.Set.Files), func(a, b environment.File) int {
+		return cmp.Compare(b.Size, a.Size)
+	})
 	for _, f := range append([]environment.File{p.Set.Installer}, files...) {
-		if slices.Contains(l.Have, f.SHA256) {
+		if slices.Contains(state.Have, f.SHA256) {
 			continue
 		}
 		p.Send = append(p.Send, f)
@@ -190,10 +200,11 @@ func (p *NodePlan) send(l *EnvironmentState, opt PlanOptions) {
 	if p.Ready {
 		p.Send = nil
 	}
-	if l.Free < need {
+	if state.Free < need {
 		p.Send, p.Python = nil, false
 		p.SetRefused("make room there, or set folder: in environment.yaml",
-			nodeerr.Messagef("%s has %s free, %s are needed", node.ShownPath(l.Place), nodeerr.Own(ui.Size(l.Free)), ui.Size(need)))
+			nodeerr.Messagef("%s has %s free, %s are needed",
+				node.ShownPath(state.Place), nodeerr.Own(ui.Size(state.Free)), ui.Size(need)))
 	}
 }
 
@@ -241,7 +252,8 @@ func (p *Plan) applyInUse(nodes []ProbeResult, policy change.InUse) {
 		case other == nil:
 			continue
 		default:
-			what = nodeerr.Messagef("its environments lie in a folder that it shares with %s, where %s", nodeerr.Own(other.Name), change.DescribeProcesses(other.Processes))
+			what = nodeerr.Messagef("its environments lie in a folder that it shares with %s, where %s",
+				nodeerr.Own(other.Name), change.DescribeProcesses(other.Processes))
 			if policy.Wait > 0 && !policy.Ignore { // dsbuild asks a node again only about its own processes
 				plan.SetRefused("wait until these processes have ended, and run the same command again", what)
 			} else {

@@ -77,7 +77,9 @@ func (d *Deploy) probe(ctx context.Context) ([]ProbeResult, error) {
 	}
 	known := make([]ProbeResult, len(d.nodes))
 	for i, n := range d.nodes {
-		known[i] = ProbeResult{Name: n.Host.Name, Facts: n.Facts, State: n.state, Processes: n.processes, Python: n.brought, Err: n.Err}
+		known[i] = ProbeResult{
+			Name: n.Host.Name, Facts: n.Facts, State: n.state, Processes: n.processes, Python: n.brought, Err: n.Err,
+		}
 	}
 	return known, nil
 }
@@ -106,7 +108,7 @@ func (n *nodeState) probe(ctx context.Context) error {
 		}
 		program = cmp.Or(n.brought.use, "python3")
 	}
-	facts, undone, err := node.ProbeWithFollowUp(ctx, n.Runner, program, node.FollowUp{Program: lookProgram, Request: req, Each: func(m json.RawMessage) error {
+	look := node.FollowUp{Program: lookProgram, Request: req, Each: func(m json.RawMessage) error {
 		var said struct {
 			Looked *EnvironmentState `json:"looked"`
 			Unsafe string            `json:"unsafe"`
@@ -116,7 +118,8 @@ func (n *nodeState) probe(ctx context.Context) error {
 		}
 		got = said.Looked
 		return n.refuseUnsafe(said.Unsafe)
-	}})
+	}}
+	facts, undone, err := node.ProbeWithFollowUp(ctx, n.Runner, program, look)
 	switch {
 	case err != nil:
 		return err
@@ -143,7 +146,8 @@ func (n *nodeState) probe(ctx context.Context) error {
 	case err != nil && n.run.opt.InUse.Ignore:
 		n.Warn("dsbuild does not know whether its environment is in use, and changes it anyway: %v", err)
 	case err != nil:
-		return fault.WithHint(fmt.Errorf("dsbuild does not know whether its environment is in use: %w", err), "if its Python is gone, no new job can use it: --in-use ignore")
+		err = fmt.Errorf("dsbuild does not know whether its environment is in use: %w", err)
+		return fault.WithHint(err, "if its Python is gone, no new job can use it: --in-use ignore")
 	}
 	return nil
 }

@@ -52,11 +52,8 @@ func (n *nodeState) tidy(ctx context.Context) error {
 	return err
 }
 
-// refs lists the files of a set, the installer first; none if there is no set.
+// refs lists the files of a set, the installer first.
 func refs(s *environment.Set) []change.Expected {
-	if s == nil {
-		return nil
-	}
 	all := []change.Expected{{Name: s.Installer.File, SHA256: s.Installer.SHA256}}
 	for _, f := range s.Files {
 		all = append(all, refTo(f))
@@ -69,21 +66,22 @@ func refTo(f environment.File) change.Expected {
 }
 
 // local is a file of the lock on this machine.
-func (d *Deploy) local(f environment.File) fleet.LocalFile {
-	return fleet.LocalFile{Path: d.opt.Files.Paths[f.SHA256], SHA256: f.SHA256, Size: f.Size}
+func (d *Deploy) local(sha256 string, size int64) fleet.LocalFile {
+	return fleet.LocalFile{Path: d.opt.Files.Paths[sha256], SHA256: sha256, Size: size}
 }
 
 // uploads returns the files to send to a node that installs.
 func (n *nodeState) uploads() []change.Upload {
 	var files []change.Upload
 	if n.plan.Python {
-		file := n.run.local(environment.File{File: n.plan.Set.Python.File, SHA256: n.plan.Set.Python.SHA256, Size: n.plan.Set.Python.Size})
-		// Until it has come, another Python must run the program of a relay. One that is there already may be replaced meanwhile.
+		python := n.plan.Set.Python
+		// Until it has come, another Python must run the program of a relay. One that is there already may be
+		// replaced meanwhile.
 		relays := n.brought != nil && n.brought.use != "" && !n.brought.has(refOf(n.plan.Set))
-		files = append(files, change.Upload{LocalFile: file, Alone: !relays})
+		files = append(files, change.Upload{LocalFile: n.run.local(python.SHA256, python.Size), Alone: !relays})
 	}
 	for _, f := range n.plan.Send {
-		files = append(files, change.Upload{LocalFile: n.run.local(f)})
+		files = append(files, change.Upload{LocalFile: n.run.local(f.SHA256, f.Size)})
 	}
 	return files
 }
@@ -103,11 +101,12 @@ func (n *nodeState) put(ctx context.Context, again bool) error {
 		return nil
 	}
 	if b.Current != nil && b.Run == n.run.Fleet.Run && b.Current.Digest != set.Digest {
-		return fault.WithHint(errors.New("another node has put another environment into the folder, which it shares"), mixedHint)
+		err := errors.New("another node has put another environment into the folder, which it shares")
+		return fault.WithHint(err, mixedHint)
 	}
 	for _, f := range n.plan.Send {
 		stored := slices.Contains(b.Have, f.SHA256)
-		if err := n.run.Put(ctx, n.Node, n.run.local(f), stored, b.Begun); err != nil {
+		if err := n.run.Put(ctx, n.Node, n.run.local(f.SHA256, f.Size), stored, b.Begun); err != nil {
 			return err
 		}
 		if stored {
@@ -116,7 +115,8 @@ func (n *nodeState) put(ctx context.Context, again bool) error {
 		// The node installs a large wheel at once, while the next files arrive.
 		err := change.Ask(ctx, n.Node, agent.Order{
 			"do": "store", "file": refTo(f), "early": f.Size >= largeFile && f.SHA256 != set.Installer.SHA256,
-			"digest": set.Digest, "installer": refTo(set.Installer), "limit_s": n.run.Fleet.Limit(change.InstallLimit).Seconds(),
+			"digest": set.Digest, "installer": refTo(set.Installer),
+			"limit_s": n.run.Fleet.Limit(change.InstallLimit).Seconds(),
 		}, nil)
 		if err != nil {
 			return err

@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/change"
 	"github.com/dsbuild/dsbuild/fleet/environment"
 	"github.com/dsbuild/dsbuild/fleet/node"
@@ -72,7 +71,8 @@ func (p *nodePython) looked(name string) *EnvironmentState {
 // makeShell makes the folders for a Python below the folder of environments, $1, and says whether another user
 // could change them. $2 is the name of the last one.
 const makeShell = `umask 022 && mkdir -p "$1/.dsbuild/pythons/$2" || exit
-danger=$(unsafe "${1%/dsbuild/env}" dsbuild dsbuild/env dsbuild/env/.dsbuild dsbuild/env/.dsbuild/pythons "dsbuild/env/.dsbuild/pythons/$2")
+danger=$(unsafe "${1%/dsbuild/env}" dsbuild dsbuild/env dsbuild/env/.dsbuild dsbuild/env/.dsbuild/pythons \
+	"dsbuild/env/.dsbuild/pythons/$2")
 [ -z "$danger" ] || printf '\n` + sayMark + `unsafe %s\n' "$danger"`
 
 const sayMark = "@@dsbuild-python "
@@ -134,9 +134,12 @@ func (n *nodeState) interpreter() string {
 func (n *nodeState) bringPython(ctx context.Context, _ bool) error {
 	ref := refOf(n.plan.Set)
 	work := n.brought.place("run-" + n.run.Fleet.Run + "-" + change.FileLabel(n.Host.Name))
-	said, err := remote.RunForAnswer(ctx, n.Runner, remote.Command{Argv: []string{"sh", "-c", safeShell + makeShell, "sh", n.brought.home, path.Base(work)}})
+	said, err := remote.RunForAnswer(ctx, n.Runner, remote.Command{
+		Argv: []string{"sh", "-c", safeShell + makeShell, "sh", n.brought.home, path.Base(work)},
+	})
 	if err != nil {
-		return fault.WithHint(err, "may this user write into %s? Else set folder: in environment.yaml", node.ShownPath(path.Dir(work)))
+		return fault.WithHint(err, "may this user write into %s? Else set folder: in environment.yaml",
+			node.ShownPath(path.Dir(work)))
 	}
 	if _, why, ok := strings.Cut(said, sayMark+"unsafe "); ok { // another user has made them first
 		return n.refuseUnsafe(why)
@@ -155,13 +158,18 @@ func (n *nodeState) bringPython(ctx context.Context, _ bool) error {
 func (n *nodeState) unpackPython(ctx context.Context, work string, ref *pythonRef) error {
 	python := n.plan.Set.Python
 	archive := path.Join(work, "python.tar.gz")
-	local := fleet.LocalFile{Path: n.run.opt.Files.Paths[python.SHA256], SHA256: python.SHA256, Size: python.Size}
+	local := n.run.local(python.SHA256, python.Size)
 	if err := n.run.Send(ctx, n.Node, local, n.interpreter(), archive); err != nil {
 		return err
 	}
 	said := remote.NewAnswer(func() {}) // tar may have much to say of files that it unpacks
-	if err := n.Runner.Run(ctx, remote.Command{Argv: []string{"sh", "-c", unpackShell, "sh", archive, path.Join(work, "tree")}, Stderr: said}); err != nil {
-		return fault.WithHint(fmt.Errorf("the node cannot unpack %s: %w (%w)", python.File, node.NewNodeError(said.String()), err), "the node needs tar and gzip, and room for it")
+	err := n.Runner.Run(ctx, remote.Command{
+		Argv:   []string{"sh", "-c", unpackShell, "sh", archive, path.Join(work, "tree")},
+		Stderr: said,
+	})
+	if err != nil {
+		err = fmt.Errorf("the node cannot unpack %s: %w (%w)", python.File, node.NewNodeError(said.String()), err)
+		return fault.WithHint(err, "the node needs tar and gzip, and room for it")
 	}
 	var got struct {
 		Ready bool `json:"ready"`
@@ -170,10 +178,13 @@ func (n *nodeState) unpackPython(ctx context.Context, work string, ref *pythonRe
 		Python: path.Join(work, "tree", python.Program), Program: unpackProgram,
 		Request: map[string]string{"work": work, "place": n.brought.place(ref.SHA256), "tree": ref.Tree},
 	}
-	err := script.Run(ctx, connect.WithEnv(n.Runner, map[string]string{"PYTHONDONTWRITEBYTECODE": "1"}), func(m json.RawMessage) error { return node.Decode(m, &got) })
+	runner := connect.WithEnv(n.Runner, map[string]string{"PYTHONDONTWRITEBYTECODE": "1"})
+	err = script.Run(ctx, runner, func(m json.RawMessage) error { return node.Decode(m, &got) })
 	switch {
 	case err != nil:
-		return fault.WithHint(fmt.Errorf("the Python of %s does not run on this node: %w", python.File, err), "is the folder mounted noexec? Set folder: in environment.yaml; else take an archive for this kind of node")
+		err = fmt.Errorf("the Python of %s does not run on this node: %w", python.File, err)
+		return fault.WithHint(err,
+			"is the folder mounted noexec? Set folder: in environment.yaml; else take an archive for this kind of node")
 	case !got.Ready:
 		return errors.New("the files of " + python.File + " are not those of the lock once they are unpacked")
 	}

@@ -40,22 +40,27 @@ func (n *nodeState) record(ctx context.Context) error {
 		return err
 	}
 	set := n.plan.Set
-	m := environmentNote{Name: n.run.opt.Lock.Name, Digest: set.Digest, Python: refOf(set), Packages: n.files.Packages, Run: n.run.Fleet.Run, By: n.run.opt.By, At: time.Now().UTC().Format(time.RFC3339)}
+	note := environmentNote{
+		Name: n.run.opt.Lock.Name, Digest: set.Digest, Python: refOf(set), Packages: n.files.Packages,
+		Run: n.run.Fleet.Run, By: n.run.opt.By, At: time.Now().UTC().Format(time.RFC3339),
+	}
 	for _, f := range refs(set) {
-		m.Files = append(m.Files, f.SHA256)
+		note.Files = append(note.Files, f.SHA256)
 	}
 	if w := n.wheel(); w != nil {
-		m.DeepSpeed = &report.Version{Version: w.Version, SHA256: w.SHA256}
+		note.DeepSpeed = &report.Version{Version: w.Version, SHA256: w.SHA256}
 		if n.inside != nil && n.inside.DeepSpeed != nil {
-			m.DeepSpeed.Version = n.inside.DeepSpeed.Version
+			note.DeepSpeed.Version = n.inside.DeepSpeed.Version
 		}
 	}
 	var done struct {
 		Python string `json:"python"`
 	}
-	if err := change.Ask(ctx, n.Node, agent.Order{"do": "record", "digest": set.Digest, "mark": m, "journal": n.newEntry(set.Digest)}, &done); err != nil {
+	order := agent.Order{"do": "record", "digest": set.Digest, "mark": note, "journal": n.newEntry(set.Digest)}
+	if err := change.Ask(ctx, n.Node, order, &done); err != nil {
 		return err
 	}
-	n.Changed, n.now = true, &Environment{Name: n.files.Name, Digest: set.Digest, Python: done.Python, DeepSpeed: m.DeepSpeed}
+	n.Changed = true
+	n.now = &Environment{Name: n.files.Name, Digest: set.Digest, Python: done.Python, DeepSpeed: note.DeepSpeed}
 	return nil
 }

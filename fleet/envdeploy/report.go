@@ -61,7 +61,8 @@ func (d *Deploy) compare() {
 			}
 			n.Status = report.Differs
 			n.differs = append(n.differs, "its commands or data files differ from those of "+from)
-			n.Err = fault.WithHint(errors.New(strings.Join(n.differs, "; ")), "make it anew: dsbuild env deploy with --force --limit %s", n.Host.Name)
+			n.Err = fault.WithHint(errors.New(strings.Join(n.differs, "; ")),
+				"make it anew: dsbuild env deploy with --force --limit %s", n.Host.Name)
 		}
 	}
 }
@@ -93,7 +94,9 @@ func (n *nodeState) current() *node.Facts {
 	}
 	f := *n.inside
 	if f.DeepSpeed != nil && n.now != nil && n.now.DeepSpeed != nil {
-		f.DeepSpeed = &node.Installed{Version: f.DeepSpeed.Version, SHA256: n.now.DeepSpeed.SHA256, Ops: append([]string{}, f.DeepSpeed.Ops...)}
+		f.DeepSpeed = &node.Installed{
+			Version: f.DeepSpeed.Version, SHA256: n.now.DeepSpeed.SHA256, Ops: append([]string{}, f.DeepSpeed.Ops...),
+		}
 	}
 	return &f
 }

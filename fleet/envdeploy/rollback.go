@@ -14,7 +14,8 @@ func NewRollbackPlan(nodes []ProbeResult, policy change.InUse) Plan {
 	return newPlan(nodes, policy, func(p *NodePlan, n ProbeResult) {
 		switch {
 		case n.Facts.MissingPython() != "" && n.State.Previous == nil:
-			p.refuse(n.Facts.PythonHint("set interpreter: in environment.yaml"), "no usable Python: "+n.Facts.MissingPython()+" is missing")
+			p.refuse(n.Facts.PythonHint("set interpreter: in environment.yaml"),
+				"no usable Python: "+n.Facts.MissingPython()+" is missing")
 		case n.State.Previous == nil:
 			p.refuse("a node keeps only the environment before the last switch", "there is nothing to go back to")
 		default:
@@ -28,7 +29,7 @@ func (n *nodeState) rollBack(ctx context.Context) error {
 	if err := n.run.AwaitFree(ctx, n.Node, &n.plan.Decision); err != nil {
 		return err
 	}
-	b, err := n.lock(ctx, refs(n.plan.Set), false)
+	b, err := n.lock(ctx, nil, false)
 	if err != nil {
 		return err
 	}
@@ -38,7 +39,8 @@ func (n *nodeState) rollBack(ctx context.Context) error {
 		return n.prove(ctx, b.Current.Python)
 	}
 	if planned := n.state.Previous; b.Before == nil || b.Before.Digest != planned.Digest {
-		return fault.WithHint(errors.New("another change was made since the survey"), "check with --dry-run, then roll back again")
+		return fault.WithHint(errors.New("another change was made since the survey"),
+			"check with --dry-run, then roll back again")
 	}
 	accepted, err := n.run.AcceptKept(ctx, n.Node)
 	if err != nil {
@@ -47,7 +49,8 @@ func (n *nodeState) rollBack(ctx context.Context) error {
 	var done struct {
 		Python string `json:"python"`
 	}
-	if err := change.Ask(ctx, n.Node, agent.Order{"do": "roll_back", "journal": n.newEntry(b.Before.Digest), "accepted": accepted}, &done); err != nil {
+	order := agent.Order{"do": "roll_back", "journal": n.newEntry(b.Before.Digest), "accepted": accepted}
+	if err := change.Ask(ctx, n.Node, order, &done); err != nil {
 		return err
 	}
 	now := *b.Before

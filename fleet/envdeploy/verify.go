@@ -158,7 +158,9 @@ func (n *nodeState) prove(ctx context.Context, python string) error {
 		w := n.run.opt.Files.Wheels[ds.SHA256]
 		m, version = w.Manifest, w.Version
 	}
-	return verify.Prove(ctx, n.Node, inside, m, verify.Request{Level: verify.LevelLoad, Version: version, Record: inside.DeepSpeed.Record, Ops: m.Ops})
+	return verify.Prove(ctx, n.Node, inside, m, verify.Request{
+		Level: verify.LevelLoad, Version: version, Record: inside.DeepSpeed.Record, Ops: m.Ops,
+	})
 }
 
 // Verify compares the environments of nodes with the lock and with each other, to the last file.
@@ -197,7 +199,8 @@ func (n *nodeState) inspect(ctx context.Context) error {
 		return err
 	}
 	if n.now.Digest != set.Digest {
-		n.differs = append(n.differs, "its environment is "+report.ShortSum(node.PlainVersion(n.now.Digest))+", not "+report.ShortSum(set.Digest))
+		n.differs = append(n.differs, fmt.Sprintf("its environment is %s, not %s",
+			report.ShortSum(node.PlainVersion(n.now.Digest)), report.ShortSum(set.Digest)))
 	}
 	if n.differs = append(n.differs, n.differences()...); len(n.differs) > 0 {
 		return nil
@@ -212,7 +215,8 @@ func (n *nodeState) endVerify(_ context.Context, err error) {
 	case err != nil:
 	case len(n.differs) > 0:
 		n.Status = report.Differs
-		n.Err = fault.WithHint(errors.New(strings.Join(n.differs, "; ")), "dsbuild env deploy makes it that of the lock; with --force also where it has the digest already")
+		n.Err = fault.WithHint(errors.New(strings.Join(n.differs, "; ")),
+			"dsbuild env deploy makes it that of the lock; with --force also where it has the digest already")
 	default:
 		n.Status = report.OK
 	}
