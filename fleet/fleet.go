@@ -57,7 +57,9 @@ func New(opt Options) *Fleet {
 	f := &Fleet{opt: opt, Run: time.Now().UTC().Format("20060102T150405-") + strings.ToLower(rand.Text()[:6])}
 	logs := newLogFolder(opt, f.Run)
 	for _, h := range opt.Hosts {
-		f.Nodes = append(f.Nodes, &Node{Host: h, Log: logs.newLog(h), Status: report.Skipped, Seconds: map[string]float64{}, fleet: f})
+		f.Nodes = append(f.Nodes, &Node{
+			Host: h, Log: logs.newLog(h), Status: report.Skipped, Seconds: map[string]float64{}, fleet: f,
+		})
 	}
 	return f
 }

@@ -124,9 +124,12 @@ func (f *Fleet) ChangeGroups(ctx context.Context, r *Rollout, unchanged []int, c
 			}
 			ok = ok || n.Status == report.OK
 		}
-		if len(r.sizes) > 0 && len(failed) > 0 && (f.opt.TooMany == nil || f.opt.TooMany(len(failed), len(group))) && ctx.Err() == nil {
-			why := fault.WithHint(fmt.Errorf("not started: in group %d of --serial, %d of %s failed (%s)", number, len(failed), ui.Count(len(group), "node"), ui.FoldShort(failed)),
-				"correct the failures and run the command again: it skips finished nodes; --max-fail sets how many nodes may fail")
+		if len(r.sizes) > 0 && len(failed) > 0 && ctx.Err() == nil &&
+			(f.opt.TooMany == nil || f.opt.TooMany(len(failed), len(group))) {
+			why := fmt.Errorf("not started: in group %d of --serial, %d of %s failed (%s)",
+				number, len(failed), ui.Count(len(group), "node"), ui.FoldShort(failed))
+			why = fault.WithHint(why, "correct the failures and run the command again: it skips finished nodes; "+
+				"--max-fail sets how many nodes may fail")
 			for _, i := range slices.Concat(slices.Concat(r.ready, r.waiting)...) {
 				f.Nodes[i].Err = why
 			}

@@ -114,7 +114,9 @@ func (f *Fleet) RunSteps(ctx context.Context, tasks []Task, stop func(int) bool)
 
 // run calls do for every node, and ends it. It notes the errors that only fanout knows: the node
 // was not started, or its goroutine panicked. more is the number of steps beyond Task.Steps.
-func (f *Fleet) run(ctx context.Context, tasks []Task, opt fanout.Options, more int, do func(context.Context, Task) error) {
+func (f *Fleet) run(
+	ctx context.Context, tasks []Task, opt fanout.Options, more int, do func(context.Context, Task) error,
+) {
 	results := fanout.Run(ctx, tasks, opt, func(ctx context.Context, t Task) (struct{}, error) {
 		f.progress.begin(t.Node, more+len(t.Steps))
 		defer f.progress.end(t.Node)

@@ -11,15 +11,15 @@ import (
 
 // environmentNote is the note in an environment that is whole.
 type environmentNote struct {
-	Name      string                    `json:"name"`
-	Digest    string                    `json:"digest"`
-	Files     []string                  `json:"files"` // sha256 of its wheels and of the installer
-	Python    *pythonRef                `json:"python,omitempty"`
-	Packages  map[string]packageOnANode `json:"packages"`
-	DeepSpeed *report.Version           `json:"deepspeed"`
-	At        string                    `json:"at"`
-	Run       string                    `json:"run"`
-	By        string                    `json:"by"`
+	Name      string                      `json:"name"`
+	Digest    string                      `json:"digest"`
+	Files     []string                    `json:"files"` // sha256 of its wheels and of the installer
+	Python    *pythonRef                  `json:"python,omitempty"`
+	Packages  map[string]installedPackage `json:"packages"`
+	DeepSpeed *report.Version             `json:"deepspeed"`
+	At        string                      `json:"at"`
+	Run       string                      `json:"run"`
+	By        string                      `json:"by"`
 }
 
 // journalEntry is a line in the journal of an environment.

@@ -21,16 +21,16 @@ var checkProgram = node.NewProgram("check_environment")
 
 // environmentFiles is the state of an environment's files.
 type environmentFiles struct {
-	Name     string                    `json:"name"`
-	Python   string                    `json:"python"`
-	Digest   string                    `json:"digest"`      // of all files that belong to packages
-	Tree     string                    `json:"python_tree"` // of its Python, if one came along
-	Packages map[string]packageOnANode `json:"packages"`
-	Wrong    []string                  `json:"wrong"` // files that are not as RECORD says
-	More     int                       `json:"more"`  // how many more there are
+	Name     string                      `json:"name"`
+	Python   string                      `json:"python"`
+	Digest   string                      `json:"digest"`      // of all files that belong to packages
+	Tree     string                      `json:"python_tree"` // of its Python, if one came along
+	Packages map[string]installedPackage `json:"packages"`
+	Wrong    []string                    `json:"wrong"` // files that are not as RECORD says
+	More     int                         `json:"more"`  // how many more there are
 }
 
-type packageOnANode struct {
+type installedPackage struct {
 	Version string `json:"version"`
 	Digest  string `json:"digest"`
 }

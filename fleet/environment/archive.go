@@ -59,8 +59,10 @@ const (
 
 // NewArchiveError returns the error of an archive that dsbuild does not unpack on a node.
 func NewArchiveError(file string, err error) error {
-	return fault.WithCode(fault.WithHint(fmt.Errorf("%s: %w", file, err),
-		"interpreter: takes a relocatable Python for glibc as a .tar.gz, such as an install_only archive of python-build-standalone"), 2)
+	err = fault.WithHint(fmt.Errorf("%s: %w", file, err),
+		"interpreter: takes a relocatable Python for glibc as a .tar.gz, "+
+			"such as an install_only archive of python-build-standalone")
+	return fault.WithCode(err, 2)
 }
 
 // OpenArchive reads the archive at a path. It refuses an archive that could write outside its own
@@ -92,7 +94,10 @@ func readArchive(r io.Reader) (*Archive, error) {
 	if err != nil {
 		return nil, fmt.Errorf("it is not a .tar.gz: %w", err)
 	}
-	in := archiveReader{kinds: map[string]byte{}, lines: map[string]string{}, targets: map[string]string{}, heads: map[string][]byte{}}
+	in := archiveReader{
+		kinds: map[string]byte{}, lines: map[string]string{},
+		targets: map[string]string{}, heads: map[string][]byte{},
+	}
 	for t := tar.NewReader(z); ; {
 		h, err := t.Next()
 		if err == io.EOF {
@@ -232,7 +237,8 @@ func (in *archiveReader) describeProgram(a *Archive) error {
 		a.Machine = map[elf.Machine]string{elf.EM_X86_64: "x86_64", elf.EM_AARCH64: "aarch64"}[f.Machine]
 		symbols, _ := f.ImportedSymbols() // a static program has none
 		for _, s := range symbols {
-			if v, ok := strings.CutPrefix(s.Version, "GLIBC_"); ok && glibcForm.MatchString(wheel.Minor(v)) && wheel.CompareVersions(v, a.Glibc) > 0 {
+			v, ok := strings.CutPrefix(s.Version, "GLIBC_")
+			if ok && glibcForm.MatchString(wheel.Minor(v)) && wheel.CompareVersions(v, a.Glibc) > 0 {
 				a.Glibc = wheel.Minor(v)
 			}
 		}
@@ -246,7 +252,7 @@ func (in *archiveReader) describeProgram(a *Archive) error {
 // check compares the entry with itself: no path of it leads elsewhere.
 func (i Interpreter) check() error {
 	switch {
-	case i.File == "" || i.File != path.Base(i.File) || !archiveForm.MatchString(i.File) || filepath.Base(i.Path) != i.File:
+	case i.File == "" || i.File != path.Base(i.File), !archiveForm.MatchString(i.File), filepath.Base(i.Path) != i.File:
 		return fmt.Errorf("%.120q is no name of a Python's archive", i.File)
 	case !hexSum.MatchString(i.SHA256), !hexSum.MatchString(i.Tree), i.Size <= 0:
 		return fmt.Errorf("%s: its sha256, tree or size is not valid", i.File)
@@ -268,12 +274,14 @@ func (s *Spec) chooseInterpreter(k Platform, dir string) (*Interpreter, error) {
 		case err != nil:
 			return nil, err
 		case a.Python != s.Python || a.Machine != k.Machine || wheel.CompareVersions(k.Glibc, a.Glibc) < 0:
-			others = append(others, fmt.Sprintf("%s has Python %s for %s with glibc %s", filepath.Base(t.Text), a.Python, a.Machine, a.Glibc))
+			others = append(others, fmt.Sprintf("%s has Python %s for %s with glibc %s",
+				filepath.Base(t.Text), a.Python, a.Machine, a.Glibc))
 			continue
 		}
 		i := &Interpreter{File: filepath.Base(t.Text), Path: relativePath(dir, t.Text), Program: a.Program, Tree: a.Tree()}
 		i.SHA256, i.Size, err = wheel.HashFile(t.Text)
 		return i, err
 	}
-	return nil, resolveErrorf("no archive of interpreter: has Python %s for %s: %s", s.Python, k, strings.Join(others, "; "))
+	return nil, resolveErrorf("no archive of interpreter: has Python %s for %s: %s",
+		s.Python, k, strings.Join(others, "; "))
 }

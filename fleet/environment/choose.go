@@ -15,7 +15,10 @@ import (
 // tag (PEP 425), then with the highest build number.
 func choose(all []File, python string, k Platform) (File, error) {
 	// These facts about nodes of a kind decide which wheels install there.
-	facts := node.Facts{Python: python + ".0", Tag: "cp" + strings.ReplaceAll(python, ".", ""), Platform: "linux_" + k.Machine, Glibc: k.Glibc}
+	facts := node.Facts{
+		Python: python + ".0", Tag: "cp" + strings.ReplaceAll(python, ".", ""),
+		Platform: "linux_" + k.Machine, Glibc: k.Glibc,
+	}
 	var best File
 	var rank []int
 	for _, f := range all {

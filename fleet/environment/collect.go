@@ -60,7 +60,8 @@ func (c *Collector) Collect(ctx context.Context, l *Lock, files []File) (map[str
 // bring fetches a file of a lock.
 func (c *Collector) bring(ctx context.Context, l *Lock, f File) (string, error) {
 	if f.Path != "" {
-		return "", fault.WithHint(damagedf("%s is not there", localPath(l, f)), "the lock names a local file: bring it there, or into the folder of --files")
+		return "", fault.WithHint(damagedf("%s is not there", localPath(l, f)),
+			"the lock names a local file: bring it there, or into the folder of --files")
 	}
 	path, size, err := c.fetch(ctx, f)
 	if err == nil && size != f.Size {
@@ -98,8 +99,8 @@ func (c *Collector) here(l *Lock, f File) (string, error) {
 			return path, nil
 		case path == c.cached(f): // damaged: it is fetched again
 		default:
-			return "", fault.WithHint(damagedf("%s has sha256 %s and %d bytes, the lock says %s and %d", path, sum, size, f.SHA256, f.Size),
-				"bring the file of the lock, or lock again: dsbuild env lock environment.yaml")
+			err := damagedf("%s has sha256 %s and %d bytes, the lock says %s and %d", path, sum, size, f.SHA256, f.Size)
+			return "", fault.WithHint(err, "bring the file of the lock, or lock again: dsbuild env lock environment.yaml")
 		}
 	}
 	return "", nil
@@ -122,7 +123,8 @@ func (c *Collector) fetch(ctx context.Context, f File) (path string, size int64,
 		return "", 0, fmt.Errorf("%s: %w", f.File, err)
 	}
 	if len(found) == 0 {
-		return "", 0, fault.WithHint(fmt.Errorf("%s (sha256 %.12s) is in no index", f.File, f.SHA256), "bring the file in a folder with --files, or lock again: dsbuild env lock environment.yaml")
+		return "", 0, fault.WithHint(fmt.Errorf("%s (sha256 %.12s) is in no index", f.File, f.SHA256),
+			"bring the file in a folder with --files, or lock again: dsbuild env lock environment.yaml")
 	}
 	path = c.cached(f)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -164,7 +166,9 @@ func (c *Collector) Find(ctx context.Context, name, version, python string, k Pl
 // wheelsOf lists the wheels of one version of a package that the indexes have with a sha256: those with one in
 // sums, or all for nil.
 func (c *Collector) wheelsOf(ctx context.Context, name, version string, sums []string) ([]File, error) {
-	found, err := c.inIndexes(ctx, c.Indexes, name, func(o pyindex.File) bool { return o.Wheel != nil && o.Version == version && o.SHA256 != "" })
+	found, err := c.inIndexes(ctx, c.Indexes, name, func(o pyindex.File) bool {
+		return o.Wheel != nil && o.Version == version && o.SHA256 != ""
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -175,14 +179,17 @@ func (c *Collector) wheelsOf(ctx context.Context, name, version string, sums []s
 		}
 	}
 	if len(found) > 0 && len(all) == 0 {
-		return nil, fault.WithHint(damagedf("the index has only files with another sha256 than those that this dsbuild accepts"),
+		err := damagedf("the index has only files with another sha256 than those that this dsbuild accepts")
+		return nil, fault.WithHint(err,
 			"put the files that its makers published into the index, or name another one with --index-url")
 	}
 	return all, nil
 }
 
 // inIndexes returns the files of a project that fit, from the first index that has one.
-func (c *Collector) inIndexes(ctx context.Context, indexes []string, project string, fits func(pyindex.File) bool) ([]pyindex.File, error) {
+func (c *Collector) inIndexes(
+	ctx context.Context, indexes []string, project string, fits func(pyindex.File) bool,
+) ([]pyindex.File, error) {
 	var failed error
 	for _, index := range indexes {
 		files, err := c.Client.Files(ctx, index, project)

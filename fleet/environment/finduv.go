@@ -28,7 +28,8 @@ type UV struct {
 func FindUV(ctx context.Context, uv UV, dir string, c *Collector) (string, error) {
 	if p, err := exec.LookPath("uv"); err == nil {
 		out, err := exec.CommandContext(ctx, p, "--version").Output()
-		if words := strings.Fields(string(out)); err == nil && len(words) > 1 && words[0] == "uv" && wheel.CompareVersions(words[1], uv.Version) >= 0 {
+		words := strings.Fields(string(out))
+		if err == nil && len(words) > 1 && words[0] == "uv" && wheel.CompareVersions(words[1], uv.Version) >= 0 {
 			return p, nil
 		}
 	}
@@ -41,7 +42,8 @@ func FindUV(ctx context.Context, uv UV, dir string, c *Collector) (string, error
 		return place, nil
 	}
 	if err := fetchUV(ctx, uv, place, c); err != nil {
-		return "", fault.WithHint(fmt.Errorf("no uv %s or newer on PATH, and none from the index: %w", uv.Version, err), "install uv, or name the index with --index-url")
+		err = fmt.Errorf("no uv %s or newer on PATH, and none from the index: %w", uv.Version, err)
+		return "", fault.WithHint(err, "install uv, or name the index with --index-url")
 	}
 	return place, nil
 }

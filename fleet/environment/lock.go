@@ -70,7 +70,8 @@ func lockError(path string, line int, err error) error {
 	if line > 0 {
 		path += fmt.Sprintf(":%d", line)
 	}
-	return fault.WithCode(fault.WithHint(fmt.Errorf("%s: %w", path, err), "make it with: dsbuild env lock environment.yaml"), 2)
+	err = fault.WithHint(fmt.Errorf("%s: %w", path, err), "make it with: dsbuild env lock environment.yaml")
+	return fault.WithCode(err, 2)
 }
 
 // ReadLock reads the lock file at path.
@@ -241,17 +242,20 @@ func (l *Lock) For(f node.Facts) (*Set, error) {
 		}
 	}
 	if wheel.Minor(f.Python) != l.Python {
-		return nil, fmt.Errorf("the environment is for Python %s, this node's interpreter is %s", l.Python, node.PlainVersion(f.Python))
+		return nil, fmt.Errorf("the environment is for Python %s, this node's interpreter is %s",
+			l.Python, node.PlainVersion(f.Python))
 	}
 	if f.Tag != "cp"+strings.ReplaceAll(l.Python, ".", "") {
-		return nil, fmt.Errorf("the environment is for CPython with the global lock, this node's interpreter is %s", node.PlainVersion(f.Tag))
+		return nil, fmt.Errorf("the environment is for CPython with the global lock, this node's interpreter is %s",
+			node.PlainVersion(f.Tag))
 	}
 	for i := range slices.Backward(l.Sets) {
 		if l.Sets[i].serves(f) {
 			return &l.Sets[i], nil
 		}
 	}
-	return nil, fmt.Errorf("the lock has no files for a node of %s with glibc %s", node.PlainVersion(f.Platform), node.PlainVersion(f.Glibc))
+	return nil, fmt.Errorf("the lock has no files for a node of %s with glibc %s",
+		node.PlainVersion(f.Platform), node.PlainVersion(f.Glibc))
 }
 
 // Brings reports whether a Python comes along for a kind of node.

@@ -58,7 +58,9 @@ func (r *reader) read(body yamldoc.Node) (*Spec, error) {
 		return nil, r.Err()
 	}
 	s := &Spec{}
-	known := []string{"name", "python", "interpreter", "folder", "torch", "deepspeed", "companions", "requirements", "nodes"}
+	known := []string{
+		"name", "python", "interpreter", "folder", "torch", "deepspeed", "companions", "requirements", "nodes",
+	}
 	given := map[string]bool{}
 	for _, p := range r.Pairs(body, "the environment file", known) {
 		given[p.Key] = true
@@ -107,7 +109,8 @@ func (r *reader) checkWhole(s *Spec, body yamldoc.Node, given map[string]bool) {
 		r.Add(r.Place(body), "give torch, deepspeed, companions or requirements", "the environment is empty")
 	}
 	if s.Build != nil && !given["torch"] {
-		r.Add(s.Build.At, "add torch: 2.15.0, or the path of a wheel", "a DeepSpeed is built for a torch, and the key \"torch\" is missing")
+		r.Add(s.Build.At, "add torch: 2.15.0, or the path of a wheel",
+			"a DeepSpeed is built for a torch, and the key \"torch\" is missing")
 	}
 	seen := map[string]Position{}
 	if s.Torch != "" {
@@ -144,9 +147,11 @@ func (r *reader) interpreter(s *Spec, n yamldoc.Node) {
 		case len(items) > 1 || item != n:
 			r.Add(r.Place(item), "", "an entry of interpreter must be the archive of a Python (.tar.gz)")
 		case strings.HasSuffix(word, ".zst") || strings.HasSuffix(word, ".xz"):
-			r.Add(r.Place(item), "take the install_only archive, which is a .tar.gz", "interpreter must be a .tar.gz: not every node can unpack %s", path.Ext(word))
+			r.Add(r.Place(item), "take the install_only archive, which is a .tar.gz",
+				"interpreter must be a .tar.gz: not every node can unpack %s", path.Ext(word))
 		default:
-			s.Interpreter = r.Form(item, "interpreter", programForm, "a command, an absolute path without spaces, or the archive of a Python (.tar.gz)")
+			s.Interpreter = r.Form(item, "interpreter", programForm,
+				"a command, an absolute path without spaces, or the archive of a Python (.tar.gz)")
 		}
 	}
 }
@@ -217,7 +222,8 @@ func (r *reader) wheel(n yamldoc.Node, what string) []Text {
 var requirementForm = func() *regexp.Regexp {
 	const (
 		release = `v?(?:\d+!)?\d+(?:\.\d+)*`
-		suffix  = `(?:[-_.]?(?:alpha|beta|preview|pre|a|b|c|rc)[-_.]?\d*)?(?:-\d+|[-_.]?(?:post|rev|r)[-_.]?\d*)?(?:[-_.]?dev[-_.]?\d*)?`
+		suffix  = `(?:[-_.]?(?:alpha|beta|preview|pre|a|b|c|rc)[-_.]?\d*)?` +
+			`(?:-\d+|[-_.]?(?:post|rev|r)[-_.]?\d*)?(?:[-_.]?dev[-_.]?\d*)?`
 		version = release + suffix // PEP 440
 		local   = version + `(?:\+[a-z0-9]+(?:[-_.][a-z0-9]+)*)?`
 		exact   = `(?:==|!=)\s*` + release + `\.\*|===?\s*` + local + `|!=\s*` + local
@@ -226,7 +232,8 @@ var requirementForm = func() *regexp.Regexp {
 		name    = `[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?`
 		extras  = `\[\s*(?:` + name + `(?:\s*,\s*` + name + `)*)?\s*\]`
 	)
-	return regexp.MustCompile(`(?i)^` + name + `\s*(?:` + extras + `)?\s*(?:` + all + `|\(\s*` + all + `\s*\))?\s*(?:;\s*\S.*)?$`)
+	return regexp.MustCompile(`(?i)^` + name + `\s*(?:` + extras + `)?\s*` +
+		`(?:` + all + `|\(\s*` + all + `\s*\))?\s*(?:;\s*\S.*)?$`)
 }()
 
 // requirement reads a requirement. One with a URL would make the lock depend on a place.
@@ -240,8 +247,10 @@ func (r *reader) requirement(n yamldoc.Node) []Text {
 	switch {
 	case strings.Contains(word, "@"):
 		r.Add(r.Place(n), "build a wheel of it and name that under companions", "a requirement with a URL is not supported")
-	case err != nil || !requirementForm.MatchString(word) || strings.ContainsAny(word, "\n\r\x00\"\\") || len(word) > maxText:
-		r.Add(r.Place(n), `write it as pip does: "numpy>=2,<3"; in markers use single quotes`, "%.80q is not a requirement", word)
+	case err != nil || !requirementForm.MatchString(word),
+		strings.ContainsAny(word, "\n\r\x00\"\\") || len(word) > maxText:
+		r.Add(r.Place(n), `write it as pip does: "numpy>=2,<3"; in markers use single quotes`,
+			"%.80q is not a requirement", word)
 	default:
 		return []Text{{word, r.Place(n)}}
 	}
@@ -256,7 +265,8 @@ func (r *reader) kinds(n yamldoc.Node) []Platform {
 		for _, p := range r.Pairs(entry, "an entry of nodes", []string{"machine", "glibc"}) {
 			switch p.Key {
 			case "machine":
-				if k.Machine = r.Form(p.Node, "machine", nameForm, "x86_64 or aarch64"); k.Machine != "" && !slices.Contains(machines(), k.Machine) {
+				k.Machine = r.Form(p.Node, "machine", nameForm, "x86_64 or aarch64")
+				if k.Machine != "" && !slices.Contains(machines(), k.Machine) {
 					r.Add(r.Place(p.Node), "", "machine must be x86_64 or aarch64")
 				}
 			case "glibc":

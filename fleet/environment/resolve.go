@@ -90,7 +90,8 @@ func (l *Lock) Answers(s *Spec) bool {
 // lock.
 func (s *Spec) request(kinds []Platform, locals []File, uv, dir string) (string, error) {
 	h := sha256.New()
-	fmt.Fprintf(h, "format %d\nname %s\npython %s\ninterpreter %s\nfolder %s\ntorch %s\nuv %s\n", lockFormat, s.Name, s.Python, s.Interpreter, s.Folder, s.Torch, uv)
+	fmt.Fprintf(h, "format %d\nname %s\npython %s\ninterpreter %s\nfolder %s\ntorch %s\nuv %s\n",
+		lockFormat, s.Name, s.Python, s.Interpreter, s.Folder, s.Torch, uv)
 	for _, w := range locals {
 		fmt.Fprintf(h, "wheel %s %s\n", w.SHA256, relativePath(dir, w.Path))
 	}
@@ -103,7 +104,8 @@ func (s *Spec) request(kinds []Platform, locals []File, uv, dir string) (string,
 	for _, a := range s.Archives {
 		sum, _, err := wheel.HashFile(a.Text)
 		if errors.Is(err, fs.ErrNotExist) {
-			err = fault.WithHint(resolveErrorf("%s: %s does not exist", a.At, a.Text), "bring the archive there, or name the nodes' own Python")
+			err = fault.WithHint(resolveErrorf("%s: %s does not exist", a.At, a.Text),
+				"bring the archive there, or name the nodes' own Python")
 		}
 		if err != nil {
 			return "", err
@@ -174,7 +176,8 @@ func (s *Spec) localsFor(kinds []Platform, all []File) ([][]File, error) {
 				continue
 			}
 			if indexOf(own[i], l.Name) >= 0 {
-				problems.Add(s.Wheels[at].At, "leave one of them out: an environment has one for each kind of node", "a second wheel of %s for %s", l.Name, k)
+				problems.Add(s.Wheels[at].At, "leave one of them out: an environment has one for each kind of node",
+					"a second wheel of %s for %s", l.Name, k)
 			}
 			own[i] = append(own[i], l)
 		}
@@ -183,7 +186,9 @@ func (s *Spec) localsFor(kinds []Platform, all []File) ([][]File, error) {
 				continue
 			}
 			_, err := choose(slices.DeleteFunc(slices.Clone(all), func(f File) bool { return f.Name != l.Name }), s.Python, k)
-			problems.Add(s.Wheels[at].At, "name a wheel of it for each kind of node, or lock without those nodes: --limit, or nodes: in the file", "%s: %v", l.Name, err)
+			problems.Add(s.Wheels[at].At,
+				"name a wheel of it for each kind of node, or lock without those nodes: --limit, or nodes: in the file",
+				"%s: %v", l.Name, err)
 		}
 	}
 	return own, problems.Err()

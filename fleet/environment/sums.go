@@ -45,7 +45,8 @@ func (s Sums) Sum(file string) (sum string, size int64, err error) {
 	}
 	sum, size, err = wheel.HashFile(file)
 	if err == nil && before != "" && before == s.entry(file) && os.MkdirAll(s.Dir, 0o700) == nil {
-		atomicfile.Write(before, strings.NewReader(fmt.Sprint(sum, " ", size)), 0o600) //nolint:errcheck // after a failure the file is read again
+		note := strings.NewReader(fmt.Sprint(sum, " ", size))
+		atomicfile.Write(before, note, 0o600) //nolint:errcheck // after a failure the file is read again
 		s.removeUnused()
 	}
 	return sum, size, err

@@ -66,9 +66,13 @@ func (r Resolver) runUV(ctx context.Context, s *Spec, k Platform, locals, known 
 			fmt.Fprintf(&pinned, "%s==%s\n", f.Name, f.Version)
 		}
 	}
-	files := map[string]string{"pyproject.toml": project, "pins.txt": pinned.String(), "overrides.txt": strings.Join(s.Overrides, "\n")}
-	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(tmp.Path, name), []byte(text), 0o600); err != nil { // an index may have a password
+	files := map[string]string{
+		"pyproject.toml": project,
+		"pins.txt":       pinned.String(),
+		"overrides.txt":  strings.Join(s.Overrides, "\n"),
+	}
+	for name, text := range files { // for the user alone: an index may have a password
+		if err := os.WriteFile(filepath.Join(tmp.Path, name), []byte(text), 0o600); err != nil {
 			return nil, err
 		}
 	}
@@ -77,7 +81,8 @@ func (r Resolver) runUV(ctx context.Context, s *Spec, k Platform, locals, known 
 		return nil, err
 	}
 	common := []string{
-		"pip", "compile", "pyproject.toml", "--quiet", "--no-header", "--no-annotate", "--no-progress", "--color", "never", "--only-binary", ":all:",
+		"pip", "compile", "pyproject.toml",
+		"--quiet", "--no-header", "--no-annotate", "--no-progress", "--color", "never", "--only-binary", ":all:",
 		"--python-version", s.Python, "--python-platform", platform, "--overrides", "overrides.txt",
 	}
 	// The first run lets uv prefer the versions that it finds in its own output, the second writes
@@ -86,7 +91,9 @@ func (r Resolver) runUV(ctx context.Context, s *Spec, k Platform, locals, known 
 		return nil, err
 	}
 	answer := filepath.Join(tmp.Path, "pylock.toml")
-	if err := r.run(ctx, tmp.Path, append(common, "--constraints", pins, "--format", "pylock.toml", "--output-file", answer)...); err != nil {
+	err = r.run(ctx, tmp.Path,
+		append(common, "--constraints", pins, "--format", "pylock.toml", "--output-file", answer)...)
+	if err != nil {
 		return nil, err
 	}
 	var got struct {
@@ -119,7 +126,10 @@ func (r Resolver) project(s *Spec, locals []File) (string, error) {
 	for _, w := range s.Wanted {
 		wanted = append(wanted, w.Text)
 	}
-	doc := table{"project": table{"name": "dsbuild-environment", "version": "0", "requires-python": ">=" + s.Python, "dependencies": wanted}}
+	doc := table{"project": table{
+		"name": "dsbuild-environment", "version": "0",
+		"requires-python": ">=" + s.Python, "dependencies": wanted,
+	}}
 	if m := torchLocal.FindStringSubmatch(s.Torch); m != nil {
 		doc["tool"] = table{"uv": table{
 			"sources": table{"torch": table{"index": "torch"}},
@@ -136,7 +146,8 @@ func (r Resolver) project(s *Spec, locals []File) (string, error) {
 func uvPlatform(k Platform) (string, error) {
 	minor, err := strconv.Atoi(strings.TrimPrefix(k.Glibc, "2."))
 	if err != nil || minor < 17 {
-		return "", fault.WithHint(resolveErrorf("glibc %s is too old for uv", k.Glibc), "an environment needs nodes with glibc 2.17 or newer")
+		return "", fault.WithHint(resolveErrorf("glibc %s is too old for uv", k.Glibc),
+			"an environment needs nodes with glibc 2.17 or newer")
 	}
 	switch {
 	case minor < 28:

@@ -35,7 +35,10 @@ func (p Property) Key(value string) string {
 
 // Title is the name of a property in a sentence.
 func Title(property string) string {
-	names := map[string]string{"deepspeed": "DeepSpeed", "cuda": "CUDA", "nccl": "NCCL", "python": "Python", "cxx11abi": "torch's C++11 ABI", "libstdcxx": "libstdc++", "cpu": "CPU", "gpus": "GPUs"}
+	names := map[string]string{
+		"deepspeed": "DeepSpeed", "cuda": "CUDA", "nccl": "NCCL", "python": "Python",
+		"cxx11abi": "torch's C++11 ABI", "libstdcxx": "libstdc++", "cpu": "CPU", "gpus": "GPUs",
+	}
 	return cmp.Or(names[property], property)
 }
 

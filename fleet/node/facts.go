@@ -6,45 +6,53 @@ import "strings"
 
 // Facts are the result of a probe. Missing parts are zero values and named in Missing.
 type Facts struct {
-	Python            string            `json:"python"`                // X.Y.Z of the interpreter
-	Executable        string            `json:"executable"`            // sys.executable
-	Prefix            string            `json:"prefix"`                // sys.prefix: the environment's directory
-	Tag               string            `json:"tag"`                   // e.g. cp311
-	Platform          string            `json:"platform"`              // e.g. linux_x86_64
-	Glibc             string            `json:"glibc"`                 // X.Y
-	CPU               string            `json:"cpu"`                   // highest level: x86-64-v3, armv8-a
-	SitePackages      string            `json:"site_packages"`         // purelib of the interpreter
-	SharedID          string            `json:"site_id"`               // identity of that directory, equal on nodes that share it
-	ExternallyManaged bool              `json:"externally_managed"`    // PEP 668
-	Writable          bool              `json:"writable"`              // the user may write into the environment
-	Pip               string            `json:"pip"`                   // version; "" if the environment has none
-	PipWheel          string            `json:"pip_wheel"`             // where Pip is "": a pip wheel on the node to run pip from; "" if none
-	Torch             string            `json:"torch"`                 // e.g. 2.15.0
-	TorchCUDA         string            `json:"torch_cuda"`            // e.g. 13.2; "" for a CPU build
-	Libstdcxx         string            `json:"libstdcxx"`             // newest GLIBCXX of the libstdc++ that the loader finds: 3.4.30
-	CXX11ABI          *bool             `json:"cxx11abi"`              // of torch; nil: not known
-	NCCL              string            `json:"nccl"`                  // that torch brings: X.Y.Z
-	Transformers      string            `json:"transformers"`          // version; "": none
-	Container         string            `json:"container"`             // container the commands run in: docker, podman, apptainer …; "": none seen
-	Environment       string            `json:"environment"`           // venv, conda or system
-	InUse             []Process         `json:"in_use,omitempty"`      // processes that run from this environment, the first of them
-	InUseMore         int               `json:"in_use_more,omitempty"` // how many more there are
-	GPUs              []GPU             `json:"gpus"`
-	GPUsWithheld      bool              `json:"gpus_withheld,omitempty"` // they are there, and a job that asked for none may not use them
-	Driver            string            `json:"driver"`
-	DeepSpeed         *Installed        `json:"deepspeed"`            // nil: none
-	Previous          *Previous         `json:"previous"`             // the version that a rollback restores; nil: nothing is kept
-	Unfinished        bool              `json:"unfinished"`           // a change of the environment was cut off and waits for repair
-	HomeOwner         string            `json:"home_owner,omitempty"` // the user to whom Prefix/.dsbuild belongs, if dsbuild may not write there
-	ReadOnly          bool              `json:"read_only"`            // site-packages is on a file system that is mounted read-only
-	NoRecord          []string          `json:"no_record,omitempty"`  // forms of DeepSpeed's installation that list no files: eggs, links to a checkout, a dist-info without RECORD
-	Leftovers         bool              `json:"leftovers"`            // files of a run that was cut off lie in Prefix/.dsbuild
-	Dists             map[string]string `json:"dists,omitempty"`      // distributions by normalised name
-	Taken             map[string]string `json:"taken,omitempty"`      // commands of the wheels that are there and not DeepSpeed's: the distribution that owns each, "" for none
-	ExtraWheels       map[string]string `json:"along,omitempty"`      // sha256 of the wheels that dsbuild installed with DeepSpeed, by normalised name
-	FreeBytes         int64             `json:"free_bytes"`           // file system of site-packages
-	FreeTmpBytes      int64             `json:"free_tmp_bytes"`       // where dsbuild keeps temporary files: in Prefix
-	Missing           []string          `json:"missing,omitempty"`
+	Python            string `json:"python"`             // X.Y.Z of the interpreter
+	Executable        string `json:"executable"`         // sys.executable
+	Prefix            string `json:"prefix"`             // sys.prefix: the environment's directory
+	Tag               string `json:"tag"`                // e.g. cp311
+	Platform          string `json:"platform"`           // e.g. linux_x86_64
+	Glibc             string `json:"glibc"`              // X.Y
+	CPU               string `json:"cpu"`                // highest level: x86-64-v3, armv8-a
+	SitePackages      string `json:"site_packages"`      // purelib of the interpreter
+	SharedID          string `json:"site_id"`            // identity of that directory, equal on nodes that share it
+	ExternallyManaged bool   `json:"externally_managed"` // PEP 668
+	Writable          bool   `json:"writable"`           // the user may write into the environment
+	Pip               string `json:"pip"`                // version; "" if the environment has none
+	PipWheel          string `json:"pip_wheel"`          // where Pip is "": a wheel there to run pip from; "" if none
+
+	Torch        string `json:"torch"`        // e.g. 2.15.0
+	TorchCUDA    string `json:"torch_cuda"`   // e.g. 13.2; "" for a CPU build
+	Libstdcxx    string `json:"libstdcxx"`    // newest GLIBCXX of the libstdc++ that the loader finds: 3.4.30
+	CXX11ABI     *bool  `json:"cxx11abi"`     // of torch; nil: not known
+	NCCL         string `json:"nccl"`         // that torch brings: X.Y.Z
+	Transformers string `json:"transformers"` // version; "": none
+	Container    string `json:"container"`    // the commands run in it: docker, podman, apptainer …; "": none seen
+	Environment  string `json:"environment"`  // venv, conda or system
+
+	InUse        []Process `json:"in_use,omitempty"`      // processes that run from this environment, the first of them
+	InUseMore    int       `json:"in_use_more,omitempty"` // how many more there are
+	GPUs         []GPU     `json:"gpus"`
+	GPUsWithheld bool      `json:"gpus_withheld,omitempty"` // they are there; a job that asked for none may not use them
+	Driver       string    `json:"driver"`
+
+	DeepSpeed  *Installed `json:"deepspeed"`            // nil: none
+	Previous   *Previous  `json:"previous"`             // the version that a rollback restores; nil: nothing is kept
+	Unfinished bool       `json:"unfinished"`           // a change of the environment was cut off and waits for repair
+	HomeOwner  string     `json:"home_owner,omitempty"` // owner of Prefix/.dsbuild, if dsbuild may not write there
+	ReadOnly   bool       `json:"read_only"`            // site-packages is on a file system mounted read-only
+	// NoRecord lists forms of DeepSpeed's installation that list no files: eggs, links to a checkout, a dist-info
+	// without RECORD.
+	NoRecord  []string          `json:"no_record,omitempty"`
+	Leftovers bool              `json:"leftovers"`       // files of a run that was cut off lie in Prefix/.dsbuild
+	Dists     map[string]string `json:"dists,omitempty"` // distributions by normalised name
+	// Taken has the commands of the wheels that are there and not DeepSpeed's: the distribution that owns each, ""
+	// for none.
+	Taken map[string]string `json:"taken,omitempty"`
+	// ExtraWheels has the sha256 of the wheels that dsbuild installed with DeepSpeed, by normalised name.
+	ExtraWheels  map[string]string `json:"along,omitempty"`
+	FreeBytes    int64             `json:"free_bytes"`     // file system of site-packages
+	FreeTmpBytes int64             `json:"free_tmp_bytes"` // where dsbuild keeps temporary files: in Prefix
+	Missing      []string          `json:"missing,omitempty"`
 }
 
 // GPU is one device as nvidia-smi names it.
@@ -72,11 +80,13 @@ type Installed struct {
 	Version string   `json:"version"`
 	SHA256  string   `json:"sha256"` // of the wheel it came from, by dsbuild's record; "" if unknown
 	Ops     []string `json:"ops"`
-	Path    string   `json:"path"`              // of the package
-	Record  string   `json:"record"`            // sha256 of its RECORD; "" where there is none
-	Intact  bool     `json:"intact"`            // came from dsbuild, and every file is as it was installed
-	Altered []string `json:"altered,omitempty"` // the first files that differ from RECORD, code that RECORD does not list, byte code that does not belong to its module
-	Build   *Build   `json:"build"`             // DeepSpeed's own build record; nil: none
+	Path    string   `json:"path"`   // of the package
+	Record  string   `json:"record"` // sha256 of its RECORD; "" where there is none
+	Intact  bool     `json:"intact"` // came from dsbuild, and every file is as it was installed
+	// Altered has the first files that differ from RECORD, code that RECORD does not list, byte code that does not
+	// belong to its module.
+	Altered []string `json:"altered,omitempty"`
+	Build   *Build   `json:"build"` // DeepSpeed's own build record; nil: none
 }
 
 // Build holds the targets in DeepSpeed's build record (git_version_info_installed.py).
@@ -101,7 +111,8 @@ func (f Facts) MissingPython() string {
 func (f Facts) PythonHint(otherwise string) string {
 	for _, name := range []string{"PYTHONHOME", "PYTHONPATH"} {
 		if strings.Contains(f.MissingPython(), "; "+name+" is set to ") {
-			return "unset " + name + " where that node sets it (.bashrc, or setup: and env: in the inventory): it keeps Python from starting"
+			return "unset " + name +
+				" where that node sets it (.bashrc, or setup: and env: in the inventory): it keeps Python from starting"
 		}
 	}
 	return otherwise

@@ -96,14 +96,17 @@ func Probe(ctx context.Context, r remote.Runner, opt ProbeOptions) (Facts, error
 	return *facts, nil
 }
 
-// ProbeWithFollowUp is Probe with a follow-up, without the comparison of files. undone is the *ScriptError
-// of a follow-up that ended early. With an error, facts holds the facts that arrived before it; it
-// is nil if none did.
-func ProbeWithFollowUp(ctx context.Context, r remote.Runner, python string, f FollowUp) (facts *Facts, undone, err error) {
+// ProbeWithFollowUp is Probe with a follow-up, without the comparison of files. undone is the *ScriptError of a
+// follow-up that ended early. With an error, facts holds the facts that arrived before it; it is nil if none did.
+func ProbeWithFollowUp(
+	ctx context.Context, r remote.Runner, python string, f FollowUp,
+) (facts *Facts, undone, err error) {
 	return runProbe(ctx, r, python, f.Program, f)
 }
 
-func runProbe(ctx context.Context, r remote.Runner, python string, program Program, f FollowUp) (facts *Facts, undone, err error) {
+func runProbe(
+	ctx context.Context, r remote.Runner, python string, program Program, f FollowUp,
+) (facts *Facts, undone, err error) {
 	request, err := AddFields(f.Request, map[string]any{"answered": answered, "then": program.then})
 	if err != nil {
 		return nil, nil, err
@@ -128,7 +131,8 @@ func runProbe(ctx context.Context, r remote.Runner, python string, program Progr
 	case err != nil:
 		return nil, nil, err
 	case !got.any:
-		return nil, nil, errors.New("the node gave no answer: is its shell a POSIX shell, and does the setup line read standard input?")
+		return nil, nil, errors.New(
+			"the node gave no answer: is its shell a POSIX shell, and does the setup line read standard input?")
 	}
 	return got.assembleFacts(broken), undone, nil
 }
@@ -235,7 +239,10 @@ func (a *answer) assembleFacts(broken *ScriptError) *Facts {
 		f, machine, flags, unseen = p.Facts, p.Machine, p.Flags, p.Unseen
 		p.fillFacts(&f)
 		// Leave nothing but versions in those of the facts that hints repeat.
-		for _, version := range []*string{&f.Python, &f.Tag, &f.Platform, &f.Glibc, &f.Pip, &f.Torch, &f.TorchCUDA, &f.Libstdcxx, &f.NCCL, &f.Transformers, &f.Driver} {
+		for _, version := range []*string{
+			&f.Python, &f.Tag, &f.Platform, &f.Glibc, &f.Pip, &f.Torch, &f.TorchCUDA,
+			&f.Libstdcxx, &f.NCCL, &f.Transformers, &f.Driver,
+		} {
 			*version = PlainVersion(*version)
 		}
 		if f.DeepSpeed != nil {
@@ -250,7 +257,8 @@ func (a *answer) assembleFacts(broken *ScriptError) *Facts {
 	if f.Platform == "" && machine != "" {
 		f.Platform = "linux_" + machine // as Python would call it
 	}
-	f.GPUs, f.GPUsWithheld, f.Driver, f.Container = append([]GPU{}, a.gpus...), a.withheld, a.driver, a.container // GPUs is not null in JSON
+	f.GPUs, f.GPUsWithheld = append([]GPU{}, a.gpus...), a.withheld // GPUs is not null in JSON
+	f.Driver, f.Container = a.driver, a.container
 	f.Missing = slices.Concat(a.missingPython(broken), f.missingFacts())
 	if machine == "" || machine == x86 && flags == "" {
 		f.Missing = append(f.Missing, "cpu")
@@ -262,7 +270,8 @@ func (a *answer) assembleFacts(broken *ScriptError) *Facts {
 		f.Missing = append(f.Missing, "in_use (the node hides the processes of other users: hidepid)")
 	}
 	if unseen > 0 {
-		f.Missing = append(f.Missing, fmt.Sprintf("in_use (dsbuild may not inspect %d Python processes of other users)", unseen))
+		f.Missing = append(f.Missing,
+			fmt.Sprintf("in_use (dsbuild may not inspect %d Python processes of other users)", unseen))
 	}
 	return &f
 }

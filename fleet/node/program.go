@@ -111,7 +111,9 @@ var imported = regexp.MustCompile(`\bdsbuild_node\.(\w+)`)
 // argument of boot. A shell that takes the input for commands says that there is no command MARK
 // (firstWord).
 func (p Program) withInput(mark string, request []byte) (sent, sizes string) {
-	told := quoteJSON(string(quoteJSON(map[string]any{"mark": mark, "program": p.module, "request": json.RawMessage(request)})))
+	told := quoteJSON(string(quoteJSON(map[string]any{
+		"mark": mark, "program": p.module, "request": json.RawMessage(request),
+	})))
 	packed := p.packed()
 	return fmt.Sprintf("MARK\n%s\n%s", told, packed), fmt.Sprintf("%d+%d", len("MARK\n\n")+len(told), len(packed))
 }

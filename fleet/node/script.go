@@ -45,7 +45,9 @@ type Script struct {
 }
 
 // find starts boot with the first interpreter that exists.
-const find = `boot=$1 sizes=$2; shift 2; for p; do if command -v "$p" >/dev/null 2>&1; then exec "$p" -I -c "$boot" "$sizes"; fi; done; echo "no Python 3 found" >&2; exit 127`
+const find = `boot=$1 sizes=$2; shift 2; ` +
+	`for p; do if command -v "$p" >/dev/null 2>&1; then exec "$p" -I -c "$boot" "$sizes"; fi; done; ` +
+	`echo "no Python 3 found" >&2; exit 127`
 
 // ScriptError reports a program that ended early.
 type ScriptError struct {
@@ -154,10 +156,14 @@ func runMarked(ctx context.Context, r remote.Runner, cmd remote.Command, out *me
 	switch {
 	case !out.answered && firstWord.Match(errs.begin):
 		failed.why = "a start file of the login shell starts another shell, which took dsbuild's program for its input"
-		return fault.WithHint(failed, "let only interactive shells do so, in .bashrc: [[ $- == *i* ]] && exec zsh; or change the login shell: chsh -s /bin/zsh")
-	case broken && !out.answered && (exit.Code == sftpServerFailed && said == "" || strings.Contains(said, "sftp connections only")):
-		failed.why = fmt.Sprintf("the account is for SFTP alone: sshd starts an SFTP server in place of each program (%v)", err)
-		return fault.WithHint(failed, "give another account (user: in the inventory), or take this one out of ForceCommand in the node's sshd_config; try: ssh NODE true")
+		return fault.WithHint(failed, "let only interactive shells do so, in .bashrc: [[ $- == *i* ]] && exec zsh; "+
+			"or change the login shell: chsh -s /bin/zsh")
+	case broken && !out.answered &&
+		(exit.Code == sftpServerFailed && said == "" || strings.Contains(said, "sftp connections only")):
+		failed.why = fmt.Sprintf(
+			"the account is for SFTP alone: sshd starts an SFTP server in place of each program (%v)", err)
+		return fault.WithHint(failed, "give another account (user: in the inventory), "+
+			"or take this one out of ForceCommand in the node's sshd_config; try: ssh NODE true")
 	case broken:
 		return failed
 	}

@@ -132,7 +132,10 @@ func buildRecord(source string) ([]string, *Build) {
 		}
 		return torch[name]
 	}
-	return ops, &Build{Torch: known("version"), CUDA: known("cuda_version"), NCCL: known("nccl_version"), Accelerator: assignedString(source, "accelerator_name")}
+	return ops, &Build{
+		Torch: known("version"), CUDA: known("cuda_version"), NCCL: known("nccl_version"),
+		Accelerator: assignedString(source, "accelerator_name"),
+	}
 }
 
 var ncclName = regexp.MustCompile(`^(?:nccl-|libnccl\.so\.)(\d+(?:\.\d+)+)`)

@@ -89,14 +89,18 @@ func New(opt Options) *Relay {
 	if opt.Off {
 		return nil
 	}
-	return &Relay{opt: opt, stations: map[string]*station{}, swarms: map[string]*swarm{}, from: map[string]map[string]int64{}}
+	return &Relay{
+		opt: opt, stations: map[string]*station{}, swarms: map[string]*swarm{},
+		from: map[string]map[string]int64{},
+	}
 }
 
 // Announce says that Bring will be called for a file and these nodes. Nodes with the same groups in
 // the inventory, such as those of a rack, follow each other in the chain. It returns false for a
 // file for which a relay does not pay.
 func (r *Relay) Announce(f fleet.LocalFile, nodes []*fleet.Node) bool {
-	if r == nil || len(nodes) < 2 || r.opt.Fanout == 0 && !Worthwhile(f.Size, len(nodes)) || r.opt.Fanout > 0 && f.Size < leastChosen {
+	if r == nil || len(nodes) < 2 || r.opt.Fanout == 0 && !Worthwhile(f.Size, len(nodes)) ||
+		r.opt.Fanout > 0 && f.Size < leastChosen {
 		return false
 	}
 	nodes = slices.Clone(nodes)
@@ -121,7 +125,9 @@ func (r *Relay) Skip(sha256 string, n *fleet.Node) {
 
 // Bring brings a file to path on a node, with python as the interpreter there. Where the driver
 // has to send the file, Bring calls send, which continues behind the bytes in path+".part".
-func (r *Relay) Bring(ctx context.Context, n *fleet.Node, python, sha256, path string, send func(context.Context) error) error {
+func (r *Relay) Bring(
+	ctx context.Context, n *fleet.Node, python, sha256, path string, send func(context.Context) error,
+) error {
 	s, at := r.swarmOf(sha256, n)
 	if s == nil {
 		return send(ctx)

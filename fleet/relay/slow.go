@@ -8,8 +8,8 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/node/agent"
 )
 
-// A node that another one sends to is slow if it receives less than a quarter of the pieces that half of the others do, and
-// its parent has so much more that they would need two looks for it.
+// A node that another one sends to is slow if it receives less than a quarter of the pieces that half of the others
+// do, and its parent has so much more that they would need two looks for it.
 const (
 	lookEvery = 5 * time.Second
 	slowShare = 4
@@ -47,7 +47,8 @@ func (s *swarm) watch() {
 func (s *swarm) stopFetches(all []*seat, why string) {
 	for _, t := range all {
 		ctx, cancel := context.WithTimeout(context.Background(), quiet)
-		t.station.session.Ask(ctx, agent.Order{"do": "stop", "id": s.id, "why": why}, nil) //nolint:errcheck // its fetch ends then, or its session has
+		order := agent.Order{"do": "stop", "id": s.id, "why": why}
+		t.station.session.Ask(ctx, order, nil) //nolint:errcheck // its fetch ends then, or its session has
 		cancel()
 	}
 }

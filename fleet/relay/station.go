@@ -37,7 +37,9 @@ func (r *Relay) openStation(ctx context.Context, n *fleet.Node, python string) (
 		return nil, err
 	}
 	st = &station{relay: r, node: n, seats: map[int]*seat{}}
-	script := node.Script{Python: python, Program: program, Request: map[string]any{"quiet_s": quiet.Seconds()}, Endless: true}
+	script := node.Script{
+		Python: python, Program: program, Request: map[string]any{"quiet_s": quiet.Seconds()}, Endless: true,
+	}
 	st.session, err = agent.Start(ctx, n.Runner, agent.Options{Script: script, Event: st.handleEvent}, nil)
 	if err != nil {
 		return nil, err
@@ -81,7 +83,10 @@ func (r *Relay) introduce(n *fleet.Node) (agent.Order, error) {
 		r.authority = a
 	}
 	certificate, key, err := r.authority.issue(n.Host.Name)
-	return agent.Order{"do": "begin", "limit": r.opt.Limit, "ca": encodePEM("CERTIFICATE", r.authority.certificate.Raw), "certificate": certificate, "key": key}, err
+	return agent.Order{
+		"do": "begin", "limit": r.opt.Limit, "ca": encodePEM("CERTIFICATE", r.authority.certificate.Raw),
+		"certificate": certificate, "key": key,
+	}, err
 }
 
 // event is a message of the program that answers no order.

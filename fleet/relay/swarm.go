@@ -69,13 +69,16 @@ func (s *swarm) join(ctx context.Context, at int, n *fleet.Node, python, path st
 	var got struct {
 		Have int `json:"have"`
 	}
-	order := agent.Order{"do": "add", "id": s.id, "file": path, "size": s.file.Size, "piece": s.pieces.size, "sums": s.pieces.sums, "token": s.token}
+	order := agent.Order{
+		"do": "add", "id": s.id, "file": path, "size": s.file.Size,
+		"piece": s.pieces.size, "sums": s.pieces.sums, "token": s.token,
+	}
 	if err := st.session.Ask(ctx, order, &got); err != nil {
 		return nil, err
 	}
 	t := &seat{
-		swarm: s, station: st, index: at, have: min(max(got.Have, 0), s.pieces.count), waiting: true, refused: map[*seat]bool{},
-		decided: make(chan *seat, 1), fetched: make(chan event, 1),
+		swarm: s, station: st, index: at, have: min(max(got.Have, 0), s.pieces.count), waiting: true,
+		refused: map[*seat]bool{}, decided: make(chan *seat, 1), fetched: make(chan event, 1),
 	}
 	s.relay.mu.Lock()
 	defer s.relay.mu.Unlock()

@@ -51,7 +51,10 @@ func Causes(nodes []Node) []Cause {
 		at, seen := place[key]
 		if !seen {
 			at, place[key] = len(causes), len(causes)
-			causes = append(causes, Cause{Status: n.Status, Step: n.Step, Node: n.Name, Error: n.Error, Hint: n.Hint, Log: n.Log, Said: n.Complaint(), Alike: true})
+			causes = append(causes, Cause{
+				Status: n.Status, Step: n.Step, Node: n.Name, Error: n.Error, Hint: n.Hint,
+				Log: n.Log, Said: n.Complaint(), Alike: true,
+			})
 			if n.Status == Skipped {
 				causes[at].Step = "" // no step failed on these nodes
 			}
@@ -61,7 +64,11 @@ func Causes(nodes []Node) []Cause {
 		c.Alike = c.Alike && c.Error == n.Error && c.Hint == n.Hint
 	}
 	slices.SortStableFunc(causes, func(a, b Cause) int {
-		return cmp.Or(cmp.Compare(last(a), last(b)), -cmp.Compare(len(a.Nodes), len(b.Nodes)), cmp.Compare(gravity(a.Status), gravity(b.Status)))
+		return cmp.Or(
+			cmp.Compare(last(a), last(b)),
+			-cmp.Compare(len(a.Nodes), len(b.Nodes)),
+			cmp.Compare(gravity(a.Status), gravity(b.Status)),
+		)
 	})
 	return causes
 }

@@ -35,7 +35,8 @@ func (r *Report) Print(w io.Writer) error {
 		if !whole {
 			folded = strings.TrimSpace(fmt.Sprintf("%s (%d)", folded, len(names[row])))
 		}
-		table = append(table, append(append([]string{folded}, strings.Split(row, cellSep)...), fmt.Sprintf("%.1f", slowest[row])))
+		cells := append([]string{folded}, strings.Split(row, cellSep)...)
+		table = append(table, append(cells, fmt.Sprintf("%.1f", slowest[row])))
 	}
 	last := "STEP"
 	if r.isVerify() {
@@ -106,7 +107,8 @@ func (r *Report) causes() []string {
 		more += len(c.Nodes)
 	}
 	if more > 0 {
-		lines = append(lines, fmt.Sprintf("… and %d more causes, on %s: --report FILE.html has them all", len(causes)-len(lines), ui.Count(more, "node")))
+		lines = append(lines, fmt.Sprintf("… and %d more causes, on %s: --report FILE.html has them all",
+			len(causes)-len(lines), ui.Count(more, "node")))
 	}
 	return lines
 }
@@ -229,7 +231,13 @@ func (r *Report) Verdict() string {
 		for _, c := range []struct {
 			n    int
 			what Status
-		}{{r.Summary.Failed, Failed}, {r.Summary.Unreachable, Unreachable}, {r.Summary.Refused, Refused}, {r.Summary.Differs, Differs}, {r.Summary.Skipped, Skipped}} {
+		}{
+			{r.Summary.Failed, Failed},
+			{r.Summary.Unreachable, Unreachable},
+			{r.Summary.Refused, Refused},
+			{r.Summary.Differs, Differs},
+			{r.Summary.Skipped, Skipped},
+		} {
 			if c.n > 1 && c.what == Differs {
 				parts = append(parts, fmt.Sprintf("%d differ", c.n))
 			} else if c.n > 0 {
@@ -257,7 +265,8 @@ func (r *Report) Verdict() string {
 		what = fmt.Sprintf("deepspeed %s in %d wheels", publicPart(first.After.Version), len(r.Wheels))
 	}
 	line := fmt.Sprintf("%s ok%s: %s", ui.Count(total, "node"), equal, what)
-	if torches := r.values(func(f *node.Facts) string { return f.Torch }); torches != "" { // a rollback does not need torch
+	// A rollback does not need torch.
+	if torches := r.values(func(f *node.Facts) string { return f.Torch }); torches != "" {
 		line += ", torch " + torches
 	}
 	if cudas := r.values(func(f *node.Facts) string { return f.TorchCUDA }); cudas != "" {

@@ -196,7 +196,10 @@ func (r *Report) Complete() {
 
 // agree reports whether nodes agree in some properties.
 func agree(facts []node.Facts, properties ...string) bool {
-	return len(node.Compare(facts, slices.DeleteFunc(node.Properties(), func(p node.Property) bool { return !slices.Contains(properties, p.Name) }))) == 0
+	compared := slices.DeleteFunc(node.Properties(), func(p node.Property) bool {
+		return !slices.Contains(properties, p.Name)
+	})
+	return len(node.Compare(facts, compared)) == 0
 }
 
 // Err is nil if every node is ok and all run the same. Otherwise it carries the exit code: 4 if

@@ -22,7 +22,10 @@ const (
 // Write writes the page of a report.
 func Write(w io.Writer, r *report.Report, about report.About) error {
 	columns := columns(r)
-	page := htmlpage.Page{Title: htmlpage.Text(r.Verdict()), Outcome: htmlpage.GoodIf(r.Err() == nil), About: About(about), Counts: counts(r)}
+	page := htmlpage.Page{
+		Title: htmlpage.Text(r.Verdict()), Outcome: htmlpage.GoodIf(r.Err() == nil),
+		About: About(about), Counts: counts(r),
+	}
 	add := func(s htmlpage.Section) {
 		if s.Table != nil || len(s.Items) > 0 || len(s.List) > 0 || s.After != "" {
 			page.Sections = append(page.Sections, s)
@@ -101,7 +104,14 @@ func groups(r *report.Report) []htmlpage.Item {
 			item.List = append(item.List, "It ran before on "+folded(g.Running)+".")
 		}
 		var words []string
-		for _, w := range [][2]string{{"Python", g.Python}, {"torch", g.Torch}, {"CUDA", g.CUDA}, {"arch", strings.Join(g.Archs, ";")}, {"", g.CPU}, {"ops", strings.Join(g.Ops, ", ")}} {
+		for _, w := range [][2]string{
+			{"Python", g.Python},
+			{"torch", g.Torch},
+			{"CUDA", g.CUDA},
+			{"arch", strings.Join(g.Archs, ";")},
+			{"", g.CPU},
+			{"ops", strings.Join(g.Ops, ", ")},
+		} {
 			if w[1] != "" {
 				words = append(words, strings.TrimSpace(w[0]+" "+w[1]))
 			}

@@ -44,7 +44,10 @@ func columns(r *report.Report) []column {
 		}
 	}
 	for _, p := range properties {
-		c := column{title: htmlpage.Text(node.Title(p.Name)), compared: true, unknown: p.Unknown, of: func(n report.Node) string { return value(p, n) }}
+		c := column{
+			title: htmlpage.Text(node.Title(p.Name)), compared: true, unknown: p.Unknown,
+			of: func(n report.Node) string { return value(p, n) },
+		}
 		if p.Name == "wheel" {
 			c.title = "wheel's sha256"
 		}
@@ -210,7 +213,9 @@ func differences(columns []column) htmlpage.Section {
 				break
 			}
 			value := c.shown(v.Value)
-			out.Rows = append(out.Rows, htmlpage.Row{Cells: []htmlpage.Cell{head, {Text: htmlpage.Text(value), Odd: c.odd(value)}, named(v.Nodes)}})
+			out.Rows = append(out.Rows, htmlpage.Row{Cells: []htmlpage.Cell{
+				head, {Text: htmlpage.Text(value), Odd: c.odd(value)}, named(v.Nodes),
+			}})
 			head = htmlpage.Cell{}
 		}
 	}
