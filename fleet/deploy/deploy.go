@@ -157,7 +157,7 @@ func (d *Deploy) decide(ctx context.Context, newPlan func([]ProbeResult) (Plan, 
 			}
 		}
 	}
-	plan.ApplyPolicy(d.opt.Policy)
+	plan.applyPolicy(d.opt.Policy)
 	plan.ApplyInUse(known, d.opt.InUse)
 	d.Adopt(plan.Decisions)
 	d.plan = plan
@@ -167,8 +167,8 @@ func (d *Deploy) decide(ctx context.Context, newPlan func([]ProbeResult) (Plan, 
 	return plan, nil
 }
 
-// ApplyPolicy refuses the nodes that need other wheels beside DeepSpeed's, unless the policy accepts these.
-func (p *Plan) ApplyPolicy(policy *signing.Policy) {
+// applyPolicy refuses the nodes that need other wheels beside DeepSpeed's, unless the policy accepts these.
+func (p *Plan) applyPolicy(policy *signing.Policy) {
 	if policy == nil || policy.Companions {
 		return
 	}

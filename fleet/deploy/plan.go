@@ -142,9 +142,6 @@ func NewAssignedPlan(nodes []ProbeResult, assignments []Assignment, opt PlanOpti
 	return plan, nil
 }
 
-// errNoWheel is the error of a node that was assigned no usable wheel.
-var errNoWheel = errors.New("dsbuild has no wheel for it")
-
 // Assign ends the survey that Probe began, for nodes that each have a wheel assigned. It changes no environment and
 // sends no wheel.
 func (d *Deploy) Assign(ctx context.Context, assignments []Assignment) (Plan, error) {
@@ -152,7 +149,7 @@ func (d *Deploy) Assign(ctx context.Context, assignments []Assignment) (Plan, er
 	for i, n := range d.nodes {
 		a := &assignments[i]
 		if a.Wheel == nil && a.Refusal == nil && a.Err == nil {
-			a.Err = errNoWheel
+			a.Err = errors.New("dsbuild has no wheel for it")
 		}
 		if a.Err != nil && n.Err == nil {
 			n.Err, n.Step = a.Err, "build"
@@ -171,7 +168,7 @@ func (d *Deploy) Preview(assignments []Assignment) (Plan, error) {
 	if err != nil {
 		return plan, err
 	}
-	plan.ApplyPolicy(d.opt.Policy)
+	plan.applyPolicy(d.opt.Policy)
 	plan.ApplyInUse(known, d.opt.InUse)
 	plan.AssignGroups(d.opt.Serial)
 	return plan, nil
