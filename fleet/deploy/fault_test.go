@@ -405,7 +405,7 @@ func TestMaxFailStartsNoMore(t *testing.T) {
 			t.Errorf("%s: skipped without a reason: %+v", n.Name, n)
 		}
 	}
-	// The same in the first phase, whose failures keep the second from beginning.
+	// The same in the survey, whose failures keep Apply from beginning.
 	opt.Hosts[0].Port = 1
 	r = run(t, context.Background(), opt)
 	for _, n := range r.Nodes[1:] {
