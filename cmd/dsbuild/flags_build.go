@@ -103,7 +103,7 @@ func (t *buildTools) Close() {
 	t.backend.Close()
 }
 
-// shipOptions prepares the part of a shipment that builds wheels. The tools stay open until the shipment has ended.
+// shipOptions prepares the part of ship that builds wheels. The tools stay open until the shipment has ended.
 func (t *buildTools) shipOptions(ctx context.Context, a *app, r requestFlags) (ship.Options, error) {
 	groups, err := ship.NewGroupPlanner(ctx, t.plans, planner.Request(r))
 	if err != nil {
