@@ -56,15 +56,18 @@ nodes.` + whichCheck,
 	f.nodes.addWithoutLogs(cmd)
 	flags := cmd.Flags()
 	flags.Lookup("report").Usage = "also write the report as JSON to `FILE`, whose name ends in .json; repeatable"
-	flags.StringVar(&f.master, "master", "", "the `ADDRESS` of the first node for the others (default: that of the inventory)")
+	flags.StringVar(&f.master, "master", "",
+		"the `ADDRESS` of the first node for the others (default: that of the inventory)")
 	flags.IntVar(&f.port, "port", 29500, "the `PORT` on which the master will listen")
 	flags.StringVar(&f.launcher, "launcher", "torchrun",
 		"what will start the job: `torchrun|jax` (jax: the nodes sum with JAX)")
 	flags.StringArrayVar(&f.data, "data", nil, "a `PATH` that must have the same content on every node; repeatable")
 	flags.StringArrayVar(&f.output, "output", nil, "a `FOLDER` that every node must be able to write to; repeatable")
-	flags.StringVar(&f.minFree, "min-free", "1GB", "free space needed in the environment, TMPDIR, /dev/shm and each --output, as `SIZE`")
+	flags.StringVar(&f.minFree, "min-free", "1GB",
+		"free space needed in the environment, TMPDIR, /dev/shm and each --output, as `SIZE`")
 	flags.StringArrayVar(&f.skip, "skip", nil, "leave a `CHECK` out: "+strings.Join(checkNames(), ", ")+"; repeatable")
-	flags.DurationVar(&f.nodes.timeout, "timeout", 0, "time limit of each step of a collective, as `DURATION` (default 2m)")
+	flags.DurationVar(&f.nodes.timeout, "timeout", 0,
+		"time limit of each step of a collective, as `DURATION` (default 2m)")
 	return cmd
 }
 
@@ -105,7 +108,8 @@ func (f checkFlags) options(ctx context.Context, a *app) (check.Options, error) 
 // checked checks the values of the flags that only this command has.
 func (f checkFlags) checked() (check.Options, error) {
 	opt := check.Options{
-		Master: f.master, Port: f.port, JAX: f.launcher == "jax", Data: f.data, Output: f.output, StageTimeout: f.nodes.timeout,
+		Master: f.master, Port: f.port, JAX: f.launcher == "jax", Data: f.data, Output: f.output,
+		StageTimeout: f.nodes.timeout,
 	}
 	if err := oneOf("launcher", f.launcher, "torchrun", "jax"); err != nil {
 		return opt, err

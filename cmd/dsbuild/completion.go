@@ -39,10 +39,11 @@ fi
 func completeValues(cmd *cobra.Command) {
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		placeholder, _ := pflag.UnquoteUsage(f)
-		if f.Name != "gpu" && f.Name != "ops" && (!strings.Contains(placeholder, "|") || placeholder != strings.ToLower(placeholder)) {
+		listed := strings.Contains(placeholder, "|") && placeholder == strings.ToLower(placeholder)
+		if f.Name != "gpu" && f.Name != "ops" && !listed {
 			return
 		}
-		err := cmd.RegisterFlagCompletionFunc(f.Name, func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		complete := func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			var values []string
 			tables, err := compat.NewTables()
 			switch {
@@ -58,8 +59,8 @@ func completeValues(cmd *cobra.Command) {
 				}
 			}
 			return values, cobra.ShellCompDirectiveNoFileComp
-		})
-		if err != nil {
+		}
+		if err := cmd.RegisterFlagCompletionFunc(f.Name, complete); err != nil {
 			panic(err) // it has one already
 		}
 	})

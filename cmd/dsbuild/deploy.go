@@ -59,10 +59,13 @@ func (f *deployFlags) add(cmd *cobra.Command) {
 	f.change.add(cmd)
 	f.send.add(cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&f.wheel, "wheel", "dist", "the wheel `FILE`, or a folder from which each node gets the one that fits it")
+	flags.StringVar(&f.wheel, "wheel", "dist",
+		"the wheel `FILE`, or a folder from which each node gets the one that fits it")
 	flags.StringVar(&f.deps, "deps", string(deploy.DepsRefuse),
-		"what to do when requirements are missing on a node: `refuse|bundle` (name them, or install them from the wheelhouse)")
-	flags.StringVar(&f.bundle, "bundle", "", "the wheelhouse `DIR` for --deps bundle (default: wheelhouse beside the wheel)")
+		"what to do when requirements are missing on a node: `refuse|bundle` "+
+			"(name them, or install them from the wheelhouse)")
+	flags.StringVar(&f.bundle, "bundle", "",
+		"the wheelhouse `DIR` for --deps bundle (default: wheelhouse beside the wheel)")
 	flags.StringVar(&f.verify, "verify", "load",
 		"what to check on each node: `load|files` (every op loads, or files and metadata alone)")
 	flags.BoolVar(&f.force, "force", false, "install also where the node already runs this wheel")

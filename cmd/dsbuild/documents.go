@@ -46,7 +46,8 @@ type planNode struct {
 }
 
 func newPlanNode(n change.Decision) planNode {
-	return planNode{n.Name, string(n.Action), append([]string{}, n.Reasons...), append([]string{}, n.Remarks...), n.Hint, n.Serial}
+	reasons, remarks := append([]string{}, n.Reasons...), append([]string{}, n.Remarks...)
+	return planNode{n.Name, string(n.Action), reasons, remarks, n.Hint, n.Serial}
 }
 
 func newDeployPlan(plan deploy.Plan) deployPlan {

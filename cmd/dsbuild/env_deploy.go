@@ -85,7 +85,8 @@ func (f envDeployFlags) options(ctx context.Context, a *app) (opt envdeploy.Opti
 	opt.Force = f.force
 	file := strings.TrimSuffix(f.lock, filepath.Ext(f.lock)) + ".yaml"
 	if spec, err := environment.Read(file, nil); err == nil && !opt.Lock.Answers(spec) {
-		a.reporter.Warn("%s has changed since %s was made, and dsbuild deploys what the lock says: dsbuild env lock makes a new one",
+		a.reporter.Warn("%s has changed since %s was made, and dsbuild deploys what the lock says: "+
+			"dsbuild env lock makes a new one",
 			ui.Clean(file), ui.Clean(f.lock))
 	}
 	c, _, err := f.files.collector(a)

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -65,7 +66,8 @@ the newest versions that fit.`,
 	f.nodes.add(cmd, "ask the nodes of `INVENTORY` for their kinds")
 	f.files.add(cmd)
 	flags := cmd.Flags()
-	flags.StringVarP(&f.out, "output", "o", "", "write the lock to `FILE` (default: the environment file's name with .lock)")
+	flags.StringVarP(&f.out, "output", "o", "",
+		"write the lock to `FILE` (default: the environment file's name with .lock)")
 	flags.BoolVar(&f.upgrade, "upgrade", false, "take the newest versions that fit, whatever the lock has")
 	flags.BoolVar(&f.json, "json", false, "print one JSON document")
 	return cmd
@@ -100,7 +102,8 @@ func runEnvLock(ctx context.Context, a *app, f envLockFlags) error {
 	}
 	var rows [][]string
 	for _, s := range l.Sets {
-		rows = append(rows, []string{s.Machine, s.Glibc, fmt.Sprint(len(s.Files)), ui.Size(s.Size()), report.ShortSum(s.Digest)})
+		files, size := strconv.Itoa(len(s.Files)), ui.Size(s.Size())
+		rows = append(rows, []string{s.Machine, s.Glibc, files, size, report.ShortSum(s.Digest)})
 	}
 	if err := ui.Table(a.stdout, []string{"MACHINE", "GLIBC", "FILES", "SIZE", "ENVIRONMENT"}, rows); err != nil {
 		return err

@@ -35,10 +35,11 @@ func (f *buildFlags) add(cmd *cobra.Command) {
 func (f *buildFlags) addBuilder(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.builder, "builder", planner.Auto,
-		"where to build: `auto|dagger|host` (dagger: in containers of a Dagger engine; host: on this machine, without root; auto: "+
-			"dagger if there is an engine, else host)")
+		"where to build: `auto|dagger|host` (dagger: in containers of a Dagger engine; "+
+			"host: on this machine, without root; auto: dagger if there is an engine, else host)")
 	flags.StringVar(&f.engine, "engine", "",
-		"`ADDRESS` of a Dagger engine: unix:///path/engine.sock, tcp://host:port, image+docker://REF, kube-pod://POD?namespace=NAME")
+		"`ADDRESS` of a Dagger engine: unix:///path/engine.sock, tcp://host:port, image+docker://REF, "+
+			"kube-pod://POD?namespace=NAME")
 	flags.StringVar(&f.sign, "sign", "",
 		"sign the wheels with `KEY`: an SSH private key, or the .pub file of a key in the SSH agent (docs/signing.md)")
 	flags.IntVar(&f.jobs, "jobs", 0, "`N` parallel compile jobs (default: the number of cores)")
@@ -91,8 +92,8 @@ func (f buildFlags) open(ctx context.Context, a *app, site pipeline.Site, opt pl
 		return nil, err
 	}
 	return &buildTools{opt.Backend, plans, pipeline.Runner{
-		Builder: opt.Backend.OpenBuilder, Sign: sign, Store: pipeline.DefaultStore(), Dir: f.out, Logs: pipeline.DefaultLogs(),
-		Version: a.version, Report: a.reporter, Site: site,
+		Builder: opt.Backend.OpenBuilder, Sign: sign, Site: site, Version: a.version, Report: a.reporter,
+		Store: pipeline.DefaultStore(), Dir: f.out, Logs: pipeline.DefaultLogs(),
 	}, f.noCache, done}, nil
 }
 

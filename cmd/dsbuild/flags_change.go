@@ -29,16 +29,18 @@ type changeFlags struct {
 func (f *changeFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.maxFail, "max-fail", "",
-		"start no further node after more than `N|P%` nodes have failed (P% applies to all nodes, and to each group of --serial)")
+		"start no further node after more than `N|P%` nodes have failed "+
+			"(P% applies to all nodes, and to each group of --serial)")
 	flags.StringVar(&f.inUse, "in-use", "refuse",
 		"what to do with a node whose environment is used by running processes: `refuse|wait=30m|ignore`")
 	flags.StringVar(&f.policy, "policy", "",
-		"only wheels that the policy in `FILE` accepts; dsbuild judges them before it asks a node (default: policy of the inventory)")
+		"only wheels that the policy in `FILE` accepts; dsbuild judges them before it asks a node "+
+			"(default: policy of the inventory)")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "probe the nodes and print what would be done")
 	flagsExclude(cmd, "report", "dry-run", "a dry run has no report")
 	flags.StringVar(&f.serial, "serial", "",
-		"change nodes in groups of `N|P%`: complete a group before the next, and stop after a group with failures; a list such as "+
-			"1,10%,100% begins with a small group")
+		"change nodes in groups of `N|P%`: complete a group before the next, and stop after a group with failures; "+
+			"a list such as 1,10%,100% begins with a small group")
 }
 
 // options checks the flags, and reads the inventory and the policy.
@@ -97,7 +99,8 @@ func (f *sendFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.bwlimit, "bwlimit", "",
 		"send at most `SIZE` per second to all nodes together, and from each node to others: 500KB, 100MB, 1GB")
 	cmd.Flags().StringVar(&f.relay, "relay", "auto",
-		"whether nodes pass large files on to each other: `auto|off|FANOUT` (in a chain where that is faster, never, or each to that many)")
+		"whether nodes pass large files on to each other: `auto|off|FANOUT` "+
+			"(in a chain where that is faster, never, or each to that many)")
 }
 
 // options are the way that files take. Without the flags dsbuild sends none.

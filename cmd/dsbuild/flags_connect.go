@@ -45,18 +45,21 @@ const slurmWait = time.Minute
 // add declares the flags.
 func (f *connectFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.via, "via", viaSSH, "reach the nodes by `ssh|slurm` (slurm: in a job of your own, with salloc and srun)")
+	flags.StringVar(&f.via, "via", viaSSH,
+		"reach the nodes by `ssh|slurm` (slurm: in a job of your own, with salloc and srun)")
 	flags.StringVar(&f.ssh, "ssh", sshAuto,
-		"SSH client: `auto|native|openssh` (native: dsbuild itself; openssh: the system's ssh; auto: dsbuild, and ssh for nodes "+
-			"whose ssh configuration needs it)")
+		"SSH client: `auto|native|openssh` (native: dsbuild itself; openssh: the system's ssh; "+
+			"auto: dsbuild, and ssh for nodes whose ssh configuration needs it)")
 	flags.StringVar(&f.partition, "partition", "",
 		"with --via slurm: request the nodes in this `PARTITION` (default: a partition of each node)")
 	flags.StringVar(&f.account, "account", "", "with --via slurm: the job's `ACCOUNT`")
 	flags.StringVar(&f.qos, "qos", "", "with --via slurm: the job's `QOS`")
 	flags.StringVar(&f.time, "time", "", "with --via slurm: the job's time limit, as Slurm's `TIME`: 30, 2:00:00")
-	flags.DurationVar(&f.wait, "slurm-wait", slurmWait, "with --via slurm: how long to wait for busy nodes, as `DURATION`: 90s, 2h")
+	flags.DurationVar(&f.wait, "slurm-wait", slurmWait,
+		"with --via slurm: how long to wait for busy nodes, as `DURATION`: 90s, 2h")
 	flags.StringArrayVar(&f.salloc, "salloc", nil,
-		"with --via slurm: one more `OPTION` of salloc, such as --salloc=--reservation=maint or --salloc=--gres=gpu:1; repeatable")
+		"with --via slurm: one more `OPTION` of salloc, such as --salloc=--reservation=maint or "+
+			"--salloc=--gres=gpu:1; repeatable")
 }
 
 // check checks the values beyond their types.
@@ -143,7 +146,8 @@ func (f connectFlags) addDialer(ctx context.Context, a *app, inv *inventory.Inve
 	if slices.ContainsFunc(inv.Hosts, func(h inventory.Host) bool {
 		return h.User != "" || h.Sudo != "" || h.Port != 0 || h.IdentityFile != "" || h.ProxyJump != ""
 	}) {
-		a.reporter.Warn("--via slurm runs everything as your user, in a job: users, sudo, ports, keys and proxies of the inventory do not count")
+		a.reporter.Warn("--via slurm runs everything as your user, in a job: " +
+			"users, sudo, ports, keys and proxies of the inventory do not count")
 	}
 	d, err := slurm.New(ctx, slurm.Options{
 		Nodes: nodes, Partition: f.partition, Account: f.account, QOS: f.qos, Time: f.time,

@@ -26,7 +26,8 @@ func (f *networkFlags) add(cmd *cobra.Command) {
 func (f *networkFlags) addForBuild(cmd *cobra.Command) {
 	f.add(cmd)
 	cmd.Flags().StringVar(&f.Toolkit, "toolkit", "",
-		"`FILE` of Debian's package nvidia-cuda-toolkit 12.4, for device code under CUDA 12 (default: from a mirror of Debian)")
+		"`FILE` of Debian's package nvidia-cuda-toolkit 12.4, for device code under CUDA 12 "+
+			"(default: from a mirror of Debian)")
 }
 
 // site reads the settings of the network, also those of the environment.

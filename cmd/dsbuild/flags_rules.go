@@ -75,5 +75,6 @@ func refuseEmptyFlags(cmd *cobra.Command) error {
 	if len(empty) == 0 {
 		return nil
 	}
-	return usagef("%s: the value is empty; is a shell variable not set? Give a value, or leave the flag out", strings.Join(empty, ", "))
+	return usagef("%s: the value is empty; is a shell variable not set? Give a value, or leave the flag out",
+		strings.Join(empty, ", "))
 }

@@ -27,38 +27,40 @@ NAME may have them: their compute capability is that of the plain name.`,
 		Example: `  dsbuild gpus
   dsbuild gpus V100 "NVIDIA A100-SXM4-80GB" "RTX 4070 Ti SUPER"`,
 		Args: cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			tables, err := compat.NewTables()
-			if err != nil {
-				return err
-			}
-			names := compat.SplitNames(args)
-			gpus, err := chosenGPUs(tables, names)
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return ui.JSON(a.stdout, newGPUList(tables, gpus))
-			}
-			const name = 5 // the column
-			var rows [][]string
-			for _, g := range gpus {
-				cuda := "-"
-				if with := compat.Compilers(tables.CUDAs, g.Arch); len(with) > 0 {
-					cuda = with[len(with)-1] + " to " + with[0]
-				}
-				row := []string{g.Arch, g.Class, cpuOf(g), cuda, cmp.Or(newestTorch(tables, g), "-"), g.Name}
-				if last := len(rows) - 1; len(names) == 0 && last >= 0 && slices.Equal(rows[last][:name], row[:name]) {
-					rows[last][name] += ", " + g.Name // in the list of all, GPUs that differ by name alone share a row
-					continue
-				}
-				rows = append(rows, row)
-			}
-			return ui.Table(a.stdout, []string{"ARCH", "CLASS", "CPU", "CUDA", "TORCH UP TO", "GPU"}, rows)
-		},
+		RunE: func(_ *cobra.Command, args []string) error { return runGPUs(a, args, asJSON) },
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON document")
 	return cmd
+}
+
+func runGPUs(a *app, args []string, asJSON bool) error {
+	tables, err := compat.NewTables()
+	if err != nil {
+		return err
+	}
+	names := compat.SplitNames(args)
+	gpus, err := chosenGPUs(tables, names)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return ui.JSON(a.stdout, newGPUList(tables, gpus))
+	}
+	const name = 5 // the column
+	var rows [][]string
+	for _, g := range gpus {
+		cuda := "-"
+		if with := compat.Compilers(tables.CUDAs, g.Arch); len(with) > 0 {
+			cuda = with[len(with)-1] + " to " + with[0]
+		}
+		row := []string{g.Arch, g.Class, cpuOf(g), cuda, cmp.Or(newestTorch(tables, g), "-"), g.Name}
+		if last := len(rows) - 1; len(names) == 0 && last >= 0 && slices.Equal(rows[last][:name], row[:name]) {
+			rows[last][name] += ", " + g.Name // in the list of all, GPUs that differ by name alone share a row
+			continue
+		}
+		rows = append(rows, row)
+	}
+	return ui.Table(a.stdout, []string{"ARCH", "CLASS", "CPU", "CUDA", "TORCH UP TO", "GPU"}, rows)
 }
 
 // chosenGPUs are those that the names can mean; all without a name.

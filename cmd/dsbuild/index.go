@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/url"
@@ -14,10 +15,15 @@ import (
 	"github.com/dsbuild/dsbuild/release/index"
 )
 
+// indexFlags are the flags of dsbuild index.
+type indexFlags struct {
+	wheels []string
+	url    string
+	json   bool
+}
+
 func newIndexCommand(a *app) *cobra.Command {
-	var wheels []string
-	var at string
-	var asJSON bool
+	var f indexFlags
 	cmd := &cobra.Command{
 		Use:   "index DIR",
 		Short: "Write a package index that pip and uv install wheels from",
@@ -34,43 +40,44 @@ are copied too. A second run with the same wheels writes nothing.`,
   dsbuild index public --wheel dist --wheel old --url https://wheels.example.org/
   pip install --no-deps --index-url https://wheels.example.org/torch2.15-cu132-sm80-v3/ deepspeed`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			dir := args[0]
-			if err := index.CheckDir(dir); err != nil {
-				return err
-			}
-			if err := checkIndexURL("--url", at); err != nil {
-				return err
-			}
-			for _, path := range wheels {
-				info, err := os.Stat(path)
-				if err != nil || !info.IsDir() {
-					continue
-				}
-				if to, err := os.Stat(dir); err == nil && os.SameFile(to, info) {
-					err := usagef("%s: the index would be written among the wheels", dir)
-					return fault.WithHint(err, "name another folder: dsbuild index public --wheel %s", path)
-				}
-			}
-			files, err := wheelsOf(wheels)
-			if err != nil {
-				return err
-			}
-			sum, err := index.Write(cmd.Context(), index.Options{Dir: dir, URL: at, Wheels: files})
-			if err != nil {
-				return noWheel(err)
-			}
-			if asJSON {
-				return ui.JSON(a.stdout, sum)
-			}
-			return printIndex(a, sum)
-		},
+		RunE: func(cmd *cobra.Command, args []string) error { return runIndex(cmd.Context(), a, args[0], f) },
 	}
-	f := cmd.Flags()
-	f.StringArrayVar(&wheels, "wheel", []string{"dist"}, "a wheel `FILE|DIR`, or a folder of wheels; repeatable")
-	f.StringVar(&at, "url", "", "`URL` at which DIR is published, for the addresses in index.json")
-	f.BoolVar(&asJSON, "json", false, "print one JSON document")
+	flags := cmd.Flags()
+	flags.StringArrayVar(&f.wheels, "wheel", []string{"dist"}, "a wheel `FILE|DIR`, or a folder of wheels; repeatable")
+	flags.StringVar(&f.url, "url", "", "`URL` at which DIR is published, for the addresses in index.json")
+	flags.BoolVar(&f.json, "json", false, "print one JSON document")
 	return cmd
+}
+
+func runIndex(ctx context.Context, a *app, dir string, f indexFlags) error {
+	if err := index.CheckDir(dir); err != nil {
+		return err
+	}
+	if err := checkIndexURL("--url", f.url); err != nil {
+		return err
+	}
+	for _, path := range f.wheels {
+		info, err := os.Stat(path)
+		if err != nil || !info.IsDir() {
+			continue
+		}
+		if to, err := os.Stat(dir); err == nil && os.SameFile(to, info) {
+			err := usagef("%s: the index would be written among the wheels", dir)
+			return fault.WithHint(err, "name another folder: dsbuild index public --wheel %s", path)
+		}
+	}
+	files, err := wheelsOf(f.wheels)
+	if err != nil {
+		return err
+	}
+	sum, err := index.Write(ctx, index.Options{Dir: dir, URL: f.url, Wheels: files})
+	if err != nil {
+		return noWheel(err)
+	}
+	if f.json {
+		return ui.JSON(a.stdout, sum)
+	}
+	return printIndex(a, sum)
 }
 
 // checkIndexURL refuses an address that installers cannot use.
@@ -91,6 +98,7 @@ func printIndex(a *app, sum index.Summary) error {
 		rows = append(rows, []string{tc.Name, strconv.Itoa(len(tc.Wheels)), tc.Wheels[0].Version})
 	}
 	err := ui.Table(a.stdout, []string{"INDEX", "WHEELS", "NEWEST"}, rows)
-	_, last := fmt.Fprintf(a.stdout, "%s: %d files written, %d removed\n", ui.Clean(relativePath(sum.Dir)), sum.Written, sum.Removed)
+	dir := ui.Clean(relativePath(sum.Dir))
+	_, last := fmt.Fprintf(a.stdout, "%s: %d files written, %d removed\n", dir, sum.Written, sum.Removed)
 	return errors.Join(err, last)
 }

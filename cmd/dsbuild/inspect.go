@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -34,45 +35,47 @@ extension that tests the CPU at run time and chooses.` + whichCheck,
 		Example: `  dsbuild inspect dist
   dsbuild inspect flash_attn-2.8.3-cp311-cp311-linux_x86_64.whl --json`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx := cmd.Context()
-			files, folder, err := wheelsAt(args[0])
-			if err != nil {
-				return err
-			}
-			all := []wheel.Contents{}
-			var damaged []error // of a folder's wheels; the others are shown
-			for _, file := range files {
-				c, err := wheel.Inspect(ctx, file)
-				switch {
-				case ctx.Err() != nil:
-					return err
-				case err != nil:
-					damaged = append(damaged, noWheel(err))
-					continue
-				}
-				if !asJSON && len(all) > 0 {
-					fmt.Fprintln(a.stdout)
-				}
-				if !asJSON {
-					err = printContents(a.stdout, c)
-				}
-				if err != nil {
-					return err
-				}
-				all = append(all, c)
-			}
-			switch {
-			case asJSON && folder:
-				err = ui.JSON(a.stdout, all)
-			case asJSON && len(all) == 1:
-				err = ui.JSON(a.stdout, all[0])
-			}
-			return errors.Join(append(damaged, err)...)
-		},
+		RunE: func(cmd *cobra.Command, args []string) error { return runInspect(cmd.Context(), a, args[0], asJSON) },
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON document: an object, or an array of them for a folder of wheels")
+	cmd.Flags().BoolVar(&asJSON, "json", false,
+		"print one JSON document: an object, or an array of them for a folder of wheels")
 	return cmd
+}
+
+func runInspect(ctx context.Context, a *app, path string, asJSON bool) error {
+	files, folder, err := wheelsAt(path)
+	if err != nil {
+		return err
+	}
+	all := []wheel.Contents{}
+	var damaged []error // of a folder's wheels; the others are shown
+	for _, file := range files {
+		c, err := wheel.Inspect(ctx, file)
+		switch {
+		case ctx.Err() != nil:
+			return err
+		case err != nil:
+			damaged = append(damaged, noWheel(err))
+			continue
+		}
+		if !asJSON && len(all) > 0 {
+			fmt.Fprintln(a.stdout)
+		}
+		if !asJSON {
+			err = printContents(a.stdout, c)
+		}
+		if err != nil {
+			return err
+		}
+		all = append(all, c)
+	}
+	switch {
+	case asJSON && folder:
+		err = ui.JSON(a.stdout, all)
+	case asJSON && len(all) == 1:
+		err = ui.JSON(a.stdout, all[0])
+	}
+	return errors.Join(append(damaged, err)...)
 }
 
 // wheelsOf returns the wheels at several paths.
@@ -258,8 +261,9 @@ func extensionRows(c wheel.Contents) [][]string {
 			stripped = "yes"
 		}
 		rows = append(rows, []string{
-			e.Path, ui.Size(e.Size), cmp.Or(strings.Join(e.SASS, " "), "-"), cmp.Or(strings.Join(e.PTX, " "), "-"), cmp.Or(cpu, "-"),
-			cmp.Or(e.Glibc, "-"), cmp.Or(e.GLIBCXX, "-"), cmp.Or(e.CXXABI, "-"), strs, stripped, cmp.Or(strings.Join(e.RPath, ":"), "-"),
+			e.Path, ui.Size(e.Size), cmp.Or(strings.Join(e.SASS, " "), "-"), cmp.Or(strings.Join(e.PTX, " "), "-"),
+			cmp.Or(cpu, "-"), cmp.Or(e.Glibc, "-"), cmp.Or(e.GLIBCXX, "-"), cmp.Or(e.CXXABI, "-"),
+			strs, stripped, cmp.Or(strings.Join(e.RPath, ":"), "-"),
 		})
 	}
 	return rows

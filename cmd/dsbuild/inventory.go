@@ -35,9 +35,13 @@ func (a *app) loadInventory(ctx context.Context, name, limit string) (*inventory
 		if len(within) > 0 {
 			what = "a folder of wheels"
 		}
-		return nil, &usageError{err: fmt.Errorf("%s: %s, but this argument names the nodes", name, what), hint: "name the nodes, and the wheels after --wheel"}
+		return nil, &usageError{
+			err:  fmt.Errorf("%s: %s, but this argument names the nodes", name, what),
+			hint: "name the nodes, and the wheels after --wheel",
+		}
 	}
-	inv, err := inventory.Open(ctx, name, inventory.Options{Stdin: a.stdin, Ansible: ansibleInventory(), Slurm: slurmInventory})
+	opt := inventory.Options{Stdin: a.stdin, Ansible: ansibleInventory(), Slurm: slurmInventory}
+	inv, err := inventory.Open(ctx, name, opt)
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +106,8 @@ func ansibleInventory() func(context.Context, string) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		ctx, cancel := context.WithTimeoutCause(ctx, ansibleTimeLimit, fmt.Errorf("no answer within %s", ui.Duration(ansibleTimeLimit)))
+		late := fmt.Errorf("no answer within %s", ui.Duration(ansibleTimeLimit))
+		ctx, cancel := context.WithTimeoutCause(ctx, ansibleTimeLimit, late)
 		defer cancel()
 		cmd := exec.CommandContext(ctx, program, "-i", path, "--list")
 		// A source that cannot be read is an error, not a warning and no hosts.

@@ -45,8 +45,8 @@ names), or both; flags override the file.`,
 	return cmd
 }
 
-// launchOptions are the flags of dsbuild launch KIND that do not describe the job itself.
-type launchOptions struct {
+// launchFlags are the flags of dsbuild launch KIND that do not describe the job itself.
+type launchFlags struct {
 	kind      launch.Kind
 	inventory string
 	limit     string
@@ -65,7 +65,7 @@ type launchOptions struct {
 const programUse = " [flags] -- SCRIPT [ARGS...]"
 
 func newLaunchKindCommand(a *app, kind launch.KindInfo) *cobra.Command {
-	opts := launchOptions{kind: kind.Kind}
+	f := launchFlags{kind: kind.Kind}
 	cmd := &cobra.Command{
 		Use:   string(kind.Kind) + programUse,
 		Short: "Render " + kind.About,
@@ -75,33 +75,33 @@ folder of --output.`,
 		Example: launchExample(kind.Kind),
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			opts.command = args
+			f.command = args
 			for _, k := range launch.Keys() {
-				f := cmd.Flags().Lookup(k.FlagName())
-				if !k.For(opts.kind) || !f.Changed {
+				flag := cmd.Flags().Lookup(k.FlagName())
+				if !k.For(f.kind) || !flag.Changed {
 					continue
 				}
-				words := []string{f.Value.String()}
-				if v, ok := f.Value.(*jobFlag); ok {
+				words := []string{flag.Value.String()}
+				if v, ok := flag.Value.(*jobFlag); ok {
 					words = v.words
 				}
-				opts.said.Say(k.Name, "--"+k.FlagName(), words...)
+				f.said.Say(k.Name, "--"+k.FlagName(), words...)
 			}
-			return runLaunch(cmd.Context(), a, opts)
+			return runLaunch(cmd.Context(), a, f)
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVarP(&opts.file, "file", "f", "", "job `FILE` in YAML, - for standard input")
-	flags.StringVarP(&opts.out, "output", "o", "", "write to `PATH`: a folder where there are several files")
+	flags.StringVarP(&f.file, "file", "f", "", "job `FILE` in YAML, - for standard input")
+	flags.StringVarP(&f.out, "output", "o", "", "write to `PATH`: a folder where there are several files")
 	if launch.TakesInventory(kind.Kind) {
-		flags.StringVarP(&opts.inventory, "inventory", "i", "", "the nodes, from this `INVENTORY`")
-		addLimitFlag(cmd, &opts.limit)
+		flags.StringVarP(&f.inventory, "inventory", "i", "", "the nodes, from this `INVENTORY`")
+		addLimitFlag(cmd, &f.limit)
 		flagsNeed(cmd, "inventory", "limit")
 	}
 	if launch.TakesConfig(kind.Kind) {
-		flags.StringVar(&opts.wheel, "wheel", "", "check the configuration against the operators of this `WHEEL`")
+		flags.StringVar(&f.wheel, "wheel", "", "check the configuration against the operators of this `WHEEL`")
 	}
-	addSubmitFlags(cmd, &opts)
+	f.addSubmit(cmd)
 	for _, k := range launch.Keys() {
 		switch {
 		case !k.For(kind.Kind):
@@ -116,12 +116,31 @@ folder of --output.`,
 
 func launchExample(kind launch.Kind) string {
 	examples := map[launch.Kind][]string{
-		launch.Slurm:     {"--preset small --partition gpu1 -- train.py --epochs 3", "--nodes 4 --gpus 8 --form workers -o job -- train.py"},
-		launch.Torchrun:  {"--gpus 4 -- train.py", "--gpus 4 --zero 2 --offload cpu -- pretraining.py --bf16", "-i inventory.yaml --zero 3 --wheel dist/*.whl -o job -- train.py", "-i inventory.yaml --gpus 8 --submit -- train.py"},
-		launch.JAX:       {"--nodes 2 --gpus 8 -o job -- train.py", "--form manual --nodes 2 --gpus 0 --procs 2 -o job -- train.py"},
-		launch.AIStation: {"--nodes 2 --gpus 1 --cpus 15 -o job -- main.py", "--nodes 2:8 -- main.py"},
-		launch.K8s:       {"--preset small --image registry.example/train:1 --mount data:/data -- train.py", "--form trainjob --nodes 4 --image registry.example/train:1 -- train.py"},
-		launch.Docker:    {"-i inventory.yaml --image registry.example/train:1 -o job -- train.py"},
+		launch.Slurm: {
+			"--preset small --partition gpu1 -- train.py --epochs 3",
+			"--nodes 4 --gpus 8 --form workers -o job -- train.py",
+		},
+		launch.Torchrun: {
+			"--gpus 4 -- train.py",
+			"--gpus 4 --zero 2 --offload cpu -- pretraining.py --bf16",
+			"-i inventory.yaml --zero 3 --wheel dist/*.whl -o job -- train.py",
+			"-i inventory.yaml --gpus 8 --submit -- train.py",
+		},
+		launch.JAX: {
+			"--nodes 2 --gpus 8 -o job -- train.py",
+			"--form manual --nodes 2 --gpus 0 --procs 2 -o job -- train.py",
+		},
+		launch.AIStation: {
+			"--nodes 2 --gpus 1 --cpus 15 -o job -- main.py",
+			"--nodes 2:8 -- main.py",
+		},
+		launch.K8s: {
+			"--preset small --image registry.example/train:1 --mount data:/data -- train.py",
+			"--form trainjob --nodes 4 --image registry.example/train:1 -- train.py",
+		},
+		launch.Docker: {
+			"-i inventory.yaml --image registry.example/train:1 -o job -- train.py",
+		},
 	}[kind]
 	lines := lists.Map(examples, func(e string) string { return "  dsbuild launch " + string(kind) + " " + e })
 	return strings.Join(lines, "\n")
@@ -150,22 +169,22 @@ func (f *jobFlag) String() string { return strings.Join(f.words, " ") }
 // Type is the placeholder of the value in the help.
 func (f *jobFlag) Type() string { return f.key.Placeholder }
 
-func runLaunch(ctx context.Context, a *app, opts launchOptions) error {
-	r := launch.Request{Kind: opts.kind, Flags: opts.said, Command: opts.command, ReadFile: os.ReadFile}
+func runLaunch(ctx context.Context, a *app, f launchFlags) error {
+	r := launch.Request{Kind: f.kind, Flags: f.said, Command: f.command, ReadFile: os.ReadFile}
 	inv, err := &inventory.Inventory{}, error(nil) // empty where none was named
-	if opts.file != "" {
-		if r.File, err = launch.Read(opts.file, a.stdin); err != nil {
+	if f.file != "" {
+		if r.File, err = launch.Read(f.file, a.stdin); err != nil {
 			return err
 		}
 	}
-	if opts.inventory != "" {
-		if inv, err = a.loadInventory(ctx, opts.inventory, opts.limit); err != nil {
+	if f.inventory != "" {
+		if inv, err = a.loadInventory(ctx, f.inventory, f.limit); err != nil {
 			return err
 		}
 		r.Hosts = inv.Hosts
 	}
-	if opts.wheel != "" {
-		contents, err := wheel.Inspect(ctx, opts.wheel)
+	if f.wheel != "" {
+		contents, err := wheel.Inspect(ctx, f.wheel)
 		if err != nil {
 			return noWheel(err)
 		}
@@ -175,26 +194,26 @@ func runLaunch(ctx context.Context, a *app, opts launchOptions) error {
 	if err != nil {
 		return err
 	}
-	if job.BySlurm() && slices.Contains([]string{".log", ".out", ".err"}, filepath.Ext(opts.out)) {
+	if job.BySlurm() && slices.Contains([]string{".log", ".out", ".err"}, filepath.Ext(f.out)) {
 		return &usageError{
-			err:  fmt.Errorf("-o %s: dsbuild would write the script there", opts.out),
-			hint: "--log " + opts.out + " names the file for the job's output",
+			err:  fmt.Errorf("-o %s: dsbuild would write the script there", f.out),
+			hint: "--log " + f.out + " names the file for the job's output",
 		}
 	}
 	files, err := job.Render()
 	if err != nil {
 		return err
 	}
-	if opts.submit {
-		return submitJob(ctx, a, opts, inv, job, files)
+	if f.submit {
+		return submitJob(ctx, a, f, inv, job, files)
 	}
-	if opts.out == "" {
+	if f.out == "" {
 		return printFiles(a.stdout, files)
 	}
-	err = writeFiles(a, opts.out, files)
+	err = writeFiles(a, f.out, files)
 	var path *fs.PathError
 	if errors.As(err, &path) && fault.Hint(err) == "" {
-		return usagef("-o %s: dsbuild cannot write it: %w", opts.out, err)
+		return usagef("-o %s: dsbuild cannot write it: %w", f.out, err)
 	}
 	return err
 }
@@ -222,7 +241,8 @@ func writeFiles(a *app, path string, files []launch.File) error {
 	folder := err == nil && info.IsDir() || strings.HasSuffix(path, "/")
 	if len(files) > 1 || folder {
 		if err == nil && !info.IsDir() {
-			return &usageError{err: fmt.Errorf("-o %s: it is a file, and the job is %d files", path, len(files)), hint: "name a folder"}
+			err := fmt.Errorf("-o %s: it is a file, and the job is %d files", path, len(files))
+			return &usageError{err: err, hint: "name a folder"}
 		}
 		if err := os.MkdirAll(path, 0o755); err != nil {
 			return err

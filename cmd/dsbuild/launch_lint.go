@@ -146,7 +146,8 @@ func printRules(a *app, asJSON bool) error {
 		if i > 0 {
 			fmt.Fprintln(a.stdout)
 		}
-		if _, err := fmt.Fprintf(a.stdout, "%s (%s)\n  %s:\n  %s.\n  fix: %s\n", r.ID, r.Severity, r.Title, r.Why, r.Fix); err != nil {
+		_, err := fmt.Fprintf(a.stdout, "%s (%s)\n  %s:\n  %s.\n  fix: %s\n", r.ID, r.Severity, r.Title, r.Why, r.Fix)
+		if err != nil {
 			return err
 		}
 	}

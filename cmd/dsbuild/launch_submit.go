@@ -22,27 +22,31 @@ import (
 	"github.com/dsbuild/dsbuild/launch/submit"
 )
 
-// addSubmitFlags gives a kind of job that dsbuild can start the flags for that.
-func addSubmitFlags(cmd *cobra.Command, opts *launchOptions) {
+// addSubmit declares the flags of --submit, for a kind of job that dsbuild can start.
+func (f *launchFlags) addSubmit(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	var what string
-	switch opts.kind {
+	switch f.kind {
 	case launch.Slurm:
 		what = "submit the job to Slurm, print its output, and wait for its end: exit code 0 if it passed, else 1"
 	case launch.JAX:
-		what = "start the job and wait for its end: through Slurm, or with -i on those nodes, over SSH; exit code 0 if it passed, else 1"
+		what = "start the job and wait for its end: through Slurm, or with -i on those nodes, over SSH; " +
+			"exit code 0 if it passed, else 1"
 	case launch.Torchrun:
-		what = "start the job and wait for its end: on the nodes of -i, over SSH, else on this machine; exit code 0 if it passed, else 1"
+		what = "start the job and wait for its end: on the nodes of -i, over SSH, else on this machine; " +
+			"exit code 0 if it passed, else 1"
 	default:
 		return
 	}
-	flags.BoolVar(&opts.submit, "submit", false, what)
-	flags.BoolVar(&opts.json, "json", false, "with --submit: print the result as JSON, and messages on standard error")
-	if opts.kind != launch.Slurm {
-		flags.StringVar(&opts.logs, "logs", "",
-			"with --submit, without Slurm: the folder `DIR` of the run's logs, a file for each rank (default: in ~/.local/state/dsbuild/jobs)")
-		flags.DurationVar(&opts.grace, "grace", usualGrace,
-			"with --submit, without Slurm: how long processes may take to end after SIGTERM, as `DURATION`; then dsbuild kills them")
+	flags.BoolVar(&f.submit, "submit", false, what)
+	flags.BoolVar(&f.json, "json", false, "with --submit: print the result as JSON, and messages on standard error")
+	if f.kind != launch.Slurm {
+		flags.StringVar(&f.logs, "logs", "",
+			"with --submit, without Slurm: the folder `DIR` of the run's logs, a file for each rank "+
+				"(default: in ~/.local/state/dsbuild/jobs)")
+		flags.DurationVar(&f.grace, "grace", usualGrace,
+			"with --submit, without Slurm: how long processes may take to end after SIGTERM, as `DURATION`; "+
+				"then dsbuild kills them")
 		flagsNeed(cmd, "submit", "logs", "grace")
 	}
 	flagsNeed(cmd, "submit", "json")
@@ -52,19 +56,21 @@ func addSubmitFlags(cmd *cobra.Command, opts *launchOptions) {
 const usualGrace = 10 * time.Second
 
 // submitJob starts a rendered job, by Slurm if it is for Slurm, and waits for its end.
-func submitJob(ctx context.Context, a *app, opts launchOptions, inv *inventory.Inventory, job *launch.Job, files []launch.File) error {
+func submitJob(
+	ctx context.Context, a *app, f launchFlags, inv *inventory.Inventory, job *launch.Job, files []launch.File,
+) error {
 	script, beside, ok := job.Batch(files)
 	if !ok {
-		return startJob(ctx, a, opts, inv, job, files)
+		return startJob(ctx, a, f, inv, job, files)
 	}
-	if opts.logs != "" || opts.grace != 0 && opts.grace != usualGrace {
+	if f.logs != "" || f.grace != 0 && f.grace != usualGrace {
 		return usagef("--logs and --grace do not work for a job that Slurm starts")
 	}
 	s := submit.Slurm{Report: a.reporter, Log: a.stdout}
-	if opts.json {
+	if f.json {
 		s.Log = a.stderr
 	}
-	if err := writeBeside(a, opts, beside, files, &s); err != nil {
+	if err := writeBeside(a, f, beside, files, &s); err != nil {
 		return err
 	}
 	said, err := s.Test(ctx, []byte(script.Text))
@@ -80,7 +86,7 @@ func submitJob(ctx context.Context, a *app, opts launchOptions, inv *inventory.I
 	if err != nil {
 		return err
 	}
-	if opts.json {
+	if f.json {
 		if err := ui.JSON(a.stdout, newSlurmJobs(e)); err != nil {
 			return err
 		}
@@ -94,22 +100,22 @@ func submitJob(ctx context.Context, a *app, opts launchOptions, inv *inventory.I
 
 // writeBeside writes the rendered files, and the files that the script needs on all
 // nodes.
-func writeBeside(a *app, opts launchOptions, beside, files []launch.File, s *submit.Slurm) error {
-	if opts.out == "" && len(beside) > 0 {
+func writeBeside(a *app, f launchFlags, beside, files []launch.File, s *submit.Slurm) error {
+	if f.out == "" && len(beside) > 0 {
 		return usagef("all nodes read %s: name a shared folder with --output", beside[0].Name)
 	}
-	if opts.out == "" {
+	if f.out == "" {
 		return nil
 	}
-	if err := writeFiles(a, opts.out, files); err != nil {
+	if err := writeFiles(a, f.out, files); err != nil {
 		return err
 	}
-	for _, f := range beside {
-		variable, ok := map[string]string{launch.BootstrapName: "BOOTSTRAP", launch.ConfigName: "DS_CONFIG"}[f.Name]
+	for _, b := range beside {
+		variable, ok := map[string]string{launch.BootstrapName: "BOOTSTRAP", launch.ConfigName: "DS_CONFIG"}[b.Name]
 		if !ok {
 			continue
 		}
-		file, err := filepath.Abs(filepath.Join(opts.out, f.Name))
+		file, err := filepath.Abs(filepath.Join(f.out, b.Name))
 		if err != nil {
 			return err
 		}
@@ -123,13 +129,15 @@ const keptJobs = 10
 
 // startJob starts a rendered job on the nodes of an inventory, or on this machine,
 // and stays with it.
-func startJob(ctx context.Context, a *app, opts launchOptions, inv *inventory.Inventory, job *launch.Job, files []launch.File) error {
+func startJob(
+	ctx context.Context, a *app, f launchFlags, inv *inventory.Inventory, job *launch.Job, files []launch.File,
+) error {
 	parts, err := job.Parts(files)
 	if err != nil {
 		return usagef("--submit: %w", err)
 	}
-	if opts.grace < 0 || opts.grace > time.Hour {
-		return usagef("--grace %s: must be an hour or less", opts.grace)
+	if f.grace < 0 || f.grace > time.Hour {
+		return usagef("--grace %s: must be an hour or less", f.grace)
 	}
 	env := map[string]string{}
 	for _, v := range job.Taken() {
@@ -139,33 +147,34 @@ func startJob(ctx context.Context, a *app, opts launchOptions, inv *inventory.In
 		}
 		env[v.Name] = value
 	}
-	if info, err := os.Stat(opts.logs); err == nil && !info.IsDir() {
-		return usagef("--logs %s: it is a file; name a folder", opts.logs)
+	if info, err := os.Stat(f.logs); err == nil && !info.IsDir() {
+		return usagef("--logs %s: it is a file; name a folder", f.logs)
 	}
 	machines, done, err := reachParts(ctx, a, inv, parts)
 	if err != nil {
 		return err
 	}
 	defer done()
-	if opts.out != "" {
-		if err := writeFiles(a, opts.out, files); err != nil {
+	if f.out != "" {
+		if err := writeFiles(a, f.out, files); err != nil {
 			return err
 		}
 	}
-	logs := opts.logs
+	logs := f.logs
 	if logs == "" {
 		base := filepath.Join(xdg.StateHome, "dsbuild", "jobs")
 		fleet.PruneRuns(base, keptJobs-1)
-		logs = filepath.Join(base, time.Now().Format("20060102T150405")+"-"+strings.ToLower(rand.Text()[:6])+"-"+job.Name)
+		run := time.Now().Format("20060102T150405") + "-" + strings.ToLower(rand.Text()[:6])
+		logs = filepath.Join(base, run+"-"+job.Name)
 	}
 	report, err := jobrunner.Run(ctx, jobrunner.Options{
-		Job: job, Machines: machines, Env: env, Logs: logs, Grace: opts.grace, Report: a.reporter,
+		Job: job, Machines: machines, Env: env, Logs: logs, Grace: f.grace, Report: a.reporter,
 	})
 	if report == nil {
 		return err
 	}
 	report.Tell(a.reporter)
-	if opts.json {
+	if f.json {
 		if err := ui.JSON(a.stdout, nodeJobs{[]*jobrunner.Report{report}}); err != nil {
 			return err
 		}
@@ -177,8 +186,10 @@ func startJob(ctx context.Context, a *app, opts launchOptions, inv *inventory.In
 }
 
 // reachParts gives each part of a job its way to the machine that runs it.
-func reachParts(ctx context.Context, a *app, inv *inventory.Inventory, parts []launch.Part) ([]jobrunner.Machine, func(), error) {
-	done := func() {}
+func reachParts(
+	ctx context.Context, a *app, inv *inventory.Inventory, parts []launch.Part,
+) (all []jobrunner.Machine, done func(), err error) {
+	done = func() {}
 	var way fleet.Options
 	if len(inv.Hosts) > 0 {
 		if err := (connectFlags{via: viaSSH}).addDialer(ctx, a, inv, &way); err != nil {
@@ -188,7 +199,6 @@ func reachParts(ctx context.Context, a *app, inv *inventory.Inventory, parts []l
 			done = func() { keeps.Close() } //nolint:errcheck // nothing is under way
 		}
 	}
-	var all []jobrunner.Machine
 	for _, p := range parts {
 		if p.Host == nil {
 			all = append(all, jobrunner.Machine{Part: p, Open: jobrunner.OpenLocal})
@@ -198,7 +208,8 @@ func reachParts(ctx context.Context, a *app, inv *inventory.Inventory, parts []l
 		if err != nil {
 			return nil, done, err
 		}
-		all = append(all, jobrunner.Machine{Part: p, Open: func(ctx context.Context) (jobrunner.Link, error) { return way.Dialer.Dial(ctx, target) }})
+		open := func(ctx context.Context) (jobrunner.Link, error) { return way.Dialer.Dial(ctx, target) }
+		all = append(all, jobrunner.Machine{Part: p, Open: open})
 	}
 	return all, done, nil
 }

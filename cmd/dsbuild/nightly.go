@@ -97,7 +97,9 @@ func (f nightlyFlags) runNight(
 	ctx context.Context, a *app, site pipeline.Site, config nightly.Config,
 ) (*nightly.Report, error) {
 	var err error
-	opt := nightly.Options{Config: config, Store: pipeline.DefaultStore(), Report: a.reporter, Now: time.Now, By: localUser()}
+	opt := nightly.Options{
+		Config: config, Store: pipeline.DefaultStore(), Report: a.reporter, Now: time.Now, By: localUser(),
+	}
 	if config.Deploy != nil {
 		if opt.Deploy, err = nightlyDeploy(ctx, a, *config.Deploy, f.network); err != nil {
 			return nil, err
@@ -150,7 +152,8 @@ func nightlyDeploy(
 			return nil, err
 		}
 		if len(spec.Platforms) == 0 { // nobody is there to ask the nodes, and the canary and the others get one lock
-			return nil, fault.WithHint(usagef("deploy: env: %s has no nodes", d.Env), "add the kinds of nodes: nodes: [{glibc: 2.28}]")
+			err := usagef("deploy: env: %s has no nodes", d.Env)
+			return nil, fault.WithHint(err, "add the kinds of nodes: nodes: [{glibc: 2.28}]")
 		}
 	}
 	return func(ctx context.Context, dir, limit, report string) (nightly.Nodes, error) {
@@ -166,7 +169,8 @@ func nightlyDeploy(
 			return deployOnce(ctx, a, f)
 		}
 		return deployEnvOnce(ctx, a, envDeployFlags{
-			nodes: f.nodes, change: f.change, send: f.send, files: filesFlags{network: network}, verify: f.verify, force: f.force,
+			nodes: f.nodes, change: f.change, send: f.send, files: filesFlags{network: network},
+			verify: f.verify, force: f.force,
 		}, *spec, dir)
 	}, nil
 }
@@ -201,9 +205,11 @@ func applyAtNight(ctx context.Context, nodes nodeFlags, d changingRun) (nightly.
 	return n, errors.Join(report.Err(), writeReports(nodes, report))
 }
 
-// deployEnvOnce locks an environment with the night's wheels for its Python, one for each machine type, and deploys it to
-// some nodes. The lock lies beside the folder of the wheels, so that the next night keeps the other packages.
-func deployEnvOnce(ctx context.Context, a *app, f envDeployFlags, spec environment.Spec, dir string) (nightly.Nodes, error) {
+// deployEnvOnce locks an environment with the night's wheels for its Python, one for each machine type, and deploys it
+// to some nodes. The lock lies beside the folder of the wheels, so that the next night keeps the other packages.
+func deployEnvOnce(
+	ctx context.Context, a *app, f envDeployFlags, spec environment.Spec, dir string,
+) (nightly.Nodes, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.whl"))
 	if err != nil {
 		return nightly.Nodes{}, err
@@ -214,8 +220,9 @@ func deployEnvOnce(ctx context.Context, a *app, f envDeployFlags, spec environme
 		if err != nil {
 			return nightly.Nodes{}, err
 		}
+		own := "cp" + strings.ReplaceAll(spec.Python, ".", "") + "-"
 		if slices.ContainsFunc(name.Tags, func(tag string) bool {
-			return strings.HasPrefix(tag, "py3-") || strings.HasPrefix(tag, "cp"+strings.ReplaceAll(spec.Python, ".", "")+"-")
+			return strings.HasPrefix(tag, "py3-") || strings.HasPrefix(tag, own)
 		}) {
 			built = append(built, environment.Text{Text: file})
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"io"
 	"strconv"
 	"strings"
@@ -12,9 +13,15 @@ import (
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
+// nodesFlags are the flags of dsbuild nodes.
+type nodesFlags struct {
+	limit string
+	to    string
+	json  bool
+}
+
 func newNodesCommand(a *app) *cobra.Command {
-	var limit, to string
-	var asJSON bool
+	var f nodesFlags
 	cmd := &cobra.Command{
 		Use:   "nodes INVENTORY",
 		Short: "List the nodes of an inventory, or write a hostfile",
@@ -35,38 +42,41 @@ addresses and slots.`,
   dsbuild nodes hosts.ini --to hostfile > hostfile
   dsbuild nodes slurm:gpu`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if cmd.Flags().Changed("to") {
-				if err := oneOf("to", to, "hostfile"); err != nil {
-					return err
-				}
-			}
-			inv, err := a.loadInventory(cmd.Context(), args[0], limit)
-			if err != nil {
-				return err
-			}
-			switch {
-			case to != "":
-				return printHostfile(a, inv)
-			case asJSON:
-				return ui.JSON(a.stdout, newNodeList(inv))
-			}
-			rows := make([][]string, 0, len(inv.Hosts))
-			for _, h := range inv.Hosts {
-				port := "-"
-				if h.Port != 0 {
-					port = strconv.Itoa(h.Port)
-				}
-				rows = append(rows, []string{h.Name, h.Address, port, cmp.Or(h.User, "-"), h.Python, cmp.Or(strings.Join(h.Groups, ","), "-")})
-			}
-			return ui.Table(a.stdout, []string{"NAME", "ADDRESS", "PORT", "USER", "PYTHON", "GROUPS"}, rows)
-		},
+		RunE: func(cmd *cobra.Command, args []string) error { return runNodes(cmd.Context(), a, args[0], f) },
 	}
-	addLimitFlag(cmd, &limit)
-	cmd.Flags().StringVar(&to, "to", "", "write the inventory in a `FORMAT`: hostfile")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON document")
+	addLimitFlag(cmd, &f.limit)
+	cmd.Flags().StringVar(&f.to, "to", "", "write the inventory in a `FORMAT`: hostfile")
+	cmd.Flags().BoolVar(&f.json, "json", false, "print one JSON document")
 	flagsExclude(cmd, "json", "to", "both decide the format")
 	return cmd
+}
+
+func runNodes(ctx context.Context, a *app, name string, f nodesFlags) error {
+	if f.to != "" {
+		if err := oneOf("to", f.to, "hostfile"); err != nil {
+			return err
+		}
+	}
+	inv, err := a.loadInventory(ctx, name, f.limit)
+	if err != nil {
+		return err
+	}
+	switch {
+	case f.to != "":
+		return printHostfile(a, inv)
+	case f.json:
+		return ui.JSON(a.stdout, newNodeList(inv))
+	}
+	rows := make([][]string, 0, len(inv.Hosts))
+	for _, h := range inv.Hosts {
+		port := "-"
+		if h.Port != 0 {
+			port = strconv.Itoa(h.Port)
+		}
+		groups := strings.Join(h.Groups, ",")
+		rows = append(rows, []string{h.Name, h.Address, port, cmp.Or(h.User, "-"), h.Python, cmp.Or(groups, "-")})
+	}
+	return ui.Table(a.stdout, []string{"NAME", "ADDRESS", "PORT", "USER", "PYTHON", "GROUPS"}, rows)
 }
 
 // printHostfile prints the inventory as a hostfile.

@@ -31,31 +31,36 @@ are proven with torch's stable ABI (--abi):
 
 dsbuild compiles those with a * when --ops is not given.`,
 		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			tables, err := compat.NewTables()
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return ui.JSON(a.stdout, newOpList(tables))
-			}
-			var rows [][]string
-			for _, op := range tables.Ops {
-				name, code := op.Name, "C++"
-				if slices.Contains(wheel.DefaultOps(), op.Name) {
-					name += " *"
-				}
-				if op.DeviceCode {
-					code = "device"
-				}
-				needs := slices.Concat(op.Needs.Debian, op.Needs.Python, op.Needs.Toolkit)
-				rows = append(rows, []string{name, code, versionRange(op.MinArch, op.MaxArch, "up to "), versionRange(op.Since, op.Until, "before "), string(op.StableState()), cmp.Or(strings.Join(needs, ", "), "-"), cmp.Or(op.Kind, "-")})
-			}
-			return ui.Table(a.stdout, []string{"OP", "CODE", "ARCHS", "DEEPSPEED", "STABLE", "NEEDS", "DESCRIPTION"}, rows)
-		},
+		RunE: func(*cobra.Command, []string) error { return runOps(a, asJSON) },
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON document")
 	return cmd
+}
+
+func runOps(a *app, asJSON bool) error {
+	tables, err := compat.NewTables()
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return ui.JSON(a.stdout, newOpList(tables))
+	}
+	var rows [][]string
+	for _, op := range tables.Ops {
+		name, code := op.Name, "C++"
+		if slices.Contains(wheel.DefaultOps(), op.Name) {
+			name += " *"
+		}
+		if op.DeviceCode {
+			code = "device"
+		}
+		needs := slices.Concat(op.Needs.Debian, op.Needs.Python, op.Needs.Toolkit)
+		rows = append(rows, []string{
+			name, code, versionRange(op.MinArch, op.MaxArch, "up to "), versionRange(op.Since, op.Until, "before "),
+			string(op.StableState()), cmp.Or(strings.Join(needs, ", "), "-"), cmp.Or(op.Kind, "-"),
+		})
+	}
+	return ui.Table(a.stdout, []string{"OP", "CODE", "ARCHS", "DEEPSPEED", "STABLE", "NEEDS", "DESCRIPTION"}, rows)
 }
 
 // versionRange words a range of which either end can be open.

@@ -123,12 +123,15 @@ func (f rebuildFlags) buildAgain(
 		return wheel.Artifact{}, err
 	}
 	if err := planner.CheckRebuild(plan, m); err != nil {
-		return wheel.Artifact{}, &usageError{err: fmt.Errorf("%s cannot be built again: %w", m.Name, err), hint: fault.Hint(err)}
+		wrong := fmt.Errorf("%s cannot be built again: %w", m.Name, err)
+		return wheel.Artifact{}, &usageError{err: wrong, hint: fault.Hint(err)}
 	}
 	if plan.Digest != m.PlanDigest {
-		a.reporter.Warn("this dsbuild (%s) plans the wheel in another way than the one that built it: other bytes say nothing about its builder", a.version)
+		a.reporter.Warn("this dsbuild (%s) plans the wheel in another way than the one that built it: "+
+			"other bytes say nothing about its builder", a.version)
 	}
-	tools.runner.Dir, tools.runner.Store = filepath.Join(dir, "dist"), pipeline.Store{Dir: filepath.Join(dir, "store"), Keep: 1}
+	tools.runner.Dir = filepath.Join(dir, "dist")
+	tools.runner.Store = pipeline.Store{Dir: filepath.Join(dir, "store"), Keep: 1}
 	return tools.runner.Run(ctx, plan)
 }
 
@@ -149,5 +152,7 @@ func differError(ctx context.Context, file, again string) error {
 		differs = append(differs[:most:most], fmt.Sprintf("and %d more", len(differs)-most))
 	}
 	err = errors.New(filepath.Base(file) + " has other bytes when it is built again: " + strings.Join(differs, "; "))
-	return fault.WithCode(fault.WithHint(err, "compare the two manifests and statements: another gcc or package in the base changes code"), exitWheel)
+	err = fault.WithHint(err,
+		"compare the two manifests and statements: another gcc or package in the base changes code")
+	return fault.WithCode(err, exitWheel)
 }

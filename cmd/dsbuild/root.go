@@ -60,7 +60,8 @@ Exit codes:
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	completeWithoutPackage(root, a.stdout)
-	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "FlagUsages", fmt.Sprint("FlagUsagesWrapped ", helpWidth)))
+	wrapped := fmt.Sprint("FlagUsagesWrapped ", helpWidth)
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "FlagUsages", wrapped))
 	for _, cmd := range allCommands(root) {
 		completeValues(cmd)
 		switch {

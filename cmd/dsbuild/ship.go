@@ -77,12 +77,14 @@ and deploys it as dsbuild env deploy does.` + whichDeploy,
 	flags := cmd.Flags()
 	flags.Lookup("cpu").Usage += " (default: v3, or the level of the oldest node)"
 	flags.StringVar(&f.deploy.deps, "deps", string(deploy.DepsRefuse),
-		"what to do when requirements are missing on a node: `refuse|bundle` (name them, or collect and copy them)")
+		"what to do when requirements are missing on a node: `refuse|bundle` "+
+			"(name them, or collect and copy them)")
 	flags.StringVar(&f.deploy.verify, "verify", "load",
-		"what to check on each node: `load|files` (every op loads, or files and metadata alone); without this flag, files on a node "+
-			"that already runs its wheel")
+		"what to check on each node: `load|files` (every op loads, or files and metadata alone); "+
+			"without this flag, files on a node that already runs its wheel")
 	flags.StringVar(&f.env, "env", "", "deploy the whole environment of `FILE`, with the DeepSpeed that it says to build")
-	flags.StringVar(&f.lock, "lock", "", "the lock that --env writes: `FILE` (default: the environment file's name with .lock)")
+	flags.StringVar(&f.lock, "lock", "",
+		"the lock that --env writes: `FILE` (default: the environment file's name with .lock)")
 	flags.BoolVar(&f.deploy.force, "force", false, "install also where the node already runs its wheel")
 	flags.BoolVar(&f.removeOps, "remove-ops", false,
 		"install also where the wheel lacks operators that the DeepSpeed of the node has")
@@ -154,7 +156,9 @@ func (f shipFlags) open(ctx context.Context, a *app, site pipeline.Site) (*build
 }
 
 // newBundler gathers the packages that a wheel requires in a folder of the wheel's name.
-func (t *buildTools) newBundler(a *app) func(context.Context, string, *pipeline.Plan, wheel.Artifact) (*wheel.Bundle, error) {
+func (t *buildTools) newBundler(
+	a *app,
+) func(context.Context, string, *pipeline.Plan, wheel.Artifact) (*wheel.Bundle, error) {
 	return func(ctx context.Context, name string, p *pipeline.Plan, made wheel.Artifact) (*wheel.Bundle, error) {
 		plan, err := pipeline.NewBundlePlan(p, nil, true)
 		if err != nil {

@@ -28,7 +28,8 @@ func runShipEnv(ctx context.Context, a *app, f shipFlags, site pipeline.Site) er
 		return err
 	case spec.Build == nil:
 		err := usagef("%s names a finished wheel, or no DeepSpeed, but ship --env builds one", ui.Clean(f.env))
-		return fault.WithHint(err, "give deepspeed: {version: 0.19.8, ops: [cpu_adam]}, or use dsbuild env lock and dsbuild env deploy")
+		return fault.WithHint(err,
+			"give deepspeed: {version: 0.19.8, ops: [cpu_adam]}, or use dsbuild env lock and dsbuild env deploy")
 	case f.env == "-" && f.lock == "":
 		return usagef("--env - needs --lock: the lock of standard input has no name")
 	}

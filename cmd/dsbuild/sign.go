@@ -30,41 +30,42 @@ the agent. If KEY-cert.pub is there, the key signs with that certificate.
 dsbuild asks for a passphrase at the terminal.`,
 		Example: "  dsbuild sign --key ~/.ssh/id_ed25519 dist/deepspeed-*.whl",
 		Args:    cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx := cmd.Context()
-			if keyFile == "" {
-				return usagef("--key is missing: name the SSH key that signs")
-			}
-			for _, file := range args {
-				if info, err := os.Stat(file); err != nil || !info.Mode().IsRegular() {
-					return usagef("%s is not a wheel's file", file)
-				}
-				if err := signing.CheckStatement(file); err != nil {
-					return err
-				}
-			}
-			key, err := a.openKey(ctx, keyFile)
-			if err != nil {
-				return err
-			}
-			defer key.Close()
-			for _, file := range args {
-				path, err := signing.Sign(file, key)
-				if err == nil {
-					err = pipeline.RelistSums(ctx, file)
-				}
-				if err != nil {
-					return err
-				}
-				if _, err := fmt.Fprintf(a.stdout, "%s\n", ui.Clean(relativePath(path))); err != nil {
-					return err
-				}
-			}
-			return nil
-		},
+		RunE:    func(cmd *cobra.Command, args []string) error { return runSign(cmd.Context(), a, args, keyFile) },
 	}
 	cmd.Flags().StringVar(&keyFile, "key", "", "the `KEY`: an SSH private key, or the .pub file of a key in the SSH agent")
 	return cmd
+}
+
+func runSign(ctx context.Context, a *app, files []string, keyFile string) error {
+	if keyFile == "" {
+		return usagef("--key is missing: name the SSH key that signs")
+	}
+	for _, file := range files {
+		if info, err := os.Stat(file); err != nil || !info.Mode().IsRegular() {
+			return usagef("%s is not a wheel's file", file)
+		}
+		if err := signing.CheckStatement(file); err != nil {
+			return err
+		}
+	}
+	key, err := a.openKey(ctx, keyFile)
+	if err != nil {
+		return err
+	}
+	defer key.Close()
+	for _, file := range files {
+		path, err := signing.Sign(file, key)
+		if err == nil {
+			err = pipeline.RelistSums(ctx, file)
+		}
+		if err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintf(a.stdout, "%s\n", ui.Clean(relativePath(path))); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // openKey opens a key for signing. It asks for the passphrase at the terminal.

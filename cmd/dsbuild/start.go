@@ -32,45 +32,47 @@ default in brackets. Without a terminal, an invalid or missing answer exits with
 		Example: `  dsbuild start
   printf '1\ntrain.py --epochs 3\n4\n\ny\n' | dsbuild start`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx := cmd.Context()
-			m := &menu{ctx: ctx, talk: ui.NewDialogue(a.stdin, a.stderr)}
-			p := m.chooseBranch([]branch{
-				{"run a job on this machine", func(m *menu) plan { return m.jobHere("launch", "torchrun") }},
-				{"run a job on several machines, over SSH", overSSH},
-				{"run a job on a Slurm cluster", onSlurm},
-				{"run a JAX program", withJAX},
-				{"run an elastic job: it continues when a node is lost", elasticJob},
-				{"find out why a job does not work", func(*menu) plan { return plan{advice: troubled} }},
-			})
-			if m.err == nil && p.advice != "" {
-				m.talk.Say(p.advice)
-			}
-			run := false
-			if m.err == nil && len(p.commands) > 0 {
-				m.talk.Say("\nThe command:\n")
-				for _, words := range p.commands {
-					m.talk.Say("  " + shellLine(words))
-				}
-				m.talk.Say("")
-				run = m.askYesNo("Run it now")
-			}
-			switch {
-			case ctx.Err() != nil:
-				return ctx.Err()
-			case m.err != nil:
-				return fault.WithHint(usagef("%w", m.err), "write one answer on each line; 'dsbuild start' at a terminal shows the questions")
-			case !run:
-				return nil
-			}
-			for _, words := range p.commands {
-				if err := executeCommand(ctx, newRootCommand(a), words); err != nil {
-					return err
-				}
-			}
-			return nil
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return runStart(cmd.Context(), a) },
 	}
+}
+
+func runStart(ctx context.Context, a *app) error {
+	m := &menu{ctx: ctx, talk: ui.NewDialogue(a.stdin, a.stderr)}
+	p := m.chooseBranch([]branch{
+		{"run a job on this machine", func(m *menu) plan { return m.jobHere("launch", "torchrun") }},
+		{"run a job on several machines, over SSH", overSSH},
+		{"run a job on a Slurm cluster", onSlurm},
+		{"run a JAX program", withJAX},
+		{"run an elastic job: it continues when a node is lost", elasticJob},
+		{"find out why a job does not work", func(*menu) plan { return plan{advice: troubled} }},
+	})
+	if m.err == nil && p.advice != "" {
+		m.talk.Say(p.advice)
+	}
+	run := false
+	if m.err == nil && len(p.commands) > 0 {
+		m.talk.Say("\nThe command:\n")
+		for _, words := range p.commands {
+			m.talk.Say("  " + shellLine(words))
+		}
+		m.talk.Say("")
+		run = m.askYesNo("Run it now")
+	}
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case m.err != nil:
+		return fault.WithHint(usagef("%w", m.err),
+			"write one answer on each line; 'dsbuild start' at a terminal shows the questions")
+	case !run:
+		return nil
+	}
+	for _, words := range p.commands {
+		if err := executeCommand(ctx, newRootCommand(a), words); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // menu is a conversation that ends in commands.
@@ -153,7 +155,8 @@ func elasticJob(m *menu) plan {
 		words := m.askSlurm("launch", "slurm", "--nodes", least+":"+most)
 		return plan{commands: [][]string{jobWords(words, script)}}
 	}
-	words := append([]string{"launch", "torchrun", "-i", nodes, "--nodes", least + ":" + most}, m.askGPUs(gpusListed, "")...)
+	words := []string{"launch", "torchrun", "-i", nodes, "--nodes", least + ":" + most}
+	words = append(words, m.askGPUs(gpusListed, "")...)
 	return m.withCheck(nodes, jobWords(words, script))
 }
 
@@ -220,7 +223,8 @@ func numberOf(answer string) int {
 
 func (m *menu) pickWord(question, usual string, words ...string) string {
 	list := strings.Join(words, ", ")
-	return m.ask(question+" ("+list+")", usual, "enter one of: "+list, func(s string) bool { return slices.Contains(words, s) })
+	known := func(s string) bool { return slices.Contains(words, s) }
+	return m.ask(question+" ("+list+")", usual, "enter one of: "+list, known)
 }
 
 func (m *menu) askYesNo(question string) bool {

@@ -24,48 +24,50 @@ compiles for, and which CUDA and Pythons each torch is built for.
 dsbuild wheel picks the combination that fits the request, or explains why there
 is none; with --dry-run it builds nothing.`,
 		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			tables, err := compat.NewTables()
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return ui.JSON(a.stdout, newToolchainList(tables))
-			}
-			var bases, cudas, torches [][]string
-			for _, b := range tables.Bases {
-				if !b.NamedOnly {
-					bases = append(bases, []string{b.Name, b.Ref, b.Glibc, strings.Join(b.Pythons, ", "), strings.Join(b.GCCs, ", ")})
-				}
-			}
-			for _, c := range tables.CUDAs {
-				cudas = append(cudas, []string{c.Version, strings.Join(c.Archs, " "), c.NewestGCC, c.Driver})
-			}
-			for _, t := range tables.Torches {
-				pythons := t.Pythons[0] + " to " + t.Pythons[len(t.Pythons)-1]
-				torches = append(torches, []string{t.Version, t.CUDA, pythons, strings.Join(t.Archs, " ")})
-			}
-			for i, section := range []struct {
-				header []string
-				rows   [][]string
-			}{
-				{[]string{"TOOLCHAIN", "CUDA", "DEVICE CODE", "TORCH FOR CUDA", "SOURCE OF CUDA"}, cudaSourceRows(tables)},
-				{[]string{"BASE", "IMAGE", "GLIBC", "PYTHON", "GCC"}, bases},
-				{[]string{"CUDA", "ARCHS", "NEWEST GCC", "OLDEST DRIVER"}, foldVersions(cudas)},
-				{[]string{"TORCH", "CUDA", "PYTHON", "TORCH'S ARCHS"}, foldVersions(torches)},
-			} {
-				if i > 0 {
-					fmt.Fprintln(a.stdout)
-				}
-				if err := ui.Table(a.stdout, section.header, section.rows); err != nil {
-					return err
-				}
-			}
-			return nil
-		},
+		RunE: func(*cobra.Command, []string) error { return runToolchains(a, asJSON) },
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON document")
 	return cmd
+}
+
+func runToolchains(a *app, asJSON bool) error {
+	tables, err := compat.NewTables()
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return ui.JSON(a.stdout, newToolchainList(tables))
+	}
+	var bases, cudas, torches [][]string
+	for _, b := range tables.Bases {
+		if !b.NamedOnly {
+			bases = append(bases, []string{b.Name, b.Ref, b.Glibc, strings.Join(b.Pythons, ", "), strings.Join(b.GCCs, ", ")})
+		}
+	}
+	for _, c := range tables.CUDAs {
+		cudas = append(cudas, []string{c.Version, strings.Join(c.Archs, " "), c.NewestGCC, c.Driver})
+	}
+	for _, t := range tables.Torches {
+		pythons := t.Pythons[0] + " to " + t.Pythons[len(t.Pythons)-1]
+		torches = append(torches, []string{t.Version, t.CUDA, pythons, strings.Join(t.Archs, " ")})
+	}
+	for i, section := range []struct {
+		header []string
+		rows   [][]string
+	}{
+		{[]string{"TOOLCHAIN", "CUDA", "DEVICE CODE", "TORCH FOR CUDA", "SOURCE OF CUDA"}, cudaSourceRows(tables)},
+		{[]string{"BASE", "IMAGE", "GLIBC", "PYTHON", "GCC"}, bases},
+		{[]string{"CUDA", "ARCHS", "NEWEST GCC", "OLDEST DRIVER"}, foldVersions(cudas)},
+		{[]string{"TORCH", "CUDA", "PYTHON", "TORCH'S ARCHS"}, foldVersions(torches)},
+	} {
+		if i > 0 {
+			fmt.Fprintln(a.stdout)
+		}
+		if err := ui.Table(a.stdout, section.header, section.rows); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func cudaSourceRows(tables *compat.Tables) [][]string {

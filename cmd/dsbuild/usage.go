@@ -64,8 +64,8 @@ func meantCommand(group *cobra.Command, word string) string {
 
 // meantFlag names the flag that an unknown one may stand for. args are those of dsbuild.
 func meantFlag(cmd *cobra.Command, name string, args []string) string {
-	if program := slices.IndexFunc(args, func(word string) bool { return strings.HasSuffix(word, ".py") }); program >= 0 &&
-		strings.HasSuffix(cmd.Use, programUse) && !slices.Contains(args[:program], "--") {
+	program := slices.IndexFunc(args, func(word string) bool { return strings.HasSuffix(word, ".py") })
+	if program >= 0 && strings.HasSuffix(cmd.Use, programUse) && !slices.Contains(args[:program], "--") {
 		return "put -- before the program: -- " + strings.Join(args[program:], " ")
 	}
 	var names []string
@@ -104,7 +104,9 @@ func allCommands(cmd *cobra.Command) []*cobra.Command {
 func invalidValue(invalid *pflag.InvalidValueError) error {
 	f, why := invalid.GetFlag(), invalid.Unwrap()
 	var number *strconv.NumError
-	kinds := map[string]string{"int": "a whole number", "bool": "true or false", "duration": "a duration such as 90s, 5m or 1h"}
+	kinds := map[string]string{
+		"int": "a whole number", "bool": "true or false", "duration": "a duration such as 90s, 5m or 1h",
+	}
 	if errors.As(invalid, &number) && errors.Is(number.Err, strconv.ErrRange) {
 		why = errors.New("the number is too large")
 	} else if kind := kinds[f.Value.Type()]; kind != "" {
@@ -140,5 +142,6 @@ func oneOf(flag, value string, known ...string) error {
 	if slices.Contains(known, value) {
 		return nil
 	}
-	return &usageError{err: fmt.Errorf("--%s %q: must be one of %s", flag, value, strings.Join(known, ", ")), hint: lineerr.DidYouMean(value, known)}
+	err := fmt.Errorf("--%s %q: must be one of %s", flag, value, strings.Join(known, ", "))
+	return &usageError{err: err, hint: lineerr.DidYouMean(value, known)}
 }

@@ -37,36 +37,7 @@ Every difference is listed, and then the exit code is 4.` + whichCheck,
   dsbuild verify-wheel --policy policy.yaml dist/deepspeed-*.whl`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			rules, err := a.readPolicy(policy)
-			if err != nil {
-				return err
-			}
-			files, err := wheelsOf(args)
-			if err != nil {
-				return err
-			}
-			all := []wheel.Verification{}
-			var failed []error // of some wheels; the others are checked
-			for _, file := range files {
-				v, err := verifyWheel(cmd.Context(), file, policy, rules)
-				failed = append(failed, err)
-				switch {
-				case cmd.Context().Err() != nil:
-					return err
-				case v.Checks == nil:
-					continue
-				case !asJSON && len(all) > 0:
-					fmt.Fprintln(a.stdout)
-				}
-				all = append(all, v)
-				if !asJSON {
-					failed = append(failed, printVerification(a.stdout, v, err == nil))
-				}
-			}
-			if asJSON {
-				failed = append(failed, ui.JSON(a.stdout, all))
-			}
-			return errors.Join(failed...)
+			return runVerifyWheel(cmd.Context(), a, args, policy, asJSON)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON document: an array of the wheels")
@@ -74,8 +45,41 @@ Every difference is listed, and then the exit code is 4.` + whichCheck,
 	return cmd
 }
 
-// verifyWheel compares a wheel with its metadata and the policy, if there is one. Without checks, the file cannot be read as a
-// wheel.
+func runVerifyWheel(ctx context.Context, a *app, paths []string, policy string, asJSON bool) error {
+	rules, err := a.readPolicy(policy)
+	if err != nil {
+		return err
+	}
+	files, err := wheelsOf(paths)
+	if err != nil {
+		return err
+	}
+	all := []wheel.Verification{}
+	var failed []error // of some wheels; the others are checked
+	for _, file := range files {
+		v, err := verifyWheel(ctx, file, policy, rules)
+		failed = append(failed, err)
+		switch {
+		case ctx.Err() != nil:
+			return err
+		case v.Checks == nil:
+			continue
+		case !asJSON && len(all) > 0:
+			fmt.Fprintln(a.stdout)
+		}
+		all = append(all, v)
+		if !asJSON {
+			failed = append(failed, printVerification(a.stdout, v, err == nil))
+		}
+	}
+	if asJSON {
+		failed = append(failed, ui.JSON(a.stdout, all))
+	}
+	return errors.Join(failed...)
+}
+
+// verifyWheel compares a wheel with its metadata and the policy, if there is one. Without checks, the file cannot be
+// read as a wheel.
 func verifyWheel(ctx context.Context, file, policy string, rules *signing.Policy) (wheel.Verification, error) {
 	v, err := wheel.Verify(ctx, file)
 	if err != nil {

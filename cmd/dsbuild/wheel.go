@@ -102,7 +102,8 @@ func runWheel(ctx context.Context, a *app, f wheelFlags) (err error) {
 	case len(requests) < 2:
 		return f.buildOne(ctx, a, tools)
 	case len(f.with) > 0 || f.bundle:
-		return usagef("--with and --bundle work for one wheel only, and these GPUs are in machines with different CPUs: give --machine")
+		return usagef("--with and --bundle work for one wheel only, and these GPUs are in machines with different CPUs: " +
+			"give --machine")
 	}
 	var jobs []pipeline.Job
 	for _, r := range requests {
@@ -134,7 +135,8 @@ func (f wheelFlags) buildOne(ctx context.Context, a *app, tools *buildTools) err
 		return err
 	}
 	if _, _, python := plan.Toolchain.Serves(); house != nil && python != plan.Toolchain.Python {
-		a.reporter.Note("the wheelhouse is for Python %s alone, the wheel for Python %s: dsbuild ship --deps bundle makes one for each Python of the nodes", plan.Toolchain.Python, python)
+		a.reporter.Note("the wheelhouse is for Python %s alone, the wheel for Python %s: "+
+			"dsbuild ship --deps bundle makes one for each Python of the nodes", plan.Toolchain.Python, python)
 	}
 	if f.dryRun {
 		return f.printDryRun(ctx, a, plan, house)
@@ -186,7 +188,8 @@ func (f wheelFlags) buildSeveral(ctx context.Context, a *app, tools *buildTools,
 	if len(failed) == 0 {
 		return nil
 	}
-	return fault.WithCode(fmt.Errorf("%d of %d wheels failed: %s", len(failed), len(results), strings.Join(failed, ", ")), code)
+	err := fmt.Errorf("%d of %d wheels failed: %s", len(failed), len(results), strings.Join(failed, ", "))
+	return fault.WithCode(err, code)
 }
 
 // printPlans prints the plans of several wheels.
@@ -267,8 +270,10 @@ func printWheel(a *app, w wheel.Artifact) error {
 	if m.TorchABI != nil {
 		torch += " and newer"
 	}
-	_, err := fmt.Fprintf(a.stdout, "%s\n  %s, sha256 %s, %s%s\n  ops %s; %s; %s; torch %s, CUDA %s, Python %s, glibc %s\n",
-		relativePath(w.Path), ui.Size(w.Size), w.SHA256, ui.Duration(time.Duration(w.Seconds*float64(time.Second))), cached,
+	took := ui.Duration(time.Duration(w.Seconds * float64(time.Second)))
+	_, err := fmt.Fprintf(a.stdout, "%s\n  %s, sha256 %s, %s%s\n"+
+		"  ops %s; %s; %s; torch %s, CUDA %s, Python %s, glibc %s\n",
+		relativePath(w.Path), ui.Size(w.Size), w.SHA256, took, cached,
 		strings.Join(m.Ops, ", "), holds, m.CPU, torch, m.CUDA, m.Python, wheel.InstallableGlibc(m.Name, m.Glibc))
 	return err
 }
@@ -284,10 +289,11 @@ func printWheelhouse(a *app, dir string, b *wheel.Bundle) error {
 		size += w.Size
 		lists[w.Why] = append(lists[w.Why], w.Name+" "+w.Version)
 	}
-	_, err := fmt.Fprintf(a.stdout, "%s\n  %d wheels for Python %s, %s\n", relativePath(filepath.Join(dir, wheel.WheelhouseDir)), len(b.Wheels), b.Python, ui.Size(size))
-	for _, why := range []struct{ key, title string }{{wheel.Companion, "companions"}, {wheel.Dependency, "dependencies"}} {
-		if err == nil && len(lists[why.key]) > 0 {
-			_, err = fmt.Fprintf(a.stdout, "  %s %s\n", why.title, strings.Join(lists[why.key], ", "))
+	_, err := fmt.Fprintf(a.stdout, "%s\n  %d wheels for Python %s, %s\n",
+		relativePath(filepath.Join(dir, wheel.WheelhouseDir)), len(b.Wheels), b.Python, ui.Size(size))
+	for _, l := range [][2]string{{wheel.Companion, "companions"}, {wheel.Dependency, "dependencies"}} {
+		if err == nil && len(lists[l[0]]) > 0 {
+			_, err = fmt.Fprintf(a.stdout, "  %s %s\n", l[1], strings.Join(lists[l[0]], ", "))
 		}
 	}
 	return err
