@@ -13,6 +13,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/scratch"
+	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -125,6 +126,24 @@ func (b *BundlePlan) PrintSteps(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, text.String())
 	return err
+}
+
+// BundleFor gathers the packages that the wheel of a plan requires in a wheelhouse of its own, in the
+// folder name of Dir.
+func (r Runner) BundleFor(ctx context.Context, name string, p *Plan, made wheel.Artifact) (*wheel.Bundle, error) {
+	plan, err := NewBundlePlan(p, nil, true)
+	if err != nil {
+		return nil, err
+	}
+	r.Dir, r.Report = filepath.Join(r.Dir, name), ui.Prefixed(r.Report, name)
+	if err := os.MkdirAll(r.Dir, 0o755); err != nil {
+		return nil, err
+	}
+	if _, err := r.Bundle(ctx, plan, made); err != nil {
+		return nil, err
+	}
+	b, err := wheel.ReadBundle(filepath.Join(r.Dir, wheel.WheelhouseDir))
+	return &b, err
 }
 
 // Bundle makes the wheelhouse of a plan beside the finished wheel a. It replaces a wheelhouse

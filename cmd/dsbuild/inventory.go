@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -40,7 +39,7 @@ func (a *app) loadInventory(ctx context.Context, name, limit string) (*inventory
 			hint: "name the nodes, and the wheels after --wheel",
 		}
 	}
-	opt := inventory.Options{Stdin: a.stdin, Ansible: ansibleInventory(), Slurm: slurmInventory}
+	opt := inventory.Options{Stdin: a.stdin, Ansible: ansibleInventory(), Slurm: slurm.Inventory}
 	inv, err := inventory.Open(ctx, name, opt)
 	if err != nil {
 		return nil, err
@@ -56,35 +55,6 @@ func (a *app) loadInventory(ctx context.Context, name, limit string) (*inventory
 		a.reporter.Note("%s", r.Text)
 	}
 	return inv, nil
-}
-
-// slurmInventory asks Slurm for the nodes of a partition, or of the default one.
-func slurmInventory(ctx context.Context, partition string) ([]inventory.SlurmNode, error) {
-	listed, err := slurm.Nodes(ctx, partition)
-	if err != nil {
-		return nil, err
-	}
-	// The topology only brings nodes in an order: without an answer, the order is Slurm's.
-	switches, _ := slurm.Switches(ctx) //nolint:errcheck // see above
-	var nodes []inventory.SlurmNode
-	for _, n := range listed {
-		groups := slices.Concat(n.Features, n.GPUTypes)
-		isDefault := false
-		for _, p := range n.Partitions {
-			groups = append(groups, p.Name)
-			isDefault = isDefault || p.Default
-		}
-		if name := switches[n.Name]; name != "" {
-			groups = append(groups, name)
-		}
-		if partition != "" || isDefault {
-			nodes = append(nodes, inventory.SlurmNode{Name: n.Name, Slots: n.GPUs, Groups: groups})
-		}
-	}
-	if len(nodes) == 0 {
-		return nil, slurm.NoNodes(partition)
-	}
-	return nodes, nil
 }
 
 // ansibleTimeLimit bounds ansible-inventory, which may ask a cloud.

@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
 
 	"github.com/spf13/cobra"
 
@@ -15,7 +13,6 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/planner"
-	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // shipFlags are the flags of dsbuild ship: those of builds, and those of deploys.
@@ -120,7 +117,7 @@ func runShip(ctx context.Context, a *app, f shipFlags) (err error) {
 	}
 	opt.RemoveOps = f.removeOps
 	if f.deploy.deps == string(deploy.DepsBundle) {
-		opt.Bundle = tools.newBundler(a)
+		opt.Bundle = tools.runner.BundleFor
 	}
 	if !f.verifyGiven {
 		deployment.VerifyUnchanged = verify.LevelFiles
@@ -153,27 +150,4 @@ func runShip(ctx context.Context, a *app, f shipFlags) (err error) {
 func (f shipFlags) open(ctx context.Context, a *app, site pipeline.Site) (*buildTools, error) {
 	dry := f.deploy.change.dryRun
 	return f.build.open(ctx, a, site, planner.Options{DryRun: dry, Printed: dry && !f.deploy.nodes.json})
-}
-
-// newBundler gathers the packages that a wheel requires in a folder of the wheel's name.
-func (t *buildTools) newBundler(
-	a *app,
-) func(context.Context, string, *pipeline.Plan, wheel.Artifact) (*wheel.Bundle, error) {
-	return func(ctx context.Context, name string, p *pipeline.Plan, made wheel.Artifact) (*wheel.Bundle, error) {
-		plan, err := pipeline.NewBundlePlan(p, nil, true)
-		if err != nil {
-			return nil, err
-		}
-		dir := filepath.Join(t.runner.Dir, name)
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return nil, err
-		}
-		runner := t.runner
-		runner.Dir, runner.Report = dir, ui.Prefixed(a.reporter, name)
-		if _, err := runner.Bundle(ctx, plan, made); err != nil {
-			return nil, err
-		}
-		b, err := wheel.ReadBundle(filepath.Join(dir, wheel.WheelhouseDir))
-		return &b, err
-	}
 }

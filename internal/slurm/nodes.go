@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/dsbuild/dsbuild/inventory"
 )
 
 // Node is a node as sinfo lists it.
@@ -146,4 +148,33 @@ func stateOf(ctx context.Context, id string) (state, reason string, err error) {
 		reason = ""
 	}
 	return state, reason, nil
+}
+
+// Inventory asks Slurm for the nodes of a partition, or of the default one.
+func Inventory(ctx context.Context, partition string) ([]inventory.SlurmNode, error) {
+	listed, err := Nodes(ctx, partition)
+	if err != nil {
+		return nil, err
+	}
+	// The topology only brings nodes in an order: without an answer, the order is Slurm's.
+	switches, _ := Switches(ctx) //nolint:errcheck // see above
+	var nodes []inventory.SlurmNode
+	for _, n := range listed {
+		groups := slices.Concat(n.Features, n.GPUTypes)
+		isDefault := false
+		for _, p := range n.Partitions {
+			groups = append(groups, p.Name)
+			isDefault = isDefault || p.Default
+		}
+		if name := switches[n.Name]; name != "" {
+			groups = append(groups, name)
+		}
+		if partition != "" || isDefault {
+			nodes = append(nodes, inventory.SlurmNode{Name: n.Name, Slots: n.GPUs, Groups: groups})
+		}
+	}
+	if len(nodes) == 0 {
+		return nil, NoNodes(partition)
+	}
+	return nodes, nil
 }
