@@ -152,7 +152,7 @@ func printContents(w io.Writer, c wheel.Contents) error {
 		return err
 	}
 	fmt.Fprintln(w)
-	header := []string{"EXTENSION", "SIZE", "SASS", "PTX", "CPU", "GLIBC", "GLIBCXX", "CXXABI", "STRINGS", "STRIPPED", "RPATH"}
+	header := strings.Fields("EXTENSION SIZE SASS PTX CPU GLIBC GLIBCXX CXXABI STRINGS STRIPPED RPATH")
 	if err := ui.Table(w, header, extensionRows(c)); err != nil {
 		return err
 	}
