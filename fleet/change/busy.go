@@ -117,10 +117,10 @@ func (p Decisions) ApplyInUse(users []node.Processes, policy InUse) {
 func (p *Decision) ApplyInUse(what nodeerr.Message, policy InUse) {
 	switch {
 	case policy.Ignore:
-		p.usedBy, p.Remarks = what, append(p.Remarks, p.NoteCause(what))
+		p.usedBy, p.Remarks = what, append(p.Remarks, p.Note(what))
 	case policy.Wait > 0:
 		waits := nodeerr.Messagef("waits up to %s: %s", ui.Duration(policy.Wait), what)
-		p.Remarks, p.Waits = append(p.Remarks, p.NoteCause(waits)), true
+		p.Remarks, p.Waits = append(p.Remarks, p.Note(waits)), true
 	default:
 		p.SetRefused(InUseHint, what)
 	}

@@ -91,7 +91,7 @@ func (r *Run) Adopt(plan Decisions) {
 		case Absent:
 		case Refuse:
 			n.Status, n.Step = report.Refused, "fit"
-			why := nodeerr.Message{Text: strings.Join(p.Reasons, "; "), Common: p.Cause()}
+			why := nodeerr.Message{Text: strings.Join(p.Reasons, "; "), Common: p.Common()}
 			n.Err = fault.AddHint(nodeerr.Error(why), p.Hint)
 		default:
 			n.Step = "fit"

@@ -46,40 +46,40 @@ type Decision struct {
 	deadline time.Time     // of the wait for processes to end
 	sharing  []*fleet.Node // the nodes that follow it
 
-	causes map[string]string // the cause by text, for reasons and remarks that hold a node's own details
+	common map[string]string // by text, for reasons and remarks that hold a node's own details: the text without them
 }
 
 // SetAbsent plans nothing for a node that was not reached.
 func (p *Decision) SetAbsent(err error) {
-	p.Action, p.Reasons, p.Hint = Absent, []string{p.NoteCause(nodeerr.From(err))}, fault.Hint(err)
+	p.Action, p.Reasons, p.Hint = Absent, []string{p.Note(nodeerr.From(err))}, fault.Hint(err)
 }
 
 // SetRefused plans that nothing is sent.
 func (p *Decision) SetRefused(hint string, why ...nodeerr.Message) {
 	p.Action, p.Hint, p.Reasons = Refuse, hint, nil
 	for _, m := range why {
-		p.Reasons = append(p.Reasons, p.NoteCause(m))
+		p.Reasons = append(p.Reasons, p.Note(m))
 	}
 }
 
-// NoteCause notes the cause of a reason or a remark, and returns its text.
-func (p *Decision) NoteCause(m nodeerr.Message) string {
+// Note notes what a reason or a remark has in common with those of other nodes, and returns its text.
+func (p *Decision) Note(m nodeerr.Message) string {
 	if m.Common != "" && m.Common != m.Text {
-		if p.causes == nil {
-			p.causes = map[string]string{}
+		if p.common == nil {
+			p.common = map[string]string{}
 		}
-		p.causes[m.Text] = m.Common
+		p.common[m.Text] = m.Common
 	}
 	return m.Text
 }
 
-// causesOf returns the causes of reasons or remarks: the texts without a node's own details.
-func (p *Decision) causesOf(texts []string) []string {
-	return lists.Map(texts, func(text string) string { return cmp.Or(p.causes[text], text) })
+// commonOf returns reasons or remarks without a node's own details.
+func (p *Decision) commonOf(texts []string) []string {
+	return lists.Map(texts, func(text string) string { return cmp.Or(p.common[text], text) })
 }
 
-// Cause returns a text that is equal for nodes refused, or absent, for the same reasons.
-func (p *Decision) Cause() string { return strings.Join(p.causesOf(p.Reasons), "; ") }
+// Common returns a text that is equal for nodes refused, or absent, for the same reasons.
+func (p *Decision) Common() string { return strings.Join(p.commonOf(p.Reasons), "; ") }
 
 // Decisions are a plan: the action on each node, in inventory order.
 type Decisions []*Decision
@@ -147,7 +147,7 @@ func (p Decisions) Print(w io.Writer, columns []string, details func(i int) (cel
 			all := append([]string{string(n.Action)}, cells...)
 			return strings.Join(append(all, cmp.Or(strings.Join(why, "; "), "-")), cellSep)
 		}
-		rows = append(rows, ui.Named{Name: n.Name, Text: row(why), Cause: row(n.causesOf(why))})
+		rows = append(rows, ui.Named{Name: n.Name, Text: row(why), Cause: row(n.commonOf(why))})
 	}
 	var table [][]string
 	for _, f := range ui.Fold(rows) {

@@ -23,7 +23,7 @@ import (
 //	kept       –                                                   signing.Kept, digest (of its files)
 //	roll_back  accepted (that digest; "" without a policy)         version, record, altered, noted, wrong_byte_code
 //	verify_back – (compares it with what was moved aside)          –
-//	verify     request (verify.Request)                            verify.Reply
+//	verify     request (verify.Installation)                       verify.Reply
 //	record     installed, journal, forget (the kept version)       –
 //	undo       – (it also interrupts an order)                     before, recorded, finished
 //

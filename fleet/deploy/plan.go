@@ -281,7 +281,7 @@ func resolveGroup(plans []NodePlan, members []int) {
 	leader := -1
 	for _, i := range members {
 		if plans[i].Action == change.Refuse {
-			why := nodeerr.Message{Text: strings.Join(plans[i].Reasons, "; "), Common: plans[i].Cause()}
+			why := nodeerr.Message{Text: strings.Join(plans[i].Reasons, "; "), Common: plans[i].Common()}
 			refuseOthers(plans, members, i, why)
 			return
 		}
@@ -318,7 +318,7 @@ func refuseOthers(plans []NodePlan, members []int, but int, why nodeerr.Message)
 		}
 		plans[i].Action, plans[i].Unfit = change.Refuse, but >= 0 && plans[but].Unfit
 		shares := nodeerr.Messagef("shares its environment with %s: %s", nodeerr.Own(plans[with].Name), why)
-		plans[i].Reasons = []string{plans[i].NoteCause(shares)}
+		plans[i].Reasons = []string{plans[i].Note(shares)}
 		plans[i].Hint = "give nodes with different needs separate environments"
 	}
 }

@@ -20,12 +20,12 @@ func (n *nodeState) verify(ctx context.Context) error {
 	for _, a := range n.plan.Extra {
 		versions[a.Name] = a.Version
 	}
-	request := verify.Request{
+	want := verify.Installation{
 		Level: level, Version: w.Version, Record: n.recordSHA256, Ops: w.Manifest.Ops, ExtraWheels: versions,
 	}
 	// The agent can compare files itself; ops are loaded by a program of its own, as a training job would.
-	if n.HoldsLock() && request.Level == verify.LevelFiles {
-		return change.Ask(ctx, n.Node, agent.Order{"do": "verify", "request": request}, new(verify.Reply))
+	if n.HoldsLock() && want.Level == verify.LevelFiles {
+		return change.Ask(ctx, n.Node, agent.Order{"do": "verify", "request": want}, new(verify.Reply))
 	}
-	return verify.Prove(ctx, n.Node, *n.Facts, w.Manifest, request)
+	return verify.Prove(ctx, n.Node, *n.Facts, w.Manifest, want)
 }

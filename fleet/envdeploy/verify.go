@@ -158,7 +158,7 @@ func (n *nodeState) prove(ctx context.Context, python string) error {
 		w := n.run.opt.Files.Wheels[ds.SHA256]
 		m, version = w.Manifest, w.Version
 	}
-	return verify.Prove(ctx, n.Node, inside, m, verify.Request{
+	return verify.Prove(ctx, n.Node, inside, m, verify.Installation{
 		Level: verify.LevelLoad, Version: version, Record: inside.DeepSpeed.Record, Ops: m.Ops,
 	})
 }

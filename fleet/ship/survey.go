@@ -34,7 +34,7 @@ func (s *Ship) group(ctx context.Context) {
 	var members []compat.Member
 	var places []int // of the members in the inventory
 	for i, n := range deploy.Usable(s.known, deploy.PlanOptions{}).Nodes {
-		left := LeftOut{Reasons: n.Reasons, Hint: n.Hint, cause: n.Cause()}
+		left := LeftOut{Reasons: n.Reasons, Hint: n.Hint, cause: n.Common()}
 		switch {
 		case n.Action == change.Refuse && !s.opt.BuildOnly:
 			s.refuse(i, left)

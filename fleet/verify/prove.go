@@ -30,8 +30,8 @@ const (
 	LevelFiles Level = "files" // compare files with the RECORD's hashes, and check metadata
 )
 
-// Request describes the installation that a node should have.
-type Request struct {
+// Installation is the one that a node should have, and how to check it.
+type Installation struct {
 	Level       Level             `json:"level"`
 	Version     string            `json:"version"`
 	Record      string            `json:"record"` // sha256 of its RECORD
@@ -60,10 +60,10 @@ func noAnswer() error {
 		"run the same command again; --logs DIR keeps the node's output")
 }
 
-// Prove proves on one node that its environment has the installation of a request, by a program
+// Prove proves on one node that its environment has an installation, by a program
 // that imports DeepSpeed there. m is the wheel's manifest.
-func Prove(ctx context.Context, n *fleet.Node, facts node.Facts, m wheel.Manifest, request Request) error {
-	script := node.Script{Python: facts.Executable, Program: proveProgram, Request: request}
+func Prove(ctx context.Context, n *fleet.Node, facts node.Facts, m wheel.Manifest, want Installation) error {
+	script := node.Script{Python: facts.Executable, Program: proveProgram, Request: want}
 	var last answer
 	op := ""
 	err := script.Run(ctx, connect.WithEnv(n.Runner, acceleratorEnv(m.CUDA, facts)), func(message json.RawMessage) error {
