@@ -44,6 +44,7 @@ type Rollout struct {
 	sizes          Serial
 	at             int // index of the next size
 	total          int // number of nodes
+	number         int // of the group that was taken last, from 1
 }
 
 // NewRollout makes the order for nodes, by their indexes. The nodes of one list are in the same
@@ -98,45 +99,45 @@ func (r *Rollout) AssignGroups(assign func(node, group int)) {
 	}
 }
 
-// ChangeGroups calls change for one group of a rollout after the other, by the indexes of the nodes.
-// The nodes in unchanged, which are only verified, are given to the first call. If too many nodes of
-// a group fail, it gives the nodes of all further groups the reason why they are not started.
-func (f *Fleet) ChangeGroups(ctx context.Context, r *Rollout, unchanged []int, change func(group, unchanged []int)) {
-	for number := 1; ; number++ {
-		group := r.nextGroup()
-		if len(group)+len(unchanged) == 0 {
-			return
-		}
-		if len(r.sizes) > 0 {
-			f.progress.setGroup(number)
-		}
-		change(group, unchanged)
-		unchanged = nil
-		var failed []string
-		ok := false
-		for _, i := range group {
-			n := f.Nodes[i]
-			if len(r.sizes) > 0 && n.Status != report.Skipped {
-				n.serial = number
-			}
-			if n.Failed() {
-				failed = append(failed, n.Host.Name)
-			}
-			ok = ok || n.Status == report.OK
-		}
-		if len(r.sizes) > 0 && len(failed) > 0 && ctx.Err() == nil &&
-			(f.opt.TooMany == nil || f.opt.TooMany(len(failed), len(group))) {
-			why := fmt.Errorf("not started: in group %d of --serial, %d of %s failed (%s)",
-				number, len(failed), ui.Count(len(group), "node"), ui.FoldShort(failed))
-			why = fault.WithHint(why, "correct the failures and run the command again: it skips finished nodes; "+
-				"--max-fail sets how many nodes may fail")
-			for _, i := range slices.Concat(slices.Concat(r.ready, r.waiting)...) {
-				f.Nodes[i].Err = why
-			}
-			return
-		}
-		if ok {
-			r.at++ // to the next size
-		}
+// NextGroup takes the next group of a rollout, by the indexes of its nodes; it is empty when all groups have been
+// taken. FinishGroup comes before the next call.
+func (f *Fleet) NextGroup(r *Rollout) []int {
+	group := r.nextGroup()
+	r.number++
+	if len(r.sizes) > 0 && (len(group) > 0 || r.number == 1) {
+		f.progress.setGroup(r.number)
 	}
+	return group
+}
+
+// FinishGroup reports whether the next group may begin. If too many nodes of this one failed, it gives the nodes of
+// all further groups the reason why they are not started.
+func (f *Fleet) FinishGroup(ctx context.Context, r *Rollout, group []int) bool {
+	var failed []string
+	ok := false
+	for _, i := range group {
+		n := f.Nodes[i]
+		if len(r.sizes) > 0 && n.Status != report.Skipped {
+			n.serial = r.number
+		}
+		if n.Failed() {
+			failed = append(failed, n.Host.Name)
+		}
+		ok = ok || n.Status == report.OK
+	}
+	if len(r.sizes) > 0 && len(failed) > 0 && ctx.Err() == nil &&
+		(f.opt.TooMany == nil || f.opt.TooMany(len(failed), len(group))) {
+		why := fmt.Errorf("not started: in group %d of --serial, %d of %s failed (%s)",
+			r.number, len(failed), ui.Count(len(group), "node"), ui.FoldShort(failed))
+		why = fault.WithHint(why, "correct the failures and run the command again: it skips finished nodes; "+
+			"--max-fail sets how many nodes may fail")
+		for _, i := range slices.Concat(slices.Concat(r.ready, r.waiting)...) {
+			f.Nodes[i].Err = why
+		}
+		return false
+	}
+	if ok {
+		r.at++ // to the next size
+	}
+	return true
 }

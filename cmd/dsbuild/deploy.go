@@ -79,7 +79,13 @@ func runDeploy(ctx context.Context, a *app, f deployFlags) error {
 	d := deploy.New(opt)
 	defer d.Close()
 	plan, err := d.Survey(ctx)
-	return f.change.finish(ctx, a, f.nodes, d, plan, newDeployPlan(plan), err)
+	if err != nil && (ctx.Err() == nil || f.change.dryRun) {
+		return err
+	}
+	if f.change.dryRun {
+		return printPlan(a, f.nodes, plan, newDeployPlan(plan))
+	}
+	return reportOutcome(ctx, a, f.nodes, d.Apply(ctx)) // after an interrupted survey it only reports
 }
 
 // options checks the flags, and reads the inventory and the policy. It reads no wheels: ship builds them.

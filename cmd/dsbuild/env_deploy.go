@@ -68,7 +68,13 @@ func runEnvDeploy(ctx context.Context, a *app, f envDeployFlags) error {
 	d := envdeploy.New(opt)
 	defer d.Close()
 	plan, err := d.Survey(ctx)
-	return f.change.finish(ctx, a, f.nodes, d, plan, newEnvPlan(plan), err)
+	if err != nil && (ctx.Err() == nil || f.change.dryRun) {
+		return err
+	}
+	if f.change.dryRun {
+		return printPlan(a, f.nodes, plan, newEnvPlan(plan))
+	}
+	return reportOutcome(ctx, a, f.nodes, d.Apply(ctx)) // after an interrupted survey it only reports
 }
 
 // options checks the flags, reads the lock, the inventory and the policy, and collects the files of the lock.

@@ -52,5 +52,11 @@ func runEnvRollback(ctx context.Context, a *app, f envRollbackFlags) error {
 	d := envdeploy.New(envdeploy.Options{Options: opt, Rules: rules, Verify: verify.LevelFiles, Lock: lock})
 	defer d.Close()
 	plan, err := d.SurveyRollback(ctx)
-	return f.change.finish(ctx, a, f.nodes, d, plan, newEnvPlan(plan), err)
+	if err != nil && (ctx.Err() == nil || f.change.dryRun) {
+		return err
+	}
+	if f.change.dryRun {
+		return printPlan(a, f.nodes, plan, newEnvPlan(plan))
+	}
+	return reportOutcome(ctx, a, f.nodes, d.Apply(ctx)) // after an interrupted survey it only reports
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/deploy"
 	"github.com/dsbuild/dsbuild/fleet/envdeploy"
 	"github.com/dsbuild/dsbuild/fleet/environment"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
@@ -186,15 +187,14 @@ func deployOnce(ctx context.Context, a *app, f deployFlags) (nightly.Nodes, erro
 	if _, err := d.Survey(ctx); err != nil {
 		return nightly.Nodes{}, err
 	}
-	return applyAtNight(ctx, f.nodes, d)
+	return reportAtNight(ctx, f.nodes, d.Apply(ctx))
 }
 
-// applyAtNight deploys after a survey, writes the reports, and sums it up.
-func applyAtNight(ctx context.Context, nodes nodeFlags, d changingRun) (nightly.Nodes, error) {
-	report := d.Apply(ctx)
-	report.EditHints(nodes.nameInventory)
-	n := nightly.Nodes{OK: report.Summary.OK, All: len(report.Nodes), Verdict: ui.Clean(report.Verdict())}
-	for _, node := range report.Nodes {
+// reportAtNight writes the reports of a deploy, and sums it up.
+func reportAtNight(ctx context.Context, nodes nodeFlags, r *report.Report) (nightly.Nodes, error) {
+	r.EditHints(nodes.nameInventory)
+	n := nightly.Nodes{OK: r.Summary.OK, All: len(r.Nodes), Verdict: ui.Clean(r.Verdict())}
+	for _, node := range r.Nodes {
 		if node.Changed {
 			n.Changed++
 		}
@@ -202,7 +202,7 @@ func applyAtNight(ctx context.Context, nodes nodeFlags, d changingRun) (nightly.
 	if ctx.Err() != nil {
 		return n, context.Cause(ctx)
 	}
-	return n, errors.Join(report.Err(), writeReports(nodes, report))
+	return n, errors.Join(r.Err(), writeReports(nodes, r))
 }
 
 // deployEnvOnce locks an environment with the night's wheels for its Python, one for each machine type, and deploys it
@@ -245,5 +245,5 @@ func deployEnvOnce(
 	if _, err := d.Survey(ctx); err != nil {
 		return nightly.Nodes{}, err
 	}
-	return applyAtNight(ctx, f.nodes, d)
+	return reportAtNight(ctx, f.nodes, d.Apply(ctx))
 }

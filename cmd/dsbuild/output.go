@@ -76,12 +76,6 @@ func writeReports(nodes nodeFlags, r nodeReport) error {
 	return errors.Join(errs...)
 }
 
-// changingRun is a run that changes nodes: a deploy or a rollback.
-type changingRun interface {
-	Apply(context.Context) *report.Report
-	Report() *report.Report
-}
-
 // changePlan is what the survey of a run that changes nodes finds.
 type changePlan interface {
 	Print(io.Writer) error
@@ -89,21 +83,12 @@ type changePlan interface {
 	Err() error
 }
 
-// finish applies a plan and reports the result, or prints the plan for a dry run. err is the error of the survey.
-func (f changeFlags) finish(
-	ctx context.Context, a *app, nodes nodeFlags, d changingRun, plan changePlan, document any, err error,
-) error {
-	switch {
-	case err != nil && ctx.Err() != nil && !f.dryRun:
-		return reportOutcome(ctx, a, nodes, d.Report())
-	case err != nil:
-		return err
-	case f.dryRun && nodes.json:
+// printPlan prints the plan of a dry run. The error is the one that the report of this plan would have.
+func printPlan(a *app, nodes nodeFlags, plan changePlan, document any) error {
+	if nodes.json {
 		return errors.Join(plan.Err(), ui.JSON(a.stdout, document))
-	case f.dryRun:
-		return errors.Join(plan.Err(), plan.Print(a.stdout), report.PrintHints(a.stdout, plan.Left(), nodes.nameInventory))
 	}
-	return reportOutcome(ctx, a, nodes, d.Apply(ctx))
+	return errors.Join(plan.Err(), plan.Print(a.stdout), report.PrintHints(a.stdout, plan.Left(), nodes.nameInventory))
 }
 
 // relativePath returns a path relative to the working directory, if that is shorter.

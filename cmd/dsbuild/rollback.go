@@ -43,5 +43,11 @@ func runRollback(ctx context.Context, a *app, f rollbackFlags) error {
 	d := deploy.New(deploy.Options{Options: opt, Rules: rules, Verify: verify.LevelFiles})
 	defer d.Close()
 	plan, err := d.SurveyRollback(ctx)
-	return f.change.finish(ctx, a, f.nodes, d, plan, newDeployPlan(plan), err)
+	if err != nil && (ctx.Err() == nil || f.change.dryRun) {
+		return err
+	}
+	if f.change.dryRun {
+		return printPlan(a, f.nodes, plan, newDeployPlan(plan))
+	}
+	return reportOutcome(ctx, a, f.nodes, d.Apply(ctx)) // after an interrupted survey it only reports
 }

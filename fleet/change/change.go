@@ -53,7 +53,8 @@ type Run struct {
 	// that use an environment.
 	AgentFindsJobs bool
 
-	by string // the user, for journals
+	by      string // the user, for journals
+	adopted bool   // the survey has ended, with a plan
 }
 
 // NewRun prepares a run; it contacts no node yet.
@@ -85,6 +86,7 @@ func (r *Run) Accept(file, sum string) error {
 
 // Adopt ends the survey: it assigns groups to the nodes of a plan, and notes which are refused.
 func (r *Run) Adopt(plan Decisions) {
+	r.adopted = true
 	plan.AssignGroups(r.Rules.Serial)
 	for i, n := range r.Fleet.Nodes {
 		switch p := plan[i]; p.Action {
@@ -116,6 +118,9 @@ type Upload struct {
 // that share an environment come after the node that changes it; nodes that need no change are verified with the
 // first groups.
 func (r *Run) Change(ctx context.Context, title string, work []Work) {
+	if !r.adopted {
+		return // the survey was interrupted
+	}
 	plan := Decisions(lists.Map(work, func(w Work) *Decision { return w.Plan }))
 	var unchanged []int
 	bytes := int64(0)
@@ -133,8 +138,9 @@ func (r *Run) Change(ctx context.Context, title string, work []Work) {
 	rollout := plan.rollout(r.Rules.Serial)
 	defer r.Fleet.Show(title, rollout.Total()+len(unchanged), bytes)()
 	start := time.Now()
-	r.Fleet.ChangeGroups(ctx, rollout, unchanged, func(group, unchanged []int) {
+	for group := r.Fleet.NextGroup(rollout); len(group)+len(unchanged) > 0; group = r.Fleet.NextGroup(rollout) {
 		leaders := lists.Map(unchanged, func(i int) fleet.Task { return work[i].Task })
+		unchanged = nil
 		var followers []fleet.Task
 		files := map[fleet.LocalFile][]*fleet.Node{}
 		for _, i := range group {
@@ -161,16 +167,16 @@ func (r *Run) Change(ctx context.Context, title string, work []Work) {
 		}
 		r.Fleet.RunSteps(ctx, leaders, r.Fleet.StopWhen(len(r.Fleet.Failed())))
 		r.Fleet.RunSteps(ctx, followers, r.Fleet.StopWhen(len(r.Fleet.Failed())))
-	})
+		if !r.Fleet.FinishGroup(ctx, rollout, group) {
+			return
+		}
+	}
 }
 
 // Report is the part of a node's report that all changes have.
 func (r *Run) Report(n *fleet.Node, p *Decision) report.Node {
 	part := n.Report()
-	part.From = r.Relay.Sources(n, n.Sent)
-	if p != nil {
-		part.Unfit = p.Unfit
-	}
+	part.From, part.Unfit = r.Relay.Sources(n, n.Sent), p.Unfit
 	return part
 }
 

@@ -42,7 +42,7 @@ func New(opt Options) *Deploy {
 	d := &Deploy{Run: change.NewRun(opt.Options, opt.Rules), opt: opt, pips: map[string]fleet.LocalFile{}}
 	d.AgentFindsJobs = true
 	for _, n := range d.Fleet.Nodes {
-		d.nodes = append(d.nodes, &nodeState{Node: n, run: d})
+		d.nodes = append(d.nodes, &nodeState{Node: n, run: d, plan: &NodePlan{}})
 	}
 	return d
 }

@@ -17,7 +17,7 @@ type nodeState struct {
 	*fleet.Node
 	run *Deploy
 
-	plan     *NodePlan // nil before the survey has ended
+	plan     *NodePlan // without an action until the survey has ended
 	byteCode bool      // the byte code has arrived
 
 	before, after *report.Version // the DeepSpeed before and after the change

@@ -63,7 +63,7 @@ func (d *Deploy) Report() *report.Report {
 	for _, n := range d.nodes {
 		var w *report.Wheel
 		kind := ""
-		if n.plan != nil && n.plan.Wheel != nil {
+		if n.plan.Wheel != nil {
 			m := n.plan.Wheel.Manifest
 			w = &report.Wheel{Name: m.Name, SHA256: m.SHA256, Version: n.plan.Wheel.Version}
 			if n.Facts != nil {
@@ -82,18 +82,12 @@ func (d *Deploy) Report() *report.Report {
 
 // report is the node's part of the report.
 func (n *nodeState) report() report.Node {
-	var decision *change.Decision
-	if n.plan != nil {
-		decision = &n.plan.Decision
-	}
-	part := n.run.Run.Report(n.Node, decision)
+	part := n.run.Run.Report(n.Node, &n.plan.Decision)
 	part.Before, part.After = n.before.Plain(), n.after.Plain()
 	if part.Unseen {
 		part.After = nil
 	}
-	if n.plan != nil {
-		part.ExtraWheels, part.Remarks = extraWheelNames(n.plan.Extra), append(part.Remarks, n.plan.Chosen...)
-	}
+	part.ExtraWheels, part.Remarks = extraWheelNames(n.plan.Extra), append(part.Remarks, n.plan.Chosen...)
 	return part
 }
 

@@ -10,58 +10,73 @@ import (
 	"testing"
 
 	"golang.org/x/tools/go/callgraph"
+	"golang.org/x/tools/go/ssa"
 )
 
-// TestWays follows the calls of each command that reaches nodes, down to the first call into a connection. It lists the files of all
-// functions on such ways, each with its depth: how many files a reader opens on the shortest way from the command's file to this
-// one. A return to a file that the way has left counts again, so each call back up makes a way deeper.
+// TestWays follows the calls of each command that reaches nodes, down to the first call into a connection. It prints the way to the
+// function that starts a program on a node: the one on which a reader opens the fewest files. A return to a file that the way has
+// left counts again, so each call back up makes a way longer. It also lists the files of all functions on all ways to a connection,
+// each with its depth: the number of files on the shortest way to it.
 //
-// Apply leads through all steps of all actions, each in a file of its own: its number of files grows with the steps, its depth does not.
+// Apply leads through all steps of all actions, each in a file of its own: its number of files grows with the steps, its ways do not.
 //
 // Not counted, although ways lead through them: internal, which calls only what a caller gives it (fanout), and fleet/relay, which is
 // to its caller the same as a direct upload.
 func TestWays(t *testing.T) {
 	p := load(t)
 	for _, c := range []struct {
-		name, command string
-		without       []string // the command's other half, and what it does on this machine
-		files, depth  int      // at most
+		name, command     string
+		without           []string // the command's other half, and what it does on this machine
+		program           string   // what starts the node's program
+		way, files, depth int      // at most
 	}{
-		{"deploy: Survey", "runDeploy", []string{"(*fleet/deploy.Deploy).Apply"}, 8, 8},
-		{"deploy: Apply", "runDeploy", []string{"(*fleet/deploy.Deploy).Survey"}, 23, 11},
-		{"env deploy: Survey", "runEnvDeploy", []string{"(*fleet/envdeploy.Deploy).Apply"}, 10, 8},
-		{"env deploy: Apply", "runEnvDeploy", []string{"(*fleet/envdeploy.Deploy).Survey"}, 23, 11},
-		{"verify", "runVerify", nil, 8, 6},
-		{"ship: Survey", "runShip", []string{"(*fleet/ship.Ship).Run", "pipeline.ReadEnvironment", "cmd/dsbuild.runShipEnv"}, 8, 8},
-		{"ship: Run", "runShip", []string{"(*fleet/ship.Ship).Survey", "pipeline.ReadEnvironment", "cmd/dsbuild.runShipEnv"}, 26, 9},
+		{"deploy: Survey", "runDeploy", []string{"(*fleet/deploy.Deploy).Apply"}, "fleet/node.Probe", 8, 8, 7},
+		{"deploy: Apply", "runDeploy", []string{"(*fleet/deploy.Deploy).Survey"}, "fleet/node/agent.Start", 8, 22, 8},
+		{"env deploy: Survey", "runEnvDeploy", []string{"(*fleet/envdeploy.Deploy).Apply"}, "(fleet/node.Script).Run", 10, 10, 7},
+		{"env deploy: Apply", "runEnvDeploy", []string{"(*fleet/envdeploy.Deploy).Survey"}, "fleet/node/agent.Start", 10, 22, 8},
+		{"verify", "runVerify", nil, "(fleet/node.Script).Run", 8, 7, 5},
+		{"ship: Survey", "runShip", []string{"(*fleet/ship.Ship).Run", "pipeline.ReadEnvironment", "cmd/dsbuild.runShipEnv"}, "fleet/node.Probe", 14, 8, 8},
+		{"ship: Run", "runShip", []string{"(*fleet/ship.Ship).Survey", "pipeline.ReadEnvironment", "cmd/dsbuild.runShipEnv"}, "fleet/node/agent.Start", 14, 24, 8},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			depths := p.depths(p.callsFrom(t, "cmd/dsbuild."+c.command, c.without...))
+			if p.functions[c.program] == nil {
+				t.Fatalf("no function is called %s", c.program)
+			}
+			depths, way := p.depths(p.callsFrom(t, "cmd/dsbuild."+c.command, c.without...), p.functions[c.program])
 			deepest, list := 0, ""
 			for _, file := range slices.Sorted(maps.Keys(depths)) {
 				deepest = max(deepest, depths[file])
 				list += fmt.Sprintf("\n%4d %s", depths[file], file)
 			}
-			t.Logf("%d files, the deepest at %d:%s", len(depths), deepest, list)
-			if len(depths) > c.files || deepest > c.depth {
-				t.Errorf("more than %d files, or one deeper than %d", c.files, c.depth)
+			t.Logf("%d files to %s: %s\n%d files on all ways, the deepest at %d:%s",
+				len(way), c.program, strings.Join(way, ", "), len(depths), deepest, list)
+			if len(way) == 0 || len(way) > c.way || len(depths) > c.files || deepest > c.depth {
+				t.Errorf("want at most %d files on the way to the program, %d on all ways, none deeper than %d", c.way, c.files, c.depth)
 			}
 		})
 	}
 }
 
-// depths returns the files on the ways from command to a connection, with their depths.
-func (p *program) depths(command *callgraph.Node) map[string]int {
+// depths returns the files on the ways from command to a connection, with their depths, and those on the shortest way to a function.
+func (p *program) depths(command *callgraph.Node, function *ssa.Function) (depths map[string]int, way []string) {
 	type place struct {
 		at   *callgraph.Node
 		file string // the one that was opened last
 	}
-	depths, seen := map[string]int{}, map[place]bool{}
+	depths = map[string]int{}
+	seen, from := map[place]bool{}, map[place]place{}
 	level := []place{{command, p.file(command.Func)}}
 	for depth := 1; len(level) > 0; depth++ {
 		var next []place
 		for i := 0; i < len(level); i++ {
 			here := level[i]
+			if here.at.Func == function && way == nil {
+				for at := here; at.at != nil; at = from[at] {
+					way = append(way, at.file)
+				}
+				slices.Reverse(way)
+				way = slices.Compact(way)
+			}
 			if seen[here] || isConnection(here.at) || callgraph.PathSearch(here.at, isConnection) == nil {
 				continue
 			}
@@ -70,17 +85,24 @@ func (p *program) depths(command *callgraph.Node) map[string]int {
 				depths[here.file] = depth
 			}
 			for _, e := range here.at.Out {
-				switch file := p.file(e.Callee.Func); {
-				case file == "", file == here.file, strings.HasPrefix(file, "internal/"), strings.HasPrefix(file, "fleet/relay/"):
-					level = append(level, place{e.Callee, here.file})
-				default:
-					next = append(next, place{e.Callee, file})
+				there := place{e.Callee, p.file(e.Callee.Func)}
+				hidden := there.file == "" || strings.HasPrefix(there.file, "internal/") || strings.HasPrefix(there.file, "fleet/relay/")
+				if hidden {
+					there.file = here.file
+				}
+				if _, known := from[there]; !known && there.at != command {
+					from[there] = here
+				}
+				if there.file == here.file {
+					level = append(level, there)
+				} else {
+					next = append(next, there)
 				}
 			}
 		}
 		level = next
 	}
-	return depths
+	return depths, way
 }
 
 // isConnection reports whether a function speaks with a node: it is a method of a remote.Dialer, Runner or Conn, or gives an order
