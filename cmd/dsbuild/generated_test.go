@@ -68,6 +68,24 @@ func TestArchitecture(t *testing.T) {
 	}
 }
 
+// Every file that CONTRIBUTING.md names is there.
+func TestContributing(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../CONTRIBUTING.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := regexp.MustCompile("`([a-z_/]+/[a-z_]+\\.[a-z]+)`").FindAllStringSubmatch(string(page), -1)
+	if len(files) < 20 {
+		t.Errorf("CONTRIBUTING.md names %d files", len(files))
+	}
+	for _, file := range files {
+		if _, err := os.Stat(filepath.Join("..", "..", file[1])); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func exitRows() string {
 	rows := "| code | meaning |\n|---|---|\n"
 	for _, e := range exitMeanings() {

@@ -205,3 +205,44 @@ func TestSchemaOf(t *testing.T) {
 		}
 	}
 }
+
+// The schema of a report allows each step that a node can fail at, and no other.
+func TestStepsOfReports(t *testing.T) {
+	t.Parallel()
+	steps := []string{""}
+	step := regexp.MustCompile(`(?:PutStep\(n\.Node, |\bn\.Step = [^"\n]*|\bName: )"([a-z]+)"(?:, Limit|, n\.|$|\n)`)
+	for _, pattern := range []string{"steps.go", "change/*.go", "deploy/*.go", "envdeploy/*.go", "verify/*.go"} {
+		files, err := filepath.Glob(filepath.Join("../../fleet", pattern))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: %q, %v", pattern, files, err)
+		}
+		for _, file := range files {
+			source, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range step.FindAllStringSubmatch(string(source), -1) {
+				if !strings.HasSuffix(file, "_test.go") && !slices.Contains(steps, m[1]) {
+					steps = append(steps, m[1])
+				}
+			}
+		}
+	}
+	schema, err := os.ReadFile("../../docs/schema/report.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	enums := regexp.MustCompile(`"step": \{[^}]*"enum": (\[[^]]*\])`).FindAllSubmatch(schema, -1)
+	if len(enums) != 2 {
+		t.Fatalf("report.json lists the steps %d times, want 2", len(enums))
+	}
+	for _, enum := range enums {
+		var listed []string
+		if err := json.Unmarshal(enum[1], &listed); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(slices.Sorted(slices.Values(listed)), slices.Sorted(slices.Values(steps))) {
+			t.Errorf("report.json lists the steps %q; nodes are taken through %q", listed, steps)
+		}
+	}
+}
