@@ -115,8 +115,8 @@ type Upload struct {
 }
 
 // Change takes nodes through their work, one group of --serial after the other. work is in inventory order. Nodes
-// that share an environment come after the node that changes it; nodes that need no change are verified with the
-// first groups.
+// that share an environment come after the node that changes it; those that need no change are verified with the
+// first group.
 func (r *Run) Change(ctx context.Context, title string, work []Work) {
 	if !r.adopted {
 		return // the survey was interrupted
@@ -173,8 +173,8 @@ func (r *Run) Change(ctx context.Context, title string, work []Work) {
 	}
 }
 
-// Report is the part of a node's report that all changes have.
-func (r *Run) Report(n *fleet.Node, p *Decision) report.Node {
+// NodeReport is the part of a node's report that all changes have.
+func (r *Run) NodeReport(n *fleet.Node, p *Decision) report.Node {
 	part := n.Report()
 	part.From, part.Unfit = r.Relay.Sources(n, n.Sent), p.Unfit
 	return part

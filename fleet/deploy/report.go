@@ -82,7 +82,7 @@ func (d *Deploy) Report() *report.Report {
 
 // report is the node's part of the report.
 func (n *nodeState) report() report.Node {
-	part := n.run.Run.Report(n.Node, &n.plan.Decision)
+	part := n.run.NodeReport(n.Node, &n.plan.Decision)
 	part.Before, part.After = n.before.Plain(), n.after.Plain()
 	if part.Unseen {
 		part.After = nil

@@ -103,7 +103,7 @@ func (n *nodeState) current() *node.Facts {
 
 // report is the node's part of the report.
 func (n *nodeState) report() report.Node {
-	part := n.run.Run.Report(n.Node, &n.plan.Decision)
+	part := n.run.NodeReport(n.Node, &n.plan.Decision)
 	part.Facts = n.current()
 	part.Remarks, part.Differs = append(part.Remarks, n.plan.Remarks...), append(part.Differs, n.differs...)
 	if n.state != nil {
