@@ -39,12 +39,12 @@ default in brackets. Without a terminal, an invalid or missing answer exits with
 func runStart(ctx context.Context, a *app) error {
 	m := &menu{ctx: ctx, talk: ui.NewDialogue(a.stdin, a.stderr)}
 	p := m.chooseBranch([]branch{
-		{"run a job on this machine", func(m *menu) plan { return m.jobHere("launch", "torchrun") }},
+		{"run a job on this machine", func(m *menu) outcome { return m.jobHere("launch", "torchrun") }},
 		{"run a job on several machines, over SSH", overSSH},
 		{"run a job on a Slurm cluster", onSlurm},
 		{"run a JAX program", withJAX},
 		{"run an elastic job: it continues when a node is lost", elasticJob},
-		{"find out why a job does not work", func(*menu) plan { return plan{advice: troubled} }},
+		{"find out why a job does not work", func(*menu) outcome { return outcome{advice: troubled} }},
 	})
 	if m.err == nil && p.advice != "" {
 		m.talk.Say(p.advice)
@@ -82,8 +82,8 @@ type menu struct {
 	err  error // the first error; after it the menu asks nothing more
 }
 
-// plan is the result of a conversation.
-type plan struct {
+// outcome is the result of a conversation.
+type outcome struct {
 	commands [][]string // of dsbuild, one after the other
 	advice   string     // further advice
 }
@@ -91,7 +91,7 @@ type plan struct {
 // branch is an entry of a menu.
 type branch struct {
 	title string
-	ask   func(*menu) plan
+	ask   func(*menu) outcome
 }
 
 // The questions about GPUs.
@@ -107,26 +107,26 @@ func jobWords(words, script []string) []string {
 }
 
 // jobHere asks for the rest of a job on this machine.
-func (m *menu) jobHere(words ...string) plan {
+func (m *menu) jobHere(words ...string) outcome {
 	script := m.askScript()
 	words = append(words, m.askGPUs(gpusHere, localGPUs())...)
 	words = append(words, m.askOptional("--python", "The Python of the environment; empty: the one on PATH")...)
-	return plan{commands: [][]string{jobWords(words, script)}}
+	return outcome{commands: [][]string{jobWords(words, script)}}
 }
 
-func overSSH(m *menu) plan {
+func overSSH(m *menu) outcome {
 	nodes := m.askInventory()
 	script := m.askScript()
 	words := append([]string{"launch", "torchrun", "-i", nodes}, m.askGPUs(gpusListed, "")...)
 	return m.withCheck(nodes, jobWords(words, script))
 }
 
-func onSlurm(m *menu) plan {
+func onSlurm(m *menu) outcome {
 	words := m.askSlurm("launch", "slurm", "--nodes", m.askNumber("Nodes", "1", 1))
-	return plan{commands: [][]string{jobWords(words, m.askScript())}}
+	return outcome{commands: [][]string{jobWords(words, m.askScript())}}
 }
 
-func withJAX(m *menu) plan {
+func withJAX(m *menu) outcome {
 	switch m.pickWord("Where", "here", "here", "ssh", "slurm") {
 	case "ssh":
 		nodes := m.askInventory()
@@ -136,12 +136,12 @@ func withJAX(m *menu) plan {
 	case "slurm":
 		words := m.askSlurm("launch", "jax", "--nodes", m.askNumber("Nodes", "1", 1))
 		words = append(words, "-o", m.askName("A folder for the scripts, shared by all nodes", "job"))
-		return plan{commands: [][]string{jobWords(words, m.askScript())}}
+		return outcome{commands: [][]string{jobWords(words, m.askScript())}}
 	}
 	return m.jobHere("launch", "jax", "--form", "manual")
 }
 
-func elasticJob(m *menu) plan {
+func elasticJob(m *menu) outcome {
 	m.talk.Say("The program must load its last checkpoint when it starts: it restarts when a node is lost.")
 	where := m.pickWord("Where", "ssh", "ssh", "slurm")
 	nodes := ""
@@ -153,7 +153,7 @@ func elasticJob(m *menu) plan {
 	script := m.askScript()
 	if where == "slurm" {
 		words := m.askSlurm("launch", "slurm", "--nodes", least+":"+most)
-		return plan{commands: [][]string{jobWords(words, script)}}
+		return outcome{commands: [][]string{jobWords(words, script)}}
 	}
 	words := []string{"launch", "torchrun", "-i", nodes, "--nodes", least + ":" + most}
 	words = append(words, m.askGPUs(gpusListed, "")...)
@@ -170,11 +170,11 @@ ZeRO-2 and then ZeRO-3, offload: dsbuild launch torchrun --zero 3 --offload cpu 
 More in docs/troubleshooting.md.`
 
 // withCheck puts a check of the nodes before a job, if the user wants one.
-func (m *menu) withCheck(nodes string, words []string) plan {
+func (m *menu) withCheck(nodes string, words []string) outcome {
 	if m.askYesNo("Check the nodes first") {
-		return plan{commands: [][]string{{"check", nodes}, words}}
+		return outcome{commands: [][]string{{"check", nodes}, words}}
 	}
-	return plan{commands: [][]string{words}}
+	return outcome{commands: [][]string{words}}
 }
 
 // ask asks a question until the answer is valid, unless an earlier one had no answer. fault is what
@@ -194,9 +194,9 @@ func (m *menu) ask(question, usual, fault string, valid func(string) bool) strin
 }
 
 // chooseBranch lets the user choose an entry, and continues with its questions.
-func (m *menu) chooseBranch(all []branch) plan {
+func (m *menu) chooseBranch(all []branch) outcome {
 	if m.err != nil {
-		return plan{}
+		return outcome{}
 	}
 	m.talk.Say("What do you want to do?")
 	for i, b := range all {
@@ -207,7 +207,7 @@ func (m *menu) chooseBranch(all []branch) plan {
 		return err == nil && n >= 1 && n <= len(all)
 	})
 	if m.err != nil {
-		return plan{}
+		return outcome{}
 	}
 	return all[numberOf(answer)-1].ask(m)
 }
