@@ -43,8 +43,10 @@ func (s small) write(t *testing.T, dir string) string {
 	for _, r := range s.requires {
 		metadata += "Requires-Dist: " + r + "\n"
 	}
-	files := map[string]string{info + "METADATA": metadata,
-		info + "WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: " + tag + "\n"}
+	files := map[string]string{
+		info + "METADATA": metadata,
+		info + "WHEEL":    "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: " + tag + "\n",
+	}
 	if s.files == nil {
 		files[stem+"/__init__.py"] = fmt.Sprintf("__version__ = %q\n", s.version)
 	}
@@ -171,8 +173,10 @@ func TestBundleFillsWhatANodeLacks(t *testing.T) {
 	}
 	// Another commit of a companion, which says the same version.
 	newer := opt
-	newer.Bundle = wheelhouse(t, small{name: "space-one", version: "2.0", companion: true,
-		files: map[string]string{"space/one/__init__.py": "v = 22\n"}})
+	newer.Bundle = wheelhouse(t, small{
+		name: "space-one", version: "2.0", companion: true,
+		files: map[string]string{"space/one/__init__.py": "v = 22\n"},
+	})
 	if r = run(t, context.Background(), newer); r.Err() != nil ||
 		!slices.Equal(r.Nodes[0].ExtraWheels, []string{"space-one 2.0"}) {
 		t.Errorf("%v: %+v", r.Err(), r.Nodes[0])

@@ -27,8 +27,10 @@ func facts(change func(*node.Facts)) node.Facts {
 }
 
 func planWheel(name string, change func(*wheel.Manifest)) wheel.Loaded {
-	m := wheel.Manifest{Name: name, SHA256: "sha-" + name, Size: 1 << 20, Ops: []string{"cpu_adam"}, CPU: "x86-64-v3",
-		Python: "3.11", Torch: "2.15.0", CUDA: "13.2", Glibc: "2.34"}
+	m := wheel.Manifest{
+		Name: name, SHA256: "sha-" + name, Size: 1 << 20, Ops: []string{"cpu_adam"}, CPU: "x86-64-v3",
+		Python: "3.11", Torch: "2.15.0", CUDA: "13.2", Glibc: "2.34",
+	}
 	if change != nil {
 		change(&m)
 	}
@@ -170,8 +172,12 @@ func TestPlanOfBothMachines(t *testing.T) {
 		f.GPUs = []node.GPU{{Name: "NVIDIA GH200 480GB", Arch: "9.0"}}
 	}
 	a100 := func(f *node.Facts) { f.GPUs = []node.GPU{{Name: "NVIDIA A100-SXM4-80GB", Arch: "8.0"}} }
-	nodes := []deploy.ProbeResult{{Name: "gh1", Facts: facts(gh200)}, {Name: "a1", Facts: facts(a100)},
-		{Name: "gh2", Facts: facts(gh200)}, {Name: "a2", Facts: facts(a100)}}
+	nodes := []deploy.ProbeResult{
+		{Name: "gh1", Facts: facts(gh200)},
+		{Name: "a1", Facts: facts(a100)},
+		{Name: "gh2", Facts: facts(gh200)},
+		{Name: "a2", Facts: facts(a100)},
+	}
 	plan, err := deploy.NewPlan(nodes, []wheel.Loaded{x86, arm}, deploy.PlanOptions{})
 	if err != nil || plan.Err() != nil {
 		t.Fatal(err, plan.Err())
@@ -206,8 +212,12 @@ func TestPlanOfSharedEnvironments(t *testing.T) {
 	shared := func(cpu string) node.Facts {
 		return facts(func(f *node.Facts) { f.SharedID, f.CPU = "nfs:server:/x:7", cpu })
 	}
-	nodes := []deploy.ProbeResult{{Name: "gone", Err: errors.New("no route")}, {Name: "a", Facts: shared("x86-64-v3")},
-		{Name: "alone", Facts: facts(nil)}, {Name: "b", Facts: shared("x86-64-v3")}}
+	nodes := []deploy.ProbeResult{
+		{Name: "gone", Err: errors.New("no route")},
+		{Name: "a", Facts: shared("x86-64-v3")},
+		{Name: "alone", Facts: facts(nil)},
+		{Name: "b", Facts: shared("x86-64-v3")},
+	}
 	actions := func() []change.Action {
 		plan, err := deploy.NewPlan(nodes, w, deploy.PlanOptions{})
 		if err != nil {

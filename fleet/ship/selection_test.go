@@ -128,8 +128,10 @@ func TestNodesRunning(t *testing.T) {
 // A finished wheel that needs a newer glibc than the nodes have is built again.
 func TestFinishedWheelForOlderNodes(t *testing.T) {
 	t.Parallel()
-	product := pipeline.Product{File: "/wheels/x.whl",
-		Manifest: wheel.Manifest{Name: "deepspeed-0.19.8-cp311-cp311-manylinux_2_35_x86_64.whl", SHA256: "aa", Size: 7}}
+	product := pipeline.Product{
+		File:     "/wheels/x.whl",
+		Manifest: wheel.Manifest{Name: "deepspeed-0.19.8-cp311-cp311-manylinux_2_35_x86_64.whl", SHA256: "aa", Size: 7},
+	}
 	for glibc, fits := range map[string]bool{"2.36": true, "2.35": true, "2.28": false} {
 		for state, path := range map[State]string{Placed: "/wheels/x.whl", Stored: ""} {
 			w := &Delivery{State: ToBuild, Plan: &pipeline.Plan{Toolchain: compat.Toolchain{Glibc: glibc}}}
