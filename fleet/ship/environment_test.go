@@ -20,8 +20,10 @@ func TestEnvironmentOnAManagedPython(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bare := node.Facts{Platform: "linux_x86_64", Glibc: "2.36", Python: "3.11.2", Tag: "cp311", CPU: "x86-64-v3",
-		ExternallyManaged: true}
+	bare := node.Facts{
+		Platform: "linux_x86_64", Glibc: "2.36", Python: "3.11.2", Tag: "cp311", CPU: "x86-64-v3",
+		ExternallyManaged: true,
+	}
 	for name, facts := range map[string]node.Facts{"with the environment": assume(bare), "without": bare} {
 		left := tables.Group([]compat.Member{{Name: "gpu1", Facts: facts}},
 			wheel.Spec{DeepSpeed: "0.19.8", Ops: []string{"cpu_adam"}}).Left
