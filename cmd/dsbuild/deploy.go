@@ -79,13 +79,10 @@ func runDeploy(ctx context.Context, a *app, f deployFlags) error {
 	d := deploy.New(opt)
 	defer d.Close()
 	plan, err := d.Survey(ctx)
-	if err != nil && (ctx.Err() == nil || f.change.dryRun) {
+	if done, err := f.change.endSurvey(ctx, a, f.nodes, plan, newDeployPlan(plan), err); done {
 		return err
 	}
-	if f.change.dryRun {
-		return printPlan(a, f.nodes, plan, newDeployPlan(plan))
-	}
-	return reportOutcome(ctx, a, f.nodes, d.Apply(ctx)) // after an interrupted survey it only reports
+	return reportOutcome(ctx, a, f.nodes, d.Apply(ctx))
 }
 
 // options checks the flags, and reads the inventory and the policy. It reads no wheels: ship builds them.

@@ -68,13 +68,10 @@ func runEnvDeploy(ctx context.Context, a *app, f envDeployFlags) error {
 	d := envdeploy.New(opt)
 	defer d.Close()
 	plan, err := d.Survey(ctx)
-	if err != nil && (ctx.Err() == nil || f.change.dryRun) {
+	if done, err := f.change.endSurvey(ctx, a, f.nodes, plan, newEnvPlan(plan), err); done {
 		return err
 	}
-	if f.change.dryRun {
-		return printPlan(a, f.nodes, plan, newEnvPlan(plan))
-	}
-	return reportOutcome(ctx, a, f.nodes, d.Apply(ctx)) // after an interrupted survey it only reports
+	return reportOutcome(ctx, a, f.nodes, d.Apply(ctx))
 }
 
 // options checks the flags, reads the lock, the inventory and the policy, and collects the files of the lock.

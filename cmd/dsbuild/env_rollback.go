@@ -52,11 +52,8 @@ func runEnvRollback(ctx context.Context, a *app, f envRollbackFlags) error {
 	d := envdeploy.New(envdeploy.Options{Options: opt, Rules: rules, Verify: verify.LevelFiles, Lock: lock})
 	defer d.Close()
 	plan, err := d.SurveyRollback(ctx)
-	if err != nil && (ctx.Err() == nil || f.change.dryRun) {
+	if done, err := f.change.endSurvey(ctx, a, f.nodes, plan, newEnvPlan(plan), err); done {
 		return err
 	}
-	if f.change.dryRun {
-		return printPlan(a, f.nodes, plan, newEnvPlan(plan))
-	}
-	return reportOutcome(ctx, a, f.nodes, d.Apply(ctx)) // after an interrupted survey it only reports
+	return reportOutcome(ctx, a, f.nodes, d.Apply(ctx))
 }

@@ -83,12 +83,22 @@ type changePlan interface {
 	Err() error
 }
 
-// printPlan prints the plan of a dry run. The error is the one that the report of this plan would have.
-func printPlan(a *app, nodes nodeFlags, plan changePlan, document any) error {
-	if nodes.json {
-		return errors.Join(plan.Err(), ui.JSON(a.stdout, document))
+// endSurvey prints the plan of a dry run. done is true if the command ends with its survey: after a dry run, whose error
+// is the one that the report of this plan would have, and if the survey failed with err. After an interrupted survey the
+// command goes on: Apply then only reports.
+func (f changeFlags) endSurvey(
+	ctx context.Context, a *app, nodes nodeFlags, plan changePlan, document any, err error,
+) (done bool, _ error) {
+	switch {
+	case err != nil && (ctx.Err() == nil || f.dryRun):
+		return true, err
+	case !f.dryRun:
+		return false, nil
+	case nodes.json:
+		return true, errors.Join(plan.Err(), ui.JSON(a.stdout, document))
 	}
-	return errors.Join(plan.Err(), plan.Print(a.stdout), report.PrintHints(a.stdout, plan.Left(), nodes.nameInventory))
+	return true, errors.Join(plan.Err(), plan.Print(a.stdout),
+		report.PrintHints(a.stdout, plan.Left(), nodes.nameInventory))
 }
 
 // relativePath returns a path relative to the working directory, if that is shorter.

@@ -43,11 +43,8 @@ func runRollback(ctx context.Context, a *app, f rollbackFlags) error {
 	d := deploy.New(deploy.Options{Options: opt, Rules: rules, Verify: verify.LevelFiles})
 	defer d.Close()
 	plan, err := d.SurveyRollback(ctx)
-	if err != nil && (ctx.Err() == nil || f.change.dryRun) {
+	if done, err := f.change.endSurvey(ctx, a, f.nodes, plan, newDeployPlan(plan), err); done {
 		return err
 	}
-	if f.change.dryRun {
-		return printPlan(a, f.nodes, plan, newDeployPlan(plan))
-	}
-	return reportOutcome(ctx, a, f.nodes, d.Apply(ctx)) // after an interrupted survey it only reports
+	return reportOutcome(ctx, a, f.nodes, d.Apply(ctx))
 }
