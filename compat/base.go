@@ -9,7 +9,7 @@ import (
 // EnvironmentOfImage returns the build environment of an image by its reference, with or
 // without registry, tag variant and digest. It knows the distributions in the table of
 // bases and NVIDIA's CUDA images on them. It reports false for any other image.
-func (t *Tables) EnvironmentOfImage(ref string) (BuildEnvironment, bool) {
+func (t *Tables) EnvironmentOfImage(ref string) (BuildHost, bool) {
 	name, _, _ := strings.Cut(ref, "@")
 	for _, prefix := range []string{"docker.io/", "index.docker.io/", "library/", "nvcr.io/"} {
 		name = strings.TrimPrefix(name, prefix)
@@ -23,9 +23,9 @@ func (t *Tables) EnvironmentOfImage(ref string) (BuildEnvironment, bool) {
 		return match && err == nil
 	})
 	if i < 0 {
-		return BuildEnvironment{}, false
+		return BuildHost{}, false
 	}
-	g := t.Bases[i].BuildEnvironment
+	g := t.Bases[i].BuildHost
 	g.Ref = ref
 	if cuda != nil {
 		g.Name += " of NVIDIA's CUDA images"
@@ -41,7 +41,7 @@ var nvidiaImage = regexp.MustCompile(`^nvidia/cuda:([0-9]+\.[0-9]+)(?:\.[0-9]+)?
 
 // Offered adds the Pythons and compilers that the distribution of a base offers to
 // install, if the tables know its release.
-func (t *Tables) Offered(g BuildEnvironment) BuildEnvironment {
+func (t *Tables) Offered(g BuildHost) BuildHost {
 	i := slices.IndexFunc(t.Bases, func(b Base) bool { return g.Suite != "" && b.Suite == g.Suite })
 	if i < 0 {
 		return g

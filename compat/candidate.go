@@ -101,7 +101,7 @@ func (a *evaluation) toolkitVersion() string {
 
 // fitsTorch reports whether a CUDA source can serve a torch at all. A toolkit of another major
 // cannot compile for it, and torch refuses such a toolkit.
-func (r CUDASourceInfo) fitsTorch(torch Torch, g BuildEnvironment) bool {
+func (r CUDASourceInfo) fitsTorch(torch Torch, g BuildHost) bool {
 	if r.Source == FoundCUDA {
 		return g.CUDA != "" && majorOf(g.CUDA) == majorOf(torch.CUDA)
 	}

@@ -78,16 +78,16 @@ func (t *Tables) conflict(asked request) *ConflictError {
 		asked.spec.ABI == wheel.StableABI && f.try("--abi torch", func(r *request) { r.spec.ABI = wheel.TorchMinor }) ||
 		asked.spec.ABI != wheel.StableABI && f.try("--abi stable", func(r *request) { r.spec.ABI = wheel.StableABI }) ||
 		f.otherDeepSpeed() ||
-		f.otherVersion("--torch", torchVersions(f.Torches), func(s *wheel.Spec) *string { return &s.Torch }) ||
-		f.otherVersion("--cuda", torchCUDAs(f.Torches), func(s *wheel.Spec) *string { return &s.CUDA }) ||
+		f.otherVersion("--torch", torchVersions(f.Torches), func(s *wheel.Request) *string { return &s.Torch }) ||
+		f.otherVersion("--cuda", torchCUDAs(f.Torches), func(s *wheel.Request) *string { return &s.CUDA }) ||
 		f.otherBase() ||
-		f.otherVersion("--python", allPythons(f.Torches), func(s *wheel.Spec) *string { return &s.Python }) ||
+		f.otherVersion("--python", allPythons(f.Torches), func(s *wheel.Request) *string { return &s.Python }) ||
 		f.otherNodes("--driver", oldestDrivers(f.CUDAs), driverForm, "update the driver of the nodes to %s or newer",
-			func(s *wheel.Spec) *string { return &s.Driver }) ||
+			func(s *wheel.Request) *string { return &s.Driver }) ||
 		f.otherOps() ||
 		f.otherGPUs() ||
 		f.otherNodes("--glibc", []string{LinkGlibc}, xy, "update the system of the nodes to one with glibc %s or newer",
-			func(s *wheel.Spec) *string { return &s.Glibc })
+			func(s *wheel.Request) *string { return &s.Glibc })
 	e.Fix, e.Nodes = f.flags, f.nodes
 	return e
 }

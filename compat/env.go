@@ -44,7 +44,7 @@ func (t *Tables) AddDeepSpeeds(more []DeepSpeed) *Tables {
 }
 
 // OffersTorch reports whether there is a torch as s names it, for its CUDA and driver.
-func (t *Tables) OffersTorch(s wheel.Spec) bool {
+func (t *Tables) OffersTorch(s wheel.Request) bool {
 	return slices.ContainsFunc(t.Torches, func(r Torch) bool {
 		return isTorch(s.Torch, r) && isCUDA(s.CUDA, r.CUDA) && t.Drives(s.Driver, r.CUDA)
 	})
@@ -52,7 +52,7 @@ func (t *Tables) OffersTorch(s wheel.Spec) bool {
 
 // CUDAsFor lists the CUDAs that s allows, newest first: the one asked for, or those of
 // its major, that its driver runs.
-func (t *Tables) CUDAsFor(s wheel.Spec) []string {
+func (t *Tables) CUDAsFor(s wheel.Request) []string {
 	var out []string
 	for _, c := range t.CUDAs {
 		if isCUDA(s.CUDA, c.Version) && t.Drives(s.Driver, c.Version) {

@@ -53,29 +53,29 @@ func TestMoreReleasesOfDeepSpeed(t *testing.T) {
 func TestCUDAsOfRequest(t *testing.T) {
 	t.Parallel()
 	all := tables(t)
-	every := all.CUDAsFor(wheel.Spec{})
+	every := all.CUDAsFor(wheel.Request{})
 	if len(every) != len(all.CUDAs) || !slices.IsSortedFunc(every, func(a, b string) int { return compareVersions(b, a) }) {
 		t.Errorf("%v", every)
 	}
 	newest := every[0]
 	major := majorOf(newest)
-	if got := all.CUDAsFor(wheel.Spec{CUDA: newest}); !slices.Equal(got, []string{newest}) {
+	if got := all.CUDAsFor(wheel.Request{CUDA: newest}); !slices.Equal(got, []string{newest}) {
 		t.Errorf("%s: %v", newest, got)
 	}
-	for _, cuda := range all.CUDAsFor(wheel.Spec{CUDA: major}) {
+	for _, cuda := range all.CUDAsFor(wheel.Request{CUDA: major}) {
 		if majorOf(cuda) != major {
 			t.Errorf("%s is of %s", cuda, major)
 		}
 	}
-	if got := all.CUDAsFor(wheel.Spec{CUDA: "1.0"}); len(got) != 0 {
+	if got := all.CUDAsFor(wheel.Request{CUDA: "1.0"}); len(got) != 0 {
 		t.Errorf("1.0: %v", got)
 	}
-	old := all.CUDAsFor(wheel.Spec{Driver: "525.60"})
+	old := all.CUDAsFor(wheel.Request{Driver: "525.60"})
 	if len(old) == 0 || len(old) >= len(every) || slices.Contains(old, newest) {
 		t.Errorf("with driver 525.60: %v", old)
 	}
 	torch := all.Torches[0]
-	if !all.OffersTorch(wheel.Spec{Torch: torch.Version, CUDA: torch.CUDA}) || all.OffersTorch(wheel.Spec{Torch: "99.1"}) || all.OffersTorch(wheel.Spec{Torch: torch.Version, CUDA: "1.0"}) {
+	if !all.OffersTorch(wheel.Request{Torch: torch.Version, CUDA: torch.CUDA}) || all.OffersTorch(wheel.Request{Torch: "99.1"}) || all.OffersTorch(wheel.Request{Torch: torch.Version, CUDA: "1.0"}) {
 		t.Error("OffersTorch")
 	}
 }
@@ -86,12 +86,12 @@ func TestOfferedByDistribution(t *testing.T) {
 	all := tables(t)
 	i := slices.IndexFunc(all.Bases, func(b Base) bool { return b.Suite != "" && len(b.Pythons) > 0 })
 	base := all.Bases[i]
-	got := all.Offered(BuildEnvironment{Suite: base.Suite, Pythons: []string{"3.99", base.Pythons[0]}, GCCs: []string{"99"}})
+	got := all.Offered(BuildHost{Suite: base.Suite, Pythons: []string{"3.99", base.Pythons[0]}, GCCs: []string{"99"}})
 	if got.Pythons[0] != "3.99" || len(got.Pythons) != len(base.Pythons)+1 || got.GCCs[0] != "99" || len(got.GCCs) != len(base.GCCs)+1 {
 		t.Errorf("%+v", got)
 	}
 	for _, suite := range []string{"", "unknown"} {
-		if got := all.Offered(BuildEnvironment{Suite: suite, Pythons: []string{"3.99"}}); !slices.Equal(got.Pythons, []string{"3.99"}) {
+		if got := all.Offered(BuildHost{Suite: suite, Pythons: []string{"3.99"}}); !slices.Equal(got.Pythons, []string{"3.99"}) {
 			t.Errorf("%q: %+v", suite, got)
 		}
 	}
@@ -126,7 +126,7 @@ func TestNeedsOfOps(t *testing.T) {
 func TestStableABIOfAnOldTorch(t *testing.T) {
 	t.Parallel()
 	own := tables(t).WithTorch("2.5.1", "12.1", "3.11")
-	_, err := own.Resolve(wheel.Spec{Archs: archs(t, "8.0"), Torch: "2.5.1", Python: "3.11", ABI: wheel.StableABI})
+	_, err := own.Resolve(wheel.Request{Archs: archs(t, "8.0"), Torch: "2.5.1", Python: "3.11", ABI: wheel.StableABI})
 	if err == nil || !strings.Contains(err.Error(), "torch 2.5.1 is older than "+StableTorch) {
 		t.Error(err)
 	}

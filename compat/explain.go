@@ -82,14 +82,14 @@ func (e *explainer) checkEnvironments() {
 			e.found.advise("run dsbuild on a machine with an " + e.machine + " CPU")
 		}
 		first.Machine = e.machine
-		e.environments = []BuildEnvironment{first}
+		e.environments = []BuildHost{first}
 	}
-	e.environments = slices.DeleteFunc(slices.Clone(e.environments), func(g BuildEnvironment) bool {
+	e.environments = slices.DeleteFunc(slices.Clone(e.environments), func(g BuildHost) bool {
 		return !g.builds(e.machine)
 	})
 	p := e.spec.Python
 	switch {
-	case slices.ContainsFunc(e.environments, func(g BuildEnvironment) bool { return g.hasPython(p) }):
+	case slices.ContainsFunc(e.environments, func(g BuildHost) bool { return g.hasPython(p) }):
 		return
 	case e.environmentsNamed:
 		e.found.add("%s has Python %s, not %s", first.Name, joinWords(first.Pythons), p)
@@ -100,7 +100,7 @@ func (e *explainer) checkEnvironments() {
 	e.spec.Python = ""
 }
 
-func (g BuildEnvironment) hasPython(p string) bool {
+func (g BuildHost) hasPython(p string) bool {
 	return p == "" || len(g.Pythons) == 0 || slices.Contains(g.Pythons, p)
 }
 

@@ -433,7 +433,7 @@ func olderMinor(a, b string) bool {
 
 // buildHint returns the command for a wheel that would fit, or another remedy.
 func (c *fitCheck) buildHint() string {
-	var want wheel.Spec
+	var want wheel.Request
 	release, _, _ := strings.Cut(c.m.Version, "+")
 	i := slices.IndexFunc(c.DeepSpeeds, func(d DeepSpeed) bool { return d.Version == release })
 	if i > 0 { // the newest is the default
@@ -470,7 +470,7 @@ func (c *fitCheck) buildHint() string {
 }
 
 // flagsOf writes a Spec as flags of a command line.
-func flagsOf(s wheel.Spec) []string {
+func flagsOf(s wheel.Request) []string {
 	var out []string
 	add := func(flag, value string) {
 		if value != "" {

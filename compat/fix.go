@@ -12,8 +12,8 @@ import (
 // request is a Spec with the build environments that the caller named; none if the tables
 // choose.
 type request struct {
-	spec         wheel.Spec
-	environments []BuildEnvironment
+	spec         wheel.Request
+	environments []BuildHost
 }
 
 // fixer tries changes of one constraint of a request.
@@ -42,7 +42,7 @@ func (f *fixer) try(flags string, change func(*request)) bool {
 
 // addPython names a Python where the build environment does not say which ones it has.
 func (f *fixer) addPython() bool {
-	unknown := slices.ContainsFunc(f.asked.environments, func(g BuildEnvironment) bool { return len(g.Pythons) == 0 })
+	unknown := slices.ContainsFunc(f.asked.environments, func(g BuildHost) bool { return len(g.Pythons) == 0 })
 	return f.asked.spec.Python == "" && unknown && slices.ContainsFunc(f.Torches[0].Pythons, func(v string) bool {
 		return f.try("--python "+v, func(r *request) { r.spec.Python = v })
 	})
@@ -56,7 +56,7 @@ func (f *fixer) otherDeepSpeed() bool {
 	case asked.Foreign:
 		return false
 	case asked.DeepSpeed != "":
-		return f.otherVersion("--deepspeed", all, func(s *wheel.Spec) *string { return &s.DeepSpeed })
+		return f.otherVersion("--deepspeed", all, func(s *wheel.Request) *string { return &s.DeepSpeed })
 	}
 	return slices.ContainsFunc(all[1:], func(v string) bool {
 		return slices.ContainsFunc(f.Ops, func(o Op) bool {
@@ -67,7 +67,7 @@ func (f *fixer) otherDeepSpeed() bool {
 
 // otherVersion tries the known versions in place of the one asked for, if one is, the nearest first. A
 // build that is no release (2.7.1+rocm6.3) is none of them.
-func (f *fixer) otherVersion(flag string, known []string, field func(*wheel.Spec) *string) bool {
+func (f *fixer) otherVersion(flag string, known []string, field func(*wheel.Request) *string) bool {
 	asked := *field(&f.asked.spec)
 	return asked != "" && isPlain(asked) && slices.ContainsFunc(NearestVersions(asked, known), func(v string) bool {
 		return f.try(flag+" "+v, func(r *request) { *field(&r.spec) = v })
@@ -76,7 +76,7 @@ func (f *fixer) otherVersion(flag string, known []string, field func(*wheel.Spec
 
 // otherNodes tries versions of what the nodes have. Where the value is no version, only the nodes know it.
 func (f *fixer) otherNodes(
-	flag string, known []string, form *regexp.Regexp, update string, field func(*wheel.Spec) *string,
+	flag string, known []string, form *regexp.Regexp, update string, field func(*wheel.Request) *string,
 ) bool {
 	if asked := *field(&f.asked.spec); asked != "" && !form.MatchString(asked) {
 		return f.try("without "+flag+" "+asked, func(r *request) { *field(&r.spec) = "" })
@@ -95,10 +95,10 @@ func (f *fixer) otherBase() bool {
 	if len(f.asked.environments) > 0 && f.asked.environments[0].Host {
 		builder = "--builder dagger "
 	}
-	return slices.ContainsFunc([][]BuildEnvironment{nil, f.images}, func(environments []BuildEnvironment) bool {
+	return slices.ContainsFunc([][]BuildHost{nil, f.images}, func(environments []BuildHost) bool {
 		e := f.find(f.asked.spec, environments)
 		return e != nil && f.try(builder+"--base "+e.environment.Ref, func(r *request) {
-			r.environments = []BuildEnvironment{e.environment}
+			r.environments = []BuildHost{e.environment}
 		})
 	})
 }

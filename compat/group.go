@@ -18,7 +18,7 @@ type Member struct {
 
 // Group is a wheel to build, and the nodes that it serves.
 type Group struct {
-	Spec    wheel.Spec
+	Spec    wheel.Request
 	Nodes   []int    // places in the list of members
 	Reasons []string // why each part of the Spec, in words
 }
@@ -45,7 +45,7 @@ type Grouping struct {
 // is for one Python, one minor of torch and one C++ ABI. Among nodes that agree in these, one wheel has the
 // archs of all and the lowest CPU level. Where no toolchain makes that wheel, or it does not run on all of
 // them, the nodes are split: each kind of node joins the first wheel that can serve it.
-func (t *Tables) Group(nodes []Member, want wheel.Spec) Grouping {
+func (t *Tables) Group(nodes []Member, want wheel.Request) Grouping {
 	g, bad := t.newGrouper(nodes, want)
 	if len(bad) > 0 {
 		e := g.conflict(request{spec: want})
@@ -78,7 +78,7 @@ type grouper struct {
 	*Tables
 	Grouping
 	nodes  []Member
-	want   wheel.Spec
+	want   wheel.Request
 	asked  *requirements
 	wheels [][]*kind              // the kinds of nodes that each serves
 	found  map[string]*evaluation // by the Spec
@@ -86,7 +86,7 @@ type grouper struct {
 }
 
 // newGrouper returns a grouper, and the values of want that the tables lack.
-func (t *Tables) newGrouper(nodes []Member, want wheel.Spec) (*grouper, []Conflict) {
+func (t *Tables) newGrouper(nodes []Member, want wheel.Request) (*grouper, []Conflict) {
 	asked, bad := t.lookUp(want, nil)
 	return &grouper{
 		Tables: t, nodes: nodes, want: want, asked: asked,
@@ -262,7 +262,7 @@ func (g *grouper) whyNotRun(kinds []*kind) []string {
 // wheel.
 func (g *grouper) evaluationOf(kinds []*kind) *evaluation { return g.evaluationFor(g.specFor(kinds)) }
 
-func (g *grouper) evaluationFor(spec wheel.Spec) *evaluation {
+func (g *grouper) evaluationFor(spec wheel.Request) *evaluation {
 	key := fmt.Sprint(spec)
 	if _, done := g.found[key]; !done {
 		g.found[key] = g.find(spec, nil)
@@ -273,7 +273,7 @@ func (g *grouper) evaluationFor(spec wheel.Spec) *evaluation {
 // specFor returns the Spec of one wheel for kinds of a family; newGroup adds the CPU level of its
 // x86_64 nodes. A wheel of the stable ABI is for every GPU (no arch is in its Spec) if that wheel has
 // machine code for theirs, or if no toolchain makes all of theirs.
-func (g *grouper) specFor(kinds []*kind) wheel.Spec {
+func (g *grouper) specFor(kinds []*kind) wheel.Request {
 	spec, f := g.want, kinds[0].family
 	if f.machine == wheel.Arm {
 		spec.CPU = cmp.Or(spec.CPU, wheel.CPUArm)
@@ -312,7 +312,7 @@ func (g *grouper) specFor(kinds []*kind) wheel.Spec {
 
 // plainOps returns the requested ops without device code, for nodes whose torch has no CUDA.
 // With --ops all it returns only those that can be built.
-func (g *grouper) plainOps(spec wheel.Spec) []string {
+func (g *grouper) plainOps(spec wheel.Request) []string {
 	var out []string
 	var can *evaluation
 	if g.asked.allOps {

@@ -18,7 +18,7 @@ import (
 type fleet struct {
 	head  string // up to and with "=>"
 	nodes []Member
-	want  wheel.Spec
+	want  wheel.Request
 }
 
 func fleets(t *testing.T, tt *Tables) (preface string, out []fleet) {
@@ -98,7 +98,7 @@ func TestGroup(t *testing.T) {
 
 // complete checks what holds of every grouping: each node is in it once, each
 // wheel can be built and runs on its nodes, and all that is said has words.
-func complete(t *testing.T, tt *Tables, nodes []Member, want wheel.Spec, g Grouping) {
+func complete(t *testing.T, tt *Tables, nodes []Member, want wheel.Request, g Grouping) {
 	t.Helper()
 	seen := map[int]int{}
 	for _, group := range g.Groups {
@@ -134,7 +134,7 @@ func complete(t *testing.T, tt *Tables, nodes []Member, want wheel.Spec, g Group
 }
 
 // built is the manifest of the wheel that a Spec gives.
-func built(tt *Tables, spec wheel.Spec) (wheel.Manifest, error) {
+func built(tt *Tables, spec wheel.Request) (wheel.Manifest, error) {
 	a := tt.find(spec, nil)
 	if a == nil {
 		return wheel.Manifest{}, errors.New("cannot be built")
@@ -193,8 +193,8 @@ func TestGroupSplits(t *testing.T) {
 		"left 0 1":       {"7.2", "5.0 12.0"},
 	} {
 		nodes := fleetOf(archs...)
-		g := tt.Group(nodes, wheel.Spec{ABI: wheel.TorchMinor})
-		complete(t, tt, nodes, wheel.Spec{ABI: wheel.TorchMinor}, g)
+		g := tt.Group(nodes, wheel.Request{ABI: wheel.TorchMinor})
+		complete(t, tt, nodes, wheel.Request{ABI: wheel.TorchMinor}, g)
 		if got := shape(g); got != want {
 			t.Errorf("%q: %s, want %s", archs, got, want)
 		}
@@ -234,8 +234,8 @@ func TestGroupManyKinds(t *testing.T) {
 		}
 	}
 	nodes := fleetOf(archs...)
-	g := tt.Group(nodes, wheel.Spec{ABI: wheel.TorchMinor})
-	complete(t, tt, nodes, wheel.Spec{ABI: wheel.TorchMinor}, g)
+	g := tt.Group(nodes, wheel.Request{ABI: wheel.TorchMinor})
+	complete(t, tt, nodes, wheel.Request{ABI: wheel.TorchMinor}, g)
 	if len(g.Groups) != 2 {
 		t.Errorf("%s: %q", shape(g), g.Groups[0].Reasons)
 	}
@@ -304,14 +304,14 @@ func anySpec(tt *Tables, nodes []Member, mask int, abi wheel.ABI) bool {
 		}
 	}
 	f := set[0].Facts
-	stable := wheel.Spec{ABI: wheel.StableABI, CUDA: majorOf(f.TorchCUDA), CPU: wheel.CPUv2}
+	stable := wheel.Request{ABI: wheel.StableABI, CUDA: majorOf(f.TorchCUDA), CPU: wheel.CPUv2}
 	theirs := stable
 	theirs.Archs = archs
-	specs := []wheel.Spec{stable, theirs}
+	specs := []wheel.Request{stable, theirs}
 	if abi == "" {
-		specs = append(specs, wheel.Spec{ABI: wheel.TorchMinor, Python: firstTwo(f.Python), Torch: firstTwo(f.Torch), Archs: archs, CPU: wheel.CPUv2})
+		specs = append(specs, wheel.Request{ABI: wheel.TorchMinor, Python: firstTwo(f.Python), Torch: firstTwo(f.Torch), Archs: archs, CPU: wheel.CPUv2})
 	}
-	return slices.ContainsFunc(specs, func(s wheel.Spec) bool {
+	return slices.ContainsFunc(specs, func(s wheel.Request) bool {
 		m, err := built(tt, s)
 		return err == nil && !slices.ContainsFunc(set, func(n Member) bool { return !tt.Fit(m, n.Facts).OK() })
 	})
@@ -327,7 +327,7 @@ func TestGroupIsFewest(t *testing.T) {
 		if i == 40 { // and with the tables as they are
 			tt = tables(t)
 		}
-		want := wheel.Spec{}
+		want := wheel.Request{}
 		if i >= 60 {
 			want.ABI = wheel.StableABI
 		}
@@ -348,15 +348,15 @@ func TestGroupIsFewest(t *testing.T) {
 	}
 	for range 10 {
 		nodes := randomFleet(r, 60)
-		g := tt.Group(nodes, wheel.Spec{})
-		complete(t, tt, nodes, wheel.Spec{}, g)
+		g := tt.Group(nodes, wheel.Request{})
+		complete(t, tt, nodes, wheel.Request{}, g)
 		for i := range g.Groups {
 			for j := range i {
 				var both []Member
 				for _, k := range slices.Concat(g.Groups[i].Nodes, g.Groups[j].Nodes) {
 					both = append(both, nodes[k])
 				}
-				if merged := tt.Group(both, wheel.Spec{}); len(merged.Groups) < 2 {
+				if merged := tt.Group(both, wheel.Request{}); len(merged.Groups) < 2 {
 					t.Errorf("wheels %d and %d could be one:\n%s", i, j, show(nodes, g))
 				}
 			}
@@ -384,7 +384,7 @@ func BenchmarkGroup2000(b *testing.B) {
 	}
 	nodes := manyNodes(2000)
 	for b.Loop() {
-		tt.Group(nodes, wheel.Spec{})
+		tt.Group(nodes, wheel.Request{})
 	}
 }
 
@@ -409,11 +409,11 @@ func TestGroupByTorchIndex(t *testing.T) {
 	n := Member{"n", baseNode()}
 	n.Facts.Torch, n.Facts.TorchCUDA, n.Facts.Driver, n.Facts.CXX11ABI = "2.6.0", "12.6", "550.54.15", &abi
 	tt := tables(t)
-	if g := tt.Group([]Member{n}, wheel.Spec{}); len(g.Groups) != 0 {
+	if g := tt.Group([]Member{n}, wheel.Request{}); len(g.Groups) != 0 {
 		t.Errorf("%+v", g.Groups)
 	}
 	more := tt.AddTorch(Torch{Version: "2.6.0", CUDA: "12.6", Pythons: []string{"3.11"}, Index: "cu126", SHA256: map[string]string{"3.11": "ab"}})
-	g := more.Group([]Member{n}, wheel.Spec{})
+	g := more.Group([]Member{n}, wheel.Request{})
 	if len(g.Groups) != 1 {
 		t.Fatalf("%+v", g.Left)
 	}
@@ -421,7 +421,7 @@ func TestGroupByTorchIndex(t *testing.T) {
 	if err != nil || tc.Torch != "2.6.0" || tc.CUDA != "12.6" || tc.Index != "cu126" || tc.TorchHash != "ab" {
 		t.Errorf("%+v, %v", tc, err)
 	}
-	if tc, err := more.Resolve(wheel.Spec{GPUs: []string{"A100"}, Torch: "2.6"}); err != nil || tc.Index != "" {
+	if tc, err := more.Resolve(wheel.Request{GPUs: []string{"A100"}, Torch: "2.6"}); err != nil || tc.Index != "" {
 		t.Errorf("the package index goes first: %+v, %v", tc, err)
 	}
 }
@@ -434,7 +434,7 @@ func TestGroupByABI(t *testing.T) {
 	for range 40 {
 		nodes := randomFleet(r, 12)
 		for _, ops := range [][]string{nil, {"cpu_adam", "utils"}} {
-			want := wheel.Spec{Ops: ops, ABI: wheel.StableABI}
+			want := wheel.Request{Ops: ops, ABI: wheel.StableABI}
 			g := tt.Group(nodes, want)
 			complete(t, tt, nodes, want, g)
 			for _, group := range g.Groups {

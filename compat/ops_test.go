@@ -135,23 +135,23 @@ func TestTogether(t *testing.T) {
 // A machine builds wheels for itself. A container of x86_64 also builds those of the stable ABI for aarch64.
 func TestForeignMachine(t *testing.T) {
 	tt := tables(t)
-	arm := BuildEnvironment{Name: "this machine", Host: true, Machine: wheel.Arm, Pythons: []string{"3.12"}, Glibc: "2.39", GCCs: []string{"13"}}
-	x86 := BuildEnvironment{Name: "this machine", Host: true, Machine: wheel.X86, Pythons: []string{"3.12"}, Glibc: "2.39", GCCs: []string{"13"}}
+	arm := BuildHost{Name: "this machine", Host: true, Machine: wheel.Arm, Pythons: []string{"3.12"}, Glibc: "2.39", GCCs: []string{"13"}}
+	x86 := BuildHost{Name: "this machine", Host: true, Machine: wheel.X86, Pythons: []string{"3.12"}, Glibc: "2.39", GCCs: []string{"13"}}
 	for name, c := range map[string]struct {
-		spec        wheel.Spec
-		environment []BuildEnvironment
+		spec        wheel.Request
+		environment []BuildHost
 		want, hint  string
 	}{
-		"arm for itself":             {wheel.Spec{Archs: archs(t, "9.0")}, []BuildEnvironment{arm}, "armv8-a", ""},
-		"arm for itself, one torch":  {wheel.Spec{Archs: archs(t, "9.0"), ABI: wheel.TorchMinor}, []BuildEnvironment{arm}, "armv8-a", ""},
-		"arm for x86":                {wheel.Spec{CPU: wheel.CPUv3}, []BuildEnvironment{arm}, "its CPU is aarch64; no wheel for x86_64", "run dsbuild on a machine with an x86_64 CPU"},
-		"x86 without a container":    {wheel.Spec{GPUs: []string{"GH200"}}, []BuildEnvironment{x86}, "its CPU is x86_64; no wheel for aarch64", "--builder dagger --base debian:bookworm-slim"},
-		"x86 in a container":         {wheel.Spec{GPUs: []string{"GH200"}}, nil, "armv8-a", ""},
-		"one torch in a container":   {wheel.Spec{GPUs: []string{"GH200"}, ABI: wheel.TorchMinor}, nil, "for aarch64 it can only be built on such a machine", ""},
-		"an old torch":               {wheel.Spec{GPUs: []string{"GH200"}, Torch: "2.10"}, nil, "torch 2.10.0 has no CUDA in its wheel for aarch64; torch from 2.11.0 on does", "--torch 2.11.0"},
-		"kernels for x86 alone":      {wheel.Spec{GPUs: []string{"GH200"}, Ops: []string{"ragged_device_ops"}}, nil, "op ragged_device_ops cannot be built for aarch64: its kernels", ""},
-		"no torch for the GPU":       {wheel.Spec{GPUs: []string{"T4G"}}, nil, "GPU T4G (arch 7.5): no torch for aarch64", "built from source"},
-		"a GPU of the other machine": {wheel.Spec{GPUs: []string{"GH200"}, CPU: wheel.CPUv3}, nil, "its CPU is aarch64, but the wheel is for x86_64", "give --arch 9.0"},
+		"arm for itself":             {wheel.Request{Archs: archs(t, "9.0")}, []BuildHost{arm}, "armv8-a", ""},
+		"arm for itself, one torch":  {wheel.Request{Archs: archs(t, "9.0"), ABI: wheel.TorchMinor}, []BuildHost{arm}, "armv8-a", ""},
+		"arm for x86":                {wheel.Request{CPU: wheel.CPUv3}, []BuildHost{arm}, "its CPU is aarch64; no wheel for x86_64", "run dsbuild on a machine with an x86_64 CPU"},
+		"x86 without a container":    {wheel.Request{GPUs: []string{"GH200"}}, []BuildHost{x86}, "its CPU is x86_64; no wheel for aarch64", "--builder dagger --base debian:bookworm-slim"},
+		"x86 in a container":         {wheel.Request{GPUs: []string{"GH200"}}, nil, "armv8-a", ""},
+		"one torch in a container":   {wheel.Request{GPUs: []string{"GH200"}, ABI: wheel.TorchMinor}, nil, "for aarch64 it can only be built on such a machine", ""},
+		"an old torch":               {wheel.Request{GPUs: []string{"GH200"}, Torch: "2.10"}, nil, "torch 2.10.0 has no CUDA in its wheel for aarch64; torch from 2.11.0 on does", "--torch 2.11.0"},
+		"kernels for x86 alone":      {wheel.Request{GPUs: []string{"GH200"}, Ops: []string{"ragged_device_ops"}}, nil, "op ragged_device_ops cannot be built for aarch64: its kernels", ""},
+		"no torch for the GPU":       {wheel.Request{GPUs: []string{"T4G"}}, nil, "GPU T4G (arch 7.5): no torch for aarch64", "built from source"},
+		"a GPU of the other machine": {wheel.Request{GPUs: []string{"GH200"}, CPU: wheel.CPUv3}, nil, "its CPU is aarch64, but the wheel is for x86_64", "give --arch 9.0"},
 	} {
 		tc, err := tt.Resolve(c.spec, c.environment...)
 		got, hint := string(tc.CPU), ""
@@ -170,7 +170,7 @@ func TestForeignMachine(t *testing.T) {
 // The wheel of no GPU in particular has, for aarch64, the code that torch has for it: it runs on GH200, GB200, GB300, DGX Spark and Thor.
 func TestEveryArmGPU(t *testing.T) {
 	tt := tables(t)
-	tc, err := tt.Resolve(wheel.Spec{CPU: wheel.CPUArm})
+	tc, err := tt.Resolve(wheel.Request{CPU: wheel.CPUArm})
 	if err != nil || !tc.IsCross() || wheel.ArchList(tc.Archs) != "8.0;9.0;10.0;11.0;12.0+PTX" {
 		t.Fatal(wheel.ArchList(tc.Archs), err)
 	}
@@ -194,14 +194,14 @@ func TestDefaultOps(t *testing.T) {
 			tt.Ops[i].Since = "0.17.1"
 		}
 	}
-	tc, err := tt.Resolve(wheel.Spec{ABI: wheel.TorchMinor, Archs: archs(t, "8.0"), DeepSpeed: "0.17.0"})
+	tc, err := tt.Resolve(wheel.Request{ABI: wheel.TorchMinor, Archs: archs(t, "8.0"), DeepSpeed: "0.17.0"})
 	if got := strings.Join(tc.OpNames(false), ","); err != nil || got != "cpu_adam,fused_adam" {
 		t.Errorf("ops %s, %v", got, err)
 	}
 	if len(tc.Notes) != 1 || tc.Notes[0] != "utils is left out: op utils is in DeepSpeed from 0.17.1 on, not in 0.17.0" {
 		t.Errorf("notes %q", tc.Notes)
 	}
-	_, err = tt.Resolve(wheel.Spec{ABI: wheel.TorchMinor, Archs: archs(t, "8.0"), DeepSpeed: "0.17.0", Ops: wheel.DefaultOps()})
+	_, err = tt.Resolve(wheel.Request{ABI: wheel.TorchMinor, Archs: archs(t, "8.0"), DeepSpeed: "0.17.0", Ops: wheel.DefaultOps()})
 	var bad *ConflictError
 	if !errors.As(err, &bad) || bad.Fix != "--deepspeed 0.17.1" {
 		t.Errorf("asked for by name: %v", err)

@@ -25,7 +25,7 @@ func TestEveryPairHasAWheel(t *testing.T) {
 					continue
 				}
 				for _, glibc := range []string{"", "2.28", "2.34"} {
-					if _, err := tt.Resolve(wheel.Spec{GPUs: []string{gpu}, Torch: torch.Version, Python: python, Glibc: glibc}); err != nil {
+					if _, err := tt.Resolve(wheel.Request{GPUs: []string{gpu}, Torch: torch.Version, Python: python, Glibc: glibc}); err != nil {
 						t.Errorf("torch %s, Python %s, %s, glibc %q: %v", torch.Version, python, gpu, glibc, err)
 					}
 					planned++

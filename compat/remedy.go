@@ -33,7 +33,7 @@ func unusable(f node.Facts) (reason, hint string) {
 }
 
 // serves reports whether there is a wheel for a node under another request.
-func (g *grouper) serves(f node.Facts, want wheel.Spec) bool {
+func (g *grouper) serves(f node.Facts, want wheel.Request) bool {
 	other, bad := g.newGrouper(nil, want)
 	return len(bad) == 0 && len(other.chooseFamily(&kind{facts: f})) == 0
 }
@@ -44,16 +44,16 @@ func (g *grouper) remedy(k *kind) string {
 	f := k.facts
 	for _, c := range []struct {
 		hint string
-		drop func(*wheel.Spec)
+		drop func(*wheel.Request)
 	}{
-		{"leave --abi stable out: it gets a wheel for its own torch", func(s *wheel.Spec) { s.ABI = "" }},
-		{"leave --python out: each node gets a wheel for its own Python", func(s *wheel.Spec) { s.Python = "" }},
-		{"leave --torch out: each node gets a wheel for its own torch", func(s *wheel.Spec) { s.Torch = "" }},
-		{"leave --cuda out: each node gets a wheel for its own CUDA", func(s *wheel.Spec) { s.CUDA = "" }},
-		{"leave --cpu out: each wheel gets the level of its oldest CPU", func(s *wheel.Spec) { s.CPU = "" }},
+		{"leave --abi stable out: it gets a wheel for its own torch", func(s *wheel.Request) { s.ABI = "" }},
+		{"leave --python out: each node gets a wheel for its own Python", func(s *wheel.Request) { s.Python = "" }},
+		{"leave --torch out: each node gets a wheel for its own torch", func(s *wheel.Request) { s.Torch = "" }},
+		{"leave --cuda out: each node gets a wheel for its own CUDA", func(s *wheel.Request) { s.CUDA = "" }},
+		{"leave --cpu out: each wheel gets the level of its oldest CPU", func(s *wheel.Request) { s.CPU = "" }},
 		{
 			"leave --python, --torch and --cuda out: each node gets a wheel for its own",
-			func(s *wheel.Spec) { s.Python, s.Torch, s.CUDA = "", "", "" },
+			func(s *wheel.Request) { s.Python, s.Torch, s.CUDA = "", "", "" },
 		},
 	} {
 		want := g.want

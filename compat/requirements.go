@@ -23,8 +23,8 @@ const Latest = "latest"
 // requirements is a Spec whose values were found in the tables. Whether they go together,
 // Tables.search tells.
 type requirements struct {
-	spec              wheel.Spec // without the values that the tables lack
-	environments      []BuildEnvironment
+	spec              wheel.Request // without the values that the tables lack
+	environments      []BuildHost
 	environmentsNamed bool // by the caller; else they are those of the tables
 	machine           string
 	deepspeed         DeepSpeed
@@ -45,7 +45,7 @@ type lookup struct {
 }
 
 // lookUp finds every value of s in the tables and names those that they lack.
-func (t *Tables) lookUp(s wheel.Spec, environments []BuildEnvironment) (*requirements, []Conflict) {
+func (t *Tables) lookUp(s wheel.Request, environments []BuildHost) (*requirements, []Conflict) {
 	l := &lookup{
 		Tables: t,
 		requirements: &requirements{
@@ -57,7 +57,7 @@ func (t *Tables) lookUp(s wheel.Spec, environments []BuildEnvironment) (*require
 	if !l.environmentsNamed {
 		for _, b := range t.Bases {
 			if !b.NamedOnly {
-				l.environments = append(l.environments, b.BuildEnvironment)
+				l.environments = append(l.environments, b.BuildHost)
 			}
 		}
 	}
@@ -278,7 +278,7 @@ func (t *Tables) CheckGPU(name string) error {
 	if _, wrong := t.gpuConflict(name, t.GPUsNamed(name), ""); !wrong {
 		return nil
 	}
-	return t.conflict(request{spec: wheel.Spec{GPUs: []string{name}}})
+	return t.conflict(request{spec: wheel.Request{GPUs: []string{name}}})
 }
 
 // gpuConflict says why a GPU's name cannot be used for a wheel for a machine, if it

@@ -15,7 +15,7 @@ import (
 // Among the candidates without a conflict it prefers, in this order: a torch that runs on the
 // GPUs asked for, the CUDA toolkit of the build environment, the newest torch, a toolkit of
 // exactly torch's CUDA, and the order of the tables.
-func (t *Tables) Resolve(s wheel.Spec, environments ...BuildEnvironment) (Toolchain, error) {
+func (t *Tables) Resolve(s wheel.Request, environments ...BuildHost) (Toolchain, error) {
 	best := t.find(s, environments)
 	if best == nil {
 		return Toolchain{}, t.conflict(request{spec: s, environments: environments})
@@ -24,7 +24,7 @@ func (t *Tables) Resolve(s wheel.Spec, environments ...BuildEnvironment) (Toolch
 }
 
 // find is Resolve without the reasons: nil if there is no toolchain.
-func (t *Tables) find(s wheel.Spec, environments []BuildEnvironment) *evaluation {
+func (t *Tables) find(s wheel.Request, environments []BuildHost) *evaluation {
 	w, bad := t.lookUp(s, environments)
 	if len(bad) > 0 {
 		return nil
@@ -37,7 +37,7 @@ func (t *Tables) find(s wheel.Spec, environments []BuildEnvironment) *evaluation
 type candidate struct {
 	torch       Torch
 	source      CUDASourceInfo
-	environment BuildEnvironment
+	environment BuildHost
 	python      string
 	places      [4]int // in the tables: torch, source, environment, Python
 }
@@ -132,7 +132,7 @@ func (w *requirements) candidates(torches []Torch, sources []CUDASourceInfo) ite
 
 // pythonsFor lists the Pythons that are asked for, that the build environment has and that
 // torch has wheels for. A build environment that names none has the one asked for.
-func (g BuildEnvironment) pythonsFor(asked string, torch Torch) []string {
+func (g BuildHost) pythonsFor(asked string, torch Torch) []string {
 	var out []string
 	have := g.Pythons
 	if len(have) == 0 && asked != "" {

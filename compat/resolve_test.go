@@ -27,8 +27,8 @@ func words(line string) []string {
 
 // ask is what a command line says.
 type ask struct {
-	spec         wheel.Spec
-	environments []BuildEnvironment
+	spec         wheel.Request
+	environments []BuildHost
 }
 
 func parse(t *testing.T, tt *Tables, line string) ask {
@@ -77,10 +77,10 @@ func (a *ask) set(t *testing.T, tt *Tables, flag, v string) {
 		if !ok {
 			t.Fatalf("--base %s is not known", v)
 		}
-		a.environments = []BuildEnvironment{g}
+		a.environments = []BuildHost{g}
 	case "--host": // CUDA:GCC:PYTHON:GLIBC
 		f := strings.Split(v, ":")
-		a.environments = []BuildEnvironment{{Name: "this machine", Host: true, CUDA: f[0], GCCs: []string{f[1]}, Pythons: []string{f[2]}, Glibc: f[3]}}
+		a.environments = []BuildHost{{Name: "this machine", Host: true, CUDA: f[0], GCCs: []string{f[1]}, Pythons: []string{f[2]}, Glibc: f[3]}}
 	default:
 		t.Fatalf("flag %s", flag)
 	}

@@ -92,9 +92,9 @@ type GPU struct {
 	Also    []string `json:"also,omitempty"`    // other names for it
 }
 
-// Base is a BuildEnvironment that dsbuild knows by the name of its image.
+// Base is a BuildHost that dsbuild knows by the name of its image.
 type Base struct {
-	BuildEnvironment
+	BuildHost
 	Match     string `json:"match"`                // expression for the references of its images
 	NamedOnly bool   `json:"named_only,omitempty"` // never chosen, only recognised
 }
@@ -132,7 +132,7 @@ type Tables struct {
 	Images      []string         // references of images that bring a CUDA toolkit, newest first
 	Origins     map[string]Origin
 
-	images []BuildEnvironment  // of Images
+	images []BuildHost         // of Images
 	tegra  map[wheel.Arch]bool // the archs of Jetsons
 	names  func() gpuNames     // of GPUs
 }

@@ -20,8 +20,8 @@ const (
 	FoundCUDA CUDASource = "found"    // a toolkit that the build environment has
 )
 
-// BuildEnvironment describes the place of a build: a base, or this machine.
-type BuildEnvironment struct {
+// BuildHost describes the place of a build: a base, or this machine.
+type BuildHost struct {
 	Name     string   `json:"name"`            // for people: "Debian 12 (bookworm)"
 	Ref      string   `json:"image,omitempty"` // image reference, where dsbuild chooses it
 	Suite    string   `json:"suite,omitempty"` // code name of the distribution's release: "bookworm"
@@ -37,11 +37,11 @@ type BuildEnvironment struct {
 }
 
 // machine returns the machine of the build environment.
-func (g BuildEnvironment) machine() string { return cmp.Or(g.Machine, wheel.X86) }
+func (g BuildHost) machine() string { return cmp.Or(g.Machine, wheel.X86) }
 
 // builds reports whether wheels for a machine can be built there: for its own, and in a container of
 // x86_64 also for aarch64, as dsbuild installs a cross compiler there.
-func (g BuildEnvironment) builds(machine string) bool {
+func (g BuildHost) builds(machine string) bool {
 	own := g.machine()
 	return own == machine && (own == wheel.X86 || own == wheel.Arm) ||
 		own == wheel.X86 && machine == wheel.Arm && g.Cross && !g.Host
@@ -58,7 +58,7 @@ const StableTorch = "2.10"
 // Toolchain holds all choices for a build, resolved: no step chooses anything later.
 type Toolchain struct {
 	CUDASource  CUDASource
-	Environment BuildEnvironment
+	Environment BuildHost
 	DeepSpeed   string         // release; of other sources, the version they say
 	Source      string         // sha256 of a release's source distribution, hex
 	Torch       string         // X.Y.Z

@@ -28,7 +28,7 @@ func InspectText() (string, error) {
 // BuildEnvironment is the result of InspectScript. The embedded part serves the choice of a
 // toolchain; the paths and the parts serve a builder that builds there.
 type BuildEnvironment struct {
-	compat.BuildEnvironment
+	compat.BuildHost
 
 	Interpreters []Interpreter // one for each X.Y, the one called python3 first
 	Compilers    []Compiler    // plain gcc first

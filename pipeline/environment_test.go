@@ -23,11 +23,11 @@ func TestParseGround(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := compat.BuildEnvironment{
+	want := compat.BuildHost{
 		Name: "Debian GNU/Linux 12 (bookworm)", Suite: "bookworm", Glibc: "2.36", Pythons: []string{"3.11", "3.9"}, GCCs: []string{"12"},
 		CUDA: "12.4", CUDAHome: "/usr/local/cuda", Machine: "x86_64",
 	}
-	if got := g.BuildEnvironment; got.Name != want.Name || got.Suite != want.Suite || got.Glibc != want.Glibc || !slices.Equal(got.Pythons, want.Pythons) ||
+	if got := g.BuildHost; got.Name != want.Name || got.Suite != want.Suite || got.Glibc != want.Glibc || !slices.Equal(got.Pythons, want.Pythons) ||
 		!slices.Equal(got.GCCs, want.GCCs) || got.CUDA != want.CUDA || got.CUDAHome != want.CUDAHome || got.Machine != want.Machine {
 		t.Errorf("%+v", got)
 	}

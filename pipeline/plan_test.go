@@ -24,12 +24,12 @@ func plan(t *testing.T, base Base, opt Options, ops []string, archs ...string) *
 	if err != nil {
 		t.Fatal(err)
 	}
-	return planFor(t, wheel.Spec{ABI: wheel.TorchMinor, Archs: list, Ops: ops}, Source{}, base, opt)
+	return planFor(t, wheel.Request{ABI: wheel.TorchMinor, Archs: list, Ops: ops}, Source{}, base, opt)
 }
 
 // planFor is the plan of a release on the build environments dsbuild chooses among, or on
 // those given, and of sources of another kind where src is set.
-func planFor(t *testing.T, spec wheel.Spec, src Source, base Base, opt Options, environments ...compat.BuildEnvironment) *Plan {
+func planFor(t *testing.T, spec wheel.Request, src Source, base Base, opt Options, environments ...compat.BuildHost) *Plan {
 	t.Helper()
 	tables, err := compat.NewTables()
 	if err != nil {
@@ -69,7 +69,7 @@ func TestInstalledPackagesHaveTheirArchives(t *testing.T) {
 }
 
 // known is the build environment of an image that the tables know.
-func known(t *testing.T, ref string) compat.BuildEnvironment {
+func known(t *testing.T, ref string) compat.BuildHost {
 	t.Helper()
 	tables, err := compat.NewTables()
 	if err != nil {
@@ -83,8 +83,8 @@ func known(t *testing.T, ref string) compat.BuildEnvironment {
 }
 
 // machine is a login node: a gcc from a module, a CUDA, no way to install.
-func machine() compat.BuildEnvironment {
-	return compat.BuildEnvironment{
+func machine() compat.BuildHost {
+	return compat.BuildHost{
 		Name: "Rocky Linux 9.4", Host: true, Glibc: "2.34", Pythons: []string{"3.12", "3.9"}, GCCs: []string{"12"},
 		CUDA: "12.6", CUDAHome: "/apps/cuda/12.6", Machine: "x86_64",
 	}
@@ -106,16 +106,16 @@ func TestPlanGolden(t *testing.T) {
 		"three-archs": plan(t, image(), Options{KeepDebug: true}, nil, "9.0+PTX", "8.0;8.6"),
 		"cpu-only":    plan(t, image(), Options{}, []string{"cpu_adam", "utils"}),
 
-		"cuda12":   planFor(t, wheel.Spec{ABI: wheel.TorchMinor, Glibc: "2.31", Ops: []string{"cpu_adam", "utils"}}, Source{}, Base{}, Options{}),
-		"nvcc12":   planFor(t, wheel.Spec{ABI: wheel.TorchMinor, GPUs: []string{"V100"}}, Source{}, Base{}, Options{}),
-		"debian12": planFor(t, wheel.Spec{GPUs: []string{"A100"}, Torch: "2.0"}, Source{}, Base{}, Options{}),
-		"found":    planFor(t, wheel.Spec{ABI: wheel.TorchMinor, GPUs: []string{"H100"}}, Source{}, Base{Ref: nvidia}, Options{}, known(t, nvidia)),
-		"host": planFor(t, wheel.Spec{ABI: wheel.TorchMinor, GPUs: []string{"A100"}, CPU: wheel.CPUv4}, Source{},
+		"cuda12":   planFor(t, wheel.Request{ABI: wheel.TorchMinor, Glibc: "2.31", Ops: []string{"cpu_adam", "utils"}}, Source{}, Base{}, Options{}),
+		"nvcc12":   planFor(t, wheel.Request{ABI: wheel.TorchMinor, GPUs: []string{"V100"}}, Source{}, Base{}, Options{}),
+		"debian12": planFor(t, wheel.Request{GPUs: []string{"A100"}, Torch: "2.0"}, Source{}, Base{}, Options{}),
+		"found":    planFor(t, wheel.Request{ABI: wheel.TorchMinor, GPUs: []string{"H100"}}, Source{}, Base{Ref: nvidia}, Options{}, known(t, nvidia)),
+		"host": planFor(t, wheel.Request{ABI: wheel.TorchMinor, GPUs: []string{"A100"}, CPU: wheel.CPUv4}, Source{},
 			Base{Ref: "host", Digest: "sha256:" + strings.Repeat("01", 32), Host: true}, Options{}, machine()),
-		"all-ops":   planFor(t, wheel.Spec{GPUs: []string{"RTX 2080 Ti", "A100"}, Ops: []string{compat.AllOps}}, Source{}, Base{}, Options{}),
-		"stable":    planFor(t, wheel.Spec{GPUs: []string{"A100"}, ABI: wheel.StableABI}, Source{}, Base{}, Options{}),
-		"universal": planFor(t, wheel.Spec{}, Source{}, Base{}, Options{}),
-		"git": planFor(t, wheel.Spec{GPUs: []string{"A100"}, DeepSpeed: "0.20.0", Foreign: true}, Source{
+		"all-ops":   planFor(t, wheel.Request{GPUs: []string{"RTX 2080 Ti", "A100"}, Ops: []string{compat.AllOps}}, Source{}, Base{}, Options{}),
+		"stable":    planFor(t, wheel.Request{GPUs: []string{"A100"}, ABI: wheel.StableABI}, Source{}, Base{}, Options{}),
+		"universal": planFor(t, wheel.Request{}, Source{}, Base{}, Options{}),
+		"git": planFor(t, wheel.Request{GPUs: []string{"A100"}, DeepSpeed: "0.20.0", Foreign: true}, Source{
 			Kind: SourceGit, Ref: "https://example.org/DeepSpeed@main", Version: "0.20.0",
 			Commit: strings.Repeat("c0ffee1", 6)[:40], SHA256: strings.Repeat("23", 32), File: "/tmp/x/deepspeed.tar.gz",
 		}, Base{}, Options{}),
@@ -215,8 +215,8 @@ func TestPlanCompares(t *testing.T) {
 // The glibc of the oldest node that was named goes into the audit, and not into
 // the plan's digest: the wheel is the same.
 func TestPlanComparesGlibc(t *testing.T) {
-	asked := planFor(t, wheel.Spec{Ops: []string{"cpu_adam"}, Glibc: "2.36"}, Source{}, Base{}, Options{})
-	free := planFor(t, wheel.Spec{Ops: []string{"cpu_adam"}, Python: "3.11"}, Source{}, Base{}, Options{})
+	asked := planFor(t, wheel.Request{Ops: []string{"cpu_adam"}, Glibc: "2.36"}, Source{}, Base{}, Options{})
+	free := planFor(t, wheel.Request{Ops: []string{"cpu_adam"}, Python: "3.11"}, Source{}, Base{}, Options{})
 	if asked.Digest != free.Digest {
 		t.Errorf("another plan: %s, %s", asked.Base.Ref, free.Base.Ref)
 	}
@@ -248,10 +248,10 @@ func TestPlanAuditNamesTheDamage(t *testing.T) {
 
 // Only where another machine builds the wheel do the steps get its name, and the image a cross compiler.
 func TestPlanForAarch64(t *testing.T) {
-	native := compat.BuildEnvironment{Name: "this machine", Host: true, Machine: wheel.Arm, Pythons: []string{"3.12"}, Glibc: "2.39", GCCs: []string{"13"}}
-	cross := planFor(t, wheel.Spec{GPUs: []string{"GH200"}}, Source{}, Base{}, Options{})
-	here := planFor(t, wheel.Spec{GPUs: []string{"H100"}}, Source{}, Base{}, Options{})
-	there := planFor(t, wheel.Spec{GPUs: []string{"GH200"}}, Source{}, Base{Ref: "host", Host: true}, Options{Packages: &dockerfiles.Packages{}}, native)
+	native := compat.BuildHost{Name: "this machine", Host: true, Machine: wheel.Arm, Pythons: []string{"3.12"}, Glibc: "2.39", GCCs: []string{"13"}}
+	cross := planFor(t, wheel.Request{GPUs: []string{"GH200"}}, Source{}, Base{}, Options{})
+	here := planFor(t, wheel.Request{GPUs: []string{"H100"}}, Source{}, Base{}, Options{})
+	there := planFor(t, wheel.Request{GPUs: []string{"GH200"}}, Source{}, Base{Ref: "host", Host: true}, Options{Packages: &dockerfiles.Packages{}}, native)
 	if _, locked := LockedPackages(there.Toolchain); locked {
 		t.Error("the lock has the packages for x86_64 alone")
 	}

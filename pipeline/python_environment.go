@@ -168,7 +168,7 @@ func (e PythonEnvironment) Identity() string {
 
 // Asked narrows a request to this environment, or returns an error that names each flag that
 // contradicts it.
-func (e PythonEnvironment) Asked(s wheel.Spec) (wheel.Spec, error) {
+func (e PythonEnvironment) Asked(s wheel.Request) (wheel.Request, error) {
 	var reasons []string
 	for _, f := range []struct {
 		flag  string

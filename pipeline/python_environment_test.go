@@ -152,13 +152,13 @@ func TestReadEnvironmentRefuses(t *testing.T) {
 func TestEnvironmentDecides(t *testing.T) {
 	e := pipeline.PythonEnvironment{}
 	e.Executable, e.Facts.Python, e.Torch, e.TorchCUDA, e.Details.Torch = "/env/bin/python", "3.10.4", "2.8.0", "12.8", "2.8.0+cu128"
-	for _, agreed := range []wheel.Spec{{}, {Python: "3.10", Torch: "2.8.0", CUDA: "12.8"}, {Torch: "2.8", CUDA: "12"}} {
+	for _, agreed := range []wheel.Request{{}, {Python: "3.10", Torch: "2.8.0", CUDA: "12.8"}, {Torch: "2.8", CUDA: "12"}} {
 		s, err := e.Asked(agreed)
 		if err != nil || s.Python != "3.10" || s.Torch != "2.8.0" || s.CUDA != "12.8" {
 			t.Errorf("%+v: %v", s, err)
 		}
 	}
-	_, err := e.Asked(wheel.Spec{Python: "3.1", Torch: "2.9.0", CUDA: "13.0"})
+	_, err := e.Asked(wheel.Request{Python: "3.1", Torch: "2.9.0", CUDA: "13.0"})
 	for _, want := range []string{"the request is for --python 3.1, but it has 3.10", "the request is for --torch 2.9.0, but it has 2.8.0", "the request is for --cuda 13.0, but it has 12.8"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not say %q", err, want)
@@ -196,8 +196,8 @@ func TestReleased(t *testing.T) {
 		}
 		// The host builder needs no index: there is a toolchain for each but
 		// those whose CUDA nobody knows.
-		g := compat.BuildEnvironment{Name: "host", Host: true, Glibc: "2.36", Pythons: []string{strings.Join(strings.Split(c.python, ".")[:2], ".")}, GCCs: []string{"12"}}
-		spec, err := e.Asked(wheel.Spec{Ops: []string{"cpu_adam"}})
+		g := compat.BuildHost{Name: "host", Host: true, Glibc: "2.36", Pythons: []string{strings.Join(strings.Split(c.python, ".")[:2], ".")}, GCCs: []string{"12"}}
+		spec, err := e.Asked(wheel.Request{Ops: []string{"cpu_adam"}})
 		if err != nil {
 			t.Fatal(err)
 		}

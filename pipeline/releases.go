@@ -132,7 +132,7 @@ func (r *Releases) DeepSpeed(ctx context.Context, t *compat.Tables, asked string
 
 // Torch looks up the torch that s names in torch's own indexes, one for each CUDA, if the tables lack it
 // for the CUDA and the driver of s.
-func (r *Releases) Torch(ctx context.Context, t *compat.Tables, s wheel.Spec) (Found, error) {
+func (r *Releases) Torch(ctx context.Context, t *compat.Tables, s wheel.Request) (Found, error) {
 	f := Found{Tables: t, Version: s.Torch}
 	if s.Torch == "" || !isRelease(s.Torch) ||
 		order(s.Torch, t.Torches[len(t.Torches)-1].Version) < 0 || t.OffersTorch(s) {
@@ -180,7 +180,7 @@ func (r *Releases) Torch(ctx context.Context, t *compat.Tables, s wheel.Spec) (F
 var linuxX86 = regexp.MustCompile(`^(many)?linux[0-9_]*_x86_64$`)
 
 // askedTorch describes the requested torch in words.
-func askedTorch(s wheel.Spec) string {
+func askedTorch(s wheel.Request) string {
 	text := "torch " + s.Torch
 	if s.CUDA != "" {
 		text += " for CUDA " + s.CUDA

@@ -117,7 +117,7 @@ func TestReleasesOfDeepSpeed(t *testing.T) {
 			continue
 		}
 		compareNotes(t, name, found.Notes, c.notes)
-		tc, err := found.Tables.Resolve(wheel.Spec{DeepSpeed: found.Version, GPUs: []string{"A100"}})
+		tc, err := found.Tables.Resolve(wheel.Request{DeepSpeed: found.Version, GPUs: []string{"A100"}})
 		if (err == nil) != (c.sha != "") || !strings.HasPrefix(tc.Source, c.sha) || !strings.Contains(fault.Hint(err), c.hint) {
 			t.Errorf("%s: %s %s, %v, %s", name, tc.DeepSpeed, tc.Source, err, fault.Hint(err))
 		}
@@ -152,23 +152,23 @@ func TestReleasesOfTorch(t *testing.T) {
 	down := site(t, SiteOptions{IndexURL: "http://127.0.0.1:9/simple"}, map[string]string{"DSBUILD_TORCH_INDEX": "http://127.0.0.1:9/whl"})
 	for name, c := range map[string]struct {
 		site  Site
-		spec  wheel.Spec
+		spec  wheel.Request
 		want  string // torch, CUDA, toolkit, index and digest; "": refused
 		notes []string
 		hint  string
 	}{
-		"newer":              {s, wheel.Spec{Torch: "2.16.1"}, "2.16.1 13.0 13.0.3 cu130 4", nil, ""},
-		"its Python":         {s, wheel.Spec{Torch: "2.16.1", Python: "3.12"}, "2.16.1 13.0 13.0.3 cu130 3", nil, ""},
-		"a minor":            {s, wheel.Spec{Torch: "2.16"}, "2.16.1 13.0 13.0.3 cu130 4", nil, ""},
-		"for Windows":        {s, wheel.Spec{Torch: "2.17.0"}, "", []string{"neither the tables of this dsbuild nor torch's own indexes have torch 2.17.0"}, "--torch 2.15.0"},
-		"no index":           {down, wheel.Spec{Torch: "2.16.1"}, "", []string{"did not answer"}, "--torch 2.15.0"},
-		"another CUDA":       {s, wheel.Spec{Torch: "2.12", CUDA: "12.6"}, "2.12.1 12.6 12.4 cu126 c", nil, ""},
-		"an older driver":    {s, wheel.Spec{Torch: "2.12", Driver: "550.54"}, "2.12.1 12.6 12.4 cu126 c", nil, ""},
-		"the very one":       {s, wheel.Spec{Torch: "2.12.0", CUDA: "12"}, "2.12.0 12.6 12.4 cu126 b", nil, ""},
-		"the driver runs it": {s, wheel.Spec{Torch: "2.12", Driver: "580.65.06"}, "2.12.1 13.0 13.0.2  ", nil, ""},
-		"a CUDA of none":     {s, wheel.Spec{Torch: "2.12", CUDA: "12.4"}, "", []string{"nor torch's own indexes have torch 2.12 for CUDA 12.4"}, "--torch 2.6.0"},
-		"a driver of none":   {s, wheel.Spec{Torch: "2.13", Driver: "550"}, "", []string{"have torch 2.13 for driver 550"}, "--torch 2.10.0"},
-		"no torch index":     {down, wheel.Spec{Torch: "2.12", Driver: "550"}, "", []string{"do not have torch 2.12 for driver 550, and torch's own index did not answer (name a mirror of it with DSBUILD_TORCH_INDEX): http://127.0.0.1:9/"}, "--torch 2.10.0"},
+		"newer":              {s, wheel.Request{Torch: "2.16.1"}, "2.16.1 13.0 13.0.3 cu130 4", nil, ""},
+		"its Python":         {s, wheel.Request{Torch: "2.16.1", Python: "3.12"}, "2.16.1 13.0 13.0.3 cu130 3", nil, ""},
+		"a minor":            {s, wheel.Request{Torch: "2.16"}, "2.16.1 13.0 13.0.3 cu130 4", nil, ""},
+		"for Windows":        {s, wheel.Request{Torch: "2.17.0"}, "", []string{"neither the tables of this dsbuild nor torch's own indexes have torch 2.17.0"}, "--torch 2.15.0"},
+		"no index":           {down, wheel.Request{Torch: "2.16.1"}, "", []string{"did not answer"}, "--torch 2.15.0"},
+		"another CUDA":       {s, wheel.Request{Torch: "2.12", CUDA: "12.6"}, "2.12.1 12.6 12.4 cu126 c", nil, ""},
+		"an older driver":    {s, wheel.Request{Torch: "2.12", Driver: "550.54"}, "2.12.1 12.6 12.4 cu126 c", nil, ""},
+		"the very one":       {s, wheel.Request{Torch: "2.12.0", CUDA: "12"}, "2.12.0 12.6 12.4 cu126 b", nil, ""},
+		"the driver runs it": {s, wheel.Request{Torch: "2.12", Driver: "580.65.06"}, "2.12.1 13.0 13.0.2  ", nil, ""},
+		"a CUDA of none":     {s, wheel.Request{Torch: "2.12", CUDA: "12.4"}, "", []string{"nor torch's own indexes have torch 2.12 for CUDA 12.4"}, "--torch 2.6.0"},
+		"a driver of none":   {s, wheel.Request{Torch: "2.13", Driver: "550"}, "", []string{"have torch 2.13 for driver 550"}, "--torch 2.10.0"},
+		"no torch index":     {down, wheel.Request{Torch: "2.12", Driver: "550"}, "", []string{"do not have torch 2.12 for driver 550, and torch's own index did not answer (name a mirror of it with DSBUILD_TORCH_INDEX): http://127.0.0.1:9/"}, "--torch 2.10.0"},
 	} {
 		found, err := c.site.Releases().Torch(t.Context(), newTables(t), c.spec)
 		if err != nil {
@@ -187,7 +187,7 @@ func TestReleasesOfTorch(t *testing.T) {
 		}
 	}
 	before := *asked
-	for _, spec := range []wheel.Spec{{}, {Torch: "2.15"}, {Torch: "2.10.0", CUDA: "12.8"}, {Torch: "1.13"}, {Torch: "2.10", Driver: "550"}, {Torch: "2.15.0+cu130"}, {Torch: "rubbish"}} {
+	for _, spec := range []wheel.Request{{}, {Torch: "2.15"}, {Torch: "2.10.0", CUDA: "12.8"}, {Torch: "1.13"}, {Torch: "2.10", Driver: "550"}, {Torch: "2.15.0+cu130"}, {Torch: "rubbish"}} {
 		if found, err := s.Releases().Torch(t.Context(), newTables(t), spec); err != nil || len(found.Notes) > 0 {
 			t.Error(found, err)
 		}
@@ -201,11 +201,11 @@ func TestReleasesOfTorch(t *testing.T) {
 func TestFoundReleasesArePinned(t *testing.T) {
 	s, _ := index(t)
 	r := s.Releases()
-	found, err := r.Torch(t.Context(), newTables(t), wheel.Spec{Torch: "2.12", Driver: "550"})
+	found, err := r.Torch(t.Context(), newTables(t), wheel.Request{Torch: "2.12", Driver: "550"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	tc, err := found.Tables.Resolve(wheel.Spec{Torch: "2.12", Driver: "550", GPUs: []string{"A100"}})
+	tc, err := found.Tables.Resolve(wheel.Request{Torch: "2.12", Driver: "550", GPUs: []string{"A100"}})
 	if err != nil {
 		t.Fatal(err)
 	}

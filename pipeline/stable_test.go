@@ -349,7 +349,7 @@ func TestStablePlan(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, abi := range []wheel.ABI{"", wheel.StableABI, wheel.TorchMinor} {
-		tc, err := tables.Resolve(wheel.Spec{Ops: []string{"cpu_adam", "utils"}, ABI: abi})
+		tc, err := tables.Resolve(wheel.Request{Ops: []string{"cpu_adam", "utils"}, ABI: abi})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -53,7 +53,7 @@ func resolved(t *testing.T, ops, archs string) compat.Toolchain {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tc, err := tables.Resolve(wheel.Spec{Ops: strings.Split(ops, ","), Archs: parsed})
+	tc, err := tables.Resolve(wheel.Request{Ops: strings.Split(ops, ","), Archs: parsed})
 	if err != nil {
 		t.Fatal(err)
 	}

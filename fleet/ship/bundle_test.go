@@ -18,15 +18,15 @@ import (
 // pythonPlanner plans for the Python that is asked for, but not for 3.14.
 type pythonPlanner struct{}
 
-func (pythonPlanner) Group(context.Context, []compat.Member, wheel.Spec) compat.Grouping {
+func (pythonPlanner) Group(context.Context, []compat.Member, wheel.Request) compat.Grouping {
 	return compat.Grouping{}
 }
 
-func (pythonPlanner) Ask(context.Context, wheel.Spec) (*pipeline.Plan, string, error) {
+func (pythonPlanner) Ask(context.Context, wheel.Request) (*pipeline.Plan, string, error) {
 	return nil, "", errors.New("not asked")
 }
 
-func (pythonPlanner) Plan(_ context.Context, _ string, s wheel.Spec) (*pipeline.Plan, error) {
+func (pythonPlanner) Plan(_ context.Context, _ string, s wheel.Request) (*pipeline.Plan, error) {
 	if s.Python == "3.14" {
 		return nil, errors.New("this machine has no Python 3.14")
 	}

@@ -54,7 +54,7 @@ type testFleet struct {
 	works *works
 	store pipeline.Store
 	dir   string
-	want  wheel.Spec
+	want  wheel.Request
 	fresh bool
 	keep  bool
 	force bool
@@ -234,7 +234,7 @@ func newWorks(t *testing.T) *works {
 }
 
 // resolve is a plan for an image, of which an engine alone knows the digest.
-func (w *works) resolve(spec wheel.Spec, digest string) (*pipeline.Plan, error) {
+func (w *works) resolve(spec wheel.Request, digest string) (*pipeline.Plan, error) {
 	tc, err := w.tables.Resolve(spec)
 	if err != nil {
 		return nil, err
@@ -244,12 +244,12 @@ func (w *works) resolve(spec wheel.Spec, digest string) (*pipeline.Plan, error) 
 }
 
 // Group implements ship.Planner.
-func (w *works) Group(_ context.Context, nodes []compat.Member, spec wheel.Spec) compat.Grouping {
+func (w *works) Group(_ context.Context, nodes []compat.Member, spec wheel.Request) compat.Grouping {
 	return w.tables.Group(nodes, spec)
 }
 
 // Ask implements ship.Planner.
-func (w *works) Ask(_ context.Context, spec wheel.Spec) (*pipeline.Plan, string, error) {
+func (w *works) Ask(_ context.Context, spec wheel.Request) (*pipeline.Plan, string, error) {
 	w.asked++
 	p, err := w.resolve(spec, "")
 	if err != nil {
@@ -260,7 +260,7 @@ func (w *works) Ask(_ context.Context, spec wheel.Spec) (*pipeline.Plan, string,
 }
 
 // Plan implements ship.Planner.
-func (w *works) Plan(_ context.Context, name string, spec wheel.Spec) (*pipeline.Plan, error) {
+func (w *works) Plan(_ context.Context, name string, spec wheel.Request) (*pipeline.Plan, error) {
 	if err := w.plans(name); err != nil {
 		return nil, err
 	}

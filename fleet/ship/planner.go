@@ -40,11 +40,11 @@ func NewGroupPlanner(ctx context.Context, plans *planner.Planner, r planner.Requ
 }
 
 // Spec is the part of every wheel's spec that the request decides.
-func (g *GroupPlanner) Spec() wheel.Spec { return g.target.Spec }
+func (g *GroupPlanner) Spec() wheel.Request { return g.target.Spec }
 
 // Group implements Planner. For nodes that get no wheel it looks up the torches that the tables lack. If no index has
 // a node's torch, the node gets no wheel for it.
-func (g *GroupPlanner) Group(ctx context.Context, nodes []compat.Member, spec wheel.Spec) compat.Grouping {
+func (g *GroupPlanner) Group(ctx context.Context, nodes []compat.Member, spec wheel.Request) compat.Grouping {
 	grouping := g.target.Tables().Group(nodes, spec)
 	if len(grouping.Left) == 0 || spec.ABI == wheel.StableABI {
 		return grouping
@@ -52,8 +52,8 @@ func (g *GroupPlanner) Group(ctx context.Context, nodes []compat.Member, spec wh
 	asked := map[[2]string]bool{}
 	for _, n := range nodes {
 		version, _, _ := strings.Cut(n.Facts.Torch, "+")
-		s := wheel.Spec{Torch: version, CUDA: n.Facts.TorchCUDA}
-		known := g.target.Tables().OffersTorch(wheel.Spec{Torch: wheel.Minor(version), CUDA: s.CUDA})
+		s := wheel.Request{Torch: version, CUDA: n.Facts.TorchCUDA}
+		known := g.target.Tables().OffersTorch(wheel.Request{Torch: wheel.Minor(version), CUDA: s.CUDA})
 		if s.Torch == "" || s.CUDA == "" || asked[[2]string{s.Torch, s.CUDA}] || known {
 			continue
 		}
@@ -66,13 +66,13 @@ func (g *GroupPlanner) Group(ctx context.Context, nodes []compat.Member, spec wh
 }
 
 // Ask implements Planner, for a dry run.
-func (g *GroupPlanner) Ask(ctx context.Context, spec wheel.Spec) (*pipeline.Plan, string, error) {
+func (g *GroupPlanner) Ask(ctx context.Context, spec wheel.Request) (*pipeline.Plan, string, error) {
 	plan, request, err := g.plans.PlanWithoutEngine(ctx, g.request, g.target.WithSpec(spec))
 	return plan, request, g.plans.Redact(err)
 }
 
 // Plan implements Planner.
-func (g *GroupPlanner) Plan(ctx context.Context, name string, spec wheel.Spec) (*pipeline.Plan, error) {
+func (g *GroupPlanner) Plan(ctx context.Context, name string, spec wheel.Request) (*pipeline.Plan, error) {
 	plan, err := g.plans.ReportingAs(name).PlanTarget(ctx, g.request, g.target.WithSpec(spec))
 	return plan, g.plans.Redact(err)
 }

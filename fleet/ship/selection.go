@@ -38,11 +38,11 @@ type Selection struct {
 
 // Delivery is one wheel of a selection, with the nodes that get it.
 type Delivery struct {
-	Name     string     // its name in a run until it has a file
-	Spec     wheel.Spec // the request
-	Nodes    []string   // in inventory order
-	Running  []string   // the nodes that run it already
-	Why      []string   // the reasons for it
+	Name     string        // its name in a run until it has a file
+	Spec     wheel.Request // the request
+	Nodes    []string      // in inventory order
+	Running  []string      // the nodes that run it already
+	Why      []string      // the reasons for it
 	State    State
 	Plan     *pipeline.Plan // nil if planning failed
 	Artifact wheel.Artifact // its path is "" until the wheel is in Options.Dir

@@ -39,11 +39,11 @@ func (c codedError) ExitCode() int { return int(c) }
 // The name of a wheel says for which nodes it is, and no two wheels of a run have one name.
 func TestNamesOfWheels(t *testing.T) {
 	t.Parallel()
-	spec := wheel.Spec{Python: "3.11", Torch: "2.15.0", CUDA: "13.2", CPU: wheel.CPUv3, Archs: archs(t, "8.0", "9.0")}
+	spec := wheel.Request{Python: "3.11", Torch: "2.15.0", CUDA: "13.2", CPU: wheel.CPUv3, Archs: archs(t, "8.0", "9.0")}
 	stable, onCPU := spec, spec
 	stable.ABI = wheel.StableABI
 	onCPU.ABI, onCPU.CUDA, onCPU.Archs = wheel.StableABI, "", nil
-	old := wheel.Spec{Python: "3.10", Torch: "2.4.1"}
+	old := wheel.Request{Python: "3.10", Torch: "2.4.1"}
 	all := []*Delivery{{Spec: spec}, {Spec: spec}, {Spec: old}, {Spec: stable}, {Spec: onCPU}}
 	nameWheels(all)
 	for i, want := range []string{

@@ -18,18 +18,18 @@ import (
 // Planner decides which wheels nodes need, and how each is built.
 type Planner interface {
 	// Group finds the fewest wheels for nodes (compat.Tables.Group).
-	Group(ctx context.Context, nodes []compat.Member, spec wheel.Spec) compat.Grouping
+	Group(ctx context.Context, nodes []compat.Member, spec wheel.Request) compat.Grouping
 	// Ask makes the plan as far as that works without an engine. request is the key of the plan
 	// in the store (pipeline.RequestDigest).
-	Ask(ctx context.Context, spec wheel.Spec) (p *pipeline.Plan, request string, err error)
+	Ask(ctx context.Context, spec wheel.Request) (p *pipeline.Plan, request string, err error)
 	// Plan makes the plan to run. The planner reports its progress under the wheel's name.
-	Plan(ctx context.Context, name string, spec wheel.Spec) (*pipeline.Plan, error)
+	Plan(ctx context.Context, name string, spec wheel.Request) (*pipeline.Plan, error)
 }
 
 // Options configure a Ship, with plain resolved values.
 type Options struct {
 	// Want holds the requirements of every wheel.
-	Want wheel.Spec
+	Want wheel.Request
 	// Plans plans the wheels.
 	Plans Planner
 	// Build runs plans (pipeline.Runner.RunAll).

@@ -165,12 +165,12 @@ func TestWheelsByMachine(t *testing.T) {
 	}
 	f.hosts[1].Env["LD_PRELOAD"] = ""
 	f.be(t, 1, older)
-	f.want = wheel.Spec{ABI: wheel.TorchMinor}
+	f.want = wheel.Request{ABI: wheel.TorchMinor}
 	if _, _, err := wheelsOf(); code(err) != 2 ||
 		!strings.Contains(err.Error(), "the nodes of x86_64 need several wheels (") || fault.Hint(err) == "" {
 		t.Errorf("two wheels for one machine: %v, want a refusal", err)
 	}
-	f.want = wheel.Spec{ABI: wheel.StableABI}
+	f.want = wheel.Request{ABI: wheel.StableABI}
 	f.works.plans = func(string) error { return errors.New("no engine") }
 	f.fresh = true
 	if _, _, err := wheelsOf(); err == nil || !strings.HasSuffix(err.Error(), ": no engine") {

@@ -18,25 +18,25 @@ const systemPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
 // Look describes the content of a base. It runs a script in the base that changes nothing. It
 // refuses a base that lacks a requirement of the build and has no way to install it.
-func (b *Builder) Look(ctx context.Context, base pipeline.Base) (compat.BuildEnvironment, error) {
+func (b *Builder) Look(ctx context.Context, base pipeline.Base) (compat.BuildHost, error) {
 	script, err := pipeline.InspectText()
 	if err != nil {
-		return compat.BuildEnvironment{}, err
+		return compat.BuildHost{}, err
 	}
 	text, err := b.root(base).WithEnvVariable("PATH", systemPath).
 		WithNewFile("/dsbuild/"+pipeline.InspectScript, script).
 		WithExec([]string{"sh", "/dsbuild/" + pipeline.InspectScript}).Stdout(ctx)
 	if ctx.Err() != nil {
-		return compat.BuildEnvironment{}, context.Cause(ctx)
+		return compat.BuildHost{}, context.Cause(ctx)
 	}
 	if err != nil {
-		return compat.BuildEnvironment{}, b.fetchError(base, err)
+		return compat.BuildHost{}, b.fetchError(base, err)
 	}
 	environment, err := pipeline.ParseBuildEnvironment(text)
 	if err == nil && !slices.Contains(environment.Tools, "apt-get") {
 		err = pipeline.BaseError(base.Ref, errors.New("it has no apt-get, which dsbuild needs to install compilers"))
 	}
-	return environment.BuildEnvironment, err
+	return environment.BuildHost, err
 }
 
 // root returns a container that holds a base and nothing else.

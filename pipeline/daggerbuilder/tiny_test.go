@@ -29,7 +29,7 @@ func tiny(t *testing.T, name, tar, made, ran string) *pipeline.Plan {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tc, err := tables.Resolve(wheel.Spec{ABI: wheel.TorchMinor, Archs: archs, Ops: []string{"cpu_adam", "fused_adam"}})
+	tc, err := tables.Resolve(wheel.Request{ABI: wheel.TorchMinor, Archs: archs, Ops: []string{"cpu_adam", "fused_adam"}})
 	if err != nil {
 		t.Fatal(err)
 	}

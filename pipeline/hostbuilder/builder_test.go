@@ -80,9 +80,9 @@ func host(t *testing.T, environ ...string) *Builder {
 			Environ: append([]string{"PATH=" + bin + ":.:/usr/bin:/bin", "HOME=/home/of/user"}, environ...),
 		},
 		environment: pipeline.BuildEnvironment{
-			BuildEnvironment: compat.BuildEnvironment{Host: true},
-			Interpreters:     []pipeline.Interpreter{{Version: "3.11.2", Path: "/usr/bin/python3", Parts: []string{"Python.h"}}},
-			Digest:           "sha256:0",
+			BuildHost:    compat.BuildHost{Host: true},
+			Interpreters: []pipeline.Interpreter{{Version: "3.11.2", Path: "/usr/bin/python3", Parts: []string{"Python.h"}}},
+			Digest:       "sha256:0",
 		},
 	}
 }
@@ -393,7 +393,7 @@ func TestOtherBytesUnderTheNameOfThePlan(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tc, err := tables.Resolve(wheel.Spec{Ops: []string{"cpu_adam"}, Python: "3.11"})
+	tc, err := tables.Resolve(wheel.Request{Ops: []string{"cpu_adam"}, Python: "3.11"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -415,7 +415,7 @@ func TestOtherBytesUnderTheNameOfThePlan(t *testing.T) {
 	b := &Builder{
 		opt: Options{Dir: filepath.Join(t.TempDir(), "host"), Environ: append(os.Environ(), "PATH="+filepath.Dir(x.UV)+":"+os.Getenv("PATH")), Site: site},
 		environment: pipeline.BuildEnvironment{
-			BuildEnvironment: compat.BuildEnvironment{Host: true}, Digest: "sha256:0",
+			BuildHost: compat.BuildHost{Host: true}, Digest: "sha256:0",
 			Interpreters: []pipeline.Interpreter{{Version: "3.11.0", Path: interpreter, Parts: []string{"Python.h"}}},
 		},
 	}

@@ -113,7 +113,7 @@ func (b *Backend) connect(ctx context.Context) (*daggerbuilder.Builder, error) {
 
 // chosenBase returns the base of the toolchain's build environment: a tar if dsbuild's own engine
 // builds, else the image by its digest.
-func (b *Backend) chosenBase(ctx context.Context, env compat.BuildEnvironment, dryRun bool) (pipeline.Base, error) {
+func (b *Backend) chosenBase(ctx context.Context, env compat.BuildHost, dryRun bool) (pipeline.Base, error) {
 	bases := engine.NewBases(b.options.Report.Note)
 	tar, err := bases.There(env.Suite), error(nil)
 	if !dryRun {

@@ -123,13 +123,13 @@ func (p *Planner) PlanWithoutEngine(ctx context.Context, r Request, t Target) (*
 
 // Target is a request whose values are read and whose sources are here.
 type Target struct {
-	Spec   wheel.Spec
+	Spec   wheel.Request
 	source pipeline.Source
 	tables *compat.Tables // with the releases that were looked up
 }
 
 // WithSpec returns a target of the same sources.
-func (t Target) WithSpec(spec wheel.Spec) Target {
+func (t Target) WithSpec(spec wheel.Request) Target {
 	t.Spec = spec
 	return t
 }
@@ -180,7 +180,7 @@ func (p *Planner) Retarget(ctx context.Context, t Target, r Request) (Target, er
 
 // LookUpTorch adds the torch of a spec to the target's tables if they lack it.
 // With Options.Env the environment's torch is known already.
-func (p *Planner) LookUpTorch(ctx context.Context, t *Target, s wheel.Spec) error {
+func (p *Planner) LookUpTorch(ctx context.Context, t *Target, s wheel.Request) error {
 	if p.env != nil {
 		return nil
 	}
@@ -283,7 +283,7 @@ func (p *Planner) reportRemarks(plan *pipeline.Plan) {
 
 // buildEnvironment inspects where the wheel will be built, where the user or the
 // backend decides that. Elsewhere both are empty, and the toolchain decides.
-func (p *Planner) buildEnvironment(ctx context.Context, r Request) (pipeline.Base, []compat.BuildEnvironment, error) {
+func (p *Planner) buildEnvironment(ctx context.Context, r Request) (pipeline.Base, []compat.BuildHost, error) {
 	host, err := p.backend.usesHost(ctx, p.options.DryRun)
 	switch {
 	case err != nil:
@@ -297,7 +297,7 @@ func (p *Planner) buildEnvironment(ctx context.Context, r Request) (pipeline.Bas
 		if err != nil {
 			return pipeline.Base{}, nil, err
 		}
-		return builder.Base(), []compat.BuildEnvironment{builder.Environment().BuildEnvironment}, nil
+		return builder.Base(), []compat.BuildHost{builder.Environment().BuildHost}, nil
 	case r.Base == "":
 		return pipeline.Base{}, nil, nil
 	}
@@ -321,7 +321,7 @@ func (p *Planner) buildEnvironment(ctx context.Context, r Request) (pipeline.Bas
 		}
 		env = p.tables.Offered(env)
 	}
-	return base, []compat.BuildEnvironment{env}, nil
+	return base, []compat.BuildHost{env}, nil
 }
 
 // PlanBundle plans the wheelhouse beside a wheel: its companions, and with

@@ -82,8 +82,8 @@ func (e *RequestError) Hint() string { return e.suggestion }
 func (e *RequestError) ExitCode() int { return 2 }
 
 // spec reads the request's values, or reports the first that has no meaning.
-func (r Request) spec(tables *compat.Tables) (wheel.Spec, error) {
-	spec := wheel.Spec{GPUs: r.GPUs, Torch: r.Torch, CUDA: r.CUDA, Python: r.Python, Glibc: r.Glibc, Driver: r.Driver}
+func (r Request) spec(tables *compat.Tables) (wheel.Request, error) {
+	spec := wheel.Request{GPUs: r.GPUs, Torch: r.Torch, CUDA: r.CUDA, Python: r.Python, Glibc: r.Glibc, Driver: r.Driver}
 	if m := torchForCUDA.FindStringSubmatch(r.Torch); m != nil {
 		spec.Torch, spec.CUDA = m[1], m[2]+"."+m[3]
 		if r.CUDA != "" && r.CUDA != spec.CUDA && r.CUDA != m[2] {

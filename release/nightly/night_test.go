@@ -54,7 +54,7 @@ func (y *yard) resolve(e nightly.Entry, s nightly.Source, digest string) (*pipel
 	if err != nil {
 		return nil, err
 	}
-	tc, err := y.tables.Resolve(wheel.Spec{ABI: wheel.TorchMinor, Archs: archs, Ops: []string{"cpu_adam", "fused_adam"}, CPU: wheel.CPUv3})
+	tc, err := y.tables.Resolve(wheel.Request{ABI: wheel.TorchMinor, Archs: archs, Ops: []string{"cpu_adam", "fused_adam"}, CPU: wheel.CPUv3})
 	if err != nil {
 		return nil, err
 	}

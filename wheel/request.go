@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Spec is a request for a wheel. The resolver fills in empty fields.
-type Spec struct {
+// Request is a request for a wheel. The resolver fills in empty fields.
+type Request struct {
 	DeepSpeed string   // version of a release
 	Foreign   bool     // the sources are the caller's own: DeepSpeed is the version they say
 	Archs     []Arch   // sorted; see ParseArchs
