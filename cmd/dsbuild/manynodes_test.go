@@ -22,10 +22,10 @@ import (
 // The program stays small, however many nodes there are: TestFullFleetThousandNodes has more.
 func TestManyNodes(t *testing.T) {
 	if testing.Short() {
-		t.Skip("short: deploys to 30 nodes")
+		t.Skip("short: deploys to 12 nodes")
 	}
 	t.Parallel()
-	staySmall(t, 30, 80e6)
+	staySmall(t, 12, 80e6)
 }
 
 // staySmall deploys to nodes and verifies them; dsbuild must have at most so many bytes resident.

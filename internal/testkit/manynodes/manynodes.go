@@ -54,7 +54,7 @@ func Up(ctx context.Context, dir string, count int) (*Fleet, error) {
 	if count < 1 || count > most {
 		return nil, fmt.Errorf("%d nodes: 1 to %d", count, most)
 	}
-	environment, err := standIn(ctx, filepath.Join(dir, "pip"))
+	environment, err := standIn(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -77,13 +77,17 @@ func Up(ctx context.Context, dir string, count int) (*Fleet, error) {
 	return f, nil
 }
 
-// standIn describes the environment of every node, and unpacks the pip that all of them share.
-func standIn(ctx context.Context, pip string) (python.StandIn, error) {
+// standIn describes the environment of every node.
+func standIn(ctx context.Context) (python.StandIn, error) {
 	interpreter, err := python.Find(ctx, pythonVersion)
 	if err != nil {
 		return python.StandIn{}, err
 	}
 	lines, err := dockerfiles.RuntimeRequirements()
+	if err != nil {
+		return python.StandIn{}, err
+	}
+	pip, err := python.Pip(ctx, interpreter, pythonVersion)
 	if err != nil {
 		return python.StandIn{}, err
 	}
@@ -96,7 +100,7 @@ func standIn(ctx context.Context, pip string) (python.StandIn, error) {
 			s.Packages = append(s.Packages, requirement)
 		}
 	}
-	return s, python.UnpackPip(ctx, interpreter, pip)
+	return s, nil
 }
 
 // newIdentity creates the key that all servers accept.

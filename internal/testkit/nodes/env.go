@@ -63,7 +63,11 @@ func (n *Node) makeEnv(ctx context.Context, opt Options, py string) error {
 	case WithTorch:
 		return n.torchEnv(ctx, opt, py)
 	case FakeTorch:
-		return python.StandIn{Interpreter: py, Version: opt.Python, Torch: FakeTorchVersion, CUDA: FakeTorchCUDA}.Make(n.venv())
+		pip, err := python.Pip(ctx, py, opt.Python)
+		if err != nil {
+			return err
+		}
+		return python.StandIn{Interpreter: py, Version: opt.Python, Torch: FakeTorchVersion, CUDA: FakeTorchCUDA, Pip: pip}.Make(n.venv())
 	default:
 		return nil
 	}

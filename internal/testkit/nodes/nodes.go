@@ -33,8 +33,8 @@ type Env int
 const (
 	// WithTorch has torch and DeepSpeed's requirements, as hard links to one cache.
 	WithTorch Env = iota
-	// FakeTorch has a stub that claims to be torch FakeTorchVersion, and nothing else, not even
-	// pip.
+	// FakeTorch has a stub that claims to be torch FakeTorchVersion, and pip. (WithTorch has no pip:
+	// Python then compiles the pip of its own wheel anew in each run, which takes longer than all else of a deploy.)
 	FakeTorch
 	// NoPython has no interpreter at the path in the inventory.
 	NoPython

@@ -2,10 +2,13 @@ package python
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/rogpeppe/go-internal/lockedfile"
 )
 
 // StandIn is a Python environment of a few small files: a link to a real interpreter, and
@@ -18,8 +21,8 @@ type StandIn struct {
 	Torch, CUDA string
 	// Packages are further packages, as NAME==VERSION, which have only metadata.
 	Packages []string
-	// Pip is the folder of an unpacked pip (see UnpackPip), which the environment links to; ""
-	// leaves it without pip.
+	// Pip is the folder of an unpacked pip (see Pip), which the environment links to; "" leaves it
+	// without pip.
 	Pip string
 }
 
@@ -84,6 +87,28 @@ def compiled_with_cxx11_abi(): return _C._GLIBCXX_USE_CXX11_ABI
 	files["torch/cuda.py"] = "def is_available(): return False\ndef device_count(): return 0\n"
 	files["torch/_C.py"] = "_GLIBCXX_USE_CXX11_ABI = True\n"
 	return files
+}
+
+// Pip returns the folder of an interpreter's own pip, which is unpacked once on this machine. version is the interpreter's X.Y.
+func Pip(ctx context.Context, interpreter, version string) (string, error) {
+	cache, err := CacheDir()
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(cache, "pip-"+version)
+	unlock, err := lockedfile.MutexAt(dir + ".lock").Lock()
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if _, err := os.Stat(dir); err == nil {
+		return dir, nil
+	}
+	unfinished := dir + ".new"
+	if err := errors.Join(os.RemoveAll(unfinished), UnpackPip(ctx, interpreter, unfinished)); err != nil {
+		return "", err
+	}
+	return dir, os.Rename(unfinished, dir)
 }
 
 // UnpackPip unpacks an interpreter's own pip into dir, with its byte code: Python would compile
