@@ -34,7 +34,6 @@ import (
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/launch/jobrunner"
-	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // repository is where the pages lie.
@@ -258,20 +257,34 @@ type sandbox struct {
 
 // TestPagesRun executes the commands of every page in a folder of the page's own
 // and compares what they say with what the page shows. testdata/pages/PAGE.txtar
-// says what lies there before, and what of the real parts of make test it needs.
+// says what lies there before, and what the page needs. Pages that need a cluster with
+// Slurm are those of TestFullSlurmPages.
 func TestPagesRun(t *testing.T) {
 	t.Parallel()
-	fleet := sync.OnceValue(func() *nodes.Fleet {
-		return nodestest.Up(t, nodes.Options{Count: 3, Env: nodes.WithTorch})
-	})
+	summary := runPages(t, func(needs []string) bool { return !slices.Contains(needs, "slurm") })
+	if dir := os.Getenv("DSBUILD_TEST_DIR"); dir != "" {
+		if err := os.WriteFile(filepath.Join(dir, "pages"), []byte(summary), 0o644); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// runPages executes the commands of the pages that a function chooses by what they need, and returns how many there are.
+func runPages(t *testing.T, chosen func(needs []string) bool) string {
+	t.Helper()
+	fleet := sync.OnceValue(func() *nodes.Fleet { return standInNodes(t) })
 	counts, spans := map[pages.Level]int{}, 0
 	var summary strings.Builder
 	for _, p := range documentation(t) {
 		path := strings.TrimPrefix(filepath.ToSlash(p.Path), repository+"/")
 		name := strings.ToLower(strings.ReplaceAll(strings.TrimSuffix(path, ".md"), "/", "-"))
+		setup := readSetup(t, name)
+		if !chosen(setup.needs) {
+			continue
+		}
 		ran := false
 		t.Run(name, func(t *testing.T) {
-			s := newSandbox(t, p.Path, name, fleet)
+			s := newSandbox(t, p.Path, setup, fleet)
 			for _, b := range p.Blocks {
 				s.block(t, p, b)
 			}
@@ -297,11 +310,17 @@ func TestPagesRun(t *testing.T) {
 	}
 	fmt.Fprintf(&summary, "commands of the pages: %s; %d within texts, parsed only\n", countsLine(counts), spans)
 	t.Log("\n" + summary.String())
-	if dir := os.Getenv("DSBUILD_TEST_DIR"); dir != "" {
-		if err := os.WriteFile(filepath.Join(dir, "pages"), []byte(summary.String()), 0o644); err != nil {
-			t.Error(err)
-		}
+	return summary.String()
+}
+
+// standInNodes are three nodes for the pages, whose stub claims to be the torch that pages show.
+func standInNodes(t *testing.T) *nodes.Fleet {
+	t.Helper()
+	fleet := nodestest.Up(t, nodes.Options{Count: 3, Env: nodes.FakeTorch})
+	for _, n := range fleet.Nodes {
+		claimTorch(t, n, nodes.DefaultTorch, "13.2")
 	}
+	return fleet
 }
 
 func countsLine(counts map[pages.Level]int) string {
@@ -314,15 +333,16 @@ func countsLine(counts map[pages.Level]int) string {
 	return strings.Join(parts, ", ")
 }
 
-// newSandbox lays out the files of a page and runs what has to be done before. An example's page has the files of its folder.
-func newSandbox(t *testing.T, path, page string, fleet func() *nodes.Fleet) *sandbox {
+// setup is testdata/pages/PAGE.txtar: files for the page's folder, the parts that the page needs, and a script that runs first.
+type setup struct {
+	page   string
+	files  *txtar.Archive
+	needs  []string
+	script string
+}
+
+func readSetup(t *testing.T, page string) setup {
 	t.Helper()
-	s := &sandbox{dir: t.TempDir()}
-	home := filepath.Join(s.dir, ".home")
-	if err := os.Mkdir(home, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	s.env = append(os.Environ(), "HOME="+home, "LC_ALL=C.UTF-8", "NO_COLOR=1", "COLUMNS=", "REPO="+absolute(t, repository))
 	archive, err := txtar.ParseFile(filepath.Join("testdata", "pages", page+".txtar"))
 	if errors.Is(err, os.ErrNotExist) {
 		archive, err = new(txtar.Archive), nil
@@ -330,15 +350,27 @@ func newSandbox(t *testing.T, path, page string, fleet func() *nodes.Fleet) *san
 	if err != nil {
 		t.Fatal(err)
 	}
-	setup := string(archive.Comment)
-	if first, rest, _ := strings.Cut(setup, "\n"); strings.HasPrefix(first, "needs:") {
-		setup = rest
-		s.needs(t, strings.Fields(first)[1:], fleet)
+	s := setup{page: page, files: archive, script: string(archive.Comment)}
+	if first, rest, _ := strings.Cut(s.script, "\n"); strings.HasPrefix(first, "needs:") {
+		s.needs, s.script = strings.Fields(first)[1:], rest
 	}
-	if err := txtar.Write(archive, s.dir); err != nil {
+	return s
+}
+
+// newSandbox lays out the files of a page and runs what has to be done before. An example's page has the files of its folder.
+func newSandbox(t *testing.T, path string, before setup, fleet func() *nodes.Fleet) *sandbox {
+	t.Helper()
+	s := &sandbox{dir: t.TempDir()}
+	home := filepath.Join(s.dir, ".home")
+	if err := os.Mkdir(home, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if strings.HasPrefix(page, "examples-") {
+	s.env = append(os.Environ(), "HOME="+home, "LC_ALL=C.UTF-8", "NO_COLOR=1", "COLUMNS=", "REPO="+absolute(t, repository))
+	s.bring(t, before.needs, fleet)
+	if err := txtar.Write(before.files, s.dir); err != nil {
+		t.Fatal(err)
+	}
+	if strings.HasPrefix(before.page, "examples-") {
 		if err := os.CopyFS(s.dir, os.DirFS(filepath.Dir(path))); err != nil {
 			t.Fatal(err)
 		}
@@ -346,7 +378,7 @@ func newSandbox(t *testing.T, path, page string, fleet func() *nodes.Fleet) *san
 	if s.login != nil {
 		command(t, s.dir, "chown", "-R", strconv.Itoa(slurm.UserID), ".")
 	}
-	if said, code := s.sh(t, setup, ""); code != 0 {
+	if said, code := s.sh(t, before.script, ""); code != 0 {
 		t.Fatalf("before the page: exit %d\n%s", code, said)
 	}
 	return s
@@ -361,20 +393,23 @@ func absolute(t *testing.T, path string) string {
 	return abs
 }
 
-// needs brings the real parts. Where make test has not made them the page is
+// bring brings the parts that a page needs. Where make test has not made the real ones the page is
 // skipped, and fails where the variable CI is true.
-func (s *sandbox) needs(t *testing.T, parts []string, fleet func() *nodes.Fleet) {
+func (s *sandbox) bring(t *testing.T, parts []string, fleet func() *nodes.Fleet) {
 	t.Helper()
 	for _, part := range parts {
 		switch part {
 		case "wheel":
 			_, dist := realWheel(t)
 			s.env = append(s.env, "DIST="+dist)
+		case "stand-in": // for the wheel, on nodes whose torch is a stub
+			dist := t.TempDir()
+			wheeltest.Packed(t, dist, standIn)
+			s.env = append(s.env, "DIST="+dist)
 		case "other": // wheel, of another DeepSpeed
-			path := wheeltest.Packed(t, t.TempDir(), wheeltest.Options{
-				Version: "0.19.7", CPU: wheel.CPUv2, Files: wheeltest.LoadedByPython(), Ops: []wheeltest.Op{{Name: "cpu_adam", Dir: "adam", SASS: []string{"8.0"}}},
-			})
-			s.env = append(s.env, "OTHER="+path)
+			other := standIn
+			other.Version = "0.19.7"
+			s.env = append(s.env, "OTHER="+wheeltest.Packed(t, t.TempDir(), other))
 		case "store": // with the wheel of make test in it, for plans of its engine
 			realWheel(t)
 			s.env = append(s.env, "XDG_CACHE_HOME="+xdg.CacheHome, "XDG_STATE_HOME="+xdg.StateHome)
@@ -387,6 +422,8 @@ func (s *sandbox) needs(t *testing.T, parts []string, fleet func() *nodes.Fleet)
 				t.Skip("short: runs real nodes")
 			}
 			s.env = append(s.env, "NODES="+fleet().Inventory)
+		case "torch": // nodes of the page's own, with the real one
+			s.env = append(s.env, "NODES="+nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.WithTorch}).Inventory)
 		case "slurm":
 			s.atLogin(t)
 		default:
@@ -394,6 +431,9 @@ func (s *sandbox) needs(t *testing.T, parts []string, fleet func() *nodes.Fleet)
 		}
 	}
 }
+
+// standIn is a wheel that fits where the wheel of make test does, and loads where torch is a stub.
+var standIn = wheeltest.Options{Stable: "2.10", Files: wheeltest.LoadedByPython(), Ops: []wheeltest.Op{{Name: "cpu_adam", Dir: "adam"}}}
 
 // atLogin puts the sandbox on the login node of a Slurm cluster, for a user who is not
 // root: with two nodes, and a wheel for them in dist.

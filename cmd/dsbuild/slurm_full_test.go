@@ -465,3 +465,8 @@ func TestFullSlurmNodeDown(t *testing.T) {
 	}
 	t.Logf("result: a node of 4 switched off in the middle (SlurmdTimeout 5): the others are ok, the run ends %.0f s later and says: %s", time.Since(begin).Seconds(), r.Nodes[0].Error)
 }
+
+// The commands of the pages about Slurm run on the login node of a cluster.
+func TestFullSlurmPages(t *testing.T) {
+	runPages(t, func(needs []string) bool { return slices.Contains(needs, "slurm") })
+}
