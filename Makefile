@@ -3,10 +3,8 @@ SHELL := /bin/bash
 GO ?= go
 FUZZTIME ?= 10s
 
-# The systems on which dsbuild runs. OTHERS are those that make test compiles for: one for
-# each operating system besides CI's own. No line of dsbuild depends on the processor.
+# The systems on which dsbuild runs.
 DRIVERS = linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64
-OTHERS = darwin/arm64 windows/amd64
 
 # The program that makes a release: the last version that compiles with the Go of go.mod.
 GORELEASER = v2.12.0
@@ -31,7 +29,7 @@ endif
 # Programs are linked like those of a release. All of them, the engine's and the tests too, have the same
 # flags, so that Go compiles their common packages once. The compiler spends a tenth of its time on debug information.
 FLAGS = -trimpath -gcflags=all=-dwarf=false -ldflags=-w
-build quickstart nodes nodes-stop engine engine-stop bin/ci/engine source others check test: export CGO_ENABLED = 0
+build quickstart nodes nodes-stop engine engine-stop bin/ci/engine source check test: export CGO_ENABLED = 0
 quickstart nodes nodes-stop: export GOFLAGS += $(FLAGS)
 
 PREFIX ?= /usr/local
@@ -97,9 +95,6 @@ race: modules ## the short tests with Go's race detector; the last line is the s
 
 packages-lock: bin/ci/packagelock ## resolve the Python packages of all toolchains again, by PyPI: dockerfiles/packages.lock
 	bin/ci/packagelock
-
-others:
-	@for t in $(OTHERS); do echo "==> compiling for $$t"; GOOS=$${t%/*} GOARCH=$${t#*/} $(GO) build $(FLAGS) -o /dev/null ./cmd/dsbuild || exit 1; done
 
 test: build bin/ci/engine ## what CI runs: real engine, real wheel, real nodes (without an engine, the tests that need none); or PART=fleet, remote, rest
 	FLAGS="$(FLAGS)" ci/test.sh $(PART)

@@ -57,7 +57,7 @@ trap 'exit 143' TERM
 needed=$(go list -test -deps $list)
 if grep -q '/internal/testkit/built$' <<<"$needed"; then start wheel prepare; fi
 if [[ $part = all || $part = rest ]]; then
-  start source nice make --no-print-directory source others
+  start source nice make --no-print-directory source
   start ci go test -C ci $FLAGS -vet=off -count=1 -p 1 -timeout 45m ./...
 fi
 # The packages that take longest come first. The tests wait for processes and timers too, so more of them run at once than there are cores.

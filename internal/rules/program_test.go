@@ -6,6 +6,7 @@ import (
 	"go/token"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -37,17 +38,13 @@ func load(t *testing.T) *program {
 	return p
 }
 
-// loadProgram reads the program's sources, and those of its modules without the bodies of their functions. It needs no
-// compiled packages, which are not always there.
-func loadProgram() (*program, error) {
-	folder, err := filepath.Abs(root)
-	if err != nil {
-		return nil, err
-	}
-	all, err := gopackages.Load(&gopackages.Config{
+// loadPackages reads the program's sources for a system, and those of its modules without the bodies of their functions. It needs
+// no compiled packages, which are not always there.
+func loadPackages(folder string, system ...string) ([]*gopackages.Package, error) {
+	return gopackages.Load(&gopackages.Config{
 		Mode: gopackages.LoadAllSyntax &^ gopackages.NeedExportFile,
 		Dir:  folder,
-		Env:  append(os.Environ(), "CGO_ENABLED=0"),
+		Env:  slices.Concat(os.Environ(), []string{"CGO_ENABLED=0"}, system),
 		ParseFile: func(files *token.FileSet, name string, source []byte) (*ast.File, error) {
 			file, err := parser.ParseFile(files, name, source, parser.SkipObjectResolution)
 			if err == nil && !strings.HasPrefix(name, folder+string(filepath.Separator)) {
@@ -60,6 +57,49 @@ func loadProgram() (*program, error) {
 			return file, err
 		},
 	}, "./cmd/dsbuild")
+}
+
+// TestOtherSystems reads the program as compilers for the operating systems besides CI's own do. No line of dsbuild depends on the
+// processor.
+func TestOtherSystems(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: reads all modules anew for each system")
+	}
+	folder, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for goos, arch := range map[string]string{"darwin": "arm64", "windows": "amd64"} {
+		all, err := loadPackages(folder, "GOOS="+goos, "GOARCH="+arch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files := 0
+		gopackages.Visit(all, nil, func(one *gopackages.Package) {
+			if !strings.HasPrefix(one.PkgPath, Module+"/") {
+				return
+			}
+			for _, err := range one.Errors {
+				t.Errorf("%s: %v", goos, err)
+			}
+			for _, file := range one.GoFiles {
+				if strings.HasSuffix(file, "_"+goos+".go") {
+					files++
+				}
+			}
+		})
+		if goos == "windows" && files == 0 {
+			t.Error("no file of windows was read")
+		}
+	}
+}
+
+func loadProgram() (*program, error) {
+	folder, err := filepath.Abs(root)
+	if err != nil {
+		return nil, err
+	}
+	all, err := loadPackages(folder)
 	if err != nil {
 		return nil, err
 	}
