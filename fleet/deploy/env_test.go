@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -43,43 +44,63 @@ func long(t *testing.T) {
 	}
 }
 
-// newEnvironment makes one with torch of the given version for CUDA 13.2, and the pip
-// that all tests share.
+// newEnvironment makes one with torch of the given version for CUDA 13.2, and the quick pip,
+// which TestQuickPip compares with the real one.
 func newEnvironment(t *testing.T, torch string) environment {
 	t.Helper()
-	e := newEnvironmentIn(t, t.TempDir(), torch)
-	if err := os.Symlink(filepath.Join(compiledPip(t), "pip"), filepath.Join(e.site, "pip")); err != nil {
+	return newEnvironmentIn(t, t.TempDir(), torch).withPip(t, quickPip)
+}
+
+// withPip gives an environment a link to a pip that all tests share, in place of the one that it has.
+func (e environment) withPip(t *testing.T, pip sharedPip) environment {
+	t.Helper()
+	link := filepath.Join(e.site, "pip")
+	if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(filepath.Join(pip.folder(t), "pip"), link); err != nil {
 		t.Fatal(err)
 	}
 	return e
 }
 
-// compiledPip is the folder of an unpacked pip with its byte code. Python compiles the wheel
-// that it brings along anew in each run, which takes longer than all else of a deploy.
-func compiledPip(t *testing.T) string {
+// sharedPip returns the folder of an unpacked pip with its byte code. Python compiles the wheel that it brings along anew in each
+// run, which takes longer than all else of a deploy.
+type sharedPip func() (string, error)
+
+func (p sharedPip) folder(t *testing.T) string {
 	t.Helper()
-	if err := unpackPip(); err != nil {
+	dir, err := p()
+	if err != nil {
 		t.Fatal(err)
 	}
-	return pipDir
+	return dir
 }
 
-// pipDir is in the directory of environments, which TestMain makes and removes.
-var pipDir string
+var (
+	realPip sharedPip = sync.OnceValues(func() (string, error) {
+		out, err := exec.Command("python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])").Output()
+		if err != nil {
+			return "", err
+		}
+		return python.Pip(context.Background(), "python3", strings.TrimSpace(string(out)))
+	})
+	quickPip sharedPip = sync.OnceValues(func() (string, error) {
+		dir := filepath.Join(scratch, "quickpip")
+		return dir, python.UnpackQuickPip(context.Background(), "python3", dir)
+	})
+)
 
-// unpackPip fills pipDir for the first test that asks.
-var unpackPip = sync.OnceValue(func() error {
-	return python.UnpackPip(context.Background(), "python3", pipDir)
-})
+// scratch is a directory that TestMain makes and removes.
+var scratch string
 
 func TestMain(m *testing.M) {
-	scratch, err := os.MkdirTemp("", "dsbuild-environments-")
-	if err != nil {
+	var err error
+	if scratch, err = os.MkdirTemp("", "dsbuild-environments-"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 	_ = os.Chmod(scratch, 0o755) // for environments of other users
-	pipDir = filepath.Join(scratch, "pip")
 	code := m.Run()
 	_ = os.RemoveAll(scratch) // in the temporary folder
 	os.Exit(code)
@@ -93,7 +114,7 @@ func newEnvironmentIn(t *testing.T, parent, torch string) environment {
 	defer templates.Unlock()
 	template, ok := templates.byTorch[torch]
 	if !ok {
-		template = makeTemplate(t, filepath.Join(filepath.Dir(pipDir), fmt.Sprint("template", len(templates.byTorch))), torch)
+		template = makeTemplate(t, filepath.Join(scratch, fmt.Sprint("template", len(templates.byTorch))), torch)
 		templates.byTorch[torch] = template
 	}
 	return template.copied(t, parent)
@@ -104,6 +125,47 @@ var templates = struct {
 	sync.Mutex
 	byTorch map[string]environment
 }{byTorch: map[string]environment{}}
+
+// oneInstalled is an environment in which dsbuild has installed a wheel.
+type oneInstalled struct {
+	environment
+	wheel string // its path
+}
+
+// installed are environments from which tests copy theirs, by the version of the wheel: each is deployed once.
+var installed = struct {
+	sync.Mutex
+	byVersion map[string]oneInstalled
+}{byVersion: map[string]oneInstalled{}}
+
+// withInstalled makes an environment in which dsbuild has installed a wheel of this version, and loads the wheel.
+func withInstalled(t *testing.T, version string) (environment, []wheel.Loaded) {
+	t.Helper()
+	installed.Lock()
+	defer installed.Unlock()
+	template, ok := installed.byVersion[version]
+	if !ok {
+		dir := filepath.Join(scratch, "installed-"+version)
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		template = oneInstalled{newEnvironmentIn(t, dir, "2.15.0").withPip(t, quickPip), makeWheel(t, dir, wheelOptions{version: version})}
+		h, s := host(t, "gpu1", template.environment, sshtest.Options{})
+		if r := run(t, context.Background(), options(t, load(t, template.wheel), []*sshtest.Server{s}, h)); r.Err() != nil {
+			t.Fatal(r.Err())
+		}
+		installed.byVersion[version] = template
+	}
+	copied := filepath.Join(t.TempDir(), filepath.Base(template.wheel))
+	data, err := os.ReadFile(template.wheel)
+	if err == nil {
+		err = os.WriteFile(copied, data, 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return template.copied(t, t.TempDir()), load(t, copied)
+}
 
 func makeTemplate(t *testing.T, dir, torch string) environment {
 	t.Helper()

@@ -84,13 +84,11 @@ func wheelhouse(t *testing.T, wheels ...small) *wheel.Bundle {
 func (e environment) install(t *testing.T, wheels ...small) {
 	t.Helper()
 	dir := t.TempDir()
-	args := []string{filepath.Join(compiledPip(t), "pip"), "-q", "install", "--no-deps", "--no-index", "--force-reinstall"}
+	var paths []string
 	for _, w := range wheels {
-		args = append(args, w.write(t, dir))
+		paths = append(paths, w.write(t, dir))
 	}
-	if out, err := exec.Command(e.python, args...).CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	e.pipInstall(t, quickPip, paths...)
 }
 
 // lacking is an environment without einops, with an old hjson and two packages
@@ -126,7 +124,7 @@ func needy() wheelOptions { return wheelOptions{require: []string{"hjson>=3", "s
 
 func TestBundleFillsWhatANodeLacks(t *testing.T) {
 	t.Parallel()
-	e := lacking(t)
+	e := lacking(t).withPip(t, realPip)
 	h, s := host(t, "gpu1", e, sshtest.Options{})
 	opt := options(t, load(t, makeWheel(t, t.TempDir(), needy())), []*sshtest.Server{s}, h)
 	was := e.snapshot(t)

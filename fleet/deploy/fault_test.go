@@ -271,14 +271,9 @@ func exists(path string) func() bool {
 // withOld is an environment in which dsbuild has installed DeepSpeed 0.19.7.
 func withOld(t *testing.T) (environment, deploy.Options, *sshtest.Server) {
 	t.Helper()
-	e := newEnvironment(t, "2.15.0")
+	e, _ := withInstalled(t, "0.19.7")
 	h, s := host(t, "gpu1", e, sshtest.Options{})
-	opt := options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{version: "0.19.7"})), []*sshtest.Server{s}, h)
-	if r := run(t, context.Background(), opt); r.Err() != nil {
-		t.Fatal(r.Err())
-	}
-	opt.Wheels = load(t, makeWheel(t, t.TempDir(), wheelOptions{}))
-	return e, opt, s
+	return e, options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{})), []*sshtest.Server{s}, h), s
 }
 
 func TestInterruptDuringInstallPutsTheOldVersionBack(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 
 func TestDeployInstallsAndSecondRunChangesNothing(t *testing.T) {
 	t.Parallel()
-	e := newEnvironment(t, "2.15.0")
+	e := newEnvironment(t, "2.15.0").withPip(t, realPip)
 	wheels := load(t, makeWheel(t, t.TempDir(), wheelOptions{}))
 	h, s := host(t, "gpu1", e, sshtest.Options{})
 	opt := options(t, wheels, []*sshtest.Server{s}, h)

@@ -46,7 +46,7 @@ func commands(names ...string) map[string]string {
 func TestCommandsArePutBack(t *testing.T) {
 	long(t)
 	t.Parallel()
-	e := newEnvironment(t, "2.15.0")
+	e := newEnvironment(t, "2.15.0").withPip(t, realPip)
 	h, s := host(t, "gpu1", e, sshtest.Options{})
 	broken := makeWheel(t, t.TempDir(), wheelOptions{files: map[string]string{"deepspeed/__init__.py": "import no_such_module\n"}})
 	opt := options(t, load(t, withFiles(t, broken, commands("ds_new"))), []*sshtest.Server{s}, h)

@@ -30,6 +30,7 @@ func TestHungPipAndWhoWaitsForIt(t *testing.T) {
 	long(t)
 	t.Parallel()
 	e, opt, _ := withOld(t)
+	e.withPip(t, realPip)
 	was := e.snapshot(t)
 	pids := filepath.Join(t.TempDir(), "pids")
 	started, _ := e.hook(t, "import subprocess\n    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n    child = subprocess.Popen(['sleep', '1000'])\n    open('"+pids+"', 'w').write('%d %d' % (os.getpid(), child.pid))\n    time.sleep(1000)")
@@ -208,7 +209,7 @@ func TestFullDiskWhileInstalling(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			disk := smallDisk(t, "size=100m,nr_inodes=4000")
-			e := old.copied(t, disk)
+			e := old.copied(t, disk).withPip(t, realPip)
 			h, s := host(t, "gpu1", e, sshtest.Options{})
 			opt := options(t, nil, []*sshtest.Server{s}, h)
 			ballast := filepath.Join(disk, "ballast")

@@ -191,7 +191,7 @@ func TestFilesExchangedDuringTheInstallation(t *testing.T) {
 	w.sign(t, k, "a")
 	evil := makeWheel(t, t.TempDir(), wheelOptions{files: map[string]string{"deepspeed/evil.py": "evil = True\n"}})
 	edited := makeWheel(t, t.TempDir(), wheelOptions{files: map[string]string{"deepspeed/ops/__init__.py": "evil = True\n"}})
-	e := newEnvironment(t, "2.15.0")
+	e := newEnvironment(t, "2.15.0").withPip(t, realPip)
 	h, s := host(t, "gpu1", e, sshtest.Options{})
 	opt := options(t, w.loaded, []*sshtest.Server{s}, h)
 	inbox := filepath.Join(e.dir, ".dsbuild", "inbox", filepath.Base(w.file))

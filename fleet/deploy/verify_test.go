@@ -88,36 +88,24 @@ type few struct {
 	wheel wheel.Loaded
 }
 
-// deployed deploys a wheel to one node and copies its environment to n in all.
+// deployed returns n nodes that are copies of one to which dsbuild has deployed a wheel.
 // The options are without the wheel.
 func deployed(t *testing.T, n int) few {
 	t.Helper()
-	first := newEnvironment(t, "2.15.0")
-	wheels := load(t, makeWheel(t, t.TempDir(), wheelOptions{}))
-	h, s := host(t, "gpu01", first, sshtest.Options{})
-	if r := run(t, context.Background(), options(t, wheels, []*sshtest.Server{s}, h)); r.Err() != nil {
-		t.Fatal(r.Err())
-	}
-	f := few{envs: []environment{first}, wheel: wheels[0]}
-	hosts, servers := []inventory.Host{h}, []*sshtest.Server{s}
-	for i := 1; i < n; i++ {
-		e := first.copy(t)
+	first, wheels := withInstalled(t, "0.19.8")
+	f := few{wheel: wheels[0]}
+	var hosts []inventory.Host
+	var servers []*sshtest.Server
+	for i := range n {
+		e := first
+		if i > 0 {
+			e = first.copied(t, t.TempDir())
+		}
 		h, s := host(t, fmt.Sprintf("gpu%02d", i+1), e, sshtest.Options{})
 		f.envs, hosts, servers = append(f.envs, e), append(hosts, h), append(servers, s)
 	}
 	f.opt = options(t, nil, servers, hosts...)
 	return f
-}
-
-// copy is the same environment at another place.
-func (e environment) copy(t *testing.T) environment {
-	t.Helper()
-	dir := filepath.Join(t.TempDir(), "venv")
-	if out, err := exec.Command("cp", "-a", e.dir, dir).CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	move := func(path string) string { return dir + strings.TrimPrefix(path, e.dir) }
-	return environment{dir, move(e.python), move(e.site)}
 }
 
 func (f few) look(t *testing.T) *report.Report {
@@ -298,10 +286,7 @@ func TestVerifyOfFilesMissingAddedAndReplaced(t *testing.T) {
 // byHand installs a wheel as somebody without dsbuild would.
 func byHand(t *testing.T, e environment, path string) {
 	t.Helper()
-	out, err := exec.Command("python3", "-m", "pip", "--python", e.python, "install", "-q", "--disable-pip-version-check", "--no-index", "--no-deps", "--force-reinstall", path).CombinedOutput()
-	if err != nil {
-		t.Fatalf("pip: %v\n%s", err, out)
-	}
+	e.pipInstall(t, quickPip, path)
 }
 
 func TestVerifyOfWhatOthersInstalled(t *testing.T) {
@@ -574,7 +559,7 @@ func TestVerifyOfAWheelForEachTorch(t *testing.T) {
 		t.Errorf("without: %v\n%s", r.Err(), printed(t, r))
 	}
 	// Nodes of one wheel must agree all the same.
-	third := envs[0].copy(t)
+	third := envs[0].copied(t, t.TempDir())
 	third.write(t, "transformers-5.2.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: transformers\nVersion: 5.2.0\n")
 	h, s := host(t, "gpu3", third, sshtest.Options{})
 	opt = options(t, wheels, append(servers, s), append(hosts, h)...)

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -24,6 +25,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/verify"
 	"github.com/dsbuild/dsbuild/internal/pyindex"
 	"github.com/dsbuild/dsbuild/internal/remote"
+	pythons "github.com/dsbuild/dsbuild/internal/testkit/python"
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheelindex"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
@@ -122,12 +124,19 @@ func (s *site) lockOnly(t *testing.T, text string) (l *environment.Lock, paths m
 
 const small = "name: train\npython: 3.11\nrequirements: [alpha, torch]\n"
 
+// systemPython is the machine's own Python 3.11. That of a version manager has packages, which it looks at whenever it starts.
+var systemPython = sync.OnceValues(func() (string, error) { return pythons.Find(context.Background(), "3.11") })
+
 // host is a bare node: Python, and nothing else.
 func host(t *testing.T, name string, opt sshtest.Options) (inventory.Host, *sshtest.Server) {
 	t.Helper()
+	python, err := systemPython()
+	if err != nil {
+		t.Fatal(err)
+	}
 	opt.Name = name
 	s := sshtest.Start(t, opt)
-	return inventory.Host{Name: name, Node: name, Address: s.Address, Port: s.Port, User: s.User, IdentityFile: s.IdentityFile, Python: "python3"}, s
+	return inventory.Host{Name: name, Node: name, Address: s.Address, Port: s.Port, User: s.User, IdentityFile: s.IdentityFile, Python: python}, s
 }
 
 // options are those of a deploy to test servers.

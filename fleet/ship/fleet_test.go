@@ -67,7 +67,7 @@ type testFleet struct {
 
 func newFleet(t *testing.T, kinds ...kind) *testFleet {
 	t.Helper()
-	up := nodestest.Up(t, nodes.Options{Count: len(kinds), Env: nodes.FakeTorch})
+	up := nodestest.Up(t, nodes.Options{Count: len(kinds), Env: nodes.FakeTorch, QuickPip: true})
 	inv, err := inventory.Load(up.Inventory)
 	if err != nil {
 		t.Fatal(err)

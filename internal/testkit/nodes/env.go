@@ -45,7 +45,7 @@ func envMark(e Env, opt Options) string {
 		needs, _ := dockerfiles.RuntimeRequirements() // the installation reports an error
 		return fmt.Sprintf("%s %s python %s %s\n", e, opt.Torch, opt.Python, strings.Join(slices.Concat(needs, opt.Packages), " "))
 	case FakeTorch:
-		return fmt.Sprintf("%s %s python %s\n", e, FakeTorchVersion, opt.Python)
+		return fmt.Sprintf("%s %s python %s quick pip %v\n", e, FakeTorchVersion, opt.Python, opt.QuickPip)
 	default:
 		return e.String() + "\n"
 	}
@@ -63,7 +63,7 @@ func (n *Node) makeEnv(ctx context.Context, opt Options, py string) error {
 	case WithTorch:
 		return n.torchEnv(ctx, opt, py)
 	case FakeTorch:
-		pip, err := python.Pip(ctx, py, opt.Python)
+		pip, err := unpackedPip(ctx, opt, py)
 		if err != nil {
 			return err
 		}
@@ -71,6 +71,18 @@ func (n *Node) makeEnv(ctx context.Context, opt Options, py string) error {
 	default:
 		return nil
 	}
+}
+
+// unpackedPip returns the folder of the pip of FakeTorch.
+func unpackedPip(ctx context.Context, opt Options, py string) (string, error) {
+	if !opt.QuickPip {
+		return python.Pip(ctx, py, opt.Python)
+	}
+	dir := filepath.Join(opt.Dir, "quickpip")
+	if _, err := os.Stat(dir); err == nil {
+		return dir, nil
+	}
+	return dir, python.UnpackQuickPip(ctx, py, dir)
 }
 
 // torchEnv installs torch from uv's cache by hard links, so the files exist once for all nodes.

@@ -65,6 +65,8 @@ type Options struct {
 	Torch string
 	// Packages go into WithTorch besides torch and DeepSpeed's requirements.
 	Packages []string
+	// QuickPip gives FakeTorch the quick pip of tests in place of a real one.
+	QuickPip bool
 	// Python is the major.minor version of the interpreters; "" means 3.11.
 	Python string
 	// Networks gives every node and the driver a network of their own, whose links Fleet.Shape can
