@@ -76,7 +76,7 @@ func nearest(word string, known []string) string {
 
 // Request holds the settings and surroundings of a job.
 type Request struct {
-	Kind     Kind
+	Kind     Launcher
 	File     Settings // of the job file, if there is one
 	Flags    Settings // override the file
 	Command  []string // script and arguments; override the file's
@@ -220,7 +220,7 @@ func (b *builder) decideProcesses() {
 		j.GPUs = slices.MaxFunc(j.Hosts, func(a, b inventory.Host) int { return a.Slots - b.Slots }).Slots
 	case !b.isSet("gpus") && (!j.ProcsSaid || j.Kind == JAX):
 		// A usual server has eight, the guides' script four, and a container one.
-		j.GPUs = cmp.Or(map[Kind]int{Torchrun: 4, AIStation: 1}[j.Kind], 8)
+		j.GPUs = cmp.Or(map[Launcher]int{Torchrun: 4, AIStation: 1}[j.Kind], 8)
 	}
 	switch {
 	case j.Procs > 0:

@@ -20,7 +20,7 @@ func TestSlurmContainers(t *testing.T) {
 			return []string{"apptainer", "exec", "--nv", "--pwd", dir, "--bind", "/a $(touch owned):/data:ro", "--bind", "/b:/b", "--bind", dir, "nvcr.io#nvidia/pytorch:1", "bash", "-c"}
 		},
 	} {
-		for _, kind := range []Kind{Slurm, JAX} {
+		for _, kind := range []Launcher{Slurm, JAX} {
 			flags := flagsOf("nodes=2", "container="+container, "image=nvcr.io#nvidia/pytorch:1")
 			flags.Say("mount", "--mount", "/a $(touch owned):/data:ro", "/b:/b")
 			j, err := New(Request{Kind: kind, Flags: flags, Command: []string{"t.py"}})
@@ -51,7 +51,7 @@ func TestSlurmContainers(t *testing.T) {
 func TestContainerMistakes(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		kind        Kind
+		kind        Launcher
 		flags, want string
 	}{
 		{Slurm, "container=pyxis", "no image given"},

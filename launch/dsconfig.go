@@ -40,10 +40,10 @@ func configKeys() []string {
 }
 
 // takesConfig are the kinds whose jobs may have a DeepSpeed configuration.
-func takesConfig() []Kind { return []Kind{Slurm, Torchrun, AIStation} }
+func takesConfig() []Launcher { return []Launcher{Slurm, Torchrun, AIStation} }
 
 // TakesConfig reports whether jobs of a kind may have a DeepSpeed configuration.
-func TakesConfig(kind Kind) bool { return slices.Contains(takesConfig(), kind) }
+func TakesConfig(kind Launcher) bool { return slices.Contains(takesConfig(), kind) }
 
 // prepareConfig completes the settings of DeepSpeed's configuration, or reads the
 // user's own, and checks it.

@@ -167,7 +167,7 @@ func TestBatchHints(t *testing.T) {
 func TestConfigPassed(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		kind  Kind
+		kind  Launcher
 		flags string
 		words string
 		want  string // behind the program's name; none where nothing is passed

@@ -16,7 +16,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 // sample is a job whose rendering is kept in testdata/golden/NAME.
 type sample struct {
 	name  string
-	kind  Kind
+	kind  Launcher
 	flags []string // KEY=VALUE
 	args  []string
 	nodes string // an inventory

@@ -46,7 +46,7 @@ func TestHostileWords(t *testing.T) {
 	t.Parallel()
 	evil := "a $(touch owned) `touch owned` '; touch owned; ' \" } #"
 	for _, c := range []struct {
-		kind   Kind
+		kind   Launcher
 		script string
 		flags  []string
 	}{

@@ -13,17 +13,17 @@ import (
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
-// Kind is a way to launch a job.
-type Kind string
+// Launcher is a way to launch a job.
+type Launcher string
 
 // The kinds there are.
 const (
-	Slurm     Kind = "slurm"
-	Torchrun  Kind = "torchrun"
-	JAX       Kind = "jax"
-	AIStation Kind = "aistation"
-	K8s       Kind = "k8s"
-	Docker    Kind = "docker"
+	Slurm     Launcher = "slurm"
+	Torchrun  Launcher = "torchrun"
+	JAX       Launcher = "jax"
+	AIStation Launcher = "aistation"
+	K8s       Launcher = "k8s"
+	Docker    Launcher = "docker"
 )
 
 // Kinds lists all kinds with a description.
@@ -40,7 +40,7 @@ func Kinds() []KindInfo {
 
 // KindInfo is a kind with a description.
 type KindInfo struct {
-	Kind  Kind
+	Kind  Launcher
 	About string
 }
 
@@ -88,7 +88,7 @@ type Toleration struct {
 // Job is one checked training job. A zero number or an empty text was not given
 // and has no default for the job's kind.
 type Job struct {
-	Kind Kind
+	Kind Launcher
 	Name string
 
 	SizeSettings

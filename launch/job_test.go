@@ -20,7 +20,7 @@ func readText(t *testing.T, text string) (Settings, error) {
 }
 
 // made is the job of a file and of flags.
-func made(t *testing.T, kind Kind, file string, flags []string, command ...string) (*Job, error) {
+func made(t *testing.T, kind Launcher, file string, flags []string, command ...string) (*Job, error) {
 	t.Helper()
 	r := Request{Kind: kind, Flags: flagsOf(flags...), Command: command, ReadFile: os.ReadFile}
 	if file != "" {
@@ -67,7 +67,7 @@ jax-form: manual
 // process may have several.
 func TestProcesses(t *testing.T) {
 	for _, c := range []struct {
-		kind               Kind
+		kind               Launcher
 		flags              []string
 		gpus, procs, world int
 	}{
@@ -172,7 +172,7 @@ func TestSbatchKeyOfFile(t *testing.T) {
 
 func TestJobMistakes(t *testing.T) {
 	for _, c := range []struct {
-		kind  Kind
+		kind  Launcher
 		flags string
 		want  string
 	}{
@@ -261,7 +261,7 @@ func TestPlaces(t *testing.T) {
 // A refused value is one mistake: nothing that follows from it is another one. Its hint can be typed.
 func TestRefusedOnce(t *testing.T) {
 	for _, c := range []struct {
-		kind       Kind
+		kind       Launcher
 		flag       string
 		want, hint string
 	}{

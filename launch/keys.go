@@ -33,7 +33,7 @@ type Key struct {
 	Flag        string // "" where it is the name
 	Placeholder string // of the flag's value
 	Help        string
-	Kinds       []Kind // that use the key; nil: all
+	Kinds       []Launcher // that use the key; nil: all
 	kind        valueKind
 	set         func(*builder, Setting)
 	sbatch      string // the options of sbatch for which the key stands, without their dashes
@@ -60,21 +60,21 @@ func KeyOfSbatch(option string) (Key, bool) {
 }
 
 // For reports whether a kind uses the key.
-func (k Key) For(kind Kind) bool { return k.Kinds == nil || slices.Contains(k.Kinds, kind) }
+func (k Key) For(kind Launcher) bool { return k.Kinds == nil || slices.Contains(k.Kinds, kind) }
 
 // TakesInventory reports whether an inventory can choose the nodes of a kind.
-func TakesInventory(kind Kind) bool { return slices.Contains(byHand(), kind) }
+func TakesInventory(kind Launcher) bool { return slices.Contains(byHand(), kind) }
 
 // Groups of kinds that share keys.
-func bySlurm() []Kind      { return []Kind{Slurm, JAX} }
-func byTorchrun() []Kind   { return []Kind{Slurm, Torchrun, AIStation, K8s, Docker} }
-func byHand() []Kind       { return []Kind{Torchrun, JAX, Docker} }
-func inContainers() []Kind { return []Kind{K8s, Docker, AIStation, Slurm, JAX} }
+func bySlurm() []Launcher      { return []Launcher{Slurm, JAX} }
+func byTorchrun() []Launcher   { return []Launcher{Slurm, Torchrun, AIStation, K8s, Docker} }
+func byHand() []Launcher       { return []Launcher{Torchrun, JAX, Docker} }
+func inContainers() []Launcher { return []Launcher{K8s, Docker, AIStation, Slurm, JAX} }
 
 // Keys are all settings except the script and its arguments.
 func Keys() []Key {
 	const names = `[A-Za-z0-9_.,-]{1,200}`
-	k8s := []Kind{K8s}
+	k8s := []Launcher{K8s}
 	const platforms = `(cuda|rocm|gpu|oneapi|tpu|cpu)` // those of jax/_src/xla_bridge.py; gpu is any of the first three
 	return append([]Key{
 		// The size of the job.
@@ -83,16 +83,16 @@ func Keys() []Key {
 		{Name: "nodes", sbatch: "nodes N", Placeholder: "N|MIN:MAX", Help: "number of nodes, or minimum and maximum of an elastic job (default: 1, or those of an inventory)", set: setNodes},
 		{Name: "gpus", sbatch: "gres gpus G gpus-per-node gpus-per-task", Placeholder: "N", Help: "GPUs of each node; 0 for none. For Slurm also with their type: h100:8", set: setGPUs},
 		{Name: "procs", sbatch: "ntasks n ntasks-per-node tasks-per-node", Placeholder: "N", Help: "processes of each node (default: one for each GPU; under JAX one)", set: numberBetween(1, 1024, func(j *Job) *int { return &j.Procs })},
-		{Name: "cpus", sbatch: "cpus-per-task c", Placeholder: "N", Help: "CPUs of each task (default: one for each process, plus two; eight for each if the optimizer runs on the CPU)", Kinds: []Kind{Slurm, JAX, AIStation, K8s}, set: numberBetween(1, 4096, func(j *Job) *int { return &j.CPUs })},
+		{Name: "cpus", sbatch: "cpus-per-task c", Placeholder: "N", Help: "CPUs of each task (default: one for each process, plus two; eight for each if the optimizer runs on the CPU)", Kinds: []Launcher{Slurm, JAX, AIStation, K8s}, set: numberBetween(1, 4096, func(j *Job) *int { return &j.CPUs })},
 		// How the nodes meet.
 		{Name: "master", Placeholder: "HOST", Help: "address of the first node, where all nodes meet (default: the inventory's first)", Kinds: byHand(), set: matchingText(`[A-Za-z0-9_:][A-Za-z0-9._:-]{0,252}`, "a host name or an address", func(j *Job) *string { return &j.Master })},
 		{Name: "port", Placeholder: "PORT", Help: "port of the first node (default: 29500; under Slurm from the job's number)", set: numberBetween(1024, 65535, func(j *Job) *int { return &j.Port })},
 		{Name: "rdzv-id", Placeholder: "ID", Help: "name of the rendezvous, unique among running jobs (default: the job's name; under Slurm its number)", Kinds: byTorchrun(), set: matchingText(`[A-Za-z0-9._-]{1,128}`, "letters, digits, '.', '_' and '-'", func(j *Job) *string { return &j.RdzvID })},
-		{Name: "rendezvous", Placeholder: "HOW", Help: "static (fixed ranks) or c10d (the nodes agree on their ranks; required for MIN:MAX)", Kinds: []Kind{Slurm, Torchrun, Docker}, set: oneOf(func(j *Job) *string { return &j.Rendezvous }, "static", "c10d")},
+		{Name: "rendezvous", Placeholder: "HOW", Help: "static (fixed ranks) or c10d (the nodes agree on their ranks; required for MIN:MAX)", Kinds: []Launcher{Slurm, Torchrun, Docker}, set: oneOf(func(j *Job) *string { return &j.Rendezvous }, "static", "c10d")},
 		{Name: "max-restarts", Placeholder: "N", Help: "number of restarts of the processes (default: 0; 3 for MIN:MAX)", Kinds: byTorchrun(), set: numberBetween(0, 1000, func(j *Job) *int { return &j.MaxRestarts })},
-		{Name: "join-timeout", Placeholder: "SECONDS", Help: "time limit for the nodes to meet at the start (default: torch's 900, by c10d 600; JAX's 300; 3600 for one-node Slurm jobs)", Kinds: []Kind{Slurm, Torchrun, JAX, AIStation, K8s, Docker}, set: numberBetween(1, 7*24*3600, func(j *Job) *int { return &j.JoinTimeout })},
+		{Name: "join-timeout", Placeholder: "SECONDS", Help: "time limit for the nodes to meet at the start (default: torch's 900, by c10d 600; JAX's 300; 3600 for one-node Slurm jobs)", Kinds: []Launcher{Slurm, Torchrun, JAX, AIStation, K8s, Docker}, set: numberBetween(1, 7*24*3600, func(j *Job) *int { return &j.JoinTimeout })},
 		// Slurm.
-		{Name: "slurm-form", Flag: "form", Placeholder: "FORM", Help: "job (one job of all nodes) or workers (one-node jobs that meet) (default: job)", Kinds: []Kind{Slurm}, set: oneOf(func(j *Job) *string { return &j.SlurmForm }, "job", "workers")},
+		{Name: "slurm-form", Flag: "form", Placeholder: "FORM", Help: "job (one job of all nodes) or workers (one-node jobs that meet) (default: job)", Kinds: []Launcher{Slurm}, set: oneOf(func(j *Job) *string { return &j.SlurmForm }, "job", "workers")},
 		{Name: "time", sbatch: "time t", Placeholder: "TIME", Help: "longest run: minutes, HH:MM:SS or D-HH:MM:SS (default: 20:00:00)", Kinds: bySlurm(), set: matchingText(`[0-9]+|[0-9]+:[0-9]{2}(:[0-9]{2})?|[0-9]+-[0-9]+(:[0-9]{2}){0,2}|infinite|UNLIMITED`, "minutes, HH:MM:SS or D-HH:MM:SS", func(j *Job) *string { return &j.Time })},
 		{Name: "partition", sbatch: "partition p", Placeholder: "NAME", Help: "partition of Slurm (default: the cluster's)", Kinds: bySlurm(), set: matchingText(names, "names, separated by commas", func(j *Job) *string { return &j.Partition })},
 		{Name: "account", sbatch: "account A", Placeholder: "NAME", Help: "account to charge (default: the user's)", Kinds: bySlurm(), set: matchingText(names, "a name", func(j *Job) *string { return &j.Account })},
@@ -108,13 +108,13 @@ func Keys() []Key {
 		// The program and its surroundings.
 		{Name: "env", sbatch: "export", Placeholder: "NAME[=VALUE]", Help: "variable of the job; without a value, taken from the environment that starts the job", kind: variables, set: setEnv},
 		{Name: "nccl-debug", Placeholder: "LEVEL", Help: "set NCCL_DEBUG: info, warn, trace, version (default: not set)", set: oneOf(func(j *Job) *string { return &j.NCCLDebug }, "version", "warn", "info", "trace")},
-		{Name: "setup", Placeholder: "LINE", Help: "shell line run before the job (module load …, source …/activate)", Kinds: []Kind{Slurm, Torchrun, JAX, AIStation}, kind: list, set: setSetup},
+		{Name: "setup", Placeholder: "LINE", Help: "shell line run before the job (module load …, source …/activate)", Kinds: []Launcher{Slurm, Torchrun, JAX, AIStation}, kind: list, set: setSetup},
 		{Name: "workdir", sbatch: "chdir D", Placeholder: "DIR", Help: "working folder of the script (default: the folder where you start it; on nodes that dsbuild reaches over SSH the home folder)", set: onePath(func(j *Job) *string { return &j.WorkDir })},
 		{Name: "python", Placeholder: "PYTHON", Help: "interpreter on the nodes (default: the inventory's, or the one on PATH)", set: onePath(func(j *Job) *string { return &j.Python })},
 		// Containers.
 		{Name: "image", Placeholder: "IMAGE", Help: "image of the containers", Kinds: inContainers(), set: setImage},
 		{Name: "mount", Placeholder: "SOURCE:TARGET[:ro]", Help: "mount a folder into the containers", Kinds: inContainers(), kind: list, set: setMounts},
-		{Name: "shm-size", Placeholder: "SIZE", Help: "shared memory of a container, such as 16Gi (default: the host's; Kubernetes: half the memory)", Kinds: []Kind{K8s, Docker}, set: matchingText(`[0-9]+(Mi|Gi)`, "a size such as 16Gi", func(j *Job) *string { return &j.ShmSize })},
+		{Name: "shm-size", Placeholder: "SIZE", Help: "shared memory of a container, such as 16Gi (default: the host's; Kubernetes: half the memory)", Kinds: []Launcher{K8s, Docker}, set: matchingText(`[0-9]+(Mi|Gi)`, "a size such as 16Gi", func(j *Job) *string { return &j.ShmSize })},
 		// Kubernetes.
 		{Name: "memory", Placeholder: "SIZE", Help: "memory request and limit of each pod, such as 256Gi, including shared memory (default: no limit)", Kinds: k8s, set: matchingText(`[1-9][0-9]{0,8}(Mi|Gi|Ti)`, "a size such as 256Gi", func(j *Job) *string { return &j.Memory })},
 		{Name: "rdma", Placeholder: "RESOURCE[=N]", Help: "network cards of each pod, by the resource name of the cluster's device plugin, such as rdma/hca=1; adds IPC_LOCK", Kinds: k8s, set: setRDMA},
@@ -122,13 +122,13 @@ func Keys() []Key {
 		{Name: "pull-secret", Placeholder: "NAME", Help: "secret for pulling the image", Kinds: k8s, set: matchingText(`[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?`, "the name of a secret", func(j *Job) *string { return &j.PullSecret })},
 		{Name: "gang", Placeholder: "BY", Help: "start all pods or none, by: kueue, volcano (pytorchjob) or coscheduling (default: kueue with --queue)", Kinds: k8s, set: oneOf(func(j *Job) *string { return &j.Gang }, "kueue", "volcano", "coscheduling")},
 		{Name: "queue", Placeholder: "NAME", Help: "queue of Kueue, or of Volcano with --gang volcano", Kinds: k8s, set: matchingText(`[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?`, "the name of a queue", func(j *Job) *string { return &j.Queue })},
-		{Name: "namespace", Placeholder: "NAME", Help: "namespace of Kubernetes (default: kubectl's)", Kinds: []Kind{K8s}, set: matchingText(`[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?`, "a DNS label", func(j *Job) *string { return &j.Namespace })},
-		{Name: "k8s-form", Flag: "form", Placeholder: "FORM", Help: "pytorchjob (Training Operator v1) or trainjob (Kubeflow Trainer v2) (default: pytorchjob)", Kinds: []Kind{K8s}, set: oneOf(func(j *Job) *string { return &j.K8sForm }, "pytorchjob", "trainjob")},
+		{Name: "namespace", Placeholder: "NAME", Help: "namespace of Kubernetes (default: kubectl's)", Kinds: []Launcher{K8s}, set: matchingText(`[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?`, "a DNS label", func(j *Job) *string { return &j.Namespace })},
+		{Name: "k8s-form", Flag: "form", Placeholder: "FORM", Help: "pytorchjob (Training Operator v1) or trainjob (Kubeflow Trainer v2) (default: pytorchjob)", Kinds: []Launcher{K8s}, set: oneOf(func(j *Job) *string { return &j.K8sForm }, "pytorchjob", "trainjob")},
 		// JAX.
-		{Name: "jax-form", Flag: "form", Placeholder: "FORM", Help: "slurm or manual (a script on each host) (default: slurm; manual with an inventory)", Kinds: []Kind{JAX}, set: oneOf(func(j *Job) *string { return &j.JAXForm }, "slurm", "manual")},
-		{Name: "jax-platforms", Flag: "platforms", Placeholder: "LIST", Help: "JAX_PLATFORMS: cuda, rocm, gpu, oneapi, tpu, cpu, several joined by commas (default: cuda; cpu without GPUs)", Kinds: []Kind{JAX}, set: matchingText(platforms+"(,"+platforms+")*", "cuda, rocm, gpu, oneapi, tpu or cpu, several joined by commas", func(j *Job) *string { return &j.JAXPlatforms })},
-		{Name: "preallocate", Help: "let XLA allocate its GPU memory at the start (default: false)", Kinds: []Kind{JAX}, kind: yesNo, set: yesNoValue(func(j *Job) *bool { return &j.Preallocate })},
-		{Name: "mem-fraction", Placeholder: "SHARE", Help: "share of GPU memory for XLA (default: 0.9; try 0.8 if it runs out)", Kinds: []Kind{JAX}, set: matchingText(`0?\.[0-9]{1,3}`, "a share such as 0.9", func(j *Job) *string { return &j.MemFraction })},
+		{Name: "jax-form", Flag: "form", Placeholder: "FORM", Help: "slurm or manual (a script on each host) (default: slurm; manual with an inventory)", Kinds: []Launcher{JAX}, set: oneOf(func(j *Job) *string { return &j.JAXForm }, "slurm", "manual")},
+		{Name: "jax-platforms", Flag: "platforms", Placeholder: "LIST", Help: "JAX_PLATFORMS: cuda, rocm, gpu, oneapi, tpu, cpu, several joined by commas (default: cuda; cpu without GPUs)", Kinds: []Launcher{JAX}, set: matchingText(platforms+"(,"+platforms+")*", "cuda, rocm, gpu, oneapi, tpu or cpu, several joined by commas", func(j *Job) *string { return &j.JAXPlatforms })},
+		{Name: "preallocate", Help: "let XLA allocate its GPU memory at the start (default: false)", Kinds: []Launcher{JAX}, kind: yesNo, set: yesNoValue(func(j *Job) *bool { return &j.Preallocate })},
+		{Name: "mem-fraction", Placeholder: "SHARE", Help: "share of GPU memory for XLA (default: 0.9; try 0.8 if it runs out)", Kinds: []Launcher{JAX}, set: matchingText(`0?\.[0-9]{1,3}`, "a share such as 0.9", func(j *Job) *string { return &j.MemFraction })},
 	}, deepspeedKeys()...)
 }
 

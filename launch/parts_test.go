@@ -13,7 +13,7 @@ func TestParts(t *testing.T) {
 	t.Parallel()
 	hosts := []inventory.Host{{Name: "a", Node: "a", Address: "10.0.0.1", Python: "/a/python", Slots: 2}, {Name: "b", Node: "b", Address: "10.0.0.2", Python: "/b/python", Slots: 4}}
 	for _, c := range []struct {
-		kind  Kind
+		kind  Launcher
 		flags []string
 		first int // of b
 		files int // of b
@@ -51,7 +51,7 @@ func TestNoParts(t *testing.T) {
 	t.Parallel()
 	two := []inventory.Host{{Name: "a", Node: "a", Address: "10.0.0.1", Python: "python3"}, {Name: "b", Node: "b", Address: "10.0.0.2", Python: "python3"}}
 	for _, c := range []struct {
-		kind  Kind
+		kind  Launcher
 		flags []string
 		hosts []inventory.Host
 		want  string

@@ -58,7 +58,7 @@ func TestProgramMistakes(t *testing.T) {
 // A module reaches each launcher as that takes one.
 func TestModule(t *testing.T) {
 	t.Parallel()
-	for kind, want := range map[Kind]string{
+	for kind, want := range map[Launcher]string{
 		Slurm: `"$@"' torchrun \` + "\n  -m pkg.train \\\n  --lr 1\n", Torchrun: "  -m pkg.train \\\n  --lr 1 \\\n", Docker: "  -m pkg.train \\\n", AIStation: "  -m pkg.train \\\n",
 		K8s: "- \"-m\"\n                - \"pkg.train\"\n", JAX: "  -m pkg.train \\\n",
 	} {

@@ -73,7 +73,7 @@ nodes.` + whichCheck,
 
 // checkNames returns the values of --skip.
 func checkNames() []string {
-	return lists.Map(check.Skippable(), func(kind check.Kind) string { return string(kind) })
+	return lists.Map(check.Skippable(), func(kind check.Check) string { return string(kind) })
 }
 
 func runCheck(ctx context.Context, a *app, f checkFlags) error {
@@ -138,7 +138,7 @@ func (f checkFlags) checked() (check.Options, error) {
 		if err := oneOf("skip", name, checkNames()...); err != nil {
 			return opt, err
 		}
-		opt.Skip = append(opt.Skip, check.Kind(name))
+		opt.Skip = append(opt.Skip, check.Check(name))
 	}
 	for _, file := range f.nodes.reports {
 		if filepath.Ext(file) != ".json" {

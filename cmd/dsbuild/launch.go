@@ -47,7 +47,7 @@ names), or both; flags override the file.`,
 
 // launchFlags are the flags of dsbuild launch KIND that do not describe the job itself.
 type launchFlags struct {
-	kind      launch.Kind
+	kind      launch.Launcher
 	inventory string
 	limit     string
 	file      string
@@ -114,8 +114,8 @@ folder of --output.`,
 	return cmd
 }
 
-func launchExample(kind launch.Kind) string {
-	examples := map[launch.Kind][]string{
+func launchExample(kind launch.Launcher) string {
+	examples := map[launch.Launcher][]string{
 		launch.Slurm: {
 			"--preset small --partition gpu1 -- train.py --epochs 3",
 			"--nodes 4 --gpus 8 --form workers -o job -- train.py",

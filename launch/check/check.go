@@ -31,7 +31,7 @@ type Options struct {
 	Data    []string // folders and files that all nodes must see
 	Output  []string // folders that all nodes must write to
 	MinFree int64    // bytes
-	Skip    []Kind
+	Skip    []Check
 	// StageTimeout is the limit of each stage of a collective; 0: the default.
 	StageTimeout time.Duration
 }
@@ -71,14 +71,14 @@ type member struct {
 }
 
 // addFinding adds a finding about a node.
-func (m *member) addFinding(kind Kind, level Level, tip, format string, args ...any) {
+func (m *member) addFinding(kind Check, level Level, tip, format string, args ...any) {
 	said := nodeerr.Messagef(format, args...)
 	text := ui.OneLine(said.Text) // a node's words must not imitate lines of dsbuild
 	m.findings = append(m.findings, Finding{kind, level, text, ui.Clean(tip), said.Common})
 }
 
 // hasError reports whether the node has an error of one of these kinds.
-func (m *member) hasError(kinds ...Kind) bool {
+func (m *member) hasError(kinds ...Check) bool {
 	return slices.ContainsFunc(m.findings, func(f Finding) bool {
 		return f.Level == Error && slices.Contains(kinds, f.Check)
 	})
@@ -94,7 +94,7 @@ func Run(ctx context.Context, opt Options) *Report {
 	}
 	defer r.closeAll()
 	for _, p := range []struct {
-		kind Kind
+		kind Check
 		do   func(context.Context)
 	}{
 		{Connect, r.connectAll},          // connection, facts, program, survey
@@ -124,7 +124,7 @@ func Run(ctx context.Context, opt Options) *Report {
 }
 
 // addNotChecked records a check that was not made.
-func (r *run) addNotChecked(kind Kind, format string, args ...any) {
+func (r *run) addNotChecked(kind Check, format string, args ...any) {
 	r.notChecked = append(r.notChecked, NotChecked{kind, ui.OneLine(fmt.Sprintf(format, args...))})
 }
 
@@ -222,7 +222,7 @@ func (m *member) startAgent(ctx context.Context) error {
 }
 
 // pathsToCheck returns the paths, or none if --skip leaves them out.
-func pathsToCheck(skip []Kind, paths []string) []string {
+func pathsToCheck(skip []Check, paths []string) []string {
 	if slices.Contains(skip, Paths) {
 		return []string{}
 	}
@@ -232,7 +232,7 @@ func pathsToCheck(skip []Kind, paths []string) []string {
 // askAll calls do for all these nodes at once. A node without an answer has failed, and
 // gets no further orders.
 func (r *run) askAll(
-	ctx context.Context, kind Kind, members []*member, limit time.Duration,
+	ctx context.Context, kind Check, members []*member, limit time.Duration,
 	do func(context.Context, *member) error,
 ) {
 	all := fanout.Options{Forks: max(len(members), 1)}

@@ -7,28 +7,28 @@
 // the end the nodes run an all_reduce together, with torch.distributed or with JAX.
 package check
 
-// Kind is a check. Its name appears in reports and in --skip.
-type Kind string
+// Check is a check. Its name appears in reports and in --skip.
+type Check string
 
 // The checks, in the order in which the help of --skip and the documentation list them. Run calls
 // them in another order.
 const (
-	Connect    Kind = "connect"    // connection, and a Python on the node
-	Versions   Kind = "versions"   // all nodes run the same software
-	Variables  Kind = "variables"  // of the environment
-	Devices    Kind = "devices"    // number and health of GPUs
-	Names      Kind = "names"      // the master's address, and the node's own name
-	Interface  Kind = "interface"  // interfaces between the nodes
-	Port       Kind = "port"       // of the master
-	Network    Kind = "network"    // connections between all nodes, on any port
-	Disk       Kind = "disk"       // free space
-	Paths      Kind = "paths"      // data and output
-	Collective Kind = "collective" // all nodes sum numbers together
+	Connect    Check = "connect"    // connection, and a Python on the node
+	Versions   Check = "versions"   // all nodes run the same software
+	Variables  Check = "variables"  // of the environment
+	Devices    Check = "devices"    // number and health of GPUs
+	Names      Check = "names"      // the master's address, and the node's own name
+	Interface  Check = "interface"  // interfaces between the nodes
+	Port       Check = "port"       // of the master
+	Network    Check = "network"    // connections between all nodes, on any port
+	Disk       Check = "disk"       // free space
+	Paths      Check = "paths"      // data and output
+	Collective Check = "collective" // all nodes sum numbers together
 )
 
 // Skippable are the checks that --skip may leave out.
-func Skippable() []Kind {
-	return []Kind{Versions, Variables, Devices, Names, Interface, Port, Network, Disk, Paths, Collective}
+func Skippable() []Check {
+	return []Check{Versions, Variables, Devices, Names, Interface, Port, Network, Disk, Paths, Collective}
 }
 
 // Level is the severity of a finding.
@@ -42,7 +42,7 @@ const (
 
 // Finding is a problem of a node, or a remark about it.
 type Finding struct {
-	Check Kind   `json:"check"`
+	Check Check  `json:"check"`
 	Level Level  `json:"level"`
 	Text  string `json:"text"`
 	Hint  string `json:"hint"`

@@ -240,7 +240,7 @@ func (m *member) checkOperators(several bool) {
 const fewInodes = 1000
 
 // judgeRoom checks one place for files.
-func (m *member) judgeRoom(kind Kind, what string, p room, least int64) {
+func (m *member) judgeRoom(kind Check, what string, p room, least int64) {
 	folder := node.PlainPath(p.Path, "FOLDER") // the node sent it, and a user may copy the hint
 	try := "free space: df -h " + folder
 	if what == "/dev/shm" {

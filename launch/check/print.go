@@ -39,7 +39,7 @@ func groupCauses(nodes []NodeReport) []Cause {
 			}
 		}
 	}
-	order := append([]Kind{Connect}, Skippable()...)
+	order := append([]Check{Connect}, Skippable()...)
 	slices.SortStableFunc(all, func(a, b Cause) int {
 		return cmp.Or(cmp.Compare(a.Level, b.Level), cmp.Compare(slices.Index(order, a.Check), slices.Index(order, b.Check)))
 	})

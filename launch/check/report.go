@@ -45,7 +45,7 @@ type Pairs struct {
 
 // NotChecked is a check that was not made, with the reason.
 type NotChecked struct {
-	Check Kind   `json:"check"`
+	Check Check  `json:"check"`
 	Why   string `json:"why"`
 }
 

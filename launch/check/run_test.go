@@ -114,7 +114,7 @@ func hostsNamed(names ...string) []inventory.Host {
 	return all
 }
 
-func ofKind(n NodeReport, kind Kind, level Level) (texts []string) {
+func ofKind(n NodeReport, kind Check, level Level) (texts []string) {
 	for _, f := range n.Findings {
 		if f.Check == kind && f.Level == level {
 			texts = append(texts, f.Text)
@@ -134,7 +134,7 @@ func TestRun(t *testing.T) {
 	mark := t.Name() + random()
 	rep := Run(t.Context(), Options{
 		Options: fleet.Options{Hosts: hostsNamed("n1", "n2", "n3", "n4"), Dialer: everywhere{mark, map[string]bool{"n4": true}}, Reporter: ui.New(io.Discard, ui.Options{})},
-		Port:    freePort(t), Data: []string{data, "/does/not/exist"}, Output: []string{out}, Skip: []Kind{Devices, Collective},
+		Port:    freePort(t), Data: []string{data, "/does/not/exist"}, Output: []string{out}, Skip: []Check{Devices, Collective},
 	})
 	if left := running(t, mark); len(left) > 0 {
 		t.Errorf("left running: %q", left)
@@ -157,7 +157,7 @@ func TestRun(t *testing.T) {
 		if got := ofKind(n, Paths, Error); len(got) != 1 || got[0] != "--data /does/not/exist: the node says: No such file or directory" {
 			t.Errorf("%s: paths: %q", n.Name, got)
 		}
-		for _, kind := range []Kind{Versions, Variables, Port, Network} {
+		for _, kind := range []Check{Versions, Variables, Port, Network} {
 			if got := ofKind(n, kind, Error); len(got) > 0 {
 				t.Errorf("%s: %s: %q", n.Name, kind, got)
 			}
@@ -185,7 +185,7 @@ func TestRun(t *testing.T) {
 // A single node is ready by itself: dsbuild checks no network.
 func TestRunOne(t *testing.T) {
 	rep := Run(t.Context(), Options{
-		Options: fleet.Options{Hosts: hostsNamed("n1"), Dialer: everywhere{mark: "x"}, Reporter: ui.New(io.Discard, ui.Options{})}, Port: freePort(t), Skip: []Kind{Variables, Devices, Disk, Collective},
+		Options: fleet.Options{Hosts: hostsNamed("n1"), Dialer: everywhere{mark: "x"}, Reporter: ui.New(io.Discard, ui.Options{})}, Port: freePort(t), Skip: []Check{Variables, Devices, Disk, Collective},
 	})
 	if !rep.Ready || rep.Err() != nil || len(rep.NotChecked) != 4 || rep.Verdict() != "1 node ready for a job" {
 		t.Errorf("%s: %+v, %+v", rep.Verdict(), rep.Causes, rep.NotChecked)
@@ -199,7 +199,7 @@ func TestRunTakenPort(t *testing.T) {
 	defer door.Close()
 	rep := Run(t.Context(), Options{
 		Options: fleet.Options{Hosts: hostsNamed("n1", "n2"), Dialer: everywhere{mark: "x"}, Reporter: ui.New(io.Discard, ui.Options{})}, Port: port,
-		Skip: []Kind{Versions, Variables, Devices, Disk, Collective},
+		Skip: []Check{Versions, Variables, Devices, Disk, Collective},
 	})
 	got := rep.Nodes[0].Findings
 	found := false
@@ -236,7 +236,7 @@ esac`,
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	hosts := hostsNamed("n1")
 	hosts[0].Slots = 4
-	rep := Run(t.Context(), Options{Options: fleet.Options{Hosts: hosts, Dialer: everywhere{mark: "x"}, Reporter: ui.New(io.Discard, ui.Options{})}, Port: freePort(t), Skip: []Kind{Collective}})
+	rep := Run(t.Context(), Options{Options: fleet.Options{Hosts: hosts, Dialer: everywhere{mark: "x"}, Reporter: ui.New(io.Discard, ui.Options{})}, Port: freePort(t), Skip: []Check{Collective}})
 	got, want := ofKind(rep.Nodes[0], Devices, Error), []string{
 		"2 GPUs, but slots is 4 in the inventory",
 		"GPU 1: 3 errors that the memory could not correct (ECC) since the driver was loaded",

@@ -55,11 +55,11 @@ type Toolchain struct {
 	PTX    []string `json:"ptx"`
 	CPU    string   `json:"cpu"`
 	Dev    bool     `json:"dev"`    // built from sources that are not a release
-	Wheels []Wheel  `json:"wheels"` // the newest version first
+	Wheels []Entry  `json:"wheels"` // the newest version first
 }
 
-// Wheel is a file of an index.
-type Wheel struct {
+// Entry is a file of an index.
+type Entry struct {
 	Name    string    `json:"name"`
 	Version string    `json:"version"`
 	Python  string    `json:"python"`
@@ -135,7 +135,7 @@ func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 
 // sortedWheel is a wheel with its index.
 type sortedWheel struct {
-	Wheel
+	Entry
 	toolchain Toolchain
 }
 
@@ -179,7 +179,7 @@ func read(ctx context.Context, opt Options) ([]Toolchain, error) {
 }
 
 // merge adds the files beside another copy of the wheel, such as a second signature.
-func (w *Wheel) merge(other Wheel) {
+func (w *Entry) merge(other Entry) {
 	if w.beside[wheel.ManifestSuffix] == "" && other.beside[wheel.ManifestSuffix] != "" {
 		w.BuiltAt = other.BuiltAt
 	}
@@ -195,8 +195,8 @@ func (w *Wheel) merge(other Wheel) {
 // from the notes of the index in dir, if the wheel is one of theirs.
 func open(
 	ctx context.Context, file string, folders wheel.Folders, notes map[string]note, dir string,
-) (Wheel, Toolchain, error) {
-	w := Wheel{file: file, beside: map[string]string{}}
+) (Entry, Toolchain, error) {
+	w := Entry{file: file, beside: map[string]string{}}
 	if err := wheel.RefuseLink(file); err != nil {
 		return w, Toolchain{}, err
 	}

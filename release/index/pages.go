@@ -21,9 +21,9 @@ const htmlPage = "index.html"
 // pages returns the pages of one index, for installers.
 func (t Toolchain) pages() ([]file, error) {
 	tmpl, err := template.New("").Funcs(template.FuncMap{
-		"href":           Wheel.href,
-		"requiresPython": func(w Wheel) string { return w.requiresPython },
-		"metadataSHA256": func(w Wheel) string { return hashOf(w.metadata) },
+		"href":           Entry.href,
+		"requiresPython": func(w Entry) string { return w.requiresPython },
+		"metadataSHA256": func(w Entry) string { return hashOf(w.metadata) },
 	}).ParseFS(files, "*.html.tmpl")
 	if err != nil {
 		return nil, err
@@ -44,7 +44,7 @@ func (t Toolchain) pages() ([]file, error) {
 
 // href is the relative address of the file, with the hash against which installers check the download.
 // It escapes the plus, which some servers read as a space.
-func (w Wheel) href() template.URL {
+func (w Entry) href() template.URL {
 	//nolint:gosec // a wheel's name has no character that means anything there
 	return template.URL(strings.ReplaceAll(w.Name, "+", "%2B") + "#sha256=" + w.SHA256)
 }

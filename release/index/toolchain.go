@@ -50,7 +50,7 @@ func sorted(wheels []sortedWheel, address string) []Toolchain {
 			indexes[w.toolchain.Name] = &w.toolchain
 		}
 		tc := indexes[w.toolchain.Name]
-		tc.Wheels = append(tc.Wheels, w.Wheel)
+		tc.Wheels = append(tc.Wheels, w.Entry)
 	}
 	all := make([]Toolchain, 0, len(indexes))
 	for _, tc := range indexes {
@@ -58,13 +58,13 @@ func sorted(wheels []sortedWheel, address string) []Toolchain {
 			tc.URL = strings.TrimRight(address, "/") + "/" + tc.Name + "/"
 		}
 		// The highest version first. Of several with the same version, the latest build first.
-		slices.SortFunc(tc.Wheels, func(a, b Wheel) int {
+		slices.SortFunc(tc.Wheels, func(a, b Entry) int {
 			return cmp.Or(semver.PyPI.Compare(b.public(), a.public()), b.BuiltAt.Compare(a.BuiltAt),
 				semver.PyPI.Compare(b.Python, a.Python), cmp.Compare(a.Name, b.Name))
 		})
 		// Yank older builds: of the wheels with the same public version and tags keep only the first. The others are
 		// builds of other commits: their versions sort by the digits of a hash, so an installer could take any of them.
-		first := map[string]Wheel{}
+		first := map[string]Entry{}
 		for i, w := range tc.Wheels {
 			parts := strings.Split(w.Name, "-")
 			key := w.public() + " " + strings.Join(parts[max(0, len(parts)-3):], "-")
@@ -84,7 +84,7 @@ func sorted(wheels []sortedWheel, address string) []Toolchain {
 }
 
 // public is the version without its local part.
-func (w Wheel) public() string {
+func (w Entry) public() string {
 	version, _, _ := strings.Cut(w.Version, "+")
 	return version
 }

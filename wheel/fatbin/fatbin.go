@@ -12,24 +12,24 @@ const (
 	Relocatable = "__nv_relfatbin"
 )
 
-// Kind is the kind of an entry's payload.
-type Kind uint8
+// Payload is what an entry of a fat binary holds.
+type Payload uint8
 
 // The kinds that cuobjdump knows.
 const (
-	Unknown      Kind = iota
-	SASS              // machine code, an ELF cubin; cuobjdump --list-elf lists it
-	PTX               // assembly for the driver to compile; --list-ptx lists it
-	LTOIR             // NVVM IR for linking (code=lto_XX)
-	TileIR            // CUDA Tile IR
-	OldCubin          // machine code of before CUDA 3, which no driver loads today
-	Index             // an index of a library, for no GPU
-	Concatenated      // several entries compressed as one; each is visited after it
+	Unknown      Payload = iota
+	SASS                 // machine code, an ELF cubin; cuobjdump --list-elf lists it
+	PTX                  // assembly for the driver to compile; --list-ptx lists it
+	LTOIR                // NVVM IR for linking (code=lto_XX)
+	TileIR               // CUDA Tile IR
+	OldCubin             // machine code of before CUDA 3, which no driver loads today
+	Index                // an index of a library, for no GPU
+	Concatenated         // several entries compressed as one; each is visited after it
 )
 
 // kindOf returns the kind of a number in an entry. PTX and SASS have two numbers each: cuobjdump
 // lists Mercury code (0x10) as SASS and relocatable PTX (0x40) as PTX.
-func kindOf(number uint16) Kind {
+func kindOf(number uint16) Payload {
 	switch number {
 	case 0x01, 0x40:
 		return PTX
@@ -57,7 +57,7 @@ const (
 
 // Entry is one piece of device code.
 type Entry struct {
-	Kind Kind
+	Kind Payload
 	// Arch is the GPU it is for, as NVIDIA writes compute capabilities:
 	// "7.5", "9.0a", and but for SASS "10.0f". Every SASS and PTX entry has one;
 	// it is empty where the kind has none.

@@ -27,7 +27,7 @@ func scan(section []byte) ([]Entry, error) {
 
 // cuobjdumpName is what cuobjdump calls an entry: "elf sm_90a".
 func cuobjdumpName(e Entry) string {
-	kind := map[Kind]string{
+	kind := map[Payload]string{
 		SASS: "elf", PTX: "ptx", LTOIR: "nvvm", TileIR: "tile ir", OldCubin: "cubin",
 		Index: "index", Concatenated: "concatenated entry", Unknown: "<unknown kind>",
 	}[e.Kind]
