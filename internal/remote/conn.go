@@ -4,40 +4,24 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
-	"github.com/pkg/sftp"
+	"golang.org/x/crypto/ssh"
 
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/nodeerr"
 )
 
-// link carries sessions between this machine and a node. It is either a connection of dsbuild's own
-// (nativeLink) or processes of OpenSSH (opensshLink).
-type link interface {
-	// line returns the command line for the node's shell.
-	line(cmd Command) (string, error)
-	// run runs a line in its own session until the line or ctx ends. Its error is an *ExitError,
-	// errNoSession, an *endedError, or the error of a node that cannot start the line.
-	run(ctx context.Context, line string, in, out, errs *Gate) error
-	// sftp opens a session of SFTP.
-	sftp(ctx context.Context, options ...sftp.ClientOption) (*sftp.Client, error)
-	// hangUp ends the link in an orderly way, and sever ends it at once. Either may be called
-	// twice.
-	hangUp()
-	sever()
-}
-
-// endedError means that the link ended during an operation.
+// endedError means that the connection ended during an operation.
 type endedError struct{ doing string }
 
-// Operations during which a link may end, for error messages.
+// Operations during which a connection may end, for error messages.
 const (
+	openingSession  = "opening a session"
 	startingCommand = "starting a command"
 	runningCommand  = "running a command"
 )
@@ -45,21 +29,38 @@ const (
 // Error implements error.
 func (e *endedError) Error() string { return "the connection ended while " + e.doing }
 
-// sshConn is an open connection to a node.
+// sshConn is an open connection to a node: one of dsbuild's own SSH, or one through an OpenSSH master.
 type sshConn struct {
 	target  Target
-	link    link
-	forward dialFunc // connects to an address from the node; nil if OpenSSH forwards
-	release func()   // releases the connection to the jump host
+	client  *ssh.Client
+	socket  *aliveConn // to the node or to the master
+	master  *master    // nil for dsbuild's own SSH
+	release func()     // releases the connection to the jump host
 	verdict atomic.Pointer[string]
 	noSFTP  atomic.Bool   // an earlier upload found no SFTP there
 	dead    chan struct{} // closed once the connection has ended
 	ended   sync.Once
 	once    sync.Once
+
+	mu       sync.Mutex
+	opening  int                   // number of sessions that the node has not answered yet
+	refused  bool                  // the node has refused a session
+	sessions map[*ssh.Session]bool // the open ones
 }
 
-func newConn(t Target, l link) *sshConn {
-	return &sshConn{target: t, link: l, release: func() {}, dead: make(chan struct{})}
+func newConn(t Target, client *ssh.Client, socket *aliveConn, m *master) *sshConn {
+	c := &sshConn{
+		target: t, client: client, socket: socket, master: m,
+		release: func() {}, dead: make(chan struct{}), sessions: map[*ssh.Session]bool{},
+	}
+	go func() {
+		client.Wait() //nolint:errcheck // the operation that was running reports the reason
+		if why := m.gaveUp(); why != "" {
+			c.verdict.CompareAndSwap(nil, &why)
+		}
+		c.end()
+	}()
+	return c
 }
 
 // end marks the connection as ended.
@@ -71,7 +72,9 @@ func (c *sshConn) Close() error {
 		why := "dsbuild closed it"
 		c.verdict.CompareAndSwap(nil, &why)
 		c.end()
-		c.link.hangUp()
+		c.awaitOpening()
+		c.hangUp()
+		c.master.end()
 		c.release()
 	})
 	return nil
@@ -101,7 +104,9 @@ func cut(err error) bool {
 // giveUp breaks the connection from this side and records the reason.
 func (c *sshConn) giveUp(why string) {
 	c.verdict.CompareAndSwap(nil, &why)
-	c.link.sever()
+	c.end()
+	c.master.kill()
+	c.hangUp()
 }
 
 // lost returns the error of an operation during which the connection broke. It waits up to 250 ms
@@ -122,14 +127,9 @@ func (c *sshConn) lost(doing string) error {
 // errNoSession means that the node refused a session. The command has not begun.
 var errNoSession = errors.New("the node allows no more sessions on this connection")
 
-// noSession returns errNoSession with the node's message.
-func noSession(said string) error {
-	return fault.WithHint(fmt.Errorf("%w: %s", errNoSession, said), "raise MaxSessions in its sshd_config")
-}
-
 // Run implements Runner.
 func (c *sshConn) Run(ctx context.Context, cmd Command) error {
-	line, err := c.link.line(cmd)
+	line, err := CommandLine(cmd)
 	if err != nil {
 		return err
 	}
@@ -143,11 +143,11 @@ func (c *sshConn) Run(ctx context.Context, cmd Command) error {
 	defer errs.Close()
 	defer in.Close()
 	done := make(chan error, 1)
-	go func() { done <- c.explain(c.link.run(ctx, line, in, out, errs)) }()
+	go func() { done <- c.explain(c.run(ctx, line, in, out, errs)) }()
 	return c.await(ctx, done, runningCommand)
 }
 
-// explain turns an error of the link into the error for the caller of Run.
+// explain turns an error of a session into the error for the caller of Run.
 func (c *sshConn) explain(err error) error {
 	var ended *endedError
 	switch {

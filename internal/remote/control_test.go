@@ -169,6 +169,7 @@ func TestControlMasterOfASilentNode(t *testing.T) {
 	// The next connection asks the node itself.
 	dial(t, d, fleetTarget(f, 0))
 	signal(syscall.SIGCONT)
+	runTrue(t, dial(t, d, ridden())) // the master is still there
 }
 
 // A master outlives the connections through it, however they end.
@@ -191,7 +192,8 @@ func TestControlMasterStays(t *testing.T) {
 }
 
 // Several environments of a node share the user's master and its MaxSessions: what finds no room
-// waits for it, and loses nothing.
+// waits for it, and loses nothing. The master stays, although OpenSSH's exits after a refusal that it
+// has passed on to a client of its socket.
 func TestControlMasterIsFull(t *testing.T) {
 	t.Parallel()
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
@@ -232,6 +234,10 @@ func TestControlMasterIsFull(t *testing.T) {
 		}
 	})
 	all.Wait()
+	for _, c := range conns {
+		c.Close()
+	}
+	dial(t, d, ridden())
 }
 
 // A node without SFTP gets files through the master too.

@@ -156,7 +156,7 @@ func (d *SSH) dial(ctx context.Context, t Target) (*sshConn, error) {
 		return nil, err
 	}
 	if jump != nil {
-		hop = jump.forward
+		hop = jump.client.DialContext
 	}
 	c, err := d.connect(ctx, t, func(clock *deadline) (*sshConn, error) { return d.reach(clock, t, hop, keys) })
 	if err != nil {
@@ -290,7 +290,9 @@ func (d *SSH) handshake(clock *deadline, nc net.Conn, t Target, keys *keySet) (*
 		}
 		login.end(login.trial, nil)
 		client := ssh.NewClient(cc, chans, reqs)
-		done <- result{newNative(t, client, alive, d.opt), nil}
+		conn := newConn(t, client, alive, nil)
+		go conn.keepAlive(d.opt.KeepAlive, d.opt.KeepAliveMax)
+		done <- result{conn, nil}
 	}()
 	select {
 	case r := <-done:

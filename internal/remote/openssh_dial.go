@@ -2,7 +2,6 @@ package remote
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,15 +25,15 @@ func (d *SSH) dialOpenSSH(ctx context.Context, t Target) (*sshConn, error) {
 	if c := d.dialUserMaster(ctx, program, t); c != nil {
 		return c, nil
 	}
-	var behind *opensshLink
 	jump, release, err := d.jumpTo(ctx, t, "openssh ", d.dialOpenSSH)
 	if err != nil {
 		return nil, err
 	}
+	var behind *master
 	if jump != nil {
-		behind = jump.link.(*opensshLink)
+		behind = jump.master
 	}
-	c, err := d.connect(ctx, t, func(clock *deadline) (*sshConn, error) { return d.master(clock, program, t, behind) })
+	c, err := d.connect(ctx, t, func(clock *deadline) (*sshConn, error) { return d.startMaster(clock, program, t, behind) })
 	if err != nil {
 		release()
 		return nil, err
@@ -44,45 +43,25 @@ func (d *SSH) dialOpenSSH(ctx context.Context, t Target) (*sshConn, error) {
 }
 
 // dialUserMaster opens a connection through an OpenSSH master that the user started. It returns nil if there
-// is none or it does not answer. That OpenSSH has checked the host key and logged in, as its own
-// configuration demanded; t.KnownHosts has no effect.
+// is none, or if it or the node behind it does not answer. That OpenSSH has checked the host key and logged in,
+// as its own configuration demanded; t.KnownHosts has no effect.
 func (d *SSH) dialUserMaster(ctx context.Context, program string, t Target) *sshConn {
 	for _, path := range t.masters() {
-		folder, err := privateFolder()
-		if err != nil {
-			return nil
-		}
-		l := newLink(program, t.Address, folder, path, nil)
-		c := newConn(t, l)
-		l.lost = c.end
-		if l.answers(ctx, t.jump) == nil {
-			go l.keepAlive(c, d.opt.KeepAlive*time.Duration(d.opt.KeepAliveMax))
+		m := &master{ssh: program, host: t.Address, socket: path}
+		if c, err := m.ride(ctx, t); err == nil {
+			go c.keepAlive(d.opt.KeepAlive, d.opt.KeepAliveMax)
 			return c
 		}
-		c.Close() //nolint:errcheck // the connection is useless
 	}
 	return nil
-}
-
-// answers checks that the master answers, and that the node behind it does too. For a jump host it
-// checks the master alone, because a jump host may forward connections and run nothing.
-func (l *opensshLink) answers(ctx context.Context, forwards bool) error {
-	if !forwards {
-		return l.ask(ctx, masterAnswerLimit)
-	}
-	limited, cancel := context.WithTimeout(ctx, masterAnswerLimit)
-	defer cancel()
-	cmd := exec.CommandContext(limited, l.ssh, l.args("-O", "check", "--", l.host)...)
-	cmd.WaitDelay = time.Second
-	return cmd.Run()
 }
 
 // readyEvery is the interval at which dsbuild looks for the socket of a new master. The socket
 // shows that the master is ready.
 const readyEvery = 5 * time.Millisecond
 
-// master starts a master for t, through jump if that is set, and waits until it has logged in.
-func (d *SSH) master(clock *deadline, program string, t Target, jump *opensshLink) (*sshConn, error) {
+// startMaster starts a master for t, through jump if that is set, and connects through it once it has logged in.
+func (d *SSH) startMaster(clock *deadline, program string, t Target, jump *master) (*sshConn, error) {
 	check, err := d.hostKeys.checker(t)
 	if err != nil {
 		return nil, err
@@ -92,25 +71,16 @@ func (d *SSH) master(clock *deadline, program string, t Target, jump *opensshLin
 		return nil, err
 	}
 	a := &attempt{dialer: d, target: t, jump: jump, check: check, folder: folder, stderr: Tail{Most: maxTail}}
-	l, err := a.start(clock, program)
+	c, err := a.start(clock, program)
 	if err != nil {
 		os.RemoveAll(folder) //nolint:errcheck // nothing in it is a secret
 		return nil, err
 	}
-	c := newConn(t, l)
-	go func() {
-		<-l.master.done
-		if text, err := os.ReadFile(masterLog(folder)); err == nil && strings.Contains(string(text), "not responding") {
-			why := fmt.Sprintf("no answer for %s", d.opt.KeepAlive*time.Duration(d.opt.KeepAliveMax))
-			c.verdict.CompareAndSwap(nil, &why)
-		}
-		c.end()
-	}()
 	return c, nil
 }
 
-// start starts the master and waits until it has logged in.
-func (a *attempt) start(clock *deadline, program string) (*opensshLink, error) {
+// start starts the master, waits until it has logged in, and connects through it.
+func (a *attempt) start(clock *deadline, program string) (*sshConn, error) {
 	d, t, socket := a.dialer, a.target, filepath.Join(a.folder, "master")
 	asking, stop := context.WithCancelCause(clock)
 	defer stop(nil)
@@ -140,17 +110,26 @@ func (a *attempt) start(clock *deadline, program string) (*opensshLink, error) {
 	case err != nil:
 		return nil, nodeerr.Errorf("%w to %s: starting ssh: %w", ErrDial, nodeerr.Own(hostPort(t)), err)
 	}
+	m := &master{
+		ssh: program, host: t.Address, socket: socket, process: p, folder: a.folder,
+		silence: d.opt.KeepAlive * time.Duration(d.opt.KeepAliveMax),
+	}
+	var c *sshConn
 	err = a.wait(asking, p, socket, stop)
+	if err == nil {
+		c, err = m.connect(clock, t)
+	}
 	if err != nil {
 		p.kill()
 		<-p.done
-		err = a.explain(clock)
+		if tooManyFiles(err) {
+			err = filesError(t, err)
+		} else {
+			err = a.explain(clock)
+		}
 	}
 	a.login.settle(err)
-	if err != nil {
-		return nil, err
-	}
-	return newLink(program, t.Address, a.folder, socket, p), nil
+	return c, err
 }
 
 // wait waits until the master is ready, has ended, or must end.
@@ -179,7 +158,7 @@ func (d *SSH) attendedByAskpass(t Target) bool { return d.opt.Askpass != "" && d
 type attempt struct {
 	dialer *SSH
 	target Target
-	jump   *opensshLink // the link to the last jump host; nil without one
+	jump   *master // of the last jump host; nil without one
 	check  *hostKeyCheck
 	login  *opensshLogin
 	folder string // private

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -17,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes/nodestest"
@@ -157,6 +159,43 @@ func TestKilledMaster(t *testing.T) {
 	}
 	if again.Load() != up.Size || first < 8<<20 {
 		t.Errorf("told of %d bytes, %d of them were there", again.Load(), first)
+	}
+}
+
+// The signal that ended a program arrives through a master too.
+func TestSignalThroughAMaster(t *testing.T) {
+	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
+	c := dial(t, bySSH(t, remote.Options{}), fleetTarget(f, 0))
+	var exit *remote.ExitError
+	err := c.Run(t.Context(), remote.Command{Argv: []string{"sh", "-c", "kill -SEGV $$"}})
+	if !errors.As(err, &exit) || exit.Signal != "SEGV" || exit.Code != -1 {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A refused session does not end the connection to a master: later ones open.
+func TestRefusedSessionThroughAMaster(t *testing.T) {
+	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
+	configure(t, f, 0, "MaxSessions 1")
+	c := dial(t, bySSH(t, remote.Options{}), fleetTarget(f, 0))
+	err := c.Run(t.Context(), remote.Command{Argv: []string{"sh", "-c", "echo on; cat"}, Stdin: strings.NewReader(""), Stdout: writerFunc(func(b []byte) (int, error) {
+		err := c.Run(t.Context(), remote.Command{Argv: []string{"true"}})
+		if err == nil || !strings.Contains(err.Error(), "allows no more sessions") || !strings.Contains(fault.Hint(err), "MaxSessions") {
+			t.Errorf("a second session: %v, hint %q", err, fault.Hint(err))
+		}
+		return len(b), nil
+	})})
+	if err != nil {
+		t.Error(err)
+	}
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) { // sshd forgets the first one a little later
+		err := c.Run(t.Context(), remote.Command{Argv: []string{"true"}})
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
 	}
 }
 

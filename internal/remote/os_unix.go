@@ -26,6 +26,9 @@ func dialAgent(socket string, limit time.Duration) (net.Conn, error) {
 	return net.DialTimeout("unix", socket, limit)
 }
 
+// detached starts a process in its own session. The process may outlive dsbuild.
+func detached() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
+
 // ours reports whether a file belongs to this user.
 func ours(info fs.FileInfo) bool {
 	st, ok := info.Sys().(*syscall.Stat_t)

@@ -34,6 +34,9 @@ func dialAgent(socket string, limit time.Duration) (net.Conn, error) {
 // ours is for the sockets of OpenSSH masters, and Windows has none.
 func ours(fs.FileInfo) bool { return false }
 
+// detached is for OpenSSH masters, and Windows has none.
+func detached() *syscall.SysProcAttr { return nil }
+
 // ownSession starts a process in its own process group.
 func ownSession() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{CreationFlags: windows.CREATE_NEW_PROCESS_GROUP}

@@ -5,4 +5,4 @@ package remote
 import "syscall"
 
 // ownSession starts a process in its own session.
-func ownSession() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
+func ownSession() *syscall.SysProcAttr { return detached() }

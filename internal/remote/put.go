@@ -325,7 +325,7 @@ func (c *sshConn) sftp(ctx context.Context, window int) (*sftp.Client, error) {
 	opened := make(chan *sftp.Client, 1)
 	done := make(chan error, 1)
 	go func() {
-		cl, err := c.link.sftp(ctx, sftp.MaxPacket(packet),
+		cl, err := c.openSFTP(ctx, sftp.MaxPacket(packet),
 			sftp.MaxConcurrentRequestsPerFile(window/packet), sftp.UseConcurrentWrites(true))
 		if err == nil {
 			if _, tells := cl.HasExtension("limits@openssh.com"); tells { // it takes larger packets

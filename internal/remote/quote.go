@@ -28,25 +28,17 @@ const SetupFailed = "the setup line ended with status"
 // CommandLine returns the line for the remote shell that runs cmd. It is one line that every login shell
 // reads alike, those of POSIX, fish, csh and tcsh: words that mean something else to one of them are
 // encoded, and /bin/sh decodes them.
-func CommandLine(cmd Command) (string, error) { return commandLine(cmd, false) }
-
-// commandLine is CommandLine. With wait a shell stays until the program has ended, and ends with its
-// status.
-func commandLine(cmd Command, wait bool) (string, error) {
+func CommandLine(cmd Command) (string, error) {
 	program, err := programLine(cmd)
 	if err != nil {
 		return "", err
 	}
-	script := setupLine(cmd.Setup) + "exec " + program
-	if wait {
-		script = setupLine(cmd.Setup) + program + "\nexit $?"
-	}
-	script, err = checkLine(script)
+	script, err := checkLine(setupLine(cmd.Setup) + "exec " + program)
 	const decode = `/bin/sh -c 'eval "$(printf %b "$1")"' sh `
 	switch {
 	case err != nil:
 		return "", err
-	case cmd.Setup == "" && !wait && !strings.ContainsAny(program, "\n\r\\!"):
+	case cmd.Setup == "" && !strings.ContainsAny(program, "\n\r\\!"):
 		return program, nil
 	case cmd.Setup == "":
 		return decode + encode(script), nil

@@ -100,16 +100,14 @@ func TestEveryLoginShell(t *testing.T) {
 	argv := append([]string{"sh", "-c", `printf '%s|' "$@" "$V"; exit 7`, "sh"}, words...)
 	want := strings.Join(words, "|") + "|it's!|"
 	for _, shell := range loginShells(t) {
-		for _, wait := range []bool{false, true} {
-			for _, setup := range []string{"", "V=\"it's\" # a comment", "V='it'"} {
-				line, err := commandLine(Command{Argv: argv, Env: map[string]string{"V": "it's!"}, Setup: setup}, wait)
-				if err != nil {
-					t.Fatal(err)
-				}
-				out, code := runIn(shell, line)
-				if out != want || code != 7 {
-					t.Errorf("%s, setup %q: %q with status %d, want %q with status 7", shell, setup, out, code, want)
-				}
+		for _, setup := range []string{"", "V=\"it's\" # a comment", "V='it'"} {
+			line, err := CommandLine(Command{Argv: argv, Env: map[string]string{"V": "it's!"}, Setup: setup})
+			if err != nil {
+				t.Fatal(err)
+			}
+			out, code := runIn(shell, line)
+			if out != want || code != 7 {
+				t.Errorf("%s, setup %q: %q with status %d, want %q with status 7", shell, setup, out, code, want)
 			}
 		}
 	}

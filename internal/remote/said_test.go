@@ -93,7 +93,7 @@ func TestWordsOfJumpHost(t *testing.T) {
 		"no log":     {"", "debug1: x\nstdio forwarding failed\ndebug1: y\n", "the jump host cannot reach it: stdio forwarding failed", ""},
 	} {
 		a := loginThatSaid(t)
-		a.jump = &opensshLink{folder: t.TempDir()}
+		a.jump = &master{folder: t.TempDir()}
 		if err := os.WriteFile(masterLog(a.jump.folder), []byte(c.log), 0o600); err != nil {
 			t.Fatal(err)
 		}

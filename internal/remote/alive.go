@@ -1,0 +1,129 @@
+package remote
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// aliveConn records the time of the node's last byte and the text before its SSH version.
+type aliveConn struct {
+	net.Conn
+	heard atomic.Int64
+	ended func() // if set, called when the other side ends the connection
+
+	closed  atomic.Bool // closed on this side
+	greeted atomic.Bool // the version has come, or more text than any node sends before it
+	mu      sync.Mutex
+	first   []byte // the text before the version
+}
+
+// maxFirst is more bytes than a node sends before its version.
+const maxFirst = 1 << 10
+
+func newAliveConn(c net.Conn) *aliveConn {
+	a := &aliveConn{Conn: c}
+	a.heard.Store(time.Now().UnixNano())
+	return a
+}
+
+// Read implements io.Reader.
+func (a *aliveConn) Read(b []byte) (int, error) {
+	n, err := a.Conn.Read(b)
+	if n > 0 {
+		a.heard.Store(time.Now().UnixNano())
+		a.remember(b[:n])
+	}
+	if err != nil && a.ended != nil && !a.closed.Load() {
+		a.ended()
+	}
+	return n, err
+}
+
+// Close implements io.Closer.
+func (a *aliveConn) Close() error {
+	a.closed.Store(true)
+	return a.Conn.Close()
+}
+
+// remember keeps the text that a node sends before its version.
+func (a *aliveConn) remember(b []byte) {
+	if a.greeted.Load() {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.first = append(a.first, b...)
+	if len(a.first) > maxFirst || bytes.HasPrefix(a.first, []byte("SSH-")) || bytes.Contains(a.first, []byte("\nSSH-")) {
+		a.first = nil
+		a.greeted.Store(true)
+	}
+}
+
+// said returns the last line that a node sent in place of its version, or "".
+func (a *aliveConn) said() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	lines := strings.Split(strings.TrimSpace(string(a.first)), "\n")
+	return strings.TrimSpace(lines[len(lines)-1])
+}
+
+// keepAlive asks a silent node for a sign of life, and gives it up after limit silent intervals.
+// Every byte from the node counts: while a big file goes over a slow line, the answer to a
+// keepalive waits behind it.
+func (c *sshConn) keepAlive(every time.Duration, limit int) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	asked := make(chan struct{}, 1)
+	for {
+		select {
+		case <-c.dead:
+			return
+		case <-tick.C:
+		}
+		ask := c.keepAliveRequest()
+		if ask == nil {
+			c.socket.heard.Store(time.Now().UnixNano())
+			continue
+		}
+		silent := time.Since(time.Unix(0, c.socket.heard.Load()))
+		if silent >= time.Duration(limit)*every {
+			c.giveUp(fmt.Sprintf("no answer for %s", silent.Round(every)))
+			return
+		}
+		if silent < every {
+			continue
+		}
+		select {
+		case asked <- struct{}{}:
+			go func() {
+				ask()
+				<-asked
+			}()
+		default: // one request is open already
+		}
+	}
+}
+
+// keepAliveRequest returns a function that sends the node a request. It returns nil if the node has nothing to
+// answer. A master breaks off a connection that sends a request outside of sessions, so the request goes to an open
+// session there.
+func (c *sshConn) keepAliveRequest() func() {
+	const name = "keepalive@openssh.com"
+	if c.master == nil {
+		return func() { c.client.SendRequest(name, true, nil) } //nolint:errcheck // any answer counts; none shows in heard
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for s := range c.sessions {
+		return func() { s.SendRequest(name, true, nil) } //nolint:errcheck // likewise
+	}
+	if c.opening > 0 {
+		return func() {} // the node has a session to open
+	}
+	return nil
+}

@@ -1,0 +1,181 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/dsbuild/dsbuild/internal/fault"
+)
+
+// master is an OpenSSH master on this machine, which is connected to a node. dsbuild's own SSH opens its
+// sessions through the master's socket.
+type master struct {
+	ssh     string        // path of the program
+	host    string        // the node's name for ssh
+	socket  string        // where the master listens
+	silence time.Duration // time after which a silent node counts as lost
+	process *process      // nil if the master is the user's
+	folder  string        // private folder of dsbuild's own master
+}
+
+// masterLog returns the path of the log of dsbuild's master in its private folder.
+func masterLog(folder string) string { return filepath.Join(folder, "log") }
+
+// usersOwn reports whether the master is the user's. A nil master is not.
+func (m *master) usersOwn() bool { return m != nil && m.process == nil }
+
+// args returns the options of an ssh that uses the master only. If the master is gone, that ssh
+// must not open a connection of its own.
+func (m *master) args(more ...string) []string {
+	return append([]string{
+		"-F", "none", "-S", m.socket, "-o", "ControlMaster=no", "-o", "ProxyCommand=false", "-o", "BatchMode=yes",
+	}, more...)
+}
+
+// connect opens a connection through the master.
+func (m *master) connect(ctx context.Context, t Target) (*sshConn, error) {
+	nc, err := (&net.Dialer{}).DialContext(ctx, "unix", m.socket)
+	if err != nil {
+		return nil, err
+	}
+	defer context.AfterFunc(ctx, func() { nc.Close() })()
+	socket := newAliveConn(nc)
+	socket.greeted.Store(true) // a master sends no version
+	conn, chans, reqs, err := ssh.NewControlClientConn(socket)
+	if err != nil {
+		nc.Close()
+		return nil, err
+	}
+	return newConn(t, ssh.NewClient(conn, chans, reqs), socket, m), nil
+}
+
+// ride opens a connection through the user's master, if the node behind it answers. A jump host need not answer,
+// because it may forward connections and run nothing.
+func (m *master) ride(ctx context.Context, t Target) (*sshConn, error) {
+	limited, cancel := context.WithTimeout(ctx, masterAnswerLimit)
+	defer cancel()
+	c, err := m.connect(limited, t)
+	if err != nil || t.jump {
+		return c, err
+	}
+	asked := make(chan error, 1)
+	go func() {
+		s, err := c.openSession()
+		if err == nil {
+			c.endSession(s)
+		}
+		asked <- err
+	}()
+	select {
+	case err = <-asked:
+	case <-limited.Done():
+		err = limited.Err()
+	}
+	if err != nil && !errors.Is(err, errNoSession) { // a refusal is an answer, too
+		c.Close() //nolint:errcheck // the connection is useless
+		return nil, err
+	}
+	return c, nil
+}
+
+// noSession returns errNoSession with the node's message.
+func (m *master) noSession(said string) error {
+	if !m.usersOwn() {
+		return fault.WithHint(fmt.Errorf("%w: %s", errNoSession, said), "raise MaxSessions in its sshd_config")
+	}
+	return fault.WithHint(fmt.Errorf("%w: it is your ssh's, at %s: %s", errNoSession, m.socket, said),
+		"end other sessions on it; or end it (ssh -O exit -S %s %s), and dsbuild logs in for each of its own; "+
+			"or raise MaxSessions in the node's sshd_config", Quote(m.socket), Quote(m.host))
+}
+
+// gaveUp returns the reason if dsbuild's own master has given up a silent node, and "" otherwise.
+func (m *master) gaveUp() string {
+	if m == nil || m.process == nil {
+		return ""
+	}
+	if text, err := os.ReadFile(masterLog(m.folder)); err != nil || !strings.Contains(string(text), "not responding") {
+		return ""
+	}
+	return fmt.Sprintf("no answer for %s", m.silence)
+}
+
+// leaveLimit is the time in which a master must end, and a session of the user's master open, when a
+// connection ends.
+const leaveLimit = 3 * time.Second
+
+// awaitOpening waits until the node has answered all sessions that open through the user's master.
+func (c *sshConn) awaitOpening() {
+	for end := time.Now().Add(leaveLimit); c.master.usersOwn() && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		c.mu.Lock()
+		opening := c.opening
+		c.mu.Unlock()
+		if opening == 0 {
+			return
+		}
+	}
+}
+
+// hangUp closes the connection to the node or the master. An OpenSSH master exits if a client of its socket leaves
+// while a session opens, or after a session was refused. So hangUp leaves the socket of the user's master to a
+// process then, which reads it until the master ends.
+func (c *sshConn) hangUp() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.master.usersOwn() && (c.refused || c.opening > 0) {
+		c.socket.SetWriteDeadline(time.Now().Add(time.Second)) //nolint:errcheck // for a master that reads nothing
+		for s := range c.sessions {
+			s.Close() //nolint:errcheck // the node may have closed it
+		}
+		defer keepOpen(c.socket.Conn.(*net.UnixConn))()
+	}
+	c.socket.Close() //nolint:errcheck // already closed by the node is fine
+	c.client.Close() //nolint:errcheck // likewise
+}
+
+// keepOpen returns a function that starts a process that keeps the socket open and reads it.
+func keepOpen(socket *net.UnixConn) (start func()) {
+	f, err := socket.File()
+	if err != nil {
+		return func() {} // it is closed already
+	}
+	return func() {
+		defer f.Close()
+		cmd := exec.Command("cat") //nolint:noctx // it outlives dsbuild
+		cmd.Stdin, cmd.SysProcAttr = f, detached()
+		if cmd.Start() == nil {
+			go cmd.Wait() //nolint:errcheck // it ends with the master
+		}
+	}
+}
+
+// kill ends dsbuild's own master at once.
+func (m *master) kill() {
+	if m != nil && m.process != nil {
+		m.process.kill()
+	}
+}
+
+// end ends dsbuild's own master in an orderly way, and kills it after leaveLimit.
+func (m *master) end() {
+	if m == nil || m.process == nil {
+		return
+	}
+	m.process.cmd.Process.Signal(syscall.SIGTERM) //nolint:errcheck // it may have ended
+	select {
+	case <-m.process.done:
+	case <-time.After(leaveLimit):
+		m.kill()
+		<-m.process.done
+	}
+	os.RemoveAll(m.folder) //nolint:errcheck // nothing in it is a secret
+}

@@ -1,0 +1,149 @@
+package remote
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/pkg/sftp"
+	"golang.org/x/crypto/ssh"
+)
+
+// session opens a session. The caller ends it with endSession. The sessions of several connections, and the
+// user's own, share a user's master and its MaxSessions, so a refused one tries again there.
+func (c *sshConn) session(ctx context.Context) (*ssh.Session, error) {
+	limited, cancel := context.WithTimeout(ctx, roomLimit)
+	defer cancel()
+	for wait := time.Second; ; wait = min(2*wait, maxRoomPause) {
+		s, err := c.openSession()
+		if !c.master.usersOwn() || !errors.Is(err, errNoSession) {
+			return s, err
+		}
+		if pause(limited, around(wait)) != nil {
+			return nil, cmp.Or(ctx.Err(), err)
+		}
+	}
+}
+
+const (
+	// roomLimit limits the time in which a session waits until others of the user's master have ended.
+	roomLimit = 10 * time.Minute
+	// maxRoomPause is the longest pause between two tries. The master keeps some bytes of each.
+	maxRoomPause = 8 * time.Second
+)
+
+// openSession opens a session if the node has room for it, and returns errNoSession otherwise.
+func (c *sshConn) openSession() (*ssh.Session, error) {
+	c.mu.Lock()
+	if isClosed(c.dead) {
+		c.mu.Unlock()
+		return nil, &endedError{openingSession}
+	}
+	c.opening++
+	c.mu.Unlock()
+	s, err := c.client.NewSession()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.opening--
+	var refused *ssh.OpenChannelError
+	switch {
+	case errors.As(err, &refused):
+		c.refused = true
+		return nil, c.master.noSession(refused.Message)
+	case err != nil:
+		return nil, &endedError{openingSession}
+	}
+	c.sessions[s] = true
+	return s, nil
+}
+
+// endSession ends a session.
+func (c *sshConn) endSession(s *ssh.Session) {
+	s.Close()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.sessions, s)
+}
+
+// stdinBlock is the number of input bytes that dsbuild sends at once. A connection keeps a buffer
+// of its largest packet, and there may be thousands of connections.
+const stdinBlock = 4 << 10
+
+// run runs a line in its own session until the line or ctx ends. Its error is an *ExitError,
+// errNoSession, an *endedError, or the error of a node that cannot start the line.
+func (c *sshConn) run(ctx context.Context, line string, in, out, errs *Gate) error {
+	s, err := c.session(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.endSession(s)
+	stop := context.AfterFunc(ctx, func() {
+		s.Signal(ssh.SIGTERM) //nolint:errcheck // some servers refuse signals; the close decides
+		s.Close()
+	})
+	defer stop()
+	s.Stdout, s.Stderr = out, errs
+	var stdin io.WriteCloser
+	if in.r != nil {
+		if stdin, err = s.StdinPipe(); err != nil {
+			return err
+		}
+	}
+	if err := s.Start(line); err != nil {
+		if errors.Is(err, io.EOF) {
+			return &endedError{startingCommand}
+		}
+		return fmt.Errorf("the node starts no commands: %w", err)
+	}
+	if stdin != nil {
+		// Nobody waits for this copy: the program may end before it has read all its input.
+		go func() {
+			io.CopyBuffer(stdin, in, make([]byte, stdinBlock)) //nolint:errcheck // the program's exit status decides
+			stdin.Close()
+		}()
+	}
+	err = s.Wait()
+	var exit *ssh.ExitError
+	switch {
+	case err == nil:
+		return nil
+	case !errors.As(err, &exit):
+		return &endedError{runningCommand}
+	case exit.Signal() != "":
+		return &ExitError{Code: -1, Signal: exit.Signal()}
+	}
+	return &ExitError{Code: exit.ExitStatus()}
+}
+
+// openSFTP opens a session of SFTP.
+func (c *sshConn) openSFTP(ctx context.Context, options ...sftp.ClientOption) (*sftp.Client, error) {
+	s, err := c.session(ctx)
+	if err != nil {
+		return nil, err
+	}
+	cl, err := sftpClient(s, options...)
+	if err != nil {
+		c.endSession(s)
+		return nil, err
+	}
+	go func() {
+		cl.Wait() //nolint:errcheck // the users of the client have the error already
+		c.endSession(s)
+	}()
+	return cl, nil
+}
+
+// sftpClient starts SFTP in a session.
+func sftpClient(s *ssh.Session, options ...sftp.ClientOption) (*sftp.Client, error) {
+	in, inErr := s.StdinPipe()
+	out, outErr := s.StdoutPipe()
+	errs, errsErr := s.StderrPipe()
+	if err := errors.Join(inErr, outErr, errsErr, s.RequestSubsystem("sftp")); err != nil {
+		return nil, err
+	}
+	go io.Copy(io.Discard, errs) //nolint:errcheck // unread, it would fill the session's window
+	return sftp.NewClientPipe(out, in, options...)
+}
