@@ -12,7 +12,7 @@ commit=$(git describe --always --dirty)
 parts=("$@")
 if [[ $# = 0 ]]; then
   parts=(inside toolchains pairs ops host stable abi docker launch fleet env relay faults slurm check
-    job release nightly publish public lint fuzz speed aarch64)
+    job release nightly publish public lint fuzz remote speed aarch64)
 fi
 
 # run PART: runs the tests of a part.

@@ -64,15 +64,6 @@ func inTurn(texts ...string) *person {
 	}}
 }
 
-// attended is a dialer with a person who answers.
-func attended(t *testing.T, p remote.Prompter) *remote.SSH {
-	t.Helper()
-	t.Setenv("HOME", t.TempDir())
-	return remote.NewSSH(thisWay(remote.Options{
-		Config: remote.NoConfig, AgentSocket: "none", Timeout: time.Minute, Pause: 5 * time.Millisecond, Answers: remote.NewAnswers(p),
-	}))
-}
-
 // all dials every target at once.
 func all(t *testing.T, d remote.Dialer, targets []remote.Target) []error {
 	t.Helper()
@@ -98,7 +89,10 @@ func keyless(s *sshtest.Server) remote.Target {
 	return target
 }
 
-func TestPassphraseIsAskedOnce(t *testing.T) {
+func TestPassphraseIsAskedOnce(t *testing.T) { testPassphraseIsAskedOnce(t, native) }
+
+func testPassphraseIsAskedOnce(t *testing.T, by way) {
+	t.Parallel()
 	s := sshtest.Start(t, sshtest.Options{})
 	target := s.Target()
 	target.IdentityFiles = []string{encrypt(t, s.IdentityFile)}
@@ -107,7 +101,7 @@ func TestPassphraseIsAskedOnce(t *testing.T) {
 		targets[i] = target
 	}
 	p := inTurn("a slip", "secret")
-	for _, err := range all(t, attended(t, p), targets) {
+	for _, err := range all(t, by.attended(p), targets) {
 		if err != nil {
 			t.Error(err)
 		}
@@ -118,7 +112,7 @@ func TestPassphraseIsAskedOnce(t *testing.T) {
 	}
 
 	p = says("a slip")
-	for _, err := range all(t, attended(t, p), targets) {
+	for _, err := range all(t, by.attended(p), targets) {
 		wantError(t, err, remote.ErrAuth, "locked is encrypted, and nobody typed its passphrase", "ssh-add")
 	}
 	if p.count() != 3 {
@@ -127,12 +121,15 @@ func TestPassphraseIsAskedOnce(t *testing.T) {
 }
 
 // dsbuild does not ask for a passphrase that does not help, or that the agent makes unnecessary.
-func TestPassphraseIsNotAsked(t *testing.T) {
+func TestPassphraseIsNotAsked(t *testing.T) { testPassphraseIsNotAsked(t, native) }
+
+func testPassphraseIsNotAsked(t *testing.T, by way) {
+	t.Parallel()
 	p := says("secret")
 	s := sshtest.Start(t, sshtest.Options{RefuseAuth: true})
 	target := s.Target()
 	target.IdentityFiles = []string{encrypt(t, s.IdentityFile)}
-	_, err := attended(t, p).Dial(t.Context(), target)
+	_, err := by.attended(p).Dial(t.Context(), target)
 	wantError(t, err, remote.ErrAuth, "tried .*locked; the node accepts publickey", "")
 
 	s = sshtest.Start(t, sshtest.Options{})
@@ -159,9 +156,10 @@ func code(user string, challenge ssh.KeyboardInteractiveChallenge) error {
 	return err
 }
 
-func knows(ctx context.Context, question string, echo bool) (string, error) {
+// knows answers the questions of code. ssh does not say whether an answer may be shown.
+func (w way) knows(ctx context.Context, question string, echo bool) (string, error) {
 	for ends, answer := range map[string]string{"Password: ": "secret", "password: ": "secret", "Code for train: ": "123456", "PIN: ": "0000"} {
-		if strings.HasSuffix(question, ends) && (echo == (ends == "Code for train: ") || os.Getenv(openSSHWay) != "") { // ssh does not say whether the answer may be shown
+		if strings.HasSuffix(question, ends) && (w == byOpenSSH || echo == (ends == "Code for train: ")) {
 			return answer, nil
 		}
 	}
@@ -169,18 +167,20 @@ func knows(ctx context.Context, question string, echo bool) (string, error) {
 }
 
 // dsbuild asks for a jump host's one-time code once, for all nodes behind it.
-func TestCodeOfAJumpHost(t *testing.T) {
+func TestCodeOfAJumpHost(t *testing.T) { testCodeOfAJumpHost(t, native) }
+
+func testCodeOfAJumpHost(t *testing.T, by way) {
 	for _, afterKey := range []bool{false, true} {
 		bastion := sshtest.Start(t, sshtest.Options{Ask: code, AfterKey: afterKey, RefuseAuth: !afterKey})
-		by := bastion.Target() // with its own identity, otherwise it gets each node's
+		host := bastion.Target() // with its own identity, otherwise it gets each node's
 		var targets []remote.Target
 		for range 6 {
 			target := sshtest.Start(t, sshtest.Options{}).Target()
-			target.Jump = []remote.Target{by}
+			target.Jump = []remote.Target{host}
 			targets = append(targets, target)
 		}
-		p := &person{answer: knows}
-		for _, err := range all(t, attended(t, p), targets) {
+		p := &person{answer: by.knows}
+		for _, err := range all(t, by.attended(p), targets) {
 			if err != nil {
 				t.Error(err)
 			}
@@ -202,7 +202,9 @@ func TestCodeOfAJumpHost(t *testing.T) {
 
 // The user types a password once, and dsbuild gives it to no other node before one has accepted
 // it. It asks for codes at each node, one after the other.
-func TestPasswordOfNodes(t *testing.T) {
+func TestPasswordOfNodes(t *testing.T) { testPasswordOfNodes(t, native) }
+
+func testPasswordOfNodes(t *testing.T, by way) {
 	var targets []remote.Target
 	var servers []*sshtest.Server
 	for i := range 6 {
@@ -214,8 +216,8 @@ func TestPasswordOfNodes(t *testing.T) {
 		servers = append(servers, s)
 		targets = append(targets, keyless(s))
 	}
-	p := &person{answer: knows}
-	for _, err := range all(t, attended(t, p), targets) {
+	p := &person{answer: by.knows}
+	for _, err := range all(t, by.attended(p), targets) {
 		if err != nil {
 			t.Error(err)
 		}
@@ -230,10 +232,12 @@ func TestPasswordOfNodes(t *testing.T) {
 	}
 }
 
-func TestOtherPasswordOfOneNode(t *testing.T) {
+func TestOtherPasswordOfOneNode(t *testing.T) { testOtherPasswordOfOneNode(t, native) }
+
+func testOtherPasswordOfOneNode(t *testing.T, by way) {
 	first, odd := sshtest.Start(t, sshtest.Options{Password: "secret"}), sshtest.Start(t, sshtest.Options{Password: "other", Name: "gpu07"})
 	p := inTurn("secret", "other")
-	d := attended(t, p)
+	d := by.attended(p)
 	dial(t, d, keyless(first))
 	dial(t, d, keyless(odd))
 	if odd.Denied() != 1 || odd.Connections() != 1 {
@@ -246,7 +250,9 @@ func TestOtherPasswordOfOneNode(t *testing.T) {
 }
 
 // dsbuild gives a refused password to no other node, and does not ask for it again.
-func TestWrongPasswordStaysWithOneNode(t *testing.T) {
+func TestWrongPasswordStaysWithOneNode(t *testing.T) { testWrongPasswordStaysWithOneNode(t, native) }
+
+func testWrongPasswordStaysWithOneNode(t *testing.T, by way) {
 	var targets []remote.Target
 	var servers []*sshtest.Server
 	for range 5 {
@@ -255,7 +261,7 @@ func TestWrongPasswordStaysWithOneNode(t *testing.T) {
 		targets = append(targets, keyless(s))
 	}
 	p := says("a slip")
-	d := attended(t, p)
+	d := by.attended(p)
 	for _, err := range all(t, d, targets) {
 		wantError(t, err, remote.ErrAuth, "tried the typed answer; the node accepts password|.* refused the password; dsbuild tries it nowhere else", "")
 	}
@@ -272,13 +278,16 @@ func TestWrongPasswordStaysWithOneNode(t *testing.T) {
 }
 
 // The login's time limit does not run while a person thinks.
-func TestThinkingTakesNoTime(t *testing.T) {
-	slow := &person{answer: func(context.Context, string, bool) (string, error) {
-		time.Sleep(2500 * time.Millisecond)
+func TestThinkingTakesNoTime(t *testing.T) { testThinkingTakesNoTime(t, native) }
+
+func testThinkingTakesNoTime(t *testing.T, by way) {
+	t.Parallel()
+	opt := by.options(remote.Options{Config: remote.NoConfig, Timeout: 2 * time.Second})
+	opt.Answers = remote.NewAnswers(&person{answer: func(context.Context, string, bool) (string, error) {
+		time.Sleep(opt.Timeout + 500*time.Millisecond)
 		return "secret", nil
-	}}
-	t.Setenv("HOME", t.TempDir())
-	d := remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: 2 * time.Second, Answers: remote.NewAnswers(slow)})
+	}})
+	d := remote.NewSSH(opt)
 	var targets []remote.Target
 	for range 4 { // logins that wait for the first have time too
 		targets = append(targets, keyless(sshtest.Start(t, sshtest.Options{Password: "secret"})))
@@ -290,7 +299,7 @@ func TestThinkingTakesNoTime(t *testing.T) {
 	}
 	stalled := sshtest.Start(t, sshtest.Options{StallOnAccept: true})
 	_, err := d.Dial(t.Context(), keyless(stalled))
-	wantError(t, err, remote.ErrDial, "did not finish the SSH handshake within 2s", "")
+	wantError(t, err, remote.ErrDial, "did not finish the SSH handshake within "+opt.Timeout.String(), "")
 }
 
 // A question ends when the run or the node no longer needs the answer.
@@ -307,7 +316,7 @@ func TestQuestionEnds(t *testing.T) {
 	behind := sshtest.Start(t, sshtest.Options{}).Target()
 	behind.Jump = []remote.Target{keyless(bastion)}
 	for name, target := range map[string]remote.Target{"node": keyless(bastion), "jump host": behind} {
-		d := attended(t, silent)
+		d := native.attended(silent)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() {
@@ -345,12 +354,12 @@ func TestQuestionEnds(t *testing.T) {
 // If nobody can be asked, the error says so at once.
 func TestNobodyToAsk(t *testing.T) {
 	s := sshtest.Start(t, sshtest.Options{Password: "secret"})
-	_, err := quick().Dial(t.Context(), keyless(s))
+	_, err := native.quick().Dial(t.Context(), keyless(s))
 	wantError(t, err, remote.ErrAuth, "no SSH key to log in to", "")
 	target := s.Target()
 	other := sshtest.Start(t, sshtest.Options{})
 	target.IdentityFiles = []string{other.IdentityFile}
-	_, err = quick().Dial(t.Context(), target)
+	_, err = native.quick().Dial(t.Context(), target)
 	wantError(t, err, remote.ErrAuth, "the node accepts publickey, password|the node accepts password, publickey", "from a terminal, dsbuild asks")
 
 	for _, config := range []string{"BatchMode yes", "PasswordAuthentication no\nKbdInteractiveAuthentication no"} {
@@ -367,7 +376,7 @@ func TestNobodyToAsk(t *testing.T) {
 	}
 	// dsbuild does not ask a person again who has left.
 	left := &person{answer: func(context.Context, string, bool) (string, error) { return "", errors.New("he has left") }}
-	d := attended(t, left)
+	d := native.attended(left)
 	for range 3 {
 		_, err := d.Dial(t.Context(), keyless(s))
 		wantError(t, err, remote.ErrAuth, "he has left", "")
@@ -379,6 +388,7 @@ func TestNobodyToAsk(t *testing.T) {
 
 // At most eight logins run at one sshd at the same time.
 func TestLoginsAbreast(t *testing.T) {
+	t.Parallel()
 	var now, most atomic.Int64
 	s := sshtest.Start(t, sshtest.Options{Ask: func(_ string, challenge ssh.KeyboardInteractiveChallenge) error {
 		n := now.Add(1)
@@ -393,7 +403,7 @@ func TestLoginsAbreast(t *testing.T) {
 	for i := range targets {
 		targets[i] = keyless(s)
 	}
-	for _, err := range all(t, attended(t, says("")), targets) {
+	for _, err := range all(t, native.attended(says("")), targets) {
 		if err != nil {
 			t.Error(err)
 		}
@@ -404,11 +414,13 @@ func TestLoginsAbreast(t *testing.T) {
 }
 
 // sshd announces that it has banned a client, or has no room for it.
-func TestBannedAndTurnedAway(t *testing.T) {
+func TestBannedAndTurnedAway(t *testing.T) { testBannedAndTurnedAway(t, native) }
+
+func testBannedAndTurnedAway(t *testing.T, by way) {
 	banned := sshtest.Start(t, sshtest.Options{Refuse: "Not allowed at this time"})
 	behind := sshtest.Start(t, sshtest.Options{}).Target()
 	behind.Jump = []remote.Target{banned.Target()}
-	d := trying(3)
+	d := by.trying(3)
 	_, err := d.Dial(t.Context(), banned.Target())
 	wantError(t, err, remote.ErrBanned, `says "Not allowed at this time"`, "PerSourcePenalties")
 	if banned.Connections() != 1 {
@@ -443,7 +455,7 @@ func TestPasswordsOfJumpHostAndNode(t *testing.T) {
 		}
 		return "of the node", nil
 	}}
-	dial(t, attended(t, p), target)
+	dial(t, native.attended(p), target)
 	if p.count() != 2 || bastion.Denied() != 0 || s.Denied() != 0 {
 		t.Errorf("asked %q; %d wrong answers to the jump host, %d to the node", p.asked, bastion.Denied(), s.Denied())
 	}
@@ -452,7 +464,7 @@ func TestPasswordsOfJumpHostAndNode(t *testing.T) {
 // Errors never contain a typed secret.
 func TestSecretsStaySecret(t *testing.T) {
 	s := sshtest.Start(t, sshtest.Options{Password: "right"})
-	_, err := attended(t, says("secret")).Dial(t.Context(), keyless(s))
+	_, err := native.attended(says("secret")).Dial(t.Context(), keyless(s))
 	if err == nil || secrets.MatchString(err.Error()+fault.Hint(err)) {
 		t.Errorf("got %v", err)
 	}

@@ -16,7 +16,7 @@ import (
 
 func BenchmarkOpenSSH(b *testing.B) {
 	f := nodestest.Up(b, nodes.Options{Count: 1, Env: nodes.NoPython})
-	d := quick()
+	d := native.quick()
 	b.Run("dial", func(b *testing.B) {
 		for b.Loop() {
 			c, err := d.Dial(b.Context(), fleetTarget(f, 0))

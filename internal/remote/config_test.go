@@ -681,7 +681,7 @@ func TestUserCertificate(t *testing.T) {
 	if err := os.WriteFile(s.IdentityFile+"-cert.pub", ssh.MarshalAuthorizedKey(cert), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	dial(t, quick(), s.Target()) // the server knows the bare key only
+	dial(t, native.quick(), s.Target()) // the server knows the bare key only
 	if s.Refused() != 1 {
 		t.Errorf("%d keys refused: the certificate was not tried first", s.Refused())
 	}

@@ -3,6 +3,7 @@
 package remote_test
 
 import (
+	"cmp"
 	"os"
 	"testing"
 	"time"
@@ -14,14 +15,18 @@ import (
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 )
 
-// dialer uses nothing of this machine: no agent, no configuration.
-func dialer() *remote.SSH {
-	return remote.NewSSH(thisWay(remote.Options{Config: remote.NoConfig, AgentSocket: "none"}))
-}
+// way is the SSH implementation that a test uses.
+type way remote.Client
 
-// thisWay returns the options of a test that runs with both SSH implementations.
-func thisWay(opt remote.Options) remote.Options {
-	if os.Getenv(openSSHWay) == "" {
+const (
+	native    = way(remote.Auto)
+	byOpenSSH = way(remote.OpenSSH)
+)
+
+// options returns the options of a test that runs with both implementations.
+func (w way) options(opt remote.Options) remote.Options {
+	opt.AgentSocket, opt.Timeout = "none", cmp.Or(opt.Timeout, time.Minute)
+	if w == native {
 		return opt
 	}
 	program, err := os.Executable()
@@ -33,8 +38,41 @@ func thisWay(opt remote.Options) remote.Options {
 	return opt
 }
 
-// openSSHWay is the variable that makes a test use OpenSSH.
-const openSSHWay = "DSBUILD_TEST_OPENSSH"
+// dialer uses nothing of this machine: no agent, no configuration.
+func (w way) dialer() *remote.SSH {
+	return remote.NewSSH(w.options(remote.Options{Config: remote.NoConfig}))
+}
+
+// trying is a dialer that tries several times, without a pause. Its time limits only end a test that hangs.
+func (w way) trying(tries int) *remote.SSH {
+	return remote.NewSSH(w.options(remote.Options{Config: remote.NoConfig, Tries: tries, Pause: 5 * time.Millisecond}))
+}
+
+// quick tries once.
+func (w way) quick() *remote.SSH { return w.trying(1) }
+
+// impatient is a dialer for tests of silent nodes, which it gives up after 2 s.
+func (w way) impatient() *remote.SSH {
+	return remote.NewSSH(w.options(remote.Options{
+		Config: remote.NoConfig, Tries: 3,
+		Timeout: 2 * time.Second, KeepAlive: 200 * time.Millisecond, KeepAliveMax: 10, Pause: 5 * time.Millisecond,
+	}))
+}
+
+// attended is a dialer with a person who answers.
+func (w way) attended(p remote.Prompter) *remote.SSH {
+	return remote.NewSSH(w.options(remote.Options{Config: remote.NoConfig, Pause: 5 * time.Millisecond, Answers: remote.NewAnswers(p)}))
+}
+
+// rider can only log in through a master.
+func (w way) rider(config string) *remote.SSH {
+	return remote.NewSSH(w.options(remote.Options{Config: config}))
+}
+
+// impatientRider is a rider that gives up a silent node after 4 s.
+func (w way) impatientRider(config string) *remote.SSH {
+	return remote.NewSSH(w.options(remote.Options{Config: config, KeepAlive: 500 * time.Millisecond, KeepAliveMax: 8}))
+}
 
 func dial(t *testing.T, d remote.Dialer, target remote.Target) remote.Conn {
 	t.Helper()
@@ -56,15 +94,17 @@ func output(t *testing.T, c remote.Conn, cmd remote.Command) (stdout, stderr str
 type writerFunc = remotetest.WriterFunc
 
 func TestConformanceInProcess(t *testing.T) {
-	remotetest.Conformance(t, dialer(), func(t *testing.T) (remote.Target, string) {
+	t.Parallel()
+	remotetest.Conformance(t, native.dialer(), func(t *testing.T) (remote.Target, string) {
 		s := sshtest.Start(t, sshtest.Options{})
 		return s.Target(), s.Home
 	})
 }
 
 func TestConformanceOpenSSH(t *testing.T) {
+	t.Parallel()
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
-	remotetest.Conformance(t, dialer(), func(*testing.T) (remote.Target, string) { return fleetTarget(f, 0), f.Nodes[0].Home })
+	remotetest.Conformance(t, native.dialer(), func(*testing.T) (remote.Target, string) { return fleetTarget(f, 0), f.Nodes[0].Home })
 }
 
 func fleetTarget(f *nodes.Fleet, i int) remote.Target {

@@ -70,28 +70,19 @@ Host gpu*
 	}
 }
 
-// rider can only log in through a master.
-func rider(config string) *remote.SSH {
-	return remote.NewSSH(thisWay(remote.Options{Config: config, AgentSocket: "none", Timeout: time.Minute}))
-}
-
-// impatientRider is a rider that gives up a silent node after 4 s.
-func impatientRider(config string) *remote.SSH {
-	return remote.NewSSH(thisWay(remote.Options{
-		Config: config, AgentSocket: "none", Timeout: time.Minute, KeepAlive: 500 * time.Millisecond, KeepAliveMax: 8,
-	}))
-}
-
 // ridden is the node to which a master is connected.
 func ridden() remote.Target {
 	return remote.Target{Name: "gpu1", IdentityFiles: []string{"/no/such/key"}}
 }
 
 // A connection through the user's OpenSSH master passes all conformance tests.
-func TestConformanceControlMaster(t *testing.T) {
+func TestConformanceControlMaster(t *testing.T) { testConformanceControlMaster(t, native) }
+
+func testConformanceControlMaster(t *testing.T, by way) {
+	t.Parallel()
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
 	config := master(t, f, 0)
-	d := rider(config)
+	d := by.rider(config)
 	remotetest.Conformance(t, d, func(*testing.T) (remote.Target, string) { return ridden(), f.Nodes[0].Home })
 	log, err := os.ReadFile(f.Nodes[0].Log())
 	if err != nil {
@@ -103,9 +94,12 @@ func TestConformanceControlMaster(t *testing.T) {
 }
 
 // The jump host on the way to a node may be one to which a master is connected.
-func TestControlMasterOfAJumpHost(t *testing.T) {
+func TestControlMasterOfAJumpHost(t *testing.T) { testControlMasterOfAJumpHost(t, native) }
+
+func testControlMasterOfAJumpHost(t *testing.T, by way) {
+	t.Parallel()
 	f := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.NoPython})
-	d := rider(master(t, f, 0))
+	d := by.rider(master(t, f, 0))
 	target := fleetTarget(f, 1)
 	target.Jump = []remote.Target{{Address: "gpu1"}}
 	c := dial(t, d, target)
@@ -142,17 +136,19 @@ func TestControlMasterOfAJumpHost(t *testing.T) {
 func TestControlMasterSilentProgram(t *testing.T) {
 	t.Parallel()
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
-	c := dial(t, impatientRider(master(t, f, 0)), ridden())
+	c := dial(t, native.impatientRider(master(t, f, 0)), ridden())
 	if _, _, err := output(t, c, remote.Command{Argv: []string{"sleep", "5"}}); err != nil {
 		t.Error(err)
 	}
 }
 
 // dsbuild gives up a node that falls silent, although its master still runs.
-func TestControlMasterOfASilentNode(t *testing.T) {
+func TestControlMasterOfASilentNode(t *testing.T) { testControlMasterOfASilentNode(t, native) }
+
+func testControlMasterOfASilentNode(t *testing.T, by way) {
 	t.Parallel()
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
-	d := impatientRider(master(t, f, 0))
+	d := by.impatientRider(master(t, f, 0))
 	c := dial(t, d, ridden())
 	pids := children(t, f.Nodes[0].Pid())
 	signal := func(s syscall.Signal) {
@@ -173,9 +169,12 @@ func TestControlMasterOfASilentNode(t *testing.T) {
 }
 
 // A master outlives the connections through it, however they end.
-func TestControlMasterStays(t *testing.T) {
+func TestControlMasterStays(t *testing.T) { testControlMasterStays(t, native) }
+
+func testControlMasterStays(t *testing.T, by way) {
+	t.Parallel()
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
-	d := rider(master(t, f, 0))
+	d := by.rider(master(t, f, 0))
 	for i := range 20 {
 		c := dial(t, d, ridden())
 		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*time.Millisecond/2)
@@ -200,7 +199,7 @@ func TestControlMasterIsFull(t *testing.T) {
 	if err := f.Configure(0, "MaxSessions 2"); err != nil {
 		t.Fatal(err)
 	}
-	d := rider(master(t, f, 0))
+	d := native.rider(master(t, f, 0))
 	conns := []remote.Conn{dial(t, d, ridden()), dial(t, d, ridden()), dial(t, d, ridden())}
 	var all sync.WaitGroup
 	for range 2 {
@@ -248,7 +247,7 @@ func TestControlMasterWithoutSFTP(t *testing.T) {
 		t.Fatal(err)
 	}
 	up, b := blob(3<<20, filepath.Join(f.Nodes[0].Home, "file"))
-	if err := dial(t, rider(master(t, f, 0)), ridden()).Put(t.Context(), up); err != nil {
+	if err := dial(t, native.rider(master(t, f, 0)), ridden()).Put(t.Context(), up); err != nil {
 		t.Error(err)
 	} else if got, err := os.ReadFile(up.Path); err != nil || !bytes.Equal(got, b) {
 		t.Errorf("%d bytes, %v", len(got), err)
@@ -281,7 +280,10 @@ func children(t *testing.T, pid int) []int {
 
 // dsbuild ignores a socket without a listener, one that does not answer, and one that may belong
 // to another user.
-func TestStaleControlMaster(t *testing.T) {
+func TestStaleControlMaster(t *testing.T) { testStaleControlMaster(t, native) }
+
+func testStaleControlMaster(t *testing.T, by way) {
+	t.Parallel()
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
 	dir := t.TempDir()
 	stale := filepath.Join(dir, "stale")
@@ -313,10 +315,10 @@ func TestStaleControlMaster(t *testing.T) {
 	}()
 	target := fleetTarget(f, 0)
 	target.ControlPaths = []string{filepath.Join(dir, "none"), stale, file, rude}
-	dial(t, quick(), target)
+	dial(t, by.quick(), target)
 	foreign := target
 	foreign.IdentityFiles = []string{"/no/such/key"}
-	if _, err := quick().Dial(t.Context(), foreign); !errors.Is(err, remote.ErrAuth) {
+	if _, err := by.quick().Dial(t.Context(), foreign); !errors.Is(err, remote.ErrAuth) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -357,6 +359,7 @@ Host gpu3
 
 // OpenSSH's existing connection works where no other login does. It is the user's, and stays.
 func TestControlMasterAlone(t *testing.T) {
+	t.Parallel()
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
 	config := master(t, f, 0)
 	keys := filepath.Join(f.Nodes[0].Dir, "authorized_keys")
@@ -365,11 +368,11 @@ func TestControlMasterAlone(t *testing.T) {
 	if err := os.WriteFile(keys, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := quick().Dial(t.Context(), fleetTarget(f, 0)); !errors.Is(err, remote.ErrAuth) {
+	if _, err := native.quick().Dial(t.Context(), fleetTarget(f, 0)); !errors.Is(err, remote.ErrAuth) {
 		t.Fatalf("a login: %v", err)
 	}
 	for range 2 {
-		c := dial(t, rider(config), ridden())
+		c := dial(t, native.rider(config), ridden())
 		o, _, err := output(t, c, remote.Command{Argv: []string{"sh", "-c", "echo $HOME"}})
 		if err != nil || strings.TrimSpace(o) != f.Nodes[0].Home {
 			t.Errorf("got %q, %v", o, err)

@@ -26,24 +26,6 @@ import (
 	"github.com/dsbuild/dsbuild/internal/testkit/sshtest"
 )
 
-// quick tries once. Its time limits only end a test that hangs.
-func quick() *remote.SSH { return trying(1) }
-
-// trying is a dialer that tries several times, without a pause.
-func trying(tries int) *remote.SSH {
-	return remote.NewSSH(thisWay(remote.Options{
-		Config: remote.NoConfig, AgentSocket: "none", Tries: tries, Timeout: time.Minute, Pause: 5 * time.Millisecond,
-	}))
-}
-
-// impatient is a dialer for tests of silent nodes, which it gives up after 2 s.
-func impatient() *remote.SSH {
-	return remote.NewSSH(thisWay(remote.Options{
-		Config: remote.NoConfig, AgentSocket: "none", Tries: 3,
-		Timeout: 2 * time.Second, KeepAlive: 200 * time.Millisecond, KeepAliveMax: 10, Pause: 5 * time.Millisecond,
-	}))
-}
-
 // wantError checks sentinel, text and hint of an error.
 func wantError(t *testing.T, err, sentinel error, text, advice string) {
 	t.Helper()
@@ -59,7 +41,9 @@ func wantError(t *testing.T, err, sentinel error, text, advice string) {
 	}
 }
 
-func TestNothingListens(t *testing.T) {
+func TestNothingListens(t *testing.T) { testNothingListens(t, native) }
+
+func testNothingListens(t *testing.T, by way) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -68,34 +52,40 @@ func TestNothingListens(t *testing.T) {
 	target := s.Target()
 	target.Port = l.Addr().(*net.TCPAddr).Port
 	l.Close()
-	_, err = quick().Dial(t.Context(), target)
+	_, err = by.quick().Dial(t.Context(), target)
 	wantError(t, err, remote.ErrDial, `no connection to 127\.0\.0\.1:\d+: nothing listens there`, "is sshd running")
 }
 
-func TestNameUnknown(t *testing.T) {
+func TestNameUnknown(t *testing.T) { testNameUnknown(t, native) }
+
+func testNameUnknown(t *testing.T, by way) {
 	target := sshtest.Start(t, sshtest.Options{}).Target()
 	target.Address = "no-such-node.invalid"
-	_, err := quick().Dial(t.Context(), target)
+	_, err := by.quick().Dial(t.Context(), target)
 	wantError(t, err, remote.ErrDial, "its name is unknown", "address:")
 }
 
 // The deadline of ssh.ClientConfig covers only TCP.
-func TestStalledHandshake(t *testing.T) {
+func TestStalledHandshake(t *testing.T) { testStalledHandshake(t, native) }
+
+func testStalledHandshake(t *testing.T, by way) {
 	t.Parallel()
 	s := sshtest.Start(t, sshtest.Options{StallOnAccept: true})
-	_, err := impatient().Dial(t.Context(), s.Target())
+	_, err := by.impatient().Dial(t.Context(), s.Target())
 	wantError(t, err, remote.ErrDial, "did not finish the SSH handshake within [24]s", "ssh -v -p")
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if _, err = dialer().Dial(ctx, s.Target()); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, remote.ErrDial) {
+	if _, err = by.dialer().Dial(ctx, s.Target()); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, remote.ErrDial) {
 		t.Errorf("the caller's own end: %v", err)
 	}
 }
 
-func TestChangedHostKey(t *testing.T) {
+func TestChangedHostKey(t *testing.T) { testChangedHostKey(t, native) }
+
+func testChangedHostKey(t *testing.T, by way) {
 	s := sshtest.Start(t, sshtest.Options{WrongKey: true})
 	before, _ := os.ReadFile(s.KnownHosts)
-	_, err := quick().Dial(t.Context(), s.Target())
+	_, err := by.quick().Dial(t.Context(), s.Target())
 	want := fmt.Sprintf(`host key not accepted: \[127\.0\.0\.1\]:%d has changed: it shows ssh-ed25519 %s, but %s:1 holds ssh-ed25519 SHA256:`,
 		s.Port, regexp.QuoteMeta(ssh.FingerprintSHA256(s.HostKey)), regexp.QuoteMeta(s.KnownHosts))
 	wantError(t, err, remote.ErrHostKey, want, fmt.Sprintf(`ssh-keygen -f '.*known_hosts' -R '\[127\.0\.0\.1\]:%d'`, s.Port))
@@ -107,39 +97,45 @@ func TestChangedHostKey(t *testing.T) {
 	}
 }
 
-func TestUnknownHostKey(t *testing.T) {
+func TestUnknownHostKey(t *testing.T) { testUnknownHostKey(t, native) }
+
+func testUnknownHostKey(t *testing.T, by way) {
 	s := sshtest.Start(t, sshtest.Options{Unknown: true})
 	before, _ := os.ReadFile(s.KnownHosts)
-	_, err := quick().Dial(t.Context(), s.Target())
+	_, err := by.quick().Dial(t.Context(), s.Target())
 	wantError(t, err, remote.ErrHostKey, `is not in .*known_hosts; it shows ssh-ed25519 SHA256:`, `compare this fingerprint.*ssh-keyscan -p \d+ 127\.0\.0\.1 >> `)
 	if after, _ := os.ReadFile(s.KnownHosts); !bytes.Equal(before, after) {
 		t.Error("known_hosts was written to")
 	}
 	target := s.Target()
 	target.KnownHosts = []string{filepath.Join(t.TempDir(), "missing")}
-	_, err = quick().Dial(t.Context(), target)
+	_, err = by.quick().Dial(t.Context(), target)
 	wantError(t, err, remote.ErrHostKey, "is not in .*missing", "ssh-keyscan")
 }
 
 // A node whose only known key is of another type has changed too; x/crypto
 // alone calls that "no common algorithm".
-func TestHostKeyOfAnotherType(t *testing.T) {
+func TestHostKeyOfAnotherType(t *testing.T) { testHostKeyOfAnotherType(t, native) }
+
+func testHostKeyOfAnotherType(t *testing.T, by way) {
 	s := sshtest.Start(t, sshtest.Options{})
 	line := fmt.Sprintf("[%s]:%d ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBEmKSENjQEezOmxkZMy7opKgwFB9nkt5YRrYMjNuG5N87uRgg6CLrbo5wAdT/y6v0mKV0U2w0WZ2YB/++Tpockg=\n", s.Address, s.Port)
 	if err := os.WriteFile(s.KnownHosts, []byte(line), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err := quick().Dial(t.Context(), s.Target())
+	_, err := by.quick().Dial(t.Context(), s.Target())
 	wantError(t, err, remote.ErrHostKey, `known_hosts:1 holds ecdsa-sha2-nistp256 SHA256:`, "ssh-keygen")
 }
 
-func TestRevokedHostKey(t *testing.T) {
+func TestRevokedHostKey(t *testing.T) { testRevokedHostKey(t, native) }
+
+func testRevokedHostKey(t *testing.T, by way) {
 	s := sshtest.Start(t, sshtest.Options{})
 	line := "@revoked * " + string(ssh.MarshalAuthorizedKey(s.HostKey))
 	if err := os.WriteFile(s.KnownHosts, []byte(line), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err := quick().Dial(t.Context(), s.Target())
+	_, err := by.quick().Dial(t.Context(), s.Target())
 	wantError(t, err, remote.ErrHostKey, "known_hosts:1 marks as revoked", "")
 }
 
@@ -160,7 +156,7 @@ func TestUnreadableLinesOfKnownHosts(t *testing.T) {
 		if err := os.WriteFile(s.KnownHosts, []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		c, err := quick().Dial(t.Context(), s.Target())
+		c, err := native.quick().Dial(t.Context(), s.Target())
 		if err == nil {
 			c.Close()
 		}
@@ -200,15 +196,18 @@ func TestUnreadableRevocation(t *testing.T) {
 		if err := os.WriteFile(s.KnownHosts, append(known, line...), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		_, err = quick().Dial(t.Context(), s.Target())
+		_, err = native.quick().Dial(t.Context(), s.Target())
 		wantError(t, err, remote.ErrHostKey, `known_hosts:2: this line revokes a key and cannot be read`, "repair or remove that line")
 	}
 }
 
+// rsaKey is the RSA key of all tests, because a new one takes long.
+var rsaKey = sync.OnceValues(func() (*rsa.PrivateKey, error) { return rsa.GenerateKey(rand.Reader, 2048) })
+
 // rsaSigner is an RSA key that signs with the given algorithms.
 func rsaSigner(t *testing.T, algorithms ...string) ssh.Signer {
 	t.Helper()
-	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	key, err := rsaKey()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,18 +224,19 @@ func rsaSigner(t *testing.T, algorithms ...string) ssh.Signer {
 
 // dsbuild accepts no proof of identity and no integrity check that rests on SHA-1.
 func TestSHA1IsNotAccepted(t *testing.T) {
+	t.Parallel()
 	fine := sshtest.Start(t, sshtest.Options{HostKey: rsaSigner(t, ssh.KeyAlgoRSASHA256)})
-	c, err := quick().Dial(t.Context(), fine.Target())
+	c, err := native.quick().Dial(t.Context(), fine.Target())
 	if err != nil {
 		t.Fatalf("rsa-sha2-256: %v", err)
 	}
 	c.Close()
 
 	old := sshtest.Start(t, sshtest.Options{HostKey: rsaSigner(t, ssh.KeyAlgoRSA)})
-	_, err = quick().Dial(t.Context(), old.Target())
+	_, err = native.quick().Dial(t.Context(), old.Target())
 	wantError(t, err, remote.ErrHostKey, `signs only with ssh-rsa \(SHA-1\)`, "HostKeyAlgorithms in its sshd_config")
 	unknown := sshtest.Start(t, sshtest.Options{HostKey: rsaSigner(t, ssh.KeyAlgoRSA), Unknown: true})
-	_, err = quick().Dial(t.Context(), unknown.Target())
+	_, err = native.quick().Dial(t.Context(), unknown.Target())
 	wantError(t, err, remote.ErrHostKey, `signs only with ssh-rsa \(SHA-1\)`, "HostKeyAlgorithms in its sshd_config")
 
 	for name, algorithms := range map[string]ssh.Config{
@@ -245,13 +245,14 @@ func TestSHA1IsNotAccepted(t *testing.T) {
 		"cipher":       {Ciphers: []string{ssh.InsecureCipherAES128CBC}},
 	} {
 		s := sshtest.Start(t, sshtest.Options{Algorithms: algorithms})
-		_, err := quick().Dial(t.Context(), s.Target())
+		_, err := native.quick().Dial(t.Context(), s.Target())
 		wantError(t, err, remote.ErrDial, "no common algorithm for .*"+name, "KexAlgorithms, MACs and Ciphers in its sshd_config")
 	}
 }
 
 // A host certificate is only as good as its signature.
 func TestCertificateSignedWithSHA1IsNotAccepted(t *testing.T) {
+	t.Parallel()
 	for algorithm, fine := range map[string]bool{ssh.KeyAlgoRSASHA512: true, ssh.KeyAlgoRSA: false} {
 		authority, host := rsaSigner(t, algorithm), rsaSigner(t, ssh.KeyAlgoRSASHA512)
 		certificate := &ssh.Certificate{Key: host.PublicKey(), CertType: ssh.HostCert, ValidPrincipals: []string{"127.0.0.1"}, ValidBefore: ssh.CertTimeInfinity}
@@ -266,7 +267,7 @@ func TestCertificateSignedWithSHA1IsNotAccepted(t *testing.T) {
 		if err := os.WriteFile(s.KnownHosts, append([]byte("@cert-authority * "), ssh.MarshalAuthorizedKey(authority.PublicKey())...), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		c, err := quick().Dial(t.Context(), s.Target())
+		c, err := native.quick().Dial(t.Context(), s.Target())
 		if fine {
 			if err != nil {
 				t.Errorf("%s: %v", algorithm, err)
@@ -279,9 +280,11 @@ func TestCertificateSignedWithSHA1IsNotAccepted(t *testing.T) {
 	}
 }
 
-func TestRefusedKeyIsNotRetried(t *testing.T) {
+func TestRefusedKeyIsNotRetried(t *testing.T) { testRefusedKeyIsNotRetried(t, native) }
+
+func testRefusedKeyIsNotRetried(t *testing.T, by way) {
 	s := sshtest.Start(t, sshtest.Options{RefuseAuth: true})
-	d := trying(5)
+	d := by.trying(5)
 	_, err := d.Dial(t.Context(), s.Target())
 	wantError(t, err, remote.ErrAuth, `authentication refused by train@127\.0\.0\.1:\d+: tried .*id_ed25519; the node accepts publickey`, "authorized_keys")
 	if s.Refused() != 1 || s.Connections() != 1 {
@@ -293,31 +296,36 @@ func TestNoKeyAtAll(t *testing.T) {
 	s := sshtest.Start(t, sshtest.Options{})
 	target := s.Target()
 	target.IdentityFiles = []string{"/no/such/key"}
-	_, err := quick().Dial(t.Context(), target)
+	_, err := native.quick().Dial(t.Context(), target)
 	wantError(t, err, remote.ErrAuth, "^no SSH key to log in to train@.*/no/such/key does not exist", "^correct identity_file")
 	if s.Connections() != 0 {
 		t.Error("the node was bothered")
 	}
 }
 
-func TestEncryptedKeyWithoutAgent(t *testing.T) {
+func TestEncryptedKeyWithoutAgent(t *testing.T) { testEncryptedKeyWithoutAgent(t, native) }
+
+func testEncryptedKeyWithoutAgent(t *testing.T, by way) {
+	t.Parallel()
 	s := sshtest.Start(t, sshtest.Options{})
 	target := s.Target()
 	target.IdentityFiles = []string{encrypt(t, s.IdentityFile)}
-	_, err := quick().Dial(t.Context(), target)
+	_, err := by.quick().Dial(t.Context(), target)
 	wantError(t, err, remote.ErrAuth, "locked is encrypted, no agent has it", "ssh-add .*locked")
 }
 
 // dsbuild dials a node again that turns connections away before it knows the caller, but not for
 // ever.
-func TestTurnedAway(t *testing.T) {
+func TestTurnedAway(t *testing.T) { testTurnedAway(t, native) }
+
+func testTurnedAway(t *testing.T, by way) {
 	s := sshtest.Start(t, sshtest.Options{CutAfter: 1, Cuts: 3})
-	dial(t, quick(), s.Target())
+	dial(t, by.quick(), s.Target())
 	if s.Connections() != 4 {
 		t.Errorf("%d connections", s.Connections())
 	}
 	s = sshtest.Start(t, sshtest.Options{CutAfter: 1})
-	_, err := trying(3).Dial(t.Context(), s.Target())
+	_, err := by.trying(3).Dial(t.Context(), s.Target())
 	wantError(t, err, remote.ErrDial, "turned away: .*ended the handshake", "MaxStartups")
 	if s.Connections() != 5 {
 		t.Errorf("%d connections", s.Connections())
@@ -327,17 +335,19 @@ func TestTurnedAway(t *testing.T) {
 // The caller may retry a connection that breaks later.
 func TestRetryHelpsAfterACut(t *testing.T) {
 	s := sshtest.Start(t, sshtest.Options{CutAuths: 2})
-	dial(t, trying(3), s.Target())
+	dial(t, native.trying(3), s.Target())
 	if s.Connections() != 3 {
 		t.Errorf("%d connections", s.Connections())
 	}
-	_, err := trying(2).Dial(t.Context(), sshtest.Start(t, sshtest.Options{CutAuths: 9}).Target())
+	_, err := native.trying(2).Dial(t.Context(), sshtest.Start(t, sshtest.Options{CutAuths: 9}).Target())
 	wantError(t, err, remote.ErrDial, "ended the handshake", "sshd log")
 }
 
-func TestCutWhileRunning(t *testing.T) {
+func TestCutWhileRunning(t *testing.T) { testCutWhileRunning(t, native) }
+
+func testCutWhileRunning(t *testing.T, by way) {
 	s := sshtest.Start(t, sshtest.Options{})
-	c := dial(t, quick(), s.Target())
+	c := dial(t, by.quick(), s.Target())
 	err := c.Run(t.Context(), remote.Command{Argv: []string{"sh", "-c", "echo on; sleep 60"}, Stdout: writerFunc(func(b []byte) (int, error) {
 		s.Cut()
 		return len(b), nil
@@ -345,9 +355,11 @@ func TestCutWhileRunning(t *testing.T) {
 	wantError(t, err, remote.ErrLost, `connection lost to .* while running a command`, "reboot")
 }
 
-func TestCutWhilePutting(t *testing.T) {
+func TestCutWhilePutting(t *testing.T) { testCutWhilePutting(t, native) }
+
+func testCutWhilePutting(t *testing.T, by way) {
 	s := sshtest.Start(t, sshtest.Options{CutAfter: 1 << 20})
-	c := dial(t, quick(), s.Target())
+	c := dial(t, by.quick(), s.Target())
 	up, _ := blob(8<<20, filepath.Join(s.Home, "big"))
 	err := c.Put(t.Context(), up)
 	wantError(t, err, remote.ErrLost, `while writing .*\.part`, "")
@@ -356,28 +368,35 @@ func TestCutWhilePutting(t *testing.T) {
 	}
 }
 
-func TestSilenceIsNoticed(t *testing.T) {
+func TestSilenceIsNoticed(t *testing.T) { testSilenceIsNoticed(t, native) }
+
+func testSilenceIsNoticed(t *testing.T, by way) {
+	t.Parallel()
 	s := sshtest.Start(t, sshtest.Options{StallAfter: 1 << 20})
-	c := dial(t, impatient(), s.Target())
+	c := dial(t, by.impatient(), s.Target())
 	up, _ := blob(8<<20, filepath.Join(s.Home, "big"))
 	err := c.Put(t.Context(), up)
 	wantError(t, err, remote.ErrLost, "no answer for", "network")
 }
 
 // dsbuild does not give up a node because a program there is silent for long.
-func TestSilentProgramIsLeftAlone(t *testing.T) {
+func TestSilentProgramIsLeftAlone(t *testing.T) { testSilentProgramIsLeftAlone(t, native) }
+
+func testSilentProgramIsLeftAlone(t *testing.T, by way) {
 	t.Parallel()
 	s := sshtest.Start(t, sshtest.Options{})
-	c := dial(t, impatient(), s.Target())
+	c := dial(t, by.impatient(), s.Target())
 	if err := c.Run(t.Context(), remote.Command{Argv: []string{"sleep", "3"}}); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestCancelOnAStalledNode(t *testing.T) {
+func TestCancelOnAStalledNode(t *testing.T) { testCancelOnAStalledNode(t, native) }
+
+func testCancelOnAStalledNode(t *testing.T, by way) {
 	t.Parallel()
 	s := sshtest.Start(t, sshtest.Options{StallAfter: 1 << 20})
-	c := dial(t, dialer(), s.Target()) // its keepalive would take 15 s
+	c := dial(t, by.dialer(), s.Target()) // its keepalive would take 15 s
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	up, _ := blob(8<<20, filepath.Join(s.Home, "big"))
@@ -388,13 +407,15 @@ func TestCancelOnAStalledNode(t *testing.T) {
 
 // A server stuck on a hung file system does not end its SFTP session, while its sshd still
 // answers keepalives.
-func TestSFTPThatDoesNotEnd(t *testing.T) {
+func TestSFTPThatDoesNotEnd(t *testing.T) { testSFTPThatDoesNotEnd(t, native) }
+
+func testSFTPThatDoesNotEnd(t *testing.T, by way) {
 	t.Parallel()
 	for _, name := range []string{"done", "cancelled"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := sshtest.Start(t, sshtest.Options{IgnoreEOF: true, Latency: 10 * time.Millisecond})
-			c := dial(t, quick(), s.Target())
+			c := dial(t, by.quick(), s.Target())
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			up, _ := blob(1<<20, filepath.Join(s.Home, "file"))
@@ -417,7 +438,9 @@ func TestSFTPThatDoesNotEnd(t *testing.T) {
 	}
 }
 
-func TestNoSpace(t *testing.T) {
+func TestNoSpace(t *testing.T) { testNoSpace(t, native) }
+
+func testNoSpace(t *testing.T, by way) {
 	for name, c := range map[string]struct {
 		opt  sshtest.Options
 		want string
@@ -426,7 +449,7 @@ func TestNoSpace(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := sshtest.Start(t, c.opt)
-			conn := dial(t, quick(), s.Target())
+			conn := dial(t, by.quick(), s.Target())
 			up, _ := blob(4<<20, filepath.Join(s.Home, "big"))
 			wantError(t, conn.Put(t.Context(), up), remote.ErrNoSpace, c.want, "df -h")
 			noParts(t, s.Home)
@@ -434,9 +457,11 @@ func TestNoSpace(t *testing.T) {
 	}
 }
 
-func TestCorruptionIsNoticed(t *testing.T) {
+func TestCorruptionIsNoticed(t *testing.T) { testCorruptionIsNoticed(t, native) }
+
+func testCorruptionIsNoticed(t *testing.T, by way) {
 	s := sshtest.Start(t, sshtest.Options{Corrupt: true})
-	c := dial(t, quick(), s.Target())
+	c := dial(t, by.quick(), s.Target())
 	up, _ := blob(1<<20, filepath.Join(s.Home, "big"))
 	err := c.Put(t.Context(), up)
 	if err == nil || !strings.Contains(err.Error(), "on the node, but dsbuild sent") {
@@ -449,13 +474,15 @@ func TestCorruptionIsNoticed(t *testing.T) {
 }
 
 // The node's own reason is a part of the error, and what dsbuild can do about it is the hint.
-func TestReasonOfTheNode(t *testing.T) {
+func TestReasonOfTheNode(t *testing.T) { testReasonOfTheNode(t, native) }
+
+func testReasonOfTheNode(t *testing.T, by way) {
 	for banner, tip := range map[string]string{
 		"Access denied by pam_slurm_adopt: you have no active jobs on this node\n": "--via slurm",
 		"System is going down.\nMaintenance until 18:00.\n":                        "",
 	} {
 		s := sshtest.Start(t, sshtest.Options{RefuseAuth: true, Banner: banner})
-		_, err := quick().Dial(t.Context(), s.Target())
+		_, err := by.quick().Dial(t.Context(), s.Target())
 		want := "the node says: " + strings.Join(strings.Fields(banner), " ")
 		if !errors.Is(err, remote.ErrAuth) || !strings.Contains(err.Error(), want) || !strings.Contains(fault.Hint(err), tip) || fault.Hint(err) == "" {
 			t.Errorf("%v, hint %q; want %q, and a hint with %q", err, fault.Hint(err), want, tip)
@@ -464,10 +491,13 @@ func TestReasonOfTheNode(t *testing.T) {
 }
 
 // A node without SFTP, or whose shell prints something into it, receives files by a program.
-func TestNoSFTP(t *testing.T) {
+func TestNoSFTP(t *testing.T) { testNoSFTP(t, native) }
+
+func testNoSFTP(t *testing.T, by way) {
+	t.Parallel()
 	for name, opt := range map[string]sshtest.Options{"no subsystem": {NoSFTP: true}, "a greeting": {Greeting: "welcome to the node\n"}} {
 		s := sshtest.Start(t, opt)
-		c := dial(t, quick(), s.Target())
+		c := dial(t, by.quick(), s.Target())
 		for i, size := range []int{10, 3 << 20, 0} {
 			up, content := blob(size, filepath.Join(s.Home, fmt.Sprint("file", i)))
 			if err := c.Put(t.Context(), up); err != nil {
@@ -487,10 +517,13 @@ func TestNoSFTP(t *testing.T) {
 }
 
 // One packet at a time takes 512 times the latency; a window of packets, a few times.
-func TestPutFillsALongLine(t *testing.T) {
+func TestPutFillsALongLine(t *testing.T) { testPutFillsALongLine(t, native) }
+
+func testPutFillsALongLine(t *testing.T, by way) {
+	t.Parallel()
 	const latency = 100 * time.Millisecond
 	s := sshtest.Start(t, sshtest.Options{Latency: latency})
-	c := dial(t, dialer(), s.Target())
+	c := dial(t, by.dialer(), s.Target())
 	up, _ := blob(16<<20, filepath.Join(s.Home, "big"))
 	begin := time.Now()
 	if err := c.Put(t.Context(), up); err != nil {
@@ -501,14 +534,17 @@ func TestPutFillsALongLine(t *testing.T) {
 	}
 }
 
-func TestJumpHostsAreShared(t *testing.T) {
+func TestJumpHostsAreShared(t *testing.T) { testJumpHostsAreShared(t, native) }
+
+func testJumpHostsAreShared(t *testing.T, by way) {
+	t.Parallel()
 	bastion := sshtest.Start(t, sshtest.Options{Name: "bastion"})
 	inner := sshtest.Start(t, sshtest.Options{Name: "inner"})
 	var nodes []*sshtest.Server
 	for range 6 {
 		nodes = append(nodes, sshtest.Start(t, sshtest.Options{}))
 	}
-	d := quick()
+	d := by.quick()
 	var wg sync.WaitGroup
 	conns := make([]remote.Conn, len(nodes))
 	for i, n := range nodes {
@@ -545,12 +581,14 @@ func TestJumpHostsAreShared(t *testing.T) {
 }
 
 // dsbuild opens nothing through a jump host with another key than known_hosts has, or with none there.
-func TestJumpHostIsChecked(t *testing.T) {
+func TestJumpHostIsChecked(t *testing.T) { testJumpHostIsChecked(t, native) }
+
+func testJumpHostIsChecked(t *testing.T, by way) {
 	for name, opt := range map[string]sshtest.Options{"changed": {WrongKey: true}, "unknown": {Unknown: true}} {
 		bastion, s := sshtest.Start(t, opt), sshtest.Start(t, sshtest.Options{})
 		target := s.Target()
 		target.Jump = []remote.Target{bastion.Target()}
-		if _, err := quick().Dial(t.Context(), target); !errors.Is(err, remote.ErrHostKey) || !strings.Contains(err.Error(), "jump host") {
+		if _, err := by.quick().Dial(t.Context(), target); !errors.Is(err, remote.ErrHostKey) || !strings.Contains(err.Error(), "jump host") {
 			t.Errorf("%s: %v", name, err)
 		}
 		if s.Connections() != 0 || bastion.Refused() != 0 {
@@ -559,9 +597,11 @@ func TestJumpHostIsChecked(t *testing.T) {
 	}
 }
 
-func TestJumpHostRefusesOnce(t *testing.T) {
+func TestJumpHostRefusesOnce(t *testing.T) { testJumpHostRefusesOnce(t, native) }
+
+func testJumpHostRefusesOnce(t *testing.T, by way) {
 	bastion := sshtest.Start(t, sshtest.Options{RefuseAuth: true})
-	d := quick()
+	d := by.quick()
 	for range 5 {
 		target := sshtest.Start(t, sshtest.Options{}).Target()
 		target.Jump = []remote.Target{bastion.Target()}
@@ -578,20 +618,22 @@ func TestJumpHostCutsAuthentication(t *testing.T) {
 	bastion := sshtest.Start(t, sshtest.Options{CutAuths: 2})
 	target := sshtest.Start(t, sshtest.Options{}).Target()
 	target.Jump = []remote.Target{bastion.Target()}
-	d := quick()
+	d := native.quick()
 	_, err := d.Dial(t.Context(), target)
 	wantError(t, err, remote.ErrDial, "through jump host 127.0.0.1: .*ended the handshake", "MaxStartups")
-	dial(t, trying(2), target)
+	dial(t, native.trying(2), target)
 	if bastion.Connections() != 3 {
 		t.Errorf("%d connections to the jump host, want 3", bastion.Connections())
 	}
 }
 
-func TestJumpHostComesBack(t *testing.T) {
+func TestJumpHostComesBack(t *testing.T) { testJumpHostComesBack(t, native) }
+
+func testJumpHostComesBack(t *testing.T, by way) {
 	bastion := sshtest.Start(t, sshtest.Options{})
 	target := sshtest.Start(t, sshtest.Options{}).Target()
 	target.Jump = []remote.Target{bastion.Target()}
-	d := trying(5)
+	d := by.trying(5)
 	first := dial(t, d, target)
 	bastion.Cut()
 	if err := first.Run(t.Context(), remote.Command{Argv: []string{"sleep", "10"}}); !errors.Is(err, remote.ErrLost) {
@@ -603,21 +645,25 @@ func TestJumpHostComesBack(t *testing.T) {
 	}
 }
 
-func TestJumpHostCannotReach(t *testing.T) {
+func TestJumpHostCannotReach(t *testing.T) { testJumpHostCannotReach(t, native) }
+
+func testJumpHostCannotReach(t *testing.T, by way) {
 	bastion := sshtest.Start(t, sshtest.Options{})
 	gone := sshtest.Start(t, sshtest.Options{})
 	target := gone.Target()
 	gone.Stop()
 	target.Jump = []remote.Target{bastion.Target()}
-	_, err := quick().Dial(t.Context(), target)
+	_, err := by.quick().Dial(t.Context(), target)
 	wantError(t, err, remote.ErrDial, "the jump host cannot reach it", "AllowTcpForwarding")
 }
 
-func TestJumpHostForbidsForwarding(t *testing.T) {
+func TestJumpHostForbidsForwarding(t *testing.T) { testJumpHostForbidsForwarding(t, native) }
+
+func testJumpHostForbidsForwarding(t *testing.T, by way) {
 	bastion := sshtest.Start(t, sshtest.Options{NoForward: true})
 	target := sshtest.Start(t, sshtest.Options{}).Target()
 	target.Jump = []remote.Target{bastion.Target()}
-	_, err := quick().Dial(t.Context(), target)
+	_, err := by.quick().Dial(t.Context(), target)
 	wantError(t, err, remote.ErrDial, "the jump host refused to forward the connection", "AllowTcpForwarding and PermitOpen")
 }
 
@@ -625,15 +671,17 @@ func TestJumpHostForbidsForwarding(t *testing.T) {
 func TestSilenceIsNotTriedAgain(t *testing.T) {
 	t.Parallel()
 	s := sshtest.Start(t, sshtest.Options{StallOnAccept: true})
-	_, err := impatient().Dial(t.Context(), s.Target())
+	_, err := native.impatient().Dial(t.Context(), s.Target())
 	wantError(t, err, remote.ErrDial, "did not finish the SSH handshake within", "")
 	if s.Connections() != 1 {
 		t.Errorf("%d connections", s.Connections())
 	}
 }
 
-func TestResetInTheHandshake(t *testing.T) {
-	_, err := quick().Dial(t.Context(), sshtest.Start(t, sshtest.Options{Reset: true}).Target())
+func TestResetInTheHandshake(t *testing.T) { testResetInTheHandshake(t, native) }
+
+func testResetInTheHandshake(t *testing.T, by way) {
+	_, err := by.quick().Dial(t.Context(), sshtest.Start(t, sshtest.Options{Reset: true}).Target())
 	wantError(t, err, remote.ErrDial, "the node ended the handshake: .*reset by", "MaxStartups")
 }
 
@@ -642,14 +690,16 @@ func TestStalledNodeBehindAJumpHost(t *testing.T) {
 	bastion := sshtest.Start(t, sshtest.Options{})
 	target := sshtest.Start(t, sshtest.Options{StallOnAccept: true}).Target()
 	target.Jump = []remote.Target{bastion.Target()}
-	_, err := impatient().Dial(t.Context(), target)
+	_, err := native.impatient().Dial(t.Context(), target)
 	wantError(t, err, remote.ErrDial, "did not finish the SSH handshake", "")
 }
 
-func TestNoGoroutineIsLeft(t *testing.T) {
+func TestNoGoroutineIsLeft(t *testing.T) { testNoGoroutineIsLeft(t, native) }
+
+func testNoGoroutineIsLeft(t *testing.T, by way) {
 	before := runtime.NumGoroutine()
 	t.Run("use", func(t *testing.T) {
-		d := impatient()
+		d := by.impatient()
 		bastion := sshtest.Start(t, sshtest.Options{})
 		for _, opt := range []sshtest.Options{{}, {StallOnAccept: true}, {WrongKey: true}, {RefuseAuth: true}, {CutAfter: 1 << 16}} {
 			s := sshtest.Start(t, opt)

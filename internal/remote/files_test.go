@@ -27,7 +27,7 @@ func TestTooManyOpenFiles(t *testing.T) {
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 3, Max: was.Max}); err != nil {
 		t.Fatal(err)
 	}
-	_, err := quick().Dial(t.Context(), target)
+	_, err := native.quick().Dial(t.Context(), target)
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &was); err != nil {
 		t.Fatal(err)
 	}

@@ -123,9 +123,10 @@ func open(t *testing.T, p remote.Prompter, file string) *remote.Key {
 func TestKeysOfFiles(t *testing.T) {
 	t.Setenv("SSH_AUTH_SOCK", filepath.Join(t.TempDir(), "nobody"))
 	dir := t.TempDir()
+	size := map[string][]string{"rsa": {"-b", "2048"}} // a larger one takes long
 	for _, kind := range []string{"ed25519", "ecdsa", "rsa"} {
 		file := filepath.Join(dir, kind)
-		keygen(t, "-q", "-t", kind, "-N", "", "-f", file)
+		keygen(t, append([]string{"-q", "-t", kind, "-N", "", "-f", file}, size[kind]...)...)
 		mustVerify(t, open(t, nil, file), `namespaces="dsbuild"`, read(t, file+".pub"))
 	}
 	locked := filepath.Join(dir, "locked")

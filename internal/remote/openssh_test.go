@@ -22,7 +22,10 @@ import (
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes/nodestest"
 )
 
-func TestOpenSSHReinstalledNode(t *testing.T) {
+func TestOpenSSHReinstalledNode(t *testing.T) { testOpenSSHReinstalledNode(t, native) }
+
+func testOpenSSHReinstalledNode(t *testing.T, by way) {
+	t.Parallel()
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
 	old, err := f.Nodes[0].HostKey()
 	if err := errors.Join(err, f.Rekey(0)); err != nil {
@@ -32,7 +35,7 @@ func TestOpenSSHReinstalledNode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = quick().Dial(t.Context(), fleetTarget(f, 0))
+	_, err = by.quick().Dial(t.Context(), fleetTarget(f, 0))
 	wantError(t, err, remote.ErrHostKey, "has changed", "ssh-keygen -f")
 	for _, want := range []string{ssh.FingerprintSHA256(old), ssh.FingerprintSHA256(changed), f.KnownHosts + ":1"} {
 		if !strings.Contains(err.Error(), want) {
@@ -41,19 +44,25 @@ func TestOpenSSHReinstalledNode(t *testing.T) {
 	}
 }
 
-func TestOpenSSHRefusesUser(t *testing.T) {
+func TestOpenSSHRefusesUser(t *testing.T) { testOpenSSHRefusesUser(t, native) }
+
+func testOpenSSHRefusesUser(t *testing.T, by way) {
+	t.Parallel()
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
 	target := fleetTarget(f, 0)
 	target.User = "no-such-user"
-	_, err := quick().Dial(t.Context(), target)
+	_, err := by.quick().Dial(t.Context(), target)
 	wantError(t, err, remote.ErrAuth, `by no-such-user@127\.0\.1\.1:\d+: tried .*id_ed25519; the node accepts publickey`, "authorized_keys")
 }
 
-func TestOpenSSHJumpHost(t *testing.T) {
+func TestOpenSSHJumpHost(t *testing.T) { testOpenSSHJumpHost(t, native) }
+
+func testOpenSSHJumpHost(t *testing.T, by way) {
+	t.Parallel()
 	f := nodestest.Up(t, nodes.Options{Count: 3, Env: nodes.NoPython})
 	target := fleetTarget(f, 2)
 	target.Jump = []remote.Target{fleetTarget(f, 0), fleetTarget(f, 1)}
-	c := dial(t, quick(), target)
+	c := dial(t, by.quick(), target)
 	o, _, err := output(t, c, remote.Command{Argv: []string{"sh", "-c", "echo $HOME"}})
 	if err != nil || strings.TrimSpace(o) != f.Nodes[2].Home {
 		t.Errorf("got %q, %v", o, err)
@@ -67,9 +76,12 @@ func TestOpenSSHJumpHost(t *testing.T) {
 	}
 }
 
-func TestOpenSSHNodeGoesDown(t *testing.T) {
+func TestOpenSSHNodeGoesDown(t *testing.T) { testOpenSSHNodeGoesDown(t, native) }
+
+func testOpenSSHNodeGoesDown(t *testing.T, by way) {
+	t.Parallel()
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
-	c := dial(t, quick(), fleetTarget(f, 0))
+	c := dial(t, by.quick(), fleetTarget(f, 0))
 	err := c.Run(t.Context(), remote.Command{Argv: []string{"sh", "-c", "echo on; sleep 60"}, Stdout: writerFunc(func(b []byte) (int, error) {
 		go f.Stop(0)
 		return len(b), nil
@@ -78,15 +90,16 @@ func TestOpenSSHNodeGoesDown(t *testing.T) {
 	for deadline := time.Now().Add(time.Minute); f.Nodes[0].Pid() != 0 && time.Now().Before(deadline); {
 		time.Sleep(10 * time.Millisecond)
 	}
-	_, err = quick().Dial(t.Context(), fleetTarget(f, 0))
+	_, err = by.quick().Dial(t.Context(), fleetTarget(f, 0))
 	wantError(t, err, remote.ErrDial, "nothing listens there", "sshd")
 }
 
 // sshd delivers signals to the programs of any user but root: such a program ends with its
 // command. For root the program is abandoned, as documented.
 func TestOpenSSHCancelEndsTheProgram(t *testing.T) {
+	t.Parallel()
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
-	c := dial(t, quick(), fleetTarget(f, 0))
+	c := dial(t, native.quick(), fleetTarget(f, 0))
 	ctx, cancel := context.WithCancel(t.Context())
 	var pid int
 	err := c.Run(ctx, remote.Command{Argv: []string{"sh", "-c", "echo $$; exec sleep 60"}, Stdout: writerFunc(func(b []byte) (int, error) {
@@ -116,6 +129,7 @@ func TestOpenSSHCancelEndsTheProgram(t *testing.T) {
 // A real full disk: a file that cannot fit, and a file whose space another writer takes during
 // the upload.
 func TestOpenSSHFullDisk(t *testing.T) {
+	t.Parallel()
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
 	disk := filepath.Join(f.Nodes[0].Dir, "disk")
 	if err := os.Mkdir(disk, 0o755); err != nil {
@@ -129,7 +143,7 @@ func TestOpenSSHFullDisk(t *testing.T) {
 			t.Errorf("umount: %s", out)
 		}
 	})
-	c := dial(t, quick(), fleetTarget(f, 0))
+	c := dial(t, native.quick(), fleetTarget(f, 0))
 	up, _ := blob(5<<20, filepath.Join(disk, "big"))
 	wantError(t, c.Put(t.Context(), up), remote.ErrNoSpace, "needs 5.0 MiB, but only 4.0 MiB are free", "df -h")
 
@@ -148,8 +162,9 @@ func TestOpenSSHFullDisk(t *testing.T) {
 }
 
 func TestOpenSSHNoRight(t *testing.T) {
+	t.Parallel()
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
-	c := dial(t, quick(), fleetTarget(f, 0))
+	c := dial(t, native.quick(), fleetTarget(f, 0))
 	up, _ := blob(10, "/sys/dsbuild-test") // not even root may create a file there
 	if err := c.Put(t.Context(), up); err == nil || !strings.Contains(err.Error(), "cannot write there") {
 		t.Errorf("got %v", err)

@@ -54,13 +54,16 @@ func configure(t *testing.T, f *nodes.Fleet, i int, lines ...string) {
 }
 
 // known_hosts can list a node in several ways, as OpenSSH writes them.
-func TestOpenSSHKnownHosts(t *testing.T) {
+func TestOpenSSHKnownHosts(t *testing.T) { testOpenSSHKnownHosts(t, native) }
+
+func testOpenSSHKnownHosts(t *testing.T, by way) {
+	t.Parallel()
 	f := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.NoPython})
 	known := read(t, f.KnownHosts)
 	target := fleetTarget(f, 0)
 	with := func(file string) error {
 		target.KnownHosts = []string{file}
-		c, err := quick().Dial(t.Context(), target)
+		c, err := by.quick().Dial(t.Context(), target)
 		if err == nil {
 			c.Close()
 		}
@@ -151,6 +154,7 @@ func TestOpenSSHCertificateAndConfiguration(t *testing.T) {
 
 // An sshd that accepts few logins at a time gets them all in the end.
 func TestOpenSSHMaxStartups(t *testing.T) {
+	t.Parallel()
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
 	configure(t, f, 0, "MaxStartups 3:100:3")
 	d := remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Pause: 300 * time.Millisecond})
@@ -168,32 +172,37 @@ func TestOpenSSHMaxStartups(t *testing.T) {
 	}
 }
 
-func TestOpenSSHForwardsNothing(t *testing.T) {
+func TestOpenSSHForwardsNothing(t *testing.T) { testOpenSSHForwardsNothing(t, native) }
+
+func testOpenSSHForwardsNothing(t *testing.T, by way) {
+	t.Parallel()
 	f := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.NoPython})
 	configure(t, f, 0, "AllowTcpForwarding no")
 	target := fleetTarget(f, 1)
 	target.Jump = []remote.Target{fleetTarget(f, 0)}
-	_, err := quick().Dial(t.Context(), target)
+	_, err := by.quick().Dial(t.Context(), target)
 	wantError(t, err, remote.ErrDial, "the jump host refused to forward the connection", "AllowTcpForwarding")
 }
 
 // dsbuild does not accept a real sshd that signs only with SHA-1. After the change in the hint
 // it does.
 func TestOpenSSHSignsWithSHA1(t *testing.T) {
+	t.Parallel()
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
 	key := filepath.Join(t.TempDir(), "rsa")
 	keygen(t, "-q", "-t", "rsa", "-b", "2048", "-N", "", "-f", key)
 	target := fleetTarget(f, 0)
 	target.KnownHosts = []string{write(t, "known", fmt.Sprintf("[%s]:%d %s", target.Address, target.Port, read(t, key+".pub")))}
 	configure(t, f, 0, "HostKey "+key, "HostKeyAlgorithms ssh-rsa")
-	_, err := quick().Dial(t.Context(), target)
+	_, err := native.quick().Dial(t.Context(), target)
 	wantError(t, err, remote.ErrHostKey, `signs only with ssh-rsa \(SHA-1\)`, "add rsa-sha2-512 to HostKeyAlgorithms in its sshd_config")
 	configure(t, f, 0, "HostKey "+key, "HostKeyAlgorithms rsa-sha2-512")
-	dial(t, quick(), target).Close()
+	dial(t, native.quick(), target).Close()
 }
 
 // No configuration makes ssh accept a key that known_hosts lacks, or learn it.
 func TestOpenSSHStaysStrict(t *testing.T) {
+	t.Parallel()
 	for _, no := range []string{"no", "accept-new", "off"} {
 		s := sshtest.Start(t, sshtest.Options{Unknown: true})
 		before := read(t, s.KnownHosts)

@@ -30,7 +30,16 @@ func TestMain(m *testing.M) {
 	if code, asked := remote.Askpass(os.Args[1:], os.Stdout); asked {
 		os.Exit(code)
 	}
-	os.Exit(m.Run())
+	home, err := os.MkdirTemp("", "home") // without keys
+	if err == nil {
+		err = os.Setenv("HOME", home)
+	}
+	if err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	os.RemoveAll(home)
+	os.Exit(code)
 }
 
 // needSSH skips a test if there is no ssh; CI has one.
@@ -64,11 +73,13 @@ func bySSH(t *testing.T, opt remote.Options) *remote.SSH {
 
 // A connection by OpenSSH passes all conformance tests.
 func TestConformanceByOpenSSH(t *testing.T) {
+	t.Parallel()
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
 	remotetest.Conformance(t, bySSH(t, remote.Options{}), func(*testing.T) (remote.Target, string) { return fleetTarget(f, 0), f.Nodes[0].Home })
 }
 
 func TestConformanceByOpenSSHInProcess(t *testing.T) {
+	t.Parallel()
 	d := bySSH(t, remote.Options{})
 	remotetest.Conformance(t, d, func(t *testing.T) (remote.Target, string) {
 		s := sshtest.Start(t, sshtest.Options{})
@@ -76,33 +87,27 @@ func TestConformanceByOpenSSHInProcess(t *testing.T) {
 	})
 }
 
-// The tests of dsbuild's own SSH hold for OpenSSH as well.
+// The tests of dsbuild's own SSH hold for OpenSSH as well. Others: TestFullRemoteByOpenSSH.
 func TestByOpenSSH(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("make test runs it")
 	}
+	testByOpenSSH(t, map[string]func(*testing.T, way){
+		"changed host key":      testChangedHostKey,
+		"cut while putting":     testCutWhilePutting,
+		"silence":               testSilenceIsNoticed,
+		"jump hosts are shared": testJumpHostsAreShared,
+		"jump host is checked":  testJumpHostIsChecked,
+		"password":              testPasswordOfNodes,
+	})
+}
+
+// testByOpenSSH runs tests by OpenSSH.
+func testByOpenSSH(t *testing.T, tests map[string]func(*testing.T, way)) {
 	needSSH(t)
-	t.Setenv(openSSHWay, "yes")
-	for name, test := range map[string]func(*testing.T){
-		"nothing listens": TestNothingListens, "name unknown": TestNameUnknown, "stalled handshake": TestStalledHandshake,
-		"changed host key": TestChangedHostKey, "unknown host key": TestUnknownHostKey, "host key of another type": TestHostKeyOfAnotherType,
-		"revoked host key": TestRevokedHostKey, "refused key": TestRefusedKeyIsNotRetried, "encrypted key": TestEncryptedKeyWithoutAgent,
-		"turned away": TestTurnedAway, "banned": TestBannedAndTurnedAway, "reset": TestResetInTheHandshake,
-		"cut while running": TestCutWhileRunning, "cut while putting": TestCutWhilePutting, "silence": TestSilenceIsNoticed,
-		"silent program": TestSilentProgramIsLeftAlone, "cancel on a stalled node": TestCancelOnAStalledNode, "SFTP that does not end": TestSFTPThatDoesNotEnd,
-		"no space": TestNoSpace, "corruption": TestCorruptionIsNoticed, "no SFTP": TestNoSFTP, "long line": TestPutFillsALongLine,
-		"resume":                TestResumeTrustsNothing,
-		"jump hosts are shared": TestJumpHostsAreShared, "jump host is checked": TestJumpHostIsChecked, "jump host refuses": TestJumpHostRefusesOnce, "jump host comes back": TestJumpHostComesBack,
-		"jump host cannot reach": TestJumpHostCannotReach, "jump host forbids": TestJumpHostForbidsForwarding, "codes of a jump host": TestCodeOfAJumpHost,
-		"passphrase": TestPassphraseIsAskedOnce, "passphrase not asked": TestPassphraseIsNotAsked, "password": TestPasswordOfNodes,
-		"other password": TestOtherPasswordOfOneNode, "wrong password": TestWrongPasswordStaysWithOneNode, "thinking": TestThinkingTakesNoTime,
-		"real sshd known hosts": TestOpenSSHKnownHosts, "real sshd reinstalled": TestOpenSSHReinstalledNode, "real sshd refuses": TestOpenSSHRefusesUser,
-		"real sshd goes down": TestOpenSSHNodeGoesDown, "real sshd forwards nothing": TestOpenSSHForwardsNothing, "real jump hosts": TestOpenSSHJumpHost,
-		"riding": TestConformanceControlMaster, "riding to a jump host": TestControlMasterOfAJumpHost,
-		"riding to a silent node": TestControlMasterOfASilentNode, "master stays": TestControlMasterStays, "stale master": TestStaleControlMaster,
-		"no goroutine": TestNoGoroutineIsLeft, "reason of the node": TestReasonOfTheNode,
-	} {
-		t.Run(name, test)
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) { test(t, byOpenSSH) })
 	}
 }
 

@@ -39,6 +39,7 @@ Host gpu1
 // dsbuild selects OpenSSH by itself for a node behind a ProxyCommand, and the connection passes
 // all conformance tests.
 func TestConformanceProxyCommand(t *testing.T) {
+	t.Parallel()
 	f := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.NoPython})
 	d := remote.NewSSH(remote.Options{Config: behindProxy(t, f), AgentSocket: "none"})
 	remotetest.Conformance(t, d, func(*testing.T) (remote.Target, string) {
@@ -48,6 +49,7 @@ func TestConformanceProxyCommand(t *testing.T) {
 
 // The ProxyCommand of an argument, as in ansible_ssh_common_args, has options of its own.
 func TestProxyCommandOfArguments(t *testing.T) {
+	t.Parallel()
 	needSSH(t)
 	f := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.NoPython})
 	bastion, target := f.Nodes[0], fleetTarget(f, 1)
@@ -64,6 +66,7 @@ func TestProxyCommandOfArguments(t *testing.T) {
 }
 
 func TestProxyCommandFails(t *testing.T) {
+	t.Parallel()
 	needSSH(t)
 	for command, c := range map[string]struct {
 		timeout time.Duration
@@ -81,6 +84,7 @@ func TestProxyCommandFails(t *testing.T) {
 
 // A jump host in the inventory replaces the ProxyCommand of the configuration.
 func TestJumpHostSparesProxyCommand(t *testing.T) {
+	t.Parallel()
 	f := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.NoPython})
 	for _, way := range []remote.Client{remote.Auto, remote.Native, remote.OpenSSH} {
 		d := remote.NewSSH(remote.Options{Config: write(t, "config", "Host 127.0.*\n ProxyCommand false\n"), AgentSocket: "none", Client: way, Timeout: time.Minute})
@@ -135,6 +139,7 @@ func TestOpenSSHLeavesNothing(t *testing.T) {
 
 // A KnownHostsCommand identifies a node, unless the inventory has a known_hosts.
 func TestKnownHostsCommand(t *testing.T) {
+	t.Parallel()
 	needSSH(t)
 	s := sshtest.Start(t, sshtest.Options{})
 	known := read(t, s.KnownHosts)

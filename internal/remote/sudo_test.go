@@ -57,22 +57,24 @@ func othersDir(t *testing.T) string {
 
 // unattended is a dialer that uses sudo without a password.
 func unattended() remote.Dialer {
-	return remote.WithSudo(dialer(), remote.NewAnswers(nil), remote.SudoLimit)
+	return remote.WithSudo(native.dialer(), remote.NewAnswers(nil), remote.SudoLimit)
 }
 
 // A connection that works as another user passes all conformance tests: real sudo, behind
 // OpenSSH.
 func TestConformanceSudo(t *testing.T) {
+	t.Parallel()
 	nodestest.Sudo(t)
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
 	target := fleetTarget(f, 0)
 	target.Sudo = other
-	d := remote.WithSudo(dialer(), remote.NewAnswers(nil), remote.SudoLimit)
+	d := remote.WithSudo(native.dialer(), remote.NewAnswers(nil), remote.SudoLimit)
 	remotetest.Conformance(t, d, func(t *testing.T) (remote.Target, string) { return target, othersDir(t) })
 }
 
 // New files belong to the other user, whose commands start in his home.
 func TestSudoIsTheOther(t *testing.T) {
+	t.Parallel()
 	nodestest.Sudo(t)
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
 	target := fleetTarget(f, 0)
@@ -111,6 +113,7 @@ func TestSudoIsTheOther(t *testing.T) {
 
 // A broken transfer goes on, also as another user.
 func TestSudoResumes(t *testing.T) {
+	t.Parallel()
 	nodestest.Sudo(t)
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
 	target := fleetTarget(f, 0)
@@ -158,7 +161,7 @@ func TestSudoResumes(t *testing.T) {
 	target = s.Target()
 	target.Sudo = "root"
 	up, want := blob(size, filepath.Join(t.TempDir(), "file"))
-	d := remote.WithSudo(quick(), remote.NewAnswers(nil), remote.SudoLimit)
+	d := remote.WithSudo(native.quick(), remote.NewAnswers(nil), remote.SudoLimit)
 	if err := dial(t, d, target).Put(t.Context(), up); !errors.Is(err, remote.ErrLost) {
 		t.Fatalf("cut: %v", err)
 	}
@@ -190,12 +193,13 @@ func realSudo(t *testing.T, sudoers string) *sshtest.Server {
 func sudoAt(s *sshtest.Server, p remote.Prompter) (remote.Dialer, remote.Target) {
 	target := s.Target()
 	target.Name, target.Sudo = "gpu01", "root"
-	return remote.WithSudo(quick(), remote.NewAnswers(p), remote.SudoLimit), target
+	return remote.WithSudo(native.quick(), remote.NewAnswers(p), remote.SudoLimit), target
 }
 
 // dsbuild asks for sudo's password once, gives it to sudo alone and only when sudo asks. The
 // program reads exactly its own input.
 func TestSudoPassword(t *testing.T) {
+	t.Parallel()
 	s := realSudo(t, other+" ALL=(ALL) ALL")
 	p := inTurn("a slip", "secret")
 	d, target := sudoAt(s, p)
@@ -221,6 +225,7 @@ func TestSudoPassword(t *testing.T) {
 }
 
 func TestSudoRefuses(t *testing.T) {
+	t.Parallel()
 	s := realSudo(t, other+" ALL=(ALL) ALL")
 	p := says("a slip")
 	d, target := sudoAt(s, p)
@@ -307,7 +312,7 @@ read x; [ "$x" = secret ] || exit 1; exec "$@"`, "", "1"},
 			if strings.Contains(c.want, "no command") {
 				limit = 5 * time.Second
 			}
-			conn, err := remote.WithSudo(quick(), remote.NewAnswers(p), limit).Dial(t.Context(), target)
+			conn, err := remote.WithSudo(native.quick(), remote.NewAnswers(p), limit).Dial(t.Context(), target)
 			if c.want == "" && err == nil {
 				conn.Close()
 			}
@@ -330,6 +335,7 @@ read x; [ "$x" = secret ] || exit 1; exec "$@"`, "", "1"},
 // The node names the user whose password sudo wants. dsbuild reuses a typed password only as
 // that of the login user. For another user it asks at each node.
 func TestSudoLendsThePasswordOfTheLoginAlone(t *testing.T) {
+	t.Parallel()
 	wants := func(of string) string {
 		return strings.Replace(behind, "s/%p/train/", "s/%p/"+of+"/", 1) + `printf %s "$prompt" >&2; read x; [ "$x" = ` + of + `-secret ] || exit 1; exec "$@"`
 	}
@@ -338,7 +344,7 @@ func TestSudoLendsThePasswordOfTheLoginAlone(t *testing.T) {
 		of, _, _ = strings.Cut(of, " ")
 		return of + "-secret", nil
 	}}
-	d := remote.WithSudo(quick(), remote.NewAnswers(p), remote.SudoLimit)
+	d := remote.WithSudo(native.quick(), remote.NewAnswers(p), remote.SudoLimit)
 	for _, c := range []struct{ name, of, user, asked string }{
 		{"gpu01", "train", "train", "gpu01: password of train for sudo: "},
 		{"gpu02", "train", "train", ""},
@@ -380,10 +386,11 @@ func TestSudoKnowsTheLoginOfTheConfiguration(t *testing.T) {
 
 // A node that floods instead of starting the program is cut off.
 func TestSudoFloodIsCutOff(t *testing.T) {
+	t.Parallel()
 	for name, script := range map[string]string{"before": "yes >&2", "behind true": behind + `"$@" && yes`, "on its way": behind + `if [ -e ../begun ]; then "$@"; yes >&2; fi; touch ../begun; exec "$@"`} {
 		target := fakeSudo(t, script).Target()
 		target.Sudo = "root"
-		c, err := remote.WithSudo(quick(), remote.NewAnswers(nil), remote.SudoLimit).Dial(t.Context(), target)
+		c, err := remote.WithSudo(native.quick(), remote.NewAnswers(nil), remote.SudoLimit).Dial(t.Context(), target)
 		if name != "on its way" {
 			if !errors.Is(err, remote.ErrFlood) {
 				t.Errorf("%s: %v", name, err)
