@@ -70,7 +70,7 @@ func TestQuickPip(t *testing.T) {
 }
 
 // contents is every file of the environment with its mode and content, as if the environment was at /venv. RECORD is without the
-// digests of files that name the environment. Byte code is there or not.
+// digests of files that name the environment. Byte code is there or not, and direct_url.json, which is another in each pip.
 func (e environment) contents(t *testing.T) map[string]string {
 	t.Helper()
 	files := map[string]string{}
@@ -84,12 +84,12 @@ func (e environment) contents(t *testing.T) map[string]string {
 		}
 		data, err := os.ReadFile(path)
 		switch {
-		case strings.HasSuffix(path, ".pyc"):
+		case strings.HasSuffix(path, ".pyc"), d.Name() == "direct_url.json":
 			data = nil
 		case d.Name() == "RECORD":
 			var rows [][]byte
 			for row := range bytes.Lines(data) {
-				if bytes.HasPrefix(row, []byte("../../../bin/")) {
+				if bytes.HasPrefix(row, []byte("../../../bin/")) || bytes.Contains(row, []byte("/direct_url.json,")) {
 					row = row[:bytes.IndexByte(row, ',')]
 				}
 				rows = append(rows, row)
