@@ -40,7 +40,7 @@ func crashes(t *testing.T, each, pairs int) (deaths int) {
 func TestKilledAgentLeavesTheOldOrTheNewVersion(t *testing.T) {
 	long(t)
 	t.Parallel()
-	if n, least := crashes(t, 10, 0), 160; n < least {
+	if n, least := crashes(t, 20, 0), 80; n < least {
 		t.Errorf("killed only %d times", n)
 	}
 }

@@ -10,9 +10,9 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet/deploy"
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/fleet/verify"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes/nodestest"
-	"github.com/dsbuild/dsbuild/inventory"
 )
 
 // placesOf are the folders of real nodes in which a verification must leave no
@@ -63,14 +63,15 @@ func verifyEdited(t *testing.T, fleet *nodes.Fleet, opt deploy.Options, file str
 	}
 	e := environment{site: siteOf(t, fleet.Nodes[1].Python)}
 	e.write(t, filepath.Join("deepspeed", file), "# edited by hand\n")
+	opt.Verify = verify.LevelFiles
 	differs(t, look(t, opt, placesOf(fleet)...), 1, "deepspeed/"+file+" does not match RECORD")
 }
 
 // verifyReal is verifyEdited for nodes with the real torch, on which the real
 // ops are loaded.
-func verifyReal(t *testing.T, fleet *nodes.Fleet, opt deploy.Options, hosts []inventory.Host) {
+func verifyReal(t *testing.T, fleet *nodes.Fleet, opt deploy.Options) {
 	t.Helper()
-	opt = realOptionsOf(t, opt, fleet, hosts)
-	opt.Wheels = nil
+	opt = realOptionsOf(t, opt, fleet)
+	opt.Wheels, opt.Verify = nil, verify.LevelLoad
 	verifyEdited(t, fleet, opt, "ops/lamb/__init__.py")
 }

@@ -523,7 +523,7 @@ func TestLargeWheelsAreInstalledEarly(t *testing.T) {
 }
 
 // A file that somebody changed is named, by the node and by the comparison with the wheel, even if
-// RECORD was changed, too. --force makes the environment anew.
+// RECORD was changed, too. A deploy over it fails, unless --force makes the environment anew.
 func TestChangedFilesAreNamed(t *testing.T) {
 	t.Parallel()
 	x := newSite(t)
@@ -535,42 +535,52 @@ func TestChangedFilesAreNamed(t *testing.T) {
 		t.Fatal(r.Err())
 	}
 	packages := filepath.Join(current(t, s), "lib/python3.11/site-packages")
+	sound := filepath.Join(t.TempDir(), "sound")
+	copyTree(t, s.Home, sound)
 	for name, c := range map[string]struct {
 		change func() error
 		want   string
+		mended bool // with --force
 	}{
-		"altered": {func() error { return replace(filepath.Join(packages, "alpha/__init__.py"), "x = 1\n") }, "alpha/__init__.py is altered"},
-		"missing": {func() error { return os.Remove(filepath.Join(packages, "torch/version.py")) }, "torch/version.py is missing"},
-		"unknown": {func() error { return os.WriteFile(filepath.Join(packages, "sitecustomize.py"), nil, 0o644) }, "sitecustomize.py belongs to no package"},
-		"a pth":   {func() error { return os.WriteFile(filepath.Join(packages, "x.pth"), nil, 0o644) }, "x.pth belongs to no package"},
+		"altered": {func() error { return replace(filepath.Join(packages, "alpha/__init__.py"), "x = 1\n") }, "alpha/__init__.py is altered", true},
+		"missing": {func() error { return os.Remove(filepath.Join(packages, "torch/version.py")) }, "torch/version.py is missing", false},
+		"unknown": {func() error { return os.WriteFile(filepath.Join(packages, "sitecustomize.py"), nil, 0o644) }, "sitecustomize.py belongs to no package", false},
+		"a pth":   {func() error { return os.WriteFile(filepath.Join(packages, "x.pth"), nil, 0o644) }, "x.pth belongs to no package", false},
 		"byte code": {func() error { // unchecked, and of another module: an import of alpha would run it
 			cmd := exec.Command("python3", "-c", "import sys, py_compile; py_compile.compile(sys.argv[1], sys.argv[2], invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)",
 				filepath.Join(packages, "torch/version.py"), filepath.Join(packages, "alpha/__pycache__/__init__.cpython-311.pyc"))
 			return cmd.Run()
-		}, "alpha/__pycache__/__init__.cpython-311.pyc is not the byte code of its module"},
-		"a command": {func() error { return replace(filepath.Join(current(t, s), "bin/alpha-tool"), "#!/bin/sh\n") }, "bin/alpha-tool is altered"},
+		}, "alpha/__pycache__/__init__.cpython-311.pyc is not the byte code of its module", false},
+		"a command": {func() error { return replace(filepath.Join(current(t, s), "bin/alpha-tool"), "#!/bin/sh\n") }, "bin/alpha-tool is altered", false},
 		"a package": {func() error {
 			info := filepath.Join(packages, "extra-1.dist-info")
 			return joined(os.Mkdir(info, 0o755), os.WriteFile(filepath.Join(info, "RECORD"), nil, 0o644), os.WriteFile(filepath.Join(info, "METADATA"), []byte("Name: extra\nVersion: 1\n"), 0o644))
-		}, "extra is not in the lock"},
+		}, "extra is not in the lock", true},
 		"with its RECORD": {func() error {
 			return replaceRecorded(packages, "alpha/__init__.py", "x = 1\n")
-		}, "the files of alpha are not those of alpha-1.0-py3-none-any.whl"},
+		}, "the files of alpha are not those of alpha-1.0-py3-none-any.whl", true},
 	} {
-		if err := c.change(); err != nil {
-			t.Fatal(err)
+		must(t, os.RemoveAll(s.Home))
+		copyTree(t, sound, s.Home)
+		must(t, c.change())
+		one := opt
+		one.Hosts = opt.Hosts[:1]
+		if !c.mended {
+			one.Verify = verify.LevelFiles
 		}
-		r := look(t, opt)
-		if n := r.Nodes[0]; n.Status != report.Differs || !slices.ContainsFunc(n.Differs, func(d string) bool { return strings.Contains(d, c.want) }) || r.Nodes[1].Status != report.OK {
+		n := look(t, one).Nodes[0]
+		if n.Status != report.Differs || !slices.ContainsFunc(n.Differs, func(d string) bool { return strings.Contains(d, c.want) }) {
 			t.Errorf("%s: %+v", name, n)
 		}
-		r = run(t, t.Context(), opt)
-		if n := r.Nodes[0]; n.Status != report.Failed || n.Step != "verify" || !strings.Contains(n.Hint, "--force") {
-			t.Errorf("%s: %+v", name, n)
+		if !c.mended {
+			continue
 		}
-		again := opt
-		again.Force, again.Hosts = true, opt.Hosts[:1]
-		if r := run(t, t.Context(), again); r.Err() != nil || !r.Nodes[0].Changed {
+		r := run(t, t.Context(), opt)
+		if n := r.Nodes[0]; n.Status != report.Failed || n.Step != "verify" || !strings.Contains(n.Hint, "--force") || r.Nodes[1].Status != report.OK {
+			t.Errorf("%s: %+v", name, r.Nodes)
+		}
+		one.Force = true
+		if r := run(t, t.Context(), one); r.Err() != nil || !r.Nodes[0].Changed {
 			t.Errorf("%s: with --force: %v", name, r.Err())
 		}
 		if r := look(t, opt); r.Err() != nil {
@@ -579,7 +589,14 @@ func TestChangedFilesAreNamed(t *testing.T) {
 		if link, err := os.Readlink(filepath.Join(place(s), "previous")); err == nil || len(leftovers(t, s)) > 0 {
 			t.Errorf("%s: a rollback would go to the changed environment %s, left %q", name, link, leftovers(t, s))
 		}
-		packages = filepath.Join(current(t, s), "lib/python3.11/site-packages")
+	}
+}
+
+// copyTree copies a directory, with times and hard links.
+func copyTree(t *testing.T, from, to string) {
+	t.Helper()
+	if out, err := exec.Command("cp", "-a", from, to).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
 	}
 }
 

@@ -7,11 +7,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
 // Archive makes the archive of a relocatable Python in dir, from the interpreter at a path such as
-// /usr/bin/python3.11 and its library. It has no tests, no site-packages and no byte code.
+// /usr/bin/python3.11 and its library. It has no byte code and no packages that only people use.
 func Archive(dir, program string) (string, error) {
 	program, err := filepath.EvalSymlinks(program)
 	if err != nil {
@@ -33,13 +34,19 @@ func Archive(dir, program string) (string, error) {
 	return file, errors.Join(err, w.Close(), z.Close(), f.Close())
 }
 
+// leftOut are folders of a library that the programs on nodes do without.
+var leftOut = []string{
+	"__pycache__", "test", "dist-packages", "idlelib", "lib2to3", "tkinter", "turtledemo", "pydoc_data", "ensurepip", "distutils", "unittest",
+	"curses", "dbm", "sqlite3", "wsgiref", "xmlrpc",
+}
+
 // addLibrary adds the modules of a Python.
 func addLibrary(w *tar.Writer, lib, as string) error {
 	return filepath.WalkDir(lib, func(path string, d fs.DirEntry, err error) error {
 		switch rel, _ := filepath.Rel(lib, path); {
 		case err != nil:
 			return err
-		case d.IsDir() && (d.Name() == "__pycache__" || d.Name() == "test" || d.Name() == "dist-packages" || strings.HasPrefix(d.Name(), "config-")):
+		case d.IsDir() && (slices.Contains(leftOut, d.Name()) || strings.HasPrefix(d.Name(), "config-")):
 			return filepath.SkipDir
 		case d.Type().IsRegular():
 			return addFile(w, path, as+"/"+filepath.ToSlash(rel))
