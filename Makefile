@@ -29,7 +29,7 @@ endif
 # Programs are linked like those of a release. All of them, the engine's and the tests too, have the same
 # flags, so that Go compiles their common packages once. The compiler spends a tenth of its time on debug information.
 FLAGS = -trimpath -gcflags=all=-dwarf=false -ldflags=-w
-build quickstart nodes nodes-stop engine engine-stop bin/ci/engine source check test: export CGO_ENABLED = 0
+build quickstart nodes nodes-stop engine engine-stop bin/ci/engine source check test test-full: export CGO_ENABLED = 0
 quickstart nodes nodes-stop: export GOFLAGS += $(FLAGS)
 
 PREFIX ?= /usr/local
@@ -99,8 +99,8 @@ packages-lock: bin/ci/packagelock ## resolve the Python packages of all toolchai
 test: build bin/ci/engine ## what CI runs: real engine, real wheel, real nodes (without an engine, the tests that need none); or PART=fleet, remote, rest
 	FLAGS="$(FLAGS)" ci/test.sh $(PART)
 
-test-full: build bin/ci/engine ## the long proofs, each part at most an hour: all, or PART="inside fleet"
-	ci/full.sh $(PART)
+test-full: build bin/ci/engine ## the long proofs, in three hours: all, or PART="inside fleet"
+	FLAGS="$(FLAGS)" ci/full.sh $(PART)
 
 test-gpu: ## on a machine with a GPU: every kernel of both ABIs, compared with torch
 	$(GO) test -tags full -count=1 -v -timeout 12h -run '^TestGPU' ./cmd/dsbuild

@@ -93,8 +93,7 @@ func sorted(archs []string) []string {
 // of unpacking it and little more.
 func TestFullInsideTorch(t *testing.T) {
 	torch := fulltools.Wheel(t, "torch-2.")
-	dsbuild := filepath.Join(t.TempDir(), "dsbuild")
-	command(t, "go", "build", "-o", dsbuild, "../cmd/dsbuild")
+	dsbuild := filepath.Join("..", "bin", "dsbuild")
 	python := filepath.Join(fulltools.Tools(t), "python")
 	unpack, inspect := math.Inf(1), math.Inf(1) // seconds
 	var peak int64                              // KiB

@@ -140,7 +140,7 @@ func smokeTestRan(t *testing.T, dir string, w wheel.Artifact, said ...string) {
 // Four nodes, two of each CPU, get two wheels by one command: each node that of its own CPU. The aarch64 nodes are those of this machine
 // whose Python qemu-user runs. The wheel of the other CPU is refused before anything is sent.
 func TestFullAarch64Ship(t *testing.T) {
-	f := builtProgram(t)
+	f := emptyFleet(t)
 	root := armRoot(t)
 	x86 := nodestest.Up(t, nodes.Options{Dir: filepath.Join(f.dir, "x86"), Count: 2, Env: nodes.WithTorch})
 	arm := nodestest.Up(t, nodes.Options{Dir: filepath.Join(f.dir, "arm"), Count: 2, Env: nodes.NoPython})

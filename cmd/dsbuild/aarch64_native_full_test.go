@@ -78,7 +78,8 @@ func armProgram(t *testing.T, root string) *realFleet {
 	t.Helper()
 	f := &realFleet{dir: t.TempDir()}
 	f.inventory, f.program = filepath.Join(f.dir, "inventory.yaml"), filepath.Join(f.dir, "dsbuild.sh")
-	command(t, ".", "env", "GOARCH=arm64", "CGO_ENABLED=0", "go", "build", "-trimpath", "-o", filepath.Join(f.dir, "bin", "dsbuild"), ".")
+	// FLAGS of the Makefile: Go's cache has the packages
+	command(t, ".", "env", "GOARCH=arm64", "CGO_ENABLED=0", "go", "build", "-trimpath", "-gcflags=all=-dwarf=false", "-ldflags=-w", "-o", filepath.Join(f.dir, "bin", "dsbuild"), ".")
 	script, err := filepath.Abs("testdata/aarch64/machine.sh")
 	if err != nil {
 		t.Fatal(err)

@@ -17,7 +17,7 @@ import (
 )
 
 // A user who has Docker and nothing of dsbuild's makes the very wheel that dsbuild's
-// own engine makes, of the same base.
+// own engine makes, of the same base: both are compiled with nothing cached, from other directories.
 func TestFullDockerWheel(t *testing.T) {
 	own, _, err := wheel.HashFile(built.Wheel(t))
 	if err != nil {
@@ -25,12 +25,9 @@ func TestFullDockerWheel(t *testing.T) {
 	}
 	d := docker.Docker(t, docker.Options{})
 	d.LoadEngine(t)
-	program, err := filepath.Abs("../../bin/dsbuild")
-	if err != nil {
-		t.Fatal(err)
-	}
 	var stdout bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), program, "wheel", "--no-cache", "--json", "--base", engine.BaseTar(), "-o", t.TempDir())
+	cmd := exec.CommandContext(t.Context(), makeProgram(t), "wheel", "--no-cache", "--json", "--base", engine.BaseTar(), "-o", t.TempDir())
+	cmd.Dir = t.TempDir()
 	cmd.Env = []string{
 		"HOME=" + t.TempDir(), "PATH=" + os.Getenv("PATH"), "DOCKER_HOST=" + d.Host,
 		engine.CLIVariable + "=" + filepath.Join(engine.Home(), "bin", "dagger"),

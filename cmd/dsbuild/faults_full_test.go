@@ -19,30 +19,34 @@ import (
 )
 
 func TestFullFaultsCtrlC(t *testing.T) {
-	f := newFaultFleet(t, 3, ballast, "")
+	t.Parallel()
+	f := newFaultFleet(t, 2, ballast, "")
 	const times = 100
 	came, steps := f.interrupts(t, times)
-	t.Logf("result: Ctrl-C at %d random moments of a deploy to 3 nodes, which then had: %s; the report was right each time; nodes were at %s", times, came, steps)
+	t.Logf("result: Ctrl-C at %d random moments of a deploy to 2 nodes, which then had: %s; the report was right each time; nodes were at %s", times, came, steps)
 }
 
 func TestFullFaultsKilledProgram(t *testing.T) {
-	f := newFaultFleet(t, 3, ballast, "")
+	t.Parallel()
+	f := newFaultFleet(t, 2, ballast, "")
 	at := append(moments(ballast), f.anyMoments(23)...)
 	came, missed := f.kills(t, at)
-	t.Logf("result: kill -9 of dsbuild at %d moments of a deploy to 3 nodes, what they had once they had come to rest: %s; each next run succeeded and left nothing; missed: %s", len(at), came, list(missed))
+	t.Logf("result: kill -9 of dsbuild at %d moments of a deploy to 2 nodes, what they had once they had come to rest: %s; each next run succeeded and left nothing; missed: %s", len(at), came, list(missed))
 }
 
 func TestFullFaultsReboot(t *testing.T) {
-	f := newFaultFleet(t, 3, ballast, "")
+	t.Parallel()
+	f := newFaultFleet(t, 2, ballast, "")
 	at := append(append(moments(ballast), moments(ballast)...), f.anyMoments(6)...)
 	came, missed := f.reboots(t, at, f.crash, f.boot, false)
-	t.Logf("result: every process of 1 of 3 nodes killed at %d moments, what the next run found there: %s; missed: %s", len(at), came, list(missed))
+	t.Logf("result: every process of 1 of 2 nodes killed at %d moments, what the next run found there: %s; missed: %s", len(at), came, list(missed))
 }
 
 func TestFullFaultsTwoDeploys(t *testing.T) {
-	f := newFaultFleet(t, 3, ballast, "")
+	t.Parallel()
+	f := newFaultFleet(t, 2, ballast, "")
 	const times = 10
-	t.Logf("result: two deploys at once, %d times to 3 nodes: %s", times, f.crossing(t, times))
+	t.Logf("result: two deploys at once, %d times to 2 nodes: %s", times, f.crossing(t, times))
 }
 
 func list(missed []string) string {
@@ -135,6 +139,7 @@ func (d *disk) again(t *testing.T) {
 // A node's disk loses its power with everything on the way to it, in the middle of
 // a deploy and right after one.
 func TestFullFaultsPowerCut(t *testing.T) {
+	t.Parallel()
 	if !alone(t) {
 		return
 	}
@@ -175,6 +180,7 @@ func TestFullFaultsPowerCut(t *testing.T) {
 // A node's disk fails in the middle of a deploy: it answers every question with an
 // error, or takes nothing any more. The report does not claim what nobody can know.
 func TestFullFaultsFailingDisk(t *testing.T) {
+	t.Parallel()
 	if !alone(t) {
 		return
 	}
@@ -211,6 +217,7 @@ func (d *disk) stop(t *testing.T) {
 // A driver that is frozen, as a laptop that sleeps is, says nothing and closes
 // nothing. The node puts itself right all the same; awake again, the driver asks it.
 func TestFullFaultsFrozenDriver(t *testing.T) {
+	t.Parallel()
 	f := newFaultFleet(t, 2, ballast, "")
 	for _, m := range []moment{moments(ballast)[4], moments(ballast)[0]} {
 		has := f.all(t)

@@ -52,18 +52,16 @@ func secondPython(t *testing.T) (version, torch string) {
 	return version, torch
 }
 
-// builtProgram compiles the program for a fleet that has no nodes yet.
-func builtProgram(t *testing.T) *realFleet {
+// emptyFleet returns a fleet that has no nodes yet.
+func emptyFleet(t *testing.T) *realFleet {
 	t.Helper()
-	f := &realFleet{dir: t.TempDir()}
-	f.inventory, f.program = filepath.Join(f.dir, "inventory.yaml"), filepath.Join(f.dir, "bin", "dsbuild")
-	command(t, ".", "go", "build", "-trimpath", "-o", f.program, ".")
-	return f
+	dir := t.TempDir()
+	return &realFleet{dir: dir, inventory: filepath.Join(dir, "inventory.yaml"), program: makeProgram(t)}
 }
 
 func newRealFleet(t *testing.T) *realFleet {
 	t.Helper()
-	f := builtProgram(t)
+	f := emptyFleet(t)
 	version, torch := secondPython(t)
 	first := nodestest.Up(t, nodes.Options{Dir: filepath.Join(f.dir, "first"), Count: 4, Env: nodes.WithTorch})
 	second := nodestest.Up(t, nodes.Options{Dir: filepath.Join(f.dir, "second"), Count: 2, Env: nodes.WithTorch, Python: version, Torch: torch})

@@ -106,12 +106,10 @@ func TestFullHostSystems(t *testing.T) {
 	if err := os.Chown(home, nobody, nobody); err != nil {
 		t.Fatal(err)
 	}
-	program := filepath.Join(t.TempDir(), "dsbuild")
-	command(t, ".", "env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-o", program, ".")
 	for _, suite := range []string{"trixie", "jammy", "noble"} {
 		t.Run(suite, func(t *testing.T) {
 			s := newSystem(t, suite, home)
-			command(t, ".", "cp", program, filepath.Join(s.root, "usr", "local", "bin", "dsbuild"))
+			command(t, ".", "cp", makeProgram(t), filepath.Join(s.root, "usr", "local", "bin", "dsbuild"))
 			wheel := s.command(t, "65534:65534", "dsbuild", "wheel", "--builder", "host", "--arch", "8.0", "--json", "-o", userHome+"/dist "+suite)
 			lacks := s.command(t, "65534:65534", wheel.Args[slices.Index(wheel.Args, "dsbuild"):]...)
 			said, err := lacks.CombinedOutput()

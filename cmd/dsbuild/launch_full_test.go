@@ -288,7 +288,7 @@ func (p ground) submits(t *testing.T, program string, args ...string) (code int,
 func TestFullLaunchSubmit(t *testing.T) {
 	c := slurmtest.Up(t, slurm.Options{GPUs: 2, Packages: slurm.TorchAndJAX()})
 	program := filepath.Join(c.Home, "dsbuild")
-	command(t, ".", "go", "build", "-trimpath", "-o", program, ".")
+	command(t, ".", "cp", makeProgram(t), program)
 	t.Run("passes", func(t *testing.T) {
 		p := newGround(t, c, "sum.py")
 		code, out, said := p.submits(t, program, append([]string{"slurm", "--nodes", "4", "--gpus", "2"}, training("sum.py")...)...)
@@ -495,6 +495,7 @@ func (p ground) goneOn(t *testing.T, out string, lost checkpoint) {
 // checkpoint, and ends well.
 func TestFullLaunchElastic(t *testing.T) {
 	t.Run("agent killed", func(t *testing.T) {
+		t.Parallel()
 		c := slurmtest.Up(t, slurm.Options{Nodes: 3, Packages: slurm.TorchAndJAX()})
 		e := newElastic(t, c)
 		begin := time.Now()
@@ -509,6 +510,7 @@ func TestFullLaunchElastic(t *testing.T) {
 		t.Logf("result: elastic 2 to 3 nodes on a platform, an agent of three killed at step %d: ended 0 with two after %.0f s more", lost.Step, time.Since(begin).Seconds())
 	})
 	t.Run("without restarts", func(t *testing.T) {
+		t.Parallel()
 		c := slurmtest.Up(t, slurm.Options{Nodes: 3, Packages: slurm.TorchAndJAX()})
 		e := newElastic(t, c, "MAX_RESTARTS=0")
 		e.kill(t)
@@ -522,7 +524,10 @@ func TestFullLaunchElastic(t *testing.T) {
 		}
 		t.Log("result: elastic 2 to 3 nodes with MAX_RESTARTS=0, an agent of three killed: the others end with 1")
 	})
-	t.Run("node of Slurm lost", func(t *testing.T) { launchElasticSlurm(t) })
+	t.Run("node of Slurm lost", func(t *testing.T) {
+		t.Parallel()
+		launchElasticSlurm(t)
+	})
 }
 
 // elastic is an elastic job of three containers of a platform, one on each node.

@@ -13,27 +13,22 @@ import (
 	"github.com/dsbuild/dsbuild/compat"
 )
 
-// Every common torch and Python, under CUDA 13 and 12: planned, built, audited, loaded by
-// the smoke test, and by objdump no extension needs newer libraries than RHEL 8 has.
+// Each CUDA that a torch is for, both ways to its compiler, and each Python with its base and gcc, in pairs of torch and
+// Python: planned, built, audited, loaded by the smoke test, and by objdump no extension needs newer libraries than RHEL 8 has.
+// TestEveryPairHasAWheel plans every pair.
 func TestFullPairs(t *testing.T) {
-	for _, c := range []struct{ torch, python, road string }{
-		{"2.15", "3.11", "cuda13"},
-		{"2.15", "3.12", "cuda13"},
-		{"2.15", "3.13", "cuda13"},
-		{"2.15", "3.14", "cuda13"},
-		{"2.14", "3.10", "cuda13"},
-		{"2.11", "3.11", "cuda13"},
-		{"2.10", "3.12", "nvcc12"},
-		{"2.10", "3.14", "nvcc12"},
-		{"2.9", "3.10", "nvcc12"},
-		{"2.8", "3.13", "nvcc12"},
-		{"2.7", "3.11", "nvcc12"},
-		{"2.6", "3.10", "nvcc12"},
+	for _, c := range []struct{ torch, python, gpu, road, cuda string }{
+		{"2.15", "3.11", "A100", "cuda13", "13.2"},
+		{"2.15", "3.14", "A100", "cuda13", "13.2"},
+		{"2.14", "3.10", "A100", "cuda13", "13.0"},
+		{"2.10", "3.12", "RTX 5090", "nvcc12", "12.8"}, // the newest GPU that CUDA 12 knows
+		{"2.7", "3.13", "A100", "nvcc12", "12.6"},
+		{"2.6", "3.10", "A100", "nvcc12", "12.4"},
 	} {
 		t.Run("torch"+c.torch+"-python"+c.python, func(t *testing.T) {
-			a := build(t, "--gpu", "A100", "--abi", "torch", "--torch", c.torch, "--python", c.python, "-o", t.TempDir())
+			a := build(t, "--gpu", c.gpu, "--abi", "torch", "--torch", c.torch, "--python", c.python, "-o", t.TempDir())
 			m := a.Manifest
-			if m.Toolchain.Name != c.road || m.Python != c.python || !strings.HasPrefix(m.Torch, c.torch+".") || len(m.Ops) != 3 {
+			if m.Toolchain.Name != c.road || m.CUDA != c.cuda || m.Python != c.python || !strings.HasPrefix(m.Torch, c.torch+".") || len(m.Ops) != 3 {
 				t.Errorf("%s: %+v", m.Name, m)
 			}
 			floors := newestSymbols(t, a.Path)

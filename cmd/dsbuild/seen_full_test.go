@@ -35,9 +35,8 @@ const crowded = 200
 
 func newThrong(t *testing.T) *throng {
 	t.Helper()
-	c := &throng{dir: t.TempDir()}
-	c.program, c.inventory = filepath.Join(c.dir, "dsbuild"), filepath.Join(c.dir, "inventory.yaml")
-	command(t, ".", "go", "build", "-trimpath", "-o", c.program, ".")
+	c := &throng{dir: t.TempDir(), program: makeProgram(t)}
+	c.inventory = filepath.Join(c.dir, "inventory.yaml")
 	tag := strings.TrimSpace(command(t, c.dir, "python3", "-c", "import sys; print('cp%d%d' % sys.version_info[:2])"))
 	c.wheel = wheeltest.Packed(t, c.dir, wheeltest.Options{Python: tag, CPU: wheel.CPUv2, Requires: []string{"einops"}, Ops: []wheeltest.Op{{Name: "cpu_adam", Dir: "adam", SASS: []string{"8.0"}}}})
 	for i := range c.sites {

@@ -291,29 +291,30 @@ func TestFullSlurmBusyAndDrained(t *testing.T) {
 // the job is gone, every environment has one version, complete, and the next run
 // succeeds.
 func TestFullSlurmFaults(t *testing.T) {
-	f := newSlurmFleet(t, 2)
-	f.report(t, 0, "deploy", f.inventory, "--wheel", f.wheels[0].path)
-	f.report(t, 0, "deploy", f.inventory, "--wheel", f.wheels[1].path, "--force")
-	all := append(moments(ballast), slurmMoments(f.took)...)
 	for _, c := range []struct {
-		what   string
-		at     []moment
-		strike func(t *testing.T, pid int)
+		what     string
+		from, to int // of moments and slurmMoments
+		strike   func(t *testing.T, f *slurmFleet, pid int)
 	}{
-		{"kill -9 of dsbuild", all, func(_ *testing.T, pid int) { syscall.Kill(pid, syscall.SIGKILL) }},
-		{"Ctrl-C", all, func(_ *testing.T, pid int) { syscall.Kill(pid, syscall.SIGINT) }},
-		{"scancel", all[:7], func(t *testing.T, _ int) { f.Command(t.Context(), "scancel", "--name=dsbuild").Run() }},
-		{"kill -9 of salloc", all[3:5], func(t *testing.T, pid int) { f.killPrograms(t, pid, "salloc") }},
+		{"kill -9 of dsbuild", 0, 10, func(_ *testing.T, _ *slurmFleet, pid int) { syscall.Kill(pid, syscall.SIGKILL) }},
+		{"Ctrl-C", 0, 10, func(_ *testing.T, _ *slurmFleet, pid int) { syscall.Kill(pid, syscall.SIGINT) }},
+		{"scancel", 0, 7, func(t *testing.T, f *slurmFleet, _ int) { f.Command(t.Context(), "scancel", "--name=dsbuild").Run() }},
+		{"kill -9 of salloc", 3, 5, func(t *testing.T, f *slurmFleet, pid int) { f.killPrograms(t, pid, "salloc") }},
 		// Then nobody tells the nodes, and the agents there wait for a word first.
-		{"kill -9 of every srun", all[:1], func(t *testing.T, pid int) { f.killPrograms(t, pid, "srun") }},
+		{"kill -9 of every srun", 0, 1, func(t *testing.T, f *slurmFleet, pid int) { f.killPrograms(t, pid, "srun") }},
 	} {
 		t.Run(c.what, func(t *testing.T) {
+			t.Parallel()
+			f := newSlurmFleet(t, 2)
+			f.report(t, 0, "deploy", f.inventory, "--wheel", f.wheels[0].path)
+			f.report(t, 0, "deploy", f.inventory, "--wheel", f.wheels[1].path, "--force")
+			at := append(moments(ballast), slurmMoments(f.took)...)[c.from:c.to]
 			came, missed := counts{}, []string{}
-			for _, m := range c.at {
-				f.struck(t, m, c.strike, came, &missed)
+			for _, m := range at {
+				f.struck(t, m, func(t *testing.T, pid int) { c.strike(t, f, pid) }, came, &missed)
 			}
 			t.Logf("result: %s at %d moments of a deploy by Slurm to 2 nodes of 2 environments, which then had: %s; the job was gone each time, and the next run succeeded and left nothing; missed: %s",
-				c.what, len(c.at), came, list(missed))
+				c.what, len(at), came, list(missed))
 		})
 	}
 }

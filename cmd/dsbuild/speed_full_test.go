@@ -41,8 +41,7 @@ func newShop(t *testing.T) shop {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	s := shop{dir, filepath.Join(dir, "dsbuild"), "host"}
-	command(t, ".", "go", "build", "-trimpath", "-o", s.program, ".")
+	s := shop{dir, makeProgram(t), "host"}
 	host, downloads := filepath.Join(dir, "dsbuild-cache", "dsbuild", "host"), filepath.Join(cache, "dsbuild", "uv")
 	for _, d := range []string{host, downloads} {
 		if err := os.MkdirAll(d, 0o700); err != nil {

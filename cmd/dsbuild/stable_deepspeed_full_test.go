@@ -10,6 +10,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // deepSpeedTests returns a folder with the tests of DeepSpeed's repository, which its source
@@ -82,15 +84,13 @@ func runPytest(t *testing.T, interpreter, dir string, files ...string) (ends map
 // DeepSpeed's own tests of its CPU optimizers end with a wheel of the stable ABI as they do with the
 // wheel for one torch. Those that need a GPU are skipped where there is none.
 func TestFullStableDeepSpeedTests(t *testing.T) {
-	hostPackages(t, "libaio-dev")
-	ops := []string{"--ops", stableCPUOps, "--builder", "host", "-o", t.TempDir()}
+	stable := stableCPUWheel(t)
+	release, _, _ := strings.Cut(stable.Manifest.Version, "+")
+	tests := deepSpeedTests(t, release)
 	env := newStableEnvironment(t, stockPair(), "pytest")
 	ends := map[string]map[string]string{}
-	for _, abi := range []string{"torch", "stable"} {
-		built := build(t, append(ops, "--abi", abi, "--torch", stockPair().torch, "--python", stockPair().python)...)
+	for abi, built := range map[string]wheel.Artifact{"torch": allOps(t, "torch"), "stable": stable} {
 		env.install(t, built.Path)
-		release, _, _ := strings.Cut(built.Manifest.Version, "+")
-		tests := deepSpeedTests(t, release)
 		var counts map[string]int
 		ends[abi], counts = runPytest(t, env.python, tests, "unit/ops/adam/test_cpu_adam.py", "unit/ops/adagrad/test_cpu_adagrad.py", "unit/ops/lion/test_cpu_lion.py")
 		if counts["passed"] == 0 || counts["failed"] > 0 {

@@ -164,40 +164,53 @@ func (e stableEnvironment) install(t *testing.T, path string) {
 	}
 }
 
+// stableCPUWheel is a wheel of the stable ABI without device code, which the host builder makes.
+func stableCPUWheel(t *testing.T) wheel.Artifact {
+	t.Helper()
+	hostPackages(t, "libaio-dev")
+	return build(t, "--ops", stableCPUOps, "--abi", "stable", "--builder", "host", "-o", t.TempDir())
+}
+
 // One wheel of the stable ABI serves every torch and every Python that it is for. Its ops and the
 // optimizers of DeepSpeed that use them compute, to the last bit, what those of the wheel for one torch
 // compute, refuse what these refuse, and keep out of each other's way in threads and after a fork.
 // A wheel with device code loads wherever torch is for CUDA 13, and is refused in words where it
-// is for CUDA 12.
+// is for CUDA 12. Every op that claims it loads with each torch for CUDA 13, shows Python the same functions
+// and classes as in the wheel for one torch, and answers the same where no GPU is needed. Both programs
+// that read the ABI from the symbols say the same of both wheels.
 func TestFullStable(t *testing.T) {
-	hostPackages(t, "libaio-dev")
-	ops := []string{"--ops", stableCPUOps, "--builder", "host", "-o", t.TempDir()}
-	stable := build(t, append(ops, "--abi", "stable")...)
+	stable := stableCPUWheel(t)
 	if name := filepath.Base(stable.Path); !strings.Contains(name, "+torch2.10.cu13.v3-py3-none-manylinux_2_") {
 		t.Error(name)
 	}
 	if abi := stable.Manifest.TorchABI; abi == nil || *abi != (wheel.TorchABI{Stable: true, Min: "2.10"}) {
 		t.Errorf("torch_abi %+v", abi)
 	}
-	stock := build(t, append(ops, "--torch", stockPair().torch, "--python", stockPair().python)...)
-	withDeviceCode := build(t, "--abi", "stable", "--arch", "8.0", "--builder", "host", "-o", t.TempDir())
-	var want stableProof
+	stock, withDeviceCode := allOps(t, "torch"), allOps(t, "stable")
+	stockEnv := newStableEnvironment(t, stockPair(), withDeviceCode.Manifest.Requires...)
+	stockEnv.install(t, stock.Path)
+	want := prove(t, stockEnv.python, "")
+	if want.Runs == 0 || len(want.Together) > 0 || !want.OneAtATime {
+		t.Fatalf("the wheel for one torch: %+v", want)
+	}
+	shown := newExposure(t, stockEnv.python, withDeviceCode, stock)
 	for _, pair := range stablePairs() {
 		t.Run("torch"+pair.torch+"-python"+pair.python, func(t *testing.T) {
-			env := newStableEnvironment(t, pair)
-			if pair == stockPair() {
-				env.install(t, stock.Path)
-				if want = prove(t, env.python, ""); want.Runs == 0 || len(want.Together) > 0 || !want.OneAtATime {
-					t.Fatalf("the wheel for one torch: %+v", want)
-				}
+			env := stockEnv
+			if pair != stockPair() {
+				env = newStableEnvironment(t, pair, withDeviceCode.Manifest.Requires...)
 			}
 			env.install(t, stable.Path)
 			compareProofs(t, prove(t, env.python, ""), want, pair)
 			env.install(t, withDeviceCode.Path)
-			proveDeviceCode(t, env, pair)
+			if !proveDeviceCode(t, env, pair) {
+				return
+			}
+			shown.prove(t, env.python, pair)
 		})
 	}
-	t.Logf("result: wheel %s, %d bytes, built in %.0f s; for one torch %d bytes in %.0f s", stable.Manifest.Name, stable.Size, stable.Seconds, stock.Size, stock.Seconds)
+	t.Logf("result: wheel %s, %d bytes, built in %.0f s; all %d ops %d bytes in %.0f s; for one torch %d bytes in %.0f s", stable.Manifest.Name, stable.Size, stable.Seconds,
+		len(shown.ops), withDeviceCode.Size, withDeviceCode.Seconds, stock.Size, stock.Seconds)
 }
 
 // compareProofs compares what a wheel of the stable ABI did with what the wheel for one torch did.
@@ -216,8 +229,8 @@ func compareProofs(t *testing.T, got, want stableProof, pair stablePair) {
 }
 
 // proveDeviceCode loads DeepSpeed's default ops, one of which has device code: by DeepSpeed, which
-// compares CUDA too, and by the module, whose loader says what helps.
-func proveDeviceCode(t *testing.T, env stableEnvironment, pair stablePair) {
+// compares CUDA too, and by the module, whose loader says what helps. It returns whether they must load.
+func proveDeviceCode(t *testing.T, env stableEnvironment, pair stablePair) bool {
 	t.Helper()
 	told, err := runWith(t, env.python, "", "-c", `
 import json, torch
@@ -260,7 +273,7 @@ print(json.dumps(told))
 		if said.Module != "loaded" || !strings.HasPrefix(said.CPU, "RuntimeError: ") || !strings.HasPrefix(said.Three, "RuntimeError: ") {
 			t.Errorf("%+v", said)
 		}
-		return
+		return true
 	}
 	refusal := "Refused: DeepSpeed's op fused_adam was built for CUDA 13, but this torch " + pair.torch
 	if !strings.HasPrefix(said.Module, refusal) || !strings.Contains(said.Module, "\nhint: install a torch for CUDA 13, or a DeepSpeed that was built for CUDA 12") {
@@ -270,14 +283,14 @@ print(json.dumps(told))
 	if how := said.Ops["fused_adam"]; !strings.HasPrefix(how, refusal) && !strings.HasPrefix(how, "RuntimeError: CUDA version mismatch!") {
 		t.Errorf("%+v", said)
 	}
+	return false
 }
 
 // With a torch that cannot have them, ops are refused in words, before anything is loaded. So they
 // are by DeepSpeed, which compares the torch of the wheel with the one that runs. A nightly of a
 // newer torch has them. An object that is gone, or was never made, is no argument.
 func TestFullStableRefused(t *testing.T) {
-	hostPackages(t, "libaio-dev")
-	files := unzipped(t, build(t, "--abi", "stable", "--ops", "utils,pin_memory,async_io", "--builder", "host", "-o", t.TempDir()).Path)
+	files := unzipped(t, stableCPUWheel(t).Path)
 	interpreter := pythonWithTorch(t, "2.15.0", "3.11")
 	const (
 		byDeepSpeed = "from deepspeed.ops.op_builder.all_ops import ALL_OPS; op = ALL_OPS['utils'].load()"

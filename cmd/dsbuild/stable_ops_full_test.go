@@ -125,45 +125,42 @@ func compareWithAudit(t *testing.T, path, unpacked string) {
 	t.Logf("result: torch-abi-audit: %d extensions of %s: stable %v %s", len(files), filepath.Base(path), stable, oldest)
 }
 
-// Every op that claims it is built over the stable ABI, loads with each torch for CUDA 13, shows
-// Python the same functions and classes as in the wheel for one torch, and answers the same where no
-// GPU is needed. Both programs that read the ABI from the symbols say the same of both wheels.
-func TestFullABIOfAllOps(t *testing.T) {
-	hostPackages(t, "libaio-dev")
-	driverStandIn(t)
-	ops := stableOps(t)
-	stable, stableFiles := buildForABI(t, "stable", ops)
-	var want map[string]exposedOp
-	for _, pair := range stablePairs() {
-		if pair.torch == "2.10.0" {
-			continue // it is for CUDA 12, and refuses device code: TestFullStable
-		}
-		t.Run("torch"+pair.torch+"-python"+pair.python, func(t *testing.T) {
-			env := newStableEnvironment(t, pair, stable.Manifest.Requires...)
-			shown := exposedBy(t, env.python, stableFiles, ops)
-			t.Logf("result: torch %s, Python %s: %d ops loaded", pair.torch, pair.python, len(shown))
-			if pair == stockPair() {
-				want = shown
-				_, stockFiles := buildForABI(t, "torch", ops)
-				compareWithStock(t, want, exposedBy(t, env.python, stockFiles, ops))
-			}
-			for _, op := range ops {
-				if !reflect.DeepEqual(shown[op], want[op]) {
-					t.Errorf("%s\nthis torch %v\n%s %v", op, shown[op], stockPair().torch, want[op])
-				}
-			}
-		})
-	}
+// exposure is what the ops of the stable ABI show to Python under the stock torch, as they must under every other.
+type exposure struct {
+	ops   []string
+	files string // of the wheel with all ops
+	want  map[string]exposedOp
 }
 
-// buildForABI builds a wheel of ops for the stock pair, and compares its ABI with torch-abi-audit.
-func buildForABI(t *testing.T, abi string, ops []string) (built wheel.Artifact, files string) {
+// newExposure checks that both wheels with all ops have what torch-abi-audit finds in them, and that each op that claims the
+// stable ABI is in one, and compares what the ops of both show to Python.
+func newExposure(t *testing.T, interpreter string, stable, stock wheel.Artifact) exposure {
 	t.Helper()
-	built = build(t, "--abi", abi, "--ops", strings.Join(ops, ","), "--arch", "8.0", "--torch", stockPair().torch, "--python", stockPair().python, "--builder", "host", "-o", t.TempDir())
-	files = unzipped(t, built.Path)
-	compareWithAudit(t, built.Path, files)
-	t.Logf("result: --abi %s: %d ops, %d bytes, built in %.0f s", abi, len(ops), built.Size, built.Seconds)
-	return built, files
+	driverStandIn(t)
+	x := exposure{ops: stableOps(t), files: unzipped(t, stable.Path)}
+	for _, op := range x.ops {
+		if !slices.Contains(stable.Manifest.Ops, op) {
+			t.Errorf("op %s is not in %s", op, filepath.Base(stable.Path))
+		}
+	}
+	stockFiles := unzipped(t, stock.Path)
+	compareWithAudit(t, stable.Path, x.files)
+	compareWithAudit(t, stock.Path, stockFiles)
+	x.want = exposedBy(t, interpreter, x.files, x.ops)
+	compareWithStock(t, x.want, exposedBy(t, interpreter, stockFiles, x.ops))
+	return x
+}
+
+// prove compares what the ops show under another torch.
+func (x exposure) prove(t *testing.T, interpreter string, pair stablePair) {
+	t.Helper()
+	shown := exposedBy(t, interpreter, x.files, x.ops)
+	t.Logf("result: torch %s, Python %s: %d ops loaded", pair.torch, pair.python, len(shown))
+	for _, op := range x.ops {
+		if !reflect.DeepEqual(shown[op], x.want[op]) {
+			t.Errorf("%s\nthis torch %v\n%s %v", op, shown[op], stockPair().torch, x.want[op])
+		}
+	}
 }
 
 // compareWithStock compares what ops of the stable ABI show to Python with those of the wheel for one torch.

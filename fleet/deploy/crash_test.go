@@ -7,34 +7,43 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 )
 
 // crashes has the agent killed before every so-manieth thing that it does to the
 // file system, and then the next run while it repairs: so many pairs of points, all
 // if negative. It returns how many deaths there were.
-func crashes(t *testing.T, each, pairs int) (deaths int) {
+func crashes(t *testing.T, each, pairs int) int {
 	t.Helper()
 	program, err := os.ReadFile("testdata/crash.py")
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := agentDo(t, newEnvironment(t, ""), "", fmt.Sprintf("EACH, PAIRS = %d, %d\n%s", each, pairs, program))
-	for line := range strings.Lines(out) {
-		if strings.HasPrefix(line, "WRONG ") {
-			t.Error(strings.TrimSpace(line))
-		} else {
-			t.Log(strings.TrimSpace(line))
+	var deaths atomic.Int64
+	t.Run("names", func(t *testing.T) {
+		for name, crossing := range map[string]string{"by renaming": "False", "across file systems": "True"} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				out := agentDo(t, newEnvironment(t, ""), "", fmt.Sprintf("EACH, PAIRS, CROSSING = %d, %d, %s\n%s", each, pairs, crossing, program))
+				for line := range strings.Lines(out) {
+					if strings.HasPrefix(line, "WRONG ") {
+						t.Error(strings.TrimSpace(line))
+					} else {
+						t.Log(strings.TrimSpace(line))
+					}
+				}
+				for _, m := range regexp.MustCompile(`(\d+) (?:points|pairs)`).FindAllStringSubmatch(out, -1) {
+					n, err := strconv.ParseInt(m[1], 10, 64)
+					if err != nil {
+						t.Fatal(err)
+					}
+					deaths.Add(n)
+				}
+			})
 		}
-	}
-	for _, m := range regexp.MustCompile(`(\d+) (?:points|pairs)`).FindAllStringSubmatch(out, -1) {
-		n, err := strconv.Atoi(m[1])
-		if err != nil {
-			t.Fatal(err)
-		}
-		deaths += n
-	}
-	return deaths
+	})
+	return int(deaths.Load())
 }
 
 func TestKilledAgentLeavesTheOldOrTheNewVersion(t *testing.T) {

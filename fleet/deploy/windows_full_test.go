@@ -78,7 +78,7 @@ func newWine(t *testing.T) *wine {
 	}
 	dir := t.TempDir()
 	w := &wine{prefix: filepath.Join(dir, "prefix"), program: filepath.Join(dir, "dsbuild.exe")}
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", w.program, "../../cmd/dsbuild")
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-gcflags=all=-dwarf=false", "-ldflags=-w", "-o", w.program, "../../cmd/dsbuild")
 	build.Env = append(os.Environ(), "GOOS=windows", "GOARCH=amd64", "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v %s", err, out)
