@@ -16,7 +16,10 @@ type evaluation struct {
 	*Tables
 	*requirements
 	candidate
-	preference preference
+	// What is known before the conflicts, lower is better, and the first that differs decides: the archs asked for
+	// that torch's own binaries do not run on; 1 if all ops are asked for and there is no nvcc; 1 if the build host
+	// has a toolkit that is not used; the torch's place in the table; 1 if the toolkit is not of exactly torch's CUDA.
+	preference []int
 	toolchain  Toolchain
 	cuda       CUDA         // the row of the toolkit that compiles
 	targets    []wheel.Arch // archs asked for, or all of the toolkit
@@ -29,17 +32,17 @@ type evaluation struct {
 // evaluate makes a toolchain of the candidate, or notes the conflicts that prevent it.
 func (a *evaluation) evaluate() {
 	a.toolchain = Toolchain{
-		CUDASource: a.source.Source, Environment: a.environment, Nvcc: a.source.Nvcc, Python: a.python,
+		CUDASource: a.source.Source, Environment: a.host, Nvcc: a.source.Nvcc, Python: a.python,
 		DeepSpeed: a.deepspeed.Version, Source: a.deepspeed.SHA256, Torch: a.torch.Version, CUDA: a.torch.CUDA,
 		Index: a.torch.Index, TorchHash: a.torch.SHA256[a.python], Standard: a.torch.Standard, Toolkit: a.toolkitVersion(),
-		Pins: a.pins(), CPU: cmp.Or(a.spec.CPU, wheel.DefaultCPU(a.machine)), Glibc: a.spec.Glibc,
+		Pins: a.pins(), CPU: cmp.Or(a.request.CPU, wheel.DefaultCPU(a.machine)), Glibc: a.request.Glibc,
 	}
 	a.chooseABI()
 	a.checkMachine()
-	a.checkEnvironment()
-	if !a.Drives(a.spec.Driver, a.torch.CUDA) {
+	a.checkHost()
+	if !a.Drives(a.request.Driver, a.torch.CUDA) {
 		a.addConflict("torch %s is built for CUDA %s, which needs driver %s or newer, not %s",
-			a.torch.Version, a.torch.CUDA, cudaRow(a.CUDAs, a.torch.CUDA).Driver, a.spec.Driver)
+			a.torch.Version, a.torch.CUDA, cudaRow(a.CUDAs, a.torch.CUDA).Driver, a.request.Driver)
 	}
 	if a.impossible || !a.findCUDA() {
 		return
@@ -92,7 +95,7 @@ func (a *evaluation) toolkitVersion() string {
 	case a.source.CUDA != "":
 		return a.source.CUDA
 	case a.source.Source == FoundCUDA:
-		return a.environment.CUDA
+		return a.host.CUDA
 	case a.torch.Toolkit != "":
 		return a.torch.Toolkit
 	}
@@ -108,21 +111,21 @@ func (r CUDASourceInfo) fitsTorch(torch Torch, g BuildHost) bool {
 	return r.TorchCUDA == majorOf(torch.CUDA)
 }
 
-// checkEnvironment refuses a build environment in which the CUDA source cannot be
+// checkHost refuses a build environment in which the CUDA source cannot be
 // installed.
-func (a *evaluation) checkEnvironment() {
-	a.impossible = a.source.Suite != "" && (a.environment.Host || a.environment.Suite != a.source.Suite)
+func (a *evaluation) checkHost() {
+	a.impossible = a.source.Suite != "" && (a.host.Host || a.host.Suite != a.source.Suite)
 	switch {
 	case !a.impossible:
-	case a.environment.Host:
+	case a.host.Host:
 		a.addConflict("%s needs root and the distribution's package manager, which the host builder does not use",
 			a.source.Title)
 	default:
 		a.addConflict("%s", a.otherBaseConflict())
 	}
-	if a.source.Source != FoundCUDA && a.environment.CUDA != "" {
+	if a.source.Source != FoundCUDA && a.host.CUDA != "" {
 		a.addNote("dsbuild does not use CUDA %[2]s of %[1]s: torch %[3]s is built for CUDA %[4]s",
-			a.environment.Name, a.environment.CUDA, a.torch.Version, a.torch.CUDA)
+			a.host.Name, a.host.CUDA, a.torch.Version, a.torch.CUDA)
 	}
 }
 
@@ -157,10 +160,10 @@ func whyNoCUDA(of Torch, all []Torch) string {
 func (a *evaluation) otherBaseConflict() string {
 	home := a.Bases[slices.IndexFunc(a.Bases, func(b Base) bool { return b.Suite == a.source.Suite })]
 	var but []string
-	if a.environmentsNamed {
-		but = append(but, "not that of "+a.environment.Name)
+	if a.hostsNamed {
+		but = append(but, "not that of "+a.host.Name)
 	}
-	switch asked := a.spec.Python; {
+	switch asked := a.request.Python; {
 	case asked != "" && !home.hasPython(asked):
 		but = append(but, fmt.Sprintf("which has Python %s, not %s", joinWords(home.Pythons), asked))
 	case len(home.pythonsFor("", a.torch)) == 0:
@@ -215,7 +218,7 @@ func (a *evaluation) findCUDA() bool {
 func (a *evaluation) toolkitOrigin() string {
 	switch a.source.Source {
 	case FoundCUDA:
-		return "which " + a.environment.Name + " has"
+		return "which " + a.host.Name + " has"
 	case Debian12:
 		return "which is " + strings.TrimSuffix(a.source.Title, " CUDA toolkit")
 	case Nvcc12:
@@ -416,11 +419,11 @@ func (t *Tables) torchRunsOn(r Torch, arch wheel.Arch, machine string) bool {
 // chooseGCC picks the first gcc of the build environment that torch's headers and nvcc both
 // accept. Without device code, nvcc does not limit the gcc. An unknown gcc is never refused.
 func (a *evaluation) chooseGCC() {
-	gccs := a.environment.GCCs
+	gccs := a.host.GCCs
 	if fixed := a.source.GCC; fixed != "" {
 		a.toolchain.GCC = fixed
 		if len(gccs) > 0 && !slices.Contains(gccs, fixed) {
-			a.addConflict("%s needs gcc %s, %s has %s", a.source.Title, fixed, a.environment.Name, joinWords(gccs))
+			a.addConflict("%s needs gcc %s, %s has %s", a.source.Title, fixed, a.host.Name, joinWords(gccs))
 		}
 		return
 	}
@@ -442,7 +445,7 @@ func (a *evaluation) chooseGCC() {
 			limit = fmt.Sprintf(", and CUDA %s supports no gcc newer than %s", a.cuda.Version, newest)
 		}
 		a.addConflict("torch %s needs gcc %s or newer%s; %s has gcc %s",
-			a.torch.Version, a.torch.OldestGCC, limit, a.environment.Name, joinWords(gccs))
+			a.torch.Version, a.torch.OldestGCC, limit, a.host.Name, joinWords(gccs))
 	}
 }
 

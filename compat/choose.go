@@ -81,10 +81,10 @@ func (a fitting) compare(b fitting) (order int, why string) {
 		order int
 		why   string
 	}{
-		{compareBool(all, others), "it has more operators"},
+		{oneIf(others) - oneIf(all), "it has more operators"},
 		{cmp.Compare(len(a.v.Remarks), len(b.v.Remarks)), "it fits with fewer remarks"},
 		{cmp.Compare(n.CPU, m.CPU), "it uses more of the CPU"},
-		{compareBool(!m.TorchABI.IsStable(), !n.TorchABI.IsStable()), "it is for this torch alone"},
+		{oneIf(m.TorchABI.IsStable()) - oneIf(n.TorchABI.IsStable()), "it is for this torch alone"},
 	} {
 		if c.order != 0 {
 			return c.order, c.why
@@ -96,17 +96,6 @@ func (a fitting) compare(b fitting) (order int, why string) {
 // hasAll reports whether a list has all values of another.
 func hasAll(list, values []string) bool {
 	return !slices.ContainsFunc(values, func(v string) bool { return !slices.Contains(list, v) })
-}
-
-// compareBool is negative if only a is true.
-func compareBool(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
-		return -1
-	}
-	return 1
 }
 
 // AlikeKey is equal for nodes that should be alike: those that run the same wheel and, if it is for

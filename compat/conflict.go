@@ -6,17 +6,13 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/lists"
-	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// ConflictError lists every reason why no toolchain exists for a Spec.
+// ConflictError lists every reason why no toolchain exists for a Request. Fix is a change of one flag with which
+// Resolve succeeds; "" if no single change helps, or if a conflict has its own advice.
 type ConflictError struct {
 	Conflicts []Conflict
-	// Fix is the change of one constraint with which Resolve succeeds. It is "" if no
-	// single change helps.
-	Fix string
-	// Nodes says what must change on the nodes before Fix works, "" if nothing.
-	Nodes string
+	Fix       string
 }
 
 // Conflict is one reason. Advice names a remedy besides the command line: another
@@ -37,11 +33,8 @@ func (e *ConflictError) Error() string {
 // Hint gives the fix and the advice.
 func (e *ConflictError) Hint() string {
 	var hints []string
-	switch {
-	case e.Nodes != "":
-		hints = append(hints, e.Nodes+", then this works: "+e.Fix)
-	case e.Fix != "":
-		hints = append(hints, "this works: "+e.Fix)
+	if e.Fix != "" {
+		hints = append(hints, e.Fix)
 	}
 	for _, c := range e.Conflicts {
 		hints = appendMissing(hints, c.Advice)
@@ -62,33 +55,17 @@ func reasonsOf(all []Conflict) []string {
 	return lists.Map(all, func(c Conflict) string { return c.What })
 }
 
-// conflict makes the error for a request that cannot be resolved.
-func (t *Tables) conflict(asked request) *ConflictError {
-	w, bad := t.lookUp(asked.spec, asked.environments)
+// conflict makes the error for a request that cannot be resolved. What has its own advice is wrong by itself, so
+// that leaving another flag out is no help.
+func (t *Tables) conflict(asked attempt) *ConflictError {
+	w, bad := t.lookUp(asked)
 	if best, _ := t.search(w); best == nil {
 		bad = append(bad, t.explain(w)...)
 	}
 	e := &ConflictError{Conflicts: bad}
-	if w.isForeignHost() {
-		return e
+	if !slices.ContainsFunc(bad, func(c Conflict) bool { return len(c.Advice) > 0 }) {
+		e.Fix = t.dropOne(asked, t.find)
 	}
-	// Try one change after the other. The values that describe the nodes are changed last.
-	f := &fixer{Tables: t, asked: asked}
-	_ = f.addPython() ||
-		asked.spec.ABI == wheel.StableABI && f.try("--abi torch", func(r *request) { r.spec.ABI = wheel.TorchMinor }) ||
-		asked.spec.ABI != wheel.StableABI && f.try("--abi stable", func(r *request) { r.spec.ABI = wheel.StableABI }) ||
-		f.otherDeepSpeed() ||
-		f.otherVersion("--torch", torchVersions(f.Torches), func(s *wheel.Request) *string { return &s.Torch }) ||
-		f.otherVersion("--cuda", torchCUDAs(f.Torches), func(s *wheel.Request) *string { return &s.CUDA }) ||
-		f.otherBase() ||
-		f.otherVersion("--python", allPythons(f.Torches), func(s *wheel.Request) *string { return &s.Python }) ||
-		f.otherNodes("--driver", oldestDrivers(f.CUDAs), driverForm, "update the driver of the nodes to %s or newer",
-			func(s *wheel.Request) *string { return &s.Driver }) ||
-		f.otherOps() ||
-		f.otherGPUs() ||
-		f.otherNodes("--glibc", []string{LinkGlibc}, xy, "update the system of the nodes to one with glibc %s or newer",
-			func(s *wheel.Request) *string { return &s.Glibc })
-	e.Fix, e.Nodes = f.flags, f.nodes
 	return e
 }
 
@@ -101,3 +78,8 @@ func (c *conflictList) add(format string, args ...any) {
 
 // advise adds advice to the last conflict.
 func (c conflictList) advise(advice ...string) { c[len(c)-1].Advice = slices.Clone(advice) }
+
+// didYouMean is the advice for a name that is unknown or means several things.
+func didYouMean(names ...string) []string {
+	return []string{"did you mean " + strings.Join(names, " or ") + "?"}
+}

@@ -13,7 +13,7 @@ import (
 func (t *Tables) explain(w *requirements) []Conflict {
 	e := &explainer{Tables: t, requirements: *w}
 	e.checkTorch()
-	e.checkEnvironments()
+	e.checkHosts()
 	e.checkPythonOfTorch()
 	if best, refused := t.search(&e.requirements); best == nil {
 		e.addRefused(refused)
@@ -31,37 +31,37 @@ type explainer struct {
 func (e *explainer) checkTorch() {
 	torches := e.torches()
 	if len(torches) == 0 { // each is in the tables, so both are asked for
-		have := e.Torches[slices.IndexFunc(e.Torches, func(r Torch) bool { return isTorch(e.spec.Torch, r) })]
-		e.found.add("torch %s is built for CUDA %s, not %s", have.Version, have.CUDA, e.spec.CUDA)
-		e.spec.CUDA = ""
+		have := e.Torches[slices.IndexFunc(e.Torches, func(r Torch) bool { return isTorch(e.request.Torch, r) })]
+		e.found.add("torch %s is built for CUDA %s, not %s", have.Version, have.CUDA, e.request.CUDA)
+		e.request.CUDA = ""
 		torches = e.torches()
 	}
 	if !slices.ContainsFunc(torches, func(r Torch) bool { return r.hasCUDAFor(e.machine) }) {
 		e.found.add("%s", whyNoCUDA(torches[0], e.Torches))
-		e.spec.Torch, e.spec.CUDA = "", ""
+		e.request.Torch, e.request.CUDA = "", ""
 		torches = e.torches()
 	}
-	if python := e.spec.Python; python != "" && !slices.Contains(allPythons(torches), python) {
+	if python := e.request.Python; python != "" && !slices.Contains(allPythons(torches), python) {
 		e.found.add("%s has no wheels for Python %s, only for %s",
 			e.torchWords(torches[0]), python, joinWords(torches[0].Pythons))
-		e.spec.Python = ""
+		e.request.Python = ""
 	}
 }
 
 // torches lists the releases that are asked for, newest first.
 func (e *explainer) torches() []Torch {
 	return slices.DeleteFunc(slices.Clone(e.Torches), func(r Torch) bool {
-		return !isTorch(e.spec.Torch, r) || !isCUDA(e.spec.CUDA, r.CUDA)
+		return !isTorch(e.request.Torch, r) || !isCUDA(e.request.CUDA, r.CUDA)
 	})
 }
 
 // torchWords names the torches that are asked for.
 func (e *explainer) torchWords(newest Torch) string {
 	switch {
-	case e.spec.Torch != "":
+	case e.request.Torch != "":
 		return "torch " + newest.Version
-	case e.spec.CUDA != "":
-		return "torch for CUDA " + e.spec.CUDA
+	case e.request.CUDA != "":
+		return "torch for CUDA " + e.request.CUDA
 	}
 	return "torch"
 }
@@ -69,47 +69,47 @@ func (e *explainer) torchWords(newest Torch) string {
 // isForeignHost reports whether the build runs on a machine of another kind than the wheel's, whose
 // containers cannot build it either. No value of the command line helps.
 func (w *requirements) isForeignHost() bool {
-	g := w.environments[0]
+	g := w.hosts[0]
 	return g.Host && !g.builds(w.machine) && g.machine() != wheel.X86
 }
 
-// checkEnvironments compares the build environments with the machine of the wheel and with Python.
-func (e *explainer) checkEnvironments() {
-	first := e.environments[0]
+// checkHosts compares the build environments with the machine of the wheel and with Python.
+func (e *explainer) checkHosts() {
+	first := e.hosts[0]
 	if !first.builds(e.machine) { // then it is the only one
 		e.found.add("%s: its CPU is %s; no wheel for %s can be built there", first.Name, first.machine(), e.machine)
 		if e.isForeignHost() {
 			e.found.advise("run dsbuild on a machine with an " + e.machine + " CPU")
 		}
 		first.Machine = e.machine
-		e.environments = []BuildHost{first}
+		e.hosts = []BuildHost{first}
 	}
-	e.environments = slices.DeleteFunc(slices.Clone(e.environments), func(g BuildHost) bool {
+	e.hosts = slices.DeleteFunc(slices.Clone(e.hosts), func(g BuildHost) bool {
 		return !g.builds(e.machine)
 	})
-	p := e.spec.Python
+	p := e.request.Python
 	switch {
-	case slices.ContainsFunc(e.environments, func(g BuildHost) bool { return g.hasPython(p) }):
+	case slices.ContainsFunc(e.hosts, func(g BuildHost) bool { return g.hasPython(p) }):
 		return
-	case e.environmentsNamed:
+	case e.hostsNamed:
 		e.found.add("%s has Python %s, not %s", first.Name, joinWords(first.Pythons), p)
 	default:
 		e.found.add("no base has Python %s (%s): give your own interpreter: --env PYTHON, --base IMAGE, "+
-			"or --builder host with a python%s on PATH or of uv (uv python install %s)", p, e.pythonsByEnvironment(), p, p)
+			"or --builder host with a python%s on PATH or of uv (uv python install %s)", p, e.pythonsByHost(), p, p)
 	}
-	e.spec.Python = ""
+	e.request.Python = ""
 }
 
 func (g BuildHost) hasPython(p string) bool {
 	return p == "" || len(g.Pythons) == 0 || slices.Contains(g.Pythons, p)
 }
 
-// pythonsByEnvironment lists the Pythons of each build environment.
-func (e *explainer) pythonsByEnvironment() string {
+// pythonsByHost lists the Pythons of each build environment.
+func (e *explainer) pythonsByHost() string {
 	var out []string
-	for _, g := range e.environments {
+	for _, g := range e.hosts {
 		name := g.Suite
-		if e.environmentsNamed || name == "" {
+		if e.hostsNamed || name == "" {
 			name = g.Name
 		}
 		out = append(out, fmt.Sprintf("%s has %s", name, joinWords(g.Pythons)))
@@ -120,31 +120,32 @@ func (e *explainer) pythonsByEnvironment() string {
 // checkPythonOfTorch looks for a Python that both torch and a build environment have.
 func (e *explainer) checkPythonOfTorch() {
 	torches := e.torches()
-	for _, g := range e.environments {
-		if slices.ContainsFunc(torches, func(r Torch) bool { return len(g.pythonsFor(e.spec.Python, r)) > 0 }) {
+	for _, g := range e.hosts {
+		if slices.ContainsFunc(torches, func(r Torch) bool { return len(g.pythonsFor(e.request.Python, r)) > 0 }) {
 			return
 		}
 	}
-	if len(e.environments[0].Pythons) == 0 {
-		e.found.add("the Python of %s is unknown: give --python", e.environments[0].Name)
-		e.spec.Python = torches[0].Pythons[0]
+	if len(e.hosts[0].Pythons) == 0 {
+		e.found.add("the Python of %s is unknown", e.hosts[0].Name)
+		e.found.advise("give the version of its Python, such as --python " + torches[0].Pythons[0])
+		e.request.Python = torches[0].Pythons[0]
 		return
 	}
 	e.found.add("%s has wheels for Python %s, but %s",
-		e.torchWords(torches[0]), joinWords(torches[0].Pythons), e.pythonsByEnvironment())
-	e.spec.Torch, e.spec.CUDA = "", ""
+		e.torchWords(torches[0]), joinWords(torches[0].Pythons), e.pythonsByHost())
+	e.request.Torch, e.request.CUDA = "", ""
 }
 
 // addRefused names the conflicts of the best candidate of each CUDA source. Those that all sources
 // share come first, once; the others follow by source, unless a source has no other.
 func (e *explainer) addRefused(refused []*evaluation) {
 	refused = slices.DeleteFunc(refused, func(r *evaluation) bool {
-		return r == nil || r.impossible && e.environmentsNamed
+		return r == nil || r.impossible && e.hostsNamed
 	})
 	if len(refused) == 0 {
 		where := "here"
-		if e.environmentsNamed {
-			where = "on " + e.environments[0].Name
+		if e.hostsNamed {
+			where = "on " + e.hosts[0].Name
 		}
 		r := e.torches()[0]
 		e.found.add("torch %s is built for CUDA %s: there is no toolkit for it %s", r.Version, r.CUDA, where)

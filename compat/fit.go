@@ -433,6 +433,9 @@ func olderMinor(a, b string) bool {
 
 // buildHint returns the command for a wheel that would fit, or another remedy.
 func (c *fitCheck) buildHint() string {
+	if _, hint := unusable(c.f); hint != "" {
+		return hint
+	}
 	var want wheel.Request
 	release, _, _ := strings.Cut(c.m.Version, "+")
 	i := slices.IndexFunc(c.DeepSpeeds, func(d DeepSpeed) bool { return d.Version == release })
@@ -444,32 +447,38 @@ func (c *fitCheck) buildHint() string {
 			want.Ops = append(want.Ops, op.Name)
 		}
 	}
-	byDefault := wheel.DefaultOps()
-	isOther := func(name string) bool { return !slices.Contains(want.Ops, name) }
-	if len(want.Ops) == len(byDefault) && !slices.ContainsFunc(byDefault, isOther) {
+	if byDefault := wheel.DefaultOps(); len(want.Ops) == len(byDefault) && hasAll(want.Ops, byDefault) {
 		want.Ops = nil
 	}
-	if c.m.TorchABI.IsStable() {
-		want.ABI = wheel.StableABI
+	stable := want
+	stable.ABI = wheel.StableABI
+	attempts := []attempt{{Request: stable}, {Request: want}, {want, c.images}}
+	if !c.m.TorchABI.IsStable() {
+		attempts = attempts[1:]
 	}
-	node := []Member{{Name: "this node", Facts: c.f}}
-	g := c.Group(node, want)
-	if want.ABI = ""; len(g.Groups) == 0 {
-		g = c.Group(node, want)
-	}
-	if len(g.Groups) == 1 {
-		spec := g.Groups[0].Spec
-		byDefault := spec
-		byDefault.ABI = ""
-		if e := c.find(byDefault, nil); e != nil && e.toolchain.ABI == spec.ABI {
-			spec = byDefault
+	for _, a := range attempts {
+		g := c.group([]Member{{Name: "this node", Facts: c.f}}, a)
+		if len(g.Groups) == 0 {
+			continue
 		}
-		return "build a wheel that fits it: dsbuild wheel " + strings.Join(flagsOf(spec), " ")
+		a.Request = g.Groups[0].Spec
+		e := c.find(a)
+		abi := a.ABI
+		a.ABI = ""
+		if byDefault := c.find(a); byDefault == nil || byDefault.toolchain.ABI != abi {
+			a.ABI = abi
+		}
+		flags := flagsOf(a.Request)
+		if a.hosts != nil {
+			flags = append(flags, "--base "+e.host.Ref)
+		}
+		return "build a wheel that fits it: dsbuild wheel " + strings.Join(flags, " ")
 	}
-	return g.Left[0].Hint
+	g, _ := c.newGrouper(nil, attempt{Request: want})
+	return g.nodeHint(c.f)
 }
 
-// flagsOf writes a Spec as flags of a command line.
+// flagsOf writes a Request as flags of a command line.
 func flagsOf(s wheel.Request) []string {
 	var out []string
 	add := func(flag, value string) {

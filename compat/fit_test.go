@@ -199,10 +199,10 @@ func TestFit(t *testing.T) {
 // keeps checks that the wheel which a hint names runs on the node.
 func keeps(t *testing.T, tt *Tables, at, command string, f node.Facts) {
 	t.Helper()
-	m, err := built(tt, parse(t, tt, command).spec)
-	if err != nil {
-		t.Errorf("%s: %s: %v", at, command, err)
-	} else if v := tt.Fit(m, f); !v.OK() {
+	a := parse(t, tt, command)
+	if e := tt.find(attempt{a.request, a.hosts}); e == nil {
+		t.Errorf("%s: %s: cannot be built", at, command)
+	} else if v := tt.Fit(e.manifest(), f); !v.OK() {
 		t.Errorf("%s: %s: %q", at, command, v.Reasons)
 	}
 }

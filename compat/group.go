@@ -44,29 +44,30 @@ type Grouping struct {
 // and, with device code, one major of CUDA; it is for every GPU, if that includes the nodes'. Another wheel
 // is for one Python, one minor of torch and one C++ ABI. Among nodes that agree in these, one wheel has the
 // archs of all and the lowest CPU level. Where no toolchain makes that wheel, or it does not run on all of
-// them, the nodes are split: each kind of node joins the first wheel that can serve it.
+// them, the nodes are split: each class of nodes joins the first wheel that can serve it.
 func (t *Tables) Group(nodes []Member, want wheel.Request) Grouping {
+	return t.group(nodes, attempt{Request: want})
+}
+
+func (t *Tables) group(nodes []Member, want attempt) Grouping {
 	g, bad := t.newGrouper(nodes, want)
 	if len(bad) > 0 {
-		e := g.conflict(request{spec: want})
+		e := g.conflict(want)
 		for i := range nodes {
 			g.Left = append(g.Left, Left{i, reasonsOf(e.Conflicts), e.Hint()})
 		}
 		return g.Grouping
 	}
-	kinds := g.kinds()
-	for _, k := range kinds {
-		if g.needsDeviceCode(k.facts) {
-			g.place(k)
+	classes := g.classes()
+	for _, device := range []bool{true, false} { // nodes that need no device code join a wheel that has some, if it serves them
+		for _, c := range classes {
+			if g.needsDeviceCode(c.facts) == device {
+				g.place(c)
+			}
 		}
 	}
-	for _, k := range kinds { // nodes that need no device code join a wheel that has some, if it serves them
-		if !g.needsDeviceCode(k.facts) {
-			g.place(k)
-		}
-	}
-	for _, kinds := range g.wheels {
-		g.Groups = append(g.Groups, g.newGroup(kinds))
+	for _, classes := range g.wheels {
+		g.Groups = append(g.Groups, g.newGroup(classes))
 	}
 	slices.SortFunc(g.Groups, func(a, b Group) int { return cmp.Compare(a.Nodes[0], b.Nodes[0]) })
 	slices.SortFunc(g.Left, func(a, b Left) int { return cmp.Compare(a.Node, b.Node) })
@@ -78,24 +79,24 @@ type grouper struct {
 	*Tables
 	Grouping
 	nodes  []Member
-	want   wheel.Request
+	want   attempt
 	asked  *requirements
-	wheels [][]*kind              // the kinds of nodes that each serves
+	wheels [][]*nodeClass         // the classes of nodes that each serves
 	found  map[string]*evaluation // by the Spec
 	archs  map[node.GPU]string    // compute capabilities that were looked up; "" if unknown
 }
 
 // newGrouper returns a grouper, and the values of want that the tables lack.
-func (t *Tables) newGrouper(nodes []Member, want wheel.Request) (*grouper, []Conflict) {
-	asked, bad := t.lookUp(want, nil)
+func (t *Tables) newGrouper(nodes []Member, want attempt) (*grouper, []Conflict) {
+	asked, bad := t.lookUp(want)
 	return &grouper{
 		Tables: t, nodes: nodes, want: want, asked: asked,
 		found: map[string]*evaluation{}, archs: map[node.GPU]string{},
 	}, bad
 }
 
-// kind holds nodes that are alike in all that a wheel for them depends on.
-type kind struct {
+// nodeClass holds nodes that are alike in all that a wheel for them depends on.
+type nodeClass struct {
 	family
 	facts node.Facts
 	nodes []int
@@ -109,10 +110,10 @@ type family struct {
 	cuda          string // X.Y of the release that it is built against; for StableABI the major, "" without device code
 }
 
-// kinds puts nodes that are alike together.
-func (g *grouper) kinds() []*kind {
-	var out []*kind
-	known := map[string]*kind{}
+// classes puts nodes that are alike together.
+func (g *grouper) classes() []*nodeClass {
+	var out []*nodeClass
+	known := map[string]*nodeClass{}
 	for i, n := range g.nodes {
 		f, abi := n.Facts, ""
 		if f.CXX11ABI != nil {
@@ -123,7 +124,7 @@ func (g *grouper) kinds() []*kind {
 			f.Glibc, f.Libstdcxx, f.CPU, f.Driver,
 		}, f.ExternallyManaged, f.GPUs)
 		if known[key] == nil {
-			known[key] = &kind{facts: f}
+			known[key] = &nodeClass{facts: f}
 			out = append(out, known[key])
 		}
 		known[key].nodes = append(known[key].nodes, i)
@@ -131,31 +132,32 @@ func (g *grouper) kinds() []*kind {
 	return out
 }
 
-// place adds a kind of nodes to the first wheel that can serve it and its own kinds, or
+// place adds a class of nodes to the first wheel that can serve it and its own classes, or
 // to the nodes that no wheel can serve.
-func (g *grouper) place(k *kind) {
-	reason, hint := unusable(k.facts)
+func (g *grouper) place(c *nodeClass) {
+	reason, hint := unusable(c.facts)
 	reasons := []string{reason}
 	if reason == "" {
-		if reasons = g.chooseFamily(k); len(reasons) > 0 {
-			hint = g.remedy(k)
+		if reasons = g.chooseFamily(c); len(reasons) > 0 {
+			serve := func(a attempt) *evaluation { return g.serve(c.facts, a) }
+			hint = cmp.Or(g.dropOne(g.want, serve), g.nodeHint(c.facts))
 		}
 	}
 	if len(reasons) > 0 {
-		for _, i := range k.nodes {
+		for _, i := range c.nodes {
 			g.Left = append(g.Left, Left{i, reasons, hint})
 		}
 		return
 	}
 	for i, have := range g.wheels {
-		all := append(slices.Clone(have), k)
+		all := append(slices.Clone(have), c)
 		// One wheel serves them all.
-		if have[0].family == k.family && g.evaluationOf(all) != nil && len(g.whyNotRun(all)) == 0 {
+		if have[0].family == c.family && g.evaluationOf(all) != nil && len(g.whyNotRun(all)) == 0 {
 			g.wheels[i] = all
 			return
 		}
 	}
-	g.wheels = append(g.wheels, []*kind{k})
+	g.wheels = append(g.wheels, []*nodeClass{c})
 }
 
 // archsOf returns the compute capabilities of a node's GPUs, as far as they are known. Without
@@ -189,16 +191,16 @@ func (g *grouper) needsDeviceCode(f node.Facts) bool {
 	return g.asked.wantsDeviceCode() && (f.TorchCUDA != "" || len(g.want.Archs)+len(g.want.GPUs) > 0)
 }
 
-// chooseFamily gives a kind of nodes its family, or says why no wheel serves them. Where nobody asked
+// chooseFamily gives a class of nodes its family, or says why no wheel serves them. Where nobody asked
 // for an ABI, it is the stable one if a wheel of it serves them.
-func (g *grouper) chooseFamily(k *kind) (reasons []string) {
-	if g.want.ABI == "" && g.asked.whyTorchMinor(k.facts.Torch) == "" {
-		if k.family = g.familyOf(k.facts, wheel.StableABI); len(g.whyUnfit(k)) == 0 {
+func (g *grouper) chooseFamily(c *nodeClass) (reasons []string) {
+	if g.want.ABI == "" && g.asked.whyTorchMinor(c.facts.Torch) == "" {
+		if c.family = g.familyOf(c.facts, wheel.StableABI); len(g.whyUnfit(c)) == 0 {
 			return nil
 		}
 	}
-	k.family = g.familyOf(k.facts, cmp.Or(g.want.ABI, wheel.TorchMinor))
-	return g.whyUnfit(k)
+	c.family = g.familyOf(c.facts, cmp.Or(g.want.ABI, wheel.TorchMinor))
+	return g.whyUnfit(c)
 }
 
 // familyOf returns the family of a node that a wheel of this ABI can serve. The wheel is built against
@@ -207,7 +209,7 @@ func (g *grouper) familyOf(f node.Facts, abi wheel.ABI) family {
 	machine := cmp.Or(machineOf(f.Platform), wheel.X86)
 	if abi == wheel.StableABI {
 		own := family{machine: machine, abi: abi, cuda: majorOf(f.TorchCUDA)}
-		if !g.needsDeviceCode(f) && !slices.ContainsFunc(g.wheels, func(have []*kind) bool { return have[0].family == own }) {
+		if !g.needsDeviceCode(f) && !slices.ContainsFunc(g.wheels, func(have []*nodeClass) bool { return have[0].family == own }) {
 			own.cuda = ""
 		}
 		return own
@@ -226,97 +228,99 @@ func (g *grouper) familyOf(f node.Facts, abi wheel.ABI) family {
 	return own
 }
 
-// whyUnfit says why there is no wheel for a kind of nodes, or why it does not run on them.
-func (g *grouper) whyUnfit(k *kind) []string {
-	kinds := []*kind{k}
-	spec := g.specFor(kinds)
-	if g.evaluationFor(spec) != nil {
-		return g.whyNotRun(kinds)
+// whyUnfit says why there is no wheel for a class of nodes, or why it does not run on them.
+func (g *grouper) whyUnfit(c *nodeClass) []string {
+	classes := []*nodeClass{c}
+	request := g.requestFor(classes)
+	if g.evaluationFor(request) != nil {
+		return g.whyNotRun(classes)
 	}
-	if len(spec.Ops) == 0 && g.asked.wantsDeviceCode() && !g.needsDeviceCode(k.facts) {
-		return []string{fmt.Sprintf("its torch %s has no CUDA, and every requested operator has device code", k.facts.Torch)}
+	if len(request.Ops) == 0 && g.asked.wantsDeviceCode() && !g.needsDeviceCode(c.facts) {
+		return []string{fmt.Sprintf("its torch %s has no CUDA, and every requested operator has device code", c.facts.Torch)}
 	}
-	if why := olderThanStable(k.facts.Torch); spec.ABI == wheel.StableABI && why != "" {
+	if why := olderThanStable(c.facts.Torch); request.ABI == wheel.StableABI && why != "" {
 		return []string{"its " + why}
 	}
-	w, bad := g.lookUp(spec, nil)
-	for _, gpu := range k.facts.GPUs {
+	w, bad := g.lookUp(attempt{request, g.want.hosts})
+	for _, gpu := range c.facts.GPUs {
 		arch := g.archOfGPU(gpu)
 		w.gpus[arch] = appendMissing(w.gpus[arch], []string{ShortGPU(gpu.Name)})
 	}
 	return reasonsOf(append(bad, g.explain(w)...))
 }
 
-// whyNotRun says why the one wheel of some kinds does not run on their nodes.
-func (g *grouper) whyNotRun(kinds []*kind) []string {
-	m := g.evaluationOf(kinds).manifest()
-	m.CPU = string(cmp.Or(g.want.CPU, wheel.CPULevels(kinds[0].machine)[0])) // chooseCPU takes the level of the oldest CPU
+// whyNotRun says why the one wheel of some classes does not run on their nodes.
+func (g *grouper) whyNotRun(classes []*nodeClass) []string {
+	m := g.evaluationOf(classes).manifest()
+	m.CPU = string(cmp.Or(g.want.CPU, wheel.CPULevels(classes[0].machine)[0])) // chooseCPU takes the level of the oldest CPU
 	var out []string
-	for _, k := range kinds {
-		out = appendMissing(out, g.Fit(m, k.facts).Reasons)
+	for _, c := range classes {
+		out = appendMissing(out, g.Fit(m, c.facts).Reasons)
 	}
 	return out
 }
 
-// evaluationOf returns the evaluation of one wheel for all the kinds; nil if there is no such
+// evaluationOf returns the evaluation of one wheel for all the classes; nil if there is no such
 // wheel.
-func (g *grouper) evaluationOf(kinds []*kind) *evaluation { return g.evaluationFor(g.specFor(kinds)) }
+func (g *grouper) evaluationOf(classes []*nodeClass) *evaluation {
+	return g.evaluationFor(g.requestFor(classes))
+}
 
-func (g *grouper) evaluationFor(spec wheel.Request) *evaluation {
-	key := fmt.Sprint(spec)
+func (g *grouper) evaluationFor(request wheel.Request) *evaluation {
+	key := fmt.Sprint(request)
 	if _, done := g.found[key]; !done {
-		g.found[key] = g.find(spec, nil)
+		g.found[key] = g.find(attempt{request, g.want.hosts})
 	}
 	return g.found[key]
 }
 
-// specFor returns the Spec of one wheel for kinds of a family; newGroup adds the CPU level of its
+// requestFor returns the Spec of one wheel for classes of a family; newGroup adds the CPU level of its
 // x86_64 nodes. A wheel of the stable ABI is for every GPU (no arch is in its Spec) if that wheel has
 // machine code for theirs, or if no toolchain makes all of theirs.
-func (g *grouper) specFor(kinds []*kind) wheel.Request {
-	spec, f := g.want, kinds[0].family
+func (g *grouper) requestFor(classes []*nodeClass) wheel.Request {
+	request, f := g.want.Request, classes[0].family
 	if f.machine == wheel.Arm {
-		spec.CPU = cmp.Or(spec.CPU, wheel.CPUArm)
+		request.CPU = cmp.Or(request.CPU, wheel.CPUArm)
 	}
-	if spec.ABI = f.abi; spec.ABI == wheel.StableABI {
-		spec.CUDA = cmp.Or(spec.CUDA, f.cuda)
+	if request.ABI = f.abi; request.ABI == wheel.StableABI {
+		request.CUDA = cmp.Or(request.CUDA, f.cuda)
 	} else {
-		spec.Python, spec.Torch, spec.CUDA = f.python, f.torch, cmp.Or(f.cuda, g.want.CUDA)
+		request.Python, request.Torch, request.CUDA = f.python, f.torch, cmp.Or(f.cuda, g.want.CUDA)
 		if i := slices.IndexFunc(g.Torches, func(r Torch) bool { return isTorch(f.torch, r) && r.CUDA == f.cuda }); i >= 0 {
-			spec.Torch = g.Torches[i].Version
+			request.Torch = g.Torches[i].Version
 		}
 	}
-	spec.Archs = slices.Clone(g.want.Archs)
+	request.Archs = slices.Clone(g.want.Archs)
 	var own []wheel.Arch
-	for _, k := range kinds {
-		for _, capability := range g.archsOf(k.facts) {
+	for _, c := range classes {
+		for _, capability := range g.archsOf(c.facts) {
 			own = addArch(own, archOf(capability))
 		}
 	}
-	everyGPU := spec
+	everyGPU := request
 	for _, a := range own {
-		spec.Archs = addArch(spec.Archs, a)
+		request.Archs = addArch(request.Archs, a)
 	}
-	if len(own) > 0 && len(everyGPU.Archs)+len(spec.GPUs) == 0 && spec.ABI == wheel.StableABI {
+	if len(own) > 0 && len(everyGPU.Archs)+len(request.GPUs) == 0 && request.ABI == wheel.StableABI {
 		e := g.evaluationFor(everyGPU)
 		lacks := func(a wheel.Arch) bool { return !e.toolchain.makesCodeFor(g.Tables, a) }
-		if e != nil && (!slices.ContainsFunc(own, lacks) || g.evaluationFor(spec) == nil) {
+		if e != nil && (!slices.ContainsFunc(own, lacks) || g.evaluationFor(request) == nil) {
 			return everyGPU
 		}
 	}
-	if g.asked.wantsDeviceCode() && !slices.ContainsFunc(kinds, func(k *kind) bool { return g.needsDeviceCode(k.facts) }) {
-		spec.Ops = g.plainOps(spec)
+	if g.asked.wantsDeviceCode() && !slices.ContainsFunc(classes, func(c *nodeClass) bool { return g.needsDeviceCode(c.facts) }) {
+		request.Ops = g.plainOps(request)
 	}
-	return spec
+	return request
 }
 
 // plainOps returns the requested ops without device code, for nodes whose torch has no CUDA.
 // With --ops all it returns only those that can be built.
-func (g *grouper) plainOps(spec wheel.Request) []string {
+func (g *grouper) plainOps(request wheel.Request) []string {
 	var out []string
 	var can *evaluation
 	if g.asked.allOps {
-		can = g.find(spec, nil)
+		can = g.find(attempt{request, g.want.hosts})
 	}
 	for i, op := range g.asked.ops {
 		switch {

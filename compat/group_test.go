@@ -37,7 +37,7 @@ func fleets(t *testing.T, tt *Tables) (preface string, out []fleet) {
 		for i, line := range strings.Split(strings.TrimSpace(head), "\n")[1:] {
 			name, what, _ := strings.Cut(line, ": ")
 			if name == "want" {
-				f.want = parse(t, tt, what).spec
+				f.want = parse(t, tt, what).request
 				continue
 			}
 			c := fitCase{facts: baseNode()}
@@ -125,6 +125,13 @@ func complete(t *testing.T, tt *Tables, nodes []Member, want wheel.Request, g Gr
 		if len(l.Reasons) == 0 || l.Hint == "" {
 			t.Errorf("%s: reasons %q, hint %q", nodes[l.Node].Name, l.Reasons, l.Hint)
 		}
+		a := ask{request: want}
+		if m := a.change(t, tt, l.Hint); m != nil {
+			e := tt.serve(nodes[l.Node].Facts, attempt{a.request, a.hosts})
+			if e == nil || e.torch.Version != m[9] || e.torch.CUDA != m[10] || e.python != m[11] {
+				t.Errorf("%s: hint %q does not give that", nodes[l.Node].Name, l.Hint)
+			}
+		}
 	}
 	for i, n := range nodes {
 		if seen[i] != 1 {
@@ -134,8 +141,8 @@ func complete(t *testing.T, tt *Tables, nodes []Member, want wheel.Request, g Gr
 }
 
 // built is the manifest of the wheel that a Spec gives.
-func built(tt *Tables, spec wheel.Request) (wheel.Manifest, error) {
-	a := tt.find(spec, nil)
+func built(tt *Tables, request wheel.Request) (wheel.Manifest, error) {
+	a := tt.find(attempt{Request: request})
 	if a == nil {
 		return wheel.Manifest{}, errors.New("cannot be built")
 	}
@@ -271,7 +278,7 @@ func wheelsFor(t *testing.T, tt *Tables, nodes []Member, abi wheel.ABI) (wheels,
 	t.Helper()
 	one := make([]bool, 1<<len(nodes))
 	for mask := 1; mask < len(one); mask++ {
-		one[mask] = anySpec(tt, nodes, mask, abi)
+		one[mask] = anyRequest(tt, nodes, mask, abi)
 	}
 	served := 0
 	for i := range nodes {
@@ -291,7 +298,7 @@ func wheelsFor(t *testing.T, tt *Tables, nodes []Member, abi wheel.ABI) (wheels,
 	return best[served], len(nodes) - bits.OnesCount(uint(served))
 }
 
-func anySpec(tt *Tables, nodes []Member, mask int, abi wheel.ABI) bool {
+func anyRequest(tt *Tables, nodes []Member, mask int, abi wheel.ABI) bool {
 	var set []Member
 	var archs []wheel.Arch
 	for i, n := range nodes {
@@ -307,11 +314,11 @@ func anySpec(tt *Tables, nodes []Member, mask int, abi wheel.ABI) bool {
 	stable := wheel.Request{ABI: wheel.StableABI, CUDA: majorOf(f.TorchCUDA), CPU: wheel.CPUv2}
 	theirs := stable
 	theirs.Archs = archs
-	specs := []wheel.Request{stable, theirs}
+	requests := []wheel.Request{stable, theirs}
 	if abi == "" {
-		specs = append(specs, wheel.Request{ABI: wheel.TorchMinor, Python: firstTwo(f.Python), Torch: firstTwo(f.Torch), Archs: archs, CPU: wheel.CPUv2})
+		requests = append(requests, wheel.Request{ABI: wheel.TorchMinor, Python: firstTwo(f.Python), Torch: firstTwo(f.Torch), Archs: archs, CPU: wheel.CPUv2})
 	}
-	return slices.ContainsFunc(specs, func(s wheel.Request) bool {
+	return slices.ContainsFunc(requests, func(s wheel.Request) bool {
 		m, err := built(tt, s)
 		return err == nil && !slices.ContainsFunc(set, func(n Member) bool { return !tt.Fit(m, n.Facts).OK() })
 	})

@@ -45,11 +45,7 @@ func (t *Tables) CheckOp(name string) error {
 	if hasOp(t.Ops, name) {
 		return nil
 	}
-	e := &ConflictError{Conflicts: []Conflict{t.unknownOp(name)}}
-	if op, ok := opMeant(t.Ops, name); ok {
-		e.Fix = "--ops " + op.Name + " instead of " + name
-	}
-	return e
+	return &ConflictError{Conflicts: []Conflict{t.unknownOp(name)}}
 }
 
 // unknownOp says that there is no op of this name. Letters alone prove no meaning, so similar names are a question.
@@ -57,6 +53,7 @@ func (t *Tables) unknownOp(name string) Conflict {
 	c := Conflict{What: fmt.Sprintf("dsbuild cannot build an op %q ('dsbuild ops' lists the ops)", name)}
 	if op, ok := opMeant(t.Ops, name); ok {
 		c.What = fmt.Sprintf("dsbuild cannot build an op %q: it is called %s", name, op.Name)
+		c.Advice = didYouMean(op.Name)
 		return c
 	}
 	if i := slices.IndexFunc(t.MissingOps, func(m MissingOp) bool { return opWord(m.Name) == opWord(name) }); i >= 0 {
@@ -77,7 +74,7 @@ func (t *Tables) unknownOp(name string) Conflict {
 	}
 	c.Advice = []string{cmp.Or(lineerr.DidYouMean(name, known), "'dsbuild ops' lists the ops")}
 	if len(parts) > 0 {
-		c.Advice = []string{"did you mean " + strings.Join(parts, " or ") + "?"}
+		c.Advice = didYouMean(parts...)
 	}
 	return c
 }

@@ -18,12 +18,12 @@ type groupReasons struct {
 	made *evaluation
 }
 
-// newGroup returns the wheel for some kinds, with its reasons.
-func (g *grouper) newGroup(kinds []*kind) Group {
-	r := &groupReasons{grouper: g, made: g.evaluationOf(kinds)}
-	r.Spec = g.specFor(kinds)
-	for _, k := range kinds {
-		r.Nodes = append(r.Nodes, k.nodes...)
+// newGroup returns the wheel for some classes, with its reasons.
+func (g *grouper) newGroup(classes []*nodeClass) Group {
+	r := &groupReasons{grouper: g, made: g.evaluationOf(classes)}
+	r.Spec = g.requestFor(classes)
+	for _, c := range classes {
+		r.Nodes = append(r.Nodes, c.nodes...)
 	}
 	slices.Sort(r.Nodes)
 	r.chooseTorch()
@@ -32,15 +32,15 @@ func (g *grouper) newGroup(kinds []*kind) Group {
 	if v := r.Spec.Glibc; v != "" {
 		r.addReason("glibc %s, as requested: the audit checks it", v)
 	}
-	for _, k := range kinds {
-		for _, remark := range g.Fit(r.made.manifest(), k.facts).Remarks {
-			if preRelease(k.facts.Torch) && strings.Contains(remark, k.facts.Torch) {
+	for _, c := range classes {
+		for _, remark := range g.Fit(r.made.manifest(), c.facts).Remarks {
+			if preRelease(c.facts.Torch) && strings.Contains(remark, c.facts.Torch) {
 				r.Reasons = appendMissing(r.Reasons, []string{remark})
 			}
 		}
 	}
 	r.Reasons = append(r.Reasons, r.made.finishedToolchain().Remarks...)
-	r.explainSplit(kinds)
+	r.explainSplit(classes)
 	return r.Group
 }
 
@@ -181,30 +181,30 @@ func (r *groupReasons) chooseCPU() {
 }
 
 // explainSplit says why a wheel does not serve the other nodes of its Python and torch, if there are any.
-func (r *groupReasons) explainSplit(kinds []*kind) {
-	var others []*kind
+func (r *groupReasons) explainSplit(classes []*nodeClass) {
+	var others []*nodeClass
 	for _, w := range r.wheels {
-		if w[0].family == kinds[0].family && w[0] != kinds[0] {
+		if w[0].family == classes[0].family && w[0] != classes[0] {
 			others = append(others, w...)
 		}
 	}
 	if len(others) == 0 {
 		return
 	}
-	if all := slices.Concat(kinds, others); r.evaluationOf(all) != nil {
+	if all := slices.Concat(classes, others); r.evaluationOf(all) != nil {
 		r.addReason("a separate wheel: one for all would not run on some nodes: %s", strings.Join(r.whyNotRun(all), "; "))
 		return
 	}
 	var archs []string
-	for _, k := range others {
-		archs = append(archs, r.archsOf(k.facts)...)
+	for _, c := range others {
+		archs = append(archs, r.archsOf(c.facts)...)
 	}
 	more := "the others"
 	if len(archs) > 0 {
 		more = "archs " + joinWords(sortedVersions(archs))
 	}
 	what := "of torch's stable ABI"
-	if own := kinds[0].family; own.torch != "" {
+	if own := classes[0].family; own.torch != "" {
 		what = fmt.Sprintf("for Python %s and torch %s", own.python, own.torch)
 	}
 	r.addReason("a separate wheel: no toolchain %s also supports %s", what, more)

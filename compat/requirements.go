@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/internal/lists"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -20,44 +21,44 @@ const (
 // Latest asks for the newest release of DeepSpeed.
 const Latest = "latest"
 
-// requirements is a Spec whose values were found in the tables. Whether they go together,
+// requirements is a Request whose values were found in the tables. Whether they go together,
 // Tables.search tells.
 type requirements struct {
-	spec              wheel.Request // without the values that the tables lack
-	environments      []BuildHost
-	environmentsNamed bool // by the caller; else they are those of the tables
-	machine           string
-	deepspeed         DeepSpeed
-	archs             []wheel.Arch
-	ops               []Op                // in the order of the table
-	byName            []bool              // whether the user named the op
-	allOps            bool                // whether ops that cannot be built are left out
-	provenOps         bool                // whether the ops without a name are those of ProvenOps
-	gpus              map[string][]string // names of GPUs by arch
-	notes             []string
+	request    wheel.Request // without the values that the tables lack
+	hosts      []BuildHost
+	hostsNamed bool // by the caller; else they are those of the tables
+	machine    string
+	deepspeed  DeepSpeed
+	archs      []wheel.Arch
+	ops        []Op                // in the order of the table
+	byName     []bool              // whether the user named the op
+	allOps     bool                // whether ops that cannot be built are left out
+	provenOps  bool                // whether the ops without a name are those of ProvenOps
+	gpus       map[string][]string // names of GPUs by arch
+	notes      []string
 }
 
-// lookup finds the values of a Spec in the tables, each by itself.
+// lookup finds the values of a Request in the tables, each by itself.
 type lookup struct {
 	*Tables
 	*requirements
 	bad conflictList
 }
 
-// lookUp finds every value of s in the tables and names those that they lack.
-func (t *Tables) lookUp(s wheel.Request, environments []BuildHost) (*requirements, []Conflict) {
+// lookUp finds every value of a request in the tables and names those that they lack.
+func (t *Tables) lookUp(asked attempt) (*requirements, []Conflict) {
 	l := &lookup{
 		Tables: t,
 		requirements: &requirements{
-			spec:         s,
-			environments: environments, environmentsNamed: len(environments) > 0,
+			request: asked.Request,
+			hosts:   asked.hosts, hostsNamed: len(asked.hosts) > 0,
 			gpus: map[string][]string{},
 		},
 	}
-	if !l.environmentsNamed {
+	if !l.hostsNamed {
 		for _, b := range t.Bases {
 			if !b.NamedOnly {
-				l.environments = append(l.environments, b.BuildHost)
+				l.hosts = append(l.hosts, b.BuildHost)
 			}
 		}
 	}
@@ -71,8 +72,8 @@ func (t *Tables) lookUp(s wheel.Request, environments []BuildHost) (*requirement
 }
 
 func (l *lookup) findDeepSpeed() {
-	v := l.spec.DeepSpeed
-	if l.spec.Foreign {
+	v := l.request.DeepSpeed
+	if l.request.Foreign {
 		l.deepspeed = DeepSpeed{Version: v}
 		return
 	}
@@ -80,7 +81,7 @@ func (l *lookup) findDeepSpeed() {
 	if i := slices.IndexFunc(l.DeepSpeeds, func(d DeepSpeed) bool { return d.Version == v }); i >= 0 {
 		l.deepspeed = l.DeepSpeeds[i]
 	} else if v != "" && v != Latest {
-		l.spec.DeepSpeed = ""
+		l.request.DeepSpeed = ""
 		all := releases(l.DeepSpeeds)
 		l.bad.add("DeepSpeed %s is not in the tables of this dsbuild, which knows %s to %s", v, all[len(all)-1], all[0])
 	}
@@ -90,8 +91,8 @@ func (l *lookup) findDeepSpeed() {
 func (l *lookup) newestDeepSpeed() DeepSpeed {
 	limitOf := func(d DeepSpeed) int {
 		return slices.IndexFunc(l.Limits, func(m Limit) bool {
-			return l.spec.Python != "" && m.contains(d.Version) && m.TorchFrom+m.TorchBefore == "" &&
-				m.refuses("", l.spec.Python) != ""
+			return l.request.Python != "" && m.contains(d.Version) && m.TorchFrom+m.TorchBefore == "" &&
+				m.refuses("", l.request.Python) != ""
 		})
 	}
 	newest := l.DeepSpeeds[0]
@@ -104,7 +105,7 @@ func (l *lookup) newestDeepSpeed() DeepSpeed {
 		return newest
 	}
 	l.notes = append(l.notes, fmt.Sprintf("DeepSpeed %s is the newest for Python %s: %s",
-		l.DeepSpeeds[i].Version, l.spec.Python, l.Limits[first].Why))
+		l.DeepSpeeds[i].Version, l.request.Python, l.Limits[first].Why))
 	return l.DeepSpeeds[i]
 }
 
@@ -117,11 +118,11 @@ func isTorch(asked string, r Torch) bool {
 func isCUDA(asked, cuda string) bool { return asked == "" || asked == cuda || asked == majorOf(cuda) }
 
 func (l *lookup) findTorch() {
-	asked := l.spec.Torch
+	asked := l.request.Torch
 	if slices.ContainsFunc(l.Torches, func(r Torch) bool { return isTorch(asked, r) }) {
 		return
 	}
-	l.spec.Torch = ""
+	l.request.Torch = ""
 	_, local, _ := strings.Cut(asked, "+")
 	switch all := torchVersions(l.Torches); {
 	case isPlain(asked):
@@ -142,25 +143,25 @@ var otherTorches = regexp.MustCompile(`^(cpu|rocm|xpu|mps|git.*rocm)`)
 func isPlain(version string) bool { return strings.Trim(version, "0123456789.") == "" }
 
 func (l *lookup) findCUDA() {
-	asked := l.spec.CUDA
+	asked := l.request.CUDA
 	if !slices.ContainsFunc(l.Torches, func(r Torch) bool { return isCUDA(asked, r.CUDA) }) {
 		all := torchCUDAs(l.Torches)
 		slices.Reverse(all)
 		l.bad.add("the package index has no torch for CUDA %s, only for %s", asked, joinWords(all))
-		l.spec.CUDA = ""
+		l.request.CUDA = ""
 	}
 }
 
 func (l *lookup) findPython() {
-	asked := l.spec.Python
+	asked := l.request.Python
 	if all := allPythons(l.Torches); asked != "" && !slices.Contains(all, asked) {
 		l.bad.add("no torch has wheels for Python %s, only for %s", asked, joinWords(all))
-		l.spec.Python = ""
+		l.request.Python = ""
 	}
 }
 
 func (l *lookup) checkGlibc() {
-	switch asked := l.spec.Glibc; {
+	switch asked := l.request.Glibc; {
 	case asked == "" || xy.MatchString(asked) && !olderMinor(asked, LinkGlibc):
 		return
 	case !xy.MatchString(asked):
@@ -169,13 +170,13 @@ func (l *lookup) checkGlibc() {
 		l.bad.add("glibc %s: dsbuild links extensions for glibc %s and newer, which torch itself needs since 2.7",
 			asked, LinkGlibc)
 	}
-	l.spec.Glibc = ""
+	l.request.Glibc = ""
 }
 
 func (l *lookup) checkDriver() {
 	known := oldestDrivers(l.CUDAs)
 	oldest := known[len(known)-1]
-	switch asked := l.spec.Driver; {
+	switch asked := l.request.Driver; {
 	case asked == "" || driverForm.MatchString(asked) && !olderDriver(asked, oldest):
 		return
 	case !driverForm.MatchString(asked):
@@ -184,20 +185,20 @@ func (l *lookup) checkDriver() {
 		l.bad.add("driver %s supports no CUDA in the tables of this dsbuild: %s is the oldest driver that does",
 			asked, oldest)
 	}
-	l.spec.Driver = ""
+	l.request.Driver = ""
 }
 
 // findArchs keeps the archs that at least one CUDA compiles for.
 func (l *lookup) findArchs() {
 	var good []wheel.Arch
-	for _, a := range l.spec.Archs {
+	for _, a := range l.request.Archs {
 		if len(Compilers(l.CUDAs, a.Capability())) > 0 {
 			good = append(good, a)
 			continue
 		}
 		l.bad.add("no CUDA in the tables of this dsbuild compiles for arch %s", a.Capability())
 	}
-	l.spec.Archs, l.archs = good, slices.Clone(good)
+	l.request.Archs, l.archs = good, slices.Clone(good)
 }
 
 // addArch puts an arch into a sorted list.
@@ -219,25 +220,25 @@ func addArch(list []wheel.Arch, a wheel.Arch) []wheel.Arch {
 // findMachine takes the machine of the CPU level, else that of a GPU which is sold with its
 // CPU, else that of the build environment.
 func (l *lookup) findMachine() {
-	l.machine = l.spec.CPU.Machine()
+	l.machine = l.request.CPU.Machine()
 	own := ""
-	for _, name := range SplitNames(l.spec.GPUs) {
+	for _, name := range SplitNames(l.request.GPUs) {
 		for _, g := range l.GPUsNamed(name) {
 			if l.machine == "" && g.Machine != "" {
 				l.machine, own = g.Machine, name
 			}
 		}
 	}
-	for _, name := range SplitNames(l.spec.GPUs) {
+	for _, name := range SplitNames(l.request.GPUs) {
 		if rows := l.GPUsNamed(name); own != "" && len(rows) > 0 && rows[0].Machine == "" {
 			l.bad.add("GPU %s comes with a CPU of %s, and GPU %s with none: no wheel is for both %s and %s",
 				own, l.machine, name, l.machine, wheel.X86)
-			l.bad.advise(fmt.Sprintf("give --machine %s if %s is in such a machine too", l.machine, name))
+			l.bad.advise(fmt.Sprintf("build a wheel for each, or give --machine %s if %s is in such a machine too", l.machine, name))
 		}
 	}
 	if l.machine == "" {
 		l.machine = wheel.X86
-		if l.environmentsNamed && l.environments[0].Machine == wheel.Arm {
+		if l.hostsNamed && l.hosts[0].Machine == wheel.Arm {
 			l.machine = wheel.Arm
 		}
 	}
@@ -246,7 +247,7 @@ func (l *lookup) findMachine() {
 // findGPUs adds the archs of the GPUs named.
 func (l *lookup) findGPUs() {
 	var good []string
-	for _, name := range SplitNames(l.spec.GPUs) {
+	for _, name := range SplitNames(l.request.GPUs) {
 		rows := l.GPUsNamed(name)
 		if c, wrong := l.gpuConflict(name, rows, l.machine); wrong {
 			l.bad = append(l.bad, c)
@@ -256,7 +257,7 @@ func (l *lookup) findGPUs() {
 		l.archs = addArch(l.archs, archOf(rows[0].Arch))
 		l.gpus[rows[0].Arch] = append(l.gpus[rows[0].Arch], name)
 	}
-	l.spec.GPUs = good
+	l.request.GPUs = good
 }
 
 // SplitNames splits "A100,H100" into two names and drops repeated ones.
@@ -278,7 +279,7 @@ func (t *Tables) CheckGPU(name string) error {
 	if _, wrong := t.gpuConflict(name, t.GPUsNamed(name), ""); !wrong {
 		return nil
 	}
-	return t.conflict(request{spec: wheel.Request{GPUs: []string{name}}})
+	return t.conflict(attempt{Request: wheel.Request{GPUs: []string{name}}})
 }
 
 // gpuConflict says why a GPU's name cannot be used for a wheel for a machine, if it
@@ -290,6 +291,7 @@ func (t *Tables) gpuConflict(name string, rows []GPU, machine string) (c Conflic
 	for _, g := range rows {
 		if g.Arch != rows[0].Arch {
 			c.What = fmt.Sprintf("GPU %q can be %s (%s) or %s (%s)", name, rows[0].Name, rows[0].Arch, g.Name, g.Arch)
+			c.Advice = didYouMean(QuoteFlag(rows[0].Name), QuoteFlag(g.Name))
 			return c, true
 		}
 		if machine != "" && g.Machine != "" && g.Machine != machine {
@@ -317,10 +319,11 @@ func (t *Tables) gpuConflict(name string, rows []GPU, machine string) (c Conflic
 
 // unknownGPU names the products that a name is similar to.
 func (t *Tables) unknownGPU(name string) Conflict {
-	const lists = "'dsbuild gpus' lists all; --arch takes the compute capability"
+	const all = "'dsbuild gpus' lists all; --arch takes the compute capability"
 	what := fmt.Sprintf("GPU %q is not in the tables of this dsbuild", name)
-	if _, ok := wheel.ArchMeant(name); ok {
-		return Conflict{What: what + "; it is a compute capability, which --arch of dsbuild wheel takes"}
+	if arch, ok := wheel.ArchMeant(name); ok {
+		what += "; it is a compute capability, which --arch of dsbuild wheel takes"
+		return Conflict{what, didYouMean("--arch " + arch.String())}
 	}
 	if otherMakers.MatchString(strings.TrimSpace(name)) {
 		return Conflict{
@@ -344,14 +347,15 @@ func (t *Tables) unknownGPU(name string) Conflict {
 		return Conflict{
 			What: fmt.Sprintf("GPU %q does not exist: %s has arch %s, which is another generation",
 				name, g.Name, g.Arch),
-			Advice: []string{lists},
+			Advice: []string{all},
 		}
 	}
 	near := t.usableGPUs(name)
 	if len(near) == 0 {
-		return Conflict{What: what, Advice: []string{lists}}
+		return Conflict{What: what, Advice: []string{all}}
 	}
-	return Conflict{What: what + fmt.Sprintf(", which has %s (%s)", joinWords(near), lists)}
+	what += fmt.Sprintf(", which has %s (%s)", joinWords(near), all)
+	return Conflict{what, didYouMean(lists.Map(near, QuoteFlag)...)}
 }
 
 // otherMakers matches accelerators that are not NVIDIA's.
@@ -389,7 +393,7 @@ func QuoteFlag(s string) string {
 
 // findOps looks the ops up. Default ops that DeepSpeed lacks are left out.
 func (l *lookup) findOps() {
-	asked := l.spec.Ops
+	asked := l.request.Ops
 	byDefault := len(asked) == 0
 	if byDefault {
 		asked = l.defaultOps()
@@ -400,7 +404,7 @@ func (l *lookup) findOps() {
 			continue
 		}
 		l.bad = append(l.bad, l.unknownOp(name))
-		l.spec.Ops = without(l.spec.Ops, name)
+		l.request.Ops = without(l.request.Ops, name)
 	}
 	if len(l.requirements.ops) == 0 && !byDefault { // search for the default ops
 		l.selectOps(l.defaultOps())

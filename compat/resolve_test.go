@@ -27,8 +27,8 @@ func words(line string) []string {
 
 // ask is what a command line says.
 type ask struct {
-	spec         wheel.Request
-	environments []BuildHost
+	request wheel.Request
+	hosts   []BuildHost
 }
 
 func parse(t *testing.T, tt *Tables, line string) ask {
@@ -45,110 +45,136 @@ func (a *ask) set(t *testing.T, tt *Tables, flag, v string) {
 	t.Helper()
 	switch flag {
 	case "--gpu":
-		a.spec.GPUs = append(a.spec.GPUs, v)
+		a.request.GPUs = append(a.request.GPUs, v)
 	case "--arch":
-		have := wheel.ArchList(a.spec.Archs)
-		a.spec.Archs = archs(t, strings.TrimPrefix(have+";"+v, ";"))
+		have := wheel.ArchList(a.request.Archs)
+		a.request.Archs = archs(t, strings.TrimPrefix(have+";"+v, ";"))
 	case "--ops":
-		a.spec.Ops = strings.Split(v, ",")
+		a.request.Ops = strings.Split(v, ",")
 	case "--torch":
-		a.spec.Torch = v
+		a.request.Torch = v
 	case "--cuda":
-		a.spec.CUDA = v
+		a.request.CUDA = v
 	case "--python":
-		a.spec.Python = v
+		a.request.Python = v
 	case "--glibc":
-		a.spec.Glibc = v
+		a.request.Glibc = v
 	case "--driver":
-		a.spec.Driver = v
+		a.request.Driver = v
 	case "--cpu":
-		a.spec.CPU = wheel.CPULevel(v)
+		a.request.CPU = wheel.CPULevel(v)
 	case "--machine":
-		a.spec.CPU = wheel.DefaultCPU(v)
+		a.request.CPU = wheel.DefaultCPU(v)
 	case "--abi":
-		a.spec.ABI = wheel.ABI(strings.TrimPrefix(v, "torch"))
+		a.request.ABI = wheel.ABI(strings.TrimPrefix(v, "torch"))
 	case "--deepspeed":
-		a.spec.DeepSpeed = v
+		a.request.DeepSpeed = v
 	case "--source":
-		a.spec.DeepSpeed, a.spec.Foreign = v, true
+		a.request.DeepSpeed, a.request.Foreign = v, true
 	case "--builder": // a base is what comes with it
 	case "--base":
 		g, ok := tt.EnvironmentOfImage(v)
 		if !ok {
 			t.Fatalf("--base %s is not known", v)
 		}
-		a.environments = []BuildHost{g}
+		a.hosts = []BuildHost{g}
 	case "--host": // CUDA:GCC:PYTHON:GLIBC
 		f := strings.Split(v, ":")
-		a.environments = []BuildHost{{Name: "this machine", Host: true, CUDA: f[0], GCCs: []string{f[1]}, Pythons: []string{f[2]}, Glibc: f[3]}}
+		a.hosts = []BuildHost{{Name: "this machine", Host: true, CUDA: f[0], GCCs: []string{f[1]}, Pythons: []string{f[2]}, Glibc: f[3]}}
 	default:
 		t.Fatalf("flag %s", flag)
 	}
 }
 
-// remove takes one value of a list out.
+// remove takes a flag out, or one value of a list.
 func (a *ask) remove(t *testing.T, flag, v string) {
 	t.Helper()
-	before := fmt.Sprint(a.spec)
-	is := func(s string) bool { return s == v || flag == "--ops" && slices.Contains(strings.Split(v, ","), s) }
+	before := fmt.Sprint(a.request)
+	r := &a.request
 	switch flag {
 	case "--gpu":
-		a.spec.GPUs = slices.DeleteFunc(slices.Clone(a.spec.GPUs), is)
+		r.GPUs = without(SplitNames(r.GPUs), v)
 	case "--ops":
-		a.spec.Ops = slices.DeleteFunc(slices.Clone(a.spec.Ops), is)
+		r.Ops = without(r.Ops, v)
 	case "--arch":
-		a.spec.Archs = slices.DeleteFunc(slices.Clone(a.spec.Archs), func(x wheel.Arch) bool { return x.String() == v })
-	}
-	for name, value := range map[string]*string{"--glibc": &a.spec.Glibc, "--driver": &a.spec.Driver} {
-		if flag == name && *value == v {
+		r.Archs = slices.DeleteFunc(slices.Clone(r.Archs), func(x wheel.Arch) bool { return x.String() == v })
+	case "--abi":
+		r.ABI = ""
+	default:
+		value := map[string]*string{
+			"--deepspeed": &r.DeepSpeed, "--torch": &r.Torch, "--cuda": &r.CUDA, "--python": &r.Python, "--driver": &r.Driver, "--glibc": &r.Glibc,
+		}[flag]
+		if *value == v {
 			*value = ""
 		}
 	}
-	if fmt.Sprint(a.spec) == before {
+	if fmt.Sprint(a.request) == before {
 		t.Errorf("there is no %s %s to leave out", flag, v)
 	}
 }
 
-// follow does what a hint says, as a reader would: "--torch 2.10.0 with
-// --python 3.13", "without --gpu V100", "--gpu V100 instead of V10O".
-func (a ask) follow(t *testing.T, tt *Tables, hint string) ask {
+// gainOf matches a hint with a change that was tried, and what comes of it.
+var gainOf = regexp.MustCompile(`^(?:leave (--[a-z]+) ("[^"]*"|\S+) out|leave (\S+) out of (--ops)|leave (--base) out|leave --cpu and --machine out|give (--base|--builder) (\S+)) ` +
+	`to get (?:DeepSpeed (\S+) with )?torch (\S+) for CUDA (\S+) and Python (\d+\.\d+)`)
+
+// change does what a hint says, as a reader would: "leave --torch 2.15.0 out to get torch 2.10.0 for CUDA 12.8 and
+// Python 3.11". It returns the match of gainOf, nil for a hint without a change.
+func (a *ask) change(t *testing.T, tt *Tables, hint string) []string {
 	t.Helper()
-	for len(hint) > 0 {
-		step := regexp.MustCompile(`^(without )?(--[a-z]+) ("[^"]*"|\S+)(?: or --gpu (?:"[^"]*"|\S+))*(?: instead of ("[^"]*"|\S+))?(?: (?:with |and )?|$)`).FindStringSubmatch(hint)
-		if step == nil {
-			t.Fatalf("hint %q", hint)
+	m := gainOf.FindStringSubmatch(hint)
+	if m == nil {
+		if strings.Contains(hint, " to get ") {
+			t.Errorf("hint %q", hint)
 		}
-		hint = hint[len(step[0]):]
-		flag, value, instead := step[2], strings.Trim(step[3], `"`), strings.Trim(step[4], `"`)
-		if step[1] != "" {
-			a.remove(t, flag, value)
-			continue
-		}
-		if instead == "" {
-			a.set(t, tt, flag, value)
-			continue
-		}
-		a.remove(t, flag, instead)
-		if flag == "--ops" {
-			value = strings.Join(append(a.spec.Ops, value), ",")
-		}
-		a.set(t, tt, flag, value)
+		return nil
 	}
-	return a
+	switch {
+	case m[1] != "":
+		a.remove(t, m[1], strings.Trim(m[2], `"`))
+	case m[4] != "":
+		a.remove(t, m[4], m[3])
+	case m[5] != "", m[6] == "--builder":
+		a.hosts = nil
+	case m[6] != "":
+		a.set(t, tt, m[6], m[7])
+	default:
+		a.request.CPU = ""
+	}
+	return m
 }
 
-// changeOf cuts the advice off a hint, and what is left is the change that works;
-// "" where it has none.
-func changeOf(hint string) string {
-	hint, _, _ = strings.Cut(hint, "; ")
-	if _, then, ok := strings.Cut(hint, ", then this works: "); ok { // after a change on the nodes
-		return then
+// follow checks that a change gives what the hint says. It reports false for a hint without one.
+func (a ask) follow(t *testing.T, tt *Tables, hint string) bool {
+	t.Helper()
+	m := a.change(t, tt, hint)
+	if m == nil {
+		return false
 	}
-	hint, ok := strings.CutPrefix(hint, "this works: ")
+	tc, err := tt.Resolve(a.request, a.hosts...)
+	if err != nil || tc.Torch != m[9] || tc.CUDA != m[10] || tc.Python != m[11] || m[8] != "" && tc.DeepSpeed != m[8] {
+		t.Errorf("hint %q: DeepSpeed %s, torch %s, CUDA %s, Python %s, %v", hint, tc.DeepSpeed, tc.Torch, tc.CUDA, tc.Python, err)
+	}
+	return true
+}
+
+// followName replaces a name by each that a hint asks for: there is a wheel for each of them.
+func followName(t *testing.T, tt *Tables, hint string) bool {
+	t.Helper()
+	names, ok := strings.CutPrefix(hint, "did you mean ")
 	if !ok {
-		return ""
+		return false
 	}
-	return hint
+	for _, name := range strings.Split(strings.TrimSuffix(names, "?"), " or ") {
+		name = strings.Trim(name, `"`)
+		if arch, isArch := strings.CutPrefix(name, "--arch "); isArch {
+			if _, err := tt.Resolve(wheel.Request{Archs: archs(t, arch)}); err != nil {
+				t.Errorf("hint %q: %v", hint, err)
+			}
+		} else if err := tt.CheckGPU(name); err != nil && tt.CheckOp(name) != nil {
+			t.Errorf("hint %q: %v", hint, err)
+		}
+	}
+	return true
 }
 
 // answer is what Resolve says, in lines.
@@ -203,7 +229,7 @@ func TestResolve(t *testing.T) {
 		line, _, _ := strings.Cut("--"+strings.TrimPrefix(block, "--"), "\n")
 		a := parse(t, tt, line)
 		want := strings.TrimPrefix(strings.TrimPrefix("--"+strings.TrimPrefix(block, "--"), line), "\n")
-		got := answer(tt.Resolve(a.spec, a.environments...))
+		got := answer(tt.Resolve(a.request, a.hosts...))
 		if strings.TrimSpace(got) != strings.TrimSpace(want) && !*update {
 			t.Errorf("%s:\n%swant\n%s", line, got, want)
 		}
@@ -220,8 +246,8 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// TestHintsWork asks for anything at random. Where that cannot be, the change of the hint has to work, done as it says, and
-// where the hint has none, no value alone is to blame.
+// TestHintsWork asks for anything at random. Where that cannot be, the change of the hint has to give what it says, and
+// where the hint has none, no value alone is to blame. There is a wheel for each name that a hint asks for.
 func TestHintsWork(t *testing.T) {
 	tt := tables(t)
 	pools := []struct {
@@ -242,7 +268,7 @@ func TestHintsWork(t *testing.T) {
 		{"--base", []string{"debian:bookworm", "debian:trixie", "ubuntu:22.04", "debian:bullseye", "ubuntu:20.04", "nvidia/cuda:12.1.1-devel-ubuntu22.04", "nvidia/cuda:11.8.0-devel-ubuntu20.04", "nvidia/cuda:13.0.2-devel-ubuntu24.04"}},
 	}
 	random := rand.New(rand.NewPCG(5, 2026)) //nolint:gosec // the same each time
-	refused, fixes := 0, 0
+	refused, fixes, names := 0, 0, 0
 	for range 200 {
 		line := ""
 		for _, p := range pools {
@@ -251,28 +277,32 @@ func TestHintsWork(t *testing.T) {
 			}
 		}
 		a := parse(t, tt, line)
-		_, err := tt.Resolve(a.spec, a.environments...)
+		_, err := tt.Resolve(a.request, a.hosts...)
 		var bad *ConflictError
 		if !errors.As(err, &bad) {
 			continue
 		}
 		refused++
-		h := changeOf(bad.Hint())
-		if bad.Hint() == "" {
+		hint := bad.Hint()
+		switch {
+		case hint == "":
 			t.Errorf("%s:\n%v\nno hint", line, err)
-		}
-		if h == "" {
+		case a.follow(t, tt, hint):
+			fixes++
+		case !strings.Contains(hint, "did you mean"):
 			oneValueLess(t, tt, line)
-			continue
 		}
-		fixes++
-		changed := a.follow(t, tt, h)
-		if _, err := tt.Resolve(changed.spec, changed.environments...); err != nil {
-			t.Errorf("%s:\n%v\nof hint %q\n%q does not work:\n%v", line, bad, bad.Hint(), h, err)
+		for _, c := range bad.Conflicts {
+			for _, advice := range c.Advice {
+				names += oneIf(followName(t, tt, advice))
+			}
+		}
+		if t.Failed() {
+			t.Fatalf("%s:\n%v", line, err)
 		}
 	}
-	if refused < 80 || fixes < 20 {
-		t.Errorf("%d refusals, %d of them with a fix: too few to prove anything", refused, fixes)
+	if refused < 80 || fixes < 20 || names < 10 {
+		t.Errorf("%d refusals, %d of them with a fix, %d other names: too few to prove anything", refused, fixes, names)
 	}
 }
 
@@ -293,7 +323,7 @@ func oneValueLess(t *testing.T, tt *Tables, line string) {
 				less.set(t, tt, args[j], args[j+1])
 			}
 		}
-		if _, err := tt.Resolve(less.spec, less.environments...); err == nil {
+		if _, err := tt.Resolve(less.request, less.hosts...); err == nil {
 			t.Errorf("%s: no fix is named, but it works without %s %s", line, args[i], args[i+1])
 		}
 	}

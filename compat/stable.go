@@ -78,7 +78,7 @@ func (w *requirements) whyTorchMinor(torch string) string {
 		switch {
 		case !op.doesTheSame():
 			unproven = append(unproven, op.Name)
-		case w.spec.Foreign || op.Stable.DeepSpeed != w.deepspeed.Version:
+		case w.request.Foreign || op.Stable.DeepSpeed != w.deepspeed.Version:
 			other = append(other, op.Name)
 		}
 	}
@@ -88,7 +88,7 @@ func (w *requirements) whyTorchMinor(torch string) string {
 	switch {
 	case len(unproven) > 0:
 		return fmt.Sprintf("over torch's stable ABI %s: not proven to do the same (dsbuild ops)", joinWords(unproven))
-	case w.spec.Foreign && len(other) > 0:
+	case w.request.Foreign && len(other) > 0:
 		return "over torch's stable ABI the ops are proven for releases of DeepSpeed only"
 	case len(other) > 0:
 		return fmt.Sprintf("over torch's stable ABI %s: not proven for DeepSpeed %s (dsbuild ops)",
@@ -99,7 +99,7 @@ func (w *requirements) whyTorchMinor(torch string) string {
 
 // chooseABI sets the toolchain's ABI, and the oldest Python for which there is a torch with the stable ABI.
 func (a *evaluation) chooseABI() {
-	if a.toolchain.ABI = a.spec.ABI; a.toolchain.ABI == "" {
+	if a.toolchain.ABI = a.request.ABI; a.toolchain.ABI == "" {
 		// Choose the stable ABI if it is proven for every op, and else say why not.
 		a.toolchain.ABI = wheel.StableABI
 		why := a.whyTorchMinor(a.torch.Version)

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/dockerfiles"
@@ -218,10 +217,9 @@ func (p *Planner) PlanTarget(ctx context.Context, r Request, t Target) (*pipelin
 	}
 	tc, err := t.tables.Resolve(spec, environments...)
 	if err != nil {
-		// The request's --torch names its CUDA, so a change of CUDA is worded as one of --torch.
 		var bad *compat.ConflictError
-		if m := torchForCUDA.FindStringSubmatch(r.Torch); m != nil && errors.As(err, &bad) {
-			bad.Fix = strings.Replace(bad.Fix, "--cuda ", "--torch "+m[1]+" --cuda ", 1)
+		if errors.As(err, &bad) {
+			bad.Fix = r.followable(bad.Fix, spec, p.env != nil)
 		}
 		return nil, err
 	}

@@ -157,5 +157,21 @@ func (p *Planner) ByMachine(r Request) []Request {
 	return out
 }
 
+// followable words a fix for what the user gave: a --torch that names its CUDA is two values of the spec, and the
+// versions of --env are no flags. It returns "" for a fix that cannot be followed.
+func (r Request) followable(fix string, spec wheel.Request, givenPython bool) string {
+	switch {
+	case givenPython && notOfEnv.MatchString(fix):
+		return ""
+	case r.Torch != spec.Torch && !givenPython:
+		fix = strings.Replace(fix, "leave --torch "+spec.Torch+" out", "give --cuda "+spec.CUDA+" in place of --torch "+r.Torch, 1)
+		fix = strings.Replace(fix, "leave --cuda "+spec.CUDA+" out", "give --torch "+spec.Torch, 1)
+	}
+	return fix
+}
+
+// notOfEnv matches changes of what --env decides.
+var notOfEnv = regexp.MustCompile(`^(leave --(torch|cuda|python) |give )`)
+
 // torchForCUDA matches a torch that names its CUDA, as torch.__version__ does: 2.5.1+cu121.
 var torchForCUDA = regexp.MustCompile(`^([0-9.]+)\+cu(?:da)?([0-9]{2})\.?([0-9])$`)

@@ -1,0 +1,193 @@
+package compat
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/fleet/node"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// attempt is a request with the build hosts that the caller chose; none if the tables choose.
+type attempt struct {
+	wheel.Request
+	hosts []BuildHost
+}
+
+// change is an attempt without one of its flags, or with another base.
+type change struct {
+	what string // in words for the command line; "" for the image that is found
+	flag string
+	attempt
+}
+
+// dropOne finds a flag that, left out, leaves an attempt that works, and says what comes of it. It returns ""
+// if there is none. resolve returns nil for an attempt that does not work.
+func (t *Tables) dropOne(asked attempt, resolve func(attempt) *evaluation) string {
+	for _, c := range t.changes(asked) {
+		if e := resolve(c.attempt); e != nil {
+			return cmp.Or(c.what, "give --base "+e.host.Ref) + " to get " + e.gain(c.flag)
+		}
+	}
+	return ""
+}
+
+// changes lists what dropOne tries, values that describe the nodes last. It leaves out one of several GPUs or
+// archs, but never the only one: a wheel for other GPUs is no help.
+func (t *Tables) changes(asked attempt) []change {
+	var all []change
+	add := func(what, flag string, edit func(*attempt)) {
+		with := asked
+		edit(&with)
+		all = append(all, change{what, flag, with})
+	}
+	drop := func(flag, value string, edit func(*attempt)) {
+		if value != "" {
+			add(fmt.Sprintf("leave %s %s out", flag, value), flag, edit)
+		}
+	}
+	drop("--abi", string(asked.ABI), func(a *attempt) { a.ABI = "" })
+	if !asked.Foreign {
+		drop("--deepspeed", asked.DeepSpeed, func(a *attempt) { a.DeepSpeed = "" })
+	}
+	drop("--torch", asked.Torch, func(a *attempt) { a.Torch = "" })
+	drop("--cuda", asked.CUDA, func(a *attempt) { a.CUDA = "" })
+	switch {
+	case len(asked.hosts) == 0:
+		add("", "", func(a *attempt) { a.hosts = t.images })
+	case asked.hosts[0].Host:
+		add("give --builder dagger", "--base", func(a *attempt) { a.hosts = nil })
+	default:
+		add("leave --base out", "--base", func(a *attempt) { a.hosts = nil })
+	}
+	drop("--python", asked.Python, func(a *attempt) { a.Python = "" })
+	ops, archs, gpus := asked.Ops, asked.Archs, SplitNames(asked.GPUs)
+	if len(ops) == 1 {
+		drop("--ops", ops[0], func(a *attempt) { a.Ops = nil })
+	} else {
+		for _, op := range ops {
+			add("leave "+op+" out of --ops", "--ops", func(a *attempt) { a.Ops = without(ops, op) })
+		}
+	}
+	if len(archs)+len(gpus) > 1 {
+		for _, arch := range archs {
+			drop("--arch", arch.String(), func(a *attempt) { a.Archs = without(archs, arch) })
+		}
+		for _, gpu := range gpus {
+			drop("--gpu", QuoteFlag(gpu), func(a *attempt) { a.GPUs = without(gpus, gpu) })
+		}
+	}
+	if asked.CPU != "" {
+		add("leave --cpu and --machine out", "--cpu", func(a *attempt) { a.CPU = "" })
+	}
+	drop("--driver", asked.Driver, func(a *attempt) { a.Driver = "" })
+	drop("--glibc", asked.Glibc, func(a *attempt) { a.Glibc = "" })
+	return all
+}
+
+// without returns a list without a value.
+func without[T comparable](list []T, value T) []T {
+	return slices.DeleteFunc(slices.Clone(list), func(v T) bool { return v == value })
+}
+
+// gain names what comes of leaving a flag out.
+func (a *evaluation) gain(flag string) string {
+	text := fmt.Sprintf("torch %s for CUDA %s and Python %s", a.torch.Version, a.torch.CUDA, a.python)
+	switch {
+	case flag == "--abi" && a.toolchain.ABI == wheel.TorchMinor:
+		text += " alone"
+	case flag == "--deepspeed":
+		return fmt.Sprintf("DeepSpeed %s with %s", a.deepspeed.Version, text)
+	case flag == "--base":
+		text += " on " + a.host.Name
+	case flag == "--ops":
+		text += " with " + joinWords(a.toolchain.OpNames(false))
+	case flag == "--cpu":
+		text += ", for CPUs of " + a.machine
+	case flag == "--driver":
+		text += fmt.Sprintf(", for nodes with driver %s or newer", cudaRow(a.CUDAs, a.torch.CUDA).Driver)
+	case flag == "--glibc":
+		text += fmt.Sprintf(", for nodes with glibc %s or newer", LinkGlibc)
+	}
+	return text
+}
+
+// unusable says why no wheel of dsbuild can be installed on a node, whatever the wheel is for, and what to do; ""
+// if one can.
+func unusable(f node.Facts) (reason, hint string) {
+	switch machine := machineOf(f.Platform); {
+	case machine != "" && machine != wheel.X86 && machine != wheel.Arm:
+		reason = fmt.Sprintf("its CPU is %s; dsbuild builds wheels for %s and %s only", machine, wheel.X86, wheel.Arm)
+		return reason, "build there with DeepSpeed's own setup.py"
+	case f.Python == "":
+		return "it has no Python at the interpreter that the inventory names",
+			"set python: in the inventory to the interpreter of the environment (absolute)"
+	case f.ExternallyManaged:
+		return "its Python is managed by the system (PEP 668) and must not be changed",
+			"create an environment there (python3 -m venv, uv venv) and name its python in the inventory"
+	case strings.Contains(f.Torch, "+rocm"):
+		return fmt.Sprintf("its torch %s is for AMD's GPUs, and dsbuild builds for NVIDIA's only", f.Torch),
+			"build there with DeepSpeed's own setup.py, or leave the node out"
+	case f.Torch == "":
+		return "its environment has no torch", "set python: in the inventory to the environment that has torch"
+	}
+	return "", ""
+}
+
+// serve returns the evaluation of the wheel that an attempt gives a node; nil if it gives none.
+func (t *Tables) serve(f node.Facts, asked attempt) *evaluation {
+	g, bad := t.newGrouper(nil, asked)
+	class := &nodeClass{facts: f}
+	if len(bad) > 0 || len(g.chooseFamily(class)) > 0 {
+		return nil
+	}
+	return g.evaluationOf([]*nodeClass{class})
+}
+
+// nodeHint says how a node gets a wheel where no other request helps. It was tried, except for the last, a build on
+// the node itself.
+func (g *grouper) nodeHint(f node.Facts) string {
+	if level := wheel.CPULevel(f.CPU); level != "" && !level.Includes(wheel.CPULevels(level.Machine())[0]) {
+		return "use another machine"
+	}
+	if g.asked.wantsDeviceCode() && !g.needsDeviceCode(f) && len(g.plainOps(g.want.Request)) == 0 {
+		return "install a torch for CUDA there, or ask for operators without device code: --ops cpu_adam,utils"
+	}
+	// The package index has the node's torch; nobody chose another one for a reason.
+	usual := !freeThreaded(f.Tag) && slices.ContainsFunc(g.Torches, func(r Torch) bool {
+		return isTorch(firstTwo(f.Torch), r) && (r.CUDA == firstTwo(f.TorchCUDA) || f.TorchCUDA == "") &&
+			(f.CXX11ABI == nil || *f.CXX11ABI != r.OldABI)
+	})
+	if hint := g.otherTorch(f); usual && hint != "" {
+		return hint
+	}
+	return "build the wheel on such a node, for its environment: dsbuild wheel --env " +
+		node.PlainPath(f.Executable, "PYTHON")
+}
+
+// otherTorch names a torch with which a node would get a wheel; "" if there is none.
+func (g *grouper) otherTorch(f node.Facts) string {
+	with := g.want
+	with.Torch, with.CUDA, with.Python, with.ABI = "", "", firstTwo(f.Python), ""
+	if driverForm.MatchString(f.Driver) && len(f.GPUs) > 0 {
+		with.Driver = f.Driver
+	}
+	for _, arch := range g.archsOf(f) {
+		with.Archs = addArch(with.Archs, archOf(arch))
+	}
+	e := g.find(with)
+	if e == nil {
+		return ""
+	}
+	hint := fmt.Sprintf("install torch %s for CUDA %s there", e.torch.Version, e.torch.CUDA)
+	if !g.Drives(with.Driver, f.TorchCUDA) {
+		hint += ", which works with driver " + f.Driver
+	}
+	f.Torch, f.TorchCUDA, f.CXX11ABI = e.torch.Version, e.torch.CUDA, nil
+	if g.serve(f, g.want) == nil {
+		return ""
+	}
+	return hint
+}
