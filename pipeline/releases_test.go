@@ -19,6 +19,7 @@ import (
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/dockerfiles"
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/testkit/python"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -297,8 +298,19 @@ def prepare_metadata_for_build_wheel(folder, settings=None):
 	})
 	s := site(t, SiteOptions{IndexURL: url + "/simple"}, nil)
 	env := t.TempDir() // the script calls "python", which many systems have in environments only
-	if out, err := exec.Command("python3", "-m", "venv", env).CombinedOutput(); err != nil {
+	if out, err := exec.Command("python3", "-m", "venv", "--without-pip", env).CombinedOutput(); err != nil {
 		t.Fatal(err, string(out))
+	}
+	pip, err := python.Pip(t.Context(), "python3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sites, _ := filepath.Glob(filepath.Join(env, "lib", "python3*", "site-packages"))
+	if len(sites) != 1 {
+		t.Fatal("no site-packages in a new environment")
+	}
+	if err := os.Symlink(filepath.Join(pip, "pip"), filepath.Join(sites[0], "pip")); err != nil {
+		t.Fatal(err)
 	}
 	for want, said := range map[string]string{hash: "deepspeed-0.19.9.tar.gz", sha("1"): "DO NOT MATCH THE HASHES"} {
 		dir := t.TempDir()

@@ -29,6 +29,9 @@ type envSite struct {
 
 func newEnvSite(t *testing.T, nodes int, opt sshtest.Options) *envSite {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("short: installs whole environments")
+	}
 	s := &envSite{Index: wheelindex.New(t), dir: t.TempDir()}
 	s.PublishUV(t, wheel.X86)
 	text, keys := "known_hosts: known_hosts\nnodes:\n", ""
@@ -170,11 +173,7 @@ func TestEnv(t *testing.T) {
 // the new one, whole, and the next run brings the new one to its end.
 func TestEnvKilledDriver(t *testing.T) {
 	t.Parallel()
-	moments := 6
-	if testing.Short() {
-		moments = 3
-	}
-	killDriver(t, moments)
+	killDriver(t, 3)
 }
 
 // killDriver kills dsbuild at so many moments of as many deploys.

@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
 )
 
 // fullDisk is a file system without room, but for the names of files.
@@ -40,7 +41,7 @@ func fullDisk(t *testing.T) string {
 // cannot pass for success.
 func TestFaultsOfTheDriver(t *testing.T) {
 	t.Parallel()
-	f := newFaultFleet(t, 1, 1<<20, "")
+	f := newFaultFleet(t, nodes.Options{Count: 1, QuickPip: true}, 1<<20)
 	t.Run("report on a full disk", func(t *testing.T) { f.reportOnFullDisk(t) })
 	t.Run("nobody reads the output", func(t *testing.T) { f.outputNowhere(t) })
 	t.Run("no room at home", func(t *testing.T) { f.homeOnFullDisk(t) })
@@ -153,7 +154,7 @@ func (f *faultFleet) noNameServer(t *testing.T) {
 // A node whose clock is wrong by decades is served and verified all the same.
 func TestNodesWithWrongClocks(t *testing.T) {
 	t.Parallel()
-	f := newFaultFleet(t, 2, 1<<20, "")
+	f := newFaultFleet(t, nodes.Options{Count: 2, QuickPip: true}, 1<<20)
 	library := wrongClock(t)
 	text, err := os.ReadFile(f.Inventory)
 	if err != nil {

@@ -16,11 +16,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
 )
 
 func TestFullFaultsCtrlC(t *testing.T) {
 	t.Parallel()
-	f := newFaultFleet(t, 2, ballast, "")
+	f := newFaultFleet(t, nodes.Options{Count: 2}, ballast)
 	const times = 100
 	came, steps := f.interrupts(t, times)
 	t.Logf("result: Ctrl-C at %d random moments of a deploy to 2 nodes, which then had: %s; the report was right each time; nodes were at %s", times, came, steps)
@@ -28,7 +29,7 @@ func TestFullFaultsCtrlC(t *testing.T) {
 
 func TestFullFaultsKilledProgram(t *testing.T) {
 	t.Parallel()
-	f := newFaultFleet(t, 2, ballast, "")
+	f := newFaultFleet(t, nodes.Options{Count: 2}, ballast)
 	at := append(moments(ballast), f.anyMoments(23)...)
 	came, missed := f.kills(t, at)
 	t.Logf("result: kill -9 of dsbuild at %d moments of a deploy to 2 nodes, what they had once they had come to rest: %s; each next run succeeded and left nothing; missed: %s", len(at), came, list(missed))
@@ -36,7 +37,7 @@ func TestFullFaultsKilledProgram(t *testing.T) {
 
 func TestFullFaultsReboot(t *testing.T) {
 	t.Parallel()
-	f := newFaultFleet(t, 2, ballast, "")
+	f := newFaultFleet(t, nodes.Options{Count: 2}, ballast)
 	at := append(append(moments(ballast), moments(ballast)...), f.anyMoments(6)...)
 	came, missed := f.reboots(t, at, f.crash, f.boot, false)
 	t.Logf("result: every process of 1 of 2 nodes killed at %d moments, what the next run found there: %s; missed: %s", len(at), came, list(missed))
@@ -44,7 +45,7 @@ func TestFullFaultsReboot(t *testing.T) {
 
 func TestFullFaultsTwoDeploys(t *testing.T) {
 	t.Parallel()
-	f := newFaultFleet(t, 2, ballast, "")
+	f := newFaultFleet(t, nodes.Options{Count: 2}, ballast)
 	const times = 10
 	t.Logf("result: two deploys at once, %d times to 2 nodes: %s", times, f.crossing(t, times))
 }
@@ -144,7 +145,7 @@ func TestFullFaultsPowerCut(t *testing.T) {
 		return
 	}
 	d := newDisk(t)
-	f := newFaultFleet(t, 1, ballast, d.dir)
+	f := newFaultFleet(t, nodes.Options{Count: 1, Dir: d.dir}, ballast)
 	syscall.Sync()
 	down := func(t *testing.T) {
 		f.crash(t)
@@ -185,7 +186,7 @@ func TestFullFaultsFailingDisk(t *testing.T) {
 		return
 	}
 	d := newDisk(t)
-	f := newFaultFleet(t, 1, ballast, d.dir)
+	f := newFaultFleet(t, nodes.Options{Count: 1, Dir: d.dir}, ballast)
 	syscall.Sync()
 	up := func(t *testing.T) {
 		f.crash(t)
@@ -218,7 +219,7 @@ func (d *disk) stop(t *testing.T) {
 // nothing. The node puts itself right all the same; awake again, the driver asks it.
 func TestFullFaultsFrozenDriver(t *testing.T) {
 	t.Parallel()
-	f := newFaultFleet(t, 2, ballast, "")
+	f := newFaultFleet(t, nodes.Options{Count: 2}, ballast)
 	for _, m := range []moment{moments(ballast)[4], moments(ballast)[0]} {
 		has := f.all(t)
 		cmd, ended, stdout, stderr := f.start(t, f.deployArgs(f.other(has))...)

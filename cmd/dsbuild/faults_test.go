@@ -59,10 +59,11 @@ type faultWheel struct {
 const ballast = 20 << 20
 
 // newFaultFleet has nodes that run the first of two versions, each with so much
-// ballast. Their folder may be given.
-func newFaultFleet(t *testing.T, count int, size int64, dir string) *faultFleet {
+// ballast.
+func newFaultFleet(t *testing.T, opt nodes.Options, size int64) *faultFleet {
 	t.Helper()
-	f := &faultFleet{size: size, Fleet: nodestest.Up(t, nodes.Options{Count: count, Env: nodes.FakeTorch, Dir: dir}), home: t.TempDir()}
+	opt.Env = nodes.FakeTorch
+	f := &faultFleet{size: size, Fleet: nodestest.Up(t, opt), home: t.TempDir()}
 	for i, version := range []string{"0.19.7", "0.19.8"} {
 		f.wheels[i] = newFaultWheel(t, version, f.size)
 	}
@@ -749,7 +750,7 @@ func (f *faultFleet) crossing(t *testing.T, times int) counts {
 // A few of each; make test-full has many.
 func TestFaultsOfAFleet(t *testing.T) {
 	t.Parallel()
-	f := newFaultFleet(t, 2, 8<<20, "")
+	f := newFaultFleet(t, nodes.Options{Count: 2}, 8<<20)
 	t.Run("Ctrl-C", func(t *testing.T) {
 		came, steps := f.first().interrupts(t, 3)
 		t.Logf("%s; at %s", came, steps)

@@ -17,7 +17,7 @@ import (
 // leaves the others alone.
 func TestNightlyDeploys(t *testing.T) {
 	t.Parallel()
-	fleet := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.FakeTorch})
+	fleet := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.FakeTorch, QuickPip: true})
 	home := t.TempDir()
 	g := plannedFor(t, home, fleet.Inventory)
 	out, _ := program(t, home, 0, "wheel", "--ops", "cpu_adam", "--torch", g.Torch, "--python", g.Python, "--cpu", g.CPU, "--dry-run", "--json")

@@ -27,7 +27,7 @@ func TestDeployByOpenSSH(t *testing.T) {
 		}
 		t.Skip(err)
 	}
-	fleet := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.FakeTorch})
+	fleet := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.FakeTorch, QuickPip: true})
 	bastion, node := fleet.Nodes[0], fleet.Nodes[1]
 	home, err := os.MkdirTemp("", "o") // a socket's name is short
 	if err != nil {

@@ -316,7 +316,7 @@ func runPages(t *testing.T, chosen func(needs []string) bool) string {
 // standInNodes are three nodes for the pages, whose stub claims to be the torch that pages show.
 func standInNodes(t *testing.T) *nodes.Fleet {
 	t.Helper()
-	fleet := nodestest.Up(t, nodes.Options{Count: 3, Env: nodes.FakeTorch})
+	fleet := nodestest.Up(t, nodes.Options{Count: 3, Env: nodes.FakeTorch, QuickPip: true})
 	for _, n := range fleet.Nodes {
 		claimTorch(t, n, nodes.DefaultTorch, "13.2")
 	}

@@ -139,8 +139,8 @@ func TestPublicWheelsServeEveryTorch(t *testing.T) {
 	}
 }
 
-// The wheel that make test has built goes through the steps after the build. Then stock pip and uv take it from the index for each
-// Python, and find nothing for machines that cannot run it.
+// The wheel that make test has built goes through the steps after the build. Then stock pip and uv take it from the index for the
+// oldest Python and for the newest, and find nothing for machines that cannot run it.
 func TestPipAndUVInstallThePublicWheels(t *testing.T) {
 	t.Parallel()
 	file := built.Wheel(t)
@@ -157,7 +157,11 @@ func TestPipAndUVInstallThePublicWheels(t *testing.T) {
 	if err != nil {
 		needs.Missing(t, "%v", err)
 	}
-	mustRunStep(t, dir, py+" -m venv venv")
+	unpacked, err := python.Pip(t.Context(), py)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pip := "PYTHONPATH=" + unpacked + " " + py + " -m pip download --no-deps --only-binary :all:"
 	want, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -171,13 +175,13 @@ func TestPipAndUVInstallThePublicWheels(t *testing.T) {
 		t.Fatalf("indexes %v and %v, %v; want one each", indexes, small, err)
 	}
 	for _, index := range append(indexes, small...) {
-		versions := []string{"3.10", "3.11", "3.12", "3.13", "3.14"}
+		versions := []string{"3.10", "3.14"}
 		if index == small[0] {
 			versions = versions[:1]
 		}
 		for _, version := range versions {
 			for program, script := range map[string]string{
-				"pip": fmt.Sprintf("venv/bin/python -m pip download -q --no-deps --only-binary :all: --platform manylinux_2_24_x86_64 --python-version %s -d got --index-url file://%s deepspeed", version, index),
+				"pip": fmt.Sprintf("%s -q --platform manylinux_2_24_x86_64 --python-version %s -d got --index-url file://%s deepspeed", pip, version, index),
 				"uv":  fmt.Sprintf("%s pip install -q --no-deps --python-platform x86_64-manylinux_2_28 --python-version %s --target got --index-url file://%s deepspeed", uv, version, index),
 			} {
 				mustRunStep(t, dir, "rm -rf got && mkdir got && "+script)
@@ -201,7 +205,7 @@ func TestPipAndUVInstallThePublicWheels(t *testing.T) {
 		{"Arm", "manylinux_2_28_aarch64", "aarch64-manylinux_2_28"},
 	} {
 		scripts := []string{
-			fmt.Sprintf("venv/bin/python -m pip download --no-deps --only-binary :all: --platform %s --python-version 3.11 -d got --index-url file://%s deepspeed", c.pip, indexes[0]),
+			fmt.Sprintf("%s --platform %s --python-version 3.11 -d got --index-url file://%s deepspeed", pip, c.pip, indexes[0]),
 			fmt.Sprintf("%s pip install --no-deps --python-platform %s --python-version 3.11 --target got --index-url file://%s deepspeed", uv, c.uv, indexes[0]),
 		}
 		if i := slices.IndexFunc(scripts, func(script string) bool {

@@ -67,6 +67,9 @@ func packageIndex(t *testing.T) string {
 // Releases that the tables do not know are planned by what the index says, with its
 // hashes; those that it has not are refused, with the nearest.
 func TestReleasesOfAnIndex(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: resolves whole environments")
+	}
 	t.Parallel()
 	url, home := packageIndex(t), t.TempDir()
 	for _, c := range []struct {
@@ -160,6 +163,7 @@ func (l testLines) Write(b []byte) (int, error) {
 
 // The release of a night is the newest of the index, also for a dsbuild that is older.
 func TestNightTakesTheNewestRelease(t *testing.T) {
+	t.Parallel()
 	for url, want := range map[string]string{packageIndex(t): "0.19.9", "http://127.0.0.1:9": "0.19.8"} {
 		n := nightly.NewSourcePlanner(indexPlanner(t, url))
 		plan, _, err := n.Ask(t.Context(), nightly.Entry{Name: "a100", Request: planner.Request{Archs: []string{"8.0"}}}, nightly.Source{Name: "release"})
@@ -172,6 +176,7 @@ func TestNightTakesTheNewestRelease(t *testing.T) {
 // RHEL 8, Ubuntu 22.04, a Python 3.13 and an older driver with torch for CUDA 12.6 get two wheels, one for each major of CUDA; with --abi torch
 // they get three, each for the torch and the Python of its nodes. No wheel is divided by glibc.
 func TestShipToFourKindsOfNodes(t *testing.T) {
+	t.Parallel()
 	abi := true
 	facts := func(python, torch, cuda, glibc, glibcxx, driver, gpu, arch string) node.Facts {
 		return node.Facts{

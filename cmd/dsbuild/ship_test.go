@@ -55,7 +55,7 @@ func programWith(t *testing.T, home, url string, code int, args ...string) (stdo
 // lead to names it. Then there is nothing to do.
 func TestShipFromTheStore(t *testing.T) {
 	t.Parallel()
-	fleet := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.FakeTorch})
+	fleet := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.FakeTorch, QuickPip: true})
 	home := t.TempDir()
 	inv := fleet.Inventory
 	store(t, home, plannedFor(t, home, inv))
@@ -101,7 +101,7 @@ func TestShipFromTheStore(t *testing.T) {
 // A node that is left out has its hint in the plan and in the report, with the inventory's name.
 func TestShipHints(t *testing.T) {
 	t.Parallel()
-	fleet := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.FakeTorch})
+	fleet := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.FakeTorch, QuickPip: true})
 	home := t.TempDir()
 	inv := fleet.Inventory
 	store(t, home, plannedFor(t, home, inv))

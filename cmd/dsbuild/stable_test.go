@@ -44,7 +44,7 @@ func claimTorch(t *testing.T, n *nodes.Node, version, cuda string) {
 // night, which all find the same wheel in the store.
 func TestOneWheelForTwoTorches(t *testing.T) {
 	t.Parallel()
-	fleet := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.FakeTorch})
+	fleet := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.FakeTorch, QuickPip: true})
 	claimTorch(t, fleet.Nodes[0], "2.15.0", "13.2")
 	claimTorch(t, fleet.Nodes[1], "2.10.0", "12.8")
 	home := t.TempDir()

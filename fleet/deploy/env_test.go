@@ -78,13 +78,7 @@ func (p sharedPip) folder(t *testing.T) string {
 }
 
 var (
-	realPip sharedPip = sync.OnceValues(func() (string, error) {
-		out, err := exec.Command("python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])").Output()
-		if err != nil {
-			return "", err
-		}
-		return python.Pip(context.Background(), "python3", strings.TrimSpace(string(out)))
-	})
+	realPip  sharedPip = sync.OnceValues(func() (string, error) { return python.Pip(context.Background(), "python3") })
 	quickPip sharedPip = sync.OnceValues(func() (string, error) {
 		dir := filepath.Join(scratch, "quickpip")
 		return dir, python.UnpackQuickPip(context.Background(), "python3", dir)

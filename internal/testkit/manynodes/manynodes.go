@@ -54,7 +54,7 @@ func Up(ctx context.Context, dir string, count int) (*Fleet, error) {
 	if count < 1 || count > most {
 		return nil, fmt.Errorf("%d nodes: 1 to %d", count, most)
 	}
-	environment, err := standIn(ctx)
+	environment, err := standIn(ctx, filepath.Join(dir, "pip"))
 	if err != nil {
 		return nil, err
 	}
@@ -77,17 +77,13 @@ func Up(ctx context.Context, dir string, count int) (*Fleet, error) {
 	return f, nil
 }
 
-// standIn describes the environment of every node.
-func standIn(ctx context.Context) (python.StandIn, error) {
+// standIn describes the environment of every node, and unpacks the quick pip that all of them share.
+func standIn(ctx context.Context, pip string) (python.StandIn, error) {
 	interpreter, err := python.Find(ctx, pythonVersion)
 	if err != nil {
 		return python.StandIn{}, err
 	}
 	lines, err := dockerfiles.RuntimeRequirements()
-	if err != nil {
-		return python.StandIn{}, err
-	}
-	pip, err := python.Pip(ctx, interpreter, pythonVersion)
 	if err != nil {
 		return python.StandIn{}, err
 	}
@@ -100,7 +96,7 @@ func standIn(ctx context.Context) (python.StandIn, error) {
 			s.Packages = append(s.Packages, requirement)
 		}
 	}
-	return s, nil
+	return s, python.UnpackQuickPip(ctx, interpreter, pip)
 }
 
 // newIdentity creates the key that all servers accept.

@@ -76,7 +76,7 @@ func (n *Node) makeEnv(ctx context.Context, opt Options, py string) error {
 // unpackedPip returns the folder of the pip of FakeTorch.
 func unpackedPip(ctx context.Context, opt Options, py string) (string, error) {
 	if !opt.QuickPip {
-		return python.Pip(ctx, py, opt.Python)
+		return python.Pip(ctx, py)
 	}
 	dir := filepath.Join(opt.Dir, "quickpip")
 	if _, err := os.Stat(dir); err == nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -89,13 +90,17 @@ def compiled_with_cxx11_abi(): return _C._GLIBCXX_USE_CXX11_ABI
 	return files
 }
 
-// Pip returns the folder of an interpreter's own pip, which is unpacked once on this machine. version is the interpreter's X.Y.
-func Pip(ctx context.Context, interpreter, version string) (string, error) {
+// Pip returns the folder of an interpreter's own pip, which is unpacked once on this machine for each version of Python.
+func Pip(ctx context.Context, interpreter string) (string, error) {
 	cache, err := CacheDir()
 	if err != nil {
 		return "", err
 	}
-	dir := filepath.Join(cache, "pip-"+version)
+	tag, err := exec.CommandContext(ctx, interpreter, "-c", "import sys; print(sys.implementation.cache_tag)").Output()
+	if err != nil {
+		return "", fmt.Errorf("asking %s for its version: %w", interpreter, err)
+	}
+	dir := filepath.Join(cache, "pip-"+strings.TrimSpace(string(tag)))
 	unlock, err := lockedfile.MutexAt(dir + ".lock").Lock()
 	if err != nil {
 		return "", err
