@@ -29,6 +29,7 @@ type Rules struct {
 	Bandwidth *rate.Limiter   // bytes per second of all uploads; nil: no limit
 	Relay     relay.Options   // how nodes pass files on to each other
 	Policy    *signing.Policy // the wheels that may come to nodes; nil: all
+	LockWait  time.Duration   // how long an agent waits for the lock; 0: lockWait
 }
 
 // The time limits of the steps.

@@ -1,6 +1,7 @@
 package change
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -38,7 +39,7 @@ func (b *Begun) begun() *Begun { return b }
 // FirstAnswer is the first answer of an agent: a pointer to a struct that embeds Begun.
 type FirstAnswer interface{ begun() *Begun }
 
-// lockWait is how long an agent waits for the lock. It covers an agent that still cleans up
+// lockWait is how long an agent waits for the lock, unless the rules say otherwise. It covers an agent that still cleans up
 // after a killed driver.
 const lockWait = 20 * time.Second
 
@@ -66,7 +67,7 @@ func (r *Run) Lock(
 func (r *Run) start(
 	ctx context.Context, n *fleet.Node, script node.Script, files []Expected, again, look bool, into FirstAnswer,
 ) (*agent.Session, error) {
-	wait := lockWait
+	wait := cmp.Or(r.Rules.LockWait, lockWait)
 	if again {
 		wait += agent.Silence
 	}

@@ -37,18 +37,18 @@ func TestHungPipAndWhoWaitsForIt(t *testing.T) {
 	first := make(chan *report.Report)
 	go func() {
 		opt := opt
-		opt.Timeout = 40 * time.Second
+		opt.Timeout = 20 * time.Second
 		first <- run(t, context.Background(), opt)
 	}()
 	waitFor(t, "pip starts", exists(started))
 	second := opt
-	second.By, second.InUse = "another", change.InUse{Ignore: true}
+	second.By, second.InUse, second.LockWait = "another", change.InUse{Ignore: true}, time.Second
 	n := run(t, context.Background(), second).Nodes[0]
 	if n.Status != report.Failed || n.Step != "put" || n.Changed || !n.Unseen || n.After != nil || !strings.Contains(n.Error, "another deploy is changing this environment (run ") || !strings.HasSuffix(n.Error, " by tester on gpu1)") || n.Hint == "" {
 		t.Errorf("%+v", n)
 	}
 	n = (<-first).Nodes[0]
-	if n.Status != report.Failed || n.Step != "install" || n.Before == nil || n.Error != "the node says: pip did not end within 40 s; put back: DeepSpeed "+n.Before.Version+", as before" {
+	if n.Status != report.Failed || n.Step != "install" || n.Before == nil || n.Error != "the node says: pip did not end within 20 s; put back: DeepSpeed "+n.Before.Version+", as before" {
 		t.Errorf("%+v", n)
 	}
 	e.mustBe(t, was)
@@ -87,6 +87,7 @@ func TestAnotherDeployOnANodeThatIsUpToDate(t *testing.T) {
 		t.Fatal(err)
 	}
 	fmt.Fprint(lock, "run 20260101T000000-x by somebody on gpu1")
+	opt.LockWait = time.Second
 	n := run(t, context.Background(), opt).Nodes[0]
 	if n.Status != report.Failed || n.Step != "put" || n.Changed || !n.Unseen || n.After != nil || !strings.HasSuffix(n.Error, "another deploy is changing this environment (run 20260101T000000-x by somebody on gpu1)") || n.Hint == "" {
 		t.Errorf("%+v", n)
@@ -117,13 +118,13 @@ func TestSlowNodeHoldsUpNobody(t *testing.T) {
 		hosts, servers, environments = append(hosts, h), append(servers, s), append(environments, e)
 	}
 	opt := options(t, wheels, servers, hosts...)
-	opt.Timeout = 30 * time.Second
+	opt.Timeout = 15 * time.Second
 	r := run(t, context.Background(), opt)
 	for i, n := range r.Nodes {
 		switch {
 		case i != 1 && (n.Status != report.OK || n.Seconds["put"] >= r.Nodes[1].Seconds["put"]):
 			t.Errorf("%+v", n)
-		case i == 1 && (n.Status != report.Failed || n.Step != "put" || n.Error != "not done within 30.0s" || n.Hint == "" || n.Unseen || n.After != nil):
+		case i == 1 && (n.Status != report.Failed || n.Step != "put" || n.Error != "not done within 15.0s" || n.Hint == "" || n.Unseen || n.After != nil):
 			t.Errorf("%+v", n)
 		}
 	}

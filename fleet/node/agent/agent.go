@@ -42,6 +42,8 @@ type Options struct {
 	node.Script
 	// Silence is the limit of the life line; 0 means the constant Silence.
 	Silence time.Duration
+	// EndGrace is how long End waits; 0 means the constant EndGrace.
+	EndGrace time.Duration
 	// Event, if set, receives each message that is not an answer. Its error ends the program.
 	Event func(json.RawMessage) error
 	// Asked, if set, is called with each order before it is sent, except signs of life.
@@ -59,6 +61,7 @@ type Session struct {
 	err    error         // the result of the program; valid once ended is closed
 	stop   context.CancelFunc
 	event  func(json.RawMessage) error
+	grace  time.Duration // Options.EndGrace
 
 	mu      sync.Mutex
 	number  int                // of the next order
@@ -101,7 +104,7 @@ func Start(ctx context.Context, r remote.Runner, opt Options, into any) (*Sessio
 	lasting, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s := &Session{
 		orders: make(chan []byte), ending: sync.OnceFunc(func() { close(ending) }), ended: make(chan struct{}),
-		stop: stop, event: opt.Event, waiting: map[int]chan reply{},
+		stop: stop, event: opt.Event, grace: cmp.Or(opt.EndGrace, EndGrace), waiting: map[int]chan reply{},
 	}
 	_, first := s.expect()
 	go func() {
@@ -250,7 +253,7 @@ func (s *Session) End() {
 	s.ending()
 	select {
 	case <-s.ended:
-	case <-time.After(EndGrace):
+	case <-time.After(s.grace):
 	}
 	s.stop()
 	<-s.ended

@@ -273,12 +273,14 @@ func TestEndedProgram(t *testing.T) {
 // An agent that is asked to end does so at once; one that does not is abandoned after the grace.
 func TestEndWithinTheGrace(t *testing.T) {
 	t.Parallel()
-	for verb, limit := range map[string]time.Duration{"add": time.Minute, "stay": 500 * time.Millisecond} {
+	for verb, c := range map[string]struct{ limit, grace time.Duration }{
+		"add": {time.Minute, time.Minute}, "stay": {500 * time.Millisecond, time.Second},
+	} {
 		t.Run(verb, func(t *testing.T) {
 			t.Parallel()
 			m := newMachine()
-			s := start(t, m, agent.Options{})
-			limited, cancel := context.WithTimeoutCause(t.Context(), limit, errors.New("too slow"))
+			s := start(t, m, agent.Options{EndGrace: c.grace})
+			limited, cancel := context.WithTimeoutCause(t.Context(), c.limit, errors.New("too slow"))
 			defer cancel()
 			err := s.Ask(limited, agent.Order{"do": verb, "a": 1, "b": 2}, nil)
 			if verb == "stay" && (err == nil || err.Error() != "too slow") || verb == "add" && err != nil {
@@ -286,8 +288,8 @@ func TestEndWithinTheGrace(t *testing.T) {
 			}
 			begin := time.Now()
 			s.End()
-			if took := time.Since(begin); (took >= agent.EndGrace) != (verb == "stay") {
-				t.Errorf("it took %s, and the grace is %s", took, agent.EndGrace)
+			if took := time.Since(begin); (took >= c.grace) != (verb == "stay") {
+				t.Errorf("it took %s, and the grace is %s", took, c.grace)
 			}
 			select {
 			case <-m.ended:
