@@ -25,6 +25,7 @@ import (
 // Every op loads. The aarch64 nodes are those of this machine whose Python and uv qemu-user runs. The wheels of torch lead to the torches
 // that are there already: a real one is 3 GB on each node.
 func TestFullAarch64Env(t *testing.T) {
+	t.Parallel()
 	f := emptyFleet(t)
 	root := armRoot(t)
 	x86 := nodestest.Up(t, nodes.Options{Dir: filepath.Join(f.dir, "x86"), Count: 2, Env: nodes.WithTorch})

@@ -20,7 +20,6 @@ import (
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes"
 	"github.com/dsbuild/dsbuild/internal/testkit/nodes/nodestest"
 	"github.com/dsbuild/dsbuild/internal/testkit/python"
-	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // realFleet is six nodes of three kinds in one inventory, and the program by
@@ -152,13 +151,18 @@ func noEngine(t *testing.T) []string {
 	return []string{"DSBUILD_ENGINE=unix://" + filepath.Join(t.TempDir(), "nowhere.sock")}
 }
 
+// forTorch are the words that ship wheels for one torch each. Two ops show what is to be shown: with device code and without.
+func (f *realFleet) forTorch(more ...string) []string {
+	return append([]string{"ship", f.inventory, "--abi", "torch", "--ops", "utils,fused_adam"}, more...)
+}
+
 // Six nodes of three kinds get two wheels, one of them for two kinds of GPU. A
 // second run needs no engine, builds and sends nothing; verify agrees, and names
 // the one file that somebody edited; ship mends that node alone. That is with --abi torch: by default one
 // wheel serves all six.
 func TestFullFleetShip(t *testing.T) {
 	f := newRealFleet(t)
-	plan, _, _ := f.dsbuild(t, 0, noEngine(t), "ship", f.inventory, "--abi", "torch", "--dry-run", "--verbose")
+	plan, _, _ := f.dsbuild(t, 0, noEngine(t), f.forTorch("--dry-run", "--verbose")...)
 	for _, want := range []string{"6 nodes, 2 wheels: 2 to build\n", "arch 7.5;8.0", "for gpu[1-4]\n", "for cpu[1-2]\n"} {
 		if !strings.Contains(plan, want) {
 			t.Errorf("the plan does not say %q:\n%s", want, plan)
@@ -168,14 +172,14 @@ func TestFullFleetShip(t *testing.T) {
 		t.Error("a dry run made dist")
 	}
 
-	r, _, took := f.report(t, 0, nil, "ship", f.inventory, "--abi", "torch")
+	r, _, took := f.report(t, 0, nil, f.forTorch()...)
 	f.served(t, r)
 	t.Logf("result: 6 nodes of three kinds: %d wheels built and deployed in %.0f s", len(r.Groups), took.Seconds())
 	for _, g := range r.Groups {
 		t.Logf("result: %s for %s: %s, built in %.0f s", g.Name, strings.Join(g.Nodes, ", "), g.Wheel, g.Seconds)
 	}
 
-	out, errs, took := f.dsbuild(t, 0, noEngine(t), "ship", f.inventory, "--abi", "torch", "--report", "again.json")
+	out, errs, took := f.dsbuild(t, 0, noEngine(t), f.forTorch("--report", "again.json")...)
 	if !strings.HasSuffix(out, "\nnothing to do: 6 nodes already run their wheels\n") {
 		t.Errorf("the second run ends with\n%s", out)
 	}
@@ -203,7 +207,7 @@ func (f *realFleet) served(t *testing.T, r report.Report) {
 	if g := r.Groups[0]; !slices.Equal(g.Archs, []string{"7.5", "8.0"}) || g.State != "built" || g.Torch != nodes.DefaultTorch {
 		t.Errorf("%+v", g)
 	}
-	if g := r.Groups[1]; len(g.Archs) < 7 || !slices.Equal(g.Ops, wheel.DefaultOps()) { // no GPU is visible there
+	if g := r.Groups[1]; len(g.Archs) < 7 || !slices.Equal(slices.Sorted(slices.Values(g.Ops)), []string{"fused_adam", "utils"}) { // no GPU is visible there
 		t.Errorf("%+v", g)
 	}
 	for i, n := range f.nodes {
@@ -266,7 +270,7 @@ func (f *realFleet) editedByHand(t *testing.T) {
 		}
 	}
 	t.Logf("result: verify names %s: %s", odd.name, r.Nodes[4].Error)
-	if r, _, _ := f.report(t, 0, noEngine(t), "ship", f.inventory, "--abi", "torch"); !slices.Equal(changedNodes(r), []string{odd.name}) {
+	if r, _, _ := f.report(t, 0, noEngine(t), f.forTorch()...); !slices.Equal(changedNodes(r), []string{odd.name}) {
 		t.Errorf("ship mended %q", changedNodes(r))
 	}
 }
@@ -274,7 +278,7 @@ func (f *realFleet) editedByHand(t *testing.T) {
 // interrupted stops a run that builds anew: every node runs what it ran.
 func (f *realFleet) interrupted(t *testing.T) {
 	t.Helper()
-	cmd := f.command(t, "ship", f.inventory, "--abi", "torch", "--no-cache", "-o", "other")
+	cmd := f.command(t, f.forTorch("--no-cache", "-o", "other")...)
 	out, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -296,7 +300,7 @@ func (f *realFleet) interrupted(t *testing.T) {
 	if code := exitStatus(cmd.Wait()); code != exitInterrupted {
 		t.Errorf("interrupted: exit %d\n%s%s", code, said, rest)
 	}
-	if r, _, _ := f.report(t, 0, noEngine(t), "ship", f.inventory, "--abi", "torch"); len(changedNodes(r)) > 0 {
+	if r, _, _ := f.report(t, 0, noEngine(t), f.forTorch()...); len(changedNodes(r)) > 0 {
 		t.Errorf("after an interrupt ship changed %q", changedNodes(r))
 	}
 }

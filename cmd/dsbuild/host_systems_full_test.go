@@ -94,8 +94,8 @@ func hintedPackages(hint string) []string {
 	return slices.Compact(packages)
 }
 
-// Where neither root nor a container engine is there, other systems than Debian 12
-// name all that they lack at once, before anything is downloaded; with what the hint
+// Where neither root nor a container engine is there, other systems than Debian 12, an Ubuntu with an older gcc and a
+// Debian with a newer one, name all that they lack at once, before anything is downloaded; with what the hint
 // says they build the wheel. The user's home has a space in its name, and /tmp has 2 GB.
 func TestFullHostSystems(t *testing.T) {
 	home, err := os.MkdirTemp("/var/tmp", "dsbuild-login-")
@@ -106,7 +106,7 @@ func TestFullHostSystems(t *testing.T) {
 	if err := os.Chown(home, nobody, nobody); err != nil {
 		t.Fatal(err)
 	}
-	for _, suite := range []string{"trixie", "jammy", "noble"} {
+	for _, suite := range []string{"trixie", "jammy"} {
 		t.Run(suite, func(t *testing.T) {
 			s := newSystem(t, suite, home)
 			command(t, ".", "cp", makeProgram(t), filepath.Join(s.root, "usr", "local", "bin", "dsbuild"))
