@@ -61,11 +61,6 @@ func Open(ctx context.Context, name string, opt Options) (*Inventory, error) {
 	return opt.read(ctx, file, name)
 }
 
-// Load reads the inventory file at path; "-" is standard input. It runs no other program.
-func Load(path string) (*Inventory, error) {
-	return Open(context.Background(), path, Options{Stdin: os.Stdin})
-}
-
 // expressionFile stands for a node expression in messages, in place of a file name.
 const expressionFile = "node expression"
 

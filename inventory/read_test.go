@@ -37,7 +37,7 @@ func names(inv *inventory.Inventory) []string {
 func TestDesignExample(t *testing.T) {
 	t.Setenv("HOME", "/home/me")
 	path := filepath.Join("testdata", "good", "design.yaml")
-	inv, err := inventory.Load(path)
+	inv, err := inventory.Open(t.Context(), path, inventory.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,14 +224,14 @@ func golden(t *testing.T, path, got string) {
 }
 
 func TestUnreadable(t *testing.T) {
-	_, err := inventory.Load("no/such/file.yaml")
+	_, err := inventory.Open(t.Context(), "no/such/file.yaml", inventory.Options{})
 	if !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("error is %v", err)
 	}
 	if want := "no/such/file.yaml: cannot read the inventory: no such file or directory"; err.Error() != want {
 		t.Errorf("got %q, want %q", err, want)
 	}
-	if _, err = inventory.Load(t.TempDir()); err == nil {
+	if _, err = inventory.Open(t.Context(), t.TempDir(), inventory.Options{}); err == nil {
 		t.Error("a folder was read")
 	}
 	_, err = inventory.Read(bytes.NewReader(make([]byte, inventory.MaxSize+1)), "big.yaml")

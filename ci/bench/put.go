@@ -47,7 +47,7 @@ func runPut(args []string) error {
 	if len(args) != 5 {
 		return errors.New("INVENTORY N FILE DIR RELAY")
 	}
-	inv, err := inventory.Load(args[0])
+	inv, err := inventory.Open(context.Background(), args[0], inventory.Options{Stdin: os.Stdin})
 	if err != nil {
 		return err
 	}

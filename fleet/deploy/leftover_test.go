@@ -27,7 +27,7 @@ func TestNothingIsLeftOfADeploy(t *testing.T) { // not parallel: it counts
 		t.Fatal(err)
 	}
 	defer up.Down()
-	inv, err := inventory.Load(up.Inventory)
+	inv, err := inventory.Open(t.Context(), up.Inventory, inventory.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,7 @@ import (
 
 func realOptions(t *testing.T, up *nodes.Fleet, wheels []wheel.Loaded) deploy.Options {
 	t.Helper()
-	inv, err := inventory.Load(up.Inventory)
+	inv, err := inventory.Open(t.Context(), up.Inventory, inventory.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

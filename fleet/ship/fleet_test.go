@@ -68,7 +68,7 @@ type testFleet struct {
 func newFleet(t *testing.T, kinds ...kind) *testFleet {
 	t.Helper()
 	up := nodestest.Up(t, nodes.Options{Count: len(kinds), Env: nodes.FakeTorch, QuickPip: true})
-	inv, err := inventory.Load(up.Inventory)
+	inv, err := inventory.Open(t.Context(), up.Inventory, inventory.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

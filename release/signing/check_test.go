@@ -121,7 +121,7 @@ func TestPolicyOfTheDocumentation(t *testing.T) {
 	if !found || !closed {
 		t.Fatal("docs/signing.md has no block that begins with # policy.yaml")
 	}
-	p, err := signing.ParsePolicy("policy.yaml", []byte(text), time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC))
+	p, err := signing.ReadPolicy("-", strings.NewReader(text), time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC))
 	if err != nil || p.Builders != 2 || len(p.Revoked) != 1 || p.MaxAge == 0 {
 		t.Errorf("%v, %+v", err, p)
 	}

@@ -29,39 +29,25 @@ const (
 	maxAgeHours = 200 * 366 * 24 // a time.Duration counts 292 years
 )
 
-// ReadPolicy reads the policy at path; "-" is in. It reports all mistakes together, with their places. A policy
-// that trusts nobody at now is a mistake, too.
-func ReadPolicy(path string, in io.Reader, now time.Time) (*Policy, error) {
-	r := newReader(path)
-	body, err := r.Load(path, in)
-	if err != nil {
-		return nil, err
-	}
-	return r.read(body, now)
-}
-
 // reader turns one file into a Policy and collects its mistakes.
 type reader struct {
 	*yamldoc.Reader
 	seen map[string]lineerr.Position // names and keys of signers
 }
 
-func newReader(path string) *reader {
-	return &reader{&yamldoc.Reader{
+// ReadPolicy reads the policy at path; "-" is in. It reports all mistakes together, with their places. A policy
+// that trusts nobody at now is a mistake, too.
+func ReadPolicy(path string, in io.Reader, now time.Time) (*Policy, error) {
+	r := &reader{&yamldoc.Reader{
 		File:  path,
 		Kind:  "policy",
 		Least: `give at least "signers: [{name: ci, key: ssh-ed25519 AAAA…}]"`,
 		Share: "write the values out",
 	}, map[string]lineerr.Position{}}
-}
-
-// ParsePolicy reads the text of a policy; messages call it path.
-func ParsePolicy(path string, data []byte, now time.Time) (*Policy, error) {
-	r := newReader(path)
-	return r.read(r.Body(data), now)
-}
-
-func (r *reader) read(body yamldoc.Node, now time.Time) (*Policy, error) {
+	body, err := r.Load(path, in)
+	if err != nil {
+		return nil, err
+	}
 	p := &Policy{Builders: 1}
 	if body != nil {
 		r.readPolicy(p, body)

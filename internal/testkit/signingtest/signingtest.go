@@ -98,7 +98,7 @@ func (k Keys) Policy(t testing.TB, text string) *signing.Policy {
 		text = strings.ReplaceAll(text, "$"+name, k.Public(name))
 		text = strings.ReplaceAll(text, "@"+name, ssh.FingerprintSHA256(k[name].PublicKey()))
 	}
-	p, err := signing.ParsePolicy("policy.yaml", []byte(text), time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC))
+	p, err := signing.ReadPolicy("-", strings.NewReader(text), time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC))
 	must(t, err)
 	return p
 }
