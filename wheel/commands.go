@@ -15,10 +15,6 @@ const entryPointsName = "entry_points.txt"
 // commands.
 var commandName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
 
-// environmentCommand matches the name of an interpreter, of a link to it, and of a script
-// that switches an environment on or off.
-var environmentCommand = regexp.MustCompile(`(?i)^(python|pypy|activate|deactivate)`)
-
 // entryValue matches the value of an entry point: module:function, extras. If a line holds more,
 // pip looks for name and value anywhere in it.
 var entryValue = regexp.MustCompile(
@@ -120,7 +116,7 @@ func (a *Archive) verifyCommands() (damage []string, err error) {
 		switch {
 		case !commandName.MatchString(name):
 			damage = append(damage, fmt.Sprintf("the name of the command %.80q could lead to another folder", name))
-		case environmentCommand.MatchString(name):
+		case ownedCommand.MatchString(name):
 			damage = append(damage, fmt.Sprintf("the command %s would replace a program of the environment itself", name))
 		}
 	}

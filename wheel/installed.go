@@ -14,12 +14,7 @@ import (
 // the path of site-packages below the environment, such as lib/python3.11/site-packages: the data of
 // a wheel may go there, too. With "" it does not count.
 func (a *Archive) InstalledFiles(site string) (map[string]string, error) {
-	r, err := a.Open(a.inDistInfo("RECORD"))
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
-	entries, err := ParseRecord(r)
+	entries, err := a.record()
 	if err != nil {
 		return nil, err
 	}

@@ -57,12 +57,7 @@ func Written(a *Archive) (map[string]string, error) {
 	for _, e := range entries {
 		written[path.Join("bin", e.Name)] = e.Module + ":" + e.Object
 	}
-	r, err := a.Open(a.DistInfo() + "/RECORD")
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
-	record, err := ParseRecord(r)
+	record, err := a.record()
 	if err != nil {
 		return nil, err
 	}

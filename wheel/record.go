@@ -16,8 +16,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // maxRecord bounds a RECORD file: bytes.
@@ -102,16 +102,21 @@ func FormatRecord(entries []RecordEntry) []byte {
 // RecordDigest writes a digest as RECORD has it.
 func RecordDigest(sum []byte) string { return base64.RawURLEncoding.EncodeToString(sum) }
 
+// record reads the wheel's RECORD.
+func (a *Archive) record() ([]RecordEntry, error) {
+	in, err := a.Open(a.inDistInfo("RECORD"))
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	return ParseRecord(in)
+}
+
 // VerifyRecord compares RECORD with the files of the wheel and returns every
 // difference in words, none if it is right. It reads each file once; an error
 // is the end of ctx.
 func (a *Archive) VerifyRecord(ctx context.Context) ([]string, error) {
-	in, err := a.Open(a.inDistInfo("RECORD"))
-	if err != nil {
-		return []string{err.Error()}, nil
-	}
-	defer in.Close()
-	entries, err := ParseRecord(in)
+	entries, err := a.record()
 	if err != nil {
 		return []string{err.Error()}, nil
 	}
@@ -154,16 +159,15 @@ func (a *Archive) verifyFiles(ctx context.Context, files []RecordEntry) []string
 	// The largest come first, so that no large file is left at the end.
 	slices.SortStableFunc(order, func(i, j int) int { return cmp.Compare(files[j].Size, files[i].Size) })
 	found := make([]string, len(files))
-	var next atomic.Int64
-	var wg sync.WaitGroup
-	for range min(runtime.GOMAXPROCS(0), len(files)) {
-		wg.Go(func() {
-			for n := next.Add(1) - 1; n < int64(len(order)); n = next.Add(1) - 1 {
-				found[order[n]] = a.verifyFile(ctx, files[order[n]])
-			}
+	var g errgroup.Group
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for _, i := range order {
+		g.Go(func() error {
+			found[i] = a.verifyFile(ctx, files[i])
+			return nil
 		})
 	}
-	wg.Wait()
+	_ = g.Wait() // found has all that is wrong
 	return slices.DeleteFunc(found, func(f string) bool { return f == "" })
 }
 
