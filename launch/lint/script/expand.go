@@ -124,7 +124,7 @@ func (sh *shell) expandSingleQuoted(p *syntax.SglQuoted) []Char {
 
 // unknownText stands for text that only the run knows.
 func (sh *shell) unknownText(at syntax.Node, r *Ref, quoted bool) []Char {
-	r.Depth = sh.depth
+	r.Depth = sh.Depth
 	return []Char{{Ref: r, At: sh.src.placeOf(at.Pos()), quoted: quoted}}
 }
 

@@ -93,29 +93,14 @@ type Assignment struct {
 	Inherited bool
 }
 
-// Command is a simple command with expanded words.
-type Command struct {
-	Words []Word
-	// Env are the assignments in front of the command.
-	Env []*Assignment
-	// environment are its shell's exported variables with known values.
-	environment map[string]*Assignment
+// Situation is what a command shares with its surroundings.
+type Situation struct {
 	// Via are the commands that start it, outermost first: srun, then bash.
 	Via []*Command
-	// Redirects are the files that its input and output are redirected to.
-	Redirects []Word
-	// Options are the options of srun, sbatch and salloc.
-	Options []Option
-	// Open: a variable may hold further options.
-	Open bool
 	// Depth counts the commands of Via that start one process per task or node.
 	// The surrounding shell expands the words: a Ref with a smaller Depth than its
 	// command is the same for all tasks.
 	Depth int
-	// Seq orders assignments and commands.
-	Seq int
-	// At is its position in the file.
-	At int
 	// Guards are the conditions around the command, as they are written.
 	Guards []string
 
@@ -125,6 +110,26 @@ type Command struct {
 	Background bool
 	Remote     bool // in a container: without the script's environment
 	InFunction bool // in the body of a function, whose calls are not followed
+}
+
+// Command is a simple command with expanded words.
+type Command struct {
+	Situation
+	Words []Word
+	// Env are the assignments in front of the command.
+	Env []*Assignment
+	// environment are its shell's exported variables with known values.
+	environment map[string]*Assignment
+	// Redirects are the files that its input and output are redirected to.
+	Redirects []Word
+	// Options are the options of srun, sbatch and salloc.
+	Options []Option
+	// Open: a variable may hold further options.
+	Open bool
+	// Seq orders assignments and commands.
+	Seq int
+	// At is its position in the file.
+	At int
 }
 
 // Name returns the program's base name. It returns "" if the name is unknown.

@@ -16,21 +16,8 @@ type shell struct {
 	env       *environment
 	functions *[]*function
 	budget    *budget
-	situation
+	Situation
 	shells int // shells within shells
-}
-
-// situation holds the properties that a command shares with its surroundings.
-type situation struct {
-	via        []*Command
-	depth      int
-	loop       bool
-	branch     bool
-	test       bool
-	background bool
-	remote     bool
-	inFunction bool
-	guards     []string
 }
 
 // function is a function's body. Calls are not expanded: a call makes the variables that the body
@@ -95,11 +82,11 @@ func (sh *shell) copyEnvironment() *environment {
 }
 
 // withSituation calls do in a changed situation.
-func (sh *shell) withSituation(change func(*situation), do func()) {
-	saved := sh.situation
-	change(&sh.situation)
+func (sh *shell) withSituation(change func(*Situation), do func()) {
+	saved := sh.Situation
+	change(&sh.Situation)
 	do()
-	sh.situation = saved
+	sh.Situation = saved
 }
 
 // setVariable sets a variable as NAME=value does.
@@ -133,7 +120,7 @@ func (sh *shell) assignUnknown(at int, names ...string) {
 		if !syntax.ValidName(name) {
 			continue
 		}
-		value := Word{Chars: []Char{{Ref: &Ref{Name: name, Assigned: true, Depth: sh.depth}, At: at}}, At: at}
+		value := Word{Chars: []Char{{Ref: &Ref{Name: name, Assigned: true, Depth: sh.Depth}, At: at}}, At: at}
 		sh.setVariable(sh.newAssignment(name, value, at), false)
 		sh.forget(name)
 	}
@@ -241,7 +228,7 @@ func bareNames(text []byte) []string {
 func (sh *shell) newAssignment(name string, value Word, at int) *Assignment {
 	sh.budget.commands++
 	return &Assignment{
-		Name: name, Value: value, At: at, Seq: sh.budget.nextSeq(), Depth: sh.depth, Via: sh.via, Branch: sh.branch,
+		Name: name, Value: value, At: at, Seq: sh.budget.nextSeq(), Depth: sh.Depth, Via: sh.Via, Branch: sh.Branch,
 		Inherited: slices.ContainsFunc(value.Refs(), func(r *Ref) bool { return r.Name == name && r.Default != nil }),
 	}
 }
@@ -256,9 +243,7 @@ func (sh *shell) newCommand(words []Word) *Command {
 		}
 	}
 	return &Command{
-		environment: exported,
-		Words:       words, Via: sh.via, Depth: sh.depth, Seq: sh.budget.nextSeq(), At: words[0].At,
-		Loop: sh.loop, Branch: sh.branch, Test: sh.test, Background: sh.background,
-		Remote: sh.remote, InFunction: sh.inFunction, Guards: sh.guards,
+		environment: exported, Situation: sh.Situation,
+		Words: words, Seq: sh.budget.nextSeq(), At: words[0].At,
 	}
 }

@@ -146,12 +146,12 @@ func (sh *shell) startWords(cmd *Command, w wrapper, words []Word) {
 func (sh *shell) newChild(cmd *Command, w wrapper) *shell {
 	sub := sh.newSubshell()
 	sub.shells++
-	sub.via = append(slices.Clone(sh.via), cmd)
+	sub.Via = append(slices.Clone(sh.Via), cmd)
 	if w.tasks {
-		sub.depth++
+		sub.Depth++
 	}
 	if w.remote {
-		sub.remote, sub.env = true, &environment{vars: map[string]*variable{}}
+		sub.Remote, sub.env = true, &environment{vars: map[string]*variable{}}
 	}
 	if cmd.Name() == "env" && len(cmd.Words) > 1 && cmd.Words[1].HasPrefix("-") { // env -i, env -u NAME
 		for name := range sub.env.vars {

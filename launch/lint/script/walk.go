@@ -33,7 +33,7 @@ func readScript(src *source, file *syntax.File) *Script {
 		sh.setVariable(sh.newAssignment(name.Text(), value, w.At), true)
 	}
 	sh.runStatements(file.Stmts)
-	sh.inFunction, sh.branch = true, true
+	sh.InFunction, sh.Branch = true, true
 	for i := 0; i < len(*sh.functions); i++ { // a body may declare further functions
 		f, sub := (*sh.functions)[i], sh.newSubshell()
 		sub.src = f.src
@@ -77,7 +77,7 @@ func (sh *shell) runStatement(s *syntax.Stmt) {
 	defer sh.leaveLevel()
 	if s.Background { // its assignments do not reach this shell
 		sh = sh.newSubshell()
-		sh.background = true
+		sh.Background = true
 	}
 	switch c := s.Cmd.(type) {
 	case *syntax.CallExpr:
@@ -128,14 +128,14 @@ func (sh *shell) runCompound(cmd syntax.Command) {
 	}
 }
 
-func markTest(sit *situation) { sit.test = true }
+func markTest(s *Situation) { s.Test = true }
 
 // guarded calls do for a part of the script that runs only if a condition is met.
 func (sh *shell) guarded(condition []byte, branch bool, do func()) {
-	sh.withSituation(func(sit *situation) {
-		sit.branch = sit.branch || branch
-		if len(sit.guards) < maxGuards {
-			sit.guards = append(slices.Clip(sit.guards), string(condition[:min(len(condition), maxRef)]))
+	sh.withSituation(func(s *Situation) {
+		s.Branch = s.Branch || branch
+		if len(s.Guards) < maxGuards {
+			s.Guards = append(slices.Clip(s.Guards), string(condition[:min(len(condition), maxRef)]))
 		}
 	}, do)
 }
@@ -165,13 +165,13 @@ func (sh *shell) runIf(c *syntax.IfClause) {
 
 // runLoop follows a loop once. Its variables are unknown afterwards.
 func (sh *shell) runLoop(condition, body []*syntax.Stmt) {
-	sh.withSituation(func(sit *situation) { sit.test, sit.loop = true, true }, func() { sh.runStatements(condition) })
+	sh.withSituation(func(s *Situation) { s.Test, s.Loop = true, true }, func() { sh.runStatements(condition) })
 	never := sh.copyEnvironment()
 	// From the second iteration on they hold values of the previous one.
 	for _, s := range body {
 		sh.forget(sh.assignedNames(s)...)
 	}
-	sh.withSituation(func(sit *situation) { sit.loop = true }, func() { sh.runStatements(body) })
+	sh.withSituation(func(s *Situation) { s.Loop = true }, func() { sh.runStatements(body) })
 	sh.mergeBranches(sh.copyEnvironment(), never)
 }
 

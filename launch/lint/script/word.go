@@ -61,14 +61,10 @@ type Word struct {
 
 // Literal returns the word's text, and whether all of it is known.
 func (w Word) Literal() (string, bool) {
-	var out strings.Builder
-	for _, c := range w.Chars {
-		if c.Ref != nil {
-			return "", false
-		}
-		out.WriteByte(c.Byte)
+	if len(w.Refs()) > 0 {
+		return "", false
 	}
-	return out.String(), true
+	return w.Text(), true
 }
 
 // Text writes the word for a reader, with $NAME for unknown parts.
@@ -126,12 +122,8 @@ func (w Word) HasPrefix(prefix string) bool {
 	if len(w.Chars) < len(prefix) {
 		return false
 	}
-	for i := range len(prefix) {
-		if w.Chars[i].Ref != nil || w.Chars[i].Byte != prefix[i] {
-			return false
-		}
-	}
-	return true
+	text, known := w.Slice(0, len(prefix)).Literal()
+	return known && text == prefix
 }
 
 // Slice returns a part of the word.
