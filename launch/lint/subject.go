@@ -46,18 +46,16 @@ func newStep(outer step, options []script.Option, whole bool) step {
 	if o, ok := findOption(options, "ntasks-per-node"); ok {
 		st.perNode = outer.resolveNumber(o.Value)
 	}
-	_, perGPU := findOption(st.options, "ntasks-per-gpu")
+	has := func(names ...string) bool {
+		return slices.ContainsFunc(st.options, func(o script.Option) bool { return slices.Contains(names, o.Name) })
+	}
+	perGPU := has("ntasks-per-gpu")
 	if whole && !perGPU {
 		// Set one node if no option sets nodes or tasks.
-		_, nodes := findOption(st.options, "nodes")
-		_, tasks := findOption(st.options, "ntasks")
-		_, list := findOption(st.options, "nodelist")
-		_, file := findOption(st.options, "nodefile")
-		_, gpus := findOption(st.options, "gpus")
-		if !nodes && !tasks && !list && !file && !gpus {
+		if !has("nodes", "ntasks", "nodelist", "nodefile", "gpus") {
 			st.nodes = 1
 		}
-		if _, perNode := findOption(st.options, "ntasks-per-node"); !tasks && !perNode {
+		if !has("ntasks", "ntasks-per-node") {
 			st.perNode = 1
 		}
 	}
