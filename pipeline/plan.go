@@ -103,6 +103,8 @@ type Base struct {
 // Plan lists everything that dsbuild will do for one wheel. Two plans with the same Digest give
 // the same wheel.
 type Plan struct {
+	Name       string            `json:"-"` // in messages, of one of several wheels
+	Key        string            `json:"-"` // by which the store knows the wheel (KeyOf)
 	Toolchain  compat.Toolchain  `json:"-"`
 	Options    Options           `json:"-"`
 	Source     Source            `json:"-"` // of DeepSpeed

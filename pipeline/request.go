@@ -14,16 +14,12 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// RequestDigest returns the digest of a request: of a plan made without an engine, in which an image's
-// tag stands for the image, and of the requested builder. It costs nothing to compute, and the
-// store notes it beside the wheel that was built for it.
-func RequestDigest(p *Plan, builder string) (string, error) {
-	text, err := json.Marshal([]string{p.Digest, builder})
-	if err != nil {
-		return "", err
-	}
+// KeyOf returns the key by which the store knows the wheel of a request, beside the digest of its plan: of a plan made
+// without an engine, in which an image's tag stands for the image, and of the builder that was asked for.
+func KeyOf(sketch *Plan, builder string) string {
+	text, _ := json.Marshal([]string{sketch.Digest, builder}) // strings alone: cannot fail
 	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:]), nil
+	return hex.EncodeToString(sum[:])
 }
 
 // requestSuffix ends the names of empty files in an entry of the store. Each stands for a request

@@ -20,6 +20,8 @@ type Request struct {
 	Glibc     string // X.Y of the oldest node
 	Driver    string // of the oldest node: which CUDA it runs
 	ABI       ABI    // of torch; "" is StableABI where all ops are proven with it, else TorchMinor
+	Base      string // an image or a tar to build on; "" is that of the toolchain
+	KeepDebug bool   // leave debug information in the extensions
 }
 
 // ABI is the interface of torch that the ops of a wheel use.

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/dsbuild/dsbuild/fleet/ship"
 	"github.com/dsbuild/dsbuild/pipeline"
@@ -15,22 +17,25 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// requestFlags are the flags that describe a wheel.
-type requestFlags planner.Request
+// requestFlags are the flags that describe a wheel: the source, and those that planner.Set reads.
+type requestFlags struct {
+	source string
+	flags  *pflag.FlagSet
+}
 
 // add declares the flags for one wheel.
 func (f *requestFlags) add(cmd *cobra.Command) {
 	f.addForNodes(cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&f.Torch, "torch", "", "torch `VERSION` to build for, X.Y or X.Y.Z (default: the newest that fits)")
-	flags.StringVar(&f.CUDA, "cuda", "", "CUDA `VERSION` that torch is built for, X or X.Y (default: torch's)")
-	flags.StringVar(&f.Python, "python", "", "Python `VERSION` to build for, X.Y (default: the base's)")
-	flags.StringVar(&f.Glibc, "glibc", "",
+	flags.String("torch", "", "torch `VERSION` to build for, X.Y or X.Y.Z (default: the newest that fits)")
+	flags.String("cuda", "", "CUDA `VERSION` that torch is built for, X or X.Y (default: torch's)")
+	flags.String("python", "", "Python `VERSION` to build for, X.Y (default: the base's)")
+	flags.String("glibc", "",
 		"glibc `VERSION` of the oldest node, X.Y (2.28 or newer): a wheel that needs more is refused")
-	flags.StringVar(&f.Driver, "driver", "",
+	flags.String("driver", "",
 		"NVIDIA driver `VERSION` of the oldest node, such as 550.54: "+
 			"dsbuild chooses a torch for a CUDA that it runs (below 580: CUDA 12)")
-	flags.StringVar(&f.Machine, "machine", "",
+	flags.String("machine", "",
 		"`MACHINE` to build for: x86_64 or aarch64 (default: that of the GPUs, else that of the builder)")
 	flags.Lookup("cpu").Usage += " (default: x86-64-v3, or armv8-a for aarch64)"
 }
@@ -38,25 +43,46 @@ func (f *requestFlags) add(cmd *cobra.Command) {
 // addForNodes declares those that also have a meaning where nodes decide the rest.
 func (f *requestFlags) addForNodes(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringArrayVar(&f.Archs, "arch", nil, "compute capability `ARCH`, repeatable or joined: \"8.0;8.6+PTX\"")
-	flags.StringArrayVar(&f.GPUs, "gpu", nil,
+	f.flags = flags
+	flags.StringArray("arch", nil, "compute capability `ARCH`, repeatable or joined: \"8.0;8.6+PTX\"")
+	flags.StringArray("gpu", nil,
 		"GPU by `NAME`, repeatable or joined: A100, \"RTX 4090\" (default: all, code for every GPU)")
-	flags.StringSliceVar(&f.Ops, "ops", nil,
+	flags.StringSlice("ops", nil,
 		"operators `OPS` to compile, joined by commas; all: every op that can be compiled; "+
 			"proven: every op of state ran or launched, see dsbuild ops (default "+
 			strings.Join(wheel.DefaultOps(), ",")+")")
-	flags.StringVar(&f.DeepSpeed, "deepspeed", "",
+	flags.StringVar(&f.source, "deepspeed", "",
 		"`SOURCE` of DeepSpeed: a release, latest, git+URL@REF, a folder or a source distribution "+
 			"(default: the newest release that this dsbuild knows)")
-	flags.StringVar(&f.CPU, "cpu", "", "oldest CPU `LEVEL` that must run it: "+
+	flags.String("cpu", "", "oldest CPU `LEVEL` that must run it: "+
 		"x86-64-v2, -v3 (AVX2), -v4 (AVX-512), armv8-a (aarch64), or native: this machine's")
-	flags.StringVar(&f.Base, "base", "",
+	flags.String("base", "",
 		"`BASE`: an image reference, a root file system tar or an OCI tar (default: chosen, a Debian or Ubuntu)")
-	flags.StringVar(&f.ABI, "abi", "auto",
+	flags.String("abi", "auto",
 		"ABI of torch that the operators use: `auto|stable|torch` "+
 			"(stable: for every torch from 2.10 on and every Python from 3.10 on; "+
 			"torch: for one minor of torch and one Python; auto: stable if every operator is proven with it, see dsbuild ops)")
-	flags.BoolVar(&f.KeepDebug, "keep-debug", false, "keep debug information in the extensions")
+	flags.Bool("keep-debug", false, "keep debug information in the extensions")
+}
+
+// request reads the flags that were given.
+func (f requestFlags) request() (r wheel.Request, err error) {
+	for _, key := range planner.Keys() {
+		flag := f.flags.Lookup(key)
+		if flag == nil || !flag.Changed {
+			continue
+		}
+		texts := []string{flag.Value.String()}
+		if list, ok := flag.Value.(pflag.SliceValue); ok {
+			texts = list.GetSlice()
+		}
+		for _, text := range texts {
+			if err := planner.Set(&r, key, text); err != nil {
+				return r, err
+			}
+		}
+	}
+	return r, nil
 }
 
 // buildFlags are the flags that say where, and how, wheels are built.
@@ -111,14 +137,14 @@ func (f buildFlags) check(jobsGiven bool) error {
 // buildTools are what a command plans and builds wheels with.
 type buildTools struct {
 	backend *planner.Backend
-	plans   *planner.Planner
 	runner  pipeline.Runner // runs plans; its Dir is --output
-	fresh   bool            // --no-cache
+	options planner.Options
+	plans   []*planner.Planner
 	endSign func()
 }
 
-// open opens a backend, a planner, and the key of --sign, which a dry run does not need. Of opt, the caller sets what
-// its own flags say.
+// open opens a backend, and the key of --sign, which a dry run does not need. Of opt, the caller sets what its own flags
+// say.
 func (f buildFlags) open(ctx context.Context, a *app, site pipeline.Site, opt planner.Options) (*buildTools, error) {
 	if opt.DryRun {
 		f.sign = ""
@@ -127,40 +153,58 @@ func (f buildFlags) open(ctx context.Context, a *app, site pipeline.Site, opt pl
 	if err != nil {
 		return nil, err
 	}
-	opt.Backend = planner.NewBackend(planner.BackendOptions{
+	backend := planner.NewBackend(planner.BackendOptions{
 		Kind: f.builder, Engine: f.engine, Site: site, Environ: os.Environ(), Report: a.reporter,
 	})
 	opt.Plan, opt.Report = pipeline.Options{Jobs: f.jobs, NoCache: f.noCache}, a.reporter
-	plans, err := planner.New(ctx, opt)
-	if err != nil {
-		done()
-		opt.Backend.Close()
-		return nil, err
-	}
-	return &buildTools{opt.Backend, plans, pipeline.Runner{
-		Builder: opt.Backend.OpenBuilder, Sign: sign, Site: site, Version: a.version, Report: a.reporter,
+	return &buildTools{backend: backend, options: opt, endSign: done, runner: pipeline.Runner{
+		Builder: backend.OpenBuilder, Sign: sign, Site: site, Version: a.version, Report: a.reporter,
 		Store: pipeline.DefaultStore(), Dir: f.out, Logs: pipeline.DefaultLogs(),
-	}, f.noCache, done}, nil
+	}}, nil
+}
+
+// planner brings a source, and returns what plans its wheels. It stays open as long as the tools.
+func (t *buildTools) planner(ctx context.Context, source string) (*planner.Planner, error) {
+	p, err := planner.Open(ctx, t.options, t.backend, source)
+	if err == nil {
+		t.plans = append(t.plans, p)
+	}
+	return p, err
 }
 
 // Close ends what the tools hold open.
 func (t *buildTools) Close() {
 	t.endSign()
-	t.plans.Close()
+	for _, p := range t.plans {
+		p.Close()
+	}
 	t.backend.Close()
 }
 
-// shipOptions prepares the part of ship that builds wheels. The tools stay open until the shipment has ended.
-func (t *buildTools) shipOptions(ctx context.Context, a *app, r requestFlags) (ship.Options, error) {
-	groups, err := ship.NewGroupPlanner(ctx, t.plans, planner.Request(r))
+// openShip opens what builds the wheels of a request for nodes. GPUs and ops that the tables lack are refused before any
+// node is asked. The tools stay open until the shipment has ended.
+func (f buildFlags) openShip(
+	ctx context.Context, a *app, site pipeline.Site, opt planner.Options, source string, r wheel.Request,
+) (*buildTools, ship.Options, error) {
+	t, err := f.open(ctx, a, site, opt)
 	if err != nil {
-		return ship.Options{}, err
+		return nil, ship.Options{}, err
 	}
-	return ship.Options{
-		Want: groups.Spec(), Plans: groups,
+	plans, err := t.planner(ctx, source)
+	if err == nil {
+		for _, unknown := range planner.UnknownNames(plans.Tables(), r) {
+			err = cmp.Or(err, unknown)
+		}
+	}
+	if err != nil {
+		t.Close()
+		return nil, ship.Options{}, err
+	}
+	return t, ship.Options{
+		Want: r, Plans: plans,
 		Build: func(ctx context.Context, jobs []pipeline.Job) []pipeline.Result {
 			return t.runner.RunAll(ctx, jobs, nil)
 		},
-		Store: pipeline.DefaultStore(), Dir: t.runner.Dir, Fresh: t.fresh, Sign: t.runner.Sign, Report: a.reporter,
+		Store: t.runner.Store, Dir: f.out, Fresh: f.noCache, Sign: t.runner.Sign, Report: a.reporter,
 	}, nil
 }

@@ -112,7 +112,7 @@ func (f nightlyFlags) runNight(
 	}
 	defer tools.Close()
 	opt.Sign = tools.runner.Sign
-	opt.Plans = nightly.NewSourcePlanner(tools.plans)
+	opt.Open = func(ctx context.Context, source string) (nightly.Planner, error) { return tools.planner(ctx, source) }
 	opt.Build = func(ctx context.Context, dir string, jobs []pipeline.Job, done func(pipeline.Result)) {
 		runner := tools.runner
 		runner.Dir = dir

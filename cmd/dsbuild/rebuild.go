@@ -74,7 +74,7 @@ func runRebuild(ctx context.Context, a *app, f rebuildFlags) (err error) {
 		return usagef("%s has no manifest: dsbuild did not build it", filepath.Base(f.wheel))
 	}
 	m := *v.Manifest
-	request, err := planner.RebuildRequest(m)
+	source, request, err := planner.RebuildRequest(m)
 	if err != nil {
 		return usagef("%s cannot be built again: %w", m.Name, err)
 	}
@@ -94,7 +94,7 @@ func runRebuild(ctx context.Context, a *app, f rebuildFlags) (err error) {
 		return err
 	}
 	defer tmp.Close()
-	again, err := f.buildAgain(ctx, a, site, request, m, tmp.Path)
+	again, err := f.buildAgain(ctx, a, site, source, request, m, tmp.Path)
 	if err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func runRebuild(ctx context.Context, a *app, f rebuildFlags) (err error) {
 
 // buildAgain builds the wheel of a manifest into a folder, without the store.
 func (f rebuildFlags) buildAgain(
-	ctx context.Context, a *app, site pipeline.Site, request planner.Request, m wheel.Manifest, dir string,
+	ctx context.Context, a *app, site pipeline.Site, source string, request wheel.Request, m wheel.Manifest, dir string,
 ) (wheel.Artifact, error) {
 	f.build.sign, f.build.noCache = "", true // the caller signs the first wheel
 	tools, err := f.build.open(ctx, a, site, planner.Options{})
@@ -118,7 +118,11 @@ func (f rebuildFlags) buildAgain(
 		return wheel.Artifact{}, err
 	}
 	defer tools.Close()
-	plan, err := tools.plans.Plan(ctx, request)
+	plans, err := tools.planner(ctx, source)
+	if err != nil {
+		return wheel.Artifact{}, err
+	}
+	plan, err := plans.Plan(ctx, "", request)
 	if err != nil {
 		return wheel.Artifact{}, err
 	}

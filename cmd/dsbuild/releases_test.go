@@ -16,12 +16,10 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/fleet/node"
-	"github.com/dsbuild/dsbuild/fleet/ship"
 	"github.com/dsbuild/dsbuild/internal/testkit/wheelindex"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/planner"
-	"github.com/dsbuild/dsbuild/release/nightly"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -136,7 +134,7 @@ func TestIndexesByFlags(t *testing.T) {
 }
 
 // indexPlanner plans with the package index of the tests.
-func indexPlanner(t *testing.T, url string) *planner.Planner {
+func indexPlanner(t *testing.T, url, source string) *planner.Planner {
 	t.Helper()
 	site, err := pipeline.NewSite(pipeline.SiteOptions{IndexURL: url + "/simple"}, func(name string) string {
 		return map[string]string{"DSBUILD_TORCH_INDEX": url + "/whl"}[name]
@@ -146,7 +144,7 @@ func indexPlanner(t *testing.T, url string) *planner.Planner {
 	}
 	report := ui.New(testLines{t}, ui.Options{})
 	backend := planner.NewBackend(planner.BackendOptions{Kind: planner.Dagger, Site: site, Environ: os.Environ(), Report: report})
-	p, err := planner.New(t.Context(), planner.Options{Backend: backend, DryRun: true, Report: report})
+	p, err := planner.Open(t.Context(), planner.Options{Report: report}, backend, source)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,8 +163,7 @@ func (l testLines) Write(b []byte) (int, error) {
 func TestNightTakesTheNewestRelease(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]string{packageIndex(t): "0.19.9", "http://127.0.0.1:9": "0.19.8"} {
-		n := nightly.NewSourcePlanner(indexPlanner(t, url))
-		plan, _, err := n.Ask(t.Context(), nightly.Entry{Name: "a100", Request: planner.Request{Archs: []string{"8.0"}}}, nightly.Source{Name: "release"})
+		plan, err := indexPlanner(t, url, compat.Latest).Sketch(t.Context(), wheel.Request{Archs: []wheel.Arch{{Major: 8}}})
 		if err != nil || plan.Toolchain.DeepSpeed != want {
 			t.Errorf("%s: %+v, %v", url, plan, err)
 		}
@@ -195,15 +192,12 @@ func TestShipToFourKindsOfNodes(t *testing.T) {
 		packageIndex(t):      {"rhel8 jammy: 2.15.0 13.2 3.11 [8.0 9.0] cuda13 ", "python313: 2.15.0 13.2 3.13 [9.0] cuda13 ", "driver550: 2.12.1 12.6 3.11 [8.0] nvcc12 cu126"},
 		"http://127.0.0.1:9": {"rhel8 jammy: 2.15.0 13.2 3.11 [8.0 9.0] cuda13 ", "python313: 2.15.0 13.2 3.13 [9.0] cuda13 ", "driver550: none"},
 	} {
-		for abi, want := range map[string][]string{"auto": everyGPU, "torch": want} {
-			g, err := ship.NewGroupPlanner(t.Context(), indexPlanner(t, url), planner.Request{ABI: abi})
-			if err != nil {
-				t.Fatal(err)
-			}
-			grouping := g.Group(t.Context(), members, g.Spec())
+		for abi, want := range map[wheel.ABI][]string{"": everyGPU, wheel.TorchMinor: want} {
+			p := indexPlanner(t, url, "")
+			grouping := p.Group(t.Context(), members, wheel.Request{ABI: abi})
 			var got []string
 			for _, group := range grouping.Groups {
-				plan, _, err := g.Ask(t.Context(), group.Spec)
+				plan, err := p.Sketch(t.Context(), group.Spec)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -223,7 +217,7 @@ func TestShipToFourKindsOfNodes(t *testing.T) {
 				t.Log(left.Reasons, left.Hint)
 			}
 			if !slices.Equal(got, want) {
-				t.Errorf("--abi %s, %s:\n%s\nwant\n%s", abi, url, strings.Join(got, "\n"), strings.Join(want, "\n"))
+				t.Errorf("--abi %q, %s:\n%s\nwant\n%s", abi, url, strings.Join(got, "\n"), strings.Join(want, "\n"))
 			}
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/planner"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // shipFlags are the flags of dsbuild ship: those of builds, and those of deploys.
@@ -99,22 +100,22 @@ func runShip(ctx context.Context, a *app, f shipFlags) (err error) {
 		return err
 	}
 	defer func() { err = site.Error(err) }()
+	request, err := f.request.request()
+	if err != nil {
+		return err
+	}
 	if f.env != "" {
-		return runShipEnv(ctx, a, f, site)
+		return runShipEnv(ctx, a, f, site, request)
 	}
 	deployment, err := f.deploy.options(ctx, a)
 	if err != nil {
 		return err
 	}
-	tools, err := f.open(ctx, a, site)
+	tools, opt, err := f.open(ctx, a, site, request)
 	if err != nil {
 		return err
 	}
 	defer tools.Close()
-	opt, err := tools.shipOptions(ctx, a, f.request)
-	if err != nil {
-		return err
-	}
 	opt.RemoveOps = f.removeOps
 	if f.deploy.deps == string(deploy.DepsBundle) {
 		opt.Bundle = tools.runner.BundleFor
@@ -147,7 +148,9 @@ func runShip(ctx context.Context, a *app, f shipFlags) (err error) {
 }
 
 // open opens what builds the wheels.
-func (f shipFlags) open(ctx context.Context, a *app, site pipeline.Site) (*buildTools, error) {
-	dry := f.deploy.change.dryRun
-	return f.build.open(ctx, a, site, planner.Options{DryRun: dry, Printed: dry && !f.deploy.nodes.json})
+func (f shipFlags) open(
+	ctx context.Context, a *app, site pipeline.Site, r wheel.Request,
+) (*buildTools, ship.Options, error) {
+	opt := planner.Options{DryRun: f.deploy.change.dryRun}
+	return f.build.openShip(ctx, a, site, opt, f.request.source, r)
 }

@@ -14,11 +14,13 @@ import (
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/pipeline/planner"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // runShipEnv builds the DeepSpeed of an environment for the nodes, locks the environment with it
 // and deploys it. A step that finds its result there already takes it.
-func runShipEnv(ctx context.Context, a *app, f shipFlags, site pipeline.Site) error {
+func runShipEnv(ctx context.Context, a *app, f shipFlags, site pipeline.Site, request wheel.Request) error {
 	if f.deploy.deps != "refuse" {
 		return usagef("--deps and --env exclude each other: an environment has all its packages")
 	}
@@ -34,13 +36,9 @@ func runShipEnv(ctx context.Context, a *app, f shipFlags, site pipeline.Site) er
 		return usagef("--env - needs --lock: the lock of standard input has no name")
 	}
 	f.lock = cmp.Or(f.lock, lockName(f.env))
-	r, said := &f.request, spec.Build // flags override the file
-	r.DeepSpeed, r.CPU = cmp.Or(r.DeepSpeed, said.Version), cmp.Or(r.CPU, said.CPU)
-	if len(r.Ops) == 0 {
-		r.Ops = said.Ops
-	}
-	if len(r.Archs)+len(r.GPUs) == 0 {
-		r.Archs = said.Archs
+	f.request.source = cmp.Or(f.request.source, spec.Build.Version)
+	if err := addBuild(&request, *spec.Build); err != nil {
+		return err
 	}
 	var input []byte // read by the build and by the deploy
 	if f.deploy.nodes.inventory == "-" || f.deploy.change.policy == "-" {
@@ -49,7 +47,7 @@ func runShipEnv(ctx context.Context, a *app, f shipFlags, site pipeline.Site) er
 		}
 		a.stdin = bytes.NewReader(input)
 	}
-	kinds, done, err := buildForEnv(ctx, a, f, site, spec)
+	kinds, done, err := buildForEnv(ctx, a, f, site, request, spec)
 	if err != nil || done {
 		return err
 	}
@@ -70,10 +68,34 @@ func runShipEnv(ctx context.Context, a *app, f shipFlags, site pipeline.Site) er
 	})
 }
 
+// addBuild adds what an environment file says about its DeepSpeed; flags override it.
+func addBuild(r *wheel.Request, b environment.Build) error {
+	given := *r
+	for _, s := range []struct {
+		key   string
+		texts []string
+		given bool
+	}{
+		{"arch", b.Archs, len(given.Archs)+len(given.GPUs) > 0},
+		{"ops", b.Ops, len(given.Ops) > 0},
+		{"cpu", []string{b.CPU}, b.CPU == "" || given.CPU != ""},
+	} {
+		for _, text := range s.texts {
+			if s.given {
+				continue
+			}
+			if err := planner.Set(r, s.key, text); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // buildForEnv builds the wheels that the nodes need with the Python and the torch of the environment, one for each
 // machine type, and adds them to spec. It returns the kinds of the nodes. done is true after a dry run.
 func buildForEnv(
-	ctx context.Context, a *app, f shipFlags, site pipeline.Site, spec *environment.Spec,
+	ctx context.Context, a *app, f shipFlags, site pipeline.Site, request wheel.Request, spec *environment.Spec,
 ) (kinds []environment.Platform, done bool, err error) {
 	deployment, err := f.deploy.options(ctx, a)
 	if err != nil {
@@ -82,17 +104,13 @@ func buildForEnv(
 	for i := range deployment.Hosts {
 		deployment.Hosts[i].Python = spec.Program()
 	}
-	tools, err := f.open(ctx, a, site)
+	tools, opt, err := f.open(ctx, a, site, request)
 	if err != nil {
 		return nil, false, err
 	}
 	defer tools.Close()
-	opt, err := tools.shipOptions(ctx, a, f.request)
-	if err != nil {
-		return nil, false, err
-	}
 	opt.BuildOnly = true
-	if opt.Assume, err = ship.WithEnvironment(tools.plans.Tables(), spec.Python, spec.Torch); err != nil {
+	if opt.Assume, err = ship.WithEnvironment(spec.Python, spec.Torch); err != nil {
 		return nil, false, err
 	}
 	d := deploy.New(deployment)

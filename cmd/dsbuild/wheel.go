@@ -89,29 +89,37 @@ func runWheel(ctx context.Context, a *app, f wheelFlags) (err error) {
 		return err
 	}
 	defer func() { err = site.Error(err) }()
-	if f.nodes.inventory != "" {
-		return runWheelFor(ctx, a, f, site)
+	request, err := f.request.request()
+	if err != nil {
+		return err
 	}
-	tools, err := f.open(ctx, a, site)
+	if f.nodes.inventory != "" {
+		return runWheelFor(ctx, a, f, site, request)
+	}
+	tools, err := f.build.open(ctx, a, site, planner.Options{DryRun: f.dryRun, Printed: f.dryRun && !f.json, Env: f.env})
 	if err != nil {
 		return err
 	}
 	defer tools.Close()
-	requests := tools.plans.ByMachine(planner.Request(f.request))
+	plans, err := tools.planner(ctx, f.request.source)
+	if err != nil {
+		return err
+	}
+	requests := plans.ByMachine(request)
 	switch {
 	case len(requests) < 2:
-		return f.buildOne(ctx, a, tools)
+		return f.buildOne(ctx, a, tools, plans, request)
 	case len(f.with) > 0 || f.bundle:
 		return usagef("--with and --bundle work for one wheel only, and these GPUs are in machines with different CPUs: " +
 			"give --machine")
 	}
 	var jobs []pipeline.Job
 	for _, r := range requests {
-		plan, err := tools.plans.ReportingAs(r.Machine).Plan(ctx, r)
+		plan, err := plans.Plan(ctx, r.CPU.Machine(), r)
 		if err != nil {
 			return err
 		}
-		jobs = append(jobs, pipeline.Job{Name: r.Machine, Plan: plan})
+		jobs = append(jobs, pipeline.Job{Name: plan.Name, Plan: plan})
 	}
 	if f.dryRun {
 		return f.printPlans(ctx, a, jobs)
@@ -119,18 +127,15 @@ func runWheel(ctx context.Context, a *app, f wheelFlags) (err error) {
 	return f.buildSeveral(ctx, a, tools, jobs)
 }
 
-// open opens what builds the wheels.
-func (f wheelFlags) open(ctx context.Context, a *app, site pipeline.Site) (*buildTools, error) {
-	return f.build.open(ctx, a, site, planner.Options{DryRun: f.dryRun, Printed: f.dryRun && !f.json, Env: f.env})
-}
-
 // buildOne builds one wheel and its wheelhouse, or prints their plans.
-func (f wheelFlags) buildOne(ctx context.Context, a *app, tools *buildTools) error {
-	plan, err := tools.plans.Plan(ctx, planner.Request(f.request))
+func (f wheelFlags) buildOne(
+	ctx context.Context, a *app, tools *buildTools, plans *planner.Planner, request wheel.Request,
+) error {
+	plan, err := plans.Plan(ctx, "", request)
 	if err != nil {
 		return err
 	}
-	house, err := tools.plans.PlanBundle(ctx, plan, f.with, f.bundle)
+	house, err := plans.PlanBundle(ctx, plan, f.with, f.bundle)
 	if err != nil {
 		return err
 	}

@@ -10,11 +10,13 @@ import (
 	"github.com/dsbuild/dsbuild/fleet/ship"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/pipeline/planner"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // runWheelFor builds the wheels that the nodes of an inventory need; the nodes
 // are asked, and stay as they are.
-func runWheelFor(ctx context.Context, a *app, f wheelFlags, site pipeline.Site) error {
+func runWheelFor(ctx context.Context, a *app, f wheelFlags, site pipeline.Site, request wheel.Request) error {
 	if len(f.with) > 0 || f.bundle {
 		return usagef("--with and --bundle work for one wheel only: a wheelhouse is for one Python and one torch")
 	}
@@ -22,15 +24,11 @@ func runWheelFor(ctx context.Context, a *app, f wheelFlags, site pipeline.Site) 
 	if err != nil {
 		return err
 	}
-	tools, err := f.open(ctx, a, site)
+	tools, opt, err := f.build.openShip(ctx, a, site, planner.Options{DryRun: f.dryRun}, f.request.source, request)
 	if err != nil {
 		return err
 	}
 	defer tools.Close()
-	opt, err := tools.shipOptions(ctx, a, f.request)
-	if err != nil {
-		return err
-	}
 	opt.BuildOnly = true
 	d := deploy.New(deploy.Options{Options: nodes})
 	defer d.Close()

@@ -22,6 +22,7 @@ func (s *Ship) buildMissing(ctx context.Context) {
 			w.markFailed(err)
 			continue
 		}
+		p.Key = w.Plan.Key
 		w.Plan = p
 		jobs = append(jobs, pipeline.Job{Name: w.Name, Plan: p})
 	}
@@ -45,7 +46,7 @@ func (s *Ship) recordBuild(ctx context.Context, r pipeline.Result, w *Delivery) 
 	if r.Artifact.Cached {
 		w.State = Stored
 	}
-	if err := s.opt.Store.LinkRequest(ctx, w.request, w.Plan.Digest); err != nil {
+	if err := s.opt.Store.LinkRequest(ctx, w.Plan.Key, w.Plan.Digest); err != nil {
 		s.opt.Report.Warn("%s: the store could not record its targets: %v", w.Name, err)
 	}
 }

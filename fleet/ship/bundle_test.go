@@ -22,8 +22,8 @@ func (pythonPlanner) Group(context.Context, []compat.Member, wheel.Request) comp
 	return compat.Grouping{}
 }
 
-func (pythonPlanner) Ask(context.Context, wheel.Request) (*pipeline.Plan, string, error) {
-	return nil, "", errors.New("not asked")
+func (pythonPlanner) Sketch(context.Context, wheel.Request) (*pipeline.Plan, error) {
+	return nil, errors.New("not asked")
 }
 
 func (pythonPlanner) Plan(_ context.Context, _ string, s wheel.Request) (*pipeline.Plan, error) {

@@ -13,7 +13,11 @@ import (
 
 // WithEnvironment returns an Options.Assume: the facts of a node once it has an environment with a
 // Python X.Y and a torch, such as 2.15.0 or 2.15.0+cu126.
-func WithEnvironment(tables *compat.Tables, python, torch string) (func(node.Facts) node.Facts, error) {
+func WithEnvironment(python, torch string) (func(node.Facts) node.Facts, error) {
+	tables, err := compat.NewTables()
+	if err != nil {
+		return nil, err
+	}
 	version, local, _ := strings.Cut(torch, "+")
 	cuda, onlyX86 := "", false
 	digits, isCUDA := strings.CutPrefix(local, "cu")

@@ -16,7 +16,7 @@ func TestEnvironmentOnAManagedPython(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	assume, err := ship.WithEnvironment(tables, "3.11", "2.15.0")
+	assume, err := ship.WithEnvironment("3.11", "2.15.0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,14 +37,10 @@ func TestEnvironmentOnAManagedPython(t *testing.T) {
 // CUDA.
 func TestEnvironmentWithATorchOfEachMachine(t *testing.T) {
 	t.Parallel()
-	tables, err := compat.NewTables()
-	if err != nil {
-		t.Fatal(err)
-	}
 	for torch, want := range map[string][2]string{
 		"2.15.0": {"13.2", "13.2"}, "2.10.0": {"12.8", ""}, "2.10.0+cu126": {"12.6", "12.6"},
 	} {
-		assume, err := ship.WithEnvironment(tables, "3.11", torch)
+		assume, err := ship.WithEnvironment("3.11", torch)
 		if err != nil {
 			t.Fatal(err)
 		}

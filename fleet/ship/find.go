@@ -11,7 +11,7 @@ import (
 // If planning fails, only this wheel fails.
 func (s *Ship) find(ctx context.Context) error {
 	for _, w := range s.selection.Wheels {
-		p, request, err := s.opt.Plans.Ask(ctx, w.Spec)
+		p, err := s.opt.Plans.Sketch(ctx, w.Spec)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -19,7 +19,7 @@ func (s *Ship) find(ctx context.Context) error {
 			w.markFailed(err)
 			continue
 		}
-		w.Plan, w.request = p, request
+		w.Plan = p
 		if s.opt.Fresh {
 			continue
 		}
@@ -32,7 +32,7 @@ func (s *Ship) find(ctx context.Context) error {
 
 // findFinished looks for a finished wheel in the store, and in Options.Dir.
 func (s *Ship) findFinished(ctx context.Context, w *Delivery) error {
-	led, err := s.opt.Store.PlanOfRequest(ctx, w.request)
+	led, err := s.opt.Store.PlanOfRequest(ctx, w.Plan.Key)
 	if err != nil {
 		return fmt.Errorf("store: %w", err)
 	}

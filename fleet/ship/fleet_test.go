@@ -234,8 +234,8 @@ func newWorks(t *testing.T) *works {
 }
 
 // resolve is a plan for an image, of which an engine alone knows the digest.
-func (w *works) resolve(spec wheel.Request, digest string) (*pipeline.Plan, error) {
-	tc, err := w.tables.Resolve(spec)
+func (w *works) resolve(r wheel.Request, digest string) (*pipeline.Plan, error) {
+	tc, err := w.tables.Resolve(r)
 	if err != nil {
 		return nil, err
 	}
@@ -244,27 +244,27 @@ func (w *works) resolve(spec wheel.Request, digest string) (*pipeline.Plan, erro
 }
 
 // Group implements ship.Planner.
-func (w *works) Group(_ context.Context, nodes []compat.Member, spec wheel.Request) compat.Grouping {
-	return w.tables.Group(nodes, spec)
+func (w *works) Group(_ context.Context, nodes []compat.Member, r wheel.Request) compat.Grouping {
+	return w.tables.Group(nodes, r)
 }
 
-// Ask implements ship.Planner.
-func (w *works) Ask(_ context.Context, spec wheel.Request) (*pipeline.Plan, string, error) {
+// Sketch implements ship.Planner.
+func (w *works) Sketch(_ context.Context, r wheel.Request) (*pipeline.Plan, error) {
 	w.asked++
-	p, err := w.resolve(spec, "")
+	p, err := w.resolve(r, "")
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
-	request, err := pipeline.RequestDigest(p, "auto")
-	return p, request, err
+	p.Key = pipeline.KeyOf(p, "auto")
+	return p, nil
 }
 
 // Plan implements ship.Planner.
-func (w *works) Plan(_ context.Context, name string, spec wheel.Request) (*pipeline.Plan, error) {
+func (w *works) Plan(_ context.Context, name string, r wheel.Request) (*pipeline.Plan, error) {
 	if err := w.plans(name); err != nil {
 		return nil, err
 	}
-	return w.resolve(spec, "sha256:"+strings.Repeat("ab", 32))
+	return w.resolve(r, "sha256:"+strings.Repeat("ab", 32))
 }
 
 func (w *works) build(ctx context.Context, jobs []pipeline.Job) []pipeline.Result {

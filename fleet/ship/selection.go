@@ -48,7 +48,6 @@ type Delivery struct {
 	Artifact wheel.Artifact // its path is "" until the wheel is in Options.Dir
 	Err      error
 
-	request string
 	product pipeline.Product // from the store, or from Options.Dir
 	indexes []int            // indexes of Nodes in the inventory
 }

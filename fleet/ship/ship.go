@@ -15,15 +15,14 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Planner decides which wheels nodes need, and how each is built.
+// Planner decides which wheels nodes need, and how each is built (planner.Planner).
 type Planner interface {
 	// Group finds the fewest wheels for nodes (compat.Tables.Group).
-	Group(ctx context.Context, nodes []compat.Member, spec wheel.Request) compat.Grouping
-	// Ask makes the plan as far as that works without an engine. request is the key of the plan
-	// in the store (pipeline.RequestDigest).
-	Ask(ctx context.Context, spec wheel.Request) (p *pipeline.Plan, request string, err error)
-	// Plan makes the plan to run. The planner reports its progress under the wheel's name.
-	Plan(ctx context.Context, name string, spec wheel.Request) (*pipeline.Plan, error)
+	Group(ctx context.Context, nodes []compat.Member, r wheel.Request) compat.Grouping
+	// Sketch makes the plan as far as that works without an engine, with its key in the store.
+	Sketch(ctx context.Context, r wheel.Request) (*pipeline.Plan, error)
+	// Plan makes the plan to run. Its messages begin with the wheel's name.
+	Plan(ctx context.Context, name string, r wheel.Request) (*pipeline.Plan, error)
 }
 
 // Options configure a Ship, with plain resolved values.

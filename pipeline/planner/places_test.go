@@ -1,38 +1,24 @@
 package planner
 
 import (
-	"io"
-	"os"
+	"reflect"
 	"strings"
 	"testing"
 
 	"github.com/dsbuild/dsbuild/internal/fault"
-	"github.com/dsbuild/dsbuild/internal/ui"
-	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // The host builder has one base, this machine: another one is wrong usage, which is told before the
 // machine is inspected.
 func TestBaseWithTheHostBuilder(t *testing.T) {
 	t.Parallel()
-	site, err := pipeline.NewSite(pipeline.SiteOptions{}, func(string) string { return "" })
+	p, err := openPlanner(t, Host, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	report := ui.New(io.Discard, ui.Options{})
-	backend := NewBackend(BackendOptions{Kind: Host, Site: site, Environ: os.Environ(), Report: report})
-	defer backend.Close()
-	p, err := New(t.Context(), Options{Backend: backend, Report: report})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	r := Request{Archs: []string{"8.0"}, Base: "debian:12"}
-	target, err := p.OpenTarget(t.Context(), r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := p.PlanTarget(t.Context(), r, target); fault.ExitCode(err) != 2 || !strings.Contains(err.Error(), "--base debian:12 does not work with the host builder") || backend.machine != nil {
+	_, err = p.Plan(t.Context(), "", wheel.Request{Base: "debian:12"})
+	if fault.ExitCode(err) != 2 || !strings.Contains(err.Error(), "--base debian:12 does not work with the host builder") || p.backend.machine != nil {
 		t.Errorf("%v, code %d", err, fault.ExitCode(err))
 	}
 }
@@ -41,38 +27,21 @@ func TestBaseWithTheHostBuilder(t *testing.T) {
 // says how to write them.
 func TestListsInOneText(t *testing.T) {
 	t.Parallel()
-	p := dryPlanner(t)
-	digest := func(r Request) string {
-		t.Helper()
-		target, err := p.OpenTarget(t.Context(), r)
-		if err != nil {
-			t.Errorf("%+v: %v", r, err)
-			return ""
-		}
-		plan, _, err := p.PlanWithoutEngine(t.Context(), r, target)
-		if err != nil {
-			t.Errorf("%+v: %v", r, err)
-			return ""
-		}
-		return plan.Digest
+	want, err := requestOf("arch 8.0", "arch 9.0", "ops cpu_adam", "ops utils")
+	if err != nil {
+		t.Fatal(err)
 	}
-	entry := func(archs []string, ops ...string) (r Request) {
-		r.Set("arch", archs)
-		r.Set("ops", ops)
-		return r
-	}
-	want := digest(entry([]string{"8.0", "9.0"}, "cpu_adam", "utils"))
-	for _, r := range []Request{
-		entry([]string{"8.0;9.0"}, "cpu_adam,utils"),
-		entry([]string{"8.0", "9.0"}, "cpu_adam, utils"),
-		entry([]string{"9.0", "8.0"}, " cpu_adam", "utils "),
+	for _, lines := range [][]string{
+		{"arch 8.0;9.0", "ops cpu_adam,utils"},
+		{"arch 8.0", "arch 9.0", "ops cpu_adam, utils"},
+		{"arch 9.0", "arch 8.0", "ops  cpu_adam", "ops utils "},
 	} {
-		if got := digest(r); got != want {
-			t.Errorf("archs %q, ops %q: another plan", r.Archs, r.Ops)
+		if got, err := requestOf(lines...); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%q: %+v, %v", lines, got, err)
 		}
 	}
 	for _, text := range []string{"8.0,9.0", "8.0, 9.0", "9.0 8.0"} {
-		if _, err := p.OpenTarget(t.Context(), Request{Archs: []string{text}}); fault.ExitCode(err) != 2 || !strings.Contains(err.Error(), `separate entries with ";"`) {
+		if _, err := requestOf("arch " + text); fault.ExitCode(err) != 2 || !strings.Contains(err.Error(), `separate entries with ";"`) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}

@@ -1,4 +1,4 @@
-// Package planner turns requests for wheels into plans. It brings the sources, looks
+// Package planner turns requests for wheels into plans. It brings the source, looks
 // up releases that the tables lack, asks the backend that builds (a Dagger engine or
 // this machine) which build environment it has, and resolves the rest by the tables.
 package planner
@@ -6,8 +6,9 @@ package planner
 import (
 	"context"
 	"errors"
-	"fmt"
+	"io"
 	"os"
+	"strings"
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/dockerfiles"
@@ -19,28 +20,28 @@ import (
 
 // Options are the settings that all plans of a planner share.
 type Options struct {
-	Backend *Backend
 	Plan    pipeline.Options
-	DryRun  bool   // plan without an engine
+	DryRun  bool   // Plan asks no engine either
 	Printed bool   // plans are printed, so their left-out ops need no note
 	Env     string // python of the environment to build for, or ""
 	Report  ui.Reporter
 }
 
-// Planner turns requests into plans.
+// Planner turns requests for wheels of one source into plans. Secrets of the network are taken out of its errors.
 type Planner struct {
 	options  Options
 	backend  *Backend
-	tables   *compat.Tables
+	source   pipeline.Source
+	tables   *compat.Tables              // with the releases that were looked up for all plans
 	releases *pipeline.Releases          // looks up releases that the tables lack
 	env      *pipeline.PythonEnvironment // of Options.Env, or nil
 	dir      *scratch.Dir                // clean copies of sources
-	quiet    bool                        // nothing is reported
 	packages *packageLookup              // of toolchains that the lock of packages lacks
 }
 
-// New prepares a planner. It must be closed.
-func New(ctx context.Context, o Options) (*Planner, error) {
+// Open brings the source of wheels, as --deepspeed takes it; "" is the newest release of the tables. The planner must
+// be closed.
+func Open(ctx context.Context, o Options, b *Backend, source string) (*Planner, error) {
 	tables, err := compat.NewTables()
 	if err != nil {
 		return nil, err
@@ -49,32 +50,65 @@ func New(ctx context.Context, o Options) (*Planner, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Planner{options: o, backend: o.Backend, tables: tables, releases: o.Backend.options.Site.Releases(), dir: dir}
-	p.packages = &packageLookup{
-		site: o.Backend.options.Site, environ: o.Backend.options.Environ,
-		found: map[string]*dockerfiles.Packages{},
+	site := b.options.Site
+	p := &Planner{
+		options: o, backend: b, tables: tables, releases: site.Releases(), dir: dir,
+		packages: &packageLookup{site: site, environ: b.options.Environ, found: map[string]*dockerfiles.Packages{}},
 	}
-	if o.Env == "" {
-		return p, nil
-	}
-	env, err := pipeline.ReadEnvironment(ctx, o.Env)
-	if err == nil {
-		// Where no index has its torch, the wheels can only be built on this machine, beside it.
-		why := env.Released(tables)
-		if why != nil && p.backend.kind == Auto {
-			p.options.Report.Note("building on this machine: %v", why)
-			p.backend.kind = Host
-		}
-		if p.backend.kind != Host {
-			err = why
-		}
+	if err = p.readEnvironment(ctx); err == nil {
+		err = p.openSource(ctx, source)
 	}
 	if err != nil {
 		p.Close()
-		return nil, err
+		return nil, site.Error(err)
 	}
-	p.env, p.backend.env, p.tables = &env, &env, env.Tables(tables)
 	return p, nil
+}
+
+// readEnvironment reads the environment to build for. Where no index has its torch, the wheels can only be built on
+// this machine, beside it.
+func (p *Planner) readEnvironment(ctx context.Context) error {
+	if p.options.Env == "" {
+		return nil
+	}
+	env, err := pipeline.ReadEnvironment(ctx, p.options.Env)
+	if err != nil {
+		return err
+	}
+	why := env.Released(p.tables)
+	if why != nil && p.backend.kind == Auto {
+		p.options.Report.Note("building on this machine: %v", why)
+		p.backend.kind = Host
+	}
+	p.env, p.backend.env, p.tables = &env, &env, env.Tables(p.tables)
+	if p.backend.kind != Host {
+		return why
+	}
+	return nil
+}
+
+// openSource copies the source, or looks the release up.
+func (p *Planner) openSource(ctx context.Context, source string) error {
+	p.source = pipeline.Source{Kind: pipeline.SourceRelease, Version: source}
+	if source != "" && source != compat.Latest {
+		dir, err := os.MkdirTemp(p.dir.Path, "source-")
+		if err != nil {
+			return err
+		}
+		if p.source, err = pipeline.OpenSource(ctx, source, dir, p.backend.options.Environ); err != nil {
+			return err
+		}
+	}
+	if p.source.Kind != pipeline.SourceRelease {
+		return nil
+	}
+	found, err := p.releases.DeepSpeed(ctx, p.tables, p.source.Version)
+	if err != nil {
+		return err
+	}
+	p.reportLookup(p.options.Report, found)
+	p.tables, p.source.Version = found.Tables, found.Version
+	return nil
 }
 
 // Close removes the copies of sources.
@@ -83,228 +117,193 @@ func (p *Planner) Close() { _ = p.dir.Close() } // temporary files
 // Tables returns the tables that plans are resolved by.
 func (p *Planner) Tables() *compat.Tables { return p.tables }
 
-// Redact takes the site's secrets out of an error.
-func (p *Planner) Redact(err error) error { return p.backend.options.Site.Error(err) }
-
-// ReportingAs returns a planner whose messages name the wheel that they are about.
-func (p *Planner) ReportingAs(name string) *Planner {
-	named := *p
-	named.options.Report = ui.Prefixed(p.options.Report, name)
-	return &named
-}
-
-// Quiet returns a planner that plans without an engine and reports nothing.
-func (p *Planner) Quiet() *Planner {
-	quiet := *p
-	quiet.options.DryRun, quiet.quiet = true, true
-	return &quiet
-}
-
-// Plan resolves a request and lists the steps.
-func (p *Planner) Plan(ctx context.Context, r Request) (*pipeline.Plan, error) {
-	t, err := p.OpenTarget(ctx, r)
+// Plan chooses the settings that a request leaves open, and lists the steps. It may ask the engine. Its messages
+// begin with the name of the plan, if it has one.
+func (p *Planner) Plan(ctx context.Context, name string, r wheel.Request) (*pipeline.Plan, error) {
+	report := p.options.Report
+	if name != "" {
+		report = ui.Prefixed(report, name)
+	}
+	plan, err := p.plan(ctx, r, report, p.options.DryRun)
 	if err != nil {
-		return nil, err
+		return nil, p.backend.options.Site.Error(err)
 	}
-	return p.PlanTarget(ctx, r, t)
-}
-
-// PlanWithoutEngine resolves a target as a dry run does, and reports nothing. It
-// also returns the request by which the store knows such a wheel.
-func (p *Planner) PlanWithoutEngine(ctx context.Context, r Request, t Target) (*pipeline.Plan, string, error) {
-	plan, err := p.Quiet().PlanTarget(ctx, r, t)
-	if err != nil {
-		return nil, "", err
-	}
-	request, err := pipeline.RequestDigest(plan, p.backend.options.Kind)
-	return plan, request, err
-}
-
-// Target is a request whose values are read and whose sources are here.
-type Target struct {
-	Spec   wheel.Request
-	source pipeline.Source
-	tables *compat.Tables // with the releases that were looked up
-}
-
-// WithSpec returns a target of the same sources.
-func (t Target) WithSpec(spec wheel.Request) Target {
-	t.Spec = spec
-	return t
-}
-
-// Tables returns the tables with the releases that were looked up for this target.
-func (t Target) Tables() *compat.Tables { return t.tables }
-
-// OpenTarget reads a request, and brings the sources if they are no release.
-func (p *Planner) OpenTarget(ctx context.Context, r Request) (Target, error) {
-	t := Target{source: pipeline.Source{Kind: pipeline.SourceRelease}, tables: p.tables}
-	var err error
-	if t.Spec, err = r.spec(p.tables); err != nil {
-		return t, err
-	}
-	dir, err := os.MkdirTemp(p.dir.Path, "source-")
-	if err != nil {
-		return t, err
-	}
-	if r.DeepSpeed != "" && r.DeepSpeed != compat.Latest {
-		if t.source, err = pipeline.OpenSource(ctx, r.DeepSpeed, dir, p.backend.options.Environ); err != nil {
-			return t, err
-		}
-	} else {
-		t.source.Version = r.DeepSpeed
-	}
-	t.Spec.DeepSpeed, t.Spec.Foreign = t.source.Version, t.source.Kind != pipeline.SourceRelease
-	if !t.Spec.Foreign {
-		found, err := p.releases.DeepSpeed(ctx, t.tables, t.Spec.DeepSpeed)
+	plan.Name = name
+	p.reportRemarks(report, plan)
+	if plan.Base.Host && p.options.DryRun {
+		builder, err := p.backend.hostBuilder(ctx)
 		if err != nil {
-			return t, err
+			return nil, err
 		}
-		p.reportLookup(found)
-		t.tables, t.Spec.DeepSpeed = found.Tables, found.Version
+		return plan, builder.CheckPackages(ctx, plan, report)
 	}
-	return t, p.LookUpTorch(ctx, &t, t.Spec)
+	return plan, nil
 }
 
-// Retarget reads another request for the sources of a target.
-func (p *Planner) Retarget(ctx context.Context, t Target, r Request) (Target, error) {
-	spec, err := r.spec(p.tables)
+// Sketch plans without an engine, and reports nothing. The plan has its key in the store.
+func (p *Planner) Sketch(ctx context.Context, r wheel.Request) (*pipeline.Plan, error) {
+	plan, err := p.plan(ctx, r, ui.New(io.Discard, ui.Options{}), true)
 	if err != nil {
-		return t, err
+		return nil, p.backend.options.Site.Error(err)
 	}
-	spec.DeepSpeed, spec.Foreign = t.Spec.DeepSpeed, t.Spec.Foreign
-	t.Spec = spec
-	return t, p.LookUpTorch(ctx, &t, spec)
+	plan.Key = pipeline.KeyOf(plan, p.backend.options.Kind)
+	return plan, nil
 }
 
-// LookUpTorch adds the torch of a spec to the target's tables if they lack it.
-// With Options.Env the environment's torch is known already.
-func (p *Planner) LookUpTorch(ctx context.Context, t *Target, s wheel.Request) error {
-	if p.env != nil {
-		return nil
+// Group finds the fewest wheels for nodes. For nodes that get none it looks up the torches that the tables lack. If no
+// index has a node's torch, the node gets no wheel for it.
+func (p *Planner) Group(ctx context.Context, nodes []compat.Member, r wheel.Request) compat.Grouping {
+	r = p.ofSource(r)
+	grouping := p.tables.Group(nodes, r)
+	if len(grouping.Left) == 0 || r.ABI == wheel.StableABI {
+		return grouping
 	}
-	found, err := p.releases.Torch(ctx, t.tables, s)
-	p.reportLookup(found)
-	t.tables = found.Tables
-	return err
+	asked := map[[2]string]bool{}
+	for _, n := range nodes {
+		version, _, _ := strings.Cut(n.Facts.Torch, "+")
+		torch := wheel.Request{Torch: version, CUDA: n.Facts.TorchCUDA}
+		known := p.tables.OffersTorch(wheel.Request{Torch: wheel.Minor(version), CUDA: torch.CUDA})
+		if torch.Torch == "" || torch.CUDA == "" || asked[[2]string{torch.Torch, torch.CUDA}] || known {
+			continue
+		}
+		asked[[2]string{torch.Torch, torch.CUDA}] = true
+		tables, err := p.lookUpTorch(ctx, torch, p.options.Report)
+		if p.tables = tables; err != nil {
+			break // interrupted
+		}
+	}
+	return p.tables.Group(nodes, r)
+}
+
+// ofSource returns a request for the source, in the words of the resolver.
+func (p *Planner) ofSource(r wheel.Request) wheel.Request {
+	r = narrowed(r)
+	r.DeepSpeed, r.Foreign = p.source.Version, p.source.Kind != pipeline.SourceRelease
+	return r
+}
+
+// lookUpTorch returns the tables with the torch of a request, which they may lack. With Options.Env the environment's
+// torch is known already.
+func (p *Planner) lookUpTorch(ctx context.Context, r wheel.Request, report ui.Reporter) (*compat.Tables, error) {
+	if p.env != nil {
+		return p.tables, nil
+	}
+	found, err := p.releases.Torch(ctx, p.tables, r)
+	p.reportLookup(report, found)
+	return found.Tables, err
 }
 
 // reportLookup reports the result of a lookup.
-func (p *Planner) reportLookup(found pipeline.Found) {
-	if p.quiet {
-		return
-	}
-	report := p.backend.options.Site.Reporter(p.options.Report)
+func (p *Planner) reportLookup(report ui.Reporter, found pipeline.Found) {
+	report = p.backend.options.Site.Reporter(report)
 	for _, note := range found.Notes {
 		report.Note("%s", note)
 	}
 }
 
-// PlanTarget chooses the settings that the request leaves open, and lists the steps.
-func (p *Planner) PlanTarget(ctx context.Context, r Request, t Target) (*pipeline.Plan, error) {
-	base, environments, err := p.buildEnvironment(ctx, r)
+// plan chooses the settings that a request leaves open, and lists the steps. Without an engine, an image's tag stands
+// for the image; only a base that the tables lack is looked at all the same.
+func (p *Planner) plan(
+	ctx context.Context, asked wheel.Request, report ui.Reporter, withoutEngine bool,
+) (*pipeline.Plan, error) {
+	r := p.ofSource(asked)
+	tables, err := p.lookUpTorch(ctx, r, report)
 	if err != nil {
 		return nil, err
 	}
-	spec := t.Spec
+	base, hosts, err := p.buildHost(ctx, r.Base, withoutEngine)
+	if err != nil {
+		return nil, err
+	}
 	if p.env != nil {
-		if !base.Host && spec.Glibc == "" { // a container must have no newer glibc than the environment
-			spec.Glibc = p.env.Glibc
+		if !base.Host && r.Glibc == "" { // a container must have no newer glibc than the environment
+			r.Glibc = p.env.Glibc
 		}
-		if spec, err = p.env.Asked(spec); err != nil {
+		if r, err = p.env.Asked(r); err != nil {
 			return nil, err
 		}
 	}
-	tc, err := t.tables.Resolve(spec, environments...)
+	tc, err := tables.Resolve(r, hosts...)
 	if err != nil {
 		var bad *compat.ConflictError
 		if errors.As(err, &bad) {
-			bad.Fix = r.followable(bad.Fix, spec, p.env != nil)
+			bad.Fix = followable(bad.Fix, asked, r, p.env != nil)
 		}
 		return nil, err
 	}
-	if spec.ABI == "" && tc.ABI == wheel.StableABI && p.env == nil {
+	if r.ABI == "" && tc.ABI == wheel.StableABI && p.env == nil {
 		// Take the newest, so that there is one such wheel: it serves the torch and the Python asked for anyway.
-		_, spec.CUDA, _ = tc.Serves()
-		spec.Torch, spec.Python = "", ""
-		if newest, err := t.tables.Resolve(spec, environments...); err == nil {
+		_, r.CUDA, _ = tc.Serves()
+		r.Torch, r.Python = "", ""
+		if newest, err := tables.Resolve(r, hosts...); err == nil {
 			tc = newest
 		}
 	}
 	if base.Ref == "" {
-		if base, err = p.backend.chosenBase(ctx, tc.Environment, p.options.DryRun); err != nil {
+		if base, err = p.backend.chosenBase(ctx, tc.Environment, withoutEngine); err != nil {
 			return nil, err
 		}
 	}
-	if t.source.Kind == pipeline.SourceRelease {
-		t.source = pipeline.Release(tc.DeepSpeed, tc.Source)
+	source := p.source
+	if source.Kind == pipeline.SourceRelease {
+		source = pipeline.Release(tc.DeepSpeed, tc.Source)
 	}
 	opt := p.options.Plan
 	opt.KeepDebug = r.KeepDebug
 	if opt.Packages, err = p.packages.find(ctx, tc, base.Host && p.env != nil); err != nil {
 		return nil, err
 	}
-	if opt.Packages != nil && !p.quiet {
-		p.options.Report.Note("torch %s for Python %s is not in the lock of this dsbuild: "+
+	if opt.Packages != nil {
+		report.Note("torch %s for Python %s is not in the lock of this dsbuild: "+
 			"the plan has the sha256 of its packages as the index has them now", tc.Torch, tc.Python)
 	}
-	plan, err := pipeline.NewPlan(tc, t.source, base, opt)
-	if err != nil || p.quiet {
-		return plan, err
-	}
-	p.reportRemarks(plan)
-	if !base.Host || !p.options.DryRun {
-		return plan, nil
-	}
-	builder, err := p.backend.hostBuilder(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return plan, builder.CheckPackages(ctx, plan, p.options.Report)
+	return pipeline.NewPlan(tc, source, base, opt)
 }
 
 // reportRemarks reports the remarks of a plan's toolchain, and the ops it leaves out.
-func (p *Planner) reportRemarks(plan *pipeline.Plan) {
+func (p *Planner) reportRemarks(report ui.Reporter, plan *pipeline.Plan) {
 	for _, remark := range plan.Toolchain.Remarks {
-		p.options.Report.Warn("%s", remark)
+		report.Warn("%s", remark)
 	}
 	for _, note := range plan.Toolchain.Notes {
-		p.options.Report.Note("%s", note)
+		report.Note("%s", note)
 	}
 	if p.options.Printed {
 		return
 	}
 	for _, left := range plan.Toolchain.Left {
-		p.options.Report.Note("without %s: %s", left.Name, left.Why)
+		report.Note("without %s: %s", left.Name, left.Why)
 	}
 }
 
-// buildEnvironment inspects where the wheel will be built, where the user or the
-// backend decides that. Elsewhere both are empty, and the toolchain decides.
-func (p *Planner) buildEnvironment(ctx context.Context, r Request) (pipeline.Base, []compat.BuildHost, error) {
-	host, err := p.backend.usesHost(ctx, p.options.DryRun)
+// buildHost inspects where the wheel will be built, where the user (by image, the base) or the backend decides that.
+// Elsewhere both results are empty, and the toolchain decides.
+func (p *Planner) buildHost(
+	ctx context.Context, image string, withoutEngine bool,
+) (pipeline.Base, []compat.BuildHost, error) {
+	host, err := p.backend.usesHost(ctx, withoutEngine)
 	switch {
 	case err != nil:
 		return pipeline.Base{}, nil, err
 	case host:
-		if r.Base != "" {
-			err := fmt.Errorf("--base %s does not work with the host builder, which builds on this machine", r.Base)
-			return pipeline.Base{}, nil, &RequestError{err: err}
+		if image != "" {
+			return pipeline.Base{}, nil, requestError("",
+				"--base %s does not work with the host builder, which builds on this machine", image)
 		}
 		builder, err := p.backend.hostBuilder(ctx)
 		if err != nil {
 			return pipeline.Base{}, nil, err
 		}
 		return builder.Base(), []compat.BuildHost{builder.Environment().BuildHost}, nil
-	case r.Base == "":
+	case image == "":
 		return pipeline.Base{}, nil, nil
 	}
-	base, err := pipeline.NewBase(r.Base)
+	base, err := pipeline.NewBase(image)
 	if err != nil {
 		return base, nil, err
 	}
-	env, known := p.tables.EnvironmentOfImage(r.Base)
-	if base.File == "" && base.Digest == "" && !p.options.DryRun {
+	env, known := p.tables.EnvironmentOfImage(image)
+	if base.File == "" && base.Digest == "" && !withoutEngine {
 		if base, err = p.backend.pinBase(ctx, base); err != nil {
 			return base, nil, err
 		}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/fault"
@@ -12,39 +13,44 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// RebuildRequest returns the request that leads to the same wheel again: everything that dsbuild chose
+// RebuildRequest returns the source and the request that lead to the same wheel again: everything that dsbuild chose
 // is given. A wheel whose sources nobody else can have is an error. The base of the request is an image
 // that everybody can get; if the wheel was built on another base it is "", and CheckRebuild says whether
 // the plan has the same one.
-func RebuildRequest(m wheel.Manifest) (Request, error) {
-	r := Request{
-		Archs: m.ArchsRequested, Ops: m.OpsRequested, CPU: m.CPU,
-		KeepDebug: m.Env[wheel.KeepDebugVariable] != "",
-	}
-	if m.TorchABI.IsStable() {
-		r.ABI, r.CUDA = string(wheel.StableABI), m.CUDA
-	} else {
-		r.ABI, r.Torch, r.CUDA, r.Python = string(wheel.TorchMinor), m.Torch, m.CUDA, m.Python
-	}
+func RebuildRequest(m wheel.Manifest) (source string, r wheel.Request, err error) {
 	switch m.Source.Kind {
 	case "release":
-		r.DeepSpeed = m.Source.Ref
+		source = m.Source.Ref
 	case "git":
-		r.DeepSpeed = m.Source.CommitURL()
+		source = m.Source.CommitURL()
 	default:
 		kind := "folder"
 		if m.Source.Kind == "sdist" {
 			kind = "source distribution"
 		}
-		return r, fmt.Errorf("it was built from a %s, %s, which only its builder has", kind, m.Source.Ref)
-	}
-	if strings.Contains(m.Base.Ref, "@sha256:") {
-		r.Base = m.Base.Ref
+		return "", r, fmt.Errorf("it was built from a %s, %s, which only its builder has", kind, m.Source.Ref)
 	}
 	if m.PlanDigest == "" || len(m.OpsRequested) == 0 {
-		return r, errors.New("its manifest does not say how it was built")
+		return "", r, errors.New("its manifest does not say how it was built")
 	}
-	return r, nil
+	said := map[string]string{
+		"arch": strings.Join(m.ArchsRequested, ";"), "ops": strings.Join(m.OpsRequested, ","), "cpu": m.CPU, "cuda": m.CUDA,
+		"abi": string(wheel.StableABI), "keep-debug": strconv.FormatBool(m.Env[wheel.KeepDebugVariable] != ""),
+	}
+	if !m.TorchABI.IsStable() {
+		said["abi"], said["torch"], said["python"] = string(wheel.TorchMinor), m.Torch, m.Python
+	}
+	if strings.Contains(m.Base.Ref, "@sha256:") {
+		said["base"] = m.Base.Ref
+	}
+	for _, key := range Keys() {
+		if text := said[key]; text != "" {
+			if err := Set(&r, key, text); err != nil {
+				return "", r, err
+			}
+		}
+	}
+	return source, r, nil
 }
 
 // CheckRebuild returns an error if a plan does not build on the base of a manifest.

@@ -19,11 +19,11 @@ func TestRebuildRequest(t *testing.T) {
 		Base: wheel.Base{Ref: "docker.io/library/debian:12@sha256:" + strings.Repeat("a", 64)},
 		Env:  map[string]string{wheel.KeepDebugVariable: "1"},
 	}
-	want := planner.Request{
-		ABI: "torch", Archs: m.ArchsRequested, Ops: m.OpsRequested, DeepSpeed: "0.19.8", Torch: "2.15.0", CUDA: "13.2", Python: "3.11", CPU: "x86-64-v3", Base: m.Base.Ref, KeepDebug: true,
+	want := wheel.Request{
+		ABI: "torch", Archs: []wheel.Arch{{Major: 8}}, Ops: m.OpsRequested, Torch: "2.15.0", CUDA: "13.2", Python: "3.11", CPU: "x86-64-v3", Base: m.Base.Ref, KeepDebug: true,
 	}
-	if got, err := planner.RebuildRequest(m); err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("%+v, %v", got, err)
+	if source, got, err := planner.RebuildRequest(m); err != nil || source != "0.19.8" || !reflect.DeepEqual(got, want) {
+		t.Errorf("%s, %+v, %v", source, got, err)
 	}
 	for ref, want := range map[string]string{
 		"git+https://example.org/ds@main":       "git+https://example.org/ds@c0ffee",
@@ -37,8 +37,8 @@ func TestRebuildRequest(t *testing.T) {
 	} {
 		m := m
 		m.Source = wheel.Source{Kind: "git", Ref: ref, Commit: "c0ffee"}
-		if got, err := planner.RebuildRequest(m); err != nil || got.DeepSpeed != want {
-			t.Errorf("%s: %s, %v", ref, got.DeepSpeed, err)
+		if got, _, err := planner.RebuildRequest(m); err != nil || got != want {
+			t.Errorf("%s: %s, %v", ref, got, err)
 		}
 	}
 	for want, change := range map[string]func(*wheel.Manifest){
@@ -48,13 +48,13 @@ func TestRebuildRequest(t *testing.T) {
 	} {
 		m := m
 		change(&m)
-		if _, err := planner.RebuildRequest(m); err == nil || !strings.Contains(err.Error(), want) {
+		if _, _, err := planner.RebuildRequest(m); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
 	tar := m
 	tar.Base = wheel.Base{Ref: "base.tar", Digest: "sha256:ab"}
-	if got, err := planner.RebuildRequest(tar); err != nil || got.Base != "" {
+	if _, got, err := planner.RebuildRequest(tar); err != nil || got.Base != "" {
 		t.Errorf("%+v, %v", got, err)
 	}
 	for digest, same := range map[string]bool{"sha256:ab": true, "sha256:cd": false, "": false} {
@@ -64,7 +64,7 @@ func TestRebuildRequest(t *testing.T) {
 	}
 	stable := m
 	stable.TorchABI, stable.Torch, stable.CUDA, stable.Python = &wheel.TorchABI{Stable: true, Min: "2.10"}, "2.10", "13", "3.10+"
-	if got, err := planner.RebuildRequest(stable); err != nil || got.ABI != "stable" || got.CUDA != "13" || got.Torch+got.Python != "" {
+	if _, got, err := planner.RebuildRequest(stable); err != nil || got.ABI != "stable" || got.CUDA != "13" || got.Torch+got.Python != "" {
 		t.Errorf("%+v, %v", got, err)
 	}
 }

@@ -2,170 +2,239 @@ package planner
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"iter"
 	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/internal/lineerr"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// autoABI leaves the choice of the ABI to the resolver.
-const autoABI = "auto"
-
-// everyGPU asks for the archs of all GPUs, as no GPU and no arch do.
-const everyGPU = "all"
-
-// nativeCPU asks for the level of the machine dsbuild runs on.
-const nativeCPU = "native"
-
-// Request describes one wheel, as the flags of dsbuild wheel and an entry of a nightly file do.
-type Request struct {
-	Archs     []string
-	GPUs      []string
-	Ops       []string
-	DeepSpeed string
-	Torch     string
-	CUDA      string
-	Python    string
-	Machine   string // "": that of the GPUs, or of the build environment
-	CPU       string
-	Glibc     string
-	Driver    string
-	ABI       string // torch, stable or auto; "" is auto
-	Base      string
-	KeepDebug bool
-}
-
-// Keys lists the keys of an entry of a nightly file. They are flags of dsbuild wheel.
+// Keys lists what Set reads: flags of dsbuild wheel, which are also the keys of an entry of a nightly file.
 func Keys() []string {
 	return []string{
-		"torch", "cuda", "python", "arch", "gpu", "ops", "machine", "cpu", "glibc", "driver", "abi", "base",
-		"keep-debug",
+		"torch", "cuda", "python", "arch", "gpu", "ops", "cpu", "machine", "glibc", "driver", "abi", "base", "keep-debug",
 	}
 }
 
-// Set sets the value of a key: one word, or several for arch, gpu and ops. A GPU replaces an arch, and an
-// arch a GPU.
-func (r *Request) Set(key string, words []string) {
-	switch key {
-	case "arch":
-		r.Archs, r.GPUs = words, nil
-	case "gpu":
-		r.GPUs, r.Archs = words, nil
-	case "ops": // joined by commas, as in the flag
-		r.Ops = strings.Split(strings.Join(words, ","), ",")
-	case "keep-debug":
-		r.KeepDebug = words[0] == "true"
-	default:
-		*map[string]*string{
-			"torch": &r.Torch, "cuda": &r.CUDA, "python": &r.Python, "machine": &r.Machine, "cpu": &r.CPU,
-			"glibc": &r.Glibc, "driver": &r.Driver, "abi": &r.ABI, "base": &r.Base,
-		}[key] = words[0]
-	}
-}
+// The words for values that dsbuild chooses.
+const (
+	autoABI   = "auto"   // the ABI that fits
+	everyGPU  = "all"    // all GPUs, as no GPU and no arch do
+	nativeCPU = "native" // the level of the machine dsbuild runs on
+)
 
 // RequestError is a value of a request that has no meaning.
 type RequestError struct {
-	err        error
-	suggestion string
+	text, fileText string // in the words of the command line, and of a file
+	suggestion     string
 }
 
-func (e *RequestError) Error() string { return e.err.Error() }
-func (e *RequestError) Unwrap() error { return e.err }
+func (e *RequestError) Error() string { return e.text }
 
 // Hint names the nearest value, "" if none is near.
 func (e *RequestError) Hint() string { return e.suggestion }
 
 // ExitCode is that of wrong usage.
-func (e *RequestError) ExitCode() int { return 2 }
+func (e *RequestError) ExitCode() int { return fault.Usage }
 
-// spec reads the request's values, or reports the first that has no meaning.
-func (r Request) spec(tables *compat.Tables) (wheel.Request, error) {
-	spec := wheel.Request{GPUs: r.GPUs, Torch: r.Torch, CUDA: r.CUDA, Python: r.Python, Glibc: r.Glibc, Driver: r.Driver}
-	if m := torchForCUDA.FindStringSubmatch(r.Torch); m != nil {
-		spec.Torch, spec.CUDA = m[1], m[2]+"."+m[3]
-		if r.CUDA != "" && r.CUDA != spec.CUDA && r.CUDA != m[2] {
-			err := fmt.Errorf("--torch %s is for CUDA %s, and --cuda says %s", r.Torch, spec.CUDA, r.CUDA)
-			return spec, &RequestError{err, "leave --cuda out, or write --torch " + m[1]}
+func requestError(suggestion, format string, args ...any) error {
+	text := fmt.Sprintf(format, args...)
+	return &RequestError{text, flagsAsKeys(text), suggestion}
+}
+
+// Set reads the text of a key into a request. Each text of arch, gpu and ops is added to those before. The keys
+// must come in the order of Keys, because some are compared with earlier ones.
+func Set(r *wheel.Request, key, text string) error {
+	wrong := func(want, suggestion string) error {
+		value := lineerr.Clip(text)
+		return &RequestError{
+			fmt.Sprintf("--%s %s: %s", key, value, want), fmt.Sprintf("%s is %q: %s", key, value, want), suggestion,
 		}
 	}
-	if wrong := r.wrongValues(tables); len(wrong) > 0 {
-		return spec, wrong[0].err
-	}
-	for _, op := range r.Ops { // of a list such as "cpu_adam, utils"
-		spec.Ops = append(spec.Ops, strings.TrimSpace(op))
-	}
-	if spec.ABI = wheel.ABI(r.ABI); r.ABI == autoABI {
-		spec.ABI = ""
-	}
-	if slices.Equal(r.GPUs, []string{everyGPU}) {
-		spec.GPUs = nil
-	}
-	var err error
-	if spec.Archs, err = wheel.ParseArchs(r.Archs); err != nil {
-		return spec, err
-	}
-	switch r.CPU {
-	case "": // the nodes decide
-	case nativeCPU:
-		if spec.CPU, err = hostCPU(); err != nil {
-			return spec, &RequestError{err: fmt.Errorf("--cpu native: %w", err)}
+	switch key {
+	case "arch":
+		return addArchs(r, text)
+	case "gpu":
+		names := compat.SplitNames([]string{text})
+		if r.GPUs = append(slices.Clip(r.GPUs), names...); len(names) == 0 {
+			return requestError("", "--gpu: no GPU given")
 		}
+		if slices.Contains(r.GPUs, everyGPU) && len(r.GPUs)+len(r.Archs) > 1 {
+			return requestError("", "--gpu all is every GPU: give it alone, without other GPUs and without --arch")
+		}
+	case "ops":
+		names := compat.SplitNames([]string{text})
+		if r.Ops = append(slices.Clip(r.Ops), names...); len(names) == 0 {
+			return requestError("", "--ops: no operator given")
+		}
+	case "cpu":
+		level, err := wheel.ParseCPULevel(text)
+		if text == nativeCPU {
+			if level, err = hostCPU(); err != nil {
+				return requestError("", "--cpu native: %v", err)
+			}
+		}
+		if r.CPU = level; err != nil {
+			return wrong("must be x86-64-v2 (SSE4.2), x86-64-v3 (AVX2), x86-64-v4 (AVX-512), armv8-a (of aarch64), "+
+				"or native: the level of this machine", lineerr.DidYouMean(text, []string{nativeCPU}))
+		}
+	case "machine":
+		machines := []string{wheel.X86, wheel.Arm}
+		if !slices.Contains(machines, text) {
+			return wrong("must be x86_64 or aarch64", lineerr.DidYouMean(text, machines))
+		}
+		if r.CPU = cmp.Or(r.CPU, wheel.DefaultCPU(text)); r.CPU.Machine() != text {
+			return requestError("leave --machine out",
+				"--cpu %s is a level of %s, and --machine says %s", r.CPU, r.CPU.Machine(), text)
+		}
+	case "abi":
+		abis := []string{autoABI, string(wheel.StableABI), string(wheel.TorchMinor)}
+		if !slices.Contains(abis, text) {
+			return wrong("must be auto, stable or torch", lineerr.DidYouMean(text, abis))
+		}
+		if r.ABI = wheel.ABI(text); text == autoABI {
+			r.ABI = ""
+		}
+	case "base":
+		r.Base = text
+	case "keep-debug":
+		r.KeepDebug = text == "true"
 	default:
-		spec.CPU, err = wheel.ParseCPULevel(r.CPU)
+		v := versions()[key]
+		if *v.of(r) = text; !v.form.MatchString(text) {
+			return wrong(v.want, versionMeant(text))
+		}
+		n := narrowed(*r) // its CUDA is that of torch, if torch names one
+		if key == "cuda" && text != n.CUDA && !strings.HasPrefix(n.CUDA, text+".") {
+			return requestError("leave --cuda out, or write --torch "+n.Torch,
+				"--torch %s is for CUDA %s, and --cuda says %s", r.Torch, n.CUDA, text)
+		}
 	}
+	return nil
+}
+
+// addArchs adds compute capabilities. A GPU in place of one is named in the hint.
+func addArchs(r *wheel.Request, text string) error {
+	lists := []string{text}
+	if len(r.Archs) > 0 {
+		lists = append(lists, wheel.ArchList(r.Archs))
+	}
+	archs, err := wheel.ParseArchs(lists)
+	if err == nil {
+		r.Archs = archs
+		return nil
+	}
+	if tables, failed := compat.NewTables(); failed == nil && len(tables.GPUsNamed(text)) > 0 {
+		return fault.WithHint(err, "did you mean --gpu %s?", compat.QuoteFlag(text))
+	}
+	return err
+}
+
+// version is a key whose value is a version.
+type version struct {
+	of   func(*wheel.Request) *string
+	want string
+	form *regexp.Regexp
+}
+
+func versions() map[string]version {
+	return map[string]version{
+		"torch": {
+			func(r *wheel.Request) *string { return &r.Torch },
+			"must be X.Y or X.Y.Z (without --torch: the newest that fits; with --env PYTHON: that of an environment)",
+			torchForm,
+		},
+		"cuda":   {func(r *wheel.Request) *string { return &r.CUDA }, "must be X or X.Y", cudaForm},
+		"python": {func(r *wheel.Request) *string { return &r.Python }, "must be X.Y, such as 3.12", pythonForm},
+		"glibc": {
+			func(r *wheel.Request) *string { return &r.Glibc },
+			"must be X.Y, as 'ldd --version' prints it on the oldest node: 2.28", glibcForm,
+		},
+		"driver": {
+			func(r *wheel.Request) *string { return &r.Driver },
+			"must be a version, as nvidia-smi prints it on the oldest node: 550.54.15", driverForm,
+		},
+	}
+}
+
+var (
+	torchForm  = regexp.MustCompile(`^[0-9]+\.[0-9]+(\.[0-9]+)?((a|b|rc|\.dev|\.post|\+).*)?$`) // the suffix is compat's
+	cudaForm   = regexp.MustCompile(`^[0-9]{1,2}(\.[0-9]+){0,2}$`)
+	pythonForm = regexp.MustCompile(`^[0-9]+\.[0-9]+(\.[0-9]+)?$`)
+	glibcForm  = regexp.MustCompile(`^[0-9]+\.[0-9]+$`)
+	driverForm = regexp.MustCompile(`^[0-9]{3}(\.[0-9]+){0,2}$`)
+
+	wordVersion  = regexp.MustCompile(`^[^0-9<>!~]*([0-9]+\.[0-9]+(?:\.[0-9]+)?)[.x* ]*$`)
+	gluedVersion = regexp.MustCompile(`^[a-z]*(3|1[0-9])([0-9]{1,2})$`)
+)
+
+// versionMeant asks for the version in a value such as torch==2.7.1, v2.7.1, 2.7.*, cu128 or cp311; "" if there is none.
+func versionMeant(value string) string {
+	meant := ""
+	if m := wordVersion.FindStringSubmatch(value); m != nil {
+		meant = m[1]
+	} else if m := gluedVersion.FindStringSubmatch(value); m != nil {
+		meant = m[1] + "." + m[2]
+	}
+	if meant == "" || meant == value {
+		return ""
+	}
+	return "did you mean " + meant + "?"
+}
+
+// UnknownNames returns the GPUs and ops of a request that the tables lack, each as a key with a *compat.ConflictError.
+func UnknownNames(tables *compat.Tables, r wheel.Request) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		for _, name := range r.GPUs {
+			if err := tables.CheckGPU(name); name != everyGPU && err != nil && !yield("gpu", err) {
+				return
+			}
+		}
+		for _, name := range r.Ops {
+			if err := tables.CheckOp(name); err != nil && !yield("ops", err) {
+				return
+			}
+		}
+	}
+}
+
+// FileText returns an error of Set or of UnknownNames, and its hint, in the words of a file: "--torch 2.8.0" is
+// "torch: 2.8.0" there.
+func FileText(err error) (text, hint string) {
+	var wrong *RequestError
+	var unknown *compat.ConflictError
 	switch {
-	case err != nil || r.Machine == "":
-	case spec.CPU == "":
-		spec.CPU = wheel.DefaultCPU(r.Machine)
-	case spec.CPU.Machine() != r.Machine:
-		err = fmt.Errorf("--cpu %s is a level of %s, and --machine says %s", r.CPU, spec.CPU.Machine(), r.Machine)
-		err = &RequestError{err, "leave --machine out"}
+	case errors.As(err, &wrong):
+		text = wrong.fileText
+	case errors.As(err, &unknown):
+		text = flagsAsKeys(unknown.Conflicts[0].What)
+	default:
+		text = flagsAsKeys(err.Error())
 	}
-	return spec, err
+	return text, flagsAsKeys(fault.Hint(err))
 }
 
-// ByMachine splits a request whose GPUs are sold with CPUs of different machines: one wheel is for
-// one machine. GPUs that are sold without a CPU count as those of x86_64 machines then. A request
-// that names its machine stays as it is.
-func (p *Planner) ByMachine(r Request) []Request {
-	if r.Machine != "" || r.CPU != "" || p.env != nil {
-		return []Request{r}
-	}
-	var out []Request
-	for _, machine := range []string{wheel.X86, wheel.Arm} {
-		one := r
-		one.GPUs = nil
-		for _, name := range compat.SplitNames(r.GPUs) {
-			of := wheel.X86
-			for _, g := range p.tables.GPUsNamed(name) {
-				of = cmp.Or(g.Machine, of)
-			}
-			if of == machine {
-				one.GPUs = append(one.GPUs, name)
-			}
-		}
-		if one.Machine = machine; len(one.GPUs) > 0 {
-			out = append(out, one)
-		}
-	}
-	if len(out) < 2 {
-		return []Request{r}
-	}
-	return out
+// flagsAsKeys replaces names of flags by the keys of a file.
+func flagsAsKeys(text string) string {
+	flags := regexp.MustCompile(`\B--(` + strings.Join(Keys(), "|") + `)\b:?`)
+	return flags.ReplaceAllString(text, "$1:")
 }
 
-// followable words a fix for what the user gave: a --torch that names its CUDA is two values of the spec, and the
+// followable words a fix for what the user gave: a --torch that names its CUDA is two values of r, and the
 // versions of --env are no flags. It returns "" for a fix that cannot be followed.
-func (r Request) followable(fix string, spec wheel.Request, givenPython bool) string {
+func followable(fix string, asked, r wheel.Request, givenPython bool) string {
 	switch {
 	case givenPython && notOfEnv.MatchString(fix):
 		return ""
-	case r.Torch != spec.Torch && !givenPython:
-		fix = strings.Replace(fix, "leave --torch "+spec.Torch+" out", "give --cuda "+spec.CUDA+" in place of --torch "+r.Torch, 1)
-		fix = strings.Replace(fix, "leave --cuda "+spec.CUDA+" out", "give --torch "+spec.Torch, 1)
+	case asked.Torch != r.Torch && !givenPython:
+		fix = strings.Replace(fix, "leave --torch "+r.Torch+" out", "give --cuda "+r.CUDA+" in place of --torch "+asked.Torch, 1)
+		fix = strings.Replace(fix, "leave --cuda "+r.CUDA+" out", "give --torch "+r.Torch, 1)
 	}
 	return fix
 }
@@ -175,3 +244,40 @@ var notOfEnv = regexp.MustCompile(`^(leave --(torch|cuda|python) |give )`)
 
 // torchForCUDA matches a torch that names its CUDA, as torch.__version__ does: 2.5.1+cu121.
 var torchForCUDA = regexp.MustCompile(`^([0-9.]+)\+cu(?:da)?([0-9]{2})\.?([0-9])$`)
+
+// narrowed returns a request in the words of the resolver: torch and its CUDA apart, and all GPUs as none.
+func narrowed(r wheel.Request) wheel.Request {
+	if m := torchForCUDA.FindStringSubmatch(r.Torch); m != nil {
+		r.Torch, r.CUDA = m[1], m[2]+"."+m[3]
+	}
+	if slices.Equal(r.GPUs, []string{everyGPU}) {
+		r.GPUs = nil
+	}
+	return r
+}
+
+// ByMachine splits a request whose GPUs are sold with CPUs of different machines: one wheel is for one machine. GPUs
+// that are sold without a CPU count as those of x86_64 machines then. A request that names its machine stays as it is.
+func (p *Planner) ByMachine(r wheel.Request) []wheel.Request {
+	if r.CPU != "" || p.env != nil {
+		return []wheel.Request{r}
+	}
+	var out []wheel.Request
+	for _, machine := range []string{wheel.X86, wheel.Arm} {
+		one := r
+		one.GPUs = slices.DeleteFunc(slices.Clone(r.GPUs), func(name string) bool {
+			of := wheel.X86
+			for _, g := range p.tables.GPUsNamed(name) {
+				of = cmp.Or(g.Machine, of)
+			}
+			return of != machine
+		})
+		if one.CPU = wheel.DefaultCPU(machine); len(one.GPUs) > 0 {
+			out = append(out, one)
+		}
+	}
+	if len(out) < 2 {
+		return []wheel.Request{r}
+	}
+	return out
+}

@@ -16,101 +16,117 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
+// requestOf sets what the lines say, KEY TEXT each, as the flags do.
+func requestOf(lines ...string) (r wheel.Request, err error) {
+	for _, key := range Keys() {
+		for _, line := range lines {
+			if of, text, _ := strings.Cut(line, " "); of == key && err == nil {
+				err = Set(&r, key, text)
+			}
+		}
+	}
+	return r, err
+}
+
 // A request with a value that has no meaning is wrong usage, and its hint names what may be meant.
 func TestRequestWithoutMeaning(t *testing.T) {
 	t.Parallel()
-	tables, err := compat.NewTables()
-	if err != nil {
-		t.Fatal(err)
-	}
 	for name, c := range map[string]struct {
-		request    Request
+		lines      []string
 		text, hint string
 	}{
-		"ABI":              {Request{ABI: "stabel"}, `--abi stabel: must be auto, stable or torch`, "did you mean stable?"},
-		"ABI, far":         {Request{ABI: "c"}, `--abi c: must be`, ""},
-		"arch":             {Request{Archs: []string{"eight"}}, "eight", ""},
-		"GPU as arch":      {Request{Archs: []string{"A100"}}, "A100", "did you mean --gpu A100?"},
-		"CPU":              {Request{CPU: "x86-64-v9"}, "--cpu ", ""},
-		"CPU, AVX-512":     {Request{CPU: "AVX512F"}, "--cpu ", ""},
-		"CPU, AVX2":        {Request{CPU: "avx2"}, "--cpu ", ""},
-		"CPU, SSE":         {Request{CPU: "sse4.2"}, "--cpu ", ""},
-		"CPU, natvie":      {Request{CPU: "natvie"}, "--cpu ", "did you mean native?"},
-		"CPU, none":        {Request{CPU: "v9"}, "--cpu v9: must be x86-64-v2 (SSE4.2), x86-64-v3 (AVX2), x86-64-v4 (AVX-512), armv8-a (of aarch64), or native", ""},
-		"torch":            {Request{Torch: "foo"}, "--torch foo: must be X.Y or X.Y.Z", ""},
-		"torch, a major":   {Request{Torch: "2"}, "--torch 2: must be X.Y or X.Y.Z", ""},
-		"torch of pip":     {Request{Torch: "torch==2.7.1"}, "--torch torch==2.7.1: must be X.Y or X.Y.Z", "did you mean 2.7.1?"},
-		"torch, any patch": {Request{Torch: "2.7.*"}, "--torch 2.7.*: must be", "did you mean 2.7?"},
-		"torch, nightly":   {Request{Torch: "nightly"}, "with --env PYTHON: that of an environment", ""},
-		"torch, two CUDAs": {Request{Torch: "2.5.1+cu121", CUDA: "12.4"}, "--torch 2.5.1+cu121 is for CUDA 12.1, and --cuda says 12.4", "leave --cuda out"},
-		"GPU, blanks":      {Request{GPUs: []string{" , "}}, "--gpu: no GPU given", ""},
-		"GPU of two words": {Request{Archs: []string{"RTX 4090"}}, "RTX 4090", `did you mean --gpu "RTX 4090"?`},
-		"CUDA, digits":     {Request{CUDA: "128"}, "--cuda 128: must be X or X.Y", "did you mean 12.8?"},
-		"Python, a tag":    {Request{Python: "cp311"}, "--python cp311: must be X.Y", "did you mean 3.11?"},
-		"CUDA":             {Request{CUDA: "cu128"}, "--cuda cu128: must be X or X.Y", "did you mean 12.8?"},
-		"Python":           {Request{GPUs: []string{"A100"}, Python: "3"}, "--python 3: must be X.Y, such as 3.12", ""},
-		"glibc":            {Request{Glibc: "old"}, "--glibc old: must be X.Y", ""},
-		"driver":           {Request{Driver: "x"}, "--driver x: must be a version, as nvidia-smi prints it", ""},
-		"machine":          {Request{Machine: "arm64"}, "--machine arm64: must be x86_64 or aarch64", ""},
-		"two machines":     {Request{Machine: "aarch64", CPU: "x86-64-v3"}, "--cpu x86-64-v3 is a level of x86_64, and --machine says aarch64", "leave --machine out"},
-		"no ops":           {Request{Ops: []string{}}, "--ops: no operator given", ""},
-		"GPU all and more": {Request{GPUs: []string{"all,A100"}}, "--gpu all is every GPU: give it alone", ""},
-		"GPU all and arch": {Request{GPUs: []string{"all"}, Archs: []string{"8.0"}}, "--gpu all is every GPU: give it alone", ""},
-		"first of these":   {Request{ABI: "x", CPU: "y"}, `--abi x:`, ""},
+		"ABI":              {[]string{"abi stabel"}, `--abi stabel: must be auto, stable or torch`, "did you mean stable?"},
+		"ABI, far":         {[]string{"abi c"}, `--abi c: must be`, ""},
+		"arch":             {[]string{"arch eight"}, "eight", ""},
+		"GPU as arch":      {[]string{"arch A100"}, "A100", "did you mean --gpu A100?"},
+		"CPU":              {[]string{"cpu x86-64-v9"}, "--cpu ", ""},
+		"CPU, AVX-512":     {[]string{"cpu AVX512F"}, "--cpu ", ""},
+		"CPU, AVX2":        {[]string{"cpu avx2"}, "--cpu ", ""},
+		"CPU, SSE":         {[]string{"cpu sse4.2"}, "--cpu ", ""},
+		"CPU, natvie":      {[]string{"cpu natvie"}, "--cpu ", "did you mean native?"},
+		"CPU, none":        {[]string{"cpu v9"}, "--cpu v9: must be x86-64-v2 (SSE4.2), x86-64-v3 (AVX2), x86-64-v4 (AVX-512), armv8-a (of aarch64), or native", ""},
+		"torch":            {[]string{"torch foo"}, "--torch foo: must be X.Y or X.Y.Z", ""},
+		"torch, a major":   {[]string{"torch 2"}, "--torch 2: must be X.Y or X.Y.Z", ""},
+		"torch of pip":     {[]string{"torch torch==2.7.1"}, "--torch torch==2.7.1: must be X.Y or X.Y.Z", "did you mean 2.7.1?"},
+		"torch, any patch": {[]string{"torch 2.7.*"}, "--torch 2.7.*: must be", "did you mean 2.7?"},
+		"torch, nightly":   {[]string{"torch nightly"}, "with --env PYTHON: that of an environment", ""},
+		"torch, two CUDAs": {[]string{"torch 2.5.1+cu121", "cuda 12.4"}, "--torch 2.5.1+cu121 is for CUDA 12.1, and --cuda says 12.4", "leave --cuda out"},
+		"GPU, blanks":      {[]string{"gpu  , "}, "--gpu: no GPU given", ""},
+		"GPU of two words": {[]string{"arch RTX 4090"}, "RTX 4090", `did you mean --gpu "RTX 4090"?`},
+		"CUDA, digits":     {[]string{"cuda 128"}, "--cuda 128: must be X or X.Y", "did you mean 12.8?"},
+		"Python, a tag":    {[]string{"python cp311"}, "--python cp311: must be X.Y", "did you mean 3.11?"},
+		"CUDA":             {[]string{"cuda cu128"}, "--cuda cu128: must be X or X.Y", "did you mean 12.8?"},
+		"Python":           {[]string{"gpu A100", "python 3"}, "--python 3: must be X.Y, such as 3.12", ""},
+		"glibc":            {[]string{"glibc old"}, "--glibc old: must be X.Y", ""},
+		"driver":           {[]string{"driver x"}, "--driver x: must be a version, as nvidia-smi prints it", ""},
+		"machine":          {[]string{"machine arm64"}, "--machine arm64: must be x86_64 or aarch64", ""},
+		"two machines":     {[]string{"machine aarch64", "cpu x86-64-v3"}, "--cpu x86-64-v3 is a level of x86_64, and --machine says aarch64", "leave --machine out"},
+		"no ops":           {[]string{"ops ,"}, "--ops: no operator given", ""},
+		"GPU all and more": {[]string{"gpu all,A100"}, "--gpu all is every GPU: give it alone", ""},
+		"GPU more and all": {[]string{"gpu A100", "gpu all"}, "--gpu all is every GPU: give it alone", ""},
+		"GPU all and arch": {[]string{"gpu all", "arch 8.0"}, "--gpu all is every GPU: give it alone", ""},
 	} {
-		_, err := c.request.spec(tables)
+		_, err := requestOf(c.lines...)
 		if err == nil || !strings.Contains(err.Error(), c.text) || !strings.Contains(fault.Hint(err), c.hint) || fault.ExitCode(err) != 2 {
 			t.Errorf("%s: %v, hint %q, exit code %d", name, err, fault.Hint(err), fault.ExitCode(err))
 		}
 	}
 }
 
-// Each value of a request arrives in the spec.
-func TestRequestBecomesSpec(t *testing.T) {
+// The words of an error for a file are those of its keys.
+func TestFileText(t *testing.T) {
 	t.Parallel()
+	_, wrong := requestOf("torch torch==2.7.1")
+	_, arch := requestOf("arch A100")
+	_, cpu := requestOf("cpu x86-64-v3", "machine aarch64")
 	tables, err := compat.NewTables()
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := Request{Archs: []string{"8.0"}, GPUs: []string{"H100"}, Ops: []string{"cpu_adam"}, Torch: "2.15", CUDA: "13", Python: "3.11", CPU: "x86-64-v3", Glibc: "2.28", Driver: "580.1", ABI: "stable"}
-	s, err := r.spec(tables)
-	if err != nil || len(s.Archs) != 1 || s.Archs[0].String() != "8.0" || !slices.Equal(s.GPUs, r.GPUs) || !slices.Equal(s.Ops, r.Ops) || s.Torch != "2.15" || s.CUDA != "13" || s.Python != "3.11" ||
-		s.CPU != wheel.CPUv3 || s.Glibc != "2.28" || s.Driver != "580.1" || s.ABI != wheel.StableABI {
-		t.Errorf("%+v, %v", s, err)
-	}
-	for _, r := range []Request{{Torch: "2.5.1+cu121"}, {Torch: "2.5.1+cu121", CUDA: "12.1"}, {Torch: "2.5.1+cu121", CUDA: "12"}, {Torch: "2.5.1+cuda12.1"}} {
-		if s, err := r.spec(tables); err != nil || s.Torch != "2.5.1" || s.CUDA != "12.1" {
-			t.Errorf("%+v becomes torch %q for CUDA %q, %v; want 2.5.1 for 12.1", r, s.Torch, s.CUDA, err)
+	for err, want := range map[error][2]string{
+		wrong: {`torch is "torch==2.7.1": must be X.Y or X.Y.Z (without --torch: the newest`, "did you mean 2.7.1?"},
+		arch:  {`arch "A100": not a compute capability`, "did you mean gpu: A100?"},
+		cpu:   {"cpu: x86-64-v3 is a level of x86_64, and machine: says aarch64", "leave machine: out"},
+
+		tables.CheckGPU("A10O"): {`GPU "A10O" is not in the tables`, "gpu: A100 instead of A10O"},
+	} {
+		if text, hint := FileText(err); !strings.HasPrefix(text, want[0]) || !strings.Contains(hint, want[1]) {
+			t.Errorf("%v: %q, hint %q", err, text, hint)
 		}
-	}
-	if s, err := (Request{GPUs: []string{"all"}}).spec(tables); err != nil || len(s.GPUs)+len(s.Archs) != 0 {
-		t.Errorf("--gpu all: %+v, %v; want no GPU and no arch", s, err)
-	}
-	for abi, want := range map[string]wheel.ABI{"": "", "auto": "", "torch": wheel.TorchMinor, "stable": wheel.StableABI} {
-		if s, err := (Request{ABI: abi}).spec(tables); err != nil || s.ABI != want || s.CPU != "" || s.Ops != nil {
-			t.Errorf("%q: %+v, %v", abi, s, err)
-		}
-	}
-	if s, err := (Request{CPU: "native"}).spec(tables); err == nil && s.CPU == "" || err != nil && fault.ExitCode(err) != 2 {
-		t.Errorf("native: %+v, %v", s, err)
 	}
 }
 
-// Each key of an entry sets its value, as the flag does.
+// Each key sets its value. Texts of a list are added, and torch may name its CUDA.
 func TestSet(t *testing.T) {
 	t.Parallel()
-	for _, key := range Keys() {
-		var r Request
-		r.Set(key, []string{"true"})
-		if reflect.DeepEqual(r, Request{}) {
-			t.Errorf("%s sets nothing", key)
+	r, err := requestOf("arch 8.0", "arch 9.0;8.6+PTX", "gpu H100", "gpu A100, L4", "ops cpu_adam, utils", "ops fused_adam", "torch 2.15", "cuda 13", "python 3.11", "cpu x86-64-v3", "machine x86_64",
+		"glibc 2.28", "driver 580.1", "abi stable", "base debian:12", "keep-debug true")
+	want := wheel.Request{
+		Archs: []wheel.Arch{{Major: 8}, {Major: 8, Minor: 6, PTX: true}, {Major: 9}}, GPUs: []string{"H100", "A100", "L4"}, Ops: []string{"cpu_adam", "utils", "fused_adam"},
+		Torch: "2.15", CUDA: "13", Python: "3.11", CPU: wheel.CPUv3, Glibc: "2.28", Driver: "580.1", ABI: wheel.StableABI, Base: "debian:12", KeepDebug: true,
+	}
+	if err != nil || !reflect.DeepEqual(r, want) {
+		t.Errorf("%+v, %v", r, err)
+	}
+	for _, lines := range [][]string{{"torch 2.5.1+cu121"}, {"torch 2.5.1+cu121", "cuda 12.1"}, {"torch 2.5.1+cu121", "cuda 12"}, {"torch 2.5.1+cuda12.1"}} {
+		r, err := requestOf(lines...)
+		if r = narrowed(r); err != nil || r.Torch != "2.5.1" || r.CUDA != "12.1" {
+			t.Errorf("%q becomes torch %q for CUDA %q, %v; want 2.5.1 for 12.1", lines, r.Torch, r.CUDA, err)
 		}
 	}
-	r := Request{GPUs: []string{"V100"}}
-	r.Set("arch", []string{"8.0", "9.0"})
-	r.Set("ops", []string{"a,b", "c"})
-	if r.GPUs != nil || !slices.Equal(r.Archs, []string{"8.0", "9.0"}) || !slices.Equal(r.Ops, []string{"a", "b", "c"}) {
-		t.Errorf("%+v", r)
+	if r, err := requestOf("gpu all"); err != nil || len(narrowed(r).GPUs)+len(r.Archs) != 0 {
+		t.Errorf("--gpu all: %+v, %v; want no GPU and no arch", r, err)
+	}
+	for abi, want := range map[string]wheel.ABI{"auto": "", "torch": wheel.TorchMinor, "stable": wheel.StableABI} {
+		if r, err := requestOf("abi " + abi); err != nil || !reflect.DeepEqual(r, wheel.Request{ABI: want}) {
+			t.Errorf("%q: %+v, %v", abi, r, err)
+		}
+	}
+	if r, err := requestOf("machine aarch64"); err != nil || r.CPU != wheel.CPUArm {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if r, err := requestOf("cpu native"); err == nil && r.CPU == "" || err != nil && fault.ExitCode(err) != 2 {
+		t.Errorf("native: %+v, %v", r, err)
 	}
 }
 
@@ -125,59 +141,49 @@ func TestFlagsAsKeys(t *testing.T) {
 	}
 }
 
-// dryPlanner is a planner that plans without an engine.
-func dryPlanner(t *testing.T) *Planner {
+// openPlanner plans for a kind of backend.
+func openPlanner(t *testing.T, kind, source string) (*Planner, error) {
 	t.Helper()
 	site, err := pipeline.NewSite(pipeline.SiteOptions{}, func(string) string { return "" })
 	if err != nil {
 		t.Fatal(err)
 	}
 	report := ui.New(io.Discard, ui.Options{})
-	backend := NewBackend(BackendOptions{Kind: Dagger, Site: site, Environ: os.Environ(), Report: report})
-	t.Cleanup(func() { backend.Close() })
-	p, err := New(t.Context(), Options{Backend: backend, DryRun: true, Report: report})
-	if err != nil {
-		t.Fatal(err)
+	backend := NewBackend(BackendOptions{Kind: kind, Site: site, Environ: os.Environ(), Report: report})
+	t.Cleanup(backend.Close)
+	p, err := Open(t.Context(), Options{Report: report}, backend, source)
+	if err == nil {
+		t.Cleanup(p.Close)
 	}
-	t.Cleanup(p.Close)
-	return p
+	return p, err
 }
 
 // The same request gives the same plan, another one another plan, and neither needs an engine.
-func TestPlanWithoutEngine(t *testing.T) {
+func TestSketch(t *testing.T) {
 	t.Parallel()
-	p := dryPlanner(t)
-	plan := func(r Request) (*pipeline.Plan, string) {
-		target, err := p.OpenTarget(t.Context(), r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		made, request, err := p.PlanWithoutEngine(t.Context(), r, target)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return made, request
-	}
-	one, key := plan(Request{Archs: []string{"8.0"}})
-	same, sameKey := plan(Request{Archs: []string{"8.0"}, CPU: "x86-64-v3"})
-	if one.Digest != same.Digest || key != sameKey || key == "" {
-		t.Errorf("%s and %s, %s and %s", one.Digest, same.Digest, key, sameKey)
-	}
-	if other, otherKey := plan(Request{Archs: []string{"9.0"}}); other.Digest == one.Digest || otherKey == key {
-		t.Error("another arch gives the same plan")
-	}
-	target, err := p.OpenTarget(t.Context(), Request{Archs: []string{"8.0"}})
+	p, err := openPlanner(t, Dagger, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := p.Retarget(t.Context(), target, Request{Archs: []string{"9.0"}})
-	if err != nil || again.Spec.DeepSpeed != target.Spec.DeepSpeed || again.Spec.Archs[0].String() != "9.0" || target.Spec.Archs[0].String() != "8.0" {
-		t.Errorf("%+v, %v", again.Spec, err)
+	sketch := func(lines ...string) *pipeline.Plan {
+		r, err := requestOf(lines...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		plan, err := p.Sketch(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return plan
 	}
-	if _, err := p.Retarget(t.Context(), target, Request{ABI: "x"}); fault.ExitCode(err) != 2 {
-		t.Error(err)
+	one, same, other := sketch("arch 8.0"), sketch("arch 8.0", "cpu x86-64-v3"), sketch("arch 9.0")
+	if one.Digest != same.Digest || one.Key != same.Key || one.Key == "" || one.Source.Version == "" {
+		t.Errorf("%s and %s, %s and %s", one.Digest, same.Digest, one.Key, same.Key)
 	}
-	if _, err := p.OpenTarget(t.Context(), Request{Archs: []string{"8.0"}, DeepSpeed: filepath.Join(t.TempDir(), "none")}); err == nil {
+	if other.Digest == one.Digest || other.Key == one.Key {
+		t.Error("another arch gives the same plan")
+	}
+	if _, err := openPlanner(t, Dagger, filepath.Join(t.TempDir(), "none")); err == nil {
 		t.Error("sources that are not there are opened")
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/internal/lineerr"
-	"github.com/dsbuild/dsbuild/pipeline/planner"
 	"github.com/dsbuild/dsbuild/release/nightly"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 func read(t *testing.T, text string) (nightly.Config, string, error) {
@@ -45,9 +45,9 @@ deploy: {inventory: inventory.yaml, canary: canary, source: main, forks: 8, veri
 	want := nightly.Config{
 		Dir: filepath.Join(dir, "state"), Keep: 3,
 		Entries: []nightly.Entry{
-			{Name: "v100", Request: planner.Request{GPUs: []string{"V100"}, CPU: "x86-64-v3", Ops: ops}},
-			{Name: "arch=8.0+9.0,ops=all,keep-debug=true", Request: planner.Request{Archs: []string{"8.0", "9.0"}, CPU: "x86-64-v3", Ops: []string{"all"}, KeepDebug: true}},
-			{Name: "python=3.10", Request: planner.Request{Archs: []string{"8.6"}, CPU: "x86-64-v3", Ops: ops, Python: "3.10"}},
+			{Name: "v100", Request: wheel.Request{GPUs: []string{"V100"}, CPU: "x86-64-v3", Ops: ops}},
+			{Name: "arch=8.0+9.0,ops=all,keep-debug=true", Request: wheel.Request{Archs: []wheel.Arch{{Major: 8}, {Major: 9}}, CPU: "x86-64-v3", Ops: []string{"all"}, KeepDebug: true}},
+			{Name: "python=3.10", Request: wheel.Request{Archs: []wheel.Arch{{Major: 8, Minor: 6}}, CPU: "x86-64-v3", Ops: ops, Python: "3.10"}},
 		},
 		Sources: []nightly.Source{{Name: "release"}, {Name: "main", DeepSpeed: "git+https://github.com/deepspeedai/DeepSpeed@master"}, {Name: "fork", DeepSpeed: filepath.Join(filepath.Dir(dir), "fork")}},
 		Index:   &nightly.Index{Dir: filepath.Join(dir, "public"), URL: "https://wheels.example.org/"},

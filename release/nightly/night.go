@@ -7,6 +7,7 @@
 package nightly
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/gofrs/flock"
 
+	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
 	"github.com/dsbuild/dsbuild/internal/fault"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -25,19 +27,19 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Planner turns an entry, built from a source, into a plan.
+// Planner turns requests for wheels of one source into plans (planner.Planner).
 type Planner interface {
-	// Ask makes the plan as far as that works without an engine. request is the key of the plan in
-	// the store (pipeline.RequestDigest). Ask fetches the sources, once.
-	Ask(ctx context.Context, e Entry, s Source) (p *pipeline.Plan, request string, err error)
+	// Sketch makes the plan as far as that works without an engine, with its key in the store.
+	Sketch(ctx context.Context, r wheel.Request) (*pipeline.Plan, error)
 	// Plan makes the plan to run. Its messages begin with name.
-	Plan(ctx context.Context, name string, e Entry, s Source) (*pipeline.Plan, error)
+	Plan(ctx context.Context, name string, r wheel.Request) (*pipeline.Plan, error)
 }
 
 // Options are the settings of a night.
 type Options struct {
 	Config
-	Plans Planner
+	// Open brings a source, as --deepspeed takes it. The planner stays open until the night ends.
+	Open func(ctx context.Context, source string) (Planner, error)
 	// Build runs plans and puts the wheels into dir. It calls done with each result as soon as it exists
 	// (pipeline.Runner.RunAll).
 	Build func(ctx context.Context, dir string, jobs []pipeline.Job, done func(pipeline.Result))
@@ -65,11 +67,11 @@ type night struct {
 
 // unit is a wheel of the night: an entry built from a source.
 type unit struct {
-	name    string
-	entry   Entry
-	source  Source
-	request string
-	report  *EntryReport
+	name   string
+	entry  Entry
+	source Source
+	key    string // in the store
+	report *EntryReport
 }
 
 // Run runs a night. Its report is there as soon as the night has begun, and is written
@@ -158,28 +160,43 @@ func (n *night) begin() error {
 
 // plan finds the wheels that have changed, and plans them. A wheel that cannot be planned fails alone.
 func (n *night) plan(ctx context.Context) error {
-	for _, u := range n.units {
-		asked, request, err := n.Plans.Ask(ctx, u.entry, u.source)
-		if err != nil {
-			u.report.fail(err)
-			continue
-		}
-		u.request = request
-		if n.keepUnchanged(ctx, u, request, asked.Digest) || n.takeFromStore(ctx, u, asked) {
-			continue
-		}
-		p, err := n.Plans.Plan(ctx, u.name, u.entry, u.source)
-		switch {
-		case err != nil:
-			u.report.fail(err)
-		case !n.keepUnchanged(ctx, u, "", p.Digest):
-			n.jobs = append(n.jobs, pipeline.Job{Name: u.name, Plan: p})
-		}
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
+	for _, s := range n.Sources {
+		plans, err := n.Open(ctx, cmp.Or(s.DeepSpeed, compat.Latest))
+		for _, u := range n.units {
+			if u.source.Name != s.Name {
+				continue
+			}
+			if err == nil {
+				n.planUnit(ctx, plans, u)
+			} else {
+				u.report.fail(err)
+			}
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
 		}
 	}
 	return nil
+}
+
+// planUnit plans a wheel unless a finished one serves.
+func (n *night) planUnit(ctx context.Context, plans Planner, u *unit) {
+	sketch, err := plans.Sketch(ctx, u.entry.Request)
+	if err != nil {
+		u.report.fail(err)
+		return
+	}
+	u.key = sketch.Key
+	if n.keepUnchanged(ctx, u, sketch.Key, sketch.Digest) || n.takeFromStore(ctx, u, sketch) {
+		return
+	}
+	p, err := plans.Plan(ctx, u.name, u.entry.Request)
+	switch {
+	case err != nil:
+		u.report.fail(err)
+	case !n.keepUnchanged(ctx, u, "", p.Digest):
+		n.jobs = append(n.jobs, pipeline.Job{Name: u.name, Plan: p})
+	}
 }
 
 // keepUnchanged uses a kept build if it has the wanted plan.
@@ -221,16 +238,16 @@ func (n *night) reportKept(ctx context.Context, u *unit, b Build, status Status)
 
 // takeFromStore uses a wheel that another run has built from the wanted plan. A store
 // that cannot be read has none.
-func (n *night) takeFromStore(ctx context.Context, u *unit, asked *pipeline.Plan) bool {
-	led, _ := n.Store.PlanOfRequest(ctx, u.request)
-	for _, digest := range []string{asked.Digest, led} {
+func (n *night) takeFromStore(ctx context.Context, u *unit, sketch *pipeline.Plan) bool {
+	led, _ := n.Store.PlanOfRequest(ctx, u.key)
+	for _, digest := range []string{sketch.Digest, led} {
 		p, ok, err := n.Store.Find(ctx, digest)
-		if err != nil || !ok || len(wheel.AuditTags(p.Manifest.Name, asked.Toolchain.Glibc)) > 0 {
+		if err != nil || !ok || len(wheel.AuditTags(p.Manifest.Name, sketch.Toolchain.Glibc)) > 0 {
 			continue
 		}
 		m := p.Manifest
 		a := wheel.Artifact{Path: p.File, SHA256: m.SHA256, Size: m.Size, Cached: true, Manifest: m}
-		b, err := n.state.addBuild(ctx, u.name, u.request, n.report.ID, a)
+		b, err := n.state.addBuild(ctx, u.name, u.key, n.report.ID, a)
 		if err == nil { // it may have been pruned meanwhile
 			n.reportKept(ctx, u, b, Stored)
 			return true
@@ -263,10 +280,10 @@ func (n *night) recordBuild(ctx context.Context, u *unit, r pipeline.Result) {
 		u.report.fail(r.Err)
 		return
 	}
-	if err := n.Store.LinkRequest(ctx, u.request, r.Plan.Digest); err != nil {
+	if err := n.Store.LinkRequest(ctx, u.key, r.Plan.Digest); err != nil {
 		n.Options.Report.Warn("%s: the store could not record its targets: %v", u.name, err)
 	}
-	b, err := n.state.addBuild(ctx, u.name, u.request, n.report.ID, r.Artifact)
+	b, err := n.state.addBuild(ctx, u.name, u.key, n.report.ID, r.Artifact)
 	if err != nil {
 		u.report.fail(err)
 		return

@@ -19,13 +19,11 @@ import (
 	"github.com/dsbuild/dsbuild/internal/testkit/wheeltest"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
-	"github.com/dsbuild/dsbuild/pipeline/planner"
 	"github.com/dsbuild/dsbuild/release/nightly"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// yard plans for real and builds small wheels that say what was planned. It is a
-// nightly.Planner.
+// yard plans for real and builds small wheels that say what was planned.
 type yard struct {
 	t      *testing.T
 	tables *compat.Tables
@@ -49,38 +47,48 @@ func newYard(t *testing.T) *yard {
 	return &yard{t: t, tables: tables, dir: t.TempDir(), commit: strings.Repeat("1", 40), now: time.Date(2026, 11, 20, 2, 17, 0, 0, time.UTC)}
 }
 
-func (y *yard) resolve(e nightly.Entry, s nightly.Source, digest string) (*pipeline.Plan, error) {
-	archs, err := wheel.ParseArchs(e.Archs)
-	if err != nil {
-		return nil, err
-	}
-	tc, err := y.tables.Resolve(wheel.Request{ABI: wheel.TorchMinor, Archs: archs, Ops: []string{"cpu_adam", "fused_adam"}, CPU: wheel.CPUv3})
+func (y *yard) resolve(r wheel.Request, source, digest string) (*pipeline.Plan, error) {
+	tc, err := y.tables.Resolve(wheel.Request{ABI: wheel.TorchMinor, Archs: r.Archs, Ops: []string{"cpu_adam", "fused_adam"}, CPU: wheel.CPUv3})
 	if err != nil {
 		return nil, err
 	}
 	src := pipeline.Release(tc.DeepSpeed, tc.Source)
-	if s.DeepSpeed != "" {
+	if source != compat.Latest {
 		src = pipeline.Source{Kind: pipeline.SourceGit, Ref: "git+https://github.com/a/b@main", Commit: y.commit, SHA256: strings.Repeat(y.commit[:1], 64), Version: "0.19.9", File: "main.tar.gz"}
 	}
 	return pipeline.NewPlan(tc, src, pipeline.Base{Ref: tc.Environment.Ref, Digest: digest}, pipeline.Options{})
 }
 
-func (y *yard) Ask(_ context.Context, e nightly.Entry, s nightly.Source) (*pipeline.Plan, string, error) {
-	p, err := y.resolve(e, s, "")
-	if err != nil {
-		return nil, "", err
-	}
-	request, err := pipeline.RequestDigest(p, "auto")
-	return p, request, err
+func (y *yard) open(_ context.Context, source string) (nightly.Planner, error) {
+	return yardPlanner{y, source}, nil
 }
 
-func (y *yard) Plan(_ context.Context, _ string, e nightly.Entry, s nightly.Source) (*pipeline.Plan, error) {
-	y.asked++
-	return y.resolve(e, s, "sha256:"+strings.Repeat("ab", 32))
+// yardPlanner is a nightly.Planner of one source.
+type yardPlanner struct {
+	*yard
+	source string
+}
+
+func (p yardPlanner) Sketch(_ context.Context, r wheel.Request) (*pipeline.Plan, error) {
+	plan, err := p.resolve(r, p.source, "")
+	if err != nil {
+		return nil, err
+	}
+	plan.Key = pipeline.KeyOf(plan, "auto")
+	return plan, nil
+}
+
+func (p yardPlanner) Plan(_ context.Context, _ string, r wheel.Request) (*pipeline.Plan, error) {
+	p.asked++
+	return p.resolve(r, p.source, "sha256:"+strings.Repeat("ab", 32))
 }
 
 func entry(name, arch string) nightly.Entry {
-	return nightly.Entry{Name: name, Request: planner.Request{Archs: []string{arch}}}
+	archs, err := wheel.ParseArchs([]string{arch})
+	if err != nil {
+		panic(err)
+	}
+	return nightly.Entry{Name: name, Request: wheel.Request{Archs: archs}}
 }
 
 var errAudit = wheel.NotAsked("a wheel", []string{"an op is missing"})
@@ -137,7 +145,7 @@ func (y *yard) night(change func(*nightly.Options)) (*nightly.Report, map[string
 			Entries: []nightly.Entry{entry("a100", "8.0"), entry("h100", "9.0")},
 			Index:   &nightly.Index{Dir: filepath.Join(y.dir, "www")},
 		},
-		Plans: y, Build: y.build, Store: pipeline.Store{Dir: filepath.Join(y.dir, "store"), Keep: 10},
+		Open: y.open, Build: y.build, Store: pipeline.Store{Dir: filepath.Join(y.dir, "store"), Keep: 10},
 		Report: ui.New(testLog{y.t}, ui.Options{}), Now: func() time.Time { return y.now }, By: "tester@here",
 	}
 	if y.nodes != nil {
@@ -417,17 +425,17 @@ func TestTwoAtOnce(t *testing.T) {
 func TestFromTheStore(t *testing.T) {
 	y := newYard(t)
 	store := pipeline.Store{Dir: filepath.Join(y.dir, "store"), Keep: 10}
-	e, s := entry("a100", "8.0"), nightly.Source{Name: "release"}
-	p, err := y.Plan(t.Context(), "", e, s)
+	plans, r := yardPlanner{y, compat.Latest}, entry("a100", "8.0").Request
+	p, err := plans.Plan(t.Context(), "", r)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, request, err := y.Ask(t.Context(), e, s)
+	sketch, err := plans.Sketch(t.Context(), r)
 	if err == nil {
 		err = store.Put(t.Context(), p.Digest, y.make(filepath.Join(y.dir, "dist"), p))
 	}
 	if err == nil {
-		err = store.LinkRequest(t.Context(), request, p.Digest)
+		err = store.LinkRequest(t.Context(), sketch.Key, p.Digest)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -9,18 +9,19 @@ import (
 	"github.com/dsbuild/dsbuild/internal/lineerr"
 	"github.com/dsbuild/dsbuild/internal/yamldoc"
 	"github.com/dsbuild/dsbuild/pipeline/planner"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // Entry is a wheel of the file.
 type Entry struct {
 	Name string
-	planner.Request
+	wheel.Request
 }
 
-// setting is a key with its value: one word, or several.
+// setting is a key with its value: one text of planner.Set, or several.
 type setting struct {
 	key   string
-	words []string
+	texts []string
 	at    lineerr.Position
 }
 
@@ -50,14 +51,7 @@ func (r *reader) readWheels(p yamldoc.Pair) []Entry {
 			continue
 		}
 		e := Entry{Name: cmp.Or(name, settingsName(own), "wheel")}
-		places := map[string]lineerr.Position{}
-		for _, s := range slices.Concat(defaults, own) {
-			e.Set(s.key, s.words)
-			places[s.key] = s.at
-		}
-		planner.AddMistakes(&r.List, r.tables, e.Request, func(key string) lineerr.Position {
-			return cmp.Or(places[key], r.Place(n))
-		})
+		r.setRequest(&e.Request, slices.Concat(defaults, own))
 		if at, twice := first[e.Name]; twice {
 			r.Add(r.Place(n), "give each its own name",
 				"a second entry with the name %q; the first is at %s", lineerr.Clip(e.Name), at)
@@ -68,11 +62,42 @@ func (r *reader) readWheels(p yamldoc.Pair) []Entry {
 	return entries
 }
 
+// setRequest sets what the settings say, the later ones where several say the same: a GPU replaces an arch, too.
+func (r *reader) setRequest(q *wheel.Request, settings []setting) {
+	of := map[string]setting{}
+	for _, s := range settings {
+		if s.key == "arch" || s.key == "gpu" {
+			delete(of, "arch")
+			delete(of, "gpu")
+		}
+		of[s.key] = s
+	}
+	for _, key := range planner.Keys() {
+		for _, text := range of[key].texts {
+			if err := planner.Set(q, key, text); err != nil {
+				r.addWrong(of[key].at, err)
+			}
+		}
+	}
+	for key, err := range planner.UnknownNames(r.tables, *q) {
+		r.addWrong(of[key].at, err)
+	}
+}
+
+// addWrong adds an invalid value, but one that several entries share only once.
+func (r *reader) addWrong(at lineerr.Position, err error) {
+	text, hint := planner.FileText(err)
+	same := func(p lineerr.Problem) bool { return p.Position == at && p.Message == text }
+	if !slices.ContainsFunc(r.Problems, same) {
+		r.Add(at, hint, "%s", text)
+	}
+}
+
 // settingsName is the name of an entry without one: its settings.
 func settingsName(settings []setting) string {
 	var words []string
 	for _, s := range settings {
-		words = append(words, s.key+"="+lineerr.HideCredentials(strings.Join(s.words, "+")))
+		words = append(words, s.key+"="+lineerr.HideCredentials(strings.Join(s.texts, "+")))
 	}
 	return strings.Join(words, ",")
 }
