@@ -11,8 +11,16 @@ import (
 type Builder interface {
 	// Name returns the builder's name for the manifest.
 	Name() string
-	// Open makes the images of a plan. It reports each step, and writes its output to log.
-	Open(ctx context.Context, p *Plan, log io.Writer, rep ui.Reporter) (Workspace, error)
+	// Open makes the images of a plan.
+	Open(ctx context.Context, p *Plan, w Work) (Workspace, error)
+}
+
+// Work says how a builder works. It changes no wheel.
+type Work struct {
+	Jobs    int         // compile jobs; 0: as many as there are cores
+	NoCache bool        // compile and test anew
+	Log     io.Writer   // gets the output of each step
+	Report  ui.Reporter // gets each step
 }
 
 // Workspace runs the steps of one plan. It keeps the output of each under the step's name. A

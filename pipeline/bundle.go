@@ -35,11 +35,11 @@ type BundlePlan struct {
 // NewBundlePlan lists the steps that build companions for the wheel of p. With dependencies, a
 // last step gathers the requirements of the wheel and its companions, except torch.
 func NewBundlePlan(p *Plan, companions []Companion, dependencies bool) (*BundlePlan, error) {
-	if p.Toolchain.IsCross() {
+	if p.Toolchain().IsCross() {
 		return nil, fault.New(fault.Usage,
 			"give the nodes whole environments: dsbuild env; or make it on such a machine: --builder host",
 			"no wheelhouse for %s: dsbuild builds and collects packages for the machine on which it builds",
-			p.Toolchain.CPU.Machine())
+			p.Toolchain().CPU.Machine())
 	}
 	companions = slices.Clone(companions)
 	slices.SortFunc(companions, func(a, b Companion) int { return strings.Compare(a.Name, b.Name) })
@@ -175,7 +175,7 @@ func (r Runner) Bundle(ctx context.Context, b *BundlePlan, a wheel.Artifact) (wh
 			sources[c.Name] = &s
 		}
 	}
-	bundle, err := wheel.WriteBundle(house, b.Toolchain.Python, sources)
+	bundle, err := wheel.WriteBundle(house, b.Toolchain().Python, sources)
 	if err != nil {
 		return wheel.Bundle{}, err
 	}

@@ -86,7 +86,7 @@ func bundlePlan(t *testing.T, p *Plan, companions []Companion, dependencies bool
 }
 
 func TestBundlePlanGolden(t *testing.T) {
-	p := plan(t, image(), Options{}, nil, "8.0")
+	p := plan(t, image(), nil, "8.0")
 	was := p.Digest
 	companions := someCompanions(t)
 	b := bundlePlan(t, p, companions, true)
@@ -111,7 +111,7 @@ func TestBundlePlanGolden(t *testing.T) {
 	digests := []string{b.Digest, p.Digest}
 	for name, other := range map[string]*BundlePlan{
 		"only companions": bundlePlan(t, p, companions, false), "one companion less": bundlePlan(t, p, companions[:1], true),
-		"none": bundlePlan(t, p, nil, true), "another wheel": bundlePlan(t, plan(t, image(), Options{}, nil, "9.0"), companions, true),
+		"none": bundlePlan(t, p, nil, true), "another wheel": bundlePlan(t, plan(t, image(), nil, "9.0"), companions, true),
 	} {
 		if slices.Contains(digests, other.Digest) {
 			t.Errorf("%s: the same digest", name)
@@ -138,7 +138,7 @@ type inMemory struct {
 
 func (m *inMemory) Name() string { return "inMemory" }
 
-func (m *inMemory) Open(context.Context, *Plan, io.Writer, ui.Reporter) (Workspace, error) {
+func (m *inMemory) Open(context.Context, *Plan, Work) (Workspace, error) {
 	return m, nil
 }
 
@@ -182,7 +182,7 @@ func newMemory(t *testing.T) *inMemory {
 func TestBundleIsMade(t *testing.T) {
 	a := artifact(t, "a-1-py3-none-any.whl", "bytes")
 	out := filepath.Dir(a.Path)
-	b := bundlePlan(t, plan(t, image(), Options{}, nil, "8.0"), someCompanions(t), true)
+	b := bundlePlan(t, plan(t, image(), nil, "8.0"), someCompanions(t), true)
 	m := newMemory(t)
 	runner := Runner{
 		Store: Store{Dir: filepath.Join(t.TempDir(), "wheels"), Keep: 2}, Dir: out, Logs: t.TempDir(), Report: ui.New(io.Discard, ui.Options{}),
@@ -198,7 +198,7 @@ func TestBundleIsMade(t *testing.T) {
 		t.Errorf("ran %v, given %v", m.ran, m.given)
 	}
 	read, err := wheel.ReadBundle(filepath.Join(out, "wheelhouse"))
-	if err != nil || len(read.Wheels) != 3 || len(made.Wheels) != 3 || read.Python != b.Toolchain.Python || made.Wheels[0].Path != read.Wheels[0].Path {
+	if err != nil || len(read.Wheels) != 3 || len(made.Wheels) != 3 || read.Python != b.Toolchain().Python || made.Wheels[0].Path != read.Wheels[0].Path {
 		t.Fatalf("%+v, %v", read, err)
 	}
 	for i, want := range []wheel.BundleWheel{{Name: "aside", Why: wheel.Companion}, {Name: "hjson", Why: wheel.Dependency}, {Name: "tiny", Why: wheel.Companion, Source: &wheel.Source{Kind: SourceSdist}}} {
@@ -216,7 +216,7 @@ func TestBundleIsMade(t *testing.T) {
 
 func TestBundleThatFails(t *testing.T) {
 	a := artifact(t, "a-1-py3-none-any.whl", "bytes")
-	b := bundlePlan(t, plan(t, image(), Options{}, nil, "8.0"), someCompanions(t), false)
+	b := bundlePlan(t, plan(t, image(), nil, "8.0"), someCompanions(t), false)
 	for want, change := range map[string]func(*inMemory){
 		"step with: exit code 1":                            func(m *inMemory) { m.fail = WithStep },
 		"companion tiny: the step with made no wheel of it": func(m *inMemory) { delete(m.outputs[WithStep], "tiny") },

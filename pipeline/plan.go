@@ -100,13 +100,25 @@ type Base struct {
 	Host   bool   `json:"host,omitempty"` // this machine: Digest covers the tools found there
 }
 
+// Part is what one toolchain compiles of a wheel.
+type Part struct {
+	Toolchain compat.Toolchain
+	Ops       []compat.Op
+}
+
+// PartOf returns the part that compiles all ops of a toolchain.
+func PartOf(tc compat.Toolchain) Part { return Part{tc, tc.Ops} }
+
+// opNames returns the names of the ops, or only of those with device code.
+func (p Part) opNames(device bool) []string { return compat.Toolchain{Ops: p.Ops}.OpNames(device) }
+
 // Plan lists everything that dsbuild will do for one wheel. Two plans with the same Digest give
 // the same wheel.
 type Plan struct {
 	Name       string            `json:"-"` // in messages, of one of several wheels
 	Key        string            `json:"-"` // by which the store knows the wheel (KeyOf)
-	Toolchain  compat.Toolchain  `json:"-"`
-	Options    Options           `json:"-"`
+	Parts      []Part            `json:"-"`
+	KeepDebug  bool              `json:"-"` // leave debug information in
 	Source     Source            `json:"-"` // of DeepSpeed
 	Base       Base              `json:"base"`
 	Dockerfile string            `json:"dockerfile"`
@@ -123,31 +135,27 @@ type Plan struct {
 	Manifest wheel.Manifest `json:"-"` // of the wheel, as far as the plan knows it
 }
 
-// Options change how a plan runs. Only KeepDebug and Packages change the wheel, too.
-type Options struct {
-	Jobs      int  // compile jobs; 0: as many as there are cores
-	NoCache   bool // compile and test anew
-	KeepDebug bool // leave debug information in; this does change the wheel
-
-	// Packages are those of a toolchain that the lock of package dockerfiles does not have.
-	Packages *dockerfiles.Packages
-}
+// Toolchain returns the toolchain of the images, and of all steps but those that compile.
+func (p *Plan) Toolchain() compat.Toolchain { return p.Parts[0].Toolchain }
 
 // epoch is the value of every time in the wheel: 2024-01-01T00:00:00Z.
 const epoch = "1704067200"
 
-// NewPlan lists the steps that make the wheel for tc from src on base.
-func NewPlan(tc compat.Toolchain, src Source, base Base, opt Options) (*Plan, error) {
+// NewPlan lists the steps that make a wheel from src on base. There is one part, and packages are those of its
+// toolchain.
+func NewPlan(
+	parts []Part, src Source, base Base, packages dockerfiles.Packages, keepDebug bool,
+) (*Plan, error) {
+	if len(parts) != 1 {
+		return nil, fmt.Errorf("a wheel of %d parts: dsbuild compiles with one toolchain", len(parts))
+	}
+	part, tc := parts[0], parts[0].Toolchain
 	body, context, err := dockerfiles.Toolchain(tc.BuildMachine())
 	if err != nil {
 		return nil, err
 	}
-	packages, err := packagesOf(tc, opt)
-	if err != nil {
-		return nil, err
-	}
 	p := &Plan{
-		Toolchain: tc, Options: opt, Source: src, Base: base,
+		Parts: parts, KeepDebug: keepDebug, Source: src, Base: base,
 		Context: context, Args: imageArgs(tc, packages), Scripts: map[string]string{},
 		Packages: slices.Concat(dockerfiles.ToolPackages(string(tc.CUDASource), tc.BuildMachine()),
 			packages.Runtime, packages.Build),
@@ -164,21 +172,21 @@ func NewPlan(tc compat.Toolchain, src Source, base Base, opt Options) (*Plan, er
 	default:
 		p.Dockerfile = dockerfiles.FromImage(base.Ref) + body
 	}
-	env := buildEnv(tc, src, opt)
+	env := buildEnv(part, src, keepDebug)
 	p.Steps = []Step{
-		sourceStep(src), compileStep(env), stripStep(tc, opt), packStep(tc),
+		sourceStep(src), compileStep(env), stripStep(tc, keepDebug), packStep(tc),
 		{
 			Name: AuditStep, Title: "open the wheel again and compare it with the request", Image: Here,
 			Inputs: []string{PackStep},
 		},
-		smokeStep(tc),
+		smokeStep(part),
 	}
 	if err := p.setDigest(); err != nil {
 		return nil, err
 	}
 	p.Manifest = wheel.Manifest{
 		Source:       src.Manifest(),
-		OpsRequested: tc.OpNames(false), ArchsRequested: []string{},
+		OpsRequested: part.opNames(false), ArchsRequested: []string{},
 		Requires: tc.Needs().Node,
 		CPU:      string(tc.CPU), Base: wheel.Base{Ref: base.Ref, Digest: base.Digest}, Env: manifestEnv(env),
 		Toolchain:  wheel.Toolchain{Name: string(tc.CUDASource), Toolkit: tc.Toolkit, Nvcc: tc.Nvcc},
@@ -223,18 +231,6 @@ func crossMachine(tc compat.Toolchain) string {
 		return tc.CPU.Machine()
 	}
 	return ""
-}
-
-// packagesOf returns the Python packages of a toolchain: those of opt, or of the lock.
-func packagesOf(tc compat.Toolchain, opt Options) (dockerfiles.Packages, error) {
-	if opt.Packages != nil {
-		return *opt.Packages, nil
-	}
-	if locked, ok := LockedPackages(tc); ok {
-		return locked, nil
-	}
-	return dockerfiles.Packages{}, fmt.Errorf("%s does not have the packages of torch %s for Python %s",
-		dockerfiles.LockName, tc.Torch, tc.Python)
 }
 
 // addArchives adds to the packages that the build installed the hashes of their files, which the plan
@@ -346,14 +342,14 @@ const crossVariable = "DSBUILD_CROSS"
 // abiVariable tells the compile step the ABI, if that is not torch's C++ interface.
 const abiVariable = "DSBUILD_ABI"
 
-func stripStep(tc compat.Toolchain, opt Options) Step {
+func stripStep(tc compat.Toolchain, keepDebug bool) Step {
 	s := Step{
 		Name: StripStep, Title: "strip the ops, compile the modules, record the installed packages", Image: Toolchain,
 		Script: "strip.py", Scripts: []string{"bytecode.py"}, Inputs: []string{CompileStep},
 		Env: map[string]string{"DSBUILD_GCC": tc.GCC, "PYTHONHASHSEED": "0"},
 	}
 	addCross(s.Env, tc)
-	if opt.KeepDebug {
+	if keepDebug {
 		s.Title, s.Env[wheel.KeepDebugVariable] = "compile the modules, record the installed packages", "1"
 	}
 	return s
@@ -400,16 +396,17 @@ const (
 )
 
 // smokeStep tells the script which ops have device code: they load without a GPU, but do not run.
-func smokeStep(tc compat.Toolchain) Step {
+func smokeStep(part Part) Step {
+	tc := part.Toolchain
 	s := Step{
 		Name: SmokeStep, Title: "install it in a fresh environment and load every op", Image: Runtime,
 		Script: "smoke.sh", Scripts: []string{"smoke.py", "bytecode.py", "nogpu.py"}, Inputs: []string{CompileStep, PackStep},
 		Env: map[string]string{
 			"DS_ACCELERATOR":  "cuda",
 			"DSBUILD_CPU":     string(tc.CPU),
-			"DSBUILD_GPU_OPS": strings.Join(tc.OpNames(true), " "),
+			"DSBUILD_GPU_OPS": strings.Join(part.opNames(true), " "),
 		},
-		Args: tc.OpNames(false),
+		Args: part.opNames(false),
 	}
 	if tc.IsCross() {
 		s.Image = Toolchain // which has a Python of the wheel's machine
@@ -426,7 +423,8 @@ func addCross(env map[string]string, tc compat.Toolchain) {
 }
 
 // buildEnv returns the environment of the compile step.
-func buildEnv(tc compat.Toolchain, src Source, opt Options) map[string]string {
+func buildEnv(part Part, src Source, keepDebug bool) map[string]string {
+	tc := part.Toolchain
 	torch, cuda, _ := tc.Serves()
 	env := map[string]string{
 		// Without it a machine with no GPU builds for the accelerator "cpu",
@@ -436,7 +434,7 @@ func buildEnv(tc compat.Toolchain, src Source, opt Options) map[string]string {
 		"DS_BUILD_STRING": "+" + src.localVersion() + wheel.LocalVersion(torch, cuda, tc.Archs, tc.EveryGPU, tc.CPU),
 		"DSBUILD_CPU":     string(tc.CPU),
 		"DSBUILD_GCC":     tc.GCC,
-		"DSBUILD_OPS":     opArchs(tc),
+		"DSBUILD_OPS":     opArchs(part),
 		// DeepSpeed itself sets the C++ standard of the torch that it was released for.
 		"DSBUILD_CXX_STANDARD": tc.Standard,
 		// An extension may need C and C++ libraries no newer than torch itself needs, since 2.7.
@@ -461,7 +459,7 @@ func buildEnv(tc compat.Toolchain, src Source, opt Options) map[string]string {
 	if len(tc.Archs) > 0 {
 		env["TORCH_CUDA_ARCH_LIST"] = wheel.ArchList(tc.Archs)
 	}
-	for _, op := range tc.Ops {
+	for _, op := range part.Ops {
 		env[op.Variable] = "1"
 	}
 	if tc.ABI == wheel.StableABI {
@@ -473,7 +471,7 @@ func buildEnv(tc compat.Toolchain, src Source, opt Options) map[string]string {
 	if names := tc.Patches(); len(names) > 0 {
 		env["DSBUILD_PATCHES"] = strings.Join(names, " ")
 	}
-	if opt.KeepDebug {
+	if keepDebug {
 		env[wheel.KeepDebugVariable] = "1"
 	}
 	return env
@@ -481,10 +479,10 @@ func buildEnv(tc compat.Toolchain, src Source, opt Options) map[string]string {
 
 // opArchs returns the names of the ops. An op that is not built for all archs has its own behind
 // its name.
-func opArchs(tc compat.Toolchain) string {
+func opArchs(part Part) string {
 	var words []string
-	for _, o := range tc.Ops {
-		if o.DeviceCode && !slices.Equal(o.Archs, tc.Archs) {
+	for _, o := range part.Ops {
+		if o.DeviceCode && !slices.Equal(o.Archs, part.Toolchain.Archs) {
 			o.Name += "=" + wheel.ArchList(o.Archs)
 		}
 		words = append(words, o.Name)
@@ -500,7 +498,7 @@ func (p *Plan) auditContents(ctx context.Context, file string) (wheel.Contents, 
 	if err != nil {
 		return wheel.Contents{}, err
 	}
-	if err := v.Contents.NameNewest(file, cmp.Or(p.Toolchain.Glibc, compat.LinkGlibc)); err != nil {
+	if err := v.Contents.NameNewest(file, cmp.Or(p.Toolchain().Glibc, compat.LinkGlibc)); err != nil {
 		return wheel.Contents{}, err
 	}
 	findings := append(p.auditFindings(v.Contents), v.Findings()...)
@@ -514,15 +512,15 @@ func (p *Plan) auditContents(ctx context.Context, file string) (wheel.Contents, 
 }
 
 func (p *Plan) auditFindings(c wheel.Contents) []string {
-	archs := map[string][]wheel.Arch{}
-	for _, o := range p.Toolchain.Ops {
+	archs, tc := map[string][]wheel.Arch{}, p.Toolchain()
+	for _, o := range tc.Ops {
 		if o.DeviceCode {
 			archs[o.Name] = o.Archs
 		}
 	}
 	return wheel.Audit(c, wheel.Want{
-		Ops: p.Toolchain.OpNames(false), Archs: archs, CPU: p.Toolchain.CPU,
-		Glibc: p.Toolchain.Glibc, KeepDebug: p.Options.KeepDebug, TorchABI: p.Manifest.TorchABI,
+		Ops: tc.OpNames(false), Archs: archs, CPU: tc.CPU,
+		Glibc: tc.Glibc, KeepDebug: p.KeepDebug, TorchABI: p.Manifest.TorchABI,
 	})
 }
 
@@ -531,16 +529,17 @@ func (p *Plan) auditFindings(c wheel.Contents) []string {
 func (p *Plan) PrintSummary(w io.Writer, builder string, stored bool) error {
 	var b strings.Builder
 	p.printTarget(&b)
+	tc := p.Toolchain()
 	base := strings.TrimSpace(p.Base.Ref + " " + p.Base.Digest)
 	fmt.Fprintf(&b, "\nbuilder    %s\n", builder)
-	fmt.Fprintf(&b, "base       %s: %s, glibc %s\n", base, p.Toolchain.Environment.Name, p.Toolchain.Environment.Glibc)
-	fmt.Fprintf(&b, "toolchain  %s, and %d packages of Python\n", p.Toolchain.CUDASource, len(p.Packages))
+	fmt.Fprintf(&b, "base       %s: %s, glibc %s\n", base, tc.Environment.Name, tc.Environment.Glibc)
+	fmt.Fprintf(&b, "toolchain  %s, and %d packages of Python\n", tc.CUDASource, len(p.Packages))
 	disk, took := "25 GB", "some minutes"
 	if p.Base.Host {
 		disk = "15 GB" // no engine and no image
 	}
 	sets := 0 // of device code
-	for _, op := range p.Toolchain.Ops {
+	for _, op := range tc.Ops {
 		sets += len(op.Archs)
 	}
 	if sets > 30 {
@@ -557,7 +556,7 @@ func (p *Plan) PrintSummary(w io.Writer, builder string, stored bool) error {
 
 // printTarget writes the versions, ops and archs of the wheel.
 func (p *Plan) printTarget(w io.Writer) {
-	tc := p.Toolchain
+	tc := p.Toolchain()
 	torch, cuda, python := tc.Serves()
 	if tc.ABI == wheel.StableABI {
 		torch += " and newer (the stable ABI, built with " + tc.Torch + ")"
@@ -568,7 +567,7 @@ func (p *Plan) printTarget(w io.Writer) {
 }
 
 func (p *Plan) printLeftOut(w io.Writer) {
-	for _, left := range p.Toolchain.Left {
+	for _, left := range p.Toolchain().Left {
 		fmt.Fprintf(w, "left out   %s: %s\n", left.Name, left.Why)
 	}
 }
@@ -576,7 +575,7 @@ func (p *Plan) printLeftOut(w io.Writer) {
 // Print writes the whole plan for people: each step with its image, environment and
 // command.
 func (p *Plan) Print(w io.Writer) error {
-	tc := p.Toolchain
+	tc := p.Toolchain()
 	var b strings.Builder
 	p.printTarget(&b)
 	fmt.Fprintf(&b, "\nbase       %s\n             %s, glibc %s\n",

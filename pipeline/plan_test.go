@@ -18,24 +18,49 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-func plan(t *testing.T, base Base, opt Options, ops []string, archs ...string) *Plan {
+func plan(t *testing.T, base Base, ops []string, archs ...string) *Plan {
+	t.Helper()
+	return planFor(t, request(t, ops, archs...), Source{}, base)
+}
+
+// debugPlan is a plan that leaves debug information in.
+func debugPlan(t *testing.T, base Base, archs ...string) *Plan {
+	t.Helper()
+	r := request(t, nil, archs...)
+	r.KeepDebug = true
+	return planFor(t, r, Source{}, base)
+}
+
+// request is for the newest torch alone.
+func request(t *testing.T, ops []string, archs ...string) wheel.Request {
 	t.Helper()
 	list, err := wheel.ParseArchs(archs)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return planFor(t, wheel.Request{ABI: wheel.TorchMinor, Archs: list, Ops: ops}, Source{}, base, opt)
+	return wheel.Request{ABI: wheel.TorchMinor, Archs: list, Ops: ops}
+}
+
+// planOf is the plan of a toolchain of the lock.
+func planOf(t *testing.T, tc compat.Toolchain, src Source, base Base, keepDebug bool) *Plan {
+	t.Helper()
+	packages, _ := LockedPackages(tc) // none for a wheel that is built on aarch64
+	p, err := NewPlan([]Part{PartOf(tc)}, src, base, packages, keepDebug)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
 }
 
 // planFor is the plan of a release on the build environments dsbuild chooses among, or on
 // those given, and of sources of another kind where src is set.
-func planFor(t *testing.T, spec wheel.Request, src Source, base Base, opt Options, environments ...compat.BuildHost) *Plan {
+func planFor(t *testing.T, r wheel.Request, src Source, base Base, hosts ...compat.BuildHost) *Plan {
 	t.Helper()
 	tables, err := compat.NewTables()
 	if err != nil {
 		t.Fatal(err)
 	}
-	tc, err := tables.Resolve(spec, environments...)
+	tc, err := tables.Resolve(r, hosts...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,17 +70,13 @@ func planFor(t *testing.T, spec wheel.Request, src Source, base Base, opt Option
 	if base.Ref == "" {
 		base.Ref = tc.Environment.Ref
 	}
-	p, err := NewPlan(tc, src, base, opt)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
+	return planOf(t, tc, src, base, r.KeepDebug)
 }
 
 // A package that the build installed has the hash of the plan's file; one of an environment beside it, of
 // another version, or of the distribution has none by the plan.
 func TestInstalledPackagesHaveTheirArchives(t *testing.T) {
-	p := plan(t, image(), Options{}, []string{"cpu_adam"}, "8.0")
+	p := plan(t, image(), []string{"cpu_adam"}, "8.0")
 	torch := p.Packages[slices.IndexFunc(p.Packages, func(one dockerfiles.Package) bool { return one.Name == "torch" })]
 	installed := []wheel.Package{
 		{PURL: "pkg:pypi/torch@2.15.0"}, {PURL: "pkg:pypi/torch@2.15.0", Beside: true}, {PURL: "pkg:pypi/torch@2.15.1"}, {PURL: "pkg:deb/debian/torch@2.15.0"},
@@ -101,24 +122,24 @@ const nvidia = "nvidia/cuda:12.8.1-devel-ubuntu22.04"
 // The plan that --dry-run prints, for every CUDA source.
 func TestPlanGolden(t *testing.T) {
 	for name, p := range map[string]*Plan{
-		"a100-image":  plan(t, image(), Options{}, nil, "8.0"),
-		"a100-tar":    plan(t, tarball(), Options{}, nil, "8.0"),
-		"three-archs": plan(t, image(), Options{KeepDebug: true}, nil, "9.0+PTX", "8.0;8.6"),
-		"cpu-only":    plan(t, image(), Options{}, []string{"cpu_adam", "utils"}),
+		"a100-image":  plan(t, image(), nil, "8.0"),
+		"a100-tar":    plan(t, tarball(), nil, "8.0"),
+		"three-archs": debugPlan(t, image(), "9.0+PTX", "8.0;8.6"),
+		"cpu-only":    plan(t, image(), []string{"cpu_adam", "utils"}),
 
-		"cuda12":   planFor(t, wheel.Request{ABI: wheel.TorchMinor, Glibc: "2.31", Ops: []string{"cpu_adam", "utils"}}, Source{}, Base{}, Options{}),
-		"nvcc12":   planFor(t, wheel.Request{ABI: wheel.TorchMinor, GPUs: []string{"V100"}}, Source{}, Base{}, Options{}),
-		"debian12": planFor(t, wheel.Request{GPUs: []string{"A100"}, Torch: "2.0"}, Source{}, Base{}, Options{}),
-		"found":    planFor(t, wheel.Request{ABI: wheel.TorchMinor, GPUs: []string{"H100"}}, Source{}, Base{Ref: nvidia}, Options{}, known(t, nvidia)),
+		"cuda12":   planFor(t, wheel.Request{ABI: wheel.TorchMinor, Glibc: "2.31", Ops: []string{"cpu_adam", "utils"}}, Source{}, Base{}),
+		"nvcc12":   planFor(t, wheel.Request{ABI: wheel.TorchMinor, GPUs: []string{"V100"}}, Source{}, Base{}),
+		"debian12": planFor(t, wheel.Request{GPUs: []string{"A100"}, Torch: "2.0"}, Source{}, Base{}),
+		"found":    planFor(t, wheel.Request{ABI: wheel.TorchMinor, GPUs: []string{"H100"}}, Source{}, Base{Ref: nvidia}, known(t, nvidia)),
 		"host": planFor(t, wheel.Request{ABI: wheel.TorchMinor, GPUs: []string{"A100"}, CPU: wheel.CPUv4}, Source{},
-			Base{Ref: "host", Digest: "sha256:" + strings.Repeat("01", 32), Host: true}, Options{}, machine()),
-		"all-ops":   planFor(t, wheel.Request{GPUs: []string{"RTX 2080 Ti", "A100"}, Ops: []string{compat.AllOps}}, Source{}, Base{}, Options{}),
-		"stable":    planFor(t, wheel.Request{GPUs: []string{"A100"}, ABI: wheel.StableABI}, Source{}, Base{}, Options{}),
-		"universal": planFor(t, wheel.Request{}, Source{}, Base{}, Options{}),
+			Base{Ref: "host", Digest: "sha256:" + strings.Repeat("01", 32), Host: true}, machine()),
+		"all-ops":   planFor(t, wheel.Request{GPUs: []string{"RTX 2080 Ti", "A100"}, Ops: []string{compat.AllOps}}, Source{}, Base{}),
+		"stable":    planFor(t, wheel.Request{GPUs: []string{"A100"}, ABI: wheel.StableABI}, Source{}, Base{}),
+		"universal": planFor(t, wheel.Request{}, Source{}, Base{}),
 		"git": planFor(t, wheel.Request{GPUs: []string{"A100"}, DeepSpeed: "0.20.0", Foreign: true}, Source{
 			Kind: SourceGit, Ref: "https://example.org/DeepSpeed@main", Version: "0.20.0",
 			Commit: strings.Repeat("c0ffee1", 6)[:40], SHA256: strings.Repeat("23", 32), File: "/tmp/x/deepspeed.tar.gz",
-		}, Base{}, Options{}),
+		}, Base{}),
 	} {
 		var got bytes.Buffer
 		if err := p.Print(&got); err != nil {
@@ -141,20 +162,20 @@ func TestPlanGolden(t *testing.T) {
 }
 
 func TestDigest(t *testing.T) {
-	base := plan(t, tarball(), Options{}, nil, "8.0")
+	base := plan(t, tarball(), nil, "8.0")
 	same := tarball()
 	same.File = "/elsewhere/bookworm.tar"
-	if plan(t, same, Options{Jobs: 7, NoCache: true}, nil, "8.0").Digest != base.Digest {
-		t.Error("where the base lies and how fast it is built changes the digest")
+	if plan(t, same, nil, "8.0").Digest != base.Digest {
+		t.Error("where the base lies changes the digest")
 	}
 	other := tarball()
 	other.Digest = "sha256:" + strings.Repeat("cd", 32)
 	for what, p := range map[string]*Plan{
-		"base":  plan(t, other, Options{}, nil, "8.0"),
-		"arch":  plan(t, tarball(), Options{}, nil, "8.6"),
-		"PTX":   plan(t, tarball(), Options{}, nil, "8.0+PTX"),
-		"ops":   plan(t, tarball(), Options{}, []string{"fused_adam"}, "8.0"),
-		"debug": plan(t, tarball(), Options{KeepDebug: true}, nil, "8.0"),
+		"base":  plan(t, other, nil, "8.0"),
+		"arch":  plan(t, tarball(), nil, "8.6"),
+		"PTX":   plan(t, tarball(), nil, "8.0+PTX"),
+		"ops":   plan(t, tarball(), []string{"fused_adam"}, "8.0"),
+		"debug": debugPlan(t, tarball(), "8.0"),
 	} {
 		if p.Digest == base.Digest {
 			t.Errorf("another %s has the same digest", what)
@@ -164,7 +185,7 @@ func TestDigest(t *testing.T) {
 
 // Extensions are linked for manylinux_2_28, with the C++ standard of torch's headers.
 func TestPlanLinksForOlderLibraries(t *testing.T) {
-	for _, s := range plan(t, tarball(), Options{}, nil, "8.0").Steps {
+	for _, s := range plan(t, tarball(), nil, "8.0").Steps {
 		if s.Name != CompileStep {
 			continue
 		}
@@ -181,9 +202,9 @@ func TestPlanLinksForOlderLibraries(t *testing.T) {
 func TestManifestInPlan(t *testing.T) {
 	t.Setenv("DS_BUILD_UTILS", "of the caller")
 	t.Setenv("DS_BUILD_SECRET", "of the caller")
-	p := plan(t, tarball(), Options{}, nil, "8.0")
+	p := plan(t, tarball(), nil, "8.0")
 	m := p.Manifest
-	debug := plan(t, tarball(), Options{KeepDebug: true}, nil, "8.0").Manifest.Env[wheel.KeepDebugVariable]
+	debug := debugPlan(t, tarball(), "8.0").Manifest.Env[wheel.KeepDebugVariable]
 	if _, kept := m.Env[wheel.KeepDebugVariable]; kept || debug != "1" {
 		t.Errorf("debug information: %v, %q", kept, debug)
 	}
@@ -197,7 +218,7 @@ func TestManifestInPlan(t *testing.T) {
 
 // What a wheel lacks, or has too much of, is named.
 func TestPlanCompares(t *testing.T) {
-	p := plan(t, image(), Options{}, nil, "8.0")
+	p := plan(t, image(), nil, "8.0")
 	c := wheel.Contents{Extensions: []wheel.Extension{
 		{Path: "deepspeed/ops/adam/cpu_adam_op.so", Machine: wheel.X86, CPU: wheel.CPU{Max: wheel.CPUv3}, Stripped: true},
 		{Path: "deepspeed/ops/adam/fused_adam_op.so", Machine: wheel.X86, CPU: wheel.CPU{Max: wheel.CPUv2}, SASS: []string{"8.0"}, Stripped: true},
@@ -215,8 +236,8 @@ func TestPlanCompares(t *testing.T) {
 // The glibc of the oldest node that was named goes into the audit, and not into
 // the plan's digest: the wheel is the same.
 func TestPlanComparesGlibc(t *testing.T) {
-	asked := planFor(t, wheel.Request{Ops: []string{"cpu_adam"}, Glibc: "2.36"}, Source{}, Base{}, Options{})
-	free := planFor(t, wheel.Request{Ops: []string{"cpu_adam"}, Python: "3.11"}, Source{}, Base{}, Options{})
+	asked := planFor(t, wheel.Request{Ops: []string{"cpu_adam"}, Glibc: "2.36"}, Source{}, Base{})
+	free := planFor(t, wheel.Request{Ops: []string{"cpu_adam"}, Python: "3.11"}, Source{}, Base{})
 	if asked.Digest != free.Digest {
 		t.Errorf("another plan: %s, %s", asked.Base.Ref, free.Base.Ref)
 	}
@@ -233,7 +254,7 @@ func TestPlanComparesGlibc(t *testing.T) {
 
 // A wheel that was tampered with after it was packed does not pass the audit.
 func TestPlanAuditNamesTheDamage(t *testing.T) {
-	p := plan(t, image(), Options{}, []string{"cpu_adam", "fused_adam"}, "8.0")
+	p := plan(t, image(), []string{"cpu_adam", "fused_adam"}, "8.0")
 	p.Digest = wheeltest.PlanDigest()
 	if _, err := p.auditContents(t.Context(), wheeltest.Packed(t, t.TempDir(), wheeltest.Options{})); err != nil {
 		t.Errorf("as it was packed: %v", err)
@@ -249,10 +270,10 @@ func TestPlanAuditNamesTheDamage(t *testing.T) {
 // Only where another machine builds the wheel do the steps get its name, and the image a cross compiler.
 func TestPlanForAarch64(t *testing.T) {
 	native := compat.BuildHost{Name: "this machine", Host: true, Machine: wheel.Arm, Pythons: []string{"3.12"}, Glibc: "2.39", GCCs: []string{"13"}}
-	cross := planFor(t, wheel.Request{GPUs: []string{"GH200"}}, Source{}, Base{}, Options{})
-	here := planFor(t, wheel.Request{GPUs: []string{"H100"}}, Source{}, Base{}, Options{})
-	there := planFor(t, wheel.Request{GPUs: []string{"GH200"}}, Source{}, Base{Ref: "host", Host: true}, Options{Packages: &dockerfiles.Packages{}}, native)
-	if _, locked := LockedPackages(there.Toolchain); locked {
+	cross := planFor(t, wheel.Request{GPUs: []string{"GH200"}}, Source{}, Base{})
+	here := planFor(t, wheel.Request{GPUs: []string{"H100"}}, Source{}, Base{})
+	there := planFor(t, wheel.Request{GPUs: []string{"GH200"}}, Source{}, Base{Ref: "host", Host: true}, native)
+	if _, locked := LockedPackages(there.Toolchain()); locked {
 		t.Error("the lock has the packages for x86_64 alone")
 	}
 	for name, c := range map[string]struct {

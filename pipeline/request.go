@@ -22,43 +22,41 @@ func KeyOf(sketch *Plan, builder string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// requestSuffix ends the names of empty files in an entry of the store. Each stands for a request
-// that led to its wheel.
-const requestSuffix = ".request"
+// keySuffix ends the names of empty files in an entry of the store. Each stands for a key that led to its wheel.
+const keySuffix = ".request"
 
-// LinkRequest stores that a request led to the plan with this digest. It does nothing if the store has
-// no such wheel.
-func (s Store) LinkRequest(ctx context.Context, request, digest string) error {
+// LinkKey stores that a key led to the plan with this digest. It does nothing if the store has no such wheel.
+func (s Store) LinkKey(ctx context.Context, key, digest string) error {
 	if _, err := os.Stat(s.Dir); err != nil {
 		return nil //nolint:nilerr // an unreadable store counts as empty
 	}
 	return withLock(ctx, s.Dir, false, func() error {
-		old, err := s.readNote(request)
+		old, err := s.readNote(key)
 		if err != nil {
 			return err
 		}
 		entry := filepath.Join(s.Dir, digest)
 		if _, err := os.Stat(entry); err != nil {
-			return nil //nolint:nilerr // likewise
+			return nil //nolint:nilerr // it was not stored
 		}
 		for _, name := range old {
 			if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
 		}
-		return os.WriteFile(filepath.Join(entry, request+requestSuffix), nil, 0o644)
+		return os.WriteFile(filepath.Join(entry, key+keySuffix), nil, 0o644)
 	})
 }
 
-// readNote returns the digests that are noted for a request: normally one.
-func (s Store) readNote(request string) ([]string, error) {
+// readNote returns the files that are noted for a key: normally one.
+func (s Store) readNote(key string) ([]string, error) {
 	entries, err := os.ReadDir(s.Dir)
 	if err != nil {
 		return nil, err
 	}
 	var found []string
 	for _, e := range entries {
-		name := filepath.Join(s.Dir, e.Name(), request+requestSuffix)
+		name := filepath.Join(s.Dir, e.Name(), key+keySuffix)
 		if info, err := os.Lstat(name); err == nil && info.Mode().IsRegular() {
 			found = append(found, name)
 		}
@@ -66,13 +64,13 @@ func (s Store) readNote(request string) ([]string, error) {
 	return found, nil
 }
 
-// PlanOfRequest returns the digest of the plan that a request led to, "" if none is known.
-func (s Store) PlanOfRequest(ctx context.Context, request string) (digest string, err error) {
+// PlanOf returns the digest of the plan that a key led to, "" if none is known.
+func (s Store) PlanOf(ctx context.Context, key string) (digest string, err error) {
 	if _, err := os.Stat(s.Dir); err != nil {
 		return "", nil //nolint:nilerr // an unreadable store counts as empty
 	}
 	err = withLock(ctx, s.Dir, true, func() error {
-		notes, err := s.readNote(request)
+		notes, err := s.readNote(key)
 		if len(notes) == 1 {
 			digest = filepath.Base(filepath.Dir(notes[0]))
 		}

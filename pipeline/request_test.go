@@ -8,8 +8,8 @@ import (
 
 // A request is told apart by its plan and by the builder that was asked for.
 func TestRequest(t *testing.T) {
-	a := plan(t, image(), Options{}, nil, "8.0")
-	b := plan(t, image(), Options{}, nil, "9.0")
+	a := plan(t, image(), nil, "8.0")
+	b := plan(t, image(), nil, "9.0")
 	seen := map[string]bool{}
 	for _, p := range []*Plan{a, b} {
 		for _, builder := range []string{"auto", "host"} {
@@ -28,11 +28,11 @@ func TestStoreKnowsRequests(t *testing.T) {
 	s := Store{Dir: filepath.Join(t.TempDir(), "wheels"), Keep: 2}
 	asked := func(want string) {
 		t.Helper()
-		if got, err := s.PlanOfRequest(t.Context(), "r"); err != nil || got != want {
+		if got, err := s.PlanOf(t.Context(), "r"); err != nil || got != want {
 			t.Errorf("asked: %q, %v; want %q", got, err, want)
 		}
 	}
-	if err := s.LinkRequest(t.Context(), "r", "d1"); err != nil { // no store yet
+	if err := s.LinkKey(t.Context(), "r", "d1"); err != nil { // no store yet
 		t.Fatal(err)
 	}
 	asked("")
@@ -42,7 +42,7 @@ func TestStoreKnowsRequests(t *testing.T) {
 		}
 	}
 	for _, d := range []string{"d1", "d2", "d2"} {
-		if err := s.LinkRequest(t.Context(), "r", d); err != nil {
+		if err := s.LinkKey(t.Context(), "r", d); err != nil {
 			t.Fatal(err)
 		}
 		asked(d)
@@ -51,7 +51,7 @@ func TestStoreKnowsRequests(t *testing.T) {
 	if err != nil || !ok || p.Manifest.Name != "a-1.whl" {
 		t.Errorf("%+v, %v, %v", p, ok, err)
 	}
-	if err := s.LinkRequest(t.Context(), "r", "d3"); err != nil { // of which there is no wheel
+	if err := s.LinkKey(t.Context(), "r", "d3"); err != nil { // of which there is no wheel
 		t.Fatal(err)
 	}
 	if err := os.RemoveAll(filepath.Join(s.Dir, "d2")); err != nil {

@@ -23,6 +23,8 @@ type Runner struct {
 	Dir     string // where wheels are put (-o)
 	Logs    string // where the logs of builds are kept
 	Version string // dsbuild's own, for the manifest
+	Jobs    int    // compile jobs; 0: as many as there are cores
+	NoCache bool   // take nothing from the store, compile and test anew
 	// Builder is asked for only when something has to be built.
 	Builder func(context.Context) (Builder, error)
 	Report  ui.Reporter
@@ -58,11 +60,11 @@ func (r Runner) runPlan(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 		return wheel.Artifact{}, fault.WithHint(fmt.Errorf("output directory: %w", err),
 			"choose a folder that you can write: -o DIR")
 	}
-	if !p.Options.NoCache {
+	if !r.NoCache {
 		var a wheel.Artifact
 		ok, err := r.Store.withStoredWheel(ctx, p.Digest, func(kept Product) (err error) {
 			// The same wheel, which may have been asked for newer nodes.
-			if findings := wheel.AuditTags(kept.Manifest.Name, p.Toolchain.Glibc); len(findings) > 0 {
+			if findings := wheel.AuditTags(kept.Manifest.Name, p.Toolchain().Glibc); len(findings) > 0 {
 				return wheel.NotAsked(kept.Manifest.Name, findings)
 			}
 			a, err = r.placeWheel(ctx, kept)
@@ -136,7 +138,7 @@ func (r Runner) withWorkspace(ctx context.Context, p *Plan, use func(Workspace, 
 	defer file.Close()
 	err = func() error {
 		log := r.Site.Log(file)
-		space, err := builder.Open(ctx, p, log, r.Report)
+		space, err := builder.Open(ctx, p, Work{r.Jobs, r.NoCache, log, r.Report})
 		if err != nil {
 			return err
 		}

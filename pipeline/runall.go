@@ -9,30 +9,28 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Job is one of several wheels to build: a plan, and its name in messages.
-type Job struct {
-	Name string
-	Plan *Plan
-}
-
-// Result is the outcome of a job: a wheel or an error.
+// Result is the outcome of a plan: a wheel or an error.
 type Result struct {
-	Job
+	Plan     *Plan
 	Artifact wheel.Artifact
 	Err      error
 }
 
-// RunAll builds wheels one after another and returns the results in the order of the jobs. Equal plans are
-// built once. A failed job does not stop the others; the end of ctx stops all. If done is not nil, it is
-// called with each result as soon as it exists.
-func (r Runner) RunAll(ctx context.Context, jobs []Job, done func(Result)) []Result {
-	results := make([]Result, len(jobs))
-	first := map[string]*Result{} // by plan
-	files := map[string]string{}  // the jobs that own the file names in Dir
-	for i, j := range jobs {
+// RunAll builds wheels one after another and returns the results in the order of the plans, which have names. Equal
+// plans are built once. A failed build does not stop the others; the end of ctx stops all. The store notes the key of
+// each wheel. If done is not nil, it is called with each result as soon as it exists.
+func (r Runner) RunAll(ctx context.Context, plans []*Plan, done func(Result)) []Result {
+	results := make([]Result, len(plans))
+	first := map[string]*Result{} // by digest
+	files := map[string]string{}  // the plans that own the file names in Dir
+	for i, p := range plans {
 		result := &results[i]
-		result.Job = j
-		equal := first[j.Plan.Digest]
+		result.Plan = p
+		one := r
+		if len(plans) > 1 {
+			one.Report = ui.Prefixed(r.Report, p.Name)
+		}
+		equal := first[p.Digest]
 		switch {
 		case equal != nil:
 			result.Artifact, result.Err = equal.Artifact, equal.Err
@@ -40,21 +38,22 @@ func (r Runner) RunAll(ctx context.Context, jobs []Job, done func(Result)) []Res
 		case ctx.Err() != nil:
 			result.Err = context.Cause(ctx)
 		default:
-			first[j.Plan.Digest] = result
-			one := r
-			if len(jobs) > 1 {
-				one.Report = ui.Prefixed(r.Report, j.Name)
-			}
+			first[p.Digest] = result
 			one.claim = func(name string) error {
 				if owner, taken := files[name]; taken {
 					return SameNameError(name, owner)
 				}
-				files[name] = j.Name
+				files[name] = p.Name
 				return nil
 			}
-			result.Artifact, result.Err = one.Run(ctx, j.Plan)
+			result.Artifact, result.Err = one.Run(ctx, p)
 			if result.Err != nil && ctx.Err() == nil {
 				r.Site.Reporter(one.Report).Warn("failed: %v", result.Err)
+			}
+		}
+		if result.Err == nil && p.Key != "" {
+			if err := r.Store.LinkKey(ctx, p.Key, p.Digest); err != nil {
+				one.Report.Warn("the store could not record its targets: %v", err)
 			}
 		}
 		if done != nil {

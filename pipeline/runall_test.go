@@ -29,9 +29,9 @@ func newTrial() *trial {
 
 func (y *trial) Name() string { return "trial" }
 
-func (y *trial) Open(_ context.Context, p *Plan, _ io.Writer, rep ui.Reporter) (Workspace, error) {
+func (y *trial) Open(_ context.Context, p *Plan, w Work) (Workspace, error) {
 	y.opened = append(y.opened, p.Digest)
-	rep.Step("base: nothing").End(ui.Done, "")
+	w.Report.Step("base: nothing").End(ui.Done, "")
 	return &trialSpace{y, p}, nil
 }
 
@@ -56,11 +56,11 @@ func (s *trialSpace) Export(_ context.Context, step, dir string) error {
 	return os.CopyFS(dir, os.DirFS(s.plan.Source.File))
 }
 
-// jobs are as many plans whose wheels differ in their version.
-func jobs(t *testing.T, n int) []Job {
+// severalPlans are n plans whose wheels differ in their version.
+func severalPlans(t *testing.T, n int) []*Plan {
 	t.Helper()
-	p := plan(t, image(), Options{}, []string{"cpu_adam", "fused_adam"}, "8.0")
-	all := make([]Job, n)
+	p := plan(t, image(), []string{"cpu_adam", "fused_adam"}, "8.0")
+	all := make([]*Plan, n)
 	for i := range all {
 		dir := t.TempDir()
 		wheeltest.Compiled(t, dir, wheeltest.Options{Version: fmt.Sprintf("0.19.%d", i)})
@@ -72,7 +72,8 @@ func jobs(t *testing.T, n int) []Job {
 		one.Digest = strings.Repeat(fmt.Sprintf("%02x", i), 32)
 		one.Manifest.PlanDigest = one.Digest
 		one.Source.File = dir
-		all[i] = Job{fmt.Sprint("w", i), &one}
+		one.Name = fmt.Sprint("w", i)
+		all[i] = &one
 	}
 	return all
 }
@@ -91,39 +92,46 @@ func failures(results []Result) map[string]string {
 	out := map[string]string{}
 	for _, r := range results {
 		if r.Err != nil {
-			out[r.Name] = r.Err.Error()
+			out[r.Plan.Name] = r.Err.Error()
 		}
 	}
 	return out
 }
 
-// A failing job stops no other. Lines name their job. Equal plans are built once. Each result arrives in order.
+// A failing build stops no other. Lines name their plan. Equal plans are built once. Each result arrives in order.
 func TestRunAll(t *testing.T) {
 	var said bytes.Buffer
 	y := newTrial()
-	all := append(jobs(t, 3), Job{})
-	all[3] = Job{"again", all[0].Plan}
+	all := severalPlans(t, 3)
+	again := *all[0]
+	again.Name, again.Key, all[2].Key = "again", "asked again", "asked"
+	all = append(all, &again)
 	y.step = func(_ context.Context, digest string) error {
-		if digest == all[1].Plan.Digest {
+		if digest == all[1].Digest {
 			return errors.New("step compile: boom")
 		}
 		return nil
 	}
 	r := y.runner(t, &said)
 	var done []string
-	results := r.RunAll(t.Context(), all, func(r Result) { done = append(done, r.Name) })
+	results := r.RunAll(t.Context(), all, func(r Result) { done = append(done, r.Plan.Name) })
 	if bad := failures(results); len(bad) != 1 || !strings.Contains(bad["w1"], "boom") {
 		t.Errorf("failed: %v", bad)
 	}
-	if !slices.Equal(y.opened, []string{all[0].Plan.Digest, all[1].Plan.Digest, all[2].Plan.Digest}) || !slices.Equal(done, []string{"w0", "w1", "w2", "again"}) {
+	if !slices.Equal(y.opened, []string{all[0].Digest, all[1].Digest, all[2].Digest}) || !slices.Equal(done, []string{"w0", "w1", "w2", "again"}) {
 		t.Errorf("built %q, done %q", y.opened, done)
 	}
-	if a, b := results[0].Artifact, results[3].Artifact; a.SHA256 == "" || a.SHA256 != b.SHA256 || a.Cached || !b.Cached || results[3].Name != "again" {
+	if a, b := results[0].Artifact, results[3].Artifact; a.SHA256 == "" || a.SHA256 != b.SHA256 || a.Cached || !b.Cached || results[3].Plan != &again {
 		t.Errorf("equal plans: %+v, %+v", a, b)
 	}
 	for _, want := range []string{"[w0] base: nothing", "[w1] failed: step compile: boom"} {
 		if !strings.Contains(said.String(), want) {
 			t.Errorf("no %q in\n%s", want, &said)
+		}
+	}
+	for _, p := range all[2:] {
+		if digest, err := r.Store.PlanOf(t.Context(), p.Key); err != nil || digest != p.Digest {
+			t.Errorf("the key %s leads to %q, %v", p.Key, digest, err)
 		}
 	}
 	sums, err := os.ReadFile(filepath.Join(r.Dir, wheel.SumsName))
@@ -147,7 +155,7 @@ func TestRunAllWithoutABuilder(t *testing.T) {
 		}
 		return y, nil
 	}
-	if bad := failures(r.RunAll(t.Context(), jobs(t, 2), nil)); len(bad) != 1 || bad["w0"] != "no route" {
+	if bad := failures(r.RunAll(t.Context(), severalPlans(t, 2), nil)); len(bad) != 1 || bad["w0"] != "no route" {
 		t.Errorf("%v", bad)
 	}
 }
@@ -160,7 +168,7 @@ func TestRunAllIsInterrupted(t *testing.T) {
 		cancel(why)
 		return context.Cause(ctx)
 	}
-	results := y.runner(t, io.Discard).RunAll(ctx, jobs(t, 3), nil)
+	results := y.runner(t, io.Discard).RunAll(ctx, severalPlans(t, 3), nil)
 	if len(y.opened) != 1 {
 		t.Errorf("opened %v", y.opened)
 	}
@@ -171,8 +179,8 @@ func TestRunAllIsInterrupted(t *testing.T) {
 
 // Two wheels with the same file name cannot be in one directory: the second is rejected.
 func TestRunAllRejectsOneNameTwice(t *testing.T) {
-	all := jobs(t, 2)
-	all[1].Plan.Source.File = all[0].Plan.Source.File
+	all := severalPlans(t, 2)
+	all[1].Source.File = all[0].Source.File
 	results := newTrial().runner(t, io.Discard).RunAll(t.Context(), all, nil)
 	if results[0].Err != nil || results[1].Err == nil || !strings.Contains(results[1].Err.Error(), "is already used by w0") {
 		t.Errorf("%v, %v", results[0].Err, results[1].Err)

@@ -353,10 +353,7 @@ func TestStablePlan(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p, err := NewPlan(tc, Release(tc.DeepSpeed, tc.Source), image(), Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := planOf(t, tc, Release(tc.DeepSpeed, tc.Source), image(), false)
 		stable := abi != wheel.TorchMinor
 		for _, name := range []string{"stable.py", "stable/loader.py", "stable/exports.map", "stable/include/torch/extension.h", "stable/include/dsbuild/tensor.h"} {
 			if _, has := p.Scripts[name]; has != stable {

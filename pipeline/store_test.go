@@ -158,7 +158,7 @@ type fake struct {
 }
 
 func (f *fake) Name() string { return "fake" }
-func (f *fake) Open(context.Context, *Plan, io.Writer, ui.Reporter) (Workspace, error) {
+func (f *fake) Open(context.Context, *Plan, Work) (Workspace, error) {
 	return f, f.err
 }
 func (f *fake) Run(context.Context, Step) error { return nil }
@@ -175,7 +175,7 @@ func (f *fake) Export(_ context.Context, step, dir string) error {
 }
 
 func TestRunnerAnswersFromTheStore(t *testing.T) {
-	p := plan(t, image(), Options{}, nil, "8.0")
+	p := plan(t, image(), nil, "8.0")
 	r := Runner{
 		Store: Store{Dir: t.TempDir(), Keep: 2}, Dir: t.TempDir(), Report: ui.New(io.Discard, ui.Options{}),
 		Builder: func(context.Context) (Builder, error) { return nil, errors.New("no engine") },
@@ -193,20 +193,20 @@ func TestRunnerAnswersFromTheStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	for glibc, fits := range map[string]bool{"2.36": true, "2.34": false} {
-		p.Toolchain.Glibc = glibc
+		p.Parts[0].Toolchain.Glibc = glibc
 		_, err := r.Run(t.Context(), p)
 		if (err == nil) != fits || !fits && (fault.ExitCode(err) != fault.Wheel || !strings.Contains(fault.Hint(err), "--base")) {
 			t.Errorf("stored, and asked for glibc %s: %v", glibc, err)
 		}
 	}
-	p.Options.NoCache = true
+	r.NoCache = true
 	if _, err := r.Run(t.Context(), p); err == nil {
 		t.Error("--no-cache read the store")
 	}
 }
 
 func TestRunnerKeepsTheLogOfAFailure(t *testing.T) {
-	p := plan(t, image(), Options{}, nil, "8.0")
+	p := plan(t, image(), nil, "8.0")
 	out := t.TempDir()
 	r := Runner{
 		Store: Store{Dir: t.TempDir(), Keep: 2}, Dir: out, Report: ui.New(io.Discard, ui.Options{}), Logs: t.TempDir(),
@@ -227,7 +227,7 @@ func TestRunnerKeepsTheLogOfAFailure(t *testing.T) {
 // The strip step's wheel is packed, audited and handed out, with its manifest
 // and its statement; one that is not what was asked is not, nor kept.
 func TestRunnerPacksAndAudits(t *testing.T) {
-	p := plan(t, image(), Options{}, []string{"cpu_adam", "fused_adam"}, "8.0")
+	p := plan(t, image(), []string{"cpu_adam", "fused_adam"}, "8.0")
 	for name, c := range map[string]struct {
 		ops  []wheeltest.Op
 		want string
@@ -253,7 +253,7 @@ func TestRunnerPacksAndAudits(t *testing.T) {
 		}
 		var said bytes.Buffer
 		r.Report = ui.New(&said, ui.Options{})
-		p.Toolchain.Glibc = map[string]string{"glibc": "2.0"}[name]
+		p.Parts[0].Toolchain.Glibc = map[string]string{"glibc": "2.0"}[name]
 		a, err := r.Run(t.Context(), p)
 		left, _ := os.ReadDir(r.Dir)
 		kept, _ := os.ReadDir(r.Store.Dir)
@@ -305,7 +305,7 @@ func TestInterruptedWaitForALock(t *testing.T) {
 
 // The folder of logs keeps the newest, and does not grow for ever.
 func TestOldLogsGo(t *testing.T) {
-	dir, p := t.TempDir(), plan(t, image(), Options{}, nil, "8.0")
+	dir, p := t.TempDir(), plan(t, image(), nil, "8.0")
 	for i := range keptLogs + 3 {
 		name := filepath.Join(dir, fmt.Sprintf("wheel-%04d-x.log", i))
 		old := time.Now().Add(time.Duration(i-1000) * time.Hour)

@@ -299,10 +299,10 @@ type wheelsPlan struct {
 	Plans []wheelPlan `json:"plans"`
 }
 
-func newWheelsPlan(jobs []pipeline.Job) wheelsPlan {
+func newWheelsPlan(plans []*pipeline.Plan) wheelsPlan {
 	doc := wheelsPlan{Plans: []wheelPlan{}}
-	for _, j := range jobs {
-		doc.Plans = append(doc.Plans, wheelPlan{Name: j.Name, Digest: j.Plan.Digest, Plan: j.Plan})
+	for _, p := range plans {
+		doc.Plans = append(doc.Plans, wheelPlan{Name: p.Name, Digest: p.Digest, Plan: p})
 	}
 	return doc
 }

@@ -156,10 +156,11 @@ func (f buildFlags) open(ctx context.Context, a *app, site pipeline.Site, opt pl
 	backend := planner.NewBackend(planner.BackendOptions{
 		Kind: f.builder, Engine: f.engine, Site: site, Environ: os.Environ(), Report: a.reporter,
 	})
-	opt.Plan, opt.Report = pipeline.Options{Jobs: f.jobs, NoCache: f.noCache}, a.reporter
+	opt.Report = a.reporter
 	return &buildTools{backend: backend, options: opt, endSign: done, runner: pipeline.Runner{
-		Builder: backend.OpenBuilder, Sign: sign, Site: site, Version: a.version, Report: a.reporter,
-		Store: pipeline.DefaultStore(), Dir: f.out, Logs: pipeline.DefaultLogs(),
+		Builder: backend.OpenBuilder, Jobs: f.jobs, NoCache: f.noCache, Sign: sign, Site: site, Version: a.version,
+		Report: a.reporter,
+		Store:  pipeline.DefaultStore(), Dir: f.out, Logs: pipeline.DefaultLogs(),
 	}}, nil
 }
 
@@ -202,8 +203,8 @@ func (f buildFlags) openShip(
 	}
 	return t, ship.Options{
 		Want: r, Plans: plans,
-		Build: func(ctx context.Context, jobs []pipeline.Job) []pipeline.Result {
-			return t.runner.RunAll(ctx, jobs, nil)
+		Build: func(ctx context.Context, plans []*pipeline.Plan) []pipeline.Result {
+			return t.runner.RunAll(ctx, plans, nil)
 		},
 		Store: t.runner.Store, Dir: f.out, Fresh: f.noCache, Sign: t.runner.Sign, Report: a.reporter,
 	}, nil

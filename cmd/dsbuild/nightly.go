@@ -113,10 +113,10 @@ func (f nightlyFlags) runNight(
 	defer tools.Close()
 	opt.Sign = tools.runner.Sign
 	opt.Open = func(ctx context.Context, source string) (nightly.Planner, error) { return tools.planner(ctx, source) }
-	opt.Build = func(ctx context.Context, dir string, jobs []pipeline.Job, done func(pipeline.Result)) {
+	opt.Build = func(ctx context.Context, dir string, plans []*pipeline.Plan, done func(pipeline.Result)) {
 		runner := tools.runner
 		runner.Dir = dir
-		runner.RunAll(ctx, jobs, done)
+		runner.RunAll(ctx, plans, done)
 	}
 	return nightly.Run(ctx, opt)
 }

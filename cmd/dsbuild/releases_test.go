@@ -164,7 +164,7 @@ func TestNightTakesTheNewestRelease(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]string{packageIndex(t): "0.19.9", "http://127.0.0.1:9": "0.19.8"} {
 		plan, err := indexPlanner(t, url, compat.Latest).Sketch(t.Context(), wheel.Request{Archs: []wheel.Arch{{Major: 8}}})
-		if err != nil || plan.Toolchain.DeepSpeed != want {
+		if err != nil || plan.Toolchain().DeepSpeed != want {
 			t.Errorf("%s: %+v, %v", url, plan, err)
 		}
 	}
@@ -205,7 +205,7 @@ func TestShipToFourKindsOfNodes(t *testing.T) {
 				for _, i := range group.Nodes {
 					names = append(names, members[i].Name)
 				}
-				tc := plan.Toolchain
+				tc := plan.Toolchain()
 				var archs []string
 				for _, a := range tc.Archs {
 					archs = append(archs, a.String())

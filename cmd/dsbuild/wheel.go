@@ -113,18 +113,18 @@ func runWheel(ctx context.Context, a *app, f wheelFlags) (err error) {
 		return usagef("--with and --bundle work for one wheel only, and these GPUs are in machines with different CPUs: " +
 			"give --machine")
 	}
-	var jobs []pipeline.Job
+	var planned []*pipeline.Plan
 	for _, r := range requests {
 		plan, err := plans.Plan(ctx, r.CPU.Machine(), r)
 		if err != nil {
 			return err
 		}
-		jobs = append(jobs, pipeline.Job{Name: plan.Name, Plan: plan})
+		planned = append(planned, plan)
 	}
 	if f.dryRun {
-		return f.printPlans(ctx, a, jobs)
+		return f.printPlans(ctx, a, planned)
 	}
-	return f.buildSeveral(ctx, a, tools, jobs)
+	return f.buildSeveral(ctx, a, tools, planned)
 }
 
 // buildOne builds one wheel and its wheelhouse, or prints their plans.
@@ -139,9 +139,9 @@ func (f wheelFlags) buildOne(
 	if err != nil {
 		return err
 	}
-	if _, _, python := plan.Toolchain.Serves(); house != nil && python != plan.Toolchain.Python {
+	if _, _, python := plan.Toolchain().Serves(); house != nil && python != plan.Toolchain().Python {
 		a.reporter.Note("the wheelhouse is for Python %s alone, the wheel for Python %s: "+
-			"dsbuild ship --deps bundle makes one for each Python of the nodes", plan.Toolchain.Python, python)
+			"dsbuild ship --deps bundle makes one for each Python of the nodes", plan.Toolchain().Python, python)
 	}
 	if f.dryRun {
 		return f.printDryRun(ctx, a, plan, house)
@@ -165,11 +165,11 @@ func (f wheelFlags) buildOne(
 }
 
 // buildSeveral builds wheels for several machines.
-func (f wheelFlags) buildSeveral(ctx context.Context, a *app, tools *buildTools, jobs []pipeline.Job) error {
-	results := tools.runner.RunAll(ctx, jobs, nil)
+func (f wheelFlags) buildSeveral(ctx context.Context, a *app, tools *buildTools, plans []*pipeline.Plan) error {
+	results := tools.runner.RunAll(ctx, plans, nil)
 	built := newWheelsResult(nil)
 	for _, r := range results {
-		built.add(nil, r.Name, r.Artifact, r.Err)
+		built.add(nil, r.Plan.Name, r.Artifact, r.Err)
 	}
 	if err := built.print(a, f.json); err != nil {
 		return err
@@ -185,7 +185,7 @@ func (f wheelFlags) buildSeveral(ctx context.Context, a *app, tools *buildTools,
 		if r.Err == nil {
 			continue
 		}
-		failed = append(failed, r.Name)
+		failed = append(failed, r.Plan.Name)
 		if fault.ExitCode(r.Err) != exitWheel {
 			code = exitFailed
 		}
@@ -198,19 +198,19 @@ func (f wheelFlags) buildSeveral(ctx context.Context, a *app, tools *buildTools,
 }
 
 // printPlans prints the plans of several wheels.
-func (f wheelFlags) printPlans(ctx context.Context, a *app, jobs []pipeline.Job) error {
+func (f wheelFlags) printPlans(ctx context.Context, a *app, plans []*pipeline.Plan) error {
 	if f.json {
-		return ui.JSON(a.stdout, newWheelsPlan(jobs))
+		return ui.JSON(a.stdout, newWheelsPlan(plans))
 	}
-	for i, j := range jobs {
+	for i, p := range plans {
 		gap := ""
 		if i > 0 {
 			gap = "\n"
 		}
-		if _, err := fmt.Fprintf(a.stdout, "%s== %s\n", gap, j.Name); err != nil {
+		if _, err := fmt.Fprintf(a.stdout, "%s== %s\n", gap, p.Name); err != nil {
 			return err
 		}
-		if err := f.printPlan(ctx, a, j.Plan); err != nil {
+		if err := f.printPlan(ctx, a, p); err != nil {
 			return err
 		}
 	}

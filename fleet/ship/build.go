@@ -9,7 +9,7 @@ import (
 
 // buildMissing plans and builds the wheels that were not found.
 func (s *Ship) buildMissing(ctx context.Context) {
-	var jobs []pipeline.Job
+	var plans []*pipeline.Plan
 	for _, w := range s.selection.Wheels {
 		if w.State == ToBuild && ctx.Err() != nil {
 			w.markFailed(context.Cause(ctx))
@@ -22,32 +22,29 @@ func (s *Ship) buildMissing(ctx context.Context) {
 			w.markFailed(err)
 			continue
 		}
-		p.Key = w.Plan.Key
+		p.Name, p.Key = w.Name, w.Plan.Key
 		w.Plan = p
-		jobs = append(jobs, pipeline.Job{Name: w.Name, Plan: p})
+		plans = append(plans, p)
 	}
-	if len(jobs) == 0 {
+	if len(plans) == 0 {
 		return
 	}
 	s.built = true
-	for i, r := range s.opt.Build(ctx, jobs) {
-		at := slices.IndexFunc(s.selection.Wheels, func(w *Delivery) bool { return w.Name == jobs[i].Name })
-		s.recordBuild(ctx, r, s.selection.Wheels[at])
+	for _, r := range s.opt.Build(ctx, plans) {
+		at := slices.IndexFunc(s.selection.Wheels, func(w *Delivery) bool { return w.Plan == r.Plan })
+		s.selection.Wheels[at].recordBuild(r)
 	}
 }
 
 // recordBuild records the result of a build.
-func (s *Ship) recordBuild(ctx context.Context, r pipeline.Result, w *Delivery) {
+func (d *Delivery) recordBuild(r pipeline.Result) {
 	if r.Err != nil {
-		w.markFailed(r.Err)
+		d.markFailed(r.Err)
 		return
 	}
-	w.State, w.Artifact = Built, r.Artifact
+	d.State, d.Artifact = Built, r.Artifact
 	if r.Artifact.Cached {
-		w.State = Stored
-	}
-	if err := s.opt.Store.LinkRequest(ctx, w.Plan.Key, w.Plan.Digest); err != nil {
-		s.opt.Report.Warn("%s: the store could not record its targets: %v", w.Name, err)
+		d.State = Stored
 	}
 }
 

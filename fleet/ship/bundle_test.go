@@ -15,6 +15,10 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
+func planWith(tc compat.Toolchain) *pipeline.Plan {
+	return &pipeline.Plan{Parts: []pipeline.Part{pipeline.PartOf(tc)}}
+}
+
 // pythonPlanner plans for the Python that is asked for, but not for 3.14.
 type pythonPlanner struct{}
 
@@ -30,20 +34,20 @@ func (pythonPlanner) Plan(_ context.Context, _ string, s wheel.Request) (*pipeli
 	if s.Python == "3.14" {
 		return nil, errors.New("this machine has no Python 3.14")
 	}
-	return &pipeline.Plan{Toolchain: compat.Toolchain{Python: s.Python}}, nil
+	return planWith(compat.Toolchain{Python: s.Python}), nil
 }
 
 // A wheel for several Pythons gets a wheelhouse for each Python of the nodes that lack packages.
 func TestBundleForEachPython(t *testing.T) {
-	built := &pipeline.Plan{Toolchain: compat.Toolchain{Python: "3.11"}}
+	built := planWith(compat.Toolchain{Python: "3.11"})
 	w := &Delivery{Name: "py3-torch2.10-v3", State: Built, Plan: built}
 	loaded := &wheel.Loaded{Requires: []string{"hjson"}}
 	made := map[string]string{}
 	s := &Ship{opt: Options{
 		Plans: pythonPlanner{}, Report: ui.New(t.Output(), ui.Options{}),
 		Bundle: func(_ context.Context, name string, p *pipeline.Plan, _ wheel.Artifact) (*wheel.Bundle, error) {
-			made[name] = p.Toolchain.Python
-			return &wheel.Bundle{Python: p.Toolchain.Python}, nil
+			made[name] = p.Toolchain().Python
+			return &wheel.Bundle{Python: p.Toolchain().Python}, nil
 		},
 	}}
 	for i, python := range []string{"3.12.3", "3.11.2", "3.12.1", "3.13.0", "3.14.0"} {

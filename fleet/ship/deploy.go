@@ -102,7 +102,7 @@ func (s *Ship) makeBundle(ctx context.Context, w *Delivery, python string) (*whe
 	if spec.Python == "" {
 		name += "-cp" + strings.ReplaceAll(python, ".", "")
 	}
-	if w.State != Built || p.Toolchain.Python != python { // planned without an engine, or for another Python
+	if w.State != Built || p.Toolchain().Python != python { // planned without an engine, or for another Python
 		spec.Python = python
 		var err error
 		if p, err = s.opt.Plans.Plan(ctx, name, spec); err != nil {

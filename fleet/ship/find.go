@@ -32,7 +32,7 @@ func (s *Ship) find(ctx context.Context) error {
 
 // findFinished looks for a finished wheel in the store, and in Options.Dir.
 func (s *Ship) findFinished(ctx context.Context, w *Delivery) error {
-	led, err := s.opt.Store.PlanOfRequest(ctx, w.Plan.Key)
+	led, err := s.opt.Store.PlanOf(ctx, w.Plan.Key)
 	if err != nil {
 		return fmt.Errorf("store: %w", err)
 	}

@@ -239,8 +239,9 @@ func (w *works) resolve(r wheel.Request, digest string) (*pipeline.Plan, error) 
 	if err != nil {
 		return nil, err
 	}
-	return pipeline.NewPlan(tc, pipeline.Release(tc.DeepSpeed, tc.Source),
-		pipeline.Base{Ref: tc.Environment.Ref, Digest: digest}, pipeline.Options{})
+	packages, _ := pipeline.LockedPackages(tc)
+	return pipeline.NewPlan([]pipeline.Part{pipeline.PartOf(tc)}, pipeline.Release(tc.DeepSpeed, tc.Source),
+		pipeline.Base{Ref: tc.Environment.Ref, Digest: digest}, packages, false)
 }
 
 // Group implements ship.Planner.
@@ -267,16 +268,16 @@ func (w *works) Plan(_ context.Context, name string, r wheel.Request) (*pipeline
 	return w.resolve(r, "sha256:"+strings.Repeat("ab", 32))
 }
 
-func (w *works) build(ctx context.Context, jobs []pipeline.Job) []pipeline.Result {
-	results := make([]pipeline.Result, len(jobs))
-	for i, j := range jobs {
-		results[i].Job = j
-		w.built = append(w.built, j.Name)
-		if results[i].Err = w.during(j.Name); results[i].Err == nil && ctx.Err() != nil {
+func (w *works) build(ctx context.Context, plans []*pipeline.Plan) []pipeline.Result {
+	results := make([]pipeline.Result, len(plans))
+	for i, p := range plans {
+		results[i].Plan = p
+		w.built = append(w.built, p.Name)
+		if results[i].Err = w.during(p.Name); results[i].Err == nil && ctx.Err() != nil {
 			results[i].Err = context.Cause(ctx)
 		}
 		if results[i].Err == nil {
-			results[i].Artifact, results[i].Err = w.make(j.Plan)
+			results[i].Artifact, results[i].Err = w.make(p)
 		}
 	}
 	return results
@@ -285,7 +286,7 @@ func (w *works) build(ctx context.Context, jobs []pipeline.Job) []pipeline.Resul
 // make packs a wheel of a plan. Its operator is Python; the shared object beside
 // it is what the wheel is judged by.
 func (w *works) make(p *pipeline.Plan) (wheel.Artifact, error) {
-	tc := p.Toolchain
+	tc := p.Toolchain()
 	var archs []string
 	for _, a := range tc.Archs {
 		archs = append(archs, a.Capability())
@@ -304,7 +305,10 @@ func (w *works) make(p *pipeline.Plan) (wheel.Artifact, error) {
 	if err != nil {
 		return a, err
 	}
-	return a, w.fleet.store.Put(w.t.Context(), p.Digest, a)
+	if err := w.fleet.store.Put(w.t.Context(), p.Digest, a); err != nil {
+		return a, err
+	}
+	return a, w.fleet.store.LinkKey(w.t.Context(), p.Key, p.Digest)
 }
 
 // code is the exit code that an error asks for.

@@ -27,9 +27,9 @@ func (s *Selection) Groups() []report.Group {
 			g.Seconds = w.Artifact.Seconds
 		}
 		if plan := w.Plan; plan != nil {
-			g.Torch, g.CUDA, g.Python = plan.Toolchain.Serves()
-			g.CPU, g.Ops, g.PlanDigest = string(plan.Toolchain.CPU), plan.Toolchain.OpNames(false), plan.Digest
-			archs = plan.Toolchain.Archs
+			g.Torch, g.CUDA, g.Python = plan.Toolchain().Serves()
+			g.CPU, g.Ops, g.PlanDigest = string(plan.Toolchain().CPU), plan.Toolchain().OpNames(false), plan.Digest
+			archs = plan.Toolchain().Archs
 		}
 		for _, a := range archs {
 			g.Archs = append(g.Archs, a.String())
@@ -139,7 +139,7 @@ func (d *Delivery) describe() []string {
 		lines = append(lines, "  already running on "+ui.FoldNames(d.Running))
 	}
 	if d.Plan != nil {
-		tc := d.Plan.Toolchain
+		tc := d.Plan.Toolchain()
 		torch, cuda, python := tc.Serves()
 		cuda = "CUDA " + cuda
 		if tc.ABI == wheel.StableABI {

@@ -92,7 +92,7 @@ func (d *Delivery) markFailed(err error) { d.State, d.Err = Failed, err }
 // useFinished uses a finished wheel instead of a build. It refuses a wheel that needs a newer
 // glibc than the nodes have: a plan's digest does not include that.
 func (d *Delivery) useFinished(p pipeline.Product, state State) bool {
-	if len(wheel.AuditTags(p.Manifest.Name, d.Plan.Toolchain.Glibc)) > 0 {
+	if len(wheel.AuditTags(p.Manifest.Name, d.Plan.Toolchain().Glibc)) > 0 {
 		return false
 	}
 	m := p.Manifest

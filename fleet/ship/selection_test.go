@@ -134,7 +134,7 @@ func TestFinishedWheelForOlderNodes(t *testing.T) {
 	}
 	for glibc, fits := range map[string]bool{"2.36": true, "2.35": true, "2.28": false} {
 		for state, path := range map[State]string{Placed: "/wheels/x.whl", Stored: ""} {
-			w := &Delivery{State: ToBuild, Plan: &pipeline.Plan{Toolchain: compat.Toolchain{Glibc: glibc}}}
+			w := &Delivery{State: ToBuild, Plan: planWith(compat.Toolchain{Glibc: glibc})}
 			if got := w.useFinished(product, state); got != fits {
 				t.Errorf("glibc %s: %v", glibc, got)
 			}

@@ -32,7 +32,7 @@ type Options struct {
 	// Plans plans the wheels.
 	Plans Planner
 	// Build runs plans (pipeline.Runner.RunAll).
-	Build func(context.Context, []pipeline.Job) []pipeline.Result
+	Build func(context.Context, []*pipeline.Plan) []pipeline.Result
 	// Bundle gathers the packages that a wheel requires in a wheelhouse of its own, for the Python
 	// of the plan and nodes that lack some of them. If it is nil, dsbuild refuses such a node.
 	Bundle func(ctx context.Context, name string, p *pipeline.Plan, a wheel.Artifact) (*wheel.Bundle, error)

@@ -83,7 +83,7 @@ func (s *Ship) keepOps() {
 		if w.Plan == nil {
 			continue
 		}
-		kept, all := w.Plan.Toolchain.OpNames(false), w.indexes
+		kept, all := w.Plan.Toolchain().OpNames(false), w.indexes
 		w.indexes, w.Nodes = nil, nil
 		for _, i := range all {
 			n := s.known[i]

@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -58,14 +57,12 @@ func (b *Builder) fetchError(base pipeline.Base, err error) error {
 }
 
 // Open makes the images of p in the engine.
-func (b *Builder) Open(
-	ctx context.Context, p *pipeline.Plan, log io.Writer, rep ui.Reporter,
-) (pipeline.Workspace, error) {
+func (b *Builder) Open(ctx context.Context, p *pipeline.Plan, w pipeline.Work) (pipeline.Workspace, error) {
 	r := &run{
-		Builder: b, plan: p, log: log, rep: rep,
+		Builder: b, Work: w, plan: p,
 		images: map[pipeline.Image]*dagger.Container{}, outputs: map[string]*dagger.Directory{},
 	}
-	if p.Options.NoCache {
+	if w.NoCache {
 		r.nonce = rand.Text()
 	}
 	return r, r.buildImages(ctx)
@@ -77,9 +74,8 @@ const baseStep = "base"
 // run is one run of a plan; it is a pipeline.Workspace.
 type run struct {
 	*Builder
+	pipeline.Work
 	plan    *pipeline.Plan
-	log     io.Writer
-	rep     ui.Reporter
 	nonce   string // "" where cached results may be used
 	images  map[pipeline.Image]*dagger.Container
 	outputs map[string]*dagger.Directory
@@ -106,7 +102,7 @@ func (r *run) buildImages(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if file := r.site.Toolkit(); file != "" && r.plan.Toolchain.CUDASource == compat.Nvcc12 {
+	if file := r.site.Toolkit(); file != "" && r.plan.Toolchain().CUDASource == compat.Nvcc12 {
 		build = build.WithFile(dockerfiles.ToolkitName, r.client.Host().File(file))
 	}
 	args := []dagger.BuildArg{}
@@ -115,7 +111,7 @@ func (r *run) buildImages(ctx context.Context) error {
 			args = append(args, dagger.BuildArg{Name: k, Value: r.plan.Args[k]})
 		}
 	}
-	tc := r.plan.Toolchain
+	tc := r.plan.Toolchain()
 	for _, image := range []struct {
 		name  pipeline.Image
 		title string
@@ -174,8 +170,8 @@ func (r *run) Run(ctx context.Context, s pipeline.Step) error {
 		}
 		if s.Compile {
 			ctr = ctr.WithMountedCache(at.Cache, r.client.CacheVolume("dsbuild-objects"))
-			if r.plan.Options.Jobs > 0 {
-				ctr = ctr.WithEnvVariable("MAX_JOBS", fmt.Sprint(r.plan.Options.Jobs))
+			if r.Jobs > 0 {
+				ctr = ctr.WithEnvVariable("MAX_JOBS", fmt.Sprint(r.Jobs))
 			}
 		}
 		if r.nonce != "" && !s.Network {
@@ -204,10 +200,10 @@ func (r *run) Import(step, dir string) error {
 // reportStep runs one step and reports it: it shows and logs the step's lines, takes its time,
 // and marks a step that the engine had cached.
 func (r *run) reportStep(ctx context.Context, name, title string, do func(context.Context) error) error {
-	shown := r.rep.Step(name + ": " + title)
-	fmt.Fprintf(r.log, "== %s: %s\n", name, title)
+	shown := r.Report.Step(name + ": " + title)
+	fmt.Fprintf(r.Log, "== %s: %s\n", name, title)
 	start := time.Now()
-	r.steps.begin(shown, r.log)
+	r.steps.begin(shown, r.Log)
 	err := do(ctx)
 	// Wait until the engine's reports about a step that has just ended must have arrived. The
 	// engine sends spans and lines in batches, some of them after the result.
@@ -229,11 +225,11 @@ func (r *run) reportStep(ctx context.Context, name, title string, do func(contex
 		shown.End(ui.Failed, "")
 		var exec *dagger.ExecError
 		if errors.As(err, &exec) {
-			fmt.Fprintf(r.log, "%s\n%s\nexit code %d\n", exec.Stdout, exec.Stderr, exec.ExitCode)
+			fmt.Fprintf(r.Log, "%s\n%s\nexit code %d\n", exec.Stdout, exec.Stderr, exec.ExitCode)
 			return pipeline.StepFailed(name, fmt.Errorf("exit code %d", exec.ExitCode), true,
 				pipeline.FailureLines(exec.Stdout, exec.Stderr))
 		}
-		fmt.Fprintln(r.log, err)
+		fmt.Fprintln(r.Log, err)
 		// Only the errors of a lost engine are explained by its container: the engine reports the messages of registries
 		// and files in the same form.
 		ctx, cancel := context.WithTimeout(ctx, pingTimeout)

@@ -11,6 +11,7 @@ import (
 	"dagger.io/dagger"
 
 	"github.com/dsbuild/dsbuild/internal/fault"
+	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/engine"
 )
 
@@ -52,7 +53,7 @@ func TestStepErrorOfAnEngineThatAnswers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := &run{log: io.Discard, rep: &record{}, Builder: &Builder{
+		r := &run{Work: pipeline.Work{Log: io.Discard, Report: &record{}}, Builder: &Builder{
 			client: client, steps: steps, engine: engine.Engine{Address: "container+docker://mine"},
 		}}
 		err = r.reportStep(t.Context(), "try", "try", func(context.Context) error { return errors.New(c.said) })

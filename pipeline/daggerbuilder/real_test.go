@@ -71,7 +71,7 @@ func (r *record) Log(line string) {
 // on prepares a run whose images are the base alone.
 func on(b *Builder, tar string, rep ui.Reporter, log io.Writer) *run {
 	r := &run{
-		Builder: b, rep: rep, log: log, outputs: map[string]*dagger.Directory{},
+		Builder: b, Work: pipeline.Work{Log: log, Report: rep}, outputs: map[string]*dagger.Directory{},
 		plan: &pipeline.Plan{Base: pipeline.Base{Ref: "base", File: tar}, Scripts: map[string]string{"try.sh": `eval "$TRY"`}},
 	}
 	base := b.client.Container().From(dockerfiles.DefaultImage)

@@ -102,7 +102,7 @@ func TestRealSiteIsASecret(t *testing.T) {
 // What the site is may stand in it where the build wrote it: so it can be read.
 func layersOf(t *testing.T, b *Builder, p *pipeline.Plan) string {
 	t.Helper()
-	w, err := b.Open(t.Context(), p, t.Output(), &record{})
+	w, err := b.Open(t.Context(), p, pipeline.Work{Log: t.Output(), Report: &record{}})
 	if err != nil {
 		t.Fatal(err)
 	}

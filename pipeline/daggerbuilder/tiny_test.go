@@ -34,7 +34,8 @@ func tiny(t *testing.T, name, tar, made, ran string) *pipeline.Plan {
 		t.Fatal(err)
 	}
 	base := pipeline.Base{Ref: filepath.Base(tar), File: tar, Digest: "sha256:" + hex.EncodeToString(make([]byte, 32))}
-	p, err := pipeline.NewPlan(tc, pipeline.Release(tc.DeepSpeed, tc.Source), base, pipeline.Options{})
+	packages, _ := pipeline.LockedPackages(tc)
+	p, err := pipeline.NewPlan([]pipeline.Part{pipeline.PartOf(tc)}, pipeline.Release(tc.DeepSpeed, tc.Source), base, packages, false)
 	if err != nil {
 		t.Fatal(err)
 	}

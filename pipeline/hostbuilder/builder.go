@@ -9,14 +9,12 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
 
 	"github.com/adrg/xdg"
 
-	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
 )
 
@@ -105,17 +103,16 @@ func (b *Builder) Base() pipeline.Base {
 }
 
 // Open makes the environments of p, or uses those of an earlier build.
-func (b *Builder) Open(
-	ctx context.Context, p *pipeline.Plan, log io.Writer, rep ui.Reporter,
-) (pipeline.Workspace, error) {
-	if err := b.CheckPackages(ctx, p, rep); err != nil {
+func (b *Builder) Open(ctx context.Context, p *pipeline.Plan, w pipeline.Work) (pipeline.Workspace, error) {
+	if err := b.CheckPackages(ctx, p, w.Report); err != nil {
 		return nil, err
 	}
 	// Another user with write access here could change the content of wheels.
 	if err := os.MkdirAll(b.opt.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("directory of the host builder: %w", err)
 	}
-	r := &run{Builder: b, plan: p, log: &lockedWriter{w: log}, rep: rep, outputs: map[string]string{}}
+	w.Log = &lockedWriter{w: w.Log}
+	r := &run{Builder: b, plan: p, Work: w, outputs: map[string]string{}}
 	if err := r.openDirs(ctx); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}

@@ -91,8 +91,8 @@ func host(t *testing.T, environ ...string) *Builder {
 func planOf(t *testing.T, steps ...pipeline.Step) (*pipeline.Plan, func() []string) {
 	context, calls := imageScripts(t)
 	p := &pipeline.Plan{
-		Toolchain: compat.Toolchain{Python: "3.11", Torch: "2.15.0", CUDASource: compat.CUDA13},
-		Context:   context, Args: map[string]string{"TORCH": "2.15.0", "PYTHON": "3.11", "CUDA_HOME": "/opt/cuda"},
+		Parts:   []pipeline.Part{{Toolchain: compat.Toolchain{Python: "3.11", Torch: "2.15.0", CUDASource: compat.CUDA13}}},
+		Context: context, Args: map[string]string{"TORCH": "2.15.0", "PYTHON": "3.11", "CUDA_HOME": "/opt/cuda"},
 		Scripts: map[string]string{},
 	}
 	for _, s := range steps {
@@ -106,7 +106,7 @@ func planOf(t *testing.T, steps ...pipeline.Step) (*pipeline.Plan, func() []stri
 // open opens a plan and closes it with the test.
 func open(t *testing.T, b *Builder, p *pipeline.Plan, log *bytes.Buffer, rep ui.Reporter) *run {
 	t.Helper()
-	w, err := b.Open(t.Context(), p, log, rep)
+	w, err := b.Open(t.Context(), p, pipeline.Work{Log: log, Report: rep})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, log)
 	}
@@ -211,10 +211,10 @@ func TestEnvironmentOfSteps(t *testing.T) {
 	show := pipeline.Step{Name: "show", Image: pipeline.Toolchain, Compile: true, Script: "env | sort", Env: map[string]string{"DS_ACCELERATOR": "cuda"}}
 	fetch := pipeline.Step{Name: "fetch", Image: pipeline.Toolchain, Network: true, Script: "env | sort"}
 	p, _ := planOf(t, show, fetch)
-	p.Options.Jobs = 3
 	var log bytes.Buffer
 	b := host(t, user...)
 	r := open(t, b, p, &log, newRecord())
+	r.Jobs = 3
 	names := map[string][]string{}
 	for _, s := range p.Steps {
 		log.Reset()
@@ -397,8 +397,8 @@ func TestOtherBytesUnderTheNameOfThePlan(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plan := func(opt pipeline.Options) *pipeline.Plan {
-		p, err := pipeline.NewPlan(tc, pipeline.Release(tc.DeepSpeed, tc.Source), pipeline.Base{Host: true, Digest: "sha256:0"}, opt)
+	plan := func(packages dockerfiles.Packages) *pipeline.Plan {
+		p, err := pipeline.NewPlan([]pipeline.Part{pipeline.PartOf(tc)}, pipeline.Release(tc.DeepSpeed, tc.Source), pipeline.Base{Host: true, Digest: "sha256:0"}, packages, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -420,7 +420,8 @@ func TestOtherBytesUnderTheNameOfThePlan(t *testing.T) {
 		},
 	}
 	var log bytes.Buffer
-	_, err = b.Open(t.Context(), plan(pipeline.Options{}), &log, newRecord())
+	locked, _ := pipeline.LockedPackages(tc)
+	_, err = b.Open(t.Context(), plan(locked), pipeline.Work{Log: &log, Report: newRecord()})
 	if fault.ExitCode(err) != 4 || !strings.Contains(fault.Hint(err), "torch==2.15.0") || !strings.Contains(err.Error(), good) || !strings.Contains(err.Error(), "Expected:") {
 		t.Fatalf("%v, hint %s\n%s", err, fault.Hint(err), &log)
 	}
@@ -449,7 +450,7 @@ func TestOtherBytesUnderTheNameOfThePlan(t *testing.T) {
 	if b.opt.Site, err = pipeline.NewSite(pipeline.SiteOptions{IndexURL: mirror.URL}, func(string) string { return "" }); err != nil {
 		t.Fatal(err)
 	}
-	r := open(t, b, plan(pipeline.Options{Packages: &packages}), &log, newRecord())
+	r := open(t, b, plan(packages), &log, newRecord())
 	for _, env := range []string{runtimeEnv, toolchainEnv} {
 		installed, _ := fs.Glob(os.DirFS(r.entry.path(env)), "lib/python3.11/site-packages/*.dist-info")
 		if want := map[string]int{runtimeEnv: 2, toolchainEnv: 6}[env]; len(installed) != want {
@@ -469,7 +470,7 @@ func TestEnvironmentIsMadeOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 3 {
 		wg.Go(func() {
-			w, err := b.Open(t.Context(), p, new(bytes.Buffer), newRecord())
+			w, err := b.Open(t.Context(), p, pipeline.Work{Log: new(bytes.Buffer), Report: newRecord()})
 			if err != nil {
 				t.Error(err)
 				return
@@ -500,7 +501,7 @@ func TestHalfAnEnvironment(t *testing.T) {
 	good := p.Context["runtime.sh"]
 	p.Context["runtime.sh"] = "echo 'error: no route to the index' >&2; exit 2"
 	b := host(t)
-	_, err := b.Open(t.Context(), p, new(bytes.Buffer), newRecord())
+	_, err := b.Open(t.Context(), p, pipeline.Work{Log: new(bytes.Buffer), Report: newRecord()})
 	if err == nil || !strings.Contains(err.Error(), "step runtime: exit code 2") || !strings.Contains(err.Error(), "no route") {
 		t.Fatal(err)
 	}
@@ -557,9 +558,9 @@ func TestCompilerOfAModule(t *testing.T) {
 		}
 	}
 	p, _ := planOf(t, pipeline.Step{Name: "try", Image: pipeline.Toolchain, Script: "gcc-13 -c x; g++-13 -c y"})
-	p.Toolchain.GCC = "13"
+	p.Parts[0].Toolchain.GCC = "13"
 	b := host(t)
-	if _, err := b.Open(t.Context(), p, new(bytes.Buffer), newRecord()); err == nil || !strings.Contains(err.Error(), "gcc and g++ 13") {
+	if _, err := b.Open(t.Context(), p, pipeline.Work{Log: new(bytes.Buffer), Report: newRecord()}); err == nil || !strings.Contains(err.Error(), "gcc and g++ 13") {
 		t.Errorf("%v", err)
 	}
 	b.environment.Compilers = []pipeline.Compiler{{Version: "13.2.0", CC: filepath.Join(dir, "gcc"), CXX: filepath.Join(dir, "g++"), Headers: true}}

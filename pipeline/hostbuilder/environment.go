@@ -79,14 +79,14 @@ func (r *run) prepareEnvironments(ctx context.Context) error {
 		r.pruneEnvironments()
 	}
 	unlock, err := waitLock(ctx, r.downloadsDir()+".lock", shared, func() {
-		r.rep.Note("waiting for another build that removes old downloads")
+		r.Report.Note("waiting for another build that removes old downloads")
 	})
 	if err != nil {
 		return err
 	}
 	r.closers = append(r.closers, unlock)
 	lock := r.entry.dir + ".lock"
-	waiting := func() { r.rep.Note("waiting for another build that makes the same environment (%s)", lock) }
+	waiting := func() { r.Report.Note("waiting for another build that makes the same environment (%s)", lock) }
 	for {
 		unlock, err := waitLock(ctx, lock, shared, waiting)
 		if err != nil {
@@ -131,7 +131,7 @@ func (r *run) makeEnvironments(ctx context.Context) (err error) {
 	if err := r.installUV(ctx); err != nil {
 		return err
 	}
-	tc := r.plan.Toolchain
+	tc := r.plan.Toolchain()
 	title := fmt.Sprintf("Python %s with torch %s", tc.Python, tc.Torch)
 	err = r.reportStep(ctx, string(pipeline.Runtime), title, func(ctx context.Context, out output) error {
 		for _, name := range []string{"torch.sh", "runtime.sh", "ops.sh"} {
@@ -192,7 +192,7 @@ func (r *run) placeVariables(env string) variables {
 	}
 	if env == toolchainEnv {
 		cuda := r.plan.Args["CUDA_HOME"]
-		switch r.plan.Toolchain.CUDASource {
+		switch r.plan.Toolchain().CUDASource {
 		case compat.CUDA13, compat.CUDA12, compat.Nvcc12:
 			cuda = r.entry.path(cudaDir) // the packages'
 		}
@@ -201,7 +201,7 @@ func (r *run) placeVariables(env string) variables {
 	if r.opt.Env != nil {
 		// No step writes there, not even compiled modules.
 		v["DSBUILD_BESIDE"], v["PYTHONDONTWRITEBYTECODE"] = strings.Join(r.opt.Env.Sites, ":"), "1"
-		v["DSBUILD_PYTHON"] = r.plan.Toolchain.Python
+		v["DSBUILD_PYTHON"] = r.plan.Toolchain().Python
 	}
 	return v
 }
@@ -216,7 +216,7 @@ func (r *run) installUV(ctx context.Context) error {
 	if r.fittingUV(ctx) {
 		return nil
 	}
-	unlock, err := waitLock(ctx, dir+".lock", alone, func() { r.rep.Note("waiting for another build that installs uv") })
+	unlock, err := waitLock(ctx, dir+".lock", alone, func() { r.Report.Note("waiting for another build that installs uv") })
 	if err != nil {
 		return err
 	}
@@ -295,7 +295,7 @@ func (r *run) removeUnused(dir string) {
 	}
 	defer unlock()
 	if err := os.RemoveAll(dir); err != nil {
-		r.rep.Warn("%s of earlier builds stays: %v", dir, err)
+		r.Report.Warn("%s of earlier builds stays: %v", dir, err)
 	}
 }
 

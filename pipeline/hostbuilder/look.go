@@ -146,10 +146,10 @@ func (b *Builder) uvInstaller() (pipeline.Interpreter, bool) {
 // CheckPackages compares the distribution packages that the ops need with the installed ones.
 // Only Debian systems know these names. Open does it too; a dry run opens nothing.
 func (b *Builder) CheckPackages(ctx context.Context, p *pipeline.Plan, rep ui.Reporter) error {
-	if len(p.Toolchain.Patches()) > 0 && !slices.Contains(b.environment.Tools, "patch") {
+	if len(p.Toolchain().Patches()) > 0 && !slices.Contains(b.environment.Tools, "patch") {
 		return missing(part{"patch, to correct the sources of some ops", "install patch, or leave out the ops that need it"})
 	}
-	needs := p.Toolchain.Needs().Debian
+	needs := p.Toolchain().Needs().Debian
 	if len(needs) == 0 {
 		return nil
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -23,9 +22,8 @@ import (
 // no other user can enter: dir, on the file system of the environments, and scratch, in TMPDIR.
 type run struct {
 	*Builder
+	pipeline.Work
 	plan *pipeline.Plan
-	log  io.Writer
-	rep  ui.Reporter
 
 	dir     string
 	scratch string
@@ -38,7 +36,7 @@ type run struct {
 
 // openDirs makes the run's own directories and has the environments made.
 func (r *run) openDirs(ctx context.Context) error {
-	python := r.plan.Toolchain.Python
+	python := r.plan.Toolchain().Python
 	at := slices.IndexFunc(r.environment.Interpreters, func(i pipeline.Interpreter) bool { return i.Minor() == python })
 	if at < 0 {
 		return missing(part{"Python " + python, "module load python/" + python + ", or --env PYTHON"})
@@ -113,7 +111,7 @@ const (
 // warnIfLeft warns about a directory that could not be removed, with the reason.
 func (r *run) warnIfLeft(dir string, err error) {
 	if err != nil {
-		r.rep.Warn("%s stays: %v", dir, err)
+		r.Report.Warn("%s stays: %v", dir, err)
 	}
 }
 
@@ -130,7 +128,7 @@ func (r *run) linkCompilers() error {
 	if r.bin, err = r.makeDir("bin"); err != nil {
 		return err
 	}
-	major := r.plan.Toolchain.GCC
+	major := r.plan.Toolchain().GCC
 	if major == "" {
 		return nil
 	}
@@ -236,10 +234,10 @@ func (r *run) stepEnv(s pipeline.Step, at pipeline.Places, env string) (variable
 	v.setAll(map[string]string{"TMPDIR": tmp, "UV_CACHE_DIR": r.downloadsDir(), "UV_LINK_MODE": "hardlink"})
 	if s.Name == pipeline.StripStep {
 		v["DSBUILD_PROGRAMS"] = strings.Join(r.programs(env), ":")
-		v["DSBUILD_SYSTEM"] = strings.Join(r.plan.Toolchain.Needs().Debian, " ")
+		v["DSBUILD_SYSTEM"] = strings.Join(r.plan.Toolchain().Needs().Debian, " ")
 	}
 	if s.Compile {
-		n := r.plan.Options.Jobs
+		n := r.Jobs
 		switch {
 		case n > 0:
 		case s.Name == pipeline.CompileStep: // it counts memory itself, job by job
@@ -249,7 +247,7 @@ func (r *run) stepEnv(s pipeline.Step, at pipeline.Places, env string) (variable
 		}
 		v["MAX_JOBS"] = strconv.Itoa(n)
 	}
-	if r.plan.Options.NoCache && !s.Network {
+	if r.NoCache && !s.Network {
 		v["CCACHE_RECACHE"] = "1"
 	}
 	return v, nil
@@ -261,7 +259,7 @@ func (r *run) programs(env string) []string {
 	v := r.placeVariables(env)
 	all := []string{r.python}
 	for _, c := range r.environment.Compilers {
-		if c.Major() == r.plan.Toolchain.GCC && c.Complete() {
+		if c.Major() == r.plan.Toolchain().GCC && c.Complete() {
 			all = append(all, c.CC, c.CXX)
 		}
 	}
@@ -305,9 +303,9 @@ func (o output) run(ctx context.Context, p process) error {
 // reportStep runs one step and reports it: it shows and logs the step's lines, takes its time,
 // and explains its failure.
 func (r *run) reportStep(ctx context.Context, name, title string, do func(context.Context, output) error) error {
-	shown := r.rep.Step(name + ": " + title)
-	fmt.Fprintf(r.log, "== %s: %s\n", name, title)
-	out := output{&stream{log: r.log, step: shown}, &stream{log: r.log, step: shown}}
+	shown := r.Report.Step(name + ": " + title)
+	fmt.Fprintf(r.Log, "== %s: %s\n", name, title)
+	out := output{&stream{log: r.Log, step: shown}, &stream{log: r.Log, step: shown}}
 	err := do(ctx, out)
 	out.stdout.flushLine()
 	out.stderr.flushLine()
@@ -324,7 +322,7 @@ func (r *run) reportStep(ctx context.Context, name, title string, do func(contex
 			err = errors.New(strings.Replace(exit.String(), "exit status", "exit code", 1))
 			tail = pipeline.FailureLines(out.stdout.keptText(), out.stderr.keptText())
 		}
-		fmt.Fprintln(r.log, err)
+		fmt.Fprintln(r.Log, err)
 		return pipeline.StepFailed(name, err, ran, tail)
 	}
 	shown.End(ui.Done, "")

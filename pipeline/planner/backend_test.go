@@ -33,7 +33,7 @@ func TestHostBuilderIsToldTheSite(t *testing.T) {
 		t.Fatal(err)
 	}
 	plan := &pipeline.Plan{
-		Toolchain: compat.Toolchain{Python: machine.Environment().Pythons[0]},
+		Parts: []pipeline.Part{{Toolchain: compat.Toolchain{Python: machine.Environment().Pythons[0]}}},
 		Context: map[string]string{
 			"uv.sh":    "mkdir -p \"$1/bin\"\n",
 			"torch.sh": ". \"$DSBUILD_SITE\"\necho \"from $PIP_INDEX_URL, torch from $DSBUILD_TORCH_INDEX\"\nexit 1\n",
@@ -44,7 +44,7 @@ func TestHostBuilderIsToldTheSite(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	if _, err := builder.Open(t.Context(), plan, &log, report); err == nil || !strings.Contains(log.String(), "from https://index.example.org/simple, torch from https://") {
+	if _, err := builder.Open(t.Context(), plan, pipeline.Work{Log: &log, Report: report}); err == nil || !strings.Contains(log.String(), "from https://index.example.org/simple, torch from https://") {
 		t.Errorf("%v\n%s", err, &log)
 	}
 }

@@ -20,23 +20,25 @@ import (
 type packageLookup struct {
 	site    pipeline.Site
 	environ []string
-	found   map[string]*dockerfiles.Packages // by request
+	found   map[string]dockerfiles.Packages // by request
 }
 
-// find returns the packages of such a toolchain, and nil for one that the lock has. beside says
-// that its torch is installed already.
-func (l *packageLookup) find(ctx context.Context, tc compat.Toolchain, beside bool) (*dockerfiles.Packages, error) {
-	if _, locked := pipeline.LockedPackages(tc); locked {
-		return nil, nil
+// find returns the packages of a toolchain, and whether the lock has them. beside says that its torch is installed
+// already.
+func (l *packageLookup) find(
+	ctx context.Context, tc compat.Toolchain, beside bool,
+) (_ dockerfiles.Packages, locked bool, err error) {
+	if have, locked := pipeline.LockedPackages(tc); locked {
+		return have, true, nil
 	}
 	q := pins.RequestOf(tc, beside)
 	key := fmt.Sprintf("%+v", q)
-	if have := l.found[key]; have != nil {
-		return have, nil
+	if have, ok := l.found[key]; ok {
+		return have, false, nil
 	}
 	tmp, err := scratch.New("")
 	if err != nil {
-		return nil, err
+		return dockerfiles.Packages{}, false, err
 	}
 	defer tmp.Close()
 	files := &environment.Collector{
@@ -45,7 +47,7 @@ func (l *packageLookup) find(ctx context.Context, tc compat.Toolchain, beside bo
 	}
 	resolver, err := pins.NewResolver(ctx, l.site, files, tmp.Path, l.environ)
 	if err != nil {
-		return nil, err
+		return dockerfiles.Packages{}, false, err
 	}
 	// The versions that the lock has for the torch most like this one are preferred, so that a plan changes only if its
 	// requirements do.
@@ -60,9 +62,9 @@ func (l *packageLookup) find(ctx context.Context, tc compat.Toolchain, beside bo
 	if err != nil {
 		err = fmt.Errorf("the Python packages of a toolchain with torch %s for Python %s, which this dsbuild does not know: %w",
 			tc.Torch, tc.Python, err)
-		return nil, fault.WithHint(err,
+		return got, false, fault.WithHint(err,
 			"dsbuild asks the package index for them (--index-url); dsbuild toolchains lists the releases that it knows")
 	}
-	l.found[key] = &got
-	return &got, nil
+	l.found[key] = got
+	return got, false, nil
 }

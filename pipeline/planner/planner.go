@@ -20,7 +20,6 @@ import (
 
 // Options are the settings that all plans of a planner share.
 type Options struct {
-	Plan    pipeline.Options
 	DryRun  bool   // Plan asks no engine either
 	Printed bool   // plans are printed, so their left-out ops need no note
 	Env     string // python of the environment to build for, or ""
@@ -53,7 +52,7 @@ func Open(ctx context.Context, o Options, b *Backend, source string) (*Planner, 
 	site := b.options.Site
 	p := &Planner{
 		options: o, backend: b, tables: tables, releases: site.Releases(), dir: dir,
-		packages: &packageLookup{site: site, environ: b.options.Environ, found: map[string]*dockerfiles.Packages{}},
+		packages: &packageLookup{site: site, environ: b.options.Environ, found: map[string]dockerfiles.Packages{}},
 	}
 	if err = p.readEnvironment(ctx); err == nil {
 		err = p.openSource(ctx, source)
@@ -248,30 +247,29 @@ func (p *Planner) plan(
 	if source.Kind == pipeline.SourceRelease {
 		source = pipeline.Release(tc.DeepSpeed, tc.Source)
 	}
-	opt := p.options.Plan
-	opt.KeepDebug = r.KeepDebug
-	if opt.Packages, err = p.packages.find(ctx, tc, base.Host && p.env != nil); err != nil {
+	packages, locked, err := p.packages.find(ctx, tc, base.Host && p.env != nil)
+	if err != nil {
 		return nil, err
 	}
-	if opt.Packages != nil {
+	if !locked {
 		report.Note("torch %s for Python %s is not in the lock of this dsbuild: "+
 			"the plan has the sha256 of its packages as the index has them now", tc.Torch, tc.Python)
 	}
-	return pipeline.NewPlan(tc, source, base, opt)
+	return pipeline.NewPlan([]pipeline.Part{pipeline.PartOf(tc)}, source, base, packages, r.KeepDebug)
 }
 
 // reportRemarks reports the remarks of a plan's toolchain, and the ops it leaves out.
 func (p *Planner) reportRemarks(report ui.Reporter, plan *pipeline.Plan) {
-	for _, remark := range plan.Toolchain.Remarks {
+	for _, remark := range plan.Toolchain().Remarks {
 		report.Warn("%s", remark)
 	}
-	for _, note := range plan.Toolchain.Notes {
+	for _, note := range plan.Toolchain().Notes {
 		report.Note("%s", note)
 	}
 	if p.options.Printed {
 		return
 	}
-	for _, left := range plan.Toolchain.Left {
+	for _, left := range plan.Toolchain().Left {
 		report.Note("without %s: %s", left.Name, left.Why)
 	}
 }

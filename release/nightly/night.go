@@ -42,7 +42,7 @@ type Options struct {
 	Open func(ctx context.Context, source string) (Planner, error)
 	// Build runs plans and puts the wheels into dir. It calls done with each result as soon as it exists
 	// (pipeline.Runner.RunAll).
-	Build func(ctx context.Context, dir string, jobs []pipeline.Job, done func(pipeline.Result))
+	Build func(ctx context.Context, dir string, plans []*pipeline.Plan, done func(pipeline.Result))
 	// Sign signs the wheel at path, as Build does with those that it builds; nil: dsbuild signs nothing.
 	Sign func(path string) error
 	// Deploy installs the wheels of dir on the nodes of limit, and writes its reports as report with an
@@ -61,8 +61,8 @@ type night struct {
 	state   *state
 	report  *Report
 	units   []*unit
-	jobs    []pipeline.Job // the builds that are missing
-	current string         // the folder of the wheels to deploy, once it is there
+	plans   []*pipeline.Plan // of the wheels that are missing
+	current string           // the folder of the wheels to deploy, once it is there
 }
 
 // unit is a wheel of the night: an entry built from a source.
@@ -195,7 +195,8 @@ func (n *night) planUnit(ctx context.Context, plans Planner, u *unit) {
 	case err != nil:
 		u.report.fail(err)
 	case !n.keepUnchanged(ctx, u, "", p.Digest):
-		n.jobs = append(n.jobs, pipeline.Job{Name: u.name, Plan: p})
+		p.Name, p.Key = u.name, u.key
+		n.plans = append(n.plans, p)
 	}
 }
 
@@ -239,10 +240,10 @@ func (n *night) reportKept(ctx context.Context, u *unit, b Build, status Status)
 // takeFromStore uses a wheel that another run has built from the wanted plan. A store
 // that cannot be read has none.
 func (n *night) takeFromStore(ctx context.Context, u *unit, sketch *pipeline.Plan) bool {
-	led, _ := n.Store.PlanOfRequest(ctx, u.key)
+	led, _ := n.Store.PlanOf(ctx, u.key)
 	for _, digest := range []string{sketch.Digest, led} {
 		p, ok, err := n.Store.Find(ctx, digest)
-		if err != nil || !ok || len(wheel.AuditTags(p.Manifest.Name, sketch.Toolchain.Glibc)) > 0 {
+		if err != nil || !ok || len(wheel.AuditTags(p.Manifest.Name, sketch.Toolchain().Glibc)) > 0 {
 			continue
 		}
 		m := p.Manifest
@@ -264,8 +265,8 @@ func (n *night) build(ctx context.Context) error {
 		units[u.name], names = u, append(names, u.name)
 	}
 	staging := filepath.Join(n.Dir, stagingName)
-	if len(n.jobs) > 0 {
-		n.Build(ctx, staging, n.jobs, func(r pipeline.Result) { n.recordBuild(ctx, units[r.Name], r) })
+	if len(n.plans) > 0 {
+		n.Build(ctx, staging, n.plans, func(r pipeline.Result) { n.recordBuild(ctx, units[r.Plan.Name], r) })
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -279,9 +280,6 @@ func (n *night) recordBuild(ctx context.Context, u *unit, r pipeline.Result) {
 	if r.Err != nil {
 		u.report.fail(r.Err)
 		return
-	}
-	if err := n.Store.LinkRequest(ctx, u.key, r.Plan.Digest); err != nil {
-		n.Options.Report.Warn("%s: the store could not record its targets: %v", u.name, err)
 	}
 	b, err := n.state.addBuild(ctx, u.name, u.key, n.report.ID, r.Artifact)
 	if err != nil {

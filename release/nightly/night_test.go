@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -56,7 +55,8 @@ func (y *yard) resolve(r wheel.Request, source, digest string) (*pipeline.Plan, 
 	if source != compat.Latest {
 		src = pipeline.Source{Kind: pipeline.SourceGit, Ref: "git+https://github.com/a/b@main", Commit: y.commit, SHA256: strings.Repeat(y.commit[:1], 64), Version: "0.19.9", File: "main.tar.gz"}
 	}
-	return pipeline.NewPlan(tc, src, pipeline.Base{Ref: tc.Environment.Ref, Digest: digest}, pipeline.Options{})
+	packages, _ := pipeline.LockedPackages(tc)
+	return pipeline.NewPlan([]pipeline.Part{pipeline.PartOf(tc)}, src, pipeline.Base{Ref: tc.Environment.Ref, Digest: digest}, packages, false)
 }
 
 func (y *yard) open(_ context.Context, source string) (nightly.Planner, error) {
@@ -93,20 +93,20 @@ func entry(name, arch string) nightly.Entry {
 
 var errAudit = wheel.NotAsked("a wheel", []string{"an op is missing"})
 
-func (y *yard) build(ctx context.Context, dir string, jobs []pipeline.Job, done func(pipeline.Result)) {
-	for _, j := range jobs {
-		r := pipeline.Result{Job: j}
+func (y *yard) build(ctx context.Context, dir string, plans []*pipeline.Plan, done func(pipeline.Result)) {
+	for _, p := range plans {
+		r := pipeline.Result{Plan: p}
 		switch {
 		case ctx.Err() != nil:
 			r.Err = context.Cause(ctx)
-		case j.Name == y.broken:
+		case p.Name == y.broken:
 			r.Err = errAudit
 		default:
-			r.Artifact = y.make(dir, j.Plan)
-			y.built = append(y.built, j.Name)
+			r.Artifact = y.make(dir, p)
+			y.built = append(y.built, p.Name)
 		}
 		done(r)
-		if j.Name == y.dies {
+		if p.Name == y.dies {
 			y.stop(errKilled)
 		}
 	}
@@ -116,7 +116,7 @@ var errKilled = errors.New("killed")
 
 // wheelOf describes a wheel that a plan asks for.
 func wheelOf(p *pipeline.Plan) wheeltest.Options {
-	tc := p.Toolchain
+	tc := p.Toolchain()
 	return wheeltest.Options{
 		Version: p.Source.Version, Commit: p.Source.Commit, Python: "cp" + strings.ReplaceAll(tc.Python, ".", ""), Torch: tc.Torch, CUDA: tc.CUDA, CPU: tc.CPU, Plan: p.Digest,
 		Ops: []wheeltest.Op{{Name: "cpu_adam", Dir: "adam"}, {Name: "fused_adam", Dir: "adam", SASS: []string{tc.Archs[0].Capability()}}},
@@ -286,12 +286,12 @@ func TestBuildsOneAfterAnother(t *testing.T) {
 	r, got, err := y.night(func(o *nightly.Options) {
 		o.Sources = o.Sources[:1]
 		o.Entries = []nightly.Entry{entry("a100", "8.0"), entry("fails", "8.6"), entry("h100", "9.0"), entry("twin", "8.0")}
-		o.Build = func(ctx context.Context, dir string, jobs []pipeline.Job, done func(pipeline.Result)) {
-			b.fails = jobs[1].Plan.Digest
+		o.Build = func(ctx context.Context, dir string, plans []*pipeline.Plan, done func(pipeline.Result)) {
+			b.fails = plans[1].Digest
 			pipeline.Runner{
 				Store: o.Store, Dir: dir, Logs: t.TempDir(), Report: o.Report,
 				Builder: func(context.Context) (pipeline.Builder, error) { return b, nil },
-			}.RunAll(ctx, jobs, done)
+			}.RunAll(ctx, plans, done)
 		}
 	})
 	if err == nil || !strings.Contains(err.Error(), "1 of 4 wheels failed: fails@release") || b.most != 1 {
@@ -313,7 +313,7 @@ type builder struct {
 
 func (b *builder) Name() string { return "test" }
 
-func (b *builder) Open(_ context.Context, p *pipeline.Plan, _ io.Writer, _ ui.Reporter) (pipeline.Workspace, error) {
+func (b *builder) Open(_ context.Context, p *pipeline.Plan, _ pipeline.Work) (pipeline.Workspace, error) {
 	b.plans = append(b.plans, p.Digest)
 	b.now++
 	b.most = max(b.most, b.now)
@@ -345,7 +345,7 @@ func (w workspace) Export(_ context.Context, step, dir string) error {
 	}
 	wanted := wheelOf(w.plan)
 	wheeltest.Compiled(w.t, dir, wanted)
-	facts := fmt.Sprintf(`{"gcc": "12.2.0", "python": %q, "torch": %q, "cuda": %q, "packages": []}`, w.plan.Toolchain.Python, wanted.Torch, wanted.CUDA)
+	facts := fmt.Sprintf(`{"gcc": "12.2.0", "python": %q, "torch": %q, "cuda": %q, "packages": []}`, w.plan.Toolchain().Python, wanted.Torch, wanted.CUDA)
 	return os.WriteFile(filepath.Join(dir, pipeline.BuildFile), []byte(facts), 0o644)
 }
 
@@ -435,7 +435,7 @@ func TestFromTheStore(t *testing.T) {
 		err = store.Put(t.Context(), p.Digest, y.make(filepath.Join(y.dir, "dist"), p))
 	}
 	if err == nil {
-		err = store.LinkRequest(t.Context(), sketch.Key, p.Digest)
+		err = store.LinkKey(t.Context(), sketch.Key, p.Digest)
 	}
 	if err != nil {
 		t.Fatal(err)
